@@ -325,6 +325,7 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
       make_replica_parts(std::move(loaded.executors), settings, speculation, events, &session));
   engine::EngineSettings engine_settings = settings.engine;
   engine_settings.num_cohorts = resolved.pipeline_parallel_size;
+  if (!settings.streams_to_clients && !engine_settings.max_itl_ms) engine_settings.max_itl_ms = 0;
   engine::ReplicaParts front = std::move(replicas.front());
   replicas.erase(replicas.begin());
   RUDDER_TRY(session.engine,

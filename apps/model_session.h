@@ -66,6 +66,9 @@ struct SessionSettings {
   KvEventSettings kv_events;
   draft::SpeculativeSettings speculative;
   int32_t data_parallel_size = 1;  // replicas; no flag of every command: a server's alone
+  // A server: clients read tokens as they come. Elsewhere prompts are not held back for those that
+  // decode, unless --max-itl-ms says so.
+  bool streams_to_clients = false;
 
   // The command's, in place of the one that `speculative` names; empty: that one.
   std::function<std::unique_ptr<sched::DraftProposer>()> proposer;

@@ -179,6 +179,7 @@ int run_serve(int argc, char** argv) {
       arguments->positionals.empty() ? serve_settings.model : arguments->positionals[0];
   session_settings.exec.embedding_memory_mb = serve_settings.embedding_memory_mb;
   session_settings.data_parallel_size = serve_settings.data_parallel_size;
+  session_settings.streams_to_clients = true;
   if (serve_settings.dry_run) {
     const Result<ModelFiles> files = open_model_files(model, session_settings.load);
     if (!files) return report_failure(files.error());

@@ -16,6 +16,7 @@ function(rudder_room)
       message(FATAL_ERROR "room ${ARG_NAME} may not depend on room ${room}: see cmake/rooms.cmake")
     endif()
   endforeach()
+  rudder_optimise(${ARG_NAME})
   set(target rudder_${ARG_NAME})
   if(ARG_SRCS)
     add_library(${target} STATIC ${ARG_SRCS})
@@ -41,7 +42,8 @@ endfunction()
 # SANITIZERS: the presets that `make test` runs it under once more: what parses bytes of strangers runs
 # under asan, what has threads under tsan. Target asan_tests / tsan_tests builds them.
 # A test's sources are compiled together, which halves the time that tests take to build: names in their
-# unnamed namespaces are unique within a room (tools/unit_names.py).
+# unnamed namespaces are unique within a room (tools/unit_names.py). The test's own sources are optimised less
+# than the rooms that it tests, for a quarter less time to compile.
 # Tests find their files from the repository's root, where they are started: those labelled gpu may run on
 # another machine than they were built on, and no object depends on where the checkout lies.
 function(rudder_test)
@@ -51,6 +53,9 @@ function(rudder_test)
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SRCS;ROOMS;DEPS;LABELS;ARGS;DEFS;SANITIZERS;FULL" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SRCS})
   set_target_properties(${ARG_NAME} PROPERTIES UNITY_BUILD ON)
+  if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT RUDDER_SANITIZE)
+    target_compile_options(${ARG_NAME} PRIVATE $<$<COMPILE_LANGUAGE:C,CXX>:-O1>)
+  endif()
   foreach(room ${ARG_ROOMS})
     target_link_libraries(${ARG_NAME} PRIVATE rudder_${room})
   endforeach()

@@ -47,6 +47,13 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
   rudder_compile_options(${RUDDER_OPTIMISE} -g1)
 endif()
 
+# rudder_optimise(NAME): options of what this folder and those below it add from here on.
+function(rudder_optimise name)
+  if(RUDDER_SANITIZE AND name IN_LIST RUDDER_UNOPTIMISED)
+    rudder_compile_options(-O0)
+  endif()
+endfunction()
+
 # Several sources of a target are one unit, which reads their headers once. What clashes only there is no
 # fault: a local name that another source has at its top, a type of an unnamed namespace in a class. The
 # checks read each source alone.

@@ -6,6 +6,8 @@ changed, or with --suite random texts that never repeat. Standard library only.
     tools/bench_edits.py --clients 1 --pairs 5 -- --speculative-method ngram
     tools/bench_edits.py --suite random --clients 1,32 --server-flags "--load-format dummy --like qwen2.5-7b
         --gpu-memory-utilization 0.4" -- --speculative-method ngram
+    tools/bench_edits.py --server-flags "FOLDER --served-model-name rudder-demo" -- --speculative-method suffix
+        FOLDER is of tools/demo_model/enlarge.py: the demo model's text where a step takes as long as an 8B model's
 """
 
 import argparse

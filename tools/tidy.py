@@ -16,8 +16,9 @@ import compile_commands
 from clean_cache import CleanCache
 
 TIDY = "clang-tidy-14"
-GROUP_SIZE = 16
+GROUP_SIZE = 64
 GCC_ONLY = {"-Wno-restrict", "-fno-reorder-blocks-and-partition", "-Wno-maybe-uninitialized"}  # errors to clang
+MAIN = re.compile(r"^int main\(", re.M)
 COMPILE_ERROR = re.compile(r"\[clang-diagnostic-error\]")
 
 
@@ -30,14 +31,19 @@ def flags(command):
 
 def groups(commands):
     """Lists of sources that may be one translation unit, of `commands` by source. Neighbours come together:
-    they include the same headers."""
+    they include the same headers. One source of a unit may have a main."""
     alike = collections.defaultdict(list)
     for source, command in sorted(commands.items()):
         alike[tuple(flags(command))].append(source)
     for sources in alike.values():
-        count = -(-len(sources) // GROUP_SIZE)
-        for i in range(count):
-            yield sources[i * len(sources) // count:(i + 1) * len(sources) // count]
+        mains = [source for source in sources if MAIN.search((compile_commands.ROOT / source).read_text())]
+        others = [source for source in sources if source not in mains]
+        count = -(-len(others) // GROUP_SIZE)
+        units = [others[i * len(others) // count:(i + 1) * len(others) // count] for i in range(count)]
+        units += [[] for _ in mains[count:]]
+        for unit, source in zip(units, mains):
+            unit.append(source)
+        yield from units
 
 
 def run_tidy(source, words):
@@ -69,7 +75,8 @@ def main():
     version = subprocess.run([TIDY, "--version"], check=True, capture_output=True, text=True).stdout
     cache = CleanCache("tidy", version + (compile_commands.ROOT / ".clang-tidy").read_text())
     digests = {source: cache.digest(source, flags(command)) for source, command in commands.items()}
-    units = list(groups({s: c for s, c in commands.items() if not cache.is_clean(digests[s])}))
+    unknown = {s: c for s, c in commands.items() if not cache.is_clean(digests[s])}
+    units = sorted(groups(unknown), key=len, reverse=True)  # the longest first, so that all cores end together
 
     def check(sources):
         found = lint(sources, commands)

@@ -4,6 +4,7 @@
 // of a head_dim that the tuned attention kernels take; with graphs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 
@@ -31,15 +32,25 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
     settings.tune = batch_invariant;  // measured anew, kernels might be others
     exec::DeviceExecutor::Model model;
     model.ops = value_of(cuda::make_cuda_ops(settings));
-    model.spec = testing::tiny_spec(arch);
-    for (model::LayerSpec& layer : model.spec.layers) {
+    model.spec = spec_with_kernels();
+    model.weights = value_of(testing::random_weights(model.spec, *model.ops, kModelSeed));
+    if (capacity.guesses) {  // the model guesses for itself
+      exec::DraftModel& draft = model.draft.emplace();
+      draft.spec = model.spec;
+      draft.weights = value_of(testing::random_weights(draft.spec, *model.ops, kModelSeed));
+    }
+    return value_of(start_executor(std::move(model), capacity, {.enforce_eager = enforce_eager}));
+  }
+
+  static model::ModelSpec spec_with_kernels() {
+    model::ModelSpec spec = testing::tiny_spec(std::get<1>(GetParam()));
+    for (model::LayerSpec& layer : spec.layers) {
       model::attention_of(layer)->head_dim = 64;
       model::attention_of(layer)->scale = 0.125f;
     }
-    for (model::RopeSpec& rope : model.spec.ropes) rope.rotary_dim = 64;
-    model.spec.logit_scale = 1;  // the backend has no other
-    model.weights = value_of(testing::random_weights(model.spec, *model.ops, 7));
-    return value_of(start_executor(std::move(model), capacity, {.enforce_eager = enforce_eager}));
+    for (model::RopeSpec& rope : spec.ropes) rope.rotary_dim = 64;
+    spec.logit_scale = 1;  // the backend has no other
+    return spec;
   }
 
   static step::Capacity with_taps(step::Capacity capacity) {
@@ -124,6 +135,43 @@ TEST_P(BatchInvariant, DraftedAsAlone) {
     const Outcome outcome = run_drafted(*executor(capacity), how, asks, wholes(asks, plain));
     expect_same(plain, outcome.got, "drafts of " + std::to_string(how.max_draft));
     EXPECT_GT(outcome.graph_steps, outcome.steps / 2);
+  }
+}
+
+// Of a model that guesses for itself every greedy guess is right, behind chunks, preemptions and
+// cached prefixes: its KV is that of the sequence's tokens, its logits are those of the verify.
+TEST_P(BatchInvariant, OwnGuessesAreAllRight) {
+  const model::ModelSpec spec = spec_with_kernels();
+  if (std::ranges::none_of(spec.layers, [](const model::LayerSpec& layer) {
+        return model::kv_geometry(layer).window == 0;
+      })) {
+    GTEST_SKIP() << "a draft model needs a group without a window";
+  }
+  std::vector<Ask> asks = random_asks(16, 41, 80);
+  for (size_t i = 0; i < asks.size(); ++i) {
+    step::SamplingParams plainly;
+    plainly.temperature = i % 3 != 0 ? 0.0f : 0.9f;
+    plainly.seed = asks[i].sampling.seed;
+    asks[i].sampling = plainly;
+    asks[i].arrival = static_cast<int32_t>(i / 7 * 12);
+  }
+  const std::vector<Got> plain = run_alone(*executor(kRoomy), asks);
+  step::Capacity capacity = tight();
+  capacity.max_draft = 5;
+  capacity.guesses = true;
+  for (const auto& [budget, enforce_eager] : {std::pair{512, false}, {24, false}, {512, true}}) {
+    sched::SchedSettings settings = plain_settings();
+    settings.max_num_batched_tokens = budget;
+    settings.max_in_flight = 3;
+    settings.enable_prefix_caching = true;
+    const Outcome outcome = run(*executor(capacity, true, enforce_eager), settings, asks);
+    expect_same(plain, outcome.got, "guessed by itself");
+    for (size_t i = 0; i < asks.size(); ++i) {
+      if (i % 3 == 0) continue;
+      EXPECT_EQ(outcome.got[i].num_draft, outcome.got[i].num_accepted) << i;
+    }
+    EXPECT_GT(outcome.stats.accepted_tokens, 100u);
+    EXPECT_GT(outcome.stats.draft_tokens, outcome.stats.accepted_tokens);  // of the sampled
   }
 }
 

@@ -31,7 +31,6 @@ class HostOps : public ops::Ops {
 
   bool has_graphs() const final { return false; }
   bool takes_drafts() const final { return true; }
-  bool runs_at_once() const final { return true; }
   Result<void> prepare(const ops::StepBounds& bounds) final;
   void begin_capture() final;
   Result<std::unique_ptr<ops::Graph>> end_capture() final;

@@ -290,7 +290,8 @@ Result<void> CudaOps::prepare(const ops::StepBounds& bounds) {
     return too_large("fp8 rows", bounds.max_linear_in, kMaxQuantisedWidth);
   }
   RUDDER_TRY_VOID(attention_.prepare(bounds.attention, bounds.max_seqs, bounds.max_tokens));
-  RUDDER_TRY_VOID(linear_->prepare(*bounds.head, bounds.max_tokens, bounds.max_rows));
+  RUDDER_TRY_VOID(
+      linear_->prepare(bounds.linears, *bounds.head, bounds.max_tokens, bounds.max_rows));
   log_debug("kernels of products:\n{}", linear_->to_table());
   RUDDER_CUDA_TRY(cudaStreamSynchronize(stream()), "prepare", "");
   return {};

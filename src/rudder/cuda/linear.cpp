@@ -100,7 +100,6 @@ Result<LinearWeight> Linear::make_weight(std::span<const ops::LinearPart> parts,
     if (!view->empty()) out.bytes += static_cast<int64_t>(view->bytes());
   }
   out.packed = packed;
-  weights_[{out.out, out.in}].push_back(out);
   is_loading_ = true;
   return out;
 }
@@ -160,23 +159,14 @@ Result<ShapeKernels*> Linear::kernels_of(const LinearWeight& weight, DType out_d
   return shape_kernels.get();
 }
 
-Result<std::vector<Linear::Job>> Linear::jobs(const LinearWeight& head, int64_t max_tokens,
-                                              int64_t max_rows) {
-  std::vector<Job> jobs;
-  for (const auto& [shape, weights] : weights_) {
-    for (const LinearWeight& weight : weights) {
-      const bool is_head = weight.packed == head.packed;
-      RUDDER_TRY(ShapeKernels* const shape_kernels,
-                 kernels_of(weight, is_head ? DType::kF32 : DType::kBF16));
-      auto job = std::find_if(jobs.begin(), jobs.end(),
-                              [&](Job& j) { return j.shape_kernels == shape_kernels; });
-      if (job == jobs.end()) {
-        job = jobs.insert(jobs.end(), {shape_kernels, is_head ? max_rows : max_tokens, {}});
-      }
-      job->weights.push_back(weight);
-    }
-  }
-  return jobs;
+Result<void> Linear::add_job(const LinearWeight& weight, DType out_dtype, int64_t max_tokens,
+                             std::vector<Job>& jobs) {
+  RUDDER_TRY(ShapeKernels* const shape_kernels, kernels_of(weight, out_dtype));
+  auto job = std::find_if(jobs.begin(), jobs.end(),
+                          [&](Job& j) { return j.shape_kernels == shape_kernels; });
+  if (job == jobs.end()) job = jobs.insert(jobs.end(), {shape_kernels, max_tokens, {}});
+  job->weights.push_back(weight);
+  return {};
 }
 
 Result<std::unique_ptr<Tuner>> Linear::make_tuner(std::span<const Job> jobs) const {
@@ -194,9 +184,14 @@ Result<std::unique_ptr<Tuner>> Linear::make_tuner(std::span<const Job> jobs) con
   return Tuner::make(stream_, x_bytes, y_bytes, tokens);
 }
 
-Result<void> Linear::prepare(const LinearWeight& head, int64_t max_tokens, int64_t max_rows) {
+Result<void> Linear::prepare(std::span<const LinearWeight> linears, const LinearWeight& head,
+                             int64_t max_tokens, int64_t max_rows) {
   finish_loading();
-  RUDDER_TRY(const std::vector<Job> all, jobs(head, max_tokens, max_rows));
+  std::vector<Job> all;
+  for (const LinearWeight& weight : linears) {
+    RUDDER_TRY_VOID(add_job(weight, DType::kBF16, max_tokens, all));
+  }
+  RUDDER_TRY_VOID(add_job(head, DType::kF32, max_rows, all));
   return settings_.batch_invariant ? settle_invariant(all) : measure(all);
 }
 

@@ -58,9 +58,11 @@ class Linear {
 
   bool multiplies_fp8() const { return multiplies_fp8_; }  // true when a weight is fp8
 
-  // Chooses the kernels of every shape: for up to `max_tokens`; for the head, whose products are
-  // f32, for up to `max_rows`. An Error names a shape that no kernel takes.
-  Result<void> prepare(const ops::LinearWeight& head, int64_t max_tokens, int64_t max_rows);
+  // Chooses the kernels of every shape of a model: for up to `max_tokens`; for the head, whose
+  // products are f32, for up to `max_rows`. A measurement rotates through the weights of a shape.
+  // An Error names a shape that no kernel takes.
+  Result<void> prepare(std::span<const ops::LinearWeight> linears, const ops::LinearWeight& head,
+                       int64_t max_tokens, int64_t max_rows);
 
   // y = x · W^T (+ bias), then the soft-cap when it is not 0. Faults go to the status.
   // Returns the scales that the reader of y has to apply; none unless `reader_scales`.
@@ -86,8 +88,8 @@ class Linear {
     int64_t max_tokens = 0;
     std::vector<ops::LinearWeight> weights;
   };
-  Result<std::vector<Job>> jobs(const ops::LinearWeight& head, int64_t max_tokens,
-                                int64_t max_rows);
+  Result<void> add_job(const ops::LinearWeight& weight, tensor::DType out_dtype, int64_t max_tokens,
+                       std::vector<Job>& jobs);
   Result<std::unique_ptr<Tuner>> make_tuner(std::span<const Job> jobs) const;
   Result<void> measure(std::span<const Job> jobs);
   Result<void> settle_invariant(std::span<const Job> jobs);
@@ -105,8 +107,6 @@ class Linear {
   bool is_loading_ = false;  // weights were made since the last product
   bool multiplies_fp8_ = false;
   std::map<PolicyKey, std::unique_ptr<ShapeKernels>> kernels_;  // bucket 0
-  // Of every shape of weight, the device's copies: what a measurement rotates through.
-  std::map<std::pair<int64_t, int64_t>, std::vector<ops::LinearWeight>> weights_;
 };
 
 }  // namespace rudder::cuda

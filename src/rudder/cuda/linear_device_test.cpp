@@ -394,6 +394,7 @@ TEST_F(LinearDevice, PreparedFromMeasurementsAndFromTheFile) {
                                            .hidden = 512,
                                            .max_linear_in = 512,
                                            .head = &head,
+                                           .linears = {&o.weight, 1},
                                            .attention = {}});
       ASSERT_TRUE(prepared) << prepared.error().to_string() << (again ? " (again)" : "");
       const View y = poisoned({100, c.out});

@@ -165,12 +165,19 @@ Result<void> BenchModel::load(const std::vector<BenchStep>& steps) {
                                  DType::kF32));
   const std::vector<ops::AttentionShape> shapes = {
       {static_cast<int32_t>(shape_.num_heads), 0, layers_[0].kv}};
+  std::vector<LinearWeight> linears;
+  for (const Layer& layer : layers_) {
+    for (const LinearWeight* weight : {&layer.qkv, &layer.attn_out, &layer.gate_up, &layer.down}) {
+      linears.push_back(*weight);
+    }
+  }
   return ops_->prepare({.max_tokens = static_cast<int32_t>(max_tokens_),
                         .max_rows = static_cast<int32_t>(max_seqs_),
                         .max_seqs = static_cast<int32_t>(max_seqs_),
                         .hidden = shape_.hidden,
                         .max_linear_in = std::max(shape_.mlp_width, shape_.hidden),
                         .head = &head_,
+                        .linears = linears,
                         .attention = shapes});
 }
 

@@ -76,7 +76,8 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
   RUDDER_TRY(buffers_, StepBuffers::make(*model_.ops, capacity_,
                                          taps_ == nullptr ? nullptr : &taps_->table()));
   if (model_.draft) {
-    RUDDER_TRY(proposer_, ModelProposer::make(*std::move(model_.draft), *model_.ops, capacity_));
+    RUDDER_TRY(proposer_, ModelProposer::make(*std::move(model_.draft), *model_.ops, capacity_,
+                                              !options.enforce_eager));
     model_.draft.reset();
   }
   RUDDER_TRY(scorer_, Scorer::make(*model_.ops, *decoder_, capacity_));
@@ -333,7 +334,7 @@ bool DeviceExecutor::enqueue(size_t index) {
     if (!begun) fail_others(begun.error());
     iteration.enqueued = begun;
     iteration.enqueued_us = clock_.now_us();
-    if (begun && !flight.asks.empty()) guess(index);
+    if (begun && !flight.asks.empty()) iteration.enqueued = guess(index);
     if (!enqueued_.push({index, i})) return false;
     next_iteration_ = i + 1;
     ++num_enqueued_;
@@ -365,16 +366,19 @@ void DeviceExecutor::sample_constrained(size_t index, const ops::View& logits) {
   model_.ops->sample(sample);
 }
 
-// Behind what was sampled, which has run: a step that guesses has one iteration.
-void DeviceExecutor::guess(size_t index) {
+// Behind what was sampled, once it is there: a step that guesses has one iteration.
+Result<void> DeviceExecutor::guess(size_t index) {
   Flight& flight = flights_[index];
-  const int64_t begin_us = clock_.now_us();
+  Iteration& iteration = flight.iterations[0];
+  RUDDER_TRY_VOID(iteration.done->wait());
+  iteration.enqueued_us = clock_.now_us();
   add_sampled(flight.sampled_seq, buffers_->sampled(index, 0), flight.asks);
-  proposer_->run(flight.asks);
+  RUDDER_TRY_VOID(proposer_->run(flight.asks));
   for (ModelProposer::Ask& ask : flight.asks) {
     flight.result.seqs[static_cast<size_t>(ask.seq)].guess = std::move(ask.guess);
   }
-  flight.result.guess_us = clock_.now_us() - begin_us;
+  flight.result.guess_us = clock_.now_us() - iteration.enqueued_us;
+  return {};
 }
 
 void DeviceExecutor::fetch(size_t index, int32_t iteration) {

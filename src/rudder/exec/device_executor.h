@@ -82,7 +82,7 @@ class DeviceExecutor final : public step::Executor {
     std::unique_ptr<ops::Event> done;
     Result<void> enqueued;
     int64_t start_us = 0;
-    int64_t enqueued_us = 0;
+    int64_t enqueued_us = 0;  // of one that is guessed behind: when it was done
   };
   // One step in flight. The worker is done with all but the later iterations when it hands over the
   // first.
@@ -122,7 +122,7 @@ class DeviceExecutor final : public step::Executor {
   void run(size_t index);
   ops::View run_forward(size_t index);
   void sample_constrained(size_t index, const ops::View& logits);
-  void guess(size_t index);
+  Result<void> guess(size_t index);
   void fetch(size_t index, int32_t iteration);
   void fetch_captured(size_t index);
   Result<void> finish_captured(Flight& flight, step::StepResult& result);

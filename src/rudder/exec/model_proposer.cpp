@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "rudder/base/check.h"
@@ -17,34 +15,35 @@ using tensor::DType;
 
 constexpr const char* kWhere = "speculative-config.model";
 
+// Of its steps: one of tokens, and behind it one of guesses.
+constexpr size_t kTokens = 0;
+constexpr size_t kGuesses = 1;
+constexpr int32_t kFlights = 2;
+
 // The first that keeps every token; their number: none does.
 size_t whole_group(const step::KvGroups& groups) {
   const auto* found = std::ranges::find(groups, 0, &step::KvGroup::window);
   return static_cast<size_t>(found - groups.begin());
 }
 
-model::DecoderLimits limits_of(const step::Capacity& capacity) {
-  return {.max_tokens = capacity.max_tokens_per_step,
-          .max_logits_rows = capacity.num_slots,
-          .max_seq_len = capacity.max_seq_len};
+model::DecoderLimits limits_of(const step::Capacity& own) {
+  return {.max_tokens = own.max_tokens_per_step,
+          .max_logits_rows = own.num_slots,
+          .max_seq_len = own.max_seq_len};
 }
 
-// Elements of i32 that a pass reads.
-int64_t pass_elements(const step::Capacity& capacity) {
-  return 3 * int64_t{capacity.max_tokens_per_step} +
-         int64_t{capacity.num_slots} * (4 + max_blocks_per_seq(capacity)) + 1;
-}
-
-// The likeliest token, of equal ones the lowest; -1: none is above -Inf.
-int32_t likeliest(const float* logits, int64_t vocab) {
-  int64_t best = -1;
-  float highest = -INFINITY;
-  for (int64_t token = 0; token < vocab; ++token) {
-    if (!(logits[token] > highest)) continue;
-    highest = logits[token];
-    best = token;
-  }
-  return static_cast<int32_t>(best);
+// Of the draft model's own steps: a guess an iteration, and nothing that clients ask for.
+step::Capacity own_capacity(const step::Capacity& capacity, step::KvGroups groups) {
+  return {.num_slots = capacity.num_slots,
+          .num_blocks = capacity.num_blocks,
+          .block_size = capacity.block_size,
+          .max_tokens_per_step = capacity.max_tokens_per_step,
+          .max_seq_len = capacity.max_seq_len,
+          .vocab_size = capacity.vocab_size,
+          .max_in_flight = kFlights,
+          .max_repeat = std::max(capacity.max_draft, 1),
+          .max_draft = 0,
+          .kv_groups = std::move(groups)};
 }
 
 }  // namespace
@@ -60,11 +59,6 @@ Result<KvLayout> draft_kv_layout(const model::ModelSpec& spec, DType dtype, int3
 
 Result<void> check_draft_model(const model::ModelSpec& draft, const model::ModelSpec& model,
                                const step::KvGroups& groups, int32_t max_seq_len, ops::Ops& ops) {
-  if (!ops.runs_at_once()) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("the backend {} does not run draft models yet, a CPU does", ops.name()),
-                "speculative-config.method");
-  }
   if (!ops::rank_of(ops).is_alone()) {
     return fail(ErrorCode::kUnsupported, "a draft model for several ranks", "tensor-parallel-size");
   }
@@ -86,161 +80,187 @@ Result<void> check_draft_model(const model::ModelSpec& draft, const model::Model
   return {};
 }
 
-ModelProposer::ModelProposer(DraftModel draft, ops::Ops& ops, const step::Capacity& capacity)
+ModelProposer::ModelProposer(DraftModel draft, ops::Ops& ops, const step::Capacity& capacity,
+                             const step::Capacity& own)
     : draft_(std::move(draft)),
       ops_(ops),
-      capacity_(capacity),
-      group_(whole_group(capacity.kv_groups)) {}
+      group_(whole_group(capacity.kv_groups)),
+      capacity_(own),
+      written_(static_cast<size_t>(own.num_slots)) {}
 
 Result<std::unique_ptr<ModelProposer>> ModelProposer::make(DraftModel draft, ops::Ops& ops,
-                                                           const step::Capacity& capacity) {
-  RUDDER_CHECK(ops.runs_at_once() && ops::rank_of(ops).is_alone() &&
-               draft.spec.vocab == capacity.vocab_size && capacity.guesses &&
+                                                           const step::Capacity& capacity,
+                                                           bool has_graphs) {
+  RUDDER_CHECK(ops::rank_of(ops).is_alone() && draft.spec.vocab == capacity.vocab_size &&
+               capacity.guesses &&
                whole_group(capacity.kv_groups) < static_cast<size_t>(capacity.kv_groups.size()));
-  std::unique_ptr<ModelProposer> proposer(new ModelProposer(std::move(draft), ops, capacity));
-  RUDDER_TRY_VOID(proposer->prepare());
+  RUDDER_TRY(KvLayout layout, draft_kv_layout(draft.spec, ops.kv_dtype(), capacity.block_size));
+  const step::Capacity own = own_capacity(capacity, layout.groups);
+  std::unique_ptr<ModelProposer> proposer(new ModelProposer(std::move(draft), ops, capacity, own));
+  RUDDER_TRY_VOID(proposer->prepare(std::move(layout), has_graphs));
   return proposer;
 }
 
 int64_t ModelProposer::device_bytes(const model::ModelSpec& spec, const step::Capacity& capacity,
                                     DType act) {
-  return model::Decoder::workspace_bytes(spec, limits_of(capacity), act) +
-         pass_elements(capacity) * int64_t{sizeof(int32_t)};
+  const step::Capacity own = own_capacity(capacity, {});
+  return model::Decoder::workspace_bytes(spec, limits_of(own), act) +
+         StepBuffers::device_bytes(own, StepBuffers::Counts::kNone);
 }
 
-Result<void> ModelProposer::prepare() {
-  RUDDER_TRY(layout_, draft_kv_layout(draft_.spec, ops_.kv_dtype(), capacity_.block_size));
+Result<void> ModelProposer::prepare(KvLayout layout, bool has_graphs) {
   RUDDER_TRY(const View pool,
-             ops_.allocate(DType::kU8, {capacity_.num_blocks, layout_.block_bytes}));
+             ops_.allocate(DType::kU8, {capacity_.num_blocks, layout.block_bytes}));
   std::vector<ops::KvLayer> kv;
   for (size_t layer = 0; layer < draft_.spec.layers.size(); ++layer) {
-    kv.push_back(layer_kv(layout_, model::kv_geometry(draft_.spec.layers[layer]), layer,
+    kv.push_back(layer_kv(layout, model::kv_geometry(draft_.spec.layers[layer]), layer,
                           capacity_.block_size, ops_.kv_dtype(), pool));
   }
   RUDDER_TRY(decoder_,
              model::Decoder::make(draft_.spec, draft_.weights, kv, ops_, limits_of(capacity_)));
-  const int64_t tokens = capacity_.max_tokens_per_step;
-  const int64_t seqs = capacity_.num_slots;
-  for (View* view : {&ids_, &positions_, &kv_slot_}) {
-    RUDDER_TRY(*view, ops_.allocate(DType::kI32, {tokens}));
-  }
-  for (View* view : {&kv_len_, &table_row_, &logits_rows_}) {
-    RUDDER_TRY(*view, ops_.allocate(DType::kI32, {seqs}));
-  }
-  RUDDER_TRY(q_begin_, ops_.allocate(DType::kI32, {seqs + 1}));
-  RUDDER_TRY(block_table_, ops_.allocate(DType::kI32, {seqs, max_blocks_per_seq(capacity_)}));
+  RUDDER_TRY(buffers_, StepBuffers::make(ops_, capacity_, nullptr, StepBuffers::Counts::kNone));
+  done_ = ops_.make_event();
+  if (!has_graphs || !ops_.has_graphs()) return {};
+  RUDDER_TRY(graphs_, GraphCache::capture({ops_, *decoder_, *buffers_}, capacity_, {}));
   return {};
 }
 
-void ModelProposer::run(std::span<Ask> asks) {
-  run_tokens(asks);
-  guess_on(asks);
+Result<void> ModelProposer::run(std::span<Ask> asks) {
+  RUDDER_TRY_VOID(run_tokens(asks));
+  return guess_on(asks);
 }
 
-// In passes of as many tokens as the decoder takes. A sequence's last token gives its first guess.
-void ModelProposer::run_tokens(std::span<Ask> asks) {
-  int64_t left = capacity_.max_tokens_per_step;
-  const auto flush = [&] {
-    pass(pieces_);
-    pieces_.clear();
-    guessed_.clear();
-    left = capacity_.max_tokens_per_step;
-  };
+void ModelProposer::clear() {
+  packed_.clear();
+  packed_.kv_slot.resize(1);
+}
+
+// In steps of as many tokens as the decoder takes. A sequence's last token gives its first guess.
+Result<void> ModelProposer::run_tokens(std::span<Ask> asks) {
+  clear();
+  first_guessed_.clear();
   for (Ask& ask : asks) {
+    if (ask.tokens.empty()) continue;
+    open(ask);
     std::span<const int32_t> rest = ask.tokens;
     while (!rest.empty()) {
-      const auto taken = rest.first(std::min(rest.size(), static_cast<size_t>(left)));
-      const auto done = static_cast<int32_t>(ask.tokens.size() - rest.size());
+      if (packed_.num_tokens() == capacity_.max_tokens_per_step) {
+        RUDDER_TRY_VOID(flush_tokens(false));
+      }
+      const auto room = static_cast<size_t>(capacity_.max_tokens_per_step - packed_.num_tokens());
+      const auto taken = rest.first(std::min(rest.size(), room));
+      add_tokens(ask, ask.end() - static_cast<int32_t>(rest.size()), taken);
       rest = rest.subspan(taken.size());
-      const bool wants_logits = rest.empty() && ask.num_guess > 0;
-      pieces_.push_back({&ask, ask.begin + done, taken, wants_logits});
-      if (wants_logits) guessed_.push_back(&ask);
-      left -= static_cast<int64_t>(taken.size());
-      if (left == 0) flush();
     }
+    if (ask.num_guess > 0) add_sample_row(ask, ask.end(), first_guessed_);
   }
-  if (!pieces_.empty()) flush();
+  return flush_tokens(true);
+}
+
+// Runs the step that is packed. The last one goes on while guesses are enqueued behind it.
+Result<void> ModelProposer::flush_tokens(bool is_last) {
+  if (packed_.num_tokens() == 0) return {};
+  RUDDER_TRY(DeviceStep step, buffers_->begin(packed_, kTokens));
+  step.sample.logits = decoder_->forward(step.forward);
+  if (packed_.num_sampled() > 0) {
+    ops_.sample(step.sample);
+    buffers_->fetch(packed_.num_sampled(), false, kTokens, 0);
+  }
+  if (is_last) return {};
+  RUDDER_TRY_VOID(wait());
+  read(kTokens, 0, first_guessed_);
+  first_guessed_.clear();
+  clear();
+  return {};
 }
 
 // Each guess but the last gives the next one.
-void ModelProposer::guess_on(std::span<Ask> asks) {
-  while (true) {
-    pieces_.clear();
-    guessed_.clear();
-    for (Ask& ask : asks) {
-      if (ask.guess.empty() || std::ssize(ask.guess) >= ask.num_guess) continue;
-      const auto position = static_cast<int32_t>(ask.tokens.size() + ask.guess.size());
-      pieces_.push_back({&ask, ask.begin + position - 1, std::span(ask.guess).last(1), true});
-      guessed_.push_back(&ask);
+Result<void> ModelProposer::guess_on(std::span<Ask> asks) {
+  clear();
+  guessed_.clear();
+  int32_t longest = 0;
+  for (Ask& ask : asks) {
+    if (ask.num_guess < 2 || ask.tokens.empty()) continue;
+    const int32_t first_guess = -1 - ask.id.value;  // which the device has
+    add_tokens(ask, ask.end(), {&first_guess, 1});
+    add_sample_row(ask, ask.end() + 1, guessed_);
+    longest = std::max(longest, ask.num_guess);
+  }
+  if (!guessed_.empty()) {
+    const bool is_captured = graphs_ != nullptr && graphs_->pad(packed_);
+    RUDDER_TRY(DeviceStep step, buffers_->begin(packed_, kGuesses));
+    for (int32_t i = 0; i + 1 < longest; ++i) {
+      if (i > 0) buffers_->advance(step);
+      if (is_captured) {
+        graphs_->replay(packed_, step);
+      } else {
+        ops::SampleArgs sample = step.sample;
+        sample.logits = decoder_->forward(step.forward);
+        ops_.sample(sample);
+      }
+      buffers_->fetch(std::ssize(guessed_), false, kGuesses, i);
     }
-    if (pieces_.empty()) return;
-    const size_t before = guessed_.front()->guess.size();
-    pass(pieces_);
-    // Where nothing can be guessed, the sequence is done.
-    for (Ask* ask : guessed_) {
-      if (ask->guess.size() == before) ask->num_guess = static_cast<int32_t>(before);
-    }
+  }
+  RUDDER_TRY_VOID(wait());
+  read(kTokens, 0, first_guessed_);
+  for (int32_t i = 0; i + 1 < longest; ++i) read(kGuesses, i, guessed_);
+  return {};
+}
+
+// The slot as if it were new, with the blocks that it has by now.
+void ModelProposer::open(const Ask& ask) {
+  const int32_t row = ask.id.value;
+  packed_.edits.opened.push_back({.slot = row, .has_counts = 0});
+  Written& written = written_[static_cast<size_t>(row)];
+  if (written.generation != ask.slot->generation) written = {ask.slot->generation, 0};
+  const step::GroupTable& blocks = ask.slot->blocks[group_];
+  for (; written.num_blocks < blocks.size(); ++written.num_blocks) {
+    packed_.edits.blocks.push_back(
+        {.row = row,
+         .index = static_cast<int32_t>(written.num_blocks),
+         .block = blocks[written.num_blocks] * capacity_.kv_groups[0].layers});
   }
 }
 
-View ModelProposer::put(const View& buffer, std::span<const int32_t> values) {
-  const View part = buffer.rows(0, std::ssize(values));
-  std::memcpy(part.data, values.data(), values.size_bytes());
-  return part;
-}
-
-void ModelProposer::pass(std::span<const Piece> pieces) {
-  packed_ = {};
-  packed_.q_begin.push_back(0);
+void ModelProposer::add_tokens(const Ask& ask, int32_t begin, std::span<const int32_t> tokens) {
   const int32_t size = capacity_.block_size;
-  const auto layers = layout_.groups[0].layers;
-  int32_t max_q_len = 0;
-  int32_t max_kv_len = 0;
-  for (const Piece& piece : pieces) {
-    const step::GroupTable& blocks = piece.ask->slot->blocks[group_];
-    const auto row = static_cast<int32_t>(packed_.table_row.size());
-    int32_t position = piece.begin;
-    for (const int32_t token : piece.tokens) {
-      const step::BlockId block = blocks[static_cast<size_t>(position / size)];
-      packed_.ids.push_back(token);
-      packed_.positions.push_back(position);
-      packed_.kv_slot.push_back(block * layers * size + position % size);
-      ++position;
-    }
-    int32_t* const table = block_table_.as<int32_t>() + row * block_table_.shape[1];
-    for (int32_t i = 0; i * size < position; ++i) {
-      table[i] = blocks[static_cast<size_t>(i)] * layers;
-    }
-    if (piece.wants_logits) {
-      packed_.logits_rows.push_back(static_cast<int32_t>(packed_.ids.size()) - 1);
-    }
-    packed_.q_begin.push_back(static_cast<int32_t>(packed_.ids.size()));
-    packed_.kv_len.push_back(position);
-    packed_.table_row.push_back(row);
-    max_q_len = std::max(max_q_len, static_cast<int32_t>(piece.tokens.size()));
-    max_kv_len = std::max(max_kv_len, position);
+  int32_t position = begin;
+  for (const int32_t token : tokens) {
+    const step::BlockId block = ask.slot->blocks[group_][static_cast<size_t>(position / size)];
+    packed_.ids.push_back(token);
+    packed_.positions.push_back(position);
+    packed_.kv_slot[0].push_back(block * capacity_.kv_groups[0].layers * size + position % size);
+    ++position;
   }
-  const View logits =
-      decoder_->forward({.ids = put(ids_, packed_.ids),
-                         .positions = put(positions_, packed_.positions),
-                         .kv_slot = put(kv_slot_, packed_.kv_slot),
-                         .attention = {.q_begin = put(q_begin_, packed_.q_begin),
-                                       .kv_len = put(kv_len_, packed_.kv_len),
-                                       .table_row = put(table_row_, packed_.table_row),
-                                       .block_table = block_table_,
-                                       .max_q_len = max_q_len,
-                                       .max_kv_len = max_kv_len,
-                                       .group_rows = capacity_.num_slots},
-                         .logits_rows = put(logits_rows_, packed_.logits_rows)});
-  append_guesses(guessed_, logits);
+  packed_.q_begin.push_back(static_cast<int32_t>(packed_.ids.size()));
+  packed_.kv_len.push_back(position);
+  packed_.table_row.push_back(ask.id.value);
+  packed_.max_q_len = std::max(packed_.max_q_len, static_cast<int32_t>(tokens.size()));
+  packed_.max_kv_len = std::max(packed_.max_kv_len, position);
 }
 
-void ModelProposer::append_guesses(std::span<Ask*> guessed, const View& logits) {
-  RUDDER_CHECK(guessed.empty() || logits.num_rows() == std::ssize(guessed));
-  for (size_t i = 0; i < guessed.size(); ++i) {
-    const float* const row = logits.as<float>() + static_cast<int64_t>(i) * capacity_.vocab_size;
-    const int32_t token = likeliest(row, capacity_.vocab_size);
-    if (token >= 0) guessed[i]->guess.push_back(token);
+// Of the last token that was added. The device ends the sequence with its last guess.
+void ModelProposer::add_sample_row(Ask& ask, int32_t position, std::vector<Ask*>& sampled) {
+  ops::SampleRow row;
+  row.position = position;
+  row.slot = ask.id.value;
+  row.temperature = 0;
+  row.max_len = ask.end() + ask.num_guess;
+  packed_.logits_rows.push_back(static_cast<int32_t>(packed_.ids.size()) - 1);
+  packed_.sample_rows.push_back(row);
+  sampled.push_back(&ask);
+}
+
+Result<void> ModelProposer::wait() {
+  ops_.record(*done_);
+  return done_->wait();
+}
+
+// Where nothing could be guessed, or no more, there is no token.
+void ModelProposer::read(size_t flight, int32_t iteration, std::span<Ask* const> sampled) const {
+  const ops::SampledToken* const rows = buffers_->sampled(flight, iteration);
+  for (size_t i = 0; i < sampled.size(); ++i) {
+    if (rows[i].token >= 0) sampled[i]->guess.push_back(rows[i].token);
   }
 }
 
@@ -251,10 +271,11 @@ void list_asks(const step::StepPlan& plan, const SlotTable& slots,
     const step::SeqWork& work = plan.seqs[i];
     if (work.guess.empty()) continue;
     asks.push_back({.seq = static_cast<int32_t>(i),
+                    .id = work.slot,
+                    .slot = &slots.slot(work.slot),
                     .begin = work.guess.begin,
                     .tokens = work.guess.tokens,
-                    .num_guess = work.guess.num_guess,
-                    .slot = &slots.slot(work.slot)});
+                    .num_guess = work.guess.num_guess});
   }
 }
 
@@ -271,8 +292,7 @@ void add_sampled(std::span<const int32_t> sampled_seq, const ops::SampledToken* 
       ask.tokens.push_back(sampled[row].token);
     }
     // The last draft may be followed by one more token of the sequence.
-    const int32_t len = ask.begin + static_cast<int32_t>(ask.tokens.size());
-    ask.num_guess = has_ended ? 0 : std::clamp(ask.slot->max_len - len - 1, 0, ask.num_guess);
+    ask.num_guess = has_ended ? 0 : std::clamp(ask.slot->max_len - ask.end() - 1, 0, ask.num_guess);
     if (has_ended) ask.tokens.clear();
   }
 }

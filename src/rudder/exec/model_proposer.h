@@ -8,7 +8,9 @@
 // those that the step sampled. What a rejected guess left in its KV is overwritten by that. Its KV
 // of a block that sequences share is the same whoever wrote it.
 //
-// Needs a device whose ops run at once (Ops::runs_at_once). The executor's worker thread uses it.
+// Guesses are iterations of one step of single tokens, as `repeat` has them: the device hands each
+// token to the next iteration, and the host waits once, for all of them. The device's state of
+// slots is the proposer's own. The executor's worker thread uses it.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +19,11 @@
 #include <vector>
 
 #include "rudder/base/result.h"
+#include "rudder/exec/graph_cache.h"
 #include "rudder/exec/kv_layout.h"
+#include "rudder/exec/pack.h"
 #include "rudder/exec/slot_table.h"
+#include "rudder/exec/step_buffers.h"
 #include "rudder/model/decoder.h"
 #include "rudder/model/spec.h"
 #include "rudder/model/weights.h"
@@ -39,63 +44,69 @@ Result<KvLayout> draft_kv_layout(const model::ModelSpec& spec, tensor::DType dty
                                  int32_t block_size);
 
 // What it cannot guess for, by name: another number of tokens, fewer positions than `max_seq_len`,
-// no KV group of `groups` that keeps every token, a device that does not run ops at once, a rank.
+// no KV group of `groups` that keeps every token, a rank.
 Result<void> check_draft_model(const model::ModelSpec& draft, const model::ModelSpec& model,
                                const step::KvGroups& groups, int32_t max_seq_len, ops::Ops& ops);
 
 class ModelProposer {
  public:
-  // `ops` outlives the proposer; `capacity` is the executor's.
+  // `ops` outlives the proposer; `capacity` is the executor's. `has_graphs`: where the device has
+  // them, steps of single tokens are captured now.
   static Result<std::unique_ptr<ModelProposer>> make(DraftModel draft, ops::Ops& ops,
-                                                     const step::Capacity& capacity);
+                                                     const step::Capacity& capacity,
+                                                     bool has_graphs);
   // Device bytes beside weights and KV.
   static int64_t device_bytes(const model::ModelSpec& spec, const step::Capacity& capacity,
                               tensor::DType act);
 
   // What one sequence of a step needs.
   struct Ask {
-    int32_t seq = 0;              // of the step
+    int32_t seq = 0;  // of the step
+    step::SlotId id = {};
+    const Slot* slot = nullptr;
     int32_t begin = 0;            // position of the first token
     std::vector<int32_t> tokens;  // to run; with num_guess, the last is the one just sampled
     int32_t num_guess = 0;
-    const Slot* slot = nullptr;
     std::vector<int32_t> guess = {};  // out
+
+    int32_t end() const { return begin + static_cast<int32_t>(tokens.size()); }
   };
-  void run(std::span<Ask> asks);
+  // Waits for the device. An Error is the device's.
+  Result<void> run(std::span<Ask> asks);
 
  private:
-  // A part of a sequence in one pass.
-  struct Piece {
-    const Ask* ask = nullptr;
-    int32_t begin = 0;  // position
-    std::span<const int32_t> tokens;
-    bool wants_logits = false;
+  // Of a slot's blocks, those that the device's table has.
+  struct Written {
+    uint32_t generation = 0;
+    size_t num_blocks = 0;
   };
 
-  ModelProposer(DraftModel draft, ops::Ops& ops, const step::Capacity& capacity);
-  Result<void> prepare();
-  void run_tokens(std::span<Ask> asks);
-  void guess_on(std::span<Ask> asks);
-  void pass(std::span<const Piece> pieces);
-  void append_guesses(std::span<Ask*> guessed, const ops::View& logits);
-  ops::View put(const ops::View& buffer, std::span<const int32_t> values);
+  ModelProposer(DraftModel draft, ops::Ops& ops, const step::Capacity& capacity,
+                const step::Capacity& own);
+  Result<void> prepare(KvLayout layout, bool has_graphs);
+  Result<void> run_tokens(std::span<Ask> asks);
+  Result<void> guess_on(std::span<Ask> asks);
+  Result<void> flush_tokens(bool is_last);
+  void open(const Ask& ask);
+  void add_tokens(const Ask& ask, int32_t begin, std::span<const int32_t> tokens);
+  void add_sample_row(Ask& ask, int32_t position, std::vector<Ask*>& sampled);
+  void clear();
+  Result<void> wait();
+  void read(size_t flight, int32_t iteration, std::span<Ask* const> sampled) const;
 
   const DraftModel draft_;
   ops::Ops& ops_;
-  const step::Capacity capacity_;
-  const size_t group_;  // of the capacity, whose blocks its KV lies beside
-  KvLayout layout_;
+  const size_t group_;             // of the executor's capacity, whose blocks its KV lies beside
+  const step::Capacity capacity_;  // of its own steps
   std::unique_ptr<model::Decoder> decoder_;  // points into draft_
+  std::unique_ptr<StepBuffers> buffers_;
+  std::unique_ptr<GraphCache> graphs_;  // points into both; none where every step runs op by op
+  std::unique_ptr<ops::Event> done_;
+  std::vector<Written> written_;  // by slot
 
-  // Of one pass. [max_tokens_per_step] and [num_slots (+ 1)] i32
-  ops::View ids_, positions_, kv_slot_, q_begin_, kv_len_, table_row_, logits_rows_;
-  ops::View block_table_;  // [num_slots, max_blocks] i32
-  struct Packed {
-    std::vector<int32_t> ids, positions, kv_slot, q_begin, kv_len, table_row, logits_rows;
-  };
-  Packed packed_;
-  std::vector<Piece> pieces_;
-  std::vector<Ask*> guessed_;
+  PackedStep packed_;
+  std::vector<Ask*> first_guessed_;  // rows of the last step of tokens
+  std::vector<Ask*> guessed_;        // rows of the step of guesses
 };
 
 // What the sequences of a plan need, in their order, but for what the step samples.

@@ -109,6 +109,11 @@ Shape top_shape(const step::Capacity& capacity) {
           sizeof(ops::TopLogprob) / sizeof(int32_t)};
 }
 
+// One where nothing is counted: the tables' width says how large the vocabulary is.
+int64_t count_rows(const step::Capacity& capacity, StepBuffers::Counts counts) {
+  return counts == StepBuffers::Counts::kKept ? int64_t{capacity.num_slots} + 1 : 1;
+}
+
 // The first elements of `rest`, at most `most`, which are taken off it.
 template <typename T>
 std::span<const T> take(std::span<const T>& rest, int64_t most) {
@@ -149,24 +154,24 @@ ops::BeginStepArgs::Placement placement_of(const DeviceStep& step, int32_t block
 
 Result<std::unique_ptr<StepBuffers>> StepBuffers::make(ops::Ops& ops,
                                                        const step::Capacity& capacity,
-                                                       const ops::TapTable* table) {
+                                                       const ops::TapTable* table, Counts counts) {
   std::unique_ptr<StepBuffers> buffers(new StepBuffers(ops, capacity, table));
-  RUDDER_TRY_VOID(buffers->allocate());
+  RUDDER_TRY_VOID(buffers->allocate(counts));
   return buffers;
 }
 
-int64_t StepBuffers::device_bytes(const step::Capacity& capacity) {
+int64_t StepBuffers::device_bytes(const step::Capacity& capacity, Counts counts) {
   const int64_t rows = int64_t{capacity.num_slots} + 1;
   const auto word = static_cast<int64_t>(sizeof(int32_t));
   return step_bytes(capacity) +
          word * (masks_shape(capacity).numel() + sampled_shape(capacity).numel() +
                  top_shape(capacity).numel() + tap_entries_shape(capacity).numel()) +
          rows * (word * (2 + (capacity.max_draft > 0 ? 1 : 0) +
-                         capacity.kv_groups.size() * max_blocks_per_seq(capacity)) +
-                 capacity.vocab_size * (word + int64_t{sizeof(uint8_t)}));
+                         capacity.kv_groups.size() * max_blocks_per_seq(capacity))) +
+         count_rows(capacity, counts) * capacity.vocab_size * (word + int64_t{sizeof(uint8_t)});
 }
 
-Result<void> StepBuffers::allocate() {
+Result<void> StepBuffers::allocate(Counts counts) {
   const int64_t rows = int64_t{capacity_.num_slots} + 1;
   const int64_t vocab = capacity_.vocab_size;
   const int64_t bytes = step_bytes(capacity_);
@@ -177,8 +182,9 @@ Result<void> StepBuffers::allocate() {
   RUDDER_TRY(state_.ended, ops_.allocate(DType::kI32, {rows}));
   RUDDER_TRY(state_.block_table, ops_.allocate(DType::kI32, {capacity_.kv_groups.size() * rows,
                                                              max_blocks_per_seq(capacity_)}));
-  RUDDER_TRY(state_.output_count, ops_.allocate(DType::kI32, {rows, vocab}));
-  RUDDER_TRY(state_.prompt_seen, ops_.allocate(DType::kU8, {rows, vocab}));
+  const int64_t counted = count_rows(capacity_, counts);
+  RUDDER_TRY(state_.output_count, ops_.allocate(DType::kI32, {counted, vocab}));
+  RUDDER_TRY(state_.prompt_seen, ops_.allocate(DType::kU8, {counted, vocab}));
   RUDDER_TRY(device_, ops_.allocate(DType::kU8, {bytes}));
   RUDDER_TRY(masks_, ops_.allocate(DType::kI32, masks_shape(capacity_)));
   RUDDER_TRY(sampled_, ops_.allocate(DType::kI32, sampled_shape(capacity_)));

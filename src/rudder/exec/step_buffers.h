@@ -32,11 +32,15 @@ struct DeviceStep {
 
 class StepBuffers {
  public:
+  // Of each slot's tokens, 5 bytes a token of the vocabulary; kNone: no row has penalties.
+  enum class Counts { kKept, kNone };
+
   // `ops` and the table, where there is one, outlive the buffers.
   static Result<std::unique_ptr<StepBuffers>> make(ops::Ops& ops, const step::Capacity& capacity,
-                                                   const ops::TapTable* table = nullptr);
+                                                   const ops::TapTable* table = nullptr,
+                                                   Counts counts = Counts::kKept);
   // Device bytes that make() allocates.
-  static int64_t device_bytes(const step::Capacity& capacity);
+  static int64_t device_bytes(const step::Capacity& capacity, Counts counts = Counts::kKept);
 
   // Enqueues the copy of the step to the device and its begin_step. Waits for the device only when
   // the step's lists are longer than a part of them that the buffer holds (kept_history and
@@ -63,7 +67,7 @@ class StepBuffers {
   StepBuffers(ops::Ops& ops, const step::Capacity& capacity, const ops::TapTable* table)
       : ops_(ops), capacity_(capacity), table_(table) {}
 
-  Result<void> allocate();
+  Result<void> allocate(Counts counts);
   DeviceStep views(const PackedStep& packed) const;
   void put_taps(const PackedStep& packed, const ops::View& staging) const;
   Result<void> send(const PackedStep& packed, const DeviceStep& step, size_t flight);

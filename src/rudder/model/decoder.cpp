@@ -324,6 +324,7 @@ Result<void> prepare_backend(const ModelSpec& spec, const Weights& weights,
   bounds.scales_branches = spec.branch_scale != 1.0f;
   bounds.scales_logits = spec.logit_scale != 1.0f;
   std::vector<ops::AttentionShape> shapes;
+  std::vector<ops::LinearWeight> linears;
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     if (const Attention* const attention = attention_of(spec.layers[i])) {
       const Softmax* const softmax = softmax_of(spec.layers[i]);
@@ -334,10 +335,13 @@ Result<void> prepare_backend(const ModelSpec& spec, const Weights& weights,
                         .has_sinks = softmax != nullptr && softmax->sinks});
     }
     bounds.scales_layers = bounds.scales_layers || spec.layers[i].has_scale;
-    for (const LinearModule& linear : layer_tensors(spec, {}, i).linears) {
+    LayerWeights layer = weights.layers[i];
+    for (const LinearModule& linear : layer_tensors(spec, {}, i, &layer).linears) {
       bounds.max_linear_in = std::max(bounds.max_linear_in, linear.in.count());
+      linears.push_back(*linear.target);
     }
   }
+  bounds.linears = linears;
   bounds.attention = shapes;
   return ops.prepare(bounds);
 }

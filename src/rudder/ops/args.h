@@ -222,6 +222,7 @@ struct StepBounds {
   int64_t hidden = 0;         // width of the residual stream
   int64_t max_linear_in = 0;  // the widest row that a product takes
   const LinearWeight* head = nullptr;
+  std::span<const LinearWeight> linears = {};      // all others
   std::span<const AttentionShape> attention = {};  // one a layer
   // Parts of ops that some step uses, which a backend may not have.
   bool scales_branches = false;  // ResidualNormArgs.delta_scale

@@ -42,8 +42,6 @@ class Ops {
   virtual bool keeps_fp8() const { return false; }
   // Whether begin_step() places sequences and sample() verifies drafts.
   virtual bool takes_drafts() const { return false; }
-  // Whether an op has run when its call returns, on memory of the host: what it wrote can be read.
-  virtual bool runs_at_once() const { return false; }
   // Ops of one thread that read what lies in this object's memory, beside its own ops and on
   // another thread: residual_norm, logits and score. Null where the backend has none.
   virtual bool has_reader() const { return false; }
@@ -69,8 +67,9 @@ class Ops {
   // Stacks the parts along `out` and packs them as this backend multiplies them.
   virtual Result<LinearWeight> make_linear(std::span<const LinearPart> parts) = 0;
 
-  // Called once, after a model is loaded and before its first step: the backend chooses its kernels
-  // and allocates their workspaces. An Error names a shape that the backend has no kernel for.
+  // Called once for each model, after all are loaded and before its first step: the backend chooses
+  // its kernels and allocates their workspaces. An Error names a shape that the backend has no
+  // kernel for.
   virtual Result<void> prepare(const StepBounds& /*bounds*/) { return {}; }
 
   // Tokens before the first that a row sees that attention may read beside it: their weight is 0,

@@ -220,5 +220,24 @@ TEST(LoadTest, PromptsGetOnWhenManyComeAtOnce) {
   EXPECT_LT(paced, 2.5 * none);
 }
 
+// A server's first requests: nothing is known of what prompts cost beside streams.
+TEST(LoadTest, ABurstOnANewServerIsNotHeldBack) {
+  const auto total_ms = [](uint64_t burst, int64_t max_itl_us) {
+    testing::LoadModel model = load_model(max_itl_us);
+    model.add(test_sequence(1, test_prompt(16, 1), 200));
+    model.turn();
+    for (uint64_t id = 2; id <= burst; ++id) model.add(test_sequence(id, test_prompt(16, 2), 200));
+    model.run();
+    return static_cast<double>(model.now_us()) * 1e-3;
+  };
+  for (const uint64_t burst : {32, 128, 512}) {
+    const double none = total_ms(burst, kNoItlBound);
+    const double paced = total_ms(burst, kAutoItlBound);
+    std::printf("%3d requests: %.0f ms without a bound, %.0f with the automatic one\n",
+                static_cast<int>(burst), none, paced);
+    EXPECT_LT(paced, 1.05 * none) << burst;
+  }
+}
+
 }  // namespace
 }  // namespace rudder::sched

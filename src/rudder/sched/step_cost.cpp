@@ -73,10 +73,8 @@ void StepCost::observe(const StepShape& shape, int64_t us) {
     if (has_prompt) excess_ += kExcessRate * (std::min(excess, 1.0) - excess_);
   }
   ++num_observed_;
-  if (shape.decode_tokens > 0) {
-    most_prompt_tokens_ = std::max(most_prompt_tokens_, shape.prompt_tokens);
-    most_prompt_pairs_ = std::max(most_prompt_pairs_, shape.prompt_pairs);
-  }
+  most_prompt_tokens_ = std::max(most_prompt_tokens_, shape.prompt_tokens);
+  most_prompt_pairs_ = std::max(most_prompt_pairs_, shape.prompt_pairs);
   sums_[has_prompt ? 1 : 0].add(x, y);
   solve();
   if (has_prompt || shape.decode_tokens == 0) return;

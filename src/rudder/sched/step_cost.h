@@ -9,7 +9,7 @@
 // forgetting; steps with and without prompt tokens forget separately, so that an hour of decodes
 // does not erase the cost of prompts. Where the true cost is not linear (flat, then linear), the
 // fit overestimates between the points that it has seen. It is never extrapolated to more than
-// twice the prompt tokens, or four times the pairs, that it has seen beside decodes.
+// twice the prompt tokens, or four times the pairs, that it has seen in a step.
 #pragma once
 
 #include <array>
@@ -75,8 +75,8 @@ class StepCost {
   std::array<Sums, 2> sums_;  // of steps without prompt tokens, and with
   Terms coefficients_ = {};
   int64_t num_observed_ = 0;
-  double excess_ = 0.5;  // of a step with prompt tokens over its mean, as a share of it: usual
-  int64_t most_prompt_tokens_ = 0;  // seen in one step with decodes
+  double excess_ = 0.1;  // of a step with prompt tokens over its mean, as a share of it: usual
+  int64_t most_prompt_tokens_ = 0;  // seen in one step
   int64_t most_prompt_pairs_ = 0;
   int64_t most_decode_rows_ = 0;
   std::array<double, kSizes> off_ = {};  // seen over mean, of steps without prompts; 0: not seen

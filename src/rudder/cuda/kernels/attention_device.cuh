@@ -71,11 +71,25 @@ __device__ inline uint32_t pack_half(float low, float high) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
 }
-// Two bf16 as f16; what f16 has no place for becomes its largest number.
+
+// The larger and the smaller of two numbers; NaN if one of them is.
+__device__ inline float max_or_nan(float a, float b) {
+  float c;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
+}
+__device__ inline float min_or_nan(float a, float b) {
+  float c;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
+}
+
+// Two bf16 as f16; what f16 has no place for becomes its largest number, and NaN stays NaN.
 __device__ inline uint32_t half_of_bf16(uint32_t two) {
   const float low = __uint_as_float(two << 16);
   const float high = __uint_as_float(two & 0xffff0000u);
-  return pack_half(fminf(fmaxf(low, -65504.0f), 65504.0f), fminf(fmaxf(high, -65504.0f), 65504.0f));
+  return pack_half(min_or_nan(max_or_nan(low, -65504.0f), 65504.0f),
+                   min_or_nan(max_or_nan(high, -65504.0f), 65504.0f));
 }
 
 // Two e4m3 as f16, exactly.

@@ -69,17 +69,6 @@ class SoftmaxWeights {
   SoftmaxRows rows_;
 };
 
-__device__ inline float max_or_nan(float a, float b) {
-  float c;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
-  return c;
-}
-__device__ inline float min_or_nan(float a, float b) {
-  float c;
-  asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
-  return c;
-}
-
 // x within [0, 1]; NaN becomes 0.
 __device__ inline float saturated_fma(float a, float b, float c) {
   float x;

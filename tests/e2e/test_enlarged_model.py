@@ -1,0 +1,45 @@
+"""tools/demo_model/enlarge.py: the demo model's text at the cost of a larger model."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from conftest import run_rudder
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ENLARGE = ROOT / "tools" / "demo_model" / "enlarge.py"
+SHAPE = ("--intermediate", "1024", "--layers", "10", "--heads", "12", "--kv-heads", "3")
+
+
+def enlarge(folder, *flags):
+    return subprocess.run([sys.executable, ENLARGE, folder, *flags], capture_output=True, text=True, check=False)
+
+
+def answers(model):
+    cases = [json.loads(line)["messages"] for line in (ROOT / "models" / "demo" / "eval" / "json.jsonl").read_text().splitlines()[:4]]
+    prompts = "\n".join(json.dumps({"messages": messages, "temperature": 0, "max_tokens": 60}) for messages in cases)
+    done = run_rudder("generate", str(model), "--input", "-", "--dtype", "float32", "--max-model-len", "512", stdin=prompts)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line)["token_ids"] for line in done.stdout.splitlines()]
+
+
+def test_an_enlarged_model_gives_the_same_text(tmp_path):
+    folder = tmp_path / "large"
+    done = enlarge(folder, "--hidden", "1024", *SHAPE)
+    assert done.returncode == 0, done.stderr
+    small = answers(ROOT / "models" / "demo")
+    assert len(small) == 4 and all(len(tokens) > 10 for tokens in small)
+    assert answers(folder) == small
+
+
+@pytest.mark.parametrize(("flags", "named"), [
+    (("--hidden", "512"), "--hidden"),
+    (("--hidden", "1024", "--layers", "4"), "--layers"),
+    (("--hidden", "1024", "--heads", "9"), "--heads"),
+])
+def test_a_shape_that_cannot_hold_the_demo_is_refused(tmp_path, flags, named):
+    done = enlarge(tmp_path / "large", *flags)
+    assert done.returncode != 0 and named in done.stderr
+    assert not (tmp_path / "large").exists()
