@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -106,7 +107,11 @@ void RuleNfa::close(Set& set, int32_t end, std::vector<uint8_t>& seen) const {
 class RuleNfa::Determinizer {
  public:
   Determinizer(const RuleNfa& nfa, int32_t end)
-      : nfa_(nfa), end_(end), held_(nfa.fuel_), seen_(nfa.size()) {
+      : nfa_(nfa),
+        end_(end),
+        held_(nfa.fuel_, static_cast<int64_t>(nfa.size() * sizeof(int32_t))),
+        seen_(nfa.size()),
+        id_of_one_(nfa.size(), -1) {
     state_of({0});
   }
 
@@ -123,6 +128,7 @@ class RuleNfa::Determinizer {
  private:
   int32_t state_of(Set set) {
     nfa_.close(set, end_, seen_);
+    if (set.size() == 1) return state_of_one(set.front());
     const auto next = static_cast<int32_t>(sets_.size());
     const auto [known, is_new] = ids_.try_emplace(std::move(set), next);
     if (is_new) {
@@ -133,6 +139,18 @@ class RuleNfa::Determinizer {
           std::binary_search(known->first.begin(), known->first.end(), end_);
     }
     return known->second;
+  }
+
+  // Most sets are of one state: behind each byte of a literal but the last.
+  int32_t state_of_one(int32_t state) {
+    int32_t& known = id_of_one_[static_cast<size_t>(state)];
+    if (known >= 0) return known;
+    known = static_cast<int32_t>(sets_.size());
+    nfa_.fuel_.burn(20);
+    held_.add(kSubsetBytes);
+    sets_.push_back(&sets_of_one_.emplace_back(1, state));
+    out_.states.emplace_back().final = state == end_;
+    return known;
   }
 
   void expand(size_t index) {
@@ -161,6 +179,10 @@ class RuleNfa::Determinizer {
   // Bytes that no edge tells apart go together.
   std::vector<ByteEdge> expand_bytes() {
     if (byte_edges_.empty()) return {};
+    if (byte_edges_.size() == 1) {
+      const ByteEdge edge = byte_edges_.front();
+      return {{edge.first, edge.last, state_of({edge.target})}};
+    }
     std::array<bool, 257> border = {};
     for (const ByteEdge& edge : byte_edges_) {
       border[edge.first] = border[edge.last + size_t{1}] = true;
@@ -220,7 +242,9 @@ class RuleNfa::Determinizer {
   const int32_t end_;
   Held held_;
   std::vector<uint8_t> seen_;
-  std::unordered_map<Set, int32_t, HashSet> ids_;
+  std::unordered_map<Set, int32_t, HashSet> ids_;  // of sets of several states, or none
+  std::vector<int32_t> id_of_one_;                 // by state; -1: none yet
+  std::deque<Set> sets_of_one_;
   std::vector<const Set*> sets_;
   std::vector<ByteEdge> byte_edges_;
   std::vector<SymbolEdge> symbol_edges_;

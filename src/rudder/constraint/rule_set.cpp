@@ -202,7 +202,12 @@ std::vector<bool> RuleSet::productive() const {
   const size_t size = nodes_.size();
   std::vector<bool> productive(size, false);
   std::vector<uint32_t> missing(size, 0);
-  std::vector<std::pair<Node, Node>> users;  // a node, and one that waits for it
+  struct User {
+    Node node = 0;
+    int32_t next = -1;  // that waits for the same part
+  };
+  std::vector<User> users;
+  std::vector<int32_t> first_user(size, -1);
   std::vector<Node> open;
   const auto settle = [&](size_t node) {
     if (productive[node]) return;
@@ -211,7 +216,11 @@ std::vector<bool> RuleSet::productive() const {
   };
   for (size_t i = 0; i < size; ++i) {
     const Data& data = nodes_[i];
-    const auto wait_for = [&](Node part) { users.emplace_back(part, static_cast<Node>(i)); };
+    const auto wait_for = [&](Node part) {
+      int32_t& first = first_user[static_cast<size_t>(part)];
+      users.push_back({.node = static_cast<Node>(i), .next = first});
+      first = static_cast<int32_t>(users.size()) - 1;
+    };
     missing[i] = 1;
     switch (data.kind) {
       case Kind::kNothing:
@@ -238,15 +247,15 @@ std::vector<bool> RuleSet::productive() const {
   }
   constexpr int64_t kWorkOfUser = 8;
   const auto num_users = static_cast<int64_t>(users.size());
-  const Held held(fuel_, num_users * 16 + static_cast<int64_t>(size) * 12);
+  const Held held(fuel_, num_users * 16 + static_cast<int64_t>(size) * 16);
   if (!fuel_.burn(num_users * kWorkOfUser + static_cast<int64_t>(size))) return productive;
-  std::sort(users.begin(), users.end());
   while (!open.empty()) {
     const Node node = open.back();
     open.pop_back();
-    for (auto user = std::lower_bound(users.begin(), users.end(), std::pair(node, Node{0}));
-         user != users.end() && user->first == node; ++user) {
-      const auto waiting = static_cast<size_t>(user->second);
+    for (int32_t at = first_user[static_cast<size_t>(node)]; at >= 0;) {
+      const User& user = users[static_cast<size_t>(at)];
+      at = user.next;
+      const auto waiting = static_cast<size_t>(user.node);
       if (missing[waiting] > 0 && --missing[waiting] == 0) settle(waiting);
     }
   }

@@ -34,6 +34,11 @@ size_t num_binding(const json::object& schema, std::string_view but) {
   }));
 }
 
+// Whether it refuses anything at all.
+bool binds(const json::value& schema) {
+  return schema.is_bool() ? !schema.get_bool() : num_binding(schema.get_object(), "") > 0;
+}
+
 // Conditions, or schemas that must not hold, other than lists of values.
 bool has_conditions(const json::object& schema) {
   if (schema.contains(kConditions)) return true;
@@ -119,8 +124,11 @@ Result<Node> SchemaBuilder::build_together(const json::object& schema, const std
     whole = without(schema, "$ref");
   } else {
     const json::array& list = schema.at("allOf").get_array();
-    if (list.size() == 1 && num_binding(schema, "allOf") == 0) {
-      return build(list[0], path_to(path_to(path, "allOf"), 0));
+    if (num_binding(schema, "allOf") == 0 && std::ranges::count_if(list, binds) == 1) {
+      // It stays a reference where it is one: its target is built once.
+      const auto one = std::ranges::find_if(list, binds) - list.begin();
+      return build(*(list.begin() + one),
+                   path_to(path_to(path, "allOf"), static_cast<size_t>(one)));
     }
     for (size_t i = 0; i < list.size(); ++i) {
       parts.emplace_back(list[i], path_to(path_to(path, "allOf"), i));

@@ -15,8 +15,10 @@ int64_t count_or(const json::object& schema, std::string_view key, int64_t other
 }
 
 json::object without(const json::object& schema, std::string_view key) {
-  json::object rest = schema;
-  rest.erase(key);
+  json::object rest;
+  for (const auto& field : schema) {
+    if (field.key() != key && !keyword_info(field.key()).annotation) rest.insert(field);
+  }
   return rest;
 }
 

@@ -12,6 +12,7 @@ namespace rudder::constraint {
 // A number's operand, or `otherwise` where the keyword is not there.
 int64_t count_or(const boost::json::object& schema, std::string_view key, int64_t otherwise);
 
+// The other keywords that bind; no definitions either, which references find in the document.
 boost::json::object without(const boost::json::object& schema, std::string_view key);
 
 // "integer" has 2.0 too.

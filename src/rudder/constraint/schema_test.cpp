@@ -47,6 +47,37 @@ TEST(SchemaDocument, ReferencesFollowThePathThatWasSent) {
                   "properties":{"a":{"$ref":"#/items"}}})");
 }
 
+// What binds nothing is not carried about, and a part that binds alone stays a reference: its
+// target is built once, however many parts with remarks alone stand beside it.
+TEST(SchemaDocument, RemarksCostNothing) {
+  const std::string defs = R"("$defs":{"a":{"type":"object","properties":{"b":{"type":"null"}}}})";
+  expect_same(R"({"properties":{"x":{"allOf":[{"$ref":"#/$defs/a"},{"description":"old"}]},
+                 "y":{"$ref":"#/$defs/a"}},)" +
+                  defs + "}",
+              R"({"properties":{"x":{"$ref":"#/$defs/a"},"y":{"$ref":"#/$defs/a"}},)" + defs + "}");
+  expect_same(R"({"allOf":[true,{"title":"t"},{"enum":[1,2]}],"minimum":2})", R"({"enum":[2]})");
+  expect_same(R"({"allOf":[{"title":"t"},true]})", "true");
+  const auto held = [](const std::string& remark) {
+    Fuel fuel;
+    const std::string schema = R"({"description":")" + remark + R"(","type":"object","allOf":[
+        {"if":{"required":["a"]},"then":{"required":["b"]}},
+        {"if":{"required":["c"]},"then":{"required":["d"]}}],
+        "properties":{"a":{"title":")" +
+                               remark + R"("},"b":{},"c":{},"d":{}}})";
+    const GrammarSpec spec = {.kind = GrammarKind::kJsonSchema, .text = schema};
+    EXPECT_TRUE(to_ebnf(fuel, spec));
+    return fuel.used();
+  };
+  // Looked at once, as every byte of the text is, and not at each of the ways that are joined.
+  EXPECT_LE(held(std::string(10'000, 'x')), held("x") + 10'000);
+}
+
+// Annotations that a reference leads into are kept.
+TEST(SchemaDocument, ReferencesLeadIntoNamesOfOthers) {
+  expect_same(R"({"$ref":"#/x-parts/0/a","x-parts":[{"a":{"type":"null"}}],"x-other":[{"a":1}]})",
+              R"({"$ref":"#/$defs/a","$defs":{"a":{"type":"null"}}})");
+}
+
 TEST(SchemaMerge, TakesListsOfItemsFromEitherSide) {
   expect_same(R"({"allOf":[{"items":[{"type":"integer"}]}],"items":[{"type":"integer"}]})",
               R"({"prefixItems":[{"allOf":[{"type":"integer"},{"type":"integer"}]}]})");
