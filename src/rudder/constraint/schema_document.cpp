@@ -106,23 +106,26 @@ void normalise_pattern(json::object& schema) {
   schema[kPatterns] = std::move(list);
 }
 
-bool has_target(const json::value& value) {
+bool has_target(Fuel& fuel, const json::value& value) {
+  fuel.burn(2);
   if (const json::object* object = value.if_object()) {
     return object->contains(kTarget) ||
            std::any_of(object->begin(), object->end(),
-                       [](const auto& field) { return has_target(field.value()); });
+                       [&](const auto& field) { return has_target(fuel, field.value()); });
   }
   const json::array* list = value.if_array();
-  return list != nullptr && std::any_of(list->begin(), list->end(), has_target);
+  return list != nullptr && std::any_of(list->begin(), list->end(), [&](const json::value& item) {
+           return has_target(fuel, item);
+         });
 }
 
 // What binds nothing and what no reference leads into: later stages copy schemas.
-void drop_annotations(json::object& schema) {
+void drop_annotations(Fuel& fuel, json::object& schema) {
   std::vector<std::string> dropped;
   for (const auto& field : schema) {
     const std::string_view name = field.key();
     if (!keyword_info(name).annotation || name == "$defs" || name == "definitions") continue;
-    if (!has_target(field.value())) dropped.emplace_back(name);
+    if (!has_target(fuel, field.value())) dropped.emplace_back(name);
   }
   for (const std::string& name : dropped) schema.erase(name);
 }
@@ -178,7 +181,7 @@ Result<void> SchemaDocument::normalise(Fuel& fuel, json::value& schema, const st
   object->erase(kTarget);
   RUDDER_TRY_VOID(check_keywords(*object, path));
   note_ignored(*object, path);
-  drop_annotations(*object);
+  drop_annotations(fuel, *object);
   RUDDER_TRY(const bool moved, normalise_items(*object, path));
   if (moved) had_item_list_.insert(&schema);
   normalise_conditions(*object);
