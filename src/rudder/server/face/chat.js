@@ -5,6 +5,7 @@ import {FeatureView} from "./feature_view.js";
 import {featureFields, setUpFeatures} from "./features.js";
 import {addRow, clearGrid} from "./grid.js";
 import {HeatView} from "./heat.js";
+import {LensView, lensCapture} from "./lens_view.js";
 import {element, MarkdownView} from "./markdown.js";
 import {steeringFields} from "./steering.js";
 
@@ -89,14 +90,16 @@ function requestOf(steering) {
 }
 
 // What the panels ask for together: the request's fields, in words what steers, and what reads the
-// tokens. A dictionary reads them in place of a probe: there is one consumer.
+// tokens. The lens reads them in place of a dictionary, which does in place of a probe: there is one
+// consumer.
 function tapFields() {
   const {fields, words, probed} = steeringFields();
   const {clamps, words: clampWords, read, capture} = featureFields();
   const steering = [...(fields.steering ?? []), ...clamps];
-  const both = {capture: capture ?? fields.capture, steering: steering.length ? steering : undefined};
+  const lens = lensCapture();
+  const both = {capture: lens ?? capture ?? fields.capture, steering: steering.length ? steering : undefined};
   return {fields: JSON.parse(JSON.stringify(both)), words: [words, clampWords].filter(Boolean).join(", "),
-          viewOf: (body) => (read ? new FeatureView(body, read) : probed ? new HeatView(body, probed) : null)};
+          viewOf: (body) => (lens ? new LensView(body) : read ? new FeatureView(body, read) : probed ? new HeatView(body, probed) : null)};
 }
 
 // How the answer's text is shown: by token where something reads them, as Markdown else.

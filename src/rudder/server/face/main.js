@@ -3,6 +3,7 @@ import {call, onKeyNeeded} from "./api.js";
 import {clear, isRunning, say, setUpChat, stop} from "./chat.js";
 import {loadFeatures} from "./features.js";
 import {setUpGrid} from "./grid.js";
+import {loadLens} from "./lens_view.js";
 import {watchServer} from "./metrics.js";
 import {loadSteering} from "./steering.js";
 
@@ -131,6 +132,7 @@ async function load() {
   showMode();
   await loadSteering(info.settings ?? {});
   await loadFeatures(info.settings ?? {});
+  loadLens(info.settings ?? {});
   setUpGrid(info.settings ?? {});
   state.up = true;
 }
