@@ -97,9 +97,13 @@ class Table {
   template <int kPoints>
   TapParams<kPoints> params(int call, int at) const {
     TapParams<kPoints> params;
-    params.table = {ops_.data(),  latches_.data(), captures_.data(),
-                    ring_.data(), relays_.data(),  vectors_.data(),
-                    kCalls};
+    params.table = {.ops = ops_.data(),
+                    .latches = latches_.data(),
+                    .captures = captures_.data(),
+                    .ring = ring_.data(),
+                    .relays = relays_.data(),
+                    .vectors = vectors_.data(),
+                    .num_points = kCalls};
     params.batch = {entries_.data(),       zeros_.data(), zeros_.data(), capture_set_.data(),
                     capture_begin_.data(), zeros_.data(), only_adds_};
     for (int i = 0; i < kPoints; ++i) params.point[i] = i == at ? call : -1;
