@@ -128,7 +128,14 @@ class AsyncOps final : public ForwardingOps {
   }
 
   bool has_graphs() const override { return inner_->has_graphs(); }
-  void begin_capture() override { idle().begin_capture(); }
+  // Copies aside could go on during a capture, but the inner device may have one tape for all.
+  void begin_capture() override {
+    EventState reached;
+    reached.recorded();
+    forward([&](ops::Ops&) { aside_queue_.push([&](ops::Ops&) { reached.reached(); }); });
+    reached.wait();
+    inner_->begin_capture();
+  }
   Result<std::unique_ptr<ops::Graph>> end_capture() override { return idle().end_capture(); }
   void replay(ops::Graph& graph) override {
     forward([&graph](ops::Ops& ops) { ops.replay(graph); });
