@@ -228,7 +228,7 @@ Result<void> SteeringRun::plan_features(const SteeringMode& mode) {
   bodies_[mode.name] = mode.reconstructs
                            ? reconstruction(dictionary)
                            : feature_clamps(dictionary, std::max(mode.num_features, 1));
-  const std::string folder = settings_.capture_dir + "/" + dictionary.name();
+  const std::string folder = settings_.capture_dir + "/dictionary/" + dictionary.name();
   const std::string flag = fmt::format("{}={}", dictionary.name(), folder);
   std::vector<std::string>& flags = with_.steering.dictionaries;
   if (std::ranges::find(flags, flag) != flags.end()) return {};
