@@ -100,12 +100,3 @@ def test_wrong_heads_are_named(client, name, extra, param, words):
     assert refused.value.body["param"] == param and words in refused.value.body["message"]
 
 
-def test_ranks_refuse_it_by_name():
-    with serving("--enable-steering", "--capture-memory-mb", "8", "--tensor-parallel-size", "2") as server:
-        client = server.client()
-        model = client.models.list().data[0].id
-        for extra, param in ((off(0), "steering.layers"), (response({"attn_z": 1}), "capture.response.sites.attn_z")):
-            with pytest.raises(openai.BadRequestError) as refused:
-                complete(client, model, extra)
-            assert refused.value.body["param"] == param
-            assert "attn_z can be neither read nor steered with --tensor-parallel-size" in refused.value.body["message"]

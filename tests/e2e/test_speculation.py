@@ -91,7 +91,7 @@ def test_metrics_are_silent_without(server):
     (draft_config("/nowhere"), "speculative-config.model"),
     (draft_config(OTHER), "speculative-config.model"),
     (draft_config(DRAFT, num_speculative_tokens=129), "speculative-config.num_speculative_tokens"),
-    ([*draft_config(DRAFT), "--tensor-parallel-size", "2"], "tensor-parallel-size"),
+    ([*draft_config(DRAFT), "--pipeline-parallel-size", "2"], "speculative-config.model"),
     (["--prompt-lookup-max", "3"], "speculative-method"),
     (["--num-speculative-tokens", "129", "--speculative-method", "ngram"], "num-speculative-tokens"),
 ])

@@ -98,7 +98,7 @@ class DecoderTaps : public ::testing::TestWithParam<TinyArch> {
     decoder_ = model::Decoder::make(spec_, weights_, kv_, *ops_,
                                     {.max_tokens = 8, .max_logits_rows = 8, .max_seq_len = 32})
                    .value();
-    geometry_ = model::tap_geometry(spec_, ops_->act_dtype(), {}, ops_->taps_mixers());
+    geometry_ = model::tap_geometry(spec_, ops_->act_dtype(), {}, {.mixers = ops_->taps_mixers()});
     table_ = testing::put_tap_table(*device_, geometry_, {}, {}, 1, 64);
   }
 
@@ -241,7 +241,7 @@ TEST_P(DecoderTaps, NothingInTheTableChangesNothing) {
 // As on a GPU: the decoder does not tap the site, and who asks for it is told.
 TEST(TapGeometry, ABackendThatDoesNotTapMixersRefusesAttnZByName) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
-  const tap::Geometry geometry = model::tap_geometry(spec, DType::kBF16, {}, false);
+  const tap::Geometry geometry = model::tap_geometry(spec, DType::kBF16, {}, {.mixers = false});
   EXPECT_FALSE(geometry.has({0, tap::Site::kAttnZ}));
   EXPECT_EQ(geometry.check({0, tap::Site::kAttnZ}).error().message,
             "attn_z can be neither read nor steered: this backend does not support it");

@@ -16,9 +16,9 @@
 #include "metamorphic/misdeed.h"
 #include "metamorphic/tap_asks.h"
 #include "rudder/cuda/cuda_ops.h"
-#include "rudder/exec/group_executor.h"
 #include "rudder/model/shard.h"
 #include "rudder/model/tap_geometry.h"
+#include "rudder/step/group_executor.h"
 #include "rudder/testing/random_proposer.h"
 
 namespace rudder::metamorphic {
@@ -80,12 +80,13 @@ std::unique_ptr<step::Executor> gpu_group(TinyArch arch, const step::Capacity& c
     step::Capacity mine = capacity;
     if (ask.has_taps) {
       mine = with_taps(capacity, arch);
-      mine.geometry = model::tap_geometry(model.spec, tensor::DType::kBF16, rank, false);
+      mine.geometry = model::tap_geometry(model.spec, tensor::DType::kBF16, rank,
+                                          {.mixers = false, .shares = false});
     }
     executors.push_back(
         value_of(start_executor(std::move(model), mine, {.enforce_eager = ask.enforce_eager})));
   }
-  return exec::GroupExecutor::of(std::move(executors));
+  return step::GroupExecutor::of(std::move(executors));
 }
 
 using GpuParam = std::tuple<Devices, TinyArch>;

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <filesystem>
 #include <mutex>
+#include <random>
 #include <thread>
 
 #include "metamorphic/harness.h"
@@ -16,10 +17,10 @@
 #include "rudder/cpu/fast_ops.h"
 #include "rudder/cpu/host_comm.h"
 #include "rudder/cpu/reference_ops.h"
-#include "rudder/exec/group_executor.h"
 #include "rudder/exec/make_executor.h"
 #include "rudder/model/shard.h"
 #include "rudder/model/tap_geometry.h"
+#include "rudder/step/group_executor.h"
 #include "rudder/testing/forwarding_ops.h"
 #include "rudder/testing/random_proposer.h"
 
@@ -59,6 +60,7 @@ using Wrap = std::function<std::unique_ptr<ops::Ops>(std::unique_ptr<ops::Ops>)>
 struct GroupAsk {
   int32_t num_ranks = 1;
   bool has_taps = false;
+  bool guesses = false;  // by the model itself
   int32_t patience_ms = cpu::HostComm::kPatienceMs;
   Wrap wrap = {};
 };
@@ -73,14 +75,18 @@ std::unique_ptr<step::Executor> tiny_group(const RankBackend& backend, TinyArch 
     if (ask.wrap) model.ops = ask.wrap(std::move(model.ops));
     model.spec = value_of(model::shard_spec(whole, comm->rank()));
     model.weights = value_of(testing::random_weights(whole, *model.ops, 7));
+    if (ask.guesses) {
+      model.draft = {model.spec, value_of(testing::random_weights(whole, *model.ops, 7))};
+    }
     step::Capacity mine = capacity;
+    mine.guesses = ask.guesses;
     if (ask.has_taps) {
-      mine = with_taps(capacity, arch);
+      mine = with_encodes(mine, arch);
       mine.geometry = model::tap_geometry(model.spec, tensor::DType::kF32, comm->rank());
     }
     executors.push_back(value_of(start_executor(std::move(model), mine)));
   }
-  return exec::GroupExecutor::of(std::move(executors));
+  return step::GroupExecutor::of(std::move(executors));
 }
 
 void expect_near(const std::vector<float>& expected, const std::vector<float>& got, double most,
@@ -214,6 +220,29 @@ TEST_P(Group, SteersAndCapturesAsOneDevice) {
                      near_enough(), 2e-4);
 }
 
+// Also at attn_z and mlp_act, where each rank has a part of the row, and of dictionaries that are
+// encoded whole; of fewer blocks than there are sequences.
+TEST_P(GroupBits, StepsWithTapsHaveTheSameBitsOnEveryRankAndInEveryBatch) {
+  std::vector<HashingOps::Hashes> hashes;
+  hashes.reserve(static_cast<size_t>(num_ranks()));
+  const Wrap wrap = [&](std::unique_ptr<ops::Ops> inner) -> std::unique_ptr<ops::Ops> {
+    return std::make_unique<HashingOps>(std::move(inner), hashes.emplace_back());
+  };
+  step::Capacity tight = kRoomy;
+  tight.num_blocks = 18;
+  std::vector<Ask> asks = random_asks(12, 61, 30);
+  const Outcome busy = [&] {
+    const auto executor = group(tight, {.has_taps = true, .wrap = wrap});
+    add_random_taps(asks, executor->capacity(), 62);
+    asks = spread_asks(std::move(asks));
+    return run(*executor, busy_settings(), asks);
+  }();
+  EXPECT_EQ(busy.lost_tokens, 0);
+  ASSERT_EQ(static_cast<int32_t>(hashes.size()), num_ranks());
+  for (const HashingOps::Hashes& rank : hashes) EXPECT_EQ(rank, hashes[0]);
+  expect_same(run_alone(*group(kRoomy, {.has_taps = true}), asks), busy.got, "as alone");
+}
+
 class GroupDrafts : public Group {};
 
 TEST_P(GroupDrafts, VerifiesDraftsAsOneDevice) {
@@ -269,11 +298,30 @@ INSTANTIATE_TEST_SUITE_P(Tiny, GroupDrafts, ::testing::ValuesIn(group_params({1}
 INSTANTIATE_TEST_SUITE_P(Full, GroupDrafts, ::testing::ValuesIn(group_params({1}).others),
                          group_name);
 
-TEST(GroupTaps, RowsThatAreDividedAreRefusedByName) {
-  const auto executor = tiny_group(rank_backends()[0], TinyArch::kPreNorm, kRoomy,
-                                   {.num_ranks = 2, .has_taps = true});
+TEST(GroupTaps, RowsAreAsWideAsOnOneDevice) {
+  const auto geometry_of = [](TinyArch arch, int32_t num_ranks) {
+    return tiny_group(rank_backends()[0], arch, kRoomy, {.num_ranks = num_ranks, .has_taps = true})
+        ->capacity()
+        .geometry;
+  };
+  for (const TinyArch arch : {TinyArch::kPreNorm, TinyArch::kGated}) {
+    const tap::Geometry alone = geometry_of(arch, 1);
+    for (const int32_t ranks : {2, 4}) {
+      const tap::Geometry geometry = geometry_of(arch, ranks);
+      EXPECT_EQ(geometry.sites, alone.sites);
+      EXPECT_EQ(geometry.mlp_width, alone.mlp_width);
+      EXPECT_EQ(geometry.heads, alone.heads);
+    }
+  }
+}
+
+TEST(GroupTaps, RanksOfSeparateMemoryRefuseRowsThatAreDividedByName) {
+  const model::ModelSpec part =
+      value_of(model::shard_spec(testing::tiny_spec(TinyArch::kPreNorm), {1, 2}));
+  const tap::Geometry geometry =
+      model::tap_geometry(part, tensor::DType::kBF16, {1, 2}, {.shares = false});
   for (const tap::Site site : {tap::Site::kAttnZ, tap::Site::kMlpAct}) {
-    const Result<void> known = executor->capacity().geometry.check({1, site});
+    const Result<void> known = geometry.check({1, site});
     ASSERT_FALSE(known);
     EXPECT_NE(known.error().message.find(std::string(tap::site_name(site)) +
                                          " can be neither read nor steered with "
@@ -281,7 +329,33 @@ TEST(GroupTaps, RowsThatAreDividedAreRefusedByName) {
               std::string::npos)
         << known.error().message;
   }
-  EXPECT_TRUE(executor->capacity().geometry.check({1, tap::Site::kMlpOut}));
+  EXPECT_TRUE(geometry.check({1, tap::Site::kMlpOut}));
+}
+
+// A model that guesses for itself is right about every greedy token, on ranks as on one device.
+TEST(GroupGuesses, OwnGuessesAreAllRight) {
+  for (const TinyArch arch : {TinyArch::kPreNorm, TinyArch::kHeadNorm}) {
+    std::vector<Ask> asks = random_asks(10, 41, 40);
+    for (Ask& ask : asks) {
+      ask.sampling = {};
+      ask.sampling.temperature = 0;
+    }
+    const RankBackend& backend = rank_backends()[1];
+    const std::vector<Got> plain =
+        run(*tiny_group(backend, arch, kRoomy, {}), plain_settings(), asks).got;
+    for (const int32_t ranks : {2, 4}) {
+      step::Capacity capacity = kRoomy;
+      capacity.max_draft = 4;
+      const auto executor =
+          tiny_group(backend, arch, capacity, {.num_ranks = ranks, .guesses = true});
+      sched::SchedSettings settings = plain_settings();
+      settings.max_in_flight = 2;
+      const Outcome outcome = run(*executor, settings, spread_asks(asks));
+      expect_nearly_same(plain, outcome.got, kNear);
+      EXPECT_GT(outcome.stats.accepted_tokens, 100u);
+      EXPECT_EQ(outcome.stats.draft_tokens, outcome.stats.accepted_tokens);
+    }
+  }
 }
 
 // Also when nothing else is in flight, and when it is rank 0 whose results are collected.
@@ -323,6 +397,26 @@ TEST(GroupFailure, ARankThatFailsOrStandsStillIsATypedErrorInTime) {
   }
 }
 
+// What the head says of rows, read through that of one device or through the ranks' parts of it.
+void expect_same_lens(const exec::LoadedModel& alone, const exec::LoadedModel& group) {
+  ASSERT_TRUE(alone.lens != nullptr && group.lens != nullptr);
+  constexpr int32_t kTop = 5;
+  std::mt19937 engine(3);
+  std::normal_distribution<float> normal;
+  std::vector<float> rows(static_cast<size_t>(alone.spec.hidden) *
+                          20);  // more than are read at once
+  for (float& value : rows) value = normal(engine);
+  std::vector<steer::capture::LensToken> expected;
+  std::vector<steer::capture::LensToken> got;
+  ASSERT_TRUE(alone.lens->read(rows, kTop, expected) && group.lens->read(rows, kTop, got));
+  ASSERT_EQ(expected.size(), size_t{20} * kTop);
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(got[i].token, expected[i].token) << i;
+    EXPECT_NEAR(got[i].logprob, expected[i].logprob, kNear) << i;
+  }
+}
+
 // Every golden checkpoint, cut as its format says, gives the tokens of Hugging Face transformers:
 // the test of one device (golden_serving_test.cpp) compares with them; this one with that device.
 class GoldenGroup : public ::testing::TestWithParam<std::tuple<std::string, int32_t>> {
@@ -333,6 +427,8 @@ class GoldenGroup : public ::testing::TestWithParam<std::tuple<std::string, int3
     exec::ExecSettings settings;
     settings.max_model_len = 96;
     settings.kv_cache_memory_bytes = 4 << 20;
+    settings.enable_steering = true;
+    settings.capture_memory_mb = 8;
     exec::Ranks ranks;
     for (const CommPtr& comm : cpu::HostComm::make_group(num_ranks)) {
       ranks.push_back(rank_backends()[1].make(num_ranks == 1 ? nullptr : comm));
@@ -370,6 +466,7 @@ TEST_P(GoldenGroup, AsOneDevice) {
   settings.max_num_batched_tokens = 50;
   expect_nearly_same(run(*alone.executor, settings, asks).got,
                      run(*group.executor, settings, asks).got, kNear);
+  expect_same_lens(alone, group);
 }
 
 std::vector<std::string> golden_group_names() {

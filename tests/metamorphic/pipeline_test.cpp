@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <filesystem>
 #include <mutex>
+#include <thread>
 
 #include "metamorphic/harness.h"
 #include "metamorphic/tap_asks.h"
@@ -28,9 +29,11 @@ using Wrap = std::function<std::unique_ptr<ops::Ops>(int32_t stage, std::unique_
 
 std::unique_ptr<step::Executor> tiny_pipeline(const Backend& backend, TinyArch arch,
                                               step::Capacity capacity, int32_t num_stages,
-                                              const Wrap& wrap = {}) {
+                                              const Wrap& wrap = {},
+                                              int32_t patience_ms = exec::StageLink::kPatienceMs) {
   const model::ModelSpec whole = testing::tiny_spec(arch);
-  const auto link = std::make_shared<exec::StageLink>(num_stages, capacity.max_in_flight);
+  const auto link =
+      std::make_shared<exec::StageLink>(num_stages, capacity.max_in_flight, patience_ms);
   std::vector<std::unique_ptr<step::Executor>> executors;
   for (const model::Stage& stage : value_of(
            model::divide_layers(whole, num_stages, tensor::DType::kF32, tensor::DType::kF32))) {
@@ -248,6 +251,68 @@ TEST(PipelineFailure, AStageThatFailsIsATypedErrorOfAll) {
     EXPECT_FALSE(executor->collect(*second)) << "it is dead from then on";
     EXPECT_FALSE(executor->launch(in_groups(plan_of(3, 2, {4}), *executor)));
     EXPECT_TRUE(executor->ready({3}));
+  }
+}
+
+// From its second product on; or where it samples, with all computed.
+class StandingOps final : public testing::PassingOps {
+ public:
+  StandingOps(std::unique_ptr<ops::Ops> inner, bool samples, const std::atomic<bool>& released)
+      : PassingOps(std::move(inner)), samples_(samples), released_(released) {}
+
+  void linear(const ops::LinearArgs& args) override {
+    if (!samples_ && ++num_products_ >= 2) stand();
+    PassingOps::linear(args);
+  }
+  void sample(const ops::SampleArgs& args) override {
+    PassingOps::sample(args);
+    if (samples_) stand();
+  }
+
+ private:
+  void stand() const {
+    while (!released_) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+
+  const bool samples_;
+  const std::atomic<bool>& released_;
+  int64_t num_products_ = 0;
+};
+
+// Whichever stage it is, with steps of other sequences in flight and without.
+TEST(PipelineFailure, AStageThatStandsStillIsATypedErrorInTime) {
+  static_assert(exec::StageLink::kPatienceMs < 3000, "the error comes within three seconds");
+  for (const int32_t bad : {0, 1, 2}) {
+    for (const bool has_second : {false, true}) {
+      std::atomic<bool> released = false;
+      const auto executor = tiny_pipeline(
+          backends().back(), TinyArch::kHeadNorm, kRoomy, 3,
+          [&](int32_t stage, std::unique_ptr<ops::Ops> inner) -> std::unique_ptr<ops::Ops> {
+            if (stage != bad) return inner;
+            return std::make_unique<StandingOps>(std::move(inner), bad == 2 && has_second,
+                                                 released);
+          },
+          bad == 0 ? exec::StageLink::kPatienceMs : 300);
+      const auto first = executor->launch(in_groups(plan_of(1, 0, {1, 2, 3}), *executor));
+      ASSERT_TRUE(first);
+      uint64_t id = 1;
+      if (has_second) {
+        ASSERT_TRUE(executor->launch(in_groups(plan_of(++id, 1, {4, 5}), *executor)));
+      }
+      const auto begin = std::chrono::steady_clock::now();
+      const auto result = executor->collect(*first);
+      const auto took = std::chrono::steady_clock::now() - begin;
+      ASSERT_FALSE(result) << "stage " << bad;
+      EXPECT_EQ(result.error().code, ErrorCode::kInternal) << result.error().to_string();
+      EXPECT_EQ(result.error().where, "pipeline-parallel-size");
+      EXPECT_NE(result.error().message.find("stage " + std::to_string(bad) + " of 3 stood still"),
+                std::string::npos)
+          << result.error().message;
+      EXPECT_LT(took, std::chrono::seconds(30)) << "stage " << bad;
+      EXPECT_FALSE(executor->launch(in_groups(plan_of(++id, 2, {4}), *executor)))
+          << "it is dead from then on";
+      released = true;
+    }
   }
 }
 

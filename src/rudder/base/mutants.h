@@ -6,7 +6,8 @@
 
 #include <cstdint>
 
-// Those of kv and sched, then those of engine, then those of an executor (FakeExecutor has them).
+// Those of kv and sched, then those of engine, then those of executors (a group of ranks,
+// FakeExecutor).
 #define RUDDER_MUTANT_LIST(X)                                                                    \
   X(kFreeInFlight, "a cancel frees blocks that a step in flight still names")                    \
   X(kDoubleFree, "a block is released twice when its sequence retires")                          \
@@ -28,6 +29,8 @@
   X(kLateTokenKept, "a token in flight at finish() is handed out")                               \
   X(kPlanPastMaxLen, "a row that must end in flight is planned again")                           \
   X(kStarvation, "admission takes the newest first")                                             \
+  X(kCohortsOverlap, "a sequence of a step in flight is decoded again beside other cohorts")     \
+  X(kCohortOfAll, "a step decodes every sequence though several are to be in flight")            \
   X(kRepeatWithoutBlocks, "a repeated step gets blocks for its first iteration alone")           \
   X(kRepeatFreesInFlight, "a row that ends within a repeated step is released before it")        \
   X(kDraftsWithoutBlocks, "a row with drafts gets blocks for its first token alone")             \
@@ -80,6 +83,8 @@
   X(kMinTokensOverConstraints, "min_tokens bans the only tokens that a constraint allows")       \
   X(kFailedConstraintGoesOn, "a choice goes on without the constraint that failed")              \
   X(kDraftMasksOfFirst, "the masks behind drafts are that of the first position")                \
+  X(kMasksToOneRank, "the masks of a step reach the first rank alone")                           \
+  X(kRanksUncompared, "ranks that sample other tokens than the first go on")                     \
   X(kAcceptsOneTooMany, "the executor accepts one draft that it did not sample")                 \
   X(kRejectedPenaltyKept, "the executor counts a rejected draft in penalties")                   \
   X(kStopInsideDraftsMissed, "the executor goes on behind a stop id among the accepted")

@@ -47,6 +47,7 @@ struct ThreadPool::Impl {
   alignas(64) std::atomic<int64_t> done{0};
   alignas(64) std::atomic<int> sleepers{0};
   std::atomic<bool> stopping{false};
+  std::atomic<uint64_t> alone{0};  // items of loops that no worker took part in
   std::mutex failure_mutex;
   std::exception_ptr failure;  // the first that a body of the loop in progress threw
 
@@ -118,13 +119,22 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : impl_->workers) worker.join();
 }
 
+// The ticket grows with each loop and with each item of it.
+uint64_t ThreadPool::progress() const {
+  return impl_->ticket.load(std::memory_order_relaxed) +
+         impl_->alone.load(std::memory_order_relaxed);
+}
+
 int ThreadPool::num_threads() const {
   return static_cast<int>(impl_->workers.size()) + 1;
 }
 
 void ThreadPool::parallel_for(int64_t count, const std::function<void(int64_t)>& body) {
   if (impl_->workers.empty() || count <= 1) {
-    for (int64_t i = 0; i < count; ++i) body(i);
+    for (int64_t i = 0; i < count; ++i) {
+      impl_->alone.fetch_add(1, std::memory_order_relaxed);
+      body(i);
+    }
     return;
   }
   RUDDER_CHECK(count < static_cast<int64_t>(kClosed), "{} items", count);

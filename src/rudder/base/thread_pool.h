@@ -28,6 +28,9 @@ class ThreadPool {
   // exception that a body throws is thrown again here, when no thread runs the body any more.
   void parallel_for(int64_t count, const std::function<void(int64_t)>& body);
 
+  // A number that grows with each item that is claimed. Any thread.
+  uint64_t progress() const;
+
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;

@@ -147,8 +147,10 @@ class FastOps final : public HostOps {
     });
   }
 
+  uint64_t progress() const override { return pool_.progress(); }
   bool has_encode() const override { return true; }
   bool taps_mixers() const override { return true; }
+  void tap_shares(const ops::TapSharesArgs& args) override { run_share_taps(args, &pool_); }
   void encode(const ops::EncodeArgs& args) override { encode_rows(args, &pool_); }
   void sample(const ops::SampleArgs& args) override { sample_rows(args, &pool_); }
   void score(const ops::ScoreArgs& args) override { score_rows(args, &pool_); }

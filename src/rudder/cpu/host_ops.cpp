@@ -5,7 +5,9 @@
 #include <cstring>
 
 #include "rudder/base/check.h"
+#include "rudder/cpu/encode.h"
 #include "rudder/cpu/host_memory.h"
+#include "rudder/cpu/tap_program.h"
 
 namespace rudder::cpu {
 namespace {
@@ -135,6 +137,66 @@ void gather_entries(const ops::TapTable& table, const ops::TapBatch& batch) {
   }
 }
 
+// The logits of all ranks, in their order.
+void put_side_by_side(std::span<const View> parts, const View& out) {
+  const int64_t vocab = out.shape[1];
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const View& part = parts[i];
+    const ops::Share share =
+        ops::vocab_share(vocab, {static_cast<int32_t>(i), static_cast<int32_t>(parts.size())});
+    RUDDER_CHECK(part.shape[1] == share.count, "rank {} has {} logits, not {}", i, part.shape[1],
+                 share.count);
+    for (int64_t r = 0; r < out.shape[0]; ++r) {
+      std::copy_n(part.as<float>() + r * share.count, share.count,
+                  out.as<float>() + r * vocab + share.begin);
+    }
+  }
+}
+
+ops::TapBatch tokens_of(const ops::TapBatch& batch, ops::Share tokens) {
+  const auto some = [&](const View& view) { return view.rows(tokens.begin, tokens.count); };
+  return {.row = some(batch.row),
+          .since_prompt = some(batch.since_prompt),
+          .slot = some(batch.slot),
+          .capture_set = some(batch.capture_set),
+          .capture_begin = some(batch.capture_begin),
+          .token = some(batch.token),
+          .entries = some(batch.entries),
+          .only_adds = batch.only_adds};
+}
+
+// Of some tokens: whole rows of what the ranks have in `parts`, tapped, and the columns of `rank`
+// of them. The row of a token without taps is copied.
+void tap_whole_rows(const ops::TapSharesArgs& args, std::span<const View> parts, ops::Share tokens,
+                    int32_t rank, ThreadPool* pool) {
+  const int64_t width = args.x.shape[1];
+  const int64_t whole = args.rows.shape[1];
+  RUDDER_CHECK(whole == width * std::ssize(parts), "{} columns of {}", width, whole);
+  const ops::TapBatch batch = tokens_of(*args.taps.batch, tokens);
+  const ops::Taps taps{args.taps.table, &batch, args.taps.point};
+  const auto row_of = [&](int64_t i) { return args.rows.as<float>() + i * whole; };
+  const auto run_one = [&](int64_t i) {
+    if (!is_tapped(taps, i)) return;
+    for (int64_t r = 0; r < std::ssize(parts); ++r) {
+      std::copy_n(parts[static_cast<size_t>(r)].as<float>() + (tokens.begin + i) * width, width,
+                  row_of(i) + r * width);
+    }
+    run_taps(taps, i, row_of(i), whole);
+  };
+  if (pool != nullptr && tokens.count > 1) {
+    pool->parallel_for(tokens.count, run_one);
+  } else {
+    for (int64_t i = 0; i < tokens.count; ++i) run_one(i);
+  }
+  encode_rows({.x = args.rows.rows(0, tokens.count), .taps = taps}, pool);
+  for (int64_t i = 0; i < tokens.count; ++i) {
+    const int64_t at = (tokens.begin + i) * width;
+    const float* const from =
+        is_tapped(taps, i) ? row_of(i) + rank * width : args.x.as<float>() + at;
+    std::copy_n(from, width, args.out.as<float>() + at);
+  }
+}
+
 // One row in place, given the mean of the squares of its whole width (of no meaning to a norm that
 // clips).
 void norm_with_mean(const ops::NormSpec& norm, double mean, int64_t width, float* x) {
@@ -167,8 +229,10 @@ void HostOps::note(const Result<void>& outcome) {
 
 Result<void> HostOps::prepare(const ops::StepBounds& bounds) {
   if (comm_ == nullptr) return {};
-  RUDDER_TRY(sums_, memory_.allocate(DType::kF32, {bounds.max_tokens, bounds.hidden}));
-  squares_.resize(static_cast<size_t>(bounds.max_tokens) * 2);
+  if (sums_.shape.numel() < bounds.max_tokens * bounds.hidden) {
+    RUDDER_TRY(sums_, memory_.allocate(DType::kF32, {bounds.max_tokens, bounds.hidden}));
+  }
+  squares_.resize(std::max(squares_.size(), static_cast<size_t>(bounds.max_tokens) * 2));
   return {};
 }
 
@@ -345,22 +409,31 @@ ops::QkvPrepArgs HostOps::with_spanning_norms_applied(const ops::QkvPrepArgs& ar
   return rest;
 }
 
-void HostOps::gather_logits(const ops::GatherLogitsArgs& args) {
+void HostOps::sum_ranks(const View& x) {
+  const ops::ResidualNormArgs summed =
+      with_ranks_summed({.x = {}, .delta = x, .sums_ranks = true}, nullptr);
+  if (summed.delta.data != x.data) copy_bytes(x, {summed.delta.data, x.dtype, x.shape});
+}
+
+void HostOps::run_share_taps(const ops::TapSharesArgs& args, ThreadPool* pool) {
   RUDDER_CHECK(comm_ != nullptr, "{} is no rank of a group", name());
-  const int64_t vocab = args.out.shape[1];
+  const auto parts = comm_->exchange("tap_shares", args.x);
+  if (!parts) return;  // the events tell it
+  const int64_t num_tokens = args.x.shape[0];
+  const int64_t at_once = args.rows.shape[0];
+  for (int64_t first = 0; first < num_tokens; first += at_once) {
+    tap_whole_rows(args, *parts, {first, std::min(at_once, num_tokens - first)},
+                   comm_->rank().index, pool);
+  }
+  static_cast<void>(comm_->exchange("tap_shares", {}));
+}
+
+void HostOps::gather_logits(const ops::GatherLogitsArgs& args) {
+  if (!args.parts.empty()) return put_side_by_side(args.parts, args.out);
+  RUDDER_CHECK(comm_ != nullptr, "{} is no rank of a group", name());
   const auto parts = comm_->exchange("gather_logits", args.part);
   if (!parts) return;
-  for (size_t i = 0; i < parts->size(); ++i) {
-    const View& part = (*parts)[i];
-    const ops::Share share =
-        ops::vocab_share(vocab, {static_cast<int32_t>(i), comm_->rank().count});
-    RUDDER_CHECK(part.shape[1] == share.count, "rank {} has {} logits, not {}", i, part.shape[1],
-                 share.count);
-    for (int64_t r = 0; r < args.out.shape[0]; ++r) {
-      std::copy_n(part.as<float>() + r * share.count, share.count,
-                  args.out.as<float>() + r * vocab + share.begin);
-    }
-  }
+  put_side_by_side(*parts, args.out);
   static_cast<void>(comm_->exchange("gather_logits", {}));
 }
 

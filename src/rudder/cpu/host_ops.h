@@ -42,6 +42,8 @@ class HostOps : public ops::Ops {
   void quantise(const ops::QuantiseArgs& args) final;
   void gather_rows(const ops::GatherRowsArgs& args) final;
   void gather_logits(const ops::GatherLogitsArgs& args) final;
+  bool ranks_share_memory() const final { return true; }
+  void sum_ranks(const ops::View& x) final;
 
  protected:
   explicit HostOps(std::shared_ptr<HostComm> comm) : comm_(std::move(comm)) {}
@@ -53,6 +55,8 @@ class HostOps : public ops::Ops {
   // The op without what it asks of other ranks: `delta` is the sum of their parts, in memory that
   // the next call writes again. `pool` may be null: one thread adds.
   ops::ResidualNormArgs with_ranks_summed(const ops::ResidualNormArgs& args, ThreadPool* pool);
+  // tap_shares(), on the threads of `pool`; null: on this one.
+  void run_share_taps(const ops::TapSharesArgs& args, ThreadPool* pool);
   // The op without norms that span the ranks: it has applied them to `qkv`.
   ops::QkvPrepArgs with_spanning_norms_applied(const ops::QkvPrepArgs& args);
 

@@ -1,6 +1,7 @@
 #include "rudder/cpu/reference_ops.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -174,8 +175,10 @@ class ReferenceOps final : public HostOps {
     }
   }
 
+  uint64_t progress() const override { return num_rows_.load(std::memory_order_relaxed); }
   bool has_encode() const override { return true; }
   bool taps_mixers() const override { return true; }
+  void tap_shares(const ops::TapSharesArgs& args) override { run_share_taps(args, nullptr); }
   void encode(const ops::EncodeArgs& args) override { encode_rows(args, nullptr); }
   void sample(const ops::SampleArgs& args) override { sample_rows(args); }
   void score(const ops::ScoreArgs& args) override { score_rows(args); }
@@ -210,11 +213,12 @@ class ReferenceOps final : public HostOps {
     plain_norm(x, norm, width, out);
   }
 
-  static void product(const View& x, const LinearWeight& weight, const View& out) {
+  void product(const View& x, const LinearWeight& weight, const View& out) {
     RUDDER_CHECK(x.dtype == DType::kF32);
     const ReferenceWeight& packed = reference_weight_of(weight);
     const float* bias = static_cast<const float*>(packed.bias.data());
     for (int64_t t = 0; t < x.shape[0]; ++t) {
+      num_rows_.fetch_add(1, std::memory_order_relaxed);
       const float* row = x.as<float>() + t * weight.in;
       float* y = out.as<float>() + t * weight.out;
       for (int64_t n = 0; n < weight.out; ++n) {
@@ -222,6 +226,8 @@ class ReferenceOps final : public HostOps {
       }
     }
   }
+
+  std::atomic<uint64_t> num_rows_ = 0;  // multiplied
 };
 
 }  // namespace

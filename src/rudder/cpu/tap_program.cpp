@@ -361,6 +361,11 @@ void run_taps(const ops::Taps& taps, int64_t token, float* h, int64_t width) {
   if ((entry.flags & ops::TapEntry::kEncodes) == 0) capture_row(taps, token, 1, h, width);
 }
 
+bool is_tapped(const ops::Taps& taps, int64_t token) {
+  const ops::TapEntry& entry = entry_of(taps, token);
+  return entry.ops != 0 || (entry.flags & ops::TapEntry::kCaptured) != 0;
+}
+
 std::span<const TapOp> encoded_ops(const ops::Taps& taps, int64_t token) {
   if ((entry_of(taps, token).flags & ops::TapEntry::kEncodes) == 0) return {};
   const std::span<const TapOp> ops = ops_of(taps, token);

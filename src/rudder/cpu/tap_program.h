@@ -17,6 +17,9 @@ namespace rudder::cpu {
 // taps, h keeps its bits. Of a token that encodes it runs the ops in front of that alone.
 void run_taps(const ops::Taps& taps, int64_t token, float* h, int64_t width);
 
+// Whether the taps do anything to the token's row.
+bool is_tapped(const ops::Taps& taps, int64_t token);
+
 // The rest, in parts: the ops of a token from its first kEncode on (none where it has none), a run
 // of kEncode given the features of h, and what stands behind the last run, the capture too.
 std::span<const tap::TapOp> encoded_ops(const ops::Taps& taps, int64_t token);

@@ -69,10 +69,12 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
     kv.push_back(layer_kv(model_.kv, model::kv_geometry(model_.spec.layers[layer]), layer,
                           capacity_.block_size, model_.ops->kv_dtype(), pool));
   }
-  RUDDER_TRY(decoder_, model::Decoder::make(model_.spec, model_.weights, kv, *model_.ops,
-                                            {.max_tokens = capacity_.max_tokens_per_step,
-                                             .max_logits_rows = max_logits_rows(capacity_),
-                                             .max_seq_len = capacity_.max_seq_len}));
+  RUDDER_TRY(decoder_, model::Decoder::make(
+                           model_.spec, model_.weights, kv, *model_.ops,
+                           {.max_tokens = capacity_.max_tokens_per_step,
+                            .max_logits_rows = max_logits_rows(capacity_),
+                            .max_seq_len = capacity_.max_seq_len,
+                            .taps_shares = capacity_.taps.steering() || capacity_.taps.capture()}));
   RUDDER_TRY_VOID(prepare_taps());
   RUDDER_TRY(buffers_, StepBuffers::make(*model_.ops, capacity_,
                                          taps_ == nullptr ? nullptr : &taps_->table()));
@@ -179,13 +181,15 @@ Result<step::StepResult> DeviceExecutor::collect(step::Ticket ticket) {
   return result;
 }
 
-// A rank's worker may stand still while others say that it does: the group's failure ends the wait.
+// A rank's worker may stand still while others say that it does, and so may a stage: the failure of
+// the group or of the pipeline ends the wait.
 Result<DeviceExecutor::Enqueued> DeviceExecutor::next_enqueued() {
-  constexpr std::chrono::milliseconds kLook{20};
+  constexpr std::chrono::milliseconds kLook{StageLink::kLookMs};
   ops::Comm* const comm = model_.ops->comm();
-  std::optional<Enqueued> next = comm == nullptr ? enqueued_.pop() : enqueued_.pop_within(kLook);
-  while (!next && comm != nullptr) {
-    RUDDER_TRY_VOID(comm->status());
+  const bool has_others = comm != nullptr || handover_ != nullptr;
+  std::optional<Enqueued> next = has_others ? enqueued_.pop_within(kLook) : enqueued_.pop();
+  while (!next && has_others) {
+    RUDDER_TRY_VOID(comm != nullptr ? comm->status() : handover_->look());
     next = enqueued_.pop_within(kLook);
   }
   RUDDER_CHECK(next, "the queue of iterations is closed");

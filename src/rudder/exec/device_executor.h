@@ -14,7 +14,7 @@
 // gives captured rows. Its steps wait for other stages where handover.h says so.
 //
 // The device may be a rank of a group (ops/comm.h); then another DeviceExecutor runs the same plans
-// on every other rank (group_executor.h), and rank 0 alone captures.
+// on every other rank (step/group_executor.h), and rank 0 alone captures.
 #pragma once
 
 #include <atomic>

@@ -34,6 +34,7 @@ Handover::Handover(const Parts& parts, const model::Stage& stage, const step::Ca
       sent_(parts.ops.make_event()),
       last_of_slot_(static_cast<size_t>(capacity.num_slots)) {
   allocate();
+  link_->watch(stage_.index, [&ops = parts_.ops] { return ops.progress(); });
 }
 
 void Handover::allocate() {
@@ -126,6 +127,7 @@ Result<void> Handover::await_step(const PackedStep& packed, size_t flight) {
   if (!stage_.is_first()) RUDDER_TRY_VOID(link_->await(stage_.index - 1, num_begun_ + 1));
   if (stage_.is_last()) {
     ++num_begun_;
+    link_->begin(stage_.index);
     return {};
   }
   RUDDER_TRY(const uint64_t num_reports, link_->await_reports(awaited_reports(packed)));
@@ -136,6 +138,7 @@ Result<void> Handover::await_step(const PackedStep& packed, size_t flight) {
     last_of_slot_[static_cast<size_t>(slot)] =
         num_begun_ + static_cast<uint64_t>(packed.repeat) - 1;
   }
+  link_->begin(stage_.index);
   return {};
 }
 
@@ -146,6 +149,7 @@ Result<void> Handover::await_iteration() {
   }
   if (!stage_.is_first()) RUDDER_TRY_VOID(link_->await(stage_.index - 1, num_begun_ + 1));
   ++num_begun_;
+  link_->begin(stage_.index);
   return {};
 }
 

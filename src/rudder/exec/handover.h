@@ -51,6 +51,8 @@ class Handover {
   Result<void> pass_on(const PackedStep& packed, size_t flight);
 
   void fail(const Error& error) { link_->fail(error); }
+  // The engine thread's, which waits for a result.
+  Result<void> look() { return link_->look(); }
 
  private:
   enum class Way : uint8_t { kTake, kGive };

@@ -22,34 +22,38 @@ constexpr int64_t kTopInts = sizeof(ops::TopLogprob) / sizeof(int32_t);
 }  // namespace
 
 Result<std::unique_ptr<HeadLens>> HeadLens::make(std::unique_ptr<ops::Ops> ops,
-                                                 const model::ModelSpec& spec,
-                                                 const model::Weights& weights) {
+                                                 const model::ModelSpec& spec, Weights weights) {
   if (ops == nullptr) {
     return fail(ErrorCode::kInternal, "the backend cannot open its reader of captured rows",
                 "lens");
   }
-  std::unique_ptr<HeadLens> lens(new HeadLens(std::move(ops), spec, weights));
+  std::unique_ptr<HeadLens> lens(new HeadLens(std::move(ops), spec, std::move(weights)));
   RUDDER_TRY_VOID(lens->allocate());
   return lens;
 }
 
-int64_t HeadLens::device_bytes(const model::ModelSpec& spec) {
-  const int64_t row =
-      2 * spec.hidden + spec.vocab + 2 + kScoredInts + step::kMaxLogprobs * kTopInts;
+int64_t HeadLens::device_bytes(const model::ModelSpec& spec, int32_t num_ranks) {
+  const int64_t logits = num_ranks > 1 ? 2 * spec.vocab : spec.vocab;
+  const int64_t row = 2 * spec.hidden + logits + 2 + kScoredInts + step::kMaxLogprobs * kTopInts;
   return row * kRowsAtOnce * int64_t{sizeof(float)};
 }
 
 Result<void> HeadLens::allocate() {
-  const bool quantises = head_.x_dtype == DType::kF8E4M3;
+  const bool quantises = weights_.heads.front().x_dtype == DType::kF8E4M3;
   const DType act = ops_->act_dtype();
   RUDDER_CHECK(act == DType::kF32 || act == DType::kBF16, "activations of {}",
                tensor::dtype_name(act));
   RUDDER_TRY(rows_, ops_->allocate(act, {kRowsAtOnce, spec_.hidden}));
-  RUDDER_TRY(normed_, ops_->allocate(quantises ? head_.x_dtype : act, {kRowsAtOnce, spec_.hidden}));
+  RUDDER_TRY(normed_, ops_->allocate(quantises ? weights_.heads.front().x_dtype : act,
+                                     {kRowsAtOnce, spec_.hidden}));
   if (quantises) {
     RUDDER_TRY(scale_, ops_->allocate(DType::kF32, {kRowsAtOnce}));
   }
   RUDDER_TRY(logits_, ops_->allocate(DType::kF32, {kRowsAtOnce, spec_.vocab}));
+  for (const ops::LinearWeight& head : weights_.heads) {
+    if (weights_.heads.size() == 1) break;
+    RUDDER_TRY(parts_.emplace_back(), ops_->allocate(DType::kF32, {kRowsAtOnce, head.out}));
+  }
   RUDDER_TRY(tokens_, ops_->allocate(DType::kI32, {kRowsAtOnce}));
   RUDDER_TRY(scored_, ops_->allocate(DType::kI32, {kRowsAtOnce, kScoredInts}));
   RUDDER_TRY(top_, ops_->allocate(DType::kI32, {kRowsAtOnce, step::kMaxLogprobs, kTopInts}));
@@ -79,16 +83,29 @@ Result<void> HeadLens::read(std::span<const float> rows, int32_t top, std::vecto
   return ops_->status();
 }
 
+// The logits of the first `num` normed rows.
+void HeadLens::multiply(int64_t num, const ops::View& scale) {
+  const ops::View logits = logits_.rows(0, num);
+  std::vector<ops::View> parts;
+  for (const ops::View& part : parts_) parts.push_back(part.rows(0, num));
+  for (size_t i = 0; i < weights_.heads.size(); ++i) {
+    ops_->logits({.x = normed_.rows(0, num),
+                  .x_scale = scale,
+                  .head = &weights_.heads[i],
+                  .softcap = spec_.final_softcap,
+                  .out = parts.empty() ? logits : parts[i],
+                  .scale = spec_.logit_scale});
+  }
+  if (!parts.empty()) ops_->gather_logits({.part = {}, .out = logits, .parts = parts});
+}
+
 void HeadLens::score(int64_t num, int32_t top) {
   const ops::View scale = scale_.empty() ? ops::View{} : scale_.rows(0, num);
-  ops_->residual_norm(
-      {.x = rows_.rows(0, num), .norm = norm_, .out = normed_.rows(0, num), .out_scale = scale});
-  ops_->logits({.x = normed_.rows(0, num),
-                .x_scale = scale,
-                .head = &head_,
-                .softcap = spec_.final_softcap,
-                .out = logits_.rows(0, num),
-                .scale = spec_.logit_scale});
+  ops_->residual_norm({.x = rows_.rows(0, num),
+                       .norm = weights_.final_norm,
+                       .out = normed_.rows(0, num),
+                       .out_scale = scale});
+  multiply(num, scale);
   ops_->score({.logits = logits_.rows(0, num),
                .tokens = tokens_.rows(0, num),
                .num_top = top,

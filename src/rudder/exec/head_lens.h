@@ -5,9 +5,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "rudder/model/spec.h"
-#include "rudder/model/weights.h"
 #include "rudder/ops/ops.h"
 #include "rudder/steer/capture/lens.h"
 
@@ -15,40 +15,47 @@ namespace rudder::exec {
 
 class HeadLens final : public steer::capture::Lens {
  public:
-  // `ops` are those of Ops::make_reader() of the backend that `weights` lie on.
+  // What it reads through: the head, or the part of it that each rank of a group has, in the order
+  // of ranks.
+  struct Weights {
+    ops::NormSpec final_norm;
+    std::vector<ops::LinearWeight> heads;
+  };
+
+  // `ops` are those of Ops::make_reader() of the backend that the weights lie on. `spec` is the
+  // whole model's.
   static Result<std::unique_ptr<HeadLens>> make(std::unique_ptr<ops::Ops> ops,
-                                                const model::ModelSpec& spec,
-                                                const model::Weights& weights);
+                                                const model::ModelSpec& spec, Weights weights);
   // Bytes that make() allocates.
-  static int64_t device_bytes(const model::ModelSpec& spec);
+  static int64_t device_bytes(const model::ModelSpec& spec, int32_t num_ranks);
 
   Result<void> read(std::span<const float> rows, int32_t top,
                     std::vector<steer::capture::LensToken>& out) override;
 
  private:
-  HeadLens(std::unique_ptr<ops::Ops> ops, const model::ModelSpec& spec,
-           const model::Weights& weights)
-      : ops_(std::move(ops)), norm_(weights.final_norm), head_(weights.head), spec_(spec) {}
+  HeadLens(std::unique_ptr<ops::Ops> ops, const model::ModelSpec& spec, Weights weights)
+      : ops_(std::move(ops)), weights_(std::move(weights)), spec_(spec) {}
 
   Result<void> allocate();
   Result<void> read_some(std::span<const float> rows, int32_t top,
                          std::span<steer::capture::LensToken> out);
   // Of the first `num` rows: the likeliest tokens on the device.
   void score(int64_t num, int32_t top);
+  void multiply(int64_t num, const ops::View& scale);
 
   const std::unique_ptr<ops::Ops> ops_;
-  const ops::NormSpec norm_;
-  const ops::LinearWeight head_;
+  const Weights weights_;
   const model::ModelSpec spec_;
   std::unique_ptr<ops::Event> done_;
-  ops::View rows_;         // [kRowsAtOnce, hidden] act
-  ops::View normed_;       // likewise, of what the head takes
-  ops::View scale_;        // [kRowsAtOnce] f32, where it takes F8E4M3
-  ops::View logits_;       // [kRowsAtOnce, vocab] f32
-  ops::View tokens_;       // [kRowsAtOnce] i32: the score op wants one a row
-  ops::View scored_;       // [kRowsAtOnce, 4] i32
-  ops::View top_;          // [kRowsAtOnce, kMaxLogprobs, 2] i32
-  ops::View staged_rows_;  // the same in staging memory
+  ops::View rows_;                // [kRowsAtOnce, hidden] act
+  ops::View normed_;              // likewise, of what the head takes
+  ops::View scale_;               // [kRowsAtOnce] f32, where it takes F8E4M3
+  ops::View logits_;              // [kRowsAtOnce, vocab] f32
+  std::vector<ops::View> parts_;  // of ranks: [kRowsAtOnce, their columns] f32
+  ops::View tokens_;              // [kRowsAtOnce] i32: the score op wants one a row
+  ops::View scored_;              // [kRowsAtOnce, 4] i32
+  ops::View top_;                 // [kRowsAtOnce, kMaxLogprobs, 2] i32
+  ops::View staged_rows_;         // the same in staging memory
   ops::View staged_scored_;
   ops::View staged_top_;
 };

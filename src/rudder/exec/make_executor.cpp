@@ -9,13 +9,13 @@
 
 #include "rudder/base/contain.h"
 #include "rudder/exec/device_executor.h"
-#include "rudder/exec/group_executor.h"
 #include "rudder/exec/head_lens.h"
 #include "rudder/exec/pipeline_executor.h"
 #include "rudder/exec/stage_link.h"
 #include "rudder/model/loader.h"
 #include "rudder/model/shard.h"
 #include "rudder/model/stage.h"
+#include "rudder/step/group_executor.h"
 
 namespace rudder::exec {
 namespace {
@@ -61,12 +61,14 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
   const ExecSettings& settings = division.settings;
   const StepLimits& limits = division.limits;
   const ops::Rank rank = ops::rank_of(ops);
+  const bool joins_ranks = rank.is_alone() || ops.ranks_share_memory();
   RUDDER_TRY(const model::ModelSpec part, model::shard_spec(division.spec, rank));
   model::ModelSpec draft;
   model::WeightBudget draft_weights;
   if (limits.draft_model != nullptr) {
-    RUDDER_TRY(draft, read_draft(*limits.draft_model));
-    draft_weights = model::budget_weights(*limits.draft_model, draft, ops);
+    RUDDER_TRY(const model::ModelSpec whole, read_draft(*limits.draft_model));
+    draft_weights = model::budget_weights(*limits.draft_model, whole, ops, rank);
+    RUDDER_TRY(draft, model::shard_spec(whole, rank));
   }
   const model::WeightBudget weights =
       model::budget_weights(division.checkpoint, division.spec, ops, rank, stage);
@@ -93,10 +95,11 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
                               .embedding_bytes = settings.embedding_memory_mb << 20,
                               .max_num_seqs = limits.max_num_seqs,
                               .max_in_flight = division.max_in_flight(),
-                              .reads_aside = ops.has_reader() && rank.is_alone(),
+                              .reads_aside = ops.has_reader() && joins_ranks,
                               .reader_bytes = ops.reader_bytes(),
-                              .encodes = ops.has_encode() && rank.is_alone(),
-                              .taps_mixers = ops.taps_mixers()},
+                              .encodes = ops.has_encode() && joins_ranks,
+                              .taps_mixers = ops.taps_mixers(),
+                              .taps_shares = ops.ranks_share_memory()},
                      .rank = rank,
                      .stage = stage,
                      .max_in_flight = division.max_in_flight()}));
@@ -180,7 +183,9 @@ struct Place {
 
 struct LoadedRank {
   std::unique_ptr<step::Executor> executor;
-  std::shared_ptr<steer::capture::Lens> lens;
+  // Of a lens over this rank's head, where there is one; the first rank's reader reads all.
+  std::unique_ptr<ops::Ops> reader;
+  HeadLens::Weights lens;
   int64_t weight_bytes = 0;
 };
 
@@ -198,13 +203,14 @@ Result<LoadedRank> load_rank(const Loading& loading, std::unique_ptr<ops::Ops> o
              model::load_weights(division.checkpoint, division.spec, *ops, progress, place.stage));
   loaded.weight_bytes = model.weights.bytes;
   if (memory.has_lens) {
-    RUDDER_TRY(loaded.lens, HeadLens::make(ops->make_reader(), division.spec, model.weights));
+    if (ops::rank_of(*ops).index == 0) loaded.reader = ops->make_reader();
+    loaded.lens = {model.weights.final_norm, {model.weights.head}};
   }
   if (division.limits.draft_model != nullptr) {
     DraftModel& draft = model.draft.emplace();
-    RUDDER_TRY(draft.spec, read_draft(*division.limits.draft_model));
-    RUDDER_TRY(draft.weights,
-               model::load_weights(*division.limits.draft_model, draft.spec, *ops, {}));
+    RUDDER_TRY(const model::ModelSpec whole, read_draft(*division.limits.draft_model));
+    RUDDER_TRY(draft.weights, model::load_weights(*division.limits.draft_model, whole, *ops, {}));
+    RUDDER_TRY(draft.spec, model::shard_spec(whole, ops::rank_of(*ops)));
   }
   model.ops = std::move(ops);
   model.kv = memory.kv;
@@ -264,6 +270,22 @@ const Error* why_not_loaded(const std::vector<Result<LoadedRank>>& loaded) {
   return why;
 }
 
+// Over the head of a replica: that of its last stage, or what its ranks have of it.
+Result<std::unique_ptr<HeadLens>> make_lens(const model::ModelSpec& spec,
+                                            std::span<Result<LoadedRank>> replica) {
+  std::unique_ptr<ops::Ops> reader;
+  HeadLens::Weights weights;
+  for (Result<LoadedRank>& one : replica) {
+    if (one->lens.heads.empty()) continue;
+    if (weights.heads.empty()) {
+      reader = std::move(one->reader);
+      weights.final_norm = one->lens.final_norm;
+    }
+    weights.heads.push_back(std::move(one->lens.heads.front()));
+  }
+  return HeadLens::make(std::move(reader), spec, std::move(weights));
+}
+
 // Of all devices of all replicas.
 std::vector<Place> places_of(const Division& division, size_t num_devices) {
   std::vector<Place> places;
@@ -309,14 +331,14 @@ Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vec
   for (size_t i = 0; i < models.memory.stages.size(); ++i) {
     models.memory.stages[i].weight_bytes = loaded[i]->weight_bytes;
   }
-  for (size_t i = 0; i < num_ranks; ++i) {
-    if (models.lens == nullptr) models.lens = std::move(loaded[i]->lens);
+  if (models.memory.has_lens) {
+    RUDDER_TRY(models.lens, make_lens(models.spec, std::span(loaded).first(num_ranks)));
   }
   for (size_t first = 0; first < loaded.size(); first += num_ranks) {
     std::vector<std::unique_ptr<step::Executor>> group;
     for (size_t i = 0; i < num_ranks; ++i) group.push_back(std::move(loaded[first + i]->executor));
     models.executors.push_back(models.memory.stages.empty()
-                                   ? GroupExecutor::of(std::move(group))
+                                   ? step::GroupExecutor::of(std::move(group))
                                    : std::make_unique<PipelineExecutor>(std::move(group)));
   }
   return models;

@@ -150,10 +150,11 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
     return stage_kv_layout(whole, ask.stage);
   };
   RUDDER_TRY(plan.kv, layout());
-  const tap::Geometry geometry =
-      model::tap_geometry(spec, dtypes.act, ask.rank, ask.taps.taps_mixers);
+  const tap::Geometry geometry = model::tap_geometry(
+      spec, dtypes.act, ask.rank, {.mixers = ask.taps.taps_mixers, .shares = ask.taps.taps_shares});
   RUDDER_TRY(plan.taps, tap_limits(ask.taps, geometry));
-  if (plan.taps.steering() || plan.taps.capture()) plan.geometry = geometry;
+  const bool has_taps = plan.taps.steering() || plan.taps.capture();
+  if (has_taps) plan.geometry = geometry;
   const auto capacity = [&] {
     return step::Capacity{.num_slots = ask.max_num_seqs,
                           .num_blocks = 0,
@@ -172,20 +173,23 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
     return model::Decoder::workspace_bytes(part,
                                            {.max_tokens = ask.max_num_batched_tokens,
                                             .max_logits_rows = max_logits_rows(capacity()),
-                                            .max_seq_len = plan.max_seq_len},
+                                            .max_seq_len = plan.max_seq_len,
+                                            .taps_shares = ask.taps.taps_shares && has_taps},
                                            dtypes.act, ask.rank);
   };
   plan.workspace_bytes = workspace();
   plan.sequence_bytes = StepBuffers::device_bytes(capacity()) + Scorer::device_bytes(capacity());
   plan.has_lens = ask.stage.is_last() && ask.taps.reads_aside && plan.taps.capture() &&
                   !plan.taps.captures_prompts_only;
-  plan.tap_bytes = TapState::device_bytes(capacity()) +
-                   (plan.has_lens ? HeadLens::device_bytes(spec) + ask.taps.reader_bytes : 0);
+  plan.tap_bytes =
+      TapState::device_bytes(capacity()) +
+      (plan.has_lens ? HeadLens::device_bytes(spec, ask.rank.count) + ask.taps.reader_bytes : 0);
 
   const auto draft_bytes = [&] {
-    return ask.draft == nullptr ? 0
-                                : ask.draft_weight_bytes + ModelProposer::device_bytes(
-                                                               *ask.draft, capacity(), dtypes.act);
+    return ask.draft == nullptr
+               ? 0
+               : ask.draft_weight_bytes +
+                     ModelProposer::device_bytes(*ask.draft, capacity(), dtypes.act, ask.rank);
   };
   plan.draft_bytes = draft_bytes();
   if (ask.draft != nullptr) {

@@ -34,8 +34,9 @@ struct MemoryAsk {
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
   int32_t max_draft = 0;
-  const model::ModelSpec* draft = nullptr;  // a model that guesses; null: none does
-  int64_t draft_weight_bytes = 0;           // its weights
+  // A model that guesses, as `spec` the rank's part of it; null: none does.
+  const model::ModelSpec* draft = nullptr;
+  int64_t draft_weight_bytes = 0;  // its weights
   TapAsk taps = {};
   ops::Rank rank = {};  // whose memory it is
   model::Stage stage = {};

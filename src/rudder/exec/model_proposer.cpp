@@ -59,7 +59,7 @@ Result<KvLayout> draft_kv_layout(const model::ModelSpec& spec, DType dtype, int3
 
 Result<void> check_draft_model(const model::ModelSpec& draft, const model::ModelSpec& model,
                                const step::KvGroups& groups, int32_t max_seq_len, ops::Ops& ops) {
-  if (!ops::rank_of(ops).is_alone()) {
+  if (!ops::rank_of(ops).is_alone() && !ops.ranks_share_memory()) {
     return fail(ErrorCode::kUnsupported, "a draft model for several ranks", "tensor-parallel-size");
   }
   if (draft.vocab != model.vocab) {
@@ -91,8 +91,7 @@ ModelProposer::ModelProposer(DraftModel draft, ops::Ops& ops, const step::Capaci
 Result<std::unique_ptr<ModelProposer>> ModelProposer::make(DraftModel draft, ops::Ops& ops,
                                                            const step::Capacity& capacity,
                                                            bool has_graphs) {
-  RUDDER_CHECK(ops::rank_of(ops).is_alone() && draft.spec.vocab == capacity.vocab_size &&
-               capacity.guesses &&
+  RUDDER_CHECK(draft.spec.vocab == capacity.vocab_size && capacity.guesses &&
                whole_group(capacity.kv_groups) < static_cast<size_t>(capacity.kv_groups.size()));
   RUDDER_TRY(KvLayout layout, draft_kv_layout(draft.spec, ops.kv_dtype(), capacity.block_size));
   const step::Capacity own = own_capacity(capacity, layout.groups);
@@ -102,9 +101,9 @@ Result<std::unique_ptr<ModelProposer>> ModelProposer::make(DraftModel draft, ops
 }
 
 int64_t ModelProposer::device_bytes(const model::ModelSpec& spec, const step::Capacity& capacity,
-                                    DType act) {
+                                    DType act, ops::Rank rank) {
   const step::Capacity own = own_capacity(capacity, {});
-  return model::Decoder::workspace_bytes(spec, limits_of(own), act) +
+  return model::Decoder::workspace_bytes(spec, limits_of(own), act, rank) +
          StepBuffers::device_bytes(own, StepBuffers::Counts::kNone);
 }
 

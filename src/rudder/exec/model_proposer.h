@@ -32,7 +32,7 @@
 
 namespace rudder::exec {
 
-// A model that guesses for another, of the same tokens.
+// A model that guesses for another, of the same tokens; on a rank its part of that.
 struct DraftModel {
   model::ModelSpec spec;
   model::Weights weights;
@@ -44,7 +44,7 @@ Result<KvLayout> draft_kv_layout(const model::ModelSpec& spec, tensor::DType dty
                                  int32_t block_size);
 
 // What it cannot guess for, by name: another number of tokens, fewer positions than `max_seq_len`,
-// no KV group of `groups` that keeps every token, a rank.
+// no KV group of `groups` that keeps every token, ranks that do not share their memory.
 Result<void> check_draft_model(const model::ModelSpec& draft, const model::ModelSpec& model,
                                const step::KvGroups& groups, int32_t max_seq_len, ops::Ops& ops);
 
@@ -57,7 +57,7 @@ class ModelProposer {
                                                      bool has_graphs);
   // Device bytes beside weights and KV.
   static int64_t device_bytes(const model::ModelSpec& spec, const step::Capacity& capacity,
-                              tensor::DType act);
+                              tensor::DType act, ops::Rank rank = {});
 
   // What one sequence of a step needs.
   struct Ask {

@@ -39,6 +39,29 @@ TEST(StageLink, AFailureEndsEveryWaitAndTheFirstCounts) {
   EXPECT_FALSE(link.await_reports(0));
 }
 
+TEST(StageLink, WhoLooksFindsThatNothingGoesOn) {
+  StageLink link(3, 2, 10 * StageLink::kLookMs);
+  std::atomic<uint64_t> work = 0;
+  link.watch(1, [&] { return work.load(); });
+  link.begin(1);
+  const auto looks = [&](int32_t count) {
+    for (int32_t i = 0; i < count; ++i) {
+      if (!link.look()) return false;
+    }
+    return true;
+  };
+  EXPECT_TRUE(looks(9));
+  link.hand_over(0);
+  EXPECT_TRUE(looks(9));
+  ++work;  // long, but it goes on
+  EXPECT_TRUE(looks(10));
+  const Result<void> still = link.look();
+  ASSERT_FALSE(still);
+  EXPECT_EQ(still.error().message, "stage 1 of 3 stood still for 200 ms");
+  EXPECT_EQ(still.error().where, "pipeline-parallel-size");
+  EXPECT_FALSE(link.await_reports(1)) << "it ends every wait";
+}
+
 TEST(StageLink, EachMessageHasMemoryOfItsOwn) {
   StageLink link(3, 2);
   link.allocate_hidden(0, 100);

@@ -21,8 +21,9 @@ struct TapAsk {
   int32_t max_in_flight = 0;
   bool reads_aside = false;  // of the backend: it has a reader (Ops::make_reader)
   int64_t reader_bytes = 0;  // likewise: Ops::reader_bytes
-  bool encodes = false;      // likewise: Ops::has_encode, of a rank that is alone
+  bool encodes = false;      // likewise: Ops::has_encode
   bool taps_mixers = false;  // likewise: Ops::taps_mixers
+  bool taps_shares = false;  // likewise: Ops::ranks_share_memory
 };
 
 // An Error names the setting to change and what it must be at least.

@@ -1,5 +1,7 @@
 #include "rudder/model/branch.h"
 
+#include "rudder/model/decoder_buffers.h"
+
 namespace rudder::model {
 ops::View shaped(const ops::View& buffer, int64_t rows, int64_t width) {
   ops::View view = buffer.rows(0, rows * width);
@@ -30,6 +32,15 @@ Operand Products::operand_of(const ops::LinearWeight& weight, const ops::View& x
   const Operand operand = empty_operand(weight, x.shape[0], buffer);
   ops_.quantise({.x = x, .out = operand.x, .out_scale = operand.scale});
   return operand;
+}
+
+ops::View tap_shares(const LayerStep& step, const ops::View& x, const ops::View& buffer,
+                     const ops::Taps& taps) {
+  const ops::View out = shaped(buffer, x.shape[0], x.shape[1]);
+  const int64_t width = x.shape[1] * step.num_ranks;
+  step.ops.tap_shares(
+      {.x = x, .out = out, .rows = shaped(step.whole_rows, kWholeRows, width), .taps = taps});
+  return out;
 }
 
 }  // namespace rudder::model

@@ -87,7 +87,14 @@ struct LayerStep {
   const ForwardBatch& batch;
   const ops::KvLayer& kv;            // of the layer
   std::span<const ops::View> ropes;  // [max_seq_len, 2, rotary_dim / 2], one per ModelSpec.ropes
+  ops::View whole_rows = {};         // flat, act: of a rank that taps rows it has a share of
+  int64_t num_ranks = 1;
 };
+
+// On a rank: the point's taps on the rows of which `x` has this rank's columns; the same columns of
+// what they make, in `buffer`.
+ops::View tap_shares(const LayerStep& step, const ops::View& x, const ops::View& buffer,
+                     const ops::Taps& taps);
 
 // What a mixer gives: [T, width], before its output projection, in `buffer`; `free` is
 // another buffer of that size, whose contents nobody needs any more.

@@ -50,7 +50,7 @@ class LayerwiseDecoder final : public Decoder {
   ops::ResidualNormArgs encode_parts(const ops::ResidualNormArgs& args, const ForwardBatch& batch);
   Operand add_and_norm(const ops::ResidualNormArgs& asked, const ops::LinearWeight& next,
                        const ForwardBatch& batch);
-  void tap_mixed(const View& out, const ops::Taps& taps, const ForwardBatch& batch);
+  void tap_mixed(Mixed& mixed, const ops::Taps& taps, const LayerStep& step);
   void end_stage(const ops::ResidualNormArgs& asked, const ForwardBatch& batch);
   Operand sampled(const Operand& in, const View& rows);
   View head(const Operand& in);
@@ -80,17 +80,22 @@ LayerStep LayerwiseDecoder::layer_step(size_t layer, const ForwardBatch& batch) 
           .max_tokens = max_tokens_,
           .batch = batch,
           .kv = kv_[layer],
-          .ropes = buffers_.ropes};
+          .ropes = buffers_.ropes,
+          .whole_rows = buffers_.whole_rows,
+          .num_ranks = rank_.count};
 }
 
 // Where the step encodes at a point that the op passes, all of the op up to the last such point but
-// the normed row's, cut behind each; what is left of the op.
+// the normed row's, cut behind each; what is left of the op. On a rank the first of them that has
+// the branch adds up the ranks' parts.
 ops::ResidualNormArgs LayerwiseDecoder::encode_parts(const ops::ResidualNormArgs& args,
                                                      const ForwardBatch& batch) {
   const auto encodes = [&](const ops::Taps& taps) { return encodes_at(batch, taps); };
   ops::ResidualNormArgs rest = args;
+  rest.sums_ranks = !rank_.is_alone() && !args.delta.empty();
   if (encodes(rest.delta_taps)) {
-    RUDDER_CHECK(rank_.is_alone(), "a rank has a part of the branch");
+    if (rest.sums_ranks) ops_.sum_ranks(rest.delta);
+    rest.sums_ranks = false;
     if (!rest.delta_norm.empty()) {
       ops_.residual_norm({.x = rest.delta, .norm = rest.delta_norm, .out = rest.delta});
     }
@@ -125,7 +130,7 @@ ops::ResidualNormArgs LayerwiseDecoder::encode_parts(const ops::ResidualNormArgs
 // takes: the normed row, or x itself where there is no norm.
 Operand LayerwiseDecoder::add_and_norm(const ops::ResidualNormArgs& asked,
                                        const ops::LinearWeight& next, const ForwardBatch& batch) {
-  const ops::ResidualNormArgs args = batch.encodes.empty() ? asked : encode_parts(asked, batch);
+  const ops::ResidualNormArgs args = encode_parts(asked, batch);
   ops::ResidualNormArgs placed = args;
   Operand normed;
   // Rows are encoded in act; `next` may take others.
@@ -141,7 +146,6 @@ Operand LayerwiseDecoder::add_and_norm(const ops::ResidualNormArgs& asked,
     placed.out = normed.x;
     placed.out_scale = normed.scale;
   }
-  placed.sums_ranks = !rank_.is_alone() && !args.delta.empty();
   const bool is_tapped = !args.x_taps[0].empty() || !args.x_taps[1].empty();
   if (!args.delta.empty() || !args.norm.empty() || is_tapped) ops_.residual_norm(placed);
   if (encodes) {
@@ -152,17 +156,20 @@ Operand LayerwiseDecoder::add_and_norm(const ops::ResidualNormArgs& asked,
 }
 
 // What a mixer made, of all rows: an op of its own, which is nothing but its taps.
-void LayerwiseDecoder::tap_mixed(const View& out, const ops::Taps& taps,
-                                 const ForwardBatch& batch) {
+void LayerwiseDecoder::tap_mixed(Mixed& mixed, const ops::Taps& taps, const LayerStep& step) {
   if (taps.empty()) return;
-  ops_.residual_norm({.x = out, .x_taps = {taps}});
-  encode_at(ops_, batch, taps, out);
+  if (!rank_.is_alone()) {
+    mixed.out = tap_shares(step, mixed.out, mixed.free, taps);
+    std::swap(mixed.buffer, mixed.free);
+    return;
+  }
+  ops_.residual_norm({.x = mixed.out, .x_taps = {taps}});
+  encode_at(ops_, step.batch, taps, mixed.out);
 }
 
 // Adds the last branch; the norm behind it is the next stage's.
 void LayerwiseDecoder::end_stage(const ops::ResidualNormArgs& asked, const ForwardBatch& batch) {
-  ops::ResidualNormArgs args = batch.encodes.empty() ? asked : encode_parts(asked, batch);
-  args.sums_ranks = !rank_.is_alone() && !args.delta.empty();
+  const ops::ResidualNormArgs args = encode_parts(asked, batch);
   if (!args.delta.empty() || !args.x_taps[0].empty()) ops_.residual_norm(args);
 }
 
@@ -232,7 +239,7 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
                                [&](const auto& mixer, const auto& mixer_weights) {
                                  return mix(mixer, mixer_weights, in, step);
                                });
-    if (ops_.taps_mixers()) tap_mixed(mixed.out, taps(i, Site::kAttnZ), batch);
+    if (ops_.taps_mixers()) tap_mixed(mixed, taps(i, Site::kAttnZ), step);
     if (is_last && rows.num_rows() < batch.ids.num_rows() && !batch.keep_all_rows) {
       // The last KV is written: from here on only the rows whose logits are wanted matter.
       if (rows.num_rows() == 0) return {};

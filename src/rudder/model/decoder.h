@@ -56,6 +56,8 @@ struct DecoderLimits {
   int32_t max_tokens = 0;       // T of the largest step
   int32_t max_logits_rows = 0;  // R of the largest step
   int32_t max_seq_len = 0;      // rope tables reach this far
+  // Of a rank: steps have taps on rows of which it has a share (Ops::tap_shares).
+  bool taps_shares = false;
 };
 
 class Decoder {

@@ -19,9 +19,22 @@ struct Sizes {  // in elements
   int64_t logits = 0;
   int64_t logits_part = 0;
   int64_t sums = 0;  // that the backend of a rank keeps: of ResidualNormArgs.sums_ranks
+  int64_t whole_rows = 0;
   int64_t scales = 0;
   int64_t rope = 0;  // all tables
 };
+
+// A row of which each rank has a share.
+int64_t widest_whole_row(const ModelSpec& spec, ops::Rank rank) {
+  int64_t widest = 0;
+  for (const LayerSpec& layer : spec.layers) {
+    if (const Attention* const attention = attention_of(layer))
+      widest = std::max(widest, attention->q_width());
+    if (const GatedMlp* const mlp = gated_mlp_of(layer))
+      widest = std::max<int64_t>(widest, mlp->width);
+  }
+  return widest * rank.count;
+}
 
 Sizes sizes_of(const ModelSpec& spec, const DecoderLimits& limits, ops::Rank rank) {
   Sizes sizes;
@@ -42,6 +55,7 @@ Sizes sizes_of(const ModelSpec& spec, const DecoderLimits& limits, ops::Rank ran
   if (!rank.is_alone()) {
     sizes.logits_part = int64_t{limits.max_logits_rows} * ops::vocab_share(spec.vocab, rank).count;
     sizes.sums = sizes.hidden;
+    if (limits.taps_shares) sizes.whole_rows = kWholeRows * widest_whole_row(spec, rank);
   }
   sizes.scales = limits.max_tokens;
   for (const RopeSpec& rope : spec.ropes) {
@@ -66,6 +80,9 @@ Result<DecoderBuffers> DecoderBuffers::allocate(const ModelSpec& spec, const Dec
   if (sizes.logits_part > 0) {
     RUDDER_TRY(buffers.logits_part, ops.allocate(DType::kF32, {sizes.logits_part}));
   }
+  if (sizes.whole_rows > 0) {
+    RUDDER_TRY(buffers.whole_rows, ops.allocate(act, {sizes.whole_rows}));
+  }
   RUDDER_TRY(buffers.scratch, ops.allocate(act, {sizes.scratch}));
   for (const RopeSpec& rope : spec.ropes) {
     std::vector<float> table = rope_table(rope, limits.max_seq_len);
@@ -79,7 +96,7 @@ Result<DecoderBuffers> DecoderBuffers::allocate(const ModelSpec& spec, const Dec
 int64_t DecoderBuffers::bytes(const ModelSpec& spec, const DecoderLimits& limits, DType act,
                               ops::Rank rank) {
   const Sizes sizes = sizes_of(spec, limits, rank);
-  const int64_t act_elements = 3 * sizes.hidden + sizes.rows + sizes.scratch;
+  const int64_t act_elements = 3 * sizes.hidden + sizes.rows + sizes.scratch + sizes.whole_rows;
   return act_elements * static_cast<int64_t>(tensor::dtype_bytes(act)) +
          (sizes.logits + sizes.logits_part + sizes.sums + sizes.scales + sizes.rope) *
              static_cast<int64_t>(tensor::dtype_bytes(DType::kF32));

@@ -12,6 +12,9 @@
 
 namespace rudder::model {
 
+// Rows that a rank's taps put together at a time.
+inline constexpr int64_t kWholeRows = 64;
+
 struct DecoderBuffers {
   ops::View residual;            // [max_tokens * hidden] act
   ops::View rows_residual;       // [max_logits_rows * hidden] act
@@ -21,6 +24,7 @@ struct DecoderBuffers {
   ops::View scale;               // [max_tokens] f32, of the operand at hand
   ops::View logits;              // [max_logits_rows * vocab] f32
   ops::View logits_part;         // this rank's columns of them, f32; empty for one that is alone
+  ops::View whole_rows;          // act, of TapSharesArgs; empty where nothing is tapped so
   std::vector<ops::View> ropes;  // [max_seq_len, 2, rotary_dim / 2] f32, one per ModelSpec.ropes
 
   // Errors are the backend's: kOutOfMemory.

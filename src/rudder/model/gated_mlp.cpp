@@ -22,6 +22,14 @@ ops::View feed_forward(const GatedMlp& mlp, const GatedMlp::Weights& weights, co
                        const ops::Taps& taps, const LayerStep& step, const ops::View& out) {
   const Scratch scratch(step.scratch, step.max_tokens, scratch_widths(mlp));
   const ops::View gate_up = step.products.project(weights.gate_up, in, scratch[0]);
+  if (!taps.empty() && step.num_ranks > 1) {
+    const ops::View share = shaped(scratch[1], in.rows(), weights.down.in);
+    step.ops.gated_act(
+        {.x = gate_up, .activation = mlp.activation, .out = share, .out_scale = {}, .taps = {}});
+    const ops::View tapped = tap_shares(step, share, scratch[0], taps);
+    return step.products.project(weights.down,
+                                 step.products.operand_of(weights.down, tapped, scratch[1]), out);
+  }
   if (encodes_at(step.batch, taps)) {  // of rows in act, wherever the product takes them
     const ops::View activated = shaped(scratch[1], in.rows(), weights.down.in);
     step.ops.gated_act({.x = gate_up,

@@ -8,9 +8,15 @@
 
 namespace rudder::model {
 
+// What a backend taps.
+struct TapSupport {
+  bool mixers = true;  // Ops::taps_mixers()
+  bool shares = true;  // Ops::ranks_share_memory(): of a rank, rows of which it has a share
+};
+
 // `act` is the dtype of activations. The decoder names exactly these points.
-// `spec` is that of the rank's part; `taps_mixers` is Ops::taps_mixers().
+// `spec` is that of the rank's part; widths are those of whole rows.
 tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act, ops::Rank rank = {},
-                           bool taps_mixers = true);
+                           TapSupport support = {});
 
 }  // namespace rudder::model

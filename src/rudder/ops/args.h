@@ -203,6 +203,8 @@ struct LogitsArgs {
 struct GatherLogitsArgs {
   View part;  // [R, vocab_share(vocab).count] f32: this rank's columns
   View out;   // [R, vocab] f32
+  // Of a reader (Ops::make_reader), instead of `part`: the columns of every rank, in their order.
+  std::span<const View> parts = {};
 };
 
 // One layer's attention, for Ops::prepare.

@@ -55,6 +55,14 @@ class Ops {
   // Whether residual_norm() taps rows of any width, not of the residual alone: attn_z.
   virtual bool taps_mixers() const { return false; }
 
+  // Whether the ranks of a group read each other's memory as their own. Then there are tap_shares()
+  // and sum_ranks(), a reader reads every rank's memory, and a second model has ranks as the first.
+  virtual bool ranks_share_memory() const { return false; }
+
+  // A number that changes while work is done, however little, and stays while none is: so who waits
+  // for a long op knows that it goes on. Any thread. 0 where the backend does not tell.
+  virtual uint64_t progress() const { return 0; }
+
   // The device's place among those that compute a model together; null: it is alone.
   virtual Comm* comm() { return nullptr; }
 
@@ -119,6 +127,13 @@ class Ops {
   // Of ranks alone.
   virtual void gather_logits(const GatherLogitsArgs& /*args*/) {
     RUDDER_CHECK(false, "{} is no rank of a group", name());
+  }
+  virtual void tap_shares(const TapSharesArgs& /*args*/) {
+    RUDDER_CHECK(false, "{} taps no shares of rows", name());
+  }
+  // Puts the sum of what the ranks have in x in its place, as ResidualNormArgs.sums_ranks adds.
+  virtual void sum_ranks(const View& /*x*/) {
+    RUDDER_CHECK(false, "{} sums nothing but in residual_norm", name());
   }
   virtual void encode(const EncodeArgs& /*args*/) {
     RUDDER_CHECK(false, "{} encodes no dictionaries", name());

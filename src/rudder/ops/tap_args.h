@@ -67,4 +67,14 @@ struct EncodeArgs {
   Taps taps;       // of a point, with a table
 };
 
+// All of a point's taps, encode() included, on rows of which each rank of a group has a share
+// (comm.h): the heads of attn_z, the neurons of mlp_act. Every rank runs them on the whole row, so
+// that all have the same bits, and keeps its share of what they make. Of ranks alone.
+struct TapSharesArgs {
+  tensor::View x;     // [T, width] act: this rank's columns, which lie in the order of ranks
+  tensor::View out;   // [T, width] act: the same columns, tapped; other memory than x
+  tensor::View rows;  // [., width times ranks] act: memory for whole rows, so many at a time
+  Taps taps;          // of a point, with a table
+};
+
 }  // namespace rudder::ops

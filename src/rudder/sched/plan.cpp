@@ -128,7 +128,7 @@ void Scheduler::plan_decodes(StepBuilder& builder) {
 // Sequences that a step decodes at most: all that run, divided among the steps in flight.
 int64_t Scheduler::cohort_size() const {
   const int64_t cohorts = settings_.num_cohorts;
-  if (cohorts == 1) return std::ssize(running_);
+  if (cohorts == 1 || RUDDER_MUTANT(kCohortOfAll)) return std::ssize(running_);
   const auto decodes = std::ranges::count_if(running_, [](const Sequence* sequence) {
     return sequence->state == SequenceState::kRunning && sequence->uncomputed() == 1;
   });
@@ -138,7 +138,8 @@ int64_t Scheduler::cohort_size() const {
 bool Scheduler::can_decode(const Sequence& sequence) const {
   if (sequence.state != SequenceState::kRunning || sequence.uncomputed() != 1) return false;
   if (sequence.will_end() && !RUDDER_MUTANT(kPlanPastMaxLen)) return false;
-  if (settings_.num_cohorts > 1 && sequence.inflight > 0) return false;
+  const bool has_cohorts = settings_.num_cohorts > 1 && !RUDDER_MUTANT(kCohortsOverlap);
+  if (has_cohorts && sequence.inflight > 0) return false;
   if (sequence.samples_pending == 0) return true;
   if (sequence.taps.needs_known_tokens() && !RUDDER_MUTANT(kThoughtsGuessed)) return false;
   if (!sequence.is_drafted) return true;

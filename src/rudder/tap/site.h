@@ -74,8 +74,8 @@ struct Geometry {
   std::vector<Heads> heads = {};               // [num_layers]
   std::vector<uint16_t> sites;                 // [num_layers] bit 1 << Site: the layer has it
   tensor::DType dtype = tensor::DType::kBF16;  // of activations: what is captured
-  // Likewise, of every layer: each rank of a group has a part of such a row. No point of such a
-  // site is in `sites`: it can be neither read nor steered.
+  // Likewise, of every layer: each rank of a group has a part of such a row, and this backend does
+  // not put them together. No point of such a site is in `sites`.
   uint16_t divided_sites = 0;
   // Likewise: this backend does not tap them.
   uint16_t untapped_sites = 0;

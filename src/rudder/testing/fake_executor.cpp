@@ -37,7 +37,7 @@ void FakeExecutor::violation(std::string text) {
 }
 
 bool FakeExecutor::draw() {
-  return philox4x32(options_.seed, ++draws_)[0] % 2 == 0;
+  return philox4x32(options_.seed ^ options_.moments, ++draws_)[0] % 2 == 0;
 }
 
 Result<step::Ticket> FakeExecutor::launch(std::shared_ptr<const step::StepPlan> plan) {
@@ -112,6 +112,14 @@ Result<step::StepResult> FakeExecutor::collect(step::Ticket ticket) {
     std::this_thread::sleep_for(std::chrono::microseconds(options_.sleep_us));
   }
   step::StepResult result = std::move(step.results[static_cast<size_t>(step.collected)]);
+  if (options_.differ_at != 0 && ticket.id >= options_.differ_at && !has_differed_) {
+    const auto told = std::ranges::find_if(
+        result.seqs, [](const step::SeqResult& seq) { return !seq.tokens.empty(); });
+    if (told != result.seqs.end()) {
+      told->tokens.front() ^= 1;
+      has_differed_ = true;
+    }
+  }
   if (++step.collected == step.plan->repeat) {
     in_flight_.pop_front();
     last_collected_ = ticket.id;

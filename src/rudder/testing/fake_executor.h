@@ -18,6 +18,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rudder/step/executor.h"
@@ -46,6 +47,10 @@ struct FakeOptions {
   int64_t sleep_us = 0;
   std::function<int64_t(const step::StepPlan&)> duration_us;  // instead of the two above, if set
 
+  uint64_t moments = 0;  // of a rank: its steps run at other moments than those of other ranks
+  // Of a pipeline: what the scheduler divides its decodes into (SchedSettings::num_cohorts).
+  int32_t num_cohorts = 1;
+
   bool loses_rows = false;  // captured rows find no buffer
 
   // Where the capacity guesses: how long each of the tokens of a step's longest guess takes, and
@@ -56,6 +61,7 @@ struct FakeOptions {
   NumericalFault numerical;
   step::StepId fail_launch_at = 0;   // 0 = never; from this step on the executor is dead
   step::StepId fail_collect_at = 0;  // likewise
+  step::StepId differ_at = 0;        // 0 = never; from it on one token is another than sampled
 };
 
 class FakeExecutor final : public step::Executor {
@@ -72,6 +78,10 @@ class FakeExecutor final : public step::Executor {
   const std::vector<std::string>& violations() const { return violations_; }
   uint64_t computed_tokens() const { return computed_tokens_; }  // KV entries written
   uint64_t masked_results() const { return masked_results_; }
+  // Whether it has told a token that was not sampled (differ_at).
+  bool has_differed() const { return has_differed_; }
+  // The most carried tokens that a step launched since the last call begins with.
+  int64_t take_most_decodes() { return std::exchange(most_decodes_, 0); }
   // Slots opened on a prefix of which a window no longer reaches the first blocks.
   uint64_t windowed_hits() const { return windowed_hits_; }
 
@@ -162,6 +172,8 @@ class FakeExecutor final : public step::Executor {
   bool draw();  // a coin of options_.seed
 
   const FakeOptions options_;
+  bool has_differed_ = false;
+  int64_t most_decodes_ = 0;
   std::vector<Cell> memory_;  // [num_blocks, block_size]
   std::vector<Slot> slots_;
   std::vector<LaunchedSlot> launched_;  // by slot

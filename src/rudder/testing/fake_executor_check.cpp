@@ -30,6 +30,8 @@ bool FakeExecutor::check_launch(const step::StepPlan& plan) {
   }
   for (const step::SlotEdit& edit : plan.slots) check_edit(plan, edit);
   for (const step::SeqWork& work : plan.seqs) check_work(plan, work);
+  most_decodes_ = std::max(most_decodes_, std::ranges::count(plan.seqs, step::TokenSource::kCarry,
+                                                             &step::SeqWork::tokens));
   std::vector<std::string> wrong;
   taps_.check(plan, &wrong);
   for (const std::string& text : wrong) violation(fmt::format("step {}: {}", plan.id, text));
@@ -199,6 +201,11 @@ void FakeExecutor::check_work(const step::StepPlan& plan, const step::SeqWork& w
   if (slot.generation != work.generation || slot.last_step == plan.id) {
     violation(fmt::format("step {}: slot {} runs twice, or under generation {} after {}", plan.id,
                           index, work.generation, slot.generation));
+  }
+  const bool is_decode = work.tokens == step::TokenSource::kCarry;
+  if (is_decode && options_.num_cohorts > 1 && slot.last_step > last_collected_) {
+    violation(fmt::format("step {}: slot {} is of the cohort of step {}, which is in flight",
+                          plan.id, index, slot.last_step));
   }
   slot.last_step = plan.id;
   slot.blocks.resize(static_cast<size_t>(num_groups()));

@@ -20,6 +20,8 @@ class ForwardingOps : public ops::Ops {
   bool takes_drafts() const override { return inner_->takes_drafts(); }
   bool has_encode() const override { return inner_->has_encode(); }
   bool taps_mixers() const override { return inner_->taps_mixers(); }
+  bool ranks_share_memory() const override { return inner_->ranks_share_memory(); }
+  uint64_t progress() const override { return inner_->progress(); }
   int64_t available_memory() const override { return inner_->available_memory(); }
   ops::Comm* comm() override { return inner_->comm(); }
   Result<void> prepare(const ops::StepBounds& bounds) override { return inner_->prepare(bounds); }
@@ -45,6 +47,8 @@ class ForwardingOps : public ops::Ops {
   void gather_logits(const ops::GatherLogitsArgs& args) override {
     run(&ops::Ops::gather_logits, args);
   }
+  void tap_shares(const ops::TapSharesArgs& args) override { run(&ops::Ops::tap_shares, args); }
+  void sum_ranks(const ops::View& x) override { run(&ops::Ops::sum_ranks, x); }
   void encode(const ops::EncodeArgs& args) override { run(&ops::Ops::encode, args); }
   void sample(const ops::SampleArgs& args) override { run(&ops::Ops::sample, args); }
   void score(const ops::ScoreArgs& args) override { run(&ops::Ops::score, args); }

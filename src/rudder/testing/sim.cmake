@@ -24,7 +24,7 @@ endforeach()
 add_dependencies(asan_tests sim)
 
 set(mutant_sources ${sim_sources})
-foreach(room kv sched engine testing)
+foreach(room step kv sched engine testing)
   get_target_property(sources rudder_${room} SOURCES)
   get_target_property(directory rudder_${room} SOURCE_DIR)
   list(TRANSFORM sources PREPEND ${directory}/)

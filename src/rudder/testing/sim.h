@@ -40,6 +40,8 @@ struct SimCoverage {
   uint64_t constrained_sequences = 0;
   uint64_t constraint_failures = 0;
   uint64_t executor_deaths = 0;
+  uint64_t differing_ranks = 0;           // of groups: one sampled other tokens
+  uint64_t cohorts_beside = 0;            // steps launched beside others, of a pipeline
   uint64_t steered = 0;                   // requests that ran to their end
   uint64_t captured = 0;                  // tokens of such requests
   uint64_t scored = 0;                    // tokens of prompts

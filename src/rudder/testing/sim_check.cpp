@@ -277,11 +277,14 @@ bool SimEpisode::is_first_of_tenant(const Client& client) const {
 }
 
 void SimEpisode::check_step(bool more) {
-  require(executor_->violations().empty(),
-          executor_->violations().empty() ? "" : executor_->violations().front().c_str());
+  for (const FakeExecutor* rank : ranks_) {
+    require(rank->violations().empty(),
+            rank->violations().empty() ? "" : rank->violations().front().c_str());
+  }
   if (auto ok = core_->scheduler().check_integrity(); !ok) throw SimViolation{ok.error().message};
   note_started();
   const sched::SchedStats sched = core_->scheduler().stats();
+  check_devices(sched);
   if (auto ok = core_->tap_tables().rows().check_integrity(); !ok) {
     throw SimViolation{ok.error().message};
   }
@@ -299,6 +302,18 @@ void SimEpisode::check_step(bool more) {
     require(++idle_lag_ < capacity.max_in_flight + capacity.max_repeat,
             "ended requests free their blocks");
   }
+}
+
+// Ranks of a group, and cohorts of a pipeline.
+void SimEpisode::check_devices(const sched::SchedStats& sched) {
+  const bool has_differed = std::ranges::any_of(ranks_, &FakeExecutor::has_differed);
+  require(!has_differed || !core_->health(), "ranks that sample other tokens end the group");
+  const int64_t cohorts = config_.settings.num_cohorts;
+  const int64_t decodes = executor_->take_most_decodes();
+  if (cohorts == 1) return;
+  const int64_t running = std::max<int64_t>(num_running_, sched.num_running);
+  require(decodes <= (running + cohorts - 1) / cohorts, "a step decodes one cohort at most");
+  coverage_->cohorts_beside += decodes > 0 && sched.steps_in_flight > 1 ? 1 : 0;
 }
 
 void SimEpisode::check_gauges(const sched::SchedStats& sched) const {

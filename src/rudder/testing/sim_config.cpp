@@ -47,6 +47,28 @@ void draw_kv_groups(step::Capacity& capacity, SimRandom& random) {
   capacity.num_blocks *= capacity.kv_groups.size();
 }
 
+// A group of ranks, in a third of the episodes; cohorts of a pipeline in another third. More steps
+// are then in flight.
+void draw_devices(SimConfig& config, SimRandom& random) {
+  const int32_t kind = random.in(0, 2);
+  if (kind == 1) {
+    config.num_ranks = random.in(2, 3);
+    config.failing_rank = random.in(0, config.num_ranks - 1);
+    FakeOptions& fake = config.fake;
+    if (config.ending == SimEnding::kExecutorDies && random.one_in(2)) {
+      fake.differ_at = static_cast<step::StepId>(config.num_steps);
+      fake.fail_launch_at = 0;
+      fake.fail_collect_at = 0;
+    }
+  }
+  if (kind == 2) {
+    config.settings.num_cohorts = random.in(2, 4);
+    config.fake.num_cohorts = config.settings.num_cohorts;
+    int32_t& in_flight = config.fake.capacity.max_in_flight;
+    in_flight = std::max(in_flight, config.settings.num_cohorts);
+  }
+}
+
 }  // namespace
 
 SimConfig draw_config(SimRandom& random) {
@@ -109,6 +131,7 @@ SimConfig draw_config(SimRandom& random) {
   const auto is_whole = [](const step::KvGroup& group) { return group.window == 0; };
   capacity.guesses = capacity.max_draft > 0 && config.fake.seed % 2 == 0 &&
                      std::any_of(capacity.kv_groups.begin(), capacity.kv_groups.end(), is_whole);
+  draw_devices(config, random);
   return config;
 }
 

@@ -22,6 +22,9 @@ enum class SimEnding : uint8_t {
 
 struct SimConfig {
   FakeOptions fake;  // no clock yet
+  // Ranks of a group, each a fake of its own; its failures are those of one of them.
+  int32_t num_ranks = 1;
+  int32_t failing_rank = 0;
   engine::EngineSettings settings;
   engine::Entropy entropy;
   SimEnding ending = SimEnding::kDrain;

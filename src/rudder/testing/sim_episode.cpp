@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "rudder/step/group_executor.h"
 #include "rudder/testing/sim_constraint.h"
 #include "rudder/testing/tiny_tokenizer.h"
 
@@ -24,8 +25,8 @@ SimConfig config_of(SimRandom& random) {
 SimEpisode::SimEpisode(uint64_t seed, SimCoverage* coverage)
     : random_(seed), config_(config_of(random_)), coverage_(coverage), fake_(config_.fake) {
   fake_.clock = clock_.get();
-  auto executor = std::make_unique<FakeExecutor>(fake_);
-  executor_ = executor.get();
+  auto executor = make_executor();
+  executor_ = ranks_.front();
   auto captures = std::make_unique<FakeCaptures>(fake_.capacity.geometry);
   captures_ = captures.get();
   for (const auto& spec : config_.taps.captures) captures_->add(spec);
@@ -45,6 +46,23 @@ SimEpisode::SimEpisode(uint64_t seed, SimCoverage* coverage)
   core_ = std::move(*core);
 }
 
+std::unique_ptr<step::Executor> SimEpisode::make_executor() {
+  std::vector<std::unique_ptr<step::Executor>> ranks;
+  for (int32_t i = 0; i < config_.num_ranks; ++i) {
+    FakeOptions options = fake_;
+    options.moments = static_cast<uint64_t>(i);
+    if (i != config_.failing_rank) {
+      options.fail_launch_at = 0;
+      options.fail_collect_at = 0;
+      options.differ_at = 0;
+    }
+    auto rank = std::make_unique<FakeExecutor>(std::move(options));
+    ranks_.push_back(rank.get());
+    ranks.push_back(std::move(rank));
+  }
+  return step::GroupExecutor::of(std::move(ranks));
+}
+
 void SimEpisode::run() {
   while (step_ < config_.num_steps && !dead_) turn();
   note(NoteKind::kEnding, {}, static_cast<int64_t>(config_.ending), 0);
@@ -60,6 +78,7 @@ void SimEpisode::run() {
   coverage_->evictions += stats.evictions;
   coverage_->windowed_hits += executor_->windowed_hits();
   coverage_->late_results += stats.late_results;
+  coverage_->differing_ranks += std::ranges::any_of(ranks_, &FakeExecutor::has_differed) ? 1 : 0;
   coverage_->constrained_sequences += core_->stats().constrained_sequences;
   coverage_->repeats += stats.iterations - stats.steps;
   coverage_->drafts += stats.draft_tokens;
@@ -169,6 +188,7 @@ bool SimEpisode::advance() {
   if (random_.one_in(2)) captures_->answer_one();
   if (random_.one_in(4)) clock_->advance(random_.in(1, 3000));
   const int64_t before_us = clock_->now_us();
+  num_running_ = core_->scheduler().stats().num_running;
   const bool more = core_->step();
   check_step(more);
   check_deadlines(before_us);

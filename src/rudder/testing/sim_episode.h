@@ -97,6 +97,7 @@ class SimEpisode {
   void note_overtaken(const Client& started);
   bool is_first_of_tenant(const Client& client) const;
   void check_step(bool more);
+  void check_devices(const sched::SchedStats& sched);
   void check_gauges(const sched::SchedStats& sched) const;
   void check_clients();
   void check_deadlines(int64_t since_us) const;
@@ -113,7 +114,11 @@ class SimEpisode {
   SimCoverage* const coverage_;
   std::shared_ptr<VirtualClock> clock_ = std::make_shared<VirtualClock>();
   FakeOptions fake_;  // with the clock
-  FakeExecutor* executor_ = nullptr;
+  std::unique_ptr<step::Executor> make_executor();
+
+  std::vector<FakeExecutor*> ranks_;
+  FakeExecutor* executor_ = nullptr;  // the first of them
+  int64_t num_running_ = 0;           // before the turn
   FakeCaptures* captures_ = nullptr;
   std::vector<tap::ContentKey> pinned_;
   std::unique_ptr<engine::EngineCore> core_;

@@ -40,15 +40,16 @@ void print_coverage(const SimCoverage& c) {
       "late results {}, "
       "repeats {}, accepted {} of {} drafts, constrained sequences {}, failed constraints {}, "
       "executor "
-      "deaths {}, steered {}, "
+      "deaths {}, differing ranks {}, cohorts beside others {}, steered {}, "
       "captured tokens {}, scored tokens {}, steps waited for taps {}, tap evictions {}, most "
       "overtaken {}, by others {}, longest "
       "silence {} steps\n",
       c.episodes, c.requests, c.tokens, c.cached_tokens, c.windowed_hits, c.cancels, c.rejections,
       c.displaced, c.expired, c.preemptions, c.evictions, c.stop_strings, c.stop_rows, c.stop_ids,
       c.numerical, c.late_results, c.repeats, c.accepted_drafts, c.drafts, c.constrained_sequences,
-      c.constraint_failures, c.executor_deaths, c.steered, c.captured, c.scored, c.waited_for_taps,
-      c.tap_evictions, c.most_overtaken, c.most_overtaken_by_others, c.longest_silence);
+      c.constraint_failures, c.executor_deaths, c.differing_ranks, c.cohorts_beside, c.steered,
+      c.captured, c.scored, c.waited_for_taps, c.tap_evictions, c.most_overtaken,
+      c.most_overtaken_by_others, c.longest_silence);
 }
 
 // A long run in which something never happened has not tested it.
@@ -57,8 +58,8 @@ bool covers_everything(const SimCoverage& c) {
          c.expired && c.preemptions && c.evictions && c.stop_strings && c.stop_rows && c.stop_ids &&
          c.numerical && c.late_results && c.repeats && c.accepted_drafts &&
          c.drafts > c.accepted_drafts && c.constrained_sequences && c.constraint_failures &&
-         c.executor_deaths && c.steered && c.captured && c.scored && c.waited_for_taps &&
-         c.tap_evictions;
+         c.executor_deaths && c.differing_ranks && c.cohorts_beside && c.steered && c.captured &&
+         c.scored && c.waited_for_taps && c.tap_evictions;
 }
 
 int run_plain(const SimOptions& options) {

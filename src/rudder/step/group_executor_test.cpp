@@ -1,5 +1,5 @@
 // The executor of a group, over ranks that only pretend to compute.
-#include "rudder/exec/group_executor.h"
+#include "rudder/step/group_executor.h"
 
 #include <gtest/gtest.h>
 
@@ -7,11 +7,11 @@
 #include <memory>
 #include <vector>
 
-namespace rudder::exec {
+namespace rudder::step {
 namespace {
 
 // Samples `token` for every plan; or fails.
-class PretendedRank final : public step::Executor {
+class PretendedRank final : public Executor {
  public:
   struct Does {
     int32_t token = 7;
@@ -25,25 +25,25 @@ class PretendedRank final : public step::Executor {
 
   explicit PretendedRank(std::shared_ptr<Does> does) : does_(std::move(does)) {}
 
-  step::Capacity capacity() const override { return {.num_blocks = 8, .max_seq_len = 64}; }
-  Result<step::Ticket> launch(std::shared_ptr<const step::StepPlan> plan) override {
+  Capacity capacity() const override { return {.num_blocks = 8, .max_seq_len = 64}; }
+  Result<Ticket> launch(std::shared_ptr<const StepPlan> plan) override {
     ++does_->num_launched;
-    return step::Ticket{plan->id};
+    return Ticket{plan->id};
   }
-  Result<void> supply(step::Ticket /*ticket*/, std::span<const uint32_t> masks) override {
+  Result<void> supply(Ticket /*ticket*/, std::span<const uint32_t> masks) override {
     does_->num_masks += static_cast<int32_t>(masks.size());
     return {};
   }
-  Result<step::StepResult> collect(step::Ticket ticket) override {
+  Result<StepResult> collect(Ticket ticket) override {
     if (does_->fails) return fail(ErrorCode::kInternal, "this rank failed");
-    step::StepResult result;
+    StepResult result;
     result.id = ticket.id - does_->late_steps;
-    step::SeqResult& seq = result.seqs.emplace_back();
+    SeqResult& seq = result.seqs.emplace_back();
     seq.tokens = {does_->token};
     seq.logprobs.push_back({.logprob = does_->logprob, .rank = 1, .top = {}});
     return result;
   }
-  bool ready(step::Ticket /*ticket*/) override { return does_->is_ready; }
+  bool ready(Ticket /*ticket*/) override { return does_->is_ready; }
 
  private:
   const std::shared_ptr<Does> does_;
@@ -51,22 +51,22 @@ class PretendedRank final : public step::Executor {
 
 struct Group {
   explicit Group(int count) {
-    std::vector<std::unique_ptr<step::Executor>> made;
+    std::vector<std::unique_ptr<Executor>> made;
     for (int i = 0; i < count; ++i) {
       ranks.push_back(std::make_shared<PretendedRank::Does>());
       made.push_back(std::make_unique<PretendedRank>(ranks.back()));
     }
     executor = GroupExecutor::of(std::move(made));
   }
-  Result<step::StepResult> step(uint64_t id) {
-    auto plan = std::make_shared<step::StepPlan>();
+  Result<StepResult> step(uint64_t id) {
+    auto plan = std::make_shared<StepPlan>();
     plan->id = id;
-    RUDDER_TRY(const step::Ticket ticket, executor->launch(std::move(plan)));
+    RUDDER_TRY(const Ticket ticket, executor->launch(std::move(plan)));
     return executor->collect(ticket);
   }
 
   std::vector<std::shared_ptr<PretendedRank::Does>> ranks;
-  std::unique_ptr<step::Executor> executor;
+  std::unique_ptr<Executor> executor;
 };
 
 TEST(GroupExecutor, EveryRankGetsEveryPlanAndMask) {
@@ -112,11 +112,11 @@ TEST(GroupExecutor, RanksThatDifferAreAFaultThatStays) {
 }
 
 TEST(GroupExecutor, OneThatIsAloneIsItself) {
-  std::vector<std::unique_ptr<step::Executor>> alone;
+  std::vector<std::unique_ptr<Executor>> alone;
   alone.push_back(std::make_unique<PretendedRank>(std::make_shared<PretendedRank::Does>()));
-  const step::Executor* const raw = alone[0].get();
+  const Executor* const raw = alone[0].get();
   EXPECT_EQ(GroupExecutor::of(std::move(alone)).get(), raw);
 }
 
 }  // namespace
-}  // namespace rudder::exec
+}  // namespace rudder::step
