@@ -36,7 +36,7 @@ struct LoadedModel {
   model::ModelSpec spec;  // of the whole model
   MemoryBudget memory;    // of the rank that needs most
   // Over the executor's weights, which outlive its use; null where there is no capture, the backend
-  // has no reader, or several ranks share the head.
+  // has no reader, or ranks that do not share their memory have the head.
   std::shared_ptr<steer::capture::Lens> lens;
 };
 
