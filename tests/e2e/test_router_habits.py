@@ -1,6 +1,8 @@
 """What routers and gateways add to requests: headers and fields at their defaults. None of it changes or ends a request."""
 
+import concurrent.futures
 import json
+import time
 
 import pytest
 
@@ -103,3 +105,25 @@ def test_a_version_is_a_version(server):
 def test_a_priority_orders_and_is_any_whole_number(server, plain):
     for priority in (-5, 0, 7):
         assert ask(server, {"priority": priority}).json()["choices"] == plain
+
+
+def test_a_picker_that_polls_the_load_sees_it_and_costs_little():
+    """llm-d's endpoint picker reads /metrics 20 times a second, under vLLM's names, while requests run."""
+    waiting, running, cache = "vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc"
+    with serving("--metrics-prefix", "vllm", "--max-num-seqs", "2") as server:
+        before = server.processor_seconds()
+        for _ in range(100):
+            server.metrics()
+        assert (server.processor_seconds() - before) / 100 <= 0.01  # of a core, for one answer
+        seen = []
+        body = {"prompt": PROMPT, "max_tokens": 200, "temperature": 1, "ignore_eos": True}
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:
+            answers = [pool.submit(HTTP.post, server.url + "/v1/completions", json=body, timeout=120) for _ in range(6)]
+            while not all(answer.done() for answer in answers):
+                values = server.metrics()
+                seen.append([sum(v for k, v in values.items() if k.split("{")[0] == name) for name in (waiting, running, cache)])
+                time.sleep(0.05)
+        assert all(answer.result().status_code == 200 for answer in answers)
+        most = [max(values) for values in zip(*seen, strict=True)]
+        assert most[0] >= 1 and most[1] == 2 and 0 < most[2] <= 1, most
+        assert [server.metric(name) for name in (waiting, running)] == [0, 0]

@@ -54,11 +54,12 @@ void draw_devices(SimConfig& config, SimRandom& random) {
   if (kind == 1) {
     config.num_ranks = random.in(2, 3);
     config.failing_rank = random.in(0, config.num_ranks - 1);
-    FakeOptions& fake = config.fake;
-    if (config.ending == SimEnding::kExecutorDies && random.one_in(2)) {
-      fake.differ_at = static_cast<step::StepId>(config.num_steps);
-      fake.fail_launch_at = 0;
-      fake.fail_collect_at = 0;
+    if (random.one_in(3)) {
+      const auto num_steps = static_cast<int32_t>(config.num_steps);
+      config.ending = SimEnding::kExecutorDies;
+      config.fake.differ_at = static_cast<step::StepId>(random.in(num_steps / 4, num_steps));
+      config.fake.fail_launch_at = 0;
+      config.fake.fail_collect_at = 0;
     }
   }
   if (kind == 2) {
