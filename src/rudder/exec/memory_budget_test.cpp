@@ -72,7 +72,7 @@ TEST(MemoryBudget, ADraftModelAndItsKvAreCounted) {
                                    .vocab_size = 160,
                                    .max_draft = 3};
   EXPECT_EQ(with->draft_bytes,
-            1000 + ModelProposer::device_bytes(draft, capacity, tensor::DType::kF32));
+            1000 + ModelProposer::device_bytes(draft, nullptr, capacity, tensor::DType::kF32));
   EXPECT_EQ(with->draft_kv_bytes, draft_kv_layout(draft, tensor::DType::kF32, 16)->block_bytes);
   EXPECT_GT(with->draft_kv_bytes, 0);
   EXPECT_EQ(with->num_blocks, without->num_blocks);
