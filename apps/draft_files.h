@@ -12,8 +12,8 @@
 
 namespace rudder::apps {
 
-// Null where the method needs none. An Error names speculative-config.model: the folder is no model,
-// or a token of its tokenizer is another than the model's. A head has no tokenizer.
+// Null where the method needs none. An Error names speculative-config.model: the folder is no
+// model, or a token of its tokenizer is another than the model's. A head has no tokenizer.
 Result<std::shared_ptr<const weights::Checkpoint>> open_draft_files(
     const draft::Speculation& speculation, const text::Tokenizer& tokenizer);
 

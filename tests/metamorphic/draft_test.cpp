@@ -212,7 +212,8 @@ TEST_P(Drafts, DraftHeadAsPlainDecoding) {
   uint64_t num_preemptions = 0;
   for (const bool is_paced : {false, true}) {
     for (const Way& way : ways()) {
-      const bool shares_embedding = way.in_flight == 1 && testing::tiny_spec(arch()).embed_scale == 1;
+      const bool shares_embedding =
+          way.in_flight == 1 && testing::tiny_spec(arch()).embed_scale == 1;
       const auto executor = head_executor(way.device, arch(), shares_embedding, tight);
       sched::SchedSettings drafting = settings(way.budget, way.in_flight);
       drafting.pace_drafts = is_paced;
@@ -229,7 +230,8 @@ TEST_P(Drafts, DraftHeadAsPlainDecoding) {
   }
 }
 
-// Notes what an executor guesses, by the first token of the sequence and the tokens before the guess.
+// Notes what an executor guesses, by the first token of the sequence and the tokens before the
+// guess.
 class GuessNotes final : public step::Executor {
  public:
   explicit GuessNotes(step::Executor& inner) : inner_(inner) {}

@@ -183,10 +183,10 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
                    (plan.has_lens ? HeadLens::device_bytes(spec) + ask.taps.reader_bytes : 0);
 
   const auto draft_bytes = [&] {
-    return ask.draft == nullptr ? 0
-                                : ask.draft_weight_bytes +
-                                      ModelProposer::device_bytes(*ask.draft, ask.draft_head,
-                                                                  capacity(), dtypes.act);
+    return ask.draft == nullptr
+               ? 0
+               : ask.draft_weight_bytes + ModelProposer::device_bytes(*ask.draft, ask.draft_head,
+                                                                      capacity(), dtypes.act);
   };
   plan.draft_bytes = draft_bytes();
   if (ask.draft != nullptr) {

@@ -35,8 +35,8 @@ struct MemoryAsk {
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
   int32_t max_draft = 0;
-  const model::ModelSpec* draft = nullptr;  // a model that guesses; null: none does
-  int64_t draft_weight_bytes = 0;           // its weights
+  const model::ModelSpec* draft = nullptr;           // a model that guesses; null: none does
+  int64_t draft_weight_bytes = 0;                    // its weights
   const model::DraftHeadSpec* draft_head = nullptr;  // where a head guesses; `draft` is its layer
   TapAsk taps = {};
   ops::Rank rank = {};  // whose memory it is

@@ -96,8 +96,8 @@ Result<model::HiddenPool> make_hidden_pool(const model::DraftHeadSpec& head, ops
                          .block_size = capacity.block_size,
                          .group_layers = capacity.kv_groups[group].layers};
   RUDDER_TRY(pool.rows,
-             ops.allocate(ops.act_dtype(), {int64_t{capacity.num_blocks} * capacity.block_size,
-                                            head.aux_width()}));
+             ops.allocate(ops.act_dtype(),
+                          {int64_t{capacity.num_blocks} * capacity.block_size, head.aux_width()}));
   return pool;
 }
 
@@ -132,8 +132,7 @@ int64_t ModelProposer::device_bytes(const model::ModelSpec& spec, const model::D
   const int64_t workspace =
       head == nullptr ? model::Decoder::workspace_bytes(spec, limits_of(own), act)
                       : model::head_workspace_bytes(*head, limits_of(own), own.num_slots, act);
-  return workspace +
-         StepBuffers::device_bytes(own, StepBuffers::Counts::kNone);
+  return workspace + StepBuffers::device_bytes(own, StepBuffers::Counts::kNone);
 }
 
 Result<void> ModelProposer::prepare(KvLayout layout, bool has_graphs) {

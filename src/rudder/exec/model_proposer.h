@@ -8,11 +8,11 @@
 // those that the step sampled. What a rejected guess left in its KV is overwritten by that. Its KV
 // of a block that sequences share is the same whoever wrote it.
 //
-// A draft head (model/draft_head.h) takes the place of a second decoder: it runs the pair of a token
-// and the one behind it at the position of the first, from rows that the model's decoder keeps in
-// the same blocks. So token p is run at position p - 1, and the first token of a sequence alone is
-// not. The last pair of a block belongs to a token behind the block: where sequences that share the
-// block go on differently, that one pair is of the one that wrote it last.
+// A draft head (model/draft_head.h) takes the place of a second decoder: it runs the pair of a
+// token and the one behind it at the position of the first, from rows that the model's decoder
+// keeps in the same blocks. So token p is run at position p - 1, and the first token of a sequence
+// alone is not. The last pair of a block belongs to a token behind the block: where sequences that
+// share the block go on differently, that one pair is of the one that wrote it last.
 //
 // Guesses are iterations of one step of single tokens, as `repeat` has them: the device hands each
 // token to the next iteration, and the host waits once, for all of them. The device's state of

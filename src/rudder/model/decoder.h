@@ -1,6 +1,6 @@
-// Decoder: the forward pass of a model; that of a draft head is head_decoder.h. It calls macro-ops layer by layer as ModelSpec says, and sees no
-// backend. exec makes it once; the executor's worker thread uses it. It allocates all buffers at
-// construction, for the largest step.
+// Decoder: the forward pass of a model; that of a draft head is head_decoder.h. It calls macro-ops
+// layer by layer as ModelSpec says, and sees no backend. exec makes it once; the executor's worker
+// thread uses it. It allocates all buffers at construction, for the largest step.
 #pragma once
 
 #include <algorithm>
@@ -63,8 +63,8 @@ struct DecoderLimits {
 };
 
 // Where a decoder keeps the rows that enter some layers, for a draft head to read: those of a token
-// at its place in the blocks of a KV group, side by side in the order of `layers`. They live as long
-// as the token's KV, and are written where it is.
+// at its place in the blocks of a KV group, side by side in the order of `layers`. They live as
+// long as the token's KV, and are written where it is.
 struct HiddenPool {
   ops::View rows;               // [num_blocks * block_size, layers.size() * hidden] act
   std::vector<int32_t> layers;  // none: nothing is kept

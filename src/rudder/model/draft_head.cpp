@@ -27,10 +27,10 @@ constexpr const char* kEmbedding = "embed_tokens.weight";
 Result<void> check_architecture(const HfConfig& config) {
   RUDDER_TRY(const std::vector<std::string> names, config.strings("architectures"));
   if (names.size() == 1 && names[0].find("Eagle3") != std::string::npos) return {};
-  return fail(ErrorCode::kUnsupported,
-              fmt::format("'{}' is no EAGLE-3 head: LlamaForCausalLMEagle3 is one",
-                          fmt::join(names, ", ")),
-              config.where("architectures"));
+  return fail(
+      ErrorCode::kUnsupported,
+      fmt::format("'{}' is no EAGLE-3 head: LlamaForCausalLMEagle3 is one", fmt::join(names, ", ")),
+      config.where("architectures"));
 }
 
 Result<void> read_aux_layers(const HfConfig& config, DraftHeadSpec& spec) {
@@ -218,8 +218,8 @@ Result<DraftHeadSpec> read_draft_head(const Checkpoint& checkpoint) {
                 fmt::format("a head of {} layers: it may have one", spec.layer.layers.size()),
                 config.where("num_hidden_layers"));
   }
-  RUDDER_TRY(const int64_t draft_vocab, config.integer_or("draft_vocab_size", spec.layer.vocab, 1,
-                                                          spec.layer.vocab));
+  RUDDER_TRY(const int64_t draft_vocab,
+             config.integer_or("draft_vocab_size", spec.layer.vocab, 1, spec.layer.vocab));
   spec.draft_vocab = static_cast<int32_t>(draft_vocab);
   RUDDER_TRY(const int64_t target_hidden,
              config.integer_or("target_hidden_size", spec.layer.hidden, 1, 1 << 20));
@@ -246,21 +246,22 @@ Result<void> fit_draft_head(const ModelSpec& target, DraftHeadSpec& head) {
                               target.hidden));
   }
   if (head.layer.vocab != target.vocab) {
-    return refuse(fmt::format("the head is of {} tokens, the model of {}", head.layer.vocab,
-                              target.vocab));
+    return refuse(
+        fmt::format("the head is of {} tokens, the model of {}", head.layer.vocab, target.vocab));
   }
   if (!head.has_embedding && head.layer.hidden != target.hidden) {
-    return refuse(fmt::format("the head has rows of {} and no embedding of its own, the model's "
-                              "has {}",
-                              head.layer.hidden, target.hidden));
+    return refuse(
+        fmt::format("the head has rows of {} and no embedding of its own, the model's "
+                    "has {}",
+                    head.layer.hidden, target.hidden));
   }
   if (!head.has_embedding && target.embed_scale != 1) {
     return refuse("the head has no embedding of its own, and the model scales what it has");
   }
   if (head.aux_layers.empty()) head.aux_layers = default_aux_layers(target.layers.size());
   if (head.aux_layers.size() != static_cast<size_t>(head.num_aux)) {
-    return refuse(fmt::format("the head reads {} layers, its config does not say which",
-                              head.num_aux));
+    return refuse(
+        fmt::format("the head reads {} layers, its config does not say which", head.num_aux));
   }
   for (const int32_t layer : head.aux_layers) {
     if (layer >= 0 && layer < std::ssize(target.layers)) continue;

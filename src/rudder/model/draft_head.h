@@ -29,11 +29,11 @@ struct DraftHeadSpec {
   int32_t draft_vocab = 0;
   // In the order of fc's inputs; empty: default_aux_layers of the model.
   std::vector<int32_t> aux_layers;
-  int32_t num_aux = 3;                // of them
-  bool norm_before_fc = false;        // an RMS norm of a(t)
+  int32_t num_aux = 3;          // of them
+  bool norm_before_fc = false;  // an RMS norm of a(t)
   bool norm_before_residual = false;
   bool norm_output = false;
-  bool has_embedding = false;         // else e(t) is the model's
+  bool has_embedding = false;  // else e(t) is the model's
 
   int64_t aux_width() const { return int64_t{num_aux} * target_hidden; }
 };

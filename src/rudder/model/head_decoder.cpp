@@ -116,9 +116,8 @@ View HeadDecoder::join(const ForwardBatch& batch, const View& g) {
 View HeadDecoder::head(const View& h, const ForwardBatch& batch) {
   const View last = normed(h, weights_.final_norm, buffers_.layer.normed);
   if (!batch.feedback_rows.empty()) {
-    ops_.place_rows({.x = spec_.norm_output ? last : h,
-                     .rows = batch.feedback_rows,
-                     .out = buffers_.feedback});
+    ops_.place_rows(
+        {.x = spec_.norm_output ? last : h, .rows = batch.feedback_rows, .out = buffers_.feedback});
   }
   const Operand in = products_.operand_of(weights_.head, last, buffers_.layer.delta);
   const View logits = shaped(buffers_.layer.logits, h.shape[0], spec_.layer.vocab);
@@ -156,12 +155,10 @@ View HeadDecoder::forward(const ForwardBatch& batch) {
   const ops::LinearWeight& output = weights_.attention.out;
   const View mixer_out = products_.project(
       output, products_.operand_of(output, mixed.out, mixed.free), buffers_.layer.delta);
-  const Operand in = products_.empty_operand(weights_.mlp.input(), x.shape[0], buffers_.layer.normed);
-  ops_.residual_norm({.x = x,
-                      .delta = mixer_out,
-                      .norm = weights_.mlp_norm,
-                      .out = in.x,
-                      .out_scale = in.scale});
+  const Operand in =
+      products_.empty_operand(weights_.mlp.input(), x.shape[0], buffers_.layer.normed);
+  ops_.residual_norm(
+      {.x = x, .delta = mixer_out, .norm = weights_.mlp_norm, .out = in.x, .out_scale = in.scale});
   const View mlp_out = feed_forward(*gated_mlp_of(spec_.layer.layers[0]), weights_.mlp, in, {},
                                     step, buffers_.layer.delta);
   ops_.residual_norm({.x = x, .delta = mlp_out});
@@ -192,9 +189,9 @@ Result<void> prepare_head(const DraftHeadSpec& spec, const DraftHeadWeights& wei
 
 Result<std::unique_ptr<Decoder>> make_head_decoder(const DraftHeadSpec& spec,
                                                    const DraftHeadWeights& weights,
-                                                   const HeadSource& source,
-                                                   const ops::KvLayer& kv, ops::Ops& ops,
-                                                   const DecoderLimits& limits, int32_t num_slots) {
+                                                   const HeadSource& source, const ops::KvLayer& kv,
+                                                   ops::Ops& ops, const DecoderLimits& limits,
+                                                   int32_t num_slots) {
   RUDDER_CHECK(spec.layer.layers.size() == 1 && weights.fc.in == spec.aux_width() &&
                weights.attention.qkv.in == 2 * spec.layer.hidden &&
                weights.head.out == spec.draft_vocab && source.rows.shape[1] == spec.aux_width());
@@ -206,8 +203,8 @@ Result<std::unique_ptr<Decoder>> make_head_decoder(const DraftHeadSpec& spec,
   RUDDER_TRY(buffers.joined, ops.allocate(act, {sizes.joined}));
   RUDDER_TRY(buffers.feedback, ops.allocate(act, {num_slots, spec.layer.hidden}));
   RUDDER_TRY(buffers.logits, ops.allocate(DType::kF32, {sizes.logits}));
-  auto decoder = std::make_unique<HeadDecoder>(spec, weights, source, kv, ops, limits,
-                                               std::move(buffers));
+  auto decoder =
+      std::make_unique<HeadDecoder>(spec, weights, source, kv, ops, limits, std::move(buffers));
   RUDDER_TRY_VOID(prepare_head(spec, weights, kv, ops, limits));
   return decoder;
 }

@@ -23,9 +23,9 @@ struct HeadSource {
 // more_logits() and hidden() are not for it.
 Result<std::unique_ptr<Decoder>> make_head_decoder(const DraftHeadSpec& spec,
                                                    const DraftHeadWeights& weights,
-                                                   const HeadSource& source,
-                                                   const ops::KvLayer& kv, ops::Ops& ops,
-                                                   const DecoderLimits& limits, int32_t num_slots);
+                                                   const HeadSource& source, const ops::KvLayer& kv,
+                                                   ops::Ops& ops, const DecoderLimits& limits,
+                                                   int32_t num_slots);
 
 // Device bytes that it allocates.
 int64_t head_workspace_bytes(const DraftHeadSpec& spec, const DecoderLimits& limits,

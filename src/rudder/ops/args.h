@@ -190,8 +190,8 @@ struct PlaceRowsArgs {
   View out;  // [N, out_width] likewise; no two rows go to the same place
   int64_t column = 0;
   // Above 0: `rows` are KV slots in blocks of so many tokens (QkvPrepArgs.kv_slot) of a KV group of
-  // `group_layers` layers, and row(t) = rows[t] / block_size / group_layers * block_size + rows[t] %
-  // block_size: places of tokens in the group's blocks.
+  // `group_layers` layers, and row(t) = rows[t] / block_size / group_layers * block_size + rows[t]
+  // % block_size: places of tokens in the group's blocks.
   int32_t block_size = 0;
   int32_t group_layers = 1;
 };
