@@ -12,6 +12,7 @@
 #include "rudder/draft/ngram_proposer.h"
 #include "rudder/draft/suffix_proposer.h"
 #include "rudder/testing/async_ops.h"
+#include "rudder/testing/forwarding_ops.h"
 #include "rudder/testing/random_proposer.h"
 #include "rudder/testing/tape_ops.h"
 
@@ -273,40 +274,48 @@ class GuessNotes final : public step::Executor {
 };
 
 // What a head guesses behind a token depends on the tokens before it alone: not on the steps that
-// ran them, on what else was in them, on preemption or on which blocks they lie in.
+// ran them, on what else was in them, on preemption, on which blocks they lie in or on who computed
+// these.
 TEST_P(Drafts, GuessesOfAHeadDependOnTheTokensAlone) {
   if (!keeps_every_token(arch())) GTEST_SKIP() << "a draft head needs a group without a window";
   if (!backend().make()->runs_draft_heads()) GTEST_SKIP() << "it runs no draft heads";
   std::vector<Ask> asks = random_asks(12, 43, 80);
   for (size_t i = 0; i < asks.size(); ++i) {
     asks[i].arrival = static_cast<int32_t>(i / 6 * 12);
-    // Sequences that share no block: the last pair of a shared one is of who wrote it last.
+    // Different sequences share no block: the last pair of a shared one is of who wrote it last.
     asks[i].prompt[0] = static_cast<int32_t>(i);
   }
-  const auto guesses_of = [](const Way& way, const step::Capacity& capacity,
-                             const std::vector<Ask>& of, uint64_t* preemptions) {
+  for (size_t i = 0; i < 6; ++i) {  // the same again, from what the first ones left
+    asks.push_back(asks[i]);
+    asks.back().arrival = 60;
+  }
+  using Notes = std::map<std::pair<int32_t, size_t>, std::vector<int32_t>>;
+  uint64_t preemptions = 0;
+  int64_t cached = 0;
+  const auto guesses_of = [&](const Way& way, const step::Capacity& capacity,
+                              const std::vector<Ask>& of) -> Notes {
     const auto executor = head_executor(way.device, arch(), false, capacity);
     GuessNotes noting(*executor);
-    *preemptions += run(noting, settings(way.budget, way.in_flight), of).stats.preemptions;
+    const Outcome outcome = run(noting, settings(way.budget, way.in_flight), of);
+    preemptions += outcome.stats.preemptions;
+    for (const Got& got : outcome.got) cached += got.cached_tokens;
     return noting.notes;
   };
   step::Capacity roomy = kRoomy;
   roomy.max_draft = kTight.max_draft;
-  uint64_t preemptions = 0;
-  std::map<std::pair<int32_t, size_t>, std::vector<int32_t>> alone;
-  for (const Ask& ask : asks) {
-    Ask first = ask;
+  Notes alone;
+  for (size_t i = 0; i < 12; ++i) {
+    Ask first = asks[i];
     first.arrival = 0;
-    alone.merge(guesses_of({backend(), 96, 1}, roomy, {first}, &preemptions));
+    alone.merge(guesses_of({backend(), 96, 1}, roomy, {first}));
   }
   EXPECT_EQ(preemptions, 0u);
-  step::Capacity tight = kTight;
-  tight.num_blocks = kFewBlocks;
-  for (const Way& way : ways()) {
+  EXPECT_EQ(cached, 0);
+  const auto expect_same_guesses = [&](const Way& way, const step::Capacity& capacity) {
     size_t num_compared = 0;
-    for (const auto& [behind, guess] : guesses_of(way, tight, asks, &preemptions)) {
+    for (const auto& [behind, guess] : guesses_of(way, capacity, asks)) {
       const auto found = alone.find(behind);
-      if (found == alone.end()) continue;  // other drafts were right by chance
+      if (found == alone.end()) continue;  // another draft was right by chance
       const size_t count = std::min(guess.size(), found->second.size());
       EXPECT_TRUE(std::equal(guess.begin(), guess.begin() + static_cast<std::ptrdiff_t>(count),
                              found->second.begin()))
@@ -314,10 +323,15 @@ TEST_P(Drafts, GuessesOfAHeadDependOnTheTokensAlone) {
       num_compared += count;
     }
     EXPECT_GT(num_compared, 300u);
-  }
+  };
+  step::Capacity tight = kTight;
+  tight.num_blocks = kFewBlocks;
+  for (const Way& way : ways()) expect_same_guesses(way, tight);
   if (!gives_blocks_back(arch())) {
     EXPECT_GT(preemptions, 0u);
   }
+  expect_same_guesses({backend(), 64, 3}, roomy);
+  EXPECT_GT(cached, 0);
 }
 
 // A model that guesses for itself is right about every greedy token: so its KV is that of the
@@ -389,6 +403,20 @@ TEST(DraftModel, WhatItCannotGuessForIsRefused) {
   EXPECT_EQ(where(spec, whole, 513), "speculative-config.model");
   const step::KvGroup window = {.window = 8};
   EXPECT_EQ(where(spec, step::KvGroups({&window, 1}), 512), "speculative-config.model");
+}
+
+class HeadlessOps final : public testing::PassingOps {
+ public:
+  HeadlessOps() : PassingOps(cpu::make_reference_ops()) {}
+  bool runs_draft_heads() const override { return false; }
+};
+
+TEST(DraftHead, ABackendWithoutItsOpsIsRefused) {
+  EXPECT_TRUE(exec::check_runs_heads(*cpu::make_reference_ops()));
+  const auto refused = exec::check_runs_heads(HeadlessOps());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(refused.error().where, "speculative-config.method");
 }
 
 TEST(DraftHead, WhatItWasNotMadeForIsRefused) {
