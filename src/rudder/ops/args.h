@@ -182,6 +182,28 @@ struct GatherRowsArgs {
   View out;   // [R, width] likewise
 };
 
+// Copies rows to rows of a wider tensor: out[row(t), column .. column + width) = x[t].
+struct PlaceRowsArgs {
+  View x;  // [T, width] of any dtype
+  // [T] i32: row(t) = rows[t]; below 0: row t is not placed. Empty: row(t) = t.
+  View rows = {};
+  View out;  // [N, out_width] likewise; no two rows go to the same place
+  int64_t column = 0;
+  // Above 0: `rows` are KV slots in blocks of so many tokens (QkvPrepArgs.kv_slot) of a KV group of
+  // `group_layers` layers, and row(t) = rows[t] / block_size / group_layers * block_size + rows[t]
+  // % block_size: places of tokens in the group's blocks.
+  int32_t block_size = 0;
+  int32_t group_layers = 1;
+};
+
+// Logits of some tokens as logits of all: out[r, ids[j]] = x[r, j], every other one the lowest
+// float.
+struct SpreadLogitsArgs {
+  View x;    // [R, count] f32
+  View ids;  // [count] i32, distinct tokens
+  View out;  // [R, vocab] f32
+};
+
 // Quantises row by row: scale = max |x| / 448, out = x / scale, rounded to nearest even; NaN stays
 // NaN; a row of zeros gives zeros. Ops that write F8E4M3 themselves use the same formula.
 struct QuantiseArgs {

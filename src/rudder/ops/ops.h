@@ -49,6 +49,9 @@ class Ops {
   virtual std::unique_ptr<Ops> make_reader() const { return nullptr; }
   virtual int64_t reader_bytes() const { return 0; }  // of device memory, beside what it allocates
 
+  // Whether place_rows() and spread_logits() are there, which draft heads need.
+  virtual bool runs_draft_heads() const { return false; }
+
   // Whether encode() is there.
   virtual bool has_encode() const { return false; }
 
@@ -116,6 +119,12 @@ class Ops {
   virtual void quantise(const QuantiseArgs& args) = 0;
   virtual void gather_rows(const GatherRowsArgs& args) = 0;
   virtual void logits(const LogitsArgs& args) = 0;
+  virtual void place_rows(const PlaceRowsArgs& /*args*/) {
+    RUDDER_CHECK(false, "{} runs no draft heads", name());
+  }
+  virtual void spread_logits(const SpreadLogitsArgs& /*args*/) {
+    RUDDER_CHECK(false, "{} runs no draft heads", name());
+  }
   // Of ranks alone.
   virtual void gather_logits(const GatherLogitsArgs& /*args*/) {
     RUDDER_CHECK(false, "{} is no rank of a group", name());
