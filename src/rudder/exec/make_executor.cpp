@@ -61,6 +61,7 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
   const ExecSettings& settings = division.settings;
   const StepLimits& limits = division.limits;
   const ops::Rank rank = ops::rank_of(ops);
+  const bool is_whole = rank.is_alone() && stage.count == 1;
   RUDDER_TRY(const model::ModelSpec part, model::shard_spec(division.spec, rank));
   model::ModelSpec draft;
   model::WeightBudget draft_weights;
@@ -96,7 +97,8 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
                               .reads_aside = ops.has_reader() && rank.is_alone(),
                               .reader_bytes = ops.reader_bytes(),
                               .encodes = ops.has_encode() && rank.is_alone(),
-                              .taps_mixers = ops.taps_mixers()},
+                              .taps_mixers = ops.taps_mixers(),
+                              .patterns = ops.has_patterns() && is_whole},
                      .rank = rank,
                      .stage = stage,
                      .max_in_flight = division.max_in_flight()}));

@@ -1,5 +1,6 @@
 #include "rudder/steer/capture/consumer.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "rudder/base/check.h"
@@ -15,6 +16,17 @@ T element(std::span<const std::byte> row, size_t i) {
 }
 
 }  // namespace
+
+std::span<const std::byte> RowBatch::pattern(const Record& record, const PatternLayout& layout,
+                                             int32_t head, size_t item_bytes) const {
+  const auto& [layer, keys, heads] = layout.pattern;
+  const auto found = std::ranges::lower_bound(heads, head);
+  RUDDER_CHECK(found != heads.end() && *found == head, "head {} of layer {}", head, layer);
+  const auto first = static_cast<size_t>(found - heads.begin()) * static_cast<size_t>(keys);
+  const auto count = static_cast<size_t>(std::min(record.position + 1, keys));
+  return {chunk->data.get() + record.begin + layout.offset + first * item_bytes,
+          count * item_bytes};
+}
 
 std::string_view dtype_spelling(tensor::DType dtype) {
   if (dtype == tensor::DType::kBF16) return "bfloat16";

@@ -173,6 +173,14 @@ std::shared_ptr<Seat> ThreadedDispatcher::make_seat(const std::shared_ptr<OpenRe
     seat->info.rows.push_back(
         {point, offset * item_bytes, static_cast<size_t>(width) * item_bytes, width});
   }
+  for (const tap::CapturePattern& wanted : ask.patterns) {
+    const tap::CaptureSet& set = *asked.spec->set;
+    const auto at =
+        std::ranges::lower_bound(set.patterns, wanted.layer, {}, &tap::CapturePattern::layer);
+    const size_t part = set.points.size() + static_cast<size_t>(at - set.patterns.begin());
+    seat->info.patterns.push_back(
+        {*at, static_cast<size_t>(asked.spec->offsets[part]) * item_bytes});
+  }
   seat->info.request_id = asked.request_id;
   seat->info.tenant = asked.tenant;
   seat->info.choice = asked.choice;
