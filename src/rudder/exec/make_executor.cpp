@@ -61,7 +61,6 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
   const ExecSettings& settings = division.settings;
   const StepLimits& limits = division.limits;
   const ops::Rank rank = ops::rank_of(ops);
-  const bool is_whole = rank.is_alone() && stage.count == 1;
   RUDDER_TRY(const model::ModelSpec part, model::shard_spec(division.spec, rank));
   model::ModelSpec draft;
   model::WeightBudget draft_weights;
@@ -98,7 +97,7 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
                               .reader_bytes = ops.reader_bytes(),
                               .encodes = ops.has_encode() && rank.is_alone(),
                               .taps_mixers = ops.taps_mixers(),
-                              .patterns = ops.has_patterns() && is_whole},
+                              .patterns = ops.has_patterns() && rank.is_alone()},
                      .rank = rank,
                      .stage = stage,
                      .max_in_flight = division.max_in_flight()}));

@@ -164,8 +164,8 @@ Result<ParsedAsk> parse_ask(const json::object& object, int32_t consumer, const 
   RUDDER_TRY(parsed.ask.patterns, parser.option_patterns(options, path));
   if (!parsed.ask.patterns.empty() && !context.limits.patterns) {
     return fail(ErrorCode::kUnsupported,
-                "this server captures no attention patterns: that takes the CPU backend, and a "
-                "model that is not divided (--tensor-parallel-size, --pipeline-parallel-size)",
+                "this server captures no attention patterns: that takes the CPU backend without "
+                "--tensor-parallel-size above 1",
                 path + ".patterns");
   }
   const json::value* sites = object.if_contains("sites");
