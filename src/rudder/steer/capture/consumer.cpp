@@ -17,6 +17,33 @@ T element(std::span<const std::byte> row, size_t i) {
 
 }  // namespace
 
+std::vector<RowLayout> row_layouts(const CaptureSpec& spec, const Ask& ask,
+                                   const tap::Geometry& geometry) {
+  const size_t item_bytes = tensor::dtype_bytes(geometry.dtype);
+  std::vector<RowLayout> layouts;
+  for (const int32_t number : ask.points) {
+    const tap::CapturePoint& point = spec.set->points[static_cast<size_t>(number)];
+    const auto offset = static_cast<size_t>(spec.offsets[static_cast<size_t>(number)]);
+    const int32_t width = geometry.width(point.point);
+    layouts.push_back({point, offset * item_bytes, static_cast<size_t>(width) * item_bytes, width});
+  }
+  return layouts;
+}
+
+std::vector<PatternLayout> pattern_layouts(const CaptureSpec& spec, const Ask& ask,
+                                           const tap::Geometry& geometry) {
+  const size_t item_bytes = tensor::dtype_bytes(geometry.dtype);
+  const std::vector<tap::CapturePattern>& all = spec.set->patterns;
+  std::vector<PatternLayout> layouts;
+  for (const tap::CapturePattern& wanted : ask.patterns) {
+    const auto at = std::ranges::lower_bound(all, wanted.layer, {}, &tap::CapturePattern::layer);
+    RUDDER_CHECK(at != all.end() && at->layer == wanted.layer, "layer {}", wanted.layer);
+    const size_t part = spec.set->points.size() + static_cast<size_t>(at - all.begin());
+    layouts.push_back({*at, static_cast<size_t>(spec.offsets[part]) * item_bytes});
+  }
+  return layouts;
+}
+
 std::span<const std::byte> RowBatch::pattern(const Record& record, const PatternLayout& layout,
                                              int32_t head, size_t item_bytes) const {
   const auto& [layer, keys, heads] = layout.pattern;

@@ -48,6 +48,12 @@ struct PatternLayout {
   size_t offset = 0;  // bytes, from the record's begin
 };
 
+// Those that the ask names.
+std::vector<RowLayout> row_layouts(const CaptureSpec& spec, const Ask& ask,
+                                   const tap::Geometry& geometry);
+std::vector<PatternLayout> pattern_layouts(const CaptureSpec& spec, const Ask& ask,
+                                           const tap::Geometry& geometry);
+
 struct SessionInfo {
   std::string request_id;
   int32_t tenant = 0;
