@@ -115,6 +115,20 @@ TEST_F(PatternsTest, TwoAsksOfALayerShareItsRecord) {
   EXPECT_EQ(payload.at("patterns").at("1").at("data"), json::string(told({4}, 1, {3})));
 }
 
+// The device has one entry for each set: sets with the same points and other patterns are others.
+TEST_F(PatternsTest, RequestsShareASetWhereAllOfItIsEqual) {
+  start();
+  const auto set_of = [&](const std::string& heads) {
+    return make_spec(
+        *dispatcher_,
+        R"({"response": {"sites": {"resid_post": 1}, "patterns": {"layers": [1], "heads": )" +
+            heads + "}}}");
+  };
+  const auto first = set_of("[0, 1]");
+  EXPECT_EQ(set_of("[1, 0]")->set, first->set);
+  EXPECT_NE(set_of("[0]")->set, first->set);
+}
+
 TEST_F(PatternsTest, WhatIsToldIsCharged) {
   start(500);
   const std::string field =
