@@ -254,7 +254,10 @@ std::vector<float> record_of(const tap::CapturedRows& rows, const tap::CapturedT
   tap::record_elements(set, geometry, &offsets);
   std::vector<float> record;
   for (size_t i = 0; i < offsets.size(); ++i) {
-    for (int64_t k = 0; k < geometry.width(set.points[i].point); ++k) {
+    const bool is_row = i < set.points.size();
+    const int64_t elements = is_row ? geometry.width(set.points[i].point)
+                                    : set.patterns[i - set.points.size()].elements();
+    for (int64_t k = 0; k < elements; ++k) {
       const int64_t at = token.begin + offsets[i] + k;
       record.push_back(rows.dtype == tensor::DType::kF32
                            ? static_cast<const float*>(rows.data)[at]

@@ -129,7 +129,8 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
                               .reads_aside = ops.has_reader() && rank.is_alone(),
                               .reader_bytes = ops.reader_bytes(),
                               .encodes = ops.has_encode() && rank.is_alone(),
-                              .taps_mixers = ops.taps_mixers()},
+                              .taps_mixers = ops.taps_mixers(),
+                              .patterns = ops.has_patterns() && rank.is_alone()},
                      .rank = rank,
                      .stage = stage,
                      .max_in_flight = division.max_in_flight()}));

@@ -23,6 +23,7 @@ struct TapAsk {
   int64_t reader_bytes = 0;  // likewise: Ops::reader_bytes
   bool encodes = false;      // likewise: Ops::has_encode, of a rank that is alone
   bool taps_mixers = false;  // likewise: Ops::taps_mixers
+  bool patterns = false;     // likewise: Ops::has_patterns, of a rank that is alone
 };
 
 // An Error names the setting to change and what it must be at least.

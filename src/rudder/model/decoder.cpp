@@ -82,6 +82,7 @@ LayerStep LayerwiseDecoder::layer_step(size_t layer, const ForwardBatch& batch) 
           .scratch = buffers_.scratch,
           .max_tokens = max_tokens_,
           .batch = batch,
+          .layer = spec_.stage.first_layer + static_cast<int32_t>(layer),
           .kv = kv_[layer],
           .ropes = buffers_.ropes};
 }

@@ -167,6 +167,18 @@ struct AttentionArgs {
   FirGate gate = {};  // optional; then there are neither soft-cap nor sinks
 };
 
+// Writes attention patterns to the records of captured tokens (ADR 0050): for each token whose
+// capture set names patterns of the layer, and for each of its heads in ascending order, `keys`
+// weights in act: at j the weight with which attention() reads the key at position j, without a
+// gate's gamma; 0 at keys that the token does not see. A token at position `keys` or behind has
+// zeros alone.
+struct PatternArgs {
+  AttentionArgs attention;          // its `out` is not written
+  const TapTable* table = nullptr;  // with `patterns`
+  const TapBatch* batch = nullptr;  // of the T tokens
+  int32_t layer = 0;                // of the model
+};
+
 // out = act(gate) * up, gate and up side by side.
 struct GatedActArgs {
   View x;  // [T, 2 * width] act

@@ -58,6 +58,9 @@ class Ops {
   // Whether residual_norm() taps rows of any width, not of the residual alone: attn_z.
   virtual bool taps_mixers() const { return false; }
 
+  // Whether patterns() is there.
+  virtual bool has_patterns() const { return false; }
+
   // The device's place among those that compute a model together; null: it is alone.
   virtual Comm* comm() { return nullptr; }
 
@@ -115,6 +118,9 @@ class Ops {
   virtual void qkv_prep(const QkvPrepArgs& args) = 0;
   virtual void begin_attention(const AttentionBatch& batch) = 0;  // once a step, before attention()
   virtual void attention(const AttentionArgs& args) = 0;
+  virtual void patterns(const PatternArgs& /*args*/) {
+    RUDDER_CHECK(false, "{} captures no attention patterns", name());
+  }
   virtual void gated_act(const GatedActArgs& args) = 0;
   virtual void quantise(const QuantiseArgs& args) = 0;
   virtual void gather_rows(const GatherRowsArgs& args) = 0;

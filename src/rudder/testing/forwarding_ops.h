@@ -21,6 +21,7 @@ class ForwardingOps : public ops::Ops {
   bool runs_draft_heads() const override { return inner_->runs_draft_heads(); }
   bool has_encode() const override { return inner_->has_encode(); }
   bool taps_mixers() const override { return inner_->taps_mixers(); }
+  bool has_patterns() const override { return inner_->has_patterns(); }
   int64_t available_memory() const override { return inner_->available_memory(); }
   ops::Comm* comm() override { return inner_->comm(); }
   Result<void> prepare(const ops::StepBounds& bounds) override { return inner_->prepare(bounds); }
@@ -39,6 +40,7 @@ class ForwardingOps : public ops::Ops {
     run(&ops::Ops::begin_attention, batch);
   }
   void attention(const ops::AttentionArgs& args) override { run(&ops::Ops::attention, args); }
+  void patterns(const ops::PatternArgs& args) override { run(&ops::Ops::patterns, args); }
   void gated_act(const ops::GatedActArgs& args) override { run(&ops::Ops::gated_act, args); }
   void quantise(const ops::QuantiseArgs& args) override { run(&ops::Ops::quantise, args); }
   void gather_rows(const ops::GatherRowsArgs& args) override { run(&ops::Ops::gather_rows, args); }
