@@ -76,6 +76,43 @@ TEST(SchemaObjects, NamesByExpressions) {
       {R"({"a":1,"bb":2})"}, {R"({"a":2})", R"({"bbb":2})"});
 }
 
+// Options that name no fields leave no doubt which fields are evaluated.
+TEST(SchemaObjects, UnevaluatedBesideOptionsThatNameNoFields) {
+  expect_documents(
+      R"({"type":"object","properties":{"include":{"type":"string"},"name":{"type":"string"}},
+          "oneOf":[{"required":["include"],"not":{"required":["name"]}},
+                   {"required":["name"],"not":{"$ref":"#/$defs/i"}}],
+          "unevaluatedProperties":false,"$defs":{"i":{"required":["include"]}}})",
+      {R"({"include":"a"})", R"({"name":"a"})"},
+      {R"({"include":"a","name":"b"})", R"({"name":"a","x":1})", "{}"});
+  expect_documents(
+      R"({"allOf":[{"type":"object","properties":{"a":{"const":1}},"required":["a"],
+                    "if":{"minProperties":1},"then":{"maxProperties":1},"unevaluatedProperties":false}],
+          "properties":{"a":{}}})",
+      {R"({"a":1})"}, {R"({"a":1,"b":1})", R"({"a":2})"});
+  // Here it depends on the option.
+  EXPECT_EQ(form_error_path(R"({"type":"object","if":{"required":["a"]},
+                 "then":{"properties":{"b":{"const":1}}},"unevaluatedProperties":false})"),
+            ".unevaluatedProperties");
+  EXPECT_EQ(form_error_path(R"({"type":"object","not":{"required":["a"]},"anyOf":[{"$ref":"#/$defs/b"},
+                 {"required":["c"]}],"unevaluatedProperties":false,"$defs":{"b":{"patternProperties":{"^x":{}}}}})"),
+            ".unevaluatedProperties");
+}
+
+// What leads back to itself through schemas that bind together is a rule as any other recursion.
+TEST(SchemaMerge, WhatBindsTogetherMayLeadBackToItself) {
+  expect_documents(R"({"type":"object","properties":{"a":{"$ref":"#","required":["b"]},
+                       "b":{"type":"null"}},"additionalProperties":false})",
+                   {R"({"a":{"b":null}})", R"({"a":{"a":{"b":null},"b":null}})", "{}"},
+                   {R"({"a":{}})", R"({"a":{"a":{},"b":null}})", R"({"a":{"b":1}})"});
+  expect_documents(R"({"allOf":[{"$ref":"#/$defs/x"},{"$ref":"#/$defs/y"}],"$defs":{
+                       "x":{"properties":{"n":{"$ref":"#/$defs/x"}},"additionalProperties":false},
+                       "y":{"type":"object","properties":{"n":{"allOf":[{"$ref":"#/$defs/y"},{"$ref":"#/$defs/x"}]}}}}})",
+                   {"{}", R"({"n":{"n":{}}})"}, {R"({"n":1})", R"({"n":{"m":1}})"});
+  // In one place it leads nowhere.
+  EXPECT_NE(form_error_path(R"({"allOf":[{"allOf":[{"$ref":"#"}]},{"$ref":"#"}]})"), "accepted");
+}
+
 TEST(SchemaObjects, UnevaluatedAreThoseThatNoPartNames) {
   expect_documents(R"({"type":"object","allOf":[{"properties":{"a":{"const":1}}}],
                        "properties":{"b":{"const":2}},"unevaluatedProperties":false})",
