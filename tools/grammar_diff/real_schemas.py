@@ -71,9 +71,9 @@ def names_in(value):
             yield from names_in(part)
 
 
-def bundled(schema, folder):
-    """The schema with the documents that it refers to, as far as the folder has them."""
-    files, parts = {path.name: path for path in folder.glob("*.json")}, {}
+def bundled(schema, folder, own_file):
+    """The schema with the documents that it refers to, as far as the folder has them as others than its own file."""
+    files, parts = {path.name: path for path in folder.glob("*.json") if path.name != own_file}, {}
     own = schema.get("$id", schema.get("id", ""))
     waiting = [(own if isinstance(own, str) else "", schema)]
     while waiting:
@@ -168,7 +168,7 @@ class Run:
             for name, schema, tests in cases(pathlib.Path(folder)):
                 seen += 1
                 if self.options.bundle:
-                    schema = bundled(schema, path_of(folder))
+                    schema = bundled(schema, path_of(folder), name)
                 if self.options.write:
                     pathlib.Path(self.options.write, name).write_text(json.dumps(schema))
                 if seen % self.options.every == 0:

@@ -90,9 +90,17 @@ class SchemaBuilder {
   Result<Node> chain(const std::vector<Property>& properties, Node additional, int64_t min,
                      int64_t max, const std::string& path);
   Result<Node> build_containing(const boost::json::object& schema, const std::string& path);
-  // An item that differs from the others of its list by a string without a greatest length;
-  // nothing() where it has none.
-  Result<Node> build_unique_item(const boost::json::object& schema, const std::string& path);
+  // Items of a list that differ: those that a string tells apart, and the others, of which a list
+  // may have one; nothing() where there are none.
+  struct UniqueItems {
+    Node apart = 0;
+    Node others = 0;
+    int32_t most = 0;  // of those apart, at least
+  };
+  Result<UniqueItems> build_unique_items(const boost::json::object& schema,
+                                         const std::string& path);
+  Result<Node> build_unique_list(const UniqueItems& unique, const boost::json::object& schema,
+                                 const std::string& path);
   Result<Node> build_unique_values(const boost::json::object& schema, const std::string& path);
   Node unique_string(Node node);
   Result<Node> build_array(const boost::json::object& schema, const std::string& path);
@@ -111,7 +119,8 @@ class SchemaBuilder {
   std::unordered_map<boost::json::value, Joined> joined_;              // by what binds together
   Held joined_bytes_;
   std::unordered_map<std::string, Node> strings_;  // by what the form says
-  std::unordered_map<const boost::json::value*, int32_t> unique_references_;  // with their marks
+  std::unordered_map<const boost::json::value*, UniqueItems> unique_references_;  // with marks
+  int32_t unique_texts_ = 0;    // the fewest that a string with kUnique can be
   bool has_lost_mark_ = false;  // a string with kUnique came out as something else
   int depth_ = 0;
 };
