@@ -80,6 +80,7 @@ class CudaOps final : public ops::Ops {
   std::unique_ptr<ops::Ops> make_reader() const override {
     CudaOpsSettings settings = settings_;
     settings.tune = false;
+    settings.device = device_;
     Result<std::unique_ptr<ops::Ops>> reader = CudaOps::make(settings, nullptr);
     if (reader) return std::move(*reader);
     log_warn("{}", reader.error().to_string());
@@ -216,7 +217,7 @@ class CudaOps final : public ops::Ops {
           std::unique_ptr<SideStream> aside, std::shared_ptr<PeerComm> comm)
       : settings_(settings),
         comm_(std::move(comm)),
-        device_(comm_ == nullptr ? 0 : comm_->device()),
+        device_(settings.device),
         info_(std::move(info)),
         stream_(std::move(stream)),
         aside_(std::move(aside)),
@@ -314,8 +315,7 @@ Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings,
         fmt::format("the CUDA backend stores BF16 or F8_E4M3, not {}", tensor::dtype_name(dtype)),
         "dtype");
   }
-  RUDDER_TRY(DeviceInfo info, open_device(comm == nullptr ? 0 : comm->device()));
-  const bool is_rank = comm != nullptr;
+  RUDDER_TRY(DeviceInfo info, open_device(settings.device));
   RUDDER_TRY(const CublasLtApi* const api, load_cublaslt(settings.cublaslt_path));
   RUDDER_TRY(std::unique_ptr<Stream> stream, Stream::make());
   RUDDER_TRY(std::unique_ptr<SideStream> aside, SideStream::make());
@@ -327,7 +327,7 @@ Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings,
       new CudaOps(settings, std::move(info), std::move(stream), std::move(aside), std::move(comm)));
   RUDDER_TRY(ops->linear_, Linear::make(*api,
                                         {settings.linear_dtype, settings.policy_path, settings.tune,
-                                         settings.batch_invariant, is_rank},
+                                         settings.batch_invariant, ops->comm_ != nullptr},
                                         identity, ops->memory_, ops->stream(), ops->status_));
   return ops;
 }
@@ -490,7 +490,9 @@ Result<std::vector<std::unique_ptr<ops::Ops>>> make_cuda_ranks(const CudaOpsSett
              PeerComm::make_group(devices, patience_ms));
   std::vector<std::unique_ptr<ops::Ops>> ranks;
   for (std::shared_ptr<PeerComm>& comm : comms) {
-    RUDDER_TRY(ranks.emplace_back(), CudaOps::make(settings, std::move(comm)));
+    CudaOpsSettings of_rank = settings;
+    of_rank.device = comm->device();
+    RUDDER_TRY(ranks.emplace_back(), CudaOps::make(of_rank, std::move(comm)));
   }
   return ranks;
 }

@@ -18,6 +18,7 @@
 // token at a time, in an order that depends on its width alone, in either mode.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -29,6 +30,7 @@
 namespace rudder::cuda {
 
 struct CudaOpsSettings {
+  int32_t device = 0;  // which of the visible ones; make_cuda_ranks says its own
   tensor::DType linear_dtype = tensor::DType::kBF16;  // or kF8E4M3: quantised as they are loaded
   tensor::DType kv_dtype = tensor::DType::kBF16;      // or kF8E4M3
   // A file or a folder; empty: cublaslt_api.h says where it is looked for.
@@ -52,7 +54,7 @@ bool has_cuda_device();
 // rank.
 void load_kernels_early();
 
-// On the first GPU. An Error: no such device, no cuBLASLt, a dtype that is none of the above.
+// On `settings.device`. An Error: no such device, no cuBLASLt, a dtype that is none of the above.
 Result<std::unique_ptr<ops::Ops>> make_cuda_ops(const CudaOpsSettings& settings);
 
 // The ranks of a group (peer_comm.h), one on each of `devices`. kUnsupported as PeerComm's. The

@@ -102,7 +102,12 @@ class EventPublisher::Impl {
     RUDDER_TRY(ZmqSocket socket, context_.socket(ZMQ_XPUB));
     RUDDER_TRY_VOID(socket.set(ZMQ_XPUB_VERBOSER, 1));
     RUDDER_TRY_VOID(socket.set(ZMQ_SNDHWM, config_.hwm));
-    if (auto opened = socket.open(config_.endpoint, is_bound(config_.endpoint)); !opened) {
+    const bool binds = is_bound(config_.endpoint);
+    // libzmq ends the process when it connects again a socket whose queue of what peers say was
+    // full (zeromq/libzmq issue 3937). The peer that is connected to is the operator's; each turn
+    // reads all that it says.
+    if (!binds) RUDDER_TRY_VOID(socket.set(ZMQ_RCVHWM, 0));
+    if (auto opened = socket.open(config_.endpoint, binds); !opened) {
       return tl::unexpected(at_key(opened.error(), "endpoint"));
     }
     endpoint_ = socket.last_endpoint();

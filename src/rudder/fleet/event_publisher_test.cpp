@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <functional>
@@ -64,6 +65,10 @@ class EventPublisherTest : public ::testing::Test {
   ZmqSocket subscribe(const std::string& topic) {
     ZmqSocket socket = context_->socket(ZMQ_SUB).value();
     api_->set_option(socket.handle(), ZMQ_SUBSCRIBE, topic.data(), topic.size());
+    // A connection that a heartbeat ends is not made again: libzmq ends the process when the queue
+    // of the socket was full (zeromq/libzmq issue 3937).
+    constexpr int kNever = -1;
+    api_->set_option(socket.handle(), ZMQ_RECONNECT_IVL, &kNever, sizeof(kNever));
     EXPECT_TRUE(socket.open(publisher_->endpoint(), false));
     return socket;
   }
@@ -72,6 +77,16 @@ class EventPublisherTest : public ::testing::Test {
     std::optional<Frames> frames;
     eventually([&] { return (frames = socket.receive()).has_value(); });
     return frames.value_or(Frames());
+  }
+
+  // The first batch of all that are told. One that was being sent when the subscriber came may be
+  // before it.
+  static Frames receive_beginning(ZmqSocket& socket) {
+    Frames frames;
+    do {
+      frames = receive(socket);
+    } while (frames.size() == 3 && sequence_of(frames[1]) != 0);
+    return frames;
   }
 
   void store(uint64_t hash, std::span<const int32_t> tokens = kBlockTokens) {
@@ -136,9 +151,8 @@ TEST_F(EventPublisherTest, WhoComesIsToldFromTheBeginning) {
   for (int come = 1; come <= 2; ++come) {
     sockets.push_back(subscribe(""));
     for (ZmqSocket& socket : sockets) {
-      const Frames told = receive(socket);
+      const Frames told = receive_beginning(socket);
       ASSERT_EQ(told.size(), 3u);
-      EXPECT_EQ(sequence_of(told[1]), 0u);
       EXPECT_NE(told[2].find("AllBlocksCleared"), std::string::npos);
       EXPECT_NE(told[2].find("BlockStored"), std::string::npos);
     }
@@ -148,9 +162,8 @@ TEST_F(EventPublisherTest, WhoComesIsToldFromTheBeginning) {
 TEST_F(EventPublisherTest, AnIdleSecondHasABatchWithoutEvents) {
   start();
   ZmqSocket socket = subscribe("");
-  Frames first = receive(socket);
-  ASSERT_EQ(first.size(), 3u);
-  if (first[2].find("AllBlocksCleared") != std::string::npos) first = receive(socket);
+  ASSERT_EQ(receive_beginning(socket).size(), 3u);
+  const Frames first = receive(socket);
   const Frames second = receive(socket);
   ASSERT_EQ(first.size(), 3u);
   ASSERT_EQ(second.size(), 3u);
@@ -184,7 +197,10 @@ TEST_F(EventPublisherTest, WhoComesLateGetsAReplayWithoutAGap) {
   ASSERT_GE(found.size(), 4u);
   for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i].first, i);
   EXPECT_NE(found[0].second.find("AllBlocksCleared"), std::string::npos);
-  EXPECT_NE(found[1].second.find("BlockStored"), std::string::npos);
+  const auto stores = [](const auto& batch) {
+    return batch.second.find("BlockStored") != std::string::npos;
+  };
+  EXPECT_EQ(std::ranges::count_if(found, stores), 2);
   const auto rest = replay(2);
   ASSERT_GE(rest.size(), 2u);
   EXPECT_EQ(rest[0], found[2]);

@@ -225,15 +225,9 @@ bool eventually(const std::function<bool()>& holds) {
   return true;
 }
 
-void Gate::wait() {
-  std::unique_lock lock(mutex_);
-  opened_.wait(lock, [&] { return is_open_; });
-}
-
-void Gate::open() {
-  std::lock_guard lock(mutex_);
-  is_open_ = true;
-  opened_.notify_all();
+void Gate::wait() const {
+  const std::shared_future<void> opened = opened_;
+  opened.wait();
 }
 
 }  // namespace rudder::steer::capture

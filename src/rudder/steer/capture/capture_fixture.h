@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -119,16 +120,16 @@ class TempFolder {
 // Waits until it holds; fails the test and gives false after 20 s.
 bool eventually(const std::function<bool()>& holds);
 
-// A gate that threads wait at until it is opened.
+// A gate that threads wait at until it is opened, once. A thread that still leaves `wait` when the
+// gate is destroyed (the lane of a consumer that stalled) holds what it waits on.
 class Gate {
  public:
-  void wait();
-  void open();
+  void wait() const;
+  void open() { open_.set_value(); }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable opened_;
-  bool is_open_ = false;
+  std::promise<void> open_;
+  std::shared_future<void> opened_ = open_.get_future().share();
 };
 
 }  // namespace rudder::steer::capture
