@@ -57,7 +57,7 @@ class Description {
         terminal.min >= (of_set && !terminal.quoted ? 1 : 0) &&
         (terminal.max == Terminal::kUnbounded || terminal.max >= terminal.min) &&
         ((terminal.excluded.empty() && of_set) || !terminal.any_spelling) &&
-        (!terminal.unique || (!terminal.any_spelling && terminal.max == Terminal::kUnbounded));
+        (!terminal.unique || (terminal.quoted && !terminal.any_spelling));
     return sound ? std::optional(std::move(terminal)) : std::nullopt;
   }
 
