@@ -31,11 +31,14 @@ Result<void> check_tokens(const text::Tokenizer& draft, const text::Tokenizer& m
 
 Result<std::shared_ptr<const weights::Checkpoint>> open_draft_files(
     const draft::Speculation& speculation, const text::Tokenizer& tokenizer) {
-  if (speculation.method != draft::Method::kDraftModel) {
+  if (!draft::has_model(speculation.method)) {
     return std::shared_ptr<const weights::Checkpoint>();
   }
   const auto checkpoint = weights::Checkpoint::open_folder(speculation.model);
   if (!checkpoint) return bad_draft(checkpoint.error().code, checkpoint.error().to_string());
+  if (speculation.method == draft::Method::kEagle3) {
+    return std::shared_ptr<const weights::Checkpoint>(*checkpoint);
+  }
   const auto json = (*checkpoint)->read_text("tokenizer.json");
   if (!json) return bad_draft(json.error().code, json.error().to_string());
   std::string config;

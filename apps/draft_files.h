@@ -1,4 +1,5 @@
-// DraftFiles: the folder of the model that guesses for another (--speculative-config, draft_model).
+// DraftFiles: the folder of the model or head that guesses for a model (--speculative-config:
+// draft_model, eagle3).
 // Opened on the main thread; closed once the weights are loaded.
 #pragma once
 
@@ -11,8 +12,8 @@
 
 namespace rudder::apps {
 
-// Null where the method needs no model. An Error names speculative-config.model: the folder is no
-// model, or a token of its tokenizer is another than the model's.
+// Null where the method needs none. An Error names speculative-config.model: the folder is no
+// model, or a token of its tokenizer is another than the model's. A head has no tokenizer.
 Result<std::shared_ptr<const weights::Checkpoint>> open_draft_files(
     const draft::Speculation& speculation, const text::Tokenizer& tokenizer);
 

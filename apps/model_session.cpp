@@ -162,7 +162,10 @@ Result<exec::StepLimits> step_limits(const SessionSettings& settings,
                           .max_num_batched_tokens = settings.engine.max_num_batched_tokens,
                           .max_repeat = settings.engine.multi_step,
                           .max_draft = speculation.num_speculative_tokens,
-                          .draft_model = draft_model};
+                          .draft_model = draft_model,
+                          .draft_kind = speculation.method == draft::Method::kEagle3
+                                            ? exec::DraftKind::kEagle3
+                                            : exec::DraftKind::kModel};
 }
 
 // What KV computed by this process depends on, besides tokens.

@@ -14,7 +14,8 @@ struct Hint {
 constexpr std::string_view kOneGpu = "a server runs on one GPU; start one a GPU behind a balancer";
 constexpr std::string_view kNoAdapters = "LoRA adapters are not supported";
 constexpr std::string_view kNoDraftModel =
-    "use --speculative-config '{\"method\": \"draft_model\", \"model\": FOLDER}'";
+    "use --speculative-config '{\"method\": \"draft_model\", \"model\": FOLDER}', or eagle3 for a "
+    "head";
 constexpr std::string_view kUseMethod = "use --speculative-method, or --speculative-config";
 constexpr std::string_view kPickedByShape = "kernels are picked by shape, timed on this GPU";
 constexpr std::string_view kFolderOnly =
@@ -102,6 +103,7 @@ constexpr Hint kHints[] = {
     {"--sampling-backend", kPickedByShape},
     {"--tokenizer-path", "the tokenizer is the model folder's"},
     {"--speculative-algorithm", kUseMethod},
+    {"--speculative-draft-model-path", kNoDraftModel},
     {"--speculative-num-draft-tokens", "use --num-speculative-tokens"},
     {"--lora-paths", kNoAdapters},
     // llama.cpp

@@ -100,7 +100,7 @@ def test_it_is_small_and_guarded(server):
     page = httpx2.get(server.url + "/")
     files = re.findall(r'"(face/[\w.]+)"', page.text)
     files += ["face/" + name for name in ("api.js", "chat.js", "copies.js", "feature_view.js", "features.js", "grid.js",
-                                          "heat.js", "lens_view.js", "markdown.js", "metrics.js", "steering.js")]
+                                          "heat.js", "lens_view.js", "markdown.js", "metrics.js", "pattern_view.js", "steering.js")]
     answers = [page, *(httpx2.get(f"{server.url}/{name}") for name in sorted(set(files)))]
     assert [each.status_code for each in answers] == [200] * len(answers)
     assert sum(len(each.content) for each in answers) < MAX_PAGE_BYTES

@@ -128,6 +128,7 @@ def test_what_is_refused(running, sums):
     text = "One two three"
     for field, change in [
             ("clean", {"clean": None}), ("corrupted", {"corrupted": text}), ("clean", {"clean": ""}), ("clean[0]", {"clean": [-1]}),
+            ("corrupted[1]", {"clean": [5, 6, 7], "corrupted": [5, 2**31 - 1, 7]}),
             ("corrupted.messages[0].role", {"corrupted": {"messages": [{"role": 1, "content": "a"}]}}),
             ("answer", {"answer": None}), ("answer.right", {"answer": {"right": "several words here"}}),
             ("answer.right", {"answer": {"wrong": 5}}), ("answer.right", {"answer": {"right": -1}}),

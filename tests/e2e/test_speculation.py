@@ -9,11 +9,12 @@ from conftest import DEMO, run_rudder, serving
 STORY = "Tell me a happy story about a boat."
 EDIT = next(json.loads(line) for line in (DEMO / "eval" / "json.jsonl").open())["messages"][0]["content"]
 DRAFT = DEMO.parent / "demo-draft"
+HEAD = DEMO.parent / "demo-eagle"
 OTHER = DEMO.parent.parent / "tests" / "golden" / "llama3"  # a model without a tokenizer
 
 
-def draft_config(folder, **more):
-    return ["--speculative-config", json.dumps({"method": "draft_model", "model": str(folder), **more})]
+def draft_config(folder, method="draft_model", **more):
+    return ["--speculative-config", json.dumps({"method": method, "model": str(folder), **more})]
 
 
 REQUESTS = [
@@ -34,6 +35,7 @@ KINDS = {
     "suffix": ["--speculative-config", json.dumps({"method": "suffix", "suffix_decoding_max_spec_factor": 2.0,
                                                    "suffix_decoding_max_cached_requests": 100})],
     "draft_model": draft_config(DRAFT),
+    "eagle3": draft_config(HEAD, "eagle3"),
 }
 
 
@@ -92,6 +94,13 @@ def test_metrics_are_silent_without(server):
     (draft_config(OTHER), "speculative-config.model"),
     (draft_config(DRAFT, num_speculative_tokens=129), "speculative-config.num_speculative_tokens"),
     ([*draft_config(DRAFT), "--pipeline-parallel-size", "2"], "speculative-config.model"),
+    (["--speculative-config", '{"method": "eagle3"}'], "speculative-config.model"),
+    (draft_config("/nowhere", "eagle3"), "speculative-config.model"),
+    (draft_config(DRAFT, "eagle3"), "speculative-config.model"),  # a model, no head
+    (["--load-format", "dummy", "--like", "llama-3.1-8b", *draft_config(HEAD, "eagle3")], "speculative-config.model"),
+    (draft_config(HEAD, "eagle3", num_speculative_tokens=129), "speculative-config.num_speculative_tokens"),
+    ([*draft_config(HEAD, "eagle3"), "--tensor-parallel-size", "2"], "tensor-parallel-size"),
+    ([*draft_config(HEAD, "eagle3"), "--pipeline-parallel-size", "2"], "speculative-config.model"),
     (["--prompt-lookup-max", "3"], "speculative-method"),
     (["--num-speculative-tokens", "129", "--speculative-method", "ngram"], "num-speculative-tokens"),
 ])

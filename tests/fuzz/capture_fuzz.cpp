@@ -17,6 +17,11 @@ using namespace steer::capture;  // NOLINT(google-build-using-namespace)
 class ResponseParser final : public OptionsParser {
  public:
   std::string_view name() const override { return "response"; }
+  Result<std::vector<tap::CapturePattern>> option_patterns(const boost::json::object& fields,
+                                                           const std::string& path) const override {
+    RUDDER_TRY(const PatternAsk ask, parse_patterns(fields, path, fuzz_model().geometry));
+    return ask.captured();
+  }
   Result<std::shared_ptr<const ConsumerOptions>> parse_options(
       const boost::json::object& fields, const std::vector<tap::CapturePoint>& points,
       const std::string& path) const override {
@@ -55,7 +60,16 @@ const SpecContext& fuzz_context() {
 
 void require_spec(const CaptureSpec& spec) {
   const auto& points = spec.set->points;
-  RUDDER_CHECK(points.empty() == spec.asks.empty() && spec.offsets.size() == points.size());
+  const auto& patterns = spec.set->patterns;
+  RUDDER_CHECK((points.empty() && patterns.empty()) == spec.asks.empty() &&
+               spec.offsets.size() == points.size() + patterns.size());
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    const tap::CapturePattern& pattern = patterns[i];
+    const int32_t count = fuzz_model().geometry.heads.at(static_cast<size_t>(pattern.layer)).count;
+    RUDDER_CHECK(pattern.keys > 0 && !pattern.heads.empty() && pattern.heads.front() >= 0 &&
+                 pattern.heads.back() < count && std::ranges::is_sorted(pattern.heads));
+    RUDDER_CHECK(i == 0 || patterns[i - 1].layer < pattern.layer);
+  }
   for (size_t i = 0; i < points.size(); ++i) {
     RUDDER_CHECK(fuzz_context().geometry.has(points[i].point));
     if (i == 0) continue;
@@ -65,7 +79,7 @@ void require_spec(const CaptureSpec& spec) {
     RUDDER_CHECK(order(points[i - 1]) < order(points[i]) && spec.offsets[i - 1] < spec.offsets[i]);
   }
   for (const Ask& ask : spec.asks) {
-    RUDDER_CHECK(!ask.points.empty());
+    RUDDER_CHECK(!ask.points.empty() || !ask.patterns.empty());
     for (const int32_t point : ask.points) {
       RUDDER_CHECK(point >= 0 && static_cast<size_t>(point) < points.size());
     }
@@ -95,6 +109,8 @@ void fuzz_capture(std::string_view input) {
   require_spec(*spec);
   for (const int32_t prompt_len : {1, 2, 17, 100'000}) {
     require_ranges(captured_ranges(*spec, prompt_len));
+    const auto fits = check_pattern_keys(*spec, prompt_len, prompt_len + 8);
+    if (!fits) require_error(fits.error(), {ErrorCode::kInvalidArgument}, "capture");
     for (const Ask& ask : spec->asks) require_ranges(asked_ranges(ask, prompt_len));
   }
 }

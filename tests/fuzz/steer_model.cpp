@@ -52,7 +52,7 @@ steer::Model fuzz_model() {
   model.geometry.heads.assign(16, {4, 2});
   model.geometry.sites.assign(16, 0x1ff);
   model.geometry.sites.back() = 0x3ff;
-  model.limits = {33, 4096, 1 << 20, 4, 1 << 12, 64};
+  model.limits = {33, 4096, 1 << 20, 4, 1 << 12, 64, true};
   model.hash_secret = {0x0123456789abcdef, 0xfedcba9876543210};
   return model;
 }

@@ -34,7 +34,8 @@ class DecoderReference : public ::testing::Test {
   // Logits of all tokens, by the decoder; with `table` every token runs its first program and is
   // captured by its first set, one record behind another.
   Matrix decoded(const model::ModelSpec& spec, const model::Weights& weights,
-                 const ops::TapTable* table = nullptr, int64_t record = 0) {
+                 const ops::TapTable* table = nullptr, int64_t record = 0,
+                 tap::Passages passages = tap::kAllPassages) {
     std::vector<ops::KvLayer> kv;
     for (const model::LayerSpec& layer : spec.layers) {
       const model::KvGeometry g = model::kv_geometry(layer);
@@ -53,7 +54,7 @@ class DecoderReference : public ::testing::Test {
         device_->put_as<int32_t>(std::vector<int32_t>{0, 1, 2}, tensor::DType::kI32, {1, 3});
     std::vector<testing::TapToken> tokens;
     for (int32_t t = 0; t < kLength && table != nullptr; ++t) {
-      tokens.push_back({.row = 1,
+      tokens.push_back({.row = table->points.shape[0] > 1 ? 1 : 0,
                         .capture_set = 0,
                         .capture_begin = static_cast<int32_t>(t * record / tap::kCaptureAlign)});
     }
@@ -70,6 +71,7 @@ class DecoderReference : public ::testing::Test {
                                                                  .max_kv_len = kLength},
                                                    .logits_rows = ints(positions),
                                                    .tap_table = table,
+                                                   .passages = passages,
                                                    .taps = taps,
                                                    .rows_taps = taps,
                                                    .keep_all_rows = true}));
@@ -157,6 +159,59 @@ TEST_P(DecoderReferenceArchs, AttnZIsTheHeadsBeforeTheOutputProjection) {
         ASSERT_NEAR(ring.values[static_cast<size_t>(t * record + offsets[i] + k)], rows.at(t, k),
                     2e-5 * (1 + testing::max_abs(rows)))
             << "layer " << i / 2 << ", token " << t;
+      }
+    }
+  }
+}
+
+// A pattern is what attention multiplies the values with: of a softmax the weights and the sink's
+// sum to 1, and a key outside of the window has none.
+TEST_P(DecoderReferenceArchs, PatternsAreTheWeightsOfAttention) {
+  const model::ModelSpec spec = testing::tiny_spec(GetParam());
+  const model::Weights weights = testing::random_weights(spec, *ops_, 7).value();
+  const tap::Geometry geometry = model::tap_geometry(spec, tensor::DType::kF32);
+  tap::CaptureSet set;
+  for (int32_t layer = 0; layer < geometry.num_layers; ++layer) {
+    // The first layers' rows end before the last tokens.
+    tap::CapturePattern pattern{.layer = layer, .keys = layer == 0 ? 30 : kLength + 3, .heads = {}};
+    const int32_t count = geometry.heads[static_cast<size_t>(layer)].count;
+    for (int32_t head = layer % 2; head < count; ++head) pattern.heads.push_back(head);
+    set.patterns.push_back(std::move(pattern));
+  }
+  std::vector<int64_t> offsets;
+  const int64_t record = tap::record_elements(set, geometry, &offsets);
+  const std::vector<tap::CaptureSet> sets = {set};
+  const ops::TapTable table =
+      testing::put_tap_table(*device_, geometry, {}, sets, 1, kLength * record);
+  std::vector<std::vector<Matrix>> expected;
+  const Matrix logits = testing::reference_forward(spec, weights, *ops_, ids_, {}, &expected);
+  const Matrix got = decoded(spec, weights, &table, record, tap::kMixerWeights);
+  EXPECT_LE(testing::max_difference(got, logits), 2e-5 * testing::max_abs(logits));
+
+  const Matrix ring = testing::to_matrix(table.ring);
+  for (size_t i = 0; i < set.patterns.size(); ++i) {
+    const tap::CapturePattern& pattern = set.patterns[i];
+    const auto layer = static_cast<size_t>(pattern.layer);
+    const model::Softmax* const softmax = model::softmax_of(spec.layers[layer]);
+    for (size_t h = 0; h < pattern.heads.size(); ++h) {
+      const Matrix& rows = expected[layer][static_cast<size_t>(pattern.heads[h])];
+      for (int32_t t = 0; t < kLength; ++t) {
+        SCOPED_TRACE("layer " + std::to_string(layer) + ", head " +
+                     std::to_string(pattern.heads[h]) + ", token " + std::to_string(t));
+        const int64_t begin = t * record + offsets[i] + static_cast<int64_t>(h) * pattern.keys;
+        double sum = 0;
+        for (int32_t k = 0; k < pattern.keys; ++k) {
+          const double weight = ring.values[static_cast<size_t>(begin + k)];
+          const double wanted = t < pattern.keys && k < kLength ? rows.at(t, k) : 0;
+          ASSERT_NEAR(weight, wanted, 2e-5) << "key " << k;
+          sum += weight;
+        }
+        if (t >= pattern.keys || softmax == nullptr) continue;
+        if (softmax->sinks) {
+          EXPECT_LT(sum, 1 - 1e-6);
+        } else {
+          EXPECT_NEAR(sum, 1, 1e-5);
+        }
       }
     }
   }

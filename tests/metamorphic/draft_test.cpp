@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "metamorphic/harness.h"
 #include "metamorphic/tap_asks.h"
@@ -11,6 +12,7 @@
 #include "rudder/draft/ngram_proposer.h"
 #include "rudder/draft/suffix_proposer.h"
 #include "rudder/testing/async_ops.h"
+#include "rudder/testing/forwarding_ops.h"
 #include "rudder/testing/random_proposer.h"
 #include "rudder/testing/tape_ops.h"
 
@@ -197,6 +199,141 @@ TEST_P(Drafts, DraftModelAsPlainDecoding) {
   }
 }
 
+// A draft head, of rows that steered tokens changed too.
+TEST_P(Drafts, DraftHeadAsPlainDecoding) {
+  if (!keeps_every_token(arch())) GTEST_SKIP() << "a draft head needs a group without a window";
+  if (!backend().make()->runs_draft_heads()) GTEST_SKIP() << "it runs no draft heads";
+  const step::Capacity roomy = with_encodes(kRoomy, arch());
+  std::vector<Ask> asks = random_masked_asks(14, 79, 70);
+  add_random_taps(asks, roomy, 4);
+  for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i / 8 * 10);
+  const std::vector<Got> plain = run_alone(*tiny_executor(backend(), arch(), roomy), asks);
+  step::Capacity tight = with_encodes(kTight, arch());
+  tight.num_blocks = kFewBlocks;
+  uint64_t num_preemptions = 0;
+  for (const bool is_paced : {false, true}) {
+    for (const Way& way : ways()) {
+      const bool shares_embedding =
+          way.in_flight == 1 && testing::tiny_spec(arch()).embed_scale == 1;
+      const auto executor = head_executor(way.device, arch(), shares_embedding, tight);
+      sched::SchedSettings drafting = settings(way.budget, way.in_flight);
+      drafting.pace_drafts = is_paced;
+      const Outcome outcome = run(*executor, drafting, asks);
+      expect_same(plain, outcome.got, way.device.name + " draft head");
+      num_preemptions += outcome.stats.preemptions;
+      if (!is_paced) {
+        EXPECT_GT(outcome.stats.draft_tokens, 500u);
+      }
+    }
+  }
+  if (!gives_blocks_back(arch())) {
+    EXPECT_GT(num_preemptions, 0u);
+  }
+}
+
+// Notes what an executor guesses, by the first token of the sequence and the tokens before the
+// guess.
+class GuessNotes final : public step::Executor {
+ public:
+  explicit GuessNotes(step::Executor& inner) : inner_(inner) {}
+
+  step::Capacity capacity() const override { return inner_.capacity(); }
+  Result<step::Ticket> launch(std::shared_ptr<const step::StepPlan> plan) override {
+    for (const step::SeqWork& work : plan->seqs) {
+      if (work.guess.begin == 0 && !work.guess.tokens.empty()) {
+        first_[work.slot.value] = work.guess.tokens[0];
+      }
+    }
+    if (plan->repeat == 1) plans_[plan->id] = plan;
+    return inner_.launch(std::move(plan));
+  }
+  Result<void> supply(step::Ticket ticket, std::span<const uint32_t> masks) override {
+    return inner_.supply(ticket, masks);
+  }
+  Result<step::StepResult> collect(step::Ticket ticket) override {
+    Result<step::StepResult> result = inner_.collect(ticket);
+    const auto plan = plans_.find(ticket.id);
+    if (!result || plan == plans_.end()) return result;
+    for (size_t i = 0; i < result->seqs.size(); ++i) {
+      const step::SeqResult& seq = result->seqs[i];
+      const step::GuessWork& asked = plan->second->seqs[i].guess;
+      if (seq.guess.empty()) continue;
+      notes[{first_.at(seq.slot.value), asked.begin + asked.tokens.size() + seq.tokens.size()}] =
+          seq.guess;
+    }
+    return result;
+  }
+  bool ready(step::Ticket ticket) override { return inner_.ready(ticket); }
+
+  std::map<std::pair<int32_t, size_t>, std::vector<int32_t>> notes;
+
+ private:
+  step::Executor& inner_;
+  std::map<int32_t, int32_t> first_;  // by slot
+  std::map<step::StepId, std::shared_ptr<const step::StepPlan>> plans_;
+};
+
+// What a head guesses behind a token depends on the tokens before it alone: not on the steps that
+// ran them, on what else was in them, on preemption, on which blocks they lie in or on who computed
+// these.
+TEST_P(Drafts, GuessesOfAHeadDependOnTheTokensAlone) {
+  if (!keeps_every_token(arch())) GTEST_SKIP() << "a draft head needs a group without a window";
+  if (!backend().make()->runs_draft_heads()) GTEST_SKIP() << "it runs no draft heads";
+  std::vector<Ask> asks = random_asks(12, 43, 80);
+  for (size_t i = 0; i < asks.size(); ++i) {
+    asks[i].arrival = static_cast<int32_t>(i / 6 * 12);
+    // Different sequences share no block: the last pair of a shared one is of who wrote it last.
+    asks[i].prompt[0] = static_cast<int32_t>(i);
+  }
+  for (size_t i = 0; i < 6; ++i) {  // the same again, from what the first ones left
+    asks.push_back(asks[i]);
+    asks.back().arrival = 60;
+  }
+  using Notes = std::map<std::pair<int32_t, size_t>, std::vector<int32_t>>;
+  uint64_t preemptions = 0;
+  int64_t cached = 0;
+  const auto guesses_of = [&](const Way& way, const step::Capacity& capacity,
+                              const std::vector<Ask>& of) -> Notes {
+    const auto executor = head_executor(way.device, arch(), false, capacity);
+    GuessNotes noting(*executor);
+    const Outcome outcome = run(noting, settings(way.budget, way.in_flight), of);
+    preemptions += outcome.stats.preemptions;
+    for (const Got& got : outcome.got) cached += got.cached_tokens;
+    return noting.notes;
+  };
+  step::Capacity roomy = kRoomy;
+  roomy.max_draft = kTight.max_draft;
+  Notes alone;
+  for (size_t i = 0; i < 12; ++i) {
+    Ask first = asks[i];
+    first.arrival = 0;
+    alone.merge(guesses_of({backend(), 96, 1}, roomy, {first}));
+  }
+  EXPECT_EQ(preemptions, 0u);
+  EXPECT_EQ(cached, 0);
+  const auto expect_same_guesses = [&](const Way& way, const step::Capacity& capacity) {
+    size_t num_compared = 0;
+    for (const auto& [behind, guess] : guesses_of(way, capacity, asks)) {
+      const auto found = alone.find(behind);
+      if (found == alone.end()) continue;  // another draft was right by chance
+      const size_t count = std::min(guess.size(), found->second.size());
+      EXPECT_TRUE(std::equal(guess.begin(), guess.begin() + static_cast<std::ptrdiff_t>(count),
+                             found->second.begin()))
+          << way.device.name << ", sequence " << behind.first << " behind " << behind.second;
+      num_compared += count;
+    }
+    EXPECT_GT(num_compared, 300u);
+  };
+  step::Capacity tight = kTight;
+  tight.num_blocks = kFewBlocks;
+  for (const Way& way : ways()) expect_same_guesses(way, tight);
+  if (!gives_blocks_back(arch())) {
+    EXPECT_GT(preemptions, 0u);
+  }
+  expect_same_guesses({backend(), 64, 3}, roomy);
+  EXPECT_GT(cached, 0);
+}
+
 // A model that guesses for itself is right about every greedy token: so its KV is that of the
 // sequence's tokens, behind chunks, rejections (of the sampled sequences beside), preemptions,
 // cached prefixes and repeated use of blocks.
@@ -266,6 +403,52 @@ TEST(DraftModel, WhatItCannotGuessForIsRefused) {
   EXPECT_EQ(where(spec, whole, 513), "speculative-config.model");
   const step::KvGroup window = {.window = 8};
   EXPECT_EQ(where(spec, step::KvGroups({&window, 1}), 512), "speculative-config.model");
+}
+
+class HeadlessOps final : public testing::PassingOps {
+ public:
+  HeadlessOps() : PassingOps(cpu::make_reference_ops()) {}
+  bool runs_draft_heads() const override { return false; }
+};
+
+TEST(DraftHead, ABackendWithoutItsOpsIsRefused) {
+  EXPECT_TRUE(exec::check_runs_heads(*cpu::make_reference_ops()));
+  const auto refused = exec::check_runs_heads(HeadlessOps());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(refused.error().where, "speculative-config.method");
+}
+
+TEST(DraftHead, WhatItWasNotMadeForIsRefused) {
+  const model::ModelSpec target = testing::tiny_spec(testing::TinyArch::kPreNorm);
+  const auto message = [&](auto change, bool shares_embedding = true) {
+    model::DraftHeadSpec head = testing::tiny_head_spec(shares_embedding);
+    model::ModelSpec model = target;
+    change(head, model);
+    const auto fits = model::fit_draft_head(model, head);
+    if (fits) return std::string();
+    EXPECT_EQ(fits.error().where, "speculative-config.model");
+    return fits.error().message;
+  };
+  using Head = model::DraftHeadSpec;
+  using Model = model::ModelSpec;
+  EXPECT_EQ(message([](Head&, Model&) {}), "");
+  EXPECT_EQ(message([](Head&, Model&) {}, false), "");
+  EXPECT_EQ(message([](Head& head, Model&) { head.target_hidden = 65; }),
+            "the head reads rows of 65, the model's have 64");
+  EXPECT_EQ(message([](Head& head, Model&) { head.layer.vocab = 161; }),
+            "the head is of 161 tokens, the model of 160");
+  EXPECT_EQ(message([](Head& head, Model&) { head.layer.hidden = 48; }),
+            "the head has rows of 48 and no embedding of its own, the model's has 64");
+  EXPECT_EQ(message([](Head&, Model& model) { model.embed_scale = 8; }),
+            "the head has no embedding of its own, and the model scales what it has");
+  EXPECT_EQ(message([](Head&, Model& model) { model.embed_scale = 8; }, false), "");
+  EXPECT_EQ(message([](Head& head, Model&) { head.aux_layers[1] = 3; }),
+            "the head reads what enters layer 3, the model has 3 layers");
+  EXPECT_EQ(message([](Head& head, Model&) { head.aux_layers[1] = -1; }),
+            "the head reads what enters layer -1, the model has 3 layers");
+  EXPECT_EQ(message([](Head& head, Model&) { head.num_aux = 2; }),
+            "the head reads 2 layers, its config does not say which");
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiny, Drafts, ::testing::ValuesIn(daily_pairs(all_backends())), pair_name);

@@ -108,6 +108,23 @@ std::unique_ptr<exec::DeviceExecutor> guessing_executor(const Backend& backend,
   return value_of(start_executor(std::move(model), capacity));
 }
 
+std::unique_ptr<exec::DeviceExecutor> head_executor(const Backend& backend, testing::TinyArch arch,
+                                                    bool shares_embedding,
+                                                    step::Capacity capacity) {
+  exec::DeviceExecutor::Model model;
+  model.ops = backend.make();
+  model.spec = testing::tiny_spec(arch);
+  model.weights = value_of(testing::random_weights(model.spec, *model.ops, kModelSeed));
+  exec::DraftModel& draft = model.draft.emplace();
+  exec::DraftHead& head = draft.head.emplace();
+  head.spec = testing::tiny_head_spec(shares_embedding);
+  EXPECT_TRUE(model::fit_draft_head(model.spec, head.spec));
+  head.weights = value_of(testing::random_head_weights(head.spec, *model.ops, 11));
+  draft.spec = head.spec.layer;
+  capacity.guesses = true;
+  return value_of(start_executor(std::move(model), capacity));
+}
+
 std::shared_ptr<const step::StepPlan> in_groups(step::StepPlan plan,
                                                 const step::Executor& executor) {
   const int32_t num_groups = executor.capacity().kv_groups.size();
@@ -237,7 +254,10 @@ std::vector<float> record_of(const tap::CapturedRows& rows, const tap::CapturedT
   tap::record_elements(set, geometry, &offsets);
   std::vector<float> record;
   for (size_t i = 0; i < offsets.size(); ++i) {
-    for (int64_t k = 0; k < geometry.width(set.points[i].point); ++k) {
+    const bool is_row = i < set.points.size();
+    const int64_t elements = is_row ? geometry.width(set.points[i].point)
+                                    : set.patterns[i - set.points.size()].elements();
+    for (int64_t k = 0; k < elements; ++k) {
       const int64_t at = token.begin + offsets[i] + k;
       record.push_back(rows.dtype == tensor::DType::kF32
                            ? static_cast<const float*>(rows.data)[at]

@@ -79,6 +79,9 @@ std::unique_ptr<exec::DeviceExecutor> guessing_executor(const Backend& backend,
                                                         testing::TinyArch draft_arch,
                                                         uint64_t draft_seed,
                                                         step::Capacity capacity);
+// The same with a random draft head (testing::tiny_head_spec).
+std::unique_ptr<exec::DeviceExecutor> head_executor(const Backend& backend, testing::TinyArch arch,
+                                                    bool shares_embedding, step::Capacity capacity);
 
 // A plan whose slots have blocks of one KV group, for an executor of tiny_executor: each group gets
 // as many, those of a slot in one group being no other's in another.

@@ -44,6 +44,7 @@ class TapMaker {
   TapMaker(const step::Capacity& capacity, uint32_t seed)
       : geometry_(capacity.geometry),
         encodes_(capacity.taps.max_features > 0),
+        patterns_(capacity.taps.patterns),
         engine_(seed),
         encode_engine_(seed) {}
 
@@ -129,10 +130,21 @@ class TapMaker {
       }
     }
     set->points.push_back({{geometry_.num_layers - 1, Site::kFinalNorm}, true});
+    if (patterns_) add_patterns(*set);
     return set;
   }
 
  private:
+  // Of some layers and heads; rows are shorter than some sequences get, and of one layer longer.
+  void add_patterns(tap::CaptureSet& set) const {
+    for (int32_t layer = 0; layer < geometry_.num_layers; layer += 1 + layer % 2) {
+      tap::CapturePattern pattern{.layer = layer, .keys = layer % 2 == 0 ? 256 : 40, .heads = {}};
+      const int32_t count = geometry_.heads[static_cast<size_t>(layer)].count;
+      for (int32_t head = layer % 2; head < count; head += 2) pattern.heads.push_back(head);
+      if (!pattern.heads.empty()) set.patterns.push_back(std::move(pattern));
+    }
+  }
+
   tap::TapOp random_op() {
     constexpr OpKind kKinds[] = {OpKind::kAdd,    OpKind::kAxis,    OpKind::kSwap,
                                  OpKind::kRotate, OpKind::kAddNorm, OpKind::kAddRenorm,
@@ -216,6 +228,7 @@ class TapMaker {
 
   const tap::Geometry& geometry_;
   const bool encodes_;
+  const bool patterns_;
   std::mt19937 engine_;
   std::mt19937 encode_engine_;
 };
@@ -235,6 +248,7 @@ step::Capacity with_taps(step::Capacity capacity, testing::TinyArch arch) {
 step::Capacity with_encodes(step::Capacity capacity, testing::TinyArch arch) {
   capacity = with_taps(std::move(capacity), arch);
   capacity.taps.max_features = kFeatures;
+  capacity.taps.patterns = true;
   capacity.taps.num_floats = 1 << 21;
   capacity.taps.num_ops = 4096;
   return capacity;

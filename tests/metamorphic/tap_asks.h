@@ -15,7 +15,8 @@ namespace rudder::metamorphic {
 
 // The capacity with room for taps of a tiny model.
 step::Capacity with_taps(step::Capacity capacity, testing::TinyArch arch);
-// And with that of whole encodes, of small dictionaries; only on backends that have them.
+// And with that of whole encodes, of small dictionaries, and of attention patterns; only on
+// backends that have them.
 step::Capacity with_encodes(step::Capacity capacity, testing::TinyArch arch);
 
 // An op with a vector of random direction and the given length; v2 and gate vectors likewise.
@@ -27,7 +28,7 @@ std::shared_ptr<const tap::SequenceTaps> steered_by(tap::Program program, uint64
 
 // Adds steering to two of three sequences and capture to some, of every kind: programs that change
 // at the end of the prompt, or inside it, with gates, schedules and latches; and where the capacity
-// has them, whole encodes.
+// has them, whole encodes and attention patterns.
 void add_random_taps(std::span<Ask> asks, const step::Capacity& capacity, uint32_t seed);
 
 }  // namespace rudder::metamorphic

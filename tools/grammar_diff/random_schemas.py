@@ -292,17 +292,46 @@ class Schemas:
             return [{"k": random.randint(1, 2), "name": name} for name in names]
         return schema, value
 
+    def unique_mixed(self):
+        """Items that a string tells apart, and one other."""
+        random = self.random
+        by_name = {"type": "object", "properties": {"name": {"type": "string"}, "k": {"type": "integer"}}, "additionalProperties": False}
+        others = random.choice([{"type": "integer"}, {"enum": [1, None, "a"]}, {"type": "array"}, {"type": ["number", "boolean"]}])
+        items, apart, other = random.choice([
+            ({"anyOf": [{"type": "string"}, others]}, ["a", "b", "", "ab"], [[], 1, None, True]), ({}, ["a", "b"], [1, [2], {"k": 1}]),
+            (by_name, [{"name": "a"}, {"name": "b", "k": 1}, {"name": "", "k": 1}], [{}, {"k": 2}]),
+            ({"oneOf": [by_name, {"type": "string"}]}, [{"name": "a"}, {"name": "b", "k": 1}, "c", "d"], [{}, {"k": 2}])])
+
+        def value():
+            chosen = random.sample(apart, random.randint(0, len(apart)))
+            fits = [one for one in other if items.get("anyOf") is None or fit(others, one)]
+            if fits and random.random() < 0.5:
+                chosen.insert(random.randint(0, len(chosen)), random.choice(fits))
+            return chosen
+
+        def fit(schema, one):
+            kinds = {"integer": int, "array": list, "number": (int, float), "boolean": bool}
+            types = schema.get("type", [])
+            types = [types] if isinstance(types, str) else types
+            listed = any(type(value) is type(one) and value == one for value in schema.get("enum", []))
+            return listed or any(isinstance(one, kinds[t]) and (t == "boolean" or not isinstance(one, bool)) for t in types)
+        return {"type": "array", "items": items, "uniqueItems": True}, value
+
     def unique_strings(self):
         random = self.random
         if random.random() < 0.4:
             return self.unique_objects()
-        items = random.choice([{"type": "string"}, {"type": "string", "minLength": 1}, {"type": "string", "pattern": "^[a-c]+$"}])
+        if random.random() < 0.3:
+            return self.unique_mixed()
+        items, texts = random.choice([
+            ({"type": "string"}, ["a", "b", "c", "ab", "ba", "bc", "cc"]), ({"type": "string", "minLength": 1}, ["a", "b", "ab"]),
+            ({"type": "string", "pattern": "^[a-c]+$"}, ["a", "c", "abc"]), ({"type": "string", "maxLength": 2}, ["", "a", "ab", "\n\t"]),
+            ({"type": "string", "pattern": "^[ab]{1,2}$"}, ["a", "b", "ab", "bb"]), ({"type": "string", "pattern": "^(a|b?c)$"}, ["a", "c", "bc"])])
         schema = {"type": "array", "items": items, "uniqueItems": True, "minItems": random.randint(0, 2)}
         if random.random() < 0.5:
             schema["maxItems"] = random.randint(3, 9)
 
         def value():  # beside another option that would take them, equal strings do not come either
-            texts = ["a", "b", "c", "ab", "ba", "bc", "cc"]
             return random.sample(texts, random.randint(schema["minItems"], min(schema.get("maxItems", 5), len(texts))))
         return schema, value
 

@@ -6,7 +6,9 @@ Folders hold files of one schema each, or of {"schema", "tests": [{"data", "vali
 `schemas/json`, `test/NAME/*.json` and `negative_test/NAME/*.json` in it has documents of the schema
 NAME there. What a form accepts must be valid: documents that are given, and walks of random allowed
 tokens. What is valid and not accepted is counted, and shown with --show: a form may have its keys in
-one order and no other properties than those that are named.
+one order and no other properties than those that are named. With --bundle a schema has the documents
+of its folder that it refers to in it, each under the name that it is referred to by, as a client
+sends a schema of several documents; --write keeps the schemas so.
 
     real_schemas.py --tool build/release/src/rudder/constraint/grammar_tool DIR..."""
 
@@ -18,6 +20,7 @@ import pathlib
 import random
 import re
 import sys
+import urllib.parse
 
 import jsonschema
 from grammar_diff import Tool, format_checker, strict_loads
@@ -32,10 +35,16 @@ def load(path):
         return None
 
 
+def path_of(folder):
+    """Of its schemas."""
+    store = pathlib.Path(folder) / "schemas" / "json"
+    return store if store.is_dir() else pathlib.Path(folder)
+
+
 def cases(folder):
     """(name, schema, [(document, label or None)]) of each file."""
-    store = folder / "schemas" / "json"
-    if store.is_dir():
+    store = path_of(folder)
+    if store != folder:
         for path in sorted(store.glob("*.json")):
             schema = load(path)
             if isinstance(schema, dict):
@@ -49,6 +58,38 @@ def cases(folder):
             yield path.name, content["schema"], [(t["data"], t["valid"]) for t in content["tests"] if "data" in t]
         elif isinstance(content, dict):
             yield path.name, content, []
+
+
+def names_in(value):
+    """References to other documents, without their fragments."""
+    if isinstance(value, dict):
+        reference = value.get("$ref")
+        if isinstance(reference, str) and reference.split("#")[0]:
+            yield reference.split("#")[0]
+    if isinstance(value, (dict, list)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from names_in(part)
+
+
+def bundled(schema, folder, own_file):
+    """The schema with the documents that it refers to, as far as the folder has them as others than its own file."""
+    files, parts = {path.name: path for path in folder.glob("*.json") if path.name != own_file}, {}
+    own = schema.get("$id", schema.get("id", ""))
+    waiting = [(own if isinstance(own, str) else "", schema)]
+    while waiting:
+        base, document = waiting.pop()
+        for reference in names_in(document):
+            name = urllib.parse.urljoin(base, reference)
+            last = name.rsplit("/", 1)[-1]
+            path = files.get(last) or files.get(last + ".json")
+            part = load(path) if path and name not in parts and name != base else None
+            if isinstance(part, dict):
+                parts[name] = part | {"$id": name, "id": name}
+                waiting.append((name, part))
+    definitions = schema.get("definitions", {})
+    if not parts or not isinstance(definitions, dict):
+        return schema
+    return schema | {"definitions": definitions | {f"document {i}": part for i, part in enumerate(parts.values())}}
 
 
 def multiple_of(validator, divisor, instance, schema):
@@ -126,6 +167,10 @@ class Run:
         for folder in self.options.folders:
             for name, schema, tests in cases(pathlib.Path(folder)):
                 seen += 1
+                if self.options.bundle:
+                    schema = bundled(schema, path_of(folder), name)
+                if self.options.write:
+                    pathlib.Path(self.options.write, name).write_text(json.dumps(schema))
                 if seen % self.options.every == 0:
                     self.case(name, schema, tests)
         counts = self.counts
@@ -147,6 +192,8 @@ def main():
     parser.add_argument("--tool", required=True)
     parser.add_argument("--walks", type=int, default=1)
     parser.add_argument("--every", type=int, default=1, help="look at each Nth schema")
+    parser.add_argument("--bundle", action="store_true", help="put the documents into a schema that it refers to")
+    parser.add_argument("--write", help="a folder that the schemas are written to")
     parser.add_argument("--document", type=int, default=4000, help="longest document that is looked at, in characters")
     parser.add_argument("--reasons", type=int, default=25)
     parser.add_argument("--seed", type=int, default=1)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from rudder_client import (ActivationCache, ArrayError, Capture, CaptureError, CaptureResult, FileCapture, FileFormatError,
-                           Point, read_capture)
+                           Patterns, Point, read_capture)
 from rudder_client.capture import capture_json
 from rudder_client.packing import pack
 from rudder_client.safetensors_file import write_safetensors
@@ -58,6 +58,24 @@ def test_rows_of_some_heads():
                                              "attn_z.2": packed_rows(np.ones((2, 8)), [2, 2])}}
     cache = CaptureResult("response", "ok", None, payload).cache
     assert cache["blocks.1.attn.hook_z"].shape == (2, 6) and cache["attn_z", 2].shape == (2, 8)
+
+
+def test_attention_patterns():
+    assert Capture((), "all", patterns=Patterns([2, -1], heads=np.array([3, 0]), keys=40)).to_json()["response"] == {
+        "positions": "all", "patterns": {"layers": [2, -1], "heads": [3, 0], "keys": 40}}
+    assert Capture("resid_post.1", patterns=Patterns("all")).to_json()["response"] == {
+        "sites": {"resid_post.1": True}, "positions": "last_prompt", "point": "pre",
+        "patterns": {"layers": "all", "heads": "all"}}
+    first, second = np.array([[1.0], [0.5]]), np.array([[0.25, 0.75], [0.5, 0.25]])
+    data = pack(np.concatenate([first.ravel(), second.ravel()]).astype(np.float32))["data"]
+    told = {"heads": [3, 0], "keys": [1, 2], "dtype": "float32", "data": data}
+    found = result({"positions": [0, 1], "patterns": {"2": told}}).patterns["blocks.2.attn.hook_pattern"]
+    assert found.heads.tolist() == [3, 0] and [row.tolist() for row in found.rows] == [first.tolist(), second.tolist()]
+    assert found.padded.tolist() == [[[1, 0], [0.25, 0.75]], [[0.5, 0], [0.5, 0.25]]]
+    with pytest.raises(FileFormatError, match="bytes"):
+        result({"positions": [0], "patterns": {"2": {**told, "keys": [2, 2]}}}).patterns
+    with pytest.raises(CaptureError, match="patterns were not asked for"):
+        result({"positions": [0]}).patterns
 
 
 def test_numbers_come_by_hook_name():

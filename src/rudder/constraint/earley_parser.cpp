@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
+
+#include "rudder/constraint/text_counts.h"
 
 namespace rudder::constraint {
 namespace {
@@ -10,6 +13,19 @@ namespace {
 constexpr size_t kMaxRowItems = 50'000;
 
 }  // namespace
+
+int32_t ParserGrammar::Terminal::texts_from(TerminalDfa::State state, int32_t chars) const {
+  // Inside of a character, where there are all of them: an escape of a control character has the
+  // fewest ways to go on.
+  constexpr int32_t kOfCharacter = 6;
+  if (state == TerminalDfa::kClosed) return 1;
+  if (!texts.empty()) return texts[static_cast<size_t>(state)];
+  if (max == TerminalTables::kNoLimit) return kManyTexts;
+  if (state == TerminalDfa::kOpening || tables->dfa().is_between(state)) {
+    return text_count(choices, min, max, chars);
+  }
+  return chars + 1 < max ? kManyTexts : kOfCharacter;
+}
 
 void ParserGrammar::find_borders() {
   borders.fill(false);

@@ -30,6 +30,14 @@ struct ParserGrammar {
     bool unique = false;
     int32_t min = 0;  // that is to be counted: a pattern's bounds are in its tables
     int32_t max = TerminalTables::kNoLimit;
+    // Of a unique one with a pattern, by state (text_counts.h); empty where each can go on.
+    std::vector<int32_t> texts = {};
+    int64_t choices = 0;  // of one of a set: characters that are in it
+
+    // How many texts there are from a state behind `chars` characters, kManyTexts at the most.
+    int32_t texts_from(TerminalDfa::State state, int32_t chars) const;
+    // Of a unique one: whether a text may have to end.
+    bool may_have_to_end() const { return !texts.empty() || max != TerminalTables::kNoLimit; }
   };
 
   const Terminal& terminal(int32_t symbol) const {

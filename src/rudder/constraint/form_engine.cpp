@@ -5,6 +5,7 @@
 
 #include "rudder/base/token_mask.h"
 #include "rudder/constraint/grammar.h"
+#include "rudder/constraint/text_counts.h"
 #include "rudder/constraint/translate.h"
 
 namespace rudder::constraint {
@@ -55,7 +56,9 @@ FormEngine::FormEngine(Vocabulary vocabulary, int64_t memo_bytes)
     set_in_mask(vocabulary_->all, id);
     if (is_special(bytes)) continue;
     texts.emplace_back(bytes, id);
-    if (std::count(bytes.begin(), bytes.end(), '"') > 1) vocabulary_->quoted.push_back(id);
+    const auto num_quotes = std::count(bytes.begin(), bytes.end(), '"');
+    if (num_quotes > 1) vocabulary_->quoted.push_back(id);
+    if (num_quotes == 1 && bytes.back() != '"') vocabulary_->opening.push_back(id);
   }
   std::sort(texts.begin(), texts.end());
   vocabulary_->order = std::make_shared<const TokenOrder>(texts);
@@ -87,7 +90,20 @@ Result<ParserGrammar::Terminal> FormEngine::terminal(Fuel& fuel, const Terminal&
                                  .excluded = ExcludedValues(terminal.excluded),
                                  .unique = terminal.unique};
   *bytes += out.excluded.bytes();
+  if (terminal.unique && !terminal.pattern.empty()) {
+    const ByteAutomaton& automaton = out.tables->dfa().automaton();
+    fuel.burn(std::ssize(automaton.next));
+    if (!fuel.hold(std::ssize(automaton.boundary) * int64_t{sizeof(int32_t)})) {
+      return tl::unexpected(fuel.error());
+    }
+    out.texts = text_counts(automaton);
+    *bytes += out.texts.size() * sizeof(int32_t);
+    if (always_goes_on(automaton, out.texts)) out.texts.clear();
+  }
   if (terminal.pattern.empty()) {
+    for (const CharRange& range : terminal.set.ranges()) {
+      out.choices += int64_t{range.last} - range.first + 1;
+    }
     out.min = terminal.min;
     if (terminal.max != Terminal::kUnbounded) out.max = terminal.max;
   }

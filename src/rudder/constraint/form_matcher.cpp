@@ -37,9 +37,10 @@ FormMatcher::FormMatcher(const Form& form)
       walk_(form.grammar, vocabulary_.order->trie().longest()),
       mask_(vocabulary_.words()),
       max_dear_steps_(kMaxDearSteps) {
-  const std::vector<ParserGrammar::Terminal>& terminals = form.grammar.terminals;
-  if (std::any_of(terminals.begin(), terminals.end(), [](const auto& one) { return one.unique; })) {
-    unique_.emplace();
+  for (const ParserGrammar::Terminal& one : form.grammar.terminals) {
+    if (!one.unique) continue;
+    if (!unique_) unique_.emplace();
+    may_have_to_end_ = may_have_to_end_ || one.may_have_to_end();
   }
 }
 
@@ -57,8 +58,12 @@ Result<void> FormMatcher::charge(uint64_t first_step) {
 Result<void> FormMatcher::restrict(std::span<uint32_t> words) {
   RUDDER_TRY_VOID(fill());
   if (unique_) {
-    unique_->forbid(parser_, form_.grammar, vocabulary_.order->trie(), vocabulary_.quoted,
-                    vocabulary_.token_bytes, mask_);
+    const std::vector<std::string>& bytes = vocabulary_.token_bytes;
+    unique_->forbid(parser_, form_.grammar, vocabulary_.order->trie(), mask_);
+    unique_->forbid(parser_, form_.grammar, vocabulary_.quoted, bytes, mask_);
+    if (may_have_to_end_) {
+      unique_->forbid(parser_, form_.grammar, vocabulary_.opening, bytes, mask_);
+    }
   }
   // A grammar may ask for bytes that no token spells: the choice can only stop there.
   const bool may_end = parser_.accepting() || is_mask_empty(mask_);
@@ -93,6 +98,7 @@ void FormMatcher::begin_trial() {
 // What is known of terminals that began in a row of the trial is not known of the next such row.
 void FormMatcher::end_trial() {
   parser_.return_to(trial_place_);
+  if (unique_) unique_->return_to(parser_.num_rows());
   dear_steps_ = trial_dear_steps_;
   std::erase_if(continuations_,
                 [&](const Continuation& known) { return known.row >= trial_place_.num_rows; });

@@ -32,7 +32,8 @@ struct FormVocabulary {
   std::vector<int32_t> stop_ids;
   std::vector<uint32_t> all;  // a mask: tokens that have bytes, special ones too
   std::shared_ptr<const TokenOrder> order;
-  std::vector<int32_t> quoted;  // tokens with two quotes or more
+  std::vector<int32_t> quoted;   // tokens with two quotes or more
+  std::vector<int32_t> opening;  // tokens with one quote and more behind it
 
   size_t words() const { return all.size(); }
 };
@@ -87,6 +88,7 @@ class FormMatcher final : public Matcher {
   ParserShape shape_;
   MaskWalk walk_;
   std::optional<UniqueStrings> unique_;  // where the grammar has such strings
+  bool may_have_to_end_ = false;         // one of them
   std::vector<uint32_t> mask_;
   std::vector<Continuation> continuations_;  // of terminals that were open lately
   uint64_t dear_steps_ = 0;

@@ -5,6 +5,7 @@
 // any thread may set `cancelled`.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -22,6 +23,9 @@ class Fuel {
   static constexpr int64_t kBytes = int64_t{52} << 20;
   // Of what is translated on a thread that other requests wait for, in all for one request.
   static constexpr int64_t kRequestWork = kWork / 8;
+
+  // Of what could wait, in all for one form: twenty milliseconds.
+  static constexpr int64_t kAhead = 2'000'000;
 
   explicit Fuel(int64_t work = kWork, int64_t bytes = kBytes,
                 const std::atomic<bool>* cancelled = nullptr)
@@ -45,6 +49,13 @@ class Fuel {
   void release(int64_t bytes) {
     if (bytes_ >= 0) bytes_ += bytes;
     held_ -= bytes;
+  }
+  // Of work that could wait until it is needed, a part does at most half of what is left for it: a
+  // form of many parts is not much dearer than one of few.
+  int64_t left_ahead() const { return std::min(ahead_ / 2, left() / 16); }
+  void burn_ahead(int64_t work) {
+    ahead_ -= std::min(ahead_, work);
+    burn(work);
   }
   // Work that may still be done.
   int64_t left() const { return out() ? 0 : work_; }
@@ -75,6 +86,7 @@ class Fuel {
  private:
   int64_t work_;
   int64_t bytes_;
+  int64_t ahead_ = kAhead;
   int64_t held_ = 0;
   int64_t used_ = 0;
   const std::atomic<bool>* const cancelled_;

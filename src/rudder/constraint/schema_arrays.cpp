@@ -12,7 +12,7 @@
 #include "rudder/constraint/schema_keywords.h"
 #include "rudder/constraint/schema_merge.h"
 #include "rudder/constraint/schema_parts.h"
-#include "rudder/constraint/string_form.h"
+#include "rudder/constraint/text_counts.h"
 
 namespace rudder::constraint {
 
@@ -51,9 +51,13 @@ Result<Node> SchemaBuilder::build_containing(const json::object& schema, const s
 Result<Node> SchemaBuilder::build_array(const json::object& schema, const std::string& path) {
   if (schema.contains("contains")) return build_containing(schema, path);
   Node unique = rules_.nothing();
+  int64_t most_unique = RuleSet::kUnbounded;
   if (schema.contains("uniqueItems") && count_or(schema, "maxItems", 2) > 1) {
-    RUDDER_TRY(unique, build_unique_item(schema, path));
-    if (unique == rules_.nothing()) return build_unique_values(schema, path);
+    RUDDER_TRY(const UniqueItems items, build_unique_items(schema, path));
+    if (items.apart == rules_.nothing()) return build_unique_values(schema, path);
+    if (items.others != rules_.nothing()) return build_unique_list(items, schema, path);
+    unique = items.apart;
+    if (items.most < kManyTexts) most_unique = items.most;
   }
   const json::array none;
   const json::value* items = schema.if_contains("items");
@@ -62,7 +66,8 @@ Result<Node> SchemaBuilder::build_array(const json::object& schema, const std::s
   const std::string items_path = path_to(path, "items");
   const json::array& first = prefix == nullptr ? none : prefix->get_array();
   const int64_t min = count_or(schema, "minItems", 0);
-  int64_t max = count_or(schema, "maxItems", RuleSet::kUnbounded);
+  int64_t max = count_or(schema, "maxItems", most_unique);
+  if (most_unique >= 0) max = std::min(max, most_unique);
   if (min > kMaxItems)
     return bad(fmt::format("must be at most {}", kMaxItems), path_to(path, "minItems"));
   // With the first items named and nothing said, there are no others.

@@ -11,6 +11,7 @@
 #include "rudder/constraint/schema_keywords.h"
 #include "rudder/constraint/schema_merge.h"
 #include "rudder/constraint/schema_parts.h"
+#include "rudder/constraint/schema_unevaluated.h"
 #include "rudder/constraint/schema_values.h"
 
 namespace rudder::constraint {
@@ -73,6 +74,13 @@ Result<Node> SchemaBuilder::build_object_schema(const json::object& schema,
     return build_together(schema, path);
   }
   if (schema.contains("allOf")) return build_together(schema, path);
+  const bool has_ways = schema.contains("anyOf") || schema.contains("oneOf");
+  if (schema.contains("unevaluatedProperties") && (has_ways || has_conditions(schema))) {
+    json::object closed = schema;
+    const Held held(rules_.fuel(), json_bytes(schema));
+    if (close_object(rules_.fuel(), document_, closed)) return build_object_schema(closed, path);
+    if (rules_.fuel().out()) return tl::unexpected(rules_.fuel().error());
+  }
   if (has_conditions(schema)) return build_conditions(schema, path);
   if (schema.contains("anyOf")) return build_options(schema, "anyOf", path);
   if (schema.contains("oneOf")) return build_options(schema, "oneOf", path);
@@ -93,27 +101,40 @@ Result<Node> SchemaBuilder::build_reference(std::string_view reference, const st
 
 // `unevaluatedProperties` of a part does not see the other parts: alone, it is the same as
 // `additionalProperties`.
-Result<void> SchemaBuilder::close_part(json::value& part, const std::string& path) const {
+Result<void> SchemaBuilder::close_part(json::value& part, const std::string& path) {
   if (!part.is_object() || !part.get_object().contains("unevaluatedProperties")) return {};
-  json::object& schema = part.get_object();
-  for (const std::string_view key :
-       {std::string_view("$ref"), std::string_view("allOf"), std::string_view("anyOf"),
-        std::string_view("oneOf"), kConditions}) {
-    if (schema.contains(key)) {
-      return bad("is not supported where its schema is joined with others",
-                 path_to(path, "unevaluatedProperties"));
-    }
-  }
-  if (!schema.contains("additionalProperties")) {
-    json::value closed = schema.at("unevaluatedProperties");
-    schema["additionalProperties"] = std::move(closed);
-  }
-  schema.erase("unevaluatedProperties");
-  return {};
+  if (close_object(rules_.fuel(), document_, part.get_object())) return {};
+  if (rules_.fuel().out()) return tl::unexpected(rules_.fuel().error());
+  return bad("is not supported where its schema is joined with others",
+             path_to(path, "unevaluatedProperties"));
 }
 
-// $ref with something beside it, and allOf: one schema of all parts.
+// $ref with something beside it, and allOf. What the same schemas come to is built once, which ends
+// those that lead back to themselves.
 Result<Node> SchemaBuilder::build_together(const json::object& schema, const std::string& path) {
+  json::value parts = without(schema, "");
+  const int64_t bytes = json_bytes(parts);
+  if (!rules_.fuel().burn(bytes / 8)) return tl::unexpected(rules_.fuel().error());
+  if (const auto known = joined_.find(parts); known != joined_.end()) {
+    Joined& joined = known->second;
+    if (joined.node == rules_.nothing()) return rules_.nothing();
+    if (joined.rule < 0) {
+      joined.rule = rules_.add_rule();
+      if (joined.node) rules_.define(joined.rule, *joined.node);
+    }
+    return rules_.rule(joined.rule);
+  }
+  if (!joined_bytes_.add(bytes)) return tl::unexpected(rules_.fuel().error());
+  Joined& joined = joined_[std::move(parts)];
+  RUDDER_TRY(const Node node, join(schema, path));
+  joined.node = node;
+  if (joined.rule < 0) return node;
+  rules_.define(joined.rule, node);
+  return rules_.rule(joined.rule);
+}
+
+// One schema of all parts.
+Result<Node> SchemaBuilder::join(const json::object& schema, const std::string& path) {
   json::value whole;
   Held held(rules_.fuel(), json_bytes(schema));  // the parts
   std::vector<std::pair<json::value, std::string>> parts;

@@ -4,7 +4,7 @@
 // One object for each translation, one thread.
 #pragma once
 
-#include <boost/json/fwd.hpp>
+#include <boost/json/value.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -26,7 +26,11 @@ class SchemaBuilder {
   using Node = RuleSet::Node;
 
   SchemaBuilder(RuleSet& rules, JsonSpace space, const SchemaDocument& document)
-      : rules_(rules), text_(rules, space), document_(document), values_(rules.fuel(), document) {}
+      : rules_(rules),
+        text_(rules, space),
+        document_(document),
+        values_(rules.fuel(), document),
+        joined_bytes_(rules.fuel()) {}
 
   // `path` is where the schema stands in the document (for merged ones: where they meet).
   Result<Node> build(const boost::json::value& schema, const std::string& path);
@@ -38,12 +42,13 @@ class SchemaBuilder {
   Result<Node> build_object_schema(const boost::json::object& schema, const std::string& path);
   Result<Node> build_reference(std::string_view reference, const std::string& path);
   Result<Node> build_together(const boost::json::object& schema, const std::string& path);
-  Result<void> close_part(boost::json::value& part, const std::string& path) const;
+  Result<Node> join(const boost::json::object& schema, const std::string& path);
+  Result<void> close_part(boost::json::value& part, const std::string& path);
   bool exclude_all(const boost::json::array& options);
   boost::json::array options_of_objects(const boost::json::array& options) const;
   // At the later of the two options.
   tl::unexpected<Error> overlapping(size_t one, size_t other, const std::string& path) const;
-  Result<void> refuse_unevaluated(const boost::json::object& schema, const std::string& path) const;
+  tl::unexpected<Error> unclear_unevaluated(const std::string& path) const;
   Result<Node> build_exactly_one(const boost::json::object& schema, const std::string& path);
   Result<Node> build_conditions(const boost::json::object& schema, const std::string& path);
   Result<Node> build_options(const boost::json::object& schema, std::string_view keyword,
@@ -85,20 +90,37 @@ class SchemaBuilder {
   Result<Node> chain(const std::vector<Property>& properties, Node additional, int64_t min,
                      int64_t max, const std::string& path);
   Result<Node> build_containing(const boost::json::object& schema, const std::string& path);
-  // An item that differs from the others of its list by a string without a greatest length;
-  // nothing() where it has none.
-  Result<Node> build_unique_item(const boost::json::object& schema, const std::string& path);
+  // Items of a list that differ: those that a string tells apart, and the others, of which a list
+  // may have one; nothing() where there are none.
+  struct UniqueItems {
+    Node apart = 0;
+    Node others = 0;
+    int32_t most = 0;  // of those apart, at least
+  };
+  Result<UniqueItems> build_unique_items(const boost::json::object& schema,
+                                         const std::string& path);
+  Result<Node> build_unique_list(const UniqueItems& unique, const boost::json::object& schema,
+                                 const std::string& path);
   Result<Node> build_unique_values(const boost::json::object& schema, const std::string& path);
   Node unique_string(Node node);
   Result<Node> build_array(const boost::json::object& schema, const std::string& path);
+
+  // What schemas that bind together came to: a rule where it is needed again, or by itself.
+  struct Joined {
+    std::optional<Node> node;  // nothing while it is built
+    int32_t rule = -1;
+  };
 
   RuleSet& rules_;
   JsonText text_;
   const SchemaDocument& document_;
   SchemaValues values_;
   std::unordered_map<const boost::json::value*, int32_t> references_;  // rules of targets
-  std::unordered_map<std::string, Node> strings_;                      // by what the form says
-  std::unordered_map<const boost::json::value*, int32_t> unique_references_;  // with their marks
+  std::unordered_map<boost::json::value, Joined> joined_;              // by what binds together
+  Held joined_bytes_;
+  std::unordered_map<std::string, Node> strings_;  // by what the form says
+  std::unordered_map<const boost::json::value*, UniqueItems> unique_references_;  // with marks
+  int32_t unique_texts_ = 0;    // the fewest that a string with kUnique can be
   bool has_lost_mark_ = false;  // a string with kUnique came out as something else
   int depth_ = 0;
 };

@@ -102,16 +102,15 @@ json::array SchemaBuilder::options_of_objects(const json::array& options) const 
   return objects;
 }
 
-Result<void> SchemaBuilder::refuse_unevaluated(const json::object& schema,
-                                               const std::string& path) const {
-  if (!schema.contains("unevaluatedProperties")) return {};
-  return bad("is not supported beside conditions, and options that may hold together",
-             path_to(path, "unevaluatedProperties"));
+tl::unexpected<Error> SchemaBuilder::unclear_unevaluated(const std::string& path) const {
+  return bad(
+      "is not supported beside conditions, and options that may hold together, which name fields",
+      path_to(path, "unevaluatedProperties"));
 }
 
 // Options of oneOf that may hold together: each without the others.
 Result<Node> SchemaBuilder::build_exactly_one(const json::object& schema, const std::string& path) {
-  RUDDER_TRY_VOID(refuse_unevaluated(schema, path));
+  if (schema.contains("unevaluatedProperties")) return unclear_unevaluated(path);
   Fuel& fuel = rules_.fuel();
   const json::array& options = schema.at("oneOf").get_array();
   const std::string list_path = path_to(path, "oneOf");
@@ -151,7 +150,7 @@ tl::unexpected<Error> SchemaBuilder::overlapping(size_t one, size_t other,
 // the rest. Lists of values that must not be stay, for who builds the types.
 Result<Node> SchemaBuilder::build_conditions(const json::object& schema, const std::string& path) {
   Fuel& fuel = rules_.fuel();
-  RUDDER_TRY_VOID(refuse_unevaluated(schema, path));
+  if (schema.contains("unevaluatedProperties")) return unclear_unevaluated(path);
   json::object rest = without(schema, kNoneOf);
   rest.erase(kConditions);
   json::array parts;

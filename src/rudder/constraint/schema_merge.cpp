@@ -20,10 +20,30 @@ namespace {
 
 constexpr size_t kMaxProduct = 2048;  // alternatives of two lists that bind together
 
+// The parts of a schema that is nothing but parts, or the schema: each once, as far as they are
+// few.
+void add_parts(const json::value& schema, json::array& parts) {
+  constexpr size_t kFew = 16;
+  const json::object* object = schema.if_object();
+  const json::value* list =
+      object != nullptr && object->size() == 1 ? object->if_contains("allOf") : nullptr;
+  if (list != nullptr) {
+    for (const json::value& part : list->get_array()) add_parts(part, parts);
+  } else if (parts.size() > kFew || std::ranges::find(parts, schema) == parts.end()) {
+    parts.push_back(schema);
+  }
+}
+
+// The same schemas are the same list however they were put together.
 json::value all_of(const json::value& a, const json::value& b) {
   if (a.is_bool()) return a.get_bool() ? b : a;
   if (b.is_bool()) return b.get_bool() ? a : b;
-  return json::object({{"allOf", json::array({a, b})}});
+  json::array parts;
+  add_parts(a, parts);
+  add_parts(b, parts);
+  if (parts.size() > 1) return json::object({{"allOf", std::move(parts)}});
+  json::value only = std::move(parts[0]);
+  return only;
 }
 
 // What a schema says of fields by their names, as a list of shapes.

@@ -45,6 +45,48 @@ std::string_view document_of(std::string_view name) {
   return name.substr(0, name.find('#'));
 }
 
+bool has_scheme(std::string_view name) {
+  const size_t end = name.find_first_of(":/?#");
+  return end != std::string_view::npos && end > 0 && name[end] == ':';
+}
+
+// The URI that a reference without a fragment has in a document (RFC 3986, section 5.2; of what
+// climbs only "./" and "../" in front of it).
+std::string resolved(std::string_view base, std::string_view name) {
+  if (name.empty()) return std::string(base);
+  if (base.empty() || has_scheme(name)) return std::string(name);
+  const size_t authority = base.find("//");
+  const size_t root = authority == std::string_view::npos ? 0 : base.find('/', authority + 2);
+  if (name.starts_with('/')) return std::string(base.substr(0, root)) + std::string(name);
+  std::string_view folder = base.substr(0, base.rfind('/') + 1);
+  while (name.starts_with('.')) {
+    if (name.starts_with("./")) {
+      name.remove_prefix(2);
+    } else if (name.starts_with("../") && folder.size() > root + 1) {
+      name.remove_prefix(3);
+      folder = folder.substr(0, folder.rfind('/', folder.size() - 2) + 1);
+    } else {
+      break;
+    }
+  }
+  return std::string(folder) + std::string(name);
+}
+
+// An anchor is of the document that it is in.
+std::string anchor_name(std::string_view pointer, std::string_view fragment) {
+  return std::string(pointer) + ' ' + std::string(fragment);
+}
+
+// What has this key, or this place in a list; null where nothing has.
+json::value* step(json::value& at, const std::string& key) {
+  if (json::object* object = at.if_object()) return object->if_contains(key);
+  json::array* list = at.if_array();
+  if (list == nullptr) return nullptr;
+  size_t index = list->size();
+  std::from_chars(key.data(), key.data() + key.size(), index);
+  return index < list->size() ? &(*list)[index] : nullptr;
+}
+
 // Maps of schemas: their keys are names of clients.
 bool is_map(std::string_view key) {
   return key == "properties" || key == "patternProperties" || key == "$defs" ||
@@ -82,9 +124,11 @@ std::optional<std::vector<std::string>> pointer_keys(std::string_view pointer) {
 
 Result<void> SchemaReferences::make_pointers() {
   if (!root_.is_object()) return {};
-  if (const json::string* name = name_of(root_.get_object())) base_ = document_of(*name);
-  find_names(root_, "#");
-  rewrite(root_);
+  const json::string* own = name_of(root_.get_object());
+  if (own != nullptr) root_name_ = document_of(*own);
+  const Place whole = {"#", root_name_};
+  find_names(root_, "#", whole);
+  rewrite(root_, &whole);
   for (const std::string& pointer : targets_) mark(pointer);
   if (fuel_.out()) return tl::unexpected(fuel_.error());
   return {};
@@ -95,70 +139,101 @@ void SchemaReferences::name(const std::string& text, const std::string& pointer)
   if (held_.add(kEntry + std::ssize(text) + std::ssize(pointer))) pointers_.emplace(text, pointer);
 }
 
-void SchemaReferences::find_names(const json::value& value, const std::string& pointer) {
+void SchemaReferences::find_names(const json::value& value, const std::string& pointer,
+                                  const Place& around) {
   if (!fuel_.burn(10 + std::ssize(pointer) / 8)) return;
   if (const json::array* list = value.if_array()) {
     for (size_t i = 0; i < list->size(); ++i) {
-      find_names((*list)[i], pointer + '/' + std::to_string(i));
+      find_names((*list)[i], pointer + '/' + std::to_string(i), around);
     }
     return;
   }
   const json::object* object = value.if_object();
   if (object == nullptr) return;
-  if (pointer != "#") {
-    if (const json::string* text = name_of(*object)) name(std::string(*text), pointer);
+  const Place* here = &around;
+  const json::string* text = pointer == "#" ? nullptr : name_of(*object);
+  if (text != nullptr && text->starts_with('#')) {  // an anchor of older drafts
+    name(anchor_name(around.pointer, *text), pointer);
+  } else if (text != nullptr) {
+    constexpr int64_t kPlace = 300;
+    const std::string full = resolved(around.name, document_of(*text));
+    if (!held_.add(kPlace + std::ssize(full) + std::ssize(pointer))) return;
+    here = &places_.emplace(&value, Place{pointer, full}).first->second;
+    name(full, pointer);
+    if (full != std::string_view(*text)) name(std::string(*text), pointer);
   }
   const json::value* anchor = object->if_contains("$anchor");
   if (anchor != nullptr && anchor->is_string()) {
-    name('#' + std::string(anchor->get_string()), pointer);
+    name(anchor_name(here->pointer, '#' + std::string(anchor->get_string())), pointer);
   }
   for (const auto& field : *object) {
-    if (!has_data(field.key())) find_names(field.value(), pointer + '/' + escaped(field.key()));
+    if (!has_data(field.key())) {
+      find_names(field.value(), pointer + '/' + escaped(field.key()), *here);
+    }
   }
 }
 
-std::optional<std::string> SchemaReferences::pointer_of(std::string_view reference) const {
-  if (reference.starts_with("#/") || reference == "#") return std::nullopt;
-  if (const auto known = pointers_.find(std::string(reference)); known != pointers_.end()) {
-    return known->second;
-  }
+std::optional<std::string> SchemaReferences::known(const std::string& name) const {
+  const auto found = pointers_.find(name);
+  return found == pointers_.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::optional<std::string> SchemaReferences::pointer_of(std::string_view reference,
+                                                        const Place& around) {
   const std::string_view document = document_of(reference);
-  const std::string fragment(reference.substr(document.size()));
-  if (document.empty() && fragment.empty()) return "#";
-  const bool is_own =
-      !base_.empty() && (document == base_ || (document.find('/') == std::string_view::npos &&
-                                               base_.ends_with('/' + std::string(document))));
-  if (document.empty() || is_own) {
-    if (fragment.empty() || fragment == "#") return "#";
-    if (fragment.starts_with("#/")) return fragment;
-    const auto known = pointers_.find(fragment);
-    return known == pointers_.end() ? std::nullopt : std::optional(known->second);
+  const std::string_view fragment = reference.substr(document.size());
+  fuel_.burn(std::ssize(around.name) + std::ssize(around.pointer) + std::ssize(reference));
+  if (fuel_.out()) return std::nullopt;
+  std::string place = around.pointer;
+  if (!document.empty()) {
+    const bool is_own = !root_name_.empty() &&
+                        (document == root_name_ || resolved(around.name, document) == root_name_ ||
+                         (document.find('/') == std::string_view::npos &&
+                          root_name_.ends_with('/' + std::string(document))));
+    std::optional<std::string> other = known(std::string(reference));
+    if (other) return other;
+    other = known(resolved(around.name, document));
+    if (!other) other = known(std::string(document));
+    if (!other && is_own) other = "#";
+    if (!other) return std::nullopt;
+    place = std::move(*other);
   }
-  const auto known = pointers_.find(std::string(document));
-  if (known == pointers_.end()) return std::nullopt;
-  if (fragment.empty() || fragment == "#") return known->second;
-  if (fragment.starts_with("#/")) return known->second + fragment.substr(1);
-  return std::nullopt;
+  if (fragment.empty() || fragment == "#") return place;
+  if (!fragment.starts_with("#/")) return known(anchor_name(place, fragment));
+  std::string pointer = place + std::string(fragment.substr(1));
+  // Generators give names to schemas that are no documents: those mean the whole one.
+  if (document.empty() && place != "#" && find(pointer) == nullptr) return std::string(fragment);
+  return pointer;
 }
 
-void SchemaReferences::rewrite(json::value& value) {
+// What lies there; null where nothing does.
+const json::value* SchemaReferences::find(std::string_view pointer) {
+  if (!fuel_.burn(20 + std::ssize(pointer))) return nullptr;
+  const auto keys = pointer_keys(pointer);
+  json::value* at = keys ? &root_ : nullptr;
+  for (size_t i = 0; at != nullptr && i < keys->size(); ++i) at = step(*at, (*keys)[i]);
+  return at;
+}
+
+void SchemaReferences::rewrite(json::value& value, const Place* around) {
   if (json::array* list = value.if_array()) {
-    for (json::value& item : *list) rewrite(item);
+    for (json::value& item : *list) rewrite(item, around);
     return;
   }
   json::object* object = value.if_object();
   if (object == nullptr) return;
+  if (const auto own = places_.find(&value); own != places_.end()) around = &own->second;
   if (json::value* reference = object->if_contains("$ref");
       reference != nullptr && reference->is_string()) {
     std::string text(reference->get_string());
-    if (std::optional<std::string> pointer = pointer_of(text)) {
+    if (std::optional<std::string> pointer = pointer_of(text, *around)) {
       text = std::move(*pointer);
       *reference = text;
     }
     if (held_.add(std::ssize(text))) targets_.push_back(std::move(text));
   }
   for (auto& field : *object) {
-    if (!has_data(field.key()) && !field.value().is_primitive()) rewrite(field.value());
+    if (!has_data(field.key()) && !field.value().is_primitive()) rewrite(field.value(), around);
   }
 }
 
@@ -170,19 +245,14 @@ void SchemaReferences::mark(std::string_view pointer) {
   bool outside = false;  // of what keywords have as schemas
   bool in_map = false;
   for (const std::string& key : *keys) {
-    if (json::object* object = at->if_object()) {
+    if (at->is_object()) {
       if (!in_map && has_data(key)) return;
       outside = outside || (!in_map && !is_keyword(key));
       in_map = !in_map && is_map(key);
-      at = object->if_contains(key);
-    } else if (json::array* list = at->if_array()) {
-      size_t index = list->size();
-      std::from_chars(key.data(), key.data() + key.size(), index);
-      at = index < list->size() ? &(*list)[index] : nullptr;
-      in_map = false;
     } else {
-      return;
+      in_map = false;
     }
+    at = step(*at, key);
     if (at == nullptr) return;
   }
   if (outside && at->is_object()) at->get_object()[kTarget] = true;

@@ -78,6 +78,34 @@ TEST(SchemaDocument, ReferencesLeadIntoNamesOfOthers) {
               R"({"$ref":"#/$defs/a","$defs":{"a":{"type":"null"}}})");
 }
 
+// A schema with a name of its own is a document: what it refers to is looked up in it.
+TEST(SchemaDocument, DocumentsMayLieInIt) {
+  const std::string flat = R"({"properties":{"a":{"$ref":"#/$defs/n"},"b":{"$ref":"#/$defs/s"}},
+                               "$defs":{"n":{"type":"null"},"s":{"type":"string"}}})";
+  const std::string with_rule =
+      R"({"properties":{"a":{"$ref":"#/$defs/i"},"b":{"$ref":"#/$defs/s"}},
+                  "$defs":{"i":{"$ref":"#/$defs/n"},"n":{"type":"null"},"s":{"type":"string"}}})";
+  const auto nested = [](std::string_view id, std::string_view own, std::string_view to) {
+    return fmt::format(
+        R"({{{}"properties":{{"a":{{"$ref":"{}"}},"b":{{"$ref":"#/$defs/n"}}}},
+            "$defs":{{"n":{{"type":"string"}},"inner":{{"$id":"{}",
+                      "$ref":"#/$defs/n","$defs":{{"n":{{"type":"null","$anchor":"here"}}}}}}}}}})",
+        id, to, own);
+  };
+  const char* base = R"("$id":"https://example.com/a/root.json",)";
+  expect_same(nested("", "inner.json", "inner.json"), with_rule);
+  expect_same(nested("", "inner.json", "inner.json#/$defs/n"), flat);
+  expect_same(nested(base, "inner.json", "https://example.com/a/inner.json"), with_rule);
+  expect_same(nested(base, "/b/inner.json", "../b/inner.json#here"), flat);
+  expect_same(nested(base, "https://other.org/x", "https://other.org/x"), with_rule);
+  // Generators name schemas that are no documents.
+  expect_same(
+      R"({"properties":{"a":{"$id":"/properties/a","allOf":[{"$ref":"#/$defs/n"}]}},"$defs":{"n":{"type":"null"}}})",
+      R"({"properties":{"a":{"$ref":"#/$defs/n"}},"$defs":{"n":{"type":"null"}}})");
+  EXPECT_FALSE(translated(nested(base, "inner.json", "https://example.com/inner.json")));
+  EXPECT_FALSE(translated(nested(base, "inner.json", "other.json#/$defs/n")));
+}
+
 TEST(SchemaMerge, TakesListsOfItemsFromEitherSide) {
   expect_same(R"({"allOf":[{"items":[{"type":"integer"}]}],"items":[{"type":"integer"}]})",
               R"({"prefixItems":[{"allOf":[{"type":"integer"},{"type":"integer"}]}]})");

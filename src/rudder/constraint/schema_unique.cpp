@@ -3,17 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <boost/json.hpp>
 #include <cmath>
 #include <optional>
 #include <utility>
 
+#include "rudder/constraint/pattern_dfa.h"
 #include "rudder/constraint/schema_builder.h"
 #include "rudder/constraint/schema_keywords.h"
 #include "rudder/constraint/schema_merge.h"
 #include "rudder/constraint/schema_parts.h"
-#include "rudder/constraint/string_form.h"
+#include "rudder/constraint/schema_unique_kinds.h"
+#include "rudder/constraint/text_counts.h"
 
 namespace rudder::constraint {
 
@@ -23,127 +26,53 @@ namespace {
 
 using Node = RuleSet::Node;
 
-// The values that a schema can have, where they are few by its types and bounds alone; each is held
-// to its other keywords later.
-std::optional<json::array> few_values(const json::object& schema) {
-  constexpr double kMaxRange = 256;
-  if (const json::value* list = schema.if_contains("enum")) return list->get_array();
-  if (const json::value* one = schema.if_contains("const")) return json::array({*one});
-  const std::vector<std::string> types = types_of(schema);
-  json::array values;
-  for (const std::string& type : types) {
-    const json::value* min = schema.if_contains("minimum");
-    const json::value* max = schema.if_contains("maximum");
-    if (type == "boolean") {
-      values.insert(values.end(), {false, true});
-    } else if (type == "null") {
-      values.emplace_back(nullptr);
-    } else if (type == "integer" && min != nullptr && max != nullptr) {
-      const double first = std::ceil(min->to_number<double>());
-      const double last = std::floor(max->to_number<double>());
-      if (std::abs(first) > kMaxRange * kMaxRange || last - first >= kMaxRange) return std::nullopt;
-      for (double value = first; value <= last; ++value) {
-        values.emplace_back(static_cast<int64_t>(value));
-      }
-    } else {
-      return std::nullopt;
-    }
-  }
-  return types.empty() ? std::nullopt : std::optional(std::move(values));
-}
-
-// Whether each text that the automaton has begun can go on, and so for ever: no end is the only
-// way.
-bool always_goes_on(const ByteAutomaton& automaton) {
-  const auto width = static_cast<size_t>(automaton.num_classes);
-  for (size_t state = 0; state < automaton.boundary.size(); ++state) {
-    const bool is_live = automaton.missing[state] != ByteAutomaton::kNever;
-    if (!is_live || state == ByteAutomaton::kClosed) continue;
-    const auto* const row = automaton.next.data() + state * width;
-    if (std::none_of(row, row + width, [](int32_t to) {
-          return to != ByteAutomaton::kDead && to != ByteAutomaton::kClosed;
-        })) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// A schema of the document, and the target of the last reference that led to it.
-struct Referred {
-  const json::object* schema = nullptr;  // null: not a schema of its own
-  const json::value* target = nullptr;
-};
-
-Referred referred(const SchemaDocument& document, const json::value& schema) {
-  constexpr int kMaxChain = 8;
-  const json::value* target = nullptr;
-  const json::value* at = &schema;
-  for (int i = 0; i < kMaxChain && at->is_object(); ++i) {
-    const json::object& object = at->get_object();
-    const json::value* reference = object.if_contains("$ref");
-    if (reference == nullptr) return {&object, target};
-    if (!std::all_of(object.begin(), object.end(), [](const auto& field) {
-          return field.key() == "$ref" || keyword_info(field.key()).annotation;
-        })) {
-      break;
-    }
-    const auto found = document.resolve(reference->get_string(), "");
-    if (!found) break;
-    at = target = *found;
-  }
-  return {};
-}
-
+// The items' schema, where there are no others.
 Referred unique_items(const SchemaDocument& document, const json::object& schema) {
+  static const json::value any = json::object();
   const json::value* items = schema.if_contains("items");
-  if (items == nullptr || schema.contains("prefixItems")) return {};
-  return referred(document, *items);
+  if (schema.contains("prefixItems") || (items != nullptr && items->is_bool())) return {};
+  return referred(document, items == nullptr ? any : *items);
 }
 
-bool has_type(const json::object& schema, std::string_view type) {
-  const std::vector<std::string> types = types_of(schema);
-  return types.size() == 1 && types[0] == type && !schema.contains("enum") &&
-         !schema.contains("const");
+// Characters that are one byte in a JSON string.
+bool is_plain(const CharSet& set) {
+  const auto& ranges = set.ranges();
+  return !set.contains('"') && !set.contains('\\') &&
+         std::ranges::all_of(ranges, [](const CharRange& range) {
+           return range.first >= 0x20 && range.last < 0x7F;
+         });
 }
 
-json::object with_mark(const json::object& text) {
-  json::object marked = text;
-  marked[kUnique] = true;
-  return marked;
-}
-
-// The schema with the mark at a string that its values then differ by: itself, or a required field.
-std::optional<json::object> marked(const SchemaDocument& document, const json::object& schema) {
-  if (has_type(schema, "string")) return with_mark(schema);
-  const json::value* fields = schema.if_contains("properties");
-  const json::value* required = schema.if_contains("required");
-  if (!has_type(schema, "object") || fields == nullptr || required == nullptr) return std::nullopt;
-  // One without an expression, if there is one: it can always go on.
-  for (const bool plain : {true, false}) {
-    for (const json::value& name : required->get_array()) {
-      const json::value* field = fields->get_object().if_contains(name.get_string());
-      const json::object* text = field == nullptr ? nullptr : referred(document, *field).schema;
-      if (text == nullptr || !has_type(*text, "string") || text->contains("maxLength")) continue;
-      if (plain && (text->contains(kPatterns) || text->contains("format"))) continue;
-      json::object item = schema;
-      item.at("properties").get_object()[name.get_string()] = with_mark(*text);
-      return item;
-    }
-  }
-  return std::nullopt;
+int64_t num_chars(const CharSet& set) {
+  int64_t count = 0;
+  for (const CharRange& range : set.ranges()) count += int64_t{range.last} - range.first + 1;
+  return count;
 }
 
 }  // namespace
 
-// The node as a terminal that differs within its list. What could only end as another one is not
-// one.
+// The node as a terminal that differs within its list.
 Node SchemaBuilder::unique_string(Node node) {
   const RuleSet::Data& data = rules_.data(node);
   if (data.kind == RuleSet::Kind::kTerminal) {
     Terminal one = rules_.terminal_of(data.index);
-    const bool goes_on = one.pattern.empty() || (one.automaton && always_goes_on(*one.automaton));
-    if (one.quoted && one.max == Terminal::kUnbounded && goes_on) {
+    bool is_known = one.quoted;
+    bool may_end = one.max != Terminal::kUnbounded;
+    int32_t num_texts = kManyTexts;
+    if (one.pattern.empty()) {
+      is_known = is_known && (!may_end || one.set == CharSet::all() || is_plain(one.set));
+      if (is_known && may_end) num_texts = text_count(num_chars(one.set), one.min, one.max, 0);
+    } else {
+      is_known = is_known && one.automaton != nullptr && !may_end &&
+                 rules_.fuel().burn(std::ssize(one.automaton->next));
+      if (is_known) {
+        const std::vector<int32_t> counts = text_counts(*one.automaton);
+        may_end = !always_goes_on(*one.automaton, counts);
+        num_texts = counts[ByteAutomaton::kOpening];
+      }
+    }
+    if (is_known && (!may_end || one.excluded.empty())) {
+      unique_texts_ = std::min(unique_texts_, num_texts);
       one.any_spelling = false;
       one.unique = true;
       return rules_.terminal(one);
@@ -153,32 +82,68 @@ Node SchemaBuilder::unique_string(Node node) {
   return rules_.nothing();
 }
 
-Result<Node> SchemaBuilder::build_unique_item(const json::object& schema, const std::string& path) {
+Result<SchemaBuilder::UniqueItems> SchemaBuilder::build_unique_items(const json::object& schema,
+                                                                     const std::string& path) {
+  UniqueItems unique = {.apart = rules_.nothing(), .others = rules_.nothing()};
   const Referred items = unique_items(document_, schema);
-  if (items.schema == nullptr || few_values(*items.schema)) return rules_.nothing();
+  if (items.schema == nullptr || few_values(*items.schema)) return unique;
   if (items.target != nullptr) {
     const auto known = unique_references_.find(items.target);
-    if (known != unique_references_.end()) return rules_.rule(known->second);
+    if (known != unique_references_.end()) return known->second;
   }
-  const std::optional<json::object> item = marked(document_, *items.schema);
-  if (!item) return rules_.nothing();
-  const Held held(rules_.fuel(), json_bytes(*item));
-  if (!rules_.fuel().burn(json_bytes(*item) / 8)) return tl::unexpected(rules_.fuel().error());
-  int32_t rule = 0;
-  if (items.target != nullptr) {  // it may refer to itself
-    rule = rules_.add_rule();
-    unique_references_.emplace(items.target, rule);
-  }
+  ItemKinds kinds(rules_.fuel(), document_);
+  const bool is_sorted = kinds.sort(*items.schema);
+  if (rules_.fuel().out()) return tl::unexpected(rules_.fuel().error());
+  if (!is_sorted || kinds.apart().empty()) return unique;
+  const Held held(rules_.fuel(), json_bytes(kinds.apart()) + json_bytes(kinds.others()));
+  // It may refer to itself.
+  const std::array rules = {rules_.add_rule(), rules_.add_rule()};
+  unique.apart = rules_.rule(rules[0]);
+  if (!kinds.others().empty()) unique.others = rules_.rule(rules[1]);
+  if (items.target != nullptr) unique_references_.emplace(items.target, unique);
   const bool before = std::exchange(has_lost_mark_, false);
-  RUDDER_TRY(const Node node, build(*item, path_to(path, "items")));
+  const int32_t texts_before = std::exchange(unique_texts_, kManyTexts);
+  std::vector<Node> apart;
+  for (const json::value& one : kinds.apart()) {
+    RUDDER_TRY(const Node node, build(one, path_to(path, "items")));
+    apart.push_back(node);
+  }
   const bool is_lost = std::exchange(has_lost_mark_, before);
+  unique.most = std::exchange(unique_texts_, texts_before);
   if (is_lost) {
-    return bad("could only end as another item: it has a greatest length",
+    return bad("could only end as another item, by its greatest length or its pattern",
                path_to(path, "uniqueItems"));
   }
-  if (items.target == nullptr) return node;
-  rules_.define(rule, node);
-  return rules_.rule(rule);
+  std::vector<Node> others;
+  for (const json::value& one : kinds.others()) {
+    RUDDER_TRY(const Node node, build(one, path_to(path, "items")));
+    others.push_back(node);
+  }
+  rules_.define(rules[0], rules_.choice(apart));
+  rules_.define(rules[1], rules_.choice(others));
+  if (items.target != nullptr) unique_references_[items.target] = unique;
+  return unique;
+}
+
+// Items that differ by a string, and one of the others at most, anywhere among them.
+Result<Node> SchemaBuilder::build_unique_list(const UniqueItems& unique, const json::object& schema,
+                                              const std::string& path) {
+  const int64_t min = count_or(schema, "minItems", 0);
+  if (min > 1 || schema.contains("maxItems") || unique.most < kManyTexts) {
+    return bad(
+        "is not supported for items that no string tells apart beside minItems above 1, "
+        "maxItems, and strings of which there are few",
+        path_to(path, "uniqueItems"));
+  }
+  const auto more = [&](Node item) { return rules_.sequence({text_.comma(), item}); };
+  const Node rest = rules_.share(rules_.repeat(more(unique.apart), 0, RuleSet::kUnbounded));
+  const Node other = rules_.optional(rules_.sequence({more(unique.others), rest}));
+  const Node items = rules_.sequence({rules_.choice({rules_.sequence({unique.apart, rest, other}),
+                                                     rules_.sequence({unique.others, rest})}),
+                                      text_.inside()});
+  return rules_.share(
+      rules_.sequence({rules_.literal("["), text_.inside(),
+                       min > 0 ? items : rules_.optional(items), rules_.literal("]")}));
 }
 
 // Items of a list of values, each at most once: of a short list a rule for each set of those that
@@ -190,9 +155,9 @@ Result<Node> SchemaBuilder::build_unique_values(const json::object& schema,
   const auto list = items == nullptr ? std::nullopt : few_values(*items);
   if (!list) {
     return bad(
-        "is supported for strings without a greatest length, for objects with such a required "
-        "field, and for items of few values (an enum, booleans, integers of a small range): "
-        "others may end as equal ones",
+        "is supported for strings, for objects with a field that is a string, for lists that "
+        "have one other item besides, and for items of few values (an enum, booleans, integers "
+        "of a small range): others may end as equal ones",
         path_to(path, "uniqueItems"));
   }
   std::vector<Property> values;  // one for each value that the items may be

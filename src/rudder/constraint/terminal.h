@@ -31,8 +31,7 @@ struct Terminal {
   // Of a quoted one: escapes may be used anywhere; otherwise where JSON needs them alone, as
   // json.dumps does.
   bool any_spelling = false;
-  // Of a quoted one in one spelling, without a greatest length: the strings of a list differ
-  // (unique_strings.h).
+  // Of a quoted one in one spelling: the strings of a list differ (unique_strings.h).
   bool unique = false;
   // In characters, of the string's value. One of a set that is not quoted has at least 1.
   int32_t min = 0;

@@ -40,6 +40,8 @@ class TerminalDfa {
   bool completes(State from, State to) const {
     return from != kOpening && dfa_->boundary[static_cast<size_t>(to)];
   }
+  // Not inside of a character.
+  bool is_between(State state) const { return dfa_->boundary[static_cast<size_t>(state)]; }
   // Not quoted: the terminal may end here.
   bool may_end(State state) const {
     return start_ == kBody && dfa_->accepting[static_cast<size_t>(state)];
@@ -49,6 +51,7 @@ class TerminalDfa {
   // For each state a number, the same for states that `steps` bytes cannot tell apart but by the
   // count of characters.
   std::vector<int32_t> kinds(size_t steps) const;
+  const ByteAutomaton& automaton() const { return *dfa_; }
   size_t size() const { return dfa_->boundary.size(); }
   size_t bytes() const { return dfa_->next.size() * sizeof(State); }
 

@@ -13,10 +13,6 @@ namespace {
 constexpr int32_t kMasks = 17;
 constexpr size_t kFewTokens = 1024;
 constexpr size_t kWorthLoops = 16;  // nodes of a subtree
-// Nodes of the vocabulary's tree that are looked at beforehand, in all states together: ten
-// milliseconds' work.
-constexpr size_t kMaxLookedAt = 1'000'000;
-constexpr int64_t kLookedAtShare = 16;  // one in so many units of the work that is left
 // Kept of what is worked out late.
 constexpr size_t kMaxLateNear = 96;
 constexpr size_t kMaxLateFar = 1024;
@@ -45,8 +41,7 @@ TerminalTables::TerminalTables(Fuel& fuel, TerminalDfa dfa, bool counted,
   kinds_ = dfa_.kinds(TokenOrder::kShort);
   far_.resize(dfa_.size());
   near_.resize(static_cast<size_t>(*std::max_element(kinds_.begin(), kinds_.end())) + 1);
-  const size_t most = std::min(
-      kMaxLookedAt, static_cast<size_t>(std::max<int64_t>(0, fuel.left()) / kLookedAtShare));
+  const auto most = static_cast<size_t>(fuel.left_ahead());
   for (size_t state = 0; state < kinds_.size() && looked_at < most; ++state) {
     std::shared_ptr<const Tokens>& near = near_[static_cast<size_t>(kinds_[state])];
     if (near != nullptr) continue;
@@ -54,7 +49,7 @@ TerminalTables::TerminalTables(Fuel& fuel, TerminalDfa dfa, bool counted,
     bytes_ += near->bytes();
     looked_at += words_ / 16;  // its mask
   }
-  fuel.burn(static_cast<int64_t>(looked_at));
+  fuel.burn_ahead(static_cast<int64_t>(looked_at));
   bytes_ += (near_.size() + far_.size()) * sizeof(near_[0]);
   made_bytes_ = bytes_;
   // A list of tokens, or a mask where they are many.
@@ -102,6 +97,15 @@ std::shared_ptr<const TerminalTables::Tokens> TerminalTables::make(State state,
   std::vector<Tokens::Inside> inside;
   std::vector<Place> path(1, {.state = state, .chars = 0});  // from the start to the node's parent
   std::unordered_map<State, uint64_t> loops;
+  // Where characters are not counted, many tokens are a mask as soon as they are.
+  const auto take = [&](int32_t id, int32_t chars) {
+    if (!tokens->all_.empty()) return set_in_mask(tokens->all_, id);
+    inside.push_back({.chars = chars, .token = id});
+    if (counted_ || inside.size() <= kFewTokens) return;
+    tokens->all_.resize(words_);
+    for (const Tokens::Inside& one : inside) set_in_mask(tokens->all_, one.token);
+    inside.clear();
+  };
   const std::vector<TokenTrie::Node>& nodes = trie.nodes();
   for (size_t at = 0; at < nodes.size();) {
     const TokenTrie::Node& node = nodes[at];
@@ -115,7 +119,7 @@ std::shared_ptr<const TerminalTables::Tokens> TerminalTables::make(State state,
       const uint64_t groups = trie.groups(at);
       const bool is_text = (groups & TokenTrie::kBeyondAscii) == 0 || trie.is_utf8(at);
       if (is_text && (groups & ~known->second) == 0) {
-        for (const int32_t id : trie.ids_below(at)) inside.push_back({.chars = 0, .token = id});
+        for (const int32_t id : trie.ids_below(at)) take(id, 0);
         at = node.skip;
         continue;
       }
@@ -129,7 +133,7 @@ std::shared_ptr<const TerminalTables::Tokens> TerminalTables::make(State state,
     path.push_back({.state = to, .chars = from.chars + (dfa_.completes(from.state, to) ? 1 : 0)});
     const int32_t chars = path.back().chars + dfa_.missing(to);
     for (int32_t id = node.id; id != TokenTrie::kNone; id = trie.next_same(id)) {
-      inside.push_back({.chars = chars, .token = id});
+      take(id, chars);
     }
     ++at;
   }

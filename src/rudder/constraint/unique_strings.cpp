@@ -1,8 +1,10 @@
 #include "rudder/constraint/unique_strings.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "rudder/base/token_mask.h"
+#include "rudder/constraint/text_counts.h"
 
 namespace rudder::constraint {
 namespace {
@@ -43,6 +45,11 @@ void UniqueStrings::note(std::string_view bytes, int32_t num_rows) {
     offsets_.push_back(static_cast<uint32_t>(text_.size() + bytes.size() - taken));
   }
   text_ += bytes;
+}
+
+void UniqueStrings::return_to(int32_t num_rows) {
+  offsets_.resize(std::min(offsets_.size(), static_cast<size_t>(num_rows)));
+  text_.resize(offsets_.back());
 }
 
 std::vector<int32_t> UniqueStrings::lists_around(const EarleyParser& parser,
@@ -117,6 +124,7 @@ bool UniqueStrings::repeats(EarleyParser& parser, const ParserGrammar& grammar,
     if (found || !parser.advance(static_cast<uint8_t>(bytes[i]))) break;
     text_.push_back(bytes[i]);
     offsets_.push_back(static_cast<uint32_t>(text_.size()));
+    found = is_used_up(parser, grammar);
   }
   parser.pop_rows(static_cast<int32_t>(offsets_.size() - rows));
   text_.resize(size);
@@ -124,17 +132,53 @@ bool UniqueStrings::repeats(EarleyParser& parser, const ParserGrammar& grammar,
   return found;
 }
 
+// Whether each text that an open string may become is there.
+bool UniqueStrings::is_used_up(const EarleyParser& parser, const ParserGrammar& grammar) const {
+  return std::ranges::any_of(parser.open(), [&](const Open& open) {
+    const ParserGrammar::Terminal& terminal = grammar.terminal(open.symbol);
+    if (!terminal.unique || !terminal.may_have_to_end()) return false;
+    const int32_t count = terminal.texts_from(open.state, open.chars);
+    if (count >= kManyTexts) return false;
+    return std::cmp_greater_equal(
+        earlier(parser, grammar, open, std::string_view(text_).substr(offset(open.row))).size(),
+        count);
+  });
+}
+
 void UniqueStrings::forbid(EarleyParser& parser, const ParserGrammar& grammar,
-                           const TokenTrie& trie, const std::vector<int32_t>& quoted,
-                           const std::vector<std::string>& token_bytes, std::span<uint32_t> mask) {
+                           const TokenTrie& trie, std::span<uint32_t> mask) {
   for (const Open& open : parser.open()) {
-    if (!grammar.terminal(open.symbol).unique) continue;
-    const std::string_view begun = std::string_view(text_).substr(offset(open.row));
-    for (const std::string_view value : earlier(parser, grammar, open, begun)) {
-      for (const int32_t id : ids_from(trie, value.substr(begun.size()))) clear_in_mask(mask, id);
+    const ParserGrammar::Terminal& terminal = grammar.terminal(open.symbol);
+    if (!terminal.unique) continue;
+    const size_t begun = text_.size() - offset(open.row);
+    const auto values =
+        earlier(parser, grammar, open, std::string_view(text_).substr(offset(open.row)));
+    const TerminalDfa& dfa = terminal.tables->dfa();
+    for (const std::string_view value : values) {
+      TerminalDfa::State state = open.state;
+      int32_t chars = open.chars;
+      for (size_t i = begun; i < value.size() && state != TerminalDfa::kDead; ++i) {
+        const TerminalDfa::State to = dfa.next(state, static_cast<uint8_t>(value[i]));
+        if (to == TerminalDfa::kDead) break;  // of another terminal
+        if (to != TerminalDfa::kClosed && dfa.completes(state, to)) ++chars;
+        state = to;
+        const int32_t count = terminal.texts_from(state, chars);
+        if (std::cmp_greater(count, values.size())) continue;
+        const std::string_view prefix = value.substr(0, i + 1);
+        const auto same = std::ranges::count_if(
+            values, [&](std::string_view other) { return other.starts_with(prefix); });
+        if (same < count) continue;
+        for (const int32_t id : ids_from(trie, prefix.substr(begun))) clear_in_mask(mask, id);
+        break;
+      }
     }
   }
-  for (const int32_t id : quoted) {
+}
+
+void UniqueStrings::forbid(EarleyParser& parser, const ParserGrammar& grammar,
+                           const std::vector<int32_t>& ids,
+                           const std::vector<std::string>& token_bytes, std::span<uint32_t> mask) {
+  for (const int32_t id : ids) {
     if (!is_in_mask(mask, id)) continue;
     if (repeats(parser, grammar, token_bytes[static_cast<size_t>(id)])) clear_in_mask(mask, id);
   }

@@ -1,9 +1,10 @@
 // UniqueStrings: keeps the strings of a list different from each other (`uniqueItems`), which a
-// grammar cannot say: it knows the output's text, and takes from a mask the tokens that would end a
-// string as one that the list has already. The string is an item, or the value of a field of each
-// item, which then differ as a whole. Such strings have one spelling and no greatest length, so an
-// output can always go on otherwise. FormMatcher has one where its grammar has such
-// lists; one thread.
+// grammar cannot say: it knows the output's text, and takes from a mask the tokens behind which a
+// string could only become one that the list has already. The string is an item, or the value of a
+// field of each item, which then differ as a whole. Such strings have one spelling; a beginning
+// leads nowhere when all texts that it may become are there, so it is counted how many these are
+// (text_counts.h). A list has no more items than there are texts, which its grammar sees to.
+// FormMatcher has one where its grammar has such lists; one thread.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +22,15 @@ class UniqueStrings {
  public:
   // The output has gone on by `bytes`, for which the parser has `num_rows` rows now.
   void note(std::string_view bytes, int32_t num_rows);
-  // Clears bits of the mask. `quoted`: ids of the tokens that have two quotes, and may so have a
-  // whole string in them; `token_bytes`: by id. The parser is as it was, afterwards.
+  // Takes back what was noted of rows beyond these.
+  void return_to(int32_t num_rows);
+  // Clears bits of the mask: of the tokens that go on within a string.
   void forbid(EarleyParser& parser, const ParserGrammar& grammar, const TokenTrie& trie,
-              const std::vector<int32_t>& quoted, const std::vector<std::string>& token_bytes,
               std::span<uint32_t> mask);
+  // Of tokens with quotes, each tried by itself: they may have a string, or the begin of one, in
+  // them. `token_bytes`: by id. The parser is as it was, afterwards.
+  void forbid(EarleyParser& parser, const ParserGrammar& grammar, const std::vector<int32_t>& ids,
+              const std::vector<std::string>& token_bytes, std::span<uint32_t> mask);
 
  private:
   using Open = EarleyParser::Open;
@@ -36,8 +41,9 @@ class UniqueStrings {
   // Rows that the innermost lists begin in whose items have the symbol that began in the row.
   std::vector<int32_t> lists_around(const EarleyParser& parser, const ParserGrammar& grammar,
                                     int32_t row, int32_t symbol) const;
-  // Whether a string that the bytes end is one of the earlier ones.
+  // Whether behind the bytes a string could only become one of the earlier ones, or is one.
   bool repeats(EarleyParser& parser, const ParserGrammar& grammar, std::string_view bytes);
+  bool is_used_up(const EarleyParser& parser, const ParserGrammar& grammar) const;
   size_t offset(int32_t row) const { return offsets_[static_cast<size_t>(row)]; }
 
   std::string text_;

@@ -8,6 +8,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/base/thread_pool.h"
+#include "rudder/cpu/attention_patterns.h"
 #include "rudder/cpu/device_memory.h"
 #include "rudder/cpu/encode.h"
 #include "rudder/cpu/host_ops.h"
@@ -122,6 +123,12 @@ class FastOps final : public HostOps {
     } else {
       plain_attention(args, batch());
     }
+  }
+
+  bool has_patterns() const override { return true; }
+  void patterns(const ops::PatternArgs& args) override {
+    const bool panels = fits_panels(args.attention.kv);
+    write_patterns(args, batch(), panels ? panel_key : plain_key, &pool_);
   }
 
   void gated_act(const ops::GatedActArgs& args) override {

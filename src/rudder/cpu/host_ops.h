@@ -31,6 +31,7 @@ class HostOps : public ops::Ops {
 
   bool has_graphs() const final { return false; }
   bool takes_drafts() const final { return true; }
+  bool runs_draft_heads() const final { return true; }
   Result<void> prepare(const ops::StepBounds& bounds) final;
   void begin_capture() final;
   Result<std::unique_ptr<ops::Graph>> end_capture() final;
@@ -41,6 +42,8 @@ class HostOps : public ops::Ops {
   void begin_attention(const ops::AttentionBatch& batch) final { batch_ = batch; }
   void quantise(const ops::QuantiseArgs& args) final;
   void gather_rows(const ops::GatherRowsArgs& args) final;
+  void place_rows(const ops::PlaceRowsArgs& args) final;
+  void spread_logits(const ops::SpreadLogitsArgs& args) final;
   void gather_logits(const ops::GatherLogitsArgs& args) final;
   bool ranks_share_memory() const final { return true; }
   void sum_ranks(const ops::View& x) final;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 namespace rudder::cpu {
 namespace {
@@ -55,6 +56,25 @@ void write_head(const ops::KvLayer& kv, int64_t slot, int64_t head, const float*
   T* to = values + lane / kPerStep * kPanelWidth * kPerStep + lane % kPerStep;
   for (int64_t i = 0; i < kv.head_dim; i += kPanelWidth, to += kPanelWidth * kPanelWidth) {
     for (int64_t c = 0; c < kPanelWidth; ++c) to[c * kPerStep] = row[i + c];
+  }
+}
+
+// What write_head() wrote of k.
+template <typename T>
+void read_head_key(const ops::KvLayer& kv, int64_t slot, int64_t head, float* out) {
+  constexpr int64_t kPerStep = 4 / int64_t{sizeof(T)};
+  const int64_t in_block = slot % kv.block_size;
+  const int64_t lane = in_block % kPanelWidth;
+  const int64_t group = in_block / kPanelWidth * kPanelWidth * kv.head_dim;
+  const T* const keys =
+      reinterpret_cast<const T*>(head_block(kv, slot / kv.block_size, 0, head)) + group;
+  for (int64_t i = 0; i < kv.head_dim; ++i) {
+    const T value = keys[i / kPerStep * kPerStep * kPanelWidth + lane * kPerStep + i % kPerStep];
+    if constexpr (std::is_same_v<T, BF16>) {
+      out[i] = tensor::to_float(value);
+    } else {
+      out[i] = value;
+    }
   }
 }
 
@@ -117,6 +137,14 @@ AttentionTile make_tile(const ops::AttentionArgs& args, const SequenceTiles& seq
 bool fits_panels(const ops::KvLayer& kv) {
   return kv.head_dim % kPanelWidth == 0 && kv.head_dim <= kMaxHeadDim &&
          kv.block_size % kPanelWidth == 0;
+}
+
+void panel_key(const ops::KvLayer& kv, int64_t slot, int64_t kv_head, float* out) {
+  if (element_of(kv) == Element::kBf16) {
+    read_head_key<BF16>(kv, slot, kv_head, out);
+  } else {
+    read_head_key<float>(kv, slot, kv_head, out);
+  }
 }
 
 void panel_qkv_prep(const Kernels& kernels, const ops::QkvPrepArgs& args, int64_t begin,

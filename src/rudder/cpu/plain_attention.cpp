@@ -144,20 +144,14 @@ void plain_qkv_prep(const ops::QkvPrepArgs& args, int64_t begin, int64_t end) {
   }
 }
 
-namespace {
+void plain_key(const ops::KvLayer& kv, int64_t slot, int64_t kv_head, float* out) {
+  const KvRows cache(kv);
+  const auto head = static_cast<int>(kv_head);
+  const int64_t row = cache.offset(slot, 0, head);
+  const float scale = cache.scale_of(0, head);
+  for (int64_t i = 0; i < kv.head_dim; ++i) out[i] = cache.at(row, i) * scale;
+}
 
-struct Row {
-  const float* q;         // [head_dim]
-  const int32_t* blocks;  // the sequence's block table
-  int64_t first = 0;      // key positions [first, last]
-  int64_t last = 0;
-  int head = 0;
-  int kv_head = 0;
-  float* out;  // [head_dim]
-};
-
-// Turns the scores of the positions that the row sees into weights, without the softmax's division
-// by their total, which is returned.
 double exponentials(std::span<float> scores, float sink) {
   float highest = sink;
   for (const float score : scores) highest = std::max(highest, score);
@@ -169,7 +163,6 @@ double exponentials(std::span<float> scores, float sink) {
   return total;
 }
 
-// Likewise, into the weights of a gate.
 void apply_gate(std::span<float> scores, const ops::FirGate& gate, int head) {
   const float sigma = gate.sigma.as<float>()[head];
   // From the last on, so that the scores before a position are still scores.
@@ -183,6 +176,18 @@ void apply_gate(std::span<float> scores, const ops::FirGate& gate, int head) {
     scores[j] = std::clamp(static_cast<float>(scores[j] - sigma * average), gate.low, gate.high);
   }
 }
+
+namespace {
+
+struct Row {
+  const float* q;         // [head_dim]
+  const int32_t* blocks;  // the sequence's block table
+  int64_t first = 0;      // key positions [first, last]
+  int64_t last = 0;
+  int head = 0;
+  int kv_head = 0;
+  float* out;  // [head_dim]
+};
 
 void attend(const ops::AttentionArgs& args, const Row& row, std::vector<float>& weights) {
   const KvRows cache(args.kv);

@@ -4,6 +4,9 @@
 // panels. Activations are f32. One thread for each call.
 #pragma once
 
+#include <cstdint>
+#include <span>
+
 #include "rudder/ops/args.h"
 
 namespace rudder::cpu {
@@ -13,6 +16,15 @@ void plain_qkv_prep(const ops::QkvPrepArgs& args, int64_t begin, int64_t end);
 
 // Every row of every sequence of `batch`.
 void plain_attention(const ops::AttentionArgs& args, const ops::AttentionBatch& batch);
+
+// The k of one cached token and KV head: [head_dim], times the head's scale.
+void plain_key(const ops::KvLayer& kv, int64_t slot, int64_t kv_head, float* out);
+
+// Turns the scores of the positions that a row sees into weights, without the softmax's division by
+// their total, which is returned; a sink of -inf is none.
+double exponentials(std::span<float> scores, float sink);
+// Likewise, into the weights of a gate.
+void apply_gate(std::span<float> scores, const ops::FirGate& gate, int head);
 
 // The formulas of one row, shared with the other ops of the reference.
 // The norm of x [width]; out may be x.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "rudder/base/check.h"
+#include "rudder/cpu/attention_patterns.h"
 #include "rudder/cpu/device_memory.h"
 #include "rudder/cpu/encode.h"
 #include "rudder/cpu/host_ops.h"
@@ -153,6 +154,11 @@ class ReferenceOps final : public HostOps {
   }
 
   void attention(const ops::AttentionArgs& args) override { plain_attention(args, batch()); }
+
+  bool has_patterns() const override { return true; }
+  void patterns(const ops::PatternArgs& args) override {
+    write_patterns(args, batch(), plain_key, nullptr);
+  }
 
   void gated_act(const ops::GatedActArgs& args) override {
     const int64_t width = args.out.shape[1];

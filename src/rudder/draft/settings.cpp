@@ -66,8 +66,10 @@ Result<Method> read_method(const std::string& name) {
   if (name == "ngram") return Method::kNgram;
   if (name == "suffix") return Method::kSuffix;
   if (name == "draft_model") return Method::kDraftModel;
+  if (name == "eagle3") return Method::kEagle3;
   return bad(
-      fmt::format("the method '{}' is not supported: ngram, suffix and draft_model are", name),
+      fmt::format("the method '{}' is not supported: ngram, suffix, draft_model and eagle3 are",
+                  name),
       "method");
 }
 
@@ -97,7 +99,7 @@ Result<Asked> read_config(const std::string& text) {
   }
   const json::object& config = value.get_object();
   const json::value* method = config.if_contains("method");
-  if (method == nullptr) return bad("is missing: ngram, suffix or draft_model", "method");
+  if (method == nullptr) return bad("is missing: ngram, suffix, draft_model or eagle3", "method");
   if (!method->is_string()) return bad("must be a string", "method");
   Asked asked;
   asked.method = method->get_string();
@@ -128,8 +130,8 @@ Result<void> check_pairs(const Asked& asked, Method method) {
     if (asked.*key.field < 0 || key.of == Method::kNone || key.of == method) continue;
     return bad(fmt::format("is not of the method '{}'", asked.method), key.name);
   }
-  if (asked.model.empty() == (method == Method::kDraftModel)) {
-    return bad(asked.model.empty() ? "is missing: the folder of the model that guesses"
+  if (asked.model.empty() == has_model(method)) {
+    return bad(asked.model.empty() ? "is missing: the folder of what guesses"
                                    : fmt::format("is not of the method '{}'", asked.method),
                "model");
   }
@@ -150,8 +152,9 @@ int32_t given(double number, int32_t otherwise) {
 void SpeculativeSettings::declare(SettingsTable& table) {
   table.section("draft");
   table.add("speculative-config", &config,
-            "Speculation as a JSON object with vLLM's keys: method (ngram, suffix or draft_model), "
-            "model (the folder of a smaller model that guesses, for draft_model), "
+            "Speculation as a JSON object with vLLM's keys: method (ngram, suffix, draft_model or "
+            "eagle3), model (the folder of what guesses: a smaller model for draft_model, a head "
+            "for eagle3), "
             "num_speculative_tokens, prompt_lookup_min, prompt_lookup_max, "
             "suffix_decoding_max_tree_depth, suffix_decoding_max_cached_requests, "
             "suffix_decoding_max_spec_factor, suffix_decoding_min_token_prob.");
@@ -195,7 +198,7 @@ Result<Speculation> SpeculativeSettings::resolve() const {
   Speculation out;
   out.method = of;
   out.max_bytes = memory_mb << 20;
-  if (of == Method::kDraftModel) {
+  if (has_model(of)) {
     out.model = asked.model;
     out.num_speculative_tokens = given(asked.num_speculative_tokens, kDefaultModelTokens);
     return out;
@@ -221,6 +224,7 @@ std::unique_ptr<sched::DraftProposer> make_proposer(const Speculation& speculati
   switch (speculation.method) {
     case Method::kNone:
     case Method::kDraftModel:
+    case Method::kEagle3:
       return nullptr;
     case Method::kNgram:
       return std::make_unique<NgramProposer>(speculation.prompt_lookup_min,

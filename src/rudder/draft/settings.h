@@ -17,7 +17,12 @@ namespace rudder::draft {
 // Drafts of a sequence in one step at most.
 inline constexpr int32_t kMaxSpeculativeTokens = 128;
 
-enum class Method : uint8_t { kNone, kNgram, kSuffix, kDraftModel };
+enum class Method : uint8_t { kNone, kNgram, kSuffix, kDraftModel, kEagle3 };
+
+// Whether the executor guesses, from a folder of weights.
+inline bool has_model(Method method) {
+  return method == Method::kDraftModel || method == Method::kEagle3;
+}
 
 // What is asked for, every field in range.
 struct Speculation {
@@ -26,7 +31,7 @@ struct Speculation {
   int32_t prompt_lookup_min = 0;       // kNgram alone
   int32_t prompt_lookup_max = 0;
   SuffixSettings suffix;   // kSuffix alone
-  std::string model = {};  // kDraftModel alone: the folder of the model that guesses
+  std::string model = {};  // has_model() alone: the folder of the model or head that guesses
   int64_t max_bytes = 0;   // of what a proposer remembers
 };
 
@@ -45,7 +50,7 @@ struct SpeculativeSettings {
   Result<Speculation> resolve() const;
 };
 
-// Null for kNone, and for kDraftModel: the executor guesses.
+// Null for kNone, and where the executor guesses.
 std::unique_ptr<sched::DraftProposer> make_proposer(const Speculation& speculation);
 
 }  // namespace rudder::draft

@@ -50,6 +50,15 @@ TEST(SpeculativeSettings, ADraftModelIsTheExecutors) {
   EXPECT_EQ(make_proposer(*named), nullptr);
 }
 
+TEST(SpeculativeSettings, ADraftHeadIsTheExecutors) {
+  const auto named = from(R"({"method": "eagle3", "model": "head", "num_speculative_tokens": 3})");
+  ASSERT_TRUE(named) << named.error().to_string();
+  EXPECT_EQ(named->method, Method::kEagle3);
+  EXPECT_EQ(named->model, "head");
+  EXPECT_EQ(named->num_speculative_tokens, 3);
+  EXPECT_EQ(make_proposer(*named), nullptr);
+}
+
 TEST(SpeculativeSettings, PlainFlagsSayTheSame) {
   SpeculativeSettings settings;
   settings.method = "ngram";
@@ -74,7 +83,10 @@ TEST(SpeculativeSettings, PlainFlagsSayTheSame) {
 TEST(SpeculativeSettings, WhatIsWrongIsNamed) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"num_speculative_tokens": 4})", "method"},
-      {R"({"method": "eagle3"})", "method"},
+      {R"({"method": "eagle"})", "method"},
+      {R"({"method": "eagle3"})", "model"},
+      {R"({"method": "eagle3", "model": "x", "num_speculative_tokens": 0})",
+       "num_speculative_tokens"},
       {R"({"method": "draft_model"})", "model"},
       {R"({"method": "draft_model", "model": ""})", "model"},
       {R"({"method": "draft_model", "model": 3})", "model"},

@@ -29,7 +29,7 @@ bool TapTables::lease(const tap::SequenceTaps& taps, sched::TapLease* lease) {
 int32_t TapTables::lease_set(const std::shared_ptr<const tap::CaptureSet>& set) {
   CaptureSetEntry* entry = nullptr;
   for (CaptureSetEntry& candidate : sets_) {
-    if (candidate.set != nullptr && candidate.set->points == set->points) {
+    if (candidate.set != nullptr && *candidate.set == *set) {
       entry = &candidate;
       break;
     }
@@ -38,7 +38,7 @@ int32_t TapTables::lease_set(const std::shared_ptr<const tap::CaptureSet>& set) 
   }
   if (entry == nullptr) return -1;
   const auto number = static_cast<int32_t>(entry - sets_.data());
-  if (entry->set == nullptr || entry->set->points != set->points) {
+  if (entry->set == nullptr || *entry->set != *set) {
     entry->set = set;
     edits_.captures.push_back({.capture_set = number, .set = set});
   }

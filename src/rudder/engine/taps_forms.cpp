@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace rudder::engine {
@@ -25,6 +26,11 @@ Result<TapsForms> resolve_taps(const RequestParams& params, const steer::Program
       return fail(ErrorCode::kInvalidArgument, "every generated token must be captured",
                   "stop_when");
     }
+    const auto prompt_len = static_cast<int32_t>(params.prompt.size());
+    const int64_t asked_len = int64_t{prompt_len} + params.max_tokens.value_or(limits.max_seq_len);
+    RUDDER_TRY_VOID(steer::capture::check_pattern_keys(
+        *forms.capture, prompt_len,
+        static_cast<int32_t>(std::min<int64_t>(limits.max_seq_len, asked_len))));
     const int64_t elements = tap::record_elements(*taps.capture, limits.geometry);
     if (elements > limits.taps.capture_elements) {
       return fail(ErrorCode::kInvalidArgument,

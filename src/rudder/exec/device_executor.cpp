@@ -69,12 +69,21 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
     kv.push_back(layer_kv(model_.kv, model::kv_geometry(model_.spec.layers[layer]), layer,
                           capacity_.block_size, model_.ops->kv_dtype(), pool));
   }
+  model::HiddenPool kept;
+  if (model_.draft && model_.draft->head) {
+    DraftHead& head = *model_.draft->head;
+    RUDDER_TRY(kept, make_hidden_pool(head.spec, *model_.ops, capacity_));
+    head.source = {.embedding = model_.weights.embedding,
+                   .tied = model_.spec.tied_head ? &model_.weights.head : nullptr,
+                   .rows = kept.rows};
+  }
   RUDDER_TRY(decoder_, model::Decoder::make(
                            model_.spec, model_.weights, kv, *model_.ops,
                            {.max_tokens = capacity_.max_tokens_per_step,
                             .max_logits_rows = max_logits_rows(capacity_),
                             .max_seq_len = capacity_.max_seq_len,
-                            .taps_shares = capacity_.taps.steering() || capacity_.taps.capture()}));
+                            .taps_shares = capacity_.taps.steering() || capacity_.taps.capture()},
+                           kept));
   RUDDER_TRY_VOID(prepare_taps());
   RUDDER_TRY(buffers_, StepBuffers::make(*model_.ops, capacity_,
                                          taps_ == nullptr ? nullptr : &taps_->table()));

@@ -155,7 +155,8 @@ const GraphCache::Bucket* GraphCache::bucket_of(const Family& family, const Pack
 }
 
 bool GraphCache::is_rare(const PackedTaps& taps) {
-  return taps.is_used && ((taps.passages & tap::kMixerEnd) != 0 || !taps.encodes.empty());
+  return taps.is_used &&
+         ((taps.passages & (tap::kMixerEnd | tap::kMixerWeights)) != 0 || !taps.encodes.empty());
 }
 
 GraphCache::RareKey GraphCache::rare_key(const PackedStep& packed, const Family& family,

@@ -20,10 +20,40 @@
 namespace rudder::exec {
 namespace {
 
-Result<model::ModelSpec> read_draft(const weights::Checkpoint& checkpoint) {
-  Result<model::ModelSpec> spec = model::read_spec(checkpoint);
-  if (spec) return spec;
-  return fail(spec.error().code, spec.error().to_string(), "speculative-config.model");
+tl::unexpected<Error> of_draft(const Error& error) {
+  return fail(error.code, error.to_string(), "speculative-config.model");
+}
+
+// Without weights.
+Result<DraftModel> read_draft(const StepLimits& limits, const model::ModelSpec& target) {
+  DraftModel draft;
+  if (limits.draft_kind == DraftKind::kModel) {
+    Result<model::ModelSpec> spec = model::read_spec(*limits.draft_model);
+    if (!spec) return of_draft(spec.error());
+    draft.spec = *std::move(spec);
+    return draft;
+  }
+  Result<model::DraftHeadSpec> spec = model::read_draft_head(*limits.draft_model);
+  if (!spec) return of_draft(spec.error());
+  RUDDER_TRY_VOID(model::fit_draft_head(target, *spec));
+  draft.spec = spec->layer;
+  draft.head.emplace().spec = *std::move(spec);
+  return draft;
+}
+
+Result<DraftModel> load_draft(const StepLimits& limits, const model::ModelSpec& target,
+                              ops::Ops& ops) {
+  RUDDER_TRY(DraftModel draft, read_draft(limits, target));
+  if (!draft.head) {
+    RUDDER_TRY(draft.weights, model::load_weights(*limits.draft_model, draft.spec, ops, {}));
+    RUDDER_TRY(draft.spec, model::shard_spec(draft.spec, ops::rank_of(ops)));
+    return draft;
+  }
+  Result<model::DraftHeadWeights> weights =
+      model::load_draft_head(*limits.draft_model, draft.head->spec, ops);
+  if (!weights) return of_draft(weights.error());
+  draft.head->weights = *std::move(weights);
+  return draft;
 }
 
 // What is loaded, for whom: all devices of all replicas, of each replica its ranks or stages.
@@ -63,12 +93,23 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
   const ops::Rank rank = ops::rank_of(ops);
   const bool joins_ranks = rank.is_alone() || ops.ranks_share_memory();
   RUDDER_TRY(const model::ModelSpec part, model::shard_spec(division.spec, rank));
-  model::ModelSpec draft;
-  model::WeightBudget draft_weights;
+  DraftModel draft;
+  int64_t draft_weight_bytes = 0;
   if (limits.draft_model != nullptr) {
-    RUDDER_TRY(const model::ModelSpec whole, read_draft(*limits.draft_model));
-    draft_weights = model::budget_weights(*limits.draft_model, whole, ops, rank);
-    RUDDER_TRY(draft, model::shard_spec(whole, rank));
+    if (limits.draft_kind == DraftKind::kEagle3) {
+      RUDDER_TRY_VOID(check_runs_heads(ops));
+      if (!rank.is_alone()) {
+        return fail(ErrorCode::kUnsupported, "a draft head for several ranks",
+                    "tensor-parallel-size");
+      }
+    }
+    RUDDER_TRY(draft, read_draft(limits, division.spec));
+    draft_weight_bytes =
+        draft.head ? model::draft_head_bytes(draft.head->spec, ops.linear_dtype())
+                   : model::budget_weights(*limits.draft_model, draft.spec, ops, rank).bytes;
+    if (!draft.head) {
+      RUDDER_TRY(draft.spec, model::shard_spec(draft.spec, rank));
+    }
   }
   const model::WeightBudget weights =
       model::budget_weights(division.checkpoint, division.spec, ops, rank, stage);
@@ -86,8 +127,9 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
                      .max_num_seqs = limits.max_num_seqs,
                      .max_num_batched_tokens = limits.max_num_batched_tokens,
                      .max_draft = ops.takes_drafts() ? limits.max_draft : 0,
-                     .draft = limits.draft_model != nullptr ? &draft : nullptr,
-                     .draft_weight_bytes = draft_weights.bytes,
+                     .draft = limits.draft_model != nullptr ? &draft.spec : nullptr,
+                     .draft_weight_bytes = draft_weight_bytes,
+                     .draft_head = draft.head ? &draft.head->spec : nullptr,
                      .taps = {.enable_steering = settings.enable_steering,
                               .max_steering_rows = settings.max_steering_rows,
                               .steering_bytes = settings.steering_memory_mb << 20,
@@ -99,13 +141,14 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
                               .reader_bytes = ops.reader_bytes(),
                               .encodes = ops.has_encode() && joins_ranks,
                               .taps_mixers = ops.taps_mixers(),
-                              .taps_shares = ops.ranks_share_memory()},
+                              .taps_shares = ops.ranks_share_memory(),
+                              .patterns = ops.has_patterns() && rank.is_alone()},
                      .rank = rank,
                      .stage = stage,
                      .max_in_flight = division.max_in_flight()}));
   if (limits.draft_model != nullptr) {
     RUDDER_TRY_VOID(
-        check_draft_model(draft, division.spec, budget.kv.groups, budget.max_seq_len, ops));
+        check_draft_model(draft.spec, division.spec, budget.kv.groups, budget.max_seq_len, ops));
   }
   return budget;
 }
@@ -207,10 +250,7 @@ Result<LoadedRank> load_rank(const Loading& loading, std::unique_ptr<ops::Ops> o
     loaded.lens = {model.weights.final_norm, {model.weights.head}};
   }
   if (division.limits.draft_model != nullptr) {
-    DraftModel& draft = model.draft.emplace();
-    RUDDER_TRY(const model::ModelSpec whole, read_draft(*division.limits.draft_model));
-    RUDDER_TRY(draft.weights, model::load_weights(*division.limits.draft_model, whole, *ops, {}));
-    RUDDER_TRY(draft.spec, model::shard_spec(whole, ops::rank_of(*ops)));
+    RUDDER_TRY(model.draft, load_draft(division.limits, division.spec, *ops));
   }
   model.ops = std::move(ops);
   model.kv = memory.kv;

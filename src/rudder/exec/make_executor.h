@@ -20,6 +20,9 @@
 
 namespace rudder::exec {
 
+// What the checkpoint of a proposer holds.
+enum class DraftKind : uint8_t { kModel, kEagle3 };
+
 // From the engine's settings.
 struct StepLimits {
   int32_t max_num_seqs = 256;
@@ -29,6 +32,7 @@ struct StepLimits {
   // A model of the same tokens that guesses drafts; null: the executor has no proposer. Errors of
   // it name speculative-config.model. It may be closed when the model may.
   const weights::Checkpoint* draft_model = nullptr;
+  DraftKind draft_kind = DraftKind::kModel;
 };
 
 struct LoadedModel {

@@ -186,15 +186,18 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
       (plan.has_lens ? HeadLens::device_bytes(spec, ask.rank.count) + ask.taps.reader_bytes : 0);
 
   const auto draft_bytes = [&] {
-    return ask.draft == nullptr
-               ? 0
-               : ask.draft_weight_bytes +
-                     ModelProposer::device_bytes(*ask.draft, capacity(), dtypes.act, ask.rank);
+    return ask.draft == nullptr ? 0
+                                : ask.draft_weight_bytes +
+                                      ModelProposer::device_bytes(*ask.draft, ask.draft_head,
+                                                                  capacity(), dtypes.act, ask.rank);
   };
   plan.draft_bytes = draft_bytes();
   if (ask.draft != nullptr) {
     RUDDER_TRY(const KvLayout beside, draft_kv_layout(*ask.draft, dtypes.kv, ask.block_size));
     plan.draft_kv_bytes = beside.block_bytes;
+    if (ask.draft_head != nullptr) {
+      plan.draft_kv_bytes += hidden_block_bytes(*ask.draft_head, dtypes.act, ask.block_size);
+    }
   }
 
   RUDDER_TRY(const int64_t budget, kv_budget(plan, ask));

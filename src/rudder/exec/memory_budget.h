@@ -9,6 +9,7 @@
 #include "rudder/base/result.h"
 #include "rudder/exec/kv_layout.h"
 #include "rudder/exec/tap_limits.h"
+#include "rudder/model/draft_head.h"
 #include "rudder/model/spec.h"
 #include "rudder/ops/comm.h"
 #include "rudder/step/executor.h"
@@ -36,7 +37,8 @@ struct MemoryAsk {
   int32_t max_draft = 0;
   // A model that guesses, as `spec` the rank's part of it; null: none does.
   const model::ModelSpec* draft = nullptr;
-  int64_t draft_weight_bytes = 0;  // its weights
+  int64_t draft_weight_bytes = 0;                    // its weights
+  const model::DraftHeadSpec* draft_head = nullptr;  // where a head guesses; `draft` is its layer
   TapAsk taps = {};
   ops::Rank rank = {};  // whose memory it is
   model::Stage stage = {};
@@ -51,7 +53,7 @@ struct MemoryBudget {
   int64_t sequence_bytes = 0;   // what sequences keep between steps, and the inputs of a step
   int64_t tap_bytes = 0;        // the tap table, the capture ring and the lens
   int64_t draft_bytes = 0;      // the draft model's weights and buffers; 0: there is none
-  int64_t draft_kv_bytes = 0;   // its KV beside one block
+  int64_t draft_kv_bytes = 0;   // its KV beside one block, and the rows that a head reads
   KvLayout kv;
   int32_t num_blocks = 0;
   int32_t block_size = 0;

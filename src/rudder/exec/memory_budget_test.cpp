@@ -72,7 +72,7 @@ TEST(MemoryBudget, ADraftModelAndItsKvAreCounted) {
                                    .vocab_size = 160,
                                    .max_draft = 3};
   EXPECT_EQ(with->draft_bytes,
-            1000 + ModelProposer::device_bytes(draft, capacity, tensor::DType::kF32));
+            1000 + ModelProposer::device_bytes(draft, nullptr, capacity, tensor::DType::kF32));
   EXPECT_EQ(with->draft_kv_bytes, draft_kv_layout(draft, tensor::DType::kF32, 16)->block_bytes);
   EXPECT_GT(with->draft_kv_bytes, 0);
   EXPECT_EQ(with->num_blocks, without->num_blocks);
@@ -81,6 +81,23 @@ TEST(MemoryBudget, ADraftModelAndItsKvAreCounted) {
   ask.kv_cache_memory_bytes = 20 * with->block_bytes() + 1;
   ask.max_model_len = 64;
   EXPECT_EQ(budget_memory(spec, {}, ask)->num_blocks, 20);
+}
+
+TEST(MemoryBudget, ADraftHeadAndTheRowsThatItReadsAreCounted) {
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
+  const model::DraftHeadSpec head = testing::tiny_head_spec(false);
+  MemoryAsk ask = tiny_ask();
+  ask.max_draft = 3;
+  ask.draft = &head.layer;
+  const auto model = budget_memory(spec, {}, ask);
+  ask.draft_head = &head;
+  const auto with = budget_memory(spec, {}, ask);
+  ASSERT_TRUE(model && with);
+  // Three rows of 64 floats a token.
+  EXPECT_EQ(with->draft_kv_bytes - model->draft_kv_bytes, 16 * 3 * 64 * 4);
+  // Beside what its layer takes: twice those rows, and rows of 96, of 64 tokens; rows of 48 of 4
+  // slots; logits of 54 tokens for each of them.
+  EXPECT_EQ(with->draft_bytes - model->draft_bytes, 4 * (64 * (2 * 3 * 64 + 96) + 4 * (48 + 54)));
 }
 
 TEST(MemoryBudget, TheShareBoundsTheCache) {

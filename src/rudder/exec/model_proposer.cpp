@@ -80,6 +80,31 @@ Result<void> check_draft_model(const model::ModelSpec& draft, const model::Model
   return {};
 }
 
+Result<void> check_runs_heads(const ops::Ops& ops) {
+  if (ops.runs_draft_heads()) return {};
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("the backend {} runs no draft heads yet", ops.name()),
+              "speculative-config.method");
+}
+
+Result<model::HiddenPool> make_hidden_pool(const model::DraftHeadSpec& head, ops::Ops& ops,
+                                           const step::Capacity& capacity) {
+  const size_t group = whole_group(capacity.kv_groups);
+  model::HiddenPool pool{.rows = {},
+                         .layers = head.aux_layers,
+                         .group = static_cast<int32_t>(group),
+                         .block_size = capacity.block_size,
+                         .group_layers = capacity.kv_groups[group].layers};
+  RUDDER_TRY(pool.rows,
+             ops.allocate(ops.act_dtype(),
+                          {int64_t{capacity.num_blocks} * capacity.block_size, head.aux_width()}));
+  return pool;
+}
+
+int64_t hidden_block_bytes(const model::DraftHeadSpec& head, DType act, int32_t block_size) {
+  return head.aux_width() * block_size * static_cast<int64_t>(tensor::dtype_bytes(act));
+}
+
 ModelProposer::ModelProposer(DraftModel draft, ops::Ops& ops, const step::Capacity& capacity,
                              const step::Capacity& own)
     : draft_(std::move(draft)),
@@ -100,11 +125,13 @@ Result<std::unique_ptr<ModelProposer>> ModelProposer::make(DraftModel draft, ops
   return proposer;
 }
 
-int64_t ModelProposer::device_bytes(const model::ModelSpec& spec, const step::Capacity& capacity,
-                                    DType act, ops::Rank rank) {
+int64_t ModelProposer::device_bytes(const model::ModelSpec& spec, const model::DraftHeadSpec* head,
+                                    const step::Capacity& capacity, DType act, ops::Rank rank) {
   const step::Capacity own = own_capacity(capacity, {});
-  return model::Decoder::workspace_bytes(spec, limits_of(own), act, rank) +
-         StepBuffers::device_bytes(own, StepBuffers::Counts::kNone);
+  const int64_t workspace =
+      head == nullptr ? model::Decoder::workspace_bytes(spec, limits_of(own), act, rank)
+                      : model::head_workspace_bytes(*head, limits_of(own), own.num_slots, act);
+  return workspace + StepBuffers::device_bytes(own, StepBuffers::Counts::kNone);
 }
 
 Result<void> ModelProposer::prepare(KvLayout layout, bool has_graphs) {
@@ -115,11 +142,17 @@ Result<void> ModelProposer::prepare(KvLayout layout, bool has_graphs) {
     kv.push_back(layer_kv(layout, model::kv_geometry(draft_.spec.layers[layer]), layer,
                           capacity_.block_size, ops_.kv_dtype(), pool));
   }
-  RUDDER_TRY(decoder_,
-             model::Decoder::make(draft_.spec, draft_.weights, kv, ops_, limits_of(capacity_)));
+  if (const std::optional<DraftHead>& head = draft_.head) {
+    RUDDER_TRY(decoder_,
+               model::make_head_decoder(head->spec, head->weights, head->source, kv.front(), ops_,
+                                        limits_of(capacity_), capacity_.num_slots));
+  } else {
+    RUDDER_TRY(decoder_,
+               model::Decoder::make(draft_.spec, draft_.weights, kv, ops_, limits_of(capacity_)));
+  }
   RUDDER_TRY(buffers_, StepBuffers::make(ops_, capacity_, nullptr, StepBuffers::Counts::kNone));
   done_ = ops_.make_event();
-  if (!has_graphs || !ops_.has_graphs()) return {};
+  if (!has_graphs || !ops_.has_graphs() || draft_.head) return {};
   RUDDER_TRY(graphs_, GraphCache::capture({ops_, *decoder_, *buffers_}, capacity_, {}));
   return {};
 }
@@ -139,9 +172,10 @@ Result<void> ModelProposer::run_tokens(std::span<Ask> asks) {
   clear();
   first_guessed_.clear();
   for (Ask& ask : asks) {
-    if (ask.tokens.empty()) continue;
-    open(ask);
     std::span<const int32_t> rest = ask.tokens;
+    if (ask.begin < shift() && !rest.empty()) rest = rest.subspan(1);
+    if (rest.empty()) continue;
+    open(ask);
     while (!rest.empty()) {
       if (packed_.num_tokens() == capacity_.max_tokens_per_step) {
         RUDDER_TRY_VOID(flush_tokens(false));
@@ -186,6 +220,7 @@ Result<void> ModelProposer::guess_on(std::span<Ask> asks) {
     longest = std::max(longest, ask.num_guess);
   }
   if (!guessed_.empty()) {
+    packed_.goes_on = draft_.head.has_value();
     const bool is_captured = graphs_ != nullptr && graphs_->pad(packed_);
     RUDDER_TRY(DeviceStep step, buffers_->begin(packed_, kGuesses));
     for (int32_t i = 0; i + 1 < longest; ++i) {
@@ -223,7 +258,7 @@ void ModelProposer::open(const Ask& ask) {
 
 void ModelProposer::add_tokens(const Ask& ask, int32_t begin, std::span<const int32_t> tokens) {
   const int32_t size = capacity_.block_size;
-  int32_t position = begin;
+  int32_t position = begin - shift();
   for (const int32_t token : tokens) {
     const step::BlockId block = ask.slot->blocks[group_][static_cast<size_t>(position / size)];
     packed_.ids.push_back(token);
@@ -247,6 +282,7 @@ void ModelProposer::add_sample_row(Ask& ask, int32_t position, std::vector<Ask*>
   row.max_len = ask.end() + ask.num_guess;
   packed_.logits_rows.push_back(static_cast<int32_t>(packed_.ids.size()) - 1);
   packed_.sample_rows.push_back(row);
+  if (draft_.head) packed_.feedback_rows.push_back(ask.id.value);
   sampled.push_back(&ask);
 }
 

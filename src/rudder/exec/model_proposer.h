@@ -8,6 +8,12 @@
 // those that the step sampled. What a rejected guess left in its KV is overwritten by that. Its KV
 // of a block that sequences share is the same whoever wrote it.
 //
+// A draft head (model/draft_head.h) takes the place of a second decoder: it runs the pair of a
+// token and the one behind it at the position of the first, from rows that the model's decoder
+// keeps in the same blocks. So token p is run at position p - 1, and the first token of a sequence
+// alone is not. The last pair of a block belongs to a token behind the block: where sequences that
+// share the block go on differently, that one pair is of the one that wrote it last.
+//
 // Guesses are iterations of one step of single tokens, as `repeat` has them: the device hands each
 // token to the next iteration, and the host waits once, for all of them. The device's state of
 // slots is the proposer's own. The executor's worker thread uses it.
@@ -15,6 +21,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -25,6 +32,8 @@
 #include "rudder/exec/slot_table.h"
 #include "rudder/exec/step_buffers.h"
 #include "rudder/model/decoder.h"
+#include "rudder/model/draft_head.h"
+#include "rudder/model/head_decoder.h"
 #include "rudder/model/spec.h"
 #include "rudder/model/weights.h"
 #include "rudder/ops/ops.h"
@@ -32,10 +41,18 @@
 
 namespace rudder::exec {
 
-// A model that guesses for another, of the same tokens; on a rank its part of that.
+// A draft head that fits its model (fit_draft_head).
+struct DraftHead {
+  model::DraftHeadSpec spec;
+  model::DraftHeadWeights weights;
+  model::HeadSource source = {};  // set by the executor
+};
+
+// What guesses for a model: another one of the same tokens (on a rank its part of that), or a head.
 struct DraftModel {
-  model::ModelSpec spec;
+  model::ModelSpec spec;  // of a head: its layer
   model::Weights weights;
+  std::optional<DraftHead> head = {};  // then there are no weights
 };
 
 // Its KV beside the model's blocks of `block_size` tokens: all its layers in one group, which keeps
@@ -47,6 +64,13 @@ Result<KvLayout> draft_kv_layout(const model::ModelSpec& spec, tensor::DType dty
 // no KV group of `groups` that keeps every token, ranks that do not share their memory.
 Result<void> check_draft_model(const model::ModelSpec& draft, const model::ModelSpec& model,
                                const step::KvGroups& groups, int32_t max_seq_len, ops::Ops& ops);
+// kUnsupported: the backend runs no draft heads.
+Result<void> check_runs_heads(const ops::Ops& ops);
+
+// Where the model's decoder keeps what the head reads. Device bytes of it beside one block.
+Result<model::HiddenPool> make_hidden_pool(const model::DraftHeadSpec& head, ops::Ops& ops,
+                                           const step::Capacity& capacity);
+int64_t hidden_block_bytes(const model::DraftHeadSpec& head, tensor::DType act, int32_t block_size);
 
 class ModelProposer {
  public:
@@ -56,8 +80,9 @@ class ModelProposer {
                                                      const step::Capacity& capacity,
                                                      bool has_graphs);
   // Device bytes beside weights and KV.
-  static int64_t device_bytes(const model::ModelSpec& spec, const step::Capacity& capacity,
-                              tensor::DType act, ops::Rank rank = {});
+  static int64_t device_bytes(const model::ModelSpec& spec, const model::DraftHeadSpec* head,
+                              const step::Capacity& capacity, tensor::DType act,
+                              ops::Rank rank = {});
 
   // What one sequence of a step needs.
   struct Ask {
@@ -84,6 +109,8 @@ class ModelProposer {
   ModelProposer(DraftModel draft, ops::Ops& ops, const step::Capacity& capacity,
                 const step::Capacity& own);
   Result<void> prepare(KvLayout layout, bool has_graphs);
+  // How far before a token's position it is run.
+  int32_t shift() const { return draft_.head ? 1 : 0; }
   Result<void> run_tokens(std::span<Ask> asks);
   Result<void> guess_on(std::span<Ask> asks);
   Result<void> flush_tokens(bool is_last);

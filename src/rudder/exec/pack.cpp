@@ -102,6 +102,8 @@ void PackedStep::clear() {
   any_logprobs = false;
   any_changed = false;
   any_drafts = false;
+  feedback_rows.clear();
+  goes_on = false;
 }
 
 void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotTable& slots,

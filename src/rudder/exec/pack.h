@@ -36,6 +36,11 @@ struct PackedStep {
   bool any_changed = false;
   bool any_drafts = false;
 
+  // Of steps of a draft head alone (ForwardBatch): by row of logits, and whether they are guesses
+  // behind guesses.
+  std::vector<int32_t> feedback_rows;
+  bool goes_on = false;
+
   PackedTaps taps;
   PackedScores scores;
 

@@ -37,6 +37,7 @@ struct Layout {
   int64_t taps = 0;
   int64_t rows_taps = 0;
   int64_t sample_rows = 0;
+  int64_t feedback_rows = 0;
   int64_t lists = 0;
 };
 
@@ -44,7 +45,7 @@ struct Layout {
 constexpr int64_t kTapArrays = 6;
 
 Layout layout_of(int64_t num_tokens, int64_t num_seqs, int64_t num_sampled, int64_t num_groups,
-                 bool has_taps) {
+                 bool has_taps, int64_t num_feedback) {
   Layout layout;
   layout.kv_len = layout.q_begin + part_bytes<int32_t>(num_seqs + 1);
   layout.table_row = layout.kv_len + part_bytes<int32_t>(num_seqs);
@@ -56,13 +57,15 @@ Layout layout_of(int64_t num_tokens, int64_t num_seqs, int64_t num_sampled, int6
   const int64_t arrays = has_taps ? kTapArrays : 0;
   layout.rows_taps = layout.taps + arrays * part_bytes<int32_t>(num_tokens);
   layout.sample_rows = layout.rows_taps + arrays * part_bytes<int32_t>(num_sampled);
-  layout.lists = layout.sample_rows + part_bytes<ops::SampleRow>(num_sampled);
+  layout.feedback_rows = layout.sample_rows + part_bytes<ops::SampleRow>(num_sampled);
+  layout.lists = layout.feedback_rows + part_bytes<int32_t>(num_feedback);
   return layout;
 }
 
 Layout layout_of(const PackedStep& packed) {
   return layout_of(packed.num_tokens(), packed.num_seqs(), packed.num_sampled(),
-                   std::ssize(packed.kv_slot), packed.taps.is_used);
+                   std::ssize(packed.kv_slot), packed.taps.is_used,
+                   std::ssize(packed.feedback_rows));
 }
 
 // Words of stop ids and biases when every row has as many as it may.
@@ -84,7 +87,8 @@ int64_t step_bytes(const step::Capacity& capacity) {
   const bool has_taps = capacity.taps.steering() || capacity.taps.capture();
   // A padded step may have one sequence more than there are slots.
   return layout_of(capacity.max_tokens_per_step, int64_t{capacity.num_slots} + 1,
-                   max_sampled_rows(capacity), capacity.kv_groups.size(), has_taps)
+                   max_sampled_rows(capacity), capacity.kv_groups.size(), has_taps,
+                   capacity.num_slots)
              .lists +
          part_bytes<int32_t>(max_list_words(capacity)) +
          part_bytes<ops::OpenedSlot>(capacity.num_slots) +
@@ -229,7 +233,12 @@ DeviceStep StepBuffers::views(const PackedStep& packed) const {
                                 .max_q_len = packed.max_q_len,
                                 .max_kv_len = packed.max_kv_len,
                                 .group_rows = capacity_.num_slots + 1},
-                  .logits_rows = part(layout.logits_rows, DType::kI32, {sampled})};
+                  .logits_rows = part(layout.logits_rows, DType::kI32, {sampled}),
+                  .goes_on = packed.goes_on};
+  if (!packed.feedback_rows.empty()) {
+    step.forward.feedback_rows =
+        part(layout.feedback_rows, DType::kI32, {std::ssize(packed.feedback_rows)});
+  }
   if (packed.taps.is_used) {
     const auto arrays = [&](int64_t begin, int64_t count, int64_t first_entry) {
       const auto array = [&](int64_t i) {
@@ -283,6 +292,7 @@ Result<DeviceStep> StepBuffers::begin(const PackedStep& packed, size_t flight) {
   }
   put_taps(packed, staging);
   put(staging, layout.sample_rows, packed.sample_rows);
+  put(staging, layout.feedback_rows, packed.feedback_rows);
   put(staging, layout.lists, packed.lists);
   RUDDER_TRY_VOID(send(packed, step, flight));
   return step;

@@ -60,6 +60,7 @@ Result<tap::Limits> tap_limits(const TapAsk& ask, const tap::Geometry& geometry)
   if (ask.capture_bytes > 0) {
     const auto width = static_cast<int64_t>(tensor::dtype_bytes(geometry.dtype));
     limits.num_capture_sets = ask.max_num_seqs;
+    limits.patterns = ask.patterns;
     limits.capture_elements =
         ask.capture_bytes / ask.max_in_flight / width / tap::kCaptureAlign * tap::kCaptureAlign;
     // The buffer must hold one token's rows of one site at all layers, the most common request.

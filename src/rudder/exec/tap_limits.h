@@ -24,6 +24,7 @@ struct TapAsk {
   bool encodes = false;      // likewise: Ops::has_encode
   bool taps_mixers = false;  // likewise: Ops::taps_mixers
   bool taps_shares = false;  // likewise: Ops::ranks_share_memory
+  bool patterns = false;     // likewise: Ops::has_patterns, of a rank that is alone
 };
 
 // An Error names the setting to change and what it must be at least.

@@ -27,6 +27,7 @@ struct Shapes {
   Shape latches;
   Shape relays;
   Shape captures;
+  Shape patterns;
   Shape ring;
   Shape encoded_rows;
   Shape features;
@@ -43,6 +44,8 @@ Shapes shapes_of(const step::Capacity& capacity) {
           .latches = {int64_t{capacity.num_slots} + 1, tap::kNumLatches, 2},
           .relays = {capacity.max_tokens_per_step, tap::kNumRelays},
           .captures = {std::max(taps.num_capture_sets, 1), points, 2},
+          .patterns = {taps.patterns ? taps.num_capture_sets : 0, capacity.geometry.num_layers,
+                       ops::kPatternWords},
           .ring = {std::max<int64_t>(taps.capture_elements * capacity.max_in_flight, 1)},
           .encoded_rows = {encoded, capacity.geometry.widest()},
           .features = {encoded, taps.max_features},
@@ -99,7 +102,7 @@ int64_t TapState::device_bytes(const step::Capacity& capacity) {
   return bytes_of(DType::kI32, shapes.points) + bytes_of(DType::kI32, shapes.ops) +
          bytes_of(DType::kF32, shapes.vectors) + bytes_of(DType::kI64, shapes.latches) +
          bytes_of(DType::kF32, shapes.relays) + bytes_of(DType::kI32, shapes.captures) +
-         bytes_of(capacity.geometry.dtype, shapes.ring) +
+         bytes_of(DType::kI32, shapes.patterns) + bytes_of(capacity.geometry.dtype, shapes.ring) +
          bytes_of(DType::kF32, shapes.encoded_rows) + bytes_of(DType::kF32, shapes.features) +
          bytes_of(DType::kF32, shapes.carried);
 }
@@ -112,6 +115,10 @@ Result<void> TapState::allocate() {
   RUDDER_TRY(table_.latches, ops_.allocate(DType::kI64, shapes.latches));
   RUDDER_TRY(table_.relays, ops_.allocate(DType::kF32, shapes.relays));
   RUDDER_TRY(table_.captures, ops_.allocate(DType::kI32, shapes.captures));
+  if (capacity_.taps.patterns) {
+    RUDDER_CHECK(ops_.has_patterns(), "{} captures no attention patterns", ops_.name());
+    RUDDER_TRY(table_.patterns, ops_.allocate(DType::kI32, shapes.patterns));
+  }
   RUDDER_TRY(table_.ring, ops_.allocate(capacity_.geometry.dtype, shapes.ring));
   if (capacity_.taps.max_features > 0) {
     RUDDER_CHECK(ops_.has_encode(), "{} encodes no dictionaries", ops_.name());
@@ -345,7 +352,7 @@ Result<void> TapState::edit(const step::CaptureEdit& edit) {
                    captured.point.index(), edit.capture_set);
     }
     set.elements = tap::record_elements(*edit.set, capacity_.geometry, &offsets_);
-    for (size_t i = 0; i < offsets_.size(); ++i) {
+    for (size_t i = 0; i < edit.set->points.size(); ++i) {
       const tap::CapturePoint& captured = edit.set->points[i];
       flights_[2 * at(captured.point.index()) + (captured.after ? 1 : 0)] =
           static_cast<int32_t>(offsets_[i] / tap::kCaptureAlign);
@@ -354,7 +361,39 @@ Result<void> TapState::edit(const step::CaptureEdit& edit) {
       set.captures_behind = set.captures_behind || is_behind_attention(captured.point);
     }
   }
+  RUDDER_TRY_VOID(place_patterns(edit, set));
   return uploads_->copy(table_.captures.rows(edit.capture_set, 1), flights_.data());
+}
+
+// Behind the record's rows, whose offsets are known.
+Result<void> TapState::place_patterns(const step::CaptureEdit& edit, Set& set) {
+  if (!capacity_.taps.patterns) {
+    RUDDER_CHECK(edit.set == nullptr || edit.set->patterns.empty(), "capture set {} has patterns",
+                 edit.capture_set);
+    return {};
+  }
+  patterns_.assign(at(capacity_.geometry.num_layers), {});
+  if (edit.set != nullptr) {
+    const size_t num_points = edit.set->points.size();
+    for (size_t i = 0; i < edit.set->patterns.size(); ++i) {
+      const tap::CapturePattern& pattern = edit.set->patterns[i];
+      RUDDER_CHECK(pattern.layer >= 0 && pattern.layer < capacity_.geometry.num_layers &&
+                       pattern.keys > 0 && !pattern.heads.empty(),
+                   "patterns of layer {} of capture set {}", pattern.layer, edit.capture_set);
+      ops::PatternEntry& entry = patterns_[at(pattern.layer)];
+      entry.offset = static_cast<int32_t>(offsets_[num_points + i] / tap::kCaptureAlign);
+      entry.keys = pattern.keys;
+      const int32_t count =
+          std::min(capacity_.geometry.heads[at(pattern.layer)].count, tap::kMaxPatternHeads);
+      for (const int32_t head : pattern.heads) {
+        RUDDER_CHECK(head >= 0 && head < count, "head {} of layer {}", head, pattern.layer);
+        entry.heads[head / 32] |= 1U << (head % 32);
+      }
+      set.passages |= tap::kMixerWeights;
+      set.residual_alone = false;
+    }
+  }
+  return uploads_->copy(table_.patterns.rows(edit.capture_set, 1), patterns_.data());
 }
 
 }  // namespace rudder::exec

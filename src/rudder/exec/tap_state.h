@@ -91,6 +91,7 @@ class TapState {
   Result<void> open_slot(int32_t slot);
   Result<void> edit(const step::TapEdit& edit);
   Result<void> edit(const step::CaptureEdit& edit);
+  Result<void> place_patterns(const step::CaptureEdit& edit, Set& set);
   void check_program(const step::TapEdit& edit) const;
   void check_dictionaries(const step::TapEdit& edit);
   void check_encode(const tap::ProgramOp& op, bool is_first, const tap::DictionaryHead* head) const;
@@ -113,6 +114,7 @@ class TapState {
   // Of the edit at hand.
   std::vector<ops::TapEntry> entries_;
   std::vector<int32_t> flights_;
+  std::vector<ops::PatternEntry> patterns_;  // [num_layers]
   std::vector<tap::TapOp> moved_;
   std::vector<int64_t> offsets_;
 };

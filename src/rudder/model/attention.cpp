@@ -28,6 +28,14 @@ void list_kv_scales(const Attention::Names& names, const Extent& kv_heads,
   add("v", parts - 1, target_in(weights, &Attention::Weights::v_scale));
 }
 
+// Of the tokens whose capture sets name some; nothing in steps without.
+void capture_patterns(const ops::AttentionArgs& args, const LayerStep& step) {
+  const ops::TapTable* const table = step.batch.tap_table;
+  if (table == nullptr || (step.batch.passages & tap::kMixerWeights) == 0) return;
+  step.ops.patterns(
+      {.attention = args, .table = table, .batch = &step.batch.taps, .layer = step.layer});
+}
+
 }  // namespace
 
 void list_tensors(const Attention& attention, int64_t hidden, const Attention::Names& names,
@@ -112,6 +120,7 @@ Mixed mix(const Attention& attention, const Attention::Weights& weights, const O
                  .low = gate.low,
                  .high = gate.high};
   }
+  capture_patterns(args, step);
   step.ops.attention(args);
   return {.out = out, .buffer = scratch[2], .free = scratch[1]};
 }

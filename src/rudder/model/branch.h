@@ -85,6 +85,7 @@ struct LayerStep {
   const ops::View& scratch;  // flat, act
   int32_t max_tokens = 0;    // that scratch has room for
   const ForwardBatch& batch;
+  int32_t layer = 0;                 // of the whole model
   const ops::KvLayer& kv;            // of the layer
   std::span<const ops::View> ropes;  // [max_seq_len, 2, rotary_dim / 2], one per ModelSpec.ropes
   ops::View whole_rows = {};         // flat, act: of a rank that taps rows it has a share of

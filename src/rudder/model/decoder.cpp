@@ -29,7 +29,7 @@ const ops::LinearWeight& output_of(const MixerWeights& weights) {
 class LayerwiseDecoder final : public Decoder {
  public:
   LayerwiseDecoder(const ModelSpec& spec, const Weights& weights, std::span<const ops::KvLayer> kv,
-                   ops::Ops& ops, int32_t max_tokens, DecoderBuffers buffers)
+                   ops::Ops& ops, int32_t max_tokens, DecoderBuffers buffers, HiddenPool kept)
       : spec_(spec),
         weights_(weights),
         kv_(kv.begin(), kv.end()),
@@ -37,6 +37,7 @@ class LayerwiseDecoder final : public Decoder {
         rank_(ops::rank_of(ops)),
         max_tokens_(max_tokens),
         buffers_(std::move(buffers)),
+        kept_(std::move(kept)),
         products_(ops, buffers_.scale) {}
 
   View forward(const ForwardBatch& batch) override;
@@ -51,6 +52,7 @@ class LayerwiseDecoder final : public Decoder {
   Operand add_and_norm(const ops::ResidualNormArgs& asked, const ops::LinearWeight& next,
                        const ForwardBatch& batch);
   void tap_mixed(Mixed& mixed, const ops::Taps& taps, const LayerStep& step);
+  void keep(size_t layer, const View& x, const ForwardBatch& batch);
   void end_stage(const ops::ResidualNormArgs& asked, const ForwardBatch& batch);
   Operand sampled(const Operand& in, const View& rows);
   View head(const Operand& in);
@@ -63,6 +65,7 @@ class LayerwiseDecoder final : public Decoder {
   const ops::Rank rank_;
   const int32_t max_tokens_;
   const DecoderBuffers buffers_;  // shaped to the step at hand
+  const HiddenPool kept_;
   const Products products_;
   Operand last_;  // the head's, of the last forward; more_logits() reads it again
 };
@@ -79,6 +82,7 @@ LayerStep LayerwiseDecoder::layer_step(size_t layer, const ForwardBatch& batch) 
           .scratch = buffers_.scratch,
           .max_tokens = max_tokens_,
           .batch = batch,
+          .layer = spec_.stage.first_layer + static_cast<int32_t>(layer),
           .kv = kv_[layer],
           .ropes = buffers_.ropes,
           .whole_rows = buffers_.whole_rows,
@@ -167,6 +171,19 @@ void LayerwiseDecoder::tap_mixed(Mixed& mixed, const ops::Taps& taps, const Laye
   encode_at(ops_, step.batch, taps, mixed.out);
 }
 
+// What enters the layer, of all rows, where a draft head reads it.
+void LayerwiseDecoder::keep(size_t layer, const View& x, const ForwardBatch& batch) {
+  for (size_t i = 0; i < kept_.layers.size(); ++i) {
+    if (static_cast<size_t>(kept_.layers[i]) != layer) continue;
+    ops_.place_rows({.x = x,
+                     .rows = batch.kv_slot.rows(kept_.group * x.shape[0], x.shape[0]),
+                     .out = kept_.rows,
+                     .column = static_cast<int64_t>(i) * spec_.hidden,
+                     .block_size = kept_.block_size,
+                     .group_layers = kept_.group_layers});
+  }
+}
+
 // Adds the last branch; the norm behind it is the next stage's.
 void LayerwiseDecoder::end_stage(const ops::ResidualNormArgs& asked, const ForwardBatch& batch) {
   const ops::ResidualNormArgs args = encode_parts(asked, batch);
@@ -234,6 +251,7 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
     const bool is_last = is_stages_last && spec_.stage.is_last();
     const LayerWeights& weights = weights_.layers[i];
 
+    keep(i, x, batch);
     const LayerStep step = layer_step(i, batch);
     Mixed mixed = visit_branch(spec_.layers[i].mixer, weights.mixer,
                                [&](const auto& mixer, const auto& mixer_weights) {
@@ -364,12 +382,13 @@ Result<void> prepare_backend(const ModelSpec& spec, const Weights& weights,
 
 Result<std::unique_ptr<Decoder>> Decoder::make(const ModelSpec& spec, const Weights& weights,
                                                std::span<const ops::KvLayer> kv, ops::Ops& ops,
-                                               const DecoderLimits& limits) {
+                                               const DecoderLimits& limits,
+                                               const HiddenPool& kept) {
   check_weights(spec, weights, ops::rank_of(ops));
   RUDDER_CHECK(kv.size() == spec.layers.size());
   RUDDER_TRY(DecoderBuffers buffers, DecoderBuffers::allocate(spec, limits, ops));
   auto decoder = std::make_unique<LayerwiseDecoder>(spec, weights, kv, ops, limits.max_tokens,
-                                                    std::move(buffers));
+                                                    std::move(buffers), kept);
   RUDDER_TRY_VOID(prepare_backend(spec, weights, kv, ops, limits));
   return decoder;
 }

@@ -1,6 +1,6 @@
-// Decoder: the only forward pass. It calls macro-ops layer by layer as ModelSpec says, and sees no
-// backend. exec makes it once; the executor's worker thread uses it. It allocates all buffers at
-// construction, for the largest step.
+// Decoder: the forward pass of a model; that of a draft head is head_decoder.h. It calls macro-ops
+// layer by layer as ModelSpec says, and sees no backend. exec makes it once; the executor's worker
+// thread uses it. It allocates all buffers at construction, for the largest step.
 #pragma once
 
 #include <algorithm>
@@ -38,6 +38,10 @@ struct ForwardBatch {
   // All tokens go through what comes behind the last attention, not only those whose logits are
   // wanted: taps there want them, or more_logits() does.
   bool keep_all_rows = false;
+
+  // Of a draft head alone (head_decoder.h). [R] i32, a row of its own for each sequence.
+  ops::View feedback_rows = {};
+  bool goes_on = false;
 };
 
 // Whether programs of the step encode at the point of `taps`.
@@ -60,13 +64,25 @@ struct DecoderLimits {
   bool taps_shares = false;
 };
 
+// Where a decoder keeps the rows that enter some layers, for a draft head to read: those of a token
+// at its place in the blocks of a KV group, side by side in the order of `layers`. They live as
+// long as the token's KV, and are written where it is.
+struct HiddenPool {
+  ops::View rows;               // [num_blocks * block_size, layers.size() * hidden] act
+  std::vector<int32_t> layers;  // none: nothing is kept
+  int32_t group = 0;
+  int32_t block_size = 16;
+  int32_t group_layers = 1;  // step::KvGroup.layers
+};
+
 class Decoder {
  public:
   // `ops` and `weights` outlive the decoder. On a rank of a group (ops/comm.h) `spec` and `weights`
   // are its part of the model (shard_spec), on a stage (stage_spec) its layers.
   static Result<std::unique_ptr<Decoder>> make(const ModelSpec& spec, const Weights& weights,
                                                std::span<const ops::KvLayer> kv, ops::Ops& ops,
-                                               const DecoderLimits& limits);
+                                               const DecoderLimits& limits,
+                                               const HiddenPool& kept = {});
   virtual ~Decoder() = default;
 
   // Runs the step; returns logits [R, vocab] f32 in the decoder's own buffer, valid until the next

@@ -93,7 +93,8 @@ struct TinyModel {
           "vocab_size": 5, "max_position_embeddings": 32, "rms_norm_eps": 1e-5,
           "hidden_act": "silu", "tie_word_embeddings": false})";
   std::map<std::string, weights::TensorDecl> decls;
-  std::map<std::string, float> values;  // other than 0.25
+  std::map<std::string, float> values;                   // other than 0.25
+  std::map<std::string, std::vector<int64_t>> integers;  // the whole data of tensors of I64
   std::string file;
   std::string quant_file;  // hf_quant_config.json; empty: there is none
 
@@ -129,6 +130,11 @@ struct TinyModel {
     const auto header = weights::make_safetensors_header(list, {});
     file.assign(reinterpret_cast<const char*>(header->data()), header->size());
     for (const weights::TensorDecl& decl : list) {
+      if (const auto found = integers.find(decl.name); found != integers.end()) {
+        file.append(reinterpret_cast<const char*>(found->second.data()),
+                    found->second.size() * sizeof(int64_t));
+        continue;
+      }
       uint64_t count = 0;
       weights::checked_tensor_bytes(decl.shape, 1, count);
       const float value = values.contains(decl.name) ? values[decl.name] : 0.25f;

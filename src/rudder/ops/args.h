@@ -167,6 +167,18 @@ struct AttentionArgs {
   FirGate gate = {};  // optional; then there are neither soft-cap nor sinks
 };
 
+// Writes attention patterns to the records of captured tokens (ADR 0050): for each token whose
+// capture set names patterns of the layer, and for each of its heads in ascending order, `keys`
+// weights in act: at j the weight with which attention() reads the key at position j, without a
+// gate's gamma; 0 at keys that the token does not see. A token at position `keys` or behind has
+// zeros alone.
+struct PatternArgs {
+  AttentionArgs attention;          // its `out` is not written
+  const TapTable* table = nullptr;  // with `patterns`
+  const TapBatch* batch = nullptr;  // of the T tokens
+  int32_t layer = 0;                // of the model
+};
+
 // out = act(gate) * up, gate and up side by side.
 struct GatedActArgs {
   View x;  // [T, 2 * width] act
@@ -180,6 +192,28 @@ struct GatherRowsArgs {
   View x;     // [T, width] of any dtype, an even number of bytes a row
   View rows;  // [R] i32 row numbers
   View out;   // [R, width] likewise
+};
+
+// Copies rows to rows of a wider tensor: out[row(t), column .. column + width) = x[t].
+struct PlaceRowsArgs {
+  View x;  // [T, width] of any dtype
+  // [T] i32: row(t) = rows[t]; below 0: row t is not placed. Empty: row(t) = t.
+  View rows = {};
+  View out;  // [N, out_width] likewise; no two rows go to the same place
+  int64_t column = 0;
+  // Above 0: `rows` are KV slots in blocks of so many tokens (QkvPrepArgs.kv_slot) of a KV group of
+  // `group_layers` layers, and row(t) = rows[t] / block_size / group_layers * block_size + rows[t]
+  // % block_size: places of tokens in the group's blocks.
+  int32_t block_size = 0;
+  int32_t group_layers = 1;
+};
+
+// Logits of some tokens as logits of all: out[r, ids[j]] = x[r, j], every other one the lowest
+// float.
+struct SpreadLogitsArgs {
+  View x;    // [R, count] f32
+  View ids;  // [count] i32, distinct tokens
+  View out;  // [R, vocab] f32
 };
 
 // Quantises row by row: scale = max |x| / 448, out = x / scale, rounded to nearest even; NaN stays

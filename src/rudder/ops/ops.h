@@ -49,6 +49,9 @@ class Ops {
   virtual std::unique_ptr<Ops> make_reader() const { return nullptr; }
   virtual int64_t reader_bytes() const { return 0; }  // of device memory, beside what it allocates
 
+  // Whether place_rows() and spread_logits() are there, which draft heads need.
+  virtual bool runs_draft_heads() const { return false; }
+
   // Whether encode() is there.
   virtual bool has_encode() const { return false; }
 
@@ -62,6 +65,9 @@ class Ops {
   // A number that changes while work is done, however little, and stays while none is: so who waits
   // for a long op knows that it goes on. Any thread. 0 where the backend does not tell.
   virtual uint64_t progress() const { return 0; }
+
+  // Whether patterns() is there.
+  virtual bool has_patterns() const { return false; }
 
   // The device's place among those that compute a model together; null: it is alone.
   virtual Comm* comm() { return nullptr; }
@@ -120,10 +126,19 @@ class Ops {
   virtual void qkv_prep(const QkvPrepArgs& args) = 0;
   virtual void begin_attention(const AttentionBatch& batch) = 0;  // once a step, before attention()
   virtual void attention(const AttentionArgs& args) = 0;
+  virtual void patterns(const PatternArgs& /*args*/) {
+    RUDDER_CHECK(false, "{} captures no attention patterns", name());
+  }
   virtual void gated_act(const GatedActArgs& args) = 0;
   virtual void quantise(const QuantiseArgs& args) = 0;
   virtual void gather_rows(const GatherRowsArgs& args) = 0;
   virtual void logits(const LogitsArgs& args) = 0;
+  virtual void place_rows(const PlaceRowsArgs& /*args*/) {
+    RUDDER_CHECK(false, "{} runs no draft heads", name());
+  }
+  virtual void spread_logits(const SpreadLogitsArgs& /*args*/) {
+    RUDDER_CHECK(false, "{} runs no draft heads", name());
+  }
   // Of ranks alone.
   virtual void gather_logits(const GatherLogitsArgs& /*args*/) {
     RUDDER_CHECK(false, "{} is no rank of a group", name());

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "rudder/ops/tap_entry.h"
+#include "rudder/tap/capture.h"
 #include "rudder/tensor/view.h"
 
 namespace rudder::ops {
@@ -24,6 +25,9 @@ struct TapTable {
   tensor::View captures;  // [num_sets, num_points, 2] i32: a row's offset in its token's record in
                           // units of kCaptureAlign, before and after the point's ops; -1: none
   tensor::View ring;      // [.] act: records; a step in flight has a part of its own
+  // [num_sets, num_layers, kPatternWords] i32: PatternEntry; without elements where patterns() is
+  // not run.
+  tensor::View patterns;
   // Of encode(); without elements where it is not run.
   tensor::View encoded_rows;  // [kEncodedRows, widest row] f32
   tensor::View features;      // [kEncodedRows, Limits.max_features] f32
@@ -57,6 +61,16 @@ struct Taps {
 
   bool empty() const { return table == nullptr; }
 };
+
+// What a capture set asks of a layer's attention patterns, as the device reads it.
+struct PatternEntry {
+  int32_t offset = -1;  // in a token's record, in units of kCaptureAlign; -1: nothing is asked
+  int32_t keys = 0;     // of a row
+  uint32_t heads[tap::kMaxPatternHeads / 32] = {};  // a bit a head
+
+  bool has(int32_t head) const { return ((heads[head / 32] >> (head % 32)) & 1U) != 0; }
+};
+inline constexpr int64_t kPatternWords = sizeof(PatternEntry) / sizeof(int32_t);
 
 // The rest of a point's taps, for tokens whose entry says kEncodes: encodes them by dictionaries,
 // and runs what stands behind that. It directly follows the macro-op that passes the point, whose

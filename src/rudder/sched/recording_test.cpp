@@ -233,6 +233,7 @@ TEST_F(RecordingTest, TapsAreReadBack) {
   program->vectors = {1.0f, -2.0f};
   auto set = std::make_shared<tap::CaptureSet>();
   set->points.push_back({.point = {1, tap::Site::kFinalNorm}, .after = true});
+  set->patterns.push_back({.layer = 1, .keys = 40, .heads = {0, 3}});
   StepPlan plan;
   plan.id = 7;
   plan.tap_edits = {{.tap_row = 2, .first_op = 4, .first_float = 32, .program = program},
@@ -251,7 +252,7 @@ TEST_F(RecordingTest, TapsAreReadBack) {
   EXPECT_EQ(read.tap_edits[0].program->ops[0].op.kind, tap::OpKind::kSwap);
   EXPECT_EQ(read.tap_edits[0].program->vectors, program->vectors);
   EXPECT_EQ(read.tap_edits[1].program, nullptr);
-  EXPECT_EQ(read.capture_edits[0].set->points, set->points);
+  EXPECT_EQ(*read.capture_edits[0].set, *set);
   EXPECT_EQ(read.seqs[0].tap_spans[0].q_begin, 3);
   EXPECT_EQ(read.seqs[0].captures[0].q_len, 2);
 }

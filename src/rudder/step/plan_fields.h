@@ -59,8 +59,9 @@ void fields(Archive& archive, Archived<tap::Geometry> auto& value) {
 
 template <typename Archive>
 void fields(Archive& archive, Archived<tap::Limits> auto& value) {
-  auto& [num_rows, num_ops, num_floats, num_sets, elements, max_features, prompts_only] = value;
-  archive(num_rows, num_ops, num_floats, num_sets, elements, max_features, prompts_only);
+  auto& [num_rows, num_ops, num_floats, num_sets, elements, max_features, patterns, prompts_only] =
+      value;
+  archive(num_rows, num_ops, num_floats, num_sets, elements, max_features, patterns, prompts_only);
 }
 
 template <typename Archive>
@@ -148,9 +149,15 @@ void fields(Archive& archive, Archived<tap::CapturePoint> auto& value) {
 }
 
 template <typename Archive>
+void fields(Archive& archive, Archived<tap::CapturePattern> auto& value) {
+  auto& [layer, keys, heads] = value;
+  archive(layer, keys, heads);
+}
+
+template <typename Archive>
 void fields(Archive& archive, Archived<tap::CaptureSet> auto& value) {
-  auto& [points] = value;
-  archive(points);
+  auto& [points, patterns] = value;
+  archive(points, patterns);
 }
 
 template <typename Archive>

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -19,14 +20,29 @@ struct CapturePoint {
   bool operator==(const CapturePoint&) const = default;
 };
 
-// The points at which a sequence's captured tokens are captured. The record of one token holds its
-// rows at these points, in this order; each row begins at a multiple of kCaptureAlign elements.
-// Immutable once shared.
+// Attention patterns of a layer (ADR 0050): for each head the weights with which the token reads
+// the keys from position 0 on.
+struct CapturePattern {
+  int32_t layer = 0;
+  int32_t keys = 0;            // of each row; a token behind them has rows of zeros
+  std::vector<int32_t> heads;  // ascending, each below kMaxPatternHeads
+  bool operator==(const CapturePattern&) const = default;
+  int64_t elements() const { return int64_t{keys} * std::ssize(heads); }
+};
+inline constexpr int32_t kMaxPatternHeads = 128;  // of a layer
+
+// The points at which a sequence's captured tokens are captured, and their patterns. The record of
+// one token holds its rows at these points, in this order, then the patterns, [heads, keys] each;
+// every row, and every layer's patterns, begin at a multiple of kCaptureAlign elements. Immutable
+// once shared.
 struct CaptureSet {
-  std::vector<CapturePoint> points;  // by (point, after) ascending, no two alike
+  std::vector<CapturePoint> points;           // by (point, after) ascending, no two alike
+  std::vector<CapturePattern> patterns = {};  // by layer ascending, no two alike
+  bool operator==(const CaptureSet&) const = default;
 };
 
-// Elements of a token's record; `offsets`, when given, gets the offset of each row in it.
+// Elements of a token's record; `offsets`, when given, gets the offset of each row in it, then that
+// of each layer's patterns.
 int64_t record_elements(const CaptureSet& set, const Geometry& geometry,
                         std::vector<int64_t>* offsets = nullptr);
 
@@ -57,6 +73,8 @@ struct Limits {
   int64_t capture_elements = 0;  // of all records of one step
   // Features of a dictionary that is encoded whole; 0: the backend encodes none.
   int32_t max_features = 0;
+  // Capture sets may name patterns.
+  bool patterns = false;
   // Only the server's own embeddings capture: clients may not, and steps that only decode do not.
   bool captures_prompts_only = false;
 

@@ -15,6 +15,8 @@ inline constexpr Passages kLayerMiddle = 2;  // adds the attention branch and no
 inline constexpr Passages kActivation = 4;   // the MLP's
 inline constexpr Passages kMixerEnd = 8;     // nothing but the taps, on what the mixer made
 inline constexpr Passages kAllPassages = kLayerEnd | kLayerMiddle | kActivation | kMixerEnd;
+// No site: the macro-op that captures attention patterns, beside the mixer.
+inline constexpr Passages kMixerWeights = 16;
 
 constexpr Passages passage(Site site) {
   switch (site) {

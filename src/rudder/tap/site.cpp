@@ -32,7 +32,13 @@ struct Misnomer {
   std::string_view name;
   std::string_view meaning;
 };
-constexpr std::array<Misnomer, 5> kMisnomers = {{
+constexpr std::array<Misnomer, 7> kMisnomers = {{
+    {"attn.hook_pattern",
+     "the weights of attention, which are no site: `patterns` of the capture consumer response "
+     "gives them"},
+    {"attn.hook_attn_scores",
+     "the scores in front of the softmax: `patterns` of the capture consumer response gives what "
+     "the softmax makes of them"},
     {"hook_attn_in",
      "the residual in front of the attention's norm: resid_pre; what the norm gives is attn_in"},
     {"hook_mlp_in",

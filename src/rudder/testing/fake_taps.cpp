@@ -61,6 +61,13 @@ uint64_t captured_word(uint64_t token_hash, const tap::CapturePoint& captured) {
                     captured.after ? 4 : 3);
 }
 
+uint64_t captured_word(uint64_t token_hash, const tap::CaptureSet& set, size_t i) {
+  if (i < set.points.size()) return captured_word(token_hash, set.points[i]);
+  const tap::CapturePattern& pattern = set.patterns[i - set.points.size()];
+  const auto numbers = static_cast<uint64_t>(pattern.layer) << 32U;
+  return philox_u64(token_hash, numbers + static_cast<uint64_t>(pattern.elements()), 5);
+}
+
 std::shared_ptr<const tap::Program> fake_program(uint64_t number, FakeProgramKind kind) {
   auto program = std::make_shared<tap::Program>();
   tap::ProgramOp op;
@@ -213,7 +220,7 @@ void FakeTaps::capture(const step::StepPlan& plan, int32_t seq, int32_t q, uint6
   const int64_t begin = std::ssize(*buffer_) / size;
   buffer_->resize(static_cast<size_t>((begin + elements) * size));
   for (size_t i = 0; i < offsets.size(); ++i) {
-    const uint64_t word = captured_word(token_hash, set.points[i]);
+    const uint64_t word = captured_word(token_hash, set, i);
     std::memcpy(buffer_->data() + (begin + offsets[i]) * size, &word, sizeof(word));
   }
   captured_->tokens.push_back(

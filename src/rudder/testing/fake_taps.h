@@ -41,7 +41,10 @@ uint64_t latch_sample(uint64_t prefix_hash, int32_t token);
 // the row is zero.
 uint64_t captured_word(uint64_t token_hash, const tap::CapturePoint& captured);
 
-// Those words of a captured token's record, point by point.
+// Of part `i` of a record of `set`: a row of a point, or behind these a layer's patterns.
+uint64_t captured_word(uint64_t token_hash, const tap::CaptureSet& set, size_t i);
+
+// Those words of a captured token's record, part by part.
 std::vector<uint64_t> captured_words(const tap::CapturedRows& rows, const tap::CapturedToken& token,
                                      const tap::CaptureSet& set, const tap::Geometry& geometry);
 

@@ -18,10 +18,12 @@ class ForwardingOps : public ops::Ops {
   int32_t attention_lookback() const override { return inner_->attention_lookback(); }
   bool keeps_fp8() const override { return inner_->keeps_fp8(); }
   bool takes_drafts() const override { return inner_->takes_drafts(); }
+  bool runs_draft_heads() const override { return inner_->runs_draft_heads(); }
   bool has_encode() const override { return inner_->has_encode(); }
   bool taps_mixers() const override { return inner_->taps_mixers(); }
   bool ranks_share_memory() const override { return inner_->ranks_share_memory(); }
   uint64_t progress() const override { return inner_->progress(); }
+  bool has_patterns() const override { return inner_->has_patterns(); }
   int64_t available_memory() const override { return inner_->available_memory(); }
   ops::Comm* comm() override { return inner_->comm(); }
   Result<void> prepare(const ops::StepBounds& bounds) override { return inner_->prepare(bounds); }
@@ -40,9 +42,14 @@ class ForwardingOps : public ops::Ops {
     run(&ops::Ops::begin_attention, batch);
   }
   void attention(const ops::AttentionArgs& args) override { run(&ops::Ops::attention, args); }
+  void patterns(const ops::PatternArgs& args) override { run(&ops::Ops::patterns, args); }
   void gated_act(const ops::GatedActArgs& args) override { run(&ops::Ops::gated_act, args); }
   void quantise(const ops::QuantiseArgs& args) override { run(&ops::Ops::quantise, args); }
   void gather_rows(const ops::GatherRowsArgs& args) override { run(&ops::Ops::gather_rows, args); }
+  void place_rows(const ops::PlaceRowsArgs& args) override { run(&ops::Ops::place_rows, args); }
+  void spread_logits(const ops::SpreadLogitsArgs& args) override {
+    run(&ops::Ops::spread_logits, args);
+  }
   void logits(const ops::LogitsArgs& args) override { run(&ops::Ops::logits, args); }
   void gather_logits(const ops::GatherLogitsArgs& args) override {
     run(&ops::Ops::gather_logits, args);

@@ -71,6 +71,7 @@ class LowPrecisionOps final : public PassingOps {
 
   std::string name() const override { return "low-precision"; }
   bool has_encode() const override { return false; }  // it rounds nothing between two encodes
+  bool has_patterns() const override { return false; }
   DType act_dtype() const override { return DType::kBF16; }
   DType kv_dtype() const override { return precision_.kv; }  // the reference takes each
   DType linear_dtype() const override { return precision_.linear; }

@@ -392,5 +392,53 @@ TEST_P(OpsConformance, GatherRows) {
   }
 }
 
+TEST_P(OpsConformance, PlaceRows) {
+  if (!ops_.runs_draft_heads()) GTEST_SKIP() << "it runs no draft heads";
+  const int64_t width = wide(32);
+  const View x = random({4, width});
+  const auto expect_placed = [&](const View& rows, std::vector<int64_t> places, int32_t block_size,
+                                 int32_t group_layers, int64_t column) {
+    const View out = ops_.allocate(x.dtype, {12, 3 * width}).value();  // zeros
+    ops_.place_rows({x, rows, out, column, block_size, group_layers});
+    std::vector<int64_t> source(12, -1);
+    for (size_t t = 0; t < places.size(); ++t) {
+      if (places[t] >= 0) source[static_cast<size_t>(places[t])] = static_cast<int64_t>(t);
+    }
+    const Matrix placed = read(x);
+    const Matrix got = read(out);
+    for (int64_t r = 0; r < 12; ++r) {
+      const int64_t t = source[static_cast<size_t>(r)];
+      for (int64_t i = 0; i < 3 * width; ++i) {
+        const bool is_there = t >= 0 && i >= column && i < column + width;
+        ASSERT_EQ(got.at(r, i), is_there ? placed.at(t, i - column) : 0) << r << ", " << i;
+      }
+    }
+  };
+  expect_placed({}, {0, 1, 2, 3}, 0, 1, width);
+  const int32_t rows[] = {7, -1, 0, 11};
+  expect_placed(device_.put(rows), {7, -1, 0, 11}, 0, 1, 2 * width);
+  // Blocks 2, 0 and 1 of 4 tokens of a group of 3 layers: their slots begin at 24, 0 and 12.
+  const int32_t slots[] = {24 + 3, 0, -1, 12 + 1};
+  expect_placed(device_.put(slots), {2 * 4 + 3, 0, -1, 4 + 1}, 4, 3, 0);
+}
+
+TEST_P(OpsConformance, SpreadLogits) {
+  if (!ops_.runs_draft_heads()) GTEST_SKIP() << "it runs no draft heads";
+  const float values[] = {1, -2, 3, 4, 5, -6};
+  const int32_t ids[] = {1, 4, 5};
+  const View x = device_.put_as(std::span<const float>(values), DType::kF32, {2, 3});
+  const View out = poisoned(DType::kF32, {2, 7});
+  ops_.spread_logits({x, device_.put(ids), out});
+  const Matrix got = read(out);
+  for (int64_t r = 0; r < 2; ++r) {
+    for (int64_t i = 0; i < 7; ++i) {
+      const auto* const found = std::find(std::begin(ids), std::end(ids), i);
+      const double expected = found == std::end(ids) ? double{std::numeric_limits<float>::lowest()}
+                                                     : double{values[3 * r + (found - ids)]};
+      EXPECT_EQ(got.at(r, i), expected) << r << ", " << i;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace rudder::testing

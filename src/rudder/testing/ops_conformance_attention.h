@@ -71,9 +71,11 @@ class OpsAttention : public OpsConformance {
   tensor::View run_step(Layer& layer, std::span<Sequence> sequences,
                         std::span<const int64_t> q_lens, int64_t padding = 0);
   // Attention of tokens [begin, begin + count) of a sequence; with `low_precision`, rounding where
-  // a backend of these dtypes may round.
+  // a backend of these dtypes may round. `patterns` as of reference_attention().
   Matrix expected(const Layer& layer, const Sequence& sequence, int64_t begin, int64_t count,
-                  bool low_precision);
+                  bool low_precision, std::vector<Matrix>* patterns = nullptr);
+
+  ops::AttentionArgs last_args_;  // of the last run_step()
 };
 
 }  // namespace rudder::testing

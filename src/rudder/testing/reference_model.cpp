@@ -26,8 +26,9 @@ void append_columns(Matrix& to, const Matrix& row) {
 class ReferencePass {
  public:
   ReferencePass(const model::ModelSpec& spec, const model::Weights& weights,
-                const RememberingOps& ops, std::span<const int32_t> ids, const MixedHook& hook)
-      : spec_(spec), weights_(weights), ops_(ops), ids_(ids), hook_(hook) {}
+                const RememberingOps& ops, std::span<const int32_t> ids, const MixedHook& hook,
+                std::vector<std::vector<Matrix>>* patterns)
+      : spec_(spec), weights_(weights), ops_(ops), ids_(ids), hook_(hook), patterns_(patterns) {}
 
   Matrix run() const {
     Matrix x = embedded();
@@ -118,7 +119,9 @@ class ReferencePass {
       reference.softcap = double{std::get<model::Softmax>(attention.weighting).softcap};
       reference.sinks = to_matrix(w.sinks).values;
     }
-    Matrix mixed = reference_attention(reference, q, k, v);
+    std::vector<Matrix>* const patterns =
+        patterns_ == nullptr ? nullptr : &patterns_->emplace_back();
+    Matrix mixed = reference_attention(reference, q, k, v, patterns);
     if (hook_) hook_(layer, mixed);
     return linear(mixed, w.out);
   }
@@ -133,6 +136,7 @@ class ReferencePass {
   const RememberingOps& ops_;
   std::span<const int32_t> ids_;
   const MixedHook& hook_;
+  std::vector<std::vector<Matrix>>* const patterns_;
 };
 
 }  // namespace
@@ -151,8 +155,8 @@ Result<ops::LinearWeight> RememberingOps::make_linear(std::span<const ops::Linea
 
 Matrix reference_forward(const model::ModelSpec& spec, const model::Weights& weights,
                          const RememberingOps& ops, std::span<const int32_t> ids,
-                         const MixedHook& hook) {
-  return ReferencePass(spec, weights, ops, ids, hook).run();
+                         const MixedHook& hook, std::vector<std::vector<Matrix>>* patterns) {
+  return ReferencePass(spec, weights, ops, ids, hook, patterns).run();
 }
 
 }  // namespace rudder::testing

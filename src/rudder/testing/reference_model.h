@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "rudder/model/spec.h"
 #include "rudder/model/weights.h"
@@ -36,9 +37,11 @@ class RememberingOps final : public PassingOps {
 // Reads or changes what the mixer of a layer made, attn_z: [ids.size(), heads * head_dim].
 using MixedHook = std::function<void(size_t layer, Matrix& mixed)>;
 
-// Logits [ids.size(), vocab] of weights that `ops` made.
+// Logits [ids.size(), vocab] of weights that `ops` made. `patterns`, when given, gets for each
+// layer and head the weights of attention [ids.size(), ids.size()].
 Matrix reference_forward(const model::ModelSpec& spec, const model::Weights& weights,
                          const RememberingOps& ops, std::span<const int32_t> ids,
-                         const MixedHook& hook = {});
+                         const MixedHook& hook = {},
+                         std::vector<std::vector<Matrix>>* patterns = nullptr);
 
 }  // namespace rudder::testing

@@ -195,7 +195,10 @@ Matrix reference_rope(const Matrix& x, int64_t head_dim, const Matrix& table,
 }
 
 Matrix reference_attention(const ReferenceAttention& spec, const Matrix& q, const Matrix& k,
-                           const Matrix& v) {
+                           const Matrix& v, std::vector<Matrix>* patterns) {
+  if (patterns != nullptr) {
+    patterns->assign(static_cast<size_t>(spec.num_heads), Matrix(q.rows, k.rows));
+  }
   const int64_t head_dim = q.cols / spec.num_heads;
   const int64_t group = spec.num_heads / spec.num_kv_heads;
   const auto product = [&](double x) {
@@ -224,6 +227,10 @@ Matrix reference_attention(const ReferenceAttention& spec, const Matrix& q, cons
         weights = gated(weights, spec.gate, static_cast<size_t>(h));
       } else {
         total = exponentials(weights, sink);
+      }
+      for (int64_t p = first; p <= last && patterns != nullptr; ++p) {
+        (*patterns)[static_cast<size_t>(h)].at(r, p) =
+            weights[static_cast<size_t>(p - first)] / total;
       }
       for (int64_t p = first; p <= last; ++p) {
         const double weight = product(weights[static_cast<size_t>(p - first)]) / total * gamma;

@@ -70,8 +70,10 @@ struct ReferenceAttention {
   bool round_products = false;
 };
 
-// One sequence: q is the last q.rows of the k.rows positions.
+// One sequence: q is the last q.rows of the k.rows positions. `patterns`, when given, gets for each
+// head the weights [q.rows, k.rows] that its softmax or its gate makes, 0 at keys that are not
+// seen.
 Matrix reference_attention(const ReferenceAttention& spec, const Matrix& q, const Matrix& k,
-                           const Matrix& v);
+                           const Matrix& v, std::vector<Matrix>* patterns = nullptr);
 
 }  // namespace rudder::testing

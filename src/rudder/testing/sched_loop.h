@@ -205,7 +205,7 @@ class SchedLoop {
         }
         for (size_t i = 0; i < found->second.size(); ++i) {
           if (found->second[i] !=
-              captured_word(expected.hashes[static_cast<size_t>(at)], taps.capture->points[i])) {
+              captured_word(expected.hashes[static_cast<size_t>(at)], *taps.capture, i)) {
             note_text(fmt::format("sequence {} captures another row at {}", id.value, at));
           }
         }

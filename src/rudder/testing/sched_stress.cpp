@@ -90,7 +90,8 @@ class Stress {
                        .num_ops = 2 * kNumRows,
                        .num_floats = kNumRows * tap::kVectorAlign,
                        .num_capture_sets = kCaptureSets,
-                       .capture_elements = pick(2, 12) * tap::kCaptureAlign};
+                       .capture_elements = pick(2, 12) * tap::kCaptureAlign,
+                       .patterns = true};
     }
     if (chance(30)) {
       fake.numerical = [](uint64_t sampling_seed, int32_t position) {
@@ -147,6 +148,7 @@ class Stress {
       for (int32_t layer = 0; layer <= i; ++layer) {
         set->points.push_back({.point = {layer, tap::Site::kResidPost}, .after = layer == 1});
       }
+      if (i % 2 == 1) set->patterns = {{.layer = 0, .keys = 7, .heads = {1}}};
       capture_sets_[i] = set;
       loop_.edits().captures.push_back({.capture_set = i, .set = set});
     }

@@ -204,7 +204,7 @@ void SimEpisode::check_captures(const Client& client, const engine::Event& event
       require(found != records.end(), "every token that was asked for is captured");
       for (size_t i = 0; i < found->second.size(); ++i) {
         require(found->second[i] == captured_word(expected.hashes[static_cast<size_t>(at)],
-                                                  client.taps->capture->points[i]),
+                                                  *client.taps->capture, i),
                 "captured rows are those of the choice's own tokens");
       }
     }

@@ -97,7 +97,8 @@ SimTaps draw_sim_taps(step::Capacity& capacity, SimRandom& random) {
                    .num_ops = random.in(4, 16),
                    .num_floats = random.in(2, 16) * tap::kVectorAlign,
                    .num_capture_sets = random.in(1, 3),
-                   .capture_elements = random.in(2, 16) * tap::kCaptureAlign};
+                   .capture_elements = random.in(2, 16) * tap::kCaptureAlign,
+                   .patterns = true};
   for (uint64_t number = 1; number <= kPrograms; ++number) {
     taps.programs.push_back(make_program(number, FakeProgramKind::kPlain));
   }
@@ -110,6 +111,7 @@ SimTaps draw_sim_taps(step::Capacity& capacity, SimRandom& random) {
     for (int32_t i = 0; i < points; ++i) {
       set->points.push_back({.point = {i % 2, tap::Site::kResidPost}, .after = i >= 2});
     }
+    if (number % 2 == 0) set->patterns = {{.layer = 1, .keys = 5 * number, .heads = {0, 2}}};
     auto spec = std::make_shared<steer::capture::CaptureSpec>();
     spec->id = steer::capture::SpecId(static_cast<uint64_t>(number));
     spec->set = set;

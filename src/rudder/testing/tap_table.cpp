@@ -43,9 +43,18 @@ ops::TapTable put_tap_table(Device& device, const tap::Geometry& geometry,
     vectors.resize((vectors.size() + 15) / 16 * 16);
   }
   std::vector<int32_t> captures(std::max<size_t>(sets.size(), 1) * num_points * 2, -1);
+  const auto num_layers = static_cast<size_t>(geometry.num_layers);
+  std::vector<ops::PatternEntry> patterns(sets.size() * num_layers);
   for (size_t i = 0; i < sets.size(); ++i) {
     std::vector<int64_t> offsets;
     record_elements(sets[i], geometry, &offsets);
+    for (size_t k = 0; k < sets[i].patterns.size(); ++k) {
+      const tap::CapturePattern& asked = sets[i].patterns[k];
+      ops::PatternEntry& entry = patterns[i * num_layers + static_cast<size_t>(asked.layer)];
+      entry.offset = static_cast<int32_t>(offsets[sets[i].points.size() + k] / tap::kCaptureAlign);
+      entry.keys = asked.keys;
+      for (const int32_t head : asked.heads) entry.heads[head / 32] |= 1U << (head % 32);
+    }
     for (size_t k = 0; k < sets[i].points.size(); ++k) {
       const tap::CapturePoint& at = sets[i].points[k];
       const auto point = static_cast<size_t>(at.point.index());
@@ -68,6 +77,10 @@ ops::TapTable put_tap_table(Device& device, const tap::Geometry& geometry,
       device.put_as<float>(vectors, DType::kF32, {static_cast<int64_t>(vectors.size())});
   table.captures = device.put_as<int32_t>(
       captures, DType::kI32, {static_cast<int64_t>(captures.size()) / (2 * width), width, 2});
+  if (!patterns.empty()) {
+    table.patterns = device.put_as<ops::PatternEntry>(
+        patterns, DType::kI32, {std::ssize(sets), geometry.num_layers, ops::kPatternWords});
+  }
   table.latches = device.ops().allocate(DType::kI64, {num_slots + 1, tap::kNumLatches, 2}).value();
   table.relays = device.put(HostTensor(
       std::vector<float>(static_cast<size_t>(kMaxTapTokens) * static_cast<size_t>(tap::kNumRelays)),

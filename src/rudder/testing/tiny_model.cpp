@@ -265,4 +265,45 @@ Result<model::Weights> random_weights(const model::ModelSpec& spec, ops::Ops& op
   return part_of(std::move(weights), spec, stage);
 }
 
+model::DraftHeadSpec tiny_head_spec(bool shares_embedding) {
+  const model::ModelSpec target = tiny_spec(TinyArch::kPreNorm);
+  model::DraftHeadSpec spec;
+  spec.layer = target;
+  spec.layer.layers.resize(1);
+  spec.layer.hidden = shares_embedding ? target.hidden : 48;
+  model::Attention& attention = *attention_of(spec.layer.layers[0]);
+  attention.qkv_bias = false;
+  model::gated_mlp_of(spec.layer.layers[0])->bias = false;
+  spec.target_hidden = target.hidden;
+  spec.draft_vocab = (target.vocab + 2) / 3;
+  spec.aux_layers = {2, 0, 1};
+  spec.norm_before_fc = !shares_embedding;
+  spec.norm_before_residual = !shares_embedding;
+  spec.norm_output = !shares_embedding;
+  spec.has_embedding = !shares_embedding;
+  return spec;
+}
+
+Result<model::DraftHeadWeights> random_head_weights(const model::DraftHeadSpec& spec, ops::Ops& ops,
+                                                    uint64_t seed) {
+  WeightMaker maker(ops, seed);
+  model::DraftHeadWeights weights;
+  const model::LayerTensors tensors = model::head_tensors(spec, "midlayer.", &weights);
+  for (const model::NormTensor& norm : tensors.norms) {
+    RUDDER_TRY(*norm.target, maker.norm(norm, spec.layer.norm_eps));
+  }
+  for (const model::LinearModule& linear : tensors.linears) {
+    RUDDER_TRY(*linear.target, maker.linear(linear, 1.5));
+  }
+  if (spec.has_embedding) {
+    RUDDER_TRY(weights.embedding, maker.table(spec.layer.vocab, spec.layer.hidden));
+  }
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < spec.draft_vocab; ++i) ids.push_back(3 * i);
+  RUDDER_TRY(weights.target_ids,
+             ops.upload({ids.data(), DType::kI32, {spec.draft_vocab}}, DType::kI32));
+  weights.bytes = maker.bytes();
+  return weights;
+}
+
 }  // namespace rudder::testing

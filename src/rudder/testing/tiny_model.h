@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "rudder/base/result.h"
+#include "rudder/model/draft_head.h"
 #include "rudder/model/spec.h"
 #include "rudder/model/weights.h"
 #include "rudder/ops/ops.h"
@@ -33,5 +34,12 @@ model::ModelSpec tiny_spec(TinyArch arch);
 // part of them. The same seed gives the same weights on every backend, rank and stage.
 Result<model::Weights> random_weights(const model::ModelSpec& spec, ops::Ops& ops, uint64_t seed,
                                       const model::Stage& stage = {});
+
+// A draft head of another width than tiny models have, for any of them: it knows every third token,
+// reads what enters layers 2, 0 and 1, and norms wherever a head may. With `shares_embedding` it is
+// as wide as the model, whose embedding it reads, and norms nowhere that it need not.
+model::DraftHeadSpec tiny_head_spec(bool shares_embedding);
+Result<model::DraftHeadWeights> random_head_weights(const model::DraftHeadSpec& spec, ops::Ops& ops,
+                                                    uint64_t seed);
 
 }  // namespace rudder::testing

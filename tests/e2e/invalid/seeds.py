@@ -71,6 +71,8 @@ CAPTURES = [
     {"sites": {"resid_post": 5}, "positions": "last_prompt", "values": ["probes"], "probes": {"q": "mood"}, "measure": "dot"},
     {"lens": {"layers": [2, -1], "top": 3}, "positions": "last_prompt"},
     {"sites": {"attn_z": [2, -1], "resid_post": 1}, "heads": [0, -1], "positions": "all"},
+    {"patterns": {"layers": [0, -1], "heads": {"heads": [0], "ranges": [[1, 2]]}, "keys": 200}, "positions": "all"},
+    {"sites": {"resid_post": 1}, "patterns": {"layers": "all"}, "positions": "last_prompt", "dtype": "float32"},
     {"sites": {"resid_post": 1}, "values": ["norms"], "lens": {"layers": "all"}, "point": "post"},
     {"dictionary": "sae", "layer": 3, "top": 2, "positions": "all"}, {"dictionary": "sae", "features": [3, 0], "positions": "last_prompt"}]
 

@@ -19,16 +19,17 @@ from .modules import ModuleOp, SteeringModule
 from .ops import SteeringOp
 from .parallel import parallel_map
 from .patching import PatchSweep
+from .patterns import AttentionPattern, Patterns
 from .selectors import Probe, PromptScore, Ramp, Select, StepWindow
 from .vectors import Named, SteeringVectors
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "ActivationCache", "ArrayError", "Capture", "CaptureError", "CaptureResult", "Choice", "ConflictError", "DatasetShard",
+    "ActivationCache", "ArrayError", "AttentionPattern", "Capture", "CaptureError", "CaptureResult", "Choice", "ConflictError", "DatasetShard",
     "Dictionary", "DictionaryLayer", "Features", "FieldError", "FileCapture", "FileFormatError", "Generation", "IgnoredFieldsError",
     "KeptCapture", "KeyRefusedError", "Lens", "LensReading", "ModuleOp",
-    "Named", "NotFoundError", "PatchSweep", "Point", "Probe", "PromptScore", "Ramp", "RequestError", "Rudder", "RudderError", "Select",
+    "Named", "NotFoundError", "PatchSweep", "Patterns", "Point", "Probe", "PromptScore", "Ramp", "RequestError", "Rudder", "RudderError", "Select",
     "ServerError", "SteeringModule", "SteeringOp", "SteeringVectors", "StepWindow", "TopFeatures", "capture_dataset",
     "features", "hook_name", "ops", "parallel_map", "read_capture", "read_dataset", "run_with_features",
 ]

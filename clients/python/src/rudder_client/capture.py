@@ -15,6 +15,7 @@ from .feature_arrays import TopFeatures, padded
 from .hooks import Point
 from .ops import Layers
 from .packing import FloatArray, pack, unpack
+from .patterns import AttentionPattern, Patterns, hook_name, read_pattern
 
 # Hook names or sites (a site alone means all of its layers), or layers by site.
 Names = str | Sequence[str] | Mapping[str, Layers]
@@ -82,8 +83,8 @@ class Capture:
     `names`: hook names or sites. `positions` count tokens through prompt and answer, below 0 from the prompt's end.
     `point`: before ("pre") or after ("post") the steering ops of the point itself. `values`: which of rows, means over the
     positions, norms and dot products with `probes`; by default probes where there are some, else rows. `measure`: of
-    probes, h.v, h.v/|v| or h.v/(|h||v|). `lens`: what the output head reads of layers. `features`: of a dictionary. With either, `names` may be
-    empty. `heads`: which heads of `attn_z` its rows have, side by side:
+    probes, h.v, h.v/|v| or h.v/(|h||v|). `lens`: what the output head reads of layers. `features`: of a dictionary. `patterns`: of
+    attention; `point` says nothing of them. With any of these, `names` may be empty. `heads`: which heads of `attn_z` its rows have, side by side:
     `rows.reshape(positions, heads, head_dim)` takes them apart.
     """
 
@@ -96,9 +97,14 @@ class Capture:
     lens: Lens | None = None
     features: Features | None = None
     heads: Layers | None = None
+    patterns: Patterns | None = None
 
     def to_json(self) -> dict[str, Any]:
         out = _common_json(self.names, self.positions, self.point)
+        if self.patterns is not None:
+            out["patterns"] = self.patterns.to_json()
+            if self.names == () and self.lens is None and self.features is None:
+                del out["point"]
         if self.heads is not None:
             out["heads"] = self.heads if isinstance(self.heads, (int, str)) else [int(head) for head in self.heads]
         if self.lens is not None:
@@ -224,6 +230,11 @@ class CaptureResult:
         """Numbers and values [positions, count] of the dictionary that was asked for."""
         told = self._packs("dictionary")
         return padded(told["features"], told["values"], max((len(row) for row in told["features"]), default=0))
+
+    @property
+    def patterns(self) -> dict[str, AttentionPattern]:
+        """By hook name (`blocks.5.attn.hook_pattern`), the weights of attention."""
+        return {hook_name(layer): read_pattern(told) for layer, told in self._packs("patterns").items()}
 
     @property
     def paths(self) -> list[str]:

@@ -7,6 +7,7 @@ import {addRow, clearGrid} from "./grid.js";
 import {HeatView} from "./heat.js";
 import {LensView, lensCapture} from "./lens_view.js";
 import {element, MarkdownView} from "./markdown.js";
+import {PatternView, patternCapture} from "./pattern_view.js";
 import {steeringFields} from "./steering.js";
 
 const log = document.getElementById("log");
@@ -90,16 +91,17 @@ function requestOf(steering) {
 }
 
 // What the panels ask for together: the request's fields, in words what steers, and what reads the
-// tokens. The lens reads them in place of a dictionary, which does in place of a probe: there is one
-// consumer.
+// tokens. Attention is told in place of the lens, which reads them in place of a dictionary, which does
+// in place of a probe: there is one consumer.
 function tapFields() {
   const {fields, words, probed} = steeringFields();
   const {clamps, words: clampWords, read, capture} = featureFields();
   const steering = [...(fields.steering ?? []), ...clamps];
   const lens = lensCapture();
-  const both = {capture: lens ?? capture ?? fields.capture, steering: steering.length ? steering : undefined};
+  const attention = patternCapture();
+  const both = {capture: attention ?? lens ?? capture ?? fields.capture, steering: steering.length ? steering : undefined};
   return {fields: JSON.parse(JSON.stringify(both)), words: [words, clampWords].filter(Boolean).join(", "),
-          viewOf: (body) => (lens ? new LensView(body) : read ? new FeatureView(body, read) : probed ? new HeatView(body, probed) : null)};
+          viewOf: (body) => (attention ? new PatternView(body) : lens ? new LensView(body) : read ? new FeatureView(body, read) : probed ? new HeatView(body, probed) : null)};
 }
 
 // How the answer's text is shown: by token where something reads them, as Markdown else.

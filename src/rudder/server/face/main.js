@@ -5,6 +5,7 @@ import {loadFeatures} from "./features.js";
 import {setUpGrid} from "./grid.js";
 import {loadLens} from "./lens_view.js";
 import {watchServer} from "./metrics.js";
+import {loadPatterns} from "./pattern_view.js";
 import {loadSteering} from "./steering.js";
 
 const $ = (id) => document.getElementById(id);
@@ -133,6 +134,7 @@ async function load() {
   await loadSteering(info.settings ?? {});
   await loadFeatures(info.settings ?? {});
   loadLens(info.settings ?? {});
+  loadPatterns(info.settings ?? {}, models.data[0]);
   setUpGrid(info.settings ?? {});
   state.up = true;
 }

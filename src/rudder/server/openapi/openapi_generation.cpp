@@ -64,13 +64,19 @@ std::string_view generation_schemas() {
   },
   "CaptureAsk": {
     "type": "object",
-    "description": "Needs sites, or the lens or a dictionary of the consumer response. Other fields are the consumer's own.",
+    "description": "Needs sites, or the lens, a dictionary or patterns of the consumer response. Other fields are the consumer's own.",
     "properties": {
       "lens": {"type": "object", "required": ["layers"], "additionalProperties": false,
         "description": "The likeliest tokens as the output head reads resid_post of these layers.",
         "properties": {
           "layers": {"oneOf": [{"type": "integer"}, {"type": "array", "items": {"type": "integer"}}, {"type": "string"}, {"type": "object"}]},
           "top": {"type": "integer", "minimum": 1, "maximum": 20, "default": 5}}},
+      "patterns": {"type": "object", "required": ["layers"], "additionalProperties": false,
+        "description": "Of response: attention patterns, of each head the weights with which the captured positions read the keys before them.",
+        "properties": {
+          "layers": {"oneOf": [{"type": "integer"}, {"type": "array", "items": {"type": ["integer", "string"]}}, {"type": "string"}, {"type": "object"}]},
+          "heads": {"oneOf": [{"type": "integer"}, {"type": "array", "items": {"type": ["integer", "string"]}}, {"type": "string"}, {"type": "object"}], "default": "all"},
+          "keys": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": 256, "description": "So many keys a row may have: no captured position lies behind them."}}},
       "dictionary": {"type": "string", "description": "Features of this dictionary, of the rows where it reads."},
       "layer": {"type": "integer", "description": "Of a dictionary that has several."},
       "top": {"type": "integer", "minimum": 1, "maximum": 1024, "default": 8, "description": "So many of a token's largest features above 0."},

@@ -57,6 +57,12 @@ Result<std::vector<int32_t>> read_sweep_prompt(FieldReader& reader, const char* 
   if (prompt.ids.empty() || prompt.is_cut) {
     return invalid_field(fmt::format("must have 1 to {} tokens", max_tokens), name);
   }
+  for (size_t i = 0; i < prompt.ids.size(); ++i) {
+    if (prompt.ids[i] >= 0 && prompt.ids[i] < scope.limits.vocab_size) continue;
+    return invalid_field(
+        fmt::format("must be a token id between 0 and {}", scope.limits.vocab_size - 1),
+        fmt::format("{}[{}]", name, i));
+  }
   return std::move(prompt.ids);
 }
 

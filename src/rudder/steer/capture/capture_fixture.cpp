@@ -31,7 +31,8 @@ tap::Limits small_limits() {
           .num_ops = 0,
           .num_floats = 0,
           .num_capture_sets = 8,
-          .capture_elements = 1 << 16};
+          .capture_elements = 1 << 16,
+          .patterns = true};
 }
 
 uint16_t row_value(uint64_t sequence, int32_t position, const tap::CapturePoint& point, int32_t i) {
@@ -45,6 +46,12 @@ uint16_t row_value(uint64_t sequence, int32_t position, const tap::CapturePoint&
   x ^= x >> 32;
   // A bf16 of magnitude 2^-2 to 2^2: never NaN.
   return static_cast<uint16_t>((x & 0x8000u) | ((125 + x % 5) << 7) | ((x >> 16) & 0x7fu));
+}
+
+uint16_t pattern_value(int32_t position, int32_t layer, int32_t head, int32_t key) {
+  // A bf16 of magnitude 2^-2 to 2^2, like those of rows.
+  const int32_t mantissa = (position * 37 + layer * 11 + head * 29 + key * 3) & 0x7f;
+  return static_cast<uint16_t>(((125 + key % 5) << 7) | mantissa);
 }
 
 FakeStep& FakeStep::add(CaptureId id, uint64_t sequence, const CaptureSpec& spec, int32_t begin,
@@ -61,6 +68,15 @@ FakeStep& FakeStep::add(CaptureId id, uint64_t sequence, const CaptureSpec& spec
       for (int32_t i = 0; i < geometry_.width(point.point); ++i) {
         data_[at + static_cast<size_t>(spec.offsets[p] + i)] =
             row_value(sequence, position, point, i);
+      }
+    }
+    for (size_t p = 0; p < spec.set->patterns.size(); ++p) {
+      const tap::CapturePattern& pattern = spec.set->patterns[p];
+      size_t to = at + static_cast<size_t>(spec.offsets[spec.set->points.size() + p]);
+      for (const int32_t head : pattern.heads) {
+        for (int32_t key = 0; key < pattern.keys; ++key) {
+          data_[to++] = pattern_value(position, pattern.layer, head, key);
+        }
       }
     }
   }

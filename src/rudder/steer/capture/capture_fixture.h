@@ -30,6 +30,8 @@ tap::Limits small_limits();
 // The value at each place of each row is a function of where it is, so that any row can be checked
 // wherever it turns up.
 uint16_t row_value(uint64_t sequence, int32_t position, const tap::CapturePoint& point, int32_t i);
+// Likewise of an attention pattern; of a key behind the position, too, which nobody should read.
+uint16_t pattern_value(int32_t position, int32_t layer, int32_t head, int32_t key);
 
 // Tokens of sequences as an executor would give them, in one step.
 class FakeStep {

@@ -1,5 +1,6 @@
 #include "rudder/steer/capture/consumer.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "rudder/base/check.h"
@@ -15,6 +16,44 @@ T element(std::span<const std::byte> row, size_t i) {
 }
 
 }  // namespace
+
+std::vector<RowLayout> row_layouts(const CaptureSpec& spec, const Ask& ask,
+                                   const tap::Geometry& geometry) {
+  const size_t item_bytes = tensor::dtype_bytes(geometry.dtype);
+  std::vector<RowLayout> layouts;
+  for (const int32_t number : ask.points) {
+    const tap::CapturePoint& point = spec.set->points[static_cast<size_t>(number)];
+    const auto offset = static_cast<size_t>(spec.offsets[static_cast<size_t>(number)]);
+    const int32_t width = geometry.width(point.point);
+    layouts.push_back({point, offset * item_bytes, static_cast<size_t>(width) * item_bytes, width});
+  }
+  return layouts;
+}
+
+std::vector<PatternLayout> pattern_layouts(const CaptureSpec& spec, const Ask& ask,
+                                           const tap::Geometry& geometry) {
+  const size_t item_bytes = tensor::dtype_bytes(geometry.dtype);
+  const std::vector<tap::CapturePattern>& all = spec.set->patterns;
+  std::vector<PatternLayout> layouts;
+  for (const tap::CapturePattern& wanted : ask.patterns) {
+    const auto at = std::ranges::lower_bound(all, wanted.layer, {}, &tap::CapturePattern::layer);
+    RUDDER_CHECK(at != all.end() && at->layer == wanted.layer, "layer {}", wanted.layer);
+    const size_t part = spec.set->points.size() + static_cast<size_t>(at - all.begin());
+    layouts.push_back({*at, static_cast<size_t>(spec.offsets[part]) * item_bytes});
+  }
+  return layouts;
+}
+
+std::span<const std::byte> RowBatch::pattern(const Record& record, const PatternLayout& layout,
+                                             int32_t head, size_t item_bytes) const {
+  const auto& [layer, keys, heads] = layout.pattern;
+  const auto found = std::ranges::lower_bound(heads, head);
+  RUDDER_CHECK(found != heads.end() && *found == head, "head {} of layer {}", head, layer);
+  const auto first = static_cast<size_t>(found - heads.begin()) * static_cast<size_t>(keys);
+  const auto count = static_cast<size_t>(std::min(record.position + 1, keys));
+  return {chunk->data.get() + record.begin + layout.offset + first * item_bytes,
+          count * item_bytes};
+}
 
 std::string_view dtype_spelling(tensor::DType dtype) {
   if (dtype == tensor::DType::kBF16) return "bfloat16";

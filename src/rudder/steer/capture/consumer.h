@@ -42,6 +42,18 @@ struct RowLayout {
   int32_t width = 0;  // elements
 };
 
+// Attention patterns of every record of a session: [heads, keys].
+struct PatternLayout {
+  tap::CapturePattern pattern;
+  size_t offset = 0;  // bytes, from the record's begin
+};
+
+// Those that the ask names.
+std::vector<RowLayout> row_layouts(const CaptureSpec& spec, const Ask& ask,
+                                   const tap::Geometry& geometry);
+std::vector<PatternLayout> pattern_layouts(const CaptureSpec& spec, const Ask& ask,
+                                           const tap::Geometry& geometry);
+
 struct SessionInfo {
   std::string request_id;
   int32_t tenant = 0;
@@ -51,6 +63,7 @@ struct SessionInfo {
   bool by_operator = false;
   tensor::DType dtype = tensor::DType::kBF16;  // of the rows
   std::vector<RowLayout> rows;                 // by (layer, site)
+  std::vector<PatternLayout> patterns = {};    // by layer
   std::shared_ptr<const ConsumerOptions> options;
   // Sends the values of the token at this position to the client.
   std::function<void(int32_t position, CapturedValues values)> emit;
@@ -64,6 +77,10 @@ struct RowBatch {
   std::span<const std::byte> row(const Record& record, const RowLayout& layout) const {
     return {chunk->data.get() + record.begin + layout.offset, layout.bytes};
   }
+  // The weights with which a head that the layout has reads the record's token: one a key, as many
+  // as the position has.
+  std::span<const std::byte> pattern(const Record& record, const PatternLayout& layout,
+                                     int32_t head, size_t item_bytes) const;
 };
 
 // The consumer's name is filled in by the dispatcher.

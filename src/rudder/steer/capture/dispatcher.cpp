@@ -165,14 +165,8 @@ std::shared_ptr<Seat> ThreadedDispatcher::make_seat(const std::shared_ptr<OpenRe
   Result<std::vector<tap::PositionRange>> ranges = asked_ranges(ask, asked.prompt_len);
   RUDDER_CHECK(ranges.has_value(), "begin() of a capture that apply() refused");
   seat->ranges = std::move(*ranges);
-  const size_t item_bytes = tensor::dtype_bytes(context_.geometry.dtype);
-  for (const int32_t number : ask.points) {
-    const tap::CapturePoint& point = asked.spec->set->points[static_cast<size_t>(number)];
-    const auto offset = static_cast<size_t>(asked.spec->offsets[static_cast<size_t>(number)]);
-    const int32_t width = context_.geometry.width(point.point);
-    seat->info.rows.push_back(
-        {point, offset * item_bytes, static_cast<size_t>(width) * item_bytes, width});
-  }
+  seat->info.rows = row_layouts(*asked.spec, ask, context_.geometry);
+  seat->info.patterns = pattern_layouts(*asked.spec, ask, context_.geometry);
   seat->info.request_id = asked.request_id;
   seat->info.tenant = asked.tenant;
   seat->info.choice = asked.choice;

@@ -84,15 +84,18 @@ class ResponseSession final : public Session {
   Result<void> take(RowBatch batch) override {
     const bool streams = info_.stream && info_.emit;
     const bool has_events = options_->rows || options_->norms || !options_->probes.empty() ||
-                            !lens_rows_.empty() || feature_row_;
+                            !lens_rows_.empty() || feature_row_ || !info_.patterns.empty();
     RUDDER_TRY_VOID(read_lens(batch));
     if (options_->means && num_tokens_ == 0) RUDDER_TRY_VOID(reserve(means_bytes()));
     for (size_t i = 0; i < batch.records.size(); ++i) {
       const Record& record = batch.records[i];
-      if (!streams) RUDDER_TRY_VOID(reserve(token_bytes()));
+      if (!streams) {
+        RUDDER_TRY_VOID(reserve(token_bytes() + pattern_bytes(record.position)));
+      }
       read(batch, record);
       append_lens(i);
       append_features(batch, record);
+      append_patterns(batch, record);
       if (!streams || !has_events) continue;
       info_.emit(record.position, std::move(values_));
       ++num_events_;
@@ -155,6 +158,17 @@ class ResponseSession final : public Session {
     return static_cast<int64_t>(bytes * 7 / 3);
   }
 
+  // Of the patterns of the token at `position`, likewise.
+  int64_t pattern_bytes(int32_t position) const {
+    const size_t item = options_->as_float32 ? sizeof(float) : tensor::dtype_bytes(info_.dtype);
+    size_t bytes = 0;
+    for (const PatternAsk::Layer& layer : options_->patterns.layers) {
+      const auto keys = static_cast<size_t>(std::min(position + 1, options_->patterns.keys));
+      bytes += sizeof(int32_t) + layer.heads.size() * keys * item;
+    }
+    return static_cast<int64_t>(bytes * 7 / 3);
+  }
+
   int64_t means_bytes() const {
     int64_t elements = 0;
     for (const RowLayout& layout : rows_) elements += layout.width;
@@ -171,13 +185,16 @@ class ResponseSession final : public Session {
     return {};
   }
 
+  tensor::DType told_dtype() const {
+    return options_->as_float32 ? tensor::DType::kF32 : info_.dtype;
+  }
+
   // Empty lists of what is asked for.
   void reset_values() {
     values_ = {};
     if (options_->rows) {
-      const tensor::DType dtype = options_->as_float32 ? tensor::DType::kF32 : info_.dtype;
       for (const Pack& pack : packs_) {
-        values_.rows.push_back({pack.key, dtype, {}, pack.width, {}});
+        values_.rows.push_back({pack.key, told_dtype(), {}, pack.width, {}});
       }
     }
     if (options_->norms) values_.norms = empty_numbers();
@@ -186,6 +203,9 @@ class ResponseSession final : public Session {
     }
     for (const Probe& probe : options_->probes) {
       values_.probes.push_back({probe.name, empty_numbers()});
+    }
+    for (const PatternAsk::Layer& layer : options_->patterns.layers) {
+      values_.patterns.push_back({layer.layer, layer.heads, told_dtype(), {}, {}});
     }
     if (feature_row_) {
       values_.features =
@@ -230,7 +250,7 @@ class ResponseSession final : public Session {
     values_.positions.push_back(record.position);
     for (size_t i = 0; i < values_.rows.size(); ++i) {
       for (const size_t point : packs_[i].points) {
-        append_row(values_.rows[i], told_row(batch, record, point));
+        append_told(values_.rows[i].data, told_row(batch, record, point));
       }
       std::ranges::copy(packs_[i].layers, std::back_inserter(values_.rows[i].layers));
     }
@@ -286,19 +306,33 @@ class ResponseSession final : public Session {
     values_.features->tokens.push_back(read_features(options_->features, row_));
   }
 
-  void append_row(ResultRows& rows, std::span<const std::byte> row) {
-    if (!options_->as_float32 || info_.dtype == tensor::DType::kF32) {
-      rows.data.insert(rows.data.end(), row.begin(), row.end());
-      return;
+  // The layers of the ask and of the session are the same.
+  void append_patterns(const RowBatch& batch, const Record& record) {
+    const size_t item_bytes = tensor::dtype_bytes(info_.dtype);
+    for (size_t i = 0; i < values_.patterns.size(); ++i) {
+      PatternReading& reading = values_.patterns[i];
+      reading.keys.push_back(std::min(record.position + 1, options_->patterns.keys));
+      for (const int32_t head : reading.heads) {
+        const auto row = batch.pattern(record, info_.patterns[i], head, item_bytes);
+        append_told(reading.data, row.first(static_cast<size_t>(reading.keys.back()) * item_bytes));
+      }
     }
-    row_.resize(static_cast<size_t>(rows.width));
-    decode_row(row, info_.dtype, row_);
-    append_floats(rows, row_);
   }
 
-  static void append_floats(ResultRows& rows, std::span<const float> values) {
+  // A row in the dtype that is told.
+  void append_told(std::vector<std::byte>& data, std::span<const std::byte> row) {
+    if (told_dtype() == info_.dtype) {
+      data.insert(data.end(), row.begin(), row.end());
+      return;
+    }
+    row_.resize(row.size() / tensor::dtype_bytes(info_.dtype));
+    decode_row(row, info_.dtype, row_);
+    append_floats(data, row_);
+  }
+
+  static void append_floats(std::vector<std::byte>& data, std::span<const float> values) {
     const auto bytes = std::as_bytes(values);
-    rows.data.insert(rows.data.end(), bytes.begin(), bytes.end());
+    data.insert(data.end(), bytes.begin(), bytes.end());
   }
 
   // Empty when nobody asked.
@@ -313,7 +347,7 @@ class ResponseSession final : public Session {
         std::ranges::transform(sums_[point], row_.begin(), [&](double sum) {
           return static_cast<float>(sum / static_cast<double>(num_tokens_));
         });
-        append_floats(rows, row_);
+        append_floats(rows.data, row_);
       }
     }
     return means;
@@ -359,6 +393,12 @@ class ResponseConsumer final : public Consumer {
     RUDDER_TRY(const FeatureAsk features, parse_feature_ask(fields, path, context_.dictionaries));
     if (!features.empty()) points.push_back({features.dictionary->read, after});
     return points;
+  }
+
+  Result<std::vector<tap::CapturePattern>> option_patterns(const json::object& fields,
+                                                           const std::string& path) const override {
+    RUDDER_TRY(const PatternAsk ask, parse_patterns(fields, path, context_.geometry));
+    return ask.captured();
   }
 
   Result<std::shared_ptr<const ConsumerOptions>> parse_options(

@@ -7,6 +7,7 @@
 //   "probes": {name: [floats] | packed | "name of a registered vector"}
 //   "measure": of probes: "dot" h.v (default), "projection" h.v/|v|, "cosine" h.v/(|h||v|)
 //   "lens":   {"layers", "top"}: the likeliest tokens as the output head reads resid_post there
+//   "patterns": {"layers", "heads"?, "keys"?}: attention patterns
 //   "dictionary": the name of one, "layer"?, "top" or "features": its features at the row it reads
 // The values go to the client in the form that docs/capture.md has.
 #pragma once

@@ -23,8 +23,8 @@ constexpr size_t kMaxProbes = 256;
 constexpr int64_t kMaxProbeNumbers = int64_t{1} << 22;
 
 // That name rows of their own.
-constexpr std::array<std::string_view, 5> kOwnOptions = {"lens", "dictionary", "layer", "top",
-                                                         "features"};
+constexpr std::array<std::string_view, 6> kOwnOptions = {"lens",  "patterns", "dictionary",
+                                                         "layer", "top",      "features"};
 constexpr std::string_view kHeads = "heads";  // is read first: it says how wide rows are
 
 class ResponseOptionsReader {
@@ -56,15 +56,15 @@ class ResponseOptionsReader {
       } else if (std::string_view(key) != kHeads &&
                  std::ranges::find(kOwnOptions, std::string_view(key)) == kOwnOptions.end()) {
         return invalid_field(
-            "unknown field: heads, values, dtype, probes, measure, lens and dictionary (with "
-            "layer, top "
-            "or features) are known",
+            "unknown field: heads, values, dtype, probes, measure, lens, patterns and dictionary "
+            "(with layer, top or features) are known",
             at);
       }
     }
     options_->points = points_;
     RUDDER_TRY(options_->lens, parse_lens(fields, path_, context_));
     RUDDER_TRY(options_->features, parse_feature_ask(fields, path_, context_.dictionaries));
+    RUDDER_TRY(options_->patterns, parse_patterns(fields, path_, geometry_));
     if (points_.empty() && (has_values || !options_->probes.empty())) {
       return invalid_field("is required: values and probes are of its rows", path_ + ".sites");
     }

@@ -7,6 +7,7 @@
 
 #include "rudder/steer/capture/consumer.h"
 #include "rudder/steer/capture/feature_ask.h"
+#include "rudder/steer/capture/pattern_ask.h"
 #include "rudder/steer/heads.h"
 
 namespace rudder::steer::capture {
@@ -31,6 +32,7 @@ class ResponseOptions final : public ConsumerOptions {
   std::vector<HeadList> heads;            // by point, or none: rows are whole
   LensAsk lens;
   FeatureAsk features;
+  PatternAsk patterns;
   bool rows = false;
   bool means = false;
   bool norms = false;

@@ -55,6 +55,15 @@ struct FeatureReading {
   std::vector<std::vector<FeatureValue>> tokens;  // by position
 };
 
+// Attention patterns of one layer.
+struct PatternReading {
+  int32_t layer = 0;
+  std::vector<int32_t> heads;
+  tensor::DType dtype = tensor::DType::kF32;
+  std::vector<int32_t> keys;    // by position: how many its rows have
+  std::vector<std::byte> data;  // [heads, keys] of dtype, position after position
+};
+
 struct ProbeNumbers {
   std::string probe;  // as the request names it
   std::vector<PointNumbers> points;
@@ -68,6 +77,7 @@ struct CapturedValues {
   std::vector<ProbeNumbers> probes;
   std::vector<LensReading> lens = {};
   std::optional<FeatureReading> features = {};
+  std::vector<PatternReading> patterns = {};
   std::vector<ResultRows> means = {};  // over all captured positions, f32
   // Of an answer that streams: so many events told all but the means, which alone are here.
   std::optional<int64_t> num_events = {};

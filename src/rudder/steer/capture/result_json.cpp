@@ -76,6 +76,22 @@ void append_lens(std::string& out, const std::vector<LensReading>& lens, Form fo
   out += '}';
 }
 
+// "5":{"heads":[…],"dtype":…,"keys":[…],"data":…}, keys as one number where there is one token.
+void append_patterns(std::string& out, const std::vector<PatternReading>& patterns, Form form) {
+  out += '{';
+  for (const PatternReading& reading : patterns) {
+    if (&reading != &patterns.front()) out += ',';
+    const bool is_list = form == Form::kTokens;
+    fmt::format_to(std::back_inserter(out),
+                   R"("{}":{{"heads":[{}],"dtype":"{}","keys":{}{}{},"data":")", reading.layer,
+                   fmt::join(reading.heads, ","), dtype_spelling(reading.dtype), is_list ? "[" : "",
+                   fmt::join(reading.keys, ","), is_list ? "]" : "");
+    append_base64(out, reading.data);
+    out += "\"}";
+  }
+  out += '}';
+}
+
 // {"name":…,"layer":5,"features":[…],"values":[…]}, lists of lists where there are several tokens.
 void append_features(std::string& out, const FeatureReading& reading, Form form) {
   const auto append_all = [&](auto&& append_one) {
@@ -129,6 +145,10 @@ void append_parts(std::string& out, const CapturedValues& values, Form form) {
   if (values.features) {
     out += R"(,"dictionary":)";
     append_features(out, *values.features, form);
+  }
+  if (!values.patterns.empty()) {
+    out += R"(,"patterns":)";
+    append_patterns(out, values.patterns, form);
   }
   if (!values.means.empty()) {
     out += R"(,"means":)";

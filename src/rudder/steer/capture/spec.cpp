@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "rudder/base/check.h"
+#include "rudder/steer/capture/pattern_ask.h"
 #include "rudder/steer/invalid_field.h"
 #include "rudder/steer/layers.h"
 
@@ -160,8 +161,20 @@ Result<ParsedAsk> parse_ask(const json::object& object, int32_t consumer, const 
   for (const char* known : {"sites", "positions", "point"}) options.erase(known);
   const OptionsParser& parser = *context.consumers[static_cast<size_t>(consumer)];
   RUDDER_TRY(const std::vector<tap::CapturePoint> more, parser.option_points(options, after, path));
+  RUDDER_TRY(parsed.ask.patterns, parser.option_patterns(options, path));
+  if (!parsed.ask.patterns.empty() && !context.limits.patterns) {
+    return fail(ErrorCode::kUnsupported,
+                "this server captures no attention patterns: that takes the CPU backend without "
+                "--tensor-parallel-size above 1",
+                path + ".patterns");
+  }
   const json::value* sites = object.if_contains("sites");
-  if (sites == nullptr && more.empty()) return invalid_field("is required", path + ".sites");
+  if (sites == nullptr && more.empty() && !parsed.ask.patterns.empty() &&
+      object.contains("point")) {
+    return invalid_field("says nothing of patterns: no op works on them", path + ".point");
+  }
+  if (sites == nullptr && more.empty() && parsed.ask.patterns.empty())
+    return invalid_field("is required", path + ".sites");
   if (sites != nullptr) {
     SiteParser site_parser(context.geometry, after);
     RUDDER_TRY_VOID(site_parser.add_sites(*sites, path + ".sites"));
@@ -191,7 +204,37 @@ std::vector<tap::PositionRange> merge(std::vector<tap::PositionRange> ranges) {
   return merged;
 }
 
+// At a field that makes the records of these asks long.
+std::string long_field(const std::vector<ParsedAsk>& asks) {
+  if (asks.empty()) return "stop_when";
+  const ParsedAsk& last = asks.back();
+  return last.ask.path + (last.ask.patterns.empty() ? ".sites" : ".patterns");
+}
+
 }  // namespace
+
+Result<std::vector<tap::CapturePattern>> OptionsParser::option_patterns(
+    const json::object& fields, const std::string& path) const {
+  if (!fields.contains("patterns")) return std::vector<tap::CapturePattern>();
+  return invalid_field(
+      fmt::format("attention patterns go to the consumer response alone, not to {}", name()),
+      path + ".patterns");
+}
+
+Result<void> check_pattern_keys(const CaptureSpec& spec, int32_t prompt_len, int32_t max_len) {
+  for (const Ask& ask : spec.asks) {
+    if (ask.patterns.empty() || ask.by_operator) continue;  // what the operator asks is not told
+    RUDDER_TRY(const std::vector<tap::PositionRange> ranges, asked_ranges(ask, prompt_len));
+    const int32_t needed = ranges.empty() ? 0 : std::min(ranges.back().end, max_len - 1);
+    const int32_t keys = std::ranges::min(ask.patterns, {}, &tap::CapturePattern::keys).keys;
+    if (needed <= keys) continue;
+    return invalid_field(
+        fmt::format("a row may have {} keys, and a captured position {} (max_tokens counts, too)",
+                    keys, needed),
+        ask.path + ".patterns.keys");
+  }
+  return {};
+}
 
 Result<std::vector<tap::PositionRange>> asked_ranges(const Ask& ask, int32_t prompt_len) {
   switch (ask.positions) {
@@ -271,13 +314,19 @@ Result<CaptureSpec> combine(std::vector<ParsedAsk> asks, std::optional<StopWhen>
   std::ranges::sort(set->points, before);
   set->points.erase(std::unique(set->points.begin(), set->points.end()), set->points.end());
 
+  std::vector<tap::CapturePattern> patterns;
+  for (const ParsedAsk& ask : asks) {
+    patterns.insert(patterns.end(), ask.ask.patterns.begin(), ask.ask.patterns.end());
+  }
+  set->patterns = merge_patterns(std::move(patterns));
+
   CaptureSpec spec;
   const int64_t elements = tap::record_elements(*set, context.geometry, &spec.offsets);
   if (elements > context.limits.capture_elements) {
     return invalid_field(
         fmt::format("the rows of one token have {} elements, this server's buffer {}", elements,
                     context.limits.capture_elements),
-        asks.empty() ? std::string("stop_when") : asks.back().ask.path + ".sites");
+        long_field(asks));
   }
   for (ParsedAsk& ask : asks) {
     for (const tap::CapturePoint& point : ask.points) {

@@ -36,8 +36,9 @@ class ConsumerOptions {
 
 // What one consumer gets of a request.
 struct Ask {
-  int32_t consumer = 0;         // its number in the dispatcher
-  std::vector<int32_t> points;  // into the spec's set, ascending
+  int32_t consumer = 0;                            // its number in the dispatcher
+  std::vector<int32_t> points;                     // into the spec's set, ascending
+  std::vector<tap::CapturePattern> patterns = {};  // by layer ascending; the set has no fewer heads
   Positions positions = Positions::kLastPrompt;
   std::vector<int32_t> listed;  // for kListed; below 0: from the end of the prompt
   std::string path;             // of the field, for errors that need the prompt's length
@@ -53,7 +54,8 @@ using SpecId = StrongId<struct SpecTag, uint64_t>;
 struct CaptureSpec {
   SpecId id = {};                              // given by the dispatcher
   std::shared_ptr<const tap::CaptureSet> set;  // requests with equal points share it
-  std::vector<int64_t> offsets;                // of the set's rows in a record, in elements
+  // Of the set's rows in a record, then of its patterns, in elements.
+  std::vector<int64_t> offsets;
   std::vector<Ask> asks;
   // What the engine reads of the record of each generated token; no consumer gets it for that.
   std::optional<StopWhen> stop_when = {};
@@ -69,6 +71,9 @@ Result<std::vector<tap::PositionRange>> asked_ranges(const Ask& ask, int32_t pro
 // Those of all consumers and of the engine together: SequenceTaps.captured.
 Result<std::vector<tap::PositionRange>> captured_ranges(const CaptureSpec& spec,
                                                         int32_t prompt_len);
+// kInvalidArgument at `keys` of an ask whose patterns may be captured at a position that has more
+// keys than its rows: of a sequence of at most max_len tokens, the last of which is never read.
+Result<void> check_pattern_keys(const CaptureSpec& spec, int32_t prompt_len, int32_t max_len);
 bool contains(const std::vector<tap::PositionRange>& ranges, int32_t position);
 
 // The row of a vector that the operator or a client registered by name, at a point.
@@ -86,6 +91,10 @@ class OptionsParser {
       const boost::json::object& /*fields*/, bool /*after*/, const std::string& /*path*/) const {
     return std::vector<tap::CapturePoint>();
   }
+  // Attention patterns that options of the consumer ask for, by layer ascending; likewise instead
+  // of `sites`. Refuses the field "patterns" where the consumer does not take them.
+  virtual Result<std::vector<tap::CapturePattern>> option_patterns(
+      const boost::json::object& fields, const std::string& path) const;
   // Of the fields that are not `sites`, `positions` and `point`; refuses those it does not know.
   // `points` are those of `sites`. Error.where is a path below `path`. Any thread.
   virtual Result<std::shared_ptr<const ConsumerOptions>> parse_options(

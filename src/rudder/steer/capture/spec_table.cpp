@@ -11,14 +11,14 @@ std::shared_ptr<const CaptureSpec> SpecTable::keep(CaptureSpec spec) {
   return specs_.keep(id, std::make_shared<const CaptureSpec>(std::move(spec)));
 }
 
-// The set with these points that others use already, or this one.
+// The set with these points and patterns that others use already, or this one.
 std::shared_ptr<const tap::CaptureSet> SpecTable::share(
     std::shared_ptr<const tap::CaptureSet> set) {
   const std::lock_guard lock(mutex_);
   std::erase_if(sets_, [](const auto& known) { return known.expired(); });
   for (const std::weak_ptr<const tap::CaptureSet>& weak : sets_) {
     std::shared_ptr<const tap::CaptureSet> known = weak.lock();
-    if (known != nullptr && known->points == set->points) return known;
+    if (known != nullptr && *known == *set) return known;
   }
   sets_.push_back(set);
   return set;

@@ -1,5 +1,5 @@
 // SpecTable: the capture specs that requests may name by number. The dispatcher owns it. Specs with
-// equal points share one set of points, so that their sequences share an entry of the device's
+// equal points and patterns share one set, so that their sequences share an entry of the device's
 // table. Any thread.
 #pragma once
 

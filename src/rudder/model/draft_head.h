@@ -1,0 +1,77 @@
+// DraftHead: one layer that guesses a model's next tokens from rows of the model's residual
+// (EAGLE-3, arXiv 2503.01840). This file has its spec, its tensors and how a checkpoint of the
+// published layout becomes both; head_decoder.h runs it. Load time, one thread.
+//
+// With e(t) the embedding of token t and a(t) the rows of token t that enter `aux_layers`, side by
+// side, the first guess behind token t+1 is of
+//   g = fc(a(t));  x = [input_norm(e(t+1)), hidden_norm(g)];
+//   h = (norm_before_residual ? hidden_norm(g) : g) + attention(x);  h = h + mlp(mlp_norm(h))
+//   logits = head(final_norm(h)), of the tokens `target_ids`.
+// The next guess has h in place of g, or final_norm(h) where norm_output. It keeps KV of its own,
+// of the pair (t, t+1) at position t.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/model/spec.h"
+#include "rudder/model/tensors.h"
+#include "rudder/model/weights.h"
+#include "rudder/ops/ops.h"
+#include "rudder/weights/checkpoint.h"
+
+namespace rudder::model {
+
+struct DraftHeadSpec {
+  ModelSpec layer;  // its one layer, its width and ropes; `vocab` is the model's
+  int32_t target_hidden = 0;
+  int32_t draft_vocab = 0;
+  // In the order of fc's inputs; empty: default_aux_layers of the model.
+  std::vector<int32_t> aux_layers;
+  int32_t num_aux = 3;          // of them
+  bool norm_before_fc = false;  // an RMS norm of a(t)
+  bool norm_before_residual = false;
+  bool norm_output = false;
+  bool has_embedding = false;  // else e(t) is the model's
+
+  int64_t aux_width() const { return int64_t{num_aux} * target_hidden; }
+};
+
+struct DraftHeadWeights {
+  ops::View embedding;  // [vocab, hidden]; empty: the model's
+  ops::NormSpec fc_norm;
+  ops::LinearWeight fc;
+  ops::NormSpec input_norm;
+  ops::NormSpec hidden_norm;
+  Attention::Weights attention;  // its input is 2 * hidden wide
+  ops::NormSpec mlp_norm;
+  GatedMlp::Weights mlp;
+  ops::NormSpec final_norm;
+  ops::LinearWeight head;  // [draft_vocab, hidden]
+  ops::View target_ids;    // [draft_vocab] i32; empty: a token is itself
+  int64_t bytes = 0;       // of device memory, all of it
+};
+
+// What published heads read whose config does not say.
+std::vector<int32_t> default_aux_layers(size_t num_layers);
+
+// All norms and products; `weights` is where they are loaded to, null for their description alone.
+// `prefix` is of the layer's names: "midlayer." or "layers.0.".
+LayerTensors head_tensors(const DraftHeadSpec& spec, std::string_view prefix,
+                          DraftHeadWeights* weights = nullptr);
+
+// From config.json; errors name the key.
+Result<DraftHeadSpec> read_draft_head(const weights::Checkpoint& checkpoint);
+
+// Settles aux_layers. By name, what the head was not made for: another width, another number of
+// tokens, layers that the model does not have, a scaled embedding where the head has none.
+Result<void> fit_draft_head(const ModelSpec& target, DraftHeadSpec& head);
+
+// Every tensor of the checkpoint is consumed or named in an Error.
+Result<DraftHeadWeights> load_draft_head(const weights::Checkpoint& checkpoint,
+                                         const DraftHeadSpec& spec, ops::Ops& ops);
+// Device bytes, before anything is loaded.
+int64_t draft_head_bytes(const DraftHeadSpec& spec, tensor::DType linear_dtype);
+
+}  // namespace rudder::model

@@ -1,0 +1,221 @@
+#include "rudder/model/head_decoder.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "rudder/base/check.h"
+#include "rudder/model/branch.h"
+#include "rudder/model/decoder_buffers.h"
+
+namespace rudder::model {
+namespace {
+
+using tensor::DType;
+using tensor::View;
+
+// Elements of the buffers that a head has beside those of its layer.
+struct HeadSizes {
+  int64_t aux = 0;       // rows of the model
+  int64_t joined = 0;    // the attention's input
+  int64_t feedback = 0;  // by slot
+  int64_t logits = 0;    // of the head's own tokens, f32
+
+  HeadSizes(const DraftHeadSpec& spec, const DecoderLimits& limits, int32_t num_slots)
+      : aux((spec.norm_before_fc ? 2 : 1) * limits.max_tokens * spec.aux_width()),
+        joined(int64_t{2} * limits.max_tokens * spec.layer.hidden),
+        feedback(int64_t{num_slots} * spec.layer.hidden),
+        logits(int64_t{limits.max_logits_rows} * spec.draft_vocab) {}
+};
+
+struct HeadBuffers {
+  DecoderBuffers layer;
+  View aux;       // [2 or 1, max_tokens * aux_width] act
+  View joined;    // [max_tokens * 2 * hidden] act
+  View feedback;  // [num_slots, hidden] act
+  View logits;    // [max_logits_rows * draft_vocab] f32
+};
+
+class HeadDecoder final : public Decoder {
+ public:
+  HeadDecoder(const DraftHeadSpec& spec, const DraftHeadWeights& weights, const HeadSource& source,
+              const ops::KvLayer& kv, ops::Ops& ops, const DecoderLimits& limits,
+              HeadBuffers buffers)
+      : spec_(spec),
+        weights_(weights),
+        source_(source),
+        kv_(kv),
+        ops_(ops),
+        max_tokens_(limits.max_tokens),
+        buffers_(std::move(buffers)),
+        products_(ops, buffers_.layer.scale) {}
+
+  View forward(const ForwardBatch& batch) override;
+  View hidden(int64_t) const override { RUDDER_CHECK(false, "a head has no stages"); }
+  View more_logits(const View&) override { RUDDER_CHECK(false, "a head scores nothing"); }
+
+ private:
+  View begin_with(const ForwardBatch& batch);
+  View normed(const View& x, const ops::NormSpec& norm, const View& buffer);
+  View join(const ForwardBatch& batch, const View& g);
+  View head(const View& h, const ForwardBatch& batch);
+
+  const DraftHeadSpec spec_;
+  const DraftHeadWeights& weights_;
+  const HeadSource source_;
+  const ops::KvLayer kv_;
+  ops::Ops& ops_;
+  const int32_t max_tokens_;
+  const HeadBuffers buffers_;
+  const Products products_;
+};
+
+View HeadDecoder::normed(const View& x, const ops::NormSpec& norm, const View& buffer) {
+  const View out = shaped(buffer, x.shape[0], x.shape[1]);
+  ops_.residual_norm({.x = x, .norm = norm, .out = out});
+  return out;
+}
+
+// g of every token, [T, hidden].
+View HeadDecoder::begin_with(const ForwardBatch& batch) {
+  const int64_t tokens = batch.ids.num_rows();
+  const View g = shaped(buffers_.layer.residual, tokens, spec_.layer.hidden);
+  if (batch.goes_on) {
+    ops_.gather_rows({.x = buffers_.feedback, .rows = batch.feedback_rows, .out = g});
+    return g;
+  }
+  // The model's row of a token lies where the head's KV of it does.
+  const int64_t half = max_tokens_ * spec_.aux_width();
+  View aux = shaped(buffers_.aux, tokens, spec_.aux_width());
+  ops_.gather_rows({.x = source_.rows, .rows = batch.kv_slot.rows(0, tokens), .out = aux});
+  if (spec_.norm_before_fc) {
+    aux = normed(aux, weights_.fc_norm, buffers_.aux.rows(half, half));
+  }
+  return products_.project(weights_.fc, products_.operand_of(weights_.fc, aux, buffers_.joined),
+                           buffers_.layer.residual);
+}
+
+// The attention's input, [T, 2 * hidden]. Afterwards `g` is what the branches are added to.
+View HeadDecoder::join(const ForwardBatch& batch, const View& g) {
+  const int64_t hidden = spec_.layer.hidden;
+  const View joined = shaped(buffers_.joined, g.shape[0], 2 * hidden);
+  const View embedded = shaped(buffers_.layer.delta, g.shape[0], hidden);
+  ops_.embed({.table = spec_.has_embedding ? weights_.embedding : source_.embedding,
+              .tied = spec_.has_embedding ? nullptr : source_.tied,
+              .ids = batch.ids,
+              .out = embedded});
+  const View& buffer = buffers_.layer.normed;
+  ops_.place_rows({.x = normed(embedded, weights_.input_norm, buffer), .out = joined});
+  const View normed_g = normed(g, weights_.hidden_norm, buffer);
+  ops_.place_rows({.x = normed_g, .out = joined, .column = hidden});
+  if (spec_.norm_before_residual) ops_.place_rows({.x = normed_g, .out = g});
+  return joined;
+}
+
+// [R, vocab] of h [R, hidden].
+View HeadDecoder::head(const View& h, const ForwardBatch& batch) {
+  const View last = normed(h, weights_.final_norm, buffers_.layer.normed);
+  if (!batch.feedback_rows.empty()) {
+    ops_.place_rows(
+        {.x = spec_.norm_output ? last : h, .rows = batch.feedback_rows, .out = buffers_.feedback});
+  }
+  const Operand in = products_.operand_of(weights_.head, last, buffers_.layer.delta);
+  const View logits = shaped(buffers_.layer.logits, h.shape[0], spec_.layer.vocab);
+  const bool is_spread = !weights_.target_ids.empty();
+  const View own = is_spread ? shaped(buffers_.logits, h.shape[0], spec_.draft_vocab) : logits;
+  ops_.logits({.x = in.x, .x_scale = in.scale, .head = &weights_.head, .out = own});
+  if (is_spread) ops_.spread_logits({.x = own, .ids = weights_.target_ids, .out = logits});
+  return logits;
+}
+
+View HeadDecoder::forward(const ForwardBatch& batch) {
+  const View& rows = batch.logits_rows;
+  ops_.begin_attention(batch.attention);
+  View x = begin_with(batch);
+  const LayerStep step{.ops = ops_,
+                       .products = products_,
+                       .scratch = buffers_.layer.scratch,
+                       .max_tokens = max_tokens_,
+                       .batch = batch,
+                       .kv = kv_,
+                       .ropes = buffers_.layer.ropes};
+  const Attention& attention = *attention_of(spec_.layer.layers[0]);
+  const View joined = join(batch, x);
+  Mixed mixed = mix(attention, weights_.attention,
+                    products_.operand_of(weights_.attention.qkv, joined, buffers_.aux), step);
+  if (rows.num_rows() < batch.ids.num_rows()) {
+    if (rows.num_rows() == 0) return {};
+    const View out = shaped(mixed.free, rows.num_rows(), mixed.out.shape[1]);
+    ops_.gather_rows({.x = mixed.out, .rows = rows, .out = out});
+    mixed = {.out = out, .buffer = mixed.free, .free = mixed.buffer};
+    const View picked = shaped(buffers_.layer.rows_residual, rows.num_rows(), x.shape[1]);
+    ops_.gather_rows({.x = x, .rows = rows, .out = picked});
+    x = picked;
+  }
+  const ops::LinearWeight& output = weights_.attention.out;
+  const View mixer_out = products_.project(
+      output, products_.operand_of(output, mixed.out, mixed.free), buffers_.layer.delta);
+  const Operand in =
+      products_.empty_operand(weights_.mlp.input(), x.shape[0], buffers_.layer.normed);
+  ops_.residual_norm(
+      {.x = x, .delta = mixer_out, .norm = weights_.mlp_norm, .out = in.x, .out_scale = in.scale});
+  const View mlp_out = feed_forward(*gated_mlp_of(spec_.layer.layers[0]), weights_.mlp, in, {},
+                                    step, buffers_.layer.delta);
+  ops_.residual_norm({.x = x, .delta = mlp_out});
+  return head(x, batch);
+}
+
+Result<void> prepare_head(const DraftHeadSpec& spec, const DraftHeadWeights& weights,
+                          const ops::KvLayer& kv, ops::Ops& ops, const DecoderLimits& limits) {
+  const std::array linears = {weights.fc, weights.attention.qkv, weights.attention.out,
+                              weights.mlp.gate_up, weights.mlp.down};
+  const std::array shapes = {
+      ops::AttentionShape{.num_heads = attention_of(spec.layer.layers[0])->num_heads, .kv = kv}};
+  ops::StepBounds bounds{.max_tokens = limits.max_tokens,
+                         .max_rows = limits.max_logits_rows,
+                         .max_seqs = limits.max_logits_rows,
+                         .hidden = spec.layer.hidden,
+                         .max_linear_in = 0,
+                         .head = &weights.head,
+                         .linears = linears,
+                         .attention = shapes};
+  for (const ops::LinearWeight& linear : linears) {
+    bounds.max_linear_in = std::max(bounds.max_linear_in, linear.in);
+  }
+  return ops.prepare(bounds);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Decoder>> make_head_decoder(const DraftHeadSpec& spec,
+                                                   const DraftHeadWeights& weights,
+                                                   const HeadSource& source, const ops::KvLayer& kv,
+                                                   ops::Ops& ops, const DecoderLimits& limits,
+                                                   int32_t num_slots) {
+  RUDDER_CHECK(spec.layer.layers.size() == 1 && weights.fc.in == spec.aux_width() &&
+               weights.attention.qkv.in == 2 * spec.layer.hidden &&
+               weights.head.out == spec.draft_vocab && source.rows.shape[1] == spec.aux_width());
+  const HeadSizes sizes(spec, limits, num_slots);
+  const DType act = ops.act_dtype();
+  HeadBuffers buffers;
+  RUDDER_TRY(buffers.layer, DecoderBuffers::allocate(spec.layer, limits, ops));
+  RUDDER_TRY(buffers.aux, ops.allocate(act, {sizes.aux}));
+  RUDDER_TRY(buffers.joined, ops.allocate(act, {sizes.joined}));
+  RUDDER_TRY(buffers.feedback, ops.allocate(act, {num_slots, spec.layer.hidden}));
+  RUDDER_TRY(buffers.logits, ops.allocate(DType::kF32, {sizes.logits}));
+  auto decoder =
+      std::make_unique<HeadDecoder>(spec, weights, source, kv, ops, limits, std::move(buffers));
+  RUDDER_TRY_VOID(prepare_head(spec, weights, kv, ops, limits));
+  return decoder;
+}
+
+int64_t head_workspace_bytes(const DraftHeadSpec& spec, const DecoderLimits& limits,
+                             int32_t num_slots, DType act) {
+  const HeadSizes sizes(spec, limits, num_slots);
+  return DecoderBuffers::bytes(spec.layer, limits, act, {}) +
+         (sizes.aux + sizes.joined + sizes.feedback) *
+             static_cast<int64_t>(tensor::dtype_bytes(act)) +
+         sizes.logits * static_cast<int64_t>(sizeof(float));
+}
+
+}  // namespace rudder::model

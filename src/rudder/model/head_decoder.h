@@ -1,0 +1,34 @@
+// The pass of a draft head (draft_head.h) as a Decoder: logits of the model's tokens. exec makes it
+// once, for steps of its own; the executor's worker thread uses it.
+#pragma once
+
+#include <memory>
+
+#include "rudder/base/result.h"
+#include "rudder/model/decoder.h"
+#include "rudder/model/draft_head.h"
+
+namespace rudder::model {
+
+// What a head reads of its model: its embedding, where the head has none, and the rows that its
+// decoder keeps, in the blocks of the head's own KV.
+struct HeadSource {
+  ops::View embedding;  // as Weights.embedding
+  const ops::LinearWeight* tied = nullptr;
+  ops::View rows;  // as HiddenPool.rows
+};
+
+// Of a step, ForwardBatch.feedback_rows says where the rows of logits leave what the next guess
+// begins with; with `goes_on` each token is one that is guessed behind, and begins with that.
+// more_logits() and hidden() are not for it.
+Result<std::unique_ptr<Decoder>> make_head_decoder(const DraftHeadSpec& spec,
+                                                   const DraftHeadWeights& weights,
+                                                   const HeadSource& source, const ops::KvLayer& kv,
+                                                   ops::Ops& ops, const DecoderLimits& limits,
+                                                   int32_t num_slots);
+
+// Device bytes that it allocates.
+int64_t head_workspace_bytes(const DraftHeadSpec& spec, const DecoderLimits& limits,
+                             int32_t num_slots, tensor::DType act);
+
+}  // namespace rudder::model

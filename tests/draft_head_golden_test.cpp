@@ -1,0 +1,145 @@
+// What the demo's draft head guesses against PyTorch (tools/golden/draft_head.py): the rows that it
+// reads of the model, its layer, its map of tokens and its chains, through the executor.
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rudder/base/json.h"
+#include "rudder/cpu/fast_ops.h"
+#include "rudder/exec/make_executor.h"
+#include "rudder/weights/mapped_file.h"
+
+namespace rudder {
+namespace {
+
+namespace json = boost::json;
+using weights::Checkpoint;
+
+constexpr int32_t kGuesses = 4;
+constexpr int32_t kBlocks = 8;  // of the longest case
+
+struct Case {
+  std::vector<int32_t> ids;
+  int32_t next = 0;
+  std::vector<int32_t> guess;
+};
+
+std::string path_of(const char* name) {
+  return std::string(RUDDER_SOURCE_DIR) + "/" + name;
+}
+
+std::vector<Case> read_cases() {
+  const std::string text =
+      weights::read_text_file(path_of("tests/draft_heads/demo.json"), 1 << 20).value();
+  const json::value cases = parse_json(text, "demo.json").value();
+  std::vector<Case> out;
+  for (const json::value& one : cases.as_array()) {
+    out.push_back({json::value_to<std::vector<int32_t>>(one.at("ids")),
+                   json::value_to<int32_t>(one.at("next")),
+                   json::value_to<std::vector<int32_t>>(one.at("guess"))});
+  }
+  return out;
+}
+
+class Guesser {
+ public:
+  explicit Guesser(const Checkpoint& head) {
+    const auto model = Checkpoint::open_folder(path_of("models/demo")).value();
+    exec::ExecSettings settings;
+    settings.max_model_len = 160;
+    settings.kv_cache_memory_bytes = 4 << 20;
+    const exec::StepLimits limits = {.max_num_seqs = 1,
+                                     .max_num_batched_tokens = 64,
+                                     .max_draft = kGuesses,
+                                     .draft_model = &head,
+                                     .draft_kind = exec::DraftKind::kEagle3};
+    auto ops =
+        cpu::make_cpu_ops({.dtype = tensor::DType::kF32, .num_threads = 1, .isa = {}}).value();
+    auto loaded = exec::load_model(*model, std::move(ops), settings, limits, {});
+    EXPECT_TRUE(loaded) << loaded.error().to_string();
+    executor_ = std::move(loaded->executor);
+  }
+
+  // Its tokens in chunks of at most `chunk`.
+  step::SeqResult behind(const std::vector<int32_t>& ids, int32_t chunk) {
+    const auto length = static_cast<int32_t>(ids.size());
+    ++generation_;
+    step::SeqResult last;
+    for (int32_t begin = 0; begin < length; begin += chunk) {
+      const int32_t count = std::min(chunk, length - begin);
+      const bool is_last = begin + count == length;
+      step::StepPlan plan;
+      plan.id = ++steps_;
+      if (begin == 0) {
+        step::SlotEdit& edit = plan.slots.emplace_back();
+        edit.generation = generation_;
+        edit.sampling.temperature = 0;
+        edit.prompt_len = length;
+        edit.max_len = length + 2 * kGuesses;
+        edit.blocks.resize(1);
+        for (int32_t b = 0; b <= kBlocks; ++b) edit.blocks[0].push_back(kBlocks - b);
+      }
+      plan.tokens.assign(ids.begin() + begin, ids.begin() + begin + count);
+      step::SeqWork& work = plan.seqs.emplace_back();
+      work.generation = generation_;
+      work.kv_len = begin;
+      work.q_len = count;
+      work.logits = is_last ? step::LogitsWanted::kLast : step::LogitsWanted::kNone;
+      work.guess = {begin, plan.tokens, is_last ? kGuesses : 0};
+      const auto ticket =
+          executor_->launch(std::make_shared<const step::StepPlan>(std::move(plan))).value();
+      last = executor_->collect(ticket).value().seqs.at(0);
+    }
+    return last;
+  }
+
+ private:
+  std::unique_ptr<step::Executor> executor_;
+  uint32_t generation_ = 0;
+  step::StepId steps_ = 0;
+};
+
+TEST(DraftHeadGolden, GuessesAreThoseOfPyTorch) {
+  Guesser guesser(*Checkpoint::open_folder(path_of("models/demo-eagle")).value());
+  const std::vector<Case> cases = read_cases();
+  EXPECT_GT(cases.size(), 60u);
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const step::SeqResult got = guesser.behind(cases[i].ids, i % 3 == 0 ? 7 : 64);
+    EXPECT_EQ(got.tokens, std::vector<int32_t>{cases[i].next}) << i;
+    EXPECT_EQ(got.guess, cases[i].guess) << i;
+  }
+}
+
+// That the comparison tells layers apart: rows of the layers behind those that the head reads give
+// guesses too, but others.
+TEST(DraftHeadGolden, RowsOfOtherLayersGiveOtherGuesses) {
+  const std::string folder = path_of("models/demo-eagle");
+  std::string config = weights::read_text_file(folder + "/config.json", 1 << 16).value();
+  for (const auto& [from, to] : {std::pair("5", "6"), std::pair("4", "5"), std::pair("2", "3")}) {
+    const size_t list = config.find("eagle_aux_hidden_state_layer_ids");
+    const size_t at = config.find(from, list);
+    ASSERT_LT(at, config.find(']', list));
+    config.replace(at, 1, to);
+  }
+  const std::string file = weights::read_text_file(folder + "/model.safetensors", 1 << 22).value();
+  const auto head = Checkpoint::open_memory({{"config.json", std::as_bytes(std::span(config))},
+                                             {"model.safetensors", std::as_bytes(std::span(file))}})
+                        .value();
+  Guesser guesser(*head);
+  size_t num_equal = 0;
+  size_t num_cases = 0;
+  const std::vector<Case> cases = read_cases();
+  for (size_t i = 0; i < cases.size(); i += 3) {
+    const step::SeqResult got = guesser.behind(cases[i].ids, 64);
+    EXPECT_EQ(got.tokens, std::vector<int32_t>{cases[i].next});
+    ++num_cases;
+    if (got.guess == cases[i].guess) ++num_equal;
+  }
+  EXPECT_LT(2 * num_equal, num_cases);
+}
+
+}  // namespace
+}  // namespace rudder
