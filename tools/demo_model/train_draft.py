@@ -18,7 +18,8 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from train import rate
 
-DRAFT = Config(hidden_size=128, intermediate_size=320, num_hidden_layers=3, num_attention_heads=4, head_dim=32)
+DRAFT = Config(hidden_size=128, intermediate_size=320, num_hidden_layers=3, num_attention_heads=2,
+    num_key_value_heads=1, head_dim=64)
 OTHER_TOKENS = 0.1  # the share of the tokens that are not answers which it learns too
 
 
