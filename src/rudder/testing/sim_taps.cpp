@@ -111,7 +111,10 @@ SimTaps draw_sim_taps(step::Capacity& capacity, SimRandom& random) {
     for (int32_t i = 0; i < points; ++i) {
       set->points.push_back({.point = {i % 2, tap::Site::kResidPost}, .after = i >= 2});
     }
-    if (number % 2 == 0) set->patterns = {{.layer = 1, .keys = 5 * number, .heads = {0, 2}}};
+    if (number % 2 == 0) {  // a pattern in place of the last point
+      set->points.pop_back();
+      set->patterns = {{.layer = 1, .keys = 5 * number, .heads = {0, 2}}};
+    }
     auto spec = std::make_shared<steer::capture::CaptureSpec>();
     spec->id = steer::capture::SpecId(static_cast<uint64_t>(number));
     spec->set = set;
