@@ -51,13 +51,12 @@ class Description {
     while (!list.empty()) terminal.never.push_back(bytes(take(',', &list)));
     const bool of_set = terminal.pattern.empty();
     const bool combined = !terminal.also.empty() || !terminal.never.empty();
-    const bool sound =
-        ok_ && text_.empty() && terminal.set.empty() != of_set &&
-        (!combined || (terminal.quoted && !of_set)) &&
-        terminal.min >= (of_set && !terminal.quoted ? 1 : 0) &&
-        (terminal.max == Terminal::kUnbounded || terminal.max >= terminal.min) &&
-        ((terminal.excluded.empty() && of_set) || !terminal.any_spelling) &&
-        (!terminal.unique || (terminal.quoted && !terminal.any_spelling));
+    const bool sound = ok_ && text_.empty() && terminal.set.empty() != of_set &&
+                       (!combined || (terminal.quoted && !of_set)) &&
+                       terminal.min >= (of_set && !terminal.quoted ? 1 : 0) &&
+                       (terminal.max == Terminal::kUnbounded || terminal.max >= terminal.min) &&
+                       ((terminal.excluded.empty() && of_set) || !terminal.any_spelling) &&
+                       (!terminal.unique || (terminal.quoted && !terminal.any_spelling));
     return sound ? std::optional(std::move(terminal)) : std::nullopt;
   }
 
