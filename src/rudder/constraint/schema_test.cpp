@@ -186,6 +186,22 @@ void expect_end_of_much(double share) {
   expect_refused_soon(R"({"type":"object","properties":{)" + properties + "}}", share);
 }
 
+// However many parts do work that could wait, it has one bound.
+TEST(SchemaFuel, WorkAheadHasOneBound) {
+  Fuel fuel;
+  EXPECT_EQ(fuel.left_ahead(), Fuel::kAhead / 2);
+  int64_t total = 0;
+  for (int part = 0; part < 60; ++part) {
+    const int64_t share = fuel.left_ahead();
+    fuel.burn_ahead(share);
+    total += share;
+  }
+  EXPECT_LE(total, Fuel::kAhead);
+  EXPECT_EQ(fuel.used(), total);
+  EXPECT_EQ(fuel.left_ahead(), 0);
+  EXPECT_EQ(Fuel(1600).left_ahead(), 100);
+}
+
 TEST(SchemaFuel, EndsWhatGoesRound) {
   expect_end_of_rounds(0.05);
 }

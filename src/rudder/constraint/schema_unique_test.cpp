@@ -1,0 +1,263 @@
+// Lists whose items differ.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rudder/constraint/schema_checks.h"
+
+namespace rudder::constraint {
+namespace {
+
+TEST(SchemaArrays, TypesOfFewValuesMayBeUnique) {
+  expect_documents(R"({"type":"array","uniqueItems":true,"items":{"type":["boolean","null"]}})",
+                   {"[]", "[true]", "[null,false,true]"},
+                   {"[true,true]", "[null,true,null]", "[1]"});
+  expect_documents(R"({"type":"array","uniqueItems":true,"minItems":1,
+                       "items":{"type":"integer","minimum":-1,"maximum":6,"not":{"enum":[3]}}})",
+                   {"[-1]", "[6,2,0]"}, {"[]", "[3]", "[0,0]", "[7]"});
+  expect_documents(R"({"type":"array","uniqueItems":true,"items":{"const":"a"}})",
+                   {"[]", R"(["a"])"}, {R"(["a","a"])"});
+  EXPECT_EQ(form_error_path(R"({"type":"array","uniqueItems":true,"items":{"type":"integer"}})"),
+            ".uniqueItems");
+}
+
+TEST(SchemaArrays, StringsMayBeUnique) {
+  expect_documents(
+      R"({"type":"array","uniqueItems":true,"items":{"type":"string"}})",
+      {"[]", R"(["a"])", R"(["a","b","aa","A",""])", R"(["\"","\\"])", R"([ "a", "ab" ])"},
+      {R"(["a","a"])", R"(["a","b","c","b"])", R"(["",""])", R"(["ab", "a","ab"])",
+       R"(["\"","\""])", "[1]"});
+  // Of each list by itself; a name is no item.
+  expect_documents(R"({"type":"array","items":{"type":"object","properties":{"a":{"type":"array",
+                       "uniqueItems":true,"minItems":1,"items":{"$ref":"#/$defs/s"}},"s":{"type":"string"}}},
+                       "$defs":{"s":{"type":"string","minLength":1}}})",
+                   {R"([{"a":["x"],"s":"x"},{"a":["x","a"]}])"},
+                   {R"([{"a":["x"]},{"a":["x","x"]}])", R"([{"a":[]}])"});
+  expect_documents(R"({"type":"array","uniqueItems":true,"maxItems":3,
+                       "items":{"type":"string","pattern":"^[a-c]+$"}})",
+                   {R"(["a","b","c"])", R"(["abc","ab"])"},
+                   {R"(["a","b","a"])", R"(["a","b","c","ab"])", R"(["d"])"});
+}
+
+// Strings that may have to end: what could only become one of those that are there is not begun,
+// and a list has no more items than there are strings.
+TEST(SchemaArrays, StringsThatHaveToEndMayBeUnique) {
+  const auto list = [](std::string_view items, std::string_view more = "") {
+    return fmt::format(R"({{"type":"array","uniqueItems":true{},"items":{}}})", more, items);
+  };
+  expect_documents(list(R"({"type":"string","maxLength":2})").c_str(),
+                   {R"(["","a","ab","aa","b"])", R"(["\n","\t"])"},
+                   {R"(["ab","ab"])", R"(["",""])", R"(["a","ab","a"])", R"(["abc"])"});
+  expect_documents(list(R"({"type":"string","pattern":"^(a|b[0-9]*)$"})").c_str(),
+                   {R"(["a","b","b1"])", R"(["b12","a"])"}, {R"(["a","a"])", R"(["b1","b1"])"});
+  const std::string few = list(R"({"type":"string","pattern":"^[ab][cd]?$"})");
+  expect_documents(few.c_str(), {R"(["a","ac","ad","b","bc","bd"])", R"(["bd","b"])", "[]"},
+                   {R"(["a","ac","a"])", R"(["ad","b","ad"])"});
+  EXPECT_EQ(form_error_path(list(R"({"type":"string","pattern":"^[ab]$"})", R"(,"minItems":3)")),
+            "");  // no output is valid
+  expect_documents(list(R"({"type":"object","properties":{"n":{"type":"string","maxLength":1}},
+                            "required":["n"]})")
+                       .c_str(),
+                   {R"([{"n":"a"},{"n":""}])"}, {R"([{"n":"a"},{"n":"a"}])"});
+}
+
+// Text of at most `most` tokens that are allowed and have only such characters, with an end where
+// there may be one; empty where it has none.
+std::string random_walk(const FormChecker& form, std::string_view characters, int most,
+                        std::mt19937_64& random) {
+  const auto matcher = form.start();
+  std::string text;
+  for (int i = 0; i < most; ++i) {
+    const std::vector<uint32_t> allowed = FormChecker::allowed(*matcher);
+    if (FormChecker::has(allowed, kCheckerStop)) return text;
+    std::vector<int32_t> tokens;
+    for (int32_t id = 0; id < FormChecker::vocabulary().size; ++id) {
+      const std::string& bytes = FormChecker::vocabulary().token_bytes[static_cast<size_t>(id)];
+      const bool is_plain = bytes.find_first_not_of(characters) == std::string::npos;
+      if (!bytes.empty() && is_plain && FormChecker::has(allowed, id)) tokens.push_back(id);
+    }
+    if (tokens.empty()) {
+      ADD_FAILURE() << "nothing may follow " << text;
+      return "";
+    }
+    const int32_t token = tokens[random() % tokens.size()];
+    if (!matcher->advance(token)) {
+      ADD_FAILURE() << "a token was refused behind " << text;
+      return "";
+    }
+    text += FormChecker::vocabulary().token_bytes[static_cast<size_t>(token)];
+  }
+  return "";
+}
+
+// What is tried and taken back leaves no trace.
+TEST(SchemaArrays, TrialsDoNotCountAsItems) {
+  const auto form = FormChecker::make(
+      {.kind = GrammarKind::kJsonSchema,
+       .text = R"({"type":"array","uniqueItems":true,"items":{"type":"string"}})"});
+  ASSERT_TRUE(form) << form.error().to_string();
+  const auto matcher = form->behind(R"(["a",)");
+  ASSERT_NE(matcher, nullptr);
+  const auto takes = [&](std::string_view text) {
+    return std::ranges::all_of(text, [&](char c) {
+      const auto token = static_cast<int32_t>(static_cast<unsigned char>(c));
+      return FormChecker::has(FormChecker::allowed(*matcher), token) && matcher->advance(token);
+    });
+  };
+  for (int round = 0; round < 2; ++round) {
+    matcher->begin_trial();
+    EXPECT_TRUE(takes(R"("b","c")"));
+    EXPECT_FALSE(takes(R"(,"b")"));
+    matcher->end_trial();
+  }
+  EXPECT_FALSE(takes(R"("a")"));
+  EXPECT_TRUE(takes(R"(bc","b"])"));
+}
+
+// By any tokens: each output comes to an end, and has different items.
+TEST(SchemaArrays, StringsThatHaveToEndAreUniqueWhateverTheTokens) {
+  std::mt19937_64 random(5);
+  for (const char* items : {R"({"type":"string","pattern":"^[ab]{1,2}$"})",
+                            R"({"type":"string","pattern":"^(a|b|ab|aab?|b{3})$"})",
+                            R"({"type":"string","pattern":"^a{0,2}(ba)*$","not":{"const":"x"}})"}) {
+    const std::string schema =
+        fmt::format(R"({{"type":"array","uniqueItems":true,"minItems":5,"items":{}}})", items);
+    const auto form = FormChecker::make({.kind = GrammarKind::kJsonSchema, .text = schema});
+    ASSERT_TRUE(form) << schema << ": " << form.error().to_string();
+    for (int round = 0; round < 60; ++round) {
+      const std::string text = random_walk(*form, "ab\", []", 400, random);
+      if (text.empty()) continue;  // it went on too long
+      std::multiset<std::string> strings;
+      for (size_t at = text.find('"'); at != std::string::npos; at = text.find('"', at + 1)) {
+        const size_t end = text.find('"', at + 1);
+        ASSERT_NE(end, std::string::npos) << text;
+        strings.insert(text.substr(at, end - at));
+        at = end;
+      }
+      EXPECT_EQ(text.back(), ']') << text;
+      EXPECT_GE(strings.size(), 5u) << text;
+      EXPECT_EQ(std::set<std::string>(strings.begin(), strings.end()).size(), strings.size())
+          << text;
+    }
+  }
+}
+
+// One item of those that no string tells apart.
+TEST(SchemaArrays, OneItemThatNothingTellsApart) {
+  const auto list = [](std::string_view items, std::string_view more = "") {
+    return fmt::format(R"({{"type":"array","uniqueItems":true{},"items":{},"$defs":{{
+        "o":{{"type":"object","properties":{{"n":{{"type":"string"}},"k":{{"type":"integer"}}}}}}}}}})",
+                       more, items);
+  };
+  expect_documents(list(R"({"anyOf":[{"type":"string"},{"type":"integer"}]})").c_str(),
+                   {"[]", "[1]", R"(["a",1,"b"])", R"(["a","b"])", R"([2,"a"])"},
+                   {R"(["a",1,"a"])", "[1,1]", R"([1,"a",2])"});
+  expect_documents(list(R"({"$ref":"#/$defs/o"})", R"(,"minItems":1)").c_str(),
+                   {R"([{"n":"a"},{"k":1},{"n":"b","k":1}])", "[{}]"},
+                   {R"([{"n":"a"},{"k":1},{"n":"a"}])", "[{},{}]", "[]", R"([{"k":1},{"k":1}])"});
+  expect_documents(list(R"({"anyOf":[{"type":"string"},{"enum":["a",1,null]}]})").c_str(),
+                   {R"(["a",1])", R"(["b",null,"a"])"}, {R"(["a",1,"a"])", "[1,null]"});
+  expect_documents(list(R"({"oneOf":[{"type":"string"},{"$ref":"#/$defs/o"}]})").c_str(),
+                   {R"(["a",{"n":"c"},{"n":"b"},{"k":3}])"}, {R"([{"n":"a"},"b",{"n":"a"}])"});
+  // Objects of two options that exclude each other by a field; otherwise one field is for both.
+  const char* tagged = R"({"oneOf":[
+      {"type":"object","properties":{"t":{"const":1},"a":{"type":"string"}},"required":["t","a"]},
+      {"type":"object","properties":{"t":{"const":2},"b":{"type":"string"}},"required":["t","b"]}]})";
+  expect_documents(list(tagged).c_str(), {R"([{"t":1,"a":"x"},{"t":2,"b":"z"},{"t":1,"a":"y"}])"},
+                   {R"([{"t":1,"a":"x"},{"t":2,"b":"y"},{"t":1,"a":"x"}])"});
+  expect_documents(list(R"({"anyOf":[{"$ref":"#/$defs/o"},
+                            {"type":"object","properties":{"m":{"type":"string"}}}]})")
+                       .c_str(),
+                   {R"([{"n":"a"},{"m":"a"},{"n":"b"}])"},
+                   {R"([{"n":"a"},{"n":"a"}])", R"([{"m":"a"},{"m":"a"}])"});
+  expect_documents(list("{}").c_str(), {R"(["a",[1],"b"])"}, {R"(["a","a"])", R"([1,1])"});
+  for (const std::string& refused :
+       {list(R"({"type":"integer"})"),
+        list(R"({"anyOf":[{"type":"string"},{"type":"null"}]})", R"(,"maxItems":3)"),
+        list(R"({"anyOf":[{"type":"string","minLength":2},{"enum":["ab",1]}]})"),
+        list(R"({"anyOf":[{"$ref":"#/$defs/o"},{"type":"object","required":["n"]}]})")}) {
+    EXPECT_EQ(form_error_path(refused), ".uniqueItems") << refused;
+  }
+}
+
+TEST(SchemaArrays, ObjectsAreUniqueByARequiredString) {
+  const char* items =
+      R"({"type":"object","properties":{"k":{"enum":["x","y"]},"n":{"type":"string"}},
+                          "required":["k","n"]})";
+  expect_documents(
+      fmt::format(R"({{"type":"array","uniqueItems":true,"items":{}}})", items).c_str(),
+      {"[]", R"([{"k":"x","n":"a"}])",
+       R"([{"k":"x","n":"a"}, {"k":"x","n":"ab"},{"k":"y","n":""}])"},
+      {R"([{"k":"x","n":"a"},{"k":"x","n":"a"}])",
+       R"([{"k":"x","n":""},{"k":"y","n":"b"},{"k":"x","n":""}])"});
+  // Of each list by itself, where lists are in items.
+  const char* tree = R"({"$ref":"#/$defs/list","$defs":{
+      "list":{"type":"array","uniqueItems":true,"items":{"$ref":"#/$defs/node"}},
+      "node":{"type":"object","properties":{"n":{"type":"string"},"c":{"$ref":"#/$defs/list"}},"required":["n"]}}})";
+  expect_documents(
+      tree, {R"([{"n":"a","c":[{"n":"a"},{"n":"b"}]},{"n":"b","c":[{"n":"a"}]}])"},
+      {R"([{"n":"a","c":[{"n":"a"},{"n":"a"}]}])", R"([{"n":"a","c":[{"n":"b"}]},{"n":"a"}])"});
+  EXPECT_EQ(form_error_path(R"({"type":"array","uniqueItems":true,"items":{"type":"object",
+                "properties":{"n":{"type":"string"}},"required":["n"],"anyOf":[{"properties":{"n":{"const":"a"}}}]}})"),
+            ".uniqueItems");
+}
+
+TEST(SchemaArrays, ManyItemsMayBeUnique) {
+  // More than are written out: their repetition has a rule of its own.
+  const char* schema =
+      R"({"type":"array","uniqueItems":true,"items":{"type":"string"},"minItems":70,"maxItems":200})";
+  std::string list;
+  for (int i = 0; i < 79; ++i) list += fmt::format(R"("{}",)", i);
+  expect_documents(schema, {fmt::format(R"([{}"x"])", list).c_str()},
+                   {fmt::format(R"([{}"7"])", list).c_str(),
+                    fmt::format(R"([{}"78"])", list).c_str(), R"(["a","b"])"});
+}
+
+// By tokens that have the end of one string and the next one in them, or a whole one.
+TEST(SchemaArrays, StringsAreUniqueWhateverTheTokens) {
+  const auto form = FormChecker::make(
+      {.kind = GrammarKind::kJsonSchema, .text = R"({"type":"array","uniqueItems":true,"minItems":9,
+                                                   "items":{"type":"string"}})"});
+  ASSERT_TRUE(form) << form.error().to_string();
+  std::vector<int32_t> tokens;
+  for (int32_t id = 0; id < FormChecker::vocabulary().size; ++id) {
+    const std::string& bytes = FormChecker::vocabulary().token_bytes[static_cast<size_t>(id)];
+    const bool is_plain = bytes.find_first_not_of("ab\", []") == std::string::npos;
+    if (!bytes.empty() && is_plain) tokens.push_back(id);
+  }
+  std::mt19937_64 random(7);
+  size_t num_strings = 0;
+  for (int round = 0; round < 100; ++round) {
+    const auto matcher = form->start();
+    std::string text;
+    while (text.size() < 80) {
+      const std::vector<uint32_t> allowed = FormChecker::allowed(*matcher);
+      std::vector<int32_t> ways;
+      for (const int32_t id : tokens) {
+        if (FormChecker::has(allowed, id)) ways.push_back(id);
+      }
+      if (ways.empty()) break;  // the end
+      const int32_t token = ways[random() % ways.size()];
+      ASSERT_TRUE(matcher->advance(token));
+      text += FormChecker::vocabulary().token_bytes[static_cast<size_t>(token)];
+    }
+    std::set<std::string> seen;
+    for (size_t at = text.find('"'); at != std::string::npos; at = text.find('"', at + 1)) {
+      const size_t end = text.find('"', at + 1);
+      if (end == std::string::npos) break;
+      EXPECT_TRUE(seen.insert(text.substr(at, end - at)).second) << text;
+      at = end;
+      ++num_strings;
+    }
+  }
+  EXPECT_GT(num_strings, 500u);
+}
+
+}  // namespace
+}  // namespace rudder::constraint
