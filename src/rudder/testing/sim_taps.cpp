@@ -76,7 +76,7 @@ void add_stop(steer::capture::CaptureSpec& spec, const tap::CapturePoint& point,
   spec.stop_when = {.watch = {.point = point, .vector = {vector, 0, width}},
                     .above = 0,
                     .count = random.in(1, 4)};
-  spec.stop_offset = offsets.back();
+  spec.stop_offset = offsets[spec.set->points.size() - 1];
   spec.stop_width = width;
   spec.asks.emplace_back();  // somebody else gets the rows too
 }
