@@ -82,6 +82,7 @@ std::unique_ptr<step::Executor> tiny_group(const RankBackend& backend, TinyArch 
     mine.guesses = ask.guesses;
     if (ask.has_taps) {
       mine = with_encodes(mine, arch);
+      mine.taps.patterns = false;  // refused on ranks
       mine.geometry = model::tap_geometry(model.spec, tensor::DType::kF32, comm->rank());
     }
     executors.push_back(value_of(start_executor(std::move(model), mine)));
