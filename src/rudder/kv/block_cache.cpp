@@ -232,6 +232,7 @@ void BlockCache::release(Chain& chain, BlockTables& tables) {
   for (BlockTable& table : tables) {
     const std::span<const BlockId> held = table.held();
     for (auto block = held.rbegin(); block != held.rend(); ++block) {
+      RUDDER_CHECK(*block != kNoBlock);
       pool_.release(*block, index_.contains(*block));
     }
     table = {};

@@ -72,6 +72,7 @@ class SchedLoop {
   // Plans and launches one step; false when there is none.
   bool launch() {
     const bool was_held = scheduler_.is_holding();
+    const int64_t num_running = scheduler_.stats().num_running;
     auto plan = scheduler_.plan(&edits_);
     check_integrity();
     if (plan == nullptr) return false;
@@ -86,6 +87,7 @@ class SchedLoop {
     plans_.push_back(plan);
     const auto ticket = executor_.launch(plan);
     if (!ticket) return note(tl::unexpected(ticket.error()));
+    check_cohort(num_running);
     tickets_.push_back({*ticket, plan->repeat});
     return true;
   }
@@ -232,6 +234,14 @@ class SchedLoop {
     ++record.num_outputs;
   }
 
+  void check_cohort(int64_t running_before) {
+    const int64_t cohorts = options_.num_cohorts;
+    const int64_t decodes = executor_.take_most_decodes();
+    const int64_t running = std::max<int64_t>(running_before, scheduler_.stats().num_running);
+    if (cohorts == 1 || decodes <= (running + cohorts - 1) / cohorts) return;
+    note_text(
+        fmt::format("a step decodes {} of {} sequences in {} cohorts", decodes, running, cohorts));
+  }
   void check_integrity() {
     if (++num_changes_ % check_every_ == 0) note(scheduler_.check_integrity());
   }

@@ -25,6 +25,12 @@ constexpr int32_t kUsesLatchRow = 6;
 constexpr int32_t kNumRows = 7;
 constexpr int32_t kCaptureSets = 2;
 
+// A machine that is the pipeline which the scheduler's settings speak of.
+FakeOptions with_cohorts(FakeOptions machine, const sched::SchedSettings& settings) {
+  machine.num_cohorts = settings.num_cohorts;
+  return machine;
+}
+
 class Stress {
  public:
   explicit Stress(uint64_t seed)
@@ -32,7 +38,7 @@ class Stress {
         has_tenants_(seed % 3 == 0),
         fake_(draw_machine(seed)),
         settings_(draw_settings()),
-        loop_(fake_, settings_) {
+        loop_(with_cohorts(fake_, settings_), settings_) {
     for (auto& prompt : prompts_) prompt = draw_tokens(pick(1, fake_.capacity.max_seq_len - 1));
     fill_tables();
   }

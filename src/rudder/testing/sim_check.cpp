@@ -308,6 +308,7 @@ void SimEpisode::check_step(bool more) {
 void SimEpisode::check_devices(const sched::SchedStats& sched) {
   const bool has_differed = std::ranges::any_of(ranks_, &FakeExecutor::has_differed);
   require(!has_differed || !core_->health(), "ranks that sample other tokens end the group");
+  if (has_differed) dead_ = true;  // also where no request is left to be told
   const int64_t cohorts = config_.settings.num_cohorts;
   const int64_t decodes = executor_->take_most_decodes();
   if (cohorts == 1) return;
