@@ -126,17 +126,25 @@ class Subscriber:
 
 @contextlib.contextmanager
 def subscribed(server, port, **options):
-    """A subscriber that the server knows of."""
-    before = server.metric("rudder:kv_event_subscribers")
-    subscriber = Subscriber(port, **options)
-    try:
+    """A subscriber that the server knows of; when it has gone, the server knows that, too."""
+
+    def count():
+        return server.metric("rudder:kv_event_subscribers")
+
+    def wait(done):
         deadline = time.monotonic() + 30
-        while server.metric("rudder:kv_event_subscribers") <= before:
+        while not done():
             assert time.monotonic() < deadline
             time.sleep(0.01)
+
+    before = count()
+    subscriber = Subscriber(port, **options)
+    try:
+        wait(lambda: count() > before)
         yield subscriber
     finally:
         subscriber.close()
+    wait(lambda: count() <= before)
 
 
 def replay(port, first=0, timeout=30):

@@ -18,13 +18,13 @@ NEAR = 1e-3  # of rows and log-probabilities whose sums are taken in parts
 RAMP = [((i * 37) % 101 - 50) / 50 for i in range(HIDDEN)]
 SITES = {"attn_z": [0, 3], "mlp_act": [1, 4], "resid_post": 5}
 BOTH = {"capture": {"response": {"sites": SITES, "lens": {"layers": [1, 4], "top": 3}, "positions": "all", "dtype": "float32"}}}
-CLAMP = {"op": "feature", "dictionary": "sae", "feature": 123, "kind": "set", "value": 20}
+CLAMP = {"op": "feature", "dictionary": "sae", "feature": 123, "kind": "set", "value": 80}
 ASKS = {
     "plain": {"logprobs": 3},
     "captured": BOTH,
     "one head off": {"steering": {"op": "patch", "site": "attn_z", "layers": 3, "heads": 1, "source": "zeros"}, **BOTH},
     "neurons off": {"steering": {"op": "patch", "site": "mlp_act", "layers": [1, 2], "source": "zeros"}, **BOTH},
-    "a vector": {"steering": {"op": "add", "site": "resid_post", "layers": 2, "vector": RAMP, "scale": 2}, "logprobs": 1},
+    "a vector": {"steering": {"op": "add", "site": "resid_post", "layers": 2, "vector": RAMP, "scale": 20}, "logprobs": 1},
     "a feature": {"steering": CLAMP, "logprobs": 1},
     "a whole dictionary": {"steering": {**CLAMP, "mode": "full"}, "logprobs": 1},
 }
@@ -32,7 +32,7 @@ ASKS = {
 
 def answers(server):
     def ask(extra):
-        body = {"prompt": "the boat goes over the lake and the boat goes ", "max_tokens": 16, "temperature": 0, **extra}
+        body = {"prompt": "Once upon a time", "max_tokens": 16, "temperature": 0, **extra}
         answer = httpx2.post(server.url + "/v1/completions", timeout=120, json=body)
         assert answer.status_code == 200, answer.text
         return answer.json()
