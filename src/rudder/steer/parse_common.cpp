@@ -106,6 +106,7 @@ const json::value* member(const json::object& object, std::string_view key) {
 }
 
 std::string join_path(const std::string& path, std::string_view key) {
+  if (key.empty()) key = "\"\"";  // a field whose name is empty
   return path.empty() ? std::string(key) : fmt::format("{}.{}", path, key);
 }
 

@@ -36,6 +36,25 @@ ApiError from_beast(const error_code& ec) {
   return http_error(400, fmt::format("malformed HTTP request: {}", ec.message()));
 }
 
+// Whether `bytes`, which begin behind a chunk, have the whole line of the next one's header, and a
+// quoted string that begins there does not end there. Beast waits for its end behind the line, and
+// counts the chunk's bytes once more whenever bytes come.
+bool has_open_quote(std::string_view bytes) {
+  constexpr std::string_view kLineEnd = "\r\n";
+  if (bytes.starts_with(kLineEnd)) bytes.remove_prefix(kLineEnd.size());
+  const size_t end = bytes.find(kLineEnd);
+  if (end == std::string_view::npos) return false;
+  bool is_open = false;
+  for (size_t i = 0; i < end; ++i) {
+    if (is_open && bytes[i] == '\\') {
+      ++i;
+    } else if (bytes[i] == '"') {
+      is_open = !is_open;
+    }
+  }
+  return is_open;
+}
+
 // Fills an HttpRequest. A refusal of ours is kept in `refusal` and stops Beast with an error code.
 class RequestParser final : public http::basic_parser<true> {
  public:
@@ -217,6 +236,10 @@ tl::expected<size_t, ApiError> HttpParser::feed(std::string_view bytes) {
     if (!used) return used;
     if (*used == 0) break;
     consumed += *used;
+  }
+  if (!p.parser->is_done() && has_open_quote(bytes.substr(consumed))) {
+    return tl::unexpected(
+        http_error(400, "malformed HTTP request: a quoted string of a chunk header has no end"));
   }
   if (p.parser->is_done()) {
     p.stage = Stage::kDone;

@@ -66,6 +66,8 @@ std::vector<Case> cases() {
        "A"},
       {"chunk size in hex", with(chunked, "A\r\n0123456789\r\n0\r\n\r\n"), 200, "0123456789"},
       {"chunk extension", with(chunked, "1;x=y\r\nA\r\n0\r\n\r\n"), 200, "A"},
+      {"quoted chunk extension", with(chunked, "1;x=\"y\\\"\"\r\nA\r\n0\r\n\r\n"), 200, "A"},
+      {"chunk extension that is not closed", with(chunked, "1;x=\"y\r\nA\r\n"), 400},
       {"trailer", with(chunked, "1\r\nA\r\n0\r\nX-T: 1\r\n\r\n"), 200, "A"},
       {"empty chunked", with(chunked, "0\r\n\r\n"), 200},
       {"absolute form", "GET http://evil/health HTTP/1.1\r\nHost: a\r\n\r\n", 200},
