@@ -219,10 +219,10 @@ tl::expected<size_t, ApiError> HttpParser::feed(std::string_view bytes) {
       if (bytes.size() == 1) return 0;
       if (bytes[1] == '\n') return 2;
     }
-    const auto length = p.find_header_end(bytes);
+    auto length = p.find_header_end(bytes);
     if (!length || *length == 0) return length;
     p.parser.emplace(p.limits, p.request);
-    const auto used = p.put(bytes.substr(0, *length));
+    auto used = p.put(bytes.substr(0, *length));
     if (!used) return used;
     if (*used != *length || !p.parser->is_header_done()) {
       return tl::unexpected(http_error(400, "malformed HTTP request header"));
@@ -232,7 +232,7 @@ tl::expected<size_t, ApiError> HttpParser::feed(std::string_view bytes) {
   }
   size_t consumed = 0;
   while (consumed < bytes.size() && !p.parser->is_done()) {
-    const auto used = p.put(bytes.substr(consumed));
+    auto used = p.put(bytes.substr(consumed));
     if (!used) return used;
     if (*used == 0) break;
     consumed += *used;
