@@ -48,6 +48,20 @@ CharSet::CharSet(std::initializer_list<CharRange> ranges) {
   for (const CharRange& range : ranges) add(range.first, range.last);
 }
 
+CharSet CharSet::of(std::vector<CharRange> ranges) {
+  std::ranges::sort(ranges, {}, &CharRange::first);
+  CharSet set;
+  std::vector<CharRange>& merged = set.ranges_;
+  for (const CharRange& range : ranges) {
+    if (merged.empty() || range.first > uint64_t{merged.back().last} + 1) {
+      merged.push_back(range);
+    } else {
+      merged.back().last = std::max(merged.back().last, range.last);
+    }
+  }
+  return set;
+}
+
 CharSet CharSet::all() {
   return {{0, 0xD7FF}, {0xE000, 0x10FFFF}};
 }

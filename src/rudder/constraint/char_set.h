@@ -21,6 +21,8 @@ class CharSet {
  public:
   CharSet() = default;
   CharSet(std::initializer_list<CharRange> ranges);
+  // Of ranges in any order, which may overlap; sorts them once.
+  static CharSet of(std::vector<CharRange> ranges);
   static CharSet all();
 
   void add(uint32_t first, uint32_t last);

@@ -269,7 +269,7 @@ Result<std::string> EbnfParser::string() {
 Result<CharSet> EbnfParser::char_class() {
   ++at_;
   const bool negated = take("^");
-  CharSet set;
+  std::vector<CharRange> ranges;
   while (more() && peek() != ']') {
     if (peek() == '\n' || peek() == '\r') break;
     RUDDER_TRY(const uint32_t first, character());
@@ -279,9 +279,10 @@ Result<CharSet> EbnfParser::char_class() {
       RUDDER_TRY(last, character());
     }
     if (last < first) return bad("a range in a class is the wrong way round");
-    set.add(first, last);
+    ranges.push_back({first, last});
   }
   if (!take("]")) return bad("a ']' is missing");
+  const CharSet set = CharSet::of(std::move(ranges));
   return negated ? set.complement() : set.without(CharSet::all().complement());
 }
 

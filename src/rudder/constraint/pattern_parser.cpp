@@ -46,6 +46,10 @@ ClassEscape class_escape(uint32_t letter) {
   return {.narrow = std::move(narrow), .wide = std::move(wide)};
 }
 
+void append_ranges(std::vector<CharRange>& ranges, const CharSet& set) {
+  ranges.insert(ranges.end(), set.ranges().begin(), set.ranges().end());
+}
+
 class Parser {
  public:
   Parser(std::vector<uint32_t> text, PatternReading reading)
@@ -267,15 +271,15 @@ Result<CharSet> Parser::char_class() {
   ++at_;
   const bool negated = take('^');
   if (next_is(']')) return bad("a class that is empty, or whose ']' is not written '\\]'");
-  CharSet narrow;
-  CharSet wide;
+  std::vector<CharRange> narrow_ranges;
+  std::vector<CharRange> wide_ranges;
   while (more() && !next_is(']')) {
     RUDDER_TRY(const Member from, class_member());
     const bool range = next_is('-') && at_ + 1 < text_.size() && !next_is(']', 1);
     if (from.set) {
       if (range) return bad("a range in a class begins with a set");
-      narrow.add(from.negated ? from.set->wide.complement() : from.set->narrow);
-      wide.add(from.negated ? from.set->narrow.complement() : from.set->wide);
+      append_ranges(narrow_ranges, from.negated ? from.set->wide.complement() : from.set->narrow);
+      append_ranges(wide_ranges, from.negated ? from.set->narrow.complement() : from.set->wide);
       continue;
     }
     Member to = from;
@@ -285,10 +289,12 @@ Result<CharSet> Parser::char_class() {
       if (to.set) return bad("a range in a class ends with a set");
       if (to.character < from.character) return bad("a range in a class is the wrong way round");
     }
-    narrow.add(from.character, to.character);
-    wide.add(from.character, to.character);
+    narrow_ranges.push_back({from.character, to.character});
+    wide_ranges.push_back({from.character, to.character});
   }
   if (!take(']')) return bad("a '[' has no ']'");
+  const CharSet narrow = CharSet::of(std::move(narrow_ranges));
+  const CharSet wide = CharSet::of(std::move(wide_ranges));
   const CharSet all = CharSet::all();
   if (is_wide_) return negated ? narrow.complement() : wide.without(all.complement());
   return negated ? wide.complement() : narrow.without(all.complement());
