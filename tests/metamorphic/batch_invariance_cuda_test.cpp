@@ -56,7 +56,7 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
   static step::Capacity with_taps(step::Capacity capacity) {
     capacity = metamorphic::with_taps(capacity, std::get<1>(GetParam()));
     capacity.geometry = model::tap_geometry(testing::tiny_spec(std::get<1>(GetParam())),
-                                            tensor::DType::kBF16, {}, false);
+                                            tensor::DType::kBF16, {}, {.mixers = false});
     return capacity;
   }
   // Not every sequence fits at once.
