@@ -9,7 +9,6 @@ set(timeout 600)
 if(RUDDER_SANITIZE)
   set(sim_steps 100000)
   set(sim_steps_full 1000000)
-  set(mutant_steps 60000)
   set(timeout 3000)
 endif()
 

@@ -203,6 +203,7 @@ Result<TapsLease> TapFields::apply(const PromptText& prompt, const text::Tokeniz
                                    bool has_roles,
                                    const std::optional<steer::ThoughtMarks>& thoughts,
                                    engine::RequestParams* params) const {
+  if (steering_ == nullptr && capture_ == nullptr) return TapsLease{};
   steer::PromptShape shape;
   shape.prompt_len = static_cast<int32_t>(params->prompt.size());
   if (steering_ != nullptr) shape = shape_of(params->prompt, tokenizer);
