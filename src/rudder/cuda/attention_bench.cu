@@ -191,9 +191,10 @@ Case make_case(int32_t head_dim, KvType type, Kind kind, PrefillKernel kernel, b
   c.config.head_dim = head_dim;
   c.config.kv_type = type;
   c.config.prefill_kernel = kernel;
-  c.config.num_sms = sms;
+  c.config.num_sms = pick({sms, sms, 8});
   const int32_t group = pick({1, 2, 3, 4, 7, 8, 16});
-  c.config.num_kv_heads = group >= 8 ? pick({1, 2}) : pick({1, 2, 4});
+  c.config.num_kv_heads = group >= 8 ? pick({1, 2}) : pick({1, 2, 3, 4});
+  c.config.section_bytes = pick({1, 100'000, 300'000, 1 << 30});
   c.config.num_heads = c.config.num_kv_heads * group;
   c.config.window = pick({0, 0, 0, 1, 40, 128, 1000});
   c.config.whole_sequences = g_random() % 4 == 0;

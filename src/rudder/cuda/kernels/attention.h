@@ -34,6 +34,9 @@ inline constexpr int32_t kAttentionBlockSize = 16;  // tokens of a KV block
 inline constexpr int32_t kLeastSparsePages = 20;
 inline constexpr int32_t kLeastSparsePagesFp8 = 40;
 
+// AttentionConfig::section_bytes, as measured.
+inline constexpr int64_t kSectionBytes = int64_t{32} << 20;
+
 enum class KvType : uint8_t { kBf16, kFp8E4m3 };
 
 // The kernel of tiled rows. kAuto: wgmma, but for short prompts, which would leave most of its
@@ -54,6 +57,8 @@ struct AttentionConfig {
   // sequences, and a decode fills a tile of 128 rows with one token.
   bool whole_sequences = false;
   int32_t num_sms = 132;  // multiprocessors of the device
+  // Of keys and values that tiles read side by side: what stays in the L2 cache (ADR 0053).
+  int64_t section_bytes = kSectionBytes;
 };
 
 // What the host knows of a step. A captured step keeps those of its capture.

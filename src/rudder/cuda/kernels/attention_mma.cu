@@ -37,10 +37,11 @@ struct TileWork {
 
 template <int kHeadDim, KvType kType>
 __device__ TileWork tile_work(const AttentionParams& p, const WorkspaceView& work, int32_t item) {
-  const TileItem tile = work.tiles[item / p.config.num_kv_heads];
+  const HeadTile at = head_tile(*work.header, item, p.config.num_kv_heads);
+  const TileItem tile = work.tiles[at.tile];
   const TiledSeq seq = work.tiled[tile.entry];
   TileWork t;
-  t.kv_head = item % p.config.num_kv_heads;
+  t.kv_head = at.kv_head;
   t.rows = QueryRows::of<kHeadDim>(p.config, seq.q_begin, seq.q_len, seq.kv_len, t.kv_head);
   t.row_begin = tile.tile * kRows;
   t.kv_len = seq.kv_len;
@@ -75,7 +76,8 @@ class TiledBlock {
     const auto* q_rows = static_cast<const __nv_bfloat16*>(p_.q);
     P::load_q(q, row < rows.count ? q_rows + rows.offset<kHeadDim>(row) : nullptr,
               row + 8 < rows.count ? q_rows + rows.offset<kHeadDim>(row + 8) : nullptr, lane_ % 4);
-    const Sight sight(rows, row, tile_.row_begin, tile_.row_begin + kRows, p_.config.window);
+    const Sight sight(rows, row, rows.position(tile_.row_begin),
+                      rows.position(tile_.row_begin + kRows - 1), p_.config.window);
     float out[P::kOutTiles][4] = {};
     Weights weights(p_, rows, tile_.kv_head, row);
     int32_t stage = 0;

@@ -248,7 +248,7 @@ class SplitWarp {
                 row + g + 8 < rows.count ? q_rows + rows.offset<kHeadDim>(row + g + 8) : nullptr,
                 lane_ % 4);
       // Pages that all rows of the segment see whole need no mask.
-      const Sight sight(rows, row + g, 0, rows.count, p_.config.window);
+      const Sight sight(rows, row + g, rows.prefix, seq.kv_len - 1, p_.config.window);
       if (is_sparse_) {
         add_sparse_pages(seq, part, run, q, sight, weigher, out);
       } else {

@@ -17,15 +17,15 @@ struct Sight {
   int32_t open_begin;
   int32_t open_end;
 
-  // `row`: the lane's row g; all rows lie in [all_begin, all_end).
-  __device__ Sight(const QueryRows& rows, int32_t row, int32_t all_begin, int32_t all_end,
+  // `row`: the lane's row g; the tokens of all rows lie at positions [all_first, all_last].
+  __device__ Sight(const QueryRows& rows, int32_t row, int32_t all_first, int32_t all_last,
                    int32_t window) {
     last[0] = rows.position(row);
     last[1] = rows.position(row + 8);
     first[0] = first_visible(last[0], window);
     first[1] = first_visible(last[1], window);
-    open_end = rows.position(all_begin) + 1;
-    open_begin = first_visible(rows.position(all_end - 1), window);
+    open_end = all_first + 1;
+    open_begin = first_visible(all_last, window);
   }
   // Does some row not see one of the tokens [begin, begin + count)?
   __device__ bool is_partial(int32_t begin, int32_t count) const {

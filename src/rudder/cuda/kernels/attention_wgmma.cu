@@ -5,8 +5,8 @@
 // from shared memory, the weights stay in registers as the A operand of weights . V, and the
 // weights of a tile are made while the tensor cores do the tile before it.
 //
-// A block takes tiles in the order of the work list (longest first), there and back: 0 .. n-1, then
-// 2n-1 .. n, so that blocks get about the same work.
+// A block takes tiles in the order of the work list (longest first in each section), there and
+// back: 0 .. n-1, then 2n-1 .. n, so that blocks get about the same work.
 #include <type_traits>
 
 #include "rudder/cuda/kernels/attention_device.cuh"
@@ -118,10 +118,11 @@ struct ListedTile {
 };
 
 __device__ ListedTile listed_tile(const WorkspaceView& work, int32_t item, int32_t kv_heads) {
+  const HeadTile at = head_tile(*work.header, item, kv_heads);
   ListedTile listed;
-  listed.tile = work.tiles[item / kv_heads];
+  listed.tile = work.tiles[at.tile];
   listed.seq = work.tiled[listed.tile.entry];
-  listed.kv_head = item % kv_heads;
+  listed.kv_head = at.kv_head;
   return listed;
 }
 
@@ -484,7 +485,8 @@ class Consumer {
     row_begin_ = tile().row_begin + index_ * kConsumerRows;
     const QueryRows& rows = tile().rows;
     const int32_t row = row_begin_ + thread_ / 32 * 16 + thread_ % 32 / 4;
-    const Sight sight(rows, row, row_begin_, row_begin_ + kConsumerRows, p_.config.window);
+    const Sight sight(rows, row, rows.position(row_begin_),
+                      rows.position(row_begin_ + kConsumerRows - 1), p_.config.window);
     const int32_t lane = thread_ % 32;
     const int32_t tiles = ceil_div(tile().num_pages, S::kPages);
     int32_t begin = tile().first_page * kPageTokens;

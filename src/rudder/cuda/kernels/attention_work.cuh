@@ -26,7 +26,8 @@ inline constexpr int32_t kMaxShareFloor = 8;  // a worker's pages: not cut finer
 
 struct WorkHeader {
   int32_t num_tiles;
-  int32_t reserved[3];
+  int32_t section_heads;  // KV heads whose tiles are taken before those of other heads
+  int32_t reserved[2];
 };
 
 struct alignas(16) SplitSeq {
@@ -72,6 +73,21 @@ struct TileItem {
   int32_t entry;  // TiledSeq
   int32_t tile;   // rows [tile * tile_rows, ...) of its q_len * group
 };
+
+// The tiles of a step are its TileItems, each with every KV head. They are taken section by
+// section: a section is all TileItems of some KV heads, whose keys and values fit the L2 cache
+// together.
+struct HeadTile {
+  int32_t tile;  // of WorkspaceView::tiles
+  int32_t kv_head;
+};
+__device__ inline HeadTile head_tile(const WorkHeader& header, int32_t item, int32_t num_kv_heads) {
+  const int32_t in_section = header.num_tiles * header.section_heads;
+  const int32_t first_head = item / in_section * header.section_heads;
+  const int32_t heads = min(header.section_heads, num_kv_heads - first_head);
+  const int32_t at = item % in_section;
+  return {at / heads, first_head + at % heads};
+}
 
 struct EmptySeq {  // padding: its rows of out become zeros
   int32_t q_begin;

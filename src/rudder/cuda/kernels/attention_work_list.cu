@@ -80,7 +80,8 @@ struct Totals {
   Counts sum;         // of the sequences so far
   int32_t max_pages;  // of a split sequence
   int32_t min_pages;
-  int32_t max_cost;  // of a tile
+  int32_t max_cost;     // of a tile
+  int32_t tiled_pages;  // that tiles of a KV head read
 };
 
 // What the search for a unit reads of a SplitSeq, in shared memory for the first kSpans.
@@ -120,6 +121,9 @@ __device__ void list_sequences(const AttentionWorkParams& p, const WorkspaceView
       } else {
         mine.tiled = 1;
         mine.tiles = ceil_div(seq.q_len * group, rows);
+        const int32_t first = first_visible(seq.kv_len - seq.q_len, p.config.window);
+        atomicAdd(&totals->tiled_pages,
+                  ceil_div(seq.kv_len, kAttentionBlockSize) - first / kAttentionBlockSize);
       }
     }
     const Counts upto = block_scan(mine, scratch);
@@ -155,6 +159,19 @@ __device__ int32_t share_of(const Totals& totals, int32_t workers) {
   const int32_t whole = pages > 0 ? ceil_div(share, pages) * pages : share;
   const bool uniform = totals.min_pages == pages;
   return uniform && whole <= share + share / kSlackParts ? whole : share;
+}
+
+// As many KV heads as fit, in even sections. All of them, where blocks that run at the same time
+// read the same keys anyway.
+__device__ int32_t section_heads(const AttentionConfig& config, const Totals& totals) {
+  const int32_t heads = config.num_kv_heads;
+  if (totals.sum.tiled * heads <= config.num_sms) return heads;
+  const int64_t head_bytes = int64_t{2} * totals.tiled_pages * kAttentionBlockSize *
+                             config.head_dim * (config.kv_type == KvType::kBf16 ? 2 : 1);
+  const int64_t fit = max(config.section_bytes / head_bytes, int64_t{1});
+  if (fit >= heads) return heads;
+  const int32_t sections = ceil_div(heads, static_cast<int32_t>(fit));
+  return ceil_div(heads, sections);
 }
 
 // Cuts the line of units.
@@ -203,6 +220,7 @@ __device__ void divide(const AttentionWorkParams& p, const WorkspaceView& work,
   if (threadIdx.x == 0) {
     WorkHeader header = {};
     header.num_tiles = totals.sum.tiles;
+    header.section_heads = section_heads(p.config, totals);
     *work.header = header;
   }
 }
@@ -265,7 +283,7 @@ __global__ void __launch_bounds__(kThreads) work_kernel(const AttentionWorkParam
   __shared__ int32_t buckets[kBuckets];
   dependency_wait();
   dependency_trigger();
-  if (threadIdx.x == 0) totals = Totals{Counts{}, 0, INT32_MAX, 1};
+  if (threadIdx.x == 0) totals = Totals{Counts{}, 0, INT32_MAX, 1, 0};
   __syncthreads();
   WorkspaceView work;
   view_workspace(p.workspace, &work);
