@@ -7,7 +7,7 @@ import httpx2
 import pytest
 import zmq
 
-from conftest import free_ports, run_rudder, serving
+from conftest import free_ports, run_rudder, serving, wait_for
 from kv_events import Mirror, config, replay, subscribed
 
 TOPIC = "kv@pod@rudder-demo"
@@ -106,6 +106,8 @@ def test_a_subscriber_that_never_reads_holds_nobody_up(server, ports):
     stuck.setsockopt(zmq.RCVHWM, 1)
     stuck.setsockopt(zmq.SUBSCRIBE, b"")
     stuck.connect(f"tcp://127.0.0.1:{ports[0]}")
+    # Counted now, it is not taken for the subscriber below.
+    wait_for(lambda: server.metric("rudder:kv_event_subscribers") > 0, "the stuck subscriber is counted")
     asks = context.socket(zmq.DEALER)  # nor does it read what it asked to be sent again
     asks.setsockopt(zmq.RCVHWM, 1)
     asks.connect(f"tcp://127.0.0.1:{ports[1]}")
