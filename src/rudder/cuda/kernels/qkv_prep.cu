@@ -144,10 +144,10 @@ __device__ void store(const QkvPrepParams& p, Head head, int64_t at, int left, F
 }
 
 // kLanes lanes of a warp work on a head: a power of two, at least head_dim / 16. A token's heads
-// are spread over blocks along y, so that few tokens are many blocks.
-template <int kLanes, bool kScaled>
+// are spread over blocks along y, so that few tokens are many blocks. kAnyNorm: norms
+// may be over all heads or UClipNorms, which take registers; else each is an RMS norm of a head.
+template <int kLanes, bool kScaled, bool kAnyNorm>
 __global__ void __launch_bounds__(kThreads) qkv_prep_kernel(const QkvPrepParams p) {
-  __shared__ float scratch[2][32];
   constexpr int kHeads = kThreads / kLanes;
   const int first_head = static_cast<int>(blockIdx.y) * kHeads;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
@@ -165,9 +165,10 @@ __global__ void __launch_bounds__(kThreads) qkv_prep_kernel(const QkvPrepParams 
     low_weight = load_floats<true>(norm.weight + at.low, dim - at.low);
     high_weight = load_floats<true>(norm.weight + at.high, dim - at.high);
   }
+  const bool clips = kAnyNorm && norm.alpha != nullptr;
   Floats low_alpha = {};
   Floats high_alpha = {};
-  if (norm.alpha != nullptr) {
+  if (clips) {
     low_alpha = load_floats<true>(norm.alpha + at.low, dim - at.low);
     high_alpha = load_floats<true>(norm.alpha + at.high, dim - at.high);
   }
@@ -194,7 +195,11 @@ __global__ void __launch_bounds__(kThreads) qkv_prep_kernel(const QkvPrepParams 
     low = low_scales.applied_to(low);
     high = high_scales.applied_to(high);
   }
-  const WideSquares wide = wide_squares(p, t, token, first_head, first_head + kHeads, scratch);
+  WideSquares wide;
+  if constexpr (kAnyNorm) {
+    __shared__ float scratch[2][32];
+    wide = wide_squares(p, t, token, first_head, first_head + kHeads, scratch);
+  }
 
   float squares = 0.0f;
 #pragma unroll
@@ -206,13 +211,14 @@ __global__ void __launch_bounds__(kThreads) qkv_prep_kernel(const QkvPrepParams 
     squares += __shfl_xor_sync(0xffffffffu, squares, step);
   }
   if (!exists || (head.part != Part::kQ && slot < 0)) return;
-  if (norm.alpha != nullptr) {
+  if (clips) {
     low = clipped_run(low, low_alpha, low_weight);
     high = clipped_run(high, high_alpha, high_weight);
   } else if (norm.weight != nullptr) {
     const bool is_q = head.part == Part::kQ;
-    const int width = norm.is_wide ? wide_width(p, head.part) : dim;
-    const float sum = norm.is_wide ? (is_q ? wide.q : wide.k) : squares;
+    const bool is_wide = kAnyNorm && norm.is_wide;
+    const int width = is_wide ? wide_width(p, head.part) : dim;
+    const float sum = is_wide ? (is_q ? wide.q : wide.k) : squares;
     const float inverse = inverse_rms(sum, width, norm.eps);
     scale_by(low, inverse, low_weight);
     scale_by(high, inverse, high_weight);
@@ -290,14 +296,26 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <int kLanes>
-cudaError_t launch_lanes(const QkvPrepParams& p, int heads, cudaStream_t stream) {
+bool has_only_head_norms(const QkvPrepParams& p) {
+  const bool is_q_wide = p.q_norm != nullptr && p.q_norm_is_wide;
+  const bool is_k_wide = p.k_norm != nullptr && p.k_norm_is_wide;
+  return p.q_alpha == nullptr && p.k_alpha == nullptr && !is_q_wide && !is_k_wide;
+}
+
+template <int kLanes, bool kAnyNorm>
+cudaError_t launch_norms(const QkvPrepParams& p, int heads, cudaStream_t stream) {
   constexpr int kHeads = kThreads / kLanes;
   const dim3 grid(static_cast<unsigned>(p.rows),
                   static_cast<unsigned>((heads + kHeads - 1) / kHeads));
-  const auto kernel =
-      p.qkv_scales.row != nullptr ? qkv_prep_kernel<kLanes, true> : qkv_prep_kernel<kLanes, false>;
+  const auto kernel = p.qkv_scales.row != nullptr ? qkv_prep_kernel<kLanes, true, kAnyNorm>
+                                                  : qkv_prep_kernel<kLanes, false, kAnyNorm>;
   return launch_pdl(kernel, grid, dim3(kThreads), 0, stream, p);
+}
+
+template <int kLanes>
+cudaError_t launch_lanes(const QkvPrepParams& p, int heads, cudaStream_t stream) {
+  return has_only_head_norms(p) ? launch_norms<kLanes, false>(p, heads, stream)
+                                : launch_norms<kLanes, true>(p, heads, stream);
 }
 
 }  // namespace

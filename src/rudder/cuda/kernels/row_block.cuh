@@ -96,7 +96,8 @@ __device__ inline Floats normed_run(Floats x, float inverse, const Floats& weigh
   return x;
 }
 
-// A norm of a row in registers: none, RMS, or UClipNorm where it has an alpha.
+// A norm of a row in registers: none, RMS, or with kClips a UClipNorm where it has an alpha.
+template <bool kClips>
 class RowNorm {
  public:
   // All threads of the block take part.
@@ -104,22 +105,28 @@ class RowNorm {
   __device__ RowNorm(const float* weight, const float* alpha, const Run (&x)[kRuns], int width,
                      float eps, float* scratch)
       : is_there_(weight != nullptr), alpha_(alpha) {
-    if (is_there_ && alpha == nullptr) inverse_ = inverse_rms(x, width, eps, scratch);
+    if (is_there_ && !clips()) inverse_ = inverse_rms(x, width, eps, scratch);
   }
 
   // The run that begins at column i, `left` columns before the row's end.
   template <bool kAligned>
   __device__ Floats applied_to(const Floats& x, const Floats& weight, int i, int left) const {
     if (!is_there_) return x;
-    if (alpha_ == nullptr) return normed_run(x, inverse_, weight);
+    if (!clips()) return normed_run(x, inverse_, weight);
     return clipped_run(x, load_floats<kAligned>(alpha_ + i, left), weight);
   }
 
  private:
+  __device__ bool clips() const { return kClips && alpha_ != nullptr; }
+
   bool is_there_;
   const float* alpha_;
   float inverse_ = 1.0f;
 };
+
+inline bool clips(const ResidualNormParams& p) {
+  return p.delta_alpha != nullptr || p.norm_alpha != nullptr;
+}
 
 __device__ inline Floats sum_run(Floats x, const Floats& branch) {
 #pragma unroll

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kMaxRowThreads) quantise_kernel(const Quantise
 }
 
 // x as it is to be normed: with delta added, stored and rounded.
-template <int kRuns, bool kAligned, bool kFp8>
+template <int kRuns, bool kAligned, bool kFp8, bool kClips>
 __device__ void add_delta(const ResidualNormParams& p, Packed (&x)[kRuns], float* scratch) {
   const int hidden = static_cast<int>(p.hidden);
   const int64_t row = int64_t{blockIdx.x} * hidden;
@@ -67,7 +67,7 @@ __device__ void add_delta(const ResidualNormParams& p, Packed (&x)[kRuns], float
     const int i = row_column(r);
     delta[r] = DeltaRun<kFp8>::template load<kAligned>(p, blockIdx.x, i, hidden - i);
   }
-  const RowNorm norm(p.delta_norm, p.delta_alpha, delta, hidden, p.delta_eps, scratch);
+  const RowNorm<kClips> norm(p.delta_norm, p.delta_alpha, delta, hidden, p.delta_eps, scratch);
 #pragma unroll
   for (int r = 0; r < kRuns; ++r) {
     const int i = row_column(r);
@@ -79,8 +79,9 @@ __device__ void add_delta(const ResidualNormParams& p, Packed (&x)[kRuns], float
   }
 }
 
-// A thread reads and writes the same elements, so that delta may be out.
-template <int kRuns, bool kAligned, bool kFp8>
+// A thread reads and writes the same elements, so that delta may be out. Without kClips no norm is
+// a UClipNorm, which takes registers.
+template <int kRuns, bool kAligned, bool kFp8, bool kClips>
 __global__ void __launch_bounds__(kMaxRowThreads) residual_norm_kernel(const ResidualNormParams p) {
   __shared__ float scratch[3][32];
   const int hidden = static_cast<int>(p.hidden);
@@ -94,8 +95,10 @@ __global__ void __launch_bounds__(kMaxRowThreads) residual_norm_kernel(const Res
     }
   }
   prefetch_weights<kRuns>(p.delta_norm, hidden);
-  prefetch_weights<kRuns>(p.delta_alpha, hidden);
-  prefetch_weights<kRuns>(p.norm_alpha, hidden);
+  if constexpr (kClips) {
+    prefetch_weights<kRuns>(p.delta_alpha, hidden);
+    prefetch_weights<kRuns>(p.norm_alpha, hidden);
+  }
   dependency_wait();
   dependency_trigger();
   const int64_t row = int64_t{blockIdx.x} * hidden;
@@ -105,9 +108,9 @@ __global__ void __launch_bounds__(kMaxRowThreads) residual_norm_kernel(const Res
     const int i = row_column(r);
     x[r] = load_run<kAligned>(static_cast<const Bf16*>(p.x) + row + i, hidden - i);
   }
-  if (p.delta != nullptr) add_delta<kRuns, kAligned, kFp8>(p, x, scratch[0]);
+  if (p.delta != nullptr) add_delta<kRuns, kAligned, kFp8, kClips>(p, x, scratch[0]);
   if (p.out == nullptr) return;
-  const RowNorm norm(p.norm, p.norm_alpha, x, hidden, p.eps, scratch[1]);
+  const RowNorm<kClips> norm(p.norm, p.norm_alpha, x, hidden, p.eps, scratch[1]);
   Floats y[kFp8 ? kRuns : 1];
 #pragma unroll
   for (int r = 0; r < kRuns; ++r) {
@@ -122,6 +125,16 @@ __global__ void __launch_bounds__(kMaxRowThreads) residual_norm_kernel(const Res
   if constexpr (kFp8) {
     store_row_fp8<kRuns, kAligned>(y, blockIdx.x, hidden, p.out, p.out_scale, scratch[2]);
   }
+}
+
+template <bool kClips>
+cudaError_t launch_norms(const ResidualNormParams& p, cudaStream_t stream) {
+  return for_row_shape<2>(p.hidden, is_aligned_residual(p), [&](auto shape, unsigned threads) {
+    const auto kernel = p.out_scale != nullptr
+                            ? residual_norm_kernel<shape.kRuns, shape.kAligned, true, kClips>
+                            : residual_norm_kernel<shape.kRuns, shape.kAligned, false, kClips>;
+    return launch_pdl(kernel, dim3(static_cast<unsigned>(p.rows)), dim3(threads), 0, stream, p);
+  });
 }
 
 __global__ void __launch_bounds__(kFlatThreads)
@@ -172,14 +185,8 @@ cudaError_t launch_quantise(const QuantiseParams& p, cudaStream_t stream) {
 
 cudaError_t launch_residual_norm(const ResidualNormParams& p, cudaStream_t stream) {
   if (p.rows == 0 || p.hidden == 0) return cudaSuccess;
-  const bool aligned = is_aligned_residual(p);
   if (p.delta_scales.row != nullptr && p.out_scale == nullptr) return cudaErrorInvalidValue;
-  return for_row_shape<2>(p.hidden, aligned, [&](auto shape, unsigned threads) {
-    const auto kernel = p.out_scale != nullptr
-                            ? residual_norm_kernel<shape.kRuns, shape.kAligned, true>
-                            : residual_norm_kernel<shape.kRuns, shape.kAligned, false>;
-    return launch_pdl(kernel, dim3(static_cast<unsigned>(p.rows)), dim3(threads), 0, stream, p);
-  });
+  return clips(p) ? launch_norms<true>(p, stream) : launch_norms<false>(p, stream);
 }
 
 cudaError_t launch_softcap(float* logits, int64_t count, float cap, cudaStream_t stream) {

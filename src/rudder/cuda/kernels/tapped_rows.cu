@@ -41,7 +41,7 @@ __device__ void load_branch(const ResidualNormParams& p, int64_t row, Taps& taps
     delta[r] = DeltaRun<kFp8>::template load<kAligned>(p, row, i, hidden - i);
   }
   taps.look_up(row);
-  const RowNorm norm(p.delta_norm, p.delta_alpha, delta, hidden, p.delta_eps, scratch);
+  const RowNorm<true> norm(p.delta_norm, p.delta_alpha, delta, hidden, p.delta_eps, scratch);
 #pragma unroll
   for (int r = 0; r < kRuns; ++r) {
     const int i = row_column(r);
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock ? 2 : 
   if (p.delta != nullptr || taps.is_active()) store_row<kRuns, kAligned>(p.x, row, hidden, x);
   if (p.out == nullptr) return;
   if constexpr (!kIsSmall) load_norm<kRuns, kAligned>(p, norm);
-  const RowNorm out_norm(p.norm, p.norm_alpha, x, hidden, p.eps, scratch[1]);
+  const RowNorm<true> out_norm(p.norm, p.norm_alpha, x, hidden, p.eps, scratch[1]);
 #pragma unroll
   for (int r = 0; r < kRuns; ++r) {
     const int i = row_column(r);
