@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
+#include <map>
+#include <set>
 
 #include "rudder/base/philox.h"
 #include "rudder/testing/sched_loop.h"
@@ -59,6 +61,7 @@ class OddsProposer final : public DraftProposer {
   void propose(SequenceId id, std::span<const int32_t> tokens, int32_t most,
                std::vector<int32_t>* draft) override {
     ++num_asked_;
+    asked_.insert(id);
     const std::vector<int32_t>& whole = wholes_.at(id);
     const size_t end = std::min({whole.size(), tokens.size() + static_cast<size_t>(most),
                                  tokens.size() + static_cast<size_t>(count_)});
@@ -70,11 +73,13 @@ class OddsProposer final : public DraftProposer {
   }
 
   int64_t num_asked() const { return num_asked_; }
+  size_t num_sequences_asked() const { return asked_.size(); }
 
  private:
   const Odds odds_;
   const int32_t count_;
   int64_t num_asked_ = 0;
+  std::set<SequenceId> asked_;
   std::map<SequenceId, std::vector<int32_t>> wholes_;
 };
 
@@ -89,6 +94,7 @@ struct Load {
 struct LoadStats {
   double tokens_a_step = 0;
   double guesses_a_token = 0;
+  double share_asked = 0;  // of the sequences
   double num_accepted = 0;
 };
 double run_us(const Load& load, int32_t max_draft, const Odds& odds, LoadStats* out = nullptr) {
@@ -123,6 +129,7 @@ double run_us(const Load& load, int32_t max_draft, const Odds& odds, LoadStats* 
     const auto tokens = static_cast<double>(stats.generation_tokens);
     *out = {.tokens_a_step = tokens / static_cast<double>(stats.steps),
             .guesses_a_token = static_cast<double>(proposer.num_asked()) / tokens,
+            .share_asked = static_cast<double>(proposer.num_sequences_asked()) / load.num_sequences,
             .num_accepted = static_cast<double>(stats.accepted_tokens)};
   }
   return static_cast<double>(clock.now_us());
@@ -195,6 +202,18 @@ TEST(DraftPacing, WhereDraftsDoNotPayFewAreGuessed) {
     std::printf("%d sequences: %.3f guesses a token\n", n, stats.guesses_a_token);
     EXPECT_LT(stats.guesses_a_token, most) << n;
     EXPECT_GT(stats.guesses_a_token, 0.5 / n) << "what they are worth stays known";
+  }
+}
+
+// Who guesses reads the whole text of a sequence that it is asked for: of short ones that is most
+// of the work, so the few that stand for all stay the same for a while.
+TEST(DraftPacing, WhereDraftsDoNotPayMostShortSequencesAreNeverGuessed) {
+  for (const int32_t n : {256, 512}) {
+    LoadStats stats;
+    run_us({.num_sequences = n, .num_output = 96}, kDrafts, never, &stats);
+    std::printf("%d sequences: %.2f of them asked for\n", n, stats.share_asked);
+    EXPECT_LT(stats.share_asked, 0.4) << n;
+    EXPECT_GT(stats.share_asked, 1.0 / 16) << n;
   }
 }
 

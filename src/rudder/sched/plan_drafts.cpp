@@ -1,5 +1,6 @@
 // Scheduler: which guessed tokens the next step verifies, and when a step waits for them.
 #include <algorithm>
+#include <bit>
 
 #include "rudder/base/check.h"
 #include "rudder/base/mutants.h"
@@ -9,9 +10,16 @@ namespace rudder::sched {
 
 namespace {
 
-// Sequences that stand for all are at least so many, and at least one of so many.
+// Sequences that stand for all are about so many, or one of so many.
 constexpr size_t kLeastAsked = 16;
-constexpr size_t kMostStride = 16;
+constexpr size_t kMostCohorts = 16;
+// They do so for a while: a proposer learns the text of a sequence that it is asked for.
+constexpr size_t kLooksInARow = 32;
+
+// Of a power of two, at most kMostCohorts. Ids that follow each other fall apart evenly.
+size_t cohort_of(SequenceId id, size_t num_cohorts) {
+  return (id.value * 0x9e37'79b9'7f4a'7c15 >> 60) % num_cohorts;
+}
 
 bool decodes(const Sequence& sequence) {
   return sequence.state == SequenceState::kRunning && sequence.has_carry &&
@@ -96,33 +104,33 @@ int64_t Scheduler::most_drafts(const Sequence& sequence) const {
 }
 
 // Sets in offers_ what is worth verifying. True when anything is. To guess for every sequence takes
-// time of the host, whatever comes of it. So while drafts do not pay, a few sequences stand for
-// all, others each time, and all are asked once these promise something.
+// time of the host, whatever comes of it. So while drafts do not pay, a cohort of the sequences
+// stands for all, in time each, and all are asked once it promises something.
 bool Scheduler::choose_drafts() {
-  const size_t most = proposer_ == nullptr ? 1 : kMostStride;  // the executor's are made already
-  const size_t stride = std::clamp<size_t>(running_.size() / kLeastAsked, 1, most);
-  if (stride > 1 && !drafts_pay_) {
-    const StepShape plain = collect_offers(stride);
-    if (!pacer_.promises(offers_, static_cast<int64_t>(stride), cost_, plain)) return false;
+  const size_t most = proposer_ == nullptr ? 1 : kMostCohorts;  // the executor's are made already
+  const size_t num_cohorts =
+      std::bit_floor(std::clamp<size_t>(running_.size() / kLeastAsked, 1, most));
+  if (num_cohorts > 1 && !drafts_pay_) {
+    const StepShape plain = collect_offers(num_cohorts);
+    if (!pacer_.promises(offers_, static_cast<int64_t>(num_cohorts), cost_, plain)) return false;
   }
   const StepShape plain = collect_offers(1);
   drafts_pay_ = pacer_.choose(offers_, cost_, plain);
   return drafts_pay_;
 }
 
-// Guesses anew behind the tokens known now of each `stride`-th sequence, the next ones each time.
-// The guesses go to offers_; returned is what the step would be without drafts.
-StepShape Scheduler::collect_offers(size_t stride) {
+// Guesses anew behind the tokens known now of the sequences of one of so many cohorts. The guesses
+// go to offers_; returned is what the step would be without drafts.
+StepShape Scheduler::collect_offers(size_t num_cohorts) {
   offers_.clear();
   offered_.clear();
   StepShape plain;
-  const size_t asked = ++num_looks_ % stride;
-  for (size_t i = 0; i < running_.size(); ++i) {
-    Sequence* const sequence = running_[i];
+  const size_t asked = ++num_looks_ / kLooksInARow % num_cohorts;
+  for (Sequence* const sequence : running_) {
     if (!decodes(*sequence)) continue;
     plain.decode_tokens += 1;
     plain.decode_keys += sequence->future_len();
-    if (i % stride != asked || !takes_drafts(*sequence)) continue;
+    if (cohort_of(sequence->id, num_cohorts) != asked || !takes_drafts(*sequence)) continue;
     const auto num_pending = static_cast<size_t>(sequence->samples_pending);
     const int64_t most = std::max<int64_t>(0, most_drafts(*sequence));
     if (proposer_ != nullptr) guess_anew(*sequence);

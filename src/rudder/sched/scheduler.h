@@ -117,7 +117,7 @@ class Scheduler {
   bool take_every_draft();
   int64_t most_drafts(const Sequence& sequence) const;
   bool choose_drafts();
-  StepShape collect_offers(size_t stride);
+  StepShape collect_offers(size_t num_cohorts);
   void guess_anew(Sequence& sequence);
   int32_t choose_guess();
   void add_guess(StepBuilder& builder, Sequence& sequence, step::SeqWork& work);
