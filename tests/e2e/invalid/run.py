@@ -38,6 +38,7 @@ STALL_S = 1.0
 STREAMS = 4  # different streams, one after the other
 POLL_S = 0.1
 SHOWN = 1  # cases of each complaint in the report
+BETWEEN = re.compile(r"between (-?\d+) and (-?\d+)")
 MISSING = ("delete", "rename", "null")  # kinds of cases in which another field may be named: one that is needed
 INSIDE = re.compile(rb"0x[0-9a-f]{6,}|/root/|/home/|src/rudder|std::|boost::|bad_alloc")  # what no client is told
 SANITIZER = re.compile(r"(?:ERROR|WARNING): \w+Sanitizer.*|.*runtime error.*")
@@ -186,6 +187,9 @@ def complaint(case, answer, seconds):
         return f"an untyped error: {wrong!r} {answer.body[:200]}"
     if (found := INSIDE.search(answer.body)) and found[0] not in (case.body or b"") + case.path.encode():
         return f"tells of the inside: {found[0]}"
+    for least, most in BETWEEN.findall(error["message"]):
+        if int(least) > int(most):
+            return f"asks for a number between {least} and {most}"
     if case.kind not in ("single", "big", *MISSING) or answer.status != 400 or error.get("code") == "invalid_json":
         return None
     if "/v1/messages" in case.path:

@@ -33,12 +33,15 @@ Result<Truncation> read_truncation(FieldReader& reader, int64_t room) {
     truncation.kept = room > 0 ? std::optional(room) : std::nullopt;
     return truncation;
   }
-  if (*truncation.kept > 0 && *truncation.kept <= room) return truncation;
-  return fail(ErrorCode::kInvalidArgument,
-              fmt::format("{} must be -1 or between 1 and {}, what the context has beside the "
-                          "output",
-                          name, std::max<int64_t>(0, room)),
-              name);
+  if (*truncation.kept == 0) {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("{} must be -1 or at least 1", name),
+                name);
+  }
+  if (room <= 0 || *truncation.kept <= room) return truncation;
+  return fail(
+      ErrorCode::kInvalidArgument,
+      fmt::format("{} must be at most {}, what the context has beside the output", name, room),
+      name);
 }
 
 void truncate(const text::Tokenizer& tokenizer, const Truncation& truncation, PromptText& prompt) {
