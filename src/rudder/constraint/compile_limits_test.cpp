@@ -70,7 +70,10 @@ void operator delete[](void* memory, size_t) noexcept {
 namespace rudder::constraint {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_THREAD__)
+constexpr double kSlower = 100;  // what ends a compile is many frees, each of which takes a lock
+constexpr double kLarger = 4;
+#elif defined(__SANITIZE_ADDRESS__)
 constexpr double kSlower = 12;  // an instrumented binary, and its allocator's redzones
 constexpr double kLarger = 4;
 #else
