@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <stdexcept>
 
 #include "metamorphic/harness.h"
@@ -21,9 +22,7 @@ using Param = std::tuple<tensor::DType, testing::TinyArch>;
 
 class BatchInvariant : public ::testing::TestWithParam<Param> {
  protected:
-  static std::unique_ptr<step::Executor> executor(const step::Capacity& capacity,
-                                                  bool batch_invariant = true,
-                                                  bool enforce_eager = false) {
+  static exec::DeviceExecutor::Model loaded_model(bool batch_invariant) {
     const auto& [dtype, arch] = GetParam();
     cuda::CudaOpsSettings settings;
     settings.linear_dtype = dtype;
@@ -34,6 +33,13 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
     model.ops = value_of(cuda::make_cuda_ops(settings));
     model.spec = spec_with_kernels();
     model.weights = value_of(testing::random_weights(model.spec, *model.ops, kModelSeed));
+    return model;
+  }
+
+  static std::unique_ptr<step::Executor> executor(const step::Capacity& capacity,
+                                                  bool batch_invariant = true,
+                                                  bool enforce_eager = false) {
+    exec::DeviceExecutor::Model model = loaded_model(batch_invariant);
     if (capacity.guesses) {  // the model guesses for itself
       exec::DraftModel& draft = model.draft.emplace();
       draft.spec = model.spec;
@@ -42,15 +48,37 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
     return value_of(start_executor(std::move(model), capacity, {.enforce_eager = enforce_eager}));
   }
 
-  static model::ModelSpec spec_with_kernels() {
-    model::ModelSpec spec = testing::tiny_spec(std::get<1>(GetParam()));
+  static std::unique_ptr<step::Executor> head_executor(const step::Capacity& capacity,
+                                                       bool shares_embedding, bool enforce_eager) {
+    exec::DeviceExecutor::Model model = loaded_model(true);
+    exec::DraftModel& draft = model.draft.emplace();
+    exec::DraftHead& head = draft.head.emplace();
+    head.spec = testing::tiny_head_spec(shares_embedding);
+    give_kernels(head.spec.layer);
+    head.spec.draft_vocab = 48;  // the kernels of products take rows of multiples of 16
+    EXPECT_TRUE(model::fit_draft_head(model.spec, head.spec));
+    head.weights = value_of(testing::random_head_weights(head.spec, *model.ops, 11));
+    draft.spec = head.spec.layer;
+    return value_of(start_executor(std::move(model), capacity, {.enforce_eager = enforce_eager}));
+  }
+
+  static void give_kernels(model::ModelSpec& spec) {
     for (model::LayerSpec& layer : spec.layers) {
       model::attention_of(layer)->head_dim = 64;
       model::attention_of(layer)->scale = 0.125f;
     }
     for (model::RopeSpec& rope : spec.ropes) rope.rotary_dim = 64;
+  }
+  static model::ModelSpec spec_with_kernels() {
+    model::ModelSpec spec = testing::tiny_spec(std::get<1>(GetParam()));
+    give_kernels(spec);
     spec.logit_scale = 1;  // the backend has no other
     return spec;
+  }
+  static bool keeps_every_token() {
+    return std::ranges::any_of(spec_with_kernels().layers, [](const model::LayerSpec& layer) {
+      return model::kv_geometry(layer).window == 0;
+    });
   }
 
   static step::Capacity with_taps(step::Capacity capacity) {
@@ -141,12 +169,7 @@ TEST_P(BatchInvariant, DraftedAsAlone) {
 // Of a model that guesses for itself every greedy guess is right, behind chunks, preemptions and
 // cached prefixes: its KV is that of the sequence's tokens, its logits are those of the verify.
 TEST_P(BatchInvariant, OwnGuessesAreAllRight) {
-  const model::ModelSpec spec = spec_with_kernels();
-  if (std::ranges::none_of(spec.layers, [](const model::LayerSpec& layer) {
-        return model::kv_geometry(layer).window == 0;
-      })) {
-    GTEST_SKIP() << "a draft model needs a group without a window";
-  }
+  if (!keeps_every_token()) GTEST_SKIP() << "a draft model needs a group without a window";
   std::vector<Ask> asks = random_asks(16, 41, 80);
   for (size_t i = 0; i < asks.size(); ++i) {
     step::SamplingParams plainly;
@@ -172,6 +195,33 @@ TEST_P(BatchInvariant, OwnGuessesAreAllRight) {
     }
     EXPECT_GT(outcome.stats.accepted_tokens, 100u);
     EXPECT_GT(outcome.stats.draft_tokens, outcome.stats.accepted_tokens);  // of the sampled
+  }
+}
+
+// Whatever a head guesses, the text is that of plain decoding; from graphs it guesses as op by op.
+TEST_P(BatchInvariant, GuessesOfAHeadAsPlainDecoding) {
+  if (!keeps_every_token()) GTEST_SKIP() << "a draft head needs a group without a window";
+  std::vector<Ask> asks = random_asks(16, 43, 80);
+  for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i / 7 * 12);
+  const std::vector<Got> plain = run_alone(*executor(kRoomy), asks);
+  step::Capacity capacity = tight();
+  capacity.max_draft = 5;
+  capacity.guesses = true;
+  for (const bool shares_embedding : {false, true}) {
+    if (shares_embedding && spec_with_kernels().embed_scale != 1) continue;
+    std::optional<uint64_t> right_eagerly;
+    for (const auto& [budget, enforce_eager] : {std::pair{512, true}, {512, false}, {24, false}}) {
+      sched::SchedSettings settings = plain_settings();
+      settings.max_num_batched_tokens = budget;
+      settings.enable_prefix_caching = budget < 512;
+      const auto guessing = head_executor(capacity, shares_embedding, enforce_eager);
+      const Outcome outcome = run(*guessing, settings, asks);
+      expect_same(plain, outcome.got, "guessed by a head");
+      EXPECT_GT(outcome.stats.draft_tokens, 300u);
+      if (budget < 512) continue;
+      if (!right_eagerly) right_eagerly = outcome.stats.accepted_tokens;
+      EXPECT_EQ(outcome.stats.accepted_tokens, *right_eagerly);
+    }
   }
 }
 

@@ -327,9 +327,14 @@ void HostOps::gather_rows(const ops::GatherRowsArgs& args) {
   const auto row_bytes = static_cast<size_t>(args.x.shape[1]) * tensor::dtype_bytes(args.x.dtype);
   const int32_t* rows = args.rows.as<int32_t>();
   for (int64_t r = 0; r < args.out.shape[0]; ++r) {
+    std::byte* const to =
+        static_cast<std::byte*>(args.out.data) + static_cast<size_t>(r) * row_bytes;
+    if (rows[r] < 0) {
+      std::memset(to, 0, row_bytes);
+      continue;
+    }
     std::memcpy(
-        static_cast<std::byte*>(args.out.data) + static_cast<size_t>(r) * row_bytes,
-        static_cast<const std::byte*>(args.x.data) + static_cast<size_t>(rows[r]) * row_bytes,
+        to, static_cast<const std::byte*>(args.x.data) + static_cast<size_t>(rows[r]) * row_bytes,
         row_bytes);
   }
 }

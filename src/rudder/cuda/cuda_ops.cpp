@@ -27,6 +27,7 @@
 #include "rudder/cuda/peer_comm.h"
 #include "rudder/cuda/qkv_params.h"
 #include "rudder/cuda/rank_exchange.h"
+#include "rudder/cuda/row_params.h"
 #include "rudder/cuda/sample_params.h"
 #include "rudder/cuda/step_params.h"
 #include "rudder/cuda/stream.h"
@@ -73,6 +74,7 @@ class CudaOps final : public ops::Ops {
   DType linear_dtype() const override { return settings_.linear_dtype; }
   bool keeps_fp8() const override { return true; }
   bool takes_drafts() const override { return true; }
+  bool runs_draft_heads() const override { return true; }
   bool has_encode() const override { return true; }
   bool taps_mixers() const override { return true; }
   bool has_reader() const override { return true; }
@@ -195,9 +197,22 @@ class CudaOps final : public ops::Ops {
     wait_if_synchronous("attention", {&args.q, &args.kv.storage});
   }
   void gated_act(const ops::GatedActArgs& args) override;
-  void quantise(const ops::QuantiseArgs& args) override;
+  void quantise(const ops::QuantiseArgs& args) override {
+    launch("quantise", {&args.x}, [&] { return launch_quantise(quantise_params(args), stream()); });
+  }
   void encode(const ops::EncodeArgs& args) override;
-  void gather_rows(const ops::GatherRowsArgs& args) override;
+  void gather_rows(const ops::GatherRowsArgs& args) override {
+    launch("gather_rows", {&args.x, &args.out},
+           [&] { return launch_gather_rows(gather_rows_params(args), stream()); });
+  }
+  void place_rows(const ops::PlaceRowsArgs& args) override {
+    launch("place_rows", {&args.x, &args.out},
+           [&] { return launch_place_rows(place_rows_params(args), stream()); });
+  }
+  void spread_logits(const ops::SpreadLogitsArgs& args) override {
+    launch("spread_logits", {&args.x, &args.out},
+           [&] { return launch_spread_logits(spread_logits_params(args), stream()); });
+  }
   void logits(const ops::LogitsArgs& args) override {
     begin_op("logits");
     RUDDER_CHECK(args.scale == 1.0f, "prepare() refuses a scale");
@@ -438,16 +453,6 @@ void CudaOps::gated_act(const ops::GatedActArgs& args) {
   });
 }
 
-void CudaOps::quantise(const ops::QuantiseArgs& args) {
-  QuantiseParams params;
-  params.x = args.x.data;
-  params.rows = args.x.shape[0];
-  params.width = args.x.shape[1];
-  params.out = args.out.data;
-  params.out_scale = pointer<float>(args.out_scale);
-  launch("quantise", {&args.x}, [&] { return launch_quantise(params, stream()); });
-}
-
 void CudaOps::encode(const ops::EncodeArgs& args) {
   RUDDER_CHECK(args.x.dtype == DType::kBF16, "a row of {} is encoded",
                tensor::dtype_name(args.x.dtype));
@@ -456,16 +461,6 @@ void CudaOps::encode(const ops::EncodeArgs& args) {
   launch("encode", {&args.x}, [&] {
     return launch_tapped_residual_norm(rows_of(args), params_behind_encode(args), stream());
   });
-}
-
-void CudaOps::gather_rows(const ops::GatherRowsArgs& args) {
-  GatherRowsParams params;
-  params.x = args.x.data;
-  params.from = pointer<int32_t>(args.rows);
-  params.rows = args.out.shape[0];
-  params.width = args.out.shape[1] * static_cast<int64_t>(tensor::dtype_bytes(args.out.dtype)) / 2;
-  params.out = args.out.data;
-  launch("gather_rows", {&args.x, &args.out}, [&] { return launch_gather_rows(params, stream()); });
 }
 
 void CudaOps::sample(const ops::SampleArgs& args) {

@@ -190,7 +190,7 @@ struct GatedActArgs {
 
 struct GatherRowsArgs {
   View x;     // [T, width] of any dtype, an even number of bytes a row
-  View rows;  // [R] i32 row numbers
+  View rows;  // [R] i32 row numbers; below 0: a row of zeros
   View out;   // [R, width] likewise
 };
 

@@ -382,14 +382,15 @@ TEST_P(OpsConformance, EmbedFromATableAndFromATiedHead) {
 TEST_P(OpsConformance, GatherRows) {
   const int64_t width = wide(33);
   const View x = random({9, width});
-  const int32_t rows[] = {8, 0, 3, 3};
-  const View out = poisoned({4, width});
+  const int32_t rows[] = {8, 0, 3, 3, -1};
+  const View out = poisoned({5, width});
   ops_.gather_rows({x, device_.put(rows), out});
   for (int64_t r = 0; r < 4; ++r) {
     EXPECT_TRUE(std::ranges::equal(device_.get(out.rows(r, 1)).bytes(),
                                    device_.get(x.rows(rows[r], 1)).bytes()))
         << "row " << r;
   }
+  for (const double value : read(out.rows(4, 1)).values) EXPECT_EQ(value, 0);
 }
 
 TEST_P(OpsConformance, PlaceRows) {

@@ -1,5 +1,8 @@
 #include "rudder/cuda/kernels/rows.h"
 
+#include <algorithm>
+#include <cfloat>
+
 #include "rudder/cuda/kernels/device_vec.cuh"
 #include "rudder/cuda/kernels/launch.h"
 #include "rudder/cuda/kernels/row_block.cuh"
@@ -35,9 +38,43 @@ __global__ void __launch_bounds__(kFlatThreads) gather_rows_kernel(const GatherR
   const int i = flat_column();
   const int left = static_cast<int>(p.width) - i;
   if (left <= 0) return;
-  const Bf16* from = static_cast<const Bf16*>(p.x) + p.from[row] * p.width + i;
+  const int64_t from = p.from[row];
+  const Bf16* const x = static_cast<const Bf16*>(p.x) + from * p.width + i;
   store_run<kAligned>(static_cast<Bf16*>(p.out) + row * p.width + i, left,
-                      load_run<kAligned>(from, left));
+                      load_run<kAligned>(x, from < 0 ? 0 : left));
+}
+
+template <bool kAligned>
+__global__ void __launch_bounds__(kFlatThreads) place_rows_kernel(const PlaceRowsParams p) {
+  dependency_wait();
+  dependency_trigger();
+  const int64_t t = blockIdx.x;
+  const int i = flat_column();
+  const int left = static_cast<int>(p.width) - i;
+  int64_t row = p.rows == nullptr ? t : p.rows[t];
+  if (left <= 0 || row < 0) return;
+  if (p.block_size > 0) {
+    row = row / p.block_size / p.group_layers * p.block_size + row % p.block_size;
+  }
+  store_run<kAligned>(static_cast<Bf16*>(p.out) + row * p.out_width + p.column + i, left,
+                      load_run<kAligned>(static_cast<const Bf16*>(p.x) + t * p.width + i, left));
+}
+
+__global__ void __launch_bounds__(kFlatThreads) lowest_kernel(float* logits, int64_t count) {
+  dependency_wait();
+  dependency_trigger();
+  const int64_t stride = int64_t{gridDim.x} * kFlatThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kFlatThreads + threadIdx.x; i < count; i += stride) {
+    logits[i] = -FLT_MAX;
+  }
+}
+
+__global__ void __launch_bounds__(kFlatThreads) spread_kernel(const SpreadLogitsParams p) {
+  dependency_wait();
+  dependency_trigger();
+  const int64_t row = blockIdx.x;
+  const int64_t j = int64_t{blockIdx.y} * kFlatThreads + threadIdx.x;
+  if (j < p.count) p.out[row * p.vocab + p.ids[j]] = p.x[row * p.count + j];
 }
 
 template <int kRuns, bool kAligned>
@@ -172,6 +209,27 @@ cudaError_t launch_gather_rows(const GatherRowsParams& p, cudaStream_t stream) {
   const bool aligned = p.width % kRun == 0 && is_aligned(p.x) && is_aligned(p.out);
   const auto kernel = aligned ? gather_rows_kernel<true> : gather_rows_kernel<false>;
   return launch_pdl(kernel, flat_grid(p.rows, p.width), dim3(kFlatThreads), 0, stream, p);
+}
+
+cudaError_t launch_place_rows(const PlaceRowsParams& p, cudaStream_t stream) {
+  if (p.count == 0 || p.width == 0) return cudaSuccess;
+  const bool aligned = p.width % kRun == 0 && p.out_width % kRun == 0 && p.column % kRun == 0 &&
+                       is_aligned(p.x) && is_aligned(p.out);
+  const auto kernel = aligned ? place_rows_kernel<true> : place_rows_kernel<false>;
+  return launch_pdl(kernel, flat_grid(p.count, p.width), dim3(kFlatThreads), 0, stream, p);
+}
+
+cudaError_t launch_spread_logits(const SpreadLogitsParams& p, cudaStream_t stream) {
+  if (p.rows == 0 || p.vocab == 0) return cudaSuccess;
+  constexpr int64_t kMostBlocks = 1024;
+  const int64_t blocks = (p.rows * p.vocab + kFlatThreads - 1) / kFlatThreads;
+  const cudaError_t error =
+      launch_pdl(lowest_kernel, dim3(static_cast<unsigned>(std::min(blocks, kMostBlocks))),
+                 dim3(kFlatThreads), 0, stream, p.out, p.rows * p.vocab);
+  if (error != cudaSuccess || p.count == 0) return error;
+  const dim3 grid(static_cast<unsigned>(p.rows),
+                  static_cast<unsigned>((p.count + kFlatThreads - 1) / kFlatThreads));
+  return launch_pdl(spread_kernel, grid, dim3(kFlatThreads), 0, stream, p);
 }
 
 cudaError_t launch_quantise(const QuantiseParams& p, cudaStream_t stream) {

@@ -86,15 +86,42 @@ struct QuantiseParams {
 };
 cudaError_t launch_quantise(const QuantiseParams& params, cudaStream_t stream);
 
-// out[r] = x[rows[r]]. Moves R * width * 4 bytes.
+// out[r] = x[from[r]]. Moves R * width * 4 bytes.
 struct GatherRowsParams {
   const void* x = nullptr;        // [., width] bf16
-  const int32_t* from = nullptr;  // [R] row numbers
+  const int32_t* from = nullptr;  // [R] row numbers; below 0: a row of zeros
   int64_t rows = 0;               // R
   int64_t width = 0;
   void* out = nullptr;  // [R, width] bf16
 };
 cudaError_t launch_gather_rows(const GatherRowsParams& params, cudaStream_t stream);
+
+// out[row(t), column .. column + width) = x[t], with row(t) of ops::PlaceRowsArgs. Moves T * width
+// * 4 bytes.
+struct PlaceRowsParams {
+  const void* x = nullptr;        // [T, width] bf16
+  const int32_t* rows = nullptr;  // [T], optional; below 0: row t is not placed
+  int64_t count = 0;              // T
+  int64_t width = 0;
+  void* out = nullptr;  // [., out_width] bf16
+  int64_t out_width = 0;
+  int64_t column = 0;
+  int32_t block_size = 0;  // above 0: `rows` are slots of a KV group of `group_layers` layers
+  int32_t group_layers = 1;
+};
+cudaError_t launch_place_rows(const PlaceRowsParams& params, cudaStream_t stream);
+
+// Logits of some tokens as logits of all: out[r, ids[j]] = x[r, j], every other one the lowest
+// float. Two kernels. Moves R * (vocab + 2 * count) * 4 bytes.
+struct SpreadLogitsParams {
+  const float* x = nullptr;      // [R, count]
+  const int32_t* ids = nullptr;  // [count], distinct
+  int64_t rows = 0;              // R
+  int64_t count = 0;
+  float* out = nullptr;  // [R, vocab]
+  int64_t vocab = 0;
+};
+cudaError_t launch_spread_logits(const SpreadLogitsParams& params, cudaStream_t stream);
 
 // logits = cap * tanh(logits / cap), in place. Moves count * 8 bytes.
 cudaError_t launch_softcap(float* logits, int64_t count, float cap, cudaStream_t stream);
