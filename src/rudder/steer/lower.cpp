@@ -40,11 +40,17 @@ tap::TapOp axis_form(double a, double b, double lo, double hi) {
   return op;
 }
 
-// A prompt's score, as a latch takes its samples: of the vector times 2^-exponent.
-struct Score {
-  tap::Point point;
-  Row vector;        // as it was asked for
+// What a latch holds: a prompt's score, of which it takes samples of the vector times 2^-exponent,
+// or what a control reads.
+struct Latched {
+  Gate gate;         // as it was asked for; of a control its target, gain and bounds do not count
   int exponent = 0;  // the scaled vector's norm is in [0.5, 1), so that no sample is above |h|
+
+  bool is_of(const Gate& other) const {
+    return gate.kind == other.kind && gate.point == other.point &&
+           gate.control.reads_as(other.control) &&
+           std::ranges::equal(gate.vector.values(), other.vector.values());
+  }
 };
 
 // Samples are summed in fixed point, clipped to a range (ops::latch_sample): a score is scaled by a
@@ -82,6 +88,7 @@ class Lowering {
   Result<std::vector<Row>> axes_of(const OpSpec& spec, std::vector<Row> rows, bool all_needed);
   Result<void> add_gate(const OpSpec& spec, Forms& forms);
   Result<int32_t> latch_of(const OpSpec& spec);
+  Result<void> fill_latch(const OpSpec& spec, int32_t latch, int exponent);
   // Of a feature that is read at one point and written at others; equal clamps share it.
   Result<int32_t> relay_of(const OpSpec& spec);
   Result<void> place(const OpSpec& spec, Selector selector, Forms forms);
@@ -94,7 +101,7 @@ class Lowering {
   const tap::Geometry& geometry_;
   Lowered lowered_;
   std::map<AxesKey, std::vector<Row>> axes_;
-  std::vector<Score> scores_;         // of the latches
+  std::vector<Latched> latches_;
   std::vector<FeatureClamp> relays_;  // whose changes they have
   Reconstructions reconstructions_;
 };
@@ -276,31 +283,49 @@ Result<int32_t> Lowering::relay_of(const OpSpec& spec) {
 }
 
 Result<int32_t> Lowering::latch_of(const OpSpec& spec) {
-  const auto same = [&](const Score& score) {
-    return score.point == spec.gate.point &&
-           std::ranges::equal(score.vector.values(), spec.gate.vector.values());
-  };
-  const auto found = std::ranges::find_if(scores_, same);
-  const auto latch = static_cast<int32_t>(found - scores_.begin());
-  if (found != scores_.end()) return latch;
+  const auto same = [&](const Latched& latched) { return latched.is_of(spec.gate); };
+  const auto found = std::ranges::find_if(latches_, same);
+  const auto latch = static_cast<int32_t>(found - latches_.begin());
+  if (found != latches_.end()) return latch;
   if (latch == tap::kNumLatches) {
     return fail(ErrorCode::kInvalidArgument,
-                fmt::format("more than {} different prompt scores", tap::kNumLatches), spec.where);
+                fmt::format("more than {} different prompt scores and readings of controls",
+                            tap::kNumLatches),
+                spec.where);
   }
-  const int exponent = exponent_of(spec.gate.vector);
-  scores_.push_back({spec.gate.point, spec.gate.vector, exponent});
-  LoweredOp score;
-  score.point = spec.gate.point;
-  score.group = Group::kScore;
-  score.op.kind = tap::OpKind::kScore;
-  score.op.latch = latch;
-  score.v1 = scaled(spec.gate.vector, exponent);
-  Selector prompt;
-  prompt.phase = Phase::kPrefill;
-  RUDDER_TRY(score.selector, selector_index(spec, prompt));
-  lowered_.ops.push_back(std::move(score));
-  lowered_.needs_whole_prompt = true;
+  const bool is_score = spec.gate.kind == Gate::Kind::kPromptScore;
+  const int exponent = is_score ? exponent_of(spec.gate.vector) : 0;
+  latches_.push_back({spec.gate, exponent});
+  RUDDER_TRY_VOID(fill_latch(spec, latch, exponent));
   return latch;
+}
+
+// A control reads from the prompt's last token on, whose reading the first generated token needs.
+Result<void> Lowering::fill_latch(const OpSpec& spec, int32_t latch, int exponent) {
+  const Gate& gate = spec.gate;
+  LoweredOp fill;
+  fill.point = gate.point;
+  fill.group = Group::kScore;
+  fill.op.latch = latch;
+  Selector selector;
+  if (gate.kind == Gate::Kind::kPromptScore) {
+    fill.op.kind = tap::OpKind::kScore;
+    fill.v1 = scaled(gate.vector, exponent);
+    selector.phase = Phase::kPrefill;
+    lowered_.needs_whole_prompt = true;
+  } else {
+    fill.op.kind = tap::OpKind::kSense;
+    fill.op.hi = gate.control.of_feature ? 1.0f : 0.0f;
+    fill.op.a = static_cast<float>(gate.control.scale);
+    fill.op.b = static_cast<float>(gate.control.bias);
+    fill.op.lo = static_cast<float>(gate.control.gate);
+    fill.v1 = gate.vector;
+    selector.from_last_prompt = true;
+    lowered_.is_controlled = true;
+  }
+  RUDDER_TRY(fill.selector, selector_index(spec, std::move(selector)));
+  lowered_.ops.push_back(std::move(fill));
+  return {};
 }
 
 Result<void> Lowering::add_gate(const OpSpec& spec, Forms& forms) {
@@ -316,8 +341,17 @@ Result<void> Lowering::add_gate(const OpSpec& spec, Forms& forms) {
   if (!probe) {
     RUDDER_TRY(latch, latch_of(spec));
   }
-  const int exponent = probe ? 0 : scores_[static_cast<size_t>(latch)].exponent;
+  const int exponent = probe ? 0 : latches_[static_cast<size_t>(latch)].exponent;
   for (LoweredOp& form : forms) {
+    if (gate.kind == Gate::Kind::kControl) {
+      form.op.gate = tap::GateKind::kControl;
+      form.op.latch = latch;
+      form.op.threshold = static_cast<float>(gate.control.target);
+      form.op.sharpness = static_cast<float>(gate.control.gain);
+      form.op.from = static_cast<float>(gate.control.min);
+      form.op.to = static_cast<float>(gate.control.max);
+      continue;
+    }
     if (probe) {
       form.op.gate = gate.sharpness ? tap::GateKind::kSoft : tap::GateKind::kHard;
       form.gate = gate.vector;
@@ -349,7 +383,8 @@ Result<int32_t> Lowering::selector_index(const OpSpec& spec, Selector selector) 
 // True when the form leaves every row as it is.
 bool is_identity(const LoweredOp& form) {
   const tap::TapOp& op = form.op;
-  if (op.kind == tap::OpKind::kScore || form.full) return false;
+  const bool fills = op.kind == tap::OpKind::kScore || op.kind == tap::OpKind::kSense;
+  if (fills || form.full) return false;
   if (op.kind == tap::OpKind::kFeature &&
       ((op.edit == tap::FeatureEdit::kAdd && op.value == 0) ||
        (op.edit == tap::FeatureEdit::kMultiply && op.value == 1))) {
@@ -421,6 +456,10 @@ Result<void> Lowering::add(const OpSpec& spec) {
       selector.phase = Phase::kDecode;
       selector.from_last_prompt = false;  // says nothing more
     }
+  }
+  if (spec.gate.kind == Gate::Kind::kControl && !within_generation(selector, 0, tap::kNoEnd)) {
+    return fail(ErrorCode::kInvalidArgument,
+                "a control acts on generated tokens, and none is selected", spec.where);
   }
   const Schedule& schedule = spec.schedule;
   switch (schedule.kind) {
