@@ -18,6 +18,7 @@
 #include "rudder/steer/axes.h"
 #include "rudder/steer/dot.h"
 #include "rudder/steer/features/dictionary.h"
+#include "rudder/steer/latches.h"
 #include "rudder/steer/reconstructions.h"
 #include "rudder/tap/passage.h"
 
@@ -40,36 +41,6 @@ tap::TapOp axis_form(double a, double b, double lo, double hi) {
   return op;
 }
 
-// What a latch holds: a prompt's score, of which it takes samples of the vector times 2^-exponent,
-// or what a control reads.
-struct Latched {
-  Gate gate;         // as it was asked for; of a control its target, gain and bounds do not count
-  int exponent = 0;  // the scaled vector's norm is in [0.5, 1), so that no sample is above |h|
-
-  bool is_of(const Gate& other) const {
-    return gate.kind == other.kind && gate.point == other.point &&
-           gate.control.reads_as(other.control) &&
-           std::ranges::equal(gate.vector.values(), other.vector.values());
-  }
-};
-
-// Samples are summed in fixed point, clipped to a range (ops::latch_sample): a score is scaled by a
-// power of two, which changes no bit of it, and the gate's constants with it.
-int exponent_of(const Row& vector) {
-  constexpr int kMost = 60;
-  const double norm = std::sqrt(norm_squared(vector));
-  int exponent = 0;
-  if (norm > 0) std::frexp(norm, &exponent);
-  return std::clamp(exponent, -kMost, kMost);
-}
-
-Row scaled(const Row& row, int exponent) {
-  auto buffer = std::make_shared_for_overwrite<float[]>(static_cast<size_t>(row.width));
-  std::ranges::transform(row.values(), buffer.get(),
-                         [&](float value) { return std::ldexp(value, -exponent); });
-  return {std::move(buffer), 0, row.width};
-}
-
 class Lowering {
  public:
   explicit Lowering(const tap::Geometry& geometry) : geometry_(geometry) {}
@@ -87,8 +58,7 @@ class Lowering {
   // Of `rows`, made once however many layers they are used at.
   Result<std::vector<Row>> axes_of(const OpSpec& spec, std::vector<Row> rows, bool all_needed);
   Result<void> add_gate(const OpSpec& spec, Forms& forms);
-  Result<int32_t> latch_of(const OpSpec& spec);
-  Result<void> fill_latch(const OpSpec& spec, int32_t latch, int exponent);
+  Result<Latches::Latch> latch_of(const OpSpec& spec);
   // Of a feature that is read at one point and written at others; equal clamps share it.
   Result<int32_t> relay_of(const OpSpec& spec);
   Result<void> place(const OpSpec& spec, Selector selector, Forms forms);
@@ -101,7 +71,7 @@ class Lowering {
   const tap::Geometry& geometry_;
   Lowered lowered_;
   std::map<AxesKey, std::vector<Row>> axes_;
-  std::vector<Latched> latches_;
+  Latches latches_;
   std::vector<FeatureClamp> relays_;  // whose changes they have
   Reconstructions reconstructions_;
 };
@@ -282,50 +252,21 @@ Result<int32_t> Lowering::relay_of(const OpSpec& spec) {
   return relay;
 }
 
-Result<int32_t> Lowering::latch_of(const OpSpec& spec) {
-  const auto same = [&](const Latched& latched) { return latched.is_of(spec.gate); };
-  const auto found = std::ranges::find_if(latches_, same);
-  const auto latch = static_cast<int32_t>(found - latches_.begin());
-  if (found != latches_.end()) return latch;
-  if (latch == tap::kNumLatches) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("more than {} different prompt scores and readings of controls",
-                            tap::kNumLatches),
-                spec.where);
-  }
-  const bool is_score = spec.gate.kind == Gate::Kind::kPromptScore;
-  const int exponent = is_score ? exponent_of(spec.gate.vector) : 0;
-  latches_.push_back({spec.gate, exponent});
-  RUDDER_TRY_VOID(fill_latch(spec, latch, exponent));
-  return latch;
-}
-
-// A control reads from the prompt's last token on, whose reading the first generated token needs.
-Result<void> Lowering::fill_latch(const OpSpec& spec, int32_t latch, int exponent) {
-  const Gate& gate = spec.gate;
+// Adds the op that fills it where that is new.
+Result<Latches::Latch> Lowering::latch_of(const OpSpec& spec) {
+  RUDDER_TRY(Latches::Latch latch, latches_.find(spec));
+  if (!latch.filler) return latch;
   LoweredOp fill;
-  fill.point = gate.point;
+  fill.point = spec.gate.point;
   fill.group = Group::kScore;
-  fill.op.latch = latch;
-  Selector selector;
-  if (gate.kind == Gate::Kind::kPromptScore) {
-    fill.op.kind = tap::OpKind::kScore;
-    fill.v1 = scaled(gate.vector, exponent);
-    selector.phase = Phase::kPrefill;
-    lowered_.needs_whole_prompt = true;
-  } else {
-    fill.op.kind = tap::OpKind::kSense;
-    fill.op.hi = gate.control.of_feature ? 1.0f : 0.0f;
-    fill.op.a = static_cast<float>(gate.control.scale);
-    fill.op.b = static_cast<float>(gate.control.bias);
-    fill.op.lo = static_cast<float>(gate.control.gate);
-    fill.v1 = gate.vector;
-    selector.from_last_prompt = true;
-    lowered_.is_controlled = true;
-  }
-  RUDDER_TRY(fill.selector, selector_index(spec, std::move(selector)));
+  fill.op = latch.filler->op;
+  fill.v1 = latch.filler->vector;
+  RUDDER_TRY(fill.selector, selector_index(spec, latch.filler->selector));
+  const bool is_score = fill.op.kind == tap::OpKind::kScore;
+  lowered_.needs_whole_prompt = lowered_.needs_whole_prompt || is_score;
+  lowered_.is_controlled = lowered_.is_controlled || !is_score;
   lowered_.ops.push_back(std::move(fill));
-  return {};
+  return latch;
 }
 
 Result<void> Lowering::add_gate(const OpSpec& spec, Forms& forms) {
@@ -337,15 +278,14 @@ Result<void> Lowering::add_gate(const OpSpec& spec, Forms& forms) {
     return fail(ErrorCode::kInvalidArgument,
                 "an op of several axes, or a rotation by an angle, takes no such gate", spec.where);
   }
-  int32_t latch = 0;
+  Latches::Latch latch;
   if (!probe) {
     RUDDER_TRY(latch, latch_of(spec));
   }
-  const int exponent = probe ? 0 : latches_[static_cast<size_t>(latch)].exponent;
   for (LoweredOp& form : forms) {
     if (gate.kind == Gate::Kind::kControl) {
       form.op.gate = tap::GateKind::kControl;
-      form.op.latch = latch;
+      form.op.latch = latch.number;
       form.op.threshold = static_cast<float>(gate.control.target);
       form.op.sharpness = static_cast<float>(gate.control.gain);
       form.op.from = static_cast<float>(gate.control.min);
@@ -357,11 +297,11 @@ Result<void> Lowering::add_gate(const OpSpec& spec, Forms& forms) {
       form.gate = gate.vector;
     } else {
       form.op.gate = gate.sharpness ? tap::GateKind::kScoreSoft : tap::GateKind::kScoreHard;
-      form.op.latch = latch;
+      form.op.latch = latch.number;
     }
-    form.op.threshold = static_cast<float>(std::ldexp(gate.threshold, -exponent));
+    form.op.threshold = static_cast<float>(std::ldexp(gate.threshold, -latch.exponent));
     if (gate.sharpness) {
-      form.op.sharpness = static_cast<float>(std::ldexp(*gate.sharpness, exponent));
+      form.op.sharpness = static_cast<float>(std::ldexp(*gate.sharpness, latch.exponent));
     }
   }
   return {};
