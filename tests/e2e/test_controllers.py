@@ -9,7 +9,7 @@ import pytest
 
 from conftest import DEMO, serving
 from test_control import WAYS, complete, refused
-from test_steering import CHAT, LAYERS, PROMPT, vector
+from test_steering import CHAT, HIDDEN, LAYERS, PROMPT, vector
 
 FLAGS = ("--enable-steering", "--capture-memory-mb", "8", "--dictionary", f"demo={DEMO / 'dictionaries' / 'sae'}")
 READ, STEERED = 4, 1  # layers: what is steered lies in front of what is read
@@ -22,14 +22,12 @@ def control(target, gain, low, high, read=READ, steered=STEERED, **more):
         "probe": {"vector": PROBE, "site": "resid_post", "layer": read}, "target": target, "gain": gain, "min": low, "max": high}}, **more}}
 
 
-def captured(*layers, point="pre"):
-    return {"capture": {"response": {"sites": {"resid_post": list(layers)}, "positions": "all", "dtype": "float32", "point": point}}}
-
-
-def rows_of(answer):
-    """Rows of each captured layer, [layers, positions, width]."""
-    rows = answer.choices[0].capture_results["response"]["payload"]["rows"]["resid_post"]
-    return np.frombuffer(base64.b64decode(rows["data"]), np.float32).reshape(rows["shape"])
+def rows_of(client, name, body, layer, point="pre"):
+    """The rows of a layer, [positions, width]."""
+    capture = {"response": {"sites": {"resid_post": [layer]}, "positions": "all", "dtype": "float32", "point": point}}
+    answer = complete(client, name, {**body, "capture": capture}, max_tokens=12)
+    rows = answer.capture_results["response"]["payload"]["rows"]["resid_post"]
+    return np.frombuffer(base64.b64decode(rows["data"]), np.float32).reshape(-1, HIDDEN)
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +49,9 @@ def name(client):
 @pytest.mark.parametrize("steered_layer", [STEERED, LAYERS - 2], ids=["in_front", "behind"])
 def test_a_token_is_steered_by_the_reading_of_the_one_before(client, name, steered_layer):
     body = control(0.5, 0.25, -1.5, 2, steered=steered_layer)
-    read = rows_of(complete(client, name, {**body, **captured(READ)}, max_tokens=12))[0]
-    before = rows_of(complete(client, name, {**body, **captured(steered_layer)}, max_tokens=12))[0]
-    after = rows_of(complete(client, name, {**body, **captured(steered_layer, point="post")}, max_tokens=12))[0]
+    read = rows_of(client, name, body, READ)
+    before = rows_of(client, name, body, steered_layer)
+    after = rows_of(client, name, body, steered_layer, point="post")
     prompt = complete(client, name).usage.prompt_tokens
     direction = np.asarray(vector(1), np.float64)
     gates = (after - before).astype(np.float64) @ direction / (direction @ direction)

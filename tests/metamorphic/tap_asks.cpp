@@ -347,7 +347,7 @@ void add_random_taps(std::span<Ask> asks, const step::Capacity& capacity, uint32
     if (i % 3 != 0) {
       taps->needs_whole_prompt = i % 4 == 1;
       taps->is_scheduled = true;
-      if (i % 8 == 7) {
+      if (i % 4 == 3) {
         taps->is_controlled = true;
         if (prompt_len > 1) add_segment(0, maker.program(Latch::kNone));
         add_segment(prompt_len - 1, maker.controlled());

@@ -142,7 +142,9 @@ TEST(ParseControl, SlotsHaveFourLatches) {
     elements += (i > 0 ? ", " : "") + element;
     const auto config = config_of(fmt::format(R"({{"steering": [{}]}})", elements));
     EXPECT_EQ(config.has_value(), i < 4) << i;
-    if (!config) EXPECT_EQ(config.error().where, "steering[4]");
+    if (!config) {
+      EXPECT_EQ(config.error().where, "steering[4]");
+    }
   }
 }
 
