@@ -13,7 +13,7 @@ from conftest import ROOT, serving
 
 sys.path.insert(0, str(ROOT / "clients" / "python" / "src"))
 
-from rudder_client import (Capture, CaptureError, ConflictError, FieldError, FileCapture, IgnoredFieldsError,  # noqa: E402
+from rudder_client import (Capture, CaptureError, ConflictError, Control, FieldError, FileCapture, IgnoredFieldsError,  # noqa: E402
                            KeyRefusedError, NotFoundError, Probe, PromptScore, Ramp, Rudder, Select, StepWindow,
                            SteeringVectors, capture_dataset, ops, read_capture, read_dataset)
 from rudder_client.vectors import steering_json  # noqa: E402
@@ -118,6 +118,7 @@ EVERY_OP = {
     "clamp": ops.clamp("resid_post.3", V, lo=200, hi=300, gate=Ramp(8)),
     "cap": ops.cap("final_norm", V, -1),
     "set": ops.set("resid_post.3", V, 500, gate=PromptScore(T, "resid_post.1", -1e6)),
+    "control": ops.add("resid_post.3", V, gate=[Control(1e6, 1, 0.5, 2, vector=T, point="resid_post.5"), StepWindow(0, 8)]),
     "vectors": SteeringVectors({"resid_post.2": V, "blocks.3.hook_resid_post": T, "resid_mid.3": V}),
 }
 

@@ -120,6 +120,26 @@ class TapMaker {
     return made;
   }
 
+  // Any program, some of whose ops a control gates by what the token before left at another point:
+  // as steer makes them, but for the order of ops at a point.
+  tap::Program controlled() {
+    tap::Program made = program(Latch::kNone);
+    for (tap::ProgramOp& op : made.ops) {
+      const bool is_gated = op.op.kind != OpKind::kEncode && op.op.kind != OpKind::kEncoded &&
+                            op.op.schedule != tap::ScheduleKind::kRamp && below(3) != 0;
+      if (!is_gated) continue;
+      op.op.gate = tap::GateKind::kControl;
+      op.op.gate_vector = tap::kNoVector;
+      op.op.latch = below(2);
+      op.op.threshold = 0.5f;
+      op.op.sharpness = 1.5f;
+      op.op.from = -0.5f;
+      op.op.to = 1.25f;
+    }
+    for (const int32_t latch : {0, 1}) add_sense(made, latch);
+    return made;
+  }
+
   std::shared_ptr<const tap::CaptureSet> capture_set() {
     auto set = std::make_shared<tap::CaptureSet>();
     for (int32_t layer = 0; layer < geometry_.num_layers; ++layer) {
@@ -135,6 +155,23 @@ class TapMaker {
   }
 
  private:
+  // In front of the ops of its point, which is drawn.
+  void add_sense(tap::Program& made, int32_t latch) {
+    const Point point = random_point();
+    tap::TapOp sense;
+    sense.kind = OpKind::kSense;
+    sense.latch = latch;
+    sense.hi = below(2) == 0 ? 1.0f : 0.0f;
+    sense.a = 1;
+    sense.b = 0.25f;
+    add_op(made, geometry_, point, sense, 1, engine_);
+    const tap::ProgramOp added = made.ops.back();
+    made.ops.pop_back();
+    const auto at = std::ranges::lower_bound(
+        made.ops, point.index(), {}, [](const tap::ProgramOp& op) { return op.point.index(); });
+    made.ops.insert(at, added);
+  }
+
   // Of some layers and heads; rows are shorter than some sequences get, and of one layer longer.
   void add_patterns(tap::CaptureSet& set) const {
     for (int32_t layer = 0; layer < geometry_.num_layers; layer += 1 + layer % 2) {
@@ -310,21 +347,26 @@ void add_random_taps(std::span<Ask> asks, const step::Capacity& capacity, uint32
     if (i % 3 != 0) {
       taps->needs_whole_prompt = i % 4 == 1;
       taps->is_scheduled = true;
-      if (taps->needs_whole_prompt) {
+      if (i % 4 == 3) {
+        taps->is_controlled = true;
+        if (prompt_len > 1) add_segment(0, maker.program(Latch::kNone));
+        add_segment(prompt_len - 1, maker.controlled());
+      } else if (taps->needs_whole_prompt) {
         add_segment(0, maker.program(Latch::kFilled, maker.random_point()));
         add_segment(prompt_len, maker.program(Latch::kGenerated));
       } else {
         add_segment(0, maker.program(Latch::kNone));
       }
       // Latches are filled by the whole prompt; other programs change where they like.
-      if (!taps->needs_whole_prompt && i % 2 == 0) {
+      const bool changes = !taps->needs_whole_prompt && !taps->is_controlled;
+      if (changes && i % 2 == 0) {
         if (prompt_len > 2) {
           add_segment(1 + maker.below(prompt_len - 1), maker.program(Latch::kNone));
         }
         add_segment(prompt_len, maker.program(Latch::kNone));
         if (maker.below(2) == 0) taps->segments.push_back({prompt_len + 3, {}, nullptr});
       }
-      if (!taps->needs_whole_prompt && i % 3 == 2) {
+      if (changes && i % 3 == 2) {
         const int32_t end_token = maker.below(160);
         // Likely, since steps are not repeated while there are thoughts.
         asks[i].sampling.logit_bias.emplace_back(end_token, i % 2 == 0 ? 4.0f : 8.0f);

@@ -100,6 +100,11 @@ class Restarting final : public step::Executor {
 TEST_P(TapServing, AFreshStartChangesNothing) {
   std::vector<Ask> asks = random_asks(12, 8, 60);
   add_random_taps(asks, with_encodes(kRoomy, arch()), 4);
+  for (Ask& ask : asks) {
+    // Computed again one token a step: in the steps between two starts, or it would never end.
+    if (ask.taps == nullptr || !ask.taps->is_controlled) continue;
+    ask.max_len = std::min(ask.max_len, static_cast<int32_t>(ask.prompt.size()) + 6);
+  }
   const std::vector<Got> alone = run_alone(*executor(kRoomy), asks);
   for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i / 4 * 9);
   Restarting restarting(executor(kRoomy));

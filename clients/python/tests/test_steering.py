@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from rudder_client import (ArrayError, FileFormatError, Named, Probe, PromptScore, Ramp, Select, StepWindow,
+from rudder_client import (ArrayError, Control, FileFormatError, Named, Probe, PromptScore, Ramp, Select, StepWindow,
                            SteeringVectors, ops)
 from rudder_client.packing import pack, unpack
 from rudder_client.safetensors_file import write_safetensors
@@ -77,6 +77,13 @@ def test_gates():
     assert op.to_json()["gate"] == {"probe": probe, "schedule": {"kind": "ramp", "begin": 0, "end": 32, "from": 0, "to": 1}}
     op = ops.add("resid_post.1", V, gate=PromptScore("mood", "blocks.0.hook_resid_post", 1))
     assert op.to_json()["gate"] == {"prompt_score": {"vector": "mood", "site": "blocks.0.hook_resid_post", "threshold": 1}}
+    op = ops.add("resid_post.1", V, gate=[Control(3, 0.5, -1, 2, vector=V, point="resid_post.2"), StepWindow(2)])
+    law = {"target": 3, "gain": 0.5, "min": -1, "max": 2}
+    assert op.to_json()["gate"]["control"] == {"probe": {"vector": pack(V), "site": "resid_post.2"}, **law}
+    op = ops.add("resid_post.1", V, gate=Control(3, 0.5, -1, 2, dictionary="moods", feature=7, layer=2))
+    assert op.to_json()["gate"] == {"control": {"feature": {"dictionary": "moods", "feature": 7, "layer": 2}, **law}}
+    with pytest.raises(ArrayError, match="gate.control"):
+        ops.add("resid_post.1", V, gate=Control(3, 0.5, -1, 2, vector=V))
     assert ops.add("resid_post.1", V, gate=StepWindow(2, 9)).to_json()["gate"] == {
         "schedule": {"kind": "window", "begin": 2, "end": 9}}
     with pytest.raises(ArrayError, match="gate.schedule"):

@@ -46,6 +46,9 @@
   X(kThoughtsUnkeyed, "keys of blocks do not cover what thoughts ran")                           \
   X(kLatchAfterPrefix, "a prefix is reused though a latch needs its tokens")                     \
   X(kStepPassesPrompt, "generated tokens run in the step that fills their latches")              \
+  X(kReadingAfterPrefix, "a prefix is reused though its last token leaves a reading")            \
+  X(kControlledChunk, "a step runs several generated tokens that read each other's readings")    \
+  X(kControlledDrafts, "a draft runs on the reading of one that may be wrong")                   \
   X(kCaptureAfterPrefix, "a prefix is reused though its tokens are to be captured")              \
   X(kCapturedTwice, "a resumed sequence captures again what it has captured")                    \
   X(kCaptureOverflow, "a step captures more than its buffer takes")                              \

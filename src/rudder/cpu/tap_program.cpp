@@ -67,6 +67,7 @@ class TokenProgram {
 
   void run(const TapOp& op) {
     if (op.kind == OpKind::kScore) return sample(op);
+    if (op.kind == OpKind::kSense) return sense(op);
     if (op.kind == OpKind::kCarried) {
       std::copy_n(carried_, width_, h_);
       return;
@@ -139,6 +140,15 @@ class TokenProgram {
     latch(op, 1).fetch_add(ops::latch_tally(score), std::memory_order_relaxed);
   }
 
+  void sense(const TapOp& op) {
+    if (since_prompt_ < -1) return;
+    double read = along(op.v1);
+    if (op.hi > 0) read = read > op.lo ? std::max(op.a * read + op.b, 0.0) : 0;
+    latch(op, since_prompt_ & 1)
+        .store(ops::latch_reading(since_prompt_, static_cast<float>(read)),
+               std::memory_order_relaxed);
+  }
+
   double schedule(const TapOp& op) const {
     const double n = since_prompt_;
     switch (op.schedule) {
@@ -158,6 +168,7 @@ class TokenProgram {
 
   double gate(const TapOp& op) const {
     if (op.gate == GateKind::kNone) return 1;
+    if (op.gate == GateKind::kControl) return controlled(op);
     double score = 0;
     if (op.gate == GateKind::kHard || op.gate == GateKind::kSoft) {
       score = along(op.gate_vector);
@@ -170,6 +181,15 @@ class TokenProgram {
     const double over = score - op.threshold;
     if (op.gate == GateKind::kHard || op.gate == GateKind::kScoreHard) return over > 0 ? 1 : 0;
     return 1 / (1 + std::exp(-op.sharpness * over));
+  }
+
+  double controlled(const TapOp& op) const {
+    const int32_t before = since_prompt_ - 1;
+    const int64_t word = latch(op, before & 1).load(std::memory_order_relaxed);
+    if (!ops::is_reading_of(word, before)) return 0;
+    const double wanted =
+        double{op.sharpness} * (double{op.threshold} - double{ops::reading_value(word)});
+    return std::min(std::max(wanted, double{op.from}), double{op.to});
   }
 
   // Of v1, or what goes to a relay.
@@ -224,6 +244,7 @@ class TokenProgram {
       case OpKind::kEncode:
       case OpKind::kEncoded:
       case OpKind::kCarried:
+      case OpKind::kSense:
         break;
     }
     RUDDER_CHECK(false, "op {}", static_cast<int32_t>(op.kind));

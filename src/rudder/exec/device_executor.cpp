@@ -178,8 +178,9 @@ Result<step::StepResult> DeviceExecutor::collect(step::Ticket ticket) {
   if (next->iteration == 0) {
     scorer_->read(next->flight, result);
     for (size_t i = 0; i < flight.filled.size(); ++i) {
-      result.seqs[static_cast<size_t>(flight.filled[i].seq)].clipped_samples =
-          taps_->clipped_samples(next->flight, i);
+      const FilledLatches& filled = flight.filled[i];
+      result.seqs[static_cast<size_t>(filled.seq)].clipped_samples =
+          taps_->clipped_samples(next->flight, i, filled.scores);
     }
   }
   result.device_us = device_time(iteration, was_done, result.guess_us);

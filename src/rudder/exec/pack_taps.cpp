@@ -86,8 +86,9 @@ void find_filled(const step::StepPlan& plan, const SlotTable& slots, const TapSt
     const step::SeqWork& work = plan.seqs[i];
     const int32_t last = slots.slot(work.slot).prompt_len - 1;
     const bool has_last = work.kv_len <= last && last < work.kv_len + work.q_len;
-    if (has_last && state.has_samples(work.slot.value)) {
-      packed.filled.push_back({static_cast<int32_t>(i), work.slot.value});
+    const uint8_t scores = state.scores_of(work.slot.value);
+    if (has_last && scores != 0) {
+      packed.filled.push_back({static_cast<int32_t>(i), work.slot.value, scores});
     }
   }
 }

@@ -88,7 +88,7 @@ TapState::TapState(ops::Ops& ops, const step::Capacity& capacity)
       capacity_(capacity),
       rows_(static_cast<size_t>(std::max(capacity.taps.num_rows, 1))),
       sets_(static_cast<size_t>(std::max(capacity.taps.num_capture_sets, 1))),
-      has_samples_(static_cast<size_t>(capacity.num_slots)) {}
+      latched_(static_cast<size_t>(capacity.num_slots)) {}
 
 Result<std::unique_ptr<TapState>> TapState::make(ops::Ops& ops, const step::Capacity& capacity) {
   std::unique_ptr<TapState> state(new TapState(ops, capacity));
@@ -170,8 +170,8 @@ Result<void> TapState::apply(const step::StepPlan& plan) {
 
 // tap.T8
 Result<void> TapState::open_slot(int32_t slot) {
-  if (has_samples_[at(slot)] == 0) return {};
-  has_samples_[at(slot)] = 0;
+  if (latched_[at(slot)] == Latched{}) return {};
+  latched_[at(slot)] = {};
   constexpr int64_t kNone[tap::kNumLatches][2] = {};
   return uploads_->copy(table_.latches.rows(slot, 1), kNone);
 }
@@ -186,12 +186,15 @@ void TapState::fetch_latches(size_t flight, std::span<const FilledLatches> fille
   }
 }
 
-int64_t TapState::clipped_samples(size_t flight, size_t i) const {
+int64_t TapState::clipped_samples(size_t flight, size_t i, uint8_t scores) const {
   constexpr int64_t kValues = int64_t{tap::kNumLatches} * 2;
   const auto* const latches = fetched_.rows(static_cast<int64_t>(flight), 1).as<int64_t>() +
                               static_cast<int64_t>(i) * kValues;
   int64_t clipped = 0;
-  for (int64_t k = 1; k < kValues; k += 2) clipped += ops::latch_clipped(latches[k]);
+  for (int32_t latch = 0; latch < tap::kNumLatches; ++latch) {
+    if ((scores >> latch & 1) == 0) continue;
+    clipped += ops::latch_clipped(latches[2 * latch + 1]);
+  }
   return clipped;
 }
 
@@ -315,8 +318,12 @@ void TapState::place_ops(const step::TapEdit& edit, Row& row) {
     row.passages |= tap::passage(op.point.site);
     row.only_adds = row.only_adds && entry.adds_at_most() && tap::is_residual(op.point.site);
     const bool is_score = placed.kind == tap::OpKind::kScore;
-    row.has_scores = row.has_scores || is_score;
-    row.scores_behind = row.scores_behind || (is_score && is_behind_attention(op.point));
+    const bool is_sense = placed.kind == tap::OpKind::kSense;
+    const auto latch = static_cast<uint8_t>(1U << at(placed.latch));
+    if (is_score) row.latched.scores |= latch;
+    if (is_sense) row.latched.readings |= latch;
+    row.scores_behind =
+        row.scores_behind || ((is_score || is_sense) && is_behind_attention(op.point));
   }
 }
 

@@ -22,6 +22,7 @@ namespace rudder::exec {
 struct FilledLatches {
   int32_t seq = 0;  // index into StepPlan.seqs
   int32_t slot = 0;
+  uint8_t scores = 0;  // the latches: a bit each
 };
 
 class TapState {
@@ -61,21 +62,30 @@ class TapState {
   int64_t record_elements(int32_t set) const { return sets_[at(set)].elements; }
   // Enqueues a copy of the slots' latches to the host, for the step that is at `flight`.
   void fetch_latches(size_t flight, std::span<const FilledLatches> filled);
-  // Of entry `i` of that copy, once it is there: samples that were clipped.
-  int64_t clipped_samples(size_t flight, size_t i) const;
-  bool has_samples(int32_t slot) const { return has_samples_[at(slot)] != 0; }
+  // Of entry `i` of that copy, once it is there: samples that those latches clipped.
+  int64_t clipped_samples(size_t flight, size_t i, uint8_t scores) const;
+  // Latches of the slot that may have samples: a bit each.
+  uint8_t scores_of(int32_t slot) const { return latched_[at(slot)].scores; }
   // Called before a token of the slot runs the program of the table row.
   void use(int32_t slot, int32_t row) {
-    if (rows_[at(row)].has_scores) has_samples_[at(slot)] = 1;
+    latched_[at(slot)].scores |= rows_[at(row)].latched.scores;
+    latched_[at(slot)].readings |= rows_[at(row)].latched.readings;
   }
 
  private:
   TapState(ops::Ops& ops, const step::Capacity& capacity);
 
+  // Latches that may have something: a bit each.
+  struct Latched {
+    uint8_t scores = 0;
+    uint8_t readings = 0;
+    bool operator==(const Latched&) const = default;
+  };
+  static_assert(tap::kNumLatches <= 8);
   struct Row {
     tap::Passages passages = 0;
     bool only_adds = true;
-    bool has_scores = false;
+    Latched latched;  // by its program
     bool scores_behind = false;
     std::vector<int32_t> encodes;
   };
@@ -109,7 +119,7 @@ class TapState {
   std::vector<Row> rows_;
   std::vector<Set> sets_;
   std::map<int64_t, tap::DictionaryHead> dictionaries_;  // by where they were last put
-  std::vector<uint8_t> has_samples_;                     // [S] a latch of the slot may have some
+  std::vector<Latched> latched_;                         // [S] of the slot
 
   // Of the edit at hand.
   std::vector<ops::TapEntry> entries_;

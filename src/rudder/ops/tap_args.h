@@ -19,6 +19,7 @@ struct TapTable {
   tensor::View vectors;  // [num_floats] f32
   // [S + 1, kNumLatches, 2] i64: sum of the samples times 2^kLatchBits, rounded to nearest, and the
   // sum of their latch_tally(). Whole numbers, so that the order of the tokens does not matter.
+  // Of kSense: latch_reading() of the last two tokens.
   tensor::View latches;
   tensor::View
       relays;  // [max tokens of a step, kNumRelays] f32: what kFeature ops leave for others

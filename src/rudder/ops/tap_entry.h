@@ -1,10 +1,12 @@
-// The entry of the tap table that a token has at a point, and the fixed-point sample of a latch.
+// The entry of the tap table that a token has at a point, and what latches hold: samples in fixed
+// point, or a reading.
 // Host and kernels both read and write them. Plain data; this header is C++17, because nvcc reads
 // it too.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include "rudder/tap/tap_op.h"
 
@@ -67,6 +69,26 @@ inline int64_t latch_samples(int64_t tally) {
 }
 inline int64_t latch_clipped(int64_t tally) {
   return tally >> kClippedShift;
+}
+
+// A latch of kSense has the readings of the last two tokens, that of the token n behind the
+// prompt's end (tap::ScheduleKind; the prompt's last is -1) in word n & 1: so a token may leave its
+// own before or after the ops that ask for the one before. The high half of a word says whose it
+// is, as n + 2, which a word of an empty latch is not; the low half has the bits of the float.
+inline constexpr int kReadingShift = 32;
+inline int64_t latch_reading(int32_t n, float value) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return (int64_t{n} + 2) << kReadingShift | int64_t{bits};
+}
+inline bool is_reading_of(int64_t word, int32_t n) {
+  return n >= -1 && word >> kReadingShift == int64_t{n} + 2;
+}
+inline float reading_value(int64_t word) {
+  const auto bits = static_cast<uint32_t>(word);
+  float value = 0;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
 }
 
 }  // namespace rudder::ops

@@ -28,7 +28,7 @@ bool decodes(const Sequence& sequence) {
 
 // Not while what a token runs follows from the one before it: a draft's is not known.
 bool takes_drafts(const Sequence& sequence) {
-  return sequence.is_drafted && !sequence.taps.needs_known_tokens();
+  return sequence.is_drafted && sequence.taps.takes_drafts();
 }
 
 }  // namespace

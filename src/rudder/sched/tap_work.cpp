@@ -94,18 +94,24 @@ std::vector<kv::ContentRun> TapWork::content_runs() const {
 int32_t TapWork::max_reused() const {
   if (taps_ == nullptr) return tap::kNoEnd;
   if (taps_->needs_whole_prompt && !RUDDER_MUTANT(kLatchAfterPrefix)) return 0;
-  if (taps_->capture == nullptr || RUDDER_MUTANT(kCaptureAfterPrefix)) return tap::kNoEnd;
+  // The prompt's last token leaves the first reading, each generated one the next.
+  const bool is_read = taps_->is_controlled && !RUDDER_MUTANT(kReadingAfterPrefix);
+  const int32_t most = is_read ? prompt_len_ - 1 : tap::kNoEnd;
+  if (taps_->capture == nullptr || RUDDER_MUTANT(kCaptureAfterPrefix)) return most;
   for (const tap::PositionRange& range : taps_->captured) {
-    if (range.end > captured_len_) return std::max(range.begin, captured_len_);
+    if (range.end > captured_len_) return std::min(most, std::max(range.begin, captured_len_));
   }
-  return tap::kNoEnd;
+  return most;
 }
 
 int32_t TapWork::fit(int32_t begin, int32_t q_len, int64_t elements) const {
   if (taps_ == nullptr) return q_len;
-  const bool fills_latches = taps_->needs_whole_prompt && begin < prompt_len_;
-  if (fills_latches && !RUDDER_MUTANT(kStepPassesPrompt)) {
+  const bool has_latches = taps_->needs_whole_prompt || taps_->is_controlled;
+  if (has_latches && begin < prompt_len_ && !RUDDER_MUTANT(kStepPassesPrompt)) {
     q_len = std::min(q_len, prompt_len_ - begin);
+  }
+  if (taps_->is_controlled && begin >= prompt_len_ && !RUDDER_MUTANT(kControlledChunk)) {
+    q_len = std::min(q_len, 1);
   }
   if (taps_->capture == nullptr) return q_len;
   int64_t tokens_left = elements / record_elements_;
@@ -169,6 +175,11 @@ int64_t TapWork::write(step::SeqWork& work) const {
   }
   if (num_captured > 0) work.capture_set = lease_.capture_set;
   return num_captured * record_elements_;
+}
+
+bool TapWork::takes_drafts() const {
+  const bool is_controlled = taps_ != nullptr && taps_->is_controlled;
+  return !needs_known_tokens() && (!is_controlled || RUDDER_MUTANT(kControlledDrafts));
 }
 
 void TapWork::note_computed(int32_t len) {

@@ -30,13 +30,14 @@ class TapWork {
 
   // For the keys of its blocks (tap.T5).
   std::vector<kv::ContentRun> content_runs() const;
-  // Prefix reuse must stop here (tap.T6).
+  // Prefix reuse must stop here (tap.T6, tap.T11).
   int32_t max_reused() const;
   // What a step takes of the capture buffer for one captured token; 0: never captures.
   int64_t record_elements() const { return record_elements_; }
 
   // Of the `q_len` tokens from `begin` on, how many one step may run that has room for `elements`
-  // captured elements. A step that fills latches ends with the prompt (tap.T8).
+  // captured elements. A step that fills latches ends with the prompt (tap.T8), and so does one of
+  // a controlled sequence, whose generated tokens run one a step (tap.T11).
   int32_t fit(int32_t begin, int32_t q_len, int64_t elements) const;
   // Of the `most` tokens from `begin` on, how many come before the first that is captured.
   int32_t uncaptured_len(int32_t begin, int32_t most) const;
@@ -50,6 +51,8 @@ class TapWork {
   // Which program a token runs is known only when the token is: no step runs a token that is still
   // being sampled, or is guessed.
   bool needs_known_tokens() const { return stage_ != Stage::kSettled; }
+  // A draft would run before what the token in front of it leaves is known to be right.
+  bool takes_drafts() const;
   // Tokens below `len` are computed and their records are at the host: they are not captured again.
   void note_computed(int32_t len);
 

@@ -133,6 +133,24 @@ TEST_F(TapsTest, ALatchReusesNothing) {
   EXPECT_EQ(cached(sequence), 0);
 }
 
+// tap.T11: the prompt's last token is computed, and generated tokens run one a step, also when the
+// sequence is computed again.
+TEST_F(TapsTest, ControlledTokensRunOneByOne) {
+  EXPECT_EQ(cached(test_sequence(1, test_prompt(kPrompt, 1), 40)), 0);
+  NewSequence sequence = steered(2, 8, {{0, 0}, {kPrompt - 1, 1}});
+  auto taps = std::make_shared<tap::SequenceTaps>(*sequence.taps);
+  taps->is_controlled = true;
+  const TapWork work(taps, sequence.tap_lease, kPrompt, 0);
+  EXPECT_EQ(work.max_reused(), kPrompt - 1);
+  EXPECT_EQ(work.fit(48, 40, 0), kPrompt - 48);
+  EXPECT_EQ(work.fit(kPrompt, 7, 0), 1);
+  EXPECT_EQ(work.fit(kPrompt + 3, 1, 0), 1);
+  EXPECT_EQ(work.uniform_len(kPrompt, 4), 4);  // a step may be repeated
+  EXPECT_FALSE(work.takes_drafts());
+  sequence.taps = taps;
+  EXPECT_EQ(cached(sequence), 48);
+}
+
 TEST_F(TapsTest, AStepNamesTheRowsOfItsTokens) {
   loop_.add(steered(1, 4, {{0, 0}, {10, 1}, {20, 2}, {30, 0}, {50, 0}, {kPrompt, 1}}));
   ASSERT_EQ(loop_.run(), "");

@@ -49,6 +49,7 @@ class Config {
   const std::vector<OpSpec>& specs() const { return specs_; }
   bool empty() const { return lowered_.ops.empty(); }
   bool needs_whole_prompt() const { return lowered_.needs_whole_prompt; }
+  bool is_controlled() const { return lowered_.is_controlled; }
 
   // Ops are chosen by selector: bit i of `active` stands for selectors()[i].
   const std::vector<Selector>& selectors() const { return lowered_.selectors; }

@@ -18,6 +18,7 @@
 #include "rudder/steer/axes.h"
 #include "rudder/steer/dot.h"
 #include "rudder/steer/features/dictionary.h"
+#include "rudder/steer/latches.h"
 #include "rudder/steer/reconstructions.h"
 #include "rudder/tap/passage.h"
 
@@ -40,30 +41,6 @@ tap::TapOp axis_form(double a, double b, double lo, double hi) {
   return op;
 }
 
-// A prompt's score, as a latch takes its samples: of the vector times 2^-exponent.
-struct Score {
-  tap::Point point;
-  Row vector;        // as it was asked for
-  int exponent = 0;  // the scaled vector's norm is in [0.5, 1), so that no sample is above |h|
-};
-
-// Samples are summed in fixed point, clipped to a range (ops::latch_sample): a score is scaled by a
-// power of two, which changes no bit of it, and the gate's constants with it.
-int exponent_of(const Row& vector) {
-  constexpr int kMost = 60;
-  const double norm = std::sqrt(norm_squared(vector));
-  int exponent = 0;
-  if (norm > 0) std::frexp(norm, &exponent);
-  return std::clamp(exponent, -kMost, kMost);
-}
-
-Row scaled(const Row& row, int exponent) {
-  auto buffer = std::make_shared_for_overwrite<float[]>(static_cast<size_t>(row.width));
-  std::ranges::transform(row.values(), buffer.get(),
-                         [&](float value) { return std::ldexp(value, -exponent); });
-  return {std::move(buffer), 0, row.width};
-}
-
 class Lowering {
  public:
   explicit Lowering(const tap::Geometry& geometry) : geometry_(geometry) {}
@@ -81,7 +58,7 @@ class Lowering {
   // Of `rows`, made once however many layers they are used at.
   Result<std::vector<Row>> axes_of(const OpSpec& spec, std::vector<Row> rows, bool all_needed);
   Result<void> add_gate(const OpSpec& spec, Forms& forms);
-  Result<int32_t> latch_of(const OpSpec& spec);
+  Result<Latches::Latch> latch_of(const OpSpec& spec);
   // Of a feature that is read at one point and written at others; equal clamps share it.
   Result<int32_t> relay_of(const OpSpec& spec);
   Result<void> place(const OpSpec& spec, Selector selector, Forms forms);
@@ -94,7 +71,7 @@ class Lowering {
   const tap::Geometry& geometry_;
   Lowered lowered_;
   std::map<AxesKey, std::vector<Row>> axes_;
-  std::vector<Score> scores_;         // of the latches
+  Latches latches_;
   std::vector<FeatureClamp> relays_;  // whose changes they have
   Reconstructions reconstructions_;
 };
@@ -275,31 +252,20 @@ Result<int32_t> Lowering::relay_of(const OpSpec& spec) {
   return relay;
 }
 
-Result<int32_t> Lowering::latch_of(const OpSpec& spec) {
-  const auto same = [&](const Score& score) {
-    return score.point == spec.gate.point &&
-           std::ranges::equal(score.vector.values(), spec.gate.vector.values());
-  };
-  const auto found = std::ranges::find_if(scores_, same);
-  const auto latch = static_cast<int32_t>(found - scores_.begin());
-  if (found != scores_.end()) return latch;
-  if (latch == tap::kNumLatches) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("more than {} different prompt scores", tap::kNumLatches), spec.where);
-  }
-  const int exponent = exponent_of(spec.gate.vector);
-  scores_.push_back({spec.gate.point, spec.gate.vector, exponent});
-  LoweredOp score;
-  score.point = spec.gate.point;
-  score.group = Group::kScore;
-  score.op.kind = tap::OpKind::kScore;
-  score.op.latch = latch;
-  score.v1 = scaled(spec.gate.vector, exponent);
-  Selector prompt;
-  prompt.phase = Phase::kPrefill;
-  RUDDER_TRY(score.selector, selector_index(spec, prompt));
-  lowered_.ops.push_back(std::move(score));
-  lowered_.needs_whole_prompt = true;
+// Adds the op that fills it where that is new.
+Result<Latches::Latch> Lowering::latch_of(const OpSpec& spec) {
+  RUDDER_TRY(Latches::Latch latch, latches_.find(spec));
+  if (!latch.filler) return latch;
+  LoweredOp fill;
+  fill.point = spec.gate.point;
+  fill.group = Group::kScore;
+  fill.op = latch.filler->op;
+  fill.v1 = latch.filler->vector;
+  RUDDER_TRY(fill.selector, selector_index(spec, latch.filler->selector));
+  const bool is_score = fill.op.kind == tap::OpKind::kScore;
+  lowered_.needs_whole_prompt = lowered_.needs_whole_prompt || is_score;
+  lowered_.is_controlled = lowered_.is_controlled || !is_score;
+  lowered_.ops.push_back(std::move(fill));
   return latch;
 }
 
@@ -312,22 +278,30 @@ Result<void> Lowering::add_gate(const OpSpec& spec, Forms& forms) {
     return fail(ErrorCode::kInvalidArgument,
                 "an op of several axes, or a rotation by an angle, takes no such gate", spec.where);
   }
-  int32_t latch = 0;
+  Latches::Latch latch;
   if (!probe) {
     RUDDER_TRY(latch, latch_of(spec));
   }
-  const int exponent = probe ? 0 : scores_[static_cast<size_t>(latch)].exponent;
   for (LoweredOp& form : forms) {
+    if (gate.kind == Gate::Kind::kControl) {
+      form.op.gate = tap::GateKind::kControl;
+      form.op.latch = latch.number;
+      form.op.threshold = static_cast<float>(gate.control.target);
+      form.op.sharpness = static_cast<float>(gate.control.gain);
+      form.op.from = static_cast<float>(gate.control.min);
+      form.op.to = static_cast<float>(gate.control.max);
+      continue;
+    }
     if (probe) {
       form.op.gate = gate.sharpness ? tap::GateKind::kSoft : tap::GateKind::kHard;
       form.gate = gate.vector;
     } else {
       form.op.gate = gate.sharpness ? tap::GateKind::kScoreSoft : tap::GateKind::kScoreHard;
-      form.op.latch = latch;
+      form.op.latch = latch.number;
     }
-    form.op.threshold = static_cast<float>(std::ldexp(gate.threshold, -exponent));
+    form.op.threshold = static_cast<float>(std::ldexp(gate.threshold, -latch.exponent));
     if (gate.sharpness) {
-      form.op.sharpness = static_cast<float>(std::ldexp(*gate.sharpness, exponent));
+      form.op.sharpness = static_cast<float>(std::ldexp(*gate.sharpness, latch.exponent));
     }
   }
   return {};
@@ -349,7 +323,8 @@ Result<int32_t> Lowering::selector_index(const OpSpec& spec, Selector selector) 
 // True when the form leaves every row as it is.
 bool is_identity(const LoweredOp& form) {
   const tap::TapOp& op = form.op;
-  if (op.kind == tap::OpKind::kScore || form.full) return false;
+  const bool fills = op.kind == tap::OpKind::kScore || op.kind == tap::OpKind::kSense;
+  if (fills || form.full) return false;
   if (op.kind == tap::OpKind::kFeature &&
       ((op.edit == tap::FeatureEdit::kAdd && op.value == 0) ||
        (op.edit == tap::FeatureEdit::kMultiply && op.value == 1))) {
@@ -421,6 +396,10 @@ Result<void> Lowering::add(const OpSpec& spec) {
       selector.phase = Phase::kDecode;
       selector.from_last_prompt = false;  // says nothing more
     }
+  }
+  if (spec.gate.kind == Gate::Kind::kControl && !within_generation(selector, 0, tap::kNoEnd)) {
+    return fail(ErrorCode::kInvalidArgument,
+                "a control acts on generated tokens, and none is selected", spec.where);
   }
   const Schedule& schedule = spec.schedule;
   switch (schedule.kind) {

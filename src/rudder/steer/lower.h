@@ -15,7 +15,7 @@
 //
 // v is normalised where the form says so. A window of a schedule becomes a window of the selector;
 // a ramp is constant over the prompt, so the op is split at the prompt's end. A gate on a prompt's
-// score adds one kScore for each different score.
+// score adds one kScore for each different score, a control one kSense for each different reading.
 #pragma once
 
 #include <cstdint>
@@ -48,8 +48,9 @@ struct LoweredOp {
 struct Lowered {
   std::vector<LoweredOp> ops;  // by point, group, order of the specs
   std::vector<Selector> selectors;
-  uint64_t scheduled = 0;  // bit i: an op of selectors[i] changes from token to token
-  bool needs_whole_prompt = false;
+  uint64_t scheduled = 0;           // bit i: an op of selectors[i] changes from token to token
+  bool needs_whole_prompt = false;  // as in tap::SequenceTaps
+  bool is_controlled = false;
 };
 inline constexpr size_t kMaxSelectors = 64;
 

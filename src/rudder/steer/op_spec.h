@@ -59,16 +59,36 @@ std::optional<tap::FeatureEdit> find_feature_edit(std::string_view name);
 enum class Group : uint8_t { kScore, kPatch, kProjectAway, kAdd, kClamp, kFeature, kFeatureAdd };
 Group group_of(OpName op);
 
+// What a control does with the reading r of the token before: g = clip(gain (target - r), min,
+// max). r is y = h . vector at the point, or of a feature y > gate ? max(scale y + bias, 0) : 0.
+struct Control {
+  double target = 0;
+  double gain = 0;
+  double min = 0;
+  double max = 0;
+  bool of_feature = false;
+  double scale = 1;
+  double bias = 0;
+  double gate = -std::numeric_limits<double>::infinity();
+
+  bool reads_as(const Control& other) const {
+    return of_feature == other.of_feature && scale == other.scale && bias == other.bias &&
+           gate == other.gate;
+  }
+};
+
 // g of the op. A probe reads the row that the op is about to change. A score is the mean of
 // h . vector over the prompt's tokens at a point of its own. It is complete at the prompt's last
-// token, at later points of that step; the gated op works from there on.
+// token, at later points of that step; the gated op works from there on. A control reads each token
+// at a point of its own, and acts on the generated token behind it.
 struct Gate {
-  enum class Kind : uint8_t { kNone, kProbe, kPromptScore };
+  enum class Kind : uint8_t { kNone, kProbe, kPromptScore, kControl };
   Kind kind = Kind::kNone;
   Row vector;
-  tap::Point point;  // of a score
+  tap::Point point;  // of a score or a control
   double threshold = 0;
   std::optional<double> sharpness;  // none: 0 or 1 at the threshold
+  Control control;
 };
 
 // Over n, the number of generated tokens before this one; a prompt has the value of n = 0.

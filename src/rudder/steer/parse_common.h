@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "rudder/steer/capture/kept_rows.h"
+#include "rudder/steer/capture/watch.h"
 #include "rudder/steer/heads.h"
 #include "rudder/steer/invalid_field.h"
 #include "rudder/steer/parse.h"
@@ -86,6 +87,10 @@ struct ParsedGate {
 };
 Result<ParsedGate> parse_gate(const boost::json::value& value, std::span<const tap::Point> points,
                               const ParseContext& context, const std::string& path);
+
+// What the one of "probe" and "feature" that `object` has reads, at a point of its own.
+Result<capture::Watch> read_watch(const boost::json::object& object, const ParseContext& context,
+                                  const std::string& path);
 
 // The dictionary that "dictionary" names, at the layer that "layer" says where it has several.
 Result<std::shared_ptr<const Dictionary>> read_dictionary(const boost::json::object& object,

@@ -1,4 +1,5 @@
-// "gate" of an element of `steering`: a probe, a prompt's score or a feature, and a schedule.
+// "gate" of an element of `steering`: a probe, a prompt's score, a feature or a control, and a
+// schedule.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -53,21 +54,20 @@ class GateParser {
       : points_(points), context_(context) {}
 
   Result<void> read(const json::value& value, const std::string& path) {
-    static constexpr std::array<std::string_view, 4> kKeys = {"probe", "prompt_score", "feature",
-                                                              "schedule"};
+    static constexpr std::array<std::string_view, 5> kKeys = {"probe", "prompt_score", "feature",
+                                                              "control", "schedule"};
     const json::object* object = value.if_object();
     if (object == nullptr || object->empty()) {
       return invalid_field(
-          "an object with \"probe\", \"prompt_score\", \"feature\" or \"schedule\" is needed",
-          path);
+          fmt::format("an object with one of {} is needed", fmt::join(kKeys, ", ")), path);
     }
     RUDDER_TRY_VOID(check_keys(*object, kKeys, "a gate", path));
     const json::value* probe = member(*object, "probe");
     const json::value* score = member(*object, "prompt_score");
     const json::value* feature = member(*object, "feature");
-    const auto is_given = [](const json::value* given) { return given != nullptr ? 1 : 0; };
-    if (is_given(probe) + is_given(score) + is_given(feature) > 1) {
-      return invalid_field("a probe, a prompt's score or a feature, not several", path);
+    const json::value* control = member(*object, "control");
+    if (std::ranges::count(std::array{probe, score, feature, control}, nullptr) < 3) {
+      return invalid_field("a probe, a prompt's score, a feature or a control, not several", path);
     }
     if (const json::value* schedule = member(*object, "schedule")) {
       RUDDER_TRY(parsed_.schedule, read_schedule(*schedule, join_path(path, "schedule")));
@@ -75,6 +75,7 @@ class GateParser {
     if (probe != nullptr) return read_probe(*probe, join_path(path, "probe"));
     if (score != nullptr) return read_score(*score, join_path(path, "prompt_score"));
     if (feature != nullptr) return read_feature_gate(*feature, join_path(path, "feature"));
+    if (control != nullptr) return read_control(*control, path);
     return {};
   }
 
@@ -165,6 +166,46 @@ class GateParser {
     parsed_.gate.kind = Gate::Kind::kProbe;
     parsed_.gate.threshold = std::max(form.gate, (above - form.bias) / form.scale);
     parsed_.probe.named.assign(points_.size(), dictionary->encoder_row(feature));
+    return {};
+  }
+
+  // `gate_path` is that of the gate. A ramp and the bounds would have the same places in an op.
+  Result<void> read_control(const json::value& value, const std::string& gate_path) {
+    static constexpr std::array<std::string_view, 6> kKeys = {"probe", "feature", "target",
+                                                              "gain",  "min",     "max"};
+    const std::string path = join_path(gate_path, "control");
+    const json::object* object = value.if_object();
+    if (object == nullptr) return invalid_field("an object is needed", path);
+    RUDDER_TRY_VOID(check_keys(*object, kKeys, "a control", path));
+    if (parsed_.schedule.kind == tap::ScheduleKind::kRamp) {
+      return invalid_field("a control takes no ramp", join_path(gate_path, "schedule"));
+    }
+    RUDDER_TRY(const capture::Watch read, read_watch(*object, context_, path));
+    Gate& gate = parsed_.gate;
+    Control& control = gate.control;
+    RUDDER_TRY(control.target, read_required(*object, "target", path, kMaxThreshold));
+    RUDDER_TRY(control.gain, read_required(*object, "gain", path));
+    RUDDER_TRY(control.min, read_required(*object, "min", path));
+    RUDDER_TRY(control.max, read_required(*object, "max", path));
+    if (control.min > control.max) {
+      return invalid_field("a number of at least min is needed", join_path(path, "max"));
+    }
+    gate.kind = Gate::Kind::kControl;
+    gate.point = read.point.point;
+    gate.vector = read.vector;
+    if (read.dictionary == nullptr) return {};
+    if (read.dictionary->norm != tap::FeatureNorm::kNone) {
+      return fail(
+          ErrorCode::kUnsupported,
+          "a control by a feature of a dictionary that normalises its input is not supported",
+          join_path(path, "feature.dictionary"));
+    }
+    const FeatureForm form = read.dictionary->form(read.feature);
+    gate.vector = read.dictionary->encoder_row(read.feature);
+    control.of_feature = true;
+    control.scale = form.scale;
+    control.bias = form.bias;
+    control.gate = form.gate;
     return {};
   }
 

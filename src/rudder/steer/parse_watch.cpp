@@ -71,7 +71,8 @@ Result<capture::Watch> read_watched_feature(const json::value& value, const Pars
               join_path(path, "dictionary"));
 }
 
-// The one of "probe" and "feature" that `object` has.
+}  // namespace
+
 Result<capture::Watch> read_watch(const json::object& object, const ParseContext& context,
                                   const std::string& path) {
   const json::value* probe = member(object, "probe");
@@ -82,8 +83,6 @@ Result<capture::Watch> read_watch(const json::object& object, const ParseContext
   if (probe != nullptr) return read_probe(*probe, context, join_path(path, "probe"));
   return read_watched_feature(*feature, context, join_path(path, "feature"));
 }
-
-}  // namespace
 
 Result<capture::StopWhen> parse_stop_when(const json::value& value, const std::string& path,
                                           const Model& model, const Names& names) {

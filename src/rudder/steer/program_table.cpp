@@ -23,6 +23,7 @@ Result<std::shared_ptr<const tap::SequenceTaps>> ProgramTable::keep(tap::Sequenc
 Result<tap::SequenceTaps> ProgramTable::resolve(const tap::TapsSpec& spec) const {
   tap::SequenceTaps taps;
   taps.needs_whole_prompt = spec.needs_whole_prompt;
+  taps.is_controlled = spec.is_controlled;
   taps.is_scheduled = spec.is_scheduled;
   taps.captured = spec.captured;
   RUDDER_TRY(taps.segments, find_all(spec.segments));

@@ -45,6 +45,7 @@ tap::SequenceTaps taps_of(const Config& config, const PromptShape& shape,
                           const std::vector<Choice>& choices) {
   tap::SequenceTaps taps;
   taps.needs_whole_prompt = config.needs_whole_prompt();
+  taps.is_controlled = config.is_controlled();
   for (const Choice& choice : choices) {
     const KeyedProgram keyed = config.program(choice.active);
     tap::TapSegment segment{choice.begin, keyed.key, keyed.program};

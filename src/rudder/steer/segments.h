@@ -12,10 +12,10 @@
 namespace rudder::steer {
 
 // The steering half of a sequence's taps: `segments`, `thoughts`, `needs_whole_prompt`,
-// `is_scheduled`. There are thoughts only where a selector tells them from the rest of an answer.
-// Neighbouring segments differ; equal ones share their program. Segments are empty when no token of
-// this sequence is steered. The key of a segment whose ops have a schedule covers the prompt's
-// length too, since the same program then changes the same tokens differently.
+// `is_controlled`, `is_scheduled`. There are thoughts only where a selector tells them from the
+// rest of an answer. Neighbouring segments differ; equal ones share their program. Segments are
+// empty when no token of this sequence is steered. The key of a segment whose ops have a schedule
+// covers the prompt's length too, since the same program then changes the same tokens differently.
 // kInvalidArgument (`where` = "steering") when a selector needs roles and the shape has none.
 Result<tap::SequenceTaps> make_taps(const Config& config, const PromptShape& shape);
 

@@ -29,13 +29,13 @@ inline constexpr LogitsWanted kLastOf<LogitsWanted> = LogitsWanted::kAll;
 template <>
 inline constexpr SeqEnd kLastOf<SeqEnd> = SeqEnd::kNumerical;
 template <>
-inline constexpr tap::OpKind kLastOf<tap::OpKind> = tap::OpKind::kCarried;
+inline constexpr tap::OpKind kLastOf<tap::OpKind> = tap::OpKind::kSense;
 template <>
 inline constexpr tap::FeatureNorm kLastOf<tap::FeatureNorm> = tap::FeatureNorm::kLayerNorm;
 template <>
 inline constexpr tap::FeatureEdit kLastOf<tap::FeatureEdit> = tap::FeatureEdit::kMax;
 template <>
-inline constexpr tap::GateKind kLastOf<tap::GateKind> = tap::GateKind::kScoreSoft;
+inline constexpr tap::GateKind kLastOf<tap::GateKind> = tap::GateKind::kControl;
 template <>
 inline constexpr tap::ScheduleKind kLastOf<tap::ScheduleKind> = tap::ScheduleKind::kWindow;
 template <>

@@ -45,6 +45,8 @@ struct SequenceTaps {
   std::optional<Thoughts> thoughts;  // with segments alone
   // A latch needs every token of the prompt: no prefix is reused.
   bool needs_whole_prompt = false;
+  // What a generated token runs depends on what the token before it left in a latch: a controller.
+  bool is_controlled = false;
   // An op has a schedule: its strength changes from token to token without a change of program.
   bool is_scheduled = false;
 

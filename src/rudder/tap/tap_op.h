@@ -31,6 +31,8 @@ enum class OpKind : int32_t {
   kEncoded,    // f' = `edit` of f with `value`, f that of `feature`: h + s c (f' - f) decoder; with
                // hi > 0 only where f > 0
   kCarried,    // the row that a kEncode at an earlier point of the step left for the token
+  kSense,      // h; the slot's latch `latch` keeps for the next token what this one reads: p, or
+               // with hi > 0 the feature p > lo ? max(a p + b, 0) : 0
 };
 
 // A feature that is read at one point and written at others is several kFeature ops. The one
@@ -46,7 +48,7 @@ enum class OpKind : int32_t {
 // more than that.
 
 // With a gate the row becomes h + g (op(h) - h). With g = 0, and with s = 0 after its schedule, the
-// row keeps its bits. kScore and kEncode have neither gate nor schedule.
+// row keeps its bits. kScore, kSense and kEncode have neither gate nor schedule.
 //
 // kFeature ops that follow one another may be a run: all of them, and their gates, read the row as
 // it is before the first. So several clamps of one dictionary act on the features of one encode.
@@ -56,6 +58,8 @@ enum class GateKind : int32_t {
   kSoft,       // g = 1 / (1 + exp(-sharpness (h . vg - threshold)))
   kScoreHard,  // as kHard and kSoft, with the mean of the samples of the slot's latch instead of
   kScoreSoft,  // h . vg; g = 0 without samples, and before the last token of the prompt
+  kControl,    // g = clip(sharpness (threshold - r), from, to), r what a kSense of the token before
+               // left in the slot's latch; g = 0 where it left nothing. Not beside a ramp
 };
 
 // A factor on s by n, the number of tokens since the generation began: the first generated token

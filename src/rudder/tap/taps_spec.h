@@ -29,7 +29,8 @@ struct ThoughtsSpec {
 struct TapsSpec {
   std::vector<SegmentSpec> segments;  // ascending; the first begins at 0; empty: not steered
   std::optional<ThoughtsSpec> thoughts = {};
-  bool needs_whole_prompt = false;  // these two as in SequenceTaps
+  bool needs_whole_prompt = false;  // these three as in SequenceTaps
+  bool is_controlled = false;
   bool is_scheduled = false;
   std::vector<PositionRange> captured;  // ascending, disjoint
 };
@@ -47,6 +48,7 @@ inline TapsSpec spec_of(const SequenceTaps& taps) {
   TapsSpec spec{.segments = spec_of(taps.segments),
                 .thoughts = {},
                 .needs_whole_prompt = taps.needs_whole_prompt,
+                .is_controlled = taps.is_controlled,
                 .is_scheduled = taps.is_scheduled,
                 .captured = taps.captured};
   if (taps.thoughts) {

@@ -313,6 +313,7 @@ void FakeExecutor::sample_sequence(const step::StepPlan& plan, const step::SeqWo
 void FakeExecutor::run_tokens(const step::StepPlan& plan, int32_t index, Slot& slot,
                               uint64_t prefix_hash, step::SeqResult* result) {
   const step::SeqWork& work = plan.seqs[static_cast<size_t>(index)];
+  const Reading before = slot.reading;
   for (int32_t q = 0; q < work.q_len; ++q) {
     const int32_t position = work.kv_len + q;
     const bool carries = work.tokens == step::TokenSource::kCarry;
@@ -327,7 +328,13 @@ void FakeExecutor::run_tokens(const step::StepPlan& plan, int32_t index, Slot& s
       violation(fmt::format("step {}: slot {} reads at {} latches that this step fills", plan.id,
                             work.slot.value, position));
     }
-    const uint64_t effect = program.effect(position - slot.prompt_len, slot.latch);
+    if (program.is_controlled && position >= slot.prompt_len && before.position != position - 1) {
+      violation(
+          fmt::format("step {}: slot {} needs at {} the reading of the token before, not of {}",
+                      plan.id, work.slot.value, position, before.position));
+    }
+    const uint64_t effect = program.effect(position - slot.prompt_len, slot.latch, before.value);
+    if (program.is_controlled) slot.reading = {position, reading_of(prefix_hash, token)};
     prefix_hash = extend_hash(prefix_hash, token, effect);
     for (int32_t group = 0; group < num_groups(); ++group) {
       cell(slot, group, position) = {.token = token,

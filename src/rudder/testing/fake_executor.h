@@ -95,6 +95,10 @@ class FakeExecutor final : public step::Executor {
     bool poisoned = false;     // written by a sequence that ended kNumerical
   };
   // State as of the last step that ran.
+  struct Reading {  // of the last controlled token
+    int32_t position = -1;
+    uint64_t value = 0;
+  };
   struct Slot {
     bool ended = false;
     std::optional<int32_t> carry;
@@ -103,6 +107,7 @@ class FakeExecutor final : public step::Executor {
     int32_t num_output = 0;
     int32_t max_len = 0;
     uint64_t latch = 0;
+    Reading reading;
     step::SamplingParams sampling;
     std::vector<step::GroupTable> blocks;  // by group
     std::vector<int32_t> history;

@@ -44,7 +44,9 @@ class ExpectedHashes {
     }
     const int32_t since_prompt = position - prompt_len_;
     if (program.writes_latch && since_prompt < 0) latch_ += latch_sample(hash_, token);
-    hash_ = extend_hash(hash_, token, program.effect(since_prompt, latch_));
+    const uint64_t effect = program.effect(since_prompt, latch_, reading_);
+    reading_ = reading_of(hash_, token);
+    hash_ = extend_hash(hash_, token, effect);
     hashes_.push_back(hash_);
   }
 
@@ -70,6 +72,7 @@ class ExpectedHashes {
   std::vector<uint64_t> hashes_;
   uint64_t hash_ = kEmptyPrefixHash;
   uint64_t latch_ = 0;
+  uint64_t reading_ = 0;
 };
 
 step::TokenLogprobs fake_logprobs(int32_t token, uint64_t hash, int32_t count, int32_t vocab_size) {

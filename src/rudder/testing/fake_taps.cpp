@@ -39,21 +39,28 @@ FakeProgram::FakeProgram(const tap::Program* program) {
     reads_latch = reads_latch || op.op.gate == tap::GateKind::kScoreHard ||
                   op.op.gate == tap::GateKind::kScoreSoft;
     writes_latch = writes_latch || op.op.kind == tap::OpKind::kScore;
+    is_controlled = is_controlled || op.op.kind == tap::OpKind::kSense;
   }
   content |= 1;
 }
 
-uint64_t FakeProgram::effect(int32_t since_prompt, uint64_t latch) const {
+uint64_t FakeProgram::effect(int32_t since_prompt, uint64_t latch, uint64_t reading) const {
   if (content == 0) return 0;
   if (reads_latch && since_prompt < -1) return 0;  // the gate has not opened
+  if (is_controlled && since_prompt < 0) return 0;
   uint64_t effect = content;
   if (scheduled) effect = philox_u64(effect, static_cast<uint64_t>(int64_t{since_prompt}));
   if (reads_latch) effect = philox_u64(effect, latch, 1);
+  if (is_controlled) effect = philox_u64(effect, reading, 6);
   return effect;
 }
 
 uint64_t latch_sample(uint64_t prefix_hash, int32_t token) {
   return philox_u64(prefix_hash, static_cast<uint64_t>(token), 2);
+}
+
+uint64_t reading_of(uint64_t prefix_hash, int32_t token) {
+  return philox_u64(prefix_hash, static_cast<uint64_t>(token), 7);
 }
 
 uint64_t captured_word(uint64_t token_hash, const tap::CapturePoint& captured) {
@@ -78,10 +85,12 @@ std::shared_ptr<const tap::Program> fake_program(uint64_t number, FakeProgramKin
   if (kind == FakeProgramKind::kWritesLatch || kind == FakeProgramKind::kUsesLatch) {
     op.op.kind = tap::OpKind::kScore;
   }
+  if (kind == FakeProgramKind::kControls) op.op.kind = tap::OpKind::kSense;
   program->ops.push_back(op);
-  if (kind == FakeProgramKind::kUsesLatch) {
+  if (kind == FakeProgramKind::kUsesLatch || kind == FakeProgramKind::kControls) {
+    op.op.gate =
+        kind == FakeProgramKind::kControls ? tap::GateKind::kControl : tap::GateKind::kScoreHard;
     op.op.kind = tap::OpKind::kAdd;
-    op.op.gate = tap::GateKind::kScoreHard;
     op.point.layer += 1;
     program->ops.push_back(op);
   }

@@ -24,18 +24,22 @@ struct FakeProgram {
   bool scheduled = false;
   bool reads_latch = false;
   bool writes_latch = false;
+  bool is_controlled = false;  // by what the token before left; it leaves the next one's
 
   // On a token `since_prompt` positions behind the prompt's end (negative within the prompt), after
-  // its own sample went into the slot's latch. 0: none.
-  uint64_t effect(int32_t since_prompt, uint64_t latch) const;
+  // its own sample went into the slot's latch. `reading`: what the token before left. 0: none.
+  uint64_t effect(int32_t since_prompt, uint64_t latch, uint64_t reading) const;
 };
 
-enum class FakeProgramKind : uint8_t { kPlain, kScheduled, kWritesLatch, kUsesLatch };
+enum class FakeProgramKind : uint8_t { kPlain, kScheduled, kWritesLatch, kUsesLatch, kControls };
 // Programs of different numbers differ. One that uses a latch writes it too.
 std::shared_ptr<const tap::Program> fake_program(uint64_t number, FakeProgramKind kind);
 
 // What a token of the prompt, after a prefix of this hash (fake_model.h), adds to a latch.
 uint64_t latch_sample(uint64_t prefix_hash, int32_t token);
+
+// What a token, after a prefix of this hash, leaves for the next.
+uint64_t reading_of(uint64_t prefix_hash, int32_t token);
 
 // The first eight bytes of the captured row of `captured`, at a token with this hash. The rest of
 // the row is zero.

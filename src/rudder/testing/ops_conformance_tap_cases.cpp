@@ -202,6 +202,79 @@ TEST_P(OpsTaps, LatchesAreExactInAnyOrder) {
   }
 }
 
+// What a token leaves goes to the token behind it alone, wherever its kSense stands: `gates_first`
+// has the op that reads it in front, at an earlier point. Whole numbers, which are exact.
+TEST_P(OpsTaps, ControlsFollowTheTokenBefore) {
+  const int64_t width = wide(33);
+  for (const bool gates_first : {false, true}) {
+    for (const bool of_feature : {false, true}) {
+      Scene scene;
+      scene.geometry = geometry_of(width);
+      tap::Program program;
+      Row axis(static_cast<size_t>(width));
+      axis[0] = 1;
+      TapOp sense;
+      sense.kind = OpKind::kSense;
+      sense.latch = 1;
+      sense.v1 = add_vector(axis, program.vectors);
+      sense.hi = of_feature ? 1.0f : 0.0f;
+      sense.a = 2;
+      sense.b = -3;
+      sense.lo = 2;
+      TapOp steer;
+      steer.gate = tap::GateKind::kControl;
+      steer.latch = 1;
+      axis[0] = 0;
+      axis[static_cast<size_t>(width) - 1] = 1;
+      steer.v1 = add_vector(axis, program.vectors);
+      steer.strength = 2;
+      steer.threshold = 4;
+      steer.sharpness = 0.5f;
+      steer.from = -1;
+      steer.to = 1.5f;
+      program.ops = {{kPost, sense}, {kPre, steer}};
+      if (gates_first) program.ops = {{kPost, steer}, {kPre, sense}};
+      scene.programs.push_back(program);
+      put_scene(scene, 0);
+      // Two slots in turn; the tokens of slot 1 are one step behind. Slot 2 misses a token.
+      const std::vector<float> read = {1, 9, -4, 3, 2, 5};
+      const auto reading = [&](int32_t n) {
+        const double p = read[static_cast<size_t>(n + 2)];
+        return of_feature ? (p > 2 ? std::max(2 * p - 3, 0.0) : 0.0) : p;
+      };
+      for (int32_t step = 0; step < 6; ++step) {
+        std::vector<TapToken> tokens;
+        for (const int32_t slot : {0, 1, 2}) {
+          const int32_t n = step - 2 - (slot == 1 ? 1 : 0);
+          if (slot == 2 && step == 3) continue;
+          if (n >= -2) tokens.push_back({1, n, slot});
+        }
+        const auto count = std::ssize(tokens);
+        std::vector<float> values(static_cast<size_t>(count * width));
+        for (int64_t t = 0; t < count; ++t) {
+          const int32_t n = tokens[static_cast<size_t>(t)].since_prompt;
+          values[static_cast<size_t>(t * width)] = read[static_cast<size_t>(n + 2)];
+        }
+        const ops::TapBatch batch = put_tap_batch(device_, scene.table, tokens);
+        ops::ResidualNormArgs args;
+        args.x = device_.put(HostTensor(values, act_, {count, width}));
+        args.x_taps[0] = {&scene.table, &batch, kPost.index()};
+        args.x_taps[1] = {&scene.table, &batch, kPre.index()};
+        ops_.residual_norm(args);
+        const Matrix got = this->read(args.x);
+        for (int64_t t = 0; t < count; ++t) {
+          const TapToken& token = tokens[static_cast<size_t>(t)];
+          const int32_t n = token.since_prompt;
+          const bool has_reading = n >= 0 && !(token.slot == 2 && step == 4);
+          const double g = has_reading ? std::clamp(0.5 * (4 - reading(n - 1)), -1.0, 1.5) : 0.0;
+          EXPECT_EQ(got.at(t, width - 1), 2 * g) << "slot " << token.slot << ", token " << n;
+          EXPECT_EQ(got.at(t, 0), read[static_cast<size_t>(n + 2)]);
+        }
+      }
+    }
+  }
+}
+
 TEST_P(OpsTaps, LatchesClipWhatCouldOverflowThem) {
   const int64_t width = wide(1);
   Scene scene;

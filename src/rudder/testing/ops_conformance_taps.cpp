@@ -24,7 +24,7 @@ constexpr int64_t kResidualWidths[] = {1, 2, 17, 31, 64, 127, 257, 1031, 4099, 1
 constexpr int kResidualRounds = 2 * static_cast<int>(std::size(kResidualWidths));
 
 constexpr int kNumKinds = static_cast<int>(OpKind::kFeature) + 1;
-constexpr int kNumGates = static_cast<int>(GateKind::kScoreSoft) + 1;
+constexpr int kNumGates = static_cast<int>(GateKind::kControl) + 1;
 constexpr int kNumSchedules = static_cast<int>(ScheduleKind::kWindow) + 1;
 
 }  // namespace
@@ -84,7 +84,9 @@ TapOp OpsTaps::random_op(int combination, int64_t width, Point point, std::vecto
   if (op.kind == OpKind::kFeature) set_feature(op, width, vectors);
   if (ops_.taps_mixers()) choose_some(op, v1, vectors);
   op.strength = static_cast<float>(uniform(-1.5, 1.5));
-  op.latch = op.kind == OpKind::kScore ? kSampled : static_cast<int32_t>(between(0, 2));
+  op.latch = op.kind == OpKind::kScore       ? kSampled
+             : op.gate == GateKind::kControl ? kRead
+                                             : static_cast<int32_t>(between(0, kRead - 1));
   set_constants(op, point);
   if (op.gate == GateKind::kHard || op.gate == GateKind::kSoft) {
     op.gate_vector = add_vector(unit_row(width, {}), vectors);
@@ -185,10 +187,14 @@ tap::Program OpsTaps::random_program(int64_t width, int64_t most, int& combinati
 void OpsTaps::fill_latches(const ops::TapTable& table) {
   std::vector<int64_t> values((kSlots + 1) * tap::kNumLatches * 2);
   for (int32_t slot = 0; slot < kSlots; ++slot) {
-    for (int32_t latch = 0; latch < kSampled && slot != 2; ++latch) {
+    for (int32_t latch = 0; latch < kRead && slot != 2; ++latch) {
       const auto at = static_cast<size_t>((slot * tap::kNumLatches + latch) * 2);
       values[at] = ops::latch_sample(static_cast<float>(uniform(-12, 12)));
       values[at + 1] = between(1, 4);
+    }
+    for (int64_t n = between(-1, 3), end = n + 2; n < end && slot != 2; ++n) {
+      const auto at = static_cast<size_t>((slot * tap::kNumLatches + kRead) * 2 + (n & 1));
+      values[at] = ops::latch_reading(static_cast<int32_t>(n), static_cast<float>(uniform(-3, 3)));
     }
   }
   device_.write(table.latches, std::as_bytes(std::span(values)));
@@ -199,6 +205,14 @@ ReferenceLatches OpsTaps::latches_of(int32_t slot) const {
   ReferenceLatches latches;
   for (int32_t latch = 0; latch < tap::kNumLatches; ++latch) {
     const auto at = static_cast<size_t>((slot * tap::kNumLatches + latch) * 2);
+    if (latch == kRead) {
+      for (int32_t n = -1; n < 8; ++n) {
+        const int64_t word = latches_[at + static_cast<size_t>(n & 1)];
+        if (!ops::is_reading_of(word, n)) continue;
+        latches[kRead].insert(latches[kRead].end(), {double(n), ops::reading_value(word)});
+      }
+      continue;
+    }
     const auto count = static_cast<double>(latches_[at + 1]);
     if (count == 0) continue;
     latches[static_cast<size_t>(latch)] = {

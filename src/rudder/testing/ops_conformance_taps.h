@@ -27,7 +27,8 @@ class OpsTaps : public OpsConformance {
   static constexpr int32_t kSlots = 4;
   static constexpr int32_t kSampled = 3;  // the latch that random ops fill; others are only read
   static constexpr int64_t kGuard = 64;   // elements of the ring before and behind the records
-  static constexpr int kNumCombinations = 9 * 5 * 3;  // of op, gate and schedule
+  static constexpr int32_t kRead = 2;     // the latch that controls read
+  static constexpr int kNumCombinations = 9 * 6 * 3;  // of op, gate and schedule
 
   // Programs and capture sets on the device, and tokens that use them.
   struct Scene {
@@ -48,7 +49,7 @@ class OpsTaps : public OpsConformance {
   bool only_adds_ = false;  // of scenes that are made
   // The scene's programs, sets and tokens as they are, on the device.
   void put_scene(Scene& scene, int64_t ring_elements);
-  // Samples of the latches that are read; slot 2 has none.
+  // Samples and readings of the latches that are read; slot 2 has none.
   void fill_latches(const ops::TapTable& table);
 
   // Two layers whose rows have this width at every point.

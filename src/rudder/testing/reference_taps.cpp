@@ -135,6 +135,7 @@ Row apply_op(const tap::TapOp& op, double s, const Row& h, const Row& v1, const 
       return plus(Row(h.size()), norm(h) / norm(moved), moved);
     }
     case tap::OpKind::kScore:
+    case tap::OpKind::kSense:
       return h;
     case tap::OpKind::kFeature:
       return plus(h, 1, feature_delta(op, s, h, v1, v2));
@@ -165,9 +166,22 @@ Row reference_op(const tap::TapOp& op, std::span<const float> vectors, Row h, in
     if (n < 0) samples.push_back(inner(h, v1));
     return h;
   }
+  if (op.kind == tap::OpKind::kSense) {
+    const double p = inner(h, v1);
+    const double f = p > op.lo ? std::max(op.a * p + op.b, 0.0) : 0;
+    if (n >= -1) samples.insert(samples.end(), {static_cast<double>(n), op.hi > 0 ? f : p});
+    return h;
+  }
   const double s = op.strength * schedule(op, n);
   double gate = 1;
-  if (op.gate != tap::GateKind::kNone) {
+  if (op.gate == tap::GateKind::kControl) {
+    gate = 0;
+    for (size_t i = 0; i + 1 < samples.size(); i += 2) {
+      if (samples[i] != n - 1) continue;
+      const double wanted = op.sharpness * (op.threshold - samples[i + 1]);
+      gate = std::min(std::max(wanted, double{op.from}), double{op.to});
+    }
+  } else if (op.gate != tap::GateKind::kNone) {
     const bool is_latched =
         op.gate == tap::GateKind::kScoreHard || op.gate == tap::GateKind::kScoreSoft;
     if (is_latched && (samples.empty() || n < -1)) return h;

@@ -11,7 +11,7 @@
 
 namespace rudder::testing {
 
-// Of one slot: the samples of each latch.
+// Of one slot: the samples of each latch; of a kSense, n and the reading of each token in turn.
 using ReferenceLatches = std::array<std::vector<double>, tap::kNumLatches>;
 
 double inner(std::span<const double> a, std::span<const double> b);

@@ -22,7 +22,8 @@ constexpr int32_t kPlainPrograms = 3;  // rows 1, 2, 3 of the tap table
 constexpr int32_t kScheduledRow = 4;
 constexpr int32_t kWritesLatchRow = 5;
 constexpr int32_t kUsesLatchRow = 6;
-constexpr int32_t kNumRows = 7;
+constexpr int32_t kControlsRow = 7;
+constexpr int32_t kNumRows = 8;
 constexpr int32_t kCaptureSets = 2;
 
 // A machine that is the pipeline which the scheduler's settings speak of.
@@ -143,6 +144,7 @@ class Stress {
       if (row == kScheduledRow) kind = FakeProgramKind::kScheduled;
       if (row == kWritesLatchRow) kind = FakeProgramKind::kWritesLatch;
       if (row == kUsesLatchRow) kind = FakeProgramKind::kUsesLatch;
+      if (row == kControlsRow) kind = FakeProgramKind::kControls;
       programs_.push_back(fake_program(static_cast<uint64_t>(row), kind));
       loop_.edits().taps.push_back({.tap_row = row,
                                     .first_op = 2 * row,
@@ -169,7 +171,7 @@ class Stress {
   void add_segment(sched::NewSequence& sequence, tap::SequenceTaps& taps,
                    std::vector<tap::TapSegment>& segments, int32_t begin, int32_t row) {
     // What such programs do depends on where the generation begins: so must their keys.
-    const bool counts = row == kScheduledRow || row == kUsesLatchRow;
+    const bool counts = row == kScheduledRow || row == kUsesLatchRow || row == kControlsRow;
     const uint64_t anchor = counts ? sequence.prompt.size() : 0;
     segments.push_back({.begin = begin,
                         .content = {static_cast<uint64_t>(row), anchor},
@@ -199,6 +201,10 @@ class Stress {
       const bool writes_first = prompt_len > 1 && chance(50);
       if (writes_first) add_segment(sequence, *taps, 0, kWritesLatchRow);
       add_segment(sequence, *taps, writes_first ? prompt_len - 1 : 0, kUsesLatchRow);
+    } else if (chance(20)) {
+      taps->is_controlled = true;
+      if (prompt_len > 1) add_segment(sequence, *taps, 0, chance(50) ? 0 : kScheduledRow);
+      add_segment(sequence, *taps, prompt_len - 1, kControlsRow);
     } else if (chance(30)) {
       add_segment(sequence, *taps, 0, 0);  // thoughts alone
       draw_thoughts(sequence, *taps);

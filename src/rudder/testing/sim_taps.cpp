@@ -49,6 +49,12 @@ void draw_segments(const SimTaps& taps, int32_t prompt_len, int32_t vocab_size, 
     add_segment(out.segments, writes_first ? prompt_len - 1 : 0, taps.uses_latch, prompt_len);
     return;
   }
+  if (random.one_in(6)) {
+    out.is_controlled = true;
+    if (prompt_len > 1) add_segment(out.segments, 0, any_program(taps, random));
+    add_segment(out.segments, prompt_len - 1, taps.controls, prompt_len);
+    return;
+  }
   int32_t begin = 0;
   for (int32_t i = random.in(1, 4); i > 0; --i) {
     const bool none = random.one_in(4);
@@ -105,6 +111,7 @@ SimTaps draw_sim_taps(step::Capacity& capacity, SimRandom& random) {
   taps.scheduled = make_program(kPrograms + 1, FakeProgramKind::kScheduled);
   taps.writes_latch = make_program(kPrograms + 2, FakeProgramKind::kWritesLatch);
   taps.uses_latch = make_program(kPrograms + 3, FakeProgramKind::kUsesLatch);
+  taps.controls = make_program(kPrograms + 4, FakeProgramKind::kControls);
   for (int32_t number = 1; number <= 6; ++number) {
     const int32_t points = number <= 4 ? number : number - 4;
     auto set = std::make_shared<tap::CaptureSet>();

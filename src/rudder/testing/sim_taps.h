@@ -20,6 +20,7 @@ struct SimTaps {
   steer::KeyedProgram scheduled;
   steer::KeyedProgram writes_latch;
   steer::KeyedProgram uses_latch;
+  steer::KeyedProgram controls;
   std::vector<std::shared_ptr<const steer::capture::CaptureSpec>> captures;  // numbered from 1
 };
 

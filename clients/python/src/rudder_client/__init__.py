@@ -20,13 +20,13 @@ from .ops import SteeringOp
 from .parallel import parallel_map
 from .patching import PatchSweep
 from .patterns import AttentionPattern, Patterns
-from .selectors import Probe, PromptScore, Ramp, Select, StepWindow
+from .selectors import Control, Probe, PromptScore, Ramp, Select, StepWindow
 from .vectors import Named, SteeringVectors
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "ActivationCache", "ArrayError", "AttentionPattern", "Capture", "CaptureError", "CaptureResult", "Choice", "ConflictError", "DatasetShard",
+    "ActivationCache", "ArrayError", "AttentionPattern", "Capture", "CaptureError", "CaptureResult", "Choice", "ConflictError", "Control", "DatasetShard",
     "Dictionary", "DictionaryLayer", "Features", "FieldError", "FileCapture", "FileFormatError", "Generation", "IgnoredFieldsError",
     "KeptCapture", "KeyRefusedError", "Lens", "LensReading", "ModuleOp",
     "Named", "NotFoundError", "PatchSweep", "Patterns", "Point", "Probe", "PromptScore", "Ramp", "RequestError", "Rudder", "RudderError", "Select",

@@ -1,4 +1,5 @@
-"""Which tokens are steered (`Select`), and how strongly (`Probe`, `PromptScore`, `Ramp`, `StepWindow`)."""
+"""Which tokens are steered (`Select`), and how strongly (`Probe`, `PromptScore`, `Control`, `Ramp`,
+`StepWindow`)."""
 
 from __future__ import annotations
 
@@ -118,6 +119,36 @@ class PromptScore:
 
 
 @dataclass(frozen=True)
+class Control:
+    """Gate each generated token by what the one before showed: clip(gain (target - r), low, high).
+
+    r is h.v at `point` (a hook name) for a `vector`, or the value of a `feature` of a `dictionary`, at its `layer` where it has several.
+    """
+
+    target: float
+    gain: float
+    low: float
+    high: float
+    vector: npt.ArrayLike | str | None = None
+    point: str | None = None
+    dictionary: str | None = None
+    feature: int | None = None
+    layer: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        read: dict[str, Any]
+        if self.vector is not None and self.point is not None and self.dictionary is None:
+            vector = self.vector if isinstance(self.vector, str) else pack(self.vector, "gate.control.probe.vector")
+            read = {"probe": {"vector": vector, "site": self.point}}
+        elif self.dictionary is not None and self.feature is not None and self.vector is None:
+            layer = {} if self.layer is None else {"layer": self.layer}
+            read = {"feature": {"dictionary": self.dictionary, "feature": int(self.feature), **layer}}
+        else:
+            raise ArrayError("gate.control", "a vector and its point are needed, or a dictionary and a feature")
+        return {"control": {**read, "target": self.target, "gain": self.gain, "min": self.low, "max": self.high}}
+
+
+@dataclass(frozen=True)
 class Ramp:
     """A factor on the scale that goes from `start` at generated token `begin` to `stop` at `end`, and stays there."""
 
@@ -142,12 +173,12 @@ class StepWindow:
         return {"schedule": {"kind": "window", "begin": self.begin, **end}}
 
 
-GatePart = Probe | PromptScore | Ramp | StepWindow
+GatePart = Probe | PromptScore | Control | Ramp | StepWindow
 Gate = GatePart | Sequence[GatePart]
 
 
 def gate_json(gate: Gate) -> dict[str, Any]:
-    """One part, or a schedule beside a probe or a prompt's score, as the field `gate`."""
+    """One part, or a schedule beside another part, as the field `gate`."""
     parts = gate if isinstance(gate, Sequence) else (gate,)
     out: dict[str, Any] = {}
     for part in parts:

@@ -33,6 +33,10 @@ struct TapOpHead {
   }
 };
 
+__device__ inline bool fills_latch(tap::OpKind kind) {
+  return kind == tap::OpKind::kScore || kind == tap::OpKind::kSense;
+}
+
 // What an op may need to know of a row: p = h . v1, p2 = h . v2, the gate's h . vg, and |h|^2.
 struct TapSums {
   float p, p2, gate, squares;
@@ -43,7 +47,7 @@ struct WantedTapSums {
   __device__ explicit WantedTapSums(const TapOpHead& op)
       : p(op.kind == tap::OpKind::kAxis || op.kind == tap::OpKind::kSwap ||
           op.kind == tap::OpKind::kRotate || op.kind == tap::OpKind::kAddRenorm ||
-          op.kind == tap::OpKind::kScore),
+          fills_latch(op.kind)),
         p2(op.kind == tap::OpKind::kRotate),
         gate(op.gate == tap::GateKind::kHard || op.gate == tap::GateKind::kSoft),
         squares(op.kind == tap::OpKind::kAddNorm || op.kind == tap::OpKind::kAddRenorm) {}
@@ -130,6 +134,7 @@ __device__ inline TapChange change_of(tap::OpKind kind, const tap::TapOp& op, fl
       return {keep, keep * s, 0.0f, false};
     }
     case tap::OpKind::kScore:
+    case tap::OpKind::kSense:
     case tap::OpKind::kFeature:  // tap_features.cuh
     case tap::OpKind::kEncode:   // encode.cu
     case tap::OpKind::kEncoded:
@@ -170,10 +175,22 @@ __device__ inline float scheduled(tap::ScheduleKind schedule, const tap::TapOp& 
   return fmaf(op.to - op.from, part, op.from);
 }
 
+// Of kControl, by what the token before left.
+__device__ inline float controlled(const tap::TapOp& op, const TokenTapState& token) {
+  const int before = token.since_prompt() - 1;
+  if (before < -1) return 0.0f;
+  const unsigned long long word = __ldcg(token.latch(op.latch) + (before & 1));
+  // ops::is_reading_of() and reading_value().
+  if (static_cast<int>(word >> ops::kReadingShift) != before + 2) return 0.0f;
+  const float read = __uint_as_float(static_cast<unsigned>(word));
+  return fminf(fmaxf(op.sharpness * (op.threshold - read), op.from), op.to);
+}
+
 // The gate's factor; `dot` is h . vg.
 __device__ inline float opened(tap::GateKind gate, const tap::TapOp& op, float dot,
                                const TokenTapState& token) {
   if (gate == tap::GateKind::kNone) return 1.0f;
+  if (gate == tap::GateKind::kControl) return controlled(op, token);
   float score = dot;
   if (gate == tap::GateKind::kScoreHard || gate == tap::GateKind::kScoreSoft) {
     if (token.since_prompt() < -1) return 0.0f;
@@ -200,6 +217,15 @@ __device__ inline void add_sample(unsigned long long* latch, float p) {
   // ops::latch_tally().
   const bool is_clipped = fabsf(p) > ops::kLatchMost;
   atomicAdd(latch + 1, is_clipped ? (1ull << ops::kClippedShift) + 1 : 1ull);
+}
+
+// What kSense leaves for the token behind: ops::latch_reading().
+__device__ inline void leave_reading(const tap::TapOp& op, float p, const TokenTapState& token) {
+  const int n = token.since_prompt();
+  const float f = p > op.lo ? fmaxf(fmaf(op.a, p, op.b), 0.0f) : 0.0f;
+  const auto bits = static_cast<unsigned long long>(__float_as_uint(op.hi > 0.0f ? f : p));
+  const auto whose = static_cast<unsigned long long>(n + 2);
+  token.latch(op.latch)[n & 1] = whose << ops::kReadingShift | bits;
 }
 
 }  // namespace rudder::cuda

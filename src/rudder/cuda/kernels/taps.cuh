@@ -324,9 +324,11 @@ class TokenTaps {
     need(head.v1);
     const auto v1 = [&](int r) { return first_vector(head.v1, r); };
     const bool is_score = head.kind == tap::OpKind::kScore;
+    const bool fills = fills_latch(head.kind);
     const TokenTapState token = token_state();
-    const float s = is_score ? 0.0f : head.strength * scheduled(head.schedule, op, token);
-    if (is_score ? token.since_prompt() >= 0 : s == 0.0f) return;
+    const float s = fills ? 0.0f : head.strength * scheduled(head.schedule, op, token);
+    if (!fills && s == 0.0f) return;
+    if (fills && (is_score ? token.since_prompt() >= 0 : token.since_prompt() < -1)) return;
     const WantedTapSums wanted(head);
     const bool is_for_some = can_be_for_some(head.kind) && op.v2 != tap::kNoVector;
     TapSums sums = {};
@@ -343,8 +345,13 @@ class TokenTaps {
       }
       sums = team_.sum(sums, wanted);
     }
-    if (is_score) {
-      if (team_.is_leader()) add_sample(token.latch(op.latch), sums.p);
+    if (fills) {
+      if (!team_.is_leader()) return;
+      if (is_score) {
+        add_sample(token.latch(op.latch), sums.p);
+      } else {
+        leave_reading(op, sums.p, token);
+      }
       return;
     }
     const float g = opened(head.gate, op, sums.gate, token);
