@@ -9,7 +9,7 @@ import pytest
 
 from conftest import DEMO, serving
 from test_control import WAYS, complete, refused
-from test_steering import CHAT, HIDDEN, LAYERS, PROMPT, vector
+from test_steering import CHAT, HIDDEN, LAYERS, PROMPT, add, vector
 
 FLAGS = ("--enable-steering", "--capture-memory-mb", "8", "--dictionary", f"demo={DEMO / 'dictionaries' / 'sae'}")
 READ, STEERED = 4, 1  # layers: what is steered lies in front of what is read
@@ -71,6 +71,8 @@ def test_answers_do_not_depend_on_how_steps_are_made(way, client, name):
         other = running.client()
         with concurrent.futures.ThreadPoolExecutor(12) as pool:  # beside one another
             answers = list(pool.map(lambda extra: complete(other, name, extra, prompt=TEXT, max_tokens=48), extras * 4))
+        if "--kv-cache-memory-bytes" in way:
+            assert running.metric("rudder:num_preemptions_total") > 0
     assert [answer.choices[0].token_ids for answer in answers] == expected * 4
 
 
@@ -98,6 +100,12 @@ def test_a_controller_by_a_feature_and_of_a_chat(client, name):
              for extra in ({}, {"steering": by_feature}, {"steering": by_feature})]
     texts = [chat.choices[0].message.content for chat in chats]
     assert texts[0] != texts[1] == texts[2]
+
+
+def test_a_server_that_records_refuses_controls(tmp_path, name):
+    with serving(*FLAGS, "--record", str(tmp_path)) as running:
+        assert "records" in refused(running.client(), name, "steering", **control(0, 1, 0, 1))
+        complete(running.client(), name, add(vector(1)))
 
 
 def test_controls_that_are_refused(client, name):

@@ -42,10 +42,12 @@ sched::SchedSettings sched_settings(const EngineSettings& settings, const std::s
   return out;
 }
 
-RequestLimits request_limits(const step::Capacity& capacity, const sched::Scheduler& scheduler,
+RequestLimits request_limits(const step::Executor& executor, const sched::Scheduler& scheduler,
                              const EngineSettings& settings, std::vector<int32_t> eos_ids,
                              bool has_captures) {
+  const step::Capacity& capacity = executor.capacity();
   RequestLimits limits;
+  limits.takes_controls = !executor.has_fresh_starts();
   limits.max_seq_len = scheduler.max_len_limit();
   limits.vocab_size = capacity.vocab_size;
   limits.max_queued_tokens = settings.max_num_queued_tokens;
@@ -108,7 +110,7 @@ EngineCore::EngineCore(ReplicaParts parts, std::shared_ptr<Commons> commons,
                  sched_settings(settings, commons_->model_identity, commons_->entropy, depth_,
                                 parts.block_watcher),
                  proposer_.get()),
-      limits_(request_limits(capacity, scheduler_, settings, commons_->eos_ids,
+      limits_(request_limits(*executor_, scheduler_, settings, commons_->eos_ids,
                              commons_->captures != nullptr)),
       metrics_(limits_.max_seq_len, capacity.block_size),
       constraints_(capacity.vocab_size, settings.mask_threads),

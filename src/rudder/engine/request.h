@@ -85,6 +85,9 @@ struct RequestLimits {
   // What the executor can steer and capture.
   tap::Geometry geometry;
   tap::Limits taps;
+  // A controlled sequence may be served. After a fresh start it is computed again one token a step:
+  // it would not end where these come more often.
+  bool takes_controls = true;
 };
 
 // A request whose every field is in range; made by validate_request alone.

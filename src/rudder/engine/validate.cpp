@@ -230,6 +230,9 @@ Result<void> check_taps(const RequestParams& params, const RequestLimits& limits
   if (!taps.segments.empty() && !limits.taps.steering()) {
     return bad("steering", "this server runs without steering");
   }
+  if (taps.is_controlled && !limits.takes_controls) {
+    return bad("steering", "a server that records its steps takes no controls");
+  }
   RUDDER_TRY_VOID(check_segments(taps.segments));
   if (taps.thoughts) {
     if (taps.segments.empty()) return bad("steering", "thoughts have segments and answers none");

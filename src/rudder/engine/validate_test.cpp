@@ -252,6 +252,18 @@ TEST(ValidateRequest, ChoicesTimesPromptMustFitTheQueue) {
   EXPECT_EQ(validate_request(d, limits()).error().where, "n");
 }
 
+TEST(ValidateRequest, WhereFreshStartsComeNoSequenceIsControlled) {
+  RequestLimits steering = limits();
+  steering.taps.num_rows = 4;
+  RequestParams d = params();
+  d.taps = {.segments = {{0, {1, 1}}}, .is_controlled = true, .captured = {}};
+  ASSERT_TRUE(validate_request(d, steering));
+  steering.takes_controls = false;
+  EXPECT_EQ(validate_request(d, steering).error().where, "steering");
+  d.taps.is_controlled = false;
+  EXPECT_TRUE(validate_request(d, steering));
+}
+
 TEST(ValidateRequest, MinTokensNeedsATokenThatIsNotBanned) {
   RequestLimits small = limits();
   small.vocab_size = 4;

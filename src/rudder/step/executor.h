@@ -67,6 +67,7 @@ class Executor {
   // block, forgets cached prefixes and calls start_afresh(). Plans from then on read no KV and no
   // slot that earlier ones wrote. Recordings ask for it (flight_recorder.h).
   virtual bool wants_fresh_start() const { return false; }
+  virtual bool has_fresh_starts() const { return false; }  // it may come to want one
   virtual void start_afresh() {}
 };
 

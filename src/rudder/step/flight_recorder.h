@@ -44,6 +44,7 @@ class FlightRecorder final : public Executor {
   Result<StepResult> collect(Ticket ticket) override;
   bool ready(Ticket ticket) override { return executor_->ready(ticket); }
   bool wants_fresh_start() const override;
+  bool has_fresh_starts() const override { return true; }
   void start_afresh() override;
 
  private:
