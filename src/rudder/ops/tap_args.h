@@ -11,6 +11,8 @@
 
 namespace rudder::ops {
 
+inline constexpr int64_t kPatternSumElements = 64;
+
 // Programs and capture sets, at fixed addresses: a change of them is a change of data, and captured
 // graphs stay valid. exec allocates it once.
 struct TapTable {
@@ -28,6 +30,9 @@ struct TapTable {
   // [num_sets, num_layers, kPatternWords] i32: PatternEntry; without elements where patterns() is
   // not run.
   tensor::View patterns;
+  // [ring elements / kPatternSumElements, 2] f32: what patterns() keeps of rows that it takes in
+  // several parts; without elements where it is not run.
+  tensor::View pattern_sums;
   // Of encode(); without elements where it is not run.
   tensor::View encoded_rows;  // [kEncodedRows, widest row] f32
   tensor::View features;      // [kEncodedRows, Limits.max_features] f32
