@@ -14,7 +14,7 @@
 #include <cstdint>
 
 #include "rudder/cuda/kernels/attention.h"
-#include "rudder/ops/tap_args.h"
+#include "rudder/ops/pattern_entry.h"
 
 namespace rudder::cuda {
 
