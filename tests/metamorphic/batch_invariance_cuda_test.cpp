@@ -10,6 +10,7 @@
 
 #include "metamorphic/harness.h"
 #include "metamorphic/tap_asks.h"
+#include "rudder/cpu/reference_ops.h"
 #include "rudder/cuda/cuda_ops.h"
 #include "rudder/model/tap_geometry.h"
 #include "rudder/testing/random_proposer.h"

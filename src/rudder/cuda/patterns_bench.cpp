@@ -53,7 +53,7 @@ double floor_us(const Step& step, int layers, int heads) {
          kReadBytesPerSecond;
 }
 
-void bench(const Step& step, int rounds, const Buffer<uint8_t>& flush, cudaStream_t stream) {
+void bench_step(const Step& step, int rounds, const Buffer<uint8_t>& flush, cudaStream_t stream) {
   const int seqs = step.num_seqs;
   const int blocks = step.context / kAttentionBlockSize;  // of a sequence
   const int64_t layer_bytes =
@@ -117,7 +117,7 @@ void bench(const Step& step, int rounds, const Buffer<uint8_t>& flush, cudaStrea
   }
 }
 
-int run(int rounds) {
+int run_steps(int rounds) {
   constexpr Step kSteps[] = {{1, 256, false},    {1, 4096, false}, {1, 32768, false},
                              {1, 131072, false}, {32, 256, false}, {32, 4096, false},
                              {1, 32768, true},   {32, 4096, true}};
@@ -126,7 +126,7 @@ int run(int rounds) {
   const Buffer<uint8_t> flush(kFlushBytes);
   std::printf("KV  %7s%9s%8s%7s%11s%11s\n", "tokens", "context", "layers", "heads", "us/step",
               "floor us");
-  for (const Step& step : kSteps) bench(step, rounds, flush, stream);
+  for (const Step& step : kSteps) bench_step(step, rounds, flush, stream);
   cudaStreamDestroy(stream);
   return 0;
 }
@@ -135,5 +135,5 @@ int run(int rounds) {
 }  // namespace rudder::cuda
 
 int main(int argc, char** argv) {
-  return rudder::cuda::run(argc > 1 ? std::atoi(argv[1]) : 15);
+  return rudder::cuda::run_steps(argc > 1 ? std::atoi(argv[1]) : 15);
 }
