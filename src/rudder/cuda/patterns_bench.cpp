@@ -53,7 +53,8 @@ double floor_us(const Step& step, int layers, int heads) {
          kReadBytesPerSecond;
 }
 
-void bench_step(const Step& step, int rounds, const Buffer<uint8_t>& flush, cudaStream_t stream) {
+void time_patterns(const Step& step, int rounds, const Buffer<uint8_t>& flush,
+                   cudaStream_t stream) {
   const int seqs = step.num_seqs;
   const int blocks = step.context / kAttentionBlockSize;  // of a sequence
   const int64_t layer_bytes =
@@ -126,7 +127,7 @@ int run_steps(int rounds) {
   const Buffer<uint8_t> flush(kFlushBytes);
   std::printf("KV  %7s%9s%8s%7s%11s%11s\n", "tokens", "context", "layers", "heads", "us/step",
               "floor us");
-  for (const Step& step : kSteps) bench_step(step, rounds, flush, stream);
+  for (const Step& step : kSteps) time_patterns(step, rounds, flush, stream);
   cudaStreamDestroy(stream);
   return 0;
 }
