@@ -218,6 +218,11 @@ class Tables {
     lease.capture_set = set->second;
     return lease;
   }
+  bool has_patterns(int32_t capture_set) const {
+    return std::ranges::any_of(sets_, [&](const auto& set) {
+      return set.second == capture_set && !set.first->patterns.empty();
+    });
+  }
 
  private:
   int32_t row_of(const tap::TapSegment& segment, sched::TableEdits& edits) {
@@ -315,6 +320,7 @@ class Loop {
   struct Launched {
     step::Ticket ticket;
     int32_t left = 1;  // iterations
+    bool has_patterns = false;
   };
 
   void add(size_t i) {
@@ -342,7 +348,10 @@ class Loop {
     const int32_t repeat = plan->repeat;
     const auto scores = [](const step::SeqWork& work) { return !work.score_tokens.empty(); };
     if (std::ranges::any_of(plan->seqs, scores)) ++result_.scored_steps;
-    in_flight_.push_back({value_of(executor_.launch(std::move(plan))), repeat});
+    const bool has_patterns = std::ranges::any_of(plan->seqs, [&](const step::SeqWork& work) {
+      return !work.captures.empty() && tables_.has_patterns(work.capture_set);
+    });
+    in_flight_.push_back({value_of(executor_.launch(std::move(plan))), repeat, has_patterns});
     if (scheduler_.constrained().empty()) return true;
     ++result_.constrained_steps;
     while (in_flight_.size() > 1) collect();
@@ -363,6 +372,10 @@ class Loop {
 
   void collect() {
     const step::StepResult step = value_of(executor_.collect(in_flight_.front().ticket));
+    if (in_flight_.front().has_patterns) {
+      ++result_.pattern_steps;
+      result_.pattern_graph_steps += step.from_graph ? 1 : 0;
+    }
     if (--in_flight_.front().left == 0) in_flight_.pop_front();
     ++result_.steps;
     result_.graph_steps += step.from_graph ? 1 : 0;

@@ -43,6 +43,7 @@ class AttentionLayers {
   // The step's batch; plans are made when a layer first asks for them.
   void begin_step(const ops::AttentionBatch& batch);
   Result<void> attend(const ops::AttentionArgs& args);
+  const ops::AttentionBatch& batch() const { return batch_; }
 
  private:
   // What layers have in common that share a work.

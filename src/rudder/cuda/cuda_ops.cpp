@@ -24,6 +24,7 @@
 #include "rudder/cuda/kernels/sample.h"
 #include "rudder/cuda/kernels/step.h"
 #include "rudder/cuda/linear.h"
+#include "rudder/cuda/pattern_params.h"
 #include "rudder/cuda/peer_comm.h"
 #include "rudder/cuda/qkv_params.h"
 #include "rudder/cuda/rank_exchange.h"
@@ -40,16 +41,6 @@ namespace {
 using ops::LinearWeight;
 using tensor::DType;
 using tensor::View;
-
-// The sizes of an op's arguments, for the message of a fault.
-std::string shapes(std::initializer_list<const View*> views) {
-  std::string text;
-  for (const View* view : views) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", view->shape.to_string(),
-                        tensor::dtype_name(view->dtype));
-  }
-  return text;
-}
 
 class CudaOps final : public ops::Ops {
  public:
@@ -76,6 +67,7 @@ class CudaOps final : public ops::Ops {
   bool takes_drafts() const override { return true; }
   bool runs_draft_heads() const override { return true; }
   bool has_encode() const override { return true; }
+  bool has_patterns() const override { return true; }
   bool taps_mixers() const override { return true; }
   bool has_reader() const override { return true; }
   int64_t reader_bytes() const override { return kWorkspaceBytes; }
@@ -195,6 +187,11 @@ class CudaOps final : public ops::Ops {
     const Result<void> done = attention_.attend(args);
     if (!done) status_.keep(done.error());
     wait_if_synchronous("attention", {&args.q, &args.kv.storage});
+  }
+  void patterns(const ops::PatternArgs& args) override {
+    launch("patterns", {&args.attention.q, &args.attention.kv.storage}, [&] {
+      return launch_patterns(pattern_params(args, attention_.batch(), info_.num_sms), stream());
+    });
   }
   void gated_act(const ops::GatedActArgs& args) override;
   void quantise(const ops::QuantiseArgs& args) override {

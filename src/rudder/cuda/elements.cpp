@@ -27,6 +27,15 @@ Element element_of(DType dtype) {
   }
 }
 
+std::string shapes(std::initializer_list<const tensor::View*> views) {
+  std::string text;
+  for (const tensor::View* view : views) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", view->shape.to_string(),
+                        tensor::dtype_name(view->dtype));
+  }
+  return text;
+}
+
 Result<void> upload_cast(Uploader& uploader, const tensor::View& host, const tensor::View& device,
                          cudaStream_t stream) {
   RUDDER_CHECK(host.shape.numel() == device.shape.numel());

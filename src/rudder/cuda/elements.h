@@ -4,6 +4,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <initializer_list>
+#include <string>
+
 #include "rudder/base/result.h"
 #include "rudder/cuda/kernels/rows.h"
 #include "rudder/cuda/uploader.h"
@@ -16,6 +19,9 @@ template <typename T>
 T* pointer(const tensor::View& view) {
   return static_cast<T*>(view.data);
 }
+
+// The sizes of an op's arguments, for the message of a fault.
+std::string shapes(std::initializer_list<const tensor::View*> views);
 
 // f32, f16 or bf16: what may become one of them on the device.
 bool castable(tensor::DType dtype);

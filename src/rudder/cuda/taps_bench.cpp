@@ -9,11 +9,11 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "rudder/cuda/bench_graphs.h"
 #include "rudder/cuda/kernels/tapped_rows.h"
 
 namespace rudder::cuda {
@@ -23,36 +23,6 @@ constexpr int kCalls = 64;
 constexpr int64_t kMaxTokens = 2048;
 constexpr int64_t kMaxWidth = 18944;
 constexpr float kStrength = 1e-3f;
-constexpr int64_t kFlushBytes = int64_t{256} << 20;
-constexpr double kReadBytesPerSecond = 3.11e12;  // one H100, as read_memory measures it
-
-void must(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
-  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
-  std::exit(1);
-}
-
-template <typename T>
-class Buffer {
- public:
-  explicit Buffer(int64_t count, int byte = 0) : count_(count) {
-    must(cudaMalloc(&data_, bytes()), "malloc");
-    must(cudaMemset(data_, byte, bytes()), "memset");
-  }
-  explicit Buffer(const std::vector<T>& values) : Buffer(static_cast<int64_t>(values.size())) {
-    must(cudaMemcpy(data_, values.data(), bytes(), cudaMemcpyHostToDevice), "copy");
-  }
-  ~Buffer() { cudaFree(data_); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-
-  T* data() const { return static_cast<T*>(data_); }
-  size_t bytes() const { return static_cast<size_t>(count_) * sizeof(T); }
-
- private:
-  const int64_t count_;
-  void* data_ = nullptr;
-};
 
 // What the tokens of a step ask for at every point.
 struct Mode {
@@ -228,56 +198,6 @@ cudaError_t enqueue(const Op& op, const Mode& mode, const Table& table,
   return launch_tapped_gated_act(p, table.params<1>(call, 0), stream);
 }
 
-class Graph {
- public:
-  Graph(cudaStream_t stream, const std::function<void()>& enqueue_calls) {
-    must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-    enqueue_calls();
-    cudaGraph_t graph = nullptr;
-    must(cudaStreamEndCapture(stream, &graph), "end of capture");
-    must(cudaGraphInstantiate(&handle_, graph, 0), "graph");
-    cudaGraphDestroy(graph);
-  }
-  ~Graph() { cudaGraphExecDestroy(handle_); }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-
-  void launch(cudaStream_t stream) const { must(cudaGraphLaunch(handle_, stream), "replay"); }
-
- private:
-  cudaGraphExec_t handle_ = nullptr;
-};
-
-// Microseconds a call of each mode, of which mode i runs graphs[i].
-std::vector<double> time_modes(const std::vector<std::unique_ptr<Graph>>& graphs, int rounds,
-                               const Buffer<uint8_t>& flush, cudaStream_t stream) {
-  cudaEvent_t begin = nullptr;
-  cudaEvent_t end = nullptr;
-  must(cudaEventCreate(&begin), "event");
-  must(cudaEventCreate(&end), "event");
-  std::vector<std::vector<double>> times(graphs.size());
-  for (int round = -2; round < rounds; ++round) {
-    for (size_t i = 0; i < graphs.size(); ++i) {
-      must(cudaMemsetAsync(flush.data(), round & 0xff, flush.bytes(), stream), "flush");
-      must(cudaEventRecord(begin, stream), "record");
-      graphs[i]->launch(stream);
-      must(cudaEventRecord(end, stream), "record");
-      must(cudaEventSynchronize(end), "wait");
-      float ms = 0;
-      must(cudaEventElapsedTime(&ms, begin, end), "time");
-      if (round >= 0) times[i].push_back(1e3 * static_cast<double>(ms) / kCalls);
-    }
-  }
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
-  std::vector<double> medians;
-  for (std::vector<double>& of_mode : times) {
-    std::ranges::nth_element(of_mode, of_mode.begin() + of_mode.size() / 2);
-    medians.push_back(of_mode[of_mode.size() / 2]);
-  }
-  return medians;
-}
-
 void bench(const Op& op, int64_t tokens, int rounds, const BenchOperands& operands,
            const Buffer<uint8_t>& flush, cudaStream_t stream) {
   std::vector<std::unique_ptr<Table>> tables;
@@ -296,7 +216,8 @@ void bench(const Op& op, int64_t tokens, int rounds, const BenchOperands& operan
       }
     }));
   }
-  const std::vector<double> us = time_modes(graphs, rounds, flush, stream);
+  std::vector<double> us = time_graphs(graphs, rounds, flush, stream);
+  for (double& of_mode : us) of_mode /= kCalls;
   for (size_t i = 0; i < modes.size(); ++i) {
     const Mode& mode = *modes[i];
     const double elements = static_cast<double>(tokens * op.width);

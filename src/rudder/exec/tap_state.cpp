@@ -28,6 +28,7 @@ struct Shapes {
   Shape relays;
   Shape captures;
   Shape patterns;
+  Shape pattern_sums;
   Shape ring;
   Shape encoded_rows;
   Shape features;
@@ -38,6 +39,7 @@ Shapes shapes_of(const step::Capacity& capacity) {
   const tap::Limits& taps = capacity.taps;
   const int64_t points = capacity.geometry.num_points();
   const int64_t encoded = taps.max_features > 0 ? tap::kEncodedRows : 0;
+  const int64_t ring = std::max<int64_t>(taps.capture_elements * capacity.max_in_flight, 1);
   return {.points = {std::max(taps.num_rows, 1), points, ops::kTapEntryWords},
           .ops = {std::max(taps.num_ops, 1), kWords},
           .vectors = {std::max<int64_t>(taps.num_floats, tap::kVectorAlign)},
@@ -46,7 +48,8 @@ Shapes shapes_of(const step::Capacity& capacity) {
           .captures = {std::max(taps.num_capture_sets, 1), points, 2},
           .patterns = {taps.patterns ? taps.num_capture_sets : 0, capacity.geometry.num_layers,
                        ops::kPatternWords},
-          .ring = {std::max<int64_t>(taps.capture_elements * capacity.max_in_flight, 1)},
+          .pattern_sums = {taps.patterns ? ring / ops::kPatternSumElements : 0, 2},
+          .ring = {ring},
           .encoded_rows = {encoded, capacity.geometry.widest()},
           .features = {encoded, taps.max_features},
           .carried = {encoded > 0 ? capacity.max_tokens_per_step : 0, capacity.geometry.hidden}};
@@ -102,7 +105,8 @@ int64_t TapState::device_bytes(const step::Capacity& capacity) {
   return bytes_of(DType::kI32, shapes.points) + bytes_of(DType::kI32, shapes.ops) +
          bytes_of(DType::kF32, shapes.vectors) + bytes_of(DType::kI64, shapes.latches) +
          bytes_of(DType::kF32, shapes.relays) + bytes_of(DType::kI32, shapes.captures) +
-         bytes_of(DType::kI32, shapes.patterns) + bytes_of(capacity.geometry.dtype, shapes.ring) +
+         bytes_of(DType::kI32, shapes.patterns) + bytes_of(DType::kF32, shapes.pattern_sums) +
+         bytes_of(capacity.geometry.dtype, shapes.ring) +
          bytes_of(DType::kF32, shapes.encoded_rows) + bytes_of(DType::kF32, shapes.features) +
          bytes_of(DType::kF32, shapes.carried);
 }
@@ -118,6 +122,7 @@ Result<void> TapState::allocate() {
   if (capacity_.taps.patterns) {
     RUDDER_CHECK(ops_.has_patterns(), "{} captures no attention patterns", ops_.name());
     RUDDER_TRY(table_.patterns, ops_.allocate(DType::kI32, shapes.patterns));
+    RUDDER_TRY(table_.pattern_sums, ops_.allocate(DType::kF32, shapes.pattern_sums));
   }
   RUDDER_TRY(table_.ring, ops_.allocate(capacity_.geometry.dtype, shapes.ring));
   if (capacity_.taps.max_features > 0) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "rudder/ops/pattern_entry.h"
 #include "rudder/ops/tap_entry.h"
 #include "rudder/tap/capture.h"
 #include "rudder/tensor/view.h"
@@ -29,6 +30,9 @@ struct TapTable {
   // [num_sets, num_layers, kPatternWords] i32: PatternEntry; without elements where patterns() is
   // not run.
   tensor::View patterns;
+  // [ring elements / kPatternSumElements, 2] f32: what patterns() keeps of rows that it takes in
+  // several parts; without elements where it is not run.
+  tensor::View pattern_sums;
   // Of encode(); without elements where it is not run.
   tensor::View encoded_rows;  // [kEncodedRows, widest row] f32
   tensor::View features;      // [kEncodedRows, Limits.max_features] f32
@@ -62,16 +66,6 @@ struct Taps {
 
   bool empty() const { return table == nullptr; }
 };
-
-// What a capture set asks of a layer's attention patterns, as the device reads it.
-struct PatternEntry {
-  int32_t offset = -1;  // in a token's record, in units of kCaptureAlign; -1: nothing is asked
-  int32_t keys = 0;     // of a row
-  uint32_t heads[tap::kMaxPatternHeads / 32] = {};  // a bit a head
-
-  bool has(int32_t head) const { return ((heads[head / 32] >> (head % 32)) & 1U) != 0; }
-};
-inline constexpr int64_t kPatternWords = sizeof(PatternEntry) / sizeof(int32_t);
 
 // The rest of a point's taps, for tokens whose entry says kEncodes: encodes them by dictionaries,
 // and runs what stands behind that. It directly follows the macro-op that passes the point, whose

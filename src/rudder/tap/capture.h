@@ -29,7 +29,6 @@ struct CapturePattern {
   bool operator==(const CapturePattern&) const = default;
   int64_t elements() const { return int64_t{keys} * std::ssize(heads); }
 };
-inline constexpr int32_t kMaxPatternHeads = 128;  // of a layer
 
 // The points at which a sequence's captured tokens are captured, and their patterns. The record of
 // one token holds its rows at these points, in this order, then the patterns, [heads, keys] each;

@@ -80,6 +80,8 @@ ops::TapTable put_tap_table(Device& device, const tap::Geometry& geometry,
   if (!patterns.empty()) {
     table.patterns = device.put_as<ops::PatternEntry>(
         patterns, DType::kI32, {std::ssize(sets), geometry.num_layers, ops::kPatternWords});
+    table.pattern_sums =
+        device.ops().allocate(DType::kF32, {ring_elements / ops::kPatternSumElements, 2}).value();
   }
   table.latches = device.ops().allocate(DType::kI64, {num_slots + 1, tap::kNumLatches, 2}).value();
   table.relays = device.put(HostTensor(

@@ -164,7 +164,7 @@ Result<ParsedAsk> parse_ask(const json::object& object, int32_t consumer, const 
   RUDDER_TRY(parsed.ask.patterns, parser.option_patterns(options, path));
   if (!parsed.ask.patterns.empty() && !context.limits.patterns) {
     return fail(ErrorCode::kUnsupported,
-                "this server captures no attention patterns: that takes the CPU backend without "
+                "this server captures no attention patterns: that takes one without "
                 "--tensor-parallel-size above 1",
                 path + ".patterns");
   }
