@@ -44,7 +44,6 @@ class TapMaker {
   TapMaker(const step::Capacity& capacity, uint32_t seed)
       : geometry_(capacity.geometry),
         encodes_(capacity.taps.max_features > 0),
-        patterns_(capacity.taps.patterns),
         engine_(seed),
         encode_engine_(seed) {}
 
@@ -140,7 +139,7 @@ class TapMaker {
     return made;
   }
 
-  std::shared_ptr<const tap::CaptureSet> capture_set() {
+  std::shared_ptr<const tap::CaptureSet> capture_set(bool has_patterns) {
     auto set = std::make_shared<tap::CaptureSet>();
     for (int32_t layer = 0; layer < geometry_.num_layers; ++layer) {
       for (int32_t site = 0; site < tap::kNumSites; ++site) {
@@ -150,7 +149,7 @@ class TapMaker {
       }
     }
     set->points.push_back({{geometry_.num_layers - 1, Site::kFinalNorm}, true});
-    if (patterns_) add_patterns(*set);
+    if (has_patterns) add_patterns(*set);
     return set;
   }
 
@@ -265,7 +264,6 @@ class TapMaker {
 
   const tap::Geometry& geometry_;
   const bool encodes_;
-  const bool patterns_;
   std::mt19937 engine_;
   std::mt19937 encode_engine_;
 };
@@ -332,8 +330,10 @@ std::shared_ptr<const tap::SequenceTaps> steered_by(tap::Program program, uint64
 
 void add_random_taps(std::span<Ask> asks, const step::Capacity& capacity, uint32_t seed) {
   TapMaker maker(capacity, seed);
-  std::vector<std::shared_ptr<const tap::CaptureSet>> sets = {maker.capture_set(),
-                                                              maker.capture_set()};
+  // Every second sequence that captures has attention patterns.
+  const std::shared_ptr<const tap::CaptureSet> sets[] = {maker.capture_set(capacity.taps.patterns),
+                                                         maker.capture_set(false)};
+  size_t num_capturing = 0;
   uint64_t content = 0;
   for (size_t i = 0; i < asks.size(); ++i) {
     const auto prompt_len = static_cast<int32_t>(asks[i].prompt.size());
@@ -378,7 +378,7 @@ void add_random_taps(std::span<Ask> asks, const step::Capacity& capacity, uint32
       }
     }
     if (i % 4 == 2 || i % 6 == 0) {
-      taps->capture = sets[i % 2];
+      taps->capture = sets[num_capturing++ % 2];
       if (i % 4 == 2) {
         taps->captured = {{0, tap::kNoEnd}};
       } else {
