@@ -1,9 +1,0 @@
-. .gpu/setup.sh
-R=build/release/apps/rudder
-[ -x $R ] || build rudder || exit 1
-t() { echo "== $* (t=$SECONDS)"; }
-t spec 32b; timeout 100 $R bench speculation --device cuda --load-format dummy --max-model-len 512 --gpu-memory-utilization 0.95 --max-num-seqs 8 --draft-lengths 1,2,4,8 --random-input-len 64 --random-output-len 96 --speculative-acceptance 0.5,0.7,0.9 --kernel-policy /tmp/p32 --rounds 1 --like qwen3-32b --batches 1 > $OUT/spec32.log 2>&1; tail -20 $OUT/spec32.log
-t spec 7b; timeout 100 $R bench speculation --device cuda --load-format dummy --max-model-len 1024 --max-num-seqs 64 --draft-lengths 1,2,4,8 --random-input-len 128 --random-output-len 160 --speculative-acceptance 0.5,0.7,0.9 --kernel-policy /tmp/p7 --rounds 1 --like qwen2.5-7b --batches 1,8,32 > $OUT/spec7.log 2>&1; tail -44 $OUT/spec7.log
-for m in llama-3.1-8b gemma-3-4b; do t steer $m; timeout 100 $R bench steering --device cuda --load-format dummy --like $m --kernel-policy /tmp/ps.$m --max-num-seqs 64 --concurrency 1,8,64 --output-lens 48 --input-len 32 --rounds 2 --modes enabled_idle,feature_topk_16k,feature_full_16k,feature_topk_65k,feature_full_65k --ledger $OUT/steer.$m.csv --ledger-date 2026-11-23 --ledger-device "one NVIDIA H100 80GB HBM3" --ledger-commit SHA --ledger-command "rudder bench steering --device cuda --load-format dummy --like $m --max-num-seqs 64 --concurrency 1,8,64 --output-lens 48 --input-len 32 --rounds 2 --modes enabled_idle,feature_topk_16k,feature_full_16k,feature_topk_65k,feature_full_65k" --ledger-weights bf16 --ledger-kv bf16 > $OUT/steer.$m.log 2>&1; tail -24 $OUT/steer.$m.log; done
-t random 512; timeout 120 tools/bench_edits.py --suite random --clients 512 --pairs 4 --output-len 96 --server-flags "--device cuda --load-format dummy --like qwen2.5-7b --quantization fp8 --kernel-policy /tmp/p7f --gpu-memory-utilization 0.4 --max-model-len 1024 --max-num-seqs 512" -- --speculative-method ngram --prompt-lookup-min 2 2>&1 | tail -8
-t end
