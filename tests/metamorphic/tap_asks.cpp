@@ -145,7 +145,9 @@ class TapMaker {
       for (int32_t site = 0; site < tap::kNumSites; ++site) {
         const Point point{layer, static_cast<Site>(site)};
         if (!geometry_.has(point) || below(3) != 0) continue;
-        set->points.push_back({point, below(2) == 0});
+        const bool after = below(2) == 0;
+        if (point.site == Site::kFinalNorm && after) continue;  // follows, in every set
+        set->points.push_back({point, after});
       }
     }
     set->points.push_back({{geometry_.num_layers - 1, Site::kFinalNorm}, true});

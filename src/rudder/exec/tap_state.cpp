@@ -366,8 +366,11 @@ Result<void> TapState::edit(const step::CaptureEdit& edit) {
     set.elements = tap::record_elements(*edit.set, capacity_.geometry, &offsets_);
     for (size_t i = 0; i < edit.set->points.size(); ++i) {
       const tap::CapturePoint& captured = edit.set->points[i];
-      flights_[2 * at(captured.point.index()) + (captured.after ? 1 : 0)] =
-          static_cast<int32_t>(offsets_[i] / tap::kCaptureAlign);
+      int32_t& flight = flights_[2 * at(captured.point.index()) + (captured.after ? 1 : 0)];
+      // The first of two alike would be a hole in the record, and show what others captured.
+      RUDDER_CHECK(flight == -1, "point {} twice in capture set {}", captured.point.index(),
+                   edit.capture_set);
+      flight = static_cast<int32_t>(offsets_[i] / tap::kCaptureAlign);
       set.passages |= tap::passage(captured.point.site);
       set.residual_alone = set.residual_alone && tap::is_residual(captured.point.site);
       set.captures_behind = set.captures_behind || is_behind_attention(captured.point);

@@ -278,9 +278,13 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
                        .out_taps = taps(i, Site::kMlpIn),
                        .delta_scale = spec_.branch_scale},
                       input_of(weights.mlp), batch);
+    // Ranks without shared memory have parts of these rows, which nobody may ask for; but a graph
+    // is captured as if all that is common were.
+    const bool has_whole_rows = rank_.is_alone() || ops_.ranks_share_memory();
+    const ops::Taps mlp_taps = has_whole_rows ? taps(i, Site::kMlpAct) : ops::Taps{};
     const View mlp_out = visit_branch(
         spec_.layers[i].mlp, weights.mlp, [&](const auto& mlp, const auto& mlp_weights) {
-          return feed_forward(mlp, mlp_weights, in, taps(i, Site::kMlpAct), step, buffers_.delta);
+          return feed_forward(mlp, mlp_weights, in, mlp_taps, step, buffers_.delta);
         });
     ops::ResidualNormArgs last{.x = x,
                                .delta = mlp_out,
