@@ -20,6 +20,7 @@
 #include "rudder/cuda/device_status.h"
 #include "rudder/cuda/kernels/gemv.h"
 #include "rudder/cuda/product.h"
+#include "rudder/cuda/qkv_params.h"
 
 namespace rudder::cuda {
 namespace {
@@ -180,6 +181,31 @@ TEST(Parts, WithoutKernelsAreRefusedByName) {
   expect_part_refused(bounds, "model.layers.mixer.sinks");
   shape.has_v_norm = true;
   expect_part_refused(bounds, "model.layers.mixer.v_norm");
+}
+
+// A rank whose heads are one head has as many weights as a norm per head has.
+TEST(QkvParams, ANormThatSpansRanksIsOverAllHeads) {
+  std::array<float, 128> weights = {};
+  std::array<uint16_t, 256> qkv = {};
+  const auto view_of = [](auto& values, DType dtype, int64_t rows) {
+    return ops::View{values.data(), dtype, {rows, std::ssize(values) / rows}};
+  };
+  const auto params_of = [&](int64_t k_weights, bool spans_ranks) {
+    ops::QkvPrepArgs args;
+    args.qkv = view_of(qkv, DType::kBF16, 1);
+    args.q_out = args.qkv;
+    args.num_heads = 2;
+    args.kv.num_kv_heads = 1;
+    args.kv.head_dim = 64;
+    args.q_norm.weight = {weights.data(), DType::kF32, {128}};
+    args.k_norm.weight = {weights.data(), DType::kF32, {k_weights}};
+    args.norms_span_ranks = spans_ranks;
+    return qkv_params(args);
+  };
+  EXPECT_TRUE(params_of(64, true).k_norm_is_wide);
+  EXPECT_TRUE(params_of(64, true).q_norm_is_wide);
+  EXPECT_FALSE(params_of(64, false).k_norm_is_wide);
+  EXPECT_TRUE(params_of(64, false).q_norm_is_wide);
 }
 
 TEST(CudaOps, WithoutADeviceThereIsATypedError) {

@@ -68,9 +68,10 @@ Result<void> enable_peer(int32_t from, int32_t to) {
 struct PeerComm::Group {
   // What a rank's kernels keep on its device.
   struct Memory {
-    void* data = nullptr;  // inbox, flags, epochs
+    void* data = nullptr;  // inbox, flags, next look, epochs
     char* inbox = nullptr;
     uint64_t* flags = nullptr;
+    uint64_t* next_look = nullptr;
     uint32_t* epochs = nullptr;
   };
   struct Meeting {
@@ -118,7 +119,7 @@ struct PeerComm::Group {
 Result<void> PeerComm::Group::allocate() {
   const auto inbox_bytes = static_cast<size_t>(peer_inbox_bytes(count()));
   const size_t flag_bytes = static_cast<size_t>(peer_num_flags(count())) * sizeof(uint64_t);
-  const size_t bytes = inbox_bytes + flag_bytes + kPeerBlocks * sizeof(uint32_t);
+  const size_t bytes = inbox_bytes + flag_bytes + sizeof(uint64_t) + kPeerBlocks * sizeof(uint32_t);
   for (size_t i = 0; i < devices.size(); ++i) {
     Memory& one = memory[i];
     use_device(devices[i]);
@@ -127,7 +128,8 @@ Result<void> PeerComm::Group::allocate() {
     RUDDER_CUDA_TRY(cudaDeviceSynchronize(), "ranks", "");
     one.inbox = static_cast<char*>(one.data);
     one.flags = reinterpret_cast<uint64_t*>(one.inbox + inbox_bytes);
-    one.epochs = reinterpret_cast<uint32_t*>(one.inbox + inbox_bytes + flag_bytes);
+    one.next_look = reinterpret_cast<uint64_t*>(one.inbox + inbox_bytes + flag_bytes);
+    one.epochs = reinterpret_cast<uint32_t*>(one.next_look + 1);
   }
   void* words = nullptr;
   const size_t words_bytes = static_cast<size_t>(count()) * sizeof(uint32_t);
@@ -215,7 +217,9 @@ PeerLinks PeerComm::links(bool is_captured) const {
     links.inbox[i] = group_->memory[i].inbox;
     links.flags[i] = group_->memory[i].flags;
   }
-  links.epochs = group_->memory[static_cast<size_t>(rank_.index)].epochs;
+  const Group::Memory& mine = group_->memory[static_cast<size_t>(rank_.index)];
+  links.epochs = mine.epochs;
+  links.next_look = mine.next_look;
   links.faults = const_cast<uint32_t*>(group_->faults);
   return links;
 }

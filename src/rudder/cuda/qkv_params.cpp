@@ -6,8 +6,9 @@ namespace rudder::cuda {
 
 QkvPrepParams qkv_params(const ops::QkvPrepArgs& args) {
   const ops::KvLayer& kv = args.kv;
+  // All heads of a rank may be one head, whose weights are as many as those of a norm per head.
   const auto is_wide = [&](const ops::NormSpec& norm) {
-    return !norm.empty() && norm.weight.shape[0] != kv.head_dim;
+    return !norm.empty() && (args.norms_span_ranks || norm.weight.shape[0] != kv.head_dim);
   };
   QkvPrepParams params;
   params.qkv = args.qkv.data;

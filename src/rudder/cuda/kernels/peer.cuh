@@ -5,8 +5,9 @@
 
 namespace rudder::cuda {
 
-// A wait looks at the clock and at the faults, which are across the PCIe bus, this often.
-inline constexpr uint64_t kPeerLookNs = 16'000;
+// The faults are across the PCIe bus, where the reads of all blocks that wait would go one after
+// the other: one block of a rank reads them at a time, this long after the one before.
+inline constexpr uint64_t kPeerLookNs = 100'000;
 
 __device__ inline uint64_t global_ns() {
   uint64_t ns;
@@ -64,9 +65,18 @@ class PeerBlock {
   __device__ uint64_t* flag(int of, int phase, int from) const {
     return links_.flags[of] + (int64_t{phase} * links_.count + from) * kPeerBlocks + blockIdx.x;
   }
+  // Whether this block is the one that looks at the faults now.
+  __device__ bool takes_look(uint64_t now) const {
+    const auto word = reinterpret_cast<unsigned long long*>(links_.next_look);
+    const unsigned long long next = __ldcg(word);
+    return now >= next && atomicCAS(word, next, now + kPeerLookNs) == next;
+  }
+  // After a failure every block that waits looks at once.
   __device__ bool has_failed() const {
     for (int i = 0; i < links_.count; ++i) {
-      if (read_fault(links_.faults + i) != 0) return true;
+      if (read_fault(links_.faults + i) == 0) continue;
+      atomicExch(reinterpret_cast<unsigned long long*>(links_.next_look), 0ull);
+      return true;
     }
     return false;
   }
@@ -79,7 +89,6 @@ class PeerBlock {
   __device__ void wait_for(int peer, int phase) const {
     const uint64_t* const from = flag(links_.rank, phase, peer);
     uint64_t begin = 0;
-    uint64_t next_look = 0;
     while (true) {
       const uint64_t seen = read_flag(from);
       const auto ahead = static_cast<int32_t>(static_cast<uint32_t>(seen >> 32) - epoch_);
@@ -88,16 +97,10 @@ class PeerBlock {
         return;
       }
       const uint64_t now = global_ns();
-      if (begin == 0) {
-        begin = now;
-        next_look = now + kPeerLookNs;
-      }
-      if (now < next_look) continue;
-      if (has_failed()) return;
-      if (now - begin > static_cast<uint64_t>(links_.patience_ns)) {
-        return fail(PeerFault::kLate, peer);
-      }
-      next_look = now + kPeerLookNs;
+      if (begin == 0) begin = now;
+      const uint64_t waited = now - begin;
+      if (waited >= kPeerLookNs && takes_look(now) && has_failed()) return;
+      if (waited > static_cast<uint64_t>(links_.patience_ns)) return fail(PeerFault::kLate, peer);
     }
   }
 

@@ -48,6 +48,7 @@ struct PeerLinks {
   uint64_t* flags[kMaxPeers] = {};  // of each rank: [2 phases][count senders][kPeerBlocks]
   uint32_t* epochs = nullptr;       // [kPeerBlocks] exchanges of each block of this rank
   uint32_t* faults = nullptr;       // [count] in memory of the host, of each rank
+  uint64_t* next_look = nullptr;    // when a block of this rank looks at `faults` again; one word
 };
 
 // y = the sum of the ranks' y, in place: each element is scaled and rounded to bf16, then added in
