@@ -36,6 +36,14 @@ void* operator new(size_t bytes) {
 void* operator new[](size_t bytes) {
   return counted(bytes);
 }
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  if (is_counting) ++num_allocations;
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
+void* operator new[](size_t bytes, const std::nothrow_t&) noexcept {
+  if (is_counting) ++num_allocations;
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
 void operator delete(void* memory) noexcept {
   std::free(memory);
 }
