@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <string>
 
 #include "rudder/base/settings.h"
@@ -93,15 +94,23 @@ std::string default_policy_path() {
   return folder + "/rudder/kernel-policy.json";
 }
 
+constexpr int32_t kMostGpuRanks = 2;  // the kernels take 4 and 8, which nobody has run
+
 Result<exec::Ranks> make_cuda(const exec::ExecSettings& settings) {
   RUDDER_TRY(const cuda::CudaOpsSettings cuda, cuda_settings(settings));
   if (settings.pipeline_parallel_size > 1) {
     return unsupported_on(fmt::format("more than one stage ({})", settings.pipeline_parallel_size),
                           "a GPU", "pipeline-parallel-size");
   }
+  if (settings.tensor_parallel_size > kMostGpuRanks) {
+    return unsupported_on(
+        fmt::format("more than {} ranks ({})", kMostGpuRanks, settings.tensor_parallel_size),
+        "GPUs", "tensor-parallel-size");
+  }
   if (settings.tensor_parallel_size > 1) {
-    return unsupported_on(fmt::format("more than one rank ({})", settings.tensor_parallel_size),
-                          "a GPU", "tensor-parallel-size");
+    std::vector<int32_t> devices(static_cast<size_t>(settings.tensor_parallel_size));
+    std::iota(devices.begin(), devices.end(), 0);
+    return cuda::make_cuda_ranks(cuda, devices);
   }
   exec::Ranks ranks;
   RUDDER_TRY(ranks.emplace_back(), cuda::make_cuda_ops(cuda));
