@@ -96,8 +96,9 @@ std::string default_policy_path() {
 
 constexpr int32_t kMostGpuRanks = 2;  // the kernels take 4 and 8, which nobody has run
 
-Result<exec::Ranks> make_cuda(const exec::ExecSettings& settings) {
-  RUDDER_TRY(const cuda::CudaOpsSettings cuda, cuda_settings(settings));
+// On `first_device` and those behind it, one for each rank.
+Result<exec::Ranks> make_cuda(const exec::ExecSettings& settings, int32_t first_device) {
+  RUDDER_TRY(cuda::CudaOpsSettings cuda, cuda_settings(settings));
   if (settings.pipeline_parallel_size > 1) {
     return unsupported_on(fmt::format("more than one stage ({})", settings.pipeline_parallel_size),
                           "a GPU", "pipeline-parallel-size");
@@ -109,27 +110,42 @@ Result<exec::Ranks> make_cuda(const exec::ExecSettings& settings) {
   }
   if (settings.tensor_parallel_size > 1) {
     std::vector<int32_t> devices(static_cast<size_t>(settings.tensor_parallel_size));
-    std::iota(devices.begin(), devices.end(), 0);
+    std::iota(devices.begin(), devices.end(), first_device);
     return cuda::make_cuda_ranks(cuda, devices);
   }
+  cuda.device = first_device;
   exec::Ranks ranks;
   RUDDER_TRY(ranks.emplace_back(), cuda::make_cuda_ops(cuda));
   return ranks;
 }
 
-bool has_gpu(const exec::ExecSettings& settings) {
+int32_t num_gpus(const exec::ExecSettings& settings) {
   if (settings.tensor_parallel_size > 1) cuda::load_kernels_early();
-  return cuda::has_cuda_device();
+  return cuda::num_cuda_devices();
 }
 #else
-Result<exec::Ranks> make_cuda(const exec::ExecSettings& /*settings*/) {
+Result<exec::Ranks> make_cuda(const exec::ExecSettings& /*settings*/, int32_t /*first_device*/) {
   return fail(ErrorCode::kUnsupported, "this build has no CUDA backend", "device");
 }
 
-bool has_gpu(const exec::ExecSettings& /*settings*/) {
-  return false;
+int32_t num_gpus(const exec::ExecSettings& /*settings*/) {
+  return 0;
 }
 #endif
+
+constexpr const char* kReplicas = "data-parallel-size";
+
+// Each rank of each replica has a GPU of its own, and all of its memory.
+Result<exec::ExecSettings> gpus_of_replica(const exec::ExecSettings& settings,
+                                           int32_t num_replicas) {
+  const int32_t needed = num_replicas * settings.tensor_parallel_size;
+  const int32_t visible = num_gpus(settings);
+  if (visible == 0 || needed <= visible) return settings;  // none: the backend says why
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("{} replicas with --tensor-parallel-size {} need {} GPUs; visible: {}",
+                          num_replicas, settings.tensor_parallel_size, needed, visible),
+              kReplicas);
+}
 
 }  // namespace
 
@@ -150,7 +166,7 @@ Result<cuda::CudaOpsSettings> cuda_settings(const exec::ExecSettings& settings) 
 #endif
 
 exec::ExecSettings resolve_device(exec::ExecSettings settings) {
-  if (settings.device == "auto") settings.device = has_gpu(settings) ? "cuda" : "cpu";
+  if (settings.device == "auto") settings.device = num_gpus(settings) > 0 ? "cuda" : "cpu";
   if (settings.gpu_memory_utilization == 0) {
     settings.gpu_memory_utilization = settings.device == "cuda" ? kShareOfGpu : kShareOfRam;
   }
@@ -158,11 +174,8 @@ exec::ExecSettings resolve_device(exec::ExecSettings settings) {
 }
 
 Result<exec::ExecSettings> share_of_replica(exec::ExecSettings settings, int32_t num_replicas) {
-  constexpr const char* kFlag = "data-parallel-size";
   if (num_replicas == 1) return settings;
-  if (settings.device == "cuda") {
-    return unsupported_on(fmt::format("more than one replica ({})", num_replicas), "a GPU", kFlag);
-  }
+  if (settings.device == "cuda") return gpus_of_replica(settings, num_replicas);
   const int32_t num_cores = usable_cores();
   const int32_t num_ranks =
       num_replicas * settings.tensor_parallel_size * settings.pipeline_parallel_size;
@@ -172,7 +185,7 @@ Result<exec::ExecSettings> share_of_replica(exec::ExecSettings settings, int32_t
         fmt::format("{} replicas with {} ranks are more than the {} cores that this process may "
                     "use",
                     num_replicas, num_ranks, num_cores),
-        kFlag);
+        kReplicas);
   }
   const int32_t threads = settings.threads == 0 ? num_cores : settings.threads;
   settings.threads = std::max(1, threads / num_replicas);
@@ -185,8 +198,9 @@ Result<std::vector<exec::Ranks>> make_replicas(const exec::ExecSettings& setting
                                                const weights::Checkpoint& checkpoint) {
   std::vector<exec::Ranks> replicas;
   for (int32_t i = 0; i < num_replicas; ++i) {
-    RUDDER_TRY(replicas.emplace_back(),
-               settings.device == "cuda" ? make_cuda(settings) : make_cpu(settings, checkpoint));
+    RUDDER_TRY(replicas.emplace_back(), settings.device == "cuda"
+                                            ? make_cuda(settings, i * settings.tensor_parallel_size)
+                                            : make_cpu(settings, checkpoint));
   }
   return replicas;
 }

@@ -22,8 +22,8 @@ namespace rudder::apps {
 // its memory.
 exec::ExecSettings resolve_device(exec::ExecSettings settings);
 
-// The share of the machine that each of several replicas has: threads, and memory of a CPU.
-// kInvalidArgument, kUnsupported ("data-parallel-size"): the machine does not have so many.
+// The share of the machine that each of several replicas has: threads and memory of a CPU, or GPUs
+// of its own. kInvalidArgument ("data-parallel-size"): the machine does not have so many.
 Result<exec::ExecSettings> share_of_replica(exec::ExecSettings settings, int32_t num_replicas);
 
 // For each replica the ranks of the settings' tensor-parallel-size, or the devices of the stages of

@@ -11,11 +11,13 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <random>
 
 #include "metamorphic/harness.h"
 #include "metamorphic/misdeed.h"
 #include "metamorphic/tap_asks.h"
 #include "rudder/cuda/cuda_ops.h"
+#include "rudder/exec/head_lens.h"
 #include "rudder/model/shard.h"
 #include "rudder/model/tap_geometry.h"
 #include "rudder/step/group_executor.h"
@@ -32,6 +34,7 @@ struct GpuGroupAsk {
   Devices devices = {0};  // one: the device is alone
   tensor::DType dtype = tensor::DType::kBF16;
   bool has_taps = false;
+  bool guesses = false;  // by the model itself
   bool batch_invariant = false;
   bool enforce_eager = false;
   int32_t patience_ms = 5000;
@@ -77,11 +80,15 @@ std::unique_ptr<step::Executor> gpu_group(TinyArch arch, const step::Capacity& c
     model.ops = ask.wrap ? ask.wrap(std::move(ops)) : std::move(ops);
     model.spec = value_of(model::shard_spec(whole, rank));
     model.weights = value_of(testing::random_weights(whole, *model.ops, 7));
+    if (ask.guesses) {
+      model.draft = {model.spec, value_of(testing::random_weights(whole, *model.ops, 7))};
+    }
     step::Capacity mine = capacity;
+    mine.guesses = ask.guesses;
     if (ask.has_taps) {
-      mine = with_taps(capacity, arch);
-      mine.geometry = model::tap_geometry(model.spec, tensor::DType::kBF16, rank,
-                                          {.mixers = false, .shares = false});
+      mine = with_encodes(mine, arch);
+      mine.taps.patterns = false;  // refused on ranks
+      mine.geometry = model::tap_geometry(model.spec, tensor::DType::kBF16, rank);
     }
     executors.push_back(
         value_of(start_executor(std::move(model), mine, {.enforce_eager = ask.enforce_eager})));
@@ -231,6 +238,8 @@ TEST_P(GpuGroup, BatchInvariantRanksAreAsAlone) {
   }
 }
 
+// Also at attn_z and mlp_act, where each rank has a part of the row, and of dictionaries that are
+// encoded whole.
 TEST_P(GpuGroup, SteeredAndCapturedRowsAreAsAloneAndNearlyThoseOfOneDevice) {
   const GpuGroupAsk ask = {.has_taps = true, .batch_invariant = true};
   const auto executor = group(kRoomy, ask);
@@ -279,6 +288,57 @@ TEST_P(GpuGroup, GraphsOfDraftsAreAsEager) {
   EXPECT_GT(graphed.graph_steps, graphed.steps / 2);
   EXPECT_GT(graphed.stats.accepted_tokens, 20u);
   expect_same(eager.got, graphed.got, "graphs");
+}
+
+// A model that guesses for itself is right about every greedy token, on ranks as on one device.
+TEST_P(GpuGroup, OwnGuessesAreAllRight) {
+  std::vector<Ask> asks = random_asks(10, 41, 40);
+  for (Ask& ask : asks) {
+    ask.sampling = {};
+    ask.sampling.temperature = 0;
+  }
+  const std::vector<Got> plain = run_alone(*group(kRoomy, {.batch_invariant = true}), asks);
+  step::Capacity capacity = kRoomy;
+  capacity.max_draft = 4;
+  const auto executor = group(capacity, {.guesses = true, .batch_invariant = true});
+  sched::SchedSettings settings = plain_settings();
+  settings.max_in_flight = 2;
+  const Outcome outcome = run(*executor, settings, spread_asks(asks));
+  expect_same(plain, outcome.got, "guessed by itself");
+  EXPECT_GT(outcome.stats.accepted_tokens, 50u);
+  EXPECT_EQ(outcome.stats.draft_tokens, outcome.stats.accepted_tokens);
+}
+
+// What the head says of rows, read through that of one device and through the ranks' parts of it.
+TEST_P(GpuGroup, TheLensReadsTheHeadsOfAllRanks) {
+  const model::ModelSpec whole = gpu_spec(arch());
+  const auto lens_of = [&](std::vector<std::unique_ptr<ops::Ops>>& ranks) {
+    exec::HeadLens::Weights weights;
+    for (const std::unique_ptr<ops::Ops>& ops : ranks) {
+      const model::Weights of_rank = value_of(testing::random_weights(whole, *ops, 7));
+      if (weights.heads.empty()) weights.final_norm = of_rank.final_norm;
+      weights.heads.push_back(of_rank.head);
+    }
+    return value_of(exec::HeadLens::make(ranks.front()->make_reader(), whole, std::move(weights)));
+  };
+  std::vector<float> rows(static_cast<size_t>(whole.hidden) * 20);  // more than are read at once
+  std::mt19937 engine(3);
+  std::normal_distribution<float> normal;
+  for (float& value : rows) value = normal(engine);
+  constexpr int32_t kTop = 5;
+  std::vector<steer::capture::LensToken> expected;
+  std::vector<steer::capture::LensToken> got;
+  std::vector<std::unique_ptr<ops::Ops>> one;
+  one.push_back(value_of(cuda::make_cuda_ops({})));
+  auto ranks = value_of(cuda::make_cuda_ranks({}, devices()));
+  ASSERT_TRUE(lens_of(one)->read(rows, kTop, expected));
+  ASSERT_TRUE(lens_of(ranks)->read(rows, kTop, got));
+  ASSERT_EQ(expected.size(), size_t{20} * kTop);
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(got[i].token, expected[i].token) << i;
+    EXPECT_NEAR(got[i].logprob, expected[i].logprob, 1e-3) << i;
+  }
 }
 
 class GpuGroupFailure : public GpuGroup {};

@@ -154,18 +154,6 @@ void put_side_by_side(std::span<const View> parts, const View& out) {
   }
 }
 
-ops::TapBatch tokens_of(const ops::TapBatch& batch, ops::Share tokens) {
-  const auto some = [&](const View& view) { return view.rows(tokens.begin, tokens.count); };
-  return {.row = some(batch.row),
-          .since_prompt = some(batch.since_prompt),
-          .slot = some(batch.slot),
-          .capture_set = some(batch.capture_set),
-          .capture_begin = some(batch.capture_begin),
-          .token = some(batch.token),
-          .entries = some(batch.entries),
-          .only_adds = batch.only_adds};
-}
-
 // Of some tokens: whole rows of what the ranks have in `parts`, tapped, and the columns of `rank`
 // of them. The row of a token without taps is copied.
 void tap_whole_rows(const ops::TapSharesArgs& args, std::span<const View> parts, ops::Share tokens,
@@ -173,7 +161,7 @@ void tap_whole_rows(const ops::TapSharesArgs& args, std::span<const View> parts,
   const int64_t width = args.x.shape[1];
   const int64_t whole = args.rows.shape[1];
   RUDDER_CHECK(whole == width * std::ssize(parts), "{} columns of {}", width, whole);
-  const ops::TapBatch batch = tokens_of(*args.taps.batch, tokens);
+  const ops::TapBatch batch = args.taps.batch->tokens(tokens.begin, tokens.count);
   const ops::Taps taps{args.taps.table, &batch, args.taps.point};
   const auto row_of = [&](int64_t i) { return args.rows.as<float>() + i * whole; };
   const auto run_one = [&](int64_t i) {
@@ -189,7 +177,7 @@ void tap_whole_rows(const ops::TapSharesArgs& args, std::span<const View> parts,
   } else {
     for (int64_t i = 0; i < tokens.count; ++i) run_one(i);
   }
-  encode_rows({.x = args.rows.rows(0, tokens.count), .taps = taps}, pool);
+  if (args.encodes) encode_rows({.x = args.rows.rows(0, tokens.count), .taps = taps}, pool);
   for (int64_t i = 0; i < tokens.count; ++i) {
     const int64_t at = (tokens.begin + i) * width;
     const float* const from =

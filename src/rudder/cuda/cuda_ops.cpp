@@ -68,6 +68,7 @@ class CudaOps final : public ops::Ops {
   bool runs_draft_heads() const override { return true; }
   bool has_encode() const override { return true; }
   bool has_patterns() const override { return true; }
+  bool ranks_share_memory() const override { return comm_ != nullptr; }
   bool taps_mixers() const override { return true; }
   bool has_reader() const override { return true; }
   int64_t reader_bytes() const override { return kWorkspaceBytes; }
@@ -216,11 +217,9 @@ class CudaOps final : public ops::Ops {
     linear_->multiply(args.x, args.x_scale, *args.head, args.out, args.softcap, false, "logits");
     wait_if_synchronous("logits", {&args.x, &args.out});
   }
-  void gather_logits(const ops::GatherLogitsArgs& args) override {
-    RUDDER_CHECK(exchange_, "{} is no rank of a group", name());
-    launch("gather_logits", {&args.part, &args.out},
-           [&] { return exchange_->gather_logits(args); });
-  }
+  void gather_logits(const ops::GatherLogitsArgs& args) override;
+  void tap_shares(const ops::TapSharesArgs& args) override;
+  void sum_ranks(const View& x) override;
   void sample(const ops::SampleArgs& args) override;
   void score(const ops::ScoreArgs& args) override;
 
@@ -371,51 +370,52 @@ Result<void> CudaOps::prepare(const ops::StepBounds& bounds) {
 
 void CudaOps::embed(const ops::EmbedArgs& args) {
   const View& table = args.tied != nullptr ? cuda_weight(*args.tied).weight : args.table;
-  if (table.dtype == DType::kF8E4M3) {
-    EmbedFp8Params params;
-    params.table = table.data;
-    params.w_scale = pointer<float>(cuda_weight(*args.tied).scale);
-    params.ids = pointer<int32_t>(args.ids);
-    params.scale = args.scale;
-    params.rows = args.out.shape[0];
-    params.hidden = args.out.shape[1];
-    params.out = args.out.data;
-    launch("embed", {&table, &args.out}, [&] { return launch_embed_fp8(params, stream()); });
-    return;
+  launch("embed", {&table, &args.out}, [&] {
+    if (table.dtype != DType::kF8E4M3) return launch_embed(embed_params(args, table), stream());
+    const View& scale = cuda_weight(*args.tied).scale;
+    return launch_embed_fp8(embed_params(args, table, scale), stream());
+  });
+}
+
+// Of a rank the columns of all; of a reader `parts`, which may lie on other GPUs.
+void CudaOps::gather_logits(const ops::GatherLogitsArgs& args) {
+  if (exchange_) {
+    return launch("gather_logits", {&args.part, &args.out},
+                  [&] { return exchange_->gather_logits(args); });
   }
-  EmbedParams params;
-  params.table = table.data;
-  params.element = element_of(table.dtype);
-  params.stride = table.shape[1];
-  params.ids = pointer<int32_t>(args.ids);
-  params.scale = args.scale;
-  params.rows = args.out.shape[0];
-  params.hidden = args.out.shape[1];
-  params.out = args.out.data;
-  launch("embed", {&table, &args.out}, [&] { return launch_embed(params, stream()); });
+  launch("gather_logits", {&args.out},
+         [&] { return put_side_by_side(args.parts, args.out, stream()); });
+}
+
+void CudaOps::tap_shares(const ops::TapSharesArgs& args) {
+  RUDDER_CHECK(exchange_, "{} is no rank of a group", name());
+  const int64_t num_tokens = args.x.shape[0];
+  const int64_t at_once = args.rows.shape[0];
+  for (int64_t first = 0; first < num_tokens; first += at_once) {
+    const int64_t count = std::min(at_once, num_tokens - first);
+    const View part = args.x.rows(first, count);
+    const View whole = args.rows.rows(0, count);
+    const View out = args.out.rows(first, count);
+    const ops::TapBatch batch = args.taps.batch->tokens(first, count);
+    const ops::Taps taps{args.taps.table, &batch, args.taps.point};
+    launch("tap_shares", {&part}, [&] { return exchange_->gather_columns(part, whole); });
+    residual_norm({.x = whole, .x_taps = {taps}});
+    if (args.encodes) encode({.x = whole, .taps = taps});
+    launch("tap_shares", {&out}, [&] { return exchange_->keep_columns(whole, out); });
+  }
+}
+
+void CudaOps::sum_ranks(const View& x) {
+  RUDDER_CHECK(exchange_, "{} is no rank of a group", name());
+  const ProductScales scales = RankExchange::takes_scales(x) ? take_scales(x) : ProductScales{};
+  launch("sum_ranks", {&x}, [&] { return exchange_->sum(x, scales); });
 }
 
 void CudaOps::residual_norm(const ops::ResidualNormArgs& args) {
   RUDDER_CHECK(args.delta_scale == 1.0f && args.sum_scale == 1.0f, "prepare() refuses scales");
-  if (args.sums_ranks && exchange_) {
-    const bool has_scales = RankExchange::takes_scales(args.delta);
-    const ProductScales scales = has_scales ? take_scales(args.delta) : ProductScales{};
-    launch("sum_ranks", {&args.delta}, [&] { return exchange_->sum(args.delta, scales); });
-  }
-  ResidualNormParams params;
-  params.x = args.x.data;
-  params.delta = args.delta.data;
+  if (args.sums_ranks && exchange_) sum_ranks(args.delta);
+  ResidualNormParams params = residual_norm_params(args);
   if (!args.out_scale.empty()) params.delta_scales = take_scales(args.delta);
-  params.delta_norm = pointer<float>(args.delta_norm.weight);
-  params.delta_alpha = pointer<float>(args.delta_norm.alpha);
-  params.delta_eps = args.delta_norm.eps;
-  params.norm = pointer<float>(args.norm.weight);
-  params.norm_alpha = pointer<float>(args.norm.alpha);
-  params.eps = args.norm.eps;
-  params.rows = args.x.shape[0];
-  params.hidden = args.x.shape[1];
-  params.out = args.out.data;
-  params.out_scale = pointer<float>(args.out_scale);
   launch("residual_norm", {&args.x, &args.out}, [&] {
     if (!is_tapped(args)) return launch_residual_norm(params, stream());
     return launch_tapped_residual_norm(params, tap_params(args), stream());
@@ -434,13 +434,7 @@ void CudaOps::qkv_prep(const ops::QkvPrepArgs& args) {
 }
 
 void CudaOps::gated_act(const ops::GatedActArgs& args) {
-  GatedActParams params;
-  params.x = args.x.data;
-  params.activation = args.activation;
-  params.rows = args.out.shape[0];
-  params.width = args.out.shape[1];
-  params.out = args.out.data;
-  params.out_scale = pointer<float>(args.out_scale);
+  GatedActParams params = gated_act_params(args);
   if (unscaled_.scales.bias == nullptr && takes_scales(params)) {
     params.x_scales = take_scales(args.x);
   }

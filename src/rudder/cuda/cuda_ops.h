@@ -46,8 +46,9 @@ struct CudaOpsSettings {
   bool synchronous = false;  // wait after each op, so that a fault names its op; not in a capture
 };
 
-// A device that this build has kernels for: what `--device auto` asks. Needs no driver to be there.
-bool has_cuda_device();
+// Of the visible devices, from the first, those that this build has kernels for, up to one that it
+// has none for. Needs no driver to be there.
+int32_t num_cuda_devices();
 
 // Called before the process uses CUDA where ranks will: all kernels are loaded with a device, and
 // none at its first launch, which might wait for the device while the device waits for another

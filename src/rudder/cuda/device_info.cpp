@@ -59,17 +59,19 @@ void load_kernels_early() {
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 }
 
-bool has_cuda_device() {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess) return false;
-  for (int device = 0; device < count; ++device) {
+int32_t num_cuda_devices() {
+  int visible = 0;
+  if (cudaGetDeviceCount(&visible) != cudaSuccess) return 0;
+  int32_t usable = 0;
+  while (usable < visible) {
     int major = 0;
     int minor = 0;
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-    if (device == 0) return major == kMajor && minor == kMinor;
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, usable);
+    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, usable);
+    if (major != kMajor || minor != kMinor) break;
+    ++usable;
   }
-  return false;
+  return usable;
 }
 
 }  // namespace rudder::cuda

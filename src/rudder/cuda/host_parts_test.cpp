@@ -209,7 +209,7 @@ TEST(QkvParams, ANormThatSpansRanksIsOverAllHeads) {
 }
 
 TEST(CudaOps, WithoutADeviceThereIsATypedError) {
-  if (has_cuda_device()) GTEST_SKIP() << "there is a device";
+  if (num_cuda_devices() > 0) GTEST_SKIP() << "there is a device";
   const auto ops = make_cuda_ops({});
   ASSERT_FALSE(ops);
   EXPECT_EQ(ops.error().code, ErrorCode::kUnsupported);

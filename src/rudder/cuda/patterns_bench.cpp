@@ -67,6 +67,7 @@ void time_patterns(const Step& step, int rounds, const Buffer<uint8_t>& flush,
   std::iota(numbers.begin(), numbers.end(), 0);
   const Buffer<int32_t> counted(numbers);
   std::vector<int32_t> begins;
+  begins.reserve(static_cast<size_t>(seqs));
   for (int s = 0; s < seqs; ++s) begins.push_back(static_cast<int32_t>(s * record_units(step)));
   const Buffer<int32_t> capture_begin(begins);
   const Buffer<int32_t> capture_set(seqs);

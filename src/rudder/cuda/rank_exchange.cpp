@@ -18,7 +18,25 @@ PeerSumParams params_of_sum(const ops::View& y) {
 
 }  // namespace
 
+cudaError_t put_side_by_side(std::span<const ops::View> parts, const ops::View& out,
+                             cudaStream_t stream) {
+  const auto row_bytes = [](const ops::View& view) {
+    return view.bytes() / static_cast<size_t>(view.shape[0]);
+  };
+  char* to = static_cast<char*>(out.data);
+  for (const ops::View& part : parts) {
+    const size_t row = row_bytes(part);
+    const cudaError_t error =
+        cudaMemcpy2DAsync(to, row_bytes(out), part.data, row, row,
+                          static_cast<size_t>(part.shape[0]), cudaMemcpyDeviceToDevice, stream);
+    if (error != cudaSuccess) return error;
+    to += row;
+  }
+  return cudaSuccess;
+}
+
 Result<void> RankExchange::prepare(DeviceMemory& memory, int64_t max_tokens) {
+  if (!squares_.empty() && squares_.shape[0] >= max_tokens) return {};  // of another model
   const int64_t count = comm_->rank().count;
   RUDDER_TRY(squares_, memory.allocate(tensor::DType::kF32, {max_tokens, 2}));
   RUDDER_TRY(ranks_squares_, memory.allocate(tensor::DType::kF32, {max_tokens, 2 * count}));
@@ -68,6 +86,27 @@ cudaError_t RankExchange::gather_logits(const ops::GatherLogitsArgs& args) const
   }
   params.begin[count] = static_cast<int32_t>(vocab);
   return launch_peer_gather(params, stream_);
+}
+
+cudaError_t RankExchange::gather_columns(const ops::View& part, const ops::View& whole) const {
+  constexpr int64_t kPair = 2;  // numbers of bf16 go as a float does
+  if (part.shape[1] % kPair != 0) return cudaErrorInvalidValue;
+  PeerGatherParams params;
+  params.links = comm_->links(is_capturing_);
+  params.part = static_cast<const float*>(part.data);
+  params.out = static_cast<float*>(whole.data);
+  params.rows = part.shape[0];
+  for (int i = 0; i <= params.links.count; ++i) {
+    params.begin[i] = static_cast<int32_t>(i * part.shape[1] / kPair);
+  }
+  return launch_peer_gather(params, stream_);
+}
+
+cudaError_t RankExchange::keep_columns(const ops::View& whole, const ops::View& part) const {
+  const size_t row = static_cast<size_t>(part.shape[1]) * tensor::dtype_bytes(part.dtype);
+  const char* const from = static_cast<const char*>(whole.data) + comm_->rank().index * row;
+  return cudaMemcpy2DAsync(part.data, row, from, row * comm_->rank().count, row,
+                           static_cast<size_t>(part.shape[0]), cudaMemcpyDeviceToDevice, stream_);
 }
 
 }  // namespace rudder::cuda

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
+#include <span>
 
 #include "rudder/cuda/device_memory.h"
 #include "rudder/cuda/kernels/qkv_prep.h"
@@ -12,6 +13,11 @@
 #include "rudder/ops/args.h"
 
 namespace rudder::cuda {
+
+// Of a reader, which is no rank: the columns that `parts` have of rows [rows, .] f32, in `out`.
+// They may lie on other GPUs of the group.
+cudaError_t put_side_by_side(std::span<const ops::View> parts, const ops::View& out,
+                             cudaStream_t stream);
 
 class RankExchange {
  public:
@@ -30,6 +36,10 @@ class RankExchange {
   static bool needs_squares(const QkvPrepParams& params);
   cudaError_t gather_squares(QkvPrepParams& params) const;
   cudaError_t gather_logits(const ops::GatherLogitsArgs& args) const;
+  // Rows of which each rank has the columns `part` [rows, width] bf16, side by side in `whole`.
+  cudaError_t gather_columns(const ops::View& part, const ops::View& whole) const;
+  // This rank's columns of `whole`, to `part`.
+  cudaError_t keep_columns(const ops::View& whole, const ops::View& part) const;
 
  private:
   const std::shared_ptr<PeerComm> comm_;

@@ -1,6 +1,7 @@
 #include "rudder/cuda/row_params.h"
 
 #include "rudder/base/check.h"
+#include "rudder/cuda/elements.h"
 
 namespace rudder::cuda {
 namespace {
@@ -55,6 +56,60 @@ QuantiseParams quantise_params(const ops::QuantiseArgs& args) {
   params.width = args.x.shape[1];
   params.out = args.out.data;
   params.out_scale = static_cast<float*>(args.out_scale.data);
+  return params;
+}
+
+EmbedParams embed_params(const ops::EmbedArgs& args, const ops::View& table) {
+  EmbedParams params;
+  params.table = table.data;
+  params.element = element_of(table.dtype);
+  params.stride = table.shape[1];
+  params.ids = pointer<int32_t>(args.ids);
+  params.scale = args.scale;
+  params.rows = args.out.shape[0];
+  params.hidden = args.out.shape[1];
+  params.out = args.out.data;
+  return params;
+}
+
+EmbedFp8Params embed_params(const ops::EmbedArgs& args, const ops::View& table,
+                            const ops::View& scale) {
+  EmbedFp8Params params;
+  params.table = table.data;
+  params.w_scale = pointer<float>(scale);
+  params.ids = pointer<int32_t>(args.ids);
+  params.scale = args.scale;
+  params.rows = args.out.shape[0];
+  params.hidden = args.out.shape[1];
+  params.out = args.out.data;
+  return params;
+}
+
+ResidualNormParams residual_norm_params(const ops::ResidualNormArgs& args) {
+  ResidualNormParams params;
+  params.x = args.x.data;
+  params.delta = args.delta.data;
+  params.delta_norm = pointer<float>(args.delta_norm.weight);
+  params.delta_alpha = pointer<float>(args.delta_norm.alpha);
+  params.delta_eps = args.delta_norm.eps;
+  params.norm = pointer<float>(args.norm.weight);
+  params.norm_alpha = pointer<float>(args.norm.alpha);
+  params.eps = args.norm.eps;
+  params.rows = args.x.shape[0];
+  params.hidden = args.x.shape[1];
+  params.out = args.out.data;
+  params.out_scale = pointer<float>(args.out_scale);
+  return params;
+}
+
+GatedActParams gated_act_params(const ops::GatedActArgs& args) {
+  GatedActParams params;
+  params.x = args.x.data;
+  params.activation = args.activation;
+  params.rows = args.out.shape[0];
+  params.width = args.out.shape[1];
+  params.out = args.out.data;
+  params.out_scale = pointer<float>(args.out_scale);
   return params;
 }
 

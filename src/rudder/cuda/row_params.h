@@ -1,7 +1,8 @@
-// Converts the arguments of ops that copy rows into the structs of kernels: pointers instead of
-// views. Called by CudaOps.
+// Converts the arguments of ops that work row by row into the structs of kernels: pointers instead
+// of views. Called by CudaOps.
 #pragma once
 
+#include "rudder/cuda/kernels/linear_epilogue.h"
 #include "rudder/cuda/kernels/rows.h"
 #include "rudder/ops/args.h"
 
@@ -11,5 +12,12 @@ GatherRowsParams gather_rows_params(const ops::GatherRowsArgs& args);
 PlaceRowsParams place_rows_params(const ops::PlaceRowsArgs& args);
 SpreadLogitsParams spread_logits_params(const ops::SpreadLogitsArgs& args);
 QuantiseParams quantise_params(const ops::QuantiseArgs& args);
+// Of a table that is not fp8, and of one that is, with its scales.
+EmbedParams embed_params(const ops::EmbedArgs& args, const ops::View& table);
+EmbedFp8Params embed_params(const ops::EmbedArgs& args, const ops::View& table,
+                            const ops::View& scale);
+// Without the scales that the product before has left.
+ResidualNormParams residual_norm_params(const ops::ResidualNormArgs& args);
+GatedActParams gated_act_params(const ops::GatedActArgs& args);
 
 }  // namespace rudder::cuda

@@ -38,8 +38,11 @@ ops::View tap_shares(const LayerStep& step, const ops::View& x, const ops::View&
                      const ops::Taps& taps) {
   const ops::View out = shaped(buffer, x.shape[0], x.shape[1]);
   const int64_t width = x.shape[1] * step.num_ranks;
-  step.ops.tap_shares(
-      {.x = x, .out = out, .rows = shaped(step.whole_rows, kWholeRows, width), .taps = taps});
+  step.ops.tap_shares({.x = x,
+                       .out = out,
+                       .rows = shaped(step.whole_rows, kWholeRows, width),
+                       .taps = taps,
+                       .encodes = encodes_at(step.batch, taps)});
   return out;
 }
 

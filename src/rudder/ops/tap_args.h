@@ -56,6 +56,18 @@ struct TapBatch {
 
   bool empty() const { return row.empty(); }
   int64_t num_tokens() const { return row.num_rows(); }
+  // Those of `count` tokens from `begin`.
+  TapBatch tokens(int64_t begin, int64_t count) const {
+    const auto some = [&](const tensor::View& view) { return view.rows(begin, count); };
+    return {.row = some(row),
+            .since_prompt = some(since_prompt),
+            .slot = some(slot),
+            .capture_set = some(capture_set),
+            .capture_begin = some(capture_begin),
+            .token = some(token),
+            .entries = some(entries),
+            .only_adds = only_adds};
+  }
 };
 
 // The taps of one op at one point; those of an op without are empty.
@@ -80,10 +92,11 @@ struct EncodeArgs {
 // (comm.h): the heads of attn_z, the neurons of mlp_act. Every rank runs them on the whole row, so
 // that all have the same bits, and keeps its share of what they make. Of ranks alone.
 struct TapSharesArgs {
-  tensor::View x;     // [T, width] act: this rank's columns, which lie in the order of ranks
-  tensor::View out;   // [T, width] act: the same columns, tapped; other memory than x
-  tensor::View rows;  // [., width times ranks] act: memory for whole rows, so many at a time
-  Taps taps;          // of a point, with a table
+  tensor::View x;       // [T, width] act: this rank's columns, which lie in the order of ranks
+  tensor::View out;     // [T, width] act: the same columns, tapped; other memory than x
+  tensor::View rows;    // [., width times ranks] act: memory for whole rows, so many at a time
+  Taps taps;            // of a point, with a table
+  bool encodes = true;  // whether a token may encode at the point
 };
 
 }  // namespace rudder::ops
