@@ -83,10 +83,8 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
   }
 
   static step::Capacity with_taps(step::Capacity capacity) {
-    capacity = metamorphic::with_taps(capacity, std::get<1>(GetParam()));
-    capacity.geometry = model::tap_geometry(testing::tiny_spec(std::get<1>(GetParam())),
-                                            tensor::DType::kBF16, {}, {.mixers = false});
-    capacity.taps.patterns = true;
+    capacity = with_encodes(capacity, std::get<1>(GetParam()));
+    capacity.geometry = model::tap_geometry(spec_with_kernels(), tensor::DType::kBF16);
     return capacity;
   }
   // Not every sequence fits at once.

@@ -314,6 +314,7 @@ class CudaOps final : public ops::Ops {
     ProductScales scales;
   } unscaled_;
   bool is_capturing_ = false;
+  bool rounds_ = false;  // what ops keep between their parts, as where they are cut
   std::optional<RankExchange> exchange_;  // none: alone
 };
 
@@ -359,6 +360,7 @@ Result<void> CudaOps::prepare(const ops::StepBounds& bounds) {
   if (linear_->multiplies_fp8() && bounds.max_linear_in > kMaxQuantisedWidth) {
     return too_large("fp8 rows", bounds.max_linear_in, kMaxQuantisedWidth);
   }
+  rounds_ = rounds_ || (settings_.batch_invariant && bounds.cuts_ops);
   if (exchange_) RUDDER_TRY_VOID(exchange_->prepare(memory_, bounds.max_tokens));
   RUDDER_TRY_VOID(attention_.prepare(bounds.attention, bounds.max_seqs, bounds.max_tokens));
   RUDDER_TRY_VOID(
@@ -415,7 +417,8 @@ void CudaOps::residual_norm(const ops::ResidualNormArgs& args) {
   RUDDER_CHECK(args.delta_scale == 1.0f && args.sum_scale == 1.0f, "prepare() refuses scales");
   if (args.sums_ranks && exchange_) sum_ranks(args.delta);
   ResidualNormParams params = residual_norm_params(args);
-  if (!args.out_scale.empty()) params.delta_scales = take_scales(args.delta);
+  params.rounds = rounds_;
+  if (!args.out_scale.empty() && !rounds_) params.delta_scales = take_scales(args.delta);
   launch("residual_norm", {&args.x, &args.out}, [&] {
     if (!is_tapped(args)) return launch_residual_norm(params, stream());
     return launch_tapped_residual_norm(params, tap_params(args), stream());
@@ -435,7 +438,8 @@ void CudaOps::qkv_prep(const ops::QkvPrepArgs& args) {
 
 void CudaOps::gated_act(const ops::GatedActArgs& args) {
   GatedActParams params = gated_act_params(args);
-  if (unscaled_.scales.bias == nullptr && takes_scales(params)) {
+  params.rounds = rounds_;
+  if (!rounds_ && unscaled_.scales.bias == nullptr && takes_scales(params)) {
     params.x_scales = take_scales(args.x);
   }
   launch("gated_act", {&args.x, &args.out}, [&] {

@@ -12,6 +12,8 @@
 //   split sums. It is not measured. When the model is loaded, a check multiplies the same rows in
 //   batches of many sizes, and the start fails where bits differ. Without the mode each number of
 //   tokens has the kernel that was fastest, which may split sums.
+// - Rounding: where a step may be cut inside an op (StepBounds.cuts_ops), every step rounds to bf16
+//   what the cut one stores; fp8 products are scaled by a kernel of their own.
 // - Attention: one kernel for prompts and decodes, whose tiles of keys begin at multiples of their
 //   size. Without the mode decodes are split so that they fill the device.
 // All other ops (norms, rope, quantisation, activations, sampling) work on a row or a

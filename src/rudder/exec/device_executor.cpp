@@ -82,7 +82,8 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
                            {.max_tokens = capacity_.max_tokens_per_step,
                             .max_logits_rows = max_logits_rows(capacity_),
                             .max_seq_len = capacity_.max_seq_len,
-                            .taps_shares = capacity_.taps.steering() || capacity_.taps.capture()},
+                            .taps_shares = capacity_.taps.steering() || capacity_.taps.capture(),
+                            .encodes = capacity_.taps.max_features > 0},
                            kept));
   RUDDER_TRY_VOID(prepare_taps());
   RUDDER_TRY(buffers_, StepBuffers::make(*model_.ops, capacity_,

@@ -359,6 +359,7 @@ Result<void> prepare_backend(const ModelSpec& spec, const Weights& weights,
                          .attention = {}};
   bounds.scales_branches = spec.branch_scale != 1.0f;
   bounds.scales_logits = spec.logit_scale != 1.0f;
+  bounds.cuts_ops = limits.encodes || (limits.taps_shares && !ops::rank_of(ops).is_alone());
   std::vector<ops::AttentionShape> shapes;
   std::vector<ops::LinearWeight> linears;
   for (size_t i = 0; i < spec.layers.size(); ++i) {

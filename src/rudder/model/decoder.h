@@ -62,6 +62,7 @@ struct DecoderLimits {
   int32_t max_seq_len = 0;      // rope tables reach this far
   // Of a rank: steps have taps on rows of which it has a share (Ops::tap_shares).
   bool taps_shares = false;
+  bool encodes = false;  // steps may encode (ops::EncodeArgs)
 };
 
 // Where a decoder keeps the rows that enter some layers, for a draft head to read: those of a token

@@ -264,6 +264,9 @@ struct StepBounds {
   bool scales_branches = false;  // ResidualNormArgs.delta_scale
   bool scales_layers = false;    // ResidualNormArgs.sum_scale
   bool scales_logits = false;    // LogitsArgs.scale
+  // Some step is cut inside an op, behind a point where it encodes (EncodeArgs) or where ranks put
+  // rows together (TapSharesArgs), and stores there what other steps keep in registers.
+  bool cuts_ops = false;
 };
 
 }  // namespace rudder::ops

@@ -46,6 +46,10 @@ __device__ inline Packed pack(const Floats& floats) {
   }
   return out;
 }
+// As a store and a load of bf16 leave it.
+__device__ inline Floats rounded(const Floats& x) {
+  return unpack(pack(x));
+}
 
 __device__ inline uint2 pack_fp8(const Floats& floats) {
   uint32_t word[2];

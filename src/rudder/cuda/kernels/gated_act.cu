@@ -44,14 +44,18 @@ __global__ void __launch_bounds__(kMaxGatedThreads, 2)
   const unsigned stride = gridDim.x / ranks;
   GatedRun run = load_gated<kAligned>(p, row, i);
   cluster_wait();
-  Floats y = gated<kScaled>(run, scales, p.activation);
+  const auto work_out = [&] {
+    const Floats out = gated<kScaled>(run, scales, p.activation);
+    return p.rounds ? rounded(out) : out;
+  };
+  Floats y = work_out();
   tell_highest(y, 0, shared);
   if (row + stride < rows) run = load_gated<kAligned>(p, row + stride, i);
   for (unsigned n = 0; row < rows; ++n) {
     const unsigned next = row + stride;
     Floats next_y = {};
     if (next < rows) {
-      next_y = gated<kScaled>(run, scales, p.activation);
+      next_y = work_out();
       if (next + stride < rows) run = load_gated<kAligned>(p, next + stride, i);
     }
     const Fp8RowScale scale(hear_highest(n, shared));

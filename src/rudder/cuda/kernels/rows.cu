@@ -110,7 +110,8 @@ __device__ void add_delta(const ResidualNormParams& p, Packed (&x)[kRuns], float
     const int i = row_column(r);
     Floats weight = {};
     if (p.delta_norm != nullptr) weight = load_floats<kAligned>(p.delta_norm + i, hidden - i);
-    const Floats branch = norm.applied_to<kAligned>(unpack(delta[r]), weight, i, hidden - i);
+    Floats branch = norm.applied_to<kAligned>(unpack(delta[r]), weight, i, hidden - i);
+    if (p.rounds) branch = rounded(branch);
     x[r] = pack(sum_run(unpack(x[r]), branch));
     store_run<kAligned>(static_cast<Bf16*>(p.x) + row + i, hidden - i, x[r]);
   }
@@ -154,7 +155,7 @@ __global__ void __launch_bounds__(kMaxRowThreads) residual_norm_kernel(const Res
     const int i = row_column(r);
     const Floats run = norm.applied_to<kAligned>(unpack(x[r]), weight[r], i, hidden - i);
     if constexpr (kFp8) {
-      y[r] = run;
+      y[r] = p.rounds ? rounded(run) : run;
     } else {
       store_run<kAligned>(static_cast<Bf16*>(p.out) + row + i, hidden - i, pack(run));
     }

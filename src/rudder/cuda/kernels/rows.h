@@ -42,7 +42,10 @@ cudaError_t launch_embed(const EmbedParams& params, cudaStream_t stream);
 // matter in which call a delta was added. Moves T * hidden * (2 x, 2 delta, 2 x, 2 | 1 out) bytes.
 // hidden <= kMaxNormWidth. A norm with `alpha` is a UClipNorm, clip(alpha * x, -1, 1) * weight: it
 // waits for no sum over the row.
+// rounds: the branch after its norm and its taps, x between its points, and what becomes fp8 are
+// rounded to bf16, as where a call is cut and stores them; without delta_scales.
 struct ResidualNormParams {
+  bool rounds = false;
   void* x = nullptr;                   // [T, hidden] bf16, in place
   const void* delta = nullptr;         // [T, hidden] bf16, optional; may be `out`
   ProductScales delta_scales;          // of delta; only with an out of fp8
@@ -60,8 +63,9 @@ struct ResidualNormParams {
 cudaError_t launch_residual_norm(const ResidualNormParams& params, cudaStream_t stream);
 
 // out = act(gate) * up. Moves T * width * (4 + 2 | 1) bytes. fp8: width <= kMaxQuantisedWidth.
-// Kernels: gated_act.cu.
+// rounds: what becomes fp8 is rounded to bf16 first; without x_scales. Kernels: gated_act.cu.
 struct GatedActParams {
+  bool rounds = false;
   const void* x = nullptr;  // [T, 2 * width] bf16: gate, up
   ProductScales x_scales;   // of x, if takes_scales(); `row` may be out_scale
   ops::Activation activation = ops::Activation::kSilu;

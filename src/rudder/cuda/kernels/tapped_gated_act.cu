@@ -149,6 +149,7 @@ __global__ void __maxnreg__(kRegisters<kFp8>)
     if (next < rows) run = load_gated<kAligned>(p, next, i);
     taps.look_up(static_cast<int>(at));
     taps.at(0, y);
+    if (p.rounds) y[0] = rounded(y[0]);
     if (next < rows) taps.load(next);
   };
   if constexpr (!kFp8) {

@@ -48,6 +48,7 @@ __device__ void load_branch(const ResidualNormParams& p, int64_t row, Taps& taps
     Floats weight = {};
     if (p.delta_norm != nullptr) weight = load_floats<kAligned>(p.delta_norm + i, hidden - i);
     to[r] = norm.applied_to<kAligned>(unpack(delta[r]), weight, i, hidden - i);
+    if (p.rounds) to[r] = rounded(to[r]);
   }
 }
 
@@ -97,13 +98,15 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock ? 2 : 
     load_branch<kRuns, kAligned, kFp8>(p, row, taps, h, scratch[0]);
     if constexpr (!kOnlyAdds) taps.at(kDeltaPoint, h);
 #pragma unroll
-    for (int r = 0; r < kRuns; ++r) h[r] = sum_run(unpack(x[r]), h[r]);
+    for (int r = 0; r < kRuns; ++r) {
+      h[r] = sum_run(unpack(x[r]), p.rounds ? rounded(h[r]) : h[r]);
+    }
   } else {
     taps.look_up(row);
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) h[r] = unpack(x[r]);
   }
-  taps.at_both(kFirstXPoint, h);
+  taps.at_both(kFirstXPoint, p.rounds, h);
 #pragma unroll
   for (int r = 0; r < kRuns; ++r) x[r] = pack(h[r]);
   if (p.delta != nullptr || taps.is_active()) store_row<kRuns, kAligned>(p.x, row, hidden, x);
@@ -117,6 +120,10 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock ? 2 : 
   }
   if constexpr (!kOnlyAdds) taps.at(kOutPoint, h);
   if constexpr (kFp8) {
+#pragma unroll
+    for (int r = 0; r < kRuns; ++r) {
+      if (p.rounds) h[r] = rounded(h[r]);
+    }
     store_row_fp8<kRuns, kAligned>(h, blockIdx.x, static_cast<int>(p.hidden), p.out, p.out_scale,
                                    scratch[2]);
   } else {

@@ -157,10 +157,16 @@ class TokenTaps {
     }
     if (__builtin_expect(is_captured, 0)) capture_after(number, h);
   }
-  // Two points at which the row is the same.
-  __device__ void at_both(int first, Row& h) {
+  // Two points at which the row is the same; `rounds`: to bf16, between them.
+  __device__ void at_both(int first, bool rounds, Row& h) {
 #pragma unroll 1
-    for (int i = 0; i < 2; ++i) at(first + i, h);
+    for (int i = 0; i < 2; ++i) {
+      at(first + i, h);
+#pragma unroll
+      for (Floats& run : h) {
+        if (rounds) run = rounded(run);
+      }
+    }
   }
 
  private:
