@@ -10,6 +10,7 @@ namespace rudder::cuda {
 GatherRowsParams gather_rows_params(const ops::GatherRowsArgs& args);
 PlaceRowsParams place_rows_params(const ops::PlaceRowsArgs& args);
 SpreadLogitsParams spread_logits_params(const ops::SpreadLogitsArgs& args);
+ResidualActParams residual_act_params(const ops::ResidualActArgs& args);
 QuantiseParams quantise_params(const ops::QuantiseArgs& args);
 
 }  // namespace rudder::cuda
