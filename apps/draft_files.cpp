@@ -36,7 +36,7 @@ Result<std::shared_ptr<const weights::Checkpoint>> open_draft_files(
   }
   const auto checkpoint = weights::Checkpoint::open_folder(speculation.model);
   if (!checkpoint) return bad_draft(checkpoint.error().code, checkpoint.error().to_string());
-  if (speculation.method == draft::Method::kEagle3) {
+  if (speculation.method != draft::Method::kDraftModel) {
     return std::shared_ptr<const weights::Checkpoint>(*checkpoint);
   }
   const auto json = (*checkpoint)->read_text("tokenizer.json");

@@ -1,5 +1,5 @@
-// DraftFiles: the folder of the model or head that guesses for a model (--speculative-config:
-// draft_model, eagle3).
+// DraftFiles: the folder of the model or heads that guess for a model (--speculative-config:
+// draft_model, eagle3, medusa).
 // Opened on the main thread; closed once the weights are loaded.
 #pragma once
 
@@ -13,7 +13,7 @@
 namespace rudder::apps {
 
 // Null where the method needs none. An Error names speculative-config.model: the folder is no
-// model, or a token of its tokenizer is another than the model's. A head has no tokenizer.
+// model, or a token of its tokenizer is another than the model's. Heads have no tokenizer.
 Result<std::shared_ptr<const weights::Checkpoint>> open_draft_files(
     const draft::Speculation& speculation, const text::Tokenizer& tokenizer);
 

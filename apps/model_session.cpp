@@ -149,6 +149,11 @@ Result<ModelFiles> open_model_files(const std::string& model, const LoadSettings
 
 namespace {
 
+exec::DraftKind draft_kind(draft::Method method) {
+  if (method == draft::Method::kEagle3) return exec::DraftKind::kEagle3;
+  return method == draft::Method::kMedusa ? exec::DraftKind::kMedusa : exec::DraftKind::kModel;
+}
+
 // What the settings ask of a step. kUnsupported: of drafts, and the backend takes none.
 Result<exec::StepLimits> step_limits(const SessionSettings& settings,
                                      const draft::Speculation& speculation,
@@ -163,9 +168,7 @@ Result<exec::StepLimits> step_limits(const SessionSettings& settings,
                           .max_repeat = settings.engine.multi_step,
                           .max_draft = speculation.num_speculative_tokens,
                           .draft_model = draft_model,
-                          .draft_kind = speculation.method == draft::Method::kEagle3
-                                            ? exec::DraftKind::kEagle3
-                                            : exec::DraftKind::kModel};
+                          .draft_kind = draft_kind(speculation.method)};
 }
 
 // What KV computed by this process depends on, besides tokens.

@@ -1,5 +1,6 @@
-// What the demo's draft head guesses against PyTorch (tools/golden/draft_head.py): the rows that it
-// reads of the model, its layer, its map of tokens and its chains, through the executor.
+// What the demo's draft head and its Medusa heads guess against PyTorch
+// (tools/golden/draft_head.py, medusa_heads.py): the rows that they read of the model, their
+// layers, the map of tokens and the chains, through the executor.
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
@@ -31,10 +32,9 @@ std::string path_of(const char* name) {
   return std::string(RUDDER_SOURCE_DIR) + "/" + name;
 }
 
-std::vector<Case> read_cases() {
-  const std::string text =
-      weights::read_text_file(path_of("tests/draft_heads/demo.json"), 1 << 20).value();
-  const json::value cases = parse_json(text, "demo.json").value();
+std::vector<Case> read_cases(const char* file = "tests/draft_heads/demo.json") {
+  const std::string text = weights::read_text_file(path_of(file), 1 << 20).value();
+  const json::value cases = parse_json(text, file).value();
   std::vector<Case> out;
   for (const json::value& one : cases.as_array()) {
     out.push_back({json::value_to<std::vector<int32_t>>(one.at("ids")),
@@ -46,7 +46,7 @@ std::vector<Case> read_cases() {
 
 class Guesser {
  public:
-  explicit Guesser(const Checkpoint& head) {
+  explicit Guesser(const Checkpoint& head, exec::DraftKind kind = exec::DraftKind::kEagle3) {
     const auto model = Checkpoint::open_folder(path_of("models/demo")).value();
     exec::ExecSettings settings;
     settings.max_model_len = 160;
@@ -55,7 +55,7 @@ class Guesser {
                                      .max_num_batched_tokens = 64,
                                      .max_draft = kGuesses,
                                      .draft_model = &head,
-                                     .draft_kind = exec::DraftKind::kEagle3};
+                                     .draft_kind = kind};
     auto ops =
         cpu::make_cpu_ops({.dtype = tensor::DType::kF32, .num_threads = 1, .isa = {}}).value();
     auto loaded = exec::load_model(*model, std::move(ops), settings, limits, {});
@@ -105,6 +105,18 @@ class Guesser {
 TEST(DraftHeadGolden, GuessesAreThoseOfPyTorch) {
   Guesser guesser(*Checkpoint::open_folder(path_of("models/demo-eagle")).value());
   const std::vector<Case> cases = read_cases();
+  EXPECT_GT(cases.size(), 60u);
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const step::SeqResult got = guesser.behind(cases[i].ids, i % 3 == 0 ? 7 : 64);
+    EXPECT_EQ(got.tokens, std::vector<int32_t>{cases[i].next}) << i;
+    EXPECT_EQ(got.guess, cases[i].guess) << i;
+  }
+}
+
+TEST(MedusaGolden, GuessesAreThoseOfPyTorch) {
+  Guesser guesser(*Checkpoint::open_folder(path_of("models/demo-medusa")).value(),
+                  exec::DraftKind::kMedusa);
+  const std::vector<Case> cases = read_cases("tests/draft_heads/medusa.json");
   EXPECT_GT(cases.size(), 60u);
   for (size_t i = 0; i < cases.size(); ++i) {
     const step::SeqResult got = guesser.behind(cases[i].ids, i % 3 == 0 ? 7 : 64);

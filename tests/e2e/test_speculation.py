@@ -10,6 +10,7 @@ STORY = "Tell me a happy story about a boat."
 EDIT = next(json.loads(line) for line in (DEMO / "eval" / "json.jsonl").open())["messages"][0]["content"]
 DRAFT = DEMO.parent / "demo-draft"
 HEAD = DEMO.parent / "demo-eagle"
+MEDUSA = DEMO.parent / "demo-medusa"
 OTHER = DEMO.parent.parent / "tests" / "golden" / "llama3"  # a model without a tokenizer
 
 
@@ -36,6 +37,7 @@ KINDS = {
                                                    "suffix_decoding_max_cached_requests": 100})],
     "draft_model": draft_config(DRAFT),
     "eagle3": draft_config(HEAD, "eagle3"),
+    "medusa": draft_config(MEDUSA, "medusa"),
 }
 
 
@@ -85,7 +87,7 @@ def test_metrics_are_silent_without(server):
 
 @pytest.mark.parametrize("flags, named", [
     (["--speculative-config", '{"method": "ngram", "model": "x"}'], "speculative-config.model"),
-    (["--speculative-config", '{"method": "medusa"}'], "speculative-config.method"),
+    (["--speculative-config", '{"method": "lookahead"}'], "speculative-config.method"),
     (["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 1000}'],
      "speculative-config.num_speculative_tokens"),
     (["--speculative-config", '{"method": "ngram"}', "--prompt-lookup-max", "3"], "speculative-config"),
@@ -101,6 +103,12 @@ def test_metrics_are_silent_without(server):
     (draft_config(HEAD, "eagle3", num_speculative_tokens=129), "speculative-config.num_speculative_tokens"),
     ([*draft_config(HEAD, "eagle3"), "--tensor-parallel-size", "2"], "tensor-parallel-size"),
     ([*draft_config(HEAD, "eagle3"), "--pipeline-parallel-size", "2"], "speculative-config.model"),
+    (["--speculative-config", '{"method": "medusa"}'], "speculative-config.model"),
+    (draft_config(HEAD, "medusa"), "speculative-config.model"),  # another kind of head
+    (["--load-format", "dummy", "--like", "llama-3.1-8b", *draft_config(MEDUSA, "medusa")], "speculative-config.model"),
+    (draft_config(MEDUSA, "medusa", num_speculative_tokens=5), "speculative-config.num_speculative_tokens"),
+    ([*draft_config(MEDUSA, "medusa"), "--tensor-parallel-size", "2"], "tensor-parallel-size"),
+    ([*draft_config(MEDUSA, "medusa"), "--pipeline-parallel-size", "2"], "speculative-config.model"),
     (["--prompt-lookup-max", "3"], "speculative-method"),
     (["--num-speculative-tokens", "129", "--speculative-method", "ngram"], "num-speculative-tokens"),
 ])

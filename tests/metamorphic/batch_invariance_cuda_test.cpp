@@ -63,6 +63,15 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
     return value_of(start_executor(std::move(model), capacity, {.enforce_eager = enforce_eager}));
   }
 
+  static std::unique_ptr<step::Executor> medusa_executor(const step::Capacity& capacity,
+                                                         bool shares_lm_head, bool enforce_eager) {
+    exec::DeviceExecutor::Model model = loaded_model(true);
+    exec::Medusa& medusa = model.draft.emplace().medusa.emplace();
+    medusa.spec = testing::tiny_medusa_spec(shares_lm_head);
+    medusa.weights = value_of(testing::random_medusa_weights(medusa.spec, *model.ops, 12));
+    return value_of(start_executor(std::move(model), capacity, {.enforce_eager = enforce_eager}));
+  }
+
   static void give_kernels(model::ModelSpec& spec) {
     for (model::LayerSpec& layer : spec.layers) {
       model::attention_of(layer)->head_dim = 64;
@@ -92,6 +101,33 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
     step::Capacity capacity = kRoomy;
     capacity.num_blocks = 24;
     return capacity;
+  }
+
+  // Whatever heads guess, the text is that of plain decoding; from graphs they guess as op by op.
+  // `make(capacity, kind, enforce_eager)`: an executor with heads of one of two kinds.
+  template <typename Make>
+  static void expect_guessed_as_plain(Make make, std::vector<bool> kinds) {
+    std::vector<Ask> asks = random_asks(16, 43, 80);
+    for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i / 7 * 12);
+    const std::vector<Got> plain = run_alone(*executor(kRoomy), asks);
+    step::Capacity capacity = tight();
+    capacity.max_draft = 5;
+    capacity.guesses = true;
+    for (const bool kind : kinds) {
+      std::optional<uint64_t> right_eagerly;
+      for (const auto& [budget, enforce_eager] :
+           {std::pair{512, true}, {512, false}, {24, false}}) {
+        sched::SchedSettings settings = plain_settings();
+        settings.max_num_batched_tokens = budget;
+        settings.enable_prefix_caching = budget < 512;
+        const Outcome outcome = run(*make(capacity, kind, enforce_eager), settings, asks);
+        expect_same(plain, outcome.got, "guessed by heads");
+        EXPECT_GT(outcome.stats.draft_tokens, 300u);
+        if (budget < 512) continue;
+        if (!right_eagerly) right_eagerly = outcome.stats.accepted_tokens;
+        EXPECT_EQ(outcome.stats.accepted_tokens, *right_eagerly);
+      }
+    }
   }
 
   static void expect_as_alone(const std::vector<Ask>& asks, const Outcome& other) {
@@ -211,31 +247,14 @@ TEST_P(BatchInvariant, OwnGuessesAreAllRight) {
   }
 }
 
-// Whatever a head guesses, the text is that of plain decoding; from graphs it guesses as op by op.
 TEST_P(BatchInvariant, GuessesOfAHeadAsPlainDecoding) {
   if (!keeps_every_token()) GTEST_SKIP() << "a draft head needs a group without a window";
-  std::vector<Ask> asks = random_asks(16, 43, 80);
-  for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i / 7 * 12);
-  const std::vector<Got> plain = run_alone(*executor(kRoomy), asks);
-  step::Capacity capacity = tight();
-  capacity.max_draft = 5;
-  capacity.guesses = true;
-  for (const bool shares_embedding : {false, true}) {
-    if (shares_embedding && spec_with_kernels().embed_scale != 1) continue;
-    std::optional<uint64_t> right_eagerly;
-    for (const auto& [budget, enforce_eager] : {std::pair{512, true}, {512, false}, {24, false}}) {
-      sched::SchedSettings settings = plain_settings();
-      settings.max_num_batched_tokens = budget;
-      settings.enable_prefix_caching = budget < 512;
-      const auto guessing = head_executor(capacity, shares_embedding, enforce_eager);
-      const Outcome outcome = run(*guessing, settings, asks);
-      expect_same(plain, outcome.got, "guessed by a head");
-      EXPECT_GT(outcome.stats.draft_tokens, 300u);
-      if (budget < 512) continue;
-      if (!right_eagerly) right_eagerly = outcome.stats.accepted_tokens;
-      EXPECT_EQ(outcome.stats.accepted_tokens, *right_eagerly);
-    }
-  }
+  const bool may_share = spec_with_kernels().embed_scale == 1;
+  expect_guessed_as_plain(head_executor, may_share ? std::vector{false, true} : std::vector{false});
+}
+
+TEST_P(BatchInvariant, GuessesOfMedusaHeadsAsPlainDecoding) {
+  expect_guessed_as_plain(medusa_executor, {false, true});
 }
 
 // In the mode that is not batch-invariant drafts may change bits; graphs do not. One step at a

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
 
+#include "metamorphic/guess_notes.h"
 #include "metamorphic/harness.h"
 #include "metamorphic/tap_asks.h"
 #include "rudder/cpu/reference_ops.h"
@@ -231,48 +231,6 @@ TEST_P(Drafts, DraftHeadAsPlainDecoding) {
   }
 }
 
-// Notes what an executor guesses, by the first token of the sequence and the tokens before the
-// guess.
-class GuessNotes final : public step::Executor {
- public:
-  explicit GuessNotes(step::Executor& inner) : inner_(inner) {}
-
-  step::Capacity capacity() const override { return inner_.capacity(); }
-  Result<step::Ticket> launch(std::shared_ptr<const step::StepPlan> plan) override {
-    for (const step::SeqWork& work : plan->seqs) {
-      if (work.guess.begin == 0 && !work.guess.tokens.empty()) {
-        first_[work.slot.value] = work.guess.tokens[0];
-      }
-    }
-    if (plan->repeat == 1) plans_[plan->id] = plan;
-    return inner_.launch(std::move(plan));
-  }
-  Result<void> supply(step::Ticket ticket, std::span<const uint32_t> masks) override {
-    return inner_.supply(ticket, masks);
-  }
-  Result<step::StepResult> collect(step::Ticket ticket) override {
-    Result<step::StepResult> result = inner_.collect(ticket);
-    const auto plan = plans_.find(ticket.id);
-    if (!result || plan == plans_.end()) return result;
-    for (size_t i = 0; i < result->seqs.size(); ++i) {
-      const step::SeqResult& seq = result->seqs[i];
-      const step::GuessWork& asked = plan->second->seqs[i].guess;
-      if (seq.guess.empty()) continue;
-      notes[{first_.at(seq.slot.value), asked.begin + asked.tokens.size() + seq.tokens.size()}] =
-          seq.guess;
-    }
-    return result;
-  }
-  bool ready(step::Ticket ticket) override { return inner_.ready(ticket); }
-
-  std::map<std::pair<int32_t, size_t>, std::vector<int32_t>> notes;
-
- private:
-  step::Executor& inner_;
-  std::map<int32_t, int32_t> first_;  // by slot
-  std::map<step::StepId, std::shared_ptr<const step::StepPlan>> plans_;
-};
-
 // What a head guesses behind a token depends on the tokens before it alone: not on the steps that
 // ran them, on what else was in them, on preemption, on which blocks they lie in or on who computed
 // these.
@@ -289,7 +247,7 @@ TEST_P(Drafts, GuessesOfAHeadDependOnTheTokensAlone) {
     asks.push_back(asks[i]);
     asks.back().arrival = 60;
   }
-  using Notes = std::map<std::pair<int32_t, size_t>, std::vector<int32_t>>;
+  using Notes = GuessNotes::Notes;
   uint64_t preemptions = 0;
   int64_t cached = 0;
   const auto guesses_of = [&](const Way& way, const step::Capacity& capacity,

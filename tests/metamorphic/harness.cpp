@@ -125,6 +125,20 @@ std::unique_ptr<exec::DeviceExecutor> head_executor(const Backend& backend, test
   return value_of(start_executor(std::move(model), capacity));
 }
 
+std::unique_ptr<exec::DeviceExecutor> medusa_executor(const Backend& backend,
+                                                      testing::TinyArch arch, bool shares_lm_head,
+                                                      step::Capacity capacity) {
+  exec::DeviceExecutor::Model model;
+  model.ops = backend.make();
+  model.spec = testing::tiny_spec(arch);
+  model.weights = value_of(testing::random_weights(model.spec, *model.ops, kModelSeed));
+  exec::Medusa& medusa = model.draft.emplace().medusa.emplace();
+  medusa.spec = testing::tiny_medusa_spec(shares_lm_head);
+  medusa.weights = value_of(testing::random_medusa_weights(medusa.spec, *model.ops, 12));
+  capacity.guesses = true;
+  return value_of(start_executor(std::move(model), capacity));
+}
+
 std::shared_ptr<const step::StepPlan> in_groups(step::StepPlan plan,
                                                 const step::Executor& executor) {
   const int32_t num_groups = executor.capacity().kv_groups.size();

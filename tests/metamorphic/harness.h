@@ -82,6 +82,10 @@ std::unique_ptr<exec::DeviceExecutor> guessing_executor(const Backend& backend,
 // The same with a random draft head (testing::tiny_head_spec).
 std::unique_ptr<exec::DeviceExecutor> head_executor(const Backend& backend, testing::TinyArch arch,
                                                     bool shares_embedding, step::Capacity capacity);
+// The same with random Medusa heads (testing::tiny_medusa_spec).
+std::unique_ptr<exec::DeviceExecutor> medusa_executor(const Backend& backend,
+                                                      testing::TinyArch arch, bool shares_lm_head,
+                                                      step::Capacity capacity);
 
 // A plan whose slots have blocks of one KV group, for an executor of tiny_executor: each group gets
 // as many, those of a slot in one group being no other's in another.

@@ -43,6 +43,21 @@ def guesses_behind(model, head, chosen, layers, ids):
     return tokens[len(ids) - 1], tokens[len(ids):], min(margins)
 
 
+def write_cases(args, behind):
+    """behind(ids): as guesses_behind(). Writes args.out, of texts of the corpus in tokens of args.model."""
+    cases = []
+    documents = encoded(Tokenizer.from_file(str(args.model / "tokenizer.json")), random.Random("draft head"))
+    for _ in range(DOCUMENTS):
+        ids = next(documents)[0][:LONGEST]
+        for length in range(2, len(ids), STRIDE):
+            token, guess, margin = behind(ids[:length])
+            if margin > LEAST_MARGIN:
+                cases.append({"ids": ids[:length], "next": token, "guess": guess})
+    lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
+    args.out.write_text(f"[\n{lines}\n]\n")
+    print(f"{len(cases)} cases")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
@@ -60,17 +75,7 @@ def main():
     chosen = torch.arange(d2t.numel()) + d2t
     layers = config["eagle_config"]["eagle_aux_hidden_state_layer_ids"]
 
-    cases = []
-    documents = encoded(Tokenizer.from_file(str(args.model / "tokenizer.json")), random.Random("draft head"))
-    for _ in range(DOCUMENTS):
-        ids = next(documents)[0][:LONGEST]
-        for length in range(2, len(ids), STRIDE):
-            token, guess, margin = guesses_behind(model, head, chosen, layers, ids[:length])
-            if margin > LEAST_MARGIN:
-                cases.append({"ids": ids[:length], "next": token, "guess": guess})
-    lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
-    args.out.write_text(f"[\n{lines}\n]\n")
-    print(f"{len(cases)} cases")
+    write_cases(args, lambda ids: guesses_behind(model, head, chosen, layers, ids))
 
 
 if __name__ == "__main__":

@@ -357,6 +357,12 @@ void HostOps::spread_logits(const ops::SpreadLogitsArgs& args) {
   }
 }
 
+void HostOps::residual_act(const ops::ResidualActArgs& args) {
+  float* const x = args.x.as<float>();
+  const float* const y = args.y.as<float>();
+  for (int64_t i = 0; i < args.x.shape.numel(); ++i) x[i] += y[i] / (1.0f + std::exp(-y[i]));
+}
+
 ops::ResidualNormArgs HostOps::with_ranks_summed(const ops::ResidualNormArgs& args,
                                                  ThreadPool* pool) {
   ops::ResidualNormArgs whole = args;

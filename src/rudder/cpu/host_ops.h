@@ -1,8 +1,9 @@
 // HostOps: the base of every CPU backend: memory, copies, events, and the macro-ops that copy or
-// count rather than compute. The device is the host: an op runs before its call returns, so an
-// event is done when it is recorded, and there are no graphs. A fault of an op (no memory for its
-// scratch) is kept as a device's is: status() and the events recorded after it tell it. A rank of a
-// group (host_comm.h) tells its faults to the group, and its events tell those of the group.
+// count rather than compute, and those of a few rows of draft heads. The device is the host: an op
+// runs before its call returns, so an event is done when it is recorded, and there are no graphs. A
+// fault of an op (no memory for its scratch) is kept as a device's is: status() and the events
+// recorded after it tell it. A rank of a group (host_comm.h) tells its faults to the group, and its
+// events tell those of the group.
 #pragma once
 
 #include <memory>
@@ -44,6 +45,7 @@ class HostOps : public ops::Ops {
   void gather_rows(const ops::GatherRowsArgs& args) final;
   void place_rows(const ops::PlaceRowsArgs& args) final;
   void spread_logits(const ops::SpreadLogitsArgs& args) final;
+  void residual_act(const ops::ResidualActArgs& args) final;
   void gather_logits(const ops::GatherLogitsArgs& args) final;
   bool ranks_share_memory() const final { return true; }
   void sum_ranks(const ops::View& x) final;

@@ -211,6 +211,10 @@ class CudaOps final : public ops::Ops {
     launch("spread_logits", {&args.x, &args.out},
            [&] { return launch_spread_logits(spread_logits_params(args), stream()); });
   }
+  void residual_act(const ops::ResidualActArgs& args) override {
+    launch("residual_act", {&args.x, &args.y},
+           [&] { return launch_residual_act(residual_act_params(args), stream()); });
+  }
   void logits(const ops::LogitsArgs& args) override {
     begin_op("logits");
     RUDDER_CHECK(args.scale == 1.0f, "prepare() refuses a scale");

@@ -49,6 +49,15 @@ SpreadLogitsParams spread_logits_params(const ops::SpreadLogitsArgs& args) {
   return params;
 }
 
+ResidualActParams residual_act_params(const ops::ResidualActArgs& args) {
+  ResidualActParams params;
+  params.x = args.x.data;
+  params.y = args.y.data;
+  params.rows = args.x.shape[0];
+  params.width = args.x.shape[1];
+  return params;
+}
+
 QuantiseParams quantise_params(const ops::QuantiseArgs& args) {
   QuantiseParams params;
   params.x = args.x.data;

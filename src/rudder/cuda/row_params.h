@@ -11,6 +11,7 @@ namespace rudder::cuda {
 GatherRowsParams gather_rows_params(const ops::GatherRowsArgs& args);
 PlaceRowsParams place_rows_params(const ops::PlaceRowsArgs& args);
 SpreadLogitsParams spread_logits_params(const ops::SpreadLogitsArgs& args);
+ResidualActParams residual_act_params(const ops::ResidualActArgs& args);
 QuantiseParams quantise_params(const ops::QuantiseArgs& args);
 // Of a table that is not fp8, and of one that is, with its scales.
 EmbedParams embed_params(const ops::EmbedArgs& args, const ops::View& table);

@@ -67,10 +67,11 @@ Result<Method> read_method(const std::string& name) {
   if (name == "suffix") return Method::kSuffix;
   if (name == "draft_model") return Method::kDraftModel;
   if (name == "eagle3") return Method::kEagle3;
-  return bad(
-      fmt::format("the method '{}' is not supported: ngram, suffix, draft_model and eagle3 are",
-                  name),
-      "method");
+  if (name == "medusa") return Method::kMedusa;
+  return bad(fmt::format("the method '{}' is not supported: ngram, suffix, draft_model, eagle3 "
+                         "and medusa are",
+                         name),
+             "method");
 }
 
 Result<void> read_key(const json::value& value, const Key& key, Asked* asked) {
@@ -99,7 +100,8 @@ Result<Asked> read_config(const std::string& text) {
   }
   const json::object& config = value.get_object();
   const json::value* method = config.if_contains("method");
-  if (method == nullptr) return bad("is missing: ngram, suffix, draft_model or eagle3", "method");
+  if (method == nullptr)
+    return bad("is missing: ngram, suffix, draft_model, eagle3 or medusa", "method");
   if (!method->is_string()) return bad("must be a string", "method");
   Asked asked;
   asked.method = method->get_string();
@@ -152,9 +154,9 @@ int32_t given(double number, int32_t otherwise) {
 void SpeculativeSettings::declare(SettingsTable& table) {
   table.section("draft");
   table.add("speculative-config", &config,
-            "Speculation as a JSON object with vLLM's keys: method (ngram, suffix, draft_model or "
-            "eagle3), model (the folder of what guesses: a smaller model for draft_model, a head "
-            "for eagle3), "
+            "Speculation as a JSON object with vLLM's keys: method (ngram, suffix, draft_model, "
+            "eagle3 or medusa), model (the folder of what guesses: a smaller model for "
+            "draft_model, a head for eagle3, heads for medusa), "
             "num_speculative_tokens, prompt_lookup_min, prompt_lookup_max, "
             "suffix_decoding_max_tree_depth, suffix_decoding_max_cached_requests, "
             "suffix_decoding_max_spec_factor, suffix_decoding_min_token_prob.");
@@ -225,6 +227,7 @@ std::unique_ptr<sched::DraftProposer> make_proposer(const Speculation& speculati
     case Method::kNone:
     case Method::kDraftModel:
     case Method::kEagle3:
+    case Method::kMedusa:
       return nullptr;
     case Method::kNgram:
       return std::make_unique<NgramProposer>(speculation.prompt_lookup_min,

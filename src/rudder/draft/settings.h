@@ -17,11 +17,11 @@ namespace rudder::draft {
 // Drafts of a sequence in one step at most.
 inline constexpr int32_t kMaxSpeculativeTokens = 128;
 
-enum class Method : uint8_t { kNone, kNgram, kSuffix, kDraftModel, kEagle3 };
+enum class Method : uint8_t { kNone, kNgram, kSuffix, kDraftModel, kEagle3, kMedusa };
 
 // Whether the executor guesses, from a folder of weights.
 inline bool has_model(Method method) {
-  return method == Method::kDraftModel || method == Method::kEagle3;
+  return method == Method::kDraftModel || method == Method::kEagle3 || method == Method::kMedusa;
 }
 
 // What is asked for, every field in range.
@@ -31,7 +31,7 @@ struct Speculation {
   int32_t prompt_lookup_min = 0;       // kNgram alone
   int32_t prompt_lookup_max = 0;
   SuffixSettings suffix;   // kSuffix alone
-  std::string model = {};  // has_model() alone: the folder of the model or head that guesses
+  std::string model = {};  // has_model() alone: the folder of the model or heads that guess
   int64_t max_bytes = 0;   // of what a proposer remembers
 };
 

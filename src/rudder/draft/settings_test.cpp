@@ -59,6 +59,15 @@ TEST(SpeculativeSettings, ADraftHeadIsTheExecutors) {
   EXPECT_EQ(make_proposer(*named), nullptr);
 }
 
+TEST(SpeculativeSettings, MedusaHeadsAreTheExecutors) {
+  const auto named = from(R"({"method": "medusa", "model": "heads", "num_speculative_tokens": 3})");
+  ASSERT_TRUE(named) << named.error().to_string();
+  EXPECT_EQ(named->method, Method::kMedusa);
+  EXPECT_EQ(named->model, "heads");
+  EXPECT_EQ(named->num_speculative_tokens, 3);
+  EXPECT_EQ(make_proposer(*named), nullptr);
+}
+
 TEST(SpeculativeSettings, PlainFlagsSayTheSame) {
   SpeculativeSettings settings;
   settings.method = "ngram";
@@ -86,6 +95,10 @@ TEST(SpeculativeSettings, WhatIsWrongIsNamed) {
       {R"({"method": "eagle"})", "method"},
       {R"({"method": "eagle3"})", "model"},
       {R"({"method": "eagle3", "model": "x", "num_speculative_tokens": 0})",
+       "num_speculative_tokens"},
+      {R"({"method": "medusa"})", "model"},
+      {R"({"method": "medusa", "model": "x", "prompt_lookup_min": 1})", "prompt_lookup_min"},
+      {R"({"method": "medusa", "model": "x", "num_speculative_tokens": 129})",
        "num_speculative_tokens"},
       {R"({"method": "draft_model"})", "model"},
       {R"({"method": "draft_model", "model": ""})", "model"},

@@ -77,22 +77,16 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
                    .tied = model_.spec.tied_head ? &model_.weights.head : nullptr,
                    .rows = kept.rows};
   }
-  RUDDER_TRY(decoder_, model::Decoder::make(
-                           model_.spec, model_.weights, kv, *model_.ops,
-                           {.max_tokens = capacity_.max_tokens_per_step,
-                            .max_logits_rows = max_logits_rows(capacity_),
-                            .max_seq_len = capacity_.max_seq_len,
-                            .taps_shares = capacity_.taps.steering() || capacity_.taps.capture(),
-                            .encodes = capacity_.taps.max_features > 0},
-                           kept));
+  ops::View final_rows;
+  if (model_.draft && model_.draft->medusa) {
+    RUDDER_TRY(final_rows, allocate_final_rows(model_.draft->medusa->spec, *model_.ops, capacity_));
+  }
+  RUDDER_TRY(decoder_, model::Decoder::make(model_.spec, model_.weights, kv, *model_.ops,
+                                            decoder_limits(capacity_), kept, final_rows));
   RUDDER_TRY_VOID(prepare_taps());
   RUDDER_TRY(buffers_, StepBuffers::make(*model_.ops, capacity_,
                                          taps_ == nullptr ? nullptr : &taps_->table()));
-  if (model_.draft) {
-    RUDDER_TRY(proposer_, ModelProposer::make(*std::move(model_.draft), *model_.ops, capacity_,
-                                              !options.enforce_eager));
-    model_.draft.reset();
-  }
+  RUDDER_TRY_VOID(prepare_proposer(!options.enforce_eager, final_rows));
   RUDDER_TRY(scorer_, Scorer::make(*model_.ops, *decoder_, capacity_));
   for (Flight& flight : flights_) {
     flight.iterations.resize(static_cast<size_t>(capacity_.max_repeat));
@@ -108,6 +102,19 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
   if (!model_.ops->has_graphs() || options.enforce_eager) return {};
   RUDDER_TRY(graphs_, GraphCache::capture({*model_.ops, *decoder_, *buffers_}, capacity_,
                                           options.capture_progress));
+  return {};
+}
+
+Result<void> DeviceExecutor::prepare_proposer(bool has_graphs, const ops::View& final_rows) {
+  if (!model_.draft) return {};
+  if (model_.draft->medusa) {
+    RUDDER_TRY(proposer_, MedusaProposer::make(*std::move(model_.draft->medusa), *model_.ops,
+                                               capacity_, final_rows));
+  } else {
+    RUDDER_TRY(proposer_,
+               ModelProposer::make(*std::move(model_.draft), *model_.ops, capacity_, has_graphs));
+  }
+  model_.draft.reset();
   return {};
 }
 
@@ -391,7 +398,7 @@ Result<void> DeviceExecutor::guess(size_t index) {
   iteration.enqueued_us = clock_.now_us();
   add_sampled(flight.sampled_seq, buffers_->sampled(index, 0), flight.asks);
   RUDDER_TRY_VOID(proposer_->run(flight.asks));
-  for (ModelProposer::Ask& ask : flight.asks) {
+  for (GuessAsk& ask : flight.asks) {
     flight.result.seqs[static_cast<size_t>(ask.seq)].guess = std::move(ask.guess);
   }
   flight.result.guess_us = clock_.now_us() - iteration.enqueued_us;

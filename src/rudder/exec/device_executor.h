@@ -91,7 +91,7 @@ class DeviceExecutor final : public step::Executor {
     int32_t repeat = 1;
     std::vector<int32_t> sampled_seq;
     std::vector<int32_t> num_logprobs;            // of each sampled row
-    std::vector<ModelProposer::Ask> asks;         // tokens that the step samples still to come
+    std::vector<GuessAsk> asks;                   // tokens that the step samples still to come
     std::vector<Iteration> iterations;            // as many as there may be
     Result<void> edited;                          // its edits of the tap table
     std::vector<FilledLatches> filled;            // fetched with its first iteration
@@ -108,6 +108,7 @@ class DeviceExecutor final : public step::Executor {
 
   Result<void> prepare(const Options& options);
   void work();
+  Result<void> prepare_proposer(bool has_graphs, const ops::View& final_rows);
   Result<void> prepare_taps();
   void pack(const step::StepPlan& plan, size_t index);
   Result<void> edit_taps(const step::StepPlan& plan);
@@ -138,7 +139,7 @@ class DeviceExecutor final : public step::Executor {
   std::unique_ptr<Scorer> scorer_;           // likewise
   std::unique_ptr<GraphCache> graphs_;       // likewise; none where every step runs op by op
   std::unique_ptr<Handover> handover_;       // likewise; none where one stage has all layers
-  std::unique_ptr<ModelProposer> proposer_;  // likewise; none where the capacity does not guess
+  std::unique_ptr<Proposer> proposer_;       // likewise; none where the capacity does not guess
   const SteadyClock clock_;
 
   // The worker's; buffers keep their memory from step to step.

@@ -33,6 +33,13 @@ Result<DraftModel> read_draft(const StepLimits& limits, const model::ModelSpec& 
     draft.spec = *std::move(spec);
     return draft;
   }
+  if (limits.draft_kind == DraftKind::kMedusa) {
+    Result<model::MedusaSpec> spec = model::read_medusa(*limits.draft_model);
+    if (!spec) return of_draft(spec.error());
+    RUDDER_TRY_VOID(model::fit_medusa(target, limits.max_draft, *spec));
+    draft.medusa.emplace().spec = *spec;
+    return draft;
+  }
   Result<model::DraftHeadSpec> spec = model::read_draft_head(*limits.draft_model);
   if (!spec) return of_draft(spec.error());
   RUDDER_TRY_VOID(model::fit_draft_head(target, *spec));
@@ -44,6 +51,13 @@ Result<DraftModel> read_draft(const StepLimits& limits, const model::ModelSpec& 
 Result<DraftModel> load_draft(const StepLimits& limits, const model::ModelSpec& target,
                               ops::Ops& ops) {
   RUDDER_TRY(DraftModel draft, read_draft(limits, target));
+  if (draft.medusa) {
+    Result<model::MedusaWeights> weights =
+        model::load_medusa(*limits.draft_model, draft.medusa->spec, ops);
+    if (!weights) return of_draft(weights.error());
+    draft.medusa->weights = *std::move(weights);
+    return draft;
+  }
   if (!draft.head) {
     RUDDER_TRY(draft.weights, model::load_weights(*limits.draft_model, draft.spec, ops, {}));
     RUDDER_TRY(draft.spec, model::shard_spec(draft.spec, ops::rank_of(ops)));
@@ -54,6 +68,13 @@ Result<DraftModel> load_draft(const StepLimits& limits, const model::ModelSpec& 
   if (!weights) return of_draft(weights.error());
   draft.head->weights = *std::move(weights);
   return draft;
+}
+
+// Device bytes of its weights, before they are loaded; of a model on one rank.
+int64_t draft_weight_bytes(const DraftModel& draft, const StepLimits& limits, ops::Ops& ops) {
+  if (draft.medusa) return model::medusa_bytes(draft.medusa->spec, ops.linear_dtype());
+  if (draft.head) return model::draft_head_bytes(draft.head->spec, ops.linear_dtype());
+  return model::budget_weights(*limits.draft_model, draft.spec, ops, ops::rank_of(ops)).bytes;
 }
 
 // What is loaded, for whom: all devices of all replicas, of each replica its ranks or stages.
@@ -94,9 +115,9 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
   const bool joins_ranks = rank.is_alone() || ops.ranks_share_memory();
   RUDDER_TRY(const model::ModelSpec part, model::shard_spec(division.spec, rank));
   DraftModel draft;
-  int64_t draft_weight_bytes = 0;
+  int64_t guess_bytes = 0;
   if (limits.draft_model != nullptr) {
-    if (limits.draft_kind == DraftKind::kEagle3) {
+    if (limits.draft_kind != DraftKind::kModel) {
       RUDDER_TRY_VOID(check_runs_heads(ops));
       if (!rank.is_alone()) {
         return fail(ErrorCode::kUnsupported, "a draft head for several ranks",
@@ -104,13 +125,12 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
       }
     }
     RUDDER_TRY(draft, read_draft(limits, division.spec));
-    draft_weight_bytes =
-        draft.head ? model::draft_head_bytes(draft.head->spec, ops.linear_dtype())
-                   : model::budget_weights(*limits.draft_model, draft.spec, ops, rank).bytes;
-    if (!draft.head) {
+    guess_bytes = draft_weight_bytes(draft, limits, ops);
+    if (limits.draft_kind == DraftKind::kModel) {
       RUDDER_TRY(draft.spec, model::shard_spec(draft.spec, rank));
     }
   }
+  const bool keeps_kv = limits.draft_model != nullptr && !draft.medusa;
   const model::WeightBudget weights =
       model::budget_weights(division.checkpoint, division.spec, ops, rank, stage);
   RUDDER_TRY(
@@ -127,9 +147,10 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
                      .max_num_seqs = limits.max_num_seqs,
                      .max_num_batched_tokens = limits.max_num_batched_tokens,
                      .max_draft = ops.takes_drafts() ? limits.max_draft : 0,
-                     .draft = limits.draft_model != nullptr ? &draft.spec : nullptr,
-                     .draft_weight_bytes = draft_weight_bytes,
+                     .draft = keeps_kv ? &draft.spec : nullptr,
+                     .draft_weight_bytes = guess_bytes,
                      .draft_head = draft.head ? &draft.head->spec : nullptr,
+                     .medusa = draft.medusa ? &draft.medusa->spec : nullptr,
                      .taps = {.enable_steering = settings.enable_steering,
                               .max_steering_rows = settings.max_steering_rows,
                               .steering_bytes = settings.steering_memory_mb << 20,
@@ -146,7 +167,7 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
                      .rank = rank,
                      .stage = stage,
                      .max_in_flight = division.max_in_flight()}));
-  if (limits.draft_model != nullptr) {
+  if (keeps_kv) {
     RUDDER_TRY_VOID(
         check_draft_model(draft.spec, division.spec, budget.kv.groups, budget.max_seq_len, ops));
   }

@@ -164,7 +164,7 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
                           .vocab_size = static_cast<int32_t>(spec.vocab),
                           .max_in_flight = ask.max_in_flight,
                           .max_draft = ask.max_draft,
-                          .guesses = ask.draft != nullptr,
+                          .guesses = ask.draft != nullptr || ask.medusa != nullptr,
                           .kv_groups = plan.kv.groups,
                           .geometry = plan.geometry,
                           .taps = plan.taps};
@@ -186,6 +186,10 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
       (plan.has_lens ? HeadLens::device_bytes(spec, ask.rank.count) + ask.taps.reader_bytes : 0);
 
   const auto draft_bytes = [&] {
+    if (ask.medusa != nullptr) {
+      return ask.draft_weight_bytes +
+             MedusaProposer::device_bytes(*ask.medusa, capacity(), dtypes.act);
+    }
     return ask.draft == nullptr ? 0
                                 : ask.draft_weight_bytes +
                                       ModelProposer::device_bytes(*ask.draft, ask.draft_head,

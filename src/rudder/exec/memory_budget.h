@@ -10,6 +10,7 @@
 #include "rudder/exec/kv_layout.h"
 #include "rudder/exec/tap_limits.h"
 #include "rudder/model/draft_head.h"
+#include "rudder/model/medusa.h"
 #include "rudder/model/spec.h"
 #include "rudder/ops/comm.h"
 #include "rudder/step/executor.h"
@@ -39,6 +40,7 @@ struct MemoryAsk {
   const model::ModelSpec* draft = nullptr;
   int64_t draft_weight_bytes = 0;                    // its weights
   const model::DraftHeadSpec* draft_head = nullptr;  // where a head guesses; `draft` is its layer
+  const model::MedusaSpec* medusa = nullptr;         // where Medusa heads guess, without `draft`
   TapAsk taps = {};
   ops::Rank rank = {};  // whose memory it is
   model::Stage stage = {};

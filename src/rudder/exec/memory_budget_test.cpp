@@ -100,6 +100,29 @@ TEST(MemoryBudget, ADraftHeadAndTheRowsThatItReadsAreCounted) {
   EXPECT_EQ(with->draft_bytes - model->draft_bytes, 4 * (64 * (2 * 3 * 64 + 96) + 4 * (48 + 54)));
 }
 
+TEST(MemoryBudget, MedusaHeadsAreCountedAndTakeNoKv) {
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
+  const model::MedusaSpec heads = testing::tiny_medusa_spec(false);
+  MemoryAsk ask = tiny_ask();
+  ask.max_draft = 3;
+  const auto without = budget_memory(spec, {}, ask);
+  ask.medusa = &heads;
+  ask.draft_weight_bytes = 1000;
+  const auto with = budget_memory(spec, {}, ask);
+  ASSERT_TRUE(with && without);
+  const step::Capacity capacity = {.num_slots = 4,
+                                   .num_blocks = 0,
+                                   .block_size = 16,
+                                   .max_tokens_per_step = 64,
+                                   .max_seq_len = 512,
+                                   .vocab_size = 160,
+                                   .max_draft = 3};
+  EXPECT_EQ(with->draft_bytes,
+            1000 + MedusaProposer::device_bytes(heads, capacity, tensor::DType::kF32));
+  EXPECT_EQ(with->draft_kv_bytes, 0);
+  EXPECT_EQ(with->num_blocks, without->num_blocks);
+}
+
 TEST(MemoryBudget, TheShareBoundsTheCache) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   MemoryAsk ask = tiny_ask();

@@ -157,7 +157,7 @@ Result<void> ModelProposer::prepare(KvLayout layout, bool has_graphs) {
   return {};
 }
 
-Result<void> ModelProposer::run(std::span<Ask> asks) {
+Result<void> ModelProposer::run(std::span<GuessAsk> asks) {
   RUDDER_TRY_VOID(run_tokens(asks));
   return guess_on(asks);
 }
@@ -168,10 +168,10 @@ void ModelProposer::clear() {
 }
 
 // In steps of as many tokens as the decoder takes. A sequence's last token gives its first guess.
-Result<void> ModelProposer::run_tokens(std::span<Ask> asks) {
+Result<void> ModelProposer::run_tokens(std::span<GuessAsk> asks) {
   clear();
   first_guessed_.clear();
-  for (Ask& ask : asks) {
+  for (GuessAsk& ask : asks) {
     std::span<const int32_t> rest = ask.tokens;
     if (ask.begin < shift() && !rest.empty()) rest = rest.subspan(1);
     if (rest.empty()) continue;
@@ -208,11 +208,11 @@ Result<void> ModelProposer::flush_tokens(bool is_last) {
 }
 
 // Each guess but the last gives the next one.
-Result<void> ModelProposer::guess_on(std::span<Ask> asks) {
+Result<void> ModelProposer::guess_on(std::span<GuessAsk> asks) {
   clear();
   guessed_.clear();
   int32_t longest = 0;
-  for (Ask& ask : asks) {
+  for (GuessAsk& ask : asks) {
     if (ask.num_guess < 2 || ask.tokens.empty()) continue;
     const int32_t first_guess = -1 - ask.id.value;  // which the device has
     add_tokens(ask, ask.end(), {&first_guess, 1});
@@ -242,7 +242,7 @@ Result<void> ModelProposer::guess_on(std::span<Ask> asks) {
 }
 
 // The slot as if it were new, with the blocks that it has by now.
-void ModelProposer::open(const Ask& ask) {
+void ModelProposer::open(const GuessAsk& ask) {
   const int32_t row = ask.id.value;
   packed_.edits.opened.push_back({.slot = row, .has_counts = 0});
   Written& written = written_[static_cast<size_t>(row)];
@@ -256,7 +256,8 @@ void ModelProposer::open(const Ask& ask) {
   }
 }
 
-void ModelProposer::add_tokens(const Ask& ask, int32_t begin, std::span<const int32_t> tokens) {
+void ModelProposer::add_tokens(const GuessAsk& ask, int32_t begin,
+                               std::span<const int32_t> tokens) {
   const int32_t size = capacity_.block_size;
   int32_t position = begin - shift();
   for (const int32_t token : tokens) {
@@ -274,7 +275,8 @@ void ModelProposer::add_tokens(const Ask& ask, int32_t begin, std::span<const in
 }
 
 // Of the last token that was added. The device ends the sequence with its last guess.
-void ModelProposer::add_sample_row(Ask& ask, int32_t position, std::vector<Ask*>& sampled) {
+void ModelProposer::add_sample_row(GuessAsk& ask, int32_t position,
+                                   std::vector<GuessAsk*>& sampled) {
   ops::SampleRow row;
   row.position = position;
   row.slot = ask.id.value;
@@ -292,43 +294,11 @@ Result<void> ModelProposer::wait() {
 }
 
 // Where nothing could be guessed, or no more, there is no token.
-void ModelProposer::read(size_t flight, int32_t iteration, std::span<Ask* const> sampled) const {
+void ModelProposer::read(size_t flight, int32_t iteration,
+                         std::span<GuessAsk* const> sampled) const {
   const ops::SampledToken* const rows = buffers_->sampled(flight, iteration);
   for (size_t i = 0; i < sampled.size(); ++i) {
     if (rows[i].token >= 0) sampled[i]->guess.push_back(rows[i].token);
-  }
-}
-
-void list_asks(const step::StepPlan& plan, const SlotTable& slots,
-               std::vector<ModelProposer::Ask>& asks) {
-  asks.clear();
-  for (size_t i = 0; i < plan.seqs.size(); ++i) {
-    const step::SeqWork& work = plan.seqs[i];
-    if (work.guess.empty()) continue;
-    asks.push_back({.seq = static_cast<int32_t>(i),
-                    .id = work.slot,
-                    .slot = &slots.slot(work.slot),
-                    .begin = work.guess.begin,
-                    .tokens = work.guess.tokens,
-                    .num_guess = work.guess.num_guess});
-  }
-}
-
-void add_sampled(std::span<const int32_t> sampled_seq, const ops::SampledToken* sampled,
-                 std::span<ModelProposer::Ask> asks) {
-  size_t row = 0;
-  for (ModelProposer::Ask& ask : asks) {
-    while (row < sampled_seq.size() && sampled_seq[row] < ask.seq) ++row;
-    if (ask.num_guess == 0) continue;
-    bool has_ended = false;
-    for (; row < sampled_seq.size() && sampled_seq[row] == ask.seq; ++row) {
-      if (sampled[row].end == ops::SampleEnd::kRejected) continue;
-      has_ended = has_ended || sampled[row].end != ops::SampleEnd::kNone;
-      ask.tokens.push_back(sampled[row].token);
-    }
-    // The last draft may be followed by one more token of the sequence.
-    ask.num_guess = has_ended ? 0 : std::clamp(ask.slot->max_len - ask.end() - 1, 0, ask.num_guess);
-    if (has_ended) ask.tokens.clear();
   }
 }
 

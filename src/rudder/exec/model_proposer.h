@@ -28,7 +28,9 @@
 #include "rudder/base/result.h"
 #include "rudder/exec/graph_cache.h"
 #include "rudder/exec/kv_layout.h"
+#include "rudder/exec/medusa_proposer.h"
 #include "rudder/exec/pack.h"
+#include "rudder/exec/proposer.h"
 #include "rudder/exec/slot_table.h"
 #include "rudder/exec/step_buffers.h"
 #include "rudder/model/decoder.h"
@@ -48,11 +50,13 @@ struct DraftHead {
   model::HeadSource source = {};  // set by the executor
 };
 
-// What guesses for a model: another one of the same tokens (on a rank its part of that), or a head.
+// What guesses for a model: another one of the same tokens (on a rank its part of that), a draft
+// head, or Medusa heads.
 struct DraftModel {
-  model::ModelSpec spec;  // of a head: its layer
+  model::ModelSpec spec;  // of a draft head: its layer; of Medusa heads: nothing
   model::Weights weights;
   std::optional<DraftHead> head = {};  // then there are no weights
+  std::optional<Medusa> medusa = {};   // likewise
 };
 
 // Its KV beside the model's blocks of `block_size` tokens: all its layers in one group, which keeps
@@ -72,7 +76,7 @@ Result<model::HiddenPool> make_hidden_pool(const model::DraftHeadSpec& head, ops
                                            const step::Capacity& capacity);
 int64_t hidden_block_bytes(const model::DraftHeadSpec& head, tensor::DType act, int32_t block_size);
 
-class ModelProposer {
+class ModelProposer final : public Proposer {
  public:
   // `ops` outlives the proposer; `capacity` is the executor's. `has_graphs`: where the device has
   // them, steps of single tokens are captured now.
@@ -84,20 +88,7 @@ class ModelProposer {
                               const step::Capacity& capacity, tensor::DType act,
                               ops::Rank rank = {});
 
-  // What one sequence of a step needs.
-  struct Ask {
-    int32_t seq = 0;  // of the step
-    step::SlotId id = {};
-    const Slot* slot = nullptr;
-    int32_t begin = 0;            // position of the first token
-    std::vector<int32_t> tokens;  // to run; with num_guess, the last is the one just sampled
-    int32_t num_guess = 0;
-    std::vector<int32_t> guess = {};  // out
-
-    int32_t end() const { return begin + static_cast<int32_t>(tokens.size()); }
-  };
-  // Waits for the device. An Error is the device's.
-  Result<void> run(std::span<Ask> asks);
+  Result<void> run(std::span<GuessAsk> asks) override;
 
  private:
   // Of a slot's blocks, those that the device's table has.
@@ -111,15 +102,15 @@ class ModelProposer {
   Result<void> prepare(KvLayout layout, bool has_graphs);
   // How far before a token's position it is run.
   int32_t shift() const { return draft_.head ? 1 : 0; }
-  Result<void> run_tokens(std::span<Ask> asks);
-  Result<void> guess_on(std::span<Ask> asks);
+  Result<void> run_tokens(std::span<GuessAsk> asks);
+  Result<void> guess_on(std::span<GuessAsk> asks);
   Result<void> flush_tokens(bool is_last);
-  void open(const Ask& ask);
-  void add_tokens(const Ask& ask, int32_t begin, std::span<const int32_t> tokens);
-  void add_sample_row(Ask& ask, int32_t position, std::vector<Ask*>& sampled);
+  void open(const GuessAsk& ask);
+  void add_tokens(const GuessAsk& ask, int32_t begin, std::span<const int32_t> tokens);
+  void add_sample_row(GuessAsk& ask, int32_t position, std::vector<GuessAsk*>& sampled);
   void clear();
   Result<void> wait();
-  void read(size_t flight, int32_t iteration, std::span<Ask* const> sampled) const;
+  void read(size_t flight, int32_t iteration, std::span<GuessAsk* const> sampled) const;
 
   const DraftModel draft_;
   ops::Ops& ops_;
@@ -132,16 +123,8 @@ class ModelProposer {
   std::vector<Written> written_;  // by slot
 
   PackedStep packed_;
-  std::vector<Ask*> first_guessed_;  // rows of the last step of tokens
-  std::vector<Ask*> guessed_;        // rows of the step of guesses
+  std::vector<GuessAsk*> first_guessed_;  // rows of the last step of tokens
+  std::vector<GuessAsk*> guessed_;        // rows of the step of guesses
 };
-
-// What the sequences of a plan need, in their order, but for what the step samples.
-void list_asks(const step::StepPlan& plan, const SlotTable& slots,
-               std::vector<ModelProposer::Ask>& asks);
-// Appends what was sampled; row i is of sequence sampled_seq[i], which ascend. A sequence that has
-// ended is neither run nor guessed for, and none is guessed for past its last draft.
-void add_sampled(std::span<const int32_t> sampled_seq, const ops::SampledToken* sampled,
-                 std::span<ModelProposer::Ask> asks);
 
 }  // namespace rudder::exec

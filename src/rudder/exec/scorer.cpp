@@ -44,6 +44,14 @@ int32_t max_logits_rows(const step::Capacity& capacity) {
                   std::min(capacity.max_tokens_per_step, kScoredAtOnce));
 }
 
+model::DecoderLimits decoder_limits(const step::Capacity& capacity) {
+  return {.max_tokens = capacity.max_tokens_per_step,
+          .max_logits_rows = max_logits_rows(capacity),
+          .max_seq_len = capacity.max_seq_len,
+          .taps_shares = capacity.taps.steering() || capacity.taps.capture(),
+          .encodes = capacity.taps.max_features > 0};
+}
+
 Result<std::unique_ptr<Scorer>> Scorer::make(ops::Ops& ops, model::Decoder& decoder,
                                              const step::Capacity& capacity) {
   std::unique_ptr<Scorer> scorer(new Scorer(ops, decoder, capacity));

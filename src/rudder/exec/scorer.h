@@ -34,6 +34,8 @@ struct PackedScores {
 // Rows of logits that a decoder makes at once: those that are sampled, and enough for scored tokens
 // that the head's weights are not read again for every few of them.
 int32_t max_logits_rows(const step::Capacity& capacity);
+// What steps of the capacity are at most, for the model's decoder.
+model::DecoderLimits decoder_limits(const step::Capacity& capacity);
 
 class Scorer {
  public:

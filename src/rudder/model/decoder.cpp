@@ -29,7 +29,8 @@ const ops::LinearWeight& output_of(const MixerWeights& weights) {
 class LayerwiseDecoder final : public Decoder {
  public:
   LayerwiseDecoder(const ModelSpec& spec, const Weights& weights, std::span<const ops::KvLayer> kv,
-                   ops::Ops& ops, int32_t max_tokens, DecoderBuffers buffers, HiddenPool kept)
+                   ops::Ops& ops, int32_t max_tokens, DecoderBuffers buffers, HiddenPool kept,
+                   const View& final_rows)
       : spec_(spec),
         weights_(weights),
         kv_(kv.begin(), kv.end()),
@@ -38,6 +39,7 @@ class LayerwiseDecoder final : public Decoder {
         max_tokens_(max_tokens),
         buffers_(std::move(buffers)),
         kept_(std::move(kept)),
+        final_rows_(final_rows),
         products_(ops, buffers_.scale) {}
 
   View forward(const ForwardBatch& batch) override;
@@ -53,6 +55,7 @@ class LayerwiseDecoder final : public Decoder {
                        const ForwardBatch& batch);
   void tap_mixed(Mixed& mixed, const ops::Taps& taps, const LayerStep& step);
   void keep(size_t layer, const View& x, const ForwardBatch& batch);
+  void keep_final(const View& x, const View& rows);
   void end_stage(const ops::ResidualNormArgs& asked, const ForwardBatch& batch);
   Operand sampled(const Operand& in, const View& rows);
   View head(const Operand& in);
@@ -66,6 +69,7 @@ class LayerwiseDecoder final : public Decoder {
   const int32_t max_tokens_;
   const DecoderBuffers buffers_;  // shaped to the step at hand
   const HiddenPool kept_;
+  const View final_rows_;  // empty: nobody reads them
   const Products products_;
   Operand last_;  // the head's, of the last forward; more_logits() reads it again
 };
@@ -182,6 +186,16 @@ void LayerwiseDecoder::keep(size_t layer, const View& x, const ForwardBatch& bat
                      .block_size = kept_.block_size,
                      .group_layers = kept_.group_layers});
   }
+}
+
+// The normed rows of logits, where Medusa heads read them. `x` is what the last layer leaves, of
+// these rows or of all.
+void LayerwiseDecoder::keep_final(const View& x, const View& rows) {
+  if (final_rows_.empty()) return;
+  const bool has_all = x.shape[0] > rows.num_rows();
+  ops_.residual_norm({.x = has_all ? gather(x, rows, buffers_.rows_residual) : x,
+                      .norm = weights_.final_norm,
+                      .out = final_rows_.rows(0, rows.num_rows())});
 }
 
 // Adds the last branch; the norm behind it is the next stage's.
@@ -309,6 +323,7 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
   }
   last_ = in;
   if (rows.num_rows() == 0) return {};
+  keep_final(x, rows);
   return head(in.rows() > rows.num_rows() ? sampled(in, rows) : in);
 }
 
@@ -387,13 +402,13 @@ Result<void> prepare_backend(const ModelSpec& spec, const Weights& weights,
 
 Result<std::unique_ptr<Decoder>> Decoder::make(const ModelSpec& spec, const Weights& weights,
                                                std::span<const ops::KvLayer> kv, ops::Ops& ops,
-                                               const DecoderLimits& limits,
-                                               const HiddenPool& kept) {
+                                               const DecoderLimits& limits, const HiddenPool& kept,
+                                               const ops::View& final_rows) {
   check_weights(spec, weights, ops::rank_of(ops));
   RUDDER_CHECK(kv.size() == spec.layers.size());
   RUDDER_TRY(DecoderBuffers buffers, DecoderBuffers::allocate(spec, limits, ops));
   auto decoder = std::make_unique<LayerwiseDecoder>(spec, weights, kv, ops, limits.max_tokens,
-                                                    std::move(buffers), kept);
+                                                    std::move(buffers), kept, final_rows);
   RUDDER_TRY_VOID(prepare_backend(spec, weights, kv, ops, limits));
   return decoder;
 }

@@ -79,11 +79,14 @@ struct HiddenPool {
 class Decoder {
  public:
   // `ops` and `weights` outlive the decoder. On a rank of a group (ops/comm.h) `spec` and `weights`
-  // are its part of the model (shard_spec), on a stage (stage_spec) its layers.
+  // are its part of the model (shard_spec), on a stage (stage_spec) its layers. `final_rows`
+  // [max_logits_rows, hidden] act, optional: where forward() leaves what the final norm makes of
+  // the rows of logits, without taps of that point.
   static Result<std::unique_ptr<Decoder>> make(const ModelSpec& spec, const Weights& weights,
                                                std::span<const ops::KvLayer> kv, ops::Ops& ops,
                                                const DecoderLimits& limits,
-                                               const HiddenPool& kept = {});
+                                               const HiddenPool& kept = {},
+                                               const ops::View& final_rows = {});
   virtual ~Decoder() = default;
 
   // Runs the step; returns logits [R, vocab] f32 in the decoder's own buffer, valid until the next

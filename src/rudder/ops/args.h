@@ -188,6 +188,12 @@ struct GatedActArgs {
   Taps taps = {};  // mlp_act, before it is rounded
 };
 
+// x = x + SiLU(y), in fp32, rounded once.
+struct ResidualActArgs {
+  View x;  // [T, width] act, in place
+  View y;  // [T, width] act
+};
+
 struct GatherRowsArgs {
   View x;     // [T, width] of any dtype, an even number of bytes a row
   View rows;  // [R] i32 row numbers; below 0: a row of zeros

@@ -49,7 +49,7 @@ class Ops {
   virtual std::unique_ptr<Ops> make_reader() const { return nullptr; }
   virtual int64_t reader_bytes() const { return 0; }  // of device memory, beside what it allocates
 
-  // Whether place_rows() and spread_logits() are there, which draft heads need.
+  // Whether place_rows(), spread_logits() and residual_act() are there, which draft heads need.
   virtual bool runs_draft_heads() const { return false; }
 
   // Whether encode() is there.
@@ -137,6 +137,9 @@ class Ops {
     RUDDER_CHECK(false, "{} runs no draft heads", name());
   }
   virtual void spread_logits(const SpreadLogitsArgs& /*args*/) {
+    RUDDER_CHECK(false, "{} runs no draft heads", name());
+  }
+  virtual void residual_act(const ResidualActArgs& /*args*/) {
     RUDDER_CHECK(false, "{} runs no draft heads", name());
   }
   // Of ranks alone.

@@ -50,6 +50,9 @@ class ForwardingOps : public ops::Ops {
   void spread_logits(const ops::SpreadLogitsArgs& args) override {
     run(&ops::Ops::spread_logits, args);
   }
+  void residual_act(const ops::ResidualActArgs& args) override {
+    run(&ops::Ops::residual_act, args);
+  }
   void logits(const ops::LogitsArgs& args) override { run(&ops::Ops::logits, args); }
   void gather_logits(const ops::GatherLogitsArgs& args) override {
     run(&ops::Ops::gather_logits, args);

@@ -441,5 +441,26 @@ TEST_P(OpsConformance, SpreadLogits) {
   }
 }
 
+TEST_P(OpsConformance, ResidualAct) {
+  if (!ops_.runs_draft_heads()) GTEST_SKIP() << "it runs no draft heads";
+  for (const int64_t columns : {33, 64, 1032}) {
+    const int64_t width = wide(columns);
+    const View x = random({5, width});
+    const View y = random({5, width});
+    const Matrix before = read(x);
+    const Matrix added = read(y);
+    Matrix expected(5, width);
+    for (size_t i = 0; i < expected.values.size(); ++i) {
+      const double value = added.values[i];
+      expected.values[i] = before.values[i] + value / (1 + std::exp(-value));
+    }
+    const View alone = copy(x.rows(3, 1));
+    ops_.residual_act({x, y});
+    expect_close(read(x), expected, 4e-6, "residual_act");
+    ops_.residual_act({alone, y.rows(3, 1)});
+    expect_same_rows(alone, x.rows(3, 1), "alone");
+  }
+}
+
 }  // namespace
 }  // namespace rudder::testing

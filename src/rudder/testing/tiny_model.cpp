@@ -306,4 +306,26 @@ Result<model::DraftHeadWeights> random_head_weights(const model::DraftHeadSpec& 
   return weights;
 }
 
+model::MedusaSpec tiny_medusa_spec(bool shares_lm_head) {
+  const model::ModelSpec target = tiny_spec(TinyArch::kPreNorm);
+  return {.layout = shares_lm_head ? model::MedusaLayout::kVllm : model::MedusaLayout::kPublished,
+          .num_heads = 5,
+          .num_layers = 2,
+          .hidden = target.hidden,
+          .vocab = target.vocab,
+          .has_bias = !shares_lm_head,
+          .shares_lm_head = shares_lm_head};
+}
+
+Result<model::MedusaWeights> random_medusa_weights(const model::MedusaSpec& spec, ops::Ops& ops,
+                                                   uint64_t seed) {
+  WeightMaker maker(ops, seed);
+  model::MedusaWeights weights;
+  for (const model::LinearModule& linear : model::medusa_tensors(spec, &weights).linears) {
+    RUDDER_TRY(*linear.target, maker.linear(linear, 1.5));
+  }
+  weights.bytes = maker.bytes();
+  return weights;
+}
+
 }  // namespace rudder::testing

@@ -7,6 +7,7 @@
 
 #include "rudder/base/result.h"
 #include "rudder/model/draft_head.h"
+#include "rudder/model/medusa.h"
 #include "rudder/model/spec.h"
 #include "rudder/model/weights.h"
 #include "rudder/ops/ops.h"
@@ -41,5 +42,11 @@ Result<model::Weights> random_weights(const model::ModelSpec& spec, ops::Ops& op
 model::DraftHeadSpec tiny_head_spec(bool shares_embedding);
 Result<model::DraftHeadWeights> random_head_weights(const model::DraftHeadSpec& spec, ops::Ops& ops,
                                                     uint64_t seed);
+
+// Five Medusa heads of two layers for any tiny model; with `shares_lm_head` one product gives the
+// logits of all.
+model::MedusaSpec tiny_medusa_spec(bool shares_lm_head);
+Result<model::MedusaWeights> random_medusa_weights(const model::MedusaSpec& spec, ops::Ops& ops,
+                                                   uint64_t seed);
 
 }  // namespace rudder::testing

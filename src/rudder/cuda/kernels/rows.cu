@@ -77,6 +77,22 @@ __global__ void __launch_bounds__(kFlatThreads) spread_kernel(const SpreadLogits
   if (j < p.count) p.out[row * p.vocab + p.ids[j]] = p.x[row * p.count + j];
 }
 
+template <bool kAligned>
+__global__ void __launch_bounds__(kFlatThreads) residual_act_kernel(const ResidualActParams p) {
+  dependency_wait();
+  dependency_trigger();
+  const int i = flat_column();
+  const int left = static_cast<int>(p.width) - i;
+  if (left <= 0) return;
+  Bf16* const x = static_cast<Bf16*>(p.x) + blockIdx.x * p.width + i;
+  const Bf16* const y = static_cast<const Bf16*>(p.y) + blockIdx.x * p.width + i;
+  Floats sum = unpack(load_run<kAligned>(x, left));
+  const Floats act = unpack(load_run<kAligned>(y, left));
+#pragma unroll
+  for (int j = 0; j < kRun; ++j) sum.v[j] += __fdividef(act.v[j], 1.0f + __expf(-act.v[j]));
+  store_run<kAligned>(x, left, pack(sum));
+}
+
 template <int kRuns, bool kAligned>
 __global__ void __launch_bounds__(kMaxRowThreads) quantise_kernel(const QuantiseParams p) {
   __shared__ float scratch[32];
@@ -231,6 +247,13 @@ cudaError_t launch_spread_logits(const SpreadLogitsParams& p, cudaStream_t strea
   const dim3 grid(static_cast<unsigned>(p.rows),
                   static_cast<unsigned>((p.count + kFlatThreads - 1) / kFlatThreads));
   return launch_pdl(spread_kernel, grid, dim3(kFlatThreads), 0, stream, p);
+}
+
+cudaError_t launch_residual_act(const ResidualActParams& p, cudaStream_t stream) {
+  if (p.rows == 0 || p.width == 0) return cudaSuccess;
+  const bool aligned = p.width % kRun == 0 && is_aligned(p.x) && is_aligned(p.y);
+  const auto kernel = aligned ? residual_act_kernel<true> : residual_act_kernel<false>;
+  return launch_pdl(kernel, flat_grid(p.rows, p.width), dim3(kFlatThreads), 0, stream, p);
 }
 
 cudaError_t launch_quantise(const QuantiseParams& p, cudaStream_t stream) {

@@ -127,6 +127,15 @@ struct SpreadLogitsParams {
 };
 cudaError_t launch_spread_logits(const SpreadLogitsParams& params, cudaStream_t stream);
 
+// x = x + SiLU(y). Moves T * width * 6 bytes.
+struct ResidualActParams {
+  void* x = nullptr;        // [T, width] bf16, in place
+  const void* y = nullptr;  // [T, width] bf16
+  int64_t rows = 0;
+  int64_t width = 0;
+};
+cudaError_t launch_residual_act(const ResidualActParams& params, cudaStream_t stream);
+
 // logits = cap * tanh(logits / cap), in place. Moves count * 8 bytes.
 cudaError_t launch_softcap(float* logits, int64_t count, float cap, cudaStream_t stream);
 

@@ -1,0 +1,101 @@
+#include "rudder/exec/medusa_proposer.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "rudder/base/check.h"
+#include "rudder/exec/scorer.h"
+
+namespace rudder::exec {
+namespace {
+
+using ops::View;
+using tensor::DType;
+
+// Of its steps: a row a sequence, sampled once for each head, and nothing that clients ask for.
+step::Capacity own_capacity(const step::Capacity& capacity) {
+  return {.num_slots = capacity.num_slots,
+          .num_blocks = 1,
+          .block_size = capacity.block_size,
+          .max_tokens_per_step = capacity.num_slots,
+          .max_seq_len = capacity.block_size,
+          .vocab_size = capacity.vocab_size,
+          .max_in_flight = 1,
+          .max_repeat = std::max(capacity.max_draft, 1),
+          .max_draft = 0};
+}
+
+}  // namespace
+
+Result<View> allocate_final_rows(const model::MedusaSpec& spec, ops::Ops& ops,
+                                 const step::Capacity& capacity) {
+  return ops.allocate(ops.act_dtype(), {max_logits_rows(capacity), spec.hidden});
+}
+
+Result<std::unique_ptr<MedusaProposer>> MedusaProposer::make(Medusa medusa, ops::Ops& ops,
+                                                             const step::Capacity& capacity,
+                                                             const View& final_rows) {
+  RUDDER_CHECK(medusa.spec.vocab == capacity.vocab_size && capacity.guesses &&
+               capacity.max_draft <= medusa.spec.num_heads);
+  std::unique_ptr<MedusaProposer> proposer(new MedusaProposer(std::move(medusa), ops, final_rows));
+  RUDDER_TRY(proposer->heads_,
+             model::MedusaHeads::make(proposer->medusa_.spec, proposer->medusa_.weights, ops,
+                                      capacity.num_slots));
+  RUDDER_TRY(proposer->buffers_,
+             StepBuffers::make(ops, own_capacity(capacity), nullptr, StepBuffers::Counts::kNone));
+  proposer->done_ = ops.make_event();
+  return proposer;
+}
+
+int64_t MedusaProposer::device_bytes(const model::MedusaSpec& spec, const step::Capacity& capacity,
+                                     DType act) {
+  return model::MedusaHeads::device_bytes(spec, capacity.num_slots, act) +
+         StepBuffers::device_bytes(own_capacity(capacity), StepBuffers::Counts::kNone) +
+         int64_t{max_logits_rows(capacity)} * spec.hidden *
+             static_cast<int64_t>(tensor::dtype_bytes(act));
+}
+
+void MedusaProposer::pack(std::span<GuessAsk> asks) {
+  packed_.clear();
+  packed_.kv_slot.resize(1);
+  guessed_.clear();
+  for (GuessAsk& ask : asks) {
+    if (ask.num_guess == 0) continue;
+    RUDDER_CHECK(ask.logits_row >= 0, "sequence {} sampled nothing", ask.seq);
+    ops::SampleRow row;
+    row.slot = ask.id.value;
+    row.temperature = 0;
+    row.max_len = std::numeric_limits<int32_t>::max();  // no guess ends the slot
+    packed_.edits.opened.push_back({.slot = row.slot, .has_counts = 0});
+    packed_.logits_rows.push_back(ask.logits_row);
+    packed_.sample_rows.push_back(row);
+    guessed_.push_back(&ask);
+  }
+}
+
+Result<void> MedusaProposer::run(std::span<GuessAsk> asks) {
+  pack(asks);
+  if (guessed_.empty()) return {};
+  const auto deepest = std::ranges::max(guessed_, {}, &GuessAsk::num_guess)->num_guess;
+  RUDDER_TRY(DeviceStep step, buffers_->begin(packed_, 0));
+  heads_->begin(final_rows_, step.forward.logits_rows);
+  for (int32_t head = 0; head < deepest; ++head) {
+    step.sample.logits = heads_->logits(head);
+    ops_.sample(step.sample);
+    buffers_->fetch(packed_.num_sampled(), false, 0, head);
+  }
+  ops_.record(*done_);
+  RUDDER_TRY_VOID(done_->wait());
+  for (size_t i = 0; i < guessed_.size(); ++i) {
+    GuessAsk& ask = *guessed_[i];
+    for (int32_t head = 0; head < ask.num_guess; ++head) {
+      const int32_t token = buffers_->sampled(0, head)[i].token;
+      if (token < 0) break;  // of numbers that are none
+      ask.guess.push_back(token);
+    }
+  }
+  return {};
+}
+
+}  // namespace rudder::exec
