@@ -68,6 +68,10 @@ Result<Node> SchemaBuilder::build(const json::value& schema, const std::string& 
 
 Result<Node> SchemaBuilder::build_object_schema(const json::object& schema,
                                                 const std::string& path) {
+  if (schema.contains(kUnique)) {
+    RUDDER_TRY(const Node text, build_object_schema(without(schema, kUnique), path));
+    return unique_string(text, path);
+  }
   if (schema.contains("const") || schema.contains("enum")) return build_listed(schema, path);
   if (const json::value* reference = schema.if_contains("$ref")) {
     if (num_binding(schema, "$ref") == 0) return build_reference(reference->get_string(), path);
@@ -218,7 +222,6 @@ Result<Node> SchemaBuilder::build_options(const json::object& schema, std::strin
 // Of the values that are named, those that all other keywords allow.
 Result<Node> SchemaBuilder::build_listed(const json::object& schema, const std::string& path) {
   const json::value* constant = schema.if_contains("const");
-  if (schema.contains(kUnique)) return unique_string(rules_.nothing());
   const bool is_constant = constant != nullptr;
   const json::array values = is_constant ? json::array({*constant}) : schema.at("enum").get_array();
   const json::object others = without(schema, is_constant ? "const" : "enum");
@@ -268,10 +271,7 @@ Result<Node> SchemaBuilder::build_type(std::string_view type, const json::object
     return rules_.choice(ways);
   }
   if (type == "null") return refuses(nullptr) ? rules_.nothing() : text_.null();
-  if (type == "string") {
-    RUDDER_TRY(const Node text, build_string(schema, refused, path));
-    return schema.contains(kUnique) ? unique_string(text) : text;
-  }
+  if (type == "string") return build_string(schema, refused, path);
   const bool any = std::any_of(refused.begin(), refused.end(), [&](const json::value& value) {
     return value_has_type(value, type);
   });
