@@ -24,22 +24,6 @@ using Node = RuleSet::Node;
 
 constexpr int kMaxSchemaDepth = 200;  // of schemas in schemas, joined and referred ones included
 
-bool is_annotation(std::string_view key) {
-  return keyword_info(key).annotation;
-}
-
-// Keywords that bind, apart from `but`.
-size_t num_binding(const json::object& schema, std::string_view but) {
-  return static_cast<size_t>(std::count_if(schema.begin(), schema.end(), [&](const auto& field) {
-    return field.key() != but && !is_annotation(field.key());
-  }));
-}
-
-// Whether it refuses anything at all.
-bool binds(const json::value& schema) {
-  return schema.is_bool() ? !schema.get_bool() : num_binding(schema.get_object(), "") > 0;
-}
-
 // Conditions, or schemas that must not hold, other than lists of values.
 bool has_conditions(const json::object& schema) {
   if (schema.contains(kConditions)) return true;
@@ -135,47 +119,6 @@ Result<Node> SchemaBuilder::build_together(const json::object& schema, const std
   if (joined.rule < 0) return node;
   rules_.define(joined.rule, node);
   return rules_.rule(joined.rule);
-}
-
-// One schema of all parts.
-Result<Node> SchemaBuilder::join(const json::object& schema, const std::string& path) {
-  json::value whole;
-  Held held(rules_.fuel(), json_bytes(schema));  // the parts
-  std::vector<std::pair<json::value, std::string>> parts;
-  if (const json::value* reference = schema.if_contains("$ref")) {
-    RUDDER_TRY(const json::value* target, document_.resolve(reference->get_string(), path));
-    if (!held.add(json_bytes(*target))) return tl::unexpected(rules_.fuel().error());
-    parts.emplace_back(*target, path_to(path, "$ref"));
-    whole = without(schema, "$ref");
-  } else {
-    const json::array& list = schema.at("allOf").get_array();
-    if (num_binding(schema, "allOf") == 0 && std::ranges::count_if(list, binds) == 1) {
-      // It stays a reference where it is one: its target is built once.
-      const auto one = std::ranges::find_if(list, binds) - list.begin();
-      return build(*(list.begin() + one),
-                   path_to(path_to(path, "allOf"), static_cast<size_t>(one)));
-    }
-    for (size_t i = 0; i < list.size(); ++i) {
-      parts.emplace_back(list[i], path_to(path_to(path, "allOf"), i));
-    }
-    whole = without(schema, "allOf");
-  }
-  for (auto& [part, where] : parts) {
-    // What a part refers to is looked up before it is joined; a chain of references ends by depth.
-    for (int i = 0; part.is_object() && part.get_object().contains("$ref"); ++i) {
-      if (i == kMaxSchemaDepth) return bad("goes round without an end", where);
-      RUDDER_TRY_VOID(close_part(part, where));
-      const json::value reference = part.get_object().at("$ref");
-      RUDDER_TRY(const json::value* target, document_.resolve(reference.get_string(), where));
-      const json::object rest = without(part.get_object(), "$ref");
-      RUDDER_TRY(part, merge_schemas(rules_.fuel(), *target, rest, where));
-    }
-    RUDDER_TRY_VOID(close_part(part, where));
-    RUDDER_TRY(whole, merge_schemas(rules_.fuel(), whole, part, where));
-  }
-  parts.clear();
-  if (!held.add(json_bytes(whole))) return tl::unexpected(rules_.fuel().error());
-  return build(whole, path);
 }
 
 Result<Node> SchemaBuilder::build_options(const json::object& schema, std::string_view keyword,

@@ -44,6 +44,16 @@ class SchemaBuilder {
   Result<Node> build_reference(std::string_view reference, const std::string& path);
   Result<Node> build_together(const boost::json::object& schema, const std::string& path);
   Result<Node> join(const boost::json::object& schema, const std::string& path);
+  // Schemas that bind together: what has become one, and lists of alternatives.
+  struct Together {
+    boost::json::value whole;
+    std::vector<boost::json::array> lists;
+  };
+  Result<void> add_part(Together& together, boost::json::value part, const std::string& path);
+  static void take_alternatives(Together& together, boost::json::value& part);
+  bool holds(const boost::json::value& whole, const boost::json::value& way);
+  Result<bool> narrow(Together& together, const std::string& path);
+  Result<void> choose(Together together, const std::string& path, std::vector<Node>& nodes);
   Result<void> close_part(boost::json::value& part, const std::string& path);
   bool exclude_all(const boost::json::array& options);
   boost::json::array options_of_objects(const boost::json::array& options) const;

@@ -120,6 +120,11 @@ bool Exclusion::by_fields(const Conjuncts& a, const Conjuncts& b, int depth) {
       const std::string_view key = name.get_string();
       if (!fuel_.burn(std::ssize(b))) return false;
       if (is_without(b, key)) return true;
+      const bool is_refused = std::any_of(b.begin(), b.end(), [&](const json::object* y) {
+        const json::value* theirs = field_of(*y, key);
+        return theirs != nullptr && *theirs == json::value(false);
+      });
+      if (is_refused) return true;
       for (const json::object* x : a) {
         const json::value* mine = field_of(*x, key);
         if (mine == nullptr) continue;
