@@ -233,6 +233,24 @@ bool objects_take(Fuel& fuel, const SchemaDocument& document, const json::value&
   return Exclusion(fuel, document).takes(schema, way);
 }
 
+KnownFields known_fields(const SchemaDocument& document, const json::value& schema) {
+  KnownFields known;
+  Conjuncts parts;
+  add_conjuncts(document, schema, 0, parts);
+  for (const json::object* part : parts) {
+    const json::value* fields = part->if_contains("properties");
+    const json::value* more = part->if_contains("additionalProperties");
+    const bool is_closed =
+        more != nullptr && *more == json::value(false) && !part->contains("patternProperties");
+    if (is_closed) known = {.names = {}, .all = true};
+    if (fields != nullptr) {
+      for (const auto& field : fields->get_object()) known.names.emplace_back(field.key());
+    }
+    if (is_closed) break;
+  }
+  return known;
+}
+
 bool binds_objects_alone(const SchemaDocument& document, const json::value& schema) {
   return is_open(document, schema, 0);
 }
