@@ -21,6 +21,7 @@ using Node = RuleSet::Node;
 
 constexpr int kMaxReferences = 200;   // from one to the next
 constexpr size_t kMaxChoices = 2048;  // of alternatives
+constexpr int64_t kMaxWay = 1000;     // in memory, of one whose complement is looked at
 
 }  // namespace
 
@@ -134,6 +135,7 @@ Result<void> SchemaBuilder::choose(Together together, const std::string& path,
     RUDDER_TRY_VOID(choose(std::move(chosen), path, nodes));
     // Fields of a complement are not evaluated by it.
     if (together.whole.get_object().contains("unevaluatedProperties")) continue;
+    if (json_bytes(way) > kMaxWay) continue;
     Result<Complement> other = complement(fuel, document_, way, path);
     if (fuel.out()) return tl::unexpected(fuel.error());
     if (!other || !other->exact) continue;
