@@ -129,7 +129,7 @@ class SchemaBuilder {
   const SchemaDocument& document_;
   SchemaValues values_;
   std::unordered_map<const boost::json::value*, int32_t> references_;  // rules of targets
-  std::unordered_map<boost::json::value, Joined> joined_;              // by what binds together
+  std::unordered_map<std::string, Joined> joined_;                     // by what binds together
   Held joined_bytes_;
   std::unordered_map<std::string, Node> strings_;  // by what the form says
   std::unordered_map<const boost::json::value*, UniqueItems> unique_references_;  // with marks
