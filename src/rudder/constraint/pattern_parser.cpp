@@ -165,7 +165,11 @@ Result<PatternTree> Parser::group(int depth) {
       if (!next_is('<')) return bad("back-references are not supported");
     }
     if (next_is('=') || next_is('!') || (next_is('<') && (next_is('=', 1) || next_is('!', 1)))) {
-      return bad("look-around is not supported");
+      if (!is_wide_) return bad("look-around is not supported");
+      at_ += next_is('<') ? 2 : 1;
+      RUDDER_TRY_VOID(choice(depth + 1));
+      if (!take(')')) return bad("a '(' has no ')'");
+      return PatternTree();  // what it looks at may be so
     }
     if (take('<')) {
       while (more() && !next_is('>')) ++at_;
@@ -188,6 +192,10 @@ Result<PatternTree> Parser::escape() {
     const ClassEscape set = class_escape(lower);
     if (is_wide_) return of_chars(c == lower ? set.wide : set.narrow.complement());
     return of_chars(c == lower ? set.narrow : set.wide.complement());
+  }
+  if (is_wide_ && (c == 'b' || c == 'B')) {  // there may be one anywhere
+    ++at_;
+    return PatternTree();
   }
   if (c == 'b' || c == 'B' || c == 'A' || c == 'Z' || c == 'z') {
     return bad("boundaries other than '^' and '$' are not supported");

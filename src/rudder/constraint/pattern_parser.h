@@ -26,7 +26,7 @@ PatternTree of_chars(CharSet set);  // one character of it
 // Dialects differ on what some parts match (`\\w` beyond ASCII, `.` at line ends).
 enum class PatternReading : uint8_t {
   kNarrow,  // the texts that match in every dialect
-  kWide,    // those that match in any: for texts that must not match
+  kWide,    // those that match in any, and around any boundary: for texts that must not match
 };
 
 // The message names what is wrong and the byte it is at.

@@ -22,6 +22,8 @@ size_t heap_bytes(size_t bytes) {
   return bytes <= kInside ? 0 : bytes + kHeader;
 }
 
+constexpr size_t kKnownBytes = 48;  // of a node, among those that are known
+
 // Letters and digits as they are; everything else escaped, so that no context gives it a meaning.
 void print_char(uint32_t c, std::string& out) {
   const bool plain = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
@@ -66,11 +68,39 @@ RuleSet::RuleSet(Fuel& fuel) : fuel_(fuel) {
   nodes_.push_back({.kind = Kind::kNothing});
 }
 
+// Where the node of the data is, or will be; null where another one has its place.
+RuleSet::Node* RuleSet::known(const Data& data) {
+  size_t hash = static_cast<size_t>(data.kind);
+  const auto add = [&](size_t value) { hash = (hash ^ value) * 0x9E3779B97F4A7C15u ^ hash >> 29; };
+  add(std::hash<std::string>()(data.text));
+  for (const Node part : data.parts) add(static_cast<size_t>(part));
+  for (const CharRange& range : data.set.ranges()) add(size_t{range.first} << 32 | range.last);
+  const bool is_terminal = data.kind == Kind::kTerminal;  // which is its text
+  if (!is_terminal) add(static_cast<size_t>(data.index));
+  add(static_cast<size_t>(data.min));
+  add(static_cast<size_t>(data.max));
+  const auto [found, is_new] = known_.try_emplace(hash, kNothing);
+  if (is_new || found->second == kNothing) return &found->second;
+  const Data& other = nodes_[static_cast<size_t>(found->second)];
+  const bool is_same = other.kind == data.kind && other.text == data.text &&
+                       other.parts == data.parts && other.set == data.set &&
+                       (is_terminal || other.index == data.index) && other.min == data.min &&
+                       other.max == data.max;
+  return is_same ? &found->second : nullptr;
+}
+
 RuleSet::Node RuleSet::push(Data data) {
-  const size_t bytes = sizeof(Data) + heap_bytes(data.text.capacity() + 1) +
+  constexpr int64_t kWorkOfKnown = 8;
+  Node* const place = known(data);
+  if (place != nullptr && *place != kNothing) {
+    fuel_.burn(kWorkOfKnown);
+    return *place;
+  }
+  const size_t bytes = sizeof(Data) + kKnownBytes + heap_bytes(data.text.capacity() + 1) +
                        heap_bytes(data.parts.capacity() * sizeof(Node)) +
                        heap_bytes(data.set.ranges().capacity() * sizeof(CharRange));
   if (fuel_.hold(static_cast<int64_t>(bytes)) && fuel_.burn(static_cast<int64_t>(bytes) / 8)) {
+    if (place != nullptr) *place = static_cast<Node>(nodes_.size());
     nodes_.push_back(std::move(data));
   }
   return static_cast<Node>(nodes_.size()) - 1;
@@ -103,6 +133,7 @@ RuleSet::Node RuleSet::terminal(const Terminal& terminal) {
   }
   Data data = {.kind = Kind::kTerminal};
   data.text = to_text(terminal);
+  if (const Node* const place = known(data); place != nullptr && *place != kNothing) return *place;
   data.index = static_cast<int32_t>(terminals_.size());
   size_t bytes = 2 * (sizeof(Terminal) + terminal.pattern.size());
   for (const std::vector<std::string>* texts :
@@ -192,9 +223,12 @@ RuleSet::Node RuleSet::rule(int32_t rule) {
 
 RuleSet::Node RuleSet::share(Node body) {
   if (body == kEmpty || body == kNothing) return body;
+  const auto [known, is_new] = shared_.try_emplace(body, kNothing);
+  if (!is_new) return known->second;
   const int32_t id = add_rule();
   define(id, body);
-  return rule(id);
+  known->second = rule(id);
+  return known->second;
 }
 
 std::vector<bool> RuleSet::productive() const {

@@ -10,6 +10,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -119,12 +120,16 @@ class RuleSet {
   static constexpr Node kEmpty = 0;
   static constexpr Node kNothing = 1;
 
+  // The same data is the same node.
   Node push(Data data);
+  Node* known(const Data& data);
   void print(Node node, const std::vector<bool>& productive, std::string& out) const;
 
   Fuel& fuel_;
-  std::deque<Data> nodes_;   // which never needs twice their memory while it grows
-  std::vector<Node> rules_;  // bodies
+  std::deque<Data> nodes_;                  // which never needs twice their memory while it grows
+  std::vector<Node> rules_;                 // bodies
+  std::unordered_map<size_t, Node> known_;  // by the hash of their data
+  std::unordered_map<Node, Node> shared_;   // the rule of a body
   std::vector<Terminal> terminals_;
   std::vector<TokenSet> tokens_;
   std::vector<Dispatch> dispatches_;

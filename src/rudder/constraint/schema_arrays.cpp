@@ -48,14 +48,26 @@ Result<Node> SchemaBuilder::build_containing(const json::object& schema, const s
                                        text_.inside(), rules_.literal("]")}));
 }
 
+// Items that have a place each, and exclude each other.
+bool SchemaBuilder::are_apart_by_place(const json::object& schema) {
+  const json::value* first = schema.if_contains("prefixItems");
+  const json::value* others = schema.if_contains("items");
+  const bool has_others = others != nullptr && *others != json::value(false);
+  return first != nullptr && !has_others && exclude_all(first->get_array());
+}
+
 Result<Node> SchemaBuilder::build_array(const json::object& schema, const std::string& path) {
   if (schema.contains("contains")) return build_containing(schema, path);
   Node unique = rules_.nothing();
   int64_t most_unique = RuleSet::kUnbounded;
-  if (schema.contains("uniqueItems") && count_or(schema, "maxItems", 2) > 1) {
+  const int64_t min = count_or(schema, "minItems", 0);
+  if (min > kMaxItems)
+    return bad(fmt::format("must be at most {}", kMaxItems), path_to(path, "minItems"));
+  if (schema.contains("uniqueItems") && count_or(schema, "maxItems", 2) > 1 &&
+      !are_apart_by_place(schema)) {
     RUDDER_TRY(const UniqueItems items, build_unique_items(schema, path));
     if (items.apart == rules_.nothing()) return build_unique_values(schema, path);
-    if (items.others != rules_.nothing()) return build_unique_list(items, schema, path);
+    if (items.others != rules_.nothing()) return build_unique_list(items, schema);
     unique = items.apart;
     if (items.most < kManyTexts) most_unique = items.most;
   }
@@ -65,11 +77,8 @@ Result<Node> SchemaBuilder::build_array(const json::object& schema, const std::s
   const std::string prefix_path = path_to(path, "prefixItems");
   const std::string items_path = path_to(path, "items");
   const json::array& first = prefix == nullptr ? none : prefix->get_array();
-  const int64_t min = count_or(schema, "minItems", 0);
   int64_t max = count_or(schema, "maxItems", most_unique);
   if (most_unique >= 0) max = std::min(max, most_unique);
-  if (min > kMaxItems)
-    return bad(fmt::format("must be at most {}", kMaxItems), path_to(path, "minItems"));
   // With the first items named and nothing said, there are no others.
   Node rest = rules_.nothing();
   if (unique != rules_.nothing()) {

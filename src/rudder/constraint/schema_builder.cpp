@@ -22,23 +22,8 @@ namespace {
 
 using Node = RuleSet::Node;
 
-constexpr int kMaxSchemaDepth = 200;  // of schemas in schemas, joined and referred ones included
-
-bool is_annotation(std::string_view key) {
-  return keyword_info(key).annotation;
-}
-
-// Keywords that bind, apart from `but`.
-size_t num_binding(const json::object& schema, std::string_view but) {
-  return static_cast<size_t>(std::count_if(schema.begin(), schema.end(), [&](const auto& field) {
-    return field.key() != but && !is_annotation(field.key());
-  }));
-}
-
-// Whether it refuses anything at all.
-bool binds(const json::value& schema) {
-  return schema.is_bool() ? !schema.get_bool() : num_binding(schema.get_object(), "") > 0;
-}
+constexpr int64_t kJoinedBytes = 100;  // of one that is known, beside its text
+constexpr int kMaxSchemaDepth = 200;   // of schemas in schemas, joined and referred ones included
 
 // Conditions, or schemas that must not hold, other than lists of values.
 bool has_conditions(const json::object& schema) {
@@ -68,6 +53,10 @@ Result<Node> SchemaBuilder::build(const json::value& schema, const std::string& 
 
 Result<Node> SchemaBuilder::build_object_schema(const json::object& schema,
                                                 const std::string& path) {
+  if (schema.contains(kUnique)) {
+    RUDDER_TRY(const Node text, build_object_schema(without(schema, kUnique), path));
+    return unique_string(text, path);
+  }
   if (schema.contains("const") || schema.contains("enum")) return build_listed(schema, path);
   if (const json::value* reference = schema.if_contains("$ref")) {
     if (num_binding(schema, "$ref") == 0) return build_reference(reference->get_string(), path);
@@ -112,9 +101,9 @@ Result<void> SchemaBuilder::close_part(json::value& part, const std::string& pat
 // $ref with something beside it, and allOf. What the same schemas come to is built once, which ends
 // those that lead back to themselves.
 Result<Node> SchemaBuilder::build_together(const json::object& schema, const std::string& path) {
-  json::value parts = without(schema, "");
-  const int64_t bytes = json_bytes(parts);
-  if (!rules_.fuel().burn(bytes / 8)) return tl::unexpected(rules_.fuel().error());
+  if (!rules_.fuel().burn(json_bytes(schema) / 8)) return tl::unexpected(rules_.fuel().error());
+  // As text, which takes a tenth of the memory.
+  std::string parts = json::serialize(without(schema, ""));
   if (const auto known = joined_.find(parts); known != joined_.end()) {
     Joined& joined = known->second;
     if (joined.node == rules_.nothing()) return rules_.nothing();
@@ -124,54 +113,14 @@ Result<Node> SchemaBuilder::build_together(const json::object& schema, const std
     }
     return rules_.rule(joined.rule);
   }
-  if (!joined_bytes_.add(bytes)) return tl::unexpected(rules_.fuel().error());
+  if (!joined_bytes_.add(std::ssize(parts) + kJoinedBytes))
+    return tl::unexpected(rules_.fuel().error());
   Joined& joined = joined_[std::move(parts)];
   RUDDER_TRY(const Node node, join(schema, path));
   joined.node = node;
   if (joined.rule < 0) return node;
   rules_.define(joined.rule, node);
   return rules_.rule(joined.rule);
-}
-
-// One schema of all parts.
-Result<Node> SchemaBuilder::join(const json::object& schema, const std::string& path) {
-  json::value whole;
-  Held held(rules_.fuel(), json_bytes(schema));  // the parts
-  std::vector<std::pair<json::value, std::string>> parts;
-  if (const json::value* reference = schema.if_contains("$ref")) {
-    RUDDER_TRY(const json::value* target, document_.resolve(reference->get_string(), path));
-    if (!held.add(json_bytes(*target))) return tl::unexpected(rules_.fuel().error());
-    parts.emplace_back(*target, path_to(path, "$ref"));
-    whole = without(schema, "$ref");
-  } else {
-    const json::array& list = schema.at("allOf").get_array();
-    if (num_binding(schema, "allOf") == 0 && std::ranges::count_if(list, binds) == 1) {
-      // It stays a reference where it is one: its target is built once.
-      const auto one = std::ranges::find_if(list, binds) - list.begin();
-      return build(*(list.begin() + one),
-                   path_to(path_to(path, "allOf"), static_cast<size_t>(one)));
-    }
-    for (size_t i = 0; i < list.size(); ++i) {
-      parts.emplace_back(list[i], path_to(path_to(path, "allOf"), i));
-    }
-    whole = without(schema, "allOf");
-  }
-  for (auto& [part, where] : parts) {
-    // What a part refers to is looked up before it is joined; a chain of references ends by depth.
-    for (int i = 0; part.is_object() && part.get_object().contains("$ref"); ++i) {
-      if (i == kMaxSchemaDepth) return bad("goes round without an end", where);
-      RUDDER_TRY_VOID(close_part(part, where));
-      const json::value reference = part.get_object().at("$ref");
-      RUDDER_TRY(const json::value* target, document_.resolve(reference.get_string(), where));
-      const json::object rest = without(part.get_object(), "$ref");
-      RUDDER_TRY(part, merge_schemas(rules_.fuel(), *target, rest, where));
-    }
-    RUDDER_TRY_VOID(close_part(part, where));
-    RUDDER_TRY(whole, merge_schemas(rules_.fuel(), whole, part, where));
-  }
-  parts.clear();
-  if (!held.add(json_bytes(whole))) return tl::unexpected(rules_.fuel().error());
-  return build(whole, path);
 }
 
 Result<Node> SchemaBuilder::build_options(const json::object& schema, std::string_view keyword,
@@ -218,7 +167,6 @@ Result<Node> SchemaBuilder::build_options(const json::object& schema, std::strin
 // Of the values that are named, those that all other keywords allow.
 Result<Node> SchemaBuilder::build_listed(const json::object& schema, const std::string& path) {
   const json::value* constant = schema.if_contains("const");
-  if (schema.contains(kUnique)) return unique_string(rules_.nothing());
   const bool is_constant = constant != nullptr;
   const json::array values = is_constant ? json::array({*constant}) : schema.at("enum").get_array();
   const json::object others = without(schema, is_constant ? "const" : "enum");
@@ -268,10 +216,7 @@ Result<Node> SchemaBuilder::build_type(std::string_view type, const json::object
     return rules_.choice(ways);
   }
   if (type == "null") return refuses(nullptr) ? rules_.nothing() : text_.null();
-  if (type == "string") {
-    RUDDER_TRY(const Node text, build_string(schema, refused, path));
-    return schema.contains(kUnique) ? unique_string(text) : text;
-  }
+  if (type == "string") return build_string(schema, refused, path);
   const bool any = std::any_of(refused.begin(), refused.end(), [&](const json::value& value) {
     return value_has_type(value, type);
   });

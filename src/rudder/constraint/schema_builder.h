@@ -18,6 +18,7 @@
 #include "rudder/constraint/schema_document.h"
 #include "rudder/constraint/schema_values.h"
 #include "rudder/constraint/string_form.h"
+#include "rudder/constraint/text_counts.h"
 
 namespace rudder::constraint {
 
@@ -43,6 +44,16 @@ class SchemaBuilder {
   Result<Node> build_reference(std::string_view reference, const std::string& path);
   Result<Node> build_together(const boost::json::object& schema, const std::string& path);
   Result<Node> join(const boost::json::object& schema, const std::string& path);
+  // Schemas that bind together: what has become one, and lists of alternatives.
+  struct Together {
+    boost::json::value whole;
+    std::vector<boost::json::array> lists;
+  };
+  Result<void> add_part(Together& together, boost::json::value part, const std::string& path);
+  static void take_alternatives(Together& together, boost::json::value& part);
+  bool holds(const boost::json::value& whole, const boost::json::value& way);
+  Result<bool> narrow(Together& together, const std::string& path);
+  Result<void> choose(Together together, const std::string& path, std::vector<Node>& nodes);
   Result<void> close_part(boost::json::value& part, const std::string& path);
   bool exclude_all(const boost::json::array& options);
   boost::json::array options_of_objects(const boost::json::array& options) const;
@@ -95,14 +106,16 @@ class SchemaBuilder {
   struct UniqueItems {
     Node apart = 0;
     Node others = 0;
-    int32_t most = 0;  // of those apart, at least
+    int32_t most = kManyTexts;  // of those apart, at least
+    bool is_open = false;       // they are being built, and `most` was asked for
   };
   Result<UniqueItems> build_unique_items(const boost::json::object& schema,
                                          const std::string& path);
-  Result<Node> build_unique_list(const UniqueItems& unique, const boost::json::object& schema,
-                                 const std::string& path);
+  Node build_unique_list(const UniqueItems& unique, const boost::json::object& schema);
   Result<Node> build_unique_values(const boost::json::object& schema, const std::string& path);
-  Node unique_string(Node node);
+  Result<Node> one_terminal(Node node, const std::string& path);
+  Result<Node> unique_string(Node node, const std::string& path);
+  bool are_apart_by_place(const boost::json::object& schema);
   Result<Node> build_array(const boost::json::object& schema, const std::string& path);
 
   // What schemas that bind together came to: a rule where it is needed again, or by itself.
@@ -116,11 +129,11 @@ class SchemaBuilder {
   const SchemaDocument& document_;
   SchemaValues values_;
   std::unordered_map<const boost::json::value*, int32_t> references_;  // rules of targets
-  std::unordered_map<boost::json::value, Joined> joined_;              // by what binds together
+  std::unordered_map<std::string, Joined> joined_;                     // by what binds together
   Held joined_bytes_;
   std::unordered_map<std::string, Node> strings_;  // by what the form says
   std::unordered_map<const boost::json::value*, UniqueItems> unique_references_;  // with marks
-  int32_t unique_texts_ = 0;    // the fewest that a string with kUnique can be
+  int32_t unique_texts_ = 0;    // the fewest that a string with kUnique of an object can be
   bool has_lost_mark_ = false;  // a string with kUnique came out as something else
   int depth_ = 0;
 };

@@ -20,7 +20,8 @@ constexpr int kMaxComplementDepth = 32;
 
 class Complementer {
  public:
-  Complementer(Fuel& fuel, const SchemaDocument& document) : fuel_(fuel), document_(document) {}
+  Complementer(Fuel& fuel, const SchemaDocument& document, const KnownFields& fields)
+      : fuel_(fuel), document_(document), fields_(fields) {}
 
   Result<Complement> of(const json::value& schema, const std::string& path, int depth);
 
@@ -31,15 +32,23 @@ class Complementer {
   Result<void> of_parts(std::string_view key, const json::value& operand, const std::string& path,
                         int depth);
   Result<void> of_fields(const json::value& operand, const std::string& path, int depth);
+  Result<void> of_additional(const json::object& schema, const std::string& path, int depth);
   bool of_bound(std::string_view key, const json::value& operand);
   bool of_string(std::string_view key, const json::value& operand);
-  // What another schema refuses; nothing, and a note of it, where that cannot be said.
+  // What another schema refuses, of the same value or of one in it; nothing, and a note of it,
+  // where that cannot be said.
   Result<std::optional<json::value>> of_other(const json::value& schema, const std::string& path,
-                                              int depth);
+                                              int depth) {
+    return of_other(schema, path, depth, fields_);
+  }
+  Result<std::optional<json::value>> of_other(const json::value& schema, const std::string& path,
+                                              int depth, const KnownFields& fields);
+  void break_field(std::string_view name, json::value broken);
   void lose(Error error);
 
   Fuel& fuel_;
   const SchemaDocument& document_;
+  const KnownFields& fields_;
   Complement out_;
   std::optional<Error> lost_;  // the first keyword that cannot be said
 };
@@ -107,8 +116,9 @@ bool Complementer::of_string(std::string_view key, const json::value& operand) {
 }
 
 Result<std::optional<json::value>> Complementer::of_other(const json::value& schema,
-                                                          const std::string& path, int depth) {
-  Result<Complement> other = Complementer(fuel_, document_).of(schema, path, depth + 1);
+                                                          const std::string& path, int depth,
+                                                          const KnownFields& fields) {
+  Result<Complement> other = Complementer(fuel_, document_, fields).of(schema, path, depth + 1);
   if (fuel_.out()) return tl::unexpected(fuel_.error());
   if (!other) {
     lose(std::move(other.error()));
@@ -155,23 +165,45 @@ Result<void> Complementer::of_parts(std::string_view key, const json::value& ope
   return {};
 }
 
+void Complementer::break_field(std::string_view name, json::value broken) {
+  out_.ways.emplace_back(json::object({{"type", "object"},
+                                       {"required", json::array({json::value(name)})},
+                                       {"properties", json::object({{name, std::move(broken)}})}}));
+}
+
 Result<void> Complementer::of_fields(const json::value& operand, const std::string& path,
                                      int depth) {
   for (const auto& field : operand.get_object()) {
-    RUDDER_TRY(auto one, of_other(field.value(), path_to(path, field.key()), depth));
+    RUDDER_TRY(auto one, of_other(field.value(), path_to(path, field.key()), depth, {}));
     if (!one || (one->is_bool() && !one->get_bool())) continue;
-    json::object broken = {{field.key(), std::move(*one)}};
-    out_.ways.emplace_back(json::object({{"type", "object"},
-                                         {"required", json::array({json::value(field.key())})},
-                                         {"properties", std::move(broken)}}));
+    break_field(field.key(), std::move(*one));
+  }
+  return {};
+}
+
+// Of the fields that are known, those that are additional ones here.
+Result<void> Complementer::of_additional(const json::object& schema, const std::string& path,
+                                         int depth) {
+  const json::value& operand = schema.at("additionalProperties");
+  if (operand == json::value(true)) return {};
+  const json::value* own = schema.if_contains("properties");
+  if (!fields_.all || schema.contains("patternProperties")) {
+    lose({ErrorCode::kInvalidArgument,
+          "is not supported here: what it refuses cannot be said as a grammar", path});
+  }
+  if (schema.contains("patternProperties")) return {};
+  RUDDER_TRY(auto one, of_other(operand, path, depth, {}));
+  for (const std::string& name : fields_.names) {
+    if (!one || (own != nullptr && own->get_object().contains(name))) continue;
+    if (!fuel_.burn(json_bytes(*one))) return tl::unexpected(fuel_.error());
+    break_field(name, *one);
   }
   return {};
 }
 
 Result<void> Complementer::of_keyword(std::string_view key, const json::value& operand,
                                       const std::string& path, int depth) {
-  constexpr std::string_view kOfMembers[] = {"additionalProperties", "unevaluatedProperties",
-                                             "propertyNames", "items"};
+  constexpr std::string_view kOfMembers[] = {"unevaluatedProperties", "propertyNames", "items"};
   const bool is_of_members =
       std::find(std::begin(kOfMembers), std::end(kOfMembers), key) != std::end(kOfMembers);
   if (is_of_members && operand.is_bool() && operand.get_bool()) return {};  // refuses nothing
@@ -214,7 +246,12 @@ Result<Complement> Complementer::of(const json::value& schema, const std::string
   for (const auto& field : schema.get_object()) {
     if (keyword_info(field.key()).annotation) continue;
     if (!fuel_.burn(json_bytes(field.value()) / 8)) return tl::unexpected(fuel_.error());
-    RUDDER_TRY_VOID(of_keyword(field.key(), field.value(), path_to(path, field.key()), depth));
+    const std::string where = path_to(path, field.key());
+    if (field.key() == "additionalProperties") {
+      RUDDER_TRY_VOID(of_additional(schema.get_object(), where, depth));
+    } else {
+      RUDDER_TRY_VOID(of_keyword(field.key(), field.value(), where, depth));
+    }
   }
   if (out_.ways.empty() && lost_) return tl::unexpected(std::move(*lost_));
   return std::move(out_);
@@ -244,8 +281,8 @@ json::value Complement::any() && {
 }
 
 Result<Complement> complement(Fuel& fuel, const SchemaDocument& document, const json::value& schema,
-                              const std::string& path) {
-  return Complementer(fuel, document).of(schema, path, 0);
+                              const std::string& path, const KnownFields& fields) {
+  return Complementer(fuel, document, fields).of(schema, path, 0);
 }
 
 }  // namespace rudder::constraint

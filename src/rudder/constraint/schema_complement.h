@@ -5,6 +5,7 @@
 
 #include <boost/json.hpp>
 #include <string>
+#include <vector>
 
 #include "rudder/base/result.h"
 #include "rudder/constraint/fuel.h"
@@ -23,10 +24,18 @@ struct Complement {
   boost::json::value any() &&;
 };
 
+// The fields of an object, as far as they are known.
+struct KnownFields {
+  std::vector<std::string> names;
+  bool all = false;  // there are no others
+};
+
 // kInvalidArgument, with the keyword's path, where nothing that `schema` refuses can be said as a
 // schema (the lists that have no item of a kind), or the fuel is out. Not for what this returned.
+// `fields`: of the objects that are asked for, by which additional ones are told.
 Result<Complement> complement(Fuel& fuel, const SchemaDocument& document,
-                              const boost::json::value& schema, const std::string& path);
+                              const boost::json::value& schema, const std::string& path,
+                              const KnownFields& fields = {});
 
 // The types that an operand of `type` does not name; "number" is named with "integer".
 boost::json::array other_types(const boost::json::value& type);

@@ -121,9 +121,10 @@ Result<Node> SchemaBuilder::build_exactly_one(const json::object& schema, const 
     Held held(fuel, rest_bytes + json_bytes(options[i]));
     if (!fuel.burn(rest_bytes / 8)) return tl::unexpected(fuel.error());
     json::array together = {rest, options[i]};
+    const KnownFields fields = known_fields(document_, options[i]);
     for (size_t k = 0; k < options.size(); ++k) {
       if (k == i || exclude_each_other(fuel, document_, options[k], options[i])) continue;
-      auto other = complement(fuel, document_, options[k], path_to(list_path, k));
+      auto other = complement(fuel, document_, options[k], path_to(list_path, k), fields);
       if (fuel.out()) return tl::unexpected(fuel.error());
       if (!other) return overlapping(i, k, list_path);
       Complement taken = ways_of_option(fuel, document_, options[i], *other);

@@ -226,6 +226,7 @@ Result<void> SchemaDocument::normalise_inside(Fuel& fuel, json::object& object, 
     json::value* map = object.if_contains(key);
     if (map == nullptr) continue;
     for (auto& field : map->get_object()) {
+      if (!field.value().is_object() && !field.value().is_bool()) continue;  // of definitions
       RUDDER_TRY_VOID(normalise(fuel, field.value(), path_to(path_to(path, key), field.key())));
     }
   }

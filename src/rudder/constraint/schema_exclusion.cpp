@@ -120,6 +120,11 @@ bool Exclusion::by_fields(const Conjuncts& a, const Conjuncts& b, int depth) {
       const std::string_view key = name.get_string();
       if (!fuel_.burn(std::ssize(b))) return false;
       if (is_without(b, key)) return true;
+      const bool is_refused = std::any_of(b.begin(), b.end(), [&](const json::object* y) {
+        const json::value* theirs = field_of(*y, key);
+        return theirs != nullptr && *theirs == json::value(false);
+      });
+      if (is_refused) return true;
       for (const json::object* x : a) {
         const json::value* mine = field_of(*x, key);
         if (mine == nullptr) continue;
@@ -226,6 +231,24 @@ bool exclude_each_other(Fuel& fuel, const SchemaDocument& document, const json::
 bool objects_take(Fuel& fuel, const SchemaDocument& document, const json::value& schema,
                   const json::value& way) {
   return Exclusion(fuel, document).takes(schema, way);
+}
+
+KnownFields known_fields(const SchemaDocument& document, const json::value& schema) {
+  KnownFields known;
+  Conjuncts parts;
+  add_conjuncts(document, schema, 0, parts);
+  for (const json::object* part : parts) {
+    const json::value* fields = part->if_contains("properties");
+    const json::value* more = part->if_contains("additionalProperties");
+    const bool is_closed =
+        more != nullptr && *more == json::value(false) && !part->contains("patternProperties");
+    if (is_closed) known = {.names = {}, .all = true};
+    if (fields != nullptr) {
+      for (const auto& field : fields->get_object()) known.names.emplace_back(field.key());
+    }
+    if (is_closed) break;
+  }
+  return known;
 }
 
 bool binds_objects_alone(const SchemaDocument& document, const json::value& schema) {

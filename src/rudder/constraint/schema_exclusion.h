@@ -5,6 +5,7 @@
 #include <boost/json/fwd.hpp>
 
 #include "rudder/constraint/fuel.h"
+#include "rudder/constraint/schema_complement.h"
 #include "rudder/constraint/schema_document.h"
 
 namespace rudder::constraint {
@@ -17,6 +18,9 @@ bool exclude_each_other(Fuel& fuel, const SchemaDocument& document, const boost:
 // field that is required, or whose value is wrong. False when that is not clear.
 bool objects_take(Fuel& fuel, const SchemaDocument& document, const boost::json::value& schema,
                   const boost::json::value& way);
+
+// The fields that objects of the schema may have, as far as it names them.
+KnownFields known_fields(const SchemaDocument& document, const boost::json::value& schema);
 
 // Whether the schema accepts every value that is no object; false when that is not clear.
 bool binds_objects_alone(const SchemaDocument& document, const boost::json::value& schema);

@@ -20,10 +20,11 @@ enum class Operand : uint8_t {
   kAny,
   kType,
   kSchema,
-  kSchemas,    // a list, not empty
-  kSchemaMap,  // an object of schemas
-  kItems,      // a schema, or the list of older drafts
-  kList,       // not empty
+  kSchemas,      // a list, not empty
+  kSchemaMap,    // an object of schemas
+  kDefinitions,  // an object of schemas; what is none says nothing
+  kItems,        // a schema, or the list of older drafts
+  kList,         // not empty
   kStrings,
   kString,
   kBoolean,
@@ -59,7 +60,7 @@ constexpr Keyword kKeywords[] = {
     {kUnique, Operand::kUnsupported, kOfString},
     {"$anchor", Operand::kString, kAnnotation},
     {"$comment", Operand::kAny, kAnnotation},
-    {"$defs", Operand::kSchemaMap, kAnnotation},
+    {"$defs", Operand::kDefinitions, kAnnotation},
     {"$id", Operand::kString, kAnnotation},
     {"$dynamicRef", Operand::kUnsupported, kCore},
     {"$recursiveRef", Operand::kUnsupported, kCore},
@@ -73,7 +74,7 @@ constexpr Keyword kKeywords[] = {
     {"contentEncoding", Operand::kAny, kAnnotation},
     {"contentMediaType", Operand::kAny, kAnnotation},
     {"default", Operand::kAny, kAnnotation},
-    {"definitions", Operand::kSchemaMap, kAnnotation},
+    {"definitions", Operand::kDefinitions, kAnnotation},
     {"contains", Operand::kSchema, kOfArray},
     {"dependencies", Operand::kDependencies, kCore},
     {"dependentRequired", Operand::kNameLists, kCore},
@@ -215,6 +216,8 @@ std::string_view expected(Operand operand, const json::value& value) {
                       std::all_of(value.get_object().begin(), value.get_object().end(),
                                   [](const auto& field) { return is_schema(field.value()); }),
                   "an object of schemas");
+    case Operand::kDefinitions:
+      return want(value.is_object(), "an object of schemas");
     case Operand::kItems:
       return want(is_schema(value) || is_list_of(value, is_schema), "a schema");
     case Operand::kList:

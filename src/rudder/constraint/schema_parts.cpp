@@ -22,6 +22,16 @@ json::object without(const json::object& schema, std::string_view key) {
   return rest;
 }
 
+size_t num_binding(const json::object& schema, std::string_view but) {
+  return static_cast<size_t>(std::count_if(schema.begin(), schema.end(), [&](const auto& field) {
+    return field.key() != but && !keyword_info(field.key()).annotation;
+  }));
+}
+
+bool binds(const json::value& schema) {
+  return schema.is_bool() ? !schema.get_bool() : num_binding(schema.get_object(), "") > 0;
+}
+
 bool value_has_type(const json::value& value, std::string_view type) {
   if (type == "string") return value.is_string();
   if (type == "object") return value.is_object();

@@ -15,6 +15,12 @@ int64_t count_or(const boost::json::object& schema, std::string_view key, int64_
 // The other keywords that bind; no definitions either, which references find in the document.
 boost::json::object without(const boost::json::object& schema, std::string_view key);
 
+// Keywords that bind, apart from `but`.
+size_t num_binding(const boost::json::object& schema, std::string_view but);
+
+// Whether it refuses anything at all.
+bool binds(const boost::json::value& schema);
+
 // "integer" has 2.0 too.
 bool value_has_type(const boost::json::value& value, std::string_view type);
 

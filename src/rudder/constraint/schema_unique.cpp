@@ -16,6 +16,7 @@
 #include "rudder/constraint/schema_merge.h"
 #include "rudder/constraint/schema_parts.h"
 #include "rudder/constraint/schema_unique_kinds.h"
+#include "rudder/constraint/string_form.h"
 #include "rudder/constraint/text_counts.h"
 
 namespace rudder::constraint {
@@ -51,9 +52,60 @@ int64_t num_chars(const CharSet& set) {
 
 }  // namespace
 
+// The strings that the node stands for as one terminal, or the node; nothing where it is not clear
+// which they are.
+Result<Node> SchemaBuilder::one_terminal(Node node, const std::string& path) {
+  std::vector<Node> open = {node};
+  std::vector<int32_t> seen;  // rules
+  std::vector<std::string> values;
+  std::vector<std::string> patterns;
+  size_t num_terminals = 0;
+  Node terminal = rules_.nothing();
+  while (!open.empty()) {
+    const Node at = open.back();
+    open.pop_back();
+    const RuleSet::Data& data = rules_.data(at);
+    if (!rules_.fuel().burn(20)) return tl::unexpected(rules_.fuel().error());
+    if (data.kind == RuleSet::Kind::kChoice) {
+      open.insert(open.end(), data.parts.begin(), data.parts.end());
+    } else if (data.kind == RuleSet::Kind::kRule) {
+      if (std::ranges::find(seen, data.index) != seen.end()) continue;
+      seen.push_back(data.index);
+      const Node body = rules_.body(data.index);
+      if (body == rules_.nothing()) return rules_.nothing();  // it is being built
+      open.push_back(body);
+    } else if (data.kind == RuleSet::Kind::kLiteral && data.text.starts_with('"')) {
+      values.emplace_back(json::parse(data.text).get_string());
+    } else if (data.kind == RuleSet::Kind::kTerminal) {
+      const Terminal& one = rules_.terminal_of(data.index);
+      const PatternBounds bounds = {.min_length = one.min, .max_length = one.max};
+      const bool is_plain = one.quoted && one.excluded.empty() && one.also.empty() &&
+                            one.never.empty() &&
+                            (one.pattern.empty() ||
+                             (bounds.min_length == 0 && bounds.max_length == RuleSet::kUnbounded));
+      if (++num_terminals == 1) terminal = at;
+      patterns.push_back(!is_plain             ? ""
+                         : one.pattern.empty() ? pattern_of_chars(one.set, bounds)
+                                               : one.pattern);
+    } else if (data.kind != RuleSet::Kind::kNothing) {
+      return rules_.nothing();
+    }
+  }
+  if (values.empty() && num_terminals <= 1) return terminal;
+  StringForm form;
+  if (!values.empty()) patterns.push_back(pattern_of_values(values));
+  form.all.emplace_back();
+  for (const std::string& pattern : patterns) {
+    if (pattern.empty()) return rules_.nothing();
+    form.all[0] += (form.all[0].empty() ? "" : "|") + pattern;
+  }
+  return strings(form, path);
+}
+
 // The node as a terminal that differs within its list.
-Node SchemaBuilder::unique_string(Node node) {
-  const RuleSet::Data& data = rules_.data(node);
+Result<Node> SchemaBuilder::unique_string(Node node, const std::string& path) {
+  RUDDER_TRY(const Node terminal, one_terminal(node, path));
+  const RuleSet::Data& data = rules_.data(terminal);
   if (data.kind == RuleSet::Kind::kTerminal) {
     Terminal one = rules_.terminal_of(data.index);
     bool is_known = one.quoted;
@@ -63,7 +115,7 @@ Node SchemaBuilder::unique_string(Node node) {
       is_known = is_known && (!may_end || one.set == CharSet::all() || is_plain(one.set));
       if (is_known && may_end) num_texts = text_count(num_chars(one.set), one.min, one.max, 0);
     } else {
-      is_known = is_known && one.automaton != nullptr && !may_end &&
+      is_known = is_known && one.automaton != nullptr &&
                  rules_.fuel().burn(std::ssize(one.automaton->next));
       if (is_known) {
         const std::vector<int32_t> counts = text_counts(*one.automaton);
@@ -78,7 +130,7 @@ Node SchemaBuilder::unique_string(Node node) {
       return rules_.terminal(one);
     }
   }
-  has_lost_mark_ = true;
+  has_lost_mark_ = has_lost_mark_ || node != rules_.nothing();
   return rules_.nothing();
 }
 
@@ -89,7 +141,10 @@ Result<SchemaBuilder::UniqueItems> SchemaBuilder::build_unique_items(const json:
   if (items.schema == nullptr || few_values(*items.schema)) return unique;
   if (items.target != nullptr) {
     const auto known = unique_references_.find(items.target);
-    if (known != unique_references_.end()) return known->second;
+    if (known != unique_references_.end()) {
+      known->second.is_open = true;
+      return known->second;
+    }
   }
   ItemKinds kinds(rules_.fuel(), document_);
   const bool is_sorted = kinds.sort(*items.schema);
@@ -104,14 +159,23 @@ Result<SchemaBuilder::UniqueItems> SchemaBuilder::build_unique_items(const json:
   const bool before = std::exchange(has_lost_mark_, false);
   const int32_t texts_before = std::exchange(unique_texts_, kManyTexts);
   std::vector<Node> apart;
+  int32_t most_strings = kManyTexts;
+  bool has_objects = false;
   for (const json::value& one : kinds.apart()) {
     RUDDER_TRY(const Node node, build(one, path_to(path, "items")));
     apart.push_back(node);
+    if (one.at("type") == "object") {
+      has_objects = true;
+    } else {
+      most_strings = std::exchange(unique_texts_, kManyTexts);
+    }
   }
   const bool is_lost = std::exchange(has_lost_mark_, before);
+  // Where strings are used up, objects go on as long as each of them has a string left.
   unique.most = std::exchange(unique_texts_, texts_before);
+  if (!has_objects || unique.most < kManyTexts) unique.most = std::min(unique.most, most_strings);
   if (is_lost) {
-    return bad("could only end as another item, by its greatest length or its pattern",
+    return bad("has strings whose texts are not those of one expression",
                path_to(path, "uniqueItems"));
   }
   std::vector<Node> others;
@@ -121,26 +185,40 @@ Result<SchemaBuilder::UniqueItems> SchemaBuilder::build_unique_items(const json:
   }
   rules_.define(rules[0], rules_.choice(apart));
   rules_.define(rules[1], rules_.choice(others));
-  if (items.target != nullptr) unique_references_[items.target] = unique;
+  if (items.target == nullptr) return unique;
+  UniqueItems& known = unique_references_[items.target];
+  if (known.is_open && unique.most < kManyTexts) {
+    return bad("is not supported for items in themselves by a string of which there are few",
+               path_to(path, "uniqueItems"));
+  }
+  known = unique;
   return unique;
 }
 
-// Items that differ by a string, and one of the others at most, anywhere among them.
-Result<Node> SchemaBuilder::build_unique_list(const UniqueItems& unique, const json::object& schema,
-                                              const std::string& path) {
-  const int64_t min = count_or(schema, "minItems", 0);
-  if (min > 1 || schema.contains("maxItems") || unique.most < kManyTexts) {
-    return bad(
-        "is not supported for items that no string tells apart beside minItems above 1, "
-        "maxItems, and strings of which there are few",
-        path_to(path, "uniqueItems"));
+// Items that differ by a string, and one of the others at most: anywhere among them, or before them
+// where items are counted.
+Node SchemaBuilder::build_unique_list(const UniqueItems& unique, const json::object& schema) {
+  const auto min = static_cast<int32_t>(count_or(schema, "minItems", 0));
+  const auto max = static_cast<int32_t>(count_or(schema, "maxItems", RuleSet::kUnbounded));
+  const bool is_open = max == RuleSet::kUnbounded && unique.most == kManyTexts;
+  const auto more = [&](Node item, int32_t least, int32_t most) {
+    const Node another = rules_.sequence({text_.comma(), item});
+    return most >= 0 && most < least ? rules_.nothing() : rules_.repeat(another, least, most);
+  };
+  Node items = rules_.nothing();
+  if (min <= 1 && is_open) {
+    const Node rest = rules_.share(more(unique.apart, 0, RuleSet::kUnbounded));
+    const Node other = rules_.optional(rules_.sequence({more(unique.others, 1, 1), rest}));
+    items = rules_.choice(
+        {rules_.sequence({unique.apart, rest, other}), rules_.sequence({unique.others, rest})});
+  } else {
+    const int32_t most = max < 0 ? unique.most : std::min(max, unique.most);
+    const int32_t behind_other = max < 0 ? unique.most : std::min(max - 1, unique.most);
+    items = rules_.choice(
+        {rules_.sequence({unique.apart, more(unique.apart, std::max(min - 1, 0), most - 1)}),
+         rules_.sequence({unique.others, more(unique.apart, std::max(min - 1, 0), behind_other)})});
   }
-  const auto more = [&](Node item) { return rules_.sequence({text_.comma(), item}); };
-  const Node rest = rules_.share(rules_.repeat(more(unique.apart), 0, RuleSet::kUnbounded));
-  const Node other = rules_.optional(rules_.sequence({more(unique.others), rest}));
-  const Node items = rules_.sequence({rules_.choice({rules_.sequence({unique.apart, rest, other}),
-                                                     rules_.sequence({unique.others, rest})}),
-                                      text_.inside()});
+  items = rules_.sequence({items, text_.inside()});
   return rules_.share(
       rules_.sequence({rules_.literal("["), text_.inside(),
                        min > 0 ? items : rules_.optional(items), rules_.literal("]")}));

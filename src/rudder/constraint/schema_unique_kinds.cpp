@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
+#include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -28,52 +31,90 @@ json::object with_mark(const json::object& text) {
   return marked;
 }
 
-// The required field, or another one, by whose string objects of the schema may be told apart:
-// first such without an expression and a greatest length. Empty where there is none.
-std::string telling_field(const SchemaDocument& document, const json::object& schema) {
+// The way to the string by which objects of a schema may be told apart, from field to field.
+struct Telling {
+  std::vector<std::string> path;  // empty: there is none
+  bool is_optional = false;       // an object may be without it
+  bool is_bound = false;          // by an expression or a greatest length
+
+  auto rank() const { return std::tuple(path.empty(), is_optional, is_bound, path.size()); }
+};
+
+// The best that there is: first one that every object has, then one that nothing binds.
+Telling telling_string(Fuel& fuel, const SchemaDocument& document, const json::object& schema,
+                       int depth = 0) {
+  constexpr int kMaxDepth = 3;
+  constexpr int64_t kWorkOfField = 30;
   const json::value* fields = schema.if_contains("properties");
   const json::value* required = schema.if_contains("required");
-  std::string best;
-  int best_rank = 4;
-  if (fields == nullptr) return best;
+  Telling best;
+  if (fields == nullptr || depth > kMaxDepth) return best;
   for (const auto& field : fields->get_object()) {
-    const json::object* text = referred(document, field.value()).schema;
-    if (text == nullptr || !has_type(*text, "string")) continue;
-    const bool is_required =
-        required != nullptr && lists_value(required->get_array(), json::string(field.key()));
-    const bool is_plain =
-        !text->contains(kPatterns) && !text->contains("format") && !text->contains("maxLength");
-    const int rank = (is_required ? 0 : 2) + (is_plain ? 0 : 1);
-    if (rank >= best_rank) continue;
-    best_rank = rank;
-    best = field.key();
+    if (!fuel.burn(kWorkOfField)) return {};
+    const json::object* value = referred(document, field.value()).schema;
+    if (value == nullptr) continue;
+    Telling one;
+    if (has_type(*value, "string")) {
+      one.is_bound =
+          value->contains(kPatterns) || value->contains("format") || value->contains("maxLength");
+    } else if (has_type(*value, "object")) {
+      one = telling_string(fuel, document, *value, depth + 1);
+      if (one.path.empty()) continue;
+    } else {
+      continue;
+    }
+    one.is_optional = one.is_optional || required == nullptr ||
+                      !lists_value(required->get_array(), json::string(field.key()));
+    one.path.insert(one.path.begin(), std::string(field.key()));
+    if (one.rank() < best.rank()) best = std::move(one);
   }
   return best;
 }
 
-// Objects without the field; nothing where they must have it.
-std::optional<json::object> without_field(const json::object& schema, std::string_view name) {
-  json::object rest = schema;
-  const json::value* required = schema.if_contains("required");
-  if (required != nullptr && lists_value(required->get_array(), json::string(name))) return {};
-  json::value& fields = rest["properties"];
-  if (!fields.is_object()) fields = json::object();
-  fields.get_object()[name] = false;
-  return rest;
-}
+using FieldPath = std::span<const std::string>;
 
-// Objects with the field, whose string is held apart.
-json::object with_telling_field(const SchemaDocument& document, const json::object& schema,
-                                std::string_view name) {
+// Objects with the field, which is so.
+json::object with_field(const json::object& schema, std::string_view name, json::value value) {
   json::object item = schema;
-  json::value& field = item.at("properties").at(name);
-  field = with_mark(*referred(document, field).schema);
+  item.at("properties").at(name) = std::move(value);
   json::value& required = item["required"];
   if (!required.is_array()) required = json::array();
   if (!lists_value(required.get_array(), json::string(name))) {
     required.get_array().emplace_back(name);
   }
   return item;
+}
+
+// Objects without a string there: each as a schema of those that have a way so far.
+std::vector<json::object> without_string(const SchemaDocument& document, const json::object& schema,
+                                         FieldPath path) {
+  std::vector<json::object> ways;
+  const json::value* required = schema.if_contains("required");
+  if (required == nullptr || !lists_value(required->get_array(), json::string(path[0]))) {
+    json::object rest = schema;
+    json::value& fields = rest["properties"];
+    if (!fields.is_object()) fields = json::object();
+    fields.get_object()[path[0]] = false;
+    ways.push_back(std::move(rest));
+  }
+  const json::value* fields = schema.if_contains("properties");
+  const json::value* field =
+      fields == nullptr ? nullptr : fields->get_object().if_contains(path[0]);
+  const json::object* value = field == nullptr ? nullptr : referred(document, *field).schema;
+  if (path.size() == 1 || value == nullptr || !has_type(*value, "object")) return ways;
+  for (json::object& inner : without_string(document, *value, path.subspan(1))) {
+    ways.push_back(with_field(schema, path[0], std::move(inner)));
+  }
+  return ways;
+}
+
+// Objects with a string there, which is held apart.
+json::object with_string(const SchemaDocument& document, const json::object& schema,
+                         FieldPath path) {
+  const json::object& value = *referred(document, schema.at("properties").at(path[0])).schema;
+  return with_field(
+      schema, path[0],
+      path.size() == 1 ? with_mark(value) : with_string(document, value, path.subspan(1)));
 }
 
 }  // namespace
@@ -129,18 +170,14 @@ bool ItemKinds::sort(const json::value& schema) {
   if (!add(schema)) return false;
   const bool lists_objects =
       std::ranges::any_of(listed_, [](const json::value& value) { return value.is_object(); });
-  const bool lists_strings =
-      std::ranges::any_of(listed_, [](const json::value& value) { return value.is_string(); });
   if (lists_objects && !objects_.empty()) return false;
-  if (has_strings_ && lists_strings) {
-    if (!has_any_string_) return false;
-    leave_out_strings();
-  }
+  take_listed_strings();
+  add_strings();
   return add_objects() && !fuel_.out();
 }
 
-// Any string is one of those that are told apart already.
-void ItemKinds::leave_out_strings() {
+// Strings that are listed are told apart as others are.
+void ItemKinds::take_listed_strings() {
   json::array rest;
   for (json::value& other : others_) {
     const auto values = few_values(other.get_object());
@@ -148,30 +185,66 @@ void ItemKinds::leave_out_strings() {
       rest.push_back(std::move(other));
       continue;
     }
+    json::array strings;
     json::array kept;
-    for (const json::value& value : *values) {
-      if (!value.is_string()) kept.push_back(value);
+    for (const json::value& value : *values) (value.is_string() ? strings : kept).push_back(value);
+    if (strings.empty()) {
+      rest.push_back(std::move(other));
+      continue;
     }
-    if (kept.empty()) continue;
     json::object one = std::move(other.get_object());
     one.erase("const");
+    one["enum"] = std::move(strings);
+    strings_.emplace_back(one);
+    strings_.back().get_object()["type"] = "string";
+    if (kept.empty()) continue;
     one["enum"] = std::move(kept);
-    rest.push_back(std::move(one));
+    rest.emplace_back(std::move(one));
   }
   others_ = std::move(rest);
 }
 
-bool ItemKinds::add_options(const json::object& schema, std::string_view key) {
-  const bool alone = std::all_of(schema.begin(), schema.end(), [&](const auto& field) {
-    return field.key() == key || keyword_info(field.key()).annotation;
+void ItemKinds::add_strings() {
+  if (strings_.empty()) return;
+  // Any string is all of them.
+  const auto* const any = std::ranges::find_if(strings_, [](const json::value& one) {
+    return std::ranges::all_of(one.get_object(), [](const auto& field) {
+      const KeywordInfo info = keyword_info(field.key());
+      return field.key() == "type" || info.annotation ||
+             (info.of != KeywordOf::kString && info.of != KeywordOf::kAnything);
+    });
   });
-  const json::array& options = schema.at(key).get_array();
-  if (!alone) return false;
-  for (size_t i = 0; i < options.size(); ++i) {
-    for (size_t k = 0; key == "oneOf" && k < i; ++k) {
-      if (!exclude_each_other(fuel_, document_, options[k], options[i])) return false;
+  if (any != strings_.end()) {
+    apart_.emplace_back(with_mark(any->get_object()));
+  } else if (strings_.size() == 1) {
+    apart_.emplace_back(with_mark(strings_[0].get_object()));
+  } else {
+    apart_.emplace_back(with_mark({{"type", "string"}, {"anyOf", strings_}}));
+  }
+}
+
+// Whether its values are those of its options, as far as they have its types.
+bool ItemKinds::may_split(const json::object& schema, std::string_view key) const {
+  const bool alone = std::all_of(schema.begin(), schema.end(), [&](const auto& field) {
+    return field.key() == key || field.key() == "type" || keyword_info(field.key()).annotation;
+  });
+  return alone && (key == "anyOf" || exclude_each_other_all(schema.at(key).get_array()));
+}
+
+bool ItemKinds::add_options(const json::object& schema, std::string_view key) {
+  const json::value* type = schema.if_contains("type");
+  for (const json::value& option : schema.at(key).get_array()) {
+    const json::object* one = referred(document_, option).schema;
+    if (type == nullptr || one == nullptr) {
+      if (!add(option)) return false;
+      continue;
     }
-    if (!add(options[i])) return false;
+    json::object typed = *one;
+    const json::value* own = one->if_contains("type");
+    json::array types = common_types(*type, own == nullptr ? *type : *own);
+    if (types.empty()) continue;
+    typed["type"] = std::move(types);
+    if (!add(typed)) return false;
   }
   return true;
 }
@@ -190,7 +263,7 @@ bool ItemKinds::add(const json::value& schema) {
     return true;
   }
   for (const std::string_view key : {"anyOf", "oneOf"}) {
-    if (!object->contains(key) || object->contains("type")) continue;
+    if (!object->contains(key) || !may_split(*object, key)) continue;
     ++depth_;
     const bool done = add_options(*object, key);
     --depth_;
@@ -200,62 +273,49 @@ bool ItemKinds::add(const json::value& schema) {
   if (!object->contains("type")) {
     types = {"object", "array", "string", "number", "boolean", "null"};
   }
-  return std::ranges::all_of(types,
-                             [&](const std::string& type) { return add_type(*object, type); });
+  for (const std::string& type : types) add_type(*object, type);
+  return true;
 }
 
-bool ItemKinds::add_type(const json::object& schema, const std::string& type) {
+void ItemKinds::add_type(const json::object& schema, const std::string& type) {
   json::object typed = schema;
   typed.erase("nullable");
   typed["type"] = type;
-  if (type != "string") {
-    (type == "object" ? objects_ : others_).emplace_back(std::move(typed));
-    return true;
-  }
-  if (has_strings_) return false;
-  const bool binds = std::any_of(typed.begin(), typed.end(), [](const auto& field) {
-    const KeywordInfo info = keyword_info(field.key());
-    return field.key() != "type" && !info.annotation &&
-           (info.of == KeywordOf::kString || info.of == KeywordOf::kAnything);
-  });
-  has_strings_ = true;
-  has_any_string_ = !binds;
-  apart_.emplace_back(with_mark(typed));
-  return true;
+  json::array& kind = type == "string" ? strings_ : type == "object" ? objects_ : others_;
+  kind.emplace_back(std::move(typed));
 }
 
-bool ItemKinds::exclude_each_other_all() const {
-  for (size_t i = 0; i < objects_.size(); ++i) {
+bool ItemKinds::exclude_each_other_all(const json::array& schemas) const {
+  for (size_t i = 0; i < schemas.size(); ++i) {
     for (size_t k = 0; k < i; ++k) {
-      if (!exclude_each_other(fuel_, document_, objects_[k], objects_[i])) return false;
+      if (!exclude_each_other(fuel_, document_, schemas[k], schemas[i])) return false;
     }
   }
   return true;
 }
 
-// Objects that no other schema of them accepts are told apart by a field of their own; otherwise
-// the first that can be is, and the others are without that field.
+// Objects that no other schema of them accepts are told apart by a string of their own; otherwise
+// the first that can be is, and the others are without that string.
 bool ItemKinds::add_objects() {
-  const bool exclusive = exclude_each_other_all();
-  std::vector<std::string> names;
+  const bool exclusive = exclude_each_other_all(objects_);
+  std::vector<std::vector<std::string>> paths;
   for (const json::value& one : objects_) {
-    names.push_back(telling_field(document_, one.get_object()));
+    paths.push_back(telling_string(fuel_, document_, one.get_object()).path);
   }
-  const auto first =
-      std::ranges::find_if(names, [](const std::string& name) { return !name.empty(); });
+  const auto first = std::ranges::find_if(paths, [](const auto& path) { return !path.empty(); });
   for (size_t i = 0; i < objects_.size(); ++i) {
     const json::object& object = objects_[i].get_object();
-    const bool is_first = std::cmp_equal(first - names.begin(), i);
-    if (!names[i].empty() && (exclusive || is_first)) {
-      apart_.emplace_back(with_telling_field(document_, object, names[i]));
-      if (auto rest = without_field(object, names[i])) others_.emplace_back(std::move(*rest));
-    } else if (exclusive || first == names.end()) {
+    const bool is_first = std::cmp_equal(first - paths.begin(), i);
+    if (first == paths.end() || (exclusive && paths[i].empty())) {
       others_.push_back(object);
-    } else {
-      auto rest = without_field(object, *first);
-      if (!rest) return false;
-      others_.emplace_back(std::move(*rest));
+      continue;
     }
+    const bool is_told = exclusive || is_first;
+    if (is_told) apart_.emplace_back(with_string(document_, object, paths[i]));
+    auto rest =
+        without_string(document_, object, is_told ? FieldPath(paths[i]) : FieldPath(*first));
+    if (rest.empty() && !is_told) return false;
+    for (json::object& one : rest) others_.emplace_back(std::move(one));
   }
   return true;
 }

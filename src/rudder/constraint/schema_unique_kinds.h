@@ -38,20 +38,21 @@ class ItemKinds {
 
  private:
   bool add(const boost::json::value& schema);
+  bool may_split(const boost::json::object& schema, std::string_view key) const;
   bool add_options(const boost::json::object& schema, std::string_view key);
-  bool add_type(const boost::json::object& schema, const std::string& type);
+  void add_type(const boost::json::object& schema, const std::string& type);
+  void take_listed_strings();
+  void add_strings();
   bool add_objects();
-  void leave_out_strings();
-  bool exclude_each_other_all() const;
+  bool exclude_each_other_all(const boost::json::array& schemas) const;
 
   Fuel& fuel_;
   const SchemaDocument& document_;
   boost::json::array apart_;
   boost::json::array others_;
+  boost::json::array strings_;
   boost::json::array objects_;
   boost::json::array listed_;  // values
-  bool has_strings_ = false;
-  bool has_any_string_ = false;
   int depth_ = 0;
 };
 

@@ -177,10 +177,13 @@ TEST(SchemaArrays, OneItemThatNothingTellsApart) {
                    {R"([{"n":"a"},{"m":"a"},{"n":"b"}])"},
                    {R"([{"n":"a"},{"n":"a"}])", R"([{"m":"a"},{"m":"a"}])"});
   expect_documents(list("{}").c_str(), {R"(["a",[1],"b"])"}, {R"(["a","a"])", R"([1,1])"});
+  // Of lists that are counted it comes first.
+  const char* text_or_null = R"({"anyOf":[{"type":"string"},{"type":"null"}]})";
+  expect_documents(list(text_or_null, R"(,"maxItems":3,"minItems":2)").c_str(),
+                   {R"(["a","b"])", R"([null,"a"])", R"([null,"a","b"])", R"(["a","b","c"])"},
+                   {"[null]", R"([null,null])", R"(["a","b","a"])", R"([null,"a","b","c"])"});
   for (const std::string& refused :
        {list(R"({"type":"integer"})"),
-        list(R"({"anyOf":[{"type":"string"},{"type":"null"}]})", R"(,"maxItems":3)"),
-        list(R"({"anyOf":[{"type":"string","minLength":2},{"enum":["ab",1]}]})"),
         list(R"({"anyOf":[{"$ref":"#/$defs/o"},{"type":"object","required":["n"]}]})")}) {
     EXPECT_EQ(form_error_path(refused), ".uniqueItems") << refused;
   }
@@ -203,9 +206,62 @@ TEST(SchemaArrays, ObjectsAreUniqueByARequiredString) {
   expect_documents(
       tree, {R"([{"n":"a","c":[{"n":"a"},{"n":"b"}]},{"n":"b","c":[{"n":"a"}]}])"},
       {R"([{"n":"a","c":[{"n":"a"},{"n":"a"}]}])", R"([{"n":"a","c":[{"n":"b"}]},{"n":"a"}])"});
-  EXPECT_EQ(form_error_path(R"({"type":"array","uniqueItems":true,"items":{"type":"object",
-                "properties":{"n":{"type":"string"}},"required":["n"],"anyOf":[{"properties":{"n":{"const":"a"}}}]}})"),
-            ".uniqueItems");
+  expect_documents(R"({"type":"array","uniqueItems":true,"items":{"type":"object",
+                "properties":{"n":{"type":"string"}},"required":["n"],"anyOf":[{"properties":{"n":{"const":"a"}}}]}})",
+                   {"[]", R"([{"n":"a"}])"}, {R"([{"n":"a"},{"n":"a"}])", R"([{"n":"b"}])"});
+}
+
+// By a string in the object of a field; one object may be without it.
+TEST(SchemaArrays, ObjectsAreUniqueByAStringFurtherIn) {
+  expect_documents(R"({"type":"array","uniqueItems":true,"items":{"type":"object",
+      "properties":{"to":{"$ref":"#/$defs/to"},"kinds":{"type":"array","items":{"type":"string"}}},
+      "required":["to"]},"$defs":{"to":{"type":"object",
+      "properties":{"at":{"type":"integer"},"id":{"type":"string"}}}}})",
+                   {R"([{"to":{"id":"a"}},{"to":{"at":1,"id":"b"},"kinds":["a","a"]}])",
+                    R"([{"to":{"id":"a"}},{"to":{"at":1}},{"to":{"id":"b"}}])"},
+                   {R"([{"to":{"id":"a"}},{"to":{"id":"a"}}])", R"([{"to":{}},{"to":{}}])",
+                    R"([{"to":{"at":1}},{"to":{"at":1}}])", R"([{"to":{"id":"a"}},{}])"});
+  // An item that has neither the object nor its string is one of the others.
+  expect_documents(
+      R"({"type":"array","uniqueItems":true,"items":{"type":"object",
+      "properties":{"m":{"type":"object","properties":{"t":{"type":"string"}}},"k":{"type":"integer"}}}})",
+      {R"([{"m":{"t":"a"}},{"k":1},{"m":{"t":"b"}}])", R"([{"m":{"t":"a"}},{"m":{}}])"},
+      {R"([{"k":1},{"k":1}])", R"([{"m":{}},{"m":{}}])",
+       R"([{"m":{"t":"a"},"k":1},{"m":{"t":"a"},"k":1}])"});
+}
+
+// Strings of several texts are those of one expression.
+TEST(SchemaArrays, StringsOfSeveralTextsMayBeUnique) {
+  const auto list = [](std::string_view items) {
+    return fmt::format(R"({{"type":"array","uniqueItems":true,"items":{}}})", items);
+  };
+  expect_documents(
+      list(R"({"type":"string","anyOf":[{"enum":["es5","\"\n"]},{"pattern":"^es\\d$"}]})").c_str(),
+      {R"(["es5","es6","\"\n"])"},
+      {R"(["es5","es5"])", R"(["es6","es6"])", R"(["es"])", R"(["\"\n","\"\n"])"});
+  expect_documents(
+      list(R"({"anyOf":[{"type":"string","minLength":2,"maxLength":3},{"enum":["a","ab",1]}]})")
+          .c_str(),
+      {R"(["a","ab",1,"é😀"])", R"([1,"abc"])"},
+      {R"(["ab","ab"])", R"(["a","a"])", "[1,1]", R"(["b"])", R"(["abcd"])"});
+  expect_documents(list(R"({"type":"string","maxLength":3,"pattern":"^a(-?a)*$"})").c_str(),
+                   {R"(["a","aa","a-a","aaa"])"},
+                   {R"(["a","a"])", R"(["aaaa"])", R"(["a-a","a-a"])"});
+  expect_documents(list(R"({"type":["string","object"],"oneOf":[{"type":"string","enum":["x","y"]},
+                            {"type":"object","properties":{"n":{"type":"string"}}}]})")
+                       .c_str(),
+                   {R"(["x",{"n":"a"},"y"])", R"([{},"x"])"},
+                   {R"(["x",{},"x"])", R"([{"n":"a"},{"n":"a"}])"});
+}
+
+TEST(SchemaArrays, ItemsOfAPlaceEachMayBeUnique) {
+  expect_documents(
+      R"({"type":"array","uniqueItems":true,"prefixItems":[{"type":"string"},{"type":"integer"}],"items":false})",
+      {"[]", R"(["a"])", R"(["a",1])"}, {R"(["a","a"])", R"(["a",1,1])"});
+  EXPECT_EQ(
+      form_error_path(
+          R"({"type":"array","uniqueItems":true,"prefixItems":[{"type":"string"},{"enum":["a"]}],"items":false})"),
+      ".uniqueItems");
 }
 
 TEST(SchemaArrays, ManyItemsMayBeUnique) {

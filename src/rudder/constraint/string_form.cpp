@@ -1,9 +1,13 @@
 #include "rudder/constraint/string_form.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "rudder/constraint/json_text.h"
@@ -208,6 +212,26 @@ std::string pattern_of_values(const std::vector<std::string>& values) {
     }
   }
   return pattern + ")$";
+}
+
+std::string pattern_of_chars(const CharSet& set, const PatternBounds& bounds) {
+  std::string pattern = "^[";
+  const auto add = [&](uint32_t c) {
+    if (c > 0xFFFF) {  // as a pair of surrogates
+      fmt::format_to(std::back_inserter(pattern), "\\u{:04x}", 0xD7C0 + (c >> 10));
+      c = 0xDC00 + (c & 0x3FF);
+    }
+    fmt::format_to(std::back_inserter(pattern), "\\u{:04x}", c);
+  };
+  const CharSet scalars = set.without({{0xD800, 0xDFFF}});
+  for (const CharRange& range : scalars.ranges()) {
+    add(range.first);
+    pattern.push_back('-');
+    add(range.last);
+  }
+  const bool is_open = bounds.max_length == RuleSet::kUnbounded;
+  return pattern + fmt::format("]{{{},{}}}$", bounds.min_length,
+                               is_open ? "" : std::to_string(bounds.max_length));
 }
 
 Result<std::optional<ByteAutomaton>> string_automaton(Fuel& fuel, const StringForm& form) {

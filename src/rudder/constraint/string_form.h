@@ -23,6 +23,8 @@ struct StringForm {
 
 // The expression that matches these very values.
 std::string pattern_of_values(const std::vector<std::string>& values);
+// The expression that matches `min` to `max` characters of the set, and nothing else.
+std::string pattern_of_chars(const CharSet& set, const PatternBounds& bounds);
 
 // Of the strings in their JSON spelling, quotes included. Nothing when it would be too large, or
 // the fuel is out. kInvalidArgument: an expression is none, or outside the subset of pattern.h.
