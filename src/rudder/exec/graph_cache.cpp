@@ -15,7 +15,13 @@ constexpr int32_t kMostDraftedRows = 256;
 constexpr int32_t kShortRun = 8;
 // Of numbers of tokens with some rare taps.
 constexpr size_t kMostRare = 64;
-constexpr tap::Passages kCommonPassages = tap::kAllPassages & ~tap::kMixerEnd;
+
+// On a rank also those of rows of which it has a share: they wait for the others.
+tap::Passages rare_passages(ops::Ops& ops) {
+  constexpr tap::Passages kMixers = tap::kMixerEnd | tap::kMixerWeights;
+  return ops::rank_of(ops).is_alone() ? kMixers
+                                      : static_cast<tap::Passages>(kMixers | tap::kActivation);
+}
 
 void run(model::Decoder& decoder, ops::Ops& ops, const DeviceStep& step) {
   ops::SampleArgs sample = step.sample;
@@ -87,6 +93,12 @@ Result<std::unique_ptr<GraphCache>> GraphCache::capture(const Parts& parts,
   return cache;
 }
 
+GraphCache::GraphCache(const Parts& parts, const step::Capacity& capacity)
+    : parts_(parts),
+      capacity_(capacity),
+      rare_passages_(rare_passages(parts.ops)),
+      common_passages_(static_cast<tap::Passages>(tap::kAllPassages & ~rare_passages_)) {}
+
 void GraphCache::add_family(int32_t max_q_len, const std::vector<int32_t>& rows) {
   Family& family = families_.emplace_back();
   family.max_q_len = max_q_len;
@@ -102,7 +114,7 @@ Result<void> GraphCache::capture_step(const Family& family, int32_t rows, TapSet
                                       Captured& captured) {
   PackedStep packed;
   packed.taps.is_used = taps != kNoTaps;
-  packed.taps.passages = taps == kAllTaps ? kCommonPassages : tap::kLayerEnd;
+  packed.taps.passages = taps == kAllTaps ? common_passages_ : tap::kLayerEnd;
   packed.taps.only_adds = taps == kLayerEndAdds;
   pad_step(rows, padded_seqs(family, rows), capacity_, packed);
   packed.max_q_len = family.max_q_len;
@@ -154,19 +166,19 @@ const GraphCache::Bucket* GraphCache::bucket_of(const Family& family, const Pack
   return bucket == family.buckets.end() ? nullptr : &*bucket;
 }
 
-bool GraphCache::is_rare(const PackedTaps& taps) {
-  return taps.is_used &&
-         ((taps.passages & (tap::kMixerEnd | tap::kMixerWeights)) != 0 || !taps.encodes.empty());
+bool GraphCache::is_rare(const PackedTaps& taps) const {
+  return taps.is_used && ((taps.passages & rare_passages_) != 0 || !taps.encodes.empty());
 }
 
 GraphCache::RareKey GraphCache::rare_key(const PackedStep& packed, const Family& family,
-                                         const Bucket& bucket) {
+                                         const Bucket& bucket) const {
   const tap::Passages used = packed.taps.passages;
   const bool at_ends = (used & ~tap::kLayerEnd) == 0;
-  return {.passages = at_ends ? tap::kLayerEnd : static_cast<tap::Passages>(kCommonPassages | used),
-          .max_q_len = family.max_q_len,
-          .rows = bucket.rows,
-          .encodes = packed.taps.encodes};
+  return {
+      .passages = at_ends ? tap::kLayerEnd : static_cast<tap::Passages>(common_passages_ | used),
+      .max_q_len = family.max_q_len,
+      .rows = bucket.rows,
+      .encodes = packed.taps.encodes};
 }
 
 bool GraphCache::was_seen(const RareKey& key) {

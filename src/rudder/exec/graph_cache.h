@@ -108,8 +108,7 @@ class GraphCache {
     std::vector<Bucket> buckets = {};  // ascending
   };
 
-  GraphCache(const Parts& parts, const step::Capacity& capacity)
-      : parts_(parts), capacity_(capacity) {}
+  GraphCache(const Parts& parts, const step::Capacity& capacity);
 
   void add_family(int32_t max_q_len, const std::vector<int32_t>& rows);
   Result<void> capture_step(const Family& family, int32_t rows, TapSet taps, Captured& captured);
@@ -120,15 +119,17 @@ class GraphCache {
   static const Bucket* bucket_of(const Family& family, const PackedStep& packed);
   const Captured& find(const PackedStep& packed, const DeviceStep& step) const;
   static TapSet tap_set_of(const PackedTaps& taps);
-  static bool is_rare(const PackedTaps& taps);
-  static RareKey rare_key(const PackedStep& packed, const Family& family, const Bucket& bucket);
+  bool is_rare(const PackedTaps& taps) const;
+  RareKey rare_key(const PackedStep& packed, const Family& family, const Bucket& bucket) const;
   bool was_seen(const RareKey& key);
   Result<void> make_room();
   static Sampling sampling_of(const PackedStep& packed);
 
   const Parts parts_;
   const step::Capacity capacity_;
-  std::vector<Family> families_;  // ascending
+  const tap::Passages rare_passages_;
+  const tap::Passages common_passages_;  // all others
+  std::vector<Family> families_;         // ascending
   std::map<RareKey, Rare> rare_;
   int64_t rare_uses_ = 0;
 };
