@@ -9,6 +9,7 @@
 #include <random>
 #include <stdexcept>
 
+#include "metamorphic/tap_tables.h"
 #include "rudder/base/token_mask.h"
 #include "rudder/cpu/fast_ops.h"
 #include "rudder/cpu/isa.h"
@@ -215,57 +216,6 @@ std::vector<Ask> random_masked_asks(int count, uint32_t seed, int32_t max_output
 
 namespace {
 
-// Rows and capture sets for sequences, one for each content, held for good.
-class Tables {
- public:
-  sched::TapLease lease(const std::shared_ptr<const tap::SequenceTaps>& taps,
-                        sched::TableEdits& edits) {
-    sched::TapLease lease;
-    if (taps == nullptr) return lease;
-    for (const tap::TapSegment& segment : taps->leased()) {
-      lease.rows.push_back(segment.program == nullptr ? 0 : row_of(segment, edits));
-    }
-    if (taps->capture == nullptr) return lease;
-    const auto [set, is_new] =
-        sets_.try_emplace(taps->capture.get(), static_cast<int32_t>(sets_.size()));
-    if (is_new) edits.captures.push_back({set->second, taps->capture});
-    lease.capture_set = set->second;
-    return lease;
-  }
-  bool has_patterns(int32_t capture_set) const {
-    return std::ranges::any_of(sets_, [&](const auto& set) {
-      return set.second == capture_set && !set.first->patterns.empty();
-    });
-  }
-
- private:
-  int32_t row_of(const tap::TapSegment& segment, sched::TableEdits& edits) {
-    const auto [row, is_new] = rows_.try_emplace({segment.content.low, segment.content.high},
-                                                 static_cast<int32_t>(rows_.size()) + 1);
-    if (is_new) {
-      edits.taps.push_back({row->second, num_ops_, num_floats_, segment.program, {}});
-      const auto take = [&](int64_t floats) {
-        num_floats_ += (floats + tap::kVectorAlign - 1) / tap::kVectorAlign * tap::kVectorAlign;
-      };
-      take(std::ssize(segment.program->vectors));
-      for (const auto& image : segment.program->dictionaries) {
-        const auto [at, is_new_here] =
-            dictionaries_.try_emplace({image->key.low, image->key.high}, num_floats_);
-        edits.taps.back().dictionaries.push_back({at->second, is_new_here, image});
-        if (is_new_here) take(image->num_floats());
-      }
-      num_ops_ += static_cast<int32_t>(segment.program->ops.size());
-    }
-    return row->second;
-  }
-
-  std::map<std::pair<uint64_t, uint64_t>, int32_t> rows_;
-  std::map<std::pair<uint64_t, uint64_t>, int64_t> dictionaries_;
-  std::map<const tap::CaptureSet*, int32_t> sets_;
-  int32_t num_ops_ = 0;
-  int64_t num_floats_ = 0;
-};
-
 // The rows of a record, side by side without what lies between them.
 std::vector<float> record_of(const tap::CapturedRows& rows, const tap::CapturedToken& token,
                              const tap::CaptureSet& set, const tap::Geometry& geometry) {
@@ -334,7 +284,7 @@ class Loop {
   struct Launched {
     step::Ticket ticket;
     int32_t left = 1;  // iterations
-    bool has_patterns = false;
+    bool has_rare_taps = false;
   };
 
   void add(size_t i) {
@@ -362,10 +312,9 @@ class Loop {
     const int32_t repeat = plan->repeat;
     const auto scores = [](const step::SeqWork& work) { return !work.score_tokens.empty(); };
     if (std::ranges::any_of(plan->seqs, scores)) ++result_.scored_steps;
-    const bool has_patterns = std::ranges::any_of(plan->seqs, [&](const step::SeqWork& work) {
-      return !work.captures.empty() && tables_.has_patterns(work.capture_set);
-    });
-    in_flight_.push_back({value_of(executor_.launch(std::move(plan))), repeat, has_patterns});
+    const bool has_rare_taps = std::ranges::any_of(
+        plan->seqs, [&](const step::SeqWork& work) { return tables_.is_rare(work); });
+    in_flight_.push_back({value_of(executor_.launch(std::move(plan))), repeat, has_rare_taps});
     if (scheduler_.constrained().empty()) return true;
     ++result_.constrained_steps;
     while (in_flight_.size() > 1) collect();
@@ -386,9 +335,9 @@ class Loop {
 
   void collect() {
     const step::StepResult step = value_of(executor_.collect(in_flight_.front().ticket));
-    if (in_flight_.front().has_patterns) {
-      ++result_.pattern_steps;
-      result_.pattern_graph_steps += step.from_graph ? 1 : 0;
+    if (in_flight_.front().has_rare_taps) {
+      ++result_.rare_steps;
+      result_.rare_graph_steps += step.from_graph ? 1 : 0;
     }
     if (--in_flight_.front().left == 0) in_flight_.pop_front();
     ++result_.steps;
@@ -432,7 +381,7 @@ class Loop {
   sched::Scheduler scheduler_;
   std::deque<Launched> in_flight_;
   std::vector<sched::SequenceOutput> outputs_;
-  Tables tables_;
+  TapTables tables_;
   sched::TableEdits edits_;
   Outcome result_;
 };
