@@ -65,7 +65,8 @@ Result<tensor::Shape> matrix_shape(const Checkpoint& checkpoint, const std::stri
 LayerTensors medusa_tensors(const MedusaSpec& spec, MedusaWeights* weights) {
   LayerTensors out;
   if (weights != nullptr) {
-    weights->layers.resize(static_cast<size_t>(spec.num_heads * spec.num_layers));
+    const int32_t num_layers = spec.num_heads * spec.num_layers;
+    weights->layers.resize(static_cast<size_t>(num_layers));
     weights->lm_heads.resize(static_cast<size_t>(num_lm_heads(spec)));
   }
   for (int32_t i = 0; i < spec.num_heads * spec.num_layers; ++i) {
@@ -214,8 +215,8 @@ View MedusaHeads::logits(int32_t head) {
   const View x = shaped(x_, num_rows_, spec_.hidden);
   ops_.place_rows({.x = shaped(picked_, num_rows_, spec_.hidden), .out = x});
   for (int32_t i = 0; i < spec_.num_layers; ++i) {
-    const ops::LinearWeight& layer =
-        weights_.layers[static_cast<size_t>(head * spec_.num_layers + i)];
+    const int32_t index = head * spec_.num_layers + i;
+    const ops::LinearWeight& layer = weights_.layers[static_cast<size_t>(index)];
     ops_.residual_act(
         {.x = x, .y = products.project(layer, products.operand_of(layer, x, operand_), product_)});
   }
