@@ -91,6 +91,30 @@ TEST_P(LowPrecision, TogetherAsAloneAndInChunks) {
   }
 }
 
+// Products take bf16, or fp8 with a scale a row: the model's rows are not those that the heads get.
+TEST_P(LowPrecision, MedusaHeadsChangeNothing) {
+  for (const tensor::DType dtype : {tensor::DType::kBF16, tensor::DType::kF8E4M3}) {
+    const Backend low = {"low",
+                         [dtype] { return testing::make_low_precision_ops({.linear = dtype}); }};
+    const std::vector<Ask> asks = random_asks(6, 22, 20);
+    sched::SchedSettings settings;
+    settings.max_num_seqs = 6;
+    settings.max_num_batched_tokens = 40;
+    settings.max_in_flight = 1;
+    settings.enable_prefix_caching = false;
+    settings.pace_drafts = false;
+    const Outcome plain = run(*tiny_executor(low, GetParam(), kCapacity), settings, asks);
+    step::Capacity guessing = kCapacity;
+    guessing.max_draft = 4;
+    const Outcome guessed = run(*medusa_executor(low, GetParam(), false, guessing), settings, asks);
+    EXPECT_GT(guessed.stats.draft_tokens, 50u);
+    for (size_t i = 0; i < asks.size(); ++i) {
+      EXPECT_EQ(plain.got[i].tokens, guessed.got[i].tokens) << i;
+      EXPECT_EQ(plain.got[i].logprobs, guessed.got[i].logprobs) << i;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Tiny, LowPrecision, ::testing::ValuesIn(testing::kTinyArchs),
                          [](const auto& test) {
                            return std::string(testing::tiny_arch_name(test.param));

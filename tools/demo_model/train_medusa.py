@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains Medusa heads for the demo model on its corpus, for a fixed time on one CPU core, and writes their folder.
+"""Trains Medusa heads for the demo model on its corpus, for a fixed time, on one CPU core or a GPU, and writes their folder.
 
 They learn the model's own tokens, each head those of one distance. Started again with --resume it goes on from the folder's weights."""
 
@@ -35,14 +35,15 @@ def main():
     parser.add_argument("--batch-tokens", type=int, default=1024)
     parser.add_argument("--lr", type=float, default=4e-3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--resume", action="store_true")
     args = parser.parse_args()
 
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
-    target = LlamaForCausalLM.from_pretrained(args.model, dtype=torch.bfloat16).eval().requires_grad_(False)
+    target = LlamaForCausalLM.from_pretrained(args.model, dtype=torch.float32).to(args.device).eval().requires_grad_(False)
     config = MedusaConfig()
-    heads = Medusa(config)
+    heads = Medusa(config).to(args.device)
     print(f"{sum(p.numel() for p in heads.parameters())} parameters", flush=True)
     args.heads.mkdir(parents=True, exist_ok=True)
     weights_file = args.heads / "model.safetensors"
@@ -50,12 +51,13 @@ def main():
         heads.load_state_dict({name: weight.float() for name, weight in load_file(str(weights_file)).items()})
     else:
         with torch.no_grad():
-            heads.lm_heads[0].weight.copy_(target.lm_head.weight)
+            # Surer of the next token than of any behind it: a row begins as that of the next token.
+            heads.lm_heads[0].weight.copy_(0.2 * target.lm_head.weight)
             for block in heads.blocks:
                 block.layers[-1].weight.mul_(0.1)
 
     def save():
-        weights = {name: p.detach().to(torch.bfloat16).contiguous() for name, p in heads.state_dict().items()}
+        weights = {name: p.detach().to("cpu", torch.bfloat16).contiguous() for name, p in heads.state_dict().items()}
         save_file(weights, str(weights_file), metadata={"format": "pt"})
         (args.heads / "config.json").write_text(json.dumps(config_of(config), indent=2) + "\n")
 
@@ -72,21 +74,21 @@ def main():
         decay = 1.0 if elapsed < args.plateau else (1 - elapsed) / (1 - args.plateau)
         for group, rate in rates:
             group["lr"] = rate * min(1.0, (step + 1) / 30) * decay
+        learnt = ((mask | (torch.rand(mask.shape) < OTHER_TOKENS)) & real).to(args.device)
+        ids = ids.to(args.device)
         with torch.no_grad():
             rows = target.model(ids).last_hidden_state
             logits = target.lm_head(rows)
-        learnt = (mask | (torch.rand(mask.shape) < OTHER_TOKENS)) & real
         tokens = ids.shape[1] - 1 - count
         loss = 0.0
         # The guess of head i at row t is of token t + 2 + i, which the model's row t + 1 + i says.
-        with torch.autocast("cpu", torch.bfloat16):
-            for i in range(count):
-                counted = learnt[:, 2 + i:2 + i + tokens]
-                said = logits[:, 1 + i:1 + i + tokens][counted].float()
-                guessed = heads.logits(i, rows[:, :tokens][counted]).float()
-                loss = loss + 0.8**i * F.cross_entropy(guessed, said.softmax(-1))
-                total[i] += F.cross_entropy(guessed.detach(), said.argmax(-1)).item()
-                right[i] += (guessed.argmax(-1) == said.argmax(-1)).float().mean().item()
+        for i in range(count):
+            counted = learnt[:, 2 + i:2 + i + tokens]
+            said = logits[:, 1 + i:1 + i + tokens][counted]
+            guessed = heads.logits(i, rows[:, :tokens][counted])
+            loss = loss + 0.8**i * F.cross_entropy(guessed, said.softmax(-1))
+            total[i] += F.cross_entropy(guessed.detach(), said.argmax(-1)).item()
+            right[i] += (guessed.argmax(-1) == said.argmax(-1)).float().mean().item()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(heads.parameters(), 1.0)
         for optimizer in optimizers:

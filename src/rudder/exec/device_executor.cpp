@@ -86,7 +86,11 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
   RUDDER_TRY_VOID(prepare_taps());
   RUDDER_TRY(buffers_, StepBuffers::make(*model_.ops, capacity_,
                                          taps_ == nullptr ? nullptr : &taps_->table()));
-  RUDDER_TRY_VOID(prepare_proposer(!options.enforce_eager, final_rows));
+  if (model_.draft) {
+    RUDDER_TRY(proposer_, make_proposer(*std::move(model_.draft), *model_.ops, capacity_,
+                                        final_rows, !options.enforce_eager));
+    model_.draft.reset();
+  }
   RUDDER_TRY(scorer_, Scorer::make(*model_.ops, *decoder_, capacity_));
   for (Flight& flight : flights_) {
     flight.iterations.resize(static_cast<size_t>(capacity_.max_repeat));
@@ -102,19 +106,6 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
   if (!model_.ops->has_graphs() || options.enforce_eager) return {};
   RUDDER_TRY(graphs_, GraphCache::capture({*model_.ops, *decoder_, *buffers_}, capacity_,
                                           options.capture_progress));
-  return {};
-}
-
-Result<void> DeviceExecutor::prepare_proposer(bool has_graphs, const ops::View& final_rows) {
-  if (!model_.draft) return {};
-  if (model_.draft->medusa) {
-    RUDDER_TRY(proposer_, MedusaProposer::make(*std::move(model_.draft->medusa), *model_.ops,
-                                               capacity_, final_rows));
-  } else {
-    RUDDER_TRY(proposer_,
-               ModelProposer::make(*std::move(model_.draft), *model_.ops, capacity_, has_graphs));
-  }
-  model_.draft.reset();
   return {};
 }
 

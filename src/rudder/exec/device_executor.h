@@ -108,7 +108,6 @@ class DeviceExecutor final : public step::Executor {
 
   Result<void> prepare(const Options& options);
   void work();
-  Result<void> prepare_proposer(bool has_graphs, const ops::View& final_rows);
   Result<void> prepare_taps();
   void pack(const step::StepPlan& plan, size_t index);
   Result<void> edit_taps(const step::StepPlan& plan);

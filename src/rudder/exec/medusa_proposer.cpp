@@ -14,7 +14,7 @@ using ops::View;
 using tensor::DType;
 
 // Of its steps: a row a sequence, sampled once for each head, and nothing that clients ask for.
-step::Capacity own_capacity(const step::Capacity& capacity) {
+step::Capacity rows_capacity(const step::Capacity& capacity) {
   return {.num_slots = capacity.num_slots,
           .num_blocks = 1,
           .block_size = capacity.block_size,
@@ -43,7 +43,7 @@ Result<std::unique_ptr<MedusaProposer>> MedusaProposer::make(Medusa medusa, ops:
              model::MedusaHeads::make(proposer->medusa_.spec, proposer->medusa_.weights, ops,
                                       capacity.num_slots));
   RUDDER_TRY(proposer->buffers_,
-             StepBuffers::make(ops, own_capacity(capacity), nullptr, StepBuffers::Counts::kNone));
+             StepBuffers::make(ops, rows_capacity(capacity), nullptr, StepBuffers::Counts::kNone));
   proposer->done_ = ops.make_event();
   return proposer;
 }
@@ -51,7 +51,7 @@ Result<std::unique_ptr<MedusaProposer>> MedusaProposer::make(Medusa medusa, ops:
 int64_t MedusaProposer::device_bytes(const model::MedusaSpec& spec, const step::Capacity& capacity,
                                      DType act) {
   return model::MedusaHeads::device_bytes(spec, capacity.num_slots, act) +
-         StepBuffers::device_bytes(own_capacity(capacity), StepBuffers::Counts::kNone) +
+         StepBuffers::device_bytes(rows_capacity(capacity), StepBuffers::Counts::kNone) +
          int64_t{max_logits_rows(capacity)} * spec.hidden *
              static_cast<int64_t>(tensor::dtype_bytes(act));
 }

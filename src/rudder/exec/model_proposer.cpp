@@ -302,4 +302,13 @@ void ModelProposer::read(size_t flight, int32_t iteration,
   }
 }
 
+Result<std::unique_ptr<Proposer>> make_proposer(DraftModel draft, ops::Ops& ops,
+                                                const step::Capacity& capacity,
+                                                const View& final_rows, bool has_graphs) {
+  if (draft.medusa) {
+    return MedusaProposer::make(*std::move(draft.medusa), ops, capacity, final_rows);
+  }
+  return ModelProposer::make(std::move(draft), ops, capacity, has_graphs);
+}
+
 }  // namespace rudder::exec

@@ -127,4 +127,10 @@ class ModelProposer final : public Proposer {
   std::vector<GuessAsk*> guessed_;        // rows of the step of guesses
 };
 
+// Of what guesses. `final_rows` and `has_graphs` as in MedusaProposer::make and
+// ModelProposer::make.
+Result<std::unique_ptr<Proposer>> make_proposer(DraftModel draft, ops::Ops& ops,
+                                                const step::Capacity& capacity,
+                                                const ops::View& final_rows, bool has_graphs);
+
 }  // namespace rudder::exec

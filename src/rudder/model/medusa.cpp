@@ -18,7 +18,7 @@ using weights::Checkpoint;
 using weights::HfConfig;
 
 constexpr int32_t kMaxHeads = 128;
-constexpr int32_t kMaxLayers = 16;
+constexpr int32_t kMaxHeadLayers = 16;
 
 std::string layer_name(MedusaLayout layout, int32_t head, int32_t layer) {
   return layout == MedusaLayout::kPublished ? fmt::format("{}.{}.linear", head, layer)
@@ -46,7 +46,7 @@ Result<void> check_is_medusa(const HfConfig& config) {
 }
 
 // The weight of a product, of which the config need not tell the shape.
-Result<tensor::Shape> shape_of(const Checkpoint& checkpoint, const std::string& module) {
+Result<tensor::Shape> matrix_shape(const Checkpoint& checkpoint, const std::string& module) {
   const std::string name = module + ".weight";
   const weights::TensorInfo* const found = checkpoint.find(name);
   if (found == nullptr) {
@@ -65,7 +65,8 @@ Result<tensor::Shape> shape_of(const Checkpoint& checkpoint, const std::string& 
 LayerTensors medusa_tensors(const MedusaSpec& spec, MedusaWeights* weights) {
   LayerTensors out;
   if (weights != nullptr) {
-    weights->layers.resize(static_cast<size_t>(spec.num_heads * spec.num_layers));
+    const int32_t num_layers = spec.num_heads * spec.num_layers;
+    weights->layers.resize(static_cast<size_t>(num_layers));
     weights->lm_heads.resize(static_cast<size_t>(num_lm_heads(spec)));
   }
   for (int32_t i = 0; i < spec.num_heads * spec.num_layers; ++i) {
@@ -92,15 +93,15 @@ Result<MedusaSpec> read_medusa(const Checkpoint& checkpoint) {
              config.integer(is_vllm ? "num_heads" : "medusa_num_heads", 1, kMaxHeads));
   RUDDER_TRY(
       const int64_t num_layers,
-      config.integer_or(is_vllm ? "num_hidden_layers" : "medusa_num_layers", 1, 1, kMaxLayers));
+      config.integer_or(is_vllm ? "num_hidden_layers" : "medusa_num_layers", 1, 1, kMaxHeadLayers));
   spec.num_heads = static_cast<int32_t>(num_heads);
   spec.num_layers = static_cast<int32_t>(num_layers);
   if (is_vllm) {
     RUDDER_TRY(spec.shares_lm_head, config.boolean_or("original_lm_head", false));
   }
   const std::string first = layer_name(spec.layout, 0, 0);
-  RUDDER_TRY(const tensor::Shape layer, shape_of(checkpoint, first));
-  RUDDER_TRY(const tensor::Shape lm_head, shape_of(checkpoint, lm_head_name(spec, 0)));
+  RUDDER_TRY(const tensor::Shape layer, matrix_shape(checkpoint, first));
+  RUDDER_TRY(const tensor::Shape lm_head, matrix_shape(checkpoint, lm_head_name(spec, 0)));
   spec.hidden = static_cast<int32_t>(layer[0]);
   spec.vocab = static_cast<int32_t>(lm_head[0]);
   // What vLLM's configs say beside.
@@ -214,8 +215,8 @@ View MedusaHeads::logits(int32_t head) {
   const View x = shaped(x_, num_rows_, spec_.hidden);
   ops_.place_rows({.x = shaped(picked_, num_rows_, spec_.hidden), .out = x});
   for (int32_t i = 0; i < spec_.num_layers; ++i) {
-    const ops::LinearWeight& layer =
-        weights_.layers[static_cast<size_t>(head * spec_.num_layers + i)];
+    const int32_t index = head * spec_.num_layers + i;
+    const ops::LinearWeight& layer = weights_.layers[static_cast<size_t>(index)];
     ops_.residual_act(
         {.x = x, .y = products.project(layer, products.operand_of(layer, x, operand_), product_)});
   }

@@ -39,29 +39,29 @@ struct VllmHeads : TinyModel {
   }
 };
 
-Result<MedusaSpec> read(TinyModel& tiny) {
+Result<MedusaSpec> read_heads(TinyModel& tiny) {
   RUDDER_TRY(const auto checkpoint, tiny.open());
   return read_medusa(*checkpoint);
 }
 
-Result<MedusaWeights> load(TinyModel& tiny, KeepingOps& ops) {
+Result<MedusaWeights> load_heads(TinyModel& tiny, KeepingOps& ops) {
   RUDDER_TRY(const auto checkpoint, tiny.open());
   RUDDER_TRY(const MedusaSpec spec, read_medusa(*checkpoint));
   return load_medusa(*checkpoint, spec, ops);
 }
 
-void expect_refused(TinyModel tiny, ErrorCode code, std::string_view part) {
+void expect_heads_refused(TinyModel tiny, ErrorCode code, std::string_view part) {
   KeepingOps ops;
-  const auto loaded = load(tiny, ops);
+  const auto loaded = load_heads(tiny, ops);
   ASSERT_FALSE(loaded) << part;
-  EXPECT_EQ(ops.num_parts, 0) << "refused only after weights were read";
+  EXPECT_EQ(ops.num_parts, 0) << "refused only after weights were read_heads";
   EXPECT_EQ(loaded.error().code, code) << loaded.error().to_string();
   EXPECT_NE(loaded.error().to_string().find(part), std::string::npos) << loaded.error().to_string();
 }
 
 TEST(MedusaLoader, BindsThePublishedLayout) {
   PublishedHeads tiny;
-  const auto spec = read(tiny);
+  const auto spec = read_heads(tiny);
   ASSERT_TRUE(spec) << spec.error().to_string();
   EXPECT_EQ(spec->num_heads, 3);
   EXPECT_EQ(spec->num_layers, 2);
@@ -70,7 +70,7 @@ TEST(MedusaLoader, BindsThePublishedLayout) {
   EXPECT_TRUE(spec->has_bias);
   EXPECT_FALSE(spec->shares_lm_head);
   KeepingOps ops;
-  const auto weights = load(tiny, ops);
+  const auto weights = load_heads(tiny, ops);
   ASSERT_TRUE(weights) << weights.error().to_string();
   ASSERT_EQ(weights->layers.size(), 6u);
   ASSERT_EQ(weights->lm_heads.size(), 3u);
@@ -81,13 +81,13 @@ TEST(MedusaLoader, BindsThePublishedLayout) {
 
 TEST(MedusaLoader, BindsTheLayoutOfVllm) {
   VllmHeads tiny;
-  const auto spec = read(tiny);
+  const auto spec = read_heads(tiny);
   ASSERT_TRUE(spec) << spec.error().to_string();
   EXPECT_EQ(spec->num_heads, 2);
   EXPECT_FALSE(spec->has_bias);
   EXPECT_TRUE(spec->shares_lm_head);
   KeepingOps ops;
-  const auto weights = load(tiny, ops);
+  const auto weights = load_heads(tiny, ops);
   ASSERT_TRUE(weights) << weights.error().to_string();
   EXPECT_EQ(weights->layers.size(), 2u);
   EXPECT_EQ(weights->lm_heads.size(), 1u);
@@ -95,10 +95,10 @@ TEST(MedusaLoader, BindsTheLayoutOfVllm) {
 
   VllmHeads apart;
   apart.replace_in_config("\"original_lm_head\": true", "\"original_lm_head\": false");
-  expect_refused(apart, ErrorCode::kCorruptFile, "'lm_heads.1.weight' is missing");
+  expect_heads_refused(apart, ErrorCode::kCorruptFile, "'lm_heads.1.weight' is missing");
   apart.add("lm_heads.1.weight", {5, 8});
   KeepingOps other;
-  ASSERT_TRUE(load(apart, other));
+  ASSERT_TRUE(load_heads(apart, other));
 }
 
 TEST(MedusaLoader, WhatIsMissingOrTooMuchIsNamed) {
@@ -108,18 +108,18 @@ TEST(MedusaLoader, WhatIsMissingOrTooMuchIsNamed) {
     tiny.decls.erase(name);
     // Without its first bias a file is one of layers without.
     const bool is_first_bias = name == "0.0.linear.bias";
-    expect_refused(tiny, is_first_bias ? ErrorCode::kUnsupported : ErrorCode::kCorruptFile,
-                   is_first_bias ? "'0.1.linear.bias'" : "'" + name + "' is missing");
+    expect_heads_refused(tiny, is_first_bias ? ErrorCode::kUnsupported : ErrorCode::kCorruptFile,
+                         is_first_bias ? "'0.1.linear.bias'" : "'" + name + "' is missing");
     PublishedHeads misshapen;
     misshapen.add(name, {7, 7});
-    expect_refused(misshapen, ErrorCode::kCorruptFile, "tensor '");
+    expect_heads_refused(misshapen, ErrorCode::kCorruptFile, "tensor '");
   }
   PublishedHeads vector;
   vector.add("0.2.weight", {5});
-  expect_refused(vector, ErrorCode::kCorruptFile, "tensor '0.2.weight'");
+  expect_heads_refused(vector, ErrorCode::kCorruptFile, "tensor '0.2.weight'");
   PublishedHeads more;
   more.add("3.0.linear.weight", {8, 8});
-  expect_refused(more, ErrorCode::kUnsupported, "'3.0.linear.weight'");
+  expect_heads_refused(more, ErrorCode::kUnsupported, "'3.0.linear.weight'");
 }
 
 TEST(MedusaLoader, OtherConfigsAreRefused) {
@@ -127,7 +127,7 @@ TEST(MedusaLoader, OtherConfigsAreRefused) {
                          std::string_view part) {
     VllmHeads tiny;
     tiny.replace_in_config(from, to);
-    expect_refused(tiny, code, part);
+    expect_heads_refused(tiny, code, part);
   };
   using enum ErrorCode;
   expect("MedusaModel", "LlamaForCausalLM", kUnsupported, "architectures");

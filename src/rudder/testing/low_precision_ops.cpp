@@ -151,6 +151,13 @@ class LowPrecisionOps final : public PassingOps {
     run(&ops::Ops::gated_act, wide, args.out);
   }
 
+  void residual_act(const ops::ResidualActArgs& args) override {
+    Wide x(args.x);
+    Wide y(args.y);
+    inner_->residual_act({x.view(), y.view()});
+    x.round_to(args.x);
+  }
+
   void quantise(const ops::QuantiseArgs& args) override {
     Wide x(args.x);
     inner_->quantise({x.view(), args.out, args.out_scale});
