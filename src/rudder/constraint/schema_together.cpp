@@ -123,7 +123,9 @@ Result<void> SchemaBuilder::choose(Together together, const std::string& path,
   }
   const auto shortest = std::ranges::min_element(
       together.lists, {}, [](const json::array& list) { return list.size(); });
-  const json::array list = std::move(*shortest);
+  // What says little first: that a field is missing, or is not some value.
+  json::array list = std::move(*shortest);
+  std::ranges::stable_sort(list, {}, [](const json::value& way) { return json_bytes(way); });
   together.lists.erase(shortest);
   int64_t bytes = json_bytes(together.whole) + json_bytes(list);
   for (const json::array& other : together.lists) bytes += json_bytes(other);
