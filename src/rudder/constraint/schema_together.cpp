@@ -25,7 +25,7 @@ using Node = RuleSet::Node;
 
 constexpr int kMaxReferences = 200;   // from one to the next
 constexpr size_t kMaxChoices = 2048;  // of alternatives
-constexpr int64_t kMaxWay = 4000;     // in memory, of one whose complement is looked at
+constexpr int64_t kMaxWay = 2000;     // in memory, of one whose complement is looked at
 
 // The one field of which the way says something; empty where it says something else.
 std::string_view field_of_way(const json::value& way) {
@@ -164,7 +164,10 @@ Result<void> SchemaBuilder::choose(Together together, const std::string& path,
     RUDDER_TRY_VOID(choose(std::move(chosen), path, nodes));
     // Fields of a complement are not evaluated by it.
     if (together.whole.get_object().contains("unevaluatedProperties")) continue;
-    if (json_bytes(way) > kMaxWay) continue;
+    const bool is_type =
+        way.is_object() && way.get_object().size() == 1 && way.get_object().contains("type");
+    const bool is_plain = is_type || !field_of_way(way).empty();
+    if (!is_plain || json_bytes(way) > kMaxWay) continue;
     Result<Complement> other = complement(fuel, document_, way, path);
     if (fuel.out()) return tl::unexpected(fuel.error());
     if (!other || !other->exact) continue;
