@@ -93,7 +93,7 @@ RuleSet::Node RuleSet::push(Data data) {
   constexpr int64_t kWorkOfKnown = 8;
   Node* const place = known(data);
   if (place != nullptr && *place != kNothing) {
-    fuel_.burn(kWorkOfKnown);
+    fuel_.burn(kWorkOfKnown + std::ssize(data.parts));
     return *place;
   }
   const size_t bytes = sizeof(Data) + kKnownBytes + heap_bytes(data.text.capacity() + 1) +

@@ -101,7 +101,7 @@ Result<void> SchemaBuilder::close_part(json::value& part, const std::string& pat
 // $ref with something beside it, and allOf. What the same schemas come to is built once, which ends
 // those that lead back to themselves.
 Result<Node> SchemaBuilder::build_together(const json::object& schema, const std::string& path) {
-  if (!rules_.fuel().burn(json_bytes(schema) / 8)) return tl::unexpected(rules_.fuel().error());
+  if (!rules_.fuel().burn(json_bytes(schema) / 3)) return tl::unexpected(rules_.fuel().error());
   // As text, which takes a tenth of the memory.
   std::string parts = json::serialize(without(schema, ""));
   if (const auto known = joined_.find(parts); known != joined_.end()) {

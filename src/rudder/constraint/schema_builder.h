@@ -60,6 +60,9 @@ class SchemaBuilder {
   // At the later of the two options.
   tl::unexpected<Error> overlapping(size_t one, size_t other, const std::string& path) const;
   tl::unexpected<Error> unclear_unevaluated(const std::string& path) const;
+  Result<boost::json::array> values_of_option(const boost::json::array& options, size_t index,
+                                              const boost::json::array& values,
+                                              const std::string& path);
   Result<Node> build_exactly_one(const boost::json::object& schema, const std::string& path);
   Result<Node> build_conditions(const boost::json::object& schema, const std::string& path);
   Result<Node> build_options(const boost::json::object& schema, std::string_view keyword,

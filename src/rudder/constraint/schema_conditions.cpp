@@ -12,6 +12,7 @@
 #include "rudder/constraint/schema_keywords.h"
 #include "rudder/constraint/schema_merge.h"
 #include "rudder/constraint/schema_parts.h"
+#include "rudder/constraint/schema_unique_kinds.h"
 
 namespace rudder::constraint {
 
@@ -108,6 +109,24 @@ tl::unexpected<Error> SchemaBuilder::unclear_unevaluated(const std::string& path
       path_to(path, "unevaluatedProperties"));
 }
 
+// The values that no other option accepts.
+Result<json::array> SchemaBuilder::values_of_option(const json::array& options, size_t index,
+                                                    const json::array& values,
+                                                    const std::string& path) {
+  json::array own;
+  for (const json::value& value : values) {
+    bool is_own = true;
+    for (size_t k = 0; is_own && k < options.size(); ++k) {
+      const Fit fit = k == index ? Fit::kNo : values_.fit(options[k], value);
+      if (rules_.fuel().out()) return tl::unexpected(rules_.fuel().error());
+      if (fit == Fit::kUnknown) return overlapping(index, k, path);
+      is_own = fit == Fit::kNo;
+    }
+    if (is_own) own.push_back(value);
+  }
+  return own;
+}
+
 // Options of oneOf that may hold together: each without the others.
 Result<Node> SchemaBuilder::build_exactly_one(const json::object& schema, const std::string& path) {
   if (schema.contains("unevaluatedProperties")) return unclear_unevaluated(path);
@@ -121,6 +140,16 @@ Result<Node> SchemaBuilder::build_exactly_one(const json::object& schema, const 
     Held held(fuel, rest_bytes + json_bytes(options[i]));
     if (!fuel.burn(rest_bytes / 8)) return tl::unexpected(fuel.error());
     json::array together = {rest, options[i]};
+    const json::object* option = referred(document_, options[i]).schema;
+    if (const auto values = option == nullptr ? std::nullopt : few_values(*option)) {
+      RUDDER_TRY(json::array own, values_of_option(options, i, *values, list_path));
+      if (own.empty()) continue;
+      together.emplace_back(json::object({{"enum", std::move(own)}}));
+      RUDDER_TRY(const Node node,
+                 build(json::object({{"allOf", std::move(together)}}), path_to(list_path, i)));
+      nodes.push_back(node);
+      continue;
+    }
     const KnownFields fields = known_fields(document_, options[i]);
     for (size_t k = 0; k < options.size(); ++k) {
       if (k == i || exclude_each_other(fuel, document_, options[k], options[i])) continue;

@@ -53,6 +53,8 @@ const json::value* field_of(const json::object& schema, std::string_view name) {
 // No object that it accepts has a field of the name.
 bool is_without(const Conjuncts& parts, std::string_view name) {
   return std::any_of(parts.begin(), parts.end(), [&](const json::object* part) {
+    const json::value* field = field_of(*part, name);
+    if (field != nullptr && *field == json::value(false)) return true;
     const json::value* more = part->if_contains("additionalProperties");
     return more != nullptr && more->is_bool() && !more->get_bool() &&
            !part->contains("patternProperties") && field_of(*part, name) == nullptr;
@@ -120,11 +122,6 @@ bool Exclusion::by_fields(const Conjuncts& a, const Conjuncts& b, int depth) {
       const std::string_view key = name.get_string();
       if (!fuel_.burn(std::ssize(b))) return false;
       if (is_without(b, key)) return true;
-      const bool is_refused = std::any_of(b.begin(), b.end(), [&](const json::object* y) {
-        const json::value* theirs = field_of(*y, key);
-        return theirs != nullptr && *theirs == json::value(false);
-      });
-      if (is_refused) return true;
       for (const json::object* x : a) {
         const json::value* mine = field_of(*x, key);
         if (mine == nullptr) continue;
@@ -170,7 +167,15 @@ bool Exclusion::prove(const json::value& left, const json::value& right, int dep
 
 bool Exclusion::within(const json::value& schema, const json::value& way, int depth) {
   if (way.is_bool()) return way.get_bool();
-  if (!way.is_object() || way.get_object().size() != 1 || depth > kMaxProofDepth) return false;
+  if (!way.is_object() || depth > kMaxProofDepth) return false;
+  Conjuncts parts;
+  add_conjuncts(document_, schema, 0, parts);
+  if (!fuel_.burn(20 * std::ssize(parts))) return false;
+  if (std::any_of(parts.begin(), parts.end(),
+                  [&](const json::object* part) { return *part == way.get_object(); })) {
+    return true;
+  }
+  if (way.get_object().size() != 1) return false;
   const auto& [key, operand] = *way.get_object().begin();
   if (key == "anyOf") {
     return std::any_of(operand.get_array().begin(), operand.get_array().end(),

@@ -41,6 +41,24 @@ TEST(SchemaStrings, WhatMustNotMatch) {
                    {R"("a")", R"("é")"});
 }
 
+// A boundary may be anywhere, and what is looked at may be so: more is refused than matches.
+TEST(SchemaStrings, BoundariesAreReadWideWhereATextMustNotMatch) {
+  expect_documents(R"({"type":"string","pattern":"^(?!.*\\bnative\\b)[a-z]+(\\.[a-z]+)+$"})",
+                   {R"("com.app")", R"("a.nativ")"},
+                   {R"("com.native")", R"("native.app")", R"("com")"});
+  expect_documents(
+      R"({"type":"object","patternProperties":{"^(?!b:)b?.$":{"type":"integer"},"^b:x$":{"type":"string"}},
+                       "additionalProperties":false})",
+      {R"({"a":1})", R"({"b:x":"a"})", "{}"}, {R"({"b:x":1})", R"({"a":"a"})", R"({"c:":1})"});
+}
+
+TEST(SchemaDocument, WhatIsNoSchemaAmongDefinitionsSaysNothing) {
+  expect_documents(R"({"$ref":"#/$defs/n","$defs":{"n":{"type":"integer"},"description":"Some."}})",
+                   {"1"}, {R"("a")"});
+  EXPECT_EQ(form_error_path(R"({"$ref":"#/$defs/description","$defs":{"description":"Some."}})"),
+            ".$ref");
+}
+
 TEST(SchemaObjects, NamesByExpressions) {
   expect_documents(R"({"type":"object","properties":{"ab":{"type":"integer"}},
                        "patternProperties":{"^a":{"minimum":5},"b$":{"type":["integer","null"]}},
@@ -118,6 +136,43 @@ TEST(SchemaOptions, OverlappingOnesAreHeldApart) {
       R"({"oneOf":[{"type":"object","properties":{"k":{"enum":["x"]},"n":{"type":"integer"}}},
                    {"type":"object","properties":{"k":{"enum":["y"]},"n":{"type":"integer"}}}]})",
       {R"({"k":"x","n":1})", R"({"k":"y"})"}, {"{}", R"({"n":1})"});
+}
+
+TEST(SchemaOptions, ClosedOnesAreHeldApartByTheirFields) {
+  const char* closed = R"({"oneOf":[
+      {"type":"object","properties":{"a":{"type":"integer"},"n":{"type":"integer"}},"additionalProperties":false},
+      {"type":"object","properties":{"b":{"type":"integer"},"n":{"type":"integer"}},"additionalProperties":false}]})";
+  expect_documents(closed, {R"({"a":1})", R"({"b":1,"n":2})", R"({"a":1,"n":2})"},
+                   {"{}", R"({"n":1})", R"({"a":1,"b":1})", R"({"c":1})"});
+  expect_documents(R"({"oneOf":[{"type":"null"},{"anyOf":[{"type":"array","uniqueItems":true,
+                       "items":{"type":"string"}},{"type":"null"}]},{"type":"boolean"}]})",
+                   {R"(["a","b"])", "true"}, {"null", R"(["a","a"])", "1"});
+}
+
+// Twelve conditions on one field are twelve choices, not 2^12; so are options with a tag and one
+// that has none.
+TEST(SchemaOptions, AlternativesAreNotMultiplied) {
+  std::string conditions;
+  std::string options;
+  for (int i = 0; i < 12; ++i) {
+    conditions += fmt::format(
+        R"({}{{"if":{{"properties":{{"t":{{"const":"t{}"}}}}}},"then":{{"required":["f{}"]}}}})",
+        i == 0 ? "" : ",", i, i);
+    options += fmt::format(
+        R"({{"properties":{{"t":{{"const":"t{}"}},"f{}":{{"type":"integer"}}}},"required":["t","f{}"]}},)",
+        i, i, i);
+  }
+  const std::string properties =
+      R"("type":"object","required":["t"],"properties":{"t":{"type":"string"},
+      "f3":{"type":["integer","string"]},"f4":{"type":"integer"}})";
+  expect_documents(fmt::format("{{{},\"allOf\":[{}]}}", properties, conditions).c_str(),
+                   {R"({"t":"x"})", R"({"t":"t3","f3":1})", R"({"t":"t4","f3":1,"f4":2})"},
+                   {R"({"t":"t3"})", R"({"t":"t4","f3":1})", "{}"});
+  expect_documents(fmt::format("{{{},\"oneOf\":[{}{{\"properties\":{{\"f4\":{{\"const\":1}}}}}}]}}",
+                               properties, options)
+                       .c_str(),
+                   {R"({"t":"x"})", R"({"t":"t3","f3":"a","f4":1})", R"({"t":"t4","f4":2})"},
+                   {R"({"t":"t3","f3":1})", R"({"t":"x","f4":2})", R"({"t":"t4","f4":1})"});
 }
 
 TEST(SchemaOptions, NoValidObjectIsLostToALongRival) {

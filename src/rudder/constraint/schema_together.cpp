@@ -2,7 +2,11 @@
 // several of them have alternatives, one for each choice of them that is not a contradiction.
 #include <algorithm>
 #include <boost/json.hpp>
+#include <map>
+#include <set>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "rudder/constraint/schema_builder.h"
 #include "rudder/constraint/schema_complement.h"
@@ -21,7 +25,31 @@ using Node = RuleSet::Node;
 
 constexpr int kMaxReferences = 200;   // from one to the next
 constexpr size_t kMaxChoices = 2048;  // of alternatives
-constexpr int64_t kMaxWay = 1000;     // in memory, of one whose complement is looked at
+constexpr int64_t kMaxWay = 2000;     // in memory, of one whose complement is looked at
+
+// The one field of which the way says something; empty where it says something else.
+std::string_view field_of_way(const json::value& way) {
+  const json::value* fields =
+      way.is_object() ? way.get_object().if_contains("properties") : nullptr;
+  if (fields == nullptr || fields->get_object().size() != 1) return {};
+  return fields->get_object().begin()->key();
+}
+
+// Ways about the field first of which most lists say something, and of those what says little: that
+// it is missing, or is not some value.
+void sort_ways(json::array& ways, const std::vector<json::array>& lists) {
+  std::map<std::string_view, int> lists_of;
+  for (const json::array& list : lists) {
+    std::set<std::string_view> fields;
+    for (const json::value& way : list) fields.insert(field_of_way(way));
+    for (const std::string_view field : fields) ++lists_of[field];
+  }
+  lists_of.erase(std::string_view());
+  std::ranges::stable_sort(ways, {}, [&](const json::value& way) {
+    const auto known = lists_of.find(field_of_way(way));
+    return std::pair(known == lists_of.end() ? 0 : -known->second, json_bytes(way));
+  });
+}
 
 }  // namespace
 
@@ -123,8 +151,9 @@ Result<void> SchemaBuilder::choose(Together together, const std::string& path,
   }
   const auto shortest = std::ranges::min_element(
       together.lists, {}, [](const json::array& list) { return list.size(); });
-  const json::array list = std::move(*shortest);
+  json::array list = std::move(*shortest);
   together.lists.erase(shortest);
+  sort_ways(list, together.lists);
   int64_t bytes = json_bytes(together.whole) + json_bytes(list);
   for (const json::array& other : together.lists) bytes += json_bytes(other);
   const Held held(fuel, bytes);
@@ -135,7 +164,10 @@ Result<void> SchemaBuilder::choose(Together together, const std::string& path,
     RUDDER_TRY_VOID(choose(std::move(chosen), path, nodes));
     // Fields of a complement are not evaluated by it.
     if (together.whole.get_object().contains("unevaluatedProperties")) continue;
-    if (json_bytes(way) > kMaxWay) continue;
+    const bool is_type =
+        way.is_object() && way.get_object().size() == 1 && way.get_object().contains("type");
+    const bool is_plain = is_type || !field_of_way(way).empty();
+    if (!is_plain || json_bytes(way) > kMaxWay) continue;
     Result<Complement> other = complement(fuel, document_, way, path);
     if (fuel.out()) return tl::unexpected(fuel.error());
     if (!other || !other->exact) continue;

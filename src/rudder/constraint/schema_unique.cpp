@@ -110,6 +110,19 @@ Result<Node> SchemaBuilder::unique_string(Node node, const std::string& path) {
     Terminal one = rules_.terminal_of(data.index);
     bool is_known = one.quoted;
     bool may_end = one.max != Terminal::kUnbounded;
+    if (one.pattern.empty() && may_end && one.set != CharSet::all() && !is_plain(one.set)) {
+      StringForm form;
+      form.all = {pattern_of_chars(one.set, {.min_length = one.min, .max_length = one.max})};
+      RUDDER_TRY(std::optional<ByteAutomaton> automaton, string_automaton(rules_.fuel(), form));
+      if (rules_.fuel().out()) return tl::unexpected(rules_.fuel().error());
+      if (automaton) {
+        one.set = {};
+        one.min = 0;
+        one.max = Terminal::kUnbounded;
+        one.pattern = form.all[0];
+        one.automaton = std::make_shared<ByteAutomaton>(std::move(*automaton));
+      }
+    }
     int32_t num_texts = kManyTexts;
     if (one.pattern.empty()) {
       is_known = is_known && (!may_end || one.set == CharSet::all() || is_plain(one.set));
