@@ -23,9 +23,9 @@ namespace {
 
 using Node = RuleSet::Node;
 
-constexpr int kMaxReferences = 200;   // from one to the next
-constexpr size_t kMaxChoices = 2048;  // of alternatives
-constexpr int64_t kMaxWay = 2000;     // in memory, of one whose complement is looked at
+constexpr int kMaxReferences = 200;    // from one to the next
+constexpr size_t kMaxNarrowed = 2048;  // of alternatives
+constexpr int64_t kMaxWay = 2000;      // in memory, of one whose complement is looked at
 
 // The one field of which the way says something; empty where it says something else.
 std::string_view field_of_way(const json::value& way) {
@@ -135,7 +135,7 @@ Result<void> SchemaBuilder::choose(Together together, const std::string& path,
   Fuel& fuel = rules_.fuel();
   RUDDER_TRY(const bool is_possible, narrow(together, path));
   if (!is_possible) return {};
-  if (nodes.size() == kMaxChoices) {
+  if (nodes.size() == kMaxNarrowed) {
     return bad("makes too many alternatives together with other lists", path_to(path, "anyOf"));
   }
   if (together.lists.size() <= 1) {
