@@ -146,6 +146,7 @@ double seconds_to_stop(const GrammarSpec& spec, double after) {
   std::atomic<bool> cancelled = false;
   std::atomic<bool> ended = false;
   double cancelled_at = -1;
+  engine();  // made before the time runs
   const pthread_t compiling = pthread_self();
   const double start = thread_cpu_seconds();
   std::thread canceller([&] {

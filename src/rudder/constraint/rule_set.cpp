@@ -90,7 +90,7 @@ RuleSet::Node* RuleSet::known(const Data& data) {
 }
 
 RuleSet::Node RuleSet::push(Data data) {
-  constexpr int64_t kWorkOfKnown = 8;
+  constexpr int64_t kWorkOfKnown = 16;
   Node* const place = known(data);
   if (place != nullptr && *place != kNothing) {
     fuel_.burn(kWorkOfKnown + std::ssize(data.parts));

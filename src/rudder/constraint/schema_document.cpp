@@ -170,7 +170,7 @@ void SchemaDocument::note_ignored(const json::object& schema, const std::string&
 
 Result<void> SchemaDocument::normalise(Fuel& fuel, json::value& schema, const std::string& path) {
   constexpr int64_t kWorkOfSchema = 40;
-  constexpr int64_t kWorkOfField = 60;
+  constexpr int64_t kWorkOfField = 40;
   schemas_.insert(&schema);
   json::object* object = schema.if_object();
   const auto num_fields = object == nullptr ? 0 : static_cast<int64_t>(object->size());
@@ -179,7 +179,7 @@ Result<void> SchemaDocument::normalise(Fuel& fuel, json::value& schema, const st
   }
   if (object == nullptr) return {};
   object->erase(kTarget);
-  RUDDER_TRY_VOID(check_keywords(*object, path));
+  RUDDER_TRY_VOID(check_keywords(fuel, *object, path));
   note_ignored(*object, path);
   drop_annotations(fuel, *object);
   RUDDER_TRY(const bool moved, normalise_items(*object, path));

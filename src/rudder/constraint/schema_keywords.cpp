@@ -275,10 +275,15 @@ bool is_keyword(std::string_view name) {
   return find(name) != nullptr;
 }
 
-Result<void> check_keywords(const json::object& schema, const std::string& path) {
+Result<void> check_keywords(Fuel& fuel, const json::object& schema, const std::string& path) {
+  constexpr int64_t kWorkOfKnown = 20;
+  constexpr int64_t kWorkOfUnknown = 500;  // compared with every keyword
   for (const auto& field : schema) {
     const std::string_view name = field.key();
     const Keyword* keyword = find(name);
+    if (!fuel.burn(keyword == nullptr ? kWorkOfUnknown : kWorkOfKnown)) {
+      return tl::unexpected(fuel.error());
+    }
     const auto bad = [&](std::string message) {
       return fail(ErrorCode::kInvalidArgument, std::move(message), path_to(path, name));
     };

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "rudder/base/result.h"
+#include "rudder/constraint/fuel.h"
 
 namespace rudder::constraint {
 
@@ -39,7 +40,7 @@ bool is_keyword(std::string_view name);  // in the table
 // Every keyword of one schema that asserts is known, and its operand has the right type; other
 // names are annotations, unless they look like a keyword that is misspelled. Subschemas are not
 // looked into. `path` is where the schema is, for Error.where.
-Result<void> check_keywords(const boost::json::object& schema, const std::string& path);
+Result<void> check_keywords(Fuel& fuel, const boost::json::object& schema, const std::string& path);
 
 // ".properties.name", "[3]": how paths are written.
 std::string path_to(const std::string& path, std::string_view key);

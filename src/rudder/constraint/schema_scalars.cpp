@@ -179,6 +179,7 @@ Node SchemaBuilder::integers_other_than(std::optional<int64_t> low, std::optiona
   std::sort(values.begin(), values.end());
   std::vector<Node> ways;
   for (const int64_t value : values) {
+    if (rules_.fuel().out()) break;
     if ((low && value < *low) || (high && value > *high)) continue;
     if (!low || value - 1 >= *low) ways.push_back(integer_range(rules_, low, value - 1));
     low = value + 1;
