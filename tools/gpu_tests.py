@@ -29,6 +29,8 @@ PASSED = re.compile(r"^\[       OK \] (\S+)", re.M)
 FAULT = re.compile(r"CUDA error|^ended with status|^no end in", re.M)
 SKIPPED = re.compile(r"^\[  SKIPPED \] (\S+)", re.M)
 
+LOGGED = re.compile(r"^[\d-]+ [\d:.]+ (debug|info) ")  # by the code under test
+
 MAX_ALONE = 30  # tests of a suite that are run again
 
 Row = collections.namedtuple("Row", "binary suite tests failed seconds")
@@ -94,7 +96,7 @@ def run(binary, names, timeout):
 
 def without_passes(output, limit=20000):
     lines = [l for l in output.splitlines()
-             if not l.startswith(("[ RUN ", "[       OK", "[-----", "[=====", "Note: "))]
+             if not l.startswith(("[ RUN ", "[       OK", "[-----", "[=====", "Note: ")) and not LOGGED.match(l)]
     text = "\n".join(lines).strip()
     return text if len(text) <= limit else text[:limit] + "\n... (cut)"
 
@@ -105,7 +107,10 @@ def run_suite(binary, suite, names, timeout):
     print(f"--- {pathlib.Path(binary).name} {suite}: {len(names) - len(failed)} of {len(names)} pass")
     shown = without_passes(output)
     if shown:
-        print(shown, flush=True)
+        print(shown)
+    for name in failed:
+        print(f"not passed: {name}")
+    sys.stdout.flush()
     if fault and len(names) > 1:
         still = failed[MAX_ALONE:]
         for name in failed[:MAX_ALONE]:
