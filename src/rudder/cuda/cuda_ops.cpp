@@ -194,6 +194,12 @@ class CudaOps final : public ops::Ops {
       return launch_patterns(pattern_params(args, attention_.batch(), info_.num_sms), stream());
     });
   }
+  void end_patterns(const ops::EndPatternsArgs& args) override {
+    launch("end_patterns", {&args.table->ring}, [&] {
+      const PatternBatch batch = pattern_batch(args, attention_.batch(), info_.num_sms);
+      return launch_end_patterns(batch, args.first_layer, args.end_layer, stream());
+    });
+  }
   void gated_act(const ops::GatedActArgs& args) override;
   void quantise(const ops::QuantiseArgs& args) override {
     launch("quantise", {&args.x}, [&] { return launch_quantise(quantise_params(args), stream()); });

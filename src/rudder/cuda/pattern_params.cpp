@@ -5,25 +5,48 @@
 
 namespace rudder::cuda {
 
-PatternParams pattern_params(const ops::PatternArgs& args, const ops::AttentionBatch& batch,
-                             int32_t num_sms) {
-  const ops::AttentionArgs& attention = args.attention;
-  const ops::TapTable& table = *args.table;
+namespace {
+
+PatternBatch batch_of(const ops::TapTable& table, const ops::TapBatch& taps,
+                      const ops::AttentionBatch& batch, int32_t num_sms) {
   RUDDER_CHECK(!table.patterns.empty() && table.ring.dtype == tensor::DType::kBF16 &&
                    table.pattern_sums.shape[0] == table.ring.shape[0] / ops::kPatternSumElements,
                "a tap table without patterns");
+  PatternBatch out;
+  out.q_begin = pointer<int32_t>(batch.q_begin);
+  out.kv_len = pointer<int32_t>(batch.kv_len);
+  out.capture_set = pointer<int32_t>(taps.capture_set);
+  out.entries = pointer<ops::PatternEntry>(table.patterns);
+  out.capture_begin = pointer<int32_t>(taps.capture_begin);
+  out.num_seqs = static_cast<int32_t>(batch.kv_len.shape[0]);
+  out.num_tokens = static_cast<int32_t>(taps.capture_set.shape[0]);
+  out.num_layers = static_cast<int32_t>(table.patterns.shape[1]);
+  out.ring = table.ring.data;
+  out.sums = pointer<float2>(table.pattern_sums);
+  out.num_sms = num_sms;
+  return out;
+}
+
+}  // namespace
+
+PatternBatch pattern_batch(const ops::EndPatternsArgs& args, const ops::AttentionBatch& batch,
+                           int32_t num_sms) {
+  return batch_of(*args.table, *args.batch, batch, num_sms);
+}
+
+PatternParams pattern_params(const ops::PatternArgs& args, const ops::AttentionBatch& batch,
+                             int32_t num_sms) {
+  const ops::AttentionArgs& attention = args.attention;
   PatternParams params;
+  params.batch = batch_of(*args.table, *args.batch, batch, num_sms);
+  params.layer = args.layer;
   params.q = attention.q.data;
   params.kv = attention.kv.storage.data;
   params.kv_is_fp8 = attention.kv.storage.dtype == tensor::DType::kF8E4M3;
   params.k_scale = pointer<float>(attention.kv.k_scale);
-  params.q_begin = pointer<int32_t>(batch.q_begin);
-  params.kv_len = pointer<int32_t>(batch.kv_len);
   params.table_row = pointer<int32_t>(batch.table_row);
   params.block_table = pointer<int32_t>(batch.table_of(attention.kv.group));
   params.max_blocks = batch.block_table.shape[1];
-  params.num_seqs = static_cast<int32_t>(batch.kv_len.shape[0]);
-  params.num_tokens = static_cast<int32_t>(attention.q.shape[0]);
   params.num_heads = attention.num_heads;
   params.num_kv_heads = attention.kv.num_kv_heads;
   params.head_dim = attention.kv.head_dim;
@@ -37,14 +60,6 @@ PatternParams pattern_params(const ops::PatternArgs& args, const ops::AttentionB
   params.gate.relu_pre = attention.gate.relu_pre;
   params.gate.low = attention.gate.low;
   params.gate.high = attention.gate.high;
-  params.capture_set = pointer<int32_t>(args.batch->capture_set);
-  params.capture_begin = pointer<int32_t>(args.batch->capture_begin);
-  params.entries = pointer<ops::PatternEntry>(table.patterns);
-  params.num_layers = static_cast<int32_t>(table.patterns.shape[1]);
-  params.layer = args.layer;
-  params.ring = table.ring.data;
-  params.sums = pointer<float2>(table.pattern_sums);
-  params.num_sms = num_sms;
   return params;
 }
 

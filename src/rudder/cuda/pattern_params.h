@@ -7,6 +7,8 @@
 namespace rudder::cuda {
 
 // `batch` is the step's; the backend has checked the shape when it prepared its attention.
+PatternBatch pattern_batch(const ops::EndPatternsArgs& args, const ops::AttentionBatch& batch,
+                           int32_t num_sms);
 PatternParams pattern_params(const ops::PatternArgs& args, const ops::AttentionBatch& batch,
                              int32_t num_sms);
 

@@ -79,32 +79,33 @@ void time_patterns(const Step& step, int rounds, const Buffer<uint8_t>& flush,
     for (const int heads : kAskedHeads) {
       asks.push_back(std::make_unique<Buffer<ops::PatternEntry>>(entries_of(step, layers, heads)));
       graphs.push_back(std::make_unique<Graph>(stream, [&] {
+        PatternParams params;
         for (int layer = 0; layer < kLayers; ++layer) {
-          PatternParams params;
           params.q = q.data();
           params.kv = kv.data() + layer * layer_bytes;
           params.kv_is_fp8 = step.is_fp8;
-          params.q_begin = counted.data();
-          params.kv_len = kv_len.data();
+          params.batch.q_begin = counted.data();
+          params.batch.kv_len = kv_len.data();
           params.table_row = counted.data();
           params.block_table = counted.data();
           params.max_blocks = blocks;
-          params.num_seqs = seqs;
-          params.num_tokens = seqs;
+          params.batch.num_seqs = seqs;
+          params.batch.num_tokens = seqs;
           params.num_heads = kHeads;
           params.num_kv_heads = kKvHeads;
           params.head_dim = kHeadDim;
           params.block_size = kAttentionBlockSize;
           params.scale = 0.0883883f;
-          params.capture_set = capture_set.data();
-          params.capture_begin = capture_begin.data();
-          params.entries = asks.back()->data();
-          params.num_layers = kLayers;
+          params.batch.capture_set = capture_set.data();
+          params.batch.capture_begin = capture_begin.data();
+          params.batch.entries = asks.back()->data();
+          params.batch.num_layers = kLayers;
           params.layer = layer;
-          params.ring = ring.data();
-          params.sums = sums.data();
+          params.batch.ring = ring.data();
+          params.batch.sums = sums.data();
           must(launch_patterns(params, stream), "patterns");
         }
+        must(launch_end_patterns(params.batch, 0, kLayers, stream), "sums");
       }));
     }
   }

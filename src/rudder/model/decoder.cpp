@@ -54,6 +54,7 @@ class LayerwiseDecoder final : public Decoder {
   Operand add_and_norm(const ops::ResidualNormArgs& asked, const ops::LinearWeight& next,
                        const ForwardBatch& batch);
   void tap_mixed(Mixed& mixed, const ops::Taps& taps, const LayerStep& step);
+  void end_patterns(const ForwardBatch& batch);
   void keep(size_t layer, const View& x, const ForwardBatch& batch);
   void keep_final(const View& x, const View& rows);
   void end_stage(const ops::ResidualNormArgs& asked, const ForwardBatch& batch);
@@ -175,6 +176,16 @@ void LayerwiseDecoder::tap_mixed(Mixed& mixed, const ops::Taps& taps, const Laye
   encode_at(ops_, step.batch, taps, mixed.out);
 }
 
+// Behind the stage's last mixer, in steps whose capture sets name patterns.
+void LayerwiseDecoder::end_patterns(const ForwardBatch& batch) {
+  if (batch.tap_table == nullptr || (batch.passages & tap::kMixerWeights) == 0) return;
+  const int32_t first = spec_.stage.first_layer;
+  ops_.end_patterns({.table = batch.tap_table,
+                     .batch = &batch.taps,
+                     .first_layer = first,
+                     .end_layer = first + static_cast<int32_t>(spec_.layers.size())});
+}
+
 // What enters the layer, of all rows, where a draft head reads it.
 void LayerwiseDecoder::keep(size_t layer, const View& x, const ForwardBatch& batch) {
   for (size_t i = 0; i < kept_.layers.size(); ++i) {
@@ -271,6 +282,7 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
                                [&](const auto& mixer, const auto& mixer_weights) {
                                  return mix(mixer, mixer_weights, in, step);
                                });
+    if (is_stages_last) end_patterns(batch);
     if (ops_.taps_mixers()) tap_mixed(mixed, taps(i, Site::kAttnZ), step);
     if (is_last && rows.num_rows() < batch.ids.num_rows() && !batch.keep_all_rows) {
       // The last KV is written: from here on only the rows whose logits are wanted matter.

@@ -179,6 +179,14 @@ struct PatternArgs {
   int32_t layer = 0;                // of the model
 };
 
+// What end_patterns() makes whole: the rows of layers [first_layer, end_layer).
+struct EndPatternsArgs {
+  const TapTable* table = nullptr;  // with `patterns`
+  const TapBatch* batch = nullptr;  // of the T tokens of patterns()
+  int32_t first_layer = 0;          // of the model
+  int32_t end_layer = 0;
+};
+
 // out = act(gate) * up, gate and up side by side.
 struct GatedActArgs {
   View x;  // [T, 2 * width] act

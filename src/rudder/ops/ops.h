@@ -129,6 +129,8 @@ class Ops {
   virtual void patterns(const PatternArgs& /*args*/) {
     RUDDER_CHECK(false, "{} captures no attention patterns", name());
   }
+  // Once a step, behind its last patterns(): until then records may lack the sums of rows.
+  virtual void end_patterns(const EndPatternsArgs& /*args*/) {}
   virtual void gated_act(const GatedActArgs& args) = 0;
   virtual void quantise(const QuantiseArgs& args) = 0;
   virtual void gather_rows(const GatherRowsArgs& args) = 0;

@@ -43,6 +43,9 @@ class ForwardingOps : public ops::Ops {
   }
   void attention(const ops::AttentionArgs& args) override { run(&ops::Ops::attention, args); }
   void patterns(const ops::PatternArgs& args) override { run(&ops::Ops::patterns, args); }
+  void end_patterns(const ops::EndPatternsArgs& args) override {
+    run(&ops::Ops::end_patterns, args);
+  }
   void gated_act(const ops::GatedActArgs& args) override { run(&ops::Ops::gated_act, args); }
   void quantise(const ops::QuantiseArgs& args) override { run(&ops::Ops::quantise, args); }
   void gather_rows(const ops::GatherRowsArgs& args) override { run(&ops::Ops::gather_rows, args); }

@@ -330,6 +330,7 @@ TEST_P(OpsAttention, PatternsAgreeWithTheFormulas) {
         put_tap_table(device_, geometry, {}, sets, 1, std::ssize(tokens) * record);
     const ops::TapBatch batch = put_tap_batch(device_, table, tokens);
     ops_.patterns({.attention = last_args_, .table = &table, .batch = &batch, .layer = 1});
+    ops_.end_patterns({.table = &table, .batch = &batch, .first_layer = 0, .end_layer = 2});
     const std::vector<double> ring = read(table.ring).values;
     size_t token = 0;
     for (size_t s = 0; s < sequences.size(); ++s) {

@@ -1,4 +1,5 @@
-// Instructions and fragments that the attention kernels share. Included by attention*.cu only.
+// Instructions and fragments that the attention kernels share. Included by attention*.cu and
+// pattern_keys.cuh only.
 //
 // A page of K or V of one head lies in shared memory as column groups of 128 bytes (64 bf16 or 128
 // fp8), each [16 tokens][128 bytes], swizzled by the copy engine: the 16-byte chunk c of row r is

@@ -1,433 +1,287 @@
-#include "rudder/cuda/kernels/patterns.h"
-
-#include <cuda_fp16.h>
-
-#include <algorithm>
+// Scores of captured tokens, and from them the weights of rows of one chunk and the exponentials of
+// longer ones (end_patterns.cu). A unit of work is a chunk of keys that up to 16 heads of a KV head
+// read for one token; a block takes neighbouring units. Its warps have a tile of 16 keys each of
+// every chunk, whose keys come through a ring of the warp's own, ahead over the ends of chunks; a
+// chunk costs one barrier, at which the warps exchange their largest scores and sums.
+//
+// mma.m16n8k16: 16 rows are the heads, so each byte of K is read once for all of them. fp8 becomes
+// f16 in registers, as in attention_split.cu.
 #include <cstdint>
 
-#include "rudder/cuda/kernels/device_vec.cuh"
 #include "rudder/cuda/kernels/launch.h"
+#include "rudder/cuda/kernels/pattern_keys.cuh"
 
 namespace rudder::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / 32;
-constexpr int kLanes = 8;      // that share a key
-constexpr int kChunk = 128;    // keys
-constexpr int kHeadTile = 16;  // heads that share a read of K
-constexpr int kBlocksPerSm = 2;
-constexpr int kWords = tap::kMaxPatternHeads / 32;
-
-// Every chunk of a row of several chunks has a pair of sums of its own, at the place of the row in
-// the ring: a row of more than kChunk keys is that many times kPatternSumElements long.
-static_assert(2 * ops::kPatternSumElements <= kChunk);
-
-// Heads below `head` that are asked for.
-__device__ int heads_before(const ops::PatternEntry& entry, int head) {
-  int count = 0;
-#pragma unroll
-  for (int w = 0; w < kWords; ++w) {
-    const int bits = min(max(head - w * 32, 0), 32);
-    count += __popc(entry.heads[w] & (bits == 32 ? ~0u : (1u << bits) - 1));
-  }
-  return count;
-}
-
-// The sequence of a token: the last one that begins at or before it; -1 past the last.
-__device__ int sequence_of(const PatternParams& p, int token) {
-  if (p.num_seqs == 0 || token >= p.q_begin[p.num_seqs]) return -1;
-  int low = 0;
-  int high = p.num_seqs;  // q_begin[low] <= token < q_begin[high]
-  while (high - low > 1) {
-    const int mid = (low + high) / 2;
-    (p.q_begin[mid] <= token ? low : high) = mid;
-  }
-  return low;
-}
-
-// The patterns of one token, and the keys [first, last] that it sees.
-struct TokenPatterns {
-  ops::PatternEntry entry;
-  int seq = -1;  // -1: none are asked for
-  int first = 0;
-  int last = 0;
-
-  __device__ TokenPatterns(const PatternParams& p, int token) {
-    const int set = p.capture_set[token];
-    if (set < 0) return;
-    entry = p.entries[int64_t{set} * p.num_layers + p.layer];
-    if (entry.offset < 0) return;
-    const int found = sequence_of(p, token);
-    if (found < 0 || p.kv_len[found] == 0) return;
-    seq = found;
-    last = p.kv_len[found] - p.q_begin[found + 1] + token;
-    first = p.window > 0 ? max(0, last - p.window + 1) : 0;
-  }
-  __device__ int num_chunks() const { return (entry.keys + kChunk - 1) / kChunk; }
-  __device__ bool fits() const { return last < entry.keys; }
-  __device__ bool spans_chunks() const { return fits() && first / kChunk != last / kChunk; }
+constexpr int kScorePad = 4;  // keeps heads in different banks
+struct Shared {
+  HeadTile tile;  // that the block works on
+  // [16 keys][128 bytes]: the 16-byte chunk c of row r is at chunk c ^ (r & 7).
+  alignas(16) uint8_t ring[kPatternWarps][kStages][kStageBytes];
+  // Of even and odd chunks, so that one barrier a chunk is enough.
+  float score[2][kHeadTile][kPatternChunk + kScorePad];  // of a gate
+  float2 sums[2][kPatternWarps][kHeadTile];              // of tiles, as PatternBatch::sums
 };
 
-// One token, KV head and chunk.
-struct Item {
-  TokenPatterns of;
-  int token;
-  int kv_head;
-  int chunk;
-  int64_t record;  // of the first asked head of the layer, in elements of the ring
-  int begin;       // keys [begin, end) of a row of the record
-  int end;
-  int low;  // keys [low, high] of them that the token sees; none: low > high
-  int high;
-  int first_head;  // of the KV head, among those that are asked for
-  int num_heads;
+// Zeros of keys that no chunk has, and the sums of chunks that need none: the share of units
+// [begin, end) of the tile's rows. All threads.
+__device__ void clear_unseen(const PatternParams& p, const HeadTile& tile, int begin, int end) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int keys = tile.of.entry.keys;
+  const SeenKeys& seen = tile.seen;
+  const auto share = [&](int count, int unit) {
+    return static_cast<int>(int64_t{count} * unit / seen.units());
+  };
+  const int from = share(keys, begin);
+  const int to = share(keys, end);
+  const int seen_begin = seen.num_chunks > 0 ? seen.first_chunk * seen.stride : keys;
+  const int seen_end = seen_begin + seen.num_chunks * seen.stride;
+  const bool has_sums = p.gate.length == 0 && seen.num_chunks > 1;
+  const int chunks = keys > kPatternChunk ? pattern_chunks(keys) : 0;
+  for (int n = static_cast<int>(threadIdx.x) / 32; n < tile.count; n += kPatternWarps) {
+    const int64_t row = tile.row(p, n);
+    Bf16* const out = static_cast<Bf16*>(p.batch.ring) + row;
+    const auto clear = [&](int low, int high) {
+      for (int at = low + lane; at < high; at += 32) out[at] = __float2bfloat16(0.0f);
+    };
+    clear(from, min(to, seen_begin));
+    clear(max(from, seen_end), to);
+    float2* const sums = pattern_sums(p.batch, row);
+    for (int c = share(chunks, begin) + lane; c < share(chunks, end); c += 32) {
+      const int behind = c - seen.first_chunk;
+      if (has_sums && behind >= 0 && behind < seen.num_chunks) continue;
+      sums[c] = make_float2(-INFINITY, 0.0f);
+    }
+  }
+}
 
-  __device__ Item(const PatternParams& p, int token_, int index) : of(p, token_), token(token_) {
-    const int chunks = of.num_chunks();
-    kv_head = index / chunks;
-    chunk = index % chunks;
-    record = (int64_t{p.capture_begin[token]} + of.entry.offset) * tap::kCaptureAlign;
-    begin = chunk * kChunk;
-    end = min(begin + kChunk, of.entry.keys);
-    low = max(begin, of.first);
-    high = of.fits() ? min(end - 1, of.last) : -1;
-    const int group = p.num_heads / p.num_kv_heads;
-    first_head = heads_before(of.entry, kv_head * group);
-    num_heads = heads_before(of.entry, (kv_head + 1) * group) - first_head;
-  }
-  // Of head n of those of the KV head that are asked for.
-  __device__ int64_t row(int n) const { return record + int64_t{first_head + n} * of.entry.keys; }
-  // The row's sums of chunk 0.
-  __device__ int64_t sums(int n) const { return row(n) / ops::kPatternSumElements; }
-  // The head itself.
-  __device__ int head(const PatternParams& p, int n) const {
-    int at = kv_head * (p.num_heads / p.num_kv_heads);
-    while (heads_before(of.entry, at + 1) <= first_head + n) ++at;
-    return at;
-  }
+// A lane's part of a chunk: of two heads four neighbouring keys.
+struct LaneScores {
+  float of[2][4];
+  int key;  // the first of the four
+  bool is_seen[4];
 };
 
-// Calls work(item) for this block's part of the items; kSpanning: of tokens that see several chunks
-// alone. All threads of the block call it together.
-template <bool kSpanning, typename Work>
-__device__ void share_items(const PatternParams& p, Work&& work) {
-  __shared__ int ends[kThreads];  // of the items of each token of a tile
-  __shared__ int warp_ends[kWarps];
-  const int lane = threadIdx.x % 32;
-  const int warp = threadIdx.x / 32;
-  const int blocks = gridDim.x;
-  int next = blockIdx.x;  // the block's next item, counted from the tile's first
-  for (int tile = 0; tile < p.num_tokens; tile += kThreads) {
-    const int token = tile + static_cast<int>(threadIdx.x);
-    int count = 0;
-    if (token < p.num_tokens) {
-      const TokenPatterns patterns(p, token);
-      if (patterns.seq >= 0 && (!kSpanning || patterns.spans_chunks())) {
-        count = patterns.num_chunks() * p.num_kv_heads;
-      }
-    }
-    if (__syncthreads_or(count) == 0) continue;
-    int sum = count;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const int before = __shfl_up_sync(0xffffffffu, sum, step);
-      if (lane >= step) sum += before;
-    }
-    if (lane == 31) warp_ends[warp] = sum;
-    __syncthreads();
-    for (int w = 0; w < warp; ++w) sum += warp_ends[w];
-    ends[threadIdx.x] = sum;
-    __syncthreads();
-    const int total = ends[kThreads - 1];
-    for (; next < total; next += blocks) {
-      int low = 0;
-      int high = kThreads - 1;  // the first token whose items end behind `next`
-      while (low < high) {
-        const int mid = (low + high) / 2;
-        if (ends[mid] > next) {
-          high = mid;
-        } else {
-          low = mid + 1;
-        }
-      }
-      const Item item(p, tile + low, next - (low > 0 ? ends[low - 1] : 0));
-      if (item.num_heads > 0) work(item);
-    }
-    next -= total;
-    __syncthreads();
-  }
+__device__ float quad_max(float v) {
+  v = fmaxf(v, __shfl_xor_sync(kAllLanes, v, 1));
+  return fmaxf(v, __shfl_xor_sync(kAllLanes, v, 2));
 }
 
-// 16 bytes of K as they lie in memory.
-template <bool kFp8>
-struct Vector {
-  static constexpr int kElements = kFp8 ? 16 : 8;
-  uint4 bits;
-
-  // Sum of products with as many elements of q; `sum` is what comes before.
-  __device__ float dot(const Bf16* q, float sum) const {
-    const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
-    float k[kElements];
+// The clamped weights of a gate. All threads; a barrier.
+__device__ void write_gated(const PatternParams& p, const LaneScores& scores,
+                            const PatternRow (&rows)[2],
+                            float (&shared)[kHeadTile][kPatternChunk + kScorePad]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int column = static_cast<int>(threadIdx.x) / 32 * kTileKeys + lane % 4 * 4;
 #pragma unroll
-    for (int w = 0; w < 4; ++w) {
-      if constexpr (kFp8) {
+  for (int row = 0; row < 2; ++row) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const auto pair = static_cast<__nv_fp8x2_storage_t>(words[w] >> (16 * half));
-          const float2 f = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(pair, __NV_E4M3)));
-          k[4 * w + 2 * half] = f.x;
-          k[4 * w + 2 * half + 1] = f.y;
-        }
-      } else {
-        k[2 * w] = __uint_as_float(words[w] << 16);
-        k[2 * w + 1] = __uint_as_float(words[w] & 0xffff0000u);
-      }
-    }
-#pragma unroll
-    for (int run = 0; run < kElements / kRun; ++run) {
-      const Floats of_q = unpack(reinterpret_cast<const Packed*>(q)[run]);
-#pragma unroll
-      for (int i = 0; i < kRun; ++i) sum += k[run * kRun + i] * of_q.v[i];
-    }
-    return sum;
-  }
-};
-
-// Elements [at, at + a vector) of a key; those from head_dim on are zero.
-template <bool kFp8>
-__device__ Vector<kFp8> load_vector(const uint8_t* key, int at, int head_dim) {
-  constexpr int kBytes = kFp8 ? 1 : 2;
-  constexpr int kElements = Vector<kFp8>::kElements;
-  Vector<kFp8> out = {make_uint4(0, 0, 0, 0)};
-  if (at >= head_dim) return out;
-  if (head_dim % kElements == 0) {
-    out.bits = *reinterpret_cast<const uint4*>(key + at * kBytes);
-    return out;
-  }
-  uint32_t words[4] = {};
-#pragma unroll
-  for (int i = 0; i < kElements; ++i) {
-    if (at + i >= head_dim) continue;
-    uint32_t element;
-    if constexpr (kFp8) {
-      element = key[at + i];
-    } else {
-      element = reinterpret_cast<const uint16_t*>(key)[at + i];
-    }
-    words[i * kBytes / 4] |= element << (i * kBytes % 4 * 8);
-  }
-  out.bits = make_uint4(words[0], words[1], words[2], words[3]);
-  return out;
-}
-
-struct Scores {
-  // Of a tile of heads: q, and the scores of the chunk's keys, for a gate those in front as well.
-  alignas(16) Bf16 q[kHeadTile][kPatternMaxHeadDim];
-  float score[kHeadTile][kChunk + kMaxGateLength - 1];
-  int head[kHeadTile];
-};
-
-// Scores of heads [0, num_heads) of the tile and keys [from, item.high].
-template <bool kFp8, int kVectors>
-__device__ void score_keys(const PatternParams& p, const Item& item, int from, int num_heads,
-                           Scores& scores) {
-  constexpr int kElements = Vector<kFp8>::kElements;
-  constexpr int kKeys = kVectors <= 2 ? 4 : 8 / kVectors;  // that a lane holds at a time
-  constexpr int kStride = kThreads / kLanes;
-  const int lane = threadIdx.x % kLanes;
-  const int key_bytes = p.head_dim * (kFp8 ? 1 : 2);
-  const int64_t head_bytes = int64_t{p.block_size} * key_bytes;
-  const auto* const keys = static_cast<const uint8_t*>(p.kv) + item.kv_head * head_bytes;
-  const int32_t* const blocks = p.block_table + p.table_row[item.of.seq] * p.max_blocks;
-  const float scale = p.scale * (p.k_scale != nullptr ? p.k_scale[item.kv_head] : 1.0f);
-  // The same number of rounds for all threads, whose lanes exchange sums.
-  for (int round = from; round <= item.high; round += kKeys * kStride) {
-    const int first = round + static_cast<int>(threadIdx.x) / kLanes;
-    Vector<kFp8> k[kKeys][kVectors];
-#pragma unroll
-    for (int j = 0; j < kKeys; ++j) {
-      const int at = min(first + j * kStride, item.high);
-      const uint8_t* const key =
-          keys + int64_t{blocks[at / p.block_size]} * 2 * p.num_kv_heads * head_bytes +
-          at % p.block_size * key_bytes;
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        k[j][v] = load_vector<kFp8>(key, (v * kLanes + lane) * kElements, p.head_dim);
-      }
-    }
-    for (int n = 0; n < num_heads; ++n) {
-      float sum[kKeys] = {};
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        const Bf16* const q = scores.q[n] + (v * kLanes + lane) * kElements;
-#pragma unroll
-        for (int j = 0; j < kKeys; ++j) sum[j] = k[j][v].dot(q, sum[j]);
-      }
-#pragma unroll
-      for (int j = 0; j < kKeys; ++j) {
-#pragma unroll
-        for (int step = kLanes / 2; step > 0; step /= 2) {
-          sum[j] += __shfl_xor_sync(0xffffffffu, sum[j], step);
-        }
-        float score = sum[j] * scale;
-        if (p.softcap != 0.0f) score = p.softcap * tanhf(score / p.softcap);
-        const int at = first + j * kStride;
-        if (lane == j && at <= item.high) scores.score[n][at - from] = score;
-      }
+    for (int j = 0; j < 4; ++j) {
+      shared[lane / 4 + row * 8][column + j] = scores.is_seen[j] ? scores.of[row][j] : 0.0f;
     }
   }
-}
-
-// The clamped weights of a gate, of keys [item.low, item.high]; scores[i] is of key from + i. A
-// warp.
-__device__ void write_gated(const PatternParams& p, const Item& item, int from, int head,
-                            const float* scores, Bf16* out) {
-  const float factor = p.gate.sigma[head] / static_cast<float>(p.gate.length);
-  for (int at = item.low + static_cast<int>(threadIdx.x) % 32; at <= item.high; at += 32) {
-    float sum = 0;
-    for (int i = p.gate.length - 1; i >= 0; --i) {
-      const float score = at - i >= from ? scores[at - i - from] : 0.0f;
-      sum += p.gate.relu_pre && score < 0.0f ? 0.0f : score;
-    }
-    const float weight = scores[at - from] - factor * sum;
-    out[at] = __float2bfloat16_rn(weight < p.gate.low    ? p.gate.low
-                                  : weight > p.gate.high ? p.gate.high
-                                                         : weight);
-  }
-}
-
-// What a row's exponentials relative to `largest` are divided by, where their sum is `sum`.
-__device__ float softmax_divisor(const PatternParams& p, int head, float largest, float sum) {
-  return p.sinks == nullptr ? sum : sum + expf(p.sinks[head] - largest);
-}
-__device__ float largest_with_sink(const PatternParams& p, int head, float largest) {
-  return p.sinks == nullptr ? largest : fmaxf(largest, p.sinks[head]);
-}
-
-// The weights of a row whose keys lie in this chunk; of a longer row the exponentials relative to
-// the largest score of the chunk, and `sums`. A warp; scores[i] is of key item.low + i.
-__device__ void write_softmax(const PatternParams& p, const Item& item, int head,
-                              const float* scores, Bf16* out, float2* sums) {
-  const int lane = threadIdx.x % 32;
-  const int count = item.high - item.low + 1;
-  const bool is_whole = !item.of.spans_chunks();
-  float largest = -INFINITY;
-  for (int i = lane; i < count; i += 32) largest = fmaxf(largest, scores[i]);
-  largest = warp_max(largest);
-  if (is_whole) largest = largest_with_sink(p, head, largest);
-  float sum = 0;
-  for (int i = lane; i < count; i += 32) sum += expf(scores[i] - largest);
-  sum = warp_sum(sum);
-  const float divisor = is_whole ? softmax_divisor(p, head, largest, sum) : 1.0f;
-  for (int i = lane; i < count; i += 32) {
-    out[item.low + i] = __float2bfloat16_rn(expf(scores[i] - largest) / divisor);
-  }
-  if (!is_whole && lane == 0) *sums = make_float2(largest, sum);
-}
-
-// The item's part of the records. All threads.
-template <bool kFp8, int kVectors>
-__device__ void write_item(const PatternParams& p, const Item& item, Scores& scores) {
-  const int warp = threadIdx.x / 32;
-  const int lane = threadIdx.x % 32;
-  const int reach = max(p.gate.length - 1, 0);
-  const int from = max(item.of.first, item.low - reach);
-  for (int tile = 0; tile < item.num_heads; tile += kHeadTile) {
-    const int num_heads = min(item.num_heads - tile, kHeadTile);
-    if (item.low <= item.high) {
-      __syncthreads();  // nobody reads the tile before
-      if (static_cast<int>(threadIdx.x) < num_heads) {
-        scores.head[threadIdx.x] = item.head(p, tile + static_cast<int>(threadIdx.x));
-      }
-      __syncthreads();
-      constexpr int kWidth = kVectors * kLanes * Vector<kFp8>::kElements;
-      for (int i = threadIdx.x; i < num_heads * kWidth; i += kThreads) {
-        const int n = i / kWidth;
-        const int d = i % kWidth;
-        const int64_t head = int64_t{item.token} * p.num_heads + scores.head[n];
-        scores.q[n][d] = d < p.head_dim ? static_cast<const Bf16*>(p.q)[head * p.head_dim + d]
-                                        : __float2bfloat16(0.0f);
-      }
-      __syncthreads();
-      score_keys<kFp8, kVectors>(p, item, from, num_heads, scores);
-      __syncthreads();
-    }
-    for (int n = warp; n < num_heads; n += kWarps) {
-      Bf16* const out = static_cast<Bf16*>(p.ring) + item.row(tile + n);
-      for (int at = item.begin + lane; at < item.end; at += 32) {
-        if (at < item.low || at > item.high) out[at] = __float2bfloat16(0.0f);
-      }
-      if (item.low > item.high) continue;
-      if (p.gate.length > 0) {
-        write_gated(p, item, from, scores.head[n], scores.score[n], out);
-      } else {
-        write_softmax(p, item, scores.head[n], scores.score[n], out,
-                      p.sums + item.sums(tile + n) + item.chunk);
-      }
-    }
-  }
-}
-
-template <bool kFp8, int kVectors>
-__global__ void __launch_bounds__(kThreads, kBlocksPerSm)
-    write_patterns_kernel(const __grid_constant__ PatternParams p) {
-  __shared__ Scores scores;
-  dependency_wait();
-  dependency_trigger();
-  share_items<false>(p, [&](const Item& item) { write_item<kFp8, kVectors>(p, item, scores); });
-}
-
-// Brings the exponentials of rows of several chunks to one sum. A warp for each head.
-__global__ void __launch_bounds__(kThreads)
-    normalise_patterns_kernel(const __grid_constant__ PatternParams p) {
-  dependency_wait();
-  dependency_trigger();
-  share_items<true>(p, [&](const Item& item) {
-    if (item.low > item.high) return;
-    const int lane = threadIdx.x % 32;
-    const int first = item.of.first / kChunk;
-    const int last = item.of.last / kChunk;
-    for (int n = static_cast<int>(threadIdx.x) / 32; n < item.num_heads; n += kWarps) {
-      const int head = item.head(p, n);
-      const float2* const sums = p.sums + item.sums(n);
-      float largest = -INFINITY;
-      for (int c = first + lane; c <= last; c += 32) largest = fmaxf(largest, sums[c].x);
-      largest = largest_with_sink(p, head, warp_max(largest));
+  __syncthreads();
+  if (column < kTileKeys) return;
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    if (rows[row].out == nullptr) continue;
+    const float* const of_head = shared[lane / 4 + row * 8];
+    const float factor = p.gate.sigma[rows[row].head] / static_cast<float>(p.gate.length);
+    float weights[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
       float sum = 0;
-      for (int c = first + lane; c <= last; c += 32) sum += sums[c].y * expf(sums[c].x - largest);
-      const float factor =
-          expf(sums[item.chunk].x - largest) / softmax_divisor(p, head, largest, warp_sum(sum));
-      Bf16* const out = static_cast<Bf16*>(p.ring) + item.row(n);
-      for (int at = item.low + lane; at <= item.high; at += 32) {
-        out[at] = __float2bfloat16_rn(__bfloat162float(out[at]) * factor);
+      for (int i = p.gate.length - 1; i >= 0; --i) {
+        const float score = of_head[column + j - i];
+        sum += p.gate.relu_pre && score < 0.0f ? 0.0f : score;
+      }
+      const float weight = scores.of[row][j] - factor * sum;
+      const float clamped = weight < p.gate.low    ? p.gate.low
+                            : weight > p.gate.high ? p.gate.high
+                                                   : weight;
+      weights[j] = scores.is_seen[j] ? clamped : 0.0f;
+    }
+    rows[row].store(scores.key, weights);
+  }
+}
+
+// The weights of rows whose keys lie in this chunk, with the sink; of longer rows the exponentials
+// relative to the largest score of the chunk, and their sum. A sink counts as a key of the first
+// chunk. All threads; a barrier.
+__device__ void write_softmax(const PatternParams& p, const SeenKeys& seen, int chunk,
+                              const LaneScores& scores, const PatternRow (&rows)[2],
+                              float2 (&shared)[kPatternWarps][kHeadTile]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const bool is_whole = seen.num_chunks == 1;
+  float weights[2][4];
+  float largest[2];  // of the tile
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    float top = -INFINITY;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (scores.is_seen[j]) top = fmaxf(top, scores.of[row][j]);
+    }
+    largest[row] = quad_max(top);
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      weights[row][j] = scores.is_seen[j] ? expf(scores.of[row][j] - largest[row]) : 0.0f;
+      sum += weights[row][j];
+    }
+    sum = row_sum(sum);
+    if (lane % 4 == 0) shared[warp][lane / 4 + row * 8] = make_float2(largest[row], sum);
+  }
+  __syncthreads();
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    // Each lane of four adds two of the eight tiles.
+    static_assert(kPatternWarps == 8);
+    const float2 low = shared[lane % 4][lane / 4 + row * 8];
+    const float2 high = shared[lane % 4 + 4][lane / 4 + row * 8];
+    const bool has_sink =
+        p.sinks != nullptr && rows[row].out != nullptr && chunk == seen.first_chunk;
+    const float sink = has_sink ? p.sinks[rows[row].head] : -INFINITY;
+    const float top = fmaxf(quad_max(fmaxf(low.x, high.x)), sink);
+    const float sum = row_sum(low.y * expf(low.x - top) + high.y * expf(high.x - top)) +
+                      (has_sink ? expf(sink - top) : 0.0f);
+    const float factor = expf(largest[row] - top) / (is_whole ? sum : 1.0f);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) weights[row][j] *= factor;
+    rows[row].store(scores.key, weights[row]);
+    if (!is_whole && warp == 0 && lane % 4 == 0 && rows[row].out != nullptr) {
+      const int64_t begin = rows[row].out - static_cast<Bf16*>(p.batch.ring);
+      pattern_sums(p.batch, begin)[chunk] = make_float2(top, sum);
+    }
+  }
+}
+
+// Units [begin, end) of shared.tile. All threads; `parity` is of the chunks so far.
+template <bool kFp8, int kSlices>
+__device__ void write_units(const PatternParams& p, int begin, int end, Shared& shared,
+                            int& parity) {
+  const HeadTile& tile = shared.tile;
+  const SeenKeys& seen = tile.seen;
+  clear_unseen(p, tile, begin, end);
+  if (seen.num_chunks == 0) return;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int end_chunk = seen.first_chunk + end;
+  int chunk = seen.first_chunk + begin;
+  KeyRing<kFp8, kSlices> keys(p, tile, chunk, end_chunk, shared.ring[warp][0]);
+  PatternRow rows[2];
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    const int n = lane / 4 + row * 8;
+    rows[row].head = tile.head(p, n);
+    rows[row].out = n < tile.count ? static_cast<Bf16*>(p.batch.ring) + tile.row(p, n) : nullptr;
+    rows[row].keys = tile.of.entry.keys;
+  }
+  const Query<kFp8, kSlices> query(p, tile.token, rows);
+  const float scale = p.scale * (p.k_scale != nullptr ? p.k_scale[tile.kv_head] : 1.0f);
+  for (; chunk < end_chunk; ++chunk) {
+    float products[2][4] = {};
+#pragma unroll
+    for (int slice = 0; slice < kSlices; ++slice) {
+      query.add_products(products, slice, keys.receive());
+    }
+    LaneScores scores;
+    scores.key = chunk * seen.stride - seen.lead + warp * kTileKeys + lane % 4 * 4;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int key = scores.key + j;
+      scores.is_seen[j] = key >= seen.first && key <= seen.last;
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const float score = products[j / 2][row * 2 + j % 2] * scale;
+        scores.of[row][j] = p.softcap != 0.0f ? p.softcap * tanhf(score / p.softcap) : score;
       }
     }
-  });
+    if (p.gate.length > 0) {
+      write_gated(p, scores, rows, shared.score[parity]);
+    } else {
+      write_softmax(p, seen, chunk, scores, rows, shared.sums[parity]);
+    }
+    parity ^= 1;
+  }
+}
+
+template <bool kFp8, int kSlices>
+constexpr int kBlocksPerSm = kSlices*(kFp8 ? 2 : 1) <= 4 ? 2 : 1;
+
+template <bool kFp8, int kSlices>
+__global__ void __launch_bounds__(kPatternThreads, kBlocksPerSm<kFp8, kSlices>)
+    patterns_kernel(const __grid_constant__ PatternParams p) {
+  extern __shared__ uint4 memory[];
+  Shared& shared = *reinterpret_cast<Shared*>(memory);
+  // Whether anything is asked of the layer is known before the kernel in front has ended.
+  bool is_asked = false;
+  for (int token = threadIdx.x; token < p.batch.num_tokens; token += kPatternThreads) {
+    is_asked = is_asked || TokenPatterns(p.batch, token, p.layer).seq >= 0;
+  }
+  const bool has_work = __syncthreads_or(is_asked) != 0;
+  dependency_wait();
+  dependency_trigger();
+  if (!has_work) return;
+  int parity = 0;
+  share_pattern_work(
+      p.batch.num_tokens, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x),
+      [&](int token) {
+        const TokenPatterns of(p.batch, token, p.layer);
+        if (of.seq < 0) return 0;
+        int tiles = 0;
+        for (int kv_head = 0; kv_head < p.num_kv_heads; ++kv_head) {
+          tiles += tiles_of(p, of.entry, kv_head);
+        }
+        return tiles * SeenKeys(p, of, token).units();
+      },
+      [&](int token, int begin, int end) {
+        while (begin < end) {
+          __syncthreads();  // nobody reads the tile before
+          if (threadIdx.x == 0) {
+            const int units = SeenKeys(p, TokenPatterns(p.batch, token, p.layer), token).units();
+            shared.tile = HeadTile(p, token, begin / units);
+          }
+          __syncthreads();
+          const int units = shared.tile.seen.units();
+          const int first = begin % units;
+          const int count = min(end - begin, units - first);
+          write_units<kFp8, kSlices>(p, first, first + count, shared, parity);
+          begin += count;
+        }
+      });
+}
+
+template <bool kFp8, int kSlices>
+cudaError_t launch_slices(const PatternParams& params, cudaStream_t stream) {
+  const cudaError_t error = cudaFuncSetAttribute(patterns_kernel<kFp8, kSlices>,
+                                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                 static_cast<int>(sizeof(Shared)));
+  if (error != cudaSuccess) return error;
+  const dim3 grid(static_cast<unsigned>(params.batch.num_sms * kBlocksPerSm<kFp8, kSlices>));
+  return launch_pdl(patterns_kernel<kFp8, kSlices>, grid, dim3(kPatternThreads), sizeof(Shared),
+                    stream, params);
 }
 
 template <bool kFp8>
-auto kernel_of(int head_dim) {
-  const int vectors = (head_dim + Vector<kFp8>::kElements - 1) / Vector<kFp8>::kElements;
-  if (vectors <= kLanes) return write_patterns_kernel<kFp8, 1>;
-  if (vectors <= 2 * kLanes) return write_patterns_kernel<kFp8, 2>;
+cudaError_t launch_keys(const PatternParams& params, cudaStream_t stream) {
+  const int slices = (params.head_dim * (kFp8 ? 1 : 2) + kSliceBytes - 1) / kSliceBytes;
+  if (slices <= 1) return launch_slices<kFp8, 1>(params, stream);
+  if (slices <= 2) return launch_slices<kFp8, 2>(params, stream);
   if constexpr (!kFp8) {
-    if (vectors > 4 * kLanes) return write_patterns_kernel<kFp8, 8>;
+    if (slices > 4) return launch_slices<kFp8, 8>(params, stream);
   }
-  return write_patterns_kernel<kFp8, 4>;
+  return launch_slices<kFp8, 4>(params, stream);
 }
 
 }  // namespace
 
 cudaError_t launch_patterns(const PatternParams& params, cudaStream_t stream) {
-  if (params.num_tokens <= 0) return cudaSuccess;
+  if (params.batch.num_tokens <= 0) return cudaSuccess;
   if (params.head_dim > kPatternMaxHeadDim) return cudaErrorInvalidValue;
-  const dim3 grid(static_cast<unsigned>(params.num_sms * kBlocksPerSm));
-  const cudaError_t error = launch_pdl(
-      params.kv_is_fp8 ? kernel_of<true>(params.head_dim) : kernel_of<false>(params.head_dim), grid,
-      dim3(kThreads), 0, stream, params);
-  if (error != cudaSuccess || params.gate.length > 0) return error;
-  return launch_pdl(normalise_patterns_kernel, grid, dim3(kThreads), 0, stream, params);
+  return params.kv_is_fp8 ? launch_keys<true>(params, stream) : launch_keys<false>(params, stream);
 }
 
 }  // namespace rudder::cuda
