@@ -67,6 +67,19 @@ TEST(SchemaArrays, StringsThatHaveToEndMayBeUnique) {
                    {R"([{"n":"a"},{"n":""}])"}, {R"([{"n":"a"},{"n":"a"}])"});
 }
 
+// A list that its own items hold is made while it is not known how many items there may be.
+TEST(SchemaArrays, ListsInTheirOwnItemsMayBeUnique) {
+  expect_documents(
+      R"({"$ref":"#/$defs/parts","$defs":{
+                       "parts":{"type":"array","uniqueItems":true,"items":{"$ref":"#/$defs/part"}},
+                       "part":{"type":"object","required":["n"],"additionalProperties":false,
+                               "properties":{"n":{"type":"string"},"of":{"$ref":"#/$defs/parts"}}}}})",
+      {"[]", R"([{"n":"a"},{"n":"b"}])", R"([{"n":"a","of":[]}])",
+       R"([{"n":"a","of":[{"n":"b"},{"n":"c"}]},{"n":"d"}])",
+       R"([{"n":"a","of":[{"n":"b","of":[{"n":"c"}]}]}])"},
+      {R"([{"n":"a"},{"n":"a"}])", R"([{"n":"a","of":[{"n":"b"},{"n":"b"}]}])", R"([{"of":[]}])"});
+}
+
 // Text of at most `most` tokens that are allowed and have only such characters, with an end where
 // there may be one; empty where it has none.
 std::string random_walk(const FormChecker& form, std::string_view characters, int most,
