@@ -22,6 +22,8 @@ import sys
 import tempfile
 import time
 
+from tqdm import tqdm
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from conftest import growth_bound, is_instrumented, run_rudder, serving  # noqa: E402
@@ -423,6 +425,11 @@ async def keep_rows(port):
     connection.close()
 
 
+def with_progress(cases, count, name):
+    """The same iterator; how far it is stands on a terminal, and in a line every half minute elsewhere."""
+    return iter(tqdm(cases, total=count, desc=name, unit=" requests", mininterval=0.5 if sys.stderr.isatty() else 30))
+
+
 def run(requests, seed=0):
     """(report, problems) of a whole run."""
     with tempfile.TemporaryDirectory() as folder:
@@ -440,8 +447,9 @@ def run(requests, seed=0):
             cases = Cases(asyncio.run(document_of(port)), seeds, seed)
             phases, problems, examples = [], refused, []
             for name, share, admin in (("requests", 0.9, False), ("steering of the server", 0.1, True)):
-                possible, wrong = cases.take(int(requests * share), admin)
-                attack, seen = attack_beside_streams(server, port, wrong, expected, admin)
+                count = int(requests * share)
+                possible, wrong = cases.take(count, admin)
+                attack, seen = attack_beside_streams(server, port, with_progress(wrong, count, name), expected, admin)
                 phases.append(summary(name, attack, seen) | {"single_changes_in_all": possible})
                 problems += problems_of(phases[-1], seen)
                 examples += attack.examples
