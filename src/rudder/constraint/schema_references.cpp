@@ -143,7 +143,7 @@ void SchemaReferences::find_names(const json::value& value, const std::string& p
                                   const Place& around) {
   if (!fuel_.burn(10 + std::ssize(pointer) / 8)) return;
   if (const json::array* list = value.if_array()) {
-    for (size_t i = 0; i < list->size(); ++i) {
+    for (size_t i = 0; i < list->size() && !fuel_.out(); ++i) {
       find_names((*list)[i], pointer + '/' + std::to_string(i), around);
     }
     return;
@@ -167,6 +167,7 @@ void SchemaReferences::find_names(const json::value& value, const std::string& p
     name(anchor_name(here->pointer, '#' + std::string(anchor->get_string())), pointer);
   }
   for (const auto& field : *object) {
+    if (fuel_.out()) return;
     if (!has_data(field.key())) {
       find_names(field.value(), pointer + '/' + escaped(field.key()), *here);
     }
