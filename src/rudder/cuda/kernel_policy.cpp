@@ -4,14 +4,12 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <bit>
 #include <boost/json.hpp>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
-#include "rudder/base/check.h"
 #include "rudder/base/json.h"
 #include "rudder/base/log.h"
 
@@ -94,11 +92,6 @@ Result<std::pair<PolicyKey, PolicyEntry>> parse_entry(const json::object& object
 }
 
 }  // namespace
-
-int64_t bucket_of(int64_t tokens) {
-  RUDDER_CHECK(tokens > 0, "{} tokens", tokens);
-  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(tokens)));
-}
 
 Result<KernelPolicy> KernelPolicy::parse(std::string_view content, const PolicyIdentity& identity) {
   RUDDER_TRY(const json::value document, parse_json(content, "kernel policy"));

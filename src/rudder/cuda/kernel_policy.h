@@ -34,7 +34,7 @@ struct PolicyKey {
   tensor::DType dtype = tensor::DType::kBF16;
   tensor::DType out_dtype = tensor::DType::kBF16;
   bool bias = false;
-  int64_t bucket = 0;  // tokens: at most this many, more than half of it
+  int64_t bucket = 0;  // of tokens: token_buckets.h
 
   bool operator<(const PolicyKey& other) const {
     return std::tie(out, in, dtype, out_dtype, bias, bucket) <
@@ -53,9 +53,6 @@ struct PolicyEntry {
   std::array<uint64_t, 8> algorithm = {};  // the library's; of kGemv its variant, then zeros
   double microseconds = 0;                 // with a small kernel after it; 0: not measured
 };
-
-// The smallest bucket that holds so many tokens: a power of two.
-int64_t bucket_of(int64_t tokens);
 
 class KernelPolicy {
  public:

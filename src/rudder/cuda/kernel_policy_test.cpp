@@ -92,14 +92,5 @@ TEST(KernelPolicy, FileIsWrittenReadAndPassedOverWhenStale) {
   EXPECT_FALSE(write_policy("/proc/none/policy.json", two_entries()));
 }
 
-TEST(KernelPolicy, BucketsArePowersOfTwo) {
-  EXPECT_EQ(bucket_of(1), 1);
-  EXPECT_EQ(bucket_of(2), 2);
-  EXPECT_EQ(bucket_of(3), 4);
-  EXPECT_EQ(bucket_of(32), 32);
-  EXPECT_EQ(bucket_of(33), 64);
-  EXPECT_EQ(bucket_of(2048), 2048);
-}
-
 }  // namespace
 }  // namespace rudder::cuda

@@ -225,7 +225,7 @@ Result<void> Linear::measure(std::span<const Job> jobs) {
   Result<std::unique_ptr<Tuner>> tuner(nullptr);
   size_t measured = 0;
   for (const Job& job : jobs) {
-    for (int64_t bucket = 1; bucket <= bucket_of(job.max_tokens); bucket *= 2) {
+    for (int64_t bucket = 1; bucket <= bucket_of(job.max_tokens); bucket = bucket_of(bucket + 1)) {
       PolicyKey key = job.shape_kernels->key();
       key.bucket = bucket;
       const PolicyEntry* known = policy_.find(key);
@@ -251,7 +251,7 @@ Result<void> Linear::measure(std::span<const Job> jobs) {
 Result<void> Linear::load_all(std::span<const Job> jobs) {
   RUDDER_TRY(const std::unique_ptr<Tuner> tuner, make_tuner(jobs));
   for (const Job& job : jobs) {
-    for (int64_t bucket = 1; bucket <= bucket_of(job.max_tokens); bucket *= 2) {
+    for (int64_t bucket = 1; bucket <= bucket_of(job.max_tokens); bucket = bucket_of(bucket + 1)) {
       RUDDER_TRY_VOID(tuner->run_once(*job.shape_kernels, bucket, job.weights.front()));
     }
   }
@@ -309,7 +309,7 @@ std::string Linear::to_table() const {
                          tensor::dtype_name(key.dtype));
       continue;
     }
-    for (int64_t bucket = 1; bucket <= int64_t{1} << 20; bucket *= 2) {
+    for (int64_t bucket = 1; bucket <= int64_t{1} << 20; bucket = bucket_of(bucket + 1)) {
       const PolicyEntry* entry = shape_kernels->settled(bucket);
       if (entry == nullptr) continue;
       out += fmt::format("{:>6} x {:<6} {:<7} {:>5} tokens  {:<16} {:8.1f} us\n", key.out, key.in,

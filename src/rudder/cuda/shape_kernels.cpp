@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 
 #include "rudder/base/check.h"
 #include "rudder/cuda/device_status.h"
@@ -20,10 +19,6 @@ namespace {
 // is good for one is fair for the others.
 constexpr int64_t kMostTokensForAll = int64_t{1} << 15;
 constexpr int64_t kTokensToAskFor[] = {256, 64, 1024, 16, kMostTokensForAll};
-
-size_t bucket_index(int64_t bucket) {
-  return static_cast<size_t>(std::bit_width(static_cast<uint64_t>(bucket)) - 1);
-}
 
 Result<void> launched(cudaError_t error, const char* kernel) {
   RUDDER_CUDA_TRY(error, kernel, "");
@@ -73,8 +68,8 @@ Result<std::vector<PolicyEntry>> ShapeKernels::candidates(int64_t bucket, int ma
 
 Result<std::vector<PolicyEntry>> ShapeKernels::candidates_for_all(int max_algorithms) {
   const auto takes_all = [&](const Product::Algorithm& algorithm) {
-    for (int64_t bucket = 1; bucket <= kMostTokensForAll; bucket *= 2) {
-      for (const int64_t tokens : {bucket, bucket / 2 + 1}) {
+    for (int64_t bucket = 1; bucket <= kMostTokensForAll; bucket = bucket_of(bucket + 1)) {
+      for (const int64_t tokens : {bucket, least_tokens(bucket)}) {
         if (!unit_->accepts(algorithm, tokens, device_.workspace.bytes)) return false;
       }
     }
@@ -100,7 +95,7 @@ Result<std::vector<PolicyEntry>> ShapeKernels::candidates_for_all(int max_algori
 }
 
 bool ShapeKernels::settle(int64_t bucket, const PolicyEntry& entry) {
-  RUDDER_CHECK(bucket_index(bucket) < kMaxBuckets, "{} tokens", bucket);
+  RUDDER_CHECK(bucket_index(bucket) < kNumTokenBuckets, "{} tokens", bucket);
   if (entry.kernel == ProductKernel::kGemv) {
     if (bucket > kGemvMaxTokens || !gemv_takes(key_.in, is_fp8()) ||
         entry.algorithm[0] >= static_cast<uint64_t>(gemv_variants(bucket))) {
@@ -110,7 +105,7 @@ bool ShapeKernels::settle(int64_t bucket, const PolicyEntry& entry) {
     Product* product = entry.kernel == ProductKernel::kOuter ? outer_.get() : unit_.get();
     const Product::Algorithm algorithm{entry.algorithm};
     if (product == nullptr) return false;
-    for (const int64_t tokens : {bucket, bucket / 2 + 1}) {
+    for (const int64_t tokens : {bucket, least_tokens(bucket)}) {
       if (!product->accepts(algorithm, tokens, device_.workspace.bytes)) return false;
     }
   }

@@ -10,6 +10,7 @@
 
 #include "rudder/cuda/kernel_policy.h"
 #include "rudder/cuda/product.h"
+#include "rudder/cuda/token_buckets.h"
 
 namespace rudder::cuda {
 
@@ -62,8 +63,6 @@ class ShapeKernels {
   Result<bool> run(const Args& args, const PolicyEntry& entry);
 
  private:
-  static constexpr size_t kMaxBuckets = 24;  // up to 2^23 tokens
-
   ShapeKernels(const Device& device, const PolicyKey& key) : device_(device), key_(key) {}
 
   bool is_fp8() const { return key_.dtype == tensor::DType::kF8E4M3; }
@@ -76,7 +75,7 @@ class ShapeKernels {
   const PolicyKey key_;
   std::unique_ptr<Product> unit_;
   std::unique_ptr<Product> outer_;  // fp8 alone
-  std::array<std::optional<PolicyEntry>, kMaxBuckets> buckets_;
+  std::array<std::optional<PolicyEntry>, kNumTokenBuckets> buckets_;
   std::optional<PolicyEntry> for_all_;  // instead of the buckets'
 };
 
