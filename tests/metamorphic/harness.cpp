@@ -74,7 +74,7 @@ Result<std::unique_ptr<exec::DeviceExecutor>> start_executor(
     exec::DeviceExecutor::Model model, step::Capacity capacity,
     const exec::DeviceExecutor::Options& options) {
   RUDDER_TRY(model.kv,
-             exec::plan_kv_layout(model.spec, {.dtype = model.ops->kv_dtype(),
+             exec::make_kv_layout(model.spec, {.dtype = model.ops->kv_dtype(),
                                                .block_size = capacity.block_size,
                                                .max_seq_len = capacity.max_seq_len,
                                                .lookback = model.ops->attention_lookback()}));

@@ -80,7 +80,7 @@ int64_t longest_bytes(const KvLayout& layout, const KvLayoutAsk& ask) {
 
 }  // namespace
 
-Result<KvLayout> plan_kv_layout(const model::ModelSpec& spec, const KvLayoutAsk& ask) {
+Result<KvLayout> make_kv_layout(const model::ModelSpec& spec, const KvLayoutAsk& ask) {
   const std::vector<Kind> kinds = kinds_of(spec, ask);
   RUDDER_CHECK(!kinds.empty() && ask.block_size > 0 && ask.max_seq_len > 0);
   // A block is a whole number of layers of every kind.

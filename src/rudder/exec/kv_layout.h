@@ -34,7 +34,7 @@ struct KvLayoutAsk {
 // Layers of equal window and shape make one group, or several of equal size where that takes less:
 // the fewest groups among the layouts in which the longest sequence takes the fewest bytes. An
 // Error: layers are of more kinds than there may be groups.
-Result<KvLayout> plan_kv_layout(const model::ModelSpec& spec, const KvLayoutAsk& ask);
+Result<KvLayout> make_kv_layout(const model::ModelSpec& spec, const KvLayoutAsk& ask);
 
 // The part of a stage (model/stage.h): the same groups, so that block tables are those of the whole
 // model, with the stage's layers alone in a block.
