@@ -152,9 +152,9 @@ void check(const Device& d, Case& c, Verdict& verdict) {
   AttentionParams p = prepare(d, c);
   const int64_t width = int64_t{c.config.num_heads} * c.config.head_dim;
   const int64_t count = width * c.batch.tokens();
-  must(launch_attention_work(plan_of(d, c.config, c.batch), d.stream), "plan");
+  must(launch_attention_work(work_params_of(d, c.config, c.batch), d.stream), "work list");
   const std::vector<uint16_t> out = run_once(d, p, count);
-  // A second layer under the same plan.
+  // A second layer under the same work list.
   p.reads_ahead = true;
   verdict.same_twice &= run_once(d, p, count) == out;
   Plain plain{p, d.cache, d.q_begin, d.kv_len, d.table_row, d.seq_of, d.expected};
@@ -223,7 +223,7 @@ bool rows_are_independent(const Device& d, int32_t head_dim, KvType type, bool i
   for (int i = 0; i < 20; ++i) add_sequence(c.batch, Kind::kDecode, 600);
   AttentionParams p = prepare(d, c);
   const int64_t width = int64_t{c.config.num_heads} * head_dim;
-  must(launch_attention_work(plan_of(d, c.config, c.batch), d.stream), "plan");
+  must(launch_attention_work(work_params_of(d, c.config, c.batch), d.stream), "work list");
   const std::vector<uint16_t> all = run_once(d, p, width * c.batch.tokens());
   bool same = true;
   for (int32_t s = 0; s < c.batch.seqs(); ++s) {
@@ -234,7 +234,7 @@ bool rows_are_independent(const Device& d, int32_t head_dim, KvType type, bool i
     AttentionParams alone = p;
     alone.bounds = {1, 1, 1};
     alone.q = d.q + s * width;
-    must(launch_attention_work(plan_of(d, c.config, one), d.stream), "plan");
+    must(launch_attention_work(work_params_of(d, c.config, one), d.stream), "work list");
     const std::vector<uint16_t> row = run_once(d, alone, width);
     same &= std::equal(row.begin(), row.end(), all.begin() + s * width);
   }
@@ -379,7 +379,7 @@ Timed prepare_timed(const Device& d, const Shape& shape, KvType type, int32_t se
 }
 
 double time_layers(const Device& d, const Timed& t, int launches) {
-  must(launch_attention_work(plan_of(d, t.config, t.batch), d.stream), "plan");
+  must(launch_attention_work(work_params_of(d, t.config, t.batch), d.stream), "work list");
   return time_graph(d, launches, [&](int i) {
     AttentionParams p = t.p;
     p.block_table = d.tables + i % t.rotation * t.table_words;
@@ -425,14 +425,14 @@ void bench_decode(const Device& d, std::string& table) {
       table += "\n";
     }
   }
-  snprintf(g_now, sizeof g_now, "plan bench");
+  snprintf(g_now, sizeof g_now, "work list bench");
   for (const int32_t n : {1, 128, 512}) {
     const Timed t =
         prepare_timed(d, Shape{28, 4, 128}, KvType::kBf16, n, 1, 512, PrefillKernel::kMmaSync);
     const double us = time_graph(d, 20, [&](int) {
-      must(launch_attention_work(plan_of(d, t.config, t.batch), d.stream), "plan");
+      must(launch_attention_work(work_params_of(d, t.config, t.batch), d.stream), "work list");
     });
-    snprintf(line, sizeof line, "  plan of %d decodes: %.1f us\n", n, us);
+    snprintf(line, sizeof line, "  work list of %d decodes: %.1f us\n", n, us);
     table += line;
   }
 }

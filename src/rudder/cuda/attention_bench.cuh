@@ -251,15 +251,16 @@ struct Device {
   }
 };
 
-AttentionWorkParams plan_of(const Device& d, const AttentionConfig& config, const Batch& batch) {
-  AttentionWorkParams plan;
-  plan.config = config;
-  plan.bounds = {batch.seqs(), batch.tokens(), batch.max_q_len};
-  plan.q_begin = d.q_begin;
-  plan.kv_len = d.kv_len;
-  plan.table_row = d.table_row;
-  plan.workspace = {d.workspace, kMaxSeqs, kMaxTokens};
-  return plan;
+AttentionWorkParams work_params_of(const Device& d, const AttentionConfig& config,
+                                   const Batch& batch) {
+  AttentionWorkParams params;
+  params.config = config;
+  params.bounds = {batch.seqs(), batch.tokens(), batch.max_q_len};
+  params.q_begin = d.q_begin;
+  params.kv_len = d.kv_len;
+  params.table_row = d.table_row;
+  params.workspace = {d.workspace, kMaxSeqs, kMaxTokens};
+  return params;
 }
 
 void upload_batch(const Device& d, const Batch& batch) {
