@@ -76,11 +76,11 @@
   X(kLeaseLeaked, "a request that ends keeps its rows")                                          \
   X(kCaptureToNeighbour, "captured rows go to the sequence of the row before")                   \
   X(kLastEventUnheld, "a choice ends before the results of its captures are there")              \
-  X(kConstrainedRepeated, "a step with constrained rows is repeated")                            \
+  X(kConstrainedRepeated, "a step with constrained sequences is repeated")                       \
   X(kScoresFromCache, "a prompt whose tokens are to be scored reuses a prefix")                  \
   X(kScoredTwice, "a resumed sequence scores again what it has scored")                          \
   X(kMasksForgotten, "a step that waits for masks gets none")                                    \
-  X(kMaskOfNeighbour, "a constrained row gets the mask of another")                              \
+  X(kMaskOfNeighbour, "a constrained sequence gets the mask of another")                         \
   X(kMasksBeforeTokens, "masks are written before the tokens of the step before are known")      \
   X(kConstraintNotAdvanced, "a constraint is not told of the tokens that were sampled")          \
   X(kMinTokensOverConstraints, "min_tokens bans the only tokens that a constraint allows")       \

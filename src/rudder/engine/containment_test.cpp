@@ -197,7 +197,7 @@ TEST_F(ContainmentTest, AConstraintThatThrowsEndsItsRequestAlone) {
     RequestParams constrained = params(12);
     constrained.constraints = {
         testing::name_constraint(std::make_shared<Thrower>(Where::kNowhere))};
-    std::vector<RequestId> fine;  // enough rows for helpers to share the masks
+    std::vector<RequestId> fine;  // enough choices for helpers to share the masks
     for (int i = 0; i < 5; ++i) fine.push_back(submit(constrained));
     constrained.constraints = {testing::name_constraint(std::make_shared<Thrower>(where))};
     const RequestId bad = submit(constrained);

@@ -1,4 +1,4 @@
-// Rows with drafts in the scheduler: when they are planned, what they reserve, and what is left of
+// Sequences with drafts in the scheduler: when they are planned, what they reserve, and what is left of
 // a draft that was wrong (step.I11).
 #include <gtest/gtest.h>
 
