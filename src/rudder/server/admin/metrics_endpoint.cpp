@@ -272,7 +272,8 @@ void write_http(Exposition& out, const ServerContext& context) {
     return static_cast<double>(counter.load(std::memory_order_relaxed));
   };
   out.counter("http_connections_total", "Accepted connections.", load(http.connections_accepted));
-  out.counter("http_connections_refused_total", "Connections for which there was no place.",
+  out.counter("http_connections_refused_total",
+              "Connections that were refused because too many were open.",
               load(http.connections_refused));
   out.gauge("http_connections_open", "Open connections.", load(http.connections_open));
   out.gauge("http_generations_open", "Generation requests in progress.",

@@ -193,7 +193,7 @@ TEST(ConnectionLimits, ADisconnectBehindManyPipelinedBytesCancels) {
   }
 }
 
-TEST(ConnectionLimits, WhoIsIdleGivesUpItsPlace) {
+TEST(ConnectionLimits, TheLongestIdleConnectionIsClosed) {
   ServerSettings settings;
   settings.max_connections = 4;
   settings.max_connections_per_address = 100;
