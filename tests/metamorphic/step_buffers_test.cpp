@@ -22,10 +22,10 @@ constexpr step::Capacity kCapacity = {.num_slots = 3,
 // On a device that lags behind; its memory is a CPU's, which is read through its views.
 class StepBuffersTest : public ::testing::Test {
  protected:
-  DeviceStep begin(step::StepPlan plan, size_t place = 0) {
+  DeviceStep begin(step::StepPlan plan, size_t index = 0) {
     plan.id = ++last_step_;
     pack_step(plan, kCapacity, slots_, packed_);
-    const DeviceStep step = buffers_->begin(packed_, place).value();
+    const DeviceStep step = buffers_->begin(packed_, index).value();
     const auto done = ops_->make_event();
     ops_->record(*done);
     EXPECT_TRUE(done->wait());

@@ -152,14 +152,14 @@ class TapStateTest : public ::testing::Test {
     return work;
   }
 
-  void pack(step::StepPlan plan, size_t place = 0) {
+  void pack(step::StepPlan plan, size_t index = 0) {
     plan.id = ++last_step_;
     plan.tokens.resize(16, 1);
     SlotEdits edits;
     for (const step::SlotEdit& edit : plan.slots) slots_.apply(edit, plan.id, edits);
     for (const step::SeqWork& work : plan.seqs) slots_.begin_sequence(work, plan, edits);
     ASSERT_TRUE(state_->apply(plan));
-    pack_taps(plan, slots_, place, state_.get(), packed_);
+    pack_taps(plan, slots_, index, state_.get(), packed_);
     drain(*ops_);
   }
   const ops::TapEntry& entry_of(int32_t row, int32_t point) const {

@@ -13,7 +13,8 @@
 
 namespace rudder::exec {
 
-struct KvLayerPlace {
+// Which layer of a block of which group a layer of the model is.
+struct KvLayerIndex {
   int32_t group = 0;
   int32_t index = 0;  // among the layers of the group's blocks
 };
@@ -21,7 +22,7 @@ struct KvLayerPlace {
 struct KvLayout {
   int64_t block_bytes = 0;  // of every group
   step::KvGroups groups;
-  std::vector<KvLayerPlace> layers;  // as ModelSpec.layers
+  std::vector<KvLayerIndex> layers;  // as ModelSpec.layers
 };
 
 struct KvLayoutAsk {

@@ -79,7 +79,7 @@ TEST(KvLayout, GroupsAreThoseThatTakeTheFewestBytes) {
   EXPECT_EQ(groups_of(windowed_spec(26, 1, 4, 256, 4096), ask_of(8192, 128))[0].window, 4224);
 }
 
-// Layers of half the bytes have twice the places in a block.
+// A block holds twice as many layers of half the bytes.
 TEST(KvLayout, BlocksOfAllGroupsHaveTheSameBytes) {
   model::ModelSpec spec = windowed_spec(12, 2, 4, 64, 100);
   for (size_t i = 0; i < spec.layers.size(); i += 2)
@@ -89,10 +89,10 @@ TEST(KvLayout, BlocksOfAllGroupsHaveTheSameBytes) {
   const KvLayout layout = make_kv_layout(spec, ask_of(4096)).value();
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     const model::KvGeometry a = model::kv_geometry(spec.layers[i]);
-    const KvLayerPlace& place = layout.layers[i];
-    const step::KvGroup& group = layout.groups[static_cast<size_t>(place.group)];
+    const KvLayerIndex& at = layout.layers[i];
+    const step::KvGroup& group = layout.groups[static_cast<size_t>(at.group)];
     EXPECT_EQ(group.window, a.window);
-    EXPECT_LT(place.index, group.layers);
+    EXPECT_LT(at.index, group.layers);
     EXPECT_EQ(layout.block_bytes, int64_t{group.layers} * 2 * a.num_kv_heads * a.head_dim * 16 * 2);
   }
 }
