@@ -135,7 +135,7 @@ void fields(Archive& archive, Archived<tap::DictionaryImage> auto& value) {
 
 // A dictionary that is there already is not archived again.
 template <typename Archive>
-void fields(Archive& archive, Archived<DictionaryPlace> auto& value) {
+void fields(Archive& archive, Archived<TableDictionary> auto& value) {
   auto& [first_float, is_new, image] = value;
   archive(first_float, is_new);
   if (is_new) archive(image);
