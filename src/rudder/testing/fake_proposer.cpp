@@ -30,8 +30,8 @@ int32_t FakeProposer::below(int32_t n) {
   return static_cast<int32_t>(philox_u64(seed_, ++num_draws_) % static_cast<uint64_t>(n));
 }
 
-bool FakeProposer::draws_right(int32_t place, int32_t wrong_at) {
-  return odds_ < 0 ? place != wrong_at : below(10'000) < static_cast<int32_t>(odds_ * 10'000);
+bool FakeProposer::draws_right(int32_t position, int32_t wrong_at) {
+  return odds_ < 0 ? position != wrong_at : below(10'000) < static_cast<int32_t>(odds_ * 10'000);
 }
 
 std::vector<int32_t> FakeProposer::run(const step::SeqWork& work, const Sequence& sequence,

@@ -40,7 +40,7 @@ class FakeProposer {
     int32_t position = -1;
   };
   Cell& cell(const Sequence& sequence, int32_t position);
-  bool draws_right(int32_t place, int32_t wrong_at);
+  bool draws_right(int32_t position, int32_t wrong_at);
   int32_t below(int32_t n);
 
   const step::Capacity capacity_;
