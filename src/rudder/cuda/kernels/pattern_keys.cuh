@@ -15,7 +15,7 @@ inline constexpr int kStageBytes = kTileKeys * kSliceBytes;
 inline constexpr int kStages = 4;
 static_assert(kPatternWarps * kTileKeys == kPatternChunk);
 // Under a gate the first tile of a chunk is what the others look back at.
-static_assert(kMaxGateLength <= kTileKeys);
+static_assert(ops::kMaxFirLength <= kTileKeys);
 
 // The keys of a row: those that the token sees, [first, last], and the chunks that have some.
 struct SeenKeys {
