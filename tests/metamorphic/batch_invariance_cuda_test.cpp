@@ -63,8 +63,9 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
     return value_of(start_executor(std::move(model), capacity, {.enforce_eager = enforce_eager}));
   }
 
-  static std::unique_ptr<step::Executor> medusa_executor(const step::Capacity& capacity,
+  static std::unique_ptr<step::Executor> medusa_executor(step::Capacity capacity,
                                                          bool shares_lm_head, bool enforce_eager) {
+    capacity.guesses_from_rows = true;
     exec::DeviceExecutor::Model model = loaded_model(true);
     exec::Medusa& medusa = model.draft.emplace().medusa.emplace();
     medusa.spec = testing::tiny_medusa_spec(shares_lm_head);

@@ -26,6 +26,7 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::start(Model model,
                model.ops->name());
   RUDDER_CHECK(capacity.max_draft < ops::kMaxChain, "{} drafts", capacity.max_draft);
   RUDDER_CHECK(capacity.guesses == model.draft.has_value());
+  RUDDER_CHECK(capacity.guesses_from_rows == (model.draft && model.draft->medusa));
   RUDDER_CHECK(capacity.vocab_size == model.spec.vocab);
   RUDDER_CHECK(capacity.kv_groups == model.kv.groups, "the model's KV groups are others");
   std::unique_ptr<DeviceExecutor> executor(new DeviceExecutor(std::move(model), capacity));

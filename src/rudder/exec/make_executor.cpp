@@ -217,19 +217,21 @@ std::vector<ops::Ops*> all_ranks(std::span<const Ranks> replicas) {
 
 step::Capacity capacity_of(const MemoryBudget& memory, const model::ModelSpec& spec,
                            const StepLimits& limits) {
-  return {.num_slots = limits.max_num_seqs,
-          .num_blocks = memory.num_blocks,
-          .block_size = memory.block_size,
-          .max_tokens_per_step = limits.max_num_batched_tokens,
-          .max_seq_len = memory.max_seq_len,
-          .vocab_size = spec.vocab,
-          .max_in_flight = memory.max_in_flight,
-          .max_repeat = limits.max_repeat,
-          .max_draft = memory.max_draft,
-          .guesses = limits.draft_model != nullptr,
-          .kv_groups = memory.kv.groups,
-          .geometry = memory.geometry,
-          .taps = memory.taps};
+  return {
+      .num_slots = limits.max_num_seqs,
+      .num_blocks = memory.num_blocks,
+      .block_size = memory.block_size,
+      .max_tokens_per_step = limits.max_num_batched_tokens,
+      .max_seq_len = memory.max_seq_len,
+      .vocab_size = spec.vocab,
+      .max_in_flight = memory.max_in_flight,
+      .max_repeat = limits.max_repeat,
+      .max_draft = memory.max_draft,
+      .guesses = limits.draft_model != nullptr,
+      .guesses_from_rows = limits.draft_model != nullptr && limits.draft_kind == DraftKind::kMedusa,
+      .kv_groups = memory.kv.groups,
+      .geometry = memory.geometry,
+      .taps = memory.taps};
 }
 
 // What all ranks of a model load with.

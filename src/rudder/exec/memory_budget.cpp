@@ -165,6 +165,7 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
                           .max_in_flight = ask.max_in_flight,
                           .max_draft = ask.max_draft,
                           .guesses = ask.draft != nullptr || ask.medusa != nullptr,
+                          .guesses_from_rows = ask.medusa != nullptr,
                           .kv_groups = budget.kv.groups,
                           .geometry = budget.geometry,
                           .taps = budget.taps};

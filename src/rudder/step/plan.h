@@ -44,7 +44,8 @@ struct CaptureSpan {
 
 // What the executor's own proposer does behind a sequence's part of a step (Capacity::guesses).
 struct GuessWork {
-  // It runs these tokens of the sequence, which stand at `begin` and behind it.
+  // It runs these tokens of the sequence, which stand at `begin` and behind it; none where
+  // Capacity::guesses_from_rows.
   int32_t begin = 0;
   std::vector<int32_t> tokens = {};
   // Then the tokens that the step samples, and guesses so many that follow them, at most; 0: it
