@@ -1,7 +1,11 @@
 #include "rudder/exec/device_executor.h"
 
+#include <fmt/format.h>
+#include <pthread.h>
+
 #include <algorithm>
 #include <chrono>
+#include <string>
 #include <utility>
 
 #include "rudder/base/check.h"
@@ -238,7 +242,18 @@ bool DeviceExecutor::ready(step::Ticket ticket) {
   return ticket.id <= last_launched_;  // collected, or not launched
 }
 
+// For who looks at the process' threads; at most 15 characters are kept.
+void DeviceExecutor::name_thread() const {
+  const ops::Rank rank = ops::rank_of(*model_.ops);
+  const model::Stage& stage = model_.spec.stage;
+  const std::string name = !stage.is_alone() ? fmt::format("rudder-stage-{}", stage.index)
+                           : rank.count > 1  ? fmt::format("rudder-rank-{}", rank.index)
+                                             : "rudder-device";
+  pthread_setname_np(pthread_self(), name.c_str());
+}
+
 void DeviceExecutor::work() {
+  name_thread();
   for (size_t index = 0; auto plan = launched_.pop(); index = (index + 1) % flights_.size()) {
     if (stopping_) return;
     next_iteration_ = 0;
