@@ -18,6 +18,13 @@ namespace {
 // Host memory for captured rows, in rings: readers may be this far behind the device.
 constexpr int64_t kPoolRings = 4;
 
+// For those who look at the threads of the process.
+void name_thread(const ops::Rank& rank, const model::Stage& stage) {
+  const std::string name = stage.is_alone() ? fmt::format("rudder-rank-{}", rank.index)
+                                            : fmt::format("rudder-stage-{}", stage.index);
+  pthread_setname_np(pthread_self(), name.c_str());
+}
+
 }  // namespace
 
 Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::start(Model model,
@@ -242,18 +249,8 @@ bool DeviceExecutor::ready(step::Ticket ticket) {
   return ticket.id <= last_launched_;  // collected, or not launched
 }
 
-// For who looks at the process' threads; at most 15 characters are kept.
-void DeviceExecutor::name_thread() const {
-  const ops::Rank rank = ops::rank_of(*model_.ops);
-  const model::Stage& stage = model_.spec.stage;
-  const std::string name = !stage.is_alone() ? fmt::format("rudder-stage-{}", stage.index)
-                           : rank.count > 1  ? fmt::format("rudder-rank-{}", rank.index)
-                                             : "rudder-device";
-  pthread_setname_np(pthread_self(), name.c_str());
-}
-
 void DeviceExecutor::work() {
-  name_thread();
+  name_thread(ops::rank_of(*model_.ops), model_.spec.stage);
   for (size_t index = 0; auto plan = launched_.pop(); index = (index + 1) % flights_.size()) {
     if (stopping_) return;
     next_iteration_ = 0;

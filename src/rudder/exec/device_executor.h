@@ -108,7 +108,6 @@ class DeviceExecutor final : public step::Executor {
 
   Result<void> prepare(const Options& options);
   void work();
-  void name_thread() const;
   Result<void> prepare_taps();
   void pack(const step::StepPlan& plan, size_t index);
   Result<void> edit_taps(const step::StepPlan& plan);
