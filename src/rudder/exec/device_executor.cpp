@@ -18,7 +18,6 @@ namespace {
 // Host memory for captured rows, in rings: readers may be this far behind the device.
 constexpr int64_t kPoolRings = 4;
 
-// For those who look at the threads of the process.
 void name_thread(const ops::Rank& rank, const model::Stage& stage) {
   const std::string name = stage.is_alone() ? fmt::format("rudder-rank-{}", rank.index)
                                             : fmt::format("rudder-stage-{}", stage.index);
