@@ -68,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(From, GuessStress, ::testing::Bool(), [](const auto& te
 // first.
 TEST(Guesses, FromRowsBeginWithTheFirstToken) {
   constexpr int32_t kCached = 56;
-  const auto first_guess = [](bool from_rows) {
+  const auto first_guess = [&](bool from_rows) {
     testing::FakeOptions fake = guessing_fake(5, 1, from_rows);
     SchedSettings settings = guessing_settings(1, false);
     settings.max_num_batched_tokens = 16;
