@@ -112,11 +112,13 @@ TEST(SpeculativeSettings, PlainFlagsNameAModelToo) {
     EXPECT_EQ(plain->num_speculative_tokens, 3);
     settings.prompt_lookup_min = 2;
     refused("speculative-config.prompt_lookup_min");
-    settings = {.model = "folder"};
+    settings = SpeculativeSettings();
+    settings.model = "folder";
     refused("speculative-method");
     settings.method = "ngram";
     refused("speculative-config.model");
-    settings = {.config = R"({"method": "ngram"})", .model = "folder"};
+    settings.config = R"({"method": "ngram"})";
+    settings.method = "none";
     refused("speculative-config");
   }
 }
