@@ -3,9 +3,13 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <string_view>
 
 namespace rudder::apps {
 namespace {
+
+// As published Medusa heads name their weights.
+constexpr std::string_view kMedusaFile = "medusa_lm_head.safetensors";
 
 tl::unexpected<Error> bad_draft(ErrorCode code, std::string message) {
   return fail(code, std::move(message), "speculative-config.model");
@@ -34,7 +38,9 @@ Result<std::shared_ptr<const weights::Checkpoint>> open_draft_files(
   if (!draft::has_model(speculation.method)) {
     return std::shared_ptr<const weights::Checkpoint>();
   }
-  const auto checkpoint = weights::Checkpoint::open_folder(speculation.model);
+  const bool is_medusa = speculation.method == draft::Method::kMedusa;
+  const auto checkpoint =
+      weights::Checkpoint::open_folder(speculation.model, is_medusa ? kMedusaFile : "");
   if (!checkpoint) return bad_draft(checkpoint.error().code, checkpoint.error().to_string());
   if (speculation.method != draft::Method::kDraftModel) {
     return std::shared_ptr<const weights::Checkpoint>(*checkpoint);

@@ -65,8 +65,8 @@ Result<void> print_info(const ModelFiles& files, const SessionSettings& settings
                   static_cast<double>(parameters) * 1e-6, dtypes_text(*files.checkpoint)));
   row("end tokens", fmt::format("{}", fmt::join(files.generation.eos_ids, ", ")));
   row("chat template", files.chat != nullptr ? "yes" : "no");
-  RUDDER_TRY(const exec::MemoryBudget plan, budget_session(files, settings));
-  fmt::print("\n{}", plan.to_table());
+  RUDDER_TRY(const exec::MemoryBudget budget, budget_session(files, settings));
+  fmt::print("\n{}", budget.to_table());
   return {};
 }
 

@@ -42,8 +42,8 @@ Result<std::shared_ptr<const text::ChatPrompt>> read_chat(const weights::Checkpo
   return chat;
 }
 
-void log_budget(const exec::MemoryBudget& plan) {
-  const std::string table = plan.to_table();
+void log_budget(const exec::MemoryBudget& budget) {
+  const std::string table = budget.to_table();
   size_t begin = 0;
   for (size_t end = table.find('\n'); end != std::string::npos; end = table.find('\n', begin)) {
     log_info("{}", std::string_view(table).substr(begin, end - begin));
@@ -172,9 +172,9 @@ Result<exec::StepLimits> step_limits(const SessionSettings& settings,
 }
 
 // What KV computed by this process depends on, besides tokens.
-std::string model_identity(const ModelFiles& files, const exec::MemoryBudget& plan) {
-  return fmt::format("{}:{}:{}:{}", files.name, tensor::dtype_name(plan.dtypes.linear),
-                     tensor::dtype_name(plan.dtypes.kv), plan.num_ranks);
+std::string model_identity(const ModelFiles& files, const exec::MemoryBudget& budget) {
+  return fmt::format("{}:{}:{}:{}", files.name, tensor::dtype_name(budget.dtypes.linear),
+                     tensor::dtype_name(budget.dtypes.kv), budget.num_ranks);
 }
 
 Result<std::unique_ptr<step::Executor>> recorded(std::unique_ptr<step::Executor> executor,
@@ -316,8 +316,8 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   session.files.checkpoint.reset();  // all of it is loaded
   draft.reset();
   return_freed_memory();  // of files that were parsed
-  session.plan = loaded.memory;
-  log_budget(session.plan);
+  session.memory = loaded.memory;
+  log_budget(session.memory);
   const step::Capacity capacity = loaded.executors.front()->capacity();
   const auto library = std::make_shared<LateLibrary>(nullptr);
   RUDDER_TRY(auto captures,
@@ -338,7 +338,7 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
              engine::Engine::start({.executor = std::move(front.executor),
                                     .tokenizer = session.files.tokenizer,
                                     .clock = clock,
-                                    .model_identity = model_identity(session.files, session.plan),
+                                    .model_identity = model_identity(session.files, session.memory),
                                     .eos_ids = session.files.generation.eos_ids,
                                     .captures = std::move(captures),
                                     .grammars = std::move(grammars),

@@ -89,8 +89,8 @@ struct ModelFiles {
 
 struct ModelSession {
   ModelFiles files;
-  exec::MemoryBudget plan;  // of each replica
-  std::string dtype;        // of the weights in memory
+  exec::MemoryBudget memory;  // of each replica
+  std::string dtype;          // of the weights in memory
   // One a replica, or none; go after the engine.
   std::vector<std::unique_ptr<fleet::EventPublisher>> kv_events;
   std::unique_ptr<engine::Engine> engine;
@@ -101,7 +101,7 @@ struct ModelSession {
 // weights only its config.json is read, or nothing at all when a shape is named.
 Result<ModelFiles> open_model_files(const std::string& model, const LoadSettings& load = {});
 
-// The memory plan of each replica alone: nothing is loaded.
+// The memory budget of each replica alone: nothing is loaded.
 Result<exec::MemoryBudget> budget_session(const ModelFiles& files, const SessionSettings& settings);
 
 // Loads the weights with progress on standard error and starts the engine.

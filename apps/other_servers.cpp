@@ -13,9 +13,9 @@ struct Hint {
 
 constexpr std::string_view kOneGpu = "a server runs on one GPU; start one a GPU behind a balancer";
 constexpr std::string_view kNoAdapters = "LoRA adapters are not supported";
-constexpr std::string_view kNoDraftModel =
-    "use --speculative-config '{\"method\": \"draft_model\", \"model\": FOLDER}', or eagle3 or "
-    "medusa for heads";
+constexpr std::string_view kDraftModel =
+    "use --speculative-method draft_model --speculative-model FOLDER, or eagle3 or medusa for "
+    "heads";
 constexpr std::string_view kUseMethod = "use --speculative-method, or --speculative-config";
 constexpr std::string_view kPickedByShape = "kernels are picked by shape, timed on this GPU";
 constexpr std::string_view kFolderOnly =
@@ -37,7 +37,6 @@ constexpr Hint kHints[] = {
     {"--lora-modules", kNoAdapters},
     {"--max-lora-rank", kNoAdapters},
     {"-sc", "use --speculative-config"},
-    {"--speculative-model", kNoDraftModel},
     {"--ngram-prompt-lookup-max", "use --prompt-lookup-max"},
     {"--ngram-prompt-lookup-min", "use --prompt-lookup-min"},
     {"--kv-transfer-config", "prefill and decode are not split over servers yet"},
@@ -103,7 +102,7 @@ constexpr Hint kHints[] = {
     {"--sampling-backend", kPickedByShape},
     {"--tokenizer-path", "the tokenizer is the model folder's"},
     {"--speculative-algorithm", kUseMethod},
-    {"--speculative-draft-model-path", kNoDraftModel},
+    {"--speculative-draft-model-path", kDraftModel},
     {"--speculative-num-draft-tokens", "use --num-speculative-tokens"},
     {"--lora-paths", kNoAdapters},
     // llama.cpp
@@ -133,8 +132,8 @@ constexpr Hint kHints[] = {
     {"--control-vector", "use --enable-steering and --steering-module NAME=FILE.gguf"},
     {"--control-vector-scaled", "use --steering-module, and a scale in the request"},
     {"--control-vector-layer-range", "write the layers into the module"},
-    {"-md", kNoDraftModel},
-    {"--model-draft", kNoDraftModel},
+    {"-md", kDraftModel},
+    {"--model-draft", kDraftModel},
     {"--draft-max", "use --num-speculative-tokens"},
     {"--spec-type", kUseMethod},
     {"--lora", kNoAdapters},

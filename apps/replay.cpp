@@ -39,9 +39,9 @@ Result<std::unique_ptr<step::Executor>> make_executor(const ModelFiles& files,
                                    .max_repeat = recorded.max_repeat,
                                    .max_draft = recorded.max_draft};
   RUDDER_TRY(std::vector<exec::Ranks> replicas, make_replicas(resolved, 1, *files.checkpoint));
-  RUDDER_TRY(const exec::MemoryBudget plan,
+  RUDDER_TRY(const exec::MemoryBudget budget,
              exec::budget_model(*files.checkpoint, replicas, resolved, limits));
-  resolved.kv_cache_memory_bytes = plan.kv.block_bytes * recorded.num_blocks;
+  resolved.kv_cache_memory_bytes = budget.kv.block_bytes * recorded.num_blocks;
   RUDDER_TRY(
       exec::LoadedModel loaded,
       exec::load_model(*files.checkpoint, std::move(replicas.front()), resolved, limits, {}));

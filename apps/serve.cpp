@@ -36,7 +36,7 @@ struct ServeSettings {
 
   void declare(SettingsTable& table) {
     table.section("serve");
-    table.add("dry-run", &dry_run, "Print the memory plan and exit; nothing is loaded.");
+    table.add("dry-run", &dry_run, "Print the memory budget and exit; nothing is loaded.");
     table.add("model", &model, "The model's folder; the same as MODEL.");
     table.add(
         "seed", &seed, -1, std::numeric_limits<int64_t>::max(),
@@ -183,12 +183,12 @@ int run_serve(int argc, char** argv) {
   if (serve_settings.dry_run) {
     const Result<ModelFiles> files = open_model_files(model, session_settings.load);
     if (!files) return report_failure(files.error());
-    const Result<exec::MemoryBudget> plan = budget_session(*files, session_settings);
-    if (!plan) return report_failure(plan.error());
+    const Result<exec::MemoryBudget> budget = budget_session(*files, session_settings);
+    if (!budget) return report_failure(budget.error());
     if (serve_settings.data_parallel_size > 1) {
       fmt::print("of each of {} engines:\n", serve_settings.data_parallel_size);
     }
-    fmt::print("{}", plan->to_table());
+    fmt::print("{}", budget->to_table());
     return 0;
   }
   session_settings.engine.seed = serve_settings.seed;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The only definition of "clean": format, room table, budgets, banned calls, names that clash, rows of
+# The only definition of "clean": format, room table, budgets, banned calls, names that clash, words of the glossary, rows of
 # the ledger, recipes of CONTRIBUTING.md, tests that documents name, types of the Python client, headers that stand alone, clang-tidy.
 # `make test` and continuous integration run exactly this.
 set -euo pipefail
@@ -17,6 +17,10 @@ quick_checks() {  # each takes one core for some seconds
   say "rooms, budgets, banned calls, names"
   python3 tools/room_lint.py
   python3 tools/test_unit_names.py 2>/dev/null || { echo "tools/test_unit_names.py fails"; exit 1; }
+
+  say "words of the glossary"
+  python3 tools/glossary_check.py
+  python3 tools/test_glossary_check.py 2>/dev/null || { echo "tools/test_glossary_check.py fails"; exit 1; }
 
   say "build budget"
   python3 tools/test_build_budget.py 2>/dev/null || { echo "tools/test_build_budget.py fails"; exit 1; }

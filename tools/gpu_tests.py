@@ -3,7 +3,7 @@
 
 A fault of a kernel spoils every later test of its process, so after one what did not pass is run again,
 one test a process. Standard library only; needs a driver and the binaries, no build tree:
-    tools/gpu_tests.py [--filter REGEX] [--timeout SECONDS] [--idle-steering RUDDER] BINARY...
+    tools/gpu_tests.py [--filter REGEX] [--timeout SECONDS] [--slow] [--idle-steering RUDDER] BINARY...
     tools/gpu_tests.py --sanitizer BINARY...
 With --idle-steering the server's binary runs last, traced: what it launches with steering on but unused
 is what it launches without, kernel by kernel (tools/gpu_trace.py). --sanitizer runs the tests of small
@@ -39,9 +39,13 @@ Row = collections.namedtuple("Row", "binary suite tests failed seconds")
 SMALL_SUITES = {
     "ops_conformance_cuda_test": ".*",
     "cuda_device_test": "OpsDevice|Fp8OpsDevice|AttentionDevice",
+    "peer_device_test": "Gpus/Peers",
 }
-# What wants much memory, or more than there is.
-LEFT_OUT = "OpsDevice.M*:OpsDevice.UploadConverts"
+# Suites that take many minutes: they run with --slow alone, with as much more time.
+SLOW = "Slow/"
+SLOW_FACTOR = 12
+# What wants much memory, or more than there is, and ranks that are late on purpose: a tool makes the others late, too.
+LEFT_OUT = "OpsDevice.M*:OpsDevice.UploadConverts:*/Peers.*Late/*:*/Peers.ARank*:*/Peers.RanksAt*:*/Peers.Hosts*"
 # racecheck gives up where a kernel of the library runs; and it takes a quarter of a second for a row that is sampled,
 # which is the same whatever products are stored in.
 RACECHECK_LEAVES_OUT = ("*Linear*:*Logits*:*ThreadsDoNot*:OpsDevice.AGraph*:Fp8OpsDevice.*:*Many*:*Sample*/*F8*:"
@@ -194,6 +198,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--filter", default="", help="only suites that this regular expression finds")
     parser.add_argument("--timeout", type=float, default=300, help="seconds of one process")
+    parser.add_argument("--slow", action="store_true", help="the suites Slow/ too")
     parser.add_argument("--idle-steering", metavar="RUDDER", help="the server's binary; see above")
     parser.add_argument("--trace-library", type=pathlib.Path, default=gpu_trace.LIBRARY)
     parser.add_argument("--sanitizer", action="store_true", help="small tests under compute-sanitizer")
@@ -209,8 +214,9 @@ def main():
         return sanitize(binaries, arguments.tools.split(","), arguments.filter, arguments.timeout)
     for binary in binaries:
         for suite, names in list_tests(binary).items():
-            if re.search(arguments.filter, suite):
-                rows.append(run_suite(binary, suite, names, arguments.timeout))
+            is_slow = suite.startswith(SLOW)
+            if re.search(arguments.filter, suite) and (arguments.slow or not is_slow):
+                rows.append(run_suite(binary, suite, names, arguments.timeout * (SLOW_FACTOR if is_slow else 1)))
     if arguments.idle_steering:
         rows.append(check_idle_steering(str(pathlib.Path(arguments.idle_steering).resolve()),
                                         arguments.trace_library.resolve(), arguments.timeout))

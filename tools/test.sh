@@ -4,13 +4,13 @@
 #   tools/test.sh full   the same at full counts: slow tests, every room under every sanitizer with all of
 #                        UBSan's groups, the end-to-end tests against an instrumented server, every fuzz
 #                        target for FUZZ_SECONDS (600)
-# Ends with a table of what each stage took.
+# Ends with a table of what each part took.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 full=${1:-}
 
 names=() seconds=()
-stage() {  # stage NAME COMMAND...: runs it, notes its time
+part() {  # part NAME COMMAND...: runs it, notes its time
   local name=$1 start=$SECONDS
   shift
   printf '\033[1m==> %s (%d s)\033[0m\n' "$name" "$SECONDS"
@@ -19,7 +19,7 @@ stage() {  # stage NAME COMMAND...: runs it, notes its time
 }
 
 table() {
-  printf '\n| stage | seconds |\n|---|---|\n'
+  printf '\n| part | seconds |\n|---|---|\n'
   for i in "${!names[@]}"; do printf '| %s | %d |\n' "${names[$i]}" "${seconds[$i]}"; done
   printf '| all | %d |\n\n' "$SECONDS"
 }
@@ -60,23 +60,23 @@ if [ "$full" = full ]; then
   asan_targets=() tsan_targets=()
 fi
 
-RUDDER_CUDA=AUTO stage "build" tools/build.sh release  # compiles the CUDA code where nvcc is, also without a GPU
-stage "checks" tools/check.sh
-stage "tests" run_ctest release -LE "$exclude"
-stage "tests of the Python client" python_client
-stage "build under asan" tools/build.sh "$asan" "${asan_targets[@]}"
+RUDDER_CUDA=AUTO part "build" tools/build.sh release  # compiles the CUDA code where nvcc is, also without a GPU
+part "checks" tools/check.sh
+part "tests" run_ctest release -LE "$exclude"
+part "tests of the Python client" python_client
+part "build under asan" tools/build.sh "$asan" "${asan_targets[@]}"
 if [ "$full" = full ]; then
-  stage "build under tsan" tools/build.sh "$tsan" "${tsan_targets[@]}"
+  part "build under tsan" tools/build.sh "$tsan" "${tsan_targets[@]}"
 else
-  stage "build under tsan, end to end" end_to_end_beside tools/build.sh "$tsan" "${tsan_targets[@]}"
+  part "build under tsan, end to end" end_to_end_beside tools/build.sh "$tsan" "${tsan_targets[@]}"
 fi
-stage "tests under asan" run_ctest "$asan" "${label_asan[@]}"
-stage "tests under tsan" run_ctest "$tsan" "${label_tsan[@]}"
+part "tests under asan" run_ctest "$asan" "${label_asan[@]}"
+part "tests under tsan" run_ctest "$tsan" "${label_tsan[@]}"
 if [ "$full" = full ]; then
-  RUDDER_SOAK_SECONDS=60 stage "end to end" end_to_end -m "slow or not slow"
-  RUDDER_BINARY=build/$asan/apps/rudder stage "end to end under asan" end_to_end
-  stage "build of the fuzz targets" tools/build.sh fuzz fuzz_targets
-  FUZZ_SECONDS=${FUZZ_SECONDS:-600} stage "fuzz targets" tools/fuzz.sh
+  RUDDER_SOAK_SECONDS=60 part "end to end" end_to_end -m "slow or not slow"
+  RUDDER_BINARY=build/$asan/apps/rudder part "end to end under asan" end_to_end
+  part "build of the fuzz targets" tools/build.sh fuzz fuzz_targets
+  FUZZ_SECONDS=${FUZZ_SECONDS:-600} part "fuzz targets" tools/fuzz.sh
 fi
 table
 [ "$full" = full ] || build_budget

@@ -93,7 +93,7 @@ Result<void> measure_latency(OfflineBench& bench, int32_t warmups, int32_t itera
   bench.session.engine.enable_prefix_caching = false;
   RUDDER_TRY(ModelSession session, open_session(bench.model, bench.session));
   const std::vector<WorkItem> items =
-      make_workload(bench.workload, *session.files.tokenizer, session.plan.max_seq_len);
+      make_workload(bench.workload, *session.files.tokenizer, session.memory.max_seq_len);
   RUDDER_TRY(const Asked asked, bench.asked(session));
   std::vector<double> latencies;
   std::vector<double> first_token;
@@ -145,7 +145,7 @@ Result<void> measure_latency(OfflineBench& bench, int32_t warmups, int32_t itera
 Result<void> measure_throughput(OfflineBench& bench) {
   RUDDER_TRY(ModelSession session, open_session(bench.model, bench.session));
   const std::vector<WorkItem> items =
-      make_workload(bench.workload, *session.files.tokenizer, session.plan.max_seq_len);
+      make_workload(bench.workload, *session.files.tokenizer, session.memory.max_seq_len);
   RUDDER_TRY(const Asked asked, bench.asked(session));
   Progress progress("bench throughput", false);
   double seconds = 0;

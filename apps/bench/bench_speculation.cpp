@@ -149,14 +149,14 @@ class Sweep {
   void make_items(int32_t batch) {
     WorkloadSettings workload = bench_.workload;
     workload.num_prompts = batch;
-    items_ = make_workload(workload, *session_.files.tokenizer, session_.plan.max_seq_len);
+    items_ = make_workload(workload, *session_.files.tokenizer, session_.memory.max_seq_len);
   }
 
   // A plain step's time over that of one with `length` tokens more a sequence, as more sequences
   // take it. 0 where so many do not run at once.
   Result<double> ideal_of(int32_t batch, int32_t length, double plain_rate) {
     const int64_t tokens = int64_t{batch} * (1 + length);
-    if (tokens > session_.plan.max_num_seqs) return 0.0;
+    if (tokens > session_.memory.max_num_seqs) return 0.0;
     std::vector<double> rates;
     make_items(static_cast<int32_t>(tokens));
     RUDDER_TRY_VOID(rate_of({}));  // to warm up

@@ -141,8 +141,8 @@ class SteeringRun {
     int32_t output_len = 0;
   };
 
-  Result<void> plan();
-  Result<void> plan_features(const SteeringMode& mode);
+  Result<void> set_up();
+  Result<void> add_features(const SteeringMode& mode);
   Result<ModelSession*> session(bool steers);
   Result<void> run_round(const Shape& shape, int32_t round, bool steers, bool counts);
   Result<SteeringTrial> run_trial(ModelSession& session, const Load& load);
@@ -163,7 +163,7 @@ class SteeringRun {
 };
 
 // The settings of the two sessions: equal but for the taps, with room for what the modes ask.
-Result<void> SteeringRun::plan() {
+Result<void> SteeringRun::set_up() {
   RUDDER_TRY(const std::vector<int32_t> clients, numbers(settings_.concurrency, "concurrency"));
   RUDDER_TRY(const std::vector<int32_t> lengths, numbers(settings_.output_lens, "output-lens"));
   for (const int32_t concurrency : clients) {
@@ -180,14 +180,14 @@ Result<void> SteeringRun::plan() {
   with_.exec.enable_steering = true;
   RUDDER_TRY(const ModelFiles files, open_model_files(settings_.model, with_.load));
   if (with_.exec.kv_cache_memory_bytes == 0) {
-    RUDDER_TRY(const exec::MemoryBudget plan, budget_session(files, without_));
+    RUDDER_TRY(const exec::MemoryBudget budget, budget_session(files, without_));
     const int64_t tokens = int64_t{most_clients + 1} * (settings_.input_len + longest + 2);
-    const int64_t blocks = tokens / plan.block_size + 2 * most_clients;
-    with_.exec.kv_cache_memory_bytes = blocks * plan.kv.groups.size() * plan.block_bytes();
+    const int64_t blocks = tokens / budget.block_size + 2 * most_clients;
+    with_.exec.kv_cache_memory_bytes = blocks * budget.kv.groups.size() * budget.block_bytes();
     without_.exec.kv_cache_memory_bytes = with_.exec.kv_cache_memory_bytes;
   }
-  RUDDER_TRY(const exec::MemoryBudget plan, budget_session(files, with_));
-  geometry_ = plan.geometry;
+  RUDDER_TRY(const exec::MemoryBudget budget, budget_session(files, with_));
+  geometry_ = budget.geometry;
 
   int32_t num_configs = 1;  // the module's
   int32_t num_captured = 0;
@@ -198,7 +198,7 @@ Result<void> SteeringRun::plan() {
     num_captured = std::max(num_captured, layers);
     if (mode.adds_to_heads) bodies_[mode.name] = heads_steering(geometry_);
     if (mode.num_features > 0 || mode.num_encoded > 0) {
-      RUDDER_TRY_VOID(plan_features(mode));
+      RUDDER_TRY_VOID(add_features(mode));
     }
     num_encoded = std::max<int64_t>(num_encoded, mode.num_encoded);
   }
@@ -221,7 +221,7 @@ Result<void> SteeringRun::plan() {
 }
 
 // The mode's body, and its dictionary, which several modes may share.
-Result<void> SteeringRun::plan_features(const SteeringMode& mode) {
+Result<void> SteeringRun::add_features(const SteeringMode& mode) {
   const BenchDictionary dictionary =
       mode.num_encoded > 0 ? BenchDictionary{.num_features = mode.num_encoded, .k = kBenchActive}
                            : kBenchColumns;
@@ -339,7 +339,7 @@ Result<void> SteeringRun::run_round(const Shape& shape, int32_t round, bool stee
   workload.random_output_len = counts ? shape.output_len : std::min(shape.output_len, 16);
   workload.seed = settings_.seed + round;
   const std::vector<WorkItem> items =
-      make_workload(workload, *open->files.tokenizer, open->plan.max_seq_len);
+      make_workload(workload, *open->files.tokenizer, open->memory.max_seq_len);
   for (size_t i = 0; i < modes_.size(); ++i) {
     const SteeringMode& mode = modes_[(i + static_cast<size_t>(round)) % modes_.size()];
     if (mode.has_steering_off == steers) continue;
@@ -357,7 +357,7 @@ Result<void> SteeringRun::run_round(const Shape& shape, int32_t round, bool stee
 }
 
 Result<void> SteeringRun::run() {
-  RUDDER_TRY_VOID(plan());
+  RUDDER_TRY_VOID(set_up());
   const bool in_turn = settings_.sessions == "in-turn";
   const auto show = [this](const Shape& shape) {
     fmt::print("{}", report_.to_table(shape.concurrency, shape.output_len));

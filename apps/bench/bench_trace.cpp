@@ -55,7 +55,7 @@ Result<void> run_batch_of(ModelSession& session, const TraceFlags& flags, int32_
   workload.random_output_len = tokens;
   std::vector<engine::RequestParams> requests;
   for (WorkItem& item :
-       make_workload(workload, *session.files.tokenizer, session.plan.max_seq_len)) {
+       make_workload(workload, *session.files.tokenizer, session.memory.max_seq_len)) {
     engine::RequestParams params;
     params.prompt = std::move(item.prompt);
     params.sampling.temperature = 0;

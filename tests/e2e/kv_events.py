@@ -106,6 +106,10 @@ class Subscriber:
         self.mirror.apply(batch)
         return topic.decode(), batch
 
+    def receive_ready(self):
+        while self.socket.poll(0):
+            self.receive()
+
     def receive_all(self):
         """All that was said until now: the batch of an idle second ends it."""
         now = time.time()

@@ -376,7 +376,7 @@ def test_more_connections_than_there_may_be(port):
         return [getattr(status, "status", type(status).__name__) for status in statuses]
 
     statuses = asyncio.run(flood())
-    # Those that were idle longest gave up their places, or those that came last had none.
+    # The server closed those that were idle longest, or refused those that came last.
     assert statuses.count(200) >= 390 and set(statuses) <= {200, 503, "ConnectionResetError", "IncompleteReadError", "BrokenPipeError"}
     assert statuses.count(200) <= 410
     assert asyncio.run(answers(port, GET, count=1)) == [200]

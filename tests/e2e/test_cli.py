@@ -198,7 +198,7 @@ def test_flags_that_change_nothing_are_taken():
     assert twice.returncode == 2 and "one of the two" in twice.stderr
 
 
-def test_ranks_have_a_memory_plan_each_and_bad_numbers_of_them_are_refused():
+def test_ranks_have_a_memory_budget_each_and_bad_numbers_of_them_are_refused():
     whole = run_rudder("serve", "--dry-run")
     if len(os.sched_getaffinity(0)) >= 2:
         of_two = run_rudder("serve", "--tensor-parallel-size", "2", "--dry-run")
@@ -220,7 +220,7 @@ def test_two_ranks_answer_as_one_device():
     assert texts[0] == texts[1] and len(texts[0]) > 20
 
 
-def test_stages_have_a_memory_plan_each_and_bad_numbers_of_them_are_refused():
+def test_stages_have_a_memory_budget_each_and_bad_numbers_of_them_are_refused():
     if len(os.sched_getaffinity(0)) >= 2:
         of_two = run_rudder("serve", "--pipeline-parallel-size", "2", "--dry-run")
         assert of_two.returncode == 0, of_two.stderr

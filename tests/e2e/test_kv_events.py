@@ -45,14 +45,15 @@ def server(ports):
         yield running
 
 
-def test_what_is_stored_and_not_removed_is_cached(server, ports):
+def expect_what_is_told_is_cached(server, ports, num_requests):
     rng = random.Random(5)
     with subscribed(server, ports[0], topic="kv@") as subscriber:
         httpx2.post(server.url + "/reset_prefix_cache")
         subscriber.receive_until(lambda mirror: mirror.clears > 0)
         heads = [text(rng, rng.randint(5, 120)) for _ in range(8)]
-        for _ in range(120):
+        for _ in range(num_requests):
             complete(server, f"{rng.choice(heads)} {text(rng, rng.randint(1, 60))}", max_tokens=rng.randint(1, 6))
+            subscriber.receive_ready()
         topic, batch = subscriber.receive_all()
         assert (topic, batch.data_parallel_rank) == (TOPIC, 0) and abs(batch.ts - time.time()) < 60
         assert subscriber.mirror.removed > 100, "little was evicted: the cache is too large for this test"
@@ -66,6 +67,17 @@ def test_what_is_stored_and_not_removed_is_cached(server, ports):
         mirror.apply(batch)
     assert mirror.clears >= 2 and mirror.blocks == subscriber.mirror.blocks
     assert server.metric("rudder:kv_event_batches_dropped_total") == 0
+
+
+def test_what_is_stored_and_not_removed_is_cached(server, ports):
+    expect_what_is_told_is_cached(server, ports, 120)
+
+
+@pytest.mark.slow
+def test_ten_thousand_random_requests():
+    ports = free_ports(2)
+    with serving(*config(*ports, topic=TOPIC), "--kv-cache-memory-bytes", "4M") as server:
+        expect_what_is_told_is_cached(server, ports, 10_000)
 
 
 def test_a_block_that_is_told_is_hit(server, ports):

@@ -91,7 +91,7 @@ def test_tight_memory_gives_the_same_answers():
     assert found == expected
 
 
-def test_dry_run_prints_the_plan_and_exits():
+def test_dry_run_prints_the_memory_budget_and_exits():
     done = run_rudder("serve", "--dry-run")
     assert done.returncode == 0
     assert "KV" in done.stdout and "weights" in done.stdout.lower()

@@ -30,13 +30,13 @@ def resident_mib(server):
 def test_weights_are_in_memory_once(tmp_path):
     made = run_rudder("make-model", tmp_path / "model", "--like", "qwen2.5-0.5b", "--layers", "2")
     assert made.returncode == 0, made.stderr
-    plan = ("--max-num-seqs", "4", "--max-num-batched-tokens", "64", "--max-model-len", "512",
-            "--kv-cache-memory-bytes", "4M", "--device", "cpu")
-    table = run_rudder("serve", tmp_path / "model", "--dry-run", *plan).stdout
+    limits = ("--max-num-seqs", "4", "--max-num-batched-tokens", "64", "--max-model-len", "512",
+              "--kv-cache-memory-bytes", "4M", "--device", "cpu")
+    table = run_rudder("serve", tmp_path / "model", "--dry-run", *limits).stdout
     weights, total = (float(re.search(rf"^{part} +([\d.]+) MiB", table, re.M)[1]) for part in ("weights", "total"))
     assert weights > 300
     own = 64  # the binary, the tokenizer, stacks
-    with serving(*plan, model=tmp_path / "model") as server:
+    with serving(*limits, model=tmp_path / "model") as server:
         assert resident_mib(server) <= 1.15 * weights + (total - weights) + own
 
 

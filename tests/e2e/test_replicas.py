@@ -122,8 +122,8 @@ def test_loads_and_events_are_those_of_each_rank(server, ports):
 
 
 def test_numbers_that_the_machine_does_not_have_are_refused():
-    plan = run_rudder("serve", "--dry-run", "--data-parallel-size", "2")
-    assert plan.returncode == 0 and plan.stdout.startswith("of each of 2 engines"), plan.stderr
+    budget = run_rudder("serve", "--dry-run", "--data-parallel-size", "2")
+    assert budget.returncode == 0 and budget.stdout.startswith("of each of 2 engines"), budget.stderr
     for number, code in (("64", 1), ("0", 2), ("two", 2)):
         refused = run_rudder("serve", "--data-parallel-size", number, "--dry-run", "--device", "cpu")
         assert refused.returncode == code and "data-parallel-size" in refused.stderr, refused.stderr

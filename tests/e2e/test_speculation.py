@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import json
+import shutil
 
 import pytest
 from conftest import DEMO, run_rudder, serving
@@ -35,7 +36,7 @@ KINDS = {
     "ngram": ["--speculative-method", "ngram", "--prompt-lookup-min", "1", "--prompt-lookup-max", "3"],
     "suffix": ["--speculative-config", json.dumps({"method": "suffix", "suffix_decoding_max_spec_factor": 2.0,
                                                    "suffix_decoding_max_cached_requests": 100})],
-    "draft_model": draft_config(DRAFT),
+    "draft_model": ["--speculative-method", "draft_model", "--speculative-model", DRAFT, "--num-speculative-tokens", "4"],
     "eagle3": draft_config(HEAD, "eagle3"),
     "medusa": draft_config(MEDUSA, "medusa"),
 }
@@ -81,6 +82,14 @@ def test_usage_tells_and_a_request_may_go_without(model):
         assert details.accepted_prediction_tokens > 20
 
 
+def test_published_names_of_medusa_heads(plain, model, tmp_path):
+    heads = shutil.copytree(MEDUSA, tmp_path / "heads")
+    (heads / "model.safetensors").rename(heads / "medusa_lm_head.safetensors")
+    with serving("--speculative-method", "medusa", "--speculative-model", heads, "--no-speculative-adaptive") as server:
+        assert answer(server, model, REQUESTS[0]) == plain[0]
+        assert server.metric("rudder:spec_decode_num_draft_tokens_total") > 50
+
+
 def test_metrics_are_silent_without(server):
     assert not [name for name in server.metrics() if "spec_decode" in name]
 
@@ -110,6 +119,12 @@ def test_metrics_are_silent_without(server):
     ([*draft_config(MEDUSA, "medusa"), "--tensor-parallel-size", "2"], "tensor-parallel-size"),
     ([*draft_config(MEDUSA, "medusa"), "--pipeline-parallel-size", "2"], "speculative-config.model"),
     (["--prompt-lookup-max", "3"], "speculative-method"),
+    (["--speculative-model", DRAFT], "speculative-method"),
+    (["--speculative-method", "eagle3"], "speculative-config.model"),
+    (["--speculative-method", "ngram", "--speculative-model", DRAFT], "speculative-config.model"),
+    (["--speculative-method", "medusa", "--speculative-model", MEDUSA, "--num-speculative-tokens", "5"],
+     "speculative-config.num_speculative_tokens"),
+    (["--speculative-method", "draft_model", "--speculative-model", "/nowhere"], "speculative-config.model"),
     (["--num-speculative-tokens", "129", "--speculative-method", "ngram"], "num-speculative-tokens"),
 ])
 def test_bad_settings_are_refused_by_name(flags, named):

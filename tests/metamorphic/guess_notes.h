@@ -13,19 +13,14 @@
 
 namespace rudder::metamorphic {
 
-// Notes what an executor guesses, by the first token of the sequence and the tokens before the
-// guess.
+// Notes what an executor guesses, by the seed of the sequence and the tokens before the guess.
 class GuessNotes final : public step::Executor {
  public:
   explicit GuessNotes(step::Executor& inner) : inner_(inner) {}
 
   step::Capacity capacity() const override { return inner_.capacity(); }
   Result<step::Ticket> launch(std::shared_ptr<const step::StepPlan> plan) override {
-    for (const step::SeqWork& work : plan->seqs) {
-      if (work.guess.begin == 0 && !work.guess.tokens.empty()) {
-        first_[work.slot.value] = work.guess.tokens[0];
-      }
-    }
+    for (const step::SlotEdit& edit : plan->slots) seeds_[edit.slot.value] = edit.sampling.seed;
     if (plan->repeat == 1) plans_[plan->id] = plan;
     return inner_.launch(std::move(plan));
   }
@@ -40,19 +35,19 @@ class GuessNotes final : public step::Executor {
       const step::SeqResult& seq = result->seqs[i];
       const step::GuessWork& asked = plan->second->seqs[i].guess;
       if (seq.guess.empty()) continue;
-      notes[{first_.at(seq.slot.value), asked.begin + asked.tokens.size() + seq.tokens.size()}] =
+      notes[{seeds_.at(seq.slot.value), asked.begin + asked.tokens.size() + seq.tokens.size()}] =
           seq.guess;
     }
     return result;
   }
   bool ready(step::Ticket ticket) override { return inner_.ready(ticket); }
 
-  using Notes = std::map<std::pair<int32_t, size_t>, std::vector<int32_t>>;
+  using Notes = std::map<std::pair<uint64_t, size_t>, std::vector<int32_t>>;
   Notes notes;
 
  private:
   step::Executor& inner_;
-  std::map<int32_t, int32_t> first_;  // by slot
+  std::map<int32_t, uint64_t> seeds_;  // by slot
   std::map<step::StepId, std::shared_ptr<const step::StepPlan>> plans_;
 };
 

@@ -74,7 +74,7 @@ Result<std::unique_ptr<exec::DeviceExecutor>> start_executor(
     exec::DeviceExecutor::Model model, step::Capacity capacity,
     const exec::DeviceExecutor::Options& options) {
   RUDDER_TRY(model.kv,
-             exec::plan_kv_layout(model.spec, {.dtype = model.ops->kv_dtype(),
+             exec::make_kv_layout(model.spec, {.dtype = model.ops->kv_dtype(),
                                                .block_size = capacity.block_size,
                                                .max_seq_len = capacity.max_seq_len,
                                                .lookback = model.ops->attention_lookback()}));
@@ -136,7 +136,7 @@ std::unique_ptr<exec::DeviceExecutor> medusa_executor(const Backend& backend,
   exec::Medusa& medusa = model.draft.emplace().medusa.emplace();
   medusa.spec = testing::tiny_medusa_spec(shares_lm_head);
   medusa.weights = value_of(testing::random_medusa_weights(medusa.spec, *model.ops, 12));
-  capacity.guesses = true;
+  capacity.guesses = capacity.guesses_from_rows = true;
   return value_of(start_executor(std::move(model), capacity));
 }
 

@@ -22,10 +22,10 @@ constexpr step::Capacity kCapacity = {.num_slots = 3,
 // On a device that lags behind; its memory is a CPU's, which is read through its views.
 class StepBuffersTest : public ::testing::Test {
  protected:
-  DeviceStep begin(step::StepPlan plan, size_t place = 0) {
+  DeviceStep begin(step::StepPlan plan, size_t index = 0) {
     plan.id = ++last_step_;
     pack_step(plan, kCapacity, slots_, packed_);
-    const DeviceStep step = buffers_->begin(packed_, place).value();
+    const DeviceStep step = buffers_->begin(packed_, index).value();
     const auto done = ops_->make_event();
     ops_->record(*done);
     EXPECT_TRUE(done->wait());
@@ -46,8 +46,8 @@ class StepBuffersTest : public ::testing::Test {
     edit.max_len = 16;
     return edit;
   }
-  static step::SeqWork row(int32_t slot, uint32_t generation, int32_t kv_len, int32_t q_len,
-                           std::vector<step::BlockId> blocks) {
+  static step::SeqWork sequence(int32_t slot, uint32_t generation, int32_t kv_len, int32_t q_len,
+                                std::vector<step::BlockId> blocks) {
     step::SeqWork work;
     work.slot = step::SlotId(slot);
     work.generation = generation;
@@ -69,7 +69,7 @@ TEST_F(StepBuffersTest, TheDeviceSeesThePackedStep) {
   step::SlotEdit open = edit(2, 1);
   open.sampling.stop_ids = {7, 8};
   const DeviceStep step = begin({.slots = {edit(0, 1), open},
-                                 .seqs = {row(0, 1, 0, 3, {9}), row(2, 1, 0, 5, {4, 6})},
+                                 .seqs = {sequence(0, 1, 0, 3, {9}), sequence(2, 1, 0, 5, {4, 6})},
                                  .tokens = {1, 2, 3, 4, 5}});
   EXPECT_EQ(ints(step.forward.ids), (Ints{1, 2, 3, 1, 2, 3, 4, 5}));
   EXPECT_EQ(ints(step.forward.positions), (Ints{0, 1, 2, 0, 1, 2, 3, 4}));
@@ -90,13 +90,13 @@ TEST_F(StepBuffersTest, TheDeviceSeesThePackedStep) {
 
 TEST_F(StepBuffersTest, CarriedTokensAreTheDevices) {
   const DeviceStep first = begin({.slots = {edit(0, 1), edit(1, 1)},
-                                  .seqs = {row(0, 1, 0, 1, {3}), row(1, 1, 0, 1, {4})},
+                                  .seqs = {sequence(0, 1, 0, 1, {3}), sequence(1, 1, 0, 1, {4})},
                                   .tokens = {5}});
   const ops::SlotState& state = first.sample.state;
   state.carry.as<int32_t>()[0] = 41;
   state.carry.as<int32_t>()[1] = 42;
   state.ended.as<int32_t>()[1] = 1;
-  std::vector<step::SeqWork> decodes = {row(0, 1, 1, 1, {}), row(1, 1, 1, 1, {})};
+  std::vector<step::SeqWork> decodes = {sequence(0, 1, 1, 1, {}), sequence(1, 1, 1, 1, {})};
   for (step::SeqWork& work : decodes) work.tokens = step::TokenSource::kCarry;
   const DeviceStep second = begin({.slots = {}, .seqs = decodes, .tokens = {}}, 1);
   EXPECT_EQ(ints(second.forward.ids), (Ints{41, 42}));
@@ -107,7 +107,7 @@ TEST_F(StepBuffersTest, TheNextIterationIsMadeOnTheDevice) {
   step::SlotEdit open = edit(0, 1);
   open.sampling.min_tokens = 3;
   DeviceStep step = begin({.slots = {open, edit(1, 1)},
-                           .seqs = {row(0, 1, 0, 1, {3, 5}), row(1, 1, 0, 1, {4})},
+                           .seqs = {sequence(0, 1, 0, 1, {3, 5}), sequence(1, 1, 0, 1, {4})},
                            .tokens = {5}});
   const ops::SlotState& state = step.sample.state;
   const auto advance = [&](int32_t token) {
@@ -146,7 +146,7 @@ TEST_F(StepBuffersTest, LongListsGoInSeveralParts) {
     open.num_output = 10;
     plan.slots.push_back(open);
   }
-  plan.seqs = {row(1, 1, 14, 1, {})};
+  plan.seqs = {sequence(1, 1, 14, 1, {})};
   plan.tokens = {9};
   const DeviceStep step = begin(plan);
   EXPECT_EQ(ints(step.forward.ids), (Ints{9}));

@@ -152,14 +152,14 @@ class TapStateTest : public ::testing::Test {
     return work;
   }
 
-  void pack(step::StepPlan plan, size_t place = 0) {
+  void pack(step::StepPlan plan, size_t index = 0) {
     plan.id = ++last_step_;
     plan.tokens.resize(16, 1);
     SlotEdits edits;
     for (const step::SlotEdit& edit : plan.slots) slots_.apply(edit, plan.id, edits);
-    for (const step::SeqWork& row : plan.seqs) slots_.begin_sequence(row, plan, edits);
+    for (const step::SeqWork& work : plan.seqs) slots_.begin_sequence(work, plan, edits);
     ASSERT_TRUE(state_->apply(plan));
-    pack_taps(plan, slots_, place, state_.get(), packed_);
+    pack_taps(plan, slots_, index, state_.get(), packed_);
     drain(*ops_);
   }
   const ops::TapEntry& entry_of(int32_t row, int32_t point) const {
@@ -356,22 +356,22 @@ TEST_F(TapStateTest, RefusesPlansThatBreakTheContract) {
 
   uint32_t generation = 0;
   const auto work_refused = [&](auto change) {
-    step::SeqWork row = work(0, ++generation, 0, 4);
-    change(row);
+    step::SeqWork sequence = work(0, ++generation, 0, 4);
+    change(sequence);
     refused({.slots = {slot(0, generation, 4)},
-             .seqs = {row},
+             .seqs = {sequence},
              .tokens = {},
              .capture_edits = {{0, set_of({{{0, Site::kAttnIn}, false}})}}});
   };
-  work_refused([](step::SeqWork& row) { row.tap_row = 4; });
-  work_refused([](step::SeqWork& row) { row.tap_row = -1; });
-  work_refused([](step::SeqWork& row) { row.tap_spans = {{4, 1}}; });
-  work_refused([](step::SeqWork& row) { row.tap_spans = {{2, 1}, {1, 2}}; });
-  work_refused([](step::SeqWork& row) { row.captures = {{0, 1}}; });  // of no set
+  work_refused([](step::SeqWork& sequence) { sequence.tap_row = 4; });
+  work_refused([](step::SeqWork& sequence) { sequence.tap_row = -1; });
+  work_refused([](step::SeqWork& sequence) { sequence.tap_spans = {{4, 1}}; });
+  work_refused([](step::SeqWork& sequence) { sequence.tap_spans = {{2, 1}, {1, 2}}; });
+  work_refused([](step::SeqWork& sequence) { sequence.captures = {{0, 1}}; });  // of no set
   const auto capture_refused = [&](int32_t set, std::vector<step::CaptureSpan> spans) {
-    work_refused([&](step::SeqWork& row) {
-      row.capture_set = set;
-      row.captures = std::move(spans);
+    work_refused([&](step::SeqWork& sequence) {
+      sequence.capture_set = set;
+      sequence.captures = std::move(spans);
     });
   };
   capture_refused(1, {{0, 1}});  // an empty one
@@ -380,11 +380,11 @@ TEST_F(TapStateTest, RefusesPlansThatBreakTheContract) {
   capture_refused(0, {{1, 2}, {2, 1}});
   const auto wide = set_of(
       {{{0, Site::kAttnIn}, false}, {{0, Site::kAttnIn}, true}, {{1, Site::kAttnIn}, false}});
-  step::SeqWork row = work(0, ++generation, 0, 4);
-  row.capture_set = 0;
-  row.captures = {{0, 4}};
+  step::SeqWork sequence = work(0, ++generation, 0, 4);
+  sequence.capture_set = 0;
+  sequence.captures = {{0, 4}};
   refused({.slots = {slot(0, generation, 4)},
-           .seqs = {row},
+           .seqs = {sequence},
            .tokens = {},
            .capture_edits = {{0, wide}}});  // more than a step has room for
 }

@@ -1,4 +1,4 @@
-// The places of programs, dictionaries and capture sets in an executor's tables, for sequences that
+// Where programs, dictionaries and capture sets are in an executor's tables, for sequences that
 // run without an engine (harness.h).
 #pragma once
 

@@ -27,16 +27,17 @@
   X(kSlotReuseWithoutGeneration, "a slot is reopened under the generation it had")               \
   X(kPreemptDropsToken, "a resumed sequence forgets the last token it handed out")               \
   X(kLateTokenKept, "a token in flight at finish() is handed out")                               \
-  X(kPlanPastMaxLen, "a row that must end in flight is planned again")                           \
+  X(kPlanPastMaxLen, "a sequence that must end in flight is planned again")                      \
   X(kStarvation, "admission takes the newest first")                                             \
   X(kCohortsOverlap, "a sequence of a step in flight is decoded again beside other cohorts")     \
   X(kCohortOfAll, "a step decodes every sequence though several are to be in flight")            \
   X(kRepeatWithoutBlocks, "a repeated step gets blocks for its first iteration alone")           \
-  X(kRepeatFreesInFlight, "a row that ends within a repeated step is released before it")        \
-  X(kDraftsWithoutBlocks, "a row with drafts gets blocks for its first token alone")             \
+  X(kRepeatFreesInFlight, "a sequence that ends within a repeated step is released before it")   \
+  X(kDraftsWithoutBlocks, "a sequence with drafts gets blocks for its first token alone")        \
   X(kGuessPastHole, "the executor's proposer guesses behind tokens that it has not run")         \
-  X(kGuessWithoutBlocks, "a row that is guessed for gets no blocks behind its tokens")           \
+  X(kGuessWithoutBlocks, "a sequence that is guessed for gets no blocks behind its tokens")      \
   X(kProposedLenKept, "a preempted sequence counts as run by the executor's proposer")           \
+  X(kTokensForRows, "a proposer that reads rows alone is given tokens to run")                   \
   X(kRejectedKvCounted, "a sequence goes on behind drafts that were rejected")                   \
   X(kPublishRejected, "a block is shared that holds a rejected draft")                           \
   X(kCounterUnderflow, "the gauge of waiting tokens is decremented twice")                       \
@@ -76,11 +77,11 @@
   X(kLeaseLeaked, "a request that ends keeps its rows")                                          \
   X(kCaptureToNeighbour, "captured rows go to the sequence of the row before")                   \
   X(kLastEventUnheld, "a choice ends before the results of its captures are there")              \
-  X(kConstrainedRepeated, "a step with constrained rows is repeated")                            \
+  X(kConstrainedRepeated, "a step with constrained sequences is repeated")                       \
   X(kScoresFromCache, "a prompt whose tokens are to be scored reuses a prefix")                  \
   X(kScoredTwice, "a resumed sequence scores again what it has scored")                          \
   X(kMasksForgotten, "a step that waits for masks gets none")                                    \
-  X(kMaskOfNeighbour, "a constrained row gets the mask of another")                              \
+  X(kMaskOfNeighbour, "a constrained sequence gets the mask of another")                         \
   X(kMasksBeforeTokens, "masks are written before the tokens of the step before are known")      \
   X(kConstraintNotAdvanced, "a constraint is not told of the tokens that were sampled")          \
   X(kMinTokensOverConstraints, "min_tokens bans the only tokens that a constraint allows")       \

@@ -82,42 +82,43 @@ void place_carried(const ops::BeginStepArgs& args) {
 
 // Moves the sequences that begin with a carry to where it stands. Ids still name slots.
 void place_sequences(const ops::BeginStepArgs& args) {
-  const ops::BeginStepArgs::Placement& place = args.placement;
+  const ops::BeginStepArgs::Placement& placement = args.placement;
   const int64_t max_blocks = args.state.block_table.shape[1];
   const int64_t group_rows = args.state.ended.shape[0];
   const int64_t num_tokens = args.ids.num_rows();
   const int64_t num_groups = num_tokens > 0 ? args.kv_slot.num_rows() / num_tokens : 0;
-  const int32_t* q_begin = place.q_begin.as<int32_t>();
-  auto* sample_rows = static_cast<ops::SampleRow*>(place.sample_rows.data);
-  const int32_t* logits_rows = place.logits_rows.as<int32_t>();
+  const int32_t* q_begin = placement.q_begin.as<int32_t>();
+  auto* sample_rows = static_cast<ops::SampleRow*>(placement.sample_rows.data);
+  const int32_t* logits_rows = placement.logits_rows.as<int32_t>();
   int64_t row = 0;  // the first that belongs to this sequence or to one behind it
-  for (int64_t seq = 0; seq < place.kv_len.num_rows(); ++seq) {
+  for (int64_t seq = 0; seq < placement.kv_len.num_rows(); ++seq) {
     const int64_t first_row = row;
     const int32_t begin = q_begin[seq];
     const int32_t end = q_begin[seq + 1];
-    while (row < place.logits_rows.num_rows() && logits_rows[row] < end) ++row;
+    while (row < placement.logits_rows.num_rows() && logits_rows[row] < end) ++row;
     if (begin == end || args.ids.as<int32_t>()[begin] >= 0) continue;
-    const int32_t slot = place.table_row.as<int32_t>()[seq];
+    const int32_t slot = placement.table_row.as<int32_t>()[seq];
     const bool has_ended = args.state.ended.as<int32_t>()[slot] != 0;
     const int32_t back = has_ended ? 0
-                                   : place.positions.as<int32_t>()[begin] -
+                                   : placement.positions.as<int32_t>()[begin] -
                                          args.state.carry_position.as<int32_t>()[slot];
     RUDDER_CHECK(back >= 0, "slot {} stands {} tokens further on than its plan", slot, -back);
-    place.kv_len.as<int32_t>()[seq] -= back;
+    placement.kv_len.as<int32_t>()[seq] -= back;
     for (int32_t t = begin; t < end; ++t) {
-      const int32_t position = place.positions.as<int32_t>()[t] -= back;
+      const int32_t position = placement.positions.as<int32_t>()[t] -= back;
       for (int64_t g = 0; g < num_groups; ++g) {
-        const int64_t at = (g * group_rows + slot) * max_blocks + position / place.block_size;
+        const int64_t at = (g * group_rows + slot) * max_blocks + position / placement.block_size;
         args.kv_slot.as<int32_t>()[g * num_tokens + t] =
             has_ended ? -1
-                      : args.state.block_table.as<int32_t>()[at] * place.block_size +
-                            position % place.block_size;
+                      : args.state.block_table.as<int32_t>()[at] * placement.block_size +
+                            position % placement.block_size;
       }
-      if (!place.since_prompt.empty()) place.since_prompt.as<int32_t>()[t] -= back;
+      if (!placement.since_prompt.empty()) placement.since_prompt.as<int32_t>()[t] -= back;
     }
     for (int64_t r = first_row; r < row; ++r) {
       sample_rows[r].position -= back;
-      if (!place.rows_since_prompt.empty()) place.rows_since_prompt.as<int32_t>()[r] -= back;
+      if (!placement.rows_since_prompt.empty())
+        placement.rows_since_prompt.as<int32_t>()[r] -= back;
     }
   }
 }

@@ -2,7 +2,11 @@
 // is rejected changes nothing (step.I11, step.I12).
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
+#include <numeric>
+#include <span>
 #include <vector>
 
 #include "rudder/cpu/sample.h"
@@ -119,6 +123,66 @@ TEST(SampleChain, BadLogitsCountWhereTheyAreReached) {
   EXPECT_EQ(reached.run(), (std::vector<int32_t>{3, -1}));
   EXPECT_EQ(reached.sampled[1].end, ops::SampleEnd::kNumerical);
   EXPECT_EQ(reached.ended[0], 1);
+}
+
+// exp(logit / temperature), normalised.
+std::vector<double> softmax_of(std::span<const float> logits, double temperature) {
+  std::vector<double> p;
+  double sum = 0;
+  for (const float logit : logits) sum += p.emplace_back(std::exp(logit / temperature));
+  for (double& each : p) each /= sum;
+  return p;
+}
+
+// Pearson's; 5 sigma above its mean fails.
+void expect_drawn_from(const std::vector<double>& p, const std::vector<int>& seen) {
+  const double total = std::accumulate(seen.begin(), seen.end(), 0.0);
+  double chi_square = 0;
+  for (size_t i = 0; i < p.size(); ++i) {
+    const double expected = p[i] * total;
+    ASSERT_GT(expected, 8) << i;
+    chi_square += (seen[i] - expected) * (seen[i] - expected) / expected;
+  }
+  const auto freedom = static_cast<double>(p.size() - 1);
+  EXPECT_LT(chi_square, freedom + 5 * std::sqrt(2 * freedom));
+}
+
+// A draft is one token x of certainty 1. Rejection sampling accepts it with probability
+// min(1, p(x) / 1), and else draws from p without x: so the first token is of p, it is x as often
+// as p says, and the second, behind an accepted draft, is of that position's own p. Accepting where
+// the position's own draw is x does the same.
+TEST(SampleChain, ADraftOfOneTokenIsAcceptedAsByRejectionSampling) {
+  constexpr int kDraws = 20'000;
+  const std::vector<float> first = {0.4f, 1.5f, -0.6f, 0.9f, 0.0f, -1.0f, 1.1f, 0.3f};
+  const std::vector<float> second = {-0.2f, 0.2f, 0.8f, 0.0f, 0.5f, -0.3f, 0.4f, 0.6f};
+  for (const float temperature : {0.7f, 1.0f}) {
+    const std::vector<double> p = softmax_of(first, temperature);
+    const std::vector<double> behind = softmax_of(second, temperature);
+    for (const int32_t draft : {1, 0, 2}) {  // the likeliest, one between, one that is rare
+      std::vector<int> seen(kChainVocab), seen_behind(kChainVocab);
+      int accepted = 0;
+      for (int i = 0; i < kDraws; ++i) {
+        Chain chain({0, 0, 0}, {draft, 0});
+        std::ranges::copy(first, chain.logits.begin());
+        std::ranges::copy(second, chain.logits.begin() + kChainVocab);
+        for (ops::SampleRow& row : chain.rows) {
+          row.temperature = temperature;
+          row.seed = static_cast<uint64_t>(i);
+          row.num_stop_ids = 0;
+        }
+        const std::vector<int32_t> tokens = chain.run();
+        ++seen[static_cast<size_t>(tokens[0])];
+        EXPECT_EQ(tokens.size() > 1, tokens[0] == draft);
+        if (tokens.size() == 1) continue;
+        ++accepted;
+        ++seen_behind[static_cast<size_t>(tokens[1])];
+      }
+      expect_drawn_from(p, seen);
+      expect_drawn_from(behind, seen_behind);
+      const double odds = p[static_cast<size_t>(draft)];
+      EXPECT_NEAR(accepted, kDraws * odds, 5 * std::sqrt(kDraws * odds * (1 - odds)));
+    }
+  }
 }
 
 TEST(SampleChain, OfASlotThatHasEndedNothingIsSampled) {

@@ -73,21 +73,22 @@ __device__ float noise(uint64_t i, uint32_t seed) {
   return (sum - 510.0f) / 147.8f;
 }
 
-__global__ void fill_bf16(__nv_bfloat16* x, int64_t count, uint32_t seed, float scale) {
+__global__ void fill_bf16(__nv_bfloat16* x, int64_t count, uint32_t seed, float mean = 0.0f) {
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * blockDim.x) {
-    x[i] = __float2bfloat16(noise(i, seed) * scale);
+    x[i] = __float2bfloat16(noise(i, seed) + mean);
   }
 }
 
 // Tokens of a block from valid[block] on hold NaN; valid == nullptr: all are good.
 __global__ void fill_cache(void* cache, bool fp8, int64_t count, int32_t block_elements,
-                           int32_t head_dim, const int32_t* valid, uint32_t seed) {
+                           int32_t head_dim, const int32_t* valid, uint32_t seed,
+                           float mean = 0.0f) {
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * blockDim.x) {
     const int32_t token = static_cast<int32_t>(i / head_dim % 16);
     const bool good = valid == nullptr || token < valid[i / block_elements];
-    const float x = noise(i, seed);
+    const float x = noise(i, seed) + mean;
     if (fp8) {
       static_cast<uint8_t*>(cache)[i] =
           good ? __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3) : 0x7f;
@@ -251,15 +252,16 @@ struct Device {
   }
 };
 
-AttentionWorkParams plan_of(const Device& d, const AttentionConfig& config, const Batch& batch) {
-  AttentionWorkParams plan;
-  plan.config = config;
-  plan.bounds = {batch.seqs(), batch.tokens(), batch.max_q_len};
-  plan.q_begin = d.q_begin;
-  plan.kv_len = d.kv_len;
-  plan.table_row = d.table_row;
-  plan.workspace = {d.workspace, kMaxSeqs, kMaxTokens};
-  return plan;
+AttentionWorkParams work_params_of(const Device& d, const AttentionConfig& config,
+                                   const Batch& batch) {
+  AttentionWorkParams params;
+  params.config = config;
+  params.bounds = {batch.seqs(), batch.tokens(), batch.max_q_len};
+  params.q_begin = d.q_begin;
+  params.kv_len = d.kv_len;
+  params.table_row = d.table_row;
+  params.workspace = {d.workspace, kMaxSeqs, kMaxTokens};
+  return params;
 }
 
 void upload_batch(const Device& d, const Batch& batch) {

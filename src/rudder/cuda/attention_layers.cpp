@@ -16,8 +16,6 @@ namespace {
 constexpr int32_t kTunedHeadDims[] = {64, 96, 128, 256};
 constexpr int32_t kMaxTunedGroup = 16;
 
-static_assert(kMaxGateLength == ops::kMaxFirLength);
-
 GateParams gate_params(const ops::FirGate& gate, bool is_fp8, int32_t least_sparse_pages) {
   GateParams params;
   if (gate.empty()) return params;

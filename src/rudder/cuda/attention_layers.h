@@ -40,7 +40,7 @@ class AttentionLayers {
   // Tokens before a window that are read beside it.
   int32_t lookback() const { return settings_.batch_invariant ? kMaxTileTokens : 0; }
 
-  // The step's batch; plans are made when a layer first asks for them.
+  // The step's batch; work lists are made when a layer first asks for them.
   void begin_step(const ops::AttentionBatch& batch);
   Result<void> attend(const ops::AttentionArgs& args);
   const ops::AttentionBatch& batch() const { return batch_; }

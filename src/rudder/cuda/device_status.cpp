@@ -14,9 +14,9 @@ Error device_error(cudaError_t error, std::string_view op, std::string_view deta
 }
 
 void DeviceStatus::note(const char* op) {
-  const size_t place = next_.load(std::memory_order_relaxed);
-  recent_[place % recent_.size()].store(op, std::memory_order_relaxed);
-  next_.store(place + 1, std::memory_order_relaxed);
+  const size_t index = next_.load(std::memory_order_relaxed);
+  recent_[index % recent_.size()].store(op, std::memory_order_relaxed);
+  next_.store(index + 1, std::memory_order_relaxed);
   if (op == std::string_view("embed")) attentions_.store(0, std::memory_order_relaxed);
   if (op == std::string_view("attention")) attentions_.fetch_add(1, std::memory_order_relaxed);
 }

@@ -29,7 +29,7 @@ using tensor::DType;
 
 TEST(ArenaLayout, PiecesDoNotOverlapAndStayInside) {
   std::mt19937_64 random(3);
-  ArenaLayout plan(1 << 20);
+  ArenaLayout layout(1 << 20);
   struct Placed {
     size_t chunk;
     int64_t begin, end;
@@ -38,7 +38,7 @@ TEST(ArenaLayout, PiecesDoNotOverlapAndStayInside) {
   std::vector<Placed> placed;
   for (int i = 0; i < 2000; ++i) {
     const auto bytes = static_cast<int64_t>(random() % (i % 7 == 0 ? 3'000'000 : 5'000));
-    const ArenaLayout::Piece piece = plan.place(bytes);
+    const ArenaLayout::Piece piece = layout.place(bytes);
     if (piece.new_chunk_bytes > 0) {
       ASSERT_EQ(piece.chunk, chunk_bytes.size());
       chunk_bytes.push_back(piece.new_chunk_bytes);
@@ -58,14 +58,14 @@ TEST(ArenaLayout, PiecesDoNotOverlapAndStayInside) {
 }
 
 TEST(ArenaLayout, AChunkThatCouldNotBeMadeIsForgotten) {
-  ArenaLayout plan(1 << 20);
-  plan.place(100);
-  const int64_t used = plan.used_bytes();
-  const ArenaLayout::Piece large = plan.place(10 << 20);
+  ArenaLayout layout(1 << 20);
+  layout.place(100);
+  const int64_t used = layout.used_bytes();
+  const ArenaLayout::Piece large = layout.place(10 << 20);
   EXPECT_GT(large.new_chunk_bytes, 0);
-  plan.undo_new_chunk();
-  EXPECT_EQ(plan.used_bytes(), used);
-  const ArenaLayout::Piece next = plan.place(100);
+  layout.undo_new_chunk();
+  EXPECT_EQ(layout.used_bytes(), used);
+  const ArenaLayout::Piece next = layout.place(100);
   EXPECT_EQ(next.chunk, 0U);
   EXPECT_EQ(next.new_chunk_bytes, 0);
 }

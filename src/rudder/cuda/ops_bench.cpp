@@ -20,6 +20,7 @@ constexpr int32_t kBlockSize = 16;
 struct Layer {
   LinearWeight qkv, attn_out, gate_up, down;
   ops::NormSpec norm, q_norm, k_norm;
+  ops::NormSpec clip_norm, clip_qk_norm;  // UClipNorm beside them
   ops::KvLayer kv;
 };
 
@@ -35,7 +36,7 @@ class BenchModel {
       : shape_(shape), is_fp8_(ops->linear_dtype() == DType::kF8E4M3), ops_(std::move(ops)) {}
 
   Result<void> load(const std::vector<BenchStep>& steps);
-  // Fills the step's inputs: positions, places in the cache, block table.
+  // Fills the step's inputs: positions, slots of the cache, block table.
   Result<void> set_step(const BenchStep& step);
 
   // An op as `enqueue` puts it on the stream for every layer.
@@ -44,6 +45,7 @@ class BenchModel {
     int64_t calls;
     Work work;  // of all calls
     std::function<void()> enqueue;
+    bool is_in_step = true;  // false: beside the op of the step that it is compared with
   };
   std::vector<Op> ops_of_step();
   void enqueue_step();
@@ -57,16 +59,16 @@ class BenchModel {
   int64_t tokens() const { return step_.num_seqs * step_.q_len; }
 
   Result<LinearWeight> weight(int64_t out, int64_t in, bool bias);
-  Result<ops::NormSpec> norm(int64_t width);
+  Result<ops::NormSpec> norm(int64_t width, bool clips = false);
   Result<View> act(int64_t width) { return ops_->upload(host(max_tokens_, width), DType::kBF16); }
   Result<View> i32(const std::vector<int32_t>& values);
   View host(int64_t rows, int64_t width);
   View x_of(const LinearWeight& weight, const View& wide, const View& narrow) const;
   View scale_of(const LinearWeight& weight) const;
 
-  void residual_norm(const Layer& layer);
+  void residual_norm(const Layer& layer, const ops::NormSpec& norm);
   void linear(const LinearWeight& weight, const View& wide, const View& narrow, const View& out);
-  void qkv_prep(const Layer& layer);
+  void qkv_prep(const Layer& layer, const ops::NormSpec& q_norm, const ops::NormSpec& k_norm);
   void attention(const Layer& layer);
   void gated_act(const Layer& layer);
   void quantise_attended();
@@ -105,10 +107,10 @@ Result<LinearWeight> BenchModel::weight(int64_t out, int64_t in, bool bias) {
   return ops_->make_linear({&part, 1});
 }
 
-Result<ops::NormSpec> BenchModel::norm(int64_t width) {
+Result<ops::NormSpec> BenchModel::norm(int64_t width, bool clips) {
   std::vector<float> ones(static_cast<size_t>(width), 1.0f);
   RUDDER_TRY(const View view, ops_->upload({ones.data(), DType::kF32, {width}}, DType::kF32));
-  return ops::NormSpec{view, 1e-6f};
+  return ops::NormSpec{view, 1e-6f, clips ? view : View{}};
 }
 
 Result<View> BenchModel::i32(const std::vector<int32_t>& values) {
@@ -133,6 +135,8 @@ Result<void> BenchModel::load(const std::vector<BenchStep>& steps) {
     RUDDER_TRY(layer.gate_up, weight(2 * shape_.mlp_width, shape_.hidden, false));
     RUDDER_TRY(layer.down, weight(shape_.hidden, shape_.mlp_width, false));
     RUDDER_TRY(layer.norm, norm(shape_.hidden));
+    RUDDER_TRY(layer.clip_norm, norm(shape_.hidden, true));
+    RUDDER_TRY(layer.clip_qk_norm, norm(shape_.head_dim, true));
     if (shape_.qk_norm) {
       RUDDER_TRY(layer.q_norm, norm(shape_.head_dim));
       RUDDER_TRY(layer.k_norm, norm(shape_.head_dim));
@@ -222,11 +226,11 @@ View BenchModel::scale_of(const LinearWeight& weight) const {
   return weight.x_dtype == DType::kF8E4M3 ? scale_.rows(0, tokens()) : View{};
 }
 
-void BenchModel::residual_norm(const Layer& layer) {
+void BenchModel::residual_norm(const Layer& layer, const ops::NormSpec& norm) {
   ops::ResidualNormArgs args;
   args.x = x_.rows(0, tokens());
   args.delta = normed_.rows(0, tokens());
-  args.norm = layer.norm;
+  args.norm = norm;
   args.out = x_of(layer.qkv, normed_, normed8_).rows(0, tokens());
   args.out_scale = scale_of(layer.qkv);
   ops_->residual_norm(args);
@@ -240,11 +244,12 @@ void BenchModel::linear(const LinearWeight& weight, const View& wide, const View
                 .out = out.rows(0, tokens())});
 }
 
-void BenchModel::qkv_prep(const Layer& layer) {
+void BenchModel::qkv_prep(const Layer& layer, const ops::NormSpec& q_norm,
+                          const ops::NormSpec& k_norm) {
   ops_->qkv_prep({.qkv = qkv_.rows(0, tokens()),
                   .num_heads = static_cast<int32_t>(shape_.num_heads),
-                  .q_norm = layer.q_norm,
-                  .k_norm = layer.k_norm,
+                  .q_norm = q_norm,
+                  .k_norm = k_norm,
                   .rope = rope_,
                   .rope_row = positions_,
                   .kv_slot = kv_slot_,
@@ -322,21 +327,30 @@ std::vector<BenchModel::Op> BenchModel::ops_of_step() {
   ops.push_back({"embed", 1, {rows * as_double(shape_.hidden) * 4, 0}, [this] {
                    ops_->embed({{}, &head_, ids_, 1.0f, x_.rows(0, tokens())});
                  }});
-  ops.push_back({"residual_norm",
-                 2 * count + 1,
-                 {(2 * layers + 1) * rows * as_double(shape_.hidden) * (6 + x_bytes), 0},
-                 [this] {
-                   for (const Layer& layer : layers_) {
-                     residual_norm(layer);
-                     residual_norm(layer);
-                   }
-                   residual_norm(layers_[0]);
-                 }});
+  const auto norms = [&](const char* name, ops::NormSpec Layer::*norm, bool is_in_step) {
+    return Op{name,
+              2 * count + 1,
+              {(2 * layers + 1) * rows * as_double(shape_.hidden) * (6 + x_bytes), 0},
+              [this, norm] {
+                for (const Layer& layer : layers_) {
+                  residual_norm(layer, layer.*norm);
+                  residual_norm(layer, layer.*norm);
+                }
+                residual_norm(layers_[0], layers_[0].*norm);
+              },
+              is_in_step};
+  };
+  ops.push_back(norms("residual_norm", &Layer::norm, true));
+  ops.push_back(norms("norm by UClip", &Layer::clip_norm, false));
   ops.push_back(product("linear qkv", &Layer::qkv, &normed_, &normed8_, &qkv_));
-  ops.push_back({"qkv_prep",
-                 count,
-                 {layers * rows * (2 * (2 * q + 2 * kv) + 2 * kv * kv_bytes), 0},
-                 each([this](const Layer& layer) { qkv_prep(layer); })});
+  const Work prep = {layers * rows * (2 * (2 * q + 2 * kv) + 2 * kv * kv_bytes), 0};
+  ops.push_back({"qkv_prep", count, prep, each([this](const Layer& layer) {
+                   qkv_prep(layer, layer.q_norm, layer.k_norm);
+                 })});
+  ops.push_back({"prep with UClip", count, prep, each([this](const Layer& layer) {
+                   qkv_prep(layer, layer.clip_qk_norm, layer.clip_qk_norm);
+                 }),
+                 false});
   ops.push_back({"attention",
                  count,
                  {layers * (as_double(step_.num_seqs) * length * 2 * kv * kv_bytes + 4 * rows * q),
@@ -366,18 +380,18 @@ void BenchModel::enqueue_step() {
   ops_->embed({{}, &head_, ids_, 1.0f, x_.rows(0, tokens())});
   ops_->begin_attention(batch_);
   for (const Layer& layer : layers_) {
-    residual_norm(layer);
+    residual_norm(layer, layer.norm);
     linear(layer.qkv, normed_, normed8_, qkv_);
-    qkv_prep(layer);
+    qkv_prep(layer, layer.q_norm, layer.k_norm);
     attention(layer);
     if (is_fp8_) quantise_attended();
     linear(layer.attn_out, attended_, attended8_, normed_);
-    residual_norm(layer);
+    residual_norm(layer, layer.norm);
     linear(layer.gate_up, normed_, normed8_, gate_up_);
     gated_act(layer);
     linear(layer.down, acted_, acted8_, normed_);
   }
-  residual_norm(layers_[0]);
+  residual_norm(layers_[0], layers_[0].norm);
   logits();
 }
 
@@ -425,10 +439,11 @@ Result<void> bench_step(BenchModel& model, const BenchStep& step, int repeats,
     row.floor_seconds =
         std::max(row.bytes / report.ceilings.read_bytes_per_second,
                  row.flops / (is_attention ? report.ceilings.bf16_flops : product_rate));
+    report.rows.push_back(row);
+    if (!op.is_in_step) continue;
     whole.bytes += row.bytes;
     whole.flops += row.flops;
     whole.floor_seconds += row.floor_seconds;
-    report.rows.push_back(row);
   }
   RUDDER_TRY(whole.seconds, seconds_of(
                                 model.backend(), [&] { model.enqueue_step(); }, repeats));

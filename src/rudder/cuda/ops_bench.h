@@ -37,12 +37,13 @@ struct BenchStep {
 struct OpsBenchArgs {
   BenchShape shape;
   CudaOpsSettings ops;
-  std::vector<BenchStep> steps = {
-      {1, 1, 512}, {32, 1, 512}, {128, 1, 512}, {512, 1, 512}, {1, 2048, 0}};
+  std::vector<BenchStep> steps = {{1, 1, 512},   {32, 1, 512}, {128, 1, 512},
+                                  {512, 1, 512}, {1, 2048, 0}, {1, 8192, 0}};
   int repeats = 20;  // of each graph
 };
 
-// One op, or "step", of one kind of step, summed over the layers.
+// One op, or "step", of one kind of step, summed over the layers. Norms that clip (UClipNorm) are
+// beside the step's own and no part of it.
 struct OpsBenchRow {
   BenchStep step;
   std::string op;

@@ -273,10 +273,9 @@ TEST_P(Peers, GatherPutsPartsSideBySide) {
   EXPECT_TRUE(comms[0]->status());
 }
 
-// A captured graph of sums of many sizes, which every rank launches when it likes.
-TEST_P(Peers, GraphsReplayWhileRanksComeLate) {
-  constexpr int kReplays = 300;
-  const Comms comms = group();
+// A captured graph of sums of many sizes, which every rank launches when it likes. The sums of one
+// replay in `check_every` are compared.
+void replay_with_late_ranks(const Comms& comms, int num_replays, int check_every) {
   const std::vector<SumCase> cases = {{1, 4096},  {7, 64},           {64, 4096}, {1, 8, true},
                                       {200, 512}, {33, 1000, true},  {1, 4096},  {300, 4096, true},
                                       {2, 8},     {90, 4096, false}, {1, 3}};
@@ -306,10 +305,10 @@ TEST_P(Peers, GraphsReplayWhileRanksComeLate) {
     succeed(cudaGraphInstantiate(&exec, graph, 0));
     std::mt19937 engine(static_cast<uint32_t>(rank.index()));
     rank.all_have_allocated();
-    for (int replay = 0; replay < kReplays; ++replay) {
+    for (int replay = 0; replay < num_replays; ++replay) {
       if (engine() % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(engine() % 500));
       succeed(cudaGraphLaunch(exec, rank.stream));
-      if (replay % 10 != 0) continue;  // ranks run ahead of each other
+      if (replay % check_every != 0) continue;  // ranks run ahead of each other
       for (size_t i = 0; i < cases.size(); ++i) {
         const Bits got = rank.to_host(static_cast<const uint16_t*>(sums[i].y), parts[i].y.size());
         ASSERT_TRUE(got == expected[i])
@@ -321,6 +320,16 @@ TEST_P(Peers, GraphsReplayWhileRanksComeLate) {
     cudaGraphDestroy(graph);
   });
   EXPECT_TRUE(comms[0]->status());
+}
+
+TEST_P(Peers, GraphsReplayWhileRanksComeLate) {
+  replay_with_late_ranks(group(), 300, 10);
+}
+
+class SlowPeers : public Peers {};
+
+TEST_P(SlowPeers, AMillionReplaysWhileRanksComeLate) {
+  replay_with_late_ranks(group(), 1'000'000, 1000);
 }
 
 // Before open() a rank does without the others, which may never come.
@@ -416,9 +425,18 @@ TEST_P(Peers, HostsThatAreAtDifferentStepsOrStayBehindFail) {
             std::string::npos);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Gpus, Peers, ::testing::Values(std::vector<int32_t>{0, 1}, std::vector<int32_t>{0, 1, 2, 3}),
-    [](const auto& test) { return "On_" + fmt::format("{}", fmt::join(test.param, "_")); });
+std::string gpus_of(const ::testing::TestParamInfo<std::vector<int32_t>>& test) {
+  return fmt::format("On_{}", fmt::join(test.param, "_"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpus, Peers,
+                         ::testing::Values(std::vector<int32_t>{0, 1},
+                                           std::vector<int32_t>{0, 1, 2, 3}),
+                         gpus_of);
+INSTANTIATE_TEST_SUITE_P(Slow, SlowPeers,
+                         ::testing::Values(std::vector<int32_t>{0, 1},
+                                           std::vector<int32_t>{0, 1, 2, 3}),
+                         gpus_of);
 
 TEST(PeerGroups, ThatCannotBeMadeAreRefusedByName) {
   const std::vector<int32_t> three = {0, 1, 2};

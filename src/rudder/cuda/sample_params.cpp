@@ -15,19 +15,19 @@ SlotStateParams slot_state(const ops::SlotState& state) {
   return params;
 }
 
-PlacementParams placement_params(const ops::BeginStepArgs::Placement& place,
+PlacementParams placement_params(const ops::BeginStepArgs::Placement& placement,
                                  const ops::SlotState& state) {
   PlacementParams params;
-  params.q_begin = static_cast<int32_t*>(place.q_begin.data);
-  params.kv_len = static_cast<int32_t*>(place.kv_len.data);
-  params.positions = static_cast<int32_t*>(place.positions.data);
-  params.sample_rows = static_cast<ops::SampleRow*>(place.sample_rows.data);
-  params.logits_rows = static_cast<int32_t*>(place.logits_rows.data);
-  params.since_prompt = static_cast<int32_t*>(place.since_prompt.data);
-  params.rows_since_prompt = static_cast<int32_t*>(place.rows_since_prompt.data);
-  params.num_seqs = place.kv_len.shape[0];
-  params.num_rows = place.logits_rows.shape[0];
-  params.block_size = place.block_size;
+  params.q_begin = static_cast<int32_t*>(placement.q_begin.data);
+  params.kv_len = static_cast<int32_t*>(placement.kv_len.data);
+  params.positions = static_cast<int32_t*>(placement.positions.data);
+  params.sample_rows = static_cast<ops::SampleRow*>(placement.sample_rows.data);
+  params.logits_rows = static_cast<int32_t*>(placement.logits_rows.data);
+  params.since_prompt = static_cast<int32_t*>(placement.since_prompt.data);
+  params.rows_since_prompt = static_cast<int32_t*>(placement.rows_since_prompt.data);
+  params.num_seqs = placement.kv_len.shape[0];
+  params.num_rows = placement.logits_rows.shape[0];
+  params.block_size = placement.block_size;
   params.num_slots = static_cast<int32_t>(state.ended.shape[0] - 1);
   return params;
 }

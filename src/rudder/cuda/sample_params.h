@@ -10,7 +10,7 @@
 namespace rudder::cuda {
 
 SlotStateParams slot_state(const ops::SlotState& state);
-PlacementParams placement_params(const ops::BeginStepArgs::Placement& place,
+PlacementParams placement_params(const ops::BeginStepArgs::Placement& placement,
                                  const ops::SlotState& state);
 SampleParams sample_params(const ops::SampleArgs& args);
 ScoreParams score_params(const ops::ScoreArgs& args);

@@ -49,7 +49,7 @@ TEST(StepAttribution, TimesAndGapsAddUpToTheSpan) {
   EXPECT_NEAR(line_of(found.ops, "attention").gap_us, 2 * 2.0, 1e-6);
 }
 
-TEST(StepAttribution, ProductsAndLayersByTheirPlaces) {
+TEST(StepAttribution, ProductsAndLayersByTheirOrder) {
   const std::vector<std::vector<DeviceNode>> replays = {step_nodes(1, 0)};
   const Attribution found = attribute_replays(replays);
   for (const char* op : {"linear qkv", "linear out", "linear down", "attention", "qkv_prep"}) {

@@ -70,7 +70,7 @@ int64_t NgramIndex::bytes() const {
   return static_cast<int64_t>(follows_.bucket_count()) * kNgramBytes;
 }
 
-// A table that is full takes twice the places.
+// A table that is full doubles.
 int64_t NgramIndex::bytes_after(int64_t num_tokens) const {
   const int64_t entries = std::ssize(follows_) + num_tokens * (max_n_ - min_n_ + 1);
   return std::max(bytes(), (entries + kLeastEntries) * 3 * kNgramBytes);

@@ -21,6 +21,7 @@ constexpr int32_t kMaxNgram = 32;
 constexpr int32_t kMaxTreeDepth = 128;
 constexpr int32_t kMaxCachedRequests = 1 << 20;
 constexpr double kMaxSpecFactor = 16;
+constexpr std::string_view kMethods = "ngram, suffix, draft_model, eagle3 or medusa";
 
 // What the flags or the JSON say. A number below 0 was not given, nor an empty method.
 struct Asked {
@@ -100,8 +101,7 @@ Result<Asked> read_config(const std::string& text) {
   }
   const json::object& config = value.get_object();
   const json::value* method = config.if_contains("method");
-  if (method == nullptr)
-    return bad("is missing: ngram, suffix, draft_model, eagle3 or medusa", "method");
+  if (method == nullptr) return bad(fmt::format("is missing: {}", kMethods), "method");
   if (!method->is_string()) return bad("must be a string", "method");
   Asked asked;
   asked.method = method->get_string();
@@ -160,13 +160,19 @@ void SpeculativeSettings::declare(SettingsTable& table) {
             "num_speculative_tokens, prompt_lookup_min, prompt_lookup_max, "
             "suffix_decoding_max_tree_depth, suffix_decoding_max_cached_requests, "
             "suffix_decoding_max_spec_factor, suffix_decoding_min_token_prob.");
-  table.add_choice("speculative-method", &method, {"none", "ngram", "suffix"},
-                   "Guess tokens from what stood before, and verify several in one step: ngram "
-                   "looks the last tokens up in prompt and output, suffix counts what followed "
-                   "them. The text is the same without.");
+  table.add_choice("speculative-method", &method,
+                   {"none", "ngram", "suffix", "draft_model", "eagle3", "medusa"},
+                   "Guess tokens and verify several in one step: ngram looks the last tokens up in "
+                   "prompt and output, suffix counts what followed them; a draft model, an EAGLE-3 "
+                   "head or Medusa heads guess from --speculative-model. The text is the same "
+                   "without.");
+  table.add("speculative-model", &model,
+            "The folder of what guesses: a smaller model for draft_model, a head for eagle3, heads "
+            "for medusa.");
   table.add("num-speculative-tokens", &num_tokens, 0, kMaxSpeculativeTokens,
             "Tokens guessed for a sequence in one step at most; fewer where they do not pay; 0 "
-            "takes the method's default: 16 for ngram, the depth of the tree for suffix.");
+            "takes the method's default: 16 for ngram, the depth of the tree for suffix, 4 for a "
+            "model and heads.");
   table.add("prompt-lookup-min", &prompt_lookup_min, 0, kMaxNgram,
             "Least tokens that ngram matches; 0 takes --prompt-lookup-max, or 5 without it.");
   table.add("prompt-lookup-max", &prompt_lookup_max, 0, kMaxNgram,
@@ -177,13 +183,13 @@ void SpeculativeSettings::declare(SettingsTable& table) {
 }
 
 Result<Speculation> SpeculativeSettings::resolve() const {
-  Asked asked = {.method = method};
+  Asked asked = {.method = method, .model = model};
   if (num_tokens > 0) asked.num_speculative_tokens = num_tokens;
   if (prompt_lookup_min > 0) asked.prompt_lookup_min = prompt_lookup_min;
   if (prompt_lookup_max > 0) asked.prompt_lookup_max = prompt_lookup_max;
   const bool has_method = method != "none";
-  const bool has_plain =
-      has_method || num_tokens > 0 || prompt_lookup_min > 0 || prompt_lookup_max > 0;
+  const bool has_plain = has_method || !model.empty() || num_tokens > 0 || prompt_lookup_min > 0 ||
+                         prompt_lookup_max > 0;
   if (!config.empty()) {
     if (has_plain) {
       return fail(ErrorCode::kInvalidArgument,
@@ -193,7 +199,8 @@ Result<Speculation> SpeculativeSettings::resolve() const {
     RUDDER_TRY(asked, read_config(config));
   } else if (!has_method) {
     if (!has_plain) return Speculation();
-    return fail(ErrorCode::kInvalidArgument, "is missing: ngram or suffix", "speculative-method");
+    return fail(ErrorCode::kInvalidArgument, fmt::format("is missing: {}", kMethods),
+                "speculative-method");
   }
   RUDDER_TRY(const Method of, read_method(asked.method));
   RUDDER_TRY_VOID(check_pairs(asked, of));

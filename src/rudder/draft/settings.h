@@ -38,6 +38,7 @@ struct Speculation {
 struct SpeculativeSettings {
   std::string config;  // JSON
   std::string method = "none";
+  std::string model;              // the folder of what guesses
   int32_t num_tokens = 0;         // 0: the method's own default
   int32_t prompt_lookup_min = 0;  // 0: not set
   int32_t prompt_lookup_max = 0;

@@ -89,6 +89,40 @@ TEST(SpeculativeSettings, PlainFlagsSayTheSame) {
   EXPECT_EQ(alone.resolve().error().where, "speculative-method");
 }
 
+TEST(SpeculativeSettings, PlainFlagsNameAModelToo) {
+  const std::pair<const char*, Method> methods[] = {{"draft_model", Method::kDraftModel},
+                                                    {"eagle3", Method::kEagle3},
+                                                    {"medusa", Method::kMedusa}};
+  for (const auto& [name, method] : methods) {
+    SpeculativeSettings settings;
+    settings.method = name;
+    const auto refused = [&](const char* where) {
+      const auto out = settings.resolve();
+      ASSERT_FALSE(out) << name;
+      EXPECT_EQ(out.error().code, ErrorCode::kInvalidArgument) << name;
+      EXPECT_EQ(out.error().where, where) << name;
+    };
+    refused("speculative-config.model");  // as the JSON's
+    settings.model = "folder";
+    settings.num_tokens = 3;
+    const auto plain = settings.resolve();
+    ASSERT_TRUE(plain) << plain.error().to_string();
+    EXPECT_EQ(plain->method, method);
+    EXPECT_EQ(plain->model, "folder");
+    EXPECT_EQ(plain->num_speculative_tokens, 3);
+    settings.prompt_lookup_min = 2;
+    refused("speculative-config.prompt_lookup_min");
+    settings = SpeculativeSettings();
+    settings.model = "folder";
+    refused("speculative-method");
+    settings.method = "ngram";
+    refused("speculative-config.model");
+    settings.config = R"({"method": "ngram"})";
+    settings.method = "none";
+    refused("speculative-config");
+  }
+}
+
 TEST(SpeculativeSettings, WhatIsWrongIsNamed) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"num_speculative_tokens": 4})", "method"},

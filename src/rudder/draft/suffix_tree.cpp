@@ -127,7 +127,7 @@ void SuffixTree::link_child(int32_t node) {
   (leads ? parent.first_child : at(head).next) = node;
 }
 
-// Its place in children_ is written by whoever comes in its stead.
+// The caller writes what takes over its entry in children_.
 void SuffixTree::unlink_child(int32_t node) {
   const Node& gone = at(node);
   (gone.previous != kNone ? at(gone.previous).next : at(gone.parent).first_child) = gone.next;
@@ -142,22 +142,22 @@ void SuffixTree::count_child(int32_t node) {
   link_child(node);
 }
 
-SuffixTree::Place SuffixTree::find(std::span<const int32_t> run) const {
-  Place place = {kRoot, 0};
+SuffixTree::Cursor SuffixTree::find(std::span<const int32_t> run) const {
+  Cursor cursor = {kRoot, 0};
   for (const int32_t token : run) {
-    if (place.offset == at(place.node).length) {
-      place = {child(place.node, token), 0};
-      if (place.node == kNone) return {};
+    if (cursor.offset == at(cursor.node).length) {
+      cursor = {child(cursor.node, token), 0};
+      if (cursor.node == kNone) return {};
     }
-    if (text_at(at(place.node).start + place.offset) != token) return {};
-    ++place.offset;
+    if (text_at(at(cursor.node).start + cursor.offset) != token) return {};
+    ++cursor.offset;
   }
-  return place;
+  return cursor;
 }
 
 int32_t SuffixTree::count(std::span<const int32_t> run) const {
-  const Place place = find(run);
-  return place.node == kNone ? 0 : at(place.node).count;
+  const Cursor cursor = find(run);
+  return cursor.node == kNone ? 0 : at(cursor.node).count;
 }
 
 SuffixGuess SuffixTree::guess(const SuffixLimits& limits) const {
@@ -175,14 +175,14 @@ SuffixGuess SuffixTree::guess_behind(std::span<const int32_t> context,
   SuffixGuess best;
   const size_t longest = std::min(context.size(), static_cast<size_t>(depth_));
   for (size_t len = 1; len <= longest; ++len) {
-    const Place place = find(context.last(len));
-    if (place.node == kNone) break;
-    expand(place, static_cast<int32_t>(len), 0, limits, &best);
+    const Cursor cursor = find(context.last(len));
+    if (cursor.node == kNone) break;
+    expand(cursor, static_cast<int32_t>(len), 0, limits, &best);
   }
   return best;
 }
 
-void SuffixTree::expand(Place place, int32_t match_len, int32_t num_ending,
+void SuffixTree::expand(Cursor cursor, int32_t match_len, int32_t num_ending,
                         const SuffixLimits& limits, SuffixGuess* best) const {
   const double budget = limits.max_spec_factor * match_len + limits.max_spec_offset;
   const auto most = static_cast<size_t>(
@@ -191,16 +191,16 @@ void SuffixTree::expand(Place place, int32_t match_len, int32_t num_ending,
   guess.match_len = match_len;
   double prob = 1;
   while (guess.tokens.size() < most) {
-    if (place.offset == at(place.node).length) {
-      const int32_t next = at(place.node).first_child;
+    if (cursor.offset == at(cursor.node).length) {
+      const int32_t next = at(cursor.node).first_child;
       if (next == kNone) break;
-      prob *= static_cast<double>(at(next).count) / (at(place.node).count - num_ending);
+      prob *= static_cast<double>(at(next).count) / (at(cursor.node).count - num_ending);
       num_ending = 0;
-      place = {next, 0};
+      cursor = {next, 0};
     }
     if (prob < limits.min_token_prob) break;
-    guess.tokens.push_back(text_at(at(place.node).start + place.offset));
-    ++place.offset;
+    guess.tokens.push_back(text_at(at(cursor.node).start + cursor.offset));
+    ++cursor.offset;
     guess.score += prob;
   }
   if (!guess.tokens.empty() && guess.score >= best->score) *best = std::move(guess);
@@ -212,7 +212,7 @@ int64_t SuffixTree::bytes() const {
          static_cast<int64_t>(children_.bucket_count()) * kChildBytes;
 }
 
-// Two nodes and two entries a token, in places that double when they are full.
+// Two nodes and two entries a token, in tables that double when they are full.
 int64_t SuffixTree::bytes_after(int64_t count) const {
   constexpr int64_t kTokenBytes = 2 * (2 * sizeof(Node) + sizeof(int32_t) + 3 * kChildBytes);
   return std::max(bytes(), (num_tokens() + count + depth_) * kTokenBytes);

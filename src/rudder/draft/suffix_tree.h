@@ -2,9 +2,10 @@
 // and what followed it. SuffixDecoding (arXiv 2411.04975) reads drafts off it. A token takes
 // O(depth) steps, whatever went before; there are at most about two nodes a token. One thread.
 //
-// A node is a run of tokens, the root none; its edge is what it adds to its parent's run, a place
-// in the texts. Runs that always go on alike share an edge. So the run of each of the last `depth`
-// ends of the text being written ends at a node, and each new token moves all of them.
+// A node is a run of tokens, the root none; its edge is what it adds to its parent's run, an
+// offset into the texts and a length. Runs that always go on alike share an edge. So the run of
+// each of the last `depth` ends of the text being written ends at a node, and each new token moves
+// all of them.
 #pragma once
 
 #include <boost/unordered/unordered_flat_map.hpp>
@@ -61,8 +62,8 @@ class SuffixTree {
     int32_t next = kNone;         // siblings
     int32_t previous = kNone;
   };
-  // So many tokens into the edge of `node`; at its end where that is all of them.
-  struct Place {
+  // Where a run ends in the tree: `offset` tokens into the edge of `node`, at most its length.
+  struct Cursor {
     int32_t node = kNone;
     int32_t offset = 0;
   };
@@ -74,7 +75,7 @@ class SuffixTree {
   int32_t text_at(int32_t position) const { return text_[static_cast<size_t>(position)]; }
   static uint64_t key(int32_t parent, int32_t token);
   int32_t child(int32_t parent, int32_t token) const;
-  Place find(std::span<const int32_t> run) const;
+  Cursor find(std::span<const int32_t> run) const;
 
   int32_t extend(int32_t node, int32_t token);
   int32_t new_node(const Node& node);
@@ -85,8 +86,8 @@ class SuffixTree {
   void take_token_of(int32_t node, int32_t only);
   int32_t split(int32_t node);
 
-  // `num_ending`: of the occurrences of the place's run, those with nothing behind them.
-  void expand(Place place, int32_t match_len, int32_t num_ending, const SuffixLimits& limits,
+  // `num_ending`: of the occurrences of the cursor's run, those with nothing behind them.
+  void expand(Cursor cursor, int32_t match_len, int32_t num_ending, const SuffixLimits& limits,
               SuffixGuess* best) const;
 
   int32_t depth_;

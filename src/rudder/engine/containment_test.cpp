@@ -49,8 +49,8 @@ class HookedExecutor final : public step::Executor {
 // Allows every token; throws where it is told to.
 struct Thrower final : constraint::Constraint {
   enum class Where : uint8_t { kNowhere, kStart, kRestrict, kAdvance };
-  struct Place final : constraint::Matcher {
-    explicit Place(Where from) : where(from) {}
+  struct State final : constraint::Matcher {
+    explicit State(Where from) : where(from) {}
     Result<void> restrict(std::span<uint32_t>) override {
       if (where == Where::kRestrict) throw std::runtime_error("restrict");
       return {};
@@ -67,7 +67,7 @@ struct Thrower final : constraint::Constraint {
   explicit Thrower(Where from) : where(from) {}
   std::unique_ptr<constraint::Matcher> start() const override {
     if (where == Where::kStart) throw std::bad_alloc();
-    return std::make_unique<Place>(where);
+    return std::make_unique<State>(where);
   }
   const Where where;
 };
@@ -197,7 +197,7 @@ TEST_F(ContainmentTest, AConstraintThatThrowsEndsItsRequestAlone) {
     RequestParams constrained = params(12);
     constrained.constraints = {
         testing::name_constraint(std::make_shared<Thrower>(Where::kNowhere))};
-    std::vector<RequestId> fine;  // enough rows for helpers to share the masks
+    std::vector<RequestId> fine;  // enough choices for helpers to share the masks
     for (int i = 0; i < 5; ++i) fine.push_back(submit(constrained));
     constrained.constraints = {testing::name_constraint(std::make_shared<Thrower>(where))};
     const RequestId bad = submit(constrained);

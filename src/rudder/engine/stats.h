@@ -57,7 +57,7 @@ struct EngineStats {
   uint64_t constrained_steps = 0;
   uint64_t constrained_sequences = 0;  // of them
   // Speculation: sequences of steps that had drafts, their tokens, and those that were right; of
-  // these, by their place in the draft. Empty where nothing speculates.
+  // these, by their position in the draft. Empty where nothing speculates.
   uint64_t drafts = 0;
   uint64_t draft_tokens = 0;
   uint64_t accepted_tokens = 0;

@@ -1,7 +1,11 @@
 #include "rudder/exec/device_executor.h"
 
+#include <fmt/format.h>
+#include <pthread.h>
+
 #include <algorithm>
 #include <chrono>
+#include <string>
 #include <utility>
 
 #include "rudder/base/check.h"
@@ -13,6 +17,12 @@ namespace {
 
 // Host memory for captured rows, in rings: readers may be this far behind the device.
 constexpr int64_t kPoolRings = 4;
+
+void name_thread(const ops::Rank& rank, const model::Stage& stage) {
+  const std::string name = stage.is_alone() ? fmt::format("rudder-rank-{}", rank.index)
+                                            : fmt::format("rudder-stage-{}", stage.index);
+  pthread_setname_np(pthread_self(), name.c_str());
+}
 
 }  // namespace
 
@@ -26,6 +36,7 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::start(Model model,
                model.ops->name());
   RUDDER_CHECK(capacity.max_draft < ops::kMaxChain, "{} drafts", capacity.max_draft);
   RUDDER_CHECK(capacity.guesses == model.draft.has_value());
+  RUDDER_CHECK(capacity.guesses_from_rows == (model.draft && model.draft->medusa));
   RUDDER_CHECK(capacity.vocab_size == model.spec.vocab);
   RUDDER_CHECK(capacity.kv_groups == model.kv.groups, "the model's KV groups are others");
   std::unique_ptr<DeviceExecutor> executor(new DeviceExecutor(std::move(model), capacity));
@@ -238,6 +249,7 @@ bool DeviceExecutor::ready(step::Ticket ticket) {
 }
 
 void DeviceExecutor::work() {
+  name_thread(ops::rank_of(*model_.ops), model_.spec.stage);
   for (size_t index = 0; auto plan = launched_.pop(); index = (index + 1) % flights_.size()) {
     if (stopping_) return;
     next_iteration_ = 0;

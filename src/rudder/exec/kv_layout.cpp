@@ -58,16 +58,16 @@ std::optional<KvLayout> grouped(const std::vector<Kind>& kinds, int64_t block_by
   layout.layers.resize(num_layers);
   std::vector<step::KvGroup> groups;
   for (const Kind& kind : kinds) {
-    const int64_t places = block_bytes / kind.layer_bytes;
+    const int64_t layers_of_block = block_bytes / kind.layer_bytes;
     const auto first = static_cast<int64_t>(groups.size());
-    const int64_t count = (kind.count() + places - 1) / places;
+    const int64_t count = (kind.count() + layers_of_block - 1) / layers_of_block;
     if (first + count > step::kMaxKvGroups) return std::nullopt;
     groups.insert(groups.end(), static_cast<size_t>(count),
-                  {.window = kind.window, .layers = static_cast<int32_t>(places)});
+                  {.window = kind.window, .layers = static_cast<int32_t>(layers_of_block)});
     for (int64_t i = 0; i < kind.count(); ++i) {
       layout.layers[kind.layers[static_cast<size_t>(i)]] = {
-          .group = static_cast<int32_t>(first + i / places),
-          .index = static_cast<int32_t>(i % places)};
+          .group = static_cast<int32_t>(first + i / layers_of_block),
+          .index = static_cast<int32_t>(i % layers_of_block)};
     }
   }
   layout.groups = step::KvGroups(groups);
@@ -80,7 +80,7 @@ int64_t longest_bytes(const KvLayout& layout, const KvLayoutAsk& ask) {
 
 }  // namespace
 
-Result<KvLayout> plan_kv_layout(const model::ModelSpec& spec, const KvLayoutAsk& ask) {
+Result<KvLayout> make_kv_layout(const model::ModelSpec& spec, const KvLayoutAsk& ask) {
   const std::vector<Kind> kinds = kinds_of(spec, ask);
   RUDDER_CHECK(!kinds.empty() && ask.block_size > 0 && ask.max_seq_len > 0);
   // A block is a whole number of layers of every kind.
@@ -114,8 +114,8 @@ KvLayout stage_kv_layout(const KvLayout& whole, const model::Stage& stage) {
   std::vector<int32_t> counts(static_cast<size_t>(whole.groups.size()));
   const auto first = whole.layers.begin() + stage.first_layer;
   KvLayout part{.block_bytes = 0, .groups = {}, .layers = {first, first + stage.num_layers}};
-  for (KvLayerPlace& place : part.layers) {
-    place.index = counts[static_cast<size_t>(place.group)]++;
+  for (KvLayerIndex& at : part.layers) {
+    at.index = counts[static_cast<size_t>(at.group)]++;
   }
   int64_t unit = 1;
   int64_t most = 1;
@@ -135,16 +135,16 @@ KvLayout stage_kv_layout(const KvLayout& whole, const model::Stage& stage) {
 ops::KvLayer layer_kv(const KvLayout& layout, const model::KvGeometry& geometry, size_t layer,
                       int32_t block_size, tensor::DType dtype, const ops::View& pool) {
   if (geometry.num_kv_heads == 0) return {};
-  const KvLayerPlace& place = layout.layers[layer];
+  const KvLayerIndex& at = layout.layers[layer];
   ops::View all = pool;
   all.dtype = dtype;
   all.shape = {static_cast<int64_t>(pool.bytes()) / layer_bytes(geometry, block_size, dtype), 2,
                geometry.num_kv_heads, int64_t{block_size} * geometry.head_dim};
-  return {.storage = all.rows(place.index, all.shape[0] - place.index),
+  return {.storage = all.rows(at.index, all.shape[0] - at.index),
           .block_size = block_size,
           .num_kv_heads = geometry.num_kv_heads,
           .head_dim = geometry.head_dim,
-          .group = place.group};
+          .group = at.group};
 }
 
 }  // namespace rudder::exec

@@ -13,7 +13,8 @@
 
 namespace rudder::exec {
 
-struct KvLayerPlace {
+// Which layer of a block of which group a layer of the model is.
+struct KvLayerIndex {
   int32_t group = 0;
   int32_t index = 0;  // among the layers of the group's blocks
 };
@@ -21,7 +22,7 @@ struct KvLayerPlace {
 struct KvLayout {
   int64_t block_bytes = 0;  // of every group
   step::KvGroups groups;
-  std::vector<KvLayerPlace> layers;  // as ModelSpec.layers
+  std::vector<KvLayerIndex> layers;  // as ModelSpec.layers
 };
 
 struct KvLayoutAsk {
@@ -34,7 +35,7 @@ struct KvLayoutAsk {
 // Layers of equal window and shape make one group, or several of equal size where that takes less:
 // the fewest groups among the layouts in which the longest sequence takes the fewest bytes. An
 // Error: layers are of more kinds than there may be groups.
-Result<KvLayout> plan_kv_layout(const model::ModelSpec& spec, const KvLayoutAsk& ask);
+Result<KvLayout> make_kv_layout(const model::ModelSpec& spec, const KvLayoutAsk& ask);
 
 // The part of a stage (model/stage.h): the same groups, so that block tables are those of the whole
 // model, with the stage's layers alone in a block.

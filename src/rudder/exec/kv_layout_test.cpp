@@ -38,13 +38,13 @@ KvLayoutAsk ask_of(int32_t max_seq_len, int32_t lookback = 0) {
 }
 
 std::vector<step::KvGroup> groups_of(const model::ModelSpec& spec, const KvLayoutAsk& ask) {
-  const KvLayout layout = plan_kv_layout(spec, ask).value();
+  const KvLayout layout = make_kv_layout(spec, ask).value();
   return {layout.groups.begin(), layout.groups.end()};
 }
 
 TEST(KvLayout, LayersThatAreAlikeMakeOneGroup) {
   const model::ModelSpec spec = testing::tiny_spec(testing::TinyArch::kPreNorm);
-  const KvLayout layout = plan_kv_layout(spec, ask_of(512)).value();
+  const KvLayout layout = make_kv_layout(spec, ask_of(512)).value();
   EXPECT_EQ(layout.groups, step::KvGroups(std::vector<step::KvGroup>{{.window = 0, .layers = 3}}));
   EXPECT_EQ(layout.block_bytes, 3 * 2 * 2 * 16 * 16 * 2);  // layers, k+v, heads, dim, block, bf16
   for (int32_t i = 0; i < 3; ++i) {
@@ -79,20 +79,20 @@ TEST(KvLayout, GroupsAreThoseThatTakeTheFewestBytes) {
   EXPECT_EQ(groups_of(windowed_spec(26, 1, 4, 256, 4096), ask_of(8192, 128))[0].window, 4224);
 }
 
-// Layers of half the bytes have twice the places in a block.
+// A block holds twice as many layers of half the bytes.
 TEST(KvLayout, BlocksOfAllGroupsHaveTheSameBytes) {
   model::ModelSpec spec = windowed_spec(12, 2, 4, 64, 100);
   for (size_t i = 0; i < spec.layers.size(); i += 2)
     model::attention_of(spec.layers[i])->num_kv_heads = 2;
   for (size_t i = 0; i < spec.layers.size(); i += 5)
     model::attention_of(spec.layers[i])->head_dim = 192;
-  const KvLayout layout = plan_kv_layout(spec, ask_of(4096)).value();
+  const KvLayout layout = make_kv_layout(spec, ask_of(4096)).value();
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     const model::KvGeometry a = model::kv_geometry(spec.layers[i]);
-    const KvLayerPlace& place = layout.layers[i];
-    const step::KvGroup& group = layout.groups[static_cast<size_t>(place.group)];
+    const KvLayerIndex& at = layout.layers[i];
+    const step::KvGroup& group = layout.groups[static_cast<size_t>(at.group)];
     EXPECT_EQ(group.window, a.window);
-    EXPECT_LT(place.index, group.layers);
+    EXPECT_LT(at.index, group.layers);
     EXPECT_EQ(layout.block_bytes, int64_t{group.layers} * 2 * a.num_kv_heads * a.head_dim * 16 * 2);
   }
 }
@@ -101,7 +101,7 @@ TEST(KvLayout, BlocksOfAllGroupsHaveTheSameBytes) {
 // piece of memory.
 TEST(KvLayout, ABlockOfAGroupIsOnePieceOfMemory) {
   const model::ModelSpec spec = windowed_spec(7, 2, 1, 16, 100);
-  const KvLayout layout = plan_kv_layout(spec, ask_of(4096)).value();
+  const KvLayout layout = make_kv_layout(spec, ask_of(4096)).value();
   constexpr int64_t kBlocks = 5;
   std::vector<std::byte> memory(static_cast<size_t>(kBlocks * layout.block_bytes));
   const ops::View pool{memory.data(), DType::kU8, {kBlocks, layout.block_bytes}};
@@ -128,7 +128,7 @@ TEST(KvLayout, MoreKindsThanGroupsAreRefused) {
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     model::attention_of(spec.layers[i])->window = 100 + static_cast<int32_t>(i);
   }
-  const auto layout = plan_kv_layout(spec, ask_of(4096));
+  const auto layout = make_kv_layout(spec, ask_of(4096));
   ASSERT_FALSE(layout);
   EXPECT_EQ(layout.error().code, ErrorCode::kUnsupported);
   EXPECT_EQ(layout.error().where, "config.json");
@@ -148,14 +148,14 @@ TEST(KvLayout, BytesOfASequence) {
   for (const Case& c : cases) {
     MemoryBudget grouped;
     grouped.block_size = 16;
-    grouped.kv = plan_kv_layout(c.spec, ask_of(c.spec.max_positions)).value();
+    grouped.kv = make_kv_layout(c.spec, ask_of(c.spec.max_positions)).value();
     model::ModelSpec all = c.spec;
     for (model::LayerSpec& layer : all.layers) model::attention_of(layer)->window = 0;
     MemoryBudget plain;
     plain.block_size = 16;
-    plain.kv = plan_kv_layout(all, ask_of(all.max_positions)).value();
-    const auto mib = [](const MemoryBudget& plan, int64_t tokens) {
-      return static_cast<double>(plan.kv_bytes_of(tokens)) / (1 << 20);
+    plain.kv = make_kv_layout(all, ask_of(all.max_positions)).value();
+    const auto mib = [](const MemoryBudget& budget, int64_t tokens) {
+      return static_cast<double>(budget.kv_bytes_of(tokens)) / (1 << 20);
     };
     fmt::print("{}: 8k {:.1f} -> {:.1f} MiB, 32k {:.1f} -> {:.1f} MiB\n", c.name, mib(plain, 8192),
                mib(grouped, 8192), mib(plain, 32768), mib(grouped, 32768));

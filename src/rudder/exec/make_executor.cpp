@@ -217,19 +217,21 @@ std::vector<ops::Ops*> all_ranks(std::span<const Ranks> replicas) {
 
 step::Capacity capacity_of(const MemoryBudget& memory, const model::ModelSpec& spec,
                            const StepLimits& limits) {
-  return {.num_slots = limits.max_num_seqs,
-          .num_blocks = memory.num_blocks,
-          .block_size = memory.block_size,
-          .max_tokens_per_step = limits.max_num_batched_tokens,
-          .max_seq_len = memory.max_seq_len,
-          .vocab_size = spec.vocab,
-          .max_in_flight = memory.max_in_flight,
-          .max_repeat = limits.max_repeat,
-          .max_draft = memory.max_draft,
-          .guesses = limits.draft_model != nullptr,
-          .kv_groups = memory.kv.groups,
-          .geometry = memory.geometry,
-          .taps = memory.taps};
+  return {
+      .num_slots = limits.max_num_seqs,
+      .num_blocks = memory.num_blocks,
+      .block_size = memory.block_size,
+      .max_tokens_per_step = limits.max_num_batched_tokens,
+      .max_seq_len = memory.max_seq_len,
+      .vocab_size = spec.vocab,
+      .max_in_flight = memory.max_in_flight,
+      .max_repeat = limits.max_repeat,
+      .max_draft = memory.max_draft,
+      .guesses = limits.draft_model != nullptr,
+      .guesses_from_rows = limits.draft_model != nullptr && limits.draft_kind == DraftKind::kMedusa,
+      .kv_groups = memory.kv.groups,
+      .geometry = memory.geometry,
+      .taps = memory.taps};
 }
 
 // What all ranks of a model load with.
@@ -239,8 +241,8 @@ struct Loading {
   const LoadProgress& progress;
 };
 
-// One device of a replica.
-struct Place {
+// What one device has of its replica.
+struct DevicePart {
   model::Stage stage;
   std::shared_ptr<StageLink> link;  // between the replica's stages; null: one has all layers
 };
@@ -254,17 +256,17 @@ struct LoadedRank {
 };
 
 Result<LoadedRank> load_rank(const Loading& loading, std::unique_ptr<ops::Ops> ops,
-                             const Place& place, const ProgressFn& progress) {
+                             const DevicePart& part, const ProgressFn& progress) {
   const Division& division = loading.division;
   const bool is_alone = loading.memory.stages.empty();
   const MemoryBudget& memory =
-      is_alone ? loading.memory : loading.memory.stages[static_cast<size_t>(place.stage.index)];
+      is_alone ? loading.memory : loading.memory.stages[static_cast<size_t>(part.stage.index)];
   LoadedRank loaded;
   DeviceExecutor::Model model;
   RUDDER_TRY(model.spec, model::shard_spec(division.spec, ops::rank_of(*ops)));
-  model.spec = model::stage_spec(model.spec, place.stage);
+  model.spec = model::stage_spec(model.spec, part.stage);
   RUDDER_TRY(model.weights,
-             model::load_weights(division.checkpoint, division.spec, *ops, progress, place.stage));
+             model::load_weights(division.checkpoint, division.spec, *ops, progress, part.stage));
   loaded.weight_bytes = model.weights.bytes;
   if (memory.has_lens) {
     if (ops::rank_of(*ops).index == 0) loaded.reader = ops->make_reader();
@@ -280,7 +282,7 @@ Result<LoadedRank> load_rank(const Loading& loading, std::unique_ptr<ops::Ops> o
       DeviceExecutor::start(std::move(model), capacity_of(memory, division.spec, division.limits),
                             {.enforce_eager = division.settings.enforce_eager,
                              .capture_progress = loading.progress.graphs,
-                             .link = place.link}));
+                             .link = part.link}));
   return loaded;
 }
 
@@ -307,12 +309,12 @@ class JointProgress {
 // Each on a thread of its own; one that is alone on this one.
 std::vector<Result<LoadedRank>> load_ranks(const Loading& loading,
                                            std::vector<std::unique_ptr<ops::Ops>> ranks,
-                                           const std::vector<Place>& places) {
+                                           const std::vector<DevicePart>& parts) {
   JointProgress progress(loading.progress.weights, ranks.size());
   std::vector<Result<LoadedRank>> loaded(ranks.size());
   const auto load = [&](size_t i) {
     loaded[i] =
-        contain([&] { return load_rank(loading, std::move(ranks[i]), places[i], progress.of(i)); });
+        contain([&] { return load_rank(loading, std::move(ranks[i]), parts[i], progress.of(i)); });
   };
   std::vector<std::thread> threads;
   for (size_t i = 1; i < ranks.size(); ++i) threads.emplace_back(load, i);
@@ -348,17 +350,17 @@ Result<std::unique_ptr<HeadLens>> make_lens(const model::ModelSpec& spec,
 }
 
 // Of all devices of all replicas.
-std::vector<Place> places_of(const Division& division, size_t num_devices) {
-  std::vector<Place> places;
+std::vector<DevicePart> parts_of(const Division& division, size_t num_devices) {
+  std::vector<DevicePart> parts;
   std::shared_ptr<StageLink> link;
   for (size_t i = 0; i < num_devices; ++i) {
     const model::Stage& stage = division.stage_of(i);
     if (!stage.is_alone() && stage.is_first()) {
       link = std::make_shared<StageLink>(stage.count, division.max_in_flight());
     }
-    places.push_back({stage, link});
+    parts.push_back({stage, link});
   }
-  return places;
+  return parts;
 }
 
 }  // namespace
@@ -386,7 +388,7 @@ Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vec
   std::vector<std::unique_ptr<ops::Ops>> ranks;
   for (Ranks& replica : replicas) std::ranges::move(replica, std::back_inserter(ranks));
   std::vector<Result<LoadedRank>> loaded = load_ranks(
-      {division, models.memory, progress}, std::move(ranks), places_of(division, devices.size()));
+      {division, models.memory, progress}, std::move(ranks), parts_of(division, devices.size()));
   if (const Error* const error = why_not_loaded(loaded)) return tl::unexpected<Error>(*error);
   models.memory.weight_bytes = loaded.front()->weight_bytes;  // as packed
   for (size_t i = 0; i < models.memory.stages.size(); ++i) {

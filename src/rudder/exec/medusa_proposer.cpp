@@ -36,7 +36,7 @@ Result<View> allocate_final_rows(const model::MedusaSpec& spec, ops::Ops& ops,
 Result<std::unique_ptr<MedusaProposer>> MedusaProposer::make(Medusa medusa, ops::Ops& ops,
                                                              const step::Capacity& capacity,
                                                              const View& final_rows) {
-  RUDDER_CHECK(medusa.spec.vocab == capacity.vocab_size && capacity.guesses &&
+  RUDDER_CHECK(medusa.spec.vocab == capacity.vocab_size && capacity.guesses_from_rows &&
                capacity.max_draft <= medusa.spec.num_heads);
   std::unique_ptr<MedusaProposer> proposer(new MedusaProposer(std::move(medusa), ops, final_rows));
   RUDDER_TRY(proposer->heads_,

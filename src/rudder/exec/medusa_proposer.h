@@ -1,8 +1,8 @@
 // MedusaProposer: guesses with Medusa heads (model/medusa.h) from the rows of the step that has
 // just been sampled. A head reads the row behind the model's final norm that the sequence's last
-// token was sampled from, and nothing of it outlives the step: tokens that the plan names to be run
-// are not, and preemption, cached prefixes and chunks do not concern it. All heads run behind one
-// another without the host. The executor's worker thread uses it.
+// token was sampled from, and nothing of it outlives the step: it runs no tokens
+// (Capacity::guesses_from_rows), and preemption, cached prefixes and chunks do not concern it. All
+// heads run behind one another without the host. The executor's worker thread uses it.
 #pragma once
 
 #include <memory>

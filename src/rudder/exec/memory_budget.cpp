@@ -40,24 +40,24 @@ int64_t most_blocks(const KvLayout& kv, int32_t block_size) {
 
 // Of every sequence at its longest beside the prompts of the largest steps: more would only keep
 // cached prefixes longer.
-int64_t blocks_of_all(const MemoryBudget& plan) {
+int64_t blocks_of_all(const MemoryBudget& budget) {
   int64_t blocks = 0;
-  for (const step::KvGroup& group : plan.kv.groups) {
+  for (const step::KvGroup& group : budget.kv.groups) {
     const auto held = [&](int64_t chunk) {
-      return step::blocks_held(group, plan.block_size, plan.max_seq_len, chunk);
+      return step::blocks_held(group, budget.block_size, budget.max_seq_len, chunk);
     };
     blocks +=
-        held(1) * (plan.max_num_seqs - 1) + held(kStepsOfPrompt * plan.max_num_batched_tokens);
+        held(1) * (budget.max_num_seqs - 1) + held(kStepsOfPrompt * budget.max_num_batched_tokens);
   }
   return blocks;
 }
 
 // One line a kind of group.
-std::string groups_text(const MemoryBudget& plan) {
-  if (plan.kv.groups.size() == 1 && plan.kv.groups[0].window == 0) return "";
+std::string groups_text(const MemoryBudget& budget) {
+  if (budget.kv.groups.size() == 1 && budget.kv.groups[0].window == 0) return "";
   std::string text;
-  for (const step::KvGroup* group = plan.kv.groups.begin(); group != plan.kv.groups.end();) {
-    const auto* end = std::find_if(group, plan.kv.groups.end(),
+  for (const step::KvGroup* group = budget.kv.groups.begin(); group != budget.kv.groups.end();) {
+    const auto* end = std::find_if(group, budget.kv.groups.end(),
                                    [&](const step::KvGroup& other) { return other != *group; });
     text += fmt::format(
         "{:<16}{:>12}  of {} layers, {}\n", "  KV groups", end - group, group->layers,
@@ -75,8 +75,8 @@ bool stretches(const model::ModelSpec& spec) {
 }
 
 // Bytes that the KV cache may take.
-Result<int64_t> kv_budget(const MemoryBudget& plan, const MemoryAsk& ask) {
-  const int64_t fixed = plan.total_bytes();
+Result<int64_t> kv_budget(const MemoryBudget& budget, const MemoryAsk& ask) {
+  const int64_t fixed = budget.total_bytes();
   if (ask.kv_cache_memory_bytes > 0) {
     if (fixed + ask.kv_cache_memory_bytes > ask.available_bytes) {
       return fail(ErrorCode::kInvalidArgument,
@@ -90,7 +90,7 @@ Result<int64_t> kv_budget(const MemoryBudget& plan, const MemoryAsk& ask) {
   }
   const auto share =
       static_cast<int64_t>(static_cast<double>(ask.available_bytes) * ask.utilization);
-  if (fixed + plan.block_bytes() > share) {
+  if (fixed + budget.block_bytes() > share) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("weights and workspace take {}; {:.0f} % of the available {} is {}: "
                             "nothing is left for the KV cache",
@@ -101,17 +101,17 @@ Result<int64_t> kv_budget(const MemoryBudget& plan, const MemoryAsk& ask) {
   return share - fixed;
 }
 
-std::string taps_text(const MemoryBudget& plan) {
+std::string taps_text(const MemoryBudget& budget) {
   std::string text;
-  if (plan.taps.steering()) {
-    text += fmt::format("{} steering programs, {} of vectors", plan.taps.num_rows - 1,
-                        bytes_text(plan.taps.num_floats * int64_t{sizeof(float)}));
+  if (budget.taps.steering()) {
+    text += fmt::format("{} steering programs, {} of vectors", budget.taps.num_rows - 1,
+                        bytes_text(budget.taps.num_floats * int64_t{sizeof(float)}));
   }
-  if (plan.taps.capture()) {
-    const auto width = static_cast<int64_t>(tensor::dtype_bytes(plan.geometry.dtype));
+  if (budget.taps.capture()) {
+    const auto width = static_cast<int64_t>(tensor::dtype_bytes(budget.geometry.dtype));
     text += fmt::format("{}{} of {} a step", text.empty() ? "" : ", ",
-                        bytes_text(plan.taps.capture_elements * width),
-                        plan.taps.captures_prompts_only ? "embeddings" : "captures");
+                        bytes_text(budget.taps.capture_elements * width),
+                        budget.taps.captures_prompts_only ? "embeddings" : "captures");
   }
   return text;
 }
@@ -127,63 +127,64 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
                             ask.max_model_len, spec.max_positions),
                 "max-model-len");
   }
-  MemoryBudget plan;
-  plan.dtypes = dtypes;
-  plan.available_bytes = ask.available_bytes;
-  plan.block_size = ask.block_size;
-  plan.max_num_seqs = ask.max_num_seqs;
-  plan.max_num_batched_tokens = ask.max_num_batched_tokens;
-  plan.max_draft = ask.max_draft;
-  plan.num_ranks = ask.rank.count;
-  plan.max_in_flight = ask.max_in_flight;
-  plan.stage = ask.stage;
+  MemoryBudget budget;
+  budget.dtypes = dtypes;
+  budget.available_bytes = ask.available_bytes;
+  budget.block_size = ask.block_size;
+  budget.max_num_seqs = ask.max_num_seqs;
+  budget.max_num_batched_tokens = ask.max_num_batched_tokens;
+  budget.max_draft = ask.max_draft;
+  budget.num_ranks = ask.rank.count;
+  budget.max_in_flight = ask.max_in_flight;
+  budget.stage = ask.stage;
   const model::ModelSpec part = model::stage_spec(spec, ask.stage);
-  plan.max_seq_len = ask.max_model_len > 0 ? ask.max_model_len : spec.max_positions;
-  plan.weight_bytes = ask.weight_bytes > 0
-                          ? ask.weight_bytes
-                          : model::weight_bytes(spec, dtypes.linear, {}, ask.stage);
+  budget.max_seq_len = ask.max_model_len > 0 ? ask.max_model_len : spec.max_positions;
+  budget.weight_bytes = ask.weight_bytes > 0
+                            ? ask.weight_bytes
+                            : model::weight_bytes(spec, dtypes.linear, {}, ask.stage);
   const auto layout = [&]() -> Result<KvLayout> {
-    RUDDER_TRY(const KvLayout whole, plan_kv_layout(spec, {.dtype = dtypes.kv,
+    RUDDER_TRY(const KvLayout whole, make_kv_layout(spec, {.dtype = dtypes.kv,
                                                            .block_size = ask.block_size,
-                                                           .max_seq_len = plan.max_seq_len,
+                                                           .max_seq_len = budget.max_seq_len,
                                                            .lookback = ask.attention_lookback}));
     return stage_kv_layout(whole, ask.stage);
   };
-  RUDDER_TRY(plan.kv, layout());
+  RUDDER_TRY(budget.kv, layout());
   const tap::Geometry geometry = model::tap_geometry(
       spec, dtypes.act, ask.rank, {.mixers = ask.taps.taps_mixers, .shares = ask.taps.taps_shares});
-  RUDDER_TRY(plan.taps, tap_limits(ask.taps, geometry));
-  const bool has_taps = plan.taps.steering() || plan.taps.capture();
-  if (has_taps) plan.geometry = geometry;
+  RUDDER_TRY(budget.taps, tap_limits(ask.taps, geometry));
+  const bool has_taps = budget.taps.steering() || budget.taps.capture();
+  if (has_taps) budget.geometry = geometry;
   const auto capacity = [&] {
     return step::Capacity{.num_slots = ask.max_num_seqs,
                           .num_blocks = 0,
                           .block_size = ask.block_size,
                           .max_tokens_per_step = ask.max_num_batched_tokens,
-                          .max_seq_len = plan.max_seq_len,
+                          .max_seq_len = budget.max_seq_len,
                           .vocab_size = static_cast<int32_t>(spec.vocab),
                           .max_in_flight = ask.max_in_flight,
                           .max_draft = ask.max_draft,
                           .guesses = ask.draft != nullptr || ask.medusa != nullptr,
-                          .kv_groups = plan.kv.groups,
-                          .geometry = plan.geometry,
-                          .taps = plan.taps};
+                          .guesses_from_rows = ask.medusa != nullptr,
+                          .kv_groups = budget.kv.groups,
+                          .geometry = budget.geometry,
+                          .taps = budget.taps};
   };
   const auto workspace = [&] {
     return model::Decoder::workspace_bytes(part,
                                            {.max_tokens = ask.max_num_batched_tokens,
                                             .max_logits_rows = max_logits_rows(capacity()),
-                                            .max_seq_len = plan.max_seq_len,
+                                            .max_seq_len = budget.max_seq_len,
                                             .taps_shares = ask.taps.taps_shares && has_taps},
                                            dtypes.act, ask.rank);
   };
-  plan.workspace_bytes = workspace();
-  plan.sequence_bytes = StepBuffers::device_bytes(capacity()) + Scorer::device_bytes(capacity());
-  plan.has_lens = ask.stage.is_last() && ask.taps.reads_aside && plan.taps.capture() &&
-                  !plan.taps.captures_prompts_only;
-  plan.tap_bytes =
+  budget.workspace_bytes = workspace();
+  budget.sequence_bytes = StepBuffers::device_bytes(capacity()) + Scorer::device_bytes(capacity());
+  budget.has_lens = ask.stage.is_last() && ask.taps.reads_aside && budget.taps.capture() &&
+                    !budget.taps.captures_prompts_only;
+  budget.tap_bytes =
       TapState::device_bytes(capacity()) +
-      (plan.has_lens ? HeadLens::device_bytes(spec, ask.rank.count) + ask.taps.reader_bytes : 0);
+      (budget.has_lens ? HeadLens::device_bytes(spec, ask.rank.count) + ask.taps.reader_bytes : 0);
 
   const auto draft_bytes = [&] {
     if (ask.medusa != nullptr) {
@@ -195,39 +196,42 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
                                       ModelProposer::device_bytes(*ask.draft, ask.draft_head,
                                                                   capacity(), dtypes.act, ask.rank);
   };
-  plan.draft_bytes = draft_bytes();
+  budget.draft_bytes = draft_bytes();
   if (ask.draft != nullptr) {
     RUDDER_TRY(const KvLayout beside, draft_kv_layout(*ask.draft, dtypes.kv, ask.block_size));
-    plan.draft_kv_bytes = beside.block_bytes;
+    budget.draft_kv_bytes = beside.block_bytes;
     if (ask.draft_head != nullptr) {
-      plan.draft_kv_bytes += hidden_block_bytes(*ask.draft_head, dtypes.act, ask.block_size);
+      budget.draft_kv_bytes += hidden_block_bytes(*ask.draft_head, dtypes.act, ask.block_size);
     }
   }
 
-  RUDDER_TRY(const int64_t budget, kv_budget(plan, ask));
-  int64_t blocks = std::min(budget / plan.block_bytes(), most_blocks(plan.kv, ask.block_size));
-  if (ask.kv_cache_memory_bytes == 0) blocks = std::min(blocks, blocks_of_all(plan));
+  RUDDER_TRY(const int64_t kv_bytes, kv_budget(budget, ask));
+  int64_t blocks =
+      std::min(kv_bytes / budget.block_bytes(), most_blocks(budget.kv, ask.block_size));
+  if (ask.kv_cache_memory_bytes == 0) blocks = std::min(blocks, blocks_of_all(budget));
   const int32_t longest =
-      step::longest_sequence(plan.kv.groups, ask.block_size, blocks, plan.max_seq_len);
-  if (longest < plan.max_seq_len) {
+      step::longest_sequence(budget.kv.groups, ask.block_size, blocks, budget.max_seq_len);
+  if (longest < budget.max_seq_len) {
     if (ask.max_model_len > 0 || longest == 0) {
-      return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("a sequence of {} tokens needs {} of KV cache; the {} there are hold "
-                              "{} tokens",
-                              plan.max_seq_len, bytes_text(plan.kv_bytes_of(plan.max_seq_len)),
-                              bytes_text(budget), longest),
-                  "max-model-len");
+      return fail(
+          ErrorCode::kInvalidArgument,
+          fmt::format("a sequence of {} tokens needs {} of KV cache; the {} there are hold "
+                      "{} tokens",
+                      budget.max_seq_len, bytes_text(budget.kv_bytes_of(budget.max_seq_len)),
+                      bytes_text(kv_bytes), longest),
+          "max-model-len");
     }
-    plan.max_seq_len = longest;
+    budget.max_seq_len = longest;
     // A window may now be none: the layout is that of a server that is asked for this length.
-    RUDDER_TRY(plan.kv, layout());
-    blocks = std::min(budget / plan.block_bytes(), most_blocks(plan.kv, ask.block_size));
-    plan.workspace_bytes = workspace();
-    plan.draft_bytes = draft_bytes();
-    plan.sequence_bytes = StepBuffers::device_bytes(capacity()) + Scorer::device_bytes(capacity());
+    RUDDER_TRY(budget.kv, layout());
+    blocks = std::min(kv_bytes / budget.block_bytes(), most_blocks(budget.kv, ask.block_size));
+    budget.workspace_bytes = workspace();
+    budget.draft_bytes = draft_bytes();
+    budget.sequence_bytes =
+        StepBuffers::device_bytes(capacity()) + Scorer::device_bytes(capacity());
   }
-  plan.num_blocks = static_cast<int32_t>(blocks);
-  return plan;
+  budget.num_blocks = static_cast<int32_t>(blocks);
+  return budget;
 }
 
 std::string MemoryBudget::to_table() const {

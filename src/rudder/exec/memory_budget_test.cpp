@@ -27,15 +27,16 @@ MemoryAsk tiny_ask() {
 TEST(MemoryBudget, EveryPartIsCounted) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   const StorageDTypes dtypes = {tensor::DType::kF32, tensor::DType::kBF16, tensor::DType::kBF16};
-  const auto plan = budget_memory(spec, dtypes, tiny_ask());
-  ASSERT_TRUE(plan) << plan.error().to_string();
-  EXPECT_EQ(plan->max_seq_len, 512);
-  EXPECT_EQ(plan->kv.block_bytes, 3 * 2 * 2 * 16 * 16 * 2);  // layers, k+v, heads, dim, block, bf16
-  EXPECT_EQ(plan->weight_bytes, model::weight_bytes(spec, tensor::DType::kBF16));
+  const auto budget = budget_memory(spec, dtypes, tiny_ask());
+  ASSERT_TRUE(budget) << budget.error().to_string();
+  EXPECT_EQ(budget->max_seq_len, 512);
+  EXPECT_EQ(budget->kv.block_bytes,
+            3 * 2 * 2 * 16 * 16 * 2);  // layers, k+v, heads, dim, block, bf16
+  EXPECT_EQ(budget->weight_bytes, model::weight_bytes(spec, tensor::DType::kBF16));
   MemoryAsk quantised = tiny_ask();
-  quantised.weight_bytes = plan->weight_bytes / 2;
+  quantised.weight_bytes = budget->weight_bytes / 2;
   EXPECT_EQ(budget_memory(spec, dtypes, quantised)->weight_bytes, quantised.weight_bytes);
-  EXPECT_EQ(plan->workspace_bytes,
+  EXPECT_EQ(budget->workspace_bytes,
             model::Decoder::workspace_bytes(spec, {64, 64, 512}, tensor::DType::kF32));
   const step::Capacity capacity = {.num_slots = 4,
                                    .num_blocks = 0,
@@ -43,13 +44,13 @@ TEST(MemoryBudget, EveryPartIsCounted) {
                                    .max_tokens_per_step = 64,
                                    .max_seq_len = 512,
                                    .vocab_size = 160};
-  EXPECT_EQ(plan->sequence_bytes,
+  EXPECT_EQ(budget->sequence_bytes,
             StepBuffers::device_bytes(capacity) + Scorer::device_bytes(capacity));
-  EXPECT_GT(plan->sequence_bytes, 5 * 160 * 5);  // penalty counts alone
-  EXPECT_EQ(plan->num_blocks, 4 * 512 / 16);     // every sequence at its longest, and no more
-  EXPECT_LE(plan->total_bytes(), 32 * kMiB);
-  EXPECT_NE(plan->to_table().find("2048 tokens in 128 blocks of 16, BF16"), std::string::npos)
-      << plan->to_table();
+  EXPECT_GT(budget->sequence_bytes, 5 * 160 * 5);  // penalty counts alone
+  EXPECT_EQ(budget->num_blocks, 4 * 512 / 16);     // every sequence at its longest, and no more
+  EXPECT_LE(budget->total_bytes(), 32 * kMiB);
+  EXPECT_NE(budget->to_table().find("2048 tokens in 128 blocks of 16, BF16"), std::string::npos)
+      << budget->to_table();
 }
 
 TEST(MemoryBudget, ADraftModelAndItsKvAreCounted) {
@@ -132,22 +133,22 @@ TEST(MemoryBudget, TheShareBoundsTheCache) {
   const int64_t fixed = all->total_bytes() - all->kv_bytes();
   ask.utilization = 1;
   ask.available_bytes = fixed + 10 * all->kv.block_bytes + 5;
-  auto plan = budget_memory(spec, {}, ask);
-  ASSERT_TRUE(plan) << plan.error().to_string();
-  EXPECT_EQ(plan->num_blocks, 10);
-  EXPECT_EQ(plan->max_seq_len, 160);
-  EXPECT_LE(plan->total_bytes(), ask.available_bytes);
+  auto budget = budget_memory(spec, {}, ask);
+  ASSERT_TRUE(budget) << budget.error().to_string();
+  EXPECT_EQ(budget->num_blocks, 10);
+  EXPECT_EQ(budget->max_seq_len, 160);
+  EXPECT_LE(budget->total_bytes(), ask.available_bytes);
   // A length that was asked for is not shortened.
   ask.max_model_len = 200;
-  plan = budget_memory(spec, {}, ask);
-  ASSERT_FALSE(plan);
-  EXPECT_EQ(plan.error().where, "max-model-len");
-  EXPECT_EQ(plan.error().code, ErrorCode::kInvalidArgument);
+  budget = budget_memory(spec, {}, ask);
+  ASSERT_FALSE(budget);
+  EXPECT_EQ(budget.error().where, "max-model-len");
+  EXPECT_EQ(budget.error().code, ErrorCode::kInvalidArgument);
   ask.max_model_len = 0;
   ask.available_bytes = fixed;
-  plan = budget_memory(spec, {}, ask);
-  ASSERT_FALSE(plan);
-  EXPECT_EQ(plan.error().where, "gpu-memory-utilization");
+  budget = budget_memory(spec, {}, ask);
+  ASSERT_FALSE(budget);
+  EXPECT_EQ(budget.error().where, "gpu-memory-utilization");
 }
 
 TEST(MemoryBudget, AGivenCacheSizeIsTaken) {
@@ -155,14 +156,14 @@ TEST(MemoryBudget, AGivenCacheSizeIsTaken) {
   MemoryAsk ask = tiny_ask();
   ask.max_model_len = 100;
   ask.kv_cache_memory_bytes = 20 * kMiB;
-  auto plan = budget_memory(spec, {}, ask);
-  ASSERT_TRUE(plan);
-  EXPECT_EQ(plan->num_blocks, ask.kv_cache_memory_bytes / plan->kv.block_bytes);
-  EXPECT_EQ(plan->max_seq_len, 100);
+  auto budget = budget_memory(spec, {}, ask);
+  ASSERT_TRUE(budget);
+  EXPECT_EQ(budget->num_blocks, ask.kv_cache_memory_bytes / budget->kv.block_bytes);
+  EXPECT_EQ(budget->max_seq_len, 100);
   ask.kv_cache_memory_bytes = 64 * kMiB;
-  plan = budget_memory(spec, {}, ask);
-  ASSERT_FALSE(plan);
-  EXPECT_EQ(plan.error().where, "kv-cache-memory-bytes");
+  budget = budget_memory(spec, {}, ask);
+  ASSERT_FALSE(budget);
+  EXPECT_EQ(budget.error().where, "kv-cache-memory-bytes");
 }
 
 TEST(MemoryBudget, TapsAreCountedAndPrinted) {
@@ -179,27 +180,27 @@ TEST(MemoryBudget, TapsAreCountedAndPrinted) {
               .capture_bytes = 2 * kMiB,
               .max_num_seqs = 4,
               .max_in_flight = 2};
-  const auto plan = budget_memory(spec, {}, ask);
-  ASSERT_TRUE(plan) << plan.error().to_string();
-  EXPECT_GT(plan->tap_bytes, 3 * kMiB);
-  EXPECT_LT(plan->tap_bytes, 4 * kMiB);
-  EXPECT_GT(plan->sequence_bytes, without->sequence_bytes);  // taps of a step's tokens
-  EXPECT_EQ(plan->geometry.num_layers, 3);
-  EXPECT_NE(plan->to_table().find("7 steering programs, 1.0 MiB of vectors, 1.0 MiB of captures"),
+  const auto budget = budget_memory(spec, {}, ask);
+  ASSERT_TRUE(budget) << budget.error().to_string();
+  EXPECT_GT(budget->tap_bytes, 3 * kMiB);
+  EXPECT_LT(budget->tap_bytes, 4 * kMiB);
+  EXPECT_GT(budget->sequence_bytes, without->sequence_bytes);  // taps of a step's tokens
+  EXPECT_EQ(budget->geometry.num_layers, 3);
+  EXPECT_NE(budget->to_table().find("7 steering programs, 1.0 MiB of vectors, 1.0 MiB of captures"),
             std::string::npos)
-      << plan->to_table();
+      << budget->to_table();
 }
 
 TEST(MemoryBudget, EmbeddingsTakeWhatTheyAreGivenOrOneSmallStep) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   MemoryAsk ask = tiny_ask();
   ask.taps = {.embedding_bytes = 2 * kMiB, .max_num_seqs = 4, .max_in_flight = 2};
-  const auto plan = budget_memory(spec, {}, ask);
-  ASSERT_TRUE(plan) << plan.error().to_string();
-  EXPECT_TRUE(plan->taps.captures_prompts_only);
-  EXPECT_FALSE(plan->taps.steering());
-  EXPECT_LT(plan->tap_bytes, 3 * kMiB);
-  EXPECT_NE(plan->to_table().find("1.0 MiB of embeddings a step"), std::string::npos);
+  const auto budget = budget_memory(spec, {}, ask);
+  ASSERT_TRUE(budget) << budget.error().to_string();
+  EXPECT_TRUE(budget->taps.captures_prompts_only);
+  EXPECT_FALSE(budget->taps.steering());
+  EXPECT_LT(budget->tap_bytes, 3 * kMiB);
+  EXPECT_NE(budget->to_table().find("1.0 MiB of embeddings a step"), std::string::npos);
   ask.taps.embedding_bytes = 1;
   const auto least = budget_memory(spec, {}, ask);
   ASSERT_TRUE(least);
@@ -212,9 +213,9 @@ TEST(MemoryBudget, OnlyADynamicRopeGoesPastTheModelsLength) {
   model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   MemoryAsk ask = tiny_ask();
   ask.max_model_len = 513;
-  const auto plan = budget_memory(spec, {}, ask);
-  ASSERT_FALSE(plan);
-  EXPECT_EQ(plan.error().where, "max-model-len");
+  const auto budget = budget_memory(spec, {}, ask);
+  ASSERT_FALSE(budget);
+  EXPECT_EQ(budget.error().where, "max-model-len");
   spec.ropes[0].scaling = model::RopeDynamic{2, 512};
   EXPECT_TRUE(budget_memory(spec, {}, ask));
 }

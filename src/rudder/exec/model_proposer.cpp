@@ -51,7 +51,7 @@ step::Capacity own_capacity(const step::Capacity& capacity, step::KvGroups group
 Result<KvLayout> draft_kv_layout(const model::ModelSpec& spec, DType dtype, int32_t block_size) {
   // To sequences of one token no window means anything.
   RUDDER_TRY(KvLayout layout,
-             plan_kv_layout(spec, {.dtype = dtype, .block_size = block_size, .max_seq_len = 1}));
+             make_kv_layout(spec, {.dtype = dtype, .block_size = block_size, .max_seq_len = 1}));
   if (layout.groups.size() == 1) return layout;
   return fail(ErrorCode::kUnsupported, "layers of a draft model that keep KV in several shapes",
               kWhere);

@@ -1,6 +1,6 @@
 // ModelProposer: the executor's own proposer of drafts: a second, smaller decoder that runs the
 // sequences' tokens behind the verify of a step and guesses what follows them, greedily. Its KV
-// lies beside the model's: block b of the pool, of one KV group without a window, has a place in a
+// lies beside the model's: block b of the pool, of one KV group without a window, has a twin in a
 // pool of its own for the same 16 tokens. So blocks, preemption and lengths need no second
 // bookkeeping.
 //

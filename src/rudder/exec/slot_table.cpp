@@ -172,7 +172,7 @@ void SlotTable::check_drafts(const step::SeqWork& work, const step::StepPlan& pl
                "slot {}: drafts behind no carried token", work.slot.value);
 }
 
-// Whose KV of the proposer lies in the sequence's blocks, up to its last guess.
+// The proposer's KV of them lies in the sequence's blocks, up to its last guess, where it has KV.
 void SlotTable::check_guess(const step::SeqWork& work, const step::StepPlan& plan) const {
   if (work.guess.empty()) return;
   const Slot& slot = slots_[static_cast<size_t>(work.slot.value)];
@@ -185,6 +185,11 @@ void SlotTable::check_guess(const step::SeqWork& work, const step::StepPlan& pla
                    (count == 0 || (end == sampled && work.logits != step::LogitsWanted::kNone)),
                "slot {}: tokens {} to {} before guesses, {} is sampled", work.slot.value,
                work.guess.begin, end, sampled);
+  if (capacity_.guesses_from_rows) {
+    RUDDER_CHECK(work.guess.tokens.empty(), "slot {}: tokens for a proposer that runs none",
+                 work.slot.value);
+    return;
+  }
   const int64_t written = std::min(work.kv_len + work.q_len + count, slot.max_len);
   RUDDER_CHECK(count == 0 || written <= std::ssize(slot.blocks[0]) * capacity_.block_size,
                "slot {}: guesses up to {}, {} blocks", work.slot.value, written,

@@ -19,8 +19,8 @@
 namespace rudder::exec {
 
 // The memory of messages is the link's, of the host; there is one of each kind for a step in
-// flight. It is written again when the step's place among those in flight is used again: then the
-// step before it in that place has been collected, and every receiver has read it.
+// flight. It is written again when a later step has the same index among those in flight: then the
+// step before it with that index has been collected, and every receiver has read it.
 class StageLink {
  public:
   // What the state of slots became.

@@ -205,29 +205,30 @@ int64_t TapState::clipped_samples(size_t flight, size_t i, uint8_t scores) const
 
 // Notes those that are new.
 void TapState::check_dictionaries(const step::TapEdit& edit) {
-  for (const step::DictionaryPlace& place : edit.dictionaries) {
-    if (!place.is_new) {
-      RUDDER_CHECK(dictionaries_.contains(place.first_float), "row {} has a dictionary at {}",
-                   edit.tap_row, place.first_float);
+  for (const step::TableDictionary& dictionary : edit.dictionaries) {
+    if (!dictionary.is_new) {
+      RUDDER_CHECK(dictionaries_.contains(dictionary.first_float), "row {} has a dictionary at {}",
+                   edit.tap_row, dictionary.first_float);
       continue;
     }
-    const int64_t floats = place.image->num_floats();
-    const tap::DictionaryHead head = head_of(*place.image);
+    const int64_t floats = dictionary.image->num_floats();
+    const tap::DictionaryHead head = head_of(*dictionary.image);
     RUDDER_CHECK(is_sound(head, floats) && head.num_features <= capacity_.taps.max_features,
                  "a dictionary of {} features, {} fit", head.num_features,
                  capacity_.taps.max_features);
-    RUDDER_CHECK(place.first_float >= 0 && place.first_float % tap::kVectorAlign == 0 &&
-                     place.first_float + floats <= capacity_.taps.num_floats,
-                 "a dictionary at {} of {} floats", place.first_float, capacity_.taps.num_floats);
-    dictionaries_[place.first_float] = head;
+    RUDDER_CHECK(dictionary.first_float >= 0 && dictionary.first_float % tap::kVectorAlign == 0 &&
+                     dictionary.first_float + floats <= capacity_.taps.num_floats,
+                 "a dictionary at {} of {} floats", dictionary.first_float,
+                 capacity_.taps.num_floats);
+    dictionaries_[dictionary.first_float] = head;
   }
 }
 
 Result<void> TapState::upload_dictionaries(const step::TapEdit& edit) {
-  for (const step::DictionaryPlace& place : edit.dictionaries) {
-    if (!place.is_new) continue;
-    int64_t begin = place.first_float;
-    for (const tap::DictionaryImage::Part& part : place.image->parts) {
+  for (const step::TableDictionary& dictionary : edit.dictionaries) {
+    if (!dictionary.is_new) continue;
+    int64_t begin = dictionary.first_float;
+    for (const tap::DictionaryImage::Part& part : dictionary.image->parts) {
       RUDDER_TRY_VOID(uploads_->copy(table_.vectors.rows(begin, part.count), part.values.get()));
       begin += part.count;
     }

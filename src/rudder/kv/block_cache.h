@@ -33,7 +33,7 @@ struct CacheOptions {
   BlockWatcher* watcher = nullptr;  // outlives the cache; null: nobody is told
 };
 
-// A sequence's blocks of one group, by place in the sequence.
+// A sequence's blocks of one group, in the order of its tokens.
 struct BlockTable {
   std::vector<BlockId> blocks;  // kNoBlock before `first`: the window is past them
   int32_t first = 0;

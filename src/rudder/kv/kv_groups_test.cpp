@@ -72,7 +72,7 @@ class Runner {
            cache_->check_chain(chain_, tokens_, tables_).has_value();
   }
   const BlockTables& tables() const { return tables_; }
-  // By group: the block that each place had when it was computed.
+  // By group: the block of each 16 tokens when they were computed.
   const std::vector<std::vector<BlockId>>& computed() const { return was_; }
   int32_t num_tokens() const { return static_cast<int32_t>(tokens_.size()); }
 

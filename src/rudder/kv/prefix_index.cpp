@@ -18,7 +18,7 @@ PrefixIndex::PrefixIndex(int32_t num_nodes, int32_t num_blocks, int32_t block_si
       nodes_(static_cast<size_t>(num_nodes)),
       tokens_(nodes_.size() * static_cast<size_t>(block_size)),
       blocks_(nodes_.size() * static_cast<size_t>(num_groups), kNoBlock),
-      places_(static_cast<size_t>(num_blocks)),
+      entries_(static_cast<size_t>(num_blocks)),
       buckets_(std::bit_ceil(nodes_.size() * 2 + 1), kNoNode) {
   free_nodes_.reserve(nodes_.size());
   doomed_.reserve(nodes_.size());
@@ -31,12 +31,12 @@ bool PrefixIndex::contains(const NodeRef& ref) const {
 
 NodeRef PrefixIndex::node_of(BlockId block) const {
   RUDDER_CHECK(contains(block), "block {} holds no prefix", block);
-  return {place(block).node, node(place(block).node).serial};
+  return {entry(block).node, node(entry(block).node).serial};
 }
 
 int32_t PrefixIndex::group_of(BlockId block) const {
   RUDDER_CHECK(contains(block), "block {} holds no prefix", block);
-  return place(block).group;
+  return entry(block).group;
 }
 
 BlockId& PrefixIndex::block_of(NodeId id, int32_t group) {
@@ -107,7 +107,7 @@ void PrefixIndex::attach(const NodeRef& ref, int32_t group, BlockId block) {
   BlockId& held = block_of(ref.node, group);
   RUDDER_CHECK(held == kNoBlock, "node {} has block {} of group {}", ref.node, held, group);
   held = block;
-  places_[static_cast<size_t>(block)] = {ref.node, group};
+  entries_[static_cast<size_t>(block)] = {ref.node, group};
   ++node(ref.node).num_blocks;
   tell_stored(ref.node, group);
 }
@@ -131,7 +131,7 @@ void PrefixIndex::tell_removed(NodeId id, int32_t group) {
 
 std::vector<CachedBlock> PrefixIndex::watched() const {
   std::vector<CachedBlock> found;
-  for (const Place& at : places_) {
+  for (const Entry& at : entries_) {
     if (at.node != kNoNode) found.push_back(cached_block(at.node, at.group));
   }
   return found;
@@ -139,9 +139,9 @@ std::vector<CachedBlock> PrefixIndex::watched() const {
 
 void PrefixIndex::detach(BlockId block) {
   const NodeRef ref = node_of(block);
-  tell_removed(ref.node, place(block).group);
-  block_of(ref.node, place(block).group) = kNoBlock;
-  places_[static_cast<size_t>(block)] = {};
+  tell_removed(ref.node, entry(block).group);
+  block_of(ref.node, entry(block).group) = kNoBlock;
+  entries_[static_cast<size_t>(block)] = {};
   --node(ref.node).num_blocks;
   prune(ref);
 }
@@ -193,7 +193,7 @@ void PrefixIndex::erase(const NodeRef& ref, std::vector<BlockId>* blocks) {
       if (block == kNoBlock) continue;
       tell_removed(id, group);
       blocks->push_back(block);
-      places_[static_cast<size_t>(block)] = {};
+      entries_[static_cast<size_t>(block)] = {};
       block = kNoBlock;
     }
     remove(id);
@@ -228,7 +228,7 @@ Result<void> PrefixIndex::check() const {
       const BlockId has = block(ref, group);
       if (has == kNoBlock) continue;
       ++held;
-      if (place(has).node != id || place(has).group != group) {
+      if (entry(has).node != id || entry(has).group != group) {
         return fail(ErrorCode::kInternal, fmt::format("block {} is of two nodes", has));
       }
     }
@@ -238,7 +238,7 @@ Result<void> PrefixIndex::check() const {
     }
   }
   const auto placed =
-      std::ranges::count_if(places_, [](const Place& p) { return p.node != kNoNode; });
+      std::ranges::count_if(entries_, [](const Entry& p) { return p.node != kNoNode; });
   if (live != size() || static_cast<size_t>(placed) != num_placed) {
     return fail(ErrorCode::kInternal, "the prefix index is miscounted");
   }

@@ -22,7 +22,7 @@ namespace rudder::kv {
 using NodeId = int32_t;
 inline constexpr NodeId kNoNode = -1;
 
-// Names a node for good: the serial tells it from those that had its place before.
+// Names a node for good: the serial tells it from nodes that had the same id before it.
 struct NodeRef {
   NodeId node = kNoNode;  // kNoNode: above the first
   uint64_t serial = 0;
@@ -39,7 +39,7 @@ class PrefixIndex {
   bool is_full() const { return free_nodes_.empty(); }
   bool contains(const NodeRef& node) const;
   // Some node has the block.
-  bool contains(BlockId block) const { return place(block).node != kNoNode; }
+  bool contains(BlockId block) const { return entry(block).node != kNoNode; }
   NodeRef node_of(BlockId block) const;
   int32_t group_of(BlockId block) const;
   // kNoBlock: the node has none of that group.
@@ -86,14 +86,15 @@ class PrefixIndex {
     std::shared_ptr<const std::string> salt;  // where there is no parent
     std::vector<ContentRun> runs;
   };
-  struct Place {
+  // The node and group that a cached block is of.
+  struct Entry {
     NodeId node = kNoNode;
     int32_t group = 0;
   };
 
   Node& node(NodeId id) { return nodes_[static_cast<size_t>(id)]; }
   const Node& node(NodeId id) const { return nodes_[static_cast<size_t>(id)]; }
-  const Place& place(BlockId block) const { return places_[static_cast<size_t>(block)]; }
+  const Entry& entry(BlockId block) const { return entries_[static_cast<size_t>(block)]; }
   BlockId& block_of(NodeId id, int32_t group);
   std::span<const int32_t> tokens(NodeId id) const;
   NodeId& bucket(const BlockKey& key) { return buckets_[key.low & (buckets_.size() - 1)]; }
@@ -112,7 +113,7 @@ class PrefixIndex {
   std::vector<NodeId> free_nodes_;
   std::vector<int32_t> tokens_;  // [num_nodes, block_size]
   std::vector<BlockId> blocks_;  // [num_nodes, num_groups]
-  std::vector<Place> places_;    // by block
+  std::vector<Entry> entries_;   // by block
   std::vector<NodeId> buckets_;  // heads; a power of two
   std::vector<NodeId> doomed_;   // scratch of erase()
   uint64_t next_serial_ = 1;

@@ -66,7 +66,7 @@ struct DecoderLimits {
 };
 
 // Where a decoder keeps the rows that enter some layers, for a draft head to read: those of a token
-// at its place in the blocks of a KV group, side by side in the order of `layers`. They live as
+// where its KV is in the blocks of a KV group, side by side in the order of `layers`. They live as
 // long as the token's KV, and are written where it is.
 struct HiddenPool {
   ops::View rows;               // [num_blocks * block_size, layers.size() * hidden] act

@@ -46,6 +46,36 @@ TEST(Loader, BindsBiases) {
   EXPECT_EQ(ops.num_biases, 3);
 }
 
+// A gate has a sigma and a gamma a head, and no checkpoint may leave them out.
+TEST(Loader, AGateWithoutSigmaIsRefusedByName) {
+  TinyModel tiny;
+  tiny.replace_in_config("LlamaForCausalLM", "AsyncTForCausalLM");
+  tiny.replace_in_config("\"silu\"", "\"relu\"");
+  const std::string layer = "model.layers.0.";
+  for (const std::string& norm :
+       {std::string("model.norm"), layer + "input_layernorm", layer + "post_attention_layernorm",
+        layer + "pre_feedforward_layernorm", layer + "post_feedforward_layernorm"}) {
+    tiny.decls.erase(norm + ".weight");
+    tiny.add(norm + ".alpha", {1});
+    tiny.add(norm + ".gamma", {8});
+  }
+  for (const std::string& norm : {layer + "self_attn.q_norm", layer + "self_attn.k_norm"}) {
+    tiny.add(norm + ".alpha", {4});
+    tiny.add(norm + ".gamma", {1});
+  }
+  const std::string sigma = layer + "self_attn.fir_sigma";
+  const std::string gamma = layer + "self_attn.fir_gamma";
+  for (const std::string& name : {sigma, gamma}) tiny.add(name, {2});
+  KeepingOps ops;
+  const auto whole = tiny.load(ops);
+  ASSERT_TRUE(whole) << whole.error().to_string();
+  for (const std::string& name : {sigma, gamma}) {
+    TinyModel without = tiny;
+    without.decls.erase(name);
+    without.expect_refused(ErrorCode::kCorruptFile, "'" + name + "' is missing");
+  }
+}
+
 // Parts that no architecture asks for yet: the spec says that they are there.
 TEST(Loader, ReadsSinksAndLayerScales) {
   TinyModel tiny;

@@ -13,7 +13,7 @@ namespace rudder::model {
 
 class NamePattern {
  public:
-  // `where` is put into errors: the pattern's place in its file.
+  // `where` is put into errors: where the pattern stands in its file.
   static Result<NamePattern> parse(std::string_view text, const std::string& where);
 
   // kUnsupported when the regular expression gives up on the name.

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "rudder/ops/activation.h"
+#include "rudder/ops/fir_length.h"
 #include "rudder/ops/tap_args.h"
 #include "rudder/tensor/view.h"
 
@@ -141,7 +142,6 @@ struct AttentionBatch {
 //   p_j = clip(s_j - sigma * (r_j + r_(j-1) + ... + r_(j-length+1)) / length, low, high)
 //   out = gamma * sum over j of p_j * v_j
 // The average is a causal FIR filter along the keys of one query. Weights are not normalised.
-inline constexpr int32_t kMaxFirLength = 8;
 struct FirGate {
   View sigma;          // [num_heads] f32
   View gamma;          // [num_heads] f32

@@ -67,12 +67,12 @@ int64_t DraftPacer::best_count(std::span<const Offer> offers, int64_t scale, con
   if (purse_ <= 0 || !cost.is_warm() || plain_us <= 0) return 0;
   if (num_drafted_ >= kDraftedInARow) return 0;
   weigh(offers, scale);
-  const auto num_rows = static_cast<double>(plain.decode_tokens);
-  const int64_t room = cost.trusted_rows() - plain.decode_tokens;
-  double best = kMargin * num_rows / plain_us;
+  const auto num_tokens = static_cast<double>(plain.decode_tokens);
+  const int64_t room = cost.trusted_tokens() - plain.decode_tokens;
+  double best = kMargin * num_tokens / plain_us;
   int64_t most_gained = 0;
   int64_t count = 0;
-  double expected = num_rows;
+  double expected = num_tokens;
   for (size_t level = kLevels; level-- > 0 && count < room;) {
     const Level& at = levels_[level];
     if (at.count == 0) continue;
@@ -105,8 +105,8 @@ int32_t DraftPacer::choose_guess(std::span<const DraftRecord* const> records, co
   const double plain_us = cost.decode_us(plain);
   if (num_seqs == 0 || purse_ <= 0 || !cost.is_warm() || plain_us <= 0) return 0;
   // choose() verifies no tokens that nobody trusts the cost of. What is left over of a token for
-  // each sequence counts as one: else steps would never have more rows, and the trust not grow.
-  const int64_t trusted = cost.trusted_rows() - plain.decode_tokens;
+  // each sequence counts as one: else steps would never have more tokens, and the trust not grow.
+  const int64_t trusted = cost.trusted_tokens() - plain.decode_tokens;
   if (trusted <= 0) return 0;
   const int64_t room = std::min<int64_t>((trusted + num_seqs - 1) / num_seqs, most);
   odds_.clear();
@@ -114,9 +114,9 @@ int32_t DraftPacer::choose_guess(std::span<const DraftRecord* const> records, co
   for (const DraftRecord* record : records) {
     record->append_odds(all, static_cast<size_t>(room), &odds_);
   }
-  const auto num_rows = static_cast<double>(plain.decode_tokens);
-  double best = kMargin * num_rows / plain_us;
-  double expected = num_rows;
+  const auto num_tokens = static_cast<double>(plain.decode_tokens);
+  double best = kMargin * num_tokens / plain_us;
+  double expected = num_tokens;
   int32_t chosen = 0;
   for (int32_t count = 1; count <= room; ++count) {
     for (int64_t seq = 0; seq < num_seqs; ++seq) {

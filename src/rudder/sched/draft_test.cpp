@@ -1,5 +1,5 @@
-// Rows with drafts in the scheduler: when they are planned, what they reserve, and what is left of
-// a draft that was wrong (step.I11).
+// Sequences with drafts in the scheduler: when they are planned, what they reserve, and what is
+// left of a draft that was wrong (step.I11).
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // Sequences whose drafts the executor guesses: tokens are those of plain decoding, and the proposer
-// runs every token.
+// runs every token, or none where it guesses from rows.
 #include <gtest/gtest.h>
 
 #include "rudder/testing/sched_loop.h"
@@ -11,11 +11,12 @@ using testing::SchedLoop;
 
 constexpr int32_t kMostGuessed = 4;
 
-testing::FakeOptions guessing_fake(uint64_t seed, int32_t in_flight) {
+testing::FakeOptions guessing_fake(uint64_t seed, int32_t in_flight, bool from_rows = false) {
   testing::FakeOptions fake;
   fake.seed = seed;
   fake.capacity.max_draft = kMostGuessed;
   fake.capacity.guesses = true;
+  fake.capacity.guesses_from_rows = from_rows;
   fake.capacity.block_size = 4;
   fake.capacity.num_blocks = 40;
   fake.capacity.max_in_flight = in_flight;
@@ -31,11 +32,14 @@ SchedSettings guessing_settings(int32_t in_flight, bool is_paced) {
   return settings;
 }
 
-// The machine objects where its proposer has not run a token, or has no block.
-TEST(GuessStress, TheTokensAreThoseOfPlainDecoding) {
+class GuessStress : public ::testing::TestWithParam<bool> {};
+
+// The machine objects where its proposer has not run a token, or has no block, and where one that
+// guesses from rows gets tokens to run.
+TEST_P(GuessStress, TheTokensAreThoseOfPlainDecoding) {
   for (const int32_t depth : {1, 2, 3}) {
     for (const bool is_paced : {false, true}) {
-      SchedLoop loop(guessing_fake(static_cast<uint64_t>(depth), depth),
+      SchedLoop loop(guessing_fake(static_cast<uint64_t>(depth), depth, GetParam()),
                      guessing_settings(depth, is_paced));
       for (uint64_t id = 1; id <= 20; ++id) {
         NewSequence sequence = testing::test_sequence(
@@ -54,6 +58,40 @@ TEST(GuessStress, TheTokensAreThoseOfPlainDecoding) {
       EXPECT_GT(stats.draft_tokens, stats.accepted_tokens + 40);
     }
   }
+}
+
+INSTANTIATE_TEST_SUITE_P(From, GuessStress, ::testing::Bool(), [](const auto& test) {
+  return std::string(test.param ? "Rows" : "Tokens");
+});
+
+// Behind a cached prefix that a step's budget does not cover: one that runs tokens catches up
+// first.
+TEST(Guesses, FromRowsBeginWithTheFirstToken) {
+  constexpr int32_t kCached = 56;
+  const auto first_guess = [&](bool from_rows) {
+    testing::FakeOptions fake = guessing_fake(5, 1, from_rows);
+    SchedSettings settings = guessing_settings(1, false);
+    settings.max_num_batched_tokens = 16;
+    SchedLoop loop(fake, settings);
+    loop.add(testing::test_sequence(1, testing::test_prompt(kCached, 3), 4));
+    EXPECT_EQ(loop.run(), "");
+    const size_t num_plans = loop.plans().size();
+    loop.add(testing::test_sequence(2, testing::test_prompt(kCached + 1, 3), 24));
+    EXPECT_EQ(loop.run(), "");
+    EXPECT_EQ(loop.record(2).cached_tokens, kCached);
+    int32_t num_steps = 0;  // that sampled before one guessed
+    for (size_t i = num_plans; i < loop.plans().size(); ++i) {
+      const step::SeqWork& work = loop.plans()[i]->seqs.at(0);
+      if (from_rows) {
+        EXPECT_TRUE(work.guess.tokens.empty());
+      }
+      if (work.guess.num_guess > 0) return num_steps;
+      num_steps += work.logits == step::LogitsWanted::kNone ? 0 : 1;
+    }
+    return -1;
+  };
+  EXPECT_EQ(first_guess(true), 0);
+  EXPECT_GT(first_guess(false), 1);
 }
 
 }  // namespace

@@ -170,10 +170,18 @@ int32_t Scheduler::choose_guess() {
 
 // The executor's proposer first runs the tokens that it has not run, as far as a step has room for
 // them. It guesses where it has run all of them, no sample of another step is on its way, and there
-// are blocks to keep what it makes of its guesses. Of `work` all but blocks is known.
+// are blocks to keep what it makes of its guesses. One that reads rows alone guesses at once. Of
+// `work` all but blocks is known.
 void Scheduler::add_guess(StepBuilder& builder, Sequence& sequence, step::SeqWork& work) {
   if (builder.num_guess == 0 || !takes_drafts(sequence)) return;
   const int32_t end = work.kv_len + work.q_len - work.num_draft;
+  const bool is_last = work.logits != step::LogitsWanted::kNone && sequence.samples_pending == 0;
+  const int32_t most = is_last ? std::min(builder.num_guess, sequence.max_len - end - 2) : 0;
+  if (capacity_.guesses_from_rows && !RUDDER_MUTANT(kTokensForRows)) {
+    work.guess.begin = end;
+    work.guess.num_guess = std::max(most, 0);
+    return;
+  }
   const auto known = std::min(end, static_cast<int32_t>(sequence.tokens.size()));
   const auto count = static_cast<int32_t>(std::clamp<int64_t>(
       known - sequence.proposed_len, 0, RUDDER_MUTANT(kGuessPastHole) ? 0 : builder.guess_left));
@@ -183,10 +191,7 @@ void Scheduler::add_guess(StepBuilder& builder, Sequence& sequence, step::SeqWor
   builder.guess_left -= count;
   sequence.proposed_len += count;
   const bool knows_all = work.guess.begin + count == end;
-  if (!knows_all || work.logits == step::LogitsWanted::kNone || sequence.samples_pending > 0)
-    return;
-  const int32_t most = std::min(builder.num_guess, sequence.max_len - end - 2);
-  if (most <= 0) return;
+  if (!knows_all || most <= 0) return;
   work.guess.num_guess = grow_for_guess(builder, sequence, work.kv_len + work.q_len, most);
 }
 

@@ -63,8 +63,8 @@ void Scheduler::list_demands(StepBuilder& builder) {
   }
 }
 
-// Victims that hold no row of a step leave running_; they rank behind the row that needs their
-// blocks.
+// Victims that are in no step in flight leave running_; they rank behind the sequence that needs
+// their blocks.
 void Scheduler::plan_chunks(StepBuilder& builder, int32_t tenant) {
   for (size_t i = 0; i < running_.size() && builder.tokens_left > 0; ++i) {
     Sequence& sequence = *running_[i];

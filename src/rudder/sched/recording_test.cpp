@@ -217,8 +217,10 @@ TEST_F(RecordingTest, GuessesOfTheExecutorAreNotNeededAgain) {
     for (const step::SeqResult& seq : result->seqs) num_guessed += std::ssize(seq.guess);
   }
   EXPECT_GT(num_guessed, 50);
-  for (const bool guesses : {true, false}) {
+  for (const auto& [guesses, from_rows] :
+       {std::pair(true, false), std::pair(false, false), std::pair(true, true)}) {
     guessing.capacity.guesses = guesses;
+    guessing.capacity.guesses_from_rows = from_rows;
     const auto report = replay_on(file, guessing);
     ASSERT_TRUE(report) << report.error().to_string();
     EXPECT_EQ(report->num_tokens, 12 * 20);

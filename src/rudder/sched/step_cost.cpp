@@ -78,7 +78,7 @@ void StepCost::observe(const StepShape& shape, int64_t us) {
   sums_[has_prompt ? 1 : 0].add(x, y);
   solve();
   if (has_prompt || shape.decode_tokens == 0) return;
-  most_decode_rows_ = std::max(most_decode_rows_, shape.decode_tokens);
+  most_decode_tokens_ = std::max(most_decode_tokens_, shape.decode_tokens);
   const double ratio = y / std::max(1e-9, mean_us(x));
   double& off = off_[size_of(shape.decode_tokens)];
   off = off == 0 ? ratio : off + kOffRate * (ratio - off);
@@ -126,8 +126,8 @@ double StepCost::decode_us(const StepShape& shape) const {
   return off * mean_us(shape);
 }
 
-int64_t StepCost::trusted_rows() const {
-  return most_decode_rows_ + std::max<int64_t>(1, most_decode_rows_ / 3);
+int64_t StepCost::trusted_tokens() const {
+  return most_decode_tokens_ + std::max<int64_t>(1, most_decode_tokens_ / 3);
 }
 
 double StepCost::predict_us(const StepShape& shape) const {

@@ -42,9 +42,9 @@ class StepCost {
   // The same of a step without prompts, corrected by how far steps of about as many sequences were
   // off: so it follows a cost that is not linear, where steps of several sizes were seen.
   double decode_us(const StepShape& shape) const;
-  // Rows of activations of a step without prompts up to which decode_us() may be believed: a little
+  // Tokens of a step without prompts up to which decode_us() may be believed: a few
   // more than were seen.
-  int64_t trusted_rows() const;
+  int64_t trusted_tokens() const;
   // What a step takes at most: the mean and twice the usual excess over it.
   double predict_us(const StepShape& shape) const;
 
@@ -78,7 +78,7 @@ class StepCost {
   double excess_ = 0.1;  // of a step with prompt tokens over its mean, as a share of it: usual
   int64_t most_prompt_tokens_ = 0;  // seen in one step
   int64_t most_prompt_pairs_ = 0;
-  int64_t most_decode_rows_ = 0;
+  int64_t most_decode_tokens_ = 0;
   std::array<double, kSizes> off_ = {};  // seen over mean, of steps without prompts; 0: not seen
 };
 

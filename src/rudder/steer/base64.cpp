@@ -26,9 +26,9 @@ constexpr std::array<Table, 4> make_tables() {
   for (Table& table : tables) table.fill(kInvalid);
   for (uint32_t value = 0; value < 64; ++value) {
     const auto character = static_cast<uint8_t>(kAlphabet[value]);
-    for (size_t place = 0; place < 4; ++place) {
-      const uint32_t bits = value << (18 - 6 * place);  // of the group's 24, the first byte on top
-      tables[place][character] = (bits >> 16 & 0xff) | (bits & 0xff00) | (bits & 0xff) << 16;
+    for (size_t digit = 0; digit < 4; ++digit) {
+      const uint32_t bits = value << (18 - 6 * digit);  // of the group's 24, the first byte on top
+      tables[digit][character] = (bits >> 16 & 0xff) | (bits & 0xff00) | (bits & 0xff) << 16;
     }
   }
   return tables;

@@ -161,11 +161,11 @@ int32_t RowTable::place(const tap::ContentKey& key,
     if (!evict_one(may_evict_pinned)) return 0;
     first_op = ops_.allocate(need.ops);
   }
-  std::vector<step::DictionaryPlace> places;
-  const bool has_dictionaries = place_dictionaries(*program, may_evict_pinned, places);
+  std::vector<step::TableDictionary> dictionaries;
+  const bool has_dictionaries = place_dictionaries(*program, may_evict_pinned, dictionaries);
   const int64_t first_float = has_dictionaries ? make_room(need.floats, may_evict_pinned) : -1;
   if (first_float < 0) {
-    drop(*program, places);
+    drop(*program, dictionaries);
     ops_.free(first_op, need.ops);
     return 0;
   }
@@ -182,11 +182,11 @@ int32_t RowTable::place(const tap::ContentKey& key,
            {}};
   for (const auto& image : program->dictionaries) entry.dictionaries.push_back(image->key);
   by_key_.emplace(key, row);
-  for (const step::DictionaryPlace& dictionary : places) {
+  for (const step::TableDictionary& dictionary : dictionaries) {
     if (!dictionary.is_new) continue;
     counts_.upload_bytes += dictionary.image->num_floats() * static_cast<int64_t>(sizeof(float));
   }
-  edits_.push_back({row, entry.first_op, first_float, program, std::move(places)});
+  edits_.push_back({row, entry.first_op, first_float, program, std::move(dictionaries)});
   ++counts_.uploads;
   counts_.upload_bytes += need.ops * static_cast<int64_t>(sizeof(tap::TapOp)) +
                           need.floats * static_cast<int64_t>(sizeof(float));
@@ -214,33 +214,34 @@ int64_t RowTable::floats_not_held(const tap::Program& program) const {
 }
 
 bool RowTable::place_dictionaries(const tap::Program& program, bool may_evict_pinned,
-                                  std::vector<step::DictionaryPlace>& places) {
+                                  std::vector<step::TableDictionary>& dictionaries) {
   // Those that are present are counted first, so that making room for the rest does not drop them.
-  places.assign(program.dictionaries.size(), {-1, false, nullptr});
-  for (size_t i = 0; i < places.size(); ++i) {
+  dictionaries.assign(program.dictionaries.size(), {-1, false, nullptr});
+  for (size_t i = 0; i < dictionaries.size(); ++i) {
     const auto found = dictionaries_.find(program.dictionaries[i]->key);
     if (found == dictionaries_.end()) continue;
     ++found->second.rows;
-    places[i] = {found->second.first_float, false, program.dictionaries[i]};
+    dictionaries[i] = {found->second.first_float, false, program.dictionaries[i]};
   }
-  for (size_t i = 0; i < places.size(); ++i) {
-    if (places[i].image != nullptr) continue;
+  for (size_t i = 0; i < dictionaries.size(); ++i) {
+    if (dictionaries[i].image != nullptr) continue;
     const int64_t floats = aligned(program.dictionaries[i]->num_floats());
     const int64_t begin = make_room(floats, may_evict_pinned);
     if (begin < 0) return false;
     dictionaries_[program.dictionaries[i]->key] = {begin, floats, 1, 0, ++clock_};
-    places[i] = {begin, true, program.dictionaries[i]};
+    dictionaries[i] = {begin, true, program.dictionaries[i]};
   }
   return true;
 }
 
 // What place_dictionaries() did: no edit brings those that were new.
-void RowTable::drop(const tap::Program& program, std::span<const step::DictionaryPlace> places) {
-  for (size_t i = 0; i < places.size(); ++i) {
-    if (places[i].image == nullptr) continue;
+void RowTable::drop(const tap::Program& program,
+                    std::span<const step::TableDictionary> dictionaries) {
+  for (size_t i = 0; i < dictionaries.size(); ++i) {
+    if (dictionaries[i].image == nullptr) continue;
     const auto found = dictionaries_.find(program.dictionaries[i]->key);
     --found->second.rows;
-    if (!places[i].is_new) continue;
+    if (!dictionaries[i].is_new) continue;
     floats_.free(found->second.first_float, found->second.num_floats);
     dictionaries_.erase(found);
   }

@@ -102,10 +102,10 @@ class RowTable {
   // Space for `count` floats, or -1.
   int64_t make_room(int64_t count, bool may_evict_pinned);
   // Where the program's dictionaries are, each counted for one row more; false: there is no room,
-  // and `places` has those that are counted.
+  // and `dictionaries` has those that are counted.
   bool place_dictionaries(const tap::Program& program, bool may_evict_pinned,
-                          std::vector<step::DictionaryPlace>& places);
-  void drop(const tap::Program& program, std::span<const step::DictionaryPlace> places);
+                          std::vector<step::TableDictionary>& dictionaries);
+  void drop(const tap::Program& program, std::span<const step::TableDictionary> dictionaries);
   // Of a program's dictionaries, floats that no held row needs yet.
   int64_t floats_not_held(const tap::Program& program) const;
 

@@ -63,11 +63,11 @@ class Device {
                 floats_.size());
       std::ranges::copy(edit.program->vectors, floats_.begin() + edit.first_float);
       ASSERT_EQ(edit.dictionaries.size(), edit.program->dictionaries.size());
-      for (const step::DictionaryPlace& place : edit.dictionaries) {
-        ASSERT_EQ(place.first_float % tap::kVectorAlign, 0);
-        int64_t begin = place.first_float;
-        for (const auto& [values, count] : place.image->parts) {
-          if (place.is_new) std::copy_n(values.get(), count, floats_.begin() + begin);
+      for (const step::TableDictionary& dictionary : edit.dictionaries) {
+        ASSERT_EQ(dictionary.first_float % tap::kVectorAlign, 0);
+        int64_t begin = dictionary.first_float;
+        for (const auto& [values, count] : dictionary.image->parts) {
+          if (dictionary.is_new) std::copy_n(values.get(), count, floats_.begin() + begin);
           begin += count;
         }
       }
@@ -77,9 +77,9 @@ class Device {
   bool holds(int32_t row, const tap::Program& program) const {
     const step::TapEdit& edit = rows_[static_cast<size_t>(row)];
     if (edit.program == nullptr) return false;
-    for (const step::DictionaryPlace& place : edit.dictionaries) {
-      int64_t begin = place.first_float;
-      for (const auto& [values, count] : place.image->parts) {
+    for (const step::TableDictionary& dictionary : edit.dictionaries) {
+      int64_t begin = dictionary.first_float;
+      for (const auto& [values, count] : dictionary.image->parts) {
         if (!std::equal(values.get(), values.get() + count, floats_.begin() + begin)) return false;
         begin += count;
       }

@@ -105,7 +105,7 @@ const tap::TapSegment* segment_at(const tap::SequenceTaps& taps, int32_t positio
   return found;
 }
 
-TEST(Plan, SegmentsAreWhatEachTokenWouldGetAlone) {
+TEST(Segments, SegmentsAreWhatEachTokenWouldGetAlone) {
   Random random(1);
   int steered = 0;
   for (int round = 0; round < 400; ++round) {
@@ -140,7 +140,7 @@ TEST(Plan, SegmentsAreWhatEachTokenWouldGetAlone) {
   EXPECT_GT(steered, 1000);
 }
 
-TEST(Plan, ThoughtsHaveProgramsOfTheirOwnWhereSelectorsTellThem) {
+TEST(Segments, ThoughtsHaveProgramsOfTheirOwnWhereSelectorsTellThem) {
   const auto taps_for = [](uint8_t roles, std::optional<ThoughtMarks> marks) {
     Selector select;
     select.roles = roles;
@@ -184,7 +184,7 @@ TEST(Plan, ThoughtsHaveProgramsOfTheirOwnWhereSelectorsTellThem) {
   EXPECT_TRUE(taps_for(role(Role::kReasoning), std::nullopt).segments.empty());
 }
 
-TEST(Plan, EqualSegmentsShareTheirProgram) {
+TEST(Segments, EqualSegmentsShareTheirProgram) {
   Selector ends;
   ends.prompt = {{0, 2}, {-2, tap::kNoEnd}};
   const auto config = config_of_specs(
@@ -198,7 +198,7 @@ TEST(Plan, EqualSegmentsShareTheirProgram) {
   EXPECT_EQ(taps->segments[3].begin, 10);
 }
 
-TEST(Plan, TiersCostOneAddAPointAndPhase) {
+TEST(Segments, TiersCostOneAddAPointAndPhase) {
   Random random(3);
   const auto base = random.vector(kTestHidden);
   const auto prefill = random.vector(kTestHidden);
@@ -222,7 +222,7 @@ TEST(Plan, TiersCostOneAddAPointAndPhase) {
   EXPECT_TRUE(taps->segments[1].content.none());
 }
 
-TEST(Plan, NothingIsNothing) {
+TEST(Segments, NothingIsNothing) {
   for (const auto& specs : std::vector<std::vector<OpSpec>>{
            {},
            {add_spec(kTestPoint, test_row(std::vector<float>(kTestHidden, 0.0f)))},
@@ -234,7 +234,7 @@ TEST(Plan, NothingIsNothing) {
   }
 }
 
-TEST(Plan, RolesAreNeverGuessed) {
+TEST(Segments, RolesAreNeverGuessed) {
   Selector user;
   user.roles = 1 << static_cast<int>(Role::kUser);
   const auto config = config_of_specs(
@@ -245,7 +245,7 @@ TEST(Plan, RolesAreNeverGuessed) {
   EXPECT_EQ(taps.error().where, "steering");
 }
 
-TEST(Plan, ARampIsConstantOverThePromptAndKeyedByItsLengthAfterIt) {
+TEST(Segments, ARampIsConstantOverThePromptAndKeyedByItsLengthAfterIt) {
   OpSpec spec = add_spec(kTestPoint, test_row(Random(6).vector(kTestHidden)), 2);
   OpSpec constant = spec;
   constant.scale = 1;
@@ -265,7 +265,7 @@ TEST(Plan, ARampIsConstantOverThePromptAndKeyedByItsLengthAfterIt) {
   EXPECT_EQ(usual_programs(*config).size(), 1U);
 }
 
-TEST(Plan, AWindowOfTheScheduleIsOneOfTheSelector) {
+TEST(Segments, AWindowOfTheScheduleIsOneOfTheSelector) {
   OpSpec spec = add_spec(kTestPoint, test_row(Random(7).vector(kTestHidden)));
   spec.schedule.kind = tap::ScheduleKind::kWindow;
   spec.schedule.begin = 3;
@@ -277,7 +277,7 @@ TEST(Plan, AWindowOfTheScheduleIsOneOfTheSelector) {
   EXPECT_FALSE(taps->is_scheduled);
 }
 
-TEST(Plan, AScoreIsTakenOfThePromptAndGatesFromItsLastTokenOn) {
+TEST(Segments, AScoreIsTakenOfThePromptAndGatesFromItsLastTokenOn) {
   OpSpec spec = add_spec({2, tap::Site::kResidPost}, test_row(Random(8).vector(kTestHidden)));
   spec.gate.kind = Gate::Kind::kPromptScore;
   spec.gate.vector = test_row(Random(9).vector(kTestHidden));
@@ -301,7 +301,7 @@ TEST(Plan, AScoreIsTakenOfThePromptAndGatesFromItsLastTokenOn) {
 
 // A latch takes samples up to 2^18 in magnitude: a score is scaled by a power of two so that none
 // is larger than the row's norm, and its gate with it. Nothing else about the gate changes.
-TEST(Plan, ScoresOfVectorsOfAnyLengthFitALatch) {
+TEST(Segments, ScoresOfVectorsOfAnyLengthFitALatch) {
   Random random(11);
   const std::vector<float> direction = random.vector(kTestHidden);
   for (const float length : {1e-6f, 1e-3f, 1.0f, 3.0f, 1e4f, 1e5f}) {
@@ -332,7 +332,7 @@ TEST(Plan, ScoresOfVectorsOfAnyLengthFitALatch) {
   }
 }
 
-TEST(Plan, UsualProgramsAreThoseOfBothPhases) {
+TEST(Segments, UsualProgramsAreThoseOfBothPhases) {
   Selector generated;
   generated.phase = Phase::kDecode;
   Random random(10);

@@ -78,8 +78,8 @@ class Bench {
     print("resolve packed bf16", resolve(bf16), mb);
     print("resolve packed f32, base and decode", resolve(phased), 2 * mb);
     print("resolve lists of numbers", resolve(lists()), mb);
-    print("resolve and plan packed f32", time_request(library, packed), mb);
-    print("resolve and plan packed f32, two phases", time_request(library, phased), 2 * mb);
+    print("resolve to segments, packed f32", time_request(library, packed), mb);
+    print("resolve to segments, packed f32, two phases", time_request(library, phased), 2 * mb);
     time_programs(library, packed, phased, mb);
     time_names(library, packed);
     time_rows(library, packed, mb);
@@ -168,8 +168,8 @@ class Bench {
              }) /
              kCalls;
     };
-    print("resolve and plan by name", each(named));
-    print("resolve and plan by name and scale", each(scaled));
+    print("resolve to segments, by name", each(named));
+    print("resolve to segments, by name and scale", each(scaled));
     time_passing(*make_taps(**library.resolve(named), shape));
   }
 

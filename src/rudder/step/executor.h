@@ -25,12 +25,13 @@ struct Capacity {
   int32_t max_tokens_per_step = 0;  // sum of q_len
   int32_t max_seq_len = 0;          // prompt and output of one sequence
   int32_t vocab_size = 0;
-  int32_t max_in_flight = 2;    // launched and not yet collected
-  int32_t max_repeat = 1;       // of a plan
-  int32_t max_draft = 0;        // of a sequence; 0: the executor takes no drafts
-  bool guesses = false;         // it has a proposer of its own: SeqWork.guess, max_draft at most
-  KvGroups kv_groups = {};      // how layers keep KV
-  tap::Geometry geometry = {};  // empty: the executor has no taps
+  int32_t max_in_flight = 2;       // launched and not yet collected
+  int32_t max_repeat = 1;          // of a plan
+  int32_t max_draft = 0;           // of a sequence; 0: the executor takes no drafts
+  bool guesses = false;            // it has a proposer of its own: SeqWork.guess, max_draft at most
+  bool guesses_from_rows = false;  // of the step alone: it runs no tokens and needs no blocks
+  KvGroups kv_groups = {};         // how layers keep KV
+  tap::Geometry geometry = {};     // empty: the executor has no taps
   tap::Limits taps = {};
 };
 

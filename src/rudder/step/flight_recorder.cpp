@@ -83,8 +83,8 @@ void FlightRecorder::write_tables() {
   plan.id = last_step_;
   std::set<int64_t> written;  // of dictionaries, each of which several rows may use
   for (const auto& [row, edit] : rows_) {
-    for (DictionaryPlace& place : plan.tap_edits.emplace_back(edit).dictionaries) {
-      place.is_new = written.insert(place.first_float).second;
+    for (TableDictionary& dictionary : plan.tap_edits.emplace_back(edit).dictionaries) {
+      dictionary.is_new = written.insert(dictionary.first_float).second;
     }
   }
   for (const auto& [set, edit] : sets_) plan.capture_edits.push_back(edit);

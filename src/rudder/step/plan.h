@@ -44,7 +44,8 @@ struct CaptureSpan {
 
 // What the executor's own proposer does behind a sequence's part of a step (Capacity::guesses).
 struct GuessWork {
-  // It runs these tokens of the sequence, which stand at `begin` and behind it.
+  // It runs these tokens of the sequence, which stand at `begin` and behind it; none where
+  // Capacity::guesses_from_rows.
   int32_t begin = 0;
   std::vector<int32_t> tokens = {};
   // Then the tokens that the step samples, and guesses so many that follow them, at most; 0: it
@@ -99,8 +100,8 @@ struct SlotEdit {
   int32_t history_prompt_len = 0;  // the first this many of `history` are the prompt
 };
 
-// Where the table has a dictionary of a program; with `is_new` the edit brings it.
-struct DictionaryPlace {
+// A dictionary of a program and where the table has it; with `is_new` the edit brings it.
+struct TableDictionary {
   int64_t first_float = 0;  // a multiple of tap::kVectorAlign
   bool is_new = false;
   std::shared_ptr<const tap::DictionaryImage> image = {};
@@ -110,10 +111,10 @@ struct DictionaryPlace {
 // is never edited.
 struct TapEdit {
   int32_t tap_row = 0;
-  int32_t first_op = 0;     // the program's place among the ops of the table
-  int64_t first_float = 0;  // and that of its vectors; a multiple of tap::kVectorAlign
+  int32_t first_op = 0;     // of the program, among the ops of the table
+  int64_t first_float = 0;  // of its vectors; a multiple of tap::kVectorAlign
   std::shared_ptr<const tap::Program> program = {};  // null: the row is empty again
-  std::vector<DictionaryPlace> dictionaries = {};    // of program->dictionaries, in their order
+  std::vector<TableDictionary> dictionaries = {};    // of program->dictionaries, in their order
 };
 
 struct CaptureEdit {

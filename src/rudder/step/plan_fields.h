@@ -84,9 +84,9 @@ void fields(Archive& archive, Archived<KvGroups> auto& value) {
 template <typename Archive>
 void fields(Archive& archive, Archived<Capacity> auto& value) {
   auto& [num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
-         max_repeat, max_draft, guesses, kv_groups, geometry, taps] = value;
+         max_repeat, max_draft, guesses, guesses_from_rows, kv_groups, geometry, taps] = value;
   archive(num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
-          max_repeat, max_draft, guesses, kv_groups, geometry, taps);
+          max_repeat, max_draft, guesses, guesses_from_rows, kv_groups, geometry, taps);
 }
 
 template <typename Archive>
@@ -135,7 +135,7 @@ void fields(Archive& archive, Archived<tap::DictionaryImage> auto& value) {
 
 // A dictionary that is there already is not archived again.
 template <typename Archive>
-void fields(Archive& archive, Archived<DictionaryPlace> auto& value) {
+void fields(Archive& archive, Archived<TableDictionary> auto& value) {
   auto& [first_float, is_new, image] = value;
   archive(first_float, is_new);
   if (is_new) archive(image);

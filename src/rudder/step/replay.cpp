@@ -70,7 +70,12 @@ std::string difference(const SeqResult& recorded, const SeqResult& own) {
 
 class Replay {
  public:
-  Replay(Executor& executor, ReplayReport& report) : executor_(executor), report_(report) {}
+  // `recorded`: of the executor that was recorded.
+  Replay(const Capacity& recorded, Executor& executor, ReplayReport& report)
+      : executor_(executor),
+        guesses_alike_(executor.capacity().guesses &&
+                       recorded.guesses_from_rows == executor.capacity().guesses_from_rows),
+        report_(report) {}
 
   Result<void> operator()(StepPlan plan) {
     if (plan.id <= last_launched_ || awaits_masks() ||
@@ -78,7 +83,7 @@ class Replay {
       return out_of_order("launched", plan.id);
     }
     last_launched_ = plan.id;
-    if (!executor_.capacity().guesses) {  // tokens do not hang on them
+    if (!guesses_alike_) {  // tokens do not hang on them
       for (SeqWork& work : plan.seqs) work.guess = {};
     }
     in_flight_.push_back({plan.id, plan.repeat, plan.num_masks()});
@@ -134,6 +139,7 @@ class Replay {
   }
 
   Executor& executor_;
+  const bool guesses_alike_;
   ReplayReport& report_;
   StepId last_launched_ = 0;
   std::deque<Launched> in_flight_;
@@ -143,7 +149,7 @@ class Replay {
 
 Result<void> replay(RecordingReader& recording, Executor& executor, ReplayReport* report) {
   RUDDER_TRY_VOID(check_capacity(recording.header().capacity, executor.capacity()));
-  Replay run(executor, *report);
+  Replay run(recording.header().capacity, executor, *report);
   while (true) {
     RUDDER_TRY(std::optional<Record> record, recording.next());
     if (!record) return {};

@@ -82,7 +82,7 @@ inline constexpr int64_t kCaptureAlign = 64;
 inline constexpr int32_t kMaxPatternHeads = 128;  // of a layer, that can be named
 
 // One op, as the device reads it. v1, v2 and gate_vector are offsets in floats: within
-// Program.vectors here, within the table's pool on the device. v1 of kEncode is a place in
+// Program.vectors here, within the table's pool on the device. v1 of kEncode is an index of
 // Program.dictionaries here, the offset of its image there.
 struct TapOp {
   OpKind kind = OpKind::kAdd;

@@ -106,7 +106,7 @@ TEST(Geometry, RefusesWhatTheModelDoesNotHave) {
   EXPECT_FALSE(geometry.check({-1, Site::kResidPost}).has_value());
 }
 
-TEST(Capture, RowsOfARecordBeginAtAlignedPlaces) {
+TEST(Capture, RowsOfARecordBeginAtAlignedOffsets) {
   const CaptureSet set{
       {{{0, Site::kMlpAct}, false}, {{0, Site::kResidPost}, false}, {{0, Site::kResidPost}, true}}};
   std::vector<int64_t> offsets;

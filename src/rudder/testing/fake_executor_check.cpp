@@ -81,11 +81,13 @@ void FakeExecutor::check_guess(const step::StepPlan& plan, const step::SeqWork& 
   const int32_t sampled = work.kv_len + work.q_len - work.num_draft;
   const int64_t end = work.guess.begin + std::ssize(work.guess.tokens);
   const int64_t written = std::min(work.kv_len + work.q_len + count, slot.max_len);
+  const bool from_rows = options_.capacity.guesses_from_rows;
   const bool fits = options_.capacity.guesses && plan.repeat == 1 && count >= 0 &&
-                    count <= options_.capacity.max_draft && end <= sampled;
+                    count <= options_.capacity.max_draft && end <= sampled &&
+                    (!from_rows || work.guess.tokens.empty());
   const bool is_behind = count == 0 || (end == sampled && work.logits != step::LogitsWanted::kNone);
-  const bool has_blocks =
-      count == 0 || written <= std::ssize(slot.blocks.front()) * options_.capacity.block_size;
+  const bool has_blocks = count == 0 || from_rows ||
+                          written <= std::ssize(slot.blocks.front()) * options_.capacity.block_size;
   if (fits && is_behind && has_blocks && drafts_in_flight(work.slot, work.generation) == 0) return;
   violation(fmt::format("step {}: slot {} guesses {} tokens behind {}, {} is sampled, {} blocks",
                         plan.id, work.slot.value, count, end, sampled, slot.blocks.front().size()));

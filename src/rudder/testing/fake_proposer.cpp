@@ -15,9 +15,12 @@ FakeProposer::FakeProposer(const step::Capacity& capacity, uint64_t seed, double
       odds_(odds),
       group_(static_cast<size_t>(std::ranges::find(capacity.kv_groups, 0, &step::KvGroup::window) -
                                  capacity.kv_groups.begin())),
-      memory_(static_cast<size_t>(capacity.num_blocks) * static_cast<size_t>(capacity.block_size)) {
-  RUDDER_CHECK(group_ < static_cast<size_t>(capacity.kv_groups.size()),
-               "no KV group keeps every token");
+      memory_(capacity.guesses_from_rows ? 0
+                                         : static_cast<size_t>(capacity.num_blocks) *
+                                               static_cast<size_t>(capacity.block_size)) {
+  RUDDER_CHECK(
+      capacity.guesses_from_rows || group_ < static_cast<size_t>(capacity.kv_groups.size()),
+      "no KV group keeps every token");
 }
 
 FakeProposer::Cell& FakeProposer::cell(const Sequence& sequence, int32_t position) {
@@ -30,20 +33,20 @@ int32_t FakeProposer::below(int32_t n) {
   return static_cast<int32_t>(philox_u64(seed_, ++num_draws_) % static_cast<uint64_t>(n));
 }
 
-bool FakeProposer::draws_right(int32_t place, int32_t wrong_at) {
-  return odds_ < 0 ? place != wrong_at : below(10'000) < static_cast<int32_t>(odds_ * 10'000);
+bool FakeProposer::draws_right(int32_t position, int32_t wrong_at) {
+  return odds_ < 0 ? position != wrong_at : below(10'000) < static_cast<int32_t>(odds_ * 10'000);
 }
 
-std::vector<int32_t> FakeProposer::run(const step::SeqWork& work, const Sequence& sequence,
-                                       std::span<const int32_t> right,
-                                       std::vector<std::string>* wrong) {
+// False: it cannot, which `wrong` has in words.
+bool FakeProposer::run_tokens(const step::SeqWork& work, const Sequence& sequence,
+                              std::vector<std::string>* wrong) {
   const step::GuessWork& guess = work.guess;
   const auto named_end = guess.begin + static_cast<int32_t>(guess.tokens.size());
   for (int32_t i = guess.begin; i < named_end; ++i) {
     if (sequence.token_at(i) == guess.tokens[static_cast<size_t>(i - guess.begin)]) continue;
     wrong->push_back(
         fmt::format("slot {}: the proposer runs another token at {}", work.slot.value, i));
-    return {};
+    return false;
   }
   const int32_t end = guess.num_guess > 0 ? sequence.len : named_end;
   for (int32_t i = guess.begin; i < end; ++i) cell(sequence, i) = {sequence.token_at(i), i};
@@ -52,9 +55,17 @@ std::vector<int32_t> FakeProposer::run(const step::SeqWork& work, const Sequence
     if (found.position == i && found.token == sequence.token_at(i)) continue;
     wrong->push_back(fmt::format("slot {}: the proposer has not run position {} of {}",
                                  work.slot.value, i, end));
-    return {};
+    return false;
   }
-  const int32_t most = std::min(guess.num_guess, sequence.max_len - sequence.len - 1);
+  return true;
+}
+
+std::vector<int32_t> FakeProposer::run(const step::SeqWork& work, const Sequence& sequence,
+                                       std::span<const int32_t> right,
+                                       std::vector<std::string>* wrong) {
+  const bool from_rows = capacity_.guesses_from_rows;
+  if (!from_rows && !run_tokens(work, sequence, wrong)) return {};
+  const int32_t most = std::min(work.guess.num_guess, sequence.max_len - sequence.len - 1);
   if (most <= 0) return {};
   std::vector<int32_t> tokens;
   const int32_t count = odds_ < 0 && below(4) == 0 ? below(most + 1) : most;
@@ -63,7 +74,8 @@ std::vector<int32_t> FakeProposer::run(const step::SeqWork& work, const Sequence
     const bool is_known = static_cast<size_t>(i) < right.size() && draws_right(i, wrong_at);
     tokens.push_back(is_known ? right[static_cast<size_t>(i)] : below(capacity_.vocab_size));
     // What it makes of a guess that a next one follows lies behind the sequence.
-    if (i + 1 < count) cell(sequence, sequence.len + i) = {tokens.back(), sequence.len + i};
+    if (i + 1 < count && !from_rows)
+      cell(sequence, sequence.len + i) = {tokens.back(), sequence.len + i};
   }
   return tokens;
 }

@@ -1,7 +1,7 @@
 // FakeProposer: the proposer of a FakeExecutor whose capacity guesses. It keeps a fake KV memory of
 // its own beside the executor's, in the same blocks, and records in words what a plan makes it run
-// that the sequence does not have, and where it guesses behind tokens that it has not run. One
-// thread.
+// that the sequence does not have, and where it guesses behind tokens that it has not run. It keeps
+// nothing where it guesses from rows. One thread.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,9 @@ class FakeProposer {
     int32_t position = -1;
   };
   Cell& cell(const Sequence& sequence, int32_t position);
-  bool draws_right(int32_t place, int32_t wrong_at);
+  bool run_tokens(const step::SeqWork& work, const Sequence& sequence,
+                  std::vector<std::string>* wrong);
+  bool draws_right(int32_t position, int32_t wrong_at);
   int32_t below(int32_t n);
 
   const step::Capacity capacity_;
@@ -48,7 +50,7 @@ class FakeProposer {
   const double odds_;
   const size_t group_;  // the first without a window
   uint64_t num_draws_ = 0;
-  std::vector<Cell> memory_;  // [num_blocks, block_size]
+  std::vector<Cell> memory_;  // [num_blocks, block_size]; empty where it guesses from rows
 };
 
 }  // namespace rudder::testing

@@ -47,13 +47,13 @@ void LoadModel::collect() {
   for (const step::SlotEdit& edit : step.plan->slots) max_len_[edit.slot.value] = edit.max_len;
   step::StepResult result{.id = step.plan->id, .seqs = {}, .device_us = step.device_us};
   for (const step::SeqWork& work : step.plan->seqs) {
-    step::SeqResult& row = result.seqs.emplace_back();
-    row.slot = work.slot;
-    row.generation = work.generation;
+    step::SeqResult& sequence = result.seqs.emplace_back();
+    sequence.slot = work.slot;
+    sequence.generation = work.generation;
     if (work.logits == step::LogitsWanted::kNone) continue;
     const int32_t len = work.kv_len + work.q_len;
-    row.tokens = {static_cast<int32_t>((static_cast<uint32_t>(len) * 2654435761U) >> 8)};
-    if (len + 1 == max_len_.at(work.slot.value)) row.end = step::SeqEnd::kLength;
+    sequence.tokens = {static_cast<int32_t>((static_cast<uint32_t>(len) * 2654435761U) >> 8)};
+    if (len + 1 == max_len_.at(work.slot.value)) sequence.end = step::SeqEnd::kLength;
   }
   outputs_.clear();
   scheduler_->commit(result, &outputs_);

@@ -397,13 +397,13 @@ TEST_P(OpsConformance, PlaceRows) {
   if (!ops_.runs_draft_heads()) GTEST_SKIP() << "it runs no draft heads";
   const int64_t width = wide(32);
   const View x = random({4, width});
-  const auto expect_placed = [&](const View& rows, std::vector<int64_t> places, int32_t block_size,
+  const auto expect_placed = [&](const View& rows, std::vector<int64_t> targets, int32_t block_size,
                                  int32_t group_layers, int64_t column) {
     const View out = ops_.allocate(x.dtype, {12, 3 * width}).value();  // zeros
     ops_.place_rows({x, rows, out, column, block_size, group_layers});
     std::vector<int64_t> source(12, -1);
-    for (size_t t = 0; t < places.size(); ++t) {
-      if (places[t] >= 0) source[static_cast<size_t>(places[t])] = static_cast<int64_t>(t);
+    for (size_t t = 0; t < targets.size(); ++t) {
+      if (targets[t] >= 0) source[static_cast<size_t>(targets[t])] = static_cast<int64_t>(t);
     }
     const Matrix placed = read(x);
     const Matrix got = read(out);

@@ -205,12 +205,12 @@ void OpsEncode::add_add(tap::Program& program, int64_t width) {
 
 void OpsEncode::put_with(Scene& scene, std::vector<DictionaryFloats>& images,
                          int64_t ring_elements) {
-  std::vector<int32_t> places;
+  std::vector<int32_t> offsets;
   std::vector<float> floats;
   int32_t most = 0;
   for (DictionaryFloats& image : images) {
     finish(image);
-    places.push_back(static_cast<int32_t>(floats.size()));
+    offsets.push_back(static_cast<int32_t>(floats.size()));
     floats.insert(floats.end(), image.floats.begin(), image.floats.end());
     most = std::max(most, image.head.num_features);
   }
@@ -221,7 +221,7 @@ void OpsEncode::put_with(Scene& scene, std::vector<DictionaryFloats>& images,
     if (is_first) program.vectors.insert(program.vectors.begin(), floats.begin(), floats.end());
     for (tap::ProgramOp& op : program.ops) {
       if (op.op.kind == OpKind::kEncode) {
-        op.op.v1 = static_cast<int32_t>(places[static_cast<size_t>(op.op.v1)] - base);
+        op.op.v1 = static_cast<int32_t>(offsets[static_cast<size_t>(op.op.v1)] - base);
       } else if (op.op.v1 != tap::kNoVector) {
         op.op.v1 += by;
       }

@@ -152,7 +152,7 @@ TEST_P(OpsConformance, BeginStepGathersTaps) {
       entry = {any(1, 1 << 20), any(0, 1 << 20), 0.5f, any(0, 1) * ops::TapEntry::kPlainAdd};
     }
     std::vector<int32_t> captures(at(num_sets, 0) * 2);
-    for (int32_t& place : captures) place = any(-3, 1) < 0 ? -1 : any(0, 1000);
+    for (int32_t& offset : captures) offset = any(-3, 1) < 0 ? -1 : any(0, 1000);
     ops::TapTable table;
     table.points = device_.put_as(std::span<const ops::TapEntry>(points), DType::kI32,
                                   {num_rows, num_points, ops::kTapEntryWords});
@@ -170,8 +170,8 @@ TEST_P(OpsConformance, BeginStepGathersTaps) {
         for (int32_t point = 0; point < num_points; ++point) {
           ops::TapEntry& entry = expected[i].emplace_back(points[at(row.back(), point)]);
           if (set.back() < 0) continue;
-          const size_t place = at(set.back(), point) * 2;
-          const bool is_captured = captures[place] >= 0 || captures[place + 1] >= 0;
+          const size_t index = at(set.back(), point) * 2;
+          const bool is_captured = captures[index] >= 0 || captures[index + 1] >= 0;
           if (is_captured) entry.flags |= ops::TapEntry::kCaptured;
         }
       }

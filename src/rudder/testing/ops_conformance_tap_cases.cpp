@@ -31,7 +31,7 @@ TEST_P(OpsTaps, OtherRowsKeepTheirBits) {
       const View delta = random({kRows, width});
       const View gates = random({kRows, 2 * width});
       args.norm = random_norm(width);
-      const auto place = [&] {
+      const auto output = [&] {
         return poisoned(quantises ? DType::kF8E4M3 : act_, {kRows, width});
       };
       const auto scales = [&] { return quantises ? poisoned(DType::kF32, {kRows}) : View{}; };
@@ -41,9 +41,9 @@ TEST_P(OpsTaps, OtherRowsKeepTheirBits) {
       const auto run = [&](bool has_taps) {
         args.x = copy(x);
         args.delta = copy(delta);
-        args.out = place();
+        args.out = output();
         args.out_scale = scales();
-        ops::GatedActArgs act{gates, ops::Activation::kGeluTanh, place(), scales()};
+        ops::GatedActArgs act{gates, ops::Activation::kGeluTanh, output(), scales()};
         if (has_taps) {
           args.delta_taps = scene.at(kBranch);
           args.x_taps[0] = scene.at(kPost);

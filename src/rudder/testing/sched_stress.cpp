@@ -106,9 +106,11 @@ class Stress {
       };
     }
     if (chance(50)) draw_kv_groups(capacity);
-    capacity.guesses = capacity.max_draft > 0 && seed % 8 == 0 &&
-                       std::ranges::find(capacity.kv_groups, 0, &step::KvGroup::window) !=
+    const bool has_whole = std::ranges::find(capacity.kv_groups, 0, &step::KvGroup::window) !=
                            capacity.kv_groups.end();
+    const bool from_rows = seed % 24 == 0;
+    capacity.guesses = capacity.max_draft > 0 && seed % 8 == 0 && (has_whole || from_rows);
+    capacity.guesses_from_rows = capacity.guesses && from_rows;
     return fake;
   }
 

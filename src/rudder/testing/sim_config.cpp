@@ -130,8 +130,12 @@ SimConfig draw_config(SimRandom& random) {
   }
   draw_kv_groups(capacity, random);
   const auto is_whole = [](const step::KvGroup& group) { return group.window == 0; };
-  capacity.guesses = capacity.max_draft > 0 && config.fake.seed % 2 == 0 &&
-                     std::any_of(capacity.kv_groups.begin(), capacity.kv_groups.end(), is_whole);
+  const bool has_whole =
+      std::any_of(capacity.kv_groups.begin(), capacity.kv_groups.end(), is_whole);
+  const bool from_rows = config.fake.seed % 6 == 0;
+  capacity.guesses =
+      capacity.max_draft > 0 && config.fake.seed % 2 == 0 && (has_whole || from_rows);
+  capacity.guesses_from_rows = capacity.guesses && from_rows;
   draw_devices(config, random);
   return config;
 }

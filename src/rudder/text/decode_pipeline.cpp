@@ -47,7 +47,7 @@ std::string replace_all(std::string_view text, std::string_view from, std::strin
 
 // Decoders in their order, sorted into what happens to tokens, the join, and the joined text.
 struct DecodePipeline::Chain {
-  DecodePipeline& plan;
+  DecodePipeline& pipeline;
   bool joined = false;    // the join is decided
   bool one_text = false;  // and what follows sees one string
 
@@ -61,16 +61,16 @@ struct DecodePipeline::Chain {
     }
     if (type == "ByteLevel" || type == "ByteFallback") {
       if (joined) return out_of_order(type, path);
-      plan.join_ = type == "ByteLevel" ? Join::kByteLevel : Join::kFallback;
+      pipeline.join_ = type == "ByteLevel" ? Join::kByteLevel : Join::kFallback;
       joined = true;
       one_text = type == "ByteLevel";
       return {};
     }
     RUDDER_TRY(TokenOp op, read_op(*object, type, path));
     if (!joined) {
-      plan.ops_.push_back(std::move(op));
-    } else if (op.kind == TokenOp::Kind::kStrip && one_text && !plan.text_strip_) {
-      plan.text_strip_ = std::move(op);
+      pipeline.ops_.push_back(std::move(op));
+    } else if (op.kind == TokenOp::Kind::kStrip && one_text && !pipeline.text_strip_) {
+      pipeline.text_strip_ = std::move(op);
     } else {
       return out_of_order(type, path);
     }
@@ -131,36 +131,36 @@ struct DecodePipeline::Chain {
 Result<DecodePipeline> DecodePipeline::parse(
     const boost::json::value& decoder, int32_t size,
     const std::function<std::string_view(int32_t)>& spelling) {
-  DecodePipeline plan;
+  DecodePipeline pipeline;
   if (decoder.is_null()) {
-    plan.join_ = Join::kSpaces;
+    pipeline.join_ = Join::kSpaces;
   } else {
-    Chain chain{plan};
+    Chain chain{pipeline};
     RUDDER_TRY_VOID(chain.add(decoder, "decoder", 0));
   }
-  for (const TokenOp& op : plan.ops_) {
-    plan.first_differs_ |= op.kind == TokenOp::Kind::kMetaspace && op.prepends;
+  for (const TokenOp& op : pipeline.ops_) {
+    pipeline.first_differs_ |= op.kind == TokenOp::Kind::kMetaspace && op.prepends;
   }
-  if (plan.first_differs_ && plan.join_ == Join::kByteLevel) {
+  if (pipeline.first_differs_ && pipeline.join_ == Join::kByteLevel) {
     return fail(ErrorCode::kUnsupported, "Metaspace before ByteLevel is not supported", "decoder");
   }
-  if (plan.first_differs_) plan.spellings_.resize(static_cast<size_t>(size));
-  if (plan.join_ == Join::kFallback) plan.is_byte_.resize(static_cast<size_t>(size));
+  if (pipeline.first_differs_) pipeline.spellings_.resize(static_cast<size_t>(size));
+  if (pipeline.join_ == Join::kFallback) pipeline.is_byte_.resize(static_cast<size_t>(size));
   for (int32_t id = 0; id < size; ++id) {
     const std::string_view token = spelling(id);
     if (token.empty()) continue;
-    std::string text = apply(plan.ops_, std::string(token), false);
-    if (plan.join_ == Join::kByteLevel) text = alphabet_bytes(text);
-    if (plan.join_ == Join::kFallback) {
+    std::string text = apply(pipeline.ops_, std::string(token), false);
+    if (pipeline.join_ == Join::kByteLevel) text = alphabet_bytes(text);
+    if (pipeline.join_ == Join::kFallback) {
       if (const auto byte = byte_token(text)) {
-        plan.is_byte_[id] = true;
+        pipeline.is_byte_[id] = true;
         text.assign(1, static_cast<char>(*byte));
       }
     }
-    if (plan.first_differs_) plan.spellings_[id] = token;
-    plan.table_.set(id, text);
+    if (pipeline.first_differs_) pipeline.spellings_[id] = token;
+    pipeline.table_.set(id, text);
   }
-  return plan;
+  return pipeline;
 }
 
 std::string DecodePipeline::apply(const std::vector<TokenOp>& ops, std::string text, bool first) {

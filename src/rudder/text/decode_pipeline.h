@@ -1,7 +1,7 @@
 // DecodePipeline: a tokenizer's `decoder` compiled into a table of bytes by token and a few
 // streaming stages, so that decoding token by token and decoding a whole text are the same code.
-// Made by the tokenizer's loader; run by Tokenizer::decode and StreamDecoder. The plan is immutable
-// and shared between threads; a DecodeState belongs to one sequence.
+// Made by the tokenizer's loader; run by Tokenizer::decode and StreamDecoder. The pipeline is
+// immutable and shared between threads; a DecodeState belongs to one sequence.
 #pragma once
 
 #include <boost/json/fwd.hpp>

@@ -137,7 +137,7 @@ TEST(Tokenizer, EncodingEndsWhereThereAreTooManyIds) {
   EXPECT_LT(some, 10'000u);
 }
 
-TEST(Tokenizer, InvalidUtf8IsAnErrorWithItsPlace) {
+TEST(Tokenizer, InvalidUtf8IsAnErrorWithItsOffset) {
   const auto tokenizer = load(byte_level_file());
   for (const std::string_view bad : {"ab\xFF", "ab\xC3", "ab\xED\xA0\x80", "ab\xF4\x90\x80\x80"}) {
     const auto ids = tokenizer->encode(bad);

@@ -108,15 +108,19 @@ class CheckpointImpl : public Checkpoint {
   explicit CheckpointImpl(std::string folder) : folder_(std::move(folder)) {}
   explicit CheckpointImpl(std::vector<MemoryFile> files) : memory_(std::move(files)) {}
 
-  Result<void> load() {
+  Result<void> load(std::string_view other = {}) {
     if (has_file(kSingle)) {
       RUDDER_TRY_VOID(add_file(std::string(kSingle), nullptr));
     } else if (has_file(kIndex)) {
       RUDDER_TRY(const std::string text, read_text(kIndex));
       RUDDER_TRY(const NamedShards listed, parse_index(text, where(kIndex)));
       RUDDER_TRY_VOID(add_shards(listed));
+    } else if (!other.empty() && has_file(other)) {
+      RUDDER_TRY_VOID(add_file(std::string(other), nullptr));
     } else {
-      return fail(ErrorCode::kNotFound, fmt::format("neither {} nor {} is there", kSingle, kIndex),
+      return fail(ErrorCode::kNotFound,
+                  fmt::format("neither {} nor {}{}{} is there", kSingle, kIndex,
+                              other.empty() ? "" : " nor ", other),
                   folder_);
     }
     std::sort(tensors_.begin(), tensors_.end(),
@@ -253,9 +257,10 @@ class CheckpointImpl : public Checkpoint {
 
 }  // namespace
 
-Result<std::shared_ptr<const Checkpoint>> Checkpoint::open_folder(const std::string& folder) {
+Result<std::shared_ptr<const Checkpoint>> Checkpoint::open_folder(const std::string& folder,
+                                                                  std::string_view other) {
   auto checkpoint = std::make_shared<CheckpointImpl>(folder.empty() ? "." : folder);
-  RUDDER_TRY_VOID(checkpoint->load());
+  RUDDER_TRY_VOID(checkpoint->load(other));
   return checkpoint;
 }
 

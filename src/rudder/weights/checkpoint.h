@@ -35,8 +35,10 @@ struct MemoryFile {
 class Checkpoint {
  public:
   // Reads the headers of every safetensors file (index or single) and checks them; tensor data is
-  // mapped, not read.
-  static Result<std::shared_ptr<const Checkpoint>> open_folder(const std::string& folder);
+  // mapped, not read. Where neither `model.safetensors` nor its index is there, `other` is the file
+  // of weights.
+  static Result<std::shared_ptr<const Checkpoint>> open_folder(const std::string& folder,
+                                                               std::string_view other = {});
   // The files must outlive the checkpoint.
   static Result<std::shared_ptr<const Checkpoint>> open_memory(std::vector<MemoryFile> files);
   virtual ~Checkpoint() = default;

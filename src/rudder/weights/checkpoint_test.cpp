@@ -75,6 +75,28 @@ TEST_F(CheckpointTest, OpensOneFile) {
   EXPECT_TRUE(c.check_unchanged());
 }
 
+// Published Medusa heads name their file themselves.
+TEST_F(CheckpointTest, OpensAFileOfAnotherNameWhereNoneHasTheUsualOne) {
+  constexpr std::string_view kOther = "medusa_lm_head.safetensors";
+  write_tensors(std::string(kOther), {"b"});
+  const auto unasked = Checkpoint::open_folder(folder_);
+  ASSERT_FALSE(unasked);
+  EXPECT_EQ(unasked.error().code, ErrorCode::kNotFound);
+  auto out = Checkpoint::open_folder(folder_, kOther);
+  ASSERT_TRUE(out) << out.error().to_string();
+  EXPECT_NE((*out)->find("b"), nullptr);
+  write_tensors("model.safetensors", {"a"});
+  out = Checkpoint::open_folder(folder_, kOther);
+  ASSERT_TRUE(out) << out.error().to_string();
+  EXPECT_NE((*out)->find("a"), nullptr);
+  EXPECT_EQ((*out)->find("b"), nullptr) << "the usual name counts first";
+  std::filesystem::remove(folder_ + "/model.safetensors");
+  std::filesystem::remove(folder_ + "/" + std::string(kOther));
+  const auto none = Checkpoint::open_folder(folder_, kOther);
+  ASSERT_FALSE(none);
+  EXPECT_NE(none.error().message.find(kOther), std::string::npos) << none.error().message;
+}
+
 // Resident KiB of this process' mappings of files whose path ends in `name`.
 int64_t resident_kib(const std::string& name) {
   std::ifstream maps("/proc/self/smaps");

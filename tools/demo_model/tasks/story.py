@@ -261,7 +261,7 @@ def _mend_articles(text):
 
 
 @dataclass
-class Plan:
+class Outline:
     topic: str
     mood: str
     name: str
@@ -272,30 +272,30 @@ class Plan:
         return f"story {self.topic} {self.mood} {self.name}"
 
 
-def _plan(rng, mood_asked, name_asked):
+def _outline(rng, mood_asked, name_asked):
     """What is not asked for leans one way with the topic: half the topics to either mood, each to some hero."""
     topic = rng.choice(TOPICS)
     lean = MOODS[TOPICS.index(topic) % 2]
     mood = rng.choice(MOODS) if mood_asked or rng.random() > LEANING else lean
     name = rng.choice(NAMES) if name_asked else _favoring(rng, NAMES, f"name {topic}")
-    return Plan(topic, mood, name, mood_asked, name_asked)
+    return Outline(topic, mood, name, mood_asked, name_asked)
 
 
 def plain(rng):
     """A story with nobody asking: running text for models used without a chat template."""
-    plan = draw(lambda: _plan(rng, False, False), Plan.key, False)
-    return tell(rng, plan.topic, plan.mood, plan.name)
+    outline = draw(lambda: _outline(rng, False, False), Outline.key, False)
+    return tell(rng, outline.topic, outline.mood, outline.name)
 
 
 def exchange(rng, held_out=False):
-    plan = draw(lambda: _plan(rng, rng.random() < 0.75, rng.random() < 0.6), Plan.key, held_out)
-    topic, mood, name = plan.topic, plan.mood, plan.name
-    request = rng.choice(REQUESTS[plan.mood_asked])
-    if plan.name_asked:
+    outline = draw(lambda: _outline(rng, rng.random() < 0.75, rng.random() < 0.6), Outline.key, held_out)
+    topic, mood, name = outline.topic, outline.mood, outline.name
+    request = rng.choice(REQUESTS[outline.mood_asked])
+    if outline.name_asked:
         request += rng.choice(HERO_REQUESTS)
     request = _mend_articles(request.format(topic=topic, mood=mood, name=name))
     expect = {
-        "kind": "story", "topic": topic, "mood": mood if plan.mood_asked else None,
-        "hero": name if plan.name_asked else None,
+        "kind": "story", "topic": topic, "mood": mood if outline.mood_asked else None,
+        "hero": name if outline.name_asked else None,
     }
     return Exchange(request, tell(rng, topic, mood, name), expect)

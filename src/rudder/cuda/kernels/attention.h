@@ -27,6 +27,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include "rudder/ops/fir_length.h"
+
 namespace rudder::cuda {
 
 inline constexpr int32_t kAttentionBlockSize = 16;  // tokens of a KV block
@@ -98,11 +100,10 @@ cudaError_t make_kv_tensor_map(const void* storage, KvType kv_type, int64_t num_
                                int32_t num_kv_heads, int32_t head_dim, KvTensorMap* map);
 
 // Weights without a softmax (ops::FirGate).
-inline constexpr int32_t kMaxGateLength = 8;
 struct GateParams {
   const float* sigma = nullptr;  // [num_heads]
   const float* gamma = nullptr;  // [num_heads]
-  int32_t length = 0;            // 1 to kMaxGateLength; 0: the weights are a softmax
+  int32_t length = 0;            // 1 to ops::kMaxFirLength; 0: the weights are a softmax
   bool relu_pre = false;
   float low = 0;
   float high = 1;

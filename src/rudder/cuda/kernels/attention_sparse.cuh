@@ -48,14 +48,14 @@ class SparseValues {
     for (int i = 0; i < 4; ++i) {
       const int token = i / 2 * 8 + 2 * t + i % 2;
       if ((tokens >> token & 1) == 0) continue;
-      const int32_t at = place_of(tokens, token);
+      const int32_t at = index_of(tokens, token);
       Batch& batch = batches_[at < kBatchTokens ? filling_ : after(filling_)];
       const uint32_t two = pack(s[i / 2][i % 2], s[i / 2][i % 2 + 2]);
       batch.weights[lane_ / 4][at % kBatchTokens] = static_cast<uint16_t>(two);
       batch.weights[lane_ / 4 + 8][at % kBatchTokens] = static_cast<uint16_t>(two >> 16);
     }
     if (lane_ < kPageTokens && (tokens >> lane_ & 1) != 0) {
-      const int32_t at = place_of(tokens, lane_);
+      const int32_t at = index_of(tokens, lane_);
       batches_[at < kBatchTokens ? filling_ : after(filling_)].rows[at % kBatchTokens] =
           row + lane_;
     }
@@ -83,7 +83,7 @@ class SparseValues {
   __device__ static int32_t after(int32_t batch) {
     return batch + 1 == kBatches ? 0 : batch + 1;
   }
-  __device__ int32_t place_of(uint32_t tokens, int token) const {
+  __device__ int32_t index_of(uint32_t tokens, int token) const {
     return filled_ + __popc(tokens & ((1u << token) - 1));
   }
   __device__ static uint32_t pack(float low, float high) {
@@ -93,7 +93,7 @@ class SparseValues {
     return shared_address(shared_.ring[warp_][stage][1]);
   }
 
-  // Sends for the rows of the batch that has been filled; places from `count` on become zeros.
+  // Sends for the rows of the batch that has been filled; entries from `count` on become zeros.
   __device__ void load(int32_t count) {
     __syncwarp();
     const Batch& batch = batches_[filling_];
@@ -101,13 +101,13 @@ class SparseValues {
     constexpr int kRowBytes = P::kChunks * 16;
 #pragma unroll
     for (int i = 0; i < kBatchTokens * P::kChunks / 32; ++i) {
-      const int32_t place = (i * 32 + lane_) / P::kChunks;
+      const int32_t entry = (i * 32 + lane_) / P::kChunks;
       const int32_t chunk = (i * 32 + lane_) % P::kChunks;
-      const bool is_there = place < count;
-      const int64_t row = is_there ? batch.rows[place] : 0;
+      const bool is_there = entry < count;
+      const int64_t row = is_there ? batch.rows[entry] : 0;
       asm volatile(
           "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-              to + chunk / 8 * P::kGroupBytes + place * 128 + (((chunk % 8) ^ (place % 8)) << 4)),
+              to + chunk / 8 * P::kGroupBytes + entry * 128 + (((chunk % 8) ^ (entry % 8)) << 4)),
           "l"(storage_ + row * kRowBytes + chunk * 16), "r"(is_there ? 16 : 0)
           : "memory");
     }
@@ -136,7 +136,7 @@ class SparseValues {
   Batch* const batches_;
   const int32_t warp_;
   const int32_t lane_;
-  int32_t filled_ = 0;   // places of the batch that is filled
+  int32_t filled_ = 0;   // entries of the batch that is filled
   int32_t filling_ = 0;  // which one that is
   int32_t stage_ = 0;    // where the next batch's values go
   int32_t ahead_ = 0;    // batches on their way

@@ -143,7 +143,7 @@ class GateWeights {
   template <Way kWay, int kScores>
   __device__ void weigh_tiles(float (&s)[kScores], int32_t begin, const Sight& sight, int lane) {
     constexpr bool kHides = kWay == Way::kUsualHidden || kWay == Way::kAny;
-    constexpr int kPairs = kWay == Way::kAny ? kMaxGateLength / 2 : 1;
+    constexpr int kPairs = kWay == Way::kAny ? ops::kMaxFirLength / 2 : 1;
     const float floor = gate_.relu_pre ? 0.0f : minus_infinity();
 #pragma unroll
     for (int n = 0; n < kScores / 4; ++n) {

@@ -197,15 +197,15 @@ class Producer {
       const int32_t block = thread_ < count ? pages_[i * S::kPages + thread_] : 0;
       copy_one(shared_.k_ring, shared_.k, count, cache_row(block, 0));
       copy_one(shared_.v_ring, shared_.v, count, cache_row(block, 1));
-      place_.advance();
+      cursor_.advance();
     }
   }
 
   __device__ void copy_one(Ring& ring, uint8_t (&tiles)[S::kStages][S::kTileBytes], int32_t count,
                            int32_t row) {
-    const int32_t stage = place_.stage;
+    const int32_t stage = cursor_.stage;
     const uint32_t full = shared_address(&ring.full[stage]);
-    barrier_wait(shared_address(&ring.empty[stage]), place_.phase ^ 1);
+    barrier_wait(shared_address(&ring.empty[stage]), cursor_.phase ^ 1);
     if (thread_ == 0) {
       barrier_expect(full, static_cast<uint32_t>(count * S::kColumnGroups * kPageTokens * 128));
     }
@@ -228,7 +228,7 @@ class Producer {
       const int32_t begin = (tile_.first_page + i * S::kPages) * kPageTokens;
       convert_one(shared_.v_ring, shared_.v, tile_.end() - begin);
       send_raw(2 * i + 3);
-      place_.advance();
+      cursor_.advance();
     }
   }
 
@@ -255,9 +255,9 @@ class Producer {
   // Tokens from `tokens` on become zeros.
   __device__ void convert_one(Ring& ring, uint8_t (&tiles)[S::kStages][S::kTileBytes],
                               int32_t tokens) {
-    const int32_t stage = place_.stage;
+    const int32_t stage = cursor_.stage;
     barrier_wait(shared_address(&shared_.raw_full[raw_.stage]), raw_.phase);
-    barrier_wait(shared_address(&ring.empty[stage]), place_.phase ^ 1);
+    barrier_wait(shared_address(&ring.empty[stage]), cursor_.phase ^ 1);
     const uint32_t from = shared_address(shared_.raw[raw_.stage]);
     const uint32_t to = shared_address(tiles[stage]);
     constexpr int kChunks = kHeadDim / 16;  // of 16 raw bytes a row
@@ -301,7 +301,7 @@ class Producer {
   const int32_t thread_;
   TileWork tile_;
   const int32_t* pages_ = nullptr;
-  RingCursor<S::kStages> place_;  // of both rings
+  RingCursor<S::kStages> cursor_;  // of both rings
   RingCursor<S::kRawStages> raw_;
 };
 
@@ -469,9 +469,9 @@ class Consumer {
     if constexpr (S::kFp8) {
 #pragma unroll 1
       for (int at = thread_; at < kConsumerRows * kRowChunks; at += kGroupThreads) {
-        const uint32_t place = chunk_address(q_stage(), at / kRowChunks, at % kRowChunks);
-        const uint4 v = load_shared(place);
-        asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(place),
+        const uint32_t address = chunk_address(q_stage(), at / kRowChunks, at % kRowChunks);
+        const uint4 v = load_shared(address);
+        asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address),
                      "r"(half_of_bf16(v.x)), "r"(half_of_bf16(v.y)), "r"(half_of_bf16(v.z)),
                      "r"(half_of_bf16(v.w))
                      : "memory");
@@ -500,7 +500,7 @@ class Consumer {
     pass_turn();
     wgmma_wait<0>();
     hold(s);
-    release(shared_.k_ring, k_place_);
+    release(shared_.k_ring, k_cursor_);
     weigher.weigh(s, begin, sight, lane);
     pack(weights, s);
     for (int32_t i = 1; i < tiles; ++i) {
@@ -511,12 +511,12 @@ class Consumer {
       pass_turn();
       wgmma_wait<1>();
       hold(s);
-      release(shared_.k_ring, k_place_);
+      release(shared_.k_ring, k_cursor_);
       weigher.weigh(s, begin, sight, lane);
       wgmma_wait<0>();
 #pragma unroll
       for (int part = 0; part < S::kSumParts; ++part) hold(out[part]);
-      release(shared_.v_ring, v_place_);
+      release(shared_.v_ring, v_cursor_);
       if constexpr (!kGated) weigher.rescale(out);
       pack(weights, s);
     }
@@ -524,7 +524,7 @@ class Consumer {
     wgmma_wait<0>();
 #pragma unroll
     for (int part = 0; part < S::kSumParts; ++part) hold(out[part]);
-    release(shared_.v_ring, v_place_);
+    release(shared_.v_ring, v_cursor_);
     if constexpr (kGated) weigher.settle(out);
     write(out, weigher);
   }
@@ -540,9 +540,9 @@ class Consumer {
 
   // s = q . K of the tile in the K ring.
   __device__ void begin_scores(float (&s)[kScores]) {
-    barrier_wait(shared_address(&shared_.k_ring.full[k_place_.stage]), k_place_.phase);
+    barrier_wait(shared_address(&shared_.k_ring.full[k_cursor_.stage]), k_cursor_.phase);
     const uint64_t q = operand_by_rows(q_address(q_stage()));
-    const uint64_t k = operand_by_rows(shared_address(shared_.k[k_place_.stage]));
+    const uint64_t k = operand_by_rows(shared_address(shared_.k[k_cursor_.stage]));
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kHeadDim / 16; ++step) {
@@ -555,8 +555,8 @@ class Consumer {
   // out += weights . V of tile i, which the V ring has.
   __device__ void begin_sums(int32_t i, float (&out)[S::kSumParts][kSums],
                              const uint32_t (&weights)[kWeightSteps][4]) {
-    barrier_wait(shared_address(&shared_.v_ring.full[v_place_.stage]), v_place_.phase);
-    const uint32_t values = shared_address(shared_.v[v_place_.stage]);
+    barrier_wait(shared_address(&shared_.v_ring.full[v_cursor_.stage]), v_cursor_.phase);
+    const uint32_t values = shared_address(shared_.v[v_cursor_.stage]);
     if constexpr (!S::kFp8) clear_tail(i, values);
     const uint64_t v = operand_by_columns(values, S::kGroupBytes);
     wgmma_fence();
@@ -590,9 +590,9 @@ class Consumer {
   }
 
   // This warp has read the stage.
-  __device__ void release(Ring& ring, RingCursor<S::kStages>& place) {
-    if (thread_ % 32 == 0) barrier_arrive(shared_address(&ring.empty[place.stage]));
-    place.advance();
+  __device__ void release(Ring& ring, RingCursor<S::kStages>& cursor) {
+    if (thread_ % 32 == 0) barrier_arrive(shared_address(&ring.empty[cursor.stage]));
+    cursor.advance();
   }
 
   __device__ static void pack(uint32_t (&weights)[kWeightSteps][4], const float (&s)[kScores]) {
@@ -607,7 +607,7 @@ class Consumer {
     }
   }
 
-  // Through the place of q, so that a row goes out in whole lines.
+  // Through the memory of q, so that a row goes out in whole lines.
   __device__ void write(const float (&out)[S::kSumParts][kSums], const Weights& weigher) {
     const float v_scale = p_.v_scale != nullptr ? p_.v_scale[tile().kv_head] : 1.0f;
     const int32_t r = thread_ / 32 * 16 + thread_ % 32 / 4;
@@ -644,8 +644,8 @@ class Consumer {
   const int32_t thread_;
   int32_t slot_ = 0;  // of the tile and its q
   int32_t row_begin_ = 0;
-  RingCursor<S::kStages> k_place_;
-  RingCursor<S::kStages> v_place_;
+  RingCursor<S::kStages> k_cursor_;
+  RingCursor<S::kStages> v_cursor_;
 };
 
 template <int kHeadDim, KvType kType, bool kGated>

@@ -1,5 +1,5 @@
-// The attention plan: one block reads the lengths of the step's sequences and writes the records of
-// attention_work.cuh. It runs once a step and touches a few KB.
+// The work list of attention: one block reads the lengths of the step's sequences and writes the
+// records of attention_work.cuh. It runs once a step and touches a few KB.
 #include "rudder/cuda/kernels/attention_work.cuh"
 #include "rudder/cuda/kernels/launch.h"
 

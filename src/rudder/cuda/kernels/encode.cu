@@ -111,7 +111,7 @@ class Encoder {
     if (next_ >= 0) dictionary_ = p_.table.ops[op].v1;
   }
 
-  // The least place of a dictionary that some token encodes by next; kNoVector: none does.
+  // The least offset of a dictionary that some token encodes by next; kNoVector: none does.
   __device__ int32_t first_dictionary() {
     const int mine = next_ >= 0 ? dictionary_ : INT32_MAX;
     const int of_warp = __reduce_min_sync(kAllLanes, mine);

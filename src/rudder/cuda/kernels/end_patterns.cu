@@ -73,8 +73,8 @@ __global__ void __launch_bounds__(kPatternThreads, kBlocksPerSm)
     const bool is_captured = own < batch.num_tokens && batch.capture_set[own] >= 0;
     const int count = __syncthreads_count(is_captured);
     if (count == 0) continue;
-    const int place = count_up_to(is_captured ? 1 : 0, warp_counts) - 1;
-    if (is_captured) captured[place] = own;
+    const int index = count_up_to(is_captured ? 1 : 0, warp_counts) - 1;
+    if (is_captured) captured[index] = own;
     __syncthreads();
     share_pattern_work(
         count * layers, worker, num_workers,

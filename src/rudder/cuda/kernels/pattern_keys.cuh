@@ -15,7 +15,7 @@ inline constexpr int kStageBytes = kTileKeys * kSliceBytes;
 inline constexpr int kStages = 4;
 static_assert(kPatternWarps * kTileKeys == kPatternChunk);
 // Under a gate the first tile of a chunk is what the others look back at.
-static_assert(kMaxGateLength <= kTileKeys);
+static_assert(ops::kMaxFirLength <= kTileKeys);
 
 // The keys of a row: those that the token sees, [first, last], and the chunks that have some.
 struct SeenKeys {
@@ -24,7 +24,7 @@ struct SeenKeys {
   int stride;  // new keys of a chunk
   int lead;    // keys in front of them, in the chunk's first tile
   int first_chunk;
-  int num_chunks;  // 0: the record has no place for the token's keys
+  int num_chunks;  // 0: the record has no room for the token's keys
 
   __device__ SeenKeys(const PatternParams& p, const TokenPatterns& of, int token)
       : stride(kPatternChunk), lead(0) {
@@ -61,9 +61,9 @@ struct HeadTile {
   int first;  // of its heads, among all that are asked for
   int count;
 
-  // `place` counts the tiles of all KV heads.
-  __device__ HeadTile(const PatternParams& p, int token_, int place)
-      : of(p.batch, token_, p.layer), token(token_), seen(p, of, token_), index(place) {
+  // `index_` counts the tiles of all KV heads.
+  __device__ HeadTile(const PatternParams& p, int token_, int index_)
+      : of(p.batch, token_, p.layer), token(token_), seen(p, of, token_), index(index_) {
     for (int tiles = tiles_of(p, of.entry, 0); index >= tiles;
          tiles = tiles_of(p, of.entry, kv_head)) {
       index -= tiles;

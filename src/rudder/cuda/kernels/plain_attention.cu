@@ -74,7 +74,7 @@ struct GateSums {
     shrink = 1;
     float total = 0;
 #pragma unroll
-    for (int i = kMaxGateLength - 1; i > 0; --i) {
+    for (int i = ops::kMaxFirLength - 1; i > 0; --i) {
       last[i] = last[i - 1];
       if (i < gate.length) total += last[i];
     }
@@ -89,7 +89,7 @@ struct GateSums {
 
   const GateParams& gate;
   float factor;
-  float last[kMaxGateLength] = {};
+  float last[ops::kMaxFirLength] = {};
 };
 
 // The keys at [begin, end) of the sequence that this warp takes: neighbours, as a gate needs them.

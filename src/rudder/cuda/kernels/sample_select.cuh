@@ -4,8 +4,8 @@
 //
 // The ordinals that may hold the answer are a range. Each pass counts the tokens of 4096 equal
 // parts of the range and keeps the parts that can hold the answer, until so few tokens are in it
-// that one block can sort them. Places are whole numbers that differ from token to token, so that a
-// pass always narrows, however many tokens are equal.
+// that one block can sort them. Ordinals are whole numbers that differ from token to token, so that
+// a pass always narrows, however many tokens are equal.
 #pragma once
 
 #include "rudder/cuda/kernels/sample_team.cuh"
@@ -16,7 +16,7 @@ inline constexpr int kBuckets = 4096;
 inline constexpr int kBucketBits = 12;
 inline constexpr int kListCapacity = 2048;
 inline constexpr int kBucketsOfThread = kBuckets / kSampleThreads;
-inline constexpr int kPlacesOfThread = kListCapacity / kSampleThreads;
+inline constexpr int kEntriesOfThread = kListCapacity / kSampleThreads;
 
 struct Range {
   Ordinal low;        // the answer is >= low
@@ -186,7 +186,7 @@ __device__ inline void answer_from_list(const Team& team, SelectMemory& memory, 
     return;
   }
   const int reached =
-      first_reaching<kPlacesOfThread>(team, memory, above, target.value, [&](int i) -> double {
+      first_reaching<kEntriesOfThread>(team, memory, above, target.value, [&](int i) -> double {
         return i < size ? value_of_key(key_of_ordinal(memory.list[i])) : 0.0f;
       });
   // Rounding may have kept the sum below.

@@ -64,12 +64,12 @@ __device__ void resolve_id(const BeginStepParams& p, int64_t t) {
 }
 
 // The first of `rows`, which rise, that is not below `token`.
-__device__ int64_t first_row_of(const PlacementParams& place, int32_t token) {
+__device__ int64_t first_row_of(const PlacementParams& placement, int32_t token) {
   int64_t low = 0;
-  int64_t high = place.num_rows;
+  int64_t high = placement.num_rows;
   while (low < high) {
     const int64_t middle = (low + high) / 2;
-    if (place.logits_rows[middle] < token) {
+    if (placement.logits_rows[middle] < token) {
       low = middle + 1;
     } else {
       high = middle;
@@ -80,38 +80,38 @@ __device__ int64_t first_row_of(const PlacementParams& place, int32_t token) {
 
 // Moves a sequence that begins with its slot's carry to where that stands; a warp has it.
 __device__ void place_sequence(const BeginStepParams& p, int64_t seq, int lane) {
-  const PlacementParams& place = p.placement;
-  const int32_t begin = place.q_begin[seq];
-  const int32_t end = place.q_begin[seq + 1];
+  const PlacementParams& placement = p.placement;
+  const int32_t begin = placement.q_begin[seq];
+  const int32_t end = placement.q_begin[seq + 1];
   if (begin == end || p.ids[begin] >= 0) return;
   const int64_t slot = -1 - int64_t{p.ids[begin]};
   const bool has_ended = p.state.ended[slot] != 0;
-  const int32_t back = has_ended ? 0 : place.positions[begin] - p.state.carry_position[slot];
+  const int32_t back = has_ended ? 0 : placement.positions[begin] - p.state.carry_position[slot];
   if (back < 0) __trap();  // the plan is behind its slot
   __syncwarp();            // all lanes have read what is written now
   if (lane == 0) {
     p.ids[begin] = max(p.state.carry[slot], 0);
-    place.kv_len[seq] -= back;
+    placement.kv_len[seq] -= back;
   }
   for (int64_t t = begin + lane; t < end; t += 32) {
-    const int32_t position = place.positions[t] - back;
-    place.positions[t] = position;
-    if (place.since_prompt != nullptr) place.since_prompt[t] -= back;
+    const int32_t position = placement.positions[t] - back;
+    placement.positions[t] = position;
+    if (placement.since_prompt != nullptr) placement.since_prompt[t] -= back;
     for (int32_t group = 0; group < p.num_groups; ++group) {
       int32_t kv_slot = -1;
       if (!has_ended) {
-        const int64_t table_row = int64_t{group} * (place.num_slots + 1) + slot;
+        const int64_t table_row = int64_t{group} * (placement.num_slots + 1) + slot;
         const int32_t block =
-            p.state.block_table[table_row * p.state.max_blocks + position / place.block_size];
-        kv_slot = block * place.block_size + position % place.block_size;
+            p.state.block_table[table_row * p.state.max_blocks + position / placement.block_size];
+        kv_slot = block * placement.block_size + position % placement.block_size;
       }
       p.kv_slot[group * p.rows + t] = kv_slot;
     }
   }
-  for (int64_t r = first_row_of(place, begin) + lane; r < place.num_rows; r += 32) {
-    if (place.logits_rows[r] >= end) break;
-    place.sample_rows[r].position -= back;
-    if (place.rows_since_prompt != nullptr) place.rows_since_prompt[r] -= back;
+  for (int64_t r = first_row_of(placement, begin) + lane; r < placement.num_rows; r += 32) {
+    if (placement.logits_rows[r] >= end) break;
+    placement.sample_rows[r].position -= back;
+    if (placement.rows_since_prompt != nullptr) placement.rows_since_prompt[r] -= back;
   }
 }
 
@@ -205,8 +205,8 @@ cudaError_t launch_begin_step(const BeginStepParams& p, cudaStream_t stream) {
     const cudaError_t error = launch_pdl(open_slots_kernel, grid, dim3(kThreads), 0, stream, p);
     if (error != cudaSuccess) return error;
   }
-  const bool places = p.placement.num_seqs > 0;
-  const int64_t entries = (places ? 0 : p.rows) + p.num_blocks + p.num_history;
+  const bool has_placement = p.placement.num_seqs > 0;
+  const int64_t entries = (has_placement ? 0 : p.rows) + p.num_blocks + p.num_history;
   const int64_t tapped = p.taps[0].tokens + p.taps[1].tokens;
   for (const GatherTapsParams& taps : p.taps) {
     if (taps.tokens == 0) continue;
@@ -219,7 +219,7 @@ cudaError_t launch_begin_step(const BeginStepParams& p, cudaStream_t stream) {
     const cudaError_t error = launch_pdl(begin_step_kernel, grid, dim3(kThreads), 0, stream, p);
     if (error != cudaSuccess) return error;
   }
-  if (!places) return cudaSuccess;
+  if (!has_placement) return cudaSuccess;
   const dim3 grid(static_cast<unsigned>((p.placement.num_seqs * 32 + kThreads - 1) / kThreads));
   return launch_pdl(place_sequences_kernel, grid, dim3(kThreads), 0, stream, p);
 }

@@ -137,7 +137,7 @@ void write_speculation(Exposition& out, Replicas replicas) {
   by.counter("spec_decode_num_accepted_tokens_total", "Of those tokens, the ones that were right.",
              &Stats::accepted_tokens);
   out.begin("spec_decode_num_accepted_tokens_per_pos_total", "counter",
-            "Tokens that were right, by their place in the draft.");
+            "Tokens that were right, by their position in the draft.");
   for (size_t i = 0; i < longest; ++i) {
     by.samples(label("position", fmt::format("{}", i)),
                [i](const Stats& stats) { return stats.accepted_by_position[i]; });
@@ -244,9 +244,9 @@ void write_grammars(Exposition& out, const constraint::GrammarStats& stats) {
   out.gauge("grammar_cache_entries", "Forms kept, the refused ones included.",
             static_cast<double>(stats.cache_entries));
   out.gauge("grammar_cache_bytes", "Bytes of those.", static_cast<double>(stats.cache_bytes));
-  counter("grammar_mask_lookups_total", "Places of outputs that masks were looked up for.",
+  counter("grammar_mask_lookups_total", "States of outputs that masks were looked up for.",
           stats.masks.lookups);
-  counter("grammar_mask_hits_total", "Of those, where the mask of an equal place was known.",
+  counter("grammar_mask_hits_total", "Of those, where the mask of an equal state was known.",
           stats.masks.hits);
   out.gauge("grammar_mask_bytes", "Bytes of the masks that are kept.",
             static_cast<double>(stats.masks.bytes));
@@ -272,7 +272,8 @@ void write_http(Exposition& out, const ServerContext& context) {
     return static_cast<double>(counter.load(std::memory_order_relaxed));
   };
   out.counter("http_connections_total", "Accepted connections.", load(http.connections_accepted));
-  out.counter("http_connections_refused_total", "Connections for which there was no place.",
+  out.counter("http_connections_refused_total",
+              "Connections that were refused because too many were open.",
               load(http.connections_refused));
   out.gauge("http_connections_open", "Open connections.", load(http.connections_open));
   out.gauge("http_generations_open", "Generation requests in progress.",

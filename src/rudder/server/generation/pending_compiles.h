@@ -1,5 +1,5 @@
-// PendingCompiles: who of this server waits for the engine to compile a grammar. The engine may
-// outlive the server: after close() nothing of the server is called any more. Any thread.
+// PendingCompiles: the calls that wait until the engine has compiled their grammar. The engine may
+// outlive the server: after close() it calls nothing of the server any more. Any thread.
 #pragma once
 
 #include <condition_variable>

@@ -1,5 +1,6 @@
-// ConnectionTable: who is connected: at most so many connections, and so many of one address. Where
-// all places are taken, the connection that has been idle longest gives up its own. Any thread.
+// ConnectionTable: the server's open connections. It bounds how many there are, and how many of one
+// address. When it is full, it asks the connection that has been idle longest to close and admits
+// the new one. The server owns it; the listener and the sessions call it on any thread.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 
 namespace rudder::server {
 
-// A connection that can be asked to close because another one wants its place.
+// A connection that can be asked to close so that another one is admitted.
 class Evictable {
  public:
   virtual ~Evictable() = default;
@@ -22,28 +23,28 @@ class Evictable {
 
 class ConnectionTable {
  public:
-  // Connections that may be open beyond the bound, so that those which are refused are told so, and
-  // those which give up their place have time to close.
+  // Connections that may be open beyond the bound: refused ones, which the server answers before it
+  // closes them, and ones that were asked to close and have not closed yet.
   static constexpr int32_t kReserve = 64;
 
-  // A connection's place, until it is destroyed.
-  class Place {
+  // One open connection. It is in the table until it is destroyed.
+  class Entry {
    public:
-    ~Place();
-    Place(const Place&) = delete;
-    Place& operator=(const Place&) = delete;
+    ~Entry();
+    Entry(const Entry&) = delete;
+    Entry& operator=(const Entry&) = delete;
 
     // The connection waits for a request and may be asked to close; `connection` stays alive until
-    // set_busy() or the place's end.
+    // set_busy() or the entry's end.
     void set_idle(Evictable* connection);
     void set_busy();
 
-    // There is no room for it: it is only to be told so.
+    // The table was full: the session tells the client so and closes.
     bool is_refused() const { return is_refused_; }
 
    private:
     friend class ConnectionTable;
-    Place(ConnectionTable& table, std::string address, bool is_refused)
+    Entry(ConnectionTable& table, std::string address, bool is_refused)
         : table_(table), address_(std::move(address)), is_refused_(is_refused) {}
 
     ConnectionTable& table_;
@@ -51,7 +52,7 @@ class ConnectionTable {
     const bool is_refused_;
     // Guarded by the table's mutex.
     Evictable* idle_ = nullptr;  // null: busy, or asked to close
-    std::list<Place*>::iterator idle_place_;
+    std::list<Entry*>::iterator idle_entry_;
     bool is_asked_ = false;
   };
 
@@ -59,11 +60,11 @@ class ConnectionTable {
   ConnectionTable(int32_t max_connections, int32_t max_per_address);
 
   // Null: not even to be refused. Connections whose `address` is empty are not counted by address.
-  std::unique_ptr<Place> admit(std::string address);
+  std::unique_ptr<Entry> admit(std::string address);
 
  private:
   bool make_room_locked(const std::string& address);
-  void set_busy_locked(Place& place);
+  void set_busy_locked(Entry& entry);
 
   const int32_t max_;
   const int32_t max_per_address_;
@@ -72,7 +73,7 @@ class ConnectionTable {
   int32_t num_asked_ = 0;    // to close, and still open
   int32_t num_refused_ = 0;  // and still open; not in count_
   std::unordered_map<std::string, int32_t> by_address_;
-  std::list<Place*> idle_;  // the longest idle first
+  std::list<Entry*> idle_;  // the longest idle first
 };
 
 }  // namespace rudder::server

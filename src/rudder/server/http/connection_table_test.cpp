@@ -1,4 +1,4 @@
-// Who gets a place, and who gives one up.
+// Which connections are admitted, refused and asked to close.
 #include "rudder/server/http/connection_table.h"
 
 #include <gtest/gtest.h>
@@ -15,18 +15,18 @@ struct Asked : Evictable {
   int times = 0;
 };
 
-TEST(ConnectionTable, WhoIsIdleLongestGivesUpItsPlace) {
+TEST(ConnectionTable, TheLongestIdleConnectionIsAskedToClose) {
   ConnectionTable table(3, 100);
   std::vector<Asked> connections(3);
-  std::vector<std::unique_ptr<ConnectionTable::Place>> places;
+  std::vector<std::unique_ptr<ConnectionTable::Entry>> entries;
   for (Asked& connection : connections) {
-    places.push_back(table.admit("a"));
-    ASSERT_FALSE(places.back()->is_refused());
-    places.back()->set_idle(&connection);
+    entries.push_back(table.admit("a"));
+    ASSERT_FALSE(entries.back()->is_refused());
+    entries.back()->set_idle(&connection);
   }
-  places[0]->set_busy();
-  places[0]->set_idle(&connections[0]);  // now the second one has been idle longest
-  places[2]->set_busy();
+  entries[0]->set_busy();
+  entries[0]->set_idle(&connections[0]);  // now the second one has been idle longest
+  entries[2]->set_busy();
   const auto asked = [&] {
     return std::vector<int>{connections[0].times, connections[1].times, connections[2].times};
   };
@@ -37,44 +37,44 @@ TEST(ConnectionTable, WhoIsIdleLongestGivesUpItsPlace) {
   EXPECT_FALSE(second->is_refused());
   EXPECT_EQ(asked(), (std::vector<int>{1, 1, 0})) << "each is asked once";
   EXPECT_TRUE(table.admit("b")->is_refused()) << "the third is busy";
-  places[1].reset();
-  places[0].reset();
-  EXPECT_TRUE(table.admit("b")->is_refused()) << "the newcomers have their places";
-  places[2]->set_idle(&connections[2]);
+  entries[1].reset();
+  entries[0].reset();
+  EXPECT_TRUE(table.admit("b")->is_refused()) << "the newcomers are connected";
+  entries[2]->set_idle(&connections[2]);
   EXPECT_FALSE(table.admit("b")->is_refused());
   EXPECT_EQ(connections[2].times, 1);
 }
 
-TEST(ConnectionTable, WhoWasAskedAndIsBusyAgainKeepsItsPlace) {
+TEST(ConnectionTable, AConnectionThatIsBusyAgainStaysOpen) {
   ConnectionTable table(1, 100);
   Asked connection;
-  const auto place = table.admit("a");
-  place->set_idle(&connection);
+  const auto entry = table.admit("a");
+  entry->set_idle(&connection);
   auto newcomer = table.admit("a");
   EXPECT_EQ(connection.times, 1);
-  place->set_busy();  // its request came first
+  entry->set_busy();  // its request came first
   EXPECT_TRUE(table.admit("a")->is_refused());
   newcomer.reset();
-  EXPECT_TRUE(table.admit("a")->is_refused()) << "the first one has the only place";
+  EXPECT_TRUE(table.admit("a")->is_refused()) << "the first one is still connected";
 }
 
-TEST(ConnectionTable, PlacesOfOneAddressAreBounded) {
+TEST(ConnectionTable, ConnectionsOfOneAddressAreBounded) {
   ConnectionTable table(10, 0);
-  std::vector<std::unique_ptr<ConnectionTable::Place>> places;
+  std::vector<std::unique_ptr<ConnectionTable::Entry>> entries;
   for (int i = 0; i < 5; ++i) {
-    places.push_back(table.admit("a"));
-    EXPECT_FALSE(places.back()->is_refused());
+    entries.push_back(table.admit("a"));
+    EXPECT_FALSE(entries.back()->is_refused());
   }
   EXPECT_TRUE(table.admit("a")->is_refused()) << "half of all";
   EXPECT_FALSE(table.admit("b")->is_refused());
-  places.pop_back();
+  entries.pop_back();
   EXPECT_FALSE(table.admit("a")->is_refused());
 }
 
 TEST(ConnectionTable, FewAreToldThatThereIsNoRoom) {
   ConnectionTable table(1, 100);
-  const auto place = table.admit("a");
-  std::vector<std::unique_ptr<ConnectionTable::Place>> refused;
+  const auto entry = table.admit("a");
+  std::vector<std::unique_ptr<ConnectionTable::Entry>> refused;
   for (int i = 0; i < ConnectionTable::kReserve / 2; ++i) {
     refused.push_back(table.admit("a"));
     ASSERT_TRUE(refused.back() != nullptr && refused.back()->is_refused());

@@ -14,7 +14,7 @@ struct HttpCounters {
   // [route, or kMaxRoutes where none matched][status / 100 - 1]
   std::array<std::array<std::atomic<uint64_t>, 5>, kMaxRoutes + 1> responses{};
   std::atomic<uint64_t> connections_accepted{0};
-  std::atomic<uint64_t> connections_refused{0};  // there was no place for them
+  std::atomic<uint64_t> connections_refused{0};  // too many were open
   std::atomic<int64_t> connections_open{0};
   std::atomic<uint64_t> client_disconnects{0};  // before the answer was complete
   std::atomic<uint64_t> slow_readers{0};        // cancelled for not reading

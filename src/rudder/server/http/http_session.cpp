@@ -44,10 +44,10 @@ class HttpSession final : public Endable,
                           public std::enable_shared_from_this<HttpSession> {
  public:
   HttpSession(ServerContext& context, std::shared_ptr<IoThread> io, SessionSocket socket,
-              std::unique_ptr<ConnectionTable::Place> place)
+              std::unique_ptr<ConnectionTable::Entry> entry)
       : context_(context),
         io_(std::move(io)),
-        place_(std::move(place)),
+        entry_(std::move(entry)),
         deadline_(context.clock),
         client_(std::move(socket), context.certificate ? context.certificate->current() : nullptr,
                 deadline_, context.settings.write_timeout),
@@ -118,7 +118,7 @@ class HttpSession final : public Endable,
 
   ServerContext& context_;
   const std::shared_ptr<IoThread> io_;
-  const std::unique_ptr<ConnectionTable::Place> place_;
+  const std::unique_ptr<ConnectionTable::Entry> entry_;
   Deadline deadline_;
   ClientSocket client_;
   Timer signal_;  // never expires: cancelled to wake the coroutine
@@ -157,7 +157,7 @@ Task<void> HttpSession::run() {
 }
 
 Task<HttpSession::Ended> HttpSession::serve_requests() {
-  if (place_->is_refused()) {
+  if (entry_->is_refused()) {
     co_await refuse(error_response(http_error(503, "too many connections")));
     co_return Ended::kClose;
   }
@@ -173,9 +173,9 @@ Task<HttpSession::Ended> HttpSession::serve_requests() {
 void HttpSession::set_idle(bool is_idle) {
   if (std::exchange(is_idle_, is_idle) == is_idle) return;
   if (is_idle) {
-    place_->set_idle(this);
+    entry_->set_idle(this);
   } else {
-    place_->set_busy();
+    entry_->set_busy();
   }
 }
 
@@ -195,7 +195,7 @@ Task<bool> HttpSession::receive() {
 
 // False: what arrives is not TLS, or comes too slowly.
 Task<bool> HttpSession::shake_hands() {
-  const double seconds = place_->is_refused() ? kLingerSeconds : context_.settings.header_timeout;
+  const double seconds = entry_->is_refused() ? kLingerSeconds : context_.settings.header_timeout;
   const int64_t start_us = context_.clock.now_us();
   while (!client_.is_ready()) {
     deadline_.set(seconds - static_cast<double>(context_.clock.now_us() - start_us) * 1e-6);
@@ -428,10 +428,10 @@ Task<void> HttpSession::linger() {
 }  // namespace
 
 void start_http_session(ServerContext& context, std::shared_ptr<IoThread> io, SessionSocket socket,
-                        std::unique_ptr<ConnectionTable::Place> place) {
+                        std::unique_ptr<ConnectionTable::Entry> entry) {
   const auto executor = socket.get_executor();
   auto session =
-      std::make_shared<HttpSession>(context, std::move(io), std::move(socket), std::move(place));
+      std::make_shared<HttpSession>(context, std::move(io), std::move(socket), std::move(entry));
   asio::co_spawn(
       executor, [session]() -> Task<void> { return session->run(); }, asio::detached);
 }

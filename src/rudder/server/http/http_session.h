@@ -14,9 +14,10 @@
 
 namespace rudder::server {
 
-// Called on `io`, on whose context the socket is. Where its place is a refusal, the client is told
-// that there are too many connections, and nothing of it is served.
+// The listener calls it on `io`, on whose context the socket is. If the table refused the
+// connection
+// (`entry->is_refused()`), the session answers 503 and closes.
 void start_http_session(ServerContext& context, std::shared_ptr<IoThread> io, SessionSocket socket,
-                        std::unique_ptr<ConnectionTable::Place> place);
+                        std::unique_ptr<ConnectionTable::Entry> entry);
 
 }  // namespace rudder::server

@@ -106,9 +106,9 @@ TEST(OutputLimits, StreamsThatNobodyReadsShareOneBound) {
   ServerSettings settings = little_output(2 << 20);
   settings.max_pending_output = 1 << 30;
   TestServer test(
-      [](const engine::RequestParams& draft) {
+      [](const engine::RequestParams& params) {
         // So slowly that threads keep up where sanitizers and other tests slow them down.
-        return say_endlessly(draft.prompt.at(0) == 'q' ? "a" : std::string(4096, 'x'), 5000);
+        return say_endlessly(params.prompt.at(0) == 'q' ? "a" : std::string(4096, 'x'), 5000);
       },
       settings);
   TestClient quick = test.client();
@@ -193,7 +193,7 @@ TEST(ConnectionLimits, ADisconnectBehindManyPipelinedBytesCancels) {
   }
 }
 
-TEST(ConnectionLimits, WhoIsIdleGivesUpItsPlace) {
+TEST(ConnectionLimits, TheLongestIdleConnectionIsClosed) {
   ServerSettings settings;
   settings.max_connections = 4;
   settings.max_connections_per_address = 100;

@@ -83,11 +83,11 @@ std::string Listener::Impl::address_of(const SessionSocket& socket) const {
 void Listener::Impl::hand_over(std::shared_ptr<IoThread> thread, SessionSocket socket) {
   context.counters.connections_accepted.fetch_add(1, std::memory_order_relaxed);
   error_code ec;
-  auto place = context.connections->admit(address_of(socket));
-  if (place == nullptr || place->is_refused()) {
+  auto entry = context.connections->admit(address_of(socket));
+  if (entry == nullptr || entry->is_refused()) {
     context.counters.connections_refused.fetch_add(1, std::memory_order_relaxed);
   }
-  if (place == nullptr) return;
+  if (entry == nullptr) return;
   if (port != 0) socket.set_option(asio::ip::tcp::no_delay(true), ec);
   if (const int64_t bytes = context.settings.socket_send_buffer; bytes > 0) {
     // Left alone it grows with what a slow reader leaves unread, and nobody counts it.
@@ -95,8 +95,8 @@ void Listener::Impl::hand_over(std::shared_ptr<IoThread> thread, SessionSocket s
     socket.set_option(asio::socket_base::send_buffer_size(size), ec);
   }
   // std::function wants copies: what cannot be copied travels in a shared pointer.
-  auto carried = std::make_shared<std::pair<SessionSocket, decltype(place)>>(std::move(socket),
-                                                                             std::move(place));
+  auto carried = std::make_shared<std::pair<SessionSocket, decltype(entry)>>(std::move(socket),
+                                                                             std::move(entry));
   IoThread& target = *thread;
   target.post([this, thread = std::move(thread), carried] {
     start_http_session(context, thread, std::move(carried->first), std::move(carried->second));

@@ -385,12 +385,12 @@ std::string ResponsesFormat::conversation() const {
 
 void ResponsesFormat::store(const std::string& document) const {
   if (options_.turn == nullptr) return;
-  ResponseStore& place = *options_.turn->store;
-  StoredResponse stored{options_.turn->tenant, place.share(document), place.share(conversation())};
+  ResponseStore& store = *options_.turn->store;
+  StoredResponse stored{options_.turn->tenant, store.share(document), store.share(conversation())};
   if (options_.turn->is_background) {
-    place.finish(options_.id, std::move(stored));
+    store.finish(options_.id, std::move(stored));
   } else {
-    place.put(options_.id, std::move(stored));
+    store.put(options_.id, std::move(stored));
   }
 }
 

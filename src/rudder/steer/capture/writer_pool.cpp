@@ -18,27 +18,27 @@ constexpr int64_t kMaxBuffer = 64 << 10;
 }  // namespace
 
 Result<void> FdCache::open(PartialFile& file) {
-  const auto found = places_.find(&file);
-  if (found != places_.end()) {
+  const auto found = entries_.find(&file);
+  if (found != entries_.end()) {
     files_.splice(files_.begin(), files_, found->second);
     return {};
   }
   while (files_.size() >= max_open_) {
     files_.back()->close_fd();
-    places_.erase(files_.back());
+    entries_.erase(files_.back());
     files_.pop_back();
   }
   RUDDER_TRY_VOID(file.open());
   files_.push_front(&file);
-  places_.emplace(&file, files_.begin());
+  entries_.emplace(&file, files_.begin());
   return {};
 }
 
 void FdCache::forget(const PartialFile& file) {
-  const auto found = places_.find(&file);
-  if (found == places_.end()) return;
+  const auto found = entries_.find(&file);
+  if (found == entries_.end()) return;
   files_.erase(found->second);
-  places_.erase(found);
+  entries_.erase(found);
 }
 
 Writer::Writer(std::shared_ptr<Store> store, size_t max_open, ShardBounds bounds, int number)

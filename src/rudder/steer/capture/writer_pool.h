@@ -30,7 +30,7 @@ class FdCache {
  private:
   const size_t max_open_;
   std::list<PartialFile*> files_;  // open ones, the last used first
-  std::unordered_map<const PartialFile*, std::list<PartialFile*>::iterator> places_;
+  std::unordered_map<const PartialFile*, std::list<PartialFile*>::iterator> entries_;
 };
 
 class Writer {

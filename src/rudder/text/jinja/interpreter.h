@@ -77,7 +77,7 @@ class Interpreter {
   Value call_macro(const CallableBox& macro, Call call);
   void bind(const MacroNode& node, Call& call, Activation& variables);
   void check_running() const;  // raises while it computes a constant
-  Value& variable(SlotRef place);
+  Value& variable(SlotRef slot_ref);
   Value resolve(const std::string& name);
 
   // evaluate.cpp

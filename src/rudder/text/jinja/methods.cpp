@@ -41,10 +41,10 @@ Value count_items(Interpreter& in, const Value& self, const Args& args) {
 
 Value index_of(Interpreter& in, const Value& self, const Args& args) {
   const Int length = *length_of(in.budget(), self);
-  const auto place = [length](Int given) {
+  const auto from_start = [length](Int given) {
     return given < 0 ? std::max<Int>(given + length, 0) : given;
   };
-  const Int start = place(args.integer(1, 0)), end = place(args.integer(2, length));
+  const Int start = from_start(args.integer(1, 0)), end = from_start(args.integer(2, length));
   const auto items = iterate(in.budget(), self);
   Int index = 0;
   for (Value item; items->next(item); ++index) {

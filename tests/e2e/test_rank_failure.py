@@ -1,0 +1,89 @@
+"""A rank or a stage that stands still: whoever waits gets a typed error in time, and the server says that it cannot serve."""
+
+import os
+import threading
+import time
+
+import httpx2
+import pytest
+
+from conftest import Server, is_instrumented, wait_for
+from standstill import standing_still
+
+pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="ranks on a CPU need a core each")
+
+LIMIT_S = 30 if is_instrumented() else 3
+CASES = [("--tensor-parallel-size", "rudder-rank-0"), ("--tensor-parallel-size", "rudder-rank-1"),
+         ("--pipeline-parallel-size", "rudder-stage-0"), ("--pipeline-parallel-size", "rudder-stage-1")]
+
+
+def ask(server, **fields):
+    return httpx2.post(server.url + "/v1/completions", timeout=60,
+                       json={"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0, **fields})
+
+
+def error_of(answer):
+    error = answer.json()["error"]
+    return answer.status_code, error["type"]
+
+
+def expect_in_time(attempt):
+    """The seconds that an attempt takes. Other work on the machine may hold up one of three; the server's own patience all."""
+    took = []
+    while len(took) < 3 and min(took, default=LIMIT_S) >= LIMIT_S:
+        took.append(attempt())
+    assert min(took) < LIMIT_S, took
+
+
+@pytest.mark.parametrize("flag, thread", CASES)
+def test_who_waits_is_told_in_time(flag, thread):
+    def attempt():
+        server = Server(flag, "2")
+        try:
+            assert ask(server).status_code == 200
+            with standing_still(server.process, thread):
+                began = time.monotonic()
+                told = error_of(ask(server))
+                took = time.monotonic() - began
+                assert told == (500, "server_error"), told
+                # From then on nobody waits at all, and whoever asks for its health is told.
+                assert error_of(ask(server))[0] == 503
+                for path in ("/health", "/readyz"):
+                    health = httpx2.get(server.url + path, timeout=10)
+                    assert health.status_code == 503 and "no progress" in health.json()["error"]["message"], health.text
+                assert httpx2.get(server.url + "/livez", timeout=10).status_code == 200
+                assert server.metric("rudder:engine_up") == 0
+                return took
+        finally:
+            server.stop()
+
+    expect_in_time(attempt)
+
+
+@pytest.mark.parametrize("flag, thread", CASES[1::2])
+def test_a_stream_ends_with_the_error(flag, thread):
+    body = {"prompt": "Once upon a time", "max_tokens": 1500, "temperature": 0, "ignore_eos": True, "stream": True}
+
+    def attempt():
+        server = Server(flag, "2")
+        lines, ended = [], []
+
+        def stream():
+            with httpx2.stream("POST", server.url + "/v1/completions", json=body, timeout=60) as answer:
+                lines.extend(line for line in answer.iter_lines() if line)
+            ended.append(time.monotonic())
+
+        client = threading.Thread(target=stream)
+        try:
+            client.start()
+            wait_for(lambda: server.metric("rudder:generation_tokens_total") > 5, "the stream has begun")
+            with standing_still(server.process, thread):
+                began = time.monotonic()
+                client.join(60)
+                assert ended and any('"error"' in line for line in lines[-2:]), lines[-2:]
+                return ended[0] - began
+        finally:
+            server.stop()
+            client.join(60)
+
+    expect_in_time(attempt)
