@@ -19,8 +19,8 @@ struct KvGroup {
   // 0: a token sees all tokens before it. Else the token at position p sees (p - window, p], and
   // blocks that lie wholly before that are given back while the sequence runs.
   int32_t window = 0;
-  // How many layers a block has room for, one behind another: the device counts KV in blocks of one layer,
-  // of which block b of the group is b * layers to (b + 1) * layers - 1.
+  // How many layers a block has room for, one behind another: the device counts KV in blocks of one
+  // layer, of which block b of the group is b * layers to (b + 1) * layers - 1.
   int32_t layers = 1;
 
   bool operator==(const KvGroup&) const = default;
