@@ -51,7 +51,7 @@ Result<void> FormMatcher::charge(uint64_t first_step) {
   if (taken > kQuickSteps) dear_steps_ += taken - kQuickSteps;
   if (dear_steps_ <= max_dear_steps_ && !parser_.overflowed()) return {};
   return fail(ErrorCode::kInvalidArgument,
-              "the grammar is too ambiguous: the places that the output may be at grow "
+              "the grammar is too ambiguous: the states that the output may be in grow "
               "without bound");
 }
 
@@ -91,17 +91,17 @@ Result<void> FormMatcher::advance(int32_t token) {
 }
 
 void FormMatcher::begin_trial() {
-  trial_place_ = parser_.place();
-  trial_dear_steps_ = dear_steps_;
+  before_trial_ = parser_.checkpoint();
+  dear_steps_before_trial_ = dear_steps_;
 }
 
 // What is known of terminals that began in a row of the trial is not known of the next such row.
 void FormMatcher::end_trial() {
-  parser_.return_to(trial_place_);
+  parser_.return_to(before_trial_);
   if (unique_) unique_->return_to(parser_.num_rows());
-  dear_steps_ = trial_dear_steps_;
+  dear_steps_ = dear_steps_before_trial_;
   std::erase_if(continuations_,
-                [&](const Continuation& known) { return known.row >= trial_place_.num_rows; });
+                [&](const Continuation& known) { return known.row >= before_trial_.num_rows; });
 }
 
 Result<bool> FormMatcher::can_start(Fuel& fuel) {

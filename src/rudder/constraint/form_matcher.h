@@ -63,7 +63,7 @@ class FormMatcher final : public Matcher {
   struct Continuation {
     int32_t symbol = 0;
     int32_t row = 0;
-    std::vector<uint32_t> allowed;  // a mask by place in TokenOrder::after_quotes()
+    std::vector<uint32_t> allowed;  // a mask by index in TokenOrder::after_quotes()
   };
 
   Result<void> fill();
@@ -93,8 +93,8 @@ class FormMatcher final : public Matcher {
   std::vector<Continuation> continuations_;  // of terminals that were open lately
   uint64_t dear_steps_ = 0;
   // At the begin of a trial.
-  EarleyParser::Place trial_place_;
-  uint64_t trial_dear_steps_ = 0;
+  EarleyParser::Checkpoint before_trial_;
+  uint64_t dear_steps_before_trial_ = 0;
   uint64_t looked_at_ = 0;  // in tables, since the last charge
   uint64_t max_dear_steps_;
 };

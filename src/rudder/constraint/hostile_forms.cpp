@@ -212,7 +212,7 @@ void add_strings(Forms& forms) {
   add_schema(
       forms, "a class of 3,000 ranges",
       pattern("^[" + class_of(0x4E00, 3'000) + "]{1,60}x[" + class_of(0x4E01, 3'000) + "]*$"));
-  add_schema(forms, "a pattern of 20,000 places", pattern("^(.{0,99}x.{0,99}){0,99}$"));
+  add_schema(forms, "a pattern of 20,000 positions", pattern("^(.{0,99}x.{0,99}){0,99}$"));
   add_schema(forms, "a pattern of 16,000 words", pattern("^(" + [] {
                std::string words = "x";
                for (int i = 0; i < 2'900; ++i) words += fmt::format("|{:x}", i * 7919 % 65'536);

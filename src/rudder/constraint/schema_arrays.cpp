@@ -48,8 +48,8 @@ Result<Node> SchemaBuilder::build_containing(const json::object& schema, const s
                                        text_.inside(), rules_.literal("]")}));
 }
 
-// Items that have a place each, and exclude each other.
-bool SchemaBuilder::are_apart_by_place(const json::object& schema) {
+// Items that have an index each, and exclude each other.
+bool SchemaBuilder::are_apart_by_index(const json::object& schema) {
   const json::value* first = schema.if_contains("prefixItems");
   const json::value* others = schema.if_contains("items");
   const bool has_others = others != nullptr && *others != json::value(false);
@@ -64,7 +64,7 @@ Result<Node> SchemaBuilder::build_array(const json::object& schema, const std::s
   if (min > kMaxItems)
     return bad(fmt::format("must be at most {}", kMaxItems), path_to(path, "minItems"));
   if (schema.contains("uniqueItems") && count_or(schema, "maxItems", 2) > 1 &&
-      !are_apart_by_place(schema)) {
+      !are_apart_by_index(schema)) {
     RUDDER_TRY(const UniqueItems items, build_unique_items(schema, path));
     if (items.apart == rules_.nothing()) return build_unique_values(schema, path);
     if (items.others != rules_.nothing()) return build_unique_list(items, schema);
@@ -91,7 +91,7 @@ Result<Node> SchemaBuilder::build_array(const json::object& schema, const std::s
   const auto num_first = static_cast<int64_t>(first.size());
   if (rest == rules_.nothing()) max = max < 0 ? num_first : std::min(max, num_first);
   if (max >= 0 && max < min) return rules_.nothing();
-  // From the last place to the first: what may come when `i` items are there.
+  // From the last of them to the first: what may come when `i` items are there.
   Node after = text_.inside();
   if (rest != rules_.nothing() && (max < 0 || max > num_first)) {
     const Node another = rules_.sequence({text_.comma(), rest});
@@ -108,8 +108,8 @@ Result<Node> SchemaBuilder::build_array(const json::object& schema, const std::s
   } else if (num_first == 0 || max == 0) {
     after = rules_.empty();
   }
-  const int64_t places = max < 0 ? num_first : std::min(num_first, max);
-  for (int64_t i = places - 1; i >= 0; --i) {
+  const int64_t num_named = max < 0 ? num_first : std::min(num_first, max);
+  for (int64_t i = num_named - 1; i >= 0; --i) {
     const auto index = static_cast<size_t>(i);
     RUDDER_TRY(const Node item, build(first[index], path_to(prefix_path, index)));
     std::vector<Node> with = {item, after};

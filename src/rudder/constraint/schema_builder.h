@@ -118,7 +118,7 @@ class SchemaBuilder {
   Result<Node> build_unique_values(const boost::json::object& schema, const std::string& path);
   Result<Node> one_terminal(Node node, const std::string& path);
   Result<Node> unique_string(Node node, const std::string& path);
-  bool are_apart_by_place(const boost::json::object& schema);
+  bool are_apart_by_index(const boost::json::object& schema);
   Result<Node> build_array(const boost::json::object& schema, const std::string& path);
 
   // What schemas that bind together came to: a rule where it is needed again, or by itself.

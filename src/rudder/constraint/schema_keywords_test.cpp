@@ -111,7 +111,7 @@ TEST(SchemaMerge, WhatBindsTogetherMayLeadBackToItself) {
                        "x":{"properties":{"n":{"$ref":"#/$defs/x"}},"additionalProperties":false},
                        "y":{"type":"object","properties":{"n":{"allOf":[{"$ref":"#/$defs/y"},{"$ref":"#/$defs/x"}]}}}}})",
                    {"{}", R"({"n":{"n":{}}})"}, {R"({"n":1})", R"({"n":{"m":1}})"});
-  // In one place it leads nowhere.
+  // At one level it leads nowhere.
   EXPECT_NE(form_error_path(R"({"allOf":[{"allOf":[{"$ref":"#"}]},{"$ref":"#"}]})"), "accepted");
 }
 
@@ -284,7 +284,7 @@ TEST(SchemaArrays, OneItemMayBeAskedFor) {
                    {"[5]", "[1,7,2]"}, {"[]", "[1,2]", "[5,null]"});
 }
 
-TEST(SchemaReferences, ByAnchorByNameAndIntoOtherPlaces) {
+TEST(SchemaReferences, ByAnchorByNameAndIntoWhatIsNoSchema) {
   expect_documents(R"({"$id":"http://x/s.json","type":"array","items":{"$ref":"s.json#/$defs/i"},
                        "$defs":{"i":{"type":"integer"}}})",
                    {"[1]"}, {"[null]"});

@@ -267,7 +267,7 @@ TEST(SchemaArrays, StringsOfSeveralTextsMayBeUnique) {
                    {R"(["x",{},"x"])", R"([{"n":"a"},{"n":"a"}])"});
 }
 
-TEST(SchemaArrays, ItemsOfAPlaceEachMayBeUnique) {
+TEST(SchemaArrays, ItemsOfAnIndexEachMayBeUnique) {
   expect_documents(
       R"({"type":"array","uniqueItems":true,"prefixItems":[{"type":"string"},{"type":"integer"}],"items":false})",
       {"[]", R"(["a"])", R"(["a",1])"}, {R"(["a","a"])", R"(["a",1,1])"});
