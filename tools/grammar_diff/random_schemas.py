@@ -1,9 +1,14 @@
-"""Random JSON Schemas, each with a way to draw documents that it accepts, keys in the order of a
-grammar. `Schemas(random).draw()` gives (schema, sampler)."""
+"""Random JSON Schemas in each keyword that forms take, each schema with a way to draw documents that
+it accepts, keys in the order of a grammar. `Schemas(random).draw()` gives (schema, sampler). The
+words are those of draft 2020-12, and OpenAPI's `nullable`; `schema_drafts` has the older ones."""
 
+import json
 import string
 
 TEXT = string.ascii_letters + string.digits + " _-.,:'{}[]" + '"\\/\n\té€😀\u0001'
+
+
+ROOT = "http://example.org/forms/root.json"
 
 
 class Patterns:
@@ -66,20 +71,30 @@ class Schemas:
 
     def draw(self):
         self.definitions = {}
+        self.names = {}
+        self.has_names = False
         schema, sample = self.any(3)
         if self.definitions:
             schema = {**schema, "$defs": {name: body for name, (body, _) in self.definitions.items()}}
+        if self.has_names or self.random.random() < 0.1:
+            schema = {"$id": ROOT, **schema}
         return schema, sample
 
     def any(self, depth):
         leaves = [self.integer, self.number, self.text, self.text, self.listed, self.simple, self.multiple]
         inner = [self.object, self.object, self.array, self.prefix, self.options, self.exclusive, self.together, self.map,
                  self.reference, self.recursive, self.types, self.pattern_map, self.counted, self.untyped, self.refused,
-                 self.conditional, self.overlapping, self.dependent, self.unique, self.joined_maps, self.open_options]
+                 self.conditional, self.overlapping, self.dependent, self.unique, self.joined_maps, self.open_options,
+                 self.containing, self.unevaluated, self.nullable, self.document, self.booleans]
         kinds = leaves if depth <= 0 else leaves + inner * 2
         schema, sample = self.random.choice(kinds)(depth)
         if self.random.random() < 0.1:
             schema = {**schema, "title": "A title", "description": "What it is.", "default": None, "vendor": {"x": [1]}}
+        if self.random.random() < 0.1:
+            idle = {"then": False, "format": "of-another-kind", "uniqueItems": False, "$comment": "Says nothing.", "readOnly": True}
+            name = self.random.choice(list(idle))
+            if not {name, "$ref", "if"} & set(schema):
+                schema = {**schema, name: idle[name]}
         return schema, sample
 
     # Scalars.
@@ -107,11 +122,14 @@ class Schemas:
             schema[random.choice(["minimum", "exclusiveMinimum"])] = low
         if random.random() < 0.7:
             schema[random.choice(["maximum", "exclusiveMaximum"])] = high
+        for plain, bound in (("Minimum", low), ("Maximum", high)):
+            if "exclusive" + plain in schema and random.random() < 0.3:  # both may be there
+                schema[plain.lower()] = bound + random.choice([-1, 0, 1]) * (0 if plain == "Minimum" and high - low < 5 else 1)
         return schema, low, high
 
     def integer(self, _):
         schema, low, high = self.bounds(self.random.random() < 0.8)
-        return {"type": "integer", **schema}, lambda: self.random.randint(int(low) + 1, int(high) - 1)
+        return {"type": self.random.choice(["integer", ["integer"]]), **schema}, lambda: self.random.randint(int(low) + 1, int(high) - 1)
 
     def number(self, _):
         schema, low, high = self.bounds(self.random.random() < 0.4)
@@ -207,7 +225,8 @@ class Schemas:
 
     def untyped(self, depth):
         """Keywords of one type, which say nothing of other values."""
-        kind, python = self.random.choice([(self.integer, int), (self.text, str), (self.object, dict), (self.array, list)])
+        kind, python = self.random.choice([(self.integer, int), (self.text, str), (self.object, dict), (self.array, list),
+                                           (self.containing, list), (self.dependent, dict), (self.prefix, list)])
         schema, sample = kind(depth - 1)
         schema = {key: value for key, value in schema.items() if key != "type"}
         others = [value for value in (None, "", "text", -7, 12345, [], [None], {}) if not isinstance(value, python)]
@@ -261,14 +280,82 @@ class Schemas:
 
     def dependent(self, depth):
         value = self.any(depth - 1)
-        schema = {"type": "object", "properties": {"a": value[0], "b": {"type": "integer"}, "c": {"type": "null"}},
-                  "dependentRequired": {"a": ["b"]}}
+        schema = {"type": "object", "properties": {"a": value[0], "b": {"type": "integer"}, "c": {"type": "null"}}}
+        if self.random.random() < 0.6:
+            schema["dependentSchemas"] = {"a": self.random.choice([
+                True, {"required": ["b"]}, {"properties": {"b": {"minimum": 2}}}, {"minProperties": 2}, {"not": {"required": ["c"]}}])}
+        if self.random.random() < 0.5 or len(schema) == 2:
+            schema["dependentRequired"] = {"c" if "dependentSchemas" in schema else "a": self.random.choice([["b"], []])}
         return schema, lambda: self.random.choice([{}, {"b": 1}, {"a": value[1](), "b": 2}, {"b": 3, "c": None}])
 
-    def unique(self, depth):
+    def containing(self, depth):
+        random = self.random
+        items, contains, other, match = random.choice([
+            (None, {"type": "string"}, [1, None, [2], {"k": "s"}], ["a", ""]), (None, True, [], [1, "x", None]), (None, {}, [], [{}, 7]),
+            ({"type": ["integer", "null"]}, {"type": "integer", "minimum": 3}, [None, 1, 2], [3, 12]),
+            ({"type": "string", "maxLength": 3}, {"enum": ["a", "bcd"]}, ["b", "ab", ""], ["a", "bcd"]),
+            (None, {"type": "object", "required": ["k"], "properties": {"k": {"const": 1}}}, [{"j": 1}, 3], [{"k": 1}])])
+        schema = {"type": "array", "contains": contains}
+        if items is not None:
+            schema["items"] = items
+        if random.random() < 0.3:
+            schema["minItems"] = random.randint(0, 1)
+
+        def sample():
+            list_of = lambda: [random.choice(other) for _ in range(random.randint(0, 2) if other else 0)]
+            return list_of() + [random.choice(match)] + list_of()
+        return schema, sample
+
+    def unevaluated(self, depth):
+        """Properties that no part names."""
+        random = self.random
+        own, part, rest = self.any(depth - 1), self.any(depth - 1), random.choice([False, {"type": "integer"}, True])
+        inner = {"type": "object", "properties": {"part": part[0]}}
+        if random.random() < 0.5:
+            name = f"Part{len(self.definitions)}"
+            self.definitions[name] = (inner, lambda: {"part": part[1]()})
+            inner = {"$ref": f"#/$defs/{name}"}
+        schema = {"type": "object", "properties": {"own": own[0]}, "allOf": [inner], "unevaluatedProperties": rest}
+        if "$ref" in inner and random.random() < 0.5:
+            del schema["allOf"]
+            schema.update(inner)
+        elif random.random() < 0.3:
+            del schema["allOf"]
+            part = None
+
+        def sample():
+            out = {"own": own[1]()} if random.random() < 0.6 else {}
+            if part and random.random() < 0.6:
+                out["part"] = part[1]()
+            if rest is not False and random.random() < 0.4:
+                out["more"] = 5
+            return out
+        return schema, sample
+
+    def nullable(self, depth):
+        kind = self.random.choice([self.integer, self.text, self.object, self.array])
+        schema, sample = kind(depth - 1)
+        return {**schema, "nullable": self.random.random() < 0.8}, lambda: None if self.random.random() < 0.3 else sample()
+
+    def booleans(self, depth):
+        """Schemas that are true or false, wherever a schema may stand."""
+        value = self.any(depth - 1)
         kind = self.random.randrange(4)
         if kind == 0:
+            schema = {"type": "object", "properties": {"a": True, "b": False, "c": value[0]}, "patternProperties": {"^x": False}}
+            return schema, lambda: self.random.choice([{}, {"a": [1]}, {"a": None, "c": value[1]()}])
+        if kind == 1:
+            return {"type": "array", "items": self.random.random() < 0.5, "maxItems": 2}, list
+        if kind == 2:
+            return {"anyOf": [False, value[0]]}, value[1]
+        return {"allOf": [True, value[0]], "not": False}, value[1]
+
+    def unique(self, depth):
+        kind = self.random.randrange(5)
+        if kind == 0:
             return self.unique_strings()
+        if kind == 4:
+            return self.unique_numbers()
         if kind == 1:
             low, high = self.random.randint(-3, 0), self.random.randint(1, 4)
             return {"type": "array", "items": {"type": "integer", "minimum": low, "maximum": high}, "uniqueItems": True}, lambda: sorted(
@@ -277,6 +364,25 @@ class Schemas:
         low = self.random.randint(0, len(values))
         schema = {"type": "array", "items": {"enum": values}, "uniqueItems": True, "minItems": low}
         return schema, lambda: self.random.sample(values, self.random.randint(low, len(values)))
+
+    def unique_numbers(self):
+        random = self.random
+        items, numbers = random.choice([
+            ({"type": "integer"}, [0, 1, -1, 12, 123, 2]), ({"type": "integer", "minimum": 5, "exclusiveMaximum": 700}, [5, 50, 500, 699]),
+            ({"type": "number"}, [0, 1.5, -1.5, 15, 0.25, 1]), ({"type": "number", "minimum": -2, "maximum": 90.5}, [-2, 0, 0.5, 9.25, 90.5]),
+            ({"type": "number", "multipleOf": 0.1, "minimum": 0, "maximum": 0.4}, [0, 0.1, 0.2, 0.4]),
+            ({"type": "integer", "not": {"enum": [3]}}, [4, 30, -3]), ({"anyOf": [{"type": "integer", "maximum": -5}, {"enum": [1, 2.5]}]}, [1, 2.5, -7])])
+        if random.random() < 0.3:
+            key = {"type": "object", "properties": {"k": items, "v": {"type": "boolean"}}, "required": ["k"], "additionalProperties": False}
+            if "type" in items:
+                items, numbers = key, [{"k": number} for number in numbers]
+        schema = {"type": "array", "items": items, "uniqueItems": True, "minItems": random.randint(0, 2)}
+        if random.random() < 0.5:
+            schema["maxItems"] = random.randint(3, 9)
+
+        def value():
+            return random.sample(numbers, random.randint(schema["minItems"], min(3, len(numbers))))
+        return schema, value
 
     def unique_objects(self):
         """Objects that differ by a required string."""
@@ -472,15 +578,41 @@ class Schemas:
     # References.
 
     def reference(self, depth):
-        made = [name for name in self.definitions if not name.startswith("Tree")]
-        if made and self.random.random() < 0.5:
-            name = self.random.choice(made)
+        """By a pointer, by an anchor, or by the name of the document, which may be its own."""
+        random = self.random
+        made = [name for name in self.definitions if not name.startswith(("Tree", "Document"))]
+        if made and random.random() < 0.5:
+            name = random.choice(made)
         else:
-            body = self.any(depth - 1)
-            name = f"{self.random.choice(['One', 'a/b', 't~x'])}{len(self.definitions)}"
-            self.definitions[name] = body
+            body, sample = self.any(depth - 1)
+            name = f"{random.choice(['One', 'a/b', 't~x', 'a b'])}{len(self.definitions)}"
+            if random.random() < 0.3 and isinstance(body, dict) and "$ref" not in body and "$anchor" not in body:
+                self.names[name] = f"anchor-{len(self.definitions)}"
+                body = {"$anchor": self.names[name], **body}
+            self.definitions[name] = (body, sample)
         _, sample = self.definitions[name]
-        return {"$ref": "#/$defs/" + name.replace("~", "~0").replace("/", "~1")}, sample
+        pointer = "#/$defs/" + name.replace("~", "~0").replace("/", "~1").replace(" ", random.choice([" ", "%20"]))
+        if name in self.names and random.random() < 0.7:
+            pointer = "#" + self.names[name]
+        if random.random() < 0.2:
+            self.has_names = True
+            pointer = random.choice([ROOT, "root.json", "/forms/root.json"]) + pointer
+        return {"$ref": pointer}, sample
+
+    def document(self, depth):
+        """A document in the document, which is referred to by its name and has references of its own."""
+        random = self.random
+        value, other = self.any(0), self.any(0)
+        number = len(self.definitions)
+        own = random.choice([f"part{number}.json", f"http://example.org/other/part{number}.json"])
+        anchor = {"$anchor": "here"} if random.random() < 0.5 else {}
+        body = {"$id": own, "type": "object", "$defs": {"value": {**anchor, **value[0]}, "other": other[0]}, "required": ["value"],
+                "properties": {"value": {"$ref": "#here" if anchor else "#/$defs/value"}, "other": {"$ref": f"{own}#/$defs/other"}}}
+        whole = lambda: {"value": value[1](), **({"other": other[1]()} if random.random() < 0.5 else {})}
+        self.has_names = True
+        self.definitions[f"Document{number}"] = (body, whole)
+        return random.choice([({"$ref": own}, whole), ({"$ref": f"#/$defs/Document{number}"}, whole),
+                              ({"$ref": f"{own}#/$defs/other"}, other[1])] + [({"$ref": f"{own}#here"}, value[1])] * bool(anchor))
 
     def recursive(self, depth):
         value = self.any(0)

@@ -27,6 +27,7 @@ struct ParserGrammar {
   struct Terminal {
     std::shared_ptr<const TerminalTables> tables;
     ExcludedValues excluded;
+    bool quoted = true;
     bool unique = false;
     int32_t min = 0;  // that is to be counted: a pattern's bounds are in its tables
     int32_t max = TerminalTables::kNoLimit;
