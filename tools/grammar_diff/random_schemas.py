@@ -2,68 +2,13 @@
 it accepts, keys in the order of a grammar. `Schemas(random).draw()` gives (schema, sampler). The
 words are those of draft 2020-12, and OpenAPI's `nullable`; `schema_drafts` has the older ones."""
 
-import json
-import string
-
-TEXT = string.ascii_letters + string.digits + " _-.,:'{}[]" + '"\\/\n\té€😀\u0001'
-
+from random_lists import Lists
+from random_patterns import TEXT, Patterns
 
 ROOT = "http://example.org/forms/root.json"
 
 
-class Patterns:
-    """Regular expressions, with strings that they match from end to end."""
-
-    def __init__(self, random):
-        self.random = random
-
-    def atom(self, depth):
-        random = self.random
-        kind = random.randrange(7 if depth > 0 else 5)
-        if kind == 0:
-            text = random.choice(["a", "bc", "x", "-", "_", "é", "\\.", "\\{", '"', "/"])
-            return text, lambda: text.replace("\\", "")
-        if kind == 1:
-            return "[a-f0-9]", lambda: random.choice("abcdef0123456789")
-        if kind == 2:
-            return "\\d", lambda: random.choice(string.digits)
-        if kind == 3:
-            return "[^a-z\\\\]", lambda: random.choice('AZ09 _"é\n')
-        if kind == 4:
-            return "\\w", lambda: random.choice(string.ascii_letters + "_0")
-        inner = self.alternatives(depth - 1) if kind == 5 else self.row(depth - 1)
-        return f"({'?:' if random.random() < 0.5 else ''}{inner[0]})", inner[1]
-
-    def row(self, depth):
-        parts = [self.repeated(depth) for _ in range(self.random.randint(1, 3))]
-        return "".join(p[0] for p in parts), lambda: "".join(p[1]() for p in parts)
-
-    def repeated(self, depth):
-        random = self.random
-        text, draw = self.atom(depth)
-        low, high, mark = random.choice(
-            [(1, 1, ""), (1, 1, ""), (0, 4, "*"), (1, 4, "+"), (0, 1, "?"), (2, 3, "{2,3}"), (2, 2, "{2}"), (1, 4, "{1,}")])
-        if mark and len(text) > 1 and not text.startswith(("[", "(", "\\")):
-            text = f"(?:{text})"
-        return text + mark, lambda: "".join(draw() for _ in range(random.randint(low, high)))
-
-    def long(self, _):
-        """Long repetitions, without groups: `re` would try those in all ways."""
-        parts = []
-        count = self.random.randint(1, 2)
-        for _ in range(count):
-            text, letters = self.random.choice([("[a-f0-9]", "abcdef0123456789"), ("[^a-z\\\\]", 'AZ09 _"é\n€'), ("[é-ü]", "éêü")])
-            low, high = self.random.choice([(3, 40), (0, 90), (70, 70), (100, 300)][:4 if count == 1 else 3])
-            parts.append((f"{text}{{{low},{high}}}", letters, low, high))
-        draw = lambda: "-".join("".join(self.random.choices(p[1], k=self.random.choice([p[2], p[3], self.random.randint(p[2], p[3])]))) for p in parts)
-        return "-".join(p[0] for p in parts), draw
-
-    def alternatives(self, depth):
-        rows = [self.row(depth) for _ in range(self.random.randint(2, 3))]
-        return "|".join(r[0] for r in rows), lambda: self.random.choice(rows)[1]()
-
-
-class Schemas:
+class Schemas(Lists):
     def __init__(self, random):
         self.random = random
         self.patterns = Patterns(random)
@@ -288,24 +233,6 @@ class Schemas:
             schema["dependentRequired"] = {"c" if "dependentSchemas" in schema else "a": self.random.choice([["b"], []])}
         return schema, lambda: self.random.choice([{}, {"b": 1}, {"a": value[1](), "b": 2}, {"b": 3, "c": None}])
 
-    def containing(self, depth):
-        random = self.random
-        items, contains, other, match = random.choice([
-            (None, {"type": "string"}, [1, None, [2], {"k": "s"}], ["a", ""]), (None, True, [], [1, "x", None]), (None, {}, [], [{}, 7]),
-            ({"type": ["integer", "null"]}, {"type": "integer", "minimum": 3}, [None, 1, 2], [3, 12]),
-            ({"type": "string", "maxLength": 3}, {"enum": ["a", "bcd"]}, ["b", "ab", ""], ["a", "bcd"]),
-            (None, {"type": "object", "required": ["k"], "properties": {"k": {"const": 1}}}, [{"j": 1}, 3], [{"k": 1}])])
-        schema = {"type": "array", "contains": contains}
-        if items is not None:
-            schema["items"] = items
-        if random.random() < 0.3:
-            schema["minItems"] = random.randint(0, 1)
-
-        def sample():
-            list_of = lambda: [random.choice(other) for _ in range(random.randint(0, 2) if other else 0)]
-            return list_of() + [random.choice(match)] + list_of()
-        return schema, sample
-
     def unevaluated(self, depth):
         """Properties that no part names."""
         random = self.random
@@ -349,90 +276,6 @@ class Schemas:
         if kind == 2:
             return {"anyOf": [False, value[0]]}, value[1]
         return {"allOf": [True, value[0]], "not": False}, value[1]
-
-    def unique(self, depth):
-        kind = self.random.randrange(5)
-        if kind == 0:
-            return self.unique_strings()
-        if kind == 4:
-            return self.unique_numbers()
-        if kind == 1:
-            low, high = self.random.randint(-3, 0), self.random.randint(1, 4)
-            return {"type": "array", "items": {"type": "integer", "minimum": low, "maximum": high}, "uniqueItems": True}, lambda: sorted(
-                self.random.sample(range(low, high + 1), self.random.randint(0, high - low)))
-        values = self.random.sample(["a", "b", 1, 2.5, None, True, "c"], self.random.randint(1, 5))
-        low = self.random.randint(0, len(values))
-        schema = {"type": "array", "items": {"enum": values}, "uniqueItems": True, "minItems": low}
-        return schema, lambda: self.random.sample(values, self.random.randint(low, len(values)))
-
-    def unique_numbers(self):
-        random = self.random
-        items, numbers = random.choice([
-            ({"type": "integer"}, [0, 1, -1, 12, 123, 2]), ({"type": "integer", "minimum": 5, "exclusiveMaximum": 700}, [5, 50, 500, 699]),
-            ({"type": "number"}, [0, 1.5, -1.5, 15, 0.25, 1]), ({"type": "number", "minimum": -2, "maximum": 90.5}, [-2, 0, 0.5, 9.25, 90.5]),
-            ({"type": "number", "multipleOf": 0.1, "minimum": 0, "maximum": 0.4}, [0, 0.1, 0.2, 0.4]),
-            ({"type": "integer", "not": {"enum": [3]}}, [4, 30, -3]), ({"anyOf": [{"type": "integer", "maximum": -5}, {"enum": [1, 2.5]}]}, [1, 2.5, -7])])
-        if random.random() < 0.3:
-            key = {"type": "object", "properties": {"k": items, "v": {"type": "boolean"}}, "required": ["k"], "additionalProperties": False}
-            if "type" in items:
-                items, numbers = key, [{"k": number} for number in numbers]
-        schema = {"type": "array", "items": items, "uniqueItems": True, "minItems": random.randint(0, 2)}
-        if random.random() < 0.5:
-            schema["maxItems"] = random.randint(3, 9)
-
-        def value():
-            return random.sample(numbers, random.randint(schema["minItems"], min(3, len(numbers))))
-        return schema, value
-
-    def unique_objects(self):
-        """Objects that differ by a required string."""
-        random = self.random
-        name = random.choice([{"type": "string"}, {"type": "string", "pattern": "^[ab]+$"}])
-        item = {"type": "object", "properties": {"k": {"enum": [1, 2]}, "name": name}, "required": random.sample(["k", "name"], 2)}
-        schema = {"type": "array", "items": item, "uniqueItems": True, "minItems": random.randint(0, 2)}
-        if random.random() < 0.5:
-            schema["maxItems"] = random.choice([3, 80])
-
-        def value():
-            names = random.sample(["a", "b", "ab", "ba", "aa"], random.randint(schema["minItems"], 3))
-            return [{"k": random.randint(1, 2), "name": name} for name in names]
-        return schema, value
-
-    def unique_mixed(self):
-        """Items that a string tells apart, and one other."""
-        random = self.random
-        by_name = {"type": "object", "properties": {"name": {"type": "string"}, "k": {"type": "integer"}}, "additionalProperties": False}
-        others, fit = random.choice([({"type": "integer"}, [1, -2]), ({"enum": [1, None, "a"]}, [1, None]), ({"type": "array"}, [[], [1]]),
-                                     ({"type": ["number", "boolean"]}, [1.5, True])])
-        items, apart, other = random.choice([
-            ({"anyOf": [{"type": "string"}, others]}, ["a", "b", "", "ab"], fit), ({}, ["a", "b"], [1, [2], {"k": 1}]),
-            (by_name, [{"name": "a"}, {"name": "b", "k": 1}, {"name": "", "k": 1}], [{}, {"k": 2}]),
-            ({"oneOf": [by_name, {"type": "string"}]}, [{"name": "a"}, {"name": "b", "k": 1}, "c", "d"], [{}, {"k": 2}])])
-
-        def value():
-            chosen = random.sample(apart, random.randint(0, len(apart)))
-            if random.random() < 0.5:
-                chosen.insert(random.randint(0, len(chosen)), random.choice(other))
-            return chosen
-        return {"type": "array", "items": items, "uniqueItems": True}, value
-
-    def unique_strings(self):
-        random = self.random
-        if random.random() < 0.4:
-            return self.unique_objects()
-        if random.random() < 0.3:
-            return self.unique_mixed()
-        items, texts = random.choice([
-            ({"type": "string"}, ["a", "b", "c", "ab", "ba", "bc", "cc"]), ({"type": "string", "minLength": 1}, ["a", "b", "ab"]),
-            ({"type": "string", "pattern": "^[a-c]+$"}, ["a", "c", "abc"]), ({"type": "string", "maxLength": 2}, ["", "a", "ab", "\n\t"]),
-            ({"type": "string", "pattern": "^[ab]{1,2}$"}, ["a", "b", "ab", "bb"]), ({"type": "string", "pattern": "^(a|b?c)$"}, ["a", "c", "bc"])])
-        schema = {"type": "array", "items": items, "uniqueItems": True, "minItems": random.randint(0, 2)}
-        if random.random() < 0.5:
-            schema["maxItems"] = random.randint(3, 9)
-
-        def value():  # beside another option that would take them, equal strings do not come either
-            return random.sample(texts, random.randint(schema["minItems"], min(schema.get("maxItems", 5), len(texts))))
-        return schema, value
 
     # Containers.
 
@@ -545,35 +388,6 @@ class Schemas:
             i = random.randrange(len(names))
             return {"kind": names[i], "value": parts[i][1]()}
         return {"oneOf": options}, sample
-
-    def array(self, depth):
-        items = self.any(depth - 1)
-        low, high = self.random.randint(0, 2), self.random.randint(2, 4)
-        schema = {"type": "array", "items": items[0]}
-        if self.random.random() < 0.6:
-            schema["minItems"] = low
-        if self.random.random() < 0.6:
-            schema["maxItems"] = high
-        return schema, lambda: [items[1]() for _ in range(self.random.randint(low, high))]
-
-    def prefix(self, depth):
-        first = [self.any(depth - 1) for _ in range(self.random.randint(1, 3))]
-        schema = {"type": "array", "prefixItems": [f[0] for f in first]}
-        low = self.random.randint(0, len(first))
-        if low:
-            schema["minItems"] = low
-        rest = None
-        if self.random.random() < 0.4:
-            rest = self.any(depth - 1)
-            schema["items"] = rest[0]
-
-        def sample():
-            count = self.random.randint(low, len(first))
-            out = [f[1]() for f in first[:count]]
-            if rest and count == len(first):
-                out += [rest[1]() for _ in range(self.random.randint(0, 2))]
-            return out
-        return schema, sample
 
     # References.
 

@@ -21,7 +21,7 @@ using Node = RuleSet::Node;
 // apart.
 constexpr char kOneSpelling[] =
     "0|-?[1-9][0-9]{0,14}|-?[1-9][0-9]{0,5}\\.[0-9]{0,8}[1-9]|-?0\\.[0-9]{0,13}[1-9]";
-constexpr size_t kMaxPattern = 20'000;  // bytes
+constexpr size_t kMaxNumberPattern = 20'000;  // bytes
 
 // A character in an expression, also inside of brackets.
 std::string escaped_char(uint32_t c) {
@@ -63,7 +63,7 @@ std::optional<std::string> SchemaBuilder::pattern_of(Node node, int depth) {
   for (const Node part : data.parts) {
     if (is_choice && part == rules_.nothing()) continue;
     const std::optional<std::string> one = pattern_of(part, depth + 1);
-    if (!one || out.size() + one->size() > kMaxPattern) return std::nullopt;
+    if (!one || out.size() + one->size() > kMaxNumberPattern) return std::nullopt;
     if (is_choice && !out.empty()) out.push_back('|');
     out += is_choice ? "(?:" + *one + ")" : *one;
   }
