@@ -9,7 +9,7 @@ Schemas that the grammar refuses are counted by reason; more than a few of them 
 import argparse
 import collections
 import datetime
-import decimal
+import fractions
 import ipaddress
 import json
 import random
@@ -57,7 +57,7 @@ def format_checker():
 def multiple_of(validator, divisor, instance, schema):
     """Of the decimals as written, where jsonschema divides floats."""
     if validator.is_type(instance, "number"):
-        if decimal.Decimal(repr(instance)) % decimal.Decimal(repr(divisor)) != 0:
+        if fractions.Fraction(repr(instance)) % fractions.Fraction(repr(divisor)) != 0:
             yield jsonschema.ValidationError(f"{instance!r} is not a multiple of {divisor}")
 
 

@@ -31,6 +31,18 @@ json::object with_mark(const json::object& text) {
   return marked;
 }
 
+bool has_any(const json::object& schema, std::string_view a, std::string_view b) {
+  return schema.contains(a) || schema.contains(b);
+}
+
+// Numbers whose texts are those of one expression: multiples without bounds are rules instead.
+bool are_expressible(const json::object& numbers) {
+  const json::value* multiple = numbers.if_contains("multipleOf");
+  return multiple == nullptr || multiple->to_number<double>() < 1 ||
+         (has_any(numbers, "minimum", "exclusiveMinimum") &&
+          has_any(numbers, "maximum", "exclusiveMaximum"));
+}
+
 // The way to the string or number by which objects of a schema may be told apart, from field to
 // field.
 struct Telling {
@@ -63,6 +75,7 @@ Telling telling_field(Fuel& fuel, const SchemaDocument& document, const json::ob
       one.is_bound =
           value->contains(kPatterns) || value->contains("format") || value->contains("maxLength");
     } else if (has_type(*value, "number") || has_type(*value, "integer")) {
+      if (!are_expressible(*value)) continue;
       one.is_number = true;
     } else if (has_type(*value, "object")) {
       one = telling_field(fuel, document, *value, depth + 1);
@@ -186,6 +199,7 @@ bool ItemKinds::sort(const json::value& schema) {
 
 // Strings and numbers that are listed are told apart as others are.
 void ItemKinds::take_listed() {
+  constexpr size_t kMaxNumbers = 256;
   json::array rest;
   for (json::value& other : others_) {
     const auto values = few_values(other.get_object());
@@ -197,7 +211,8 @@ void ItemKinds::take_listed() {
     json::array numbers;
     json::array kept;
     for (const json::value& value : *values) {
-      (value.is_string() ? strings : value.is_number() ? numbers : kept).push_back(value);
+      const bool is_number = value.is_number() && values->size() <= kMaxNumbers;
+      (value.is_string() ? strings : is_number ? numbers : kept).push_back(value);
     }
     json::object one = std::move(other.get_object());
     one.erase("const");
@@ -295,10 +310,11 @@ void ItemKinds::add_type(const json::object& schema, const std::string& type) {
   json::object typed = schema;
   typed.erase("nullable");
   typed["type"] = type;
-  json::array& kind = type == "string"                        ? strings_
-                      : type == "number" || type == "integer" ? numbers_
-                      : type == "object"                      ? objects_
-                                                              : others_;
+  const bool is_number = (type == "number" || type == "integer") && are_expressible(schema);
+  json::array& kind = type == "string"   ? strings_
+                      : is_number        ? numbers_
+                      : type == "object" ? objects_
+                                         : others_;
   kind.emplace_back(std::move(typed));
 }
 

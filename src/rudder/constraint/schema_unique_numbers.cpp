@@ -21,7 +21,7 @@ using Node = RuleSet::Node;
 // apart.
 constexpr char kOneSpelling[] =
     "0|-?[1-9][0-9]{0,14}|-?[1-9][0-9]{0,5}\\.[0-9]{0,8}[1-9]|-?0\\.[0-9]{0,13}[1-9]";
-constexpr size_t kMaxNumberPattern = 20'000;  // bytes
+constexpr size_t kMaxNumberPattern = 40'000;  // bytes
 
 // A character in an expression, also inside of brackets.
 std::string escaped_char(uint32_t c) {

@@ -49,6 +49,13 @@ TEST(SchemaArrays, NumbersMayBeUnique) {
       {"[1,2.5,100,null]", "[100,101]"}, {"[1,1]", "[2.5,2.5]", "[100,1,100]", "[3]"});
   expect_documents(list(R"({"type":["string","integer"]})", R"(,"minItems":2)").c_str(),
                    {R"([1,"1"])", R"(["a",2,"b",1])"}, {R"([1,1])", R"(["a",1,"a"])", "[1]"});
+  // Multiples without an end, and long lists of numbers, are the one other item beside strings.
+  expect_documents(list(R"({"type":["string","integer"],"multipleOf":5})").c_str(),
+                   {R"(["a",10,"b"])"}, {"[5,5]", R"(["a","a"])", "[5,10]", "[3]"});
+  std::string many = "0";
+  for (int i = 1; i < 3000; ++i) many += fmt::format(",{}", i);
+  expect_documents(list(R"({"anyOf":[{"type":"string"},{"enum":[)" + many + "]}]}").c_str(),
+                   {R"(["a",2999,"b"])"}, {"[7,7]", R"(["a","a"])"});
   // Of each list by itself, and by a field where objects have no string.
   expect_documents(
       R"({"type":"array","items":{"type":"array","uniqueItems":true,"items":{"type":"integer"}}})",

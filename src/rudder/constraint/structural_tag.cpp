@@ -87,10 +87,9 @@ Result<json::value> with_format(const json::value& tag) {
                     {"content", {{"type", "json_schema"}, {"json_schema", one->at("schema")}}},
                     {"end", one->at("end")}});
   }
-  return json::value({{"format",
-                       {{"type", "triggered_tags"},
-                        {"triggers", *triggers},
-                        {"tags", std::move(tags)}}}});
+  return json::value(
+      {{"format",
+        {{"type", "triggered_tags"}, {"triggers", *triggers}, {"tags", std::move(tags)}}}});
 }
 
 std::string path_in_structures(std::string path) {

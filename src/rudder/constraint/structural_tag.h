@@ -24,9 +24,9 @@ Result<boost::json::value> with_format(const boost::json::value& tag);
 // What is at the path of the newer form, in the older one that it was made from.
 std::string path_in_structures(std::string path);
 
-// The tag with its `format`; every {"type": "json_schema"} in it becomes {"type": "grammar"}. kInvalidArgument with `where` = the
-// path inside the text; kUnsupported for schemas of other notations than JSON.
-// All schemas together burn the fuel.
+// The tag with its `format`; every {"type": "json_schema"} in it becomes {"type": "grammar"}.
+// kInvalidArgument with `where` = the path inside the text; kUnsupported for schemas of other
+// notations than JSON. All schemas together burn the fuel.
 Result<std::string> open_structural_tag(Fuel& fuel, const GrammarSpec& spec);
 
 }  // namespace rudder::constraint
