@@ -21,11 +21,11 @@ using Node = RuleSet::Node;
 // apart.
 constexpr char kOneSpelling[] =
     "0|-?[1-9][0-9]{0,14}|-?[1-9][0-9]{0,5}\\.[0-9]{0,8}[1-9]|-?0\\.[0-9]{0,13}[1-9]";
-constexpr size_t kMaxNumberPattern = 40'000;  // bytes
+constexpr size_t kMaxNumberPattern = 16'000;  // bytes
 
 // A character in an expression, also inside of brackets.
 std::string escaped_char(uint32_t c) {
-  return fmt::format("\\x{:02x}", c);
+  return c >= '0' && c <= '9' ? std::string(1, static_cast<char>(c)) : fmt::format("\\x{:02x}", c);
 }
 
 }  // namespace

@@ -35,10 +35,9 @@ TEST(FormsApi, CompiledFormsAreCounted) {
 
 TEST(FormsApi, StructuresOfTheOlderFormAreTakenAndRefusedByTheirPaths) {
   TestServer test([](const engine::RequestParams&) { return say({"ab"}); });
-  for (const auto& [field, path] :
-       {std::pair(R"("structured_outputs":{{"structural_tag":{}}})",
-                  "structured_outputs.structural_tag"),
-        std::pair(R"("response_format":{})", "response_format")}) {
+  for (const auto& [field, path] : {std::pair(R"("structured_outputs":{{"structural_tag":{}}})",
+                                              "structured_outputs.structural_tag"),
+                                    std::pair(R"("response_format":{})", "response_format")}) {
     const auto post = [&](const char* begin) {
       const std::string tag = fmt::format(
           R"({{"type":"structural_tag","structures":[{{"begin":{},"schema":{{"type":"integer"}},)"
@@ -54,6 +53,11 @@ TEST(FormsApi, StructuresOfTheOlderFormAreTakenAndRefusedByTheirPaths) {
               std::string::npos)
         << refused.body;
   }
+  const auto newer = test.post(
+      "/v1/completions", R"({"prompt":"hi","response_format":{"type":"structural_tag","format":)"
+                         R"({"type":"regex","pattern":"("}}})");
+  EXPECT_NE(newer.body.find(R"("param":"response_format.format.pattern")"), std::string::npos)
+      << newer.body;
 }
 
 }  // namespace
