@@ -217,6 +217,9 @@ Result<void> Merger::objects() {
 }
 
 void Merger::arrays() {
+  const auto keys = {std::string_view("prefixItems"), std::string_view("items"),
+                     std::string_view("contains"), kContained};
+  if (!has_any(a_, keys) && !has_any(b_, keys)) return;
   const auto prefix = [](const json::object& schema) {
     const json::value* value = schema.if_contains("prefixItems");
     return value == nullptr ? json::array() : value->get_array();
