@@ -70,7 +70,27 @@ def test_other_forms(server, model, form, test):
             assert "grammar" in form  # which may nest without end
 
 
+def test_tags_bind_in_free_text(server, model):
+    """vLLM's older form of a structural tag, which says what a trigger goes on as, and the newer one."""
+    older = {"structures": [{"begin": " <n>", "schema": {"type": "integer", "minimum": 3, "maximum": 9}, "end": "</n>"}], "triggers": [" "]}
+    tag = {"type": "tag", "begin": " <n>", "content": {"type": "json_schema", "json_schema": older["structures"][0]["schema"]}, "end": "</n>"}
+    newer = {"format": {"type": "triggered_tags", "triggers": [" "], "tags": [tag]}}
+    answers = {}
+    for name, body in (("older", older), ("newer", newer)):
+        for seed in range(6):
+            body = {"type": "structural_tag", **body}
+            form = {"response_format": body} if seed % 2 else {"structured_outputs": {"structural_tag": body}}
+            text = ask(server, model, seed, max_tokens=80, extra_body=form).choices[0].message.content or ""
+            whole = re.sub(r" <n>[3-9]</n>", "", text)
+            assert re.fullmatch(r"[^ ]*( (<(n(>([3-9](<(/n?)?)?)?)?)?)?)?", whole), text  # the last one may be cut off
+            answers[name, seed] = text
+    assert any("</n>" in text for text in answers.values()), answers
+    assert all(answers["older", seed] == answers["newer", seed] for seed in range(6))
+
+
 @pytest.mark.parametrize("body, param", [
+    ({"structured_outputs": {"structural_tag": {"structures": [{"begin": "[", "schema": {}, "end": "]"}], "triggers": ["<"]}}},
+     "structured_outputs.structural_tag.structures[0].begin"),
     ({"response_format": schema_format({"type": "object", "properties": {"a": {"minContains": 1}}})},
      "response_format.json_schema.schema.properties.a.minContains"),
     ({"response_format": schema_format({"$ref": "#"})}, "response_format.json_schema.schema"),

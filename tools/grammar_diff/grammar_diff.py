@@ -9,6 +9,7 @@ Schemas that the grammar refuses are counted by reason; more than a few of them 
 import argparse
 import collections
 import datetime
+import fractions
 import ipaddress
 import json
 import random
@@ -20,8 +21,9 @@ import urllib.parse
 import uuid
 
 import jsonschema
-from random_schemas import TEXT, Patterns, Schemas
-from schema_drafts import in_draft
+from random_patterns import TEXT, Patterns
+from random_schemas import Schemas
+from schema_drafts import as_jsonschema, in_draft
 
 WAYS = [{}, {"separators": (",", ":")}, {"indent": 1}, {"indent": 2}]  # an indent is at most 32
 
@@ -50,6 +52,17 @@ def format_checker():
     check("duration", lambda v: bool(re.fullmatch(r"P(?!$)(\d+Y)?(\d+M)?(\d+W)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+S)?)?", v)))
     check("json-pointer", lambda v: bool(re.fullmatch(r"(/([^~/]|~[01])*)*", v)))
     return checker
+
+
+def multiple_of(validator, divisor, instance, schema):
+    """Of the decimals as written, where jsonschema divides floats."""
+    if validator.is_type(instance, "number"):
+        if fractions.Fraction(repr(instance)) % fractions.Fraction(repr(divisor)) != 0:
+            yield jsonschema.ValidationError(f"{instance!r} is not a multiple of {divisor}")
+
+
+def exact(validator):
+    return jsonschema.validators.extend(validator, {"multipleOf": multiple_of})
 
 
 def whole_match(compiled, text):
@@ -113,12 +126,15 @@ class Differential:
         schema, sample = Schemas(self.source).draw()
         validator = jsonschema.Draft202012Validator
         for draft, older in ((4, jsonschema.Draft4Validator), (7, jsonschema.Draft7Validator)):
-            spelled = in_draft(schema, draft) if self.source.random() < 0.25 else None
+            spelled = in_draft(schema, draft, self.source) if self.source.random() < 0.25 else None
+            words = json.dumps(spelled)
+            if '"dependencies"' in words and re.search(r'"\$?id": "', words):
+                spelled = None  # jsonschema looks for schemas with names in lists of names
             if spelled is not None:
                 schema, validator = spelled, older
                 self.counts[f"in draft {draft}"] += 1
                 break
-        validator = validator(schema, format_checker=self.checker)
+        validator = exact(validator)(as_jsonschema(schema), format_checker=self.checker)
         good = []
         for _ in range(6):
             value = sample()

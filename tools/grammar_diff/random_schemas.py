@@ -1,64 +1,14 @@
-"""Random JSON Schemas, each with a way to draw documents that it accepts, keys in the order of a
-grammar. `Schemas(random).draw()` gives (schema, sampler)."""
+"""Random JSON Schemas in each keyword that forms take, each schema with a way to draw documents that
+it accepts, keys in the order of a grammar. `Schemas(random).draw()` gives (schema, sampler). The
+words are those of draft 2020-12, and OpenAPI's `nullable`; `schema_drafts` has the older ones."""
 
-import string
+from random_lists import Lists
+from random_patterns import TEXT, Patterns
 
-TEXT = string.ascii_letters + string.digits + " _-.,:'{}[]" + '"\\/\n\té€😀\u0001'
-
-
-class Patterns:
-    """Regular expressions, with strings that they match from end to end."""
-
-    def __init__(self, random):
-        self.random = random
-
-    def atom(self, depth):
-        random = self.random
-        kind = random.randrange(7 if depth > 0 else 5)
-        if kind == 0:
-            text = random.choice(["a", "bc", "x", "-", "_", "é", "\\.", "\\{", '"', "/"])
-            return text, lambda: text.replace("\\", "")
-        if kind == 1:
-            return "[a-f0-9]", lambda: random.choice("abcdef0123456789")
-        if kind == 2:
-            return "\\d", lambda: random.choice(string.digits)
-        if kind == 3:
-            return "[^a-z\\\\]", lambda: random.choice('AZ09 _"é\n')
-        if kind == 4:
-            return "\\w", lambda: random.choice(string.ascii_letters + "_0")
-        inner = self.alternatives(depth - 1) if kind == 5 else self.row(depth - 1)
-        return f"({'?:' if random.random() < 0.5 else ''}{inner[0]})", inner[1]
-
-    def row(self, depth):
-        parts = [self.repeated(depth) for _ in range(self.random.randint(1, 3))]
-        return "".join(p[0] for p in parts), lambda: "".join(p[1]() for p in parts)
-
-    def repeated(self, depth):
-        random = self.random
-        text, draw = self.atom(depth)
-        low, high, mark = random.choice(
-            [(1, 1, ""), (1, 1, ""), (0, 4, "*"), (1, 4, "+"), (0, 1, "?"), (2, 3, "{2,3}"), (2, 2, "{2}"), (1, 4, "{1,}")])
-        if mark and len(text) > 1 and not text.startswith(("[", "(", "\\")):
-            text = f"(?:{text})"
-        return text + mark, lambda: "".join(draw() for _ in range(random.randint(low, high)))
-
-    def long(self, _):
-        """Long repetitions, without groups: `re` would try those in all ways."""
-        parts = []
-        count = self.random.randint(1, 2)
-        for _ in range(count):
-            text, letters = self.random.choice([("[a-f0-9]", "abcdef0123456789"), ("[^a-z\\\\]", 'AZ09 _"é\n€'), ("[é-ü]", "éêü")])
-            low, high = self.random.choice([(3, 40), (0, 90), (70, 70), (100, 300)][:4 if count == 1 else 3])
-            parts.append((f"{text}{{{low},{high}}}", letters, low, high))
-        draw = lambda: "-".join("".join(self.random.choices(p[1], k=self.random.choice([p[2], p[3], self.random.randint(p[2], p[3])]))) for p in parts)
-        return "-".join(p[0] for p in parts), draw
-
-    def alternatives(self, depth):
-        rows = [self.row(depth) for _ in range(self.random.randint(2, 3))]
-        return "|".join(r[0] for r in rows), lambda: self.random.choice(rows)[1]()
+ROOT = "http://example.org/forms/root.json"
 
 
-class Schemas:
+class Schemas(Lists):
     def __init__(self, random):
         self.random = random
         self.patterns = Patterns(random)
@@ -66,20 +16,30 @@ class Schemas:
 
     def draw(self):
         self.definitions = {}
+        self.names = {}
+        self.has_names = False
         schema, sample = self.any(3)
         if self.definitions:
             schema = {**schema, "$defs": {name: body for name, (body, _) in self.definitions.items()}}
+        if self.has_names or self.random.random() < 0.1:
+            schema = {"$id": ROOT, **schema}
         return schema, sample
 
     def any(self, depth):
         leaves = [self.integer, self.number, self.text, self.text, self.listed, self.simple, self.multiple]
         inner = [self.object, self.object, self.array, self.prefix, self.options, self.exclusive, self.together, self.map,
                  self.reference, self.recursive, self.types, self.pattern_map, self.counted, self.untyped, self.refused,
-                 self.conditional, self.overlapping, self.dependent, self.unique, self.joined_maps, self.open_options]
+                 self.conditional, self.overlapping, self.dependent, self.unique, self.joined_maps, self.open_options,
+                 self.containing, self.unevaluated, self.nullable, self.document, self.booleans]
         kinds = leaves if depth <= 0 else leaves + inner * 2
         schema, sample = self.random.choice(kinds)(depth)
         if self.random.random() < 0.1:
             schema = {**schema, "title": "A title", "description": "What it is.", "default": None, "vendor": {"x": [1]}}
+        if self.random.random() < 0.1:
+            idle = {"then": False, "format": "of-another-kind", "uniqueItems": False, "$comment": "Says nothing.", "readOnly": True}
+            name = self.random.choice(list(idle))
+            if not {name, "$ref", "if"} & set(schema):
+                schema = {**schema, name: idle[name]}
         return schema, sample
 
     # Scalars.
@@ -107,11 +67,14 @@ class Schemas:
             schema[random.choice(["minimum", "exclusiveMinimum"])] = low
         if random.random() < 0.7:
             schema[random.choice(["maximum", "exclusiveMaximum"])] = high
+        for plain, bound in (("Minimum", low), ("Maximum", high)):
+            if "exclusive" + plain in schema and random.random() < 0.3:  # both may be there
+                schema[plain.lower()] = bound + random.choice([-1, 0, 1]) * (0 if plain == "Minimum" and high - low < 5 else 1)
         return schema, low, high
 
     def integer(self, _):
         schema, low, high = self.bounds(self.random.random() < 0.8)
-        return {"type": "integer", **schema}, lambda: self.random.randint(int(low) + 1, int(high) - 1)
+        return {"type": self.random.choice(["integer", ["integer"]]), **schema}, lambda: self.random.randint(int(low) + 1, int(high) - 1)
 
     def number(self, _):
         schema, low, high = self.bounds(self.random.random() < 0.4)
@@ -207,7 +170,8 @@ class Schemas:
 
     def untyped(self, depth):
         """Keywords of one type, which say nothing of other values."""
-        kind, python = self.random.choice([(self.integer, int), (self.text, str), (self.object, dict), (self.array, list)])
+        kind, python = self.random.choice([(self.integer, int), (self.text, str), (self.object, dict), (self.array, list),
+                                           (self.containing, list), (self.dependent, dict), (self.prefix, list)])
         schema, sample = kind(depth - 1)
         schema = {key: value for key, value in schema.items() if key != "type"}
         others = [value for value in (None, "", "text", -7, 12345, [], [None], {}) if not isinstance(value, python)]
@@ -261,72 +225,57 @@ class Schemas:
 
     def dependent(self, depth):
         value = self.any(depth - 1)
-        schema = {"type": "object", "properties": {"a": value[0], "b": {"type": "integer"}, "c": {"type": "null"}},
-                  "dependentRequired": {"a": ["b"]}}
+        schema = {"type": "object", "properties": {"a": value[0], "b": {"type": "integer"}, "c": {"type": "null"}}}
+        if self.random.random() < 0.6:
+            schema["dependentSchemas"] = {"a": self.random.choice([
+                True, {"required": ["b"]}, {"properties": {"b": {"minimum": 2}}}, {"minProperties": 2}, {"not": {"required": ["c"]}}])}
+        if self.random.random() < 0.5 or len(schema) == 2:
+            schema["dependentRequired"] = {"c" if "dependentSchemas" in schema else "a": self.random.choice([["b"], []])}
         return schema, lambda: self.random.choice([{}, {"b": 1}, {"a": value[1](), "b": 2}, {"b": 3, "c": None}])
 
-    def unique(self, depth):
+    def unevaluated(self, depth):
+        """Properties that no part names."""
+        random = self.random
+        own, part, rest = self.any(depth - 1), self.any(depth - 1), random.choice([False, {"type": "integer"}, True])
+        inner = {"type": "object", "properties": {"part": part[0]}}
+        if random.random() < 0.5:
+            name = f"Part{len(self.definitions)}"
+            self.definitions[name] = (inner, lambda: {"part": part[1]()})
+            inner = {"$ref": f"#/$defs/{name}"}
+        schema = {"type": "object", "properties": {"own": own[0]}, "allOf": [inner], "unevaluatedProperties": rest}
+        if "$ref" in inner and random.random() < 0.5:
+            del schema["allOf"]
+            schema.update(inner)
+        elif random.random() < 0.3:
+            del schema["allOf"]
+            part = None
+
+        def sample():
+            out = {"own": own[1]()} if random.random() < 0.6 else {}
+            if part and random.random() < 0.6:
+                out["part"] = part[1]()
+            if rest is not False and random.random() < 0.4:
+                out["more"] = 5
+            return out
+        return schema, sample
+
+    def nullable(self, depth):
+        kind = self.random.choice([self.integer, self.text, self.object, self.array])
+        schema, sample = kind(depth - 1)
+        return {**schema, "nullable": self.random.random() < 0.8}, lambda: None if self.random.random() < 0.3 else sample()
+
+    def booleans(self, depth):
+        """Schemas that are true or false, wherever a schema may stand."""
+        value = self.any(depth - 1)
         kind = self.random.randrange(4)
         if kind == 0:
-            return self.unique_strings()
+            schema = {"type": "object", "properties": {"a": True, "b": False, "c": value[0]}, "patternProperties": {"^x": False}}
+            return schema, lambda: self.random.choice([{}, {"a": [1]}, {"a": None, "c": value[1]()}])
         if kind == 1:
-            low, high = self.random.randint(-3, 0), self.random.randint(1, 4)
-            return {"type": "array", "items": {"type": "integer", "minimum": low, "maximum": high}, "uniqueItems": True}, lambda: sorted(
-                self.random.sample(range(low, high + 1), self.random.randint(0, high - low)))
-        values = self.random.sample(["a", "b", 1, 2.5, None, True, "c"], self.random.randint(1, 5))
-        low = self.random.randint(0, len(values))
-        schema = {"type": "array", "items": {"enum": values}, "uniqueItems": True, "minItems": low}
-        return schema, lambda: self.random.sample(values, self.random.randint(low, len(values)))
-
-    def unique_objects(self):
-        """Objects that differ by a required string."""
-        random = self.random
-        name = random.choice([{"type": "string"}, {"type": "string", "pattern": "^[ab]+$"}])
-        item = {"type": "object", "properties": {"k": {"enum": [1, 2]}, "name": name}, "required": random.sample(["k", "name"], 2)}
-        schema = {"type": "array", "items": item, "uniqueItems": True, "minItems": random.randint(0, 2)}
-        if random.random() < 0.5:
-            schema["maxItems"] = random.choice([3, 80])
-
-        def value():
-            names = random.sample(["a", "b", "ab", "ba", "aa"], random.randint(schema["minItems"], 3))
-            return [{"k": random.randint(1, 2), "name": name} for name in names]
-        return schema, value
-
-    def unique_mixed(self):
-        """Items that a string tells apart, and one other."""
-        random = self.random
-        by_name = {"type": "object", "properties": {"name": {"type": "string"}, "k": {"type": "integer"}}, "additionalProperties": False}
-        others, fit = random.choice([({"type": "integer"}, [1, -2]), ({"enum": [1, None, "a"]}, [1, None]), ({"type": "array"}, [[], [1]]),
-                                     ({"type": ["number", "boolean"]}, [1.5, True])])
-        items, apart, other = random.choice([
-            ({"anyOf": [{"type": "string"}, others]}, ["a", "b", "", "ab"], fit), ({}, ["a", "b"], [1, [2], {"k": 1}]),
-            (by_name, [{"name": "a"}, {"name": "b", "k": 1}, {"name": "", "k": 1}], [{}, {"k": 2}]),
-            ({"oneOf": [by_name, {"type": "string"}]}, [{"name": "a"}, {"name": "b", "k": 1}, "c", "d"], [{}, {"k": 2}])])
-
-        def value():
-            chosen = random.sample(apart, random.randint(0, len(apart)))
-            if random.random() < 0.5:
-                chosen.insert(random.randint(0, len(chosen)), random.choice(other))
-            return chosen
-        return {"type": "array", "items": items, "uniqueItems": True}, value
-
-    def unique_strings(self):
-        random = self.random
-        if random.random() < 0.4:
-            return self.unique_objects()
-        if random.random() < 0.3:
-            return self.unique_mixed()
-        items, texts = random.choice([
-            ({"type": "string"}, ["a", "b", "c", "ab", "ba", "bc", "cc"]), ({"type": "string", "minLength": 1}, ["a", "b", "ab"]),
-            ({"type": "string", "pattern": "^[a-c]+$"}, ["a", "c", "abc"]), ({"type": "string", "maxLength": 2}, ["", "a", "ab", "\n\t"]),
-            ({"type": "string", "pattern": "^[ab]{1,2}$"}, ["a", "b", "ab", "bb"]), ({"type": "string", "pattern": "^(a|b?c)$"}, ["a", "c", "bc"])])
-        schema = {"type": "array", "items": items, "uniqueItems": True, "minItems": random.randint(0, 2)}
-        if random.random() < 0.5:
-            schema["maxItems"] = random.randint(3, 9)
-
-        def value():  # beside another option that would take them, equal strings do not come either
-            return random.sample(texts, random.randint(schema["minItems"], min(schema.get("maxItems", 5), len(texts))))
-        return schema, value
+            return {"type": "array", "items": self.random.random() < 0.5, "maxItems": 2}, list
+        if kind == 2:
+            return {"anyOf": [False, value[0]]}, value[1]
+        return {"allOf": [True, value[0]], "not": False}, value[1]
 
     # Containers.
 
@@ -440,47 +389,44 @@ class Schemas:
             return {"kind": names[i], "value": parts[i][1]()}
         return {"oneOf": options}, sample
 
-    def array(self, depth):
-        items = self.any(depth - 1)
-        low, high = self.random.randint(0, 2), self.random.randint(2, 4)
-        schema = {"type": "array", "items": items[0]}
-        if self.random.random() < 0.6:
-            schema["minItems"] = low
-        if self.random.random() < 0.6:
-            schema["maxItems"] = high
-        return schema, lambda: [items[1]() for _ in range(self.random.randint(low, high))]
-
-    def prefix(self, depth):
-        first = [self.any(depth - 1) for _ in range(self.random.randint(1, 3))]
-        schema = {"type": "array", "prefixItems": [f[0] for f in first]}
-        low = self.random.randint(0, len(first))
-        if low:
-            schema["minItems"] = low
-        rest = None
-        if self.random.random() < 0.4:
-            rest = self.any(depth - 1)
-            schema["items"] = rest[0]
-
-        def sample():
-            count = self.random.randint(low, len(first))
-            out = [f[1]() for f in first[:count]]
-            if rest and count == len(first):
-                out += [rest[1]() for _ in range(self.random.randint(0, 2))]
-            return out
-        return schema, sample
-
     # References.
 
     def reference(self, depth):
-        made = [name for name in self.definitions if not name.startswith("Tree")]
-        if made and self.random.random() < 0.5:
-            name = self.random.choice(made)
+        """By a pointer, by an anchor, or by the name of the document, which may be its own."""
+        random = self.random
+        made = [name for name in self.definitions if not name.startswith(("Tree", "Document"))]
+        if made and random.random() < 0.5:
+            name = random.choice(made)
         else:
-            body = self.any(depth - 1)
-            name = f"{self.random.choice(['One', 'a/b', 't~x'])}{len(self.definitions)}"
-            self.definitions[name] = body
+            body, sample = self.any(depth - 1)
+            name = f"{random.choice(['One', 'a/b', 't~x', 'a b'])}{len(self.definitions)}"
+            if random.random() < 0.3 and isinstance(body, dict) and "$ref" not in body and "$anchor" not in body:
+                self.names[name] = f"anchor-{len(self.definitions)}"
+                body = {"$anchor": self.names[name], **body}
+            self.definitions[name] = (body, sample)
         _, sample = self.definitions[name]
-        return {"$ref": "#/$defs/" + name.replace("~", "~0").replace("/", "~1")}, sample
+        pointer = "#/$defs/" + name.replace("~", "~0").replace("/", "~1").replace(" ", random.choice([" ", "%20"]))
+        if name in self.names and random.random() < 0.7:
+            pointer = "#" + self.names[name]
+        if random.random() < 0.2:
+            self.has_names = True
+            pointer = random.choice([ROOT, "root.json", "/forms/root.json"]) + pointer
+        return {"$ref": pointer}, sample
+
+    def document(self, depth):
+        """A document in the document, which is referred to by its name and has references of its own."""
+        random = self.random
+        value, other = self.any(0), self.any(0)
+        number = len(self.definitions)
+        own = random.choice([f"part{number}.json", f"http://example.org/other/part{number}.json"])
+        anchor = {"$anchor": "here"} if random.random() < 0.5 else {}
+        body = {"$id": own, "type": "object", "$defs": {"value": {**anchor, **value[0]}, "other": other[0]}, "required": ["value"],
+                "properties": {"value": {"$ref": "#here" if anchor else "#/$defs/value"}, "other": {"$ref": f"{own}#/$defs/other"}}}
+        whole = lambda: {"value": value[1](), **({"other": other[1]()} if random.random() < 0.5 else {})}
+        self.has_names = True
+        self.definitions[f"Document{number}"] = (body, whole)
+        return random.choice([({"$ref": own}, whole), ({"$ref": f"#/$defs/Document{number}"}, whole),
+                              ({"$ref": f"{own}#/$defs/other"}, other[1])] + [({"$ref": f"{own}#here"}, value[1])] * bool(anchor))
 
     def recursive(self, depth):
         value = self.any(0)

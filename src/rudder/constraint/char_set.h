@@ -38,7 +38,7 @@ class CharSet {
   std::vector<CharRange> ranges_;
 };
 
-// Characters whose UTF-8 is a product of ranges of bytes, one for each place.
+// Characters whose UTF-8 is a product of ranges of bytes, one for each byte.
 struct Utf8Range {
   size_t size = 0;
   std::array<uint8_t, 4> first = {};

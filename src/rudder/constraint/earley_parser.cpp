@@ -9,7 +9,7 @@
 namespace rudder::constraint {
 namespace {
 
-// Of one row: an ambiguous grammar may be at ever more places.
+// Of one row: an ambiguous grammar may have ever more of them.
 constexpr size_t kMaxRowItems = 50'000;
 
 }  // namespace

@@ -27,6 +27,7 @@ struct ParserGrammar {
   struct Terminal {
     std::shared_ptr<const TerminalTables> tables;
     ExcludedValues excluded;
+    bool quoted = true;
     bool unique = false;
     int32_t min = 0;  // that is to be counted: a pattern's bounds are in its tables
     int32_t max = TerminalTables::kNoLimit;
@@ -100,15 +101,15 @@ class EarleyParser {
   // change, when it may not come next.
   bool accept(int32_t token, std::string_view bytes);
 
-  // Where the parser is: return_to() takes back every row that was added since.
-  struct Place {
+  // How far the parser is: return_to() takes back every row that was added since.
+  struct Checkpoint {
     int32_t num_rows = 0;
     bool overflowed = false;
   };
-  Place place() const { return {num_rows(), overflowed_}; }
-  void return_to(const Place& place) {
-    pop_rows(num_rows() - place.num_rows);
-    overflowed_ = place.overflowed;
+  Checkpoint checkpoint() const { return {num_rows(), overflowed_}; }
+  void return_to(const Checkpoint& checkpoint) {
+    pop_rows(num_rows() - checkpoint.num_rows);
+    overflowed_ = checkpoint.overflowed;
   }
 
   // Adds a row of what follows when the open terminal ends here.

@@ -28,6 +28,13 @@ bool is_special(std::string_view bytes) {
   return bytes.size() == 5 && bytes[0] == '\xFF';
 }
 
+// A number may begin in it that the token does not begin with, or end.
+bool has_number_inside(std::string_view bytes) {
+  const size_t digit = bytes.find_first_of("-0123456789");
+  return digit != std::string_view::npos &&
+         bytes.find_first_not_of(kNumberBytes) != std::string_view::npos;
+}
+
 }  // namespace
 
 std::string special_token_bytes(int32_t id) {
@@ -59,6 +66,9 @@ FormEngine::FormEngine(Vocabulary vocabulary, int64_t memo_bytes)
     const auto num_quotes = std::count(bytes.begin(), bytes.end(), '"');
     if (num_quotes > 1) vocabulary_->quoted.push_back(id);
     if (num_quotes == 1 && bytes.back() != '"') vocabulary_->opening.push_back(id);
+    if (has_number_inside(bytes)) {
+      (num_quotes > 0 ? vocabulary_->quoted_numbers : vocabulary_->numbers).push_back(id);
+    }
   }
   std::sort(texts.begin(), texts.end());
   vocabulary_->order = std::make_shared<const TokenOrder>(texts);
@@ -88,6 +98,7 @@ Result<ParserGrammar::Terminal> FormEngine::terminal(Fuel& fuel, const Terminal&
   }
   ParserGrammar::Terminal out = {.tables = std::move(tables),
                                  .excluded = ExcludedValues(terminal.excluded),
+                                 .quoted = terminal.quoted,
                                  .unique = terminal.unique};
   *bytes += out.excluded.bytes();
   if (terminal.unique && !terminal.pattern.empty()) {
@@ -96,7 +107,7 @@ Result<ParserGrammar::Terminal> FormEngine::terminal(Fuel& fuel, const Terminal&
     if (!fuel.hold(std::ssize(automaton.boundary) * int64_t{sizeof(int32_t)})) {
       return tl::unexpected(fuel.error());
     }
-    out.texts = text_counts(automaton);
+    out.texts = text_counts(automaton, terminal.quoted);
     *bytes += out.texts.size() * sizeof(int32_t);
     if (always_goes_on(automaton, out.texts)) out.texts.clear();
   }

@@ -58,7 +58,7 @@ TEST(Ebnf, RulesThatMayBeEmpty) {
                {times("a", 69), times("bc", 69) + "b"});
 }
 
-TEST(Ebnf, AmbiguityIsThePlacesTogether) {
+TEST(Ebnf, AmbiguityIsTheStatesTogether) {
   expect_texts("root ::= e\ne ::= e \"+\" e | e \"*\" e | [0-9]", {"1", "1+2*3+4"}, {"1+", "+1"});
   expect_texts("root ::= (\"x\"+ \"x\"+)+ \"y\"", {"xxy", std::string(200, 'x') + "y"},
                {"y", "xy"});

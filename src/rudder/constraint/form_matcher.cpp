@@ -40,7 +40,8 @@ FormMatcher::FormMatcher(const Form& form)
   for (const ParserGrammar::Terminal& one : form.grammar.terminals) {
     if (!one.unique) continue;
     if (!unique_) unique_.emplace();
-    may_have_to_end_ = may_have_to_end_ || one.may_have_to_end();
+    has_unique_numbers_ = has_unique_numbers_ || !one.quoted;
+    may_have_to_end_ = may_have_to_end_ || (one.quoted && one.may_have_to_end());
   }
 }
 
@@ -51,20 +52,13 @@ Result<void> FormMatcher::charge(uint64_t first_step) {
   if (taken > kQuickSteps) dear_steps_ += taken - kQuickSteps;
   if (dear_steps_ <= max_dear_steps_ && !parser_.overflowed()) return {};
   return fail(ErrorCode::kInvalidArgument,
-              "the grammar is too ambiguous: the places that the output may be at grow "
+              "the grammar is too ambiguous: the states that the output may be in grow "
               "without bound");
 }
 
 Result<void> FormMatcher::restrict(std::span<uint32_t> words) {
   RUDDER_TRY_VOID(fill());
-  if (unique_) {
-    const std::vector<std::string>& bytes = vocabulary_.token_bytes;
-    unique_->forbid(parser_, form_.grammar, vocabulary_.order->trie(), mask_);
-    unique_->forbid(parser_, form_.grammar, vocabulary_.quoted, bytes, mask_);
-    if (may_have_to_end_) {
-      unique_->forbid(parser_, form_.grammar, vocabulary_.opening, bytes, mask_);
-    }
-  }
+  if (unique_) forbid_equal();
   // A grammar may ask for bytes that no token spells: the choice can only stop there.
   const bool may_end = parser_.accepting() || is_mask_empty(mask_);
   if (may_end) {
@@ -74,6 +68,23 @@ Result<void> FormMatcher::restrict(std::span<uint32_t> words) {
   for (size_t i = 0; i < count; ++i) words[i] &= mask_[i];
   std::fill(words.begin() + static_cast<std::ptrdiff_t>(count), words.end(), 0u);
   return {};
+}
+
+void FormMatcher::forbid_equal() {
+  unique_->forbid(parser_, form_.grammar, vocabulary_.order->trie(), mask_);
+  const auto try_each = [&](const std::vector<int32_t>& ids) {
+    unique_->forbid(parser_, form_.grammar, ids, vocabulary_.token_bytes, mask_);
+  };
+  try_each(vocabulary_.quoted);
+  if (may_have_to_end_) try_each(vocabulary_.opening);
+  if (!has_unique_numbers_) return;
+  try_each(vocabulary_.quoted_numbers);
+  // No number begins inside of a string.
+  const bool in_string =
+      parser_.items().empty() && std::ranges::all_of(parser_.open(), [&](const Open& open) {
+        return form_.grammar.terminal(open.symbol).quoted && open.state != TerminalDfa::kOpening;
+      });
+  if (!in_string) try_each(vocabulary_.numbers);
 }
 
 Result<void> FormMatcher::advance(int32_t token) {
@@ -91,17 +102,17 @@ Result<void> FormMatcher::advance(int32_t token) {
 }
 
 void FormMatcher::begin_trial() {
-  trial_place_ = parser_.place();
-  trial_dear_steps_ = dear_steps_;
+  before_trial_ = parser_.checkpoint();
+  dear_steps_before_trial_ = dear_steps_;
 }
 
 // What is known of terminals that began in a row of the trial is not known of the next such row.
 void FormMatcher::end_trial() {
-  parser_.return_to(trial_place_);
+  parser_.return_to(before_trial_);
   if (unique_) unique_->return_to(parser_.num_rows());
-  dear_steps_ = trial_dear_steps_;
+  dear_steps_ = dear_steps_before_trial_;
   std::erase_if(continuations_,
-                [&](const Continuation& known) { return known.row >= trial_place_.num_rows; });
+                [&](const Continuation& known) { return known.row >= before_trial_.num_rows; });
 }
 
 Result<bool> FormMatcher::can_start(Fuel& fuel) {

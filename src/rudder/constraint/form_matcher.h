@@ -21,7 +21,7 @@
 #include "rudder/constraint/mask_walk.h"
 #include "rudder/constraint/parser_shape.h"
 #include "rudder/constraint/token_order.h"
-#include "rudder/constraint/unique_strings.h"
+#include "rudder/constraint/unique_texts.h"
 
 namespace rudder::constraint {
 
@@ -34,6 +34,9 @@ struct FormVocabulary {
   std::shared_ptr<const TokenOrder> order;
   std::vector<int32_t> quoted;   // tokens with two quotes or more
   std::vector<int32_t> opening;  // tokens with one quote and more behind it
+  // Tokens with a number and something else in them: without quotes, and with some.
+  std::vector<int32_t> numbers;
+  std::vector<int32_t> quoted_numbers;
 
   size_t words() const { return all.size(); }
 };
@@ -63,10 +66,12 @@ class FormMatcher final : public Matcher {
   struct Continuation {
     int32_t symbol = 0;
     int32_t row = 0;
-    std::vector<uint32_t> allowed;  // a mask by place in TokenOrder::after_quotes()
+    std::vector<uint32_t> allowed;  // a mask by index in TokenOrder::after_quotes()
   };
 
   Result<void> fill();
+  // Clears bits of the mask: of tokens behind which texts that have to differ would not.
+  void forbid_equal();
   // An Error when masks and steps have become too dear.
   Result<void> charge(uint64_t first_step);
   // A terminal without quotes has text of other rules behind it.
@@ -87,14 +92,15 @@ class FormMatcher final : public Matcher {
   EarleyParser parser_;
   ParserShape shape_;
   MaskWalk walk_;
-  std::optional<UniqueStrings> unique_;  // where the grammar has such strings
-  bool may_have_to_end_ = false;         // one of them
+  std::optional<UniqueTexts> unique_;  // where the grammar has such texts
+  bool has_unique_numbers_ = false;
+  bool may_have_to_end_ = false;  // a string of them
   std::vector<uint32_t> mask_;
   std::vector<Continuation> continuations_;  // of terminals that were open lately
   uint64_t dear_steps_ = 0;
   // At the begin of a trial.
-  EarleyParser::Place trial_place_;
-  uint64_t trial_dear_steps_ = 0;
+  EarleyParser::Checkpoint before_trial_;
+  uint64_t dear_steps_before_trial_ = 0;
   uint64_t looked_at_ = 0;  // in tables, since the last charge
   uint64_t max_dear_steps_;
 };

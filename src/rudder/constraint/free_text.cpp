@@ -82,13 +82,13 @@ void take_free_text(RuleNfa& nfa, Fuel& fuel, const std::vector<std::string>& te
                     const std::vector<int32_t>& behind, int32_t begin, int32_t end) {
   const Texts automaton(fuel, texts);
   Held held(fuel);
-  using Place = std::pair<int32_t, Utf8State>;
-  std::map<Place, int32_t> states = {{{0, {}}, begin}};
-  std::deque<Place> open = {{0, {}}};
+  using Pair = std::pair<int32_t, Utf8State>;
+  std::map<Pair, int32_t> states = {{{0, {}}, begin}};
+  std::deque<Pair> open = {{0, {}}};
   nfa.link_free(begin, end);
   for (; !open.empty() && !fuel.out(); open.pop_front()) {
-    const Place place = open.front();
-    const int32_t from = states.at(place);
+    const Pair pair = open.front();
+    const int32_t from = states.at(pair);
     int32_t run_target = -1;
     int run_first = 0;
     const auto end_run = [&](int byte) {
@@ -100,9 +100,9 @@ void take_free_text(RuleNfa& nfa, Fuel& fuel, const std::vector<std::string>& te
     if (!fuel.burn(kWorkOfState) || !held.add(kStateBytes)) return;
     for (int byte = 0; byte <= 256; ++byte) {
       int32_t target = -1;
-      Utf8State utf8 = place.second;
+      Utf8State utf8 = pair.second;
       if (byte < 256 && next_utf8(utf8, static_cast<uint8_t>(byte))) {
-        const int32_t node = automaton.next(place.first, static_cast<uint8_t>(byte));
+        const int32_t node = automaton.next(pair.first, static_cast<uint8_t>(byte));
         if (const int32_t text = automaton.text(node); text != kNoText) {
           target = behind[static_cast<size_t>(text)];
         } else {

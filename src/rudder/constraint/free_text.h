@@ -13,7 +13,7 @@
 namespace rudder::constraint {
 
 // From `begin` on, any characters until one of `texts` is there: then the state of `behind` with
-// the same place, or nowhere where that is below zero. The text may end, at `end`, after each
+// the same index, or nowhere where that is below zero. The text may end, at `end`, after each
 // character. Where several texts end at once, the first of them counts.
 void take_free_text(RuleNfa& nfa, Fuel& fuel, const std::vector<std::string>& texts,
                     const std::vector<int32_t>& behind, int32_t begin, int32_t end);

@@ -12,7 +12,7 @@ namespace {
 
 using Node = RuleSet::Node;
 
-// Repetitions are written out, place by place, up to so many rounds and places; longer ones count.
+// Repetitions are written out, up to so many rounds and positions; longer ones count.
 constexpr int64_t kMaxWrittenRounds = 64;
 constexpr int64_t kMaxWrittenOut = 512;
 constexpr int kMaxNodeDepth = 2000;  // of nodes in nodes, rules apart
@@ -61,8 +61,8 @@ class RuleCompiler {
   int32_t build(RuleNfa& nfa, Node node, int32_t from, int depth);
   int32_t build_repeat(RuleNfa& nfa, Node node, int32_t from, int depth);
   int32_t build_dispatch(RuleNfa& nfa, const Dispatch& dispatch, int32_t from, int depth);
-  // Places of the node when it is written out, up to kMaxWrittenOut + 1.
-  int64_t places(Node node, int depth) const;
+  // Positions of the node when it is written out, up to kMaxWrittenOut + 1.
+  int64_t positions(Node node, int depth) const;
   void add_states(int32_t rule, RuleAutomaton automaton);
   void find_nullable();
   bool is_productive(Node node) const { return productive_[static_cast<size_t>(node)]; }
@@ -92,7 +92,7 @@ int32_t RuleCompiler::symbol_of(Node node, bool counts) {
   return known->second;
 }
 
-int64_t RuleCompiler::places(Node node, int depth) const {
+int64_t RuleCompiler::positions(Node node, int depth) const {
   const RuleSet::Data& data = rules_.data(node);
   fuel_.burn(1);
   if (depth > kMaxNodeDepth) return kMaxWrittenOut + 1;
@@ -103,7 +103,7 @@ int64_t RuleCompiler::places(Node node, int depth) const {
     case RuleSet::Kind::kChoice: {
       int64_t sum = 0;
       for (const Node part : data.parts) {
-        sum += places(part, depth + 1);
+        sum += positions(part, depth + 1);
         if (sum > kMaxWrittenOut) return kMaxWrittenOut + 1;
       }
       return sum;
@@ -111,7 +111,7 @@ int64_t RuleCompiler::places(Node node, int depth) const {
     case RuleSet::Kind::kRepeat: {
       const int64_t rounds = std::max<int64_t>({1, data.min, data.max});
       if (rounds > kMaxWrittenOut) return kMaxWrittenOut + 1;
-      return std::min(rounds * places(data.parts[0], depth + 1), kMaxWrittenOut + 1);
+      return std::min(rounds * positions(data.parts[0], depth + 1), kMaxWrittenOut + 1);
     }
     default:
       return 1;
@@ -179,7 +179,7 @@ int32_t RuleCompiler::build_repeat(RuleNfa& nfa, Node node, int32_t from, int de
     return end;
   }
   const int64_t rounds = std::max<int64_t>({1, data.min, data.max});
-  if (rounds > 1 && (rounds > kMaxWrittenRounds || rounds * places(part, 0) > kMaxWrittenOut)) {
+  if (rounds > 1 && (rounds > kMaxWrittenRounds || rounds * positions(part, 0) > kMaxWrittenOut)) {
     nfa.link_symbol(from, symbol_of(node, true), end);
     return end;
   }

@@ -212,7 +212,7 @@ void add_strings(Forms& forms) {
   add_schema(
       forms, "a class of 3,000 ranges",
       pattern("^[" + class_of(0x4E00, 3'000) + "]{1,60}x[" + class_of(0x4E01, 3'000) + "]*$"));
-  add_schema(forms, "a pattern of 20,000 places", pattern("^(.{0,99}x.{0,99}){0,99}$"));
+  add_schema(forms, "a pattern of 20,000 positions", pattern("^(.{0,99}x.{0,99}){0,99}$"));
   add_schema(forms, "a pattern of 16,000 words", pattern("^(" + [] {
                std::string words = "x";
                for (int i = 0; i < 2'900; ++i) words += fmt::format("|{:x}", i * 7919 % 65'536);
@@ -244,6 +244,19 @@ void add_numbers_and_lists(Forms& forms) {
       nested(60, R"({"maxItems":100000,"minItems":9999,"items":)", R"({"type":"integer"})", "}"));
   add_schema(forms, "lists of lists of 8",
              nested(60, R"({"maxItems":8,"minItems":1,"items":)", R"({"type":"integer"})", "}"));
+  add_schema(forms, "unique numbers of 10 ranges", object_of(30, [](int k) {
+               const std::string ranges = list_of(10, [&](int i) {
+                 return fmt::format(R"({{"type":"number","minimum":{}.{:09},"maximum":{}.5}})",
+                                    100 * i + k, 7'654'321 * (i + 1), 100 * i + k + 57);
+               });
+               return fmt::format(R"({{"uniqueItems":true,"items":{{"anyOf":[{}]}}}})", ranges);
+             }));
+  add_schema(forms, "three contains together", object_of(200, [](int i) {
+               return fmt::format(
+                   R"({{"contains":{{"const":{0}}},"allOf":[{{"contains":{{"type":"string"}}}},)"
+                   R"({{"contains":{{"maximum":{0}}}}}]}})",
+                   i);
+             }));
   add_schema(forms, "200 lists that contain", object_of(2'000, [](int i) {
                return fmt::format(R"({{"contains":{{"const":{}}},"items":{{"type":"integer"}}}})",
                                   i);

@@ -35,7 +35,7 @@ void MaskMemo::keep(std::span<const uint32_t> mask, std::string_view key) {
   made.push_front({.key = std::string(key), .words = std::make_shared<Words>(std::move(words))});
   const size_t bytes = made.front().bytes();
   const std::lock_guard lock(mutex_);
-  // Another thread may have come to an equal place meanwhile.
+  // Another thread may have come to an equal state meanwhile.
   if (bytes > max_bytes_ || index_.contains(key)) return;
   entries_.splice(entries_.begin(), made);
   index_.emplace(entries_.front().key, entries_.begin());

@@ -1,5 +1,5 @@
-// The memo of masks: what it keeps, and that masks with it are those without it, at every place of
-// outputs that come to equal places again and again.
+// The memo of masks: what it keeps, and that masks with it are those without it, in every state of
+// outputs that come to equal states again and again.
 #include "rudder/constraint/mask_memo.h"
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ TEST(MaskMemo, KeepsWhatWasUsedLately) {
   EXPECT_TRUE(memo.add_to(mask, "first"));
 }
 
-// The checker's, and the signs of JSON in all orders: enough to try for places to be kept.
+// The checker's, and the signs of JSON in all orders: enough to try for states to be kept.
 Vocabulary signs() {
   Vocabulary vocabulary = checker_vocabulary();
   constexpr std::string_view kSigns = "{}[],:\" \n1";
@@ -126,7 +126,7 @@ void compare(const Constraint& with, const Constraint& without, const Vocabulary
       if (bytes.find_first_of("{}[],\"") != std::string::npos) signs.push_back(token);
     }
     if (next.empty()) return;
-    // What is refused leaves the place as it is.
+    // What is refused leaves the state as it is.
     if (refused != 0 && random() % 4 == 0) {
       EXPECT_FALSE(one->advance(refused));
       ASSERT_EQ(allowed(*one, vocabulary), mask) << name << " behind " << text;
@@ -139,7 +139,7 @@ void compare(const Constraint& with, const Constraint& without, const Vocabulary
   }
 }
 
-TEST(MasksOfEqualPlaces, AreThoseOfEachPlace) {
+TEST(MasksOfEqualStates, AreThoseOfEachState) {
   const Vocabulary vocabulary = signs();
   const FormEngine with(vocabulary, 4 << 20);
   const FormEngine without(vocabulary, 0);
@@ -156,7 +156,7 @@ TEST(MasksOfEqualPlaces, AreThoseOfEachPlace) {
   EXPECT_EQ(without.memo_stats().bytes, 0u);
 }
 
-TEST(MasksOfEqualPlaces, AreSharedByThreads) {
+TEST(MasksOfEqualStates, AreSharedByThreads) {
   const Vocabulary vocabulary = signs();
   // So small that what one thread needs is put out by others.
   const FormEngine with(vocabulary, 20'000);

@@ -11,11 +11,11 @@ constexpr int32_t kNowhere = -1;
 constexpr int32_t kNotTried = -2;
 // Rows that are tried before shapes are worth their keys.
 constexpr uint64_t kPlainRows = 64;
-constexpr size_t kMaxWalkPlaces = 4096;
+constexpr size_t kMaxWalkStates = 4096;
 // Of the rows on the way to one token: some 20 MiB.
 constexpr size_t kMaxWalkItems = 1'000'000;
-constexpr size_t kMaxKeptPlaces = 128;  // for the walks that follow; a kilobyte each
-// Bytes that are tried from a place before it is worth trying all 256.
+constexpr size_t kMaxKeptStates = 128;  // for the walks that follow; a kilobyte each
+// Bytes that are tried from a state before it is worth trying all 256.
 constexpr uint32_t kVisitsWorthLoops = 64;
 
 void set_ids(const TokenTrie& trie, int32_t id, std::span<uint32_t> mask) {
@@ -24,22 +24,22 @@ void set_ids(const TokenTrie& trie, int32_t id, std::span<uint32_t> mask) {
 
 }  // namespace
 
-int32_t MaskWalk::place_of(EarleyParser& parser) {
+int32_t MaskWalk::state_of(EarleyParser& parser) {
   shape_.begin(0, 0);
   for (const EarleyParser::Item& item : parser.items()) shape_.add(item);
   for (const EarleyParser::Open& one : parser.open()) shape_.add(one);
-  const auto next = static_cast<int32_t>(places_.size());
+  const auto next = static_cast<int32_t>(states_.size());
   const std::string_view key = shape_.finish(parser);
   if (!key.empty()) {
     const auto [known, is_new] = known_.try_emplace(std::string(key), next);
     if (!is_new) return known->second;
   }
-  places_.emplace_back().next.fill(kNotTried);
+  states_.emplace_back().next.fill(kNotTried);
   return next;
 }
 
 int32_t MaskWalk::step(EarleyParser& parser, size_t depth, int32_t from, uint8_t byte) {
-  int32_t& known = places_[static_cast<size_t>(from)].next[byte];
+  int32_t& known = states_[static_cast<size_t>(from)].next[byte];
   if (known != kNotTried) return known;
   // The rows up to here, as far as they are not there.
   for (; rows_ < depth; ++rows_) parser.advance(bytes_[rows_]);
@@ -48,8 +48,8 @@ int32_t MaskWalk::step(EarleyParser& parser, size_t depth, int32_t from, uint8_t
     return kNowhere;
   }
   rows_ = depth + 1;
-  const int32_t to = place_of(parser);
-  places_[static_cast<size_t>(from)].next[byte] = to;  // places_ may have moved
+  const int32_t to = state_of(parser);
+  states_[static_cast<size_t>(from)].next[byte] = to;  // states_ may have moved
   return to;
 }
 
@@ -62,7 +62,7 @@ void MaskWalk::leave_to(EarleyParser& parser, size_t depth) {
 }
 
 void MaskWalk::find_loops(EarleyParser& parser) {
-  const int32_t place = path_.back();
+  const int32_t state = path_.back();
   const size_t depth = bytes_.size();
   uint64_t leaving = 0;
   bool returns = false;  // as the byte before it
@@ -72,7 +72,7 @@ void MaskWalk::find_loops(EarleyParser& parser) {
       if (!returns) leaving |= group;
       continue;
     }
-    returns = step(parser, depth, place, static_cast<uint8_t>(byte)) == place;
+    returns = step(parser, depth, state, static_cast<uint8_t>(byte)) == state;
     if (!returns) leaving |= group;
     if (rows_ > depth) {
       parser.pop_rows(static_cast<int32_t>(rows_ - depth));
@@ -80,11 +80,11 @@ void MaskWalk::find_loops(EarleyParser& parser) {
     }
   }
   Inside seen;
-  if (!characters_return(parser, place, {}, seen)) leaving |= TokenTrie::kBeyondAscii;
-  places_[static_cast<size_t>(place)].loops = ~leaving;
+  if (!characters_return(parser, state, {}, seen)) leaving |= TokenTrie::kBeyondAscii;
+  states_[static_cast<size_t>(state)].loops = ~leaving;
 }
 
-bool MaskWalk::characters_return(EarleyParser& parser, int32_t place, Utf8State utf8,
+bool MaskWalk::characters_return(EarleyParser& parser, int32_t state, Utf8State utf8,
                                  Inside& seen) {
   const size_t depth = bytes_.size();
   bool all = true;
@@ -100,45 +100,45 @@ bool MaskWalk::characters_return(EarleyParser& parser, int32_t place, Utf8State 
     const auto known =
         std::find_if(seen.begin(), seen.end(), [&](const auto& one) { return one.first == next; });
     if (to == kNowhere || next.left == 0) {
-      all = to == place;
+      all = to == state;
     } else if (known != seen.end()) {
       all = known->second == to;
     } else {
       seen.emplace_back(next, to);
       path_.push_back(to);
       bytes_.push_back(static_cast<uint8_t>(byte));
-      all = characters_return(parser, place, next, seen);
+      all = characters_return(parser, state, next, seen);
     }
     leave_to(parser, depth);
   }
   return all;
 }
 
-void MaskWalk::forget_places() {
+void MaskWalk::forget_states() {
   known_ = {};
-  places_ = {};
+  states_ = {};
   base_.reset();
 }
 
 void MaskWalk::keep_base(EarleyParser& parser, const TokenTrie& trie,
                          std::span<const uint32_t> mask) {
   if (base_) return;
-  if (places_.size() > kMaxKeptPlaces) forget_places();
-  base_ = {.trie = &trie, .place = place_of(parser), .mask = {mask.begin(), mask.end()}};
+  if (states_.size() > kMaxKeptStates) forget_states();
+  base_ = {.trie = &trie, .state = state_of(parser), .mask = {mask.begin(), mask.end()}};
 }
 
 void MaskWalk::step_all(EarleyParser& parser) {
-  const int32_t place = path_.back();
+  const int32_t state = path_.back();
   const size_t depth = bytes_.size();
   for (int byte = 0; byte < 256; ++byte) {
-    std::array<int32_t, 256>& next = places_[static_cast<size_t>(place)].next;
+    std::array<int32_t, 256>& next = states_[static_cast<size_t>(state)].next;
     const auto at = static_cast<size_t>(byte);
     if (byte > 0 && !borders_[at]) {
       next[at] = next[at - 1];
       continue;
     }
-    const int32_t to = step(parser, depth, place, static_cast<uint8_t>(byte));
-    if (depth == 0 && to == base_->place && to != place) {
+    const int32_t to = step(parser, depth, state, static_cast<uint8_t>(byte));
+    if (depth == 0 && to == base_->state && to != state) {
       path_.push_back(to);
       bytes_.push_back(static_cast<uint8_t>(byte));
       step_all(parser);
@@ -150,12 +150,12 @@ void MaskWalk::step_all(EarleyParser& parser) {
 template <typename Over>
 std::optional<uint64_t> MaskWalk::run_from_base(EarleyParser& parser, const TokenTrie& trie,
                                                 std::span<uint32_t> mask, const Over& over) {
-  path_.assign(1, place_of(parser));
+  path_.assign(1, state_of(parser));
   bytes_.clear();
   rows_ = 0;
   step_all(parser);
-  const std::array<int32_t, 256>& here = places_[static_cast<size_t>(path_[0])].next;
-  const std::array<int32_t, 256>& there = places_[static_cast<size_t>(base_->place)].next;
+  const std::array<int32_t, 256>& here = states_[static_cast<size_t>(path_[0])].next;
+  const std::array<int32_t, 256>& there = states_[static_cast<size_t>(base_->state)].next;
   const std::vector<TokenTrie::Node>& nodes = trie.nodes();
   std::vector<size_t> others;  // nodes of first bytes that lead elsewhere
   size_t num_others = 0;
@@ -182,15 +182,15 @@ std::optional<uint64_t> MaskWalk::run_from_base(EarleyParser& parser, const Toke
   return tried;
 }
 
-// From the node `*at` on, until there are too many places.
+// From the node `*at` on, until there are too many states.
 template <typename Over>
 uint64_t MaskWalk::run_by_shape(EarleyParser& parser, const TokenTrie& trie,
                                 std::span<uint32_t> mask, size_t* at, size_t end,
                                 const Over& over) {
   const std::vector<TokenTrie::Node>& nodes = trie.nodes();
-  if (places_.size() > kMaxKeptPlaces) forget_places();
-  const size_t num_before = places_.size();
-  path_.assign(1, place_of(parser));
+  if (states_.size() > kMaxKeptStates) forget_states();
+  const size_t num_before = states_.size();
+  path_.assign(1, state_of(parser));
   bytes_.clear();
   rows_ = 0;
   // The way to the node.
@@ -204,15 +204,15 @@ uint64_t MaskWalk::run_by_shape(EarleyParser& parser, const TokenTrie& trie,
     bytes_.push_back(byte);
   }
   uint64_t tried = 0;
-  while (*at < end && !over() && places_.size() - num_before < kMaxWalkPlaces) {
+  while (*at < end && !over() && states_.size() - num_before < kMaxWalkStates) {
     const TokenTrie::Node& node = nodes[*at];
     leave_to(parser, node.depth);
     ++tried;
-    Place& here = places_[static_cast<size_t>(path_.back())];
+    State& here = states_[static_cast<size_t>(path_.back())];
     if (++here.visits == kVisitsWorthLoops) find_loops(parser);
     const uint64_t groups = trie.groups(*at);
     const bool is_text = (groups & TokenTrie::kBeyondAscii) == 0 || trie.is_utf8(*at);
-    if (is_text && (groups & ~places_[static_cast<size_t>(path_.back())].loops) == 0) {
+    if (is_text && (groups & ~states_[static_cast<size_t>(path_.back())].loops) == 0) {
       for (const int32_t id : trie.ids_below(*at)) set_in_mask(mask, id);
       *at = node.skip;
       continue;
@@ -228,7 +228,7 @@ uint64_t MaskWalk::run_by_shape(EarleyParser& parser, const TokenTrie& trie,
     ++*at;
   }
   leave_to(parser, 0);
-  if (places_.size() > kMaxKeptPlaces) forget_places();
+  if (states_.size() > kMaxKeptStates) forget_states();
   return tried;
 }
 

@@ -37,18 +37,18 @@ class MaskWalk {
 
  private:
   // A row by its shape, and where bytes lead from there.
-  struct Place {
+  struct State {
     std::array<int32_t, 256> next;
     uint32_t visits = 0;
-    // Groups of bytes (TokenTrie) that all lead back to this very place; those beyond ASCII: as
+    // Groups of bytes (TokenTrie) that all lead back to this very state; those beyond ASCII: as
     // characters of UTF-8.
     uint64_t loops = 0;
   };
 
-  // A place with its mask.
+  // A state with its mask.
   struct Base {
     const TokenTrie* trie = nullptr;
-    int32_t place = 0;
+    int32_t state = 0;
     std::vector<uint32_t> mask;
   };
 
@@ -62,25 +62,25 @@ class MaskWalk {
                                         std::span<uint32_t> mask, const Over& over);
   // Finds where all bytes lead from the end of the path; of the base too, where one leads there.
   void step_all(EarleyParser& parser);
-  void forget_places();
-  int32_t place_of(EarleyParser& parser);
+  void forget_states();
+  int32_t state_of(EarleyParser& parser);
   // Of the parser's last row, `depth` bytes into the walk, by a byte; below zero where it does not.
   int32_t step(EarleyParser& parser, size_t depth, int32_t from, uint8_t byte);
   // Takes back rows behind the first `depth` bytes of the walk.
   void leave_to(EarleyParser& parser, size_t depth);
-  // Finds `loops` of the place at the end of the path.
+  // Finds `loops` of the state at the end of the path.
   void find_loops(EarleyParser& parser);
-  // Whether all characters beyond ASCII lead back to the place. The end of the path is inside of
+  // Whether all characters beyond ASCII lead back to the state. The end of the path is inside of
   // one, at `utf8`; where bytes led inside of characters is in `seen`.
   using Inside = std::vector<std::pair<Utf8State, int32_t>>;
-  bool characters_return(EarleyParser& parser, int32_t place, Utf8State utf8, Inside& seen);
+  bool characters_return(EarleyParser& parser, int32_t state, Utf8State utf8, Inside& seen);
 
   const std::array<bool, 256>& borders_;
   ParserShape shape_;
   std::unordered_map<std::string, int32_t> known_;
-  std::vector<Place> places_;
+  std::vector<State> states_;
   std::optional<Base> base_;
-  std::vector<int32_t> path_;   // places on the way to here, from the walk's start
+  std::vector<int32_t> path_;   // states on the way to here, from the walk's start
   std::vector<uint8_t> bytes_;  // that led from one to the next
   size_t rows_ = 0;             // of them that the parser has rows for
 };

@@ -17,16 +17,16 @@ using Kind = PatternTree::Kind;
 using Node = RuleSet::Node;
 
 constexpr int32_t kUnbounded = RuleSet::kUnbounded;
-// Places that a pattern has when its repetitions are written out: what a compile takes time for.
-constexpr int64_t kMaxPlaces = 20'000;
+// Positions that a pattern has when its repetitions are written out: what a compile takes time for.
+constexpr int64_t kMaxPositions = 20'000;
 
-int64_t places(const PatternTree& tree) {
+int64_t positions(const PatternTree& tree) {
   int64_t sum = tree.kind == Kind::kChars ? 1 : 0;
-  for (const PatternTree& part : tree.parts) sum += places(part);
+  for (const PatternTree& part : tree.parts) sum += positions(part);
   if (tree.kind == Kind::kRepeat) {
     sum *= std::max<int64_t>({1, tree.min, tree.max});
   }
-  return std::min(sum, kMaxPlaces + 1);
+  return std::min(sum, kMaxPositions + 1);
 }
 
 // An alternative of the whole pattern: parts in a row, and whether its ends are those of the text.
@@ -220,7 +220,7 @@ const PatternTree* repeated_chars(const PatternTree& tree) {
 Result<PatternTree> whole_pattern(std::string_view pattern, PatternUse use,
                                   const PatternBounds& bounds, PatternReading reading) {
   RUDDER_TRY(const PatternTree tree, parse_pattern(pattern, reading));
-  if (places(tree) > kMaxPlaces) return bad("is too complex: it repeats too much");
+  if (positions(tree) > kMaxPositions) return bad("is too complex: it repeats too much");
   std::vector<Alternative> alternatives;
   RUDDER_TRY_VOID(collect(tree, false, false, alternatives));
   PatternTree all;

@@ -16,28 +16,28 @@ namespace {
 
 using Kind = PatternTree::Kind;
 
-constexpr size_t kMaxNfaPlaces = 200'000;            // of the automaton with choices
-constexpr size_t kMaxStates = 60'000;                // of the one without
-constexpr size_t kMaxMembers = 2'000'000;            // places in all states
+constexpr size_t kMaxNfaStates = 200'000;            // of the automaton with choices
+constexpr size_t kMaxDfaStates = 60'000;             // of the one without
+constexpr size_t kMaxMembers = 2'000'000;            // in all sets
 constexpr int64_t kMaxSubsetWork = Fuel::kWork / 4;  // past it the choices stay
-// Of a place, with its share of what a vector that grows leaves unused, and its lists' first
+// Of a state of it, with its share of what a vector that grows leaves unused, and its lists' first
 // entries.
-constexpr int64_t kPlaceBytes = 200;
+constexpr int64_t kNfaStateBytes = 200;
 constexpr int64_t kWorkOfMember = 5;  // of a set: found, sorted and looked up
 constexpr int64_t kSetBytes =
-    160;  // of a set as a state and as the key of a map, beside its places
+    160;  // of a set as a state and as the key of a map, beside its members
 
-// The automaton with choices (Thompson's): places, edges by a range of bytes, and free ones.
-class Places {
+// The automaton with choices (Thompson's): states, edges by a range of bytes, and free ones.
+class PatternNfa {
  public:
-  Places(Fuel& fuel, bool quoted) : fuel_(fuel), held_(fuel), quoted_(quoted) {}
+  PatternNfa(Fuel& fuel, bool quoted) : fuel_(fuel), held_(fuel), quoted_(quoted) {}
 
   struct Edge {
     uint8_t first = 0;
     uint8_t last = 0;
     int32_t to = 0;
   };
-  struct Place {
+  struct State {
     std::vector<Edge> edges;
     std::vector<int32_t> free;
     bool boundary = true;
@@ -46,27 +46,27 @@ class Places {
 
   int32_t add(bool boundary = true) {
     fuel_.burn(20);
-    held_.add(kPlaceBytes);
-    places_.emplace_back().boundary = boundary;
-    return static_cast<int32_t>(places_.size()) - 1;
+    held_.add(kNfaStateBytes);
+    states_.emplace_back().boundary = boundary;
+    return static_cast<int32_t>(states_.size()) - 1;
   }
-  // The place behind what matches `tree` from `from` on.
+  // The state behind what matches `tree` from `from` on.
   int32_t build(const PatternTree& tree, int32_t from);
 
-  bool too_large() const { return places_.size() > kMaxNfaPlaces || fuel_.out(); }
-  const Place& at(int32_t place) const { return places_[static_cast<size_t>(place)]; }
-  const std::vector<Place>& all() const { return places_; }
+  bool too_large() const { return states_.size() > kMaxNfaStates || fuel_.out(); }
+  const State& at(int32_t state) const { return states_[static_cast<size_t>(state)]; }
+  const std::vector<State>& all() const { return states_; }
 
  private:
   void link(int32_t from, uint8_t first, uint8_t last, int32_t to) {
     fuel_.burn(2);
     held_.add(2 * sizeof(Edge));
-    places_[static_cast<size_t>(from)].edges.push_back({.first = first, .last = last, .to = to});
+    states_[static_cast<size_t>(from)].edges.push_back({.first = first, .last = last, .to = to});
   }
   void free_link(int32_t from, int32_t to) {
     fuel_.burn(2);
     held_.add(2 * sizeof(int32_t));
-    places_[static_cast<size_t>(from)].free.push_back(to);
+    states_[static_cast<size_t>(from)].free.push_back(to);
   }
   int32_t build_repeat(const PatternTree& tree, int32_t from);
   void add_chars(const CharSet& set, int32_t from, int32_t to);
@@ -75,7 +75,7 @@ class Places {
   Fuel& fuel_;
   Held held_;
   const bool quoted_;
-  std::vector<Place> places_;
+  std::vector<State> states_;
 };
 
 bool takes_characters(const PatternTree& tree) {
@@ -83,7 +83,7 @@ bool takes_characters(const PatternTree& tree) {
          std::any_of(tree.parts.begin(), tree.parts.end(), takes_characters);
 }
 
-int32_t Places::build(const PatternTree& tree, int32_t from) {
+int32_t PatternNfa::build(const PatternTree& tree, int32_t from) {
   fuel_.burn(2);
   if (too_large()) return from;
   switch (tree.kind) {
@@ -109,7 +109,7 @@ int32_t Places::build(const PatternTree& tree, int32_t from) {
   }
 }
 
-int32_t Places::build_repeat(const PatternTree& tree, int32_t from) {
+int32_t PatternNfa::build_repeat(const PatternTree& tree, int32_t from) {
   const PatternTree& part = tree.parts[0];
   if (!takes_characters(part)) return from;  // so many times nothing is nothing
   for (int32_t i = 0; i < tree.min && !too_large(); ++i) from = build(part, from);
@@ -118,7 +118,7 @@ int32_t Places::build_repeat(const PatternTree& tree, int32_t from) {
     free_link(from, loop);
     free_link(build(part, loop), loop);
     const bool anything = part.kind == Kind::kChars && part.set == CharSet::all();
-    places_[static_cast<size_t>(loop)].takes_anything = anything;
+    states_[static_cast<size_t>(loop)].takes_anything = anything;
     return loop;
   }
   const int32_t end = add();
@@ -130,7 +130,7 @@ int32_t Places::build_repeat(const PatternTree& tree, int32_t from) {
   return end;
 }
 
-void Places::add_spelled(std::string_view bytes, int32_t from, int32_t to) {
+void PatternNfa::add_spelled(std::string_view bytes, int32_t from, int32_t to) {
   for (size_t i = 0; i < bytes.size(); ++i) {
     const auto byte = static_cast<uint8_t>(bytes[i]);
     const int32_t next = i + 1 == bytes.size() ? to : add(false);
@@ -139,7 +139,7 @@ void Places::add_spelled(std::string_view bytes, int32_t from, int32_t to) {
   }
 }
 
-void Places::add_chars(const CharSet& set, int32_t from, int32_t to) {
+void PatternNfa::add_chars(const CharSet& set, int32_t from, int32_t to) {
   const CharSet scalars = set.without({{0xD800, 0xDFFF}});
   const CharSet plain = quoted_ ? scalars.without(must_escape()) : scalars;
   for_each_utf8_range(plain, [&](const Utf8Range& range) {
@@ -160,23 +160,18 @@ void Places::add_chars(const CharSet& set, int32_t from, int32_t to) {
   }
 }
 
-// The automaton without choices: each state a set of places.
+// The automaton without choices: each state a set of the other's.
 class Subsets {
  public:
-  Subsets(Fuel& fuel, const Places& places, int32_t begin, int32_t end, bool quoted)
-      : fuel_(fuel),
-        held_(fuel),
-        places_(places),
-        end_(end),
-        quoted_(quoted),
-        seen_(places.all().size()) {
+  Subsets(Fuel& fuel, const PatternNfa& nfa, int32_t begin, int32_t end, bool quoted)
+      : fuel_(fuel), held_(fuel), nfa_(nfa), end_(end), quoted_(quoted), seen_(nfa.all().size()) {
     make_classes();
     for (int i = 0; i < 3; ++i) add_state(i == ByteAutomaton::kBody);
-    for (size_t i = 0; i < places.all().size(); ++i) {
-      if (!places.all()[i].takes_anything) continue;
-      const auto place = static_cast<int32_t>(i);
-      Set rest = closure({place});
-      if (std::binary_search(rest.begin(), rest.end(), end_)) rests_[place] = std::move(rest);
+    for (size_t i = 0; i < nfa.all().size(); ++i) {
+      if (!nfa.all()[i].takes_anything) continue;
+      const auto member = static_cast<int32_t>(i);
+      Set rest = closure({member});
+      if (std::binary_search(rest.begin(), rest.end(), end_)) rests_[member] = std::move(rest);
     }
     sets_[ByteAutomaton::kBody] = closure({begin});
     ids_.emplace(sets_[ByteAutomaton::kBody], ByteAutomaton::kBody);
@@ -195,7 +190,7 @@ class Subsets {
     out_.boundary.push_back(boundary);
     out_.accepting.push_back(false);
   }
-  Set closure(Set places);
+  Set closure(Set members);
   int32_t state_of(Set set);
   int32_t& next(int32_t state, int32_t byte_class) {
     return out_.next[static_cast<size_t>(state * out_.num_classes + byte_class)];
@@ -203,11 +198,11 @@ class Subsets {
 
   Fuel& fuel_;
   Held held_;
-  const Places& places_;
+  const PatternNfa& nfa_;
   const int32_t end_;
   const bool quoted_;
   std::vector<uint8_t> seen_;     // while a closure is made
-  std::map<int32_t, Set> rests_;  // closures of places where anything may come until the end
+  std::map<int32_t, Set> rests_;  // closures of members where anything may come until the end
   std::vector<uint8_t> class_byte_;
   std::vector<Set> sets_;
   std::map<Set, int32_t> ids_;
@@ -220,8 +215,8 @@ class Subsets {
 void Subsets::make_classes() {
   std::array<bool, 257> border = {};
   border[0] = border['"'] = border['"' + 1] = true;
-  for (const Places::Place& place : places_.all()) {
-    for (const Places::Edge& edge : place.edges) {
+  for (const PatternNfa::State& state : nfa_.all()) {
+    for (const PatternNfa::Edge& edge : state.edges) {
       border[edge.first] = border[edge.last + size_t{1}] = true;
     }
   }
@@ -232,29 +227,29 @@ void Subsets::make_classes() {
   out_.num_classes = static_cast<int32_t>(class_byte_.size());
 }
 
-Subsets::Set Subsets::closure(Set places) {
-  for (const int32_t place : places) seen_[static_cast<size_t>(place)] = 1;
-  for (size_t i = 0; i < places.size(); ++i) {
-    for (const int32_t to : places_.at(places[i]).free) {
-      if (std::exchange(seen_[static_cast<size_t>(to)], uint8_t{1}) == 0) places.push_back(to);
+Subsets::Set Subsets::closure(Set members) {
+  for (const int32_t member : members) seen_[static_cast<size_t>(member)] = 1;
+  for (size_t i = 0; i < members.size(); ++i) {
+    for (const int32_t to : nfa_.at(members[i]).free) {
+      if (std::exchange(seen_[static_cast<size_t>(to)], uint8_t{1}) == 0) members.push_back(to);
     }
   }
-  for (const int32_t place : places) seen_[static_cast<size_t>(place)] = 0;
-  // Where anything may come until the end, no other place adds to that.
-  for (const int32_t place : places) {
-    const auto rest = rests_.find(place);
+  for (const int32_t member : members) seen_[static_cast<size_t>(member)] = 0;
+  // Where anything may come until the end, no other member adds to that.
+  for (const int32_t member : members) {
+    const auto rest = rests_.find(member);
     if (rest != rests_.end()) return rest->second;
   }
   // Those with free edges alone say nothing more.
-  std::erase_if(places,
-                [&](int32_t place) { return place != end_ && places_.at(place).edges.empty(); });
-  std::sort(places.begin(), places.end());
-  return places;
+  std::erase_if(members,
+                [&](int32_t member) { return member != end_ && nfa_.at(member).edges.empty(); });
+  std::sort(members.begin(), members.end());
+  return members;
 }
 
 int32_t Subsets::state_of(Set set) {
   if (set.empty()) return ByteAutomaton::kDead;
-  const bool boundary = places_.at(set.front()).boundary;
+  const bool boundary = nfa_.at(set.front()).boundary;
   const auto [known, is_new] = ids_.try_emplace(std::move(set), static_cast<int32_t>(sets_.size()));
   if (is_new) {
     add_state(boundary);
@@ -267,7 +262,7 @@ int32_t Subsets::state_of(Set set) {
 std::optional<ByteAutomaton> Subsets::build() {
   for (size_t i = ByteAutomaton::kBody; i < sets_.size(); ++i) {
     if (i == ByteAutomaton::kClosed) continue;
-    if (sets_.size() > kMaxStates || members_ > kMaxMembers) return std::nullopt;
+    if (sets_.size() > kMaxDfaStates || members_ > kMaxMembers) return std::nullopt;
     const auto state = static_cast<int32_t>(i);
     const auto set_bytes = std::ssize(sets_[i]) * int64_t{2 * sizeof(int32_t)};
     const auto row_bytes = int64_t{out_.num_classes} * int64_t{3 * sizeof(int32_t)};
@@ -278,15 +273,15 @@ std::optional<ByteAutomaton> Subsets::build() {
       const int64_t work = std::ssize(sets_[i]) / 3 + 8;
       work_ += work;
       if (!fuel_.burn(work) || work_ > kMaxSubsetWork) return std::nullopt;
-      for (const int32_t place : sets_[i]) {
-        for (const Places::Edge& edge : places_.at(place).edges) {
+      for (const int32_t member : sets_[i]) {
+        for (const PatternNfa::Edge& edge : nfa_.at(member).edges) {
           const bool has = edge.first <= byte && byte <= edge.last;
           if (has && std::exchange(seen_[static_cast<size_t>(edge.to)], uint8_t{1}) == 0) {
             to.push_back(edge.to);
           }
         }
       }
-      for (const int32_t place : to) seen_[static_cast<size_t>(place)] = 0;
+      for (const int32_t member : to) seen_[static_cast<size_t>(member)] = 0;
       if (to.empty()) continue;
       Set behind = closure(std::move(to));
       const int64_t work_behind = kWorkOfMember * std::ssize(behind) + 20;
@@ -367,12 +362,12 @@ bool finish_automaton(Fuel& fuel, ByteAutomaton& automaton, bool quoted) {
 }
 
 std::optional<ByteAutomaton> pattern_automaton(Fuel& fuel, const PatternTree& tree, bool quoted) {
-  Places places(fuel, quoted);
-  const int32_t begin = places.add();
-  // The end is a place of its own, so that it is told from others by its number.
-  const int32_t last = places.build(tree, begin);
-  if (places.too_large()) return std::nullopt;
-  return Subsets(fuel, places, begin, last, quoted).build();
+  PatternNfa nfa(fuel, quoted);
+  const int32_t begin = nfa.add();
+  // The end is a state of its own, so that it is told from others by its number.
+  const int32_t last = nfa.build(tree, begin);
+  if (nfa.too_large()) return std::nullopt;
+  return Subsets(fuel, nfa, begin, last, quoted).build();
 }
 
 }  // namespace rudder::constraint

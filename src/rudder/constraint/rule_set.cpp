@@ -68,7 +68,7 @@ RuleSet::RuleSet(Fuel& fuel) : fuel_(fuel) {
   nodes_.push_back({.kind = Kind::kNothing});
 }
 
-// Where the node of the data is, or will be; null where another one has its place.
+// The entry of the data's node, which may be nothing yet; null where other data have it.
 RuleSet::Node* RuleSet::known(const Data& data) {
   size_t hash = static_cast<size_t>(data.kind);
   const auto add = [&](size_t value) { hash = (hash ^ value) * 0x9E3779B97F4A7C15u ^ hash >> 29; };
@@ -91,16 +91,16 @@ RuleSet::Node* RuleSet::known(const Data& data) {
 
 RuleSet::Node RuleSet::push(Data data) {
   constexpr int64_t kWorkOfKnown = 16;
-  Node* const place = known(data);
-  if (place != nullptr && *place != kNothing) {
+  Node* const entry = known(data);
+  if (entry != nullptr && *entry != kNothing) {
     fuel_.burn(kWorkOfKnown + std::ssize(data.parts));
-    return *place;
+    return *entry;
   }
   const size_t bytes = sizeof(Data) + kKnownBytes + heap_bytes(data.text.capacity() + 1) +
                        heap_bytes(data.parts.capacity() * sizeof(Node)) +
                        heap_bytes(data.set.ranges().capacity() * sizeof(CharRange));
   if (fuel_.hold(static_cast<int64_t>(bytes)) && fuel_.burn(static_cast<int64_t>(bytes) / 8)) {
-    if (place != nullptr) *place = static_cast<Node>(nodes_.size());
+    if (entry != nullptr) *entry = static_cast<Node>(nodes_.size());
     nodes_.push_back(std::move(data));
   }
   return static_cast<Node>(nodes_.size()) - 1;
@@ -133,7 +133,7 @@ RuleSet::Node RuleSet::terminal(const Terminal& terminal) {
   }
   Data data = {.kind = Kind::kTerminal};
   data.text = to_text(terminal);
-  if (const Node* const place = known(data); place != nullptr && *place != kNothing) return *place;
+  if (const Node* const entry = known(data); entry != nullptr && *entry != kNothing) return *entry;
   data.index = static_cast<int32_t>(terminals_.size());
   size_t bytes = 2 * (sizeof(Terminal) + terminal.pattern.size());
   for (const std::vector<std::string>* texts :

@@ -54,8 +54,10 @@ Result<Node> SchemaBuilder::build(const json::value& schema, const std::string& 
 Result<Node> SchemaBuilder::build_object_schema(const json::object& schema,
                                                 const std::string& path) {
   if (schema.contains(kUnique)) {
-    RUDDER_TRY(const Node text, build_object_schema(without(schema, kUnique), path));
-    return unique_string(text, path);
+    RUDDER_TRY(const Node node, build_object_schema(without(schema, kUnique), path));
+    const std::vector<std::string> types = types_of(schema);
+    const bool is_string = std::ranges::find(types, "string") != types.end();
+    return is_string ? unique_string(node, path) : unique_number(node);
   }
   if (schema.contains("const") || schema.contains("enum")) return build_listed(schema, path);
   if (const json::value* reference = schema.if_contains("$ref")) {

@@ -104,8 +104,8 @@ class SchemaBuilder {
   Result<Node> chain(const std::vector<Property>& properties, Node additional, int64_t min,
                      int64_t max, const std::string& path);
   Result<Node> build_containing(const boost::json::object& schema, const std::string& path);
-  // Items of a list that differ: those that a string tells apart, and the others, of which a list
-  // may have one; nothing() where there are none.
+  // Items of a list that differ: those that a string or number tells apart, and the others, of
+  // which a list may have one; nothing() where there are none.
   struct UniqueItems {
     Node apart = 0;
     Node others = 0;
@@ -118,7 +118,9 @@ class SchemaBuilder {
   Result<Node> build_unique_values(const boost::json::object& schema, const std::string& path);
   Result<Node> one_terminal(Node node, const std::string& path);
   Result<Node> unique_string(Node node, const std::string& path);
-  bool are_apart_by_place(const boost::json::object& schema);
+  std::optional<std::string> pattern_of(Node node, int depth);
+  Result<Node> unique_number(Node node);
+  bool are_apart_by_index(const boost::json::object& schema);
   Result<Node> build_array(const boost::json::object& schema, const std::string& path);
 
   // What schemas that bind together came to: a rule where it is needed again, or by itself.
@@ -136,8 +138,8 @@ class SchemaBuilder {
   Held joined_bytes_;
   std::unordered_map<std::string, Node> strings_;  // by what the form says
   std::unordered_map<const boost::json::value*, UniqueItems> unique_references_;  // with marks
-  int32_t unique_texts_ = 0;    // the fewest that a string with kUnique of an object can be
-  bool has_lost_mark_ = false;  // a string with kUnique came out as something else
+  int32_t unique_texts_ = 0;    // the fewest that what has kUnique, in an object, can be
+  bool has_lost_mark_ = false;  // something with kUnique came out as something else
   int depth_ = 0;
 };
 

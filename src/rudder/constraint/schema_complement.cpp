@@ -223,6 +223,9 @@ Result<void> Complementer::of_keyword(std::string_view key, const json::value& o
       json::object absent = {{name.get_string(), false}};
       out_.ways.emplace_back(json::object({{"type", "object"}, {"properties", std::move(absent)}}));
     }
+  } else if (key == "contains") {
+    RUDDER_TRY(auto one, of_other(operand, path, depth, {}));
+    if (one) out_.ways.emplace_back(json::object({{"type", "array"}, {"items", *one}}));
   } else if (key == "properties") {
     return of_fields(operand, path, depth);
   } else if (key == "allOf" || key == "anyOf" || key == "oneOf" || key == kNoneOf ||

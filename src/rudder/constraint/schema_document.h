@@ -4,7 +4,7 @@
 // `additionalItems` then becomes `items`; `exclusiveMinimum: true` beside a `minimum` becomes a
 // number; `not`, `if` and the keywords of dependencies become kNoneOf and kConditions, `pattern`
 // becomes kPatterns (schema_keywords.h); references by an anchor or by the document's own `$id`
-// become pointers. `definitions` stay in their place, because references point there. A translation
+// become pointers. `definitions` stay where they are, because references point there. A translation
 // owns it; it is immutable after parsing. One thread.
 #pragma once
 

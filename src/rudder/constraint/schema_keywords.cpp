@@ -57,6 +57,7 @@ constexpr Keyword kKeywords[] = {
     {kPatterns, Operand::kUnsupported, kOfString},
     {kNoPatterns, Operand::kUnsupported, kOfString},
     {kShapes, Operand::kUnsupported, kOfObject},
+    {kContained, Operand::kUnsupported, kOfArray},
     {kUnique, Operand::kUnsupported, kOfString},
     {"$anchor", Operand::kString, kAnnotation},
     {"$comment", Operand::kAny, kAnnotation},

@@ -24,13 +24,14 @@ struct KeywordInfo {
 // conditions, each an object with the schemas `if`, `then` and `else`; expressions that a string
 // matches, all of them, and such that it does not match; what schemas of objects that bind together
 // say of fields by their names, each with its own `properties`, `patternProperties` and
-// `additionalProperties`.
+// `additionalProperties`; schemas each of which accepts an item.
 constexpr std::string_view kNoneOf = "#noneOf";
 constexpr std::string_view kConditions = "#conditions";
 constexpr std::string_view kPatterns = "#patterns";
 constexpr std::string_view kNoPatterns = "#noPatterns";
 constexpr std::string_view kShapes = "#shapes";
-// In strings by which the items of a list differ.
+constexpr std::string_view kContained = "#contained";
+// In strings and numbers by which the items of a list differ.
 constexpr std::string_view kUnique = "#unique";
 
 // Names that are not in the table are annotations.

@@ -111,7 +111,7 @@ TEST(SchemaMerge, WhatBindsTogetherMayLeadBackToItself) {
                        "x":{"properties":{"n":{"$ref":"#/$defs/x"}},"additionalProperties":false},
                        "y":{"type":"object","properties":{"n":{"allOf":[{"$ref":"#/$defs/y"},{"$ref":"#/$defs/x"}]}}}}})",
                    {"{}", R"({"n":{"n":{}}})"}, {R"({"n":1})", R"({"n":{"m":1}})"});
-  // In one place it leads nowhere.
+  // At one level it leads nowhere.
   EXPECT_NE(form_error_path(R"({"allOf":[{"allOf":[{"$ref":"#"}]},{"$ref":"#"}]})"), "accepted");
 }
 
@@ -254,6 +254,12 @@ TEST(SchemaMerge, PatternsOfEachPartHoldBesideItsOtherProperties) {
       {R"({"a":1})"}, {R"({"b":1})", R"({"a":"x"})"});
 }
 
+TEST(SchemaValues, NumbersAreEqualInAnyWordsWhereverTheyLie) {
+  expect_documents(R"({"enum":[[[1],[1.0]],[{"a":2},{"a":2.0}],[[1],[2]]],"uniqueItems":true})",
+                   {"[[1],[2]]"}, {"[[1],[1]]", R"([{"a":2},{"a":2}])"});
+  expect_documents(R"({"enum":[[1.0],[2]],"not":{"const":[1]}})", {"[2]"}, {"[1]"});
+}
+
 TEST(SchemaValues, ListedOnesAreHeldToTheRest) {
   expect_documents(R"({"enum":["a","abc","12",7],"minLength":2,"pattern":"^[a-z]"})",
                    {R"("abc")", "7"}, {R"("a")", R"("12")"});
@@ -284,7 +290,28 @@ TEST(SchemaArrays, OneItemMayBeAskedFor) {
                    {"[5]", "[1,7,2]"}, {"[]", "[1,2]", "[5,null]"});
 }
 
-TEST(SchemaReferences, ByAnchorByNameAndIntoOtherPlaces) {
+TEST(SchemaArrays, SeveralItemsMayBeAskedFor) {
+  const char* both = R"({"type":"array","items":{"type":["string","integer"]},
+      "allOf":[{"contains":{"const":"a"}},{"contains":{"type":"integer"}},{"contains":{"const":"a"}}]})";
+  expect_documents(both, {R"(["a",1])", R"([1,"b","a"])", R"(["b",2,"a",3])"},
+                   {"[]", R"(["a"])", "[1]", R"(["b",1])", R"(["a",1,null])"});
+  // One item may be there for both.
+  expect_documents(
+      R"({"type":"array","allOf":[{"contains":{"minimum":5}},{"contains":{"type":"integer"}}]})",
+      {"[7]", R"(["x",1])", "[5.5,1]"}, {R"(["x"])", "[1,2]", "[4.5]"});
+}
+
+TEST(SchemaArrays, ItemsOfAKindMayBeRefused) {
+  expect_documents(R"({"type":"array","not":{"contains":{"const":"a"}}})", {"[]", R"(["b",1])"},
+                   {R"(["a"])", R"(["b","a"])"});
+  expect_documents(R"({"type":"object","properties":{"l":{"type":"array","items":{"type":"string"}},
+                       "n":{"type":"integer"}},"if":{"properties":{"l":{"contains":{"const":"n"}}},
+                       "required":["l"]},"then":{"required":["n"]}})",
+                   {R"({"l":["a"]})", "{}", R"({"n":1})", R"({"l":["a","n"],"n":1})"},
+                   {R"({"l":["n"]})", R"({"l":["a","n"]})"});
+}
+
+TEST(SchemaReferences, ByAnchorByNameAndIntoWhatIsNoSchema) {
   expect_documents(R"({"$id":"http://x/s.json","type":"array","items":{"$ref":"s.json#/$defs/i"},
                        "$defs":{"i":{"type":"integer"}}})",
                    {"[1]"}, {"[null]"});

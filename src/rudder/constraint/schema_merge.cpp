@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "rudder/constraint/schema_keywords.h"
+#include "rudder/constraint/schema_parts.h"
 #include "rudder/constraint/string_formats.h"
 
 namespace rudder::constraint {
@@ -216,6 +217,9 @@ Result<void> Merger::objects() {
 }
 
 void Merger::arrays() {
+  const auto keys = {std::string_view("prefixItems"), std::string_view("items"),
+                     std::string_view("contains"), kContained};
+  if (!has_any(a_, keys) && !has_any(b_, keys)) return;
   const auto prefix = [](const json::object& schema) {
     const json::value* value = schema.if_contains("prefixItems");
     return value == nullptr ? json::array() : value->get_array();
@@ -237,6 +241,15 @@ void Merger::arrays() {
     out_["items"] = all_of(*rest_a, *rest_b);
   } else if (rest_a != nullptr || rest_b != nullptr) {
     out_["items"] = rest_a != nullptr ? *rest_a : *rest_b;
+  }
+  json::array contained = contained_in(a_);
+  for (json::value& one : contained_in(b_)) {
+    if (std::ranges::find(contained, one) == contained.end()) contained.push_back(std::move(one));
+  }
+  if (contained.size() == 1) {
+    out_["contains"] = std::move(contained[0]);
+  } else if (!contained.empty()) {
+    out_[kContained] = std::move(contained);
   }
 }
 
@@ -267,6 +280,8 @@ Result<json::value> Merger::merge() {
                                              "propertyNames",
                                              "items",
                                              "prefixItems",
+                                             "contains",
+                                             kContained,
                                              kShapes};
   const auto apart = [&](std::string_view key) {
     return std::find(std::begin(kDoneApart), std::end(kDoneApart), key) != std::end(kDoneApart);
@@ -296,7 +311,16 @@ Result<json::value> Merger::merge() {
 
 bool same_value(const json::value& a, const json::value& b) {
   if (a.is_number() && b.is_number()) return a.to_number<double>() == b.to_number<double>();
-  return a == b;
+  if (a.is_array() && b.is_array()) {
+    return std::ranges::equal(a.get_array(), b.get_array(), same_value);
+  }
+  if (!a.is_object() || !b.is_object()) return a == b;
+  const json::object& other = b.get_object();
+  return a.get_object().size() == other.size() &&
+         std::ranges::all_of(a.get_object(), [&](const auto& field) {
+           const json::value* value = other.if_contains(field.key());
+           return value != nullptr && same_value(field.value(), *value);
+         });
 }
 
 bool lists_value(const json::array& list, const json::value& value) {

@@ -20,7 +20,7 @@ namespace {
 using Node = RuleSet::Node;
 
 constexpr size_t kMaxKeyBytes = 512;
-// Places in an object times the counts that they are told apart by.
+// Fields of an object times the counts that they are told apart by.
 constexpr int64_t kMaxChain = 20'000;
 constexpr size_t kMaxPatterns = 16;  // of keys
 

@@ -69,6 +69,12 @@ bool lists_values(const json::value& schema) {
          });
 }
 
+json::array contained_in(const json::object& schema) {
+  if (const json::value* list = schema.if_contains(kContained)) return list->get_array();
+  const json::value* one = schema.if_contains("contains");
+  return one == nullptr ? json::array() : json::array({*one});
+}
+
 json::array refused_values(const json::object& schema) {
   json::array values;
   const json::value* refused = schema.if_contains(kNoneOf);

@@ -30,6 +30,9 @@ std::vector<std::string> types_of(const boost::json::object& schema);
 // A schema that names its values, and says nothing else.
 bool lists_values(const boost::json::value& schema);
 
+// Schemas each of which has to accept an item.
+boost::json::array contained_in(const boost::json::object& schema);
+
 // The values that kNoneOf lists.
 boost::json::array refused_values(const boost::json::object& schema);
 

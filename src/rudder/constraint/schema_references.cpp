@@ -77,7 +77,7 @@ std::string anchor_name(std::string_view pointer, std::string_view fragment) {
   return std::string(pointer) + ' ' + std::string(fragment);
 }
 
-// What has this key, or this place in a list; null where nothing has.
+// What has this key, or this index in a list; null where nothing has.
 json::value* step(json::value& at, const std::string& key) {
   if (json::object* object = at.if_object()) return object->if_contains(key);
   json::array* list = at.if_array();
@@ -126,7 +126,7 @@ Result<void> SchemaReferences::make_pointers() {
   if (!root_.is_object()) return {};
   const json::string* own = name_of(root_.get_object());
   if (own != nullptr) root_name_ = document_of(*own);
-  const Place whole = {"#", root_name_};
+  const Resource whole = {"#", root_name_};
   find_names(root_, "#", whole);
   rewrite(root_, &whole);
   for (const std::string& pointer : targets_) mark(pointer);
@@ -140,7 +140,7 @@ void SchemaReferences::name(const std::string& text, const std::string& pointer)
 }
 
 void SchemaReferences::find_names(const json::value& value, const std::string& pointer,
-                                  const Place& around) {
+                                  const Resource& around) {
   if (!fuel_.burn(10 + std::ssize(pointer) / 8)) return;
   if (const json::array* list = value.if_array()) {
     for (size_t i = 0; i < list->size() && !fuel_.out(); ++i) {
@@ -150,15 +150,15 @@ void SchemaReferences::find_names(const json::value& value, const std::string& p
   }
   const json::object* object = value.if_object();
   if (object == nullptr) return;
-  const Place* here = &around;
+  const Resource* here = &around;
   const json::string* text = pointer == "#" ? nullptr : name_of(*object);
   if (text != nullptr && text->starts_with('#')) {  // an anchor of older drafts
     name(anchor_name(around.pointer, *text), pointer);
   } else if (text != nullptr) {
-    constexpr int64_t kPlace = 300;
+    constexpr int64_t kResource = 300;
     const std::string full = resolved(around.name, document_of(*text));
-    if (!held_.add(kPlace + std::ssize(full) + std::ssize(pointer))) return;
-    here = &places_.emplace(&value, Place{pointer, full}).first->second;
+    if (!held_.add(kResource + std::ssize(full) + std::ssize(pointer))) return;
+    here = &resources_.emplace(&value, Resource{pointer, full}).first->second;
     name(full, pointer);
     if (full != std::string_view(*text)) name(std::string(*text), pointer);
   }
@@ -180,12 +180,12 @@ std::optional<std::string> SchemaReferences::known(const std::string& name) cons
 }
 
 std::optional<std::string> SchemaReferences::pointer_of(std::string_view reference,
-                                                        const Place& around) {
+                                                        const Resource& around) {
   const std::string_view document = document_of(reference);
   const std::string_view fragment = reference.substr(document.size());
   fuel_.burn(std::ssize(around.name) + std::ssize(around.pointer) + std::ssize(reference));
   if (fuel_.out()) return std::nullopt;
-  std::string place = around.pointer;
+  std::string document_pointer = around.pointer;
   if (!document.empty()) {
     const bool is_own = !root_name_.empty() &&
                         (document == root_name_ || resolved(around.name, document) == root_name_ ||
@@ -197,13 +197,14 @@ std::optional<std::string> SchemaReferences::pointer_of(std::string_view referen
     if (!other) other = known(std::string(document));
     if (!other && is_own) other = "#";
     if (!other) return std::nullopt;
-    place = std::move(*other);
+    document_pointer = std::move(*other);
   }
-  if (fragment.empty() || fragment == "#") return place;
-  if (!fragment.starts_with("#/")) return known(anchor_name(place, fragment));
-  std::string pointer = place + std::string(fragment.substr(1));
+  if (fragment.empty() || fragment == "#") return document_pointer;
+  if (!fragment.starts_with("#/")) return known(anchor_name(document_pointer, fragment));
+  std::string pointer = document_pointer + std::string(fragment.substr(1));
   // Generators give names to schemas that are no documents: those mean the whole one.
-  if (document.empty() && place != "#" && find(pointer) == nullptr) return std::string(fragment);
+  if (document.empty() && document_pointer != "#" && find(pointer) == nullptr)
+    return std::string(fragment);
   return pointer;
 }
 
@@ -216,14 +217,14 @@ const json::value* SchemaReferences::find(std::string_view pointer) {
   return at;
 }
 
-void SchemaReferences::rewrite(json::value& value, const Place* around) {
+void SchemaReferences::rewrite(json::value& value, const Resource* around) {
   if (json::array* list = value.if_array()) {
     for (json::value& item : *list) rewrite(item, around);
     return;
   }
   json::object* object = value.if_object();
   if (object == nullptr) return;
-  if (const auto own = places_.find(&value); own != places_.end()) around = &own->second;
+  if (const auto own = resources_.find(&value); own != resources_.end()) around = &own->second;
   if (json::value* reference = object->if_contains("$ref");
       reference != nullptr && reference->is_string()) {
     std::string text(reference->get_string());

@@ -26,23 +26,24 @@ class SchemaReferences {
   SchemaReferences(Fuel& fuel, boost::json::value& root) : fuel_(fuel), held_(fuel), root_(root) {}
 
   // References by anchor, by `$id` of the document or of a schema in it are pointers then; marks
-  // their targets outside of the places that keywords have schemas at. A schema with an `$id` of
+  // their targets that lie where no keyword has a schema. A schema with an `$id` of
   // its own is a document in the document: what it refers to is looked up in it first. References
   // to other documents stay. An Error when the fuel is out.
   Result<void> make_pointers();
 
  private:
   // A document, or one that lies in it.
-  struct Place {
+  struct Resource {
     std::string pointer;
     std::string name;  // its URI without a fragment; empty where it has none
   };
 
   void name(const std::string& text, const std::string& pointer);
-  void find_names(const boost::json::value& value, const std::string& pointer, const Place& around);
+  void find_names(const boost::json::value& value, const std::string& pointer,
+                  const Resource& around);
   // Collects the pointers.
-  void rewrite(boost::json::value& value, const Place* around);
-  std::optional<std::string> pointer_of(std::string_view reference, const Place& around);
+  void rewrite(boost::json::value& value, const Resource* around);
+  std::optional<std::string> pointer_of(std::string_view reference, const Resource& around);
   std::optional<std::string> known(const std::string& name) const;
   const boost::json::value* find(std::string_view pointer);
   void mark(std::string_view pointer);
@@ -52,7 +53,7 @@ class SchemaReferences {
   boost::json::value& root_;
   std::string root_name_;                                  // of the document, without a fragment
   std::unordered_map<std::string, std::string> pointers_;  // by anchor or `$id`
-  std::unordered_map<const boost::json::value*, Place> places_;  // that have a name
+  std::unordered_map<const boost::json::value*, Resource> resources_;  // that have a name
   std::vector<std::string> targets_;
 };
 

@@ -8,8 +8,8 @@
 
 namespace rudder::constraint {
 
-// Puts `additionalProperties` in the place of the schema's `unevaluatedProperties`. False, and
-// nothing is changed, where that is not the same: a reference, option or condition in it names
+// Puts `additionalProperties` where the schema has `unevaluatedProperties`. False, and nothing is
+// changed, where that is not the same: a reference, option or condition in it names
 // fields, so which fields are evaluated depends on what holds; or where the fuel is out.
 bool close_object(Fuel& fuel, const SchemaDocument& document, boost::json::object& schema);
 

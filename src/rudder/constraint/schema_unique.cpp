@@ -1,5 +1,5 @@
-// What SchemaBuilder makes of lists whose items differ: of strings, and of objects by a string in
-// them, the matcher sees to it (unique_strings.h); items of few values are written out.
+// What SchemaBuilder makes of lists whose items differ: of strings, numbers, and objects by one of
+// those in them, the matcher sees to it (unique_texts.h); items of few values are written out.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -131,7 +131,7 @@ Result<Node> SchemaBuilder::unique_string(Node node, const std::string& path) {
       is_known = is_known && one.automaton != nullptr &&
                  rules_.fuel().burn(std::ssize(one.automaton->next));
       if (is_known) {
-        const std::vector<int32_t> counts = text_counts(*one.automaton);
+        const std::vector<int32_t> counts = text_counts(*one.automaton, true);
         may_end = !always_goes_on(*one.automaton, counts);
         num_texts = counts[ByteAutomaton::kOpening];
       }
@@ -172,7 +172,8 @@ Result<SchemaBuilder::UniqueItems> SchemaBuilder::build_unique_items(const json:
   const bool before = std::exchange(has_lost_mark_, false);
   const int32_t texts_before = std::exchange(unique_texts_, kManyTexts);
   std::vector<Node> apart;
-  int32_t most_strings = kManyTexts;
+  int32_t most_scalars = 0;
+  bool has_scalars = false;
   bool has_objects = false;
   for (const json::value& one : kinds.apart()) {
     RUDDER_TRY(const Node node, build(one, path_to(path, "items")));
@@ -180,15 +181,18 @@ Result<SchemaBuilder::UniqueItems> SchemaBuilder::build_unique_items(const json:
     if (one.at("type") == "object") {
       has_objects = true;
     } else {
-      most_strings = std::exchange(unique_texts_, kManyTexts);
+      has_scalars = true;
+      most_scalars = std::max(most_scalars, std::exchange(unique_texts_, kManyTexts));
     }
   }
   const bool is_lost = std::exchange(has_lost_mark_, before);
-  // Where strings are used up, objects go on as long as each of them has a string left.
+  // Where strings are used up numbers go on, and objects as long as each of them has one left.
   unique.most = std::exchange(unique_texts_, texts_before);
-  if (!has_objects || unique.most < kManyTexts) unique.most = std::min(unique.most, most_strings);
+  if (has_scalars && (!has_objects || unique.most < kManyTexts)) {
+    unique.most = std::min(unique.most, most_scalars);
+  }
   if (is_lost) {
-    return bad("has strings whose texts are not those of one expression",
+    return bad("has strings or numbers whose texts are not those of one expression",
                path_to(path, "uniqueItems"));
   }
   std::vector<Node> others;
@@ -208,8 +212,8 @@ Result<SchemaBuilder::UniqueItems> SchemaBuilder::build_unique_items(const json:
   return unique;
 }
 
-// Items that differ by a string, and one of the others at most: anywhere among them, or before them
-// where items are counted.
+// Items that a string or number tells apart, and one of the others at most: anywhere among them, or
+// before them where items are counted.
 Node SchemaBuilder::build_unique_list(const UniqueItems& unique, const json::object& schema) {
   const auto min = static_cast<int32_t>(count_or(schema, "minItems", 0));
   const auto max = static_cast<int32_t>(count_or(schema, "maxItems", RuleSet::kUnbounded));
@@ -246,9 +250,9 @@ Result<Node> SchemaBuilder::build_unique_values(const json::object& schema,
   const auto list = items == nullptr ? std::nullopt : few_values(*items);
   if (!list) {
     return bad(
-        "is supported for strings, for objects with a field that is a string, for lists that "
-        "have one other item besides, and for items of few values (an enum, booleans, integers "
-        "of a small range): others may end as equal ones",
+        "is supported for strings and numbers, for objects with a field that is one, for lists "
+        "that have one other item besides, and for items of few values (an enum, booleans): "
+        "others may end as equal ones",
         path_to(path, "uniqueItems"));
   }
   std::vector<Property> values;  // one for each value that the items may be

@@ -31,18 +31,35 @@ json::object with_mark(const json::object& text) {
   return marked;
 }
 
-// The way to the string by which objects of a schema may be told apart, from field to field.
+bool has_any(const json::object& schema, std::string_view a, std::string_view b) {
+  return schema.contains(a) || schema.contains(b);
+}
+
+// Numbers whose texts are those of one expression: multiples without bounds are rules instead.
+bool are_expressible(const json::object& numbers) {
+  const json::value* multiple = numbers.if_contains("multipleOf");
+  return multiple == nullptr || multiple->to_number<double>() < 1 ||
+         (has_any(numbers, "minimum", "exclusiveMinimum") &&
+          has_any(numbers, "maximum", "exclusiveMaximum"));
+}
+
+// The way to the string or number by which objects of a schema may be told apart, from field to
+// field.
 struct Telling {
   std::vector<std::string> path;  // empty: there is none
-  bool is_optional = false;       // an object may be without it
-  bool is_bound = false;          // by an expression or a greatest length
+  bool is_number = false;
+  bool is_optional = false;  // an object may be without it
+  bool is_bound = false;     // by an expression or a greatest length
 
-  auto rank() const { return std::tuple(path.empty(), is_optional, is_bound, path.size()); }
+  auto rank() const {
+    return std::tuple(path.empty(), is_number, is_optional, is_bound, path.size());
+  }
 };
 
-// The best that there is: first one that every object has, then one that nothing binds.
-Telling telling_string(Fuel& fuel, const SchemaDocument& document, const json::object& schema,
-                       int depth = 0) {
+// The best that there is: first a string, then one that every object has, then one that nothing
+// binds.
+Telling telling_field(Fuel& fuel, const SchemaDocument& document, const json::object& schema,
+                      int depth = 0) {
   constexpr int kMaxDepth = 3;
   constexpr int64_t kWorkOfField = 30;
   const json::value* fields = schema.if_contains("properties");
@@ -57,8 +74,11 @@ Telling telling_string(Fuel& fuel, const SchemaDocument& document, const json::o
     if (has_type(*value, "string")) {
       one.is_bound =
           value->contains(kPatterns) || value->contains("format") || value->contains("maxLength");
+    } else if (has_type(*value, "number") || has_type(*value, "integer")) {
+      if (!are_expressible(*value)) continue;
+      one.is_number = true;
     } else if (has_type(*value, "object")) {
-      one = telling_string(fuel, document, *value, depth + 1);
+      one = telling_field(fuel, document, *value, depth + 1);
       if (one.path.empty()) continue;
     } else {
       continue;
@@ -171,13 +191,15 @@ bool ItemKinds::sort(const json::value& schema) {
   const bool lists_objects =
       std::ranges::any_of(listed_, [](const json::value& value) { return value.is_object(); });
   if (lists_objects && !objects_.empty()) return false;
-  take_listed_strings();
-  add_strings();
+  take_listed();
+  add_scalars(strings_, "string", KeywordOf::kString);
+  add_scalars(numbers_, "number", KeywordOf::kNumber);
   return add_objects() && !fuel_.out();
 }
 
-// Strings that are listed are told apart as others are.
-void ItemKinds::take_listed_strings() {
+// Strings and numbers that are listed are told apart as others are.
+void ItemKinds::take_listed() {
+  constexpr size_t kMaxNumbers = 256;
   json::array rest;
   for (json::value& other : others_) {
     const auto values = few_values(other.get_object());
@@ -186,17 +208,24 @@ void ItemKinds::take_listed_strings() {
       continue;
     }
     json::array strings;
+    json::array numbers;
     json::array kept;
-    for (const json::value& value : *values) (value.is_string() ? strings : kept).push_back(value);
-    if (strings.empty()) {
-      rest.push_back(std::move(other));
-      continue;
+    for (const json::value& value : *values) {
+      const bool is_number = value.is_number() && values->size() <= kMaxNumbers;
+      (value.is_string() ? strings : is_number ? numbers : kept).push_back(value);
     }
     json::object one = std::move(other.get_object());
     one.erase("const");
-    one["enum"] = std::move(strings);
-    strings_.emplace_back(one);
-    strings_.back().get_object()["type"] = "string";
+    const auto add = [&](json::array& kind, json::array& listed, const char* type) {
+      const json::value* named = one.if_contains("type");
+      const json::array types = common_types(named == nullptr ? json::value(type) : *named, type);
+      if (listed.empty() || types.empty()) return;
+      kind.emplace_back(one);
+      kind.back().get_object()["enum"] = std::move(listed);
+      kind.back().get_object()["type"] = types[0];
+    };
+    add(strings_, strings, "string");
+    add(numbers_, numbers, "number");
     if (kept.empty()) continue;
     one["enum"] = std::move(kept);
     rest.emplace_back(std::move(one));
@@ -204,22 +233,22 @@ void ItemKinds::take_listed_strings() {
   others_ = std::move(rest);
 }
 
-void ItemKinds::add_strings() {
-  if (strings_.empty()) return;
-  // Any string is all of them.
-  const auto* const any = std::ranges::find_if(strings_, [](const json::value& one) {
-    return std::ranges::all_of(one.get_object(), [](const auto& field) {
+void ItemKinds::add_scalars(const json::array& schemas, const char* type, KeywordOf about) {
+  if (schemas.empty()) return;
+  // Any of the type is all of them.
+  const auto* const any = std::ranges::find_if(schemas, [&](const json::value& one) {
+    return std::ranges::all_of(one.get_object(), [&](const auto& field) {
       const KeywordInfo info = keyword_info(field.key());
-      return field.key() == "type" || info.annotation ||
-             (info.of != KeywordOf::kString && info.of != KeywordOf::kAnything);
+      if (field.key() == "type") return field.value() == type;
+      return info.annotation || (info.of != about && info.of != KeywordOf::kAnything);
     });
   });
-  if (any != strings_.end()) {
+  if (any != schemas.end()) {
     apart_.emplace_back(with_mark(any->get_object()));
-  } else if (strings_.size() == 1) {
-    apart_.emplace_back(with_mark(strings_[0].get_object()));
+  } else if (schemas.size() == 1) {
+    apart_.emplace_back(with_mark(schemas[0].get_object()));
   } else {
-    apart_.emplace_back(with_mark({{"type", "string"}, {"anyOf", strings_}}));
+    apart_.emplace_back(with_mark({{"type", type}, {"anyOf", schemas}}));
   }
 }
 
@@ -281,7 +310,11 @@ void ItemKinds::add_type(const json::object& schema, const std::string& type) {
   json::object typed = schema;
   typed.erase("nullable");
   typed["type"] = type;
-  json::array& kind = type == "string" ? strings_ : type == "object" ? objects_ : others_;
+  const bool is_number = (type == "number" || type == "integer") && are_expressible(schema);
+  json::array& kind = type == "string"   ? strings_
+                      : is_number        ? numbers_
+                      : type == "object" ? objects_
+                                         : others_;
   kind.emplace_back(std::move(typed));
 }
 
@@ -294,13 +327,13 @@ bool ItemKinds::exclude_each_other_all(const json::array& schemas) const {
   return true;
 }
 
-// Objects that no other schema of them accepts are told apart by a string of their own; otherwise
-// the first that can be is, and the others are without that string.
+// Objects that no other schema of them accepts are told apart by a string or number of their own;
+// otherwise the first that can be is, and the others are without that string.
 bool ItemKinds::add_objects() {
   const bool exclusive = exclude_each_other_all(objects_);
   std::vector<std::vector<std::string>> paths;
   for (const json::value& one : objects_) {
-    paths.push_back(telling_string(fuel_, document_, one.get_object()).path);
+    paths.push_back(telling_field(fuel_, document_, one.get_object()).path);
   }
   const auto first = std::ranges::find_if(paths, [](const auto& path) { return !path.empty(); });
   for (size_t i = 0; i < objects_.size(); ++i) {

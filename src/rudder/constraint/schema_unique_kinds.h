@@ -8,6 +8,7 @@
 
 #include "rudder/constraint/fuel.h"
 #include "rudder/constraint/schema_document.h"
+#include "rudder/constraint/schema_keywords.h"
 
 namespace rudder::constraint {
 
@@ -30,8 +31,8 @@ class ItemKinds {
   // False where it is not clear how values of the schema are told apart, or the fuel is out.
   bool sort(const boost::json::value& schema);
 
-  // Schemas with the mark kUnique at strings by which their values differ from all others. No value
-  // is of two of them, or of one and of `others`.
+  // Schemas with the mark kUnique at strings or numbers by which their values differ from all
+  // others. No value is of two of them, or of one and of `others`.
   const boost::json::array& apart() const { return apart_; }
   // Schemas of what nothing tells apart: a list may have one of these values.
   const boost::json::array& others() const { return others_; }
@@ -41,8 +42,8 @@ class ItemKinds {
   bool may_split(const boost::json::object& schema, std::string_view key) const;
   bool add_options(const boost::json::object& schema, std::string_view key);
   void add_type(const boost::json::object& schema, const std::string& type);
-  void take_listed_strings();
-  void add_strings();
+  void take_listed();
+  void add_scalars(const boost::json::array& schemas, const char* type, KeywordOf about);
   bool add_objects();
   bool exclude_each_other_all(const boost::json::array& schemas) const;
 
@@ -51,6 +52,7 @@ class ItemKinds {
   boost::json::array apart_;
   boost::json::array others_;
   boost::json::array strings_;
+  boost::json::array numbers_;
   boost::json::array objects_;
   boost::json::array listed_;  // values
   int depth_ = 0;

@@ -23,8 +23,49 @@ TEST(SchemaArrays, TypesOfFewValuesMayBeUnique) {
                    {"[-1]", "[6,2,0]"}, {"[]", "[3]", "[0,0]", "[7]"});
   expect_documents(R"({"type":"array","uniqueItems":true,"items":{"const":"a"}})",
                    {"[]", R"(["a"])"}, {R"(["a","a"])"});
-  EXPECT_EQ(form_error_path(R"({"type":"array","uniqueItems":true,"items":{"type":"integer"}})"),
-            ".uniqueItems");
+}
+
+// One spelling each: what is equal is the same text.
+TEST(SchemaArrays, NumbersMayBeUnique) {
+  const auto list = [](std::string_view items, std::string_view more = "") {
+    return fmt::format(R"({{"type":"array","uniqueItems":true{},"items":{}}})", more, items);
+  };
+  expect_documents(list(R"({"type":"integer"})").c_str(),
+                   {"[]", "[0]", "[1,12,123,2]", "[ -1, 1, 0,-10 ]", "[10,1]", "[1,\n 2]"},
+                   {"[1,1]", "[12,1,12]", "[0,0]", "[0,-0]", "[-0]", "[1, 2,1 ]", "[-1,-1]",
+                    "[1,1.0]", "[01]", R"(["1"])"});
+  expect_documents(list(R"({"type":"number"})").c_str(),
+                   {"[0.5,0.25,5,-0.5]", "[1,1.5,15]", "[100000,0.000001]", "[123456789012345]"},
+                   {"[0.5,0.5]", "[1.5,1.50]", "[1,1.0]", "[1e2,100]", "[-0.0,0]",
+                    "[0.1,0.1000000000000000055]", "[1.5,2,1.5]"});
+  // Bounds, lists of values and multiples hold beside; where numbers run out the list has an end.
+  expect_documents(
+      list(R"({"type":"integer","minimum":7,"maximum":1999})", R"(,"minItems":1)").c_str(),
+      {"[7,77,777]", "[1999,1998]", "[70,7]"}, {"[]", "[7,7]", "[6]", "[2000]"});
+  expect_documents(list(R"({"type":"number","multipleOf":0.1,"minimum":0})").c_str(), {"[0,0.5,1]"},
+                   {"[0.5,0.5]", "[0.25]"});
+  expect_documents(
+      list(R"({"anyOf":[{"type":"integer","minimum":100},{"enum":[1,2.5,null]}]})").c_str(),
+      {"[1,2.5,100,null]", "[100,101]"}, {"[1,1]", "[2.5,2.5]", "[100,1,100]", "[3]"});
+  expect_documents(list(R"({"type":["string","integer"]})", R"(,"minItems":2)").c_str(),
+                   {R"([1,"1"])", R"(["a",2,"b",1])"}, {R"([1,1])", R"(["a",1,"a"])", "[1]"});
+  // Multiples without an end, and long lists of numbers, are the one other item beside strings.
+  expect_documents(list(R"({"type":["string","integer"],"multipleOf":5})").c_str(),
+                   {R"(["a",10,"b"])"}, {"[5,5]", R"(["a","a"])", "[5,10]", "[3]"});
+  std::string many = "0";
+  for (int i = 1; i < 3000; ++i) many += fmt::format(",{}", i);
+  expect_documents(list(R"({"anyOf":[{"type":"string"},{"enum":[)" + many + "]}]}").c_str(),
+                   {R"(["a",2999,"b"])"}, {"[7,7]", R"(["a","a"])"});
+  // Of each list by itself, and by a field where objects have no string.
+  expect_documents(
+      R"({"type":"array","items":{"type":"array","uniqueItems":true,"items":{"type":"integer"}}})",
+      {"[[1,2],[1]]", "[[1],[1]]"}, {"[[1,1]]", "[[1],[2,3,2]]"});
+  expect_documents(
+      list(R"({"type":"object","properties":{"x":{"type":"number"},"y":{"type":"null"}},
+                            "required":["x"]})")
+          .c_str(),
+      {R"([{"x":1},{"x":1.5,"y":null}])"},
+      {R"([{"x":1},{"x":1}])", R"([{"x":2},{"x":1},{"x":2}])"});
 }
 
 TEST(SchemaArrays, StringsMayBeUnique) {
@@ -161,6 +202,35 @@ TEST(SchemaArrays, StringsThatHaveToEndAreUniqueWhateverTheTokens) {
   }
 }
 
+TEST(SchemaArrays, NumbersAreUniqueWhateverTheTokens) {
+  std::mt19937_64 random(7);
+  size_t num_texts = 0;
+  for (const char* items :
+       {R"({"type":"integer"})", R"({"type":"integer","minimum":0,"maximum":300})",
+        R"({"type":"number","multipleOf":0.1,"minimum":0,"maximum":0.6})",
+        R"({"anyOf":[{"enum":[1,0,-1,10,2.5]},{"type":"boolean"}]})"}) {
+    const std::string schema =
+        fmt::format(R"({{"type":"array","uniqueItems":true,"minItems":4,"items":{}}})", items);
+    const auto form = FormChecker::make({.kind = GrammarKind::kJsonSchema, .text = schema});
+    ASSERT_TRUE(form) << schema << ": " << form.error().to_string();
+    for (int round = 0; round < 60; ++round) {
+      const std::string text = random_walk(*form, "0123456789-., []truefals", 400, random);
+      if (text.empty()) continue;  // it went on too long
+      ++num_texts;
+      std::multiset<std::string> numbers;
+      for (size_t at = text.find_first_of("-0123456789"); at != std::string::npos;) {
+        const size_t end = text.find_first_not_of("-0123456789.", at);
+        numbers.insert(text.substr(at, end - at));
+        at = text.find_first_of("-0123456789", end);
+      }
+      EXPECT_EQ(text.back(), ']') << text;
+      EXPECT_EQ(std::set<std::string>(numbers.begin(), numbers.end()).size(), numbers.size())
+          << text;
+    }
+  }
+  EXPECT_GT(num_texts, 60u);
+}
+
 // One item of those that no string tells apart.
 TEST(SchemaArrays, OneItemThatNothingTellsApart) {
   const auto list = [](std::string_view items, std::string_view more = "") {
@@ -168,14 +238,14 @@ TEST(SchemaArrays, OneItemThatNothingTellsApart) {
         "o":{{"type":"object","properties":{{"n":{{"type":"string"}},"k":{{"type":"integer"}}}}}}}}}})",
                        more, items);
   };
-  expect_documents(list(R"({"anyOf":[{"type":"string"},{"type":"integer"}]})").c_str(),
-                   {"[]", "[1]", R"(["a",1,"b"])", R"(["a","b"])", R"([2,"a"])"},
-                   {R"(["a",1,"a"])", "[1,1]", R"([1,"a",2])"});
+  expect_documents(list(R"({"anyOf":[{"type":"string"},{"type":"boolean"}]})").c_str(),
+                   {"[]", "[true]", R"(["a",true,"b"])", R"(["a","b"])", R"([false,"a"])"},
+                   {R"(["a",true,"a"])", "[true,true]", R"([true,"a",false])"});
   expect_documents(list(R"({"$ref":"#/$defs/o"})", R"(,"minItems":1)").c_str(),
                    {R"([{"n":"a"},{"k":1},{"n":"b","k":1}])", "[{}]"},
                    {R"([{"n":"a"},{"k":1},{"n":"a"}])", "[{},{}]", "[]", R"([{"k":1},{"k":1}])"});
   expect_documents(list(R"({"anyOf":[{"type":"string"},{"enum":["a",1,null]}]})").c_str(),
-                   {R"(["a",1])", R"(["b",null,"a"])"}, {R"(["a",1,"a"])", "[1,null]"});
+                   {R"(["a",1])", R"(["b",null,"a",1])"}, {R"(["a",1,"a"])", "[null,null]"});
   expect_documents(list(R"({"oneOf":[{"type":"string"},{"$ref":"#/$defs/o"}]})").c_str(),
                    {R"(["a",{"n":"c"},{"n":"b"},{"k":3}])"}, {R"([{"n":"a"},"b",{"n":"a"}])"});
   // Objects of two options that exclude each other by a field; otherwise one field is for both.
@@ -196,7 +266,7 @@ TEST(SchemaArrays, OneItemThatNothingTellsApart) {
                    {R"(["a","b"])", R"([null,"a"])", R"([null,"a","b"])", R"(["a","b","c"])"},
                    {"[null]", R"([null,null])", R"(["a","b","a"])", R"([null,"a","b","c"])"});
   for (const std::string& refused :
-       {list(R"({"type":"integer"})"),
+       {list(R"({"type":"array"})"),
         list(R"({"anyOf":[{"$ref":"#/$defs/o"},{"type":"object","required":["n"]}]})")}) {
     EXPECT_EQ(form_error_path(refused), ".uniqueItems") << refused;
   }
@@ -267,7 +337,7 @@ TEST(SchemaArrays, StringsOfSeveralTextsMayBeUnique) {
                    {R"(["x",{},"x"])", R"([{"n":"a"},{"n":"a"}])"});
 }
 
-TEST(SchemaArrays, ItemsOfAPlaceEachMayBeUnique) {
+TEST(SchemaArrays, ItemsOfAnIndexEachMayBeUnique) {
   expect_documents(
       R"({"type":"array","uniqueItems":true,"prefixItems":[{"type":"string"},{"type":"integer"}],"items":false})",
       {"[]", R"(["a"])", R"(["a",1])"}, {R"(["a","a"])", R"(["a",1,1])"});

@@ -156,6 +156,13 @@ Fit SchemaValues::fit_array(std::string_view key, const json::value& operand,
   if (key == "minItems" || key == "maxItems") {
     return fit_count(key, operand, static_cast<double>(value.size()));
   }
+  if (key == kContained) {
+    Fit fits = Fit::kYes;
+    for (const json::value& one : operand.get_array()) {
+      fits = both(fits, fit_array("contains", one, schema, value, depth));
+    }
+    return fits;
+  }
   if (key == "uniqueItems") {
     for (size_t i = 0; i < value.size(); ++i) {
       if (!fuel_.burn(2 * static_cast<int64_t>(i))) return Fit::kUnknown;
@@ -163,8 +170,7 @@ Fit SchemaValues::fit_array(std::string_view key, const json::value& operand,
         if (same_value(value[k], value[i])) return Fit::kNo;
       }
     }
-    // Numbers inside of lists and objects may be equal in other words.
-    return is(true);
+    return Fit::kYes;
   }
   const json::value* prefix = schema.if_contains("prefixItems");
   const size_t num_first = prefix == nullptr ? 0 : prefix->get_array().size();

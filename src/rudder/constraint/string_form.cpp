@@ -30,8 +30,8 @@ struct Factor {
 class Product {
  public:
   // The first factor is not negated.
-  Product(Fuel& fuel, const std::vector<Factor>& factors, const PatternBounds& bounds)
-      : fuel_(fuel), factors_(factors), bounds_(bounds) {
+  Product(Fuel& fuel, const std::vector<Factor>& factors, const PatternBounds& bounds, bool quoted)
+      : fuel_(fuel), factors_(factors), bounds_(bounds), quoted_(quoted) {
     const bool is_open = bounds.max_length == RuleSet::kUnbounded;
     most_counted_ = is_open ? bounds.min_length : bounds.max_length;
     make_classes();
@@ -51,6 +51,7 @@ class Product {
   Fuel& fuel_;
   const std::vector<Factor>& factors_;
   const PatternBounds bounds_;
+  const bool quoted_;
   int32_t most_counted_ = 0;
   std::vector<uint8_t> class_byte_;
   std::map<Key, int32_t> ids_;
@@ -144,7 +145,7 @@ std::optional<ByteAutomaton> Product::build() {
       out_.next[i * class_byte_.size() + c] = target;
     }
   }
-  if (!finish_automaton(fuel_, out_, true)) return std::nullopt;
+  if (!finish_automaton(fuel_, out_, quoted_)) return std::nullopt;
   return std::move(out_);
 }
 
@@ -234,21 +235,22 @@ std::string pattern_of_chars(const CharSet& set, const PatternBounds& bounds) {
                                is_open ? "" : std::to_string(bounds.max_length));
 }
 
-Result<std::optional<ByteAutomaton>> string_automaton(Fuel& fuel, const StringForm& form) {
+Result<std::optional<ByteAutomaton>> string_automaton(Fuel& fuel, const StringForm& form,
+                                                      bool quoted) {
+  const PatternUse use = quoted ? PatternUse::kJsonString : PatternUse::kWholeText;
   StringForm split = form;
-  split_look_ahead(split);
+  if (quoted) split_look_ahead(split);
   if (split.all.empty()) split.all.emplace_back("(?:)");
   if (split.all.size() == 1 && split.never.empty()) {
-    auto tree = whole_pattern(split.all[0], PatternUse::kJsonString, split.bounds);
-    if (tree) return pattern_automaton(fuel, *tree, true);
+    auto tree = whole_pattern(split.all[0], use, split.bounds);
+    if (tree) return pattern_automaton(fuel, *tree, quoted);
   }
   std::vector<Factor> factors;
   for (const bool negated : {false, true}) {
     const auto reading = negated ? PatternReading::kWide : PatternReading::kNarrow;
     for (const std::string& pattern : negated ? split.never : split.all) {
-      RUDDER_TRY(const PatternTree tree,
-                 whole_pattern(pattern, PatternUse::kJsonString, {}, reading));
-      std::optional<ByteAutomaton> automaton = pattern_automaton(fuel, tree, true);
+      RUDDER_TRY(const PatternTree tree, whole_pattern(pattern, use, {}, reading));
+      std::optional<ByteAutomaton> automaton = pattern_automaton(fuel, tree, quoted);
       if (!automaton) return std::optional<ByteAutomaton>();
       factors.push_back({.automaton = std::move(*automaton), .negated = negated});
     }
@@ -257,7 +259,7 @@ Result<std::optional<ByteAutomaton>> string_automaton(Fuel& fuel, const StringFo
   PatternBounds bounds = split.bounds;
   const int32_t least = std::max(bounds.min_length, kLeastLowered);
   while (true) {
-    std::optional<ByteAutomaton> automaton = Product(fuel, factors, bounds).build();
+    std::optional<ByteAutomaton> automaton = Product(fuel, factors, bounds, quoted).build();
     const bool has_texts =
         automaton && automaton->missing[ByteAutomaton::kBody] != ByteAutomaton::kNever;
     if (automaton && (has_texts || bounds.max_length == split.bounds.max_length)) return automaton;

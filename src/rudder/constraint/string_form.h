@@ -26,9 +26,11 @@ std::string pattern_of_values(const std::vector<std::string>& values);
 // The expression that matches `min` to `max` characters of the set, and nothing else.
 std::string pattern_of_chars(const CharSet& set, const PatternBounds& bounds);
 
-// Of the strings in their JSON spelling, quotes included. Nothing when it would be too large, or
-// the fuel is out. kInvalidArgument: an expression is none, or outside the subset of pattern.h.
-Result<std::optional<ByteAutomaton>> string_automaton(Fuel& fuel, const StringForm& form);
+// Of the strings in their JSON spelling, quotes included; not `quoted`: of texts that are just what
+// the expressions match. Nothing when it would be too large, or the fuel is out. kInvalidArgument:
+// an expression is none, or outside the subset of pattern.h.
+Result<std::optional<ByteAutomaton>> string_automaton(Fuel& fuel, const StringForm& form,
+                                                      bool quoted = true);
 
 // The same as a node. nothing() where no string is accepted.
 Result<RuleSet::Node> build_string_form(RuleSet& rules, const StringForm& form);

@@ -1,7 +1,10 @@
 #include "rudder/constraint/structural_tag.h"
 
+#include <fmt/format.h>
+
 #include <boost/json.hpp>
 #include <string_view>
+#include <utility>
 
 #include "rudder/base/json.h"
 #include "rudder/constraint/translate.h"
@@ -54,11 +57,63 @@ Result<void> open_schemas(Fuel& fuel, json::value& value, JsonSpace space,
 
 }  // namespace
 
+bool is_of_structures(const json::value& tag) {
+  return tag.is_object() && !tag.get_object().contains("format") &&
+         tag.get_object().contains("structures");
+}
+
+Result<json::value> with_format(const json::value& tag) {
+  const auto bad = [](const char* message, std::string where) {
+    return fail(ErrorCode::kInvalidArgument, message, std::move(where));
+  };
+  const json::object* object = tag.if_object();
+  if (object == nullptr) return bad("must be an object", "");
+  if (object->contains("format")) return tag;
+  if (!is_of_structures(tag)) return bad("needs a 'format'", "");
+  const json::value& structures = object->at("structures");
+  const json::value* triggers = object->if_contains("triggers");
+  if (triggers == nullptr || !triggers->is_array()) return bad("must be a list", ".triggers");
+  if (!structures.is_array()) return bad("must be a list", ".structures");
+  json::array tags;
+  for (size_t i = 0; i < structures.get_array().size(); ++i) {
+    const std::string where = fmt::format(".structures[{}]", i);
+    const json::object* one = structures.get_array()[i].if_object();
+    if (one == nullptr) return bad("must be an object", where);
+    for (const char* name : {"begin", "schema", "end"}) {
+      if (!one->contains(name)) return bad("is missing", where + "." + name);
+    }
+    tags.push_back({{"type", "tag"},
+                    {"begin", one->at("begin")},
+                    {"content", {{"type", "json_schema"}, {"json_schema", one->at("schema")}}},
+                    {"end", one->at("end")}});
+  }
+  return json::value(
+      {{"format",
+        {{"type", "triggered_tags"}, {"triggers", *triggers}, {"tags", std::move(tags)}}}});
+}
+
+std::string path_in_structures(std::string path) {
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {".format.triggers", ".triggers"},
+      {".format.tags", ".structures"},
+      {".content.json_schema", ".schema"}};
+  for (const auto& [newer, older] : kNames) {
+    const size_t at = path.find(newer);
+    if (at != std::string::npos) path.replace(at, newer.size(), older);
+  }
+  return path;
+}
+
 Result<std::string> open_structural_tag(Fuel& fuel, const GrammarSpec& spec) {
   RUDDER_TRY(json::value value,
              parse_json(spec.text, "the structural tag", {.max_depth = kMaxTagDepth}));
-  if (!value.is_object()) return fail(ErrorCode::kInvalidArgument, "must be an object");
-  RUDDER_TRY_VOID(open_schemas(fuel, value, spec.space, ""));
+  const bool is_older = is_of_structures(value);
+  RUDDER_TRY(value, with_format(value));
+  if (Result<void> opened = open_schemas(fuel, value, spec.space, ""); !opened) {
+    Error error = opened.error();
+    if (is_older) error.where = path_in_structures(error.where);
+    return tl::unexpected<Error>(std::move(error));
+  }
   return to_json_text(value);
 }
 

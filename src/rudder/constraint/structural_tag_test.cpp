@@ -29,10 +29,11 @@ class StructuralTagTest : public ::testing::Test {
  protected:
   // The tokens are allowed one after another, and the output may end after them.
   bool allows(const std::string& format, const std::vector<int32_t>& tokens) {
-    const auto compiled =
-        engine_.compile({.kind = GrammarKind::kStructuralTag,
-                         .text = R"({"type":"structural_tag","format":)" + format + "}",
-                         .space = JsonSpace::kCompact});
+    return tag_allows(R"({"type":"structural_tag","format":)" + format + "}", tokens);
+  }
+
+  bool tag_allows(const std::string& tag, const std::vector<int32_t>& tokens) {
+    const auto compiled = compile(tag);
     EXPECT_TRUE(compiled) << compiled.error().to_string();
     if (!compiled) return false;
     const auto matcher = compiled->constraint->start();
@@ -47,6 +48,17 @@ class StructuralTagTest : public ::testing::Test {
       EXPECT_TRUE(matcher->advance(token));
     }
     return true;
+  }
+
+  Result<CompiledConstraint> compile(const std::string& tag) const {
+    return engine_.compile(
+        {.kind = GrammarKind::kStructuralTag, .text = tag, .space = JsonSpace::kCompact});
+  }
+
+  // The path of the error; of what is taken, "accepted".
+  std::string refused_at(const std::string& tag) const {
+    const auto compiled = compile(tag);
+    return compiled ? "accepted" : compiled.error().where;
   }
 
   static std::vector<int32_t> bytes(std::string_view text) { return {text.begin(), text.end()}; }
@@ -108,6 +120,59 @@ TEST_F(StructuralTagTest, ADeepSchemaIsTaken) {
   EXPECT_TRUE(allows(format, bytes("<" + output + ">")));
 }
 
+// vLLM's older form: free text, and behind a trigger one of the structures that begin so.
+constexpr char kStructures[] =
+    R"({"type":"structural_tag","structures":[)"
+    R"({"begin":"<f=a>","schema":{"type":"integer","minimum":3},"end":"</f>"},)"
+    R"({"begin":"<f=b>","schema":{"const":"x"},"end":"</f>"}],"triggers":["<f="]})";
+
+TEST_F(StructuralTagTest, StructuresBind) {
+  for (const char* good :
+       {"", "no call < at all", "<f=a>12</f>", R"(hm <f=b>"x"</f> and <f=a>3</f><f=a>4</f>.)"}) {
+    EXPECT_TRUE(tag_allows(kStructures, bytes(good))) << good;
+  }
+  for (const char* wrong : {"<f=", "<f=a>12", "<f=a>2</f>", R"(<f=a>"x"</f>)", "<f=b>3</f>",
+                            "<f=c>3</f>", "hm <f=a></f>"}) {
+    EXPECT_FALSE(tag_allows(kStructures, bytes(wrong))) << wrong;
+  }
+}
+
+TEST_F(StructuralTagTest, StructuresAreRefusedByTheirPaths) {
+  const auto with = [](const std::string& structures, const std::string& triggers) {
+    return R"({"structures":)" + structures + R"(,"triggers":)" + triggers + "}";
+  };
+  const std::string good = R"({"begin":"<f>","schema":{},"end":"</f>"})";
+  EXPECT_EQ(refused_at(with("[" + good + "]", R"(["<"])")), "accepted");
+  EXPECT_EQ(refused_at(R"({"structures":[)" + good + "]}"), ".triggers");
+  EXPECT_EQ(refused_at(with("[" + good + "]", "[1]")), ".triggers");
+  EXPECT_EQ(refused_at(with("{}", R"(["<"])")), ".structures");
+  EXPECT_EQ(refused_at(with("[]", R"(["<"])")), ".structures");
+  EXPECT_EQ(refused_at(with("[" + good + ",1]", R"(["<"])")), ".structures[1]");
+  EXPECT_EQ(refused_at(with("[" + good + R"(,{"begin":"[","schema":{},"end":"]"}])", R"(["<"])")),
+            ".structures[1].begin");  // no trigger begins so
+  EXPECT_EQ(refused_at(with("[" + good + "]", R"(["<","<f"])")), ".structures[0].begin");
+  EXPECT_EQ(refused_at(with(R"([{"begin":1,"schema":{},"end":"x"}])", R"(["<"])")),
+            ".structures[0].begin");
+  EXPECT_EQ(refused_at(with(R"([{"begin":"<","schema":{}}])", R"(["<"])")), ".structures[0].end");
+  EXPECT_EQ(refused_at(with(R"([{"begin":"<","end":">","schema":)"
+                            R"({"properties":{"a":{"minContains":1}}}}])",
+                            R"(["<"])")),
+            ".structures[0].schema.properties.a.minContains");
+  EXPECT_EQ(refused_at(R"({"triggers":["<"]})"), "");
+}
+
+// As a part of another tag, of tools for instance.
+TEST(OpenStructuralTag, StructuresBecomeAFormat) {
+  Fuel fuel;
+  const auto opened =
+      open_structural_tag(fuel, {.kind = GrammarKind::kStructuralTag, .text = kStructures});
+  ASSERT_TRUE(opened) << opened.error().to_string();
+  EXPECT_NE(opened->find(R"("format":{"type":"triggered_tags","triggers":["<f="])"),
+            std::string::npos)
+      << *opened;
+  EXPECT_EQ(opened->find("json_schema"), std::string::npos) << *opened;
+}
+
 TEST(OpenStructuralTag, RefusesByPath) {
   const auto refused = [](const std::string& text) {
     Fuel fuel;
@@ -118,6 +183,9 @@ TEST(OpenStructuralTag, RefusesByPath) {
                     R"({"type":"object","properties":{"a":{"minContains":1}}}}]}})"),
             ".format.elements[0].json_schema.properties.a.minContains");
   EXPECT_EQ(refused(R"({"format":{"type":"qwen_xml_parameter","json_schema":{}}})"), ".format");
+  EXPECT_EQ(refused(R"({"structures":[{"begin":"<","end":">","schema":{"minContains":1}}],)"
+                    R"("triggers":["<"]})"),
+            ".structures[0].schema.minContains");
   EXPECT_NE(refused("[]"), "accepted");
   EXPECT_NE(refused("{"), "accepted");
 }

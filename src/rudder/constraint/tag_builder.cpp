@@ -452,46 +452,16 @@ Result<Node> TagBuilder::token_dispatch(const json::object& object, const std::s
   return rules_.sequence({words, more});
 }
 
-// vLLM's older form, in the newer one.
-Result<json::value> from_structures(const json::object& tag) {
-  const auto bad = [](const char* message, std::string where) {
-    return fail(ErrorCode::kInvalidArgument, message, std::move(where));
-  };
-  const json::value* structures = tag.if_contains("structures");
-  const json::value* triggers = tag.if_contains("triggers");
-  if (structures == nullptr) return bad("needs a 'format'", "");
-  if (triggers == nullptr || !triggers->is_array()) return bad("needs a list", ".triggers");
-  if (!structures->is_array()) return bad("must be a list", ".structures");
-  json::array tags;
-  for (size_t i = 0; i < structures->get_array().size(); ++i) {
-    const std::string where = fmt::format(".structures[{}]", i);
-    const json::object* one = structures->get_array()[i].if_object();
-    if (one == nullptr) return bad("must be an object", where);
-    for (const char* name : {"begin", "schema", "end"}) {
-      if (!one->contains(name)) return bad("is missing", where + "." + name);
-    }
-    tags.push_back({{"type", "tag"},
-                    {"begin", one->at("begin")},
-                    {"content", {{"type", "json_schema"}, {"json_schema", one->at("schema")}}},
-                    {"end", one->at("end")}});
-  }
-  return json::value(
-      {{"type", "triggered_tags"}, {"triggers", *triggers}, {"tags", std::move(tags)}});
-}
-
 }  // namespace
 
 Result<Node> build_structural_tag(RuleSet& rules, std::string_view text, JsonSpace space) {
   RUDDER_TRY(const json::value value,
              parse_json(text, "the structural tag", {.max_depth = kMaxTagDepth}));
-  const json::object* tag = value.if_object();
-  if (tag == nullptr) return fail(ErrorCode::kInvalidArgument, "must be an object");
-  TagBuilder builder(rules, space);
-  if (const json::value* format = tag->if_contains("format")) {
-    return builder.format(*format, {}, ".format");
-  }
-  RUDDER_TRY(const json::value format, from_structures(*tag));
-  return builder.format(format, {}, "");
+  const bool is_older = is_of_structures(value);
+  RUDDER_TRY(const json::value tag, with_format(value));
+  Result<Node> node = TagBuilder(rules, space).format(tag.at("format"), {}, ".format");
+  if (!node && is_older) node.error().where = path_in_structures(node.error().where);
+  return node;
 }
 
 }  // namespace rudder::constraint

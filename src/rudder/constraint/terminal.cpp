@@ -22,10 +22,12 @@ class Description {
     Terminal terminal;
     const std::string_view form = take(',');
     const std::string_view spelling = take(',');
-    if ((form != "q" && form != "p" && form != "u") || (spelling != "a" && spelling != "o"))
+    if (form.size() != 1 || std::string_view("qpun").find(form) == std::string_view::npos ||
+        (spelling != "a" && spelling != "o")) {
       return std::nullopt;
-    terminal.quoted = form != "p";
-    terminal.unique = form == "u";
+    }
+    terminal.quoted = form == "q" || form == "u";
+    terminal.unique = form == "u" || form == "n";
     terminal.any_spelling = spelling == "a";
     if (!number(take(','), 10, &terminal.min) || !number(take(';'), 10, &terminal.max)) {
       return std::nullopt;
@@ -51,12 +53,12 @@ class Description {
     while (!list.empty()) terminal.never.push_back(bytes(take(',', &list)));
     const bool of_set = terminal.pattern.empty();
     const bool combined = !terminal.also.empty() || !terminal.never.empty();
-    const bool sound = ok_ && text_.empty() && terminal.set.empty() != of_set &&
-                       (!combined || (terminal.quoted && !of_set)) &&
-                       terminal.min >= (of_set && !terminal.quoted ? 1 : 0) &&
-                       (terminal.max == Terminal::kUnbounded || terminal.max >= terminal.min) &&
-                       ((terminal.excluded.empty() && of_set) || !terminal.any_spelling) &&
-                       (!terminal.unique || (terminal.quoted && !terminal.any_spelling));
+    const bool sound =
+        ok_ && text_.empty() && terminal.set.empty() != of_set && (!combined || !of_set) &&
+        terminal.min >= (of_set && !terminal.quoted ? 1 : 0) &&
+        (terminal.max == Terminal::kUnbounded || terminal.max >= terminal.min) &&
+        ((terminal.excluded.empty() && of_set) || !terminal.any_spelling) &&
+        (!terminal.unique || ((terminal.quoted || !of_set) && !terminal.any_spelling));
     return sound ? std::optional(std::move(terminal)) : std::nullopt;
   }
 
@@ -100,9 +102,7 @@ std::string to_text(const Terminal& terminal) {
     }
   };
   fmt::format_to(std::back_inserter(out), "{},{},{},{};",
-                 terminal.unique   ? 'u'
-                 : terminal.quoted ? 'q'
-                                   : 'p',
+                 terminal.quoted ? (terminal.unique ? 'u' : 'q') : (terminal.unique ? 'n' : 'p'),
                  terminal.any_spelling ? 'a' : 'o', terminal.min, terminal.max);
   const char* separator = "";
   for (const CharRange& range : terminal.set.ranges()) {

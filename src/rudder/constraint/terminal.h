@@ -23,7 +23,7 @@ struct Terminal {
 
   CharSet set;          // of its characters
   std::string pattern;  // not empty: what matches it (whole_pattern()), in place of the set
-  // Of a quoted one with a pattern: what matches it besides, and what must not (string_form.h).
+  // Of one with a pattern: what matches it besides, and what must not (string_form.h).
   std::vector<std::string> also = {};
   std::vector<std::string> never = {};
   // A JSON string, quotes included. Otherwise the characters as they are, up to the text's end.
@@ -31,7 +31,7 @@ struct Terminal {
   // Of a quoted one: escapes may be used anywhere; otherwise where JSON needs them alone, as
   // json.dumps does.
   bool any_spelling = false;
-  // Of a quoted one in one spelling: the strings of a list differ (unique_strings.h).
+  // Of one in one spelling, with a pattern or quoted: those of a list differ (unique_texts.h).
   bool unique = false;
   // In characters, of the string's value. One of a set that is not quoted has at least 1.
   int32_t min = 0;

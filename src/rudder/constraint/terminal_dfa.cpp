@@ -213,16 +213,9 @@ Result<TerminalDfa> TerminalDfa::make(Fuel& fuel, const Terminal& terminal) {
   }
   if (terminal.automaton != nullptr) return TerminalDfa(start, terminal.automaton);
   const PatternBounds bounds = {.min_length = terminal.min, .max_length = terminal.max};
-  std::optional<ByteAutomaton> automaton;
-  if (terminal.quoted) {
-    StringForm form = {.all = terminal.also, .never = terminal.never, .bounds = bounds};
-    form.all.insert(form.all.begin(), terminal.pattern);
-    RUDDER_TRY(automaton, string_automaton(fuel, form));
-  } else {
-    RUDDER_TRY(const PatternTree tree,
-               whole_pattern(terminal.pattern, PatternUse::kWholeText, bounds));
-    automaton = pattern_automaton(fuel, tree, false);
-  }
+  StringForm form = {.all = terminal.also, .never = terminal.never, .bounds = bounds};
+  form.all.insert(form.all.begin(), terminal.pattern);
+  RUDDER_TRY(std::optional<ByteAutomaton> automaton, string_automaton(fuel, form, terminal.quoted));
   if (fuel.out()) return tl::unexpected(fuel.error());
   if (!automaton) {
     return fail(ErrorCode::kInvalidArgument, "is too complex: a pattern is too large");

@@ -89,13 +89,14 @@ TerminalTables::View TerminalTables::tokens(State state, uint64_t& looked_at) co
 std::shared_ptr<const TerminalTables::Tokens> TerminalTables::make(State state,
                                                                    const TokenTrie& trie,
                                                                    size_t& looked_at) const {
-  struct Place {
+  struct Reached {
     State state = TerminalDfa::kDead;
     int32_t chars = 0;
   };
   auto tokens = std::make_shared<Tokens>();
   std::vector<Tokens::Inside> inside;
-  std::vector<Place> path(1, {.state = state, .chars = 0});  // from the start to the node's parent
+  std::vector<Reached> path(1,
+                            {.state = state, .chars = 0});  // from the start to the node's parent
   std::unordered_map<State, uint64_t> loops;
   // Where characters are not counted, many tokens are a mask as soon as they are.
   const auto take = [&](int32_t id, int32_t chars) {
@@ -111,7 +112,7 @@ std::shared_ptr<const TerminalTables::Tokens> TerminalTables::make(State state,
     const TokenTrie::Node& node = nodes[at];
     ++looked_at;
     path.resize(node.depth + size_t{1});
-    const Place from = path.back();
+    const Reached from = path.back();
     // Where characters are not counted, a subtree of bytes that lead back here is taken at once.
     if (!counted_ && node.skip - at >= kWorthLoops) {
       const auto [known, is_new] = loops.try_emplace(from.state, 0);
@@ -191,9 +192,9 @@ void TerminalTables::add_closing(const TokenTrie& trie, size_t quote, int32_t ch
       after.push_back(static_cast<char>(node.byte));
     }
     if (node.id == TokenTrie::kNone) continue;
-    const int32_t place = order_->after_quote(after);
+    const int32_t index = order_->after_quote(after);
     for (int32_t id = node.id; id != TokenTrie::kNone; id = trie.next_same(id)) {
-      tokens.closing_.push_back({.chars = chars, .after = place, .token = id});
+      tokens.closing_.push_back({.chars = chars, .after = index, .token = id});
     }
   }
 }

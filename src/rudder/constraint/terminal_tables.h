@@ -31,7 +31,7 @@ class TerminalTables {
   // A token that closes the string.
   struct Closing {
     int32_t chars = 0;  // before the quote
-    int32_t after = 0;  // what stands behind it: a place in TokenOrder::after_quotes()
+    int32_t after = 0;  // what stands behind it: an index in TokenOrder::after_quotes()
     int32_t token = 0;
   };
 
@@ -89,7 +89,7 @@ class TerminalTables {
   const bool counted_;
   const std::shared_ptr<const TokenOrder> order_;
   const size_t words_;
-  std::vector<int32_t> kinds_;  // of states: places in near_
+  std::vector<int32_t> kinds_;  // of states: indices in near_
   mutable std::mutex mutex_;    // of what changes after the start
   mutable std::vector<std::shared_ptr<const Tokens>> near_;
   mutable std::vector<std::shared_ptr<const Tokens>> far_;

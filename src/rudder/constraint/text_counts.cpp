@@ -5,7 +5,7 @@
 
 namespace rudder::constraint {
 
-std::vector<int32_t> text_counts(const ByteAutomaton& automaton) {
+std::vector<int32_t> text_counts(const ByteAutomaton& automaton, bool quoted) {
   const size_t size = automaton.boundary.size();
   const auto width = static_cast<size_t>(automaton.num_classes);
   std::vector<int64_t> bytes_of(width);
@@ -31,7 +31,8 @@ std::vector<int32_t> text_counts(const ByteAutomaton& automaton) {
   while (!open.empty()) {
     const size_t state = open.back();
     open.pop_back();
-    int64_t count = state == ByteAutomaton::kClosed ? 1 : 0;
+    const bool is_end = quoted ? state == ByteAutomaton::kClosed : bool{automaton.accepting[state]};
+    int64_t count = is_end ? 1 : 0;
     for (size_t one = 0; one < width && count < kManyTexts; ++one) {
       const int32_t to = next(state, one);
       if (to != ByteAutomaton::kDead) count += bytes_of[one] * counts[static_cast<size_t>(to)];

@@ -10,9 +10,9 @@ namespace rudder::constraint {
 
 constexpr int32_t kManyTexts = 100'000;  // or more; a list has fewer items
 
-// Of a quoted automaton, by state: the texts that lead from it behind the closing quote, kManyTexts
-// at the most. Takes as long as there are entries in `next`.
-std::vector<int32_t> text_counts(const ByteAutomaton& automaton);
+// By state: the texts that lead from it to the end, which is behind the closing quote where the
+// automaton is `quoted`; kManyTexts at the most. Takes as long as there are entries in `next`.
+std::vector<int32_t> text_counts(const ByteAutomaton& automaton, bool quoted);
 // How many texts go on for `min` to `max` characters in all, of which `chars` are there, with
 // `choices` for each; kManyTexts at the most.
 int32_t text_count(int64_t choices, int32_t min, int32_t max, int32_t chars);

@@ -67,7 +67,7 @@ class ThinkingBudgetMatcher final : public Matcher {
     return length;
   }
 
-  struct Place {
+  struct State {
     bool thinks = false;
     int32_t num_thought = 0;
     size_t num_ended = 0;
@@ -75,8 +75,8 @@ class ThinkingBudgetMatcher final : public Matcher {
   };
 
   const std::shared_ptr<const Rule> rule_;
-  Place at_;
-  Place before_trial_;
+  State at_;
+  State before_trial_;
 };
 
 class ThinkingBudget final : public Constraint {

@@ -25,7 +25,7 @@ class TokenOrder {
   const TokenTrie& trie() const { return trie_; }
   const TokenTrie& short_tokens() const { return short_; }
   const TokenTrie& long_tokens() const { return long_; }
-  // What stands behind the quotes of tokens, each once; the id is the place. The empty one, which
+  // What stands behind the quotes of tokens, each once; the id is the index. The empty one, which
   // the trie has not, is 0.
   const TokenTrie& after_quotes() const { return after_quotes_; }
   int32_t num_after_quotes() const { return static_cast<int32_t>(after_index_.size()); }

@@ -108,10 +108,12 @@ TAG = {"type": "structural_tag", "format": {"type": "sequence", "elements": [
 TRIGGERED = {"type": "structural_tag", "format": {
     "type": "triggered_tags", "triggers": ["<f"], "at_least_one": True, "stop_after_first": True,
     "tags": [{"begin": "<f>", "content": {"type": "any_text"}, "end": "</f>"}]}}
+STRUCTURES = {"type": "structural_tag", "triggers": ["<f"], "structures": [{"begin": "<f>", "schema": {"type": "integer"}, "end": "</f>"}]}
 FORMS = [
     {"structured_outputs": {"regex": "a+b"}}, {"structured_outputs": {"choice": ["yes", "no"]}},
     {"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": True}}, {"structured_outputs": {"json_object": True}},
     {"structured_outputs": {"grammar": 'root ::= item ("," item)*\nitem ::= [0-9]{1,3}'}}, {"structured_outputs": {"structural_tag": TAG}},
+    {"structured_outputs": {"structural_tag": STRUCTURES}}, {"response_format": STRUCTURES},
     {"response_format": {"type": "text"}}, {"response_format": {"type": "json_object", "schema": SCHEMA}}, {"response_format": TRIGGERED},
     {"regex": "[a-z]{2}"}, {"ebnf": 'root ::= "a" | Regex("[bc]")'}, {"grammar": 'root ::= "a"'}, {"json_schema": SCHEMA},
     *({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": each}}} for each in SCHEMAS)]

@@ -33,5 +33,32 @@ TEST(FormsApi, CompiledFormsAreCounted) {
   }
 }
 
+TEST(FormsApi, StructuresOfTheOlderFormAreTakenAndRefusedByTheirPaths) {
+  TestServer test([](const engine::RequestParams&) { return say({"ab"}); });
+  for (const auto& [field, path] : {std::pair(R"("structured_outputs":{{"structural_tag":{}}})",
+                                              "structured_outputs.structural_tag"),
+                                    std::pair(R"("response_format":{})", "response_format")}) {
+    const auto post = [&](const char* begin) {
+      const std::string tag = fmt::format(
+          R"({{"type":"structural_tag","structures":[{{"begin":{},"schema":{{"type":"integer"}},)"
+          R"("end":"</f>"}}],"triggers":["<f"]}})",
+          begin);
+      return test.post("/v1/completions", fmt::format(R"({{"prompt":"hi",{}}})",
+                                                      fmt::format(fmt::runtime(field), tag)));
+    };
+    EXPECT_EQ(post(R"("<f>")").status, 200) << path;
+    const auto refused = post(R"("<g>")");
+    EXPECT_EQ(refused.status, 400);
+    EXPECT_NE(refused.body.find(fmt::format(R"("param":"{}.structures[0].begin")", path)),
+              std::string::npos)
+        << refused.body;
+  }
+  const auto newer = test.post(
+      "/v1/completions", R"({"prompt":"hi","response_format":{"type":"structural_tag","format":)"
+                         R"({"type":"regex","pattern":"("}}})");
+  EXPECT_NE(newer.body.find(R"("param":"response_format.format.pattern")"), std::string::npos)
+      << newer.body;
+}
+
 }  // namespace
 }  // namespace rudder::server

@@ -158,9 +158,8 @@ void read_response_format(FieldReader& reader, Reader& forms) {
       format.adopt(inner);
     }
   } else if (name == "structural_tag") {
-    forms.set(format, "format",
+    forms.set(reader, "response_format",
               {.kind = GrammarKind::kStructuralTag, .text = to_json_text(*value)});
-    if (!format.ok()) reader.adopt(format.error());
     return;  // the tag has fields of its own
   } else if (name != "text") {
     format.error(ErrorCode::kInvalidArgument,
