@@ -6,6 +6,7 @@ their number in the table.
 
 import asyncio
 import concurrent.futures
+import functools
 import itertools
 import json
 import pathlib
@@ -15,6 +16,7 @@ import socket
 import subprocess
 import threading
 import time
+import urllib.parse
 
 import httpx2
 import pytest
@@ -109,6 +111,35 @@ def test_s2_a_number_is_judged_before_anything_is_spent_on_it(url):
     assert grown < growth_bound()
 
 
+MANY = 200_000
+LISTS = {
+    "prompt": ("/v1/completions", ["a"] * MANY), "prompt of ids": ("/v1/completions", [5] * MANY),
+    "prompt of lists": ("/v1/completions", [[5]] * MANY), "stop": ("/v1/completions", ["x"] * MANY),
+    "stop_token_ids": ("/v1/completions", [7] * MANY), "bad_words": ("/v1/completions", ["x"] * MANY),
+    "logit_bias": ("/v1/completions", {str(i): 1 for i in range(MANY)}), "allowed_token_ids": ("/v1/completions", [5] * MANY),
+    "structured_outputs": ("/v1/completions", {"choice": [str(i) for i in range(MANY)]}), "metadata": ("/v1/completions", {str(i): "a" for i in range(MANY)}),
+    "messages": ("/v1/chat/completions", [{"role": "user", "content": "a"}] * MANY),
+    "messages of parts": ("/v1/chat/completions", [{"role": "user", "content": [{"type": "text", "text": "a"}] * MANY}]),
+    "tools": ("/v1/chat/completions", [{"type": "function", "function": {"name": f"f{i}"}} for i in range(MANY // 4)]),
+    "documents": ("/v1/chat/completions", [{"text": "a"}] * MANY), "input": ("/v1/embeddings", ["a"] * MANY), "input of items": (
+        "/v1/responses", [{"role": "user", "content": "a"}] * MANY), "tokens": ("/detokenize", [5] * MANY)}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_s2_a_list_is_judged_before_anything_is_spent_on_it(url, name):
+    path, value = LISTS[name]
+    field = name.split(" ")[0]
+    body = dump((CHAT if "chat" in path else {"prompt": "a", "max_tokens": 2} if path == "/v1/completions" else {}) | {field: value})
+    before = metrics(url)
+    answer = httpx2.post(url + path, content=body, headers={"content-type": "application/json"}, timeout=3 * ANSWER_S)
+    after = metrics(url)
+    assert answer.status_code in (200, 400), answer.text[:300]
+    assert len(answer.content) < 10 * len(body) + (64 << 10)
+    assert after["process_cpu_seconds_total"] - before["process_cpu_seconds_total"] < (20 if is_instrumented() else 3)
+    grown = after["process_resident_memory_bytes"] - before["process_resident_memory_bytes"]
+    assert grown < growth_bound() + 10 * len(body)
+
+
 def test_s2_metrics_do_not_grow_with_what_is_sent(url):
     def names():
         return {re.sub(r'le="[^"]*"', "", key) for key in metrics(url)}
@@ -148,6 +179,10 @@ def test_s5_no_spelling_of_a_path_goes_round_the_key():
                 answer = await connection.ask(data, method)
                 if answer.status < 400:
                     reached.append((method, spelling(path), key))
+            for other in ("PUT", "PATCH", "DELETE", "HEAD", "TRACE", "post", "GET", "POST"):
+                answer = await connection.ask(request_bytes(other, path, None if other in ("GET", "HEAD") else b"{}"), other)
+                if answer.status < 400:
+                    reached.append((other, path, None))
         connection.close()
         return reached
 
@@ -195,6 +230,23 @@ def test_s7_a_models_folder_runs_nothing(tmp_path):
         (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"model.norm.weight": name}}))
         done = run_rudder("info", folder)
         assert done.returncode != 0 and "is not the name of a safetensors file" in done.stderr, done.stderr
+
+
+NAMES = ("../../etc/passwd", "/etc/passwd", "..%2f..%2fetc", "$(touch pwned)", "`id`", "a\u0000b", "rudder-demo/../rudder-demo", "file:///etc/passwd",
+         "sha256:../../../x", "a" * 5000, "")
+
+
+def test_s7_names_of_clients_are_no_paths(url):
+    """Nor are they commands: a name is one of the list, or there is none of that name."""
+    quote = functools.partial(urllib.parse.quote, safe="")
+    for name in NAMES:
+        answers = [post(url, "/v1/completions", {"model": name, "prompt": "a", "max_tokens": 1})]
+        answers += [httpx2.request(method, url + path + quote(name), timeout=ANSWER_S) for method, path in (
+            ("GET", "/v1/models/"), ("GET", "/v1/responses/"), ("DELETE", "/v1/responses/"), ("DELETE", "/v1/steering/modules/"),
+            ("GET", "/face/"))]
+        for answer in answers:
+            assert answer.status_code in (400, 404, 405, 501), (name, answer.request, answer.text[:200])
+            assert "root:" not in answer.text and not INSIDE.search(answer.content.replace(name.encode(), b"")), answer.text[:300]
 
 
 BOMB = "{% for i in range(1000000000) %}{{ 'a' * 1000000 }}{% endfor %}"

@@ -3,7 +3,8 @@
 import json
 import re
 
-from conftest import ROOT
+from conftest import ROOT, is_instrumented
+from invalid.memory import CACHES, memory_report
 from invalid.run import run
 from invalid.seeds import FEATURES, GATES, OPS, SEEDS, STEERING
 
@@ -36,3 +37,15 @@ def test_the_right_bodies_have_every_field_and_op_of_the_manual():
     ops = first_cells("docs/steering.md", "| op |")
     features = [each["steering"] for each in FEATURES if "steering" in each]
     assert len(ops) == 13 and not ops - {each.get("op") for each in OPS + GATES + STEERING + features}
+
+
+def test_memory_that_a_cache_took_is_judged_too():
+    def told(mib, **caches):
+        names = dict.fromkeys(CACHES.values(), 0) | caches
+        return {"process_resident_memory_bytes": mib << 20, **names}
+
+    for after, kept, is_wrong in ((129, 0, False), (131, 0, True), (150, 40, True)):
+        parts = {"compiled forms": kept << 20}
+        report, problem = memory_report(told(60), told(100), told(after), parts)
+        assert (problem is not None) == (is_wrong and not is_instrumented()), (after, problem)
+        assert report["grown otherwise"] == after - 100 - kept and report["fresh"] == 60

@@ -5,10 +5,13 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
+#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "form_run.h"
 #include "rudder/step/recording.h"
 
 namespace rudder::fuzz {
@@ -49,6 +52,42 @@ TEST_P(FuzzCorpus, HasTheProperties) {
     GetParam().run(std::string_view(input).substr(0, input.size() / 2));
   }
   GetParam().run("");
+}
+
+// Each token of such a form is dearer than the one before.
+TEST(FuzzForms, WorkIsBoundedHoweverAmbiguousTheyAre) {
+  const constraint::GrammarSpec ambiguous = {constraint::GrammarKind::kEbnf,
+                                             "root ::= e \"y\"\ne ::= e e | \"a\""};
+  const std::string text(3000, 'a');
+  const auto form = FormRun::compile(ambiguous);
+  ASSERT_TRUE(form) << form.error().to_string();
+  EXPECT_EQ(form->accepts("aaay"), true);
+  std::mt19937_64 choices(1);
+  for (int i = 0; i < 10; ++i) {
+    form->walk(choices);
+    form->accepts(text);
+  }
+  EXPECT_GE(form->steps(), FormRun::kSteps) << "else the form is none of those";
+  EXPECT_LE(form->steps(), 3 * FormRun::kSteps) << "one mask more, at most";
+  EXPECT_EQ(form->accepts("aaay"), std::nullopt) << "nobody looks any more";
+}
+
+TEST(FuzzForms, OrdinaryOnesAreLookedAtToTheEnd) {
+  const auto form = FormRun::compile(
+      {constraint::GrammarKind::kJsonSchema,
+       R"({"type":"object","properties":{"a":{"type":"string","maxLength":20},)"
+       R"("b":{"type":"array","items":{"type":"integer"},"maxItems":4}},"required":["a","b"]})"});
+  ASSERT_TRUE(form) << form.error().to_string();
+  std::mt19937_64 choices(1);
+  int num_texts = 0;
+  for (int i = 0; i < 10; ++i) {
+    const auto text = form->walk(choices);
+    if (!text) continue;
+    ++num_texts;
+    EXPECT_EQ(form->accepts(*text), true) << *text;
+  }
+  EXPECT_GE(num_texts, 3);
+  EXPECT_LE(form->steps(), FormRun::kSteps / 4);
 }
 
 // A reader refuses other versions at once, so a corpus of an old one tries nothing. New ones:

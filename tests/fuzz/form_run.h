@@ -2,6 +2,7 @@
 // whether it takes a text. Over a vocabulary of bytes and longer tokens (form_checker.h).
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <random>
 #include <string>
@@ -26,11 +27,19 @@ class FormRun {
   // The text, byte by byte; nothing when the matcher gave up, as it may on ambiguous forms.
   std::optional<bool> accepts(std::string_view text) const;
 
+  // All walks and texts together may take so many steps of the parser; behind them each gives up.
+  // An ambiguous form takes a thousand times what others do. The same input takes the same.
+  static constexpr uint64_t kSteps = 10'000'000;  // 0.2 s without sanitizers
+  uint64_t steps() const { return *steps_; }
+
  private:
+  class Try;  // one matcher at work
+
   explicit FormRun(std::shared_ptr<const constraint::Constraint> constraint)
       : constraint_(std::move(constraint)) {}
 
   std::shared_ptr<const constraint::Constraint> constraint_;
+  std::shared_ptr<uint64_t> steps_ = std::make_shared<uint64_t>(0);  // that were taken
 };
 
 }  // namespace rudder::fuzz

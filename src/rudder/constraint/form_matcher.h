@@ -7,6 +7,7 @@
 //   - tokens that the grammar names by their ids.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -60,6 +61,12 @@ class FormMatcher final : public Matcher {
   // Whether any token may come first, or the output may be empty. Burns fuel for what it takes, and
   // may take less than a choice.
   Result<bool> can_start(Fuel& fuel);
+  // What it has taken so far, in steps of the parser.
+  uint64_t steps() const { return parser_.steps() + dear_steps_; }
+  // From now on masks and tokens may take so many dear steps, fewer than those of a choice.
+  void bound_dear_steps(uint64_t steps) {
+    max_dear_steps_ = std::min(max_dear_steps_, dear_steps_ + steps);
+  }
 
  private:
   // What may stand behind the closing quote of a terminal.

@@ -407,7 +407,7 @@ void EngineCore::collect_oldest() {
   if (awaits_masks() && in_flight_.size() == 1) supply_masks();
   if (dead_) return;  // every request has ended: the outputs are nobody's
   if (result->captured != nullptr) {
-    read_watched_rows(*result, scheduler_.captured_sequences(), requests_);
+    read_watched_rows(*result, scheduler_.captured_sequences(), requests_, watched_row_);
     captures_.push(*result, scheduler_.captured_sequences(), requests_);
   }
   const int64_t now_us = clock_->now_us();

@@ -142,6 +142,7 @@ class EngineCore {
   int64_t collected_us_ = 0;                    // when the last iteration was
   Commands commands_;                           // scratch
   std::vector<sched::SequenceOutput> outputs_;  // scratch
+  std::vector<float> watched_row_;              // scratch
 };
 
 }  // namespace rudder::engine

@@ -95,19 +95,19 @@ bool ChoiceConstraint::is_stop_id(int32_t token) const {
   return std::ranges::find(stop_ids_, token) != stop_ids_.end();
 }
 
-void ChoiceConstraint::ban_stop_ids(int32_t vocab_size, std::span<uint32_t> mask) const {
+void ChoiceConstraint::ban_stop_ids(int32_t vocab_size, std::span<uint32_t> mask) {
   // End-of-sequence ids come from a file and may be no token of this model.
   const auto is_allowed = [&](int32_t token) {
     return token >= 0 && token < vocab_size && is_in_mask(mask, token);
   };
-  std::vector<int32_t> banned;
+  banned_.clear();
   for (const int32_t token : stop_ids_) {
     if (!is_allowed(token)) continue;
     clear_in_mask(mask, token);
-    banned.push_back(token);
+    banned_.push_back(token);
   }
   if (!is_mask_empty(mask) || RUDDER_MUTANT(kMinTokensOverConstraints)) return;
-  for (const int32_t token : banned) set_in_mask(mask, token);
+  for (const int32_t token : banned_) set_in_mask(mask, token);
 }
 
 Result<void> ChoiceConstraint::advance(int32_t token) {

@@ -46,13 +46,14 @@ class ChoiceConstraint {
   Result<void> write_masks_behind(int32_t vocab_size, std::span<const int32_t> draft,
                                   std::span<uint32_t> masks, size_t* num_written);
   bool is_stop_id(int32_t token) const;
-  void ban_stop_ids(int32_t vocab_size, std::span<uint32_t> mask) const;
+  void ban_stop_ids(int32_t vocab_size, std::span<uint32_t> mask);
 
   std::vector<std::shared_ptr<const constraint::Constraint>> constraints_;  // outlive matchers
   std::vector<std::unique_ptr<constraint::Matcher>> matchers_;
   std::vector<int32_t> stop_ids_;
   int32_t min_tokens_;
   int32_t num_output_ = 0;
+  std::vector<int32_t> banned_;  // scratch
   std::optional<FailedBehind> failed_behind_;
 };
 

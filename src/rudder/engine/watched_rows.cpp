@@ -21,8 +21,7 @@ void read_row(const tap::CapturedRows& rows, const tap::CapturedToken& token,
 
 void read_watched_rows(const step::StepResult& result,
                        const std::vector<sched::CapturedSequence>& captured,
-                       const RequestTable& requests) {
-  std::vector<float> row;
+                       const RequestTable& requests, std::vector<float>& row) {
   for (const sched::CapturedSequence& one : captured) {
     const RequestTable::Target* const target = requests.target(one.id);
     if (target == nullptr) continue;

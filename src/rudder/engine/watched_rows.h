@@ -12,9 +12,9 @@
 namespace rudder::engine {
 
 // `captured`: the rows of `result` that count. A choice whose row was lost, because the executor
-// had no buffer for it, is marked.
+// had no buffer for it, is marked. `row` is scratch.
 void read_watched_rows(const step::StepResult& result,
                        const std::vector<sched::CapturedSequence>& captured,
-                       const RequestTable& requests);
+                       const RequestTable& requests, std::vector<float>& row);
 
 }  // namespace rudder::engine

@@ -191,6 +191,7 @@ void Scheduler::add_work(StepBuilder& builder, Sequence& sequence, int32_t q_len
   work.generation = sequence.generation;
   work.kv_len = sequence.planned_len;
   work.q_len = q_len;
+  if (sequence.taps.record_elements() > 0) work.captures = spare_.take_spans();
   builder.elements_left -= sequence.taps.write(work);
   if (sequence.has_carry) {
     work.tokens = step::TokenSource::kCarry;

@@ -16,6 +16,7 @@ void SpareRecords::give_back(StepRecord record) {
   if (record.plan.use_count() != 1) return;
   step::StepPlan& plan = *record.plan;
   for (step::SeqWork& work : plan.seqs) {
+    if (work.captures.capacity() > 0) spans_.push_back(std::move(work.captures));
     if (work.append_blocks.empty()) continue;
     for (step::GroupTable& table : work.append_blocks) table.clear();
     tables_.push_back(std::move(work.append_blocks));
@@ -43,6 +44,14 @@ std::vector<step::GroupTable> SpareRecords::take_tables(size_t num_groups) {
   std::vector<step::GroupTable> tables = std::move(tables_.back());
   tables_.pop_back();
   return tables;
+}
+
+std::vector<step::CaptureSpan> SpareRecords::take_spans() {
+  if (spans_.empty()) return {};
+  std::vector<step::CaptureSpan> spans = std::move(spans_.back());
+  spans_.pop_back();
+  spans.clear();
+  return spans;
 }
 
 }  // namespace rudder::sched

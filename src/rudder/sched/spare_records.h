@@ -19,10 +19,13 @@ class SpareRecords {
   void give_back(StepRecord record);
   // Empty tables, one a KV group, for a sequence that gets blocks.
   std::vector<step::GroupTable> take_tables(size_t num_groups);
+  // No spans, for a sequence that captures.
+  std::vector<step::CaptureSpan> take_spans();
 
  private:
   std::vector<StepRecord> records_;
   std::vector<std::vector<step::GroupTable>> tables_;  // of sequences of those plans
+  std::vector<std::vector<step::CaptureSpan>> spans_;  // likewise
 };
 
 }  // namespace rudder::sched

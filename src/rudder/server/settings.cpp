@@ -47,7 +47,8 @@ void ServerSettings::declare(SettingsTable& table) {
                   "Unread output that the system holds for a connection, beside what the server "
                   "holds; 0 leaves it to the system, which takes some MiB.");
   table.add_bytes("max-pending-captures", &max_pending_captures,
-                  "Unread values of captured tokens that a stream may have on top of that.");
+                  "Unread values of captured tokens, and what an answer repeats at once, that a stream "
+                  "may have on top of that.");
   table.add_bytes("max-answer-bytes", &max_answer_bytes,
                   "Largest answer that is sent whole; past it 503.");
   table.add_bytes(

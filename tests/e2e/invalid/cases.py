@@ -1,8 +1,9 @@
 """Wrong requests, from what /openapi.json says of each endpoint and from bodies that are right.
 
 A body is changed at one place or at two: a field is set to a boundary value of its range, to a value of another type,
-to text that is not Unicode, to something very deep or long; it is left out, doubled, renamed. Other cases are wrong as
-JSON, as a path, or as a method. All of it follows from a seed.
+to text that is not Unicode, to something very deep or long; it is left out, doubled, renamed, put into itself, repeated.
+Other cases are wrong as JSON, as a path, or as a method, or right and framed as few clients do. All of it follows from a
+seed.
 """
 
 import copy
@@ -12,6 +13,7 @@ import random
 import re
 import sys
 
+from invalid.client import request_bytes
 from invalid.raw import Raw, dump, nested
 from invalid.seeds import ADMIN
 
@@ -42,19 +44,27 @@ class Case:
     body: bytes | None
     roots: tuple = ()  # top-level fields that were changed
     fields: tuple = ()  # of the header, beside the usual ones
+    framed: bytes | None = None  # the whole request, where it is framed otherwise
+
+    def data(self):
+        return self.framed or request_bytes(self.method, self.path, self.body, self.fields)
 
     def describe(self):
         body = "" if self.body is None else self.body[:300].decode("utf-8", "backslashreplace")
-        return f"{self.kind}: {self.method} {self.path[:200]} {dict(self.fields) or ''} {body}"
+        framed = (self.framed or b"").split(b"\r\n\r\n")[0]
+        return f"{self.kind}: {self.method} {self.path[:200]} {dict(self.fields) or framed or ''} {body}"
 
 
 HOSTILE = [
     None, True, False, 0, 1, -1, 2, 0.5, -0.5, 1.0000001, 2**31 - 1, 2**31, -2**31 - 1, 2**53 + 1, 2**63 - 1, 2**63, 2**64,
     -2**63 - 1, 10**40, Raw(b"1e308"), Raw(b"1e400"), Raw(b"-1e400"), Raw(b"1e-400"), Raw(b"0e999"), Raw(b"NaN"),
     Raw(b"Infinity"), Raw(b"-0"), Raw(b"0x10"), Raw(b"01"), Raw(b"1" + b"0" * 400), Raw(b"0." + b"0" * 400 + b"1"),
+    Raw(b"2.0"), Raw(b"2e0"), Raw(b"20E-1"), Raw(b"-0.0"), Raw(b"4e-324"), Raw(b"1e0000000000000000000001"), Raw(b"1e99999999999999999999"),
+    Raw(b"1e-99999999999999999999"), Raw(b"1." + b"9" * 400), Raw(b"0" + b"0" * 400 + b"e400"), Raw(b"1" + b"0" * 400 + b"e-400"),
     "", " ", "a", "0", "null", "true", "auto", "none", "\u0000", "\u202e\u0000\ufffe", "🂡" * 9, "a" * 5000, "{{", "<|im_end|>",
     "../../etc/passwd", "%s%n", Raw(rb'"\ud800"'), Raw(rb'"\udc00\ud800"'), Raw(b'"\xff\xfe"'), Raw(b'"\xc0\x80"'),
-    Raw(b'"\xed\xa0\x80"'), Raw(b'"a\nb"'), Raw(b"'a'"),
+    Raw(b'"\xed\xa0\x80"'), Raw(b'"a\nb"'), Raw(b"'a'"), Raw(rb'["a","\udfff"]'), Raw(rb'"\ud83d\ude00\ud83d"'), Raw(rb'{"\ud800":1}'),
+    Raw(rb'{"a\u0000b":{"\udc00":0}}'), Raw(b'{"\xff":1}'), Raw(rb'"\/\b\f\u007f\u2028"'), Raw(rb'"\u00"'), Raw(rb'"\x41"'),
     [], [[]], [None], [0], [-1], [1.5], [True], [""], ["a"], ["a", 0], [{}], [2**31], [2**63], list(range(300)), ["a"] * 300,
     {}, {"": None}, {"a": 1}, {"type": "x"}, {"type": None}, {"type": []}, {"0": 1e9}, {"-1": 0}, {"name": ""},
     Raw(b'{"a":1,"a":2}'), nested(40), nested(80), nested(20_000), nested(60, b'{"a":', b"}").replace(b":}", b":1}"),
@@ -297,6 +307,74 @@ class Cases:
         text = at(body, place)
         return Case("cut", "POST", endpoint, dump(with_value(body, place, text[:self.random.randrange(len(text))])), (place[0],))
 
+    def double(self, endpoint):
+        """A right body in which an object has one of its keys twice."""
+        body = self.random.choice(self.seeds[endpoint])
+        spots = [place for place in places(body) if isinstance(at(body, place[:-1]), dict)]
+        if not spots:
+            return self.mix(endpoint)
+        place = self.random.choice(spots)
+        parent = at(body, place[:-1])
+        other = self.random.choice([self.random.choice(HOSTILE), parent[place[-1]]])
+        twice = [*parent.items(), (place[-1], other)]
+        self.random.shuffle(twice)
+        text = Raw(b"{" + b",".join(dump(key) + b":" + dump(value) for key, value in twice) + b"}")
+        body = with_value(body, place[:-1], text) if place[:-1] else text
+        return Case("double", "POST", endpoint, dump(body), (place[0],))
+
+    def nest(self, endpoint):
+        """A right body in which a value stands in itself, or in lists, so and so deep."""
+        body = self.random.choice(self.seeds[endpoint])
+        spots = [*places(body)]
+        if not spots:
+            return self.mix(endpoint)
+        place = self.random.choice(spots)
+        value = dump(at(body, place))
+        depth = self.random.choice([1, 2, 3, 20, 60, 63, 64, 65, 200])
+        inside = at(body, place[:-1]) if isinstance(place[-1], str) and self.random.random() < 0.6 else None
+        for _ in range(depth):
+            if inside is None:
+                value = b"[" + value + b"]"
+            else:
+                value = b"{" + b",".join(dump(key) + b":" + (value if key == place[-1] else dump(below))
+                                         for key, below in inside.items()) + b"}"
+            if len(value) > 1 << 20:
+                break
+        return Case("nest", "POST", endpoint, dump(with_value(body, place, Raw(value))), (place[0],))
+
+    def many(self, endpoint):
+        """A right body in which a list has its items many times over."""
+        body = self.random.choice(self.seeds[endpoint])
+        lists = [place for place in places(body) if isinstance(at(body, place), list) and at(body, place)]
+        if not lists:
+            return self.mix(endpoint)
+        place = self.random.choice(lists)
+        items = [dump(item) for item in at(body, place)]
+        count = min(self.random.choice([2, 10, 100, 1000, 20_000]), max(2, (1 << 20) // sum(map(len, items))))
+        return Case("many", "POST", endpoint, dump(with_value(body, place, Raw(b"[" + b",".join(items * count) + b"]"))), (place[0],))
+
+    def frame(self, endpoint):
+        """A right body in a request that is framed as few clients frame theirs."""
+        body = dump(self.random.choice(self.seeds[endpoint]))
+        size = self.random.choice([1, 7, 100, len(body)])
+        extension = self.random.choice([b"", b";a=b;c", b';q="; x"', b" ;a", b";" + b"x" * 200, b";" + b"x" * 300])
+        chunks = b"".join(b"%x%s\r\n%s\r\n" % (len(part), extension, part)
+                          for part in (body[i:i + size] for i in range(0, len(body), size)))
+        trailer = self.random.choice([b"", b"X: y\r\n", b"Host: other\r\n", b"Content-Length: 3\r\n", b"a" * 5000 + b": b\r\n"])
+        length = ("Content-Length", str(len(body)))
+        chunked = [("Content-Length", None), ("Transfer-Encoding", self.random.choice(["chunked", "Chunked", "chunked ", "chunked,"]))]
+        invited = ("Expect", self.random.choice(["100-continue", "100-Continue", "100-continue, x"]))
+        old = request_bytes("POST", endpoint, body, [("Connection", self.random.choice([None, "keep-alive", "Keep-Alive, x", "close", ","]))])
+        framed = self.random.choice([
+            old.replace(b" HTTP/1.1", b" HTTP/1.0", 1), old,
+            request_bytes("POST", endpoint, chunks + b"0" + extension + b"\r\n" + trailer + b"\r\n", chunked),
+            request_bytes("POST", endpoint, body, [length, invited]), request_bytes("POST", endpoint, b"", [("Content-Length", None), invited]),
+            request_bytes("POST", endpoint, b"", [invited]), request_bytes("POST", endpoint, None, [("Content-Type", "application/json")]),
+            request_bytes("POST", "http://localhost" + endpoint, body), b"\r\n" + old,
+            request_bytes("POST", endpoint, body, [(name.upper(), "x") for name in ("te", "via", "forwarded", "max-forwards")]),
+            request_bytes("POST", endpoint, body, [("CONTENT-TYPE", "application/json; charset=utf-8"), ("Content-Type", None)])])
+        return Case("frame", "POST", endpoint, body, framed=framed)
+
     def header(self, endpoint):
         body = dump(self.random.choice(self.seeds[endpoint]))
         field = self.random.choice([
@@ -326,7 +404,8 @@ class Cases:
         singles = list(self.singles(endpoints))
         self.random.shuffle(singles)
         plans = [lambda each=each: self.single(*each) for each in singles[:count * 6 // 10]]
-        kinds = {self.pair: 20, self.mix: 8, self.form: 4, self.syntax: 8, self.cut: 6, self.header: 3, self.big: 1, self.path: 3}
+        kinds = {self.pair: 20, self.mix: 8, self.form: 4, self.syntax: 8, self.cut: 6, self.double: 4, self.nest: 3, self.many: 3,
+                 self.frame: 3, self.header: 3, self.big: 1, self.path: 3}
         makers = self.random.choices([*kinds], [*kinds.values()], k=count - len(plans))
         for maker in makers:
             if maker == self.path:

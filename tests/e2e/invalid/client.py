@@ -1,6 +1,7 @@
 """HTTP as bytes: sends what it is given, wrong or not, and reads the answer strictly."""
 
 import asyncio
+import collections
 import dataclasses
 import json
 
@@ -96,6 +97,8 @@ class Connection:
 
     async def receive(self, method="POST"):
         status, fields = await self.head()
+        while status == 100:  # an invitation to send the body, which has been sent
+            status, fields = await self.head()
         body = b""
         if fields.get("transfer-encoding") == "chunked":
             parts = []
@@ -120,3 +123,14 @@ class Connection:
             return True
         except asyncio.TimeoutError:
             return False
+
+
+async def metrics(connection):
+    answer = await connection.ask(request_bytes("GET", "/metrics"), "GET")
+    values = collections.Counter()
+    for line in answer.body.decode().splitlines():
+        if line and line[0] != "#":
+            name, value = line.rsplit(" ", 1)
+            name = name.split("{")[0].removeprefix("rudder:")
+            values[name] += float(value)
+    return values

@@ -193,7 +193,8 @@ MESSAGES = [
 
 SEEDS = {
     "/v1/completions": [PROMPT, PROMPT | {"prompt": [1, 2, 3], "echo": True, "logprobs": 2}, PROMPT | {"prompt": ["a", "b"], "n": 2},
-                        PROMPT | {"prompt": [[1], [2, 3]], "best_of": 1}, *(PROMPT | each for each in GENERATION)],
+                        PROMPT | {"prompt": [[1], [2, 3]], "best_of": 1},
+                        PROMPT | {"prompt": "a b c", "n": 8, "best_of": 8, "echo": True, "logprobs": 3, "max_tokens": 1}, *(PROMPT | each for each in GENERATION)],
     "/v1/chat/completions": [CHAT, *(CHAT | each for each in CHATS + GENERATION)],
     "/v1/responses": [{"max_output_tokens": 16} | each for each in RESPONSES],
     "/v1/messages": [{"model": "rudder-demo", "max_tokens": 2} | each for each in MESSAGES],

@@ -64,6 +64,9 @@ class AnswerFormat {
 
   // The whole answer, choices in order of index.
   virtual std::string document(std::span<const ChoicePiece> choices, const engine::Usage& total);
+  // The most that the answer will hold of what is computed, where that is known beforehand: then
+  // it is charged before anything is computed.
+  virtual int64_t computed_bytes() const { return 0; }
   // What ChoicePiece.capture_results is to be; an Error ends the request.
   virtual Result<std::string> keep_captures(const steer::capture::CaptureResults& results) const;
 

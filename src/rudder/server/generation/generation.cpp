@@ -132,6 +132,7 @@ bool Generation::charge_prompts() {
   const int64_t limit = exchange_->limits().total;
   const int64_t logprobs = prompt_logprobs_bytes(options, prompts_);
   const int64_t repeated = repeated_bytes(options, prompts_);
+  const int64_t computed = format_->computed_bytes();
   const auto refuse = [&](ErrorCode code, std::string message, std::string_view field) {
     fail(to_api_error(Error{code, std::move(message), std::string(field)}));
     return false;
@@ -151,7 +152,14 @@ bool Generation::charge_prompts() {
                     logprobs, limit),
         options.echo_logprobs ? "logprobs" : "prompt_logprobs");
   }
-  if (charge(logprobs + repeated + turn_bytes(options))) return true;
+  if (computed > exchange_->limits().answer) {
+    return refuse(ErrorCode::kInvalidArgument,
+                  fmt::format("{} embeddings take up to {} bytes, more than the {} that are held "
+                              "for one answer",
+                              choices_.size(), computed, exchange_->limits().answer),
+                  "input");
+  }
+  if (charge(logprobs + repeated + computed + turn_bytes(options))) return true;
   fail(too_much_output());
   return false;
 }
@@ -330,10 +338,15 @@ void Generation::stream_event(uint32_t prompt, Choice& choice, int32_t index,
   format_->append_events(exchange_->output(), piece);
   choice.begun = true;
   dirty_ = true;
+  // A choice's first event repeats the request, a response's last ones all that was said: as much
+  // at once as no reader has had time for.
+  const bool is_response = format_->options().api == Api::kResponses;
+  if (piece.first || (is_response && piece.finish)) {
+    exchange_->count_apart(exchange_->output().size() - before);
+  }
   if (!format_->options().logprobs || format_->options().api != Api::kCompletions) return;
   const text::Tokenizer& tokenizer = *context_.model().tokenizer;
   if (piece.first && format_->options().echo_logprobs) {
-    exchange_->count_apart(exchange_->output().size() - before);
     for (const engine::OutputToken& token : piece.prompt_tokens) {
       choice.text_offset += text_length(tokenizer, token.token);
     }
@@ -348,7 +361,8 @@ bool Generation::collect_event(Choice& choice, engine::Event&& event) {
   int64_t held = std::ssize(event.text);
   if (options.logprobs)
     held += std::ssize(event.tokens) * (1 + options.top_logprobs) * kBytesPerLogprob;
-  if (event.finish) held += std::ssize(choice.capture_results);
+  const bool is_charged = format_->computed_bytes() > 0;
+  if (event.finish && !is_charged) held += std::ssize(choice.capture_results);
   choice.said.append(part(choice, event));
   if (tells_tokens()) {
     std::move(event.tokens.begin(), event.tokens.end(), std::back_inserter(choice.tokens));
@@ -401,7 +415,9 @@ engine::Usage Generation::total_usage() const {
 
 void Generation::succeed() {
   if (format_->options().stream) {
+    const size_t before = exchange_->output().size();
     format_->append_end(exchange_->output(), total_usage());
+    exchange_->count_apart(exchange_->output().size() - before);
     exchange_->end_stream();
   } else {
     const auto n = static_cast<size_t>(format_->options().n);

@@ -1,5 +1,8 @@
 // How much larger an answer may be than its request, beside what was generated for it: a client
-// that reads nothing makes the server hold little more than it sent.
+// that reads nothing makes the server hold little more than it sent. What the model or a dictionary
+// computes is generated: tokens with what is told of each, captured values, embeddings, features,
+// cells of a sweep. It has bounds of its own (docs/contracts/http.md) and is charged before it is
+// computed where its size is known by then. All else repeats the request or spells it out.
 #pragma once
 
 #include <cstdint>

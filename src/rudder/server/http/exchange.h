@@ -63,8 +63,8 @@ class Exchange {
   // Where the bytes of a stream are appended; commit hands them on. False: the reader is too slow,
   // the request is about to be abandoned.
   std::string& output() { return output_; }
-  // So many of the bytes appended last are captured values, or the log-probabilities of an echoed
-  // prompt: a step may have many of them, which are bounded apart.
+  // So many of the bytes appended last are captured values, or repeat the request or what was said:
+  // a step may have many of them, which are bounded apart.
   void count_apart(size_t bytes) { captured_ += static_cast<int64_t>(bytes); }
   bool commit();
   void end_stream();

@@ -85,7 +85,9 @@ class RequestParser final : public http::basic_parser<true> {
     if (rest.empty() || (rest[0] != '/' && rest != "*")) {
       return refuse(400, "the request target is neither a path nor an http URL", ec);
     }
-    rest = rest.substr(0, rest.find('#'));
+    if (rest.find('#') != std::string_view::npos) {
+      return refuse(400, "the request target has a fragment", ec);
+    }
     const size_t question = rest.find('?');
     request_.path = std::string(rest.substr(0, question));
     if (question != std::string_view::npos) request_.query = std::string(rest.substr(question + 1));
@@ -114,6 +116,13 @@ class RequestParser final : public http::basic_parser<true> {
       if (!request_.http_1_1) return refuse(400, "Transfer-Encoding in an HTTP/1.0 request", ec);
     } else if (field == http::field::host) {
       if (num_hosts_++ > 0) return refuse(400, "more than one Host", ec);
+    } else if (field == http::field::authorization || field == http::field::content_type) {
+      // Who reads the last of them would see another key, or no JSON.
+      if (!request_.field(lower_case({name.data(), name.size()})).empty()) {
+        return refuse(400, fmt::format("more than one {}", std::string_view(name)), ec);
+      }
+    } else if (field == http::field::connection) {
+      asks_to_close_ = asks_to_close_ || http::token_list(value).exists("close");
     } else if (field == http::field::expect) {
       if (!boost::beast::iequals(value, "100-continue")) {
         return refuse(417, "no Expect but 100-continue is supported", ec);
@@ -125,7 +134,7 @@ class RequestParser final : public http::basic_parser<true> {
 
   void on_header_impl(error_code& ec) override {
     if (request_.http_1_1 && num_hosts_ == 0) return refuse(400, "Host is missing", ec);
-    request_.keep_alive = keep_alive();
+    request_.keep_alive = keep_alive() && !asks_to_close_;
   }
 
   void on_body_init_impl(boost::optional<uint64_t> const&, error_code&) override {}
@@ -149,6 +158,7 @@ class RequestParser final : public http::basic_parser<true> {
   HttpRequest& request_;
   int num_lengths_ = 0;
   int num_hosts_ = 0;
+  bool asks_to_close_ = false;
   size_t num_trailers_ = 0;
   size_t num_trailer_bytes_ = 0;
 };

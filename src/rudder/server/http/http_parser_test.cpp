@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <tuple>
 #include <vector>
 
 namespace rudder::server {
@@ -74,6 +75,12 @@ std::vector<Case> cases() {
       {"asterisk", "OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n", 200},
       {"value with tabs", with("X: \ta\tb \r\n"), 200},
       {"empty value", with("X:\r\n"), 200},
+      // What may be there once.
+      {"two keys", with("Authorization: Bearer a\r\nAuthorization: Bearer b\r\n"), 400},
+      {"two types", with("Content-Type: application/json\r\nContent-Type: text/plain\r\n"), 400},
+      {"two other fields", with("X: a\r\nX: b\r\n"), 200},
+      {"a fragment", "GET /v1/models#a HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+      {"a fragment behind a query", "GET /v1/models?a#b HTTP/1.1\r\nHost: a\r\n\r\n", 400},
       // Two lengths.
       {"length and chunked", with("Content-Length: 3\r\n" + chunked, "0\r\n\r\n"), 400},
       {"chunked and length", with(chunked + "Content-Length: 3\r\n", "0\r\n\r\n"), 400},
@@ -166,11 +173,25 @@ TEST(HttpParser, CorpusHoweverTheBytesArrive) {
 
 TEST(HttpParser, TargetIsSplitAndNotDecoded) {
   const Outcome outcome =
-      read("GET http://evil:80/v1/m%6fdels?a=b?c#d HTTP/1.1\r\nHost: a\r\n\r\n", 1000);
+      read("GET http://evil:80/v1/m%6fdels?a=b?c HTTP/1.1\r\nHost: a\r\n\r\n", 1000);
   ASSERT_EQ(outcome.status, 200);
   EXPECT_EQ(outcome.request.path, "/v1/m%6fdels");
   EXPECT_EQ(outcome.request.query, "a=b?c");
   EXPECT_EQ(outcome.request.field("host"), "a");
+}
+
+TEST(HttpParser, CloseIsMeantWhateverIsBesideIt) {
+  for (const auto& [version, fields, is_kept] :
+       {std::tuple("1.1", "", true), std::tuple("1.0", "", false),
+        std::tuple("1.0", "Connection: keep-alive\r\n", true),
+        std::tuple("1.0", "Connection: keep-alive, close\r\n", false),
+        std::tuple("1.0", "Connection: Close\r\nConnection: Keep-Alive\r\n", false),
+        std::tuple("1.1", "Connection: x, close, keep-alive\r\n", false)}) {
+    const Outcome outcome =
+        read(fmt::format("GET / HTTP/{}\r\nHost: a\r\n{}\r\n", version, fields), 1000);
+    ASSERT_EQ(outcome.status, 200) << version << fields;
+    EXPECT_EQ(outcome.request.keep_alive, is_kept) << version << " " << fields;
+  }
 }
 
 TEST(HttpParser, ThePipelinedRequestIsLeftAlone) {

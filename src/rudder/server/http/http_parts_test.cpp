@@ -1,8 +1,12 @@
 // The small parts of the HTTP side: keys, ids, routes, errors, text.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <set>
+#include <string>
 
+#include "rudder/base/clock.h"
 #include "rudder/server/http/api_error.h"
 #include "rudder/server/http/auth.h"
 #include "rudder/server/http/http_writer.h"
@@ -29,6 +33,29 @@ TEST(ApiKeys, OnlyTheWholeKeyOpens) {
       << "one key, not the better of two";
   EXPECT_EQ(keys.tenant_of("Bearerbeta-key"), std::nullopt);
   EXPECT_NE(keys.cache_salt(0, "x"), keys.cache_salt(1, "x"));
+}
+
+// A comparison that ends at the first byte that differs would take a hundred thousandth of the
+// time.
+TEST(ApiKeys, AreComparedWholeWhereverTheyDiffer) {
+  const std::string secret(1 << 20, 'k');
+  const auto fastest_us = [&](const std::string& presented) {
+    int64_t fastest = INT64_MAX;
+    for (int i = 0; i < 20; ++i) {
+      const int64_t begin = SteadyClock().now_us();
+      EXPECT_FALSE(constant_time_equal(presented, secret));
+      fastest = std::min(fastest, SteadyClock().now_us() - begin);
+    }
+    return fastest;
+  };
+  std::string first = secret;
+  std::string last = secret;
+  first.front() = 'x';
+  last.back() = 'x';
+  const int64_t at_end = fastest_us(last);
+  EXPECT_GT(at_end, 50);
+  EXPECT_GT(fastest_us(first), at_end / 4) << "the first byte differs, of " << at_end << " us";
+  EXPECT_GT(fastest_us(first.substr(1)), at_end / 4) << "it is shorter";
 }
 
 TEST(RequestId, FitIdsAreKept) {

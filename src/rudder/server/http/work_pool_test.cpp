@@ -17,12 +17,17 @@ namespace {
 constexpr size_t kShort = 100;
 constexpr size_t kLong = WorkPool::kLongBytes + 1;
 
+// Within the patience of a test: what never comes fails it, and does not hang it.
+bool comes(const std::shared_future<void>& future) {
+  return future.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+}
+
 // Work that runs until it is let go.
 struct Gate {
   std::promise<void> open;
   std::shared_future<void> opened = open.get_future().share();
   std::function<void()> wait() const {
-    return [future = opened] { future.wait(); };
+    return [future = opened] { EXPECT_TRUE(comes(future)) << "nobody opened the gate"; };
   }
 };
 
@@ -32,7 +37,7 @@ TEST(WorkPool, AJobThatThrowsLeavesItsThreadToTheNext) {
   std::promise<void> ran;
   ASSERT_TRUE(pool.run(kShort, [] { throw std::runtime_error("job"); }));
   ASSERT_TRUE(pool.run(kShort, [&] { ran.set_value(); }));
-  EXPECT_EQ(ran.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  EXPECT_TRUE(comes(ran.get_future().share()));
   set_log_level(LogLevel::kInfo);
 }
 
@@ -42,7 +47,7 @@ TEST(WorkPool, LongWorkLeavesAThreadToShortWork) {
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(pool.run(kLong, gate.wait()));
   std::promise<void> ran;
   ASSERT_TRUE(pool.run(kShort, [&] { ran.set_value(); }));
-  ran.get_future().wait();  // while all the long work is still there
+  EXPECT_TRUE(comes(ran.get_future().share())) << "while all the long work is still there";
   gate.open.set_value();
 }
 
@@ -56,7 +61,7 @@ TEST(WorkPool, OneThreadRunsAllInOrder) {
       if (i == 5) done.set_value();
     }));
   }
-  done.get_future().wait();
+  ASSERT_TRUE(comes(done.get_future().share()));
   EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4, 5}));
 }
 
@@ -69,7 +74,7 @@ TEST(WorkPool, AFullOrClosedPoolRefusesAndWhatIsQueuedIsDropped) {
     begun.set_value();
     wait();
   }));
-  begun.get_future().wait();
+  ASSERT_TRUE(comes(begun.get_future().share()));
   EXPECT_TRUE(pool.run(kShort, [held] {}));
   EXPECT_TRUE(pool.run(kLong, [held] {}));
   EXPECT_FALSE(pool.run(kShort, [held] {}));

@@ -29,12 +29,23 @@ class EmbeddingsFormat final : public AnswerFormat {
 
   void append_events(std::string&, const ChoicePiece&) override {}  // never streamed
   std::string document(std::span<const ChoicePiece> choices, const engine::Usage& total) override;
+  int64_t computed_bytes() const override;
   // The embedding as it stands in the answer.
   Result<std::string> keep_captures(const steer::capture::CaptureResults& results) const override;
 
  private:
   void append_whole_choice(std::string& out, const ChoicePiece& piece) const override;
 };
+
+// A number is at most a sign, 16 digits and a point, or 9 digits with an exponent.
+int64_t EmbeddingsFormat::computed_bytes() const {
+  constexpr int64_t kBytesPerNumber = 19;  // with its comma
+  constexpr int64_t kBytesBeside = 64;     // of the object around a vector
+  const int64_t numbers = options_.embedding.dimensions;
+  const int64_t bytes =
+      options_.embedding.as_base64 ? (numbers * 4 + 2) / 3 * 4 + 2 : numbers * kBytesPerNumber + 2;
+  return options_.num_choices * (bytes + kBytesBeside);
+}
 
 Result<std::string> EmbeddingsFormat::keep_captures(
     const steer::capture::CaptureResults& results) const {
@@ -53,7 +64,7 @@ Result<std::string> EmbeddingsFormat::keep_captures(
     return fail(ErrorCode::kNumerical, "the pooled states have a value that is not a number");
   }
   const EmbeddingOptions& wanted = options_.embedding;
-  if (wanted.dimensions > 0) row.resize(static_cast<size_t>(wanted.dimensions));
+  row.resize(static_cast<size_t>(wanted.dimensions));
   if (wanted.normalised) normalise(row);
   std::string out;
   if (wanted.as_base64) {

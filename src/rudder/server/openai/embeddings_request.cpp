@@ -42,6 +42,7 @@ void read_form(FieldReader& reader, int32_t hidden, EmbeddingOptions* options) {
     reader.error(ErrorCode::kInvalidArgument, "must be 'float' or 'base64'", "encoding_format");
   }
   options->as_base64 = encoding == "base64";
+  options->dimensions = hidden;
   reader.int32("dimensions", 1, hidden, &options->dimensions);
   reader.boolean("use_activation", &options->normalised);
   reader.boolean("normalize", &options->normalised);

@@ -2,11 +2,13 @@
 // request, without asking it. As vLLM has them: one object of a chat, a list of completions
 // prompts; `prompt`, the text, is ours.
 #include <boost/json.hpp>
+#include <iterator>
 #include <utility>
 
 #include "rudder/base/json.h"
 #include "rudder/server/generation/generation_endpoint.h"
 #include "rudder/server/handlers.h"
+#include "rudder/server/http/amplification.h"
 #include "rudder/server/http/pool_answer.h"
 #include "rudder/server/request/json_numbers.h"
 
@@ -94,11 +96,14 @@ HttpResponse render(Api api, const std::string& body, const GenerationScope& sco
     response.body = to_json_text(describe(*parsed, parsed->prompts.back(), *scope.model.tokenizer));
     return response;
   }
-  json::array prompts;
+  response.body = "[";
   for (const Prompt& prompt : parsed->prompts) {
-    prompts.push_back(describe(*parsed, prompt, *scope.model.tokenizer));
+    if (response.body.size() > 1) response.body.push_back(',');
+    response.body += to_json_text(describe(*parsed, prompt, *scope.model.tokenizer));
+    // It is refused already: no more of it is made.
+    if (std::ssize(response.body) > largest_answer_to(std::ssize(body))) break;
   }
-  response.body = to_json_text(prompts);
+  response.body.push_back(']');
   return response;
 }
 

@@ -2,11 +2,15 @@
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
+#include <iterator>
 #include <memory>
+#include <string_view>
+#include <vector>
 
 #include "rudder/base/json.h"
 #include "rudder/server/generation/answer_format.h"
 #include "rudder/server/handlers.h"
+#include "rudder/server/http/amplification.h"
 #include "rudder/server/http/pool_answer.h"
 #include "rudder/server/request/field_reader.h"
 #include "rudder/server/request/generation_request.h"
@@ -18,9 +22,9 @@ namespace {
 constexpr size_t kMaxIds = size_t{4} << 20;
 
 using Answer = tl::expected<std::string, ApiError>;
-using Work = Answer (*)(const ServerModel& model, FieldReader& reader);
+using Work = Answer (*)(const ServerModel& model, FieldReader& reader, int64_t sent_bytes);
 
-Answer tokenize(const ServerModel& model, FieldReader& reader) {
+Answer tokenize(const ServerModel& model, FieldReader& reader, int64_t) {
   bool strings_wanted = false;
   reader.boolean("return_token_strs", &strings_wanted);
   const bool chat = reader.raw("messages") != nullptr;
@@ -54,12 +58,29 @@ Answer tokenize(const ServerModel& model, FieldReader& reader) {
   return out;
 }
 
-Answer detokenize(const ServerModel& model, FieldReader& reader) {
+// A digit and a comma may name a token of a hundred bytes: the text is measured before it is made.
+int64_t text_bytes(const text::Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
+  int64_t bytes = 0;
+  for (const int32_t id : ids) {
+    const std::string_view own = tokenizer.token_bytes(id);
+    bytes += std::ssize(own.empty() ? tokenizer.id_to_token(id) : own);
+  }
+  return bytes;
+}
+
+Answer detokenize(const ServerModel& model, FieldReader& reader, int64_t sent_bytes) {
   std::vector<int32_t> ids;
   if (reader.raw("tokens") == nullptr) {
     reader.error(ErrorCode::kInvalidArgument, "is required", "tokens");
   }
   reader.token_ids("tokens", kMaxIds, &ids);
+  const int64_t bytes = text_bytes(*model.tokenizer, ids);
+  if (bytes > largest_answer_to(sent_bytes)) {
+    reader.error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("are {} bytes of text, over {} times what was sent", bytes, kMaxAmplification),
+        "tokens");
+  }
   if (!reader.ok()) return tl::unexpected(to_api_error(reader.error()));
   std::string out = "{\"prompt\":";
   append_json_string(out, model.tokenizer->decode(ids, false));
@@ -73,7 +94,7 @@ HttpResponse run(const ServerModel& model, Work work, const std::string& body) {
   FieldReader reader(*object, "");
   const auto name = read_model(reader, model);
   if (!name) return error_response(name.error());
-  Answer answer = work(model, reader);
+  Answer answer = work(model, reader, std::ssize(body));
   if (!answer) return error_response(answer.error());
   HttpResponse response;
   response.body = std::move(*answer);

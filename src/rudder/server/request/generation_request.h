@@ -32,7 +32,7 @@ enum class Api : uint8_t { kChat, kCompletions, kResponses, kMessages, kEmbeddin
 struct EmbeddingOptions {
   bool as_base64 = false;  // else a list of numbers
   bool normalised = true;  // to length 1
-  int32_t dimensions = 0;  // the first so many are kept; 0: all
+  int32_t dimensions = 0;  // the first so many are kept
 };
 
 // How the answer is to look.

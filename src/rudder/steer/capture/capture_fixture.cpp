@@ -243,7 +243,8 @@ bool eventually(const std::function<bool()>& holds) {
 
 void Gate::wait() const {
   const std::shared_future<void> opened = opened_;
-  opened.wait();
+  if (opened.wait_for(patience_) == std::future_status::ready) return;
+  ADD_FAILURE() << "a gate that somebody waits at was not opened";
 }
 
 }  // namespace rudder::steer::capture

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <boost/json/fwd.hpp>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <filesystem>
@@ -123,13 +124,17 @@ class TempFolder {
 bool eventually(const std::function<bool()>& holds);
 
 // A gate that threads wait at until it is opened, once. A thread that still leaves `wait` when the
-// gate is destroyed (the lane of a consumer that stalled) holds what it waits on.
+// gate is destroyed (the lane of a consumer that stalled) holds what it waits on. A gate that nobody
+// opens fails the test, and lets whoever waits go on.
 class Gate {
  public:
+  explicit Gate(std::chrono::milliseconds patience = std::chrono::seconds(60))
+      : patience_(patience) {}
   void wait() const;
   void open() { open_.set_value(); }
 
  private:
+  const std::chrono::milliseconds patience_;
   std::promise<void> open_;
   std::shared_future<void> opened_ = open_.get_future().share();
 };

@@ -1,5 +1,6 @@
 #include "rudder/steer/capture/dispatcher.h"
 
+#include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
@@ -265,6 +266,13 @@ TEST_F(DispatcherTest, AConsumerThatNeverComesBackDoesNotHoldUpTheEnd) {
   gate->open();
   // The thread that was left behind still has rows to hand to the consumer: let it end.
   ASSERT_TRUE(eventually([&] { return a_.use_count() == 1; }));
+}
+
+TEST(CaptureGate, OneThatNobodyOpensFailsTheTestInTime) {
+  EXPECT_NONFATAL_FAILURE(Gate(std::chrono::milliseconds(10)).wait(), "was not opened");
+  Gate opened(std::chrono::milliseconds(10));
+  opened.open();
+  opened.wait();
 }
 
 TEST_F(DispatcherTest, CancelGivesErrorsAndTheEndCancelsWhatIsOpen) {
