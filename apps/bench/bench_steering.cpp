@@ -370,6 +370,7 @@ Result<SteeringTrial> SteeringRun::run_trial(ModelSession& session, const Load& 
 // captured when it comes back, at every number of clients.
 Result<void> SteeringRun::warm_up(const Shape& shape, bool steers) {
   constexpr int32_t kMostTurns = 6;
+  uint64_t fewest = UINT64_MAX;
   for (int32_t turn = 0; turn < kMostTurns; ++turn) {
     const auto eager = [&]() -> Result<uint64_t> {
       RUDDER_TRY(const ModelSession* const open, session(steers));
@@ -378,7 +379,8 @@ Result<void> SteeringRun::warm_up(const Shape& shape, bool steers) {
     RUDDER_TRY(const uint64_t before, eager());
     RUDDER_TRY_VOID(run_round(shape, settings_.rounds, steers, false));
     RUDDER_TRY(const uint64_t after, eager());
-    if (after == before) break;
+    if (after == before || after - before >= fewest) break;  // all are, or no more will be
+    fewest = after - before;
   }
   return {};
 }
