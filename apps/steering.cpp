@@ -29,6 +29,13 @@ Result<std::vector<float>> named_vector(const steer::Library* library, std::stri
                           tap::site_name(point.site), point.layer));
 }
 
+tensor::DType dictionary_dtype(const SteeringSettings& settings, const tap::Geometry& geometry) {
+  const bool is_bf16 = settings.dictionary_dtype == "auto"
+                           ? geometry.dtype == tensor::DType::kBF16
+                           : settings.dictionary_dtype == "bfloat16";
+  return is_bf16 ? tensor::DType::kBF16 : tensor::DType::kF32;
+}
+
 struct NamedPath {
   std::string name;
   std::string path;
@@ -58,6 +65,9 @@ void SteeringSettings::declare(SettingsTable& table) {
   table.add("dictionary-root", &dictionary_root,
             "A folder whose dictionaries may be registered over HTTP, by whoever may register "
             "steering modules.");
+  table.add_choice("dictionary-dtype", &dictionary_dtype, {"auto", "bfloat16", "float32"},
+                   "How encoder and decoder of a dictionary that is encoded whole lie on the "
+                   "device; auto is that of activations: bfloat16 on a GPU, float32 on a CPU.");
   capture.declare(table);
 }
 
@@ -127,6 +137,7 @@ Result<std::unique_ptr<Steering>> Steering::create(engine::Engine& engine,
   model.geometry = limits.geometry;
   model.limits = limits.taps;
   model.hash_secret = {word(), word()};
+  model.dictionary_dtype = dictionary_dtype(settings, limits.geometry);
   std::unique_ptr<Steering> steering(new Steering(engine, std::move(model), std::move(late)));
   RUDDER_TRY_VOID(steering->register_all(settings));
   return steering;

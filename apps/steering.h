@@ -21,6 +21,7 @@ struct SteeringSettings {
   std::vector<std::string> modules;       // "name=path"
   std::vector<std::string> dictionaries;  // "name=path[@site[,site]]"
   std::string dictionary_root;            // empty: clients register no dictionary
+  std::string dictionary_dtype = "auto";
   steer::capture::CaptureSettings capture;
 
   void declare(SettingsTable& table);

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "bench/steering_modes.h"
 #include "rudder/weights/safetensors_writer.h"
 
 namespace rudder::apps {
@@ -76,6 +77,17 @@ std::string feature_clamps(const BenchDictionary& dictionary, int32_t count) {
         i == 0 ? "" : ",", dictionary.name(), i);
   }
   return fmt::format(R"({{"steering":[{}]}})", ops);
+}
+
+std::string gated_add(const BenchDictionary& dictionary, const tap::Geometry& geometry) {
+  return fmt::format(R"({{"steering":{{"op":"add","site":"resid_post","layers":[{}],"vector":"{}",)"
+                     R"("gate":{{"feature":{{"dictionary":"{}","feature":0,"above":0.5}}}}}}}})",
+                     geometry.num_layers / 2, kBenchModule, dictionary.name());
+}
+
+std::string watched_feature(const BenchDictionary& dictionary) {
+  return fmt::format(R"({{"feature":{{"dictionary":"{}","feature":0}},"above":1e6}})",
+                     dictionary.name());
 }
 
 std::string reconstruction(const BenchDictionary& dictionary) {

@@ -20,6 +20,9 @@ inline constexpr BenchDictionary kBenchColumns = {.num_features = 64};
 // As many active features as published ones have.
 inline constexpr int32_t kBenchActive = 64;
 
+// What readouts encode rows by.
+inline constexpr BenchDictionary kBenchRead = {.num_features = 16384};
+
 // In `folder`, which is made.
 Result<void> write_bench_dictionary(const BenchDictionary& dictionary,
                                     const tap::Geometry& geometry, const std::string& folder);
@@ -27,6 +30,10 @@ Result<void> write_bench_dictionary(const BenchDictionary& dictionary,
 // The body of a request that sets the dictionary's first `count` features: each of them reads its
 // encoder row, and adds its decoder row.
 std::string feature_clamps(const BenchDictionary& dictionary, int32_t count);
+// The body that adds the bench module's vector where the dictionary's first feature is active.
+std::string gated_add(const BenchDictionary& dictionary, const tap::Geometry& geometry);
+// The value of `stop_when`: the same feature, at a value that it never has.
+std::string watched_feature(const BenchDictionary& dictionary);
 // Of one whose row is what the dictionary makes of it.
 std::string reconstruction(const BenchDictionary& dictionary);
 

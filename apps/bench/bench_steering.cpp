@@ -45,6 +45,7 @@ struct SteeringBench {
   std::string output_lens = "64,256";
   std::string sessions = "together";
   std::string capture_dir;
+  double bandwidth = 0;
   SteeringLedger ledger;
   int32_t input_len = 256;
   int32_t requests = 0;
@@ -68,6 +69,9 @@ struct SteeringBench {
                      "both.");
     table.add("capture-dir", &capture_dir,
               "Where captures are written, and deleted; empty is a folder of its own in /tmp.");
+    table.add("bandwidth", &bandwidth, 0, 1e6,
+              "GB/s that the device reads its memory with: floors of modes with features are then "
+              "told as time too.");
     ledger.declare(table);
     session.log_level = "warn";
     session.declare(table);
@@ -143,6 +147,8 @@ class SteeringRun {
 
   Result<void> set_up();
   Result<void> add_features(const SteeringMode& mode);
+  Result<void> register_dictionary(const BenchDictionary& dictionary);
+  Result<void> warm_up(const Shape& shape, bool steers);
   Result<ModelSession*> session(bool steers);
   Result<void> run_round(const Shape& shape, int32_t round, bool steers, bool counts);
   Result<SteeringTrial> run_trial(ModelSession& session, const Load& load);
@@ -192,14 +198,14 @@ Result<void> SteeringRun::set_up() {
   int32_t num_configs = 1;  // the module's
   int32_t num_captured = 0;
   int64_t num_encoded = 0;
+  bool reads_rows = false;
   for (const SteeringMode& mode : modes_) {
     num_configs = std::max(num_configs, mode.num_configs);
     const int32_t layers = mode.num_captured < 0 ? geometry_.num_layers : mode.num_captured;
     num_captured = std::max(num_captured, layers);
     if (mode.adds_to_heads) bodies_[mode.name] = heads_steering(geometry_);
-    if (mode.num_features > 0 || mode.num_encoded > 0) {
-      RUDDER_TRY_VOID(add_features(mode));
-    }
+    RUDDER_TRY_VOID(add_features(mode));
+    reads_rows = reads_rows || mode.readout != BenchReadout::kNone || mode.watches;
     num_encoded = std::max<int64_t>(num_encoded, mode.num_encoded);
   }
   for (int32_t i = 0; i < num_configs; ++i) configs_.push_back(packed_steering(geometry_, i));
@@ -211,23 +217,44 @@ Result<void> SteeringRun::set_up() {
     // One dictionary at a time: encoder and decoder, and a few numbers a feature.
     with_.exec.steering_memory_mb += num_encoded * (geometry_.hidden + 8) * 8 / kMiB;
   }
-  if (num_captured == 0) return {};
+  if (num_captured == 0 && !reads_rows) return {};
   if (with_.exec.capture_memory_mb == 0) {
     constexpr int64_t kTokens = 4096;  // of a step of prompts and those in flight
-    with_.exec.capture_memory_mb = kTokens * geometry_.hidden * num_captured * 4 / kMiB + 16;
+    with_.exec.capture_memory_mb =
+        kTokens * geometry_.hidden * std::max(num_captured, 1) * 4 / kMiB + 16;
   }
+  if (num_captured == 0) return {};
   with_.steering.capture.consumers.push_back("filesystem:root=" + settings_.capture_dir);
   return {};
 }
 
-// The mode's body, and its dictionary, which several modes may share.
+// The mode's body, its dictionary, which several modes may share, and its floor.
 Result<void> SteeringRun::add_features(const SteeringMode& mode) {
-  const BenchDictionary dictionary =
-      mode.num_encoded > 0 ? BenchDictionary{.num_features = mode.num_encoded, .k = kBenchActive}
-                           : kBenchColumns;
-  bodies_[mode.name] = mode.reconstructs
-                           ? reconstruction(dictionary)
-                           : feature_clamps(dictionary, std::max(mode.num_features, 1));
+  const bool is_auto = with_.steering.dictionary_dtype == "auto";
+  const bool is_bf16 = is_auto ? geometry_.dtype == tensor::DType::kBF16
+                               : with_.steering.dictionary_dtype == "bfloat16";
+  report_.set_floor(
+      std::string(mode.name),
+      floor_bytes(mode, geometry_, is_bf16 ? tensor::DType::kBF16 : tensor::DType::kF32));
+  report_.set_bandwidth(settings_.bandwidth);
+  if (mode.readout == BenchReadout::kTopFeatures || mode.readout == BenchReadout::kListedFeatures) {
+    return register_dictionary(kBenchRead);
+  }
+  if (mode.num_encoded > 0) {
+    const BenchDictionary dictionary{.num_features = mode.num_encoded, .k = kBenchActive};
+    bodies_[mode.name] =
+        mode.reconstructs ? reconstruction(dictionary) : feature_clamps(dictionary, 1);
+    return register_dictionary(dictionary);
+  }
+  if (mode.num_features > 0) bodies_[mode.name] = feature_clamps(kBenchColumns, mode.num_features);
+  if (mode.is_gated) bodies_[mode.name] = gated_add(kBenchColumns, geometry_);
+  if (mode.num_features > 0 || mode.is_gated || mode.watches) {
+    return register_dictionary(kBenchColumns);
+  }
+  return {};
+}
+
+Result<void> SteeringRun::register_dictionary(const BenchDictionary& dictionary) {
   const std::string folder = settings_.capture_dir + "/dictionary/" + dictionary.name();
   const std::string flag = fmt::format("{}={}", dictionary.name(), folder);
   std::vector<std::string>& flags = with_.steering.dictionaries;
@@ -274,9 +301,19 @@ Result<Prepared> SteeringRun::prepare(ModelSession& session, const Load& load, s
     shape.prompt_len = prompt_len;
     RUDDER_TRY(taps, steer::make_taps(*config, shape));
   }
-  if (const std::string field = capture_field(*load.mode, geometry_); !field.empty()) {
-    RUDDER_TRY(const json::value value, parse_json(field, "capture"));
-    RUDDER_TRY(prepared.lease.capture, session.engine->captures()->spec(&value));
+  const std::string field = capture_field(*load.mode, geometry_, kBenchRead.name());
+  if (!field.empty() || load.mode->watches) {
+    std::optional<json::value> captured;
+    if (!field.empty()) {
+      RUDDER_TRY(captured, parse_json(field, "capture"));
+    }
+    std::optional<steer::capture::StopWhen> stop;
+    if (load.mode->watches) {
+      RUDDER_TRY(const json::value when, parse_json(watched_feature(kBenchColumns), "stop_when"));
+      RUDDER_TRY(stop, session.steering->library().stop_when(when, "stop_when"));
+    }
+    RUDDER_TRY(prepared.lease.capture,
+               session.engine->captures()->spec(captured ? &*captured : nullptr, std::move(stop)));
     params.capture = prepared.lease.capture->id;
     RUDDER_TRY_VOID(steer::capture::Dispatcher::apply(*prepared.lease.capture, prompt_len, taps));
     params.client_id = fmt::format("{}-{}", load.mode->name, index);
@@ -329,12 +366,31 @@ Result<SteeringTrial> SteeringRun::run_trial(ModelSession& session, const Load& 
                        static_cast<double>(session.engine->stats().eager_decodes - eager)};
 }
 
+// Turns that do not count, until every mode's steps are in graphs: a step with rare taps is
+// captured when it comes back, at every number of clients.
+Result<void> SteeringRun::warm_up(const Shape& shape, bool steers) {
+  constexpr int32_t kMostTurns = 6;
+  uint64_t fewest = UINT64_MAX;
+  for (int32_t turn = 0; turn < kMostTurns; ++turn) {
+    const auto eager = [&]() -> Result<uint64_t> {
+      RUDDER_TRY(const ModelSession* const open, session(steers));
+      return open->engine->stats().eager_decodes;
+    };
+    RUDDER_TRY(const uint64_t before, eager());
+    RUDDER_TRY_VOID(run_round(shape, settings_.rounds, steers, false));
+    RUDDER_TRY(const uint64_t after, eager());
+    if (after == before || after - before >= fewest) break;  // all are, or no more will be
+    fewest = after - before;
+  }
+  return {};
+}
+
 // Every mode of one session, at one shape of load.
 Result<void> SteeringRun::run_round(const Shape& shape, int32_t round, bool steers, bool counts) {
   RUDDER_TRY(ModelSession* const open, session(steers));
   const int32_t requests = settings_.requests > 0 ? settings_.requests : 4 * shape.concurrency;
   WorkloadSettings workload;
-  workload.num_prompts = counts ? requests : shape.concurrency;
+  workload.num_prompts = requests;
   workload.random_input_len = settings_.input_len;
   workload.random_output_len = counts ? shape.output_len : std::min(shape.output_len, 16);
   workload.seed = settings_.seed + round;
@@ -363,10 +419,10 @@ Result<void> SteeringRun::run() {
     fmt::print("{}", report_.to_table(shape.concurrency, shape.output_len));
     std::fflush(stdout);
   };
-  // Rounds [begin, end) of one session, after a round that warms it up.
+  // Rounds [begin, end) of one session, after those that warm it up.
   const auto rounds = [&](bool steers, int32_t begin, int32_t end) -> Result<void> {
     for (const Shape& shape : shapes_) {
-      RUDDER_TRY_VOID(run_round(shape, settings_.rounds, steers, false));
+      RUDDER_TRY_VOID(warm_up(shape, steers));
       for (int32_t round = begin; round < end; ++round) {
         RUDDER_TRY_VOID(run_round(shape, round, steers, true));
       }
@@ -381,7 +437,7 @@ Result<void> SteeringRun::run() {
   }
   for (const Shape& shape : shapes_) {
     for (const bool steers : {false, true}) {
-      RUDDER_TRY_VOID(run_round(shape, settings_.rounds, steers, false));
+      RUDDER_TRY_VOID(warm_up(shape, steers));
     }
     for (int32_t round = 0; round < settings_.rounds; ++round) {
       const bool steered_first = round % 2 == 1;

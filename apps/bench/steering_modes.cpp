@@ -5,6 +5,7 @@
 #include <random>
 #include <span>
 
+#include "bench/bench_dictionary.h"
 #include "rudder/steer/capture/base64.h"
 
 namespace rudder::apps {
@@ -50,7 +51,13 @@ const std::vector<SteeringMode>& steering_modes() {
       {.name = "feature_full_16k", .num_encoded = 16384, .reconstructs = true, .is_large = true},
       {.name = "feature_topk_65k", .num_encoded = 65536, .is_large = true},
       {.name = "feature_full_65k", .num_encoded = 65536, .reconstructs = true, .is_large = true},
+      {.name = "feature_gate", .is_gated = true},
+      {.name = "feature_stream_top", .is_large = true, .readout = BenchReadout::kTopFeatures},
+      {.name = "feature_stream_list", .is_large = true, .readout = BenchReadout::kListedFeatures},
       {.name = "attn_z_add", .adds_to_heads = true},
+      {.name = "probe", .readout = BenchReadout::kProbe},
+      {.name = "stop_when", .watches = true},
+      {.name = "lens", .readout = BenchReadout::kLens},
       {.name = "capture_one_site", .num_captured = 1},
       {.name = "capture_all_layers", .num_captured = -1},
   };
@@ -79,13 +86,43 @@ const std::string& steering_body(const SteeringMode& mode, const std::vector<std
   return configs[static_cast<size_t>(index % mode.num_configs)];
 }
 
-std::string capture_field(const SteeringMode& mode, const tap::Geometry& geometry) {
+std::string capture_field(const SteeringMode& mode, const tap::Geometry& geometry,
+                          std::string_view dictionary) {
+  const int32_t layer = geometry.num_layers / 2;
+  const auto response = [](const std::string& fields) {
+    return fmt::format(R"({{"response":{{{},"positions":"all"}}}})", fields);
+  };
+  switch (mode.readout) {
+    case BenchReadout::kNone:
+      break;
+    case BenchReadout::kTopFeatures:
+      return response(fmt::format(R"("dictionary":"{}","top":8)", dictionary));
+    case BenchReadout::kListedFeatures:
+      return response(fmt::format(R"("dictionary":"{}","features":[0,1,2,3,4,5,6,7])", dictionary));
+    case BenchReadout::kProbe:
+      return response(fmt::format(R"("sites":{{"resid_post":[{}]}},"probes":{{"bench":"{}"}})",
+                                  layer, kBenchModule));
+    case BenchReadout::kLens:
+      return response(fmt::format(R"("lens":{{"layers":[{}],"top":5}})", layer));
+  }
   if (mode.num_captured == 0) return "";
-  const std::string layers =
-      mode.num_captured < 0 ? "\"all\"" : fmt::format("[{}]", geometry.num_layers / 2);
+  const std::string layers = mode.num_captured < 0 ? "\"all\"" : fmt::format("[{}]", layer);
   return fmt::format(
       R"({{"filesystem":{{"sites":{{"resid_post":{}}},"positions":"all","point":"post"}}}})",
       layers);
+}
+
+int64_t floor_bytes(const SteeringMode& mode, const tap::Geometry& geometry, tensor::DType dtype) {
+  const int64_t row = geometry.hidden;
+  if (mode.num_encoded > 0) {
+    const int64_t decoder_rows = mode.reconstructs ? kBenchActive : 1;
+    return (mode.num_encoded + decoder_rows) * row *
+           static_cast<int64_t>(tensor::dtype_bytes(dtype));
+  }
+  // Columns are vectors of the requests' programs, in f32.
+  constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
+  if (mode.is_gated) return 2 * row * kFloat;
+  return 2 * mode.num_features * row * kFloat;
 }
 
 }  // namespace rudder::apps

@@ -8,8 +8,18 @@
 #include <vector>
 
 #include "rudder/tap/site.h"
+#include "rudder/tensor/dtype.h"
 
 namespace rudder::apps {
+
+// What a mode asks the consumer `response` of every token, at resid_post of one layer.
+enum class BenchReadout : uint8_t {
+  kNone,
+  kTopFeatures,     // the largest of a large dictionary
+  kListedFeatures,  // eight of it
+  kProbe,           // the product with a vector
+  kLens,            // the likeliest tokens
+};
 
 struct SteeringMode {
   std::string_view name;
@@ -20,8 +30,11 @@ struct SteeringMode {
   int32_t num_encoded = 0;        // a topk dictionary of so many features is encoded whole, to
   bool reconstructs = false;      // give the row, or to clamp one feature
   bool adds_to_heads = false;     // attn_z of every layer
+  bool is_gated = false;          // an add that a feature opens
+  bool watches = false;           // stop_when, of a feature that never comes
   bool is_large = false;          // only where it is asked for by its name
-  int32_t num_captured = 0;       // layers whose resid_post is captured; -1: all
+  int32_t num_captured = 0;       // layers whose resid_post is captured to files; -1: all
+  BenchReadout readout = BenchReadout::kNone;
 };
 
 inline constexpr std::string_view kBenchModule = "bench";
@@ -42,7 +55,12 @@ std::string heads_steering(const tap::Geometry& geometry);
 // each.
 const std::string& steering_body(const SteeringMode& mode, const std::vector<std::string>& configs,
                                  int64_t index);
-// The field `capture`; empty: none.
-std::string capture_field(const SteeringMode& mode, const tap::Geometry& geometry);
+// The field `capture`; empty: none. `dictionary` is that of readouts.
+std::string capture_field(const SteeringMode& mode, const tap::Geometry& geometry,
+                          std::string_view dictionary);
+
+// Bytes of dictionaries that a step has to read at least for a mode whose requests all ask the
+// same, from encoders and decoders of `dtype`; 0: the mode has no features.
+int64_t floor_bytes(const SteeringMode& mode, const tap::Geometry& geometry, tensor::DType dtype);
 
 }  // namespace rudder::apps

@@ -46,13 +46,24 @@ class SteeringReport {
   Estimate value(const SteeringCase& which, double SteeringTrial::*member) const;
   Estimate difference(const SteeringCase& which, double SteeringTrial::*member) const;
 
+  // What a step of a mode has to read at least, beside the model; told with its differences. With
+  // a bandwidth (GB/s; 0: not known) as time too.
+  void set_floor(const std::string& mode, int64_t bytes) { floors_[mode] = bytes; }
+  void set_bandwidth(double gigabytes) { bandwidth_ = gigabytes; }
+  double bandwidth() const { return bandwidth_; }
+  int64_t floor_bytes(const std::string& mode) const;
+
   // In the order in which they were added.
   const std::vector<SteeringCase>& cases() const { return order_; }
   // Of one load, a line a mode.
   std::string to_table(int32_t concurrency, int32_t output_len) const;
 
  private:
+  std::string floor_text(const SteeringCase& which) const;
+
   std::map<SteeringCase, std::vector<SteeringTrial>> trials_;
+  std::map<std::string, int64_t> floors_;
+  double bandwidth_ = 0;
   std::vector<SteeringCase> order_;
 };
 

@@ -21,7 +21,7 @@ from rudder_client.vectors import steering_json  # noqa: E402
 HIDDEN, LAYERS, MLP = 256, 8, 768
 PROMPT = "A small boat sails over the sea."
 CHAT = [{"role": "user", "content": "Tell me a story about a boat."}]
-NOTEBOOK = ROOT / "examples" / "mood_direction.ipynb"
+NOTEBOOKS = ROOT / "examples"
 
 
 def vector(seed, norm=400.0):
@@ -36,7 +36,8 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def running(root):
-    with serving("--enable-steering", "--capture-memory-mb", "16", "--capture-consumer",
+    with serving("--enable-steering", "--dictionary", f"demo={ROOT / 'models/demo/dictionaries/sae'}",
+                 "--capture-memory-mb", "16", "--capture-consumer",
                  f"filesystem:root={root},shard_age_ms=100") as server:
         yield server
 
@@ -242,14 +243,34 @@ def test_the_first_example_of_the_manual_runs(running):
     assert names["direction"].shape == (HIDDEN,)
 
 
-def test_the_notebook_finds_the_mood(running, tmp_path, monkeypatch):
+@pytest.fixture
+def run_notebook(running, tmp_path, monkeypatch):
+    """Runs a notebook's cells in an empty folder; gives the names that they leave."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RUDDER_URL", running.url)
     monkeypatch.setenv("MPLBACKEND", "Agg")
-    cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
-    names = {"__name__": "notebook"}
-    for number, cell in enumerate(cells):
-        exec(compile("".join(cell["source"]), f"{NOTEBOOK.name}, cell {number}", "exec"), names)
+
+    def run(name):
+        cells = [cell for cell in json.loads((NOTEBOOKS / name).read_text())["cells"] if cell["cell_type"] == "code"]
+        names = {"__name__": "notebook"}
+        for number, cell in enumerate(cells):
+            exec(compile("".join(cell["source"]), f"{name}, cell {number}", "exec"), names)
+        return names
+
+    return run
+
+
+def test_the_notebook_of_features_finds_the_moods(run_notebook):
+    names = run_notebook("sae_features.ipynb")
+    # Those that `rudder features rank` finds on other topics (docs/features.md).
+    assert (names["HAPPY"], names["SAD"]) == (636, 123)
+    assert names["happy"][:, names["HAPPY"]].min() > names["sad"][:, names["HAPPY"]].max()
+    assert names["values"].shape[1] == 2
+    assert names["same"].mean() > 0.9
+
+
+def test_the_notebook_finds_the_mood(run_notebook, tmp_path):
+    names = run_notebook("mood_direction.ipynb")
     assert names["accuracy"][5] == 1.0
     happy, sad = (names["moods"] > 0).mean(axis=1), (names["moods"] < 0).mean(axis=1)
     assert happy[-1] >= 0.9 and sad[0] >= 0.9

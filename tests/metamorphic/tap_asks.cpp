@@ -241,7 +241,8 @@ class TapMaker {
     op.run = 1 + drawn(3);
     op.lo = drawn(3) == 0 ? 1.0f : 0.0f;
     const int32_t run = op.run;
-    auto image = steer::image_of(dictionary, {1, 2});
+    auto image = steer::image_of(dictionary, {1, 2},
+                                 drawn(2) == 0 ? tensor::DType::kF32 : tensor::DType::kBF16);
     for (size_t i = 0; i < made.dictionaries.size(); ++i) {
       if (made.dictionaries[i]->key == image->key) op.v1 = static_cast<int32_t>(i);
     }

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from rudder_client import (ArrayError, Control, FileFormatError, Named, Probe, PromptScore, Ramp, Select, StepWindow,
-                           SteeringVectors, ops)
+from rudder_client import (ArrayError, Control, FeatureGate, FileFormatError, Named, Probe, PromptScore, Ramp, Select,
+                           SteeringVectors, StepWindow, ops)
 from rudder_client.packing import pack, unpack
 from rudder_client.safetensors_file import write_safetensors
 from rudder_client.vectors import steering_json
@@ -75,6 +75,8 @@ def test_gates():
     probe = {"vector": pack(V), "threshold": 0.5, "sharpness": 4}
     op = ops.add("resid_post.1", V, gate=[Probe(V, 0.5, 4), Ramp(end=32)])
     assert op.to_json()["gate"] == {"probe": probe, "schedule": {"kind": "ramp", "begin": 0, "end": 32, "from": 0, "to": 1}}
+    op = ops.add("resid_post.1", V, gate=FeatureGate("sae", np.int64(3), above=2, layer=1))
+    assert op.to_json()["gate"] == {"feature": {"dictionary": "sae", "feature": 3, "above": 2, "layer": 1}}
     op = ops.add("resid_post.1", V, gate=PromptScore("mood", "blocks.0.hook_resid_post", 1))
     assert op.to_json()["gate"] == {"prompt_score": {"vector": "mood", "site": "blocks.0.hook_resid_post", "threshold": 1}}
     op = ops.add("resid_post.1", V, gate=[Control(3, 0.5, -1, 2, vector=V, point="resid_post.2"), StepWindow(2)])

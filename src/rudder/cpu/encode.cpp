@@ -123,9 +123,9 @@ class Encoder {
       const int64_t begin = piece * kFeaturesAtOnce;
       const int64_t end = std::min<int64_t>(begin + kFeaturesAtOnce, head.num_features);
       for (int64_t f = begin; f < end; ++f) {
-        const float* const weights = dictionary.encoder_row(f);
         for (int64_t i = 0; i < static_cast<int64_t>(rows); ++i) {
-          const double y = dot_f64(normed(i), weights, width_);
+          const double y = dictionary.with_encoder_row(
+              f, [&](const auto* weights) { return dot_f64(normed(i), weights, width_); });
           const double value = y > gate[f] ? std::max(scale[f] * y + bias[f], 0.0) : 0.0;
           features(i, head.num_features)[static_cast<size_t>(f)] = static_cast<float>(value);
         }

@@ -4,11 +4,13 @@
 #include <cstdint>
 
 #include "rudder/tap/feature.h"
+#include "rudder/tensor/dtype.h"
 
 namespace rudder::cpu {
 
 // a . b, in an order that depends on `count` alone.
 double dot_f64(const float* a, const float* b, int64_t count);
+double dot_f64(const float* a, const tensor::BF16* b, int64_t count);
 
 // norm(h)_i = (h_i - mean) by, and what undoes it is h = norm(h) back + mean.
 struct RowScale {

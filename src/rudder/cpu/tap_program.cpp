@@ -107,8 +107,7 @@ class TokenProgram {
       if (dictionary.head->writes_elsewhere != 0) {
         relays_[ops[i].relay] = factors[i];
       } else if (factors[i] != 0) {
-        const float* const row = dictionary.decoder_row(ops[i].feature);
-        for (int64_t j = 0; j < width_; ++j) h_[j] += factors[i] * row[j];
+        dictionary.add_decoder_row(ops[i].feature, factors[i], h_);
       }
     }
   }
@@ -363,8 +362,7 @@ void DictionaryView::decode(std::span<const float> features, const RowScale& sca
   std::vector<double> sums(bias, bias + width);
   for (size_t f = 0; f < features.size(); ++f) {
     if (features[f] == 0) continue;
-    const float* const row = decoder_row(static_cast<int32_t>(f));
-    for (size_t i = 0; i < width; ++i) sums[i] += double{features[f]} * double{row[i]};
+    add_decoder_row(static_cast<int64_t>(f), double{features[f]}, sums.data());
   }
   for (double& sum : sums) sum = sum * scale.back + scale.mean;
   for (size_t i = 0; head->skip != 0 && i < width; ++i) {

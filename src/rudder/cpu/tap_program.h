@@ -33,15 +33,34 @@ struct DictionaryView {
   const tap::DictionaryHead* head = nullptr;
   const float* values = nullptr;  // the head's own begin
 
-  const float* encoder_row(int64_t feature) const {
-    return values + head->encoder + feature * head->d_in;
+  // read(row): of floats, or of BF16.
+  template <typename F>
+  auto with_encoder_row(int64_t feature, const F& read) const {
+    return with_row(values + head->encoder, feature * head->d_in, read);
   }
-  const float* decoder_row(int64_t feature) const {
-    return values + head->decoder + feature * head->d_out;
+  template <typename F>
+  auto with_decoder_row(int64_t feature, const F& read) const {
+    return with_row(values + head->decoder, feature * head->d_out, read);
+  }
+  // to += by decoder_j
+  template <typename Number>
+  void add_decoder_row(int64_t feature, Number by, Number* to) const {
+    with_decoder_row(feature, [&](const auto* row) {
+      for (int64_t i = 0; i < head->d_out; ++i) to[i] += by * Number{number(row[i])};
+    });
   }
   // `out` [d_out], which may be h [d_in], whose features and scale these are.
   void decode(std::span<const float> features, const RowScale& scale, const float* h,
               float* out) const;
+
+ private:
+  static float number(float value) { return value; }
+  static float number(tensor::BF16 value) { return tensor::to_float(value); }
+  template <typename F>
+  auto with_row(const float* begin, int64_t first, const F& read) const {
+    if (head->is_bf16 == 0) return read(begin + first);
+    return read(static_cast<const tensor::BF16*>(static_cast<const void*>(begin)) + first);
+  }
 };
 
 inline DictionaryView dictionary_at(const ops::TapTable& table, int32_t offset) {

@@ -87,6 +87,10 @@ EncodeParams encode_params(const ops::EncodeArgs& args, int num_blocks) {
   params.width = args.x.shape[1];
   params.features = pointer<float>(features);
   params.feature_stride = features.shape[1];
+  const tensor::View& before = args.taps.table->encoded_rows;
+  RUDDER_CHECK(params.width <= before.shape[1], "a row of {} is encoded, {} fit", params.width,
+               before.shape[1]);
+  params.before = before.data;
   return params;
 }
 

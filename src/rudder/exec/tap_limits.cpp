@@ -53,7 +53,7 @@ Result<tap::Limits> tap_limits(const TapAsk& ask, const tap::Geometry& geometry)
                               geometry.widest() * int64_t{sizeof(float)}),
                   "steering-memory-mb");
     }
-    // Of a dictionary, one encoder row and one decoder row of half a residual row each at least.
+    // Of a dictionary, one encoder row and one decoder row of the residual's width, in bf16.
     if (ask.encodes)
       limits.max_features = static_cast<int32_t>(limits.num_floats / geometry.hidden);
   }

@@ -72,11 +72,14 @@ bool is_sound(const tap::DictionaryHead& head, int64_t floats) {
     return begin >= tap::kDictionaryHeadFloats && begin + count <= floats;
   };
   const int64_t features = head.num_features;
+  const auto rows = [&](int32_t width) {
+    return tap::dictionary_floats(head.is_bf16 != 0, features * width);
+  };
   return head.d_in > 0 && head.d_out > 0 && features > 0 && head.k >= 0 &&
-         lies_within(head.encoder, features * head.d_in) &&
-         lies_within(head.decoder, features * head.d_out) && lies_within(head.scale, features) &&
+         lies_within(head.encoder, rows(head.d_in)) &&
+         lies_within(head.decoder, rows(head.d_out)) && lies_within(head.scale, features) &&
          lies_within(head.bias, features) && lies_within(head.gate, features) &&
-         lies_within(head.output_bias, head.d_out) &&
+         lies_within(head.encoder_sum, features) && lies_within(head.output_bias, head.d_out) &&
          (head.skip == 0 || lies_within(head.skip, int64_t{head.d_out} * head.d_in));
 }
 

@@ -146,7 +146,7 @@ class ProgramBuilder {
 
 // Clamps of features at one point: those that need one column each, then a run a dictionary that is
 // encoded whole, with all of its clamps.
-void add_clamps(std::span<const LoweredOp* const> clamps, const HashSecret& secret,
+void add_clamps(std::span<const LoweredOp* const> clamps, const Model& model,
                 ProgramBuilder& builder) {
   std::vector<const Dictionary*> encoded;
   for (const LoweredOp* clamp : clamps) {
@@ -169,12 +169,11 @@ void add_clamps(std::span<const LoweredOp* const> clamps, const HashSecret& secr
     std::ranges::copy_if(clamps, std::back_inserter(own), [&](const LoweredOp* clamp) {
       return clamp->dictionary.get() == dictionary;
     });
-    builder.add_encode(own, image_of(*dictionary, secret));
+    builder.add_encode(own, image_of(*dictionary, model.hash_secret, model.dictionary_dtype));
   }
 }
 
-tap::Program make_program(const Lowered& lowered, const tap::Geometry& geometry,
-                          const HashSecret& secret, uint64_t active) {
+tap::Program make_program(const Lowered& lowered, const Model& model, uint64_t active) {
   ProgramBuilder builder;
   std::vector<const LoweredOp*> chosen;
   size_t floats = 0;  // of the sums, which are most of most programs
@@ -182,7 +181,7 @@ tap::Program make_program(const Lowered& lowered, const tap::Geometry& geometry,
     if ((active >> static_cast<unsigned>(op.selector) & 1U) == 0) continue;
     const bool joins = !chosen.empty() && chosen.back()->folds && chosen.back()->point == op.point;
     if (op.folds && !joins) {
-      floats += static_cast<size_t>(geometry.width(op.point) + tap::kVectorAlign);
+      floats += static_cast<size_t>(model.geometry.width(op.point) + tap::kVectorAlign);
     }
     chosen.push_back(&op);
   }
@@ -194,7 +193,7 @@ tap::Program make_program(const Lowered& lowered, const tap::Geometry& geometry,
              chosen[end]->point == chosen[begin]->point) {
         ++end;
       }
-      add_clamps(std::span(chosen).subspan(begin, end - begin), secret, builder);
+      add_clamps(std::span(chosen).subspan(begin, end - begin), model, builder);
       begin = end;
       continue;
     }
@@ -227,7 +226,7 @@ KeyedProgram Config::program(uint64_t active) const {
     if (choice == active) return program;
   }
   KeyedProgram made;
-  tap::Program program = make_program(lowered_, model_->geometry, model_->hash_secret, active);
+  tap::Program program = make_program(lowered_, *model_, active);
   if (!program.empty()) {
     made.key = content_key(model_->hash_secret, program, model_->geometry);
     made.program = std::make_shared<const tap::Program>(std::move(program));

@@ -27,6 +27,8 @@ struct Model {
   tap::Limits limits;
   // Of content keys: who lacks it cannot make two programs with one key. Random, one a process.
   std::array<uint64_t, 2> hash_secret = {};
+  // As the device has encoder and decoder of whole dictionaries.
+  tensor::DType dictionary_dtype = tensor::DType::kF32;
 };
 
 struct KeyedProgram {

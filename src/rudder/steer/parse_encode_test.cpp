@@ -55,6 +55,19 @@ TEST(ParseEncode, OneEncodeTakesAllClampsOfItsDictionary) {
   ASSERT_EQ(made.program->dictionaries.size(), 1u);
 }
 
+// A device that rounds the dictionary computes something else.
+TEST(ParseEncode, TheKeyCoversTheDtypeOfTheDictionary) {
+  const OneName names = dictionary_named_d({});
+  Model model = encoding_model();
+  const auto f32 = config_of(body_of(kSetFull), names, model);
+  model.dictionary_dtype = tensor::DType::kBF16;
+  const auto bf16 = config_of(body_of(kSetFull), names, model);
+  ASSERT_TRUE(f32 && bf16);
+  EXPECT_NE((*f32)->program(1).key, (*bf16)->program(1).key);
+  EXPECT_LT((*bf16)->program(1).program->dictionaries[0]->num_floats(),
+            (*f32)->program(1).program->dictionaries[0]->num_floats());
+}
+
 TEST(ParseEncode, ATopkDictionaryIsEncodedForAClampAlone) {
   const OneName names = dictionary_named_d({.activation = Activation::kTopK});
   const auto set =

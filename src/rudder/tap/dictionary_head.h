@@ -8,7 +8,8 @@
 
 namespace rudder::tap {
 
-// The first words of an image. Offsets are in floats from the head's own begin.
+// The first words of an image. Offsets are in floats from the head's own begin. Encoder and decoder
+// are f32, or bf16 with `is_bf16`, two numbers a float's place; all else is f32.
 //
 //   y_j = norm(x) . encoder_j,  f_j = y_j > gate_j ? max(scale_j y_j + bias_j, 0) : 0
 //   with k > 0 only the k largest f_j are kept, of equal ones those of the lower j
@@ -29,12 +30,19 @@ struct DictionaryHead {
   int32_t gate = 0;              // [F]
   int32_t output_bias = 0;       // [d_out]
   int32_t skip = 0;              // [d_out, d_in]; 0: none
-  int32_t reserved[4] = {};
+  int32_t encoder_sum = 0;       // [F] of each encoder row, as it lies here
+  int32_t is_bf16 = 0;           // encoder and decoder are
+  int32_t reserved[2] = {};
 };
 inline constexpr int64_t kDictionaryHeadFloats = 16;
 static_assert(sizeof(DictionaryHead) == kDictionaryHeadFloats * sizeof(float));
 
+// Floats that `count` numbers of encoder or decoder take.
+constexpr int64_t dictionary_floats(bool is_bf16, int64_t count) {
+  return is_bf16 ? (count + 1) / 2 : count;
+}
+
 // Rows that one product of an encode holds: a bound of its scratch memory, and of nothing else.
-inline constexpr int64_t kEncodedRows = 16;
+inline constexpr int64_t kEncodedRows = 64;
 
 }  // namespace rudder::tap

@@ -11,8 +11,9 @@
 
 namespace rudder::tap {
 
-// Immutable once shared. It shares the memory of the dictionary that it was made of.
+// Immutable once shared. Of f32 it shares the memory of the dictionary that it was made of.
 struct DictionaryImage {
+  // Of bf16 a float is the bits of two numbers: floats are copied, never computed with.
   struct Part {
     std::shared_ptr<const float[]> values;
     int64_t count = 0;

@@ -11,10 +11,12 @@
 
 namespace rudder::testing {
 
-// A dictionary as it lies among the vectors of a table.
+// A dictionary as it lies among the vectors of a table, but that encoder and decoder are f32 here,
+// rounded where they are bf16 there.
 struct DictionaryFloats {
   tap::DictionaryHead head;
   std::vector<float> floats;
+  bool is_bf16 = false;
 
   double at(int32_t begin, int64_t i) const {
     return floats[static_cast<size_t>(begin) + static_cast<size_t>(i)];
@@ -33,6 +35,8 @@ class OpsEncode : public OpsTaps {
   std::vector<float> even_values(int64_t count, double scale);
   Image random_image(int32_t d_in, int32_t d_out, int32_t num_features, int32_t k,
                      bool has_skip = false);
+  // Of bf16 from here on.
+  static void round_rows(Image& image);
   tap::TapOp edit_of(const Image& image);
   // Encodes by image `number`, with some edits.
   void add_encode(tap::Program& program, int32_t number, const Image& image, bool is_full);

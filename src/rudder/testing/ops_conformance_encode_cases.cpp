@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -61,9 +62,10 @@ TEST_P(OpsEncode, EqualValuesAreKeptInOrder) {
 // A row's bits are those that it has alone, and those of a graph that was captured for others.
 TEST_P(OpsEncode, ARowDoesNotDependOnItsBatch) {
   constexpr int32_t kWidth = 264;
-  constexpr int64_t kRows = 37;
+  constexpr int64_t kRows = 170;  // more of each dictionary than one batch takes
   std::vector<DictionaryFloats> images = {random_image(kWidth, kWidth, 700, 20),
                                           random_image(kWidth, kWidth, 300, 0)};
+  round_rows(images[0]);
   Scene scene;
   scene.geometry = geometry_of(kWidth);
   for (const int32_t number : {0, 1}) {
@@ -110,7 +112,7 @@ TEST_P(OpsEncode, ARowDoesNotDependOnItsBatch) {
   const std::vector<uint8_t> together = encode(all);
   const size_t bytes = together.size() / kRows;
   const std::vector<uint8_t> untouched = device_.values<uint8_t>(x);
-  for (size_t t = 0; t < kRows; t += 3) {
+  for (size_t t = 0; t < kRows; t += 11) {
     std::vector<int32_t> one(kRows);
     one[t] = all[t];
     const std::vector<uint8_t> alone = encode(one);
@@ -122,6 +124,78 @@ TEST_P(OpsEncode, ARowDoesNotDependOnItsBatch) {
           << "row " << i << ", " << t << " alone";
     }
   }
+}
+
+// Rows that some features make, as dictionaries are trained to find: what is active, and how much,
+// is what the unrounded encoder gives in double precision, but for features nearer to their
+// threshold than a rounding of the encoder can move them.
+TEST_P(OpsEncode, ARoundedEncoderKeepsValuesToAThousandth) {
+  constexpr int32_t kWidth = 1024;
+  constexpr int32_t kFeatures = 500;
+  constexpr int64_t kRows = 90;
+  constexpr int kPlanted = 4;  // features of a row; few others reach the threshold by chance
+  constexpr float kThreshold = 6;
+  constexpr double kRounding = 1.0 / 256;  // of bf16, both ways
+  DictionaryFloats image = random_image(kWidth, kWidth, kFeatures, 0);
+  image.head.norm = FeatureNorm::kNone;
+  std::fill_n(image.floats.begin() + image.head.scale, kFeatures, 1.0f);
+  std::fill_n(image.floats.begin() + image.head.bias, kFeatures, 0.0f);
+  std::fill_n(image.floats.begin() + image.head.gate, kFeatures, kThreshold);
+  const DictionaryFloats exact = image;
+  round_rows(image);
+  std::vector<float> values = random_values(kRows * kWidth, 0.1);
+  for (int64_t t = 0; t < kRows; ++t) {
+    for (int i = 0; i < kPlanted; ++i) {
+      const int64_t feature = between(0, kFeatures - 1);
+      const auto by = static_cast<float>(between(10, 30));
+      for (int64_t c = 0; c < kWidth; ++c) {
+        values[static_cast<size_t>(t * kWidth + c)] +=
+            by * exact.floats[static_cast<size_t>(exact.head.encoder + feature * kWidth + c)];
+      }
+    }
+  }
+  Scene scene;
+  scene.geometry = geometry_of(kWidth);
+  tap::Program program;
+  add_encode(program, 0, image, true);
+  program.ops.resize(1);
+  program.ops[0].op.run = 1;
+  scene.programs = {program};
+  int64_t active = 0;
+  int64_t near = 0;
+  // Batch by batch: the table has the features of the last.
+  for (int64_t begin = 0; begin < kRows; begin += tap::kEncodedRows) {
+    const int64_t count = std::min(tap::kEncodedRows, kRows - begin);
+    scene.tokens.assign(static_cast<size_t>(count), {.row = 1});
+    std::vector<DictionaryFloats> images = {image};
+    scene.programs = {program};
+    put_with(scene, images, 0);
+    const auto own = std::span(values).subspan(static_cast<size_t>(begin * kWidth),
+                                               static_cast<size_t>(count * kWidth));
+    const View x = device_.put(HostTensor(own, act_, {count, kWidth}));
+    const Matrix rows = read(x);
+    ops_.encode({.x = x, .taps = scene.at(kPost)});
+    const Matrix features = read(scene.table.features);
+    for (int64_t t = 0; t < count; ++t) {
+      const Row h = row_of(rows, t);
+      for (int64_t j = 0; j < kFeatures; ++j) {
+        double y = 0;
+        for (size_t c = 0; c < h.size(); ++c) {
+          y += h[c] * exact.at(exact.head.encoder, j * kWidth + static_cast<int64_t>(c));
+        }
+        const double expected = y > double{kThreshold} ? y : 0;
+        active += expected > 0 ? 1 : 0;
+        const bool is_near = std::abs(y - double{kThreshold}) < kRounding * double{kThreshold};
+        near += is_near ? 1 : 0;
+        if (is_near) continue;
+        EXPECT_NEAR(features.at(t, j), expected, 1e-3 * expected)
+            << "feature " << j << " of row " << begin + t;
+      }
+      if (HasFailure()) return;
+    }
+  }
+  EXPECT_GT(active, 3 * kRows);
+  EXPECT_LT(near * 1000, kRows * kFeatures);
 }
 
 }  // namespace

@@ -20,14 +20,14 @@ from .ops import SteeringOp
 from .parallel import parallel_map
 from .patching import PatchSweep
 from .patterns import AttentionPattern, Patterns
-from .selectors import Control, Probe, PromptScore, Ramp, Select, StepWindow
+from .selectors import Control, FeatureGate, Probe, PromptScore, Ramp, Select, StepWindow
 from .vectors import Named, SteeringVectors
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ActivationCache", "ArrayError", "AttentionPattern", "Capture", "CaptureError", "CaptureResult", "Choice", "ConflictError", "Control", "DatasetShard",
-    "Dictionary", "DictionaryLayer", "Features", "FieldError", "FileCapture", "FileFormatError", "Generation", "IgnoredFieldsError",
+    "Dictionary", "DictionaryLayer", "FeatureGate", "Features", "FieldError", "FileCapture", "FileFormatError", "Generation", "IgnoredFieldsError",
     "KeptCapture", "KeyRefusedError", "Lens", "LensReading", "ModuleOp",
     "Named", "NotFoundError", "PatchSweep", "Patterns", "Point", "Probe", "PromptScore", "Ramp", "RequestError", "Rudder", "RudderError", "Select",
     "ServerError", "SteeringModule", "SteeringOp", "SteeringVectors", "StepWindow", "TopFeatures", "capture_dataset",

@@ -105,6 +105,21 @@ class Probe:
 
 
 @dataclass(frozen=True)
+class FeatureGate:
+    """Gate by a feature of the row that the op changes: 1 where its value is above `above`, else 0. The op is where the
+    dictionary reads. `layer`: of a dictionary that has several."""
+
+    dictionary: str
+    feature: int
+    above: float = 0.0
+    layer: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        layer = {} if self.layer is None else {"layer": int(self.layer)}
+        return {"feature": {"dictionary": self.dictionary, "feature": int(self.feature), "above": self.above, **layer}}
+
+
+@dataclass(frozen=True)
 class PromptScore:
     """Gate by the mean of h.v over the prompt's tokens at `point` (a hook name); opens at the prompt's last token."""
 
@@ -173,7 +188,7 @@ class StepWindow:
         return {"schedule": {"kind": "window", "begin": self.begin, **end}}
 
 
-GatePart = Probe | PromptScore | Control | Ramp | StepWindow
+GatePart = Probe | FeatureGate | PromptScore | Control | Ramp | StepWindow
 Gate = GatePart | Sequence[GatePart]
 
 

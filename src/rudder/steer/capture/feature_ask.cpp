@@ -6,6 +6,7 @@
 #include <array>
 #include <boost/json.hpp>
 
+#include "rudder/steer/features/batch_encode.h"
 #include "rudder/steer/invalid_field.h"
 
 namespace rudder::steer::capture {
@@ -15,6 +16,7 @@ namespace json = boost::json;
 
 constexpr int32_t kDefaultTop = 8;
 constexpr int32_t kMostFeatures = 1024;  // of a row
+constexpr size_t kRowsAtOnce = 16;       // encoded: enough that their encoder is read seldom
 
 Result<int32_t> read_number(const json::value& value, int64_t low, int64_t high,
                             const std::string& path) {
@@ -93,15 +95,35 @@ Result<FeatureAsk> parse_feature_ask(const json::object& fields, const std::stri
   return ask;
 }
 
-std::vector<FeatureValue> read_features(const FeatureAsk& ask, std::span<const float> row) {
+std::vector<std::vector<FeatureValue>> read_features(const FeatureAsk& ask,
+                                                     std::span<const float> rows) {
   const Dictionary& dictionary = *ask.dictionary;
-  std::vector<float> values(static_cast<size_t>(dictionary.num_features));
-  encode(dictionary, row, values);
-  if (ask.top > 0) return top_features(values, ask.top);
-  std::vector<FeatureValue> told;
-  told.reserve(ask.features.size());
-  for (const int32_t feature : ask.features) {
-    told.push_back({feature, values[static_cast<size_t>(feature)]});
+  const auto width = static_cast<size_t>(dictionary.d_in);
+  const bool reads_columns = ask.top == 0 && dictionary.activation != Activation::kTopK;
+  const auto count =
+      reads_columns ? ask.features.size() : static_cast<size_t>(dictionary.num_features);
+  std::vector<std::vector<FeatureValue>> told;
+  std::vector<float> values;
+  for (size_t begin = 0; begin < rows.size(); begin += kRowsAtOnce * width) {
+    const auto some = rows.subspan(begin, std::min(kRowsAtOnce * width, rows.size() - begin));
+    values.resize(some.size() / width * count);
+    if (reads_columns) {
+      encode_columns(dictionary, some, ask.features, values);
+    } else {
+      encode_rows(dictionary, some, values);
+    }
+    for (size_t at = 0; at < values.size(); at += count) {
+      const std::span<const float> of_row = std::span(values).subspan(at, count);
+      if (ask.top > 0) {
+        told.push_back(top_features(of_row, ask.top));
+        continue;
+      }
+      std::vector<FeatureValue>& listed = told.emplace_back();
+      for (size_t i = 0; i < ask.features.size(); ++i) {
+        const int32_t feature = ask.features[i];
+        listed.push_back({feature, of_row[reads_columns ? i : static_cast<size_t>(feature)]});
+      }
+    }
   }
   return told;
 }

@@ -1,5 +1,5 @@
 // The option `dictionary` of the consumer `response`: which features of a dictionary are told of a
-// captured row, and what they are. The dictionary is encoded on the consumer's own thread, in fp64.
+// captured row, and what they are. The dictionary is encoded on the consumer's own thread, in fp32.
 // Pure functions; any thread.
 #pragma once
 
@@ -37,7 +37,9 @@ struct FeatureAsk {
 Result<FeatureAsk> parse_feature_ask(const boost::json::object& fields, const std::string& path,
                                      const DictionaryLookup& lookup);
 
-// Of a row where the dictionary reads.
-std::vector<FeatureValue> read_features(const FeatureAsk& ask, std::span<const float> row);
+// Of each of the rows [n, d_in] where the dictionary reads; several at once cost less than one by
+// one. Those that the ask lists cost their own columns alone, but with topk.
+std::vector<std::vector<FeatureValue>> read_features(const FeatureAsk& ask,
+                                                     std::span<const float> rows);
 
 }  // namespace rudder::steer::capture

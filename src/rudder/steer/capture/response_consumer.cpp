@@ -86,6 +86,7 @@ class ResponseSession final : public Session {
     const bool has_events = options_->rows || options_->norms || !options_->probes.empty() ||
                             !lens_rows_.empty() || feature_row_ || !info_.patterns.empty();
     RUDDER_TRY_VOID(read_lens(batch));
+    encode_features(batch);
     if (options_->means && num_tokens_ == 0) RUDDER_TRY_VOID(reserve(means_bytes()));
     for (size_t i = 0; i < batch.records.size(); ++i) {
       const Record& record = batch.records[i];
@@ -94,7 +95,7 @@ class ResponseSession final : public Session {
       }
       read(batch, record);
       append_lens(i);
-      append_features(batch, record);
+      append_features(i);
       append_patterns(batch, record);
       if (!streams || !has_events) continue;
       info_.emit(record.position, std::move(values_));
@@ -299,11 +300,20 @@ class ResponseSession final : public Session {
     }
   }
 
-  void append_features(const RowBatch& batch, const Record& record) {
+  // The features of all rows of a batch at once.
+  void encode_features(const RowBatch& batch) {
     if (!feature_row_) return;
-    row_.resize(static_cast<size_t>(feature_row_->width));
-    decode_row(batch.row(record, *feature_row_), info_.dtype, row_);
-    values_.features->tokens.push_back(read_features(options_->features, row_));
+    const auto width = static_cast<size_t>(feature_row_->width);
+    std::vector<float> rows(batch.records.size() * width);
+    for (size_t i = 0; i < batch.records.size(); ++i) {
+      decode_row(batch.row(batch.records[i], *feature_row_), info_.dtype,
+                 std::span(rows).subspan(i * width, width));
+    }
+    feature_values_ = read_features(options_->features, rows);
+  }
+
+  void append_features(size_t record) {
+    if (feature_row_) values_.features->tokens.push_back(std::move(feature_values_[record]));
   }
 
   // The layers of the ask and of the session are the same.
@@ -363,8 +373,9 @@ class ResponseSession final : public Session {
   std::vector<std::byte> told_;        // scratch
   std::vector<RowLayout> lens_rows_;   // that the lens reads
   std::vector<LensToken> lens_tokens_;
-  std::optional<RowLayout> feature_row_;  // that the dictionary reads
-  std::vector<std::string> keys_;         // of points: "resid_post.10"
+  std::optional<RowLayout> feature_row_;                   // that the dictionary reads
+  std::vector<std::vector<FeatureValue>> feature_values_;  // of the batch at hand
+  std::vector<std::string> keys_;                          // of points: "resid_post.10"
   std::vector<Pack> packs_;
   CapturedValues values_;
   std::vector<std::vector<double>> sums_;  // by point: of all rows, for the means

@@ -23,20 +23,6 @@ double row_product(std::span<const double> a, const float* b) {
   return std::accumulate(std::begin(sums), std::end(sums), 0.0);
 }
 
-// Keeps the k largest, of equal ones the first; the others become 0.
-void keep_largest(std::span<float> values, int32_t k) {
-  if (static_cast<size_t>(k) >= values.size()) return;
-  std::vector<int32_t> order(values.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto is_larger = [&](int32_t a, int32_t b) {
-    const float value_a = values[static_cast<size_t>(a)];
-    const float value_b = values[static_cast<size_t>(b)];
-    return value_a > value_b || (value_a == value_b && a < b);
-  };
-  std::nth_element(order.begin(), order.begin() + k, order.end(), is_larger);
-  for (auto at = order.begin() + k; at != order.end(); ++at) values[static_cast<size_t>(*at)] = 0;
-}
-
 // `shift` is the part of encoder_j . x~ that the caller's y lacks.
 FeatureForm form_of(const Dictionary& dictionary, size_t feature, double shift) {
   FeatureForm form;
@@ -85,6 +71,19 @@ double FeatureForm::value(double y) const {
   return y > gate ? std::max(scale * y + bias, 0.0) : 0.0;
 }
 
+void keep_largest(std::span<float> values, int32_t k) {
+  if (static_cast<size_t>(k) >= values.size()) return;
+  std::vector<int32_t> order(values.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto is_larger = [&](int32_t a, int32_t b) {
+    const float value_a = values[static_cast<size_t>(a)];
+    const float value_b = values[static_cast<size_t>(b)];
+    return value_a > value_b || (value_a == value_b && a < b);
+  };
+  std::nth_element(order.begin(), order.begin() + k, order.end(), is_larger);
+  for (auto at = order.begin() + k; at != order.end(); ++at) values[static_cast<size_t>(*at)] = 0;
+}
+
 FeatureForm Dictionary::form(int32_t feature) const {
   double shift = 0;
   if (!input_bias.empty()) {
@@ -92,6 +91,10 @@ FeatureForm Dictionary::form(int32_t feature) const {
     shift = row_product(wide, encoder.get() + int64_t{feature} * d_in);
   }
   return form_of(*this, static_cast<size_t>(feature), shift);
+}
+
+FeatureForm Dictionary::form_of_input(int32_t feature) const {
+  return form_of(*this, static_cast<size_t>(feature), 0);
 }
 
 NormedRow normed_row(tap::FeatureNorm norm, std::span<const float> x) {
@@ -125,7 +128,7 @@ void encode(const Dictionary& dictionary, std::span<const float> x, std::span<fl
   for (size_t i = 0; i < dictionary.input_bias.size(); ++i) row[i] -= dictionary.input_bias[i];
   for (size_t j = 0; j < features.size(); ++j) {
     const double y = row_product(row, dictionary.encoder.get() + j * row.size());
-    features[j] = static_cast<float>(form_of(dictionary, j, 0).value(y));
+    features[j] = static_cast<float>(dictionary.form_of_input(static_cast<int32_t>(j)).value(y));
   }
   if (dictionary.activation == Activation::kTopK) keep_largest(features, dictionary.k);
 }

@@ -50,12 +50,13 @@ struct KeptImage {
   KeptImage() = default;
   KeptImage(const KeptImage& /*other*/) {}
   KeptImage& operator=(const KeptImage& other) {
-    if (this != &other) made = nullptr;
+    if (this != &other) f32 = bf16 = nullptr;
     return *this;
   }
 
   std::mutex mutex;
-  std::shared_ptr<const tap::DictionaryImage> made;
+  std::shared_ptr<const tap::DictionaryImage> f32;
+  std::shared_ptr<const tap::DictionaryImage> bf16;
 };
 
 struct Dictionary {
@@ -94,6 +95,8 @@ struct Dictionary {
     return {write.layer + write_index, write.site};
   }
   FeatureForm form(int32_t feature) const;
+  // Of x~, which the input bias is subtracted from.
+  FeatureForm form_of_input(int32_t feature) const;
 };
 
 // norm(x) in double precision, and what undoes it: x = normed * scale + mean.
@@ -103,6 +106,9 @@ struct NormedRow {
   double mean = 0;
 };
 NormedRow normed_row(tap::FeatureNorm norm, std::span<const float> x);
+
+// Keeps the k largest, of equal ones the first; the others become 0.
+void keep_largest(std::span<float> values, int32_t k);
 
 // All features of `x` [d_in]; sums in double precision, rounded once. `features` is [num_features].
 void encode(const Dictionary& dictionary, std::span<const float> x, std::span<float> features);

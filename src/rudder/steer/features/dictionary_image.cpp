@@ -3,12 +3,49 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "rudder/base/check.h"
 #include "rudder/base/siphash.h"
 
 namespace rudder::steer {
 namespace {
+
+using Part = tap::DictionaryImage::Part;
+using tensor::DType;
+
+// The numbers as bf16, up to where a vector may begin.
+Part rounded(const float* values, int64_t count) {
+  const int64_t floats = (tap::dictionary_floats(true, count) + tap::kVectorAlign - 1) /
+                         tap::kVectorAlign * tap::kVectorAlign;
+  auto bits = std::make_shared_for_overwrite<float[]>(static_cast<size_t>(floats));
+  const auto number = [&](int64_t i) -> uint32_t {
+    return i < count ? tensor::to_bf16(values[i]).bits : 0;
+  };
+  for (int64_t i = 0; i < floats; ++i) {
+    const uint32_t pair = number(2 * i) | number(2 * i + 1) << 16;
+    std::memcpy(bits.get() + i, &pair, sizeof(pair));
+  }
+  return {std::move(bits), floats};
+}
+
+Part part_of(const std::shared_ptr<const float[]>& values, int64_t count, DType dtype) {
+  return dtype == DType::kBF16 ? rounded(values.get(), count) : Part{values, count};
+}
+
+// Of each encoder row, as the image has it.
+std::vector<float> sums_of(const Dictionary& dictionary, DType dtype) {
+  std::vector<float> sums(static_cast<size_t>(dictionary.num_features));
+  for (int32_t j = 0; j < dictionary.num_features; ++j) {
+    double sum = 0;
+    for (const float value : dictionary.encoder_row(j).values()) {
+      sum += dtype == DType::kBF16 ? tensor::to_float(tensor::to_bf16(value)) : value;
+    }
+    sums[static_cast<size_t>(j)] = static_cast<float>(sum);
+  }
+  return sums;
+}
 
 class ImageBuilder {
  public:
@@ -22,7 +59,7 @@ class ImageBuilder {
   }
   int64_t size() const { return std::ssize(own_); }
 
-  tap::DictionaryImage::Part take(const tap::DictionaryHead& head) {
+  Part take(const tap::DictionaryHead& head) {
     std::memcpy(own_.data(), &head, sizeof(head));
     auto values = std::make_shared_for_overwrite<float[]>(own_.size());
     std::ranges::copy(own_, values.get());
@@ -34,7 +71,7 @@ class ImageBuilder {
   std::vector<float> own_;
 };
 
-tap::DictionaryImage make_image(const Dictionary& dictionary) {
+tap::DictionaryImage make_image(const Dictionary& dictionary, DType dtype) {
   const auto count = static_cast<size_t>(dictionary.num_features);
   std::vector<float> scale(count);
   std::vector<float> bias(count);
@@ -58,23 +95,31 @@ tap::DictionaryImage make_image(const Dictionary& dictionary) {
   const auto width = static_cast<size_t>(dictionary.d_out);
   head.output_bias = own.begin_of(std::span(dictionary.output_bias).first(width));
   if (!dictionary.skip.empty()) head.skip = own.begin_of(dictionary.skip);
-  const int64_t encoder = int64_t{dictionary.num_features} * dictionary.d_in;
+  head.encoder_sum = own.begin_of(sums_of(dictionary, dtype));
+  head.is_bf16 = dtype == DType::kBF16 ? 1 : 0;
+  const int64_t features = dictionary.num_features;
+  Part encoder = part_of(dictionary.encoder, features * dictionary.d_in, dtype);
+  Part decoder = part_of(dictionary.decoder, features * dictionary.d_out, dtype);
   head.encoder = static_cast<int32_t>(own.size());
-  head.decoder = static_cast<int32_t>(own.size() + encoder);
+  head.decoder = static_cast<int32_t>(own.size() + encoder.count);
   tap::DictionaryImage image;
   image.parts.push_back(own.take(head));
-  image.parts.push_back({dictionary.encoder, encoder});
-  image.parts.push_back({dictionary.decoder, int64_t{dictionary.num_features} * dictionary.d_out});
+  image.parts.push_back(std::move(encoder));
+  image.parts.push_back(std::move(decoder));
   return image;
 }
 
 }  // namespace
 
 std::shared_ptr<const tap::DictionaryImage> image_of(const Dictionary& dictionary,
-                                                     const HashSecret& secret) {
+                                                     const HashSecret& secret, DType dtype) {
+  RUDDER_CHECK(dtype == DType::kF32 || dtype == DType::kBF16, "a dictionary as {}",
+               tensor::dtype_name(dtype));
   const std::lock_guard lock(dictionary.image.mutex);
-  if (dictionary.image.made != nullptr) return dictionary.image.made;
-  tap::DictionaryImage image = make_image(dictionary);
+  std::shared_ptr<const tap::DictionaryImage>& made =
+      dtype == DType::kBF16 ? dictionary.image.bf16 : dictionary.image.f32;
+  if (made != nullptr) return made;
+  tap::DictionaryImage image = make_image(dictionary, dtype);
   const VectorHash vectors(secret);
   SipHash128 hash(secret);
   hash.update(uint64_t{image.parts.size()});
@@ -85,8 +130,8 @@ std::shared_ptr<const tap::DictionaryImage> image_of(const Dictionary& dictionar
   }
   const Digest digest = hash.finish();
   image.key = {digest[0], digest[1]};
-  dictionary.image.made = std::make_shared<const tap::DictionaryImage>(std::move(image));
-  return dictionary.image.made;
+  made = std::make_shared<const tap::DictionaryImage>(std::move(image));
+  return made;
 }
 
 }  // namespace rudder::steer

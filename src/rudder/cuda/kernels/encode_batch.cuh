@@ -1,0 +1,84 @@
+// What the parts of an encode share: the batch of rows at hand, and the dictionary that encodes
+// them. Included by .cu files only.
+#pragma once
+
+#include "rudder/cuda/kernels/encode.h"
+#include "rudder/cuda/kernels/tap_features.cuh"
+#include "rudder/tap/dictionary_head.h"
+
+namespace rudder::cuda {
+
+inline constexpr int kEncodeThreads = 512;
+inline constexpr int kEncodeWarps = kEncodeThreads / 32;
+inline constexpr int kBatchRows = static_cast<int>(tap::kEncodedRows);
+inline constexpr unsigned kEncodeLanes = 0xffffffffu;
+
+__device__ inline int encode_lane() {
+  return static_cast<int>(threadIdx.x) % 32;
+}
+__device__ inline int encode_warp() {
+  return static_cast<int>(threadIdx.x) / 32;
+}
+
+// How a dictionary normalises a row: norm(h) = (h - mean) by, h = norm(h) back + mean.
+struct EncodeScale {
+  float mean, by, back;
+};
+
+// In shared memory; all blocks have the same.
+struct EncodeBatch {
+  int num_rows;
+  int token[kBatchRows];  // ascending
+  int op[kBatchRows];     // of table.ops: its kEncode
+  EncodeScale scale[kBatchRows];
+};
+
+// By all threads of a block; past L1, since another block may have written the row, or will read
+// it.
+template <typename Store>
+__device__ inline void copy_encoded_row(const uint16_t* from, int width, const Store& store) {
+  if (width % kRun == 0) {
+    for (int c = static_cast<int>(threadIdx.x) * kRun; c < width; c += kEncodeThreads * kRun) {
+      store(c, __ldcg(reinterpret_cast<const uint4*>(from + c)));
+    }
+    return;
+  }
+  for (int c = static_cast<int>(threadIdx.x); c < width; c += kEncodeThreads) {
+    store(c, __ldcg(from + c));
+  }
+}
+
+class EncodeDictionary {
+ public:
+  __device__ explicit EncodeDictionary(const float* begin)
+      : head_(reinterpret_cast<const tap::DictionaryHead*>(begin)), values_(begin) {}
+
+  __device__ const tap::DictionaryHead& head() const { return *head_; }
+  __device__ const float* at(int32_t offset) const { return values_ + offset; }
+  // Rows are read 16 bytes at a time.
+  __device__ bool is_encoder_aligned() const { return is_aligned(head_->encoder, head_->d_in); }
+  __device__ bool is_decoder_aligned() const { return is_aligned(head_->decoder, head_->d_out); }
+  __device__ float decoder_at(int feature, int column) const {
+    const int64_t i = int64_t{feature} * head_->d_out + column;
+    if (head_->is_bf16 == 0) return at(head_->decoder)[i];
+    return __bfloat162float(reinterpret_cast<const Bf16*>(at(head_->decoder))[i]);
+  }
+  // From `column` on; 0 behind the row's end.
+  template <bool kAligned>
+  __device__ Floats decoder_run(int feature, int column) const {
+    const int64_t i = int64_t{feature} * head_->d_out + column;
+    const int left = head_->d_out - column;
+    if (head_->is_bf16 == 0) return load_floats<kAligned>(at(head_->decoder) + i, left);
+    return unpack(load_run<kAligned>(reinterpret_cast<const Bf16*>(at(head_->decoder)) + i, left));
+  }
+
+ private:
+  __device__ bool is_aligned(int32_t begin, int width) const {
+    return width % kRun == 0 && reinterpret_cast<uintptr_t>(at(begin)) % 16 == 0;
+  }
+
+  const tap::DictionaryHead* head_;
+  const float* values_;
+};
+
+}  // namespace rudder::cuda
