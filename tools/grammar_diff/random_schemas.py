@@ -69,7 +69,7 @@ class Schemas(Lists):
             schema[random.choice(["maximum", "exclusiveMaximum"])] = high
         for plain, bound in (("Minimum", low), ("Maximum", high)):
             if "exclusive" + plain in schema and random.random() < 0.3:  # both may be there
-                schema[plain.lower()] = bound + random.choice([-1, 0, 1]) * (0 if plain == "Minimum" and high - low < 5 else 1)
+                schema[plain.lower()] = bound + random.choice([0, 1]) * (-1 if plain == "Minimum" else 1)
         return schema, low, high
 
     def integer(self, _):
@@ -262,7 +262,8 @@ class Schemas(Lists):
     def nullable(self, depth):
         kind = self.random.choice([self.integer, self.text, self.object, self.array])
         schema, sample = kind(depth - 1)
-        return {**schema, "nullable": self.random.random() < 0.8}, lambda: None if self.random.random() < 0.3 else sample()
+        is_nullable = self.random.random() < 0.8
+        return {**schema, "nullable": is_nullable}, lambda: None if is_nullable and self.random.random() < 0.3 else sample()
 
     def booleans(self, depth):
         """Schemas that are true or false, wherever a schema may stand."""
@@ -382,8 +383,10 @@ class Schemas(Lists):
         if random.random() < 0.5:
             options[-1] = {"allOf": [kind, {**options[-1], "required": ["value"]}]}
 
+        is_open = sum("type" not in option for option in options) == 1 and options[0].get("type") != ["object", "string"]
+
         def sample():
-            if random.random() < 0.2:
+            if is_open and random.random() < 0.2:  # one option says nothing of it
                 return random.choice(["text", 7, None, []])
             i = random.randrange(len(names))
             return {"kind": names[i], "value": parts[i][1]()}

@@ -29,6 +29,7 @@ struct ParserGrammar {
     ExcludedValues excluded;
     bool quoted = true;
     bool unique = false;
+    bool is_key = false;
     int32_t min = 0;  // that is to be counted: a pattern's bounds are in its tables
     int32_t max = TerminalTables::kNoLimit;
     // Of a unique one with a pattern, by state (text_counts.h); empty where each can go on.

@@ -99,7 +99,8 @@ Result<ParserGrammar::Terminal> FormEngine::terminal(Fuel& fuel, const Terminal&
   ParserGrammar::Terminal out = {.tables = std::move(tables),
                                  .excluded = ExcludedValues(terminal.excluded),
                                  .quoted = terminal.quoted,
-                                 .unique = terminal.unique};
+                                 .unique = terminal.unique,
+                                 .is_key = terminal.is_key};
   *bytes += out.excluded.bytes();
   if (terminal.unique && !terminal.pattern.empty()) {
     const ByteAutomaton& automaton = out.tables->dfa().automaton();

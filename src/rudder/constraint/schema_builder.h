@@ -94,7 +94,9 @@ class SchemaBuilder {
                                                  const std::string& path);
   // Key, colon and value of a property that is not named; nothing() where there may be none.
   Result<Node> build_additional(const boost::json::object& schema,
-                                const std::vector<Property>& properties, const std::string& path);
+                                const std::vector<Property>& properties, bool unique_keys,
+                                const std::string& path);
+  Result<Node> unique_key(Node key, const std::string& path);
   Result<Node> build_field(const boost::json::object& schema, std::string_view name,
                            const std::string& path);
   Result<Node> build_key(const boost::json::object& schema, uint32_t set,

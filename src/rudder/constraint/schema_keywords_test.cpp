@@ -278,6 +278,28 @@ TEST(SchemaNumbers, MultiplesOfTenthsAndBoundsBeyondTheDigits) {
                    {"0"});
 }
 
+// Keys that are counted differ.
+TEST(SchemaObjects, SeveralFieldsMayBeAskedFor) {
+  expect_documents(
+      R"({"type":"object","minProperties":2,"additionalProperties":{"type":"integer"}})",
+      {R"({"a":1,"b":1})", R"({"a":1, "ab":2, "":3})"},
+      {"{}", R"({"a":1})", R"({"a":1,"a":2})", R"({"a":1,"b":2,"a":3})", R"({"a":1,"b":"x"})"});
+  expect_documents(
+      R"({"$ref":"#/$defs/n","$defs":{"n":{"type":"object","minProperties":2,
+          "properties":{"id":{"const":1}},"additionalProperties":{"anyOf":[{"$ref":"#/$defs/n"},{"type":"null"}]}}}})",
+      {R"({"id":1,"a":null})", R"({"a":{"a":null,"b":null},"b":null})",
+       R"({"a":null,"b":{"id":1,"a":null}})"},
+      {R"({"id":1})", R"({"id":1,"id":1})", R"({"a":null,"b":{"a":null,"a":null}})",
+       R"({"a":{"a":null,"b":null},"a":null})"});
+  expect_documents(R"({"type":"object","minProperties":2,"patternProperties":{"^x":{"type":"null"}},
+                       "additionalProperties":{"type":"boolean"}})",
+                   {R"({"x":null,"x1":null})", R"({"a":true,"x":null})"},
+                   {R"({"x":null,"x":null})", R"({"a":true,"x":true})", R"({"x":null})"});
+  EXPECT_EQ(
+      form_error_path(R"({"type":"object","minProperties":3,"propertyNames":{"enum":["a","b"]}})"),
+      ".minProperties");
+}
+
 TEST(SchemaArrays, ManyValuesThatDifferComeInTheirOrder) {
   expect_documents(R"({"type":"array","uniqueItems":true,"minItems":1,"maxItems":3,
                        "items":{"enum":["a","b","c","d","e","f","g","h","i",10]}})",

@@ -10,6 +10,7 @@
 #include "rudder/constraint/schema_keywords.h"
 #include "rudder/constraint/schema_parts.h"
 #include "rudder/constraint/string_form.h"
+#include "rudder/constraint/text_counts.h"
 
 namespace rudder::constraint {
 
@@ -147,7 +148,7 @@ Result<Node> SchemaBuilder::build_key(const json::object& schema, uint32_t set,
 
 Result<Node> SchemaBuilder::build_additional(const json::object& schema,
                                              const std::vector<Property>& properties,
-                                             const std::string& path) {
+                                             bool unique_keys, const std::string& path) {
   constexpr size_t kMaxOverlapping = 3;
   const std::vector<const json::object*> shapes = shapes_of(schema);
   std::vector<std::string> patterns;
@@ -168,8 +169,11 @@ Result<Node> SchemaBuilder::build_additional(const json::object& schema,
   std::vector<Node> ways;
   // Keys that match the expressions of the set alone.
   const auto add = [&](uint32_t set, const std::string& where) -> Result<void> {
-    RUDDER_TRY(const Node key, build_key(schema, set, patterns, properties, where));
+    RUDDER_TRY(Node key, build_key(schema, set, patterns, properties, where));
     if (key == rules_.nothing()) return {};
+    if (unique_keys) {
+      RUDDER_TRY(key, unique_key(key, path_to(path, "minProperties")));
+    }
     json::array parts;
     for (const json::object* shape : shapes) {
       const size_t before = parts.size();
@@ -206,6 +210,22 @@ Result<Node> SchemaBuilder::build_additional(const json::object& schema,
   return rules_.choice(ways);
 }
 
+// The key as one that an object has once.
+Result<Node> SchemaBuilder::unique_key(Node key, const std::string& path) {
+  const bool lost_before = std::exchange(has_lost_mark_, false);
+  const int32_t texts_before = std::exchange(unique_texts_, kManyTexts);
+  RUDDER_TRY(const Node node, unique_string(key, path));
+  const bool is_lost = std::exchange(has_lost_mark_, lost_before);
+  const int32_t texts = std::exchange(unique_texts_, texts_before);
+  if (is_lost || texts < kManyTexts || rules_.data(node).kind != RuleSet::Kind::kTerminal) {
+    return bad("is not supported above 1 beside other keys that are few, or several expressions",
+               path);
+  }
+  Terminal one = rules_.terminal_of(rules_.data(node).index);
+  one.is_key = true;
+  return rules_.terminal(one);
+}
+
 Result<Node> SchemaBuilder::build_object(const json::object& schema, const std::string& path) {
   if (schema.contains(kShapes) && schema.contains("unevaluatedProperties")) {
     return bad("is not supported where schemas with other patternProperties are joined",
@@ -215,17 +235,13 @@ Result<Node> SchemaBuilder::build_object(const json::object& schema, const std::
   // With copies of the names.
   Held held(rules_.fuel());
   for (const Property& one : properties) held.add(2 * (std::ssize(one.name) + sizeof(Property)));
-  RUDDER_TRY(const Node additional, build_additional(schema, properties, path));
   const int64_t min = count_or(schema, "minProperties", 0);
   const int64_t max = count_or(schema, "maxProperties", RuleSet::kUnbounded);
   const auto num_required = std::count_if(properties.begin(), properties.end(),
                                           [](const Property& one) { return one.required; });
-  if (min > std::max<int64_t>(1, num_required) && additional != rules_.nothing()) {
-    return bad(
-        "is not supported above 1 with additional properties: a grammar cannot tell "
-        "repeated keys",
-        path_to(path, "minProperties"));
-  }
+  // Repeated keys would be counted.
+  const bool unique_keys = min > std::max<int64_t>(1, num_required);
+  RUDDER_TRY(const Node additional, build_additional(schema, properties, unique_keys, path));
   if (max != RuleSet::kUnbounded && max < std::max<int64_t>(min, num_required)) {
     return rules_.nothing();
   }
@@ -256,10 +272,12 @@ Result<Node> SchemaBuilder::chain(const std::vector<Property>& properties, Node 
     const Node another = rules_.sequence({text_.comma(), additional});
     const auto room =
         bounded ? static_cast<int32_t>(max - std::max<int64_t>(count, 1)) : RuleSet::kUnbounded;
-    if (count > 0) return rules_.sequence({rules_.repeat(another, 0, room), text_.inside()});
+    const auto least =
+        static_cast<int32_t>(std::max<int64_t>(0, min - std::max<int64_t>(count, 1)));
+    if (count > 0) return rules_.sequence({rules_.repeat(another, least, room), text_.inside()});
     if (bounded && max == 0) return rules_.empty();
     const Node some =
-        rules_.sequence({additional, rules_.repeat(another, 0, room), text_.inside()});
+        rules_.sequence({additional, rules_.repeat(another, least, room), text_.inside()});
     return min > 0 ? some : rules_.optional(some);
   };
   std::vector<Node> after;  // by count: what follows

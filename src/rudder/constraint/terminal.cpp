@@ -22,12 +22,13 @@ class Description {
     Terminal terminal;
     const std::string_view form = take(',');
     const std::string_view spelling = take(',');
-    if (form.size() != 1 || std::string_view("qpun").find(form) == std::string_view::npos ||
+    if (form.size() != 1 || std::string_view("qpunk").find(form) == std::string_view::npos ||
         (spelling != "a" && spelling != "o")) {
       return std::nullopt;
     }
-    terminal.quoted = form == "q" || form == "u";
-    terminal.unique = form == "u" || form == "n";
+    terminal.is_key = form == "k";
+    terminal.quoted = form == "q" || form == "u" || terminal.is_key;
+    terminal.unique = form == "u" || form == "n" || terminal.is_key;
     terminal.any_spelling = spelling == "a";
     if (!number(take(','), 10, &terminal.min) || !number(take(';'), 10, &terminal.max)) {
       return std::nullopt;
@@ -102,7 +103,9 @@ std::string to_text(const Terminal& terminal) {
     }
   };
   fmt::format_to(std::back_inserter(out), "{},{},{},{};",
-                 terminal.quoted ? (terminal.unique ? 'u' : 'q') : (terminal.unique ? 'n' : 'p'),
+                 terminal.is_key   ? 'k'
+                 : terminal.quoted ? (terminal.unique ? 'u' : 'q')
+                                   : (terminal.unique ? 'n' : 'p'),
                  terminal.any_spelling ? 'a' : 'o', terminal.min, terminal.max);
   const char* separator = "";
   for (const CharRange& range : terminal.set.ranges()) {

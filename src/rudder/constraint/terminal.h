@@ -33,6 +33,7 @@ struct Terminal {
   bool any_spelling = false;
   // Of one in one spelling, with a pattern or quoted: those of a list differ (unique_texts.h).
   bool unique = false;
+  bool is_key = false;  // of a unique one: those of an object differ
   // In characters, of the string's value. One of a set that is not quoted has at least 1.
   int32_t min = 0;
   int32_t max = kUnbounded;

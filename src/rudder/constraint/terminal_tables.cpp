@@ -260,6 +260,7 @@ Result<std::shared_ptr<const TerminalTables>> TerminalTableCache::get(
   }
   form.excluded.clear();
   form.unique = false;
+  form.is_key = false;
   const std::string key = to_text(form);
   if (const auto found = known_.find(key); found != known_.end()) {
     if (auto tables = found->second.lock()) return tables;

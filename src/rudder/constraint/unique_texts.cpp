@@ -73,6 +73,7 @@ std::vector<int32_t> UniqueTexts::lists_around(const EarleyParser& parser,
     int32_t symbol;
     bool operator==(const Begun&) const = default;
   };
+  const char bracket = grammar.terminal(symbol).is_key ? '{' : '[';
   std::vector<int32_t> lists;
   std::vector<Begun> open = {{row, symbol}};
   for (size_t i = 0; i < open.size(); ++i) {
@@ -81,7 +82,7 @@ std::vector<int32_t> UniqueTexts::lists_around(const EarleyParser& parser,
       if (one.item.state == EarleyParser::kDone) continue;
       const int32_t origin = std::max(one.item.origin, 0);
       const size_t begin = offset(origin);
-      if (begin < text_.size() && text_[begin] == '[') {
+      if (begin < text_.size() && text_[begin] == bracket) {
         if (std::find(lists.begin(), lists.end(), origin) == lists.end()) lists.push_back(origin);
         continue;
       }

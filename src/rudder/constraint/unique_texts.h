@@ -1,7 +1,8 @@
 // UniqueTexts: keeps the strings or numbers of a list different from each other (`uniqueItems`),
 // which a grammar cannot say: it knows the output's text, and takes from a mask the tokens behind
 // which one could only become what the list has already. It is an item, or the value of a field of
-// each item, which then differ as a whole. Such strings and numbers have one spelling; a beginning
+// each item, which then differ as a whole; or a key, so that an object has as many fields as were
+// counted. Such strings and numbers have one spelling; a beginning
 // leads nowhere when all texts that it may become are there, so it is counted how many these are
 // (text_counts.h). A list has no more items than there are texts, which its grammar sees to.
 // FormMatcher has one where its grammar has such lists; one thread.
@@ -44,7 +45,8 @@ class UniqueTexts {
   // Texts, with their quotes, of the items of the list in which `open` is, that begin so.
   std::vector<std::string_view> earlier(const EarleyParser& parser, const ParserGrammar& grammar,
                                         const Open& open, std::string_view begun) const;
-  // Rows that the innermost lists begin in whose items have the symbol that began in the row.
+  // Rows that the innermost lists begin in whose items have the symbol that began in the row; of
+  // keys, objects.
   std::vector<int32_t> lists_around(const EarleyParser& parser, const ParserGrammar& grammar,
                                     int32_t row, int32_t symbol) const;
   // Whether an open text ends by the byte, as one of the earlier ones.
