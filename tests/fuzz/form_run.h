@@ -29,7 +29,7 @@ class FormRun {
 
   // All walks and texts together may take so many steps of the parser; behind them each gives up.
   // An ambiguous form takes a thousand times what others do. The same input takes the same.
-  static constexpr uint64_t kSteps = 10'000'000;  // 0.2 s without sanitizers
+  static constexpr uint64_t kSteps = 1'000'000;  // half a second without sanitizers, at most
   uint64_t steps() const { return *steps_; }
 
  private:

@@ -407,7 +407,7 @@ TEST_F(LinearDevice, PreparedFromMeasurementsAndFromTheFile) {
                             static_cast<int64_t>(value_of(load_cublaslt(""))->version()),
                             kOwnKernelsVersion};
     }();
-    EXPECT_EQ(read_policy(path, here).size(), 10U + 6U);  // 1..512 tokens, 1..32 rows
+    EXPECT_EQ(read_policy(path, here).size(), 13U + 6U);  // 1..320 tokens, 1..32 rows
   }
 }
 
