@@ -8,30 +8,33 @@
 namespace rudder::steer {
 namespace {
 
-constexpr size_t kRowsAtOnce = 4;  // whose sums a processor's registers hold
-constexpr size_t kSums = 8;        // of a row, side by side
+// Rows whose sums a processor's registers hold; loops are unrolled so that they do.
+constexpr size_t kRowsAtOnce = 4;
+constexpr size_t kSums = 8;  // of a row, side by side
 // Products that are summed in fp32, before their sum is added in double.
 constexpr size_t kBlock = 64 * kSums;
 
-// sums[r] = rows[r] . weights
-void multiply(const float* const (&rows)[kRowsAtOnce], const float* weights, size_t width,
-              double (&sums)[kRowsAtOnce]) {
-  std::ranges::fill(sums, 0.0);
+// sums[r] = rows[r] . weights, in an order that the width alone decides.
+template <size_t kRows>
+void multiply(const float* const* rows, const float* weights, size_t width, double* sums) {
+  std::fill_n(sums, kRows, 0.0);
   size_t i = 0;
   while (i + kSums <= width) {
     const size_t end = i + std::min(kBlock, (width - i) / kSums * kSums);
-    float parts[kRowsAtOnce][kSums] = {};
+    float parts[kRows][kSums] = {};
     for (; i < end; i += kSums) {
-      for (size_t r = 0; r < kRowsAtOnce; ++r) {
+#pragma GCC unroll 4
+      for (size_t r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
         for (size_t j = 0; j < kSums; ++j) parts[r][j] += rows[r][i + j] * weights[i + j];
       }
     }
-    for (size_t r = 0; r < kRowsAtOnce; ++r) {
+    for (size_t r = 0; r < kRows; ++r) {
       for (const float part : parts[r]) sums[r] += double{part};
     }
   }
   for (; i < width; ++i) {
-    for (size_t r = 0; r < kRowsAtOnce; ++r) sums[r] += double{rows[r][i]} * double{weights[i]};
+    for (size_t r = 0; r < kRows; ++r) sums[r] += double{rows[r][i]} * double{weights[i]};
   }
 }
 
@@ -65,11 +68,13 @@ void encode_some(const Dictionary& dictionary, std::span<const float> rows, size
     for (size_t begin = 0; begin < num_rows; begin += kRowsAtOnce) {
       const size_t at_once = std::min(kRowsAtOnce, num_rows - begin);
       const float* from[kRowsAtOnce];
-      for (size_t r = 0; r < kRowsAtOnce; ++r) {
-        from[r] = inputs.data() + (begin + std::min(r, at_once - 1)) * width;
-      }
+      for (size_t r = 0; r < at_once; ++r) from[r] = inputs.data() + (begin + r) * width;
       double sums[kRowsAtOnce];
-      multiply(from, weights, width, sums);
+      if (at_once == kRowsAtOnce) {
+        multiply<kRowsAtOnce>(from, weights, width, sums);
+      } else {
+        for (size_t r = 0; r < at_once; ++r) multiply<1>(from + r, weights, width, sums + r);
+      }
       for (size_t r = 0; r < at_once; ++r) {
         values[(begin + r) * count + i] = static_cast<float>(form.value(sums[r]));
       }
