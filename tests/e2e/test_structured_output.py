@@ -4,6 +4,7 @@ import concurrent.futures
 import json
 import re
 
+import httpx2
 import jsonschema
 import openai
 import pytest
@@ -75,16 +76,18 @@ def test_tags_bind_in_free_text(server, model):
     older = {"structures": [{"begin": " <n>", "schema": {"type": "integer", "minimum": 3, "maximum": 9}, "end": "</n>"}], "triggers": [" "]}
     tag = {"type": "tag", "begin": " <n>", "content": {"type": "json_schema", "json_schema": older["structures"][0]["schema"]}, "end": "</n>"}
     newer = {"format": {"type": "triggered_tags", "triggers": [" "], "tags": [tag]}}
+    # A trigger comes soon, whatever the model would say.
+    trigger = httpx2.post(server.url + "/tokenize", json={"prompt": " <n>", "add_special_tokens": False}).json()["tokens"][0]
     answers = {}
     for name, body in (("older", older), ("newer", newer)):
         for seed in range(6):
             body = {"type": "structural_tag", **body}
             form = {"response_format": body} if seed % 2 else {"structured_outputs": {"structural_tag": body}}
-            text = ask(server, model, seed, max_tokens=80, extra_body=form).choices[0].message.content or ""
+            text = ask(server, model, seed, max_tokens=80, logit_bias={trigger: 100}, extra_body=form).choices[0].message.content or ""
             whole = re.sub(r" <n>[3-9]</n>", "", text)
             assert re.fullmatch(r"[^ ]*( (<(n(>([3-9](<(/n?)?)?)?)?)?)?)?", whole), text  # the last one may be cut off
             answers[name, seed] = text
-    assert any("</n>" in text for text in answers.values()), answers
+    assert all(" <n>" in text and "</n>" in text for text in answers.values()), answers
     assert all(answers["older", seed] == answers["newer", seed] for seed in range(6))
 
 
