@@ -158,14 +158,16 @@ def test_bench_steering_compares_every_mode_with_none(tmp_path):
                        "8", "--input-len", "24", "--requests", "4", "--ledger", ledger, "--capture-dir", captures)
     assert bench.returncode == 0, bench.stderr
     modes = ["disabled", "enabled_idle", "named_shared", "all_steered_shared", "per_request_n4", "per_request_n16",
-             "per_request_n256", "feature_delta_1", "feature_delta_8", "feature_delta_64", "attn_z_add",
-             "capture_one_site", "capture_all_layers"]
+             "per_request_n256", "feature_delta_1", "feature_delta_8", "feature_delta_64", "feature_gate",
+             "probe", "stop_when", "lens", "attn_z_add", "capture_one_site", "capture_all_layers"]
+    floors = [mode for mode in modes if mode.startswith("feature_")]
     table = {line.split()[0]: line.split() for line in bench.stdout.splitlines() if line.split()}
     for mode in modes:
         assert all(float(value) > 0 for value in table[mode][1:5]), table[mode]
     rows = list(csv.reader(ledger.open()))
-    # Four figures a mode, and of each but the first how many of its steps were not replayed.
-    assert len(rows) == 5 * len(modes) - 1 and all(len(row) == 13 for row in rows)
+    # Four figures a mode, of each but the first how many of its steps were not replayed, and the floors.
+    assert len(rows) == 5 * len(modes) - 1 + len(floors) and all(len(row) == 13 for row in rows)
+    assert [row[3].split(":")[0] for row in rows if ": floor" in row[3]] == floors
     assert not [path for path in captures.rglob("*") if path.is_file()]
     refused = run_rudder("bench", "steering", "--modes", "enabled_idle,sideways")
     assert refused.returncode == 1 and "sideways" in refused.stderr
