@@ -46,9 +46,10 @@ void ServerSettings::declare(SettingsTable& table) {
   table.add_bytes("socket-send-buffer", &socket_send_buffer,
                   "Unread output that the system holds for a connection, beside what the server "
                   "holds; 0 leaves it to the system, which takes some MiB.");
-  table.add_bytes("max-pending-captures", &max_pending_captures,
-                  "Unread values of captured tokens, and what an answer repeats at once, that a stream "
-                  "may have on top of that.");
+  table.add_bytes(
+      "max-pending-captures", &max_pending_captures,
+      "Unread values of captured tokens, and what an answer repeats at once, that a stream "
+      "may have on top of that.");
   table.add_bytes("max-answer-bytes", &max_answer_bytes,
                   "Largest answer that is sent whole; past it 503.");
   table.add_bytes(

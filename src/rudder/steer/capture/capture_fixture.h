@@ -124,8 +124,8 @@ class TempFolder {
 bool eventually(const std::function<bool()>& holds);
 
 // A gate that threads wait at until it is opened, once. A thread that still leaves `wait` when the
-// gate is destroyed (the lane of a consumer that stalled) holds what it waits on. A gate that nobody
-// opens fails the test, and lets whoever waits go on.
+// gate is destroyed (the lane of a consumer that stalled) holds what it waits on. A gate that
+// nobody opens fails the test, and lets whoever waits go on.
 class Gate {
  public:
   explicit Gate(std::chrono::milliseconds patience = std::chrono::seconds(60))
