@@ -88,7 +88,12 @@ class Guesser {
       work.kv_len = begin;
       work.q_len = count;
       work.logits = is_last ? step::LogitsWanted::kLast : step::LogitsWanted::kNone;
-      work.guess = {begin, plan.tokens, is_last ? kGuesses : 0};
+      work.guess.num_guess = is_last ? kGuesses : 0;
+      work.guess.begin = begin + count;
+      if (!executor_->capacity().guesses_from_rows) {
+        work.guess.begin = begin;
+        work.guess.tokens = plan.tokens;
+      }
       const auto ticket =
           executor_->launch(std::make_shared<const step::StepPlan>(std::move(plan))).value();
       last = executor_->collect(ticket).value().seqs.at(0);
