@@ -38,7 +38,7 @@ endfunction()
 # rudder_test(NAME kv_test SRCS a_test.cpp ROOMS kv testing LABELS unit [ARGS ...] [TIMEOUT seconds]
 #             [SANITIZERS asan tsan] [FULL "Full/*" ...])
 # FULL: the cases (patterns of gtest_filter) that only make test-full runs, as NAME without _test and with
-# _full_test, labelled slow.
+# _full_test_1, _2, ..., labelled slow: shards of them, which several cores take side by side.
 # SANITIZERS: the presets that `make test` runs it under once more: what parses bytes of strangers runs
 # under asan, what has threads under tsan. Target asan_tests / tsan_tests builds them.
 # A test's sources are compiled together, which halves the time that tests take to build: names in their
@@ -46,6 +46,8 @@ endfunction()
 # than the rooms that it tests, for a quarter less time to compile.
 # Tests find their files from the repository's root, where they are started: those labelled gpu may run on
 # another machine than they were built on, and no object depends on where the checkout lies.
+set(RUDDER_FULL_SHARDS 8)
+
 function(rudder_test)
   if(NOT RUDDER_TESTS)
     return()
@@ -80,9 +82,14 @@ function(rudder_test)
     list(JOIN ARG_FULL ":" full)
     list(APPEND ARG_ARGS --gtest_filter=-${full})
     string(REGEX REPLACE "_test$" "_full_test" full_name ${ARG_NAME})
-    add_test(NAME ${full_name} COMMAND ${ARG_NAME} --gtest_filter=${full} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
     math(EXPR full_timeout "${ARG_TIMEOUT} * 3")
-    set_tests_properties(${full_name} PROPERTIES LABELS "${ARG_LABELS};slow" TIMEOUT ${full_timeout})
+    foreach(shard RANGE 1 ${RUDDER_FULL_SHARDS})
+      math(EXPR index "${shard} - 1")
+      add_test(NAME ${full_name}_${shard} COMMAND ${ARG_NAME} --gtest_filter=${full} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+      set_tests_properties(${full_name}_${shard} PROPERTIES
+        LABELS "${ARG_LABELS};slow" TIMEOUT ${full_timeout}
+        ENVIRONMENT "GTEST_TOTAL_SHARDS=${RUDDER_FULL_SHARDS};GTEST_SHARD_INDEX=${index}")
+    endforeach()
   endif()
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} ${ARG_ARGS}
            WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
