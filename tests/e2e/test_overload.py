@@ -28,6 +28,8 @@ QUEUE_S = 1.0  # that a request may wait before it runs
 OVERLOAD = 10
 GOODPUT = 0.95  # of the peak's
 FOREIGN = 0.05  # of the machine's time, of other processes: more, and a pair does not count
+PAIRS = 13  # short ones: the speed of a shared machine changes from minute to minute
+SECONDS = 5  # of a load
 MAX_PAIRS_PER_PAIR = 4  # that are measured for each that must count
 RAMP_S = 1.5  # of a load, left out: batches fill, the server learns how fast it serves
 
@@ -144,10 +146,9 @@ def measure_pairs(server, folder, pairs, seconds):
 
 
 @pytest.mark.slow  # the daily run has a compiler beside it
-@pytest.mark.parametrize("pairs, seconds", [(1, 5), (5, 20)])
-def test_at_ten_times_the_load_goodput_stays(tmp_path, pairs, seconds):
+def test_at_ten_times_the_load_goodput_stays(tmp_path):
     with serving("--device", "cpu", "--threads", "1", "--max-num-seqs", str(SLOTS), "--max-queue-seconds", str(QUEUE_S),
                  "--max-num-queued-reqs", "1000", "--no-enable-prefix-caching", "--disable-access-log", "--log-level", "error") as server:
-        shares = measure_pairs(server, tmp_path, pairs, seconds)
+        shares = measure_pairs(server, tmp_path, PAIRS, SECONDS)
         assert statistics.median(shares) >= GOODPUT, shares
         assert server.metric("rudder:num_requests_waiting") == 0
