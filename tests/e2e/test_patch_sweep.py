@@ -126,6 +126,7 @@ def test_a_client_that_leaves_ends_its_sweep(running, sums):
 def test_what_is_refused(running, sums):
     good = {**sums, "sites": {"resid_post": [3]}, "positions": [-1]}
     text = "One two three"
+    windows = [[begin, end] for begin in range(16) for end in range(begin + 1, 17)]
     for field, change in [
             ("clean", {"clean": None}), ("corrupted", {"corrupted": text}), ("clean", {"clean": ""}), ("clean[0]", {"clean": [-1]}),
             ("corrupted[1]", {"clean": [5, 6, 7], "corrupted": [5, 2**31 - 1, 7]}),
@@ -136,7 +137,8 @@ def test_what_is_refused(running, sums):
             ("sites", {"sites": None}), ("sites", {"sites": {}}), ("sites.nowhere", {"sites": {"nowhere": [1]}}),
             ("sites.resid_post[0]", {"sites": {"resid_post": [LAYERS]}}), ("sites.resid_post.3", {"sites": {"resid_post.3": [3]}}),
             ("positions", {"positions": []}), ("positions[0]", {"positions": [10_000]}), ("positions[0][1]", {"positions": [[0, 10_000]]}),
-            ("positions[0]", {"positions": [[3, 3]]}), ("positions", {"positions": [0] * 8000}), ("extra", {"extra": 1}), ("svg", {"svg": 3})]:
+            ("positions[0]", {"positions": [[3, 3]]}), ("positions[1]", {"positions": [0, 0]}), ("positions[2]", {"positions": [1, 0, [0, 1]]}),
+            ("positions", {"positions": windows, "sites": dict.fromkeys(("resid_pre", "resid_post", "attn_out", "mlp_out"), "all")}), ("extra", {"extra": 1}), ("svg", {"svg": 3})]:
         answer = sweep(running, **{**good, **change})
         assert answer.status_code == 400, (field, change, answer.text)
         assert answer.json()["error"]["param"] == field, (field, answer.text)

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "rudder/server/request/field_reader.h"
@@ -139,7 +140,7 @@ Result<int32_t> read_position(const json::value& value, int32_t length, bool is_
   return invalid_field(fmt::format("{} of a prompt of {} tokens", number, length), path);
 }
 
-// "all", or a list of positions and of windows [begin, end): each is patched by itself.
+// "all", or a list of positions and of windows [begin, end): each is patched by itself, and once.
 Result<std::vector<tap::PositionRange>> read_positions(FieldReader& reader, int32_t length) {
   const json::value* value = reader.raw("positions");
   std::vector<tap::PositionRange> positions;
@@ -152,6 +153,7 @@ Result<std::vector<tap::PositionRange>> read_positions(FieldReader& reader, int3
     return invalid_field(R"(must be "all", or a list of positions and of windows [begin, end])",
                          "positions");
   }
+  std::set<std::pair<int32_t, int32_t>> known;
   for (size_t i = 0; i < list->size(); ++i) {
     const std::string path = fmt::format("positions[{}]", i);
     const json::array* window = (*list)[i].if_array();
@@ -159,13 +161,16 @@ Result<std::vector<tap::PositionRange>> read_positions(FieldReader& reader, int3
     if (window == nullptr) {
       RUDDER_TRY(range.begin, read_position((*list)[i], length, false, path));
       range.end = range.begin + 1;
-      continue;
+    } else {
+      if (window->size() != 2) return invalid_field("a window is [begin, end]", path);
+      RUDDER_TRY(range.begin, read_position((*window)[0], length, false, path + "[0]"));
+      RUDDER_TRY(range.end, read_position((*window)[1], length, true, path + "[1]"));
+      if (range.end <= range.begin || range.end - range.begin > kMaxSweepWindow) {
+        return invalid_field(fmt::format("a window has 1 to {} positions", kMaxSweepWindow), path);
+      }
     }
-    if (window->size() != 2) return invalid_field("a window is [begin, end]", path);
-    RUDDER_TRY(range.begin, read_position((*window)[0], length, false, path + "[0]"));
-    RUDDER_TRY(range.end, read_position((*window)[1], length, true, path + "[1]"));
-    if (range.end <= range.begin || range.end - range.begin > kMaxSweepWindow) {
-      return invalid_field(fmt::format("a window has 1 to {} positions", kMaxSweepWindow), path);
+    if (!known.emplace(range.begin, range.end).second) {
+      return invalid_field("is named twice", path);
     }
   }
   return positions;
