@@ -4,6 +4,8 @@
 // many multiprocessors as the cluster has blocks. A cluster then takes further rows: the scales of
 // its columns stay in registers, and it computes the next row while the other blocks' values for
 // this row arrive.
+#include <algorithm>
+
 #include "rudder/cuda/kernels/gated_act.cuh"
 #include "rudder/cuda/kernels/launch.h"
 
@@ -71,7 +73,10 @@ __global__ void __launch_bounds__(kMaxGatedThreads, 2)
 cudaError_t launch_gated_act_fp8(const GatedActParams& p, bool aligned, cudaStream_t stream) {
   const bool scaled = p.x_scales.row != nullptr;
   if (p.width > kMaxQuantisedWidth || (scaled && !takes_scales(p))) return cudaErrorInvalidValue;
-  const GatedGrid grid = gated_grid(p, [](int64_t /*threads*/) { return 3; });
+  const GatedGrid grid = gated_grid(p, [](int64_t threads) {
+    constexpr int64_t kThreadsPerSm = 960;  // that the registers are enough for, in whole blocks
+    return std::max(int64_t{3}, kThreadsPerSm / threads);
+  });
   const auto kernel =
       aligned ? (scaled ? gated_act_fp8_kernel<true, true> : gated_act_fp8_kernel<true, false>)
               : (scaled ? gated_act_fp8_kernel<false, true> : gated_act_fp8_kernel<false, false>);
