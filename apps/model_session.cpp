@@ -152,6 +152,7 @@ Result<ModelFiles> open_model_files(const std::string& model, const LoadSettings
 namespace {
 
 exec::DraftKind draft_kind(draft::Method method) {
+  if (method == draft::Method::kEagle) return exec::DraftKind::kEagle;
   if (method == draft::Method::kEagle3) return exec::DraftKind::kEagle3;
   return method == draft::Method::kMedusa ? exec::DraftKind::kMedusa : exec::DraftKind::kModel;
 }

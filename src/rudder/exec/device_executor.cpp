@@ -86,6 +86,7 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
     RUDDER_TRY(kept, make_hidden_pool(head.spec, *model_.ops, capacity_));
     head.source = {.embedding = model_.weights.embedding,
                    .tied = model_.spec.tied_head ? &model_.weights.head : nullptr,
+                   .head = &model_.weights.head,
                    .rows = kept.rows};
   }
   ops::View final_rows;

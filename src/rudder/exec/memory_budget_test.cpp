@@ -86,7 +86,7 @@ TEST(MemoryBudget, ADraftModelAndItsKvAreCounted) {
 
 TEST(MemoryBudget, ADraftHeadAndTheRowsThatItReadsAreCounted) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
-  const model::DraftHeadSpec head = testing::tiny_head_spec(false);
+  const model::DraftHeadSpec head = testing::tiny_head_spec(testing::TinyHead::kOwnEmbedding);
   MemoryAsk ask = tiny_ask();
   ask.max_draft = 3;
   ask.draft = &head.layer;
