@@ -101,6 +101,21 @@ TEST(MemoryBudget, ADraftHeadAndTheRowsThatItReadsAreCounted) {
   EXPECT_EQ(with->draft_bytes - model->draft_bytes, 4 * (64 * (2 * 3 * 64 + 96) + 4 * (48 + 54)));
 }
 
+TEST(MemoryBudget, AHeadOfAProductTakesOneRowAndNoLogitsOfItsOwn) {
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
+  const model::DraftHeadSpec head = testing::tiny_head_spec(testing::TinyHead::kProduct);
+  MemoryAsk ask = tiny_ask();
+  ask.max_draft = 3;
+  ask.draft = &head.layer;
+  const auto model = budget_memory(spec, {}, ask);
+  ask.draft_head = &head;
+  const auto with = budget_memory(spec, {}, ask);
+  ASSERT_TRUE(model && with);
+  EXPECT_EQ(with->draft_kv_bytes - model->draft_kv_bytes, 16 * 64 * 4);
+  // The row, the embedding and the row side by side, of 64 tokens; rows of 4 slots.
+  EXPECT_EQ(with->draft_bytes - model->draft_bytes, 4 * (64 * (64 + 2 * 64) + 4 * 64));
+}
+
 TEST(MemoryBudget, MedusaHeadsAreCountedAndTakeNoKv) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   const model::MedusaSpec heads = testing::tiny_medusa_spec(false);

@@ -100,8 +100,9 @@ View HeadDecoder::begin_with(const ForwardBatch& batch) {
 
 View HeadDecoder::embed(const ForwardBatch& batch) {
   const View embedded = shaped(buffers_.layer.delta, batch.ids.num_rows(), spec_.layer.hidden);
-  ops_.embed({.table = spec_.has_embedding ? weights_.embedding : source_.embedding,
-              .tied = spec_.has_embedding ? nullptr : source_.tied,
+  const View& table = spec_.has_embedding ? weights_.embedding : source_.embedding;
+  ops_.embed({.table = table,
+              .tied = table.empty() ? source_.head : nullptr,
               .ids = batch.ids,
               .out = embedded});
   return embedded;
@@ -184,9 +185,9 @@ View HeadDecoder::forward(const ForwardBatch& batch) {
   return head(x, batch);
 }
 
+// Without the model's own products: its decoder has prepared them, for larger steps.
 Result<void> prepare_head(const DraftHeadSpec& spec, const DraftHeadWeights& weights,
-                          const HeadSource& source, const ops::KvLayer& kv, ops::Ops& ops,
-                          const DecoderLimits& limits) {
+                          const ops::KvLayer& kv, ops::Ops& ops, const DecoderLimits& limits) {
   const std::array linears = {weights.fc, weights.attention.qkv, weights.attention.out,
                               weights.mlp.gate_up, weights.mlp.down};
   const std::array shapes = {
@@ -196,7 +197,7 @@ Result<void> prepare_head(const DraftHeadSpec& spec, const DraftHeadWeights& wei
                          .max_seqs = limits.max_logits_rows,
                          .hidden = spec.layer.hidden,
                          .max_linear_in = 0,
-                         .head = spec.is_product() ? source.head : &weights.head,
+                         .head = spec.is_product() ? nullptr : &weights.head,
                          .linears = linears,
                          .attention = shapes};
   for (const ops::LinearWeight& linear : linears) {
@@ -230,7 +231,7 @@ Result<std::unique_ptr<Decoder>> make_head_decoder(const DraftHeadSpec& spec,
   }
   auto decoder =
       std::make_unique<HeadDecoder>(spec, weights, source, kv, ops, limits, std::move(buffers));
-  RUDDER_TRY_VOID(prepare_head(spec, weights, source, kv, ops, limits));
+  RUDDER_TRY_VOID(prepare_head(spec, weights, kv, ops, limits));
   return decoder;
 }
 
