@@ -4,9 +4,11 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "rudder/model/loader.h"
 #include "rudder/model/make_model.h"
+#include "rudder/model/norm_gains.h"
 
 namespace rudder::model {
 namespace {
@@ -59,6 +61,31 @@ TEST(DummyCheckpoint, ValuesAreSpreadAsWeightsAre) {
   const auto* first = checkpoint->find("model.layers.0.mlp.up_proj.weight");
   const auto* second = checkpoint->find("model.layers.1.mlp.up_proj.weight");
   EXPECT_NE(std::memcmp(first->view.data, second->view.data, first->view.bytes()), 0);
+}
+
+// Of every architecture the norm in front of the MLP is found, where it has one. Gains lie around
+// 1, with those that a checkpoint stores less 1 too.
+TEST(DummyCheckpoint, GainsAreReadOfEveryShape) {
+  int32_t num_without = 0;
+  for (const std::string_view name : make_model_names()) {
+    const auto checkpoint = dummy(name, 1);
+    ASSERT_NE(checkpoint, nullptr) << name;
+    const auto spec = read_spec(*checkpoint);
+    ASSERT_TRUE(spec) << spec.error().to_string();
+    const auto gains = read_mlp_gains(*checkpoint, *spec);
+    ASSERT_TRUE(gains) << name << gains.error().to_string();
+    ASSERT_EQ(gains->size(), 1U);
+    const std::vector<float>& values = gains->front().values;
+    if (!spec->layers[0].norms.pre) {
+      EXPECT_TRUE(values.empty()) << name;
+      ++num_without;
+      continue;
+    }
+    ASSERT_EQ(std::ssize(values), spec->hidden) << name;
+    const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+    EXPECT_NEAR(sum / static_cast<double>(values.size()), 1.0, 0.1) << name;
+  }
+  EXPECT_GT(num_without, 0);
 }
 
 TEST(DummyCheckpoint, UnknownArchitecturesAreNamed) {
