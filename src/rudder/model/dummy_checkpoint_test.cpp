@@ -63,11 +63,12 @@ TEST(DummyCheckpoint, ValuesAreSpreadAsWeightsAre) {
   EXPECT_NE(std::memcmp(first->view.data, second->view.data, first->view.bytes()), 0);
 }
 
-// Of every architecture the norm in front of the MLP is found, where it has one. Gains lie around
-// 1, with those that a checkpoint stores less 1 too.
-TEST(DummyCheckpoint, GainsAreReadOfEveryShape) {
+// The norm in front of the MLP is found under every name that architectures give it, where they
+// have one. Gains lie around 1, those that a checkpoint stores less 1 too.
+TEST(DummyCheckpoint, GainsAreReadOfEveryArchitecture) {
   int32_t num_without = 0;
-  for (const std::string_view name : make_model_names()) {
+  for (const char* name :
+       {"llama-3.2-1b", "gemma-2-2b", "gemma-3-1b", "olmo-2-1b", "asynct-0.6b"}) {
     const auto checkpoint = dummy(name, 1);
     ASSERT_NE(checkpoint, nullptr) << name;
     const auto spec = read_spec(*checkpoint);
