@@ -63,12 +63,10 @@ TEST(DummyCheckpoint, ValuesAreSpreadAsWeightsAre) {
   EXPECT_NE(std::memcmp(first->view.data, second->view.data, first->view.bytes()), 0);
 }
 
-// The norm in front of the MLP is found under every name that architectures give it, where they
-// have one. Gains lie around 1, those that a checkpoint stores less 1 too.
+// The norm in front of the MLP is found under every name that architectures give it. Gains lie
+// around 1, those that a checkpoint stores less 1 too.
 TEST(DummyCheckpoint, GainsAreReadOfEveryArchitecture) {
-  int32_t num_without = 0;
-  for (const char* name :
-       {"llama-3.2-1b", "gemma-2-2b", "gemma-3-1b", "olmo-2-1b", "asynct-0.6b"}) {
+  for (const char* name : {"llama-3.2-1b", "gemma-2-2b", "gemma-3-1b", "asynct-0.6b"}) {
     const auto checkpoint = dummy(name, 1);
     ASSERT_NE(checkpoint, nullptr) << name;
     const auto spec = read_spec(*checkpoint);
@@ -77,16 +75,10 @@ TEST(DummyCheckpoint, GainsAreReadOfEveryArchitecture) {
     ASSERT_TRUE(gains) << name << gains.error().to_string();
     ASSERT_EQ(gains->size(), 1U);
     const std::vector<float>& values = gains->front().values;
-    if (!spec->layers[0].norms.pre) {
-      EXPECT_TRUE(values.empty()) << name;
-      ++num_without;
-      continue;
-    }
     ASSERT_EQ(std::ssize(values), spec->hidden) << name;
     const double sum = std::accumulate(values.begin(), values.end(), 0.0);
     EXPECT_NEAR(sum / static_cast<double>(values.size()), 1.0, 0.1) << name;
   }
-  EXPECT_GT(num_without, 0);
 }
 
 TEST(DummyCheckpoint, UnknownArchitecturesAreNamed) {
