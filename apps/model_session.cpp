@@ -12,7 +12,9 @@
 #include "rudder/base/log.h"
 #include "rudder/base/progress.h"
 #include "rudder/model/dummy_checkpoint.h"
+#include "rudder/model/loader.h"
 #include "rudder/model/make_model.h"
+#include "rudder/model/norm_gains.h"
 #include "rudder/step/flight_recorder.h"
 #include "rudder/weights/mapped_file.h"
 
@@ -150,6 +152,7 @@ Result<ModelFiles> open_model_files(const std::string& model, const LoadSettings
 namespace {
 
 exec::DraftKind draft_kind(draft::Method method) {
+  if (method == draft::Method::kEagle) return exec::DraftKind::kEagle;
   if (method == draft::Method::kEagle3) return exec::DraftKind::kEagle3;
   return method == draft::Method::kMedusa ? exec::DraftKind::kMedusa : exec::DraftKind::kModel;
 }
@@ -313,6 +316,11 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
       exec::load_models(*session.files.checkpoint, std::move(devices), resolved, limits,
                         {.weights = progress(fmt::format("loading {}", session.files.name), true),
                          .graphs = progress("capturing graphs", false)}));
+  std::vector<tap::NormGain> mlp_gains;
+  if (loaded.executors.front()->capacity().taps.steering()) {
+    RUDDER_TRY(const model::ModelSpec spec, model::read_spec(*session.files.checkpoint));
+    RUDDER_TRY(mlp_gains, model::read_mlp_gains(*session.files.checkpoint, spec));
+  }
   session.files.checkpoint.reset();  // all of it is loaded
   draft.reset();
   return_freed_memory();  // of files that were parsed
@@ -346,7 +354,8 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
                                     .block_watcher = front.block_watcher,
                                     .more = std::move(replicas)},
                                    engine_settings));
-  RUDDER_TRY(session.steering, Steering::create(*session.engine, settings.steering, library));
+  RUDDER_TRY(session.steering,
+             Steering::create(*session.engine, settings.steering, std::move(mlp_gains), library));
   log_info("{} ready on {} in {:.2f} s", session.files.name, backend,
            static_cast<double>(clock->now_us() - start) * 1e-6);
   return session;

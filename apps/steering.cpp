@@ -120,6 +120,7 @@ Steering::~Steering() {
 
 Result<std::unique_ptr<Steering>> Steering::create(engine::Engine& engine,
                                                    const SteeringSettings& settings,
+                                                   std::vector<tap::NormGain> mlp_gains,
                                                    std::shared_ptr<LateLibrary> late) {
   const engine::RequestLimits limits = engine.limits();
   if (!limits.taps.steering()) {
@@ -138,6 +139,7 @@ Result<std::unique_ptr<Steering>> Steering::create(engine::Engine& engine,
   model.limits = limits.taps;
   model.hash_secret = {word(), word()};
   model.dictionary_dtype = dictionary_dtype(settings, limits.geometry);
+  model.mlp_gains = std::move(mlp_gains);
   std::unique_ptr<Steering> steering(new Steering(engine, std::move(model), std::move(late)));
   RUDDER_TRY_VOID(steering->register_all(settings));
   return steering;

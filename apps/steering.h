@@ -41,6 +41,7 @@ class Steering {
   // an Error when there are any all the same. The engine outlives it.
   static Result<std::unique_ptr<Steering>> create(engine::Engine& engine,
                                                   const SteeringSettings& settings,
+                                                  std::vector<tap::NormGain> mlp_gains,
                                                   std::shared_ptr<LateLibrary> late);
   ~Steering();
 

@@ -1,6 +1,7 @@
 // What the demo's draft head and its Medusa heads guess against PyTorch
-// (tools/golden/draft_head.py, medusa_heads.py): the rows that they read of the model, their
-// layers, the map of tokens and the chains, through the executor.
+// (tools/golden/draft_head.py, medusa_heads.py), and an EAGLE head of made weights against numpy
+// (eagle_head.py): the rows that they read of the model, their layers, the map of tokens and the
+// chains, through the executor.
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
@@ -12,6 +13,7 @@
 #include "rudder/cpu/fast_ops.h"
 #include "rudder/exec/make_executor.h"
 #include "rudder/weights/mapped_file.h"
+#include "rudder/weights/safetensors_writer.h"
 
 namespace rudder {
 namespace {
@@ -110,6 +112,71 @@ class Guesser {
 TEST(DraftHeadGolden, GuessesAreThoseOfPyTorch) {
   Guesser guesser(*Checkpoint::open_folder(path_of("models/demo-eagle")).value());
   const std::vector<Case> cases = read_cases();
+  EXPECT_GT(cases.size(), 60u);
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const step::SeqResult got = guesser.behind(cases[i].ids, i % 3 == 0 ? 7 : 64);
+    EXPECT_EQ(got.tokens, std::vector<int32_t>{cases[i].next}) << i;
+    EXPECT_EQ(got.guess, cases[i].guess) << i;
+  }
+}
+
+// The head of eagle_head.py, whose weights are a formula; laid out as published ones are.
+class MadeHead {
+ public:
+  MadeHead() {
+    constexpr uint64_t kHidden = 256, kQ = 128, kKv = 64, kMlp = 96;
+    add("fc.weight", {kHidden, 2 * kHidden}, 0.25f);
+    add("fc.bias", {kHidden}, 0.5f);
+    add("layers.0.self_attn.q_proj.weight", {kQ, kHidden}, 0.25f);
+    add("layers.0.self_attn.k_proj.weight", {kKv, kHidden}, 0.25f);
+    add("layers.0.self_attn.v_proj.weight", {kKv, kHidden}, 0.25f);
+    add("layers.0.self_attn.o_proj.weight", {kHidden, kQ}, 0.25f);
+    add("layers.0.post_attention_layernorm.weight", {kHidden}, 0.5f, 1);
+    add("layers.0.mlp.gate_proj.weight", {kMlp, kHidden}, 0.25f);
+    add("layers.0.mlp.up_proj.weight", {kMlp, kHidden}, 0.25f);
+    add("layers.0.mlp.down_proj.weight", {kHidden, kMlp}, 0.25f);
+    file_ = weights::make_safetensors_header(decls_, {}).value();
+    const auto data = std::as_bytes(std::span(values_));
+    file_.insert(file_.end(), data.begin(), data.end());
+  }
+
+  std::shared_ptr<const Checkpoint> open() const {
+    return Checkpoint::open_memory(
+               {{"config.json", std::as_bytes(std::span(kConfig))}, {"model.safetensors", file_}})
+        .value();
+  }
+
+ private:
+  static constexpr std::string_view kConfig =
+      R"({"architectures": ["EagleLlamaForCausalLM"], "model_type": "llama", "hidden_size": 256,
+          "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4,
+          "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 2560,
+          "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+          "hidden_act": "silu"})";
+
+  // Tensor number n is made from seed n, counted from 1.
+  void add(const char* name, std::initializer_list<uint64_t> shape, float scale, float centre = 0) {
+    decls_.push_back({name, tensor::DType::kF32, weights::TensorShape::of(shape)});
+    const auto seed = static_cast<uint32_t>(decls_.size());
+    uint64_t count = 0;
+    weights::checked_tensor_bytes(decls_.back().shape, 1, count);
+    for (uint32_t i = 0; i < count; ++i) {
+      uint32_t x = i + (seed << 20);
+      for (int round = 0; round < 2; ++round) x = (x ^ x >> 16) * 0x45d9f3bu;
+      x ^= x >> 16;
+      values_.push_back((static_cast<float>(x >> 8) / (1 << 24) - 0.5f) * scale + centre);
+    }
+  }
+
+  std::vector<weights::TensorDecl> decls_;
+  std::vector<float> values_;
+  std::vector<std::byte> file_;
+};
+
+TEST(EagleGolden, GuessesAreThoseOfNumpy) {
+  const MadeHead head;
+  Guesser guesser(*head.open(), exec::DraftKind::kEagle);
+  const std::vector<Case> cases = read_cases("tests/draft_heads/eagle.json");
   EXPECT_GT(cases.size(), 60u);
   for (size_t i = 0; i < cases.size(); ++i) {
     const step::SeqResult got = guesser.behind(cases[i].ids, i % 3 == 0 ? 7 : 64);

@@ -2,10 +2,12 @@
 
 import concurrent.futures
 import json
+import random
 import shutil
 
 import pytest
 from conftest import DEMO, run_rudder, serving
+from dictionary import write_tensors
 
 STORY = "Tell me a happy story about a boat."
 EDIT = next(json.loads(line) for line in (DEMO / "eval" / "json.jsonl").open())["messages"][0]["content"]
@@ -90,6 +92,54 @@ def test_published_names_of_medusa_heads(plain, model, tmp_path):
         assert server.metric("rudder:spec_decode_num_draft_tokens_total") > 50
 
 
+@pytest.fixture(scope="module")
+def eagle(tmp_path_factory):
+    """An EAGLE head that nobody trained: its guesses are those of its formula (draft_head_golden_test), hardly ever right."""
+    folder = tmp_path_factory.mktemp("eagle")
+    demo = json.loads((DEMO / "config.json").read_text())
+    hidden, q, kv, width = demo["hidden_size"], 64, 32, 32
+    (folder / "config.json").write_text(json.dumps({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": hidden, "intermediate_size": width,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "hidden_act": "silu",
+        "vocab_size": demo["vocab_size"], "max_position_embeddings": 2048, "rms_norm_eps": 1e-5}))
+    rng = random.Random("eagle")
+    shapes = {"fc.weight": [hidden, 2 * hidden], "fc.bias": [hidden], "layers.0.self_attn.q_proj.weight": [q, hidden],
+              "layers.0.self_attn.k_proj.weight": [kv, hidden], "layers.0.self_attn.v_proj.weight": [kv, hidden],
+              "layers.0.self_attn.o_proj.weight": [hidden, q], "layers.0.post_attention_layernorm.weight": [hidden],
+              "layers.0.mlp.gate_proj.weight": [width, hidden], "layers.0.mlp.up_proj.weight": [width, hidden],
+              "layers.0.mlp.down_proj.weight": [hidden, width]}
+    write_tensors(folder / "model.safetensors", {
+        name: (shape, [rng.uniform(-0.1, 0.1) for _ in range(shape[0] * (shape[1:] or [1])[0])])
+        for name, shape in shapes.items()})
+    return folder
+
+
+def test_an_eagle_head_changes_no_answer(plain, model, eagle):
+    with serving(*draft_config(eagle, "eagle", num_speculative_tokens=3), "--no-speculative-adaptive") as server:
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            together = list(pool.map(lambda i: answer(server, model, REQUESTS[i % len(REQUESTS)]), range(14)))
+        for i, got in enumerate(together):
+            assert got == plain[i % len(REQUESTS)]
+        assert server.metric("rudder:spec_decode_num_draft_tokens_total") > 1000
+    with serving("--speculative-method", "eagle", "--speculative-model", eagle) as server:
+        assert answer(server, model, REQUESTS[0]) == plain[0]
+
+
+def test_an_eagle_head_for_another_model_is_refused_by_name(eagle, tmp_path):
+    def refusal(flags, change=None):
+        head = shutil.copytree(eagle, tmp_path / "head", dirs_exist_ok=True)
+        config = json.loads((head / "config.json").read_text())
+        (head / "config.json").write_text(json.dumps({**config, **(change or {})}))
+        answer = run_rudder("serve", *flags, *draft_config(head, "eagle"), "--port", "0")
+        assert answer.returncode != 0 and "speculative-config.model" in answer.stderr
+        return answer.stderr
+
+    assert "rows of 256, the model's have 4096" in refusal(["--load-format", "dummy", "--like", "llama-3.1-8b"])
+    assert "of 2559 tokens, the model of 2560" in refusal([], {"vocab_size": 2559})
+    assert "is no EAGLE head" in refusal([], {"architectures": ["Qwen3ForCausalLM"]})
+    assert "tensor 'layers.0.mlp.gate_proj.weight'" in refusal([], {"intermediate_size": 48})
+
+
 def test_metrics_are_silent_without(server):
     assert not [name for name in server.metrics() if "spec_decode" in name]
 
@@ -110,6 +160,9 @@ def test_metrics_are_silent_without(server):
     (draft_config(DRAFT, "eagle3"), "speculative-config.model"),  # a model, no head
     (["--load-format", "dummy", "--like", "llama-3.1-8b", *draft_config(HEAD, "eagle3")], "speculative-config.model"),
     (draft_config(HEAD, "eagle3", num_speculative_tokens=129), "speculative-config.num_speculative_tokens"),
+    (["--speculative-config", '{"method": "eagle"}'], "speculative-config.model"),
+    (draft_config(HEAD, "eagle"), "speculative-config.model"),  # of another kind
+    (draft_config(DRAFT, "eagle"), "speculative-config.model"),  # a model, no head
     ([*draft_config(HEAD, "eagle3"), "--tensor-parallel-size", "2"], "tensor-parallel-size"),
     ([*draft_config(HEAD, "eagle3"), "--pipeline-parallel-size", "2"], "speculative-config.model"),
     (["--speculative-config", '{"method": "medusa"}'], "speculative-config.model"),

@@ -50,13 +50,14 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
   }
 
   static std::unique_ptr<step::Executor> head_executor(const step::Capacity& capacity,
-                                                       bool shares_embedding, bool enforce_eager) {
+                                                       testing::TinyHead kind, bool enforce_eager) {
     exec::DeviceExecutor::Model model = loaded_model(true);
     exec::DraftModel& draft = model.draft.emplace();
     exec::DraftHead& head = draft.head.emplace();
-    head.spec = testing::tiny_head_spec(shares_embedding);
+    head.spec = testing::tiny_head_spec(kind);
     give_kernels(head.spec.layer);
-    head.spec.draft_vocab = 48;  // the kernels of products take rows of multiples of 16
+    // The kernels of products take rows of multiples of 16.
+    if (!head.spec.is_product()) head.spec.draft_vocab = 48;
     EXPECT_TRUE(model::fit_draft_head(model.spec, head.spec));
     head.weights = value_of(testing::random_head_weights(head.spec, *model.ops, 11));
     draft.spec = head.spec.layer;
@@ -106,9 +107,9 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
 
   // Whatever is guessed for constrained, steered, captured and plain sequences, the text is that of
   // plain decoding; from graphs the same is guessed as op by op. `make(capacity, kind,
-  // enforce_eager)`: an executor with a proposer of one of two kinds.
-  template <typename Make>
-  static void expect_guessed_as_plain(Make make, std::vector<bool> kinds) {
+  // enforce_eager)`: an executor with a proposer of that kind.
+  template <typename Make, typename Kind>
+  static void expect_guessed_as_plain(Make make, std::vector<Kind> kinds) {
     const step::Capacity roomy = with_taps(kRoomy);
     std::vector<Ask> asks = random_masked_asks(16, 43, 80);
     add_random_taps(asks, roomy, 4);
@@ -117,7 +118,7 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
     step::Capacity capacity = with_taps(tight());
     capacity.max_draft = 5;
     capacity.guesses = true;
-    for (const bool kind : kinds) {
+    for (const Kind kind : kinds) {
       std::optional<uint64_t> right_eagerly;
       for (const auto& [budget, enforce_eager] :
            {std::pair{512, true}, {512, false}, {24, false}}) {
@@ -269,17 +270,21 @@ TEST_P(BatchInvariant, GuessesOfAModelAsPlainDecoding) {
   const auto make = [](const step::Capacity& capacity, bool, bool enforce_eager) {
     return executor(capacity, true, enforce_eager);
   };
-  expect_guessed_as_plain(make, {false});
+  expect_guessed_as_plain(make, std::vector{false});
 }
 
 TEST_P(BatchInvariant, GuessesOfAHeadAsPlainDecoding) {
   if (!keeps_every_token()) GTEST_SKIP() << "a draft head needs a group without a window";
-  const bool may_share = spec_with_kernels().embed_scale == 1;
-  expect_guessed_as_plain(head_executor, may_share ? std::vector{false, true} : std::vector{false});
+  using enum testing::TinyHead;
+  std::vector<testing::TinyHead> kinds = {kOwnEmbedding, kSharedEmbedding, kProduct};
+  std::erase_if(kinds, [&](testing::TinyHead kind) {
+    return !testing::takes_head(spec_with_kernels(), kind);
+  });
+  expect_guessed_as_plain(head_executor, kinds);
 }
 
 TEST_P(BatchInvariant, GuessesOfMedusaHeadsAsPlainDecoding) {
-  expect_guessed_as_plain(medusa_executor, {false, true});
+  expect_guessed_as_plain(medusa_executor, std::vector{false, true});
 }
 
 // In the mode that is not batch-invariant drafts may change bits; graphs do not. One step at a

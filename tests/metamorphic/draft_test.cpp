@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 
 #include "metamorphic/guess_notes.h"
 #include "metamorphic/harness.h"
@@ -211,11 +212,16 @@ TEST_P(Drafts, DraftHeadAsPlainDecoding) {
   step::Capacity tight = with_encodes(kTight, arch());
   tight.num_blocks = kFewBlocks;
   uint64_t num_preemptions = 0;
+  using enum testing::TinyHead;
+  size_t num_runs = 0;
   for (const bool is_paced : {false, true}) {
     for (const Way& way : ways()) {
-      const bool shares_embedding =
-          way.in_flight == 1 && testing::tiny_spec(arch()).embed_scale == 1;
-      const auto executor = head_executor(way.device, arch(), shares_embedding, tight);
+      // Each kind with and without run-ahead, and drafting all that it may.
+      constexpr std::array kKinds = {kSharedEmbedding, kOwnEmbedding, kProduct,
+                                     kProduct,         kOwnEmbedding, kSharedEmbedding};
+      testing::TinyHead kind = kKinds[num_runs++];
+      if (!testing::takes_head(testing::tiny_spec(arch()), kind)) kind = kOwnEmbedding;
+      const auto executor = head_executor(way.device, arch(), kind, tight);
       sched::SchedSettings drafting = settings(way.budget, way.in_flight);
       drafting.pace_drafts = is_paced;
       const Outcome outcome = run(*executor, drafting, asks);
@@ -250,9 +256,10 @@ TEST_P(Drafts, GuessesOfAHeadDependOnTheTokensAlone) {
   using Notes = GuessNotes::Notes;
   uint64_t preemptions = 0;
   int64_t cached = 0;
+  testing::TinyHead kind = testing::TinyHead::kOwnEmbedding;
   const auto guesses_of = [&](const Way& way, const step::Capacity& capacity,
                               const std::vector<Ask>& of) -> Notes {
-    const auto executor = head_executor(way.device, arch(), false, capacity);
+    const auto executor = head_executor(way.device, arch(), kind, capacity);
     GuessNotes noting(*executor);
     const Outcome outcome = run(noting, settings(way.budget, way.in_flight), of);
     preemptions += outcome.stats.preemptions;
@@ -262,13 +269,18 @@ TEST_P(Drafts, GuessesOfAHeadDependOnTheTokensAlone) {
   step::Capacity roomy = kRoomy;
   roomy.max_draft = kTight.max_draft;
   Notes alone;
-  for (size_t i = 0; i < 12; ++i) {
-    Ask first = asks[i];
-    first.arrival = 0;
-    alone.merge(guesses_of({backend(), 96, 1}, roomy, {first}));
-  }
-  EXPECT_EQ(preemptions, 0u);
-  EXPECT_EQ(cached, 0);
+  const auto run_each_alone = [&] {
+    alone.clear();
+    preemptions = 0;
+    cached = 0;
+    for (size_t i = 0; i < 12; ++i) {
+      Ask first = asks[i];
+      first.arrival = 0;
+      alone.merge(guesses_of({backend(), 96, 1}, roomy, {first}));
+    }
+    EXPECT_EQ(preemptions, 0u);
+    EXPECT_EQ(cached, 0);
+  };
   const auto expect_same_guesses = [&](const Way& way, const step::Capacity& capacity) {
     size_t num_compared = 0;
     for (const auto& [behind, guess] : guesses_of(way, capacity, asks)) {
@@ -284,12 +296,19 @@ TEST_P(Drafts, GuessesOfAHeadDependOnTheTokensAlone) {
   };
   step::Capacity tight = kTight;
   tight.num_blocks = kFewBlocks;
-  for (const Way& way : ways()) expect_same_guesses(way, tight);
-  if (!gives_blocks_back(arch())) {
-    EXPECT_GT(preemptions, 0u);
+  for (const auto each : {testing::TinyHead::kOwnEmbedding, testing::TinyHead::kProduct}) {
+    kind = each;
+    if (!testing::takes_head(testing::tiny_spec(arch()), kind)) continue;
+    // Which rows lie where is the same on every backend, and the reference is slow.
+    if (kind == testing::TinyHead::kProduct && backend().name == "reference") continue;
+    run_each_alone();
+    for (const Way& way : ways()) expect_same_guesses(way, tight);
+    if (!gives_blocks_back(arch())) {
+      EXPECT_GT(preemptions, 0u);
+    }
+    expect_same_guesses({backend(), 64, 3}, roomy);
+    EXPECT_GT(cached, 0);
   }
-  expect_same_guesses({backend(), 64, 3}, roomy);
-  EXPECT_GT(cached, 0);
 }
 
 // A model that guesses for itself is right about every greedy token: so its KV is that of the
@@ -379,8 +398,9 @@ TEST(DraftHead, ABackendWithoutItsOpsIsRefused) {
 
 TEST(DraftHead, WhatItWasNotMadeForIsRefused) {
   const model::ModelSpec target = testing::tiny_spec(testing::TinyArch::kPreNorm);
-  const auto message = [&](auto change, bool shares_embedding = true) {
-    model::DraftHeadSpec head = testing::tiny_head_spec(shares_embedding);
+  using enum testing::TinyHead;
+  const auto message = [&](auto change, testing::TinyHead kind = kSharedEmbedding) {
+    model::DraftHeadSpec head = testing::tiny_head_spec(kind);
     model::ModelSpec model = target;
     change(head, model);
     const auto fits = model::fit_draft_head(model, head);
@@ -391,7 +411,14 @@ TEST(DraftHead, WhatItWasNotMadeForIsRefused) {
   using Head = model::DraftHeadSpec;
   using Model = model::ModelSpec;
   EXPECT_EQ(message([](Head&, Model&) {}), "");
-  EXPECT_EQ(message([](Head&, Model&) {}, false), "");
+  EXPECT_EQ(message([](Head&, Model&) {}, kOwnEmbedding), "");
+  EXPECT_EQ(message([](Head&, Model&) {}, kProduct), "");
+  EXPECT_EQ(message([](Head& head, Model&) { head.target_hidden = 65; }, kProduct),
+            "the head reads rows of 65, the model's have 64");
+  EXPECT_EQ(message([](Head& head, Model&) { head.layer.vocab = 161; }, kProduct),
+            "the head is of 161 tokens, the model of 160");
+  EXPECT_EQ(message([](Head&, Model& model) { model.embed_scale = 8; }, kProduct),
+            "the head has no embedding of its own, and the model scales what it has");
   EXPECT_EQ(message([](Head& head, Model&) { head.target_hidden = 65; }),
             "the head reads rows of 65, the model's have 64");
   EXPECT_EQ(message([](Head& head, Model&) { head.layer.vocab = 161; }),
@@ -400,7 +427,7 @@ TEST(DraftHead, WhatItWasNotMadeForIsRefused) {
             "the head has rows of 48 and no embedding of its own, the model's has 64");
   EXPECT_EQ(message([](Head&, Model& model) { model.embed_scale = 8; }),
             "the head has no embedding of its own, and the model scales what it has");
-  EXPECT_EQ(message([](Head&, Model& model) { model.embed_scale = 8; }, false), "");
+  EXPECT_EQ(message([](Head&, Model& model) { model.embed_scale = 8; }, kOwnEmbedding), "");
   EXPECT_EQ(message([](Head& head, Model&) { head.aux_layers[1] = 3; }),
             "the head reads what enters layer 3, the model has 3 layers");
   EXPECT_EQ(message([](Head& head, Model&) { head.aux_layers[1] = -1; }),

@@ -110,7 +110,7 @@ std::unique_ptr<exec::DeviceExecutor> guessing_executor(const Backend& backend,
 }
 
 std::unique_ptr<exec::DeviceExecutor> head_executor(const Backend& backend, testing::TinyArch arch,
-                                                    bool shares_embedding,
+                                                    testing::TinyHead kind,
                                                     step::Capacity capacity) {
   exec::DeviceExecutor::Model model;
   model.ops = backend.make();
@@ -118,7 +118,7 @@ std::unique_ptr<exec::DeviceExecutor> head_executor(const Backend& backend, test
   model.weights = value_of(testing::random_weights(model.spec, *model.ops, kModelSeed));
   exec::DraftModel& draft = model.draft.emplace();
   exec::DraftHead& head = draft.head.emplace();
-  head.spec = testing::tiny_head_spec(shares_embedding);
+  head.spec = testing::tiny_head_spec(kind);
   EXPECT_TRUE(model::fit_draft_head(model.spec, head.spec));
   head.weights = value_of(testing::random_head_weights(head.spec, *model.ops, 11));
   draft.spec = head.spec.layer;

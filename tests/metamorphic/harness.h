@@ -81,7 +81,8 @@ std::unique_ptr<exec::DeviceExecutor> guessing_executor(const Backend& backend,
                                                         step::Capacity capacity);
 // The same with a random draft head (testing::tiny_head_spec).
 std::unique_ptr<exec::DeviceExecutor> head_executor(const Backend& backend, testing::TinyArch arch,
-                                                    bool shares_embedding, step::Capacity capacity);
+                                                    testing::TinyHead kind,
+                                                    step::Capacity capacity);
 // The same with random Medusa heads (testing::tiny_medusa_spec).
 std::unique_ptr<exec::DeviceExecutor> medusa_executor(const Backend& backend,
                                                       testing::TinyArch arch, bool shares_lm_head,

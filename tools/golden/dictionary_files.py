@@ -6,7 +6,8 @@ installed; the files are committed.
     python3 tools/golden/dictionary_files.py tests/dictionaries
 
 oracle/CASE.safetensors holds, for each layer L that the case reads, x.L [rows, d_in] and features.L
-[rows, F], and for each layer that it writes, output.L [rows, d_out].
+[rows, F], and for each layer that it writes, output.L [rows, d_out]. Where the case reads rows without a
+norm's gain, gain.L [d_in] is that of a model, and x.L what that model's norm gives.
 """
 
 import json
@@ -367,6 +368,56 @@ def manifest(root):
          lambda f, x: f @ t3["decoder"] + t3["output_bias"])
 
 
+def without_gain(root):
+    """Transcoders of what a norm gives before it multiplies: the model's row, divided by the gain."""
+
+    def values(layer, encode, decode):
+        gain = draw(D)
+        gain[3] = -0.02  # small and negative gains are gains
+        row = (draw(ROWS, D) * gain).astype(np.float32).astype(np.float64)
+        x = row / gain
+        features = encode(x)
+        return {f"x.{layer}": row, f"gain.{layer}": gain, f"features.{layer}": features,
+                f"output.{layer}": decode(features, x)}
+
+    t = parts(with_threshold=True)
+    case = "gemma_scope_transcoder"
+    (root / case).mkdir(parents=True, exist_ok=True)
+    np.savez(root / case / "params.npz", **f32(t))
+    save_oracle(root, case, values(2, lambda x: jumprelu(x @ t["W_enc"] + t["b_enc"], t["threshold"]),
+                                   lambda f, x: f @ t["W_dec"] + t["b_dec"]))
+
+    case = "circuit_tracer_without_gain"
+    t2 = {"W_enc": draw(F, D, scale=0.6), "W_dec": draw(F, D, scale=0.6), "b_enc": draw(F, scale=0.3),
+          "b_dec": draw(D, scale=0.4), "W_skip": draw(D, D, scale=0.3)}
+    write(root / case, "layer_0.safetensors", t2)
+    (root / case / "config.yaml").write_text(
+        "model_name: tiny\nmodel_kind: transcoder_set\n"
+        "feature_input_hook: ln2.hook_normalized\nfeature_output_hook: hook_mlp_out\n")
+    save_oracle(root, case, values(0, lambda x: relu(x @ t2["W_enc"].T + t2["b_enc"]),
+                                   lambda f, x: f @ t2["W_dec"] + t2["b_dec"] + x @ t2["W_skip"].T))
+
+    points = {"read": "blocks.1.ln2.hook_normalized", "write": "mlp_out.1", "subtract_output_bias": True}
+
+    def manifest_case(case, fields, tensors, encode):
+        write_json(root / case, "dictionary.json",
+                   {"format": "rudder-dictionary", "weights": "weights.safetensors", **points, **fields})
+        write(root / case, "weights.safetensors", tensors)
+        save_oracle(root, case, values(1, lambda x: encode((x - tensors["output_bias"]) @ tensors["encoder"].T),
+                                       lambda f, x: f @ tensors["decoder"] + tensors["output_bias"]
+                                       + x @ tensors["skip"].T))
+
+    t3 = {"encoder": draw(F, D, scale=0.6), "encoder_bias": draw(F, scale=0.3), "decoder": draw(F, D, scale=0.6),
+          "output_bias": draw(D, scale=0.4), "skip": draw(D, D, scale=0.3)}
+    manifest_case("manifest_topk_without_gain", {"activation": "topk", "k": 4}, t3,
+                  lambda y: topk(y + t3["encoder_bias"], 4))
+    t4 = {"encoder": draw(F, D, scale=0.6), "encoder_bias": draw(F, scale=0.5), "decoder": draw(F, D, scale=0.6),
+          "output_bias": draw(D, scale=0.4), "skip": draw(D, D, scale=0.3), "gate_bias": draw(F, scale=0.3),
+          "gate_log_scale": draw(F, scale=0.4)}
+    manifest_case("manifest_gated_without_gain", {"activation": "gated"}, t4,
+                  lambda y: (y + t4["gate_bias"] > 0) * relu(y * np.exp(t4["gate_log_scale"]) + t4["encoder_bias"]))
+
+
 def small(root):
     """Of a model of width 4, for tests that look at what a feature adds: it has no oracle."""
     write_json(root / "small", "dictionary.json",
@@ -380,7 +431,7 @@ def small(root):
 def main():
     root = pathlib.Path(sys.argv[1])
     for write_cases in (saelens_cases, saelens_norms, saelens_transcoders, gemma_scope, cross_layer_cases,
-                        circuit_tracer, llama_scope, sparsify, manifest, small):
+                        circuit_tracer, llama_scope, sparsify, manifest, small, without_gain):
         write_cases(root)
 
 

@@ -364,7 +364,7 @@ Result<void> CudaOps::prepare(const ops::StepBounds& bounds) {
                 "device");
   };
   if (bounds.hidden > kMaxNormWidth) return too_large("rows", bounds.hidden, kMaxNormWidth);
-  if (bounds.head->out > kMaxSampleVocab) {
+  if (bounds.head != nullptr && bounds.head->out > kMaxSampleVocab) {
     return too_large("vocabularies", bounds.head->out, kMaxSampleVocab);
   }
   if (linear_->multiplies_fp8() && bounds.max_linear_in > kMaxQuantisedWidth) {
@@ -374,7 +374,7 @@ Result<void> CudaOps::prepare(const ops::StepBounds& bounds) {
   if (exchange_) RUDDER_TRY_VOID(exchange_->prepare(memory_, bounds.max_tokens));
   RUDDER_TRY_VOID(attention_.prepare(bounds.attention, bounds.max_seqs, bounds.max_tokens));
   RUDDER_TRY_VOID(
-      linear_->prepare(bounds.linears, *bounds.head, bounds.max_tokens, bounds.max_rows));
+      linear_->prepare(bounds.linears, bounds.head, bounds.max_tokens, bounds.max_rows));
   log_debug("kernels of products:\n{}", linear_->to_table());
   RUDDER_CUDA_TRY(cudaStreamSynchronize(stream()), "prepare", "");
   return {};

@@ -184,14 +184,14 @@ Result<std::unique_ptr<Tuner>> Linear::make_tuner(std::span<const Job> jobs) con
   return Tuner::make(stream_, x_bytes, y_bytes, tokens);
 }
 
-Result<void> Linear::prepare(std::span<const LinearWeight> linears, const LinearWeight& head,
+Result<void> Linear::prepare(std::span<const LinearWeight> linears, const LinearWeight* head,
                              int64_t max_tokens, int64_t max_rows) {
   finish_loading();
   std::vector<Job> all;
   for (const LinearWeight& weight : linears) {
     RUDDER_TRY_VOID(add_job(weight, DType::kBF16, max_tokens, all));
   }
-  RUDDER_TRY_VOID(add_job(head, DType::kF32, max_rows, all));
+  if (head != nullptr) RUDDER_TRY_VOID(add_job(*head, DType::kF32, max_rows, all));
   RUDDER_TRY_VOID(settings_.batch_invariant ? settle_invariant(all) : measure(all));
   return settings_.loads_all ? load_all(all) : Result<void>();
 }

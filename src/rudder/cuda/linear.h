@@ -62,9 +62,9 @@ class Linear {
   bool multiplies_fp8() const { return multiplies_fp8_; }  // true when a weight is fp8
 
   // Chooses the kernels of every shape of a model: for up to `max_tokens`; for the head, whose
-  // products are f32, for up to `max_rows`. A measurement rotates through the weights of a shape.
-  // An Error names a shape that no kernel takes.
-  Result<void> prepare(std::span<const ops::LinearWeight> linears, const ops::LinearWeight& head,
+  // products are f32, for up to `max_rows`; null where that was done before. A measurement rotates
+  // through the weights of a shape. An Error names a shape that no kernel takes.
+  Result<void> prepare(std::span<const ops::LinearWeight> linears, const ops::LinearWeight* head,
                        int64_t max_tokens, int64_t max_rows);
 
   // y = x · W^T (+ bias), then the soft-cap when it is not 0. Faults go to the status.

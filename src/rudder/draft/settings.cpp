@@ -21,7 +21,7 @@ constexpr int32_t kMaxNgram = 32;
 constexpr int32_t kMaxTreeDepth = 128;
 constexpr int32_t kMaxCachedRequests = 1 << 20;
 constexpr double kMaxSpecFactor = 16;
-constexpr std::string_view kMethods = "ngram, suffix, draft_model, eagle3 or medusa";
+constexpr std::string_view kMethods = "ngram, suffix, draft_model, eagle, eagle3 or medusa";
 
 // What the flags or the JSON say. A number below 0 was not given, nor an empty method.
 struct Asked {
@@ -67,10 +67,11 @@ Result<Method> read_method(const std::string& name) {
   if (name == "ngram") return Method::kNgram;
   if (name == "suffix") return Method::kSuffix;
   if (name == "draft_model") return Method::kDraftModel;
+  if (name == "eagle") return Method::kEagle;
   if (name == "eagle3") return Method::kEagle3;
   if (name == "medusa") return Method::kMedusa;
-  return bad(fmt::format("the method '{}' is not supported: ngram, suffix, draft_model, eagle3 "
-                         "and medusa are",
+  return bad(fmt::format("the method '{}' is not supported: ngram, suffix, draft_model, eagle, "
+                         "eagle3 and medusa are",
                          name),
              "method");
 }
@@ -155,20 +156,21 @@ void SpeculativeSettings::declare(SettingsTable& table) {
   table.section("draft");
   table.add("speculative-config", &config,
             "Speculation as a JSON object with vLLM's keys: method (ngram, suffix, draft_model, "
-            "eagle3 or medusa), model (the folder of what guesses: a smaller model for "
-            "draft_model, a head for eagle3, heads for medusa), "
+            "eagle, eagle3 or medusa), model (the folder of what guesses: a smaller model for "
+            "draft_model, a head for eagle and eagle3, heads for medusa), "
             "num_speculative_tokens, prompt_lookup_min, prompt_lookup_max, "
             "suffix_decoding_max_tree_depth, suffix_decoding_max_cached_requests, "
             "suffix_decoding_max_spec_factor, suffix_decoding_min_token_prob.");
-  table.add_choice("speculative-method", &method,
-                   {"none", "ngram", "suffix", "draft_model", "eagle3", "medusa"},
-                   "Guess tokens and verify several in one step: ngram looks the last tokens up in "
-                   "prompt and output, suffix counts what followed them; a draft model, an EAGLE-3 "
-                   "head or Medusa heads guess from --speculative-model. The text is the same "
-                   "without.");
+  table.add_choice(
+      "speculative-method", &method,
+      {"none", "ngram", "suffix", "draft_model", "eagle", "eagle3", "medusa"},
+      "Guess tokens and verify several in one step: ngram looks the last tokens up in "
+      "prompt and output, suffix counts what followed them; a draft model, an EAGLE or "
+      "EAGLE-3 head or Medusa heads guess from --speculative-model. The text is the same "
+      "without.");
   table.add("speculative-model", &model,
-            "The folder of what guesses: a smaller model for draft_model, a head for eagle3, heads "
-            "for medusa.");
+            "The folder of what guesses: a smaller model for draft_model, a head for eagle and "
+            "eagle3, heads for medusa.");
   table.add("num-speculative-tokens", &num_tokens, 0, kMaxSpeculativeTokens,
             "Tokens guessed for a sequence in one step at most; fewer where they do not pay; 0 "
             "takes the method's default: 16 for ngram, the depth of the tree for suffix, 4 for a "
@@ -233,6 +235,7 @@ std::unique_ptr<sched::DraftProposer> make_proposer(const Speculation& speculati
   switch (speculation.method) {
     case Method::kNone:
     case Method::kDraftModel:
+    case Method::kEagle:
     case Method::kEagle3:
     case Method::kMedusa:
       return nullptr;

@@ -17,11 +17,12 @@ namespace rudder::draft {
 // Drafts of a sequence in one step at most.
 inline constexpr int32_t kMaxSpeculativeTokens = 128;
 
-enum class Method : uint8_t { kNone, kNgram, kSuffix, kDraftModel, kEagle3, kMedusa };
+enum class Method : uint8_t { kNone, kNgram, kSuffix, kDraftModel, kEagle, kEagle3, kMedusa };
 
 // Whether the executor guesses, from a folder of weights.
 inline bool has_model(Method method) {
-  return method == Method::kDraftModel || method == Method::kEagle3 || method == Method::kMedusa;
+  return method == Method::kDraftModel || method == Method::kEagle || method == Method::kEagle3 ||
+         method == Method::kMedusa;
 }
 
 // What is asked for, every field in range.

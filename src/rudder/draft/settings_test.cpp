@@ -1,5 +1,6 @@
 #include "rudder/draft/settings.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace rudder::draft {
@@ -51,12 +52,16 @@ TEST(SpeculativeSettings, ADraftModelIsTheExecutors) {
 }
 
 TEST(SpeculativeSettings, ADraftHeadIsTheExecutors) {
-  const auto named = from(R"({"method": "eagle3", "model": "head", "num_speculative_tokens": 3})");
-  ASSERT_TRUE(named) << named.error().to_string();
-  EXPECT_EQ(named->method, Method::kEagle3);
-  EXPECT_EQ(named->model, "head");
-  EXPECT_EQ(named->num_speculative_tokens, 3);
-  EXPECT_EQ(make_proposer(*named), nullptr);
+  for (const auto& [name, method] :
+       {std::pair("eagle", Method::kEagle), std::pair("eagle3", Method::kEagle3)}) {
+    const auto named = from(
+        fmt::format(R"({{"method": "{}", "model": "head", "num_speculative_tokens": 3}})", name));
+    ASSERT_TRUE(named) << named.error().to_string();
+    EXPECT_EQ(named->method, method);
+    EXPECT_EQ(named->model, "head");
+    EXPECT_EQ(named->num_speculative_tokens, 3);
+    EXPECT_EQ(make_proposer(*named), nullptr);
+  }
 }
 
 TEST(SpeculativeSettings, MedusaHeadsAreTheExecutors) {
@@ -91,6 +96,7 @@ TEST(SpeculativeSettings, PlainFlagsSayTheSame) {
 
 TEST(SpeculativeSettings, PlainFlagsNameAModelToo) {
   const std::pair<const char*, Method> methods[] = {{"draft_model", Method::kDraftModel},
+                                                    {"eagle", Method::kEagle},
                                                     {"eagle3", Method::kEagle3},
                                                     {"medusa", Method::kMedusa}};
   for (const auto& [name, method] : methods) {
@@ -126,7 +132,9 @@ TEST(SpeculativeSettings, PlainFlagsNameAModelToo) {
 TEST(SpeculativeSettings, WhatIsWrongIsNamed) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"num_speculative_tokens": 4})", "method"},
-      {R"({"method": "eagle"})", "method"},
+      {R"({"method": "eagle2"})", "method"},
+      {R"({"method": "eagle"})", "model"},
+      {R"({"method": "eagle", "model": "x", "prompt_lookup_max": 3})", "prompt_lookup_max"},
       {R"({"method": "eagle3"})", "model"},
       {R"({"method": "eagle3", "model": "x", "num_speculative_tokens": 0})",
        "num_speculative_tokens"},

@@ -84,9 +84,8 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
   if (model_.draft && model_.draft->head) {
     DraftHead& head = *model_.draft->head;
     RUDDER_TRY(kept, make_hidden_pool(head.spec, *model_.ops, capacity_));
-    head.source = {.embedding = model_.weights.embedding,
-                   .tied = model_.spec.tied_head ? &model_.weights.head : nullptr,
-                   .rows = kept.rows};
+    head.source = {
+        .embedding = model_.weights.embedding, .head = &model_.weights.head, .rows = kept.rows};
   }
   ops::View final_rows;
   if (model_.draft && model_.draft->medusa) {

@@ -40,7 +40,9 @@ Result<DraftModel> read_draft(const StepLimits& limits, const model::ModelSpec& 
     draft.medusa.emplace().spec = *spec;
     return draft;
   }
-  Result<model::DraftHeadSpec> spec = model::read_draft_head(*limits.draft_model);
+  Result<model::DraftHeadSpec> spec = model::read_draft_head(
+      *limits.draft_model, limits.draft_kind == DraftKind::kEagle ? model::HeadInput::kProduct
+                                                                  : model::HeadInput::kSideBySide);
   if (!spec) return of_draft(spec.error());
   RUDDER_TRY_VOID(model::fit_draft_head(target, *spec));
   draft.spec = spec->layer;

@@ -86,7 +86,7 @@ TEST(MemoryBudget, ADraftModelAndItsKvAreCounted) {
 
 TEST(MemoryBudget, ADraftHeadAndTheRowsThatItReadsAreCounted) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
-  const model::DraftHeadSpec head = testing::tiny_head_spec(false);
+  const model::DraftHeadSpec head = testing::tiny_head_spec(testing::TinyHead::kOwnEmbedding);
   MemoryAsk ask = tiny_ask();
   ask.max_draft = 3;
   ask.draft = &head.layer;
@@ -99,6 +99,21 @@ TEST(MemoryBudget, ADraftHeadAndTheRowsThatItReadsAreCounted) {
   // Beside what its layer takes: twice those rows, and rows of 96, of 64 tokens; rows of 48 of 4
   // slots; logits of 54 tokens for each of them.
   EXPECT_EQ(with->draft_bytes - model->draft_bytes, 4 * (64 * (2 * 3 * 64 + 96) + 4 * (48 + 54)));
+}
+
+TEST(MemoryBudget, AHeadOfAProductTakesOneRowAndNoLogitsOfItsOwn) {
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
+  const model::DraftHeadSpec head = testing::tiny_head_spec(testing::TinyHead::kProduct);
+  MemoryAsk ask = tiny_ask();
+  ask.max_draft = 3;
+  ask.draft = &head.layer;
+  const auto model = budget_memory(spec, {}, ask);
+  ask.draft_head = &head;
+  const auto with = budget_memory(spec, {}, ask);
+  ASSERT_TRUE(model && with);
+  EXPECT_EQ(with->draft_kv_bytes - model->draft_kv_bytes, 16 * 64 * 4);
+  // The row, the embedding and the row side by side, of 64 tokens; rows of 4 slots.
+  EXPECT_EQ(with->draft_bytes - model->draft_bytes, 4 * (64 * (64 + 2 * 64) + 4 * 64));
 }
 
 TEST(MemoryBudget, MedusaHeadsAreCountedAndTakeNoKv) {

@@ -92,6 +92,7 @@ Result<model::HiddenPool> make_hidden_pool(const model::DraftHeadSpec& head, ops
   const size_t group = whole_group(capacity.kv_groups);
   model::HiddenPool pool{.rows = {},
                          .layers = head.aux_layers,
+                         .final_norm = head.is_product(),
                          .group = static_cast<int32_t>(group),
                          .block_size = capacity.block_size,
                          .group_layers = capacity.kv_groups[group].layers};

@@ -68,6 +68,20 @@ bool is_ignored(std::string_view name, const WeightNames& names) {
 
 }  // namespace
 
+std::vector<float> values_of(const View& stored) {
+  std::vector<float> values(static_cast<size_t>(stored.shape.numel()));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = value_at(stored, static_cast<int64_t>(i));
+  return values;
+}
+
+std::vector<float> norm_values(const View& stored, const Extent& width, float offset) {
+  const std::vector<float> read = values_of(stored);
+  std::vector<float> values(static_cast<size_t>(width.count()));
+  const auto first = static_cast<size_t>(width.share.begin);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = read[(first + i) % read.size()] + offset;
+  return values;
+}
+
 Result<const TensorInfo*> Binder::take_any(const std::string& name) {
   const TensorInfo* tensor = checkpoint_.find(name);
   if (tensor == nullptr) {

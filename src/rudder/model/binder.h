@@ -25,6 +25,11 @@ struct BoundLinear {
   bool wide_inputs = false;                  // the checkpoint quantises the weight alone
 };
 
+// Of f32, f16 or bf16.
+std::vector<float> values_of(const tensor::View& stored);
+// What a norm multiplies by, [width.count()], of one number a channel or one for all.
+std::vector<float> norm_values(const tensor::View& stored, const Extent& width, float offset);
+
 class Binder {
  public:
   // Both outlive it.

@@ -56,6 +56,8 @@ class LayerwiseDecoder final : public Decoder {
   void tap_mixed(Mixed& mixed, const ops::Taps& taps, const LayerStep& step);
   void end_patterns(const ForwardBatch& batch);
   void keep(size_t layer, const View& x, const ForwardBatch& batch);
+  void place_kept(const View& x, int64_t column, const ForwardBatch& batch);
+  void keep_normed(const View& x, const ForwardBatch& batch);
   void keep_final(const View& x, const View& rows);
   void end_stage(const ops::ResidualNormArgs& asked, const ForwardBatch& batch);
   Operand sampled(const Operand& in, const View& rows);
@@ -190,13 +192,27 @@ void LayerwiseDecoder::end_patterns(const ForwardBatch& batch) {
 void LayerwiseDecoder::keep(size_t layer, const View& x, const ForwardBatch& batch) {
   for (size_t i = 0; i < kept_.layers.size(); ++i) {
     if (static_cast<size_t>(kept_.layers[i]) != layer) continue;
-    ops_.place_rows({.x = x,
-                     .rows = batch.kv_slot.rows(kept_.group * x.shape[0], x.shape[0]),
-                     .out = kept_.rows,
-                     .column = static_cast<int64_t>(i) * spec_.hidden,
-                     .block_size = kept_.block_size,
-                     .group_layers = kept_.group_layers});
+    place_kept(x, static_cast<int64_t>(i) * spec_.hidden, batch);
   }
+}
+
+// Rows of all tokens, where their KV is.
+void LayerwiseDecoder::place_kept(const View& x, int64_t column, const ForwardBatch& batch) {
+  ops_.place_rows({.x = x,
+                   .rows = batch.kv_slot.rows(kept_.group * x.shape[0], x.shape[0]),
+                   .out = kept_.rows,
+                   .column = column,
+                   .block_size = kept_.block_size,
+                   .group_layers = kept_.group_layers});
+}
+
+// What the final norm makes of what the last layer leaves, of all rows, where a draft head reads
+// it. By now the branch is free.
+void LayerwiseDecoder::keep_normed(const View& x, const ForwardBatch& batch) {
+  if (!kept_.final_norm) return;
+  const View normed = shaped(buffers_.delta, x.shape[0], spec_.hidden);
+  ops_.residual_norm({.x = x, .norm = weights_.final_norm, .out = normed});
+  place_kept(normed, 0, batch);
 }
 
 // The normed rows of logits, where Medusa heads read them. `x` is what the last layer leaves, of
@@ -284,7 +300,8 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
                                });
     if (is_stages_last) end_patterns(batch);
     if (ops_.taps_mixers()) tap_mixed(mixed, taps(i, Site::kAttnZ), step);
-    if (is_last && rows.num_rows() < batch.ids.num_rows() && !batch.keep_all_rows) {
+    const bool keeps_all_rows = batch.keep_all_rows || kept_.final_norm;
+    if (is_last && rows.num_rows() < batch.ids.num_rows() && !keeps_all_rows) {
       // The last KV is written: from here on only the rows whose logits are wanted matter.
       if (rows.num_rows() == 0) return {};
       mixed.out = gather(mixed.out, rows, mixed.free);
@@ -334,6 +351,7 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
     }
   }
   last_ = in;
+  keep_normed(x, batch);
   if (rows.num_rows() == 0) return {};
   keep_final(x, rows);
   return head(in.rows() > rows.num_rows() ? sampled(in, rows) : in);

@@ -36,7 +36,7 @@ struct ForwardBatch {
   // Points at which programs of the step encode, ascending; behind their macro-ops encode() runs.
   std::span<const int32_t> encodes = {};
   // All tokens go through what comes behind the last attention, not only those whose logits are
-  // wanted: taps there want them, or more_logits() does.
+  // wanted: taps there want them, or more_logits() does. Likewise where HiddenPool.final_norm does.
   bool keep_all_rows = false;
 
   // Of a draft head alone (head_decoder.h). [R] i32, a row of its own for each sequence.
@@ -65,12 +65,14 @@ struct DecoderLimits {
   bool encodes = false;  // steps may encode (ops::EncodeArgs)
 };
 
-// Where a decoder keeps the rows that enter some layers, for a draft head to read: those of a token
-// where its KV is in the blocks of a KV group, side by side in the order of `layers`. They live as
-// long as the token's KV, and are written where it is.
+// Where a decoder keeps rows for a draft head to read: those that enter some layers, or what the
+// final norm makes of what the last one leaves, without taps of that point. They lie where the
+// token's KV is in the blocks of a KV group, side by side in the order of `layers`; they live as
+// long as the KV, and are written where it is.
 struct HiddenPool {
-  ops::View rows;               // [num_blocks * block_size, layers.size() * hidden] act
-  std::vector<int32_t> layers;  // none: nothing is kept
+  ops::View rows;               // [num_blocks * block_size, layers.size() or 1 * hidden] act
+  std::vector<int32_t> layers;  // none: no row that enters a layer
+  bool final_norm = false;  // then every token goes through what comes behind the last attention
   int32_t group = 0;
   int32_t block_size = 16;
   int32_t group_layers = 1;  // step::KvGroup.layers

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 
 #include "rudder/model/archs/llama_like.h"
@@ -23,14 +24,21 @@ constexpr int32_t kMaxAuxLayers = 8;
 constexpr std::string_view kPrefixes[] = {"midlayer.", "layers.0."};
 constexpr const char* kEmbedding = "embed_tokens.weight";
 
-// Exporters name the class differently; all have this in it.
-Result<void> check_architecture(const HfConfig& config) {
+// Exporters name the class differently; those of EAGLE-3 have all the same word in it, those of
+// EAGLE are the class of the model or one of two of its own.
+Result<void> check_architecture(const HfConfig& config, HeadInput input) {
+  static constexpr std::array<std::string_view, 3> kProducts = {
+      "EagleLlamaForCausalLM", "LlamaForCausalLMEagle", "LlamaForCausalLM"};
   RUDDER_TRY(const std::vector<std::string> names, config.strings("architectures"));
-  if (names.size() == 1 && names[0].find("Eagle3") != std::string::npos) return {};
-  return fail(
-      ErrorCode::kUnsupported,
-      fmt::format("'{}' is no EAGLE-3 head: LlamaForCausalLMEagle3 is one", fmt::join(names, ", ")),
-      config.where("architectures"));
+  const bool is_product = input == HeadInput::kProduct;
+  const bool is_one = names.size() == 1;
+  if (is_one && is_product && std::ranges::find(kProducts, names[0]) != kProducts.end()) return {};
+  if (is_one && !is_product && names[0].find("Eagle3") != std::string::npos) return {};
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("'{}' is no {}: {} is one", fmt::join(names, ", "),
+                          is_product ? "EAGLE head" : "EAGLE-3 head",
+                          is_product ? kProducts[0] : "LlamaForCausalLMEagle3"),
+              config.where("architectures"));
 }
 
 Result<void> read_aux_layers(const HfConfig& config, DraftHeadSpec& spec) {
@@ -89,8 +97,9 @@ Result<std::vector<int32_t>> read_target_ids(const Checkpoint& checkpoint,
 }
 
 // Nothing reads them: what d2t says, turned around.
-bool is_spare(const std::string& name) {
-  return name == "t2d" || name == "d2t" || name.ends_with(".rotary_emb.inv_freq");
+bool is_spare(const std::string& name, const DraftHeadSpec& spec) {
+  if (name.ends_with(".rotary_emb.inv_freq")) return true;
+  return !spec.is_product() && (name == "t2d" || name == "d2t");
 }
 
 class HeadLoader {
@@ -100,16 +109,13 @@ class HeadLoader {
       : checkpoint_(checkpoint), spec_(spec), ops_(ops), binder_(checkpoint, quantisation) {}
 
   Result<DraftHeadWeights> load() {
-    RUDDER_TRY(const std::vector<int32_t> ids, read_target_ids(checkpoint_, spec_));
-    const auto* const prefix = std::ranges::find_if(
-        kPrefixes, [&](std::string_view name) { return binder_.has(std::string(name) + kProbe); });
-    if (prefix == std::end(kPrefixes)) {
-      return fail(ErrorCode::kCorruptFile,
-                  fmt::format("the tensor '{}{}' is missing", kPrefixes[0], kProbe),
-                  checkpoint_.name());
+    std::vector<int32_t> ids;
+    if (!spec_.is_product()) {
+      RUDDER_TRY(ids, read_target_ids(checkpoint_, spec_));
     }
-    RUDDER_TRY_VOID(check(*prefix));
-    const LayerTensors tensors = head_tensors(spec_, *prefix, &out_);
+    RUDDER_TRY(const std::string_view prefix, find_prefix());
+    RUDDER_TRY_VOID(check(prefix));
+    const LayerTensors tensors = head_tensors(spec_, prefix, &out_);
     for (const NormTensor& norm : tensors.norms) {
       RUDDER_TRY(const View stored, binder_.take(norm.weight.name, Shape{norm.weight.count}));
       norm.target->eps = spec_.layer.norm_eps;
@@ -133,7 +139,17 @@ class HeadLoader {
   }
 
  private:
-  static constexpr const char* kProbe = "hidden_norm.weight";
+  static constexpr std::string_view kProbe = "hidden_norm.weight";
+
+  Result<std::string_view> find_prefix() const {
+    if (spec_.is_product()) return kPrefixes[1];
+    for (const std::string_view prefix : kPrefixes) {
+      if (binder_.has(fmt::format("{}{}", prefix, kProbe))) return prefix;
+    }
+    return fail(ErrorCode::kCorruptFile,
+                fmt::format("the tensor '{}{}' is missing", kPrefixes[0], kProbe),
+                checkpoint_.name());
+  }
 
   Shape table_shape() const { return {spec_.layer.vocab, spec_.layer.hidden}; }
 
@@ -152,10 +168,10 @@ class HeadLoader {
     for (const LinearModule& linear : tensors.linears) {
       RUDDER_TRY_VOID(binder_.take_linear(linear));
     }
-    if (spec_.has_embedding) RUDDER_TRY_VOID(binder_.take(kEmbedding, table_shape()));
+    if (binder_.has(kEmbedding)) RUDDER_TRY_VOID(binder_.take(kEmbedding, table_shape()));
     WeightNames names;
     for (const weights::TensorInfo& tensor : checkpoint_.tensors()) {
-      if (is_spare(tensor.name)) names.ignored_prefixes.emplace_back(tensor.name);
+      if (is_spare(tensor.name, spec_)) names.ignored_prefixes.emplace_back(tensor.name);
     }
     return binder_.check_all_taken(names);
   }
@@ -186,37 +202,51 @@ LayerTensors head_tensors(const DraftHeadSpec& spec, std::string_view prefix,
   };
   LayerTensors out;
   if (spec.norm_before_fc) norm(out, "input_norm", spec.aux_width(), &Weights::fc_norm);
-  out.add_linear({"fc"}, {hidden}, spec.aux_width(), false, target_in(weights, &Weights::fc));
+  out.add_linear({"fc"}, {hidden}, spec.fc_width(), spec.fc_bias, target_in(weights, &Weights::fc));
   out.prefix = prefix;
-  norm(out, "input_layernorm", hidden, &Weights::input_norm);
-  norm(out, "hidden_norm", hidden, &Weights::hidden_norm);
+  if (!spec.is_product()) {
+    norm(out, "input_layernorm", hidden, &Weights::input_norm);
+    norm(out, "hidden_norm", hidden, &Weights::hidden_norm);
+  }
   out.add_linear({"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
-                 {attention.q_width(), attention.kv_width(), attention.kv_width()}, 2 * hidden,
-                 attention.qkv_bias, target_in(mixer, &Attention::Weights::qkv));
+                 {attention.q_width(), attention.kv_width(), attention.kv_width()},
+                 spec.attention_width(), attention.qkv_bias,
+                 target_in(mixer, &Attention::Weights::qkv));
   out.add_linear({"self_attn.o_proj"}, {hidden}, attention.q_width(), attention.out_bias,
                  target_in(mixer, &Attention::Weights::out));
   norm(out, "post_attention_layernorm", hidden, &Weights::mlp_norm);
   list_tensors(*gated_mlp_of(spec.layer.layers[0]), hidden, GatedMlp::Names{},
                target_in(weights, &Weights::mlp), out);
   out.prefix.clear();
+  if (spec.is_product()) return out;
   norm(out, "norm", hidden, &Weights::final_norm);
   out.add_linear({"lm_head"}, {spec.draft_vocab}, hidden, false,
                  target_in(weights, &Weights::head));
   return out;
 }
 
-Result<DraftHeadSpec> read_draft_head(const Checkpoint& checkpoint) {
+Result<DraftHeadSpec> read_draft_head(const Checkpoint& checkpoint, HeadInput input) {
   RUDDER_TRY(const std::string text, checkpoint.read_text("config.json"));
   RUDDER_TRY(const HfConfig config, HfConfig::parse(text, checkpoint.name() + "/config.json"));
   RUDDER_TRY_VOID(read_quantisation(checkpoint));
-  RUDDER_TRY_VOID(check_architecture(config));
+  RUDDER_TRY_VOID(check_architecture(config, input));
   DraftHeadSpec spec;
+  spec.input = input;
   RUDDER_TRY(spec.layer, llama_like(config, {.activation = "silu"}));
   spec.layer.tied_head = false;
   if (spec.layer.layers.size() != 1) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("a head of {} layers: it may have one", spec.layer.layers.size()),
                 config.where("num_hidden_layers"));
+  }
+  if (spec.is_product()) {  // an embedding in the file is a copy of the model's
+    spec.target_hidden = spec.layer.hidden;
+    spec.draft_vocab = spec.layer.vocab;
+    spec.num_aux = 1;
+    spec.fc_bias = checkpoint.find("fc.bias") != nullptr;
+    Attention& attention = *attention_of(spec.layer.layers[0]);
+    RUDDER_TRY(attention.qkv_bias, config.boolean_or("qkv_bias", attention.qkv_bias));
+    return spec;
   }
   RUDDER_TRY(const int64_t draft_vocab,
              config.integer_or("draft_vocab_size", spec.layer.vocab, 1, spec.layer.vocab));
@@ -258,6 +288,7 @@ Result<void> fit_draft_head(const ModelSpec& target, DraftHeadSpec& head) {
   if (!head.has_embedding && target.embed_scale != 1) {
     return refuse("the head has no embedding of its own, and the model scales what it has");
   }
+  if (head.is_product()) return {};
   if (head.aux_layers.empty()) head.aux_layers = default_aux_layers(target.layers.size());
   if (head.aux_layers.size() != static_cast<size_t>(head.num_aux)) {
     return refuse(
@@ -282,7 +313,7 @@ int64_t draft_head_bytes(const DraftHeadSpec& spec, DType linear_dtype) {
     return count * static_cast<int64_t>(tensor::dtype_bytes(dtype));
   };
   const LayerTensors tensors = head_tensors(spec, kPrefixes[0]);
-  int64_t total = bytes(spec.draft_vocab, DType::kI32);
+  int64_t total = spec.is_product() ? 0 : bytes(spec.draft_vocab, DType::kI32);
   for (const NormTensor& norm : tensors.norms) total += bytes(norm.width.count(), DType::kF32);
   for (const LinearModule& linear : tensors.linears) {
     total += bytes(linear.rows() * linear.in.count(), linear_dtype);

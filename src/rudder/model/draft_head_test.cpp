@@ -1,5 +1,6 @@
 #include "rudder/model/draft_head.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -38,13 +39,15 @@ struct TinyHead : TinyModel {
     add("t2d", {5}, DType::kBool);
   }
 
+  HeadInput input = HeadInput::kSideBySide;  // what is asked for
+
   Result<DraftHeadSpec> read() {
     RUDDER_TRY(const auto checkpoint, open());
-    return read_draft_head(*checkpoint);
+    return read_draft_head(*checkpoint, input);
   }
   Result<DraftHeadWeights> load_head(KeepingOps& ops) {
     RUDDER_TRY(const auto checkpoint, open());
-    RUDDER_TRY(const DraftHeadSpec spec, read_draft_head(*checkpoint));
+    RUDDER_TRY(const DraftHeadSpec spec, read_draft_head(*checkpoint, input));
     return load_draft_head(*checkpoint, spec, ops);
   }
   void expect_head_refused(ErrorCode code, std::string_view part) {
@@ -55,6 +58,27 @@ struct TinyHead : TinyModel {
     EXPECT_EQ(loaded.error().code, code) << loaded.error().to_string();
     EXPECT_NE(loaded.error().to_string().find(part), std::string::npos)
         << loaded.error().to_string();
+  }
+};
+
+// One that multiplies embedding and row, laid out as published ones are.
+struct TinyProductHead : TinyHead {
+  explicit TinyProductHead(std::string_view architecture = "EagleLlamaForCausalLM")
+      : TinyHead("layers.0.") {
+    replace_in_config("LlamaForCausalLMEagle3", architecture);
+    replace_in_config("\"draft_vocab_size\": 3,", "");
+    for (const char* name : {"layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight",
+                             "norm.weight", "lm_head.weight", "d2t", "t2d"}) {
+      decls.erase(name);
+    }
+    integers.clear();
+    add("fc.weight", {8, 16});
+    add("fc.bias", {8});
+    add("layers.0.self_attn.q_proj.weight", {8, 8});
+    add("layers.0.self_attn.k_proj.weight", {4, 8});
+    add("layers.0.self_attn.v_proj.weight", {4, 8});
+    add("embed_tokens.weight", {5, 8});  // a copy of the model's, which is read in its place
+    input = HeadInput::kProduct;
   }
 };
 
@@ -166,6 +190,73 @@ TEST(DraftHead, OtherHeadsAreRefused) {
          kCorruptFile, "eagle_aux_hidden_state_layer_ids");
   expect("\"model_type\"", "\"num_aux_hidden_states\": 9, \"model_type\"", kCorruptFile,
          "num_aux_hidden_states");
+}
+
+TEST(DraftHead, AProductOfEmbeddingAndRowBindsEveryTensor) {
+  for (const char* name : {"EagleLlamaForCausalLM", "LlamaForCausalLMEagle", "LlamaForCausalLM"}) {
+    TinyProductHead tiny(name);
+    const auto spec = tiny.read();
+    ASSERT_TRUE(spec) << spec.error().to_string();
+    EXPECT_TRUE(spec->is_product() && spec->fc_bias && spec->aux_layers.empty());
+    EXPECT_FALSE(spec->has_embedding);
+    EXPECT_EQ(spec->aux_width(), 8);
+    EXPECT_EQ(spec->draft_vocab, 5);
+    KeepingOps ops;
+    const auto weights = tiny.load_head(ops);
+    ASSERT_TRUE(weights) << weights.error().to_string();
+    EXPECT_EQ(weights->fc.in, 16);
+    EXPECT_EQ(weights->attention.qkv.in, 8);
+    EXPECT_EQ(weights->mlp.down.out, 8);
+    EXPECT_EQ(ops.num_biases, 1);
+    EXPECT_TRUE(weights->embedding.empty() && weights->input_norm.empty() &&
+                weights->hidden_norm.empty() && weights->final_norm.empty());
+    EXPECT_TRUE(weights->target_ids.empty());
+    EXPECT_EQ(weights->head.out, 0);
+    // As the bias of a product is kept by its backend, this one counts none.
+    EXPECT_EQ(weights->bytes + 4 * 8, draft_head_bytes(*spec, DType::kF32));
+  }
+  TinyProductHead plain;
+  plain.decls.erase("fc.bias");
+  plain.decls.erase("embed_tokens.weight");
+  KeepingOps ops;
+  EXPECT_TRUE(plain.load_head(ops));
+  EXPECT_EQ(ops.num_biases, 0);
+  plain.replace_in_config("\"model_type\"", "\"qkv_bias\": true, \"model_type\"");
+  plain.expect_head_refused(ErrorCode::kCorruptFile, "'layers.0.self_attn.q_proj.bias' is missing");
+}
+
+TEST(DraftHead, WhatAProductLacksOrHasTooMuchIsNamed) {
+  const TinyProductHead whole;
+  for (const auto& [name, decl] : whole.decls) {
+    const bool is_optional = name == "fc.bias" || name == "embed_tokens.weight";
+    if (is_optional) continue;
+    TinyProductHead tiny;
+    tiny.decls.erase(name);
+    tiny.expect_head_refused(ErrorCode::kCorruptFile, "'" + name + "' is missing");
+  }
+  for (const auto& [name, decl] : whole.decls) {
+    TinyProductHead tiny;
+    tiny.add(name, {7, 7});
+    tiny.expect_head_refused(ErrorCode::kCorruptFile, "tensor '" + name + "'");
+  }
+  for (const char* name : {"layers.0.input_layernorm.weight", "norm.weight", "lm_head.weight",
+                           "layers.1.mlp.up_proj.weight", "d2t"}) {
+    TinyProductHead tiny;
+    tiny.add(name, {8});
+    tiny.expect_head_refused(ErrorCode::kUnsupported, fmt::format("'{}'", name));
+  }
+}
+
+TEST(DraftHead, OneKindIsNotTheOther) {
+  TinyProductHead product;
+  product.input = HeadInput::kSideBySide;
+  product.expect_head_refused(ErrorCode::kUnsupported, "is no EAGLE-3 head");
+  TinyHead side_by_side;
+  side_by_side.input = HeadInput::kProduct;
+  side_by_side.expect_head_refused(ErrorCode::kUnsupported, "is no EAGLE head");
+  TinyProductHead two;
+  two.replace_in_config("\"num_hidden_layers\": 1", "\"num_hidden_layers\": 2");
+  two.expect_head_refused(ErrorCode::kUnsupported, "num_hidden_layers");
 }
 
 }  // namespace

@@ -4,9 +4,11 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "rudder/model/loader.h"
 #include "rudder/model/make_model.h"
+#include "rudder/model/norm_gains.h"
 
 namespace rudder::model {
 namespace {
@@ -59,6 +61,24 @@ TEST(DummyCheckpoint, ValuesAreSpreadAsWeightsAre) {
   const auto* first = checkpoint->find("model.layers.0.mlp.up_proj.weight");
   const auto* second = checkpoint->find("model.layers.1.mlp.up_proj.weight");
   EXPECT_NE(std::memcmp(first->view.data, second->view.data, first->view.bytes()), 0);
+}
+
+// The norm in front of the MLP is found under every name that architectures give it. Gains lie
+// around 1, those that a checkpoint stores less 1 too.
+TEST(DummyCheckpoint, GainsAreReadOfEveryArchitecture) {
+  for (const char* name : {"llama-3.2-1b", "gemma-2-2b", "gemma-3-1b", "asynct-0.6b"}) {
+    const auto checkpoint = dummy(name, 1);
+    ASSERT_NE(checkpoint, nullptr) << name;
+    const auto spec = read_spec(*checkpoint);
+    ASSERT_TRUE(spec) << spec.error().to_string();
+    const auto gains = read_mlp_gains(*checkpoint, *spec);
+    ASSERT_TRUE(gains) << name << gains.error().to_string();
+    ASSERT_EQ(gains->size(), 1U);
+    const std::vector<float>& values = gains->front().values;
+    ASSERT_EQ(std::ssize(values), spec->hidden) << name;
+    const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+    EXPECT_NEAR(sum / static_cast<double>(values.size()), 1.0, 0.1) << name;
+  }
 }
 
 TEST(DummyCheckpoint, UnknownArchitecturesAreNamed) {

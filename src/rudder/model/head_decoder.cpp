@@ -25,7 +25,7 @@ struct HeadSizes {
       : aux((spec.norm_before_fc ? 2 : 1) * limits.max_tokens * spec.aux_width()),
         joined(int64_t{2} * limits.max_tokens * spec.layer.hidden),
         feedback(int64_t{num_slots} * spec.layer.hidden),
-        logits(int64_t{limits.max_logits_rows} * spec.draft_vocab) {}
+        logits(spec.is_product() ? 0 : int64_t{limits.max_logits_rows} * spec.draft_vocab) {}
 };
 
 struct HeadBuffers {
@@ -56,8 +56,10 @@ class HeadDecoder final : public Decoder {
 
  private:
   View begin_with(const ForwardBatch& batch);
+  View embed(const ForwardBatch& batch);
   View normed(const View& x, const ops::NormSpec& norm, const View& buffer);
   View join(const ForwardBatch& batch, const View& g);
+  View multiply(const ForwardBatch& batch, const View& g);
   View head(const View& h, const ForwardBatch& batch);
 
   const DraftHeadSpec spec_;
@@ -88,6 +90,7 @@ View HeadDecoder::begin_with(const ForwardBatch& batch) {
   const int64_t half = max_tokens_ * spec_.aux_width();
   View aux = shaped(buffers_.aux, tokens, spec_.aux_width());
   ops_.gather_rows({.x = source_.rows, .rows = batch.kv_slot.rows(0, tokens), .out = aux});
+  if (spec_.is_product()) return aux;
   if (spec_.norm_before_fc) {
     aux = normed(aux, weights_.fc_norm, buffers_.aux.rows(half, half));
   }
@@ -95,15 +98,30 @@ View HeadDecoder::begin_with(const ForwardBatch& batch) {
                            buffers_.layer.residual);
 }
 
+View HeadDecoder::embed(const ForwardBatch& batch) {
+  const View embedded = shaped(buffers_.layer.delta, batch.ids.num_rows(), spec_.layer.hidden);
+  const View& table = spec_.has_embedding ? weights_.embedding : source_.embedding;
+  ops_.embed({.table = table,
+              .tied = table.empty() ? source_.head : nullptr,
+              .ids = batch.ids,
+              .out = embedded});
+  return embedded;
+}
+
+// The attention's input and what the branches are added to, [T, hidden], of kProduct.
+View HeadDecoder::multiply(const ForwardBatch& batch, const View& g) {
+  const View joined = shaped(buffers_.joined, g.shape[0], spec_.fc_width());
+  ops_.place_rows({.x = embed(batch), .out = joined});
+  ops_.place_rows({.x = g, .out = joined, .column = spec_.layer.hidden});
+  return products_.project(weights_.fc, products_.operand_of(weights_.fc, joined, buffers_.aux),
+                           buffers_.layer.residual);
+}
+
 // The attention's input, [T, 2 * hidden]. Afterwards `g` is what the branches are added to.
 View HeadDecoder::join(const ForwardBatch& batch, const View& g) {
   const int64_t hidden = spec_.layer.hidden;
   const View joined = shaped(buffers_.joined, g.shape[0], 2 * hidden);
-  const View embedded = shaped(buffers_.layer.delta, g.shape[0], hidden);
-  ops_.embed({.table = spec_.has_embedding ? weights_.embedding : source_.embedding,
-              .tied = spec_.has_embedding ? nullptr : source_.tied,
-              .ids = batch.ids,
-              .out = embedded});
+  const View embedded = embed(batch);
   const View& buffer = buffers_.layer.normed;
   ops_.place_rows({.x = normed(embedded, weights_.input_norm, buffer), .out = joined});
   const View normed_g = normed(g, weights_.hidden_norm, buffer);
@@ -114,16 +132,17 @@ View HeadDecoder::join(const ForwardBatch& batch, const View& g) {
 
 // [R, vocab] of h [R, hidden].
 View HeadDecoder::head(const View& h, const ForwardBatch& batch) {
-  const View last = normed(h, weights_.final_norm, buffers_.layer.normed);
+  const View last = spec_.is_product() ? h : normed(h, weights_.final_norm, buffers_.layer.normed);
+  const ops::LinearWeight& output = spec_.is_product() ? *source_.head : weights_.head;
   if (!batch.feedback_rows.empty()) {
     ops_.place_rows(
         {.x = spec_.norm_output ? last : h, .rows = batch.feedback_rows, .out = buffers_.feedback});
   }
-  const Operand in = products_.operand_of(weights_.head, last, buffers_.layer.delta);
+  const Operand in = products_.operand_of(output, last, buffers_.layer.delta);
   const View logits = shaped(buffers_.layer.logits, h.shape[0], spec_.layer.vocab);
   const bool is_spread = !weights_.target_ids.empty();
   const View own = is_spread ? shaped(buffers_.logits, h.shape[0], spec_.draft_vocab) : logits;
-  ops_.logits({.x = in.x, .x_scale = in.scale, .head = &weights_.head, .out = own});
+  ops_.logits({.x = in.x, .x_scale = in.scale, .head = &output, .out = own});
   if (is_spread) ops_.spread_logits({.x = own, .ids = weights_.target_ids, .out = logits});
   return logits;
 }
@@ -140,7 +159,8 @@ View HeadDecoder::forward(const ForwardBatch& batch) {
                        .kv = kv_,
                        .ropes = buffers_.layer.ropes};
   const Attention& attention = *attention_of(spec_.layer.layers[0]);
-  const View joined = join(batch, x);
+  if (spec_.is_product()) x = multiply(batch, x);
+  const View joined = spec_.is_product() ? x : join(batch, x);
   Mixed mixed = mix(attention, weights_.attention,
                     products_.operand_of(weights_.attention.qkv, joined, buffers_.aux), step);
   if (rows.num_rows() < batch.ids.num_rows()) {
@@ -165,6 +185,7 @@ View HeadDecoder::forward(const ForwardBatch& batch) {
   return head(x, batch);
 }
 
+// Without the model's own products: its decoder has prepared them, for larger steps.
 Result<void> prepare_head(const DraftHeadSpec& spec, const DraftHeadWeights& weights,
                           const ops::KvLayer& kv, ops::Ops& ops, const DecoderLimits& limits) {
   const std::array linears = {weights.fc, weights.attention.qkv, weights.attention.out,
@@ -176,7 +197,7 @@ Result<void> prepare_head(const DraftHeadSpec& spec, const DraftHeadWeights& wei
                          .max_seqs = limits.max_logits_rows,
                          .hidden = spec.layer.hidden,
                          .max_linear_in = 0,
-                         .head = &weights.head,
+                         .head = spec.is_product() ? nullptr : &weights.head,
                          .linears = linears,
                          .attention = shapes};
   for (const ops::LinearWeight& linear : linears) {
@@ -192,9 +213,12 @@ Result<std::unique_ptr<Decoder>> make_head_decoder(const DraftHeadSpec& spec,
                                                    const HeadSource& source, const ops::KvLayer& kv,
                                                    ops::Ops& ops, const DecoderLimits& limits,
                                                    int32_t num_slots) {
-  RUDDER_CHECK(spec.layer.layers.size() == 1 && weights.fc.in == spec.aux_width() &&
-               weights.attention.qkv.in == 2 * spec.layer.hidden &&
-               weights.head.out == spec.draft_vocab && source.rows.shape[1] == spec.aux_width());
+  RUDDER_CHECK(spec.layer.layers.size() == 1 && weights.fc.in == spec.fc_width() &&
+               weights.attention.qkv.in == spec.attention_width() &&
+               source.rows.shape[1] == spec.aux_width());
+  RUDDER_CHECK(spec.is_product() ? source.head != nullptr && source.head->in == spec.layer.hidden &&
+                                       source.head->out == spec.draft_vocab
+                                 : weights.head.out == spec.draft_vocab);
   const HeadSizes sizes(spec, limits, num_slots);
   const DType act = ops.act_dtype();
   HeadBuffers buffers;
@@ -202,7 +226,9 @@ Result<std::unique_ptr<Decoder>> make_head_decoder(const DraftHeadSpec& spec,
   RUDDER_TRY(buffers.aux, ops.allocate(act, {sizes.aux}));
   RUDDER_TRY(buffers.joined, ops.allocate(act, {sizes.joined}));
   RUDDER_TRY(buffers.feedback, ops.allocate(act, {num_slots, spec.layer.hidden}));
-  RUDDER_TRY(buffers.logits, ops.allocate(DType::kF32, {sizes.logits}));
+  if (sizes.logits > 0) {
+    RUDDER_TRY(buffers.logits, ops.allocate(DType::kF32, {sizes.logits}));
+  }
   auto decoder =
       std::make_unique<HeadDecoder>(spec, weights, source, kv, ops, limits, std::move(buffers));
   RUDDER_TRY_VOID(prepare_head(spec, weights, kv, ops, limits));

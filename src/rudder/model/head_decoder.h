@@ -10,11 +10,11 @@
 
 namespace rudder::model {
 
-// What a head reads of its model: its embedding, where the head has none, and the rows that its
-// decoder keeps, in the blocks of the head's own KV.
+// What a head reads of its model: its embedding, where the head has none, its head likewise, and
+// the rows that its decoder keeps, in the blocks of the head's own KV.
 struct HeadSource {
-  ops::View embedding;  // as Weights.embedding
-  const ops::LinearWeight* tied = nullptr;
+  ops::View embedding;  // as Weights.embedding: empty where `head` has its rows
+  const ops::LinearWeight* head = nullptr;
   ops::View rows;  // as HiddenPool.rows
 };
 

@@ -21,24 +21,6 @@ using tensor::Shape;
 using tensor::View;
 using weights::Checkpoint;
 
-// Of f32, f16 or bf16.
-std::vector<float> values_of(const View& stored) {
-  std::vector<float> values(static_cast<size_t>(stored.shape.numel()));
-  for (size_t i = 0; i < values.size(); ++i) {
-    switch (stored.dtype) {
-      case DType::kBF16:
-        values[i] = tensor::to_float(stored.as<tensor::BF16>()[i]);
-        break;
-      case DType::kF16:
-        values[i] = tensor::to_float(stored.as<tensor::F16>()[i]);
-        break;
-      default:
-        values[i] = stored.as<float>()[i];
-    }
-  }
-  return values;
-}
-
 class Loader {
  public:
   Loader(const Checkpoint& checkpoint, const Quantisation& quantisation, const ModelSpec& spec,
@@ -193,11 +175,7 @@ class Loader {
     std::vector<float> values(static_cast<size_t>(width.count()), 1.0f);
     if (!part.name.empty()) {
       RUDDER_TRY(const View stored, binder_.take(part.name, Shape{part.count}));
-      const std::vector<float> read = values_of(stored);
-      const auto first = static_cast<size_t>(width.share.begin);
-      for (size_t i = 0; i < values.size(); ++i) {
-        values[i] = read[(first + i) % read.size()] + offset;
-      }
+      values = norm_values(stored, width, offset);
     }
     return upload_values(values);
   }

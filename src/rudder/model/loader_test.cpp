@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "rudder/model/norm_gains.h"
 #include "rudder/model/tensors.h"
 #include "rudder/model/tiny_checkpoint.h"
 
@@ -119,6 +120,32 @@ TEST(Loader, AddsOneToNormsStoredWithoutIt) {
   ASSERT_TRUE(weights) << weights.error().to_string();
   EXPECT_EQ(weights->final_norm.weight.as<float>()[0], 1.25f);
   EXPECT_EQ(weights->layers[0].mlp_post_norm.weight.as<float>()[3], 1.25f);
+}
+
+TEST(Loader, GainsAreWhatTheNormInFrontOfTheMlpMultipliesBy) {
+  TinyModel tiny;
+  tiny.values["model.layers.0.post_attention_layernorm.weight"] = -0.5f;
+  const auto gains_of = [&] {
+    const auto checkpoint = tiny.open();
+    const auto spec = read_spec(**checkpoint);
+    EXPECT_TRUE(spec) << spec.error().to_string();
+    return read_mlp_gains(**checkpoint, *spec);
+  };
+  auto gains = gains_of();
+  ASSERT_TRUE(gains) << gains.error().to_string();
+  ASSERT_EQ(gains->size(), 1U);
+  EXPECT_EQ(gains->front().tensor, "model.layers.0.post_attention_layernorm.weight");
+  EXPECT_EQ(gains->front().values, std::vector<float>(8, -0.5f));
+  tiny.replace_in_config("LlamaForCausalLM", "Gemma2ForCausalLM");
+  tiny.replace_in_config("\"vocab_size\"",
+                         "\"query_pre_attn_scalar\": 4, \"sliding_window\": 8, \"vocab_size\"");
+  tiny.add("model.layers.0.pre_feedforward_layernorm.weight", {8});
+  gains = gains_of();
+  ASSERT_TRUE(gains) << gains.error().to_string();
+  EXPECT_EQ(gains->front().tensor, "model.layers.0.pre_feedforward_layernorm.weight");
+  EXPECT_EQ(gains->front().values, std::vector<float>(8, 1.25f));
+  tiny.add("model.layers.0.pre_feedforward_layernorm.weight", {7});
+  EXPECT_EQ(gains_of().error().where.substr(0, 5), "model");
 }
 
 TEST(Loader, RefusesWhatDoesNotFit) {

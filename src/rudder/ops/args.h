@@ -266,12 +266,12 @@ struct AttentionShape {
 
 // Bounds of every step of a loaded model.
 struct StepBounds {
-  int32_t max_tokens = 0;     // T
-  int32_t max_rows = 0;       // R
-  int32_t max_seqs = 0;       // of one step
-  int64_t hidden = 0;         // width of the residual stream
-  int64_t max_linear_in = 0;  // the widest row that a product takes
-  const LinearWeight* head = nullptr;
+  int32_t max_tokens = 0;                          // T
+  int32_t max_rows = 0;                            // R
+  int32_t max_seqs = 0;                            // of one step
+  int64_t hidden = 0;                              // width of the residual stream
+  int64_t max_linear_in = 0;                       // the widest row that a product takes
+  const LinearWeight* head = nullptr;              // null: none, or one that was named before
   std::span<const LinearWeight> linears = {};      // all others
   std::span<const AttentionShape> attention = {};  // one a layer
   // Parts of ops that some step uses, which a backend may not have.

@@ -16,6 +16,7 @@
 #include "rudder/steer/op_spec.h"
 #include "rudder/steer/selector.h"
 #include "rudder/tap/capture.h"
+#include "rudder/tap/norm_gain.h"
 #include "rudder/tap/sequence_taps.h"
 #include "rudder/tap/site.h"
 
@@ -29,6 +30,8 @@ struct Model {
   std::array<uint64_t, 2> hash_secret = {};
   // As the device has encoder and decoder of whole dictionaries.
   tensor::DType dictionary_dtype = tensor::DType::kF32;
+  // Of the norm in front of the MLP, by layer. Empty: nobody knows them.
+  std::vector<tap::NormGain> mlp_gains = {};
 };
 
 struct KeyedProgram {

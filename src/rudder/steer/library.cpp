@@ -12,6 +12,7 @@
 #include <mutex>
 #include <utility>
 
+#include "rudder/steer/features/fold_gain.h"
 #include "rudder/steer/features/load_dictionary.h"
 #include "rudder/steer/loaders.h"
 #include "rudder/steer/parse.h"
@@ -175,9 +176,7 @@ class Library::Impl {
 
   Result<std::shared_ptr<const DictionarySet>> add_dictionary(DictionarySet set, bool replace) {
     RUDDER_TRY_VOID(check_name(set.name));
-    for (const auto& dictionary : set.layers) {
-      RUDDER_TRY_VOID(check_fits(*dictionary, model_->geometry, set.source));
-    }
+    RUDDER_TRY_VOID(bind_to_model(set, *model_));
     const std::lock_guard writer(writers_);
     auto next = state()->copy();
     if (!replace && next->dictionaries.contains(set.name)) {
@@ -483,6 +482,7 @@ json::object describe(const DictionarySet& set) {
                           {"features", dictionary->num_features},
                           {"activation", std::string(activation_name(dictionary->activation))}};
     if (dictionary->activation == Activation::kTopK) layer["k"] = dictionary->k;
+    if (dictionary->input_gain != InputGain::kKept) layer["without_gain"] = true;
     layers.push_back(std::move(layer));
   }
   described["layers"] = std::move(layers);

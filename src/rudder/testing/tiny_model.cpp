@@ -265,7 +265,8 @@ Result<model::Weights> random_weights(const model::ModelSpec& spec, ops::Ops& op
   return part_of(std::move(weights), spec, stage);
 }
 
-model::DraftHeadSpec tiny_head_spec(bool shares_embedding) {
+model::DraftHeadSpec tiny_head_spec(TinyHead kind) {
+  const bool shares_embedding = kind != TinyHead::kOwnEmbedding;
   const model::ModelSpec target = tiny_spec(TinyArch::kPreNorm);
   model::DraftHeadSpec spec;
   spec.layer = target;
@@ -281,6 +282,13 @@ model::DraftHeadSpec tiny_head_spec(bool shares_embedding) {
   spec.norm_before_residual = !shares_embedding;
   spec.norm_output = !shares_embedding;
   spec.has_embedding = !shares_embedding;
+  if (kind == TinyHead::kProduct) {
+    spec.input = model::HeadInput::kProduct;
+    spec.draft_vocab = target.vocab;
+    spec.aux_layers.clear();
+    spec.num_aux = 1;
+    spec.fc_bias = true;
+  }
   return spec;
 }
 
@@ -298,10 +306,12 @@ Result<model::DraftHeadWeights> random_head_weights(const model::DraftHeadSpec& 
   if (spec.has_embedding) {
     RUDDER_TRY(weights.embedding, maker.table(spec.layer.vocab, spec.layer.hidden));
   }
-  std::vector<int32_t> ids;
-  for (int32_t i = 0; i < spec.draft_vocab; ++i) ids.push_back(3 * i);
-  RUDDER_TRY(weights.target_ids,
-             ops.upload({ids.data(), DType::kI32, {spec.draft_vocab}}, DType::kI32));
+  if (!spec.is_product()) {
+    std::vector<int32_t> ids;
+    for (int32_t i = 0; i < spec.draft_vocab; ++i) ids.push_back(3 * i);
+    RUDDER_TRY(weights.target_ids,
+               ops.upload({ids.data(), DType::kI32, {spec.draft_vocab}}, DType::kI32));
+  }
   weights.bytes = maker.bytes();
   return weights;
 }

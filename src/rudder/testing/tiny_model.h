@@ -36,10 +36,20 @@ model::ModelSpec tiny_spec(TinyArch arch);
 Result<model::Weights> random_weights(const model::ModelSpec& spec, ops::Ops& ops, uint64_t seed,
                                       const model::Stage& stage = {});
 
-// A draft head of another width than tiny models have, for any of them: it knows every third token,
-// reads what enters layers 2, 0 and 1, and norms wherever a head may. With `shares_embedding` it is
-// as wide as the model, whose embedding it reads, and norms nowhere that it need not.
-model::DraftHeadSpec tiny_head_spec(bool shares_embedding);
+enum class TinyHead : uint8_t {
+  // Of another width than tiny models have, for any of them: it knows every third token, reads what
+  // enters layers 2, 0 and 1, and norms wherever a head may.
+  kOwnEmbedding,
+  // As wide as the model, whose embedding it reads; it norms nowhere that it need not.
+  kSharedEmbedding,
+  // HeadInput::kProduct, with a bias of fc.
+  kProduct,
+};
+// kOwnEmbedding is for any tiny model, the others for those that do not scale their embedding.
+model::DraftHeadSpec tiny_head_spec(TinyHead kind);
+inline bool takes_head(const model::ModelSpec& spec, TinyHead kind) {
+  return kind == TinyHead::kOwnEmbedding || spec.embed_scale == 1;
+}
 Result<model::DraftHeadWeights> random_head_weights(const model::DraftHeadSpec& spec, ops::Ops& ops,
                                                     uint64_t seed);
 

@@ -45,6 +45,13 @@ struct FeatureForm {
   double value(double y) const;
 };
 
+// What `read` of a dictionary means where a norm made the row there.
+enum class InputGain : uint8_t {
+  kKept,     // the row as the model has it, with the norm's gain
+  kRemoved,  // the row without it, which fold_gain() has to make up for before anything is encoded
+  kFolded,   // likewise, and the weights divide by it
+};
+
 // What image_of() has made of a dictionary. A copy of the dictionary has none.
 struct KeptImage {
   KeptImage() = default;
@@ -64,6 +71,7 @@ struct Dictionary {
   int32_t d_out = 0;
   int32_t num_features = 0;
   tap::Point read;
+  InputGain input_gain = InputGain::kKept;
   // Written at `write` and, where there are several writes, at the same site of the layers behind
   // it: a cross-layer transcoder has one for every layer from its own on.
   tap::Point write;

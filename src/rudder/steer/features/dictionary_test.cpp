@@ -8,6 +8,7 @@
 #include <map>
 #include <random>
 
+#include "rudder/steer/features/fold_gain.h"
 #include "rudder/steer/features/load_dictionary.h"
 #include "rudder/steer/features/tensor_reader.h"
 
@@ -49,6 +50,10 @@ constexpr PublishedCase kPublished[] = {
     {"manifest_batchtopk", "", "", "manifest", "tiny"},
     {"manifest_gated", "", "", "manifest", "tiny"},
     {"manifest_relu", "", "", "manifest", "tiny"},
+    {"gemma_scope_transcoder", "", "blocks.2.ln2.hook_normalized,mlp_out.2", "gemma-scope", ""},
+    {"circuit_tracer_without_gain", "", "", "circuit-tracer", "tiny"},
+    {"manifest_topk_without_gain", "", "", "manifest", ""},
+    {"manifest_gated_without_gain", "", "blocks.1.ln2.hook_normalized,mlp_out.1", "manifest", ""},
 };
 
 std::span<const float> row_of(const Floats& values, uint64_t row, uint64_t width) {
@@ -60,6 +65,19 @@ void expect_close(std::span<const float> got, std::span<const float> expected,
   for (size_t i = 0; i < got.size(); ++i) {
     ASSERT_NEAR(got[i], expected[i], 2e-6 * (1 + std::abs(expected[i]))) << what << ", at " << i;
   }
+}
+
+// As a model with the oracle's gain has it.
+std::shared_ptr<const Dictionary> bound(const std::shared_ptr<const Dictionary>& loaded,
+                                        TensorReader& oracle) {
+  if (loaded->input_gain == InputGain::kKept) return loaded;
+  const std::string name = fmt::format("gain.{}", loaded->read.layer);
+  auto gain = oracle.take_list(name, static_cast<uint64_t>(loaded->d_in));
+  EXPECT_TRUE(gain) << gain.error().to_string();
+  auto folded = fold_gain(*loaded, {name, *std::move(gain)}, "file");
+  EXPECT_TRUE(folded) << folded.error().to_string();
+  EXPECT_EQ((*folded)->input_gain, InputGain::kFolded);
+  return *folded;
 }
 
 class PublishedDictionary : public ::testing::TestWithParam<PublishedCase> {};
@@ -75,7 +93,8 @@ TEST_P(PublishedDictionary, EncodesAndDecodesAsItsOwnFormulas) {
   ASSERT_TRUE(oracle) << oracle.error().to_string();
 
   std::map<int32_t, std::vector<std::vector<float>>> outputs;  // by layer, of each row
-  for (const auto& dictionary : set->layers) {
+  for (const auto& loaded : set->layers) {
+    const auto dictionary = bound(loaded, *oracle);
     const auto d_in = static_cast<uint64_t>(dictionary->d_in);
     const auto d_out = static_cast<size_t>(dictionary->d_out);
     const auto num_features = static_cast<uint64_t>(dictionary->num_features);

@@ -55,6 +55,10 @@ std::string point_text(tap::Point point) {
   return fmt::format("{}.{}", tap::site_name(point.site), point.layer);
 }
 
+std::string text_of_read(const DictionaryPoints& points) {
+  return point_text(points.read) + (points.reads_without_gain ? " without the norm's gain" : "");
+}
+
 }  // namespace
 
 bool DictionaryFolder::has(std::string_view name) const {
@@ -152,20 +156,26 @@ Result<tap::Point> parse_hook(std::string_view hook, const std::string& where) {
                        where);
 }
 
+std::optional<std::string> hook_with_gain(std::string_view hook) {
+  constexpr std::string_view kNormed = "ln2.hook_normalized";
+  if (!hook.ends_with(kNormed)) return std::nullopt;
+  return std::string(hook.substr(0, hook.size() - kNormed.size())) + "mlp.hook_in";
+}
+
 Result<DictionaryPoints> hooked_points(const DictionaryFolder& folder, std::string_view read,
                                        std::string_view write, const std::string& where) {
   DictionaryPoints points;
-  RUDDER_TRY(points.read, parse_hook(read, where));
+  const std::optional<std::string> with_gain = hook_with_gain(read);
+  points.reads_without_gain = with_gain.has_value();
+  RUDDER_TRY(points.read, parse_hook(with_gain ? *with_gain : read, where));
   RUDDER_TRY(points.write, parse_hook(write, where));
-  const auto agree = [&](tap::Point said, tap::Point own) -> Result<void> {
+  const auto agree = [&](const std::string& said, const std::string& own) -> Result<void> {
     if (said == own) return {};
-    return invalid_field(
-        fmt::format("the file says {}, the command says {}", point_text(own), point_text(said)),
-        where);
+    return invalid_field(fmt::format("the file says {}, the command says {}", own, said), where);
   };
   if (folder.points) {
-    RUDDER_TRY_VOID(agree(folder.points->read, points.read));
-    RUDDER_TRY_VOID(agree(folder.points->write, points.write));
+    RUDDER_TRY_VOID(agree(text_of_read(*folder.points), text_of_read(points)));
+    RUDDER_TRY_VOID(agree(point_text(folder.points->write), point_text(points.write)));
   }
   return points;
 }
@@ -188,6 +198,7 @@ Dictionary make_dictionary(const DictionaryPoints& points, uint64_t num_features
                            uint64_t d_out) {
   Dictionary dictionary;
   dictionary.read = points.read;
+  if (points.reads_without_gain) dictionary.input_gain = InputGain::kRemoved;
   dictionary.write = points.write;
   dictionary.num_features = static_cast<int32_t>(num_features);
   dictionary.d_in = static_cast<int32_t>(d_in);

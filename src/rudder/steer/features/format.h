@@ -23,6 +23,7 @@ namespace rudder::steer {
 struct DictionaryPoints {
   tap::Point read;
   tap::Point write;
+  bool reads_without_gain = false;  // what the norm makes of `read`, before it multiplies
 };
 
 // A folder of files, and what the caller said of them.
@@ -65,6 +66,10 @@ class ConfigFile {
 // A point as the files of a format name it: TransformerLens's hooks and our own names
 // ("blocks.5.hook_resid_post", "resid_post.5"), Hugging Face's modules ("model.layers.5.output").
 Result<tap::Point> parse_hook(std::string_view hook, const std::string& where);
+
+// "blocks.5.ln2.hook_normalized" is mlp_in without the norm's gain: the hook of the row with it.
+// Nothing where the text is another.
+std::optional<std::string> hook_with_gain(std::string_view hook);
 
 // The points of a file that names its hooks; those that the caller named must be the same.
 Result<DictionaryPoints> hooked_points(const DictionaryFolder& folder, std::string_view read,

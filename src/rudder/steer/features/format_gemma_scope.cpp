@@ -88,6 +88,14 @@ Result<void> check_scope_kind(const ConfigFile& config) {
 
 Result<LoadedDictionaries> load_gemma_scope(const DictionaryFolder& folder) {
   RUDDER_TRY(const DictionaryPoints points, named_points(folder));
+  // Its published transcoders all read the row in front of the gain, and no file says so.
+  if (points.read.site == tap::Site::kMlpIn && !points.reads_without_gain) {
+    return invalid_field(
+        fmt::format("Gemma Scope's transcoders read the row without the norm's gain: say "
+                    "@blocks.{}.ln2.hook_normalized,mlp_out.{}",
+                    points.read.layer, points.write.layer),
+        folder.path);
+  }
   RUDDER_TRY(TensorReader tensors, TensorReader::open(folder.file("params.npz")));
   LoadedDictionaries loaded = {.format = "gemma-scope"};
   RUDDER_TRY(Dictionary dictionary, read_scope(tensors, {"W_enc", "W_dec"}, points));

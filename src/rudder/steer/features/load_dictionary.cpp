@@ -76,7 +76,10 @@ Result<tap::Point> parse_point(std::string_view text) {
 Result<DictionaryPoints> parse_points(std::string_view text) {
   DictionaryPoints points;
   const size_t comma = text.find(',');
-  RUDDER_TRY(points.read, parse_point(text.substr(0, comma)));
+  const std::string_view read = text.substr(0, comma);
+  const std::optional<std::string> with_gain = hook_with_gain(read);
+  points.reads_without_gain = with_gain.has_value();
+  RUDDER_TRY(points.read, parse_point(with_gain ? *with_gain : read));
   points.write = points.read;
   if (comma != std::string_view::npos) {
     RUDDER_TRY(points.write, parse_point(text.substr(comma + 1)));

@@ -27,7 +27,8 @@ namespace rudder::steer {
 
 // `path`: such a folder, or a file of it. `points`: where it reads, "resid_post.20", or where it
 // reads and writes, "mlp_in.20,mlp_out.20"; needed where the files do not say, else the same as
-// theirs or empty. The set has no name yet.
+// theirs or empty. "blocks.20.ln2.hook_normalized" is mlp_in.20 without the norm's gain: what reads
+// that is to be bound to the model (fold_gain.h). The set has no name yet.
 Result<DictionarySet> load_dictionary(const std::string& path, std::string_view points);
 
 }  // namespace rudder::steer

@@ -238,6 +238,13 @@ TEST_F(LoadDictionary, GemmaScopeNeedsToBeToldWhereItReads) {
     EXPECT_EQ(set.error().where, "site") << points;
   }
   EXPECT_TRUE(load_dictionary(file("params.npz"), "resid_post.2"));
+  // The published transcoders read another row than that, and their files do not say so.
+  expect_refused("@blocks.2.ln2.hook_normalized,mlp_out.2", "", ErrorCode::kInvalidArgument,
+                 "mlp_in.2,mlp_out.2");
+  const auto set = load_dictionary(folder_.string(), "blocks.2.ln2.hook_normalized,mlp_out.2");
+  ASSERT_TRUE(set) << set.error().to_string();
+  EXPECT_EQ(set->layers[0]->input_gain, InputGain::kRemoved);
+  EXPECT_EQ(set->layers[0]->read, (tap::Point{2, tap::Site::kMlpIn}));
 }
 
 TEST_F(LoadDictionary, GemmaScope2) {
@@ -283,6 +290,16 @@ TEST_F(LoadDictionary, LlamaScopeAndSparsify) {
   expect_refused("behind the path", "");  // the folder's name says nothing here
 }
 
+TEST_F(LoadDictionary, FileAndCommandAgreeOnTheGain) {
+  copy("manifest_topk_without_gain");
+  expect_refused("the file says mlp_in.1 without the norm's gain, the command says mlp_in.1",
+                 "dictionary.json: read", ErrorCode::kInvalidArgument, "mlp_in.1,mlp_out.1");
+  edit("dictionary.json", [](auto& c) { c["read"] = "mlp_in.1"; });
+  expect_refused("the file says mlp_in.1, the command says mlp_in.1 without the norm's gain",
+                 "dictionary.json: read", ErrorCode::kInvalidArgument,
+                 "blocks.1.ln2.hook_normalized,mlp_out.1");
+}
+
 TEST_F(LoadDictionary, CircuitTracer) {
   copy("circuit_tracer");
   write_text("config.yaml", "model_name: x\nfeature_input_hook: mlp.hook_in\n");
@@ -292,7 +309,10 @@ TEST_F(LoadDictionary, CircuitTracer) {
   write_text("config.yaml", "a: 1\na: 2\n");
   expect_refused("a key of its own", "config.yaml: line 2");
   write_text("config.yaml",
-             "feature_input_hook: ln2.hook_normalized\nfeature_output_hook: hook_mlp_out\n");
+             "feature_input_hook: ln1.hook_normalized\nfeature_output_hook: hook_mlp_out\n");
+  expect_refused("without the norm's gain", "config.yaml");
+  write_text("config.yaml",
+             "feature_input_hook: ln2.hook_normalized\nfeature_output_hook: ln2.hook_normalized\n");
   expect_refused("without the norm's gain", "config.yaml");
   copy("circuit_tracer");
   edit_tensors("layer_1.safetensors", [](auto& tensors) {
