@@ -17,9 +17,11 @@
 #include "rudder/cuda/device_memory.h"
 #include "rudder/cuda/device_status.h"
 #include "rudder/cuda/elements.h"
+#include "rudder/cuda/feature_params.h"
 #include "rudder/cuda/kernels/encode.h"
 #include "rudder/cuda/kernels/linear_epilogue.h"
 #include "rudder/cuda/kernels/qkv_prep.h"
+#include "rudder/cuda/kernels/read_features.h"
 #include "rudder/cuda/kernels/rows.h"
 #include "rudder/cuda/kernels/sample.h"
 #include "rudder/cuda/kernels/step.h"
@@ -67,6 +69,7 @@ class CudaOps final : public ops::Ops {
   bool takes_drafts() const override { return true; }
   bool runs_draft_heads() const override { return true; }
   bool has_encode() const override { return true; }
+  bool reads_features() const override { return true; }
   bool has_patterns() const override { return true; }
   bool ranks_share_memory() const override { return comm_ != nullptr; }
   bool taps_mixers() const override { return true; }
@@ -205,6 +208,11 @@ class CudaOps final : public ops::Ops {
     launch("quantise", {&args.x}, [&] { return launch_quantise(quantise_params(args), stream()); });
   }
   void encode(const ops::EncodeArgs& args) override;
+  void read_features(const ops::ReadFeaturesArgs& args) override {
+    launch("read_features", {&args.x, &args.image}, [&] {
+      return launch_read_features(read_features_params(args, info_.num_sms), stream());
+    });
+  }
   void gather_rows(const ops::GatherRowsArgs& args) override {
     launch("gather_rows", {&args.x, &args.out},
            [&] { return launch_gather_rows(gather_rows_params(args), stream()); });
