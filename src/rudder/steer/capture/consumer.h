@@ -100,7 +100,18 @@ class Session {
 
 class Consumer : public OptionsParser {
  public:
+  // Rows that a session will take.
+  struct Upcoming {
+    Session* session = nullptr;
+    const RowBatch* batch = nullptr;
+  };
+
   virtual Result<std::shared_ptr<Session>> open(SessionInfo info) = 0;
+  // Whether it works on the rows of several sessions at once. What waits for it is then shown to it
+  // before each of them takes its own; a session may still get rows that were not shown, and may
+  // end before it gets those that were.
+  virtual bool reads_ahead() const { return false; }
+  virtual void read_ahead(std::span<const Upcoming> /*upcoming*/) {}
   // No more calls come: sessions that have finished deliver now what they hold back.
   virtual void drain() {}
 };
