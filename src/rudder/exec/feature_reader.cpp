@@ -34,7 +34,7 @@ ops::View as(const ops::View& memory, DType dtype, tensor::Shape shape) {
 }  // namespace
 
 Result<std::unique_ptr<DeviceFeatureReader>> DeviceFeatureReader::make(
-    std::unique_ptr<ops::Ops> ops, const Bounds& bounds) {
+    std::unique_ptr<ops::Ops> ops, const FeatureBounds& bounds) {
   if (ops == nullptr) {
     return fail(ErrorCode::kInternal, "the backend cannot open its reader of features",
                 "feature-memory-mb");
@@ -44,7 +44,7 @@ Result<std::unique_ptr<DeviceFeatureReader>> DeviceFeatureReader::make(
   return reader;
 }
 
-int64_t DeviceFeatureReader::device_bytes(const Bounds& bounds, DType act) {
+int64_t DeviceFeatureReader::device_bytes(const FeatureBounds& bounds, DType act) {
   const int64_t row = bounds.widest * static_cast<int64_t>(tensor::dtype_bytes(act)) +
                       kMostListed * int64_t{sizeof(float)} +
                       ops::kMostTopFeatures * int64_t{sizeof(ops::TopFeature)};

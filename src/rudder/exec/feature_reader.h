@@ -20,19 +20,19 @@
 
 namespace rudder::exec {
 
+struct FeatureBounds {
+  int64_t dictionary_bytes = 0;                // that encoders may take
+  int32_t widest = 0;                          // row that is captured
+  tensor::DType dtype = tensor::DType::kBF16;  // of encoders: or f32
+};
+
 class DeviceFeatureReader final : public steer::capture::FeatureReader {
  public:
-  struct Bounds {
-    int64_t dictionary_bytes = 0;                // that encoders may take
-    int32_t widest = 0;                          // row that is captured
-    tensor::DType dtype = tensor::DType::kBF16;  // of encoders: or f32
-  };
-
   // `ops` are those of Ops::make_reader().
   static Result<std::unique_ptr<DeviceFeatureReader>> make(std::unique_ptr<ops::Ops> ops,
-                                                           const Bounds& bounds);
+                                                           const FeatureBounds& bounds);
   // Bytes that make() allocates, where rows are `act`.
-  static int64_t device_bytes(const Bounds& bounds, tensor::DType act);
+  static int64_t device_bytes(const FeatureBounds& bounds, tensor::DType act);
 
   Result<void> check(const steer::Dictionary& dictionary) const override;
   Result<void> read(std::span<const steer::capture::FeatureRow> rows, tensor::DType dtype,
@@ -52,7 +52,7 @@ class DeviceFeatureReader final : public steer::capture::FeatureReader {
   using Rows = std::span<const steer::capture::FeatureRow>;
   using Told = std::span<std::vector<steer::FeatureValue>>;
 
-  DeviceFeatureReader(std::unique_ptr<ops::Ops> ops, const Bounds& bounds)
+  DeviceFeatureReader(std::unique_ptr<ops::Ops> ops, const FeatureBounds& bounds)
       : ops_(std::move(ops)),
         bounds_(bounds),
         pool_(bounds.dictionary_bytes / int64_t{sizeof(float)}) {}
@@ -76,7 +76,7 @@ class DeviceFeatureReader final : public steer::capture::FeatureReader {
   void tell(Rows rows, int64_t most, Told told) const;
 
   const std::unique_ptr<ops::Ops> ops_;
-  const Bounds bounds_;
+  const FeatureBounds bounds_;
   std::unique_ptr<ops::Event> done_;
   ops::View dictionaries_;  // [.] f32
   ops::View rows_;          // [kEncodedRows widest] act
