@@ -23,7 +23,7 @@ constexpr int64_t kMostListed = 4 * ops::kMostTopFeatures;
 constexpr int64_t kPieceFloats = int64_t{1} << 20;
 constexpr int64_t kRows = tap::kEncodedRows;
 
-int64_t aligned(int64_t floats) {
+int64_t vector_floats(int64_t floats) {
   return (floats + tap::kVectorAlign - 1) / tap::kVectorAlign * tap::kVectorAlign;
 }
 
@@ -74,7 +74,7 @@ Result<void> DeviceFeatureReader::allocate() {
 // With the features of a batch, which are read where they were computed.
 int64_t DeviceFeatureReader::floats_of(const Dictionary& dictionary) const {
   return steer::encoder_image_floats(dictionary, bounds_.dtype) +
-         aligned(kRows * dictionary.num_features);
+         vector_floats(kRows * dictionary.num_features);
 }
 
 Result<void> DeviceFeatureReader::check(const Dictionary& dictionary) const {
@@ -102,6 +102,11 @@ Result<void> DeviceFeatureReader::read(Rows rows, DType dtype,
   }
   num_rows_ += rows.size();
   return ops_->status();
+}
+
+// Some batches, between which nobody else has the consumer's thread.
+size_t DeviceFeatureReader::rows_together() const {
+  return 4 * size_t{kRows};
 }
 
 steer::capture::FeatureReaderStats DeviceFeatureReader::stats() const {

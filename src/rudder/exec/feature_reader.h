@@ -37,6 +37,7 @@ class DeviceFeatureReader final : public steer::capture::FeatureReader {
   Result<void> check(const steer::Dictionary& dictionary) const override;
   Result<void> read(std::span<const steer::capture::FeatureRow> rows, tensor::DType dtype,
                     std::vector<std::vector<steer::FeatureValue>>& told) override;
+  size_t rows_together() const override;
   steer::capture::FeatureReaderStats stats() const override;
 
  private:

@@ -107,10 +107,10 @@ class Consumer : public OptionsParser {
   };
 
   virtual Result<std::shared_ptr<Session>> open(SessionInfo info) = 0;
-  // Whether it works on the rows of several sessions at once. What waits for it is then shown to it
-  // before each of them takes its own; a session may still get rows that were not shown, and may
-  // end before it gets those that were.
-  virtual bool reads_ahead() const { return false; }
+  // How many records it works on at once, of whichever sessions; 0: each session for itself. What
+  // waits for it is then shown to it before each session takes its own; a session may still get
+  // rows that were not shown, and may end before it gets those that were.
+  virtual size_t records_ahead() const { return 0; }
   virtual void read_ahead(std::span<const Upcoming> /*upcoming*/) {}
   // No more calls come: sessions that have finished deliver now what they hold back.
   virtual void drain() {}

@@ -32,6 +32,9 @@ class FeatureReader {
   // check() has taken. One thread at a time. An Error is the device's.
   virtual Result<void> read(std::span<const FeatureRow> rows, tensor::DType dtype,
                             std::vector<std::vector<FeatureValue>>& told) = 0;
+  // Rows that a call should have, where so many wait: more together cost little less, and the first
+  // would wait for the last.
+  virtual size_t rows_together() const = 0;
   virtual FeatureReaderStats stats() const = 0;  // any thread
 };
 

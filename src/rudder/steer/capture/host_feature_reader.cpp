@@ -47,6 +47,7 @@ class HostFeatureReader final : public FeatureReader {
     return {};
   }
 
+  size_t rows_together() const override { return kRowsAtOnce; }
   FeatureReaderStats stats() const override { return {.rows = rows_, .batches = batches_}; }
 
  private:

@@ -10,10 +10,6 @@
 namespace rudder::steer::capture {
 namespace {
 
-// Records that are shown to a consumer at once: some for each of many requests, and no more than a
-// slow one works off in a fraction of a second, so that it does not seem stuck.
-constexpr size_t kRecordsAhead = 256;
-
 ConsumerResult error_result(const Error& error) {
   return {.consumer = {}, .status = Status::kError, .error = error.to_string(), .payload = {}};
 }
@@ -79,10 +75,10 @@ void Lane::run() {
   std::deque<BacklogItem> items;
   while (std::optional<BacklogItem> first = backlog_->pop()) {
     items.push_back(std::move(*first));
-    if (consumer_->reads_ahead()) add_ready(items);
+    add_ready(items);
     while (!items.empty()) {
       call_began_us_ = clock.now_us();
-      if (consumer_->reads_ahead()) read_ahead(items);
+      if (consumer_->records_ahead() > 0) read_ahead(items);
       BacklogItem& item = items.front();
       const Result<void> handled = contain([&] { handle(item); });
       if (!handled) note_failure(item, handled.error());
@@ -100,7 +96,7 @@ void Lane::run() {
 
 void Lane::add_ready(std::deque<BacklogItem>& items) {
   size_t num_records = items.front().batch.records.size();
-  while (num_records < kRecordsAhead) {
+  while (num_records < consumer_->records_ahead()) {
     std::optional<BacklogItem> next = backlog_->pop_ready();
     if (!next) break;
     num_records += next->batch.records.size();

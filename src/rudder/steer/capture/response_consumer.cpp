@@ -421,7 +421,7 @@ class ResponseConsumer final : public Consumer {
                                              context_);
   }
 
-  bool reads_ahead() const override { return true; }
+  size_t records_ahead() const override { return context_.features->rows_together(); }
   void read_ahead(std::span<const Upcoming> upcoming) override {
     std::vector<SessionFeatures::Part> parts;
     for (const auto& [session, batch] : upcoming) {

@@ -72,6 +72,7 @@ class GatedReader final : public FeatureReader {
     if (!fault.empty()) return fail(ErrorCode::kInternal, fault);
     return host_->read(rows, dtype, told);
   }
+  size_t rows_together() const override { return 64; }
   FeatureReaderStats stats() const override { return host_->stats(); }
 
   Gate gate;

@@ -1,9 +1,14 @@
-#include "rudder/cuda/feature_params.h"
+#include "rudder/cuda/feature_ops.h"
 
 #include "rudder/base/check.h"
 #include "rudder/cuda/elements.h"
+#include "rudder/cuda/kernels/encode.h"
+#include "rudder/cuda/kernels/read_features.h"
+#include "rudder/cuda/kernels/tapped_rows.h"
+#include "rudder/cuda/tap_params.h"
 
 namespace rudder::cuda {
+namespace {
 
 ReadFeaturesParams read_features_params(const ops::ReadFeaturesArgs& args, int num_blocks) {
   const tap::DictionaryHead& head = args.head;
@@ -40,6 +45,20 @@ ReadFeaturesParams read_features_params(const ops::ReadFeaturesArgs& args, int n
     product.feature_stride = params.num_listed;
   }
   return params;
+}
+
+}  // namespace
+
+cudaError_t run_encode(const ops::EncodeArgs& args, int num_sms, cudaStream_t stream) {
+  RUDDER_CHECK(args.x.dtype == tensor::DType::kBF16, "a row of {} is encoded",
+               tensor::dtype_name(args.x.dtype));
+  const cudaError_t error = launch_encode(encode_params(args, num_sms), stream);
+  if (error != cudaSuccess) return error;
+  return launch_tapped_residual_norm(rows_of(args), params_behind_encode(args), stream);
+}
+
+cudaError_t run_read_features(const ops::ReadFeaturesArgs& args, int num_sms, cudaStream_t stream) {
+  return launch_read_features(read_features_params(args, num_sms), stream);
 }
 
 }  // namespace rudder::cuda
