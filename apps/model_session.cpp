@@ -242,12 +242,20 @@ Result<std::optional<fleet::EventsConfig>> resolve_events(const SessionSettings&
   return config;
 }
 
+// Of one replica, on the device that there is, with what the settings of steering say.
+Result<exec::ExecSettings> resolve_exec(const SessionSettings& settings) {
+  RUDDER_TRY(exec::ExecSettings resolved,
+             share_of_replica(resolve_device(settings.exec), settings.data_parallel_size));
+  resolved.has_dictionaries = settings.steering.names_dictionaries();
+  resolved.dictionary_dtype = settings.steering.dictionary_storage();
+  return resolved;
+}
+
 }  // namespace
 
 Result<exec::MemoryBudget> budget_session(const ModelFiles& files,
                                           const SessionSettings& settings) {
-  RUDDER_TRY(const exec::ExecSettings resolved,
-             share_of_replica(resolve_device(settings.exec), settings.data_parallel_size));
+  RUDDER_TRY(const exec::ExecSettings resolved, resolve_exec(settings));
   RUDDER_TRY(const draft::Speculation speculation, settings.speculative.resolve());
   RUDDER_TRY(const std::vector<exec::Ranks> replicas,
              make_replicas(resolved, settings.data_parallel_size, *files.checkpoint));
@@ -293,8 +301,7 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   RUDDER_TRY(const draft::Speculation speculation, settings.speculative.resolve());
   RUDDER_TRY(const std::optional<fleet::EventsConfig> events, resolve_events(settings));
   RUDDER_TRY(session.files, open_model_files(model, settings.load));
-  RUDDER_TRY(const exec::ExecSettings resolved,
-             share_of_replica(resolve_device(settings.exec), settings.data_parallel_size));
+  RUDDER_TRY(const exec::ExecSettings resolved, resolve_exec(settings));
   RUDDER_TRY(std::vector<exec::Ranks> devices,
              make_replicas(resolved, settings.data_parallel_size, *session.files.checkpoint));
   const std::string backend = describe_devices(devices, resolved.pipeline_parallel_size);
@@ -328,8 +335,8 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   log_budget(session.memory);
   const step::Capacity capacity = loaded.executors.front()->capacity();
   const auto library = std::make_shared<LateLibrary>(nullptr);
-  RUDDER_TRY(auto captures,
-             make_captures(capacity, settings.steering, library, std::move(loaded.lens)));
+  RUDDER_TRY(auto captures, make_captures(capacity, settings.steering, library,
+                                          std::move(loaded.lens), std::move(loaded.features)));
   std::unique_ptr<constraint::GrammarSource> grammars;
   if (settings.grammars) {
     grammars = settings.grammars(session.files, capacity.vocab_size);

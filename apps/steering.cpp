@@ -30,10 +30,9 @@ Result<std::vector<float>> named_vector(const steer::Library* library, std::stri
 }
 
 tensor::DType dictionary_dtype(const SteeringSettings& settings, const tap::Geometry& geometry) {
-  const bool is_bf16 = settings.dictionary_dtype == "auto"
-                           ? geometry.dtype == tensor::DType::kBF16
-                           : settings.dictionary_dtype == "bfloat16";
-  return is_bf16 ? tensor::DType::kBF16 : tensor::DType::kF32;
+  const bool is_bf16 = geometry.dtype == tensor::DType::kBF16;
+  return settings.dictionary_storage().value_or(is_bf16 ? tensor::DType::kBF16
+                                                        : tensor::DType::kF32);
 }
 
 struct NamedPath {
@@ -71,9 +70,15 @@ void SteeringSettings::declare(SettingsTable& table) {
   capture.declare(table);
 }
 
+std::optional<tensor::DType> SteeringSettings::dictionary_storage() const {
+  if (dictionary_dtype == "auto") return std::nullopt;
+  return dictionary_dtype == "bfloat16" ? tensor::DType::kBF16 : tensor::DType::kF32;
+}
+
 Result<std::unique_ptr<steer::capture::Dispatcher>> make_captures(
     const step::Capacity& capacity, const SteeringSettings& settings,
-    const std::shared_ptr<LateLibrary>& library, std::shared_ptr<steer::capture::Lens> lens) {
+    const std::shared_ptr<LateLibrary>& library, std::shared_ptr<steer::capture::Lens> lens,
+    std::shared_ptr<steer::capture::FeatureReader> features) {
   const bool is_for_clients = capacity.taps.capture() && !capacity.taps.captures_prompts_only;
   const auto& asked = settings.capture;
   if (!is_for_clients &&
@@ -87,6 +92,7 @@ Result<std::unique_ptr<steer::capture::Dispatcher>> make_captures(
   parts.geometry = capacity.geometry;
   parts.limits = capacity.taps;
   parts.lens = std::move(lens);
+  parts.features = std::move(features);
   parts.lookup = [library](std::string_view name, tap::Point point) {
     return named_vector(library->load(), name, point);
   };

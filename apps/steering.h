@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,9 @@ struct SteeringSettings {
   steer::capture::CaptureSettings capture;
 
   void declare(SettingsTable& table);
+  // What the executor keeps room for depends on them.
+  bool names_dictionaries() const { return !dictionaries.empty() || !dictionary_root.empty(); }
+  std::optional<tensor::DType> dictionary_storage() const;  // none: as activations
 };
 
 // The dispatcher is made before the library that its probes' names lead to.
@@ -33,7 +37,8 @@ using LateLibrary = std::atomic<const steer::Library*>;
 // Null when the executor captures nothing; an Error when the settings ask for capture all the same.
 Result<std::unique_ptr<steer::capture::Dispatcher>> make_captures(
     const step::Capacity& capacity, const SteeringSettings& settings,
-    const std::shared_ptr<LateLibrary>& library, std::shared_ptr<steer::capture::Lens> lens);
+    const std::shared_ptr<LateLibrary>& library, std::shared_ptr<steer::capture::Lens> lens,
+    std::shared_ptr<steer::capture::FeatureReader> features);
 
 class Steering {
  public:

@@ -198,6 +198,9 @@ def test_features_come_with_the_answer(server_with, client, name):
     whole = complete(client, name, asked(features=[4, 1]))
     payload = whole.capture_results["response"]["payload"]
     assert [values[position] for position in payload["positions"]] == payload["dictionary"]["values"]
+    rows = {key.split('reader="')[1].split('"')[0]: value for key, value in server_with.metrics().items()
+            if key.startswith("rudder:capture_feature_rows_total")}
+    assert rows["device"] == 0 and rows["host"] >= 3 * len(payload["positions"])  # of a CPU server
     wrong = httpx2.post(server_with.url + "/v1/completions", json={"model": name, "prompt": "a", **asked(features=[99])})
     assert wrong.status_code == 400 and wrong.json()["error"]["param"] == "capture.response.features[0]"
 

@@ -27,21 +27,6 @@ struct Job {
   std::span<const TapOp> run() const { return ops.first(static_cast<size_t>(ops[0].run)); }
 };
 
-// Keeps the k largest, of equal ones the first; the others become 0.
-void keep_largest(std::span<float> values, int32_t k) {
-  const auto kept = static_cast<size_t>(k);
-  if (kept >= values.size()) return;
-  std::vector<float> sorted(values.begin(), values.end());
-  std::ranges::nth_element(sorted, sorted.begin() + k - 1, std::ranges::greater());
-  const float least = sorted[kept - 1];
-  // Of those that are `least`, so many are kept.
-  auto equal = k - std::ranges::count_if(values, [&](float value) { return value > least; });
-  for (float& value : values) {
-    if (value > least || (value == least && equal-- > 0)) continue;
-    value = 0;
-  }
-}
-
 class Encoder {
  public:
   Encoder(const ops::EncodeArgs& args, ThreadPool* pool)
@@ -100,12 +85,7 @@ class Encoder {
 
   void normalise(std::span<const Job> jobs, const tap::DictionaryHead& head) const {
     for (size_t i = 0; i < jobs.size(); ++i) {
-      const float* const h = row(jobs[i].token);
-      const RowScale scale = row_scale(head.norm, h, width_);
-      float* const to = normed(static_cast<int64_t>(i));
-      for (int64_t j = 0; j < width_; ++j) {
-        to[j] = static_cast<float>((double{h[j]} - scale.mean) * scale.by);
-      }
+      normalise_row(head.norm, row(jobs[i].token), width_, normed(static_cast<int64_t>(i)));
     }
   }
 
@@ -116,18 +96,13 @@ class Encoder {
   // The features of the normed rows, each with its activation, but for the k largest.
   void multiply(size_t rows, const DictionaryView& dictionary) {
     const tap::DictionaryHead& head = *dictionary.head;
-    const float* const scale = dictionary.values + head.scale;
-    const float* const bias = dictionary.values + head.bias;
-    const float* const gate = dictionary.values + head.gate;
     for_each((head.num_features + kFeaturesAtOnce - 1) / kFeaturesAtOnce, [&](int64_t piece) {
       const int64_t begin = piece * kFeaturesAtOnce;
       const int64_t end = std::min<int64_t>(begin + kFeaturesAtOnce, head.num_features);
       for (int64_t f = begin; f < end; ++f) {
         for (int64_t i = 0; i < static_cast<int64_t>(rows); ++i) {
-          const double y = dictionary.with_encoder_row(
-              f, [&](const auto* weights) { return dot_f64(normed(i), weights, width_); });
-          const double value = y > gate[f] ? std::max(scale[f] * y + bias[f], 0.0) : 0.0;
-          features(i, head.num_features)[static_cast<size_t>(f)] = static_cast<float>(value);
+          features(i, head.num_features)[static_cast<size_t>(f)] =
+              feature_of(dictionary, f, normed(i));
         }
       }
     });
@@ -146,6 +121,37 @@ class Encoder {
 };
 
 }  // namespace
+
+void normalise_row(tap::FeatureNorm norm, const float* h, int64_t width, float* out) {
+  const RowScale scale = row_scale(norm, h, width);
+  for (int64_t i = 0; i < width; ++i) {
+    out[i] = static_cast<float>((double{h[i]} - scale.mean) * scale.by);
+  }
+}
+
+float feature_of(const DictionaryView& dictionary, int64_t feature, const float* normed) {
+  const tap::DictionaryHead& head = *dictionary.head;
+  const double y = dictionary.with_encoder_row(
+      feature, [&](const auto* weights) { return dot_f64(normed, weights, head.d_in); });
+  const auto number = [&](int32_t begin) { return double{dictionary.values[begin + feature]}; };
+  const double value =
+      y > number(head.gate) ? std::max(number(head.scale) * y + number(head.bias), 0.0) : 0.0;
+  return static_cast<float>(value);
+}
+
+void keep_largest(std::span<float> values, int32_t k) {
+  const auto kept = static_cast<size_t>(k);
+  if (kept >= values.size()) return;
+  std::vector<float> sorted(values.begin(), values.end());
+  std::ranges::nth_element(sorted, sorted.begin() + k - 1, std::ranges::greater());
+  const float least = sorted[kept - 1];
+  // Of those that are `least`, so many are kept.
+  auto equal = k - std::ranges::count_if(values, [&](float value) { return value > least; });
+  for (float& value : values) {
+    if (value > least || (value == least && equal-- > 0)) continue;
+    value = 0;
+  }
+}
 
 void encode_rows(const ops::EncodeArgs& args, ThreadPool* pool) {
   Encoder(args, pool).run();

@@ -16,6 +16,7 @@
 #include "rudder/cpu/panel_attention.h"
 #include "rudder/cpu/panel_weight.h"
 #include "rudder/cpu/plain_attention.h"
+#include "rudder/cpu/read_features.h"
 #include "rudder/cpu/sample.h"
 #include "rudder/cpu/tap_program.h"
 
@@ -159,6 +160,9 @@ class FastOps final : public HostOps {
   bool taps_mixers() const override { return true; }
   void tap_shares(const ops::TapSharesArgs& args) override { run_share_taps(args, &pool_); }
   void encode(const ops::EncodeArgs& args) override { encode_rows(args, &pool_); }
+  void read_features(const ops::ReadFeaturesArgs& args) override {
+    cpu::read_features(args, &pool_);
+  }
   void sample(const ops::SampleArgs& args) override { sample_rows(args, &pool_); }
   void score(const ops::ScoreArgs& args) override { score_rows(args, &pool_); }
 

@@ -14,6 +14,7 @@
 #include "rudder/cpu/encode.h"
 #include "rudder/cpu/host_ops.h"
 #include "rudder/cpu/plain_attention.h"
+#include "rudder/cpu/read_features.h"
 #include "rudder/cpu/sample.h"
 #include "rudder/cpu/tap_program.h"
 
@@ -186,6 +187,9 @@ class ReferenceOps final : public HostOps {
   bool taps_mixers() const override { return true; }
   void tap_shares(const ops::TapSharesArgs& args) override { run_share_taps(args, nullptr); }
   void encode(const ops::EncodeArgs& args) override { encode_rows(args, nullptr); }
+  void read_features(const ops::ReadFeaturesArgs& args) override {
+    cpu::read_features(args, nullptr);
+  }
   void sample(const ops::SampleArgs& args) override { sample_rows(args); }
   void score(const ops::ScoreArgs& args) override { score_rows(args); }
 

@@ -63,9 +63,11 @@ struct DictionaryView {
   }
 };
 
-inline DictionaryView dictionary_at(const ops::TapTable& table, int32_t offset) {
-  const float* const values = table.vectors.as<float>() + offset;
+inline DictionaryView dictionary_at(const float* values) {
   return {static_cast<const tap::DictionaryHead*>(static_cast<const void*>(values)), values};
+}
+inline DictionaryView dictionary_at(const ops::TapTable& table, int32_t offset) {
+  return dictionary_at(table.vectors.as<float>() + offset);
 }
 
 }  // namespace rudder::cpu

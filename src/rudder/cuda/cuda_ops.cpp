@@ -17,7 +17,7 @@
 #include "rudder/cuda/device_memory.h"
 #include "rudder/cuda/device_status.h"
 #include "rudder/cuda/elements.h"
-#include "rudder/cuda/kernels/encode.h"
+#include "rudder/cuda/feature_ops.h"
 #include "rudder/cuda/kernels/linear_epilogue.h"
 #include "rudder/cuda/kernels/qkv_prep.h"
 #include "rudder/cuda/kernels/rows.h"
@@ -67,6 +67,7 @@ class CudaOps final : public ops::Ops {
   bool takes_drafts() const override { return true; }
   bool runs_draft_heads() const override { return true; }
   bool has_encode() const override { return true; }
+  bool reads_features() const override { return true; }
   bool has_patterns() const override { return true; }
   bool ranks_share_memory() const override { return comm_ != nullptr; }
   bool taps_mixers() const override { return true; }
@@ -204,7 +205,13 @@ class CudaOps final : public ops::Ops {
   void quantise(const ops::QuantiseArgs& args) override {
     launch("quantise", {&args.x}, [&] { return launch_quantise(quantise_params(args), stream()); });
   }
-  void encode(const ops::EncodeArgs& args) override;
+  void encode(const ops::EncodeArgs& args) override {
+    launch("encode", {&args.x}, [&] { return run_encode(args, info_.num_sms, stream()); });
+  }
+  void read_features(const ops::ReadFeaturesArgs& args) override {
+    launch("read_features", {&args.x, &args.image},
+           [&] { return run_read_features(args, info_.num_sms, stream()); });
+  }
   void gather_rows(const ops::GatherRowsArgs& args) override {
     launch("gather_rows", {&args.x, &args.out},
            [&] { return launch_gather_rows(gather_rows_params(args), stream()); });
@@ -455,16 +462,6 @@ void CudaOps::gated_act(const ops::GatedActArgs& args) {
   launch("gated_act", {&args.x, &args.out}, [&] {
     if (!is_tapped(args)) return launch_gated_act(params, stream());
     return launch_tapped_gated_act(params, tap_params(args), stream());
-  });
-}
-
-void CudaOps::encode(const ops::EncodeArgs& args) {
-  RUDDER_CHECK(args.x.dtype == DType::kBF16, "a row of {} is encoded",
-               tensor::dtype_name(args.x.dtype));
-  launch("encode", {&args.x},
-         [&] { return launch_encode(encode_params(args, info_.num_sms), stream()); });
-  launch("encode", {&args.x}, [&] {
-    return launch_tapped_residual_norm(rows_of(args), params_behind_encode(args), stream());
   });
 }
 

@@ -108,6 +108,12 @@ Result<std::vector<model::Stage>> stages_of(const model::ModelSpec& spec, const 
                               ops.kv_dtype());
 }
 
+int64_t feature_bytes(const ExecSettings& settings, const ops::Ops& ops) {
+  constexpr int64_t kDefaultMb = 256;
+  if (!ops.reads_features() || !settings.has_dictionaries) return 0;
+  return (settings.feature_memory_mb > 0 ? settings.feature_memory_mb : kDefaultMb) << 20;
+}
+
 // Of one rank or stage. `max_model_len` is that of the settings, or less.
 Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const model::Stage& stage,
                                  int32_t max_model_len) {
@@ -163,6 +169,7 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
                               .reads_aside = ops.has_reader() && joins_ranks,
                               .reader_bytes = ops.reader_bytes(),
                               .encodes = ops.has_encode() && joins_ranks,
+                              .feature_bytes = feature_bytes(settings, ops),
                               .taps_mixers = ops.taps_mixers(),
                               .taps_shares = ops.ranks_share_memory(),
                               .patterns = ops.has_patterns() && rank.is_alone()},
@@ -254,6 +261,7 @@ struct LoadedRank {
   // Of a lens over this rank's head, where there is one; the first rank's reader reads all.
   std::unique_ptr<ops::Ops> reader;
   HeadLens::Weights lens;
+  std::unique_ptr<ops::Ops> feature_ops;  // where rows are read as features
   int64_t weight_bytes = 0;
 };
 
@@ -273,6 +281,9 @@ Result<LoadedRank> load_rank(const Loading& loading, std::unique_ptr<ops::Ops> o
   if (memory.has_lens) {
     if (ops::rank_of(*ops).index == 0) loaded.reader = ops->make_reader();
     loaded.lens = {model.weights.final_norm, {model.weights.head}};
+  }
+  if (memory.feature_bytes > 0 && part.stage.is_first() && ops::rank_of(*ops).index == 0) {
+    loaded.feature_ops = ops->make_reader();
   }
   if (division.limits.draft_model != nullptr) {
     RUDDER_TRY(model.draft, load_draft(division.limits, division.spec, *ops));
@@ -351,6 +362,16 @@ Result<std::unique_ptr<HeadLens>> make_lens(const model::ModelSpec& spec,
   return HeadLens::make(std::move(reader), spec, std::move(weights));
 }
 
+Result<std::unique_ptr<DeviceFeatureReader>> make_features(const MemoryBudget& memory,
+                                                           const ExecSettings& settings,
+                                                           std::unique_ptr<ops::Ops> reader) {
+  FeatureBounds bounds = feature_bounds(memory);
+  const bool is_bf16 = memory.geometry.dtype == tensor::DType::kBF16;
+  bounds.dtype =
+      settings.dictionary_dtype.value_or(is_bf16 ? tensor::DType::kBF16 : tensor::DType::kF32);
+  return DeviceFeatureReader::make(std::move(reader), bounds);
+}
+
 // Of all devices of all replicas.
 std::vector<DevicePart> parts_of(const Division& division, size_t num_devices) {
   std::vector<DevicePart> parts;
@@ -399,6 +420,10 @@ Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vec
   if (models.memory.has_lens) {
     RUDDER_TRY(models.lens, make_lens(models.spec, std::span(loaded).first(num_ranks)));
   }
+  if (models.memory.feature_bytes > 0) {
+    RUDDER_TRY(models.features,
+               make_features(models.memory, settings, std::move(loaded.front()->feature_ops)));
+  }
   for (size_t first = 0; first < loaded.size(); first += num_ranks) {
     std::vector<std::unique_ptr<step::Executor>> group;
     for (size_t i = 0; i < num_ranks; ++i) group.push_back(std::move(loaded[first + i]->executor));
@@ -419,7 +444,8 @@ Result<LoadedModel> load_model(const weights::Checkpoint& checkpoint, Ranks rank
   return LoadedModel{.executor = std::move(models.executors.front()),
                      .spec = std::move(models.spec),
                      .memory = std::move(models.memory),
-                     .lens = std::move(models.lens)};
+                     .lens = std::move(models.lens),
+                     .features = std::move(models.features)};
 }
 
 Result<LoadedModel> load_model(const weights::Checkpoint& checkpoint, std::unique_ptr<ops::Ops> ops,

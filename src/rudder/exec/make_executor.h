@@ -14,6 +14,7 @@
 #include "rudder/exec/settings.h"
 #include "rudder/model/spec.h"
 #include "rudder/ops/ops.h"
+#include "rudder/steer/capture/feature_reader.h"
 #include "rudder/steer/capture/lens.h"
 #include "rudder/step/executor.h"
 #include "rudder/weights/checkpoint.h"
@@ -42,6 +43,8 @@ struct LoadedModel {
   // Over the executor's weights, which outlive its use; null where there is no capture, the backend
   // has no reader, or ranks that do not share their memory have the head.
   std::shared_ptr<steer::capture::Lens> lens;
+  // Null where the backend reads no features, or there are no dictionaries to read them by.
+  std::shared_ptr<steer::capture::FeatureReader> features;
 };
 
 // The devices that compute a model together, in the order of their ranks, or of their stages where
@@ -54,6 +57,7 @@ struct LoadedModels {
   model::ModelSpec spec;
   MemoryBudget memory;                         // of the rank that needs most
   std::shared_ptr<steer::capture::Lens> lens;  // as LoadedModel's; over the first one's weights
+  std::shared_ptr<steer::capture::FeatureReader> features;  // likewise, on its first device
 };
 
 // Where the memory would go; allocates nothing (--dry-run). Of several ranks and replicas: of the

@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "rudder/base/check.h"
+#include "rudder/exec/feature_reader.h"
 #include "rudder/exec/head_lens.h"
 #include "rudder/exec/model_proposer.h"
 #include "rudder/exec/scorer.h"
@@ -112,11 +113,19 @@ std::string taps_text(const MemoryBudget& budget) {
     text += fmt::format("{}{} of {} a step", text.empty() ? "" : ", ",
                         bytes_text(budget.taps.capture_elements * width),
                         budget.taps.captures_prompts_only ? "embeddings" : "captures");
+    if (budget.feature_bytes > 0) {
+      text += fmt::format(", {} of encoders", bytes_text(budget.feature_bytes));
+    }
   }
   return text;
 }
 
 }  // namespace
+
+FeatureBounds feature_bounds(const MemoryBudget& budget) {
+  return {.dictionary_bytes = budget.feature_bytes,
+          .widest = static_cast<int32_t>(budget.geometry.widest())};
+}
 
 Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDTypes& dtypes,
                                    const MemoryAsk& ask) {
@@ -182,9 +191,17 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
   budget.sequence_bytes = StepBuffers::device_bytes(capacity()) + Scorer::device_bytes(capacity());
   budget.has_lens = ask.stage.is_last() && ask.taps.reads_aside && budget.taps.capture() &&
                     !budget.taps.captures_prompts_only;
+  const bool reads_features = ask.stage.is_first() && ask.rank.index == 0 &&
+                              budget.taps.steering() && budget.taps.capture() &&
+                              !budget.taps.captures_prompts_only;
+  budget.feature_bytes = reads_features ? ask.taps.feature_bytes : 0;
   budget.tap_bytes =
       TapState::device_bytes(capacity()) +
       (budget.has_lens ? HeadLens::device_bytes(spec, ask.rank.count) + ask.taps.reader_bytes : 0);
+  if (budget.feature_bytes > 0) {
+    budget.tap_bytes += DeviceFeatureReader::device_bytes(feature_bounds(budget), dtypes.act) +
+                        ask.taps.reader_bytes;
+  }
 
   const auto draft_bytes = [&] {
     if (ask.medusa != nullptr) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "rudder/base/result.h"
+#include "rudder/exec/feature_reader.h"
 #include "rudder/exec/kv_layout.h"
 #include "rudder/exec/tap_limits.h"
 #include "rudder/model/draft_head.h"
@@ -53,7 +54,7 @@ struct MemoryBudget {
   int64_t weight_bytes = 0;
   int64_t workspace_bytes = 0;  // the decoder's buffers and rope tables
   int64_t sequence_bytes = 0;   // what sequences keep between steps, and the inputs of a step
-  int64_t tap_bytes = 0;        // the tap table, the capture ring and the lens
+  int64_t tap_bytes = 0;        // the tap table, the capture ring, the lens, the reader of features
   int64_t draft_bytes = 0;      // the draft model's weights and buffers; 0: there is none
   int64_t draft_kv_bytes = 0;   // its KV beside one block, and the rows that a head reads
   KvLayout kv;
@@ -62,8 +63,10 @@ struct MemoryBudget {
   int32_t max_seq_len = 0;
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
-  int32_t max_draft = 0;   // of a sequence; 0 where the backend takes no drafts
-  bool has_lens = false;   // captured rows can be read through the head
+  int32_t max_draft = 0;  // of a sequence; 0 where the backend takes no drafts
+  bool has_lens = false;  // captured rows can be read through the head
+  // Of encoders of dictionaries that captured rows are read by; 0: they are read on the host.
+  int64_t feature_bytes = 0;
   tap::Geometry geometry;  // empty without taps
   tap::Limits taps;
   int32_t num_ranks = 1;  // that need as much or less each
@@ -85,6 +88,9 @@ struct MemoryBudget {
   }
   std::string to_table() const;  // lines for people, each ended by a newline; of every stage
 };
+
+// Of the reader of features, but for the dtype of encoders, which no size depends on.
+FeatureBounds feature_bounds(const MemoryBudget& budget);
 
 // `spec` is that of the rank's part (model/shard.h), or the whole model's of a stage. An Error
 // names the setting to change and the value that would fit.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "rudder/exec/feature_reader.h"
 #include "rudder/exec/model_proposer.h"
 #include "rudder/exec/step_buffers.h"
 #include "rudder/model/decoder.h"
@@ -51,6 +52,48 @@ TEST(MemoryBudget, EveryPartIsCounted) {
   EXPECT_LE(budget->total_bytes(), 32 * kMiB);
   EXPECT_NE(budget->to_table().find("2048 tokens in 128 blocks of 16, BF16"), std::string::npos)
       << budget->to_table();
+}
+
+// Where rows are captured for clients and dictionaries may be named, on one device.
+TEST(MemoryBudget, TheReaderOfFeaturesIsCounted) {
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
+  const StorageDTypes dtypes = {tensor::DType::kBF16, tensor::DType::kBF16, tensor::DType::kBF16};
+  MemoryAsk ask = tiny_ask();
+  ask.taps = {.enable_steering = true,
+              .max_steering_rows = 4,
+              .steering_bytes = kMiB,
+              .capture_bytes = kMiB,
+              .max_num_seqs = 4,
+              .max_in_flight = 2,
+              .reader_bytes = 12345};
+  const auto without = budget_memory(spec, dtypes, ask);
+  ASSERT_TRUE(without) << without.error().to_string();
+  EXPECT_EQ(without->feature_bytes, 0);
+  ask.taps.feature_bytes = 4 * kMiB;
+  const auto with = budget_memory(spec, dtypes, ask);
+  ASSERT_TRUE(with) << with.error().to_string();
+  EXPECT_EQ(with->feature_bytes, 4 * kMiB);
+  EXPECT_EQ(with->tap_bytes - without->tap_bytes,
+            12345 + DeviceFeatureReader::device_bytes(
+                        {.dictionary_bytes = 4 * kMiB,
+                         .widest = static_cast<int32_t>(with->geometry.widest())},
+                        tensor::DType::kBF16));
+  EXPECT_NE(with->to_table().find("4.0 MiB of encoders"), std::string::npos) << with->to_table();
+  const auto feature_bytes = [&](const MemoryAsk& other) {
+    const auto budget = budget_memory(spec, dtypes, other);
+    EXPECT_TRUE(budget) << budget.error().to_string();
+    return budget->feature_bytes;
+  };
+  MemoryAsk unsteered = ask;
+  unsteered.taps.enable_steering = false;
+  EXPECT_EQ(feature_bytes(unsteered), 0);
+  MemoryAsk embeddings = ask;
+  embeddings.taps.capture_bytes = 0;
+  embeddings.taps.embedding_bytes = kMiB;
+  EXPECT_EQ(feature_bytes(embeddings), 0);
+  MemoryAsk other_rank = ask;
+  other_rank.rank = {.index = 1, .count = 2};
+  EXPECT_EQ(feature_bytes(other_rank), 0);
 }
 
 TEST(MemoryBudget, ADraftModelAndItsKvAreCounted) {

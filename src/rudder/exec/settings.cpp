@@ -65,6 +65,9 @@ void ExecSettings::declare(SettingsTable& table) {
   table.add("capture-memory-mb", &capture_memory_mb, 0, 1 << 20,
             "MiB on the device for the activations that steps in flight capture; 0: nothing is "
             "captured. Four times as much is kept on the host.");
+  table.add("feature-memory-mb", &feature_memory_mb, 0, 1 << 20,
+            "MiB on a GPU for the encoders of dictionaries whose features captured rows are read "
+            "as; 0 takes 256. None without a dictionary or a root for them, or without capture.");
 }
 
 }  // namespace rudder::exec

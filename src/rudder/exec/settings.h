@@ -4,9 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "rudder/base/settings.h"
+#include "rudder/tensor/dtype.h"
 
 namespace rudder::exec {
 
@@ -32,6 +34,11 @@ struct ExecSettings {
   int32_t max_steering_rows = 256;
   int64_t steering_memory_mb = 0;
   int64_t capture_memory_mb = 0;
+  int64_t feature_memory_mb = 0;
+  // From the settings of steering: whether requests may name dictionaries, and how their encoders
+  // lie on the device; none: as activations.
+  bool has_dictionaries = false;
+  std::optional<tensor::DType> dictionary_dtype;
   int64_t embedding_memory_mb = 0;  // no flag of every command: a server's alone
 
   void declare(SettingsTable& table);

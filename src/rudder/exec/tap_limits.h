@@ -22,6 +22,9 @@ struct TapAsk {
   bool reads_aside = false;  // of the backend: it has a reader (Ops::make_reader)
   int64_t reader_bytes = 0;  // likewise: Ops::reader_bytes
   bool encodes = false;      // likewise: Ops::has_encode
+  // Of encoders that captured rows are read by; 0: the backend does not (Ops::reads_features), or
+  // there are no dictionaries.
+  int64_t feature_bytes = 0;
   bool taps_mixers = false;  // likewise: Ops::taps_mixers
   bool taps_shares = false;  // likewise: Ops::ranks_share_memory
   bool patterns = false;     // likewise: Ops::has_patterns, of a rank that is alone

@@ -22,6 +22,7 @@
 #include "rudder/base/result.h"
 #include "rudder/ops/args.h"
 #include "rudder/ops/comm.h"
+#include "rudder/ops/feature_args.h"
 #include "rudder/ops/sample_args.h"
 #include "rudder/ops/score_args.h"
 #include "rudder/ops/slot_args.h"
@@ -43,8 +44,8 @@ class Ops {
   // Whether begin_step() places sequences and sample() verifies drafts.
   virtual bool takes_drafts() const { return false; }
   // Ops of one thread that read what lies in this object's memory, beside its own ops and on
-  // another thread: residual_norm, logits and score. Null where the backend has none, or cannot
-  // open one.
+  // another thread: residual_norm, logits and score; and read_features on what it is given. Null
+  // where the backend has none, or cannot open one.
   virtual bool has_reader() const { return false; }
   virtual std::unique_ptr<Ops> make_reader() const { return nullptr; }
   virtual int64_t reader_bytes() const { return 0; }  // of device memory, beside what it allocates
@@ -52,8 +53,12 @@ class Ops {
   // Whether place_rows(), spread_logits() and residual_act() are there, which draft heads need.
   virtual bool runs_draft_heads() const { return false; }
 
-  // Whether encode() is there.
+  // Whether encode() and read_features() are there.
   virtual bool has_encode() const { return false; }
+
+  // Whether a reader's read_features() is to be used: a device that is the host itself would keep
+  // dictionaries twice, and the host has code of its own for them.
+  virtual bool reads_features() const { return false; }
 
   // Whether residual_norm() taps rows of any width, not of the residual alone: attn_z.
   virtual bool taps_mixers() const { return false; }
@@ -156,6 +161,9 @@ class Ops {
     RUDDER_CHECK(false, "{} sums nothing but in residual_norm", name());
   }
   virtual void encode(const EncodeArgs& /*args*/) {
+    RUDDER_CHECK(false, "{} encodes no dictionaries", name());
+  }
+  virtual void read_features(const ReadFeaturesArgs& /*args*/) {
     RUDDER_CHECK(false, "{} encodes no dictionaries", name());
   }
   virtual void sample(const SampleArgs& args) = 0;

@@ -63,6 +63,9 @@ class ForwardingOps : public ops::Ops {
   void tap_shares(const ops::TapSharesArgs& args) override { run(&ops::Ops::tap_shares, args); }
   void sum_ranks(const ops::View& x) override { run(&ops::Ops::sum_ranks, x); }
   void encode(const ops::EncodeArgs& args) override { run(&ops::Ops::encode, args); }
+  void read_features(const ops::ReadFeaturesArgs& args) override {
+    run(&ops::Ops::read_features, args);
+  }
   void sample(const ops::SampleArgs& args) override { run(&ops::Ops::sample, args); }
   void score(const ops::ScoreArgs& args) override { run(&ops::Ops::score, args); }
 

@@ -12,6 +12,7 @@
 #include "rudder/testing/low_precision_ops.h"
 #include "rudder/testing/ops_conformance_attention.h"
 #include "rudder/testing/ops_conformance_encode.h"
+#include "rudder/testing/ops_conformance_features.h"
 #include "rudder/testing/ops_conformance_taps.h"
 
 namespace rudder::testing {
@@ -54,6 +55,7 @@ INSTANTIATE_TEST_SUITE_P(Cpu, OpsConformance, ::testing::ValuesIn(cpu_backends()
 INSTANTIATE_TEST_SUITE_P(Cpu, OpsAttention, ::testing::ValuesIn(cpu_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cpu, OpsTaps, ::testing::ValuesIn(cpu_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cpu, OpsEncode, ::testing::ValuesIn(cpu_backends()), name_of);
+INSTANTIATE_TEST_SUITE_P(Cpu, OpsFeatures, ::testing::ValuesIn(cpu_backends()), name_of);
 
 }  // namespace
 }  // namespace rudder::testing

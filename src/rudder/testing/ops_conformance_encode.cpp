@@ -9,6 +9,7 @@
 #include <numeric>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace rudder::testing {
@@ -132,8 +133,9 @@ void append_bf16(std::span<const float> values, std::vector<float>& floats) {
   floats.resize((floats.size() + 15) / 16 * 16);
 }
 
-// As the device has it, when all of the head is known.
-std::vector<float> laid_out(const DictionaryFloats& image) {
+}  // namespace
+
+std::vector<float> OpsEncode::laid_out(const DictionaryFloats& image) {
   DictionaryHead head = image.head;
   std::vector<float> floats = image.floats;
   const std::span<const float> all = image.floats;
@@ -163,7 +165,12 @@ std::vector<float> laid_out(const DictionaryFloats& image) {
   return floats;
 }
 
-}  // namespace
+std::vector<double> OpsEncode::features_of(const DictionaryFloats& image, const Row& h,
+                                           bool& is_sure) {
+  Features features = encoded(image, h);
+  is_sure = features.is_sure;
+  return std::move(features.values);
+}
 
 std::vector<float> OpsEncode::even_values(int64_t count, double scale) {
   std::vector<float> out(static_cast<size_t>(count));

@@ -35,6 +35,10 @@ class OpsEncode : public OpsTaps {
   std::vector<float> even_values(int64_t count, double scale);
   Image random_image(int32_t d_in, int32_t d_out, int32_t num_features, int32_t k,
                      bool has_skip = false);
+  // As the device has it, when all of the head is known; the head of that is its first words.
+  static std::vector<float> laid_out(const Image& image);
+  // All features of a row. `is_sure`: no rounding decides what is active.
+  static std::vector<double> features_of(const Image& image, const Row& h, bool& is_sure);
   // Of bf16 from here on.
   static void round_rows(Image& image);
   tap::TapOp edit_of(const Image& image);

@@ -100,7 +100,7 @@ class Encoder {
     if (is_behind_another_) wait_for_blocks();
     is_behind_another_ = true;
     take_scales(dictionary.head().norm);
-    multiply(dictionary);
+    multiply_encoder(p_, batch_, dictionary, reinterpret_cast<Bf16*>(memory_), AllFeatures{});
     keep_rows();
     wait_for_blocks();
     EncodeApply(p_, batch_, dictionary, shared_.apply, memory_, kMemoryBytes).run();
@@ -113,9 +113,6 @@ class Encoder {
   // Elements of a row, past L1: another block may have written it.
   __device__ const uint16_t* row(int r) const {
     return static_cast<const uint16_t*>(p_.x) + int64_t{batch_.token[r]} * p_.width;
-  }
-  __device__ float element(int r, int column) const {
-    return __bfloat162float(__ushort_as_bfloat16(__ldcg(row(r) + column)));
   }
 
   // As they are before the batch: blocks that share a row write parts of it while others read it.
@@ -132,64 +129,10 @@ class Encoder {
 
   __device__ void take_scales(tap::FeatureNorm norm) {
     for (int r = encode_warp(); r < batch_.num_rows; r += kEncodeWarps) {
-      const EncodeScale scale = scale_of(r, norm);
+      const EncodeScale scale = encode_scale(row(r), static_cast<int>(p_.width), norm);
       if (encode_lane() == 0) batch_.scale[r] = scale;
     }
     __syncthreads();
-  }
-
-  // By a warp.
-  __device__ EncodeScale scale_of(int r, tap::FeatureNorm norm) const {
-    if (norm == tap::FeatureNorm::kNone) return {0.0f, 1.0f, 1.0f};
-    const auto width = static_cast<int>(p_.width);
-    const auto count = static_cast<float>(width);
-    float mean = 0.0f;
-    if (norm == tap::FeatureNorm::kLayerNorm) {
-      float sum = 0.0f;
-#pragma unroll 8
-      for (int c = encode_lane(); c < width; c += 32) sum += element(r, c);
-      mean = warp_sum(sum) / count;
-    }
-    float squares = 0.0f;
-#pragma unroll 8
-    for (int c = encode_lane(); c < width; c += 32) {
-      const float off = element(r, c) - mean;
-      squares = fmaf(off, off, squares);
-    }
-    squares = warp_sum(squares);
-    if (norm == tap::FeatureNorm::kConstantNorm) {
-      const float back = sqrtf(squares / count);
-      return {0.0f, back > 0.0f ? 1.0f / back : 0.0f, back};
-    }
-    const float back = width > 1 ? sqrtf(squares / (count - 1.0f)) : 0.0f;
-    return {mean, 1.0f / (back + static_cast<float>(tap::kLayerNormEpsilon)), back};
-  }
-
-  __device__ void multiply(const EncodeDictionary& dictionary) {
-    if (dictionary.head().is_bf16 != 0) {
-      multiply_by<true>(dictionary);
-    } else {
-      multiply_by<false>(dictionary);
-    }
-  }
-  template <bool kBf16>
-  __device__ void multiply_by(const EncodeDictionary& dictionary) {
-    if (!dictionary.is_encoder_aligned()) {
-      multiply_by<kBatchRows / 8, kBf16, false>(dictionary);
-    } else if (batch_.num_rows <= 8) {
-      multiply_by<1, kBf16, true>(dictionary);
-    } else if (batch_.num_rows <= 16) {
-      multiply_by<2, kBf16, true>(dictionary);
-    } else if (batch_.num_rows <= 32) {
-      multiply_by<4, kBf16, true>(dictionary);
-    } else {
-      multiply_by<kBatchRows / 8, kBf16, true>(dictionary);
-    }
-  }
-  template <int kRowTiles, bool kBf16, bool kAligned>
-  __device__ void multiply_by(const EncodeDictionary& dictionary) {
-    multiply_encoder<kRowTiles, kBf16, kAligned>(p_, batch_, dictionary,
-                                                 reinterpret_cast<Bf16*>(memory_));
   }
 
   const EncodeParams& p_;

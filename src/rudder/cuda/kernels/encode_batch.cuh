@@ -33,6 +33,35 @@ struct EncodeBatch {
   EncodeScale scale[kBatchRows];
 };
 
+// Of a row, by a warp. Past L1: another block may have written it.
+__device__ inline EncodeScale encode_scale(const uint16_t* row, int width, tap::FeatureNorm norm) {
+  if (norm == tap::FeatureNorm::kNone) return {0.0f, 1.0f, 1.0f};
+  const auto element = [row](int column) {
+    return __bfloat162float(__ushort_as_bfloat16(__ldcg(row + column)));
+  };
+  const auto count = static_cast<float>(width);
+  float mean = 0.0f;
+  if (norm == tap::FeatureNorm::kLayerNorm) {
+    float sum = 0.0f;
+#pragma unroll 8
+    for (int c = encode_lane(); c < width; c += 32) sum += element(c);
+    mean = warp_sum(sum) / count;
+  }
+  float squares = 0.0f;
+#pragma unroll 8
+  for (int c = encode_lane(); c < width; c += 32) {
+    const float off = element(c) - mean;
+    squares = fmaf(off, off, squares);
+  }
+  squares = warp_sum(squares);
+  if (norm == tap::FeatureNorm::kConstantNorm) {
+    const float back = sqrtf(squares / count);
+    return {0.0f, back > 0.0f ? 1.0f / back : 0.0f, back};
+  }
+  const float back = width > 1 ? sqrtf(squares / (count - 1.0f)) : 0.0f;
+  return {mean, 1.0f / (back + static_cast<float>(tap::kLayerNormEpsilon)), back};
+}
+
 // By all threads of a block; past L1, since another block may have written the row, or will read
 // it.
 template <typename Store>

@@ -105,15 +105,30 @@ class EncoderRun<false> {
   Floats values_;
 };
 
+// Which features a product computes, in which order: column i of its result is at(i).
+struct AllFeatures {
+  __device__ static int count(const tap::DictionaryHead& head) { return head.num_features; }
+  __device__ static int at(int i) { return i; }
+};
+struct ListedFeatures {
+  const int32_t* listed;
+  int num_listed;
+
+  __device__ int count(const tap::DictionaryHead& /*head*/) const { return num_listed; }
+  __device__ int at(int i) const { return listed[i]; }
+};
+
 // kRowTiles: of eight rows each.
-template <int kRowTiles, bool kBf16, bool kAligned>
+template <int kRowTiles, bool kBf16, bool kAligned, typename Which>
 class EncodeProduct {
  public:
   __device__ EncodeProduct(const EncodeParams& p, const EncodeBatch& batch,
-                           const EncodeDictionary& dictionary, Bf16* ring)
+                           const EncodeDictionary& dictionary, Bf16* ring, const Which& which)
       : p_(p),
         batch_(batch),
         dictionary_(dictionary),
+        which_(which),
+        num_features_(which.count(dictionary.head())),
         ring_(ring),
         width_(static_cast<int>(p.width)),
         slabs_((width_ + EncodeRing::kSlab - 1) / EncodeRing::kSlab),
@@ -122,7 +137,7 @@ class EncodeProduct {
         in_group_(encode_lane() % 4) {}
 
   __device__ void run() {
-    const int64_t tiles = (dictionary_.head().num_features + kTileFeatures - 1) / kTileFeatures;
+    const int64_t tiles = (num_features_ + kTileFeatures - 1) / kTileFeatures;
     const auto begin = static_cast<int>(tiles * blockIdx.x / p_.num_blocks);
     const auto end = static_cast<int>(tiles * (blockIdx.x + 1) / p_.num_blocks);
 #pragma unroll 1
@@ -183,9 +198,8 @@ class EncodeProduct {
   }
 
   __device__ const void* encoder_row(int feature) const {
-    const tap::DictionaryHead& head = dictionary_.head();
-    const int64_t at = int64_t{min(feature, head.num_features - 1)} * width_;
-    return reinterpret_cast<const char*>(dictionary_.at(head.encoder)) +
+    const int64_t at = int64_t{which_.at(min(feature, num_features_ - 1))} * width_;
+    return reinterpret_cast<const char*>(dictionary_.at(dictionary_.head().encoder)) +
            at * static_cast<int64_t>(kBf16 ? sizeof(Bf16) : sizeof(float));
   }
 
@@ -284,12 +298,12 @@ class EncodeProduct {
   };
   __device__ Form form_of(int feature) const {
     const tap::DictionaryHead& head = dictionary_.head();
-    const int j = min(feature, head.num_features - 1);
+    const int j = which_.at(min(feature, num_features_ - 1));
     return {feature, dictionary_.at(head.scale)[j], dictionary_.at(head.bias)[j],
             dictionary_.at(head.gate)[j], dictionary_.at(head.encoder_sum)[j]};
   }
   __device__ void store(const Form& form, int r, float sum) const {
-    if (r >= batch_.num_rows || form.feature >= dictionary_.head().num_features) return;
+    if (r >= batch_.num_rows || form.feature >= num_features_) return;
     const EncodeScale& scale = batch_.scale[r];
     const float y = fmaf(-scale.mean, form.weights, sum) * scale.by;
     const float value = y > form.gate ? fmaxf(fmaf(form.scale, y, form.bias), 0.0f) : 0.0f;
@@ -300,6 +314,8 @@ class EncodeProduct {
   const EncodeParams& p_;
   const EncodeBatch& batch_;
   const EncodeDictionary& dictionary_;
+  const Which which_;
+  const int num_features_;
   Bf16* const ring_;
   const int width_;
   const int slabs_;
@@ -314,10 +330,41 @@ class EncodeProduct {
 };
 
 // A call: none of the variants has registers of another.
-template <int kRowTiles, bool kBf16, bool kAligned>
-__device__ __noinline__ void multiply_encoder(const EncodeParams& p, const EncodeBatch& batch,
-                                              const EncodeDictionary dictionary, Bf16* ring) {
-  EncodeProduct<kRowTiles, kBf16, kAligned>(p, batch, dictionary, ring).run();
+template <int kRowTiles, bool kBf16, bool kAligned, typename Which>
+__device__ __noinline__ void multiply_tiles(const EncodeParams& p, const EncodeBatch& batch,
+                                            const EncodeDictionary dictionary, Bf16* ring,
+                                            const Which which) {
+  EncodeProduct<kRowTiles, kBf16, kAligned, Which>(p, batch, dictionary, ring, which).run();
+}
+
+template <bool kBf16, typename Which>
+__device__ void multiply_rows(const EncodeParams& p, const EncodeBatch& batch,
+                              const EncodeDictionary& dictionary, Bf16* ring, const Which& which) {
+  constexpr int kMost = kBatchRows / 8;
+  if (!dictionary.is_encoder_aligned()) {
+    multiply_tiles<kMost, kBf16, false>(p, batch, dictionary, ring, which);
+  } else if (batch.num_rows <= 8) {
+    multiply_tiles<1, kBf16, true>(p, batch, dictionary, ring, which);
+  } else if (batch.num_rows <= 16) {
+    multiply_tiles<2, kBf16, true>(p, batch, dictionary, ring, which);
+  } else if (batch.num_rows <= 32) {
+    multiply_tiles<4, kBf16, true>(p, batch, dictionary, ring, which);
+  } else {
+    multiply_tiles<kMost, kBf16, true>(p, batch, dictionary, ring, which);
+  }
+}
+
+// By all blocks. p.features gets what `which` names, of all rows of the batch; p has x, its width
+// and the number of blocks.
+template <typename Which>
+__device__ void multiply_encoder(const EncodeParams& p, const EncodeBatch& batch,
+                                 const EncodeDictionary& dictionary, Bf16* ring,
+                                 const Which& which) {
+  if (dictionary.head().is_bf16 != 0) {
+    multiply_rows<true>(p, batch, dictionary, ring, which);
+  } else {
+    multiply_rows<false>(p, batch, dictionary, ring, which);
+  }
 }
 
 }  // namespace rudder::cuda

@@ -201,6 +201,25 @@ void write_steering(Exposition& out, Replicas replicas) {
              &Stats::clipped_samples);
 }
 
+void write_feature_reader(Exposition& out, const steer::capture::FeatureReaderStats& stats) {
+  out.begin("capture_feature_rows_total", "counter", "Rows read as features of a dictionary.");
+  for (const bool on_device : {true, false}) {
+    const bool is_here = stats.on_device == on_device;
+    out.sample(label("reader", on_device ? "device" : "host"),
+               is_here ? static_cast<double>(stats.rows) : 0);
+  }
+  out.counter("capture_feature_batches_total", "Passes over an encoder that these rows took.",
+              static_cast<double>(stats.batches));
+  out.counter("capture_feature_loads_total", "Encoders put on the device to read rows by.",
+              static_cast<double>(stats.loads));
+  out.counter("capture_feature_load_bytes_total", "Bytes of those.",
+              static_cast<double>(stats.load_bytes));
+  out.counter("capture_feature_evictions_total", "Of those that made room for others.",
+              static_cast<double>(stats.evictions));
+  out.gauge("capture_feature_bytes", "That encoders take on the device now.",
+            static_cast<double>(stats.held_bytes));
+}
+
 void write_captures(Exposition& out, const steer::capture::CaptureStats& stats) {
   out.counter("capture_tokens_total", "Tokens captured.", static_cast<double>(stats.tokens));
   out.counter("capture_lost_tokens_total", "Tokens whose captured rows found no buffer.",
@@ -227,6 +246,7 @@ void write_captures(Exposition& out, const steer::capture::CaptureStats& stats) 
               [](const Consumer& c) { return c.spilled_bytes; });
   by_consumer("capture_queued_bytes", "gauge", "Bytes that wait for a consumer.",
               [](const Consumer& c) { return c.queued_bytes; });
+  write_feature_reader(out, stats.features);
 }
 
 void write_grammars(Exposition& out, const constraint::GrammarStats& stats) {

@@ -85,15 +85,26 @@ std::optional<BacklogItem> Backlog::pop() {
     return !items_.front().spilled || taken == 0 || taken < bounds_.max_bytes;
   });
   if (items_.empty()) return std::nullopt;
-  BacklogItem item = std::move(items_.front());
-  items_.pop_front();
-  if (!item.spilled) {
-    if (item.batch.chunk != nullptr) queued_ -= static_cast<int64_t>(item.batch.chunk->bytes);
-    return item;
-  }
+  BacklogItem item = take_front();
+  if (!item.spilled) return item;
   held_ += static_cast<int64_t>(item.batch.chunk->bytes);
   lock.unlock();
   read_back(item);
+  return item;
+}
+
+std::optional<BacklogItem> Backlog::pop_ready() {
+  std::lock_guard lock(mutex_);
+  if (items_.empty() || items_.front().spilled) return std::nullopt;
+  return take_front();
+}
+
+BacklogItem Backlog::take_front() {
+  BacklogItem item = std::move(items_.front());
+  items_.pop_front();
+  if (!item.spilled && item.batch.chunk != nullptr) {
+    queued_ -= static_cast<int64_t>(item.batch.chunk->bytes);
+  }
   return item;
 }
 

@@ -30,6 +30,7 @@ struct BacklogItem {
   RowBatch batch;             // kRows
   bool spilled = false;       // the batch's chunk has no data yet
   std::optional<Error> lost;  // kRows: the spilled rows could not be read back
+  bool is_shown = false;      // kRows: to the consumer, ahead of its session
 };
 
 class Backlog : public std::enable_shared_from_this<Backlog> {
@@ -51,6 +52,8 @@ class Backlog : public std::enable_shared_from_this<Backlog> {
   // Empty when it is closed and drained. Rows that were spilled are read back first, when the
   // consumer has released enough of its rows.
   std::optional<BacklogItem> pop();
+  // Of what is there, without waiting; rows that were spilled are left to pop().
+  std::optional<BacklogItem> pop_ready();
   void close();
 
   // Waits until the consumer is within its bounds, as long as it makes progress: one that gives
@@ -67,6 +70,7 @@ class Backlog : public std::enable_shared_from_this<Backlog> {
   bool spill(const Chunk& chunk);
   bool is_full() const { return held_ > bounds_.max_bytes; }
   void read_back(BacklogItem& item);
+  BacklogItem take_front();  // with the mutex held
 
   const Bounds bounds_;
   mutable std::mutex mutex_;

@@ -100,7 +100,18 @@ class Session {
 
 class Consumer : public OptionsParser {
  public:
+  // Rows that a session will take.
+  struct Upcoming {
+    Session* session = nullptr;
+    const RowBatch* batch = nullptr;
+  };
+
   virtual Result<std::shared_ptr<Session>> open(SessionInfo info) = 0;
+  // How many records it works on at once, of whichever sessions; 0: each session for itself. What
+  // waits for it is then shown to it before each session takes its own; a session may still get
+  // rows that were not shown, and may end before it gets those that were.
+  virtual size_t records_ahead() const { return 0; }
+  virtual void read_ahead(std::span<const Upcoming> /*upcoming*/) {}
   // No more calls come: sessions that have finished deliver now what they hold back.
   virtual void drain() {}
 };

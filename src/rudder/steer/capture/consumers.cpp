@@ -82,11 +82,12 @@ Result<void> ConsumerFlag::finish() const {
 Result<MadeConsumers> make_consumers(const CaptureSettings& settings, const tap::Geometry& geometry,
                                      const VectorLookup& lookup,
                                      const DictionaryLookup& dictionaries,
-                                     const std::shared_ptr<Lens>& lens) {
+                                     const std::shared_ptr<Lens>& lens,
+                                     const std::shared_ptr<FeatureReader>& features) {
   MadeConsumers made;
   std::vector<std::shared_ptr<Consumer>>& consumers = made.consumers;
-  consumers.push_back(
-      make_response_consumer(geometry, lookup, dictionaries, lens, settings.max_response_bytes));
+  consumers.push_back(make_response_consumer(geometry, lookup, dictionaries, lens, features,
+                                             settings.max_response_bytes));
   for (const std::string& text : settings.consumers) {
     RUDDER_TRY(ConsumerFlag flag, ConsumerFlag::parse(text, "capture-consumer"));
     if (flag.name() == "filesystem") {

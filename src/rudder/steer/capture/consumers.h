@@ -10,6 +10,7 @@
 #include "rudder/base/result.h"
 #include "rudder/steer/capture/consumer.h"
 #include "rudder/steer/capture/feature_ask.h"
+#include "rudder/steer/capture/feature_reader.h"
 #include "rudder/steer/capture/kept_rows.h"
 #include "rudder/steer/capture/lens.h"
 #include "rudder/steer/capture/settings.h"
@@ -48,6 +49,7 @@ struct MadeConsumers {
 Result<MadeConsumers> make_consumers(const CaptureSettings& settings, const tap::Geometry& geometry,
                                      const VectorLookup& lookup,
                                      const DictionaryLookup& dictionaries,
-                                     const std::shared_ptr<Lens>& lens);
+                                     const std::shared_ptr<Lens>& lens,
+                                     const std::shared_ptr<FeatureReader>& features);
 
 }  // namespace rudder::steer::capture

@@ -18,6 +18,7 @@
 #include "rudder/base/log.h"
 #include "rudder/steer/capture/consumer.h"
 #include "rudder/steer/capture/consumers.h"
+#include "rudder/steer/capture/host_feature_reader.h"
 #include "rudder/steer/capture/inbox.h"
 #include "rudder/steer/capture/lane.h"
 #include "rudder/steer/capture/slug.h"
@@ -41,6 +42,7 @@ class ThreadedDispatcher final : public Dispatcher {
         result_timeout_us_(static_cast<int64_t>(settings.result_timeout_seconds * 1e6)) {
     context_.geometry = std::move(parts.geometry);
     context_.limits = parts.limits;
+    features_ = std::move(parts.features);
   }
   ~ThreadedDispatcher() override { stop(); }
 
@@ -95,6 +97,7 @@ class ThreadedDispatcher final : public Dispatcher {
 
   SpecTable specs_;
   std::shared_ptr<const KeptRows> kept_;
+  std::shared_ptr<const FeatureReader> features_;
 
   std::atomic<uint64_t> batches_{0};
   std::atomic<uint64_t> tokens_{0};
@@ -235,7 +238,8 @@ CaptureStats ThreadedDispatcher::stats() const {
                      .tokens = tokens_,
                      .lost_tokens = lost_tokens_,
                      .open_requests = open_requests_,
-                     .block_us = block_us_};
+                     .block_us = block_us_,
+                     .features = features_->stats()};
   for (const std::shared_ptr<Lane>& lane : lanes_) stats.consumers.push_back(lane->stats());
   return stats;
 }
@@ -475,8 +479,9 @@ void ThreadedDispatcher::stop() {
 
 Result<std::unique_ptr<Dispatcher>> Dispatcher::create(Parts parts,
                                                        const CaptureSettings& settings) {
+  if (parts.features == nullptr) parts.features = make_host_feature_reader();
   RUDDER_TRY(MadeConsumers made, make_consumers(settings, parts.geometry, parts.lookup,
-                                                parts.dictionaries, parts.lens));
+                                                parts.dictionaries, parts.lens, parts.features));
   std::ranges::move(parts.consumers, std::back_inserter(made.consumers));
   parts.consumers.clear();
   auto dispatcher = std::make_unique<ThreadedDispatcher>(std::move(parts), settings);

@@ -25,6 +25,7 @@
 #include "rudder/base/ids.h"
 #include "rudder/base/result.h"
 #include "rudder/steer/capture/feature_ask.h"
+#include "rudder/steer/capture/feature_reader.h"
 #include "rudder/steer/capture/kept_rows.h"
 #include "rudder/steer/capture/lens.h"
 #include "rudder/steer/capture/result.h"
@@ -64,6 +65,7 @@ class Dispatcher {
     std::vector<std::shared_ptr<Consumer>> consumers;
     std::shared_ptr<Lens> lens = nullptr;  // null: rows are not read through the head
     DictionaryLookup dictionaries = {};    // whose features rows are read as; may be empty
+    std::shared_ptr<FeatureReader> features = nullptr;  // null: they are read on the host
   };
 
   // Opens consumers and plugins, compiles the operator's own capture, starts the threads.

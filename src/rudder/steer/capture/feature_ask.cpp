@@ -2,11 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
 #include <boost/json.hpp>
 
-#include "rudder/steer/features/batch_encode.h"
+#include "rudder/steer/capture/feature_reader.h"
 #include "rudder/steer/invalid_field.h"
 
 namespace rudder::steer::capture {
@@ -16,7 +14,6 @@ namespace json = boost::json;
 
 constexpr int32_t kDefaultTop = 8;
 constexpr int32_t kMostFeatures = 1024;  // of a row
-constexpr size_t kRowsAtOnce = 16;       // encoded: enough that their encoder is read seldom
 
 Result<int32_t> read_number(const json::value& value, int64_t low, int64_t high,
                             const std::string& path) {
@@ -59,7 +56,7 @@ Result<std::vector<int32_t>> read_list(const json::value& value, int32_t num_fea
 }  // namespace
 
 Result<FeatureAsk> parse_feature_ask(const json::object& fields, const std::string& path,
-                                     const DictionaryLookup& lookup) {
+                                     const DictionaryLookup& lookup, const FeatureReader* reader) {
   FeatureAsk ask;
   const json::value* name = fields.if_contains("dictionary");
   if (name == nullptr) {
@@ -78,6 +75,11 @@ Result<FeatureAsk> parse_feature_ask(const json::object& fields, const std::stri
     return fail(ErrorCode::kNotFound, fmt::format("no dictionary is named '{}'", ask.name), where);
   }
   RUDDER_TRY(ask.dictionary, find_layer(*set, fields.if_contains("layer"), path + ".layer"));
+  if (reader != nullptr) {
+    if (const Result<void> fits = reader->check(*ask.dictionary); !fits) {
+      return invalid_field(fits.error().message, where);
+    }
+  }
   const json::value* top = fields.if_contains("top");
   const json::value* features = fields.if_contains("features");
   if (top != nullptr && features != nullptr) {
@@ -93,39 +95,6 @@ Result<FeatureAsk> parse_feature_ask(const json::object& fields, const std::stri
     RUDDER_TRY(ask.top, read_number(*top, 1, kMostFeatures, path + ".top"));
   }
   return ask;
-}
-
-std::vector<std::vector<FeatureValue>> read_features(const FeatureAsk& ask,
-                                                     std::span<const float> rows) {
-  const Dictionary& dictionary = *ask.dictionary;
-  const auto width = static_cast<size_t>(dictionary.d_in);
-  const bool reads_columns = ask.top == 0 && dictionary.activation != Activation::kTopK;
-  const auto count =
-      reads_columns ? ask.features.size() : static_cast<size_t>(dictionary.num_features);
-  std::vector<std::vector<FeatureValue>> told;
-  std::vector<float> values;
-  for (size_t begin = 0; begin < rows.size(); begin += kRowsAtOnce * width) {
-    const auto some = rows.subspan(begin, std::min(kRowsAtOnce * width, rows.size() - begin));
-    values.resize(some.size() / width * count);
-    if (reads_columns) {
-      encode_columns(dictionary, some, ask.features, values);
-    } else {
-      encode_rows(dictionary, some, values);
-    }
-    for (size_t at = 0; at < values.size(); at += count) {
-      const std::span<const float> of_row = std::span(values).subspan(at, count);
-      if (ask.top > 0) {
-        told.push_back(top_features(of_row, ask.top));
-        continue;
-      }
-      std::vector<FeatureValue>& listed = told.emplace_back();
-      for (size_t i = 0; i < ask.features.size(); ++i) {
-        const int32_t feature = ask.features[i];
-        listed.push_back({feature, of_row[reads_columns ? i : static_cast<size_t>(feature)]});
-      }
-    }
-  }
-  return told;
 }
 
 }  // namespace rudder::steer::capture

@@ -1,6 +1,5 @@
 // The option `dictionary` of the consumer `response`: which features of a dictionary are told of a
-// captured row, and what they are. The dictionary is encoded on the consumer's own thread, in fp32.
-// Pure functions; any thread.
+// captured row. What they are is a reader's (feature_reader.h). A pure function; any thread.
 #pragma once
 
 #include <boost/json/fwd.hpp>
@@ -14,12 +13,13 @@
 
 #include "rudder/base/result.h"
 #include "rudder/steer/features/dictionary.h"
-#include "rudder/steer/features/top_features.h"
 
 namespace rudder::steer::capture {
 
 // A registered dictionary; null: there is none of that name.
 using DictionaryLookup = std::function<std::shared_ptr<const DictionarySet>(std::string_view name)>;
+
+class FeatureReader;
 
 struct FeatureAsk {
   std::string name;
@@ -33,13 +33,9 @@ struct FeatureAsk {
 };
 
 // "dictionary": name, "layer"?, and "top": 1 to 1024 (8 without either) or "features": [numbers].
-// Nothing where `fields` has no "dictionary"; the others are then refused.
+// Nothing where `fields` has no "dictionary"; the others are then refused. So is a dictionary that
+// `reader` has no room for; it may be null.
 Result<FeatureAsk> parse_feature_ask(const boost::json::object& fields, const std::string& path,
-                                     const DictionaryLookup& lookup);
-
-// Of each of the rows [n, d_in] where the dictionary reads; several at once cost less than one by
-// one. Those that the ask lists cost their own columns alone, but with topk.
-std::vector<std::vector<FeatureValue>> read_features(const FeatureAsk& ask,
-                                                     std::span<const float> rows);
+                                     const DictionaryLookup& lookup, const FeatureReader* reader);
 
 }  // namespace rudder::steer::capture

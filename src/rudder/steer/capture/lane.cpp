@@ -72,11 +72,18 @@ void Lane::end(const std::shared_ptr<Seat>& seat, bool cancelled) {
 
 void Lane::run() {
   const SteadyClock clock;
-  while (std::optional<BacklogItem> item = backlog_->pop()) {
-    call_began_us_ = clock.now_us();
-    const Result<void> handled = contain([&] { handle(*item); });
-    if (!handled) note_failure(*item, handled.error());
-    item.reset();  // gives its rows back
+  std::deque<BacklogItem> items;
+  while (std::optional<BacklogItem> first = backlog_->pop()) {
+    items.push_back(std::move(*first));
+    add_ready(items);
+    while (!items.empty()) {
+      call_began_us_ = clock.now_us();
+      if (consumer_->records_ahead() > 0) read_ahead(items);
+      BacklogItem& item = items.front();
+      const Result<void> handled = contain([&] { handle(item); });
+      if (!handled) note_failure(item, handled.error());
+      items.pop_front();  // gives its rows back
+    }
     call_began_us_ = 0;
   }
   if (const Result<void> drained = contain([this] { consumer_->drain(); }); !drained) {
@@ -85,6 +92,34 @@ void Lane::run() {
   std::lock_guard lock(mutex_);
   is_done_ = true;
   done_.notify_all();
+}
+
+void Lane::add_ready(std::deque<BacklogItem>& items) {
+  size_t num_records = items.front().batch.records.size();
+  while (num_records < consumer_->records_ahead()) {
+    std::optional<BacklogItem> next = backlog_->pop_ready();
+    if (!next) break;
+    num_records += next->batch.records.size();
+    items.push_back(std::move(*next));
+  }
+}
+
+// Before a session takes the first of them, for all that have a session by then. Should it throw,
+// they do without.
+void Lane::read_ahead(std::deque<BacklogItem>& items) {
+  const auto is_news = [](const BacklogItem& item) {
+    return item.kind == BacklogItem::Kind::kRows && !item.lost && !item.is_shown &&
+           item.seat->session != nullptr;
+  };
+  if (!is_news(items.front())) return;
+  std::vector<Consumer::Upcoming> upcoming;
+  for (BacklogItem& item : items) {
+    if (!is_news(item)) continue;
+    item.is_shown = true;
+    upcoming.push_back({item.seat->session.get(), &item.batch});
+  }
+  const Result<void> read = contain([&] { consumer_->read_ahead(upcoming); });
+  if (!read) log_warn("capture consumer {}: {}", consumer_->name(), read.error().to_string());
 }
 
 void Lane::handle(BacklogItem& item) {

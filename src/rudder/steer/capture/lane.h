@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -57,6 +58,8 @@ class Lane {
   Lane(std::shared_ptr<Consumer> consumer, const Backlog::Bounds& bounds);
 
   void run();
+  void add_ready(std::deque<BacklogItem>& items);
+  void read_ahead(std::deque<BacklogItem>& items);
   void handle(BacklogItem& item);
   void note_failure(BacklogItem& item, const Error& error);
   void take(Seat& seat, BacklogItem& item);

@@ -7,10 +7,11 @@
 #include <boost/json.hpp>
 #include <cmath>
 #include <iterator>
-#include <optional>
+#include <span>
 #include <utility>
 
 #include "rudder/steer/capture/response_options.h"
+#include "rudder/steer/capture/session_features.h"
 #include "rudder/steer/dot.h"
 #include "rudder/step/sampling.h"
 
@@ -53,23 +54,25 @@ class ResponseSession final : public Session {
  public:
   ResponseSession(SessionInfo info, std::shared_ptr<const ResponseOptions> options,
                   std::shared_ptr<Budget> budget, std::shared_ptr<Lens> lens,
-                  const std::vector<tap::Heads>& layers)
+                  const ResponseContext& context)
       : info_(std::move(info)),
         options_(std::move(options)),
         budget_(std::move(budget)),
-        lens_(std::move(lens)) {
+        lens_(std::move(lens)),
+        features_(options_->features, info_.dtype, context.features) {
     for (const RowLayout& layout : info_.rows) {
       const tap::CapturePoint& point = layout.point;
       const auto asked = std::ranges::find(options_->points, point);
       if (asked != options_->points.end()) {
-        add_row(layout, static_cast<size_t>(asked - options_->points.begin()), layers);
+        add_row(layout, static_cast<size_t>(asked - options_->points.begin()),
+                context.geometry.heads);
       }
       if (point.point.site == tap::Site::kResidPost &&
           std::ranges::binary_search(options_->lens.layers, point.point.layer)) {
         lens_rows_.push_back(layout);
       }
       const FeatureAsk& features = options_->features;
-      if (!features.empty() && point.point == features.dictionary->read) feature_row_ = layout;
+      if (!features.empty() && point.point == features.dictionary->read) features_.set_row(layout);
     }
     for (const RowLayout& layout : rows_) {
       keys_.push_back(
@@ -84,9 +87,11 @@ class ResponseSession final : public Session {
   Result<void> take(RowBatch batch) override {
     const bool streams = info_.stream && info_.emit;
     const bool has_events = options_->rows || options_->norms || !options_->probes.empty() ||
-                            !lens_rows_.empty() || feature_row_ || !info_.patterns.empty();
+                            !lens_rows_.empty() || !features_.empty() || !info_.patterns.empty();
     RUDDER_TRY_VOID(read_lens(batch));
-    encode_features(batch);
+    if (!features_.empty()) {
+      RUDDER_TRY(feature_values_, features_.take(batch));
+    }
     if (options_->means && num_tokens_ == 0) RUDDER_TRY_VOID(reserve(means_bytes()));
     for (size_t i = 0; i < batch.records.size(); ++i) {
       const Record& record = batch.records[i];
@@ -117,6 +122,8 @@ class ResponseSession final : public Session {
     }
     done(std::move(result));
   }
+
+  SessionFeatures& features() { return features_; }
 
  private:
   // `asked`: its number among the points of `sites`.
@@ -208,9 +215,9 @@ class ResponseSession final : public Session {
     for (const PatternAsk::Layer& layer : options_->patterns.layers) {
       values_.patterns.push_back({layer.layer, layer.heads, told_dtype(), {}, {}});
     }
-    if (feature_row_) {
+    if (!features_.empty()) {
       values_.features =
-          FeatureReading{options_->features.name, feature_row_->point.point.layer, {}};
+          FeatureReading{options_->features.name, features_.row().point.point.layer, {}};
     }
   }
 
@@ -300,20 +307,9 @@ class ResponseSession final : public Session {
     }
   }
 
-  // The features of all rows of a batch at once.
-  void encode_features(const RowBatch& batch) {
-    if (!feature_row_) return;
-    const auto width = static_cast<size_t>(feature_row_->width);
-    std::vector<float> rows(batch.records.size() * width);
-    for (size_t i = 0; i < batch.records.size(); ++i) {
-      decode_row(batch.row(batch.records[i], *feature_row_), info_.dtype,
-                 std::span(rows).subspan(i * width, width));
-    }
-    feature_values_ = read_features(options_->features, rows);
-  }
-
   void append_features(size_t record) {
-    if (feature_row_) values_.features->tokens.push_back(std::move(feature_values_[record]));
+    if (features_.empty()) return;
+    values_.features->tokens.push_back(std::move(feature_values_[record]));
   }
 
   // The layers of the ask and of the session are the same.
@@ -373,7 +369,7 @@ class ResponseSession final : public Session {
   std::vector<std::byte> told_;        // scratch
   std::vector<RowLayout> lens_rows_;   // that the lens reads
   std::vector<LensToken> lens_tokens_;
-  std::optional<RowLayout> feature_row_;                   // that the dictionary reads
+  SessionFeatures features_;
   std::vector<std::vector<FeatureValue>> feature_values_;  // of the batch at hand
   std::vector<std::string> keys_;                          // of points: "resid_post.10"
   std::vector<Pack> packs_;
@@ -401,7 +397,8 @@ class ResponseConsumer final : public Consumer {
     for (const int32_t layer : ask.layers) {
       points.push_back({{layer, tap::Site::kResidPost}, after});
     }
-    RUDDER_TRY(const FeatureAsk features, parse_feature_ask(fields, path, context_.dictionaries));
+    RUDDER_TRY(const FeatureAsk features,
+               parse_feature_ask(fields, path, context_.dictionaries, context_.features.get()));
     if (!features.empty()) points.push_back({features.dictionary->read, after});
     return points;
   }
@@ -421,7 +418,17 @@ class ResponseConsumer final : public Consumer {
   Result<std::shared_ptr<Session>> open(SessionInfo info) override {
     auto options = std::dynamic_pointer_cast<const ResponseOptions>(info.options);
     return std::make_shared<ResponseSession>(std::move(info), std::move(options), budget_, lens_,
-                                             context_.geometry.heads);
+                                             context_);
+  }
+
+  size_t records_ahead() const override { return context_.features->rows_together(); }
+  void read_ahead(std::span<const Upcoming> upcoming) override {
+    std::vector<SessionFeatures::Part> parts;
+    for (const auto& [session, batch] : upcoming) {
+      SessionFeatures& features = static_cast<ResponseSession&>(*session).features();
+      if (!features.empty()) parts.push_back({&features, batch});
+    }
+    SessionFeatures::read_ahead(parts);
   }
 
  private:
@@ -434,12 +441,15 @@ class ResponseConsumer final : public Consumer {
 
 std::shared_ptr<Consumer> make_response_consumer(const tap::Geometry& geometry, VectorLookup lookup,
                                                  DictionaryLookup dictionaries,
-                                                 std::shared_ptr<Lens> lens, int64_t max_bytes) {
+                                                 std::shared_ptr<Lens> lens,
+                                                 std::shared_ptr<FeatureReader> features,
+                                                 int64_t max_bytes) {
   return std::make_shared<ResponseConsumer>(ResponseContext{.geometry = geometry,
                                                             .lookup = std::move(lookup),
                                                             .dictionaries = std::move(dictionaries),
                                                             .has_lens = lens != nullptr,
-                                                            .max_lens_top = step::kMaxLogprobs},
+                                                            .max_lens_top = step::kMaxLogprobs,
+                                                            .features = std::move(features)},
                                             std::move(lens), max_bytes);
 }
 

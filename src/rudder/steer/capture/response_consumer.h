@@ -17,14 +17,18 @@
 
 #include "rudder/steer/capture/consumer.h"
 #include "rudder/steer/capture/feature_ask.h"
+#include "rudder/steer/capture/feature_reader.h"
 #include "rudder/steer/capture/lens.h"
 #include "rudder/tap/site.h"
 
 namespace rudder::steer::capture {
 
-// `lens` may be null: it is then refused. `max_bytes` bounds what all open answers together hold.
+// `lens` may be null: it is then refused; `features` may not. `max_bytes` bounds what all open
+// answers together hold.
 std::shared_ptr<Consumer> make_response_consumer(const tap::Geometry& geometry, VectorLookup lookup,
                                                  DictionaryLookup dictionaries,
-                                                 std::shared_ptr<Lens> lens, int64_t max_bytes);
+                                                 std::shared_ptr<Lens> lens,
+                                                 std::shared_ptr<FeatureReader> features,
+                                                 int64_t max_bytes);
 
 }  // namespace rudder::steer::capture

@@ -1,12 +1,17 @@
 // The option `dictionary` of the consumer `response`.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
+#include <memory>
+#include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "rudder/base/json.h"
+#include "rudder/steer/capture/host_feature_reader.h"
 #include "rudder/steer/capture/response_test_support.h"
 #include "rudder/steer/capture/result_json.h"
 
@@ -51,6 +56,149 @@ TEST_F(ResponseTest, FeaturesAreThoseOfTheRowsWhereTheDictionaryReads) {
   std::string text;
   append_event_values(text, events[1]);
   EXPECT_EQ(parse_json(text, "event")->at("dictionary").at("values"), values.at(1));
+}
+
+// The host's, which the first call keeps waiting at a gate; it may have no room, or fail.
+class GatedReader final : public FeatureReader {
+ public:
+  Result<void> check(const Dictionary& /*dictionary*/) const override {
+    if (!no_room.empty()) return fail(ErrorCode::kInvalidArgument, no_room);
+    return {};
+  }
+  Result<void> read(std::span<const FeatureRow> rows, tensor::DType dtype,
+                    std::vector<std::vector<FeatureValue>>& told) override {
+    sizes.push_back(rows.size());
+    if (sizes.size() == 1) gate.wait();
+    if (!fault.empty()) return fail(ErrorCode::kInternal, fault);
+    return host_->read(rows, dtype, told);
+  }
+  size_t rows_together() const override { return 64; }
+  FeatureReaderStats stats() const override { return host_->stats(); }
+
+  Gate gate;
+  std::vector<size_t> sizes;  // of calls
+  std::string no_room;
+  std::string fault;
+
+ private:
+  const std::shared_ptr<FeatureReader> host_ = make_host_feature_reader();
+};
+
+class TogetherTest : public ResponseTest {
+ protected:
+  static constexpr size_t kRequests = 6;
+
+  // Requests that ask for these in turn, with a token each, and wait for a reader that is at work.
+  std::vector<ConsumerResult> capture_at_once(const std::vector<std::string>& fields) {
+    start();
+    std::vector<Inbound> inbound(kRequests);
+    std::vector<CaptureId> ids;
+    std::vector<std::shared_ptr<const CaptureSpec>> specs;
+    for (size_t i = 0; i < kRequests; ++i) {
+      specs.push_back(make_spec(*dispatcher_, fields[i % fields.size()]));
+      ids.push_back(dispatcher_->begin({.spec = specs.back(),
+                                        .request_id = "r",
+                                        .choice = 0,
+                                        .prompt_len = 1,
+                                        .stream = false,
+                                        .wait = true,
+                                        .on_results = inbound[i].results(),
+                                        .on_event = {}}));
+    }
+    const auto push = [&](int32_t position) {
+      FakeStep step(geometry_);
+      for (size_t i = 0; i < kRequests; ++i) {
+        step.add(ids[i], sequence(i), *specs[i], position, position + 1);
+      }
+      step.push_to(*dispatcher_);
+    };
+    push(0);
+    EXPECT_TRUE(eventually([&] { return queued_records(*specs[0]) == kRequests; }));
+    push(1);
+    EXPECT_TRUE(eventually([&] { return queued_records(*specs[0]) == 2 * kRequests; }));
+    reader_->gate.open();
+    for (const CaptureId id : ids) dispatcher_->end(id);
+    std::vector<ConsumerResult> results;
+    for (Inbound& one : inbound) results.push_back(one.wait().at(0));
+    return results;
+  }
+  static uint64_t sequence(size_t request) { return 100 + request; }
+  // All specs have records of one size.
+  size_t queued_records(const CaptureSpec& spec) const {
+    const auto bytes = tap::record_elements(*spec.set, geometry_) * int64_t{sizeof(tensor::BF16)};
+    return static_cast<size_t>(dispatcher_->stats().consumers.at(0).queued_bytes / bytes);
+  }
+  std::vector<float> features_of(size_t request, int32_t position) {
+    const tap::CapturePoint point{{2, tap::Site::kResidPost}, false};
+    std::vector<float> values;
+    for (int32_t i = 0; i < geometry_.hidden; ++i) {
+      const uint16_t bits = row_value(sequence(request), position, point, i);
+      values.push_back(tensor::to_float(tensor::BF16{bits}));
+    }
+    std::vector<float> features(12);
+    encode(*set_->layers[0], values, features);
+    return features;
+  }
+
+  const std::shared_ptr<GatedReader> reader_ = std::make_shared<GatedReader>();
+};
+
+// Each gets its own, whatever the others ask.
+TEST_F(TogetherTest, WhatWaitsIsReadInOneCall) {
+  features_ = reader_;
+  const std::vector<ConsumerResult> results = capture_at_once(
+      {R"({"response": {"dictionary": "d", "top": 3, "positions": "all"}})",
+       R"({"response": {"dictionary": "d", "features": [7, 2], "positions": "all"}})"});
+  ASSERT_GE(reader_->sizes.size(), 2u);
+  EXPECT_LE(reader_->sizes.size(), 4u);
+  EXPECT_GE(std::ranges::max(reader_->sizes), kRequests);
+  EXPECT_EQ(std::accumulate(reader_->sizes.begin(), reader_->sizes.end(), size_t{0}),
+            2 * kRequests);
+  EXPECT_EQ(dispatcher_->stats().features.rows, 2 * kRequests);
+  EXPECT_FALSE(dispatcher_->stats().features.on_device);
+  for (size_t i = 0; i < kRequests; ++i) {
+    ASSERT_EQ(results[i].status, Status::kOk) << results[i].error;
+    const json::value told = payload_of(results[i]).at("dictionary");
+    for (int32_t position = 0; position < 2; ++position) {
+      const std::vector<float> features = features_of(i, position);
+      const auto at = static_cast<size_t>(position);
+      if (i % 2 == 1) {
+        const json::array& values = told.at("values").at(at).as_array();
+        EXPECT_NEAR(values.at(0).to_number<double>(), features[7], 1e-4);
+        EXPECT_NEAR(values.at(1).to_number<double>(), features[2], 1e-4);
+        continue;
+      }
+      const auto expected = top_features(features, 3);
+      const json::array& numbers = told.at("features").at(at).as_array();
+      ASSERT_EQ(numbers.size(), expected.size());
+      for (size_t n = 0; n < expected.size(); ++n) EXPECT_EQ(numbers[n], expected[n].feature);
+    }
+  }
+}
+
+TEST_F(TogetherTest, AFaultOfTheReaderIsThatOfWhoAsked) {
+  features_ = reader_;
+  reader_->fault = "the device has fallen off the bus";
+  const std::vector<ConsumerResult> results = capture_at_once(
+      {R"({"response": {"dictionary": "d", "positions": "all"}})",
+       R"({"response": {"sites": {"resid_post": 2}, "values": ["norms"], "positions": "all"}})"});
+  for (size_t i = 0; i < kRequests; ++i) {
+    EXPECT_EQ(results[i].status, i % 2 == 0 ? Status::kError : Status::kOk);
+    if (i % 2 == 0) {
+      EXPECT_NE(results[i].error.find("off the bus"), std::string::npos) << results[i].error;
+    }
+  }
+}
+
+TEST_F(TogetherTest, ADictionaryWithoutRoomIsRefused) {
+  features_ = reader_;
+  reader_->no_room = "its encoder takes 75 MB";
+  start();
+  const json::value field = json::parse(R"({"response": {"dictionary": "d"}})");
+  const auto refused = dispatcher_->spec(&field);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().where, "capture.response.dictionary");
+  EXPECT_EQ(refused.error().message, "its encoder takes 75 MB");
 }
 
 TEST_F(ResponseTest, AWrongDictionaryIsNamed) {

@@ -63,7 +63,8 @@ class ResponseOptionsReader {
     }
     options_->points = points_;
     RUDDER_TRY(options_->lens, parse_lens(fields, path_, context_));
-    RUDDER_TRY(options_->features, parse_feature_ask(fields, path_, context_.dictionaries));
+    RUDDER_TRY(options_->features,
+               parse_feature_ask(fields, path_, context_.dictionaries, context_.features.get()));
     RUDDER_TRY(options_->patterns, parse_patterns(fields, path_, geometry_));
     if (points_.empty() && (has_values || !options_->probes.empty())) {
       return invalid_field("is required: values and probes are of its rows", path_ + ".sites");

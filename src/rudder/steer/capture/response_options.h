@@ -1,12 +1,14 @@
 // Reads and checks the request options of the consumer `response`.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "rudder/steer/capture/consumer.h"
 #include "rudder/steer/capture/feature_ask.h"
+#include "rudder/steer/capture/feature_reader.h"
 #include "rudder/steer/capture/pattern_ask.h"
 #include "rudder/steer/heads.h"
 
@@ -48,6 +50,7 @@ struct ResponseContext {
   DictionaryLookup dictionaries = {};
   bool has_lens = false;
   int32_t max_lens_top = 0;
+  std::shared_ptr<FeatureReader> features = nullptr;
 };
 
 // Errors as OptionsParser::parse_options gives them.

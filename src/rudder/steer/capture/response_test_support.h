@@ -71,8 +71,8 @@ class ResponseTest : public ::testing::Test {
       std::lock_guard lock(mutex_);
       lines_.emplace_back(line);
     });
-    auto made = Dispatcher::create({geometry_, small_limits(), lookup, {log}, lens_, dictionaries_},
-                                   settings);
+    auto made = Dispatcher::create(
+        {geometry_, small_limits(), lookup, {log}, lens_, dictionaries_, features_}, settings);
     ASSERT_TRUE(made.has_value()) << made.error().to_string();
     dispatcher_ = std::move(*made);
   }
@@ -134,6 +134,7 @@ class ResponseTest : public ::testing::Test {
     return name == "d" ? set_ : nullptr;
   };
   std::shared_ptr<SortingLens> lens_ = std::make_shared<SortingLens>();
+  std::shared_ptr<FeatureReader> features_;  // null: the host's
   std::mutex mutex_;
   std::vector<std::string> lines_;
   Inbound inbound_;

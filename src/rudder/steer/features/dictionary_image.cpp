@@ -58,6 +58,15 @@ class ImageBuilder {
     return begin;
   }
   int64_t size() const { return std::ssize(own_); }
+  static constexpr int64_t size_of(int64_t count) {
+    constexpr int64_t kUnit = tap::kVectorAlign;
+    return (count + kUnit - 1) / kUnit * kUnit;
+  }
+
+  std::vector<float> take_floats(const tap::DictionaryHead& head) {
+    std::memcpy(own_.data(), &head, sizeof(head));
+    return std::move(own_);
+  }
 
   Part take(const tap::DictionaryHead& head) {
     std::memcpy(own_.data(), &head, sizeof(head));
@@ -71,7 +80,8 @@ class ImageBuilder {
   std::vector<float> own_;
 };
 
-tap::DictionaryImage make_image(const Dictionary& dictionary, DType dtype) {
+// Of the head all that reading needs but the encoder, and the numbers of features.
+tap::DictionaryHead begin_head(const Dictionary& dictionary, ImageBuilder& own) {
   const auto count = static_cast<size_t>(dictionary.num_features);
   std::vector<float> scale(count);
   std::vector<float> bias(count);
@@ -82,7 +92,6 @@ tap::DictionaryImage make_image(const Dictionary& dictionary, DType dtype) {
     bias[j] = static_cast<float>(form.bias);
     gate[j] = static_cast<float>(form.gate);
   }
-  ImageBuilder own;
   tap::DictionaryHead head{.d_in = dictionary.d_in,
                            .d_out = dictionary.d_out,
                            .num_features = dictionary.num_features,
@@ -92,6 +101,12 @@ tap::DictionaryImage make_image(const Dictionary& dictionary, DType dtype) {
   head.scale = own.begin_of(scale);
   head.bias = own.begin_of(bias);
   head.gate = own.begin_of(gate);
+  return head;
+}
+
+tap::DictionaryImage make_image(const Dictionary& dictionary, DType dtype) {
+  ImageBuilder own;
+  tap::DictionaryHead head = begin_head(dictionary, own);
   const auto width = static_cast<size_t>(dictionary.d_out);
   head.output_bias = own.begin_of(std::span(dictionary.output_bias).first(width));
   if (!dictionary.skip.empty()) head.skip = own.begin_of(dictionary.skip);
@@ -132,6 +147,25 @@ std::shared_ptr<const tap::DictionaryImage> image_of(const Dictionary& dictionar
   image.key = {digest[0], digest[1]};
   made = std::make_shared<const tap::DictionaryImage>(std::move(image));
   return made;
+}
+
+EncoderImage encoder_image(const Dictionary& dictionary, DType dtype) {
+  ImageBuilder own;
+  EncoderImage image;
+  image.head = begin_head(dictionary, own);
+  image.head.encoder_sum = own.begin_of(sums_of(dictionary, dtype));
+  image.head.is_bf16 = dtype == DType::kBF16 ? 1 : 0;
+  image.head.encoder = static_cast<int32_t>(own.size());
+  image.begin = own.take_floats(image.head);
+  return image;
+}
+
+int64_t encoder_image_floats(const Dictionary& dictionary, DType dtype) {
+  const int64_t features = dictionary.num_features;
+  constexpr int64_t kNumbers = 4;  // of a feature: scale, bias, gate, sum
+  return tap::kDictionaryHeadFloats + kNumbers * ImageBuilder::size_of(features) +
+         ImageBuilder::size_of(
+             tap::dictionary_floats(dtype == DType::kBF16, features * dictionary.d_in));
 }
 
 }  // namespace rudder::steer

@@ -16,6 +16,7 @@ namespace {
 using tensor::DType;
 
 constexpr HashSecret kImageSecret = {3, 4};
+using Words = std::array<int32_t, tap::kDictionaryHeadFloats>;
 
 // All of an image, one part behind another.
 std::vector<float> floats_of(const tap::DictionaryImage& image) {
@@ -77,6 +78,38 @@ TEST(DictionaryImage, OfBf16HasRoundedRowsInHalfTheMemory) {
       }
       EXPECT_EQ(floats[static_cast<size_t>(head.encoder_sum) + j], static_cast<float>(sum)) << j;
     }
+  }
+}
+
+// What features are read by has the numbers of the whole image, without a decoder.
+TEST(DictionaryImage, AnEncoderAloneHasTheNumbersOfFeatures) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const Dictionary dictionary = random_dictionary({.width = 7,
+                                                     .num_features = 19,
+                                                     .activation = Activation::kGated,
+                                                     .norm = tap::FeatureNorm::kLayerNorm,
+                                                     .subtracts_bias = true},
+                                                    4);
+    const std::vector<float> whole = floats_of(*image_of(dictionary, kImageSecret, dtype));
+    const tap::DictionaryHead of_whole = head_at(whole);
+    const EncoderImage alone = encoder_image(dictionary, dtype);
+    const tap::DictionaryHead& head = alone.head;
+    EXPECT_EQ(std::bit_cast<Words>(head_at(alone.begin)), std::bit_cast<Words>(head));
+    EXPECT_EQ(head.d_in, 7);
+    EXPECT_EQ(head.num_features, 19);
+    EXPECT_EQ(head.norm, of_whole.norm);
+    EXPECT_EQ(head.is_bf16, of_whole.is_bf16);
+    EXPECT_EQ(head.encoder, std::ssize(alone.begin));
+    for (const auto& [begin, expected] :
+         {std::pair(head.scale, of_whole.scale), std::pair(head.bias, of_whole.bias),
+          std::pair(head.gate, of_whole.gate), std::pair(head.encoder_sum, of_whole.encoder_sum)}) {
+      EXPECT_TRUE(std::equal(alone.begin.begin() + begin, alone.begin.begin() + begin + 19,
+                             whole.begin() + expected));
+    }
+    const int64_t numbers = dtype == DType::kBF16 ? 67 : 133;  // floats that 7 times 19 take
+    EXPECT_EQ(
+        encoder_image_floats(dictionary, dtype),
+        head.encoder + (numbers + tap::kVectorAlign - 1) / tap::kVectorAlign * tap::kVectorAlign);
   }
 }
 

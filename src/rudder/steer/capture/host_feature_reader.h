@@ -1,0 +1,14 @@
+// The reader of features that encodes on the thread of its caller, in fp32: where rows are the
+// host's anyway (the CPU backend), and the reference of the device's. It reads dictionaries where
+// they lie.
+#pragma once
+
+#include <memory>
+
+#include "rudder/steer/capture/feature_reader.h"
+
+namespace rudder::steer::capture {
+
+std::shared_ptr<FeatureReader> make_host_feature_reader();
+
+}  // namespace rudder::steer::capture
