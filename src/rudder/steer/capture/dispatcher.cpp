@@ -32,6 +32,14 @@ namespace json = boost::json;
 constexpr int64_t kMaxStopUs = 5'000'000;
 constexpr int64_t kIdleUs = 60'000'000;
 
+// Tells lanes of their rows once a step, also of one that was handed out in part.
+struct RowsAnnounced {
+  const std::vector<std::shared_ptr<Lane>>& lanes;
+  ~RowsAnnounced() {
+    for (const std::shared_ptr<Lane>& lane : lanes) lane->announce_rows();
+  }
+};
+
 class ThreadedDispatcher final : public Dispatcher {
  public:
   ThreadedDispatcher(Parts parts, const CaptureSettings& settings)
@@ -299,6 +307,7 @@ void ThreadedDispatcher::report(const OpenRequest& request, CaptureResults resul
 void ThreadedDispatcher::hand_out(const RowsMessage& message) {
   RUDDER_CHECK(message.rows->dtype == context_.geometry.dtype);
   const std::vector<tap::CapturedToken>& tokens = message.rows->tokens;
+  const RowsAnnounced announced{lanes_};
   ++batches_;
   tokens_ += tokens.size();
   for (size_t begin = 0; begin < tokens.size();) {

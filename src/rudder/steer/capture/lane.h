@@ -41,6 +41,7 @@ class Lane {
   // The dispatch thread's.
   void open(const std::shared_ptr<Seat>& seat);
   void rows(const std::shared_ptr<Seat>& seat, const std::shared_ptr<const Chunk>& chunk);
+  void announce_rows() { backlog_->announce(); }  // behind those of a step
   void end(const std::shared_ptr<Seat>& seat, bool cancelled);
   void close() { backlog_->close(); }
   // True when the thread ended in time; else it is left behind for good.
