@@ -32,14 +32,6 @@ namespace json = boost::json;
 constexpr int64_t kMaxStopUs = 5'000'000;
 constexpr int64_t kIdleUs = 60'000'000;
 
-// Tells lanes of their rows once a step, also of one that was handed out in part.
-struct RowsAnnounced {
-  const std::vector<std::shared_ptr<Lane>>& lanes;
-  ~RowsAnnounced() {
-    for (const std::shared_ptr<Lane>& lane : lanes) lane->announce_rows();
-  }
-};
-
 class ThreadedDispatcher final : public Dispatcher {
  public:
   ThreadedDispatcher(Parts parts, const CaptureSettings& settings)

@@ -83,4 +83,12 @@ class Lane {
   std::atomic<uint64_t> results_error_{0};
 };
 
+// Tells lanes of their rows once a step, also of one that was handed out in part.
+struct RowsAnnounced {
+  const std::vector<std::shared_ptr<Lane>>& lanes;
+  ~RowsAnnounced() {
+    for (const std::shared_ptr<Lane>& lane : lanes) lane->announce_rows();
+  }
+};
+
 }  // namespace rudder::steer::capture
