@@ -230,7 +230,7 @@ void DeviceFeatureReader::take_listed(Rows rows) {
     last = row.ask;
   }
   std::ranges::sort(listed_now_);
-  listed_now_.erase(std::ranges::unique(listed_now_).begin(), listed_now_.end());
+  listed_now_.erase(std::unique(listed_now_.begin(), listed_now_.end()), listed_now_.end());
   std::ranges::copy(listed_now_, staged_listed_.as<int32_t>());
 }
 

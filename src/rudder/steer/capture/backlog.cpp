@@ -60,7 +60,6 @@ Backlog::Pushed Backlog::push_rows(const std::shared_ptr<Seat>& seat,
       queued_ += static_cast<int64_t>(chunk->bytes);
       item.batch = {charge(chunk), std::move(records)};
       items_.push_back(std::move(item));
-      changed_.notify_all();
       return Pushed::kQueued;
     }
   }
@@ -71,7 +70,6 @@ Backlog::Pushed Backlog::push_rows(const std::shared_ptr<Seat>& seat,
   item.spilled = true;
   std::lock_guard lock(mutex_);
   items_.push_back(std::move(item));
-  changed_.notify_all();
   return Pushed::kSpilled;
 }
 

@@ -47,8 +47,10 @@ class Backlog : public std::enable_shared_from_this<Backlog> {
 
   // Opens, ends and cancels always have room.
   void push(BacklogItem::Kind kind, std::shared_ptr<Seat> seat);
+  // A consumer that waits is not woken before announce(): it then finds the rows of a whole step.
   Pushed push_rows(const std::shared_ptr<Seat>& seat, const std::shared_ptr<const Chunk>& chunk,
                    std::vector<Record> records);
+  void announce() { changed_.notify_all(); }
   // Empty when it is closed and drained. Rows that were spilled are read back first, when the
   // consumer has released enough of its rows.
   std::optional<BacklogItem> pop();

@@ -95,7 +95,7 @@ void run(const std::string& label, const Way& way, const std::string& field) {
   const bool streams = way.num_features > 0;
   if (streams) {
     const tap::Point point{17, tap::Site::kResidPost};
-    const auto set = named_set(
+    std::shared_ptr<const DictionarySet> set = named_set(
         "d",
         random_dictionary(
             {.width = kHidden, .num_features = way.num_features, .read = point, .write = point},

@@ -299,6 +299,7 @@ void ThreadedDispatcher::report(const OpenRequest& request, CaptureResults resul
 void ThreadedDispatcher::hand_out(const RowsMessage& message) {
   RUDDER_CHECK(message.rows->dtype == context_.geometry.dtype);
   const std::vector<tap::CapturedToken>& tokens = message.rows->tokens;
+  const RowsAnnounced announced{lanes_};
   ++batches_;
   tokens_ += tokens.size();
   for (size_t begin = 0; begin < tokens.size();) {

@@ -41,6 +41,7 @@ class Lane {
   // The dispatch thread's.
   void open(const std::shared_ptr<Seat>& seat);
   void rows(const std::shared_ptr<Seat>& seat, const std::shared_ptr<const Chunk>& chunk);
+  void announce_rows() { backlog_->announce(); }  // behind those of a step
   void end(const std::shared_ptr<Seat>& seat, bool cancelled);
   void close() { backlog_->close(); }
   // True when the thread ended in time; else it is left behind for good.
@@ -80,6 +81,14 @@ class Lane {
   std::atomic<uint64_t> results_ok_{0};
   std::atomic<uint64_t> results_partial_{0};
   std::atomic<uint64_t> results_error_{0};
+};
+
+// Tells lanes of their rows once a step, also of one that was handed out in part.
+struct RowsAnnounced {
+  const std::vector<std::shared_ptr<Lane>>& lanes;
+  ~RowsAnnounced() {
+    for (const std::shared_ptr<Lane>& lane : lanes) lane->announce_rows();
+  }
 };
 
 }  // namespace rudder::steer::capture
