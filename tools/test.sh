@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that must hold. Run by `make test`, which sets the machine up first.
-#   tools/test.sh        checks, all CPU tests, what parses or has threads again under sanitizers, end to end
+#   tools/test.sh        checks, all CPU tests, of which what parses or has threads under sanitizers, end to end
 #   tools/test.sh full   the same at full counts: slow tests, every room under every sanitizer with all of
 #                        UBSan's groups, the end-to-end tests against an instrumented server, every fuzz
 #                        target for FUZZ_SECONDS (600)
@@ -53,14 +53,14 @@ build_budget() {
   for preset in release asan tsan; do tools/build_budget.py "$preset"; done
 }
 
-asan=asan tsan=tsan exclude='slow|gpu' label_asan=(-L asan) label_tsan=(-L tsan)
-asan_targets=(asan_tests) tsan_targets=(tsan_tests)
+asan=asan tsan=tsan exclude='slow|gpu|instrumented' label_asan=(-L asan) label_tsan=(-L tsan)
+release_targets=(rudder daily_tests) asan_targets=(asan_tests) tsan_targets=(tsan_tests)
 if [ "$full" = full ]; then
   asan=asan-full exclude=gpu label_asan=(-LE gpu) label_tsan=(-LE gpu)
-  asan_targets=() tsan_targets=()
+  release_targets=() asan_targets=() tsan_targets=()
 fi
 
-RUDDER_CUDA=AUTO part "build" tools/build.sh release  # compiles the CUDA code where nvcc is, also without a GPU
+RUDDER_CUDA=AUTO part "build" tools/build.sh release "${release_targets[@]}"  # compiles the CUDA code where nvcc is, also without a GPU
 part "checks" tools/check.sh
 part "tests" run_ctest release -LE "$exclude"
 part "tests of the Python client" python_client
