@@ -34,7 +34,8 @@ foreach(room step kv sched engine testing)
   list(APPEND mutant_sources ${sources})
 endforeach()
 add_executable(sim_mutants ${mutant_sources})
-set_target_properties(sim sim_mutants PROPERTIES UNITY_BUILD ON)  # as rudder_test's
+rudder_compile_as_test(sim)
+rudder_compile_as_test(sim_mutants)
 target_compile_definitions(sim_mutants PRIVATE RUDDER_MUTANTS=1)
 target_link_libraries(sim_mutants PRIVATE rudder_base rudder_step rudder_steer rudder_text rudder_constraint
                       dep::cli11 dep::fmt)
