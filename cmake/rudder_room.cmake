@@ -2,6 +2,8 @@ include(${CMAKE_CURRENT_LIST_DIR}/rooms.cmake)
 
 add_custom_target(asan_tests)
 add_custom_target(tsan_tests)
+# What the daily run builds beside the binary without a sanitizer.
+add_custom_target(daily_tests)
 # Every test labelled gpu; gpu_tests.txt in the build folder lists them. Built by this target alone: only a
 # machine with a GPU runs them.
 add_custom_target(gpu_tests)
@@ -36,11 +38,14 @@ function(rudder_room)
 endfunction()
 
 # rudder_test(NAME kv_test SRCS a_test.cpp ROOMS kv testing LABELS unit [ARGS ...] [TIMEOUT seconds]
-#             [SANITIZERS asan tsan] [FULL "Full/*" ...])
+#             [SANITIZERS asan tsan] [OPTIMISED] [FULL "Full/*" ...])
 # FULL: the cases (patterns of gtest_filter) that only make test-full runs, as NAME without _test and with
 # _full_test_1, _2, ..., labelled slow: shards of them, which several cores take side by side.
-# SANITIZERS: the presets that `make test` runs it under once more: what parses bytes of strangers runs
-# under asan, what has threads under tsan. Target asan_tests / tsan_tests builds them.
+# SANITIZERS: the presets that `make test` builds and runs it under: what parses bytes of strangers is
+# under asan, what has threads under tsan. Target asan_tests / tsan_tests builds them. There a test finds all
+# that it finds elsewhere, so the daily run of release leaves it out (label instrumented), but for one that is
+# OPTIMISED: it bounds the time of what is shipped, or has more cases without a sanitizer. Target daily_tests
+# builds what that run has; `make test-full` has every test in every preset.
 # A test's sources are compiled together, which halves the time that tests take to build: names in their
 # unnamed namespaces are unique within a room (tools/unit_names.py). The test's own sources are optimised less
 # than the rooms that it tests, for a quarter less time to compile.
@@ -48,16 +53,21 @@ endfunction()
 # another machine than they were built on, and no object depends on where the checkout lies.
 set(RUDDER_FULL_SHARDS 8)
 
+# What is a test's own: compiled together, and optimised less.
+function(rudder_compile_as_test target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON)
+  if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT RUDDER_SANITIZE)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:C,CXX>:-O1>)
+  endif()
+endfunction()
+
 function(rudder_test)
   if(NOT RUDDER_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SRCS;ROOMS;DEPS;LABELS;ARGS;DEFS;SANITIZERS;FULL" ${ARGN})
+  cmake_parse_arguments(ARG "OPTIMISED" "NAME;TIMEOUT" "SRCS;ROOMS;DEPS;LABELS;ARGS;DEFS;SANITIZERS;FULL" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SRCS})
-  set_target_properties(${ARG_NAME} PROPERTIES UNITY_BUILD ON)
-  if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT RUDDER_SANITIZE)
-    target_compile_options(${ARG_NAME} PRIVATE $<$<COMPILE_LANGUAGE:C,CXX>:-O1>)
-  endif()
+  rudder_compile_as_test(${ARG_NAME})
   foreach(room ${ARG_ROOMS})
     target_link_libraries(${ARG_NAME} PRIVATE rudder_${room})
   endforeach()
@@ -72,6 +82,11 @@ function(rudder_test)
   target_compile_definitions(${ARG_NAME} PRIVATE RUDDER_SOURCE_DIR="." ${ARG_DEFS})
   target_link_libraries(${ARG_NAME} PRIVATE GTest::gtest GTest::gtest_main)
   set(labels ${ARG_LABELS} ${ARG_SANITIZERS})
+  if(ARG_SANITIZERS AND NOT ARG_OPTIMISED)
+    list(APPEND labels instrumented)
+  elseif(NOT "gpu" IN_LIST ARG_LABELS)
+    add_dependencies(daily_tests ${ARG_NAME})
+  endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that must hold. Run by `make test`, which sets the machine up first.
-#   tools/test.sh        checks, all CPU tests, what parses or has threads again under sanitizers, end to end
+#   tools/test.sh        checks, all CPU tests, of which what parses or has threads under sanitizers, end to end
 #   tools/test.sh full   the same at full counts: slow tests, every room under every sanitizer with all of
 #                        UBSan's groups, the end-to-end tests against an instrumented server, every fuzz
 #                        target for FUZZ_SECONDS (600)
@@ -24,8 +24,9 @@ table() {
   printf '| all | %d |\n\n' "$SECONDS"
 }
 
+# Some tests wait for threads and devices of theirs a third of their time: one more than there are cores.
 run_ctest() {  # run_ctest PRESET ARGS...
-  ctest --test-dir "build/$1" --output-on-failure --no-tests=error -j "$(nproc)" "${@:2}"
+  ctest --test-dir "build/$1" --output-on-failure --no-tests=error -j "$(($(nproc) + 1))" "${@:2}"
 }
 
 python_client() {
@@ -36,16 +37,20 @@ end_to_end() {
   .venv/bin/python -m pytest tests/e2e -q "$@"
 }
 
-# The end-to-end tests wait for servers half of their time, so they run beside a build, which takes what
+# The end-to-end tests wait for servers half of their time, so they run beside builds, which take what
 # they leave. What they print comes when both have ended.
 end_to_end_beside() {  # end_to_end_beside COMMAND...
   local log=build/end_to_end.log status=0
   end_to_end >"$log" 2>&1 &
   local tests=$!
-  nice -n 10 "$@" || { kill "$tests"; return 1; }
+  "$@" || { kill "$tests"; return 1; }
   wait "$tests" || status=$?
   cat "$log"
   return "$status"
+}
+
+instrumented_builds() {
+  nice -n 10 tools/build.sh asan asan_tests && nice -n 10 tools/build.sh tsan tsan_tests
 }
 
 build_budget() {
@@ -53,22 +58,21 @@ build_budget() {
   for preset in release asan tsan; do tools/build_budget.py "$preset"; done
 }
 
-asan=asan tsan=tsan exclude='slow|gpu' label_asan=(-L asan) label_tsan=(-L tsan)
-asan_targets=(asan_tests) tsan_targets=(tsan_tests)
+asan=asan tsan=tsan exclude='slow|gpu|instrumented' release_targets=(rudder daily_tests) label_asan=(-L asan) label_tsan=(-L tsan)
 if [ "$full" = full ]; then
   asan=asan-full exclude=gpu label_asan=(-LE gpu) label_tsan=(-LE gpu)
-  asan_targets=() tsan_targets=()
+  release_targets=()
 fi
 
-RUDDER_CUDA=AUTO part "build" tools/build.sh release  # compiles the CUDA code where nvcc is, also without a GPU
+RUDDER_CUDA=AUTO part "build" tools/build.sh release "${release_targets[@]}"  # compiles the CUDA code where nvcc is, also without a GPU
 part "checks" tools/check.sh
 part "tests" run_ctest release -LE "$exclude"
 part "tests of the Python client" python_client
-part "build under asan" tools/build.sh "$asan" "${asan_targets[@]}"
 if [ "$full" = full ]; then
-  part "build under tsan" tools/build.sh "$tsan" "${tsan_targets[@]}"
+  part "build under asan" tools/build.sh "$asan"
+  part "build under tsan" tools/build.sh "$tsan"
 else
-  part "build under tsan, end to end" end_to_end_beside tools/build.sh "$tsan" "${tsan_targets[@]}"
+  part "builds under asan and tsan, end to end" end_to_end_beside instrumented_builds
 fi
 part "tests under asan" run_ctest "$asan" "${label_asan[@]}"
 part "tests under tsan" run_ctest "$tsan" "${label_tsan[@]}"
