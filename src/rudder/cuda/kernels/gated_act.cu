@@ -75,7 +75,7 @@ cudaError_t launch_gated_act_fp8(const GatedActParams& p, bool aligned, cudaStre
   if (p.width > kMaxQuantisedWidth || (scaled && !takes_scales(p))) return cudaErrorInvalidValue;
   const GatedGrid grid = gated_grid(p, [](int64_t threads) {
     constexpr int64_t kThreadsPerSm = 960;  // that the registers are enough for, in whole blocks
-    return std::max(int64_t{3}, kThreadsPerSm / threads);
+    return std::max(int64_t{2}, kThreadsPerSm / threads);
   });
   const auto kernel =
       aligned ? (scaled ? gated_act_fp8_kernel<true, true> : gated_act_fp8_kernel<true, false>)

@@ -26,9 +26,10 @@ GatedGrid gated_grid(const GatedActParams& p, BlocksPerSm blocks_per_sm) {
   int64_t cluster = 2;  // at least: a launch without clusters has no st.async
   while (cluster < kMaxCluster && cluster * kWishedThreads < runs) cluster *= 2;
   const int64_t threads = (runs + cluster * 32 - 1) / (cluster * 32) * 32;
-  // As many rows for each cluster, as far as that goes. A cluster lies in one group of 16 or 18
-  // multiprocessors, which leaves some of the 132 without a full share of blocks.
-  constexpr int64_t kSms = 124;
+  // As many rows for each cluster, as far as that goes, and no cluster behind another. A cluster
+  // lies in one group of multiprocessors, which leaves some of the 132 without a full share of
+  // blocks.
+  constexpr int64_t kSms = 120;
   const int64_t most = kSms * blocks_per_sm(threads) / cluster;
   const int64_t rows_each = (p.rows + most - 1) / most;
   const int64_t clusters = (p.rows + rows_each - 1) / rows_each;

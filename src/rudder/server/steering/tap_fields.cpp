@@ -30,7 +30,6 @@ constexpr std::array<std::string_view, 6> kPrefixes = {"steer", "prefill_steer",
 // The field of ours that a client must have meant by an unknown name; empty where it looks like
 // none.
 std::string_view meant_field(std::string_view name) {
-  constexpr size_t kMaxLength = 64;
   constexpr size_t kNear = 2;  // letters that are wrong
   const bool has_prefix = std::ranges::any_of(
       kPrefixes, [&](std::string_view prefix) { return name.starts_with(prefix); });
@@ -38,7 +37,11 @@ std::string_view meant_field(std::string_view name) {
   size_t least = kNear + 1;
   bool is_near = false;
   const auto look_at = [&](std::string_view field) {
-    const size_t distance = edit_distance(name.substr(0, kMaxLength), field);
+    // The distance is at least what the lengths differ by: of half a million unknown names, few are
+    // worth a look.
+    const size_t longer = std::max(name.size(), field.size());
+    if (longer - std::min(name.size(), field.size()) >= least) return;
+    const size_t distance = edit_distance(name, field);
     if (distance >= least) return;
     least = distance;
     nearest = field;
