@@ -8,6 +8,7 @@
 #include <boost/json.hpp>
 #include <random>
 
+#include "rudder/base/check.h"
 #include "rudder/base/json.h"
 #include "rudder/server/request/generation_request.h"
 #include "rudder/server/request/tool_fields.h"
@@ -73,7 +74,9 @@ class CallsTest : public ::testing::Test {
 
   std::unique_ptr<constraint::Matcher> matcher() const {
     const auto& specs = request_->prompts[0].request.params().constraints;
-    constraint_ = *grammars_->compile(std::get<constraint::GrammarSpec>(specs.at(0)));
+    auto made = grammars_->compile(std::get<constraint::GrammarSpec>(specs.at(0)));
+    RUDDER_CHECK(made.has_value(), "{}", made.error().to_string());
+    constraint_ = std::move(*made);
     return constraint_->start();
   }
 
