@@ -13,12 +13,13 @@ from standstill import standing_still
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="ranks on a CPU need a core each")
 
 LIMIT_S = 30 if is_instrumented() else 3
+WAIT_S = 60  # that a client waits at all
 CASES = [("--tensor-parallel-size", "rudder-rank-0"), ("--tensor-parallel-size", "rudder-rank-1"),
          ("--pipeline-parallel-size", "rudder-stage-0"), ("--pipeline-parallel-size", "rudder-stage-1")]
 
 
 def ask(server, **fields):
-    return httpx2.post(server.url + "/v1/completions", timeout=60,
+    return httpx2.post(server.url + "/v1/completions", timeout=WAIT_S,
                        json={"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0, **fields})
 
 
@@ -28,10 +29,14 @@ def error_of(answer):
 
 
 def expect_in_time(attempt):
-    """The seconds that an attempt takes. Other work on the machine may hold up one of three; the server's own patience all."""
+    """The seconds that an attempt takes. Other work on the machine may hold up one of three, and so may a thread that
+    is stopped while it holds a lock, which no device that hangs does; the server's own patience holds up all."""
     took = []
     while len(took) < 3 and min(took, default=LIMIT_S) >= LIMIT_S:
-        took.append(attempt())
+        try:
+            took.append(attempt())
+        except httpx2.TimeoutException:
+            took.append(WAIT_S)
     assert min(took) < LIMIT_S, took
 
 
@@ -69,7 +74,7 @@ def test_a_stream_ends_with_the_error(flag, thread):
         lines, ended = [], []
 
         def stream():
-            with httpx2.stream("POST", server.url + "/v1/completions", json=body, timeout=60) as answer:
+            with httpx2.stream("POST", server.url + "/v1/completions", json=body, timeout=WAIT_S) as answer:
                 lines.extend(line for line in answer.iter_lines() if line)
             ended.append(time.monotonic())
 
@@ -79,11 +84,13 @@ def test_a_stream_ends_with_the_error(flag, thread):
             wait_for(lambda: server.metric("rudder:generation_tokens_total") > 5, "the stream has begun")
             with standing_still(server.process, thread):
                 began = time.monotonic()
-                client.join(60)
-                assert ended and any('"error"' in line for line in lines[-2:]), lines[-2:]
+                client.join(WAIT_S)
+                if not ended:
+                    return WAIT_S
+                assert any('"error"' in line for line in lines[-2:]), lines[-2:]
                 return ended[0] - began
         finally:
             server.stop()
-            client.join(60)
+            client.join(WAIT_S)
 
     expect_in_time(attempt)
