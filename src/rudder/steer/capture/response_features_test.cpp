@@ -149,7 +149,8 @@ TEST_F(TogetherTest, WhatWaitsIsReadInOneCall) {
   const std::vector<ConsumerResult> results = capture_at_once(
       {R"({"response": {"dictionary": "d", "top": 3, "positions": "all"}})",
        R"({"response": {"dictionary": "d", "features": [7, 2], "positions": "all"}})"});
-  ASSERT_GE(reader_->sizes.size(), 2u);
+  // One call, if the consumer's thread woke when all rows were there.
+  ASSERT_FALSE(reader_->sizes.empty());
   EXPECT_LE(reader_->sizes.size(), 4u);
   EXPECT_GE(std::ranges::max(reader_->sizes), kRequests);
   EXPECT_EQ(std::accumulate(reader_->sizes.begin(), reader_->sizes.end(), size_t{0}),
