@@ -3,6 +3,7 @@
 BUILD := build/release
 JOBS := $(shell nproc)
 ARGS ?=
+STAGES ?=
 
 .PHONY: help setup build serve test test-full test-gpu check clean
 
@@ -10,6 +11,7 @@ help:
 	@echo "make serve   build and serve the embedded demo model on 127.0.0.1:8000 (ARGS='--port 9000')"
 	@echo "make test    set up, check the sources, build, run every CPU test and the end-to-end tests"
 	@echo "make test-full  the same at full counts: slow tests, every test under every sanitizer, fuzzers"
+	@echo "                (STAGES='release asan tsan fuzz'; each may run on a machine of its own)"
 	@echo "make test-gpu  build and run what needs a GPU"
 	@echo "make build   build the rudder binary only"
 	@echo "make check   the source checks only (format, rooms, budgets, headers, clang-tidy)"
@@ -29,7 +31,7 @@ test:
 
 test-full:
 	@tools/setup.sh build test fleet fuzz
-	@tools/test.sh full
+	@tools/test.sh full $(STAGES)
 
 test-gpu:
 	@tools/setup.sh build test

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Everything that must hold. Run by `make test`, which sets the machine up first.
 #   tools/test.sh        checks, all CPU tests, of which what parses or has threads under sanitizers, end to end
-#   tools/test.sh full   the same at full counts: slow tests, every room under every sanitizer with all of
+#   tools/test.sh full [STAGE...]
+#                        the same at full counts: slow tests, every room under every sanitizer with all of
 #                        UBSan's groups, the end-to-end tests against an instrumented server, every fuzz
-#                        target for FUZZ_SECONDS (600)
+#                        target for FUZZ_SECONDS (600). It takes hours on two cores, so each of its stages
+#                        runs alone as well, on a machine of its own: release, asan, tsan, fuzz
 # Ends with a table of what each part took.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-full=${1:-}
 
 names=() seconds=()
 part() {  # part NAME COMMAND...: runs it, notes its time
@@ -58,30 +59,51 @@ build_budget() {
   for preset in release asan tsan; do tools/build_budget.py "$preset"; done
 }
 
-asan=asan tsan=tsan exclude='slow|gpu|instrumented' release_targets=(rudder daily_tests) label_asan=(-L asan) label_tsan=(-L tsan)
-if [ "$full" = full ]; then
-  asan=asan-full exclude=gpu label_asan=(-LE gpu) label_tsan=(-LE gpu)
-  release_targets=()
-fi
-
-RUDDER_CUDA=AUTO part "build" tools/build.sh release "${release_targets[@]}"  # compiles the CUDA code where nvcc is, also without a GPU
-part "checks" tools/check.sh
-part "tests" run_ctest release -LE "$exclude"
-part "tests of the Python client" python_client
-if [ "$full" = full ]; then
-  part "build under asan" tools/build.sh "$asan"
-  part "build under tsan" tools/build.sh "$tsan"
-else
+run_daily() {
+  RUDDER_CUDA=AUTO part "build" tools/build.sh release rudder daily_tests  # compiles the CUDA code where nvcc is, also without a GPU
+  part "checks" tools/check.sh
+  part "tests" run_ctest release -LE 'slow|gpu|instrumented'
+  part "tests of the Python client" python_client
   part "builds under asan and tsan, end to end" end_to_end_beside instrumented_builds
-fi
-part "tests under asan" run_ctest "$asan" "${label_asan[@]}"
-part "tests under tsan" run_ctest "$tsan" "${label_tsan[@]}"
-if [ "$full" = full ]; then
+  part "tests under asan" run_ctest asan -L asan
+  part "tests under tsan" run_ctest tsan -L tsan
+}
+
+full_release() {
+  RUDDER_CUDA=AUTO part "build" tools/build.sh release
+  part "checks" tools/check.sh
+  part "tests" run_ctest release -LE gpu
+  part "tests of the Python client" python_client
   RUDDER_SOAK_SECONDS=60 part "end to end" end_to_end -m "slow or not slow"
-  RUDDER_BINARY=build/$asan/apps/rudder part "end to end under asan" end_to_end
+}
+
+full_asan() {
+  part "build under asan" tools/build.sh asan-full
+  part "tests under asan" run_ctest asan-full -LE gpu
+  RUDDER_BINARY=build/asan-full/apps/rudder part "end to end under asan" end_to_end
+}
+
+full_tsan() {
+  part "build under tsan" tools/build.sh tsan
+  part "tests under tsan" run_ctest tsan -LE gpu
+}
+
+full_fuzz() {
   part "build of the fuzz targets" tools/build.sh fuzz fuzz_targets
   FUZZ_SECONDS=${FUZZ_SECONDS:-600} part "fuzz targets" tools/fuzz.sh
+}
+
+if [ "${1:-}" = full ]; then
+  shift
+  [ $# -gt 0 ] || set -- release asan tsan fuzz
+  for stage in "$@"; do
+    [ "$(type -t "full_$stage")" = function ] || { echo "test: no stage $stage" >&2; exit 2; }
+  done
+  for stage in "$@"; do "full_$stage"; done
+  table
+else
+  run_daily
+  table
+  build_budget
 fi
-table
-[ "$full" = full ] || build_budget
 echo "all green"
