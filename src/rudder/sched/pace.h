@@ -8,13 +8,14 @@
 #include <cstdint>
 
 #include "rudder/sched/step_cost.h"
+#include "rudder/sched/typical_wait.h"
 
 namespace rudder::sched {
 
 class Pace {
  public:
   // As SchedSettings::max_itl_us. `cost` is learnt by its owner, and outlives this.
-  Pace(int64_t max_itl_us, const StepCost& cost) : max_itl_us_(max_itl_us), cost_(cost) {}
+  Pace(int64_t max_itl_us, const StepCost& cost);
 
   // An iteration of this shape took so long. A time of 0 is unknown, and nothing is learnt of it.
   void observe(const StepShape& shape, int64_t us);
@@ -23,18 +24,22 @@ class Pace {
   // sequence with `kv_len` in KV. `most` where no sequence of the step streams.
   int32_t tokens_within(const StepShape& shape, int32_t kv_len, int32_t most) const;
 
+  // Whether prompts of `waiting` tokens, of which no step has run any, are left for a later step
+  // than that of `shape`, whose bound has room for `room`: until they fill one, or prompts have had
+  // no more than their share of the last steps.
+  bool leaves_waiting(const StepShape& shape, int64_t waiting, int64_t room) const;
+
+  // A step of this shape was planned.
+  void note_plan(const StepShape& shape);
+
  private:
   double limit_us(const StepShape& shape) const;
-  void note_wait(double us, double num_waiting);
 
   const int64_t max_itl_us_;
   const StepCost& cost_;
-  // The wait that kTypicalShare of the tokens do not pass, and the usual number of sequences that
-  // wait; both follow slowly.
-  double typical_us_ = 0;
-  double typical_waiting_ = 0;
-  int64_t num_waits_ = 0;
-  int64_t num_skipped_ = 0;  // before the first that counts
+  TypicalWait waits_;
+  int64_t num_skipped_ = 0;  // steps with prompts, before the first wait that counts
+  double steps_to_spare_;    // that may have prompts which do not fill them
 };
 
 }  // namespace rudder::sched

@@ -56,6 +56,7 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   if (has_edits) *edits = {};
   last_step_ = record.id;
   record.shape = builder.shape;
+  pace_.note_plan(builder.shape);
   record.waited = has_waited;
   for (const step::SeqWork& work : plan->seqs) {
     record.num_draft += work.num_draft;

@@ -24,6 +24,7 @@ void Scheduler::plan_prompts(StepBuilder& builder) {
   list_demands(builder);
   if (demands_.empty()) return;
   const int32_t tokens = pace_.tokens_within(builder.shape, 0, builder.tokens_left);
+  if (waits_for_company(builder.shape, tokens)) return;
   const std::vector<FairShares::Share>& shares = fair_shares_.divide(demands_, tokens);
   for (const FairShares::Share& share : shares) {
     const int32_t before = builder.tokens_left;
@@ -33,6 +34,16 @@ void Scheduler::plan_prompts(StepBuilder& builder) {
     plan_admissions(builder, share.tenant);
     fair_shares_.note_served(share, before - builder.tokens_left);
   }
+}
+
+// A prompt that has begun waits for nobody, nor do others then: the step has prompts anyway.
+bool Scheduler::waits_for_company(const StepShape& shape, int64_t room) const {
+  int64_t waiting = 0;
+  for (const FairShares::Demand& demand : demands_) {
+    if (demand.running > 0) return false;
+    waiting += demand.waiting;
+  }
+  return pace_.leaves_waiting(shape, waiting, room);
 }
 
 // Also what running sequences will still take, which an admission must leave to them. Who is being
