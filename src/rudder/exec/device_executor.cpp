@@ -108,14 +108,12 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
     flight.captured_out = model_.ops->make_event();
   }
   if (options.link != nullptr) {
-    handover_ =
-        std::make_unique<Handover>(Handover::Parts{*model_.ops, *decoder_, *buffers_, taps_.get()},
-                                   model_.spec.stage, capacity_, options.link);
-    return {};  // a graph would hold what waits for other stages
+    RUDDER_TRY(handover_, Handover::make({*model_.ops, *decoder_, *buffers_, taps_.get()},
+                                         model_.spec.stage, capacity_, options.link));
   }
   if (!model_.ops->has_graphs() || options.enforce_eager) return {};
-  RUDDER_TRY(graphs_, GraphCache::capture({*model_.ops, *decoder_, *buffers_}, capacity_,
-                                          options.capture_progress));
+  RUDDER_TRY(graphs_, GraphCache::capture({*model_.ops, *decoder_, *buffers_, is_last_stage()},
+                                          capacity_, options.capture_progress));
   return {};
 }
 
@@ -176,7 +174,7 @@ Result<step::StepResult> DeviceExecutor::collect(step::Ticket ticket) {
   const Iteration& iteration = flight.iterations[static_cast<size_t>(next->iteration)];
   const bool was_done = iteration.done->done();
   Result<void> ran = iteration.enqueued;
-  if (ran) ran = iteration.done->wait();
+  if (ran) ran = await_done(*iteration.done);
   if (!ran) {
     fault_ = ran.error();
     return tl::unexpected<Error>(ran.error());
@@ -213,6 +211,22 @@ Result<DeviceExecutor::Enqueued> DeviceExecutor::next_enqueued() {
   }
   RUDDER_CHECK(next, "the queue of iterations is closed");
   return *next;
+}
+
+// What a stage has enqueued waits for other stages where the host does not see it: looks find what
+// never ends.
+Result<void> DeviceExecutor::await_done(ops::Event& done) {
+  constexpr int64_t kLookUs = int64_t{StageLink::kLookMs} * 1000;
+  int64_t next_look_us = clock_.now_us() + kLookUs;
+  while (handover_ != nullptr && !done.done()) {
+    if (clock_.now_us() < next_look_us) {
+      std::this_thread::yield();
+      continue;
+    }
+    RUDDER_TRY_VOID(handover_->look());
+    next_look_us = clock_.now_us() + kLookUs;
+  }
+  return done.wait();
 }
 
 // Of an iteration that is over, seen from the host: it began when the one before it ended, or when
@@ -254,7 +268,7 @@ void DeviceExecutor::work() {
     next_iteration_ = 0;
     const Result<bool> goes_on = contain([&]() -> Result<bool> {
       RUDDER_TRY_VOID(broken_);
-      if (handover_ != nullptr) RUDDER_TRY_VOID(handover_->catch_up());
+      if (handover_ != nullptr) RUDDER_TRY_VOID(handover_->catch_up(**plan, index));
       pack(**plan, index);
       plan->reset();  // the plan's memory is the engine's again before it sees the result
       return enqueue(index);
@@ -320,21 +334,23 @@ Result<void> DeviceExecutor::begin(size_t index) {
   RUDDER_TRY(flight.step, buffers_->begin(packed_, index));
   if (flight.result.from_graph) RUDDER_TRY_VOID(graphs_->capture_rare(packed_, flight.step));
   if (!packed_.scores.empty()) flight.step.forward.keep_all_rows = true;
-  if (handover_ != nullptr) handover_->take(packed_, index);
+  if (handover_ != nullptr) handover_->take(packed_, flight.step, index);
   return {};
 }
 
 // To the step's next iteration.
 Result<void> DeviceExecutor::advance(size_t index) {
   if (handover_ != nullptr) RUDDER_TRY_VOID(handover_->await_iteration());
-  buffers_->advance(flights_[index].step);
-  if (handover_ != nullptr) handover_->take(packed_, index);
+  DeviceStep& step = flights_[index].step;
+  buffers_->advance(step);
+  if (handover_ != nullptr) handover_->take(packed_, step, index);
   return {};
 }
 
 // Behind an iteration's last op.
 Result<void> DeviceExecutor::pass_on(size_t index) {
-  return handover_ == nullptr ? Result<void>() : handover_->pass_on(packed_, index);
+  if (handover_ == nullptr) return {};
+  return handover_->pass_on(packed_, flights_[index].step, index);
 }
 
 // Hands over each iteration as soon as it is enqueued: its tokens are out before the next has run,

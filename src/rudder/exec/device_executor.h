@@ -114,6 +114,7 @@ class DeviceExecutor final : public step::Executor {
   bool enqueue(size_t index);                             // false once it is stopping
   bool enqueue_failed(size_t index, const Error& error);  // as enqueue
   Result<Enqueued> next_enqueued();
+  Result<void> await_done(ops::Event& done);
   Result<void> begin(size_t index);
   Result<void> advance(size_t index);
   Result<void> pass_on(size_t index);
