@@ -88,9 +88,9 @@ struct Division {
   const StepLimits& limits;
 
   const model::Stage& stage_of(size_t device) const { return stages[device % stages.size()]; }
-  // Each stage may run another step.
+  // Each stage may run another step, and the first has one more in front of it.
   int32_t max_in_flight() const {
-    return std::max(step::Capacity{}.max_in_flight, static_cast<int32_t>(stages.size()));
+    return std::max(step::Capacity{}.max_in_flight, static_cast<int32_t>(stages.size()) + 1);
   }
 };
 

@@ -135,11 +135,17 @@ int64_t Scheduler::cohort_size() const {
   return (decodes + cohorts - 1) / cohorts;
 }
 
+// Of another cohort than the next step's: of one of those in flight just in front of it. A step
+// further in front comes to its end first, so the next one may be planned behind it.
+bool Scheduler::is_beside(const Sequence& sequence) const {
+  const auto cohorts = static_cast<step::StepId>(settings_.num_cohorts);
+  return cohorts > 1 && sequence.inflight > 0 && last_step_ + 1 < sequence.last_step + cohorts;
+}
+
 bool Scheduler::can_decode(const Sequence& sequence) const {
   if (sequence.state != SequenceState::kRunning || sequence.uncomputed() != 1) return false;
   if (sequence.will_end() && !RUDDER_MUTANT(kPlanPastMaxLen)) return false;
-  const bool has_cohorts = settings_.num_cohorts > 1 && !RUDDER_MUTANT(kCohortsOverlap);
-  if (has_cohorts && sequence.inflight > 0) return false;
+  if (is_beside(sequence) && !RUDDER_MUTANT(kCohortsOverlap)) return false;
   if (sequence.samples_pending == 0) return true;
   if (sequence.taps.needs_known_tokens() && !RUDDER_MUTANT(kThoughtsGuessed)) return false;
   if (!sequence.is_drafted) return true;
@@ -229,6 +235,7 @@ void Scheduler::add_work(StepBuilder& builder, Sequence& sequence, int32_t q_len
   sequence.reserved_len = std::max(sequence.reserved_len, sequence.planned_len);
   sequence.draft.clear();
   ++sequence.inflight;
+  sequence.last_step = plan.id;
   builder.shape.add(work);
   builder.tokens_left -= q_len;
   builder.share_left -= q_len;

@@ -133,6 +133,7 @@ class Scheduler {
   int32_t choose_repeat() const;
   void plan_decodes(StepBuilder& builder);
   int64_t cohort_size() const;
+  bool is_beside(const Sequence& sequence) const;
   bool can_decode(const Sequence& sequence) const;
   void decode_drafted(StepBuilder& builder, Sequence& sequence);
   void open_slot(StepBuilder& builder, Sequence& sequence);
