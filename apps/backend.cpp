@@ -43,13 +43,6 @@ int32_t ranks_of(const exec::ExecSettings& settings) {
   return settings.tensor_parallel_size * settings.pipeline_parallel_size;
 }
 
-Result<void> check_stages(const exec::ExecSettings& settings) {
-  if (settings.pipeline_parallel_size == 1 || settings.tensor_parallel_size == 1) return {};
-  return fail(ErrorCode::kUnsupported,
-              "a stage is one rank: it is not joined with --tensor-parallel-size above 1",
-              "pipeline-parallel-size");
-}
-
 Result<exec::Ranks> make_cpu(const exec::ExecSettings& settings,
                              const weights::Checkpoint& checkpoint) {
   if (settings.quantization != "none") {
@@ -61,7 +54,6 @@ Result<exec::Ranks> make_cpu(const exec::ExecSettings& settings,
   const int32_t num_stages = settings.pipeline_parallel_size;
   const int32_t num_ranks = ranks_of(settings);
   const int32_t num_cores = usable_cores();
-  RUDDER_TRY_VOID(check_stages(settings));
   if (num_ranks > 1 && num_ranks > num_cores) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("{} ranks are more than the {} cores that this process may use",
@@ -80,13 +72,15 @@ Result<exec::Ranks> make_cpu(const exec::ExecSettings& settings,
   }
   const int32_t threads = settings.threads == 0 ? num_cores : settings.threads;
   cpu.num_threads = std::max(1, threads / num_ranks);
-  for (int32_t i = 0; num_stages > 1 && i < num_stages; ++i) {
-    RUDDER_TRY(ranks.emplace_back(), cpu::make_cpu_ops(cpu));
-  }
-  if (num_stages > 1) return ranks;
-  for (std::shared_ptr<cpu::HostComm>& comm : cpu::HostComm::make_group(num_ranks)) {
-    cpu.comm = std::move(comm);
-    RUDDER_TRY(ranks.emplace_back(), cpu::make_cpu_ops(cpu));
+  for (int32_t stage = 0; stage < num_stages; ++stage) {
+    if (settings.tensor_parallel_size == 1) {
+      RUDDER_TRY(ranks.emplace_back(), cpu::make_cpu_ops(cpu));
+      continue;
+    }
+    for (auto& comm : cpu::HostComm::make_group(settings.tensor_parallel_size)) {
+      cpu.comm = std::move(comm);
+      RUDDER_TRY(ranks.emplace_back(), cpu::make_cpu_ops(cpu));
+    }
   }
   return ranks;
 }
@@ -107,7 +101,10 @@ constexpr int32_t kMostGpuRanks = 2;  // the kernels take 4 and 8, which nobody 
 // On `first_device` and those behind it, one for each rank or stage.
 Result<exec::Ranks> make_cuda(const exec::ExecSettings& settings, int32_t first_device) {
   RUDDER_TRY(cuda::CudaOpsSettings cuda, cuda_settings(settings));
-  RUDDER_TRY_VOID(check_stages(settings));
+  if (settings.pipeline_parallel_size > 1 && settings.tensor_parallel_size > 1) {
+    return unsupported_on("--tensor-parallel-size above 1 with stages", "GPUs",
+                          "pipeline-parallel-size");
+  }
   if (settings.tensor_parallel_size > kMostGpuRanks) {
     return unsupported_on(
         fmt::format("more than {} ranks ({})", kMostGpuRanks, settings.tensor_parallel_size),
@@ -185,6 +182,8 @@ exec::ExecSettings resolve_device(exec::ExecSettings settings) {
 }
 
 Result<exec::ExecSettings> share_of_replica(exec::ExecSettings settings, int32_t num_replicas) {
+  // Stages on a CPU have one memory; GPUs have one each.
+  if (settings.device == "cpu") settings.gpu_memory_utilization /= settings.pipeline_parallel_size;
   if (num_replicas == 1) return settings;
   if (settings.device == "cuda") return gpus_of_replica(settings, num_replicas);
   const int32_t num_cores = usable_cores();

@@ -1,4 +1,4 @@
-#include "rudder/cuda/cuda_ops.h"
+#include "rudder/cuda/open_cuda_ops.h"
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
@@ -25,7 +25,6 @@
 #include "rudder/cuda/kernels/step.h"
 #include "rudder/cuda/linear.h"
 #include "rudder/cuda/pattern_params.h"
-#include "rudder/cuda/peer_access.h"
 #include "rudder/cuda/peer_comm.h"
 #include "rudder/cuda/peer_message.h"
 #include "rudder/cuda/qkv_params.h"
@@ -49,8 +48,7 @@ class CudaOps final : public ops::Ops {
  public:
   // `comm`: null, or what the rank knows of its group.
   static Result<std::unique_ptr<ops::Ops>> make(const CudaOpsSettings& settings,
-                                                std::shared_ptr<PeerComm> comm,
-                                                bool is_stage = false);
+                                                std::shared_ptr<PeerComm> comm, bool is_stage);
   ~CudaOps() override {
     use_device(device_);
     if (comm_ != nullptr) comm_->fail({ErrorCode::kCancelled, "a rank of the group has ended", ""});
@@ -81,7 +79,7 @@ class CudaOps final : public ops::Ops {
     CudaOpsSettings settings = settings_;
     settings.tune = false;
     settings.device = device_;
-    Result<std::unique_ptr<ops::Ops>> reader = CudaOps::make(settings, nullptr);
+    Result<std::unique_ptr<ops::Ops>> reader = CudaOps::make(settings, nullptr, false);
     if (reader) return std::move(*reader);
     log_warn("{}", reader.error().to_string());
     return nullptr;
@@ -394,18 +392,7 @@ Result<void> CudaOps::prepare(const ops::StepBounds& bounds) {
   use_device(device_);
   uploader_.release();
   RUDDER_TRY_VOID(check_parts(bounds));
-  const auto too_large = [](const char* what, int64_t value, int64_t most) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("the CUDA backend takes {} up to {}, not {}", what, most, value),
-                "device");
-  };
-  if (bounds.hidden > kMaxNormWidth) return too_large("rows", bounds.hidden, kMaxNormWidth);
-  if (bounds.head != nullptr && bounds.head->out > kMaxSampleVocab) {
-    return too_large("vocabularies", bounds.head->out, kMaxSampleVocab);
-  }
-  if (linear_->multiplies_fp8() && bounds.max_linear_in > kMaxQuantisedWidth) {
-    return too_large("fp8 rows", bounds.max_linear_in, kMaxQuantisedWidth);
-  }
+  RUDDER_TRY_VOID(check_sizes(bounds, linear_->multiplies_fp8()));
   rounds_ = rounds_ || (settings_.batch_invariant && bounds.cuts_ops);
   if (exchange_) RUDDER_TRY_VOID(exchange_->prepare(memory_, bounds.max_tokens));
   RUDDER_TRY_VOID(attention_.prepare(bounds.attention, bounds.max_seqs, bounds.max_tokens));
@@ -504,36 +491,9 @@ void CudaOps::score(const ops::ScoreArgs& args) {
 
 }  // namespace
 
-Result<std::unique_ptr<ops::Ops>> make_cuda_ops(const CudaOpsSettings& settings) {
-  return CudaOps::make(settings, nullptr);
-}
-
-Result<std::vector<std::unique_ptr<ops::Ops>>> make_cuda_ranks(const CudaOpsSettings& settings,
-                                                               std::span<const int32_t> devices,
-                                                               int32_t patience_ms) {
-  load_kernels_early();
-  RUDDER_TRY(std::vector<std::shared_ptr<PeerComm>> comms,
-             PeerComm::make_group(devices, patience_ms));
-  std::vector<std::unique_ptr<ops::Ops>> ranks;
-  for (std::shared_ptr<PeerComm>& comm : comms) {
-    CudaOpsSettings of_rank = settings;
-    of_rank.device = comm->device();
-    RUDDER_TRY(ranks.emplace_back(), CudaOps::make(of_rank, std::move(comm)));
-  }
-  return ranks;
-}
-
-Result<std::vector<std::unique_ptr<ops::Ops>>> make_cuda_stages(const CudaOpsSettings& settings,
-                                                                std::span<const int32_t> devices) {
-  load_kernels_early();
-  RUDDER_TRY_VOID(enable_peer_access(devices, "pipeline-parallel-size"));
-  std::vector<std::unique_ptr<ops::Ops>> stages;
-  for (const int32_t device : devices) {
-    CudaOpsSettings of_stage = settings;
-    of_stage.device = device;
-    RUDDER_TRY(stages.emplace_back(), CudaOps::make(of_stage, nullptr, true));
-  }
-  return stages;
+Result<std::unique_ptr<ops::Ops>> open_cuda_ops(const CudaOpsSettings& settings,
+                                                std::shared_ptr<PeerComm> comm, bool is_stage) {
+  return CudaOps::make(settings, std::move(comm), is_stage);
 }
 
 }  // namespace rudder::cuda

@@ -19,8 +19,9 @@ namespace {
 constexpr int64_t kPoolRings = 4;
 
 void name_thread(const ops::Rank& rank, const model::Stage& stage) {
-  const std::string name = stage.is_alone() ? fmt::format("rudder-rank-{}", rank.index)
-                                            : fmt::format("rudder-stage-{}", stage.index);
+  const std::string name = stage.is_alone()  ? fmt::format("rudder-rank-{}", rank.index)
+                           : rank.is_alone() ? fmt::format("rudder-stage-{}", stage.index)
+                                             : fmt::format("rudder-{}.{}", stage.index, rank.index);
   pthread_setname_np(pthread_self(), name.c_str());
 }
 
@@ -206,11 +207,16 @@ Result<DeviceExecutor::Enqueued> DeviceExecutor::next_enqueued() {
   const bool has_others = comm != nullptr || handover_ != nullptr;
   std::optional<Enqueued> next = has_others ? enqueued_.pop_within(kLook) : enqueued_.pop();
   while (!next && has_others) {
-    RUDDER_TRY_VOID(comm != nullptr ? comm->status() : handover_->look());
+    RUDDER_TRY_VOID(look());
     next = enqueued_.pop_within(kLook);
   }
   RUDDER_CHECK(next, "the queue of iterations is closed");
   return *next;
+}
+
+Result<void> DeviceExecutor::look() {
+  if (ops::Comm* const comm = model_.ops->comm()) RUDDER_TRY_VOID(comm->status());
+  return handover_ == nullptr ? Result<void>() : handover_->look();
 }
 
 // What a stage has enqueued waits for other stages where the host does not see it: looks find what
@@ -223,7 +229,7 @@ Result<void> DeviceExecutor::await_done(ops::Event& done) {
       std::this_thread::yield();
       continue;
     }
-    RUDDER_TRY_VOID(handover_->look());
+    RUDDER_TRY_VOID(look());
     next_look_us = clock_.now_us() + kLookUs;
   }
   return done.wait();
@@ -299,7 +305,8 @@ void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
   pack_step(plan, capacity_, slots_, packed_);
   flight.edited = edit_taps(plan);
   pack_taps(plan, slots_, index, taps_.get(), packed_.taps);
-  if (pool_ == nullptr && is_last_stage()) drop_captures(packed_.taps);
+  const bool captures = ops::rank_of(*model_.ops).index == 0;
+  if (!captures || (pool_ == nullptr && is_last_stage())) drop_captures(packed_.taps);
   flight.filled.clear();
   if (is_last_stage()) flight.filled = packed_.taps.filled;
   flight.repeat = plan.repeat;
@@ -466,50 +473,6 @@ Result<void> DeviceExecutor::finish_captured(Flight& flight, step::StepResult& r
   });
   result.captured = std::move(flight.captured);
   return {};
-}
-
-namespace {
-
-step::SeqEnd seq_end(ops::SampleEnd end) {
-  switch (end) {
-    case ops::SampleEnd::kStopId:
-      return step::SeqEnd::kStopId;
-    case ops::SampleEnd::kLength:
-      return step::SeqEnd::kLength;
-    case ops::SampleEnd::kNumerical:
-      return step::SeqEnd::kNumerical;
-    case ops::SampleEnd::kNone:
-    case ops::SampleEnd::kMasked:
-    case ops::SampleEnd::kRejected:
-      return step::SeqEnd::kNone;
-  }
-  RUDDER_CHECK(false, "end {}", static_cast<int32_t>(end));
-}
-
-}  // namespace
-
-void DeviceExecutor::read_sampled(const Enqueued& from, step::StepResult& result) const {
-  const Flight& flight = flights_[from.flight];
-  const ops::SampledToken* sampled = buffers_->sampled(from.flight, from.iteration);
-  const ops::TopLogprob* top = buffers_->top(from.flight, from.iteration);
-  for (size_t i = 0; i < flight.sampled_seq.size(); ++i) {
-    const ops::SampledToken& row = sampled[i];
-    if (row.end == ops::SampleEnd::kRejected) continue;
-    step::SeqResult& seq = result.seqs[static_cast<size_t>(flight.sampled_seq[i])];
-    seq.end = seq_end(row.end);
-    seq.masked = row.end == ops::SampleEnd::kMasked;
-    if (row.token < 0) continue;
-    RUDDER_CHECK(row.token < capacity_.vocab_size, "sampled token {}", row.token);
-    seq.tokens.push_back(row.token);
-    const int32_t num_logprobs = flight.num_logprobs[i];
-    if (num_logprobs < 0) continue;
-    step::TokenLogprobs& logprobs =
-        seq.logprobs.emplace_back(step::TokenLogprobs{row.logprob, row.rank, {}});
-    const ops::TopLogprob* best = top + i * step::kMaxLogprobs;
-    for (int32_t k = 0; k < num_logprobs && best[k].token >= 0; ++k) {
-      logprobs.top.emplace_back(best[k].token, best[k].logprob);
-    }
-  }
 }
 
 }  // namespace rudder::exec

@@ -142,14 +142,17 @@ void Handover::move_hidden(const PackedStep& packed, const DeviceStep& step, siz
   const ops::TapTable& table = parts_.taps->table();
   move(table.relays.rows(0, num_tokens), message, way);
   if (!packed.taps.encodes.empty()) move(table.carried.rows(0, num_tokens), message, way);
-  move(parts_.taps->ring_part(flight, packed.taps.capture_elements), message, way);
   const int64_t num_slots = num_slots_of(packed);
   const View slots = step.forward.attention.table_row.rows(0, num_slots);
-  if (way == Way::kGive) return move_slots(table.latches, slots, message, way);
-  const View inbox = inbox_.rows(0, num_slots * kLatchBytes);
-  parts_.ops.copy(inbox, message.cut(DType::kU8, inbox.shape));
-  Cutter latches(inbox);
-  move_slots(table.latches, slots, latches, way);
+  if (way == Way::kGive) {
+    move_slots(table.latches, slots, message, way);
+  } else {
+    const View inbox = inbox_.rows(0, num_slots * kLatchBytes);
+    parts_.ops.copy(inbox, message.cut(DType::kU8, inbox.shape));
+    Cutter latches(inbox);
+    move_slots(table.latches, slots, latches, way);
+  }
+  move(parts_.taps->ring_part(flight, packed.taps.capture_elements), message, way);
 }
 
 void Handover::give_report(const PackedStep& packed, const DeviceStep& step,
