@@ -271,12 +271,16 @@ step::StepPlan plan_of(uint64_t id, int32_t slot, std::vector<int32_t> tokens) {
   return plan;
 }
 
-TEST(PipelineOverlap, TheFirstStageRunsTheNextStepOfOtherSequencesMeanwhile) {
+class PipelineOverlap : public ::testing::TestWithParam<bool> {};  // devices that lag
+
+TEST_P(PipelineOverlap, TheFirstStageRunsTheNextStepOfOtherSequencesMeanwhile) {
   Rendezvous meeting;
   const auto executor = tiny_pipeline(
       backends().back(), TinyArch::kPreNorm, kRoomy, 2,
       [&](int32_t stage, std::unique_ptr<ops::Ops> inner) -> std::unique_ptr<ops::Ops> {
-        return std::make_unique<MeetingOps>(std::move(inner), stage, meeting);
+        auto meets = std::make_unique<MeetingOps>(std::move(inner), stage, meeting);
+        if (!GetParam()) return meets;
+        return testing::make_async_ops(std::move(meets));
       });
   const auto first = executor->launch(in_groups(plan_of(1, 0, {1, 2, 3}), *executor));
   const auto second = executor->launch(in_groups(plan_of(2, 1, {4, 5}), *executor));
@@ -286,6 +290,8 @@ TEST(PipelineOverlap, TheFirstStageRunsTheNextStepOfOtherSequencesMeanwhile) {
   EXPECT_TRUE(meeting.has_met);
   EXPECT_TRUE(executor->collect(*second));
 }
+
+INSTANTIATE_TEST_SUITE_P(Devices, PipelineOverlap, ::testing::Bool());
 
 class ThrowingOps final : public testing::PassingOps {
  public:

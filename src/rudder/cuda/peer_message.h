@@ -21,6 +21,7 @@ class PeerMessage final : public ops::Message {
   PeerMessage& operator=(const PeerMessage&) = delete;
 
   tensor::View memory() const override { return {memory_, tensor::DType::kU8, {bytes_}}; }
+  int32_t device() const { return device_; }
   bool has_arrived() override { return cudaEventQuery(posted_) != cudaErrorNotReady; }
 
   // `sender` is a stream of the message's GPU, `reader` one of any.

@@ -223,14 +223,15 @@ Result<void> DeviceExecutor::look() {
 // never ends.
 Result<void> DeviceExecutor::await_done(ops::Event& done) {
   constexpr int64_t kLookUs = int64_t{StageLink::kLookMs} * 1000;
-  int64_t next_look_us = clock_.now_us() + kLookUs;
+  constexpr int64_t kPauseUs = 5;  // asking takes a lock of the driver, which the workers want
+  int64_t last_look_us = clock_.now_us();
   while (handover_ != nullptr && !done.done()) {
-    if (clock_.now_us() < next_look_us) {
-      std::this_thread::yield();
-      continue;
+    const int64_t asked_us = clock_.now_us();
+    if (asked_us >= last_look_us + kLookUs) {
+      RUDDER_TRY_VOID(look());
+      last_look_us = asked_us;
     }
-    RUDDER_TRY_VOID(look());
-    next_look_us = clock_.now_us() + kLookUs;
+    while (clock_.now_us() < asked_us + kPauseUs) std::this_thread::yield();
   }
   return done.wait();
 }

@@ -136,10 +136,12 @@ int64_t Scheduler::cohort_size() const {
 }
 
 // Of another cohort than the next step's: of one of those in flight just in front of it. A step
-// further in front comes to its end first, so the next one may be planned behind it.
+// further in front comes to its end first, so the next one may be planned behind it; but drafts
+// are guessed behind tokens that are known.
 bool Scheduler::is_beside(const Sequence& sequence) const {
   const auto cohorts = static_cast<step::StepId>(settings_.num_cohorts);
-  return cohorts > 1 && sequence.inflight > 0 && last_step_ + 1 < sequence.last_step + cohorts;
+  if (cohorts == 1 || sequence.inflight == 0) return false;
+  return sequence.is_drafted || last_step_ + 1 < sequence.last_step + cohorts;
 }
 
 bool Scheduler::can_decode(const Sequence& sequence) const {
