@@ -96,11 +96,16 @@ TEST(CohortTest, EveryNumberOfCohortsGivesTheSameTokens) {
   }
 }
 
-TEST(CohortTest, ASequenceAloneGoesOn) {
-  SchedLoop loop(cohort_fake(2), cohort_settings(2, 2));
+TEST(CohortTest, ASequenceAloneGoesOnAndRunsAhead) {
+  testing::FakeOptions fake = cohort_fake(3);
+  fake.num_cohorts = 2;
+  SchedLoop loop(fake, cohort_settings(2, 3));
   loop.add(test_sequence(1, test_prompt(20, 1), 30));
-  ASSERT_EQ(loop.run(), "");
+  size_t num_ahead = 0;
+  while (loop.turn()) num_ahead += loop.scheduler().steps_in_flight() > 1 ? 1 : 0;
+  ASSERT_EQ(loop.error(), "");
   EXPECT_EQ(loop.record(1).num_outputs, 30);
+  EXPECT_GT(num_ahead, 20u);
 }
 
 }  // namespace

@@ -205,7 +205,10 @@ void FakeExecutor::check_work(const step::StepPlan& plan, const step::SeqWork& w
                           index, work.generation, slot.generation));
   }
   const bool is_decode = work.tokens == step::TokenSource::kCarry;
-  const auto cohorts = static_cast<step::StepId>(options_.num_cohorts);
+  // Of fewer sequences than cohorts each is a cohort; no fewer decode than this step decodes.
+  const int64_t decodes =
+      std::ranges::count(plan.seqs, step::TokenSource::kCarry, &step::SeqWork::tokens);
+  const auto cohorts = static_cast<step::StepId>(std::min<int64_t>(decodes, options_.num_cohorts));
   if (is_decode && slot.last_step > last_collected_ && plan.id < slot.last_step + cohorts) {
     violation(fmt::format("step {}: slot {} is of the cohort of step {}, which runs beside it",
                           plan.id, index, slot.last_step));
