@@ -38,6 +38,11 @@ tl::unexpected<Error> unsupported_on(std::string_view what, std::string_view dev
               where);
 }
 
+// Of a replica.
+int32_t ranks_of(const exec::ExecSettings& settings) {
+  return settings.tensor_parallel_size * settings.pipeline_parallel_size;
+}
+
 Result<exec::Ranks> make_cpu(const exec::ExecSettings& settings,
                              const weights::Checkpoint& checkpoint) {
   if (settings.quantization != "none") {
@@ -47,13 +52,8 @@ Result<exec::Ranks> make_cpu(const exec::ExecSettings& settings,
     return unsupported_on(settings.kv_cache_dtype, "a CPU", "kv-cache-dtype");
   }
   const int32_t num_stages = settings.pipeline_parallel_size;
-  const int32_t num_ranks = settings.tensor_parallel_size * num_stages;
+  const int32_t num_ranks = ranks_of(settings);
   const int32_t num_cores = usable_cores();
-  if (num_stages > 1 && settings.tensor_parallel_size > 1) {
-    return fail(ErrorCode::kUnsupported,
-                "a stage is one rank: it is not joined with --tensor-parallel-size above 1",
-                "pipeline-parallel-size");
-  }
   if (num_ranks > 1 && num_ranks > num_cores) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("{} ranks are more than the {} cores that this process may use",
@@ -72,13 +72,15 @@ Result<exec::Ranks> make_cpu(const exec::ExecSettings& settings,
   }
   const int32_t threads = settings.threads == 0 ? num_cores : settings.threads;
   cpu.num_threads = std::max(1, threads / num_ranks);
-  for (int32_t i = 0; num_stages > 1 && i < num_stages; ++i) {
-    RUDDER_TRY(ranks.emplace_back(), cpu::make_cpu_ops(cpu));
-  }
-  if (num_stages > 1) return ranks;
-  for (std::shared_ptr<cpu::HostComm>& comm : cpu::HostComm::make_group(num_ranks)) {
-    cpu.comm = std::move(comm);
-    RUDDER_TRY(ranks.emplace_back(), cpu::make_cpu_ops(cpu));
+  for (int32_t stage = 0; stage < num_stages; ++stage) {
+    if (settings.tensor_parallel_size == 1) {
+      RUDDER_TRY(ranks.emplace_back(), cpu::make_cpu_ops(cpu));
+      continue;
+    }
+    for (auto& comm : cpu::HostComm::make_group(settings.tensor_parallel_size)) {
+      cpu.comm = std::move(comm);
+      RUDDER_TRY(ranks.emplace_back(), cpu::make_cpu_ops(cpu));
+    }
   }
   return ranks;
 }
@@ -96,22 +98,28 @@ std::string default_policy_path() {
 
 constexpr int32_t kMostGpuRanks = 2;  // the kernels take 4 and 8, which nobody has run
 
-// On `first_device` and those behind it, one for each rank.
+// On `first_device` and those behind it, one for each rank or stage.
 Result<exec::Ranks> make_cuda(const exec::ExecSettings& settings, int32_t first_device) {
   RUDDER_TRY(cuda::CudaOpsSettings cuda, cuda_settings(settings));
-  if (settings.pipeline_parallel_size > 1) {
-    return unsupported_on(fmt::format("more than one stage ({})", settings.pipeline_parallel_size),
-                          "a GPU", "pipeline-parallel-size");
+  if (settings.pipeline_parallel_size > 1 && settings.tensor_parallel_size > 1) {
+    return unsupported_on("--tensor-parallel-size above 1 with stages", "GPUs",
+                          "pipeline-parallel-size");
   }
   if (settings.tensor_parallel_size > kMostGpuRanks) {
     return unsupported_on(
         fmt::format("more than {} ranks ({})", kMostGpuRanks, settings.tensor_parallel_size),
         "GPUs", "tensor-parallel-size");
   }
+  const auto devices = [&](int32_t count) {
+    std::vector<int32_t> all(static_cast<size_t>(count));
+    std::iota(all.begin(), all.end(), first_device);
+    return all;
+  };
+  if (settings.pipeline_parallel_size > 1) {
+    return cuda::make_cuda_stages(cuda, devices(settings.pipeline_parallel_size));
+  }
   if (settings.tensor_parallel_size > 1) {
-    std::vector<int32_t> devices(static_cast<size_t>(settings.tensor_parallel_size));
-    std::iota(devices.begin(), devices.end(), first_device);
-    return cuda::make_cuda_ranks(cuda, devices);
+    return cuda::make_cuda_ranks(cuda, devices(settings.tensor_parallel_size));
   }
   cuda.device = first_device;
   exec::Ranks ranks;
@@ -120,7 +128,7 @@ Result<exec::Ranks> make_cuda(const exec::ExecSettings& settings, int32_t first_
 }
 
 int32_t num_gpus(const exec::ExecSettings& settings) {
-  if (settings.tensor_parallel_size > 1) cuda::load_kernels_early();
+  if (ranks_of(settings) > 1) cuda::load_kernels_early();
   return cuda::num_cuda_devices();
 }
 #else
@@ -138,12 +146,12 @@ constexpr const char* kReplicas = "data-parallel-size";
 // Each rank of each replica has a GPU of its own, and all of its memory.
 Result<exec::ExecSettings> gpus_of_replica(const exec::ExecSettings& settings,
                                            int32_t num_replicas) {
-  const int32_t needed = num_replicas * settings.tensor_parallel_size;
+  const int32_t needed = num_replicas * ranks_of(settings);
   const int32_t visible = num_gpus(settings);
   if (visible == 0 || needed <= visible) return settings;  // none: the backend says why
   return fail(ErrorCode::kInvalidArgument,
-              fmt::format("{} replicas with --tensor-parallel-size {} need {} GPUs; visible: {}",
-                          num_replicas, settings.tensor_parallel_size, needed, visible),
+              fmt::format("{} replicas with {} ranks each need {} GPUs; visible: {}", num_replicas,
+                          ranks_of(settings), needed, visible),
               kReplicas);
 }
 
@@ -174,11 +182,12 @@ exec::ExecSettings resolve_device(exec::ExecSettings settings) {
 }
 
 Result<exec::ExecSettings> share_of_replica(exec::ExecSettings settings, int32_t num_replicas) {
+  // Stages on a CPU have one memory; GPUs have one each.
+  if (settings.device == "cpu") settings.gpu_memory_utilization /= settings.pipeline_parallel_size;
   if (num_replicas == 1) return settings;
   if (settings.device == "cuda") return gpus_of_replica(settings, num_replicas);
   const int32_t num_cores = usable_cores();
-  const int32_t num_ranks =
-      num_replicas * settings.tensor_parallel_size * settings.pipeline_parallel_size;
+  const int32_t num_ranks = num_replicas * ranks_of(settings);
   if (num_ranks > num_cores) {
     return fail(
         ErrorCode::kInvalidArgument,
@@ -199,7 +208,7 @@ Result<std::vector<exec::Ranks>> make_replicas(const exec::ExecSettings& setting
   std::vector<exec::Ranks> replicas;
   for (int32_t i = 0; i < num_replicas; ++i) {
     RUDDER_TRY(replicas.emplace_back(), settings.device == "cuda"
-                                            ? make_cuda(settings, i * settings.tensor_parallel_size)
+                                            ? make_cuda(settings, i * ranks_of(settings))
                                             : make_cpu(settings, checkpoint));
   }
   return replicas;

@@ -270,9 +270,9 @@ namespace {
 std::string describe_devices(const std::vector<exec::Ranks>& replicas, int32_t num_stages) {
   const exec::Ranks& ranks = replicas.front();
   std::string text = ranks.front()->name();
-  if (ranks.size() > 1) {
-    text = fmt::format("{} {} of {}", ranks.size(), num_stages > 1 ? "stages" : "ranks", text);
-  }
+  const auto num_ranks = static_cast<int32_t>(ranks.size()) / num_stages;
+  if (num_ranks > 1) text = fmt::format("{} ranks of {}", num_ranks, text);
+  if (num_stages > 1) text = fmt::format("{} stages of {}", num_stages, text);
   if (replicas.size() > 1) text = fmt::format("{} engines of {}", replicas.size(), text);
   return text;
 }

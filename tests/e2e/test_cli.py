@@ -228,7 +228,7 @@ def test_stages_have_a_memory_budget_each_and_bad_numbers_of_them_are_refused():
         assert of_two.returncode == 0, of_two.stderr
         assert of_two.stdout.startswith("of stage 0 of 2, layers 0 to ") and "of stage 1 of 2" in of_two.stdout
     for flags, code, what in ((("64",), 1, "64 ranks are more than the"), (("0",), 2, "pipeline-parallel-size"),
-                              (("2", "--tensor-parallel-size", "2"), 1, "not joined with --tensor-parallel-size")):
+                              (("32", "--tensor-parallel-size", "32"), 1, "1024 ranks are more than the")):
         refused = run_rudder("serve", "--dry-run", "--device", "cpu", "--pipeline-parallel-size", *flags)
         assert refused.returncode == code and what in refused.stderr, refused.stderr
 

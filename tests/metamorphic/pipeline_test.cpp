@@ -16,8 +16,10 @@
 #include "rudder/exec/pipeline_executor.h"
 #include "rudder/exec/stage_link.h"
 #include "rudder/model/stage.h"
+#include "rudder/testing/async_ops.h"
 #include "rudder/testing/forwarding_ops.h"
 #include "rudder/testing/random_proposer.h"
+#include "rudder/testing/tape_ops.h"
 
 namespace rudder::metamorphic {
 namespace {
@@ -157,6 +159,63 @@ INSTANTIATE_TEST_SUITE_P(Tiny, Pipeline, ::testing::ValuesIn(pipeline_params(tru
 INSTANTIATE_TEST_SUITE_P(Full, Pipeline, ::testing::ValuesIn(pipeline_params(false)),
                          pipeline_name);
 
+// Devices that run behind their workers, so that steps of every stage are enqueued before the stage
+// in front has computed them; and graphs on such devices.
+class AsyncPipeline : public ::testing::TestWithParam<int32_t> {
+ protected:
+  static std::vector<Backend> lagging() {
+    const Backend& plain = backends().front();
+    return {{"async", [&] { return testing::make_async_ops(plain.make()); }},
+            {"async_tape",
+             [&] { return testing::make_async_ops(testing::make_tape_ops(plain.make())); }}};
+  }
+};
+
+TEST_P(AsyncPipeline, AsOneDevice) {
+  const TinyArch arch = GetParam() == 2 ? TinyArch::kPreNorm : TinyArch::kSandwich;
+  const std::vector<Ask> asks = spread(random_masked_asks(16, 51, 30));
+  const std::vector<Got> expected =
+      run_alone(*tiny_executor(backends().front(), arch, kRoomy), asks);
+  step::Capacity tight = kRoomy;
+  tight.num_blocks = 18;
+  for (const Backend& backend : lagging()) {
+    for (const int32_t cohorts : {1, GetParam()}) {
+      sched::SchedSettings settings = in_flight(cohorts);
+      settings.multi_step = cohorts == 1 ? 4 : 1;
+      const Outcome got = run(*tiny_pipeline(backend, arch, tight, GetParam()), settings, asks);
+      expect_same(expected, got.got, backend.name + ", cohorts: " + std::to_string(cohorts));
+      EXPECT_EQ(got.graph_steps > 0, backend.name == "async_tape");
+      EXPECT_GT(got.constrained_steps, 0);
+    }
+  }
+}
+
+TEST_P(AsyncPipeline, SteersCapturesAndVerifiesDraftsAsOneDevice) {
+  const TinyArch arch = TinyArch::kHeadNorm;
+  step::Capacity capacity = with_encodes(kRoomy, arch);
+  std::vector<Ask> asks = random_asks(10, 61, 24);
+  add_random_taps(asks, capacity, 62);
+  const std::vector<Got> expected =
+      run(*tiny_executor(backends().front(), arch, capacity), plain_settings(), asks).got;
+  asks = spread(std::move(asks));
+  capacity.max_draft = 4;
+  std::vector<int32_t> whole;
+  for (const Backend& backend : lagging()) {
+    testing::RandomProposer proposer(5, 160, [&](sched::SequenceId id) {
+      whole = asks[id.value].prompt;
+      const auto& tokens = expected[id.value].tokens;
+      whole.insert(whole.end(), tokens.begin(), tokens.end());
+      return std::span<const int32_t>(whole);
+    });
+    const auto executor = tiny_pipeline(backend, arch, capacity, GetParam());
+    const Outcome got = run(*executor, in_flight(GetParam()), asks, &proposer);
+    expect_same(expected, got.got, backend.name);
+    EXPECT_GT(got.stats.accepted_tokens, 10u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Stages, AsyncPipeline, ::testing::Values(2, 3));
+
 // Where two stages must be at a time.
 struct Rendezvous {
   std::mutex mutex;
@@ -212,12 +271,16 @@ step::StepPlan plan_of(uint64_t id, int32_t slot, std::vector<int32_t> tokens) {
   return plan;
 }
 
-TEST(PipelineOverlap, TheFirstStageRunsTheNextStepOfOtherSequencesMeanwhile) {
+class PipelineOverlap : public ::testing::TestWithParam<bool> {};  // devices that lag
+
+TEST_P(PipelineOverlap, TheFirstStageRunsTheNextStepOfOtherSequencesMeanwhile) {
   Rendezvous meeting;
   const auto executor = tiny_pipeline(
       backends().back(), TinyArch::kPreNorm, kRoomy, 2,
       [&](int32_t stage, std::unique_ptr<ops::Ops> inner) -> std::unique_ptr<ops::Ops> {
-        return std::make_unique<MeetingOps>(std::move(inner), stage, meeting);
+        auto meets = std::make_unique<MeetingOps>(std::move(inner), stage, meeting);
+        if (!GetParam()) return meets;
+        return testing::make_async_ops(std::move(meets));
       });
   const auto first = executor->launch(in_groups(plan_of(1, 0, {1, 2, 3}), *executor));
   const auto second = executor->launch(in_groups(plan_of(2, 1, {4, 5}), *executor));
@@ -227,6 +290,8 @@ TEST(PipelineOverlap, TheFirstStageRunsTheNextStepOfOtherSequencesMeanwhile) {
   EXPECT_TRUE(meeting.has_met);
   EXPECT_TRUE(executor->collect(*second));
 }
+
+INSTANTIATE_TEST_SUITE_P(Devices, PipelineOverlap, ::testing::Bool());
 
 class ThrowingOps final : public testing::PassingOps {
  public:

@@ -29,7 +29,7 @@
   X(kLateTokenKept, "a token in flight at finish() is handed out")                               \
   X(kPlanPastMaxLen, "a sequence that must end in flight is planned again")                      \
   X(kStarvation, "admission takes the newest first")                                             \
-  X(kCohortsOverlap, "a sequence of a step in flight is decoded again beside other cohorts")     \
+  X(kCohortsOverlap, "a sequence of a step just in front is decoded again beside other cohorts") \
   X(kCohortOfAll, "a step decodes every sequence though several are to be in flight")            \
   X(kRepeatWithoutBlocks, "a repeated step gets blocks for its first iteration alone")           \
   X(kRepeatFreesInFlight, "a sequence that ends within a repeated step is released before it")   \

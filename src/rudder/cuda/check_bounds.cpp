@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "rudder/cuda/kernels/rows.h"
+#include "rudder/cuda/kernels/sample.h"
+
 namespace rudder::cuda {
 
 Result<void> check_parts(const ops::StepBounds& bounds) {
@@ -17,6 +20,22 @@ Result<void> check_parts(const ops::StepBounds& bounds) {
   for (const ops::AttentionShape& shape : bounds.attention) {
     RUDDER_TRY_VOID(check(shape.has_v_norm, "a norm of values", "model.layers.mixer.v_norm"));
     RUDDER_TRY_VOID(check(shape.has_sinks, "attention sinks", "model.layers.mixer.sinks"));
+  }
+  return {};
+}
+
+Result<void> check_sizes(const ops::StepBounds& bounds, bool multiplies_fp8) {
+  const auto too_large = [](const char* what, int64_t value, int64_t most) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("the CUDA backend takes {} up to {}, not {}", what, most, value),
+                "device");
+  };
+  if (bounds.hidden > kMaxNormWidth) return too_large("rows", bounds.hidden, kMaxNormWidth);
+  if (bounds.head != nullptr && bounds.head->out > kMaxSampleVocab) {
+    return too_large("vocabularies", bounds.head->out, kMaxSampleVocab);
+  }
+  if (multiplies_fp8 && bounds.max_linear_in > kMaxQuantisedWidth) {
+    return too_large("fp8 rows", bounds.max_linear_in, kMaxQuantisedWidth);
   }
   return {};
 }

@@ -10,4 +10,7 @@ namespace rudder::cuda {
 // kUnsupported; `where` is the field of the model's spec that asks for the part.
 Result<void> check_parts(const ops::StepBounds& bounds);
 
+// kUnsupported: rows or vocabularies that are larger than the kernels take.
+Result<void> check_sizes(const ops::StepBounds& bounds, bool multiplies_fp8);
+
 }  // namespace rudder::cuda

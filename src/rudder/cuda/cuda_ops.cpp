@@ -1,4 +1,4 @@
-#include "rudder/cuda/cuda_ops.h"
+#include "rudder/cuda/open_cuda_ops.h"
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
@@ -26,12 +26,14 @@
 #include "rudder/cuda/linear.h"
 #include "rudder/cuda/pattern_params.h"
 #include "rudder/cuda/peer_comm.h"
+#include "rudder/cuda/peer_message.h"
 #include "rudder/cuda/qkv_params.h"
 #include "rudder/cuda/rank_exchange.h"
 #include "rudder/cuda/row_params.h"
 #include "rudder/cuda/sample_params.h"
 #include "rudder/cuda/step_params.h"
 #include "rudder/cuda/stream.h"
+#include "rudder/cuda/stream_marks.h"
 #include "rudder/cuda/tap_params.h"
 #include "rudder/cuda/uploader.h"
 
@@ -46,7 +48,7 @@ class CudaOps final : public ops::Ops {
  public:
   // `comm`: null, or what the rank knows of its group.
   static Result<std::unique_ptr<ops::Ops>> make(const CudaOpsSettings& settings,
-                                                std::shared_ptr<PeerComm> comm);
+                                                std::shared_ptr<PeerComm> comm, bool is_stage);
   ~CudaOps() override {
     use_device(device_);
     if (comm_ != nullptr) comm_->fail({ErrorCode::kCancelled, "a rank of the group has ended", ""});
@@ -77,12 +79,13 @@ class CudaOps final : public ops::Ops {
     CudaOpsSettings settings = settings_;
     settings.tune = false;
     settings.device = device_;
-    Result<std::unique_ptr<ops::Ops>> reader = CudaOps::make(settings, nullptr);
+    Result<std::unique_ptr<ops::Ops>> reader = CudaOps::make(settings, nullptr, false);
     if (reader) return std::move(*reader);
     log_warn("{}", reader.error().to_string());
     return nullptr;
   }
   ops::Comm* comm() override { return comm_.get(); }
+  uint64_t progress() const override { return marks_ == nullptr ? 0 : marks_->num_passed(); }
 
   int64_t available_memory() const override {
     use_device(device_);
@@ -114,10 +117,10 @@ class CudaOps final : public ops::Ops {
   int32_t attention_lookback() const override { return attention_.lookback(); }
 
   void copy_in(const View& device, const View& staging) override {
-    copy("copy_in", device, staging, cudaMemcpyHostToDevice);
+    transfer("copy_in", device, staging, cudaMemcpyHostToDevice);
   }
   void copy_out(const View& staging, const View& device) override {
-    copy("copy_out", staging, device, cudaMemcpyDeviceToHost);
+    transfer("copy_out", staging, device, cudaMemcpyDeviceToHost);
   }
   void copy_out_aside(const View& staging, const View& device, ops::Event& done) override {
     RUDDER_CHECK(!is_capturing_ && staging.bytes() == device.bytes(), "copy_out_aside of {} bytes",
@@ -134,6 +137,19 @@ class CudaOps final : public ops::Ops {
   void record(ops::Event& event) override {
     scale_product();
     static_cast<CudaEvent&>(event).record(stream());
+  }
+  Result<std::unique_ptr<ops::Message>> make_message(int64_t bytes) override {
+    return PeerMessage::make(device_, bytes);
+  }
+  void post(ops::Message& message) override {
+    launch("post", {}, [&] { return static_cast<PeerMessage&>(message).post(stream()); });
+    mark_progress();
+  }
+  void await(ops::Message& message) override {
+    launch("await", {}, [&] { return static_cast<PeerMessage&>(message).await(stream()); });
+  }
+  void copy(const View& to, const View& from) override {
+    transfer("copy", to, from, cudaMemcpyDefault);  // the driver knows whose memory it is
   }
   Result<void> status() override {
     use_device(device_);
@@ -188,6 +204,7 @@ class CudaOps final : public ops::Ops {
     RUDDER_CHECK(args.sinks.empty(), "prepare() refuses sinks");
     const Result<void> done = attention_.attend(args);
     if (!done) status_.keep(done.error());
+    mark_progress();
     wait_if_synchronous("attention", {&args.q, &args.kv.storage});
   }
   void patterns(const ops::PatternArgs& args) override {
@@ -282,6 +299,12 @@ class CudaOps final : public ops::Ops {
     status_.check(cudaStreamSynchronize(stream()), op, [&] { return shapes(views); });
   }
 
+  // Of a stage, once a layer and at the end of a step: nothing between two marks takes long.
+  void mark_progress() {
+    if (marks_ == nullptr || is_capturing_ || status_.failed()) return;
+    status_.check(marks_->mark(stream()), "mark");
+  }
+
   // `y` is the last product, and without its scales.
   bool is_unscaled(const View& y) const {
     return unscaled_.scales.row != nullptr && y.data == unscaled_.y.data &&
@@ -306,7 +329,7 @@ class CudaOps final : public ops::Ops {
     launch("linear", {&product.y}, [&] { return launch_scale_rows_cols(params, stream()); });
   }
 
-  void copy(const char* op, const View& to, const View& from, cudaMemcpyKind kind) {
+  void transfer(const char* op, const View& to, const View& from, cudaMemcpyKind kind) {
     RUDDER_CHECK(to.bytes() == from.bytes(), "{} of {} bytes to {}", op, from.bytes(), to.bytes());
     if (from.bytes() == 0) return;
     launch(op, {&from},
@@ -333,10 +356,11 @@ class CudaOps final : public ops::Ops {
   bool is_capturing_ = false;
   bool rounds_ = false;  // what ops keep between their parts, as where they are cut
   std::optional<RankExchange> exchange_;  // none: alone
+  std::unique_ptr<StreamMarks> marks_;    // of a stage
 };
 
 Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings,
-                                                std::shared_ptr<PeerComm> comm) {
+                                                std::shared_ptr<PeerComm> comm, bool is_stage) {
   for (const DType dtype : {settings.linear_dtype, settings.kv_dtype}) {
     if (dtype == DType::kBF16 || dtype == DType::kF8E4M3) continue;
     return fail(
@@ -358,6 +382,9 @@ Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings,
                                         {settings.linear_dtype, settings.policy_path, settings.tune,
                                          settings.batch_invariant, ops->comm_ != nullptr},
                                         identity, ops->memory_, ops->stream(), ops->status_));
+  if (is_stage) {
+    RUDDER_TRY(ops->marks_, StreamMarks::make());
+  }
   return ops;
 }
 
@@ -365,18 +392,7 @@ Result<void> CudaOps::prepare(const ops::StepBounds& bounds) {
   use_device(device_);
   uploader_.release();
   RUDDER_TRY_VOID(check_parts(bounds));
-  const auto too_large = [](const char* what, int64_t value, int64_t most) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("the CUDA backend takes {} up to {}, not {}", what, most, value),
-                "device");
-  };
-  if (bounds.hidden > kMaxNormWidth) return too_large("rows", bounds.hidden, kMaxNormWidth);
-  if (bounds.head != nullptr && bounds.head->out > kMaxSampleVocab) {
-    return too_large("vocabularies", bounds.head->out, kMaxSampleVocab);
-  }
-  if (linear_->multiplies_fp8() && bounds.max_linear_in > kMaxQuantisedWidth) {
-    return too_large("fp8 rows", bounds.max_linear_in, kMaxQuantisedWidth);
-  }
+  RUDDER_TRY_VOID(check_sizes(bounds, linear_->multiplies_fp8()));
   rounds_ = rounds_ || (settings_.batch_invariant && bounds.cuts_ops);
   if (exchange_) RUDDER_TRY_VOID(exchange_->prepare(memory_, bounds.max_tokens));
   RUDDER_TRY_VOID(attention_.prepare(bounds.attention, bounds.max_seqs, bounds.max_tokens));
@@ -475,23 +491,9 @@ void CudaOps::score(const ops::ScoreArgs& args) {
 
 }  // namespace
 
-Result<std::unique_ptr<ops::Ops>> make_cuda_ops(const CudaOpsSettings& settings) {
-  return CudaOps::make(settings, nullptr);
-}
-
-Result<std::vector<std::unique_ptr<ops::Ops>>> make_cuda_ranks(const CudaOpsSettings& settings,
-                                                               std::span<const int32_t> devices,
-                                                               int32_t patience_ms) {
-  load_kernels_early();
-  RUDDER_TRY(std::vector<std::shared_ptr<PeerComm>> comms,
-             PeerComm::make_group(devices, patience_ms));
-  std::vector<std::unique_ptr<ops::Ops>> ranks;
-  for (std::shared_ptr<PeerComm>& comm : comms) {
-    CudaOpsSettings of_rank = settings;
-    of_rank.device = comm->device();
-    RUDDER_TRY(ranks.emplace_back(), CudaOps::make(of_rank, std::move(comm)));
-  }
-  return ranks;
+Result<std::unique_ptr<ops::Ops>> open_cuda_ops(const CudaOpsSettings& settings,
+                                                std::shared_ptr<PeerComm> comm, bool is_stage) {
+  return CudaOps::make(settings, std::move(comm), is_stage);
 }
 
 }  // namespace rudder::cuda

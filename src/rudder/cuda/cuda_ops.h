@@ -32,7 +32,7 @@
 namespace rudder::cuda {
 
 struct CudaOpsSettings {
-  int32_t device = 0;  // which of the visible ones; make_cuda_ranks says its own
+  int32_t device = 0;  // which of the visible ones; make_cuda_ranks and make_cuda_stages say theirs
   tensor::DType linear_dtype = tensor::DType::kBF16;  // or kF8E4M3: quantised as they are loaded
   tensor::DType kv_dtype = tensor::DType::kBF16;      // or kF8E4M3
   // A file or a folder; empty: cublaslt_api.h says where it is looked for.
@@ -52,9 +52,9 @@ struct CudaOpsSettings {
 // has none for. Needs no driver to be there.
 int32_t num_cuda_devices();
 
-// Called before the process uses CUDA where ranks will: all kernels are loaded with a device, and
-// none at its first launch, which might wait for the device while the device waits for another
-// rank.
+// Called before the process uses CUDA where ranks or stages will: all kernels are loaded with a
+// device, and none at its first launch, which might wait for the device while the device waits for
+// another rank.
 void load_kernels_early();
 
 // On `settings.device`. An Error: no such device, no cuBLASLt, a dtype that is none of the above.
@@ -65,5 +65,11 @@ Result<std::unique_ptr<ops::Ops>> make_cuda_ops(const CudaOpsSettings& settings)
 Result<std::vector<std::unique_ptr<ops::Ops>>> make_cuda_ranks(const CudaOpsSettings& settings,
                                                                std::span<const int32_t> devices,
                                                                int32_t patience_ms = 2000);
+
+// The devices of the stages of a pipeline, one on each of `devices`: each reads what another posts
+// (Ops::post) and tells its progress. kUnsupported ("pipeline-parallel-size"): a GPU that is there
+// twice or not at all, or two without peer access.
+Result<std::vector<std::unique_ptr<ops::Ops>>> make_cuda_stages(const CudaOpsSettings& settings,
+                                                                std::span<const int32_t> devices);
 
 }  // namespace rudder::cuda

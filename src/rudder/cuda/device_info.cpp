@@ -17,7 +17,7 @@ constexpr int kMinor = 0;
 
 }  // namespace
 
-Result<DeviceInfo> open_device(int32_t device) {
+Result<DeviceInfo> open_device(int32_t device, const char* where) {
   int count = 0;
   const cudaError_t found = cudaGetDeviceCount(&count);
   if (found != cudaSuccess || count == 0) {
@@ -29,7 +29,7 @@ Result<DeviceInfo> open_device(int32_t device) {
   if (device >= count) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("rank {} needs a GPU of its own, and {} are visible", device, count),
-                "tensor-parallel-size");
+                where);
   }
   cudaDeviceProp properties = {};
   RUDDER_CUDA_TRY(cudaGetDeviceProperties(&properties, device), "open_device", "");

@@ -19,8 +19,8 @@ struct DeviceInfo {
 };
 
 // A visible device, made current for this thread. An Error says why there is none: no driver, fewer
-// devices, or one that this build has no kernels for.
-Result<DeviceInfo> open_device(int32_t device = 0);
+// devices (by the setting `where`), or one that this build has no kernels for.
+Result<DeviceInfo> open_device(int32_t device = 0, const char* where = "tensor-parallel-size");
 
 // Makes a device current for this thread. What CUDA allocates, launches and makes is the current
 // device's, so whoever has several comes through here first; it costs nothing when it is current.

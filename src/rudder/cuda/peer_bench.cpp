@@ -1,8 +1,12 @@
 // Times the sums of ranks (kernels/peer.h) on several GPUs: a captured graph of kSumCalls sums on
-// each rank, by events of rank 0; the median of all rounds. peer_bench [ranks [rounds]]
+// each rank, by events of rank 0; the median of all rounds. Then what a stage hands to the next
+// (peer_message.h): kHops messages to and fro between the first two GPUs, each a copy into the
+// message, its post, and a copy out of it. peer_bench [ranks [rounds]]
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <barrier>
 #include <cstdio>
 #include <cstdlib>
@@ -12,11 +16,13 @@
 
 #include "rudder/cuda/device_info.h"
 #include "rudder/cuda/peer_comm.h"
+#include "rudder/cuda/peer_message.h"
 
 namespace rudder::cuda {
 namespace {
 
 constexpr int kSumCalls = 50;
+constexpr int kHops = 100;  // all of them fit in the queue of a stream
 constexpr int64_t kCols = 8192;
 
 struct SumMode {
@@ -84,6 +90,87 @@ double time_sums(PeerComm& comm, const SumMode& mode, int64_t bytes, int rounds,
   return times[times.size() / 2];
 }
 
+// One end: a GPU with a stream, what it sends and receives, and its message to the other.
+struct End {
+  cudaStream_t stream = nullptr;
+  void* data = nullptr;
+  std::unique_ptr<PeerMessage> message;
+};
+
+void hop(End& from, End& to, size_t bytes) {
+  const auto copy = [&](void* out, const void* in, cudaStream_t stream) {
+    expect(cudaMemcpyAsync(out, in, bytes, cudaMemcpyDefault, stream), "copy");
+  };
+  use_device(from.message->device());
+  copy(from.message->memory().data, from.data, from.stream);
+  expect(from.message->post(from.stream), "post");
+  use_device(to.message->device());
+  expect(from.message->await(to.stream), "await");
+  copy(to.data, from.message->memory().data, to.stream);
+}
+
+// Microseconds a hop. All hops are enqueued before the first runs.
+double time_hops(std::array<End, 2>& ends, size_t bytes) {
+  std::atomic<bool> enqueued = false;
+  const auto wait = [](void* flag) {
+    while (!*static_cast<std::atomic<bool>*>(flag)) std::this_thread::yield();
+  };
+  use_device(0);
+  cudaEvent_t begin = nullptr;
+  cudaEvent_t end = nullptr;
+  expect(cudaEventCreate(&begin), "event");
+  expect(cudaEventCreate(&end), "event");
+  expect(cudaLaunchHostFunc(ends[0].stream, wait, &enqueued), "wait");
+  expect(cudaEventRecord(begin, ends[0].stream), "record");
+  for (int i = 0; i < kHops; ++i) {
+    hop(ends[static_cast<size_t>(i % 2)], ends[static_cast<size_t>(1 - i % 2)], bytes);
+  }
+  use_device(0);
+  expect(cudaEventRecord(end, ends[0].stream), "record");
+  enqueued = true;
+  expect(cudaEventSynchronize(end), "wait");
+  float ms = 0;
+  expect(cudaEventElapsedTime(&ms, begin, end), "time");
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  return 1e3 * static_cast<double>(ms) / kHops;
+}
+
+void bench_handover(int rounds) {
+  constexpr int64_t kMost = int64_t{32} << 20;
+  std::array<End, 2> ends;
+  for (int32_t i = 0; i < 2; ++i) {
+    End& one = ends[static_cast<size_t>(i)];
+    use_device(i);
+    expect(cudaStreamCreateWithFlags(&one.stream, cudaStreamNonBlocking), "stream");
+    expect(cudaMalloc(&one.data, kMost), "malloc");
+    Result<std::unique_ptr<PeerMessage>> message = PeerMessage::make(i, kMost);
+    if (!message) {
+      std::fprintf(stderr, "%s\n", message.error().to_string().c_str());
+      std::exit(1);
+    }
+    one.message = std::move(*message);
+  }
+  std::printf("message from stage to stage, us\n%-22s", "");
+  const std::vector<int64_t> sizes = {1, 16, 64, 512, 2048, 8192, 32768};
+  for (const int64_t kb : sizes) std::printf("%6lld KB", static_cast<long long>(kb));
+  std::printf("\n%-22s", "copy, post, copy");
+  for (const int64_t kb : sizes) {
+    std::vector<double> times;
+    for (int round = -2; round < rounds; ++round) {
+      const double us = time_hops(ends, static_cast<size_t>(kb) << 10);
+      if (round >= 0) times.push_back(us);
+    }
+    std::ranges::nth_element(times, times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2));
+    std::printf("%9.2f", times[times.size() / 2]);
+  }
+  std::printf("\n");
+  for (End& one : ends) {
+    cudaStreamDestroy(one.stream);
+    cudaFree(one.data);
+  }
+}
+
 int bench_sums(int ranks, int rounds) {
   std::vector<int32_t> devices(static_cast<size_t>(ranks));
   std::iota(devices.begin(), devices.end(), 0);
@@ -111,6 +198,7 @@ int bench_sums(int ranks, int rounds) {
     }
     std::printf("\n");
   }
+  bench_handover(rounds);
   const Result<void> status = comms->front()->status();
   if (!status) std::printf("%s\n", status.error().to_string().c_str());
   return status ? 0 : 1;

@@ -14,6 +14,7 @@
 #include "rudder/base/check.h"
 #include "rudder/cuda/device_info.h"
 #include "rudder/cuda/device_status.h"
+#include "rudder/cuda/peer_access.h"
 
 namespace rudder::cuda {
 namespace {
@@ -29,38 +30,6 @@ Result<void> check_count(size_t count) {
   if (count == 2 || count == 4 || count == 8) return {};
   return fail(ErrorCode::kUnsupported,
               fmt::format("a group of GPUs has 2, 4 or 8 ranks, not {}", count), kWhere);
-}
-
-// Kernels of two streams of one GPU need not run at once.
-Result<void> check_devices(std::span<const int32_t> devices) {
-  for (const int32_t device : devices) {
-    if (std::ranges::count(devices, device) == 1) continue;
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("GPU {} cannot be two ranks: each needs one of its own", device),
-                kWhere);
-  }
-  return {};
-}
-
-Result<void> enable_peer(int32_t from, int32_t to) {
-  if (from == to) return {};
-  int can = 0;
-  RUDDER_CUDA_TRY(cudaDeviceCanAccessPeer(&can, from, to), "peer access", "");
-  if (can == 0) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("GPU {} cannot read the memory of GPU {}: ranks on GPUs need peer "
-                            "access between all pairs",
-                            from, to),
-                kWhere);
-  }
-  use_device(from);
-  const cudaError_t enabled = cudaDeviceEnablePeerAccess(to, 0);
-  if (enabled == cudaErrorPeerAccessAlreadyEnabled) {
-    cudaGetLastError();
-    return {};
-  }
-  RUDDER_CUDA_TRY(enabled, "peer access", fmt::format("GPU {} to GPU {}", from, to));
-  return {};
 }
 
 }  // namespace
@@ -187,11 +156,7 @@ void PeerComm::Group::look_at_hosts_locked() {
 Result<std::vector<std::shared_ptr<PeerComm>>> PeerComm::make_group(
     std::span<const int32_t> devices, int32_t patience_ms) {
   RUDDER_TRY_VOID(check_count(devices.size()));
-  RUDDER_TRY_VOID(check_devices(devices));
-  for (const int32_t device : devices) RUDDER_TRY_VOID(open_device(device));
-  for (const int32_t from : devices) {
-    for (const int32_t to : devices) RUDDER_TRY_VOID(enable_peer(from, to));
-  }
+  RUDDER_TRY_VOID(enable_peer_access(devices, kWhere));
   const auto group = std::make_shared<Group>(devices, patience_ms);
   RUDDER_TRY_VOID(group->allocate());
   std::vector<std::shared_ptr<PeerComm>> ranks;

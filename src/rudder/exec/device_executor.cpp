@@ -19,8 +19,9 @@ namespace {
 constexpr int64_t kPoolRings = 4;
 
 void name_thread(const ops::Rank& rank, const model::Stage& stage) {
-  const std::string name = stage.is_alone() ? fmt::format("rudder-rank-{}", rank.index)
-                                            : fmt::format("rudder-stage-{}", stage.index);
+  const std::string name = stage.is_alone()  ? fmt::format("rudder-rank-{}", rank.index)
+                           : rank.is_alone() ? fmt::format("rudder-stage-{}", stage.index)
+                                             : fmt::format("rudder-{}.{}", stage.index, rank.index);
   pthread_setname_np(pthread_self(), name.c_str());
 }
 
@@ -108,14 +109,12 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
     flight.captured_out = model_.ops->make_event();
   }
   if (options.link != nullptr) {
-    handover_ =
-        std::make_unique<Handover>(Handover::Parts{*model_.ops, *decoder_, *buffers_, taps_.get()},
-                                   model_.spec.stage, capacity_, options.link);
-    return {};  // a graph would hold what waits for other stages
+    RUDDER_TRY(handover_, Handover::make({*model_.ops, *decoder_, *buffers_, taps_.get()},
+                                         model_.spec.stage, capacity_, options.link));
   }
   if (!model_.ops->has_graphs() || options.enforce_eager) return {};
-  RUDDER_TRY(graphs_, GraphCache::capture({*model_.ops, *decoder_, *buffers_}, capacity_,
-                                          options.capture_progress));
+  RUDDER_TRY(graphs_, GraphCache::capture({*model_.ops, *decoder_, *buffers_, is_last_stage()},
+                                          capacity_, options.capture_progress));
   return {};
 }
 
@@ -176,7 +175,7 @@ Result<step::StepResult> DeviceExecutor::collect(step::Ticket ticket) {
   const Iteration& iteration = flight.iterations[static_cast<size_t>(next->iteration)];
   const bool was_done = iteration.done->done();
   Result<void> ran = iteration.enqueued;
-  if (ran) ran = iteration.done->wait();
+  if (ran) ran = await_done(*iteration.done);
   if (!ran) {
     fault_ = ran.error();
     return tl::unexpected<Error>(ran.error());
@@ -208,11 +207,33 @@ Result<DeviceExecutor::Enqueued> DeviceExecutor::next_enqueued() {
   const bool has_others = comm != nullptr || handover_ != nullptr;
   std::optional<Enqueued> next = has_others ? enqueued_.pop_within(kLook) : enqueued_.pop();
   while (!next && has_others) {
-    RUDDER_TRY_VOID(comm != nullptr ? comm->status() : handover_->look());
+    RUDDER_TRY_VOID(look());
     next = enqueued_.pop_within(kLook);
   }
   RUDDER_CHECK(next, "the queue of iterations is closed");
   return *next;
+}
+
+Result<void> DeviceExecutor::look() {
+  if (ops::Comm* const comm = model_.ops->comm()) RUDDER_TRY_VOID(comm->status());
+  return handover_ == nullptr ? Result<void>() : handover_->look();
+}
+
+// What a stage has enqueued waits for other stages where the host does not see it: looks find what
+// never ends.
+Result<void> DeviceExecutor::await_done(ops::Event& done) {
+  constexpr int64_t kLookUs = int64_t{StageLink::kLookMs} * 1000;
+  constexpr int64_t kPauseUs = 5;  // asking takes a lock of the driver, which the workers want
+  int64_t last_look_us = clock_.now_us();
+  while (handover_ != nullptr && !done.done()) {
+    const int64_t asked_us = clock_.now_us();
+    if (asked_us >= last_look_us + kLookUs) {
+      RUDDER_TRY_VOID(look());
+      last_look_us = asked_us;
+    }
+    while (clock_.now_us() < asked_us + kPauseUs) std::this_thread::yield();
+  }
+  return done.wait();
 }
 
 // Of an iteration that is over, seen from the host: it began when the one before it ended, or when
@@ -254,7 +275,7 @@ void DeviceExecutor::work() {
     next_iteration_ = 0;
     const Result<bool> goes_on = contain([&]() -> Result<bool> {
       RUDDER_TRY_VOID(broken_);
-      if (handover_ != nullptr) RUDDER_TRY_VOID(handover_->catch_up());
+      if (handover_ != nullptr) RUDDER_TRY_VOID(handover_->catch_up(**plan, index));
       pack(**plan, index);
       plan->reset();  // the plan's memory is the engine's again before it sees the result
       return enqueue(index);
@@ -285,7 +306,8 @@ void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
   pack_step(plan, capacity_, slots_, packed_);
   flight.edited = edit_taps(plan);
   pack_taps(plan, slots_, index, taps_.get(), packed_.taps);
-  if (pool_ == nullptr && is_last_stage()) drop_captures(packed_.taps);
+  const bool captures = ops::rank_of(*model_.ops).index == 0;
+  if (!captures || (pool_ == nullptr && is_last_stage())) drop_captures(packed_.taps);
   flight.filled.clear();
   if (is_last_stage()) flight.filled = packed_.taps.filled;
   flight.repeat = plan.repeat;
@@ -320,21 +342,23 @@ Result<void> DeviceExecutor::begin(size_t index) {
   RUDDER_TRY(flight.step, buffers_->begin(packed_, index));
   if (flight.result.from_graph) RUDDER_TRY_VOID(graphs_->capture_rare(packed_, flight.step));
   if (!packed_.scores.empty()) flight.step.forward.keep_all_rows = true;
-  if (handover_ != nullptr) handover_->take(packed_, index);
+  if (handover_ != nullptr) handover_->take(packed_, flight.step, index);
   return {};
 }
 
 // To the step's next iteration.
 Result<void> DeviceExecutor::advance(size_t index) {
   if (handover_ != nullptr) RUDDER_TRY_VOID(handover_->await_iteration());
-  buffers_->advance(flights_[index].step);
-  if (handover_ != nullptr) handover_->take(packed_, index);
+  DeviceStep& step = flights_[index].step;
+  buffers_->advance(step);
+  if (handover_ != nullptr) handover_->take(packed_, step, index);
   return {};
 }
 
 // Behind an iteration's last op.
 Result<void> DeviceExecutor::pass_on(size_t index) {
-  return handover_ == nullptr ? Result<void>() : handover_->pass_on(packed_, index);
+  if (handover_ == nullptr) return {};
+  return handover_->pass_on(packed_, flights_[index].step, index);
 }
 
 // Hands over each iteration as soon as it is enqueued: its tokens are out before the next has run,
@@ -450,50 +474,6 @@ Result<void> DeviceExecutor::finish_captured(Flight& flight, step::StepResult& r
   });
   result.captured = std::move(flight.captured);
   return {};
-}
-
-namespace {
-
-step::SeqEnd seq_end(ops::SampleEnd end) {
-  switch (end) {
-    case ops::SampleEnd::kStopId:
-      return step::SeqEnd::kStopId;
-    case ops::SampleEnd::kLength:
-      return step::SeqEnd::kLength;
-    case ops::SampleEnd::kNumerical:
-      return step::SeqEnd::kNumerical;
-    case ops::SampleEnd::kNone:
-    case ops::SampleEnd::kMasked:
-    case ops::SampleEnd::kRejected:
-      return step::SeqEnd::kNone;
-  }
-  RUDDER_CHECK(false, "end {}", static_cast<int32_t>(end));
-}
-
-}  // namespace
-
-void DeviceExecutor::read_sampled(const Enqueued& from, step::StepResult& result) const {
-  const Flight& flight = flights_[from.flight];
-  const ops::SampledToken* sampled = buffers_->sampled(from.flight, from.iteration);
-  const ops::TopLogprob* top = buffers_->top(from.flight, from.iteration);
-  for (size_t i = 0; i < flight.sampled_seq.size(); ++i) {
-    const ops::SampledToken& row = sampled[i];
-    if (row.end == ops::SampleEnd::kRejected) continue;
-    step::SeqResult& seq = result.seqs[static_cast<size_t>(flight.sampled_seq[i])];
-    seq.end = seq_end(row.end);
-    seq.masked = row.end == ops::SampleEnd::kMasked;
-    if (row.token < 0) continue;
-    RUDDER_CHECK(row.token < capacity_.vocab_size, "sampled token {}", row.token);
-    seq.tokens.push_back(row.token);
-    const int32_t num_logprobs = flight.num_logprobs[i];
-    if (num_logprobs < 0) continue;
-    step::TokenLogprobs& logprobs =
-        seq.logprobs.emplace_back(step::TokenLogprobs{row.logprob, row.rank, {}});
-    const ops::TopLogprob* best = top + i * step::kMaxLogprobs;
-    for (int32_t k = 0; k < num_logprobs && best[k].token >= 0; ++k) {
-      logprobs.top.emplace_back(best[k].token, best[k].logprob);
-    }
-  }
 }
 
 }  // namespace rudder::exec

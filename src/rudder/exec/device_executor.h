@@ -14,7 +14,8 @@
 // gives captured rows. Its steps wait for other stages where handover.h says so.
 //
 // The device may be a rank of a group (ops/comm.h); then another DeviceExecutor runs the same plans
-// on every other rank (step/group_executor.h), and rank 0 alone captures.
+// on every other rank (step/group_executor.h), and rank 0 alone captures. A stage may be a group:
+// then each of its ranks has a link of its own to the ranks of the same index.
 #pragma once
 
 #include <atomic>
@@ -114,6 +115,8 @@ class DeviceExecutor final : public step::Executor {
   bool enqueue(size_t index);                             // false once it is stopping
   bool enqueue_failed(size_t index, const Error& error);  // as enqueue
   Result<Enqueued> next_enqueued();
+  Result<void> await_done(ops::Event& done);
+  Result<void> look();
   Result<void> begin(size_t index);
   Result<void> advance(size_t index);
   Result<void> pass_on(size_t index);

@@ -23,12 +23,6 @@ tap::Passages rare_passages(ops::Ops& ops) {
                                       : static_cast<tap::Passages>(kMixers | tap::kActivation);
 }
 
-void run(model::Decoder& decoder, ops::Ops& ops, const DeviceStep& step) {
-  ops::SampleArgs sample = step.sample;
-  sample.logits = decoder.forward(step.forward);
-  ops.sample(sample);
-}
-
 }  // namespace
 
 std::vector<int32_t> graph_buckets(int32_t most) {
@@ -124,18 +118,21 @@ Result<void> GraphCache::capture_step(const Family& family, int32_t rows, TapSet
   captured.step = std::make_unique<DeviceStep>(begun);
   DeviceStep& step = *captured.step;
   for (const Sampling sampling : {kPlainGreedy, kGeneral}) {
+    if (sampling == kGeneral && !parts_.samples) break;
     step.sample.all_greedy = sampling == kPlainGreedy;
     step.sample.any_logprobs = sampling == kGeneral;
     step.sample.any_changed = sampling == kGeneral;
     // Once as it is: a backend may set up at the first call of a shape what no capture may contain.
-    run(parts_.decoder, parts_.ops, step);
+    run(step);
     parts_.ops.begin_capture();
-    run(parts_.decoder, parts_.ops, step);
+    run(step);
     RUDDER_TRY(captured.graphs[sampling], parts_.ops.end_capture());
   }
-  parts_.ops.begin_capture();
-  captured.logits = parts_.decoder.forward(step.forward);
-  RUDDER_TRY(captured.forward, parts_.ops.end_capture());
+  if (parts_.samples) {
+    parts_.ops.begin_capture();
+    captured.logits = parts_.decoder.forward(step.forward);
+    RUDDER_TRY(captured.forward, parts_.ops.end_capture());
+  }
   // The next capture's step is written to the same staging memory.
   const std::unique_ptr<ops::Event> done = parts_.ops.make_event();
   parts_.ops.record(*done);
@@ -148,9 +145,16 @@ GraphCache::TapSet GraphCache::tap_set_of(const PackedTaps& taps) {
   return taps.only_adds ? kLayerEndAdds : kLayerEndTaps;
 }
 
-GraphCache::Sampling GraphCache::sampling_of(const PackedStep& packed) {
+// Where nothing is sampled there is one of them.
+GraphCache::Sampling GraphCache::sampling_of(const PackedStep& packed) const {
   const bool is_plain = packed.all_greedy && !packed.any_logprobs && !packed.any_changed;
-  return is_plain ? kPlainGreedy : kGeneral;
+  return is_plain || !parts_.samples ? kPlainGreedy : kGeneral;
+}
+
+void GraphCache::run(const DeviceStep& step) {
+  ops::SampleArgs sample = step.sample;
+  sample.logits = parts_.decoder.forward(step.forward);
+  if (parts_.samples) parts_.ops.sample(sample);
 }
 
 const GraphCache::Family* GraphCache::family_of(const PackedStep& packed) const {
@@ -228,7 +232,7 @@ Result<void> GraphCache::capture_rare(const PackedStep& packed, const DeviceStep
     forward.taps.only_adds = forward.rows_taps.only_adds = false;
   }
   DeviceStep& own = *captured.step;
-  if (packed.num_masks > 0) {
+  if (packed.num_masks > 0 && parts_.samples) {
     if (captured.forward != nullptr) return {};
     parts_.ops.begin_capture();
     captured.logits = parts_.decoder.forward(own.forward);
@@ -242,7 +246,7 @@ Result<void> GraphCache::capture_rare(const PackedStep& packed, const DeviceStep
   own.sample.any_masked = false;
   own.sample.any_drafts = family->max_q_len > 1;
   parts_.ops.begin_capture();
-  run(parts_.decoder, parts_.ops, own);
+  run(own);
   RUDDER_TRY(captured.graphs[sampling], parts_.ops.end_capture());
   return {};
 }

@@ -53,6 +53,7 @@ class GraphCache {
     ops::Ops& ops;
     model::Decoder& decoder;
     StepBuffers& buffers;
+    bool samples = true;  // false: a stage that others are behind; its graphs are forward passes
   };
 
   // Captures every graph, the largest first, so that the others fit in what it needed of the
@@ -123,7 +124,8 @@ class GraphCache {
   RareKey rare_key(const PackedStep& packed, const Family& family, const Bucket& bucket) const;
   bool was_seen(const RareKey& key);
   Result<void> make_room();
-  static Sampling sampling_of(const PackedStep& packed);
+  Sampling sampling_of(const PackedStep& packed) const;
+  void run(const DeviceStep& step);
 
   const Parts parts_;
   const step::Capacity capacity_;

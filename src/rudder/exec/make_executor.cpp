@@ -79,18 +79,22 @@ int64_t draft_weight_bytes(const DraftModel& draft, const StepLimits& limits, op
   return model::budget_weights(*limits.draft_model, draft.spec, ops, ops::rank_of(ops)).bytes;
 }
 
-// What is loaded, for whom: all devices of all replicas, of each replica its ranks or stages.
+// What is loaded, for whom: all devices of all replicas, of each replica its stages, of each stage
+// its ranks.
 struct Division {
   const weights::Checkpoint& checkpoint;
   const model::ModelSpec& spec;  // of the whole model
   const std::vector<model::Stage> stages;
+  const size_t num_ranks;  // of each stage
   const ExecSettings& settings;
   const StepLimits& limits;
 
-  const model::Stage& stage_of(size_t device) const { return stages[device % stages.size()]; }
-  // Each stage may run another step.
+  const model::Stage& stage_of(size_t device) const {
+    return stages[device / num_ranks % stages.size()];
+  }
+  // Each stage may run another step, and the first has one more in front of it.
   int32_t max_in_flight() const {
-    return std::max(step::Capacity{}.max_in_flight, static_cast<int32_t>(stages.size()));
+    return std::max(step::Capacity{}.max_in_flight, static_cast<int32_t>(stages.size()) + 1);
   }
 };
 
@@ -147,7 +151,7 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
                     {.act = ops.act_dtype(), .kv = ops.kv_dtype(), .linear = weights.linear_dtype},
                     {.weight_bytes = weights.bytes,
                      .available_bytes = ops.available_memory(),
-                     .utilization = settings.gpu_memory_utilization / stage.count,
+                     .utilization = settings.gpu_memory_utilization,
                      .kv_cache_memory_bytes = settings.kv_cache_memory_bytes,
                      .max_model_len = max_model_len,
                      .block_size = settings.block_size,
@@ -210,9 +214,10 @@ Result<MemoryBudget> budget_all(const Division& division, const std::vector<ops:
   for (MemoryBudget& one : all) one.num_blocks = num_blocks;
   MemoryBudget budget = all.front();
   if (division.stages.size() == 1) return budget;
-  all.resize(division.stages.size());
-  budget.has_lens = all.back().has_lens;
-  budget.stages = std::move(all);
+  for (size_t i = 0; i < division.stages.size(); ++i) {
+    budget.stages.push_back(all[i * division.num_ranks]);
+  }
+  budget.has_lens = budget.stages.back().has_lens;
   return budget;
 }
 
@@ -253,7 +258,8 @@ struct Loading {
 // What one device has of its replica.
 struct DevicePart {
   model::Stage stage;
-  std::shared_ptr<StageLink> link;  // between the replica's stages; null: one has all layers
+  // Between the ranks of this index of the replica's stages; null: one stage has all layers.
+  std::shared_ptr<StageLink> link;
 };
 
 struct LoadedRank {
@@ -372,18 +378,39 @@ Result<std::unique_ptr<DeviceFeatureReader>> make_features(const MemoryBudget& m
   return DeviceFeatureReader::make(std::move(reader), bounds);
 }
 
-// Of all devices of all replicas.
+// Of all devices of all replicas. A rank has the whole residual stream, so it hands over to the
+// rank of its index alone.
 std::vector<DevicePart> parts_of(const Division& division, size_t num_devices) {
   std::vector<DevicePart> parts;
-  std::shared_ptr<StageLink> link;
+  std::vector<std::shared_ptr<StageLink>> links(division.num_ranks);
   for (size_t i = 0; i < num_devices; ++i) {
     const model::Stage& stage = division.stage_of(i);
+    std::shared_ptr<StageLink>& link = links[i % division.num_ranks];
     if (!stage.is_alone() && stage.is_first()) {
       link = std::make_shared<StageLink>(stage.count, division.max_in_flight());
     }
     parts.push_back({stage, link});
   }
   return parts;
+}
+
+// Over the devices of one replica.
+std::unique_ptr<step::Executor> join(const Division& division,
+                                     std::span<Result<LoadedRank>> replica) {
+  std::vector<std::unique_ptr<step::Executor>> stages;
+  for (size_t first = 0; first < replica.size(); first += division.num_ranks) {
+    std::vector<std::unique_ptr<step::Executor>> group;
+    for (Result<LoadedRank>& rank : replica.subspan(first, division.num_ranks)) {
+      group.push_back(std::move(rank->executor));
+    }
+    stages.push_back(step::GroupExecutor::of(std::move(group)));
+  }
+  if (stages.size() == 1) return std::move(stages.front());
+  return std::make_unique<PipelineExecutor>(std::move(stages));
+}
+
+size_t ranks_of_stage(const std::vector<ops::Ops*>& devices) {
+  return static_cast<size_t>(ops::rank_of(*devices.front()).count);
 }
 
 }  // namespace
@@ -394,7 +421,8 @@ Result<MemoryBudget> budget_model(const weights::Checkpoint& checkpoint,
   RUDDER_TRY(const model::ModelSpec spec, model::read_spec(checkpoint));
   const std::vector<ops::Ops*> devices = all_ranks(replicas);
   RUDDER_TRY(std::vector<model::Stage> stages, stages_of(spec, *devices.front(), settings, limits));
-  return budget_all({checkpoint, spec, std::move(stages), settings, limits}, devices);
+  return budget_all(
+      {checkpoint, spec, std::move(stages), ranks_of_stage(devices), settings, limits}, devices);
 }
 
 Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vector<Ranks> replicas,
@@ -405,9 +433,10 @@ Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vec
   const std::vector<ops::Ops*> devices = all_ranks(replicas);
   RUDDER_TRY(std::vector<model::Stage> stages,
              stages_of(models.spec, *devices.front(), settings, limits));
-  const Division division{checkpoint, models.spec, std::move(stages), settings, limits};
+  const Division division{checkpoint, models.spec, std::move(stages), ranks_of_stage(devices),
+                          settings,   limits};
   RUDDER_TRY(models.memory, budget_all(division, devices));
-  const size_t num_ranks = replicas.front().size();
+  const size_t num_devices = replicas.front().size();
   std::vector<std::unique_ptr<ops::Ops>> ranks;
   for (Ranks& replica : replicas) std::ranges::move(replica, std::back_inserter(ranks));
   std::vector<Result<LoadedRank>> loaded = load_ranks(
@@ -415,21 +444,17 @@ Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vec
   if (const Error* const error = why_not_loaded(loaded)) return tl::unexpected<Error>(*error);
   models.memory.weight_bytes = loaded.front()->weight_bytes;  // as packed
   for (size_t i = 0; i < models.memory.stages.size(); ++i) {
-    models.memory.stages[i].weight_bytes = loaded[i]->weight_bytes;
+    models.memory.stages[i].weight_bytes = loaded[i * division.num_ranks]->weight_bytes;
   }
   if (models.memory.has_lens) {
-    RUDDER_TRY(models.lens, make_lens(models.spec, std::span(loaded).first(num_ranks)));
+    RUDDER_TRY(models.lens, make_lens(models.spec, std::span(loaded).first(num_devices)));
   }
   if (models.memory.feature_bytes > 0) {
     RUDDER_TRY(models.features,
                make_features(models.memory, settings, std::move(loaded.front()->feature_ops)));
   }
-  for (size_t first = 0; first < loaded.size(); first += num_ranks) {
-    std::vector<std::unique_ptr<step::Executor>> group;
-    for (size_t i = 0; i < num_ranks; ++i) group.push_back(std::move(loaded[first + i]->executor));
-    models.executors.push_back(models.memory.stages.empty()
-                                   ? step::GroupExecutor::of(std::move(group))
-                                   : std::make_unique<PipelineExecutor>(std::move(group)));
+  for (size_t first = 0; first < loaded.size(); first += num_devices) {
+    models.executors.push_back(join(division, std::span(loaded).subspan(first, num_devices)));
   }
   return models;
 }

@@ -47,8 +47,8 @@ struct LoadedModel {
   std::shared_ptr<steer::capture::FeatureReader> features;
 };
 
-// The devices that compute a model together, in the order of their ranks, or of their stages where
-// the settings divide the layers; one may be alone.
+// The devices that compute a model together, in the order of their stages where the settings divide
+// the layers, of each stage in the order of its ranks; one may be alone.
 using Ranks = std::vector<std::unique_ptr<ops::Ops>>;
 
 // The same model several times, for an engine with replicas.

@@ -8,6 +8,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/exec/feature_reader.h"
+#include "rudder/exec/handover.h"
 #include "rudder/exec/head_lens.h"
 #include "rudder/exec/model_proposer.h"
 #include "rudder/exec/scorer.h"
@@ -202,6 +203,11 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
     budget.tap_bytes += DeviceFeatureReader::device_bytes(feature_bounds(budget), dtypes.act) +
                         ask.taps.reader_bytes;
   }
+  const auto row_bytes =
+      int64_t{spec.hidden} * static_cast<int64_t>(tensor::dtype_bytes(dtypes.act));
+  if (!ask.stage.is_alone()) {
+    budget.message_bytes = Handover::device_bytes(ask.stage, capacity(), row_bytes);
+  }
 
   const auto draft_bytes = [&] {
     if (ask.medusa != nullptr) {
@@ -280,6 +286,10 @@ std::string MemoryBudget::to_table() const {
              fmt::format("guesses of up to {} tokens; its KV lies beside each block", max_draft));
   }
   if (tap_bytes > 0) table += line("taps", tap_bytes, taps_text(*this));
+  if (message_bytes > 0) {
+    table += line("messages", message_bytes,
+                  fmt::format("between stages, for {} steps in flight", max_in_flight));
+  }
   const std::string tokens = kv.groups.size() > 1 || kv.groups[0].window > 0
                                  ? ""
                                  : fmt::format("{} tokens in ", int64_t{num_blocks} * block_size);

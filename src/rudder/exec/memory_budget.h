@@ -55,6 +55,7 @@ struct MemoryBudget {
   int64_t workspace_bytes = 0;  // the decoder's buffers and rope tables
   int64_t sequence_bytes = 0;   // what sequences keep between steps, and the inputs of a step
   int64_t tap_bytes = 0;        // the tap table, the capture ring, the lens, the reader of features
+  int64_t message_bytes = 0;    // what a stage tells others; 0: one has all layers
   int64_t draft_bytes = 0;      // the draft model's weights and buffers; 0: there is none
   int64_t draft_kv_bytes = 0;   // its KV beside one block, and the rows that a head reads
   KvLayout kv;
@@ -84,7 +85,8 @@ struct MemoryBudget {
     return block_bytes() * step::least_blocks(kv.groups, block_size, tokens);
   }
   int64_t total_bytes() const {
-    return weight_bytes + workspace_bytes + sequence_bytes + tap_bytes + draft_bytes + kv_bytes();
+    return weight_bytes + workspace_bytes + sequence_bytes + tap_bytes + message_bytes +
+           draft_bytes + kv_bytes();
   }
   std::string to_table() const;  // lines for people, each ended by a newline; of every stage
 };

@@ -6,6 +6,7 @@
 #include "rudder/exec/model_proposer.h"
 #include "rudder/exec/step_buffers.h"
 #include "rudder/model/decoder.h"
+#include "rudder/model/stage.h"
 #include "rudder/model/tensors.h"
 #include "rudder/testing/tiny_model.h"
 
@@ -52,6 +53,33 @@ TEST(MemoryBudget, EveryPartIsCounted) {
   EXPECT_LE(budget->total_bytes(), 32 * kMiB);
   EXPECT_NE(budget->to_table().find("2048 tokens in 128 blocks of 16, BF16"), std::string::npos)
       << budget->to_table();
+}
+
+TEST(MemoryBudget, MessagesOfAStageAreCountedForEachStepInFlight) {
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
+  const StorageDTypes dtypes = {tensor::DType::kBF16, tensor::DType::kBF16, tensor::DType::kBF16};
+  EXPECT_EQ(budget_memory(spec, dtypes, tiny_ask())->message_bytes, 0);
+  MemoryAsk ask = tiny_ask();
+  ask.max_in_flight = 3;
+  const auto stages =
+      model::divide_layers(spec, 2, tensor::DType::kBF16, tensor::DType::kBF16).value();
+  const auto budget_of = [&](size_t stage) {
+    ask.stage = stages[stage];
+    return budget_memory(spec, dtypes, ask).value();
+  };
+  const MemoryBudget first = budget_of(0);
+  const int64_t rows = int64_t{64} * spec.hidden * 2;  // of the largest step, bf16
+  EXPECT_GE(first.message_bytes, 3 * rows);
+  EXPECT_LT(first.message_bytes, 4 * rows);
+  EXPECT_NE(first.to_table().find("between stages, for 3 steps in flight"), std::string::npos);
+  const MemoryBudget last = budget_of(1);
+  EXPECT_GT(last.message_bytes, 0) << "what it samples goes back";
+  EXPECT_LT(last.message_bytes, rows);
+  MemoryBudget without = first;
+  without.message_bytes = 0;
+  EXPECT_EQ(first.total_bytes() - without.total_bytes(), first.message_bytes);
+  ask.taps = {.capture_bytes = kMiB, .max_num_seqs = 4, .max_in_flight = 3};
+  EXPECT_GT(budget_of(0).message_bytes, first.message_bytes + kMiB / 2) << "with captured records";
 }
 
 // Where rows are captured for clients and dictionaries may be named, on one device.

@@ -1,12 +1,13 @@
 #include "rudder/exec/stage_link.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <string>
 #include <utility>
 
-#include "rudder/tensor/dtype.h"
+#include "rudder/base/check.h"
 
 namespace rudder::exec {
 
@@ -14,29 +15,24 @@ StageLink::StageLink(int32_t num_stages, int32_t max_in_flight, int32_t patience
     : patience_(std::max(1, patience_ms / kLookMs)),
       progress_(static_cast<size_t>(num_stages)),
       is_running_(static_cast<size_t>(num_stages)),
-      hidden_(static_cast<size_t>(num_stages)),
-      sampled_(static_cast<size_t>(max_in_flight)),
+      messages_(static_cast<size_t>(num_stages)),
+      reports_(static_cast<size_t>(max_in_flight)),
       handed_over_(static_cast<size_t>(num_stages)) {}
 
-ops::View StageLink::allocate(int64_t bytes) {
-  return {memory_.emplace_back(static_cast<size_t>(bytes)).data(), tensor::DType::kU8, {bytes}};
-}
-
-void StageLink::allocate_hidden(int32_t stage, int64_t bytes) {
+void StageLink::add_messages(int32_t stage, Messages messages) {
   const std::lock_guard lock(mutex_);
-  for (size_t i = 0; i < sampled_.size(); ++i) {
-    hidden_[static_cast<size_t>(stage)].push_back(allocate(bytes));
+  RUDDER_CHECK(messages.size() == reports_.size(), "{} messages of stage {}", messages.size(),
+               stage);
+  Messages& kept = messages_[static_cast<size_t>(stage)] = std::move(messages);
+  if (static_cast<size_t>(stage) + 1 < messages_.size()) return;
+  for (size_t flight = 0; flight < kept.size(); ++flight) {
+    reports_[flight].message = kept[flight].get();
   }
 }
 
-void StageLink::allocate_sampled(int64_t bytes) {
+ops::Message& StageLink::hidden(int32_t stage, size_t flight) const {
   const std::lock_guard lock(mutex_);
-  for (Sampled& sampled : sampled_) sampled.bytes = allocate(bytes);
-}
-
-ops::View StageLink::hidden(int32_t stage, size_t flight) const {
-  const std::lock_guard lock(mutex_);
-  return hidden_[static_cast<size_t>(stage)][flight];
+  return *messages_[static_cast<size_t>(stage)][flight];
 }
 
 void StageLink::watch(int32_t stage, std::function<uint64_t()> progress) {
@@ -63,7 +59,7 @@ Result<void> StageLink::await(int32_t stage, uint64_t count) {
   return {};
 }
 
-void StageLink::report() {
+void StageLink::hand_back() {
   const std::lock_guard lock(mutex_);
   is_running_.back() = false;
   ++num_reports_;
@@ -91,14 +87,29 @@ uint64_t StageLink::progress() const {
   return sum;
 }
 
-Error StageLink::stillness() const {
-  std::string stages;
+// Those that run an iteration. Where each has enqueued all that it can, the first whose device has
+// not come to the end of it: those behind wait for that one.
+std::vector<size_t> StageLink::still_stages() const {
+  std::vector<size_t> still;
   for (size_t i = 0; i < is_running_.size(); ++i) {
-    if (is_running_[i]) stages += fmt::format("{}{}", stages.empty() ? "" : ", ", i);
+    if (is_running_[i]) still.push_back(i);
   }
+  const auto computes = [](const Messages& messages) {
+    return std::ranges::any_of(messages, [](const auto& one) { return !one->has_arrived(); });
+  };
+  const auto first = std::ranges::find_if(messages_, computes);
+  if (still.empty() && first != messages_.end()) {
+    still.push_back(static_cast<size_t>(first - messages_.begin()));
+  }
+  return still;
+}
+
+Error StageLink::stillness() const {
+  const std::vector<size_t> still = still_stages();
+  const std::string stages = still.empty() ? "?" : fmt::format("{}", fmt::join(still, ", "));
   return {ErrorCode::kInternal,
-          fmt::format("stage {} of {} stood still for {} ms", stages.empty() ? "?" : stages,
-                      is_running_.size(), patience_ * kLookMs),
+          fmt::format("stage {} of {} stood still for {} ms", stages, is_running_.size(),
+                      patience_ * kLookMs),
           "pipeline-parallel-size"};
 }
 

@@ -22,8 +22,8 @@ TEST(StageLink, AStageWaitsForTheIterationsOfTheOneBefore) {
   link.hand_over(0);
   waits.join();
   EXPECT_TRUE(came);
-  link.report();
-  link.report();
+  link.hand_back();
+  link.hand_back();
   EXPECT_EQ(link.await_reports(1).value(), 2u);
 }
 
@@ -62,16 +62,45 @@ TEST(StageLink, WhoLooksFindsThatNothingGoesOn) {
   EXPECT_FALSE(link.await_reports(1)) << "it ends every wait";
 }
 
+// Of a device that has not come to the end of what is enqueued.
+struct PendingMessage final : ops::HostMessage {
+  explicit PendingMessage(bool arrives) : HostMessage(64), has_come(arrives) {}
+  bool has_arrived() override { return has_come; }
+
+  const bool has_come;
+};
+
+TEST(StageLink, WhereAllIsEnqueuedTheFirstStageWhoseDeviceHasNotComeToItsEndStandsStill) {
+  StageLink link(3, 2, 2 * StageLink::kLookMs);
+  for (int32_t stage = 0; stage < 3; ++stage) {
+    StageLink::Messages messages;
+    for (int32_t flight = 0; flight < 2; ++flight) {
+      messages.push_back(std::make_unique<PendingMessage>(stage == 0 || flight == 0));
+    }
+    link.add_messages(stage, std::move(messages));
+    link.begin(stage);
+    if (stage < 2) link.hand_over(stage);
+  }
+  link.hand_back();
+  EXPECT_TRUE(link.look());
+  EXPECT_TRUE(link.look());
+  const Result<void> still = link.look();
+  ASSERT_FALSE(still);
+  EXPECT_EQ(still.error().message, "stage 1 of 3 stood still for 40 ms");
+}
+
 TEST(StageLink, EachMessageHasMemoryOfItsOwn) {
-  StageLink link(3, 2);
-  link.allocate_hidden(0, 100);
-  link.allocate_hidden(1, 50);
-  link.allocate_sampled(20);
-  EXPECT_EQ(link.hidden(0, 1).bytes(), 100u);
-  EXPECT_EQ(link.hidden(1, 0).bytes(), 50u);
-  EXPECT_EQ(link.sampled(1).bytes.bytes(), 20u);
-  EXPECT_NE(link.hidden(0, 0).data, link.hidden(0, 1).data);
-  EXPECT_NE(link.sampled(0).bytes.data, link.sampled(1).bytes.data);
+  StageLink link(2, 2);
+  for (int32_t stage = 0; stage < 2; ++stage) {
+    StageLink::Messages messages;
+    messages.push_back(std::make_unique<ops::HostMessage>(100 - 50 * stage));
+    messages.push_back(std::make_unique<ops::HostMessage>(100 - 50 * stage));
+    link.add_messages(stage, std::move(messages));
+  }
+  EXPECT_EQ(link.hidden(0, 1).memory().bytes(), 100u);
+  EXPECT_EQ(link.report(0).message->memory().bytes(), 50u);
+  EXPECT_NE(link.hidden(0, 0).memory().data, link.hidden(0, 1).memory().data);
+  EXPECT_NE(link.report(0).message, link.report(1).message);
 }
 
 }  // namespace

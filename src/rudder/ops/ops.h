@@ -23,6 +23,7 @@
 #include "rudder/ops/args.h"
 #include "rudder/ops/comm.h"
 #include "rudder/ops/feature_args.h"
+#include "rudder/ops/message.h"
 #include "rudder/ops/sample_args.h"
 #include "rudder/ops/score_args.h"
 #include "rudder/ops/slot_args.h"
@@ -114,6 +115,18 @@ class Ops {
 
   virtual std::unique_ptr<Event> make_event() = 0;
   virtual void record(Event& event) = 0;
+
+  // Between the stages of a pipeline (message.h). post() says that a message of this device is
+  // complete behind everything enqueued so far. What is enqueued behind await() runs behind what
+  // the message's last post stands behind, which was enqueued before. copy() is between memory of
+  // this device and that of a message, of equal bytes. None of them may be captured.
+  virtual Result<std::unique_ptr<Message>> make_message(int64_t bytes) {
+    return std::make_unique<HostMessage>(bytes);
+  }
+  virtual void post(Message& /*message*/) {}
+  virtual void await(Message& /*message*/) {}
+  virtual void copy(const View& to, const View& from) { copy_in(to, from); }
+
   virtual Result<void> status() = 0;
 
   // Ops between begin_capture and end_capture are recorded into a graph and not run. has_graphs is

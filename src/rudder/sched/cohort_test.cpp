@@ -59,6 +59,28 @@ TEST(CohortTest, StepsInFlightDecodeOtherSequencesInEqualParts) {
   }
 }
 
+// With one step more in flight than there are cohorts.
+TEST(CohortTest, ACohortIsPlannedBehindItsStepInFlightOnceAllOthersAreBetween) {
+  for (const int32_t num_cohorts : {2, 3}) {
+    const auto cohorts = static_cast<size_t>(num_cohorts);
+    testing::FakeOptions fake = cohort_fake(num_cohorts + 1);
+    fake.num_cohorts = num_cohorts;
+    SchedLoop loop(fake, cohort_settings(num_cohorts, num_cohorts + 1));
+    for (uint64_t id = 1; id <= 6; ++id) loop.add(test_sequence(id, test_prompt(4, 1), 40));
+    size_t num_ahead = 0;
+    while (loop.turn()) {
+      // All but the one that was collected are in flight.
+      const auto& plans = loop.plans();
+      if (loop.scheduler().steps_in_flight() < num_cohorts) continue;
+      const std::set<int32_t> last = decoded_by(*plans.back());
+      const std::set<int32_t> before = decoded_by(*plans[plans.size() - 1 - cohorts]);
+      if (std::ssize(last) == 6 / num_cohorts && last == before) ++num_ahead;
+    }
+    EXPECT_EQ(loop.error(), "");
+    EXPECT_GT(num_ahead, loop.plans().size() / 2);
+  }
+}
+
 TEST(CohortTest, EveryNumberOfCohortsGivesTheSameTokens) {
   for (const int32_t num_cohorts : {1, 2, 3, 8}) {
     for (const int32_t multi_step : {1, 4}) {
@@ -74,11 +96,16 @@ TEST(CohortTest, EveryNumberOfCohortsGivesTheSameTokens) {
   }
 }
 
-TEST(CohortTest, ASequenceAloneGoesOn) {
-  SchedLoop loop(cohort_fake(2), cohort_settings(2, 2));
+TEST(CohortTest, ASequenceAloneGoesOnAndRunsAhead) {
+  testing::FakeOptions fake = cohort_fake(3);
+  fake.num_cohorts = 2;
+  SchedLoop loop(fake, cohort_settings(2, 3));
   loop.add(test_sequence(1, test_prompt(20, 1), 30));
-  ASSERT_EQ(loop.run(), "");
+  size_t num_ahead = 0;
+  while (loop.turn()) num_ahead += loop.scheduler().steps_in_flight() > 1 ? 1 : 0;
+  ASSERT_EQ(loop.error(), "");
   EXPECT_EQ(loop.record(1).num_outputs, 30);
+  EXPECT_GT(num_ahead, 20u);
 }
 
 }  // namespace

@@ -108,10 +108,11 @@ int32_t Scheduler::choose_repeat() const {
 // Victims rank behind the sequence that needs their blocks, so that a loop over running_ by index
 // survives their removal.
 void Scheduler::plan_decodes(StepBuilder& builder) {
-  int64_t left_of_cohort = cohort_size();
+  const Cohorts cohorts = divide_decodes();
+  int64_t left_of_cohort = cohorts.size;
   for (size_t i = 0; i < running_.size() && builder.tokens_left > 0; ++i) {
     Sequence& sequence = *running_[i];
-    if (!can_decode(sequence) || left_of_cohort == 0) continue;
+    if (!can_decode(sequence, cohorts.count) || left_of_cohort == 0) continue;
     if (sequence.taps.fit(sequence.planned_len, 1, builder.elements_left) == 0) continue;
     --left_of_cohort;
     if (!sequence.draft.empty()) {
@@ -126,21 +127,31 @@ void Scheduler::plan_decodes(StepBuilder& builder) {
   }
 }
 
-// Sequences that a step decodes at most: all that run, divided among the steps in flight.
-int64_t Scheduler::cohort_size() const {
-  const int64_t cohorts = settings_.num_cohorts;
-  if (cohorts == 1 || RUDDER_MUTANT(kCohortOfAll)) return std::ssize(running_);
-  const auto decodes = std::ranges::count_if(running_, [](const Sequence* sequence) {
+// All that run, divided among the steps in flight. Fewer sequences than these are as many cohorts.
+Scheduler::Cohorts Scheduler::divide_decodes() const {
+  const int64_t most = settings_.num_cohorts;
+  if (most == 1) return {.count = 1, .size = std::ssize(running_)};
+  const int64_t decodes = std::ranges::count_if(running_, [](const Sequence* sequence) {
     return sequence->state == SequenceState::kRunning && sequence->uncomputed() == 1;
   });
-  return (decodes + cohorts - 1) / cohorts;
+  const bool takes_all = RUDDER_MUTANT(kCohortOfAll);
+  return {.count = std::clamp<int64_t>(decodes, 1, most),
+          .size = takes_all ? std::ssize(running_) : (decodes + most - 1) / most};
 }
 
-bool Scheduler::can_decode(const Sequence& sequence) const {
+// Of another cohort than the next step's: of one of those in flight just in front of it. A step
+// further in front comes to its end first, so the next one may be planned behind it; but drafts
+// are guessed behind tokens that are known.
+bool Scheduler::is_beside(const Sequence& sequence, int64_t num_cohorts) const {
+  if (settings_.num_cohorts == 1 || sequence.inflight == 0) return false;
+  const auto distance = static_cast<int64_t>(last_step_ + 1 - sequence.last_step);
+  return sequence.is_drafted || distance < num_cohorts;
+}
+
+bool Scheduler::can_decode(const Sequence& sequence, int64_t num_cohorts) const {
   if (sequence.state != SequenceState::kRunning || sequence.uncomputed() != 1) return false;
   if (sequence.will_end() && !RUDDER_MUTANT(kPlanPastMaxLen)) return false;
-  const bool has_cohorts = settings_.num_cohorts > 1 && !RUDDER_MUTANT(kCohortsOverlap);
-  if (has_cohorts && sequence.inflight > 0) return false;
+  if (is_beside(sequence, num_cohorts) && !RUDDER_MUTANT(kCohortsOverlap)) return false;
   if (sequence.samples_pending == 0) return true;
   if (sequence.taps.needs_known_tokens() && !RUDDER_MUTANT(kThoughtsGuessed)) return false;
   if (!sequence.is_drafted) return true;
@@ -230,6 +241,7 @@ void Scheduler::add_work(StepBuilder& builder, Sequence& sequence, int32_t q_len
   sequence.reserved_len = std::max(sequence.reserved_len, sequence.planned_len);
   sequence.draft.clear();
   ++sequence.inflight;
+  sequence.last_step = plan.id;
   builder.shape.add(work);
   builder.tokens_left -= q_len;
   builder.share_left -= q_len;

@@ -107,6 +107,10 @@ class Scheduler {
 
  private:
   enum class Admission : uint8_t { kAdmitted, kHeld, kNoRoom, kNoTime };
+  struct Cohorts {
+    int64_t count = 1;
+    int64_t size = 0;  // sequences that a step decodes at most
+  };
 
   // plan_drafts.cpp
   bool has_proposer() const { return proposer_ != nullptr || capacity_.guesses; }
@@ -132,8 +136,9 @@ class Scheduler {
   // plan.cpp
   int32_t choose_repeat() const;
   void plan_decodes(StepBuilder& builder);
-  int64_t cohort_size() const;
-  bool can_decode(const Sequence& sequence) const;
+  Cohorts divide_decodes() const;
+  bool is_beside(const Sequence& sequence, int64_t num_cohorts) const;
+  bool can_decode(const Sequence& sequence, int64_t num_cohorts) const;
   void decode_drafted(StepBuilder& builder, Sequence& sequence);
   void open_slot(StepBuilder& builder, Sequence& sequence);
   void add_work(StepBuilder& builder, Sequence& sequence, int32_t q_len, int32_t old_len);

@@ -18,8 +18,9 @@ struct SchedSettings {
   // No step is planned while so many iterations are planned and not committed; 1 = no run-ahead.
   int32_t max_in_flight = 2;
   int32_t multi_step = 1;  // iterations of a step at most
-  // Sequences that decode are divided among so many steps in flight: a step runs its share of those
-  // that are in none. 1: a step runs all, also behind a step that still samples for them.
+  // Sequences that decode are divided among so many steps in a row: a step runs its share of those
+  // that are in none of the steps in flight just in front of it. 1: a step runs all, also behind a
+  // step that still samples for them.
   int32_t num_cohorts = 1;
   // Prompt tokens are added to a step in which sequences stream only while it is expected to take
   // at most this long; or kNoItlBound or kAutoItlBound (sched/pace.h).

@@ -46,8 +46,9 @@ struct Sequence {
 
   step::SlotId slot;
   uint32_t generation = 0;
-  bool has_carry = false;  // the slot has sampled, or will have, under this generation
-  int32_t inflight = 0;    // steps in flight that name it
+  bool has_carry = false;      // the slot has sampled, or will have, under this generation
+  int32_t inflight = 0;        // steps in flight that name it
+  step::StepId last_step = 0;  // that names it
   // What steps in flight give it if it does not end and all their drafts are right. A commit takes
   // back what rejected drafts had promised.
   int32_t samples_pending = 0;  // tokens that they sample for it

@@ -34,6 +34,14 @@ class EventState {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return num_reached_ == num_recorded_; });
   }
+  int64_t num_recorded() {
+    std::lock_guard lock(mutex_);
+    return num_recorded_;
+  }
+  void wait_for(int64_t record) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return num_reached_ >= record; });
+  }
   bool done() {
     std::lock_guard lock(mutex_);
     return num_reached_ == num_recorded_;
@@ -57,6 +65,13 @@ struct AsyncEvent final : ops::Event {
 
   const std::shared_ptr<EventState> state = std::make_shared<EventState>();
   const std::shared_ptr<std::atomic<bool>> has_fault;
+};
+
+struct AsyncMessage final : ops::HostMessage {
+  using HostMessage::HostMessage;
+  bool has_arrived() override { return state->done(); }
+
+  const std::shared_ptr<EventState> state = std::make_shared<EventState>();
 };
 
 class AsyncOps final : public ForwardingOps {
@@ -121,6 +136,21 @@ class AsyncOps final : public ForwardingOps {
     const auto state = static_cast<AsyncEvent&>(event).state;
     state->recorded();
     forward([state](ops::Ops&) { state->reached(); });
+  }
+  Result<std::unique_ptr<ops::Message>> make_message(int64_t bytes) override {
+    return std::make_unique<AsyncMessage>(bytes);
+  }
+  void post(ops::Message& message) override {
+    const auto state = static_cast<AsyncMessage&>(message).state;
+    state->recorded();
+    forward([state](ops::Ops&) { state->reached(); });
+  }
+  void await(ops::Message& message) override {
+    const auto state = static_cast<AsyncMessage&>(message).state;
+    forward([state, record = state->num_recorded()](ops::Ops&) { state->wait_for(record); });
+  }
+  void copy(const View& to, const View& from) override {
+    forward([=](ops::Ops& ops) { ops.copy(to, from); });
   }
   Result<void> status() override {
     if (*has_fault_) return fail(ErrorCode::kInternal, "device fault");

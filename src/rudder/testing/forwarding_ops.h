@@ -108,6 +108,12 @@ class PassingOps : public ForwardingOps {
   }
   std::unique_ptr<ops::Event> make_event() override { return inner_->make_event(); }
   void record(ops::Event& event) override { inner_->record(event); }
+  Result<std::unique_ptr<ops::Message>> make_message(int64_t bytes) override {
+    return inner_->make_message(bytes);
+  }
+  void post(ops::Message& message) override { inner_->post(message); }
+  void await(ops::Message& message) override { inner_->await(message); }
+  void copy(const ops::View& to, const ops::View& from) override { inner_->copy(to, from); }
   Result<void> status() override { return inner_->status(); }
   bool has_graphs() const override { return inner_->has_graphs(); }
   void begin_capture() override { inner_->begin_capture(); }

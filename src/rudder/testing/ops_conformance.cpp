@@ -423,6 +423,28 @@ TEST_P(OpsConformance, PlaceRows) {
   expect_placed(device_.put(slots), {2 * 4 + 3, 0, -1, 4 + 1}, 4, 3, 0);
 }
 
+// The state of slots, as the stages of a pipeline pass it on: rows of one word, and of several.
+TEST_P(OpsConformance, RowsOfWordsAreGatheredAndPlaced) {
+  if (!ops_.runs_draft_heads()) GTEST_SKIP() << "it places no rows";
+  for (const int64_t width : {1, 16}) {
+    std::vector<int64_t> words(static_cast<size_t>(7 * width));
+    for (int64_t& word : words) word = static_cast<int64_t>(random_());
+    const int32_t slots[] = {5, 0, 3};
+    const View rows = device_.put(slots);
+    const View state = device_.put_as(std::span<const int64_t>(words), DType::kI64, {7, width});
+    const View message = ops_.allocate(DType::kI64, {3, width}).value();
+    const View other = ops_.allocate(DType::kI64, {7, width}).value();
+    ops_.gather_rows({state, rows, message});
+    ops_.place_rows({.x = message, .rows = rows, .out = other});
+    std::vector<int64_t> expected(words.size(), 0);
+    for (const int32_t slot : slots) {
+      const auto begin = words.begin() + slot * width;
+      std::copy(begin, begin + width, expected.begin() + slot * width);
+    }
+    EXPECT_EQ(device_.values<int64_t>(other), expected) << width << " words";
+  }
+}
+
 TEST_P(OpsConformance, SpreadLogits) {
   if (!ops_.runs_draft_heads()) GTEST_SKIP() << "it runs no draft heads";
   const float values[] = {1, -2, 3, 4, 5, -6};

@@ -66,7 +66,7 @@ void draw_devices(SimConfig& config, SimRandom& random) {
     config.settings.num_cohorts = random.in(2, 4);
     config.fake.num_cohorts = config.settings.num_cohorts;
     int32_t& in_flight = config.fake.capacity.max_in_flight;
-    in_flight = std::max(in_flight, config.settings.num_cohorts);
+    in_flight = std::max(in_flight, config.settings.num_cohorts + random.in(0, 1));
   }
 }
 
