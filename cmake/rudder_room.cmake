@@ -90,7 +90,10 @@ function(rudder_test)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
-  if(RUDDER_SANITIZE)  # as much slower as a test may become
+  # As much slower as a test may become.
+  if(RUDDER_SANITIZE STREQUAL "thread")
+    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 10")
+  elseif(RUDDER_SANITIZE)
     math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")
   endif()
   if(ARG_FULL)
