@@ -14,8 +14,8 @@ using steer::capture::LensToken;
 using tensor::DType;
 using tensor::Shape;
 
-// Enough that the head's weights are not read again for every row.
-constexpr int32_t kRowsAtOnce = 16;
+// The head's weights are read once for so many rows.
+constexpr int32_t kRowsAtOnce = 64;
 constexpr int64_t kScoredInts = sizeof(ops::SampledToken) / sizeof(int32_t);
 constexpr int64_t kTopInts = sizeof(ops::TopLogprob) / sizeof(int32_t);
 
@@ -81,6 +81,11 @@ Result<void> HeadLens::read(std::span<const float> rows, int32_t top, std::vecto
                               std::span(out).subspan(begin * per_row, num * per_row)));
   }
   return ops_->status();
+}
+
+// Some passes, between which nobody else has the consumer's thread.
+size_t HeadLens::rows_together() const {
+  return 4 * size_t{kRowsAtOnce};
 }
 
 // The logits of the first `num` normed rows.

@@ -31,6 +31,7 @@ class HeadLens final : public steer::capture::Lens {
 
   Result<void> read(std::span<const float> rows, int32_t top,
                     std::vector<steer::capture::LensToken>& out) override;
+  size_t rows_together() const override;
 
  private:
   HeadLens(std::unique_ptr<ops::Ops> ops, const model::ModelSpec& spec, Weights weights)

@@ -3,6 +3,7 @@
 // implements it, the consumer `response` uses it on its own thread, beside the steps.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -25,6 +26,9 @@ class Lens {
   // device's.
   virtual Result<void> read(std::span<const float> rows, int32_t top,
                             std::vector<LensToken>& out) = 0;
+  // Rows that a call should have, where so many wait: more together cost little less, and the first
+  // would wait for the last.
+  virtual size_t rows_together() const = 0;
 };
 
 }  // namespace rudder::steer::capture

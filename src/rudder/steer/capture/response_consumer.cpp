@@ -12,6 +12,7 @@
 
 #include "rudder/steer/capture/response_options.h"
 #include "rudder/steer/capture/session_features.h"
+#include "rudder/steer/capture/session_lens.h"
 #include "rudder/steer/dot.h"
 #include "rudder/step/sampling.h"
 
@@ -58,7 +59,7 @@ class ResponseSession final : public Session {
       : info_(std::move(info)),
         options_(std::move(options)),
         budget_(std::move(budget)),
-        lens_(std::move(lens)),
+        lens_(options_->lens.top, info_.dtype, std::move(lens)),
         features_(options_->features, info_.dtype, context.features) {
     for (const RowLayout& layout : info_.rows) {
       const tap::CapturePoint& point = layout.point;
@@ -69,7 +70,7 @@ class ResponseSession final : public Session {
       }
       if (point.point.site == tap::Site::kResidPost &&
           std::ranges::binary_search(options_->lens.layers, point.point.layer)) {
-        lens_rows_.push_back(layout);
+        lens_.add_row(layout);
       }
       const FeatureAsk& features = options_->features;
       if (!features.empty() && point.point == features.dictionary->read) features_.set_row(layout);
@@ -87,8 +88,10 @@ class ResponseSession final : public Session {
   Result<void> take(RowBatch batch) override {
     const bool streams = info_.stream && info_.emit;
     const bool has_events = options_->rows || options_->norms || !options_->probes.empty() ||
-                            !lens_rows_.empty() || !features_.empty() || !info_.patterns.empty();
-    RUDDER_TRY_VOID(read_lens(batch));
+                            !lens_.empty() || !features_.empty() || !info_.patterns.empty();
+    if (!lens_.empty()) {
+      RUDDER_TRY(lens_tokens_, lens_.take(batch));
+    }
     if (!features_.empty()) {
       RUDDER_TRY(feature_values_, features_.take(batch));
     }
@@ -124,6 +127,7 @@ class ResponseSession final : public Session {
   }
 
   SessionFeatures& features() { return features_; }
+  SessionLens& lens() { return lens_; }
 
  private:
   // `asked`: its number among the points of `sites`.
@@ -161,7 +165,7 @@ class ResponseSession final : public Session {
           options_->as_float32 ? static_cast<size_t>(layout.width) * sizeof(float) : layout.bytes;
       bytes += (options_->rows ? row : 0) + numbers * sizeof(float);
     }
-    bytes += lens_rows_.size() * static_cast<size_t>(options_->lens.top) * sizeof(LensToken);
+    bytes += lens_.rows().size() * static_cast<size_t>(options_->lens.top) * sizeof(LensToken);
     bytes += options_->features.most() * sizeof(FeatureValue) * 2;  // numbers of up to 10 digits
     return static_cast<int64_t>(bytes * 7 / 3);
   }
@@ -206,7 +210,7 @@ class ResponseSession final : public Session {
       }
     }
     if (options_->norms) values_.norms = empty_numbers();
-    for (const RowLayout& layout : lens_rows_) {
+    for (const RowLayout& layout : lens_.rows()) {
       values_.lens.push_back({layout.point.point.layer, {}});
     }
     for (const Probe& probe : options_->probes) {
@@ -284,24 +288,10 @@ class ResponseSession final : public Session {
   }
 
   // The lens of all rows of a batch at once: [records, layers, top].
-  Result<void> read_lens(const RowBatch& batch) {
-    if (lens_rows_.empty()) return {};
-    const auto width = static_cast<size_t>(lens_rows_.front().width);
-    std::vector<float> rows(batch.records.size() * lens_rows_.size() * width);
-    size_t at = 0;
-    for (const Record& record : batch.records) {
-      for (const RowLayout& layout : lens_rows_) {
-        decode_row(batch.row(record, layout), info_.dtype, std::span(rows).subspan(at, width));
-        at += width;
-      }
-    }
-    return lens_->read(rows, options_->lens.top, lens_tokens_);
-  }
-
   void append_lens(size_t record) {
     const auto top = static_cast<size_t>(options_->lens.top);
-    for (size_t i = 0; i < lens_rows_.size(); ++i) {
-      const size_t begin = (record * lens_rows_.size() + i) * top;
+    for (size_t i = 0; i < lens_.rows().size(); ++i) {
+      const size_t begin = (record * lens_.rows().size() + i) * top;
       const auto tokens = std::span(lens_tokens_).subspan(begin, top);
       values_.lens[i].tokens.emplace_back(tokens.begin(), tokens.end());
     }
@@ -362,13 +352,12 @@ class ResponseSession final : public Session {
   const SessionInfo info_;
   const std::shared_ptr<const ResponseOptions> options_;
   const std::shared_ptr<Budget> budget_;
-  const std::shared_ptr<Lens> lens_;
   std::vector<RowLayout> rows_;        // of the points that `sites` names, as they are told
   std::vector<RowLayout> whole_rows_;  // and as they are captured
   std::vector<HeadParts> parts_;       // of whole_rows_ that are told
   std::vector<std::byte> told_;        // scratch
-  std::vector<RowLayout> lens_rows_;   // that the lens reads
-  std::vector<LensToken> lens_tokens_;
+  SessionLens lens_;
+  std::vector<LensToken> lens_tokens_;  // of the batch at hand
   SessionFeatures features_;
   std::vector<std::vector<FeatureValue>> feature_values_;  // of the batch at hand
   std::vector<std::string> keys_;                          // of points: "resid_post.10"
@@ -421,14 +410,20 @@ class ResponseConsumer final : public Consumer {
                                              context_);
   }
 
-  size_t records_ahead() const override { return context_.features->rows_together(); }
+  size_t records_ahead() const override {
+    const size_t lens = lens_ == nullptr ? 0 : lens_->rows_together();
+    return std::max(lens, context_.features->rows_together());
+  }
   void read_ahead(std::span<const Upcoming> upcoming) override {
-    std::vector<SessionFeatures::Part> parts;
+    std::vector<SessionFeatures::Part> features;
+    std::vector<SessionLens::Part> lens;
     for (const auto& [session, batch] : upcoming) {
-      SessionFeatures& features = static_cast<ResponseSession&>(*session).features();
-      if (!features.empty()) parts.push_back({&features, batch});
+      auto& of = static_cast<ResponseSession&>(*session);
+      if (!of.features().empty()) features.push_back({&of.features(), batch});
+      if (!of.lens().empty()) lens.push_back({&of.lens(), batch});
     }
-    SessionFeatures::read_ahead(parts);
+    SessionFeatures::read_ahead(features);
+    SessionLens::read_ahead(lens);
   }
 
  private:

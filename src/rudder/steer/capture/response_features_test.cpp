@@ -128,15 +128,18 @@ class TogetherTest : public ResponseTest {
     const auto bytes = tap::record_elements(*spec.set, geometry_) * int64_t{sizeof(tensor::BF16)};
     return static_cast<size_t>(dispatcher_->stats().consumers.at(0).queued_bytes / bytes);
   }
-  std::vector<float> features_of(size_t request, int32_t position) {
-    const tap::CapturePoint point{{2, tap::Site::kResidPost}, false};
+  std::vector<float> row_of(size_t request, int32_t position, int32_t layer) const {
+    const tap::CapturePoint point{{layer, tap::Site::kResidPost}, false};
     std::vector<float> values;
     for (int32_t i = 0; i < geometry_.hidden; ++i) {
       const uint16_t bits = row_value(sequence(request), position, point, i);
       values.push_back(tensor::to_float(tensor::BF16{bits}));
     }
+    return values;
+  }
+  std::vector<float> features_of(size_t request, int32_t position) {
     std::vector<float> features(12);
-    encode(*set_->layers[0], values, features);
+    encode(*set_->layers[0], row_of(request, position, 2), features);
     return features;
   }
 
@@ -173,6 +176,46 @@ TEST_F(TogetherTest, WhatWaitsIsReadInOneCall) {
       const json::array& numbers = told.at("features").at(at).as_array();
       ASSERT_EQ(numbers.size(), expected.size());
       for (size_t n = 0; n < expected.size(); ++n) EXPECT_EQ(numbers[n], expected[n].feature);
+    }
+  }
+}
+
+// Of the lens, too: each gets as many tokens as it asked for.
+TEST_F(TogetherTest, TheLensReadsWhatWaitsInOneCall) {
+  features_ = reader_;
+  const std::vector<ConsumerResult> results = capture_at_once(
+      {R"({"response": {"dictionary": "d", "positions": "all", "lens": {"layers": [1, 3], "top": 2}}})",
+       R"({"response": {"dictionary": "d", "positions": "all", "lens": {"layers": [1, 3], "top": 4}}})"});
+  EXPECT_LE(lens_->calls, 4);
+  for (size_t i = 0; i < kRequests; ++i) {
+    ASSERT_EQ(results[i].status, Status::kOk) << results[i].error;
+    ASSERT_TRUE(results[i].values.has_value());
+    const std::vector<LensReading>& lens = results[i].values->lens;
+    ASSERT_EQ(lens.size(), 2u);
+    for (size_t layer = 0; layer < 2; ++layer) {
+      ASSERT_EQ(lens[layer].tokens.size(), 2u);
+      for (int32_t position = 0; position < 2; ++position) {
+        SortingLens alone;
+        std::vector<LensToken> expected;
+        const std::vector<float> row = row_of(i, position, lens[layer].layer);
+        ASSERT_TRUE(alone.read(row, i % 2 == 0 ? 2 : 4, expected).has_value());
+        const std::vector<LensToken>& told = lens[layer].tokens[static_cast<size_t>(position)];
+        EXPECT_TRUE(std::ranges::equal(told, expected, {}, &LensToken::token, &LensToken::token));
+      }
+    }
+  }
+}
+
+TEST_F(TogetherTest, AFaultOfTheLensIsThatOfWhoAsked) {
+  features_ = reader_;
+  lens_->fault = "the head has fallen off";
+  const std::vector<ConsumerResult> results = capture_at_once(
+      {R"({"response": {"dictionary": "d", "positions": "all", "lens": {"layers": [2]}}})",
+       R"({"response": {"dictionary": "d", "positions": "all"}})"});
+  for (size_t i = 0; i < kRequests; ++i) {
+    EXPECT_EQ(results[i].status, i % 2 == 0 ? Status::kError : Status::kOk);
+    if (i % 2 == 0) {
+      EXPECT_NE(results[i].error.find("fallen off"), std::string::npos) << results[i].error;
     }
   }
 }

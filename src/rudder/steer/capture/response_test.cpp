@@ -133,7 +133,7 @@ TEST_F(ResponseTest, TheLensReadsItsLayersBesideOtherValues) {
       R"({"response": {"lens": {"layers": [3, 1], "top": 3}, "positions": [1, 2, 5],
                        "sites": {"resid_post": [2, 3]}, "values": ["norms"]}})");
   ASSERT_EQ(result.status, Status::kOk) << result.error;
-  EXPECT_EQ(lens_->calls, 2) << "rows that come together are read together";
+  EXPECT_LE(lens_->calls, 2) << "rows that come together are read together";
   const json::value payload = payload_of(result);
   EXPECT_EQ(payload.at("norms").as_object().size(), 2u);
   EXPECT_FALSE(payload.as_object().contains("rows"));

@@ -38,6 +38,8 @@ class SortingLens final : public Lens {
   Result<void> read(std::span<const float> rows, int32_t top,
                     std::vector<LensToken>& out) override {
     constexpr size_t kWidth = 24;
+    ++calls;
+    if (!fault.empty()) return fail(ErrorCode::kInternal, fault);
     out.clear();
     for (size_t begin = 0; begin < rows.size(); begin += kWidth) {
       const auto row = rows.subspan(begin, kWidth);
@@ -50,11 +52,13 @@ class SortingLens final : public Lens {
         out.push_back({token, row[static_cast<size_t>(token)]});
       }
     }
-    ++calls;
     return {};
   }
 
+  size_t rows_together() const override { return 64; }
+
   int calls = 0;
+  std::string fault;
 };
 
 class ResponseTest : public ::testing::Test {

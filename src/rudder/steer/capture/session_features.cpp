@@ -26,28 +26,23 @@ void SessionFeatures::read_ahead(std::span<const Part> parts) {
     const Result<void> done = one.reader_->read(rows, one.dtype_, told);
     auto next = told.begin();
     for (const size_t i : together) {
-      Ahead ahead{parts[i].batch->chunk.get(), {}};
-      if (done) {
-        const auto end = next + std::ssize(parts[i].batch->records);
-        ahead.told = Told(std::move_iterator(next), std::move_iterator(end));
-        next = end;
-      } else {
-        ahead.told = tl::unexpected(done.error());
+      SessionFeatures& to = *parts[i].features;
+      if (!done) {
+        to.ahead_.push(*parts[i].batch, tl::unexpected(done.error()));
+        continue;
       }
-      parts[i].features->ahead_.push_back(std::move(ahead));
+      const auto end = next + std::ssize(parts[i].batch->records);
+      to.ahead_.push(*parts[i].batch, Told(std::move_iterator(next), std::move_iterator(end)));
+      next = end;
     }
   }
 }
 
 Result<std::vector<std::vector<FeatureValue>>> SessionFeatures::take(const RowBatch& batch) {
-  if (ahead_.empty() || ahead_.front().chunk != batch.chunk.get()) {
-    const Part part{this, &batch};
-    ahead_.clear();
-    read_ahead(std::span(&part, 1));
-  }
-  Result<Told> told = std::move(ahead_.front().told);
-  ahead_.pop_front();
-  return told;
+  if (auto read = ahead_.take(batch)) return std::move(*read);
+  const Part part{this, &batch};
+  read_ahead(std::span(&part, 1));
+  return *ahead_.take(batch);
 }
 
 }  // namespace rudder::steer::capture

@@ -3,13 +3,13 @@
 #pragma once
 
 #include <cstddef>
-#include <deque>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "rudder/steer/capture/consumer.h"
 #include "rudder/steer/capture/feature_reader.h"
+#include "rudder/steer/capture/read_ahead.h"
 
 namespace rudder::steer::capture {
 
@@ -37,16 +37,12 @@ class SessionFeatures {
 
  private:
   using Told = std::vector<std::vector<FeatureValue>>;
-  struct Ahead {
-    const Chunk* chunk = nullptr;  // of the batch
-    Result<Told> told;
-  };
 
   const FeatureAsk& ask_;
   const tensor::DType dtype_;
   const std::shared_ptr<FeatureReader> reader_;
   RowLayout layout_;
-  std::deque<Ahead> ahead_;
+  ReadAhead<Told> ahead_;
 };
 
 }  // namespace rudder::steer::capture
