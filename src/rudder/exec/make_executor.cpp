@@ -24,7 +24,7 @@ tl::unexpected<Error> of_draft(const Error& error) {
   return fail(error.code, error.to_string(), "speculative-config.model");
 }
 
-// Without weights.
+// Without weights, of all ranks together.
 Result<DraftModel> read_draft(const StepLimits& limits, const model::ModelSpec& target) {
   DraftModel draft;
   if (limits.draft_kind == DraftKind::kModel) {
@@ -50,6 +50,24 @@ Result<DraftModel> read_draft(const StepLimits& limits, const model::ModelSpec& 
   return draft;
 }
 
+// What a rank has of it, as its decoder takes it. An Error names what the ranks cannot divide.
+Result<void> shard_draft(DraftModel& draft, ops::Rank rank) {
+  const auto shard = [&]() -> Result<void> {
+    if (draft.medusa) return model::check_medusa_shares(draft.medusa->spec, rank);
+    if (!draft.head) {
+      RUDDER_TRY(draft.spec, model::shard_spec(draft.spec, rank));
+      return {};
+    }
+    RUDDER_TRY(draft.head->spec, model::shard_draft_head(draft.head->spec, rank));
+    draft.spec = draft.head->spec.layer;
+    return {};
+  };
+  const Result<void> sharded = shard();
+  if (sharded) return {};
+  return fail(sharded.error().code, "speculative-config.model: " + sharded.error().message,
+              sharded.error().where);
+}
+
 Result<DraftModel> load_draft(const StepLimits& limits, const model::ModelSpec& target,
                               ops::Ops& ops) {
   RUDDER_TRY(DraftModel draft, read_draft(limits, target));
@@ -60,23 +78,24 @@ Result<DraftModel> load_draft(const StepLimits& limits, const model::ModelSpec& 
     draft.medusa->weights = *std::move(weights);
     return draft;
   }
-  if (!draft.head) {
+  if (draft.head) {
+    Result<model::DraftHeadWeights> weights =
+        model::load_draft_head(*limits.draft_model, draft.head->spec, ops);
+    if (!weights) return of_draft(weights.error());
+    draft.head->weights = *std::move(weights);
+  } else {
     RUDDER_TRY(draft.weights, model::load_weights(*limits.draft_model, draft.spec, ops, {}));
-    RUDDER_TRY(draft.spec, model::shard_spec(draft.spec, ops::rank_of(ops)));
-    return draft;
   }
-  Result<model::DraftHeadWeights> weights =
-      model::load_draft_head(*limits.draft_model, draft.head->spec, ops);
-  if (!weights) return of_draft(weights.error());
-  draft.head->weights = *std::move(weights);
+  RUDDER_TRY_VOID(shard_draft(draft, ops::rank_of(ops)));
   return draft;
 }
 
-// Device bytes of its weights, before they are loaded; of a model on one rank.
+// Device bytes of a rank's weights, before they are loaded.
 int64_t draft_weight_bytes(const DraftModel& draft, const StepLimits& limits, ops::Ops& ops) {
-  if (draft.medusa) return model::medusa_bytes(draft.medusa->spec, ops.linear_dtype());
-  if (draft.head) return model::draft_head_bytes(draft.head->spec, ops.linear_dtype());
-  return model::budget_weights(*limits.draft_model, draft.spec, ops, ops::rank_of(ops)).bytes;
+  const ops::Rank rank = ops::rank_of(ops);
+  if (draft.medusa) return model::medusa_bytes(draft.medusa->spec, ops.linear_dtype(), rank);
+  if (draft.head) return model::draft_head_bytes(draft.head->spec, ops.linear_dtype(), rank);
+  return model::budget_weights(*limits.draft_model, draft.spec, ops, rank).bytes;
 }
 
 // What is loaded, for whom: all devices of all replicas, of each replica its ranks or stages.
@@ -125,18 +144,14 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
   DraftModel draft;
   int64_t guess_bytes = 0;
   if (limits.draft_model != nullptr) {
-    if (limits.draft_kind != DraftKind::kModel) {
-      RUDDER_TRY_VOID(check_runs_heads(ops));
-      if (!rank.is_alone()) {
-        return fail(ErrorCode::kUnsupported, "a draft head for several ranks",
-                    "tensor-parallel-size");
-      }
+    if (limits.draft_kind != DraftKind::kModel) RUDDER_TRY_VOID(check_runs_heads(ops));
+    if (!joins_ranks) {
+      return fail(ErrorCode::kUnsupported, "what guesses, for several ranks",
+                  "tensor-parallel-size");
     }
     RUDDER_TRY(draft, read_draft(limits, division.spec));
     guess_bytes = draft_weight_bytes(draft, limits, ops);
-    if (limits.draft_kind == DraftKind::kModel) {
-      RUDDER_TRY(draft.spec, model::shard_spec(draft.spec, rank));
-    }
+    RUDDER_TRY_VOID(shard_draft(draft, rank));
   }
   const bool keeps_kv = limits.draft_model != nullptr && !draft.medusa;
   const model::WeightBudget weights =
@@ -172,13 +187,13 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
                               .feature_bytes = feature_bytes(settings, ops),
                               .taps_mixers = ops.taps_mixers(),
                               .taps_shares = ops.ranks_share_memory(),
-                              .patterns = ops.has_patterns() && rank.is_alone()},
+                              .patterns = ops.has_patterns() && joins_ranks},
                      .rank = rank,
                      .stage = stage,
                      .max_in_flight = division.max_in_flight()}));
   if (keeps_kv) {
     RUDDER_TRY_VOID(
-        check_draft_model(draft.spec, division.spec, budget.kv.groups, budget.max_seq_len, ops));
+        check_draft_model(draft.spec, division.spec, budget.kv.groups, budget.max_seq_len));
   }
   return budget;
 }

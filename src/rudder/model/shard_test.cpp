@@ -155,6 +155,9 @@ class RankOps final : public KeepingOps {
    public:
     explicit Alone(Rank rank) : rank_(rank) {}
     Rank rank() const override { return rank_; }
+    Result<tensor::View> shared_memory(DType /*dtype*/, tensor::Shape /*shape*/) override {
+      return tensor::View{};
+    }
     void meet(uint64_t /*step*/) override {}
     Result<void> status() const override { return {}; }
     void fail(const Error& /*error*/) override {}

@@ -296,7 +296,8 @@ Result<model::DraftHeadWeights> random_head_weights(const model::DraftHeadSpec& 
                                                     uint64_t seed) {
   WeightMaker maker(ops, seed);
   model::DraftHeadWeights weights;
-  const model::LayerTensors tensors = model::head_tensors(spec, "midlayer.", &weights);
+  const model::LayerTensors tensors =
+      model::head_tensors(spec, "midlayer.", &weights, ops::rank_of(ops));
   for (const model::NormTensor& norm : tensors.norms) {
     RUDDER_TRY(*norm.target, maker.norm(norm, spec.layer.norm_eps));
   }
@@ -331,7 +332,8 @@ Result<model::MedusaWeights> random_medusa_weights(const model::MedusaSpec& spec
                                                    uint64_t seed) {
   WeightMaker maker(ops, seed);
   model::MedusaWeights weights;
-  for (const model::LinearModule& linear : model::medusa_tensors(spec, &weights).linears) {
+  for (const model::LinearModule& linear :
+       model::medusa_tensors(spec, &weights, ops::rank_of(ops)).linears) {
     RUDDER_TRY(*linear.target, maker.linear(linear, 1.5));
   }
   weights.bytes = maker.bytes();

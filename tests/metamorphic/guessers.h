@@ -1,0 +1,35 @@
+// What guesses for a tiny model, on one device or on the ranks of a group.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "rudder/exec/device_executor.h"
+#include "rudder/model/spec.h"
+#include "rudder/testing/tiny_model.h"
+
+namespace rudder::metamorphic {
+
+enum class Guesser : uint8_t {
+  kNone,
+  kItself,        // a draft model: the same
+  kOwnEmbedding,  // draft heads, as testing::TinyHead
+  kSharedEmbedding,
+  kProduct,
+  kMedusa,        // Medusa heads with a product each for their logits
+  kSharedMedusa,  // or one for all
+};
+inline constexpr Guesser kTrainedHeads[] = {Guesser::kOwnEmbedding, Guesser::kSharedEmbedding,
+                                            Guesser::kProduct, Guesser::kMedusa,
+                                            Guesser::kSharedMedusa};
+std::string guesser_name(Guesser guesser);
+
+// Whether it can guess for the model.
+bool takes_guesser(testing::TinyArch arch, Guesser guesser);
+// To a model whose ops are there, a rank's or those of a device that is alone; `whole` is the spec
+// of all ranks.
+void add_guesser(exec::DeviceExecutor::Model& model, const model::ModelSpec& whole,
+                 Guesser guesser);
+void add_guesser(step::Capacity& capacity, Guesser guesser);
+
+}  // namespace rudder::metamorphic
