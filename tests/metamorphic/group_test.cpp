@@ -103,6 +103,23 @@ TEST_P(GroupBits, StepsWithTapsHaveTheSameBitsOnEveryRankAndInEveryBatch) {
   expect_same(run_alone(*group(kRoomy, {.has_taps = true}), asks), busy.got, "as alone");
 }
 
+// Each rank has some of the heads. Also where a step ends at its last attention, and in any batch.
+TEST_P(Group, PatternsOfEveryHeadAreThoseOfOneDevice) {
+  const auto executor = group(kRoomy, {.has_taps = true});
+  std::vector<Ask> asks = random_asks(8, 71, 4);
+  add_every_pattern(asks, executor->capacity());
+  sched::SchedSettings chunked = plain_settings();
+  chunked.max_num_batched_tokens = 24;
+  chunked.max_in_flight = 3;
+  const std::vector<Got> got = run(*executor, chunked, asks).got;
+  for (size_t i = 0; i < asks.size(); ++i) {
+    EXPECT_EQ(got[i].captured.size(), asks[i].prompt.size());
+  }
+  expect_same(run_alone(*group(kRoomy, {.has_taps = true}), asks), got, "as alone");
+  expect_nearly_same(run(*alone(kRoomy, {.has_taps = true}), plain_settings(), asks).got, got,
+                     near_enough(), 1e-4);
+}
+
 class GroupDrafts : public Group {};
 
 TEST_P(GroupDrafts, VerifiesDraftsAsOneDevice) {

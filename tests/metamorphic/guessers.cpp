@@ -45,8 +45,8 @@ bool takes_guesser(testing::TinyArch arch, Guesser guesser) {
          (guesser == Guesser::kItself || testing::takes_head(spec, tiny_head(guesser)));
 }
 
-void add_guesser(exec::DeviceExecutor::Model& model, const model::ModelSpec& whole,
-                 Guesser guesser) {
+void add_guesser(exec::DeviceExecutor::Model& model, const model::ModelSpec& whole, Guesser guesser,
+                 const std::function<void(model::DraftHeadSpec&)>& change) {
   if (guesser == Guesser::kNone) return;
   const ops::Rank rank = ops::rank_of(*model.ops);
   exec::DraftModel& draft = model.draft.emplace();
@@ -62,6 +62,7 @@ void add_guesser(exec::DeviceExecutor::Model& model, const model::ModelSpec& who
     return;
   }
   model::DraftHeadSpec head = testing::tiny_head_spec(tiny_head(guesser));
+  if (change) change(head);
   RUDDER_CHECK(model::fit_draft_head(whole, head).has_value());
   draft.head.emplace().weights = value_of(testing::random_head_weights(head, *model.ops, 11));
   draft.head->spec = value_of(model::shard_draft_head(head, rank));

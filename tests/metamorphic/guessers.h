@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "rudder/exec/device_executor.h"
@@ -27,9 +28,9 @@ std::string guesser_name(Guesser guesser);
 // Whether it can guess for the model.
 bool takes_guesser(testing::TinyArch arch, Guesser guesser);
 // To a model whose ops are there, a rank's or those of a device that is alone; `whole` is the spec
-// of all ranks.
-void add_guesser(exec::DeviceExecutor::Model& model, const model::ModelSpec& whole,
-                 Guesser guesser);
+// of all ranks. `change` makes the tiny draft head one that the backend has kernels for.
+void add_guesser(exec::DeviceExecutor::Model& model, const model::ModelSpec& whole, Guesser guesser,
+                 const std::function<void(model::DraftHeadSpec&)>& change = {});
 void add_guesser(step::Capacity& capacity, Guesser guesser);
 
 }  // namespace rudder::metamorphic

@@ -293,13 +293,16 @@ TEST_P(OpsAttention, AgreesWithTheFormulas) {
   }
 }
 
-// Of every second token of sequences with a history, and of some heads.
+// Of every second token of sequences with a history, and of some heads; every other round those of
+// the second of two ranks, which has the second half of them.
 TEST_P(OpsAttention, PatternsAgreeWithTheFormulas) {
   if (!ops_.has_patterns()) GTEST_SKIP() << "this backend captures none";
   constexpr int64_t kLengths[] = {1, 7, 16, 17, 48, 65, 131, 160};
   for (int round = 0; round < 24; ++round) {
     Layer layer = make_layer(fuzzed_shape(), 200);
-    const auto num_heads = static_cast<int32_t>(layer.shape.heads);
+    const ops::Rank rank = round % 2 == 0 ? ops::Rank{} : ops::Rank{1, 2};
+    const auto num_heads = static_cast<int32_t>(layer.shape.heads) * rank.count;
+    const ops::Share own = ops::equal_share(num_heads, rank);
     tap::Geometry geometry;
     geometry.num_layers = 2;
     geometry.heads = {{1, 16}, {num_heads, static_cast<int32_t>(layer.shape.head_dim)}};
@@ -327,7 +330,7 @@ TEST_P(OpsAttention, PatternsAgreeWithTheFormulas) {
     run_step(layer, sequences, history);
     run_step(layer, sequences, q_lens);
     const ops::TapTable table =
-        put_tap_table(device_, geometry, {}, sets, 1, std::ssize(tokens) * record);
+        put_tap_table(device_, geometry, {}, sets, 1, std::ssize(tokens) * record, rank);
     const ops::TapBatch batch = put_tap_batch(device_, table, tokens);
     ops_.patterns({.attention = last_args_, .table = &table, .batch = &batch, .layer = 1});
     ops_.end_patterns({.table = &table, .batch = &batch, .first_layer = 0, .end_layer = 2});
@@ -346,13 +349,17 @@ TEST_P(OpsAttention, PatternsAgreeWithTheFormulas) {
           continue;
         }
         for (size_t h = 0; h < pattern.heads.size(); ++h) {
-          const auto head = static_cast<size_t>(pattern.heads[h]);
+          const auto row = static_cast<size_t>(at) + h * static_cast<size_t>(pattern.keys);
+          if (pattern.heads[h] < own.begin) {
+            EXPECT_TRUE(std::isnan(ring[row])) << "of another rank";
+            continue;
+          }
+          const auto head = static_cast<size_t>(pattern.heads[h] - own.begin);
           const double tolerance = 2 * max_difference(twin[head], exact[head]) + 2e-6;
           for (int64_t k = 0; k < pattern.keys; ++k) {
             const bool is_seen = position < pattern.keys && k < exact[head].cols;
             const double wanted = is_seen ? exact[head].at(r, k) : 0;
-            const auto i = static_cast<size_t>(at + static_cast<int64_t>(h) * pattern.keys + k);
-            ASSERT_NEAR(ring[i], wanted,
+            ASSERT_NEAR(ring[row + static_cast<size_t>(k)], wanted,
                         is_seen ? tolerance + 2 * act_unit() * std::abs(wanted) : 0)
                 << "round " << round << ", position " << position << ", head " << head << ", key "
                 << k << ", head_dim " << layer.shape.head_dim << ", window " << layer.shape.window
