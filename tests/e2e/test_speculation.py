@@ -138,6 +138,8 @@ def test_an_eagle_head_for_another_model_is_refused_by_name(eagle, tmp_path):
     assert "of 2559 tokens, the model of 2560" in refusal([], {"vocab_size": 2559})
     assert "is no EAGLE head" in refusal([], {"architectures": ["Qwen3ForCausalLM"]})
     assert "tensor 'layers.0.mlp.gate_proj.weight'" in refusal([], {"intermediate_size": 48})
+    uneven = refusal(["--tensor-parallel-size", "2"], {"intermediate_size": 33})
+    assert "the 33 neurons of layer 0 cannot be divided among 2 ranks" in uneven and "tensor-parallel-size" in uneven
 
 
 def test_metrics_are_silent_without(server):
@@ -163,13 +165,11 @@ def test_metrics_are_silent_without(server):
     (["--speculative-config", '{"method": "eagle"}'], "speculative-config.model"),
     (draft_config(HEAD, "eagle"), "speculative-config.model"),  # of another kind
     (draft_config(DRAFT, "eagle"), "speculative-config.model"),  # a model, no head
-    ([*draft_config(HEAD, "eagle3"), "--tensor-parallel-size", "2"], "tensor-parallel-size"),
     ([*draft_config(HEAD, "eagle3"), "--pipeline-parallel-size", "2"], "speculative-config.model"),
     (["--speculative-config", '{"method": "medusa"}'], "speculative-config.model"),
     (draft_config(HEAD, "medusa"), "speculative-config.model"),  # another kind of head
     (["--load-format", "dummy", "--like", "llama-3.1-8b", *draft_config(MEDUSA, "medusa")], "speculative-config.model"),
     (draft_config(MEDUSA, "medusa", num_speculative_tokens=5), "speculative-config.num_speculative_tokens"),
-    ([*draft_config(MEDUSA, "medusa"), "--tensor-parallel-size", "2"], "tensor-parallel-size"),
     ([*draft_config(MEDUSA, "medusa"), "--pipeline-parallel-size", "2"], "speculative-config.model"),
     (["--prompt-lookup-max", "3"], "speculative-method"),
     (["--speculative-model", DRAFT], "speculative-method"),

@@ -10,12 +10,10 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <random>
 
+#include "metamorphic/groups.h"
 #include "metamorphic/guess_notes.h"
-#include "metamorphic/guessers.h"
-#include "metamorphic/harness.h"
 #include "metamorphic/misdeed.h"
 #include "metamorphic/tap_asks.h"
 #include "rudder/cuda/cuda_ops.h"
@@ -30,7 +28,6 @@ namespace {
 
 using testing::TinyArch;
 using Devices = std::vector<int32_t>;
-using Wrap = std::function<std::unique_ptr<ops::Ops>(std::unique_ptr<ops::Ops>)>;
 
 struct GpuGroupAsk {
   Devices devices = {0};  // one: the device is alone
@@ -40,7 +37,7 @@ struct GpuGroupAsk {
   bool batch_invariant = false;
   bool enforce_eager = false;
   int32_t patience_ms = 5000;
-  Wrap wrap = {};
+  RankWrap wrap = {};
 };
 
 int32_t num_visible() {
@@ -127,20 +124,6 @@ class GpuGroup : public ::testing::TestWithParam<GpuParam> {
   }
 };
 
-sched::SchedSettings busy_settings() {
-  sched::SchedSettings settings = plain_settings();
-  settings.max_num_batched_tokens = 60;
-  settings.max_in_flight = 3;
-  settings.multi_step = 4;
-  settings.enable_prefix_caching = true;
-  return settings;
-}
-
-std::vector<Ask> spread_asks(std::vector<Ask> asks) {
-  for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i * 7 % 23);
-  return asks;
-}
-
 // Tokens up to the first that rounding made another, of all; and the largest difference of their
 // log-probabilities.
 struct Nearness {
@@ -219,7 +202,7 @@ TEST_P(GpuGroup, RanksHaveTheSameBits) {
   const std::vector<Ask> asks = spread_asks(random_masked_asks(8, 6, 24));
   std::vector<DeviceHashingOps::Hashes> hashes;
   hashes.reserve(devices().size());
-  const Wrap wrap = [&](std::unique_ptr<ops::Ops> inner) -> std::unique_ptr<ops::Ops> {
+  const RankWrap wrap = [&](std::unique_ptr<ops::Ops> inner) -> std::unique_ptr<ops::Ops> {
     return std::make_unique<DeviceHashingOps>(std::move(inner), hashes.emplace_back());
   };
   {

@@ -91,7 +91,7 @@ TEST_P(GroupHeadBits, RanksHaveTheSameBitsAndTheTextIsThatOfPlainDecoding) {
     SCOPED_TRACE(guesser_name(guesser));
     std::vector<HashingOps::Hashes> hashes;
     hashes.reserve(4);
-    const Wrap wrap = [&](std::unique_ptr<ops::Ops> inner) -> std::unique_ptr<ops::Ops> {
+    const RankWrap wrap = [&](std::unique_ptr<ops::Ops> inner) -> std::unique_ptr<ops::Ops> {
       return std::make_unique<HashingOps>(std::move(inner), hashes.emplace_back());
     };
     const Outcome busy = run(*group(tight, {.has_taps = true, .guesser = guesser, .wrap = wrap}),

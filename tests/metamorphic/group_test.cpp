@@ -50,7 +50,7 @@ TEST_P(GroupBits, RanksHaveTheSameBitsInEveryStepAndBatchesDoNotMatter) {
   const std::vector<Ask> asks = spread_asks(random_masked_asks(12, 6, 40));
   std::vector<HashingOps::Hashes> hashes;
   hashes.reserve(static_cast<size_t>(num_ranks()));
-  const Wrap wrap = [&](std::unique_ptr<ops::Ops> inner) -> std::unique_ptr<ops::Ops> {
+  const RankWrap wrap = [&](std::unique_ptr<ops::Ops> inner) -> std::unique_ptr<ops::Ops> {
     return std::make_unique<HashingOps>(std::move(inner), hashes.emplace_back());
   };
   step::Capacity tight = kRoomy;
@@ -85,7 +85,7 @@ TEST_P(Group, SteersAndCapturesAsOneDevice) {
 TEST_P(GroupBits, StepsWithTapsHaveTheSameBitsOnEveryRankAndInEveryBatch) {
   std::vector<HashingOps::Hashes> hashes;
   hashes.reserve(static_cast<size_t>(num_ranks()));
-  const Wrap wrap = [&](std::unique_ptr<ops::Ops> inner) -> std::unique_ptr<ops::Ops> {
+  const RankWrap wrap = [&](std::unique_ptr<ops::Ops> inner) -> std::unique_ptr<ops::Ops> {
     return std::make_unique<HashingOps>(std::move(inner), hashes.emplace_back());
   };
   step::Capacity tight = kRoomy;

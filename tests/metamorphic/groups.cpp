@@ -52,8 +52,8 @@ std::unique_ptr<step::Executor> tiny_group(const RankBackend& backend, TinyArch 
 
 namespace {
 
-void expect_near(const std::vector<float>& expected, const std::vector<float>& got, double most,
-                 const std::string& what) {
+void expect_near_numbers(const std::vector<float>& expected, const std::vector<float>& got,
+                         double most, const std::string& what) {
   ASSERT_EQ(expected.size(), got.size()) << what;
   for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(expected[i], got[i], most) << what;
 }
@@ -69,11 +69,11 @@ void expect_nearly_same(const std::vector<Got>& expected, const std::vector<Got>
     ASSERT_EQ(expected[i].tokens, got[i].tokens) << what;
     EXPECT_EQ(expected[i].end, got[i].end) << what;
     EXPECT_EQ(expected[i].scored, got[i].scored) << what;
-    expect_near(expected[i].logprobs, got[i].logprobs, error, what);
-    expect_near(expected[i].scores, got[i].scores, error, what);
+    expect_near_numbers(expected[i].logprobs, got[i].logprobs, error, what);
+    expect_near_numbers(expected[i].scores, got[i].scores, error, what);
     ASSERT_EQ(expected[i].captured.size(), got[i].captured.size()) << what;
     for (const auto& [position, row] : expected[i].captured) {
-      expect_near(row, got[i].captured.at(position), row_error, what);
+      expect_near_numbers(row, got[i].captured.at(position), row_error, what);
     }
   }
 }

@@ -28,14 +28,14 @@ struct RankBackend {
 const std::vector<RankBackend>& rank_backends();
 
 // Wraps the backend of each rank.
-using Wrap = std::function<std::unique_ptr<ops::Ops>(std::unique_ptr<ops::Ops>)>;
+using RankWrap = std::function<std::unique_ptr<ops::Ops>(std::unique_ptr<ops::Ops>)>;
 
 struct GroupAsk {
   int32_t num_ranks = 1;
   bool has_taps = false;
   Guesser guesser = Guesser::kNone;
   int32_t patience_ms = cpu::HostComm::kPatienceMs;
-  Wrap wrap = {};
+  RankWrap wrap = {};
 };
 std::unique_ptr<step::Executor> tiny_group(const RankBackend& backend, testing::TinyArch arch,
                                            const step::Capacity& capacity, const GroupAsk& ask);
