@@ -285,7 +285,7 @@ void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
   pack_step(plan, capacity_, slots_, packed_);
   flight.edited = edit_taps(plan);
   pack_taps(plan, slots_, index, taps_.get(), packed_.taps);
-  if (pool_ == nullptr && is_last_stage()) drop_records(packed_.taps);
+  if (pool_ == nullptr && is_last_stage()) drop_captures(packed_.taps);
   flight.filled.clear();
   if (is_last_stage()) flight.filled = packed_.taps.filled;
   flight.repeat = plan.repeat;

@@ -134,7 +134,7 @@ void pack_taps(const step::StepPlan& plan, const SlotTable& slots, size_t flight
                packed.capture_elements, state->ring_elements());
 }
 
-void drop_records(PackedTaps& packed) {
+void drop_captures(PackedTaps& packed) {
   packed.captured.clear();
   packed.capture_elements = 0;
 }

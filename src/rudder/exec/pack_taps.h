@@ -42,7 +42,7 @@ void pack_taps(const step::StepPlan& plan, const SlotTable& slots, size_t flight
                PackedTaps& packed);
 
 // Another rank hands over what the step captures; this one may write a part of it.
-void drop_records(PackedTaps& packed);
+void drop_captures(PackedTaps& packed);
 
 // Appends tokens of padding until there are `num_tokens`: they belong to the slot behind the last.
 void pad_taps(int64_t num_tokens, int32_t num_slots, PackedTaps& packed);
