@@ -47,7 +47,7 @@ bool takes_guesser(testing::TinyArch arch, Guesser guesser) {
 
 void add_guesser(exec::DeviceExecutor::Model& model, const model::ModelSpec& whole, Guesser guesser,
                  const std::function<void(model::DraftHeadSpec&)>& change) {
-  if (guesser == Guesser::kNone) return;
+  if (guesser == Guesser::kNone || !model.spec.stage.is_last()) return;
   const ops::Rank rank = ops::rank_of(*model.ops);
   exec::DraftModel& draft = model.draft.emplace();
   if (guesser == Guesser::kItself) {

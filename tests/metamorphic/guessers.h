@@ -27,8 +27,9 @@ std::string guesser_name(Guesser guesser);
 
 // Whether it can guess for the model.
 bool takes_guesser(testing::TinyArch arch, Guesser guesser);
-// To a model whose ops are there, a rank's or those of a device that is alone; `whole` is the spec
-// of all ranks. `change` makes the tiny draft head one that the backend has kernels for.
+// To a model whose ops and spec are there, a rank's, a stage's or those of a device that is alone
+// (of stages to the last); `whole` is the spec of all ranks and stages. `change` makes the tiny
+// draft head one that the backend has kernels for.
 void add_guesser(exec::DeviceExecutor::Model& model, const model::ModelSpec& whole, Guesser guesser,
                  const std::function<void(model::DraftHeadSpec&)>& change = {});
 void add_guesser(step::Capacity& capacity, Guesser guesser);

@@ -117,14 +117,18 @@ Result<std::vector<model::Stage>> stages_of(const model::ModelSpec& spec, const 
                                             const ExecSettings& settings,
                                             const StepLimits& limits) {
   if (settings.pipeline_parallel_size == 1) return std::vector<model::Stage>(1);
-  if (limits.draft_model != nullptr) {
+  if (limits.draft_model != nullptr && limits.draft_kind == DraftKind::kEagle3) {
     return fail(ErrorCode::kUnsupported,
-                "a model that guesses needs all layers on one device: it is not joined with "
+                "an EAGLE-3 head reads what enters layers of several stages: it is not joined with "
                 "--pipeline-parallel-size above 1",
                 "speculative-config.model");
   }
-  return model::divide_layers(spec, settings.pipeline_parallel_size, ops.linear_dtype(),
-                              ops.kv_dtype());
+  RUDDER_TRY(std::vector<model::Stage> stages,
+             model::divide_layers(spec, settings.pipeline_parallel_size, ops.linear_dtype(),
+                                  ops.kv_dtype()));
+  // What guesses is where the model samples.
+  stages.back().has_table = limits.draft_model != nullptr && limits.draft_kind == DraftKind::kEagle;
+  return stages;
 }
 
 int64_t feature_bytes(const ExecSettings& settings, const ops::Ops& ops) {
@@ -143,7 +147,8 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
   RUDDER_TRY(const model::ModelSpec part, model::shard_spec(division.spec, rank));
   DraftModel draft;
   int64_t guess_bytes = 0;
-  if (limits.draft_model != nullptr) {
+  const bool guesses = limits.draft_model != nullptr && stage.is_last();
+  if (guesses) {
     if (limits.draft_kind != DraftKind::kModel) RUDDER_TRY_VOID(check_runs_heads(ops));
     if (!joins_ranks) {
       return fail(ErrorCode::kUnsupported, "what guesses, for several ranks",
@@ -153,7 +158,7 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
     guess_bytes = draft_weight_bytes(draft, limits, ops);
     RUDDER_TRY_VOID(shard_draft(draft, rank));
   }
-  const bool keeps_kv = limits.draft_model != nullptr && !draft.medusa;
+  const bool keeps_kv = guesses && !draft.medusa;
   const model::WeightBudget weights =
       model::budget_weights(division.checkpoint, division.spec, ops, rank, stage);
   RUDDER_TRY(
@@ -300,7 +305,7 @@ Result<LoadedRank> load_rank(const Loading& loading, std::unique_ptr<ops::Ops> o
   if (memory.feature_bytes > 0 && part.stage.is_first() && ops::rank_of(*ops).index == 0) {
     loaded.feature_ops = ops->make_reader();
   }
-  if (division.limits.draft_model != nullptr) {
+  if (division.limits.draft_model != nullptr && part.stage.is_last()) {
     RUDDER_TRY(model.draft, load_draft(division.limits, division.spec, *ops));
   }
   model.ops = std::move(ops);

@@ -237,7 +237,7 @@ model::Weights part_of(model::Weights weights, const model::ModelSpec& spec,
   weights.layers.resize(layers.end);
   weights.layers.erase(weights.layers.begin(),
                        weights.layers.begin() + static_cast<std::ptrdiff_t>(layers.begin));
-  if (!stage.is_first()) weights.embedding = {};
+  if (!stage.embeds()) weights.embedding = {};
   if (!stage.is_last()) weights.final_norm = {};
   if (!stage.is_last()) weights.head = {};
   return weights;
