@@ -6,7 +6,6 @@
 #include "rudder/exec/model_proposer.h"
 #include "rudder/exec/step_buffers.h"
 #include "rudder/model/decoder.h"
-#include "rudder/model/shard.h"
 #include "rudder/model/tensors.h"
 #include "rudder/testing/tiny_model.h"
 
