@@ -127,12 +127,3 @@ def test_stages_give_the_same_bits(client, name):
         staged = server.client()
         found, _ = captured(staged, staged.models.list().data[0].id, patterns("all", "all"), max_tokens=4)
     assert found == whole
-
-
-def test_ranks_refuse_them_by_name():
-    with serving("--capture-memory-mb", "8", "--tensor-parallel-size", "2") as server:
-        client = server.client()
-        with pytest.raises(openai.APIStatusError) as refused:
-            complete(client, client.models.list().data[0].id, patterns([1]))
-        assert refused.value.body["param"] == "capture.response.patterns"
-        assert "no attention patterns" in refused.value.body["message"] and refused.value.status_code == 400

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import json
+import os
 import random
 import shutil
 
@@ -125,6 +126,18 @@ def test_an_eagle_head_changes_no_answer(plain, model, eagle):
         assert answer(server, model, REQUESTS[0]) == plain[0]
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="stages on a CPU need a core each")
+@pytest.mark.parametrize("kind", ["draft_model", "medusa", "eagle"])
+def test_what_guesses_on_the_last_stage_changes_no_answer(plain, model, eagle, kind):
+    flags = draft_config(eagle, "eagle") if kind == "eagle" else KINDS[kind]
+    with serving(*flags, "--no-speculative-adaptive", "--pipeline-parallel-size", "2") as server:
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            together = list(pool.map(lambda i: answer(server, model, REQUESTS[i % len(REQUESTS)]), range(14)))
+        for i, got in enumerate(together):
+            assert got == plain[i % len(REQUESTS)]
+        assert server.metric("rudder:spec_decode_num_draft_tokens_total") > 500
+
+
 def test_an_eagle_head_for_another_model_is_refused_by_name(eagle, tmp_path):
     def refusal(flags, change=None):
         head = shutil.copytree(eagle, tmp_path / "head", dirs_exist_ok=True)
@@ -138,6 +151,8 @@ def test_an_eagle_head_for_another_model_is_refused_by_name(eagle, tmp_path):
     assert "of 2559 tokens, the model of 2560" in refusal([], {"vocab_size": 2559})
     assert "is no EAGLE head" in refusal([], {"architectures": ["Qwen3ForCausalLM"]})
     assert "tensor 'layers.0.mlp.gate_proj.weight'" in refusal([], {"intermediate_size": 48})
+    uneven = refusal(["--tensor-parallel-size", "2"], {"intermediate_size": 33})
+    assert "the 33 neurons of layer 0 cannot be divided among 2 ranks" in uneven and "tensor-parallel-size" in uneven
 
 
 def test_metrics_are_silent_without(server):
@@ -154,7 +169,6 @@ def test_metrics_are_silent_without(server):
     (draft_config("/nowhere"), "speculative-config.model"),
     (draft_config(OTHER), "speculative-config.model"),
     (draft_config(DRAFT, num_speculative_tokens=129), "speculative-config.num_speculative_tokens"),
-    ([*draft_config(DRAFT), "--pipeline-parallel-size", "2"], "speculative-config.model"),
     (["--speculative-config", '{"method": "eagle3"}'], "speculative-config.model"),
     (draft_config("/nowhere", "eagle3"), "speculative-config.model"),
     (draft_config(DRAFT, "eagle3"), "speculative-config.model"),  # a model, no head
@@ -163,14 +177,11 @@ def test_metrics_are_silent_without(server):
     (["--speculative-config", '{"method": "eagle"}'], "speculative-config.model"),
     (draft_config(HEAD, "eagle"), "speculative-config.model"),  # of another kind
     (draft_config(DRAFT, "eagle"), "speculative-config.model"),  # a model, no head
-    ([*draft_config(HEAD, "eagle3"), "--tensor-parallel-size", "2"], "tensor-parallel-size"),
     ([*draft_config(HEAD, "eagle3"), "--pipeline-parallel-size", "2"], "speculative-config.model"),
     (["--speculative-config", '{"method": "medusa"}'], "speculative-config.model"),
     (draft_config(HEAD, "medusa"), "speculative-config.model"),  # another kind of head
     (["--load-format", "dummy", "--like", "llama-3.1-8b", *draft_config(MEDUSA, "medusa")], "speculative-config.model"),
     (draft_config(MEDUSA, "medusa", num_speculative_tokens=5), "speculative-config.num_speculative_tokens"),
-    ([*draft_config(MEDUSA, "medusa"), "--tensor-parallel-size", "2"], "tensor-parallel-size"),
-    ([*draft_config(MEDUSA, "medusa"), "--pipeline-parallel-size", "2"], "speculative-config.model"),
     (["--prompt-lookup-max", "3"], "speculative-method"),
     (["--speculative-model", DRAFT], "speculative-method"),
     (["--speculative-method", "eagle3"], "speculative-config.model"),

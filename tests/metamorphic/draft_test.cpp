@@ -365,12 +365,11 @@ TEST_P(Drafts, RightOnesSaveSteps) {
 
 // By name, before anything is loaded.
 TEST(DraftModel, WhatItCannotGuessForIsRefused) {
-  const auto ops = cpu::make_reference_ops();
   const model::ModelSpec spec = testing::tiny_spec(testing::TinyArch::kPreNorm);
   const step::KvGroups whole;
   const auto where = [&](const model::ModelSpec& draft, const step::KvGroups& groups,
                          int32_t max_seq_len) {
-    const auto checked = exec::check_draft_model(draft, spec, groups, max_seq_len, *ops);
+    const auto checked = exec::check_draft_model(draft, spec, groups, max_seq_len);
     return checked ? std::string() : checked.error().where;
   };
   EXPECT_EQ(where(spec, whole, 512), "");

@@ -10,10 +10,10 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <random>
 
-#include "metamorphic/harness.h"
+#include "metamorphic/groups.h"
+#include "metamorphic/guess_notes.h"
 #include "metamorphic/misdeed.h"
 #include "metamorphic/tap_asks.h"
 #include "rudder/cuda/cuda_ops.h"
@@ -28,17 +28,16 @@ namespace {
 
 using testing::TinyArch;
 using Devices = std::vector<int32_t>;
-using Wrap = std::function<std::unique_ptr<ops::Ops>(std::unique_ptr<ops::Ops>)>;
 
 struct GpuGroupAsk {
   Devices devices = {0};  // one: the device is alone
   tensor::DType dtype = tensor::DType::kBF16;
   bool has_taps = false;
-  bool guesses = false;  // by the model itself
+  Guesser guesser = Guesser::kNone;
   bool batch_invariant = false;
   bool enforce_eager = false;
   int32_t patience_ms = 5000;
-  Wrap wrap = {};
+  RankWrap wrap = {};
 };
 
 int32_t num_visible() {
@@ -48,15 +47,24 @@ int32_t num_visible() {
 }
 
 // Of a head_dim that the tuned attention kernels take.
-model::ModelSpec gpu_spec(TinyArch arch) {
-  model::ModelSpec spec = testing::tiny_spec(arch);
+void give_kernels(model::ModelSpec& spec) {
   for (model::LayerSpec& layer : spec.layers) {
     model::attention_of(layer)->head_dim = 64;
     model::attention_of(layer)->scale = 0.125f;
   }
   for (model::RopeSpec& rope : spec.ropes) rope.rotary_dim = 64;
+}
+
+model::ModelSpec gpu_spec(TinyArch arch) {
+  model::ModelSpec spec = testing::tiny_spec(arch);
+  give_kernels(spec);
   spec.logit_scale = 1;  // the backend has no other
   return spec;
+}
+
+void give_head_kernels(model::DraftHeadSpec& head) {
+  give_kernels(head.layer);
+  if (!head.is_product()) head.draft_vocab = 48;
 }
 
 std::unique_ptr<step::Executor> gpu_group(TinyArch arch, const step::Capacity& capacity,
@@ -80,14 +88,11 @@ std::unique_ptr<step::Executor> gpu_group(TinyArch arch, const step::Capacity& c
     model.ops = ask.wrap ? ask.wrap(std::move(ops)) : std::move(ops);
     model.spec = value_of(model::shard_spec(whole, rank));
     model.weights = value_of(testing::random_weights(whole, *model.ops, 7));
-    if (ask.guesses) {
-      model.draft = {model.spec, value_of(testing::random_weights(whole, *model.ops, 7))};
-    }
+    add_guesser(model, whole, ask.guesser, give_head_kernels);
     step::Capacity mine = capacity;
-    mine.guesses = ask.guesses;
+    add_guesser(mine, ask.guesser);
     if (ask.has_taps) {
       mine = with_encodes(mine, arch);
-      mine.taps.patterns = false;  // refused on ranks
       mine.geometry = model::tap_geometry(model.spec, tensor::DType::kBF16, rank);
     }
     executors.push_back(
@@ -118,20 +123,6 @@ class GpuGroup : public ::testing::TestWithParam<GpuParam> {
     return gpu_group(arch(), capacity, ask);
   }
 };
-
-sched::SchedSettings busy_settings() {
-  sched::SchedSettings settings = plain_settings();
-  settings.max_num_batched_tokens = 60;
-  settings.max_in_flight = 3;
-  settings.multi_step = 4;
-  settings.enable_prefix_caching = true;
-  return settings;
-}
-
-std::vector<Ask> spread_asks(std::vector<Ask> asks) {
-  for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i * 7 % 23);
-  return asks;
-}
 
 // Tokens up to the first that rounding made another, of all; and the largest difference of their
 // log-probabilities.
@@ -211,7 +202,7 @@ TEST_P(GpuGroup, RanksHaveTheSameBits) {
   const std::vector<Ask> asks = spread_asks(random_masked_asks(8, 6, 24));
   std::vector<DeviceHashingOps::Hashes> hashes;
   hashes.reserve(devices().size());
-  const Wrap wrap = [&](std::unique_ptr<ops::Ops> inner) -> std::unique_ptr<ops::Ops> {
+  const RankWrap wrap = [&](std::unique_ptr<ops::Ops> inner) -> std::unique_ptr<ops::Ops> {
     return std::make_unique<DeviceHashingOps>(std::move(inner), hashes.emplace_back());
   };
   {
@@ -300,13 +291,83 @@ TEST_P(GpuGroup, OwnGuessesAreAllRight) {
   const std::vector<Got> plain = run_alone(*group(kRoomy, {.batch_invariant = true}), asks);
   step::Capacity capacity = kRoomy;
   capacity.max_draft = 4;
-  const auto executor = group(capacity, {.guesses = true, .batch_invariant = true});
+  const auto executor = group(capacity, {.guesser = Guesser::kItself, .batch_invariant = true});
   sched::SchedSettings settings = plain_settings();
   settings.max_in_flight = 2;
   const Outcome outcome = run(*executor, settings, spread_asks(asks));
   expect_same(plain, outcome.got, "guessed by itself");
   EXPECT_GT(outcome.stats.accepted_tokens, 50u);
   EXPECT_EQ(outcome.stats.draft_tokens, outcome.stats.accepted_tokens);
+}
+
+// Of captured, steered and constrained sequences too. Guesses do not depend on the batch, and
+// graphs of the verify change none.
+TEST_P(GpuGroup, HeadsOnRanksGuessAndTheTextIsThatOfPlainDecoding) {
+  std::vector<Ask> asks = random_masked_asks(8, 53, 30);
+  const GpuGroupAsk plainly = {.has_taps = true, .batch_invariant = true};
+  {
+    const auto executor = group(kRoomy, plainly);
+    add_random_taps(asks, executor->capacity(), 55);
+  }
+  const std::vector<Got> plain = run_alone(*group(kRoomy, plainly), asks);
+  step::Capacity capacity = kRoomy;
+  capacity.max_draft = 5;
+  for (const Guesser guesser : kTrainedHeads) {
+    if (!takes_guesser(arch(), guesser)) continue;
+    SCOPED_TRACE(guesser_name(guesser));
+    std::vector<GuessNotes::Notes> notes;
+    for (const bool enforce_eager : {true, false}) {
+      GpuGroupAsk ask = plainly;
+      ask.guesser = guesser;
+      ask.enforce_eager = enforce_eager;
+      const auto executor = group(capacity, ask);
+      GuessNotes noting(*executor);
+      sched::SchedSettings settings = plain_settings();
+      settings.max_in_flight = 2;
+      const Outcome outcome = run(noting, settings, spread_asks(asks));
+      expect_same(plain, outcome.got, enforce_eager ? "eager" : "graphs");
+      EXPECT_GT(outcome.stats.draft_tokens, 100u);
+      notes.push_back(noting.notes);
+    }
+    EXPECT_EQ(notes[0], notes[1]);
+  }
+}
+
+// Behind a chunk without logits no sum of a layer follows the patterns, and what another rank wrote
+// must be there all the same.
+TEST_P(GpuGroup, PatternsOfEveryHeadAreNearlyThoseOfOneDevice) {
+  const GpuGroupAsk ask = {.has_taps = true, .batch_invariant = true};
+  const auto executor = group(kRoomy, ask);
+  std::vector<Ask> asks = random_asks(6, 71, 2);
+  add_every_pattern(asks, executor->capacity());
+  sched::SchedSettings chunked = plain_settings();
+  chunked.max_num_batched_tokens = 24;
+  chunked.max_in_flight = 3;
+  const std::vector<Got> got = run(*executor, chunked, asks).got;
+  const std::vector<Got> one = run(*alone(kRoomy, ask), chunked, asks).got;
+  double largest = 0;
+  double sum = 0;
+  int64_t count = 0;
+  for (size_t i = 0; i < asks.size(); ++i) {
+    ASSERT_EQ(got[i].captured.size(), asks[i].prompt.size());
+    for (const auto& [position, row] : one[i].captured) {
+      const std::vector<float>& other = got[i].captured.at(position);
+      ASSERT_EQ(other.size(), row.size());
+      for (size_t k = 0; k < row.size(); ++k) {
+        const double difference = std::abs(double{row[k]} - double{other[k]});
+        ASSERT_FALSE(std::isnan(difference)) << "position " << position;
+        if (row[k] == 0) continue;
+        largest = std::max(largest, difference);
+        sum += difference;
+        ++count;
+      }
+    }
+  }
+  RecordProperty("pattern_error",
+                 fmt::format("{:.5f}, largest {:.3f}", sum / static_cast<double>(count), largest));
+  ASSERT_GT(count, 0);
+  EXPECT_LT(largest, 0.2);
+  EXPECT_LT(sum / static_cast<double>(count), 0.01);
 }
 
 // What the head says of rows, read through that of one device and through the ranks' parts of it.

@@ -3,135 +3,24 @@
 // as one device is; and a typed error in time when a rank fails or stands still.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
-#include <cmath>
 #include <filesystem>
-#include <mutex>
 #include <random>
-#include <thread>
 
-#include "metamorphic/harness.h"
+#include "metamorphic/groups.h"
 #include "metamorphic/misdeed.h"
 #include "metamorphic/tap_asks.h"
-#include "rudder/cpu/fast_ops.h"
-#include "rudder/cpu/host_comm.h"
-#include "rudder/cpu/reference_ops.h"
 #include "rudder/exec/make_executor.h"
 #include "rudder/model/shard.h"
 #include "rudder/model/tap_geometry.h"
-#include "rudder/step/group_executor.h"
-#include "rudder/testing/forwarding_ops.h"
 #include "rudder/testing/random_proposer.h"
 
 namespace rudder::metamorphic {
 namespace {
 
 using testing::TinyArch;
-using CommPtr = std::shared_ptr<cpu::HostComm>;
 
-constexpr double kNear = 1e-5;  // of logprobs, which are some 1 to 10
-
-struct RankBackend {
-  std::string name;
-  std::function<std::unique_ptr<ops::Ops>(CommPtr)> make;
-};
-
-const std::vector<RankBackend>& rank_backends() {
-  static const std::vector<RankBackend> all = {
-      {"reference", [](CommPtr comm) { return cpu::make_reference_rank(std::move(comm)); }},
-      {"fast_f32",
-       [](CommPtr comm) {
-         return value_of(cpu::make_cpu_ops(
-             {.dtype = tensor::DType::kF32, .num_threads = 1, .isa = {}, .comm = std::move(comm)}));
-       }},
-      {"fast_bf16", [](CommPtr comm) {
-         return value_of(cpu::make_cpu_ops({.dtype = tensor::DType::kBF16,
-                                            .num_threads = 2,
-                                            .isa = {},
-                                            .comm = std::move(comm)}));
-       }}};
-  return all;
-}
-
-// Wraps the backend of each rank.
-using Wrap = std::function<std::unique_ptr<ops::Ops>(std::unique_ptr<ops::Ops>)>;
-
-struct GroupAsk {
-  int32_t num_ranks = 1;
-  bool has_taps = false;
-  bool guesses = false;  // by the model itself
-  int32_t patience_ms = cpu::HostComm::kPatienceMs;
-  Wrap wrap = {};
-};
-
-std::unique_ptr<step::Executor> tiny_group(const RankBackend& backend, TinyArch arch,
-                                           step::Capacity capacity, const GroupAsk& ask) {
-  const model::ModelSpec whole = testing::tiny_spec(arch);
-  std::vector<std::unique_ptr<step::Executor>> executors;
-  for (const CommPtr& comm : cpu::HostComm::make_group(ask.num_ranks, ask.patience_ms)) {
-    exec::DeviceExecutor::Model model;
-    model.ops = backend.make(ask.num_ranks == 1 ? nullptr : comm);
-    if (ask.wrap) model.ops = ask.wrap(std::move(model.ops));
-    model.spec = value_of(model::shard_spec(whole, comm->rank()));
-    model.weights = value_of(testing::random_weights(whole, *model.ops, 7));
-    if (ask.guesses) {
-      model.draft = {model.spec, value_of(testing::random_weights(whole, *model.ops, 7))};
-    }
-    step::Capacity mine = capacity;
-    mine.guesses = ask.guesses;
-    if (ask.has_taps) {
-      mine = with_encodes(mine, arch);
-      mine.taps.patterns = false;  // refused on ranks
-      mine.geometry = model::tap_geometry(model.spec, tensor::DType::kF32, comm->rank());
-    }
-    executors.push_back(value_of(start_executor(std::move(model), mine)));
-  }
-  return step::GroupExecutor::of(std::move(executors));
-}
-
-void expect_near(const std::vector<float>& expected, const std::vector<float>& got, double most,
-                 const std::string& what) {
-  ASSERT_EQ(expected.size(), got.size()) << what;
-  for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(expected[i], got[i], most) << what;
-}
-
-// `error` is what a log-probability may be off by, `row_error` an element of a captured row.
-void expect_nearly_same(const std::vector<Got>& expected, const std::vector<Got>& got, double error,
-                        double row_error = 0) {
-  ASSERT_EQ(expected.size(), got.size());
-  for (size_t i = 0; i < got.size(); ++i) {
-    const std::string what = "sequence " + std::to_string(i);
-    EXPECT_FALSE(got[i].tokens.empty()) << what;
-    ASSERT_EQ(expected[i].tokens, got[i].tokens) << what;
-    EXPECT_EQ(expected[i].end, got[i].end) << what;
-    EXPECT_EQ(expected[i].scored, got[i].scored) << what;
-    expect_near(expected[i].logprobs, got[i].logprobs, error, what);
-    expect_near(expected[i].scores, got[i].scores, error, what);
-    ASSERT_EQ(expected[i].captured.size(), got[i].captured.size()) << what;
-    for (const auto& [position, row] : expected[i].captured) {
-      expect_near(row, got[i].captured.at(position), row_error, what);
-    }
-  }
-}
-
-sched::SchedSettings busy_settings() {
-  sched::SchedSettings settings = plain_settings();
-  settings.max_num_batched_tokens = 60;
-  settings.max_in_flight = 3;
-  settings.multi_step = 4;
-  settings.enable_prefix_caching = true;
-  return settings;
-}
-
-std::vector<Ask> spread_asks(std::vector<Ask> asks) {
-  for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i * 7 % 23);
-  return asks;
-}
-
-using Param = std::tuple<size_t, TinyArch, int32_t>;  // index into rank_backends(), ranks
-
-class Group : public ::testing::TestWithParam<Param> {
+class Group : public ::testing::TestWithParam<GroupParam> {
  protected:
   static const RankBackend& backend() { return rank_backends()[std::get<0>(GetParam())]; }
   static TinyArch arch() { return std::get<1>(GetParam()); }
@@ -155,43 +44,13 @@ TEST_P(Group, AsOneDevice) {
                      run(*group(kRoomy), plain_settings(), asks).got, near_enough());
 }
 
-// The executor compares what ranks sampled; this compares all bits of the residual stream, after
-// each op that changes it.
-class HashingOps final : public testing::PassingOps {
- public:
-  using Hashes = std::vector<uint64_t>;
-
-  HashingOps(std::unique_ptr<ops::Ops> inner, Hashes& hashes)
-      : PassingOps(std::move(inner)), hashes_(hashes) {}
-
-  void residual_norm(const ops::ResidualNormArgs& args) override {
-    PassingOps::residual_norm(args);
-    add(args.x);
-  }
-  void sample(const ops::SampleArgs& args) override {
-    add(args.logits);
-    PassingOps::sample(args);
-  }
-
- private:
-  void add(const ops::View& view) {
-    uint64_t hash = 1469598103934665603u;
-    for (size_t i = 0; i < view.bytes(); ++i) {
-      hash = (hash ^ static_cast<const uint8_t*>(view.data)[i]) * 1099511628211u;
-    }
-    hashes_.push_back(hash);
-  }
-
-  Hashes& hashes_;
-};
-
 class GroupBits : public Group {};
 
 TEST_P(GroupBits, RanksHaveTheSameBitsInEveryStepAndBatchesDoNotMatter) {
   const std::vector<Ask> asks = spread_asks(random_masked_asks(12, 6, 40));
   std::vector<HashingOps::Hashes> hashes;
   hashes.reserve(static_cast<size_t>(num_ranks()));
-  const Wrap wrap = [&](std::unique_ptr<ops::Ops> inner) -> std::unique_ptr<ops::Ops> {
+  const RankWrap wrap = [&](std::unique_ptr<ops::Ops> inner) -> std::unique_ptr<ops::Ops> {
     return std::make_unique<HashingOps>(std::move(inner), hashes.emplace_back());
   };
   step::Capacity tight = kRoomy;
@@ -226,7 +85,7 @@ TEST_P(Group, SteersAndCapturesAsOneDevice) {
 TEST_P(GroupBits, StepsWithTapsHaveTheSameBitsOnEveryRankAndInEveryBatch) {
   std::vector<HashingOps::Hashes> hashes;
   hashes.reserve(static_cast<size_t>(num_ranks()));
-  const Wrap wrap = [&](std::unique_ptr<ops::Ops> inner) -> std::unique_ptr<ops::Ops> {
+  const RankWrap wrap = [&](std::unique_ptr<ops::Ops> inner) -> std::unique_ptr<ops::Ops> {
     return std::make_unique<HashingOps>(std::move(inner), hashes.emplace_back());
   };
   step::Capacity tight = kRoomy;
@@ -242,6 +101,23 @@ TEST_P(GroupBits, StepsWithTapsHaveTheSameBitsOnEveryRankAndInEveryBatch) {
   ASSERT_EQ(static_cast<int32_t>(hashes.size()), num_ranks());
   for (const HashingOps::Hashes& rank : hashes) EXPECT_EQ(rank, hashes[0]);
   expect_same(run_alone(*group(kRoomy, {.has_taps = true}), asks), busy.got, "as alone");
+}
+
+// Each rank has some of the heads. Also where a step ends at its last attention, and in any batch.
+TEST_P(Group, PatternsOfEveryHeadAreThoseOfOneDevice) {
+  const auto executor = group(kRoomy, {.has_taps = true});
+  std::vector<Ask> asks = random_asks(8, 71, 4);
+  add_every_pattern(asks, executor->capacity());
+  sched::SchedSettings chunked = plain_settings();
+  chunked.max_num_batched_tokens = 24;
+  chunked.max_in_flight = 3;
+  const std::vector<Got> got = run(*executor, chunked, asks).got;
+  for (size_t i = 0; i < asks.size(); ++i) {
+    EXPECT_EQ(got[i].captured.size(), asks[i].prompt.size());
+  }
+  expect_same(run_alone(*group(kRoomy, {.has_taps = true}), asks), got, "as alone");
+  expect_nearly_same(run(*alone(kRoomy, {.has_taps = true}), plain_settings(), asks).got, got,
+                     near_enough(), 1e-4);
 }
 
 class GroupDrafts : public Group {};
@@ -263,29 +139,6 @@ TEST_P(GroupDrafts, VerifiesDraftsAsOneDevice) {
   expect_nearly_same(expected, run(*group(capacity), settings, asks, &proposer).got, near_enough());
 }
 
-std::string group_name(const ::testing::TestParamInfo<Param>& test) {
-  return rank_backends()[std::get<0>(test.param)].name + "_" +
-         std::string(testing::tiny_arch_name(std::get<1>(test.param))) + "_" +
-         std::to_string(std::get<2>(test.param));
-}
-struct GroupParams {
-  std::vector<Param> daily, others;  // `daily`: every model once, backends and ranks in turn
-};
-GroupParams group_params(const std::vector<size_t>& backends) {
-  GroupParams params;
-  const auto add = [](std::vector<Param>& to, const Pair& pair, int32_t ranks) {
-    to.emplace_back(std::get<0>(pair), std::get<1>(pair), ranks);
-  };
-  for (const Pair& pair : daily_pairs(backends)) {
-    const int32_t ranks = params.daily.size() / backends.size() % 2 == 0 ? 2 : 4;
-    add(params.daily, pair, ranks);
-    add(params.others, pair, ranks == 2 ? 4 : 2);
-  }
-  for (const Pair& pair : other_pairs(backends)) {
-    for (const int32_t ranks : {2, 4}) add(params.others, pair, ranks);
-  }
-  return params;
-}
 // Sums of bf16 products round to other tokens than those of one device; bits are compared all the
 // same.
 INSTANTIATE_TEST_SUITE_P(Tiny, Group, ::testing::ValuesIn(group_params({0, 1}).daily), group_name);
@@ -331,32 +184,6 @@ TEST(GroupTaps, RanksOfSeparateMemoryRefuseRowsThatAreDividedByName) {
         << known.error().message;
   }
   EXPECT_TRUE(geometry.check({1, tap::Site::kMlpOut}));
-}
-
-// A model that guesses for itself is right about every greedy token, on ranks as on one device.
-TEST(GroupGuesses, OwnGuessesAreAllRight) {
-  for (const TinyArch arch : {TinyArch::kPreNorm, TinyArch::kHeadNorm}) {
-    std::vector<Ask> asks = random_asks(10, 41, 40);
-    for (Ask& ask : asks) {
-      ask.sampling = {};
-      ask.sampling.temperature = 0;
-    }
-    const RankBackend& backend = rank_backends()[1];
-    const std::vector<Got> plain =
-        run(*tiny_group(backend, arch, kRoomy, {}), plain_settings(), asks).got;
-    for (const int32_t ranks : {2, 4}) {
-      step::Capacity capacity = kRoomy;
-      capacity.max_draft = 4;
-      const auto executor =
-          tiny_group(backend, arch, capacity, {.num_ranks = ranks, .guesses = true});
-      sched::SchedSettings settings = plain_settings();
-      settings.max_in_flight = 2;
-      const Outcome outcome = run(*executor, settings, spread_asks(asks));
-      expect_nearly_same(plain, outcome.got, kNear);
-      EXPECT_GT(outcome.stats.accepted_tokens, 100u);
-      EXPECT_EQ(outcome.stats.draft_tokens, outcome.stats.accepted_tokens);
-    }
-  }
 }
 
 // Also when nothing else is in flight, and when it is rank 0 whose results are collected.

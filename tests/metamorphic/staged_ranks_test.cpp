@@ -6,6 +6,7 @@
 #include <chrono>
 #include <thread>
 
+#include "metamorphic/guessers.h"
 #include "metamorphic/harness.h"
 #include "metamorphic/tap_asks.h"
 #include "rudder/cpu/fast_ops.h"
@@ -32,6 +33,7 @@ struct StagedRanks {
   int32_t num_ranks = 2;
   bool is_fast = false;
   bool has_taps = false;
+  Guesser guesser = Guesser::kNone;
   RankWrap wrap = {};
 };
 
@@ -52,9 +54,10 @@ std::unique_ptr<step::Executor> start_staged_rank(std::unique_ptr<ops::Ops> ops,
   const model::ModelSpec part = value_of(model::shard_spec(whole, rank));
   model.weights = value_of(testing::random_weights(whole, *model.ops, 7, stage));
   model.spec = stage.is_alone() ? part : model::stage_spec(part, stage);
+  add_guesser(model, whole, ask.guesser);
+  add_guesser(capacity, ask.guesser);
   if (ask.has_taps) {
     capacity = with_encodes(capacity, arch);
-    capacity.taps.patterns = false;
     capacity.geometry = model::tap_geometry(part, model.ops->act_dtype(), rank);
   }
   model.kv = exec::stage_kv_layout(
@@ -70,8 +73,9 @@ std::unique_ptr<step::Executor> start_staged_rank(std::unique_ptr<ops::Ops> ops,
 
 std::unique_ptr<step::Executor> staged_ranks(TinyArch arch, const step::Capacity& capacity,
                                              const StagedRanks& ask) {
-  const auto stages = value_of(model::divide_layers(testing::tiny_spec(arch), ask.num_stages,
+  auto stages = value_of(model::divide_layers(testing::tiny_spec(arch), ask.num_stages,
                                                     tensor::DType::kF32, tensor::DType::kF32));
+  stages.back().has_table = ask.num_stages > 1 && ask.guesser == Guesser::kProduct;
   std::vector<std::shared_ptr<exec::StageLink>> links(static_cast<size_t>(ask.num_ranks));
   for (auto& link : links) {
     if (ask.num_stages == 1) break;
@@ -152,6 +156,24 @@ TEST_P(StagesOfRanks, SteerAndCaptureAsOneGroup) {
   size_t num_captured = 0;
   for (const Got& one : expected) num_captured += one.captured.size();
   EXPECT_GT(num_captured, 0u);
+}
+
+TEST_P(StagesOfRanks, GuessOnTheLastStage) {
+  const std::vector<Ask> asks = arriving(random_masked_asks(8, 31, 30));
+  const StagedRanks group = {.num_ranks = num_ranks()};
+  const std::vector<Got> expected = run_alone(*staged_ranks(arch(), kRoomy, group), asks);
+  step::Capacity capacity = kRoomy;
+  capacity.max_draft = 5;
+  for (const Guesser guesser : {Guesser::kItself, Guesser::kProduct, Guesser::kMedusa}) {
+    if (!takes_guesser(arch(), guesser)) continue;
+    StagedRanks staged = group;
+    staged.num_stages = num_stages();
+    staged.guesser = guesser;
+    const Outcome got = run(*staged_ranks(arch(), capacity, staged),
+                            staged_ranks_settings(num_stages()), asks);
+    expect_same(expected, got.got, guesser_name(guesser));
+    EXPECT_GT(got.stats.draft_tokens, 50u);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiny, StagesOfRanks,

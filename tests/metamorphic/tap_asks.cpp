@@ -331,6 +331,22 @@ std::shared_ptr<const tap::SequenceTaps> steered_by(tap::Program program, uint64
   return taps;
 }
 
+void add_every_pattern(std::span<Ask> asks, const step::Capacity& capacity) {
+  auto set = std::make_shared<tap::CaptureSet>();
+  for (int32_t layer = 0; layer < capacity.geometry.num_layers; ++layer) {
+    tap::CapturePattern pattern{.layer = layer, .keys = capacity.max_seq_len, .heads = {}};
+    const int32_t count = capacity.geometry.heads[static_cast<size_t>(layer)].count;
+    for (int32_t head = 0; head < count; ++head) pattern.heads.push_back(head);
+    set->patterns.push_back(std::move(pattern));
+  }
+  for (Ask& ask : asks) {
+    auto taps = std::make_shared<tap::SequenceTaps>();
+    taps->capture = set;
+    taps->captured = {{0, static_cast<int32_t>(ask.prompt.size())}};
+    ask.taps = taps;
+  }
+}
+
 void add_random_taps(std::span<Ask> asks, const step::Capacity& capacity, uint32_t seed) {
   TapMaker maker(capacity, seed);
   // Every second sequence that captures has attention patterns.

@@ -26,6 +26,10 @@ void add_op(tap::Program& program, const tap::Geometry& geometry, tap::Point poi
 // Sequences of the given program throughout.
 std::shared_ptr<const tap::SequenceTaps> steered_by(tap::Program program, uint64_t content);
 
+// Captures the prompts' attention patterns of every head of every layer, and nothing else: a step
+// of a chunk without logits ends at its last attention.
+void add_every_pattern(std::span<Ask> asks, const step::Capacity& capacity);
+
 // Adds steering to two of three sequences and capture to some, of every kind: programs that change
 // at the end of the prompt, or inside it, with gates, schedules and latches; and where the capacity
 // has them, whole encodes and attention patterns.

@@ -73,7 +73,8 @@ void append_pattern_rows(const ops::PatternArgs& args, int64_t token, PatternRow
   const ops::PatternEntry* const entry = pattern_entry_of(args, token);
   if (entry == nullptr) return;
   const int64_t record = args.batch->capture_begin.as<int32_t>()[token];
-  float* out = args.table->ring.as<float>() + (record + entry->offset) * tap::kCaptureAlign;
+  float* out = args.table->ring.as<float>() + (record + entry->offset) * tap::kCaptureAlign +
+               int64_t{entry->first_row} * entry->keys;
   const int64_t head_dim = args.attention.kv.head_dim;
   const float* const q = args.attention.q.as<float>() + token * args.attention.num_heads * head_dim;
   for (int32_t head = 0; head < args.attention.num_heads; ++head) {

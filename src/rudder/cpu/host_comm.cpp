@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "rudder/base/check.h"
+#include "rudder/cpu/device_memory.h"
 
 namespace rudder::cpu {
 namespace {
@@ -99,6 +100,8 @@ struct HostComm::Group {
   uint64_t num_done = 0;                // exchanges that every rank came to
   int32_t num_come = 0;                 // ranks at the one that is not done
   std::optional<Error> fault;
+  DeviceMemory memory;
+  tensor::View shared;  // of shared_memory(); empty: nobody has asked yet
 };
 
 std::vector<std::shared_ptr<HostComm>> HostComm::make_group(int32_t count, int32_t patience_ms) {
@@ -109,6 +112,16 @@ std::vector<std::shared_ptr<HostComm>> HostComm::make_group(int32_t count, int32
     ranks.push_back(std::shared_ptr<HostComm>(new HostComm(group, {i, count})));
   }
   return ranks;
+}
+
+Result<tensor::View> HostComm::shared_memory(tensor::DType dtype, tensor::Shape shape) {
+  const std::lock_guard lock(group_->mutex);
+  if (group_->shared.empty()) {
+    RUDDER_TRY(group_->shared, group_->memory.allocate(dtype, shape));
+  }
+  RUDDER_CHECK(group_->shared.dtype == dtype && group_->shared.shape == shape,
+               "rank {} shares other memory", rank_.index);
+  return group_->shared;
 }
 
 void HostComm::meet(uint64_t step) {

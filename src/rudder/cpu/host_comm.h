@@ -23,6 +23,7 @@ class HostComm final : public ops::Comm {
                                                            int32_t patience_ms = kPatienceMs);
 
   ops::Rank rank() const override { return rank_; }
+  Result<tensor::View> shared_memory(tensor::DType dtype, tensor::Shape shape) override;
   void meet(uint64_t step) override;
   Result<void> status() const override;
   void fail(const Error& error) override;

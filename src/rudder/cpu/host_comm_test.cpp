@@ -45,6 +45,18 @@ TEST(HostComm, EveryRankSeesWhatAllShowInTheOrderOfRanks) {
   }
 }
 
+TEST(HostComm, WhatOneRankWritesToSharedMemoryOthersReadWhenTheyHaveMet) {
+  run_ranks(HostComm::make_group(4), [](HostComm& comm) {
+    const auto shared = comm.shared_memory(tensor::DType::kI32, {4});
+    ASSERT_TRUE(shared) << shared.error().to_string();
+    const int32_t rank = comm.rank().index;
+    EXPECT_EQ(shared->as<int32_t>()[rank], 0);
+    shared->as<int32_t>()[rank] = 10 + rank;
+    ASSERT_TRUE(comm.exchange("op", {}));
+    for (int32_t i = 0; i < 4; ++i) EXPECT_EQ(shared->as<int32_t>()[i], 10 + i);
+  });
+}
+
 TEST(HostComm, ARankThatDoesNotComeFailsTheGroup) {
   const Comms comms = HostComm::make_group(3, 200);
   const auto begin = std::chrono::steady_clock::now();

@@ -446,6 +446,11 @@ void HostOps::sum_ranks(const View& x) {
   if (summed.delta.data != x.data) copy_bytes(x, {summed.delta.data, x.dtype, x.shape});
 }
 
+// Rows are whole; those of other ranks are there when these have come.
+void HostOps::end_patterns(const ops::EndPatternsArgs& /*args*/) {
+  if (comm_ != nullptr) static_cast<void>(comm_->exchange("end_patterns", {}));
+}
+
 void HostOps::run_share_taps(const ops::TapSharesArgs& args, ThreadPool* pool) {
   RUDDER_CHECK(comm_ != nullptr, "{} is no rank of a group", name());
   const auto parts = comm_->exchange("tap_shares", args.x);

@@ -49,6 +49,7 @@ class HostOps : public ops::Ops {
   void gather_logits(const ops::GatherLogitsArgs& args) final;
   bool ranks_share_memory() const final { return true; }
   void sum_ranks(const ops::View& x) final;
+  void end_patterns(const ops::EndPatternsArgs& args) final;
 
  protected:
   explicit HostOps(std::shared_ptr<HostComm> comm) : comm_(std::move(comm)) {}

@@ -217,6 +217,7 @@ class CudaOps final : public ops::Ops {
       const PatternBatch batch = pattern_batch(args, attention_.batch(), info_.num_sms);
       return launch_end_patterns(batch, args.first_layer, args.end_layer, stream());
     });
+    if (exchange_) launch("end_patterns", {&args.table->ring}, [&] { return exchange_->meet(); });
   }
   void gated_act(const ops::GatedActArgs& args) override;
   void quantise(const ops::QuantiseArgs& args) override {

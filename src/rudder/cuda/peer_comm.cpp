@@ -55,12 +55,14 @@ struct PeerComm::Group {
         num_met(on.size(), 0) {}
   ~Group() {
     for (const Memory& one : memory) cudaFree(one.data);
+    cudaFree(shared.data);
     cudaFreeHost(const_cast<uint32_t*>(faults));
   }
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
   Result<void> allocate();
+  Result<void> share_locked(tensor::DType dtype, const tensor::Shape& shape);
 
   int32_t count() const { return static_cast<int32_t>(devices.size()); }
   // The first failure counts; the kernels of all ranks see it.
@@ -83,6 +85,7 @@ struct PeerComm::Group {
   std::chrono::steady_clock::duration waited{};  // since the last rank was where the first is
   uint64_t awaited = 0;                          // the meeting that `waited` is of
   std::optional<Error> fault;
+  tensor::View shared;  // of shared_memory(); empty: nobody has asked yet
 };
 
 Result<void> PeerComm::Group::allocate() {
@@ -106,6 +109,18 @@ Result<void> PeerComm::Group::allocate() {
                   "ranks", "");
   faults = static_cast<uint32_t*>(words);
   std::fill(faults, faults + count(), 0u);
+  return {};
+}
+
+// On the first rank's GPU, whose memory the others reach.
+Result<void> PeerComm::Group::share_locked(tensor::DType dtype, const tensor::Shape& shape) {
+  const size_t bytes = tensor::View{nullptr, dtype, shape}.bytes();
+  void* data = nullptr;
+  use_device(devices.front());
+  RUDDER_CUDA_TRY(cudaMalloc(&data, bytes), "what ranks share", fmt::format("{} bytes", bytes));
+  shared = {data, dtype, shape};
+  RUDDER_CUDA_TRY(cudaMemset(data, 0, bytes), "what ranks share", "");
+  RUDDER_CUDA_TRY(cudaDeviceSynchronize(), "what ranks share", "");
   return {};
 }
 
@@ -167,6 +182,18 @@ Result<std::vector<std::shared_ptr<PeerComm>>> PeerComm::make_group(
 }
 
 PeerComm::~PeerComm() = default;
+
+Result<tensor::View> PeerComm::shared_memory(tensor::DType dtype, tensor::Shape shape) {
+  const std::lock_guard lock(group_->mutex);
+  if (group_->shared.empty()) {
+    const Result<void> allocated = group_->share_locked(dtype, shape);
+    use_device(device());
+    RUDDER_TRY_VOID(allocated);
+  }
+  RUDDER_CHECK(group_->shared.dtype == dtype && group_->shared.shape == shape,
+               "rank {} shares other memory", rank_.index);
+  return group_->shared;
+}
 
 int32_t PeerComm::device() const {
   return group_->devices[static_cast<size_t>(rank_.index)];

@@ -1,7 +1,7 @@
 // PeerComm: the ranks of one process whose GPUs read and write each other's memory (peer access).
 // Kernels exchange (kernels/peer.h); the host only sees that ranks run the same steps, and that one
 // which fails or stands still ends the waits of all. CudaOps owns one for each rank; its inbox and
-// flags live as long as the group has a rank.
+// flags, and what ranks share, live as long as the group has a rank.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +28,7 @@ class PeerComm final : public ops::Comm {
   PeerComm& operator=(const PeerComm&) = delete;
 
   ops::Rank rank() const override { return rank_; }
+  Result<tensor::View> shared_memory(tensor::DType dtype, tensor::Shape shape) override;
   void open() override { is_open_ = true; }
   // Does not wait: that a rank stays behind is found by status(), or by a kernel of another.
   void meet(uint64_t step) override;

@@ -20,6 +20,7 @@
 
 #include "rudder/cuda/cuda_ops.h"
 #include "rudder/cuda/device_info.h"
+#include "rudder/cuda/kernels/rows.h"
 #include "rudder/tensor/dtype.h"
 
 namespace rudder::cuda {
@@ -333,6 +334,44 @@ TEST_P(SlowPeers, AMillionReplaysWhileRanksComeLate) {
 }
 
 // Before open() a rank does without the others, which may never come.
+// As attention patterns come to the first rank's records: a kernel stores there, the next one
+// meets.
+TEST_P(Peers, WhatRanksStoreInSharedMemoryIsThereWhenTheyHaveMet) {
+  const Comms comms = group();
+  constexpr int64_t kWidth = 1 << 17;  // of a rank's row, bf16
+  run_ranks(comms, [&](Rank& rank) {
+    const ops::View shared =
+        rank.comm.shared_memory(tensor::DType::kBF16, {rank.count(), kWidth}).value();
+    std::vector<PlaceRowsParams> stores(50);
+    for (size_t round = 0; round < stores.size(); ++round) {
+      const auto number = static_cast<uint16_t>(round * 8 + static_cast<size_t>(rank.index()));
+      stores[round] = {.x = rank.to_device(Bits(kWidth, number)), .count = 1, .width = kWidth};
+      stores[round].out = static_cast<uint16_t*>(shared.data) + rank.index() * kWidth;
+      stores[round].out_width = kWidth;
+    }
+    PeerGatherParams meet{.links = rank.comm.links(false), .part = rank.room<float>(1), .rows = 1};
+    meet.out = rank.room<float>(static_cast<size_t>(rank.count()));
+    for (int i = 0; i <= rank.count(); ++i) meet.begin[i] = i;
+    rank.all_have_allocated();
+    for (size_t round = 0; round < stores.size(); ++round) {
+      succeed(launch_place_rows(stores[round], rank.stream));
+      succeed(launch_peer_gather(meet, rank.stream));
+      Bits expected;
+      for (int i = 0; i < rank.count(); ++i) {
+        expected.insert(expected.end(), kWidth, static_cast<uint16_t>(round * 8 + i));
+      }
+      if (rank.index() == 0) {
+        EXPECT_TRUE(expected == rank.to_host(static_cast<const uint16_t*>(shared.data),
+                                             static_cast<size_t>(rank.count() * kWidth)))
+            << round;
+      }
+      succeed(launch_peer_gather(meet, rank.stream));  // the first one has read
+    }
+    succeed(cudaStreamSynchronize(rank.stream));
+  });
+  EXPECT_TRUE(comms[0]->status());
+}
+
 TEST_P(Peers, ARankThatIsNotOpenWaitsForNobody) {
   const Comms comms = group(60'000);
   std::barrier<> alone(1);

@@ -36,6 +36,8 @@ class RankExchange {
   static bool needs_squares(const QkvPrepParams& params);
   cudaError_t gather_squares(QkvPrepParams& params) const;
   cudaError_t gather_logits(const ops::GatherLogitsArgs& args) const;
+  // What each rank has stored in the memory of another by now is there for that one.
+  cudaError_t meet() const;
   // Rows of which each rank has the columns `part` [rows, width] bf16, side by side in `whole`.
   cudaError_t gather_columns(const ops::View& part, const ops::View& whole) const;
   // This rank's columns of `whole`, to `part`.

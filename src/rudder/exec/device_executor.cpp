@@ -36,8 +36,8 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::start(Model model,
   RUDDER_CHECK(capacity.max_draft == 0 || model.ops->takes_drafts(), "{} takes no drafts",
                model.ops->name());
   RUDDER_CHECK(capacity.max_draft < ops::kMaxChain, "{} drafts", capacity.max_draft);
-  RUDDER_CHECK(capacity.guesses == model.draft.has_value());
-  RUDDER_CHECK(capacity.guesses_from_rows == (model.draft && model.draft->medusa));
+  RUDDER_CHECK((capacity.guesses && model.spec.stage.is_last()) == model.draft.has_value());
+  RUDDER_CHECK(!model.draft || capacity.guesses_from_rows == model.draft->medusa.has_value());
   RUDDER_CHECK(capacity.vocab_size == model.spec.vocab);
   RUDDER_CHECK(capacity.kv_groups == model.kv.groups, "the model's KV groups are others");
   std::unique_ptr<DeviceExecutor> executor(new DeviceExecutor(std::move(model), capacity));
@@ -318,7 +318,8 @@ void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
     flight.result.seqs[i].generation = plan.seqs[i].generation;
   }
   flight.result.guess_us = 0;
-  list_asks(plan, slots_, flight.asks);
+  flight.asks.clear();
+  if (proposer_ != nullptr) list_asks(plan, slots_, flight.asks);
   flight.sampled_seq.clear();
   if (is_last_stage()) flight.sampled_seq = packed_.sampled_seq;
   flight.num_logprobs.clear();

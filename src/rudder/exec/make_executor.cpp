@@ -24,7 +24,7 @@ tl::unexpected<Error> of_draft(const Error& error) {
   return fail(error.code, error.to_string(), "speculative-config.model");
 }
 
-// Without weights.
+// Without weights, of all ranks together.
 Result<DraftModel> read_draft(const StepLimits& limits, const model::ModelSpec& target) {
   DraftModel draft;
   if (limits.draft_kind == DraftKind::kModel) {
@@ -50,6 +50,24 @@ Result<DraftModel> read_draft(const StepLimits& limits, const model::ModelSpec& 
   return draft;
 }
 
+// What a rank has of it, as its decoder takes it. An Error names what the ranks cannot divide.
+Result<void> shard_draft(DraftModel& draft, ops::Rank rank) {
+  const auto shard = [&]() -> Result<void> {
+    if (draft.medusa) return model::check_medusa_shares(draft.medusa->spec, rank);
+    if (!draft.head) {
+      RUDDER_TRY(draft.spec, model::shard_spec(draft.spec, rank));
+      return {};
+    }
+    RUDDER_TRY(draft.head->spec, model::shard_draft_head(draft.head->spec, rank));
+    draft.spec = draft.head->spec.layer;
+    return {};
+  };
+  const Result<void> sharded = shard();
+  if (sharded) return {};
+  return fail(sharded.error().code, "speculative-config.model: " + sharded.error().message,
+              sharded.error().where);
+}
+
 Result<DraftModel> load_draft(const StepLimits& limits, const model::ModelSpec& target,
                               ops::Ops& ops) {
   RUDDER_TRY(DraftModel draft, read_draft(limits, target));
@@ -60,23 +78,24 @@ Result<DraftModel> load_draft(const StepLimits& limits, const model::ModelSpec& 
     draft.medusa->weights = *std::move(weights);
     return draft;
   }
-  if (!draft.head) {
+  if (draft.head) {
+    Result<model::DraftHeadWeights> weights =
+        model::load_draft_head(*limits.draft_model, draft.head->spec, ops);
+    if (!weights) return of_draft(weights.error());
+    draft.head->weights = *std::move(weights);
+  } else {
     RUDDER_TRY(draft.weights, model::load_weights(*limits.draft_model, draft.spec, ops, {}));
-    RUDDER_TRY(draft.spec, model::shard_spec(draft.spec, ops::rank_of(ops)));
-    return draft;
   }
-  Result<model::DraftHeadWeights> weights =
-      model::load_draft_head(*limits.draft_model, draft.head->spec, ops);
-  if (!weights) return of_draft(weights.error());
-  draft.head->weights = *std::move(weights);
+  RUDDER_TRY_VOID(shard_draft(draft, ops::rank_of(ops)));
   return draft;
 }
 
-// Device bytes of its weights, before they are loaded; of a model on one rank.
+// Device bytes of a rank's weights, before they are loaded.
 int64_t draft_weight_bytes(const DraftModel& draft, const StepLimits& limits, ops::Ops& ops) {
-  if (draft.medusa) return model::medusa_bytes(draft.medusa->spec, ops.linear_dtype());
-  if (draft.head) return model::draft_head_bytes(draft.head->spec, ops.linear_dtype());
-  return model::budget_weights(*limits.draft_model, draft.spec, ops, ops::rank_of(ops)).bytes;
+  const ops::Rank rank = ops::rank_of(ops);
+  if (draft.medusa) return model::medusa_bytes(draft.medusa->spec, ops.linear_dtype(), rank);
+  if (draft.head) return model::draft_head_bytes(draft.head->spec, ops.linear_dtype(), rank);
+  return model::budget_weights(*limits.draft_model, draft.spec, ops, rank).bytes;
 }
 
 // What is loaded, for whom: all devices of all replicas, of each replica its stages, of each stage
@@ -102,14 +121,18 @@ Result<std::vector<model::Stage>> stages_of(const model::ModelSpec& spec, const 
                                             const ExecSettings& settings,
                                             const StepLimits& limits) {
   if (settings.pipeline_parallel_size == 1) return std::vector<model::Stage>(1);
-  if (limits.draft_model != nullptr) {
+  if (limits.draft_model != nullptr && limits.draft_kind == DraftKind::kEagle3) {
     return fail(ErrorCode::kUnsupported,
-                "a model that guesses needs all layers on one device: it is not joined with "
+                "an EAGLE-3 head reads what enters layers of several stages: it is not joined with "
                 "--pipeline-parallel-size above 1",
                 "speculative-config.model");
   }
-  return model::divide_layers(spec, settings.pipeline_parallel_size, ops.linear_dtype(),
-                              ops.kv_dtype());
+  RUDDER_TRY(std::vector<model::Stage> stages,
+             model::divide_layers(spec, settings.pipeline_parallel_size, ops.linear_dtype(),
+                                  ops.kv_dtype()));
+  // What guesses is where the model samples.
+  stages.back().has_table = limits.draft_model != nullptr && limits.draft_kind == DraftKind::kEagle;
+  return stages;
 }
 
 int64_t feature_bytes(const ExecSettings& settings, const ops::Ops& ops) {
@@ -128,21 +151,18 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
   RUDDER_TRY(const model::ModelSpec part, model::shard_spec(division.spec, rank));
   DraftModel draft;
   int64_t guess_bytes = 0;
-  if (limits.draft_model != nullptr) {
-    if (limits.draft_kind != DraftKind::kModel) {
-      RUDDER_TRY_VOID(check_runs_heads(ops));
-      if (!rank.is_alone()) {
-        return fail(ErrorCode::kUnsupported, "a draft head for several ranks",
-                    "tensor-parallel-size");
-      }
+  const bool guesses = limits.draft_model != nullptr && stage.is_last();
+  if (guesses) {
+    if (limits.draft_kind != DraftKind::kModel) RUDDER_TRY_VOID(check_runs_heads(ops));
+    if (!joins_ranks) {
+      return fail(ErrorCode::kUnsupported, "what guesses, for several ranks",
+                  "tensor-parallel-size");
     }
     RUDDER_TRY(draft, read_draft(limits, division.spec));
     guess_bytes = draft_weight_bytes(draft, limits, ops);
-    if (limits.draft_kind == DraftKind::kModel) {
-      RUDDER_TRY(draft.spec, model::shard_spec(draft.spec, rank));
-    }
+    RUDDER_TRY_VOID(shard_draft(draft, rank));
   }
-  const bool keeps_kv = limits.draft_model != nullptr && !draft.medusa;
+  const bool keeps_kv = guesses && !draft.medusa;
   const model::WeightBudget weights =
       model::budget_weights(division.checkpoint, division.spec, ops, rank, stage);
   RUDDER_TRY(
@@ -176,13 +196,13 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
                               .feature_bytes = feature_bytes(settings, ops),
                               .taps_mixers = ops.taps_mixers(),
                               .taps_shares = ops.ranks_share_memory(),
-                              .patterns = ops.has_patterns() && rank.is_alone()},
+                              .patterns = ops.has_patterns() && joins_ranks},
                      .rank = rank,
                      .stage = stage,
                      .max_in_flight = division.max_in_flight()}));
   if (keeps_kv) {
     RUDDER_TRY_VOID(
-        check_draft_model(draft.spec, division.spec, budget.kv.groups, budget.max_seq_len, ops));
+        check_draft_model(draft.spec, division.spec, budget.kv.groups, budget.max_seq_len));
   }
   return budget;
 }
@@ -291,7 +311,7 @@ Result<LoadedRank> load_rank(const Loading& loading, std::unique_ptr<ops::Ops> o
   if (memory.feature_bytes > 0 && part.stage.is_first() && ops::rank_of(*ops).index == 0) {
     loaded.feature_ops = ops->make_reader();
   }
-  if (division.limits.draft_model != nullptr) {
+  if (division.limits.draft_model != nullptr && part.stage.is_last()) {
     RUDDER_TRY(model.draft, load_draft(division.limits, division.spec, *ops));
   }
   model.ops = std::move(ops);

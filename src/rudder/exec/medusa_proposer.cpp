@@ -49,8 +49,8 @@ Result<std::unique_ptr<MedusaProposer>> MedusaProposer::make(Medusa medusa, ops:
 }
 
 int64_t MedusaProposer::device_bytes(const model::MedusaSpec& spec, const step::Capacity& capacity,
-                                     DType act) {
-  return model::MedusaHeads::device_bytes(spec, capacity.num_slots, act) +
+                                     DType act, ops::Rank rank) {
+  return model::MedusaHeads::device_bytes(spec, capacity.num_slots, act, rank) +
          StepBuffers::device_bytes(rows_capacity(capacity), StepBuffers::Counts::kNone) +
          int64_t{max_logits_rows(capacity)} * spec.hidden *
              static_cast<int64_t>(tensor::dtype_bytes(act));

@@ -19,7 +19,7 @@
 
 namespace rudder::exec {
 
-// Heads that fit their model (fit_medusa).
+// Heads that fit their model (fit_medusa); the weights are the rank's part.
 struct Medusa {
   model::MedusaSpec spec;
   model::MedusaWeights weights;
@@ -34,7 +34,7 @@ class MedusaProposer final : public Proposer {
                                                       const ops::View& final_rows);
   // Device bytes beside the weights: its own, and those of `final_rows`.
   static int64_t device_bytes(const model::MedusaSpec& spec, const step::Capacity& capacity,
-                              tensor::DType act);
+                              tensor::DType act, ops::Rank rank = {});
 
   Result<void> run(std::span<GuessAsk> asks) override;
 

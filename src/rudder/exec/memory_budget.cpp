@@ -212,7 +212,7 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
   const auto draft_bytes = [&] {
     if (ask.medusa != nullptr) {
       return ask.draft_weight_bytes +
-             MedusaProposer::device_bytes(*ask.medusa, capacity(), dtypes.act);
+             MedusaProposer::device_bytes(*ask.medusa, capacity(), dtypes.act, ask.rank);
     }
     return ask.draft == nullptr ? 0
                                 : ask.draft_weight_bytes +

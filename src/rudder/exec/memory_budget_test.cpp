@@ -210,6 +210,31 @@ TEST(MemoryBudget, MedusaHeadsAreCountedAndTakeNoKv) {
   EXPECT_EQ(with->num_blocks, without->num_blocks);
 }
 
+// Of two ranks: its columns of what is multiplied by parts, where they lie, and its logits.
+TEST(MemoryBudget, ARankCountsWhatItsPartOfHeadsTakesBeside) {
+  const ops::Rank rank{0, 2};
+  const auto whole = testing::tiny_head_spec(testing::TinyHead::kOwnEmbedding);
+  const auto head = model::shard_draft_head(whole, rank);
+  ASSERT_TRUE(head);
+  const auto spec = model::shard_spec(testing::tiny_spec(TinyArch::kPreNorm), rank);
+  ASSERT_TRUE(spec);
+  MemoryAsk ask = tiny_ask();
+  ask.rank = rank;
+  ask.max_draft = 3;
+  ask.draft = &head->layer;
+  const auto model = budget_memory(*spec, {}, ask);
+  ask.draft_head = &*head;
+  const auto with = budget_memory(*spec, {}, ask);
+  ASSERT_TRUE(model && with);
+  EXPECT_EQ(with->draft_bytes - model->draft_bytes,
+            4 * (64 * (2 * 3 * 64 + 96) + 4 * (48 + 54)) + 4 * 64 * (3 * 64 / 2 + 1));
+  const auto f32 = tensor::DType::kF32;
+  const auto heads = testing::tiny_medusa_spec(false);
+  EXPECT_EQ(model::MedusaHeads::device_bytes(heads, 4, f32, rank) -
+                model::MedusaHeads::device_bytes(heads, 4, f32),
+            4 * 4 * (64 / 2 + 1 + 160 / 2));
+}
+
 TEST(MemoryBudget, TheShareBoundsTheCache) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   MemoryAsk ask = tiny_ask();

@@ -58,10 +58,7 @@ Result<KvLayout> draft_kv_layout(const model::ModelSpec& spec, DType dtype, int3
 }
 
 Result<void> check_draft_model(const model::ModelSpec& draft, const model::ModelSpec& model,
-                               const step::KvGroups& groups, int32_t max_seq_len, ops::Ops& ops) {
-  if (!ops::rank_of(ops).is_alone() && !ops.ranks_share_memory()) {
-    return fail(ErrorCode::kUnsupported, "a draft model for several ranks", "tensor-parallel-size");
-  }
+                               const step::KvGroups& groups, int32_t max_seq_len) {
   if (draft.vocab != model.vocab) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("it has {} tokens, the model {}", draft.vocab, model.vocab), kWhere);
@@ -130,8 +127,9 @@ int64_t ModelProposer::device_bytes(const model::ModelSpec& spec, const model::D
                                     const step::Capacity& capacity, DType act, ops::Rank rank) {
   const step::Capacity own = own_capacity(capacity, {});
   const int64_t workspace =
-      head == nullptr ? model::Decoder::workspace_bytes(spec, limits_of(own), act, rank)
-                      : model::head_workspace_bytes(*head, limits_of(own), own.num_slots, act);
+      head == nullptr
+          ? model::Decoder::workspace_bytes(spec, limits_of(own), act, rank)
+          : model::head_workspace_bytes(*head, limits_of(own), own.num_slots, act, rank);
   return workspace + StepBuffers::device_bytes(own, StepBuffers::Counts::kNone);
 }
 

@@ -50,8 +50,8 @@ struct DraftHead {
   model::HeadSource source = {};  // set by the executor
 };
 
-// What guesses for a model: another one of the same tokens (on a rank its part of that), a draft
-// head, or Medusa heads.
+// What guesses for a model: another one of the same tokens, a draft head, or Medusa heads. On a
+// rank its part of that.
 struct DraftModel {
   model::ModelSpec spec;  // of a draft head: its layer; of Medusa heads: nothing
   model::Weights weights;
@@ -65,9 +65,9 @@ Result<KvLayout> draft_kv_layout(const model::ModelSpec& spec, tensor::DType dty
                                  int32_t block_size);
 
 // What it cannot guess for, by name: another number of tokens, fewer positions than `max_seq_len`,
-// no KV group of `groups` that keeps every token, ranks that do not share their memory.
+// no KV group of `groups` that keeps every token.
 Result<void> check_draft_model(const model::ModelSpec& draft, const model::ModelSpec& model,
-                               const step::KvGroups& groups, int32_t max_seq_len, ops::Ops& ops);
+                               const step::KvGroups& groups, int32_t max_seq_len);
 // kUnsupported: the backend runs no draft heads.
 Result<void> check_runs_heads(const ops::Ops& ops);
 

@@ -135,7 +135,6 @@ void pack_taps(const step::StepPlan& plan, const SlotTable& slots, size_t flight
 }
 
 void drop_captures(PackedTaps& packed) {
-  std::ranges::fill(packed.capture_set, -1);
   packed.captured.clear();
   packed.capture_elements = 0;
 }

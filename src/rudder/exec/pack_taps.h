@@ -41,7 +41,7 @@ struct PackedTaps {
 void pack_taps(const step::StepPlan& plan, const SlotTable& slots, size_t flight, TapState* state,
                PackedTaps& packed);
 
-// The step captures nothing on this device; its programs stay.
+// Another rank hands over what the step captures; this one may write a part of it.
 void drop_captures(PackedTaps& packed);
 
 // Appends tokens of padding until there are `num_tokens`: they belong to the slot behind the last.

@@ -27,7 +27,7 @@ struct TapAsk {
   int64_t feature_bytes = 0;
   bool taps_mixers = false;  // likewise: Ops::taps_mixers
   bool taps_shares = false;  // likewise: Ops::ranks_share_memory
-  bool patterns = false;     // likewise: Ops::has_patterns, of a rank that is alone
+  bool patterns = false;     // likewise: Ops::has_patterns, of ranks that share memory
 };
 
 // An Error names the setting to change and what it must be at least.

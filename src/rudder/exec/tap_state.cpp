@@ -83,6 +83,20 @@ bool is_sound(const tap::DictionaryHead& head, int64_t floats) {
          (head.skip == 0 || lies_within(head.skip, int64_t{head.d_out} * head.d_in));
 }
 
+// The entry of the heads in `share`, which a rank numbers from 0.
+ops::PatternEntry pattern_entry(const tap::CapturePattern& pattern, int64_t offset,
+                                ops::Share share) {
+  ops::PatternEntry entry{.offset = -1, .keys = pattern.keys};
+  for (const int32_t head : pattern.heads) {
+    if (head < share.begin) ++entry.first_row;
+    const int64_t own = head - share.begin;
+    if (own < 0 || own >= share.count) continue;
+    entry.heads[own / 32] |= 1U << (own % 32);
+    entry.offset = static_cast<int32_t>(offset / tap::kCaptureAlign);
+  }
+  return entry;
+}
+
 int32_t moved(int32_t offset, int64_t by) {
   return offset == tap::kNoVector ? offset : static_cast<int32_t>(offset + by);
 }
@@ -91,6 +105,7 @@ int32_t moved(int32_t offset, int64_t by) {
 
 TapState::TapState(ops::Ops& ops, const step::Capacity& capacity)
     : ops_(ops),
+      rank_(ops::rank_of(ops)),
       capacity_(capacity),
       rows_(static_cast<size_t>(std::max(capacity.taps.num_rows, 1))),
       sets_(static_cast<size_t>(std::max(capacity.taps.num_capture_sets, 1))),
@@ -127,7 +142,7 @@ Result<void> TapState::allocate() {
     RUDDER_TRY(table_.patterns, ops_.allocate(DType::kI32, shapes.patterns));
     RUDDER_TRY(table_.pattern_sums, ops_.allocate(DType::kF32, shapes.pattern_sums));
   }
-  RUDDER_TRY(table_.ring, ops_.allocate(capacity_.geometry.dtype, shapes.ring));
+  RUDDER_TRY(table_.ring, allocate_ring(shapes.ring));
   if (capacity_.taps.max_features > 0) {
     RUDDER_CHECK(ops_.has_encode(), "{} encodes no dictionaries", ops_.name());
     RUDDER_TRY(table_.encoded_rows, ops_.allocate(DType::kF32, shapes.encoded_rows));
@@ -141,6 +156,14 @@ Result<void> TapState::allocate() {
   RUDDER_TRY(uploads_,
              UploadRing::make(ops_, std::clamp(vectors, kLeastUploadBytes, kMostUploadBytes)));
   return {};
+}
+
+// One for all ranks, where each has a part of a record.
+Result<View> TapState::allocate_ring(const Shape& shape) {
+  const DType dtype = capacity_.geometry.dtype;
+  ops::Comm* const comm = ops_.comm();
+  if (comm == nullptr || !capacity_.taps.patterns) return ops_.allocate(dtype, shape);
+  return comm->shared_memory(dtype, shape);
 }
 
 int64_t TapState::ring_begin(size_t flight) const {
@@ -362,26 +385,31 @@ Result<void> TapState::edit(const step::CaptureEdit& edit) {
   Set& set = sets_[at(edit.capture_set)];
   set = {};
   flights_.assign(2 * at(capacity_.geometry.num_points()), -1);
-  if (edit.set != nullptr) {
-    for (const tap::CapturePoint& captured : edit.set->points) {
-      RUDDER_CHECK(capacity_.geometry.has(captured.point), "point {} of capture set {}",
-                   captured.point.index(), edit.capture_set);
-    }
-    set.elements = tap::record_elements(*edit.set, capacity_.geometry, &offsets_);
-    for (size_t i = 0; i < edit.set->points.size(); ++i) {
-      const tap::CapturePoint& captured = edit.set->points[i];
-      int32_t& flight = flights_[2 * at(captured.point.index()) + (captured.after ? 1 : 0)];
-      // The first of two alike would be a hole in the record, and show what others captured.
-      RUDDER_CHECK(flight == -1, "point {} twice in capture set {}", captured.point.index(),
-                   edit.capture_set);
-      flight = static_cast<int32_t>(offsets_[i] / tap::kCaptureAlign);
-      set.passages |= tap::passage(captured.point.site);
-      set.residual_alone = set.residual_alone && tap::is_residual(captured.point.site);
-      set.captures_behind = set.captures_behind || is_behind_attention(captured.point);
-    }
-  }
+  if (edit.set != nullptr) place_points(edit, set);
   RUDDER_TRY_VOID(place_patterns(edit, set));
+  // Their rows are whole on each rank.
+  if (rank_.index > 0) std::ranges::fill(flights_, -1);
   return uploads_->copy(table_.captures.rows(edit.capture_set, 1), flights_.data());
+}
+
+// Where the record's rows lie, and what the set uses: that is the same on every rank.
+void TapState::place_points(const step::CaptureEdit& edit, Set& set) {
+  for (const tap::CapturePoint& captured : edit.set->points) {
+    RUDDER_CHECK(capacity_.geometry.has(captured.point), "point {} of capture set {}",
+                 captured.point.index(), edit.capture_set);
+  }
+  set.elements = tap::record_elements(*edit.set, capacity_.geometry, &offsets_);
+  for (size_t i = 0; i < edit.set->points.size(); ++i) {
+    const tap::CapturePoint& captured = edit.set->points[i];
+    int32_t& flight = flights_[2 * at(captured.point.index()) + (captured.after ? 1 : 0)];
+    // The first of two alike would be a hole in the record, and show what others captured.
+    RUDDER_CHECK(flight == -1, "point {} twice in capture set {}", captured.point.index(),
+                 edit.capture_set);
+    flight = static_cast<int32_t>(offsets_[i] / tap::kCaptureAlign);
+    set.passages |= tap::passage(captured.point.site);
+    set.residual_alone = set.residual_alone && tap::is_residual(captured.point.site);
+    set.captures_behind = set.captures_behind || is_behind_attention(captured.point);
+  }
 }
 
 // Behind the record's rows, whose offsets are known.
@@ -399,15 +427,13 @@ Result<void> TapState::place_patterns(const step::CaptureEdit& edit, Set& set) {
       RUDDER_CHECK(pattern.layer >= 0 && pattern.layer < capacity_.geometry.num_layers &&
                        pattern.keys > 0 && !pattern.heads.empty(),
                    "patterns of layer {} of capture set {}", pattern.layer, edit.capture_set);
-      ops::PatternEntry& entry = patterns_[at(pattern.layer)];
-      entry.offset = static_cast<int32_t>(offsets_[num_points + i] / tap::kCaptureAlign);
-      entry.keys = pattern.keys;
-      const int32_t count =
-          std::min(capacity_.geometry.heads[at(pattern.layer)].count, tap::kMaxPatternHeads);
-      for (const int32_t head : pattern.heads) {
-        RUDDER_CHECK(head >= 0 && head < count, "head {} of layer {}", head, pattern.layer);
-        entry.heads[head / 32] |= 1U << (head % 32);
-      }
+      const int32_t all = capacity_.geometry.heads[at(pattern.layer)].count;
+      const int32_t count = std::min(all, tap::kMaxPatternHeads);
+      RUDDER_CHECK(pattern.heads.front() >= 0 && pattern.heads.back() < count &&
+                       std::ranges::is_sorted(pattern.heads),
+                   "heads up to {} of layer {}", pattern.heads.back(), pattern.layer);
+      patterns_[at(pattern.layer)] =
+          pattern_entry(pattern, offsets_[num_points + i], ops::equal_share(all, rank_));
       set.passages |= tap::kMixerWeights;
       set.residual_alone = false;
     }

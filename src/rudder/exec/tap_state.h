@@ -1,7 +1,8 @@
 // TapState: the tap table on the device, and the host's record of its rows. The edits of a plan are
 // copied after the steps in front of it, so those steps still read the old rows. The executor's
 // worker thread uses it. It checks the edits; plans come from our own scheduler, so a wrong one is
-// a bug (RUDDER_CHECK).
+// a bug (RUDDER_CHECK). Of the ranks of a group the first captures rows, and each the attention
+// patterns of its heads, into the first one's records.
 #pragma once
 
 #include <cstdint>
@@ -101,6 +102,8 @@ class TapState {
   Result<void> open_slot(int32_t slot);
   Result<void> edit(const step::TapEdit& edit);
   Result<void> edit(const step::CaptureEdit& edit);
+  Result<ops::View> allocate_ring(const tensor::Shape& shape);
+  void place_points(const step::CaptureEdit& edit, Set& set);
   Result<void> place_patterns(const step::CaptureEdit& edit, Set& set);
   void check_program(const step::TapEdit& edit) const;
   void check_dictionaries(const step::TapEdit& edit);
@@ -111,6 +114,7 @@ class TapState {
   bool is_behind_attention(const tap::Point& point) const;
 
   ops::Ops& ops_;
+  const ops::Rank rank_;
   const step::Capacity capacity_;
   ops::TapTable table_;
   std::unique_ptr<UploadRing> uploads_;

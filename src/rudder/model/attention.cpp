@@ -41,15 +41,7 @@ void capture_patterns(const ops::AttentionArgs& args, const LayerStep& step) {
 void list_tensors(const Attention& attention, int64_t hidden, const Attention::Names& names,
                   Attention::Weights* weights, LayerTensors& out) {
   using Weights = Attention::Weights;
-  const HeadShares shares = head_shares(attention, out.rank);
-  const auto elements = [&](const Extent& of_heads) {
-    const int64_t dim = attention.head_dim;
-    return Extent{of_heads.stored * dim, {of_heads.share.begin * dim, of_heads.count() * dim}};
-  };
-  const Extent heads{attention.num_heads, shares.q};
-  const Extent kv_heads{attention.num_kv_heads, shares.kv};
-  const Extent q = elements(heads);
-  const Extent kv = elements(kv_heads);
+  const auto [heads, kv_heads, q, kv] = attention_extents(attention, out.rank);
   if (attention.qk_norm != QkNorm::kNone) {
     const bool per_head = attention.qk_norm == QkNorm::kPerHead;
     out.add_norm(names.q_norm, per_head ? Extent{attention.head_dim} : q, attention.qk_norm_kind,

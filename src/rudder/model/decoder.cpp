@@ -54,7 +54,7 @@ class LayerwiseDecoder final : public Decoder {
   Operand add_and_norm(const ops::ResidualNormArgs& asked, const ops::LinearWeight& next,
                        const ForwardBatch& batch);
   void tap_mixed(Mixed& mixed, const ops::Taps& taps, const LayerStep& step);
-  void end_patterns(const ForwardBatch& batch);
+  void end_patterns(const ForwardBatch& batch, size_t begin);
   void keep(size_t layer, const View& x, const ForwardBatch& batch);
   void place_kept(const View& x, int64_t column, const ForwardBatch& batch);
   void keep_normed(const View& x, const ForwardBatch& batch);
@@ -178,13 +178,13 @@ void LayerwiseDecoder::tap_mixed(Mixed& mixed, const ops::Taps& taps, const Laye
   encode_at(ops_, step.batch, taps, mixed.out);
 }
 
-// Behind the stage's last mixer, in steps whose capture sets name patterns.
-void LayerwiseDecoder::end_patterns(const ForwardBatch& batch) {
+// Of the stage's layers from `begin` on, in steps whose capture sets name patterns.
+void LayerwiseDecoder::end_patterns(const ForwardBatch& batch, size_t begin) {
   if (batch.tap_table == nullptr || (batch.passages & tap::kMixerWeights) == 0) return;
   const int32_t first = spec_.stage.first_layer;
   ops_.end_patterns({.table = batch.tap_table,
                      .batch = &batch.taps,
-                     .first_layer = first,
+                     .first_layer = first + static_cast<int32_t>(begin),
                      .end_layer = first + static_cast<int32_t>(spec_.layers.size())});
 }
 
@@ -275,6 +275,8 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
             tap::Point{spec_.stage.first_layer + static_cast<int32_t>(layer), site}.index()};
   };
   ops_.begin_attention(batch.attention);
+  // The first rank has taken the records of the stage before when another adds to them.
+  if (!spec_.stage.is_first() && !rank_.is_alone()) end_patterns(batch, spec_.layers.size());
   if (spec_.stage.is_first()) {
     ops_.embed({.table = weights_.embedding,
                 .tied = spec_.tied_head ? &weights_.head : nullptr,
@@ -298,7 +300,7 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
                                [&](const auto& mixer, const auto& mixer_weights) {
                                  return mix(mixer, mixer_weights, in, step);
                                });
-    if (is_stages_last) end_patterns(batch);
+    if (is_stages_last) end_patterns(batch, 0);
     if (ops_.taps_mixers()) tap_mixed(mixed, taps(i, Site::kAttnZ), step);
     const bool keeps_all_rows = batch.keep_all_rows || kept_.final_norm;
     if (is_last && rows.num_rows() < batch.ids.num_rows() && !keeps_all_rows) {

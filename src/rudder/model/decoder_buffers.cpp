@@ -53,7 +53,9 @@ Sizes sizes_of(const ModelSpec& spec, const DecoderLimits& limits, ops::Rank ran
   sizes.rows = int64_t{limits.max_logits_rows} * spec.hidden;
   sizes.logits = int64_t{limits.max_logits_rows} * spec.vocab;
   if (!rank.is_alone()) {
-    sizes.logits_part = int64_t{limits.max_logits_rows} * ops::vocab_share(spec.vocab, rank).count;
+    // The first rank has most, also of the fewer tokens of a draft head.
+    sizes.logits_part =
+        int64_t{limits.max_logits_rows} * ops::vocab_share(spec.vocab, {0, rank.count}).count;
     sizes.sums = sizes.hidden;
     if (limits.taps_shares) sizes.whole_rows = kWholeRows * widest_whole_row(spec, rank);
   }

@@ -8,6 +8,7 @@
 
 #include "rudder/model/archs/llama_like.h"
 #include "rudder/model/binder.h"
+#include "rudder/model/column_share.h"
 #include "rudder/model/quantisation.h"
 #include "rudder/weights/hf_config.h"
 
@@ -106,7 +107,11 @@ class HeadLoader {
  public:
   HeadLoader(const Checkpoint& checkpoint, const Quantisation& quantisation,
              const DraftHeadSpec& spec, ops::Ops& ops)
-      : checkpoint_(checkpoint), spec_(spec), ops_(ops), binder_(checkpoint, quantisation) {}
+      : checkpoint_(checkpoint),
+        spec_(spec),
+        ops_(ops),
+        rank_(ops::rank_of(ops)),
+        binder_(checkpoint, quantisation) {}
 
   Result<DraftHeadWeights> load() {
     std::vector<int32_t> ids;
@@ -115,7 +120,7 @@ class HeadLoader {
     }
     RUDDER_TRY(const std::string_view prefix, find_prefix());
     RUDDER_TRY_VOID(check(prefix));
-    const LayerTensors tensors = head_tensors(spec_, prefix, &out_);
+    const LayerTensors tensors = head_tensors(spec_, prefix, &out_, rank_);
     for (const NormTensor& norm : tensors.norms) {
       RUDDER_TRY(const View stored, binder_.take(norm.weight.name, Shape{norm.weight.count}));
       norm.target->eps = spec_.layer.norm_eps;
@@ -161,7 +166,7 @@ class HeadLoader {
 
   // Everything fits, and nothing is left over: before the first byte of it is read.
   Result<void> check(std::string_view prefix) {
-    const LayerTensors tensors = head_tensors(spec_, prefix);
+    const LayerTensors tensors = head_tensors(spec_, prefix, nullptr, rank_);
     for (const NormTensor& norm : tensors.norms) {
       RUDDER_TRY_VOID(binder_.take(norm.weight.name, Shape{norm.weight.count}));
     }
@@ -179,6 +184,7 @@ class HeadLoader {
   const Checkpoint& checkpoint_;
   const DraftHeadSpec& spec_;
   ops::Ops& ops_;
+  const ops::Rank rank_;
   Binder binder_;
   DraftHeadWeights out_;
 };
@@ -191,7 +197,7 @@ std::vector<int32_t> default_aux_layers(size_t num_layers) {
 }
 
 LayerTensors head_tensors(const DraftHeadSpec& spec, std::string_view prefix,
-                          DraftHeadWeights* weights) {
+                          DraftHeadWeights* weights, ops::Rank rank) {
   using Weights = DraftHeadWeights;
   const Attention& attention = *attention_of(spec.layer.layers[0]);
   const int64_t hidden = spec.layer.hidden;
@@ -200,19 +206,21 @@ LayerTensors head_tensors(const DraftHeadSpec& spec, std::string_view prefix,
                         ops::NormSpec Weights::*member) {
     to.add_norm(name, width, RmsNorm{}, target_in(weights, member));
   };
+  const auto [heads, kv_heads, q, kv] = attention_extents(attention, rank);
   LayerTensors out;
+  out.rank = rank;
   if (spec.norm_before_fc) norm(out, "input_norm", spec.aux_width(), &Weights::fc_norm);
-  out.add_linear({"fc"}, {hidden}, spec.fc_width(), spec.fc_bias, target_in(weights, &Weights::fc));
+  out.add_linear({"fc"}, {hidden}, input_extent(spec.fc_width(), rank), spec.fc_bias,
+                 target_in(weights, &Weights::fc));
   out.prefix = prefix;
   if (!spec.is_product()) {
     norm(out, "input_layernorm", hidden, &Weights::input_norm);
     norm(out, "hidden_norm", hidden, &Weights::hidden_norm);
   }
-  out.add_linear({"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
-                 {attention.q_width(), attention.kv_width(), attention.kv_width()},
+  out.add_linear({"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, {q, kv, kv},
                  spec.attention_width(), attention.qkv_bias,
                  target_in(mixer, &Attention::Weights::qkv));
-  out.add_linear({"self_attn.o_proj"}, {hidden}, attention.q_width(), attention.out_bias,
+  out.add_linear({"self_attn.o_proj"}, {hidden}, q, attention.out_bias,
                  target_in(mixer, &Attention::Weights::out));
   norm(out, "post_attention_layernorm", hidden, &Weights::mlp_norm);
   list_tensors(*gated_mlp_of(spec.layer.layers[0]), hidden, GatedMlp::Names{},
@@ -220,8 +228,8 @@ LayerTensors head_tensors(const DraftHeadSpec& spec, std::string_view prefix,
   out.prefix.clear();
   if (spec.is_product()) return out;
   norm(out, "norm", hidden, &Weights::final_norm);
-  out.add_linear({"lm_head"}, {spec.draft_vocab}, hidden, false,
-                 target_in(weights, &Weights::head));
+  out.add_linear({"lm_head"}, {Extent{spec.draft_vocab, ops::vocab_share(spec.draft_vocab, rank)}},
+                 hidden, false, target_in(weights, &Weights::head));
   return out;
 }
 
@@ -302,22 +310,35 @@ Result<void> fit_draft_head(const ModelSpec& target, DraftHeadSpec& head) {
   return {};
 }
 
+Result<DraftHeadSpec> shard_draft_head(const DraftHeadSpec& whole, ops::Rank rank) {
+  DraftHeadSpec spec = whole;
+  RUDDER_TRY(spec.layer, shard_spec(whole.layer, rank));
+  if (whole.fc_width() % rank.count != 0) {
+    return indivisible(fmt::format("the {} inputs of fc", whole.fc_width()), rank);
+  }
+  const ops::Rank last{rank.count - 1, rank.count};
+  if (ops::vocab_share(whole.draft_vocab, last).count == 0) {
+    return indivisible(fmt::format("the {} tokens of its lm_head", whole.draft_vocab), rank);
+  }
+  return spec;
+}
+
 Result<DraftHeadWeights> load_draft_head(const Checkpoint& checkpoint, const DraftHeadSpec& spec,
                                          ops::Ops& ops) {
   RUDDER_TRY(const Quantisation quantisation, read_quantisation(checkpoint));
   return HeadLoader(checkpoint, quantisation, spec, ops).load();
 }
 
-int64_t draft_head_bytes(const DraftHeadSpec& spec, DType linear_dtype) {
+int64_t draft_head_bytes(const DraftHeadSpec& spec, DType linear_dtype, ops::Rank rank) {
   const auto bytes = [](int64_t count, DType dtype) {
     return count * static_cast<int64_t>(tensor::dtype_bytes(dtype));
   };
-  const LayerTensors tensors = head_tensors(spec, kPrefixes[0]);
+  const LayerTensors tensors = head_tensors(spec, kPrefixes[0], nullptr, rank);
   int64_t total = spec.is_product() ? 0 : bytes(spec.draft_vocab, DType::kI32);
   for (const NormTensor& norm : tensors.norms) total += bytes(norm.width.count(), DType::kF32);
   for (const LinearModule& linear : tensors.linears) {
     total += bytes(linear.rows() * linear.in.count(), linear_dtype);
-    if (linear.bias) total += bytes(linear.rows(), DType::kF32);
+    if (linear.adds_bias()) total += bytes(linear.rows(), DType::kF32);
   }
   if (!spec.has_embedding) return total;
   return total + bytes(int64_t{spec.layer.vocab} * spec.layer.hidden, table_dtype(linear_dtype));

@@ -63,18 +63,21 @@ struct DraftHeadWeights {
   ops::NormSpec mlp_norm;
   GatedMlp::Weights mlp;
   ops::NormSpec final_norm;
-  ops::LinearWeight head;  // [draft_vocab, hidden]; of kProduct the model's in its place
-  ops::View target_ids;    // [draft_vocab] i32; empty: a token is itself
-  int64_t bytes = 0;       // of device memory, all of it
+  // [draft_vocab, hidden], of a rank its range of the rows; of kProduct the model's in its place
+  ops::LinearWeight head;
+  ops::View target_ids;  // [draft_vocab] i32; empty: a token is itself
+  int64_t bytes = 0;     // of device memory, all of it
 };
 
 // What published heads read whose config does not say.
 std::vector<int32_t> default_aux_layers(size_t num_layers);
 
 // All norms and products; `weights` is where they are loaded to, null for their description alone.
-// `prefix` is of the layer's names: "midlayer." or "layers.0.", which EAGLE has alone.
+// `prefix` is of the layer's names: "midlayer." or "layers.0.", which EAGLE has alone; `spec` is
+// the whole head's. A rank has its heads of the attention, its neurons, a range of the head's
+// tokens, and the products of its share of fc's inputs.
 LayerTensors head_tensors(const DraftHeadSpec& spec, std::string_view prefix,
-                          DraftHeadWeights* weights = nullptr);
+                          DraftHeadWeights* weights = nullptr, ops::Rank rank = {});
 
 // From config.json, of a head that was asked for as one of `input`; errors name the key.
 Result<DraftHeadSpec> read_draft_head(const weights::Checkpoint& checkpoint,
@@ -84,10 +87,16 @@ Result<DraftHeadSpec> read_draft_head(const weights::Checkpoint& checkpoint,
 // tokens, layers that the model does not have, a scaled embedding where the head has none.
 Result<void> fit_draft_head(const ModelSpec& target, DraftHeadSpec& head);
 
-// Every tensor of the checkpoint is consumed or named in an Error.
+// The spec of the rank's part, which a head decoder runs: its layer is cut, `draft_vocab` and the
+// widths of rows stay. An Error names what the ranks cannot divide, as shard_spec() does.
+Result<DraftHeadSpec> shard_draft_head(const DraftHeadSpec& whole, ops::Rank rank);
+
+// The rank's part of the whole head. Every tensor of the checkpoint is consumed or named in an
+// Error.
 Result<DraftHeadWeights> load_draft_head(const weights::Checkpoint& checkpoint,
                                          const DraftHeadSpec& spec, ops::Ops& ops);
 // Device bytes, before anything is loaded.
-int64_t draft_head_bytes(const DraftHeadSpec& spec, tensor::DType linear_dtype);
+int64_t draft_head_bytes(const DraftHeadSpec& spec, tensor::DType linear_dtype,
+                         ops::Rank rank = {});
 
 }  // namespace rudder::model

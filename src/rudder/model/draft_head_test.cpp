@@ -104,6 +104,61 @@ TEST(DraftHead, BindsEveryTensor) {
   }
 }
 
+// A head of 33 of 40 tokens.
+TinyHead tiny_for_ranks() {
+  TinyHead tiny;
+  tiny.replace_in_config("\"vocab_size\": 5", "\"vocab_size\": 40");
+  tiny.replace_in_config("\"draft_vocab_size\": 3", "\"draft_vocab_size\": 33");
+  tiny.add("lm_head.weight", {33, 8});
+  tiny.add("d2t", {33}, DType::kI64);
+  tiny.integers["d2t"] = std::vector<int64_t>(33, 7);
+  tiny.add("t2d", {40}, DType::kBool);
+  return tiny;
+}
+
+TEST(DraftHead, ARankLoadsItsPart) {
+  for (int32_t index = 0; index < 2; ++index) {
+    const ops::Rank rank{index, 2};
+    TinyHead tiny = tiny_for_ranks();
+    RankOps ops(rank);
+    const auto weights = tiny.load_head(ops);
+    ASSERT_TRUE(weights) << weights.error().to_string();
+    EXPECT_EQ(weights->fc.in, 12);
+    EXPECT_EQ(weights->fc.out, 8);
+    EXPECT_EQ(weights->attention.qkv.in, 16);
+    EXPECT_EQ(weights->attention.qkv.out, 12) << "its query head, and the KV head of both";
+    EXPECT_EQ(weights->attention.out.in, 4);
+    EXPECT_EQ(weights->mlp.gate_up.out, 6);
+    EXPECT_EQ(weights->mlp.down.in, 3);
+    EXPECT_EQ(weights->head.out, index == 0 ? 32 : 1);
+    EXPECT_EQ(weights->target_ids.num_rows(), 33);
+    EXPECT_EQ(weights->bytes, draft_head_bytes(*tiny.read(), DType::kF32, rank));
+    TinyProductHead product;
+    RankOps others(rank);
+    ASSERT_TRUE(product.load_head(others));
+    EXPECT_EQ(others.num_biases, index == 0 ? 1 : 0) << "the sum over ranks has it once";
+  }
+}
+
+TEST(DraftHead, WhatRanksCannotDivideIsNamed) {
+  const auto message = [](const DraftHeadSpec& spec, int32_t count) {
+    const auto part = shard_draft_head(spec, {0, count});
+    EXPECT_FALSE(part);
+    EXPECT_EQ(part.error().where, "tensor-parallel-size");
+    return part.error().message;
+  };
+  DraftHeadSpec spec = *tiny_for_ranks().read();
+  const auto part = shard_draft_head(spec, {1, 2});
+  ASSERT_TRUE(part);
+  EXPECT_EQ(attention_of(part->layer.layers[0])->num_heads, 1);
+  EXPECT_EQ(part->draft_vocab, 33);
+  EXPECT_EQ(message(spec, 3), "the 2 heads of layer 0 cannot be divided among 3 ranks");
+  spec.draft_vocab = 16;
+  EXPECT_EQ(message(spec, 2), "the 16 tokens of its lm_head cannot be divided among 2 ranks");
+  spec.target_hidden = 9;
+  EXPECT_EQ(message(spec, 2), "the 27 inputs of fc cannot be divided among 2 ranks");
+}
+
 TEST(DraftHead, ReadsWhatItsConfigAsksFor) {
   TinyHead tiny;
   const DraftHeadSpec plain = *tiny.read();

@@ -6,6 +6,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/model/branch.h"
+#include "rudder/model/column_share.h"
 #include "rudder/model/decoder_buffers.h"
 
 namespace rudder::model {
@@ -20,12 +21,16 @@ struct HeadSizes {
   int64_t joined = 0;    // the attention's input
   int64_t feedback = 0;  // by slot
   int64_t logits = 0;    // of the head's own tokens, f32
+  int64_t share = 0;     // of a rank: its columns of fc's inputs
 
-  HeadSizes(const DraftHeadSpec& spec, const DecoderLimits& limits, int32_t num_slots)
+  HeadSizes(const DraftHeadSpec& spec, const DecoderLimits& limits, int32_t num_slots,
+            ops::Rank rank)
       : aux((spec.norm_before_fc ? 2 : 1) * limits.max_tokens * spec.aux_width()),
         joined(int64_t{2} * limits.max_tokens * spec.layer.hidden),
         feedback(int64_t{num_slots} * spec.layer.hidden),
-        logits(spec.is_product() ? 0 : int64_t{limits.max_logits_rows} * spec.draft_vocab) {}
+        logits(spec.is_product() ? 0 : int64_t{limits.max_logits_rows} * spec.draft_vocab),
+        share(rank.is_alone() ? 0
+                              : limits.max_tokens * input_extent(spec.fc_width(), rank).count()) {}
 };
 
 struct HeadBuffers {
@@ -34,20 +39,23 @@ struct HeadBuffers {
   View joined;    // [max_tokens * 2 * hidden] act
   View feedback;  // [num_slots, hidden] act
   View logits;    // [max_logits_rows * draft_vocab] f32
+  View share;     // [max_tokens * fc_width / ranks] act; empty for one that is alone
 };
 
 class HeadDecoder final : public Decoder {
  public:
   HeadDecoder(const DraftHeadSpec& spec, const DraftHeadWeights& weights, const HeadSource& source,
               const ops::KvLayer& kv, ops::Ops& ops, const DecoderLimits& limits,
-              HeadBuffers buffers)
+              HeadBuffers buffers, ColumnShare columns)
       : spec_(spec),
         weights_(weights),
         source_(source),
         kv_(kv),
         ops_(ops),
+        rank_(ops::rank_of(ops)),
         max_tokens_(limits.max_tokens),
         buffers_(std::move(buffers)),
+        columns_(std::move(columns)),
         products_(ops, buffers_.layer.scale) {}
 
   View forward(const ForwardBatch& batch) override;
@@ -56,25 +64,39 @@ class HeadDecoder final : public Decoder {
 
  private:
   View begin_with(const ForwardBatch& batch);
+  View multiply_fc(const View& in, const View& buffer);
   View embed(const ForwardBatch& batch);
   View normed(const View& x, const ops::NormSpec& norm, const View& buffer);
   View join(const ForwardBatch& batch, const View& g);
   View multiply(const ForwardBatch& batch, const View& g);
   View head(const View& h, const ForwardBatch& batch);
+  void logits(const ops::LinearWeight& output, const Operand& in, const View& out);
 
   const DraftHeadSpec spec_;
   const DraftHeadWeights& weights_;
   const HeadSource source_;
   const ops::KvLayer kv_;
   ops::Ops& ops_;
+  const ops::Rank rank_;
   const int32_t max_tokens_;
   const HeadBuffers buffers_;
+  const ColumnShare columns_;  // of fc
   const Products products_;
 };
 
 View HeadDecoder::normed(const View& x, const ops::NormSpec& norm, const View& buffer) {
   const View out = shaped(buffer, x.shape[0], x.shape[1]);
   ops_.residual_norm({.x = x, .norm = norm, .out = out});
+  return out;
+}
+
+// [T, hidden] of `in` [T, fc_width], where the branches are added; `buffer` is for what the product
+// takes.
+View HeadDecoder::multiply_fc(const View& in, const View& buffer) {
+  const View share = columns_.of(in, buffers_.share);
+  const View out = products_.project(weights_.fc, products_.operand_of(weights_.fc, share, buffer),
+                                     buffers_.layer.residual);
+  columns_.sum(out);
   return out;
 }
 
@@ -94,8 +116,7 @@ View HeadDecoder::begin_with(const ForwardBatch& batch) {
   if (spec_.norm_before_fc) {
     aux = normed(aux, weights_.fc_norm, buffers_.aux.rows(half, half));
   }
-  return products_.project(weights_.fc, products_.operand_of(weights_.fc, aux, buffers_.joined),
-                           buffers_.layer.residual);
+  return multiply_fc(aux, buffers_.joined);
 }
 
 View HeadDecoder::embed(const ForwardBatch& batch) {
@@ -113,8 +134,7 @@ View HeadDecoder::multiply(const ForwardBatch& batch, const View& g) {
   const View joined = shaped(buffers_.joined, g.shape[0], spec_.fc_width());
   ops_.place_rows({.x = embed(batch), .out = joined});
   ops_.place_rows({.x = g, .out = joined, .column = spec_.layer.hidden});
-  return products_.project(weights_.fc, products_.operand_of(weights_.fc, joined, buffers_.aux),
-                           buffers_.layer.residual);
+  return multiply_fc(joined, buffers_.aux);
 }
 
 // The attention's input, [T, 2 * hidden]. Afterwards `g` is what the branches are added to.
@@ -130,6 +150,14 @@ View HeadDecoder::join(const ForwardBatch& batch, const View& g) {
   return joined;
 }
 
+// [R, draft_vocab]; on a rank the ranks' parts of it, side by side.
+void HeadDecoder::logits(const ops::LinearWeight& output, const Operand& in, const View& out) {
+  const View part =
+      rank_.is_alone() ? out : shaped(buffers_.layer.logits_part, in.rows(), output.out);
+  ops_.logits({.x = in.x, .x_scale = in.scale, .head = &output, .out = part});
+  if (!rank_.is_alone()) ops_.gather_logits({.part = part, .out = out});
+}
+
 // [R, vocab] of h [R, hidden].
 View HeadDecoder::head(const View& h, const ForwardBatch& batch) {
   const View last = spec_.is_product() ? h : normed(h, weights_.final_norm, buffers_.layer.normed);
@@ -139,12 +167,12 @@ View HeadDecoder::head(const View& h, const ForwardBatch& batch) {
         {.x = spec_.norm_output ? last : h, .rows = batch.feedback_rows, .out = buffers_.feedback});
   }
   const Operand in = products_.operand_of(output, last, buffers_.layer.delta);
-  const View logits = shaped(buffers_.layer.logits, h.shape[0], spec_.layer.vocab);
+  const View all = shaped(buffers_.layer.logits, h.shape[0], spec_.layer.vocab);
   const bool is_spread = !weights_.target_ids.empty();
-  const View own = is_spread ? shaped(buffers_.logits, h.shape[0], spec_.draft_vocab) : logits;
-  ops_.logits({.x = in.x, .x_scale = in.scale, .head = &output, .out = own});
-  if (is_spread) ops_.spread_logits({.x = own, .ids = weights_.target_ids, .out = logits});
-  return logits;
+  const View own = is_spread ? shaped(buffers_.logits, h.shape[0], spec_.draft_vocab) : all;
+  logits(output, in, own);
+  if (is_spread) ops_.spread_logits({.x = own, .ids = weights_.target_ids, .out = all});
+  return all;
 }
 
 View HeadDecoder::forward(const ForwardBatch& batch) {
@@ -177,11 +205,16 @@ View HeadDecoder::forward(const ForwardBatch& batch) {
       output, products_.operand_of(output, mixed.out, mixed.free), buffers_.layer.delta);
   const Operand in =
       products_.empty_operand(weights_.mlp.input(), x.shape[0], buffers_.layer.normed);
-  ops_.residual_norm(
-      {.x = x, .delta = mixer_out, .norm = weights_.mlp_norm, .out = in.x, .out_scale = in.scale});
+  const bool sums_ranks = !rank_.is_alone();
+  ops_.residual_norm({.x = x,
+                      .delta = mixer_out,
+                      .norm = weights_.mlp_norm,
+                      .out = in.x,
+                      .out_scale = in.scale,
+                      .sums_ranks = sums_ranks});
   const View mlp_out = feed_forward(*gated_mlp_of(spec_.layer.layers[0]), weights_.mlp, in, {},
                                     step, buffers_.layer.delta);
-  ops_.residual_norm({.x = x, .delta = mlp_out});
+  ops_.residual_norm({.x = x, .delta = mlp_out, .sums_ranks = sums_ranks});
   return head(x, batch);
 }
 
@@ -213,13 +246,16 @@ Result<std::unique_ptr<Decoder>> make_head_decoder(const DraftHeadSpec& spec,
                                                    const HeadSource& source, const ops::KvLayer& kv,
                                                    ops::Ops& ops, const DecoderLimits& limits,
                                                    int32_t num_slots) {
-  RUDDER_CHECK(spec.layer.layers.size() == 1 && weights.fc.in == spec.fc_width() &&
+  const ops::Rank rank = ops::rank_of(ops);
+  const int64_t own_tokens = ops::vocab_share(spec.draft_vocab, rank).count;
+  RUDDER_CHECK(spec.layer.layers.size() == 1 &&
+               weights.fc.in == input_extent(spec.fc_width(), rank).count() &&
                weights.attention.qkv.in == spec.attention_width() &&
                source.rows.shape[1] == spec.aux_width());
   RUDDER_CHECK(spec.is_product() ? source.head != nullptr && source.head->in == spec.layer.hidden &&
-                                       source.head->out == spec.draft_vocab
-                                 : weights.head.out == spec.draft_vocab);
-  const HeadSizes sizes(spec, limits, num_slots);
+                                       source.head->out == own_tokens
+                                 : weights.head.out == own_tokens);
+  const HeadSizes sizes(spec, limits, num_slots, rank);
   const DType act = ops.act_dtype();
   HeadBuffers buffers;
   RUDDER_TRY(buffers.layer, DecoderBuffers::allocate(spec.layer, limits, ops));
@@ -229,17 +265,22 @@ Result<std::unique_ptr<Decoder>> make_head_decoder(const DraftHeadSpec& spec,
   if (sizes.logits > 0) {
     RUDDER_TRY(buffers.logits, ops.allocate(DType::kF32, {sizes.logits}));
   }
-  auto decoder =
-      std::make_unique<HeadDecoder>(spec, weights, source, kv, ops, limits, std::move(buffers));
+  if (sizes.share > 0) {
+    RUDDER_TRY(buffers.share, ops.allocate(act, {sizes.share}));
+  }
+  RUDDER_TRY(ColumnShare columns, ColumnShare::make(ops, limits.max_tokens));
+  auto decoder = std::make_unique<HeadDecoder>(spec, weights, source, kv, ops, limits,
+                                               std::move(buffers), std::move(columns));
   RUDDER_TRY_VOID(prepare_head(spec, weights, kv, ops, limits));
   return decoder;
 }
 
 int64_t head_workspace_bytes(const DraftHeadSpec& spec, const DecoderLimits& limits,
-                             int32_t num_slots, DType act) {
-  const HeadSizes sizes(spec, limits, num_slots);
-  return DecoderBuffers::bytes(spec.layer, limits, act, {}) +
-         (sizes.aux + sizes.joined + sizes.feedback) *
+                             int32_t num_slots, DType act, ops::Rank rank) {
+  const HeadSizes sizes(spec, limits, num_slots, rank);
+  return DecoderBuffers::bytes(spec.layer, limits, act, rank) +
+         ColumnShare::device_bytes(limits.max_tokens, rank) +
+         (sizes.aux + sizes.joined + sizes.feedback + sizes.share) *
              static_cast<int64_t>(tensor::dtype_bytes(act)) +
          sizes.logits * static_cast<int64_t>(sizeof(float));
 }

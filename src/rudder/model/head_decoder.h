@@ -7,6 +7,7 @@
 #include "rudder/base/result.h"
 #include "rudder/model/decoder.h"
 #include "rudder/model/draft_head.h"
+#include "rudder/ops/comm.h"
 
 namespace rudder::model {
 
@@ -18,7 +19,8 @@ struct HeadSource {
   ops::View rows;  // as HiddenPool.rows
 };
 
-// Of a step, ForwardBatch.feedback_rows says where the rows of logits leave what the next guess
+// On a rank of a group `spec` and `weights` are its part of the head (shard_draft_head). Of a step,
+// ForwardBatch.feedback_rows says where the rows of logits leave what the next guess
 // begins with; with `goes_on` each token is one that is guessed behind, and begins with that.
 // more_logits() and hidden() are not for it.
 Result<std::unique_ptr<Decoder>> make_head_decoder(const DraftHeadSpec& spec,
@@ -29,6 +31,6 @@ Result<std::unique_ptr<Decoder>> make_head_decoder(const DraftHeadSpec& spec,
 
 // Device bytes that it allocates.
 int64_t head_workspace_bytes(const DraftHeadSpec& spec, const DecoderLimits& limits,
-                             int32_t num_slots, tensor::DType act);
+                             int32_t num_slots, tensor::DType act, ops::Rank rank = {});
 
 }  // namespace rudder::model

@@ -121,7 +121,7 @@ class Loader {
 
   Result<void> load_embedding_and_head() {
     RUDDER_TRY(const Tables tables, take_tables());
-    if (stage_.is_first() && !shares_table(spec_, rank_, stage_)) {
+    if (stage_.embeds() && !shares_table(spec_, rank_, stage_)) {
       RUDDER_TRY(out_.embedding, ops_.upload(tables.embedding, table_dtype(ops_.linear_dtype())));
       out_.bytes += static_cast<int64_t>(out_.embedding.bytes());
       if (!spec_.tied_head) done_ += static_cast<int64_t>(tables.embedding.bytes());

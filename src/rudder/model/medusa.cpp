@@ -62,8 +62,9 @@ Result<tensor::Shape> matrix_shape(const Checkpoint& checkpoint, const std::stri
 
 }  // namespace
 
-LayerTensors medusa_tensors(const MedusaSpec& spec, MedusaWeights* weights) {
+LayerTensors medusa_tensors(const MedusaSpec& spec, MedusaWeights* weights, ops::Rank rank) {
   LayerTensors out;
+  out.rank = rank;
   if (weights != nullptr) {
     const int32_t num_layers = spec.num_heads * spec.num_layers;
     weights->layers.resize(static_cast<size_t>(num_layers));
@@ -71,12 +72,13 @@ LayerTensors medusa_tensors(const MedusaSpec& spec, MedusaWeights* weights) {
   }
   for (int32_t i = 0; i < spec.num_heads * spec.num_layers; ++i) {
     const std::string name = layer_name(spec.layout, i / spec.num_layers, i % spec.num_layers);
-    out.add_linear({name}, {spec.hidden}, spec.hidden, spec.has_bias,
+    out.add_linear({name}, {spec.hidden}, input_extent(spec.hidden, rank), spec.has_bias,
                    weights == nullptr ? nullptr : &weights->layers[static_cast<size_t>(i)]);
   }
   for (int32_t i = 0; i < num_lm_heads(spec); ++i) {
     const std::string name = lm_head_name(spec, i);
-    out.add_linear({name}, {spec.vocab}, spec.hidden, false,
+    out.add_linear({name}, {Extent{spec.vocab, ops::vocab_share(spec.vocab, rank)}}, spec.hidden,
+                   false,
                    weights == nullptr ? nullptr : &weights->lm_heads[static_cast<size_t>(i)]);
   }
   return out;
@@ -148,11 +150,18 @@ Result<void> fit_medusa(const ModelSpec& target, int32_t max_draft, const Medusa
   return {};
 }
 
+Result<void> check_medusa_shares(const MedusaSpec& spec, ops::Rank rank) {
+  if (spec.hidden % rank.count != 0) {
+    return indivisible(fmt::format("the {} inputs of Medusa heads", spec.hidden), rank);
+  }
+  return {};
+}
+
 Result<MedusaWeights> load_medusa(const Checkpoint& checkpoint, const MedusaSpec& spec,
                                   ops::Ops& ops) {
   RUDDER_TRY(const Quantisation quantisation, read_quantisation(checkpoint));
   MedusaWeights weights;
-  const LayerTensors tensors = medusa_tensors(spec, &weights);
+  const LayerTensors tensors = medusa_tensors(spec, &weights, ops::rank_of(ops));
   // Everything fits, and nothing is left over: before the first byte of it is loaded.
   Binder binder(checkpoint, quantisation);
   for (const LinearModule& linear : tensors.linears) {
@@ -168,12 +177,12 @@ Result<MedusaWeights> load_medusa(const Checkpoint& checkpoint, const MedusaSpec
   return weights;
 }
 
-int64_t medusa_bytes(const MedusaSpec& spec, DType linear_dtype) {
+int64_t medusa_bytes(const MedusaSpec& spec, DType linear_dtype, ops::Rank rank) {
   int64_t total = 0;
-  for (const LinearModule& linear : medusa_tensors(spec).linears) {
+  for (const LinearModule& linear : medusa_tensors(spec, nullptr, rank).linears) {
     total +=
         linear.rows() * linear.in.count() * static_cast<int64_t>(tensor::dtype_bytes(linear_dtype));
-    if (linear.bias) total += linear.rows() * int64_t{sizeof(float)};
+    if (linear.adds_bias()) total += linear.rows() * int64_t{sizeof(float)};
   }
   return total;
 }
@@ -190,6 +199,12 @@ Result<std::unique_ptr<MedusaHeads>> MedusaHeads::make(const MedusaSpec& spec,
   }
   RUDDER_TRY(heads->scales_, ops.allocate(DType::kF32, {max_rows}));
   RUDDER_TRY(heads->logits_, ops.allocate(DType::kF32, {int64_t{max_rows} * spec.vocab}));
+  RUDDER_TRY(heads->columns_, ColumnShare::make(ops, max_rows));
+  if (const ops::Rank rank = heads->rank_; !rank.is_alone()) {
+    RUDDER_TRY(heads->share_, ops.allocate(ops.act_dtype(), {elements / rank.count}));
+    RUDDER_TRY(heads->logits_part_,
+               ops.allocate(DType::kF32, {max_rows * ops::vocab_share(spec.vocab, rank).count}));
+  }
   RUDDER_TRY_VOID(ops.prepare({.max_tokens = max_rows,
                                .max_rows = max_rows,
                                .max_seqs = max_rows,
@@ -200,9 +215,17 @@ Result<std::unique_ptr<MedusaHeads>> MedusaHeads::make(const MedusaSpec& spec,
   return heads;
 }
 
-int64_t MedusaHeads::device_bytes(const MedusaSpec& spec, int32_t max_rows, DType act) {
-  return int64_t{max_rows} * (4 * spec.hidden * static_cast<int64_t>(tensor::dtype_bytes(act)) +
-                              (1 + int64_t{spec.vocab}) * static_cast<int64_t>(sizeof(float)));
+int64_t MedusaHeads::device_bytes(const MedusaSpec& spec, int32_t max_rows, DType act,
+                                  ops::Rank rank) {
+  int64_t act_elements = int64_t{4} * spec.hidden;
+  int64_t floats = 1 + int64_t{spec.vocab};
+  if (!rank.is_alone()) {
+    act_elements += input_extent(spec.hidden, rank).count();
+    floats += ops::vocab_share(spec.vocab, rank).count;
+  }
+  return max_rows * (act_elements * static_cast<int64_t>(tensor::dtype_bytes(act)) +
+                     floats * static_cast<int64_t>(sizeof(float))) +
+         ColumnShare::device_bytes(max_rows, rank);
 }
 
 void MedusaHeads::begin(const View& normed, const View& rows) {
@@ -217,14 +240,18 @@ View MedusaHeads::logits(int32_t head) {
   for (int32_t i = 0; i < spec_.num_layers; ++i) {
     const int32_t index = head * spec_.num_layers + i;
     const ops::LinearWeight& layer = weights_.layers[static_cast<size_t>(index)];
-    ops_.residual_act(
-        {.x = x, .y = products.project(layer, products.operand_of(layer, x, operand_), product_)});
+    const View share = columns_.of(x, share_);
+    const View y = products.project(layer, products.operand_of(layer, share, operand_), product_);
+    columns_.sum(y);
+    ops_.residual_act({.x = x, .y = y});
   }
   const ops::LinearWeight& lm_head =
       weights_.lm_heads[spec_.shares_lm_head ? 0 : static_cast<size_t>(head)];
   const Operand in = products.operand_of(lm_head, x, operand_);
   const View out = shaped(logits_, num_rows_, spec_.vocab);
-  ops_.logits({.x = in.x, .x_scale = in.scale, .head = &lm_head, .out = out});
+  const View part = rank_.is_alone() ? out : shaped(logits_part_, num_rows_, lm_head.out);
+  ops_.logits({.x = in.x, .x_scale = in.scale, .head = &lm_head, .out = part});
+  if (!rank_.is_alone()) ops_.gather_logits({.part = part, .out = out});
   return out;
 }
 

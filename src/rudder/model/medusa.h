@@ -13,6 +13,7 @@
 
 #include "rudder/base/result.h"
 #include "rudder/model/branch.h"
+#include "rudder/model/column_share.h"
 #include "rudder/model/spec.h"
 #include "rudder/model/tensors.h"
 #include "rudder/ops/ops.h"
@@ -35,13 +36,16 @@ struct MedusaSpec {
 };
 
 struct MedusaWeights {
-  std::vector<ops::LinearWeight> layers;    // [num_heads * num_layers] of [hidden, hidden]
-  std::vector<ops::LinearWeight> lm_heads;  // [num_heads], or one for all, of [vocab, hidden]
-  int64_t bytes = 0;                        // of device memory, all of it
+  // [num_heads * num_layers] of [hidden, hidden], of a rank its columns
+  std::vector<ops::LinearWeight> layers;
+  // [num_heads], or one for all, of [vocab, hidden], of a rank its range of the rows
+  std::vector<ops::LinearWeight> lm_heads;
+  int64_t bytes = 0;  // of device memory, all of it
 };
 
 // All products; `weights` is where they are loaded to, null for their description alone.
-LayerTensors medusa_tensors(const MedusaSpec& spec, MedusaWeights* weights = nullptr);
+LayerTensors medusa_tensors(const MedusaSpec& spec, MedusaWeights* weights = nullptr,
+                            ops::Rank rank = {});
 
 // From config.json and the tensors' names and shapes; errors name the key or the tensor.
 Result<MedusaSpec> read_medusa(const weights::Checkpoint& checkpoint);
@@ -49,12 +53,14 @@ Result<MedusaSpec> read_medusa(const weights::Checkpoint& checkpoint);
 // kInvalidArgument, by name: heads for rows of another width or another number of tokens, and more
 // drafts than there are heads.
 Result<void> fit_medusa(const ModelSpec& target, int32_t max_draft, const MedusaSpec& spec);
+// An Error names what the ranks cannot divide, as shard_spec() does.
+Result<void> check_medusa_shares(const MedusaSpec& spec, ops::Rank rank);
 
-// Every tensor of the checkpoint is consumed or named in an Error.
+// The rank's part of the heads. Every tensor of the checkpoint is consumed or named in an Error.
 Result<MedusaWeights> load_medusa(const weights::Checkpoint& checkpoint, const MedusaSpec& spec,
                                   ops::Ops& ops);
 // Device bytes, before anything is loaded.
-int64_t medusa_bytes(const MedusaSpec& spec, tensor::DType linear_dtype);
+int64_t medusa_bytes(const MedusaSpec& spec, tensor::DType linear_dtype, ops::Rank rank = {});
 
 // The heads on a device, with buffers for `max_rows` rows.
 class MedusaHeads {
@@ -64,7 +70,8 @@ class MedusaHeads {
                                                    const MedusaWeights& weights, ops::Ops& ops,
                                                    int32_t max_rows);
   // Device bytes that make() allocates.
-  static int64_t device_bytes(const MedusaSpec& spec, int32_t max_rows, tensor::DType act);
+  static int64_t device_bytes(const MedusaSpec& spec, int32_t max_rows, tensor::DType act,
+                              ops::Rank rank = {});
 
   // Picks the rows that the heads read: `rows` [R] i32 of `normed` [N, hidden] act.
   void begin(const ops::View& normed, const ops::View& rows);
@@ -73,17 +80,22 @@ class MedusaHeads {
 
  private:
   MedusaHeads(const MedusaSpec& spec, const MedusaWeights& weights, ops::Ops& ops)
-      : spec_(spec), weights_(weights), ops_(ops) {}
+      : spec_(spec), weights_(weights), ops_(ops), rank_(ops::rank_of(ops)) {}
 
   const MedusaSpec spec_;
   const MedusaWeights& weights_;
   ops::Ops& ops_;
-  ops::View picked_;   // [max_rows * hidden] act
-  ops::View x_;        // likewise: of the head at hand
-  ops::View product_;  // likewise
-  ops::View operand_;  // likewise: x as a product takes it
-  ops::View scales_;   // [max_rows] f32, of the operand
-  ops::View logits_;   // [max_rows * vocab] f32
+  const ops::Rank rank_;
+  ColumnShare columns_;  // of the layers' products
+  ops::View picked_;     // [max_rows * hidden] act
+  ops::View x_;          // likewise: of the head at hand
+  ops::View product_;    // likewise
+  ops::View operand_;    // likewise: x as a product takes it
+  ops::View scales_;     // [max_rows] f32, of the operand
+  ops::View logits_;     // [max_rows * vocab] f32
+  // Of a rank: its columns of x and of the logits; empty for one that is alone.
+  ops::View share_;        // [max_rows * hidden / ranks] act
+  ops::View logits_part_;  // [max_rows * .] f32
   int64_t num_rows_ = 0;
 };
 

@@ -101,6 +101,31 @@ TEST(MedusaLoader, BindsTheLayoutOfVllm) {
   ASSERT_TRUE(load_heads(apart, other));
 }
 
+TEST(MedusaLoader, ARankLoadsItsPart) {
+  PublishedHeads tiny;
+  for (const char* name : {"0.2.weight", "1.2.weight", "2.2.weight"}) tiny.add(name, {40, 8});
+  const auto spec = read_heads(tiny);
+  ASSERT_TRUE(spec) << spec.error().to_string();
+  for (int32_t index = 0; index < 2; ++index) {
+    RankOps ops({index, 2});
+    const auto weights = load_heads(tiny, ops);
+    ASSERT_TRUE(weights) << weights.error().to_string();
+    EXPECT_EQ(weights->layers[5].in, 4);
+    EXPECT_EQ(weights->layers[5].out, 8);
+    const int64_t tokens = index == 0 ? 32 : 8;
+    EXPECT_EQ(weights->lm_heads[2].out, tokens);
+    const int biases = index == 0 ? 6 : 0;  // the sum over ranks has each once
+    EXPECT_EQ(ops.num_biases, biases);
+    EXPECT_EQ(medusa_bytes(*spec, DType::kF32, {index, 2}),
+              4 * (6 * 8 * 4 + biases * 8 + 3 * tokens * 8));
+  }
+  EXPECT_TRUE(check_medusa_shares(*spec, {1, 4}));
+  const auto uneven = check_medusa_shares(*spec, {1, 3});
+  ASSERT_FALSE(uneven);
+  EXPECT_EQ(uneven.error().where, "tensor-parallel-size");
+  EXPECT_EQ(uneven.error().message, "the 8 inputs of Medusa heads cannot be divided among 3 ranks");
+}
+
 TEST(MedusaLoader, WhatIsMissingOrTooMuchIsNamed) {
   const PublishedHeads whole;
   for (const auto& [name, decl] : whole.decls) {

@@ -13,11 +13,6 @@ namespace {
 
 constexpr const char* kWhere = "tensor-parallel-size";
 
-tl::unexpected<Error> indivisible(const std::string& what, ops::Rank rank) {
-  return fail(ErrorCode::kInvalidArgument,
-              fmt::format("{} cannot be divided among {} ranks", what, rank.count), kWhere);
-}
-
 Result<void> shard_layer(LayerSpec& layer, size_t index, ops::Rank rank) {
   if (Attention* const attention = attention_of(layer)) {
     if (attention->num_heads % rank.count != 0) {
@@ -64,12 +59,28 @@ ops::View columns_of(const ops::View& matrix, ops::Share share,
 
 }  // namespace
 
+tl::unexpected<Error> indivisible(const std::string& what, ops::Rank rank) {
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("{} cannot be divided among {} ranks", what, rank.count), kWhere);
+}
+
 HeadShares head_shares(const Attention& attention, ops::Rank rank) {
   const ops::Share q = ops::equal_share(attention.num_heads, rank);
   const int64_t kv_heads = attention.num_kv_heads;
   if (kv_heads % rank.count == 0) return {q, ops::equal_share(kv_heads, rank)};
   const int64_t ranks_a_head = rank.count / kv_heads;
   return {q, {rank.index / ranks_a_head, 1}};
+}
+
+AttentionExtents attention_extents(const Attention& attention, ops::Rank rank) {
+  const HeadShares shares = head_shares(attention, rank);
+  const int64_t dim = attention.head_dim;
+  const auto elements = [&](const Extent& of_heads) {
+    return Extent{of_heads.stored * dim, {of_heads.share.begin * dim, of_heads.count() * dim}};
+  };
+  const Extent heads{attention.num_heads, shares.q};
+  const Extent kv_heads{attention.num_kv_heads, shares.kv};
+  return {heads, kv_heads, elements(heads), elements(kv_heads)};
 }
 
 Result<ModelSpec> shard_spec(const ModelSpec& whole, ops::Rank rank) {

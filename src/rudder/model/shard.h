@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "rudder/base/result.h"
@@ -29,6 +30,9 @@ struct Extent {
   bool is_whole() const { return share.count == stored; }
 };
 
+// kInvalidArgument, "tensor-parallel-size": `what` of a model has no part for each rank.
+tl::unexpected<Error> indivisible(const std::string& what, ops::Rank rank);
+
 // The query heads and KV heads of a rank. Where there are more ranks than KV heads, several ranks
 // have the same KV head.
 struct HeadShares {
@@ -36,6 +40,15 @@ struct HeadShares {
   ops::Share kv;
 };
 HeadShares head_shares(const Attention& attention, ops::Rank rank);
+
+// Of the dimensions of attention's tensors: its heads, and the elements of q, and of k or v.
+struct AttentionExtents {
+  Extent heads;
+  Extent kv_heads;
+  Extent q;
+  Extent kv;
+};
+AttentionExtents attention_extents(const Attention& attention, ops::Rank rank);
 
 // The spec of the rank's part, which a decoder runs: fewer heads and neurons in each layer; `vocab`
 // stays that of the model. A tied head is none: a rank's part of it cannot embed every token. An

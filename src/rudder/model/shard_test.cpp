@@ -144,27 +144,6 @@ TEST(Shard, CutPartsHoldTheirRowsAndColumns) {
   }
 }
 
-// A rank of a group that is never asked to compute.
-class RankOps final : public KeepingOps {
- public:
-  explicit RankOps(Rank rank) : comm_(rank) {}
-  ops::Comm* comm() override { return &comm_; }
-
- private:
-  class Alone final : public ops::Comm {
-   public:
-    explicit Alone(Rank rank) : rank_(rank) {}
-    Rank rank() const override { return rank_; }
-    void meet(uint64_t /*step*/) override {}
-    Result<void> status() const override { return {}; }
-    void fail(const Error& /*error*/) override {}
-
-   private:
-    const Rank rank_;
-  };
-  Alone comm_;
-};
-
 TEST(Shard, LoadedBytesAreThoseOfTheBudget) {
   for (int32_t index = 0; index < 2; ++index) {
     TinyModel tiny;

@@ -113,10 +113,12 @@ struct Stage {
   int32_t count = 1;
   int32_t first_layer = 0;  // of the whole model
   int32_t num_layers = 0;   // of one that is alone: all
+  bool has_table = false;   // not the first, which has it anyway: the embedding, for a draft head
 
   bool is_alone() const { return count == 1; }
   bool is_first() const { return index == 0; }
   bool is_last() const { return index == count - 1; }
+  bool embeds() const { return is_first() || has_table; }
 };
 
 struct ModelSpec {

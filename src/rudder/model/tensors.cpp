@@ -164,7 +164,7 @@ int64_t weight_bytes(const ModelSpec& spec, tensor::DType linear_dtype, ops::Ran
   }
   const LayerRange layers = layers_of(spec, stage);
   for (size_t i = layers.begin; i < layers.end; ++i) count.add_layer(spec, i, rank);
-  const bool has_table = stage.is_first() && !shares_table(spec, rank, stage);
+  const bool has_table = stage.embeds() && !shares_table(spec, rank, stage);
   const int64_t table = has_table ? int64_t{spec.vocab} * spec.hidden : 0;
   return count.bytes(linear_dtype) + bytes_of(table, table_dtype(linear_dtype));
 }

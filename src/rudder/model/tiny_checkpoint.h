@@ -85,6 +85,30 @@ class KeepingOps : public ops::Ops {
   std::list<std::vector<std::byte>> memory_;
 };
 
+// A rank of a group that is never asked to compute.
+class RankOps final : public KeepingOps {
+ public:
+  explicit RankOps(ops::Rank rank) : comm_(rank) {}
+  ops::Comm* comm() override { return &comm_; }
+
+ private:
+  class Alone final : public ops::Comm {
+   public:
+    explicit Alone(ops::Rank rank) : rank_(rank) {}
+    ops::Rank rank() const override { return rank_; }
+    Result<tensor::View> shared_memory(tensor::DType /*dtype*/, tensor::Shape /*shape*/) override {
+      return tensor::View{};
+    }
+    void meet(uint64_t /*step*/) override {}
+    Result<void> status() const override { return {}; }
+    void fail(const Error& /*error*/) override {}
+
+   private:
+    const ops::Rank rank_;
+  };
+  Alone comm_;
+};
+
 // Every tensor is f32 and holds 0.25, unless a test says otherwise.
 struct TinyModel {
   std::string config =

@@ -168,10 +168,10 @@ struct AttentionArgs {
 };
 
 // Writes attention patterns to the records of captured tokens (ADR 0050): for each token whose
-// capture set names patterns of the layer, and for each of its heads in ascending order, `keys`
-// weights in act: at j the weight with which attention() reads the key at position j, without a
-// gate's gamma; 0 at keys that the token does not see. A token at position `keys` or behind has
-// zeros alone.
+// capture set names patterns of the layer, and for each of its heads in ascending order (of a rank,
+// those that it has: PatternEntry), `keys` weights in act: at j the weight with which attention()
+// reads the key at position j, without a gate's gamma; 0 at keys that the token does not see. A
+// token at position `keys` or behind has zeros alone.
 struct PatternArgs {
   AttentionArgs attention;          // its `out` is not written
   const TapTable* table = nullptr;  // with `patterns`
@@ -179,7 +179,8 @@ struct PatternArgs {
   int32_t layer = 0;                // of the model
 };
 
-// What end_patterns() makes whole: the rows of layers [first_layer, end_layer).
+// What end_patterns() makes whole: the rows of layers [first_layer, end_layer), of all ranks of a
+// group for each of them.
 struct EndPatternsArgs {
   const TapTable* table = nullptr;  // with `patterns`
   const TapBatch* batch = nullptr;  // of the T tokens of patterns()

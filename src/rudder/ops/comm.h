@@ -2,13 +2,15 @@
 // together (tensor parallel): each rank has a share of every layer's heads and neurons and of the
 // head's vocabulary, and all of the residual stream. The ops that read other ranks' memory
 // (ResidualNormArgs.sums_ranks, QkvPrepArgs.norms_span_ranks, Ops::gather_logits) wait for them,
-// for a bounded time. Once the group has failed no rank waits any more, and every event recorded
-// from then on tells the failure. Ops owns it; a device alone has none.
+// for a bounded time; PatternArgs are for a record that ranks share. Once the group has failed no
+// rank waits any more, and every event recorded from then on tells the failure. Ops owns it; a
+// device alone has none.
 #pragma once
 
 #include <cstdint>
 
 #include "rudder/base/result.h"
+#include "rudder/tensor/view.h"
 
 namespace rudder::ops {
 
@@ -50,6 +52,11 @@ class Comm {
   virtual ~Comm() = default;
 
   virtual Rank rank() const = 0;
+  // Memory of the first rank's device that every rank may write, zeroed, 64-byte aligned, alive as
+  // long as the group has a rank: one piece, which each rank asks for with the same shape. What a
+  // rank has written is there for another behind the next op in which they meet
+  // (Ops::end_patterns).
+  virtual Result<tensor::View> shared_memory(tensor::DType dtype, tensor::Shape shape) = 0;
   // Called by each rank when it is ready for its first step. Before, an op that is run and not
   // captured does without the other ranks, some of which may still be loading.
   virtual void open() {}

@@ -64,8 +64,9 @@ class Ops {
   // Whether residual_norm() taps rows of any width, not of the residual alone: attn_z.
   virtual bool taps_mixers() const { return false; }
 
-  // Whether the ranks of a group read each other's memory as their own. Then there are tap_shares()
-  // and sum_ranks(), a reader reads every rank's memory, and a second model has ranks as the first.
+  // Whether the ranks of a group read each other's memory as their own. Then there are
+  // tap_shares(), sum_ranks() and Comm::shared_memory(), a reader reads every rank's memory, and
+  // what guesses has ranks as the model.
   virtual bool ranks_share_memory() const { return false; }
 
   // A number that changes while work is done, however little, and stays while none is: so who waits
@@ -147,7 +148,8 @@ class Ops {
   virtual void patterns(const PatternArgs& /*args*/) {
     RUDDER_CHECK(false, "{} captures no attention patterns", name());
   }
-  // Once a step, behind its last patterns(): until then records may lack the sums of rows.
+  // Once a step, behind its last patterns(): until then records may lack the sums of rows, and the
+  // rows of other ranks.
   virtual void end_patterns(const EndPatternsArgs& /*args*/) {}
   virtual void gated_act(const GatedActArgs& args) = 0;
   virtual void quantise(const QuantiseArgs& args) = 0;

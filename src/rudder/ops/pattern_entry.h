@@ -1,5 +1,5 @@
-// What a capture set asks of a layer's attention patterns, as the device reads it. Plain data; this
-// header is C++17, because nvcc reads it too.
+// What a capture set asks of a layer's attention patterns, as the device reads it: on a rank of a
+// group, of the heads that it has. Plain data; this header is C++17, because nvcc reads it too.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,9 @@
 namespace rudder::ops {
 
 struct PatternEntry {
-  int32_t offset = -1;  // in a token's record, in units of kCaptureAlign; -1: nothing is asked
-  int32_t keys = 0;     // of a row
+  int32_t offset = -1;    // in a token's record, in units of kCaptureAlign; -1: nothing is asked
+  int32_t keys = 0;       // of a row
+  int32_t first_row = 0;  // at the offset, in rows: those of other ranks lie in front
   uint32_t heads[tap::kMaxPatternHeads / 32] = {};  // a bit a head
 
   bool has(int32_t head) const { return ((heads[head / 32] >> (head % 32)) & 1U) != 0; }

@@ -26,7 +26,9 @@ struct TapTable {
       relays;  // [max tokens of a step, kNumRelays] f32: what kFeature ops leave for others
   tensor::View captures;  // [num_sets, num_points, 2] i32: a row's offset in its token's record in
                           // units of kCaptureAlign, before and after the point's ops; -1: none
-  tensor::View ring;      // [.] act: records; a step in flight has a part of its own
+  // [.] act: records; a step in flight has a part of its own. Where patterns() is run, ranks of a
+  // group have the first one's (Comm::shared_memory) and write their rows there.
+  tensor::View ring;
   // [num_sets, num_layers, kPatternWords] i32: PatternEntry; without elements where patterns() is
   // not run.
   tensor::View patterns;

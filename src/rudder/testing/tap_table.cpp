@@ -27,7 +27,7 @@ tap::TapOp moved(tap::TapOp op, int64_t base) {
 ops::TapTable put_tap_table(Device& device, const tap::Geometry& geometry,
                             std::span<const tap::Program> programs,
                             std::span<const tap::CaptureSet> sets, int64_t num_slots,
-                            int64_t ring_elements) {
+                            int64_t ring_elements, ops::Rank rank) {
   const auto num_points = static_cast<size_t>(geometry.num_points());
   std::vector<ops::TapEntry> points((programs.size() + 1) * num_points);
   std::vector<tap::TapOp> ops;
@@ -51,9 +51,16 @@ ops::TapTable put_tap_table(Device& device, const tap::Geometry& geometry,
     for (size_t k = 0; k < sets[i].patterns.size(); ++k) {
       const tap::CapturePattern& asked = sets[i].patterns[k];
       ops::PatternEntry& entry = patterns[i * num_layers + static_cast<size_t>(asked.layer)];
-      entry.offset = static_cast<int32_t>(offsets[sets[i].points.size() + k] / tap::kCaptureAlign);
       entry.keys = asked.keys;
-      for (const int32_t head : asked.heads) entry.heads[head / 32] |= 1U << (head % 32);
+      const int32_t count = geometry.heads[static_cast<size_t>(asked.layer)].count / rank.count;
+      for (const int32_t head : asked.heads) {
+        const int32_t own = head - rank.index * count;
+        if (own < 0) ++entry.first_row;
+        if (own < 0 || own >= count) continue;
+        entry.heads[own / 32] |= 1U << (own % 32);
+        entry.offset =
+            static_cast<int32_t>(offsets[sets[i].points.size() + k] / tap::kCaptureAlign);
+      }
     }
     for (size_t k = 0; k < sets[i].points.size(); ++k) {
       const tap::CapturePoint& at = sets[i].points[k];

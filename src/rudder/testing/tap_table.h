@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "rudder/ops/comm.h"
 #include "rudder/ops/tap_args.h"
 #include "rudder/tap/capture.h"
 #include "rudder/tap/program.h"
@@ -23,11 +24,11 @@ struct TapToken {
 inline constexpr int64_t kMaxTapTokens = 1024;  // of a batch
 
 // Row i + 1 of the table is programs[i]. Latches and the ring are `num_slots` + 1 empty rows and
-// `ring_elements` of NaN.
+// `ring_elements` of NaN. Patterns are those of the heads that `rank` has.
 ops::TapTable put_tap_table(Device& device, const tap::Geometry& geometry,
                             std::span<const tap::Program> programs,
                             std::span<const tap::CaptureSet> sets, int64_t num_slots,
-                            int64_t ring_elements);
+                            int64_t ring_elements, ops::Rank rank = {});
 
 // The tokens' entries are of the table as it is now.
 ops::TapBatch put_tap_batch(Device& device, const ops::TapTable& table,

@@ -237,7 +237,7 @@ model::Weights part_of(model::Weights weights, const model::ModelSpec& spec,
   weights.layers.resize(layers.end);
   weights.layers.erase(weights.layers.begin(),
                        weights.layers.begin() + static_cast<std::ptrdiff_t>(layers.begin));
-  if (!stage.is_first()) weights.embedding = {};
+  if (!stage.embeds()) weights.embedding = {};
   if (!stage.is_last()) weights.final_norm = {};
   if (!stage.is_last()) weights.head = {};
   return weights;
@@ -296,7 +296,8 @@ Result<model::DraftHeadWeights> random_head_weights(const model::DraftHeadSpec& 
                                                     uint64_t seed) {
   WeightMaker maker(ops, seed);
   model::DraftHeadWeights weights;
-  const model::LayerTensors tensors = model::head_tensors(spec, "midlayer.", &weights);
+  const model::LayerTensors tensors =
+      model::head_tensors(spec, "midlayer.", &weights, ops::rank_of(ops));
   for (const model::NormTensor& norm : tensors.norms) {
     RUDDER_TRY(*norm.target, maker.norm(norm, spec.layer.norm_eps));
   }
@@ -331,7 +332,8 @@ Result<model::MedusaWeights> random_medusa_weights(const model::MedusaSpec& spec
                                                    uint64_t seed) {
   WeightMaker maker(ops, seed);
   model::MedusaWeights weights;
-  for (const model::LinearModule& linear : model::medusa_tensors(spec, &weights).linears) {
+  for (const model::LinearModule& linear :
+       model::medusa_tensors(spec, &weights, ops::rank_of(ops)).linears) {
     RUDDER_TRY(*linear.target, maker.linear(linear, 1.5));
   }
   weights.bytes = maker.bytes();

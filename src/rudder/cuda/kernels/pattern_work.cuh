@@ -59,10 +59,10 @@ struct TokenPatterns {
     const int found = sequence_of(batch, token);
     if (found >= 0 && batch.kv_len[found] > 0) seq = found;
   }
-  // Where the row of the nth head of those that are asked for begins in the ring.
+  // Where the row of the nth head of those that are asked for, of this rank, begins in the ring.
   __device__ int64_t row(const PatternBatch& batch, int token, int n) const {
     return (int64_t{batch.capture_begin[token]} + entry.offset) * tap::kCaptureAlign +
-           int64_t{n} * entry.keys;
+           int64_t{entry.first_row + n} * entry.keys;
   }
 };
 

@@ -31,7 +31,7 @@ struct PatternBatch {
   int32_t num_seqs = 0;
   int32_t num_tokens = 0;  // T
   int32_t num_layers = 0;
-  void* ring = nullptr;  // bf16, 16-byte aligned
+  void* ring = nullptr;  // bf16, 16-byte aligned; of a rank that of the first, on its GPU
   // [ring elements / ops::kPatternSumElements] of each chunk of a row of several chunks the largest
   // score, and the sum of the exponentials relative to it: {-infinity, 0} where there is nothing to
   // bring to one sum. Need not be initialised.

@@ -171,7 +171,7 @@ TEST_F(PatternsTest, WrongFieldsAreNamed) {
   EXPECT_NE(message.find("`patterns`"), std::string::npos) << message;
 }
 
-TEST_F(PatternsTest, AServerWithoutThemRefusesThemByName) {
+TEST_F(PatternsTest, ABackendWithoutThemRefusesThemByName) {
   tap::Limits limits = small_limits();
   limits.patterns = false;
   CaptureSettings settings;
@@ -180,7 +180,7 @@ TEST_F(PatternsTest, AServerWithoutThemRefusesThemByName) {
   std::string message;
   EXPECT_EQ(refused_at(R"({"response": {"patterns": {"layers": 1}}})", &message),
             "capture.response.patterns");
-  EXPECT_NE(message.find("--tensor-parallel-size"), std::string::npos) << message;
+  EXPECT_NE(message.find("captures no attention patterns"), std::string::npos) << message;
 }
 
 // A row has the keys of positions 0 to keys - 1; the last token of a sequence is never read.

@@ -164,9 +164,7 @@ Result<ParsedAsk> parse_ask(const json::object& object, int32_t consumer, const 
   RUDDER_TRY(parsed.ask.patterns, parser.option_patterns(options, path));
   if (!parsed.ask.patterns.empty() && !context.limits.patterns) {
     return fail(ErrorCode::kUnsupported,
-                "this server captures no attention patterns: that takes one without "
-                "--tensor-parallel-size above 1",
-                path + ".patterns");
+                "the backend of this server captures no attention patterns", path + ".patterns");
   }
   const json::value* sites = object.if_contains("sites");
   if (sites == nullptr && more.empty() && !parsed.ask.patterns.empty() &&

@@ -1,0 +1,77 @@
+#include "metamorphic/guessers.h"
+
+#include <algorithm>
+
+#include "metamorphic/harness.h"
+#include "rudder/base/check.h"
+#include "rudder/model/shard.h"
+
+namespace rudder::metamorphic {
+namespace {
+
+using testing::TinyHead;
+
+bool is_medusa(Guesser guesser) {
+  return guesser == Guesser::kMedusa || guesser == Guesser::kSharedMedusa;
+}
+
+TinyHead tiny_head(Guesser guesser) {
+  switch (guesser) {
+    case Guesser::kOwnEmbedding:
+      return TinyHead::kOwnEmbedding;
+    case Guesser::kSharedEmbedding:
+      return TinyHead::kSharedEmbedding;
+    default:
+      RUDDER_CHECK(guesser == Guesser::kProduct);
+      return TinyHead::kProduct;
+  }
+}
+
+}  // namespace
+
+std::string guesser_name(Guesser guesser) {
+  constexpr const char* kNames[] = {"nobody",  "itself", "own_embedding", "shared_embedding",
+                                    "product", "medusa", "shared_medusa"};
+  return kNames[static_cast<size_t>(guesser)];
+}
+
+bool takes_guesser(testing::TinyArch arch, Guesser guesser) {
+  if (guesser == Guesser::kNone || is_medusa(guesser)) return true;
+  const model::ModelSpec spec = testing::tiny_spec(arch);
+  const bool keeps_every_token = std::ranges::any_of(
+      spec.layers,
+      [](const model::LayerSpec& layer) { return model::kv_geometry(layer).window == 0; });
+  return keeps_every_token &&
+         (guesser == Guesser::kItself || testing::takes_head(spec, tiny_head(guesser)));
+}
+
+void add_guesser(exec::DeviceExecutor::Model& model, const model::ModelSpec& whole, Guesser guesser,
+                 const std::function<void(model::DraftHeadSpec&)>& change) {
+  if (guesser == Guesser::kNone || !model.spec.stage.is_last()) return;
+  const ops::Rank rank = ops::rank_of(*model.ops);
+  exec::DraftModel& draft = model.draft.emplace();
+  if (guesser == Guesser::kItself) {
+    draft.spec = value_of(model::shard_spec(whole, rank));
+    draft.weights = value_of(testing::random_weights(whole, *model.ops, kModelSeed));
+    return;
+  }
+  if (is_medusa(guesser)) {
+    exec::Medusa& medusa = draft.medusa.emplace();
+    medusa.spec = testing::tiny_medusa_spec(guesser == Guesser::kSharedMedusa);
+    medusa.weights = value_of(testing::random_medusa_weights(medusa.spec, *model.ops, 12));
+    return;
+  }
+  model::DraftHeadSpec head = testing::tiny_head_spec(tiny_head(guesser));
+  if (change) change(head);
+  RUDDER_CHECK(model::fit_draft_head(whole, head).has_value());
+  draft.head.emplace().weights = value_of(testing::random_head_weights(head, *model.ops, 11));
+  draft.head->spec = value_of(model::shard_draft_head(head, rank));
+  draft.spec = draft.head->spec.layer;
+}
+
+void add_guesser(step::Capacity& capacity, Guesser guesser) {
+  capacity.guesses = guesser != Guesser::kNone;
+  capacity.guesses_from_rows = is_medusa(guesser);
+}
+
+}  // namespace rudder::metamorphic

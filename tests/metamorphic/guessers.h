@@ -1,0 +1,37 @@
+// What guesses for a tiny model, on one device or on the ranks of a group.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "rudder/exec/device_executor.h"
+#include "rudder/model/spec.h"
+#include "rudder/testing/tiny_model.h"
+
+namespace rudder::metamorphic {
+
+enum class Guesser : uint8_t {
+  kNone,
+  kItself,        // a draft model: the same
+  kOwnEmbedding,  // draft heads, as testing::TinyHead
+  kSharedEmbedding,
+  kProduct,
+  kMedusa,        // Medusa heads with a product each for their logits
+  kSharedMedusa,  // or one for all
+};
+inline constexpr Guesser kTrainedHeads[] = {Guesser::kOwnEmbedding, Guesser::kSharedEmbedding,
+                                            Guesser::kProduct, Guesser::kMedusa,
+                                            Guesser::kSharedMedusa};
+std::string guesser_name(Guesser guesser);
+
+// Whether it can guess for the model.
+bool takes_guesser(testing::TinyArch arch, Guesser guesser);
+// To a model whose ops and spec are there, a rank's, a stage's or those of a device that is alone
+// (of stages to the last); `whole` is the spec of all ranks and stages. `change` makes the tiny
+// draft head one that the backend has kernels for.
+void add_guesser(exec::DeviceExecutor::Model& model, const model::ModelSpec& whole, Guesser guesser,
+                 const std::function<void(model::DraftHeadSpec&)>& change = {});
+void add_guesser(step::Capacity& capacity, Guesser guesser);
+
+}  // namespace rudder::metamorphic
