@@ -14,6 +14,8 @@
 #include <new>
 #include <thread>
 
+#include "metamorphic/guess_notes.h"
+#include "metamorphic/guessers.h"
 #include "metamorphic/harness.h"
 #include "metamorphic/tap_asks.h"
 #include "rudder/cuda/cuda_ops.h"
@@ -39,6 +41,7 @@ struct GpuPipelineAsk {
   bool has_taps = false;
   bool has_patterns = false;
   bool enforce_eager = false;
+  Guesser guesser = Guesser::kNone;
   int32_t patience_ms = exec::StageLink::kPatienceMs;
   StageWrap wrap = {};
 };
@@ -49,15 +52,23 @@ int32_t num_gpus_visible() {
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
-// Of a head_dim that the tuned attention kernels take.
-model::ModelSpec staged_spec(TinyArch arch) {
-  model::ModelSpec spec = testing::tiny_spec(arch);
+// A head_dim that the tuned attention kernels take.
+void give_kernels(model::ModelSpec& spec) {
   for (model::LayerSpec& layer : spec.layers) {
     model::attention_of(layer)->head_dim = 64;
     model::attention_of(layer)->scale = 0.125f;
   }
   for (model::RopeSpec& rope : spec.ropes) rope.rotary_dim = 64;
   spec.logit_scale = 1;  // the backend has no other
+}
+
+void give_head_kernels(model::DraftHeadSpec& head) {
+  give_kernels(head.layer);
+}
+
+model::ModelSpec staged_spec(TinyArch arch) {
+  model::ModelSpec spec = testing::tiny_spec(arch);
+  give_kernels(spec);
   return spec;
 }
 
@@ -88,7 +99,8 @@ std::unique_ptr<step::Executor> gpu_pipeline(TinyArch arch, step::Capacity capac
   const model::ModelSpec whole = staged_spec(arch);
   const auto count = static_cast<int32_t>(ask.devices.size());
   auto devices = gpus_of(ask);
-  const auto stages = value_of(model::divide_layers(whole, count, ask.dtype, ask.dtype));
+  auto stages = value_of(model::divide_layers(whole, count, ask.dtype, ask.dtype));
+  stages.back().has_table = count > 1 && ask.guesser == Guesser::kProduct;
   std::shared_ptr<exec::StageLink> link;
   if (count > 1) {
     link = std::make_shared<exec::StageLink>(count, capacity.max_in_flight, ask.patience_ms);
@@ -105,8 +117,10 @@ std::unique_ptr<step::Executor> gpu_pipeline(TinyArch arch, step::Capacity capac
     if (ask.wrap) model.ops = ask.wrap(stage.index, std::move(model.ops));
     model.weights = value_of(testing::random_weights(whole, *model.ops, 7, stage));
     model.spec = stage.is_alone() ? whole : model::stage_spec(whole, stage);
+    add_guesser(model, whole, ask.guesser, give_head_kernels);
     model.kv = staged_kv(whole, *model.ops, capacity, stage);
     step::Capacity mine = capacity;
+    add_guesser(mine, ask.guesser);
     mine.kv_groups = model.kv.groups;
     mine.num_blocks *= model.kv.groups.size();
     executors.push_back(value_of(exec::DeviceExecutor::start(
@@ -239,6 +253,29 @@ TEST_P(GpuPipeline, VerifiesDraftsAsOneDevice) {
   expect_same(expected, got.got, "drafts");
   EXPECT_GT(got.stats.accepted_tokens, 20u);
   EXPECT_GT(got.graph_steps, 0);
+}
+
+// On the last stage, by a model or by heads that read rows of that stage alone.
+TEST_P(GpuPipeline, GuessesAreThoseOfOneDeviceAndTheTextIsThatOfPlainDecoding) {
+  const std::vector<Ask> asks = in_turn(random_masked_asks(8, 63, 30));
+  const std::vector<Got> plain = run_alone(*alone(kRoomy), asks);
+  step::Capacity capacity = kRoomy;
+  capacity.max_draft = 5;
+  for (const Guesser guesser : {Guesser::kItself, Guesser::kProduct, Guesser::kMedusa}) {
+    if (!takes_guesser(arch(), guesser)) continue;
+    SCOPED_TRACE(guesser_name(guesser));
+    std::vector<GuessNotes::Notes> notes;
+    for (const bool is_staged : {false, true}) {
+      const GpuPipelineAsk ask = {.guesser = guesser};
+      const auto executor = is_staged ? pipeline(capacity, ask) : alone(capacity, ask);
+      GuessNotes noting(*executor);
+      const Outcome outcome = run(noting, staged_settings(is_staged ? num_stages() : 1), asks);
+      expect_same(plain, outcome.got, is_staged ? "stages" : "one device");
+      EXPECT_GT(outcome.stats.draft_tokens, 50u);
+      notes.push_back(noting.notes);
+    }
+    EXPECT_EQ(notes[0], notes[1]);
+  }
 }
 
 // What one stage does wrong, once its second product comes.
