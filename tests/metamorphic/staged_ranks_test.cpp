@@ -74,7 +74,7 @@ std::unique_ptr<step::Executor> start_staged_rank(std::unique_ptr<ops::Ops> ops,
 std::unique_ptr<step::Executor> staged_ranks(TinyArch arch, const step::Capacity& capacity,
                                              const StagedRanks& ask) {
   auto stages = value_of(model::divide_layers(testing::tiny_spec(arch), ask.num_stages,
-                                                    tensor::DType::kF32, tensor::DType::kF32));
+                                              tensor::DType::kF32, tensor::DType::kF32));
   stages.back().has_table = ask.num_stages > 1 && ask.guesser == Guesser::kProduct;
   std::vector<std::shared_ptr<exec::StageLink>> links(static_cast<size_t>(ask.num_ranks));
   for (auto& link : links) {
@@ -169,8 +169,8 @@ TEST_P(StagesOfRanks, GuessOnTheLastStage) {
     StagedRanks staged = group;
     staged.num_stages = num_stages();
     staged.guesser = guesser;
-    const Outcome got = run(*staged_ranks(arch(), capacity, staged),
-                            staged_ranks_settings(num_stages()), asks);
+    const Outcome got =
+        run(*staged_ranks(arch(), capacity, staged), staged_ranks_settings(num_stages()), asks);
     expect_same(expected, got.got, guesser_name(guesser));
     EXPECT_GT(got.stats.draft_tokens, 50u);
   }
@@ -238,13 +238,14 @@ TEST(StagesOfRanksFailure, ARankOfAStageThatFailsOrStandsStillIsATypedErrorInTim
       const auto begin = std::chrono::steady_clock::now();
       const auto first = executor->launch(in_groups(prompt_of_three(1, 0), *executor));
       ASSERT_TRUE(first);
+      ASSERT_TRUE(executor->launch(in_groups(prompt_of_three(2, 1), *executor)));
       const auto result = executor->collect(*first);
       const auto took = std::chrono::steady_clock::now() - begin;
       ASSERT_FALSE(result) << "rank " << bad_rank << " of stage " << bad_stage;
       EXPECT_EQ(result.error().code, throws ? ErrorCode::kOverloaded : ErrorCode::kInternal)
           << result.error().to_string();
       EXPECT_LT(took, std::chrono::seconds(30)) << "rank " << bad_rank << " of " << bad_stage;
-      EXPECT_FALSE(executor->launch(in_groups(prompt_of_three(2, 1), *executor)));
+      EXPECT_FALSE(executor->launch(in_groups(prompt_of_three(3, 2), *executor)));
       released = true;
     }
   }

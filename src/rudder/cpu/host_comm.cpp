@@ -17,6 +17,9 @@ namespace {
 // Patience is counted in waits of this length: of a time in which the process stood still only one
 // of them ends.
 constexpr int32_t kWaitMs = 50;
+// After a failure a rank waits so long for those that read what it showed; reading is a part of an
+// op. Who reads longer stands still.
+constexpr int32_t kReadMs = 500;
 
 }  // namespace
 
@@ -33,6 +36,7 @@ struct HostComm::Group {
   Group(int32_t count, int32_t patience_ms) : waits(std::max(1, patience_ms / kWaitMs)) {
     for (Board& board : boards) board.shown.resize(static_cast<size_t>(count));
     num_exchanges.resize(static_cast<size_t>(count));
+    is_reading.resize(static_cast<size_t>(count));
   }
 
   // What `rank` shows does not fit what others showed; empty: it does.
@@ -48,18 +52,30 @@ struct HostComm::Group {
     all_come.notify_all();
   }
 
+  // What this rank showed is about to be written again, and no exchange orders that any more.
+  tl::unexpected<Error> leave_failed(std::unique_lock<std::mutex>& lock) {
+    const auto is_left = [&] { return std::ranges::find(is_reading, true) == is_reading.end(); };
+    all_come.wait_for(lock, std::chrono::milliseconds(kReadMs), is_left);
+    is_reading.assign(is_reading.size(), false);  // nobody waits for them again
+    return tl::unexpected<Error>(*fault);
+  }
+
   // Waits for every rank. `number` counts the exchanges of this rank.
   Result<std::span<const tensor::View>> come(int32_t rank, std::string_view op, uint64_t step,
                                              const tensor::View& mine) {
     std::unique_lock lock(mutex);
-    if (fault) return tl::unexpected<Error>(*fault);
+    is_reading[static_cast<size_t>(rank)] = false;
+    if (fault) {
+      all_come.notify_all();
+      return leave_failed(lock);
+    }
     const uint64_t number = num_exchanges[static_cast<size_t>(rank)]++;
     RUDDER_CHECK(number == num_done, "rank {} is at exchange {} of {}", rank, number, num_done);
     Board& board = boards[number % 2];
     const int64_t rows = mine.num_rows();
     if (const std::string what = disagreement(rank, board, op, step, rows); !what.empty()) {
       fail_locked({ErrorCode::kInternal, what, std::string(kWhere)});
-      return tl::unexpected<Error>(*fault);
+      return leave_failed(lock);
     }
     board.op = op;
     board.step = step;
@@ -68,6 +84,7 @@ struct HostComm::Group {
     if (++num_come == static_cast<int32_t>(num_exchanges.size())) {
       num_come = 0;
       ++num_done;
+      is_reading.assign(is_reading.size(), !mine.empty());
       all_come.notify_all();
     }
     const auto over = [&] { return num_done > number || fault.has_value(); };
@@ -75,7 +92,7 @@ struct HostComm::Group {
       all_come.wait_for(lock, std::chrono::milliseconds(kWaitMs), over);
     }
     if (num_done <= number && !fault) fail_locked(late(number, op));
-    if (num_done <= number) return tl::unexpected<Error>(*fault);
+    if (num_done <= number) return leave_failed(lock);
     return std::span<const tensor::View>(board.shown);
   }
 
@@ -99,6 +116,7 @@ struct HostComm::Group {
   std::vector<uint64_t> num_exchanges;  // of each rank, begun
   uint64_t num_done = 0;                // exchanges that every rank came to
   int32_t num_come = 0;                 // ranks at the one that is not done
+  std::vector<bool> is_reading;         // of each rank: others' memory, until its next exchange
   std::optional<Error> fault;
   DeviceMemory memory;
   tensor::View shared;  // of shared_memory(); empty: nobody has asked yet

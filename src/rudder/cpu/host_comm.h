@@ -31,7 +31,8 @@ class HostComm final : public ops::Comm {
   // The memory that each rank showed, in the order of ranks. It stays as it is, and the result is
   // valid, until this rank's next exchange(), which must therefore follow (an empty view shows
   // nothing) before what was shown is written again. `op` names the caller; ranks that come from
-  // different ops or with another number of rows fail the group.
+  // different ops or with another number of rows fail the group. After a failure it is an Error,
+  // which comes once the others have left what this rank showed: it is written again.
   Result<std::span<const tensor::View>> exchange(std::string_view op, const tensor::View& mine);
 
  private:

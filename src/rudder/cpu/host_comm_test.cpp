@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <thread>
@@ -86,6 +88,42 @@ TEST(HostComm, ARankThatFailsEndsTheWaitOfAll) {
     ASSERT_FALSE(shown);
     EXPECT_EQ(shown.error().code, ErrorCode::kOverloaded);
     EXPECT_EQ(shown.error().where, "rank 2");
+  });
+}
+
+// The failed rank goes on to its next op, and writes what it had shown anew.
+TEST(HostComm, AfterAFailureARankIsHeldUntilOthersHaveReadWhatItShowed) {
+  const Comms comms = HostComm::make_group(2, 60'000);
+  std::array<int32_t, 2> numbers = {0, 1};
+  std::atomic<bool> has_read = false;
+  run_ranks(comms, [&](HostComm& comm) {
+    int32_t& mine = numbers[static_cast<size_t>(comm.rank().index)];
+    const auto shown = comm.exchange("op", number_view(mine));
+    ASSERT_TRUE(shown) << shown.error().to_string();
+    if (comm.rank().index == 1) {
+      comm.fail({ErrorCode::kOverloaded, "no memory", ""});
+      EXPECT_FALSE(comm.exchange("op", {}));
+      EXPECT_TRUE(has_read);
+      mine = 7;
+      return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_EQ(*(*shown)[1].as<int32_t>(), 1);
+    has_read = true;
+    EXPECT_FALSE(comm.exchange("op", {}));
+  });
+}
+
+TEST(HostComm, AfterAFailureARankThatStandsStillIsWaitedForOnce) {
+  const Comms comms = HostComm::make_group(2, 60'000);
+  std::array<int32_t, 2> numbers = {0, 1};
+  run_ranks(comms, [&](HostComm& comm) {
+    ASSERT_TRUE(comm.exchange("op", number_view(numbers[static_cast<size_t>(comm.rank().index)])));
+    if (comm.rank().index == 0) return;  // reads for ever
+    comm.fail({ErrorCode::kOverloaded, "no memory", ""});
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < 20; ++i) EXPECT_FALSE(comm.exchange("op", {}));
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(1500));
   });
 }
 

@@ -56,8 +56,8 @@ DeviceExecutor::DeviceExecutor(Model model, const step::Capacity& capacity)
       supplied_(flights_.size()),
       enqueued_(flights_.size() * static_cast<size_t>(capacity.max_repeat)) {}
 
-DeviceExecutor::~DeviceExecutor() {
-  stopping_ = true;
+void DeviceExecutor::stop() {
+  if (stopping_.exchange(true)) return;
   fail_others({ErrorCode::kCancelled, "the group has ended", ""});  // nobody waits for it
   launched_.close();
   supplied_.close();

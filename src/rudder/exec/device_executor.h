@@ -69,13 +69,14 @@ class DeviceExecutor final : public step::Executor {
   static Result<std::unique_ptr<DeviceExecutor>> start(Model model, const step::Capacity& capacity,
                                                        const Options& options);
   // Steps that have not been enqueued are dropped, the others waited for.
-  ~DeviceExecutor() override;
+  ~DeviceExecutor() override { stop(); }
 
   step::Capacity capacity() const override { return capacity_; }
   Result<step::Ticket> launch(std::shared_ptr<const step::StepPlan> plan) override;
   Result<void> supply(step::Ticket ticket, std::span<const uint32_t> masks) override;
   Result<step::StepResult> collect(step::Ticket ticket) override;
   bool ready(step::Ticket ticket) override;
+  void stop() override;
 
  private:
   // The worker fills it, then it is the engine thread's until collected.

@@ -61,4 +61,8 @@ bool PipelineExecutor::ready(step::Ticket ticket) {
   return true;
 }
 
+void PipelineExecutor::stop() {
+  for (const auto& stage : stages_) stage->stop();
+}
+
 }  // namespace rudder::exec

@@ -25,6 +25,8 @@ class PipelineExecutor final : public step::Executor {
   Result<void> supply(step::Ticket ticket, std::span<const uint32_t> masks) override;
   Result<step::StepResult> collect(step::Ticket ticket) override;
   bool ready(step::Ticket ticket) override;
+  void stop() override;
+  ~PipelineExecutor() override { stop(); }
 
  private:
   // Keeps the fault: nothing is asked of the stages after it.

@@ -70,6 +70,10 @@ class Executor {
   virtual bool wants_fresh_start() const { return false; }
   virtual bool has_fresh_starts() const { return false; }  // it may come to want one
   virtual void start_afresh() {}
+
+  // Nothing of it runs any more when this returns: of executors that read each other's memory all
+  // stop before the first is destroyed. Only the destructor is called after it.
+  virtual void stop() {}
 };
 
 }  // namespace rudder::step

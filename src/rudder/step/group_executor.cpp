@@ -100,4 +100,8 @@ bool GroupExecutor::ready(Ticket ticket) {
          std::ranges::all_of(ranks_, [&](const auto& rank) { return rank->ready(ticket); });
 }
 
+void GroupExecutor::stop() {
+  for (const auto& rank : ranks_) rank->stop();
+}
+
 }  // namespace rudder::step

@@ -23,6 +23,8 @@ class GroupExecutor final : public Executor {
   Result<void> supply(Ticket ticket, std::span<const uint32_t> masks) override;
   Result<StepResult> collect(Ticket ticket) override;
   bool ready(Ticket ticket) override;
+  void stop() override;
+  ~GroupExecutor() override { stop(); }
 
  private:
   explicit GroupExecutor(std::vector<std::unique_ptr<Executor>> ranks) : ranks_(std::move(ranks)) {}
