@@ -25,8 +25,8 @@ namespace rudder::metamorphic {
 namespace {
 
 using testing::TinyArch;
-using RankWrap = std::function<std::unique_ptr<ops::Ops>(int32_t stage, int32_t rank,
-                                                         std::unique_ptr<ops::Ops>)>;
+using StagedRankWrap = std::function<std::unique_ptr<ops::Ops>(int32_t stage, int32_t rank,
+                                                               std::unique_ptr<ops::Ops>)>;
 
 struct StagedRanks {
   int32_t num_stages = 1;
@@ -34,7 +34,7 @@ struct StagedRanks {
   bool is_fast = false;
   bool has_taps = false;
   Guesser guesser = Guesser::kNone;
-  RankWrap wrap = {};
+  StagedRankWrap wrap = {};
 };
 
 std::unique_ptr<ops::Ops> rank_ops(bool is_fast, std::shared_ptr<cpu::HostComm> comm) {
@@ -228,7 +228,8 @@ TEST(StagesOfRanksFailure, ARankOfAStageThatFailsOrStandsStillIsATypedErrorInTim
   for (const bool throws : {true, false}) {
     for (const auto& [bad_stage, bad_rank] : {std::pair{0, 1}, std::pair{1, 0}, std::pair{1, 1}}) {
       std::atomic<bool> released = false;
-      const RankWrap wrap = [&](int32_t stage, int32_t rank, std::unique_ptr<ops::Ops> inner) {
+      const StagedRankWrap wrap = [&](int32_t stage, int32_t rank,
+                                      std::unique_ptr<ops::Ops> inner) {
         if (stage != bad_stage || rank != bad_rank) return inner;
         return std::unique_ptr<ops::Ops>(
             std::make_unique<BadRankOps>(std::move(inner), throws, released));

@@ -9,6 +9,7 @@
 
 #include "rudder/base/contain.h"
 #include "rudder/exec/device_executor.h"
+#include "rudder/exec/draft_loader.h"
 #include "rudder/exec/head_lens.h"
 #include "rudder/exec/pipeline_executor.h"
 #include "rudder/exec/stage_link.h"
@@ -19,84 +20,6 @@
 
 namespace rudder::exec {
 namespace {
-
-tl::unexpected<Error> of_draft(const Error& error) {
-  return fail(error.code, error.to_string(), "speculative-config.model");
-}
-
-// Without weights, of all ranks together.
-Result<DraftModel> read_draft(const StepLimits& limits, const model::ModelSpec& target) {
-  DraftModel draft;
-  if (limits.draft_kind == DraftKind::kModel) {
-    Result<model::ModelSpec> spec = model::read_spec(*limits.draft_model);
-    if (!spec) return of_draft(spec.error());
-    draft.spec = *std::move(spec);
-    return draft;
-  }
-  if (limits.draft_kind == DraftKind::kMedusa) {
-    Result<model::MedusaSpec> spec = model::read_medusa(*limits.draft_model);
-    if (!spec) return of_draft(spec.error());
-    RUDDER_TRY_VOID(model::fit_medusa(target, limits.max_draft, *spec));
-    draft.medusa.emplace().spec = *spec;
-    return draft;
-  }
-  Result<model::DraftHeadSpec> spec = model::read_draft_head(
-      *limits.draft_model, limits.draft_kind == DraftKind::kEagle ? model::HeadInput::kProduct
-                                                                  : model::HeadInput::kSideBySide);
-  if (!spec) return of_draft(spec.error());
-  RUDDER_TRY_VOID(model::fit_draft_head(target, *spec));
-  draft.spec = spec->layer;
-  draft.head.emplace().spec = *std::move(spec);
-  return draft;
-}
-
-// What a rank has of it, as its decoder takes it. An Error names what the ranks cannot divide.
-Result<void> shard_draft(DraftModel& draft, ops::Rank rank) {
-  const auto shard = [&]() -> Result<void> {
-    if (draft.medusa) return model::check_medusa_shares(draft.medusa->spec, rank);
-    if (!draft.head) {
-      RUDDER_TRY(draft.spec, model::shard_spec(draft.spec, rank));
-      return {};
-    }
-    RUDDER_TRY(draft.head->spec, model::shard_draft_head(draft.head->spec, rank));
-    draft.spec = draft.head->spec.layer;
-    return {};
-  };
-  const Result<void> sharded = shard();
-  if (sharded) return {};
-  return fail(sharded.error().code, "speculative-config.model: " + sharded.error().message,
-              sharded.error().where);
-}
-
-Result<DraftModel> load_draft(const StepLimits& limits, const model::ModelSpec& target,
-                              ops::Ops& ops) {
-  RUDDER_TRY(DraftModel draft, read_draft(limits, target));
-  if (draft.medusa) {
-    Result<model::MedusaWeights> weights =
-        model::load_medusa(*limits.draft_model, draft.medusa->spec, ops);
-    if (!weights) return of_draft(weights.error());
-    draft.medusa->weights = *std::move(weights);
-    return draft;
-  }
-  if (draft.head) {
-    Result<model::DraftHeadWeights> weights =
-        model::load_draft_head(*limits.draft_model, draft.head->spec, ops);
-    if (!weights) return of_draft(weights.error());
-    draft.head->weights = *std::move(weights);
-  } else {
-    RUDDER_TRY(draft.weights, model::load_weights(*limits.draft_model, draft.spec, ops, {}));
-  }
-  RUDDER_TRY_VOID(shard_draft(draft, ops::rank_of(ops)));
-  return draft;
-}
-
-// Device bytes of a rank's weights, before they are loaded.
-int64_t draft_weight_bytes(const DraftModel& draft, const StepLimits& limits, ops::Ops& ops) {
-  const ops::Rank rank = ops::rank_of(ops);
-  if (draft.medusa) return model::medusa_bytes(draft.medusa->spec, ops.linear_dtype(), rank);
-  if (draft.head) return model::draft_head_bytes(draft.head->spec, ops.linear_dtype(), rank);
-  return model::budget_weights(*limits.draft_model, draft.spec, ops, rank).bytes;
-}
 
 // What is loaded, for whom: all devices of all replicas, of each replica its stages, of each stage
 // its ranks.
