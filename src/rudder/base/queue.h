@@ -1,5 +1,7 @@
 // A bounded blocking queue between threads: many producers, many consumers. push waits for room,
 // try_push returns false instead. close wakes every waiter; pop still returns the queued items.
+// Waiters are woken after the lock is free again: who is woken, and may get the core at once, does
+// not run into it. So the queue must outlive the calls of all its users.
 #pragma once
 
 #include <chrono>
@@ -23,15 +25,18 @@ class BoundedQueue {
     not_full_.wait(lock, [&] { return closed_ || items_.size() < capacity_; });
     if (closed_) return false;
     items_.push_back(std::move(item));
+    lock.unlock();
     not_empty_.notify_one();
     return true;
   }
 
   // False when the queue is full or closed.
   bool try_push(T item) {
-    std::lock_guard lock(mutex_);
-    if (closed_ || items_.size() >= capacity_) return false;
-    items_.push_back(std::move(item));
+    {
+      const std::lock_guard lock(mutex_);
+      if (closed_ || items_.size() >= capacity_) return false;
+      items_.push_back(std::move(item));
+    }
     not_empty_.notify_one();
     return true;
   }
@@ -56,8 +61,10 @@ class BoundedQueue {
   }
 
   void close() {
-    std::lock_guard lock(mutex_);
-    closed_ = true;
+    {
+      const std::lock_guard lock(mutex_);
+      closed_ = true;
+    }
     not_empty_.notify_all();
     not_full_.notify_all();
   }
@@ -68,10 +75,11 @@ class BoundedQueue {
   }
 
  private:
-  std::optional<T> take(std::unique_lock<std::mutex>&) {
+  std::optional<T> take(std::unique_lock<std::mutex>& lock) {
     if (items_.empty()) return std::nullopt;
     std::optional<T> item(std::move(items_.front()));
     items_.pop_front();
+    lock.unlock();
     not_full_.notify_one();
     return item;
   }

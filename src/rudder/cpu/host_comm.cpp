@@ -47,9 +47,10 @@ struct HostComm::Group {
                        rank, op, rows, step, board.op, board.rows, board.step);
   }
 
+  // Wakes nobody, each waiter looks for it: to wake them could take as long as a rank stands still
+  // that was woken before.
   void fail_locked(Error error) {
     if (!fault) fault = std::move(error);
-    all_come.notify_all();
   }
 
   // What this rank showed is about to be written again, and no exchange orders that any more.
@@ -85,7 +86,9 @@ struct HostComm::Group {
       num_come = 0;
       ++num_done;
       is_reading.assign(is_reading.size(), !mine.empty());
+      lock.unlock();  // who is woken does not run into it
       all_come.notify_all();
+      lock.lock();
     }
     const auto over = [&] { return num_done > number || fault.has_value(); };
     for (int32_t i = 0; i < waits && !over(); ++i) {

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 #include <utility>
 
@@ -45,38 +46,49 @@ void StageLink::begin(int32_t stage) {
   is_running_[static_cast<size_t>(stage)] = true;
 }
 
+// Wakes who waits once the lock is free: they may get this worker's core, and a look must not wait
+// until it has one again.
 void StageLink::hand_over(int32_t stage) {
-  const std::lock_guard lock(mutex_);
-  is_running_[static_cast<size_t>(stage)] = false;
-  ++handed_over_[static_cast<size_t>(stage)];
+  {
+    const std::lock_guard lock(mutex_);
+    is_running_[static_cast<size_t>(stage)] = false;
+    ++handed_over_[static_cast<size_t>(stage)];
+  }
   changed_.notify_all();
 }
 
-Result<void> StageLink::await(int32_t stage, uint64_t count) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return fault_ || handed_over_[static_cast<size_t>(stage)] >= count; });
+// A failure wakes nobody, each waiter looks for it: to wake them could take as long as a worker
+// stands still that was woken before.
+Result<void> StageLink::wait(std::unique_lock<std::mutex>& lock,
+                             const std::function<bool()>& is_over) {
+  while (!fault_ && !is_over()) changed_.wait_for(lock, std::chrono::milliseconds(kLookMs));
   if (fault_) return tl::unexpected<Error>(*fault_);
   return {};
 }
 
+Result<void> StageLink::await(int32_t stage, uint64_t count) {
+  std::unique_lock lock(mutex_);
+  return wait(lock, [&] { return handed_over_[static_cast<size_t>(stage)] >= count; });
+}
+
 void StageLink::hand_back() {
-  const std::lock_guard lock(mutex_);
-  is_running_.back() = false;
-  ++num_reports_;
+  {
+    const std::lock_guard lock(mutex_);
+    is_running_.back() = false;
+    ++num_reports_;
+  }
   changed_.notify_all();
 }
 
 Result<uint64_t> StageLink::await_reports(uint64_t count) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return fault_ || num_reports_ >= count; });
-  if (fault_) return tl::unexpected<Error>(*fault_);
+  RUDDER_TRY_VOID(wait(lock, [&] { return num_reports_ >= count; }));
   return num_reports_;
 }
 
 void StageLink::fail(const Error& error) {
   const std::lock_guard lock(mutex_);
   if (!fault_) fault_ = error;
-  changed_.notify_all();
 }
 
 // Sums of numbers that only grow.
@@ -118,10 +130,7 @@ Result<void> StageLink::look() {
   const uint64_t now = progress();
   num_still_ = now == last_progress_ ? num_still_ + 1 : 0;
   last_progress_ = now;
-  if (!fault_ && num_still_ >= patience_) {
-    fault_ = stillness();
-    changed_.notify_all();
-  }
+  if (!fault_ && num_still_ >= patience_) fault_ = stillness();
   if (fault_) return tl::unexpected<Error>(*fault_);
   return {};
 }

@@ -74,6 +74,7 @@ class StageLink {
  private:
   mutable std::mutex mutex_;
   std::condition_variable changed_;
+  Result<void> wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& is_over);
   uint64_t progress() const;
   std::vector<size_t> still_stages() const;
   Error stillness() const;
