@@ -72,9 +72,13 @@ def test_texts_are_those_of_one_device(alone, ranks, name):
         assert two["logprobs"]["token_logprobs"] == pytest.approx(one["logprobs"]["token_logprobs"], abs=NEAR)
 
 
-@pytest.mark.parametrize("method, folder", [("eagle3", HEAD), ("medusa", MEDUSA)])
-def test_heads_on_ranks_guess_and_change_no_text(alone, method, folder):
-    with serving(*FLAGS, *draft_config(folder, method), "--tensor-parallel-size", "2") as server:
+@pytest.mark.parametrize("method, folder, flag", [
+    ("eagle3", HEAD, "--tensor-parallel-size"),
+    ("medusa", MEDUSA, "--tensor-parallel-size"),
+    ("eagle3", HEAD, "--pipeline-parallel-size"),
+])
+def test_heads_on_ranks_and_stages_guess_and_change_no_text(alone, method, folder, flag):
+    with serving(*FLAGS, *draft_config(folder, method), flag, "2") as server:
         found = answers(server)
         assert server.metric("rudder:spec_decode_num_accepted_tokens_total") >= 5
     for name in ASKS:

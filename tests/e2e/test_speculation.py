@@ -177,7 +177,6 @@ def test_metrics_are_silent_without(server):
     (["--speculative-config", '{"method": "eagle"}'], "speculative-config.model"),
     (draft_config(HEAD, "eagle"), "speculative-config.model"),  # of another kind
     (draft_config(DRAFT, "eagle"), "speculative-config.model"),  # a model, no head
-    ([*draft_config(HEAD, "eagle3"), "--pipeline-parallel-size", "2"], "speculative-config.model"),
     (["--speculative-config", '{"method": "medusa"}'], "speculative-config.model"),
     (draft_config(HEAD, "medusa"), "speculative-config.model"),  # another kind of head
     (["--load-format", "dummy", "--like", "llama-3.1-8b", *draft_config(MEDUSA, "medusa")], "speculative-config.model"),

@@ -69,6 +69,16 @@ void add_guesser(exec::DeviceExecutor::Model& model, const model::ModelSpec& who
   draft.spec = draft.head->spec.layer;
 }
 
+void join_guesser(std::vector<model::Stage>& stages, const model::ModelSpec& whole,
+                  Guesser guesser) {
+  const bool has_head =
+      guesser != Guesser::kNone && guesser != Guesser::kItself && !is_medusa(guesser);
+  if (stages.size() == 1 || !has_head) return;
+  model::DraftHeadSpec head = testing::tiny_head_spec(tiny_head(guesser));
+  RUDDER_CHECK(model::fit_draft_head(whole, head).has_value());
+  model::join_head(head, stages);
+}
+
 void add_guesser(step::Capacity& capacity, Guesser guesser) {
   capacity.guesses = guesser != Guesser::kNone;
   capacity.guesses_from_rows = is_medusa(guesser);

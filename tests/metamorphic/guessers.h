@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "rudder/exec/device_executor.h"
 #include "rudder/model/spec.h"
@@ -33,5 +34,8 @@ bool takes_guesser(testing::TinyArch arch, Guesser guesser);
 void add_guesser(exec::DeviceExecutor::Model& model, const model::ModelSpec& whole, Guesser guesser,
                  const std::function<void(model::DraftHeadSpec&)>& change = {});
 void add_guesser(step::Capacity& capacity, Guesser guesser);
+// To stages of `whole` before they are loaded: what its guesser reads of them.
+void join_guesser(std::vector<model::Stage>& stages, const model::ModelSpec& whole,
+                  Guesser guesser);
 
 }  // namespace rudder::metamorphic

@@ -100,7 +100,7 @@ std::unique_ptr<step::Executor> gpu_pipeline(TinyArch arch, step::Capacity capac
   const auto count = static_cast<int32_t>(ask.devices.size());
   auto devices = gpus_of(ask);
   auto stages = value_of(model::divide_layers(whole, count, ask.dtype, ask.dtype));
-  stages.back().has_table = count > 1 && ask.guesser == Guesser::kProduct;
+  join_guesser(stages, whole, ask.guesser);
   std::shared_ptr<exec::StageLink> link;
   if (count > 1) {
     link = std::make_shared<exec::StageLink>(count, capacity.max_in_flight, ask.patience_ms);
@@ -255,13 +255,14 @@ TEST_P(GpuPipeline, VerifiesDraftsAsOneDevice) {
   EXPECT_GT(got.graph_steps, 0);
 }
 
-// On the last stage, by a model or by heads that read rows of that stage alone.
+// On the last stage, by a model, or by heads that read rows of that stage or of all.
 TEST_P(GpuPipeline, GuessesAreThoseOfOneDeviceAndTheTextIsThatOfPlainDecoding) {
   const std::vector<Ask> asks = in_turn(random_masked_asks(8, 63, 30));
   const std::vector<Got> plain = run_alone(*alone(kRoomy), asks);
   step::Capacity capacity = kRoomy;
   capacity.max_draft = 5;
-  for (const Guesser guesser : {Guesser::kItself, Guesser::kProduct, Guesser::kMedusa}) {
+  for (const Guesser guesser :
+       {Guesser::kItself, Guesser::kSharedEmbedding, Guesser::kProduct, Guesser::kMedusa}) {
     if (!takes_guesser(arch(), guesser)) continue;
     SCOPED_TRACE(guesser_name(guesser));
     std::vector<GuessNotes::Notes> notes;

@@ -15,10 +15,6 @@ namespace {
 
 using testing::TinyArch;
 
-// All but a head that reads rows of several stages.
-constexpr Guesser kOfOneStage[] = {Guesser::kItself, Guesser::kProduct, Guesser::kMedusa,
-                                   Guesser::kSharedMedusa};
-
 std::unique_ptr<step::Executor> guessing_pipeline(const Backend& backend, TinyArch arch,
                                                   const step::Capacity& capacity,
                                                   int32_t num_stages, Guesser guesser) {
@@ -27,7 +23,7 @@ std::unique_ptr<step::Executor> guessing_pipeline(const Backend& backend, TinyAr
   if (num_stages > 1) {
     stages =
         value_of(model::divide_layers(whole, num_stages, tensor::DType::kF32, tensor::DType::kF32));
-    stages.back().has_table = guesser == Guesser::kProduct;
+    join_guesser(stages, whole, guesser);
   }
   const auto link = std::make_shared<exec::StageLink>(num_stages, capacity.max_in_flight);
   std::vector<std::unique_ptr<step::Executor>> executors;
@@ -66,7 +62,9 @@ TEST_P(PipelineGuesses, AsOnOneDeviceAndTheTextIsThatOfPlainDecoding) {
   const std::vector<Got> plain = run_alone(*tiny_executor(backend, arch, capacity), asks);
   for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i * 7 % 23);
   capacity.max_draft = 5;
-  for (const Guesser guesser : kOfOneStage) {
+  std::vector<Guesser> guessers(std::begin(kTrainedHeads), std::end(kTrainedHeads));
+  guessers.push_back(Guesser::kItself);
+  for (const Guesser guesser : guessers) {
     if (!takes_guesser(arch, guesser)) continue;
     for (const int32_t cohorts : {1, num_stages}) {
       SCOPED_TRACE(guesser_name(guesser) + " in cohorts of " + std::to_string(cohorts));

@@ -73,9 +73,10 @@ std::unique_ptr<step::Executor> start_staged_rank(std::unique_ptr<ops::Ops> ops,
 
 std::unique_ptr<step::Executor> staged_ranks(TinyArch arch, const step::Capacity& capacity,
                                              const StagedRanks& ask) {
-  auto stages = value_of(model::divide_layers(testing::tiny_spec(arch), ask.num_stages,
-                                              tensor::DType::kF32, tensor::DType::kF32));
-  stages.back().has_table = ask.num_stages > 1 && ask.guesser == Guesser::kProduct;
+  const model::ModelSpec whole = testing::tiny_spec(arch);
+  auto stages = value_of(
+      model::divide_layers(whole, ask.num_stages, tensor::DType::kF32, tensor::DType::kF32));
+  join_guesser(stages, whole, ask.guesser);
   std::vector<std::shared_ptr<exec::StageLink>> links(static_cast<size_t>(ask.num_ranks));
   for (auto& link : links) {
     if (ask.num_stages == 1) break;
@@ -164,7 +165,8 @@ TEST_P(StagesOfRanks, GuessOnTheLastStage) {
   const std::vector<Got> expected = run_alone(*staged_ranks(arch(), kRoomy, group), asks);
   step::Capacity capacity = kRoomy;
   capacity.max_draft = 5;
-  for (const Guesser guesser : {Guesser::kItself, Guesser::kProduct, Guesser::kMedusa}) {
+  for (const Guesser guesser :
+       {Guesser::kItself, Guesser::kOwnEmbedding, Guesser::kProduct, Guesser::kMedusa}) {
     if (!takes_guesser(arch(), guesser)) continue;
     StagedRanks staged = group;
     staged.num_stages = num_stages();

@@ -81,11 +81,12 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
     kv.push_back(layer_kv(model_.kv, model::kv_geometry(model_.spec.layers[layer]), layer,
                           capacity_.block_size, model_.ops->kv_dtype(), pool));
   }
-  model::HiddenPool kept;
-  if (model_.draft && model_.draft->head) {
-    DraftHead& head = *model_.draft->head;
-    RUDDER_TRY(kept, make_hidden_pool(head.spec, *model_.ops, capacity_));
-    head.source = {
+  DraftHead* const head = model_.draft && model_.draft->head ? &*model_.draft->head : nullptr;
+  RUDDER_TRY(const model::HiddenPool kept,
+             make_hidden_pool(model_.spec, head == nullptr ? nullptr : &head->spec, *model_.ops,
+                              capacity_));
+  if (head != nullptr) {
+    head->source = {
         .embedding = model_.weights.embedding, .head = &model_.weights.head, .rows = kept.rows};
   }
   ops::View final_rows;
@@ -109,7 +110,7 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
     flight.captured_out = model_.ops->make_event();
   }
   if (options.link != nullptr) {
-    RUDDER_TRY(handover_, Handover::make({*model_.ops, *decoder_, *buffers_, taps_.get()},
+    RUDDER_TRY(handover_, Handover::make({*model_.ops, *decoder_, *buffers_, taps_.get(), kept},
                                          model_.spec.stage, capacity_, options.link));
   }
   if (!model_.ops->has_graphs() || options.enforce_eager) return {};

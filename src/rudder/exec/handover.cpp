@@ -24,9 +24,9 @@ int64_t report_bytes(int64_t num_slots, bool has_latches) {
          (has_latches ? message_aligned(num_slots * kLatchBytes) : 0);
 }
 
-int64_t hidden_bytes(const step::Capacity& capacity, int64_t row_bytes) {
+int64_t hidden_bytes(const model::Stage& stage, const step::Capacity& capacity, int64_t row_bytes) {
   const int64_t tokens = capacity.max_tokens_per_step;
-  int64_t bytes = message_aligned(tokens * row_bytes);
+  int64_t bytes = (1 + std::ssize(stage.aux_layers)) * message_aligned(tokens * row_bytes);
   if (!capacity.taps.steering() && !capacity.taps.capture()) return bytes;
   constexpr auto kFloatBytes = int64_t{sizeof(float)};
   bytes += message_aligned(tokens * tap::kNumRelays * kFloatBytes);
@@ -41,7 +41,7 @@ int64_t hidden_bytes(const step::Capacity& capacity, int64_t row_bytes) {
 int64_t message_bytes(const model::Stage& stage, const step::Capacity& capacity,
                       int64_t row_bytes) {
   return stage.is_last() ? report_bytes(capacity.num_slots, true)
-                         : hidden_bytes(capacity, row_bytes);
+                         : hidden_bytes(stage, capacity, row_bytes);
 }
 
 }  // namespace
@@ -85,7 +85,8 @@ Handover::Handover(const Parts& parts, const model::Stage& stage, const step::Ca
 int64_t Handover::device_bytes(const model::Stage& stage, const step::Capacity& capacity,
                                int64_t row_bytes) {
   return capacity.max_in_flight * message_bytes(stage, capacity, row_bytes) +
-         report_bytes(capacity.num_slots, true);
+         report_bytes(capacity.num_slots, true) +
+         std::ssize(stage.aux_layers) * capacity.max_tokens_per_step * row_bytes;
 }
 
 Result<void> Handover::allocate() {
@@ -138,6 +139,10 @@ void Handover::move_hidden(const PackedStep& packed, const DeviceStep& step, siz
   if (num_tokens == 0) return;
   Cutter message(bytes);
   move(parts_.decoder.hidden(num_tokens), message, way);
+  const int32_t end_layer = way == Way::kTake ? stage_.first_layer : stage_.end_layer();
+  for (size_t i = 0; i < stage_.aux_layers.size(); ++i) {
+    if (stage_.aux_layers[i] < end_layer) move(parts_.kept.passed_of(i, num_tokens), message, way);
+  }
   if (!packed.taps.is_used) return;
   const ops::TapTable& table = parts_.taps->table();
   move(table.relays.rows(0, num_tokens), message, way);

@@ -1,8 +1,9 @@
 // Handover: one stage's end of a pipeline (stage_link.h). It brings the residual stream of a step
-// to the device and on to the next stage, with what taps have left for later layers: relays,
-// carried rows, the latches of the step's slots and the captured records. What the last stage
-// sampled it brings to the state of the slots of every other stage. All of it goes from device to
-// device (ops/message.h); the host waits for no copy. The stage's worker uses it.
+// to the device and on to the next stage, with the rows that a draft head reads and with what taps
+// have left for later layers: relays, carried rows, the latches of the step's slots and the
+// captured records. What the last stage sampled it brings to the state of the slots of every other
+// stage. All of it goes from device to device (ops/message.h); the host waits for no copy. The
+// stage's worker uses it.
 //
 // A stage before the last may run a step while later stages run steps before it. Its device waits
 // only for what the last stage sampled for a slot of its own step: where a token comes from there
@@ -35,6 +36,7 @@ class Handover {
     const model::Decoder& decoder;
     const StepBuffers& buffers;
     TapState* taps = nullptr;
+    model::HiddenPool kept = {};
   };
 
   static Result<std::unique_ptr<Handover>> make(const Parts& parts, const model::Stage& stage,

@@ -44,17 +44,12 @@ Result<std::vector<model::Stage>> stages_of(const model::ModelSpec& spec, const 
                                             const ExecSettings& settings,
                                             const StepLimits& limits) {
   if (settings.pipeline_parallel_size == 1) return std::vector<model::Stage>(1);
-  if (limits.draft_model != nullptr && limits.draft_kind == DraftKind::kEagle3) {
-    return fail(ErrorCode::kUnsupported,
-                "an EAGLE-3 head reads what enters layers of several stages: it is not joined with "
-                "--pipeline-parallel-size above 1",
-                "speculative-config.model");
-  }
   RUDDER_TRY(std::vector<model::Stage> stages,
              model::divide_layers(spec, settings.pipeline_parallel_size, ops.linear_dtype(),
                                   ops.kv_dtype()));
-  // What guesses is where the model samples.
-  stages.back().has_table = limits.draft_model != nullptr && limits.draft_kind == DraftKind::kEagle;
+  if (limits.draft_model == nullptr) return stages;
+  RUDDER_TRY(const DraftModel draft, read_draft(limits, spec));  // it is where the model samples
+  if (draft.head) model::join_head(draft.head->spec, stages);
   return stages;
 }
 

@@ -84,18 +84,26 @@ Result<void> check_runs_heads(const ops::Ops& ops) {
               "speculative-config.method");
 }
 
-Result<model::HiddenPool> make_hidden_pool(const model::DraftHeadSpec& head, ops::Ops& ops,
+Result<model::HiddenPool> make_hidden_pool(const model::ModelSpec& model,
+                                           const model::DraftHeadSpec* head, ops::Ops& ops,
                                            const step::Capacity& capacity) {
-  const size_t group = whole_group(capacity.kv_groups);
-  model::HiddenPool pool{.rows = {},
-                         .layers = head.aux_layers,
-                         .final_norm = head.is_product(),
-                         .group = static_cast<int32_t>(group),
-                         .block_size = capacity.block_size,
-                         .group_layers = capacity.kv_groups[group].layers};
-  RUDDER_TRY(pool.rows,
+  model::HiddenPool pool;
+  pool.layers = model.stage.aux_layers;
+  if (head != nullptr) {
+    const size_t group = whole_group(capacity.kv_groups);
+    const int64_t num_rows = int64_t{capacity.num_blocks} * capacity.block_size;
+    pool.layers = head->aux_layers;
+    pool.final_norm = head->is_product();
+    pool.group = static_cast<int32_t>(group);
+    pool.block_size = capacity.block_size;
+    pool.group_layers = capacity.kv_groups[group].layers;
+    RUDDER_TRY(pool.rows, ops.allocate(ops.act_dtype(), {num_rows, head->aux_width()}));
+  }
+  if (model.stage.aux_layers.empty()) return pool;
+  RUDDER_CHECK(pool.layers == model.stage.aux_layers);
+  RUDDER_TRY(pool.passed,
              ops.allocate(ops.act_dtype(),
-                          {int64_t{capacity.num_blocks} * capacity.block_size, head.aux_width()}));
+                          {std::ssize(pool.layers) * capacity.max_tokens_per_step, model.hidden}));
   return pool;
 }
 

@@ -71,8 +71,11 @@ Result<void> check_draft_model(const model::ModelSpec& draft, const model::Model
 // kUnsupported: the backend runs no draft heads.
 Result<void> check_runs_heads(const ops::Ops& ops);
 
-// Where the model's decoder keeps what the head reads. Device bytes of it beside one block.
-Result<model::HiddenPool> make_hidden_pool(const model::DraftHeadSpec& head, ops::Ops& ops,
+// Where the decoder of `model` keeps what `head` reads; null: the head is on another stage, or
+// there is none. Device bytes of it beside one block; what stages pass on, Handover::device_bytes
+// has.
+Result<model::HiddenPool> make_hidden_pool(const model::ModelSpec& model,
+                                           const model::DraftHeadSpec* head, ops::Ops& ops,
                                            const step::Capacity& capacity);
 int64_t hidden_block_bytes(const model::DraftHeadSpec& head, tensor::DType act, int32_t block_size);
 

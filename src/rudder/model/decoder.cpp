@@ -56,6 +56,7 @@ class LayerwiseDecoder final : public Decoder {
   void tap_mixed(Mixed& mixed, const ops::Taps& taps, const LayerStep& step);
   void end_patterns(const ForwardBatch& batch, size_t begin);
   void keep(size_t layer, const View& x, const ForwardBatch& batch);
+  void keep_passed(const ForwardBatch& batch);
   void place_kept(const View& x, int64_t column, const ForwardBatch& batch);
   void keep_normed(const View& x, const ForwardBatch& batch);
   void keep_final(const View& x, const View& rows);
@@ -188,11 +189,27 @@ void LayerwiseDecoder::end_patterns(const ForwardBatch& batch, size_t begin) {
                      .end_layer = first + static_cast<int32_t>(spec_.layers.size())});
 }
 
-// What enters the layer, of all rows, where a draft head reads it.
+// What enters the layer, of all rows, where a draft head reads it, or where the next stage takes it
+// from.
 void LayerwiseDecoder::keep(size_t layer, const View& x, const ForwardBatch& batch) {
+  const int32_t entered = spec_.stage.first_layer + static_cast<int32_t>(layer);
   for (size_t i = 0; i < kept_.layers.size(); ++i) {
-    if (static_cast<size_t>(kept_.layers[i]) != layer) continue;
-    place_kept(x, static_cast<int64_t>(i) * spec_.hidden, batch);
+    if (kept_.layers[i] != entered) continue;
+    if (spec_.stage.is_last()) {
+      place_kept(x, static_cast<int64_t>(i) * spec_.hidden, batch);
+    } else {
+      ops_.copy(kept_.passed_of(i, x.shape[0]), x);
+    }
+  }
+}
+
+// What entered layers of the stages in front, where a draft head reads it.
+void LayerwiseDecoder::keep_passed(const ForwardBatch& batch) {
+  if (!spec_.stage.is_last()) return;
+  for (size_t i = 0; i < kept_.layers.size(); ++i) {
+    if (kept_.layers[i] >= spec_.stage.first_layer) continue;
+    place_kept(kept_.passed_of(i, batch.ids.num_rows()), static_cast<int64_t>(i) * spec_.hidden,
+               batch);
   }
 }
 
@@ -275,6 +292,7 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
             tap::Point{spec_.stage.first_layer + static_cast<int32_t>(layer), site}.index()};
   };
   ops_.begin_attention(batch.attention);
+  keep_passed(batch);
   // The first rank has taken the records of the stage before when another adds to them.
   if (!spec_.stage.is_first() && !rank_.is_alone()) end_patterns(batch, spec_.layers.size());
   if (spec_.stage.is_first()) {

@@ -69,13 +69,24 @@ struct DecoderLimits {
 // final norm makes of what the last one leaves, without taps of that point. They lie where the
 // token's KV is in the blocks of a KV group, side by side in the order of `layers`; they live as
 // long as the KV, and are written where it is.
+//
+// Of stages the last one alone has such rows. What enters layers of the others comes to it with
+// the step: each stage leaves its part in `passed`, beside what the stages in front have left.
 struct HiddenPool {
   ops::View rows;               // [num_blocks * block_size, layers.size() or 1 * hidden] act
-  std::vector<int32_t> layers;  // none: no row that enters a layer
+  std::vector<int32_t> layers;  // of the whole model; none: no row that enters a layer
+  // [layers.size() * max_tokens, hidden] act: from row i * max_tokens on, what enters layers[i], of
+  // the step's tokens in order. Empty: one stage has all layers.
+  ops::View passed = {};
   bool final_norm = false;  // then every token goes through what comes behind the last attention
   int32_t group = 0;
   int32_t block_size = 16;
   int32_t group_layers = 1;  // step::KvGroup.layers
+
+  ops::View passed_of(size_t index, int64_t num_tokens) const {
+    const auto num_layers = static_cast<int64_t>(layers.size());
+    return passed.rows(static_cast<int64_t>(index) * (passed.num_rows() / num_layers), num_tokens);
+  }
 };
 
 class Decoder {

@@ -310,6 +310,11 @@ Result<void> fit_draft_head(const ModelSpec& target, DraftHeadSpec& head) {
   return {};
 }
 
+void join_head(const DraftHeadSpec& head, std::vector<Stage>& stages) {
+  stages.back().has_table = !head.has_embedding;
+  for (Stage& stage : stages) stage.aux_layers = head.aux_layers;
+}
+
 Result<DraftHeadSpec> shard_draft_head(const DraftHeadSpec& whole, ops::Rank rank) {
   DraftHeadSpec spec = whole;
   RUDDER_TRY(spec.layer, shard_spec(whole.layer, rank));

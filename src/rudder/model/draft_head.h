@@ -87,6 +87,9 @@ Result<DraftHeadSpec> read_draft_head(const weights::Checkpoint& checkpoint,
 // tokens, layers that the model does not have, a scaled embedding where the head has none.
 Result<void> fit_draft_head(const ModelSpec& target, DraftHeadSpec& head);
 
+// Stages, the last of which has `head`, bring there what it reads of the model.
+void join_head(const DraftHeadSpec& head, std::vector<Stage>& stages);
+
 // The spec of the rank's part, which a head decoder runs: its layer is cut, `draft_vocab` and the
 // widths of rows stay. An Error names what the ranks cannot divide, as shard_spec() does.
 Result<DraftHeadSpec> shard_draft_head(const DraftHeadSpec& whole, ops::Rank rank);

@@ -114,11 +114,15 @@ struct Stage {
   int32_t first_layer = 0;  // of the whole model
   int32_t num_layers = 0;   // of one that is alone: all
   bool has_table = false;   // not the first, which has it anyway: the embedding, for a draft head
+  // Of the whole model: a draft head on the last stage reads the rows that enter them, in this
+  // order (DraftHeadSpec.aux_layers). Each stage passes on what it has of them.
+  std::vector<int32_t> aux_layers = {};
 
   bool is_alone() const { return count == 1; }
   bool is_first() const { return index == 0; }
   bool is_last() const { return index == count - 1; }
   bool embeds() const { return is_first() || has_table; }
+  int32_t end_layer() const { return first_layer + num_layers; }
 };
 
 struct ModelSpec {
