@@ -1,7 +1,8 @@
-// Times the sums of ranks (kernels/peer.h) on several GPUs: a captured graph of kSumCalls sums on
-// each rank, by events of rank 0; the median of all rounds. Then what a stage hands to the next
-// (peer_message.h): kHops messages to and fro between the first two GPUs, each a copy into the
-// message, its post, and a copy out of it. peer_bench [ranks [rounds]]
+// Times the sums of ranks (kernels/peer.h) on several GPUs, and beside them those of NCCL where its
+// library is found: a captured graph of kSumCalls sums on each rank, by events of rank 0; the
+// median of all rounds. Then what a stage hands to the next (peer_message.h): kHops messages to and
+// fro between the first two GPUs, each a copy into the message, its post, and a copy out of it.
+// peer_bench [ranks [rounds]]
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -10,11 +11,15 @@
 #include <barrier>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
+#include <memory>
 #include <numeric>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "rudder/cuda/device_info.h"
+#include "rudder/cuda/nccl_sums.h"
 #include "rudder/cuda/peer_comm.h"
 #include "rudder/cuda/peer_message.h"
 
@@ -42,28 +47,51 @@ void expect(cudaError_t error, const char* what) {
   std::exit(1);
 }
 
+// Enqueues one sum of a rank, in place at `data`.
+using EnqueueSum = std::function<void(void* data, cudaStream_t stream)>;
+
+EnqueueSum sum_of_peers(PeerComm& comm, const SumMode& mode, int64_t bytes) {
+  PeerSumParams params;
+  params.links = comm.links(true);
+  params.rows = bytes / 2 / kCols;
+  params.cols = kCols;
+  params.is_two_shot = mode.is_two_shot;
+  params.max_blocks = mode.max_blocks;
+  return [params](void* data, cudaStream_t stream) mutable {
+    params.y = data;
+    expect(launch_peer_sum(params, stream), "sum");
+  };
+}
+
+EnqueueSum sum_of_nccl(NcclSums& nccl, int32_t rank, int64_t bytes) {
+  return [&nccl, rank, bytes](void* data, cudaStream_t stream) {
+    const Result<void> enqueued = nccl.sum(rank, data, bytes / 2, stream);
+    if (enqueued) return;
+    std::fprintf(stderr, "%s\n", enqueued.error().to_string().c_str());
+    std::exit(1);
+  };
+}
+
 // Microseconds a call, one rank's.
-double time_sums(PeerComm& comm, const SumMode& mode, int64_t bytes, int rounds,
+double time_sums(int32_t device, const EnqueueSum& enqueue, int64_t bytes, int rounds,
                  std::barrier<>& barrier) {
-  use_device(comm.device());
+  use_device(device);
   cudaStream_t stream = nullptr;
   expect(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   cudaEvent_t begin = nullptr;
   cudaEvent_t end = nullptr;
   expect(cudaEventCreate(&begin), "event");
   expect(cudaEventCreate(&end), "event");
-  PeerSumParams params;
-  params.links = comm.links(true);
-  expect(cudaMalloc(&params.y, static_cast<size_t>(bytes)), "malloc");
-  expect(cudaMemset(params.y, 0x11, static_cast<size_t>(bytes)), "memset");
-  params.rows = bytes / 2 / kCols;
-  params.cols = kCols;
-  params.is_two_shot = mode.is_two_shot;
-  params.max_blocks = mode.max_blocks;
+  void* data = nullptr;
+  expect(cudaMalloc(&data, static_cast<size_t>(bytes)), "malloc");
+  expect(cudaMemset(data, 0x11, static_cast<size_t>(bytes)), "memset");
+  enqueue(data, stream);  // a library may allocate the first time, which a capture forbids
+  expect(cudaStreamSynchronize(stream), "sync");
+  barrier.arrive_and_wait();
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t exec = nullptr;
   expect(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-  for (int i = 0; i < kSumCalls; ++i) expect(launch_peer_sum(params, stream), "sum");
+  for (int i = 0; i < kSumCalls; ++i) enqueue(data, stream);
   expect(cudaStreamEndCapture(stream, &graph), "capture");
   expect(cudaGraphInstantiate(&exec, graph, 0), "graph");
   expect(cudaDeviceSynchronize(), "sync");
@@ -82,7 +110,7 @@ double time_sums(PeerComm& comm, const SumMode& mode, int64_t bytes, int rounds,
   barrier.arrive_and_wait();
   cudaGraphExecDestroy(exec);
   cudaGraphDestroy(graph);
-  cudaFree(params.y);
+  cudaFree(data);
   cudaEventDestroy(begin);
   cudaEventDestroy(end);
   cudaStreamDestroy(stream);
@@ -184,19 +212,33 @@ int bench_sums(int ranks, int rounds) {
   for (const int64_t kb : sizes) std::printf("%6lld KB", static_cast<long long>(kb));
   std::printf("\n");
   std::barrier<> barrier(ranks);
-  for (const SumMode& mode : kSumModes) {
-    std::printf("%-22s", mode.name);
+  const auto print_row = [&](const std::string& name,
+                             const std::function<EnqueueSum(size_t, int64_t)>& sum_of) {
+    std::printf("%-22s", name.c_str());
     for (const int64_t kb : sizes) {
-      std::vector<double> us(comms->size());
+      const int64_t bytes = kb << 10;
+      std::vector<double> us(devices.size());
       std::vector<std::thread> threads;
-      for (size_t i = 0; i < comms->size(); ++i) {
+      for (size_t i = 0; i < devices.size(); ++i) {
         threads.emplace_back(
-            [&, i] { us[i] = time_sums(*(*comms)[i], mode, kb << 10, rounds, barrier); });
+            [&, i] { us[i] = time_sums(devices[i], sum_of(i, bytes), bytes, rounds, barrier); });
       }
       for (std::thread& thread : threads) thread.join();
       std::printf("%9.2f", us[0]);
     }
     std::printf("\n");
+  };
+  for (const SumMode& mode : kSumModes) {
+    print_row(mode.name,
+              [&](size_t i, int64_t bytes) { return sum_of_peers(*(*comms)[i], mode, bytes); });
+  }
+  const Result<std::unique_ptr<NcclSums>> nccl = NcclSums::make(devices);
+  if (nccl) {
+    print_row("NCCL " + (*nccl)->version(), [&](size_t i, int64_t bytes) {
+      return sum_of_nccl(**nccl, static_cast<int32_t>(i), bytes);
+    });
+  } else {
+    std::printf("%-22s%s\n", "NCCL", nccl.error().to_string().c_str());
   }
   bench_handover(rounds);
   const Result<void> status = comms->front()->status();
