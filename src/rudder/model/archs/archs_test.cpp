@@ -196,8 +196,9 @@ TEST(Archs, ErrorsNameTheKey) {
   expect_spec_refused(llama, R"("rope_scaling": {"rope_type": "llama3", "factor": 8})",
                       "config.json: rope_scaling.low_freq_factor");
   expect_spec_refused(llama, R"("rope_theta": -1)", "config.json: rope_theta");
-  expect_spec_refused(llama, R"("partial_rotary_factor": 1.5)",
-                      "config.json: partial_rotary_factor");
+  for (const char* part : {R"("partial_rotary_factor": 1.5)", R"("partial_rotary_factor": 6e12)"}) {
+    expect_spec_refused(llama, part, "config.json: partial_rotary_factor");
+  }
   expect_spec_refused(
       "Phi3ForCausalLM",
       R"("rope_scaling": {"type": "longrope", "short_factor": [1], "long_factor": [1]})",

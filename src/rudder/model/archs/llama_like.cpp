@@ -201,7 +201,7 @@ Result<RopeSpec> read_rope_object(const HfConfig& rope, const HfConfig& config, 
   }
   const HfConfig& holder = rope.has("partial_rotary_factor") ? rope : config;
   RUDDER_TRY(const double part, positive_or(holder, "partial_rotary_factor", 1));
-  out.rotary_dim = static_cast<int32_t>(head_dim * part);
+  out.rotary_dim = static_cast<int32_t>(head_dim * std::min(part, 1.0));
   if (part > 1 || out.rotary_dim < 2 || out.rotary_dim % 2 != 0) {
     return fail(ErrorCode::kCorruptFile,
                 fmt::format("{} of {} dimensions cannot be rotated", head_dim * part, head_dim),
