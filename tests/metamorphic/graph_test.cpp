@@ -156,6 +156,41 @@ TEST_P(Graphs, DraftedAsPlain) {
   }
 }
 
+// Prompts that are cut, some while others decode: steps of the same numbers of tokens, with other
+// numbers of sequences and of rows of logits in each.
+TEST_P(Graphs, PromptsAsPlain) {
+  const testing::TinyArch arch = std::get<1>(GetParam());
+  const Backend& plain_backend = backends()[std::get<0>(GetParam())];
+  Backend taped = plain_backend;
+  taped.make = [make = taped.make] { return testing::make_tape_ops(make()); };
+  for (const bool has_taps : {false, true}) {
+    step::Capacity capacity = has_taps ? with_encodes(kCapacity, arch) : kCapacity;
+    const step::Capacity roomy = has_taps ? with_encodes(kRoomy, arch) : kRoomy;
+    capacity.num_blocks = 160;
+    std::vector<Ask> asks = random_masked_asks(36, 17, 40);
+    std::mt19937 engine(18);
+    for (size_t i = 0; i < asks.size(); ++i) {
+      Ask& ask = asks[i];
+      const auto longer = static_cast<int32_t>(engine() % 100);
+      for (int32_t t = 0; t < longer; ++t) {
+        ask.prompt.push_back(static_cast<int32_t>(engine() % 160));
+      }
+      ask.max_len += longer;
+      ask.arrival = static_cast<int32_t>(i / 9 * 12);
+    }
+    if (has_taps) add_random_taps(std::span(asks).first(4), roomy, 6);
+    const std::vector<Got> plain = run_alone(*tiny_executor(plain_backend, arch, roomy), asks);
+    sched::SchedSettings settings;
+    settings.max_num_seqs = 8;
+    settings.max_num_batched_tokens = 140;
+    settings.max_in_flight = 3;
+    const Outcome got = run(*tiny_executor(taped, arch, capacity), settings, asks);
+    metamorphic::expect_same(plain, got.got, has_taps ? "taps" : "no taps");
+    EXPECT_GT(got.prompt_graph_steps, has_taps ? 1 : 3);
+    EXPECT_LT(got.prompt_graph_steps, got.prompt_steps);
+  }
+}
+
 // Taps that no graph at start has: what mixers make, whole encodes. Their graphs are captured when
 // steps come back.
 TEST_P(Graphs, RareTapsAsPlain) {

@@ -285,6 +285,7 @@ class Loop {
     step::Ticket ticket;
     int32_t left = 1;  // iterations
     bool has_rare_taps = false;
+    bool has_prompts = false;
   };
 
   void add(size_t i) {
@@ -314,7 +315,11 @@ class Loop {
     if (std::ranges::any_of(plan->seqs, scores)) ++result_.scored_steps;
     const bool has_rare_taps = std::ranges::any_of(
         plan->seqs, [&](const step::SeqWork& work) { return tables_.is_rare(work); });
-    in_flight_.push_back({value_of(executor_.launch(std::move(plan))), repeat, has_rare_taps});
+    const bool has_prompts = std::ranges::any_of(plan->seqs, [](const step::SeqWork& work) {
+      return work.q_len > 1 && work.logits != step::LogitsWanted::kAll;
+    });
+    in_flight_.push_back(
+        {value_of(executor_.launch(std::move(plan))), repeat, has_rare_taps, has_prompts});
     if (scheduler_.constrained().empty()) return true;
     ++result_.constrained_steps;
     while (in_flight_.size() > 1) collect();
@@ -338,6 +343,10 @@ class Loop {
     if (in_flight_.front().has_rare_taps) {
       ++result_.rare_steps;
       result_.rare_graph_steps += step.from_graph ? 1 : 0;
+    }
+    if (in_flight_.front().has_prompts) {
+      ++result_.prompt_steps;
+      result_.prompt_graph_steps += step.from_graph ? 1 : 0;
     }
     if (--in_flight_.front().left == 0) in_flight_.pop_front();
     ++result_.steps;

@@ -135,8 +135,10 @@ struct Outcome {
   int64_t graph_steps = 0;  // of them
   // Steps with rare taps (docs/contracts/exec.md): the first with such taps runs op by op.
   int64_t rare_steps = 0;
-  int64_t rare_graph_steps = 0;  // of these
-  int64_t lost_tokens = 0;       // captured, but no buffer was free
+  int64_t rare_graph_steps = 0;    // of these
+  int64_t prompt_steps = 0;        // with tokens whose logits nobody wants
+  int64_t prompt_graph_steps = 0;  // of these
+  int64_t lost_tokens = 0;         // captured, but no buffer was free
   int64_t constrained_steps = 0;
   int64_t scored_steps = 0;  // with tokens of prompts to score
 };

@@ -129,6 +129,12 @@ Result<void> DeviceExecutor::prepare_taps() {
   return {};
 }
 
+step::Capacity DeviceExecutor::capacity() const {
+  step::Capacity capacity = capacity_;
+  if (graphs_ != nullptr) capacity.prompt_step_multiple = kPromptStepMultiple;
+  return capacity;
+}
+
 Result<step::Ticket> DeviceExecutor::launch(std::shared_ptr<const step::StepPlan> plan) {
   if (fault_) return tl::unexpected<Error>(*fault_);
   RUDDER_CHECK(plan != nullptr && plan->id > last_launched_);
@@ -342,7 +348,7 @@ Result<void> DeviceExecutor::begin(size_t index) {
   RUDDER_TRY_VOID(flight.edited);
   if (handover_ != nullptr) RUDDER_TRY_VOID(handover_->await_step(packed_, index));
   RUDDER_TRY(flight.step, buffers_->begin(packed_, index));
-  if (flight.result.from_graph) RUDDER_TRY_VOID(graphs_->capture_rare(packed_, flight.step));
+  if (flight.result.from_graph) RUDDER_TRY_VOID(graphs_->capture_missing(packed_, flight.step));
   if (!packed_.scores.empty()) flight.step.forward.keep_all_rows = true;
   if (handover_ != nullptr) handover_->take(packed_, flight.step, index);
   return {};

@@ -71,7 +71,7 @@ class DeviceExecutor final : public step::Executor {
   // Steps that have not been enqueued are dropped, the others waited for.
   ~DeviceExecutor() override { stop(); }
 
-  step::Capacity capacity() const override { return capacity_; }
+  step::Capacity capacity() const override;
   Result<step::Ticket> launch(std::shared_ptr<const step::StepPlan> plan) override;
   Result<void> supply(step::Ticket ticket, std::span<const uint32_t> masks) override;
   Result<step::StepResult> collect(step::Ticket ticket) override;

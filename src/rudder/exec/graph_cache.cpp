@@ -16,6 +16,11 @@ constexpr int32_t kShortRun = 8;
 // Of numbers of tokens with some rare taps.
 constexpr size_t kMostRare = 64;
 
+// Tokens whose logits nobody wants. Padding leaves it as it is.
+bool has_prompts(const PackedStep& packed) {
+  return packed.num_sampled() != packed.num_tokens();
+}
+
 // On a rank also those of rows of which it has a share: they wait for the others.
 tap::Passages rare_passages(ops::Ops& ops) {
   constexpr tap::Passages kMixers = tap::kMixerEnd | tap::kMixerWeights;
@@ -91,7 +96,9 @@ GraphCache::GraphCache(const Parts& parts, const step::Capacity& capacity)
     : parts_(parts),
       capacity_(capacity),
       rare_passages_(rare_passages(parts.ops)),
-      common_passages_(static_cast<tap::Passages>(tap::kAllPassages & ~rare_passages_)) {}
+      common_passages_(static_cast<tap::Passages>(tap::kAllPassages & ~rare_passages_)),
+      rare_(kMostRare),
+      prompts_(parts.ops, parts.decoder, capacity, common_passages_, parts.samples) {}
 
 void GraphCache::add_family(int32_t max_q_len, const std::vector<int32_t>& rows) {
   Family& family = families_.emplace_back();
@@ -185,43 +192,23 @@ GraphCache::RareKey GraphCache::rare_key(const PackedStep& packed, const Family&
       .encodes = packed.taps.encodes};
 }
 
-bool GraphCache::was_seen(const RareKey& key) {
-  const auto [rare, is_new] = rare_.try_emplace(key);
-  rare->second.last_use = ++rare_uses_;
-  return !is_new;
-}
-
 bool GraphCache::pad(PackedStep& packed) {
-  if (packed.num_tokens() == 0 || packed.num_sampled() != packed.num_tokens()) return false;
+  if (packed.num_tokens() == 0) return false;
+  if (has_prompts(packed)) return prompts_.pad(packed);
   const Family* const family = family_of(packed);
   const Bucket* const bucket = family == nullptr ? nullptr : bucket_of(*family, packed);
   if (bucket == nullptr || bucket->captured[tap_set_of(packed.taps)].step == nullptr) return false;
-  if (is_rare(packed.taps) && !was_seen(rare_key(packed, *family, *bucket))) return false;
+  if (is_rare(packed.taps) && !rare_.was_seen(rare_key(packed, *family, *bucket))) return false;
   pad_step(bucket->rows, padded_seqs(*family, bucket->rows), capacity_, packed);
   return true;
 }
 
-// Drops what was used longest ago. It may be running.
-Result<void> GraphCache::make_room() {
-  if (rare_.size() <= kMostRare) return {};
-  const std::unique_ptr<ops::Event> done = parts_.ops.make_event();
-  parts_.ops.record(*done);
-  RUDDER_TRY_VOID(done->wait());
-  while (rare_.size() > kMostRare) {
-    rare_.erase(std::ranges::min_element(rare_, {},
-                                         [](const auto& entry) { return entry.second.last_use; }));
-  }
-  return {};
-}
-
-Result<void> GraphCache::capture_rare(const PackedStep& packed, const DeviceStep& step) {
+Result<void> GraphCache::capture_missing(const PackedStep& packed, const DeviceStep& step) {
+  if (has_prompts(packed)) return prompts_.capture(packed, step);
   if (!is_rare(packed.taps)) return {};
-  RUDDER_TRY_VOID(make_room());
+  RUDDER_TRY_VOID(rare_.make_room(parts_.ops));
   const Family* const family = family_of(packed);
-  const auto entry = rare_.find(rare_key(packed, *family, *bucket_of(*family, packed)));
-  RUDDER_CHECK(entry != rare_.end(), "a step with rare taps that was not padded");
-  const RareKey& key = entry->first;
-  Captured& captured = entry->second.captured;
+  const auto [key, captured] = rare_.find(rare_key(packed, *family, *bucket_of(*family, packed)));
   if (captured.step == nullptr) {
     captured.step = std::make_unique<DeviceStep>(step);
     model::ForwardBatch& forward = captured.step->forward;
@@ -257,19 +244,24 @@ const GraphCache::Captured& GraphCache::find(const PackedStep& packed,
   const Bucket* const bucket = family == nullptr ? nullptr : bucket_of(*family, packed);
   RUDDER_CHECK(bucket != nullptr && bucket->rows == packed.num_tokens(), "no graph of {} rows",
                packed.num_tokens());
-  const Captured& captured = is_rare(packed.taps)
-                                 ? rare_.at(rare_key(packed, *family, *bucket)).captured
-                                 : bucket->captured[tap_set_of(packed.taps)];
+  const Captured& captured = is_rare(packed.taps) ? rare_.at(rare_key(packed, *family, *bucket))
+                                                  : bucket->captured[tap_set_of(packed.taps)];
   RUDDER_CHECK(captured.step != nullptr && captured.step->forward.ids.data == step.forward.ids.data,
                "no graph of {} rows with these taps", packed.num_tokens());
   return captured;
 }
 
 void GraphCache::replay(const PackedStep& packed, const DeviceStep& step) {
-  parts_.ops.replay(*find(packed, step).graphs[sampling_of(packed)]);
+  if (!has_prompts(packed)) {
+    return parts_.ops.replay(*find(packed, step).graphs[sampling_of(packed)]);
+  }
+  ops::SampleArgs sample = step.sample;
+  sample.logits = prompts_.replay(packed, step);
+  if (packed.num_sampled() > 0 && parts_.samples) parts_.ops.sample(sample);
 }
 
 ops::View GraphCache::replay_forward(const PackedStep& packed, const DeviceStep& step) {
+  if (has_prompts(packed)) return prompts_.replay(packed, step);
   const Captured& captured = find(packed, step);
   parts_.ops.replay(*captured.forward);
   return captured.logits;

@@ -1,8 +1,8 @@
 // GraphCache: captures decode steps as graphs at start, and replays them: one launch instead of one
-// for each op. Only this file captures. A step in which every sequence gives one token and wants
-// logits is padded to the next captured number of sequences and replayed; every other step runs op
-// by op. A step that waits for masks replays a graph of the forward pass alone, and samples with an
-// op of its own.
+// for each op. A step in which every sequence gives one token and wants logits is padded to the
+// next captured number of sequences and replayed; steps with prompts are PromptGraphs'. Nobody else
+// captures: every other step runs op by op. A step that waits for masks replays a graph of the
+// forward pass alone, and samples with an op of its own.
 //
 // Where sequences have drafts, a step gives one token at most for each of its tokens, all of whose
 // logits are wanted. Such a step is padded to the next captured number of tokens, of the first
@@ -25,13 +25,14 @@
 #include <array>
 #include <compare>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <vector>
 
 #include "rudder/base/progress.h"
 #include "rudder/base/result.h"
 #include "rudder/exec/pack.h"
+#include "rudder/exec/prompt_graphs.h"
+#include "rudder/exec/recurring.h"
 #include "rudder/exec/step_buffers.h"
 #include "rudder/model/decoder.h"
 #include "rudder/ops/ops.h"
@@ -67,7 +68,7 @@ class GraphCache {
   bool pad(PackedStep& packed);
   // Captures what a padded step with rare taps needs and lacks; `step` is that step on the device.
   // An Error is the device's.
-  Result<void> capture_rare(const PackedStep& packed, const DeviceStep& step);
+  Result<void> capture_missing(const PackedStep& packed, const DeviceStep& step);
   // Runs a padded step, from embedding to sampled tokens.
   void replay(const PackedStep& packed, const DeviceStep& step);
   // Runs a padded step to its logits, which are returned.
@@ -98,11 +99,6 @@ class GraphCache {
     std::vector<int32_t> encodes;
     auto operator<=>(const RareKey&) const = default;
   };
-  struct Rare {
-    Captured captured;
-    int64_t last_use = 0;
-  };
-
   // Graphs of sequences of at most `max_q_len` tokens: 1, or with drafts.
   struct Family {
     int32_t max_q_len = 1;
@@ -122,8 +118,6 @@ class GraphCache {
   static TapSet tap_set_of(const PackedTaps& taps);
   bool is_rare(const PackedTaps& taps) const;
   RareKey rare_key(const PackedStep& packed, const Family& family, const Bucket& bucket) const;
-  bool was_seen(const RareKey& key);
-  Result<void> make_room();
   Sampling sampling_of(const PackedStep& packed) const;
   void run(const DeviceStep& step);
 
@@ -132,8 +126,8 @@ class GraphCache {
   const tap::Passages rare_passages_;
   const tap::Passages common_passages_;  // all others
   std::vector<Family> families_;         // ascending
-  std::map<RareKey, Rare> rare_;
-  int64_t rare_uses_ = 0;
+  Recurring<RareKey, Captured> rare_;
+  PromptGraphs prompts_;
 };
 
 }  // namespace rudder::exec

@@ -142,6 +142,7 @@ void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotT
 void pad_step(int64_t num_tokens, int64_t num_seqs, const step::Capacity& capacity,
               PackedStep& packed) {
   packed.kv_slot.resize(static_cast<size_t>(capacity.kv_groups.size()));
+  const bool samples_all = packed.num_sampled() == packed.num_tokens();
   ops::SampleRow nobody;
   nobody.slot = capacity.num_slots;
   nobody.temperature = 0;
@@ -149,19 +150,20 @@ void pad_step(int64_t num_tokens, int64_t num_seqs, const step::Capacity& capaci
     const int64_t left = num_tokens - packed.num_tokens();
     const bool is_last = packed.num_seqs() + 1 == num_seqs;
     for (int64_t i = 0; i < (is_last ? left : std::min<int64_t>(left, 1)); ++i) {
-      packed.logits_rows.push_back(static_cast<int32_t>(packed.num_tokens()));
+      if (samples_all) {
+        packed.logits_rows.push_back(static_cast<int32_t>(packed.num_tokens()));
+        packed.sample_rows.push_back(nobody);
+      }
       packed.ids.push_back(0);
       packed.positions.push_back(0);
       for (std::vector<int32_t>& slots : packed.kv_slot) slots.push_back(-1);
-      packed.sample_rows.push_back(nobody);
     }
     packed.q_begin.push_back(static_cast<int32_t>(packed.num_tokens()));
     packed.kv_len.push_back(0);
     packed.table_row.push_back(capacity.num_slots);
   }
-  RUDDER_CHECK(packed.num_tokens() == num_tokens && packed.num_sampled() == num_tokens,
-               "{} tokens and {} rows of logits padded to {}", packed.num_tokens(),
-               packed.num_sampled(), num_tokens);
+  RUDDER_CHECK(packed.num_tokens() == num_tokens, "{} tokens padded to {}", packed.num_tokens(),
+               num_tokens);
   pad_taps(packed.num_tokens(), capacity.num_slots, packed.taps);
 }
 

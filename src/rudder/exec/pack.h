@@ -55,9 +55,9 @@ struct PackedStep {
 void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotTable& slots,
                PackedStep& packed);
 
-// Appends padding to a step that samples every token, until it has so many tokens and sequences:
-// one token a sequence as far as they go, what is left to the last. Padding belongs to the slot
-// behind the last, sees no key, writes nothing and is sampled for nobody.
+// Appends padding to a step until it has so many tokens and sequences: one token a sequence as far
+// as they go, what is left to the last. Padding belongs to the slot behind the last, sees no key
+// and writes nothing. Of a step that samples every token it is sampled as well, for nobody.
 void pad_step(int64_t num_tokens, int64_t num_seqs, const step::Capacity& capacity,
               PackedStep& packed);
 

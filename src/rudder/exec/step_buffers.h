@@ -24,7 +24,7 @@
 namespace rudder::exec {
 
 // A step on the device. Where its parts lie depends on the numbers of tokens, sequences and sampled
-// rows and on whether it has taps.
+// rows and on whether it has taps; what is of tokens and sequences, not on sampled rows.
 struct DeviceStep {
   model::ForwardBatch forward;
   ops::SampleArgs sample;  // all but the logits

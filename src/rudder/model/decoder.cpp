@@ -5,6 +5,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/model/branch.h"
+#include "rudder/model/check_weights.h"
 #include "rudder/model/decoder_buffers.h"
 #include "rudder/model/tensors.h"
 
@@ -42,7 +43,9 @@ class LayerwiseDecoder final : public Decoder {
         final_rows_(final_rows),
         products_(ops, buffers_.scale) {}
 
-  View forward(const ForwardBatch& batch) override;
+  Begun begin(const ForwardBatch& batch) override;
+  View finish(const Begun& begun, const ForwardBatch& batch) override;
+  View forward(const ForwardBatch& batch) override { return finish(begin(batch), batch); }
   View hidden(int64_t num_tokens) const override {
     return shaped(buffers_.residual, num_tokens, spec_.hidden);
   }
@@ -50,6 +53,11 @@ class LayerwiseDecoder final : public Decoder {
 
  private:
   LayerStep layer_step(size_t layer, const ForwardBatch& batch) const;
+  ops::Taps taps_at(size_t layer, tap::Site site, const ForwardBatch& batch,
+                    const ops::TapBatch& rows) const;
+  Mixed mix_layer(size_t layer, const View& x, const Operand& in, const ForwardBatch& batch);
+  Operand end_layer(size_t layer, const View& x, const Mixed& mixed, const ForwardBatch& batch,
+                    const ops::TapBatch& rows);
   ops::ResidualNormArgs encode_parts(const ops::ResidualNormArgs& args, const ForwardBatch& batch);
   Operand add_and_norm(const ops::ResidualNormArgs& asked, const ops::LinearWeight& next,
                        const ForwardBatch& batch);
@@ -281,16 +289,82 @@ View LayerwiseDecoder::head(const Operand& in) {
   return logits;
 }
 
-View LayerwiseDecoder::forward(const ForwardBatch& batch) {
+// The taps of a point; `rows` are those of the rows that pass there.
+ops::Taps LayerwiseDecoder::taps_at(size_t layer, tap::Site site, const ForwardBatch& batch,
+                                    const ops::TapBatch& rows) const {
+  if (batch.tap_table == nullptr || (batch.passages & tap::passage(site)) == 0) return {};
+  return {batch.tap_table, &rows,
+          tap::Point{spec_.stage.first_layer + static_cast<int32_t>(layer), site}.index()};
+}
+
+// From what enters the layer, normed, to what its mixer makes of it.
+Mixed LayerwiseDecoder::mix_layer(size_t layer, const View& x, const Operand& in,
+                                  const ForwardBatch& batch) {
+  keep(layer, x, batch);
+  const LayerStep step = layer_step(layer, batch);
+  Mixed mixed = visit_branch(spec_.layers[layer].mixer, weights_.layers[layer].mixer,
+                             [&](const auto& mixer, const auto& mixer_weights) {
+                               return mix(mixer, mixer_weights, in, step);
+                             });
+  if (layer + 1 == spec_.layers.size()) end_patterns(batch, 0);
+  if (ops_.taps_mixers())
+    tap_mixed(mixed, taps_at(layer, tap::Site::kAttnZ, batch, batch.taps), step);
+  return mixed;
+}
+
+// The rest of the layer, with the norm behind it: what the next layer takes, or the head. `rows`
+// are the taps of the rows of x.
+Operand LayerwiseDecoder::end_layer(size_t layer, const View& x, const Mixed& mixed,
+                                    const ForwardBatch& batch, const ops::TapBatch& rows) {
   using tap::Site;
-  const View& rows = batch.logits_rows;
-  View x = hidden(batch.ids.num_rows());
-  const ops::TapBatch* tapped = &batch.taps;  // of the rows of x
-  const auto taps = [&](size_t layer, Site site) -> ops::Taps {
-    if (batch.tap_table == nullptr || (batch.passages & tap::passage(site)) == 0) return {};
-    return {batch.tap_table, tapped,
-            tap::Point{spec_.stage.first_layer + static_cast<int32_t>(layer), site}.index()};
-  };
+  const auto taps = [&](size_t of, Site site) { return taps_at(of, site, batch, rows); };
+  const LayerWeights& weights = weights_.layers[layer];
+  const ops::LinearWeight& output = output_of(weights.mixer);
+  const View mixer_out = products_.project(
+      output, products_.operand_of(output, mixed.out, mixed.free), buffers_.delta);
+  const Operand in = add_and_norm({.x = x,
+                                   .delta = mixer_out,
+                                   .delta_norm = weights.mixer_post_norm,
+                                   .norm = weights.mlp_pre_norm,
+                                   .delta_taps = taps(layer, Site::kAttnOut),
+                                   .x_taps = {taps(layer, Site::kResidMid)},
+                                   .out_taps = taps(layer, Site::kMlpIn),
+                                   .delta_scale = spec_.branch_scale},
+                                  input_of(weights.mlp), batch);
+  // Ranks without shared memory have parts of these rows, which nobody may ask for; but a graph
+  // is captured as if all that is common were.
+  const bool has_whole_rows = rank_.is_alone() || ops_.ranks_share_memory();
+  const ops::Taps mlp_taps = has_whole_rows ? taps(layer, Site::kMlpAct) : ops::Taps{};
+  const View mlp_out = visit_branch(spec_.layers[layer].mlp, weights.mlp,
+                                    [&](const auto& mlp, const auto& mlp_weights) {
+                                      return feed_forward(mlp, mlp_weights, in, mlp_taps,
+                                                          layer_step(layer, batch), buffers_.delta);
+                                    });
+  ops::ResidualNormArgs last{.x = x,
+                             .delta = mlp_out,
+                             .delta_norm = weights.mlp_post_norm,
+                             .delta_taps = taps(layer, Site::kMlpOut),
+                             .x_taps = {taps(layer, Site::kResidPost)},
+                             .delta_scale = spec_.branch_scale,
+                             .sum_scale = weights.scale};
+  if (layer + 1 < spec_.layers.size()) {
+    last.norm = weights_.layers[layer + 1].mixer_pre_norm;
+    last.x_taps[1] = taps(layer + 1, Site::kResidPre);
+    last.out_taps = taps(layer + 1, Site::kAttnIn);
+    return add_and_norm(last, input_of(weights_.layers[layer + 1].mixer), batch);
+  }
+  if (!spec_.stage.is_last()) {
+    end_stage(last, batch);
+    return {};
+  }
+  last.norm = weights_.final_norm;
+  last.out_taps = taps(layer, Site::kFinalNorm);
+  return add_and_norm(last, weights_.head, batch);
+}
+
+LayerwiseDecoder::Begun LayerwiseDecoder::begin(const ForwardBatch& batch) {
+  using tap::Site;
+  const View x = hidden(batch.ids.num_rows());
   ops_.begin_attention(batch.attention);
   keep_passed(batch);
   // The first rank has taken the records of the stage before when another adds to them.
@@ -304,111 +378,38 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
   }
   Operand in = add_and_norm({.x = x,
                              .norm = weights_.layers[0].mixer_pre_norm,
-                             .x_taps = {taps(0, Site::kResidPre)},
-                             .out_taps = taps(0, Site::kAttnIn)},
+                             .x_taps = {taps_at(0, Site::kResidPre, batch, batch.taps)},
+                             .out_taps = taps_at(0, Site::kAttnIn, batch, batch.taps)},
                             input_of(weights_.layers[0].mixer), batch);
-  for (size_t i = 0; i < spec_.layers.size(); ++i) {
-    const bool is_stages_last = i + 1 == spec_.layers.size();
-    const bool is_last = is_stages_last && spec_.stage.is_last();
-    const LayerWeights& weights = weights_.layers[i];
-
-    keep(i, x, batch);
-    const LayerStep step = layer_step(i, batch);
-    Mixed mixed = visit_branch(spec_.layers[i].mixer, weights.mixer,
-                               [&](const auto& mixer, const auto& mixer_weights) {
-                                 return mix(mixer, mixer_weights, in, step);
-                               });
-    if (is_stages_last) end_patterns(batch, 0);
-    if (ops_.taps_mixers()) tap_mixed(mixed, taps(i, Site::kAttnZ), step);
-    const bool keeps_all_rows = batch.keep_all_rows || kept_.final_norm;
-    if (is_last && rows.num_rows() < batch.ids.num_rows() && !keeps_all_rows) {
-      // The last KV is written: from here on only the rows whose logits are wanted matter.
-      if (rows.num_rows() == 0) return {};
-      mixed.out = gather(mixed.out, rows, mixed.free);
-      std::swap(mixed.buffer, mixed.free);
-      x = gather(x, rows, buffers_.rows_residual);
-      tapped = &batch.rows_taps;
-    }
-    const ops::LinearWeight& output = output_of(weights.mixer);
-    const View mixer_out = products_.project(
-        output, products_.operand_of(output, mixed.out, mixed.free), buffers_.delta);
-    in = add_and_norm({.x = x,
-                       .delta = mixer_out,
-                       .delta_norm = weights.mixer_post_norm,
-                       .norm = weights.mlp_pre_norm,
-                       .delta_taps = taps(i, Site::kAttnOut),
-                       .x_taps = {taps(i, Site::kResidMid)},
-                       .out_taps = taps(i, Site::kMlpIn),
-                       .delta_scale = spec_.branch_scale},
-                      input_of(weights.mlp), batch);
-    // Ranks without shared memory have parts of these rows, which nobody may ask for; but a graph
-    // is captured as if all that is common were.
-    const bool has_whole_rows = rank_.is_alone() || ops_.ranks_share_memory();
-    const ops::Taps mlp_taps = has_whole_rows ? taps(i, Site::kMlpAct) : ops::Taps{};
-    const View mlp_out = visit_branch(
-        spec_.layers[i].mlp, weights.mlp, [&](const auto& mlp, const auto& mlp_weights) {
-          return feed_forward(mlp, mlp_weights, in, mlp_taps, step, buffers_.delta);
-        });
-    ops::ResidualNormArgs last{.x = x,
-                               .delta = mlp_out,
-                               .delta_norm = weights.mlp_post_norm,
-                               .delta_taps = taps(i, Site::kMlpOut),
-                               .x_taps = {taps(i, Site::kResidPost)},
-                               .delta_scale = spec_.branch_scale,
-                               .sum_scale = weights.scale};
-    if (is_last) {
-      last.norm = weights_.final_norm;
-      last.out_taps = taps(i, Site::kFinalNorm);
-      in = add_and_norm(last, weights_.head, batch);
-    } else if (is_stages_last) {
-      end_stage(last, batch);
-      return {};
-    } else {
-      last.norm = weights_.layers[i + 1].mixer_pre_norm;
-      last.x_taps[1] = taps(i + 1, Site::kResidPre);
-      last.out_taps = taps(i + 1, Site::kAttnIn);
-      in = add_and_norm(last, input_of(weights_.layers[i + 1].mixer), batch);
-    }
+  const size_t last = spec_.layers.size() - 1;
+  for (size_t layer = 0; layer < last; ++layer) {
+    in = end_layer(layer, x, mix_layer(layer, x, in, batch), batch, batch.taps);
   }
+  const Mixed mixed = mix_layer(last, x, in, batch);
+  return {.residual = x, .mixed = mixed.out, .buffer = mixed.buffer, .free = mixed.free};
+}
+
+View LayerwiseDecoder::finish(const Begun& begun, const ForwardBatch& batch) {
+  const View& rows = batch.logits_rows;
+  View x = begun.residual;
+  Mixed mixed{.out = begun.mixed, .buffer = begun.buffer, .free = begun.free};
+  const ops::TapBatch* tapped = &batch.taps;
+  const bool keeps_all_rows = batch.keep_all_rows || kept_.final_norm || !spec_.stage.is_last();
+  if (rows.num_rows() < x.shape[0] && !keeps_all_rows) {
+    // The last KV is written: from here on only the rows whose logits are wanted matter.
+    if (rows.num_rows() == 0) return {};
+    mixed.out = gather(mixed.out, rows, mixed.free);
+    std::swap(mixed.buffer, mixed.free);
+    x = gather(x, rows, buffers_.rows_residual);
+    tapped = &batch.rows_taps;
+  }
+  const Operand in = end_layer(spec_.layers.size() - 1, x, mixed, batch, *tapped);
+  if (!spec_.stage.is_last()) return {};
   last_ = in;
   keep_normed(x, batch);
   if (rows.num_rows() == 0) return {};
   keep_final(x, rows);
   return head(in.rows() > rows.num_rows() ? sampled(in, rows) : in);
-}
-
-// The loader loads what the spec says; this catches weights of another spec.
-void check_weights(const ModelSpec& spec, const Weights& weights, ops::Rank rank) {
-  RUDDER_CHECK(!spec.layers.empty() && weights.layers.size() == spec.layers.size(),
-               "{} layers of weights for {} layers", weights.layers.size(), spec.layers.size());
-  for (size_t i = 0; i < spec.layers.size(); ++i) {
-    LayerWeights layer = weights.layers[i];
-    const LayerTensors tensors = layer_tensors(spec, {}, i, &layer);
-    for (const NormTensor& norm : tensors.norms) {
-      const int64_t width = norm.width.count();
-      const int64_t alphas = norm.alpha.count > 0 ? width : 0;
-      RUDDER_CHECK(
-          norm.target->weight.num_rows() == width && norm.target->alpha.num_rows() == alphas,
-          "'{}'", norm.weight.name);
-    }
-    for (const VectorTensor& vector : tensors.vectors) {
-      RUDDER_CHECK(vector.target->num_rows() == vector.count.count(), "'{}'", vector.name);
-    }
-    for (const LinearModule& linear : tensors.linears) {
-      RUDDER_CHECK(linear.target->in == linear.in.count() && linear.target->out == linear.rows(),
-                   "'{}'", linear.parts.front().name);
-    }
-    const Attention* const attention = attention_of(spec.layers[i]);
-    RUDDER_CHECK(
-        attention == nullptr || attention->rope == kNoRope ||
-            (attention->rope >= 0 && attention->rope < static_cast<int32_t>(spec.ropes.size())),
-        "layer {}", i);
-  }
-  const Stage& stage = spec.stage;
-  RUDDER_CHECK(!stage.is_last() || (weights.head.in == spec.hidden &&
-                                    weights.head.out == ops::vocab_share(spec.vocab, rank).count));
-  RUDDER_CHECK(!stage.is_last() || !weights.final_norm.empty());
-  RUDDER_CHECK(!stage.is_first() || spec.tied_head == weights.embedding.empty());
 }
 
 // Tells the backend what steps of this model look like.

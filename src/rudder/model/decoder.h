@@ -102,6 +102,19 @@ class Decoder {
                                                const ops::View& final_rows = {});
   virtual ~Decoder() = default;
 
+  // What begin() leaves in the decoder's buffers, of all tokens, until the next begin().
+  struct Begun {
+    ops::View residual;  // [T, hidden] act
+    ops::View mixed;     // [T, .]: what the last layer's mixer makes of it, in `buffer`
+    ops::View buffer;
+    ops::View free;  // another buffer, of the same size
+  };
+
+  // forward() in two parts. The first runs all layers up to the mixer of the last one: it depends
+  // on no row of logits. The second goes on with the rows whose logits are wanted.
+  virtual Begun begin(const ForwardBatch& batch) = 0;
+  virtual ops::View finish(const Begun& begun, const ForwardBatch& batch) = 0;
+
   // Runs the step; returns logits [R, vocab] f32 in the decoder's own buffer, valid until the next
   // forward; an empty view when R is 0, or when a stage behind this one goes on. A stage that is
   // not the first begins with what hidden() holds.

@@ -59,6 +59,10 @@ class HeadDecoder final : public Decoder {
         products_(ops, buffers_.layer.scale) {}
 
   View forward(const ForwardBatch& batch) override;
+  Begun begin(const ForwardBatch&) override { RUDDER_CHECK(false, "a head is one layer"); }
+  View finish(const Begun&, const ForwardBatch&) override {
+    RUDDER_CHECK(false, "a head is one layer");
+  }
   View hidden(int64_t) const override { RUDDER_CHECK(false, "a head has no stages"); }
   View more_logits(const View&) override { RUDDER_CHECK(false, "a head scores nothing"); }
 

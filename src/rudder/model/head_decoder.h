@@ -22,7 +22,7 @@ struct HeadSource {
 // On a rank of a group `spec` and `weights` are its part of the head (shard_draft_head). Of a step,
 // ForwardBatch.feedback_rows says where the rows of logits leave what the next guess
 // begins with; with `goes_on` each token is one that is guessed behind, and begins with that.
-// more_logits() and hidden() are not for it.
+// begin(), finish(), more_logits() and hidden() are not for it.
 Result<std::unique_ptr<Decoder>> make_head_decoder(const DraftHeadSpec& spec,
                                                    const DraftHeadWeights& weights,
                                                    const HeadSource& source, const ops::KvLayer& kv,

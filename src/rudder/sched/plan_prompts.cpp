@@ -99,7 +99,17 @@ int32_t Scheduler::max_chunk(const StepBuilder& builder, const Sequence& sequenc
   const int32_t left = std::min(builder.tokens_left, builder.share_left);
   const int32_t wanted = std::min(sequence.future_len() - from, left);
   const int32_t paced = pace_.tokens_within(builder.shape, from, wanted);
-  return sequence.taps.fit(from, paced, builder.elements_left);
+  const int32_t chunk = sequence.taps.fit(from, paced, builder.elements_left);
+  return chunk < sequence.future_len() - from ? cut_evenly(builder.shape, chunk) : chunk;
+}
+
+// Of a chunk that does not end its prompt: so many tokens that the step has a multiple of what the
+// executor likes, none where it has one already; all of them where the step would have no prompt.
+int32_t Scheduler::cut_evenly(const StepShape& shape, int32_t chunk) const {
+  const int64_t total = shape.decode_tokens + shape.prompt_tokens + chunk;
+  const auto over = static_cast<int32_t>(total % capacity_.prompt_step_multiple);
+  const bool leaves_some = over < chunk || shape.prompt_tokens > 0;
+  return leaves_some ? std::max(0, chunk - over) : chunk;
 }
 
 // Of one tenant, by rank. Who finds no room stops all of its tenant behind it, so that a large

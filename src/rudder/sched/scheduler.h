@@ -158,6 +158,7 @@ class Scheduler {
   bool may_admit(const StepBuilder& builder) const;
   Admission admit(StepBuilder& builder, Sequence& sequence);
   int32_t max_chunk(const StepBuilder& builder, const Sequence& sequence, int32_t from) const;
+  int32_t cut_evenly(const StepShape& shape, int32_t chunk) const;
   bool has_capture_room(StepBuilder& builder, const Sequence& sequence, int32_t from) const;
   int32_t headroom() const;
   bool is_being_computed(Sequence& sequence, int32_t num_matched) const;

@@ -99,6 +99,44 @@ TEST(SchedulerTest, DecodesCarryAndChunksAskForNoLogits) {
   EXPECT_TRUE(loop.plans()[1]->slots.empty());
 }
 
+// Where a prompt goes on in a later step, the step has a multiple of what the executor likes.
+TEST(SchedulerTest, APromptIsCutWhereTheStepHasAWholeMultiple) {
+  testing::FakeOptions options = fake();
+  options.capacity.prompt_step_multiple = 16;
+  SchedSettings small = settings();
+  small.max_num_batched_tokens = 45;
+  SchedLoop loop(options, small);
+  for (uint64_t id = 1; id <= 5; ++id) {
+    loop.add(test_sequence(id, test_prompt(37 * static_cast<int32_t>(id), static_cast<int32_t>(id)),
+                           12));
+  }
+  ASSERT_EQ(loop.run(), "");
+  int32_t num_cut = 0;
+  int32_t num_longer = 0;
+  for (const auto& plan : loop.plans()) {
+    const bool is_cut = std::ranges::any_of(
+        plan->seqs, [](const step::SeqWork& work) { return work.logits == LogitsWanted::kNone; });
+    if (!is_cut) continue;
+    ++num_cut;
+    EXPECT_EQ(plan->num_tokens() % 16, 0) << plan->num_tokens();
+    num_longer += plan->num_tokens() > 16 ? 1 : 0;
+  }
+  EXPECT_GT(num_cut, 8);
+  EXPECT_EQ(num_longer, num_cut);
+}
+
+// A step that has room for less than the multiple takes what it can.
+TEST(SchedulerTest, APromptAdvancesWhereAStepHasNoWholeMultiple) {
+  testing::FakeOptions options = fake();
+  options.capacity.prompt_step_multiple = 64;
+  SchedSettings small = settings();
+  small.max_num_batched_tokens = 20;
+  SchedLoop loop(options, small);
+  for (uint64_t id = 1; id <= 3; ++id) loop.add(test_sequence(id, test_prompt(100, 9), 5));
+  ASSERT_EQ(loop.run(), "");
+  EXPECT_EQ(loop.plans().front()->num_tokens(), 20);
+}
+
 TEST(SchedulerTest, DecodesRideWithChunks) {
   SchedSettings small = settings();
   small.max_num_batched_tokens = 32;

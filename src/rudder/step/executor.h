@@ -30,8 +30,10 @@ struct Capacity {
   int32_t max_draft = 0;           // of a sequence; 0: the executor takes no drafts
   bool guesses = false;            // it has a proposer of its own: SeqWork.guess, max_draft at most
   bool guesses_from_rows = false;  // of the step alone: it runs no tokens and needs no blocks
-  KvGroups kv_groups = {};         // how layers keep KV
-  tap::Geometry geometry = {};     // empty: the executor has no taps
+  // A step with prompts is cheaper to launch where the number of its tokens is a multiple of this.
+  int32_t prompt_step_multiple = 1;
+  KvGroups kv_groups = {};      // how layers keep KV
+  tap::Geometry geometry = {};  // empty: the executor has no taps
   tap::Limits taps = {};
 };
 

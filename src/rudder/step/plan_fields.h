@@ -84,7 +84,9 @@ void fields(Archive& archive, Archived<KvGroups> auto& value) {
 template <typename Archive>
 void fields(Archive& archive, Archived<Capacity> auto& value) {
   auto& [num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
-         max_repeat, max_draft, guesses, guesses_from_rows, kv_groups, geometry, taps] = value;
+         max_repeat, max_draft, guesses, guesses_from_rows, step_multiple, kv_groups, geometry,
+         taps] = value;
+  static_cast<void>(step_multiple);  // a replay plans nothing
   archive(num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
           max_repeat, max_draft, guesses, guesses_from_rows, kv_groups, geometry, taps);
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <random>
 #include <stdexcept>
@@ -111,6 +112,8 @@ class Stress {
     const bool from_rows = seed % 24 == 0;
     capacity.guesses = capacity.max_draft > 0 && seed % 8 == 0 && (has_whole || from_rows);
     capacity.guesses_from_rows = capacity.guesses && from_rows;
+    constexpr std::array<int32_t, 3> kMultiples = {1, 4, 16};
+    capacity.prompt_step_multiple = kMultiples[seed / 24 % kMultiples.size()];
     return fake;
   }
 

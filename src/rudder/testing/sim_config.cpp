@@ -1,6 +1,7 @@
 #include "rudder/testing/sim_config.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
 
 #include "rudder/testing/sim_constraint.h"
@@ -136,6 +137,8 @@ SimConfig draw_config(SimRandom& random) {
   capacity.guesses =
       capacity.max_draft > 0 && config.fake.seed % 2 == 0 && (has_whole || from_rows);
   capacity.guesses_from_rows = capacity.guesses && from_rows;
+  constexpr std::array<int32_t, 3> kMultiples = {1, 4, 16};
+  capacity.prompt_step_multiple = kMultiples[config.fake.seed / 12 % kMultiples.size()];
   draw_devices(config, random);
   return config;
 }

@@ -1,0 +1,84 @@
+#include "rudder/exec/prompt_graphs.h"
+
+#include <bit>
+
+#include "rudder/base/check.h"
+#include "rudder/exec/slot_table.h"
+
+namespace rudder::exec {
+namespace {
+
+// Attention chooses its kernels by the longest sequence: there is one for steps whose sequences are
+// all shorter than the first, and none that begins behind the last. Between them powers of two tell
+// kernels apart.
+constexpr int32_t kLeastRun = 65;
+constexpr int32_t kLongRun = 256;
+// A token more takes longer than a launch less saves.
+constexpr int64_t kMostPadding = 16;
+constexpr size_t kMostGraphs = 64;
+
+}  // namespace
+
+PromptGraphs::PromptGraphs(ops::Ops& ops, model::Decoder& decoder, const step::Capacity& capacity,
+                           tap::Passages common, bool is_last)
+    : ops_(ops),
+      decoder_(decoder),
+      capacity_(capacity),
+      common_(common),
+      is_last_(is_last),
+      captured_(kMostGraphs) {}
+
+PromptGraphs::Key PromptGraphs::key_of(const PackedStep& packed) const {
+  const PackedTaps& taps = packed.taps;
+  Key key;
+  key.num_tokens = static_cast<int32_t>(packed.num_tokens());
+  key.max_q_len =
+      packed.max_q_len > kLongRun
+          ? key.num_tokens
+          : static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(packed.max_q_len)));
+  key.has_taps = taps.is_used;
+  if (!taps.is_used) return key;
+  const bool at_ends = (taps.passages & ~tap::kLayerEnd) == 0;
+  key.passages = at_ends ? tap::kLayerEnd : static_cast<tap::Passages>(common_ | taps.passages);
+  key.encodes = taps.encodes;
+  return key;
+}
+
+bool PromptGraphs::pad(PackedStep& packed) {
+  if (packed.max_q_len < kLeastRun || !packed.scores.empty()) return false;
+  const int64_t padding =
+      (kPromptStepMultiple - packed.num_tokens() % kPromptStepMultiple) % kPromptStepMultiple;
+  const int64_t num_tokens = packed.num_tokens() + padding;
+  if (padding > kMostPadding || num_tokens > capacity_.max_tokens_per_step) return false;
+  if (padding > 0 && packed.num_seqs() == capacity_.num_slots) return false;  // it is a sequence
+  pad_step(num_tokens, capacity_.num_slots, capacity_, packed);
+  return captured_.was_seen(key_of(packed));
+}
+
+Result<void> PromptGraphs::capture(const PackedStep& packed, const DeviceStep& step) {
+  RUDDER_TRY_VOID(captured_.make_room(ops_));
+  const auto [key, captured] = captured_.find(key_of(packed));
+  if (captured.graph != nullptr) return {};
+  captured.batch = std::make_unique<model::ForwardBatch>(step.forward);
+  model::ForwardBatch& batch = *captured.batch;
+  batch.attention.max_q_len = key.max_q_len;
+  batch.attention.max_kv_len = capacity_.max_seq_len;
+  batch.passages = key.passages;
+  batch.encodes = key.encodes;
+  batch.taps.only_adds = false;
+  ops_.begin_capture();
+  captured.begun = decoder_.begin(batch);
+  if (!is_last_) decoder_.finish(captured.begun, batch);
+  RUDDER_TRY(captured.graph, ops_.end_capture());
+  return {};
+}
+
+ops::View PromptGraphs::replay(const PackedStep& packed, const DeviceStep& step) const {
+  const Captured& captured = captured_.at(key_of(packed));
+  RUDDER_CHECK(captured.graph != nullptr && captured.batch->ids.data == step.forward.ids.data,
+               "no graph of {} tokens", packed.num_tokens());
+  ops_.replay(*captured.graph);
+  return is_last_ ? decoder_.finish(captured.begun, step.forward) : ops::View{};
+}
+
+}  // namespace rudder::exec
