@@ -94,6 +94,40 @@ class BatchMaker {
     return batch;
   }
 
+  // Rows in trees of up to `most`, by drafts of which many are right; siblings are different ones.
+  Batch make_trees(Kind kind, int64_t num_rows, int64_t vocab, int32_t most, bool has_masks) {
+    Batch batch = make(kind, num_rows, vocab, has_masks);
+    size_t first = 0;  // of the tree at hand
+    for (size_t r = 1; r < batch.rows.size(); ++r) {
+      const auto up = static_cast<size_t>(1 + below(static_cast<int64_t>(r - first)));
+      const int32_t draft = below(vocab);
+      const bool grows = batch.rows[first].slot != batch.num_slots && below(12) > 0 &&
+                         r - first < static_cast<size_t>(most) &&
+                         child_of(batch, r - up, r, draft) == r;
+      if (!grows) {
+        first = r;
+        continue;
+      }
+      const int32_t mask_row = batch.rows[r].mask_row;
+      batch.rows[r] = batch.rows[r - up];
+      batch.rows[r].position += 1;
+      batch.rows[r].mask_row = mask_row;
+      batch.rows[r].parent_up = static_cast<int32_t>(up);
+      batch.rows[r].own_draft = draft;
+    }
+    batch.any_drafts = true;
+    for (int32_t round = 0; round < 6; ++round) set_right_children(batch);
+    return batch;
+  }
+  // The row before `end` that follows `parent` by this draft; else `end`.
+  static size_t child_of(const Batch& batch, size_t parent, size_t end, int32_t draft) {
+    for (size_t r = parent + 1; r < end; ++r) {
+      const auto up = static_cast<size_t>(batch.rows[r].parent_up);
+      if (up > 0 && r - up == parent && batch.rows[r].own_draft == draft) return r;
+    }
+    return end;
+  }
+
   Batch make(Kind kind, int64_t num_rows, int64_t vocab, bool has_masks = false) {
     Batch batch;
     batch.vocab = vocab;
@@ -132,6 +166,23 @@ class BatchMaker {
       ops::SampleRow& row = batch.rows[r];
       if (row.draft < 0 || row.num_behind != behind || sampled.sampled[r].token < 0) continue;
       if (below(4) > 0) row.draft = sampled.sampled[r].token;
+    }
+  }
+
+  // Of each row that is sampled a child, if no other has the token.
+  void set_right_children(Batch& batch) {
+    Batch sampled = batch;
+    cpu::sample_rows(sampled.args(on_host));
+    for (size_t r = 0; r < batch.rows.size(); ++r) {
+      const int32_t token = sampled.sampled[r].token;
+      const size_t end = batch.rows.size();
+      if (token < 0 || child_of(batch, r, end, token) != end) continue;
+      std::vector<size_t> children;
+      for (size_t row = r + 1; row < end && batch.rows[row].parent_up > 0; ++row) {
+        if (row - static_cast<size_t>(batch.rows[row].parent_up) == r) children.push_back(row);
+      }
+      if (children.empty() || below(4) == 0) continue;
+      batch.rows[children[static_cast<size_t>(below(std::ssize(children)))]].own_draft = token;
     }
   }
 
@@ -254,6 +305,7 @@ int compare_samples(Device& device, Batch batch) {
       ++differing;
       copy_row(r, expected, batch);  // compared no further
       while (batch.rows[r].draft >= 0) ++r;
+      while (r + 1 < batch.rows.size() && batch.rows[r + 1].parent_up > 0) ++r;
       continue;
     }
     SCOPED_TRACE(describe(row, batch.vocab));
@@ -360,6 +412,79 @@ TEST_P(OpsConformance, SampleVerifiesDrafts) {
   }
   EXPECT_GT(accepted, 500);
   EXPECT_GT(rejected, 1000);
+  EXPECT_LE(differing, rows / 2000);
+}
+
+// Row `leaf` of a tree and those that it follows, as a chain in a call of its own.
+Batch chain_to(const Batch& tree, size_t leaf, std::vector<size_t>* path) {
+  path->assign(1, leaf);
+  while (tree.rows[path->back()].parent_up > 0) {
+    path->push_back(path->back() - static_cast<size_t>(tree.rows[path->back()].parent_up));
+  }
+  std::ranges::reverse(*path);
+  Batch chain = tree;
+  chain.rows.clear();
+  chain.logits.clear();
+  for (size_t i = 0; i < path->size(); ++i) {
+    const size_t r = (*path)[i];
+    const auto begin = tree.logits.begin() + static_cast<std::ptrdiff_t>(r) * tree.vocab;
+    chain.logits.insert(chain.logits.end(), begin, begin + tree.vocab);
+    ops::SampleRow& row = chain.rows.emplace_back(tree.rows[r]);
+    row.parent_up = 0;
+    row.own_draft = -1;
+    row.num_behind = static_cast<int32_t>(i);
+    if (i > 0) chain.rows[i - 1].draft = tree.rows[r].own_draft;
+  }
+  chain.sampled.resize(chain.rows.size());
+  chain.top.resize(chain.rows.size() * kMaxLogprobs);
+  return chain;
+}
+
+// Rows of a tree give what the chains of its paths give, on the CPU bit for bit, and no others.
+TEST_P(OpsConformance, SampleVerifiesTrees) {
+  if (!ops_.takes_trees()) GTEST_SKIP() << "it takes no trees";
+  BatchMaker maker(random_);
+  int rows = 0;
+  int differing = 0;
+  int accepted = 0;
+  int branched = 0;  // of them, those that are no first child
+  for (const Kind kind : {Kind::kPlainGreedy, Kind::kPlain, Kind::kEverything}) {
+    for (const int64_t vocab : {2, 5, 33, 160}) {
+      for (const bool has_masks : {false, true}) {
+        const Batch batch = maker.make_trees(kind, 240, vocab, 63, has_masks);
+        rows += static_cast<int>(batch.num_rows());
+        differing += compare_samples(device_, batch);
+        Batch tree = batch;
+        cpu::sample_rows(tree.args(on_host));
+        std::vector<bool> is_on_path(batch.rows.size(), false);
+        for (size_t leaf = 0; leaf < batch.rows.size(); ++leaf) {
+          if (batch.rows[leaf].slot == batch.num_slots) continue;
+          std::vector<size_t> path;
+          Batch chain = chain_to(batch, leaf, &path);
+          cpu::sample_rows(chain.args(on_host));
+          for (size_t i = 0; i < path.size(); ++i) {
+            if (chain.sampled[i].end == ops::SampleEnd::kRejected) break;
+            is_on_path[path[i]] = true;
+            const int32_t num_logprobs = batch.rows[path[i]].num_logprobs;
+            EXPECT_EQ(tree.sampled[path[i]].token, chain.sampled[i].token);
+            EXPECT_EQ(tree.sampled[path[i]].end, chain.sampled[i].end);
+            if (num_logprobs >= 0 && chain.sampled[i].token >= 0) {
+              EXPECT_EQ(tree.sampled[path[i]].logprob, chain.sampled[i].logprob);
+            }
+          }
+        }
+        for (size_t r = 0; r < batch.rows.size(); ++r) {
+          if (batch.rows[r].slot == batch.num_slots) continue;
+          EXPECT_EQ(tree.sampled[r].end != ops::SampleEnd::kRejected, is_on_path[r]) << r;
+          const bool is_draft = is_on_path[r] && batch.rows[r].parent_up > 0;
+          accepted += is_draft ? 1 : 0;
+          branched += is_draft && batch.rows[r].parent_up > 1 ? 1 : 0;
+        }
+      }
+    }
+  }
+  EXPECT_GT(accepted, 300);
+  EXPECT_GT(branched, 100);
   EXPECT_LE(differing, rows / 2000);
 }
 
