@@ -193,6 +193,7 @@ bool GraphCache::was_seen(const RareKey& key) {
 
 bool GraphCache::pad(PackedStep& packed) {
   if (packed.num_tokens() == 0 || packed.num_sampled() != packed.num_tokens()) return false;
+  if (!packed.ancestors.empty()) return false;  // none is captured with trees
   const Family* const family = family_of(packed);
   const Bucket* const bucket = family == nullptr ? nullptr : bucket_of(*family, packed);
   if (bucket == nullptr || bucket->captured[tap_set_of(packed.taps)].step == nullptr) return false;

@@ -60,6 +60,35 @@ bool FakeProposer::run_tokens(const step::SeqWork& work, const Sequence& sequenc
   return true;
 }
 
+// The first `most` tokens of a tree, of which often one behind each right one is right.
+std::vector<int32_t> FakeProposer::draw_tree(int32_t most, std::span<const int32_t> right) {
+  const step::DraftTree& tree = capacity_.guess_tree;
+  std::vector<int32_t> tokens;
+  std::vector<bool> is_right = {true};  // by row
+  const int32_t wrong_at = below(3) == 0 ? below(1 + tree.depth()) : -1;
+  for (int32_t row = 1; row <= most; ++row) {
+    const auto depth = static_cast<size_t>(tree.depth(row)) - 1;
+    const auto is_taken = [&](int32_t token) {
+      for (int32_t other = 1; other < row; ++other) {
+        if (tree.parent(other) != tree.parent(row)) continue;
+        if (tokens[static_cast<size_t>(other - 1)] == token) return true;
+      }
+      return false;
+    };
+    int32_t token = below(capacity_.vocab_size);
+    const bool may_be_right =
+        is_right[static_cast<size_t>(tree.parent(row))] && depth < right.size();
+    if (may_be_right && below(3) > 0 && !is_taken(right[depth]) &&
+        draws_right(static_cast<int32_t>(depth), wrong_at)) {
+      token = right[depth];
+    }
+    while (is_taken(token)) token = (token + 1) % capacity_.vocab_size;
+    tokens.push_back(token);
+    is_right.push_back(may_be_right && token == right[depth]);
+  }
+  return tokens;
+}
+
 std::vector<int32_t> FakeProposer::run(const step::SeqWork& work, const Sequence& sequence,
                                        std::span<const int32_t> right,
                                        std::vector<std::string>* wrong) {
@@ -67,6 +96,7 @@ std::vector<int32_t> FakeProposer::run(const step::SeqWork& work, const Sequence
   if (!from_rows && !run_tokens(work, sequence, wrong)) return {};
   const int32_t most = std::min(work.guess.num_guess, sequence.max_len - sequence.len - 1);
   if (most <= 0) return {};
+  if (!capacity_.guess_tree.empty()) return draw_tree(most, right);
   std::vector<int32_t> tokens;
   const int32_t count = odds_ < 0 && below(4) == 0 ? below(most + 1) : most;
   const int32_t wrong_at = below(3) == 0 ? below(count + 1) : -1;

@@ -11,6 +11,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/testing/block_mirror.h"
+#include "rudder/testing/random_tree.h"
 #include "rudder/testing/sched_loop.h"
 
 namespace rudder::testing {
@@ -111,6 +112,12 @@ class Stress {
     const bool from_rows = seed % 24 == 0;
     capacity.guesses = capacity.max_draft > 0 && seed % 8 == 0 && (has_whole || from_rows);
     capacity.guesses_from_rows = capacity.guesses && from_rows;
+    capacity.takes_trees = std::ranges::all_of(
+        capacity.kv_groups, [](const step::KvGroup& group) { return group.window == 0; });
+    if (capacity.takes_trees && capacity.guesses_from_rows && seed % 48 == 0) {
+      capacity.max_draft *= 2;
+      capacity.guess_tree = random_tree(seed, capacity.max_draft);
+    }
     return fake;
   }
 

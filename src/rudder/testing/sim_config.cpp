@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "rudder/testing/random_tree.h"
 #include "rudder/testing/sim_constraint.h"
 #include "rudder/testing/tiny_tokenizer.h"
 
@@ -136,6 +137,12 @@ SimConfig draw_config(SimRandom& random) {
   capacity.guesses =
       capacity.max_draft > 0 && config.fake.seed % 2 == 0 && (has_whole || from_rows);
   capacity.guesses_from_rows = capacity.guesses && from_rows;
+  capacity.takes_trees =
+      std::all_of(capacity.kv_groups.begin(), capacity.kv_groups.end(), is_whole);
+  if (capacity.takes_trees && capacity.guesses_from_rows && config.fake.seed % 4 == 0) {
+    capacity.max_draft = 2 * capacity.max_draft;
+    capacity.guess_tree = random_tree(config.fake.seed, capacity.max_draft);
+  }
   draw_devices(config, random);
   return config;
 }
