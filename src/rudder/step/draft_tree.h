@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "rudder/base/check.h"
 
@@ -87,6 +88,13 @@ class DraftTree {
  private:
   std::array<uint8_t, kMaxTreeDrafts + 1> parents_ = {};  // by row
   int32_t size_ = 0;
+};
+
+// A tree of the likeliest tokens of a guesser: draft i is the one of rank ranks[i], from 0 on, of
+// those at its depth.
+struct RankedTree {
+  DraftTree tree;
+  std::vector<int32_t> ranks = {};
 };
 
 }  // namespace rudder::step

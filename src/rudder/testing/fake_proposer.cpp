@@ -6,6 +6,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/base/philox.h"
+#include "rudder/testing/random_tree.h"
 
 namespace rudder::testing {
 
@@ -63,30 +64,10 @@ bool FakeProposer::run_tokens(const step::SeqWork& work, const Sequence& sequenc
 // The first `most` tokens of a tree, of which often one behind each right one is right.
 std::vector<int32_t> FakeProposer::draw_tree(int32_t most, std::span<const int32_t> right) {
   const step::DraftTree& tree = capacity_.guess_tree;
-  std::vector<int32_t> tokens;
-  std::vector<bool> is_right = {true};  // by row
   const int32_t wrong_at = below(3) == 0 ? below(1 + tree.depth()) : -1;
-  for (int32_t row = 1; row <= most; ++row) {
-    const auto depth = static_cast<size_t>(tree.depth(row)) - 1;
-    const auto is_taken = [&](int32_t token) {
-      for (int32_t other = 1; other < row; ++other) {
-        if (tree.parent(other) != tree.parent(row)) continue;
-        if (tokens[static_cast<size_t>(other - 1)] == token) return true;
-      }
-      return false;
-    };
-    int32_t token = below(capacity_.vocab_size);
-    const bool may_be_right =
-        is_right[static_cast<size_t>(tree.parent(row))] && depth < right.size();
-    if (may_be_right && below(3) > 0 && !is_taken(right[depth]) &&
-        draws_right(static_cast<int32_t>(depth), wrong_at)) {
-      token = right[depth];
-    }
-    while (is_taken(token)) token = (token + 1) % capacity_.vocab_size;
-    tokens.push_back(token);
-    is_right.push_back(may_be_right && token == right[depth]);
-  }
-  return tokens;
+  return random_tree_guess(
+      tree, most, right, capacity_.vocab_size, [&](int32_t n) { return below(n); },
+      [&](int32_t row) { return below(3) > 0 && draws_right(tree.depth(row) - 1, wrong_at); });
 }
 
 std::vector<int32_t> FakeProposer::run(const step::SeqWork& work, const Sequence& sequence,

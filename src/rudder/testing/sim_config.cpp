@@ -139,7 +139,7 @@ SimConfig draw_config(SimRandom& random) {
   capacity.guesses_from_rows = capacity.guesses && from_rows;
   capacity.takes_trees =
       std::all_of(capacity.kv_groups.begin(), capacity.kv_groups.end(), is_whole);
-  if (capacity.takes_trees && capacity.guesses_from_rows && config.fake.seed % 4 == 0) {
+  if (capacity.takes_trees && capacity.guesses_from_rows && config.fake.seed % 18 != 0) {
     capacity.max_draft = 2 * capacity.max_draft;
     capacity.guess_tree = random_tree(config.fake.seed, capacity.max_draft);
   }
