@@ -24,8 +24,8 @@ void move_path(const ops::KeepPathsArgs& args, int64_t seq, int64_t first_row, M
       const int32_t* const blocks = args.batch.table_of(kv.group)
                                         .rows(args.batch.table_row.as<int32_t>()[seq], 1)
                                         .as<int32_t>();
-      const auto slot_of = [&](int64_t place) {
-        return int64_t{blocks[place / kv.block_size]} * kv.block_size + place % kv.block_size;
+      const auto slot_of = [&](int64_t offset) {
+        return int64_t{blocks[offset / kv.block_size]} * kv.block_size + offset % kv.block_size;
       };
       move(kv, slot_of(from), slot_of(to));
     }

@@ -154,9 +154,9 @@ void lay_tail(const ops::KvLayer& kv, int64_t kv_head, const TreePath& path, Hea
   T* const keys = reinterpret_cast<T*>(memory.data());
   T* const values = keys + elements;
   for (int64_t position = begin; position <= path.last(); ++position) {
-    const int64_t place = path.place_of(position);
+    const int64_t offset = path.offset_of(position);
     const int64_t slot =
-        int64_t{cache.blocks[place / kv.block_size]} * kv.block_size + place % kv.block_size;
+        int64_t{cache.blocks[offset / kv.block_size]} * kv.block_size + offset % kv.block_size;
     const int64_t group = (position - begin) / kPanelWidth * kPanelWidth * kv.head_dim;
     copy_token(PanelToken<T>::of_slot(kv, slot, kv_head),
                PanelToken<T>{keys + group, values + group, position % kPanelWidth}, kv.head_dim);

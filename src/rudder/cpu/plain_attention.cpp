@@ -212,7 +212,7 @@ void attend(const ops::AttentionArgs& args, const Row& row, std::vector<float>& 
   const int64_t head_dim = args.kv.head_dim;
   const int64_t block_size = args.kv.block_size;
   const auto offset = [&](int64_t at, int part) {
-    const int64_t position = row.path.place_of(at);
+    const int64_t position = row.path.offset_of(at);
     const int64_t slot = row.blocks[position / block_size] * block_size + position % block_size;
     return cache.offset(slot, part, row.kv_head);
   };

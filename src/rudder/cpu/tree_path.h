@@ -18,8 +18,8 @@ struct TreePath {
 
   bool empty() const { return count == 0; }
   int64_t last() const { return base + count - 1; }  // its own position
-  // Where the key of a position lies, as a position of the sequence's blocks.
-  int64_t place_of(int64_t position) const {
+  // Where the key of a position lies in the sequence's blocks, counted in tokens.
+  int64_t offset_of(int64_t position) const {
     return position < base ? position : base + tokens[static_cast<size_t>(position - base)];
   }
 };

@@ -193,7 +193,8 @@ void DraftPacer::note_step(const StepCost& cost, const Outcome& outcome) {
   decodes.prompt_pairs = 0;
   const double decodes_us = cost.decode_us(decodes);
   if (decodes_us <= 0) return;
-  double gain_us = (outcome.waited ? -idle_us_ : 0) - static_cast<double>(outcome.guess_us);
+  double gain_us = (outcome.waited ? -idle_us_ : 0) - owed_us_;
+  owed_us_ = static_cast<double>(outcome.guess_us);
   num_unguessed_ = outcome.guessed ? 0 : num_unguessed_ + 1;
   if (outcome.num_draft == 0) {
     num_drafted_ = 0;

@@ -85,7 +85,10 @@ class DraftPacer {
   double pass_seqs_ = 1;
   int64_t num_unguessed_ = 0;  // steps since the last that guessed
   double purse_ = 0.25;        // in plain steps
-  int64_t num_drafted_ = 0;    // steps with drafts since the last without
+  // For the guesses behind the last step: they are paid for together with the step that may verify
+  // them, which an empty purse would keep from it.
+  double owed_us_ = 0;
+  int64_t num_drafted_ = 0;  // steps with drafts since the last without
 
   struct Level {
     int64_t count = 0;
