@@ -171,7 +171,8 @@ Result<exec::StepLimits> step_limits(const SessionSettings& settings,
                           .max_repeat = settings.engine.multi_step,
                           .max_draft = speculation.num_speculative_tokens,
                           .draft_model = draft_model,
-                          .draft_kind = draft_kind(speculation.method)};
+                          .draft_kind = draft_kind(speculation.method),
+                          .draft_tree = speculation.tree};
 }
 
 // What KV computed by this process depends on, besides tokens.

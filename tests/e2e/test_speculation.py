@@ -22,6 +22,10 @@ def draft_config(folder, method="draft_model", **more):
     return ["--speculative-config", json.dumps({"method": method, "model": str(folder), **more})]
 
 
+# 16 drafts, the likeliest by odds that fall with rank and depth.
+TREE = ("[(0,), (1,), (2,), (0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 1, 0), (1, 0, 0), "
+        "(0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 1, 0)]")
+
 REQUESTS = [
     dict(messages=[{"role": "user", "content": STORY}], temperature=0, max_tokens=120),
     dict(messages=[{"role": "user", "content": EDIT}], temperature=0, max_tokens=60),
@@ -42,6 +46,7 @@ KINDS = {
     "draft_model": ["--speculative-method", "draft_model", "--speculative-model", DRAFT, "--num-speculative-tokens", "4"],
     "eagle3": draft_config(HEAD, "eagle3"),
     "medusa": draft_config(MEDUSA, "medusa"),
+    "medusa_tree": draft_config(MEDUSA, "medusa", speculative_token_tree=TREE),
 }
 
 
@@ -93,6 +98,19 @@ def test_published_names_of_medusa_heads(plain, model, tmp_path):
         assert server.metric("rudder:spec_decode_num_draft_tokens_total") > 50
 
 
+def test_a_tree_accepts_more_than_its_chain(model):
+    tokens_a_step = []
+    for kind in ["medusa", "medusa_tree"]:
+        with serving(*KINDS[kind], "--no-speculative-adaptive") as server:
+            num_tokens = accepted = 0
+            for request in REQUESTS[:3]:
+                usage = server.client().chat.completions.create(model=model, **request).usage
+                num_tokens += usage.completion_tokens
+                accepted += usage.completion_tokens_details.accepted_prediction_tokens
+            tokens_a_step.append(num_tokens / (num_tokens - accepted))
+    assert tokens_a_step[1] > tokens_a_step[0] > 1.5
+
+
 @pytest.fixture(scope="module")
 def eagle(tmp_path_factory):
     """An EAGLE head that nobody trained: its guesses are those of its formula (draft_head_golden_test), hardly ever right."""
@@ -127,7 +145,7 @@ def test_an_eagle_head_changes_no_answer(plain, model, eagle):
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="stages on a CPU need a core each")
-@pytest.mark.parametrize("kind", ["draft_model", "medusa", "eagle"])
+@pytest.mark.parametrize("kind", ["draft_model", "medusa", "medusa_tree", "eagle"])
 def test_what_guesses_on_the_last_stage_changes_no_answer(plain, model, eagle, kind):
     flags = draft_config(eagle, "eagle") if kind == "eagle" else KINDS[kind]
     with serving(*flags, "--no-speculative-adaptive", "--pipeline-parallel-size", "2") as server:
@@ -181,6 +199,10 @@ def test_metrics_are_silent_without(server):
     (draft_config(HEAD, "medusa"), "speculative-config.model"),  # another kind of head
     (["--load-format", "dummy", "--like", "llama-3.1-8b", *draft_config(MEDUSA, "medusa")], "speculative-config.model"),
     (draft_config(MEDUSA, "medusa", num_speculative_tokens=5), "speculative-config.num_speculative_tokens"),
+    (draft_config(MEDUSA, "medusa", speculative_token_tree="[(0,), (1, 0)]"), "speculative-config.speculative_token_tree"),
+    (draft_config(MEDUSA, "medusa", speculative_token_tree="[(0,), (0, 0), (0, 0, 0), (0, 0, 0, 0), (0, 0, 0, 0, 0)]"),
+     "speculative-config.speculative_token_tree"),  # deeper than there are heads
+    (draft_config(HEAD, "eagle3", speculative_token_tree="[(0,)]"), "speculative-config.speculative_token_tree"),
     (["--prompt-lookup-max", "3"], "speculative-method"),
     (["--speculative-model", DRAFT], "speculative-method"),
     (["--speculative-method", "eagle3"], "speculative-config.model"),

@@ -128,7 +128,8 @@ std::unique_ptr<exec::DeviceExecutor> head_executor(const Backend& backend, test
 
 std::unique_ptr<exec::DeviceExecutor> medusa_executor(const Backend& backend,
                                                       testing::TinyArch arch, bool shares_lm_head,
-                                                      step::Capacity capacity) {
+                                                      step::Capacity capacity,
+                                                      const step::RankedTree& tree) {
   exec::DeviceExecutor::Model model;
   model.ops = backend.make();
   model.spec = testing::tiny_spec(arch);
@@ -136,7 +137,13 @@ std::unique_ptr<exec::DeviceExecutor> medusa_executor(const Backend& backend,
   exec::Medusa& medusa = model.draft.emplace().medusa.emplace();
   medusa.spec = testing::tiny_medusa_spec(shares_lm_head);
   medusa.weights = value_of(testing::random_medusa_weights(medusa.spec, *model.ops, 12));
+  medusa.tree = tree;
   capacity.guesses = capacity.guesses_from_rows = true;
+  if (!tree.tree.empty()) {
+    capacity.takes_trees = true;
+    capacity.guess_tree = tree.tree;
+    capacity.max_draft = tree.tree.size();
+  }
   return value_of(start_executor(std::move(model), capacity));
 }
 

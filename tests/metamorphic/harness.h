@@ -83,10 +83,11 @@ std::unique_ptr<exec::DeviceExecutor> guessing_executor(const Backend& backend,
 std::unique_ptr<exec::DeviceExecutor> head_executor(const Backend& backend, testing::TinyArch arch,
                                                     testing::TinyHead kind,
                                                     step::Capacity capacity);
-// The same with random Medusa heads (testing::tiny_medusa_spec).
+// The same with random Medusa heads (testing::tiny_medusa_spec); with a tree, that of the capacity.
 std::unique_ptr<exec::DeviceExecutor> medusa_executor(const Backend& backend,
                                                       testing::TinyArch arch, bool shares_lm_head,
-                                                      step::Capacity capacity);
+                                                      step::Capacity capacity,
+                                                      const step::RankedTree& tree = {});
 
 // A plan whose slots have blocks of one KV group, for an executor of tiny_executor: each group gets
 // as many, those of a slot in one group being no other's in another.

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <set>
 
 #include "metamorphic/guess_notes.h"
 #include "metamorphic/harness.h"
@@ -134,6 +136,60 @@ TEST_P(MedusaDrafts, GuessesDependOnTheTokensAlone) {
   }
   expect_same_guesses({backend(), 64, 3}, roomy);
   EXPECT_GT(cached, 0);
+}
+
+// Of a tree each node is a head's token of its rank; along the likeliest ones it is the chain.
+step::RankedTree bushy_tree() {
+  step::RankedTree out;
+  const auto add = [&](int32_t parent, int32_t rank) {
+    out.tree.add(parent);
+    out.ranks.push_back(rank);
+  };
+  for (const int32_t rank : {0, 1, 4}) add(0, rank);
+  for (const int32_t parent : {1, 2, 3}) {
+    for (const int32_t rank : {0, 2}) add(parent, rank);
+  }
+  for (const int32_t rank : {0, 1}) add(4, rank);
+  add(10, 0);
+  return out;
+}
+
+TEST_P(MedusaDrafts, TreesAsPlainDecoding) {
+  if (!backend().make()->takes_trees()) GTEST_SKIP() << "it takes no trees";
+  if (!model::runs_trees(testing::tiny_spec(arch()))) GTEST_SKIP() << "it sees no whole paths";
+  std::vector<Ask> asks = random_masked_asks(14, 82, 70);
+  add_random_taps(asks, with_encodes(kRoomy, arch()), 4);
+  for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i / 8 * 10);
+  const std::vector<Got> plain =
+      run_alone(*tiny_executor(backend(), arch(), with_encodes(kRoomy, arch())), asks);
+  GuessNotes::Notes notes[2];  // of chains, of trees
+  for (const bool is_tree : {false, true}) {
+    for (const Way& way : ways()) {
+      const auto executor =
+          medusa_executor(way.device, arch(), way.in_flight == 1, with_encodes(kTight, arch()),
+                          is_tree ? bushy_tree() : step::RankedTree());
+      GuessNotes noting(*executor);
+      const Outcome outcome = run(noting, settings(way.budget, way.in_flight), asks);
+      expect_same(plain, outcome.got, way.device.name + " Medusa heads");
+      EXPECT_GT(outcome.stats.draft_tokens, 500u);
+      if (way.in_flight == 1) notes[is_tree ? 1 : 0] = noting.notes;
+    }
+  }
+  size_t num_compared = 0;
+  for (const auto& [behind, guess] : notes[1]) {
+    const auto chain = notes[0].find(behind);
+    if (chain == notes[0].end()) continue;
+    constexpr std::array<size_t, 4> kLikeliest = {0, 3, 9, 11};  // of each depth, as drafts
+    for (size_t depth = 0; depth < kLikeliest.size(); ++depth) {
+      if (kLikeliest[depth] >= guess.size() || depth >= chain->second.size()) continue;
+      EXPECT_EQ(guess[kLikeliest[depth]], chain->second[depth]);
+      ++num_compared;
+    }
+    if (guess.size() < 6) continue;
+    EXPECT_EQ(std::set<int32_t>(guess.begin(), guess.begin() + 3).size(), 3u);
+    EXPECT_EQ(guess[3], guess[5]);  // the second head's likeliest, behind different ones
+  }
+  EXPECT_GT(num_compared, 100u);
 }
 
 TEST(MedusaHeads, WhatTheyWereNotMadeForIsRefused) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "metamorphic/harness.h"
 #include "rudder/base/token_mask.h"
@@ -27,21 +28,24 @@ class DemoReplay : public ::testing::Test {
   void TearDown() override { fs::remove_all(folder_); }
 
   // Few blocks: not all sequences fit at once.
-  static std::unique_ptr<step::Executor> demo_executor(const Backend& backend) {
+  static std::unique_ptr<step::Executor> demo_executor(const Backend& backend,
+                                                       const exec::StepLimits& drafting = {}) {
     const auto checkpoint =
         value_of(weights::Checkpoint::open_folder(RUDDER_SOURCE_DIR "/models/demo"));
     exec::ExecSettings settings;
     settings.max_model_len = 256;
     settings.kv_cache_memory_bytes = 2 << 20;
-    auto loaded = value_of(
-        exec::load_model(*checkpoint, backend.make(), settings,
-                         {.max_num_seqs = 12, .max_num_batched_tokens = 64, .max_repeat = 4}, {}));
+    exec::StepLimits limits = drafting;
+    limits.max_num_seqs = 12;
+    limits.max_num_batched_tokens = 64;
+    limits.max_repeat = 4;
+    auto loaded = value_of(exec::load_model(*checkpoint, backend.make(), settings, limits, {}));
     return std::move(loaded.executor);
   }
 
-  std::string record(const Backend& backend) {
-    auto recorder = value_of(step::FlightRecorder::create(demo_executor(backend), folder_.string(),
-                                                          "demo", int64_t{1} << 30));
+  std::string record(const Backend& backend, const exec::StepLimits& drafting = {}) {
+    auto recorder = value_of(step::FlightRecorder::create(
+        demo_executor(backend, drafting), folder_.string(), "demo", int64_t{1} << 30));
     sched::SchedSettings settings;
     settings.multi_step = 4;
     settings.max_num_seqs = 12;
@@ -79,6 +83,29 @@ TEST_F(DemoReplay, GivesTheSameTokens) {
   ASSERT_TRUE(done) << done.error().to_string();
   EXPECT_EQ(report.num_different, 0) << report.first->what;
   EXPECT_GE(report.num_tokens, num_tokens);
+  EXPECT_EQ(report.num_iterations, outcome_.steps);
+}
+
+// Plans have trees; what guessed them is not needed.
+TEST_F(DemoReplay, GivesTheSameTokensOfTrees) {
+  const Backend& backend = backends().back();
+  const auto heads =
+      value_of(weights::Checkpoint::open_folder(RUDDER_SOURCE_DIR "/models/demo-medusa"));
+  exec::StepLimits drafting = {.draft_model = heads.get(), .draft_kind = exec::DraftKind::kMedusa};
+  for (const auto& [parent, rank] : {std::pair{0, 0}, {0, 1}, {1, 0}, {1, 1}, {2, 0}, {3, 0}}) {
+    drafting.draft_tree.tree.add(parent);
+    drafting.draft_tree.ranks.push_back(rank);
+  }
+  drafting.max_draft = drafting.draft_tree.tree.size();
+  const std::string file = record(backend, drafting);
+  EXPECT_GT(outcome_.stats.accepted_tokens, 20u);
+  const auto recording = value_of(step::RecordingReader::open(file));
+  EXPECT_EQ(recording->header().capacity.guess_tree, drafting.draft_tree.tree);
+  const auto executor = demo_executor(backend, {.max_draft = drafting.max_draft});
+  step::ReplayReport report;
+  const auto done = step::replay(*recording, *executor, &report);
+  ASSERT_TRUE(done) << done.error().to_string();
+  EXPECT_EQ(report.num_different, 0) << report.first->what;
   EXPECT_EQ(report.num_iterations, outcome_.steps);
 }
 

@@ -91,6 +91,8 @@
   X(kRanksUncompared, "ranks that sample other tokens than the first go on")                     \
   X(kAcceptsOneTooMany, "the executor accepts one draft that it did not sample")                 \
   X(kRejectedPenaltyKept, "the executor counts a rejected draft in penalties")                   \
+  X(kPathNotKept, "the executor leaves the KV of accepted drafts where their tree had it")       \
+  X(kSiblingSeen, "a draft of a tree sees the draft beside it")                                  \
   X(kStopInsideDraftsMissed, "the executor goes on behind a stop id among the accepted")
 
 namespace rudder {

@@ -53,13 +53,7 @@ class TileAttention {
     const std::byte* values[kGroups * (kMaxHeadDim / kPanelWidth)];
     for (int g = lo_; g < hi_; ++g) {
       const int32_t position = begin + g * kGroup;
-      const int32_t in_block = position % tile_.kv.block_size;
-      const std::byte* block =
-          tile_.kv.cache +
-          int64_t{tile_.kv.blocks[position / tile_.kv.block_size]} * tile_.kv.block_stride;
-      const int64_t group_bytes = in_block * head_dim_ * kBytes;
-      keys[g] = block + group_bytes;
-      const std::byte* value = block + tile_.kv.value_offset + group_bytes;
+      const std::byte* value = find_group(position, keys + g);
       if (position + kGroup > tile_.kv.kv_len)
         value = written_part(value, tile_.kv.kv_len - position);
       for (int64_t p = 0; p < panels; ++p) {
@@ -86,6 +80,21 @@ class TileAttention {
     sums.ld = head_dim_;
     sums.accumulate = true;
     engine_.product(sums);
+  }
+
+  // The values of a group of positions, and their keys.
+  const std::byte* find_group(int32_t position, const std::byte** keys) const {
+    const HeadCache& kv = tile_.kv;
+    if (kv.tail_keys != nullptr && position >= kv.tail_begin) {
+      const int64_t at = (position - kv.tail_begin) * head_dim_ * kBytes;
+      *keys = kv.tail_keys + at;
+      return kv.tail_values + at;
+    }
+    const std::byte* block =
+        kv.cache + int64_t{kv.blocks[position / kv.block_size]} * kv.block_stride;
+    const int64_t group_bytes = position % kv.block_size * head_dim_ * kBytes;
+    *keys = block + group_bytes;
+    return block + kv.value_offset + group_bytes;
   }
 
   // The values of a group of which only `count` positions have been written. The rest of the block

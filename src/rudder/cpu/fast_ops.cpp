@@ -12,6 +12,7 @@
 #include "rudder/cpu/device_memory.h"
 #include "rudder/cpu/encode.h"
 #include "rudder/cpu/host_ops.h"
+#include "rudder/cpu/keep_paths.h"
 #include "rudder/cpu/kernels.h"
 #include "rudder/cpu/panel_attention.h"
 #include "rudder/cpu/panel_weight.h"
@@ -124,6 +125,16 @@ class FastOps final : public HostOps {
     } else {
       plain_attention(args, batch());
     }
+  }
+
+  void keep_paths(const ops::KeepPathsArgs& args) override {
+    cpu::keep_paths(args, [](const ops::KvLayer& kv, int64_t from, int64_t to) {
+      if (fits_panels(kv)) {
+        panel_move(kv, from, to);
+      } else {
+        plain_move(kv, from, to);
+      }
+    });
   }
 
   bool has_patterns() const override { return true; }

@@ -105,13 +105,14 @@ void place_sequences(const ops::BeginStepArgs& args) {
     RUDDER_CHECK(back >= 0, "slot {} stands {} tokens further on than its plan", slot, -back);
     placement.kv_len.as<int32_t>()[seq] -= back;
     for (int32_t t = begin; t < end; ++t) {
-      const int32_t position = placement.positions.as<int32_t>()[t] -= back;
+      placement.positions.as<int32_t>()[t] -= back;
+      const int32_t offset = placement.positions.as<int32_t>()[begin] + t - begin;
       for (int64_t g = 0; g < num_groups; ++g) {
-        const int64_t at = (g * group_rows + slot) * max_blocks + position / placement.block_size;
+        const int64_t at = (g * group_rows + slot) * max_blocks + offset / placement.block_size;
         args.kv_slot.as<int32_t>()[g * num_tokens + t] =
             has_ended ? -1
                       : args.state.block_table.as<int32_t>()[at] * placement.block_size +
-                            position % placement.block_size;
+                            offset % placement.block_size;
       }
       if (!placement.since_prompt.empty()) placement.since_prompt.as<int32_t>()[t] -= back;
     }

@@ -54,6 +54,11 @@ struct HeadCache {
   int32_t block_size = 0;  // a multiple of 16
   int32_t head_dim = 0;    // a multiple of 16, at most kMaxHeadDim
   int32_t kv_len = 0;      // positions that have been written
+  // From this position on, which begins a group, the groups lie one behind another here instead, k
+  // and v as in a block: the path of a token of a tree. Null: none do.
+  int32_t tail_begin = 0;
+  const std::byte* tail_keys = nullptr;
+  const std::byte* tail_values = nullptr;
 };
 inline constexpr int kMaxHeadDim = 256;
 

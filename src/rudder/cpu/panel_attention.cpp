@@ -1,9 +1,14 @@
 #include "rudder/cpu/panel_attention.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <type_traits>
+#include <vector>
+
+#include "rudder/base/check.h"
+#include "rudder/cpu/tree_path.h"
 
 namespace rudder::cpu {
 namespace {
@@ -35,16 +40,55 @@ void cast_row(const float* from, int64_t count, BF16* to) {
   for (int64_t i = 0; i < count; ++i) to[i] = tensor::to_bf16(from[i]);
 }
 
+// The k and v of one token of one head. T is the cache's element type.
+template <typename T>
+struct PanelToken {
+  T* keys = nullptr;    // of its group
+  T* values = nullptr;  // likewise
+  int64_t lane = 0;     // in it
+
+  static PanelToken of_slot(const ops::KvLayer& kv, int64_t slot, int64_t head) {
+    const int64_t in_block = slot % kv.block_size;
+    const int64_t group = in_block / kPanelWidth * kPanelWidth * kv.head_dim;
+    return {reinterpret_cast<T*>(head_block(kv, slot / kv.block_size, 0, head)) + group,
+            reinterpret_cast<T*>(head_block(kv, slot / kv.block_size, 1, head)) + group,
+            in_block % kPanelWidth};
+  }
+};
+
+template <typename T>
+void copy_token(const PanelToken<T>& from, const PanelToken<T>& to, int64_t head_dim) {
+  constexpr int64_t kPerStep = 4 / int64_t{sizeof(T)};
+  for (int64_t i = 0; i < head_dim; i += kPerStep) {
+    std::memcpy(to.keys + i * kPanelWidth + to.lane * kPerStep,
+                from.keys + i * kPanelWidth + from.lane * kPerStep, sizeof(T) * kPerStep);
+  }
+  const auto first_value = [](const PanelToken<T>& token) {
+    return token.values + token.lane / kPerStep * kPanelWidth * kPerStep + token.lane % kPerStep;
+  };
+  const T* read = first_value(from);
+  T* written = first_value(to);
+  for (int64_t i = 0; i < head_dim; i += kPanelWidth) {
+    for (int64_t c = 0; c < kPanelWidth; ++c) written[c * kPerStep] = read[c * kPerStep];
+    read += kPanelWidth * kPanelWidth;
+    written += kPanelWidth * kPanelWidth;
+  }
+}
+
+template <typename T>
+void move_heads(const ops::KvLayer& kv, int64_t from, int64_t to) {
+  for (int64_t head = 0; head < kv.num_kv_heads; ++head) {
+    copy_token(PanelToken<T>::of_slot(kv, from, head), PanelToken<T>::of_slot(kv, to, head),
+               kv.head_dim);
+  }
+}
+
 // Writes one token's k and v of one head. T is the cache's element type.
 template <typename T>
 void write_head(const ops::KvLayer& kv, int64_t slot, int64_t head, const float* k,
                 const float* v) {
   constexpr int64_t kPerStep = 4 / int64_t{sizeof(T)};
-  const int64_t in_block = slot % kv.block_size;
-  const int64_t lane = in_block % kPanelWidth;
-  const int64_t group = in_block / kPanelWidth * kPanelWidth * kv.head_dim;
-  T* keys = reinterpret_cast<T*>(head_block(kv, slot / kv.block_size, 0, head)) + group;
-  T* values = reinterpret_cast<T*>(head_block(kv, slot / kv.block_size, 1, head)) + group;
+  const auto [keys, values, lane] = PanelToken<T>::of_slot(kv, slot, head);
   T row[kMaxHeadDim];
   // k is a column of the group's panel.
   cast_row(k, kv.head_dim, row);
@@ -63,11 +107,7 @@ void write_head(const ops::KvLayer& kv, int64_t slot, int64_t head, const float*
 template <typename T>
 void read_head_key(const ops::KvLayer& kv, int64_t slot, int64_t head, float* out) {
   constexpr int64_t kPerStep = 4 / int64_t{sizeof(T)};
-  const int64_t in_block = slot % kv.block_size;
-  const int64_t lane = in_block % kPanelWidth;
-  const int64_t group = in_block / kPanelWidth * kPanelWidth * kv.head_dim;
-  const T* const keys =
-      reinterpret_cast<const T*>(head_block(kv, slot / kv.block_size, 0, head)) + group;
+  const auto [keys, values, lane] = PanelToken<T>::of_slot(kv, slot, head);
   for (int64_t i = 0; i < kv.head_dim; ++i) {
     const T value = keys[i / kPerStep * kPerStep * kPanelWidth + lane * kPerStep + i % kPerStep];
     if constexpr (std::is_same_v<T, BF16>) {
@@ -86,16 +126,49 @@ void norm_heads(const Kernels& kernels, float* x, int64_t width, const ops::Norm
   }
 }
 
-// Rows of one sequence that share a KV head, token by token, in tiles of 16.
+// Rows of one sequence that share a KV head, token by token, in tiles of 16. Each token of a tree
+// has tiles of its own, over the keys of its path.
 struct SequenceTiles {
   int64_t q_begin = 0;
   int64_t q_len = 0;
   int32_t kv_len = 0;
   const int32_t* blocks = nullptr;
+  int64_t tree_base = -1;  // of a tree: tokens in KV before the step
+  int64_t num_tiles = 0;   // of one KV head
 };
 
-AttentionTile make_tile(const ops::AttentionArgs& args, const SequenceTiles& sequence,
-                        int64_t kv_head, int64_t index) {
+struct alignas(64) Line {
+  std::byte bytes[64];
+};
+
+// Puts the keys and values of a path where it leaves the sequence's blocks into memory of this
+// thread, in the order of their positions: so weights and sums have the bits that they have when
+// the path is a sequence.
+template <typename T>
+void lay_tail(const ops::KvLayer& kv, int64_t kv_head, const TreePath& path, HeadCache& cache) {
+  thread_local std::vector<Line> memory;
+  const int64_t begin = path.base / kPanelWidth * kPanelWidth;
+  const int64_t groups = (path.last() - begin) / kPanelWidth + 1;
+  const int64_t elements = groups * kPanelWidth * kv.head_dim;  // of k, and of v
+  memory.assign(2 * static_cast<size_t>(elements) * sizeof(T) / sizeof(Line), Line{});
+  T* const keys = reinterpret_cast<T*>(memory.data());
+  T* const values = keys + elements;
+  for (int64_t position = begin; position <= path.last(); ++position) {
+    const int64_t offset = path.offset_of(position);
+    const int64_t slot =
+        int64_t{cache.blocks[offset / kv.block_size]} * kv.block_size + offset % kv.block_size;
+    const int64_t group = (position - begin) / kPanelWidth * kPanelWidth * kv.head_dim;
+    copy_token(PanelToken<T>::of_slot(kv, slot, kv_head),
+               PanelToken<T>{keys + group, values + group, position % kPanelWidth}, kv.head_dim);
+  }
+  cache.tail_begin = static_cast<int32_t>(begin);
+  cache.tail_keys = reinterpret_cast<const std::byte*>(keys);
+  cache.tail_values = reinterpret_cast<const std::byte*>(values);
+}
+
+// Valid until this thread makes another.
+AttentionTile make_tile(const ops::AttentionArgs& args, const ops::AttentionBatch& batch,
+                        const SequenceTiles& sequence, int64_t kv_head, int64_t index) {
   const int64_t group = args.num_heads / args.kv.num_kv_heads;
   const int64_t head_dim = args.kv.head_dim;
   AttentionTile tile;
@@ -106,6 +179,11 @@ AttentionTile make_tile(const ops::AttentionArgs& args, const SequenceTiles& seq
   tile.kv.block_size = args.kv.block_size;
   tile.kv.head_dim = args.kv.head_dim;
   tile.kv.kv_len = sequence.kv_len;
+  if (sequence.tree_base >= 0) {
+    const TreePath path = path_of(batch, sequence.q_begin, sequence.tree_base);
+    const auto lay = element_of(args.kv) == Element::kBf16 ? lay_tail<BF16> : lay_tail<float>;
+    lay(args.kv, kv_head, path, tile.kv);
+  }
   tile.scale = args.scale;
   tile.softcap = args.softcap;
   tile.gate.length = args.gate.length;
@@ -132,6 +210,46 @@ AttentionTile make_tile(const ops::AttentionArgs& args, const SequenceTiles& seq
   return tile;
 }
 
+// Those of padding have none: what they get is zeros.
+std::vector<SequenceTiles> list_sequences(const ops::AttentionArgs& args,
+                                          const ops::AttentionBatch& batch) {
+  const int64_t group = args.num_heads / args.kv.num_kv_heads;
+  const int64_t q_width = int64_t{args.num_heads} * args.kv.head_dim;
+  const int32_t* const q_begin = batch.q_begin.as<int32_t>();
+  const ops::View table = batch.table_of(args.kv.group);
+  std::vector<SequenceTiles> sequences;
+  sequences.reserve(static_cast<size_t>(batch.kv_len.num_rows()));
+  for (int64_t s = 0; s < batch.kv_len.num_rows(); ++s) {
+    SequenceTiles sequence;
+    sequence.q_begin = q_begin[s];
+    sequence.q_len = q_begin[s + 1] - q_begin[s];
+    sequence.kv_len = batch.kv_len.as<int32_t>()[s];
+    sequence.blocks =
+        table.as<int32_t>() + int64_t{batch.table_row.as<int32_t>()[s]} * table.shape[1];
+    if (sequence.kv_len == 0) {
+      std::fill_n(args.out.as<float>() + sequence.q_begin * q_width, sequence.q_len * q_width,
+                  0.0f);
+      continue;
+    }
+    const bool is_tree = sequence.q_len > 0 && batch.ancestors_of(sequence.q_begin) != 0;
+    RUDDER_CHECK(!is_tree || (args.window == 0 && args.gate.empty()));
+    if (is_tree) {
+      sequence.tree_base = sequence.kv_len - sequence.q_len;
+      sequence.q_len = 1;
+    }
+    sequence.num_tiles = (sequence.q_len * group + kTileRows - 1) / kTileRows;
+    for (int64_t t = q_begin[s]; t < (is_tree ? q_begin[s + 1] : q_begin[s] + 1); ++t) {
+      sequence.q_begin = t;
+      if (is_tree) {
+        const int depth = std::popcount(batch.ancestors_of(t));
+        sequence.kv_len = static_cast<int32_t>(sequence.tree_base) + depth;
+      }
+      sequences.push_back(sequence);
+    }
+  }
+  return sequences;
+}
+
 }  // namespace
 
 bool fits_panels(const ops::KvLayer& kv) {
@@ -144,6 +262,14 @@ void panel_key(const ops::KvLayer& kv, int64_t slot, int64_t kv_head, float* out
     read_head_key<BF16>(kv, slot, kv_head, out);
   } else {
     read_head_key<float>(kv, slot, kv_head, out);
+  }
+}
+
+void panel_move(const ops::KvLayer& kv, int64_t from, int64_t to) {
+  if (element_of(kv) == Element::kBf16) {
+    move_heads<BF16>(kv, from, to);
+  } else {
+    move_heads<float>(kv, from, to);
   }
 }
 
@@ -184,44 +310,23 @@ void panel_qkv_prep(const Kernels& kernels, const ops::QkvPrepArgs& args, int64_
 void panel_attention(const Kernels& kernels, ThreadPool& pool, const ops::AttentionArgs& args,
                      const ops::AttentionBatch& batch) {
   const int64_t kv_heads = args.kv.num_kv_heads;
-  const int64_t group = args.num_heads / kv_heads;
   const auto attend = kernels.attend[static_cast<int>(element_of(args.kv))];
-  const int64_t q_width = int64_t{args.num_heads} * args.kv.head_dim;
-  const int32_t* q_begin = batch.q_begin.as<int32_t>();
-  const ops::View table = batch.table_of(args.kv.group);
-  const auto sequence_of = [&](int64_t s) {
-    SequenceTiles sequence;
-    sequence.q_begin = q_begin[s];
-    sequence.q_len = q_begin[s + 1] - q_begin[s];
-    sequence.kv_len = batch.kv_len.as<int32_t>()[s];
-    sequence.blocks =
-        table.as<int32_t>() + int64_t{batch.table_row.as<int32_t>()[s]} * table.shape[1];
-    return sequence;
-  };
-  // Rows of padding have no tiles.
-  const auto tiles_of = [&](const SequenceTiles& sequence) {
-    if (sequence.kv_len == 0) return int64_t{0};
-    return (sequence.q_len * group + kTileRows - 1) / kTileRows * kv_heads;
-  };
-  int64_t tiles = 0;
+  const std::vector<SequenceTiles> sequences = list_sequences(args, batch);
   int64_t scores = 0;
-  for (int64_t s = 0; s < batch.kv_len.num_rows(); ++s) {
-    const SequenceTiles sequence = sequence_of(s);
-    if (sequence.kv_len == 0) {
-      std::fill_n(args.out.as<float>() + sequence.q_begin * q_width, sequence.q_len * q_width,
-                  0.0f);
-    }
-    tiles += tiles_of(sequence);
+  std::vector<int64_t> ends;  // tiles up to and with each sequence's, of all KV heads
+  for (const SequenceTiles& sequence : sequences) {
+    ends.push_back((ends.empty() ? 0 : ends.back()) + sequence.num_tiles * kv_heads);
     scores += sequence.q_len * args.num_heads * sequence.kv_len;
   }
   // Tile `index` of the step, counted over sequences, then KV heads, then rows.
   const auto run = [&](int64_t index) {
-    int64_t s = 0;
-    SequenceTiles sequence = sequence_of(0);
-    for (; index >= tiles_of(sequence); sequence = sequence_of(++s)) index -= tiles_of(sequence);
-    const int64_t per_head = tiles_of(sequence) / kv_heads;
-    attend(make_tile(args, sequence, index / per_head, index % per_head));
+    const auto s = static_cast<size_t>(std::ranges::upper_bound(ends, index) - ends.begin());
+    const SequenceTiles& sequence = sequences[s];
+    index -= s == 0 ? 0 : ends[s - 1];
+    const int64_t kv_head = index / sequence.num_tiles;
+    attend(make_tile(args, batch, sequence, kv_head, index % sequence.num_tiles));
   };
+  const int64_t tiles = ends.empty() ? 0 : ends.back();
   if (scores < kForkScores) {
     for (int64_t i = 0; i < tiles; ++i) run(i);
   } else {

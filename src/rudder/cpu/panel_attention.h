@@ -16,6 +16,9 @@ bool fits_panels(const ops::KvLayer& kv);
 // The k of one cached token and KV head: [head_dim].
 void panel_key(const ops::KvLayer& kv, int64_t slot, int64_t kv_head, float* out);
 
+// Copies the k and v of one cached token to another KV slot.
+void panel_move(const ops::KvLayer& kv, int64_t from, int64_t to);
+
 // Tokens [begin, end) of args.
 void panel_qkv_prep(const Kernels& kernels, const ops::QkvPrepArgs& args, int64_t begin,
                     int64_t end);

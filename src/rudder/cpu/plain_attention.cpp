@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <span>
 #include <vector>
 
 #include "rudder/base/check.h"
+#include "rudder/cpu/tree_path.h"
 
 namespace rudder::cpu {
 namespace {
@@ -152,6 +154,21 @@ void plain_key(const ops::KvLayer& kv, int64_t slot, int64_t kv_head, float* out
   for (int64_t i = 0; i < kv.head_dim; ++i) out[i] = cache.at(row, i) * scale;
 }
 
+void plain_move(const ops::KvLayer& kv, int64_t from, int64_t to) {
+  const KvRows cache(kv);
+  const auto bytes = static_cast<size_t>(kv.head_dim) * tensor::dtype_bytes(kv.storage.dtype);
+  auto* const all = static_cast<std::byte*>(kv.storage.data);
+  const auto at = [&](int64_t slot, int part, int head) {
+    return all + static_cast<size_t>(cache.offset(slot, part, head)) *
+                     tensor::dtype_bytes(kv.storage.dtype);
+  };
+  for (const int part : {0, 1}) {
+    for (int head = 0; head < kv.num_kv_heads; ++head) {
+      std::memcpy(at(to, part, head), at(from, part, head), bytes);
+    }
+  }
+}
+
 double exponentials(std::span<float> scores, float sink) {
   float highest = sink;
   for (const float score : scores) highest = std::max(highest, score);
@@ -184,6 +201,7 @@ struct Row {
   const int32_t* blocks;  // the sequence's block table
   int64_t first = 0;      // key positions [first, last]
   int64_t last = 0;
+  TreePath path;
   int head = 0;
   int kv_head = 0;
   float* out;  // [head_dim]
@@ -193,7 +211,8 @@ void attend(const ops::AttentionArgs& args, const Row& row, std::vector<float>& 
   const KvRows cache(args.kv);
   const int64_t head_dim = args.kv.head_dim;
   const int64_t block_size = args.kv.block_size;
-  const auto offset = [&](int64_t position, int part) {
+  const auto offset = [&](int64_t at, int part) {
+    const int64_t position = row.path.offset_of(at);
     const int64_t slot = row.blocks[position / block_size] * block_size + position % block_size;
     return cache.offset(slot, part, row.kv_head);
   };
@@ -246,13 +265,15 @@ void plain_attention(const ops::AttentionArgs& args, const ops::AttentionBatch& 
     }
     const int32_t* blocks = table.rows(batch.table_row.as<int32_t>()[s], 1).as<int32_t>();
     for (int64_t t = begin; t < end; ++t) {
-      const int64_t position = kv_len - (end - t);
+      const TreePath path = path_of(batch, t, kv_len - (end - begin));
+      RUDDER_CHECK(path.empty() || (args.window == 0 && args.gate.empty()));
+      const int64_t position = path.empty() ? kv_len - (end - t) : path.last();
       const int64_t first =
           args.window > 0 ? std::max<int64_t>(0, position - args.window + 1) : int64_t{0};
       for (int h = 0; h < args.num_heads; ++h) {
         const int64_t at = t * q_width + h * head_dim;
         attend(args,
-               Row{args.q.as<float>() + at, blocks, first, position, h, h / group,
+               Row{args.q.as<float>() + at, blocks, first, position, path, h, h / group,
                    args.out.as<float>() + at},
                weights);
       }

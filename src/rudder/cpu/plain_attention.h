@@ -20,6 +20,9 @@ void plain_attention(const ops::AttentionArgs& args, const ops::AttentionBatch& 
 // The k of one cached token and KV head: [head_dim], times the head's scale.
 void plain_key(const ops::KvLayer& kv, int64_t slot, int64_t kv_head, float* out);
 
+// Copies the k and v of one cached token to another KV slot.
+void plain_move(const ops::KvLayer& kv, int64_t from, int64_t to);
+
 // Turns the scores of the positions that a row sees into weights, without the softmax's division by
 // their total, which is returned; a sink of -inf is none.
 double exponentials(std::span<float> scores, float sink);

@@ -13,6 +13,7 @@
 #include "rudder/cpu/device_memory.h"
 #include "rudder/cpu/encode.h"
 #include "rudder/cpu/host_ops.h"
+#include "rudder/cpu/keep_paths.h"
 #include "rudder/cpu/plain_attention.h"
 #include "rudder/cpu/read_features.h"
 #include "rudder/cpu/sample.h"
@@ -155,6 +156,7 @@ class ReferenceOps final : public HostOps {
   }
 
   void attention(const ops::AttentionArgs& args) override { plain_attention(args, batch()); }
+  void keep_paths(const ops::KeepPathsArgs& args) override { cpu::keep_paths(args, plain_move); }
 
   bool has_patterns() const override { return true; }
   void patterns(const ops::PatternArgs& args) override {

@@ -420,13 +420,34 @@ void score_one(const ops::ScoreArgs& args, int64_t r) {
                  scratch);
 }
 
-// Row r and those chained to it by drafts, in order. A row that another is chained to does nothing:
-// the first of them did.
+// Behind row r, the first of a tree, which is sampled: those on the path of what is.
+void sample_path(const ops::SampleArgs& args, int64_t r) {
+  const auto* rows = static_cast<const ops::SampleRow*>(args.rows.data);
+  auto* sampled = static_cast<ops::SampledToken*>(args.sampled.data);
+  int64_t last = r;  // that was sampled
+  for (int64_t row = r + 1; row < args.logits.shape[0] && rows[row].parent_up > 0; ++row) {
+    const int64_t parent = row - rows[row].parent_up;
+    RUDDER_CHECK(args.any_drafts && parent >= r && rows[row].slot == rows[r].slot &&
+                 rows[row].position == rows[parent].position + 1 && rows[row].draft < 0);
+    const bool is_accepted = parent == last && sampled[last].end == ops::SampleEnd::kNone &&
+                             sampled[last].token == rows[row].own_draft;
+    if (is_accepted) {
+      sample_one(args, row);
+      last = row;
+    } else {
+      sampled[row] = {.end = ops::SampleEnd::kRejected};
+    }
+  }
+}
+
+// Row r and those chained to it by drafts, in order, or in a tree. A row that follows another does
+// nothing: the first of them did.
 void sample_chain(const ops::SampleArgs& args, int64_t r) {
   const auto* rows = static_cast<const ops::SampleRow*>(args.rows.data);
-  if (r > 0 && rows[r - 1].draft >= 0) return;
+  if ((r > 0 && rows[r - 1].draft >= 0) || rows[r].parent_up > 0) return;
   auto* sampled = static_cast<ops::SampledToken*>(args.sampled.data);
   sample_one(args, r);
+  sample_path(args, r);
   for (; rows[r].draft >= 0; ++r) {
     RUDDER_CHECK(r + 1 < args.logits.shape[0] && rows[r + 1].slot == rows[r].slot &&
                  rows[r + 1].position == rows[r].position + 1 &&

@@ -11,6 +11,7 @@
 #include "rudder/testing/ops_conformance_encode.h"
 #include "rudder/testing/ops_conformance_features.h"
 #include "rudder/testing/ops_conformance_taps.h"
+#include "rudder/testing/ops_conformance_trees.h"
 
 namespace rudder::testing {
 namespace {
@@ -66,6 +67,7 @@ std::vector<Backend> sparse_backends() {
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsConformance, ::testing::ValuesIn(cuda_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsAttention, ::testing::ValuesIn(cuda_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(CudaSparse, OpsAttention, ::testing::ValuesIn(sparse_backends()), name_of);
+INSTANTIATE_TEST_SUITE_P(Cuda, OpsTrees, ::testing::ValuesIn(cuda_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsTaps, ::testing::ValuesIn(cuda_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsEncode, ::testing::ValuesIn(cuda_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsFeatures, ::testing::ValuesIn(cuda_backends()), name_of);

@@ -8,6 +8,7 @@
 
 #include "rudder/base/json.h"
 #include "rudder/draft/ngram_proposer.h"
+#include "rudder/draft/token_tree.h"
 
 namespace rudder::draft {
 namespace {
@@ -21,12 +22,14 @@ constexpr int32_t kMaxNgram = 32;
 constexpr int32_t kMaxTreeDepth = 128;
 constexpr int32_t kMaxCachedRequests = 1 << 20;
 constexpr double kMaxSpecFactor = 16;
+constexpr std::string_view kTreeKey = "speculative_token_tree";
 constexpr std::string_view kMethods = "ngram, suffix, draft_model, eagle, eagle3 or medusa";
 
 // What the flags or the JSON say. A number below 0 was not given, nor an empty method.
 struct Asked {
   std::string method;
   std::string model = {};
+  std::string token_tree = {};
   double num_speculative_tokens = -1;
   double prompt_lookup_min = -1;
   double prompt_lookup_max = -1;
@@ -90,7 +93,7 @@ Result<void> read_key(const json::value& value, const Key& key, Asked* asked) {
 }
 
 std::string known_keys() {
-  std::string names = "method, model";
+  std::string names = fmt::format("method, model, {}", kTreeKey);
   for (const Key& key : kKeys) names += fmt::format(", {}", key.name);
   return names;
 }
@@ -114,6 +117,12 @@ Result<Asked> read_config(const std::string& text) {
         return bad("must be the folder of a model", name);
       }
       asked.model = field.get_string();
+      continue;
+    }
+    if (std::string_view(name) == kTreeKey) {
+      if (!field.is_string()) return bad("must be a string with a list of tuples", name);
+      asked.token_tree = field.get_string();
+      if (asked.token_tree.empty()) return bad("must not be empty", name);
       continue;
     }
     const Key* known = nullptr;
@@ -146,6 +155,24 @@ Result<void> check_pairs(const Asked& asked, Method method) {
   return {};
 }
 
+// Of Medusa heads: the tree, and as many drafts.
+Result<void> read_tree(const Asked& asked, Speculation* out) {
+  if (asked.token_tree.empty()) return {};
+  if (out->method != Method::kMedusa) {
+    return bad(fmt::format("is not of the method '{}': medusa takes it", asked.method), kTreeKey);
+  }
+  Result<step::RankedTree> tree = read_token_tree(asked.token_tree);
+  if (!tree) return bad(tree.error().message, kTreeKey);
+  out->tree = *std::move(tree);
+  const int32_t size = out->tree.tree.size();
+  if (asked.num_speculative_tokens >= 0 && asked.num_speculative_tokens != size) {
+    return bad(fmt::format("must be {}, the drafts of {}, or left out", size, kTreeKey),
+               "num_speculative_tokens");
+  }
+  out->num_speculative_tokens = size;
+  return {};
+}
+
 int32_t given(double number, int32_t otherwise) {
   return number < 0 ? otherwise : static_cast<int32_t>(number);
 }
@@ -158,7 +185,8 @@ void SpeculativeSettings::declare(SettingsTable& table) {
             "Speculation as a JSON object with vLLM's keys: method (ngram, suffix, draft_model, "
             "eagle, eagle3 or medusa), model (the folder of what guesses: a smaller model for "
             "draft_model, a head for eagle and eagle3, heads for medusa), "
-            "num_speculative_tokens, prompt_lookup_min, prompt_lookup_max, "
+            "num_speculative_tokens, speculative_token_tree (of medusa, as \"[(0,), (1,), (0, "
+            "0)]\"), prompt_lookup_min, prompt_lookup_max, "
             "suffix_decoding_max_tree_depth, suffix_decoding_max_cached_requests, "
             "suffix_decoding_max_spec_factor, suffix_decoding_min_token_prob.");
   table.add_choice(
@@ -209,9 +237,10 @@ Result<Speculation> SpeculativeSettings::resolve() const {
   Speculation out;
   out.method = of;
   out.max_bytes = memory_mb << 20;
+  out.num_speculative_tokens = given(asked.num_speculative_tokens, kDefaultModelTokens);
+  RUDDER_TRY_VOID(read_tree(asked, &out));
   if (has_model(of)) {
     out.model = asked.model;
-    out.num_speculative_tokens = given(asked.num_speculative_tokens, kDefaultModelTokens);
     return out;
   }
   if (of == Method::kNgram) {

@@ -11,6 +11,7 @@
 #include "rudder/base/settings.h"
 #include "rudder/draft/suffix_proposer.h"
 #include "rudder/sched/proposer.h"
+#include "rudder/step/draft_tree.h"
 
 namespace rudder::draft {
 
@@ -31,9 +32,10 @@ struct Speculation {
   int32_t num_speculative_tokens = 0;  // drafts of a sequence in one step at most; 0 for kNone
   int32_t prompt_lookup_min = 0;       // kNgram alone
   int32_t prompt_lookup_max = 0;
-  SuffixSettings suffix;   // kSuffix alone
-  std::string model = {};  // has_model() alone: the folder of the model or heads that guess
-  int64_t max_bytes = 0;   // of what a proposer remembers
+  SuffixSettings suffix;       // kSuffix alone
+  step::RankedTree tree = {};  // kMedusa alone; empty: chains
+  std::string model = {};      // has_model() alone: the folder of the model or heads that guess
+  int64_t max_bytes = 0;       // of what a proposer remembers
 };
 
 struct SpeculativeSettings {

@@ -1,6 +1,7 @@
 #include "rudder/draft/settings.h"
 
 #include <fmt/format.h>
+#include <fmt/printf.h>
 #include <gtest/gtest.h>
 
 namespace rudder::draft {
@@ -175,6 +176,63 @@ TEST(SpeculativeSettings, WhatIsWrongIsNamed) {
   }
   EXPECT_FALSE(from("{"));
   EXPECT_FALSE(from("[]"));
+}
+
+constexpr const char* kMedusaTree =
+    R"({"method": "medusa", "model": "heads", "speculative_token_tree": "%s"%s})";
+
+SpeculativeSettings with_tree(const std::string& tree, const std::string& more = "") {
+  SpeculativeSettings settings;
+  settings.config = fmt::sprintf(kMedusaTree, tree, more);
+  return settings;
+}
+
+TEST(TokenTree, IsReadInTheOrderOfItsDepth) {
+  const auto read = with_tree("[(1,), (0, 1), (0,), (0, 0), (0, 1, 2), (1, 0,) , ]").resolve();
+  ASSERT_TRUE(read) << read.error().to_string();
+  EXPECT_EQ(read->num_speculative_tokens, 6);
+  EXPECT_EQ(read->tree.ranks, (std::vector<int32_t>{0, 1, 0, 1, 0, 2}));
+  std::vector<int32_t> parents;
+  for (int32_t row = 1; row <= 6; ++row) parents.push_back(read->tree.tree.parent(row));
+  EXPECT_EQ(parents, (std::vector<int32_t>{0, 0, 1, 1, 2, 4}));
+  EXPECT_TRUE(with_tree("[(0,)]", R"(, "num_speculative_tokens": 1)").resolve());
+}
+
+TEST(TokenTree, WhatIsNoneIsRefusedByName) {
+  const auto message = [](const std::string& tree, const std::string& more = "",
+                          const char* key = "speculative_token_tree") {
+    const auto read = with_tree(tree, more).resolve();
+    if (read) return std::string("taken");
+    EXPECT_EQ(read.error().where, std::string("speculative-config.") + key);
+    return read.error().message;
+  };
+  EXPECT_EQ(message("[(0,), (1, 0)]"), "(1, 0) follows (1,), which is missing");
+  EXPECT_EQ(message("[(0,), (20,)]"), "(20,) has a rank of 20, they are below 20");
+  EXPECT_EQ(message("[(0,), (0,)]"), "(0,) is there twice");
+  EXPECT_EQ(message("[]"), "0 drafts, a tree has 1 to 63");
+  EXPECT_EQ(message("[(0,), ()]"), "a rank is expected at byte 9 of '[(0,), ()]'");
+  EXPECT_EQ(message("[(-1,)]"), "a rank is expected at byte 2 of '[(-1,)]'");
+  EXPECT_EQ(message("[(0,)"), "']' is expected at byte 5 of '[(0,)'");
+  EXPECT_EQ(message("[(0,)] x"), "the end is expected at byte 7 of '[(0,)] x'");
+  EXPECT_EQ(message("(0,)"), "'[' is expected at byte 0 of '(0,)'");
+  EXPECT_EQ(message(""), "must not be empty");
+  std::string many = "[(0,)";
+  for (int32_t depth = 2; depth <= 64; ++depth) {
+    many += ", (0";
+    for (int32_t i = 1; i < depth; ++i) many += ", 0";
+    many += ")";
+  }
+  EXPECT_EQ(message(many + "]"), "64 drafts, a tree has 1 to 63");
+  EXPECT_EQ(message("[(0,), (1,)]", R"(, "num_speculative_tokens": 3)", "num_speculative_tokens"),
+            "must be 2, the drafts of speculative_token_tree, or left out");
+  SpeculativeSettings settings;
+  settings.config = R"({"method": "eagle3", "model": "head", "speculative_token_tree": "[(0,)]"})";
+  const auto other = settings.resolve();
+  ASSERT_FALSE(other);
+  EXPECT_EQ(other.error().where, "speculative-config.speculative_token_tree");
+  EXPECT_EQ(other.error().message, "is not of the method 'eagle3': medusa takes it");
+  settings.config = R"({"method": "medusa", "model": "heads", "speculative_token_tree": [[0]]})";
+  EXPECT_EQ(settings.resolve().error().message, "must be a string with a list of tuples");
 }
 
 }  // namespace

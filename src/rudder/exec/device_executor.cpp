@@ -36,6 +36,13 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::start(Model model,
   RUDDER_CHECK(capacity.max_draft == 0 || model.ops->takes_drafts(), "{} takes no drafts",
                model.ops->name());
   RUDDER_CHECK(capacity.max_draft < ops::kMaxChain, "{} drafts", capacity.max_draft);
+  // Rows that a draft head reads, and its KV, lie beside KV that would move.
+  RUDDER_CHECK(
+      !capacity.takes_trees || (model.ops->takes_trees() && model::runs_trees(model.spec) &&
+                                (!model.draft || model.draft->medusa)),
+      "{} takes no trees, or what it runs", model.ops->name());
+  RUDDER_CHECK(capacity.guess_tree.empty() ||
+               (capacity.takes_trees && capacity.guess_tree.size() == capacity.max_draft));
   RUDDER_CHECK((capacity.guesses && model.spec.stage.is_last()) == model.draft.has_value());
   RUDDER_CHECK(!model.draft || capacity.guesses_from_rows == model.draft->medusa.has_value());
   RUDDER_CHECK(capacity.vocab_size == model.spec.vocab);
@@ -76,10 +83,9 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
   RUDDER_TRY(
       const ops::View pool,
       model_.ops->allocate(tensor::DType::kU8, {capacity_.num_blocks, model_.kv.block_bytes}));
-  std::vector<ops::KvLayer> kv;
   for (size_t layer = 0; layer < model_.spec.layers.size(); ++layer) {
-    kv.push_back(layer_kv(model_.kv, model::kv_geometry(model_.spec.layers[layer]), layer,
-                          capacity_.block_size, model_.ops->kv_dtype(), pool));
+    kv_.push_back(layer_kv(model_.kv, model::kv_geometry(model_.spec.layers[layer]), layer,
+                           capacity_.block_size, model_.ops->kv_dtype(), pool));
   }
   DraftHead* const head = model_.draft && model_.draft->head ? &*model_.draft->head : nullptr;
   RUDDER_TRY(const model::HiddenPool kept,
@@ -93,7 +99,7 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
   if (model_.draft && model_.draft->medusa) {
     RUDDER_TRY(final_rows, allocate_final_rows(model_.draft->medusa->spec, *model_.ops, capacity_));
   }
-  RUDDER_TRY(decoder_, model::Decoder::make(model_.spec, model_.weights, kv, *model_.ops,
+  RUDDER_TRY(decoder_, model::Decoder::make(model_.spec, model_.weights, kv_, *model_.ops,
                                             decoder_limits(capacity_), kept, final_rows));
   RUDDER_TRY_VOID(prepare_taps());
   RUDDER_TRY(buffers_, StepBuffers::make(*model_.ops, capacity_,
@@ -405,9 +411,21 @@ void DeviceExecutor::run(size_t index) {
   Flight& flight = flights_[index];
   if (flight.result.from_graph) return graphs_->replay(packed_, flight.step);
   if (packed_.num_tokens() == 0) return;
-  ops::SampleArgs sample = flight.step.sample;
-  sample.logits = decoder_->forward(flight.step.forward);
-  if (packed_.num_sampled() > 0 && is_last_stage()) model_.ops->sample(sample);
+  sample(index, decoder_->forward(flight.step.forward));
+}
+
+// What has logits, if anything; of trees the tokens that were sampled then lie as those of a chain.
+void DeviceExecutor::sample(size_t index, const ops::View& logits) {
+  if (packed_.num_sampled() == 0 || !is_last_stage()) return;
+  const DeviceStep& step = flights_[index].step;
+  ops::SampleArgs args = step.sample;
+  args.logits = logits;
+  model_.ops->sample(args);
+  if (packed_.ancestors.empty()) return;
+  model_.ops->keep_paths({.batch = step.forward.attention,
+                          .logits_rows = step.forward.logits_rows,
+                          .sampled = step.sample.sampled,
+                          .layers = kv_});
 }
 
 // From embedding to the logits, of which there are some.
@@ -419,9 +437,7 @@ ops::View DeviceExecutor::run_forward(size_t index) {
 
 void DeviceExecutor::sample_constrained(size_t index, const ops::View& logits) {
   buffers_->send_masks(packed_.num_masks, index);
-  ops::SampleArgs sample = flights_[index].step.sample;
-  sample.logits = logits;
-  model_.ops->sample(sample);
+  sample(index, logits);
 }
 
 // Behind what was sampled, once it is there: a step that guesses has one iteration.

@@ -124,6 +124,7 @@ class DeviceExecutor final : public step::Executor {
   void fail_others(const Error& error);
   bool is_last_stage() const { return model_.spec.stage.is_last(); }
   void run(size_t index);
+  void sample(size_t index, const ops::View& logits);
   ops::View run_forward(size_t index);
   void sample_constrained(size_t index, const ops::View& logits);
   Result<void> guess(size_t index);
@@ -135,6 +136,7 @@ class DeviceExecutor final : public step::Executor {
 
   const step::Capacity capacity_;
   Model model_;
+  std::vector<ops::KvLayer> kv_;             // of the model's layers
   std::unique_ptr<model::Decoder> decoder_;  // points into model_
   std::unique_ptr<TapState> taps_;           // likewise; none where the capacity has no taps
   std::unique_ptr<CapturePool> pool_;        // likewise; none without capture

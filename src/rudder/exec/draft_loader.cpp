@@ -1,5 +1,7 @@
 #include "rudder/exec/draft_loader.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "rudder/model/loader.h"
@@ -25,8 +27,16 @@ Result<DraftModel> read_draft(const StepLimits& limits, const model::ModelSpec& 
   if (limits.draft_kind == DraftKind::kMedusa) {
     Result<model::MedusaSpec> spec = model::read_medusa(*limits.draft_model);
     if (!spec) return of_draft(spec.error());
-    RUDDER_TRY_VOID(model::fit_medusa(target, limits.max_draft, *spec));
+    const int32_t depth = limits.draft_tree.tree.depth();
+    if (depth > spec->num_heads) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("the tree is {} deep, there are {} heads, one a token", depth,
+                              spec->num_heads),
+                  "speculative-config.speculative_token_tree");
+    }
+    RUDDER_TRY_VOID(model::fit_medusa(target, depth > 0 ? depth : limits.max_draft, *spec));
     draft.medusa.emplace().spec = *spec;
+    draft.medusa->tree = limits.draft_tree;
     return draft;
   }
   Result<model::DraftHeadSpec> spec = model::read_draft_head(

@@ -194,6 +194,7 @@ GraphCache::RareKey GraphCache::rare_key(const PackedStep& packed, const Family&
 
 bool GraphCache::pad(PackedStep& packed) {
   if (packed.num_tokens() == 0) return false;
+  if (!packed.ancestors.empty()) return false;  // none is captured with trees
   if (has_prompts(packed)) return prompts_.pad(packed);
   const Family* const family = family_of(packed);
   const Bucket* const bucket = family == nullptr ? nullptr : bucket_of(*family, packed);

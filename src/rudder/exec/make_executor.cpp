@@ -1,5 +1,7 @@
 #include "rudder/exec/make_executor.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <mutex>
@@ -8,6 +10,7 @@
 #include <utility>
 
 #include "rudder/base/contain.h"
+#include "rudder/base/log.h"
 #include "rudder/exec/device_executor.h"
 #include "rudder/exec/draft_loader.h"
 #include "rudder/exec/head_lens.h"
@@ -51,6 +54,23 @@ Result<std::vector<model::Stage>> stages_of(const model::ModelSpec& spec, const 
   RUDDER_TRY(const DraftModel draft, read_draft(limits, spec));  // it is where the model samples
   if (draft.head) model::join_head(draft.head->spec, stages);
   return stages;
+}
+
+// With chains instead of a tree that nothing runs.
+Result<StepLimits> fit_tree(const StepLimits& asked, const model::ModelSpec& spec,
+                            const ops::Ops& ops, const ExecSettings& settings) {
+  StepLimits limits = asked;
+  if (asked.draft_tree.tree.empty()) return limits;
+  if (!ops.takes_trees()) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("the backend {} verifies chains of drafts alone", ops.name()),
+                "speculative-config.speculative_token_tree");
+  }
+  if (model::runs_trees(spec) && settings.pipeline_parallel_size == 1) return limits;
+  limits.max_draft = asked.draft_tree.tree.depth();
+  limits.draft_tree = {};
+  log_info("no trees of drafts on this model or on several stages: chains of {}", limits.max_draft);
+  return limits;
 }
 
 int64_t feature_bytes(const ExecSettings& settings, const ops::Ops& ops) {
@@ -97,6 +117,8 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
                      .max_num_seqs = limits.max_num_seqs,
                      .max_num_batched_tokens = limits.max_num_batched_tokens,
                      .max_draft = ops.takes_drafts() ? limits.max_draft : 0,
+                     .takes_trees = limits.max_draft > 0 && ops.takes_trees() && !keeps_kv &&
+                                    stage.is_alone() && model::runs_trees(part),
                      .draft = keeps_kv ? &draft.spec : nullptr,
                      .draft_weight_bytes = guess_bytes,
                      .draft_head = draft.head ? &draft.head->spec : nullptr,
@@ -179,8 +201,10 @@ step::Capacity capacity_of(const MemoryBudget& memory, const model::ModelSpec& s
       .max_in_flight = memory.max_in_flight,
       .max_repeat = limits.max_repeat,
       .max_draft = memory.max_draft,
+      .takes_trees = memory.takes_trees,
       .guesses = limits.draft_model != nullptr,
       .guesses_from_rows = limits.draft_model != nullptr && limits.draft_kind == DraftKind::kMedusa,
+      .guess_tree = limits.draft_tree.tree,
       .kv_groups = memory.kv.groups,
       .geometry = memory.geometry,
       .taps = memory.taps};
@@ -355,20 +379,22 @@ size_t ranks_of_stage(const std::vector<ops::Ops*>& devices) {
 
 Result<MemoryBudget> budget_model(const weights::Checkpoint& checkpoint,
                                   std::span<const Ranks> replicas, const ExecSettings& settings,
-                                  const StepLimits& limits) {
+                                  const StepLimits& asked) {
   RUDDER_TRY(const model::ModelSpec spec, model::read_spec(checkpoint));
   const std::vector<ops::Ops*> devices = all_ranks(replicas);
+  RUDDER_TRY(const StepLimits limits, fit_tree(asked, spec, *devices.front(), settings));
   RUDDER_TRY(std::vector<model::Stage> stages, stages_of(spec, *devices.front(), settings, limits));
   return budget_all(
       {checkpoint, spec, std::move(stages), ranks_of_stage(devices), settings, limits}, devices);
 }
 
 Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vector<Ranks> replicas,
-                                 const ExecSettings& settings, const StepLimits& limits,
+                                 const ExecSettings& settings, const StepLimits& asked,
                                  const LoadProgress& progress) {
   LoadedModels models;
   RUDDER_TRY(models.spec, model::read_spec(checkpoint));
   const std::vector<ops::Ops*> devices = all_ranks(replicas);
+  RUDDER_TRY(const StepLimits limits, fit_tree(asked, models.spec, *devices.front(), settings));
   RUDDER_TRY(std::vector<model::Stage> stages,
              stages_of(models.spec, *devices.front(), settings, limits));
   const Division division{checkpoint, models.spec, std::move(stages), ranks_of_stage(devices),

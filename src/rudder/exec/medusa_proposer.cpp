@@ -22,7 +22,7 @@ step::Capacity rows_capacity(const step::Capacity& capacity) {
           .max_seq_len = capacity.block_size,
           .vocab_size = capacity.vocab_size,
           .max_in_flight = 1,
-          .max_repeat = std::max(capacity.max_draft, 1),
+          .max_repeat = std::max(capacity.max_draft, 1),  // heads, no more than there are drafts
           .max_draft = 0};
 }
 
@@ -36,8 +36,9 @@ Result<View> allocate_final_rows(const model::MedusaSpec& spec, ops::Ops& ops,
 Result<std::unique_ptr<MedusaProposer>> MedusaProposer::make(Medusa medusa, ops::Ops& ops,
                                                              const step::Capacity& capacity,
                                                              const View& final_rows) {
+  const int32_t deepest = medusa.tree.tree.empty() ? capacity.max_draft : medusa.tree.tree.depth();
   RUDDER_CHECK(medusa.spec.vocab == capacity.vocab_size && capacity.guesses_from_rows &&
-               capacity.max_draft <= medusa.spec.num_heads);
+               deepest <= medusa.spec.num_heads && medusa.tree.tree == capacity.guess_tree);
   std::unique_ptr<MedusaProposer> proposer(new MedusaProposer(std::move(medusa), ops, final_rows));
   RUDDER_TRY(proposer->heads_,
              model::MedusaHeads::make(proposer->medusa_.spec, proposer->medusa_.weights, ops,
@@ -59,6 +60,7 @@ int64_t MedusaProposer::device_bytes(const model::MedusaSpec& spec, const step::
 void MedusaProposer::pack(std::span<GuessAsk> asks) {
   packed_.clear();
   packed_.kv_slot.resize(1);
+  packed_.any_logprobs = num_top_ > 0;
   guessed_.clear();
   for (GuessAsk& ask : asks) {
     if (ask.num_guess == 0) continue;
@@ -67,6 +69,7 @@ void MedusaProposer::pack(std::span<GuessAsk> asks) {
     row.slot = ask.id.value;
     row.temperature = 0;
     row.max_len = std::numeric_limits<int32_t>::max();  // no guess ends the slot
+    row.num_logprobs = num_top_;
     packed_.edits.opened.push_back({.slot = row.slot, .has_counts = 0});
     packed_.logits_rows.push_back(ask.logits_row);
     packed_.sample_rows.push_back(row);
@@ -74,28 +77,40 @@ void MedusaProposer::pack(std::span<GuessAsk> asks) {
   }
 }
 
+// That guesses the i-th draft.
+int32_t MedusaProposer::head_of(int32_t draft) const {
+  const step::DraftTree& tree = medusa_.tree.tree;
+  return (tree.empty() ? draft + 1 : tree.depth(draft + 1)) - 1;
+}
+
 Result<void> MedusaProposer::run(std::span<GuessAsk> asks) {
   pack(asks);
   if (guessed_.empty()) return {};
-  const auto deepest = std::ranges::max(guessed_, {}, &GuessAsk::num_guess)->num_guess;
+  const auto most = std::ranges::max(guessed_, {}, &GuessAsk::num_guess)->num_guess;
   RUDDER_TRY(DeviceStep step, buffers_->begin(packed_, 0));
   heads_->begin(final_rows_, step.forward.logits_rows);
-  for (int32_t head = 0; head < deepest; ++head) {
+  for (int32_t head = 0; head <= head_of(most - 1); ++head) {
     step.sample.logits = heads_->logits(head);
     ops_.sample(step.sample);
-    buffers_->fetch(packed_.num_sampled(), false, 0, head);
+    buffers_->fetch(packed_.num_sampled(), packed_.any_logprobs, 0, head);
   }
   ops_.record(*done_);
   RUDDER_TRY_VOID(done_->wait());
-  for (size_t i = 0; i < guessed_.size(); ++i) {
-    GuessAsk& ask = *guessed_[i];
-    for (int32_t head = 0; head < ask.num_guess; ++head) {
-      const int32_t token = buffers_->sampled(0, head)[i].token;
-      if (token < 0) break;  // of numbers that are none
-      ask.guess.push_back(token);
-    }
-  }
+  for (size_t i = 0; i < guessed_.size(); ++i) read_guess(i, *guessed_[i]);
   return {};
+}
+
+void MedusaProposer::read_guess(size_t index, GuessAsk& ask) const {
+  for (int32_t draft = 0; draft < ask.num_guess; ++draft) {
+    const int32_t head = head_of(draft);
+    int32_t token = buffers_->sampled(0, head)[index].token;
+    if (token >= 0 && !medusa_.tree.ranks.empty()) {
+      const auto rank = static_cast<size_t>(medusa_.tree.ranks[static_cast<size_t>(draft)]);
+      token = buffers_->top(0, head)[index * step::kMaxLogprobs + rank].token;
+    }
+    if (token < 0) return;  // of numbers that are none, or of fewer tokens
+    ask.guess.push_back(token);
+  }
 }
 
 }  // namespace rudder::exec

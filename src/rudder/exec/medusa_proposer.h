@@ -2,9 +2,12 @@
 // just been sampled. A head reads the row behind the model's final norm that the sequence's last
 // token was sampled from, and nothing of it outlives the step: it runs no tokens
 // (Capacity::guesses_from_rows), and preemption, cached prefixes and chunks do not concern it. All
-// heads run behind one another without the host. The executor's worker thread uses it.
+// heads run behind one another without the host. A guess is a chain of each head's likeliest token,
+// or a tree: of each head those of the ranks that the tree names. The executor's worker thread uses
+// it.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <vector>
@@ -23,6 +26,7 @@ namespace rudder::exec {
 struct Medusa {
   model::MedusaSpec spec;
   model::MedusaWeights weights;
+  step::RankedTree tree = {};  // what they guess, Capacity::guess_tree; empty: chains
 };
 
 class MedusaProposer final : public Proposer {
@@ -40,11 +44,16 @@ class MedusaProposer final : public Proposer {
 
  private:
   MedusaProposer(Medusa medusa, ops::Ops& ops, const ops::View& final_rows)
-      : medusa_(std::move(medusa)), ops_(ops), final_rows_(final_rows) {}
+      : medusa_(std::move(medusa)), ops_(ops), final_rows_(final_rows) {
+    for (const int32_t rank : medusa_.tree.ranks) num_top_ = std::max(num_top_, rank + 1);
+  }
 
   void pack(std::span<GuessAsk> asks);
+  void read_guess(size_t index, GuessAsk& ask) const;
+  int32_t head_of(int32_t draft) const;
 
   const Medusa medusa_;
+  int32_t num_top_ = -1;  // of the likeliest tokens of each head; -1: the likeliest alone
   ops::Ops& ops_;
   const ops::View final_rows_;
   std::unique_ptr<model::MedusaHeads> heads_;  // points into medusa_

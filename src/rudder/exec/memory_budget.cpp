@@ -144,6 +144,7 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
   budget.max_num_seqs = ask.max_num_seqs;
   budget.max_num_batched_tokens = ask.max_num_batched_tokens;
   budget.max_draft = ask.max_draft;
+  budget.takes_trees = ask.takes_trees;
   budget.num_ranks = ask.rank.count;
   budget.max_in_flight = ask.max_in_flight;
   budget.stage = ask.stage;
@@ -174,6 +175,7 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
                           .vocab_size = static_cast<int32_t>(spec.vocab),
                           .max_in_flight = ask.max_in_flight,
                           .max_draft = ask.max_draft,
+                          .takes_trees = ask.takes_trees,
                           .guesses = ask.draft != nullptr || ask.medusa != nullptr,
                           .guesses_from_rows = ask.medusa != nullptr,
                           .kv_groups = budget.kv.groups,

@@ -38,14 +38,21 @@ void pack_kv_slots(const step::SeqWork& work, const Slot& slot, const step::Capa
   }
 }
 
-// One for each position that wants logits, chained by the drafts between them.
+// One for each position that wants logits, chained by the drafts between them, or as their tree.
 void pack_sample_rows(size_t seq, const step::SeqWork& work, SlotTable& slots, PackedStep& packed) {
   ops::SampleRow row = slots.sample_row(work, packed.lists);
-  for (int32_t i = 0; i <= work.num_draft; ++i, ++row.position) {
+  const int32_t first_position = row.position;
+  for (int32_t i = 0; i <= work.num_draft; ++i) {
     const int32_t token = packed.q_begin.back() - 1 - work.num_draft + i;
+    row.position = first_position + work.depth(i);
     if (work.constrained) row.mask_row = packed.num_masks++;
-    row.draft = i < work.num_draft ? packed.ids[static_cast<size_t>(token) + 1] : -1;
-    row.num_behind = i;
+    if (work.tree.empty()) {
+      row.draft = i < work.num_draft ? packed.ids[static_cast<size_t>(token) + 1] : -1;
+      row.num_behind = i;
+    } else if (i > 0) {
+      row.parent_up = i - work.tree.parent(i);
+      row.own_draft = packed.ids[static_cast<size_t>(token)];
+    }
     packed.logits_rows.push_back(token);
     packed.sampled_seq.push_back(static_cast<int32_t>(seq));
     packed.sample_rows.push_back(row);
@@ -56,6 +63,13 @@ void pack_sample_rows(size_t seq, const step::SeqWork& work, SlotTable& slots, P
   packed.all_greedy = packed.all_greedy && row.temperature == 0.0f;
   packed.any_logprobs = packed.any_logprobs || row.num_logprobs >= 0;
   packed.any_changed = packed.any_changed || row.num_bias > 0 || row.has_penalties != 0 || may_ban;
+}
+
+// Of the sequence's tokens, which are the last packed; a step without trees has none.
+void pack_ancestors(const step::SeqWork& work, PackedStep& packed) {
+  if (work.tree.empty()) return;
+  packed.ancestors.resize(packed.ids.size() - static_cast<size_t>(work.q_len), 0);
+  for (int32_t i = 0; i < work.q_len; ++i) packed.ancestors.push_back(work.tree.ancestors(i));
 }
 
 // `first` is the sequence's first token.
@@ -92,6 +106,7 @@ void PackedStep::clear() {
   table_row.clear();
   max_q_len = 0;
   max_kv_len = 0;
+  ancestors.clear();
   logits_rows.clear();
   sample_rows.clear();
   sampled_seq.clear();
@@ -119,9 +134,10 @@ void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotT
     const Slot& slot = slots.begin_sequence(work, plan, packed.edits);
     const int32_t kv_len = work.kv_len + work.q_len;
     pack_tokens(plan, work, capacity.vocab_size, packed);
-    for (int32_t position = work.kv_len; position < kv_len; ++position) {
-      packed.positions.push_back(position);
+    for (int32_t i = 0; i < work.q_len; ++i) {
+      packed.positions.push_back(work.kv_len + work.depth(i));
     }
+    pack_ancestors(work, packed);
     pack_kv_slots(work, slot, capacity, packed);
     RUDDER_CHECK(
         !work.constrained || (work.logits != step::LogitsWanted::kNone && plan.repeat == 1),
@@ -134,6 +150,7 @@ void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotT
     packed.max_kv_len = std::max(packed.max_kv_len, kv_len);
     if (work.logits != step::LogitsWanted::kNone) pack_sample_rows(i, work, slots, packed);
   }
+  if (!packed.ancestors.empty()) packed.ancestors.resize(packed.ids.size(), 0);
   RUDDER_CHECK(packed.num_tokens() <= capacity.max_tokens_per_step,
                "{} tokens in a step of at most {}", packed.num_tokens(),
                capacity.max_tokens_per_step);

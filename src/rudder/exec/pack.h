@@ -25,6 +25,7 @@ struct PackedStep {
   std::vector<int32_t> table_row;
   int32_t max_q_len = 0;
   int32_t max_kv_len = 0;
+  std::vector<uint64_t> ancestors;  // ops::AttentionBatch.ancestors; of a step with trees alone
 
   std::vector<int32_t> logits_rows;
   std::vector<ops::SampleRow> sample_rows;  // one a logits row

@@ -36,7 +36,7 @@ void pack_rows(const step::SeqWork& work, int32_t prompt_len, TapState& state, P
     add_points(state.encodes_of_row(row), packed.encodes);
     packed.only_adds = packed.only_adds && state.only_adds(row);
     packed.row.push_back(row);
-    packed.since_prompt.push_back(work.kv_len + i - prompt_len);
+    packed.since_prompt.push_back(work.kv_len + work.depth(i) - prompt_len);
     packed.slot.push_back(work.slot.value);
     packed.capture_set.push_back(-1);
     packed.capture_begin.push_back(0);

@@ -148,6 +148,7 @@ Slot& SlotTable::begin_sequence(const step::SeqWork& work, const step::StepPlan&
   RUDDER_CHECK(end < slot.max_len, "slot {}: {} tokens, max_len {}", index, end, slot.max_len);
   end += step::seq_iterations(work, plan.repeat, slot.max_len) - 1;
   check_blocks(index, work.kv_len, end);
+  end -= work.num_draft - work.most_accepted();
   check_guess(work, plan);
   if (work.tokens == step::TokenSource::kCarry) {
     RUDDER_CHECK(work.q_len == 1 + work.num_draft && slot.has_carry, "slot {}: nothing to carry",
@@ -157,7 +158,7 @@ Slot& SlotTable::begin_sequence(const step::SeqWork& work, const step::StepPlan&
   const bool is_known = is_first || slot.least_kv_len == slot.kv_len;
   const int32_t least_begin = is_known ? work.kv_len : slot.least_kv_len;
   slot.kv_len = static_cast<int32_t>(end);
-  slot.least_kv_len = least_begin + slot.kv_len - work.kv_len - work.num_draft;
+  slot.least_kv_len = least_begin + slot.kv_len - work.kv_len - work.most_accepted();
   return slot;
 }
 
@@ -170,6 +171,10 @@ void SlotTable::check_drafts(const step::SeqWork& work, const step::StepPlan& pl
   RUDDER_CHECK(!wants_all || (work.tokens == step::TokenSource::kCarry && plan.repeat == 1 &&
                               work.score_tokens.empty()),
                "slot {}: drafts behind no carried token", work.slot.value);
+  RUDDER_CHECK(
+      work.tree.empty() ||
+          (capacity_.takes_trees && work.tree.size() == work.num_draft && !work.constrained),
+      "slot {}: a tree of {} for {} drafts", work.slot.value, work.tree.size(), work.num_draft);
 }
 
 // The proposer's KV of them lies in the sequence's blocks, up to its last guess, where it has KV.

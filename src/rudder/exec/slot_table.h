@@ -20,9 +20,9 @@ struct Slot {
   bool has_carry = false;  // a token was sampled for it, or will be by a step already enqueued
   step::SamplingParams sampling;
   std::vector<step::GroupTable> blocks;  // by KV group; all of one length
-  // Tokens in KV after its last step's iterations, if every draft is right; -1 before the first
-  // step. Counts on where the sequence has ended without the host knowing: its results are masked
-  // anyway.
+  // Tokens in KV after its last step's iterations, if every draft is right that can be; -1 before
+  // the first step. Counts on where the sequence has ended without the host knowing: its results
+  // are masked anyway.
   int32_t kv_len = -1;
   int32_t least_kv_len = -1;  // the same, if every draft since the host last knew is wrong
   int32_t max_len = 0;

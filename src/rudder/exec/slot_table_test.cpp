@@ -20,7 +20,8 @@ constexpr step::Capacity kCapacity = {.num_slots = 4,
                                       .vocab_size = 50,
                                       .max_in_flight = 2,
                                       .max_repeat = 8,
-                                      .max_draft = 2};
+                                      .max_draft = 2,
+                                      .takes_trees = true};
 
 // A failed check throws, so that tests see it.
 class SlotTableTest : public ::testing::Test {
@@ -297,6 +298,33 @@ TEST_F(SlotTableTest, ASequenceWithDraftsSamplesAtEachPosition) {
   EXPECT_THROW(pack({.slots = {}, .seqs = {decode(0, 1, 8)}, .tokens = {}}), std::logic_error);
 }
 
+// Two guesses at one token: of one position, behind one row.
+TEST_F(SlotTableTest, ATreeHasPositionsOfItsOwnAndPlacesOfAChain) {
+  pack({.slots = {edit(0, 1), edit(1, 1)},
+        .seqs = {prompt(0, 1, 0, 2, {3, 4}), prompt(1, 1, 0, 1, {5})},
+        .tokens = {8, 9}});
+  step::SeqWork tree = drafted(0, 1, 2, 1, 2);
+  tree.tree.add(0);
+  tree.tree.add(0);
+  pack({.slots = {}, .seqs = {decode(1, 1, 1), tree}, .tokens = {40, 41, 42}});
+  EXPECT_EQ(packed_.ids, (std::vector<int32_t>{-2, -1, 41, 42}));
+  EXPECT_EQ(packed_.positions, (std::vector<int32_t>{1, 2, 3, 3}));
+  EXPECT_EQ(packed_.kv_slot[0], (std::vector<int32_t>{21, 14, 15, 16}));
+  EXPECT_EQ(packed_.ancestors, (std::vector<uint64_t>{0, 0b1, 0b11, 0b101}));
+  EXPECT_EQ(packed_.kv_len, (std::vector<int32_t>{2, 5}));
+  for (int32_t i = 0; i < 3; ++i) {
+    const ops::SampleRow& row = packed_.sample_rows[static_cast<size_t>(1 + i)];
+    EXPECT_EQ(row.position, i == 0 ? 3 : 4);
+    EXPECT_EQ(row.draft, -1);
+    EXPECT_EQ(row.parent_up, i);
+    EXPECT_EQ(row.own_draft, i == 0 ? -1 : 40 + i);
+  }
+  // One of them may have been right.
+  EXPECT_THROW(pack({.slots = {}, .seqs = {decode(0, 1, 5)}, .tokens = {}}), std::logic_error);
+  pack({.slots = {}, .seqs = {decode(0, 1, 4)}, .tokens = {}});
+  EXPECT_TRUE(packed_.ancestors.empty());
+}
+
 // exec.X1
 TEST_F(SlotTableTest, RefusesPlansThatBreakTheContract) {
   const auto refused = [&](step::StepPlan plan) {
@@ -334,6 +362,13 @@ TEST_F(SlotTableTest, RefusesPlansThatBreakTheContract) {
   step::SeqWork not_carried = drafted(0, 5, 2, 0, 1);
   not_carried.tokens = step::TokenSource::kHost;
   refused({.slots = {}, .seqs = {not_carried}, .tokens = {}});
+  step::SeqWork half_a_tree = drafted(0, 5, 2, 0, 2);
+  half_a_tree.tree.add(0);
+  refused({.slots = {}, .seqs = {half_a_tree}, .tokens = {}});
+  step::SeqWork masked_tree = drafted(0, 5, 2, 0, 1);
+  masked_tree.tree.add(0);
+  masked_tree.constrained = true;
+  refused({.slots = {}, .seqs = {masked_tree}, .tokens = {}});
   repeated(prompt(1, 20, 0, 1, {1}), 9);  // more iterations than there may be
   repeated(prompt(1, 21, 0, 2, {1}), 2);  // not a single token
   repeated(prompt(1, 22, 0, 1, {1}), 5);  // blocks for four

@@ -2,6 +2,7 @@
 // and by the one forward pass (decoder.cpp). A field names mathematics, never a vendor.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <variant>
@@ -141,5 +142,13 @@ struct ModelSpec {
   std::vector<LayerSpec> layers;  // of the stage
   Stage stage;                    // whose part of the model this is
 };
+
+// Whether drafts of a step may be trees (step::DraftTree): every layer's tokens see all tokens
+// before them, weighted by a softmax, and one stage has all layers.
+inline bool runs_trees(const ModelSpec& spec) {
+  return spec.stage.is_alone() && std::ranges::all_of(spec.layers, [](const LayerSpec& layer) {
+           return softmax_of(layer) != nullptr && attention_of(layer)->window == 0;
+         });
+}
 
 }  // namespace rudder::model

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "rudder/ops/activation.h"
 #include "rudder/ops/fir_length.h"
@@ -129,11 +130,20 @@ struct AttentionBatch {
   int32_t max_q_len = 0;
   int32_t max_kv_len = 0;
   int32_t group_rows = 0;  // of block_table: group g has rows from g * group_rows on
+  // [T] i64; optional: of a token of a tree of drafts, which tokens of its sequence's part of the
+  // step it sees, itself among them: bit i is the i-th. It sees all KV before that part as well. 0,
+  // and every token without the view: all up to itself. A layer that runs trees has neither a
+  // window nor a gate.
+  View ancestors = {};
 
   // A group's own block table, up to the last row of the last group.
   View table_of(int32_t group) const {
     const int64_t begin = int64_t{group} * group_rows;
     return block_table.rows(begin, block_table.num_rows() - begin);
+  }
+  // On the host.
+  uint64_t ancestors_of(int64_t token) const {
+    return ancestors.empty() ? 0 : ancestors.as<uint64_t>()[token];
   }
 };
 
@@ -165,6 +175,16 @@ struct AttentionArgs {
   // p_j = exp(s_j) / (exp(sink) + sum exp(s_i)). Source: transformers, modeling_gpt_oss.py.
   View sinks = {};
   FirGate gate = {};  // optional; then there are neither soft-cap nor sinks
+};
+
+// Behind the sample() of a step with trees: of each of them the KV of the tokens whose logits were
+// sampled, which are a path from its first token on, goes to where a chain of them has it, in their
+// order. Nothing else changes.
+struct KeepPathsArgs {
+  AttentionBatch batch;             // the step's; a sequence is a tree where `ancestors` says so
+  View logits_rows;                 // [R] i32 the token of each row of logits, ascending
+  View sampled;                     // [R, 4] i32: SampledToken
+  std::span<const KvLayer> layers;  // all of the device; they outlive the step
 };
 
 // Writes attention patterns to the records of captured tokens (ADR 0050): for each token whose

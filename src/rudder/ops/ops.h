@@ -44,6 +44,9 @@ class Ops {
   virtual bool keeps_fp8() const { return false; }
   // Whether begin_step() places sequences and sample() verifies drafts.
   virtual bool takes_drafts() const { return false; }
+  // Whether drafts may be trees: attention() heeds AttentionBatch.ancestors, sample() follows
+  // SampleRow.parent_up, and keep_paths() is there.
+  virtual bool takes_trees() const { return false; }
   // Ops of one thread that read what lies in this object's memory, beside its own ops and on
   // another thread: residual_norm, logits and score; and read_features on what it is given. Null
   // where the backend has none, or cannot open one.
@@ -145,6 +148,9 @@ class Ops {
   virtual void qkv_prep(const QkvPrepArgs& args) = 0;
   virtual void begin_attention(const AttentionBatch& batch) = 0;  // once a step, before attention()
   virtual void attention(const AttentionArgs& args) = 0;
+  virtual void keep_paths(const KeepPathsArgs& /*args*/) {
+    RUDDER_CHECK(false, "{} takes no trees", name());
+  }
   virtual void patterns(const PatternArgs& /*args*/) {
     RUDDER_CHECK(false, "{} captures no attention patterns", name());
   }

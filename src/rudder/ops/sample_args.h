@@ -12,7 +12,8 @@ namespace rudder::ops {
 // Samples each row, then keeps what the next step needs: carry and its position, ended,
 // output_count. A row of a slot that has ended is kMasked and changes nothing. Rows chained by
 // `draft` are sampled in order, each after what the one before it left in the slot; kRejected ones
-// are not sampled and change nothing, whatever their logits are. kNumerical (NaN or +Inf in the
+// are not sampled and change nothing, whatever their logits are. Of the rows of a tree those on the
+// path of the tokens that are sampled are sampled so, from the first on; the others are kRejected. kNumerical (NaN or +Inf in the
 // row, or nothing above -Inf, also after mask and bans) ends the sequence without a token.
 struct SampleArgs {
   tensor::View logits;  // [R, vocab] f32; may be overwritten
@@ -29,7 +30,7 @@ struct SampleArgs {
   bool any_logprobs = true;  // num_logprobs >= 0 in some row
   bool any_changed = true;   // bias, bans or penalties in some row
   bool any_masked = true;    // mask_row >= 0 in some row
-  bool any_drafts = true;    // draft >= 0 in some row
+  bool any_drafts = true;    // draft >= 0 or parent_up > 0 in some row
 };
 
 }  // namespace rudder::ops

@@ -34,8 +34,12 @@ struct SampleRow {
   // slot, and counts only where this one samples it. -1: no row does.
   int32_t draft = -1;
   int32_t num_behind = 0;  // rows that it is chained to, those before it: draft n's is n rows up
+  // Of a row of a tree but its first: the row that it follows is so many rows up, and it counts
+  // only where that one counts and samples `own_draft`. Rows of a tree are chained by nothing else.
+  int32_t parent_up = 0;  // 0: it follows none
+  int32_t own_draft = -1;
 };
-static_assert(sizeof(SampleRow) == 88);
+static_assert(sizeof(SampleRow) == 96);
 
 enum class SampleEnd : int32_t {
   kNone,

@@ -71,6 +71,8 @@ struct BeginStepArgs {
   tensor::View kv_slot;  // [groups * T] i32, in place: -1 where ids named a slot that has ended
   // A sequence that begins with its slot's carry is moved to where that stands: the host may have
   // put it further on, by drafts that were rejected. Of one that has ended, no token is written.
+  // Its tokens are written one behind another, whatever their positions are: those of a tree are
+  // not in a row.
   Placement placement = {};
   // The op writes `entries` of both batches from their `row` and `capture_set`. Null: no taps.
   const TapTable* tap_table = nullptr;

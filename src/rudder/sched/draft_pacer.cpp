@@ -1,6 +1,7 @@
 #include "rudder/sched/draft_pacer.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace rudder::sched {
 namespace {
@@ -47,7 +48,7 @@ StepShape with_drafts(StepShape shape, int64_t num_draft) {
 }  // namespace
 
 bool DraftPacer::choose(std::span<Offer> offers, const StepCost& cost, const StepShape& plain) {
-  for (Offer& offer : offers) offer.count = 0;
+  for (Offer& offer : offers) offer.count = offer.chosen = 0;
   const int64_t count = best_count(offers, 1, cost, plain);
   if (count == 0) return false;
   take(offers, count);
@@ -60,7 +61,8 @@ bool DraftPacer::promises(std::span<const Offer> offers, int64_t scale, const St
 }
 
 // Odds fall along a guess, so all tokens whose odds are at some level or above are the beginnings
-// of guesses. Of these sets the best is taken, as far as it is within what steps were seen to take.
+// of guesses, of trees with all that they follow. Of these sets the best is taken, as far as it is
+// within what steps were seen to take.
 int64_t DraftPacer::best_count(std::span<const Offer> offers, int64_t scale, const StepCost& cost,
                                const StepShape& plain) {
   const double plain_us = cost.decode_us(plain);
@@ -94,6 +96,7 @@ double DraftPacer::guess_us(int32_t num_guess, int64_t num_seqs) const {
 
 void DraftPacer::note_guess(int32_t num_guess, int64_t num_seqs, int64_t us) {
   if (num_guess == 0 || num_seqs == 0 || us <= 0) return;
+  if (num_guess < tree_.size()) return;  // it was as deep, but for fewer tokens
   const double rate = pass_us_ == 0 ? 1 : kPassRate;
   pass_us_ += rate * (static_cast<double>(us) / num_guess - pass_us_);
   pass_seqs_ += rate * (static_cast<double>(num_seqs) - pass_seqs_);
@@ -112,7 +115,10 @@ int32_t DraftPacer::choose_guess(std::span<const DraftRecord* const> records, co
   odds_.clear();
   const float all = all_.estimate(kUnknownModelOdds);
   for (const DraftRecord* record : records) {
-    record->append_odds(all, static_cast<size_t>(room), &odds_);
+    const auto begin = std::ssize(odds_);
+    record->append_odds(all, static_cast<size_t>(tree_.empty() ? room : most), tree_, &odds_);
+    std::sort(odds_.begin() + begin, odds_.end(), std::greater<>());  // a chain's are
+    odds_.resize(static_cast<size_t>(begin + room));
   }
   const auto num_tokens = static_cast<double>(plain.decode_tokens);
   double best = kMargin * num_tokens / plain_us;
@@ -122,15 +128,16 @@ int32_t DraftPacer::choose_guess(std::span<const DraftRecord* const> records, co
     for (int64_t seq = 0; seq < num_seqs; ++seq) {
       expected += odds_[static_cast<size_t>(seq * room + count - 1)];
     }
-    const double us =
-        cost.decode_us(with_drafts(plain, count * num_seqs)) + guess_us(count, num_seqs) + idle_us_;
+    const int32_t num_guess = tree_.empty() ? count : tree_.size();
+    const double us = cost.decode_us(with_drafts(plain, count * num_seqs)) +
+                      guess_us(num_guess, num_seqs) + idle_us_;
     if (expected / us <= best) continue;
     best = expected / us;
     chosen = count;
   }
   if (chosen == 0 && num_unguessed_ >= kTryEvery)
-    return std::min<int32_t>(static_cast<int32_t>(room), kTryTokens);
-  return chosen;
+    chosen = std::min<int32_t>(static_cast<int32_t>(room), kTryTokens);
+  return chosen == 0 || tree_.empty() ? chosen : most;
 }
 
 // How many tokens of all offers have odds of each level, and their sum, `scale` times.
@@ -140,11 +147,14 @@ void DraftPacer::weigh(std::span<const Offer> offers, int64_t scale) {
   const float all = all_.estimate(kUnknownOdds);
   for (const Offer& offer : offers) {
     const size_t begin = odds_.size();
-    if (offer.most > 0) offer.record->append_odds(all, offer.num_pending + offer.most, &odds_);
+    if (offer.most > 0) {
+      offer.record->append_odds(all, offer.num_pending + offer.most, tree_, &odds_);
+    }
     odds_.erase(
         odds_.begin() + static_cast<ptrdiff_t>(begin),
         odds_.begin() + static_cast<ptrdiff_t>(begin + (offer.most > 0 ? offer.num_pending : 0)));
     for (size_t i = begin; i < odds_.size(); ++i) {
+      if (!offer.may_verify(i - begin)) continue;
       Level& level = levels_[level_of(odds_[i])];
       level.count += scale;
       level.sum += static_cast<double>(scale) * odds_[i];
@@ -163,9 +173,12 @@ void DraftPacer::take(std::span<Offer> offers, int64_t count) {
   size_t next = 0;
   for (Offer& offer : offers) {
     for (size_t i = 0; i < offer.most; ++i, ++next) {
+      if (!offer.may_verify(i)) continue;
       const size_t level = level_of(odds_[next]);
       const bool is_taken = level > lowest || (level == lowest && left-- > 0);
-      if (is_taken) offer.count = i + 1;
+      if (!is_taken) continue;
+      offer.count = i + 1;
+      if (offer.rows != 0) offer.chosen |= uint64_t{1} << (i + 1);
     }
   }
 }
@@ -180,7 +193,8 @@ void DraftPacer::note_step(const StepCost& cost, const Outcome& outcome) {
   decodes.prompt_pairs = 0;
   const double decodes_us = cost.decode_us(decodes);
   if (decodes_us <= 0) return;
-  double gain_us = (outcome.waited ? -idle_us_ : 0) - static_cast<double>(outcome.guess_us);
+  double gain_us = (outcome.waited ? -idle_us_ : 0) - owed_us_;
+  owed_us_ = static_cast<double>(outcome.guess_us);
   num_unguessed_ = outcome.guessed ? 0 : num_unguessed_ + 1;
   if (outcome.num_draft == 0) {
     num_drafted_ = 0;

@@ -32,7 +32,16 @@ class DraftPacer {
     size_t num_pending = 0;  // first tokens of it that are in flight: nothing is left to verify
     size_t most = 0;         // tokens behind those that may be verified
     size_t count = 0;        // of them to verify
+    // Of a tree: its rows (step::DraftTree) that may be verified, and of them those to verify, with
+    // row 0. Nothing of it is in flight.
+    uint64_t rows = 0;
+    uint64_t chosen = 0;
+
+    bool may_verify(size_t i) const { return rows == 0 || (rows >> (i + 1) & 1) != 0; }
   };
+  // `tree`: the shape of every guess; empty: chains.
+  explicit DraftPacer(const step::DraftTree& tree = {}) : tree_(tree) {}
+
   // Sets `count` of each offer to what pays best in a step that is `plain` without drafts. True
   // when any is above 0.
   bool choose(std::span<Offer> offers, const StepCost& cost, const StepShape& plain);
@@ -42,7 +51,8 @@ class DraftPacer {
 
   // Tokens to guess for each of the sequences, at most `most`, where a guess takes the device time
   // (note_guess): as many as pay in a step that is `plain` without drafts; 0: none do. While none
-  // do, a step now and then guesses all the same, to see whether that is still so.
+  // do, a step now and then guesses all the same, to see whether that is still so. Of a tree all
+  // are guessed or none: what it takes is its depth's. choose() verifies those that pay.
   int32_t choose_guess(std::span<const DraftRecord* const> records, const StepCost& cost,
                        const StepShape& plain, int32_t most);
   // Guessing one token behind another, so many for each of so many sequences, took so long.
@@ -68,13 +78,17 @@ class DraftPacer {
  private:
   double guess_us(int32_t num_guess, int64_t num_seqs) const;
 
+  const step::DraftTree tree_;
   HitRate all_;
   double idle_us_ = 0;  // usual
   double pass_us_ = 0;  // of guessing a token for each of pass_seqs_ sequences, usual
   double pass_seqs_ = 1;
   int64_t num_unguessed_ = 0;  // steps since the last that guessed
   double purse_ = 0.25;        // in plain steps
-  int64_t num_drafted_ = 0;    // steps with drafts since the last without
+  // For the guesses behind the last step: they are paid for together with the step that may verify
+  // them, which an empty purse would keep from it.
+  double owed_us_ = 0;
+  int64_t num_drafted_ = 0;  // steps with drafts since the last without
 
   struct Level {
     int64_t count = 0;

@@ -8,17 +8,26 @@ namespace {
 // A case counts half after so many others: 17 of a sequence, 350 of all.
 constexpr float kKeepOwn = 0.96f;
 constexpr float kKeepAll = 0.998f;
+// Of the drafts that follow one token each is so many times less likely than the one before it, as
+// far as nothing is known of it.
+constexpr float kSiblingOdds = 1.0f / 3;
 
 }  // namespace
 
 std::vector<int32_t>& DraftRecord::new_guess() {
   guess_.clear();
   num_came_ = 0;
+  row_ = 0;
   return guess_;
 }
 
-void DraftRecord::compare(std::span<const int32_t> came, HitRate* all) {
+void DraftRecord::compare(std::span<const int32_t> came, const step::DraftTree& tree,
+                          HitRate* all) {
   for (const int32_t token : came) {
+    if (!tree.empty()) {
+      compare_children(token, tree, all);
+      continue;
+    }
     if (num_came_ == guess_.size()) {  // nothing was guessed
       run_ = 0;
       continue;
@@ -38,7 +47,39 @@ void DraftRecord::compare(std::span<const int32_t> came, HitRate* all) {
   }
 }
 
-void DraftRecord::append_odds(float all, size_t count, std::vector<float>* odds) const {
+// Tells of each draft that follows the last token that came.
+void DraftRecord::compare_children(int32_t token, const step::DraftTree& tree, HitRate* all) {
+  int32_t next = 0;
+  bool is_first = row_ == 0;
+  const int32_t last = std::min(tree.size(), static_cast<int32_t>(guess_.size()));
+  for (int32_t row = row_ + 1; row <= last; ++row) {
+    if (tree.parent(row) != row_) continue;
+    const auto draft = static_cast<size_t>(row - 1);
+    const bool is_hit = guess_[draft] == token;
+    by_position_[draft].note(is_hit, kKeepOwn);
+    if (is_first) all->note(is_hit, kKeepAll);
+    is_first = false;
+    if (is_hit) next = row;
+  }
+  row_ = next;
+  if (next == 0) guess_.clear();
+}
+
+void DraftRecord::append_odds(float all, size_t count, const step::DraftTree& tree,
+                              std::vector<float>* odds) const {
+  if (!tree.empty()) {
+    std::array<float, step::kMaxTreeDrafts + 1> right = {1};
+    std::array<float, step::kMaxTreeDrafts + 1> next_prior = {all};  // of the next child, by row
+    for (size_t row = 1; row <= std::min(count, static_cast<size_t>(tree.size())); ++row) {
+      const auto parent = static_cast<size_t>(tree.parent(static_cast<int32_t>(row)));
+      const float rate = by_position_[row - 1].estimate(next_prior[parent]);
+      next_prior[parent] = rate * kSiblingOdds;
+      next_prior[row] = rate;
+      right[row] = right[parent] * rate;
+      odds->push_back(right[row]);
+    }
+    return;
+  }
   float right = 1;
   float prior = all;
   for (size_t i = 0; i < count; ++i) {

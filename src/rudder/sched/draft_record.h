@@ -9,6 +9,8 @@
 #include <span>
 #include <vector>
 
+#include "rudder/step/draft_tree.h"
+
 namespace rudder::sched {
 
 // A share that forgets: of the last few cases, how many were hits.
@@ -29,26 +31,35 @@ class DraftRecord {
   // The guess at what follows the tokens known now; to be filled by the proposer. Replaces the
   // last.
   std::vector<int32_t>& new_guess();
-  // Of the last guess what has not come yet; none once a token of it was wrong.
-  std::span<const int32_t> guess() const { return std::span(guess_).subspan(num_came_); }
+  // Of the last guess what has not come yet; none once a token of it was wrong. Of a tree all or
+  // none: not once a token has come.
+  std::span<const int32_t> guess() const {
+    return std::span(guess_).subspan(row_ > 0 ? guess_.size() : num_came_);
+  }
 
-  // These tokens came, in order. `all`: over every sequence, how often the first token of a guess
-  // was right.
-  void compare(std::span<const int32_t> came, HitRate* all);
+  // These tokens came, in order. `tree`: which tokens of a guess follow which; empty: a chain.
+  // `all`: over every sequence, how often the first token of a guess was right.
+  void compare(std::span<const int32_t> came, const step::DraftTree& tree, HitRate* all);
 
   // Appends for each of the first `count` tokens of a guess how probable it is that it and all
   // before it are right. `all` as above: what is assumed of a sequence of which nothing is known.
-  void append_odds(float all, size_t count, std::vector<float>* odds) const;
+  // In a tree those before it are those that it follows.
+  void append_odds(float all, size_t count, const step::DraftTree& tree,
+                   std::vector<float>* odds) const;
 
  private:
   // A guess behind each of the tokens of a run of hits would have been right up to the run's end.
   // So a token that comes after a run of r hits tells of the positions 0 to r of a guess.
   static constexpr size_t kPositions = 16;  // further ones are as the last
 
+  void compare_children(int32_t token, const step::DraftTree& tree, HitRate* all);
+
   std::vector<int32_t> guess_;
   size_t num_came_ = 0;  // of its tokens
   size_t run_ = 0;       // hits in a row
-  std::array<HitRate, kPositions> by_position_ = {};
+  int32_t row_ = 0;      // of a tree, whose token came last
+  // Of a tree by draft: of those whose parent's token came.
+  std::array<HitRate, step::kMaxTreeDrafts> by_position_ = {};
 };
 
 }  // namespace rudder::sched

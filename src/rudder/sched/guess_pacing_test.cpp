@@ -15,10 +15,17 @@ using testing::SchedLoop;
 
 constexpr int32_t kGuesses = 4;
 
-// Microseconds of 1,200 tokens a sequence where a step takes 3 ms and 20 us a token, and 300 us for
-// each token of its guesses; and how many steps guess.
-double guessed_us(double odds, int32_t num_sequences, bool guesses,
-                  int64_t* num_guessing = nullptr) {
+// Two guesses at each of the next four tokens; the first of them goes on.
+step::DraftTree small_tree() {
+  step::DraftTree tree;
+  for (const int32_t parent : {0, 0, 1, 1, 3, 3, 5, 5}) tree.add(parent);
+  return tree;
+}
+
+// Microseconds of 1,200 tokens a sequence where a step takes 3 ms and 20 us a token, and 1.2 ms for
+// its guesses, 300 us for each token of a chain; and how many steps guess.
+double guessed_us(double odds, int32_t num_sequences, bool guesses, int64_t* num_guessing = nullptr,
+                  const step::DraftTree& tree = {}, int64_t* num_drafts = nullptr) {
   testing::VirtualClock clock;
   testing::FakeOptions fake;
   fake.capacity = {.num_slots = num_sequences,
@@ -33,7 +40,12 @@ double guessed_us(double odds, int32_t num_sequences, bool guesses,
   fake.clock = &clock;
   fake.step_us = 3000;
   fake.token_us = 20;
-  fake.guess_us = 300;
+  fake.guess_us = tree.empty() ? 300 : 4 * 300 / tree.size();
+  if (!tree.empty()) {
+    fake.capacity.max_draft = tree.size();
+    fake.capacity.takes_trees = fake.capacity.guesses_from_rows = true;
+    fake.capacity.guess_tree = tree;
+  }
   fake.guess_odds = odds;
   SchedSettings settings;
   settings.model_identity = "model";
@@ -54,6 +66,9 @@ double guessed_us(double odds, int32_t num_sequences, bool guesses,
     return std::ranges::any_of(plan->seqs, [](const auto& seq) { return seq.guess.num_guess > 0; });
   };
   if (num_guessing != nullptr) *num_guessing = std::ranges::count_if(loop.plans(), guesses_any);
+  if (num_drafts != nullptr) {
+    *num_drafts = static_cast<int64_t>(loop.scheduler().stats().draft_tokens);
+  }
   return static_cast<double>(clock.now_us());
 }
 
@@ -77,6 +92,35 @@ TEST(GuessPacing, AGoodModelPays) {
     const double gain = plain / guessed_us(0.9, n, true);
     std::printf("%d sequences: %.2f times as fast\n", n, gain);
     EXPECT_GT(gain, least) << n;
+  }
+}
+
+// A tree too: what is guessed in vain is next to nothing, and of one that is right often the drafts
+// that are worth it are verified, with more sequences fewer.
+TEST(GuessPacing, ATreeCostsNothingWhereItIsNoUse) {
+  for (const int32_t n : {1, 8, 32}) {
+    const double plain = guessed_us(0, n, false);
+    for (const double odds : {0.0, 0.03}) {
+      int64_t num_guessing = 0;
+      const double ratio = guessed_us(odds, n, true, &num_guessing, small_tree()) / plain;
+      std::printf("%d sequences, tree, %.2f right: %.3f of the time\n", n, odds, ratio);
+      EXPECT_LT(ratio, 1.01) << n;
+      EXPECT_GT(num_guessing, 1) << "it is tried now and then";
+    }
+  }
+}
+
+TEST(GuessPacing, AGoodTreePays) {
+  double drafts_a_token = 9;
+  for (const auto& [n, least] : {std::pair{1, 1.4}, {8, 1.35}, {48, 1.05}}) {
+    const double plain = guessed_us(0, n, false);
+    int64_t num_drafts = 0;
+    const double gain = plain / guessed_us(0.95, n, true, nullptr, small_tree(), &num_drafts);
+    std::printf("%d sequences, tree: %.2f times as fast, %.2f drafts a token\n", n, gain,
+                static_cast<double>(num_drafts) / (1200.0 * n));
+    EXPECT_GT(gain, least) << n;
+    EXPECT_LT(static_cast<double>(num_drafts) / (1200.0 * n), drafts_a_token);
+    drafts_a_token = static_cast<double>(num_drafts) / (1200.0 * n);
   }
 }
 

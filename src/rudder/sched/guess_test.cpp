@@ -2,6 +2,7 @@
 // runs every token, or none where it guesses from rows.
 #include <gtest/gtest.h>
 
+#include "rudder/testing/random_tree.h"
 #include "rudder/testing/sched_loop.h"
 
 namespace rudder::sched {
@@ -63,6 +64,40 @@ TEST_P(GuessStress, TheTokensAreThoseOfPlainDecoding) {
 INSTANTIATE_TEST_SUITE_P(From, GuessStress, ::testing::Bool(), [](const auto& test) {
   return std::string(test.param ? "Rows" : "Tokens");
 });
+
+// Trees of every shape; where masks or captures follow from a path, the chain of first children.
+TEST(Guesses, TreesGiveTheTokensOfPlainDecoding) {
+  uint64_t num_trees = 0;
+  for (const int32_t depth : {1, 2, 3}) {
+    for (uint64_t seed = 1; seed <= 6; ++seed) {
+      testing::FakeOptions fake = guessing_fake(seed, depth, true);
+      fake.capacity.takes_trees = true;
+      fake.capacity.max_draft = static_cast<int32_t>(4 * seed);
+      fake.capacity.guess_tree = testing::random_tree(seed, fake.capacity.max_draft);
+      SchedSettings settings = guessing_settings(depth, seed % 3 == 0);
+      settings.max_num_batched_tokens = 60;
+      SchedLoop loop(fake, settings);
+      for (uint64_t id = 1; id <= 20; ++id) {
+        NewSequence sequence = testing::test_sequence(
+            id, testing::test_prompt(static_cast<int32_t>(id), 3), 4 * static_cast<int32_t>(id));
+        sequence.sampling.stop_ids = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+        sequence.sampling.min_tokens = static_cast<int32_t>(id) / 2;
+        sequence.is_drafted = id % 7 != 0;
+        if (id % 3 == 0) sequence.sampling.presence_penalty = 0.5f;
+        loop.add(std::move(sequence));
+      }
+      ASSERT_EQ(loop.run(), "") << depth << ", " << seed;
+      const SchedStats stats = loop.scheduler().stats();
+      for (const auto& plan : loop.plans()) {
+        for (const step::SeqWork& work : plan->seqs) num_trees += work.tree.empty() ? 0 : 1;
+      }
+      if (settings.pace_drafts) continue;
+      EXPECT_GT(stats.accepted_tokens, 100u);
+      EXPECT_GT(stats.draft_tokens, stats.accepted_tokens + 40);
+    }
+  }
+  EXPECT_GT(num_trees, 1000u);
+}
 
 // Behind a cached prefix that a step's budget does not cover: one that runs tokens catches up
 // first.

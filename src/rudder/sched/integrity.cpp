@@ -35,8 +35,8 @@ Result<void> Scheduler::check_integrity() const {
       if (work.logits == step::LogitsWanted::kNone) continue;
       const int32_t iterations =
           step::seq_iterations(work, record.plan->repeat, record.sequences[i]->max_len);
-      counts.samples += std::max(0, iterations - record.committed) + work.num_draft;
-      counts.drafts += work.num_draft;
+      counts.samples += std::max(0, iterations - record.committed) + work.most_accepted();
+      counts.drafts += work.most_accepted();
     }
   }
   std::vector<std::span<const kv::BlockId>> tables;

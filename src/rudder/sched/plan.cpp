@@ -165,12 +165,16 @@ bool Scheduler::can_decode(const Sequence& sequence, int64_t num_cohorts) const 
 // answer had ended before an accepted draft, on a stop string.
 void Scheduler::decode_drafted(StepBuilder& builder, Sequence& sequence) {
   const auto num_draft = static_cast<int32_t>(sequence.draft.size());
-  const int32_t fits = 1 + sequence.taps.uncaptured_len(sequence.planned_len + 1, num_draft);
+  const int32_t fits =
+      1 + (sequence.draft_tree.empty()
+               ? sequence.taps.uncaptured_len(sequence.planned_len + 1, num_draft)
+               : num_draft);  // which is a tree where none of its positions is captured
   const int32_t old_len = sequence.table_len();
   const int32_t q_len = grow(builder, sequence, RUDDER_MUTANT(kDraftsWithoutBlocks) ? 1 : fits);
   if (q_len == 0) return;
   const int32_t kept = RUDDER_MUTANT(kDraftsWithoutBlocks) ? num_draft : q_len - 1;
   sequence.draft.resize(static_cast<size_t>(kept));
+  sequence.draft_tree = sequence.draft_tree.first(kept);
   add_work(builder, sequence, static_cast<int32_t>(1 + sequence.draft.size()), old_len);
 }
 
@@ -203,11 +207,14 @@ void Scheduler::add_work(StepBuilder& builder, Sequence& sequence, int32_t q_len
   work.generation = sequence.generation;
   work.kv_len = sequence.planned_len;
   work.q_len = q_len;
+  if (sequence.has_carry) {
+    work.num_draft = q_len - 1;
+    work.tree = sequence.draft_tree;
+  }
   if (sequence.taps.record_elements() > 0) work.captures = spare_.take_spans();
   builder.elements_left -= sequence.taps.write(work);
   if (sequence.has_carry) {
     work.tokens = step::TokenSource::kCarry;
-    work.num_draft = q_len - 1;
     if (work.num_draft > 0) work.token_begin = static_cast<int32_t>(plan.tokens.size());
     plan.tokens.insert(plan.tokens.end(), sequence.draft.begin(), sequence.draft.end());
   } else {
@@ -228,18 +235,21 @@ void Scheduler::add_work(StepBuilder& builder, Sequence& sequence, int32_t q_len
       work.append_blocks[g].assign(blocks.begin() + old_len, blocks.end());
     }
   }
-  sequence.planned_len += q_len;
+  const int32_t most_accepted = work.most_accepted();
+  const int32_t beside = work.num_draft - most_accepted;  // drafts that cannot be right as well
+  sequence.planned_len += q_len - beside;
   if (is_sampled) {
     const int32_t iterations = step::seq_iterations(work, plan.repeat, sequence.max_len);
     work.constrained = sequence.constrained;
     if (sequence.constrained) constrained_.push_back({sequence.id, sequence.draft});
     sequence.has_carry = true;
-    sequence.samples_pending += iterations + work.num_draft;
-    sequence.drafts_pending += work.num_draft;
+    sequence.samples_pending += iterations + most_accepted;
+    sequence.drafts_pending += most_accepted;
     sequence.planned_len += iterations - 1;
   }
-  sequence.reserved_len = std::max(sequence.reserved_len, sequence.planned_len);
+  sequence.reserved_len = std::max(sequence.reserved_len, sequence.planned_len + beside);
   sequence.draft.clear();
+  sequence.draft_tree = {};
   ++sequence.inflight;
   sequence.last_step = plan.id;
   builder.shape.add(work);

@@ -67,7 +67,10 @@ bool Scheduler::waits_for_guess() const {
 // What the next step verifies goes to Sequence::draft. True when there is anything.
 bool Scheduler::propose_drafts() {
   if (!has_proposer()) return false;
-  for (Sequence* sequence : running_) sequence->draft.clear();
+  for (Sequence* sequence : running_) {
+    sequence->draft.clear();
+    sequence->draft_tree = {};
+  }
   if (!settings_.pace_drafts) return take_every_draft();
   if (has_pending_guess()) return false;  // it runs ahead
   is_drafting_ = choose_drafts() && take_chosen_drafts();
@@ -85,7 +88,11 @@ bool Scheduler::take_every_draft() {
     if (proposer_ == nullptr) {
       const auto guess = sequence->record.guess();
       const auto taken = guess.first(std::min(guess.size(), static_cast<size_t>(most)));
-      sequence->draft.assign(taken.begin(), taken.end());
+      if (capacity_.guess_tree.empty()) {
+        sequence->draft.assign(taken.begin(), taken.end());
+      } else {
+        take_rows(*sequence, rows_to_verify(*sequence, taken.size()));
+      }
     } else {
       proposer_->propose(sequence->id, sequence->tokens, static_cast<int32_t>(most),
                          &sequence->draft);
@@ -101,6 +108,28 @@ bool Scheduler::take_every_draft() {
 // Behind every token that it may still be given, as far as a last one can follow.
 int64_t Scheduler::most_drafts(const Sequence& sequence) const {
   return std::min<int64_t>(capacity_.max_draft, sequence.max_len - sequence.future_len() - 1);
+}
+
+// Of a guess that is a tree, of its first `most` drafts. Where more than its positions follow from
+// the tokens that a token follows (masks, programs that change, captures), those of one path alone:
+// the first draft behind each.
+uint64_t Scheduler::rows_to_verify(const Sequence& sequence, size_t most) const {
+  const step::DraftTree& tree = capacity_.guess_tree;
+  const int32_t count = 1 + tree.depth();
+  const bool is_uniform = sequence.taps.uniform_len(sequence.planned_len, count) == count;
+  const uint64_t first = ~uint64_t{0} >> (step::kMaxTreeDrafts - most);
+  const bool is_linear = sequence.constrained || !is_uniform;
+  return first & (is_linear ? tree.first_chain() : ~uint64_t{0});
+}
+
+// Of a guess that is a tree the drafts of these rows.
+void Scheduler::take_rows(Sequence& sequence, uint64_t rows) const {
+  const std::span<const int32_t> guess = sequence.record.guess();
+  for (size_t i = 0; i < guess.size(); ++i) {
+    if ((rows >> (i + 1) & 1) != 0) sequence.draft.push_back(guess[i]);
+  }
+  sequence.draft_tree = capacity_.guess_tree.part(rows);
+  if (sequence.draft_tree.is_chain()) sequence.draft_tree = {};
 }
 
 // Sets in offers_ what is worth verifying. True when anything is. To guess for every sequence takes
@@ -137,9 +166,12 @@ StepShape Scheduler::collect_offers(size_t num_cohorts) {
     const std::span<const int32_t> guess = sequence->record.guess();
     if (guess.size() <= num_pending) continue;
     offered_.push_back(sequence);
+    const size_t count = std::min(guess.size() - num_pending, static_cast<size_t>(most));
+    const bool is_tree = !capacity_.guess_tree.empty();
     offers_.push_back({.record = &sequence->record,
                        .num_pending = num_pending,
-                       .most = std::min(guess.size() - num_pending, static_cast<size_t>(most))});
+                       .most = count,
+                       .rows = is_tree ? rows_to_verify(*sequence, count) : 0});
   }
   return plain;
 }
@@ -226,11 +258,19 @@ bool Scheduler::take_chosen_drafts() {
   int64_t tokens_left = settings_.max_num_batched_tokens - std::ssize(running_);
   bool has_any = false;
   for (size_t i = 0; i < offers_.size() && tokens_left > 0; ++i) {
-    const auto count = std::min(offers_[i].count, static_cast<size_t>(tokens_left));
-    const auto guess = offers_[i].record->guess().first(count);
-    offered_[i]->draft.assign(guess.begin(), guess.end());
-    tokens_left -= static_cast<int64_t>(count);
-    has_any = has_any || count > 0;
+    const DraftPacer::Offer& offer = offers_[i];
+    if (offer.rows != 0) {
+      uint64_t rows = offer.chosen;
+      while (std::popcount(rows) > tokens_left) rows ^= std::bit_floor(rows);
+      take_rows(*offered_[i], rows);
+    } else {
+      const auto count = std::min(offer.count, static_cast<size_t>(tokens_left));
+      const auto guess = offer.record->guess().first(count);
+      offered_[i]->draft.assign(guess.begin(), guess.end());
+    }
+    const int64_t num_draft = std::ssize(offered_[i]->draft);
+    tokens_left -= num_draft;
+    has_any = has_any || num_draft > 0;
   }
   return has_any;
 }
@@ -248,7 +288,7 @@ void Scheduler::note_drafts(Sequence& sequence, StepRecord& record, const step::
   }
   record.num_accepted += accepted;
   if (sequence.is_drafted && (settings_.pace_drafts || capacity_.guesses)) {
-    sequence.record.compare(result.tokens, &pacer_.all());
+    sequence.record.compare(result.tokens, capacity_.guess_tree, &pacer_.all());
   }
 }
 

@@ -14,6 +14,7 @@
 #include "rudder/step/plan_fields.h"
 #include "rudder/step/replay.h"
 #include "rudder/testing/fake_executor.h"
+#include "rudder/testing/random_tree.h"
 #include "rudder/testing/sched_loop.h"
 
 namespace rudder::sched {
@@ -226,6 +227,15 @@ TEST_F(RecordingTest, GuessesOfTheExecutorAreNotNeededAgain) {
     EXPECT_EQ(report->num_tokens, 12 * 20);
     EXPECT_EQ(report->num_different, 0);
   }
+  // Trees need who takes them, and the same proposer or none.
+  fs::remove(file);  // the next has its name
+  guessing.capacity.takes_trees = true;
+  guessing.capacity.guess_tree = testing::random_tree(1, 3);
+  const std::string trees = record_run_on(guessing, kPlenty, 12);
+  guessing.capacity.guess_tree = {};
+  EXPECT_EQ(replay_on(trees, guessing)->num_different, 0);
+  guessing.capacity.takes_trees = false;
+  EXPECT_EQ(replay_on(trees, guessing).error().where, "takes_trees");
 }
 
 TEST_F(RecordingTest, TapsAreReadBack) {

@@ -45,7 +45,8 @@ Scheduler::Scheduler(const step::Capacity& capacity, const SchedSettings& settin
       proposer_(capacity.max_draft > 0 && !capacity.guesses ? proposer : nullptr),
       settings_(fit(settings, capacity)),
       cache_(cache_options(capacity, settings)),
-      pace_(settings.max_itl_us, cost_) {
+      pace_(settings.max_itl_us, cost_),
+      pacer_(capacity.guess_tree) {
   RUDDER_CHECK(settings_.max_num_seqs > 0 && settings_.max_in_flight > 0 &&
                    settings_.multi_step > 0 && capacity.num_blocks > 0 && capacity.block_size > 0,
                "nothing can run: {} sequences, {} steps in flight, {} blocks of {}",
@@ -60,6 +61,9 @@ Scheduler::Scheduler(const step::Capacity& capacity, const SchedSettings& settin
   running_.reserve(num_slots);
   in_flight_.reserve(static_cast<size_t>(settings_.max_in_flight));
   RUDDER_CHECK(!capacity.guesses || capacity.max_draft > 0, "guesses that nobody takes");
+  RUDDER_CHECK(capacity.guess_tree.empty() ||
+                   (capacity.guesses && capacity.guess_tree.size() == capacity.max_draft),
+               "a tree of {} for {} drafts", capacity.guess_tree.size(), capacity.max_draft);
   if (has_proposer()) {
     counters_.accepted_by_position.resize(static_cast<size_t>(capacity.max_draft));
   }
@@ -233,11 +237,11 @@ void Scheduler::commit_sequence(StepRecord& record, size_t index, const step::Se
   if (record.committed == repeat) --sequence.inflight;
   if (work.logits != step::LogitsWanted::kNone &&
       record.committed <= step::seq_iterations(work, repeat, sequence.max_len)) {
-    sequence.samples_pending -= 1 + work.num_draft;
+    sequence.samples_pending -= 1 + work.most_accepted();
   }
   const int32_t accepted = num_accepted(work, result);
-  sequence.drafts_pending -= work.num_draft;
-  if (!RUDDER_MUTANT(kRejectedKvCounted)) sequence.planned_len -= work.num_draft - accepted;
+  sequence.drafts_pending -= work.most_accepted();
+  if (!RUDDER_MUTANT(kRejectedKvCounted)) sequence.planned_len -= work.most_accepted() - accepted;
   if (!result.masked) {
     sequence.written_len += record.committed > 1 ? 1 : work.q_len - work.num_draft + accepted;
   }

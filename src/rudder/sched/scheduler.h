@@ -120,6 +120,8 @@ class Scheduler {
   bool propose_drafts();
   bool take_every_draft();
   int64_t most_drafts(const Sequence& sequence) const;
+  uint64_t rows_to_verify(const Sequence& sequence, size_t most) const;
+  void take_rows(Sequence& sequence, uint64_t rows) const;
   bool choose_drafts();
   StepShape collect_offers(size_t num_cohorts);
   void guess_anew(Sequence& sequence);

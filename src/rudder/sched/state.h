@@ -52,12 +52,13 @@ struct Sequence {
   // What steps in flight give it if it does not end and all their drafts are right. A commit takes
   // back what rejected drafts had promised.
   int32_t samples_pending = 0;  // tokens that they sample for it
-  int32_t drafts_pending = 0;   // drafts of it that they verify
+  int32_t drafts_pending = 0;   // drafts of it that they may find right
   int32_t planned_len = 0;      // tokens whose KV is written once all of them have run
   int32_t reserved_len = 0;     // the most that planned_len was: its blocks hold so many tokens
   int32_t written_len = 0;      // tokens whose KV the device has written, as of the last commit
   int32_t computed_len = 0;     // those of them that the host knows: their KV is written for sure
   std::vector<int32_t> draft;   // for its part of the step being planned
+  step::DraftTree draft_tree;   // of them; empty: a chain
   DraftRecord record;
   int32_t proposed_len = 0;  // tokens that the executor's proposer has run, or will have
   int32_t scored_len = 0;    // tokens of the prompt whose logits have been, or are being, scored

@@ -43,7 +43,8 @@ class TapWork {
   int32_t uncaptured_len(int32_t begin, int32_t most) const;
   // Of the `most` tokens from `begin` on, how many run one program and are not captured.
   int32_t uniform_len(int32_t begin, int32_t most) const;
-  // Fills in the taps of `work`, whose kv_len and q_len are set; returns its captured elements.
+  // Fills in the taps of `work`, whose kv_len, q_len and drafts are set; returns its captured
+  // elements.
   int64_t write(step::SeqWork& work) const;
   // Takes note of generated tokens among `tokens`, which are all of the sequence's. True when the
   // programs of the last of them, and so content_runs(), are others than was thought.

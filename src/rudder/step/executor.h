@@ -28,10 +28,14 @@ struct Capacity {
   int32_t max_in_flight = 2;       // launched and not yet collected
   int32_t max_repeat = 1;          // of a plan
   int32_t max_draft = 0;           // of a sequence; 0: the executor takes no drafts
+  bool takes_trees = false;        // SeqWork.tree
   bool guesses = false;            // it has a proposer of its own: SeqWork.guess, max_draft at most
   bool guesses_from_rows = false;  // of the step alone: it runs no tokens and needs no blocks
   // A step with prompts is cheaper to launch where the number of its tokens is a multiple of this.
   int32_t prompt_step_multiple = 1;
+  // What its proposer guesses, or the first drafts of it: SeqResult.guess has their tokens. Empty:
+  // chains. Only with takes_trees.
+  DraftTree guess_tree = {};
   KvGroups kv_groups = {};      // how layers keep KV
   tap::Geometry geometry = {};  // empty: the executor has no taps
   tap::Limits taps = {};

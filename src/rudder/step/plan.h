@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "rudder/step/draft_tree.h"
 #include "rudder/step/ids.h"
 #include "rudder/step/sampling.h"
 #include "rudder/tap/capture.h"
@@ -66,8 +67,11 @@ struct SeqWork {
   TokenSource tokens = TokenSource::kHost;
   LogitsWanted logits = LogitsWanted::kNone;
   // Tokens that are guessed to follow the carried one. The sequence gives 1 to 1 + num_draft
-  // tokens: each position's own sample, up to and with the first that is not the draft behind it.
+  // tokens: each position's own sample, up to and with the first that is no draft behind it.
   int32_t num_draft = 0;
+  // Which of them follow which, of a sequence that is not constrained; empty: a chain. Row i's
+  // position is kv_len + tree.depth(i), and until its step is over its KV lies at kv_len + i.
+  DraftTree tree = {};
   // Its tokens are sampled under masks, one for each position that wants logits, which
   // Executor::supply() brings; only where logits are wanted.
   bool constrained = false;
@@ -83,6 +87,11 @@ struct SeqWork {
   int32_t capture_set = -1;                // of the captured tokens
   std::vector<CaptureSpan> captures = {};  // ascending, disjoint
   GuessWork guess = {};                    // not in a plan that is repeated
+
+  // Drafts of it that can be right.
+  int32_t most_accepted() const { return tree.empty() ? num_draft : tree.depth(); }
+  // Behind its first position.
+  int32_t depth(int32_t row) const { return tree.empty() ? row : tree.depth(row); }
 };
 
 // Opens a slot, or re-opens it under a new generation: edits are applied, in order, before the step

@@ -81,14 +81,32 @@ void fields(Archive& archive, Archived<KvGroups> auto& value) {
   }
 }
 
+// As the parents of its rows.
+template <typename Archive>
+void fields(Archive& archive, Archived<DraftTree> auto& value) {
+  std::vector<int32_t> parents;
+  for (int32_t row = 1; row <= value.size(); ++row) parents.push_back(value.parent(row));
+  archive(parents);
+  bool fits = parents.size() <= size_t{kMaxTreeDrafts};
+  for (size_t i = 0; i < parents.size() && fits; ++i) {
+    fits = parents[i] >= 0 && parents[i] <= static_cast<int32_t>(i);
+  }
+  archive.require(fits);
+  if constexpr (!std::is_const_v<std::remove_reference_t<decltype(value)>>) {
+    value = {};
+    for (size_t i = 0; i < parents.size() && fits; ++i) value.add(parents[i]);
+  }
+}
+
 template <typename Archive>
 void fields(Archive& archive, Archived<Capacity> auto& value) {
   auto& [num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
-         max_repeat, max_draft, guesses, guesses_from_rows, step_multiple, kv_groups, geometry,
-         taps] = value;
+         max_repeat, max_draft, takes_trees, guesses, guesses_from_rows, step_multiple, guess_tree,
+         kv_groups, geometry, taps] = value;
   static_cast<void>(step_multiple);  // a replay plans nothing
   archive(num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
-          max_repeat, max_draft, guesses, guesses_from_rows, kv_groups, geometry, taps);
+          max_repeat, max_draft, takes_trees, guesses, guesses_from_rows, guess_tree, kv_groups,
+          geometry, taps);
 }
 
 template <typename Archive>
@@ -190,12 +208,12 @@ void fields(Archive& archive, Archived<GuessWork> auto& value) {
 
 template <typename Archive>
 void fields(Archive& archive, Archived<SeqWork> auto& value) {
-  auto& [slot, generation, kv_len, q_len, tokens, logits, num_draft, constrained, token_begin,
+  auto& [slot, generation, kv_len, q_len, tokens, logits, num_draft, tree, constrained, token_begin,
          score_begin, score_tokens, append_blocks, tap_row, tap_spans, capture_set, captures,
          guess] = value;
-  archive(slot, generation, kv_len, q_len, tokens, logits, num_draft, constrained, token_begin,
-          score_begin, score_tokens, append_blocks, tap_row, tap_spans, capture_set, captures,
-          guess);
+  archive(slot, generation, kv_len, q_len, tokens, logits, num_draft, tree, constrained,
+          token_begin, score_begin, score_tokens, append_blocks, tap_row, tap_spans, capture_set,
+          captures, guess);
 }
 
 template <typename Archive>

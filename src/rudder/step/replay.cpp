@@ -42,6 +42,8 @@ Result<void> check_capacity(const Capacity& recorded, const Capacity& own) {
   RUDDER_TRY_VOID(at_least("max_in_flight", recorded.max_in_flight, own.max_in_flight));
   RUDDER_TRY_VOID(at_least("max_repeat", recorded.max_repeat, own.max_repeat));
   RUDDER_TRY_VOID(at_least("max_draft", recorded.max_draft, own.max_draft));
+  const bool has_trees = !recorded.guess_tree.empty();
+  RUDDER_TRY_VOID(at_least("takes_trees", has_trees ? 1 : 0, own.takes_trees ? 1 : 0));
   RUDDER_TRY_VOID(at_least("taps.num_rows", recorded.taps.num_rows, own.taps.num_rows));
   RUDDER_TRY_VOID(at_least("taps.num_ops", recorded.taps.num_ops, own.taps.num_ops));
   RUDDER_TRY_VOID(at_least("taps.num_floats", recorded.taps.num_floats, own.taps.num_floats));
@@ -74,7 +76,8 @@ class Replay {
   Replay(const Capacity& recorded, Executor& executor, ReplayReport& report)
       : executor_(executor),
         guesses_alike_(executor.capacity().guesses &&
-                       recorded.guesses_from_rows == executor.capacity().guesses_from_rows),
+                       recorded.guesses_from_rows == executor.capacity().guesses_from_rows &&
+                       recorded.guess_tree == executor.capacity().guess_tree),
         report_(report) {}
 
   Result<void> operator()(StepPlan plan) {

@@ -37,7 +37,8 @@ struct SeqResult {
   std::vector<int32_t> tokens;
   std::vector<TokenLogprobs> logprobs;  // as tokens, when num_logprobs >= 0
   std::vector<TokenLogprobs> scores;    // as SeqWork.score_tokens, in the first iteration
-  // What is guessed to follow the tokens, SeqWork.guess.num_guess at most; none where it ended.
+  // What is guessed to follow the tokens, SeqWork.guess.num_guess at most; none where it ended. A
+  // chain, or the first drafts of Capacity::guess_tree.
   std::vector<int32_t> guess = {};
   // Samples that the latches clipped, of the whole prompt; told by the step that ends the prompt.
   int64_t clipped_samples = 0;

@@ -297,16 +297,43 @@ void FakeExecutor::sample_sequence(const step::StepPlan& plan, const step::SeqWo
                                    Slot& slot, std::span<const uint32_t> masks,
                                    step::SeqResult* result) {
   const size_t words = work.constrained ? mask_words(options_.capacity.vocab_size) : 0;
-  for (int32_t i = 0;; ++i) {
-    sample_token(slot, work, masks.subspan(static_cast<size_t>(i) * words, words), result);
-    if (i == work.num_draft || result->end == step::SeqEnd::kNumerical) return;
-    if (slot.ended && !RUDDER_MUTANT(kStopInsideDraftsMissed)) return;
-    const int32_t draft = plan.tokens[static_cast<size_t>(work.token_begin + i)];
-    if (slot.carry != draft) {
-      if (RUDDER_MUTANT(kRejectedPenaltyKept)) slot.history.push_back(draft);
-      if (!RUDDER_MUTANT(kAcceptsOneTooMany)) return;
+  const auto draft_of = [&](int32_t row) {
+    return plan.tokens[static_cast<size_t>(work.token_begin + row - 1)];
+  };
+  const auto is_behind = [&](int32_t row, int32_t last) {
+    return work.tree.empty() ? row == last + 1 : work.tree.parent(row) == last;
+  };
+  const int32_t first = work.q_len - 1 - work.num_draft;  // of a chunk its last token
+  std::vector<int32_t> path = {0};
+  for (;;) {
+    const int32_t last = path.back();
+    sample_token(slot, work, cell(slot, 0, work.kv_len + first + last),
+                 masks.subspan(static_cast<size_t>(last) * words, words), result);
+    if (result->end == step::SeqEnd::kNumerical) break;
+    if (slot.ended && !RUDDER_MUTANT(kStopInsideDraftsMissed)) break;
+    int32_t next = 0;
+    for (int32_t row = last + 1; row <= work.num_draft; ++row) {
+      if (!is_behind(row, last)) continue;
+      const bool is_right = slot.carry == draft_of(row);
+      if (!is_right && RUDDER_MUTANT(kRejectedPenaltyKept)) slot.history.push_back(draft_of(row));
+      if (next == 0 && (is_right || RUDDER_MUTANT(kAcceptsOneTooMany))) next = row;
     }
+    if (next == 0) break;
+    path.push_back(next);
     ++slot.kv_len;
+  }
+  const bool is_kept = result->end != step::SeqEnd::kNumerical && !RUDDER_MUTANT(kPathNotKept);
+  if (!work.tree.empty() && is_kept) keep_path(work, slot, path);
+}
+
+// To where a chain of these rows of a tree has its tokens.
+void FakeExecutor::keep_path(const step::SeqWork& work, const Slot& slot,
+                             std::span<const int32_t> rows) {
+  for (int32_t group = 0; group < num_groups(); ++group) {
+    for (int32_t i = 0; i < std::ssize(rows); ++i) {
+      cell(slot, group, work.kv_len + i) =
+          Cell(cell(slot, group, work.kv_len + rows[static_cast<size_t>(i)]));
+    }
   }
 }
 
@@ -314,8 +341,13 @@ void FakeExecutor::run_tokens(const step::StepPlan& plan, int32_t index, Slot& s
                               uint64_t prefix_hash, step::SeqResult* result) {
   const step::SeqWork& work = plan.seqs[static_cast<size_t>(index)];
   const Reading before = slot.reading;
+  const uint64_t context_hash = prefix_hash;
   for (int32_t q = 0; q < work.q_len; ++q) {
-    const int32_t position = work.kv_len + q;
+    const int32_t position = work.kv_len + work.depth(q);
+    if (!work.tree.empty() && !RUDDER_MUTANT(kSiblingSeen)) {
+      prefix_hash =
+          q == 0 ? context_hash : cell(slot, 0, work.kv_len + work.tree.parent(q)).prefix_hash;
+    }
     const bool carries = work.tokens == step::TokenSource::kCarry;
     const int32_t token = carries && q == 0
                               ? slot.carry.value_or(0)
@@ -337,11 +369,11 @@ void FakeExecutor::run_tokens(const step::StepPlan& plan, int32_t index, Slot& s
     if (program.is_controlled) slot.reading = {position, reading_of(prefix_hash, token)};
     prefix_hash = extend_hash(prefix_hash, token, effect);
     for (int32_t group = 0; group < num_groups(); ++group) {
-      cell(slot, group, position) = {.token = token,
-                                     .position = position,
-                                     .group = group,
-                                     .effect = effect,
-                                     .prefix_hash = prefix_hash};
+      cell(slot, group, work.kv_len + q) = {.token = token,
+                                            .position = position,
+                                            .group = group,
+                                            .effect = effect,
+                                            .prefix_hash = prefix_hash};
     }
     if (FakeTaps::is_captured(work, q)) taps_.capture(plan, index, q, prefix_hash);
     const int32_t scored = q - work.score_begin;
@@ -395,7 +427,7 @@ uint64_t FakeExecutor::read_context(const step::StepPlan& plan, const step::SeqW
   return hash;
 }
 
-void FakeExecutor::sample_token(Slot& slot, const step::SeqWork& work,
+void FakeExecutor::sample_token(Slot& slot, const step::SeqWork& work, const Cell& last,
                                 std::span<const uint32_t> mask, step::SeqResult* result) {
   const int32_t position = slot.kv_len;
   const bool is_banned = !mask.empty() && is_mask_empty(mask);
@@ -407,16 +439,15 @@ void FakeExecutor::sample_token(Slot& slot, const step::SeqWork& work,
     slot.ended = true;
     return;
   }
-  const SampledToken sampled =
-      testing::sample_token({.prefix_hash = cell(slot, 0, position - 1).prefix_hash,
-                             .position = position,
-                             .num_output = slot.num_output,
-                             .max_len = slot.max_len,
-                             .vocab_size = options_.capacity.vocab_size,
-                             .sampling = slot.sampling,
-                             .history = slot.history,
-                             .history_prompt_len = slot.history_prompt_len,
-                             .mask = mask});
+  const SampledToken sampled = testing::sample_token({.prefix_hash = last.prefix_hash,
+                                                      .position = position,
+                                                      .num_output = slot.num_output,
+                                                      .max_len = slot.max_len,
+                                                      .vocab_size = options_.capacity.vocab_size,
+                                                      .sampling = slot.sampling,
+                                                      .history = slot.history,
+                                                      .history_prompt_len = slot.history_prompt_len,
+                                                      .mask = mask});
   result->tokens.push_back(sampled.token);
   if (slot.sampling.num_logprobs >= 0) result->logprobs.push_back(sampled.logprobs);
   result->end = sampled.end;

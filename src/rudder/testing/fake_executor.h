@@ -151,6 +151,7 @@ class FakeExecutor final : public step::Executor {
   bool is_writing(const BlockUse& use) const;  // some iteration that is not collected
   void check_work(const step::StepPlan& plan, const step::SeqWork& work);
   void check_drafts(const step::StepPlan& plan, const step::SeqWork& work);
+  void check_tree(const step::StepPlan& plan, const step::SeqWork& work);
   void check_guess(const step::StepPlan& plan, const step::SeqWork& work, const LaunchedSlot& slot);
   int32_t drafts_in_flight(step::SlotId slot, uint32_t generation) const;
   void run_some();
@@ -167,9 +168,10 @@ class FakeExecutor final : public step::Executor {
   uint64_t read_context(const step::StepPlan& plan, const step::SeqWork& work, const Slot& slot);
   uint64_t read_group(const step::StepPlan& plan, const step::SeqWork& work, const Slot& slot,
                       int32_t group);
-  // The token behind the slot's KV.
-  void sample_token(Slot& slot, const step::SeqWork& work, std::span<const uint32_t> mask,
-                    step::SeqResult* result);
+  // The token behind the slot's KV, whose last token's cell this is.
+  void sample_token(Slot& slot, const step::SeqWork& work, const Cell& last,
+                    std::span<const uint32_t> mask, step::SeqResult* result);
+  void keep_path(const step::SeqWork& work, const Slot& slot, std::span<const int32_t> rows);
   void run_guess(const step::SeqWork& work, const Slot& slot, step::SeqResult* result);
   std::vector<int32_t> next_tokens(const Slot& slot, int32_t count);
   Cell& cell(const Slot& slot, int32_t group, int32_t position);

@@ -44,7 +44,7 @@ int32_t FakeExecutor::drafts_in_flight(step::SlotId slot, uint32_t generation) c
   for (const InFlight& step : in_flight_) {
     if (step.plan == nullptr) continue;
     for (const step::SeqWork& work : step.plan->seqs) {
-      if (work.slot == slot && work.generation == generation) total += work.num_draft;
+      if (work.slot == slot && work.generation == generation) total += work.most_accepted();
     }
   }
   return total;
@@ -60,6 +60,7 @@ void FakeExecutor::check_drafts(const step::StepPlan& plan, const step::SeqWork&
       (work.tokens != step::TokenSource::kCarry || plan.repeat > 1 || !work.score_tokens.empty())) {
     violation(fmt::format("step {}: slot {} has drafts behind no carried token", plan.id, index));
   }
+  check_tree(plan, work);
   const bool captures_draft = std::ranges::any_of(
       work.captures, [](const auto& span) { return span.q_begin + span.q_len > 1; });
   if (work.num_draft > 0 && captures_draft) {
@@ -70,6 +71,30 @@ void FakeExecutor::check_drafts(const step::StepPlan& plan, const step::SeqWork&
                     !work.captures.empty() || plan.repeat > 1)) {
     violation(
         fmt::format("step {}: slot {} does what hangs on a position not known", plan.id, index));
+  }
+}
+
+void FakeExecutor::check_tree(const step::StepPlan& plan, const step::SeqWork& work) {
+  const step::DraftTree& tree = work.tree;
+  if (tree.empty()) return;
+  if (!options_.capacity.takes_trees || tree.size() != work.num_draft || work.constrained ||
+      !work.tap_spans.empty() || !work.captures.empty()) {
+    violation(
+        fmt::format("step {}: slot {} has a tree of {} for {} drafts, or one beside what "
+                    "follows from its path",
+                    plan.id, work.slot.value, tree.size(), work.num_draft));
+    return;
+  }
+  const auto drafts = std::span(plan.tokens).subspan(static_cast<size_t>(work.token_begin));
+  for (int32_t row = 1; row <= tree.size(); ++row) {
+    for (int32_t other = 1; other < row; ++other) {
+      if (tree.parent(row) != tree.parent(other) ||
+          drafts[static_cast<size_t>(row - 1)] != drafts[static_cast<size_t>(other - 1)]) {
+        continue;
+      }
+      violation(fmt::format("step {}: slot {} has the same draft twice behind one token", plan.id,
+                            work.slot.value));
+    }
   }
 }
 

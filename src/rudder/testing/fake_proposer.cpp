@@ -6,6 +6,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/base/philox.h"
+#include "rudder/testing/random_tree.h"
 
 namespace rudder::testing {
 
@@ -60,6 +61,15 @@ bool FakeProposer::run_tokens(const step::SeqWork& work, const Sequence& sequenc
   return true;
 }
 
+// The first `most` tokens of a tree, of which often one behind each right one is right.
+std::vector<int32_t> FakeProposer::draw_tree(int32_t most, std::span<const int32_t> right) {
+  const step::DraftTree& tree = capacity_.guess_tree;
+  const int32_t wrong_at = below(3) == 0 ? below(1 + tree.depth()) : -1;
+  return random_tree_guess(
+      tree, most, right, capacity_.vocab_size, [&](int32_t n) { return below(n); },
+      [&](int32_t row) { return below(3) > 0 && draws_right(tree.depth(row) - 1, wrong_at); });
+}
+
 std::vector<int32_t> FakeProposer::run(const step::SeqWork& work, const Sequence& sequence,
                                        std::span<const int32_t> right,
                                        std::vector<std::string>* wrong) {
@@ -67,6 +77,7 @@ std::vector<int32_t> FakeProposer::run(const step::SeqWork& work, const Sequence
   if (!from_rows && !run_tokens(work, sequence, wrong)) return {};
   const int32_t most = std::min(work.guess.num_guess, sequence.max_len - sequence.len - 1);
   if (most <= 0) return {};
+  if (!capacity_.guess_tree.empty()) return draw_tree(most, right);
   std::vector<int32_t> tokens;
   const int32_t count = odds_ < 0 && below(4) == 0 ? below(most + 1) : most;
   const int32_t wrong_at = below(3) == 0 ? below(count + 1) : -1;

@@ -42,6 +42,7 @@ class FakeProposer {
   Cell& cell(const Sequence& sequence, int32_t position);
   bool run_tokens(const step::SeqWork& work, const Sequence& sequence,
                   std::vector<std::string>* wrong);
+  std::vector<int32_t> draw_tree(int32_t most, std::span<const int32_t> right);
   bool draws_right(int32_t position, int32_t wrong_at);
   int32_t below(int32_t n);
 

@@ -18,6 +18,7 @@ class ForwardingOps : public ops::Ops {
   int32_t attention_lookback() const override { return inner_->attention_lookback(); }
   bool keeps_fp8() const override { return inner_->keeps_fp8(); }
   bool takes_drafts() const override { return inner_->takes_drafts(); }
+  bool takes_trees() const override { return inner_->takes_trees(); }
   bool runs_draft_heads() const override { return inner_->runs_draft_heads(); }
   bool has_encode() const override { return inner_->has_encode(); }
   bool taps_mixers() const override { return inner_->taps_mixers(); }
@@ -42,6 +43,7 @@ class ForwardingOps : public ops::Ops {
     run(&ops::Ops::begin_attention, batch);
   }
   void attention(const ops::AttentionArgs& args) override { run(&ops::Ops::attention, args); }
+  void keep_paths(const ops::KeepPathsArgs& args) override { run(&ops::Ops::keep_paths, args); }
   void patterns(const ops::PatternArgs& args) override { run(&ops::Ops::patterns, args); }
   void end_patterns(const ops::EndPatternsArgs& args) override {
     run(&ops::Ops::end_patterns, args);

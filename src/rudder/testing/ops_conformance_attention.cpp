@@ -1,5 +1,6 @@
 // qkv_prep and attention together: only a backend knows how its KV cache is laid out.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -138,7 +139,8 @@ OpsAttention::Sequence OpsAttention::make_sequence(Layer& layer, int64_t length)
 }
 
 View OpsAttention::run_step(Layer& layer, std::span<Sequence> sequences,
-                            std::span<const int64_t> q_lens, int64_t padding) {
+                            std::span<const int64_t> q_lens, int64_t padding,
+                            std::span<const std::vector<int32_t>> trees) {
   const AttentionShape& shape = layer.shape;
   const int64_t width = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
   const int64_t q_width = shape.heads * shape.head_dim;
@@ -150,6 +152,7 @@ View OpsAttention::run_step(Layer& layer, std::span<Sequence> sequences,
   std::vector<int32_t> q_begin = {0};
   std::vector<int32_t> kv_len;
   std::vector<int32_t> table_row;
+  std::vector<uint64_t> ancestors;
   // Sequences have rows of the table in any order. The table names a block that nobody has written
   // behind a sequence's last block, for blocks that its window has passed, and in other KV groups.
   const int32_t unwritten = layer.free_blocks.front();
@@ -171,7 +174,15 @@ View OpsAttention::run_step(Layer& layer, std::span<Sequence> sequences,
       std::memcpy(
           qkv.values<std::byte>().data() + static_cast<size_t>(q_begin.back() + i) * row_bytes,
           sequence.qkv.bytes().data() + static_cast<size_t>(position) * row_bytes, row_bytes);
-      rope_row.push_back(static_cast<int32_t>(position));
+      const bool is_tree = !trees.empty() && !trees[s].empty();
+      ancestors.push_back(0);
+      if (is_tree) ancestors.back() = uint64_t{1} << i;
+      if (is_tree && i > 0) {
+        const auto parent = static_cast<size_t>(trees[s][static_cast<size_t>(i)]);
+        ancestors.back() |= ancestors[static_cast<size_t>(q_begin.back()) + parent];
+      }
+      const int64_t at = is_tree ? sequence.done + std::popcount(ancestors.back()) - 1 : position;
+      rope_row.push_back(static_cast<int32_t>(at));
       slots.push_back(static_cast<int32_t>(block * shape.block_size + position % shape.block_size));
     }
     sequence.done += q_lens[s];
@@ -184,6 +195,7 @@ View OpsAttention::run_step(Layer& layer, std::span<Sequence> sequences,
   }
   for (int64_t i = 0; i < padding; ++i) {
     rope_row.push_back(0);
+    ancestors.push_back(0);
     slots.push_back(-1);
     q_begin.push_back(q_begin.back() + 1);
     kv_len.push_back(0);
@@ -192,16 +204,20 @@ View OpsAttention::run_step(Layer& layer, std::span<Sequence> sequences,
   const View q = poisoned({total, q_width});
   ops_.qkv_prep({device_.put(qkv), static_cast<int32_t>(shape.heads), layer.q_norm, layer.k_norm,
                  layer.rope, device_.put(rope_row), device_.put(slots), layer.kv, q, layer.v_norm});
-  ops_.begin_attention(
-      {.q_begin = device_.put(q_begin),
-       .kv_len = device_.put(kv_len),
-       .table_row = device_.put(table_row),
-       .block_table =
-           device_.put_as(std::span<const int32_t>(table), DType::kI32,
-                          {3 * static_cast<int64_t>(table_rows), static_cast<int64_t>(max_blocks)}),
-       .max_q_len = static_cast<int32_t>(*std::max_element(q_lens.begin(), q_lens.end())),
-       .max_kv_len = *std::max_element(kv_len.begin(), kv_len.end()),
-       .group_rows = static_cast<int32_t>(table_rows)});
+  last_batch_ = {.q_begin = device_.put(q_begin),
+                 .kv_len = device_.put(kv_len),
+                 .table_row = device_.put(table_row),
+                 .block_table = device_.put_as(
+                     std::span<const int32_t>(table), DType::kI32,
+                     {3 * static_cast<int64_t>(table_rows), static_cast<int64_t>(max_blocks)}),
+                 .max_q_len = static_cast<int32_t>(*std::max_element(q_lens.begin(), q_lens.end())),
+                 .max_kv_len = *std::max_element(kv_len.begin(), kv_len.end()),
+                 .group_rows = static_cast<int32_t>(table_rows)};
+  if (!trees.empty()) {
+    last_batch_.ancestors =
+        device_.put_as(std::span<const uint64_t>(ancestors), DType::kI64, {total});
+  }
+  ops_.begin_attention(last_batch_);
   const View out = poisoned({total, q_width});
   last_args_ = {q,
                 layer.kv,

@@ -67,15 +67,18 @@ class OpsAttention : public OpsConformance {
   Layer make_layer(const AttentionShape& shape, int64_t num_blocks);
   Sequence make_sequence(Layer& layer, int64_t length);
   // The next q_lens[i] tokens of each sequence, then `padding` rows of padding:
-  // [sum of q_lens + padding, heads * head_dim].
+  // [sum of q_lens + padding, heads * head_dim]. By sequence, where there are `trees`: which of its
+  // tokens in the step each follows, the first none; empty: each the one before it.
   tensor::View run_step(Layer& layer, std::span<Sequence> sequences,
-                        std::span<const int64_t> q_lens, int64_t padding = 0);
+                        std::span<const int64_t> q_lens, int64_t padding = 0,
+                        std::span<const std::vector<int32_t>> trees = {});
   // Attention of tokens [begin, begin + count) of a sequence; with `low_precision`, rounding where
   // a backend of these dtypes may round. `patterns` as of reference_attention().
   Matrix expected(const Layer& layer, const Sequence& sequence, int64_t begin, int64_t count,
                   bool low_precision, std::vector<Matrix>* patterns = nullptr);
 
   ops::AttentionArgs last_args_;  // of the last run_step()
+  ops::AttentionBatch last_batch_;
 };
 
 }  // namespace rudder::testing

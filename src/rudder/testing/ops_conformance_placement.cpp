@@ -20,14 +20,17 @@ struct Placed {
   std::vector<int32_t> logits_rows, rows_since_prompt;
   std::vector<ops::SampleRow> sample;
 
-  void add(int32_t slot, int32_t q_len, int32_t begin, bool carries, bool wants_all) {
-    for (int32_t i = 0; i < q_len; ++i) {
+  // Of a tree each second token is beside the one before it, at the same position.
+  void add(int32_t slot, int32_t q_len, int32_t begin, bool carries, bool wants_all,
+           bool is_tree = false) {
+    for (int32_t n = 0; n < q_len; ++n) {
+      const int32_t i = is_tree ? (n + 1) / 2 : n;
       const auto token = static_cast<int32_t>(ids.size());
-      ids.push_back(carries && i == 0 ? -1 - slot : 3 + i);
+      ids.push_back(carries && n == 0 ? -1 - slot : 3 + n);
       positions.push_back(begin + i);
       since_prompt.push_back(begin + i - 5);
       for (std::vector<int32_t>& of_group : kv_slot) of_group.push_back(7);
-      if (!wants_all && i + 1 < q_len) continue;
+      if (!wants_all && n + 1 < q_len) continue;
       logits_rows.push_back(token);
       rows_since_prompt.push_back(since_prompt.back());
       sample.emplace_back().slot = slot;
@@ -59,12 +62,12 @@ struct Placed {
       for (size_t t = begin; t < end; ++t) {
         positions[t] -= back;
         since_prompt[t] -= back;
+        const int32_t offset = positions[begin] + static_cast<int32_t>(t - begin);
         for (size_t g = 0; g < kv_slot.size(); ++g) {
           const size_t at =
               (g * slots.carry.size() + slot) * static_cast<size_t>(slots.max_blocks) +
-              static_cast<size_t>(positions[t] / block_size);
-          kv_slot[g][t] =
-              has_ended ? -1 : slots.block_table[at] * block_size + positions[t] % block_size;
+              static_cast<size_t>(offset / block_size);
+          kv_slot[g][t] = has_ended ? -1 : slots.block_table[at] * block_size + offset % block_size;
         }
       }
       for (size_t r = 0; r < logits_rows.size(); ++r) {
@@ -102,7 +105,9 @@ TEST_P(OpsConformance, BeginStepPlacesSequences) {
         const int32_t most = static_cast<int32_t>(kMaxBlocks) * block_size - q_len;
         const int32_t begin =
             carries ? std::min(most, slots.carry_position[s] + below(2) * below(9)) : below(most);
-        placed.add(slot, q_len, begin, carries, carries && below(4) > 0);
+        const bool wants_all = carries && below(4) > 0;
+        const bool is_tree = wants_all && ops_.takes_trees() && below(3) == 0;
+        placed.add(slot, q_len, begin, carries, wants_all, is_tree);
         // Blocks of this very step are read as well.
         const int32_t index = below(kMaxBlocks);
         if (below(2) == 0) blocks.push_back({slot, index, below(1 << 20)});

@@ -12,6 +12,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/testing/block_mirror.h"
+#include "rudder/testing/random_tree.h"
 #include "rudder/testing/sched_loop.h"
 
 namespace rudder::testing {
@@ -114,6 +115,12 @@ class Stress {
     capacity.guesses_from_rows = capacity.guesses && from_rows;
     constexpr std::array<int32_t, 3> kMultiples = {1, 4, 16};
     capacity.prompt_step_multiple = kMultiples[seed / 24 % kMultiples.size()];
+    capacity.takes_trees = std::ranges::all_of(
+        capacity.kv_groups, [](const step::KvGroup& group) { return group.window == 0; });
+    if (capacity.takes_trees && capacity.guesses_from_rows && seed % 48 == 0) {
+      capacity.max_draft *= 2;
+      capacity.guess_tree = random_tree(seed, capacity.max_draft);
+    }
     return fake;
   }
 

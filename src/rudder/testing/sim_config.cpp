@@ -4,6 +4,7 @@
 #include <array>
 #include <string>
 
+#include "rudder/testing/random_tree.h"
 #include "rudder/testing/sim_constraint.h"
 #include "rudder/testing/tiny_tokenizer.h"
 
@@ -139,6 +140,12 @@ SimConfig draw_config(SimRandom& random) {
   capacity.guesses_from_rows = capacity.guesses && from_rows;
   constexpr std::array<int32_t, 3> kMultiples = {1, 4, 16};
   capacity.prompt_step_multiple = kMultiples[config.fake.seed / 12 % kMultiples.size()];
+  capacity.takes_trees =
+      std::all_of(capacity.kv_groups.begin(), capacity.kv_groups.end(), is_whole);
+  if (capacity.takes_trees && capacity.guesses_from_rows && config.fake.seed % 18 != 0) {
+    capacity.max_draft = 2 * capacity.max_draft;
+    capacity.guess_tree = random_tree(config.fake.seed, capacity.max_draft);
+  }
   draw_devices(config, random);
   return config;
 }

@@ -1,0 +1,178 @@
+// Trees of drafts: attention of a token is that of its path as a sequence, and keep_paths leaves
+// the cache as if the path that was sampled had been one.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "rudder/ops/sample_row.h"
+#include "rudder/testing/ops_conformance_trees.h"
+
+namespace rudder::testing {
+
+using tensor::DType;
+using tensor::View;
+
+namespace {
+
+constexpr int64_t kBases[] = {1, 7, 15, 16, 17, 31, 48, 63, 64, 65, 90};
+constexpr int64_t kTreeSizes[] = {2, 3, 5, 9, 16, 17, 33, 64};
+
+std::vector<int64_t> path_to(const std::vector<int32_t>& parents, int64_t token) {
+  std::vector<int64_t> path;
+  for (; token >= 0; token = parents[static_cast<size_t>(token)]) path.push_back(token);
+  std::ranges::reverse(path);
+  return path;
+}
+
+}  // namespace
+
+AttentionShape OpsTrees::tree_shape() {
+  AttentionShape shape = fuzzed_shape();
+  shape.window = 0;
+  shape.gate_length = 0;
+  return shape;
+}
+
+std::vector<int32_t> OpsTrees::random_parents(int64_t count) {
+  std::vector<int32_t> parents = {-1};
+  const bool is_deep = between(0, 1) == 0;
+  for (int64_t i = 1; i < count; ++i) {
+    const int64_t first = is_deep ? std::max<int64_t>(0, i - 3) : 0;
+    parents.push_back(static_cast<int32_t>(between(first, i - 1)));
+  }
+  return parents;
+}
+
+OpsTrees::Sequence OpsTrees::sequence_of(Layer& layer, const Sequence& from, int64_t base,
+                                         const std::vector<int64_t>& path, int64_t more) {
+  const int64_t length = base + std::ssize(path);
+  Sequence sequence = make_sequence(layer, length + more);
+  const auto bytes = static_cast<size_t>(from.qkv.view().shape[1]) * tensor::dtype_bytes(act_);
+  std::byte* const to = sequence.qkv.values<std::byte>().data();
+  const std::byte* const read = from.qkv.bytes().data();
+  for (int64_t i = 0; i < length; ++i) {
+    const int64_t at = i < base ? i : base + path[static_cast<size_t>(i - base)];
+    std::memcpy(to + static_cast<size_t>(i) * bytes, read + static_cast<size_t>(at) * bytes, bytes);
+  }
+  return sequence;
+}
+
+void OpsTrees::expect_formula(const View& rows, const Layer& layer, const Sequence& sequence,
+                              int64_t end, const std::string& what) {
+  constexpr int64_t kLeast = 24;  // rows that tell how large the error of one may be
+  const int64_t count = std::min(end, std::max(kLeast, rows.num_rows()));
+  const Matrix exact = expected(layer, sequence, end - count, count, false);
+  const Matrix twin = expected(layer, sequence, end - count, count, true);
+  const double unit = std::ldexp(1.0, is_bf16() ? -9 : -21);
+  const Matrix got = read(rows);
+  EXPECT_LE(max_difference(got, exact.slice(count - got.rows, got.rows, 0, got.cols)),
+            2 * max_difference(twin, exact) + (unit + act_unit()) * max_abs(exact) + 1e-6)
+      << what;
+}
+
+namespace {
+
+TEST_P(OpsTrees, ATokenSeesItsPath) {
+  if (!ops_.takes_trees()) GTEST_SKIP() << "it takes no trees";
+  for (int round = 0; round < 6; ++round) {
+    Layer layer = make_layer(tree_shape(), 400);
+    const int64_t base = pick(kBases);
+    const std::vector<int32_t> parents = random_parents(pick(kTreeSizes));
+    const int64_t count = std::ssize(parents);
+    // Beside a prompt, a chain of drafts and a lone token.
+    std::vector<Sequence> sequences;
+    for (const int64_t length : {int64_t{40}, base + count, int64_t{20}, int64_t{33}}) {
+      sequences.push_back(make_sequence(layer, length));
+    }
+    const int64_t history[] = {0, base, 15, 32};
+    const int64_t q_lens[] = {40, count, 5, 1};
+    run_step(layer, sequences, history);
+    const std::vector<int32_t> trees[] = {{}, parents, {}, {}};
+    const View out = run_step(layer, sequences, q_lens, round % 2, trees);
+    for (int64_t token = 0; token < count; token += between(1, 4)) {
+      const std::vector<int64_t> path = path_to(parents, token);
+      const std::string what = "round " + std::to_string(round) + ": token " +
+                               std::to_string(token) + " of " + std::to_string(count) + " behind " +
+                               std::to_string(base);
+      std::vector<Sequence> chain;
+      chain.push_back(sequence_of(layer, sequences[1], base, path));
+      const int64_t position = base + std::ssize(path) - 1;
+      expect_formula(out.rows(40 + token, 1), layer, chain[0], position + 1, what);
+      if (token % 2 == 0 || token + 1 == count) {  // as plain decoding
+        run_step(layer, chain, std::span(&position, 1));
+        const int64_t one = 1;
+        expect_same_rows(out.rows(40 + token, 1), run_step(layer, chain, std::span(&one, 1)), what);
+      }
+      layer.free_blocks.insert(layer.free_blocks.begin(), chain[0].blocks.begin(),
+                               chain[0].blocks.end());
+    }
+    int64_t row = 0;
+    for (size_t s = 0; s < sequences.size(); ++s) {
+      const int64_t end = history[s] + q_lens[s];
+      if (s != 1) expect_formula(out.rows(row, q_lens[s]), layer, sequences[s], end, "beside it");
+      row += q_lens[s];
+    }
+  }
+}
+
+TEST_P(OpsTrees, KeptPathsAreChains) {
+  if (!ops_.takes_trees()) GTEST_SKIP() << "it takes no trees";
+  for (int round = 0; round < 12; ++round) {
+    Layer layer = make_layer(tree_shape(), 200);
+    const int64_t base = pick(kBases);
+    const std::vector<int32_t> parents = random_parents(pick(kTreeSizes));
+    const int64_t count = std::ssize(parents);
+    const std::vector<int64_t> path = path_to(parents, between(0, count - 1));
+    const auto length = static_cast<int64_t>(path.size());
+    std::vector<Sequence> sequences;
+    sequences.push_back(make_sequence(layer, 40));
+    sequences.push_back(make_sequence(layer, base + count + 3));
+    const int64_t history[] = {0, base};
+    const int64_t q_lens[] = {37, count};
+    run_step(layer, sequences, history);
+    const std::vector<int32_t> trees[] = {{}, parents};
+    run_step(layer, sequences, q_lens, 0, trees);
+
+    // Of the first sequence the last token alone was sampled; the tree's are behind it.
+    std::vector<int32_t> logits_rows = {36};
+    std::vector<ops::SampledToken> sampled = {{.token = 5}};
+    const bool has_ended = round % 4 == 3;
+    for (int64_t i = 0; i < count; ++i) {
+      logits_rows.push_back(static_cast<int32_t>(37 + i));
+      const bool is_sampled = !has_ended && std::ranges::binary_search(path, i);
+      const auto end = i == 0 && has_ended ? ops::SampleEnd::kMasked : ops::SampleEnd::kRejected;
+      sampled.push_back({.token = 5, .end = is_sampled ? ops::SampleEnd::kNone : end});
+    }
+    const HostTensor before = device_.get(layer.kv.storage);
+    const ops::KvLayer layers[] = {last_args_.kv};
+    ops_.keep_paths({.batch = last_batch_,
+                     .logits_rows = device_.put(logits_rows),
+                     .sampled = device_.put_as(std::span<const ops::SampledToken>(sampled),
+                                               DType::kI32, {std::ssize(sampled), 4}),
+                     .layers = layers});
+    if (has_ended) {
+      EXPECT_TRUE(std::ranges::equal(before.bytes(), device_.get(layer.kv.storage).bytes()));
+      continue;
+    }
+    // Both go on, the second as its path.
+    Sequence chain = sequence_of(layer, sequences[1], base, path, 3);
+    sequences[1].qkv = chain.qkv;
+    sequences[1].done = base + length;
+    std::vector<Sequence> plain;
+    plain.push_back(std::move(chain));
+    const int64_t all = base + length;
+    run_step(layer, plain, std::span(&all, 1));
+    const int64_t three = 3;
+    const View as_chain = run_step(layer, plain, std::span(&three, 1));
+    const int64_t next[] = {3, 3};
+    const View out = run_step(layer, sequences, next);
+    const std::string what = "round " + std::to_string(round) + ": " + std::to_string(length) +
+                             " of " + std::to_string(count) + " behind " + std::to_string(base);
+    expect_same_rows(out.rows(3, 3), as_chain, what);
+    expect_formula(out.rows(0, 3), layer, sequences[0], 40, what + ", beside it");
+    expect_formula(out.rows(3, 3), layer, sequences[1], base + length + 3, what);
+  }
+}
+
+}  // namespace
+}  // namespace rudder::testing

@@ -1,0 +1,85 @@
+// TreeGuesser: an executor with a proposer that guesses trees of any shape, often with what comes
+// in them, in front of one that verifies them. For tests.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "rudder/base/philox.h"
+#include "rudder/step/executor.h"
+#include "rudder/testing/random_tree.h"
+
+namespace rudder::metamorphic {
+
+class TreeGuesser final : public step::Executor {
+ public:
+  // Whole sequences, prompt and output, by the seed that they sample with.
+  using Wholes = std::map<uint64_t, std::vector<int32_t>>;
+
+  // The capacity of `inner`, which does not guess, has room for as many drafts as the tree has.
+  TreeGuesser(step::Executor& inner, const step::DraftTree& tree, Wholes wholes, uint64_t seed)
+      : inner_(inner), tree_(tree), wholes_(std::move(wholes)), seed_(seed) {}
+
+  step::Capacity capacity() const override {
+    step::Capacity capacity = inner_.capacity();
+    capacity.guesses = capacity.guesses_from_rows = true;
+    capacity.guess_tree = tree_;
+    return capacity;
+  }
+  Result<step::Ticket> launch(std::shared_ptr<const step::StepPlan> plan) override {
+    for (const step::SlotEdit& edit : plan->slots) seeds_[edit.slot.value] = edit.sampling.seed;
+    auto without = std::make_shared<step::StepPlan>(*plan);
+    std::vector<step::GuessWork>& asked = asked_[plan->id];
+    for (step::SeqWork& work : without->seqs) {
+      num_trees += work.tree.empty() ? 0 : 1;
+      asked.push_back(std::exchange(work.guess, {}));
+    }
+    return inner_.launch(std::move(without));
+  }
+  Result<void> supply(step::Ticket ticket, std::span<const uint32_t> masks) override {
+    return inner_.supply(ticket, masks);
+  }
+  Result<step::StepResult> collect(step::Ticket ticket) override {
+    Result<step::StepResult> result = inner_.collect(ticket);
+    if (!result) return result;
+    const std::vector<step::GuessWork>& asked = asked_.at(ticket.id);
+    for (size_t i = 0; i < result->seqs.size(); ++i) {
+      step::SeqResult& seq = result->seqs[i];
+      const bool goes_on = !seq.tokens.empty() && seq.end == step::SeqEnd::kNone;
+      if (goes_on && asked[i].num_guess > 0) guess(asked[i], seq);
+    }
+    return result;
+  }
+  bool ready(step::Ticket ticket) override { return inner_.ready(ticket); }
+
+  int64_t num_trees = 0;  // that were verified
+  // Whether a row behind right ones is right, if it may be; null: two of three, while no other is.
+  std::function<bool(int32_t)> is_right = {};
+
+ private:
+  void guess(const step::GuessWork& asked, step::SeqResult& seq) {
+    const auto below = [&](int32_t n) {
+      return static_cast<int32_t>(philox_u64(seed_, ++num_draws_) % static_cast<uint64_t>(n));
+    };
+    const std::span<const int32_t> whole = wholes_.at(seeds_.at(seq.slot.value));
+    const auto begin = static_cast<size_t>(asked.begin) + seq.tokens.size();
+    seq.guess = testing::random_tree_guess(
+        tree_, asked.num_guess, whole.subspan(begin), inner_.capacity().vocab_size, below,
+        [&](int32_t row) { return is_right ? is_right(row) : below(3) > 0; });
+  }
+
+  step::Executor& inner_;
+  const step::DraftTree tree_;
+  const Wholes wholes_;
+  const uint64_t seed_;
+  uint64_t num_draws_ = 0;
+  std::map<int32_t, uint64_t> seeds_;  // by slot
+  std::map<step::StepId, std::vector<step::GuessWork>> asked_;
+};
+
+}  // namespace rudder::metamorphic
