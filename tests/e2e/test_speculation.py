@@ -203,6 +203,8 @@ def test_metrics_are_silent_without(server):
     (draft_config(MEDUSA, "medusa", speculative_token_tree="[(0,), (0, 0), (0, 0, 0), (0, 0, 0, 0), (0, 0, 0, 0, 0)]"),
      "speculative-config.speculative_token_tree"),  # deeper than there are heads
     (draft_config(HEAD, "eagle3", speculative_token_tree="[(0,)]"), "speculative-config.speculative_token_tree"),
+    ([*draft_config(MEDUSA, "medusa", speculative_token_tree=TREE), "--pipeline-parallel-size", "2"],
+     "speculative-config.speculative_token_tree"),
     (["--prompt-lookup-max", "3"], "speculative-method"),
     (["--speculative-model", DRAFT], "speculative-method"),
     (["--speculative-method", "eagle3"], "speculative-config.model"),

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "rudder/base/contain.h"
-#include "rudder/base/log.h"
 #include "rudder/exec/device_executor.h"
 #include "rudder/exec/draft_loader.h"
 #include "rudder/exec/head_lens.h"
@@ -56,21 +55,20 @@ Result<std::vector<model::Stage>> stages_of(const model::ModelSpec& spec, const 
   return stages;
 }
 
-// With chains instead of a tree that nothing runs.
-Result<StepLimits> fit_tree(const StepLimits& asked, const model::ModelSpec& spec,
-                            const ops::Ops& ops, const ExecSettings& settings) {
-  StepLimits limits = asked;
-  if (asked.draft_tree.tree.empty()) return limits;
-  if (!ops.takes_trees()) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("the backend {} verifies chains of drafts alone", ops.name()),
+// Whether what was asked for may be a tree here.
+Result<void> check_tree(const StepLimits& limits, const model::ModelSpec& spec, const ops::Ops& ops,
+                        const ExecSettings& settings) {
+  if (limits.draft_tree.tree.empty()) return {};
+  const auto refuse = [](std::string why) {
+    return fail(ErrorCode::kUnsupported, std::move(why) + ": drafts are chains alone",
                 "speculative-config.speculative_token_tree");
+  };
+  if (!ops.takes_trees()) {
+    return refuse(fmt::format("the backend {} verifies no trees", ops.name()));
   }
-  if (model::runs_trees(spec) && settings.pipeline_parallel_size == 1) return limits;
-  limits.max_draft = asked.draft_tree.tree.depth();
-  limits.draft_tree = {};
-  log_info("no trees of drafts on this model or on several stages: chains of {}", limits.max_draft);
-  return limits;
+  if (settings.pipeline_parallel_size > 1) return refuse("several stages verify no trees");
+  if (model::runs_trees(spec)) return {};
+  return refuse("a layer of the model has a window or a gate");
 }
 
 int64_t feature_bytes(const ExecSettings& settings, const ops::Ops& ops) {
@@ -379,22 +377,22 @@ size_t ranks_of_stage(const std::vector<ops::Ops*>& devices) {
 
 Result<MemoryBudget> budget_model(const weights::Checkpoint& checkpoint,
                                   std::span<const Ranks> replicas, const ExecSettings& settings,
-                                  const StepLimits& asked) {
+                                  const StepLimits& limits) {
   RUDDER_TRY(const model::ModelSpec spec, model::read_spec(checkpoint));
   const std::vector<ops::Ops*> devices = all_ranks(replicas);
-  RUDDER_TRY(const StepLimits limits, fit_tree(asked, spec, *devices.front(), settings));
+  RUDDER_TRY_VOID(check_tree(limits, spec, *devices.front(), settings));
   RUDDER_TRY(std::vector<model::Stage> stages, stages_of(spec, *devices.front(), settings, limits));
   return budget_all(
       {checkpoint, spec, std::move(stages), ranks_of_stage(devices), settings, limits}, devices);
 }
 
 Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vector<Ranks> replicas,
-                                 const ExecSettings& settings, const StepLimits& asked,
+                                 const ExecSettings& settings, const StepLimits& limits,
                                  const LoadProgress& progress) {
   LoadedModels models;
   RUDDER_TRY(models.spec, model::read_spec(checkpoint));
   const std::vector<ops::Ops*> devices = all_ranks(replicas);
-  RUDDER_TRY(const StepLimits limits, fit_tree(asked, models.spec, *devices.front(), settings));
+  RUDDER_TRY_VOID(check_tree(limits, models.spec, *devices.front(), settings));
   RUDDER_TRY(std::vector<model::Stage> stages,
              stages_of(models.spec, *devices.front(), settings, limits));
   const Division division{checkpoint, models.spec, std::move(stages), ranks_of_stage(devices),
