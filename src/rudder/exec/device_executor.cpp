@@ -371,8 +371,8 @@ Result<void> DeviceExecutor::advance(size_t index) {
 
 // Behind an iteration's last op.
 Result<void> DeviceExecutor::pass_on(size_t index) {
-  if (handover_ == nullptr) return {};
-  return handover_->pass_on(packed_, flights_[index].step, index);
+  const DeviceStep& step = flights_[index].step;
+  return handover_ == nullptr ? Result<void>() : handover_->pass_on(packed_, step, index);
 }
 
 // Hands over each iteration as soon as it is enqueued: its tokens are out before the next has run,
@@ -391,7 +391,8 @@ bool DeviceExecutor::enqueue(size_t index) {
     } else {
       const ops::View logits = begun ? run_forward(index) : ops::View{};
       if (!supplied_.pop()) return false;  // the device is busy meanwhile
-      if (begun) sample_constrained(index, logits);
+      if (begun) buffers_->send_masks(packed_.num_masks, index);
+      if (begun) sample(index, logits);
     }
     if (begun) fetch(index, i);
     if (begun) begun = pass_on(index);
@@ -433,11 +434,6 @@ ops::View DeviceExecutor::run_forward(size_t index) {
   Flight& flight = flights_[index];
   if (flight.result.from_graph) return graphs_->replay_forward(packed_, flight.step);
   return decoder_->forward(flight.step.forward);
-}
-
-void DeviceExecutor::sample_constrained(size_t index, const ops::View& logits) {
-  buffers_->send_masks(packed_.num_masks, index);
-  sample(index, logits);
 }
 
 // Behind what was sampled, once it is there: a step that guesses has one iteration.

@@ -126,7 +126,6 @@ class DeviceExecutor final : public step::Executor {
   void run(size_t index);
   void sample(size_t index, const ops::View& logits);
   ops::View run_forward(size_t index);
-  void sample_constrained(size_t index, const ops::View& logits);
   Result<void> guess(size_t index);
   void fetch(size_t index, int32_t iteration);
   void fetch_captured(size_t index);

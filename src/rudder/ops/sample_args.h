@@ -13,8 +13,9 @@ namespace rudder::ops {
 // output_count. A row of a slot that has ended is kMasked and changes nothing. Rows chained by
 // `draft` are sampled in order, each after what the one before it left in the slot; kRejected ones
 // are not sampled and change nothing, whatever their logits are. Of the rows of a tree those on the
-// path of the tokens that are sampled are sampled so, from the first on; the others are kRejected. kNumerical (NaN or +Inf in the
-// row, or nothing above -Inf, also after mask and bans) ends the sequence without a token.
+// path of the tokens that are sampled are sampled so, from the first on; the others are kRejected.
+// kNumerical (NaN or +Inf in the row, or nothing above -Inf, also after mask and bans) ends the
+// sequence without a token.
 struct SampleArgs {
   tensor::View logits;  // [R, vocab] f32; may be overwritten
   tensor::View rows;    // [R, sizeof(SampleRow)] u8
