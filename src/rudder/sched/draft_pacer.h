@@ -32,8 +32,8 @@ class DraftPacer {
     size_t num_pending = 0;  // first tokens of it that are in flight: nothing is left to verify
     size_t most = 0;         // tokens behind those that may be verified
     size_t count = 0;        // of them to verify
-    // Of a tree: its rows (step::DraftTree) that may be verified, and of them those to verify, with
-    // row 0. Nothing of it is in flight.
+    // Of a tree: its rows (step::DraftTree) that may be verified, with row 0, and the drafts' rows
+    // of them to verify. Nothing of it is in flight.
     uint64_t rows = 0;
     uint64_t chosen = 0;
 

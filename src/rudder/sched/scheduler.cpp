@@ -65,7 +65,9 @@ Scheduler::Scheduler(const step::Capacity& capacity, const SchedSettings& settin
                    (capacity.guesses && capacity.guess_tree.size() == capacity.max_draft),
                "a tree of {} for {} drafts", capacity.guess_tree.size(), capacity.max_draft);
   if (has_proposer()) {
-    counters_.accepted_by_position.resize(static_cast<size_t>(capacity.max_draft));
+    const int32_t depth = capacity.guess_tree.depth();
+    counters_.accepted_by_position.resize(
+        static_cast<size_t>(depth > 0 ? depth : capacity.max_draft));
   }
 }
 

@@ -72,6 +72,8 @@ class DraftTree {
     std::array<int32_t, kMaxTreeDrafts + 1> new_row = {};
     for (int32_t row = 1; row <= size_; ++row) {
       if ((rows >> row & 1) == 0) continue;
+      RUDDER_CHECK(parent(row) == 0 || (rows >> parent(row) & 1) != 0, "row {} without row {}", row,
+                   parent(row));
       part.add(new_row[static_cast<size_t>(parent(row))]);
       new_row[static_cast<size_t>(row)] = part.size_;
     }
