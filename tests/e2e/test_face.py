@@ -113,6 +113,8 @@ def test_it_is_small_and_guarded(server):
 
 def test_chat_streams_and_remembers(server, visit):
     page = visit(server)
+    # A network that takes longer for an answer than the page for a frame.
+    page.call("Network.emulateNetworkConditions", offline=False, latency=0, downloadThroughput=30_000, uploadThroughput=-1)
     page.eval(f"""window.lengths = new Set(); new MutationObserver(() => {{
         window.lengths.add({LAST}?.querySelector('.body').innerText.length);
       }}).observe(document.getElementById('log'), {{childList: true, subtree: true, characterData: true}})""")

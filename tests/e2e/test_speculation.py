@@ -145,7 +145,7 @@ def test_an_eagle_head_changes_no_answer(plain, model, eagle):
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="stages on a CPU need a core each")
-@pytest.mark.parametrize("kind", ["draft_model", "medusa", "medusa_tree", "eagle"])
+@pytest.mark.parametrize("kind", ["draft_model", "medusa", "eagle3", "eagle"])
 def test_what_guesses_on_the_last_stage_changes_no_answer(plain, model, eagle, kind):
     flags = draft_config(eagle, "eagle") if kind == "eagle" else KINDS[kind]
     with serving(*flags, "--no-speculative-adaptive", "--pipeline-parallel-size", "2") as server:
