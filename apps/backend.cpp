@@ -96,31 +96,22 @@ std::string default_policy_path() {
   return folder + "/rudder/kernel-policy.json";
 }
 
-constexpr int32_t kMostGpuRanks = 2;  // the kernels take 4 and 8, which nobody has run
+constexpr int32_t kMostGpuRanks = 4;  // of a group; the kernels take 8, which nobody has run
 
-// On `first_device` and those behind it, one for each rank or stage.
+// On `first_device` and those behind it, one for each rank of each stage.
 Result<exec::Ranks> make_cuda(const exec::ExecSettings& settings, int32_t first_device) {
   RUDDER_TRY(cuda::CudaOpsSettings cuda, cuda_settings(settings));
-  if (settings.pipeline_parallel_size > 1 && settings.tensor_parallel_size > 1) {
-    return unsupported_on("--tensor-parallel-size above 1 with stages", "GPUs",
-                          "pipeline-parallel-size");
+  const int32_t num_ranks = settings.tensor_parallel_size;
+  if (num_ranks > kMostGpuRanks) {
+    return unsupported_on(fmt::format("more than {} ranks ({})", kMostGpuRanks, num_ranks), "GPUs",
+                          "tensor-parallel-size");
   }
-  if (settings.tensor_parallel_size > kMostGpuRanks) {
-    return unsupported_on(
-        fmt::format("more than {} ranks ({})", kMostGpuRanks, settings.tensor_parallel_size),
-        "GPUs", "tensor-parallel-size");
-  }
-  const auto devices = [&](int32_t count) {
-    std::vector<int32_t> all(static_cast<size_t>(count));
-    std::iota(all.begin(), all.end(), first_device);
-    return all;
-  };
+  std::vector<int32_t> devices(static_cast<size_t>(ranks_of(settings)));
+  std::iota(devices.begin(), devices.end(), first_device);
   if (settings.pipeline_parallel_size > 1) {
-    return cuda::make_cuda_stages(cuda, devices(settings.pipeline_parallel_size));
+    return cuda::make_cuda_stages(cuda, devices, num_ranks);
   }
-  if (settings.tensor_parallel_size > 1) {
-    return cuda::make_cuda_ranks(cuda, devices(settings.tensor_parallel_size));
-  }
+  if (num_ranks > 1) return cuda::make_cuda_ranks(cuda, devices);
   cuda.device = first_device;
   exec::Ranks ranks;
   RUDDER_TRY(ranks.emplace_back(), cuda::make_cuda_ops(cuda));

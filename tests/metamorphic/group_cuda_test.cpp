@@ -1,7 +1,7 @@
 // Ranks of a group on GPUs, through the real scheduler and executor: nearly the tokens of one GPU
 // (sums of bf16 in parts round otherwise), the same bits on every rank, as alone where they are
 // batch-invariant, from graphs as op by op; and a typed error in time when a rank fails or stands
-// still. Where there are not two GPUs it is skipped by name.
+// still. A group of more GPUs than there are is skipped by name.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -64,7 +64,7 @@ model::ModelSpec gpu_spec(TinyArch arch) {
 
 void give_head_kernels(model::DraftHeadSpec& head) {
   give_kernels(head.layer);
-  if (!head.is_product()) head.draft_vocab = 48;
+  if (!head.is_product()) head.draft_vocab = 64;
 }
 
 std::unique_ptr<step::Executor> gpu_group(TinyArch arch, const step::Capacity& capacity,
@@ -443,11 +443,11 @@ std::string gpu_group_name(const ::testing::TestParamInfo<GpuParam>& test) {
                      testing::tiny_arch_name(std::get<1>(test.param)));
 }
 INSTANTIATE_TEST_SUITE_P(Gpus, GpuGroup,
-                         ::testing::Combine(::testing::Values(Devices{0, 1}),
+                         ::testing::Combine(::testing::Values(Devices{0, 1}, Devices{0, 1, 2, 3}),
                                             ::testing::ValuesIn(kGroupArchs)),
                          gpu_group_name);
 INSTANTIATE_TEST_SUITE_P(Gpus, GpuGroupFailure,
-                         ::testing::Combine(::testing::Values(Devices{0, 1}),
+                         ::testing::Combine(::testing::Values(Devices{0, 1}, Devices{0, 1, 2, 3}),
                                             ::testing::Values(TinyArch::kHeadNorm)),
                          gpu_group_name);
 

@@ -6,19 +6,12 @@
 #include <chrono>
 #include <thread>
 
-#include "metamorphic/guessers.h"
-#include "metamorphic/harness.h"
+#include "metamorphic/staged_ranks.h"
 #include "metamorphic/tap_asks.h"
 #include "rudder/cpu/fast_ops.h"
 #include "rudder/cpu/host_comm.h"
 #include "rudder/cpu/reference_ops.h"
 #include "rudder/exec/make_executor.h"
-#include "rudder/exec/pipeline_executor.h"
-#include "rudder/exec/stage_link.h"
-#include "rudder/model/shard.h"
-#include "rudder/model/stage.h"
-#include "rudder/model/tap_geometry.h"
-#include "rudder/step/group_executor.h"
 #include "rudder/testing/forwarding_ops.h"
 
 namespace rudder::metamorphic {
@@ -28,89 +21,23 @@ using testing::TinyArch;
 using StagedRankWrap = std::function<std::unique_ptr<ops::Ops>(int32_t stage, int32_t rank,
                                                                std::unique_ptr<ops::Ops>)>;
 
-struct StagedRanks {
-  int32_t num_stages = 1;
-  int32_t num_ranks = 2;
-  bool is_fast = false;
-  bool has_taps = false;
-  Guesser guesser = Guesser::kNone;
-  StagedRankWrap wrap = {};
-};
-
 std::unique_ptr<ops::Ops> rank_ops(bool is_fast, std::shared_ptr<cpu::HostComm> comm) {
   if (!is_fast) return cpu::make_reference_rank(std::move(comm));
   return value_of(cpu::make_cpu_ops(
       {.dtype = tensor::DType::kBF16, .num_threads = 1, .isa = {}, .comm = std::move(comm)}));
 }
 
-std::unique_ptr<step::Executor> start_staged_rank(std::unique_ptr<ops::Ops> ops, TinyArch arch,
-                                                  step::Capacity capacity, const StagedRanks& ask,
-                                                  const model::Stage& stage,
-                                                  std::shared_ptr<exec::StageLink> link) {
-  const model::ModelSpec whole = testing::tiny_spec(arch);
-  exec::DeviceExecutor::Model model;
-  model.ops = std::move(ops);
-  const ops::Rank rank = ops::rank_of(*model.ops);
-  const model::ModelSpec part = value_of(model::shard_spec(whole, rank));
-  model.weights = value_of(testing::random_weights(whole, *model.ops, 7, stage));
-  model.spec = stage.is_alone() ? part : model::stage_spec(part, stage);
-  add_guesser(model, whole, ask.guesser);
-  add_guesser(capacity, ask.guesser);
-  if (ask.has_taps) {
-    capacity = with_encodes(capacity, arch);
-    capacity.geometry = model::tap_geometry(part, model.ops->act_dtype(), rank);
-  }
-  model.kv = exec::stage_kv_layout(
-      value_of(exec::make_kv_layout(part, {.dtype = model.ops->kv_dtype(),
-                                           .block_size = capacity.block_size,
-                                           .max_seq_len = capacity.max_seq_len,
-                                           .lookback = model.ops->attention_lookback()})),
-      stage);
-  capacity.kv_groups = model.kv.groups;
-  capacity.num_blocks *= model.kv.groups.size();
-  return value_of(exec::DeviceExecutor::start(std::move(model), capacity, {.link = link}));
-}
-
-std::unique_ptr<step::Executor> staged_ranks(TinyArch arch, const step::Capacity& capacity,
-                                             const StagedRanks& ask) {
-  const model::ModelSpec whole = testing::tiny_spec(arch);
-  auto stages = value_of(
-      model::divide_layers(whole, ask.num_stages, tensor::DType::kF32, tensor::DType::kF32));
-  join_guesser(stages, whole, ask.guesser);
-  std::vector<std::shared_ptr<exec::StageLink>> links(static_cast<size_t>(ask.num_ranks));
-  for (auto& link : links) {
-    if (ask.num_stages == 1) break;
-    link = std::make_shared<exec::StageLink>(ask.num_stages, capacity.max_in_flight);
-  }
-  std::vector<std::unique_ptr<step::Executor>> groups;
-  for (const model::Stage& stage : stages) {
-    std::vector<std::unique_ptr<step::Executor>> ranks;
+std::unique_ptr<step::Executor> cpu_ranks(const StagedRanks& ask, const step::Capacity& capacity,
+                                          bool is_fast = false, const StagedRankWrap& wrap = {}) {
+  std::vector<std::unique_ptr<ops::Ops>> devices;
+  for (int32_t stage = 0; stage < ask.num_stages; ++stage) {
     for (auto& comm : cpu::HostComm::make_group(ask.num_ranks)) {
       const int32_t rank = comm->rank().index;
-      std::unique_ptr<ops::Ops> ops = rank_ops(ask.is_fast, std::move(comm));
-      if (ask.wrap) ops = ask.wrap(stage.index, rank, std::move(ops));
-      ranks.push_back(start_staged_rank(std::move(ops), arch, capacity, ask, stage,
-                                        links[static_cast<size_t>(rank)]));
+      devices.push_back(rank_ops(is_fast, std::move(comm)));
+      if (wrap) devices.back() = wrap(stage, rank, std::move(devices.back()));
     }
-    groups.push_back(step::GroupExecutor::of(std::move(ranks)));
   }
-  if (groups.size() == 1) return std::move(groups.front());
-  return std::make_unique<exec::PipelineExecutor>(std::move(groups));
-}
-
-sched::SchedSettings staged_ranks_settings(int32_t num_cohorts, int32_t multi_step = 1) {
-  sched::SchedSettings settings = plain_settings();
-  settings.max_num_batched_tokens = 60;
-  settings.max_in_flight = 3;
-  settings.multi_step = multi_step;
-  settings.enable_prefix_caching = true;
-  settings.num_cohorts = num_cohorts;
-  return settings;
-}
-
-std::vector<Ask> arriving(std::vector<Ask> asks) {
-  for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i * 7 % 23);
-  return asks;
+  return staged_ranks(ask, capacity, std::move(devices));
 }
 
 // Stages, ranks of each.
@@ -119,38 +46,43 @@ class StagesOfRanks : public ::testing::TestWithParam<std::tuple<int32_t, int32_
   static int32_t num_stages() { return std::get<0>(GetParam()); }
   static int32_t num_ranks() { return std::get<1>(GetParam()); }
   static TinyArch arch() { return std::get<2>(GetParam()); }
+  static StagedRanks group() {
+    return {.arch = arch(), .whole = testing::tiny_spec(arch()), .num_ranks = num_ranks()};
+  }
+  static StagedRanks staged() {
+    StagedRanks staged = group();
+    staged.num_stages = num_stages();
+    return staged;
+  }
 };
 
 TEST_P(StagesOfRanks, AsOneGroup) {
   const std::vector<Ask> asks = arriving(random_masked_asks(10, 11, 24));
   for (const bool is_fast : {false, true}) {
-    const StagedRanks group = {.num_ranks = num_ranks(), .is_fast = is_fast};
-    StagedRanks staged = group;
-    staged.num_stages = num_stages();
-    const std::vector<Got> expected = run_alone(*staged_ranks(arch(), kRoomy, group), asks);
+    const std::vector<Got> expected = run_alone(*cpu_ranks(group(), kRoomy, is_fast), asks);
     step::Capacity tight = kRoomy;
     tight.num_blocks = 18;
     const Outcome cohorts =
-        run(*staged_ranks(arch(), tight, staged), staged_ranks_settings(num_stages()), asks);
+        run(*cpu_ranks(staged(), tight, is_fast), staged_ranks_settings(num_stages()), asks);
     expect_same(expected, cohorts.got, "in cohorts");
     EXPECT_GT(cohorts.constrained_steps, 0);
     EXPECT_GT(cohorts.scored_steps, 0);
     const Outcome repeated =
-        run(*staged_ranks(arch(), tight, staged), staged_ranks_settings(1, 4), asks);
+        run(*cpu_ranks(staged(), tight, is_fast), staged_ranks_settings(1, 4), asks);
     expect_same(expected, repeated.got, "run ahead and repeated");
   }
 }
 
 TEST_P(StagesOfRanks, SteerAndCaptureAsOneGroup) {
-  const StagedRanks group = {.num_ranks = num_ranks(), .has_taps = true};
-  StagedRanks staged = group;
-  staged.num_stages = num_stages();
-  const auto alone = staged_ranks(arch(), kRoomy, group);
+  StagedRanks tapped = group();
+  tapped.has_taps = true;
+  const auto alone = cpu_ranks(tapped, kRoomy);
   std::vector<Ask> asks = random_asks(8, 21, 20);
   add_random_taps(asks, alone->capacity(), 22);
   const std::vector<Got> expected = run(*alone, plain_settings(), asks).got;
   asks = arriving(std::move(asks));
-  const auto executor = staged_ranks(arch(), kRoomy, staged);
+  tapped.num_stages = num_stages();
+  const auto executor = cpu_ranks(tapped, kRoomy);
   const Outcome got = run(*executor, staged_ranks_settings(num_stages()), asks);
   EXPECT_EQ(got.lost_tokens, 0);
   expect_same(expected, got.got, "taps");
@@ -161,18 +93,16 @@ TEST_P(StagesOfRanks, SteerAndCaptureAsOneGroup) {
 
 TEST_P(StagesOfRanks, GuessOnTheLastStage) {
   const std::vector<Ask> asks = arriving(random_masked_asks(8, 31, 30));
-  const StagedRanks group = {.num_ranks = num_ranks()};
-  const std::vector<Got> expected = run_alone(*staged_ranks(arch(), kRoomy, group), asks);
+  const std::vector<Got> expected = run_alone(*cpu_ranks(group(), kRoomy), asks);
   step::Capacity capacity = kRoomy;
   capacity.max_draft = 5;
   for (const Guesser guesser :
        {Guesser::kItself, Guesser::kOwnEmbedding, Guesser::kProduct, Guesser::kMedusa}) {
     if (!takes_guesser(arch(), guesser)) continue;
-    StagedRanks staged = group;
-    staged.num_stages = num_stages();
-    staged.guesser = guesser;
+    StagedRanks guessing = staged();
+    guessing.guesser = guesser;
     const Outcome got =
-        run(*staged_ranks(arch(), capacity, staged), staged_ranks_settings(num_stages()), asks);
+        run(*cpu_ranks(guessing, capacity), staged_ranks_settings(num_stages()), asks);
     expect_same(expected, got.got, guesser_name(guesser));
     EXPECT_GT(got.stats.draft_tokens, 50u);
   }
@@ -236,8 +166,10 @@ TEST(StagesOfRanksFailure, ARankOfAStageThatFailsOrStandsStillIsATypedErrorInTim
         return std::unique_ptr<ops::Ops>(
             std::make_unique<BadRankOps>(std::move(inner), throws, released));
       };
-      const auto executor =
-          staged_ranks(TinyArch::kHeadNorm, kRoomy, {.num_stages = 2, .wrap = wrap});
+      const auto executor = cpu_ranks({.arch = TinyArch::kHeadNorm,
+                                       .whole = testing::tiny_spec(TinyArch::kHeadNorm),
+                                       .num_stages = 2},
+                                      kRoomy, false, wrap);
       const auto begin = std::chrono::steady_clock::now();
       const auto first = executor->launch(in_groups(prompt_of_three(1, 0), *executor));
       ASSERT_TRUE(first);

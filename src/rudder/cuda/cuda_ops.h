@@ -67,9 +67,11 @@ Result<std::vector<std::unique_ptr<ops::Ops>>> make_cuda_ranks(const CudaOpsSett
                                                                int32_t patience_ms = 2000);
 
 // The devices of the stages of a pipeline, one on each of `devices`: each reads what another posts
-// (Ops::post) and tells its progress. kUnsupported ("pipeline-parallel-size"): a GPU that is there
-// twice or not at all, or two without peer access.
+// (Ops::post) and tells its progress. With `num_ranks` above 1 every stage is a group of so many
+// ranks: the first `num_ranks` devices are the first stage. kUnsupported: a GPU that is there twice
+// or not at all, or two without peer access ("pipeline-parallel-size"); PeerComm's.
 Result<std::vector<std::unique_ptr<ops::Ops>>> make_cuda_stages(const CudaOpsSettings& settings,
-                                                                std::span<const int32_t> devices);
+                                                                std::span<const int32_t> devices,
+                                                                int32_t num_ranks = 1);
 
 }  // namespace rudder::cuda
