@@ -43,7 +43,7 @@ struct ThreadPool::Impl {
   std::condition_variable wake;
   std::atomic<uint64_t> ticket{0};
   std::atomic<int64_t> count{0};
-  std::atomic<const std::function<void(int64_t)>*> body{nullptr};
+  std::atomic<const FunctionRef<void(int64_t)>*> body{nullptr};
   alignas(64) std::atomic<int64_t> done{0};
   alignas(64) std::atomic<int> sleepers{0};
   std::atomic<bool> stopping{false};
@@ -52,7 +52,7 @@ struct ThreadPool::Impl {
   std::exception_ptr failure;  // the first that a body of the loop in progress threw
 
   // A thread of the pool has nowhere to throw to, and the caller may not leave while others run.
-  void run_item(const std::function<void(int64_t)>& run, int64_t item) noexcept {
+  void run_item(const FunctionRef<void(int64_t)>& run, int64_t item) noexcept {
     try {
       run(item);
     } catch (...) {
@@ -129,7 +129,7 @@ int ThreadPool::num_threads() const {
   return static_cast<int>(impl_->workers.size()) + 1;
 }
 
-void ThreadPool::parallel_for(int64_t count, const std::function<void(int64_t)>& body) {
+void ThreadPool::parallel_for(int64_t count, FunctionRef<void(int64_t)> body) {
   if (impl_->workers.empty() || count <= 1) {
     for (int64_t i = 0; i < count; ++i) {
       impl_->alone.fetch_add(1, std::memory_order_relaxed);

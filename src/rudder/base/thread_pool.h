@@ -5,8 +5,9 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
+
+#include "rudder/base/function_ref.h"
 
 namespace rudder {
 
@@ -26,7 +27,7 @@ class ThreadPool {
   // Calls body(i) once for each i in [0, count); returns when all are done. Work is claimed item by
   // item, so which thread runs which i is not fixed: body's result may not depend on it. The first
   // exception that a body throws is thrown again here, when no thread runs the body any more.
-  void parallel_for(int64_t count, const std::function<void(int64_t)>& body);
+  void parallel_for(int64_t count, FunctionRef<void(int64_t)> body);
 
   // A number that grows with each item that is claimed. Any thread.
   uint64_t progress() const;

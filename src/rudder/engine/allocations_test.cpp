@@ -192,9 +192,11 @@ std::unique_ptr<step::Executor> scripted_executor() {
 
 // An engine, and what its requests ask for.
 struct Trial {
-  explicit Trial(std::unique_ptr<step::Executor> executor) {
+  explicit Trial(std::unique_ptr<step::Executor> executor, int32_t mask_threads) {
     auto dispatcher = std::make_unique<UncountedCaptures>(executor->capacity().geometry);
     captures = dispatcher.get();
+    EngineSettings settings;
+    settings.mask_threads = mask_threads;
     auto made =
         EngineCore::create({.executor = std::make_unique<UncountedExecutor>(std::move(executor)),
                             .tokenizer = testing::tiny_tokenizer(),
@@ -203,7 +205,7 @@ struct Trial {
                             .eos_ids = {testing::kTinyEos},
                             .captures = std::move(dispatcher),
                             .grammars = std::make_unique<testing::NamedGrammars>()},
-                           {}, {});
+                           settings, {});
     EXPECT_TRUE(made) << made.error().to_string();
     core = std::move(*made);
   }
@@ -276,9 +278,10 @@ Steady run_steadily(int num_sequences, Trial& trial) {
 // `prepare` says what each request asks for; so many blocks of each sequence have memory of their
 // own.
 void expect_no_allocations(const std::function<std::unique_ptr<step::Executor>()>& executor,
-                           const std::function<void(Trial&)>& prepare, uint64_t blocks_apart = 0) {
+                           const std::function<void(Trial&)>& prepare, uint64_t blocks_apart = 0,
+                           int32_t mask_threads = 1) {
   for (const int num_sequences : {1, 4, 7}) {
-    Trial trial(executor());
+    Trial trial(executor(), mask_threads);
     prepare(trial);
     const Steady steady = run_steadily(num_sequences, trial);
     EXPECT_EQ(steady.steps, 700u);
@@ -317,13 +320,17 @@ TEST(EngineAllocations, ASteeredTurnAllocatesForNewBlocksAlone) {
       700 / 16 + 1);
 }
 
+// Where one thread writes the masks, and where several do, as on a machine with more cores.
 TEST(EngineAllocations, ATurnUnderMasksAllocatesNothing) {
   for (const bool ends_are_banned : {false, true}) {
-    expect_no_allocations(fake_executor, [&](Trial& trial) {
+    const auto prepare = [&](Trial& trial) {
       trial.params.constraints = {testing::name_constraint(std::make_shared<Letters>())};
       trial.params.ignore_eos = !ends_are_banned;
       if (ends_are_banned) trial.params.sampling.min_tokens = 750;
-    });
+    };
+    for (const int32_t mask_threads : {1, 4}) {
+      expect_no_allocations(fake_executor, prepare, 0, mask_threads);
+    }
   }
 }
 
