@@ -69,6 +69,28 @@ void add_guesser(exec::DeviceExecutor::Model& model, const model::ModelSpec& who
   draft.spec = draft.head->spec.layer;
 }
 
+step::RankedTree bushy_tree() {
+  step::RankedTree out;
+  const auto add = [&](int32_t parent, int32_t rank) {
+    out.tree.add(parent);
+    out.ranks.push_back(rank);
+  };
+  for (const int32_t rank : {0, 1, 4}) add(0, rank);
+  for (const int32_t parent : {1, 2, 3}) {
+    for (const int32_t rank : {0, 2}) add(parent, rank);
+  }
+  for (const int32_t rank : {0, 1}) add(4, rank);
+  add(10, 0);
+  return out;
+}
+
+void add_tree(step::Capacity& capacity, const step::RankedTree& tree) {
+  if (tree.tree.empty()) return;
+  capacity.takes_trees = true;
+  capacity.guess_tree = tree.tree;
+  capacity.max_draft = tree.tree.size();
+}
+
 void join_guesser(std::vector<model::Stage>& stages, const model::ModelSpec& whole,
                   Guesser guesser) {
   const bool has_head =

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "metamorphic/harness.h"
 #include "rudder/base/philox.h"
 #include "rudder/step/executor.h"
 #include "rudder/testing/random_tree.h"
@@ -81,5 +82,13 @@ class TreeGuesser final : public step::Executor {
   std::map<int32_t, uint64_t> seeds_;  // by slot
   std::map<step::StepId, std::vector<step::GuessWork>> asked_;
 };
+
+inline TreeGuesser::Wholes wholes_by_seed(const std::vector<Ask>& asks,
+                                          const std::vector<Got>& plain) {
+  TreeGuesser::Wholes out;
+  const auto whole = wholes(asks, plain);
+  for (size_t i = 0; i < asks.size(); ++i) out[asks[i].sampling.seed] = whole[i];
+  return out;
+}
 
 }  // namespace rudder::metamorphic

@@ -36,13 +36,6 @@ sched::SchedSettings settings(int32_t budget, int32_t in_flight, bool is_paced =
   return settings;
 }
 
-TreeGuesser::Wholes wholes_by_seed(const std::vector<Ask>& asks, const std::vector<Got>& plain) {
-  TreeGuesser::Wholes out;
-  const auto whole = wholes(asks, plain);
-  for (size_t i = 0; i < asks.size(); ++i) out[asks[i].sampling.seed] = whole[i];
-  return out;
-}
-
 class Trees : public ::testing::TestWithParam<Pair> {
  protected:
   static testing::TinyArch arch() { return std::get<1>(GetParam()); }
