@@ -21,10 +21,15 @@ enum class Guesser : uint8_t {
   kProduct,
   kMedusa,        // Medusa heads with a product each for their logits
   kSharedMedusa,  // or one for all
+  kMedusaTree,    // bushy_tree() of the former
 };
 inline constexpr Guesser kTrainedHeads[] = {Guesser::kOwnEmbedding, Guesser::kSharedEmbedding,
                                             Guesser::kProduct, Guesser::kMedusa,
                                             Guesser::kSharedMedusa};
+// On ranks, where stages are alone, trees too.
+inline constexpr Guesser kGuessersOnRanks[] = {Guesser::kOwnEmbedding, Guesser::kSharedEmbedding,
+                                               Guesser::kProduct,      Guesser::kMedusa,
+                                               Guesser::kSharedMedusa, Guesser::kMedusaTree};
 std::string guesser_name(Guesser guesser);
 
 // Whether it can guess for the model.
