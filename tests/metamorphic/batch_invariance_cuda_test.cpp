@@ -305,7 +305,8 @@ TEST_P(BatchInvariant, TreesOfMedusaHeadsAsPlainDecoding) {
   expect_guessed_as_plain(make, std::vector{false});
 }
 
-// Trees of any shape, with as many rows as a tree may have; many of their drafts are right.
+// Trees of any shape, with as many rows as a tree may have; many of their drafts are right. From
+// graphs, and op by op.
 TEST_P(BatchInvariant, TreesAsPlainDecoding) {
   if (!model::runs_trees(spec_with_kernels())) GTEST_SKIP() << "it sees no whole paths";
   const step::Capacity roomy = with_taps(kRoomy);
@@ -315,13 +316,17 @@ TEST_P(BatchInvariant, TreesAsPlainDecoding) {
   }
   add_random_taps(std::span(asks).first(8), roomy, 9);
   const std::vector<Got> plain = run_alone(*executor(roomy), asks);
-  for (const DraftedRun& how : {DraftedRun{63, 1}, DraftedRun{9, 3}, DraftedRun{20, 2}}) {
+  for (const auto& [how, enforce_eager] : {std::pair{DraftedRun{63, 1}, true},
+                                           {DraftedRun{63, 2}, false},
+                                           {DraftedRun{9, 3}, false},
+                                           {DraftedRun{20, 2}, true}}) {
     const auto seed = static_cast<uint64_t>(how.max_draft);
     const step::DraftTree tree = testing::random_tree(seed, how.max_draft);
     step::Capacity capacity = with_taps(tight());
     capacity.max_draft = tree.size();
     capacity.takes_trees = true;
-    const auto verifying = executor(capacity);
+    capacity.guess_tree = tree;
+    const auto verifying = executor(capacity, true, enforce_eager);
     TreeGuesser guesser(*verifying, tree, wholes_by_seed(asks, plain), seed);
     sched::SchedSettings settings = plain_settings();
     settings.max_in_flight = how.in_flight;
@@ -330,6 +335,7 @@ TEST_P(BatchInvariant, TreesAsPlainDecoding) {
     expect_same(plain, outcome.got, "trees of " + std::to_string(tree.size()));
     EXPECT_GT(guesser.num_trees, 50);
     EXPECT_GT(outcome.stats.accepted_tokens, 50u);
+    EXPECT_EQ(guesser.num_replayed > 0, !enforce_eager);
   }
 }
 

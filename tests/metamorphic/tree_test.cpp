@@ -23,6 +23,7 @@ step::Capacity tight(const step::DraftTree& tree) {
   capacity.max_repeat = 4;
   capacity.max_draft = tree.size();
   capacity.takes_trees = true;
+  capacity.guess_tree = tree;
   return capacity;
 }
 
@@ -77,6 +78,7 @@ class Trees : public ::testing::TestWithParam<Pair> {
         if (is_paced) continue;
         EXPECT_GT(outcome.stats.accepted_tokens, 50u);
         EXPECT_GT(guesser.num_trees, 50);
+        EXPECT_EQ(guesser.num_replayed > 0, way.device.make()->has_graphs());
       }
     }
     EXPECT_GT(num_preemptions, 0u);
