@@ -256,19 +256,21 @@ Result<void> measure_proposer(const SpeculationBench& bench) {
   }
   RUDDER_TRY(ModelSession session, open_session(bench.model, bench.session));
   json::array rows;
-  fmt::print("{:>10}{:>14}{:>16}{:>8}{:>12}{:>16}\n", "sequences", "plain tok/s", "drafted tok/s",
-             "gain", "accepted", "tokens a step");
+  fmt::print("{:>10}{:>14}{:>16}{:>8}{:>12}{:>16}{:>12}\n", "sequences", "plain tok/s",
+             "drafted tok/s", "gain", "accepted", "tokens a step", "same text");
   for (const double batch : batches) {
     RUDDER_TRY(const PromptsMeasured one,
                measure_prompts(session, bench.prompts, static_cast<int32_t>(batch),
                                bench.max_tokens, bench.rounds));
-    fmt::print("{:>10}{:>14.1f}{:>16.1f}{:>8.2f}{:>12.3f}{:>16.2f}\n", one.batch, one.plain,
-               one.drafted, one.drafted / one.plain, one.accepted, one.tokens_a_step);
+    fmt::print("{:>10}{:>14.1f}{:>16.1f}{:>8.2f}{:>12.3f}{:>16.2f}{:>12.3f}\n", one.batch,
+               one.plain, one.drafted, one.drafted / one.plain, one.accepted, one.tokens_a_step,
+               one.same);
     rows.push_back(json::object{{"batch", one.batch},
                                 {"plain_tokens_per_second", one.plain},
                                 {"drafted_tokens_per_second", one.drafted},
                                 {"accepted", one.accepted},
-                                {"tokens_a_step", one.tokens_a_step}});
+                                {"tokens_a_step", one.tokens_a_step},
+                                {"same", one.same}});
   }
   if (bench.output_json.empty()) return {};
   return write_file(bench.output_json, to_json_text(rows) + "\n");

@@ -17,21 +17,42 @@ def enlarge(folder, *flags):
     return subprocess.run([sys.executable, ENLARGE, folder, *flags], capture_output=True, text=True, check=False)
 
 
+def messages():
+    cases = (ROOT / "models" / "demo" / "eval" / "json.jsonl").read_text().splitlines()[:4]
+    return [json.loads(line)["messages"] for line in cases]
+
+
+def accepted(model, heads, folder):
+    """What is told of a tree of Medusa heads' guesses: shares and tokens a step."""
+    prompts, told = folder / "prompts.jsonl", folder / "told.json"
+    prompts.write_text("\n".join(json.dumps({"messages": one}) for one in messages()[:2]))
+    config = {"method": "medusa", "model": str(heads), "speculative_token_tree": "[(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)]"}
+    done = run_rudder("bench", "speculation", str(model), "--prompts", str(prompts), "--speculative-config", json.dumps(config), "--batches", "1",
+                      "--rounds", "1", "--max-tokens", "30", "--dtype", "float32", "--max-model-len", "512", "--no-speculative-adaptive",
+                      "--output-json", str(told))
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(told.read_text())
+    assert row["same"] == 1  # a CPU's text is that of plain decoding
+    return row["accepted"], row["tokens_a_step"]
+
+
 def answers(model):
-    cases = [json.loads(line)["messages"] for line in (ROOT / "models" / "demo" / "eval" / "json.jsonl").read_text().splitlines()[:4]]
-    prompts = "\n".join(json.dumps({"messages": messages, "temperature": 0, "max_tokens": 60}) for messages in cases)
+    prompts = "\n".join(json.dumps({"messages": one, "temperature": 0, "max_tokens": 60}) for one in messages())
     done = run_rudder("generate", str(model), "--input", "-", "--dtype", "float32", "--max-model-len", "512", stdin=prompts)
     assert done.returncode == 0, done.stderr
     return [json.loads(line)["token_ids"] for line in done.stdout.splitlines()]
 
 
-def test_an_enlarged_model_gives_the_same_text(tmp_path):
+def test_an_enlarged_model_gives_the_same_text_and_its_heads_the_same_guesses(tmp_path):
     folder = tmp_path / "large"
-    done = enlarge(folder, "--hidden", "1024", *SHAPE)
+    done = enlarge(folder, "--hidden", "1024", *SHAPE, "--medusa")
     assert done.returncode == 0, done.stderr
     small = answers(ROOT / "models" / "demo")
     assert len(small) == 4 and all(len(tokens) > 10 for tokens in small)
     assert answers(folder) == small
+    told = accepted(ROOT / "models" / "demo", ROOT / "models" / "demo-medusa", tmp_path)
+    assert told[1] > 1.5
+    assert accepted(folder, folder / "medusa", tmp_path) == told
 
 
 @pytest.mark.parametrize(("flags", "named"), [

@@ -1,7 +1,7 @@
 // --batch-invariant on a GPU, through the real scheduler and executor: the same sequences alone,
-// together, in chunks, preempted, ahead, repeated and with drafts get the same tokens and logprobs,
-// bit for bit. In every mode, steps with drafts are the same from graphs and op by op. Tiny models
-// of a head_dim that the tuned attention kernels take; with graphs.
+// together, in chunks, preempted, ahead, repeated and with drafts, also in trees, get the same
+// tokens and logprobs, bit for bit. In every mode, steps with drafts are the same from graphs and
+// op by op. Tiny models of a head_dim that the tuned attention kernels take; with graphs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,8 +9,11 @@
 #include <optional>
 #include <stdexcept>
 
+#include "metamorphic/guess_notes.h"
+#include "metamorphic/guessers.h"
 #include "metamorphic/harness.h"
 #include "metamorphic/tap_asks.h"
+#include "metamorphic/tree_guesser.h"
 #include "rudder/cpu/reference_ops.h"
 #include "rudder/cuda/cuda_ops.h"
 #include "rudder/model/tap_geometry.h"
@@ -65,12 +68,16 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
   }
 
   static std::unique_ptr<step::Executor> medusa_executor(step::Capacity capacity,
-                                                         bool shares_lm_head, bool enforce_eager) {
-    capacity.guesses_from_rows = true;
-    exec::DeviceExecutor::Model model = loaded_model(true);
+                                                         bool shares_lm_head, bool enforce_eager,
+                                                         const step::RankedTree& tree = {},
+                                                         bool batch_invariant = true) {
+    capacity.guesses = capacity.guesses_from_rows = true;
+    add_tree(capacity, tree);
+    exec::DeviceExecutor::Model model = loaded_model(batch_invariant);
     exec::Medusa& medusa = model.draft.emplace().medusa.emplace();
     medusa.spec = testing::tiny_medusa_spec(shares_lm_head);
     medusa.weights = value_of(testing::random_medusa_weights(medusa.spec, *model.ops, 12));
+    medusa.tree = tree;
     return value_of(start_executor(std::move(model), capacity, {.enforce_eager = enforce_eager}));
   }
 
@@ -284,7 +291,74 @@ TEST_P(BatchInvariant, GuessesOfAHeadAsPlainDecoding) {
 }
 
 TEST_P(BatchInvariant, GuessesOfMedusaHeadsAsPlainDecoding) {
-  expect_guessed_as_plain(medusa_executor, std::vector{false, true});
+  const auto make = [](const step::Capacity& capacity, bool shares_lm_head, bool enforce_eager) {
+    return medusa_executor(capacity, shares_lm_head, enforce_eager);
+  };
+  expect_guessed_as_plain(make, std::vector{false, true});
+}
+
+TEST_P(BatchInvariant, TreesOfMedusaHeadsAsPlainDecoding) {
+  if (!model::runs_trees(spec_with_kernels())) GTEST_SKIP() << "it sees no whole paths";
+  const auto make = [](const step::Capacity& capacity, bool, bool enforce_eager) {
+    return medusa_executor(capacity, false, enforce_eager, bushy_tree());
+  };
+  expect_guessed_as_plain(make, std::vector{false});
+}
+
+// Trees of any shape, with as many rows as a tree may have; many of their drafts are right. From
+// graphs, and op by op.
+TEST_P(BatchInvariant, TreesAsPlainDecoding) {
+  if (!model::runs_trees(spec_with_kernels())) GTEST_SKIP() << "it sees no whole paths";
+  const step::Capacity roomy = with_taps(kRoomy);
+  std::vector<Ask> asks = random_masked_asks(16, 45, 80);
+  for (size_t i = 0; i < asks.size(); ++i) {
+    if (i % 3 == 1) asks[i].mask = nullptr;  // masks leave a chain of a tree
+  }
+  add_random_taps(std::span(asks).first(8), roomy, 9);
+  const std::vector<Got> plain = run_alone(*executor(roomy), asks);
+  for (const auto& [how, enforce_eager] : {std::pair{DraftedRun{63, 1}, true},
+                                           {DraftedRun{63, 2}, false},
+                                           {DraftedRun{9, 3}, false},
+                                           {DraftedRun{20, 2}, true}}) {
+    const auto seed = static_cast<uint64_t>(how.max_draft);
+    const step::DraftTree tree = testing::random_tree(seed, how.max_draft);
+    step::Capacity capacity = with_taps(tight());
+    capacity.max_draft = tree.size();
+    capacity.takes_trees = true;
+    capacity.guess_tree = tree;
+    const auto verifying = executor(capacity, true, enforce_eager);
+    TreeGuesser guesser(*verifying, tree, wholes_by_seed(asks, plain), seed);
+    sched::SchedSettings settings = plain_settings();
+    settings.max_in_flight = how.in_flight;
+    settings.enable_prefix_caching = true;
+    const Outcome outcome = run(guesser, settings, asks);
+    expect_same(plain, outcome.got, "trees of " + std::to_string(tree.size()));
+    EXPECT_GT(guesser.num_trees, 50);
+    EXPECT_GT(outcome.stats.accepted_tokens, 50u);
+    EXPECT_EQ(guesser.num_replayed > 0, !enforce_eager);
+  }
+}
+
+// As DraftedGraphsAsEager, in steps with trees.
+TEST_P(BatchInvariant, GraphsOfTreesAsEager) {
+  if (!model::runs_trees(spec_with_kernels())) GTEST_SKIP() << "it sees no whole paths";
+  const step::Capacity capacity = with_taps(kRoomy);
+  const std::vector<Ask> asks = drafted_asks(capacity);
+  std::optional<Outcome> eager;
+  for (const bool enforce_eager : {true, false}) {
+    const auto executor = medusa_executor(capacity, false, enforce_eager, bushy_tree(), false);
+    GuessNotes noting(*executor);
+    const Outcome outcome = run(noting, plain_settings(), asks);
+    EXPECT_GT(noting.tree_steps, 20);
+    if (enforce_eager) {
+      EXPECT_EQ(noting.tree_graph_steps, 0);
+      eager = outcome;
+      continue;
+    }
+    EXPECT_GT(noting.tree_graph_steps, noting.tree_steps / 2);
+    expect_same(eager->got, outcome.got, "graphs of trees");
+    EXPECT_EQ(eager->stats.accepted_tokens, outcome.stats.accepted_tokens);
+  }
 }
 
 // In the mode that is not batch-invariant drafts may change bits; graphs do not. One step at a

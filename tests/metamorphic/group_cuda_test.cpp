@@ -318,7 +318,7 @@ TEST_P(GpuGroup, HeadsOnRanksGuessAndTheTextIsThatOfPlainDecoding) {
   const std::vector<Got> plain = run_alone(*group(kRoomy, plainly), asks);
   step::Capacity capacity = kRoomy;
   capacity.max_draft = 5;
-  for (const Guesser guesser : kTrainedHeads) {
+  for (const Guesser guesser : kGuessersOnRanks) {
     if (!takes_guesser(arch(), guesser)) continue;
     SCOPED_TRACE(guesser_name(guesser));
     std::vector<GuessNotes::Notes> notes;

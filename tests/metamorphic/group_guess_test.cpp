@@ -56,7 +56,7 @@ TEST_P(GroupHeads, GuessAsOnOneDevice) {
   const std::vector<Ask> asks = spread_asks(random_masked_asks(8, 53, 30));
   step::Capacity capacity = kRoomy;
   capacity.max_draft = kDrafts;
-  for (const Guesser guesser : kTrainedHeads) {
+  for (const Guesser guesser : kGuessersOnRanks) {
     if (!takes_guesser(arch(), guesser)) continue;
     SCOPED_TRACE(guesser_name(guesser));
     const auto one = executor(capacity, {.guesser = guesser});
@@ -86,7 +86,7 @@ TEST_P(GroupHeadBits, RanksHaveTheSameBitsAndTheTextIsThatOfPlainDecoding) {
     plain = run_alone(*roomy, asks);
   }
   asks = spread_asks(std::move(asks));
-  for (const Guesser guesser : kTrainedHeads) {
+  for (const Guesser guesser : kGuessersOnRanks) {
     if (!takes_guesser(arch(), guesser)) continue;
     SCOPED_TRACE(guesser_name(guesser));
     std::vector<HashingOps::Hashes> hashes;

@@ -1,7 +1,8 @@
-// GuessNotes: an executor that notes what another one's proposer guesses. For tests that hold
-// guesses of one run against those of another.
+// GuessNotes: an executor that notes what another one's proposer guesses, and which of its steps
+// had trees. For tests that hold guesses of one run against those of another.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -31,6 +32,11 @@ class GuessNotes final : public step::Executor {
     Result<step::StepResult> result = inner_.collect(ticket);
     const auto plan = plans_.find(ticket.id);
     if (!result || plan == plans_.end()) return result;
+    if (std::ranges::any_of(plan->second->seqs,
+                            [](const step::SeqWork& work) { return !work.tree.empty(); })) {
+      ++tree_steps;
+      tree_graph_steps += result->from_graph ? 1 : 0;
+    }
     for (size_t i = 0; i < result->seqs.size(); ++i) {
       const step::SeqResult& seq = result->seqs[i];
       const step::GuessWork& asked = plan->second->seqs[i].guess;
@@ -44,6 +50,8 @@ class GuessNotes final : public step::Executor {
 
   using Notes = std::map<std::pair<uint64_t, size_t>, std::vector<int32_t>>;
   Notes notes;
+  int64_t tree_steps = 0;
+  int64_t tree_graph_steps = 0;  // of them, from a graph
 
  private:
   step::Executor& inner_;

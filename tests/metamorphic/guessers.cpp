@@ -12,7 +12,8 @@ namespace {
 using testing::TinyHead;
 
 bool is_medusa(Guesser guesser) {
-  return guesser == Guesser::kMedusa || guesser == Guesser::kSharedMedusa;
+  return guesser == Guesser::kMedusa || guesser == Guesser::kSharedMedusa ||
+         guesser == Guesser::kMedusaTree;
 }
 
 TinyHead tiny_head(Guesser guesser) {
@@ -31,13 +32,14 @@ TinyHead tiny_head(Guesser guesser) {
 
 std::string guesser_name(Guesser guesser) {
   constexpr const char* kNames[] = {"nobody",  "itself", "own_embedding", "shared_embedding",
-                                    "product", "medusa", "shared_medusa"};
+                                    "product", "medusa", "shared_medusa", "medusa_tree"};
   return kNames[static_cast<size_t>(guesser)];
 }
 
 bool takes_guesser(testing::TinyArch arch, Guesser guesser) {
-  if (guesser == Guesser::kNone || is_medusa(guesser)) return true;
   const model::ModelSpec spec = testing::tiny_spec(arch);
+  if (guesser == Guesser::kMedusaTree) return model::runs_trees(spec);
+  if (guesser == Guesser::kNone || is_medusa(guesser)) return true;
   const bool keeps_every_token = std::ranges::any_of(
       spec.layers,
       [](const model::LayerSpec& layer) { return model::kv_geometry(layer).window == 0; });
@@ -59,6 +61,7 @@ void add_guesser(exec::DeviceExecutor::Model& model, const model::ModelSpec& who
     exec::Medusa& medusa = draft.medusa.emplace();
     medusa.spec = testing::tiny_medusa_spec(guesser == Guesser::kSharedMedusa);
     medusa.weights = value_of(testing::random_medusa_weights(medusa.spec, *model.ops, 12));
+    if (guesser == Guesser::kMedusaTree) medusa.tree = bushy_tree();
     return;
   }
   model::DraftHeadSpec head = testing::tiny_head_spec(tiny_head(guesser));
@@ -67,6 +70,28 @@ void add_guesser(exec::DeviceExecutor::Model& model, const model::ModelSpec& who
   draft.head.emplace().weights = value_of(testing::random_head_weights(head, *model.ops, 11));
   draft.head->spec = value_of(model::shard_draft_head(head, rank));
   draft.spec = draft.head->spec.layer;
+}
+
+step::RankedTree bushy_tree() {
+  step::RankedTree out;
+  const auto add = [&](int32_t parent, int32_t rank) {
+    out.tree.add(parent);
+    out.ranks.push_back(rank);
+  };
+  for (const int32_t rank : {0, 1, 4}) add(0, rank);
+  for (const int32_t parent : {1, 2, 3}) {
+    for (const int32_t rank : {0, 2}) add(parent, rank);
+  }
+  for (const int32_t rank : {0, 1}) add(4, rank);
+  add(10, 0);
+  return out;
+}
+
+void add_tree(step::Capacity& capacity, const step::RankedTree& tree) {
+  if (tree.tree.empty()) return;
+  capacity.takes_trees = true;
+  capacity.guess_tree = tree.tree;
+  capacity.max_draft = tree.tree.size();
 }
 
 void join_guesser(std::vector<model::Stage>& stages, const model::ModelSpec& whole,
@@ -82,6 +107,7 @@ void join_guesser(std::vector<model::Stage>& stages, const model::ModelSpec& who
 void add_guesser(step::Capacity& capacity, Guesser guesser) {
   capacity.guesses = guesser != Guesser::kNone;
   capacity.guesses_from_rows = is_medusa(guesser);
+  if (guesser == Guesser::kMedusaTree) add_tree(capacity, bushy_tree());
 }
 
 }  // namespace rudder::metamorphic

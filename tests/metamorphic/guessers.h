@@ -8,6 +8,7 @@
 
 #include "rudder/exec/device_executor.h"
 #include "rudder/model/spec.h"
+#include "rudder/step/draft_tree.h"
 #include "rudder/testing/tiny_model.h"
 
 namespace rudder::metamorphic {
@@ -20,10 +21,15 @@ enum class Guesser : uint8_t {
   kProduct,
   kMedusa,        // Medusa heads with a product each for their logits
   kSharedMedusa,  // or one for all
+  kMedusaTree,    // bushy_tree() of the former
 };
 inline constexpr Guesser kTrainedHeads[] = {Guesser::kOwnEmbedding, Guesser::kSharedEmbedding,
                                             Guesser::kProduct, Guesser::kMedusa,
                                             Guesser::kSharedMedusa};
+// On ranks, where stages are alone, trees too.
+inline constexpr Guesser kGuessersOnRanks[] = {Guesser::kOwnEmbedding, Guesser::kSharedEmbedding,
+                                               Guesser::kProduct,      Guesser::kMedusa,
+                                               Guesser::kSharedMedusa, Guesser::kMedusaTree};
 std::string guesser_name(Guesser guesser);
 
 // Whether it can guess for the model.
@@ -34,6 +40,11 @@ bool takes_guesser(testing::TinyArch arch, Guesser guesser);
 void add_guesser(exec::DeviceExecutor::Model& model, const model::ModelSpec& whole, Guesser guesser,
                  const std::function<void(model::DraftHeadSpec&)>& change = {});
 void add_guesser(step::Capacity& capacity, Guesser guesser);
+// Guesses of the first four of tiny Medusa heads: three ranks of the first, two of the second
+// behind each, and a branch that goes on.
+step::RankedTree bushy_tree();
+// Of an executor whose heads guess the tree; none: chains.
+void add_tree(step::Capacity& capacity, const step::RankedTree& tree);
 // To stages of `whole` before they are loaded: what its guesser reads of them.
 void join_guesser(std::vector<model::Stage>& stages, const model::ModelSpec& whole,
                   Guesser guesser);

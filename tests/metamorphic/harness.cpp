@@ -9,6 +9,7 @@
 #include <random>
 #include <stdexcept>
 
+#include "metamorphic/guessers.h"
 #include "metamorphic/tap_tables.h"
 #include "rudder/base/token_mask.h"
 #include "rudder/cpu/fast_ops.h"
@@ -139,11 +140,7 @@ std::unique_ptr<exec::DeviceExecutor> medusa_executor(const Backend& backend,
   medusa.weights = value_of(testing::random_medusa_weights(medusa.spec, *model.ops, 12));
   medusa.tree = tree;
   capacity.guesses = capacity.guesses_from_rows = true;
-  if (!tree.tree.empty()) {
-    capacity.takes_trees = true;
-    capacity.guess_tree = tree.tree;
-    capacity.max_draft = tree.tree.size();
-  }
+  add_tree(capacity, tree);
   return value_of(start_executor(std::move(model), capacity));
 }
 

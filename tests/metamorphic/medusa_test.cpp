@@ -7,6 +7,7 @@
 #include <set>
 
 #include "metamorphic/guess_notes.h"
+#include "metamorphic/guessers.h"
 #include "metamorphic/harness.h"
 #include "metamorphic/tap_asks.h"
 #include "rudder/cpu/reference_ops.h"
@@ -138,22 +139,8 @@ TEST_P(MedusaDrafts, GuessesDependOnTheTokensAlone) {
   EXPECT_GT(cached, 0);
 }
 
-// Of a tree each node is a head's token of its rank; along the likeliest ones it is the chain.
-step::RankedTree bushy_tree() {
-  step::RankedTree out;
-  const auto add = [&](int32_t parent, int32_t rank) {
-    out.tree.add(parent);
-    out.ranks.push_back(rank);
-  };
-  for (const int32_t rank : {0, 1, 4}) add(0, rank);
-  for (const int32_t parent : {1, 2, 3}) {
-    for (const int32_t rank : {0, 2}) add(parent, rank);
-  }
-  for (const int32_t rank : {0, 1}) add(4, rank);
-  add(10, 0);
-  return out;
-}
-
+// Of a tree each node is a head's token of its rank; along the likeliest ones it is the chain. A
+// device that has graphs replays them.
 TEST_P(MedusaDrafts, TreesAsPlainDecoding) {
   if (!backend().make()->takes_trees()) GTEST_SKIP() << "it takes no trees";
   if (!model::runs_trees(testing::tiny_spec(arch()))) GTEST_SKIP() << "it sees no whole paths";
@@ -173,6 +160,11 @@ TEST_P(MedusaDrafts, TreesAsPlainDecoding) {
       expect_same(plain, outcome.got, way.device.name + " Medusa heads");
       EXPECT_GT(outcome.stats.draft_tokens, 500u);
       if (way.in_flight == 1) notes[is_tree ? 1 : 0] = noting.notes;
+      if (!is_tree) continue;
+      EXPECT_GT(noting.tree_steps, 20);
+      const bool has_graphs = way.device.make()->has_graphs();
+      EXPECT_GE(noting.tree_graph_steps, has_graphs ? noting.tree_steps / 2 : 0);
+      EXPECT_LT(noting.tree_graph_steps, noting.tree_steps);  // not beside prompts
     }
   }
   size_t num_compared = 0;

@@ -6,10 +6,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "metamorphic/harness.h"
 #include "rudder/base/philox.h"
 #include "rudder/step/executor.h"
 #include "rudder/testing/random_tree.h"
@@ -21,7 +23,8 @@ class TreeGuesser final : public step::Executor {
   // Whole sequences, prompt and output, by the seed that they sample with.
   using Wholes = std::map<uint64_t, std::vector<int32_t>>;
 
-  // The capacity of `inner`, which does not guess, has room for as many drafts as the tree has.
+  // The capacity of `inner`, which does not guess, has room for as many drafts as the tree has;
+  // with the tree as its `guess_tree` steps with trees are replayed from graphs.
   TreeGuesser(step::Executor& inner, const step::DraftTree& tree, Wholes wholes, uint64_t seed)
       : inner_(inner), tree_(tree), wholes_(std::move(wholes)), seed_(seed) {}
 
@@ -37,6 +40,7 @@ class TreeGuesser final : public step::Executor {
     std::vector<step::GuessWork>& asked = asked_[plan->id];
     for (step::SeqWork& work : without->seqs) {
       num_trees += work.tree.empty() ? 0 : 1;
+      if (!work.tree.empty()) with_trees_.insert(plan->id);
       asked.push_back(std::exchange(work.guess, {}));
     }
     return inner_.launch(std::move(without));
@@ -47,6 +51,7 @@ class TreeGuesser final : public step::Executor {
   Result<step::StepResult> collect(step::Ticket ticket) override {
     Result<step::StepResult> result = inner_.collect(ticket);
     if (!result) return result;
+    num_replayed += result->from_graph && with_trees_.contains(ticket.id) ? 1 : 0;
     const std::vector<step::GuessWork>& asked = asked_.at(ticket.id);
     for (size_t i = 0; i < result->seqs.size(); ++i) {
       step::SeqResult& seq = result->seqs[i];
@@ -57,7 +62,8 @@ class TreeGuesser final : public step::Executor {
   }
   bool ready(step::Ticket ticket) override { return inner_.ready(ticket); }
 
-  int64_t num_trees = 0;  // that were verified
+  int64_t num_trees = 0;     // that were verified
+  int64_t num_replayed = 0;  // steps with trees, from a graph
   // Whether a row behind right ones is right, if it may be; null: two of three, while no other is.
   std::function<bool(int32_t)> is_right = {};
 
@@ -80,6 +86,15 @@ class TreeGuesser final : public step::Executor {
   uint64_t num_draws_ = 0;
   std::map<int32_t, uint64_t> seeds_;  // by slot
   std::map<step::StepId, std::vector<step::GuessWork>> asked_;
+  std::set<step::StepId> with_trees_;
 };
+
+inline TreeGuesser::Wholes wholes_by_seed(const std::vector<Ask>& asks,
+                                          const std::vector<Got>& plain) {
+  TreeGuesser::Wholes out;
+  const auto whole = wholes(asks, plain);
+  for (size_t i = 0; i < asks.size(); ++i) out[asks[i].sampling.seed] = whole[i];
+  return out;
+}
 
 }  // namespace rudder::metamorphic

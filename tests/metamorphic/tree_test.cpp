@@ -23,6 +23,7 @@ step::Capacity tight(const step::DraftTree& tree) {
   capacity.max_repeat = 4;
   capacity.max_draft = tree.size();
   capacity.takes_trees = true;
+  capacity.guess_tree = tree;
   return capacity;
 }
 
@@ -34,13 +35,6 @@ sched::SchedSettings settings(int32_t budget, int32_t in_flight, bool is_paced =
   settings.multi_step = 4;
   settings.pace_drafts = is_paced;
   return settings;
-}
-
-TreeGuesser::Wholes wholes_by_seed(const std::vector<Ask>& asks, const std::vector<Got>& plain) {
-  TreeGuesser::Wholes out;
-  const auto whole = wholes(asks, plain);
-  for (size_t i = 0; i < asks.size(); ++i) out[asks[i].sampling.seed] = whole[i];
-  return out;
 }
 
 class Trees : public ::testing::TestWithParam<Pair> {
@@ -84,6 +78,7 @@ class Trees : public ::testing::TestWithParam<Pair> {
         if (is_paced) continue;
         EXPECT_GT(outcome.stats.accepted_tokens, 50u);
         EXPECT_GT(guesser.num_trees, 50);
+        EXPECT_EQ(guesser.num_replayed > 0, way.device.make()->has_graphs());
       }
     }
     EXPECT_GT(num_preemptions, 0u);

@@ -3,6 +3,9 @@
 for the vocabulary. A figure of speculation needs both, text that means something and steps that take long.
 
     tools/demo_model/enlarge.py OUT [--hidden 4096] [--intermediate 14336] [--layers 32] [--heads 64] [--kv-heads 16]
+        [--medusa]
+
+With --medusa, OUT/medusa has the demo's Medusa heads as large: they guess what those guess.
 
 The demo's matrices are the upper left corner of larger ones. All that is written to the residual stream
 beside its 256 columns is zero, so that what reads them there may hold any weights: it holds random ones.
@@ -21,13 +24,14 @@ import struct
 import numpy
 
 DEMO = pathlib.Path(__file__).resolve().parents[2] / "models" / "demo"
+MEDUSA = DEMO.parent / "demo-medusa"
 COPIED = ("generation_config.json", "tokenizer.json", "tokenizer_config.json")
 RANDOM_SCALE = 0.02  # standard deviation of weights that are beside the demo's
 
 
-def read_demo():
+def read_tensors(folder):
     """Name to matrix, bf16 as its 16 bits."""
-    data = (DEMO / "model.safetensors").read_bytes()
+    data = (folder / "model.safetensors").read_bytes()
     length = struct.unpack_from("<Q", data)[0]
     header = json.loads(data[8:8 + length])
     header.pop("__metadata__", None)
@@ -52,7 +56,7 @@ def scaled(bits, factor):
 class Enlarger:
     def __init__(self, arguments):
         self.config = json.loads((DEMO / "config.json").read_text())
-        self.demo = read_demo()
+        self.demo = read_tensors(DEMO)
         self.shape = arguments
         columns = arguments.hidden / self.config["hidden_size"]
         self.norm = math.sqrt(columns)
@@ -127,6 +131,17 @@ class Enlarger:
             yield f"layer-{layer}.safetensors", {
                 prefix + module: self.tensor(module.split(".")[-2], self.demo.get(prefix + module)) for module in modules}
 
+    def medusa(self):
+        """Heads of rows that are zero beside the demo's columns, and stay so: each is x + silu(W x), then a product."""
+        small, hidden = self.config["hidden_size"], self.shape.hidden
+        for name, demo in read_tensors(MEDUSA).items():
+            is_square = not name.startswith("lm_heads.")
+            large = numpy.resize(self.noise, (hidden if is_square else demo.shape[0]) * hidden).reshape(-1, hidden)
+            if is_square:
+                large[small:] = 0
+            large[:demo.shape[0], :small] = demo
+            yield name, large
+
 
 def write_shard(path, tensors):
     header, begin = {}, 0
@@ -149,6 +164,7 @@ def main():
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--heads", type=int, default=64, help="of the demo's size, 64")
     parser.add_argument("--kv-heads", type=int, default=16)
+    parser.add_argument("--medusa", action="store_true", help="Medusa heads too")
     arguments = parser.parse_args()
     enlarger = Enlarger(arguments)
     arguments.out.mkdir(parents=True)
@@ -161,6 +177,12 @@ def main():
     (arguments.out / "config.json").write_text(json.dumps(enlarger.large_config(), indent=2))
     for file in COPIED:
         shutil.copy(DEMO / file, arguments.out)
+    if arguments.medusa:
+        heads = arguments.out / "medusa"
+        heads.mkdir()
+        write_shard(heads / "model.safetensors", dict(enlarger.medusa()))
+        config = json.loads((MEDUSA / "config.json").read_text())
+        (heads / "config.json").write_text(json.dumps(dict(config, hidden_size=arguments.hidden), indent=2))
 
 
 if __name__ == "__main__":

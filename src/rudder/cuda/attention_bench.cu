@@ -1,8 +1,8 @@
 // Checks the attention kernels against a plain one on the device, then times them. A program of its
 // own, so that it runs on a bare machine with a GPU.
-// attention_bench [check] [bench] [decode] [prefill] [gates] [mma|wgmma]: checks or timings only,
-// of timings one kind only; `gates` beside the softmax kernels in turn; `mma` and `wgmma` leave the
-// other tiled kernel out.
+// attention_bench [check] [bench] [decode] [prefill] [gates|trees] [mma|wgmma]: checks or timings
+// only, of timings one kind only; `gates` beside the softmax kernels in turn, `trees` of drafts
+// beside chains; `mma` and `wgmma` leave the other tiled kernel out.
 // Exit status 1 when a check fails, 3 when a kernel hangs.
 #include "rudder/cuda/attention_bench.cuh"
 
@@ -379,7 +379,10 @@ Timed prepare_timed(const Device& d, const Shape& shape, KvType type, int32_t se
 }
 
 double time_layers(const Device& d, const Timed& t, int launches) {
-  must(launch_attention_work(work_params_of(d, t.config, t.batch), d.stream), "work list");
+  AttentionWorkParams work = work_params_of(d, t.config, t.batch);
+  work.bounds = t.p.bounds;
+  work.ancestors = t.p.ancestors;
+  must(launch_attention_work(work, d.stream), "work list");
   return time_graph(d, launches, [&](int i) {
     AttentionParams p = t.p;
     p.block_table = d.tables + i % t.rotation * t.table_words;
@@ -470,6 +473,49 @@ void bench_prefill(const Device& d, std::string& table) {
         }
         table += "\n";
       }
+    }
+  }
+}
+
+// --- trees of drafts beside chains ---
+
+// Of each sequence's rows: row i follows row (i - 1) / 3.
+void make_trees(const Device& d, Timed& t) {
+  std::vector<uint64_t> ancestors;
+  for (int32_t s = 0; s < t.batch.seqs(); ++s) {
+    const auto first = static_cast<size_t>(t.batch.q_begin[s]);
+    ancestors.push_back(1);
+    for (size_t i = 1; first + i < static_cast<size_t>(t.batch.q_begin[s + 1]); ++i) {
+      ancestors.push_back(ancestors[first + (i - 1) / 3] | uint64_t{1} << i);
+    }
+  }
+  upload(d.ancestors, ancestors);
+  t.p.ancestors = d.ancestors;
+  t.p.bounds.max_q_len = 0;
+}
+
+void bench_trees(const Device& d) {
+  printf("trees of drafts: microseconds a layer of a decode, a chain, a tree\n");
+  for (const Shape shape : {Shape{32, 8, 128}, Shape{28, 4, 128}}) {
+    for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
+      printf("  heads %d/%d %s:", shape.heads, shape.kv_heads,
+             type == KvType::kBf16 ? "bf16" : "fp8");
+      for (const auto& [seqs, kv] : {std::pair{1, 1024}, {8, 1024}, {32, 1024}, {1, 16384}}) {
+        snprintf(g_now, sizeof g_now, "trees %d x %d", seqs, kv);
+        alarm(30);
+        const auto prepared = [&, seqs = seqs, kv = kv](int32_t rows) {
+          return prepare_timed(d, shape, type, seqs, rows, kv, PrefillKernel::kAuto);
+        };
+        printf(" %dx%d %.1f", seqs, kv, time_layers(d, prepared(1), 20));
+        for (const int32_t rows : {5, 17, 64}) {
+          Timed t = prepared(rows);
+          const double chain = time_layers(d, t, 20);
+          make_trees(d, t);
+          printf(" [%d: %.1f %.1f]", rows, chain, time_layers(d, t, 20));
+        }
+        alarm(0);
+      }
+      printf("\n");
     }
   }
 }
@@ -687,6 +733,7 @@ int main(int argc, char** argv) {
   bool decode = true;
   bool prefill = true;
   bool gates = false;
+  bool trees = false;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "check") timings = false;
@@ -694,6 +741,7 @@ int main(int argc, char** argv) {
     if (word == "decode") prefill = false;
     if (word == "prefill") decode = false;
     if (word == "gates") gates = true;
+    if (word == "trees") trees = true;
     if (word == "mma") g_kernels = {PrefillKernel::kMmaSync};
     if (word == "wgmma") g_kernels = {PrefillKernel::kWgmma};
   }
@@ -704,8 +752,9 @@ int main(int argc, char** argv) {
   if (timings) {
     fill_for_timing(device);
     if (gates) bench_gates(device);
-    decode &= !gates;
-    prefill &= !gates;
+    if (trees) bench_trees(device);
+    decode &= !gates && !trees;
+    prefill &= !gates && !trees;
     std::string table;
     if (decode) bench_decode(device, table);
     if (prefill) bench_prefill(device, table);

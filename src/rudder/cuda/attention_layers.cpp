@@ -148,6 +148,7 @@ Result<void> AttentionLayers::attend_tuned(const ops::AttentionArgs& args, const
     params.q_begin = static_cast<const int32_t*>(batch_.q_begin.data);
     params.kv_len = static_cast<const int32_t*>(batch_.kv_len.data);
     params.table_row = static_cast<const int32_t*>(batch_.table_row.data);
+    params.ancestors = static_cast<const uint64_t*>(batch_.ancestors.data);
     params.workspace = work.workspace;
     RUDDER_CUDA_TRY(launch_attention_work(params, stream_), "begin_attention", kind.to_string());
     work.is_current = true;
@@ -161,6 +162,7 @@ Result<void> AttentionLayers::attend_tuned(const ops::AttentionArgs& args, const
   params.v_scale = static_cast<const float*>(args.kv.v_scale.data);
   params.block_table = static_cast<const int32_t*>(batch_.table_of(args.kv.group).data);
   params.max_blocks = batch_.block_table.shape[1];
+  params.ancestors = static_cast<const uint64_t*>(batch_.ancestors.data);
   params.scale = args.scale;
   params.softcap = args.softcap;
   params.gate = gate_params(args.gate, kind.kv_is_fp8, settings_.least_sparse_pages);
@@ -184,6 +186,7 @@ Result<void> AttentionLayers::attend_plain(const ops::AttentionArgs& args, const
   params.table_row = static_cast<const int32_t*>(batch_.table_row.data);
   params.block_table = static_cast<const int32_t*>(batch_.table_of(args.kv.group).data);
   params.max_blocks = batch_.block_table.shape[1];
+  params.ancestors = static_cast<const uint64_t*>(batch_.ancestors.data);
   params.num_seqs = static_cast<int32_t>(batch_.kv_len.shape[0]);
   params.num_tokens = static_cast<int32_t>(args.q.shape[0]);
   params.num_heads = kind.num_heads;

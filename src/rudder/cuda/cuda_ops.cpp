@@ -24,6 +24,7 @@
 #include "rudder/cuda/kernels/sample.h"
 #include "rudder/cuda/kernels/step.h"
 #include "rudder/cuda/linear.h"
+#include "rudder/cuda/path_params.h"
 #include "rudder/cuda/pattern_params.h"
 #include "rudder/cuda/peer_comm.h"
 #include "rudder/cuda/peer_message.h"
@@ -67,6 +68,7 @@ class CudaOps final : public ops::Ops {
   DType linear_dtype() const override { return settings_.linear_dtype; }
   bool keeps_fp8() const override { return true; }
   bool takes_drafts() const override { return true; }
+  bool takes_trees() const override { return true; }
   bool runs_draft_heads() const override { return true; }
   bool has_encode() const override { return true; }
   bool reads_features() const override { return true; }
@@ -196,7 +198,16 @@ class CudaOps final : public ops::Ops {
                                              true, "linear")};
     wait_if_synchronous("linear", {&args.x, &args.out});
   }
-  void qkv_prep(const ops::QkvPrepArgs& args) override;
+  void qkv_prep(const ops::QkvPrepArgs& args) override {
+    RUDDER_CHECK(args.v_norm.empty(), "prepare() refuses a norm of values");
+    QkvPrepParams params = qkv_params(args);
+    params.qkv_scales = take_scales(args.qkv);
+    if (args.norms_span_ranks && exchange_ && RankExchange::needs_squares(params)) {
+      launch("gather_squares", {&args.qkv}, [&] { return exchange_->gather_squares(params); });
+    }
+    launch("qkv_prep", {&args.qkv, &args.kv.storage},
+           [&] { return launch_qkv_prep(params, stream()); });
+  }
   void begin_attention(const ops::AttentionBatch& batch) override { attention_.begin_step(batch); }
   void attention(const ops::AttentionArgs& args) override {
     begin_op("attention");
@@ -206,6 +217,11 @@ class CudaOps final : public ops::Ops {
     if (!done) status_.keep(done.error());
     mark_progress();
     wait_if_synchronous("attention", {&args.q, &args.kv.storage});
+  }
+  void keep_paths(const ops::KeepPathsArgs& args) override {
+    for (const KeepPathsParams& params : keep_paths_params(args)) {
+      launch("keep_paths", {&args.sampled}, [&] { return launch_keep_paths(params, stream()); });
+    }
   }
   void patterns(const ops::PatternArgs& args) override {
     launch("patterns", {&args.attention.q, &args.attention.kv.storage}, [&] {
@@ -254,9 +270,17 @@ class CudaOps final : public ops::Ops {
   }
   void gather_logits(const ops::GatherLogitsArgs& args) override;
   void tap_shares(const ops::TapSharesArgs& args) override;
-  void sum_ranks(const View& x) override;
-  void sample(const ops::SampleArgs& args) override;
-  void score(const ops::ScoreArgs& args) override;
+  void sum_ranks(const View& x) override {
+    RUDDER_CHECK(exchange_, "{} is no rank of a group", name());
+    const ProductScales scales = RankExchange::takes_scales(x) ? take_scales(x) : ProductScales{};
+    launch("sum_ranks", {&x}, [&] { return exchange_->sum(x, scales); });
+  }
+  void sample(const ops::SampleArgs& args) override {
+    launch("sample", {&args.logits}, [&] { return launch_sample(sample_params(args), stream()); });
+  }
+  void score(const ops::ScoreArgs& args) override {
+    launch("score", {&args.logits}, [&] { return launch_score(score_params(args), stream()); });
+  }
 
  private:
   CudaOps(const CudaOpsSettings& settings, DeviceInfo info, std::unique_ptr<Stream> stream,
@@ -441,12 +465,6 @@ void CudaOps::tap_shares(const ops::TapSharesArgs& args) {
   }
 }
 
-void CudaOps::sum_ranks(const View& x) {
-  RUDDER_CHECK(exchange_, "{} is no rank of a group", name());
-  const ProductScales scales = RankExchange::takes_scales(x) ? take_scales(x) : ProductScales{};
-  launch("sum_ranks", {&x}, [&] { return exchange_->sum(x, scales); });
-}
-
 void CudaOps::residual_norm(const ops::ResidualNormArgs& args) {
   RUDDER_CHECK(args.delta_scale == 1.0f && args.sum_scale == 1.0f, "prepare() refuses scales");
   if (args.sums_ranks && exchange_) sum_ranks(args.delta);
@@ -459,17 +477,6 @@ void CudaOps::residual_norm(const ops::ResidualNormArgs& args) {
   });
 }
 
-void CudaOps::qkv_prep(const ops::QkvPrepArgs& args) {
-  RUDDER_CHECK(args.v_norm.empty(), "prepare() refuses a norm of values");
-  QkvPrepParams params = qkv_params(args);
-  params.qkv_scales = take_scales(args.qkv);
-  if (args.norms_span_ranks && exchange_ && RankExchange::needs_squares(params)) {
-    launch("gather_squares", {&args.qkv}, [&] { return exchange_->gather_squares(params); });
-  }
-  launch("qkv_prep", {&args.qkv, &args.kv.storage},
-         [&] { return launch_qkv_prep(params, stream()); });
-}
-
 void CudaOps::gated_act(const ops::GatedActArgs& args) {
   GatedActParams params = gated_act_params(args);
   params.rounds = rounds_;
@@ -480,14 +487,6 @@ void CudaOps::gated_act(const ops::GatedActArgs& args) {
     if (!is_tapped(args)) return launch_gated_act(params, stream());
     return launch_tapped_gated_act(params, tap_params(args), stream());
   });
-}
-
-void CudaOps::sample(const ops::SampleArgs& args) {
-  launch("sample", {&args.logits}, [&] { return launch_sample(sample_params(args), stream()); });
-}
-
-void CudaOps::score(const ops::ScoreArgs& args) {
-  launch("score", {&args.logits}, [&] { return launch_score(score_params(args), stream()); });
 }
 
 }  // namespace

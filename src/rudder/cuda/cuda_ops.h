@@ -15,7 +15,8 @@
 // - Rounding: where a step may be cut inside an op (StepBounds.cuts_ops), every step rounds to bf16
 //   what the cut one stores; fp8 products are scaled by a kernel of their own.
 // - Attention: one kernel for prompts and decodes, whose tiles of keys begin at multiples of their
-//   size. Without the mode decodes are split so that they fill the device.
+//   size; a token of a tree of drafts is a decode behind its path. Without the mode decodes are
+//   split so that they fill the device.
 // All other ops (norms, rope, quantisation, activations, sampling) work on a row or a
 // token at a time, in an order that depends on its width alone, in either mode.
 #pragma once

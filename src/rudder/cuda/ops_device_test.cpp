@@ -1,4 +1,5 @@
 // What of the backend is not an op: memory, copies, events, graphs, faults.
+#include <span>
 #include <thread>
 
 #include "rudder/cuda/device_test.h"
@@ -321,6 +322,24 @@ class AttentionDevice : public OpsDevice {
     q_ = to_device(random(tokens_ * kHeads * c.head_dim), {tokens_, kHeads * c.head_dim});
   }
 
+  // Makes all but the second sequence and the padding trees, each token behind a random one.
+  void make_trees(const AttentionCase& c) {
+    const std::vector<uint8_t> bytes = bytes_of(batch_.q_begin);
+    const auto* q_begin = reinterpret_cast<const int32_t*>(bytes.data());
+    std::vector<uint64_t> ancestors(static_cast<size_t>(tokens_), 0);
+    for (size_t s = 0; s < kv_lens_.size(); ++s) {
+      if (s == 1 || kv_lens_[s] == 0) continue;
+      const auto rows = std::span(ancestors).subspan(static_cast<size_t>(q_begin[s]));
+      rows[0] = 1;
+      for (size_t i = 1; i < static_cast<size_t>(c.q_len); ++i) {
+        rows[i] = rows[random_() % i] | uint64_t{1} << i;
+      }
+    }
+    const View host{ancestors.data(), DType::kI64, {tokens_}};
+    batch_.ancestors = value_of(ops_->upload(host, DType::kI64));
+    batch_.max_q_len = std::min(c.q_len, kv_lens_[1]);
+  }
+
   std::vector<float> tuned(const AttentionCase& c) {
     const View out = poisoned({tokens_, kHeads * c.head_dim});
     ops_->begin_attention(batch_);
@@ -348,6 +367,7 @@ class AttentionDevice : public OpsDevice {
     params.table_row = static_cast<const int32_t*>(batch_.table_row.data);
     params.block_table = static_cast<const int32_t*>(batch_.block_table.data);
     params.max_blocks = kMaxBlocks;
+    params.ancestors = static_cast<const uint64_t*>(batch_.ancestors.data);
     params.num_seqs = static_cast<int32_t>(kv_lens_.size());
     params.num_tokens = static_cast<int32_t>(tokens_);
     params.num_heads = kHeads;
@@ -366,6 +386,15 @@ class AttentionDevice : public OpsDevice {
     return 1 / std::sqrt(static_cast<float>(c.head_dim));
   }
 
+  void expect_agreement(const AttentionCase& c) {
+    const std::vector<float> exact = plain(c);
+    std::vector<double> want(exact.begin(), exact.end());
+    double largest = 0;
+    for (const double v : want) largest = std::max(largest, std::abs(v));
+    expect_near(tuned(c), want, std::vector<double>(want.size(), 0.01 * largest),
+                kHeads * c.head_dim, c.to_string());
+  }
+
   std::vector<int32_t> kv_lens_;
   int64_t tokens_ = 0;
   ops::AttentionBatch batch_;
@@ -381,12 +410,25 @@ TEST_F(AttentionDevice, TheTunedKernelsAgreeWithThePlainOne) {
         for (const DType kv_dtype : {DType::kBF16, DType::kF8E4M3}) {
           const AttentionCase c{head_dim, window, q_len, kv_dtype};
           make(c);
-          const std::vector<float> exact = plain(c);
-          std::vector<double> want(exact.begin(), exact.end());
-          double largest = 0;
-          for (const double v : want) largest = std::max(largest, std::abs(v));
-          expect_near(tuned(c), want, std::vector<double>(want.size(), 0.01 * largest),
-                      kHeads * head_dim, c.to_string());
+          expect_agreement(c);
+        }
+      }
+    }
+  }
+}
+
+// Split under a mask, and token by token where rows must not depend on their company; the plain
+// kernel goes along a path.
+TEST_F(AttentionDevice, OfTreesTheTunedKernelsAgreeWithThePlainOne) {
+  for (const bool batch_invariant : {false, true}) {
+    start({.batch_invariant = batch_invariant});
+    for (const int64_t head_dim : {64, 96, 128, 256}) {
+      for (const int32_t q_len : {2, 9, 17, 64}) {
+        for (const DType kv_dtype : {DType::kBF16, DType::kF8E4M3}) {
+          const AttentionCase c{head_dim, 0, q_len, kv_dtype};
+          make(c);
+          make_trees(c);
+          expect_agreement(c);
         }
       }
     }

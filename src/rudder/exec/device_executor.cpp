@@ -11,6 +11,7 @@
 #include "rudder/base/check.h"
 #include "rudder/base/contain.h"
 #include "rudder/base/token_mask.h"
+#include "rudder/exec/sample_step.h"
 
 namespace rudder::exec {
 namespace {
@@ -120,7 +121,7 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
                                          model_.spec.stage, capacity_, options.link));
   }
   if (!model_.ops->has_graphs() || options.enforce_eager) return {};
-  RUDDER_TRY(graphs_, GraphCache::capture({*model_.ops, *decoder_, *buffers_, is_last_stage()},
+  RUDDER_TRY(graphs_, GraphCache::capture({*model_.ops, *decoder_, *buffers_, kv_, is_last_stage()},
                                           capacity_, options.capture_progress));
   return {};
 }
@@ -415,18 +416,10 @@ void DeviceExecutor::run(size_t index) {
   sample(index, decoder_->forward(flight.step.forward));
 }
 
-// What has logits, if anything; of trees the tokens that were sampled then lie as those of a chain.
+// What has logits, if anything.
 void DeviceExecutor::sample(size_t index, const ops::View& logits) {
   if (packed_.num_sampled() == 0 || !is_last_stage()) return;
-  const DeviceStep& step = flights_[index].step;
-  ops::SampleArgs args = step.sample;
-  args.logits = logits;
-  model_.ops->sample(args);
-  if (packed_.ancestors.empty()) return;
-  model_.ops->keep_paths({.batch = step.forward.attention,
-                          .logits_rows = step.forward.logits_rows,
-                          .sampled = step.sample.sampled,
-                          .layers = kv_});
+  sample_step(*model_.ops, flights_[index].step, logits, kv_);
 }
 
 // From embedding to the logits, of which there are some.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "rudder/base/check.h"
+#include "rudder/exec/sample_step.h"
 #include "rudder/exec/slot_table.h"
 
 namespace rudder::exec {
@@ -64,15 +65,9 @@ Result<std::unique_ptr<GraphCache>> GraphCache::capture(const Parts& parts,
                                                         const step::Capacity& capacity,
                                                         const ProgressFn& progress) {
   std::unique_ptr<GraphCache> cache(new GraphCache(parts, capacity));
-  cache->add_family(
-      1, graph_buckets(std::min({capacity.num_slots, capacity.max_tokens_per_step, kMostRows})));
-  const int32_t longest = 1 + capacity.max_draft;
-  const int32_t most = std::min(max_sampled_rows(capacity), kMostDraftedRows);
-  const int32_t short_run = std::min(longest, kShortRun);
-  if (longest > 1 && most > 1) cache->add_family(short_run, draft_graph_buckets(2, most));
-  if (longest > short_run && most > short_run) {
-    cache->add_family(longest, draft_graph_buckets(short_run + 1, most));
-  }
+  const int32_t most = std::min({capacity.num_slots, capacity.max_tokens_per_step, kMostRows});
+  cache->add_family(1, false, graph_buckets(most));
+  cache->add_drafted_families();
   const bool has_taps =
       capacity.taps.steering() || (capacity.taps.capture() && !capacity.taps.captures_prompts_only);
   const int num_sets = has_taps ? kNumTapSets : 1;
@@ -100,10 +95,30 @@ GraphCache::GraphCache(const Parts& parts, const step::Capacity& capacity)
       rare_(kMostRare),
       prompts_(parts.ops, parts.decoder, capacity, common_passages_, parts.samples) {}
 
-void GraphCache::add_family(int32_t max_q_len, const std::vector<int32_t>& rows) {
+void GraphCache::add_family(int32_t max_q_len, bool has_trees, const std::vector<int32_t>& rows) {
   Family& family = families_.emplace_back();
   family.max_q_len = max_q_len;
+  family.has_trees = has_trees;
   for (const int32_t count : rows) family.buckets.emplace_back().rows = count;
+}
+
+void GraphCache::add_drafted_families() {
+  const int32_t longest = 1 + capacity_.max_draft;
+  const int32_t most = std::min(max_sampled_rows(capacity_), kMostDraftedRows);
+  if (longest == 1 || most == 1) return;
+  if (!capacity_.guess_tree.empty()) {  // a chain is a path of it
+    return add_family(1 + capacity_.guess_tree.depth(), true, draft_graph_buckets(2, most));
+  }
+  const int32_t short_run = std::min(longest, kShortRun);
+  add_family(short_run, false, draft_graph_buckets(2, most));
+  if (longest > short_run && most > short_run) {
+    add_family(longest, false, draft_graph_buckets(short_run + 1, most));
+  }
+}
+
+void GraphCache::pad_to(const Family& family, int32_t rows, PackedStep& packed) const {
+  pad_step(rows, padded_seqs(family, rows), capacity_, packed);
+  if (family.has_trees) packed.ancestors.resize(static_cast<size_t>(rows), 0);
 }
 
 // With drafts there are no more sequences than slots, and one of padding.
@@ -117,7 +132,7 @@ Result<void> GraphCache::capture_step(const Family& family, int32_t rows, TapSet
   packed.taps.is_used = taps != kNoTaps;
   packed.taps.passages = taps == kAllTaps ? common_passages_ : tap::kLayerEnd;
   packed.taps.only_adds = taps == kLayerEndAdds;
-  pad_step(rows, padded_seqs(family, rows), capacity_, packed);
+  pad_to(family, rows, packed);
   packed.max_q_len = family.max_q_len;
   packed.any_drafts = family.max_q_len > 1;
   packed.max_kv_len = capacity_.max_seq_len;
@@ -159,14 +174,15 @@ GraphCache::Sampling GraphCache::sampling_of(const PackedStep& packed) const {
 }
 
 void GraphCache::run(const DeviceStep& step) {
-  ops::SampleArgs sample = step.sample;
-  sample.logits = parts_.decoder.forward(step.forward);
-  if (parts_.samples) parts_.ops.sample(sample);
+  const ops::View logits = parts_.decoder.forward(step.forward);
+  if (parts_.samples) sample_step(parts_.ops, step, logits, parts_.kv);
 }
 
 const GraphCache::Family* GraphCache::family_of(const PackedStep& packed) const {
-  const auto family = std::ranges::find_if(
-      families_, [&](const Family& candidate) { return candidate.max_q_len >= packed.max_q_len; });
+  const auto family = std::ranges::find_if(families_, [&](const Family& candidate) {
+    return candidate.max_q_len >= packed.max_q_len &&
+           (candidate.has_trees || packed.ancestors.empty());
+  });
   return family == families_.end() ? nullptr : &*family;
 }
 
@@ -194,13 +210,12 @@ GraphCache::RareKey GraphCache::rare_key(const PackedStep& packed, const Family&
 
 bool GraphCache::pad(PackedStep& packed) {
   if (packed.num_tokens() == 0) return false;
-  if (!packed.ancestors.empty()) return false;  // none is captured with trees
-  if (has_prompts(packed)) return prompts_.pad(packed);
+  if (has_prompts(packed)) return packed.ancestors.empty() && prompts_.pad(packed);
   const Family* const family = family_of(packed);
   const Bucket* const bucket = family == nullptr ? nullptr : bucket_of(*family, packed);
   if (bucket == nullptr || bucket->captured[tap_set_of(packed.taps)].step == nullptr) return false;
   if (is_rare(packed.taps) && !rare_.was_seen(rare_key(packed, *family, *bucket))) return false;
-  pad_step(bucket->rows, padded_seqs(*family, bucket->rows), capacity_, packed);
+  pad_to(*family, bucket->rows, packed);
   return true;
 }
 

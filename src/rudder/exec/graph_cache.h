@@ -6,7 +6,8 @@
 //
 // Where sequences have drafts, a step gives one token at most for each of its tokens, all of whose
 // logits are wanted. Such a step is padded to the next captured number of tokens, of the first
-// family of graphs whose sequences may be as long as its own.
+// family of graphs whose sequences may be as long as its own. Where the executor guesses trees,
+// those graphs have them: sequences of the same steps that have a chain are in no tree.
 //
 // Where the executor has taps, there are four tap sets of every graph: without taps, for steps that
 // neither steer nor capture; for steps whose programs only add vectors at layer ends; for steps
@@ -26,6 +27,7 @@
 #include <compare>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "rudder/base/progress.h"
@@ -54,6 +56,7 @@ class GraphCache {
     ops::Ops& ops;
     model::Decoder& decoder;
     StepBuffers& buffers;
+    std::span<const ops::KvLayer> kv = {};  // all layers, where steps may have trees
     bool samples = true;  // false: a stage that others are behind; its graphs are forward passes
   };
 
@@ -99,15 +102,20 @@ class GraphCache {
     std::vector<int32_t> encodes;
     auto operator<=>(const RareKey&) const = default;
   };
-  // Graphs of sequences of at most `max_q_len` tokens: 1, or with drafts.
+  // Graphs of sequences of at most `max_q_len` tokens: 1, or with drafts; with `has_trees` those
+  // that are no trees.
   struct Family {
     int32_t max_q_len = 1;
+    bool has_trees = false;
     std::vector<Bucket> buckets = {};  // ascending
   };
 
   GraphCache(const Parts& parts, const step::Capacity& capacity);
 
-  void add_family(int32_t max_q_len, const std::vector<int32_t>& rows);
+  void add_family(int32_t max_q_len, bool has_trees, const std::vector<int32_t>& rows);
+  void add_drafted_families();
+  // To so many tokens, as graphs of the family have them.
+  void pad_to(const Family& family, int32_t rows, PackedStep& packed) const;
   Result<void> capture_step(const Family& family, int32_t rows, TapSet taps, Captured& captured);
   // How many sequences a padded step of so many tokens has.
   int64_t padded_seqs(const Family& family, int32_t rows) const;

@@ -146,7 +146,7 @@ void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotT
     packed.q_begin.push_back(static_cast<int32_t>(packed.ids.size()));
     packed.kv_len.push_back(kv_len);
     packed.table_row.push_back(work.slot.value);
-    packed.max_q_len = std::max(packed.max_q_len, work.q_len);
+    if (work.tree.empty()) packed.max_q_len = std::max(packed.max_q_len, work.q_len);
     packed.max_kv_len = std::max(packed.max_kv_len, kv_len);
     if (work.logits != step::LogitsWanted::kNone) pack_sample_rows(i, work, slots, packed);
   }

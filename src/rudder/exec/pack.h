@@ -23,7 +23,7 @@ struct PackedStep {
   std::vector<int32_t> q_begin = {0};         // one more than sequences
   std::vector<int32_t> kv_len;
   std::vector<int32_t> table_row;
-  int32_t max_q_len = 0;
+  int32_t max_q_len = 0;  // of sequences that are no trees
   int32_t max_kv_len = 0;
   std::vector<uint64_t> ancestors;  // ops::AttentionBatch.ancestors; of a step with trees alone
 

@@ -310,6 +310,7 @@ TEST_F(SlotTableTest, ATreeHasPositionsOfItsOwnAndPlacesOfAChain) {
   EXPECT_EQ(packed_.ids, (std::vector<int32_t>{-2, -1, 41, 42}));
   EXPECT_EQ(packed_.positions, (std::vector<int32_t>{1, 2, 3, 3}));
   EXPECT_EQ(packed_.kv_slot[0], (std::vector<int32_t>{21, 14, 15, 16}));
+  EXPECT_EQ(packed_.max_q_len, 1);  // of those that are no trees
   EXPECT_EQ(packed_.ancestors, (std::vector<uint64_t>{0, 0b1, 0b11, 0b101}));
   EXPECT_EQ(packed_.kv_len, (std::vector<int32_t>{2, 5}));
   for (int32_t i = 0; i < 3; ++i) {

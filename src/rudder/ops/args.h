@@ -127,7 +127,7 @@ struct AttentionBatch {
   View table_row;    // [num_seqs] i32 the sequence's row of each group's block table
   View block_table;  // [groups * group_rows, max_blocks] i32 block ids; SlotState.block_table
   // Bounds that the host knows; a captured step keeps those of its capture.
-  int32_t max_q_len = 0;
+  int32_t max_q_len = 0;  // of sequences that are no trees
   int32_t max_kv_len = 0;
   int32_t group_rows = 0;  // of block_table: group g has rows from g * group_rows on
   // [T] i64; optional: of a token of a tree of drafts, which tokens of its sequence's part of the

@@ -81,12 +81,20 @@ cudaError_t make_kv_tensor_map(const void* storage, KvType kv_type, int64_t num_
 cudaError_t launch_attention(const AttentionParams& params, cudaStream_t stream) {
   if (!served(params.config)) return cudaErrorInvalidValue;
   if (params.bounds.num_seqs == 0) return cudaSuccess;
+  if (params.ancestors != nullptr && (params.config.window > 0 || params.gate.length > 0)) {
+    return cudaErrorInvalidValue;
+  }
   // Always: it also writes the zeros of padding.
   const cudaError_t error = launch_attention_split(params, stream);
   if (error != cudaSuccess) return error;
   if (attention_is_split(params.config, params.bounds.max_q_len)) return cudaSuccess;
   AttentionParams resolved = params;
   resolved.config.prefill_kernel = prefill_kernel_of(params.config, params.bounds);
+  // Else it has no row of a tree.
+  const bool may_have_trees = params.ancestors != nullptr && params.config.whole_sequences;
+  if (may_have_trees && resolved.config.prefill_kernel != PrefillKernel::kWgmma) {
+    return cudaErrorInvalidValue;
+  }
   return resolved.config.prefill_kernel == PrefillKernel::kWgmma
              ? launch_attention_wgmma(resolved, stream)
              : launch_attention_mma(resolved, stream);

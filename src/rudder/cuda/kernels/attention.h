@@ -3,7 +3,9 @@
 // q and out bf16 [T, num_heads * head_dim]; cache bf16 or fp8 e4m3
 // [num_blocks, 2 (k, v), num_kv_heads, 16, head_dim]; sums and softmax fp32. Formula: cpu/
 // plain_attention.cpp. The q_len new tokens of a sequence are the last of its kv_len tokens, and
-// the one at position p sees (p - window, p].
+// the one at position p sees (p - window, p]. Those of a tree of drafts, 64 at most, see all in
+// front of them and what their words of `ancestors` name; with trees there is neither a window nor
+// a gate.
 //
 // Once a step launch_attention_work divides the step's work on the device, in a workspace; then
 // launch_attention runs once a layer. One work list serves every layer with an equal
@@ -15,11 +17,14 @@
 // sequences and KV heads lie on one line that the blocks of the grid cut in equal parts, so that
 // one sequence of 128k tokens and 256 of 500 both fill the device. All q heads of a KV head share
 // each byte of it. All other rows go to the tiled one: 64 or 128 pairs (token, q head of the group)
-// against the whole sequence.
+// against the whole sequence. Trees are split whatever their length, under a mask in the pages that
+// the step writes. Where rows must not depend on their company a token of a tree has a tile of its
+// own, for which its path is laid out in shared memory as plain decoding has it.
 //
-// Floor: split rows read 2 * kv_len * num_kv_heads * head_dim cache elements of each sequence once;
-// tiled rows do 4 * head_dim flop for each (token, head, visible position). Under a gate split rows
-// read the keys, and the values of tokens that some head of the group weighs.
+// Floor: split rows read 2 * kv_len * num_kv_heads * head_dim cache elements of each sequence once
+// (a tree of more than 16 pairs once for each 16, from the second on out of L2), and 8 bytes a
+// token of a tree; tiled rows do 4 * head_dim flop for each (token, head, visible position). Under
+// a gate split rows read the keys, and the values of tokens that some head of the group weighs.
 #pragma once
 
 #include <cstddef>
@@ -67,7 +72,7 @@ struct AttentionConfig {
 struct AttentionBounds {
   int32_t num_seqs = 0;
   int32_t num_tokens = 0;  // T
-  int32_t max_q_len = 0;
+  int32_t max_q_len = 0;   // of sequences that are no trees
 };
 
 // Device memory, 256-byte aligned, of attention_workspace_bytes(max_seqs, max_tokens, ...) bytes;
@@ -83,9 +88,10 @@ size_t attention_workspace_bytes(int32_t max_seqs, int32_t max_tokens, int32_t m
 struct AttentionWorkParams {
   AttentionConfig config;
   AttentionBounds bounds;
-  const int32_t* q_begin = nullptr;    // [num_seqs + 1] prefix sums of q_len
-  const int32_t* kv_len = nullptr;     // [num_seqs]; 0 = padding, its rows of out become zeros
-  const int32_t* table_row = nullptr;  // [num_seqs] row of block_table
+  const int32_t* q_begin = nullptr;     // [num_seqs + 1] prefix sums of q_len
+  const int32_t* kv_len = nullptr;      // [num_seqs]; 0 = padding, its rows of out become zeros
+  const int32_t* table_row = nullptr;   // [num_seqs] row of block_table
+  const uint64_t* ancestors = nullptr;  // [T] ops::AttentionBatch.ancestors; nullptr: no trees
   AttentionWorkspace workspace;
 };
 
@@ -121,11 +127,12 @@ struct AttentionParams {
   const float* v_scale = nullptr;        // nullptr = 1
   const int32_t* block_table = nullptr;  // [S + 1, max_blocks] block ids
   int64_t max_blocks = 0;
-  float scale = 1.0f;       // of q . k
-  float softcap = 0.0f;     // 0 = off
-  GateParams gate;          // with it there is no soft-cap
-  const void* q = nullptr;  // [T, num_heads * head_dim] bf16, 16-byte aligned
-  void* out = nullptr;      // [T, num_heads * head_dim] bf16, 16-byte aligned
+  const uint64_t* ancestors = nullptr;  // the work list's
+  float scale = 1.0f;                   // of q . k
+  float softcap = 0.0f;                 // 0 = off
+  GateParams gate;                      // with it there is no soft-cap
+  const void* q = nullptr;              // [T, num_heads * head_dim] bf16, 16-byte aligned
+  void* out = nullptr;                  // [T, num_heads * head_dim] bf16, 16-byte aligned
   AttentionWorkspace workspace;
   // The kernel in front of this one is none that writes the work list, the block table or KV of
   // tokens that are not the step's: they may be read before it has ended (launch.h: all kernels in
@@ -133,7 +140,7 @@ struct AttentionParams {
   bool reads_ahead = false;
 };
 
-// Is a sequence with q_len new tokens a split one?
+// Is a sequence with q_len new tokens, which is no tree, a split one?
 __host__ __device__ constexpr bool attention_is_split(const AttentionConfig& config,
                                                       int32_t q_len) {
   const int32_t group = config.num_heads / config.num_kv_heads;

@@ -156,6 +156,12 @@ __device__ inline uint4 load_shared(uint32_t address) {
   return v;
 }
 
+__device__ inline void store_shared(uint32_t address, const uint4& v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y),
+               "r"(v.z), "r"(v.w)
+               : "memory");
+}
+
 // --- softmax ---
 
 // Of a lane's two rows, g and g + 8.

@@ -190,7 +190,7 @@ struct Launch {
         cudaFuncSetAttribute(tiled_kernel<kHeadDim, kType, kGated>,
                              cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
     if (error != cudaSuccess) return error;
-    const auto blocks = static_cast<unsigned>(tile_items_bound(params.config, params.bounds));
+    const auto blocks = static_cast<unsigned>(tile_items_bound(params));
     return launch_pdl(tiled_kernel<kHeadDim, kType, kGated>, dim3(blocks), dim3(kThreads), kShared,
                       stream, params);
   }

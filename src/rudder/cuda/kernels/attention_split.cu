@@ -10,11 +10,15 @@
 //
 // mma.m16n8k16: 16 rows are the q heads of a group (times a few tokens), so each byte of the cache
 // is read once for all of them. fp8 becomes f16 in registers.
+//
+// A token of a tree lies where the step's tokens are in a row; what it sees of them is a mask in
+// the pages that not all rows see, so all other pages cost what they cost without trees.
 #include "rudder/cuda/kernels/attention_device.cuh"
 #include "rudder/cuda/kernels/attention_sparse.cuh"
 #include "rudder/cuda/kernels/attention_weights.cuh"
 #include "rudder/cuda/kernels/attention_work.cuh"
 #include "rudder/cuda/kernels/launch.h"
+#include "rudder/cuda/kernels/tree_path.cuh"
 
 namespace rudder::cuda {
 namespace {
@@ -137,6 +141,38 @@ struct SplitShared {
   uint32_t arrived;
 };
 
+// What rows of a sequence see that may be a tree.
+struct SplitSight : Sight {
+  const uint64_t* ancestors;  // of the step's tokens; nullptr: no trees
+  const SplitSeq& seq;
+
+  __device__ SplitSight(const AttentionParams& p, const SplitSeq& seq, const QueryRows& rows,
+                        int32_t row)
+      : Sight(rows, row, rows.prefix, seq.kv_len - 1, p.config.window),
+        ancestors(p.ancestors),
+        seq(seq) {}
+
+  __device__ void hide(float (&s)[2][4], int32_t begin, int lane) const {
+    Sight::hide(s, begin, lane);
+    if (ancestors == nullptr) return;
+    const int32_t prefix = seq.kv_len - seq.q_len;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint64_t path = ancestors[seq.q_begin + last[half] - prefix];
+      if (path == 0) continue;
+      const uint32_t seen = path_tokens(path, begin - prefix);
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int token = n * 8 + lane % 4 * 2 + e;
+          if ((seen >> token & 1) == 0) s[n][2 * half + e] = minus_infinity();
+        }
+      }
+    }
+  }
+};
+
 template <int kHeadDim, KvType kType, bool kGated>
 class SplitWarp {
  public:
@@ -248,7 +284,7 @@ class SplitWarp {
                 row + g + 8 < rows.count ? q_rows + rows.offset<kHeadDim>(row + g + 8) : nullptr,
                 lane_ % 4);
       // Pages that all rows of the segment see whole need no mask.
-      const Sight sight(rows, row + g, rows.prefix, seq.kv_len - 1, p_.config.window);
+      const SplitSight sight(p_, seq, rows, row + g);
       if (is_sparse_) {
         add_sparse_pages(seq, part, run, q, sight, weigher, out);
       } else {
@@ -267,7 +303,8 @@ class SplitWarp {
 
   // The weights of the next page of the ring.
   __device__ void weigh_page(float (&s)[2][4], const uint32_t (&q)[P::kSteps][4], int32_t begin,
-                             const Sight& sight, Weights& weigher, float (&out)[P::kOutTiles][4]) {
+                             const SplitSight& sight, Weights& weigher,
+                             float (&out)[P::kOutTiles][4]) {
     barrier_wait(shared_address(&shared_.full[warp_][stage_]), phase_);
     P::scores(s, q, shared_address(shared_.ring[warp_][stage_][0]), lane_);
     weigher.weigh(s, out, begin, sight, lane_);
@@ -283,8 +320,8 @@ class SplitWarp {
   }
 
   __device__ void add_pages(const SplitSeq& seq, const PageRun& run,
-                            const uint32_t (&q)[P::kSteps][4], const Sight& sight, Weights& weigher,
-                            float (&out)[P::kOutTiles][4]) {
+                            const uint32_t (&q)[P::kSteps][4], const SplitSight& sight,
+                            Weights& weigher, float (&out)[P::kOutTiles][4]) {
     const int32_t kv_len = seq.kv_len;
     int32_t begin = (seq.first_page + run.first) * kPageTokens;
     for (int32_t i = 0; i < run.count; ++i, begin += run.stride * kPageTokens) {
@@ -301,7 +338,7 @@ class SplitWarp {
   }
 
   __device__ void add_sparse_pages(const SplitSeq& seq, const Part& part, const PageRun& run,
-                                   const uint32_t (&q)[P::kSteps][4], const Sight& sight,
+                                   const uint32_t (&q)[P::kSteps][4], const SplitSight& sight,
                                    Weights& weigher, float (&out)[P::kOutTiles][4]) {
     if constexpr (kGated) {
       const int32_t first = seq.first_page + run.first;

@@ -34,6 +34,10 @@ struct Sight {
   __device__ bool sees(int half, int32_t token) const {
     return token >= first[half] && token <= last[half];
   }
+  template <int kTiles>
+  __device__ void hide(float (&s)[kTiles][4], int32_t begin, int lane) const {
+    mask_scores(s, begin, first, last, lane % 4);
+  }
 };
 
 // Both have weigh(): the raw products of the tokens from `begin` on become weights, and the sums of
@@ -45,13 +49,11 @@ class SoftmaxWeights {
                             int32_t /*row*/)
       : map_(p.scale, p.softcap, p.k_scale != nullptr ? p.k_scale[kv_head] : 1.0f) {}
 
-  template <int kTiles, int kOutTiles>
+  template <int kTiles, int kOutTiles, typename SomeSight>
   __device__ void weigh(float (&s)[kTiles][4], float (&out)[kOutTiles][4], int32_t begin,
-                        const Sight& sight, int lane) {
+                        const SomeSight& sight, int lane) {
     map_scores(s, map_);
-    if (sight.is_partial(begin, kTiles * 8)) {
-      mask_scores(s, begin, sight.first, sight.last, lane % 4);
-    }
+    if (sight.is_partial(begin, kTiles * 8)) sight.hide(s, begin, lane);
     softmax_step(s, rows_, out);
   }
   __device__ float over(int half, float v_scale, int32_t /*head*/) const {

@@ -7,6 +7,10 @@
 //
 // A block takes tiles in the order of the work list (longest first in each section), there and
 // back: 0 .. n-1, then 2n-1 .. n, so that blocks get about the same work.
+//
+// A token of a tree comes as a sequence of one new token, whose last keys lie apart: the producer
+// brings those row by row to where a page would have them. So its row has the bits of plain
+// decoding. It reads the cache once a token, as decodes do in this kernel.
 #include <type_traits>
 
 #include "rudder/cuda/kernels/attention_device.cuh"
@@ -14,6 +18,7 @@
 #include "rudder/cuda/kernels/attention_wgmma.cuh"
 #include "rudder/cuda/kernels/attention_work.cuh"
 #include "rudder/cuda/kernels/launch.h"
+#include "rudder/cuda/kernels/tree_path.cuh"
 
 namespace rudder::cuda {
 namespace {
@@ -33,7 +38,7 @@ constexpr int kConsumerBarrier = 1;  // + consumer
 constexpr int kProducerBarrier = 3;
 constexpr int kTurnBarrier = 4;  // + consumer
 
-template <int kHeadDim, KvType kType>
+template <int kHeadDim, KvType kType, bool kTrees>
 struct Shape {
   static constexpr bool kFp8 = kType == KvType::kFp8E4m3;
   static constexpr int kColumnGroups = (kHeadDim + 63) / 64;  // of bf16
@@ -54,8 +59,8 @@ struct Shape {
   static constexpr int kSumParts = kHeadDim == 256 ? 2 : 1;
   static constexpr int kFullArrivals = kFp8 ? kGroupThreads : 1;
   // Registers of a thread after the split of 168 * 3.
-  static constexpr int kProducerRegisters = kFp8 ? 56 : 24;
-  static constexpr int kConsumerRegisters = kFp8 ? 224 : 240;
+  static constexpr int kProducerRegisters = kFp8 ? 56 : kTrees ? 40 : 24;
+  static constexpr int kConsumerRegisters = kFp8 ? 224 : kTrees ? 232 : 240;
 };
 
 struct Ring {  // barriers of a ring of stages
@@ -79,9 +84,9 @@ struct TileWork {
   __device__ int32_t end() const { return min(kv_len, (first_page + num_pages) * kPageTokens); }
 };
 
-template <int kHeadDim, KvType kType>
+template <int kHeadDim, KvType kType, bool kTrees>
 struct WgmmaShared {
-  using S = Shape<kHeadDim, kType>;
+  using S = Shape<kHeadDim, kType, kTrees>;
   alignas(1024) uint8_t q[kConsumers][S::kQStages][S::kQBytes];
   alignas(1024) uint8_t k[S::kStages][S::kTileBytes];
   alignas(1024) uint8_t v[S::kStages][S::kTileBytes];
@@ -126,7 +131,7 @@ __device__ ListedTile listed_tile(const WorkspaceView& work, int32_t item, int32
   return listed;
 }
 
-template <int kHeadDim, KvType kType>
+template <int kHeadDim, int kPages>
 __device__ TileWork tile_work(const AttentionParams& p, const ListedTile& listed) {
   const TiledSeq& seq = listed.seq;
   TileWork t;
@@ -135,8 +140,7 @@ __device__ TileWork tile_work(const AttentionParams& p, const ListedTile& listed
   t.row_begin = listed.tile.tile * kConsumers * kConsumerRows;
   t.kv_len = seq.kv_len;
   t.table_row = seq.table_row;
-  t.first_page =
-      first_page_of(p.config, t.rows.position(t.row_begin), Shape<kHeadDim, kType>::kPages);
+  t.first_page = first_page_of(p.config, t.rows.position(t.row_begin), kPages);
   t.num_pages = t.rows.position(t.row_begin + kConsumers * kConsumerRows - 1) / kPageTokens + 1 -
                 t.first_page;
   return t;
@@ -162,11 +166,11 @@ struct ItemWalk {
 // --- producer ---
 
 // Of bf16: one warp, a lane a page.
-template <int kHeadDim, KvType kType>
+template <int kHeadDim, KvType kType, bool kTrees>
 class Producer {
  public:
-  using S = Shape<kHeadDim, kType>;
-  using Shared = WgmmaShared<kHeadDim, kType>;
+  using S = Shape<kHeadDim, kType, kTrees>;
+  using Shared = WgmmaShared<kHeadDim, kType, kTrees>;
 
   __device__ Producer(const AttentionParams& params, Shared& shared)
       : p_(params), shared_(shared), thread_(static_cast<int32_t>(threadIdx.x)) {}
@@ -174,7 +178,9 @@ class Producer {
   __device__ void run(const WorkspaceView& work, ItemWalk walk) {
     int32_t item;
     while (walk.next(item)) {
-      tile_ = tile_work<kHeadDim, kType>(p_, listed_tile(work, item, p_.config.num_kv_heads));
+      const ListedTile listed = listed_tile(work, item, p_.config.num_kv_heads);
+      tile_ = tile_work<kHeadDim, S::kPages>(p_, listed);
+      if constexpr (kTrees) path_ = {listed.seq.path, listed.seq.path_base};
       pages_ = p_.block_table + tile_.table_row * p_.max_blocks + tile_.first_page;
       const int32_t tiles = ceil_div(tile_.num_pages, S::kPages);
       if constexpr (S::kFp8) {
@@ -191,26 +197,68 @@ class Producer {
     return ((block * 2 + is_v) * p_.config.num_kv_heads + tile_.kv_head) * kPageTokens;
   }
 
+  // The pages of a tile: [first, first + whole) are the sequence's as they lie, up to count in all.
+  struct PageRun {
+    int32_t first;
+    int32_t whole;
+    int32_t count;
+  };
+  __device__ PageRun pages_from(int32_t first) const {
+    const int32_t count = min(S::kPages, tile_.num_pages - first);
+    if constexpr (!kTrees) return {first, count, count};
+    const int32_t before = path_.base / kPageTokens - (tile_.first_page + first);
+    return {first, path_.tokens == 0 ? count : max(0, min(before, count)), count};
+  }
+
+  // By a warp: the rows of the tile's other pages, each from where its token lies; K, or with 1 V.
+  __device__ void gather(const PageRun& pages, uint32_t tile, int32_t group_bytes,
+                         int32_t is_v) const {
+    constexpr int kRowBytes = kHeadDim * (S::kFp8 ? 1 : 2);
+    constexpr int kRowChunks = kRowBytes / 16;
+    if (pages.whole == pages.count) return;
+    const int32_t* const table = pages_ - tile_.first_page;
+    const int32_t begin = (tile_.first_page + pages.first) * kPageTokens;
+    const int32_t end = min(pages.count * kPageTokens, tile_.kv_len - begin);
+    const int32_t first = pages.whole * kPageTokens;
+#pragma unroll 1
+    for (int32_t at = thread_; at < (end - first) * kRowChunks; at += 32) {
+      const int32_t row = first + at / kRowChunks;
+      const int32_t chunk = at % kRowChunks;
+      const int32_t offset = path_.offset_of(begin + row);
+      const int64_t from = cache_row(table[offset / kPageTokens], is_v) + offset % kPageTokens;
+      store_shared(tile + chunk / 8 * group_bytes + row * 128 + (((chunk % 8) ^ (row % 8)) << 4),
+                   *reinterpret_cast<const uint4*>(static_cast<const uint8_t*>(p_.kv_storage) +
+                                                   from * kRowBytes + chunk * 16));
+    }
+    fence_async_proxy();
+  }
+
   __device__ void copy_tiles(int32_t tiles) {
     for (int32_t i = 0; i < tiles; ++i) {
-      const int32_t count = min(S::kPages, tile_.num_pages - i * S::kPages);
-      const int32_t block = thread_ < count ? pages_[i * S::kPages + thread_] : 0;
-      copy_one(shared_.k_ring, shared_.k, count, cache_row(block, 0));
-      copy_one(shared_.v_ring, shared_.v, count, cache_row(block, 1));
+      const PageRun pages = pages_from(i * S::kPages);
+      const int32_t block = thread_ < pages.whole ? pages_[pages.first + thread_] : 0;
+      copy_one(shared_.k_ring, shared_.k, pages, block, 0);
+      copy_one(shared_.v_ring, shared_.v, pages, block, 1);
       cursor_.advance();
     }
   }
 
-  __device__ void copy_one(Ring& ring, uint8_t (&tiles)[S::kStages][S::kTileBytes], int32_t count,
-                           int32_t row) {
+  __device__ void copy_one(Ring& ring, uint8_t (&tiles)[S::kStages][S::kTileBytes],
+                           const PageRun& pages, int32_t block, int32_t is_v) {
     const int32_t stage = cursor_.stage;
+    const int32_t row = cache_row(block, is_v);
     const uint32_t full = shared_address(&ring.full[stage]);
     barrier_wait(shared_address(&ring.empty[stage]), cursor_.phase ^ 1);
+    if constexpr (kTrees) {
+      gather(pages, shared_address(tiles[stage]), S::kGroupBytes, is_v);
+      __syncwarp();  // what is gathered is there before the warp says so
+    }
     if (thread_ == 0) {
-      barrier_expect(full, static_cast<uint32_t>(count * S::kColumnGroups * kPageTokens * 128));
+      barrier_expect(full,
+                     static_cast<uint32_t>(pages.whole * S::kColumnGroups * kPageTokens * 128));
     }
     __syncwarp();
-    if (thread_ >= count) return;
+    if (thread_ >= pages.whole) return;
     const uint32_t to = shared_address(tiles[stage]) + thread_ * kPageTokens * 128;
 #pragma unroll
     for (int group = 0; group < S::kColumnGroups; ++group) {
@@ -234,17 +282,20 @@ class Producer {
 
   // Tile n / 2: K when n is even, else V. Into raw stage n % 2, which is no longer read.
   __device__ void send_raw(int32_t n) {
-    const int32_t first = n / 2 * S::kPages;
-    const int32_t count = min(S::kPages, tile_.num_pages - first);
-    if (thread_ >= 32 || count <= 0) return;
+    const PageRun pages = pages_from(n / 2 * S::kPages);
+    if (thread_ >= 32 || pages.count <= 0) return;
     const int32_t stage = n % 2;
     const uint32_t full = shared_address(&shared_.raw_full[stage]);
+    if constexpr (kTrees) {
+      gather(pages, shared_address(shared_.raw[stage]), S::kTokens * 128, n % 2);
+      __syncwarp();
+    }
     if (thread_ == 0) {
-      barrier_expect(full, static_cast<uint32_t>(count * S::kRawGroups * kPageTokens * 128));
+      barrier_expect(full, static_cast<uint32_t>(pages.whole * S::kRawGroups * kPageTokens * 128));
     }
     __syncwarp();
-    if (thread_ >= count) return;
-    const int32_t row = cache_row(pages_[first + thread_], n % 2);
+    if (thread_ >= pages.whole) return;
+    const int32_t row = cache_row(pages_[pages.first + thread_], n % 2);
     const uint32_t to = shared_address(shared_.raw[stage]) + thread_ * kPageTokens * 128;
 #pragma unroll
     for (int group = 0; group < S::kRawGroups; ++group) {
@@ -300,6 +351,7 @@ class Producer {
   Shared& shared_;
   const int32_t thread_;
   TileWork tile_;
+  TreePath path_;
   const int32_t* pages_ = nullptr;
   RingCursor<S::kStages> cursor_;  // of both rings
   RingCursor<S::kRawStages> raw_;
@@ -375,12 +427,12 @@ class LaggingSoftmax {
   float shrink_[2];
 };
 
-template <int kHeadDim, KvType kType, bool kGated>
+template <int kHeadDim, KvType kType, bool kGated, bool kTrees>
 class Consumer {
  public:
   using Weights = std::conditional_t<kGated, GateWeights, LaggingSoftmax>;
-  using S = Shape<kHeadDim, kType>;
-  using Shared = WgmmaShared<kHeadDim, kType>;
+  using S = Shape<kHeadDim, kType, kTrees>;
+  using Shared = WgmmaShared<kHeadDim, kType, kTrees>;
   static constexpr int kScores = S::kTokens / 2;    // a thread's, of a tile
   static constexpr int kSums = S::kSumColumns / 2;  // a thread's, of a part
   static constexpr int kWeightSteps = S::kTokens / 16;
@@ -440,7 +492,7 @@ class Consumer {
 
   // The tile of the next finish_q(), and sends for its q.
   __device__ void prepare_tile(const ListedTile& listed, int32_t slot) const {
-    const TileWork next = tile_work<kHeadDim, kType>(p_, listed);
+    const TileWork next = tile_work<kHeadDim, S::kPages>(p_, listed);
     if (thread_ == 0) shared_.tile[index_][slot] = next;
     fetch_q(next, S::kQStages == 2 ? slot : 0);
   }
@@ -648,12 +700,12 @@ class Consumer {
   RingCursor<S::kStages> v_cursor_;
 };
 
-template <int kHeadDim, KvType kType, bool kGated>
+template <int kHeadDim, KvType kType, bool kGated, bool kTrees>
 __global__ void __launch_bounds__(kThreads, 1)
     wgmma_kernel(const __grid_constant__ AttentionParams p) {
-  using S = Shape<kHeadDim, kType>;
+  using S = Shape<kHeadDim, kType, kTrees>;
   extern __shared__ __align__(1024) uint8_t raw[];
-  auto& shared = *reinterpret_cast<WgmmaShared<kHeadDim, kType>*>(raw);
+  auto& shared = *reinterpret_cast<WgmmaShared<kHeadDim, kType, kTrees>*>(raw);
   if (threadIdx.x == 0) {
     prefetch_map(p.kv.box);
     for (int i = 0; i < S::kStages; ++i) {
@@ -673,26 +725,37 @@ __global__ void __launch_bounds__(kThreads, 1)
   const ItemWalk walk{work.header->num_tiles * p.config.num_kv_heads};
   if (threadIdx.x < kGroupThreads) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kProducerRegisters));
-    if (S::kFp8 || threadIdx.x < 32) Producer<kHeadDim, kType>(p, shared).run(work, walk);
+    if (S::kFp8 || threadIdx.x < 32) Producer<kHeadDim, kType, kTrees>(p, shared).run(work, walk);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::kConsumerRegisters));
-    Consumer<kHeadDim, kType, kGated>(p, shared).run(work, walk);
+    Consumer<kHeadDim, kType, kGated, kTrees>(p, shared).run(work, walk);
   }
 }
 
 template <int kHeadDim, KvType kType, bool kGated>
 struct Launch {
   static cudaError_t run(const AttentionParams& params, cudaStream_t stream) {
-    constexpr size_t kShared = sizeof(WgmmaShared<kHeadDim, kType>);
+    // Elsewhere trees are split; a gate has none.
+    if constexpr (!kGated) {
+      if (params.ancestors != nullptr && params.config.whole_sequences) {
+        return launch<true>(params, stream);
+      }
+    }
+    return launch<false>(params, stream);
+  }
+
+  template <bool kTrees>
+  static cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
+    constexpr size_t kShared = sizeof(WgmmaShared<kHeadDim, kType, kTrees>);
     static_assert(kShared <= 227 * 1024);
+    const auto kernel = wgmma_kernel<kHeadDim, kType, kGated, kTrees>;
     const cudaError_t error =
-        cudaFuncSetAttribute(wgmma_kernel<kHeadDim, kType, kGated>,
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
     if (error != cudaSuccess) return error;
-    const int32_t items = tile_items_bound(params.config, params.bounds);
+    const int32_t items = tile_items_bound(params);
     const int32_t blocks = items < params.config.num_sms ? items : params.config.num_sms;
-    return launch_pdl(wgmma_kernel<kHeadDim, kType, kGated>, dim3(static_cast<unsigned>(blocks)),
-                      dim3(kThreads), kShared, stream, params);
+    return launch_pdl(kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), kShared, stream,
+                      params);
   }
 };
 

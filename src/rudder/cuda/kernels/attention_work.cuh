@@ -21,7 +21,6 @@ namespace rudder::cuda {
 inline constexpr int32_t kRowTile = 16;       // rows (token, q head) of a split segment
 inline constexpr int32_t kMaxWorkers = 640;   // blocks of the split kernel: at most 4 on each SM
 inline constexpr int32_t kMaxGroup = 16;      // q heads of a KV head
-inline constexpr int32_t kMinTiledRows = 64;  // rows of a tile: at least
 inline constexpr int32_t kMaxShareFloor = 8;  // a worker's pages: not cut finer than this
 
 struct WorkHeader {
@@ -59,13 +58,15 @@ struct alignas(16) WorkerRange {
 };
 static_assert(sizeof(WorkerRange) == 80);
 
+// A sequence, or a token of a tree: that has its path as a sequence.
 struct alignas(16) TiledSeq {
   int32_t tile_begin;
   int32_t q_begin;
   int32_t q_len;
   int32_t kv_len;
   int32_t table_row;
-  int32_t reserved[3];
+  int32_t path_base;  // TreePath
+  uint64_t path;
 };
 static_assert(sizeof(TiledSeq) == 32);
 
@@ -97,19 +98,14 @@ struct EmptySeq {  // padding: its rows of out become zeros
 struct WorkspaceView {
   WorkHeader* header;
   SplitSeq* split;          // [max_seqs]
-  TiledSeq* tiled;          // [max_seqs]
+  TiledSeq* tiled;          // [max_tokens]: each has a token at least
   EmptySeq* empty;          // [max_seqs]
-  TileItem* tiles;          // longest first
+  TileItem* tiles;          // [max_tokens], longest first: a tile has a token's rows at least
   WorkerRange* workers;     // [kMaxWorkers]
   uint32_t* arrivals;       // [kMaxWorkers], by the first worker of a segment; 0 between launches
   float2* partial_max_sum;  // [2 * kMaxWorkers, kRowTile]: max (of base-2 scores), sum
   float* partial_out;       // [2 * kMaxWorkers, kRowTile, head_dim], unnormalised
 };
-
-__host__ __device__ inline size_t max_tiles(int32_t max_seqs, int32_t max_tokens) {
-  return static_cast<size_t>(max_tokens) * kMaxGroup / kMinTiledRows +
-         static_cast<size_t>(max_seqs);
-}
 
 // Where the parts of a workspace begin; returns the bytes in front of partial_out.
 __host__ __device__ inline size_t view_workspace(const AttentionWorkspace& workspace,
@@ -122,14 +118,14 @@ __host__ __device__ inline size_t view_workspace(const AttentionWorkspace& works
     return part;
   };
   const auto seqs = static_cast<size_t>(workspace.max_seqs);
+  const auto tokens = static_cast<size_t>(workspace.max_tokens);
   view->header = reinterpret_cast<WorkHeader*>(take(sizeof(WorkHeader)));
   view->workers = reinterpret_cast<WorkerRange*>(take(sizeof(WorkerRange) * kMaxWorkers));
   view->arrivals = reinterpret_cast<uint32_t*>(take(sizeof(uint32_t) * kMaxWorkers));
   view->split = reinterpret_cast<SplitSeq*>(take(sizeof(SplitSeq) * seqs));
-  view->tiled = reinterpret_cast<TiledSeq*>(take(sizeof(TiledSeq) * seqs));
+  view->tiled = reinterpret_cast<TiledSeq*>(take(sizeof(TiledSeq) * tokens));
   view->empty = reinterpret_cast<EmptySeq*>(take(sizeof(EmptySeq) * seqs));
-  view->tiles = reinterpret_cast<TileItem*>(
-      take(sizeof(TileItem) * max_tiles(workspace.max_seqs, workspace.max_tokens)));
+  view->tiles = reinterpret_cast<TileItem*>(take(sizeof(TileItem) * tokens));
   view->partial_max_sum =
       reinterpret_cast<float2*>(take(sizeof(float2) * 2 * kMaxWorkers * kRowTile));
   view->partial_out = reinterpret_cast<float*>(base + at);
@@ -177,11 +173,16 @@ inline PrefillKernel prefill_kernel_of(const AttentionConfig& config,
 __host__ __device__ constexpr int32_t tile_rows(PrefillKernel kernel) {
   return kernel == PrefillKernel::kWgmma ? 128 : 64;
 }
+static_assert(kMaxGroup <= tile_rows(PrefillKernel::kMmaSync), "a token's rows lie in one tile");
 // Tiles times KV heads of the step, at most.
-inline int32_t tile_items_bound(const AttentionConfig& config, const AttentionBounds& bounds) {
+inline int32_t tile_items_bound(const AttentionParams& params) {
+  const AttentionConfig& config = params.config;
+  const AttentionBounds& bounds = params.bounds;
   const int32_t group = config.num_heads / config.num_kv_heads;
-  return (bounds.num_tokens * group / tile_rows(config.prefill_kernel) + bounds.num_seqs) *
-         config.num_kv_heads;
+  const int32_t tiles =
+      bounds.num_tokens * group / tile_rows(config.prefill_kernel) + bounds.num_seqs;
+  const bool may_have_trees = params.ancestors != nullptr && config.whole_sequences;
+  return (may_have_trees ? bounds.num_tokens : tiles) * config.num_kv_heads;
 }
 
 // Launch<head_dim, KvType, is gated>::run of the config: the instantiations of an attention kernel.

@@ -2,6 +2,7 @@
 // records of attention_work.cuh. It runs once a step and touches a few KB.
 #include "rudder/cuda/kernels/attention_work.cuh"
 #include "rudder/cuda/kernels/launch.h"
+#include "rudder/cuda/kernels/tree_path.cuh"
 
 namespace rudder::cuda {
 namespace {
@@ -91,6 +92,18 @@ struct Span {
 };
 constexpr int kSpans = 2048;
 
+// Of a tree the tiled kernel has each token for itself, its path as a sequence.
+__device__ TiledSeq tiled_token(const AttentionWorkParams& p, const SplitSeq& tree, int32_t i) {
+  const TreePath path{p.ancestors[tree.q_begin + i], tree.kv_len - tree.q_len};
+  TiledSeq tiled = {};
+  tiled.q_begin = tree.q_begin + i;
+  tiled.q_len = 1;
+  tiled.kv_len = path.end();
+  tiled.path_base = path.base;
+  tiled.path = path.tokens;
+  return tiled;
+}
+
 __device__ void list_sequences(const AttentionWorkParams& p, const WorkspaceView& work,
                                Counts* scratch, Totals* totals, Span* spans) {
   const int32_t heads = p.config.num_kv_heads;
@@ -99,17 +112,19 @@ __device__ void list_sequences(const AttentionWorkParams& p, const WorkspaceView
   for (int32_t base = 0; base < p.bounds.num_seqs; base += kThreads) {
     const int32_t s = base + static_cast<int32_t>(threadIdx.x);
     SplitSeq seq = {};
+    bool is_tree = false;
     Counts mine;
     if (s < p.bounds.num_seqs) {
       seq.q_begin = p.q_begin[s];
       seq.q_len = p.q_begin[s + 1] - seq.q_begin;
       seq.kv_len = p.kv_len[s];
       seq.table_row = p.table_row[s];
+      is_tree = p.ancestors != nullptr && seq.q_len > 0 && p.ancestors[seq.q_begin] != 0;
       if (seq.q_len <= 0) {
         // Nothing to write.
       } else if (seq.kv_len <= 0) {
         mine.empty = 1;
-      } else if (attention_is_split(p.config, seq.q_len)) {
+      } else if (is_tree ? !p.config.whole_sequences : attention_is_split(p.config, seq.q_len)) {
         const int32_t first = first_visible(seq.kv_len - seq.q_len, p.config.window);
         seq.first_page = first / kAttentionBlockSize;
         seq.num_pages = ceil_div(seq.kv_len, kAttentionBlockSize) - seq.first_page;
@@ -119,8 +134,8 @@ __device__ void list_sequences(const AttentionWorkParams& p, const WorkspaceView
         atomicMax(&totals->max_pages, seq.num_pages);
         atomicMin(&totals->min_pages, seq.num_pages);
       } else {
-        mine.tiled = 1;
-        mine.tiles = ceil_div(seq.q_len * group, rows);
+        mine.tiled = is_tree ? seq.q_len : 1;
+        mine.tiles = is_tree ? seq.q_len : ceil_div(seq.q_len * group, rows);
         const int32_t first = first_visible(seq.kv_len - seq.q_len, p.config.window);
         atomicAdd(&totals->tiled_pages,
                   ceil_div(seq.kv_len, kAttentionBlockSize) - first / kAttentionBlockSize);
@@ -134,13 +149,19 @@ __device__ void list_sequences(const AttentionWorkParams& p, const WorkspaceView
       work.split[entry] = seq;
       if (entry < kSpans) spans[entry] = Span{seq.unit_begin, seq.num_pages};
     } else if (mine.tiled > 0) {
-      TiledSeq tiled = {};
-      tiled.tile_begin = before.tiles + upto.tiles - mine.tiles;
-      tiled.q_begin = seq.q_begin;
-      tiled.q_len = seq.q_len;
-      tiled.kv_len = seq.kv_len;
-      tiled.table_row = seq.table_row;
-      work.tiled[before.tiled + upto.tiled - 1] = tiled;
+      for (int32_t i = 0; i < mine.tiled; ++i) {
+        TiledSeq tiled = {};
+        if (is_tree) {
+          tiled = tiled_token(p, seq, i);
+        } else {
+          tiled.q_begin = seq.q_begin;
+          tiled.q_len = seq.q_len;
+          tiled.kv_len = seq.kv_len;
+        }
+        tiled.tile_begin = before.tiles + upto.tiles - mine.tiles + i;
+        tiled.table_row = seq.table_row;
+        work.tiled[before.tiled + upto.tiled - mine.tiled + i] = tiled;
+      }
     } else if (mine.empty > 0) {
       work.empty[before.empty + upto.empty - 1] = EmptySeq{seq.q_begin, seq.q_len};
     }

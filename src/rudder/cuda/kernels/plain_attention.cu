@@ -4,6 +4,7 @@
 #include <cuda_fp8.h>
 
 #include "rudder/cuda/kernels/launch.h"
+#include "rudder/cuda/kernels/tree_path.cuh"
 
 namespace rudder::cuda {
 namespace {
@@ -92,11 +93,11 @@ struct GateSums {
   float last[ops::kMaxFirLength] = {};
 };
 
-// The keys at [begin, end) of the sequence that this warp takes: neighbours, as a gate needs them.
+// The keys at positions [begin, end) that this warp takes: neighbours, as a gate needs them.
 template <typename Kv, typename Sums>
 __device__ void attend(const PlainAttentionParams& p, const float (&q)[kPieces],
-                       const int32_t* blocks, int kv_head, int begin, int end, Sums& sums,
-                       float (&value)[kPieces]) {
+                       const int32_t* blocks, const TreePath& path, int kv_head, int begin, int end,
+                       Sums& sums, float (&value)[kPieces]) {
   const int lane = threadIdx.x % 32;
   const int64_t head_stride = int64_t{p.block_size} * p.head_dim;
   const int64_t value_offset = p.num_kv_heads * head_stride;
@@ -106,9 +107,10 @@ __device__ void attend(const PlainAttentionParams& p, const float (&q)[kPieces],
   const int last = min(end, first + each);
   if (first >= last) return;
   for (int at = max(begin, first - Sums::reach(p)); at < last; ++at) {
-    const int64_t block = blocks[at / p.block_size];
+    const int offset = path.offset_of(at);
+    const int64_t block = blocks[offset / p.block_size];
     const Kv* key = static_cast<const Kv*>(p.kv) + block * 2 * value_offset +
-                    kv_head * head_stride + int64_t{at % p.block_size} * p.head_dim;
+                    kv_head * head_stride + int64_t{offset % p.block_size} * p.head_dim;
     float dot = 0;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
@@ -152,10 +154,14 @@ __global__ void __launch_bounds__(kWarps * 32)
       const int d = i * 32 + lane;
       q[i] = d < p.head_dim ? to_float(static_cast<const __nv_bfloat16*>(p.q)[at + d]) : 0.0f;
     }
-    const int position = kv_len - p.q_begin[seq + 1] + token;
-    const int begin = p.window > 0 ? max(0, position - p.window + 1) : 0;
+    TreePath path;
+    if (p.ancestors != nullptr) {
+      path = {p.ancestors[token], kv_len - (p.q_begin[seq + 1] - p.q_begin[seq])};
+    }
+    const int end = path.tokens != 0 ? path.end() : kv_len - p.q_begin[seq + 1] + token + 1;
+    const int begin = p.window > 0 ? max(0, end - p.window) : 0;
     const int32_t* blocks = p.block_table + p.table_row[seq] * p.max_blocks;
-    attend<Kv>(p, q, blocks, kv_head, begin, position + 1, sums, value);
+    attend<Kv>(p, q, blocks, path, kv_head, begin, end, sums, value);
   }
   if (lane == 0) {
     largest_of[warp] = sums.largest;
@@ -192,7 +198,9 @@ auto kernel_of(bool is_fp8) {
 
 cudaError_t launch_plain_attention(const PlainAttentionParams& params, cudaStream_t stream) {
   if (params.num_tokens <= 0) return cudaSuccess;
-  if (params.head_dim > kPlainAttentionMaxHeadDim || params.num_heads > 65535) {
+  const bool sees_less = params.window > 0 || params.gate.length > 0;  // than a tree's path
+  if (params.head_dim > kPlainAttentionMaxHeadDim || params.num_heads > 65535 ||
+      (params.ancestors != nullptr && sees_less)) {
     return cudaErrorInvalidValue;
   }
   const dim3 grid(static_cast<unsigned>(params.num_tokens),

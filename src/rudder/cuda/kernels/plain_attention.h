@@ -26,6 +26,7 @@ struct PlainAttentionParams {
   const int32_t* table_row = nullptr;    // [num_seqs]
   const int32_t* block_table = nullptr;  // [., max_blocks]
   int64_t max_blocks = 0;
+  const uint64_t* ancestors = nullptr;  // [T] ops::AttentionBatch.ancestors; null: no trees
   int32_t num_seqs = 0;
   int32_t num_tokens = 0;  // T; tokens past q_begin[num_seqs] are zeros
   int32_t num_heads = 0;

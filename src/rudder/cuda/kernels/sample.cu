@@ -193,7 +193,7 @@ class RowSampler {
       if (count == 0 && prompt[i] == 0) continue;
       values_[i] = penalised(values_[i], count, prompt[i] != 0);
     }
-    if (params_.num_behind == 0) return;
+    if (params_.num_behind == 0 && params_.parent_up == 0) return;
     __syncthreads();
     if (drafted.count > 0) values_[drafted.index] = of_drafted;
   }
@@ -204,6 +204,7 @@ class RowSampler {
     int count = 0;  // of drafts that are it; 0: the thread has none
   };
   __device__ DraftedToken drafted_token() const {
+    if (params_.parent_up > 0) return drafted_on_path();
     static_assert(ops::kMaxChain <= kSampleThreads);
     const int own = static_cast<int>(threadIdx.x);
     const int num_behind = params_.num_behind;
@@ -215,6 +216,27 @@ class RowSampler {
     if (drafted.index < 0 || drafted.index >= slice_.count) return {};
     for (int i = 0; i < num_behind; ++i) {
       if (chain[i].draft != token) continue;
+      if (i < own) return {};  // an earlier thread's
+      ++drafted.count;
+    }
+    return drafted;
+  }
+
+  // Of a row of a tree: those that it follows, its own draft among them. A thread has the draft so
+  // many rows up the path.
+  __device__ DraftedToken drafted_on_path() const {
+    const int own = static_cast<int>(threadIdx.x);
+    const ops::SampleRow* const last = p_.rows + row_;
+    const ops::SampleRow* row = last;
+    for (int i = 0; i < own && row->parent_up > 0; ++i) row -= row->parent_up;
+    if (row->parent_up == 0) return {};  // the path is shorter
+    const int token = row->own_draft;
+    DraftedToken drafted;
+    drafted.index = token - slice_.begin;
+    if (drafted.index < 0 || drafted.index >= slice_.count) return {};
+    row = last;
+    for (int i = 0; row->parent_up > 0; ++i, row -= row->parent_up) {
+      if (row->own_draft != token) continue;
       if (i < own) return {};  // an earlier thread's
       ++drafted.count;
     }

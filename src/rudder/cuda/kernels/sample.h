@@ -41,13 +41,13 @@ struct SampleParams {
   bool any_masked = true;
   bool any_drafts = true;
 };
-// With drafts every row is sampled as if all drafts before it were right, at once; then
-// launch_verify finds which are, and keeps what was accepted.
+// With drafts every row is sampled as if all drafts before it, those that it follows in a tree,
+// were right, at once; then launch_verify finds which are, and keeps what was accepted.
 cudaError_t launch_sample(const SampleParams& params, cudaStream_t stream);
 
 // Of rows that are sampled and not kept: rejects those behind a draft that was not sampled or an
-// end, and keeps the others in their slots. A warp a chain. Reference: sample_chain in
-// cpu/sample.cpp.
+// end, and keeps the others in their slots. A warp a chain, or a tree, which has 64 rows at most.
+// Reference: sample_chain and sample_path in cpu/sample.cpp.
 cudaError_t launch_verify(const SampleParams& params, cudaStream_t stream);
 
 // ops/score_args.h: the general kernel without drawing, on tokens that are given. Floor: R * vocab

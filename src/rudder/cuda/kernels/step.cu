@@ -88,7 +88,8 @@ __device__ void place_sequence(const BeginStepParams& p, int64_t seq, int lane) 
   const bool has_ended = p.state.ended[slot] != 0;
   const int32_t back = has_ended ? 0 : placement.positions[begin] - p.state.carry_position[slot];
   if (back < 0) __trap();  // the plan is behind its slot
-  __syncwarp();            // all lanes have read what is written now
+  const int32_t first = placement.positions[begin] - back;
+  __syncwarp();  // all lanes have read what is written now
   if (lane == 0) {
     p.ids[begin] = max(p.state.carry[slot], 0);
     placement.kv_len[seq] -= back;
@@ -101,9 +102,10 @@ __device__ void place_sequence(const BeginStepParams& p, int64_t seq, int lane) 
       int32_t kv_slot = -1;
       if (!has_ended) {
         const int64_t table_row = int64_t{group} * (placement.num_slots + 1) + slot;
+        const int32_t offset = first + static_cast<int32_t>(t) - begin;  // as they lie: of a tree
         const int32_t block =
-            p.state.block_table[table_row * p.state.max_blocks + position / placement.block_size];
-        kv_slot = block * placement.block_size + position % placement.block_size;
+            p.state.block_table[table_row * p.state.max_blocks + offset / placement.block_size];
+        kv_slot = block * placement.block_size + offset % placement.block_size;
       }
       p.kv_slot[group * p.rows + t] = kv_slot;
     }

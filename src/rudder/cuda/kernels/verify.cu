@@ -18,16 +18,15 @@ __device__ bool is_stop_id(const SampleParams& p, const ops::SampleRow& params, 
   return false;
 }
 
-// Called by the lanes [0, count) of a warp for a row each, all of which were accepted; the last may
-// have no token.
-__device__ void keep_rows(const SampleParams& p, int64_t row, const ops::SampleRow& params,
-                          int token, ops::SampleEnd end, int lane, int count) {
-  if (lane >= count) return;
+// Of a row that was accepted; it may have no token. Whatever ends the sequence, no other row is
+// accepted behind it.
+__device__ void keep_row(const SampleParams& p, int64_t row, const ops::SampleRow& params,
+                         int token, ops::SampleEnd end) {
   p.sampled[row * 4 + 1] = static_cast<int32_t>(end);
   if (token >= 0 && params.has_penalties != 0) {
     atomicAdd(p.state.output_count + params.slot * p.state.vocab + token, 1);
   }
-  if (lane == count - 1 && end != ops::SampleEnd::kNone) p.state.ended[params.slot] = 1;
+  if (end != ops::SampleEnd::kNone) p.state.ended[params.slot] = 1;
 }
 
 // A warp goes through a chain, 32 rows at a time.
@@ -48,7 +47,7 @@ __device__ void verify_chain(const SampleParams& p, int64_t first, int lane) {
       const bool goes_on = end == ops::SampleEnd::kNone && token == draft;
       const int wrong = first_lane(__ballot_sync(kAllLanes, lane < num_rows && !goes_on));
       count = min(wrong + 1, num_rows);
-      keep_rows(p, row, params, token, end, lane, count);
+      if (lane < count) keep_row(p, row, params, token, end);
       // A row without a token leaves the slot the one before it.
       const int with_token = __popc(__ballot_sync(kAllLanes, lane < count && token >= 0));
       if (lane == with_token - 1) carry_token(p, params, token);
@@ -63,13 +62,83 @@ __device__ void verify_chain(const SampleParams& p, int64_t first, int lane) {
   }
 }
 
+// A row of a tree, as its lane has it.
+struct TreeRow {
+  int parent = -1;  // row of the tree; -1: it is the first, or in no tree
+  int draft = -1;
+  int token = -1;  // that was sampled for it
+  ops::SampleEnd end = ops::SampleEnd::kNone;
+};
+
+__device__ TreeRow tree_row(const SampleParams& p, int64_t first, int i) {
+  const ops::SampleRow& params = p.rows[first + i];
+  TreeRow row;
+  if (i > 0) {
+    row.parent = i - params.parent_up;
+    row.draft = params.own_draft;
+  }
+  row.token = p.sampled[(first + i) * 4];
+  row.end = end_of(params, row.token, is_stop_id(p, params, row.token));
+  return row;
+}
+
+// A warp has a tree: a lane rows `lane` and 32 + lane of it.
+__device__ void verify_tree(const SampleParams& p, int64_t first, int lane) {
+  const bool had_ended = p.state.ended[p.rows[first].slot] != 0;
+  int count = 0;
+  TreeRow rows[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int i = half * 32 + lane;
+    const bool is_behind = first + i < p.num_rows && p.rows[first + i].parent_up > 0;
+    const uint32_t outside = __ballot_sync(kAllLanes, i > 0 && !is_behind);
+    if (count == half * 32) count += first_lane(outside);
+    if (i < count) rows[half] = tree_row(p, first, i);
+  }
+  uint64_t path = 0;
+  int carried = -1;  // the last row with a token: one without leaves the slot that before it
+  for (int at = had_ended ? -1 : 0; at >= 0;) {
+    path |= uint64_t{1} << at;
+    const int token = __shfl_sync(kAllLanes, at < 32 ? rows[0].token : rows[1].token, at % 32);
+    const auto of_lane = static_cast<int>(at < 32 ? rows[0].end : rows[1].end);
+    const int end = __shfl_sync(kAllLanes, of_lane, at % 32);
+    if (token >= 0) carried = at;
+    if (end != static_cast<int>(ops::SampleEnd::kNone)) break;
+    const auto follows = [&](const TreeRow& row) {
+      return __ballot_sync(kAllLanes, row.parent == at && row.draft == token);
+    };
+    const uint32_t low = follows(rows[0]);
+    const uint32_t high = follows(rows[1]);
+    at = low != 0 ? first_lane(low) : high != 0 ? 32 + first_lane(high) : -1;
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int i = half * 32 + lane;
+    if (i >= count) continue;
+    const int64_t row = first + i;
+    if ((path >> i & 1) != 0) {
+      keep_row(p, row, p.rows[row], rows[half].token, rows[half].end);
+      if (i == carried) carry_token(p, p.rows[row], rows[half].token);
+    } else {
+      write_sampled(p, row, SampledRow{},
+                    i == 0 ? ops::SampleEnd::kMasked : ops::SampleEnd::kRejected);
+    }
+  }
+}
+
 __global__ void __launch_bounds__(kThreads) verify_kernel(const SampleParams p) {
   dependency_wait();
   dependency_trigger();
   const int64_t row = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   if (row >= p.num_rows || p.rows[row].slot == p.padding_slot) return;
-  if (row > 0 && p.rows[row - 1].draft >= 0) return;  // its chain's first row has the warp
-  verify_chain(p, row, static_cast<int>(threadIdx.x) % 32);
+  // The first row of a chain or tree has the warp.
+  if (p.rows[row].parent_up > 0 || (row > 0 && p.rows[row - 1].draft >= 0)) return;
+  if (row + 1 < p.num_rows && p.rows[row + 1].parent_up > 0) {
+    verify_tree(p, row, lane);
+  } else {
+    verify_chain(p, row, lane);
+  }
 }
 
 }  // namespace
