@@ -2,7 +2,9 @@
 // (step.I7).
 #include "rudder/step/replay.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -22,7 +24,7 @@ namespace fs = std::filesystem;
 class DemoReplay : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = fs::path(::testing::TempDir()) / "demo_replay";
+    folder_ = fs::path(::testing::TempDir()) / fmt::format("demo_replay_{}", ::getpid());
     fs::remove_all(folder_);
   }
   void TearDown() override { fs::remove_all(folder_); }

@@ -1,5 +1,7 @@
 // Products on a device: every kernel that may multiply a shape against sums in fp64, and rows alone
 // against rows in company.
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "rudder/cuda/cublaslt_api.h"
@@ -374,8 +376,8 @@ TEST_F(LinearDevice, RefusesWhatItCannotStore) {
 // What is measured is kept, found again, and gives the same results.
 TEST_F(LinearDevice, PreparedFromMeasurementsAndFromTheFile) {
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
-    const std::string path =
-        fmt::format("{}policy-{}.json", ::testing::TempDir(), tensor::dtype_name(dtype));
+    const std::string path = fmt::format("{}policy-{}-{}.json", ::testing::TempDir(), ::getpid(),
+                                         tensor::dtype_name(dtype));
     std::remove(path.c_str());
     for (const bool again : {false, true}) {
       CudaOpsSettings settings;

@@ -1,6 +1,8 @@
 // Recordings: what is written is read back, whatever damages a file is an error that names the
 // place, and a replay finds what came out differently (step.I7).
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <deque>
@@ -45,7 +47,8 @@ class RecordingTest : public ::testing::Test {
  protected:
   void SetUp() override {
     folder_ = fs::path(::testing::TempDir()) /
-              ::testing::UnitTest::GetInstance()->current_test_info()->name();
+              fmt::format("{}_{}", ::testing::UnitTest::GetInstance()->current_test_info()->name(),
+                          ::getpid());
     fs::remove_all(folder_);
     fs::create_directories(folder_);
   }

@@ -327,7 +327,8 @@ TEST(Safetensors, MutationsNeverCrash) {
 }
 
 TEST(Safetensors, WriterAndReaderAgree) {
-  const std::string path = ::testing::TempDir() + "/writer.safetensors";
+  const std::string path =
+      fmt::format("{}/writer_{}.safetensors", ::testing::TempDir(), ::getpid());
   ::unlink(path.c_str());  // of an earlier run
   const std::vector<TensorDecl> decls = {
       {"b\"quoted", tensor::DType::kBF16, TensorShape::of({2, 3})},
@@ -360,7 +361,8 @@ TEST(Safetensors, WriterAndReaderAgree) {
 }
 
 TEST(Safetensors, AbandonedWriterLeavesNothing) {
-  const std::string path = ::testing::TempDir() + "/abandoned.safetensors";
+  const std::string path =
+      fmt::format("{}/abandoned_{}.safetensors", ::testing::TempDir(), ::getpid());
   const std::vector<TensorDecl> decls = {{"a", tensor::DType::kF32, TensorShape::of({4})}};
   { ASSERT_TRUE(SafetensorsWriter::create(path, decls, {})); }
   EXPECT_NE(::access(path.c_str(), F_OK), 0);
