@@ -36,10 +36,9 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::start(Model model,
   RUDDER_CHECK(capacity.max_draft == 0 || model.ops->takes_drafts(), "{} takes no drafts",
                model.ops->name());
   RUDDER_CHECK(capacity.max_draft < ops::kMaxChain, "{} drafts", capacity.max_draft);
-  // Rows that a draft head reads, and its KV, lie beside KV that would move.
   RUDDER_CHECK(
       !capacity.takes_trees || (model.ops->takes_trees() && model::runs_trees(model.spec) &&
-                                (!model.draft || model.draft->medusa)),
+                                (!model.draft || may_guess_beside_trees(*model.draft, *model.ops))),
       "{} takes no trees, or what it runs", model.ops->name());
   RUDDER_CHECK(capacity.guess_tree.empty() ||
                (capacity.takes_trees && capacity.guess_tree.size() == capacity.max_draft));
@@ -91,6 +90,7 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
   RUDDER_TRY(const model::HiddenPool kept,
              make_hidden_pool(model_.spec, head == nullptr ? nullptr : &head->spec, *model_.ops,
                               capacity_));
+  head_rows_ = kept.token_rows();
   if (head != nullptr) {
     head->source = {
         .embedding = model_.weights.embedding, .head = &model_.weights.head, .rows = kept.rows};
@@ -426,7 +426,8 @@ void DeviceExecutor::sample(size_t index, const ops::View& logits) {
   model_.ops->keep_paths({.batch = step.forward.attention,
                           .logits_rows = step.forward.logits_rows,
                           .sampled = step.sample.sampled,
-                          .layers = kv_});
+                          .layers = kv_,
+                          .beside = head_rows_});
 }
 
 // From embedding to the logits, of which there are some.
