@@ -20,13 +20,13 @@ int64_t slot_of(const ops::AttentionBatch& batch, int64_t seq, int32_t group, in
 void move_row(const ops::TokenRows& beside, int64_t from, int64_t to) {
   const auto bytes =
       static_cast<size_t>(beside.rows.shape[1]) * tensor::dtype_bytes(beside.rows.dtype);
-  const auto place = [&](int64_t slot) {
+  const auto row_at = [&](int64_t slot) {
     const int64_t size = beside.block_size;
     const int64_t row = slot / size / beside.group_layers * size + slot % size;
     RUDDER_CHECK(row < beside.rows.num_rows(), "row {} of {}", row, beside.rows.num_rows());
     return static_cast<std::byte*>(beside.rows.data) + static_cast<size_t>(row) * bytes;
   };
-  std::memcpy(place(to), place(from), bytes);
+  std::memcpy(row_at(to), row_at(from), bytes);
 }
 
 // In ascending order a token never goes to where one lies that is still to be moved: a path's n-th

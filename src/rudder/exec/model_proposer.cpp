@@ -289,11 +289,11 @@ void ModelProposer::add_tokens(const GuessAsk& ask, int32_t begin,
   add_sequence(ask, static_cast<int32_t>(tokens.size()), position);
 }
 
-// Of the token that is added: its KV lies where the sequence has that of its token at `place`.
-void ModelProposer::add_kv_slot(const GuessAsk& ask, int32_t place) {
+// Of the token that is added: its KV lies where the sequence has that of its token at `offset`.
+void ModelProposer::add_kv_slot(const GuessAsk& ask, int32_t offset) {
   const int32_t size = capacity_.block_size;
-  const step::BlockId block = ask.slot->blocks[group_][static_cast<size_t>(place / size)];
-  packed_.kv_slot[0].push_back(block * capacity_.kv_groups[0].layers * size + place % size);
+  const step::BlockId block = ask.slot->blocks[group_][static_cast<size_t>(offset / size)];
+  packed_.kv_slot[0].push_back(block * capacity_.kv_groups[0].layers * size + offset % size);
 }
 
 // Of the tokens that were added last.

@@ -137,7 +137,7 @@ class ModelProposer final : public Proposer {
   Result<void> flush_tokens(bool is_last);
   void open(const GuessAsk& ask);
   void add_tokens(const GuessAsk& ask, int32_t begin, std::span<const int32_t> tokens);
-  void add_kv_slot(const GuessAsk& ask, int32_t place);
+  void add_kv_slot(const GuessAsk& ask, int32_t offset);
   void add_sequence(const GuessAsk& ask, int32_t num_tokens, int32_t kv_len);
   void add_sample_row(const Sampled& sampled, int32_t slot);
   void clear();

@@ -80,11 +80,11 @@ std::vector<int32_t> FakeProposer::draw_tree(int32_t most, std::span<const int32
 // another.
 void FakeProposer::keep_followed(std::span<const int32_t> guess, const Sequence& sequence) {
   const step::DraftTree tree = capacity_.guess_tree.first(static_cast<int32_t>(guess.size()));
-  int32_t place = sequence.len;
+  int32_t offset = sequence.len;
   for (int32_t row = 1; row <= tree.size(); ++row) {
     if ((tree.parents() >> row & 1) == 0) continue;
-    cell(sequence, place++) = {guess[static_cast<size_t>(row - 1)],
-                               sequence.len + tree.depth(row) - 1};
+    cell(sequence, offset++) = {guess[static_cast<size_t>(row - 1)],
+                                sequence.len + tree.depth(row) - 1};
   }
 }
 
