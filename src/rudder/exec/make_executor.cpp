@@ -68,14 +68,9 @@ Result<void> check_tree(const StepLimits& limits, const model::ModelSpec& spec, 
   }
   if (settings.pipeline_parallel_size > 1) return refuse("several stages verify no trees");
   if (!model::runs_trees(spec)) return refuse("a layer of the model has a window or a gate");
-  if (limits.draft_kind == DraftKind::kMedusa) return {};
-  if (!ops.keeps_rows()) {
-    return refuse(fmt::format("the backend {} keeps no rows for a draft head where drafts branch",
-                              ops.name()));
-  }
-  RUDDER_TRY(const DraftModel draft, read_draft(limits, spec));
-  if (draft.head && model::runs_trees(draft.spec)) return {};
-  return refuse("the layer of the draft head has a window");
+  if (limits.draft_kind == DraftKind::kMedusa || ops.keeps_rows()) return {};
+  return refuse(
+      fmt::format("the backend {} keeps no rows for a draft head where drafts branch", ops.name()));
 }
 
 int64_t feature_bytes(const ExecSettings& settings, const ops::Ops& ops) {

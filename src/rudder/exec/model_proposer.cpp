@@ -133,7 +133,8 @@ Result<std::unique_ptr<ModelProposer>> ModelProposer::make(DraftModel draft, ops
                                                            bool has_graphs) {
   RUDDER_CHECK(draft.spec.vocab == capacity.vocab_size && capacity.guesses &&
                whole_group(capacity.kv_groups) < static_cast<size_t>(capacity.kv_groups.size()));
-  RUDDER_CHECK(capacity.guess_tree == (draft.head ? draft.head->tree.tree : step::DraftTree()));
+  RUDDER_CHECK(capacity.guess_tree == (draft.head ? draft.head->tree.tree : step::DraftTree()) &&
+               (capacity.guess_tree.empty() || model::runs_trees(draft.spec)));
   RUDDER_TRY(KvLayout layout, draft_kv_layout(draft.spec, ops.kv_dtype(), capacity.block_size));
   const step::Capacity own = own_capacity(capacity, layout.groups);
   std::unique_ptr<ModelProposer> proposer(new ModelProposer(std::move(draft), ops, capacity, own));
