@@ -6,12 +6,14 @@
 
 #include <boost/json.hpp>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "rudder/base/json.h"
 #include "rudder/cpu/fast_ops.h"
 #include "rudder/exec/make_executor.h"
+#include "rudder/testing/forwarding_ops.h"
 #include "rudder/weights/mapped_file.h"
 #include "rudder/weights/safetensors_writer.h"
 
@@ -48,16 +50,19 @@ std::vector<Case> read_cases(const char* file = "tests/draft_heads/demo.json") {
 
 class Guesser {
  public:
-  explicit Guesser(const Checkpoint& head, exec::DraftKind kind = exec::DraftKind::kEagle3) {
+  explicit Guesser(const Checkpoint& head, exec::DraftKind kind = exec::DraftKind::kEagle3,
+                   const step::RankedTree& tree = {})
+      : num_guesses_(tree.tree.empty() ? kGuesses : tree.tree.size()) {
     const auto model = Checkpoint::open_folder(path_of("models/demo")).value();
     exec::ExecSettings settings;
     settings.max_model_len = 160;
     settings.kv_cache_memory_bytes = 4 << 20;
     const exec::StepLimits limits = {.max_num_seqs = 1,
                                      .max_num_batched_tokens = 64,
-                                     .max_draft = kGuesses,
+                                     .max_draft = num_guesses_,
                                      .draft_model = &head,
-                                     .draft_kind = kind};
+                                     .draft_kind = kind,
+                                     .draft_tree = tree};
     auto ops =
         cpu::make_cpu_ops({.dtype = tensor::DType::kF32, .num_threads = 1, .isa = {}}).value();
     auto loaded = exec::load_model(*model, std::move(ops), settings, limits, {});
@@ -80,7 +85,7 @@ class Guesser {
         edit.generation = generation_;
         edit.sampling.temperature = 0;
         edit.prompt_len = length;
-        edit.max_len = length + 2 * kGuesses;
+        edit.max_len = length + 2 * num_guesses_;
         edit.blocks.resize(1);
         for (int32_t b = 0; b <= kBlocks; ++b) edit.blocks[0].push_back(kBlocks - b);
       }
@@ -90,7 +95,7 @@ class Guesser {
       work.kv_len = begin;
       work.q_len = count;
       work.logits = is_last ? step::LogitsWanted::kLast : step::LogitsWanted::kNone;
-      work.guess.num_guess = is_last ? kGuesses : 0;
+      work.guess.num_guess = is_last ? num_guesses_ : 0;
       work.guess.begin = begin + count;
       if (!executor_->capacity().guesses_from_rows) {
         work.guess.begin = begin;
@@ -104,6 +109,7 @@ class Guesser {
   }
 
  private:
+  const int32_t num_guesses_;
   std::unique_ptr<step::Executor> executor_;
   uint32_t generation_ = 0;
   step::StepId steps_ = 0;
@@ -118,6 +124,63 @@ TEST(DraftHeadGolden, GuessesAreThoseOfPyTorch) {
     EXPECT_EQ(got.tokens, std::vector<int32_t>{cases[i].next}) << i;
     EXPECT_EQ(got.guess, cases[i].guess) << i;
   }
+}
+
+// Along the likeliest tokens a tree has the chain.
+TEST(DraftHeadGolden, ATreeHasTheChainOfPyTorch) {
+  step::RankedTree tree;
+  std::vector<size_t> likeliest;  // drafts
+  int32_t last = 0;
+  for (int32_t depth = 0; depth < kGuesses; ++depth) {
+    for (const int32_t rank : {1, 0, 3}) {
+      tree.tree.add(last);
+      tree.ranks.push_back(rank);
+    }
+    last = tree.tree.size() - 1;
+    likeliest.push_back(static_cast<size_t>(last) - 1);
+  }
+  Guesser guesser(*Checkpoint::open_folder(path_of("models/demo-eagle")).value(),
+                  exec::DraftKind::kEagle3, tree);
+  const std::vector<Case> cases = read_cases();
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const step::SeqResult got = guesser.behind(cases[i].ids, i % 3 == 0 ? 7 : 64);
+    ASSERT_EQ(std::ssize(got.guess), tree.tree.size()) << i;
+    for (size_t depth = 0; depth < likeliest.size(); ++depth) {
+      const auto draft = static_cast<std::ptrdiff_t>(likeliest[depth]);
+      EXPECT_EQ(got.guess[likeliest[depth]], cases[i].guess[depth]) << i;
+      EXPECT_EQ(
+          std::set<int32_t>(got.guess.begin() + draft - 1, got.guess.begin() + draft + 2).size(),
+          3u);
+    }
+  }
+}
+
+// The CPU but for what the name says.
+class RowlessOps final : public testing::PassingOps {
+ public:
+  RowlessOps()
+      : PassingOps(cpu::make_cpu_ops({.dtype = tensor::DType::kF32, .num_threads = 1, .isa = {}})
+                       .value()) {}
+  bool keeps_rows() const override { return false; }
+};
+
+TEST(DraftHeadGolden, ATreeIsRefusedWhereNothingKeepsItsRows) {
+  const auto model = Checkpoint::open_folder(path_of("models/demo")).value();
+  const auto head = Checkpoint::open_folder(path_of("models/demo-eagle")).value();
+  step::RankedTree tree;
+  tree.tree.add(0);
+  tree.ranks.push_back(0);
+  const auto refused = exec::load_model(*model, std::make_unique<RowlessOps>(), {},
+                                        {.max_num_seqs = 1,
+                                         .max_num_batched_tokens = 64,
+                                         .max_draft = 1,
+                                         .draft_model = head.get(),
+                                         .draft_kind = exec::DraftKind::kEagle3,
+                                         .draft_tree = tree},
+                                        {});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(refused.error().where, "speculative-config.speculative_token_tree");
 }
 
 // The head of eagle_head.py, whose weights are a formula; laid out as published ones are.

@@ -45,6 +45,7 @@ KINDS = {
                                                    "suffix_decoding_max_cached_requests": 100})],
     "draft_model": ["--speculative-method", "draft_model", "--speculative-model", DRAFT, "--num-speculative-tokens", "4"],
     "eagle3": draft_config(HEAD, "eagle3"),
+    "eagle3_tree": draft_config(HEAD, "eagle3", speculative_token_tree=TREE),
     "medusa": draft_config(MEDUSA, "medusa"),
     "medusa_tree": draft_config(MEDUSA, "medusa", speculative_token_tree=TREE),
 }
@@ -98,10 +99,11 @@ def test_published_names_of_medusa_heads(plain, model, tmp_path):
         assert server.metric("rudder:spec_decode_num_draft_tokens_total") > 50
 
 
-def test_a_tree_accepts_more_than_its_chain(model):
+@pytest.mark.parametrize("kind", ["eagle3", "medusa"])
+def test_a_tree_accepts_more_than_its_chain(model, kind):
     tokens_a_step = []
-    for kind in ["medusa", "medusa_tree"]:
-        with serving(*KINDS[kind], "--no-speculative-adaptive") as server:
+    for shape in [kind, f"{kind}_tree"]:
+        with serving(*KINDS[shape], "--no-speculative-adaptive") as server:
             num_tokens = accepted = 0
             for request in REQUESTS[:3]:
                 usage = server.client().chat.completions.create(model=model, **request).usage
@@ -142,6 +144,10 @@ def test_an_eagle_head_changes_no_answer(plain, model, eagle):
         assert server.metric("rudder:spec_decode_num_draft_tokens_total") > 1000
     with serving("--speculative-method", "eagle", "--speculative-model", eagle) as server:
         assert answer(server, model, REQUESTS[0]) == plain[0]
+    with serving(*draft_config(eagle, "eagle", speculative_token_tree=TREE), "--no-speculative-adaptive") as server:
+        for request, expected in zip(REQUESTS, plain, strict=True):
+            assert answer(server, model, request) == expected
+        assert server.metric("rudder:spec_decode_num_draft_tokens_total") > 1000
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="stages on a CPU need a core each")
@@ -202,7 +208,11 @@ def test_metrics_are_silent_without(server):
     (draft_config(MEDUSA, "medusa", speculative_token_tree="[(0,), (1, 0)]"), "speculative-config.speculative_token_tree"),
     (draft_config(MEDUSA, "medusa", speculative_token_tree="[(0,), (0, 0), (0, 0, 0), (0, 0, 0, 0), (0, 0, 0, 0, 0)]"),
      "speculative-config.speculative_token_tree"),  # deeper than there are heads
-    (draft_config(HEAD, "eagle3", speculative_token_tree="[(0,)]"), "speculative-config.speculative_token_tree"),
+    (draft_config(DRAFT, speculative_token_tree="[(0,)]"), "speculative-config.speculative_token_tree"),
+    ([*draft_config(HEAD, "eagle3", speculative_token_tree=TREE), "--pipeline-parallel-size", "2"],
+     "speculative-config.speculative_token_tree"),
+    (["--speculative-config", '{"method": "ngram", "speculative_token_tree": "[(0,)]"}'],
+     "speculative-config.speculative_token_tree"),
     ([*draft_config(MEDUSA, "medusa", speculative_token_tree=TREE), "--pipeline-parallel-size", "2"],
      "speculative-config.speculative_token_tree"),
     (["--prompt-lookup-max", "3"], "speculative-method"),

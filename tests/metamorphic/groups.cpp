@@ -41,6 +41,10 @@ std::unique_ptr<step::Executor> tiny_group(const RankBackend& backend, TinyArch 
     add_guesser(model, whole, ask.guesser);
     step::Capacity mine = capacity;
     add_guesser(mine, ask.guesser);
+    if (!ask.tree.tree.empty()) {
+      model.draft->head->tree = ask.tree;
+      add_tree(mine, ask.tree);
+    }
     if (ask.has_taps) {
       mine = with_encodes(mine, arch);
       mine.geometry = model::tap_geometry(model.spec, tensor::DType::kF32, comm->rank());

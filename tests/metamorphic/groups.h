@@ -34,6 +34,7 @@ struct GroupAsk {
   int32_t num_ranks = 1;
   bool has_taps = false;
   Guesser guesser = Guesser::kNone;
+  step::RankedTree tree = {};  // of a draft head, which guesses chains without one
   int32_t patience_ms = cpu::HostComm::kPatienceMs;
   RankWrap wrap = {};
 };

@@ -110,9 +110,16 @@ std::unique_ptr<exec::DeviceExecutor> guessing_executor(const Backend& backend,
   return value_of(start_executor(std::move(model), capacity));
 }
 
+void add_tree(step::Capacity& capacity, const step::RankedTree& tree) {
+  if (tree.tree.empty()) return;
+  capacity.takes_trees = true;
+  capacity.guess_tree = tree.tree;
+  capacity.max_draft = tree.tree.size();
+}
+
 std::unique_ptr<exec::DeviceExecutor> head_executor(const Backend& backend, testing::TinyArch arch,
-                                                    testing::TinyHead kind,
-                                                    step::Capacity capacity) {
+                                                    testing::TinyHead kind, step::Capacity capacity,
+                                                    const step::RankedTree& tree) {
   exec::DeviceExecutor::Model model;
   model.ops = backend.make();
   model.spec = testing::tiny_spec(arch);
@@ -122,8 +129,10 @@ std::unique_ptr<exec::DeviceExecutor> head_executor(const Backend& backend, test
   head.spec = testing::tiny_head_spec(kind);
   EXPECT_TRUE(model::fit_draft_head(model.spec, head.spec));
   head.weights = value_of(testing::random_head_weights(head.spec, *model.ops, 11));
+  head.tree = tree;
   draft.spec = head.spec.layer;
   capacity.guesses = true;
+  add_tree(capacity, tree);
   return value_of(start_executor(std::move(model), capacity));
 }
 

@@ -79,10 +79,12 @@ std::unique_ptr<exec::DeviceExecutor> guessing_executor(const Backend& backend,
                                                         testing::TinyArch draft_arch,
                                                         uint64_t draft_seed,
                                                         step::Capacity capacity);
-// The same with a random draft head (testing::tiny_head_spec).
+// The same with a random draft head (testing::tiny_head_spec); with a tree, that of the capacity.
 std::unique_ptr<exec::DeviceExecutor> head_executor(const Backend& backend, testing::TinyArch arch,
-                                                    testing::TinyHead kind,
-                                                    step::Capacity capacity);
+                                                    testing::TinyHead kind, step::Capacity capacity,
+                                                    const step::RankedTree& tree = {});
+// To the capacity of an executor whose heads guess a tree; none: nothing.
+void add_tree(step::Capacity& capacity, const step::RankedTree& tree);
 // The same with random Medusa heads (testing::tiny_medusa_spec); with a tree, that of the capacity.
 std::unique_ptr<exec::DeviceExecutor> medusa_executor(const Backend& backend,
                                                       testing::TinyArch arch, bool shares_lm_head,

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Prints a tree of drafts for Medusa heads, as --speculative-config takes it (speculative_token_tree): the N drafts that are
-likeliest to be right, if a head's first guess is right in `--top` of the cases and each further rank in a share of the rest.
+"""Prints a tree of drafts for heads, as --speculative-config takes it (speculative_token_tree): the N drafts that are
+likeliest to be right, if the first guess at a depth is right in `--top` of the cases and each further rank in a share of the rest.
 
     tools/demo_model/medusa_tree.py 16 --top 0.70,0.61,0.57,0.52
 """
@@ -32,7 +32,7 @@ def likeliest(count, top):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("count", type=int, help="drafts, at most 63")
-    parser.add_argument("--top", default="0.70,0.61,0.57,0.52", help="how often each head's first guess is right")
+    parser.add_argument("--top", default="0.70,0.61,0.57,0.52", help="how often the first guess at each depth is right, for as many depths")
     args = parser.parse_args()
     print(likeliest(args.count, [float(share) for share in args.top.split(",")]))
 

@@ -92,6 +92,7 @@
   X(kAcceptsOneTooMany, "the executor accepts one draft that it did not sample")                 \
   X(kRejectedPenaltyKept, "the executor counts a rejected draft in penalties")                   \
   X(kPathNotKept, "the executor leaves the KV of accepted drafts where their tree had it")       \
+  X(kRowsNotKept, "the executor leaves rows for what guesses where a tree had their tokens")     \
   X(kSiblingSeen, "a draft of a tree sees the draft beside it")                                  \
   X(kStopInsideDraftsMissed, "the executor goes on behind a stop id among the accepted")
 

@@ -33,6 +33,7 @@ class HostOps : public ops::Ops {
   bool has_graphs() const final { return false; }
   bool takes_drafts() const final { return true; }
   bool takes_trees() const final { return true; }
+  bool keeps_rows() const final { return true; }
   bool runs_draft_heads() const final { return true; }
   Result<void> prepare(const ops::StepBounds& bounds) final;
   void begin_capture() final;

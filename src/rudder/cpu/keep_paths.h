@@ -1,4 +1,5 @@
-// keep_paths over a KV cache of any layout: which token of a tree goes where. The backend moves it.
+// keep_paths over a KV cache of any layout: which token of a tree goes where. The backend moves it;
+// the rows beside it are moved here.
 #pragma once
 
 #include <cstdint>

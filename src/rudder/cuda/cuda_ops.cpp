@@ -69,6 +69,7 @@ class CudaOps final : public ops::Ops {
   bool keeps_fp8() const override { return true; }
   bool takes_drafts() const override { return true; }
   bool takes_trees() const override { return true; }
+  bool keeps_rows() const override { return true; }
   bool runs_draft_heads() const override { return true; }
   bool has_encode() const override { return true; }
   bool reads_features() const override { return true; }

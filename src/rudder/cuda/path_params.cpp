@@ -9,9 +9,21 @@ KeptLayer kept_layer(const ops::KvLayer& kv) {
   KeptLayer layer;
   layer.storage = kv.storage.data;
   layer.group = kv.group;
-  layer.num_kv_heads = kv.num_kv_heads;
+  layer.heads = 2 * kv.num_kv_heads;
   layer.block_size = kv.block_size;
   layer.row_bytes = kv.head_dim * static_cast<int32_t>(tensor::dtype_bytes(kv.storage.dtype));
+  return layer;
+}
+
+KeptLayer kept_rows(const ops::TokenRows& beside) {
+  KeptLayer layer;
+  layer.storage = beside.rows.data;
+  layer.group = beside.group;
+  layer.group_layers = beside.group_layers;
+  layer.heads = 1;
+  layer.block_size = beside.block_size;
+  layer.row_bytes =
+      static_cast<int32_t>(beside.rows.shape[1] * tensor::dtype_bytes(beside.rows.dtype));
   return layer;
 }
 
@@ -31,13 +43,15 @@ std::vector<KeepPathsParams> keep_paths_params(const ops::KeepPathsArgs& args) {
   params.group_rows = args.batch.group_rows;
   params.num_seqs = static_cast<int32_t>(args.batch.kv_len.shape[0]);
   std::vector<KeepPathsParams> launches;
-  for (const ops::KvLayer& kv : args.layers) {
+  const auto add = [&](const KeptLayer& layer) {
     if (launches.empty() || launches.back().num_layers == kMaxKeptLayers) {
       launches.push_back(params);
     }
     KeepPathsParams& last = launches.back();
-    last.layers[last.num_layers++] = kept_layer(kv);
-  }
+    last.layers[last.num_layers++] = layer;
+  };
+  for (const ops::KvLayer& kv : args.layers) add(kept_layer(kv));
+  if (!args.beside.rows.empty()) add(kept_rows(args.beside));
   return launches;
 }
 

@@ -155,11 +155,17 @@ Result<void> check_pairs(const Asked& asked, Method method) {
   return {};
 }
 
-// Of Medusa heads: the tree, and as many drafts.
+bool takes_tree(Method method) {
+  return method == Method::kEagle || method == Method::kEagle3 || method == Method::kMedusa;
+}
+
+// Of heads: the tree, and as many drafts.
 Result<void> read_tree(const Asked& asked, Speculation* out) {
   if (asked.token_tree.empty()) return {};
-  if (out->method != Method::kMedusa) {
-    return bad(fmt::format("is not of the method '{}': medusa takes it", asked.method), kTreeKey);
+  if (!takes_tree(out->method)) {
+    return bad(
+        fmt::format("is not of the method '{}': eagle, eagle3 and medusa take it", asked.method),
+        kTreeKey);
   }
   Result<step::RankedTree> tree = read_token_tree(asked.token_tree);
   if (!tree) return bad(tree.error().message, kTreeKey);
@@ -185,7 +191,7 @@ void SpeculativeSettings::declare(SettingsTable& table) {
             "Speculation as a JSON object with vLLM's keys: method (ngram, suffix, draft_model, "
             "eagle, eagle3 or medusa), model (the folder of what guesses: a smaller model for "
             "draft_model, a head for eagle and eagle3, heads for medusa), "
-            "num_speculative_tokens, speculative_token_tree (of medusa, as \"[(0,), (1,), (0, "
+            "num_speculative_tokens, speculative_token_tree (of heads, as \"[(0,), (1,), (0, "
             "0)]\"), prompt_lookup_min, prompt_lookup_max, "
             "suffix_decoding_max_tree_depth, suffix_decoding_max_cached_requests, "
             "suffix_decoding_max_spec_factor, suffix_decoding_min_token_prob.");

@@ -33,7 +33,7 @@ struct Speculation {
   int32_t prompt_lookup_min = 0;       // kNgram alone
   int32_t prompt_lookup_max = 0;
   SuffixSettings suffix;       // kSuffix alone
-  step::RankedTree tree = {};  // kMedusa alone; empty: chains
+  step::RankedTree tree = {};  // of heads; empty: chains
   std::string model = {};      // has_model() alone: the folder of the model or heads that guess
   int64_t max_bytes = 0;       // of what a proposer remembers
 };

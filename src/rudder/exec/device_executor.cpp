@@ -37,10 +37,9 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::start(Model model,
   RUDDER_CHECK(capacity.max_draft == 0 || model.ops->takes_drafts(), "{} takes no drafts",
                model.ops->name());
   RUDDER_CHECK(capacity.max_draft < ops::kMaxChain, "{} drafts", capacity.max_draft);
-  // Rows that a draft head reads, and its KV, lie beside KV that would move.
   RUDDER_CHECK(
       !capacity.takes_trees || (model.ops->takes_trees() && model::runs_trees(model.spec) &&
-                                (!model.draft || model.draft->medusa)),
+                                (!model.draft || may_guess_beside_trees(*model.draft, *model.ops))),
       "{} takes no trees, or what it runs", model.ops->name());
   RUDDER_CHECK(capacity.guess_tree.empty() ||
                (capacity.takes_trees && capacity.guess_tree.size() == capacity.max_draft));
@@ -92,6 +91,7 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
   RUDDER_TRY(const model::HiddenPool kept,
              make_hidden_pool(model_.spec, head == nullptr ? nullptr : &head->spec, *model_.ops,
                               capacity_));
+  head_rows_ = kept.token_rows();
   if (head != nullptr) {
     head->source = {
         .embedding = model_.weights.embedding, .head = &model_.weights.head, .rows = kept.rows};
@@ -121,8 +121,9 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
                                          model_.spec.stage, capacity_, options.link));
   }
   if (!model_.ops->has_graphs() || options.enforce_eager) return {};
-  RUDDER_TRY(graphs_, GraphCache::capture({*model_.ops, *decoder_, *buffers_, kv_, is_last_stage()},
-                                          capacity_, options.capture_progress));
+  RUDDER_TRY(graphs_, GraphCache::capture(
+                          {*model_.ops, *decoder_, *buffers_, kv_, head_rows_, is_last_stage()},
+                          capacity_, options.capture_progress));
   return {};
 }
 
@@ -419,7 +420,7 @@ void DeviceExecutor::run(size_t index) {
 // What has logits, if anything.
 void DeviceExecutor::sample(size_t index, const ops::View& logits) {
   if (packed_.num_sampled() == 0 || !is_last_stage()) return;
-  sample_step(*model_.ops, flights_[index].step, logits, kv_);
+  sample_step(*model_.ops, flights_[index].step, logits, kv_, head_rows_);
 }
 
 // From embedding to the logits, of which there are some.

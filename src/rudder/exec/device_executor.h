@@ -136,6 +136,7 @@ class DeviceExecutor final : public step::Executor {
   const step::Capacity capacity_;
   Model model_;
   std::vector<ops::KvLayer> kv_;             // of the model's layers
+  ops::TokenRows head_rows_;                 // beside it, where a draft head reads some
   std::unique_ptr<model::Decoder> decoder_;  // points into model_
   std::unique_ptr<TapState> taps_;           // likewise; none where the capacity has no taps
   std::unique_ptr<CapturePool> pool_;        // likewise; none without capture

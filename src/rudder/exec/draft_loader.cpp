@@ -46,6 +46,7 @@ Result<DraftModel> read_draft(const StepLimits& limits, const model::ModelSpec& 
   RUDDER_TRY_VOID(model::fit_draft_head(target, *spec));
   draft.spec = spec->layer;
   draft.head.emplace().spec = *std::move(spec);
+  draft.head->tree = limits.draft_tree;
   return draft;
 }
 

@@ -175,7 +175,7 @@ GraphCache::Sampling GraphCache::sampling_of(const PackedStep& packed) const {
 
 void GraphCache::run(const DeviceStep& step) {
   const ops::View logits = parts_.decoder.forward(step.forward);
-  if (parts_.samples) sample_step(parts_.ops, step, logits, parts_.kv);
+  if (parts_.samples) sample_step(parts_.ops, step, logits, parts_.kv, parts_.head_rows);
 }
 
 const GraphCache::Family* GraphCache::family_of(const PackedStep& packed) const {

@@ -57,6 +57,7 @@ class GraphCache {
     model::Decoder& decoder;
     StepBuffers& buffers;
     std::span<const ops::KvLayer> kv = {};  // all layers, where steps may have trees
+    ops::TokenRows head_rows = {};          // beside them, where a draft head reads some
     bool samples = true;  // false: a stage that others are behind; its graphs are forward passes
   };
 

@@ -67,8 +67,10 @@ Result<void> check_tree(const StepLimits& limits, const model::ModelSpec& spec, 
     return refuse(fmt::format("the backend {} verifies no trees", ops.name()));
   }
   if (settings.pipeline_parallel_size > 1) return refuse("several stages verify no trees");
-  if (model::runs_trees(spec)) return {};
-  return refuse("a layer of the model has a window or a gate");
+  if (!model::runs_trees(spec)) return refuse("a layer of the model has a window or a gate");
+  if (limits.draft_kind == DraftKind::kMedusa || ops.keeps_rows()) return {};
+  return refuse(
+      fmt::format("the backend {} keeps no rows for a draft head where drafts branch", ops.name()));
 }
 
 int64_t feature_bytes(const ExecSettings& settings, const ops::Ops& ops) {
@@ -115,8 +117,10 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
                      .max_num_seqs = limits.max_num_seqs,
                      .max_num_batched_tokens = limits.max_num_batched_tokens,
                      .max_draft = ops.takes_drafts() ? limits.max_draft : 0,
-                     .takes_trees = limits.max_draft > 0 && ops.takes_trees() && !keeps_kv &&
+                     .takes_trees = limits.max_draft > 0 && ops.takes_trees() &&
+                                    (!guesses || may_guess_beside_trees(draft, ops)) &&
                                     stage.is_alone() && model::runs_trees(part),
+                     .guess_tree = limits.draft_tree.tree,
                      .draft = keeps_kv ? &draft.spec : nullptr,
                      .draft_weight_bytes = guess_bytes,
                      .draft_head = draft.head ? &draft.head->spec : nullptr,

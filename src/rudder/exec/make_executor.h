@@ -34,8 +34,8 @@ struct StepLimits {
   // it name speculative-config.model. It may be closed when the model may.
   const weights::Checkpoint* draft_model = nullptr;
   DraftKind draft_kind = DraftKind::kModel;
-  // What Medusa heads guess, max_draft tokens; empty: chains. Refused where the backend or
-  // the model (model::runs_trees) takes no trees, and on several stages.
+  // What heads guess, max_draft tokens; empty: chains. Refused where the backend or the model
+  // (model::runs_trees) takes no trees, and on several stages.
   step::RankedTree draft_tree = {};
 };
 

@@ -178,6 +178,7 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
                           .takes_trees = ask.takes_trees,
                           .guesses = ask.draft != nullptr || ask.medusa != nullptr,
                           .guesses_from_rows = ask.medusa != nullptr,
+                          .guess_tree = ask.guess_tree,
                           .kv_groups = budget.kv.groups,
                           .geometry = budget.geometry,
                           .taps = budget.taps};

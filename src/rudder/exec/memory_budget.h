@@ -37,7 +37,8 @@ struct MemoryAsk {
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
   int32_t max_draft = 0;
-  bool takes_trees = false;  // Capacity::takes_trees
+  bool takes_trees = false;         // Capacity::takes_trees
+  step::DraftTree guess_tree = {};  // likewise
   // A model that guesses, as `spec` the rank's part of it; null: none does.
   const model::ModelSpec* draft = nullptr;
   int64_t draft_weight_bytes = 0;                    // its weights

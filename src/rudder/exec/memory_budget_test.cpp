@@ -187,6 +187,23 @@ TEST(MemoryBudget, AHeadOfAProductTakesOneRowAndNoLogitsOfItsOwn) {
   EXPECT_EQ(with->draft_bytes - model->draft_bytes, 4 * (64 * (64 + 2 * 64) + 4 * 64));
 }
 
+TEST(MemoryBudget, ATreeOfADraftHeadTakesRowsToGoOnFrom) {
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
+  const model::DraftHeadSpec head = testing::tiny_head_spec(testing::TinyHead::kOwnEmbedding);
+  MemoryAsk ask = tiny_ask();
+  ask.max_draft = 4;
+  ask.takes_trees = true;
+  ask.draft = &head.layer;
+  ask.draft_head = &head;
+  const auto chain = budget_memory(spec, {}, ask);
+  for (const int32_t parent : {0, 0, 1, 2}) ask.guess_tree.add(parent);
+  const auto tree = budget_memory(spec, {}, ask);
+  ASSERT_TRUE(chain && tree);
+  // Two more rows of 48 floats of 4 slots. Of 64 tokens words of ancestors, and which rows they go
+  // on from; without a tree that is of 4, in a line of 64 bytes.
+  EXPECT_EQ(tree->draft_bytes - chain->draft_bytes, 4 * 4 * 2 * 48 + 64 * 8 + 64 * 4 - 64);
+}
+
 TEST(MemoryBudget, MedusaHeadsAreCountedAndTakeNoKv) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   const model::MedusaSpec heads = testing::tiny_medusa_spec(false);

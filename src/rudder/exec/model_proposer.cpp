@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "rudder/base/check.h"
@@ -14,11 +15,6 @@ using ops::View;
 using tensor::DType;
 
 constexpr const char* kWhere = "speculative-config.model";
-
-// Of its steps: one of tokens, and behind it one of guesses.
-constexpr size_t kTokens = 0;
-constexpr size_t kGuesses = 1;
-constexpr int32_t kFlights = 2;
 
 // The first that keeps every token; their number: none does.
 size_t whole_group(const step::KvGroups& groups) {
@@ -32,21 +28,29 @@ model::DecoderLimits limits_of(const step::Capacity& own) {
           .max_seq_len = own.max_seq_len};
 }
 
-// Of the draft model's own steps: a guess an iteration, and nothing that clients ask for.
-step::Capacity own_capacity(const step::Capacity& capacity, step::KvGroups groups) {
-  return {.num_slots = capacity.num_slots,
-          .num_blocks = capacity.num_blocks,
-          .block_size = capacity.block_size,
-          .max_tokens_per_step = capacity.max_tokens_per_step,
-          .max_seq_len = capacity.max_seq_len,
-          .vocab_size = capacity.vocab_size,
-          .max_in_flight = kFlights,
-          .max_repeat = std::max(capacity.max_draft, 1),
-          .max_draft = 0,
-          .kv_groups = std::move(groups)};
+int32_t num_feedback_rows(const step::Capacity& own, const TreePasses& passes) {
+  return own.num_slots * passes.num_feedback;
 }
 
 }  // namespace
+
+// Of the draft model's own steps: a guess an iteration, or the passes of a tree, which have at
+// least room for one sequence; and nothing that clients ask for.
+step::Capacity ModelProposer::own_capacity(const step::Capacity& capacity, step::KvGroups groups) {
+  const TreePasses passes(capacity.guess_tree);
+  const bool has_tree = !capacity.guess_tree.empty();
+  return {.num_slots = std::max(capacity.num_slots, passes.max_rows),
+          .num_blocks = capacity.num_blocks,
+          .block_size = capacity.block_size,
+          .max_tokens_per_step = std::max(capacity.max_tokens_per_step, passes.max_tokens),
+          .max_seq_len = capacity.max_seq_len,
+          .vocab_size = capacity.vocab_size,
+          .max_in_flight = kFlights,
+          .max_repeat = has_tree ? 1 : std::max(capacity.max_draft, 1),
+          .max_draft = 0,
+          .takes_trees = has_tree,
+          .kv_groups = std::move(groups)};
+}
 
 Result<KvLayout> draft_kv_layout(const model::ModelSpec& spec, DType dtype, int32_t block_size) {
   // To sequences of one token no window means anything.
@@ -84,6 +88,10 @@ Result<void> check_runs_heads(const ops::Ops& ops) {
               "speculative-config.method");
 }
 
+bool may_guess_beside_trees(const DraftModel& draft, const ops::Ops& ops) {
+  return draft.medusa.has_value() || (draft.head.has_value() && ops.keeps_rows());
+}
+
 Result<model::HiddenPool> make_hidden_pool(const model::ModelSpec& model,
                                            const model::DraftHeadSpec* head, ops::Ops& ops,
                                            const step::Capacity& capacity) {
@@ -117,6 +125,7 @@ ModelProposer::ModelProposer(DraftModel draft, ops::Ops& ops, const step::Capaci
       ops_(ops),
       group_(whole_group(capacity.kv_groups)),
       capacity_(own),
+      passes_(capacity.guess_tree),
       written_(static_cast<size_t>(own.num_slots)) {}
 
 Result<std::unique_ptr<ModelProposer>> ModelProposer::make(DraftModel draft, ops::Ops& ops,
@@ -124,6 +133,8 @@ Result<std::unique_ptr<ModelProposer>> ModelProposer::make(DraftModel draft, ops
                                                            bool has_graphs) {
   RUDDER_CHECK(draft.spec.vocab == capacity.vocab_size && capacity.guesses &&
                whole_group(capacity.kv_groups) < static_cast<size_t>(capacity.kv_groups.size()));
+  RUDDER_CHECK(capacity.guess_tree == (draft.head ? draft.head->tree.tree : step::DraftTree()) &&
+               (capacity.guess_tree.empty() || model::runs_trees(draft.spec)));
   RUDDER_TRY(KvLayout layout, draft_kv_layout(draft.spec, ops.kv_dtype(), capacity.block_size));
   const step::Capacity own = own_capacity(capacity, layout.groups);
   std::unique_ptr<ModelProposer> proposer(new ModelProposer(std::move(draft), ops, capacity, own));
@@ -135,9 +146,10 @@ int64_t ModelProposer::device_bytes(const model::ModelSpec& spec, const model::D
                                     const step::Capacity& capacity, DType act, ops::Rank rank) {
   const step::Capacity own = own_capacity(capacity, {});
   const int64_t workspace =
-      head == nullptr
-          ? model::Decoder::workspace_bytes(spec, limits_of(own), act, rank)
-          : model::head_workspace_bytes(*head, limits_of(own), own.num_slots, act, rank);
+      head == nullptr ? model::Decoder::workspace_bytes(spec, limits_of(own), act, rank)
+                      : model::head_workspace_bytes(
+                            *head, limits_of(own),
+                            num_feedback_rows(own, TreePasses(capacity.guess_tree)), act, rank);
   return workspace + StepBuffers::device_bytes(own, StepBuffers::Counts::kNone);
 }
 
@@ -150,9 +162,9 @@ Result<void> ModelProposer::prepare(KvLayout layout, bool has_graphs) {
                           capacity_.block_size, ops_.kv_dtype(), pool));
   }
   if (const std::optional<DraftHead>& head = draft_.head) {
-    RUDDER_TRY(decoder_,
-               model::make_head_decoder(head->spec, head->weights, head->source, kv.front(), ops_,
-                                        limits_of(capacity_), capacity_.num_slots));
+    RUDDER_TRY(decoder_, model::make_head_decoder(head->spec, head->weights, head->source,
+                                                  kv.front(), ops_, limits_of(capacity_),
+                                                  num_feedback_rows(capacity_, passes_)));
   } else {
     RUDDER_TRY(decoder_,
                model::Decoder::make(draft_.spec, draft_.weights, kv, ops_, limits_of(capacity_)));
@@ -166,7 +178,7 @@ Result<void> ModelProposer::prepare(KvLayout layout, bool has_graphs) {
 
 Result<void> ModelProposer::run(std::span<GuessAsk> asks) {
   RUDDER_TRY_VOID(run_tokens(asks));
-  return guess_on(asks);
+  return tree().tree.empty() ? guess_on(asks) : guess_trees(asks);
 }
 
 void ModelProposer::clear() {
@@ -192,7 +204,10 @@ Result<void> ModelProposer::run_tokens(std::span<GuessAsk> asks) {
       add_tokens(ask, ask.end() - static_cast<int32_t>(rest.size()), taken);
       rest = rest.subspan(taken.size());
     }
-    if (ask.num_guess > 0) add_sample_row(ask, ask.end(), first_guessed_);
+    if (ask.num_guess > 0) {
+      first_guessed_.push_back({&ask});
+      add_sample_row(first_guessed_.back(), ask.id.value);
+    }
   }
   return flush_tokens(true);
 }
@@ -204,7 +219,7 @@ Result<void> ModelProposer::flush_tokens(bool is_last) {
   step.sample.logits = decoder_->forward(step.forward);
   if (packed_.num_sampled() > 0) {
     ops_.sample(step.sample);
-    buffers_->fetch(packed_.num_sampled(), false, kTokens, 0);
+    buffers_->fetch(packed_.num_sampled(), packed_.any_logprobs, kTokens, 0);
   }
   if (is_last) return {};
   RUDDER_TRY_VOID(wait());
@@ -223,11 +238,12 @@ Result<void> ModelProposer::guess_on(std::span<GuessAsk> asks) {
     if (ask.num_guess < 2 || ask.tokens.empty()) continue;
     const int32_t first_guess = -1 - ask.id.value;  // which the device has
     add_tokens(ask, ask.end(), {&first_guess, 1});
-    add_sample_row(ask, ask.end() + 1, guessed_);
+    guessed_.push_back({&ask, 1});
+    add_sample_row(guessed_.back(), ask.id.value);
     longest = std::max(longest, ask.num_guess);
   }
   if (!guessed_.empty()) {
-    packed_.goes_on = draft_.head.has_value();
+    packed_.goes_on_rows = packed_.feedback_rows;  // none but of a head
     const bool is_captured = graphs_ != nullptr && graphs_->pad(packed_);
     RUDDER_TRY(DeviceStep step, buffers_->begin(packed_, kGuesses));
     for (int32_t i = 0; i + 1 < longest; ++i) {
@@ -265,34 +281,48 @@ void ModelProposer::open(const GuessAsk& ask) {
 
 void ModelProposer::add_tokens(const GuessAsk& ask, int32_t begin,
                                std::span<const int32_t> tokens) {
-  const int32_t size = capacity_.block_size;
   int32_t position = begin - shift();
   for (const int32_t token : tokens) {
-    const step::BlockId block = ask.slot->blocks[group_][static_cast<size_t>(position / size)];
     packed_.ids.push_back(token);
     packed_.positions.push_back(position);
-    packed_.kv_slot[0].push_back(block * capacity_.kv_groups[0].layers * size + position % size);
-    ++position;
+    add_kv_slot(ask, position++);
   }
-  packed_.q_begin.push_back(static_cast<int32_t>(packed_.ids.size()));
-  packed_.kv_len.push_back(position);
-  packed_.table_row.push_back(ask.id.value);
-  packed_.max_q_len = std::max(packed_.max_q_len, static_cast<int32_t>(tokens.size()));
-  packed_.max_kv_len = std::max(packed_.max_kv_len, position);
+  add_sequence(ask, static_cast<int32_t>(tokens.size()), position);
 }
 
-// Of the last token that was added. The device ends the sequence with its last guess.
-void ModelProposer::add_sample_row(GuessAsk& ask, int32_t position,
-                                   std::vector<GuessAsk*>& sampled) {
+// Of the token that is added: its KV lies where the sequence has that of its token at `offset`.
+void ModelProposer::add_kv_slot(const GuessAsk& ask, int32_t offset) {
+  const int32_t size = capacity_.block_size;
+  const step::BlockId block = ask.slot->blocks[group_][static_cast<size_t>(offset / size)];
+  packed_.kv_slot[0].push_back(block * capacity_.kv_groups[0].layers * size + offset % size);
+}
+
+// Of the tokens that were added last.
+void ModelProposer::add_sequence(const GuessAsk& ask, int32_t num_tokens, int32_t kv_len) {
+  packed_.q_begin.push_back(static_cast<int32_t>(packed_.ids.size()));
+  packed_.kv_len.push_back(kv_len);
+  packed_.table_row.push_back(ask.id.value);
+  packed_.max_q_len = std::max(packed_.max_q_len, num_tokens);
+  packed_.max_kv_len = std::max(packed_.max_kv_len, kv_len);
+}
+
+// Of the last token that was added. The device ends the sequence of a chain with its last guess.
+void ModelProposer::add_sample_row(const Sampled& sampled, int32_t slot) {
+  const GuessAsk& ask = *sampled.ask;
   ops::SampleRow row;
-  row.position = position;
-  row.slot = ask.id.value;
+  row.slot = slot;
   row.temperature = 0;
-  row.max_len = ask.end() + ask.num_guess;
+  if (tree().tree.empty()) {
+    row.position = ask.end() + sampled.row;
+    row.max_len = ask.end() + ask.num_guess;
+  } else {
+    row.max_len = std::numeric_limits<int32_t>::max();
+    row.num_logprobs = 1 + *std::ranges::max_element(tree().ranks);
+    packed_.any_logprobs = true;
+  }
   packed_.logits_rows.push_back(static_cast<int32_t>(packed_.ids.size()) - 1);
   packed_.sample_rows.push_back(row);
-  if (draft_.head) packed_.feedback_rows.push_back(ask.id.value);
-  sampled.push_back(&ask);
+  if (draft_.head) packed_.feedback_rows.push_back(feedback_row(ask, sampled.row));
 }
 
 Result<void> ModelProposer::wait() {
@@ -301,11 +331,14 @@ Result<void> ModelProposer::wait() {
 }
 
 // Where nothing could be guessed, or no more, there is no token.
-void ModelProposer::read(size_t flight, int32_t iteration,
-                         std::span<GuessAsk* const> sampled) const {
+void ModelProposer::read(size_t flight, int32_t iteration, std::span<const Sampled> sampled) const {
   const ops::SampledToken* const rows = buffers_->sampled(flight, iteration);
   for (size_t i = 0; i < sampled.size(); ++i) {
-    if (rows[i].token >= 0) sampled[i]->guess.push_back(rows[i].token);
+    if (!tree().tree.empty()) {
+      read_children(sampled[i], rows[i], buffers_->top(flight, iteration) + i * step::kMaxLogprobs);
+    } else if (rows[i].token >= 0) {
+      sampled[i].ask->guess.push_back(rows[i].token);
+    }
   }
 }
 

@@ -17,6 +17,12 @@
 // Guesses are iterations of one step of single tokens, as `repeat` has them: the device hands each
 // token to the next iteration, and the host waits once, for all of them. The device's state of
 // slots is the proposer's own. The executor's worker thread uses it.
+//
+// A draft head may guess a tree, depth by depth (guess_tree.cpp). The pass of a depth runs all
+// guesses up to it that are followed by others, each of which sees its path, and has the logits of
+// the last depth alone: of a row of logits the tokens of the ranks that the tree names follow.
+// Where its KV lies a pass runs anew what is in KV there, so that a pass needs nothing of the one
+// before but the rows that guesses go on from.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +39,7 @@
 #include "rudder/exec/proposer.h"
 #include "rudder/exec/slot_table.h"
 #include "rudder/exec/step_buffers.h"
+#include "rudder/exec/tree_passes.h"
 #include "rudder/model/decoder.h"
 #include "rudder/model/draft_head.h"
 #include "rudder/model/head_decoder.h"
@@ -48,6 +55,7 @@ struct DraftHead {
   model::DraftHeadSpec spec;
   model::DraftHeadWeights weights;
   model::HeadSource source = {};  // set by the executor
+  step::RankedTree tree = {};     // what it guesses, Capacity::guess_tree; empty: chains
 };
 
 // What guesses for a model: another one of the same tokens, a draft head, or Medusa heads. On a
@@ -70,6 +78,9 @@ Result<void> check_draft_model(const model::ModelSpec& draft, const model::Model
                                const step::KvGroups& groups, int32_t max_seq_len);
 // kUnsupported: the backend runs no draft heads.
 Result<void> check_runs_heads(const ops::Ops& ops);
+// Whether it may guess for a model that verifies trees: where a path is kept, what it reads of the
+// path's tokens is kept too.
+bool may_guess_beside_trees(const DraftModel& draft, const ops::Ops& ops);
 
 // Where the decoder of `model` keeps what `head` reads; null: the head is on another stage, or
 // there is none. Device bytes of it beside one block; what stages pass on, Handover::device_bytes
@@ -94,6 +105,16 @@ class ModelProposer final : public Proposer {
   Result<void> run(std::span<GuessAsk> asks) override;
 
  private:
+  // Of its steps: one of tokens, and behind it one of guesses.
+  static constexpr size_t kTokens = 0;
+  static constexpr size_t kGuesses = 1;
+  static constexpr int32_t kFlights = 2;
+
+  // Whose row of logits it is: the guesses behind a row of its tree, or behind its last token.
+  struct Sampled {
+    GuessAsk* ask = nullptr;
+    int32_t row = 0;
+  };
   // Of a slot's blocks, those that the device's table has.
   struct Written {
     uint32_t generation = 0;
@@ -102,23 +123,34 @@ class ModelProposer final : public Proposer {
 
   ModelProposer(DraftModel draft, ops::Ops& ops, const step::Capacity& capacity,
                 const step::Capacity& own);
+  static step::Capacity own_capacity(const step::Capacity& capacity, step::KvGroups groups);
   Result<void> prepare(KvLayout layout, bool has_graphs);
   // How far before a token's position it is run.
   int32_t shift() const { return draft_.head ? 1 : 0; }
   Result<void> run_tokens(std::span<GuessAsk> asks);
   Result<void> guess_on(std::span<GuessAsk> asks);
+  Result<void> guess_trees(std::span<GuessAsk> asks);
+  Result<void> guess_depth(std::span<GuessAsk* const> asks, int32_t depth);
+  void add_guesses(GuessAsk& ask, int32_t depth);
+  const step::RankedTree& tree() const;
+  int32_t feedback_row(const GuessAsk& ask, int32_t row) const;
   Result<void> flush_tokens(bool is_last);
   void open(const GuessAsk& ask);
   void add_tokens(const GuessAsk& ask, int32_t begin, std::span<const int32_t> tokens);
-  void add_sample_row(GuessAsk& ask, int32_t position, std::vector<GuessAsk*>& sampled);
+  void add_kv_slot(const GuessAsk& ask, int32_t offset);
+  void add_sequence(const GuessAsk& ask, int32_t num_tokens, int32_t kv_len);
+  void add_sample_row(const Sampled& sampled, int32_t slot);
   void clear();
   Result<void> wait();
-  void read(size_t flight, int32_t iteration, std::span<GuessAsk* const> sampled) const;
+  void read(size_t flight, int32_t iteration, std::span<const Sampled> sampled) const;
+  void read_children(const Sampled& sampled, const ops::SampledToken& likeliest,
+                     const ops::TopLogprob* top) const;
 
   const DraftModel draft_;
   ops::Ops& ops_;
   const size_t group_;             // of the executor's capacity, whose blocks its KV lies beside
   const step::Capacity capacity_;  // of its own steps
+  const TreePasses passes_;        // of a tree
   std::unique_ptr<model::Decoder> decoder_;  // points into draft_
   std::unique_ptr<StepBuffers> buffers_;
   std::unique_ptr<GraphCache> graphs_;  // points into both; none where every step runs op by op
@@ -126,8 +158,8 @@ class ModelProposer final : public Proposer {
   std::vector<Written> written_;  // by slot
 
   PackedStep packed_;
-  std::vector<GuessAsk*> first_guessed_;  // rows of the last step of tokens
-  std::vector<GuessAsk*> guessed_;        // rows of the step of guesses
+  std::vector<Sampled> first_guessed_;  // rows of the last step of tokens
+  std::vector<Sampled> guessed_;        // rows of the step of guesses
 };
 
 // Of what guesses. `final_rows` and `has_graphs` as in MedusaProposer::make and

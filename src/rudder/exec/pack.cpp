@@ -118,7 +118,7 @@ void PackedStep::clear() {
   any_changed = false;
   any_drafts = false;
   feedback_rows.clear();
-  goes_on = false;
+  goes_on_rows.clear();
 }
 
 void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotTable& slots,

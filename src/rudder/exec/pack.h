@@ -37,10 +37,10 @@ struct PackedStep {
   bool any_changed = false;
   bool any_drafts = false;
 
-  // Of steps of a draft head alone (ForwardBatch): by row of logits, and whether they are guesses
-  // behind guesses.
+  // Of steps of a draft head alone (ForwardBatch): by row of logits; by token, of guesses behind
+  // guesses.
   std::vector<int32_t> feedback_rows;
-  bool goes_on = false;
+  std::vector<int32_t> goes_on_rows;
 
   PackedTaps taps;
   PackedScores scores;

@@ -9,9 +9,10 @@
 
 namespace rudder::exec {
 
-// `kv`: all layers of the device; they outlive the step.
+// `kv`: all layers of the device, `head_rows` what lies beside them for a draft head, if anything;
+// they outlive the step.
 inline void sample_step(ops::Ops& ops, const DeviceStep& step, const ops::View& logits,
-                        std::span<const ops::KvLayer> kv) {
+                        std::span<const ops::KvLayer> kv, const ops::TokenRows& head_rows) {
   ops::SampleArgs sample = step.sample;
   sample.logits = logits;
   ops.sample(sample);
@@ -19,7 +20,8 @@ inline void sample_step(ops::Ops& ops, const DeviceStep& step, const ops::View& 
   ops.keep_paths({.batch = step.forward.attention,
                   .logits_rows = step.forward.logits_rows,
                   .sampled = step.sample.sampled,
-                  .layers = kv});
+                  .layers = kv,
+                  .beside = head_rows});
 }
 
 }  // namespace rudder::exec

@@ -195,7 +195,7 @@ void SlotTable::check_guess(const step::SeqWork& work, const step::StepPlan& pla
                  work.slot.value);
     return;
   }
-  const int64_t written = std::min(work.kv_len + work.q_len + count, slot.max_len);
+  const int64_t written = std::min(work.longest_len() + count, slot.max_len);
   RUDDER_CHECK(count == 0 || written <= std::ssize(slot.blocks[0]) * capacity_.block_size,
                "slot {}: guesses up to {}, {} blocks", work.slot.value, written,
                slot.blocks[0].size());

@@ -38,6 +38,7 @@ struct Layout {
   int64_t rows_taps = 0;
   int64_t sample_rows = 0;
   int64_t feedback_rows = 0;
+  int64_t goes_on_rows = 0;
   int64_t ancestors = 0;
   int64_t lists = 0;
 };
@@ -46,7 +47,7 @@ struct Layout {
 constexpr int64_t kTapArrays = 6;
 
 Layout layout_of(int64_t num_tokens, int64_t num_seqs, int64_t num_sampled, int64_t num_groups,
-                 bool has_taps, int64_t num_feedback, int64_t num_ancestors) {
+                 bool has_taps, int64_t num_feedback, int64_t num_going_on, int64_t num_ancestors) {
   Layout layout;
   layout.kv_len = layout.q_begin + part_bytes<int32_t>(num_seqs + 1);
   layout.table_row = layout.kv_len + part_bytes<int32_t>(num_seqs);
@@ -59,7 +60,8 @@ Layout layout_of(int64_t num_tokens, int64_t num_seqs, int64_t num_sampled, int6
   layout.rows_taps = layout.logits_rows + part_bytes<int32_t>(num_sampled);
   layout.sample_rows = layout.rows_taps + arrays * part_bytes<int32_t>(num_sampled);
   layout.feedback_rows = layout.sample_rows + part_bytes<ops::SampleRow>(num_sampled);
-  layout.ancestors = layout.feedback_rows + part_bytes<int32_t>(num_feedback);
+  layout.goes_on_rows = layout.feedback_rows + part_bytes<int32_t>(num_feedback);
+  layout.ancestors = layout.goes_on_rows + part_bytes<int32_t>(num_going_on);
   layout.lists = layout.ancestors + part_bytes<uint64_t>(num_ancestors);
   return layout;
 }
@@ -67,7 +69,8 @@ Layout layout_of(int64_t num_tokens, int64_t num_seqs, int64_t num_sampled, int6
 Layout layout_of(const PackedStep& packed) {
   return layout_of(packed.num_tokens(), packed.num_seqs(), packed.num_sampled(),
                    std::ssize(packed.kv_slot), packed.taps.is_used,
-                   std::ssize(packed.feedback_rows), std::ssize(packed.ancestors));
+                   std::ssize(packed.feedback_rows), std::ssize(packed.goes_on_rows),
+                   std::ssize(packed.ancestors));
 }
 
 // Words of stop ids and biases when every row has as many as it may.
@@ -88,9 +91,11 @@ int64_t kept_blocks(const step::Capacity& capacity) {
 int64_t step_bytes(const step::Capacity& capacity) {
   const bool has_taps = capacity.taps.steering() || capacity.taps.capture();
   // A padded step may have one sequence more than there are slots.
-  return layout_of(capacity.max_tokens_per_step, int64_t{capacity.num_slots} + 1,
-                   max_sampled_rows(capacity), capacity.kv_groups.size(), has_taps,
-                   capacity.num_slots, capacity.takes_trees ? capacity.max_tokens_per_step : 0)
+  return layout_of(
+             capacity.max_tokens_per_step, int64_t{capacity.num_slots} + 1,
+             max_sampled_rows(capacity), capacity.kv_groups.size(), has_taps, capacity.num_slots,
+             std::max(capacity.num_slots, capacity.takes_trees ? capacity.max_tokens_per_step : 0),
+             capacity.takes_trees ? capacity.max_tokens_per_step : 0)
              .lists +
          part_bytes<int32_t>(max_list_words(capacity)) +
          part_bytes<ops::OpenedSlot>(capacity.num_slots) +
@@ -235,12 +240,13 @@ DeviceStep StepBuffers::views(const PackedStep& packed) const {
                                 .max_q_len = packed.max_q_len,
                                 .max_kv_len = packed.max_kv_len,
                                 .group_rows = capacity_.num_slots + 1},
-                  .logits_rows = part(layout.logits_rows, DType::kI32, {sampled}),
-                  .goes_on = packed.goes_on};
+                  .logits_rows = part(layout.logits_rows, DType::kI32, {sampled})};
   if (!packed.feedback_rows.empty()) {
     step.forward.feedback_rows =
         part(layout.feedback_rows, DType::kI32, {std::ssize(packed.feedback_rows)});
   }
+  if (!packed.goes_on_rows.empty())
+    step.forward.goes_on_rows = part(layout.goes_on_rows, DType::kI32, tokens);
   if (!packed.ancestors.empty()) {
     step.forward.attention.ancestors = part(layout.ancestors, DType::kI64, tokens);
   }
@@ -298,6 +304,7 @@ Result<DeviceStep> StepBuffers::begin(const PackedStep& packed, size_t flight) {
   put_taps(packed, staging);
   put(staging, layout.sample_rows, packed.sample_rows);
   put(staging, layout.feedback_rows, packed.feedback_rows);
+  put(staging, layout.goes_on_rows, packed.goes_on_rows);
   put(staging, layout.ancestors, packed.ancestors);
   put(staging, layout.lists, packed.lists);
   RUDDER_TRY_VOID(send(packed, step, flight));

@@ -39,9 +39,9 @@ struct ForwardBatch {
   // wanted: taps there want them, or more_logits() does. Likewise where HiddenPool.final_norm does.
   bool keep_all_rows = false;
 
-  // Of a draft head alone (head_decoder.h). [R] i32, a row of its own for each sequence.
-  ops::View feedback_rows = {};
-  bool goes_on = false;
+  // Of a draft head alone (head_decoder.h).
+  ops::View feedback_rows = {};  // [R] i32
+  ops::View goes_on_rows = {};   // [T] i32
 };
 
 // Whether programs of the step encode at the point of `taps`.
@@ -83,6 +83,7 @@ struct HiddenPool {
   int32_t block_size = 16;
   int32_t group_layers = 1;  // step::KvGroup.layers
 
+  ops::TokenRows token_rows() const { return {rows, group, block_size, group_layers}; }
   ops::View passed_of(size_t index, int64_t num_tokens) const {
     const auto num_layers = static_cast<int64_t>(layers.size());
     return passed.rows(static_cast<int64_t>(index) * (passed.num_rows() / num_layers), num_tokens);

@@ -17,17 +17,17 @@ using tensor::View;
 
 // Elements of the buffers that a head has beside those of its layer.
 struct HeadSizes {
-  int64_t aux = 0;       // rows of the model
-  int64_t joined = 0;    // the attention's input
-  int64_t feedback = 0;  // by slot
-  int64_t logits = 0;    // of the head's own tokens, f32
-  int64_t share = 0;     // of a rank: its columns of fc's inputs
+  int64_t aux = 0;     // rows of the model
+  int64_t joined = 0;  // the attention's input
+  int64_t feedback = 0;
+  int64_t logits = 0;  // of the head's own tokens, f32
+  int64_t share = 0;   // of a rank: its columns of fc's inputs
 
-  HeadSizes(const DraftHeadSpec& spec, const DecoderLimits& limits, int32_t num_slots,
+  HeadSizes(const DraftHeadSpec& spec, const DecoderLimits& limits, int32_t num_feedback,
             ops::Rank rank)
       : aux((spec.norm_before_fc ? 2 : 1) * limits.max_tokens * spec.aux_width()),
         joined(int64_t{2} * limits.max_tokens * spec.layer.hidden),
-        feedback(int64_t{num_slots} * spec.layer.hidden),
+        feedback(int64_t{num_feedback} * spec.layer.hidden),
         logits(spec.is_product() ? 0 : int64_t{limits.max_logits_rows} * spec.draft_vocab),
         share(rank.is_alone() ? 0
                               : limits.max_tokens * input_extent(spec.fc_width(), rank).count()) {}
@@ -37,7 +37,7 @@ struct HeadBuffers {
   DecoderBuffers layer;
   View aux;       // [2 or 1, max_tokens * aux_width] act
   View joined;    // [max_tokens * 2 * hidden] act
-  View feedback;  // [num_slots, hidden] act
+  View feedback;  // [num_feedback, hidden] act
   View logits;    // [max_logits_rows * draft_vocab] f32
   View share;     // [max_tokens * fc_width / ranks] act; empty for one that is alone
 };
@@ -108,8 +108,8 @@ View HeadDecoder::multiply_fc(const View& in, const View& buffer) {
 View HeadDecoder::begin_with(const ForwardBatch& batch) {
   const int64_t tokens = batch.ids.num_rows();
   const View g = shaped(buffers_.layer.residual, tokens, spec_.layer.hidden);
-  if (batch.goes_on) {
-    ops_.gather_rows({.x = buffers_.feedback, .rows = batch.feedback_rows, .out = g});
+  if (!batch.goes_on_rows.empty()) {
+    ops_.gather_rows({.x = buffers_.feedback, .rows = batch.goes_on_rows, .out = g});
     return g;
   }
   // The model's row of a token lies where the head's KV of it does.
@@ -249,7 +249,7 @@ Result<std::unique_ptr<Decoder>> make_head_decoder(const DraftHeadSpec& spec,
                                                    const DraftHeadWeights& weights,
                                                    const HeadSource& source, const ops::KvLayer& kv,
                                                    ops::Ops& ops, const DecoderLimits& limits,
-                                                   int32_t num_slots) {
+                                                   int32_t num_feedback) {
   const ops::Rank rank = ops::rank_of(ops);
   const int64_t own_tokens = ops::vocab_share(spec.draft_vocab, rank).count;
   RUDDER_CHECK(spec.layer.layers.size() == 1 &&
@@ -259,13 +259,13 @@ Result<std::unique_ptr<Decoder>> make_head_decoder(const DraftHeadSpec& spec,
   RUDDER_CHECK(spec.is_product() ? source.head != nullptr && source.head->in == spec.layer.hidden &&
                                        source.head->out == own_tokens
                                  : weights.head.out == own_tokens);
-  const HeadSizes sizes(spec, limits, num_slots, rank);
+  const HeadSizes sizes(spec, limits, num_feedback, rank);
   const DType act = ops.act_dtype();
   HeadBuffers buffers;
   RUDDER_TRY(buffers.layer, DecoderBuffers::allocate(spec.layer, limits, ops));
   RUDDER_TRY(buffers.aux, ops.allocate(act, {sizes.aux}));
   RUDDER_TRY(buffers.joined, ops.allocate(act, {sizes.joined}));
-  RUDDER_TRY(buffers.feedback, ops.allocate(act, {num_slots, spec.layer.hidden}));
+  RUDDER_TRY(buffers.feedback, ops.allocate(act, {num_feedback, spec.layer.hidden}));
   if (sizes.logits > 0) {
     RUDDER_TRY(buffers.logits, ops.allocate(DType::kF32, {sizes.logits}));
   }
@@ -280,8 +280,8 @@ Result<std::unique_ptr<Decoder>> make_head_decoder(const DraftHeadSpec& spec,
 }
 
 int64_t head_workspace_bytes(const DraftHeadSpec& spec, const DecoderLimits& limits,
-                             int32_t num_slots, DType act, ops::Rank rank) {
-  const HeadSizes sizes(spec, limits, num_slots, rank);
+                             int32_t num_feedback, DType act, ops::Rank rank) {
+  const HeadSizes sizes(spec, limits, num_feedback, rank);
   return DecoderBuffers::bytes(spec.layer, limits, act, rank) +
          ColumnShare::device_bytes(limits.max_tokens, rank) +
          (sizes.aux + sizes.joined + sizes.feedback + sizes.share) *

@@ -20,17 +20,18 @@ struct HeadSource {
 };
 
 // On a rank of a group `spec` and `weights` are its part of the head (shard_draft_head). Of a step,
-// ForwardBatch.feedback_rows says where the rows of logits leave what the next guess
-// begins with; with `goes_on` each token is one that is guessed behind, and begins with that.
-// begin(), finish(), more_logits() and hidden() are not for it.
+// ForwardBatch.feedback_rows says where the rows of logits leave what a guess behind them
+// begins with, among `num_feedback` rows; with `goes_on_rows` each token is one that was guessed,
+// and begins with the row that is named for it. begin(), finish(), more_logits() and hidden() are
+// not for it.
 Result<std::unique_ptr<Decoder>> make_head_decoder(const DraftHeadSpec& spec,
                                                    const DraftHeadWeights& weights,
                                                    const HeadSource& source, const ops::KvLayer& kv,
                                                    ops::Ops& ops, const DecoderLimits& limits,
-                                                   int32_t num_slots);
+                                                   int32_t num_feedback);
 
 // Device bytes that it allocates.
 int64_t head_workspace_bytes(const DraftHeadSpec& spec, const DecoderLimits& limits,
-                             int32_t num_slots, tensor::DType act, ops::Rank rank = {});
+                             int32_t num_feedback, tensor::DType act, ops::Rank rank = {});
 
 }  // namespace rudder::model

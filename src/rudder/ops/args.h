@@ -177,6 +177,15 @@ struct AttentionArgs {
   FirGate gate = {};  // optional; then there are neither soft-cap nor sinks
 };
 
+// Rows that lie where the tokens of a KV group do in its blocks: as PlaceRowsArgs with a block
+// size.
+struct TokenRows {
+  View rows;  // [num_blocks * block_size, width] of any dtype; empty: there are none
+  int32_t group = 0;
+  int32_t block_size = 16;
+  int32_t group_layers = 1;
+};
+
 // Behind the sample() of a step with trees: of each of them the KV of the tokens whose logits were
 // sampled, which are a path from its first token on, goes to where a chain of them has it, in their
 // order. Nothing else changes.
@@ -185,6 +194,7 @@ struct KeepPathsArgs {
   View logits_rows;                 // [R] i32 the token of each row of logits, ascending
   View sampled;                     // [R, 4] i32: SampledToken
   std::span<const KvLayer> layers;  // all of the device; they outlive the step
+  TokenRows beside = {};            // move as the KV does; only where Ops::keeps_rows()
 };
 
 // Writes attention patterns to the records of captured tokens (ADR 0050): for each token whose

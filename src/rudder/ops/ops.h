@@ -47,6 +47,8 @@ class Ops {
   // Whether drafts may be trees: attention() heeds AttentionBatch.ancestors, sample() follows
   // SampleRow.parent_up, and keep_paths() is there.
   virtual bool takes_trees() const { return false; }
+  // Whether keep_paths() moves KeepPathsArgs.beside too, which trees need beside a draft head.
+  virtual bool keeps_rows() const { return false; }
   // Ops of one thread that read what lies in this object's memory, beside its own ops and on
   // another thread: residual_norm, logits and score; and read_features on what it is given. Null
   // where the backend has none, or cannot open one.

@@ -224,7 +224,7 @@ void Scheduler::add_guess(StepBuilder& builder, Sequence& sequence, step::SeqWor
   sequence.proposed_len += count;
   const bool knows_all = work.guess.begin + count == end;
   if (!knows_all || most <= 0) return;
-  work.guess.num_guess = grow_for_guess(builder, sequence, work.kv_len + work.q_len, most);
+  work.guess.num_guess = grow_for_guess(builder, sequence, work.longest_len(), most);
 }
 
 // Blocks for `most` guesses behind so many tokens, as far as there are more than those that run are

@@ -51,6 +51,19 @@ class DraftTree {
     for (; row > 0; row = parent(row)) rows |= uint64_t{1} << row;
     return rows;
   }
+  // The rows that are followed by others, with row 0; and those at most so deep.
+  constexpr uint64_t parents() const {
+    uint64_t rows = 1;
+    for (int32_t row = 1; row <= size_; ++row) rows |= uint64_t{1} << parent(row);
+    return rows;
+  }
+  constexpr uint64_t down_to(int32_t most) const {
+    uint64_t rows = 1;
+    for (int32_t row = 1; row <= size_; ++row) {
+      if (depth(row) <= most) rows |= uint64_t{1} << row;
+    }
+    return rows;
+  }
   // The rows of the chain of first children.
   constexpr uint64_t first_chain() const {
     uint64_t rows = 1;

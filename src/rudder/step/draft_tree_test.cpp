@@ -24,6 +24,9 @@ TEST(DraftTree, SaysWhatARowFollows) {
   EXPECT_EQ(tree.ancestors(4), 0b10011u);
   EXPECT_EQ(tree.ancestors(6), 0b1100101u);
   EXPECT_EQ(tree.first_chain(), 0b1011u);
+  EXPECT_EQ(tree.parents(), 0b100111u);
+  EXPECT_EQ(tree.down_to(1), 0b111u);
+  EXPECT_EQ(tree.down_to(2), 0b111111u);
   EXPECT_FALSE(tree.is_chain());
 }
 
@@ -36,6 +39,7 @@ TEST(DraftTree, PartsAreTrees) {
   EXPECT_EQ(tree.first(3), tree_of({0, 0, 1}));
   EXPECT_EQ(tree.first(9), tree);
   EXPECT_TRUE(tree.first(0).empty());
+  EXPECT_EQ(DraftTree().parents(), 0b1u);
 }
 
 TEST(DraftTree, AWordHoldsTheLargest) {

@@ -88,8 +88,9 @@ struct SeqWork {
   std::vector<CaptureSpan> captures = {};  // ascending, disjoint
   GuessWork guess = {};                    // not in a plan that is repeated
 
-  // Drafts of it that can be right.
+  // Drafts of it that can be right, and the tokens that are in KV behind its step if these are.
   int32_t most_accepted() const { return tree.empty() ? num_draft : tree.depth(); }
+  int32_t longest_len() const { return kv_len + q_len - num_draft + most_accepted(); }
   // Behind its first position.
   int32_t depth(int32_t row) const { return tree.empty() ? row : tree.depth(row); }
 };

@@ -258,6 +258,7 @@ void FakeExecutor::run_guess(const step::SeqWork& work, const Slot& slot, step::
             return position == slot.kv_len ? *slot.carry
                                            : cell(slot, proposer_->group(), position).token;
           },
+      .row_at = [&](int32_t position) { return cell(slot, proposer_->group(), position).row; },
       .len = slot.kv_len + (is_sampled ? 1 : 0),
       .max_len = slot.max_len,
       .blocks = slot.blocks};
@@ -331,8 +332,10 @@ void FakeExecutor::keep_path(const step::SeqWork& work, const Slot& slot,
                              std::span<const int32_t> rows) {
   for (int32_t group = 0; group < num_groups(); ++group) {
     for (int32_t i = 0; i < std::ssize(rows); ++i) {
-      cell(slot, group, work.kv_len + i) =
-          Cell(cell(slot, group, work.kv_len + rows[static_cast<size_t>(i)]));
+      Cell& to = cell(slot, group, work.kv_len + i);
+      const int32_t left = to.row;
+      to = Cell(cell(slot, group, work.kv_len + rows[static_cast<size_t>(i)]));
+      if (RUDDER_MUTANT(kRowsNotKept)) to.row = left;
     }
   }
 }
@@ -370,6 +373,7 @@ void FakeExecutor::run_tokens(const step::StepPlan& plan, int32_t index, Slot& s
     prefix_hash = extend_hash(prefix_hash, token, effect);
     for (int32_t group = 0; group < num_groups(); ++group) {
       cell(slot, group, work.kv_len + q) = {.token = token,
+                                            .row = token,
                                             .position = position,
                                             .group = group,
                                             .effect = effect,

@@ -88,6 +88,7 @@ class FakeExecutor final : public step::Executor {
  private:
   struct Cell {
     int32_t token = -1;
+    int32_t row = -1;  // the token whose rows lie beside it, for what guesses
     int32_t position = -1;
     int32_t group = -1;
     uint64_t effect = 0;       // of the program that the token ran

@@ -105,7 +105,7 @@ void FakeExecutor::check_guess(const step::StepPlan& plan, const step::SeqWork& 
   const int32_t count = work.guess.num_guess;
   const int32_t sampled = work.kv_len + work.q_len - work.num_draft;
   const int64_t end = work.guess.begin + std::ssize(work.guess.tokens);
-  const int64_t written = std::min(work.kv_len + work.q_len + count, slot.max_len);
+  const int64_t written = std::min(work.longest_len() + count, slot.max_len);
   const bool from_rows = options_.capacity.guesses_from_rows;
   const bool fits = options_.capacity.guesses && plan.repeat == 1 && count >= 0 &&
                     count <= options_.capacity.max_draft && end <= sampled &&

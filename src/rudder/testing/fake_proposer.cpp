@@ -50,7 +50,13 @@ bool FakeProposer::run_tokens(const step::SeqWork& work, const Sequence& sequenc
     return false;
   }
   const int32_t end = guess.num_guess > 0 ? sequence.len : named_end;
-  for (int32_t i = guess.begin; i < end; ++i) cell(sequence, i) = {sequence.token_at(i), i};
+  for (int32_t i = guess.begin; i < end; ++i) {
+    cell(sequence, i) = {sequence.token_at(i), i};
+    if (i == 0 || sequence.row_at(i - 1) == sequence.token_at(i - 1)) continue;
+    wrong->push_back(fmt::format("slot {}: the proposer finds rows of another token at {}",
+                                 work.slot.value, i - 1));
+    return false;
+  }
   for (int32_t i = 0; i < end; ++i) {
     const Cell& found = cell(sequence, i);
     if (found.position == i && found.token == sequence.token_at(i)) continue;
@@ -70,6 +76,18 @@ std::vector<int32_t> FakeProposer::draw_tree(int32_t most, std::span<const int32
       [&](int32_t row) { return below(3) > 0 && draws_right(tree.depth(row) - 1, wrong_at); });
 }
 
+// What it makes of guesses of a tree that others follow lies behind the sequence, one behind
+// another.
+void FakeProposer::keep_followed(std::span<const int32_t> guess, const Sequence& sequence) {
+  const step::DraftTree tree = capacity_.guess_tree.first(static_cast<int32_t>(guess.size()));
+  int32_t offset = sequence.len;
+  for (int32_t row = 1; row <= tree.size(); ++row) {
+    if ((tree.parents() >> row & 1) == 0) continue;
+    cell(sequence, offset++) = {guess[static_cast<size_t>(row - 1)],
+                                sequence.len + tree.depth(row) - 1};
+  }
+}
+
 std::vector<int32_t> FakeProposer::run(const step::SeqWork& work, const Sequence& sequence,
                                        std::span<const int32_t> right,
                                        std::vector<std::string>* wrong) {
@@ -77,8 +95,12 @@ std::vector<int32_t> FakeProposer::run(const step::SeqWork& work, const Sequence
   if (!from_rows && !run_tokens(work, sequence, wrong)) return {};
   const int32_t most = std::min(work.guess.num_guess, sequence.max_len - sequence.len - 1);
   if (most <= 0) return {};
-  if (!capacity_.guess_tree.empty()) return draw_tree(most, right);
   std::vector<int32_t> tokens;
+  if (!capacity_.guess_tree.empty()) {
+    tokens = draw_tree(most, right);
+    if (!from_rows) keep_followed(tokens, sequence);
+    return tokens;
+  }
   const int32_t count = odds_ < 0 && below(4) == 0 ? below(most + 1) : most;
   const int32_t wrong_at = below(3) == 0 ? below(count + 1) : -1;
   for (int32_t i = 0; i < count; ++i) {

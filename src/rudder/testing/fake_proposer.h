@@ -26,6 +26,7 @@ class FakeProposer {
   // and its blocks by KV group.
   struct Sequence {
     std::function<int32_t(int32_t)> token_at;
+    std::function<int32_t(int32_t)> row_at;  // whose rows lie at a position, but the last
     int32_t len = 0;
     int32_t max_len = 0;
     std::span<const step::GroupTable> blocks;
@@ -43,6 +44,7 @@ class FakeProposer {
   bool run_tokens(const step::SeqWork& work, const Sequence& sequence,
                   std::vector<std::string>* wrong);
   std::vector<int32_t> draw_tree(int32_t most, std::span<const int32_t> right);
+  void keep_followed(std::span<const int32_t> guess, const Sequence& sequence);
   bool draws_right(int32_t position, int32_t wrong_at);
   int32_t below(int32_t n);
 

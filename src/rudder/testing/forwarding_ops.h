@@ -19,6 +19,7 @@ class ForwardingOps : public ops::Ops {
   bool keeps_fp8() const override { return inner_->keeps_fp8(); }
   bool takes_drafts() const override { return inner_->takes_drafts(); }
   bool takes_trees() const override { return inner_->takes_trees(); }
+  bool keeps_rows() const override { return inner_->keeps_rows(); }
   bool runs_draft_heads() const override { return inner_->runs_draft_heads(); }
   bool has_encode() const override { return inner_->has_encode(); }
   bool taps_mixers() const override { return inner_->taps_mixers(); }

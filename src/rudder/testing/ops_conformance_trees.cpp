@@ -115,6 +115,82 @@ TEST_P(OpsTrees, ATokenSeesItsPath) {
   }
 }
 
+// What lies beside the KV of a tree's tokens, in the blocks of a group of several layers.
+TEST_P(OpsTrees, RowsBesideKeptPathsMoveWithThem) {
+  if (!ops_.keeps_rows()) GTEST_SKIP() << "it keeps no rows";
+  constexpr int32_t kGroupLayers = 3;
+  for (int round = 0; round < 6; ++round) {
+    Layer layer = make_layer(tree_shape(), 200);
+    const int64_t size = layer.kv.block_size;
+    const int64_t base = pick(kBases);
+    const std::vector<int32_t> parents = random_parents(pick(kTreeSizes));
+    const int64_t count = std::ssize(parents);
+    const std::vector<int64_t> path = path_to(parents, between(0, count - 1));
+    // A chain of drafts in front, whose rows stay where they are.
+    constexpr int64_t kChain = 4;
+    const int64_t num_blocks = (base + count) / size + 1;
+    std::vector<int32_t> tables[2];  // of the group's blocks
+    for (int32_t block = 0; block < 2 * num_blocks; ++block) {
+      tables[block % 2].insert(tables[block % 2].begin(), block);
+    }
+    std::vector<int32_t> blocks;
+    for (const std::vector<int32_t>& table : tables) {
+      for (const int32_t block : table) blocks.push_back(block * kGroupLayers);
+    }
+    std::vector<uint64_t> ancestors(kChain, 0);
+    for (int64_t i = 0; i < count; ++i) {
+      uint64_t seen = 0;
+      for (const int64_t token : path_to(parents, i)) seen |= uint64_t{1} << token;
+      ancestors.push_back(seen);
+    }
+    std::vector<int32_t> logits_rows;
+    std::vector<ops::SampledToken> sampled;
+    for (int64_t i = 0; i < kChain + count; ++i) {
+      logits_rows.push_back(static_cast<int32_t>(i));
+      const bool is_sampled = i < kChain || std::ranges::binary_search(path, i - kChain);
+      sampled.push_back(
+          {.token = 5, .end = is_sampled ? ops::SampleEnd::kNone : ops::SampleEnd::kRejected});
+    }
+    constexpr int64_t kWidth = 6;
+    std::vector<float> rows(static_cast<size_t>(2 * num_blocks * size * kWidth));
+    for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>(i / kWidth * 8 + i % 6);
+    const View beside =
+        device_.put_as(std::span<const float>(rows), DType::kF32, {2 * num_blocks * size, kWidth});
+    const std::vector<int32_t> q_begin = {0, kChain, static_cast<int32_t>(kChain + count)};
+    const std::vector<int32_t> kv_len = {kChain, static_cast<int32_t>(base + count)};
+    const ops::AttentionBatch batch = {
+        .q_begin = device_.put(q_begin),
+        .kv_len = device_.put(kv_len),
+        .table_row = device_.put(std::vector<int32_t>{0, 1}),
+        .block_table =
+            device_.put_as(std::span<const int32_t>(blocks), DType::kI32, {2, num_blocks}),
+        .max_q_len = static_cast<int32_t>(std::max(kChain, count)),
+        .max_kv_len = static_cast<int32_t>(base + count),
+        .group_rows = 2,
+        .ancestors = device_.put_as(std::span<const uint64_t>(ancestors), DType::kI64,
+                                    {std::ssize(ancestors)})};
+    ops_.keep_paths({.batch = batch,
+                     .logits_rows = device_.put(logits_rows),
+                     .sampled = device_.put_as(std::span<const ops::SampledToken>(sampled),
+                                               DType::kI32, {std::ssize(sampled), 4}),
+                     .layers = {},
+                     .beside = {.rows = beside,
+                                .block_size = static_cast<int32_t>(size),
+                                .group_layers = kGroupLayers}});
+    const auto row_at = [&](int64_t offset) {
+      return tables[1][static_cast<size_t>(offset / size)] * size + offset % size;
+    };
+    std::vector<float> expected = rows;
+    for (size_t i = 0; i < path.size(); ++i) {
+      std::copy_n(rows.begin() + row_at(base + path[i]) * kWidth, kWidth,
+                  expected.begin() + row_at(base + static_cast<int64_t>(i)) * kWidth);
+    }
+    const HostTensor got = device_.get(beside);
+    EXPECT_EQ(std::memcmp(got.bytes().data(), expected.data(), got.bytes().size()), 0)
+        << "round " << round << ": " << path.size() << " of " << count << " behind " << base;
+  }
+}
+
 TEST_P(OpsTrees, KeptPathsAreChains) {
   if (!ops_.takes_trees()) GTEST_SKIP() << "it takes no trees";
   for (int round = 0; round < 12; ++round) {

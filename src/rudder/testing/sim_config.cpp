@@ -142,7 +142,8 @@ SimConfig draw_config(SimRandom& random) {
   capacity.prompt_step_multiple = kMultiples[config.fake.seed / 12 % kMultiples.size()];
   capacity.takes_trees =
       std::all_of(capacity.kv_groups.begin(), capacity.kv_groups.end(), is_whole);
-  if (capacity.takes_trees && capacity.guesses_from_rows && config.fake.seed % 18 != 0) {
+  const bool draws_tree = from_rows ? config.fake.seed % 18 != 0 : config.fake.seed % 4 == 0;
+  if (capacity.takes_trees && capacity.guesses && draws_tree) {
     capacity.max_draft = 2 * capacity.max_draft;
     capacity.guess_tree = random_tree(config.fake.seed, capacity.max_draft);
   }

@@ -47,14 +47,15 @@ __device__ void move_path(const KeepPathsParams& p, const KeptLayer& layer, int6
   const int32_t* const blocks =
       p.block_table + (int64_t{layer.group} * p.group_rows + p.table_row[seq]) * p.max_blocks;
   const int32_t row_columns = layer.row_bytes / static_cast<int32_t>(sizeof(Column));
-  const int32_t heads = 2 * layer.num_kv_heads;  // k's and v's
   const int32_t num_kept = __ffsll(static_cast<long long>(~path)) - 1;
   const uint64_t moving = path >> num_kept << num_kept;
-  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < heads * row_columns; i += kThreads) {
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < layer.heads * row_columns;
+       i += kThreads) {
     const int32_t head = i / row_columns;
     const int32_t column = i % row_columns;
     const auto at = [&](int32_t token) {
-      const int64_t page = int64_t{blocks[token / layer.block_size]} * heads + head;
+      const int32_t block = blocks[token / layer.block_size] / layer.group_layers;
+      const int64_t page = int64_t{block} * layer.heads + head;
       return static_cast<Column*>(layer.storage) +
              (page * layer.block_size + token % layer.block_size) * row_columns + column;
     };

@@ -1,5 +1,5 @@
-// Behind the sampling of trees of drafts: the KV of the path that was sampled goes to where a chain
-// has it (ops::KeepPathsArgs). Launched by CudaOps, once a step. Reference: cpu/keep_paths.cpp.
+// Behind the sampling of trees of drafts: the KV of the path that was sampled, and what a draft head
+// reads of its tokens, goes to where a chain has it (ops::KeepPathsArgs). Launched by CudaOps, once a step. Reference: cpu/keep_paths.cpp.
 //
 // A block has a tree and a layer; each of its threads a column of the cache, 16 bytes of a head's k
 // or v, which it moves from token to token in ascending order: a path's n-th token is never before
@@ -14,13 +14,15 @@
 
 namespace rudder::cuda {
 
-inline constexpr int32_t kMaxKeptLayers = 128;  // of a launch
+inline constexpr int32_t kMaxKeptLayers = 112;  // of a launch
 
-// The cache of a layer: [., 2, num_kv_heads, block_size, row_bytes].
+// The cache of a layer: [., heads, block_size, row_bytes], heads of k and of v. Or rows that lie
+// beside it, of one head.
 struct KeptLayer {
   void* storage = nullptr;
   int32_t group = 0;
-  int32_t num_kv_heads = 0;
+  int32_t group_layers = 1;  // a block of the table is so many of these
+  int32_t heads = 0;
   int32_t block_size = 0;
   int32_t row_bytes = 0;  // of a head
 };
