@@ -46,9 +46,10 @@ using tensor::View;
 
 class CudaOps final : public ops::Ops {
  public:
-  // `comm`: null, or what the rank knows of its group.
+  // `comm`: null, or what the rank knows of its group. `policy`: of Linear::make().
   static Result<std::unique_ptr<ops::Ops>> make(const CudaOpsSettings& settings,
-                                                std::shared_ptr<PeerComm> comm, bool is_stage);
+                                                std::shared_ptr<PeerComm> comm, bool is_stage,
+                                                std::shared_ptr<KernelPolicy> policy = nullptr);
   ~CudaOps() override {
     use_device(device_);
     if (comm_ != nullptr) comm_->fail({ErrorCode::kCancelled, "a rank of the group has ended", ""});
@@ -79,7 +80,8 @@ class CudaOps final : public ops::Ops {
     CudaOpsSettings settings = settings_;
     settings.tune = false;
     settings.device = device_;
-    Result<std::unique_ptr<ops::Ops>> reader = CudaOps::make(settings, nullptr, false);
+    Result<std::unique_ptr<ops::Ops>> reader =
+        CudaOps::make(settings, nullptr, false, linear_->policy());
     if (reader) return std::move(*reader);
     log_warn("{}", reader.error().to_string());
     return nullptr;
@@ -361,7 +363,8 @@ class CudaOps final : public ops::Ops {
 };
 
 Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings,
-                                                std::shared_ptr<PeerComm> comm, bool is_stage) {
+                                                std::shared_ptr<PeerComm> comm, bool is_stage,
+                                                std::shared_ptr<KernelPolicy> policy) {
   for (const DType dtype : {settings.linear_dtype, settings.kv_dtype}) {
     if (dtype == DType::kBF16 || dtype == DType::kF8E4M3) continue;
     return fail(
@@ -379,10 +382,11 @@ Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings,
            identity.library);
   std::unique_ptr<CudaOps> ops(
       new CudaOps(settings, std::move(info), std::move(stream), std::move(aside), std::move(comm)));
-  RUDDER_TRY(ops->linear_, Linear::make(*api,
-                                        {settings.linear_dtype, settings.policy_path, settings.tune,
-                                         settings.batch_invariant, ops->comm_ != nullptr},
-                                        identity, ops->memory_, ops->stream(), ops->status_));
+  RUDDER_TRY(ops->linear_,
+             Linear::make(*api,
+                          {settings.linear_dtype, settings.policy_path, settings.tune,
+                           settings.batch_invariant, ops->comm_ != nullptr},
+                          identity, ops->memory_, ops->stream(), ops->status_, std::move(policy)));
   if (is_stage) {
     RUDDER_TRY(ops->marks_, StreamMarks::make());
   }
