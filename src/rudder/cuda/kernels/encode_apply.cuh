@@ -308,10 +308,10 @@ __device__ inline void prefetch_apply(const EncodeParams& p, const EncodeBatch& 
 }
 
 // A call, as a product is. `memory` is 16-byte aligned.
-__device__ __noinline__ void apply_features(const EncodeParams& p, const EncodeBatch& batch,
-                                            const EncodeDictionary dictionary,
-                                            EncodeApplyShared& shared, uint4* memory,
-                                            size_t memory_bytes) {
+__device__ __noinline__ inline void apply_features(const EncodeParams& p, const EncodeBatch& batch,
+                                                   const EncodeDictionary dictionary,
+                                                   EncodeApplyShared& shared, uint4* memory,
+                                                   size_t memory_bytes) {
   EncodeApply(p, batch, dictionary, shared, memory, memory_bytes).run();
 }
 

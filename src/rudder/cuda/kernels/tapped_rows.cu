@@ -89,6 +89,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock ? 2 : 
   prefetch_weights<kRuns>(p.delta_norm, hidden);
   prefetch_weights<kRuns>(p.delta_alpha, hidden);
   prefetch_weights<kRuns>(p.norm_alpha, hidden);
+  taps.prefetch();
   dependency_wait();
   dependency_trigger();
   Packed x[kRuns];

@@ -8,7 +8,7 @@
 // and a capture: 16 bytes a point, asked for before the kernel ahead has ended, and a branch. A
 // steered one: then its op's vector, asked for behind the row, so that the two come together. kAdd
 // and kPatch have no sums; all sums of another op are one exchange between the threads; a run of
-// features has four (tap_features.cuh). A captured one: two reads, one behind the other, of where
+// features has a few (tap_features.cuh). A captured one: two reads, one behind the other, of where
 // its row goes.
 #pragma once
 
@@ -117,6 +117,18 @@ class TokenTaps {
     entry_ = {};
     if (lane_point() >= 0) {
       entry_ = load_early(p_.batch.entries + token * p_.table.num_points + lane_point());
+    }
+  }
+
+  // Asks for what its features need; behind load(), and perhaps before dependency_wait(): ops and
+  // vectors are as a step began.
+  __device__ void prefetch() const {
+    if constexpr (!kOnlyAdds && kAligned) {
+      // Of the first point that has a program.
+      const unsigned steered = __ballot_sync(kAllLanes, entry_.ops != 0);
+      if (steered == 0) return;
+      const int ops = __shfl_sync(kAllLanes, entry_.ops, __ffs(steered) - 1);
+      prefetch_features(p_.table.ops + (ops >> 8), ops & 0xff, p_.table.vectors, width_);
     }
   }
 
