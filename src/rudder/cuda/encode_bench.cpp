@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "rudder/cuda/bench_graphs.h"
@@ -107,9 +108,15 @@ const char* name_of(Ask ask) {
 struct Way {
   bool begins_early;
   int32_t slabs_ahead;
+  bool rows_stay = true;
 };
-constexpr Way kWays[] = {{false, 0}, {false, 1}, {false, 2}, {false, 4}};
+constexpr Way kWays[] = {{false, 0}, {false, 1}, {false, 2}, {false, 4}, {false, 1, false}};
 constexpr Way kEarlyWays[] = {{false, 1}, {true, 1}, {true, 2}};
+
+std::string text_of(const Way& way) {
+  return std::string(way.begins_early ? "early, " : "") + (way.rows_stay ? "" : "ring, ") +
+         std::to_string(way.slabs_ahead) + " slabs ahead";
+}
 
 class EncodeBench {
  public:
@@ -221,6 +228,7 @@ class EncodeBench {
     params.before = before_.data();
     params.slabs_ahead = way.slabs_ahead;
     params.begins_early = way.begins_early;
+    params.rows_stay = way.rows_stay;
     params.marks = marks;
     const cudaError_t encoded = launch_encode(params, stream_);
     if (encoded != cudaSuccess) return encoded;
@@ -281,12 +289,12 @@ class EncodeBench {
     const int64_t passes = (tokens + tap::kEncodedRows - 1) / tap::kEncodedRows;
     const double floor = ask == Ask::kIdle ? 0 : encoder_us() * static_cast<double>(passes);
     for (size_t i = 0; i < ways.size(); ++i) {
-      std::printf("%-22s %-6s%5lld rows  %-8s %d slabs ahead%9.2f us, floor %6.2f\n", shape_.name,
-                  name_of(ask), static_cast<long long>(tokens), ways[i].begins_early ? "early" : "",
-                  ways[i].slabs_ahead, (us[i + 1] - us[0]) / kCalls, floor);
+      std::printf("%-22s %-6s%5lld rows  %-24s%9.2f us, floor %6.2f\n", shape_.name, name_of(ask),
+                  static_cast<long long>(tokens), text_of(ways[i]).c_str(),
+                  (us[i + 1] - us[0]) / kCalls, floor);
     }
     if (ask != Ask::kIdle && tokens <= tap::kEncodedRows) {
-      for (const Way& way : ways.first(2)) show_marks(ask, way, tokens);
+      for (const Way& way : {ways[1], ways.back()}) show_marks(ask, way, tokens);
     }
   }
 
@@ -300,7 +308,7 @@ class EncodeBench {
     must(cudaStreamSynchronize(stream_), "marks");
     std::vector<int64_t> all(static_cast<size_t>(num_sms_) * kNumEncodeMarks);
     must(cudaMemcpy(all.data(), marks.data(), marks.bytes(), cudaMemcpyDeviceToHost), "marks");
-    std::printf("    %s%d slabs ahead:", way.begins_early ? "early, " : "", way.slabs_ahead);
+    std::printf("    %s:", text_of(way).c_str());
     for (int mark = 1; mark < kNumEncodeMarks; ++mark) {
       std::vector<double> took;
       for (int block = 0; block < num_sms_; ++block) {

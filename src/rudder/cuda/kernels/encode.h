@@ -58,6 +58,7 @@ struct EncodeParams {
   void* before = nullptr;  // [tap::kEncodedRows, width] bf16: rows of the batch as they were
   // Slabs (encode_product.cuh) of an encoder that are asked for before they are loaded.
   int32_t slabs_ahead = 1;
+  bool rows_stay = true;  // few rows come to shared memory once
   // Blocks begin beside the kernel ahead.
   bool begins_early = false;
   int64_t* marks = nullptr;  // [num_blocks, kNumEncodeMarks] cycles; optional

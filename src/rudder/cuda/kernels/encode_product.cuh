@@ -4,7 +4,8 @@
 // A block has a run of tiles of 16 features, up to eight at a time. Two warps share a tile and take
 // turns along the rows, 32 columns at a time: an encoder's number is read by one lane of the
 // device, straight to a register (it is the A operand), several chunks ahead. The rows (B) come to
-// shared memory by slabs of 256 columns, for all warps.
+// shared memory by slabs of 256 columns, for all warps; few rows come there once, and no warp waits
+// for another.
 //
 // The tensor core's k index is only a name: lane t of a group holds columns [8 t, 8 t + 8) of 32,
 // of an encoder row and of a token alike, and each half of them is one k step.
@@ -159,8 +160,8 @@ __device__ inline void prefetch_encoder(const EncodeParams& p, const EncodeDicti
   prefetch_tile(dictionary, AllFeatures{}, tile, 0, 1 + p.slabs_ahead);
 }
 
-// kRowTiles: of eight rows each.
-template <int kRowTiles, bool kBf16, bool kAligned, typename Which>
+// kRowTiles: of eight rows each. kStays: all rows lie in the ring's memory.
+template <int kRowTiles, bool kBf16, bool kAligned, bool kStays, typename Which>
 class EncodeProduct {
  public:
   __device__ EncodeProduct(const EncodeParams& p, const EncodeBatch& batch,
@@ -176,6 +177,12 @@ class EncodeProduct {
         half_(EncodeTiles::half()),
         group_(encode_lane() / 4),
         in_group_(encode_lane() % 4) {}
+
+  // Whether rows of that width fit beside what finish() hands over.
+  __device__ static bool can_stay(int64_t width) {
+    const int64_t slabs = (width + EncodeRing::kSlab - 1) / EncodeRing::kSlab;
+    return 8 * kRowTiles * (slabs * EncodeRing::kSlab + kPad) * sizeof(Bf16) <= kPartsBegin;
+  }
 
   __device__ void run() {
     const EncodeTiles tiles(num_features_, p_.num_blocks);
@@ -198,7 +205,10 @@ class EncodeProduct {
                                 : kBf16         ? kChunks
                                                 : 2;
   static_assert(2 * kTilesAtOnce * 32 == kEncodeThreads && kChunks % kAhead == 0);
-  static_assert(kTilesAtOnce * (kBatchRows / 8) * 32 * sizeof(float4) <= EncodeRing::kBytes);
+  static constexpr int kPad = EncodeRing::kStride - EncodeRing::kSlab;
+  static constexpr size_t kPartsBytes = size_t{kTilesAtOnce} * kRowTiles * 32 * sizeof(float4);
+  static_assert(kPartsBytes <= EncodeRing::kBytes);
+  static constexpr size_t kPartsBegin = EncodeRing::kBytes - kPartsBytes;  // in the ring's memory
 
   // Of the rows `group_` and `group_ + 8` of the tile.
   struct Runs {
@@ -219,14 +229,14 @@ class EncodeProduct {
       prefetch_form(first_feature_ + encode_lane());
       if (p_.slabs_ahead > 1) prefetch(1, p_.slabs_ahead - 1);
     }
-    __syncthreads();  // the ring is free
-    send(0);
-    send(1);
+    begin_rows();
 #pragma unroll 1
     for (int slab = 0; slab < slabs_; ++slab) {
-      asm volatile("cp.async.wait_group %0;" ::"n"(EncodeRing::kStages - 2) : "memory");
-      __syncthreads();
-      send(slab + EncodeRing::kStages - 1);
+      if constexpr (!kStays) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(EncodeRing::kStages - 2) : "memory");
+        __syncthreads();
+        send(slab + EncodeRing::kStages - 1);
+      }
       if (half_ == 0 && is_there && p_.slabs_ahead > 0) prefetch(slab + p_.slabs_ahead, 1);
       float of_slab[kRowTiles][4] = {};
 #pragma unroll
@@ -276,7 +286,25 @@ class EncodeProduct {
   }
 
   __device__ Bf16* stage(int slab) const {
+    if constexpr (kStays) return ring_ + slab * EncodeRing::kSlab;
     return ring_ + slab % EncodeRing::kStages * EncodeRing::kStageElements;
+  }
+  __device__ int row_stride() const {
+    return kStays ? slabs_ * EncodeRing::kSlab + kPad : EncodeRing::kStride;
+  }
+
+  __device__ void begin_rows() {
+    if constexpr (kStays) {
+      if (are_there_) return;
+      for (int slab = 0; slab < slabs_; ++slab) send(slab);
+      asm volatile("cp.async.wait_group 0;" ::: "memory");
+      __syncthreads();
+      are_there_ = true;
+    } else {
+      __syncthreads();  // the ring is free
+      send(0);
+      send(1);
+    }
   }
 
   // A slab of all rows; columns behind the last are 0, rows behind the last are what lies there.
@@ -287,8 +315,7 @@ class EncodeProduct {
            i += kEncodeThreads) {
         const int r = i / kRuns;
         const int column = i % kRuns * kRun;
-        send_run(r, slab * EncodeRing::kSlab + column,
-                 stage(slab) + r * EncodeRing::kStride + column);
+        send_run(r, slab * EncodeRing::kSlab + column, stage(slab) + r * row_stride() + column);
       }
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -321,7 +348,7 @@ class EncodeProduct {
 #pragma unroll
     for (int n = 0; n < kRowTiles; ++n) {
       const uint4 b = *reinterpret_cast<const uint4*>(
-          from + half_ * kChunk + (8 * n + group_) * EncodeRing::kStride + in_group_ * kRun);
+          from + half_ * kChunk + (8 * n + group_) * row_stride() + in_group_ * kRun);
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
         encode_mma(sums[n], low[part].x, high[part].x, low[part].y, high[part].y, b.x, b.y);
@@ -332,7 +359,7 @@ class EncodeProduct {
 
   // The second warp of a tile hands its part to the first, through the ring's memory.
   __device__ void finish(const float (&sums)[kRowTiles][4], bool is_there) const {
-    auto* const parts = reinterpret_cast<float4*>(ring_) +
+    auto* const parts = reinterpret_cast<float4*>(ring_) + kPartsBegin / sizeof(float4) +
                         encode_warp() % kTilesAtOnce * kRowTiles * 32 + encode_lane();
     asm volatile("cp.async.wait_group 0;" ::: "memory");
     __syncthreads();  // all slabs have been read
@@ -391,17 +418,30 @@ class EncodeProduct {
   int tile_ = 0;
   int next_ = kNoTile;  // this warp's next
   int first_feature_ = 0;
-  int limit_ = 0;  // columns that are read
+  bool are_there_ = false;  // all rows, where they stay
+  int limit_ = 0;           // columns that are read
   const void* low_ = nullptr;
   const void* high_ = nullptr;
 };
 
 // A call: none of the variants has registers of another.
-template <int kRowTiles, bool kBf16, bool kAligned, typename Which>
+template <int kRowTiles, bool kBf16, bool kAligned, bool kStays, typename Which>
 __device__ __noinline__ void multiply_tiles(const EncodeParams& p, const EncodeBatch& batch,
                                             const EncodeDictionary dictionary, Bf16* ring,
                                             const Which which) {
-  EncodeProduct<kRowTiles, kBf16, kAligned, Which>(p, batch, dictionary, ring, which).run();
+  EncodeProduct<kRowTiles, kBf16, kAligned, kStays, Which>(p, batch, dictionary, ring, which).run();
+}
+
+// Of at most 16 rows.
+template <int kRowTiles, bool kBf16, typename Which>
+__device__ void multiply_few_rows(const EncodeParams& p, const EncodeBatch& batch,
+                                  const EncodeDictionary& dictionary, Bf16* ring,
+                                  const Which& which) {
+  if (p.rows_stay && EncodeProduct<kRowTiles, kBf16, true, true, Which>::can_stay(p.width)) {
+    multiply_tiles<kRowTiles, kBf16, true, true>(p, batch, dictionary, ring, which);
+  } else {
+    multiply_tiles<kRowTiles, kBf16, true, false>(p, batch, dictionary, ring, which);
+  }
 }
 
 template <bool kBf16, typename Which>
@@ -409,15 +449,15 @@ __device__ void multiply_rows(const EncodeParams& p, const EncodeBatch& batch,
                               const EncodeDictionary& dictionary, Bf16* ring, const Which& which) {
   constexpr int kMost = kBatchRows / 8;
   if (!dictionary.is_encoder_aligned()) {
-    multiply_tiles<kMost, kBf16, false>(p, batch, dictionary, ring, which);
+    multiply_tiles<kMost, kBf16, false, false>(p, batch, dictionary, ring, which);
   } else if (batch.num_rows <= 8) {
-    multiply_tiles<1, kBf16, true>(p, batch, dictionary, ring, which);
+    multiply_few_rows<1, kBf16>(p, batch, dictionary, ring, which);
   } else if (batch.num_rows <= 16) {
-    multiply_tiles<2, kBf16, true>(p, batch, dictionary, ring, which);
+    multiply_few_rows<2, kBf16>(p, batch, dictionary, ring, which);
   } else if (batch.num_rows <= 32) {
-    multiply_tiles<4, kBf16, true>(p, batch, dictionary, ring, which);
+    multiply_tiles<4, kBf16, true, false>(p, batch, dictionary, ring, which);
   } else {
-    multiply_tiles<kMost, kBf16, true>(p, batch, dictionary, ring, which);
+    multiply_tiles<kMost, kBf16, true, false>(p, batch, dictionary, ring, which);
   }
 }
 
