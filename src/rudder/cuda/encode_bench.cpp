@@ -109,13 +109,15 @@ struct Way {
   bool begins_early;
   int32_t slabs_ahead;
   bool rows_stay = true;
+  bool is_plain = false;
 };
+constexpr Way kIdleWays[] = {{false, 1}, {false, 1, true, true}, {true, 1, true, true}};
 constexpr Way kWays[] = {{false, 0}, {false, 1}, {false, 2}, {false, 4}, {false, 1, false}};
 constexpr Way kEarlyWays[] = {{false, 1}, {true, 1}, {true, 2}};
 
 std::string text_of(const Way& way) {
-  return std::string(way.begins_early ? "early, " : "") + (way.rows_stay ? "" : "ring, ") +
-         std::to_string(way.slabs_ahead) + " slabs ahead";
+  return std::string(way.is_plain ? "plain, " : "") + (way.begins_early ? "early, " : "") +
+         (way.rows_stay ? "" : "ring, ") + std::to_string(way.slabs_ahead) + " slabs ahead";
 }
 
 class EncodeBench {
@@ -139,7 +141,8 @@ class EncodeBench {
   }
 
   void run() {
-    for (const Ask ask : {Ask::kIdle, Ask::kClamp, Ask::kFull}) {
+    for (const int64_t tokens : {1, 64}) encode(Ask::kIdle, tokens, kIdleWays);
+    for (const Ask ask : {Ask::kClamp, Ask::kFull}) {
       for (const int64_t tokens : {1, 8, 64, 160}) encode(ask, tokens, kWays);
     }
     for (const int64_t rows : {1, 8, 64}) read(rows);
@@ -229,6 +232,7 @@ class EncodeBench {
     params.slabs_ahead = way.slabs_ahead;
     params.begins_early = way.begins_early;
     params.rows_stay = way.rows_stay;
+    params.is_plain = way.is_plain;
     params.marks = marks;
     const cudaError_t encoded = launch_encode(params, stream_);
     if (encoded != cudaSuccess) return encoded;

@@ -198,8 +198,8 @@ cudaError_t launch_encode(const EncodeParams& p, cudaStream_t stream) {
   config.blockDim = dim3(kEncodeThreads);
   config.dynamicSmemBytes = kMemoryBytes;
   config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = p.begins_early ? 2 : 1;
+  config.attrs = attributes + (p.is_plain ? 1 : 0);
+  config.numAttrs = (p.is_plain ? 0 : 1) + (p.begins_early ? 1 : 0);
   error = cudaLaunchKernelEx(&config, encode_kernel, p);
   return error != cudaSuccess ? error : cudaGetLastError();
 }

@@ -59,6 +59,7 @@ struct EncodeParams {
   // Slabs (encode_product.cuh) of an encoder that are asked for before they are loaded.
   int32_t slabs_ahead = 1;
   bool rows_stay = true;  // few rows come to shared memory once
+  bool is_plain = false;  // where nothing encodes: a launch that is not cooperative
   // Blocks begin beside the kernel ahead.
   bool begins_early = false;
   int64_t* marks = nullptr;  // [num_blocks, kNumEncodeMarks] cycles; optional
