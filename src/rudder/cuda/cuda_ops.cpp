@@ -46,10 +46,9 @@ using tensor::View;
 
 class CudaOps final : public ops::Ops {
  public:
-  // `comm`: null, or what the rank knows of its group. `policy`: of Linear::make().
+  // `comm`: null, or what the rank knows of its group.
   static Result<std::unique_ptr<ops::Ops>> make(const CudaOpsSettings& settings,
-                                                std::shared_ptr<PeerComm> comm, bool is_stage,
-                                                std::shared_ptr<KernelPolicy> policy = nullptr);
+                                                std::shared_ptr<PeerComm> comm, bool is_stage);
   ~CudaOps() override {
     use_device(device_);
     if (comm_ != nullptr) comm_->fail({ErrorCode::kCancelled, "a rank of the group has ended", ""});
@@ -78,17 +77,15 @@ class CudaOps final : public ops::Ops {
   int64_t reader_bytes() const override { return kWorkspaceBytes; }
   std::unique_ptr<ops::Ops> make_reader() const override {
     CudaOpsSettings settings = settings_;
-    settings.tune = false;
+    settings.policy = linear_->policy();  // and it measures nothing
     settings.device = device_;
-    Result<std::unique_ptr<ops::Ops>> reader =
-        CudaOps::make(settings, nullptr, false, linear_->policy());
+    Result<std::unique_ptr<ops::Ops>> reader = CudaOps::make(settings, nullptr, false);
     if (reader) return std::move(*reader);
     log_warn("{}", reader.error().to_string());
     return nullptr;
   }
   ops::Comm* comm() override { return comm_.get(); }
   uint64_t progress() const override { return marks_ == nullptr ? 0 : marks_->num_passed(); }
-
   int64_t available_memory() const override {
     use_device(device_);
     size_t free = 0;
@@ -350,8 +347,8 @@ class CudaOps final : public ops::Ops {
   Uploader uploader_;
   AttentionLayers attention_;
   std::unique_ptr<Linear> linear_;
-  // The last product, if it was enqueued without its scales: the next op takes them, or has them
-  // applied before it.
+  // The last product, if it was enqueued without its scales, which the next op takes or has
+  // applied.
   struct UnscaledProduct {
     View y;
     ProductScales scales;
@@ -363,8 +360,7 @@ class CudaOps final : public ops::Ops {
 };
 
 Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings,
-                                                std::shared_ptr<PeerComm> comm, bool is_stage,
-                                                std::shared_ptr<KernelPolicy> policy) {
+                                                std::shared_ptr<PeerComm> comm, bool is_stage) {
   for (const DType dtype : {settings.linear_dtype, settings.kv_dtype}) {
     if (dtype == DType::kBF16 || dtype == DType::kF8E4M3) continue;
     return fail(
@@ -386,7 +382,7 @@ Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings,
              Linear::make(*api,
                           {settings.linear_dtype, settings.policy_path, settings.tune,
                            settings.batch_invariant, ops->comm_ != nullptr},
-                          identity, ops->memory_, ops->stream(), ops->status_, std::move(policy)));
+                          identity, ops->memory_, ops->stream(), ops->status_, settings.policy));
   if (is_stage) {
     RUDDER_TRY(ops->marks_, StreamMarks::make());
   }

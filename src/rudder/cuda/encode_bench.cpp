@@ -1,9 +1,9 @@
 // Times whole encodes and the reading of features on a device: a program of its own, so that it
-// runs on a bare machine with a GPU. A figure is of a captured graph of kCalls calls, each behind
+// runs on a bare machine with a GPU. A figure is of a captured graph of kEncodes calls, each behind
 // the norm that writes its rows and in front of the norm that runs what stands behind it, less the
 // same graph without them; two dictionaries take turns, so that no encoder is in the L2 cache. The
 // ways to run one take turns, and a figure is the median of all rounds. Below it: how long the
-// slowest block took from one place of the kernel to the next, in one call.
+// slowest block took from one mark of the kernel to the next, in one call.
 // encode_bench [rounds]
 #include <cuda_runtime_api.h>
 
@@ -27,7 +27,7 @@
 namespace rudder::cuda {
 namespace {
 
-constexpr int kCalls = 4;
+constexpr int kEncodes = 4;
 constexpr int kDictionaries = 2;
 constexpr int32_t kTop = 8;
 constexpr int64_t kMostTokens = 160;
@@ -244,7 +244,7 @@ class EncodeBench {
   }
   std::unique_ptr<Graph> graph_of(Ask ask, const Way& way, int64_t tokens) {
     return std::make_unique<Graph>(stream_, [&] {
-      for (int call = 0; call < kCalls; ++call) {
+      for (int call = 0; call < kEncodes; ++call) {
         must(enqueue(ask, way, tokens, call % kDictionaries, nullptr), name_of(ask));
       }
     });
@@ -295,14 +295,14 @@ class EncodeBench {
     for (size_t i = 0; i < ways.size(); ++i) {
       std::printf("%-22s %-6s%5lld rows  %-24s%9.2f us, floor %6.2f\n", shape_.name, name_of(ask),
                   static_cast<long long>(tokens), text_of(ways[i]).c_str(),
-                  (us[i + 1] - us[0]) / kCalls, floor);
+                  (us[i + 1] - us[0]) / kEncodes, floor);
     }
     if (ask != Ask::kIdle && tokens <= tap::kEncodedRows) {
       for (const Way& way : {ways[1], ways.back()}) show_marks(ask, way, tokens);
     }
   }
 
-  // From the place before to each, of the block that took longest, and of the one in the middle.
+  // From the mark before to each, of the block that took longest, and of the one in the middle.
   void show_marks(Ask ask, const Way& way, int64_t tokens) {
     constexpr const char* kNames[] = {"",      "found",  "waited", "multiplied", "met",
                                       "taken", "chosen", "listed", "end"};
@@ -335,7 +335,7 @@ class EncodeBench {
     for (const int32_t slabs : kSlabs) {
       for (const int32_t top : {0, kTop}) {
         graphs.push_back(std::make_unique<Graph>(stream_, [&] {
-          for (int call = 0; call < kCalls; ++call) {
+          for (int call = 0; call < kEncodes; ++call) {
             must(enqueue_read(rows, call % kDictionaries, slabs, top), "read");
           }
         }));
@@ -346,8 +346,8 @@ class EncodeBench {
       std::printf(
           "%-22s read  %5lld rows  %d slabs ahead: %d largest%9.2f us, of which the choice "
           "of none%9.2f, floor %6.2f\n",
-          shape_.name, static_cast<long long>(rows), kSlabs[i], kTop, us[2 * i + 1] / kCalls,
-          us[2 * i] / kCalls, encoder_us());
+          shape_.name, static_cast<long long>(rows), kSlabs[i], kTop, us[2 * i + 1] / kEncodes,
+          us[2 * i] / kEncodes, encoder_us());
     }
   }
   cudaError_t enqueue_read(int64_t rows, int dictionary, int32_t slabs_ahead, int32_t top) {
@@ -383,7 +383,7 @@ class EncodeBench {
   int kilohertz_ = 0;
 };
 
-int run(int rounds) {
+int bench_encodes(int rounds) {
   constexpr Shape kShapes[] = {{"2304 x 16384, k 64", 2304, 16384, 64},
                                {"2560 x 65536, k 64", 2560, 65536, 64}};
   cudaStream_t stream = nullptr;
@@ -400,5 +400,5 @@ int run(int rounds) {
 }  // namespace rudder::cuda
 
 int main(int argc, char** argv) {
-  return rudder::cuda::run(argc > 1 ? std::atoi(argv[1]) : 15);
+  return rudder::cuda::bench_encodes(argc > 1 ? std::atoi(argv[1]) : 15);
 }

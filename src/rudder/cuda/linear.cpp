@@ -45,11 +45,13 @@ Result<std::unique_ptr<Linear>> Linear::make(const CublasLtApi& api, const Linea
                                              const PolicyIdentity& identity, DeviceMemory& memory,
                                              cudaStream_t stream, DeviceStatus& status,
                                              std::shared_ptr<KernelPolicy> policy) {
-  if (policy == nullptr) {
+  LinearSettings own = settings;
+  if (policy != nullptr) {
+    own.tune = false;
+  } else {
     policy = std::make_shared<KernelPolicy>(read_policy(settings.policy_path, identity));
   }
-  std::unique_ptr<Linear> linear(
-      new Linear(api, settings, memory, stream, status, std::move(policy)));
+  std::unique_ptr<Linear> linear(new Linear(api, own, memory, stream, status, std::move(policy)));
   const cublasStatus_t made = api.create(&linear->handle_);
   if (made != CUBLAS_STATUS_SUCCESS) {
     return fail(ErrorCode::kInternal,

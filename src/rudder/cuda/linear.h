@@ -50,8 +50,8 @@ struct LinearSettings {
 
 class Linear {
  public:
-  // API, memory and status outlive it. `policy`: what another of this GPU measures, in whose
-  // stead this one takes it; null: that of the file.
+  // API, memory and status outlive it. `policy`: what another one of this GPU measures, and this
+  // one then does not; null: that of the file.
   static Result<std::unique_ptr<Linear>> make(const CublasLtApi& api,
                                               const LinearSettings& settings,
                                               const PolicyIdentity& identity, DeviceMemory& memory,

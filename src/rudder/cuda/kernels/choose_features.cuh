@@ -315,8 +315,8 @@ class FeatureChoice {
       const int rank = equal_before + __popc(equals & before);
       const bool is_kept = bits > kept.least || (is_least(bits) && rank < most_equal);
       const unsigned all = __ballot_sync(kEncodeLanes, is_kept);
-      const int place = offset + __popc(all & before);
-      if (is_kept && place >= 0 && place < most) listed[place] = one;
+      const int index = offset + __popc(all & before);
+      if (is_kept && index >= 0 && index < most) listed[index] = one;
       offset += __popc(all);
       equal_before += __popc(equals);
     }

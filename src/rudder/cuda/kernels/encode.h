@@ -31,7 +31,7 @@ namespace rudder::cuda {
 // Of x: a row lies in a block's shared memory.
 inline constexpr int64_t kMaxEncodedWidth = 65536;
 
-// Places that a block passes, in this order; for programs that time the kernel.
+// What a block passes, in this order; for programs that time the kernel.
 enum class EncodeMark {
   kBegin,
   kFound,       // its first batch of rows
