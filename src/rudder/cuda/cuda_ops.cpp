@@ -80,7 +80,7 @@ class CudaOps final : public ops::Ops {
   int64_t reader_bytes() const override { return kWorkspaceBytes; }
   std::unique_ptr<ops::Ops> make_reader() const override {
     CudaOpsSettings settings = settings_;
-    settings.tune = false;
+    settings.policy = linear_->policy();  // and it measures nothing
     settings.device = device_;
     Result<std::unique_ptr<ops::Ops>> reader = CudaOps::make(settings, nullptr, false);
     if (reader) return std::move(*reader);
@@ -89,7 +89,6 @@ class CudaOps final : public ops::Ops {
   }
   ops::Comm* comm() override { return comm_.get(); }
   uint64_t progress() const override { return marks_ == nullptr ? 0 : marks_->num_passed(); }
-
   int64_t available_memory() const override {
     use_device(device_);
     size_t free = 0;
@@ -373,8 +372,8 @@ class CudaOps final : public ops::Ops {
   Uploader uploader_;
   AttentionLayers attention_;
   std::unique_ptr<Linear> linear_;
-  // The last product, if it was enqueued without its scales: the next op takes them, or has them
-  // applied before it.
+  // The last product, if it was enqueued without its scales, which the next op takes or has
+  // applied.
   struct UnscaledProduct {
     View y;
     ProductScales scales;
@@ -404,10 +403,11 @@ Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings,
            identity.library);
   std::unique_ptr<CudaOps> ops(
       new CudaOps(settings, std::move(info), std::move(stream), std::move(aside), std::move(comm)));
-  RUDDER_TRY(ops->linear_, Linear::make(*api,
-                                        {settings.linear_dtype, settings.policy_path, settings.tune,
-                                         settings.batch_invariant, ops->comm_ != nullptr},
-                                        identity, ops->memory_, ops->stream(), ops->status_));
+  RUDDER_TRY(ops->linear_,
+             Linear::make(*api,
+                          {settings.linear_dtype, settings.policy_path, settings.tune,
+                           settings.batch_invariant, ops->comm_ != nullptr},
+                          identity, ops->memory_, ops->stream(), ops->status_, settings.policy));
   if (is_stage) {
     RUDDER_TRY(ops->marks_, StreamMarks::make());
   }

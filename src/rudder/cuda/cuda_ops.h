@@ -32,6 +32,8 @@
 
 namespace rudder::cuda {
 
+class KernelPolicy;
+
 struct CudaOpsSettings {
   int32_t device = 0;  // which of the visible ones; make_cuda_ranks and make_cuda_stages say theirs
   tensor::DType linear_dtype = tensor::DType::kBF16;  // or kF8E4M3: quantised as they are loaded
@@ -40,6 +42,8 @@ struct CudaOpsSettings {
   std::string cublaslt_path = {};
   std::string policy_path = {};  // of what was measured (kernel_policy.h); empty: it is not kept
   bool tune = true;              // measure the products of a model when it is loaded
+  // Of a reader, which measures nothing: what the ops that made it have measured (Linear::policy).
+  std::shared_ptr<KernelPolicy> policy = nullptr;
   bool batch_invariant = false;  // see above
   // Tests of tiny models: attention of shapes that no tuned kernel takes runs on a plain, slow one
   // instead of being refused.

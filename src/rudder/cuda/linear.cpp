@@ -27,15 +27,14 @@ std::string shapes_text(const View& x, const LinearWeight& weight, const View& y
 
 }  // namespace
 
-Linear::Linear(const CublasLtApi& api, const LinearSettings& settings,
-               const PolicyIdentity& identity, DeviceMemory& memory, cudaStream_t stream,
-               DeviceStatus& status)
+Linear::Linear(const CublasLtApi& api, const LinearSettings& settings, DeviceMemory& memory,
+               cudaStream_t stream, DeviceStatus& status, std::shared_ptr<KernelPolicy> policy)
     : api_(api),
       settings_(settings),
       memory_(memory),
       stream_(stream),
       status_(status),
-      policy_(read_policy(settings.policy_path, identity)) {}
+      policy_(std::move(policy)) {}
 
 Linear::~Linear() {
   kernels_.clear();  // before the handle that they use
@@ -44,8 +43,15 @@ Linear::~Linear() {
 
 Result<std::unique_ptr<Linear>> Linear::make(const CublasLtApi& api, const LinearSettings& settings,
                                              const PolicyIdentity& identity, DeviceMemory& memory,
-                                             cudaStream_t stream, DeviceStatus& status) {
-  std::unique_ptr<Linear> linear(new Linear(api, settings, identity, memory, stream, status));
+                                             cudaStream_t stream, DeviceStatus& status,
+                                             std::shared_ptr<KernelPolicy> policy) {
+  LinearSettings own = settings;
+  if (policy != nullptr) {
+    own.tune = false;
+  } else {
+    policy = std::make_shared<KernelPolicy>(read_policy(settings.policy_path, identity));
+  }
+  std::unique_ptr<Linear> linear(new Linear(api, own, memory, stream, status, std::move(policy)));
   const cublasStatus_t made = api.create(&linear->handle_);
   if (made != CUBLAS_STATUS_SUCCESS) {
     return fail(ErrorCode::kInternal,
@@ -159,6 +165,13 @@ Result<ShapeKernels*> Linear::kernels_of(const LinearWeight& weight, DType out_d
   return shape_kernels.get();
 }
 
+bool Linear::settle_as_known(ShapeKernels& shape_kernels, int64_t bucket) const {
+  PolicyKey key = shape_kernels.key();
+  key.bucket = bucket;
+  const PolicyEntry* known = policy_->find(key);
+  return known != nullptr && shape_kernels.settle(bucket, *known);
+}
+
 Result<void> Linear::add_job(const LinearWeight& weight, DType out_dtype, int64_t max_tokens,
                              std::vector<Job>& jobs) {
   RUDDER_TRY(ShapeKernels* const shape_kernels, kernels_of(weight, out_dtype));
@@ -226,10 +239,7 @@ Result<void> Linear::measure(std::span<const Job> jobs) {
   size_t measured = 0;
   for (const Job& job : jobs) {
     for (int64_t bucket = 1; bucket <= bucket_of(job.max_tokens); bucket = bucket_of(bucket + 1)) {
-      PolicyKey key = job.shape_kernels->key();
-      key.bucket = bucket;
-      const PolicyEntry* known = policy_.find(key);
-      if (known != nullptr && job.shape_kernels->settle(bucket, *known)) continue;
+      if (settle_as_known(*job.shape_kernels, bucket)) continue;
       if (settings_.tune && tuner && *tuner == nullptr) {
         tuner = make_tuner(jobs);
         if (!tuner) log_warn("kernels are not measured: {}", tuner.error().message);
@@ -241,7 +251,9 @@ Result<void> Linear::measure(std::span<const Job> jobs) {
       RUDDER_TRY(const PolicyEntry best,
                  (*tuner)->fastest(*job.shape_kernels, bucket, job.weights));
       RUDDER_CHECK(job.shape_kernels->settle(bucket, best));
-      policy_.set(key, best);
+      PolicyKey key = job.shape_kernels->key();
+      key.bucket = bucket;
+      policy_->set(key, best);
       ++measured;
     }
   }
@@ -262,7 +274,7 @@ Result<void> Linear::keep_policy(size_t measured) const {
   if (measured == 0) return {};
   log_info("measured {} products on this GPU", measured);
   if (settings_.policy_path.empty()) return {};
-  const Result<void> written = write_policy(settings_.policy_path, policy_);
+  const Result<void> written = write_policy(settings_.policy_path, *policy_);
   // The measurements hold for this run all the same.
   if (!written) log_warn("{}", written.error().to_string());
   return {};
@@ -282,6 +294,10 @@ ProductScales Linear::multiply(const View& x, const View& x_scale, const LinearW
   const auto* x_scales = static_cast<const float*>(x_scale.data);
   const auto* w_scales = static_cast<const float*>(stored.scale.data);
   const Result<ShapeKernels*> shape_kernels = kernels_of(weight, y.dtype);
+  const int64_t bucket = bucket_of(y.shape[0]);
+  if (shape_kernels && !settings_.batch_invariant && (*shape_kernels)->settled(bucket) == nullptr) {
+    settle_as_known(**shape_kernels, bucket);
+  }
   const Result<bool> left = shape_kernels ? (*shape_kernels)
                                                 ->run({.x = x.data,
                                                        .x_scale = x_scales,

@@ -50,16 +50,20 @@ struct LinearSettings {
 
 class Linear {
  public:
-  // The three outlive it. `device` names the GPU.
+  // API, memory and status outlive it. `policy`: what another one of this GPU measures, and this
+  // one then does not; null: that of the file.
   static Result<std::unique_ptr<Linear>> make(const CublasLtApi& api,
                                               const LinearSettings& settings,
                                               const PolicyIdentity& identity, DeviceMemory& memory,
-                                              cudaStream_t stream, DeviceStatus& status);
+                                              cudaStream_t stream, DeviceStatus& status,
+                                              std::shared_ptr<KernelPolicy> policy = nullptr);
   ~Linear();
 
   Result<ops::LinearWeight> make_weight(std::span<const ops::LinearPart> parts, Uploader& uploader);
 
   bool multiplies_fp8() const { return multiplies_fp8_; }  // true when a weight is fp8
+  // For make(). prepare() writes it; others read it when they multiply, which is later.
+  const std::shared_ptr<KernelPolicy>& policy() const { return policy_; }
 
   // Chooses the kernels of every shape of a model: for up to `max_tokens`; for the head, whose
   // products are f32, for up to `max_rows`; null where that was done before. A measurement rotates
@@ -67,7 +71,8 @@ class Linear {
   Result<void> prepare(std::span<const ops::LinearWeight> linears, const ops::LinearWeight* head,
                        int64_t max_tokens, int64_t max_rows);
 
-  // y = x · W^T (+ bias), then the soft-cap when it is not 0. Faults go to the status.
+  // y = x · W^T (+ bias), then the soft-cap when it is not 0. What prepare() has not settled is
+  // multiplied as the policy says, or by guess. Faults go to the status.
   // Returns the scales that the reader of y has to apply; none unless `reader_scales`.
   ProductScales multiply(const ops::View& x, const ops::View& x_scale,
                          const ops::LinearWeight& weight, const ops::View& y, float softcap,
@@ -77,8 +82,8 @@ class Linear {
   std::string to_table() const;
 
  private:
-  Linear(const CublasLtApi& api, const LinearSettings& settings, const PolicyIdentity& identity,
-         DeviceMemory& memory, cudaStream_t stream, DeviceStatus& status);
+  Linear(const CublasLtApi& api, const LinearSettings& settings, DeviceMemory& memory,
+         cudaStream_t stream, DeviceStatus& status, std::shared_ptr<KernelPolicy> policy);
 
   Result<void> store_part(const ops::LinearPart& part, int64_t first_row, CudaWeight& weight,
                           Uploader& uploader);
@@ -99,6 +104,8 @@ class Linear {
   Result<void> load_all(std::span<const Job> jobs);
   Result<void> keep_policy(size_t measured) const;
   Result<ShapeKernels*> kernels_of(const ops::LinearWeight& weight, tensor::DType out_dtype);
+  // The bucket's kernel as it was measured; true when the policy has one that is there.
+  bool settle_as_known(ShapeKernels& shape_kernels, int64_t bucket) const;
 
   const CublasLtApi& api_;
   const LinearSettings settings_;
@@ -106,7 +113,7 @@ class Linear {
   const cudaStream_t stream_;
   DeviceStatus& status_;
   cublasLtHandle_t handle_ = nullptr;
-  KernelPolicy policy_;
+  const std::shared_ptr<KernelPolicy> policy_;
   Product::Workspace workspace_;
   bool is_loading_ = false;  // weights were made since the last product
   bool multiplies_fp8_ = false;

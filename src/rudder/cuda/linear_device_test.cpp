@@ -7,6 +7,7 @@
 #include "rudder/cuda/cublaslt_api.h"
 #include "rudder/cuda/device_info.h"
 #include "rudder/cuda/device_memory.h"
+#include "rudder/cuda/device_status.h"
 #include "rudder/cuda/device_test.h"
 #include "rudder/cuda/kernels/gemv.h"
 #include "rudder/cuda/linear.h"
@@ -411,6 +412,44 @@ TEST_F(LinearDevice, PreparedFromMeasurementsAndFromTheFile) {
     }();
     EXPECT_EQ(read_policy(path, here).size(), 13U + 6U);  // 1..320 tokens, 1..32 rows
   }
+}
+
+// A reader measures nothing: it multiplies as what it reads beside has measured, also where that is
+// not the library's first guess.
+TEST_F(LinearDevice, AReaderTakesWhatWasMeasured) {
+  start_with(DType::kBF16);
+  const Case c{512, 768, DType::kBF16, DType::kF32};
+  constexpr int64_t kTokens = 60;
+  const Operands o = make(c, kTokens);
+  const CublasLtApi* api = value_of(load_cublaslt(""));
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+  {
+    DeviceMemory memory(stream);
+    DeviceStatus status("reader");
+    const auto policy = std::make_shared<KernelPolicy>(PolicyIdentity{});
+    LinearSettings settings;
+    settings.tune = false;
+    const auto reader = value_of(Linear::make(*api, settings, {}, memory, stream, status, policy));
+    const PolicyKey key{c.out, c.in, c.dtype, c.out_dtype, false, bucket_of(kTokens)};
+    const View workspace = value_of(ops_->allocate(DType::kU8, {int64_t{32} << 20}));
+    cublasLtHandle_t handle = nullptr;
+    ASSERT_EQ(api->create(&handle), CUBLAS_STATUS_SUCCESS);
+    auto shape_kernels = value_of(
+        ShapeKernels::make({api, handle, stream, {workspace.data, workspace.bytes()}}, key));
+    PolicyEntry measured = value_of(shape_kernels->candidates(key.bucket, 8)).back();
+    measured.microseconds = 123.4;
+    policy->set(key, measured);  // when the reader is there
+    const View y = poisoned({kTokens, c.out}, c.out_dtype);
+    bytes_of(y);
+    reader->multiply(o.x, {}, o.weight, y, 0, false, "linear");
+    EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    EXPECT_NE(reader->to_table().find("123.4 us"), std::string::npos) << reader->to_table();
+    expect_product(y, o, c, "as measured");
+    shape_kernels.reset();
+    api->destroy(handle);
+  }
+  cudaStreamDestroy(stream);
 }
 
 }  // namespace

@@ -102,8 +102,10 @@ class Table {
       const int64_t first = (mode.is_distinct ? i : i % kCalls) * mode.num_ops;
       entries[static_cast<size_t>(i)] = {
           static_cast<int32_t>(first << 8 | mode.num_ops),
-          static_cast<int32_t>(first * vectors_per_op(mode) * width), kStrength,
-          mode.kind == tap::OpKind::kAdd ? ops::TapEntry::kPlainAdd : 0};
+          mode.kind == tap::OpKind::kFeature
+              ? tap::kNoVector
+              : static_cast<int32_t>(first * vectors_per_op(mode) * width),
+          kStrength, mode.kind == tap::OpKind::kAdd ? ops::TapEntry::kPlainAdd : 0};
     }
     return entries;
   }

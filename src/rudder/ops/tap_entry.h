@@ -15,8 +15,9 @@ namespace rudder::ops {
 // The ops of a program at one point; all zeros: none. It repeats the fields of the first op that
 // most programs need, so a kernel rarely has to read the op itself.
 struct TapEntry {
-  int32_t ops = 0;     // first << 8 | number
-  int32_t vector = 0;  // the first's v1, or v2 where it has none, in floats
+  int32_t ops = 0;  // first << 8 | number
+  // The first's v1, in floats; kNoVector of an op whose kernel does not begin with that.
+  int32_t vector = 0;
   float strength = 0;  // the first's
   int32_t flags = 0;   // of the below
 
@@ -28,7 +29,10 @@ struct TapEntry {
   void add(int64_t index, const tap::TapOp& op) {
     if (ops == 0) {
       ops = static_cast<int32_t>(index << 8);
-      vector = op.v1 == tap::kNoVector ? op.v2 : op.v1;
+      const bool begins_otherwise =
+          op.kind == tap::OpKind::kFeature || op.kind == tap::OpKind::kEncode ||
+          op.kind == tap::OpKind::kEncoded || op.kind == tap::OpKind::kCarried;
+      vector = begins_otherwise ? tap::kNoVector : op.v1;
       strength = op.strength;
       const bool is_plain_add = op.kind == tap::OpKind::kAdd && op.gate == tap::GateKind::kNone &&
                                 op.schedule == tap::ScheduleKind::kConstant;

@@ -14,11 +14,12 @@ namespace {
 using tap::FeatureNorm;
 using tensor::View;
 
-// Of equal values those of the lower numbers are kept.
+// Of equal values those of the lower numbers are kept; also where there are more of them than a
+// block of a GPU lists at a time.
 TEST_P(OpsEncode, EqualValuesAreKeptInOrder) {
   constexpr int32_t kWidth = 16;
-  for (const int32_t num_features : {40, 2000}) {
-    for (const int32_t k : {1, 3, 17}) {
+  for (const int32_t num_features : {40, 2000, 5003}) {
+    for (const int32_t k : {1, 3, 17, 3000}) {
       DictionaryFloats image = random_image(kWidth, kWidth, num_features, k);
       image.head.norm = FeatureNorm::kNone;
       const auto fill = [&](int32_t begin, int64_t count, float value) {
@@ -49,12 +50,59 @@ TEST_P(OpsEncode, EqualValuesAreKeptInOrder) {
       ops_.encode({.x = x, .taps = scene.at(kPost)});
       const Matrix got = read(x);
       Row expected(kWidth);
-      const auto add = [&](int32_t j, double value) {
+      const auto add = [&](int32_t j, double value) {  // sums of these are exact in fp32
         expected[static_cast<size_t>(j / 8 % kWidth)] += std::ldexp(value, -(j % 8));
       };
       add(num_features - 1, 2);
-      for (int32_t j = 0; j < k - 1; ++j) add(j, 1);
+      for (int32_t j = 0; j < std::min(k, num_features) - 1; ++j) add(j, 1);
+      round_to_act(expected);
       EXPECT_EQ(row_of(got, 0), expected) << num_features << " features, k " << k;
+    }
+  }
+}
+
+// Any share of a large dictionary's features may be active, wherever they are.
+TEST_P(OpsEncode, RowsOfManyActiveFeatures) {
+  constexpr int32_t kWidth = 24;
+  constexpr int32_t kFeatures = 6001;
+  for (const int32_t k : {0, 40, 2500}) {
+    for (const double share : {0.002, 0.05, 0.5, 1.0}) {
+      DictionaryFloats image = random_image(kWidth, kWidth, kFeatures, k);
+      image.head.norm = FeatureNorm::kNone;
+      std::fill_n(image.floats.begin() + image.head.gate, kFeatures, 0.0f);
+      // Values are far apart, so that no rounding decides which are the largest.
+      std::fill_n(image.floats.begin() + image.head.encoder, int64_t{kFeatures} * kWidth, 0.0f);
+      std::fill_n(image.floats.begin() + image.head.scale, kFeatures, 1.0f);
+      std::fill_n(image.floats.begin() + image.head.bias, kFeatures, -1.0f);
+      std::fill_n(image.floats.begin() + image.head.gate, kFeatures, -1.0f);
+      const auto active = static_cast<int32_t>(share * kFeatures);
+      const auto first = static_cast<int32_t>(between(0, kFeatures - active));
+      for (int32_t j = first; j < first + active; ++j) {
+        const int32_t step = (j * 37 + 11) % kFeatures;  // each once
+        image.floats[static_cast<size_t>(image.head.bias + j)] =
+            static_cast<float>(step + 1) / 4096;
+      }
+      std::vector<DictionaryFloats> images = {image};
+      Scene scene;
+      scene.geometry = geometry_of(kWidth);
+      tap::Program program;
+      add_encode(program, 0, image, true);
+      scene.programs = {program};
+      scene.tokens = {{.row = 1}, {.row = 1}};
+      put_with(scene, images, 0);
+      const View x = random({2, kWidth});
+      const Matrix before = read(x);
+      ops_.encode({.x = x, .taps = scene.at(kPost)});
+      const Matrix got = read(x);
+      for (int64_t t = 0; t < 2; ++t) {
+        bool is_sure = true;
+        const Row expected = expected_row(images, program, {0}, row_of(before, t), 0, is_sure);
+        ASSERT_TRUE(is_sure);
+        expect_row(row_of(got, t), expected, 1e-4 * (1 + most(expected)),
+                   std::to_string(active) + " active features from " + std::to_string(first) +
+                       ", k " + std::to_string(k));
+        if (HasFailure()) return;
+      }
     }
   }
 }

@@ -155,7 +155,7 @@ TEST_P(OpsFeatures, OfLargeDictionaries) {
 // Of equal values those of the lower numbers come first, and are kept.
 TEST_P(OpsFeatures, EqualValuesAreToldInOrder) {
   constexpr int32_t kWidth = 16;
-  for (const int32_t num_features : {40, 2000}) {
+  for (const int32_t num_features : {40, 2000, 5003}) {
     for (const int32_t k : {0, 3, 17}) {
       Image image = random_image(kWidth, kWidth, num_features, k);
       image.head.norm = tap::FeatureNorm::kNone;

@@ -12,10 +12,11 @@ namespace rudder::cuda {
 namespace {
 
 // Of shared memory: the ring, or a row and its features.
-constexpr size_t kMemoryBytes = 184 * 1024;
+constexpr size_t kMemoryBytes = 176 * 1024;
 static_assert(kMemoryBytes >= EncodeRing::kBytes && kMemoryBytes >= 2 * kMaxEncodedWidth);
 
 struct Shared {
+  tap::DictionaryHead head;
   EncodeBatch batch;
   int of_warp[kEncodeWarps];
   EncodeApplyShared apply;
@@ -28,6 +29,7 @@ class Encoder {
       : p_(p), shared_(shared), batch_(shared.batch), memory_(memory) {}
 
   __device__ void run() {
+    mark_encode(p_, EncodeMark::kBegin);
     for (int64_t first = 0; first < p_.rows; first += kEncodeThreads) {
       const int64_t token = first + threadIdx.x;
       next_ = -1;
@@ -36,28 +38,38 @@ class Encoder {
         const int32_t offset = first_dictionary();
         if (offset == tap::kNoVector) break;
         take_rows(static_cast<int>(token), offset);
-        encode(EncodeDictionary(p_.table.vectors + offset));
+        encode(p_.table.vectors + offset);
       }
     }
+    // Whoever comes behind takes it that all kernels ahead have ended.
+    if (!is_behind_another_) dependency_wait();
+    mark_encode(p_, EncodeMark::kEnd);
   }
 
  private:
-  // Of this thread's token: its first kEncode.
+  // Of this thread's token: its first kEncode. What is read before dependency_wait() is read past
+  // L1, which might hold what a step before left there.
   __device__ void look_up(int64_t token) {
-    const ops::TapEntry entry = p_.batch.entries[token * p_.table.num_points + p_.point];
+    const int4 bits = __ldcg(
+        reinterpret_cast<const int4*>(p_.batch.entries + token * p_.table.num_points + p_.point));
+    const ops::TapEntry entry = {bits.x, bits.y, __int_as_float(bits.z), bits.w};
     if ((entry.flags & ops::TapEntry::kEncodes) == 0) return;
     const int begin = entry.ops >> 8;
     const int end = begin + (entry.ops & 0xff);
     for (int op = begin; op < end; ++op) {
-      if (p_.table.ops[op].kind != tap::OpKind::kEncode) continue;
+      if (!is_encode(op)) continue;
       set_next(op, end);
       return;
     }
   }
+  __device__ bool is_encode(int op) const {
+    const int kind = __ldcg(reinterpret_cast<const int*>(&p_.table.ops[op].kind));
+    return kind == static_cast<int>(tap::OpKind::kEncode);
+  }
   __device__ void set_next(int op, int end) {
     end_ = end;
-    next_ = op < end && p_.table.ops[op].kind == tap::OpKind::kEncode ? op : -1;
-    if (next_ >= 0) dictionary_ = p_.table.ops[op].v1;
+    next_ = op < end && is_encode(op) ? op : -1;
+    if (next_ >= 0) dictionary_ = __ldcg(&p_.table.ops[op].v1);
   }
 
   // The least offset of a dictionary that some token encodes by next; kNoVector: none does.
@@ -90,20 +102,36 @@ class Encoder {
     if (asks && before < kBatchRows) {
       batch_.token[before] = token;
       batch_.op[before] = next_;
-      set_next(next_ + p_.table.ops[next_].run, end_);
+      set_next(next_ + __ldcg(&p_.table.ops[next_].run), end_);
     }
     __syncthreads();
   }
 
   // Between two waits of all blocks nobody writes what others read.
-  __device__ void encode(const EncodeDictionary& dictionary) {
+  __device__ void encode(const float* image) {
     if (is_behind_another_) wait_for_blocks();
+    if (encode_warp() == 0) load_head(image, shared_.head);
+    __syncthreads();
+    const EncodeDictionary dictionary(shared_.head, image);
+    prefetch_apply(p_, batch_, dictionary);
+    if (!is_behind_another_) wait_for_rows(dictionary);
     is_behind_another_ = true;
-    take_scales(dictionary.head().norm);
-    multiply_encoder(p_, batch_, dictionary, reinterpret_cast<Bf16*>(memory_), AllFeatures{});
     keep_rows();
+    take_scales(shared_.head.norm);
+    multiply_encoder(p_, batch_, dictionary, reinterpret_cast<Bf16*>(memory_), AllFeatures{});
+    mark_encode(p_, EncodeMark::kMultiplied);
     wait_for_blocks();
-    EncodeApply(p_, batch_, dictionary, shared_.apply, memory_, kMemoryBytes).run();
+    mark_encode(p_, EncodeMark::kMet);
+    apply_features(p_, batch_, dictionary, shared_.apply, memory_, kMemoryBytes);
+  }
+
+  // Of the first batch, while the kernel ahead may still run.
+  __device__ void wait_for_rows(const EncodeDictionary& dictionary) const {
+    prefetch_encoder(p_, dictionary);
+    mark_encode(p_, EncodeMark::kFound);
+    dependency_wait();
+    dependency_trigger();
+    mark_encode(p_, EncodeMark::kWaited);
   }
 
   __device__ static void wait_for_blocks() {
@@ -116,7 +144,6 @@ class Encoder {
   }
 
   // As they are before the batch: blocks that share a row write parts of it while others read it.
-  // The last blocks do it, which have the fewest features.
   __device__ void keep_rows() const {
     for (int r = p_.num_blocks - 1 - static_cast<int>(blockIdx.x); r < batch_.num_rows;
          r += p_.num_blocks) {
@@ -161,16 +188,18 @@ cudaError_t launch_encode(const EncodeParams& p, cudaStream_t stream) {
   cudaError_t error = cudaFuncSetAttribute(
       encode_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kMemoryBytes));
   if (error != cudaSuccess) return error;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeCooperative;
-  attribute.val.cooperative = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeCooperative;
+  attributes[0].val.cooperative = 1;
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(p.num_blocks));
   config.blockDim = dim3(kEncodeThreads);
   config.dynamicSmemBytes = kMemoryBytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.attrs = attributes + (p.is_plain ? 1 : 0);
+  config.numAttrs = (p.is_plain ? 0 : 1) + (p.begins_early ? 1 : 0);
   error = cudaLaunchKernelEx(&config, encode_kernel, p);
   return error != cudaSuccess ? error : cudaGetLastError();
 }

@@ -31,6 +31,20 @@ namespace rudder::cuda {
 // Of x: a row lies in a block's shared memory.
 inline constexpr int64_t kMaxEncodedWidth = 65536;
 
+// What a block passes, in this order; for programs that time the kernel.
+enum class EncodeMark {
+  kBegin,
+  kFound,       // its first batch of rows
+  kWaited,      // for the kernel ahead
+  kMultiplied,  // its share of the features
+  kMet,         // all blocks
+  kTaken,       // a row and its features
+  kChosen,      // the features that are kept
+  kListed,
+  kEnd,
+};
+inline constexpr int kNumEncodeMarks = static_cast<int>(EncodeMark::kEnd) + 1;
+
 struct EncodeParams {
   TapTableParams table;
   TapBatchParams batch;
@@ -42,6 +56,13 @@ struct EncodeParams {
   float* features = nullptr;  // [tap::kEncodedRows, feature_stride]
   int64_t feature_stride = 0;
   void* before = nullptr;  // [tap::kEncodedRows, width] bf16: rows of the batch as they were
+  // Slabs (encode_product.cuh) of an encoder that are asked for before they are loaded.
+  int32_t slabs_ahead = 1;
+  bool rows_stay = true;  // few rows come to shared memory once
+  bool is_plain = false;  // where nothing encodes: a launch that is not cooperative
+  // Blocks begin beside the kernel ahead.
+  bool begins_early = false;
+  int64_t* marks = nullptr;  // [num_blocks, kNumEncodeMarks] cycles; optional
 };
 cudaError_t launch_encode(const EncodeParams& params, cudaStream_t stream);
 

@@ -2,6 +2,7 @@
 // them. Included by .cu files only.
 #pragma once
 
+#include "rudder/cuda/kernels/device_barrier.cuh"
 #include "rudder/cuda/kernels/encode.h"
 #include "rudder/cuda/kernels/tap_features.cuh"
 #include "rudder/tap/dictionary_head.h"
@@ -18,6 +19,11 @@ __device__ inline int encode_lane() {
 }
 __device__ inline int encode_warp() {
   return static_cast<int>(threadIdx.x) / 32;
+}
+
+__device__ inline void mark_encode(const EncodeParams& p, EncodeMark what) {
+  if (p.marks == nullptr || threadIdx.x != 0) return;
+  p.marks[blockIdx.x * kNumEncodeMarks + static_cast<int>(what)] = clock64();
 }
 
 // How a dictionary normalises a row: norm(h) = (h - mean) by, h = norm(h) back + mean.
@@ -77,10 +83,30 @@ __device__ inline void copy_encoded_row(const uint16_t* from, int width, const S
   }
 }
 
+// By a warp: what stands at `from`, past L1, which might hold what was there before an edit of the
+// table.
+__device__ inline void load_head(const float* from, tap::DictionaryHead& head) {
+  constexpr int kPieces = sizeof(tap::DictionaryHead) / sizeof(int4);
+  const int i = encode_lane();
+  if (i >= kPieces) return;
+  const int4 piece = __ldcg(reinterpret_cast<const int4*>(from) + i);
+  memcpy(reinterpret_cast<char*>(&head) + i * sizeof(piece), &piece, sizeof(piece));
+}
+
+// Asks for it to come to L2; bulks are 16-byte aligned and of whole 16 bytes.
+__device__ inline void prefetch_line(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+__device__ inline void prefetch_bulk(const void* address, int bytes) {
+  if (bytes <= 0) return;
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(address), "r"(bytes));
+}
+
 class EncodeDictionary {
  public:
-  __device__ explicit EncodeDictionary(const float* begin)
-      : head_(reinterpret_cast<const tap::DictionaryHead*>(begin)), values_(begin) {}
+  // `head` is what stands at `begin`, in shared memory.
+  __device__ EncodeDictionary(const tap::DictionaryHead& head, const float* begin)
+      : head_(&head), values_(begin) {}
 
   __device__ const tap::DictionaryHead& head() const { return *head_; }
   __device__ const float* at(int32_t offset) const { return values_ + offset; }
@@ -99,6 +125,13 @@ class EncodeDictionary {
     const int left = head_->d_out - column;
     if (head_->is_bf16 == 0) return load_floats<kAligned>(at(head_->decoder) + i, left);
     return unpack(load_run<kAligned>(reinterpret_cast<const Bf16*>(at(head_->decoder)) + i, left));
+  }
+  // Asks for columns [begin, end) of a decoder row, where rows are aligned.
+  __device__ void prefetch_decoder(int feature, int begin, int end) const {
+    const int bytes = head_->is_bf16 != 0 ? 2 : 4;  // of a number
+    const int64_t at = (int64_t{feature} * head_->d_out + begin) * bytes;
+    prefetch_bulk(reinterpret_cast<const char*>(this->at(head_->decoder)) + at,
+                  (min(end, head_->d_out) - begin) * bytes);
   }
 
  private:

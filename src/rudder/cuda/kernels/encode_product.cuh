@@ -4,10 +4,14 @@
 // A block has a run of tiles of 16 features, up to eight at a time. Two warps share a tile and take
 // turns along the rows, 32 columns at a time: an encoder's number is read by one lane of the
 // device, straight to a register (it is the A operand), several chunks ahead. The rows (B) come to
-// shared memory by slabs of 256 columns, for all warps.
+// shared memory by slabs of 256 columns, for all warps; few rows come there once, and no warp waits
+// for another.
 //
 // The tensor core's k index is only a name: lane t of a group holds columns [8 t, 8 t + 8) of 32,
 // of an encoder row and of a token alike, and each half of them is one k step.
+//
+// Numbers of an encoder come to L2 some slabs before they are loaded: registers alone hold too few
+// that are on the way where there are many rows.
 //
 // A sum's order is: products of a slab in the tensor core, slabs in fp32, the two warps' parts. It
 // does not depend on the number of rows. Encoders of f32 are split into three bf16 each, whose sum
@@ -118,8 +122,46 @@ struct ListedFeatures {
   __device__ int at(int i) const { return listed[i]; }
 };
 
-// kRowTiles: of eight rows each.
-template <int kRowTiles, bool kBf16, bool kAligned, typename Which>
+// The tiles of features that a block has.
+struct EncodeTiles {
+  static constexpr int kFeatures = 16;
+  static constexpr int kAtOnce = kEncodeWarps / 2;  // two warps share one
+  int begin, end;
+
+  __device__ EncodeTiles(int num_features, int num_blocks) {
+    const int64_t tiles = (num_features + kFeatures - 1) / kFeatures;
+    begin = static_cast<int>(tiles * blockIdx.x / num_blocks);
+    end = static_cast<int>(tiles * (blockIdx.x + 1) / num_blocks);
+  }
+  // The tile that this warp has of those from `first` on.
+  __device__ static int of_warp(int first) { return first + encode_warp() % kAtOnce; }
+  __device__ static int half() { return encode_warp() / kAtOnce; }
+};
+
+// By the first of a tile's warps, of aligned rows: lane i asks for some slabs of the tile's row i.
+template <typename Which>
+__device__ void prefetch_tile(const EncodeDictionary& dictionary, const Which& which, int tile,
+                              int first_slab, int num_slabs) {
+  const tap::DictionaryHead& head = dictionary.head();
+  const int i = tile * EncodeTiles::kFeatures + encode_lane();
+  if (encode_lane() >= EncodeTiles::kFeatures || i >= which.count(head)) return;
+  const int begin = first_slab * EncodeRing::kSlab;
+  const int columns = min(num_slabs * EncodeRing::kSlab, head.d_in - begin);
+  const int bytes = head.is_bf16 != 0 ? 2 : 4;  // of a number
+  const int64_t at = (int64_t{which.at(i)} * head.d_in + begin) * bytes;
+  prefetch_bulk(reinterpret_cast<const char*>(dictionary.at(head.encoder)) + at, columns * bytes);
+}
+
+// What a block of a product of all features reads first; before the rows are there.
+__device__ inline void prefetch_encoder(const EncodeParams& p, const EncodeDictionary& dictionary) {
+  const EncodeTiles tiles(dictionary.head().num_features, p.num_blocks);
+  const int tile = EncodeTiles::of_warp(tiles.begin);
+  if (EncodeTiles::half() != 0 || tile >= tiles.end || !dictionary.is_encoder_aligned()) return;
+  prefetch_tile(dictionary, AllFeatures{}, tile, 0, 1 + p.slabs_ahead);
+}
+
+// kRowTiles: of eight rows each. kStays: all rows lie in the ring's memory.
+template <int kRowTiles, bool kBf16, bool kAligned, bool kStays, typename Which>
 class EncodeProduct {
  public:
   __device__ EncodeProduct(const EncodeParams& p, const EncodeBatch& batch,
@@ -132,24 +174,29 @@ class EncodeProduct {
         ring_(ring),
         width_(static_cast<int>(p.width)),
         slabs_((width_ + EncodeRing::kSlab - 1) / EncodeRing::kSlab),
-        half_(encode_warp() / kTilesAtOnce),
+        half_(EncodeTiles::half()),
         group_(encode_lane() / 4),
         in_group_(encode_lane() % 4) {}
 
+  // Whether rows of that width fit beside what finish() hands over.
+  __device__ static bool can_stay(int64_t width) {
+    const int64_t slabs = (width + EncodeRing::kSlab - 1) / EncodeRing::kSlab;
+    return 8 * kRowTiles * (slabs * EncodeRing::kSlab + kPad) * sizeof(Bf16) <= kPartsBegin;
+  }
+
   __device__ void run() {
-    const int64_t tiles = (num_features_ + kTileFeatures - 1) / kTileFeatures;
-    const auto begin = static_cast<int>(tiles * blockIdx.x / p_.num_blocks);
-    const auto end = static_cast<int>(tiles * (blockIdx.x + 1) / p_.num_blocks);
+    const EncodeTiles tiles(num_features_, p_.num_blocks);
 #pragma unroll 1
-    for (int first = begin; first < end; first += kTilesAtOnce) {
-      const int tile = first + encode_warp() % kTilesAtOnce;
-      take_tile(tile * kTileFeatures, tile < end);
+    for (int first = tiles.begin; first < tiles.end; first += kTilesAtOnce) {
+      const int tile = EncodeTiles::of_warp(first);
+      next_ = tile + kTilesAtOnce < tiles.end ? tile + kTilesAtOnce : kNoTile;
+      take_tile(tile, tile < tiles.end);
     }
   }
 
  private:
-  static constexpr int kTileFeatures = 16;
-  static constexpr int kTilesAtOnce = kEncodeWarps / 2;
+  static constexpr int kTilesAtOnce = EncodeTiles::kAtOnce;
+  static constexpr int kNoTile = -1;
   static constexpr int kChunk = 32;  // columns that a warp multiplies at a time
   static constexpr int kChunks = EncodeRing::kSlab / kChunk / 2;  // of a slab, of a warp
   // Chunks that are on the way: as many as registers hold beside the sums.
@@ -158,30 +205,39 @@ class EncodeProduct {
                                 : kBf16         ? kChunks
                                                 : 2;
   static_assert(2 * kTilesAtOnce * 32 == kEncodeThreads && kChunks % kAhead == 0);
-  static_assert(kTilesAtOnce * (kBatchRows / 8) * 32 * sizeof(float4) <= EncodeRing::kBytes);
+  static constexpr int kPad = EncodeRing::kStride - EncodeRing::kSlab;
+  static constexpr size_t kPartsBytes = size_t{kTilesAtOnce} * kRowTiles * 32 * sizeof(float4);
+  static_assert(kPartsBytes <= EncodeRing::kBytes);
+  static constexpr size_t kPartsBegin = EncodeRing::kBytes - kPartsBytes;  // in the ring's memory
 
   // Of the rows `group_` and `group_ + 8` of the tile.
   struct Runs {
     EncoderRun<kBf16> low, high;
   };
 
-  __device__ void take_tile(int first_feature, bool is_there) {
-    first_feature_ = first_feature;
+  __device__ void take_tile(int tile, bool is_there) {
+    tile_ = tile;
+    first_feature_ = tile * EncodeTiles::kFeatures;
     limit_ = is_there ? width_ : 0;
-    low_ = encoder_row(first_feature + group_);
-    high_ = encoder_row(first_feature + group_ + 8);
+    low_ = encoder_row(first_feature_ + group_);
+    high_ = encoder_row(first_feature_ + group_ + 8);
     float sums[kRowTiles][4] = {};
     Runs ahead[kAhead];
-    __syncthreads();  // the ring is free
-    send(0);
-    send(1);
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) load(ahead[i], i);
+    if (half_ == 0 && is_there) {
+      prefetch_form(first_feature_ + encode_lane());
+      if (p_.slabs_ahead > 1) prefetch(1, p_.slabs_ahead - 1);
+    }
+    begin_rows();
 #pragma unroll 1
     for (int slab = 0; slab < slabs_; ++slab) {
-      asm volatile("cp.async.wait_group %0;" ::"n"(EncodeRing::kStages - 2) : "memory");
-      __syncthreads();
-      send(slab + EncodeRing::kStages - 1);
+      if constexpr (!kStays) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(EncodeRing::kStages - 2) : "memory");
+        __syncthreads();
+        send(slab + EncodeRing::kStages - 1);
+      }
+      if (half_ == 0 && is_there && p_.slabs_ahead > 0) prefetch(slab + p_.slabs_ahead, 1);
       float of_slab[kRowTiles][4] = {};
 #pragma unroll
       for (int i = 0; i < kChunks; ++i) {
@@ -210,8 +266,45 @@ class EncodeProduct {
     runs.high.template load<kAligned>(high_, column, limit_ - column);
   }
 
+  // Behind the tile's last slab come those of this warp's next tile.
+  __device__ void prefetch(int slab, int num_slabs) const {
+    if constexpr (kAligned) {
+      const bool is_next = slab >= slabs_;
+      if (is_next && next_ == kNoTile) return;
+      prefetch_tile(dictionary_, which_, is_next ? next_ : tile_, is_next ? slab - slabs_ : slab,
+                    num_slabs);
+    }
+  }
+  // What form_of() reads.
+  __device__ void prefetch_form(int feature) const {
+    if (encode_lane() >= EncodeTiles::kFeatures || feature >= num_features_) return;
+    const tap::DictionaryHead& head = dictionary_.head();
+    const int j = which_.at(feature);
+    for (const int32_t begin : {head.scale, head.bias, head.gate, head.encoder_sum}) {
+      prefetch_line(dictionary_.at(begin) + j);
+    }
+  }
+
   __device__ Bf16* stage(int slab) const {
+    if constexpr (kStays) return ring_ + slab * EncodeRing::kSlab;
     return ring_ + slab % EncodeRing::kStages * EncodeRing::kStageElements;
+  }
+  __device__ int row_stride() const {
+    return kStays ? slabs_ * EncodeRing::kSlab + kPad : EncodeRing::kStride;
+  }
+
+  __device__ void begin_rows() {
+    if constexpr (kStays) {
+      if (are_there_) return;
+      for (int slab = 0; slab < slabs_; ++slab) send(slab);
+      asm volatile("cp.async.wait_group 0;" ::: "memory");
+      __syncthreads();
+      are_there_ = true;
+    } else {
+      __syncthreads();  // the ring is free
+      send(0);
+      send(1);
+    }
   }
 
   // A slab of all rows; columns behind the last are 0, rows behind the last are what lies there.
@@ -222,8 +315,7 @@ class EncodeProduct {
            i += kEncodeThreads) {
         const int r = i / kRuns;
         const int column = i % kRuns * kRun;
-        send_run(r, slab * EncodeRing::kSlab + column,
-                 stage(slab) + r * EncodeRing::kStride + column);
+        send_run(r, slab * EncodeRing::kSlab + column, stage(slab) + r * row_stride() + column);
       }
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -256,7 +348,7 @@ class EncodeProduct {
 #pragma unroll
     for (int n = 0; n < kRowTiles; ++n) {
       const uint4 b = *reinterpret_cast<const uint4*>(
-          from + half_ * kChunk + (8 * n + group_) * EncodeRing::kStride + in_group_ * kRun);
+          from + half_ * kChunk + (8 * n + group_) * row_stride() + in_group_ * kRun);
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
         encode_mma(sums[n], low[part].x, high[part].x, low[part].y, high[part].y, b.x, b.y);
@@ -267,7 +359,7 @@ class EncodeProduct {
 
   // The second warp of a tile hands its part to the first, through the ring's memory.
   __device__ void finish(const float (&sums)[kRowTiles][4], bool is_there) const {
-    auto* const parts = reinterpret_cast<float4*>(ring_) +
+    auto* const parts = reinterpret_cast<float4*>(ring_) + kPartsBegin / sizeof(float4) +
                         encode_warp() % kTilesAtOnce * kRowTiles * 32 + encode_lane();
     asm volatile("cp.async.wait_group 0;" ::: "memory");
     __syncthreads();  // all slabs have been read
@@ -323,18 +415,33 @@ class EncodeProduct {
   const int group_;
   const int in_group_;
   // Of the tile at hand.
+  int tile_ = 0;
+  int next_ = kNoTile;  // this warp's next
   int first_feature_ = 0;
-  int limit_ = 0;  // columns that are read
+  bool are_there_ = false;  // all rows, where they stay
+  int limit_ = 0;           // columns that are read
   const void* low_ = nullptr;
   const void* high_ = nullptr;
 };
 
 // A call: none of the variants has registers of another.
-template <int kRowTiles, bool kBf16, bool kAligned, typename Which>
+template <int kRowTiles, bool kBf16, bool kAligned, bool kStays, typename Which>
 __device__ __noinline__ void multiply_tiles(const EncodeParams& p, const EncodeBatch& batch,
                                             const EncodeDictionary dictionary, Bf16* ring,
                                             const Which which) {
-  EncodeProduct<kRowTiles, kBf16, kAligned, Which>(p, batch, dictionary, ring, which).run();
+  EncodeProduct<kRowTiles, kBf16, kAligned, kStays, Which>(p, batch, dictionary, ring, which).run();
+}
+
+// Of at most 16 rows.
+template <int kRowTiles, bool kBf16, typename Which>
+__device__ void multiply_few_rows(const EncodeParams& p, const EncodeBatch& batch,
+                                  const EncodeDictionary& dictionary, Bf16* ring,
+                                  const Which& which) {
+  if (p.rows_stay && EncodeProduct<kRowTiles, kBf16, true, true, Which>::can_stay(p.width)) {
+    multiply_tiles<kRowTiles, kBf16, true, true>(p, batch, dictionary, ring, which);
+  } else {
+    multiply_tiles<kRowTiles, kBf16, true, false>(p, batch, dictionary, ring, which);
+  }
 }
 
 template <bool kBf16, typename Which>
@@ -342,15 +449,15 @@ __device__ void multiply_rows(const EncodeParams& p, const EncodeBatch& batch,
                               const EncodeDictionary& dictionary, Bf16* ring, const Which& which) {
   constexpr int kMost = kBatchRows / 8;
   if (!dictionary.is_encoder_aligned()) {
-    multiply_tiles<kMost, kBf16, false>(p, batch, dictionary, ring, which);
+    multiply_tiles<kMost, kBf16, false, false>(p, batch, dictionary, ring, which);
   } else if (batch.num_rows <= 8) {
-    multiply_tiles<1, kBf16, true>(p, batch, dictionary, ring, which);
+    multiply_few_rows<1, kBf16>(p, batch, dictionary, ring, which);
   } else if (batch.num_rows <= 16) {
-    multiply_tiles<2, kBf16, true>(p, batch, dictionary, ring, which);
+    multiply_few_rows<2, kBf16>(p, batch, dictionary, ring, which);
   } else if (batch.num_rows <= 32) {
-    multiply_tiles<4, kBf16, true>(p, batch, dictionary, ring, which);
+    multiply_tiles<4, kBf16, true, false>(p, batch, dictionary, ring, which);
   } else {
-    multiply_tiles<kMost, kBf16, true>(p, batch, dictionary, ring, which);
+    multiply_tiles<kMost, kBf16, true, false>(p, batch, dictionary, ring, which);
   }
 }
 

@@ -1,9 +1,9 @@
 #include "rudder/cuda/kernels/read_features.h"
 
+#include "rudder/cuda/kernels/choose_features.cuh"
 #include "rudder/cuda/kernels/encode_batch.cuh"
 #include "rudder/cuda/kernels/encode_product.cuh"
 #include "rudder/cuda/kernels/launch.h"
-#include "rudder/cuda/kernels/select_largest.cuh"
 
 namespace rudder::cuda {
 namespace {
@@ -11,14 +11,17 @@ namespace {
 template <typename Which>
 __device__ void multiply_given_rows(const ReadFeaturesParams& p, EncodeBatch& batch, Bf16* ring,
                                     const Which& which) {
-  const EncodeDictionary dictionary(p.image);
+  __shared__ tap::DictionaryHead head;
+  if (encode_warp() == 0) load_head(p.image, head);
+  __syncthreads();
+  const EncodeDictionary dictionary(head, p.image);
   const auto num_rows = static_cast<int>(p.product.rows);
   const auto width = static_cast<int>(p.product.width);
   if (threadIdx.x == 0) batch.num_rows = num_rows;
   for (int r = encode_warp(); r < num_rows; r += kEncodeWarps) {
     const auto* const row =
         static_cast<const uint16_t*>(p.product.x) + int64_t{r} * p.product.width;
-    const EncodeScale scale = encode_scale(row, width, dictionary.head().norm);
+    const EncodeScale scale = encode_scale(row, width, head.norm);
     if (encode_lane() != 0) continue;
     batch.token[r] = r;
     batch.scale[r] = scale;
@@ -43,65 +46,54 @@ __global__ void __launch_bounds__(kEncodeThreads, 1)
 }
 
 struct PickShared {
-  SelectShared select;
+  ChoiceShared choice;
+  ActiveFeature listed[ops::kMostTopFeatures];
   // Of a feature: its value's bits, and the complement of its number, so that the largest key is
   // the first to be told. 0: none.
   unsigned long long keys[ops::kMostTopFeatures];
-  unsigned num_keys;
-  unsigned of_warp[kEncodeWarps];
 };
+// Of the features of a row that are copied to shared memory beside that.
+constexpr int64_t kMostCopiedFloats = 40 * 1024;
 
-// What is told of one row, by a block.
+// What is told of one row, by a block; `copy` has room for the row's features, if is_copied.
 class FeaturePick {
  public:
-  __device__ FeaturePick(const ReadFeaturesParams& p, PickShared& shared)
+  __device__ FeaturePick(const ReadFeaturesParams& p, PickShared& shared, float* copy,
+                         bool is_copied)
       : p_(p),
         shared_(shared),
-        features_(p.product.features + int64_t{blockIdx.x} * p.product.feature_stride) {}
+        values_(p.product.features + int64_t{blockIdx.x} * p.product.feature_stride, p.num_features,
+                copy) {
+    if (is_copied) values_.start_copy();
+  }
 
   __device__ void run() {
+    RowValues::wait_for_copy();
     if (p_.num_listed > 0) write_listed();
     if (p_.num_top > 0) write_top();
   }
 
  private:
-  __device__ unsigned bits_at(int j) const { return __float_as_uint(features_[j]); }
-
-  // The `count` largest; all above 0 where there are no more.
-  __device__ Kept largest(int count) {
-    if (count >= p_.num_features) return {};
-    return find_largest<kEncodeThreads>([this](int j) { return bits_at(j); }, p_.num_features,
-                                        count, shared_.select);
-  }
-
   __device__ void write_listed() {
-    const Kept kept = p_.k > 0 ? largest(p_.k) : Kept{};
+    FeatureChoice choice(values_, shared_.choice);
+    if (p_.k > 0) choice.choose(p_.k);
     float* const values = p_.values + int64_t{blockIdx.x} * p_.num_listed;
     for (int i = encode_warp(); i < p_.num_listed; i += kEncodeWarps) {
-      const float value = kept_value(p_.listed[i], kept);
+      const float value = choice.kept_value(p_.listed[i]);
       if (encode_lane() == 0) values[i] = value;
     }
-  }
-  // By a warp, to all its lanes.
-  __device__ float kept_value(int feature, const Kept& kept) const {
-    const unsigned bits = bits_at(feature);
-    if (bits > kept.least) return __uint_as_float(bits);
-    if (bits < kept.least || bits == 0) return 0.0f;
-    unsigned before = 0;  // equal ones
-    for (int j = encode_lane(); j < feature; j += 32) before += bits_at(j) == bits ? 1 : 0;
-    return __reduce_add_sync(kEncodeLanes, before) < kept.equal ? __uint_as_float(bits) : 0.0f;
   }
 
   // The largest of the k largest are the largest of all.
   __device__ void write_top() {
     const int count = p_.k > 0 ? min(p_.k, p_.num_top) : p_.num_top;
-    const Kept kept = largest(count);
+    FeatureChoice choice(values_, shared_.choice);
+    choice.choose(count);
+    const int kept = choice.list(0, count, shared_.listed);
     int num_sorted = 1;
-    while (num_sorted < count) num_sorted *= 2;
-    for (int i = thread(); i < num_sorted; i += kEncodeThreads) shared_.keys[i] = 0;
-    if (thread() == 0) shared_.num_keys = 0;
+    while (num_sorted < kept) num_sorted *= 2;
     __syncthreads();
-    list_kept(kept);
+    for (int i = thread(); i < num_sorted; i += kEncodeThreads) shared_.keys[i] = key_of(i, kept);
     __syncthreads();
     sort_keys(num_sorted);
     ops::TopFeature* const top = p_.top + int64_t{blockIdx.x} * p_.num_top;
@@ -112,42 +104,11 @@ class FeaturePick {
       top[i] = key == 0 ? ops::TopFeature{ops::kNoFeature, 0.0f} : ops::TopFeature{number, value};
     }
   }
-
-  // A thread has features next to each other: which of the equal ones are kept goes by their order.
-  __device__ void list_kept(const Kept& kept) {
-    const int part = (p_.num_features + kEncodeThreads - 1) / kEncodeThreads;
-    const int begin = min(thread() * part, p_.num_features);
-    const int end = min(begin + part, p_.num_features);
-    unsigned own = 0;  // equal ones
-    for (int j = begin; j < end; ++j) {
-      const unsigned bits = bits_at(j);
-      if (bits > kept.least) add_key(j, bits);
-      own += bits == kept.least ? 1 : 0;
-    }
-    if (kept.equal == 0) return;  // for all threads alike
-    unsigned rank = equal_before(own);
-    for (int j = begin; own > 0 && j < end; ++j) {
-      if (bits_at(j) != kept.least) continue;
-      if (rank++ < kept.equal) add_key(j, kept.least);
-    }
-  }
-  __device__ void add_key(int feature, unsigned bits) {
-    const unsigned at = atomicAdd(&shared_.num_keys, 1u);
-    shared_.keys[at] =
-        static_cast<unsigned long long>(bits) << 32 | ~static_cast<unsigned>(feature);
-  }
-  // Those of the threads before.
-  __device__ unsigned equal_before(unsigned own) {
-    unsigned sum = own;
-    for (int step = 1; step < 32; step *= 2) {
-      const unsigned other = __shfl_up_sync(kEncodeLanes, sum, step);
-      if (encode_lane() >= step) sum += other;
-    }
-    if (encode_lane() == 31) shared_.of_warp[encode_warp()] = sum;
-    __syncthreads();
-    unsigned before = sum - own;
-    for (int w = 0; w < encode_warp(); ++w) before += shared_.of_warp[w];
-    return before;
+  __device__ unsigned long long key_of(int i, int kept) const {
+    if (i >= kept) return 0;
+    const ActiveFeature one = shared_.listed[i];
+    return static_cast<unsigned long long>(__float_as_uint(one.value)) << 32 |
+           ~static_cast<unsigned>(one.feature);
   }
 
   // The largest first: a bitonic sort of a power of two of keys.
@@ -173,13 +134,15 @@ class FeaturePick {
 
   const ReadFeaturesParams& p_;
   PickShared& shared_;
-  const float* const features_;  // of the row
+  RowValues values_;
 };
 
 __global__ void __launch_bounds__(kEncodeThreads)
     pick_features_kernel(const __grid_constant__ ReadFeaturesParams p) {
+  extern __shared__ uint4 memory[];
   __shared__ PickShared shared;
-  FeaturePick(p, shared).run();
+  const bool is_copied = RowValues::copied_floats(p.num_features) <= kMostCopiedFloats;
+  FeaturePick(p, shared, reinterpret_cast<float*>(memory), is_copied).run();
 }
 
 using ReadKernel = void (*)(ReadFeaturesParams);
@@ -191,6 +154,18 @@ cudaError_t multiply(ReadKernel kernel, const ReadFeaturesParams& p, cudaStream_
   if (error != cudaSuccess) return error;
   kernel<<<dim3(static_cast<unsigned>(p.product.num_blocks)), dim3(kEncodeThreads), kBytes,
            stream>>>(p);
+  return cudaGetLastError();
+}
+
+cudaError_t pick(const ReadFeaturesParams& p, cudaStream_t stream) {
+  const int64_t floats = RowValues::copied_floats(p.num_features);
+  const size_t bytes = floats <= kMostCopiedFloats ? static_cast<size_t>(floats) * 4 : 0;
+  const cudaError_t error =
+      cudaFuncSetAttribute(pick_features_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           static_cast<int>(kMostCopiedFloats * 4));
+  if (error != cudaSuccess) return error;
+  pick_features_kernel<<<dim3(static_cast<unsigned>(p.product.rows)), dim3(kEncodeThreads), bytes,
+                         stream>>>(p);
   return cudaGetLastError();
 }
 
@@ -206,9 +181,7 @@ cudaError_t launch_read_features(const ReadFeaturesParams& p, cudaStream_t strea
   }
   const cudaError_t error = multiply(read_all_kernel, p, stream);
   if (error != cudaSuccess) return error;
-  pick_features_kernel<<<dim3(static_cast<unsigned>(p.product.rows)), dim3(kEncodeThreads), 0,
-                         stream>>>(p);
-  return cudaGetLastError();
+  return pick(p, stream);
 }
 
 }  // namespace rudder::cuda

@@ -1,10 +1,11 @@
 // Runs of clamped features on the device (tap::OpKind::kFeature, formulas: tap/tap_op.h). The row
-// lies in shared memory, where a warp at a time reads it by the encoder row of one op after another
-// (several warps by one, where there are more of them than ops); then every thread has every op's
-// factor, and adds the decoder rows to its part of the row. All vectors are asked for at once in
-// the beginning, and come to L2 side by side. So the team waits for
-// itself four times a run, however many ops that has, and twice more where a dictionary has a norm.
-// An op whose factor is 0 costs its encoder row alone.
+// lies in shared memory; each thread reads the part of it that it has, and takes its share of the
+// products with the encoder rows of some ops at a time, whose loads are on the way together. Then
+// some threads work out the ops' factors, and each adds the decoder rows to its part of the row.
+// All vectors are asked for at once, and come to L2 side by side, while the kernel ahead still runs
+// where they can (prefetch_features). So the team waits for itself four times a run and once more
+// for every kTogether ops, and twice more where a dictionary has a norm. An op whose factor is 0
+// costs its encoder row alone.
 //
 // A run is a call: its registers are saved where there is one, and a row without features has none
 // of them. Included by .cu files only.
@@ -18,14 +19,16 @@ namespace rudder::cuda {
 // the row.
 struct FeatureShared {
   static constexpr int kOps = tap::kMaxOpsPerPoint + 1;
+  static constexpr int kTogether = 8;
   int32_t encoder[kOps];      // TapOp.v2; kNoVector: the op reads a relay
   int32_t decoder[kOps];      // TapOp.v1; kNoVector: the op leaves a relay
   int32_t gate_vector[kOps];  // kNoVector: the gate reads no row
-  float dot[kOps];            // h . v2, a part for each warp that reads by it
-  float gate_dot[kOps];       // h . vg, likewise
+  float dot[kOps];            // h . v2
+  float gate_dot[kOps];       // h . vg
   float factor[kOps];         // of v1
   float sum, squares;         // of h
   float off_squares;          // of h - mean
+  float of_warp[2][kTogether][32];
 };
 
 struct FeatureRunArgs {
@@ -76,6 +79,33 @@ __device__ inline float feature_change(const tap::TapOp& op, float dot, const Ro
   return back * (edited_feature(op.edit, f, op.value) - f);
 }
 
+// Asks for `count` floats of a vector, whole 16 bytes; vectors are aligned.
+__device__ inline void prefetch_vector(const float* vectors, int32_t vector, int first, int count) {
+  if (vector == tap::kNoVector || count <= 0) return;
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(vectors + vector + first),
+               "r"(count * static_cast<int>(sizeof(float))));
+}
+// By all threads of a block, of `num` ops: asks for the vectors of features, and for the head of a
+// dictionary that encode() will read. Nobody writes them during a step, so the kernel ahead may
+// still run; ops are read past L1, which might hold what was there before an edit. A call, so that
+// a row without features has none of its registers.
+__device__ __noinline__ inline void prefetch_features(const tap::TapOp* ops, int num,
+                                                      const float* vectors, int width) {
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < num; i += static_cast<int>(blockDim.x)) {
+    const int4* const words = reinterpret_cast<const int4*>(ops + i);
+    const auto kind = static_cast<tap::OpKind>(__ldcg(words).x);
+    const int4 offsets = __ldcg(words + 1);  // v1, v2, gate_vector, strength
+    if (kind == tap::OpKind::kEncode) {
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(vectors + offsets.x));
+    }
+    if (kind != tap::OpKind::kFeature) continue;
+    prefetch_vector(vectors, offsets.y, 0, width);
+    prefetch_vector(vectors, offsets.x, 0, width);
+    prefetch_vector(vectors, offsets.z, 0, width);
+  }
+}
+
 // Template parameters as of TokenTaps.
 template <typename Team, int kRuns, bool kAligned>
 class FeatureRun {
@@ -84,21 +114,22 @@ class FeatureRun {
       : a_(args),
         shared_(*args.shared),
         thread_(static_cast<int>(threadIdx.x)),
-        threads_(static_cast<int>(blockDim.x)),
-        warps_of_op_(threads_ / 32 > args.num_ops ? threads_ / 32 / args.num_ops : 1) {}
+        threads_(static_cast<int>(blockDim.x)) {}
 
   // All ops change the row as it is now.
   __device__ void apply() {
-    const bool has_norm = share_ops();
-    if (has_norm) take_sums();
-    take_dots();
+    share_ops();
+    if (has_norm_) take_sums();
+    take_dots(shared_.encoder, shared_.dot);
+    if (has_gate_) take_dots(shared_.gate_vector, shared_.gate_dot);
     Team::wait_for_all();
     RowNorms norms = {};
-    if (has_norm) norms = take_norms();
+    if (has_norm_) norms = take_norms();
 #pragma unroll 1
     for (int i = thread_; i < a_.num_ops; i += threads_) {
-      const float s = strength(a_.ops[i], total(shared_.gate_dot, i));
-      const float dot = total(shared_.dot, i);
+      const float gate_dot = has_gate_ ? Team::over_blocks(shared_.gate_dot + i) : 0.0f;
+      const float s = strength(a_.ops[i], gate_dot);
+      const float dot = Team::over_blocks(shared_.dot + i);
       shared_.factor[i] = s == 0.0f ? 0.0f : s * change_by(i, dot, norms);
       if (shared_.decoder[i] == tap::kNoVector) leave(i);
     }
@@ -125,9 +156,10 @@ class FeatureRun {
     return load_floats<kAligned>(a_.vectors + vector + i, a_.width - i);
   }
 
-  // Where the ops' vectors are; true when an op has a norm. The row is seen by all behind it.
-  __device__ bool share_ops() const {
+  // Where the ops' vectors are. The row is seen by all behind it.
+  __device__ void share_ops() {
     bool has_norm = false;
+    bool has_gate = false;
 #pragma unroll 1
     for (int i = thread_; i < a_.num_ops; i += threads_) {
       const tap::TapOp& op = a_.ops[i];
@@ -139,39 +171,32 @@ class FeatureRun {
       prefetch(op.v1);
       prefetch(shared_.gate_vector[i]);
       has_norm = has_norm || op.norm != tap::FeatureNorm::kNone;
+      has_gate = has_gate || is_probe;
     }
-    return __syncthreads_or(has_norm ? 1 : 0) != 0;
+    has_norm_ = __syncthreads_or(has_norm ? 1 : 0) != 0;
+    has_gate_ = __syncthreads_or(has_gate ? 1 : 0) != 0;
   }
 
-  // add(sum, run, thread) over the block's part of the row, by warp `part` of `parts`: to all its
-  // lanes.
+  // add(sum, run, thread) over the block's part of the row, by the first warp: to all its lanes.
   template <typename Add>
-  __device__ float warp_total(int part, int parts, Add add) const {
+  __device__ float first_warp_total(Add add) const {
     float sum = 0.0f;
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) {
 #pragma unroll 4
-      for (int thread = 32 * part + thread_ % 32; thread < threads_; thread += 32 * parts) {
-        add(sum, r, thread);
-      }
+      for (int thread = thread_ % 32; thread < threads_; thread += 32) add(sum, r, thread);
     }
     return warp_sum(sum);
-  }
-  __device__ float warp_dot(int32_t vector, int part) const {
-    if (vector == tap::kNoVector) return 0.0f;
-    return warp_total(part, warps_of_op_, [&](float& sum, int r, int thread) {
-      add_dot(sum, vector_run(vector, r, thread), row_run(r, thread));
-    });
   }
 
   __device__ void take_sums() const {
     if (thread_ >= 32) return;
-    const float sum = warp_total(0, 1, [&](float& total, int r, int thread) {
+    const float sum = first_warp_total([&](float& total, int r, int thread) {
       const Floats h = row_run(r, thread);
 #pragma unroll
       for (const float v : h.v) total += v;
     });
-    const float squares = warp_total(0, 1, [&](float& total, int r, int thread) {
+    const float squares = first_warp_total([&](float& total, int r, int thread) {
       const Floats h = row_run(r, thread);
       add_dot(total, h, h);
     });
@@ -183,7 +208,7 @@ class FeatureRun {
     const auto count = static_cast<float>(a_.width);
     const float mean = Team::over_blocks(&shared_.sum) / count;
     if (thread_ < 32) {
-      const float squares = warp_total(0, 1, [&](float& total, int r, int thread) {
+      const float squares = first_warp_total([&](float& total, int r, int thread) {
         const Floats h = row_run(r, thread);
         const int left = a_.width - column(r, thread);
 #pragma unroll
@@ -200,35 +225,60 @@ class FeatureRun {
             sqrtf(Team::over_blocks(&shared_.squares) / count)};
   }
 
-  __device__ void take_dots() const {
+  // h . vectors[i] over the block's part of the row, for every op; 0 without a vector. The order of
+  // a sum is that of the threads.
+  __device__ void take_dots(const int32_t* vectors, float* dots) {
+    constexpr int kTogether = FeatureShared::kTogether;
+    constexpr int kAtOnce = 4;  // whose loads are on the way together
+    static_assert(kTogether % kAtOnce == 0);
     const int warp = thread_ / 32;
-    const int part = warp % warps_of_op_;
+    const int lane = thread_ % 32;
 #pragma unroll 1
-    for (int i = warp / warps_of_op_; i < a_.num_ops; i += threads_ / 32 / warps_of_op_) {
-      const float dot = warp_dot(shared_.encoder[i], part);
-      const float gate_dot = warp_dot(shared_.gate_vector[i], part);
-      if (thread_ % 32 != 0) continue;
-      shared_.dot[i * warps_of_op_ + part] = dot;
-      shared_.gate_dot[i * warps_of_op_ + part] = gate_dot;
+    for (int first = 0; first < a_.num_ops; first += kTogether) {
+      const int count = min(kTogether, a_.num_ops - first);
+      // Two in turn: who writes one again has passed the barrier that all reach after they read it.
+      float(&of_warp)[kTogether][32] = shared_.of_warp[turn_];
+      turn_ ^= 1;
+#pragma unroll 1
+      for (int begin = 0; begin < count; begin += kAtOnce) {
+        float sums[kAtOnce] = {};
+        add_dots(vectors + first + begin, count - begin, sums);
+#pragma unroll
+        for (int k = 0; k < kAtOnce; ++k) {
+          const float sum = warp_sum(sums[k]);
+          if (lane == 0) of_warp[begin + k][warp] = sum;
+        }
+      }
+      __syncthreads();
+#pragma unroll 1
+      for (int i = warp; i < count; i += threads_ / 32) {
+        const float sum = warp_sum(lane < threads_ / 32 ? of_warp[i][lane] : 0.0f);
+        if (lane == 0) dots[first + i] = sum;
+      }
     }
   }
-  // Of the parts of op i, over all blocks.
-  __device__ float total(const float* parts, int i) const {
-    float sum = 0.0f;
-#pragma unroll 1
-    for (int part = 0; part < warps_of_op_; ++part) {
-      sum += Team::over_blocks(parts + i * warps_of_op_ + part);
+  // This thread's part of each.
+  template <int kAtOnce>
+  __device__ void add_dots(const int32_t* vectors, int count, float (&sums)[kAtOnce]) const {
+#pragma unroll
+    for (int r = 0; r < kRuns; ++r) {
+      Floats v[kAtOnce];
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        const int32_t vector = k < count ? vectors[k] : tap::kNoVector;
+        v[k] = {};
+        if (vector != tap::kNoVector) v[k] = vector_run(vector, r, thread_);
+      }
+      const Floats h = row_run(r, thread_);
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) add_dot(sums[k], h, v[k]);
     }
-    return sum;
   }
   // The block's part of a vector, to L2.
   __device__ void prefetch(int32_t vector) const {
-    if (!kAligned || vector == tap::kNoVector) return;
+    if (!kAligned) return;
     const int first = column(0, 0);
-    const int count = min(a_.width - first, kRuns * threads_ * kRun);
-    if (count <= 0) return;
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(a_.vectors + vector + first),
-                 "r"(count * static_cast<int>(sizeof(float))));
+    prefetch_vector(a_.vectors, vector, first, min(a_.width - first, kRuns * threads_ * kRun));
   }
 
   // s g
@@ -280,7 +330,9 @@ class FeatureRun {
   FeatureShared& shared_;
   const int thread_;
   const int threads_;
-  const int warps_of_op_;
+  bool has_norm_ = false;
+  bool has_gate_ = false;
+  int turn_ = 0;
 };
 
 template <typename Team, int kRuns, bool kAligned>

@@ -8,7 +8,7 @@
 // and a capture: 16 bytes a point, asked for before the kernel ahead has ended, and a branch. A
 // steered one: then its op's vector, asked for behind the row, so that the two come together. kAdd
 // and kPatch have no sums; all sums of another op are one exchange between the threads; a run of
-// features has four (tap_features.cuh). A captured one: two reads, one behind the other, of where
+// features has a few (tap_features.cuh). A captured one: two reads, one behind the other, of where
 // its row goes.
 #pragma once
 
@@ -75,7 +75,8 @@ inline size_t tap_vector_bytes(int runs_per_thread, unsigned threads) {
 // A launch of more than 48 KiB, what the kernel declares included, has to be allowed.
 template <typename Kernel>
 cudaError_t allow_shared(Kernel kernel, size_t dynamic_bytes) {
-  constexpr size_t kAlwaysAllowed = 40 * 1024;
+  constexpr size_t kAlwaysAllowed = 38 * 1024;
+  static_assert(kAlwaysAllowed + sizeof(FeatureShared) + 1024 <= 48 * 1024);
   if (dynamic_bytes <= kAlwaysAllowed) return cudaSuccess;
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                               static_cast<int>(dynamic_bytes));
@@ -88,6 +89,18 @@ bool are_tables_aligned(const TapParams<kPoints>& taps) {
 }
 inline bool are_rows_aligned(const TapTableParams& table) {
   return is_aligned(table.vectors) && is_aligned(table.ring);
+}
+
+// The first of the ops behind a program's encodes; read as prefetch_features() does.
+__device__ __noinline__ inline const tap::TapOp* behind_encodes(const tap::TapOp* op,
+                                                                const tap::TapOp* end) {
+  constexpr auto kEncode = static_cast<int32_t>(tap::OpKind::kEncode);
+  const auto kind_of = [](const tap::TapOp* one) {
+    return __ldcg(reinterpret_cast<const int32_t*>(&one->kind));
+  };
+  while (op < end && kind_of(op) != kEncode) ++op;
+  while (op < end && kind_of(op) == kEncode) op += __ldcg(&op->run);
+  return op;
 }
 
 // The programs of one token at the points of a kernel, and its captures. All threads of the team
@@ -118,6 +131,30 @@ class TokenTaps {
     if (lane_point() >= 0) {
       entry_ = load_early(p_.batch.entries + token * p_.table.num_points + lane_point());
     }
+  }
+
+  // Asks for what its features need; behind load(), and perhaps before dependency_wait(): ops and
+  // vectors are as a step began.
+  __device__ void prefetch() const {
+    if constexpr (!kOnlyAdds && kAligned) {
+      // Of the first point that has a program.
+      const unsigned steered = __ballot_sync(kAllLanes, entry_.ops != 0);
+      if (steered == 0) return;
+      const int ops = __shfl_sync(kAllLanes, entry_.ops, __ffs(steered) - 1);
+      prefetch_features(p_.table.ops + (ops >> 8), ops & 0xff, p_.table.vectors, width_);
+    }
+  }
+
+  // Whether nothing stands behind the loaded token's encodes; as prefetch().
+  __device__ bool is_idle_behind_encode() const {
+    if (kOnlyAdds || !p_.batch.is_behind_encode) return false;
+    const unsigned encodes =
+        __ballot_sync(kAllLanes, (entry_.flags & ops::TapEntry::kEncodes) != 0);
+    if (encodes == 0) return true;
+    if (__any_sync(kAllLanes, (entry_.flags & ops::TapEntry::kCaptured) != 0)) return false;
+    const int ops = __shfl_sync(kAllLanes, entry_.ops, __ffs(encodes) - 1);
+    const tap::TapOp* const end = p_.table.ops + (ops >> 8) + (ops & 0xff);
+    return behind_encodes(p_.table.ops + (ops >> 8), end) == end;
   }
 
   // What the loaded token has to do; behind dependency_wait() and behind the loads of the row,
@@ -270,8 +307,7 @@ class TokenTaps {
     if (__builtin_expect(p_.batch.is_behind_encode, 0)) {
       drop_fetched();
       is_told = false;
-      while (op < end && op->kind != tap::OpKind::kEncode) ++op;
-      while (op < end && op->kind == tap::OpKind::kEncode) op += op->run;
+      op = behind_encodes(op, end);
     }
 #pragma unroll 1
     while (op < end) {
