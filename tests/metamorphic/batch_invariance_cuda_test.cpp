@@ -52,12 +52,15 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
     return value_of(start_executor(std::move(model), capacity, {.enforce_eager = enforce_eager}));
   }
 
-  static std::unique_ptr<step::Executor> head_executor(const step::Capacity& capacity,
-                                                       testing::TinyHead kind, bool enforce_eager) {
+  static std::unique_ptr<step::Executor> head_executor(step::Capacity capacity,
+                                                       testing::TinyHead kind, bool enforce_eager,
+                                                       const step::RankedTree& tree = {}) {
+    add_tree(capacity, tree);
     exec::DeviceExecutor::Model model = loaded_model(true);
     exec::DraftModel& draft = model.draft.emplace();
     exec::DraftHead& head = draft.head.emplace();
     head.spec = testing::tiny_head_spec(kind);
+    head.tree = tree;
     give_kernels(head.spec.layer);
     // The kernels of products take rows of multiples of 16.
     if (!head.spec.is_product()) head.spec.draft_vocab = 48;
@@ -79,6 +82,15 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
     medusa.weights = value_of(testing::random_medusa_weights(medusa.spec, *model.ops, 12));
     medusa.tree = tree;
     return value_of(start_executor(std::move(model), capacity, {.enforce_eager = enforce_eager}));
+  }
+
+  static std::vector<testing::TinyHead> head_kinds() {
+    using enum testing::TinyHead;
+    std::vector<testing::TinyHead> kinds = {kOwnEmbedding, kSharedEmbedding, kProduct};
+    std::erase_if(kinds, [](testing::TinyHead kind) {
+      return !testing::takes_head(spec_with_kernels(), kind);
+    });
+    return kinds;
   }
 
   static void give_kernels(model::ModelSpec& spec) {
@@ -282,12 +294,18 @@ TEST_P(BatchInvariant, GuessesOfAModelAsPlainDecoding) {
 
 TEST_P(BatchInvariant, GuessesOfAHeadAsPlainDecoding) {
   if (!keeps_every_token()) GTEST_SKIP() << "a draft head needs a group without a window";
-  using enum testing::TinyHead;
-  std::vector<testing::TinyHead> kinds = {kOwnEmbedding, kSharedEmbedding, kProduct};
-  std::erase_if(kinds, [&](testing::TinyHead kind) {
-    return !testing::takes_head(spec_with_kernels(), kind);
-  });
-  expect_guessed_as_plain(head_executor, kinds);
+  const auto make = [](const step::Capacity& capacity, testing::TinyHead kind, bool enforce_eager) {
+    return head_executor(capacity, kind, enforce_eager);
+  };
+  expect_guessed_as_plain(make, head_kinds());
+}
+
+TEST_P(BatchInvariant, TreesOfAHeadAsPlainDecoding) {
+  if (!model::runs_trees(spec_with_kernels())) GTEST_SKIP() << "it sees no whole paths";
+  const auto make = [](const step::Capacity& capacity, testing::TinyHead kind, bool enforce_eager) {
+    return head_executor(capacity, kind, enforce_eager, bushy_tree());
+  };
+  expect_guessed_as_plain(make, head_kinds());
 }
 
 TEST_P(BatchInvariant, GuessesOfMedusaHeadsAsPlainDecoding) {

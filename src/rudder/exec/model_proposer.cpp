@@ -302,7 +302,7 @@ void ModelProposer::add_sequence(const GuessAsk& ask, int32_t num_tokens, int32_
   packed_.q_begin.push_back(static_cast<int32_t>(packed_.ids.size()));
   packed_.kv_len.push_back(kv_len);
   packed_.table_row.push_back(ask.id.value);
-  packed_.max_q_len = std::max(packed_.max_q_len, num_tokens);
+  if (packed_.ancestors.empty()) packed_.max_q_len = std::max(packed_.max_q_len, num_tokens);
   packed_.max_kv_len = std::max(packed_.max_kv_len, kv_len);
 }
 
