@@ -110,13 +110,6 @@ std::unique_ptr<exec::DeviceExecutor> guessing_executor(const Backend& backend,
   return value_of(start_executor(std::move(model), capacity));
 }
 
-void add_tree(step::Capacity& capacity, const step::RankedTree& tree) {
-  if (tree.tree.empty()) return;
-  capacity.takes_trees = true;
-  capacity.guess_tree = tree.tree;
-  capacity.max_draft = tree.tree.size();
-}
-
 std::unique_ptr<exec::DeviceExecutor> head_executor(const Backend& backend, testing::TinyArch arch,
                                                     testing::TinyHead kind, step::Capacity capacity,
                                                     const step::RankedTree& tree) {

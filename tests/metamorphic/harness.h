@@ -83,8 +83,6 @@ std::unique_ptr<exec::DeviceExecutor> guessing_executor(const Backend& backend,
 std::unique_ptr<exec::DeviceExecutor> head_executor(const Backend& backend, testing::TinyArch arch,
                                                     testing::TinyHead kind, step::Capacity capacity,
                                                     const step::RankedTree& tree = {});
-// To the capacity of an executor whose heads guess a tree; none: nothing.
-void add_tree(step::Capacity& capacity, const step::RankedTree& tree);
 // The same with random Medusa heads (testing::tiny_medusa_spec); with a tree, that of the capacity.
 std::unique_ptr<exec::DeviceExecutor> medusa_executor(const Backend& backend,
                                                       testing::TinyArch arch, bool shares_lm_head,
