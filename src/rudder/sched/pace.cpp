@@ -23,12 +23,15 @@ constexpr int64_t kMostSkipped = 256;
 // Prompt tokens that a step may have however long it takes: prompts get on beside decodes that
 // alone take longer than the bound.
 constexpr int32_t kMinPromptTokens = 16;
-// Of the steps beside streams, those that may have prompts which do not fill them: fewer than half,
-// so that the median wait stays that of a step without. Every step with prompts takes longer for
-// having any, so many small ones cost more than a few that are full.
-constexpr double kPromptShare = 0.4;
+// How much longer than the bound a step may take that ends a prompt. The ratio of the bound has
+// room for it.
+constexpr double kEndRatio = 1.05;
+// Of the steps beside streams, those that may have prompts which do not fill them. Every step with
+// prompts takes longer for having any, so many small ones cost more than a few that are full; and
+// the median wait stays that of a step without only while these are more than half.
+constexpr double kPromptShare = 0.2;
 // As many may follow each other, so that a burst waits for nothing.
-constexpr double kMostToSpare = 8;
+constexpr double kMostToSpare = 12;
 
 }  // namespace
 
@@ -53,11 +56,14 @@ double Pace::limit_us(const StepShape& shape) const {
   return std::max(kMaxRatio * waits_.quantile(kTypicalShare), kLeastRatio * decodes_us);
 }
 
-int32_t Pace::tokens_within(const StepShape& shape, int32_t kv_len, int32_t most) const {
+int32_t Pace::tokens_within(const StepShape& shape, int32_t kv_len, int32_t most,
+                            bool is_end) const {
   if (max_itl_us_ == kNoItlBound || shape.decode_tokens == 0) return most;
   const int32_t always = kMinPromptTokens - static_cast<int32_t>(shape.prompt_tokens);
-  const int32_t paced = cost_.tokens_within(shape, kv_len, most, limit_us(shape));
-  return std::min(most, std::max(always, paced));
+  const double limit = limit_us(shape);
+  const auto paced = [&](double us) { return cost_.tokens_within(shape, kv_len, most, us); };
+  if (is_end && max_itl_us_ == kAutoItlBound && paced(kEndRatio * limit) == most) return most;
+  return std::min(most, std::max(always, paced(limit)));
 }
 
 bool Pace::leaves_waiting(const StepShape& shape, int64_t waiting, int64_t room) const {

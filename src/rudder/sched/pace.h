@@ -21,8 +21,11 @@ class Pace {
   void observe(const StepShape& shape, int64_t us);
 
   // The most prompt tokens, at most `most`, that a step which has `shape` so far can take of a
-  // sequence with `kv_len` in KV. `most` where no sequence of the step streams.
-  int32_t tokens_within(const StepShape& shape, int32_t kv_len, int32_t most) const;
+  // sequence with `kv_len` in KV. `most` where no sequence of the step streams, and where they end
+  // the prompt (`is_end`) and the step is hardly longer for it: what is left of a prompt would make
+  // a step with prompts of the next one.
+  int32_t tokens_within(const StepShape& shape, int32_t kv_len, int32_t most,
+                        bool is_end = false) const;
 
   // Whether prompts of `waiting` tokens, of which no step has run any, are left for a later step
   // than that of `shape`, whose bound has room for `room`: until they fill one, or prompts have had

@@ -97,10 +97,11 @@ void Scheduler::plan_chunks(StepBuilder& builder, int32_t tenant) {
 int32_t Scheduler::max_chunk(const StepBuilder& builder, const Sequence& sequence,
                              int32_t from) const {
   const int32_t left = std::min(builder.tokens_left, builder.share_left);
-  const int32_t wanted = std::min(sequence.future_len() - from, left);
-  const int32_t paced = pace_.tokens_within(builder.shape, from, wanted);
+  const int32_t rest = sequence.future_len() - from;
+  const int32_t wanted = std::min(rest, left);
+  const int32_t paced = pace_.tokens_within(builder.shape, from, wanted, wanted == rest);
   const int32_t chunk = sequence.taps.fit(from, paced, builder.elements_left);
-  return chunk < sequence.future_len() - from ? cut_evenly(builder.shape, chunk) : chunk;
+  return chunk < rest ? cut_evenly(builder.shape, chunk) : chunk;
 }
 
 // Of a chunk that does not end its prompt: so many tokens that the step has a multiple of what the
