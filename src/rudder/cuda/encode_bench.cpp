@@ -1,10 +1,9 @@
 // Times whole encodes and the reading of features on a device: a program of its own, so that it
 // runs on a bare machine with a GPU. A figure is of a captured graph of kEncodes calls, each behind
 // the norm that writes its rows and in front of the norm that runs what stands behind it, less the
-// same graph without them; two dictionaries take turns, so that no encoder is in the L2 cache. The
-// ways to run one take turns, and a figure is the median of all rounds. Below it: how long the
-// slowest block took from one mark of the kernel to the next, in one call.
-// encode_bench [rounds]
+// same graph without them; two dictionaries take turns, so that no encoder is in the L2 cache. A
+// figure is the median of all rounds. Below it: how long the slowest block took from one mark of
+// the kernel to the next, in one call. encode_bench [rounds]
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -14,7 +13,6 @@
 #include <cstdlib>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "rudder/cuda/bench_graphs.h"
@@ -104,22 +102,6 @@ const char* name_of(Ask ask) {
   return kAskNames[static_cast<int>(ask)];
 }
 
-// A way to launch an encode.
-struct Way {
-  bool begins_early;
-  int32_t slabs_ahead;
-  bool rows_stay = true;
-  bool is_plain = false;
-};
-constexpr Way kIdleWays[] = {{false, 1}, {false, 1, true, true}, {true, 1, true, true}};
-constexpr Way kWays[] = {{false, 0}, {false, 1}, {false, 2}, {false, 4}, {false, 1, false}};
-constexpr Way kEarlyWays[] = {{false, 1}, {true, 1}, {true, 2}};
-
-std::string text_of(const Way& way) {
-  return std::string(way.is_plain ? "plain, " : "") + (way.begins_early ? "early, " : "") +
-         (way.rows_stay ? "" : "ring, ") + std::to_string(way.slabs_ahead) + " slabs ahead";
-}
-
 class EncodeBench {
  public:
   EncodeBench(const Shape& shape, int rounds, const Buffer<uint8_t>& flush, cudaStream_t stream)
@@ -141,18 +123,10 @@ class EncodeBench {
   }
 
   void run() {
-    for (const int64_t tokens : {1, 64}) encode(Ask::kIdle, tokens, kIdleWays);
-    for (const Ask ask : {Ask::kClamp, Ask::kFull}) {
-      for (const int64_t tokens : {1, 8, 64, 160}) encode(ask, tokens, kWays);
+    for (const Ask ask : {Ask::kIdle, Ask::kClamp, Ask::kFull}) {
+      for (const int64_t tokens : {1, 8, 64, 160}) encode(ask, tokens);
     }
     for (const int64_t rows : {1, 8, 64}) read(rows);
-  }
-  // Last, for a device may refuse it.
-  void run_early() {
-    if (!begins_early()) return;
-    for (const Ask ask : {Ask::kIdle, Ask::kClamp, Ask::kFull}) {
-      for (const int64_t tokens : {1, 8, 64}) encode(ask, tokens, kEarlyWays);
-    }
   }
 
  private:
@@ -211,7 +185,7 @@ class EncodeBench {
     params.hidden = shape_.width;
     return params;
   }
-  cudaError_t enqueue(Ask ask, const Way& way, int64_t tokens, int dictionary, int64_t* marks) {
+  cudaError_t enqueue(Ask ask, int64_t tokens, int dictionary, int64_t* marks) {
     ResidualNormParams norm = rows_of(tokens);
     norm.x = rows_.data();
     norm.norm = norm_.data();
@@ -229,10 +203,6 @@ class EncodeBench {
     params.features = features_.data();
     params.feature_stride = shape_.num_features;
     params.before = before_.data();
-    params.slabs_ahead = way.slabs_ahead;
-    params.begins_early = way.begins_early;
-    params.rows_stay = way.rows_stay;
-    params.is_plain = way.is_plain;
     params.marks = marks;
     const cudaError_t encoded = launch_encode(params, stream_);
     if (encoded != cudaSuccess) return encoded;
@@ -242,77 +212,37 @@ class EncodeBench {
     rest.x = work_.data();
     return launch_tapped_residual_norm(rest, behind, stream_);
   }
-  std::unique_ptr<Graph> graph_of(Ask ask, const Way& way, int64_t tokens) {
+  std::unique_ptr<Graph> graph_of(Ask ask, int64_t tokens) {
     return std::make_unique<Graph>(stream_, [&] {
       for (int call = 0; call < kEncodes; ++call) {
-        must(enqueue(ask, way, tokens, call % kDictionaries, nullptr), name_of(ask));
+        must(enqueue(ask, tokens, call % kDictionaries, nullptr), name_of(ask));
       }
     });
   }
 
-  // Whether a captured graph can have encodes that begin beside the kernel ahead, with the same
-  // results.
-  bool begins_early() {
-    constexpr int64_t kTokens = tap::kEncodedRows;
-    put_table(Ask::kFull, kTokens);
-    must(enqueue(Ask::kFull, {false, 1}, kTokens, 1, nullptr), "encode");
-    const std::vector<uint16_t> expected = worked();
-    must(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture");
-    cudaError_t error = cudaSuccess;
-    for (int i = 0; i < 2 && error == cudaSuccess; ++i) {
-      error = enqueue(Ask::kFull, {true, 1}, kTokens, i, nullptr);
-    }
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t ready = nullptr;
-    const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
-    if (error == cudaSuccess) error = ended;
-    if (error == cudaSuccess) error = cudaGraphInstantiate(&ready, graph, 0);
-    if (error == cudaSuccess) error = cudaGraphLaunch(ready, stream_);
-    if (error == cudaSuccess) error = cudaStreamSynchronize(stream_);
-    const bool is_same = error == cudaSuccess && worked() == expected;
-    std::printf("%s: encodes that begin early: %s, %s bits\n", shape_.name,
-                cudaGetErrorString(error), is_same ? "the same" : "other");
-    cudaGraphExecDestroy(ready);
-    cudaGraphDestroy(graph);
-    cudaGetLastError();
-    return is_same;
-  }
-  std::vector<uint16_t> worked() {
-    must(cudaStreamSynchronize(stream_), "work");
-    std::vector<uint16_t> rows(work_.bytes() / sizeof(uint16_t));
-    must(cudaMemcpy(rows.data(), work_.data(), work_.bytes(), cudaMemcpyDeviceToHost), "work");
-    return rows;
-  }
-
-  void encode(Ask ask, int64_t tokens, std::span<const Way> ways) {
+  void encode(Ask ask, int64_t tokens) {
     put_table(ask, tokens);
     std::vector<std::unique_ptr<Graph>> graphs;
-    graphs.push_back(graph_of(Ask::kNothing, {}, tokens));
-    for (const Way& way : ways) graphs.push_back(graph_of(ask, way, tokens));
+    for (const Ask one : {Ask::kNothing, ask}) graphs.push_back(graph_of(one, tokens));
     const std::vector<double> us = time_graphs(graphs, rounds_, flush_, stream_);
     const int64_t passes = (tokens + tap::kEncodedRows - 1) / tap::kEncodedRows;
     const double floor = ask == Ask::kIdle ? 0 : encoder_us() * static_cast<double>(passes);
-    for (size_t i = 0; i < ways.size(); ++i) {
-      std::printf("%-22s %-6s%5lld rows  %-24s%9.2f us, floor %6.2f\n", shape_.name, name_of(ask),
-                  static_cast<long long>(tokens), text_of(ways[i]).c_str(),
-                  (us[i + 1] - us[0]) / kEncodes, floor);
-    }
-    if (ask != Ask::kIdle && tokens <= tap::kEncodedRows) {
-      for (const Way& way : {ways[1], ways.back()}) show_marks(ask, way, tokens);
-    }
+    std::printf("%-22s %-6s%5lld rows %9.2f us, floor %6.2f\n", shape_.name, name_of(ask),
+                static_cast<long long>(tokens), (us[1] - us[0]) / kEncodes, floor);
+    if (ask != Ask::kIdle && tokens <= tap::kEncodedRows) show_marks(ask, tokens);
   }
 
   // From the mark before to each, of the block that took longest, and of the one in the middle.
-  void show_marks(Ask ask, const Way& way, int64_t tokens) {
-    constexpr const char* kNames[] = {"",      "found",  "waited", "multiplied", "met",
-                                      "taken", "chosen", "listed", "end"};
+  void show_marks(Ask ask, int64_t tokens) {
+    constexpr const char* kNames[] = {"",      "found",  "multiplied", "met",
+                                      "taken", "chosen", "listed",     "end"};
     const Buffer<int64_t> marks(int64_t{num_sms_} * kNumEncodeMarks);
     must(cudaMemsetAsync(flush_.data(), 1, flush_.bytes(), stream_), "flush");
-    must(enqueue(ask, way, tokens, 0, marks.data()), "marks");
+    must(enqueue(ask, tokens, 0, marks.data()), "marks");
     must(cudaStreamSynchronize(stream_), "marks");
     std::vector<int64_t> all(static_cast<size_t>(num_sms_) * kNumEncodeMarks);
     must(cudaMemcpy(all.data(), marks.data(), marks.bytes(), cudaMemcpyDeviceToHost), "marks");
-    std::printf("    %s:", text_of(way).c_str());
+    std::printf("   ");
     for (int mark = 1; mark < kNumEncodeMarks; ++mark) {
       std::vector<double> took;
       for (int block = 0; block < num_sms_; ++block) {
@@ -331,26 +261,19 @@ class EncodeBench {
 
   void read(int64_t rows) {
     std::vector<std::unique_ptr<Graph>> graphs;
-    constexpr int32_t kSlabs[] = {0, 1, 2, 4};
-    for (const int32_t slabs : kSlabs) {
-      for (const int32_t top : {0, kTop}) {
-        graphs.push_back(std::make_unique<Graph>(stream_, [&] {
-          for (int call = 0; call < kEncodes; ++call) {
-            must(enqueue_read(rows, call % kDictionaries, slabs, top), "read");
-          }
-        }));
-      }
+    for (const int32_t top : {0, kTop}) {
+      graphs.push_back(std::make_unique<Graph>(stream_, [&] {
+        for (int call = 0; call < kEncodes; ++call) {
+          must(enqueue_read(rows, call % kDictionaries, top), "read");
+        }
+      }));
     }
     const std::vector<double> us = time_graphs(graphs, rounds_, flush_, stream_);
-    for (size_t i = 0; i < std::size(kSlabs); ++i) {
-      std::printf(
-          "%-22s read  %5lld rows  %d slabs ahead: %d largest%9.2f us, of which the choice "
-          "of none%9.2f, floor %6.2f\n",
-          shape_.name, static_cast<long long>(rows), kSlabs[i], kTop, us[2 * i + 1] / kEncodes,
-          us[2 * i] / kEncodes, encoder_us());
-    }
+    std::printf("%-22s read  %5lld rows %9.2f us, %d largest, %9.2f without them, floor %6.2f\n",
+                shape_.name, static_cast<long long>(rows), us[1] / kEncodes, kTop, us[0] / kEncodes,
+                encoder_us());
   }
-  cudaError_t enqueue_read(int64_t rows, int dictionary, int32_t slabs_ahead, int32_t top) {
+  cudaError_t enqueue_read(int64_t rows, int dictionary, int32_t top) {
     ReadFeaturesParams params;
     params.product.x = rows_.data();
     params.product.rows = rows;
@@ -358,7 +281,6 @@ class EncodeBench {
     params.product.num_blocks = num_sms_;
     params.product.features = features_.data();
     params.product.feature_stride = shape_.num_features;
-    params.product.slabs_ahead = slabs_ahead;
     params.image = dictionaries_.vectors() + dictionaries_.offset(dictionary);
     params.num_features = shape_.num_features;
     params.k = shape_.k;
@@ -390,8 +312,6 @@ int bench_encodes(int rounds) {
   must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   const Buffer<uint8_t> flush(kFlushBytes);
   for (const Shape& shape : kShapes) EncodeBench(shape, rounds, flush, stream).run();
-  std::fflush(stdout);
-  for (const Shape& shape : kShapes) EncodeBench(shape, rounds, flush, stream).run_early();
   cudaStreamDestroy(stream);
   return 0;
 }

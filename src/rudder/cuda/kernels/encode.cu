@@ -41,14 +41,12 @@ class Encoder {
         encode(p_.table.vectors + offset);
       }
     }
-    // Whoever comes behind takes it that all kernels ahead have ended.
-    if (!is_behind_another_) dependency_wait();
     mark_encode(p_, EncodeMark::kEnd);
   }
 
  private:
-  // Of this thread's token: its first kEncode. What is read before dependency_wait() is read past
-  // L1, which might hold what a step before left there.
+  // Of this thread's token: its first kEncode. Tables are read past L1, which might hold what a
+  // step before left there.
   __device__ void look_up(int64_t token) {
     const int4 bits = __ldcg(
         reinterpret_cast<const int4*>(p_.batch.entries + token * p_.table.num_points + p_.point));
@@ -114,7 +112,7 @@ class Encoder {
     __syncthreads();
     const EncodeDictionary dictionary(shared_.head, image);
     prefetch_apply(p_, batch_, dictionary);
-    if (!is_behind_another_) wait_for_rows(dictionary);
+    if (!is_behind_another_) begin_batches(dictionary);
     is_behind_another_ = true;
     keep_rows();
     take_scales(shared_.head.norm);
@@ -125,13 +123,11 @@ class Encoder {
     apply_features(p_, batch_, dictionary, shared_.apply, memory_, kMemoryBytes);
   }
 
-  // Of the first batch, while the kernel ahead may still run.
-  __device__ void wait_for_rows(const EncodeDictionary& dictionary) const {
-    prefetch_encoder(p_, dictionary);
+  // Of the first.
+  __device__ void begin_batches(const EncodeDictionary& dictionary) const {
+    prefetch_encoder(p_, batch_, dictionary);
     mark_encode(p_, EncodeMark::kFound);
-    dependency_wait();
     dependency_trigger();
-    mark_encode(p_, EncodeMark::kWaited);
   }
 
   __device__ static void wait_for_blocks() {
@@ -188,18 +184,17 @@ cudaError_t launch_encode(const EncodeParams& p, cudaStream_t stream) {
   cudaError_t error = cudaFuncSetAttribute(
       encode_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kMemoryBytes));
   if (error != cudaSuccess) return error;
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeCooperative;
-  attributes[0].val.cooperative = 1;
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  // No programmatic dependent: all kernels ahead have ended when it begins.
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeCooperative;
+  attribute.val.cooperative = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(p.num_blocks));
   config.blockDim = dim3(kEncodeThreads);
   config.dynamicSmemBytes = kMemoryBytes;
   config.stream = stream;
-  config.attrs = attributes + (p.is_plain ? 1 : 0);
-  config.numAttrs = (p.is_plain ? 0 : 1) + (p.begins_early ? 1 : 0);
+  config.attrs = &attribute;
+  config.numAttrs = 1;
   error = cudaLaunchKernelEx(&config, encode_kernel, p);
   return error != cudaSuccess ? error : cudaGetLastError();
 }

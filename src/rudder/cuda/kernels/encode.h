@@ -35,7 +35,6 @@ inline constexpr int64_t kMaxEncodedWidth = 65536;
 enum class EncodeMark {
   kBegin,
   kFound,       // its first batch of rows
-  kWaited,      // for the kernel ahead
   kMultiplied,  // its share of the features
   kMet,         // all blocks
   kTaken,       // a row and its features
@@ -55,13 +54,7 @@ struct EncodeParams {
   int64_t width = 0;
   float* features = nullptr;  // [tap::kEncodedRows, feature_stride]
   int64_t feature_stride = 0;
-  void* before = nullptr;  // [tap::kEncodedRows, width] bf16: rows of the batch as they were
-  // Slabs (encode_product.cuh) of an encoder that are asked for before they are loaded.
-  int32_t slabs_ahead = 1;
-  bool rows_stay = true;  // few rows come to shared memory once
-  bool is_plain = false;  // where nothing encodes: a launch that is not cooperative
-  // Blocks begin beside the kernel ahead.
-  bool begins_early = false;
+  void* before = nullptr;    // [tap::kEncodedRows, width] bf16: rows of the batch as they were
   int64_t* marks = nullptr;  // [num_blocks, kNumEncodeMarks] cycles; optional
 };
 cudaError_t launch_encode(const EncodeParams& params, cudaStream_t stream);

@@ -4,14 +4,14 @@
 // A block has a run of tiles of 16 features, up to eight at a time. Two warps share a tile and take
 // turns along the rows, 32 columns at a time: an encoder's number is read by one lane of the
 // device, straight to a register (it is the A operand), several chunks ahead. The rows (B) come to
-// shared memory by slabs of 256 columns, for all warps; few rows come there once, and no warp waits
-// for another.
+// shared memory by slabs of 256 columns, for all warps.
 //
 // The tensor core's k index is only a name: lane t of a group holds columns [8 t, 8 t + 8) of 32,
 // of an encoder row and of a token alike, and each half of them is one k step.
 //
-// Numbers of an encoder come to L2 some slabs before they are loaded: registers alone hold too few
-// that are on the way where there are many rows.
+// Where there are few rows, numbers of an encoder come to L2 a slab before they are loaded:
+// registers alone hold too few that are on the way. Where there are many, that costs more than it
+// saves.
 //
 // A sum's order is: products of a slab in the tensor core, slabs in fp32, the two warps' parts. It
 // does not depend on the number of rows. Encoders of f32 are split into three bf16 each, whose sum
@@ -138,6 +138,9 @@ struct EncodeTiles {
   __device__ static int half() { return encode_warp() / kAtOnce; }
 };
 
+// Up to so many rows a product asks for a slab of the encoder ahead of its loads (ADR 0044).
+inline constexpr int kRowsThatPrefetch = 16;
+
 // By the first of a tile's warps, of aligned rows: lane i asks for some slabs of the tile's row i.
 template <typename Which>
 __device__ void prefetch_tile(const EncodeDictionary& dictionary, const Which& which, int tile,
@@ -152,16 +155,17 @@ __device__ void prefetch_tile(const EncodeDictionary& dictionary, const Which& w
   prefetch_bulk(reinterpret_cast<const char*>(dictionary.at(head.encoder)) + at, columns * bytes);
 }
 
-// What a block of a product of all features reads first; before the rows are there.
-__device__ inline void prefetch_encoder(const EncodeParams& p, const EncodeDictionary& dictionary) {
+// What a block of a product of all features reads first.
+__device__ inline void prefetch_encoder(const EncodeParams& p, const EncodeBatch& batch,
+                                        const EncodeDictionary& dictionary) {
   const EncodeTiles tiles(dictionary.head().num_features, p.num_blocks);
   const int tile = EncodeTiles::of_warp(tiles.begin);
   if (EncodeTiles::half() != 0 || tile >= tiles.end || !dictionary.is_encoder_aligned()) return;
-  prefetch_tile(dictionary, AllFeatures{}, tile, 0, 1 + p.slabs_ahead);
+  prefetch_tile(dictionary, AllFeatures{}, tile, 0, batch.num_rows <= kRowsThatPrefetch ? 2 : 1);
 }
 
-// kRowTiles: of eight rows each. kStays: all rows lie in the ring's memory.
-template <int kRowTiles, bool kBf16, bool kAligned, bool kStays, typename Which>
+// kRowTiles: of eight rows each.
+template <int kRowTiles, bool kBf16, bool kAligned, typename Which>
 class EncodeProduct {
  public:
   __device__ EncodeProduct(const EncodeParams& p, const EncodeBatch& batch,
@@ -177,12 +181,6 @@ class EncodeProduct {
         half_(EncodeTiles::half()),
         group_(encode_lane() / 4),
         in_group_(encode_lane() % 4) {}
-
-  // Whether rows of that width fit beside what finish() hands over.
-  __device__ static bool can_stay(int64_t width) {
-    const int64_t slabs = (width + EncodeRing::kSlab - 1) / EncodeRing::kSlab;
-    return 8 * kRowTiles * (slabs * EncodeRing::kSlab + kPad) * sizeof(Bf16) <= kPartsBegin;
-  }
 
   __device__ void run() {
     const EncodeTiles tiles(num_features_, p_.num_blocks);
@@ -204,11 +202,9 @@ class EncodeProduct {
                                 : kRowTiles > 4 ? (kBf16 ? 2 : 1)
                                 : kBf16         ? kChunks
                                                 : 2;
+  static constexpr bool kPrefetches = kAligned && 8 * kRowTiles <= kRowsThatPrefetch;
   static_assert(2 * kTilesAtOnce * 32 == kEncodeThreads && kChunks % kAhead == 0);
-  static constexpr int kPad = EncodeRing::kStride - EncodeRing::kSlab;
-  static constexpr size_t kPartsBytes = size_t{kTilesAtOnce} * kRowTiles * 32 * sizeof(float4);
-  static_assert(kPartsBytes <= EncodeRing::kBytes);
-  static constexpr size_t kPartsBegin = EncodeRing::kBytes - kPartsBytes;  // in the ring's memory
+  static_assert(kTilesAtOnce * (kBatchRows / 8) * 32 * sizeof(float4) <= EncodeRing::kBytes);
 
   // Of the rows `group_` and `group_ + 8` of the tile.
   struct Runs {
@@ -225,19 +221,18 @@ class EncodeProduct {
     Runs ahead[kAhead];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) load(ahead[i], i);
-    if (half_ == 0 && is_there) {
-      prefetch_form(first_feature_ + encode_lane());
-      if (p_.slabs_ahead > 1) prefetch(1, p_.slabs_ahead - 1);
-    }
-    begin_rows();
+    if (half_ == 0 && is_there) prefetch_form(first_feature_ + encode_lane());
+    __syncthreads();  // the ring is free
+    send(0);
+    send(1);
 #pragma unroll 1
     for (int slab = 0; slab < slabs_; ++slab) {
-      if constexpr (!kStays) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(EncodeRing::kStages - 2) : "memory");
-        __syncthreads();
-        send(slab + EncodeRing::kStages - 1);
+      asm volatile("cp.async.wait_group %0;" ::"n"(EncodeRing::kStages - 2) : "memory");
+      __syncthreads();
+      send(slab + EncodeRing::kStages - 1);
+      if constexpr (kPrefetches) {
+        if (half_ == 0 && is_there) prefetch(slab + 1);
       }
-      if (half_ == 0 && is_there && p_.slabs_ahead > 0) prefetch(slab + p_.slabs_ahead, 1);
       float of_slab[kRowTiles][4] = {};
 #pragma unroll
       for (int i = 0; i < kChunks; ++i) {
@@ -266,14 +261,11 @@ class EncodeProduct {
     runs.high.template load<kAligned>(high_, column, limit_ - column);
   }
 
-  // Behind the tile's last slab come those of this warp's next tile.
-  __device__ void prefetch(int slab, int num_slabs) const {
-    if constexpr (kAligned) {
-      const bool is_next = slab >= slabs_;
-      if (is_next && next_ == kNoTile) return;
-      prefetch_tile(dictionary_, which_, is_next ? next_ : tile_, is_next ? slab - slabs_ : slab,
-                    num_slabs);
-    }
+  // Behind the tile's last slab comes the first of this warp's next tile.
+  __device__ void prefetch(int slab) const {
+    const bool is_next = slab == slabs_;
+    if (is_next && next_ == kNoTile) return;
+    prefetch_tile(dictionary_, which_, is_next ? next_ : tile_, is_next ? 0 : slab, 1);
   }
   // What form_of() reads.
   __device__ void prefetch_form(int feature) const {
@@ -286,25 +278,7 @@ class EncodeProduct {
   }
 
   __device__ Bf16* stage(int slab) const {
-    if constexpr (kStays) return ring_ + slab * EncodeRing::kSlab;
     return ring_ + slab % EncodeRing::kStages * EncodeRing::kStageElements;
-  }
-  __device__ int row_stride() const {
-    return kStays ? slabs_ * EncodeRing::kSlab + kPad : EncodeRing::kStride;
-  }
-
-  __device__ void begin_rows() {
-    if constexpr (kStays) {
-      if (are_there_) return;
-      for (int slab = 0; slab < slabs_; ++slab) send(slab);
-      asm volatile("cp.async.wait_group 0;" ::: "memory");
-      __syncthreads();
-      are_there_ = true;
-    } else {
-      __syncthreads();  // the ring is free
-      send(0);
-      send(1);
-    }
   }
 
   // A slab of all rows; columns behind the last are 0, rows behind the last are what lies there.
@@ -315,7 +289,8 @@ class EncodeProduct {
            i += kEncodeThreads) {
         const int r = i / kRuns;
         const int column = i % kRuns * kRun;
-        send_run(r, slab * EncodeRing::kSlab + column, stage(slab) + r * row_stride() + column);
+        send_run(r, slab * EncodeRing::kSlab + column,
+                 stage(slab) + r * EncodeRing::kStride + column);
       }
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -348,7 +323,7 @@ class EncodeProduct {
 #pragma unroll
     for (int n = 0; n < kRowTiles; ++n) {
       const uint4 b = *reinterpret_cast<const uint4*>(
-          from + half_ * kChunk + (8 * n + group_) * row_stride() + in_group_ * kRun);
+          from + half_ * kChunk + (8 * n + group_) * EncodeRing::kStride + in_group_ * kRun);
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
         encode_mma(sums[n], low[part].x, high[part].x, low[part].y, high[part].y, b.x, b.y);
@@ -359,7 +334,7 @@ class EncodeProduct {
 
   // The second warp of a tile hands its part to the first, through the ring's memory.
   __device__ void finish(const float (&sums)[kRowTiles][4], bool is_there) const {
-    auto* const parts = reinterpret_cast<float4*>(ring_) + kPartsBegin / sizeof(float4) +
+    auto* const parts = reinterpret_cast<float4*>(ring_) +
                         encode_warp() % kTilesAtOnce * kRowTiles * 32 + encode_lane();
     asm volatile("cp.async.wait_group 0;" ::: "memory");
     __syncthreads();  // all slabs have been read
@@ -418,30 +393,17 @@ class EncodeProduct {
   int tile_ = 0;
   int next_ = kNoTile;  // this warp's next
   int first_feature_ = 0;
-  bool are_there_ = false;  // all rows, where they stay
-  int limit_ = 0;           // columns that are read
+  int limit_ = 0;  // columns that are read
   const void* low_ = nullptr;
   const void* high_ = nullptr;
 };
 
 // A call: none of the variants has registers of another.
-template <int kRowTiles, bool kBf16, bool kAligned, bool kStays, typename Which>
+template <int kRowTiles, bool kBf16, bool kAligned, typename Which>
 __device__ __noinline__ void multiply_tiles(const EncodeParams& p, const EncodeBatch& batch,
                                             const EncodeDictionary dictionary, Bf16* ring,
                                             const Which which) {
-  EncodeProduct<kRowTiles, kBf16, kAligned, kStays, Which>(p, batch, dictionary, ring, which).run();
-}
-
-// Of at most 16 rows.
-template <int kRowTiles, bool kBf16, typename Which>
-__device__ void multiply_few_rows(const EncodeParams& p, const EncodeBatch& batch,
-                                  const EncodeDictionary& dictionary, Bf16* ring,
-                                  const Which& which) {
-  if (p.rows_stay && EncodeProduct<kRowTiles, kBf16, true, true, Which>::can_stay(p.width)) {
-    multiply_tiles<kRowTiles, kBf16, true, true>(p, batch, dictionary, ring, which);
-  } else {
-    multiply_tiles<kRowTiles, kBf16, true, false>(p, batch, dictionary, ring, which);
-  }
+  EncodeProduct<kRowTiles, kBf16, kAligned, Which>(p, batch, dictionary, ring, which).run();
 }
 
 template <bool kBf16, typename Which>
@@ -449,15 +411,15 @@ __device__ void multiply_rows(const EncodeParams& p, const EncodeBatch& batch,
                               const EncodeDictionary& dictionary, Bf16* ring, const Which& which) {
   constexpr int kMost = kBatchRows / 8;
   if (!dictionary.is_encoder_aligned()) {
-    multiply_tiles<kMost, kBf16, false, false>(p, batch, dictionary, ring, which);
+    multiply_tiles<kMost, kBf16, false>(p, batch, dictionary, ring, which);
   } else if (batch.num_rows <= 8) {
-    multiply_few_rows<1, kBf16>(p, batch, dictionary, ring, which);
+    multiply_tiles<1, kBf16, true>(p, batch, dictionary, ring, which);
   } else if (batch.num_rows <= 16) {
-    multiply_few_rows<2, kBf16>(p, batch, dictionary, ring, which);
+    multiply_tiles<2, kBf16, true>(p, batch, dictionary, ring, which);
   } else if (batch.num_rows <= 32) {
-    multiply_tiles<4, kBf16, true, false>(p, batch, dictionary, ring, which);
+    multiply_tiles<4, kBf16, true>(p, batch, dictionary, ring, which);
   } else {
-    multiply_tiles<kMost, kBf16, true, false>(p, batch, dictionary, ring, which);
+    multiply_tiles<kMost, kBf16, true>(p, batch, dictionary, ring, which);
   }
 }
 

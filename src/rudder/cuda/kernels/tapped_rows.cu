@@ -89,10 +89,6 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock ? 2 : 
   prefetch_weights<kRuns>(p.delta_norm, hidden);
   prefetch_weights<kRuns>(p.delta_alpha, hidden);
   prefetch_weights<kRuns>(p.norm_alpha, hidden);
-  if (taps.is_idle_behind_encode()) {  // then the op has no more than its taps
-    dependency_wait();
-    return;
-  }
   taps.prefetch();
   dependency_wait();
   dependency_trigger();

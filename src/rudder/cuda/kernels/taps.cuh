@@ -91,18 +91,6 @@ inline bool are_rows_aligned(const TapTableParams& table) {
   return is_aligned(table.vectors) && is_aligned(table.ring);
 }
 
-// The first of the ops behind a program's encodes; read as prefetch_features() does.
-__device__ __noinline__ inline const tap::TapOp* behind_encodes(const tap::TapOp* op,
-                                                                const tap::TapOp* end) {
-  constexpr auto kEncode = static_cast<int32_t>(tap::OpKind::kEncode);
-  const auto kind_of = [](const tap::TapOp* one) {
-    return __ldcg(reinterpret_cast<const int32_t*>(&one->kind));
-  };
-  while (op < end && kind_of(op) != kEncode) ++op;
-  while (op < end && kind_of(op) == kEncode) op += __ldcg(&op->run);
-  return op;
-}
-
 // The programs of one token at the points of a kernel, and its captures. All threads of the team
 // make the same calls: load(), look_up(), then at() for each point in turn.
 //
@@ -143,18 +131,6 @@ class TokenTaps {
       const int ops = __shfl_sync(kAllLanes, entry_.ops, __ffs(steered) - 1);
       prefetch_features(p_.table.ops + (ops >> 8), ops & 0xff, p_.table.vectors, width_);
     }
-  }
-
-  // Whether nothing stands behind the loaded token's encodes; as prefetch().
-  __device__ bool is_idle_behind_encode() const {
-    if (kOnlyAdds || !p_.batch.is_behind_encode) return false;
-    const unsigned encodes =
-        __ballot_sync(kAllLanes, (entry_.flags & ops::TapEntry::kEncodes) != 0);
-    if (encodes == 0) return true;
-    if (__any_sync(kAllLanes, (entry_.flags & ops::TapEntry::kCaptured) != 0)) return false;
-    const int ops = __shfl_sync(kAllLanes, entry_.ops, __ffs(encodes) - 1);
-    const tap::TapOp* const end = p_.table.ops + (ops >> 8) + (ops & 0xff);
-    return behind_encodes(p_.table.ops + (ops >> 8), end) == end;
   }
 
   // What the loaded token has to do; behind dependency_wait() and behind the loads of the row,
@@ -307,7 +283,8 @@ class TokenTaps {
     if (__builtin_expect(p_.batch.is_behind_encode, 0)) {
       drop_fetched();
       is_told = false;
-      op = behind_encodes(op, end);
+      while (op < end && op->kind != tap::OpKind::kEncode) ++op;
+      while (op < end && op->kind == tap::OpKind::kEncode) op += op->run;
     }
 #pragma unroll 1
     while (op < end) {
