@@ -1,5 +1,6 @@
-// Behind the sampling of trees of drafts: the KV of the path that was sampled, and what a draft head
-// reads of its tokens, goes to where a chain has it (ops::KeepPathsArgs). Launched by CudaOps, once a step. Reference: cpu/keep_paths.cpp.
+// Behind the sampling of trees of drafts: the KV of the path that was sampled, and what a draft
+// head reads of its tokens, goes to where a chain has it (ops::KeepPathsArgs). Launched by CudaOps,
+// once a step. Reference: cpu/keep_paths.cpp.
 //
 // A block has a tree and a layer; each of its threads a column of the cache, 16 bytes of a head's k
 // or v, which it moves from token to token in ascending order: a path's n-th token is never before
