@@ -11,6 +11,7 @@
 #include "metamorphic/guess_notes.h"
 #include "metamorphic/harness.h"
 #include "metamorphic/tap_asks.h"
+#include "metamorphic/tree_guesser.h"
 #include "rudder/draft/token_tree.h"
 #include "rudder/testing/async_ops.h"
 #include "rudder/testing/tape_ops.h"
@@ -43,16 +44,6 @@ step::Capacity tight(int32_t num_blocks) {
   capacity.max_tokens_per_step = 96;
   capacity.max_repeat = 4;
   return capacity;
-}
-
-sched::SchedSettings settings(int32_t budget, int32_t in_flight, bool is_paced = false) {
-  sched::SchedSettings settings;
-  settings.max_num_seqs = 16;
-  settings.max_num_batched_tokens = budget;
-  settings.max_in_flight = in_flight;
-  settings.multi_step = 4;
-  settings.pace_drafts = is_paced;
-  return settings;
 }
 
 class HeadTrees : public ::testing::TestWithParam<Pair> {
@@ -98,7 +89,8 @@ TEST_P(HeadTrees, AsPlainDecoding) {
       const testing::TinyHead kind = kinds()[num_runs++ % kinds().size()];
       const auto executor =
           head_executor(way.device, arch(), kind, with_encodes(tight(11), arch()), tree_of(kBushy));
-      const Outcome outcome = run(*executor, settings(way.budget, way.in_flight, is_paced), asks);
+      const Outcome outcome =
+          run(*executor, tree_settings(way.budget, way.in_flight, is_paced), asks);
       expect_same(plain, outcome.got, way.device.name + " tree of a draft head");
       num_preemptions += outcome.stats.preemptions;
       EXPECT_EQ(outcome.lost_tokens, 0);
@@ -188,7 +180,7 @@ TEST_P(HeadTrees, EachPathIsGuessedAsIfAlone) {
                                 const step::RankedTree& tree) {
       const auto executor = head_executor(way.device, arch(), kind, capacity, tree);
       GuessNotes noting(*executor);
-      sched::SchedSettings how = settings(way.budget, way.in_flight);
+      sched::SchedSettings how = tree_settings(way.budget, way.in_flight);
       how.max_num_seqs = capacity.num_slots;
       const Outcome outcome = run(noting, how, asks);
       preemptions += outcome.stats.preemptions;

@@ -16,7 +16,7 @@
 
 #include "metamorphic/guess_notes.h"
 #include "metamorphic/guessers.h"
-#include "metamorphic/harness.h"
+#include "metamorphic/staged_ranks.h"
 #include "metamorphic/tap_asks.h"
 #include "rudder/cuda/cuda_ops.h"
 #include "rudder/cuda/device_info.h"
@@ -130,21 +130,6 @@ std::unique_ptr<step::Executor> gpu_pipeline(TinyArch arch, step::Capacity capac
   return std::make_unique<exec::PipelineExecutor>(std::move(executors));
 }
 
-sched::SchedSettings staged_settings(int32_t num_cohorts, int32_t multi_step = 1) {
-  sched::SchedSettings settings = plain_settings();
-  settings.max_num_batched_tokens = 60;
-  settings.max_in_flight = 3;
-  settings.multi_step = multi_step;
-  settings.enable_prefix_caching = true;
-  settings.num_cohorts = num_cohorts;
-  return settings;
-}
-
-std::vector<Ask> in_turn(std::vector<Ask> asks) {
-  for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i * 7 % 23);
-  return asks;
-}
-
 using GpuStages = std::tuple<StageDevices, TinyArch>;
 
 class GpuPipeline : public ::testing::TestWithParam<GpuStages> {
@@ -172,7 +157,7 @@ class GpuPipeline : public ::testing::TestWithParam<GpuStages> {
 };
 
 TEST_P(GpuPipeline, AsOneDeviceWhateverIsInFlight) {
-  const std::vector<Ask> asks = in_turn(random_masked_asks(16, 11, 40));
+  const std::vector<Ask> asks = arriving(random_masked_asks(16, 11, 40));
   const std::vector<Got> expected = run_alone(*alone(kRoomy), asks);
   step::Capacity tight = kRoomy;
   tight.num_blocks = 24;
@@ -192,7 +177,7 @@ TEST_P(GpuPipeline, AsOneDeviceWhateverIsInFlight) {
 // Where one device fuses a product's scales into the op behind it, a stage rounds between the two.
 TEST_P(GpuPipeline, Fp8IsAsAlone) {
   const GpuPipelineAsk ask = {.dtype = tensor::DType::kF8E4M3};
-  const std::vector<Ask> asks = in_turn(random_masked_asks(12, 6, 40));
+  const std::vector<Ask> asks = arriving(random_masked_asks(12, 6, 40));
   const Outcome busy = run(*pipeline(kRoomy, ask), staged_settings(num_stages()), asks);
   EXPECT_GT(busy.graph_steps, 0);
   expect_same(run_alone(*pipeline(kRoomy, ask), asks), busy.got, "fp8");
@@ -203,7 +188,7 @@ TEST_P(GpuPipeline, SteersAndCapturesAsOneDevice) {
   const auto executor = pipeline(kRoomy, ask);
   std::vector<Ask> asks = random_asks(12, 21, 24);
   add_random_taps(asks, executor->capacity(), 22);
-  asks = in_turn(std::move(asks));
+  asks = arriving(std::move(asks));
   const Outcome got = run(*executor, staged_settings(num_stages()), asks);
   EXPECT_EQ(got.lost_tokens, 0);
   EXPECT_GT(got.graph_steps, 0);
@@ -257,7 +242,7 @@ TEST_P(GpuPipeline, VerifiesDraftsAsOneDevice) {
 
 // On the last stage, by a model, or by heads that read rows of that stage or of all.
 TEST_P(GpuPipeline, GuessesAreThoseOfOneDeviceAndTheTextIsThatOfPlainDecoding) {
-  const std::vector<Ask> asks = in_turn(random_masked_asks(8, 63, 30));
+  const std::vector<Ask> asks = arriving(random_masked_asks(8, 63, 30));
   const std::vector<Got> plain = run_alone(*alone(kRoomy), asks);
   step::Capacity capacity = kRoomy;
   capacity.max_draft = 5;

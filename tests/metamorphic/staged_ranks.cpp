@@ -64,7 +64,7 @@ std::unique_ptr<step::Executor> staged_ranks(const StagedRanks& ask, const step:
   return std::make_unique<exec::PipelineExecutor>(std::move(groups));
 }
 
-sched::SchedSettings staged_ranks_settings(int32_t num_cohorts, int32_t multi_step) {
+sched::SchedSettings staged_settings(int32_t num_cohorts, int32_t multi_step) {
   sched::SchedSettings settings = plain_settings();
   settings.max_num_batched_tokens = 60;
   settings.max_in_flight = 3;

@@ -26,7 +26,7 @@ std::unique_ptr<step::Executor> staged_ranks(const StagedRanks& ask, const step:
                                              std::vector<std::unique_ptr<ops::Ops>> devices);
 
 // Prompts in pieces, three steps in flight.
-sched::SchedSettings staged_ranks_settings(int32_t num_cohorts, int32_t multi_step = 1);
+sched::SchedSettings staged_settings(int32_t num_cohorts, int32_t multi_step = 1);
 std::vector<Ask> arriving(std::vector<Ask> asks);
 
 }  // namespace rudder::metamorphic

@@ -71,12 +71,12 @@ TEST_P(GpuStagesOfRanks, AsOneGroup) {
   const std::vector<Got> expected = run_alone(*on_gpus(group(), kRoomy), asks);
   step::Capacity tight = kRoomy;
   tight.num_blocks = 24;
-  const Outcome cohorts = run(*on_gpus(staged(), tight), staged_ranks_settings(kNumStages), asks);
+  const Outcome cohorts = run(*on_gpus(staged(), tight), staged_settings(kNumStages), asks);
   expect_same(expected, cohorts.got, "in cohorts");
   EXPECT_GT(cohorts.graph_steps, 0);
   EXPECT_GT(cohorts.constrained_steps, 0);
   EXPECT_GT(cohorts.scored_steps, 0);
-  const Outcome repeated = run(*on_gpus(staged(), tight), staged_ranks_settings(1, 4), asks);
+  const Outcome repeated = run(*on_gpus(staged(), tight), staged_settings(1, 4), asks);
   expect_same(expected, repeated.got, "run ahead and repeated");
 }
 
@@ -92,7 +92,7 @@ TEST_P(GpuStagesOfRanks, SteerAndCaptureAsOneGroup) {
   }
   ask.num_stages = kNumStages;
   asks = arriving(std::move(asks));
-  const Outcome got = run(*on_gpus(ask, kRoomy), staged_ranks_settings(kNumStages), asks);
+  const Outcome got = run(*on_gpus(ask, kRoomy), staged_settings(kNumStages), asks);
   EXPECT_EQ(got.lost_tokens, 0);
   EXPECT_GT(got.graph_steps, 0);
   expect_same(expected, got.got, "taps");
@@ -110,7 +110,7 @@ TEST_P(GpuStagesOfRanks, GuessOnTheLastStage) {
     if (!takes_guesser(GetParam(), guesser)) continue;
     StagedRanks guessing = staged();
     guessing.guesser = guesser;
-    const Outcome got = run(*on_gpus(guessing, capacity), staged_ranks_settings(kNumStages), asks);
+    const Outcome got = run(*on_gpus(guessing, capacity), staged_settings(kNumStages), asks);
     expect_same(expected, got.got, guesser_name(guesser));
     EXPECT_GT(got.stats.draft_tokens, 50u);
   }

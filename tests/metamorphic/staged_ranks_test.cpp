@@ -63,12 +63,11 @@ TEST_P(StagesOfRanks, AsOneGroup) {
     step::Capacity tight = kRoomy;
     tight.num_blocks = 18;
     const Outcome cohorts =
-        run(*cpu_ranks(staged(), tight, is_fast), staged_ranks_settings(num_stages()), asks);
+        run(*cpu_ranks(staged(), tight, is_fast), staged_settings(num_stages()), asks);
     expect_same(expected, cohorts.got, "in cohorts");
     EXPECT_GT(cohorts.constrained_steps, 0);
     EXPECT_GT(cohorts.scored_steps, 0);
-    const Outcome repeated =
-        run(*cpu_ranks(staged(), tight, is_fast), staged_ranks_settings(1, 4), asks);
+    const Outcome repeated = run(*cpu_ranks(staged(), tight, is_fast), staged_settings(1, 4), asks);
     expect_same(expected, repeated.got, "run ahead and repeated");
   }
 }
@@ -83,7 +82,7 @@ TEST_P(StagesOfRanks, SteerAndCaptureAsOneGroup) {
   asks = arriving(std::move(asks));
   tapped.num_stages = num_stages();
   const auto executor = cpu_ranks(tapped, kRoomy);
-  const Outcome got = run(*executor, staged_ranks_settings(num_stages()), asks);
+  const Outcome got = run(*executor, staged_settings(num_stages()), asks);
   EXPECT_EQ(got.lost_tokens, 0);
   expect_same(expected, got.got, "taps");
   size_t num_captured = 0;
@@ -101,8 +100,7 @@ TEST_P(StagesOfRanks, GuessOnTheLastStage) {
     if (!takes_guesser(arch(), guesser)) continue;
     StagedRanks guessing = staged();
     guessing.guesser = guesser;
-    const Outcome got =
-        run(*cpu_ranks(guessing, capacity), staged_ranks_settings(num_stages()), asks);
+    const Outcome got = run(*cpu_ranks(guessing, capacity), staged_settings(num_stages()), asks);
     expect_same(expected, got.got, guesser_name(guesser));
     EXPECT_GT(got.stats.draft_tokens, 50u);
   }

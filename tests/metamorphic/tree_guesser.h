@@ -1,5 +1,5 @@
 // TreeGuesser: an executor with a proposer that guesses trees of any shape, often with what comes
-// in them, in front of one that verifies them. For tests.
+// in them, in front of one that verifies them; and the scheduler's settings for trees. For tests.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,18 @@
 #include "rudder/testing/random_tree.h"
 
 namespace rudder::metamorphic {
+
+// Of runs with trees: steps of `budget` tokens, repeated where nothing waits.
+inline sched::SchedSettings tree_settings(int32_t budget, int32_t in_flight,
+                                          bool is_paced = false) {
+  sched::SchedSettings settings;
+  settings.max_num_seqs = 16;
+  settings.max_num_batched_tokens = budget;
+  settings.max_in_flight = in_flight;
+  settings.multi_step = 4;
+  settings.pace_drafts = is_paced;
+  return settings;
+}
 
 class TreeGuesser final : public step::Executor {
  public:

@@ -27,16 +27,6 @@ step::Capacity tight(const step::DraftTree& tree) {
   return capacity;
 }
 
-sched::SchedSettings settings(int32_t budget, int32_t in_flight, bool is_paced = false) {
-  sched::SchedSettings settings;
-  settings.max_num_seqs = 16;
-  settings.max_num_batched_tokens = budget;
-  settings.max_in_flight = in_flight;
-  settings.multi_step = 4;
-  settings.pace_drafts = is_paced;
-  return settings;
-}
-
 class Trees : public ::testing::TestWithParam<Pair> {
  protected:
   static testing::TinyArch arch() { return std::get<1>(GetParam()); }
@@ -71,7 +61,8 @@ class Trees : public ::testing::TestWithParam<Pair> {
         const step::Capacity capacity = has_taps ? with_encodes(tight(tree), arch()) : tight(tree);
         const auto executor = tiny_executor(way.device, arch(), capacity);
         TreeGuesser guesser(*executor, tree, wholes_by_seed(asks, plain), seed);
-        const Outcome outcome = run(guesser, settings(way.budget, way.in_flight, is_paced), asks);
+        const Outcome outcome =
+            run(guesser, tree_settings(way.budget, way.in_flight, is_paced), asks);
         expect_same(plain, outcome.got, way.device.name);
         num_preemptions += outcome.stats.preemptions;
         EXPECT_EQ(outcome.lost_tokens, 0);
@@ -122,7 +113,7 @@ TEST_P(Trees, RightOnesSaveSteps) {
   const auto executor = tiny_executor(backend(), arch(), capacity);
   TreeGuesser guesser(*executor, tree, wholes_by_seed(asks, plain), 5);
   guesser.is_right = [](int32_t row) { return row % 2 == 0; };
-  const Outcome outcome = run(guesser, settings(96, 3), asks);
+  const Outcome outcome = run(guesser, tree_settings(96, 3), asks);
   expect_same(plain, outcome.got, "right drafts");
   // The prompt and its first token, then six a step. The last eleven tokens take more steps: a tree
   // has the places of a chain of as many drafts, and the answer has no more.
@@ -144,7 +135,7 @@ TEST(TreesOnRanks, AsPlainDecoding) {
     const step::DraftTree tree = testing::random_tree(3, 12);
     const auto executor = tiny_group(backend, arch, tight(tree), {.num_ranks = num_ranks});
     TreeGuesser guesser(*executor, tree, wholes_by_seed(asks, plain), 7);
-    const Outcome outcome = run(guesser, settings(90, 2), spread_asks(asks));
+    const Outcome outcome = run(guesser, tree_settings(90, 2), spread_asks(asks));
     expect_same(plain, outcome.got, "ranks");
     EXPECT_GT(guesser.num_trees, 20);
     EXPECT_GT(outcome.stats.accepted_tokens, 20u);
