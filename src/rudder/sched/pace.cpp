@@ -11,8 +11,10 @@ namespace {
 // The 99th percentile between tokens is to be at most 2.5 times the median. The rest is for steps
 // that take longer than was foreseen.
 constexpr double kMaxRatio = 2.35;
-// A step may take so many times as long as without its prompts, however short the typical wait is:
-// prompts get on while more sequences stream than did before.
+// However short the typical wait is, a step may take so many times as long as a step without
+// prompts will once all that wait stream, since that is the typical wait then. A burst that comes
+// while few stream would be run in small pieces by the wait of those few, each a step that takes
+// long.
 constexpr double kLeastRatio = 2.2;
 // Below the median, so that the typical wait is one of a step without prompts while such steps are
 // kTypicalShare of all. Where they are fewer, prompts never stop coming: the median wait is then
@@ -23,15 +25,12 @@ constexpr int64_t kMostSkipped = 256;
 // Prompt tokens that a step may have however long it takes: prompts get on beside decodes that
 // alone take longer than the bound.
 constexpr int32_t kMinPromptTokens = 16;
-// How much longer than the bound a step may take that ends a prompt. The ratio of the bound has
-// room for it.
-constexpr double kEndRatio = 1.05;
-// Of the steps beside streams, those that may have prompts which do not fill them. Every step with
-// prompts takes longer for having any, so many small ones cost more than a few that are full; and
-// the median wait stays that of a step without only while these are more than half.
-constexpr double kPromptShare = 0.2;
+// Of the steps beside streams, those that may have prompts which do not fill them: fewer than half,
+// so that the median wait stays that of a step without. Every step with prompts takes longer for
+// having any, so many small ones cost more than a few that are full.
+constexpr double kPromptShare = 0.4;
 // As many may follow each other, so that a burst waits for nothing.
-constexpr double kMostToSpare = 12;
+constexpr double kMostToSpare = 8;
 
 }  // namespace
 
@@ -48,22 +47,25 @@ void Pace::observe(const StepShape& shape, int64_t us) {
 
 double Pace::limit_us(const StepShape& shape) const {
   if (max_itl_us_ != kAutoItlBound) return static_cast<double>(max_itl_us_);
-  StepShape decodes = shape;
-  decodes.prompt_tokens = 0;
-  decodes.prompt_pairs = 0;
-  const double decodes_us = cost_.mean_us(decodes);
+  const double decodes_us = cost_.mean_us(decodes_expected(shape));
   if (waits_.is_empty()) return kMaxRatio * decodes_us;
   return std::max(kMaxRatio * waits_.quantile(kTypicalShare), kLeastRatio * decodes_us);
 }
 
-int32_t Pace::tokens_within(const StepShape& shape, int32_t kv_len, int32_t most,
-                            bool is_end) const {
+// A step without prompts once all that are expected stream, with as many keys each as those of
+// `shape`.
+StepShape Pace::decodes_expected(const StepShape& shape) const {
+  StepShape decodes;
+  decodes.decode_tokens = std::max(shape.decode_tokens, num_expected_);
+  decodes.decode_keys = shape.decode_keys * decodes.decode_tokens / shape.decode_tokens;
+  return decodes;
+}
+
+int32_t Pace::tokens_within(const StepShape& shape, int32_t kv_len, int32_t most) const {
   if (max_itl_us_ == kNoItlBound || shape.decode_tokens == 0) return most;
   const int32_t always = kMinPromptTokens - static_cast<int32_t>(shape.prompt_tokens);
-  const double limit = limit_us(shape);
-  const auto paced = [&](double us) { return cost_.tokens_within(shape, kv_len, most, us); };
-  if (is_end && max_itl_us_ == kAutoItlBound && paced(kEndRatio * limit) == most) return most;
-  return std::min(most, std::max(always, paced(limit)));
+  const int32_t paced = cost_.tokens_within(shape, kv_len, most, limit_us(shape));
+  return std::min(most, std::max(always, paced));
 }
 
 bool Pace::leaves_waiting(const StepShape& shape, int64_t waiting, int64_t room) const {

@@ -20,12 +20,12 @@ class Pace {
   // An iteration of this shape took so long. A time of 0 is unknown, and nothing is learnt of it.
   void observe(const StepShape& shape, int64_t us);
 
+  // So many sequences will stream once those that wait have been admitted, as far as there is room.
+  void expect(int64_t num_sequences) { num_expected_ = num_sequences; }
+
   // The most prompt tokens, at most `most`, that a step which has `shape` so far can take of a
-  // sequence with `kv_len` in KV. `most` where no sequence of the step streams, and where they end
-  // the prompt (`is_end`) and the step is hardly longer for it: what is left of a prompt would make
-  // a step with prompts of the next one.
-  int32_t tokens_within(const StepShape& shape, int32_t kv_len, int32_t most,
-                        bool is_end = false) const;
+  // sequence with `kv_len` in KV. `most` where no sequence of the step streams.
+  int32_t tokens_within(const StepShape& shape, int32_t kv_len, int32_t most) const;
 
   // Whether prompts of `waiting` tokens, of which no step has run any, are left for a later step
   // than that of `shape`, whose bound has room for `room`: until they fill one, or prompts have had
@@ -37,10 +37,12 @@ class Pace {
 
  private:
   double limit_us(const StepShape& shape) const;
+  StepShape decodes_expected(const StepShape& shape) const;
 
   const int64_t max_itl_us_;
   const StepCost& cost_;
   TypicalWait waits_;
+  int64_t num_expected_ = 0;
   int64_t num_skipped_ = 0;  // steps with prompts, before the first wait that counts
   double steps_to_spare_;    // that may have prompts which do not fill them
 };

@@ -23,6 +23,7 @@ void Scheduler::plan_prompts(StepBuilder& builder) {
   if (builder.tokens_left == 0) return;
   list_demands(builder);
   if (demands_.empty()) return;
+  pace_.expect(std::min(num_running_ + num_waiting(), settings_.max_num_seqs));
   const int32_t tokens = pace_.tokens_within(builder.shape, 0, builder.tokens_left);
   if (waits_for_company(builder.shape, tokens)) return;
   const std::vector<FairShares::Share>& shares = fair_shares_.divide(demands_, tokens);
@@ -99,7 +100,7 @@ int32_t Scheduler::max_chunk(const StepBuilder& builder, const Sequence& sequenc
   const int32_t left = std::min(builder.tokens_left, builder.share_left);
   const int32_t rest = sequence.future_len() - from;
   const int32_t wanted = std::min(rest, left);
-  const int32_t paced = pace_.tokens_within(builder.shape, from, wanted, wanted == rest);
+  const int32_t paced = pace_.tokens_within(builder.shape, from, wanted);
   const int32_t chunk = sequence.taps.fit(from, paced, builder.elements_left);
   return chunk < rest ? cut_evenly(builder.shape, chunk) : chunk;
 }
