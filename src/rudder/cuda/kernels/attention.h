@@ -13,16 +13,18 @@
 // workspace each. Both can be captured: their grids depend on AttentionBounds only, and no length
 // is read by the host.
 //
-// Two kernels share a step. Short rows (attention_is_split) go to the split one: the tokens of all
-// sequences and KV heads lie on one line that the blocks of the grid cut in equal parts, so that
-// one sequence of 128k tokens and 256 of 500 both fill the device. All q heads of a KV head share
-// each byte of it. All other rows go to the tiled one: 64 or 128 pairs (token, q head of the group)
-// against the whole sequence. Trees are split whatever their length, under a mask in the pages that
-// the step writes. Where rows must not depend on their company a token of a tree has a tile of its
-// own, for which its path is laid out in shared memory as plain decoding has it.
+// Two kernels share a step. Short rows (attention_is_split) go to the split one, and so do somewhat
+// longer ones where the work list foresees that this is faster, such as a short prompt behind a
+// long cached context: the tokens of all sequences and KV heads lie on one line that the blocks of
+// the grid cut in equal parts, so that one sequence of 128k tokens and 256 of 500 both fill the
+// device. All q heads of a KV head share each byte of it. All other rows go to the tiled one: 64 or
+// 128 pairs (token, q head of the group) against the whole sequence. Trees are split whatever their
+// length, under a mask in the pages that the step writes. Where rows must not depend on their
+// company a token of a tree has a tile of its own, for which its path is laid out in shared memory
+// as plain decoding has it.
 //
 // Floor: split rows read 2 * kv_len * num_kv_heads * head_dim cache elements of each sequence once
-// (a tree of more than 16 pairs once for each 16, from the second on out of L2), and 8 bytes a
+// (where they are more than 16 pairs once for each 16, from the second on out of L2), and 8 bytes a
 // token of a tree; tiled rows do 4 * head_dim flop for each (token, head, visible position). Under
 // a gate split rows read the keys, and the values of tokens that some head of the group weighs.
 #pragma once
@@ -140,7 +142,7 @@ struct AttentionParams {
   bool reads_ahead = false;
 };
 
-// Is a sequence with q_len new tokens, which is no tree, a split one?
+// Is a sequence with q_len new tokens, which is no tree, a split one in every step?
 __host__ __device__ constexpr bool attention_is_split(const AttentionConfig& config,
                                                       int32_t q_len) {
   const int32_t group = config.num_heads / config.num_kv_heads;

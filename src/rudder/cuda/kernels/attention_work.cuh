@@ -18,10 +18,11 @@
 
 namespace rudder::cuda {
 
-inline constexpr int32_t kRowTile = 16;       // rows (token, q head) of a split segment
-inline constexpr int32_t kMaxWorkers = 640;   // blocks of the split kernel: at most 4 on each SM
-inline constexpr int32_t kMaxGroup = 16;      // q heads of a KV head
-inline constexpr int32_t kMaxShareFloor = 8;  // a worker's pages: not cut finer than this
+inline constexpr int32_t kRowTile = 16;        // rows (token, q head) of a split segment
+inline constexpr int32_t kMaxSplitRows = 512;  // of a sequence that is not always split, but may be
+inline constexpr int32_t kMaxWorkers = 640;    // blocks of the split kernel: at most 4 on each SM
+inline constexpr int32_t kMaxGroup = 16;       // q heads of a KV head
+inline constexpr int32_t kMaxShareFloor = 8;   // a worker's pages: not cut finer than this
 
 struct WorkHeader {
   int32_t num_tiles;
@@ -174,6 +175,17 @@ __host__ __device__ constexpr int32_t tile_rows(PrefillKernel kernel) {
   return kernel == PrefillKernel::kWgmma ? 128 : 64;
 }
 static_assert(kMaxGroup <= tile_rows(PrefillKernel::kMmaSync), "a token's rows lie in one tile");
+// What a unit of split work takes a worker, what all of it takes beside, and what 64 keys take a
+// tile that is alone, in nanoseconds: of heads of 128 on an H200 and an H100 (ADR 0008).
+inline constexpr int64_t kSplitNs = 5000;
+__device__ inline int64_t unit_ns(const AttentionConfig& config) {
+  return config.kv_type == KvType::kBf16 ? 450 : 330;
+}
+__device__ inline int64_t tile_step_ns(const AttentionConfig& config) {
+  if (config.prefill_kernel == PrefillKernel::kMmaSync) return 2050;
+  return config.kv_type == KvType::kBf16 ? 860 : 1360;
+}
+
 // Tiles times KV heads of the step, at most.
 inline int32_t tile_items_bound(const AttentionParams& params) {
   const AttentionConfig& config = params.config;

@@ -78,6 +78,7 @@ __device__ int32_t last_not_above(int32_t count, int32_t at, const Key& key) {
 }
 
 struct Totals {
+  bool splits_short;  // splits_either()
   Counts sum;         // of the sequences so far
   int32_t max_pages;  // of a split sequence
   int32_t min_pages;
@@ -91,6 +92,90 @@ struct Span {
   int32_t num_pages;
 };
 constexpr int kSpans = 2048;
+
+// Which kernel takes a sequence.
+enum class Taker { kNone, kSplit, kEither, kTiled };
+
+__device__ Taker taker_of(const AttentionConfig& config, int32_t q_len, int32_t kv_len,
+                          bool is_tree) {
+  if (q_len <= 0 || kv_len <= 0) return Taker::kNone;
+  if (is_tree) return config.whole_sequences ? Taker::kTiled : Taker::kSplit;
+  if (attention_is_split(config, q_len)) return Taker::kSplit;
+  const int32_t group = config.num_heads / config.num_kv_heads;
+  const bool is_short = !config.whole_sequences && q_len * group <= kMaxSplitRows;
+  return is_short ? Taker::kEither : Taker::kTiled;
+}
+
+__device__ bool is_tree_of(const AttentionWorkParams& p, int32_t begin, int32_t q_len) {
+  return p.ancestors != nullptr && q_len > 0 && p.ancestors[begin] != 0;
+}
+
+// Its pages and row tiles; all of it but unit_begin.
+__device__ SplitSeq split_seq(const AttentionWorkParams& p, int32_t s) {
+  const int32_t group = p.config.num_heads / p.config.num_kv_heads;
+  SplitSeq seq = {};
+  seq.q_begin = p.q_begin[s];
+  seq.q_len = p.q_begin[s + 1] - seq.q_begin;
+  seq.kv_len = p.kv_len[s];
+  seq.table_row = p.table_row[s];
+  const int32_t first = first_visible(seq.kv_len - seq.q_len, p.config.window);
+  seq.first_page = first / kAttentionBlockSize;
+  seq.num_pages = ceil_div(seq.kv_len, kAttentionBlockSize) - seq.first_page;
+  seq.row_tiles = ceil_div(seq.q_len * group, kRowTile);
+  return seq;
+}
+
+// Tiles of a step, in steps of 64 keys.
+struct TileLoad {
+  unsigned long long all;
+  int32_t longest;
+
+  __device__ void add(const SplitSeq& seq, const AttentionConfig& config) {
+    const int32_t group = config.num_heads / config.num_kv_heads;
+    const int32_t tiles = ceil_div(seq.q_len * group, tile_rows(config.prefill_kernel));
+    const int32_t steps = ceil_div(seq.num_pages * kAttentionBlockSize, 64);
+    atomicAdd(&all, static_cast<unsigned long long>(tiles) * config.num_kv_heads * steps);
+    atomicMax(&longest, steps);
+  }
+  // Steps that the device takes one after the other. A multiprocessor that has other tiles beside
+  // one takes two thirds of the time for a step.
+  __device__ int64_t in_turn(const AttentionConfig& config) const {
+    return max(static_cast<int64_t>(2 * all / (3 * config.num_sms)), int64_t{longest});
+  }
+};
+
+struct Either {
+  TileLoad with, without;    // the sequences that either kernel may take
+  unsigned long long units;  // of these
+};
+
+// Are the sequences split that either kernel may take? Where they are few, their tiles leave most
+// of the device without work and each goes through a whole context alone; where they are many,
+// split ones read it once more for every 16 rows (ADR 0008).
+__device__ bool splits_either(const AttentionWorkParams& p, Either* either) {
+  const int32_t thread = static_cast<int32_t>(threadIdx.x);
+  if (p.config.whole_sequences || attention_is_split(p.config, p.bounds.max_q_len)) return false;
+  if (thread == 0) *either = Either{};
+  __syncthreads();
+  for (int32_t s = thread; s < p.bounds.num_seqs; s += kThreads) {
+    const SplitSeq seq = split_seq(p, s);
+    const Taker taker =
+        taker_of(p.config, seq.q_len, seq.kv_len, is_tree_of(p, seq.q_begin, seq.q_len));
+    if (taker != Taker::kEither && taker != Taker::kTiled) continue;
+    either->with.add(seq, p.config);
+    if (taker == Taker::kTiled) {
+      either->without.add(seq, p.config);
+    } else {
+      atomicAdd(&either->units, static_cast<unsigned long long>(seq.num_pages) *
+                                    p.config.num_kv_heads * seq.row_tiles);
+    }
+  }
+  __syncthreads();
+  const int64_t steps = either->with.in_turn(p.config) - either->without.in_turn(p.config);
+  const auto units = static_cast<int64_t>(either->units);
+  const int64_t split_ns = kSplitNs + units * unit_ns(p.config) / split_workers(p.config);
+  return split_ns < steps * tile_step_ns(p.config);
+}
 
 // Of a tree the tiled kernel has each token for itself, its path as a sequence.
 __device__ TiledSeq tiled_token(const AttentionWorkParams& p, const SplitSeq& tree, int32_t i) {
@@ -115,20 +200,12 @@ __device__ void list_sequences(const AttentionWorkParams& p, const WorkspaceView
     bool is_tree = false;
     Counts mine;
     if (s < p.bounds.num_seqs) {
-      seq.q_begin = p.q_begin[s];
-      seq.q_len = p.q_begin[s + 1] - seq.q_begin;
-      seq.kv_len = p.kv_len[s];
-      seq.table_row = p.table_row[s];
-      is_tree = p.ancestors != nullptr && seq.q_len > 0 && p.ancestors[seq.q_begin] != 0;
-      if (seq.q_len <= 0) {
-        // Nothing to write.
-      } else if (seq.kv_len <= 0) {
-        mine.empty = 1;
-      } else if (is_tree ? !p.config.whole_sequences : attention_is_split(p.config, seq.q_len)) {
-        const int32_t first = first_visible(seq.kv_len - seq.q_len, p.config.window);
-        seq.first_page = first / kAttentionBlockSize;
-        seq.num_pages = ceil_div(seq.kv_len, kAttentionBlockSize) - seq.first_page;
-        seq.row_tiles = ceil_div(seq.q_len * group, kRowTile);
+      seq = split_seq(p, s);
+      is_tree = is_tree_of(p, seq.q_begin, seq.q_len);
+      const Taker taker = taker_of(p.config, seq.q_len, seq.kv_len, is_tree);
+      if (taker == Taker::kNone) {
+        mine.empty = seq.q_len > 0 ? 1 : 0;
+      } else if (taker == Taker::kSplit || (taker == Taker::kEither && totals->splits_short)) {
         mine.split = 1;
         mine.units = seq.num_pages * heads * seq.row_tiles;
         atomicMax(&totals->max_pages, seq.num_pages);
@@ -136,9 +213,7 @@ __device__ void list_sequences(const AttentionWorkParams& p, const WorkspaceView
       } else {
         mine.tiled = is_tree ? seq.q_len : 1;
         mine.tiles = is_tree ? seq.q_len : ceil_div(seq.q_len * group, rows);
-        const int32_t first = first_visible(seq.kv_len - seq.q_len, p.config.window);
-        atomicAdd(&totals->tiled_pages,
-                  ceil_div(seq.kv_len, kAttentionBlockSize) - first / kAttentionBlockSize);
+        atomicAdd(&totals->tiled_pages, seq.num_pages);
       }
     }
     const Counts upto = block_scan(mine, scratch);
@@ -302,9 +377,11 @@ __global__ void __launch_bounds__(kThreads) work_kernel(const AttentionWorkParam
   __shared__ Totals totals;
   __shared__ Span spans[kSpans];
   __shared__ int32_t buckets[kBuckets];
+  __shared__ Either either;
   dependency_wait();
   dependency_trigger();
-  if (threadIdx.x == 0) totals = Totals{Counts{}, 0, INT32_MAX, 1, 0};
+  const bool splits = splits_either(p, &either);
+  if (threadIdx.x == 0) totals = Totals{splits, Counts{}, 0, INT32_MAX, 1, 0};
   __syncthreads();
   WorkspaceView work;
   view_workspace(p.workspace, &work);
