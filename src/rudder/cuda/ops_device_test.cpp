@@ -406,7 +406,7 @@ class AttentionDevice : public OpsDevice {
 TEST_F(AttentionDevice, TheTunedKernelsAgreeWithThePlainOne) {
   for (const int64_t head_dim : {64, 96, 128, 256}) {
     for (const int32_t window : {0, 37}) {
-      for (const int32_t q_len : {1, 3, 70}) {
+      for (const int32_t q_len : {1, 3, 40, 70, 130}) {  // split, split where tiles are few, tiled
         for (const DType kv_dtype : {DType::kBF16, DType::kF8E4M3}) {
           const AttentionCase c{head_dim, window, q_len, kv_dtype};
           make(c);
