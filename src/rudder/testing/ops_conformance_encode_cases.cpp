@@ -32,8 +32,8 @@ TEST_P(OpsEncode, EqualValuesAreKeptInOrder) {
       fill(image.head.scale, num_features, 1);
       // Number j writes 2^-(j % 8) to column j / 8 % 16; one value is larger than the others.
       for (int32_t j = 0; j < num_features; ++j) {
-        image.floats[static_cast<size_t>(image.head.decoder + j * kWidth + j / 8 % kWidth)] =
-            std::ldexp(1.0f, -(j % 8));
+        image.floats[static_cast<size_t>(int64_t{image.head.decoder} + j * kWidth +
+                                         j / 8 % kWidth)] = std::ldexp(1.0f, -(j % 8));
       }
       image.floats[static_cast<size_t>(image.head.bias + num_features - 1)] = 2;
       std::vector<DictionaryFloats> images = {image};
@@ -79,7 +79,7 @@ TEST_P(OpsEncode, RowsOfManyActiveFeatures) {
       const auto first = static_cast<int32_t>(between(0, kFeatures - active));
       for (int32_t j = first; j < first + active; ++j) {
         const int32_t step = (j * 37 + 11) % kFeatures;  // each once
-        image.floats[static_cast<size_t>(image.head.bias + j)] =
+        image.floats[static_cast<size_t>(int64_t{image.head.bias} + j)] =
             static_cast<float>(step + 1) / 4096;
       }
       std::vector<DictionaryFloats> images = {image};
