@@ -12,7 +12,7 @@ namespace {
 // that take longer than was foreseen.
 constexpr double kMaxRatio = 2.35;
 // However short the typical wait is, a step may take so many times as long as a step without
-// prompts will once all that wait stream, since that is the typical wait then. A burst that comes
+// prompts will once those that wait stream, since that is the typical wait then. A burst that comes
 // while few stream would be run in small pieces by the wait of those few, each a step that takes
 // long.
 constexpr double kLeastRatio = 2.2;

@@ -23,7 +23,7 @@ void Scheduler::plan_prompts(StepBuilder& builder) {
   if (builder.tokens_left == 0) return;
   list_demands(builder);
   if (demands_.empty()) return;
-  pace_.expect(std::min(num_running_ + num_waiting(), settings_.max_num_seqs));
+  pace_.expect(num_expected(builder));
   const int32_t tokens = pace_.tokens_within(builder.shape, 0, builder.tokens_left);
   if (waits_for_company(builder.shape, tokens)) return;
   const std::vector<FairShares::Share>& shares = fair_shares_.divide(demands_, tokens);
@@ -35,6 +35,17 @@ void Scheduler::plan_prompts(StepBuilder& builder) {
     plan_admissions(builder, share.tenant);
     fair_shares_.note_served(share, before - builder.tokens_left);
   }
+}
+
+// Sequences that stream once as many of those that wait have been admitted as find room, by what
+// one of them takes in the mean.
+int64_t Scheduler::num_expected(const StepBuilder& builder) const {
+  if (waiting_.empty()) return num_running_;
+  const int64_t tokens = (waiting_tokens_ + num_waiting() - 1) / num_waiting();
+  const int64_t blocks = int64_t{num_groups()} * std::max(1, blocks_for(tokens));
+  const int64_t room = std::max<int64_t>(0, cache_.num_available() - builder.blocks_promised);
+  const int64_t admitted = std::min<int64_t>(num_waiting(), room / blocks);
+  return std::min<int64_t>(num_running_ + admitted, settings_.max_num_seqs);
 }
 
 // A prompt that has begun waits for nobody, nor do others then: the step has prompts anyway.

@@ -155,6 +155,7 @@ class Scheduler {
   void plan_prompts(StepBuilder& builder);
   void list_demands(StepBuilder& builder);
   bool waits_for_company(const StepShape& shape, int64_t room) const;
+  int64_t num_expected(const StepBuilder& builder) const;
   void plan_chunks(StepBuilder& builder, int32_t tenant);
   void plan_admissions(StepBuilder& builder, int32_t tenant);
   bool may_admit(const StepBuilder& builder) const;
