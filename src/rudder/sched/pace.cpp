@@ -10,18 +10,17 @@ namespace {
 
 // The 99th percentile between tokens is to be at most 2.5 times the median. The rest is for steps
 // that take longer than was foreseen.
-constexpr double kMaxRatio = 2.35;
-// However short the typical wait is, a step may take so many times as long as a step without
-// prompts will once those that wait stream, since that is the typical wait then. A burst that comes
-// while few stream would be run in small pieces by the wait of those few, each a step that takes
-// long.
-constexpr double kLeastRatio = 2.2;
+constexpr double kMaxRatio = 2.4;
+// Of what a step without prompts will take once those that wait stream, with contexts as long as
+// now: where both are more than usual, the median is about to follow. A burst that comes while few
+// stream would be run in small pieces by the wait of those few, each a step that takes long.
+constexpr double kLeastRatio = 2.3;
 // Below the median, so that the typical wait is one of a step without prompts while such steps are
 // kTypicalShare of all. Where they are fewer, prompts never stop coming: the median wait is then
 // that of a step with prompts, and such steps may grow until they are fewer again, or full.
 constexpr double kTypicalShare = 0.4;
-// Steps with prompts that are passed over before the first step without.
-constexpr int64_t kMostSkipped = 256;
+// So many of the last steps tell what is usual.
+constexpr int64_t kUsualSteps = 1000;
 // Prompt tokens that a step may have however long it takes: prompts get on beside decodes that
 // alone take longer than the bound.
 constexpr int32_t kMinPromptTokens = 16;
@@ -32,33 +31,40 @@ constexpr double kPromptShare = 0.4;
 // As many may follow each other, so that a burst waits for nothing.
 constexpr double kMostToSpare = 8;
 
+double keys_each(const StepShape& shape) {
+  return static_cast<double>(shape.decode_keys) / static_cast<double>(shape.decode_tokens);
+}
+
 }  // namespace
 
 Pace::Pace(int64_t max_itl_us, const StepCost& cost)
     : max_itl_us_(max_itl_us), cost_(cost), steps_to_spare_(kMostToSpare) {}
 
 void Pace::observe(const StepShape& shape, int64_t us) {
-  if (max_itl_us_ == kNoItlBound || us <= 0) return;
-  // What waits for the first prompts of a server says little of what is typical.
-  if (waits_.is_empty() && shape.prompt_tokens > 0 && ++num_skipped_ < kMostSkipped) return;
-  if (shape.decode_tokens == 0) return;
-  waits_.add(static_cast<double>(us), static_cast<double>(shape.decode_tokens));
+  if (max_itl_us_ == kNoItlBound || us <= 0 || shape.decode_tokens == 0) return;
+  num_usual_ = std::min(num_usual_ + 1, kUsualSteps);
+  const double rate = 1 / static_cast<double>(num_usual_);
+  usual_tokens_ += rate * (static_cast<double>(shape.decode_tokens) - usual_tokens_);
+  usual_keys_ += rate * (keys_each(shape) - usual_keys_);
+  const double alone_us =
+      cost_.decode_us({.decode_tokens = shape.decode_tokens, .decode_keys = shape.decode_keys});
+  if (alone_us > 0) waits_.add(static_cast<double>(us) / alone_us);
 }
 
+// By the number of sequences and the contexts that are usual, or that will be if those are less;
+// and at least by those that will be.
 double Pace::limit_us(const StepShape& shape) const {
   if (max_itl_us_ != kAutoItlBound) return static_cast<double>(max_itl_us_);
-  const double decodes_us = cost_.mean_us(decodes_expected(shape));
-  if (waits_.is_empty()) return kMaxRatio * decodes_us;
-  return std::max(kMaxRatio * waits_.quantile(kTypicalShare), kLeastRatio * decodes_us);
+  const auto tokens = static_cast<double>(std::max(shape.decode_tokens, num_expected_));
+  const double keys = keys_each(shape);
+  const double usual_us = decodes_us(std::min(tokens, usual_tokens_), std::min(keys, usual_keys_));
+  return std::max(kMaxRatio * waits_.quantile(kTypicalShare) * usual_us,
+                  kLeastRatio * decodes_us(tokens, keys));
 }
 
-// A step without prompts once all that are expected stream, with as many keys each as those of
-// `shape`.
-StepShape Pace::decodes_expected(const StepShape& shape) const {
-  StepShape decodes;
-  decodes.decode_tokens = std::max(shape.decode_tokens, num_expected_);
-  decodes.decode_keys = shape.decode_keys * decodes.decode_tokens / shape.decode_tokens;
-  return decodes;
+double Pace::decodes_us(double tokens, double keys_each) const {
+  return cost_.decode_us({.decode_tokens = static_cast<int64_t>(tokens),
+                          .decode_keys = static_cast<int64_t>(tokens * keys_each)});
 }
 
 int32_t Pace::tokens_within(const StepShape& shape, int32_t kv_len, int32_t most) const {

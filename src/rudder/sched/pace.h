@@ -37,14 +37,18 @@ class Pace {
 
  private:
   double limit_us(const StepShape& shape) const;
-  StepShape decodes_expected(const StepShape& shape) const;
+  double decodes_us(double tokens, double keys_each) const;
 
   const int64_t max_itl_us_;
   const StepCost& cost_;
   TypicalWait waits_;
   int64_t num_expected_ = 0;
-  int64_t num_skipped_ = 0;  // steps with prompts, before the first wait that counts
-  double steps_to_spare_;    // that may have prompts which do not fill them
+  // In the mean of about the last thousand steps beside streams: their tokens, and the keys of
+  // each.
+  double usual_tokens_ = 0;
+  double usual_keys_ = 0;
+  int64_t num_usual_ = 0;  // steps that were seen, at most kUsualSteps
+  double steps_to_spare_;  // that may have prompts which do not fill them
 };
 
 }  // namespace rudder::sched

@@ -37,12 +37,14 @@ void Scheduler::plan_prompts(StepBuilder& builder) {
   }
 }
 
-// Sequences that stream once as many of those that wait have been admitted as find room, by what
-// one of them takes in the mean.
+// Sequences that stream once as many of those that wait have been admitted as find room. One takes
+// what its prompt does, and in time about what those that run hold.
 int64_t Scheduler::num_expected(const StepBuilder& builder) const {
   if (waiting_.empty()) return num_running_;
   const int64_t tokens = (waiting_tokens_ + num_waiting() - 1) / num_waiting();
-  const int64_t blocks = int64_t{num_groups()} * std::max(1, blocks_for(tokens));
+  const int64_t held = capacity_.num_blocks - cache_.num_available();
+  const int64_t blocks = std::max(
+      {int64_t{1}, int64_t{num_groups()} * blocks_for(tokens), held / std::max(1, num_running_)});
   const int64_t room = std::max<int64_t>(0, cache_.num_available() - builder.blocks_promised);
   const int64_t admitted = std::min<int64_t>(num_waiting(), room / blocks);
   return std::min<int64_t>(num_running_ + admitted, settings_.max_num_seqs);

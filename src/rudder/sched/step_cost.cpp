@@ -20,6 +20,9 @@ constexpr int64_t kFirstPairs = int64_t{1} << 16;
 constexpr double kTokenScale = 1e-3, kKeyScale = 1e-5, kPairScale = 1e-6;
 constexpr int kSweeps = 8;
 constexpr double kOffRate = 1.0 / 8;
+// Tiles explain no more than so much.
+constexpr double kMostOff = 1.25;
+constexpr double kPieceRate = 1.0 / 4;
 
 }  // namespace
 
@@ -61,11 +64,15 @@ void StepCost::Sums::add(const Terms& x, double y) {
   }
 }
 
+StepCost::StepCost() {
+  off_by_piece_.fill(1);
+}
+
 void StepCost::observe(const StepShape& shape, int64_t us) {
   if (us <= 0) return;
   const Terms x = terms(shape);
   const bool has_prompt = shape.prompt_tokens > 0;
-  const double expected = mean_us(x);
+  const double expected = mean_us(x) * (has_prompt ? off_with_prompts(shape) : 1);
   auto y = static_cast<double>(us);
   if (num_observed_ >= kWarmUp && expected > 0) {
     y = std::clamp(y, expected / kMostSurprise, expected * kMostSurprise);
@@ -77,9 +84,16 @@ void StepCost::observe(const StepShape& shape, int64_t us) {
   most_prompt_pairs_ = std::max(most_prompt_pairs_, shape.prompt_pairs);
   sums_[has_prompt ? 1 : 0].add(x, y);
   solve();
-  if (has_prompt || shape.decode_tokens == 0) return;
-  most_decode_tokens_ = std::max(most_decode_tokens_, shape.decode_tokens);
   const double ratio = y / std::max(1e-9, mean_us(x));
+  if (has_prompt) {
+    const size_t piece = piece_of(shape);
+    if (piece >= kPieces) return;
+    const double explained = std::clamp(ratio, 1 / kMostOff, kMostOff);
+    off_by_piece_[piece] += kPieceRate * (explained - off_by_piece_[piece]);
+    return;
+  }
+  if (shape.decode_tokens == 0) return;
+  most_decode_tokens_ = std::max(most_decode_tokens_, shape.decode_tokens);
   double& off = off_[size_of(shape.decode_tokens)];
   off = off == 0 ? ratio : off + kOffRate * (ratio - off);
 }
@@ -130,25 +144,48 @@ int64_t StepCost::trusted_tokens() const {
   return most_decode_tokens_ + std::max<int64_t>(1, most_decode_tokens_ / 3);
 }
 
-double StepCost::predict_us(const StepShape& shape) const {
-  return mean_us(terms(shape)) * (1 + 2 * excess_);
+size_t StepCost::piece_of(const StepShape& shape) {
+  return static_cast<size_t>((shape.decode_tokens + shape.prompt_tokens - 1) / kPieceTokens);
 }
 
+double StepCost::off_with_prompts(const StepShape& shape) const {
+  const size_t piece = piece_of(shape);
+  return piece < kPieces ? off_by_piece_[piece] : 1;
+}
+
+double StepCost::predict_us(const StepShape& shape) const {
+  const double off = shape.prompt_tokens > 0 ? off_with_prompts(shape) : 1;
+  return off * mean_us(terms(shape)) * (1 + 2 * excess_);
+}
+
+// A step of a few more tokens may take less time, but within a piece more tokens take longer: the
+// pieces are tried from the last, and the one that has room for some is halved.
 int32_t StepCost::tokens_within(const StepShape& shape, int32_t kv_len, int32_t most,
                                 double limit_us) const {
   const int64_t trusted_tokens = std::max(kFirstTokens, 2 * most_prompt_tokens_);
   const int64_t trusted_pairs = std::max(kFirstPairs, 4 * most_prompt_pairs_);
-  int32_t fits = 0;
-  int32_t too_many = most + 1;
-  while (too_many - fits > 1) {
-    const int32_t tokens = fits + (too_many - fits) / 2;
+  const auto fits = [&](int64_t tokens) {
     StepShape with = shape;
     with.add_prompt(kv_len, tokens);
-    const bool is_trusted =
-        with.prompt_tokens <= trusted_tokens && with.prompt_pairs <= trusted_pairs;
-    (is_trusted && predict_us(with) <= limit_us ? fits : too_many) = tokens;
+    return with.prompt_pairs <= trusted_pairs && predict_us(with) <= limit_us;
+  };
+  const int64_t before = shape.decode_tokens + shape.prompt_tokens;
+  int64_t last = std::min<int64_t>(most, trusted_tokens - shape.prompt_tokens);
+  while (last > 0) {
+    if (fits(last)) return static_cast<int32_t>(last);
+    const int64_t piece_begin = (before + last - 1) / kPieceTokens * kPieceTokens;
+    int64_t fitting = std::max<int64_t>(1, piece_begin + 1 - before);
+    if (!fits(fitting)) {
+      last = fitting - 1;
+      continue;
+    }
+    while (last - fitting > 1) {
+      const int64_t tokens = fitting + (last - fitting) / 2;
+      (fits(tokens) ? fitting : last) = tokens;
+    }
+    return static_cast<int32_t>(fitting);
   }
-  return fits;
+  return 0;
 }
 
 }  // namespace rudder::sched

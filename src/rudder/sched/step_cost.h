@@ -8,8 +8,11 @@
 // attention. The coefficients are fitted by least squares of the relative error, with exponential
 // forgetting; steps with and without prompt tokens forget separately, so that an hour of decodes
 // does not erase the cost of prompts. Where the true cost is not linear (flat, then linear), the
-// fit overestimates between the points that it has seen. It is never extrapolated to more than
-// twice the prompt tokens, or four times the pairs, that it has seen in a step.
+// fit overestimates between the points that it has seen. Two corrections follow what is not linear:
+// of steps without prompts by their number of sequences, of steps with prompts by their tokens in
+// all, which products take in tiles (on an H100 a step of 1,600 tokens took longer than one of
+// 1,728). The fit is never extrapolated to more than twice the prompt tokens, or four times the
+// pairs, that it has seen in a step.
 #pragma once
 
 #include <array>
@@ -32,6 +35,8 @@ struct StepShape {
 
 class StepCost {
  public:
+  StepCost();
+
   // An iteration of this shape took so long. A time of 0 is unknown, and nothing is learnt of it.
   void observe(const StepShape& shape, int64_t us);
 
@@ -45,7 +50,8 @@ class StepCost {
   // Tokens of a step without prompts up to which decode_us() may be believed: a few
   // more than were seen.
   int64_t trusted_tokens() const;
-  // What a step takes at most: the mean and twice the usual excess over it.
+  // What a step takes at most: the mean, corrected by how far steps with prompts of about as many
+  // tokens were off, and twice the usual excess over that.
   double predict_us(const StepShape& shape) const;
 
   // The most prompt tokens, at most `most`, that a step of `shape` can take of a sequence with
@@ -67,9 +73,14 @@ class StepCost {
   // By quarters of a power of two.
   static constexpr size_t kSizes = 80;
   static size_t size_of(int64_t num_seqs);
+  // By 64 tokens of a step. What has more pieces than that is not corrected.
+  static constexpr int64_t kPieceTokens = 64;
+  static constexpr size_t kPieces = 512;
+  static size_t piece_of(const StepShape& shape);
 
   static Terms terms(const StepShape& shape);
   double mean_us(const Terms& x) const;
+  double off_with_prompts(const StepShape& shape) const;
   void solve();
 
   std::array<Sums, 2> sums_;  // of steps without prompt tokens, and with
@@ -80,6 +91,7 @@ class StepCost {
   int64_t most_prompt_pairs_ = 0;
   int64_t most_decode_tokens_ = 0;
   std::array<double, kSizes> off_ = {};  // seen over mean, of steps without prompts; 0: not seen
+  std::array<double, kPieces> off_by_piece_;  // the same of steps with prompts; 1 before
 };
 
 }  // namespace rudder::sched

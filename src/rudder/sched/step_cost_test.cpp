@@ -153,6 +153,32 @@ TEST(StepCostTest, TokensWithinIsTheLargestChunkThatFits) {
   EXPECT_EQ(cost.tokens_within(decodes, 0, 4096, 5'000), 0);  // the decodes alone take longer
 }
 
+// Tiles fill the device up to 1,536 tokens of a step; 64 more take a sixth longer, and 192 more
+// less than that.
+TEST(StepCostTest, AStepEndsWhereTilesFillTheDevice) {
+  const auto in_tiles = [](const StepShape& s) {
+    const int64_t pieces = (s.decode_tokens + s.prompt_tokens + 63) / 64;
+    const double us = 3000 + 64 * 13.2 * static_cast<double>(pieces);
+    return us * (pieces == 25 || pieces == 26 ? 1.15 : 1);
+  };
+  Feed feed(in_tiles, 0.005);
+  StepCost cost;
+  feed.decodes(cost, 100);
+  for (int i = 0; i < 40; ++i) {
+    for (int64_t pieces = 10; pieces <= 32; ++pieces) {
+      feed.observe(cost, shape(400, 200, 0, 64 * pieces - 400));
+    }
+  }
+  const StepShape decodes = shape(400, 200, 0, 0);
+  const auto total = [&](double limit_us) {
+    return 400 + cost.tokens_within(decodes, 0, 4096, limit_us);
+  };
+  EXPECT_EQ(total(1.05 * (3000 + 13.2 * 1536)), 1536);
+  // 1,728 fit where 1,664 would not.
+  EXPECT_LT(1.04 * (3000 + 13.2 * 1728), 1.15 * (3000 + 13.2 * 1664));
+  EXPECT_GE(total(1.04 * (3000 + 13.2 * 1728)), 1728);
+}
+
 TEST(StepCostTest, AnUnknownTimeTeachesNothing) {
   StepCost cost;
   cost.observe(shape(1, 10, 0, 1000), 0);

@@ -9,29 +9,39 @@ namespace {
 
 constexpr double kGrowth = 1.0005;  // of the weight, a step
 constexpr double kMostWeight = 1e9;
-constexpr double kBucketWidth = 0.022;  // of the logarithm; the first bucket is up to a microsecond
+constexpr double kBucketWidth = 0.02;  // of the logarithm
+constexpr double kLeast = 0.03;        // the end of the first bucket
+// Steps without prompts that it begins with, so that a new server's first burst is not typical.
+constexpr double kFirstSteps = 512;
+
+size_t bucket_of(double times, size_t num_buckets) {
+  const double at = std::ceil(std::log(std::max(kLeast, times) / kLeast) / kBucketWidth);
+  return std::min(num_buckets - 1, static_cast<size_t>(at));
+}
 
 }  // namespace
 
-void TypicalWait::add(double us, double num_tokens) {
-  const double at = std::log(std::max(1.0, us)) / kBucketWidth;
-  tokens_[std::min(kBuckets - 1, static_cast<size_t>(at))] += weight_ * num_tokens;
-  total_ += weight_ * num_tokens;
+TypicalWait::TypicalWait() : total_(kFirstSteps) {
+  steps_[bucket_of(1, kBuckets)] = kFirstSteps;
+}
+
+void TypicalWait::add(double times) {
+  steps_[bucket_of(times, kBuckets)] += weight_;
+  total_ += weight_;
   weight_ *= kGrowth;
   if (weight_ < kMostWeight) return;
-  for (double& tokens : tokens_) tokens /= weight_;
+  for (double& steps : steps_) steps /= weight_;
   total_ /= weight_;
   weight_ = 1;
 }
 
 double TypicalWait::quantile(double share) const {
-  if (is_empty()) return 0;
   double below = 0;
   size_t bucket = 0;
-  while (bucket + 1 < kBuckets && below + tokens_[bucket] < share * total_) {
-    below += tokens_[bucket++];
+  while (bucket + 1 < kBuckets && below + steps_[bucket] < share * total_) {
+    below += steps_[bucket++];
   }
-  return std::exp((static_cast<double>(bucket) + 0.5) * kBucketWidth);
+  return kLeast * std::exp((static_cast<double>(bucket) - 0.5) * kBucketWidth);
 }
 
 }  // namespace rudder::sched

@@ -1,6 +1,6 @@
-// TypicalWait: how long tokens waited for the step that gave them, over about the last thousand
-// steps: a histogram, of which a step counts by its tokens and half of what it did once 1,400
-// others have come. Internal to the room; engine thread.
+// TypicalWait: how many times as long as for a step without prompts tokens waited, over about the
+// last thousand steps: a histogram, in which a step counts half once 1,400 others have come. It
+// begins with steps that had no prompts. Internal to the room; engine thread.
 #pragma once
 
 #include <array>
@@ -10,20 +10,20 @@ namespace rudder::sched {
 
 class TypicalWait {
  public:
-  // `num_tokens` waited for `us` microseconds.
-  void add(double us, double num_tokens);
+  TypicalWait();
 
-  bool is_empty() const { return total_ == 0; }
-  // What `share` (0 to 1) of the tokens did not wait longer than, to a fiftieth. 0 while it is
-  // empty.
+  // A step took `times` as long as it would have taken without prompts.
+  void add(double times);
+
+  // What a share (0 to 1) of the steps did not exceed, to a fiftieth.
   double quantile(double share) const;
 
  private:
-  static constexpr size_t kBuckets = 800;  // up to 50 seconds
+  static constexpr size_t kBuckets = 500;  // up to 600 times
 
-  std::array<double, kBuckets> tokens_ = {};  // by the logarithm of their wait
+  std::array<double, kBuckets> steps_ = {};  // by the logarithm of their times
   double total_ = 0;
-  double weight_ = 1;  // of the next token: what it counts more than those before
+  double weight_ = 1;  // of the next step: what it counts more than those before
 };
 
 }  // namespace rudder::sched

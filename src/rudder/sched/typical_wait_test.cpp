@@ -1,4 +1,4 @@
-// TypicalWait: quantiles by tokens, and how what was is forgotten.
+// TypicalWait: quantiles by steps, what it begins with, and how what was is forgotten.
 #include "rudder/sched/typical_wait.h"
 
 #include <gtest/gtest.h>
@@ -6,32 +6,30 @@
 namespace rudder::sched {
 namespace {
 
-TEST(TypicalWaitTest, QuantilesAreOfTokensNotOfSteps) {
+TEST(TypicalWaitTest, ItBeginsWithStepsWithoutPrompts) {
   TypicalWait waits;
-  EXPECT_TRUE(waits.is_empty());
-  EXPECT_EQ(waits.quantile(0.5), 0);
-  for (int i = 0; i < 10; ++i) waits.add(4'000, 32);
-  EXPECT_NEAR(waits.quantile(0.4), 4'000, 80);
-  waits.add(12'000, 512);  // one step; three fifths of the tokens
-  EXPECT_NEAR(waits.quantile(0.3), 4'000, 80);
-  EXPECT_NEAR(waits.quantile(0.4), 12'000, 240);
+  EXPECT_NEAR(waits.quantile(0.4), 1, 0.02);
+  for (int i = 0; i < 500; ++i) waits.add(3);  // the first burst of a server
+  EXPECT_NEAR(waits.quantile(0.4), 1, 0.02);
+  for (int i = 0; i < 500; ++i) waits.add(3);  // that does not end
+  EXPECT_NEAR(waits.quantile(0.4), 3, 0.06);
 }
 
 TEST(TypicalWaitTest, WhatWasIsForgottenSoThatTheWeightNeverGrowsWithoutBound) {
   TypicalWait waits;
-  for (int i = 0; i < 100'000; ++i) waits.add(4'000, 100);
-  for (int i = 0; i < 700; ++i) waits.add(12'000, 100);
-  EXPECT_NEAR(waits.quantile(0.4), 4'000, 80);  // the last 1,400 steps are half of all
-  for (int i = 0; i < 400; ++i) waits.add(12'000, 100);
-  EXPECT_NEAR(waits.quantile(0.6), 12'000, 240);
+  for (int i = 0; i < 100'000; ++i) waits.add(1);
+  for (int i = 0; i < 700; ++i) waits.add(3);
+  EXPECT_NEAR(waits.quantile(0.4), 1, 0.02);  // the last 1,400 steps are half of all
+  for (int i = 0; i < 400; ++i) waits.add(3);
+  EXPECT_NEAR(waits.quantile(0.6), 3, 0.06);
 }
 
 TEST(TypicalWaitTest, AnyWaitHasABucket) {
   TypicalWait waits;
-  waits.add(0.1, 1);
-  EXPECT_NEAR(waits.quantile(0.5), 1, 0.02);
-  for (int i = 0; i < 10; ++i) waits.add(1e9, 1);
-  EXPECT_GT(waits.quantile(0.5), 4e7);
+  for (int i = 0; i < 10'000; ++i) waits.add(1e-9);
+  EXPECT_NEAR(waits.quantile(0.5), 0.03, 0.001);
+  for (int i = 0; i < 20'000; ++i) waits.add(1e9);
+  EXPECT_GT(waits.quantile(0.5), 500);
 }
 
 }  // namespace
