@@ -36,6 +36,7 @@ class Pace {
   void note_plan(const StepShape& shape);
 
  private:
+  bool is_for_decodes_alone() const;
   double limit_us(const StepShape& shape) const;
   double decodes_us(double tokens, double keys_each) const;
 
@@ -48,6 +49,9 @@ class Pace {
   double usual_tokens_ = 0;
   double usual_keys_ = 0;
   int64_t num_usual_ = 0;  // steps that were seen, at most kUsualSteps
+  // Planned steps beside streams: those without prompts, and those with prompts since the last one.
+  int64_t num_alone_ = 0;
+  int64_t num_beside_ = 0;
   double steps_to_spare_;  // that may have prompts which do not fill them
 };
 

@@ -265,14 +265,15 @@ TEST(LoadTest, PromptsThatComeAFewAtATimeAreRunTogether) {
   EXPECT_LE(long_run.ttft_mean, 1.1 * long_none.ttft_mean);
 }
 
-// A server whose steps go by tiles, new or with a load of another kind behind it.
+// A server whose steps go by tiles: with few requests behind it, with a load of another kind, or
+// with none at all.
 TEST(LoadTest, TheBoundHoldsOnADeviceOfTilesAndAfterAnotherLoad) {
   constexpr testing::ClosedLoop kWarmUp = {32, 128, 0, 128, 32};
   constexpr testing::ClosedLoop kShort = {512, 128, 0, 128, 7 * 512};
   constexpr testing::ClosedLoop kLong = {128, 1000, 0, 1000, 2 * 128};
   const auto serve_all = [&](int64_t max_itl_us, std::initializer_list<testing::ClosedLoop> loads) {
     testing::LoadModel model = load_model(max_itl_us, false, device_us_in_tiles);
-    testing::LoadFigures last = serve(model, kWarmUp);
+    testing::LoadFigures last;
     for (const testing::ClosedLoop& load : loads) last = serve(model, load);
     return last;
   };
@@ -280,10 +281,12 @@ TEST(LoadTest, TheBoundHoldsOnADeviceOfTilesAndAfterAnotherLoad) {
     const char* name;
     std::initializer_list<testing::ClosedLoop> loads;
   };
-  for (const Case& c : {Case{"512 short", {kShort}}, Case{"512 short, again", {kShort, kShort}},
-                        Case{"128 long", {kLong}}, Case{"128 long, again", {kLong, kLong}},
-                        Case{"128 long behind 512 short", {kShort, kLong}},
-                        Case{"512 short behind 128 long", {kLong, kShort}}}) {
+  for (const Case& c :
+       {Case{"512 short", {kWarmUp, kShort}}, Case{"512 short, again", {kWarmUp, kShort, kShort}},
+        Case{"512 short on a new server", {kShort}}, Case{"128 long", {kWarmUp, kLong}},
+        Case{"128 long, again", {kWarmUp, kLong, kLong}}, Case{"128 long on a new server", {kLong}},
+        Case{"128 long behind 512 short", {kWarmUp, kShort, kLong}},
+        Case{"512 short behind 128 long", {kWarmUp, kLong, kShort}}}) {
     const testing::LoadFigures none = serve_all(kNoItlBound, c.loads);
     const testing::LoadFigures paced = serve_all(kAutoItlBound, c.loads);
     std::printf("%-25s ITL %.2f, P99 %.2f ms (%.2f, without %.2f)\n", c.name, paced.itl_p50,
