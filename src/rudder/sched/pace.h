@@ -36,7 +36,8 @@ class Pace {
   void note_plan(const StepShape& shape);
 
  private:
-  bool is_for_decodes_alone() const;
+  bool is_for_decodes_alone(const StepShape& shape) const;
+  bool has_unknown_contexts(const StepShape& shape) const;
   double limit_us(const StepShape& shape) const;
   double decodes_us(double tokens, double keys_each) const;
 
@@ -52,7 +53,8 @@ class Pace {
   // Planned steps beside streams: those without prompts, and those with prompts since the last one.
   int64_t num_alone_ = 0;
   int64_t num_beside_ = 0;
-  double steps_to_spare_;  // that may have prompts which do not fill them
+  int64_t most_keys_alone_ = 0;  // of a step without prompts
+  double steps_to_spare_;        // that may have prompts which do not fill them
 };
 
 }  // namespace rudder::sched
