@@ -20,7 +20,7 @@ constexpr double kLeastRatio = 2.3;
 // that of a step with prompts, and such steps may grow until they are fewer again, or full.
 constexpr double kTypicalShare = 0.4;
 // So many of the last steps tell what is usual.
-constexpr int64_t kUsualSteps = 1000;
+constexpr int64_t kUsualSteps = 500;
 // Prompt tokens that a step may have however long it takes: prompts get on beside decodes that
 // alone take longer than the bound.
 constexpr int32_t kMinPromptTokens = 16;
@@ -31,16 +31,12 @@ constexpr double kPromptShare = 0.4;
 // As many may follow each other, so that a burst waits for nothing.
 constexpr double kMostToSpare = 8;
 
-// Behind so many steps with prompts one is for decodes alone, while what decodes take is not known.
-// A burst would show none, and what keys cost is not to be told from what prompts cost beside them:
-// 128 decodes of long contexts were taken for 1.3 to 1.8 times as long as they are.
-constexpr int64_t kBesideEach = 7;
-// Not known are decodes until so many steps of them alone have been planned,
-constexpr int64_t kFirstAlone = 16;
-// and contexts of more keys than so many times what such a step had, if the keys of one cost more
-// than so many tokens.
+// Contexts are not known that have more keys than so many times what any step without prompts had,
+// if those of one cost more than so many tokens.
 constexpr int64_t kKnownKeys = 2;
 constexpr double kLongContext = 2;
+// So many steps with prompts lie between two that are for decodes alone.
+constexpr int64_t kBesideEach = 7;
 
 double keys_each(const StepShape& shape) {
   return static_cast<double>(shape.decode_keys) / static_cast<double>(shape.decode_tokens);
@@ -53,6 +49,7 @@ Pace::Pace(int64_t max_itl_us, const StepCost& cost)
 
 void Pace::observe(const StepShape& shape, int64_t us) {
   if (max_itl_us_ == kNoItlBound || us <= 0 || shape.decode_tokens == 0) return;
+  most_keys_ = std::max(most_keys_, shape.decode_keys);
   num_usual_ = std::min(num_usual_ + 1, kUsualSteps);
   const double rate = 1 / static_cast<double>(num_usual_);
   usual_tokens_ += rate * (static_cast<double>(shape.decode_tokens) - usual_tokens_);
@@ -68,14 +65,17 @@ double Pace::limit_us(const StepShape& shape) const {
   if (max_itl_us_ != kAutoItlBound) return static_cast<double>(max_itl_us_);
   const auto tokens = static_cast<double>(std::max(shape.decode_tokens, num_expected_));
   const double keys = keys_each(shape);
-  const double usual_us = decodes_us(std::min(tokens, usual_tokens_), std::min(keys, usual_keys_));
+  const double usual = std::min(tokens, usual_tokens_);
+  const double usual_us = decodes_us(usual, usual * std::min(keys, usual_keys_));
   return std::max(kMaxRatio * waits_.quantile(kTypicalShare) * usual_us,
-                  kLeastRatio * decodes_us(tokens, keys));
+                  kLeastRatio * decodes_us(tokens, tokens * keys));
 }
 
-double Pace::decodes_us(double tokens, double keys_each) const {
+// Of no more keys than a step was seen to have: what keys cost is known too badly to go further. In
+// a burst it is learnt as contexts come.
+double Pace::decodes_us(double tokens, double keys) const {
   return cost_.decode_us({.decode_tokens = static_cast<int64_t>(tokens),
-                          .decode_keys = static_cast<int64_t>(tokens * keys_each)});
+                          .decode_keys = std::min(static_cast<int64_t>(keys), most_keys_)});
 }
 
 int32_t Pace::tokens_within(const StepShape& shape, int32_t kv_len, int32_t most) const {
@@ -86,13 +86,11 @@ int32_t Pace::tokens_within(const StepShape& shape, int32_t kv_len, int32_t most
   return std::min(most, std::max(always, paced));
 }
 
+// Beside prompts what keys cost is not to be told from what prompts cost. A burst has no step
+// without prompts unless one is made.
 bool Pace::is_for_decodes_alone(const StepShape& shape) const {
   return max_itl_us_ == kAutoItlBound && num_beside_ >= kBesideEach &&
-         (num_alone_ < kFirstAlone || has_unknown_contexts(shape));
-}
-
-bool Pace::has_unknown_contexts(const StepShape& shape) const {
-  return shape.decode_keys > kKnownKeys * most_keys_alone_ &&
+         shape.decode_keys > kKnownKeys * most_keys_alone_ &&
          keys_each(shape) > kLongContext * cost_.keys_of_a_token();
 }
 
@@ -104,7 +102,6 @@ bool Pace::leaves_waiting(const StepShape& shape, int64_t waiting, int64_t room)
 void Pace::note_plan(const StepShape& shape) {
   if (shape.decode_tokens > 0 && shape.prompt_tokens > 0) ++num_beside_;
   if (shape.decode_tokens > 0 && shape.prompt_tokens == 0) {
-    ++num_alone_;
     num_beside_ = 0;
     most_keys_alone_ = std::max(most_keys_alone_, shape.decode_keys);
   }

@@ -37,23 +37,21 @@ class Pace {
 
  private:
   bool is_for_decodes_alone(const StepShape& shape) const;
-  bool has_unknown_contexts(const StepShape& shape) const;
   double limit_us(const StepShape& shape) const;
-  double decodes_us(double tokens, double keys_each) const;
+  double decodes_us(double tokens, double keys) const;
 
   const int64_t max_itl_us_;
   const StepCost& cost_;
   TypicalWait waits_;
   int64_t num_expected_ = 0;
-  // In the mean of about the last thousand steps beside streams: their tokens, and the keys of
+  // In the mean of about the last five hundred steps beside streams: their tokens, and the keys of
   // each.
   double usual_tokens_ = 0;
   double usual_keys_ = 0;
-  int64_t num_usual_ = 0;  // steps that were seen, at most kUsualSteps
-  // Planned steps beside streams: those without prompts, and those with prompts since the last one.
-  int64_t num_alone_ = 0;
-  int64_t num_beside_ = 0;
-  int64_t most_keys_alone_ = 0;  // of a step without prompts
+  int64_t num_usual_ = 0;        // steps that were seen, at most kUsualSteps
+  int64_t most_keys_ = 0;        // that the decodes of a step were seen to have
+  int64_t most_keys_alone_ = 0;  // that those of a planned step without prompts had
+  int64_t num_beside_ = 0;       // planned steps with prompts beside streams since that one
   double steps_to_spare_;        // that may have prompts which do not fill them
 };
 
