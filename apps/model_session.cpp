@@ -360,7 +360,8 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
                                     .grammars = std::move(grammars),
                                     .proposer = std::move(front.proposer),
                                     .block_watcher = front.block_watcher,
-                                    .more = std::move(replicas)},
+                                    .more = std::move(replicas),
+                                    .runs_trials = true},
                                    engine_settings));
   RUDDER_TRY(session.steering,
              Steering::create(*session.engine, settings.steering, std::move(mlp_gains), library));

@@ -12,6 +12,7 @@
 #include "rudder/base/mutants.h"
 #include "rudder/base/philox.h"
 #include "rudder/engine/choices.h"
+#include "rudder/engine/run_trials.h"
 #include "rudder/engine/taps_forms.h"
 #include "rudder/engine/watched_rows.h"
 
@@ -217,6 +218,12 @@ bool EngineCore::turn() {
   if (RUDDER_MUTANT(kSleepsWithWork)) more = launched;
   if (!more) show_life(false);
   return more;
+}
+
+void EngineCore::run_trials() {
+  if (executor_->has_fresh_starts()) return;  // they would be part of a recording
+  const Result<void> ran = engine::run_trials(scheduler_, *executor_, depth_);
+  if (!ran) die(ran.error());
 }
 
 void EngineCore::take_commands() {

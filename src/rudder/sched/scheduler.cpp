@@ -45,6 +45,7 @@ Scheduler::Scheduler(const step::Capacity& capacity, const SchedSettings& settin
       proposer_(capacity.max_draft > 0 && !capacity.guesses ? proposer : nullptr),
       settings_(fit(settings, capacity)),
       cache_(cache_options(capacity, settings)),
+      trials_(capacity, settings_.max_num_seqs, settings_.max_num_batched_tokens),
       pace_(settings.max_itl_us, cost_),
       pacer_(capacity.guess_tree) {
   RUDDER_CHECK(settings_.max_num_seqs > 0 && settings_.max_in_flight > 0 &&
@@ -168,6 +169,25 @@ int32_t Scheduler::iterations_in_flight() const {
   return total;
 }
 
+bool Scheduler::learns_cost() const {
+  return settings_.max_itl_us != kNoItlBound || (has_proposer() && settings_.pace_drafts);
+}
+
+// Stages divide what decodes among several steps: the time of one alone says little there.
+std::shared_ptr<const step::StepPlan> Scheduler::plan_trial() {
+  if (!learns_cost() || settings_.num_cohorts > 1 || trials_.is_over()) return nullptr;
+  RUDDER_CHECK(idle() && next_arrival_ == 1, "a trial behind the first sequence");
+  auto plan = std::make_shared<step::StepPlan>();
+  plan->id = ++last_step_;
+  trials_.add_next(*plan, slot_generations_);
+  return plan;
+}
+
+void Scheduler::commit_trial(const step::StepResult& result) {
+  const Trials::Seen seen = trials_.note(result.device_us);
+  cost_.observe(seen.shape, seen.us);
+}
+
 void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutput>* out) {
   RUDDER_CHECK(!in_flight_.empty() && result.id == in_flight_.front().id &&
                    result.iteration == in_flight_.front().committed,
@@ -179,9 +199,7 @@ void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutpu
   const bool paces_drafts = has_proposer() && settings_.pace_drafts;
   StepShape shape = record.shape;
   shape.decode_keys += shape.decode_tokens * record.committed;
-  if (settings_.max_itl_us != kNoItlBound || paces_drafts) {
-    cost_.observe(shape, result.device_us);
-  }
+  if (learns_cost()) cost_.observe(shape, result.device_us);
   pace_.observe(shape, result.device_us);
   ++record.committed;
   captured_sequences_.clear();

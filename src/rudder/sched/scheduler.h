@@ -26,6 +26,7 @@
 #include "rudder/sched/spare_records.h"
 #include "rudder/sched/state.h"
 #include "rudder/sched/stats.h"
+#include "rudder/sched/trials.h"
 #include "rudder/sched/waiting_lines.h"
 #include "rudder/step/executor.h"
 #include "rudder/step/plan.h"
@@ -60,6 +61,11 @@ class Scheduler {
   // edits alone make a step too. Null when nothing can run before a commit or an add: then either a
   // step is in flight or no sequence is left.
   std::shared_ptr<const step::StepPlan> plan(TableEdits* edits = nullptr);
+
+  // The next step that measures the device; null: what decodes take is known, or nobody asks. All
+  // trials run before the first add(), as steps of plan() do, each committed by commit_trial().
+  std::shared_ptr<const step::StepPlan> plan_trial();
+  void commit_trial(const step::StepResult& result);
 
   // The last plan() gave none because drafts need tokens that are in flight: they are worth it.
   bool is_holding() const { return is_holding_; }
@@ -155,7 +161,7 @@ class Scheduler {
   void plan_prompts(StepBuilder& builder);
   void list_demands(StepBuilder& builder);
   bool waits_for_company(const StepShape& shape, int64_t room) const;
-  int64_t num_expected(const StepBuilder& builder) const;
+  StepShape expected_decodes(const StepBuilder& builder) const;
   void plan_chunks(StepBuilder& builder, int32_t tenant);
   void plan_admissions(StepBuilder& builder, int32_t tenant);
   bool may_admit(const StepBuilder& builder) const;
@@ -167,6 +173,7 @@ class Scheduler {
   bool is_being_computed(Sequence& sequence, int32_t num_matched) const;
 
   // scheduler.cpp
+  bool learns_cost() const;
   void reserve(Sequence& sequence) const;
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
   int32_t num_groups() const { return capacity_.kv_groups.size(); }
@@ -202,6 +209,7 @@ class Scheduler {
   uint64_t next_arrival_ = 1;
 
   StepCost cost_;  // learnt only where the time between tokens is bounded, or drafts are paced
+  Trials trials_;
   Pace pace_;
   FairShares fair_shares_;
 
