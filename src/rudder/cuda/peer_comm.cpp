@@ -37,7 +37,7 @@ Result<void> check_count(size_t count) {
 struct PeerComm::Group {
   // What a rank's kernels keep on its device.
   struct Memory {
-    void* data = nullptr;  // inbox, flags, next look, epochs
+    void* data = nullptr;  // inboxes, flags, next look, epochs
     char* inbox = nullptr;
     uint64_t* flags = nullptr;
     uint64_t* next_look = nullptr;
@@ -89,7 +89,8 @@ struct PeerComm::Group {
 };
 
 Result<void> PeerComm::Group::allocate() {
-  const auto inbox_bytes = static_cast<size_t>(peer_inbox_bytes(count()));
+  const auto inbox_bytes =
+      static_cast<size_t>(peer_inbox_bytes(count()) + peer_stamped_bytes(count()));
   const size_t flag_bytes = static_cast<size_t>(peer_num_flags(count())) * sizeof(uint64_t);
   const size_t bytes = inbox_bytes + flag_bytes + sizeof(uint64_t) + kPeerBlocks * sizeof(uint32_t);
   for (size_t i = 0; i < devices.size(); ++i) {

@@ -7,6 +7,13 @@ namespace {
 
 // A sum of more bytes goes in two shots where more than two ranks add it.
 constexpr int64_t kOneShotBytes = int64_t{512} << 10;
+// A sum of rows of which a rank sends no more than this goes stamped.
+constexpr int64_t kStampedBytes = int64_t{256} << 10;
+
+PeerWay way_of(int64_t bytes, int32_t num_ranks) {
+  if (bytes * (num_ranks - 1) <= kStampedBytes) return PeerWay::kStamped;
+  return num_ranks > 2 && bytes > kOneShotBytes ? PeerWay::kTwoShot : PeerWay::kOneShot;
+}
 
 PeerSumParams params_of_sum(const ops::View& y) {
   PeerSumParams params;
@@ -47,7 +54,38 @@ bool RankExchange::takes_scales(const ops::View& y) {
   return cuda::takes_scales(params_of_sum(y));
 }
 
+PeerResidualParams RankExchange::residual_params(const ResidualNormParams& norm,
+                                                 const ProductScales& scales) const {
+  PeerResidualParams params;
+  params.links = comm_->links(is_capturing_);
+  params.scales = scales;
+  params.norm = norm;
+  params.way = way_of(norm.rows * norm.hidden * 2, params.links.count);
+  return params;
+}
+
+// More rows than blocks take turns, and a kernel for each part is as fast.
+bool RankExchange::has_sum_and_norm(const ResidualNormParams& params) const {
+  const PeerResidualParams both = residual_params(params, {});
+  return both.links.is_open && params.rows <= kPeerBlocks && has_peer_residual(both);
+}
+
+cudaError_t RankExchange::sum_and_norm(const ResidualNormParams& params,
+                                       const ProductScales& scales) const {
+  return launch_peer_residual_norm(residual_params(params, scales), stream_);
+}
+
+// Rows that sum_and_norm() takes are exchanged as there, so that ranks may differ in what follows.
 cudaError_t RankExchange::sum(const ops::View& y, const ProductScales& scales) const {
+  ResidualNormParams rows;
+  rows.delta = y.data;
+  rows.rows = y.shape[0];
+  rows.hidden = y.shape[1];
+  if (has_sum_and_norm(rows)) {
+    PeerResidualParams params = residual_params(rows, scales);
+    params.only_sums = true;
+    return launch_peer_residual_norm(params, stream_);
+  }
   PeerSumParams params = params_of_sum(y);
   params.links = comm_->links(is_capturing_);
   params.scales = scales;
