@@ -14,7 +14,6 @@
 namespace rudder::cpu {
 namespace {
 
-using ops::View;
 using tensor::DType;
 using RankNumbers = std::vector<float>;
 
@@ -51,9 +50,9 @@ NormedRows norm_rows(ops::Ops& ops, RankNumbers branch, int64_t rows, bool has_b
   NormedRows result{numbers_of(100, rows), RankNumbers(static_cast<size_t>(rows * kWidth))};
   RankNumbers weight = numbers_of(101, 1);
   const auto view = [&](RankNumbers& of) {
-    return View{of.data(), DType::kF32, {static_cast<int64_t>(of.size()) / kWidth, kWidth}};
+    return ops::View{of.data(), DType::kF32, {static_cast<int64_t>(of.size()) / kWidth, kWidth}};
   };
-  const View norm{weight.data(), DType::kF32, {kWidth}};
+  const ops::View norm{weight.data(), DType::kF32, {kWidth}};
   ops::ResidualNormArgs args{.x = view(result.x),
                              .delta = view(branch),
                              .norm = {.weight = norm},

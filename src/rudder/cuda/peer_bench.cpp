@@ -75,16 +75,14 @@ struct ResidualMode {
 };
 constexpr ResidualMode kResidualModes[] = {{"two kernels, one-shot", false, PeerWay::kOneShot, 0},
                                            {"two kernels, two-shot", false, PeerWay::kTwoShot, 0},
-                                           {"stamped", true, PeerWay::kStamped, 0},
-                                           {"stamped, 1 block", true, PeerWay::kStamped, 1},
-                                           {"stamped, 2 blocks", true, PeerWay::kStamped, 2},
-                                           {"stamped, 4 blocks", true, PeerWay::kStamped, 4},
                                            {"one-shot", true, PeerWay::kOneShot, 0},
                                            {"one-shot, 1 block", true, PeerWay::kOneShot, 1},
                                            {"one-shot, 2 blocks", true, PeerWay::kOneShot, 2},
                                            {"one-shot, 4 blocks", true, PeerWay::kOneShot, 4},
                                            {"two-shot", true, PeerWay::kTwoShot, 0},
-                                           {"two-shot, 1 block", true, PeerWay::kTwoShot, 1}};
+                                           {"two-shot, 1 block", true, PeerWay::kTwoShot, 1},
+                                           {"two-shot, 2 blocks", true, PeerWay::kTwoShot, 2},
+                                           {"two-shot, 4 blocks", true, PeerWay::kTwoShot, 4}};
 
 // What a call works on, one behind the other: the branch, the residual and what comes out of
 // `rows`, then scales and weights.
@@ -278,7 +276,7 @@ double time_ranks(const std::vector<int32_t>& devices,
 
 void bench_residuals(const std::vector<int32_t>& devices,
                      const std::vector<std::shared_ptr<PeerComm>>& comms, int rounds) {
-  const std::vector<int64_t> all_rows = {1, 8, 16, 32, 64, 128};
+  const std::vector<int64_t> all_rows = {1, 4, 8, 16, 32, 64, 128, 256};
   for (const int64_t cols : {4096, 8192}) {
     std::printf("sum and residual norm of %zu ranks, %lld columns, us a call\n%-22s",
                 devices.size(), static_cast<long long>(cols), "");

@@ -7,13 +7,8 @@ namespace {
 
 // A sum of more bytes goes in two shots where more than two ranks add it.
 constexpr int64_t kOneShotBytes = int64_t{512} << 10;
-// A sum of rows of which a rank sends no more than this goes stamped.
-constexpr int64_t kStampedBytes = int64_t{256} << 10;
-
-PeerWay way_of(int64_t bytes, int32_t num_ranks) {
-  if (bytes * (num_ranks - 1) <= kStampedBytes) return PeerWay::kStamped;
-  return num_ranks > 2 && bytes > kOneShotBytes ? PeerWay::kTwoShot : PeerWay::kOneShot;
-}
+// A sum with no flags, whose exchanges are shorter.
+constexpr int64_t kOneShotRowBytes = int64_t{256} << 10;
 
 PeerSumParams params_of_sum(const ops::View& y) {
   PeerSumParams params;
@@ -60,7 +55,8 @@ PeerResidualParams RankExchange::residual_params(const ResidualNormParams& norm,
   params.links = comm_->links(is_capturing_);
   params.scales = scales;
   params.norm = norm;
-  params.way = way_of(norm.rows * norm.hidden * 2, params.links.count);
+  const bool is_two_shot = params.links.count > 2 && norm.rows * norm.hidden * 2 > kOneShotRowBytes;
+  params.way = is_two_shot ? PeerWay::kTwoShot : PeerWay::kOneShot;
   return params;
 }
 

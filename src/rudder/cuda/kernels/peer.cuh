@@ -24,6 +24,11 @@ __device__ inline void raise_flag(uint64_t* flag, uint64_t value) {
 __device__ inline void raise_flag_alone(uint64_t* flag, uint64_t value) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(flag), "l"(value) : "memory");
 }
+__device__ inline uint64_t peek_flag(const uint64_t* flag) {
+  uint64_t value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(flag) : "memory");
+  return value;
+}
 __device__ inline uint64_t read_flag(const uint64_t* flag) {
   uint64_t value;
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(flag) : "memory");
@@ -63,10 +68,11 @@ class PeerBlock {
     __syncthreads();
   }
   // For an exchange whose numbers tell by themselves that they have come: by one thread, that this
-  // rank comes to it, and whether a peer has. One that has come with another op is a fault.
+  // rank comes to it, and what a peer has said last.
   __device__ void announce(int peer) const { raise_flag_alone(flag(peer, 0, links_.rank), word()); }
-  __device__ bool has_come(int peer, int phase) const {
-    const uint64_t seen = read_flag(flag(links_.rank, phase, peer));
+  __device__ uint64_t heard_of(int peer) const { return peek_flag(flag(links_.rank, 0, peer)); }
+  // Whether a peer whose flag is `seen` has come. One that has come with another op is a fault.
+  __device__ bool has_come(int peer, uint64_t seen) const {
     // A peer may be one exchange ahead: it does not wait for this block to have read its flag.
     const auto ahead = static_cast<int32_t>(static_cast<uint32_t>(seen >> 32) - epoch_);
     if (ahead == 0 && seen != word()) fail(PeerFault::kOtherOp, peer);
@@ -114,7 +120,8 @@ class PeerBlock {
   }
   __device__ void wait_for(int peer, int phase) const {
     uint64_t begin = 0;
-    while (!has_come(peer, phase) && goes_on(begin, peer)) {
+    const uint64_t* const from = flag(links_.rank, phase, peer);
+    while (!has_come(peer, read_flag(from)) && goes_on(begin, peer)) {
     }
   }
 

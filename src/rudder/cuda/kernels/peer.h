@@ -31,10 +31,11 @@ inline constexpr int64_t kPeerPieceBytes = int64_t{kPeerThreads} * kPeerRuns * 1
 constexpr int64_t peer_inbox_bytes(int count) {
   return 2 * int64_t{count} * kPeerBlocks * kPeerPieceBytes;
 }
-// The second inbox, of stamped runs (peer_residual.cu).
-inline constexpr int64_t kStampedPieceBytes = 16 * 1024;
-constexpr int64_t peer_stamped_bytes(int count) {
-  return 2 * int64_t{count} * kPeerBlocks * kStampedPieceBytes;
+// The second inbox, in which a word tells by itself that it has come (peer_residual.cu): all ones
+// is none.
+inline constexpr int64_t kPeerWordsPieceBytes = 16 * 1024;
+constexpr int64_t peer_words_bytes(int count) {
+  return 2 * int64_t{count} * kPeerBlocks * kPeerWordsPieceBytes;
 }
 constexpr int64_t peer_num_flags(int count) {
   return 2 * int64_t{count} * kPeerBlocks;
@@ -49,7 +50,7 @@ struct PeerLinks {
   int32_t count = 1;        // 2, 4 or 8
   bool is_open = true;      // false: the rank does without its peers
   int64_t patience_ns = 0;  // of one wait
-  // Of each rank: [2 halves][count senders][kPeerBlocks][piece], and behind it the stamped inbox,
+  // Of each rank: [2 halves][count senders][kPeerBlocks][piece], and behind it the inbox of words,
   // alike with pieces of its own.
   char* inbox[kMaxPeers] = {};
   uint64_t* flags[kMaxPeers] = {};  // of each rank: [2 phases][count senders][kPeerBlocks]

@@ -9,14 +9,12 @@
 namespace rudder::cuda {
 namespace {
 
-constexpr uint32_t kFirstResidualOp = 4;                              // and one for each PeerWay
-constexpr int kMostRuns = 2;                                          // of a row, that a thread has
-constexpr int kStampedThreads = 256;                                  // of a block
-static_assert(kMostRuns * kPeerThreads * 16 <= kPeerPieceBytes / 2);  // the other half has sums
-static_assert(kMostRuns * kStampedThreads * 32 <= kStampedPieceBytes);
+constexpr uint32_t kFirstResidualOp = 4;  // and one for each PeerWay
+constexpr int kMostRuns = 2;              // of a row, that a thread has
+static_assert(kMostRuns * kPeerThreads * 16 <= kPeerWordsPieceBytes);
 
 template <int kCount>
-constexpr int64_t kInboxBytes = peer_inbox_bytes(kCount);  // the stamped inbox is behind it
+constexpr int64_t kInboxBytes = peer_inbox_bytes(kCount);  // the inbox of words is behind it
 
 // What the kernel writes: the sum alone, or a normed row.
 enum class RowOut { kSum, kBf16, kFp8 };
@@ -27,38 +25,53 @@ struct ResidualKernelParams {
   uint32_t tag = 0;
 };
 
-// 16 bytes of a run's 32 on the wire: each word is its number, then the stamp. Words are whole:
-// what is read is of one store.
-struct StampedHalf {
+// A run as two words of 8 bytes, each of which is stored and read whole.
+struct RunWords {
   uint64_t word[2];
 };
-__device__ void store_stamped(StampedHalf* to, uint32_t first, uint32_t second, uint32_t stamp) {
-  const uint64_t high = uint64_t{stamp} << 32;
-  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(high | first),
-               "l"(high | second)
+// A word that has not come: four NaNs. Where a run has them it is sent with others, which make the
+// same sums.
+constexpr int kNobody = -1;  // of ranks
+constexpr uint64_t kNoWord = ~uint64_t{0};
+constexpr uint64_t kOtherNans = 0x7fff7fff7fff7fff;
+
+__device__ RunWords words_of(const Packed& run) {
+  RunWords words;
+  memcpy(&words, &run, sizeof(words));
+  return words;
+}
+__device__ uint4 bits_of(const RunWords& words) {
+  return make_uint4(
+      static_cast<uint32_t>(words.word[0]), static_cast<uint32_t>(words.word[0] >> 32),
+      static_cast<uint32_t>(words.word[1]), static_cast<uint32_t>(words.word[1] >> 32));
+}
+__device__ bool have_come(const RunWords& words) {
+  return words.word[0] != kNoWord && words.word[1] != kNoWord;
+}
+__device__ void store_words(RunWords* to, const RunWords& words) {
+  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(words.word[0]),
+               "l"(words.word[1])
                : "memory");
 }
-__device__ StampedHalf load_stamped(const StampedHalf* from) {
-  StampedHalf half;
+__device__ RunWords load_words(const RunWords* from) {
+  RunWords words;
   asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
-               : "=l"(half.word[0]), "=l"(half.word[1])
+               : "=l"(words.word[0]), "=l"(words.word[1])
                : "l"(from)
                : "memory");
-  return half;
+  return words;
 }
-__device__ bool has_stamp(const StampedHalf& half, uint32_t stamp) {
-  return static_cast<uint32_t>(half.word[0] >> 32) == stamp &&
-         static_cast<uint32_t>(half.word[1] >> 32) == stamp;
-}
-
-__device__ uint4 bits_of(const StampedHalf (&halves)[2]) {
-  return make_uint4(
-      static_cast<uint32_t>(halves[0].word[0]), static_cast<uint32_t>(halves[0].word[1]),
-      static_cast<uint32_t>(halves[1].word[0]), static_cast<uint32_t>(halves[1].word[1]));
+__device__ void send_run(RunWords* to, const Packed& run) {
+  RunWords words = words_of(run);
+#pragma unroll
+  for (uint64_t& word : words.word) word = word == kNoWord ? kOtherNans : word;
+  store_words(to, words);
 }
 
 // The exchanges of one block, of zeros where a thread has no run: what its threads have of a row
-// becomes the ranks' sums of that.
+// becomes the ranks' sums of that. Who reads a word waits until it is there, and leaves kNoWord in
+// its place for the exchange after the next. By then a peer has heard of the next one, which this
+// block begins when that has been stored: the next kernel's, or behind fence().
 template <PeerWay kWay, int kCount, int kRuns>
 class RunSums {
  public:
@@ -67,142 +80,126 @@ class RunSums {
 
   __device__ void sum(Packed (&runs)[kRuns]) {
     block_.next();
-    if constexpr (kWay == PeerWay::kStamped) {
-      sum_stamped(runs);
-    } else if constexpr (kWay == PeerWay::kOneShot) {
+    // That a peer comes with the same op its flag says, which nothing else waits for.
+    const int peer = static_cast<int>(threadIdx.x);
+    has_met_ = peer >= kCount || peer == links_.rank;
+    if constexpr (kWay == PeerWay::kOneShot) {
       sum_in_one_shot(runs);
     } else {
       sum_in_two_shots(runs);
     }
   }
+  // Between two exchanges of one kernel.
+  __device__ static void fence() {
+    __threadfence();
+    __syncthreads();
+  }
   __device__ void end() const {
-    // By now every thread has read the count of exchanges: a wait for flags is a barrier.
-    if constexpr (kWay == PeerWay::kStamped) __syncthreads();
+    __syncthreads();  // every thread has read the count of exchanges
     block_.end();
   }
 
  private:
-  static constexpr int kOthers = kCount - 1;
-
   __device__ static int place(int run) {
     return run * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
   }
-
-  __device__ void sum_in_one_shot(Packed (&runs)[kRuns]) const {
-#pragma unroll
-    for (int r = 0; r < kRuns; ++r) {
-#pragma unroll
-      for (int k = 0; k < kOthers; ++k) {
-        block_.slot(other(k), links_.rank)[place(r)] = bits_of(runs[r]);
-      }
-    }
-    block_.exchange(0);
-#pragma unroll
-    for (int r = 0; r < kRuns; ++r) runs[r] = sum_of<kCount>(block_, links_, runs[r], place(r));
+  // Where rank `from` stores for rank `to`.
+  __device__ RunWords* slot(int to, int from) const {
+    const int64_t piece = (int64_t{block_.epoch() & 1} * kCount + from) * kPeerBlocks + blockIdx.x;
+    return reinterpret_cast<RunWords*>(links_.inbox[to] + kInboxBytes<kCount> +
+                                       piece * kPeerWordsPieceBytes);
   }
 
-  // Rank i adds the i-th of kCount equal parts of the block's places; to itself a rank stores as to
-  // others.
-  __device__ void sum_in_two_shots(Packed (&runs)[kRuns]) const {
-    constexpr int64_t kSums = kPeerPieceBytes / 16 / 2;  // sums lie in the second half of a slot
+  __device__ void sum_in_one_shot(Packed (&runs)[kRuns]) {
+    RunWords words[kRuns * kCount];
+#pragma unroll
+    for (int n = 0; n < kRuns * kCount; ++n) {
+      const Packed& mine = runs[n / kCount];
+      words[n] = words_of(mine);
+      if (n % kCount == links_.rank) continue;
+      send_run(slot(n % kCount, links_.rank) + place(n / kCount), mine);
+    }
+    announce();
+    take(
+        words, links_.rank, [](int n) { return n % kCount; },
+        [&](int n) { return slot(links_.rank, n % kCount) + place(n / kCount); });
+#pragma unroll
+    for (int r = 0; r < kRuns; ++r) {
+      uint4 parts[kCount];
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) parts[i] = bits_of(words[r * kCount + i]);
+      runs[r] = sum_in_order(parts);
+    }
+  }
+
+  // Rank i adds the i-th of kCount equal parts of the block's places; to itself a rank sends as to
+  // others. Sums lie in the second half of a slot.
+  __device__ void sum_in_two_shots(Packed (&runs)[kRuns]) {
+    constexpr int64_t kSums = kPeerWordsPieceBytes / 16 / 2;
     const int each = kRuns * static_cast<int>(blockDim.x) / kCount;
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) {
       const int owner = place(r) / each;
-      block_.slot(owner, links_.rank)[place(r) - owner * each] = bits_of(runs[r]);
+      send_run(slot(owner, links_.rank) + place(r) - owner * each, runs[r]);
     }
-    block_.exchange(0);
+    announce();
     for (int at = static_cast<int>(threadIdx.x); at < each; at += static_cast<int>(blockDim.x)) {
+      RunWords words[kCount];
+      take(
+          words, kNobody, [](int i) { return i; },
+          [&](int i) { return slot(links_.rank, i) + at; });
       uint4 parts[kCount];
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) parts[i] = __ldcg(block_.slot(links_.rank, i) + at);
-      const uint4 sum = bits_of(sum_in_order(parts));
+      for (int i = 0; i < kCount; ++i) parts[i] = bits_of(words[i]);
+      const Packed sum = sum_in_order(parts);
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) block_.slot(i, links_.rank)[kSums + at] = sum;
+      for (int i = 0; i < kCount; ++i) send_run(slot(i, links_.rank) + kSums + at, sum);
     }
-    block_.exchange(1);
+    __syncwarp();  // nobody waits for a sum that a thread of its warp has still to make
+    RunWords sums[kRuns];
+    take(
+        sums, kNobody, [&](int r) { return place(r) / each; },
+        [&](int r) {
+          const int owner = place(r) / each;
+          return slot(links_.rank, owner) + kSums + place(r) - owner * each;
+        });
 #pragma unroll
-    for (int r = 0; r < kRuns; ++r) {
-      const int owner = place(r) / each;
-      const uint4* const sums = block_.slot(links_.rank, owner) + kSums;
-      runs[r] = packed_of(__ldcg(sums + place(r) - owner * each));
-    }
+    for (int r = 0; r < kRuns; ++r) runs[r] = packed_of(bits_of(sums[r]));
   }
 
-  // Half `half` of the thread's run r, as rank `from` sends it to rank `to`.
-  __device__ StampedHalf* stamped(int to, int from, int r, int half) const {
-    char* const inbox = links_.inbox[to] + kInboxBytes<kCount>;
-    const int64_t piece = (int64_t{block_.epoch() & 1} * kCount + from) * kPeerBlocks + blockIdx.x;
-    return reinterpret_cast<StampedHalf*>(inbox + piece * kStampedPieceBytes) +
-           (2 * r + half) * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+  __device__ void announce() const {
+    if (!has_met_) block_.announce(static_cast<int>(threadIdx.x));
   }
 
-  // A thread reads what the same thread of each peer stores, and nobody else's. That a peer comes
-  // with the same op its flag says, which nothing else waits for.
-  __device__ void sum_stamped(Packed (&runs)[kRuns]) {
-#pragma unroll
-    for (int r = 0; r < kRuns; ++r) {
-      const uint4 bits = bits_of(runs[r]);
-#pragma unroll
-      for (int k = 0; k < kOthers; ++k) {
-        store_stamped(stamped(other(k), links_.rank, r, 0), bits.x, bits.y, block_.epoch());
-        store_stamped(stamped(other(k), links_.rank, r, 1), bits.z, bits.w, block_.epoch());
-      }
-    }
+  // The n-th run becomes what rank rank_of(n) sends to place_of(n), but for those of rank `but`.
+  template <int kNum, typename RankOf, typename PlaceOf>
+  __device__ void take(RunWords (&runs)[kNum], int but, RankOf rank_of, PlaceOf place_of) {
     const int peer = static_cast<int>(threadIdx.x);
-    bool has_come = peer >= kCount || peer == links_.rank;
-    if (!has_come) block_.announce(peer);
-    StampedHalf halves[kRuns][kOthers][2];
     uint64_t begin = 0;
     while (true) {
-      int late = read_stamped(halves);
-      if (!has_come) has_come = block_.has_come(peer, 0);
-      if (!has_come) late = peer;
-      if (late < 0 || has_given_up()) break;
+      const uint64_t heard = has_met_ ? 0 : block_.heard_of(peer);  // comes with the words
+#pragma unroll
+      for (int n = 0; n < kNum; ++n) {
+        if (rank_of(n) != but) runs[n] = load_words(place_of(n));
+      }
+      int late = kNobody;
+#pragma unroll
+      for (int n = 0; n < kNum; ++n) {
+        if (rank_of(n) != but && !have_come(runs[n])) late = rank_of(n);
+      }
+      if (!has_met_) has_met_ = block_.has_come(peer, heard);
+      if (!has_met_) late = peer;
+      if (late == kNobody || has_given_up()) break;
       if (block_.goes_on(begin, late)) continue;
       give_up();  // one look at the faults is enough for the block
       break;
     }
 #pragma unroll
-    for (int r = 0; r < kRuns; ++r) {
-      uint4 parts[kCount];
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        const uint4 before = bits_of(halves[r][i < kOthers ? i : kOthers - 1]);  // ranks below this
-        const uint4 behind = bits_of(halves[r][i > 0 ? i - 1 : 0]);
-        parts[i] = i < links_.rank ? before : i == links_.rank ? bits_of(runs[r]) : behind;
-      }
-      runs[r] = sum_in_order(parts);
+    for (int n = 0; n < kNum; ++n) {
+      if (rank_of(n) != but) store_words(place_of(n), {{kNoWord, kNoWord}});
     }
   }
 
-  // A rank whose runs have not all come; less than 0: there is none.
-  __device__ int read_stamped(StampedHalf (&halves)[kRuns][kOthers][2]) const {
-#pragma unroll
-    for (int r = 0; r < kRuns; ++r) {
-#pragma unroll
-      for (int k = 0; k < kOthers; ++k) {
-        halves[r][k][0] = load_stamped(stamped(links_.rank, other(k), r, 0));
-        halves[r][k][1] = load_stamped(stamped(links_.rank, other(k), r, 1));
-      }
-    }
-    int late = -1;
-#pragma unroll
-    for (int r = 0; r < kRuns; ++r) {
-#pragma unroll
-      for (int k = 0; k < kOthers; ++k) {
-        const bool is_there = has_stamp(halves[r][k][0], block_.epoch()) &&
-                              has_stamp(halves[r][k][1], block_.epoch());
-        if (!is_there) late = other(k);
-      }
-    }
-    return late;
-  }
-
-  // The peers in the order of ranks.
-  __device__ int other(int k) const {
-    return k < links_.rank ? k : k + 1;
-  }
   __device__ bool has_given_up() const {
     return *static_cast<volatile int*>(&has_given_up_) != 0;
   }
@@ -212,7 +209,8 @@ class RunSums {
 
   const PeerLinks& links_;
   PeerBlock block_;
-  int& has_given_up_;  // shared by the block's threads
+  int& has_given_up_;    // shared by the block's threads
+  bool has_met_ = true;  // the peer of the thread's number, if it is one
 };
 
 // This rank's run, scaled, rounded as the product's own epilogue would.
@@ -231,6 +229,7 @@ __device__ void prefetch_constants(const PeerResidualParams& p, const RowTeam& t
     const int i = team.column(r, width);
     if (i >= width || threadIdx.x % 4 != 0) continue;  // a line is four threads' runs
     if (p.norm.delta_norm != nullptr) prefetch_to_l2(p.norm.delta_norm + i);
+    if (p.norm.norm != nullptr) prefetch_to_l2(p.norm.norm + i);
     if (p.scales.column != nullptr) prefetch_to_l2(p.scales.column + i);
   }
 }
@@ -238,8 +237,7 @@ __device__ void prefetch_constants(const PeerResidualParams& p, const RowTeam& t
 // The residual norm of rows.cu behind the sum: x as it was comes in, `branch` is the sum.
 template <int kRuns, RowOut kOut>
 __device__ void add_and_norm(const ResidualNormParams& p, RowTeam& team, int64_t row,
-                             const Packed (&branch)[kRuns], const Floats (&weight)[kRuns],
-                             Packed (&x)[kRuns]) {
+                             const Packed (&branch)[kRuns], Packed (&x)[kRuns]) {
   const int width = static_cast<int>(p.hidden);
   const int64_t begin = row * width;
   const RowNorm<false> branch_norm(p.delta_norm, nullptr, branch, width, p.delta_eps, team);
@@ -254,6 +252,12 @@ __device__ void add_and_norm(const ResidualNormParams& p, RowTeam& team, int64_t
     store_run<true>(static_cast<Bf16*>(p.x) + begin + i, width - i, x[r]);
   }
   if (p.out == nullptr) return;
+  Floats weight[kRuns] = {};
+#pragma unroll
+  for (int r = 0; r < kRuns; ++r) {
+    const int i = team.column(r, width);
+    if (p.norm != nullptr) weight[r] = load_floats<true>(p.norm + i, width - i);
+  }
   const RowNorm<false> norm(p.norm, nullptr, x, width, p.eps, team);
   Floats y[kRuns];
 #pragma unroll
@@ -277,13 +281,10 @@ __device__ void add_and_norm(const ResidualNormParams& p, RowTeam& team, int64_t
   }
 }
 
-template <PeerWay kWay>
-constexpr int kMostThreads = kWay == PeerWay::kStamped ? kStampedThreads : kPeerThreads;
-
 // Two blocks on a multiprocessor, so that kPeerBlocks fit on a GPU at once. A thread reads and
 // writes the same elements of delta, x and out, so that delta may be an out of bf16.
 template <PeerWay kWay, int kCount, int kRuns, RowOut kOut>
-__global__ void __launch_bounds__(kMostThreads<kWay>, 2)
+__global__ void __launch_bounds__(kPeerThreads, 2)
     summed_residual_norm_kernel(const __grid_constant__ ResidualKernelParams params) {
   __shared__ RowTeam::Shared team_shared;
   __shared__ int has_given_up;
@@ -292,14 +293,6 @@ __global__ void __launch_bounds__(kMostThreads<kWay>, 2)
   RowTeam team(team_shared, params.row_threads);
   if (threadIdx.x == 0) has_given_up = 0;
   team.begin();
-  Floats weight[kRuns] = {};
-  if (kOut != RowOut::kSum && p.norm.norm != nullptr) {
-#pragma unroll
-    for (int r = 0; r < kRuns; ++r) {
-      const int i = team.column(r, width);
-      weight[r] = load_floats<true>(p.norm.norm + i, width - i);
-    }
-  }
   prefetch_constants<kRuns>(p, team, width);
   dependency_wait();
   dependency_trigger();
@@ -325,8 +318,9 @@ __global__ void __launch_bounds__(kMostThreads<kWay>, 2)
         store_run<true>(to, width - i, branch[r]);
       }
     } else {
-      add_and_norm<kRuns, kOut>(p.norm, team, row, branch, weight, x);
+      add_and_norm<kRuns, kOut>(p.norm, team, row, branch, x);
     }
+    if (row + step < p.norm.rows) sums.fence();
   }
   team.end();
   sums.end();
@@ -339,7 +333,6 @@ struct ResidualGrid {
   unsigned rows = 0;     // at once
 };
 ResidualGrid residual_grid(const PeerResidualParams& p, unsigned warps) {
-  const unsigned most = p.way == PeerWay::kStamped ? kStampedThreads : kPeerThreads;
   ResidualGrid grid;
   const auto threads_of = [warps](unsigned blocks) { return (warps + blocks - 1) / blocks * 32; };
   const auto is_spare = [&](unsigned blocks) {
@@ -347,7 +340,7 @@ ResidualGrid residual_grid(const PeerResidualParams& p, unsigned warps) {
                              : blocks <= warps && p.norm.rows * blocks <= kPeerBlocks;
   };
   while (grid.row_blocks < RowTeam::kMaxBlocks &&
-         (is_spare(2 * grid.row_blocks) || threads_of(grid.row_blocks) > most)) {
+         (is_spare(2 * grid.row_blocks) || threads_of(grid.row_blocks) > kPeerThreads)) {
     grid.row_blocks *= 2;
   }
   grid.threads = threads_of(grid.row_blocks);
@@ -400,9 +393,6 @@ cudaError_t launch_peer_residual_norm(const PeerResidualParams& p, cudaStream_t 
   }
   const bool is_pair = p.links.count == 2;
   switch (p.way) {
-    case PeerWay::kStamped:
-      return is_pair ? launch_way<PeerWay::kStamped, 2>(p, stream)
-                     : launch_way<PeerWay::kStamped, 4>(p, stream);
     case PeerWay::kOneShot:
       return is_pair ? launch_way<PeerWay::kOneShot, 2>(p, stream)
                      : launch_way<PeerWay::kOneShot, 4>(p, stream);

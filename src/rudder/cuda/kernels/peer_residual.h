@@ -4,8 +4,8 @@
 // equal sizes. Bits are those of launch_peer_sum() and launch_residual_norm(); the branch is not
 // written.
 //
-// Moves, of T rows of H columns, T * H * 2 bytes to each peer (twice that stamped, twice that over
-// the number of ranks two-shot), and of memory what the residual norm does. Floors: docs/adr/0052.
+// Moves, of T rows of H columns, T * H * 2 bytes to each peer (twice that over the number of
+// ranks two-shot), and of memory what the residual norm does. Floors: docs/adr/0052.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,14 +17,10 @@
 
 namespace rudder::cuda {
 
-// How runs go to the peers and come back as sums.
-enum class PeerWay : uint8_t {
-  // Every 8 bytes are 4 of a run and the number of the exchange, so a run needs no flag behind it,
-  // which would wait until all has arrived: the shortest way for few bytes.
-  kStamped,
-  kOneShot,  // runs, then a flag; every rank adds all
-  kTwoShot,  // each rank adds its part and sends the sums on
-};
+// As of PeerSumParams: every rank adds all, or each adds its part and sends the sums on. No flag
+// stands behind what is stored, which would wait until all has arrived: every word tells by itself
+// that it has come.
+enum class PeerWay : uint8_t { kOneShot, kTwoShot };
 
 struct PeerResidualParams {
   PeerLinks links;
