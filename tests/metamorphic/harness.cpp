@@ -329,6 +329,7 @@ class Loop {
     if (scheduler_.constrained().empty()) return true;
     ++result_.constrained_steps;
     while (in_flight_.size() > 1) collect();
+    scheduler_.learn_drafts();
     std::vector<uint32_t> masks;
     for (const sched::ConstrainedSequence& row : scheduler_.constrained()) {
       std::vector<int32_t> output = result_.got[row.id.value].tokens;

@@ -389,6 +389,7 @@ bool EngineCore::launch_next() {
 }
 
 void EngineCore::supply_masks() {
+  scheduler_.learn_drafts();
   const std::vector<sched::ConstrainedSequence>& sequences = scheduler_.constrained();
   awaits_masks_ = false;
   if (RUDDER_MUTANT(kMasksForgotten)) return;

@@ -21,6 +21,12 @@ std::vector<int32_t>& DraftRecord::new_guess() {
   return guess_;
 }
 
+void DraftRecord::note_none(HitRate* all) {
+  all->note(false, kKeepAll);
+  by_position_.front().note(false, kKeepOwn);
+  run_ = 0;
+}
+
 void DraftRecord::compare(std::span<const int32_t> came, const step::DraftTree& tree,
                           HitRate* all) {
   for (const int32_t token : came) {

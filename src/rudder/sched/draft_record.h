@@ -31,6 +31,9 @@ class DraftRecord {
   // The guess at what follows the tokens known now; to be filled by the proposer. Replaces the
   // last.
   std::vector<int32_t>& new_guess();
+  // A guess was asked for and there is none: its first token counts as wrong. Where drafts are
+  // planned that are not known, those of a guess that is not there are as useless as wrong ones.
+  void note_none(HitRate* all);
   // Of the last guess what has not come yet; none once a token of it was wrong. Of a tree all or
   // none: not once a token has come.
   std::span<const int32_t> guess() const {
