@@ -146,6 +146,34 @@ TEST(GuessPacing, WhatIsLookedUpPaysWithoutAWait) {
   }
 }
 
+// A text that says old things for a while, then new ones: what is not known yet is expected of each
+// as it was of its like.
+TEST(GuessPacing, AGuessIsExpectedWhereThereWasOne) {
+  DraftRecord record;
+  HitRate all;
+  const auto odds = [&] {
+    std::vector<float> odds;
+    record.append_odds(all.estimate(0.25f), 3, {}, &odds);
+    return odds;
+  };
+  std::vector<float> in_old;
+  std::vector<float> in_new;
+  for (int32_t token = 0; token < 400; ++token) {
+    const bool is_old = token / 20 % 2 == 0;
+    if (is_old) {
+      record.new_guess() = {token, token + 1, token + 2};
+    } else {
+      record.new_guess().clear();
+      record.note_none(&all);
+    }
+    (is_old ? in_old : in_new) = odds();
+    record.compare(std::vector<int32_t>{token}, {}, &all);
+  }
+  EXPECT_GT(in_old[0], 0.85f);
+  EXPECT_GT(in_old[2], 0.7f);
+  EXPECT_LT(in_new[0], 0.15f);
+}
+
 TEST(GuessPacing, AGoodTreePays) {
   double drafts_a_token = 9;
   for (const auto& [n, least] : {std::pair{1, 1.4}, {8, 1.35}, {48, 1.05}}) {
