@@ -236,9 +236,9 @@ TEST(MemoryBudget, TokensToLookUpAreCounted) {
   const auto with = budget_memory(spec, {}, ask);
   ASSERT_TRUE(with && without);
   // Of 4 slots and one of padding 512 tokens and 3 guessed, 3 of each of the rows that are sampled;
-  // of a step what opens the longest sequence.
+  // of a step the tokens of the prompts that begin in it.
   EXPECT_EQ(with->sequence_bytes - without->sequence_bytes,
-            5 * (512 + 3) * 4 + 16 * 3 * 4 + 512 * 12);
+            5 * (512 + 3) * 4 + 16 * 3 * 4 + (512 + 4 * 64) * 12);
   EXPECT_EQ(with->draft_bytes, 0);
   EXPECT_NE(with->to_table().find("tokens to look up"), std::string::npos);
   EXPECT_EQ(without->to_table().find("tokens to look up"), std::string::npos);

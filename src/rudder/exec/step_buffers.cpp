@@ -82,6 +82,11 @@ int64_t max_list_words(const step::Capacity& capacity) {
 int64_t kept_history(const step::Capacity& capacity) {
   return std::max(capacity.max_seq_len, capacity.max_tokens_per_step);
 }
+// Every prompt that begins in a step brings all of its tokens, cached ones too.
+int64_t kept_tokens(const step::Capacity& capacity) {
+  if (!capacity.keeps_guesses()) return 0;
+  return int64_t{capacity.max_seq_len} + 4 * int64_t{capacity.max_tokens_per_step};
+}
 int64_t kept_blocks(const step::Capacity& capacity) {
   return (int64_t{max_blocks_per_seq(capacity)} + capacity.num_slots +
           capacity.max_tokens_per_step / capacity.block_size) *
@@ -101,7 +106,7 @@ int64_t step_bytes(const step::Capacity& capacity) {
          part_bytes<ops::OpenedSlot>(capacity.num_slots) +
          part_bytes<ops::HistoryToken>(kept_history(capacity)) +
          part_bytes<ops::BlockWrite>(kept_blocks(capacity)) +
-         (capacity.keeps_guesses() ? part_bytes<ops::KeptToken>(kept_history(capacity)) : 0);
+         part_bytes<ops::KeptToken>(kept_tokens(capacity));
 }
 
 // Of slots; their rows are as wide as 16-byte loads of them are whole.
@@ -389,7 +394,7 @@ Result<void> StepBuffers::send(const PackedStep& packed, const DeviceStep& step,
     args.opened = add(take(opened, capacity_.num_slots), 2);
     args.history = add(take(history, kept_history(capacity_)), 3);
     args.blocks = add(take(blocks, kept_blocks(capacity_)), 3);
-    args.kept = add(take(kept, kept_history(capacity_)), 3);
+    args.kept = add(take(kept, kept_tokens(capacity_)), 3);
     const bool is_last = opened.empty() && history.empty() && blocks.empty() && kept.empty();
     if (is_last) {
       args.ids = step.forward.ids;

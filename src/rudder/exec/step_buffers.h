@@ -44,8 +44,9 @@ class StepBuffers {
   static int64_t device_bytes(const step::Capacity& capacity, Counts counts = Counts::kKept);
 
   // Enqueues the copy of the step to the device and its begin_step. Waits for the device only when
-  // the step's lists are longer than a part of them that the buffer holds (kept_history and
-  // kept_blocks in step_buffers.cpp): they then go in several parts. An Error is the device's.
+  // the step's lists are longer than a part of them that the buffer holds (kept_history,
+  // kept_blocks and kept_tokens in step_buffers.cpp): they then go in several parts. An Error is
+  // the device's.
   Result<DeviceStep> begin(const PackedStep& packed, size_t flight);
   // Enqueues what makes the step its next iteration, where each sequence is a single token that was
   // sampled. The host sends nothing.
