@@ -47,7 +47,7 @@ bool Scheduler::has_pending_guess() const {
 bool Scheduler::holds_for_drafts() {
   if (capacity_.guesses) {
     num_guess_ = choose_guess();
-    if (capacity_.keeps_guesses()) return false;  // drafts are there before they are known
+    if (capacity_.keeps_guesses()) return is_holding_ = holds_for_end();
     const auto guesses = [](const StepRecord& record) { return record.num_guess > 0; };
     is_holding_ =
         has_pending_guess() && (num_guess_ > 0 || std::ranges::any_of(in_flight_, guesses));
@@ -57,6 +57,19 @@ bool Scheduler::holds_for_drafts() {
   is_holding_ = settings_.pace_drafts ? has_pending_guess() && (is_drafting_ || choose_drafts())
                                       : waits_for_guess();
   return is_holding_;
+}
+
+// Drafts that are slots' guesses are there before they are known, so steps run ahead. But each step
+// with drafts is a large part of an answer, and what is planned behind its end is in vain.
+bool Scheduler::holds_for_end() const {
+  const auto has_prompt = [](const Sequence* sequence) {
+    return sequence->state == SequenceState::kRunning && !decodes(*sequence);
+  };
+  if (!settings_.pace_drafts || !is_drafting_ || !waiting_.empty() || !has_pending_guess() ||
+      std::ranges::any_of(running_, has_prompt)) {
+    return false;
+  }
+  return pacer_.holds_for_end(num_running_, cost_.decode_us(in_flight_.back().shape));
 }
 
 bool Scheduler::waits_for_guess() const {

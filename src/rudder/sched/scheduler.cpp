@@ -280,6 +280,9 @@ void Scheduler::commit_sequence(StepRecord& record, size_t index, const step::Se
     sequence.tokens.insert(sequence.tokens.end(), result.tokens.begin(), result.tokens.end());
     counters_.generation_tokens += result.tokens.size();
     note_drafts(sequence, record, num_draft, result, accepted);
+    if (work.logits != step::LogitsWanted::kNone) {
+      pacer_.note_end(result.end != step::SeqEnd::kNone);
+    }
     note_guess(sequence, work, result);
     if (sequence.taps.note_tokens(sequence.tokens) && !RUDDER_MUTANT(kThoughtsUnkeyed)) {
       kv::BlockCache::set_runs(sequence.chain, sequence.taps.content_runs());

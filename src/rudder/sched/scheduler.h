@@ -126,6 +126,7 @@ class Scheduler {
   bool has_pending_guess() const;
   bool waits_for_guess() const;
   bool holds_for_drafts();
+  bool holds_for_end() const;
   bool propose_drafts();
   bool take_every_draft();
   int64_t most_drafts(const Sequence& sequence) const;
