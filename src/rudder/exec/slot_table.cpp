@@ -62,6 +62,8 @@ void SlotTable::apply(const step::SlotEdit& edit, step::StepId step, SlotEdits& 
   slot.max_len = edit.max_len;
   slot.prompt_len = edit.prompt_len;
   slot.opened_step = step;
+  slot.has_history = edit.history_prompt_len == edit.prompt_len &&
+                     std::ssize(edit.history) == int64_t{edit.prompt_len} + edit.num_output;
   slot.num_guess = 0;
   for (step::GroupTable& table : slot.blocks) table.clear();
   append_blocks(index, edit.blocks, true, edits);
@@ -211,6 +213,8 @@ void SlotTable::check_guess(const step::SeqWork& work, const step::StepPlan& pla
   if (capacity_.guesses_from_rows) {
     RUDDER_CHECK(work.guess.tokens.empty(), "slot {}: tokens for a proposer that runs none",
                  work.slot.value);
+    RUDDER_CHECK(!capacity_.keeps_guesses() || slot.has_history,
+                 "slot {}: nothing to look guesses up in", work.slot.value);
     return;
   }
   const int64_t written = std::min(work.longest_len() + count, slot.max_len);

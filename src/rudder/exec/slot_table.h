@@ -29,6 +29,7 @@ struct Slot {
   int32_t prompt_len = 0;
   step::StepId opened_step = 0;
   step::StepId last_step = 0;  // the last step that runs this slot
+  bool has_history = false;    // it was opened with all of its tokens
   int32_t num_guess = 0;       // tokens that the last step that samples for it guesses at most
 };
 

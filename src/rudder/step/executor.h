@@ -39,9 +39,9 @@ struct Capacity {
   bool takes_trees = false;        // SeqWork.tree
   bool guesses = false;            // it has a proposer of its own: SeqWork.guess, max_draft at most
   bool guesses_from_rows = false;  // of the step alone: it runs no tokens and needs no blocks
-  // Its proposer looks guesses up in the tokens of slots, so that every SlotEdit has a history, and
-  // leaves them in the slots: drafts may be those (SeqWork::takes_guess). With `guesses` and
-  // `guesses_from_rows`.
+  // Its proposer looks guesses up in the tokens of slots, so that a SlotEdit has a history where
+  // its slot is guessed for, and leaves them in the slots: drafts may be those
+  // (SeqWork::takes_guess). With `guesses` and `guesses_from_rows`.
   LookUp look_up = {};
   // A step with prompts is cheaper to launch where the number of its tokens is a multiple of this.
   int32_t prompt_step_multiple = 1;

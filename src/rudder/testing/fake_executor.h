@@ -121,6 +121,7 @@ class FakeExecutor final : public step::Executor {
     int32_t max_len = 0;
     step::StepId last_step = 0;
     int32_t num_guess = 0;                 // asked for by the last step that samples
+    bool has_history = false;              // it was opened with its tokens
     std::vector<step::GroupTable> blocks;  // by group
   };
   struct BlockUse {

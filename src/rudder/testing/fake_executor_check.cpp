@@ -125,6 +125,10 @@ void FakeExecutor::check_guess(const step::StepPlan& plan, const step::SeqWork& 
   const bool is_behind = count == 0 || (end == sampled && work.logits != step::LogitsWanted::kNone);
   const bool has_blocks = count == 0 || from_rows ||
                           written <= std::ssize(slot.blocks.front()) * options_.capacity.block_size;
+  if (options_.capacity.keeps_guesses() && !slot.has_history) {
+    violation(fmt::format("step {}: slot {} was opened without the tokens to look up", plan.id,
+                          work.slot.value));
+  }
   const bool is_sure =
       options_.capacity.keeps_guesses() || drafts_in_flight(work.slot, work.generation) == 0;
   if (fits && is_behind && has_blocks && is_sure) return;
@@ -148,12 +152,8 @@ void FakeExecutor::check_edit(const step::StepPlan& plan, const step::SlotEdit& 
                           index, edit.generation, slot.generation));
   }
   slot = {.generation = edit.generation, .max_len = edit.max_len, .blocks = {}};
-  if (options_.capacity.keeps_guesses() &&
-      (edit.history_prompt_len != edit.prompt_len ||
-       std::ssize(edit.history) != int64_t{edit.prompt_len} + edit.num_output)) {
-    violation(fmt::format("step {}: slot {} is opened with {} tokens to look up, {} are known",
-                          plan.id, index, edit.history.size(), edit.prompt_len + edit.num_output));
-  }
+  slot.has_history = edit.history_prompt_len == edit.prompt_len &&
+                     std::ssize(edit.history) == int64_t{edit.prompt_len} + edit.num_output;
   if (!check_group_count(plan, edit.blocks.size())) return;
   slot.blocks = edit.blocks;
   slot.blocks.resize(static_cast<size_t>(num_groups()));
