@@ -297,7 +297,7 @@ void Scheduler::add_constrained(const Sequence& sequence) {
   if (RUDDER_MUTANT(kMasksOfLastGuess)) learn_drafts();
 }
 
-void Scheduler::learn_drafts() {
+const std::vector<ConstrainedSequence>& Scheduler::learn_drafts() {
   for (ConstrainedSequence& constrained : constrained_) {
     const auto sequence = sequences_.find(constrained.id);
     if (!std::exchange(constrained.takes_guess, false) || sequence == sequences_.end()) continue;
@@ -305,6 +305,7 @@ void Scheduler::learn_drafts() {
     const size_t known = std::min(guess.size(), constrained.draft.size());
     std::copy_n(guess.begin(), known, constrained.draft.begin());
   }
+  return constrained_;
 }
 
 bool Scheduler::take_chosen_drafts() {

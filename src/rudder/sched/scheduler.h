@@ -78,9 +78,9 @@ class Scheduler {
   // Sequences that are constrained in the last plan(), in the order of StepPlan.seqs: whose
   // masks its step waits for.
   const std::vector<ConstrainedSequence>& constrained() const { return constrained_; }
-  // Behind the commits of all steps in front of the last plan(): what guesses its constrained
-  // sequences take is known, and they have them.
-  void learn_drafts();
+  // The same behind the commits of all steps in front of it: what guesses they take is known, and
+  // they have them.
+  const std::vector<ConstrainedSequence>& learn_drafts();
 
   // Takes the result of the oldest iteration in flight and appends to `out` what sequences got. The
   // outputs refer to `result`, and are valid as long as it lives and until the next commit.
