@@ -157,6 +157,19 @@ exec::DraftKind draft_kind(draft::Method method) {
   return method == draft::Method::kMedusa ? exec::DraftKind::kMedusa : exec::DraftKind::kModel;
 }
 
+// Where a device is not the host, prompt lookup is its own: a guess of the host's needs every
+// token, which a step in flight has not given yet. Several stages take guesses of the host alone,
+// and so do repeated steps, which do not guess.
+step::LookUp device_look_up(const SessionSettings& settings, const draft::Speculation& speculation,
+                            const ops::Ops& ops) {
+  const bool is_on_device = speculation.method == draft::Method::kNgram && !settings.proposer &&
+                            ops.looks_up() && ops.has_graphs() &&
+                            settings.exec.pipeline_parallel_size == 1 &&
+                            settings.engine.multi_step == 1;
+  if (!is_on_device) return {};
+  return {.min_n = speculation.prompt_lookup_min, .max_n = speculation.prompt_lookup_max};
+}
+
 // What the settings ask of a step. kUnsupported: of drafts, and the backend takes none.
 Result<exec::StepLimits> step_limits(const SessionSettings& settings,
                                      const draft::Speculation& speculation,
@@ -172,7 +185,8 @@ Result<exec::StepLimits> step_limits(const SessionSettings& settings,
                           .max_draft = speculation.num_speculative_tokens,
                           .draft_model = draft_model,
                           .draft_kind = draft_kind(speculation.method),
-                          .draft_tree = speculation.tree};
+                          .draft_tree = speculation.tree,
+                          .look_up = device_look_up(settings, speculation, ops)};
 }
 
 // What KV computed by this process depends on, besides tokens.

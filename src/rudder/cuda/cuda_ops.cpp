@@ -19,10 +19,6 @@
 #include "rudder/cuda/elements.h"
 #include "rudder/cuda/feature_ops.h"
 #include "rudder/cuda/kernels/linear_epilogue.h"
-#include "rudder/cuda/kernels/qkv_prep.h"
-#include "rudder/cuda/kernels/rows.h"
-#include "rudder/cuda/kernels/sample.h"
-#include "rudder/cuda/kernels/step.h"
 #include "rudder/cuda/linear.h"
 #include "rudder/cuda/path_params.h"
 #include "rudder/cuda/pattern_params.h"
@@ -69,6 +65,7 @@ class CudaOps final : public ops::Ops {
   bool takes_drafts() const override { return true; }
   bool takes_trees() const override { return true; }
   bool keeps_rows() const override { return true; }
+  bool looks_up() const override { return true; }
   bool runs_draft_heads() const override { return true; }
   bool has_encode() const override { return true; }
   bool reads_features() const override { return true; }
@@ -276,6 +273,9 @@ class CudaOps final : public ops::Ops {
   }
   void sample(const ops::SampleArgs& args) override {
     launch("sample", {&args.logits}, [&] { return launch_sample(sample_params(args), stream()); });
+  }
+  void look_up(const ops::LookUpArgs& args) override {
+    launch("look_up", {&args.rows}, [&] { return launch_look_up(look_up_params(args), stream()); });
   }
   void score(const ops::ScoreArgs& args) override {
     launch("score", {&args.logits}, [&] { return launch_score(score_params(args), stream()); });

@@ -389,7 +389,7 @@ bool EngineCore::launch_next() {
 }
 
 void EngineCore::supply_masks() {
-  const std::vector<sched::ConstrainedSequence>& sequences = scheduler_.constrained();
+  const std::vector<sched::ConstrainedSequence>& sequences = scheduler_.learn_drafts();
   awaits_masks_ = false;
   if (RUDDER_MUTANT(kMasksForgotten)) return;
   const int64_t start_us = clock_->now_us();

@@ -37,6 +37,9 @@ struct StepLimits {
   // What heads guess, max_draft tokens; empty: chains. Refused where the backend or the model
   // (model::runs_trees) takes no trees, and on several stages.
   step::RankedTree draft_tree = {};
+  // Guesses are looked up on the device (Capacity::look_up), of max_draft tokens; not beside a
+  // model that guesses. Refused where the backend looks nothing up, and on several stages.
+  step::LookUp look_up = {};
 };
 
 struct LoadedModel {

@@ -190,7 +190,7 @@ Scheduler::Admission Scheduler::admit(StepBuilder& builder, Sequence& sequence) 
   sequence.planned_len = num_matched * capacity_.block_size;
   sequence.computed_len = sequence.planned_len;
   sequence.written_len = sequence.planned_len;
-  sequence.draft.clear();
+  sequence.drop_drafts();
   sequence.state = SequenceState::kRunning;
   ++num_running_;
   running_.insert(std::ranges::upper_bound(running_, &sequence, ByRank{}), &sequence);

@@ -240,6 +240,13 @@ int32_t num_accepted(const step::SeqWork& work, const step::SeqResult& result) {
   return std::max(0, is_numerical ? num_tokens : num_tokens - 1);
 }
 
+// Drafts that its part of the step had: of a guess that was not known then, as many as it turned
+// out to have, as far as anyone takes its tokens.
+int32_t drafts_known(const Sequence& sequence, const step::SeqWork& work) {
+  if (!work.takes_guess) return work.num_draft;
+  return std::min(work.num_draft, static_cast<int32_t>(sequence.record.guess().size()));
+}
+
 }  // namespace
 
 // Of the iteration that record.committed counts last.
@@ -260,6 +267,7 @@ void Scheduler::commit_sequence(StepRecord& record, size_t index, const step::Se
     sequence.samples_pending -= 1 + work.most_accepted();
   }
   const int32_t accepted = num_accepted(work, result);
+  const int32_t num_draft = drafts_known(sequence, work);
   sequence.drafts_pending -= work.most_accepted();
   if (!RUDDER_MUTANT(kRejectedKvCounted)) sequence.planned_len -= work.most_accepted() - accepted;
   if (!result.masked) {
@@ -271,7 +279,10 @@ void Scheduler::commit_sequence(StepRecord& record, size_t index, const step::Se
   if (takes_tokens) {
     sequence.tokens.insert(sequence.tokens.end(), result.tokens.begin(), result.tokens.end());
     counters_.generation_tokens += result.tokens.size();
-    note_drafts(sequence, record, work, result, accepted);
+    note_drafts(sequence, record, num_draft, result, accepted);
+    if (work.logits != step::LogitsWanted::kNone) {
+      pacer_.note_end(result.end != step::SeqEnd::kNone);
+    }
     note_guess(sequence, work, result);
     if (sequence.taps.note_tokens(sequence.tokens) && !RUDDER_MUTANT(kThoughtsUnkeyed)) {
       kv::BlockCache::set_runs(sequence.chain, sequence.taps.content_runs());
@@ -303,7 +314,7 @@ void Scheduler::commit_sequence(StepRecord& record, size_t index, const step::Se
          .end = result.end,
          .cached_tokens = sequence.cached_prompt_tokens,
          .clipped_samples = result.clipped_samples,
-         .num_draft = work.num_draft,
+         .num_draft = num_draft,
          .num_accepted = accepted});
   }
   if (!late && ended) {
@@ -373,6 +384,7 @@ void Scheduler::release(Sequence& sequence) {
   sequence.computed_len = 0;
   sequence.has_carry = false;
   if (!RUDDER_MUTANT(kProposedLenKept)) sequence.proposed_len = 0;
+  sequence.guess_asked = 0;
   free_slots_.push_back(sequence.slot.value);
   running_.erase(std::ranges::find(running_, &sequence));
 }

@@ -78,6 +78,9 @@ class Scheduler {
   // Sequences that are constrained in the last plan(), in the order of StepPlan.seqs: whose
   // masks its step waits for.
   const std::vector<ConstrainedSequence>& constrained() const { return constrained_; }
+  // The same behind the commits of all steps in front of it: what guesses they take is known, and
+  // they have them.
+  const std::vector<ConstrainedSequence>& learn_drafts();
 
   // Takes the result of the oldest iteration in flight and appends to `out` what sequences got. The
   // outputs refer to `result`, and are valid as long as it lives and until the next commit.
@@ -123,6 +126,7 @@ class Scheduler {
   bool has_pending_guess() const;
   bool waits_for_guess() const;
   bool holds_for_drafts();
+  bool holds_for_end() const;
   bool propose_drafts();
   bool take_every_draft();
   int64_t most_drafts(const Sequence& sequence) const;
@@ -131,14 +135,15 @@ class Scheduler {
   bool choose_drafts();
   StepShape collect_offers(size_t num_cohorts);
   void guess_anew(Sequence& sequence);
+  void offer_own(Sequence& sequence, int64_t most);
   int32_t choose_guess();
   void add_guess(StepBuilder& builder, Sequence& sequence, step::SeqWork& work);
   int32_t grow_for_guess(const StepBuilder& builder, Sequence& sequence, int32_t behind,
                          int32_t most);
-  static void note_guess(Sequence& sequence, const step::SeqWork& work,
-                         const step::SeqResult& result);
+  void note_guess(Sequence& sequence, const step::SeqWork& work, const step::SeqResult& result);
+  void add_constrained(const Sequence& sequence);
   bool take_chosen_drafts();
-  void note_drafts(Sequence& sequence, StepRecord& record, const step::SeqWork& work,
+  void note_drafts(Sequence& sequence, StepRecord& record, int32_t num_draft,
                    const step::SeqResult& result, int32_t accepted);
 
   // plan.cpp
@@ -147,6 +152,7 @@ class Scheduler {
   Cohorts divide_decodes() const;
   bool is_beside(const Sequence& sequence, int64_t num_cohorts) const;
   bool can_decode(const Sequence& sequence, int64_t num_cohorts) const;
+  static int32_t drafts_that_fit(const Sequence& sequence);
   void decode_drafted(StepBuilder& builder, Sequence& sequence);
   void open_slot(StepBuilder& builder, Sequence& sequence);
   void add_work(StepBuilder& builder, Sequence& sequence, int32_t q_len, int32_t old_len);

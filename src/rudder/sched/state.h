@@ -2,6 +2,7 @@
 // the room.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -57,8 +58,11 @@ struct Sequence {
   int32_t reserved_len = 0;     // the most that planned_len was: its blocks hold so many tokens
   int32_t written_len = 0;      // tokens whose KV the device has written, as of the last commit
   int32_t computed_len = 0;     // those of them that the host knows: their KV is written for sure
-  std::vector<int32_t> draft;   // for its part of the step being planned
-  step::DraftTree draft_tree;   // of them; empty: a chain
+  // For its part of the step being planned: tokens that are known, or so many of the slot's guess.
+  std::vector<int32_t> draft;
+  int32_t own_draft = 0;
+  step::DraftTree draft_tree;  // of the tokens; empty: a chain
+  int32_t guess_asked = 0;     // of the slot, by the last step planned that samples for it
   DraftRecord record;
   int32_t proposed_len = 0;  // tokens that the executor's proposer has run, or will have
   int32_t scored_len = 0;    // tokens of the prompt whose logits have been, or are being, scored
@@ -72,6 +76,19 @@ struct Sequence {
   int32_t future_len() const { return static_cast<int32_t>(tokens.size()) + samples_pending; }
   int32_t table_len() const { return static_cast<int32_t>(tables.front().blocks.size()); }
   int32_t uncomputed() const { return future_len() - planned_len; }
+
+  int32_t num_draft() const { return static_cast<int32_t>(draft.size()) + own_draft; }
+  // The tokens that its slot's guess may have, where the executor keeps guesses: known of one that
+  // no step in flight will replace.
+  int32_t guess_len() const {
+    const auto known = static_cast<int32_t>(record.guess().size());
+    return samples_pending > 0 ? guess_asked : std::min(known, guess_asked);
+  }
+  void drop_drafts() {
+    draft.clear();
+    own_draft = 0;
+    draft_tree = {};
+  }
 
   // Tokens that need not be computed again if their KV is found: those whose logits nobody wants.
   int32_t max_reused() const {
