@@ -43,6 +43,7 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::start(Model model,
       "{} takes no trees, or what it runs", model.ops->name());
   RUDDER_CHECK(capacity.guess_tree.empty() ||
                (capacity.takes_trees && capacity.guess_tree.size() == capacity.max_draft));
+  RUDDER_CHECK(!capacity.tells_rows || (capacity.takes_trees && !capacity.guesses));
   RUDDER_CHECK((capacity.guesses && model.spec.stage.is_last()) == model.draft.has_value());
   RUDDER_CHECK(!model.draft || capacity.guesses_from_rows == model.draft->medusa.has_value());
   RUDDER_CHECK(capacity.vocab_size == model.spec.vocab);
@@ -338,8 +339,12 @@ void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
   flight.sampled_seq.clear();
   if (is_last_stage()) flight.sampled_seq = packed_.sampled_seq;
   flight.num_logprobs.clear();
+  flight.in_tree.clear();
   for (const ops::SampleRow& row : packed_.sample_rows) {
     flight.num_logprobs.push_back(row.num_logprobs);
+    if (!capacity_.tells_rows) continue;
+    flight.in_tree.push_back(row.parent_up > 0);
+    if (row.parent_up > 0) *(flight.in_tree.end() - 1 - row.parent_up) = true;
   }
   flight.result.from_graph = graphs_ != nullptr && graphs_->pad(packed_);
 }

@@ -42,7 +42,7 @@ Result<void> check_capacity(const Capacity& recorded, const Capacity& own) {
   RUDDER_TRY_VOID(at_least("max_in_flight", recorded.max_in_flight, own.max_in_flight));
   RUDDER_TRY_VOID(at_least("max_repeat", recorded.max_repeat, own.max_repeat));
   RUDDER_TRY_VOID(at_least("max_draft", recorded.max_draft, own.max_draft));
-  const bool has_trees = !recorded.guess_tree.empty();
+  const bool has_trees = !recorded.guess_tree.empty() || recorded.tells_rows;
   RUDDER_TRY_VOID(at_least("takes_trees", has_trees ? 1 : 0, own.takes_trees ? 1 : 0));
   RUDDER_TRY_VOID(at_least("taps.num_rows", recorded.taps.num_rows, own.taps.num_rows));
   RUDDER_TRY_VOID(at_least("taps.num_ops", recorded.taps.num_ops, own.taps.num_ops));
