@@ -38,6 +38,7 @@
   X(kGuessWithoutBlocks, "a sequence that is guessed for gets no blocks behind its tokens")      \
   X(kProposedLenKept, "a preempted sequence counts as run by the executor's proposer")           \
   X(kTokensForRows, "a proposer that reads rows alone is given tokens to run")                   \
+  X(kRowsMoved, "a proposer that learns is told each row's token as that of the row before")     \
   X(kRejectedKvCounted, "a sequence goes on behind drafts that were rejected")                   \
   X(kPublishRejected, "a block is shared that holds a rejected draft")                           \
   X(kCounterUnderflow, "the gauge of waiting tokens is decremented twice")                       \

@@ -59,6 +59,7 @@ struct Sequence {
   int32_t computed_len = 0;     // those of them that the host knows: their KV is written for sure
   std::vector<int32_t> draft;   // for its part of the step being planned
   step::DraftTree draft_tree;   // of them; empty: a chain
+  bool has_part = false;        // of what its proposer has to say at once: it tells of nothing
   DraftRecord record;
   int32_t proposed_len = 0;  // tokens that the executor's proposer has run, or will have
   int32_t scored_len = 0;    // tokens of the prompt whose logits have been, or are being, scored
