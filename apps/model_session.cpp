@@ -172,7 +172,8 @@ Result<exec::StepLimits> step_limits(const SessionSettings& settings,
                           .max_draft = speculation.num_speculative_tokens,
                           .draft_model = draft_model,
                           .draft_kind = draft_kind(speculation.method),
-                          .draft_tree = speculation.tree};
+                          .draft_tree = speculation.tree,
+                          .host_trees = speculation.method == draft::Method::kLookahead};
 }
 
 // What KV computed by this process depends on, besides tokens.

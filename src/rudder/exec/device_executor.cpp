@@ -338,13 +338,10 @@ void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
   if (proposer_ != nullptr) list_asks(plan, slots_, flight.asks);
   flight.sampled_seq.clear();
   if (is_last_stage()) flight.sampled_seq = packed_.sampled_seq;
+  flight.in_tree = packed_.in_tree;
   flight.num_logprobs.clear();
-  flight.in_tree.clear();
   for (const ops::SampleRow& row : packed_.sample_rows) {
     flight.num_logprobs.push_back(row.num_logprobs);
-    if (!capacity_.tells_rows) continue;
-    flight.in_tree.push_back(row.parent_up > 0);
-    if (row.parent_up > 0) *(flight.in_tree.end() - 1 - row.parent_up) = true;
   }
   flight.result.from_graph = graphs_ != nullptr && graphs_->pad(packed_);
 }

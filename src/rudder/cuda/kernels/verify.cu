@@ -122,8 +122,7 @@ __device__ void verify_tree(const SampleParams& p, int64_t first, int lane) {
     } else {
       SampledRow rejected;
       if (p.tells_rejected && !had_ended) rejected.token = p.sampled[row * 4 + 1];
-      write_sampled(p, row, rejected,
-                    i == 0 ? ops::SampleEnd::kMasked : ops::SampleEnd::kRejected);
+      write_sampled(p, row, rejected, i == 0 ? ops::SampleEnd::kMasked : ops::SampleEnd::kRejected);
     }
   }
 }
