@@ -157,6 +157,19 @@ exec::DraftKind draft_kind(draft::Method method) {
   return method == draft::Method::kMedusa ? exec::DraftKind::kMedusa : exec::DraftKind::kModel;
 }
 
+// Where a device is not the host, prompt lookup is its own: a guess of the host's needs every
+// token, which a step in flight has not given yet. Several stages take guesses of the host alone,
+// and so do repeated steps, which do not guess.
+step::LookUp device_look_up(const SessionSettings& settings, const draft::Speculation& speculation,
+                            const ops::Ops& ops) {
+  const bool is_on_device = speculation.method == draft::Method::kNgram && !settings.proposer &&
+                            ops.looks_up() && ops.has_graphs() &&
+                            settings.exec.pipeline_parallel_size == 1 &&
+                            settings.engine.multi_step == 1;
+  if (!is_on_device) return {};
+  return {.min_n = speculation.prompt_lookup_min, .max_n = speculation.prompt_lookup_max};
+}
+
 // What the settings ask of a step. kUnsupported: of drafts, and the backend takes none.
 Result<exec::StepLimits> step_limits(const SessionSettings& settings,
                                      const draft::Speculation& speculation,
@@ -173,7 +186,8 @@ Result<exec::StepLimits> step_limits(const SessionSettings& settings,
                           .draft_model = draft_model,
                           .draft_kind = draft_kind(speculation.method),
                           .draft_tree = speculation.tree,
-                          .host_trees = speculation.method == draft::Method::kLookahead};
+                          .host_trees = speculation.method == draft::Method::kLookahead,
+                          .look_up = device_look_up(settings, speculation, ops)};
 }
 
 // What KV computed by this process depends on, besides tokens.
@@ -361,7 +375,8 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
                                     .grammars = std::move(grammars),
                                     .proposer = std::move(front.proposer),
                                     .block_watcher = front.block_watcher,
-                                    .more = std::move(replicas)},
+                                    .more = std::move(replicas),
+                                    .runs_trials = true},
                                    engine_settings));
   RUDDER_TRY(session.steering,
              Steering::create(*session.engine, settings.steering, std::move(mlp_gains), library));

@@ -44,7 +44,7 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
                                                   bool batch_invariant = true,
                                                   bool enforce_eager = false) {
     exec::DeviceExecutor::Model model = loaded_model(batch_invariant);
-    if (capacity.guesses) {  // the model guesses for itself
+    if (capacity.guesses && !capacity.keeps_guesses()) {  // the model guesses for itself
       exec::DraftModel& draft = model.draft.emplace();
       draft.spec = model.spec;
       draft.weights = value_of(testing::random_weights(draft.spec, *model.ops, kModelSeed));
@@ -128,7 +128,8 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
   // plain decoding; from graphs the same is guessed as op by op. `make(capacity, kind,
   // enforce_eager)`: an executor with a proposer of that kind.
   template <typename Make, typename Kind>
-  static void expect_guessed_as_plain(Make make, std::vector<Kind> kinds) {
+  static void expect_guessed_as_plain(Make make, std::vector<Kind> kinds,
+                                      uint64_t least_drafts = 300) {
     const step::Capacity roomy = with_taps(kRoomy);
     std::vector<Ask> asks = random_masked_asks(16, 43, 80);
     add_random_taps(asks, roomy, 4);
@@ -146,7 +147,7 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
         settings.enable_prefix_caching = budget < 512;
         const Outcome outcome = run(*make(capacity, kind, enforce_eager), settings, asks);
         expect_same(plain, outcome.got, "guessed by the executor");
-        EXPECT_GT(outcome.stats.draft_tokens, 300u);
+        EXPECT_GT(outcome.stats.draft_tokens, least_drafts);
         if (budget < 512) continue;
         if (!right_eagerly) right_eagerly = outcome.stats.accepted_tokens;
         EXPECT_EQ(outcome.stats.accepted_tokens, *right_eagerly);
@@ -321,6 +322,34 @@ TEST_P(BatchInvariant, TreesOfMedusaHeadsAsPlainDecoding) {
     return medusa_executor(capacity, false, enforce_eager, bushy_tree());
   };
   expect_guessed_as_plain(make, std::vector{false});
+}
+
+// Prompt lookup, whose drafts stay on the device: one step at a time, and behind steps in flight.
+TEST_P(BatchInvariant, WhatIsLookedUpAsPlainDecoding) {
+  const auto make = [](step::Capacity capacity, int32_t max_n, bool enforce_eager) {
+    capacity.guesses_from_rows = true;
+    capacity.look_up = {.min_n = 1, .max_n = max_n};
+    return executor(capacity, true, enforce_eager);
+  };
+  expect_guessed_as_plain(make, std::vector{1, 3}, 60);  // random texts repeat little
+
+  const step::Capacity roomy = with_taps(kRoomy);
+  const std::vector<Ask> asks = drafted_asks(roomy);
+  const std::vector<Got> plain = run_alone(*executor(roomy), asks);
+  StepKinds steps;
+  for (const DraftedRun& how : kDraftedRuns) {
+    step::Capacity capacity = with_taps(tight());
+    capacity.max_draft = how.max_draft;
+    capacity.guesses = true;
+    sched::SchedSettings settings = plain_settings();
+    settings.max_in_flight = how.in_flight;
+    settings.enable_prefix_caching = true;
+    const Outcome outcome = run(*make(capacity, 3, false), settings, asks);
+    expect_same(plain, outcome.got, "guesses of " + std::to_string(how.max_draft));
+    EXPECT_GT(outcome.stats.draft_tokens, 30u);
+    steps.add(outcome);
+  }
+  expect_graphs(steps);
 }
 
 // Trees of any shape, with as many rows as a tree may have; many of their drafts are right. From

@@ -16,6 +16,10 @@ bool is_medusa(Guesser guesser) {
          guesser == Guesser::kMedusaTree;
 }
 
+bool has_kv(Guesser guesser) {
+  return guesser != Guesser::kNone && guesser != Guesser::kLookUp && !is_medusa(guesser);
+}
+
 TinyHead tiny_head(Guesser guesser) {
   switch (guesser) {
     case Guesser::kOwnEmbedding:
@@ -31,15 +35,16 @@ TinyHead tiny_head(Guesser guesser) {
 }  // namespace
 
 std::string guesser_name(Guesser guesser) {
-  constexpr const char* kNames[] = {"nobody",  "itself", "own_embedding", "shared_embedding",
-                                    "product", "medusa", "shared_medusa", "medusa_tree"};
+  constexpr const char* kNames[] = {"nobody",           "itself",      "own_embedding",
+                                    "shared_embedding", "product",     "medusa",
+                                    "shared_medusa",    "medusa_tree", "look_up"};
   return kNames[static_cast<size_t>(guesser)];
 }
 
 bool takes_guesser(testing::TinyArch arch, Guesser guesser) {
   const model::ModelSpec spec = testing::tiny_spec(arch);
   if (guesser == Guesser::kMedusaTree) return model::runs_trees(spec);
-  if (guesser == Guesser::kNone || is_medusa(guesser)) return true;
+  if (!has_kv(guesser)) return true;
   const bool keeps_every_token = std::ranges::any_of(
       spec.layers,
       [](const model::LayerSpec& layer) { return model::kv_geometry(layer).window == 0; });
@@ -49,7 +54,9 @@ bool takes_guesser(testing::TinyArch arch, Guesser guesser) {
 
 void add_guesser(exec::DeviceExecutor::Model& model, const model::ModelSpec& whole, Guesser guesser,
                  const std::function<void(model::DraftHeadSpec&)>& change) {
-  if (guesser == Guesser::kNone || !model.spec.stage.is_last()) return;
+  if (guesser == Guesser::kNone || guesser == Guesser::kLookUp || !model.spec.stage.is_last()) {
+    return;
+  }
   const ops::Rank rank = ops::rank_of(*model.ops);
   exec::DraftModel& draft = model.draft.emplace();
   if (guesser == Guesser::kItself) {
@@ -96,9 +103,7 @@ void add_tree(step::Capacity& capacity, const step::RankedTree& tree) {
 
 void join_guesser(std::vector<model::Stage>& stages, const model::ModelSpec& whole,
                   Guesser guesser) {
-  const bool has_head =
-      guesser != Guesser::kNone && guesser != Guesser::kItself && !is_medusa(guesser);
-  if (stages.size() == 1 || !has_head) return;
+  if (stages.size() == 1 || !has_kv(guesser) || guesser == Guesser::kItself) return;
   model::DraftHeadSpec head = testing::tiny_head_spec(tiny_head(guesser));
   RUDDER_CHECK(model::fit_draft_head(whole, head).has_value());
   model::join_head(head, stages);
@@ -106,7 +111,8 @@ void join_guesser(std::vector<model::Stage>& stages, const model::ModelSpec& who
 
 void add_guesser(step::Capacity& capacity, Guesser guesser) {
   capacity.guesses = guesser != Guesser::kNone;
-  capacity.guesses_from_rows = is_medusa(guesser);
+  capacity.guesses_from_rows = capacity.guesses && !has_kv(guesser);
+  if (guesser == Guesser::kLookUp) capacity.look_up = {.min_n = 1, .max_n = 3};
   if (guesser == Guesser::kMedusaTree) add_tree(capacity, bushy_tree());
 }
 

@@ -22,16 +22,21 @@ enum class Guesser : uint8_t {
   kMedusa,        // Medusa heads with a product each for their logits
   kSharedMedusa,  // or one for all
   kMedusaTree,    // bushy_tree() of the former
+  kLookUp,        // prompt lookup, in slots
 };
 inline constexpr Guesser kTrainedHeads[] = {Guesser::kOwnEmbedding, Guesser::kSharedEmbedding,
                                             Guesser::kProduct, Guesser::kMedusa,
                                             Guesser::kSharedMedusa};
-// On ranks, where stages are alone, trees too.
-inline constexpr Guesser kGuessersOnRanks[] = {Guesser::kOwnEmbedding, Guesser::kSharedEmbedding,
-                                               Guesser::kProduct,      Guesser::kMedusa,
-                                               Guesser::kSharedMedusa, Guesser::kMedusaTree};
+// On ranks, where stages are alone, trees and prompt lookup too.
+inline constexpr Guesser kGuessersOnRanks[] = {
+    Guesser::kOwnEmbedding, Guesser::kSharedEmbedding, Guesser::kProduct, Guesser::kMedusa,
+    Guesser::kSharedMedusa, Guesser::kMedusaTree,      Guesser::kLookUp};
 std::string guesser_name(Guesser guesser);
 
+// That runs of a few random sequences have at least: these repeat little.
+constexpr uint64_t least_drafts(Guesser guesser) {
+  return guesser == Guesser::kLookUp ? 25 : 100;
+}
 // Whether it can guess for the model.
 bool takes_guesser(testing::TinyArch arch, Guesser guesser);
 // To a model whose ops and spec are there, a rank's, a stage's or those of a device that is alone

@@ -330,7 +330,7 @@ class Loop {
     ++result_.constrained_steps;
     while (in_flight_.size() > 1) collect();
     std::vector<uint32_t> masks;
-    for (const sched::ConstrainedSequence& row : scheduler_.constrained()) {
+    for (const sched::ConstrainedSequence& row : scheduler_.learn_drafts()) {
       std::vector<int32_t> output = result_.got[row.id.value].tokens;
       for (size_t i = 0; i <= row.draft.size(); ++i) {
         const std::vector<uint32_t> mask = asks_[row.id.value].mask(output);

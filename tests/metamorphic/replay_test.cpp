@@ -111,6 +111,27 @@ TEST_F(DemoReplay, GivesTheSameTokensOfTrees) {
   EXPECT_EQ(report.num_iterations, outcome_.steps);
 }
 
+// Drafts are what the executor guesses, which a replay guesses again.
+TEST_F(DemoReplay, GivesTheSameTokensOfWhatIsLookedUp) {
+  const Backend& backend = backends().back();
+  const exec::StepLimits drafting = {.max_draft = 4, .look_up = {.min_n = 1, .max_n = 3}};
+  const std::string file = record(backend, drafting);
+  EXPECT_GT(outcome_.stats.accepted_tokens, 5u);
+  const auto recording = value_of(step::RecordingReader::open(file));
+  EXPECT_EQ(recording->header().capacity.look_up, drafting.look_up);
+  const auto executor = demo_executor(backend, drafting);
+  step::ReplayReport report;
+  const auto done = step::replay(*recording, *executor, &report);
+  ASSERT_TRUE(done) << done.error().to_string();
+  EXPECT_EQ(report.num_different, 0) << report.first->what;
+  EXPECT_EQ(report.num_iterations, outcome_.steps);
+  // Not on an executor that would guess otherwise.
+  const auto other = demo_executor(backend, {.max_draft = 4, .look_up = {.min_n = 2, .max_n = 3}});
+  const auto refused = step::replay(*value_of(step::RecordingReader::open(file)), *other, &report);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().where, "look_up.min_n");
+}
+
 TEST_F(DemoReplay, FindsAChangedToken) {
   const Backend& backend = backends().back();
   const std::string file = record(backend);

@@ -165,6 +165,36 @@ TEST_F(StepBuffersTest, LongListsGoInSeveralParts) {
   }
 }
 
+// The tokens to look up of slots without penalties, more than one part of them.
+TEST_F(StepBuffersTest, TokensToLookUpGoInSeveralParts) {
+  step::Capacity capacity = kCapacity;
+  capacity.num_slots = 4;
+  capacity.max_draft = 2;
+  capacity.guesses = capacity.guesses_from_rows = true;
+  capacity.look_up = {.min_n = 1, .max_n = 2};
+  const auto buffers = StepBuffers::make(*ops_, capacity).value();
+  SlotTable slots(capacity);
+  step::StepPlan plan;
+  plan.id = 1;
+  for (int32_t slot = 0; slot < 4; ++slot) {
+    step::SlotEdit open = edit(slot, 1);
+    for (int32_t i = 0; i < 15; ++i) open.history.push_back((slot + i * i) % 50);
+    open.prompt_len = open.history_prompt_len = 15;
+    plan.slots.push_back(open);
+  }
+  pack_step(plan, capacity, slots, packed_);
+  const DeviceStep step = buffers->begin(packed_, 0).value();
+  const auto done = ops_->make_event();
+  ops_->record(*done);
+  ASSERT_TRUE(done->wait());
+  EXPECT_TRUE(step.look_up.empty());  // nothing is sampled
+  for (int32_t slot = 0; slot < 4; ++slot) {
+    Ints history = ints(step.sample.state.history.rows(slot, 1));
+    history.resize(15);
+    EXPECT_EQ(history, plan.slots[static_cast<size_t>(slot)].history);
+  }
+}
+
 TEST_F(StepBuffersTest, AStepCanOpenSlotsAndRunNothing) {
   const DeviceStep step = begin({.slots = {edit(1, 1)}, .seqs = {}, .tokens = {}});
   EXPECT_EQ(step.forward.ids.num_rows(), 0);

@@ -39,6 +39,8 @@
   X(kProposedLenKept, "a preempted sequence counts as run by the executor's proposer")           \
   X(kTokensForRows, "a proposer that reads rows alone is given tokens to run")                   \
   X(kRowsMoved, "a proposer that learns is told each row's token as that of the row before")     \
+  X(kNothingToLookUp, "a slot is opened without the tokens that guesses are looked up in")       \
+  X(kUnsureDraftsChange, "drafts behind drafts run the programs of where they may not be")       \
   X(kRejectedKvCounted, "a sequence goes on behind drafts that were rejected")                   \
   X(kPublishRejected, "a block is shared that holds a rejected draft")                           \
   X(kCounterUnderflow, "the gauge of waiting tokens is decremented twice")                       \
@@ -88,9 +90,11 @@
   X(kMinTokensOverConstraints, "min_tokens bans the only tokens that a constraint allows")       \
   X(kFailedConstraintGoesOn, "a choice goes on without the constraint that failed")              \
   X(kDraftMasksOfFirst, "the masks behind drafts are that of the first position")                \
+  X(kMasksOfLastGuess, "the masks behind drafts that are not known are those of older ones")     \
   X(kMasksToOneRank, "the masks of a step reach the first rank alone")                           \
   X(kRanksUncompared, "ranks that sample other tokens than the first go on")                     \
   X(kAcceptsOneTooMany, "the executor accepts one draft that it did not sample")                 \
+  X(kShortGuessFilled, "the executor takes tokens for drafts that its guess has not")            \
   X(kRejectedPenaltyKept, "the executor counts a rejected draft in penalties")                   \
   X(kPathNotKept, "the executor leaves the KV of accepted drafts where their tree had it")       \
   X(kRowsNotKept, "the executor leaves rows for what guesses where a tree had their tokens")     \

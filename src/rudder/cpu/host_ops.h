@@ -34,6 +34,7 @@ class HostOps : public ops::Ops {
   bool takes_drafts() const final { return true; }
   bool takes_trees() const final { return true; }
   bool keeps_rows() const final { return true; }
+  bool looks_up() const final { return true; }
   bool runs_draft_heads() const final { return true; }
   Result<void> prepare(const ops::StepBounds& bounds) final;
   void begin_capture() final;
@@ -49,6 +50,7 @@ class HostOps : public ops::Ops {
   void spread_logits(const ops::SpreadLogitsArgs& args) final;
   void residual_act(const ops::ResidualActArgs& args) final;
   void gather_logits(const ops::GatherLogitsArgs& args) final;
+  void look_up(const ops::LookUpArgs& args) final;
   bool ranks_share_memory() const final { return true; }
   void sum_ranks(const ops::View& x) final;
   void end_patterns(const ops::EndPatternsArgs& args) final;

@@ -7,6 +7,17 @@
 
 namespace rudder::cuda {
 
+Result<void> check_stored(std::initializer_list<tensor::DType> dtypes) {
+  for (const tensor::DType dtype : dtypes) {
+    if (dtype == tensor::DType::kBF16 || dtype == tensor::DType::kF8E4M3) continue;
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("the CUDA backend stores BF16 or F8_E4M3, not {}", tensor::dtype_name(dtype)),
+        "dtype");
+  }
+  return {};
+}
+
 Result<void> check_parts(const ops::StepBounds& bounds) {
   const auto check = [](bool is_used, std::string_view what,
                         std::string_view where) -> Result<void> {

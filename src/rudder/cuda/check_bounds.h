@@ -1,11 +1,17 @@
-// Parts of ops that the CPU computes and this backend has no kernels for. CudaOps::prepare calls it
-// when a model is loaded, so that a model which needs one is refused before its first step.
+// Dtypes, and parts of ops that the CPU computes, for which this backend has no kernels. CudaOps
+// asks when it is made and when a model is loaded, so that a model which needs one is refused
+// before its first step.
 #pragma once
+
+#include <initializer_list>
 
 #include "rudder/base/result.h"
 #include "rudder/ops/args.h"
 
 namespace rudder::cuda {
+
+// Of weights and caches. kUnsupported; `where` is "dtype".
+Result<void> check_stored(std::initializer_list<tensor::DType> dtypes);
 
 // kUnsupported; `where` is the field of the model's spec that asks for the part.
 Result<void> check_parts(const ops::StepBounds& bounds);

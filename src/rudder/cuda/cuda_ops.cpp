@@ -19,10 +19,6 @@
 #include "rudder/cuda/elements.h"
 #include "rudder/cuda/feature_ops.h"
 #include "rudder/cuda/kernels/linear_epilogue.h"
-#include "rudder/cuda/kernels/qkv_prep.h"
-#include "rudder/cuda/kernels/rows.h"
-#include "rudder/cuda/kernels/sample.h"
-#include "rudder/cuda/kernels/step.h"
 #include "rudder/cuda/linear.h"
 #include "rudder/cuda/path_params.h"
 #include "rudder/cuda/pattern_params.h"
@@ -41,7 +37,6 @@
 namespace rudder::cuda {
 namespace {
 
-using ops::LinearWeight;
 using tensor::DType;
 using tensor::View;
 
@@ -70,6 +65,7 @@ class CudaOps final : public ops::Ops {
   bool takes_drafts() const override { return true; }
   bool takes_trees() const override { return true; }
   bool keeps_rows() const override { return true; }
+  bool looks_up() const override { return true; }
   bool runs_draft_heads() const override { return true; }
   bool has_encode() const override { return true; }
   bool reads_features() const override { return true; }
@@ -107,7 +103,7 @@ class CudaOps final : public ops::Ops {
     RUDDER_TRY_VOID(upload_cast(uploader_, host, view, stream()));
     return view;
   }
-  Result<LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
+  Result<ops::LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
     use_device(device_);
     return linear_->make_weight(parts, uploader_);
   }
@@ -278,6 +274,9 @@ class CudaOps final : public ops::Ops {
   void sample(const ops::SampleArgs& args) override {
     launch("sample", {&args.logits}, [&] { return launch_sample(sample_params(args), stream()); });
   }
+  void look_up(const ops::LookUpArgs& args) override {
+    launch("look_up", {&args.rows}, [&] { return launch_look_up(look_up_params(args), stream()); });
+  }
   void score(const ops::ScoreArgs& args) override {
     launch("score", {&args.logits}, [&] { return launch_score(score_params(args), stream()); });
   }
@@ -386,13 +385,7 @@ class CudaOps final : public ops::Ops {
 
 Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings,
                                                 std::shared_ptr<PeerComm> comm, bool is_stage) {
-  for (const DType dtype : {settings.linear_dtype, settings.kv_dtype}) {
-    if (dtype == DType::kBF16 || dtype == DType::kF8E4M3) continue;
-    return fail(
-        ErrorCode::kUnsupported,
-        fmt::format("the CUDA backend stores BF16 or F8_E4M3, not {}", tensor::dtype_name(dtype)),
-        "dtype");
-  }
+  RUDDER_TRY_VOID(check_stored({settings.linear_dtype, settings.kv_dtype}));
   RUDDER_TRY(DeviceInfo info, open_device(settings.device));
   RUDDER_TRY(const CublasLtApi* const api, load_cublaslt(settings.cublaslt_path));
   RUDDER_TRY(std::unique_ptr<Stream> stream, Stream::make());
@@ -468,9 +461,16 @@ void CudaOps::tap_shares(const ops::TapSharesArgs& args) {
 
 void CudaOps::residual_norm(const ops::ResidualNormArgs& args) {
   RUDDER_CHECK(args.delta_scale == 1.0f && args.sum_scale == 1.0f, "prepare() refuses scales");
-  if (args.sums_ranks && exchange_) sum_ranks(args.delta);
   ResidualNormParams params = residual_norm_params(args);
   params.rounds = rounds_;
+  if (args.sums_ranks && exchange_) {
+    if (!is_tapped(args) && exchange_->has_sum_and_norm(params)) {
+      const ProductScales scales = take_scales(args.delta);
+      return launch("residual_norm", {&args.x, &args.out},
+                    [&] { return exchange_->sum_and_norm(params, scales); });
+    }
+    sum_ranks(args.delta);
+  }
   if (!args.out_scale.empty() && !rounds_) params.delta_scales = take_scales(args.delta);
   launch("residual_norm", {&args.x, &args.out}, [&] {
     if (!is_tapped(args)) return launch_residual_norm(params, stream());

@@ -1,8 +1,9 @@
 // Times the sums of ranks (kernels/peer.h) on several GPUs, and beside them those of NCCL where its
 // library is found: a captured graph of kSumCalls sums on each rank, by events of rank 0; the
-// median of all rounds. Then what a stage hands to the next (peer_message.h): kHops messages to and
-// fro between the first two GPUs, each a copy into the message, its post, and a copy out of it.
-// peer_bench [ranks [rounds]]
+// median of all rounds. Likewise sums with the residual norm behind them, as two kernels and as one
+// (kernels/peer_residual.h) that divides rows among so many blocks. Then what a stage hands to the
+// next (peer_message.h): kHops messages to and fro between the first two GPUs, each a copy into the
+// message, its post, and a copy out of it. peer_bench [ranks [rounds]]
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -16,9 +17,11 @@
 #include <numeric>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "rudder/cuda/device_info.h"
+#include "rudder/cuda/kernels/peer_residual.h"
 #include "rudder/cuda/nccl_sums.h"
 #include "rudder/cuda/peer_comm.h"
 #include "rudder/cuda/peer_message.h"
@@ -60,6 +63,64 @@ EnqueueSum sum_of_peers(PeerComm& comm, const SumMode& mode, int64_t bytes) {
   return [params](void* data, cudaStream_t stream) mutable {
     params.y = data;
     expect(launch_peer_sum(params, stream), "sum");
+  };
+}
+
+// Rows with the residual norm behind the sum, into fp8.
+struct ResidualMode {
+  const char* name;
+  bool is_one_kernel;
+  PeerWay way;
+  int32_t row_blocks;  // 0: as many as there are for the rows
+};
+constexpr ResidualMode kResidualModes[] = {{"two kernels, one-shot", false, PeerWay::kOneShot, 0},
+                                           {"two kernels, two-shot", false, PeerWay::kTwoShot, 0},
+                                           {"one-shot", true, PeerWay::kOneShot, 0},
+                                           {"one-shot, 1 block", true, PeerWay::kOneShot, 1},
+                                           {"one-shot, 2 blocks", true, PeerWay::kOneShot, 2},
+                                           {"one-shot, 4 blocks", true, PeerWay::kOneShot, 4},
+                                           {"two-shot", true, PeerWay::kTwoShot, 0},
+                                           {"two-shot, 1 block", true, PeerWay::kTwoShot, 1},
+                                           {"two-shot, 2 blocks", true, PeerWay::kTwoShot, 2},
+                                           {"two-shot, 4 blocks", true, PeerWay::kTwoShot, 4}};
+
+// What a call works on, one behind the other: the branch, the residual and what comes out of
+// `rows`, then scales and weights.
+int64_t residual_bytes(int64_t rows, int64_t cols) {
+  return rows * cols * 5 + rows * 8 + cols * 8;
+}
+
+EnqueueSum residual_of_peers(PeerComm& comm, const ResidualMode& mode, int64_t rows, int64_t cols) {
+  PeerResidualParams params;
+  params.links = comm.links(true);
+  params.way = mode.way;
+  params.row_blocks = mode.row_blocks;
+  params.norm.rows = rows;
+  params.norm.hidden = cols;
+  return [params, mode](void* data, cudaStream_t stream) mutable {
+    ResidualNormParams& norm = params.norm;
+    char* next = static_cast<char*>(data);
+    const auto take = [&](int64_t bytes) { return std::exchange(next, next + bytes); };
+    norm.norm = reinterpret_cast<float*>(take(norm.hidden * 4));
+    params.scales.column = reinterpret_cast<float*>(take(norm.hidden * 4));
+    void* const branch = take(norm.rows * norm.hidden * 2);
+    norm.delta = branch;
+    norm.x = take(norm.rows * norm.hidden * 2);
+    norm.out = take(norm.rows * norm.hidden);
+    norm.out_scale = reinterpret_cast<float*>(take(norm.rows * 4));
+    params.scales.row = reinterpret_cast<float*>(take(norm.rows * 4));
+    if (mode.is_one_kernel) {
+      return expect(launch_peer_residual_norm(params, stream), "sum and norm");
+    }
+    PeerSumParams sum;
+    sum.links = params.links;
+    sum.y = branch;
+    sum.scales = params.scales;
+    sum.rows = norm.rows;
+    sum.cols = norm.hidden;
+    sum.is_two_shot = mode.way == PeerWay::kTwoShot;
+    expect(launch_peer_sum(sum, stream), "sum");
+    expect(launch_residual_norm(norm, stream), "norm");
   };
 }
 
@@ -199,6 +260,41 @@ void bench_handover(int rounds) {
   }
 }
 
+// Microseconds a call of rank 0; sum_of(rank) is what a rank enqueues.
+double time_ranks(const std::vector<int32_t>& devices,
+                  const std::function<EnqueueSum(size_t)>& sum_of, int64_t bytes, int rounds) {
+  std::barrier<> barrier(std::ssize(devices));
+  std::vector<double> us(devices.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    threads.emplace_back(
+        [&, i] { us[i] = time_sums(devices[i], sum_of(i), bytes, rounds, barrier); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return us[0];
+}
+
+void bench_residuals(const std::vector<int32_t>& devices,
+                     const std::vector<std::shared_ptr<PeerComm>>& comms, int rounds) {
+  const std::vector<int64_t> all_rows = {1, 4, 8, 16, 32, 64, 128, 256};
+  for (const int64_t cols : {4096, 8192}) {
+    std::printf("sum and residual norm of %zu ranks, %lld columns, us a call\n%-22s",
+                devices.size(), static_cast<long long>(cols), "");
+    for (const int64_t rows : all_rows) std::printf("%4lld rows", static_cast<long long>(rows));
+    std::printf("\n");
+    for (const ResidualMode& mode : kResidualModes) {
+      std::printf("%-22s", mode.name);
+      for (const int64_t rows : all_rows) {
+        const auto of_rank = [&](size_t i) {
+          return residual_of_peers(*comms[i], mode, rows, cols);
+        };
+        std::printf("%9.2f", time_ranks(devices, of_rank, residual_bytes(rows, cols), rounds));
+      }
+      std::printf("\n");
+    }
+  }
+}
+
 int bench_sums(int ranks, int rounds) {
   std::vector<int32_t> devices(static_cast<size_t>(ranks));
   std::iota(devices.begin(), devices.end(), 0);
@@ -211,20 +307,13 @@ int bench_sums(int ranks, int rounds) {
   const std::vector<int64_t> sizes = {16, 64, 256, 512, 1024, 2048, 4096, 8192};
   for (const int64_t kb : sizes) std::printf("%6lld KB", static_cast<long long>(kb));
   std::printf("\n");
-  std::barrier<> barrier(ranks);
   const auto print_row = [&](const std::string& name,
                              const std::function<EnqueueSum(size_t, int64_t)>& sum_of) {
     std::printf("%-22s", name.c_str());
     for (const int64_t kb : sizes) {
       const int64_t bytes = kb << 10;
-      std::vector<double> us(devices.size());
-      std::vector<std::thread> threads;
-      for (size_t i = 0; i < devices.size(); ++i) {
-        threads.emplace_back(
-            [&, i] { us[i] = time_sums(devices[i], sum_of(i, bytes), bytes, rounds, barrier); });
-      }
-      for (std::thread& thread : threads) thread.join();
-      std::printf("%9.2f", us[0]);
+      const auto of_rank = [&](size_t i) { return sum_of(i, bytes); };
+      std::printf("%9.2f", time_ranks(devices, of_rank, bytes, rounds));
     }
     std::printf("\n");
   };
@@ -240,6 +329,7 @@ int bench_sums(int ranks, int rounds) {
   } else {
     std::printf("%-22s%s\n", "NCCL", nccl.error().to_string().c_str());
   }
+  bench_residuals(devices, *comms, rounds);
   bench_handover(rounds);
   const Result<void> status = comms->front()->status();
   if (!status) std::printf("%s\n", status.error().to_string().c_str());

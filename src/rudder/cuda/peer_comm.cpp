@@ -37,7 +37,7 @@ Result<void> check_count(size_t count) {
 struct PeerComm::Group {
   // What a rank's kernels keep on its device.
   struct Memory {
-    void* data = nullptr;  // inbox, flags, next look, epochs
+    void* data = nullptr;  // inboxes, flags, next look, epochs
     char* inbox = nullptr;
     uint64_t* flags = nullptr;
     uint64_t* next_look = nullptr;
@@ -89,23 +89,26 @@ struct PeerComm::Group {
 };
 
 Result<void> PeerComm::Group::allocate() {
-  const auto inbox_bytes = static_cast<size_t>(peer_inbox_bytes(count()));
+  const auto first_bytes = static_cast<size_t>(peer_inbox_bytes(count()));
+  const auto words_bytes = static_cast<size_t>(peer_words_bytes(count()));
+  const size_t inbox_bytes = first_bytes + words_bytes;
   const size_t flag_bytes = static_cast<size_t>(peer_num_flags(count())) * sizeof(uint64_t);
   const size_t bytes = inbox_bytes + flag_bytes + sizeof(uint64_t) + kPeerBlocks * sizeof(uint32_t);
   for (size_t i = 0; i < devices.size(); ++i) {
     Memory& one = memory[i];
     use_device(devices[i]);
     RUDDER_CUDA_TRY(cudaMalloc(&one.data, bytes), "ranks", fmt::format("{} bytes", bytes));
-    RUDDER_CUDA_TRY(cudaMemset(one.data, 0, bytes), "ranks", "");
-    RUDDER_CUDA_TRY(cudaDeviceSynchronize(), "ranks", "");
     one.inbox = static_cast<char*>(one.data);
+    RUDDER_CUDA_TRY(cudaMemset(one.data, 0, bytes), "ranks", "");
+    RUDDER_CUDA_TRY(cudaMemset(one.inbox + first_bytes, 0xff, words_bytes), "ranks", "");
+    RUDDER_CUDA_TRY(cudaDeviceSynchronize(), "ranks", "");
     one.flags = reinterpret_cast<uint64_t*>(one.inbox + inbox_bytes);
     one.next_look = reinterpret_cast<uint64_t*>(one.inbox + inbox_bytes + flag_bytes);
     one.epochs = reinterpret_cast<uint32_t*>(one.next_look + 1);
   }
   void* words = nullptr;
-  const size_t words_bytes = static_cast<size_t>(count()) * sizeof(uint32_t);
-  RUDDER_CUDA_TRY(cudaHostAlloc(&words, words_bytes, cudaHostAllocPortable | cudaHostAllocMapped),
+  const size_t fault_bytes = static_cast<size_t>(count()) * sizeof(uint32_t);
+  RUDDER_CUDA_TRY(cudaHostAlloc(&words, fault_bytes, cudaHostAllocPortable | cudaHostAllocMapped),
                   "ranks", "");
   faults = static_cast<uint32_t*>(words);
   std::fill(faults, faults + count(), 0u);

@@ -7,20 +7,16 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <barrier>
 #include <chrono>
 #include <cmath>
-#include <cstring>
-#include <functional>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "rudder/cuda/cuda_ops.h"
-#include "rudder/cuda/device_info.h"
 #include "rudder/cuda/kernels/rows.h"
+#include "rudder/cuda/peer_test.h"
 #include "rudder/tensor/dtype.h"
 
 namespace rudder::cuda {
@@ -28,84 +24,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
-using Comms = std::vector<std::shared_ptr<PeerComm>>;
-using Bits = std::vector<uint16_t>;
-
-void succeed(cudaError_t error) {
-  if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
-}
-
-int32_t num_devices() {
-  load_kernels_early();
-  int count = 0;
-  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
-}
-
-// One rank's stream and memory; its thread makes it.
-class Rank {
- public:
-  Rank(PeerComm& of, std::barrier<>& barrier) : comm(of), barrier_(barrier) {
-    use_device(comm.device());
-    succeed(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  }
-  ~Rank() {
-    cudaStreamSynchronize(stream);
-    for (void* one : memory_) cudaFree(one);
-    cudaStreamDestroy(stream);
-  }
-  Rank(const Rank&) = delete;
-  Rank& operator=(const Rank&) = delete;
-
-  template <typename T>
-  T* to_device(const std::vector<T>& values) {
-    T* const to = room<T>(values.size());
-    succeed(cudaMemcpyAsync(to, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice,
-                            stream));
-    succeed(cudaStreamSynchronize(stream));
-    return to;
-  }
-  template <typename T>
-  T* room(size_t count) {
-    succeed(cudaMalloc(&memory_.emplace_back(), count * sizeof(T) + 1));
-    return static_cast<T*>(memory_.back());
-  }
-  template <typename T>
-  std::vector<T> to_host(const T* from, size_t count) {
-    std::vector<T> out(count);
-    succeed(cudaMemcpyAsync(out.data(), from, count * sizeof(T), cudaMemcpyDeviceToHost, stream));
-    succeed(cudaStreamSynchronize(stream));
-    return out;
-  }
-  // Nothing is allocated behind it: that may wait for kernels, which wait for other ranks.
-  void all_have_allocated() { barrier_.arrive_and_wait(); }
-  int index() const { return comm.rank().index; }
-  int count() const { return comm.rank().count; }
-
-  PeerComm& comm;
-  cudaStream_t stream = nullptr;
-
- private:
-  std::barrier<>& barrier_;
-  std::vector<void*> memory_;
-};
-
-void run_ranks(const Comms& comms, const std::function<void(Rank&)>& body) {
-  std::barrier<> barrier(std::ssize(comms));
-  std::vector<std::thread> threads;
-  for (const auto& comm : comms) {
-    threads.emplace_back([&body, &comm, &barrier] {
-      try {
-        Rank rank(*comm, barrier);
-        comm->open();
-        body(rank);
-      } catch (const std::exception& error) {
-        ADD_FAILURE() << error.what();
-      }
-      barrier.arrive_and_drop();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
 
 struct SumCase {
   int64_t rows = 1;
@@ -163,7 +81,7 @@ Bits expected_sum(const SumCase& c, uint32_t seed, int count) {
   return bits;
 }
 
-PeerSumParams sum_params(Rank& rank, const SumCase& c, const Part& part) {
+PeerSumParams sum_params(PeerRank& rank, const SumCase& c, const Part& part) {
   PeerSumParams params;
   params.links = rank.comm.links(false);
   params.y = rank.to_device(part.y);
@@ -197,20 +115,7 @@ std::vector<SumCase> sum_cases() {
   return cases;
 }
 
-class Peers : public ::testing::TestWithParam<std::vector<int32_t>> {
- protected:
-  void SetUp() override {
-    const int32_t wanted = *std::ranges::max_element(GetParam()) + 1;
-    if (num_devices() < wanted) {
-      GTEST_SKIP() << "needs " << wanted << " GPUs, " << num_devices() << " visible";
-    }
-  }
-  static Comms group(int32_t patience_ms = 5000) {
-    Result<Comms> made = PeerComm::make_group(GetParam(), patience_ms);
-    if (!made) throw std::runtime_error(made.error().to_string());
-    return std::move(*made);
-  }
-};
+class Peers : public PeerTest {};
 
 TEST_P(Peers, SumsAreThoseInTheOrderOfRanks) {
   const Comms comms = group();
@@ -220,7 +125,7 @@ TEST_P(Peers, SumsAreThoseInTheOrderOfRanks) {
     expected.push_back(
         expected_sum(cases[i], static_cast<uint32_t>(i), static_cast<int>(comms.size())));
   }
-  run_ranks(comms, [&](Rank& rank) {
+  run_ranks(comms, [&](PeerRank& rank) {
     std::vector<PeerSumParams> sums;
     for (size_t i = 0; i < cases.size(); ++i) {
       const Part part = random_part(cases[i], static_cast<uint32_t>(i), rank.index());
@@ -245,7 +150,7 @@ TEST_P(Peers, GatherPutsPartsSideBySide) {
   const auto element = [](int64_t row, int64_t column) {
     return static_cast<float>(row * 7 % 1000) + static_cast<float>(column) / 262144.0f;
   };
-  run_ranks(comms, [&](Rank& rank) {
+  run_ranks(comms, [&](PeerRank& rank) {
     for (const int64_t vocab : {160, 1003, 32000, 128256}) {
       for (const int64_t rows : {1, 3, 64}) {
         PeerGatherParams params;
@@ -285,7 +190,7 @@ void replay_with_late_ranks(const Comms& comms, int num_replays, int check_every
     expected.push_back(
         expected_sum(cases[i], static_cast<uint32_t>(i), static_cast<int>(comms.size())));
   }
-  run_ranks(comms, [&](Rank& rank) {
+  run_ranks(comms, [&](PeerRank& rank) {
     std::vector<Part> parts;
     std::vector<PeerSumParams> sums;
     std::vector<uint16_t*> sources;
@@ -339,7 +244,7 @@ TEST_P(SlowPeers, AMillionReplaysWhileRanksComeLate) {
 TEST_P(Peers, WhatRanksStoreInSharedMemoryIsThereWhenTheyHaveMet) {
   const Comms comms = group();
   constexpr int64_t kWidth = 1 << 17;  // of a rank's row, bf16
-  run_ranks(comms, [&](Rank& rank) {
+  run_ranks(comms, [&](PeerRank& rank) {
     const ops::View shared =
         rank.comm.shared_memory(tensor::DType::kBF16, {rank.count(), kWidth}).value();
     std::vector<PlaceRowsParams> stores(50);
@@ -375,7 +280,7 @@ TEST_P(Peers, WhatRanksStoreInSharedMemoryIsThereWhenTheyHaveMet) {
 TEST_P(Peers, ARankThatIsNotOpenWaitsForNobody) {
   const Comms comms = group(60'000);
   std::barrier<> alone(1);
-  Rank rank(*comms[0], alone);
+  PeerRank rank(*comms[0], alone);
   const SumCase c = {16, 64};
   const Part part = random_part(c, 1, 0);
   const PeerSumParams params = sum_params(rank, c, part);
@@ -388,7 +293,7 @@ TEST_P(Peers, ARankThatIsNotOpenWaitsForNobody) {
 TEST_P(Peers, ARankThatDoesNotComeIsAnErrorInTime) {
   const Comms comms = group(PeerComm::kPatienceMs);
   std::barrier<> alone(1);
-  Rank rank(*comms[1], alone);
+  PeerRank rank(*comms[1], alone);
   comms[1]->open();
   const SumCase c = {64, 4096};
   const PeerSumParams params = sum_params(rank, c, random_part(c, 1, 1));
@@ -405,7 +310,7 @@ TEST_P(Peers, ARankThatDoesNotComeIsAnErrorInTime) {
 
 TEST_P(Peers, RanksAtDifferentRowsFail) {
   const Comms comms = group(2000);
-  run_ranks(comms, [&](Rank& rank) {
+  run_ranks(comms, [&](PeerRank& rank) {
     const SumCase c = {rank.index() == 0 ? 4 : 5, 8};
     const PeerSumParams params = sum_params(rank, c, random_part(c, 1, 0));
     rank.all_have_allocated();
@@ -421,7 +326,7 @@ TEST_P(Peers, RanksAtDifferentRowsFail) {
 TEST_P(Peers, ARankThatFailsEndsTheWaitOfAll) {
   const Comms comms = group(60'000);
   const auto begin = steady_clock::now();
-  run_ranks(comms, [&](Rank& rank) {
+  run_ranks(comms, [&](PeerRank& rank) {
     const SumCase c = {4, 64};
     const PeerSumParams params = sum_params(rank, c, random_part(c, 1, 0));
     rank.all_have_allocated();
@@ -464,18 +369,8 @@ TEST_P(Peers, HostsThatAreAtDifferentStepsOrStayBehindFail) {
             std::string::npos);
 }
 
-std::string gpus_of(const ::testing::TestParamInfo<std::vector<int32_t>>& test) {
-  return fmt::format("On_{}", fmt::join(test.param, "_"));
-}
-
-INSTANTIATE_TEST_SUITE_P(Gpus, Peers,
-                         ::testing::Values(std::vector<int32_t>{0, 1},
-                                           std::vector<int32_t>{0, 1, 2, 3}),
-                         gpus_of);
-INSTANTIATE_TEST_SUITE_P(Slow, SlowPeers,
-                         ::testing::Values(std::vector<int32_t>{0, 1},
-                                           std::vector<int32_t>{0, 1, 2, 3}),
-                         gpus_of);
+INSTANTIATE_TEST_SUITE_P(Gpus, Peers, peer_groups(), gpus_of);
+INSTANTIATE_TEST_SUITE_P(Slow, SlowPeers, peer_groups(), gpus_of);
 
 TEST(PeerGroups, ThatCannotBeMadeAreRefusedByName) {
   const std::vector<int32_t> three = {0, 1, 2};

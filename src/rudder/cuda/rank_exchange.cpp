@@ -7,6 +7,8 @@ namespace {
 
 // A sum of more bytes goes in two shots where more than two ranks add it.
 constexpr int64_t kOneShotBytes = int64_t{512} << 10;
+// A sum with no flags, whose exchanges are shorter.
+constexpr int64_t kOneShotRowBytes = int64_t{256} << 10;
 
 PeerSumParams params_of_sum(const ops::View& y) {
   PeerSumParams params;
@@ -47,7 +49,39 @@ bool RankExchange::takes_scales(const ops::View& y) {
   return cuda::takes_scales(params_of_sum(y));
 }
 
+PeerResidualParams RankExchange::residual_params(const ResidualNormParams& norm,
+                                                 const ProductScales& scales) const {
+  PeerResidualParams params;
+  params.links = comm_->links(is_capturing_);
+  params.scales = scales;
+  params.norm = norm;
+  const bool is_two_shot = params.links.count > 2 && norm.rows * norm.hidden * 2 > kOneShotRowBytes;
+  params.way = is_two_shot ? PeerWay::kTwoShot : PeerWay::kOneShot;
+  return params;
+}
+
+// More rows than blocks take turns, and a kernel for each part is as fast.
+bool RankExchange::has_sum_and_norm(const ResidualNormParams& params) const {
+  const PeerResidualParams both = residual_params(params, {});
+  return both.links.is_open && params.rows <= kPeerBlocks && has_peer_residual(both);
+}
+
+cudaError_t RankExchange::sum_and_norm(const ResidualNormParams& params,
+                                       const ProductScales& scales) const {
+  return launch_peer_residual_norm(residual_params(params, scales), stream_);
+}
+
+// Rows that sum_and_norm() takes are exchanged as there, so that ranks may differ in what follows.
 cudaError_t RankExchange::sum(const ops::View& y, const ProductScales& scales) const {
+  ResidualNormParams rows;
+  rows.delta = y.data;
+  rows.rows = y.shape[0];
+  rows.hidden = y.shape[1];
+  if (has_sum_and_norm(rows)) {
+    PeerResidualParams params = residual_params(rows, scales);
+    params.only_sums = true;
+    return launch_peer_residual_norm(params, stream_);
+  }
   PeerSumParams params = params_of_sum(y);
   params.links = comm_->links(is_capturing_);
   params.scales = scales;

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "rudder/cuda/device_memory.h"
+#include "rudder/cuda/kernels/peer_residual.h"
 #include "rudder/cuda/kernels/qkv_prep.h"
 #include "rudder/cuda/peer_comm.h"
 #include "rudder/ops/args.h"
@@ -32,6 +33,10 @@ class RankExchange {
   // takes_scales().
   static bool takes_scales(const ops::View& y);
   cudaError_t sum(const ops::View& y, const ProductScales& scales) const;
+  // The sum of params.delta, which has `scales`, and the norm behind it in one kernel, if there is
+  // one. What follows a sum of such rows does not matter to the other ranks.
+  bool has_sum_and_norm(const ResidualNormParams& params) const;
+  cudaError_t sum_and_norm(const ResidualNormParams& params, const ProductScales& scales) const;
   // Whether `params` has a norm for which gather_squares() is to be called, which completes them.
   static bool needs_squares(const QkvPrepParams& params);
   cudaError_t gather_squares(QkvPrepParams& params) const;
@@ -44,6 +49,9 @@ class RankExchange {
   cudaError_t keep_columns(const ops::View& whole, const ops::View& part) const;
 
  private:
+  PeerResidualParams residual_params(const ResidualNormParams& norm,
+                                     const ProductScales& scales) const;
+
   const std::shared_ptr<PeerComm> comm_;
   const cudaStream_t stream_;
   bool is_capturing_ = false;

@@ -10,8 +10,12 @@ SlotStateParams slot_state(const ops::SlotState& state) {
   params.block_table = static_cast<int32_t*>(state.block_table.data);
   params.output_count = static_cast<int32_t*>(state.output_count.data);
   params.prompt_seen = static_cast<uint8_t*>(state.prompt_seen.data);
+  params.history = static_cast<int32_t*>(state.history.data);
+  params.guess = static_cast<int32_t*>(state.guess.data);
   params.max_blocks = state.block_table.shape[1];
   params.vocab = state.output_count.shape[1];
+  params.max_len = state.history.empty() ? 0 : state.history.shape[1];
+  params.most_guessed = state.guess.empty() ? 0 : static_cast<int32_t>(state.guess.shape[1]);
   return params;
 }
 
@@ -64,6 +68,22 @@ ScoreParams score_params(const ops::ScoreArgs& args) {
   params.scored = static_cast<int32_t*>(args.scored.data);
   params.top = static_cast<int32_t*>(args.top.data);
   params.max_logprobs = static_cast<int32_t>(args.top.shape[1]);
+  return params;
+}
+
+LookUpParams look_up_params(const ops::LookUpArgs& args) {
+  LookUpParams params;
+  params.rows = static_cast<ops::SampleRow*>(args.rows.data);
+  params.sampled = static_cast<int32_t*>(args.sampled.data);
+  params.history = static_cast<int32_t*>(args.state.history.data);
+  params.guess = static_cast<int32_t*>(args.state.guess.data);
+  params.guesses = static_cast<int32_t*>(args.guesses.data);
+  params.max_len = args.state.history.shape[1];
+  params.num_rows = static_cast<int32_t>(args.rows.num_rows());
+  params.most = static_cast<int32_t>(args.guesses.shape[1]);
+  params.padding_slot = static_cast<int32_t>(args.state.carry.shape[0] - 1);
+  params.min_n = args.min_n;
+  params.max_n = args.max_n;
   return params;
 }
 

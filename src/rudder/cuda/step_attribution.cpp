@@ -32,6 +32,8 @@ constexpr std::pair<std::string_view, std::string_view> kOpsByName[] = {
     {"sample", "sample"},
     {"select", "sample"},
     {"penal", "sample"},
+    {"verify", "sample"},
+    {"look_up", "look_up"},
     {"score", "score"},
     {"copy", "copy"},
     {"fill", "fill"},

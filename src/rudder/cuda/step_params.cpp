@@ -23,6 +23,8 @@ BeginStepParams begin_step_params(const ops::BeginStepArgs& args) {
   params.num_history = args.history.empty() ? 0 : args.history.shape[0];
   params.blocks = pointer<int32_t>(args.blocks);
   params.num_blocks = args.blocks.empty() ? 0 : args.blocks.shape[0];
+  params.kept = pointer<int32_t>(args.kept);
+  params.num_kept = args.kept.empty() ? 0 : args.kept.shape[0];
   params.ids = pointer<int32_t>(args.ids);
   params.kv_slot = pointer<int32_t>(args.kv_slot);
   params.rows = args.ids.empty() ? 0 : args.ids.shape[0];

@@ -234,8 +234,8 @@ void SpeculativeSettings::declare(SettingsTable& table) {
       "speculative-method", &method,
       {"none", "ngram", "suffix", "lookahead", "draft_model", "eagle", "eagle3", "medusa"},
       "Guess tokens and verify several in one step: ngram looks the last tokens up in "
-      "prompt and output, suffix counts what followed them, lookahead lets the model itself guess "
-      "in its steps; a draft model, an EAGLE or "
+      "prompt and output (on a GPU without the host), suffix counts what followed them, lookahead "
+      "lets the model itself guess in its steps; a draft model, an EAGLE or "
       "EAGLE-3 head or Medusa heads guess from --speculative-model. The text is the same "
       "without.");
   table.add("speculative-model", &model,
@@ -250,8 +250,8 @@ void SpeculativeSettings::declare(SettingsTable& table) {
   table.add("prompt-lookup-max", &prompt_lookup_max, 0, kMaxNgram,
             "Most tokens that ngram matches; 0 takes --prompt-lookup-min, or 5 without it.");
   table.add("speculative-memory-mb", &memory_mb, 1, 1 << 20,
-            "MiB for what guesses are made from: the texts or n-grams of running sequences, and as "
-            "many again for finished outputs where suffix keeps any.");
+            "MiB of the host for what guesses are made from: the texts or n-grams of running "
+            "sequences, and as many again for finished outputs where suffix keeps any.");
 }
 
 Result<Speculation> SpeculativeSettings::resolve() const {

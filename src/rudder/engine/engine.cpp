@@ -7,6 +7,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -170,6 +171,12 @@ Result<void> check_replicas(const step::Capacity& first, const std::vector<Repli
   return {};
 }
 
+// Of all replicas at once, each on its device.
+void run_trials(std::span<const std::unique_ptr<EngineCore>> cores) {
+  std::vector<std::jthread> threads;
+  for (const auto& core : cores) threads.emplace_back([&core] { core->run_trials(); });
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::start(Parts parts, const EngineSettings& settings) {
@@ -198,6 +205,7 @@ Result<std::unique_ptr<Engine>> Engine::start(Parts parts, const EngineSettings&
   for (ReplicaParts& one : all) {
     cores.push_back(EngineCore::of_replica(std::move(one), commons, settings));
   }
+  if (parts.runs_trials) run_trials(cores);
   return std::unique_ptr<Engine>(
       std::make_unique<ReplicatedEngine>(commons, std::move(router), std::move(cores)));
 }

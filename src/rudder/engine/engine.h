@@ -60,6 +60,9 @@ class Engine {
     kv::BlockWatcher* block_watcher = nullptr;
     // The other replicas. Their executors keep KV like the first one and take the same programs.
     std::vector<ReplicaParts> more = {};
+    // Before the first request each executor runs steps that tell what it takes
+    // (engine/run_trials.h).
+    bool runs_trials = false;
   };
 
   // Starts the engine threads.

@@ -12,6 +12,7 @@
 #include "rudder/base/mutants.h"
 #include "rudder/base/philox.h"
 #include "rudder/engine/choices.h"
+#include "rudder/engine/run_trials.h"
 #include "rudder/engine/taps_forms.h"
 #include "rudder/engine/watched_rows.h"
 
@@ -219,6 +220,12 @@ bool EngineCore::turn() {
   return more;
 }
 
+void EngineCore::run_trials() {
+  if (executor_->has_fresh_starts()) return;  // they would be part of a recording
+  const Result<void> ran = engine::run_trials(scheduler_, *executor_, depth_);
+  if (!ran) die(ran.error());
+}
+
 void EngineCore::take_commands() {
   mailbox_.take(commands_);
   for (const steer::KeyedProgram& program : commands_.pins) taps_.tables().pin(program);
@@ -382,7 +389,7 @@ bool EngineCore::launch_next() {
 }
 
 void EngineCore::supply_masks() {
-  const std::vector<sched::ConstrainedSequence>& sequences = scheduler_.constrained();
+  const std::vector<sched::ConstrainedSequence>& sequences = scheduler_.learn_drafts();
   awaits_masks_ = false;
   if (RUDDER_MUTANT(kMasksForgotten)) return;
   const int64_t start_us = clock_->now_us();

@@ -69,6 +69,8 @@ class EngineCore {
   QueueLoad queue_load() const { return admission_.load(); }
 
   // The engine thread's.
+  // Measures the executor (engine/run_trials.h); if at all, before the first step().
+  void run_trials();
   // False when there is nothing to do until a command comes.
   bool step();
   // Waits for a command, at most this long.

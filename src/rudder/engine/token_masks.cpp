@@ -71,7 +71,7 @@ Result<void> ChoiceConstraint::write_masks_behind(int32_t vocab_size,
   const size_t words = mask_words(vocab_size);
   const auto may_follow = [&](size_t i) {
     const auto mask = masks.subspan(i * words, words);
-    return is_in_mask(mask, draft[i]) && !is_stop_id(draft[i]);
+    return draft[i] >= 0 && is_in_mask(mask, draft[i]) && !is_stop_id(draft[i]);
   };
   const int32_t num_output = num_output_;
   for (const auto& matcher : matchers_) matcher->begin_trial();

@@ -29,7 +29,8 @@ class ChoiceConstraint {
   Result<void> write_mask(int32_t vocab_size, std::span<uint32_t> mask);
   // The masks of the next token and of the one behind each token of `draft`, side by side. An Error
   // is write_mask()'s, of the first mask. Where the constraints fail behind a draft, no token may
-  // come there (failed_behind). What no right draft leads to may be anything.
+  // come there (failed_behind). What no right draft leads to may be anything; a token below 0 is
+  // none.
   Result<void> write_masks(int32_t vocab_size, std::span<const int32_t> draft,
                            std::span<uint32_t> masks);
   // Why no token may come behind the first `num_drafts` of the last draft; null where some may.

@@ -43,8 +43,10 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::start(Model model,
       "{} takes no trees, or what it runs", model.ops->name());
   RUDDER_CHECK(capacity.guess_tree.empty() ||
                (capacity.takes_trees && capacity.guess_tree.size() == capacity.max_draft));
-  RUDDER_CHECK(!capacity.tells_rows || (capacity.takes_trees && !capacity.guesses));
-  RUDDER_CHECK((capacity.guesses && model.spec.stage.is_last()) == model.draft.has_value());
+  const bool has_model = capacity.guesses && !capacity.keeps_guesses();
+  RUDDER_CHECK((has_model && model.spec.stage.is_last()) == model.draft.has_value());
+  RUDDER_CHECK(!capacity.keeps_guesses() || may_look_up(capacity, *model.ops, model.spec.stage),
+               "{} looks nothing up, or what it runs", model.ops->name());
   RUDDER_CHECK(!model.draft || capacity.guesses_from_rows == model.draft->medusa.has_value());
   RUDDER_CHECK(capacity.vocab_size == model.spec.vocab);
   RUDDER_CHECK(capacity.kv_groups == model.kv.groups, "the model's KV groups are others");
@@ -339,8 +341,10 @@ void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
   flight.sampled_seq.clear();
   if (is_last_stage()) flight.sampled_seq = packed_.sampled_seq;
   flight.in_tree = packed_.in_tree;
+  flight.looked_up.clear();
   flight.num_logprobs.clear();
   for (const ops::SampleRow& row : packed_.sample_rows) {
+    if (row.num_guess > 0) flight.looked_up.push_back(flight.num_logprobs.size());
     flight.num_logprobs.push_back(row.num_logprobs);
   }
   flight.result.from_graph = graphs_ != nullptr && graphs_->pad(packed_);
@@ -455,6 +459,7 @@ void DeviceExecutor::fetch(size_t index, int32_t iteration) {
   }
   if (packed_.num_sampled() > 0 && is_last_stage()) {
     buffers_->fetch(packed_.num_sampled(), packed_.any_logprobs, index, iteration);
+    if (!flight.looked_up.empty()) buffers_->fetch_guesses(packed_.num_sampled(), index);
   }
   if (ops::Comm* const comm = model_.ops->comm()) comm->meet(flight.result.id);
   model_.ops->record(*flight.iterations[static_cast<size_t>(iteration)].done);

@@ -56,7 +56,7 @@ class DeviceExecutor final : public step::Executor {
     model::ModelSpec spec;
     model::Weights weights;
     KvLayout kv;
-    std::optional<DraftModel> draft = {};  // where the capacity guesses
+    std::optional<DraftModel> draft = {};  // where the capacity guesses, and not by looking up
   };
 
   struct Options {
@@ -95,6 +95,7 @@ class DeviceExecutor final : public step::Executor {
     std::vector<int32_t> num_logprobs;            // of each sampled row
     std::vector<bool> in_tree;                    // likewise, but for padding
     std::vector<GuessAsk> asks;                   // tokens that the step samples still to come
+    std::vector<size_t> looked_up;                // sampled rows whose sequences are guessed for
     std::vector<Iteration> iterations;            // as many as there may be
     Result<void> edited;                          // its edits of the tap table
     std::vector<FilledLatches> filled;            // fetched with its first iteration
@@ -133,6 +134,7 @@ class DeviceExecutor final : public step::Executor {
   Result<void> finish_captured(Flight& flight, step::StepResult& result);
   int64_t device_time(const Iteration& iteration, bool was_done, int64_t guess_us);
   void read_sampled(const Enqueued& from, step::StepResult& result) const;
+  void read_guesses(size_t index, step::StepResult& result) const;
 
   const step::Capacity capacity_;
   Model model_;
@@ -145,7 +147,7 @@ class DeviceExecutor final : public step::Executor {
   std::unique_ptr<Scorer> scorer_;           // likewise
   std::unique_ptr<GraphCache> graphs_;       // likewise; none where every step runs op by op
   std::unique_ptr<Handover> handover_;       // likewise; none where one stage has all layers
-  std::unique_ptr<Proposer> proposer_;       // likewise; none where the capacity does not guess
+  std::unique_ptr<Proposer> proposer_;       // likewise; none where model_.draft is none
   const SteadyClock clock_;
 
   // The worker's; buffers keep their memory from step to step.

@@ -273,9 +273,9 @@ void GraphCache::replay(const PackedStep& packed, const DeviceStep& step) {
   if (!has_prompts(packed)) {
     return parts_.ops.replay(*find(packed, step).graphs[sampling_of(packed)]);
   }
-  ops::SampleArgs sample = step.sample;
-  sample.logits = prompts_.replay(packed, step);
-  if (packed.num_sampled() > 0 && parts_.samples) parts_.ops.sample(sample);
+  const ops::View logits = prompts_.replay(packed, step);
+  if (packed.num_sampled() == 0 || !parts_.samples) return;
+  sample_step(parts_.ops, step, logits, parts_.kv, parts_.head_rows);
 }
 
 ops::View GraphCache::replay_forward(const PackedStep& packed, const DeviceStep& step) {

@@ -90,6 +90,10 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
   const StepLimits& limits = division.limits;
   const ops::Rank rank = ops::rank_of(ops);
   const bool joins_ranks = rank.is_alone() || ops.ranks_share_memory();
+  if (limits.look_up.max_n > 0 && !(ops.looks_up() && stage.is_alone())) {
+    return fail(ErrorCode::kUnsupported, "what is looked up, by several stages or this backend",
+                "speculative-config.method");
+  }
   RUDDER_TRY(const model::ModelSpec part, model::shard_spec(division.spec, rank));
   DraftModel draft;
   int64_t guess_bytes = 0;
@@ -125,6 +129,7 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
                                     (!guesses || may_guess_beside_trees(draft, ops)) &&
                                     stage.is_alone() && model::runs_trees(part),
                      .guess_tree = limits.draft_tree.tree,
+                     .look_up = limits.look_up,
                      .draft = keeps_kv ? &draft.spec : nullptr,
                      .draft_weight_bytes = guess_bytes,
                      .draft_head = draft.head ? &draft.head->spec : nullptr,
@@ -197,24 +202,26 @@ std::vector<ops::Ops*> all_ranks(std::span<const Ranks> replicas) {
 
 step::Capacity capacity_of(const MemoryBudget& memory, const model::ModelSpec& spec,
                            const StepLimits& limits) {
-  return {
-      .num_slots = limits.max_num_seqs,
-      .num_blocks = memory.num_blocks,
-      .block_size = memory.block_size,
-      .max_tokens_per_step = limits.max_num_batched_tokens,
-      .max_seq_len = memory.max_seq_len,
-      .vocab_size = spec.vocab,
-      .max_in_flight = memory.max_in_flight,
-      .max_repeat = limits.max_repeat,
-      .max_draft = memory.max_draft,
-      .takes_trees = memory.takes_trees,
-      .tells_rows = limits.host_trees,
-      .guesses = limits.draft_model != nullptr,
-      .guesses_from_rows = limits.draft_model != nullptr && limits.draft_kind == DraftKind::kMedusa,
-      .guess_tree = limits.draft_tree.tree,
-      .kv_groups = memory.kv.groups,
-      .geometry = memory.geometry,
-      .taps = memory.taps};
+  const bool looks_up = memory.look_up.max_n > 0;
+  const bool is_medusa = limits.draft_model != nullptr && limits.draft_kind == DraftKind::kMedusa;
+  return {.num_slots = limits.max_num_seqs,
+          .num_blocks = memory.num_blocks,
+          .block_size = memory.block_size,
+          .max_tokens_per_step = limits.max_num_batched_tokens,
+          .max_seq_len = memory.max_seq_len,
+          .vocab_size = spec.vocab,
+          .max_in_flight = memory.max_in_flight,
+          .max_repeat = limits.max_repeat,
+          .max_draft = memory.max_draft,
+          .takes_trees = memory.takes_trees,
+          .tells_rows = limits.host_trees,
+          .guesses = limits.draft_model != nullptr || looks_up,
+          .guesses_from_rows = is_medusa || looks_up,
+          .look_up = memory.look_up,
+          .guess_tree = limits.draft_tree.tree,
+          .kv_groups = memory.kv.groups,
+          .geometry = memory.geometry,
+          .taps = memory.taps};
 }
 
 // What all ranks of a model load with.

@@ -145,6 +145,7 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
   budget.max_num_batched_tokens = ask.max_num_batched_tokens;
   budget.max_draft = ask.max_draft;
   budget.takes_trees = ask.takes_trees;
+  budget.look_up = ask.look_up;
   budget.num_ranks = ask.rank.count;
   budget.max_in_flight = ask.max_in_flight;
   budget.stage = ask.stage;
@@ -166,6 +167,7 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
   RUDDER_TRY(budget.taps, tap_limits(ask.taps, geometry));
   const bool has_taps = budget.taps.steering() || budget.taps.capture();
   if (has_taps) budget.geometry = geometry;
+  const bool looks_up = ask.look_up.max_n > 0;
   const auto capacity = [&] {
     return step::Capacity{.num_slots = ask.max_num_seqs,
                           .num_blocks = 0,
@@ -176,8 +178,9 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
                           .max_in_flight = ask.max_in_flight,
                           .max_draft = ask.max_draft,
                           .takes_trees = ask.takes_trees,
-                          .guesses = ask.draft != nullptr || ask.medusa != nullptr,
-                          .guesses_from_rows = ask.medusa != nullptr,
+                          .guesses = ask.draft != nullptr || ask.medusa != nullptr || looks_up,
+                          .guesses_from_rows = ask.medusa != nullptr || looks_up,
+                          .look_up = ask.look_up,
                           .guess_tree = ask.guess_tree,
                           .kv_groups = budget.kv.groups,
                           .geometry = budget.geometry,
@@ -280,9 +283,9 @@ std::string MemoryBudget::to_table() const {
   table += line("workspace", workspace_bytes,
                 fmt::format("steps of {} tokens, {}", max_num_batched_tokens,
                             tensor::dtype_name(dtypes.act)));
-  table +=
-      line("sequences", sequence_bytes,
-           fmt::format("penalty counts, block tables, inputs of a step, for {}", max_num_seqs));
+  table += line("sequences", sequence_bytes,
+                fmt::format("penalty counts, block tables, {}inputs of a step, for {}",
+                            look_up.max_n > 0 ? "tokens to look up, " : "", max_num_seqs));
   if (draft_bytes > 0) {
     table +=
         line("draft model", draft_bytes,

@@ -39,6 +39,7 @@ struct MemoryAsk {
   int32_t max_draft = 0;
   bool takes_trees = false;         // Capacity::takes_trees
   step::DraftTree guess_tree = {};  // likewise
+  step::LookUp look_up = {};        // likewise
   // A model that guesses, as `spec` the rank's part of it; null: none does.
   const model::ModelSpec* draft = nullptr;
   int64_t draft_weight_bytes = 0;                    // its weights
@@ -68,6 +69,7 @@ struct MemoryBudget {
   int32_t max_num_batched_tokens = 0;
   int32_t max_draft = 0;  // of a sequence; 0 where the backend takes no drafts
   bool takes_trees = false;
+  step::LookUp look_up = {};
   bool has_lens = false;  // captured rows can be read through the head
   // Of encoders of dictionaries that captured rows are read by; 0: they are read on the host.
   int64_t feature_bytes = 0;

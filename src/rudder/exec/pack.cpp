@@ -13,7 +13,8 @@ void pack_tokens(const step::StepPlan& plan, const step::SeqWork& work, int32_t 
   if (work.tokens == step::TokenSource::kCarry) {
     packed.ids.push_back(-1 - work.slot.value);
     count = work.num_draft;
-    if (count == 0) return;
+    if (work.takes_guess) packed.ids.insert(packed.ids.end(), static_cast<size_t>(count), -1);
+    if (count == 0 || work.takes_guess) return;
   }
   RUDDER_CHECK(work.token_begin >= 0 &&
                    int64_t{work.token_begin} + count <= static_cast<int64_t>(plan.tokens.size()),
@@ -47,7 +48,11 @@ void pack_sample_rows(size_t seq, const step::SeqWork& work, SlotTable& slots, P
     row.position = first_position + work.depth(i);
     if (work.constrained) row.mask_row = packed.num_masks++;
     if (work.tree.empty()) {
-      row.draft = i < work.num_draft ? packed.ids[static_cast<size_t>(token) + 1] : -1;
+      if (i == work.num_draft) {
+        row.draft = -1;
+      } else {
+        row.draft = work.takes_guess ? ops::kNoDraft : packed.ids[static_cast<size_t>(token) + 1];
+      }
       row.num_behind = i;
     } else if (i > 0) {
       row.parent_up = i - work.tree.parent(i);
@@ -57,6 +62,7 @@ void pack_sample_rows(size_t seq, const step::SeqWork& work, SlotTable& slots, P
     packed.sampled_seq.push_back(static_cast<int32_t>(seq));
     packed.in_tree.push_back(!work.tree.empty());
     packed.sample_rows.push_back(row);
+    row.num_guess = 0;  // it is the first's
   }
   packed.any_drafts = packed.any_drafts || work.num_draft > 0;
   // Drafts may turn out wrong, and the positions be lower than they are here.

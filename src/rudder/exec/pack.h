@@ -17,7 +17,7 @@ struct PackedStep {
   SlotEdits edits;
   int32_t repeat = 1;
 
-  std::vector<int32_t> ids;  // a token, or -1 - slot where the device has it
+  std::vector<int32_t> ids;  // a token; -1 - slot where the device has it; -1 of a slot's guess
   std::vector<int32_t> positions;
   std::vector<std::vector<int32_t>> kv_slot;  // by KV group
   std::vector<int32_t> q_begin = {0};         // one more than sequences

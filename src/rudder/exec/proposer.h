@@ -1,6 +1,6 @@
 // Proposer: what guesses behind a step in the executor (Capacity::guesses): a smaller model or a
-// draft head with KV of its own (model_proposer.h), or Medusa heads (medusa_proposer.h). The
-// executor's worker thread uses it.
+// draft head with KV of its own (model_proposer.h), or Medusa heads (medusa_proposer.h). What is
+// looked up needs none. The executor's worker thread uses it.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,8 @@
 
 #include "rudder/base/result.h"
 #include "rudder/exec/slot_table.h"
+#include "rudder/model/stage.h"
+#include "rudder/ops/ops.h"
 #include "rudder/ops/sample_row.h"
 #include "rudder/step/plan.h"
 
@@ -35,6 +37,11 @@ class Proposer {
   // Waits for the device. An Error is the device's.
   virtual Result<void> run(std::span<GuessAsk> asks) = 0;
 };
+
+// Whether an executor of this capacity can look its guesses up (Capacity::look_up), as a part of
+// its steps and with no Proposer. Not on a stage that others are behind or before: the first one
+// would have to know what the last one guesses.
+bool may_look_up(const step::Capacity& capacity, const ops::Ops& ops, const model::Stage& stage);
 
 // What the sequences of a plan need, in their order, but for what the step samples.
 void list_asks(const step::StepPlan& plan, const SlotTable& slots, std::vector<GuessAsk>& asks);

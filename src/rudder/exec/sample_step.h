@@ -1,5 +1,6 @@
-// The end of a step that has logits, op by op or in a capture: samples them; of trees the tokens
-// that were sampled then lie as those of a chain. The executor's worker thread calls it.
+// The end of a step that has logits, op by op or in a capture: samples them, and looks up what may
+// follow; of trees the tokens that were sampled then lie as those of a chain. The executor's worker
+// thread calls it.
 #pragma once
 
 #include <span>
@@ -16,6 +17,7 @@ inline void sample_step(ops::Ops& ops, const DeviceStep& step, const ops::View& 
   ops::SampleArgs sample = step.sample;
   sample.logits = logits;
   ops.sample(sample);
+  if (!step.look_up.empty()) ops.look_up(step.look_up);
   if (step.forward.attention.ancestors.empty()) return;
   ops.keep_paths({.batch = step.forward.attention,
                   .logits_rows = step.forward.logits_rows,

@@ -21,6 +21,7 @@ void SlotEdits::clear() {
   opened.clear();
   history.clear();
   blocks.clear();
+  kept.clear();
 }
 
 SlotTable::SlotTable(const step::Capacity& capacity)
@@ -61,11 +62,14 @@ void SlotTable::apply(const step::SlotEdit& edit, step::StepId step, SlotEdits& 
   slot.max_len = edit.max_len;
   slot.prompt_len = edit.prompt_len;
   slot.opened_step = step;
+  slot.has_history = edit.history_prompt_len == edit.prompt_len &&
+                     std::ssize(edit.history) == int64_t{edit.prompt_len} + edit.num_output;
+  slot.num_guess = 0;
   for (step::GroupTable& table : slot.blocks) table.clear();
   append_blocks(index, edit.blocks, true, edits);
   const bool has_counts = sampling.needs_history();
   edits.opened.push_back({.slot = index, .has_counts = has_counts ? 1 : 0});
-  if (has_counts) add_history(edit, edits);
+  if (has_counts || capacity_.keeps_guesses()) add_history(edit, edits);
 }
 
 void SlotTable::add_history(const step::SlotEdit& edit, SlotEdits& edits) const {
@@ -77,8 +81,14 @@ void SlotTable::add_history(const step::SlotEdit& edit, SlotEdits& edits) const 
   for (size_t i = 0; i < edit.history.size(); ++i) {
     const int32_t token = edit.history[i];
     RUDDER_CHECK(token >= 0 && token < capacity_.vocab_size, "token {} of history", token);
-    edits.history.push_back(
-        {.slot = edit.slot.value, .token = token, .is_prompt = i < prompt_len ? 1 : 0});
+    if (edit.sampling.needs_history()) {
+      edits.history.push_back(
+          {.slot = edit.slot.value, .token = token, .is_prompt = i < prompt_len ? 1 : 0});
+    }
+    if (capacity_.keeps_guesses()) {
+      edits.kept.push_back(
+          {.slot = edit.slot.value, .position = static_cast<int32_t>(i), .token = token});
+    }
   }
 }
 
@@ -162,7 +172,17 @@ Slot& SlotTable::begin_sequence(const step::SeqWork& work, const step::StepPlan&
   return slot;
 }
 
+// What the slot's guess is when the step runs is known to the device alone.
+void SlotTable::check_takes_guess(const step::SeqWork& work) const {
+  const Slot& slot = slots_[static_cast<size_t>(work.slot.value)];
+  RUDDER_CHECK(!work.takes_guess ||
+                   (work.num_draft > 0 && work.num_draft <= slot.num_guess && work.tree.empty()),
+               "slot {}: {} drafts of a guess of {}", work.slot.value, work.num_draft,
+               slot.num_guess);
+}
+
 void SlotTable::check_drafts(const step::SeqWork& work, const step::StepPlan& plan) const {
+  check_takes_guess(work);
   const bool wants_all = work.logits == step::LogitsWanted::kAll;
   RUDDER_CHECK(work.num_draft >= 0 && work.num_draft <= capacity_.max_draft &&
                    wants_all == (work.num_draft > 0),
@@ -193,6 +213,8 @@ void SlotTable::check_guess(const step::SeqWork& work, const step::StepPlan& pla
   if (capacity_.guesses_from_rows) {
     RUDDER_CHECK(work.guess.tokens.empty(), "slot {}: tokens for a proposer that runs none",
                  work.slot.value);
+    RUDDER_CHECK(!capacity_.keeps_guesses() || slot.has_history,
+                 "slot {}: nothing to look guesses up in", work.slot.value);
     return;
   }
   const int64_t written = std::min(work.longest_len() + count, slot.max_len);
@@ -228,6 +250,8 @@ ops::SampleRow SlotTable::sample_row(const step::SeqWork& work, std::vector<int3
     lists.push_back(std::bit_cast<int32_t>(bias));
   }
   row.max_len = slot.max_len;
+  row.num_guess = capacity_.keeps_guesses() ? work.guess.num_guess : 0;
+  slot.num_guess = row.num_guess;
   slot.has_carry = true;
   return row;
 }

@@ -29,6 +29,8 @@ struct Slot {
   int32_t prompt_len = 0;
   step::StepId opened_step = 0;
   step::StepId last_step = 0;  // the last step that runs this slot
+  bool has_history = false;    // it was opened with all of its tokens
+  int32_t num_guess = 0;       // tokens that the last step that samples for it guesses at most
 };
 
 // What a step changes of the device's slots; see ops::BeginStepArgs.
@@ -36,8 +38,9 @@ struct SlotEdits {
   std::vector<ops::OpenedSlot> opened;
   std::vector<ops::HistoryToken> history;
   std::vector<ops::BlockWrite> blocks;
+  std::vector<ops::KeptToken> kept;
 
-  bool empty() const { return opened.empty() && history.empty() && blocks.empty(); }
+  bool empty() const { return opened.empty() && history.empty() && blocks.empty() && kept.empty(); }
   void clear();
 };
 
@@ -58,6 +61,7 @@ class SlotTable {
 
  private:
   void check_drafts(const step::SeqWork& work, const step::StepPlan& plan) const;
+  void check_takes_guess(const step::SeqWork& work) const;
   void check_guess(const step::SeqWork& work, const step::StepPlan& plan) const;
   void add_history(const step::SlotEdit& edit, SlotEdits& edits) const;
   void append_blocks(int32_t index, const std::vector<step::GroupTable>& blocks, bool may_be_gone,

@@ -298,6 +298,52 @@ TEST_F(SlotTableTest, ASequenceWithDraftsSamplesAtEachPosition) {
   EXPECT_THROW(pack({.slots = {}, .seqs = {decode(0, 1, 8)}, .tokens = {}}), std::logic_error);
 }
 
+// The drafts of a guess that a slot keeps have no tokens until the step begins on the device.
+TEST_F(SlotTableTest, ASequenceTakesWhatItsSlotGuesses) {
+  step::Capacity capacity = kCapacity;
+  capacity.guesses = capacity.guesses_from_rows = true;
+  capacity.takes_trees = false;
+  capacity.look_up = {.min_n = 1, .max_n = 2};
+  SlotTable slots(capacity);
+  const auto pack_next = [&](step::StepPlan plan) {
+    plan.id = ++last_step_;
+    pack_step(plan, capacity, slots, packed_);
+  };
+  step::SlotEdit open = edit(0, 1);
+  open.prompt_len = open.history_prompt_len = 2;
+  open.history = {8, 9};
+  step::SeqWork first = prompt(0, 1, 0, 2, {3, 4});
+  first.guess = {.begin = 2, .num_guess = 2};
+  pack_next({.slots = {open}, .seqs = {first}, .tokens = {8, 9}});
+  ASSERT_EQ(packed_.edits.kept.size(), 2u);
+  EXPECT_EQ(packed_.edits.kept[1].slot, 0);
+  EXPECT_EQ(packed_.edits.kept[1].position, 1);
+  EXPECT_EQ(packed_.edits.kept[1].token, 9);
+  EXPECT_TRUE(packed_.edits.history.empty());  // nothing counts it
+  EXPECT_EQ(packed_.sample_rows[0].num_guess, 2);
+
+  step::SeqWork taking = drafted(0, 1, 2, 0, 2);
+  taking.takes_guess = true;
+  taking.guess = {.begin = 3, .num_guess = 1};
+  pack_next({.slots = {}, .seqs = {taking}, .tokens = {}});
+  EXPECT_EQ(packed_.ids, (std::vector<int32_t>{-1, -1, -1}));
+  EXPECT_EQ(packed_.sample_rows[0].num_guess, 1);
+  EXPECT_EQ(packed_.sample_rows[1].num_guess, 0);
+  EXPECT_EQ(packed_.sample_rows[0].draft, ops::kNoDraft);
+  EXPECT_EQ(packed_.sample_rows[1].draft, ops::kNoDraft);
+  EXPECT_EQ(packed_.sample_rows[2].draft, -1);
+
+  // Behind them, before it is known how many were right: more than were asked for are refused.
+  step::SeqWork next = drafted(0, 1, 5, 0, 2);
+  next.takes_guess = true;
+  EXPECT_THROW(pack_next({.slots = {}, .seqs = {next}, .tokens = {}}), std::logic_error);
+  next = drafted(0, 1, 5, 0, 1);
+  next.takes_guess = true;
+  pack_next({.slots = {}, .seqs = {next}, .tokens = {}});
+  // It asked for none.
+  EXPECT_THROW(pack_next({.slots = {}, .seqs = {next}, .tokens = {}}), std::logic_error);
+}
+
 // Two guesses at one token: of one position, behind one row.
 TEST_F(SlotTableTest, ATreeHasPositionsOfItsOwnAndPlacesOfAChain) {
   pack({.slots = {edit(0, 1), edit(1, 1)},

@@ -82,6 +82,11 @@ int64_t max_list_words(const step::Capacity& capacity) {
 int64_t kept_history(const step::Capacity& capacity) {
   return std::max(capacity.max_seq_len, capacity.max_tokens_per_step);
 }
+// Every prompt that begins in a step brings all of its tokens, cached ones too.
+int64_t kept_tokens(const step::Capacity& capacity) {
+  if (!capacity.keeps_guesses()) return 0;
+  return int64_t{capacity.max_seq_len} + 4 * int64_t{capacity.max_tokens_per_step};
+}
 int64_t kept_blocks(const step::Capacity& capacity) {
   return (int64_t{max_blocks_per_seq(capacity)} + capacity.num_slots +
           capacity.max_tokens_per_step / capacity.block_size) *
@@ -100,7 +105,18 @@ int64_t step_bytes(const step::Capacity& capacity) {
          part_bytes<int32_t>(max_list_words(capacity)) +
          part_bytes<ops::OpenedSlot>(capacity.num_slots) +
          part_bytes<ops::HistoryToken>(kept_history(capacity)) +
-         part_bytes<ops::BlockWrite>(kept_blocks(capacity));
+         part_bytes<ops::BlockWrite>(kept_blocks(capacity)) +
+         part_bytes<ops::KeptToken>(kept_tokens(capacity));
+}
+
+// Of slots; their rows are as wide as 16-byte loads of them are whole.
+Shape history_shape(const step::Capacity& capacity) {
+  if (!capacity.keeps_guesses()) return {0, 0};
+  return {int64_t{capacity.num_slots} + 1, (int64_t{capacity.max_seq_len} + 3) / 4 * 4};
+}
+Shape guess_shape(const step::Capacity& capacity, int64_t num_rows) {
+  if (!capacity.keeps_guesses()) return {0, 0};
+  return {num_rows, capacity.max_draft};
 }
 
 Shape masks_shape(const step::Capacity& capacity) {
@@ -176,10 +192,25 @@ int64_t StepBuffers::device_bytes(const step::Capacity& capacity, Counts counts)
   const auto word = static_cast<int64_t>(sizeof(int32_t));
   return step_bytes(capacity) +
          word * (masks_shape(capacity).numel() + sampled_shape(capacity).numel() +
-                 top_shape(capacity).numel() + tap_entries_shape(capacity).numel()) +
+                 top_shape(capacity).numel() + tap_entries_shape(capacity).numel() +
+                 history_shape(capacity).numel() + guess_shape(capacity, rows).numel() +
+                 guess_shape(capacity, max_sampled_rows(capacity)).numel()) +
          rows * (word * (2 + (capacity.max_draft > 0 ? 1 : 0) +
                          capacity.kv_groups.size() * max_blocks_per_seq(capacity))) +
          count_rows(capacity, counts) * capacity.vocab_size * (word + int64_t{sizeof(uint8_t)});
+}
+
+// What is looked up.
+Result<void> StepBuffers::allocate_guesses() {
+  const int64_t rows = int64_t{capacity_.num_slots} + 1;
+  RUDDER_TRY(state_.history, ops_.allocate(DType::kI32, history_shape(capacity_)));
+  RUDDER_TRY(state_.guess, ops_.allocate(DType::kI32, guess_shape(capacity_, rows)));
+  RUDDER_TRY(guesses_,
+             ops_.allocate(DType::kI32, guess_shape(capacity_, max_sampled_rows(capacity_))));
+  for (Staging& staging : staging_) {
+    RUDDER_TRY(staging.guesses, ops_.allocate_staging(static_cast<int64_t>(guesses_.bytes())));
+  }
+  return {};
 }
 
 Result<void> StepBuffers::allocate(Counts counts) {
@@ -214,7 +245,7 @@ Result<void> StepBuffers::allocate(Counts counts) {
     staging_.push_back(staging);
   }
   part_sent_ = ops_.make_event();
-  return {};
+  return capacity_.keeps_guesses() ? allocate_guesses() : Result<void>();
 }
 
 View StepBuffers::part(int64_t offset, DType dtype, Shape shape) const {
@@ -284,6 +315,14 @@ DeviceStep StepBuffers::views(const PackedStep& packed) const {
                  .any_masked = packed.num_masks > 0,
                  .any_drafts = packed.any_drafts,
                  .tells_rejected = capacity_.tells_rows};
+  if (capacity_.keeps_guesses() && sampled > 0) {
+    step.look_up = {.state = state_,
+                    .rows = step.sample.rows,
+                    .sampled = step.sample.sampled,
+                    .guesses = guesses_.rows(0, sampled),
+                    .min_n = capacity_.look_up.min_n,
+                    .max_n = capacity_.look_up.max_n};
+  }
   return step;
 }
 
@@ -339,6 +378,7 @@ Result<void> StepBuffers::send(const PackedStep& packed, const DeviceStep& step,
   std::span<const ops::OpenedSlot> opened = packed.edits.opened;
   std::span<const ops::HistoryToken> history = packed.edits.history;
   std::span<const ops::BlockWrite> blocks = packed.edits.blocks;
+  std::span<const ops::KeptToken> kept = packed.edits.kept;
   const int64_t lists_end =
       layout_of(packed).lists + part_bytes<int32_t>(static_cast<int64_t>(packed.lists.size()));
   for (int64_t begin = 0;; begin = lists_end) {
@@ -355,7 +395,8 @@ Result<void> StepBuffers::send(const PackedStep& packed, const DeviceStep& step,
     args.opened = add(take(opened, capacity_.num_slots), 2);
     args.history = add(take(history, kept_history(capacity_)), 3);
     args.blocks = add(take(blocks, kept_blocks(capacity_)), 3);
-    const bool is_last = opened.empty() && history.empty() && blocks.empty();
+    args.kept = add(take(kept, kept_tokens(capacity_)), 3);
+    const bool is_last = opened.empty() && history.empty() && blocks.empty() && kept.empty();
     if (is_last) {
       args.ids = step.forward.ids;
       args.kv_slot = step.forward.kv_slot;
@@ -403,6 +444,18 @@ void StepBuffers::fetch(int64_t num_rows, bool with_top, size_t flight, int32_t 
   };
   copy(staging_[flight].sampled, sampled_);
   if (with_top) copy(staging_[flight].top, top_);
+}
+
+void StepBuffers::fetch_guesses(int64_t num_rows, size_t flight) {
+  const View rows = guesses_.rows(0, num_rows);
+  ops_.copy_out(range(staging_[flight].guesses, 0, static_cast<int64_t>(rows.bytes())), rows);
+}
+
+std::span<const int32_t> StepBuffers::guess(size_t flight, size_t row) const {
+  const auto most = static_cast<size_t>(capacity_.max_draft);
+  const auto* all = static_cast<const int32_t*>(staging_[flight].guesses.data);
+  const std::span<const int32_t> guess(all + row * most, most);
+  return guess.first(static_cast<size_t>(std::ranges::find(guess, -1) - guess.begin()));
 }
 
 const ops::SampledToken* StepBuffers::sampled(size_t flight, int32_t iteration) const {

@@ -27,7 +27,8 @@ namespace rudder::exec {
 // rows and on whether it has taps; what is of tokens and sequences, not on sampled rows.
 struct DeviceStep {
   model::ForwardBatch forward;
-  ops::SampleArgs sample;  // all but the logits
+  ops::SampleArgs sample;   // all but the logits
+  ops::LookUpArgs look_up;  // behind it; empty: nothing is looked up
 };
 
 class StepBuffers {
@@ -43,8 +44,9 @@ class StepBuffers {
   static int64_t device_bytes(const step::Capacity& capacity, Counts counts = Counts::kKept);
 
   // Enqueues the copy of the step to the device and its begin_step. Waits for the device only when
-  // the step's lists are longer than a part of them that the buffer holds (kept_history and
-  // kept_blocks in step_buffers.cpp): they then go in several parts. An Error is the device's.
+  // the step's lists are longer than a part of them that the buffer holds (kept_history,
+  // kept_blocks and kept_tokens in step_buffers.cpp): they then go in several parts. An Error is
+  // the device's.
   Result<DeviceStep> begin(const PackedStep& packed, size_t flight);
   // Enqueues what makes the step its next iteration, where each sequence is a single token that was
   // sampled. The host sends nothing.
@@ -55,6 +57,8 @@ class StepBuffers {
   void send_masks(int64_t num_masks, size_t flight);
   // Enqueues the copy of the first `num_rows` sampled tokens to the host.
   void fetch(int64_t num_rows, bool with_top, size_t flight, int32_t iteration);
+  // Likewise of what was guessed, in a step of one iteration.
+  void fetch_guesses(int64_t num_rows, size_t flight);
 
   const ops::SlotState& state() const { return state_; }
 
@@ -62,12 +66,15 @@ class StepBuffers {
   // kMaxLogprobs]
   const ops::SampledToken* sampled(size_t flight, int32_t iteration) const;
   const ops::TopLogprob* top(size_t flight, int32_t iteration) const;
+  // Of the first row of a sequence, once fetch_guesses() is done; -1 behind it.
+  std::span<const int32_t> guess(size_t flight, size_t row) const;
 
  private:
   StepBuffers(ops::Ops& ops, const step::Capacity& capacity, const ops::TapTable* table)
       : ops_(ops), capacity_(capacity), table_(table) {}
 
   Result<void> allocate(Counts counts);
+  Result<void> allocate_guesses();
   DeviceStep views(const PackedStep& packed) const;
   void put_taps(const PackedStep& packed, const ops::View& staging) const;
   Result<void> send(const PackedStep& packed, const DeviceStep& step, size_t flight);
@@ -81,12 +88,14 @@ class StepBuffers {
   ops::View masks_;        // [max_sampled_rows, mask_words(vocab_size)] i32
   ops::View sampled_;      // [max_sampled_rows, 4] i32
   ops::View top_;          // [max_sampled_rows, kMaxLogprobs, 2] i32
+  ops::View guesses_;      // [max_sampled_rows, max_draft] i32; where the capacity keeps guesses
   ops::View tap_entries_;  // [max_tokens_per_step + max_sampled_rows, ...] i32: of ops::TapBatch
   struct Staging {
     ops::View step;
     ops::View masks;    // [bytes of masks_] u8
     ops::View sampled;  // [max_repeat * bytes of sampled_] u8
     ops::View top;      // [max_repeat * bytes of top_] u8
+    ops::View guesses;  // [bytes of guesses_] u8
   };
   std::vector<Staging> staging_;  // one for each flight
   std::unique_ptr<ops::Event> part_sent_;

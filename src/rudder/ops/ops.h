@@ -23,6 +23,7 @@
 #include "rudder/ops/args.h"
 #include "rudder/ops/comm.h"
 #include "rudder/ops/feature_args.h"
+#include "rudder/ops/look_up_args.h"
 #include "rudder/ops/message.h"
 #include "rudder/ops/sample_args.h"
 #include "rudder/ops/score_args.h"
@@ -49,6 +50,8 @@ class Ops {
   virtual bool takes_trees() const { return false; }
   // Whether keep_paths() moves KeepPathsArgs.beside too, which trees need beside a draft head.
   virtual bool keeps_rows() const { return false; }
+  // Whether look_up() is there, and begin_step() takes drafts from guesses of slots.
+  virtual bool looks_up() const { return false; }
   // Ops of one thread that read what lies in this object's memory, beside its own ops and on
   // another thread: residual_norm, logits and score; and read_features on what it is given. Null
   // where the backend has none, or cannot open one.
@@ -190,6 +193,9 @@ class Ops {
     RUDDER_CHECK(false, "{} encodes no dictionaries", name());
   }
   virtual void sample(const SampleArgs& args) = 0;
+  virtual void look_up(const LookUpArgs& /*args*/) {
+    RUDDER_CHECK(false, "{} looks nothing up", name());
+  }
   virtual void score(const ScoreArgs& args) = 0;
 };
 

@@ -3,11 +3,17 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 namespace rudder::ops {
 
 // Rows that are chained to one another, at most.
 inline constexpr int32_t kMaxChain = 256;
+// SampleRow.draft where the token is still to come from the slot's guess, and where that has none:
+// no row samples it.
+inline constexpr int32_t kNoDraft = std::numeric_limits<int32_t>::max();
+// Tokens of an n-gram that is looked up, at most.
+inline constexpr int32_t kMaxNgram = 32;
 
 // One row to sample, as it lies in device memory. Lists are ranges of SampleArgs.lists.
 struct SampleRow {
@@ -38,8 +44,9 @@ struct SampleRow {
   // only where that one counts and samples `own_draft`. Rows of a tree are chained by nothing else.
   int32_t parent_up = 0;  // 0: it follows none
   int32_t own_draft = -1;
+  int32_t num_guess = 0;  // of a sequence's first row: tokens that look_up() guesses at most
 };
-static_assert(sizeof(SampleRow) == 96);
+static_assert(sizeof(SampleRow) == 104);
 
 enum class SampleEnd : int32_t {
   kNone,

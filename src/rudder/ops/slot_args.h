@@ -21,6 +21,10 @@ struct SlotState {
   tensor::View block_table;   // [groups * (S + 1), max_blocks] i32, one KV group behind another
   tensor::View output_count;  // [S + 1, vocab] i32 occurrences in the output; for penalties
   tensor::View prompt_seen;   // [S + 1, vocab] u8 1 where the prompt has the token
+  // Both optional, for look_up(): [S + 1, max_len] i32 the sequence's tokens by position; and
+  // [S + 1, most] i32 what is guessed to follow the carry, -1 behind it.
+  tensor::View history = {};
+  tensor::View guess = {};
 };
 
 // A slot that is opened under a new generation: ended = 0, carry = -1.
@@ -41,9 +45,15 @@ struct HistoryToken {  // of an opened slot with counts
   int32_t is_prompt = 0;  // 1: into prompt_seen, 0: into output_count
 };
 
-// Order: open slots, count their history, write blocks, replace the ids of carried tokens by the
-// tokens. Tokens of a slot that has ended get kv_slot -1, as padding has. The op also writes the
-// entries of the step's taps.
+struct KeptToken {  // history[slot, position] = token
+  int32_t slot = 0;
+  int32_t position = 0;
+  int32_t token = 0;
+};
+
+// Order: open slots, count and keep their history, write blocks, replace the ids of carried tokens
+// by the tokens. Tokens of a slot that has ended get kv_slot -1, as padding has. The op also writes
+// the entries of the step's taps.
 struct BeginStepArgs {
   // Where the sequences of a step stand; all parts, or none where there are no drafts.
   struct Placement {
@@ -64,6 +74,7 @@ struct BeginStepArgs {
   tensor::View opened;   // [.] OpenedSlot as i32 [n, 2]; optional
   tensor::View history;  // [.] HistoryToken as i32 [n, 3]; optional
   tensor::View blocks;   // [.] BlockWrite as i32 [n, 3]; optional
+  tensor::View kept;     // [.] KeptToken as i32 [n, 3]; optional
   // [T] i32, in place; optional, together with kv_slot: long lists come in several calls, of which
   // only the last has ids and kv_slot. In: a token, or -1 - slot for the slot's carry. Out: the
   // token, or 0 where the slot has sampled nothing yet.
@@ -72,7 +83,8 @@ struct BeginStepArgs {
   // A sequence that begins with its slot's carry is moved to where that stands: the host may have
   // put it further on, by drafts that were rejected. Of one that has ended, no token is written.
   // Its tokens are written one behind another, whatever their positions are: those of a tree are
-  // not in a row.
+  // not in a row. Below 0, the id of its n-th token behind the carry is that of the slot's guess,
+  // and so is a draft that is kNoDraft; of a shorter guess the id is 0, and the draft stays.
   Placement placement = {};
   // The op writes `entries` of both batches from their `row` and `capture_set`. Null: no taps.
   const TapTable* tap_table = nullptr;

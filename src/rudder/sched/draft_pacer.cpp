@@ -1,6 +1,7 @@
 #include "rudder/sched/draft_pacer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 
 namespace rudder::sched {
@@ -20,6 +21,10 @@ constexpr double kIdleRate = 1.0 / 16;
 // One pause for another reason is not the rule.
 constexpr double kMostIdleSurprise = 4;
 constexpr double kLeastIdleSurprise = 1000;  // us
+// To hold a step costs so many us at least: what was measured may be of other steps.
+constexpr double kLeastIdle = 50;
+// A step counts half after so many others: 69.
+constexpr float kKeepEnds = 0.99f;
 // A pause that keeps drafts away is not measured again: every plain step forgets some of it.
 constexpr double kIdleFade = 1.0 / 512;
 // Of sequences and drafts of which nothing is known, so many first tokens are right.
@@ -260,6 +265,15 @@ void DraftPacer::note_step(const StepCost& cost, const Outcome& outcome) {
                drafts_us;
   }
   purse_ = std::clamp(purse_ + gain_us / decodes_us, kEmptyPurse, kFullPurse);
+}
+
+bool DraftPacer::holds_for_end(int64_t num_seqs, double step_us) const {
+  const double odds = std::pow(ends_.estimate(0), static_cast<double>(num_seqs));
+  return odds * step_us > std::max(idle_us_, kLeastIdle);
+}
+
+void DraftPacer::note_end(bool has_ended) {
+  ends_.note(has_ended, kKeepEnds);
 }
 
 void DraftPacer::note_idle(int64_t us) {

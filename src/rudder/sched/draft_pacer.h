@@ -78,6 +78,12 @@ class DraftPacer {
   // A step that waited found the device idle for so long.
   void note_idle(int64_t us);
 
+  // Where drafts need no wait: whether a step waits all the same, because the one in front of it is
+  // likely to end all of its sequences, so many, and the next one, of `step_us`, to be in vain.
+  bool holds_for_end(int64_t num_seqs, double step_us) const;
+  // A step that sampled for a sequence has ended it, or not.
+  void note_end(bool has_ended);
+
   // Over all sequences, how often the first token of a guess was right.
   HitRate& all() { return all_; }
   // Likewise, what drafts that are verified together brought.
@@ -98,6 +104,7 @@ class DraftPacer {
   // them, which an empty purse would keep from it.
   double owed_us_ = 0;
   int64_t num_drafted_ = 0;  // steps with drafts since the last without
+  HitRate ends_;             // of steps that sampled for a sequence
 
   struct Level {
     int64_t count = 0;

@@ -42,7 +42,23 @@ std::vector<int32_t>& DraftRecord::new_guess() {
   guess_.clear();
   num_came_ = 0;
   row_ = 0;
+  is_behind_none_ = is_none_;
+  is_none_ = false;
   return guess_;
+}
+
+void DraftRecord::note_none(HitRate* all) {
+  is_none_ = true;
+  all->note(false, kKeepAll);
+  note_hit(false, 1);
+  run_ = 0;
+}
+
+// Of the first positions of the last guess.
+void DraftRecord::note_hit(bool is_hit, size_t num_positions) {
+  for (size_t i = 0; i < num_positions; ++i) {
+    (is_behind_none_ ? behind_none_[i] : by_position_[i]).note(is_hit, kKeepOwn);
+  }
 }
 
 void DraftRecord::compare(std::span<const int32_t> came, const step::DraftTree& tree,
@@ -58,8 +74,7 @@ void DraftRecord::compare(std::span<const int32_t> came, const step::DraftTree& 
     }
     const bool is_hit = guess_[num_came_] == token;
     all->note(is_hit, kKeepAll);
-    const size_t last = std::min(run_, kPositions - 1);
-    for (size_t i = 0; i <= last; ++i) by_position_[i].note(is_hit, kKeepOwn);
+    note_hit(is_hit, std::min(run_ + 1, kPositions));
     if (is_hit) {
       ++num_came_;
       ++run_;
@@ -107,7 +122,7 @@ void DraftRecord::append_odds(float all, size_t count, const step::DraftTree& tr
   float right = 1;
   float prior = all;
   for (size_t i = 0; i < count; ++i) {
-    if (i < kPositions) prior = by_position_[i].estimate(prior);
+    if (i < kPositions) prior = (is_none_ ? behind_none_[i] : by_position_[i]).estimate(prior);
     right *= prior;
     odds->push_back(right);
   }

@@ -48,6 +48,9 @@ class DraftRecord {
   // The guess at what follows the tokens known now; to be filled by the proposer. Replaces the
   // last.
   std::vector<int32_t>& new_guess();
+  // The new guess is none: its first token counts as wrong. Where drafts are planned that are not
+  // known, those of a guess that is not there are as useless as wrong ones.
+  void note_none(HitRate* all);
   // Of the last guess what has not come yet; none once a token of it was wrong. Of a tree all or
   // none: not once a token has come.
   std::span<const int32_t> guess() const {
@@ -65,7 +68,8 @@ class DraftRecord {
 
   // Appends for each of the first `count` tokens of a guess how probable it is that it and all
   // before it are right. `all` as above: what is assumed of a sequence of which nothing is known.
-  // In a tree those before it are those that it follows.
+  // In a tree those before it are those that it follows. Where the guess itself is not known yet,
+  // the last one says what to expect: behind none there is seldom one.
   void append_odds(float all, size_t count, const step::DraftTree& tree,
                    std::vector<float>* odds) const;
 
@@ -75,6 +79,7 @@ class DraftRecord {
   static constexpr size_t kPositions = 16;  // further ones are as the last
 
   void compare_children(int32_t token, const step::DraftTree& tree, HitRate* all);
+  void note_hit(bool is_hit, size_t num_positions);
 
   std::vector<int32_t> guess_;
   size_t num_came_ = 0;  // of its tokens
@@ -82,6 +87,10 @@ class DraftRecord {
   int32_t row_ = 0;      // of a tree, whose token came last
   // Of a tree by draft: of those whose parent's token came.
   std::array<HitRate, step::kMaxTreeDrafts> by_position_ = {};
+  // The same of guesses behind none.
+  std::array<HitRate, kPositions> behind_none_ = {};
+  bool is_none_ = false;         // the last guess
+  bool is_behind_none_ = false;  // the one before it was
   Yield yield_;
 };
 

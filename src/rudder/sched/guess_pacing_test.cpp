@@ -23,9 +23,11 @@ step::DraftTree small_tree() {
 }
 
 // Microseconds of 1,200 tokens a sequence where a step takes 3 ms and 20 us a token, and 1.2 ms for
-// its guesses, 300 us for each token of a chain; and how many steps guess.
+// its guesses, 300 us for each token of a chain, but nothing where they are looked up; and how many
+// steps guess.
 double guessed_us(double odds, int32_t num_sequences, bool guesses, int64_t* num_guessing = nullptr,
-                  const step::DraftTree& tree = {}, int64_t* num_drafts = nullptr) {
+                  const step::DraftTree& tree = {}, int64_t* num_drafts = nullptr,
+                  bool looks_up = false) {
   testing::VirtualClock clock;
   testing::FakeOptions fake;
   fake.capacity = {.num_slots = num_sequences,
@@ -45,6 +47,11 @@ double guessed_us(double odds, int32_t num_sequences, bool guesses, int64_t* num
     fake.capacity.max_draft = tree.size();
     fake.capacity.takes_trees = fake.capacity.guesses_from_rows = true;
     fake.capacity.guess_tree = tree;
+  }
+  if (looks_up) {
+    fake.guess_us = 0;
+    fake.capacity.guesses_from_rows = true;
+    fake.capacity.look_up = {.min_n = 3, .max_n = 5};
   }
   fake.guess_odds = odds;
   SchedSettings settings;
@@ -108,6 +115,110 @@ TEST(GuessPacing, ATreeCostsNothingWhereItIsNoUse) {
       EXPECT_GT(num_guessing, 1) << "it is tried now and then";
     }
   }
+}
+
+double looked_up_us(double odds, int32_t num_sequences, int64_t* num_drafts = nullptr) {
+  return guessed_us(odds, num_sequences, true, nullptr, {}, num_drafts, true);
+}
+
+TEST(GuessPacing, WhatIsLookedUpCostsNothingWhereItIsNoUse) {
+  for (const int32_t n : {1, 8, 32, 128}) {
+    const double plain = guessed_us(0, n, false);
+    for (const double odds : {0.0, 0.03, 0.1}) {
+      int64_t num_drafts = 0;
+      const double ratio = looked_up_us(odds, n, &num_drafts) / plain;
+      std::printf("%d sequences, looked up, %.2f right: %.3f of the time, %.3f drafts a token\n", n,
+                  odds, ratio, static_cast<double>(num_drafts) / (1200.0 * n));
+      EXPECT_LT(ratio, 1.01) << n;
+    }
+  }
+}
+
+// Steps go on behind each other, where guesses that the host has to know end that: the gain of four
+// drafts, of which 3.44 are right, is all that they can bring.
+TEST(GuessPacing, WhatIsLookedUpPaysWithoutAWait) {
+  for (const int32_t n : {1, 8, 32}) {
+    const double plain = guessed_us(0, n, false);
+    const double gain = plain / looked_up_us(0.9, n);
+    const double ideal = 4.1 * (3000 + 20 * n) / (3000 + 20 * n * 5);
+    std::printf("%d sequences, looked up: %.2f times as fast, of %.2f\n", n, gain, ideal);
+    EXPECT_GT(gain, 0.9 * ideal) << n;
+  }
+}
+
+// One client that asks again and again: its answers end on tokens that nobody foresees, after 40 on
+// average, so with four drafts in the tenth step or so. A step behind the last one would be in
+// vain.
+TEST(GuessPacing, WhatIsLookedUpWaitsWhereAnAnswerMayEnd) {
+  constexpr uint64_t kAnswers = 300;
+  const auto run = [&](bool looks_up, uint64_t* num_in_vain) {
+    testing::VirtualClock clock;
+    testing::FakeOptions fake;
+    fake.capacity.max_draft = looks_up ? kGuesses : 0;
+    if (looks_up) {
+      fake.capacity.guesses = fake.capacity.guesses_from_rows = true;
+      fake.capacity.look_up = {.min_n = 3, .max_n = 5};
+    }
+    fake.clock = &clock;
+    fake.step_us = 3000;
+    fake.guess_odds = 0.95;
+    SchedSettings settings;
+    settings.model_identity = "model";
+    settings.max_in_flight = 2;
+    settings.pace_drafts = true;
+    settings.enable_prefix_caching = false;
+    SchedLoop loop(fake, settings);
+    loop.set_host_us(100);
+    loop.set_check_every(50);
+    for (uint64_t id = 1; id <= kAnswers; ++id) {
+      NewSequence sequence =
+          testing::test_sequence(id, testing::test_prompt(8, static_cast<int32_t>(id)), 900);
+      for (int32_t token = 0; token < 25; ++token) sequence.sampling.stop_ids.push_back(40 * token);
+      loop.add(std::move(sequence));
+      while (loop.record(id).end == step::SeqEnd::kNone && loop.turn()) {
+      }
+    }
+    EXPECT_EQ(loop.run(), "");
+    *num_in_vain = loop.executor().masked_results();
+    return static_cast<double>(clock.now_us());
+  };
+  uint64_t of_plain = 0;
+  uint64_t of_drafted = 0;
+  const double gain = run(false, &of_plain) / run(true, &of_drafted);
+  std::printf("%.2f times as fast, %llu of %llu answers with a step in vain\n", gain,
+              static_cast<unsigned long long>(of_drafted),
+              static_cast<unsigned long long>(kAnswers));
+  EXPECT_GT(of_plain, kAnswers * 9 / 10);
+  EXPECT_LT(of_drafted, kAnswers / 3);
+  EXPECT_GT(gain, 3.0);
+}
+
+// A text that says old things for a while, then new ones: what is not known yet is expected of each
+// as it was of its like.
+TEST(GuessPacing, AGuessIsExpectedWhereThereWasOne) {
+  DraftRecord record;
+  HitRate all;
+  const auto odds = [&] {
+    std::vector<float> odds;
+    record.append_odds(all.estimate(0.25f), 3, {}, &odds);
+    return odds;
+  };
+  std::vector<float> in_old;
+  std::vector<float> in_new;
+  for (int32_t token = 0; token < 400; ++token) {
+    const bool is_old = token / 20 % 2 == 0;
+    if (is_old) {
+      record.new_guess() = {token, token + 1, token + 2};
+    } else {
+      record.new_guess().clear();
+      record.note_none(&all);
+    }
+    (is_old ? in_old : in_new) = odds();
+    record.compare(std::vector<int32_t>{token}, {}, &all);
+  }
+  EXPECT_GT(in_old[0], 0.85f);
+  EXPECT_GT(in_old[2], 0.7f);
+  EXPECT_LT(in_new[0], 0.15f);
 }
 
 TEST(GuessPacing, AGoodTreePays) {

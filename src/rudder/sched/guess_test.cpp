@@ -12,12 +12,15 @@ using testing::SchedLoop;
 
 constexpr int32_t kMostGuessed = 4;
 
-testing::FakeOptions guessing_fake(uint64_t seed, int32_t in_flight, bool from_rows = false) {
+enum class From : uint8_t { kTokens, kRows, kLookUp };
+
+testing::FakeOptions guessing_fake(uint64_t seed, int32_t in_flight, From from = From::kTokens) {
   testing::FakeOptions fake;
   fake.seed = seed;
   fake.capacity.max_draft = kMostGuessed;
   fake.capacity.guesses = true;
-  fake.capacity.guesses_from_rows = from_rows;
+  fake.capacity.guesses_from_rows = from != From::kTokens;
+  if (from == From::kLookUp) fake.capacity.look_up = {.min_n = 2, .max_n = 3};
   fake.capacity.block_size = 4;
   fake.capacity.num_blocks = 40;
   fake.capacity.max_in_flight = in_flight;
@@ -33,10 +36,10 @@ SchedSettings guessing_settings(int32_t in_flight, bool is_paced) {
   return settings;
 }
 
-class GuessStress : public ::testing::TestWithParam<bool> {};
+class GuessStress : public ::testing::TestWithParam<From> {};
 
-// The machine objects where its proposer has not run a token, or has no block, and where one that
-// guesses from rows gets tokens to run.
+// The machine objects where its proposer has not run a token, or has no block, where one that
+// guesses from rows gets tokens to run, and where one that looks up has none to look up.
 TEST_P(GuessStress, TheTokensAreThoseOfPlainDecoding) {
   for (const int32_t depth : {1, 2, 3}) {
     for (const bool is_paced : {false, true}) {
@@ -61,16 +64,57 @@ TEST_P(GuessStress, TheTokensAreThoseOfPlainDecoding) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(From, GuessStress, ::testing::Bool(), [](const auto& test) {
-  return std::string(test.param ? "Rows" : "Tokens");
-});
+std::string from_name(const ::testing::TestParamInfo<From>& test) {
+  constexpr const char* kNames[] = {"Tokens", "Rows", "LookUp"};
+  return kNames[static_cast<size_t>(test.param)];
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, GuessStress,
+                         ::testing::Values(From::kTokens, From::kRows, From::kLookUp), from_name);
+
+// Drafts that stay in slots are planned behind steps whose tokens are not known, more behind those,
+// and no step waits for them.
+TEST(Guesses, ThatAreKeptLetStepsRunAhead) {
+  for (const bool is_paced : {false, true}) {
+    testing::FakeOptions fake = guessing_fake(7, 2, From::kLookUp);
+    fake.guess_odds = 0.9;
+    fake.capacity.num_blocks = 400;
+    testing::VirtualClock clock;
+    fake.clock = &clock;
+    SchedLoop loop(fake, guessing_settings(2, is_paced));
+    for (uint64_t id = 1; id <= 3; ++id) {
+      loop.add(testing::test_sequence(id, testing::test_prompt(20, id), 300));
+    }
+    int64_t num_ahead = 0;  // steps with drafts, launched before the one in front was collected
+    int64_t num_plans = 0;
+    while (loop.launch()) {
+    }
+    while (loop.scheduler().has_work() && loop.error().empty()) {
+      const bool is_behind = loop.scheduler().steps_in_flight() > 0;
+      const bool launched = loop.launch();
+      EXPECT_FALSE(loop.scheduler().is_holding());
+      if (launched) {
+        ++num_plans;
+        const auto& seqs = loop.plans().back()->seqs;
+        num_ahead += is_behind && std::ranges::any_of(seqs, &step::SeqWork::takes_guess) ? 1 : 0;
+      } else {
+        loop.collect();
+      }
+    }
+    EXPECT_EQ(loop.run(), "");
+    EXPECT_GT(num_ahead, num_plans * 3 / 4) << is_paced;
+    const SchedStats stats = loop.scheduler().stats();
+    EXPECT_GT(stats.accepted_tokens, 400u);
+    EXPECT_LT(stats.accepted_tokens, stats.draft_tokens);
+  }
+}
 
 // Trees of every shape; where masks or captures follow from a path, the chain of first children.
 TEST(Guesses, TreesGiveTheTokensOfPlainDecoding) {
   uint64_t num_trees = 0;
   for (const int32_t depth : {1, 2, 3}) {
     for (uint64_t seed = 1; seed <= 6; ++seed) {
-      testing::FakeOptions fake = guessing_fake(seed, depth, true);
+      testing::FakeOptions fake = guessing_fake(seed, depth, From::kRows);
       fake.capacity.takes_trees = true;
       fake.capacity.max_draft = static_cast<int32_t>(4 * seed);
       fake.capacity.guess_tree = testing::random_tree(seed, fake.capacity.max_draft);
@@ -104,7 +148,7 @@ TEST(Guesses, TreesGiveTheTokensOfPlainDecoding) {
 TEST(Guesses, FromRowsBeginWithTheFirstToken) {
   constexpr int32_t kCached = 56;
   const auto first_guess = [&](bool from_rows) {
-    testing::FakeOptions fake = guessing_fake(5, 1, from_rows);
+    testing::FakeOptions fake = guessing_fake(5, 1, from_rows ? From::kRows : From::kTokens);
     SchedSettings settings = guessing_settings(1, false);
     settings.max_num_batched_tokens = 16;
     SchedLoop loop(fake, settings);

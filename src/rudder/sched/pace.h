@@ -20,8 +20,8 @@ class Pace {
   // An iteration of this shape took so long. A time of 0 is unknown, and nothing is learnt of it.
   void observe(const StepShape& shape, int64_t us);
 
-  // So many sequences will stream once those that wait have been admitted, as far as there is room.
-  void expect(int64_t num_sequences) { num_expected_ = num_sequences; }
+  // The decodes of a step once those that wait have been admitted, as far as there is room.
+  void expect(const StepShape& decodes) { expected_ = decodes; }
 
   // The most prompt tokens, at most `most`, that a step which has `shape` so far can take of a
   // sequence with `kv_len` in KV. `most` where no sequence of the step streams.
@@ -36,23 +36,18 @@ class Pace {
   void note_plan(const StepShape& shape);
 
  private:
-  bool is_for_decodes_alone(const StepShape& shape) const;
-  double limit_us(const StepShape& shape) const;
-  double decodes_us(double tokens, double keys) const;
+  double limit_us() const;
 
   const int64_t max_itl_us_;
   const StepCost& cost_;
   TypicalWait waits_;
-  int64_t num_expected_ = 0;
+  StepShape expected_ = {};
   // In the mean of about the last five hundred steps beside streams: their tokens, and the keys of
   // each.
   double usual_tokens_ = 0;
   double usual_keys_ = 0;
-  int64_t num_usual_ = 0;        // steps that were seen, at most kUsualSteps
-  int64_t most_keys_ = 0;        // that the decodes of a step were seen to have
-  int64_t most_keys_alone_ = 0;  // that those of a planned step without prompts had
-  int64_t num_beside_ = 0;       // planned steps with prompts beside streams since that one
-  double steps_to_spare_;        // that may have prompts which do not fill them
+  int64_t num_usual_ = 0;  // steps that were seen, at most kUsualSteps
+  double steps_to_spare_;  // that may have prompts which do not fill them
 };
 
 }  // namespace rudder::sched

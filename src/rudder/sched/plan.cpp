@@ -115,7 +115,7 @@ void Scheduler::plan_decodes(StepBuilder& builder) {
     if (!can_decode(sequence, cohorts.count) || left_of_cohort == 0) continue;
     if (sequence.taps.fit(sequence.planned_len, 1, builder.elements_left) == 0) continue;
     --left_of_cohort;
-    if (!sequence.draft.empty()) {
+    if (sequence.num_draft() > 0) {
       decode_drafted(builder, sequence);
       continue;
     }
@@ -161,21 +161,34 @@ bool Scheduler::can_decode(const Sequence& sequence, int64_t num_cohorts) const 
   return sequence.drafts_pending == 0 || sequence.taps.uniform_len(first, count) == count;
 }
 
-// As many of its drafts as there are blocks for. None is captured: the host may find out that the
-// answer had ended before an accepted draft, on a stop string.
+// How many of its drafts it may run. None is captured: the host may find out that the answer had
+// ended before an accepted draft, on a stop string. Behind drafts in flight every position that it
+// may have runs the same.
+int32_t Scheduler::drafts_that_fit(const Sequence& sequence) {
+  const int32_t num_draft = sequence.num_draft();
+  if (!sequence.draft_tree.empty()) return num_draft;  // none of its positions is captured
+  const int32_t unsure = sequence.drafts_pending;
+  if (unsure == 0 || RUDDER_MUTANT(kUnsureDraftsChange)) {
+    return sequence.taps.uncaptured_len(sequence.planned_len + 1, num_draft);
+  }
+  const int32_t first = sequence.planned_len - unsure;
+  return sequence.taps.uniform_len(first, 1 + unsure + num_draft) - 1 - unsure;
+}
+
+// As many of its drafts as there are blocks for.
 void Scheduler::decode_drafted(StepBuilder& builder, Sequence& sequence) {
-  const auto num_draft = static_cast<int32_t>(sequence.draft.size());
-  const int32_t fits =
-      1 + (sequence.draft_tree.empty()
-               ? sequence.taps.uncaptured_len(sequence.planned_len + 1, num_draft)
-               : num_draft);  // which is a tree where none of its positions is captured
+  const int32_t fits = 1 + drafts_that_fit(sequence);
   const int32_t old_len = sequence.table_len();
   const int32_t q_len = grow(builder, sequence, RUDDER_MUTANT(kDraftsWithoutBlocks) ? 1 : fits);
   if (q_len == 0) return;
-  const int32_t kept = RUDDER_MUTANT(kDraftsWithoutBlocks) ? num_draft : q_len - 1;
-  sequence.draft.resize(static_cast<size_t>(kept));
-  sequence.draft_tree = sequence.draft_tree.first(kept);
-  add_work(builder, sequence, static_cast<int32_t>(1 + sequence.draft.size()), old_len);
+  const int32_t kept = RUDDER_MUTANT(kDraftsWithoutBlocks) ? sequence.num_draft() : q_len - 1;
+  if (sequence.own_draft > 0) {
+    sequence.own_draft = kept;
+  } else {
+    sequence.draft.resize(static_cast<size_t>(kept));
+    sequence.draft_tree = sequence.draft_tree.first(kept);
+  }
+  add_work(builder, sequence, 1 + kept, old_len);
 }
 
 void Scheduler::open_slot(StepBuilder& builder, Sequence& sequence) {
@@ -192,7 +205,8 @@ void Scheduler::open_slot(StepBuilder& builder, Sequence& sequence) {
   edit.prompt_len = sequence.prompt_len;
   edit.num_output = static_cast<int32_t>(sequence.tokens.size()) - sequence.prompt_len;
   edit.max_len = sequence.max_len;
-  if (sequence.sampling.needs_history()) {
+  const bool looks_up = capacity_.keeps_guesses() && !RUDDER_MUTANT(kNothingToLookUp);
+  if (sequence.sampling.needs_history() || looks_up) {
     edit.history = sequence.tokens;
     edit.history_prompt_len = sequence.prompt_len;
   }
@@ -209,13 +223,14 @@ void Scheduler::add_work(StepBuilder& builder, Sequence& sequence, int32_t q_len
   work.q_len = q_len;
   if (sequence.has_carry) {
     work.num_draft = q_len - 1;
+    work.takes_guess = sequence.own_draft > 0;
     work.tree = sequence.draft_tree;
   }
   if (sequence.taps.record_elements() > 0) work.captures = spare_.take_spans();
   builder.elements_left -= sequence.taps.write(work);
   if (sequence.has_carry) {
     work.tokens = step::TokenSource::kCarry;
-    if (work.num_draft > 0) work.token_begin = static_cast<int32_t>(plan.tokens.size());
+    if (!sequence.draft.empty()) work.token_begin = static_cast<int32_t>(plan.tokens.size());
     plan.tokens.insert(plan.tokens.end(), sequence.draft.begin(), sequence.draft.end());
   } else {
     work.token_begin = static_cast<int32_t>(plan.tokens.size());
@@ -241,15 +256,15 @@ void Scheduler::add_work(StepBuilder& builder, Sequence& sequence, int32_t q_len
   if (is_sampled) {
     const int32_t iterations = step::seq_iterations(work, plan.repeat, sequence.max_len);
     work.constrained = sequence.constrained;
-    if (sequence.constrained) constrained_.push_back({sequence.id, sequence.draft});
+    if (sequence.constrained) add_constrained(sequence);
+    sequence.guess_asked = work.guess.num_guess;
     sequence.has_carry = true;
     sequence.samples_pending += iterations + most_accepted;
     sequence.drafts_pending += most_accepted;
     sequence.planned_len += iterations - 1;
   }
   sequence.reserved_len = std::max(sequence.reserved_len, sequence.planned_len + beside);
-  sequence.draft.clear();
-  sequence.draft_tree = {};
+  sequence.drop_drafts();
   ++sequence.inflight;
   sequence.last_step = plan.id;
   builder.shape.add(work);

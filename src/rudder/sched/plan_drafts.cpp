@@ -1,6 +1,7 @@
 // Scheduler: which guessed tokens the next step verifies, and when a step waits for them.
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "rudder/base/check.h"
 #include "rudder/base/mutants.h"
@@ -46,6 +47,7 @@ bool Scheduler::has_pending_guess() const {
 bool Scheduler::holds_for_drafts() {
   if (capacity_.guesses) {
     num_guess_ = choose_guess();
+    if (capacity_.keeps_guesses()) return is_holding_ = holds_for_end();
     const auto guesses = [](const StepRecord& record) { return record.num_guess > 0; };
     is_holding_ =
         has_pending_guess() && (num_guess_ > 0 || std::ranges::any_of(in_flight_, guesses));
@@ -55,6 +57,19 @@ bool Scheduler::holds_for_drafts() {
   is_holding_ = settings_.pace_drafts ? has_pending_guess() && (is_drafting_ || choose_drafts())
                                       : waits_for_guess();
   return is_holding_;
+}
+
+// Drafts that are slots' guesses are there before they are known, so steps run ahead. But each step
+// with drafts is a large part of an answer, and what is planned behind its end is in vain.
+bool Scheduler::holds_for_end() const {
+  const auto has_prompt = [](const Sequence* sequence) {
+    return sequence->state == SequenceState::kRunning && !decodes(*sequence);
+  };
+  if (!settings_.pace_drafts || !is_drafting_ || !waiting_.empty() || !has_pending_guess() ||
+      std::ranges::any_of(running_, has_prompt)) {
+    return false;
+  }
+  return pacer_.holds_for_end(num_running_, cost_.decode_us(in_flight_.back().shape));
 }
 
 bool Scheduler::waits_for_guess() const {
@@ -67,26 +82,27 @@ bool Scheduler::waits_for_guess() const {
 // What the next step verifies goes to Sequence::draft. True when there is anything.
 bool Scheduler::propose_drafts() {
   if (!has_proposer()) return false;
-  for (Sequence* sequence : running_) {
-    sequence->draft.clear();
-    sequence->draft_tree = {};
-  }
+  for (Sequence* sequence : running_) sequence->drop_drafts();
   if (!settings_.pace_drafts) return take_every_draft();
-  if (has_pending_guess()) return false;  // it runs ahead
+  if (has_pending_guess() && !capacity_.keeps_guesses()) return false;  // it runs ahead
   is_drafting_ = choose_drafts() && take_chosen_drafts();
   return is_drafting_;
 }
 
-// Of every sequence all of whose tokens are known, by rank, as far as the decodes leave tokens.
+// Of every sequence whose drafts are known, or whose slot has them, by rank, as far as the decodes
+// leave tokens.
 bool Scheduler::take_every_draft() {
   int64_t tokens_left = settings_.max_num_batched_tokens - std::ssize(running_);
   bool has_any = false;
   for (Sequence* sequence : running_) {
-    if (!takes_drafts(*sequence) || !decodes(*sequence) || sequence->samples_pending > 0) continue;
+    if (!takes_drafts(*sequence) || !decodes(*sequence)) continue;
+    if (sequence->samples_pending > 0 && !capacity_.keeps_guesses()) continue;
     const int64_t most = std::min(tokens_left, most_drafts(*sequence));
     if (most <= 0) continue;
     if (proposer_ != nullptr) {
       take_proposed(*sequence, most);
+    } else if (capacity_.keeps_guesses()) {
+      sequence->own_draft = static_cast<int32_t>(std::min<int64_t>(most, sequence->guess_len()));
     } else {
       const auto guess = sequence->record.guess();
       const auto taken = guess.first(std::min(guess.size(), static_cast<size_t>(most)));
@@ -96,7 +112,8 @@ bool Scheduler::take_every_draft() {
         take_rows(*sequence, rows_to_verify(*sequence, taken.size()));
       }
     }
-    const int64_t num_draft = std::ssize(sequence->draft);
+    const int64_t num_draft = sequence->num_draft();
+    RUDDER_CHECK(num_draft <= most, "{} drafts, {} were asked for", num_draft, most);
     tokens_left -= num_draft;
     has_any = has_any || num_draft > 0;
   }
@@ -193,6 +210,10 @@ StepShape Scheduler::collect_offers(size_t num_cohorts) {
       offers_.push_back({.record = &sequence->record, .most = static_cast<size_t>(most)});
       continue;
     }
+    if (capacity_.keeps_guesses()) {
+      offer_own(*sequence, most);
+      continue;
+    }
     if (proposer_ != nullptr) guess_anew(*sequence);
     const std::span<const int32_t> guess = sequence->record.guess();
     if (guess.size() <= num_pending) continue;
@@ -207,6 +228,14 @@ StepShape Scheduler::collect_offers(size_t num_cohorts) {
   return plain;
 }
 
+// What the slot guesses behind the tokens in flight, whatever that is.
+void Scheduler::offer_own(Sequence& sequence, int64_t most) {
+  const int64_t count = std::min<int64_t>(most, sequence.guess_len());
+  if (count <= 0) return;
+  offered_.push_back(&sequence);
+  offers_.push_back({.record = &sequence.record, .most = static_cast<size_t>(count)});
+}
+
 void Scheduler::guess_anew(Sequence& sequence) {
   Draft draft = {.tokens = std::move(sequence.record.new_guess())};
   const int64_t wanted = sequence.samples_pending + capacity_.max_draft;
@@ -216,10 +245,11 @@ void Scheduler::guess_anew(Sequence& sequence) {
   sequence.record.new_guess() = std::move(draft.tokens);
 }
 
-// Tokens that the executor's proposer is to guess behind each sequence of the next step.
+// Tokens that the executor's proposer is to guess behind each sequence of the next step. To look
+// them up takes next to no time.
 int32_t Scheduler::choose_guess() {
   const auto is_drafted = [](const Sequence* sequence) { return takes_drafts(*sequence); };
-  if (!settings_.pace_drafts) {
+  if (!settings_.pace_drafts || capacity_.keeps_guesses()) {
     return waiting_.empty() && std::ranges::none_of(running_, is_drafted) ? 0 : capacity_.max_draft;
   }
   StepShape plain;
@@ -235,12 +265,13 @@ int32_t Scheduler::choose_guess() {
 
 // The executor's proposer first runs the tokens that it has not run, as far as a step has room for
 // them. It guesses where it has run all of them, no sample of another step is on its way, and there
-// are blocks to keep what it makes of its guesses. One that reads rows alone guesses at once. Of
-// `work` all but blocks is known.
+// are blocks to keep what it makes of its guesses. One that reads rows alone guesses at once, and
+// one that looks guesses up whatever is on its way. Of `work` all but blocks is known.
 void Scheduler::add_guess(StepBuilder& builder, Sequence& sequence, step::SeqWork& work) {
   if (builder.num_guess == 0 || !takes_drafts(sequence)) return;
   const int32_t end = work.kv_len + work.q_len - work.num_draft;
-  const bool is_last = work.logits != step::LogitsWanted::kNone && sequence.samples_pending == 0;
+  const bool is_last = work.logits != step::LogitsWanted::kNone &&
+                       (sequence.samples_pending == 0 || capacity_.keeps_guesses());
   const int32_t most = is_last ? std::min(builder.num_guess, sequence.max_len - end - 2) : 0;
   if (capacity_.guesses_from_rows && !RUDDER_MUTANT(kTokensForRows)) {
     work.guess.begin = end;
@@ -285,6 +316,30 @@ void Scheduler::note_guess(Sequence& sequence, const step::SeqWork& work,
                result.guess.size(), work.guess.num_guess);
   sequence.proposed_len = static_cast<int32_t>(sequence.tokens.size());
   sequence.record.new_guess() = result.guess;
+  // Where drafts are planned before it is known whether there is a guess, none is a wrong one.
+  const bool is_missed = capacity_.keeps_guesses() && result.guess.empty();
+  if (is_missed && result.end == step::SeqEnd::kNone) sequence.record.note_none(&pacer_.all());
+}
+
+// The drafts of a guess that the slot has are filled in when they are known.
+void Scheduler::add_constrained(const Sequence& sequence) {
+  ConstrainedSequence& added = constrained_.emplace_back();
+  added.id = sequence.id;
+  added.draft = sequence.draft;
+  added.takes_guess = sequence.own_draft > 0;
+  added.draft.resize(static_cast<size_t>(sequence.num_draft()), -1);
+  if (RUDDER_MUTANT(kMasksOfLastGuess)) learn_drafts();
+}
+
+const std::vector<ConstrainedSequence>& Scheduler::learn_drafts() {
+  for (ConstrainedSequence& constrained : constrained_) {
+    const auto sequence = sequences_.find(constrained.id);
+    if (!std::exchange(constrained.takes_guess, false) || sequence == sequences_.end()) continue;
+    const std::span<const int32_t> guess = sequence->second->record.guess();
+    const size_t known = std::min(guess.size(), constrained.draft.size());
+    std::copy_n(guess.begin(), known, constrained.draft.begin());
+  }
+  return constrained_;
 }
 
 bool Scheduler::take_chosen_drafts() {
@@ -292,7 +347,10 @@ bool Scheduler::take_chosen_drafts() {
   bool has_any = false;
   for (size_t i = 0; i < offers_.size() && tokens_left > 0; ++i) {
     const DraftPacer::Offer& offer = offers_[i];
-    if (offer.rows != 0) {
+    const auto count = std::min(offer.count, static_cast<size_t>(tokens_left));
+    if (capacity_.keeps_guesses()) {
+      offered_[i]->own_draft = static_cast<int32_t>(count);
+    } else if (offer.rows != 0) {
       uint64_t rows = offer.chosen;
       while (std::popcount(rows) > tokens_left) rows ^= std::bit_floor(rows);
       take_rows(*offered_[i], rows);
@@ -301,23 +359,23 @@ bool Scheduler::take_chosen_drafts() {
       if (most > 0) take_proposed(*offered_[i], most);
       offered_[i]->has_part = most < static_cast<int64_t>(offer.most);
     } else {
-      const auto count = std::min(offer.count, static_cast<size_t>(tokens_left));
       const auto guess = offer.record->guess().first(count);
       offered_[i]->draft.assign(guess.begin(), guess.end());
     }
-    const int64_t num_draft = std::ssize(offered_[i]->draft);
+    const int64_t num_draft = offered_[i]->num_draft();
     tokens_left -= num_draft;
     has_any = has_any || num_draft > 0;
   }
   return has_any;
 }
 
-// Of a sequence with drafts: how many it has, and which were right.
-void Scheduler::note_drafts(Sequence& sequence, StepRecord& record, const step::SeqWork& work,
+// Of a sequence with drafts: how many it had, and which were right.
+void Scheduler::note_drafts(Sequence& sequence, StepRecord& record, int32_t num_draft,
                             const step::SeqResult& result, int32_t accepted) {
-  if (work.num_draft > 0) {
+  RUDDER_CHECK(accepted <= num_draft, "{} of {} drafts are right", accepted, num_draft);
+  if (num_draft > 0) {
     ++counters_.drafts;
-    counters_.draft_tokens += static_cast<uint64_t>(work.num_draft);
+    counters_.draft_tokens += static_cast<uint64_t>(num_draft);
     counters_.accepted_tokens += static_cast<uint64_t>(accepted);
     for (int32_t i = 0; i < accepted; ++i) {
       ++counters_.accepted_by_position[static_cast<size_t>(i)];
@@ -326,11 +384,11 @@ void Scheduler::note_drafts(Sequence& sequence, StepRecord& record, const step::
   record.num_accepted += accepted;
   if (!sequence.is_drafted) return;
   if (proposer_ != nullptr && proposer_->learns()) {
-    if (work.num_draft == 0 || !sequence.has_part) {
-      sequence.record.note_together(work.num_draft, accepted, &pacer_.yield());
+    if (num_draft == 0 || !sequence.has_part) {
+      sequence.record.note_together(num_draft, accepted, &pacer_.yield());
     }
-    const auto rows = std::span(result.row_tokens);
-    if (rows.empty() || work.tree.empty()) return;
+    const auto rows = std::span(result.row_tokens);  // of trees alone
+    if (rows.empty()) return;
     return proposer_->note_rows(sequence.id, rows.subspan(RUDDER_MUTANT(kRowsMoved) ? 1 : 0));
   }
   if (settings_.pace_drafts || capacity_.guesses) {

@@ -23,7 +23,7 @@ void Scheduler::plan_prompts(StepBuilder& builder) {
   if (builder.tokens_left == 0) return;
   list_demands(builder);
   if (demands_.empty()) return;
-  pace_.expect(num_expected(builder));
+  pace_.expect(expected_decodes(builder));
   const int32_t tokens = pace_.tokens_within(builder.shape, 0, builder.tokens_left);
   if (waits_for_company(builder.shape, tokens)) return;
   const std::vector<FairShares::Share>& shares = fair_shares_.divide(demands_, tokens);
@@ -37,17 +37,21 @@ void Scheduler::plan_prompts(StepBuilder& builder) {
   }
 }
 
-// Sequences that stream once as many of those that wait have been admitted as find room. One takes
-// what its prompt does, and in time about what those that run hold.
-int64_t Scheduler::num_expected(const StepBuilder& builder) const {
-  if (waiting_.empty()) return num_running_;
+// Of a step once as many of those that wait have been admitted as find room. One takes what its
+// prompt does, and in time about what those that run hold.
+StepShape Scheduler::expected_decodes(const StepBuilder& builder) const {
+  StepShape shape = {.decode_tokens = num_running_, .decode_keys = builder.running_tokens};
+  if (waiting_.empty()) return shape;
   const int64_t tokens = (waiting_tokens_ + num_waiting() - 1) / num_waiting();
   const int64_t held = capacity_.num_blocks - cache_.num_available();
   const int64_t blocks = std::max(
       {int64_t{1}, int64_t{num_groups()} * blocks_for(tokens), held / std::max(1, num_running_)});
   const int64_t room = std::max<int64_t>(0, cache_.num_available() - builder.blocks_promised);
-  const int64_t admitted = std::min<int64_t>(num_waiting(), room / blocks);
-  return std::min<int64_t>(num_running_ + admitted, settings_.max_num_seqs);
+  const int64_t admitted = std::min(
+      {int64_t{num_waiting()}, room / blocks, int64_t{settings_.max_num_seqs} - num_running_});
+  shape.decode_tokens += admitted;
+  shape.decode_keys += admitted * tokens;
+  return shape;
 }
 
 // A prompt that has begun waits for nobody, nor do others then: the step has prompts anyway.
@@ -72,6 +76,7 @@ void Scheduler::list_demands(StepBuilder& builder) {
   for (const Sequence* sequence : running_) {
     if (sequence->state == SequenceState::kPreempting) builder.is_closed = true;
     if (sequence->state != SequenceState::kRunning) continue;
+    builder.running_tokens += std::ssize(sequence->tokens);
     const int32_t uncomputed = sequence->uncomputed();
     if (uncomputed > 1) demand_of(sequence->tenant).running += uncomputed;
     if (waiting_.empty()) continue;
@@ -185,7 +190,7 @@ Scheduler::Admission Scheduler::admit(StepBuilder& builder, Sequence& sequence) 
   sequence.planned_len = num_matched * capacity_.block_size;
   sequence.computed_len = sequence.planned_len;
   sequence.written_len = sequence.planned_len;
-  sequence.draft.clear();
+  sequence.drop_drafts();
   sequence.state = SequenceState::kRunning;
   ++num_running_;
   running_.insert(std::ranges::upper_bound(running_, &sequence, ByRank{}), &sequence);

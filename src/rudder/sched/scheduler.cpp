@@ -45,6 +45,7 @@ Scheduler::Scheduler(const step::Capacity& capacity, const SchedSettings& settin
       proposer_(capacity.max_draft > 0 && !capacity.guesses ? proposer : nullptr),
       settings_(fit(settings, capacity)),
       cache_(cache_options(capacity, settings)),
+      trials_(capacity, settings_.max_num_seqs, settings_.max_num_batched_tokens),
       pace_(settings.max_itl_us, cost_),
       pacer_(capacity.guess_tree) {
   RUDDER_CHECK(settings_.max_num_seqs > 0 && settings_.max_in_flight > 0 &&
@@ -168,6 +169,25 @@ int32_t Scheduler::iterations_in_flight() const {
   return total;
 }
 
+bool Scheduler::learns_cost() const {
+  return settings_.max_itl_us != kNoItlBound || (has_proposer() && settings_.pace_drafts);
+}
+
+// Stages divide what decodes among several steps: the time of one alone says little there.
+std::shared_ptr<const step::StepPlan> Scheduler::plan_trial() {
+  if (!learns_cost() || settings_.num_cohorts > 1 || trials_.is_over()) return nullptr;
+  RUDDER_CHECK(idle() && next_arrival_ == 1, "a trial behind the first sequence");
+  auto plan = std::make_shared<step::StepPlan>();
+  plan->id = ++last_step_;
+  trials_.add_next(*plan, slot_generations_);
+  return plan;
+}
+
+void Scheduler::commit_trial(const step::StepResult& result) {
+  const Trials::Seen seen = trials_.note(result.device_us);
+  cost_.observe(seen.shape, seen.us);
+}
+
 void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutput>* out) {
   RUDDER_CHECK(!in_flight_.empty() && result.id == in_flight_.front().id &&
                    result.iteration == in_flight_.front().committed,
@@ -179,9 +199,7 @@ void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutpu
   const bool paces_drafts = has_proposer() && settings_.pace_drafts;
   StepShape shape = record.shape;
   shape.decode_keys += shape.decode_tokens * record.committed;
-  if (settings_.max_itl_us != kNoItlBound || paces_drafts) {
-    cost_.observe(shape, result.device_us);
-  }
+  if (learns_cost()) cost_.observe(shape, result.device_us);
   pace_.observe(shape, result.device_us);
   ++record.committed;
   captured_sequences_.clear();
@@ -222,6 +240,13 @@ int32_t num_accepted(const step::SeqWork& work, const step::SeqResult& result) {
   return std::max(0, is_numerical ? num_tokens : num_tokens - 1);
 }
 
+// Drafts that its part of the step had: of a guess that was not known then, as many as it turned
+// out to have, as far as anyone takes its tokens.
+int32_t drafts_known(const Sequence& sequence, const step::SeqWork& work) {
+  if (!work.takes_guess) return work.num_draft;
+  return std::min(work.num_draft, static_cast<int32_t>(sequence.record.guess().size()));
+}
+
 }  // namespace
 
 // Of the iteration that record.committed counts last.
@@ -242,6 +267,7 @@ void Scheduler::commit_sequence(StepRecord& record, size_t index, const step::Se
     sequence.samples_pending -= 1 + work.most_accepted();
   }
   const int32_t accepted = num_accepted(work, result);
+  const int32_t num_draft = drafts_known(sequence, work);
   sequence.drafts_pending -= work.most_accepted();
   if (!RUDDER_MUTANT(kRejectedKvCounted)) sequence.planned_len -= work.most_accepted() - accepted;
   if (!result.masked) {
@@ -253,7 +279,10 @@ void Scheduler::commit_sequence(StepRecord& record, size_t index, const step::Se
   if (takes_tokens) {
     sequence.tokens.insert(sequence.tokens.end(), result.tokens.begin(), result.tokens.end());
     counters_.generation_tokens += result.tokens.size();
-    note_drafts(sequence, record, work, result, accepted);
+    note_drafts(sequence, record, num_draft, result, accepted);
+    if (work.logits != step::LogitsWanted::kNone) {
+      pacer_.note_end(result.end != step::SeqEnd::kNone);
+    }
     note_guess(sequence, work, result);
     if (sequence.taps.note_tokens(sequence.tokens) && !RUDDER_MUTANT(kThoughtsUnkeyed)) {
       kv::BlockCache::set_runs(sequence.chain, sequence.taps.content_runs());
@@ -285,7 +314,7 @@ void Scheduler::commit_sequence(StepRecord& record, size_t index, const step::Se
          .end = result.end,
          .cached_tokens = sequence.cached_prompt_tokens,
          .clipped_samples = result.clipped_samples,
-         .num_draft = work.num_draft,
+         .num_draft = num_draft,
          .num_accepted = accepted});
   }
   if (!late && ended) {
@@ -355,6 +384,7 @@ void Scheduler::release(Sequence& sequence) {
   sequence.computed_len = 0;
   sequence.has_carry = false;
   if (!RUDDER_MUTANT(kProposedLenKept)) sequence.proposed_len = 0;
+  sequence.guess_asked = 0;
   free_slots_.push_back(sequence.slot.value);
   running_.erase(std::ranges::find(running_, &sequence));
 }

@@ -26,6 +26,7 @@
 #include "rudder/sched/spare_records.h"
 #include "rudder/sched/state.h"
 #include "rudder/sched/stats.h"
+#include "rudder/sched/trials.h"
 #include "rudder/sched/waiting_lines.h"
 #include "rudder/step/executor.h"
 #include "rudder/step/plan.h"
@@ -61,6 +62,11 @@ class Scheduler {
   // step is in flight or no sequence is left.
   std::shared_ptr<const step::StepPlan> plan(TableEdits* edits = nullptr);
 
+  // The next step that measures the device; null: what decodes take is known, or nobody asks. All
+  // trials run before the first add(), as steps of plan() do, each committed by commit_trial().
+  std::shared_ptr<const step::StepPlan> plan_trial();
+  void commit_trial(const step::StepResult& result);
+
   // The last plan() gave none because drafts need tokens that are in flight: they are worth it.
   bool is_holding() const { return is_holding_; }
   // The device was idle for so long before the launch of the last step, which was held so.
@@ -72,6 +78,9 @@ class Scheduler {
   // Sequences that are constrained in the last plan(), in the order of StepPlan.seqs: whose
   // masks its step waits for.
   const std::vector<ConstrainedSequence>& constrained() const { return constrained_; }
+  // The same behind the commits of all steps in front of it: what guesses they take is known, and
+  // they have them.
+  const std::vector<ConstrainedSequence>& learn_drafts();
 
   // Takes the result of the oldest iteration in flight and appends to `out` what sequences got. The
   // outputs refer to `result`, and are valid as long as it lives and until the next commit.
@@ -117,6 +126,7 @@ class Scheduler {
   bool has_pending_guess() const;
   bool waits_for_guess() const;
   bool holds_for_drafts();
+  bool holds_for_end() const;
   bool propose_drafts();
   bool take_every_draft();
   int64_t most_drafts(const Sequence& sequence) const;
@@ -127,14 +137,15 @@ class Scheduler {
   bool choose_drafts();
   StepShape collect_offers(size_t num_cohorts);
   void guess_anew(Sequence& sequence);
+  void offer_own(Sequence& sequence, int64_t most);
   int32_t choose_guess();
   void add_guess(StepBuilder& builder, Sequence& sequence, step::SeqWork& work);
   int32_t grow_for_guess(const StepBuilder& builder, Sequence& sequence, int32_t behind,
                          int32_t most);
-  static void note_guess(Sequence& sequence, const step::SeqWork& work,
-                         const step::SeqResult& result);
+  void note_guess(Sequence& sequence, const step::SeqWork& work, const step::SeqResult& result);
+  void add_constrained(const Sequence& sequence);
   bool take_chosen_drafts();
-  void note_drafts(Sequence& sequence, StepRecord& record, const step::SeqWork& work,
+  void note_drafts(Sequence& sequence, StepRecord& record, int32_t num_draft,
                    const step::SeqResult& result, int32_t accepted);
 
   // plan.cpp
@@ -143,6 +154,7 @@ class Scheduler {
   Cohorts divide_decodes() const;
   bool is_beside(const Sequence& sequence, int64_t num_cohorts) const;
   bool can_decode(const Sequence& sequence, int64_t num_cohorts) const;
+  static int32_t drafts_that_fit(const Sequence& sequence);
   void decode_drafted(StepBuilder& builder, Sequence& sequence);
   void open_slot(StepBuilder& builder, Sequence& sequence);
   void add_work(StepBuilder& builder, Sequence& sequence, int32_t q_len, int32_t old_len);
@@ -157,7 +169,7 @@ class Scheduler {
   void plan_prompts(StepBuilder& builder);
   void list_demands(StepBuilder& builder);
   bool waits_for_company(const StepShape& shape, int64_t room) const;
-  int64_t num_expected(const StepBuilder& builder) const;
+  StepShape expected_decodes(const StepBuilder& builder) const;
   void plan_chunks(StepBuilder& builder, int32_t tenant);
   void plan_admissions(StepBuilder& builder, int32_t tenant);
   bool may_admit(const StepBuilder& builder) const;
@@ -169,6 +181,7 @@ class Scheduler {
   bool is_being_computed(Sequence& sequence, int32_t num_matched) const;
 
   // scheduler.cpp
+  bool learns_cost() const;
   void reserve(Sequence& sequence) const;
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
   int32_t num_groups() const { return capacity_.kv_groups.size(); }
@@ -204,6 +217,7 @@ class Scheduler {
   uint64_t next_arrival_ = 1;
 
   StepCost cost_;  // learnt only where the time between tokens is bounded, or drafts are paced
+  Trials trials_;
   Pace pace_;
   FairShares fair_shares_;
 

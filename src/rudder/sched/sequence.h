@@ -35,10 +35,11 @@ struct NewSequence {
 };
 
 // A constrained sequence of a plan and its drafts: it needs a mask for its next token, then one for
-// the token behind each draft.
+// the token behind each draft. A draft below 0 is none: the masks behind it may be any.
 struct ConstrainedSequence {
   SequenceId id;
   std::vector<int32_t> draft;
+  bool takes_guess = false;  // of the slot; Scheduler::learn_drafts() fills it in
 };
 
 // Edits of the executor's tables, for the next step to carry.

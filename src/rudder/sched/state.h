@@ -2,6 +2,7 @@
 // the room.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -57,9 +58,12 @@ struct Sequence {
   int32_t reserved_len = 0;     // the most that planned_len was: its blocks hold so many tokens
   int32_t written_len = 0;      // tokens whose KV the device has written, as of the last commit
   int32_t computed_len = 0;     // those of them that the host knows: their KV is written for sure
-  std::vector<int32_t> draft;   // for its part of the step being planned
-  step::DraftTree draft_tree;   // of them; empty: a chain
-  bool has_part = false;        // of what its proposer has to say at once: it tells of nothing
+  // For its part of the step being planned: tokens that are known, or so many of the slot's guess.
+  std::vector<int32_t> draft;
+  int32_t own_draft = 0;
+  step::DraftTree draft_tree;  // of the tokens; empty: a chain
+  int32_t guess_asked = 0;     // of the slot, by the last step planned that samples for it
+  bool has_part = false;       // of what its proposer has to say at once: it tells of nothing
   DraftRecord record;
   int32_t proposed_len = 0;  // tokens that the executor's proposer has run, or will have
   int32_t scored_len = 0;    // tokens of the prompt whose logits have been, or are being, scored
@@ -73,6 +77,19 @@ struct Sequence {
   int32_t future_len() const { return static_cast<int32_t>(tokens.size()) + samples_pending; }
   int32_t table_len() const { return static_cast<int32_t>(tables.front().blocks.size()); }
   int32_t uncomputed() const { return future_len() - planned_len; }
+
+  int32_t num_draft() const { return static_cast<int32_t>(draft.size()) + own_draft; }
+  // The tokens that its slot's guess may have, where the executor keeps guesses: known of one that
+  // no step in flight will replace.
+  int32_t guess_len() const {
+    const auto known = static_cast<int32_t>(record.guess().size());
+    return samples_pending > 0 ? guess_asked : std::min(known, guess_asked);
+  }
+  void drop_drafts() {
+    draft.clear();
+    own_draft = 0;
+    draft_tree = {};
+  }
 
   // Tokens that need not be computed again if their KV is found: those whose logits nobody wants.
   int32_t max_reused() const {
@@ -122,6 +139,7 @@ struct StepBuilder {
   int64_t elements_left = 0;    // of the capture buffer
   int64_t elements_kept = 0;    // of it, a record for each running sequence that captures
   bool elements_short = false;  // a sequence that captures waits for such a record
+  int64_t running_tokens = 0;   // of sequences that run, all that the host knows
   int64_t blocks_promised = 0;  // that running prompts will still take
   int32_t blocks_short = 0;     // that sequences of this step did not find
   int32_t blocks_coming = 0;    // that sequences about to go will give back

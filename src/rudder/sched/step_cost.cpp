@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 namespace rudder::sched {
 
@@ -139,12 +138,6 @@ double StepCost::decode_us(const StepShape& shape) const {
     break;
   }
   return off * mean_us(shape);
-}
-
-double StepCost::keys_of_a_token() const {
-  const double key_us = coefficients_[3] * kKeyScale;
-  return key_us > 0 ? coefficients_[2] * kTokenScale / key_us
-                    : std::numeric_limits<double>::infinity();
 }
 
 int64_t StepCost::trusted_tokens() const {

@@ -47,9 +47,6 @@ class StepCost {
   // The same of a step without prompts, corrected by how far steps of about as many sequences were
   // off: so it follows a cost that is not linear, where steps of several sizes were seen.
   double decode_us(const StepShape& shape) const;
-  // So many keys of decodes cost what one more token of a step costs. Infinite where keys are not
-  // seen to cost.
-  double keys_of_a_token() const;
   // Tokens of a step without prompts up to which decode_us() may be believed: a few
   // more than were seen.
   int64_t trusted_tokens() const;

@@ -18,6 +18,14 @@
 
 namespace rudder::step {
 
+// The n-grams by which an executor's proposer finds guesses in what a sequence has said.
+struct LookUp {
+  int32_t min_n = 0;  // tokens, 1 <= min_n <= max_n; 0: it does not
+  int32_t max_n = 0;
+
+  bool operator==(const LookUp&) const = default;
+};
+
 struct Capacity {
   int32_t num_slots = 0;            // sequences that can have state at once
   int32_t num_blocks = 0;           // KV blocks of all groups, ids 0 .. num_blocks - 1
@@ -32,6 +40,10 @@ struct Capacity {
   bool tells_rows = false;         // SeqResult.row_tokens: the host makes trees, and learns of them
   bool guesses = false;            // it has a proposer of its own: SeqWork.guess, max_draft at most
   bool guesses_from_rows = false;  // of the step alone: it runs no tokens and needs no blocks
+  // Its proposer looks guesses up in the tokens of slots, so that a SlotEdit has a history where
+  // its slot is guessed for, and leaves them in the slots: drafts may be those
+  // (SeqWork::takes_guess). With `guesses` and `guesses_from_rows`.
+  LookUp look_up = {};
   // A step with prompts is cheaper to launch where the number of its tokens is a multiple of this.
   int32_t prompt_step_multiple = 1;
   // What its proposer guesses, or the first drafts of it: SeqResult.guess has their tokens. Empty:
@@ -40,6 +52,8 @@ struct Capacity {
   KvGroups kv_groups = {};      // how layers keep KV
   tap::Geometry geometry = {};  // empty: the executor has no taps
   tap::Limits taps = {};
+
+  bool keeps_guesses() const { return look_up.max_n > 0; }
 };
 
 struct Ticket {

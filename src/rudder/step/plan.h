@@ -21,7 +21,8 @@ namespace rudder::step {
 enum class TokenSource : uint8_t {
   kHost,  // StepPlan.tokens[token_begin, token_begin + q_len)
   // The slot's last sampled token, still on the device, then the sequence's drafts:
-  // StepPlan.tokens[token_begin, token_begin + num_draft); q_len is 1 + num_draft.
+  // StepPlan.tokens[token_begin, token_begin + num_draft), or the slot's guess; q_len is 1 +
+  // num_draft.
   kCarry,
 };
 
@@ -69,13 +70,17 @@ struct SeqWork {
   // Tokens that are guessed to follow the carried one. The sequence gives 1 to 1 + num_draft
   // tokens: each position's own sample, up to and with the first that is no draft behind it.
   int32_t num_draft = 0;
+  // They are the guess that the slot has from the last step that sampled for it, which asked for as
+  // many or more (Capacity::keeps_guesses); StepPlan.tokens has none. Those that the guess has not
+  // are wrong, whatever comes.
+  bool takes_guess = false;
   // Which of them follow which, of a sequence that is not constrained; empty: a chain. Row i's
   // position is kv_len + tree.depth(i), and until its step is over its KV lies at kv_len + i.
   DraftTree tree = {};
   // Its tokens are sampled under masks, one for each position that wants logits, which
   // Executor::supply() brings; only where logits are wanted.
   bool constrained = false;
-  int32_t token_begin = 0;  // into StepPlan.tokens, for kHost and for drafts
+  int32_t token_begin = 0;  // into StepPlan.tokens, for kHost and for drafts of the host
   // The tokens of the prompt that follow those of the sequence from `score_begin` on: how likely
   // they were is wanted. Not in a plan that is repeated.
   int32_t score_begin = 0;
@@ -105,7 +110,7 @@ struct SlotEdit {
   int32_t prompt_len = 0;          // the generation begins at this position
   int32_t num_output = 0;          // output tokens already sampled (a resumed sequence)
   int32_t max_len = 0;             // the sequence ends when prompt and output together reach it
-  // Prompt and output so far when sampling.needs_history(), else empty.
+  // Prompt and output so far when sampling.needs_history() or Capacity::keeps_guesses, else empty.
   std::vector<int32_t> history;
   int32_t history_prompt_len = 0;  // the first this many of `history` are the prompt
 };

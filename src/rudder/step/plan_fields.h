@@ -99,14 +99,20 @@ void fields(Archive& archive, Archived<DraftTree> auto& value) {
 }
 
 template <typename Archive>
+void fields(Archive& archive, Archived<LookUp> auto& value) {
+  auto& [min_n, max_n] = value;
+  archive(min_n, max_n);
+}
+
+template <typename Archive>
 void fields(Archive& archive, Archived<Capacity> auto& value) {
   auto& [num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
-         max_repeat, max_draft, takes_trees, tells_rows, guesses, guesses_from_rows, step_multiple,
-         guess_tree, kv_groups, geometry, taps] = value;
+         max_repeat, max_draft, takes_trees, tells_rows, guesses, guesses_from_rows, look_up,
+         step_multiple, guess_tree, kv_groups, geometry, taps] = value;
   static_cast<void>(step_multiple);  // a replay plans nothing
   archive(num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
-          max_repeat, max_draft, takes_trees, tells_rows, guesses, guesses_from_rows, guess_tree,
-          kv_groups, geometry, taps);
+          max_repeat, max_draft, takes_trees, tells_rows, guesses, guesses_from_rows, look_up,
+          guess_tree, kv_groups, geometry, taps);
 }
 
 template <typename Archive>
@@ -208,12 +214,12 @@ void fields(Archive& archive, Archived<GuessWork> auto& value) {
 
 template <typename Archive>
 void fields(Archive& archive, Archived<SeqWork> auto& value) {
-  auto& [slot, generation, kv_len, q_len, tokens, logits, num_draft, tree, constrained, token_begin,
-         score_begin, score_tokens, append_blocks, tap_row, tap_spans, capture_set, captures,
-         guess] = value;
-  archive(slot, generation, kv_len, q_len, tokens, logits, num_draft, tree, constrained,
-          token_begin, score_begin, score_tokens, append_blocks, tap_row, tap_spans, capture_set,
-          captures, guess);
+  auto& [slot, generation, kv_len, q_len, tokens, logits, num_draft, takes_guess, tree, constrained,
+         token_begin, score_begin, score_tokens, append_blocks, tap_row, tap_spans, capture_set,
+         captures, guess] = value;
+  archive(slot, generation, kv_len, q_len, tokens, logits, num_draft, takes_guess, tree,
+          constrained, token_begin, score_begin, score_tokens, append_blocks, tap_row, tap_spans,
+          capture_set, captures, guess);
 }
 
 template <typename Archive>

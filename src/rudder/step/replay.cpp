@@ -42,6 +42,10 @@ Result<void> check_capacity(const Capacity& recorded, const Capacity& own) {
   RUDDER_TRY_VOID(at_least("max_in_flight", recorded.max_in_flight, own.max_in_flight));
   RUDDER_TRY_VOID(at_least("max_repeat", recorded.max_repeat, own.max_repeat));
   RUDDER_TRY_VOID(at_least("max_draft", recorded.max_draft, own.max_draft));
+  if (recorded.keeps_guesses()) {  // drafts are what it guesses
+    RUDDER_TRY_VOID(same("look_up.min_n", recorded.look_up.min_n, own.look_up.min_n));
+    RUDDER_TRY_VOID(same("look_up.max_n", recorded.look_up.max_n, own.look_up.max_n));
+  }
   const bool has_trees = !recorded.guess_tree.empty() || recorded.tells_rows;
   RUDDER_TRY_VOID(at_least("takes_trees", has_trees ? 1 : 0, own.takes_trees ? 1 : 0));
   RUDDER_TRY_VOID(at_least("taps.num_rows", recorded.taps.num_rows, own.taps.num_rows));
@@ -77,6 +81,7 @@ class Replay {
       : executor_(executor),
         guesses_alike_(executor.capacity().guesses &&
                        recorded.guesses_from_rows == executor.capacity().guesses_from_rows &&
+                       recorded.look_up == executor.capacity().look_up &&
                        recorded.guess_tree == executor.capacity().guess_tree),
         report_(report) {}
 

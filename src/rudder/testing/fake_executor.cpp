@@ -152,10 +152,18 @@ step::StepPlan FakeExecutor::plan_of_iteration(const InFlight& step, int32_t ite
   plan.id = step.plan->id;
   plan.seqs = step.plan->seqs;
   plan.tokens = step.plan->tokens;
+  // Of a guess that is shorter, the drafts behind it are no tokens.
+  const auto take_guess = [&](step::SeqWork& work) {
+    work.token_begin = static_cast<int32_t>(plan.tokens.size());
+    std::vector<int32_t> guess = slots_[static_cast<size_t>(work.slot.value)].guess;
+    guess.resize(static_cast<size_t>(work.num_draft), RUDDER_MUTANT(kShortGuessFilled) ? 0 : -1);
+    plan.tokens.insert(plan.tokens.end(), guess.begin(), guess.end());
+  };
   for (size_t i = 0; i < plan.seqs.size(); ++i) {
     step::SeqWork& work = plan.seqs[i];
     const int32_t back = work.kv_len - slots_[static_cast<size_t>(work.slot.value)].kv_len;
     if (step.unsure[i] > 0 && back > 0 && back <= step.unsure[i]) work.kv_len -= back;
+    if (work.takes_guess) take_guess(work);
     if (iteration == 0) continue;
     work.tokens = step::TokenSource::kCarry;
     work.kv_len += iteration;
@@ -170,7 +178,8 @@ void FakeExecutor::run(InFlight& step) {
     for (const step::SlotEdit& edit : step.plan->slots) open_slot(edit);
     taps_.apply(*step.plan);
   }
-  const bool is_unsure = std::ranges::any_of(step.unsure, [](int32_t n) { return n > 0; });
+  const bool is_unsure = std::ranges::any_of(step.unsure, [](int32_t n) { return n > 0; }) ||
+                         std::ranges::any_of(step.plan->seqs, &step::SeqWork::takes_guess);
   const bool as_planned = iteration == 0 && !is_unsure;
   const step::StepPlan moved = as_planned ? step::StepPlan() : plan_of_iteration(step, iteration);
   const step::StepPlan& plan = as_planned ? *step.plan : moved;
@@ -212,7 +221,7 @@ void FakeExecutor::open_slot(const step::SlotEdit& edit) {
   slot.num_output = edit.num_output;
   slot.max_len = edit.max_len;
   slot.sampling = edit.sampling;
-  slot.history = edit.history;
+  if (edit.sampling.needs_history()) slot.history = edit.history;
   slot.history_prompt_len = edit.history_prompt_len;
 }
 
@@ -247,6 +256,7 @@ step::SeqResult FakeExecutor::run_sequence(const step::StepPlan& plan, int32_t i
   slot.kv_len = work.kv_len + work.q_len - work.num_draft;
   if (work.logits != step::LogitsWanted::kNone) sample_sequence(plan, work, slot, masks, &result);
   if (!work.guess.empty() && !slot.ended) run_guess(work, slot, &result);
+  if (options_.capacity.keeps_guesses()) slot.guess = result.guess;
   return result;
 }
 

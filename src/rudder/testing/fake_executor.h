@@ -111,14 +111,17 @@ class FakeExecutor final : public step::Executor {
     Reading reading;
     step::SamplingParams sampling;
     std::vector<step::GroupTable> blocks;  // by group
-    std::vector<int32_t> history;
+    std::vector<int32_t> history;          // where the sampling needs it
     int32_t history_prompt_len = 0;
+    std::vector<int32_t> guess;  // where they are kept
   };
   // State as of the last step launched.
   struct LaunchedSlot {
     uint32_t generation = 0;
     int32_t max_len = 0;
     step::StepId last_step = 0;
+    int32_t num_guess = 0;                 // asked for by the last step that samples
+    bool has_history = false;              // it was opened with its tokens
     std::vector<step::GroupTable> blocks;  // by group
   };
   struct BlockUse {
@@ -153,6 +156,7 @@ class FakeExecutor final : public step::Executor {
   void check_work(const step::StepPlan& plan, const step::SeqWork& work);
   void check_drafts(const step::StepPlan& plan, const step::SeqWork& work);
   void check_tree(const step::StepPlan& plan, const step::SeqWork& work);
+  void check_takes_guess(const step::StepPlan& plan, const step::SeqWork& work);
   void check_guess(const step::StepPlan& plan, const step::SeqWork& work, const LaunchedSlot& slot);
   int32_t drafts_in_flight(step::SlotId slot, uint32_t generation) const;
   void run_some();

@@ -61,6 +61,7 @@ void FakeExecutor::check_drafts(const step::StepPlan& plan, const step::SeqWork&
     violation(fmt::format("step {}: slot {} has drafts behind no carried token", plan.id, index));
   }
   check_tree(plan, work);
+  check_takes_guess(plan, work);
   const bool captures_draft = std::ranges::any_of(
       work.captures, [](const auto& span) { return span.q_begin + span.q_len > 1; });
   if (work.num_draft > 0 && captures_draft) {
@@ -72,6 +73,17 @@ void FakeExecutor::check_drafts(const step::StepPlan& plan, const step::SeqWork&
     violation(
         fmt::format("step {}: slot {} does what hangs on a position not known", plan.id, index));
   }
+}
+
+void FakeExecutor::check_takes_guess(const step::StepPlan& plan, const step::SeqWork& work) {
+  LaunchedSlot& slot = launched_[static_cast<size_t>(work.slot.value)];
+  const bool fits = options_.capacity.keeps_guesses() && work.num_draft > 0 &&
+                    work.num_draft <= slot.num_guess && work.tree.empty();
+  if (work.takes_guess && !fits) {
+    violation(fmt::format("step {}: slot {} has {} drafts of a guess of {}", plan.id,
+                          work.slot.value, work.num_draft, slot.num_guess));
+  }
+  if (work.logits != step::LogitsWanted::kNone) slot.num_guess = work.guess.num_guess;
 }
 
 void FakeExecutor::check_tree(const step::StepPlan& plan, const step::SeqWork& work) {
@@ -113,7 +125,13 @@ void FakeExecutor::check_guess(const step::StepPlan& plan, const step::SeqWork& 
   const bool is_behind = count == 0 || (end == sampled && work.logits != step::LogitsWanted::kNone);
   const bool has_blocks = count == 0 || from_rows ||
                           written <= std::ssize(slot.blocks.front()) * options_.capacity.block_size;
-  if (fits && is_behind && has_blocks && drafts_in_flight(work.slot, work.generation) == 0) return;
+  if (options_.capacity.keeps_guesses() && !slot.has_history) {
+    violation(fmt::format("step {}: slot {} was opened without the tokens to look up", plan.id,
+                          work.slot.value));
+  }
+  const bool is_sure =
+      options_.capacity.keeps_guesses() || drafts_in_flight(work.slot, work.generation) == 0;
+  if (fits && is_behind && has_blocks && is_sure) return;
   violation(fmt::format("step {}: slot {} guesses {} tokens behind {}, {} is sampled, {} blocks",
                         plan.id, work.slot.value, count, end, sampled, slot.blocks.front().size()));
 }
@@ -134,6 +152,8 @@ void FakeExecutor::check_edit(const step::StepPlan& plan, const step::SlotEdit& 
                           index, edit.generation, slot.generation));
   }
   slot = {.generation = edit.generation, .max_len = edit.max_len, .blocks = {}};
+  slot.has_history = edit.history_prompt_len == edit.prompt_len &&
+                     std::ssize(edit.history) == int64_t{edit.prompt_len} + edit.num_output;
   if (!check_group_count(plan, edit.blocks.size())) return;
   slot.blocks = edit.blocks;
   slot.blocks.resize(static_cast<size_t>(num_groups()));
@@ -269,7 +289,8 @@ void FakeExecutor::check_work(const step::StepPlan& plan, const step::SeqWork& w
   }
   const auto num_tokens = std::ssize(plan.tokens);
   const bool carries = work.tokens == step::TokenSource::kCarry;
-  const int64_t wanted = carries ? work.num_draft : work.q_len;  // of the host's tokens
+  const int32_t drafts = work.takes_guess ? 0 : work.num_draft;
+  const int64_t wanted = carries ? drafts : work.q_len;  // of the host's tokens
   if ((carries && work.q_len != 1 + work.num_draft) || work.token_begin < 0 ||
       work.token_begin + wanted > num_tokens) {
     violation(fmt::format("step {}: slot {} has no tokens to run", plan.id, index));

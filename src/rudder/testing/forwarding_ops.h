@@ -20,6 +20,7 @@ class ForwardingOps : public ops::Ops {
   bool takes_drafts() const override { return inner_->takes_drafts(); }
   bool takes_trees() const override { return inner_->takes_trees(); }
   bool keeps_rows() const override { return inner_->keeps_rows(); }
+  bool looks_up() const override { return inner_->looks_up(); }
   bool runs_draft_heads() const override { return inner_->runs_draft_heads(); }
   bool has_encode() const override { return inner_->has_encode(); }
   bool taps_mixers() const override { return inner_->taps_mixers(); }
@@ -70,6 +71,7 @@ class ForwardingOps : public ops::Ops {
     run(&ops::Ops::read_features, args);
   }
   void sample(const ops::SampleArgs& args) override { run(&ops::Ops::sample, args); }
+  void look_up(const ops::LookUpArgs& args) override { run(&ops::Ops::look_up, args); }
   void score(const ops::ScoreArgs& args) override { run(&ops::Ops::score, args); }
 
  protected:

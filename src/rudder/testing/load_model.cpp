@@ -9,6 +9,16 @@
 
 namespace rudder::testing {
 
+LoadModel::LoadModel(const step::Capacity& capacity, const sched::SchedSettings& settings, Law law)
+    : law_(std::move(law)), scheduler_(std::make_unique<sched::Scheduler>(capacity, settings)) {
+  while (const auto plan = scheduler_->plan_trial()) {
+    last_step_ = plan->id;
+    step::StepResult result{.id = plan->id, .seqs = {}};
+    result.device_us = static_cast<int64_t>(law_(*plan));
+    scheduler_->commit_trial(result);
+  }
+}
+
 void LoadModel::add(sched::NewSequence sequence) {
   Served& added = served_[sequence.id];
   added.num_tokens = sequence.max_len - static_cast<int32_t>(sequence.prompt.size());

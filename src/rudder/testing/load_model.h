@@ -29,8 +29,8 @@ class LoadModel {
     bool done() const { return std::ssize(token_us) == num_tokens; }
   };
 
-  LoadModel(const step::Capacity& capacity, const sched::SchedSettings& settings, Law law)
-      : law_(std::move(law)), scheduler_(std::make_unique<sched::Scheduler>(capacity, settings)) {}
+  // Runs the scheduler's trials.
+  LoadModel(const step::Capacity& capacity, const sched::SchedSettings& settings, Law law);
 
   // Arrives now. Its output is as long as it may be.
   void add(sched::NewSequence sequence);

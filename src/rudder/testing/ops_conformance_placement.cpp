@@ -21,12 +21,14 @@ struct Placed {
   std::vector<ops::SampleRow> sample;
 
   // Of a tree each second token is beside the one before it, at the same position.
+  // Drafts that the slot guesses have no tokens yet.
   void add(int32_t slot, int32_t q_len, int32_t begin, bool carries, bool wants_all,
-           bool is_tree = false) {
+           bool is_tree = false, bool takes_guess = false) {
     for (int32_t n = 0; n < q_len; ++n) {
       const int32_t i = is_tree ? (n + 1) / 2 : n;
       const auto token = static_cast<int32_t>(ids.size());
-      ids.push_back(carries && n == 0 ? -1 - slot : 3 + n);
+      const int32_t id = takes_guess ? -1 : 3 + n;
+      ids.push_back(carries && n == 0 ? -1 - slot : id);
       positions.push_back(begin + i);
       since_prompt.push_back(begin + i - 5);
       for (std::vector<int32_t>& of_group : kv_slot) of_group.push_back(7);
@@ -35,6 +37,7 @@ struct Placed {
       rows_since_prompt.push_back(since_prompt.back());
       sample.emplace_back().slot = slot;
       sample.back().position = begin + i + 1;
+      if (takes_guess && n + 1 < q_len) sample.back().draft = ops::kNoDraft;
     }
     q_begin.push_back(static_cast<int32_t>(ids.size()));
     kv_len.push_back(begin + q_len);
@@ -47,6 +50,11 @@ struct Placed {
       all.insert(all.end(), of_group.begin(), of_group.end());
     }
     return all;
+  }
+
+  static int32_t guessed(const HostSlots& slots, size_t slot, size_t n) {
+    const auto most = static_cast<size_t>(slots.most_guessed);
+    return n < most ? slots.guess[slot * most + n] : -1;
   }
 
   void place(const HostSlots& slots, int32_t block_size) {
@@ -62,6 +70,7 @@ struct Placed {
       for (size_t t = begin; t < end; ++t) {
         positions[t] -= back;
         since_prompt[t] -= back;
+        if (ids[t] < 0) ids[t] = std::max(0, guessed(slots, slot, t - begin - 1));
         const int32_t offset = positions[begin] + static_cast<int32_t>(t - begin);
         for (size_t g = 0; g < kv_slot.size(); ++g) {
           const size_t at =
@@ -74,14 +83,17 @@ struct Placed {
         const auto token = static_cast<size_t>(logits_rows[r]);
         if (token < begin || token >= end) continue;
         sample[r].position -= back;
+        if (sample[r].draft == ops::kNoDraft && guessed(slots, slot, token - begin) >= 0) {
+          sample[r].draft = guessed(slots, slot, token - begin);
+        }
         rows_since_prompt[r] -= back;
       }
     }
   }
 };
 
-// Sequences of prompts, with a carry, with drafts behind it, at and behind where the host has them,
-// ended ones, and padding.
+// Sequences of prompts, with a carry, with drafts behind it, of the host and of their slots, at and
+// behind where the host has them, ended ones, and padding.
 TEST_P(OpsConformance, BeginStepPlacesSequences) {
   for (const auto& [num_slots, num_groups] :
        {std::array{1, 1}, std::array{5, 3}, std::array{40, 1}, std::array{300, 2}}) {
@@ -107,7 +119,12 @@ TEST_P(OpsConformance, BeginStepPlacesSequences) {
             carries ? std::min(most, slots.carry_position[s] + below(2) * below(9)) : below(most);
         const bool wants_all = carries && below(4) > 0;
         const bool is_tree = wants_all && ops_.takes_trees() && below(3) == 0;
-        placed.add(slot, q_len, begin, carries, wants_all, is_tree);
+        const bool takes_guess = wants_all && !is_tree && ops_.looks_up() && below(2) == 0;
+        for (int64_t i = 0, len = below(7); i < slots.most_guessed; ++i) {
+          slots.guess[s * static_cast<size_t>(slots.most_guessed) + static_cast<size_t>(i)] =
+              i < len ? below(50) : -1;
+        }
+        placed.add(slot, q_len, begin, carries, wants_all, is_tree, takes_guess);
         // Blocks of this very step are read as well.
         const int32_t index = below(kMaxBlocks);
         if (below(2) == 0) blocks.push_back({slot, index, below(1 << 20)});

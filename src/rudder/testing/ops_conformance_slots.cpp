@@ -17,6 +17,7 @@ struct Edits {
   std::vector<ops::OpenedSlot> opened;
   std::vector<ops::HistoryToken> history;
   std::vector<ops::BlockWrite> blocks;
+  std::vector<ops::KeptToken> kept;
   std::vector<int32_t> ids;
   std::vector<int32_t> kv_slot;
 };
@@ -36,6 +37,9 @@ void apply(Edits& edits, HostSlots& slots) {
   }
   for (const auto& [row, index, block] : edits.blocks) {
     slots.block_table[static_cast<size_t>(row * slots.max_blocks + index)] = block;
+  }
+  for (const auto& [slot, position, token] : edits.kept) {
+    slots.history[static_cast<size_t>(slot * slots.max_len + position)] = token;
   }
   for (size_t t = 0; t < edits.ids.size(); ++t) {
     if (edits.ids[t] >= 0) continue;
@@ -78,6 +82,9 @@ class Fuzz {
         out.blocks.push_back({row, i, below(100000)});
       }
     }
+    for (int32_t position = below(slots_.max_len); position > 0 && !order.empty(); --position) {
+      out.kept.push_back({order[0], position, below(slots_.vocab)});
+    }
     const int32_t num_ids = below(3) == 0 ? below(2) : below(700);
     for (int32_t t = 0; t < num_ids; ++t) {
       out.ids.push_back(below(2) == 0 ? below(slots_.vocab) : -1 - below(slots_.num_slots));
@@ -113,13 +120,14 @@ TEST_P(OpsConformance, BeginStep) {
                               .opened = put_words(device_, edits.opened),
                               .history = put_words(device_, edits.history),
                               .blocks = put_words(device_, edits.blocks),
+                              .kept = put_words(device_, edits.kept),
                               .ids = device_.put(edits.ids),
                               .kv_slot = device_.put(edits.kv_slot)};
       if (round % 3 == 2) {
         // In two calls, as a step with long lists.
         ops::BeginStepArgs first = args;
         first.ids = first.kv_slot = first.blocks = {};
-        args.opened = args.history = {};
+        args.opened = args.history = args.kept = {};
         ops_.begin_step(first);
       }
       ops_.begin_step(args);
@@ -132,6 +140,7 @@ TEST_P(OpsConformance, BeginStep) {
       EXPECT_EQ(device_.values<int32_t>(state.block_table), slots.block_table) << what;
       EXPECT_EQ(device_.values<int32_t>(state.output_count), slots.output_count) << what;
       EXPECT_EQ(device_.values<uint8_t>(state.prompt_seen), slots.prompt_seen) << what;
+      EXPECT_EQ(device_.values<int32_t>(state.history), slots.history) << what;
     }
   }
 }

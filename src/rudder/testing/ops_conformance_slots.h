@@ -14,7 +14,9 @@ struct HostSlots {
   int32_t num_groups = 1;
   int64_t max_blocks = 0;
   int64_t vocab = 0;
-  std::vector<int32_t> carry, carry_position, ended, block_table, output_count;
+  int64_t max_len = 44;
+  int64_t most_guessed = 6;
+  std::vector<int32_t> carry, carry_position, ended, block_table, output_count, history, guess;
   std::vector<uint8_t> prompt_seen;
 
   HostSlots(int32_t slots, int32_t groups, int64_t blocks, int64_t tokens)
@@ -27,6 +29,8 @@ struct HostSlots {
         ended(carry.size()),
         block_table(carry.size() * static_cast<size_t>(groups * blocks)),
         output_count(carry.size() * static_cast<size_t>(tokens)),
+        history(carry.size() * static_cast<size_t>(max_len), -1),
+        guess(carry.size() * static_cast<size_t>(most_guessed), -1),
         prompt_seen(output_count.size()) {}
 
   ops::SlotState put(Device& device) const {
@@ -38,7 +42,9 @@ struct HostSlots {
         .block_table = device.put_as(std::span(block_table), tensor::DType::kI32,
                                      {num_groups * rows, max_blocks}),
         .output_count = device.put_as(std::span(output_count), tensor::DType::kI32, {rows, vocab}),
-        .prompt_seen = device.put_as(std::span(prompt_seen), tensor::DType::kU8, {rows, vocab})};
+        .prompt_seen = device.put_as(std::span(prompt_seen), tensor::DType::kU8, {rows, vocab}),
+        .history = device.put_as(std::span(history), tensor::DType::kI32, {rows, max_len}),
+        .guess = device.put_as(std::span(guess), tensor::DType::kI32, {rows, most_guessed})};
   }
 };
 

@@ -117,7 +117,13 @@ class Stress {
     capacity.prompt_step_multiple = kMultiples[seed / 24 % kMultiples.size()];
     capacity.takes_trees = std::ranges::all_of(
         capacity.kv_groups, [](const step::KvGroup& group) { return group.window == 0; });
-    if (capacity.takes_trees && capacity.guesses && seed % (from_rows ? 48 : 16) == 0) {
+    const bool looks_up = capacity.guesses && seed % 24 == 8;
+    if (looks_up) {
+      capacity.guesses_from_rows = true;
+      capacity.look_up = {.min_n = 1, .max_n = 2};
+    }
+    if (capacity.takes_trees && capacity.guesses && !looks_up &&
+        seed % (from_rows ? 48 : 16) == 0) {
       capacity.max_draft *= 2;
       capacity.guess_tree = random_tree(seed, capacity.max_draft);
     }

@@ -143,7 +143,12 @@ SimConfig draw_config(SimRandom& random) {
   capacity.takes_trees =
       std::all_of(capacity.kv_groups.begin(), capacity.kv_groups.end(), is_whole);
   const bool draws_tree = from_rows ? config.fake.seed % 18 != 0 : config.fake.seed % 4 == 0;
-  if (capacity.takes_trees && capacity.guesses && draws_tree) {
+  const bool looks_up = capacity.guesses && config.fake.seed / 2 % 3 == 0;
+  if (looks_up) {
+    capacity.guesses_from_rows = true;
+    capacity.look_up = {.min_n = 1, .max_n = 2};
+  }
+  if (capacity.takes_trees && capacity.guesses && draws_tree && !looks_up) {
     capacity.max_draft = 2 * capacity.max_draft;
     capacity.guess_tree = random_tree(config.fake.seed, capacity.max_draft);
   }

@@ -1,6 +1,8 @@
-// Device code of peer.h: places in inboxes, flags, the bounded wait. Included by .cu files only.
+// Device code of peer.h: places in inboxes, flags, the bounded wait, the sum in the order of ranks.
+// Included by .cu files only.
 #pragma once
 
+#include "rudder/cuda/kernels/device_vec.cuh"
 #include "rudder/cuda/kernels/peer.h"
 
 namespace rudder::cuda {
@@ -17,6 +19,15 @@ __device__ inline uint64_t global_ns() {
 // What the thread's block stored before its last barrier is seen by whoever sees the flag.
 __device__ inline void raise_flag(uint64_t* flag, uint64_t value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(flag), "l"(value) : "memory");
+}
+// Says nothing of what was stored before.
+__device__ inline void raise_flag_alone(uint64_t* flag, uint64_t value) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(flag), "l"(value) : "memory");
+}
+__device__ inline uint64_t peek_flag(const uint64_t* flag) {
+  uint64_t value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(flag) : "memory");
+  return value;
 }
 __device__ inline uint64_t read_flag(const uint64_t* flag) {
   uint64_t value;
@@ -39,6 +50,7 @@ class PeerBlock {
 
   // Begins the next exchange.
   __device__ void next() { ++epoch_; }
+  __device__ uint32_t epoch() const { return epoch_; }
   // Where rank `from` stores for rank `to` in this exchange.
   __device__ uint4* slot(int to, int from) const {
     const int64_t at = (int64_t{epoch_ & 1} * links_.count + from) * kPeerBlocks + blockIdx.x;
@@ -54,6 +66,27 @@ class PeerBlock {
       wait_for(peer, phase);
     }
     __syncthreads();
+  }
+  // For an exchange whose numbers tell by themselves that they have come: by one thread, that this
+  // rank comes to it, and what a peer has said last.
+  __device__ void announce(int peer) const { raise_flag_alone(flag(peer, 0, links_.rank), word()); }
+  __device__ uint64_t heard_of(int peer) const { return peek_flag(flag(links_.rank, 0, peer)); }
+  // Whether a peer whose flag is `seen` has come. One that has come with another op is a fault.
+  __device__ bool has_come(int peer, uint64_t seen) const {
+    // A peer may be one exchange ahead: it does not wait for this block to have read its flag.
+    const auto ahead = static_cast<int32_t>(static_cast<uint32_t>(seen >> 32) - epoch_);
+    if (ahead == 0 && seen != word()) fail(PeerFault::kOtherOp, peer);
+    return ahead >= 0;
+  }
+  // Whether a thread that has waited for `peer` since `begin` (0: it begins now) goes on waiting.
+  __device__ bool goes_on(uint64_t& begin, int peer) const {
+    const uint64_t now = global_ns();
+    if (begin == 0) begin = now;
+    const uint64_t waited = now - begin;
+    if (waited >= kPeerLookNs && takes_look(now) && has_failed()) return false;
+    if (waited <= static_cast<uint64_t>(links_.patience_ns)) return true;
+    fail(PeerFault::kLate, peer);
+    return false;
   }
   // Behind the last exchange, which every thread has left.
   __device__ void end() const {
@@ -85,22 +118,10 @@ class PeerBlock {
     if (*mine == 0) *mine = static_cast<uint32_t>(fault) << 8 | static_cast<uint32_t>(peer);
     __threadfence_system();
   }
-  // A peer may be one exchange ahead: it does not wait for this block to have read its flag.
   __device__ void wait_for(int peer, int phase) const {
-    const uint64_t* const from = flag(links_.rank, phase, peer);
     uint64_t begin = 0;
-    while (true) {
-      const uint64_t seen = read_flag(from);
-      const auto ahead = static_cast<int32_t>(static_cast<uint32_t>(seen >> 32) - epoch_);
-      if (ahead >= 0) {
-        if (ahead == 0 && seen != word()) fail(PeerFault::kOtherOp, peer);
-        return;
-      }
-      const uint64_t now = global_ns();
-      if (begin == 0) begin = now;
-      const uint64_t waited = now - begin;
-      if (waited >= kPeerLookNs && takes_look(now) && has_failed()) return;
-      if (waited > static_cast<uint64_t>(links_.patience_ns)) return fail(PeerFault::kLate, peer);
+    const uint64_t* const from = flag(links_.rank, phase, peer);
+    while (!has_come(peer, read_flag(from)) && goes_on(begin, peer)) {
     }
   }
 
@@ -108,6 +129,41 @@ class PeerBlock {
   const uint32_t tag_;
   uint32_t epoch_;
 };
+
+__device__ inline uint4 bits_of(const Packed& packed) {
+  uint4 bits;
+  memcpy(&bits, &packed, sizeof(bits));
+  return bits;
+}
+__device__ inline Packed packed_of(const uint4& bits) {
+  Packed packed;
+  memcpy(&packed, &bits, sizeof(packed));
+  return packed;
+}
+
+// The ranks' parts of a run, added in their order.
+template <int kCount>
+__device__ Packed sum_in_order(const uint4 (&parts)[kCount]) {
+  Floats sum = unpack(packed_of(parts[0]));
+#pragma unroll
+  for (int i = 1; i < kCount; ++i) {
+    const Floats part = unpack(packed_of(parts[i]));
+#pragma unroll
+    for (int j = 0; j < kRun; ++j) sum.v[j] = __fadd_rn(sum.v[j], part.v[j]);
+  }
+  return pack(sum);
+}
+// Those of peers from their slots.
+template <int kCount>
+__device__ Packed sum_of(const PeerBlock& block, const PeerLinks& links, const Packed& mine,
+                         int64_t at) {
+  uint4 parts[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    parts[i] = i == links.rank ? bits_of(mine) : __ldcg(block.slot(links.rank, i) + at);
+  }
+  return sum_in_order(parts);
+}
 
 // How `runs` are divided among blocks: equal parts, none empty.
 struct PeerGrid {

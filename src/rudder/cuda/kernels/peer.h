@@ -31,6 +31,12 @@ inline constexpr int64_t kPeerPieceBytes = int64_t{kPeerThreads} * kPeerRuns * 1
 constexpr int64_t peer_inbox_bytes(int count) {
   return 2 * int64_t{count} * kPeerBlocks * kPeerPieceBytes;
 }
+// The second inbox, in which a word tells by itself that it has come (peer_residual.cu): all ones
+// is none.
+inline constexpr int64_t kPeerWordsPieceBytes = 16 * 1024;
+constexpr int64_t peer_words_bytes(int count) {
+  return 2 * int64_t{count} * kPeerBlocks * kPeerWordsPieceBytes;
+}
 constexpr int64_t peer_num_flags(int count) {
   return 2 * int64_t{count} * kPeerBlocks;
 }
@@ -41,10 +47,12 @@ enum class PeerFault : uint32_t { kNone = 0, kLate = 1, kOtherOp = 2, kHost = 3 
 // The group as one rank's kernels see it.
 struct PeerLinks {
   int32_t rank = 0;
-  int32_t count = 1;                // 2, 4 or 8
-  bool is_open = true;              // false: the rank does without its peers
-  int64_t patience_ns = 0;          // of one wait
-  char* inbox[kMaxPeers] = {};      // of each rank: [2 halves][count senders][kPeerBlocks][piece]
+  int32_t count = 1;        // 2, 4 or 8
+  bool is_open = true;      // false: the rank does without its peers
+  int64_t patience_ns = 0;  // of one wait
+  // Of each rank: [2 halves][count senders][kPeerBlocks][piece], and behind it the inbox of words,
+  // alike with pieces of its own.
+  char* inbox[kMaxPeers] = {};
   uint64_t* flags[kMaxPeers] = {};  // of each rank: [2 phases][count senders][kPeerBlocks]
   uint32_t* epochs = nullptr;       // [kPeerBlocks] exchanges of each block of this rank
   uint32_t* faults = nullptr;       // [count] in memory of the host, of each rank

@@ -19,17 +19,6 @@ struct SumKernelParams {
   uint32_t tag = 0;
 };
 
-__device__ uint4 bits_of(const Packed& packed) {
-  uint4 bits;
-  memcpy(&bits, &packed, sizeof(bits));
-  return bits;
-}
-__device__ Packed packed_of(const uint4& bits) {
-  Packed packed;
-  memcpy(&packed, &bits, sizeof(packed));
-  return packed;
-}
-
 __device__ bool is_whole(const SumKernelParams& p, int64_t run) {
   return (run + 1) * kRun <= p.count;
 }
@@ -53,25 +42,6 @@ __device__ void store_sum(const SumKernelParams& p, int64_t run, const Packed& s
   } else {
     store_run<false>(to, static_cast<int>(p.count - run * kRun), sum);
   }
-}
-
-// In the order of ranks: those of peers from their slots.
-template <int kCount>
-__device__ Packed sum_of(const PeerBlock& block, const PeerLinks& links, const Packed& mine,
-                         int64_t at) {
-  uint4 parts[kCount];
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    parts[i] = i == links.rank ? bits_of(mine) : __ldcg(block.slot(links.rank, i) + at);
-  }
-  Floats sum = unpack(packed_of(parts[0]));
-#pragma unroll
-  for (int i = 1; i < kCount; ++i) {
-    const Floats part = unpack(packed_of(parts[i]));
-#pragma unroll
-    for (int j = 0; j < kRun; ++j) sum.v[j] = __fadd_rn(sum.v[j], part.v[j]);
-  }
-  return pack(sum);
 }
 
 // Every thread reads what itself will write, and peers read none of y.

@@ -1,6 +1,7 @@
-// What the kernels share that keep a row in the registers of one block: places, the norm, a branch,
-// the way to fp8, the shapes of blocks. A row has the same bits in each of them, so what a compiler
-// might fuse in one and not in another is spelt out. Included by .cu files only.
+// What the kernels share that keep a row in the registers of one block, or of a cluster's
+// (row_team.cuh): places, the norm, a branch, the way to fp8, the shapes of blocks. A row has the
+// same bits in each of them, so what a compiler might fuse in one and not in another is spelt out.
+// Included by .cu files only.
 #pragma once
 
 #include "rudder/cuda/kernels/device_vec.cuh"
@@ -15,6 +16,9 @@ __device__ inline int row_column(int run) {
 }
 inline constexpr int kMaxRowThreads = 1024;
 
+__device__ inline void prefetch_to_l2(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
 // To L2 what a thread will read of a norm's weights, if there are any: a line is four threads'
 // runs.
 template <int kRuns>
@@ -23,22 +27,27 @@ __device__ void prefetch_weights(const float* weights, int64_t width) {
 #pragma unroll
   for (int r = 0; r < kRuns; ++r) {
     if (row_column(r) >= width) continue;
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(weights + row_column(r)));
+    prefetch_to_l2(weights + row_column(r));
   }
 }
 
-// Quantises a row that the block's registers hold; values past the end are zero.
-template <int kRuns, bool kAligned>
-__device__ void store_row_fp8(const Floats (&x)[kRuns], int64_t row, int width, void* out,
-                              float* out_scale, float* scratch) {
+// The largest magnitude of a thread's runs.
+template <int kRuns>
+__device__ float highest_of(const Floats (&x)[kRuns]) {
   float highest = 0.0f;
 #pragma unroll
   for (const Floats& run : x) {
 #pragma unroll
     for (const float v : run.v) highest = fmaxf(highest, fabsf(v));
   }
-  highest = block_max(highest, scratch);
-  const Fp8RowScale scale(highest);
+  return highest;
+}
+
+// Quantises a row that the block's registers hold; values past the end are zero.
+template <int kRuns, bool kAligned>
+__device__ void store_row_fp8(const Floats (&x)[kRuns], int64_t row, int width, void* out,
+                              float* out_scale, float* scratch) {
+  const Fp8RowScale scale(block_max(highest_of(x), scratch));
   if (threadIdx.x == 0) out_scale[row] = scale.value();
 #pragma unroll
   for (int r = 0; r < kRuns; ++r) {
@@ -48,9 +57,14 @@ __device__ void store_row_fp8(const Floats (&x)[kRuns], int64_t row, int width, 
   }
 }
 
-// 1 / sqrt(mean(x^2) + eps) of a row in registers.
-template <int kRuns, typename Run>
-__device__ float inverse_rms(const Run (&x)[kRuns], int width, float eps, float* scratch) {
+// Over the threads that have a row: those of a block, whose way to add is `scratch` of block_sum().
+__device__ inline float sum_over_row(float v, float* scratch) {
+  return block_sum(v, scratch);
+}
+
+// 1 / sqrt(mean(x^2) + eps) of a row in registers; `threads` is what sum_over_row() takes.
+template <int kRuns, typename Run, typename Threads>
+__device__ float inverse_rms(const Run (&x)[kRuns], int width, float eps, Threads& threads) {
   float squares = 0.0f;
 #pragma unroll
   for (const Run& run : x) {
@@ -58,7 +72,7 @@ __device__ float inverse_rms(const Run (&x)[kRuns], int width, float eps, float*
 #pragma unroll
     for (const float v : f.v) squares = fmaf(v, v, squares);
   }
-  const float mean = block_sum(squares, scratch) / static_cast<float>(width);
+  const float mean = sum_over_row(squares, threads) / static_cast<float>(width);
   return 1.0f / sqrtf(mean + eps);
 }
 
@@ -100,12 +114,12 @@ __device__ inline Floats normed_run(Floats x, float inverse, const Floats& weigh
 template <bool kClips>
 class RowNorm {
  public:
-  // All threads of the block take part.
-  template <int kRuns, typename Run>
+  // All threads that have the row take part.
+  template <int kRuns, typename Run, typename Threads>
   __device__ RowNorm(const float* weight, const float* alpha, const Run (&x)[kRuns], int width,
-                     float eps, float* scratch)
+                     float eps, Threads& threads)
       : is_there_(weight != nullptr), alpha_(alpha) {
-    if (is_there_ && !clips()) inverse_ = inverse_rms(x, width, eps, scratch);
+    if (is_there_ && !clips()) inverse_ = inverse_rms(x, width, eps, threads);
   }
 
   // The run that begins at column i, `left` columns before the row's end.

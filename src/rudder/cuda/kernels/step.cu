@@ -54,6 +54,16 @@ __device__ void count_token(const SlotStateParams& state, const int32_t* entry) 
   }
 }
 
+__device__ void keep_token(const SlotStateParams& state, const int32_t* entry) {
+  if (entry[1] < 0 || entry[1] >= state.max_len) return;
+  state.history[entry[0] * state.max_len + entry[1]] = entry[2];
+}
+
+// The n-th token of a slot's guess; below 0: it has none.
+__device__ int32_t guessed(const SlotStateParams& state, int64_t slot, int32_t n) {
+  return n < state.most_guessed ? state.guess[slot * state.most_guessed + n] : -1;
+}
+
 __device__ void resolve_id(const BeginStepParams& p, int64_t t) {
   const int32_t id = p.ids[t];
   if (id >= 0) return;
@@ -97,6 +107,9 @@ __device__ void place_sequence(const BeginStepParams& p, int64_t seq, int lane) 
   for (int64_t t = begin + lane; t < end; t += 32) {
     const int32_t position = placement.positions[t] - back;
     placement.positions[t] = position;
+    if (t > begin && p.ids[t] < 0) {
+      p.ids[t] = max(guessed(p.state, slot, static_cast<int32_t>(t) - begin - 1), 0);
+    }
     if (placement.since_prompt != nullptr) placement.since_prompt[t] -= back;
     for (int32_t group = 0; group < p.num_groups; ++group) {
       int32_t kv_slot = -1;
@@ -112,7 +125,12 @@ __device__ void place_sequence(const BeginStepParams& p, int64_t seq, int lane) 
   }
   for (int64_t r = first_row_of(placement, begin) + lane; r < placement.num_rows; r += 32) {
     if (placement.logits_rows[r] >= end) break;
-    placement.sample_rows[r].position -= back;
+    ops::SampleRow& row = placement.sample_rows[r];
+    row.position -= back;
+    if (row.draft == ops::kNoDraft) {
+      const int32_t token = guessed(p.state, slot, placement.logits_rows[r] - begin);
+      if (token >= 0) row.draft = token;
+    }
     if (placement.rows_since_prompt != nullptr) placement.rows_since_prompt[r] -= back;
   }
 }
@@ -137,8 +155,8 @@ __device__ void gather_taps(const GatherTapsParams& p, int64_t token) {
   }
 }
 
-// The first blocks gather taps. Of the others a thread has an entry; the three lists touch
-// different memory.
+// The first blocks gather taps. Of the others a thread has an entry; the lists touch different
+// memory.
 __global__ void __launch_bounds__(kThreads) begin_step_kernel(const BeginStepParams p) {
   dependency_wait();
   dependency_trigger();
@@ -163,7 +181,12 @@ __global__ void __launch_bounds__(kThreads) begin_step_kernel(const BeginStepPar
     return;
   }
   i -= p.num_blocks;
-  if (i < p.num_history) count_token(p.state, p.history + i * 3);
+  if (i < p.num_history) {
+    count_token(p.state, p.history + i * 3);
+    return;
+  }
+  i -= p.num_history;
+  if (i < p.num_kept) keep_token(p.state, p.kept + i * 3);
 }
 
 __global__ void __launch_bounds__(kThreads) advance_step_kernel(const AdvanceStepParams p) {
@@ -208,7 +231,7 @@ cudaError_t launch_begin_step(const BeginStepParams& p, cudaStream_t stream) {
     if (error != cudaSuccess) return error;
   }
   const bool has_placement = p.placement.num_seqs > 0;
-  const int64_t entries = (has_placement ? 0 : p.rows) + p.num_blocks + p.num_history;
+  const int64_t entries = (has_placement ? 0 : p.rows) + p.num_blocks + p.num_history + p.num_kept;
   const int64_t tapped = p.taps[0].tokens + p.taps[1].tokens;
   for (const GatherTapsParams& taps : p.taps) {
     if (taps.tokens == 0) continue;

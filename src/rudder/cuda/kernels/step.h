@@ -20,8 +20,12 @@ struct SlotStateParams {
   int32_t* block_table = nullptr;     // [groups * (S + 1), max_blocks]
   int32_t* output_count = nullptr;    // [S + 1, vocab]
   uint8_t* prompt_seen = nullptr;     // [S + 1, vocab]
+  int32_t* history = nullptr;         // [S + 1, max_len] or null
+  int32_t* guess = nullptr;           // [S + 1, most_guessed] or null
   int64_t max_blocks = 0;
   int64_t vocab = 0;
+  int64_t max_len = 0;
+  int32_t most_guessed = 0;
 };
 
 // Where the sequences of a step stand: ops::BeginStepArgs::Placement.
@@ -40,11 +44,11 @@ struct PlacementParams {
 };
 
 // A launch where a slot is opened, one for lists and taps where there are any, and one that places
-// sequences or else one of ids. Clearing a slot's counts moves 5 bytes a token of the vocabulary,
-// gathering taps 32 bytes a token and point, and 8 more of one that is captured; placing 16 bytes a
-// token and 8 a row of logits, of sequences that begin with a carry; everything else a few bytes an
-// entry. A (row, index) is in `blocks` once at most. A
-// token of `history` outside [0, vocab) is passed over: it cannot be sampled.
+// sequences, with what their slots guess, or else one of ids. Clearing a slot's counts moves 5
+// bytes a token of the vocabulary, gathering taps 32 bytes a token and point, and 8 more of one
+// that is captured; placing 16 bytes a token and 8 a row of logits, of sequences that begin with a
+// carry; everything else a few bytes an entry. A (row, index) is in `blocks` once at most. A token
+// of `history` outside [0, vocab) is passed over: it cannot be sampled.
 struct BeginStepParams {
   SlotStateParams state;
   const int32_t* opened = nullptr;  // [num_opened, 2] slot, has_counts
@@ -53,6 +57,8 @@ struct BeginStepParams {
   int64_t num_history = 0;
   const int32_t* blocks = nullptr;  // [num_blocks, 3] row, index, block
   int64_t num_blocks = 0;
+  const int32_t* kept = nullptr;  // [num_kept, 3] slot, position, token
+  int64_t num_kept = 0;
   int32_t* ids = nullptr;      // [T] in place
   int32_t* kv_slot = nullptr;  // [groups, T] in place
   int64_t rows = 0;            // T
