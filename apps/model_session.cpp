@@ -186,6 +186,7 @@ Result<exec::StepLimits> step_limits(const SessionSettings& settings,
                           .draft_model = draft_model,
                           .draft_kind = draft_kind(speculation.method),
                           .draft_tree = speculation.tree,
+                          .host_trees = speculation.method == draft::Method::kLookahead,
                           .look_up = device_look_up(settings, speculation, ops)};
 }
 

@@ -28,7 +28,7 @@ class OracleProposer final : public sched::DraftProposer {
   void end(sched::SequenceId, std::span<const int32_t>) override {}
   bool waits(sched::SequenceId) override { return oracle_->length > 0; }
   void propose(sched::SequenceId id, std::span<const int32_t> tokens, int32_t most,
-               std::vector<int32_t>* draft) override;
+               sched::Draft* draft) override;
 
  private:
   const std::shared_ptr<const Oracle> oracle_;

@@ -43,6 +43,7 @@ KINDS = {
     "ngram": ["--speculative-method", "ngram", "--prompt-lookup-min", "1", "--prompt-lookup-max", "3"],
     "suffix": ["--speculative-config", json.dumps({"method": "suffix", "suffix_decoding_max_spec_factor": 2.0,
                                                    "suffix_decoding_max_cached_requests": 100})],
+    "lookahead": ["--speculative-method", "lookahead"],
     "draft_model": ["--speculative-method", "draft_model", "--speculative-model", DRAFT, "--num-speculative-tokens", "4"],
     "eagle3": draft_config(HEAD, "eagle3"),
     "eagle3_tree": draft_config(HEAD, "eagle3", speculative_token_tree=TREE),
@@ -185,7 +186,12 @@ def test_metrics_are_silent_without(server):
 
 @pytest.mark.parametrize("flags, named", [
     (["--speculative-config", '{"method": "ngram", "model": "x"}'], "speculative-config.model"),
-    (["--speculative-config", '{"method": "lookahead"}'], "speculative-config.method"),
+    (["--speculative-config", '{"method": "eagle2"}'], "speculative-config.method"),
+    (["--speculative-config", '{"method": "lookahead", "lookahead_window_size": 15, "lookahead_verification_set_size": 15}'],
+     "speculative-config.lookahead_window_size"),
+    (["--speculative-method", "lookahead", "--num-speculative-tokens", "4"], "speculative-config.num_speculative_tokens"),
+    (["--speculative-method", "lookahead", "--pipeline-parallel-size", "2"], "speculative-config.method"),
+    (["--load-format", "dummy", "--like", "gemma-2-2b", "--speculative-method", "lookahead"], "speculative-config.method"),
     (["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 1000}'],
      "speculative-config.num_speculative_tokens"),
     (["--speculative-config", '{"method": "ngram"}', "--prompt-lookup-max", "3"], "speculative-config"),

@@ -51,10 +51,10 @@ class RightProposer final : public sched::DraftProposer {
   void end(sched::SequenceId, std::span<const int32_t>) override {}
   bool waits(sched::SequenceId) override { return true; }
   void propose(sched::SequenceId id, std::span<const int32_t> tokens, int32_t most,
-               std::vector<int32_t>* draft) override {
+               sched::Draft* draft) override {
     const auto rest = std::span(wholes_[id.value]).subspan(tokens.size());
     const auto right = rest.first(std::min(rest.size(), static_cast<size_t>(most)));
-    draft->assign(right.begin(), right.end());
+    draft->tokens.assign(right.begin(), right.end());
   }
 
  private:

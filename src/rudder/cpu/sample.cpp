@@ -10,6 +10,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/base/philox.h"
+#include "rudder/cpu/float_buckets.h"
 #include "rudder/cpu/sample_kernels.h"
 
 namespace rudder::cpu {
@@ -72,6 +73,10 @@ LogitsRow row_of(const ops::SampleArgs& args, const ops::SampleRow& params) {
   return row;
 }
 
+std::span<float> logits_of(const tensor::View& logits, int64_t r) {
+  return {logits.as<float>() + r * logits.shape[1], static_cast<size_t>(logits.shape[1])};
+}
+
 // The mask, bans and logit bias, then penalties: nothing lifts a logit off -Inf.
 void change_logits(const LogitsRow& row, std::span<float> logits) {
   const auto vocab = static_cast<int64_t>(logits.size());
@@ -104,29 +109,6 @@ int32_t first_of(std::span<const float> logits, const RowScan& row,
   const auto block = std::find(block_max.begin(), block_max.end(), row.max) - block_max.begin();
   const auto begin = logits.begin() + block * kSampleBlock;
   return static_cast<int32_t>(std::find(begin, logits.end(), row.max) - logits.begin());
-}
-
-// Floats by sign, exponent and three bits of mantissa, in ascending order of value: coarse enough
-// for counters in the first-level cache, fine enough that a bucket holds few of a row's values.
-constexpr size_t kNumBuckets = 4096;
-size_t bucket_of(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  const uint32_t flip = static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u;
-  return (bits ^ flip) >> 20;
-}
-
-// The k-th largest of `values`, which are reordered; k in [1, values.size()].
-float kth_largest(std::vector<float>& values, size_t k, std::vector<uint32_t>& bucket_count) {
-  if (values.size() > kNumBuckets) {
-    bucket_count.assign(kNumBuckets, 0);
-    for (const float x : values) ++bucket_count[bucket_of(x)];
-    size_t bucket = kNumBuckets - 1;
-    while (bucket_count[bucket] < k) k -= bucket_count[bucket--];
-    std::erase_if(values, [bucket](float x) { return bucket_of(x) != bucket; });
-  }
-  const auto kth = values.begin() + static_cast<std::ptrdiff_t>(k - 1);
-  std::nth_element(values.begin(), kth, values.end(), std::greater<>());
-  return *kth;
 }
 
 // Tokens whose logit is at least the k-th largest, in the order of their ids; weight = logit. Ties
@@ -370,7 +352,6 @@ ops::SampleEnd keep(const LogitsRow& row, int32_t token, const ops::SlotState& s
 // Row r of the call, from its logits to its slot.
 void sample_one(const ops::SampleArgs& args, int64_t r) {
   thread_local Scratch scratch;
-  const int64_t vocab = args.logits.shape[1];
   const auto& params = static_cast<const ops::SampleRow*>(args.rows.data)[r];
   if (params.slot + 1 == args.state.carry.shape[0]) return;  // padding
   auto& out = static_cast<ops::SampledToken*>(args.sampled.data)[r];
@@ -394,17 +375,14 @@ void sample_one(const ops::SampleArgs& args, int64_t r) {
     top = {static_cast<ops::TopLogprob*>(args.top.data) + r * max_logprobs,
            static_cast<size_t>(params.num_logprobs)};
   }
-  const std::span<float> logits(args.logits.as<float>() + r * vocab, static_cast<size_t>(vocab));
-  sample_row(row, logits, out, top, scratch);
+  sample_row(row, logits_of(args.logits, r), out, top, scratch);
   out.end = keep(row, out.token, args.state);
 }
 
 void score_one(const ops::ScoreArgs& args, int64_t r) {
   thread_local Scratch scratch;
-  const int64_t vocab = args.logits.shape[1];
   const int64_t max_logprobs = args.top.shape[1];
-  const std::span<const float> logits(args.logits.as<float>() + r * vocab,
-                                      static_cast<size_t>(vocab));
+  const std::span<const float> logits = logits_of(args.logits, r);
   auto& out = static_cast<ops::SampledToken*>(args.scored.data)[r];
   out = {};
   const RowScan row_scan = scan(logits, scratch.block_max);
@@ -413,17 +391,30 @@ void score_one(const ops::ScoreArgs& args, int64_t r) {
     return;
   }
   out.token = args.tokens.as<int32_t>()[r];
-  RUDDER_CHECK(out.token >= 0 && out.token < vocab, "token {} is scored", out.token);
+  RUDDER_CHECK(out.token >= 0 && out.token < std::ssize(logits), "token {} is scored", out.token);
   write_logprobs(logits, row_scan.max, scratch.block_max, out,
                  {static_cast<ops::TopLogprob*>(args.top.data) + r * max_logprobs,
                   static_cast<size_t>(args.num_top)},
                  scratch);
 }
 
+// Row r of a tree, which is not sampled.
+void reject(const ops::SampleArgs& args, int64_t r, bool is_told) {
+  thread_local std::vector<float> block_max;
+  auto& out = static_cast<ops::SampledToken*>(args.sampled.data)[r];
+  out = {.end = ops::SampleEnd::kRejected};
+  if (!is_told) return;
+  const std::span<const float> logits = logits_of(args.logits, r);
+  const RowScan row_scan = scan(logits, block_max);
+  if (row_scan.has_bad || row_scan.max == -kInfinity) return;
+  out.token = first_of(logits, row_scan, block_max);
+}
+
 // Behind row r, the first of a tree, which is sampled: those on the path of what is.
 void sample_path(const ops::SampleArgs& args, int64_t r) {
   const auto* rows = static_cast<const ops::SampleRow*>(args.rows.data);
   auto* sampled = static_cast<ops::SampledToken*>(args.sampled.data);
+  const bool is_told = args.tells_rejected && sampled[r].end != ops::SampleEnd::kMasked;
   int64_t last = r;  // that was sampled
   for (int64_t row = r + 1; row < args.logits.shape[0] && rows[row].parent_up > 0; ++row) {
     const int64_t parent = row - rows[row].parent_up;
@@ -435,7 +426,7 @@ void sample_path(const ops::SampleArgs& args, int64_t r) {
       sample_one(args, row);
       last = row;
     } else {
-      sampled[row] = {.end = ops::SampleEnd::kRejected};
+      reject(args, row, is_told);
     }
   }
 }

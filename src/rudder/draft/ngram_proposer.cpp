@@ -24,13 +24,13 @@ void NgramProposer::end(sched::SequenceId id, std::span<const int32_t>) {
 }
 
 void NgramProposer::propose(sched::SequenceId id, std::span<const int32_t> tokens, int32_t most,
-                            std::vector<int32_t>* draft) {
+                            sched::Draft* draft) {
   NgramIndex& index = indexes_.at(id);
   const int64_t before = index.bytes();
   if (bytes_ - before + index.bytes_after(kNgramTokensACall) > max_bytes_) return;
   const bool is_whole = index.extend(tokens, kNgramTokensACall);
   bytes_ += index.bytes() - before;
-  if (is_whole) index.append_guess(tokens, most, draft);
+  if (is_whole) index.append_guess(tokens, most, &draft->tokens);
 }
 
 }  // namespace rudder::draft

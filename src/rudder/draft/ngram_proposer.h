@@ -23,7 +23,7 @@ class NgramProposer final : public sched::DraftProposer {
   void end(sched::SequenceId id, std::span<const int32_t> tokens) override;
   bool waits(sched::SequenceId) override { return true; }
   void propose(sched::SequenceId id, std::span<const int32_t> tokens, int32_t most,
-               std::vector<int32_t>* draft) override;
+               sched::Draft* draft) override;
 
   int64_t bytes() const { return bytes_; }
 

@@ -106,9 +106,9 @@ TEST(NgramProposer, KeepsItsBoundAndGivesEverythingBack) {
   int num_drafted = 0;
   for (uint64_t id = 1; id <= 40; ++id) {
     proposer.begin(prompted(id, text));
-    Tokens draft;
+    sched::Draft draft;
     for (int i = 0; i < 2; ++i) proposer.propose(sched::SequenceId(id), text, 5, &draft);
-    num_drafted += draft.empty() ? 0 : 1;
+    num_drafted += draft.tokens.empty() ? 0 : 1;
     ASSERT_LE(proposer.bytes(), kMaxBytes);
   }
   EXPECT_GT(num_drafted, 0);

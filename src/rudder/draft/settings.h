@@ -9,6 +9,7 @@
 
 #include "rudder/base/result.h"
 #include "rudder/base/settings.h"
+#include "rudder/draft/lookahead_window.h"
 #include "rudder/draft/suffix_proposer.h"
 #include "rudder/sched/proposer.h"
 #include "rudder/step/draft_tree.h"
@@ -18,7 +19,16 @@ namespace rudder::draft {
 // Drafts of a sequence in one step at most.
 inline constexpr int32_t kMaxSpeculativeTokens = 128;
 
-enum class Method : uint8_t { kNone, kNgram, kSuffix, kDraftModel, kEagle, kEagle3, kMedusa };
+enum class Method : uint8_t {
+  kNone,
+  kNgram,
+  kSuffix,
+  kLookahead,
+  kDraftModel,
+  kEagle,
+  kEagle3,
+  kMedusa
+};
 
 // Whether the executor guesses, from a folder of weights.
 inline bool has_model(Method method) {
@@ -32,10 +42,11 @@ struct Speculation {
   int32_t num_speculative_tokens = 0;  // drafts of a sequence in one step at most; 0 for kNone
   int32_t prompt_lookup_min = 0;       // kNgram alone
   int32_t prompt_lookup_max = 0;
-  SuffixSettings suffix;       // kSuffix alone
-  step::RankedTree tree = {};  // of heads; empty: chains
-  std::string model = {};      // has_model() alone: the folder of the model or heads that guess
-  int64_t max_bytes = 0;       // of what a proposer remembers
+  SuffixSettings suffix;        // kSuffix alone
+  LookaheadSettings lookahead;  // kLookahead alone
+  step::RankedTree tree = {};   // of heads; empty: chains
+  std::string model = {};       // has_model() alone: the folder of the model or heads that guess
+  int64_t max_bytes = 0;        // of what a proposer remembers
 };
 
 struct SpeculativeSettings {

@@ -60,7 +60,7 @@ void SuffixProposer::grow(Text& text, std::span<const int32_t> tokens) {
 }
 
 void SuffixProposer::propose(sched::SequenceId id, std::span<const int32_t> tokens, int32_t most,
-                             std::vector<int32_t>* draft) {
+                             sched::Draft* draft) {
   finished_.work(kFinishedTokensACall);
   Text& text = texts_.at(id);
   grow(text, tokens);
@@ -71,7 +71,7 @@ void SuffixProposer::propose(sched::SequenceId id, std::span<const int32_t> toke
   if (text.tree.num_tokens() == std::ssize(tokens)) best = text.tree.guess(limits);
   SuffixGuess other = finished_.guess(text.key, tokens, limits);
   if (other.score > best.score) best = std::move(other);
-  draft->insert(draft->end(), best.tokens.begin(), best.tokens.end());
+  draft->tokens.insert(draft->tokens.end(), best.tokens.begin(), best.tokens.end());
 }
 
 }  // namespace rudder::draft

@@ -44,14 +44,14 @@ class Drafting {
   }
   // What a new sequence is drafted behind its prompt, once all is filed.
   Tokens draft_for(const sched::NewSequence& sequence) {
-    Tokens draft;
+    sched::Draft draft;
     proposer.begin(sequence);
     for (int i = 0; i < 64; ++i) {
-      draft.clear();
+      draft = {};
       proposer.propose(sequence.id, sequence.prompt, 4, &draft);
     }
     proposer.end(sequence.id, sequence.prompt);
-    return draft;
+    return draft.tokens;
   }
 
   SuffixProposer proposer;

@@ -6,7 +6,7 @@
 //
 // Where sequences have drafts, a step gives one token at most for each of its tokens, all of whose
 // logits are wanted. Such a step is padded to the next captured number of tokens, of the first
-// family of graphs whose sequences may be as long as its own. Where the executor guesses trees,
+// family of graphs whose sequences may be as long as its own. Where drafts are trees,
 // those graphs have them: sequences of the same steps that have a chain are in no tree.
 //
 // Where the executor has taps, there are four tap sets of every graph: without taps, for steps that

@@ -58,17 +58,21 @@ Result<std::vector<model::Stage>> stages_of(const model::ModelSpec& spec, const 
 // Whether what was asked for may be a tree here.
 Result<void> check_tree(const StepLimits& limits, const model::ModelSpec& spec, const ops::Ops& ops,
                         const ExecSettings& settings) {
-  if (limits.draft_tree.tree.empty()) return {};
-  const auto refuse = [](std::string why) {
+  if (limits.draft_tree.tree.empty() && !limits.host_trees) return {};
+  const auto refuse = [&](std::string why) {
     return fail(ErrorCode::kUnsupported, std::move(why) + ": drafts are chains alone",
-                "speculative-config.speculative_token_tree");
+                limits.host_trees ? "speculative-config.method"
+                                  : "speculative-config.speculative_token_tree");
   };
   if (!ops.takes_trees()) {
     return refuse(fmt::format("the backend {} verifies no trees", ops.name()));
   }
   if (settings.pipeline_parallel_size > 1) return refuse("several stages verify no trees");
   if (!model::runs_trees(spec)) return refuse("a layer of the model has a window or a gate");
-  if (limits.draft_kind == DraftKind::kMedusa || ops.keeps_rows()) return {};
+  if (limits.draft_model == nullptr || limits.draft_kind == DraftKind::kMedusa ||
+      ops.keeps_rows()) {
+    return {};
+  }
   return refuse(
       fmt::format("the backend {} keeps no rows for a draft head where drafts branch", ops.name()));
 }
@@ -210,6 +214,7 @@ step::Capacity capacity_of(const MemoryBudget& memory, const model::ModelSpec& s
           .max_repeat = limits.max_repeat,
           .max_draft = memory.max_draft,
           .takes_trees = memory.takes_trees,
+          .tells_rows = limits.host_trees,
           .guesses = limits.draft_model != nullptr || looks_up,
           .guesses_from_rows = is_medusa || looks_up,
           .look_up = memory.look_up,

@@ -37,6 +37,8 @@ struct StepLimits {
   // What heads guess, max_draft tokens; empty: chains. Refused where the backend or the model
   // (model::runs_trees) takes no trees, and on several stages.
   step::RankedTree draft_tree = {};
+  // The host makes trees of drafts (Capacity::tells_rows). Refused likewise.
+  bool host_trees = false;
   // Guesses are looked up on the device (Capacity::look_up), of max_draft tokens; not beside a
   // model that guesses. Refused where the backend looks nothing up, and on several stages.
   step::LookUp look_up = {};

@@ -59,7 +59,7 @@ class OddsProposer final : public DraftProposer {
   void end(SequenceId id, std::span<const int32_t>) override { wholes_.erase(id); }
   bool waits(SequenceId) override { return true; }
   void propose(SequenceId id, std::span<const int32_t> tokens, int32_t most,
-               std::vector<int32_t>* draft) override {
+               Draft* draft) override {
     ++num_asked_;
     asked_.insert(id);
     const std::vector<int32_t>& whole = wholes_.at(id);
@@ -68,7 +68,7 @@ class OddsProposer final : public DraftProposer {
     for (size_t i = tokens.size(); i < end; ++i) {
       const bool is_right =
           philox_u64(id.value * 7919 + 1, i) % 10'000 < odds_(i, id.value) * 10'000;
-      draft->push_back(is_right ? whole[i] : (whole[i] + 1) % kVocab);
+      draft->tokens.push_back(is_right ? whole[i] : (whole[i] + 1) % kVocab);
     }
   }
 

@@ -26,6 +26,23 @@ struct HitRate {
   float estimate(float prior) const { return (hits + 2 * prior) / (tries + 2); }
 };
 
+// What drafts that are verified together brought, in the mean of the last steps. It forgets, also
+// while there are none: what did not pay is tried again.
+struct Yield {
+  float cases = 0;
+  float drafts = 0;
+  float accepted = 0;
+
+  void note(int32_t num_draft, int32_t num_accepted, float keep);
+  void fade();
+  // Of one step more, as if some before had been as `prior` says.
+  struct Expected {
+    float drafts = 0;
+    float accepted = 0;
+  };
+  Expected expected(const Expected& prior) const;
+};
+
 class DraftRecord {
  public:
   // The guess at what follows the tokens known now; to be filled by the proposer. Replaces the
@@ -43,6 +60,11 @@ class DraftRecord {
   // These tokens came, in order. `tree`: which tokens of a guess follow which; empty: a chain.
   // `all`: over every sequence, how often the first token of a guess was right.
   void compare(std::span<const int32_t> came, const step::DraftTree& tree, HitRate* all);
+
+  // Of a proposer that learns, in place of compare(): a step verified so many drafts, of which so
+  // many were right; none: it had none.
+  void note_together(int32_t num_draft, int32_t num_accepted, Yield* all);
+  const Yield& yield() const { return yield_; }
 
   // Appends for each of the first `count` tokens of a guess how probable it is that it and all
   // before it are right. `all` as above: what is assumed of a sequence of which nothing is known.
@@ -69,6 +91,7 @@ class DraftRecord {
   std::array<HitRate, kPositions> behind_none_ = {};
   bool is_none_ = false;         // the last guess
   bool is_behind_none_ = false;  // the one before it was
+  Yield yield_;
 };
 
 }  // namespace rudder::sched

@@ -99,9 +99,11 @@ bool Scheduler::take_every_draft() {
     if (sequence->samples_pending > 0 && !capacity_.keeps_guesses()) continue;
     const int64_t most = std::min(tokens_left, most_drafts(*sequence));
     if (most <= 0) continue;
-    if (capacity_.keeps_guesses()) {
+    if (proposer_ != nullptr) {
+      take_proposed(*sequence, most);
+    } else if (capacity_.keeps_guesses()) {
       sequence->own_draft = static_cast<int32_t>(std::min<int64_t>(most, sequence->guess_len()));
-    } else if (proposer_ == nullptr) {
+    } else {
       const auto guess = sequence->record.guess();
       const auto taken = guess.first(std::min(guess.size(), static_cast<size_t>(most)));
       if (capacity_.guess_tree.empty()) {
@@ -109,9 +111,6 @@ bool Scheduler::take_every_draft() {
       } else {
         take_rows(*sequence, rows_to_verify(*sequence, taken.size()));
       }
-    } else {
-      proposer_->propose(sequence->id, sequence->tokens, static_cast<int32_t>(most),
-                         &sequence->draft);
     }
     const int64_t num_draft = sequence->num_draft();
     RUDDER_CHECK(num_draft <= most, "{} drafts, {} were asked for", num_draft, most);
@@ -131,11 +130,14 @@ int64_t Scheduler::most_drafts(const Sequence& sequence) const {
 // the first draft behind each.
 uint64_t Scheduler::rows_to_verify(const Sequence& sequence, size_t most) const {
   const step::DraftTree& tree = capacity_.guess_tree;
-  const int32_t count = 1 + tree.depth();
-  const bool is_uniform = sequence.taps.uniform_len(sequence.planned_len, count) == count;
   const uint64_t first = ~uint64_t{0} >> (step::kMaxTreeDrafts - most);
-  const bool is_linear = sequence.constrained || !is_uniform;
-  return first & (is_linear ? tree.first_chain() : ~uint64_t{0});
+  return first & (takes_tree(sequence, tree) ? ~uint64_t{0} : tree.first_chain());
+}
+
+bool Scheduler::takes_tree(const Sequence& sequence, const step::DraftTree& tree) const {
+  const int32_t count = 1 + tree.depth();
+  return capacity_.takes_trees && !sequence.constrained &&
+         sequence.taps.uniform_len(sequence.planned_len, count) == count;
 }
 
 // Of a guess that is a tree the drafts of these rows.
@@ -148,10 +150,35 @@ void Scheduler::take_rows(Sequence& sequence, uint64_t rows) const {
   if (sequence.draft_tree.is_chain()) sequence.draft_tree = {};
 }
 
+// What the proposer makes of at most so many drafts: its tree, or where there can be none the chain
+// of first children.
+void Scheduler::take_proposed(Sequence& sequence, int64_t most) {
+  RUDDER_CHECK(most <= most_drafts(sequence), "{} drafts for sequence {}", most, sequence.id.value);
+  Draft draft;
+  proposer_->propose(sequence.id, sequence.tokens, static_cast<int32_t>(most), &draft);
+  const int64_t count = std::ssize(draft.tokens);
+  RUDDER_CHECK(count <= most && (draft.tree.empty() || draft.tree.size() == count),
+               "{} drafts, a tree of {}, {} were asked for", count, draft.tree.size(), most);
+  const bool is_tree = draft.tree.empty() || takes_tree(sequence, draft.tree);
+  const uint64_t rows = is_tree ? ~uint64_t{0} : draft.tree.first_chain();
+  for (int64_t i = 0; i < count; ++i) {
+    const bool is_taken = is_tree || (rows >> (i + 1) & 1) != 0;
+    if (is_taken) sequence.draft.push_back(draft.tokens[static_cast<size_t>(i)]);
+  }
+  if (is_tree) sequence.draft_tree = draft.tree;
+}
+
 // Sets in offers_ what is worth verifying. True when anything is. To guess for every sequence takes
 // time of the host, whatever comes of it. So while drafts do not pay, a cohort of the sequences
-// stands for all, in time each, and all are asked once it promises something.
+// stands for all, in time each, and all are asked once it promises something. Who learns is asked
+// for those alone that are drafted for; many of them are looked at in one of several plans.
 bool Scheduler::choose_drafts() {
+  if (proposer_ != nullptr && proposer_->learns()) {
+    if (!drafts_pay_ && ++num_looks_ % (running_.size() / kLeastAsked + 1) != 0) return false;
+    const StepShape plain = collect_offers(1);
+    drafts_pay_ = pacer_.choose_together(offers_, cost_, plain);
+    return drafts_pay_;
+  }
   const size_t most = proposer_ == nullptr ? 1 : kMostCohorts;  // the executor's are made already
   const size_t num_cohorts =
       std::bit_floor(std::clamp<size_t>(running_.size() / kLeastAsked, 1, most));
@@ -178,6 +205,11 @@ StepShape Scheduler::collect_offers(size_t num_cohorts) {
     if (cohort_of(sequence->id, num_cohorts) != asked || !takes_drafts(*sequence)) continue;
     const auto num_pending = static_cast<size_t>(sequence->samples_pending);
     const int64_t most = std::max<int64_t>(0, most_drafts(*sequence));
+    if (proposer_ != nullptr && proposer_->learns()) {
+      offered_.push_back(sequence);
+      offers_.push_back({.record = &sequence->record, .most = static_cast<size_t>(most)});
+      continue;
+    }
     if (capacity_.keeps_guesses()) {
       offer_own(*sequence, most);
       continue;
@@ -205,10 +237,12 @@ void Scheduler::offer_own(Sequence& sequence, int64_t most) {
 }
 
 void Scheduler::guess_anew(Sequence& sequence) {
-  std::vector<int32_t>& guess = sequence.record.new_guess();
+  Draft draft = {.tokens = std::move(sequence.record.new_guess())};
   const int64_t wanted = sequence.samples_pending + capacity_.max_draft;
-  proposer_->propose(sequence.id, sequence.tokens, static_cast<int32_t>(wanted), &guess);
-  RUDDER_CHECK(std::ssize(guess) <= wanted, "{} drafts, {} were asked for", guess.size(), wanted);
+  proposer_->propose(sequence.id, sequence.tokens, static_cast<int32_t>(wanted), &draft);
+  RUDDER_CHECK(draft.tree.empty() && std::ssize(draft.tokens) <= wanted,
+               "{} drafts, {} were asked for", draft.tokens.size(), wanted);
+  sequence.record.new_guess() = std::move(draft.tokens);
 }
 
 // Tokens that the executor's proposer is to guess behind each sequence of the next step. To look
@@ -320,6 +354,10 @@ bool Scheduler::take_chosen_drafts() {
       uint64_t rows = offer.chosen;
       while (std::popcount(rows) > tokens_left) rows ^= std::bit_floor(rows);
       take_rows(*offered_[i], rows);
+    } else if (proposer_ != nullptr && proposer_->learns()) {
+      const int64_t most = std::min(static_cast<int64_t>(offer.count), tokens_left);
+      if (most > 0) take_proposed(*offered_[i], most);
+      offered_[i]->has_part = most < static_cast<int64_t>(offer.most);
     } else {
       const auto guess = offer.record->guess().first(count);
       offered_[i]->draft.assign(guess.begin(), guess.end());
@@ -344,7 +382,16 @@ void Scheduler::note_drafts(Sequence& sequence, StepRecord& record, int32_t num_
     }
   }
   record.num_accepted += accepted;
-  if (sequence.is_drafted && (settings_.pace_drafts || capacity_.guesses)) {
+  if (!sequence.is_drafted) return;
+  if (proposer_ != nullptr && proposer_->learns()) {
+    if (num_draft == 0 || !sequence.has_part) {
+      sequence.record.note_together(num_draft, accepted, &pacer_.yield());
+    }
+    const auto rows = std::span(result.row_tokens);  // of trees alone
+    if (rows.empty()) return;
+    return proposer_->note_rows(sequence.id, rows.subspan(RUDDER_MUTANT(kRowsMoved) ? 1 : 0));
+  }
+  if (settings_.pace_drafts || capacity_.guesses) {
     sequence.record.compare(result.tokens, capacity_.guess_tree, &pacer_.all());
   }
 }

@@ -12,6 +12,12 @@
 
 namespace rudder::sched {
 
+// A guess at what follows a sequence's last token.
+struct Draft {
+  std::vector<int32_t> tokens;
+  step::DraftTree tree = {};  // which of them follow which; empty: a chain
+};
+
 class DraftProposer {
  public:
   virtual ~DraftProposer() = default;
@@ -30,7 +36,15 @@ class DraftProposer {
   // Appends at most `most` tokens to `draft`, which is empty: a guess at what follows `tokens`, the
   // sequence's prompt and its whole output so far. None: the step decodes plainly.
   virtual void propose(SequenceId id, std::span<const int32_t> tokens, int32_t most,
-                       std::vector<int32_t>* draft) = 0;
+                       Draft* draft) = 0;
+
+  // True: its drafts are trees, and it is told what the model says behind each of them. So they are
+  // verified together, however unlikely single ones are; where a step cannot have a tree of a
+  // sequence, it verifies the chain of first children and tells nothing.
+  virtual bool learns() const { return false; }
+  // A step has verified what it last proposed for the sequence, or the first tokens of it. By row
+  // of the tree, from the last token of the text on: the token behind it, -1 where there is none.
+  virtual void note_rows(SequenceId, std::span<const int32_t>) {}
 };
 
 }  // namespace rudder::sched

@@ -132,6 +132,8 @@ class Scheduler {
   int64_t most_drafts(const Sequence& sequence) const;
   uint64_t rows_to_verify(const Sequence& sequence, size_t most) const;
   void take_rows(Sequence& sequence, uint64_t rows) const;
+  bool takes_tree(const Sequence& sequence, const step::DraftTree& tree) const;
+  void take_proposed(Sequence& sequence, int64_t most);
   bool choose_drafts();
   StepShape collect_offers(size_t num_cohorts);
   void guess_anew(Sequence& sequence);

@@ -63,6 +63,7 @@ struct Sequence {
   int32_t own_draft = 0;
   step::DraftTree draft_tree;  // of the tokens; empty: a chain
   int32_t guess_asked = 0;     // of the slot, by the last step planned that samples for it
+  bool has_part = false;       // of what its proposer has to say at once: it tells of nothing
   DraftRecord record;
   int32_t proposed_len = 0;  // tokens that the executor's proposer has run, or will have
   int32_t scored_len = 0;    // tokens of the prompt whose logits have been, or are being, scored

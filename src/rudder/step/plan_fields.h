@@ -107,12 +107,12 @@ void fields(Archive& archive, Archived<LookUp> auto& value) {
 template <typename Archive>
 void fields(Archive& archive, Archived<Capacity> auto& value) {
   auto& [num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
-         max_repeat, max_draft, takes_trees, guesses, guesses_from_rows, look_up, step_multiple,
-         guess_tree, kv_groups, geometry, taps] = value;
+         max_repeat, max_draft, takes_trees, tells_rows, guesses, guesses_from_rows, look_up,
+         step_multiple, guess_tree, kv_groups, geometry, taps] = value;
   static_cast<void>(step_multiple);  // a replay plans nothing
   archive(num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
-          max_repeat, max_draft, takes_trees, guesses, guesses_from_rows, look_up, guess_tree,
-          kv_groups, geometry, taps);
+          max_repeat, max_draft, takes_trees, tells_rows, guesses, guesses_from_rows, look_up,
+          guess_tree, kv_groups, geometry, taps);
 }
 
 template <typename Archive>
@@ -256,8 +256,10 @@ void fields(Archive& archive, Archived<TokenLogprobs> auto& value) {
 
 template <typename Archive>
 void fields(Archive& archive, Archived<SeqResult> auto& value) {
-  auto& [slot, generation, end, masked, tokens, logprobs, scores, guess, clipped_samples] = value;
-  archive(slot, generation, end, masked, tokens, logprobs, scores, guess, clipped_samples);
+  auto& [slot, generation, end, masked, tokens, logprobs, scores, guess, row_tokens,
+         clipped_samples] = value;
+  archive(slot, generation, end, masked, tokens, logprobs, scores, guess, row_tokens,
+          clipped_samples);
 }
 
 // Without what it captured: activations are for their consumers.

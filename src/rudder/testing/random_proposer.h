@@ -1,9 +1,11 @@
 // RandomProposer: drafts that are right, wrong at one place, or random, of any length; for tests. A
-// right one takes the sequence's own tokens to come, which the test knows. One thread.
+// right one takes the sequence's own tokens to come, which the test knows. Chains, or trees of
+// whose rows it is told: it checks that it is told the truth. One thread.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <set>
 #include <span>
 #include <utility>
@@ -12,6 +14,7 @@
 #include "rudder/base/check.h"
 #include "rudder/base/philox.h"
 #include "rudder/sched/proposer.h"
+#include "rudder/testing/random_tree.h"
 
 namespace rudder::testing {
 
@@ -21,8 +24,8 @@ class RandomProposer final : public sched::DraftProposer {
   // until the next call.
   using Truth = std::function<std::span<const int32_t>(sched::SequenceId)>;
 
-  RandomProposer(uint64_t seed, int32_t vocab_size, Truth truth)
-      : seed_(seed), vocab_size_(vocab_size), truth_(std::move(truth)) {}
+  RandomProposer(uint64_t seed, int32_t vocab_size, Truth truth, bool makes_trees = false)
+      : seed_(seed), vocab_size_(vocab_size), truth_(std::move(truth)), makes_trees_(makes_trees) {}
 
   void begin(const sched::NewSequence& sequence) override { known_.insert(sequence.id); }
   void end(sched::SequenceId id, std::span<const int32_t>) override { forget(id); }
@@ -32,9 +35,10 @@ class RandomProposer final : public sched::DraftProposer {
   }
 
   void propose(sched::SequenceId id, std::span<const int32_t> tokens, int32_t most,
-               std::vector<int32_t>* draft) override {
+               sched::Draft* draft) override {
     RUDDER_CHECK(known_.contains(id), "sequence {} has not begun", id.value);
     const std::span<const int32_t> truth = truth_(id);
+    if (makes_trees_) return propose_tree(id, tokens.size(), most, draft);
     const int32_t count = below(most + 1);
     const int32_t kind = below(4);  // 0 or 1: right; 2: wrong once; 3: random
     const int32_t wrong_at = kind == 2 ? below(count + 1) : -1;
@@ -43,11 +47,44 @@ class RandomProposer final : public sched::DraftProposer {
       int32_t token = below(vocab_size_);
       if (kind < 3 && at < truth.size()) token = truth[at];
       if (i == wrong_at) token = (token + 1) % vocab_size_;
-      draft->push_back(token);
+      draft->tokens.push_back(token);
     }
   }
+  bool learns() const override { return makes_trees_; }
+  // Behind a row whose path is right comes what is right.
+  void note_rows(sched::SequenceId id, std::span<const int32_t> rows) override {
+    RUDDER_CHECK(known_.contains(id), "sequence {} has not begun", id.value);
+    const auto& [begin, draft] = last_.at(id);
+    RUDDER_CHECK(!rows.empty() && std::ssize(rows) <= 1 + draft.tree.size(), "{} rows of {}",
+                 rows.size(), 1 + draft.tree.size());
+    const std::span<const int32_t> truth = truth_(id);
+    for (int32_t row = 0; row < std::ssize(rows); ++row) {
+      size_t at = begin + static_cast<size_t>(draft.tree.depth(row));
+      if (at >= truth.size()) continue;
+      const int32_t right = truth[at];
+      bool is_right = true;
+      for (int32_t on = row; on > 0; on = draft.tree.parent(on)) {
+        is_right = is_right && draft.tokens[static_cast<size_t>(on - 1)] == truth[--at];
+      }
+      RUDDER_CHECK(!is_right || rows[static_cast<size_t>(row)] == right,
+                   "token {} behind row {} of sequence {}, {} comes",
+                   rows[static_cast<size_t>(row)], row, id.value, right);
+    }
+    ++num_told_;
+  }
+  int64_t num_told() const { return num_told_; }
 
  private:
+  void propose_tree(sched::SequenceId id, size_t begin, int32_t most, sched::Draft* draft) {
+    const std::span<const int32_t> truth = truth_(id);
+    const int32_t count = below(std::min(most, step::kMaxTreeDrafts) + 1);
+    const auto right = truth.subspan(std::min(begin, truth.size()));
+    draft->tree = random_tree(seed_ + ++num_draws_, count);
+    draft->tokens = random_tree_guess(
+        draft->tree, count, right, vocab_size_, [&](int32_t n) { return below(n); },
+        [&](int32_t) { return below(3) > 0; });
+    last_[id] = {begin, *draft};
+  }
   static constexpr uint64_t kAskedInARow = 16;  // all answered alike
 
   void forget(sched::SequenceId id) {
@@ -60,9 +97,12 @@ class RandomProposer final : public sched::DraftProposer {
   const uint64_t seed_;
   const int32_t vocab_size_;
   const Truth truth_;
+  const bool makes_trees_;
   uint64_t num_draws_ = 0;
   uint64_t num_asked_ = 0;
   std::set<sched::SequenceId> known_;
+  std::map<sched::SequenceId, std::pair<size_t, sched::Draft>> last_;  // behind so many tokens
+  int64_t num_told_ = 0;
 };
 
 }  // namespace rudder::testing

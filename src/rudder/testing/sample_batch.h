@@ -35,6 +35,7 @@ struct SampleBatch {
   bool any_changed = true;
   bool any_masked = true;
   bool any_drafts = false;
+  bool tells_rejected = false;
 
   int64_t num_rows() const { return std::ssize(rows); }
   int64_t mask_words() const { return (vocab + 31) / 32; }
@@ -63,7 +64,8 @@ struct SampleBatch {
             .any_logprobs = any_logprobs,
             .any_changed = any_changed,
             .any_masked = any_masked,
-            .any_drafts = any_drafts};
+            .any_drafts = any_drafts,
+            .tells_rejected = tells_rejected};
   }
 };
 
@@ -104,7 +106,7 @@ class SampleBatchMaker {
     SampleBatch batch = make(kind, num_rows, vocab, has_masks);
     size_t first = 0;  // of the tree at hand
     for (size_t r = 1; r < batch.rows.size(); ++r) {
-      const auto up = static_cast<size_t>(1 + below(static_cast<int64_t>(r - first)));
+      const size_t up = 1 + static_cast<size_t>(below(static_cast<int64_t>(r - first)));
       const int32_t draft = below(vocab);
       const bool grows = batch.rows[first].slot != batch.num_slots && below(12) > 0 &&
                          r - first < static_cast<size_t>(most) &&

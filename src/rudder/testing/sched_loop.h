@@ -38,8 +38,9 @@ class SchedLoop {
             sched::DraftProposer* proposer = nullptr)
       : options_(fake),
         executor_(fake),
-        proposer_(fake.seed, fake.capacity.vocab_size,
-                  [this](sched::SequenceId id) { return whole_of(id); }),
+        proposer_(
+            fake.seed, fake.capacity.vocab_size,
+            [this](sched::SequenceId id) { return whole_of(id); }, fake.capacity.tells_rows),
         scheduler_(fake.capacity, settings, proposer != nullptr ? proposer : &proposer_) {}
 
   // Checks the invariants after every `count`th plan and commit alone, for long runs.

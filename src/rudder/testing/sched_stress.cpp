@@ -127,6 +127,8 @@ class Stress {
       capacity.max_draft *= 2;
       capacity.guess_tree = random_tree(seed, capacity.max_draft);
     }
+    capacity.tells_rows =
+        capacity.takes_trees && !capacity.guesses && capacity.max_draft > 0 && seed % 3 != 0;
     return fake;
   }
 

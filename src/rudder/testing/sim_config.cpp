@@ -152,6 +152,8 @@ SimConfig draw_config(SimRandom& random) {
     capacity.max_draft = 2 * capacity.max_draft;
     capacity.guess_tree = random_tree(config.fake.seed, capacity.max_draft);
   }
+  capacity.tells_rows = capacity.takes_trees && !capacity.guesses && capacity.max_draft > 0 &&
+                        config.fake.seed % 3 != 0;
   draw_devices(config, random);
   return config;
 }

@@ -30,9 +30,9 @@ SimEpisode::SimEpisode(uint64_t seed, SimCoverage* coverage)
   auto captures = std::make_unique<FakeCaptures>(fake_.capacity.geometry);
   captures_ = captures.get();
   for (const auto& spec : config_.taps.captures) captures_->add(spec);
-  auto proposer =
-      std::make_unique<RandomProposer>(config_.fake.seed, fake_.capacity.vocab_size,
-                                       [this](sched::SequenceId id) { return whole_of(id); });
+  auto proposer = std::make_unique<RandomProposer>(
+      config_.fake.seed, fake_.capacity.vocab_size,
+      [this](sched::SequenceId id) { return whole_of(id); }, fake_.capacity.tells_rows);
   auto core = engine::EngineCore::create({.executor = std::move(executor),
                                           .tokenizer = tiny_tokenizer(),
                                           .clock = clock_,

@@ -29,6 +29,7 @@ __global__ void __launch_bounds__(kSampleThreads)
   const Ordinal highest = highest_of(team.exchange(Team::warp_max_of(own)));
   SampledRow sampled;
   if (highest != kNoOrdinal && highest != kBadOrdinal) sampled.token = token_of_ordinal(highest);
+  sampled.likeliest = sampled.token;
   team.sync();  // nobody leaves while its slots are read
   if (team.is_leader() && team.warp() == 0) finish_row(p, row, params, sampled);
 }
@@ -62,6 +63,7 @@ class RowSampler {
     SampledRow out;
     Ordinal highest = load(aligned);
     if (highest == kBadOrdinal || highest == kNoOrdinal) return out;
+    out.likeliest = token_of_ordinal(highest);
     if (params_.num_logprobs >= 0) write_top(highest);
     if (is_changed()) {
       change();
