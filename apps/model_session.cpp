@@ -157,17 +157,19 @@ exec::DraftKind draft_kind(draft::Method method) {
   return method == draft::Method::kMedusa ? exec::DraftKind::kMedusa : exec::DraftKind::kModel;
 }
 
-// Where a device is not the host, prompt lookup is its own: a guess of the host's needs every
-// token, which a step in flight has not given yet. Several stages take guesses of the host alone,
-// and so do repeated steps, which do not guess.
-step::LookUp device_look_up(const SessionSettings& settings, const draft::Speculation& speculation,
-                            const ops::Ops& ops) {
-  const bool is_on_device = speculation.method == draft::Method::kNgram && !settings.proposer &&
-                            ops.looks_up() && ops.has_graphs() &&
-                            settings.exec.pipeline_parallel_size == 1 &&
-                            settings.engine.multi_step == 1;
-  if (!is_on_device) return {};
-  return {.min_n = speculation.prompt_lookup_min, .max_n = speculation.prompt_lookup_max};
+// Several stages take guesses of the host alone, and so do repeated steps, which do not guess.
+Result<step::LookUp> device_look_up(const SessionSettings& settings,
+                                    const draft::Speculation& speculation, const ops::Ops& ops) {
+  if (!speculation.on_device) return step::LookUp{};
+  if (!ops.looks_up() || settings.exec.pipeline_parallel_size > 1 ||
+      settings.engine.multi_step > 1) {
+    return fail(ErrorCode::kUnsupported,
+                "ngram_gpu takes one stage (pipeline-parallel-size 1), steps that are not repeated "
+                "(multi-step 1) and a backend that looks up; ngram takes any",
+                settings.speculative.config.empty() ? "speculative-method" : "speculative-config");
+  }
+  return step::LookUp{.min_n = speculation.prompt_lookup_min,
+                      .max_n = speculation.prompt_lookup_max};
 }
 
 // What the settings ask of a step. kUnsupported: of drafts, and the backend takes none.
@@ -179,6 +181,7 @@ Result<exec::StepLimits> step_limits(const SessionSettings& settings,
                 fmt::format("the backend {} cannot verify drafts yet", ops.name()),
                 settings.speculative.config.empty() ? "speculative-method" : "speculative-config");
   }
+  RUDDER_TRY(const step::LookUp look_up, device_look_up(settings, speculation, ops));
   return exec::StepLimits{.max_num_seqs = settings.engine.max_num_seqs,
                           .max_num_batched_tokens = settings.engine.max_num_batched_tokens,
                           .max_repeat = settings.engine.multi_step,
@@ -187,7 +190,7 @@ Result<exec::StepLimits> step_limits(const SessionSettings& settings,
                           .draft_kind = draft_kind(speculation.method),
                           .draft_tree = speculation.tree,
                           .host_trees = speculation.method == draft::Method::kLookahead,
-                          .look_up = device_look_up(settings, speculation, ops)};
+                          .look_up = look_up};
 }
 
 // What KV computed by this process depends on, besides tokens.

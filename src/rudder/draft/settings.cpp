@@ -20,13 +20,14 @@ constexpr int32_t kDefaultNgram = 5;         // as in vLLM, where neither bound 
 constexpr int32_t kDefaultNgramTokens = 16;  // the scheduler plans fewer where they do not pay
 constexpr int32_t kDefaultModelTokens = 4;
 constexpr int32_t kMaxNgram = 32;
+constexpr std::string_view kNgramOnDevice = "ngram_gpu";  // vLLM's name
 constexpr int32_t kMaxTreeDepth = 128;
 constexpr int32_t kMaxCachedRequests = 1 << 20;
 constexpr double kMaxSpecFactor = 16;
 constexpr double kMaxLookahead = 64;  // together they have to fit a tree
 constexpr std::string_view kTreeKey = "speculative_token_tree";
 constexpr std::string_view kMethods =
-    "ngram, suffix, lookahead, draft_model, eagle, eagle3 or medusa";
+    "ngram, ngram_gpu, suffix, lookahead, draft_model, eagle, eagle3 or medusa";
 
 // What the flags or the JSON say. A number below 0 was not given, nor an empty method.
 struct Asked {
@@ -77,15 +78,15 @@ tl::unexpected<Error> bad(std::string message, std::string_view key) {
 }
 
 Result<Method> read_method(const std::string& name) {
-  if (name == "ngram") return Method::kNgram;
+  if (name == "ngram" || name == kNgramOnDevice) return Method::kNgram;
   if (name == "suffix") return Method::kSuffix;
   if (name == "lookahead") return Method::kLookahead;
   if (name == "draft_model") return Method::kDraftModel;
   if (name == "eagle") return Method::kEagle;
   if (name == "eagle3") return Method::kEagle3;
   if (name == "medusa") return Method::kMedusa;
-  return bad(fmt::format("the method '{}' is not supported: ngram, suffix, lookahead, draft_model, "
-                         "eagle, eagle3 and medusa are",
+  return bad(fmt::format("the method '{}' is not supported: ngram, ngram_gpu, suffix, lookahead, "
+                         "draft_model, eagle, eagle3 and medusa are",
                          name),
              "method");
 }
@@ -221,8 +222,8 @@ Result<void> read_lookahead(const Asked& asked, Speculation* out) {
 void SpeculativeSettings::declare(SettingsTable& table) {
   table.section("draft");
   table.add("speculative-config", &config,
-            "Speculation as a JSON object with vLLM's keys: method (ngram, suffix, lookahead, "
-            "draft_model, eagle, eagle3 or medusa), model (the folder of what guesses: a smaller "
+            "Speculation as a JSON object with vLLM's keys: method (ngram, ngram_gpu, suffix, "
+            "lookahead, draft_model, eagle, eagle3 or medusa), model (the folder of what guesses: a smaller "
             "model for "
             "draft_model, a head for eagle and eagle3, heads for medusa), "
             "num_speculative_tokens, speculative_token_tree (of heads, as \"[(0,), (1,), (0, "
@@ -232,9 +233,9 @@ void SpeculativeSettings::declare(SettingsTable& table) {
             "lookahead_window_size, lookahead_ngram_size, lookahead_verification_set_size.");
   table.add_choice(
       "speculative-method", &method,
-      {"none", "ngram", "suffix", "lookahead", "draft_model", "eagle", "eagle3", "medusa"},
+      {"none", "ngram", "ngram_gpu", "suffix", "lookahead", "draft_model", "eagle", "eagle3", "medusa"},
       "Guess tokens and verify several in one step: ngram looks the last tokens up in "
-      "prompt and output (on a GPU without the host), suffix counts what followed them, lookahead "
+      "prompt and output, ngram_gpu does so on the device without the host, suffix counts what followed them, lookahead "
       "lets the model itself guess in its steps; a draft model, an EAGLE or "
       "EAGLE-3 head or Medusa heads guess from --speculative-model. The text is the same "
       "without.");
@@ -290,6 +291,7 @@ Result<Speculation> SpeculativeSettings::resolve() const {
         given(asked.prompt_lookup_max, given(asked.prompt_lookup_min, kDefaultNgram));
     out.prompt_lookup_max = max;
     out.prompt_lookup_min = given(asked.prompt_lookup_min, max);
+    out.on_device = asked.method == kNgramOnDevice;
     out.num_speculative_tokens = given(asked.num_speculative_tokens, kDefaultNgramTokens);
     return out;
   }
