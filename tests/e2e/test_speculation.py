@@ -41,6 +41,7 @@ REQUESTS = [
 ]
 KINDS = {
     "ngram": ["--speculative-method", "ngram", "--prompt-lookup-min", "1", "--prompt-lookup-max", "3"],
+    "ngram_gpu": ["--speculative-method", "ngram_gpu", "--prompt-lookup-min", "1", "--prompt-lookup-max", "3"],
     "suffix": ["--speculative-config", json.dumps({"method": "suffix", "suffix_decoding_max_spec_factor": 2.0,
                                                    "suffix_decoding_max_cached_requests": 100})],
     "lookahead": ["--speculative-method", "lookahead"],
@@ -195,6 +196,8 @@ def test_metrics_are_silent_without(server):
     (["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 1000}'],
      "speculative-config.num_speculative_tokens"),
     (["--speculative-config", '{"method": "ngram"}', "--prompt-lookup-max", "3"], "speculative-config"),
+    (["--speculative-method", "ngram_gpu", "--multi-step", "2"], "speculative-method"),
+    (["--speculative-config", '{"method": "ngram_gpu"}', "--pipeline-parallel-size", "2"], "speculative-config"),
     (["--speculative-config", '{"method": "draft_model"}'], "speculative-config.model"),
     (draft_config("/nowhere"), "speculative-config.model"),
     (draft_config(OTHER), "speculative-config.model"),

@@ -223,7 +223,8 @@ void SpeculativeSettings::declare(SettingsTable& table) {
   table.section("draft");
   table.add("speculative-config", &config,
             "Speculation as a JSON object with vLLM's keys: method (ngram, ngram_gpu, suffix, "
-            "lookahead, draft_model, eagle, eagle3 or medusa), model (the folder of what guesses: a smaller "
+            "lookahead, draft_model, eagle, eagle3 or medusa), model (the folder of what guesses: "
+            "a smaller "
             "model for "
             "draft_model, a head for eagle and eagle3, heads for medusa), "
             "num_speculative_tokens, speculative_token_tree (of heads, as \"[(0,), (1,), (0, "
@@ -233,9 +234,11 @@ void SpeculativeSettings::declare(SettingsTable& table) {
             "lookahead_window_size, lookahead_ngram_size, lookahead_verification_set_size.");
   table.add_choice(
       "speculative-method", &method,
-      {"none", "ngram", "ngram_gpu", "suffix", "lookahead", "draft_model", "eagle", "eagle3", "medusa"},
+      {"none", "ngram", "ngram_gpu", "suffix", "lookahead", "draft_model", "eagle", "eagle3",
+       "medusa"},
       "Guess tokens and verify several in one step: ngram looks the last tokens up in "
-      "prompt and output, ngram_gpu does so on the device without the host, suffix counts what followed them, lookahead "
+      "prompt and output, ngram_gpu does so on the device without the host, suffix counts what "
+      "followed them, lookahead "
       "lets the model itself guess in its steps; a draft model, an EAGLE or "
       "EAGLE-3 head or Medusa heads guess from --speculative-model. The text is the same "
       "without.");

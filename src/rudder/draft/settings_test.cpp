@@ -28,6 +28,11 @@ TEST(SpeculativeSettings, DefaultsAreVllms) {
   EXPECT_EQ(ngram->prompt_lookup_min, 5);
   EXPECT_EQ(ngram->prompt_lookup_max, 5);
   EXPECT_NE(make_proposer(*ngram), nullptr);
+  EXPECT_FALSE(ngram->on_device);
+  const auto on_device = from(R"({"method": "ngram_gpu", "prompt_lookup_max": 3})");
+  ASSERT_TRUE(on_device);
+  EXPECT_TRUE(on_device->on_device);
+  EXPECT_EQ(on_device->prompt_lookup_max, 3);
   const auto least = from(R"({"method": "ngram", "prompt_lookup_min": 2})");
   ASSERT_TRUE(least);
   EXPECT_EQ(least->prompt_lookup_min, 2);
