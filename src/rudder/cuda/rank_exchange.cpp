@@ -60,10 +60,12 @@ PeerResidualParams RankExchange::residual_params(const ResidualNormParams& norm,
   return params;
 }
 
-// More rows than blocks take turns, and a kernel for each part is as fast.
+// More rows than blocks take turns, and a kernel for each part is as fast. Of more than two ranks
+// nobody has run it.
 bool RankExchange::has_sum_and_norm(const ResidualNormParams& params) const {
   const PeerResidualParams both = residual_params(params, {});
-  return both.links.is_open && params.rows <= kPeerBlocks && has_peer_residual(both);
+  return both.links.is_open && both.links.count == 2 && params.rows <= kPeerBlocks &&
+         has_peer_residual(both);
 }
 
 cudaError_t RankExchange::sum_and_norm(const ResidualNormParams& params,
