@@ -30,6 +30,17 @@ constexpr int kLeastSoloPages = 1;
 constexpr int kMostSoloPages = 16;
 constexpr int kSoloWarps = 2;  // with work, so that short segments stay whole
 
+// *counter as it was before 1 was added. What the block has written is seen by who adds later, what
+// was written before earlier ones is seen by the block.
+__device__ uint32_t add_and_fence(uint32_t* counter) {
+  uint32_t before;
+  asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
+               : "=r"(before)
+               : "l"(counter)
+               : "memory");
+  return before;
+}
+
 constexpr int stages_of(int head_dim, KvType type) {
   if (type == KvType::kFp8E4m3) return head_dim == 256 ? 2 : 5;
   return head_dim == 64 ? 5 : 3;
@@ -80,6 +91,7 @@ class Cursor {
         segment_begin_(range.begin - range.page),
         seq_(range.seq),
         first_(range.page),
+        unit_step_(range.unit_step),
         kv_head_(static_cast<int16_t>(range.kv_head)),
         row_tile_(static_cast<int8_t>(range.row_tile)) {
     const int32_t pages = max(kLeastSoloPages, min(kMostSoloPages, left_ / kSoloWarps));
@@ -94,10 +106,11 @@ class Cursor {
       seq_ = *++entry_;
     }
     const int32_t count = min(seq_.num_pages - first_, left_);
+    const int32_t units = segment_units(seq_.num_pages, unit_step_);
     const bool solo = count == seq_.num_pages && count <= solo_pages_;
     part = Part{segment_begin_, kv_head_, row_tile_, first_, count, solo ? solos_++ % kWarps : -1};
-    left_ -= count;
-    segment_begin_ += seq_.num_pages;
+    left_ -= min(units - first_, left_);
+    segment_begin_ += units;
     first_ = 0;
     if (++row_tile_ == seq_.row_tiles) {
       row_tile_ = 0;
@@ -115,6 +128,7 @@ class Cursor {
   int32_t segment_begin_;
   SplitSeq seq_;
   int32_t first_;
+  int32_t unit_step_;
   int16_t kv_head_;
   int8_t row_tile_;
   // Short segments go to one warp each: those of a page, and others if the range has one for every
@@ -496,97 +510,55 @@ class SplitWarp {
     const int32_t first = (part.segment_begin + range_.slack) / range_.share;
     const int32_t last = (end - range_.slack - 1) / range_.share;
     __syncthreads();
-    if (threadIdx.x == 0) {
-      __threadfence();
-      shared_.arrived = atomicAdd(&work_.arrivals[first], 1u);
-      __threadfence();
-    }
+    if (threadIdx.x == 0) shared_.arrived = add_and_fence(&work_.arrivals[first]);
     __syncthreads();
     if (shared_.arrived != static_cast<uint32_t>(last - first)) return;
     if (threadIdx.x == 0) work_.arrivals[first] = 0;
-    const int32_t warps = min(kWarps, last - first + 1);
-    for (int32_t base = 0; base < count; base += kMergeRows) {
-      __syncthreads();
-      if (warp_ < warps) add_partials(first, last, base, count);
-      __syncthreads();
-      const int32_t row = static_cast<int32_t>(threadIdx.x) / 16;
-      if (base + row >= count) continue;
-      float2 total;
-      float factor[kWarps];
-      merge_factors(row, warps, factor, total);
-      const int32_t r = part.row_tile * kRowTile + base + row;
-      write_row(rows.offset<kHeadDim>(r), row, warps, factor,
-                over_of(rows, r, part.kv_head, total));
-    }
+    add_partials(part, first, last, rows, count);
   }
 
-  // Sums of rows [base, base + 8) over every fourth worker, to where finish() puts those of a warp.
-  __device__ void add_partials(int32_t first, int32_t last, int32_t base, int32_t count) {
-    constexpr int kQuads = (kHeadDim + 127) / 128;  // of four columns, a lane's
-    constexpr int kRows = kMergeRows / kQuads;      // at a time
-    constexpr int kBatch = kQuads == 1 ? 3 : 2;     // workers whose loads are on their way at once
-    for (int begin = 0; begin < kMergeRows && base + begin < count; begin += kRows) {
-      float4 sums[kRows][kQuads] = {};
-      float2 totals[kRows];
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) totals[r] = make_float2(minus_infinity(), 0);
+  // Adds up the partial results of workers [first, last], four columns of a row a thread, and
+  // writes the segment's. Short code: a block runs it once, and fetching instructions takes longer.
+  __device__ void add_partials(const Part& part, int32_t first, int32_t last, const QueryRows& rows,
+                               int32_t count) {
+    constexpr int kQuads = kHeadDim / 4;
+    constexpr int kBatch = 8;  // workers whose loads are on their way at once
+    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < count * kQuads; i += kThreads) {
+      const int32_t row = i / kQuads;
+      const int32_t column = i % kQuads * 4;
+      float2 total = make_float2(minus_infinity(), 0);
+      float4 sum = {};
 #pragma unroll 1
-      for (int32_t from = first + warp_; from <= last; from += kBatch * kWarps) {
-        float2 total[kBatch][kRows];
-        float4 values[kBatch][kRows][kQuads];
+      for (int32_t from = first; from <= last; from += kBatch) {
+        float2 totals[kBatch];
+        float4 values[kBatch];
 #pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-          const int32_t w = from + i * kWarps;
+        for (int j = 0; j < kBatch; ++j) {
+          const int32_t w = from + j;
           // The first worker's part is its range's last one, the others' their first one.
-          const int32_t index = (2 * w + (w == first ? 1 : 0)) * kRowTile + base + begin;
-#pragma unroll
-          for (int r = 0; r < kRows; ++r) {
-            load_partial(index + r, w <= last && base + begin + r < count, total[i][r],
-                         values[i][r]);
-          }
+          const int32_t index = (2 * w + (w == first ? 1 : 0)) * kRowTile + row;
+          load_partial(index, column, w <= last, totals[j], values[j]);
         }
 #pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-#pragma unroll
-          for (int r = 0; r < kRows; ++r) {
-            add_partial(totals[r], sums[r], total[i][r], values[i][r]);
-          }
-        }
+        for (int j = 0; j < kBatch; ++j) add_partial(total, sum, totals[j], values[j]);
       }
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        if (!kGated && lane_ == 0) shared_.max_sum[warp_][begin + r] = totals[r];
-#pragma unroll
-        for (int i = 0; i < kQuads; ++i) {
-          const int column = i * 128 + lane_ * 4;
-          if (column < kHeadDim) {
-            float* to = &shared_.sums[warp_][begin + r][column_at(begin + r, column)];
-            *reinterpret_cast<float4*>(to) = sums[r][i];
-          }
-        }
-      }
+      const int32_t r = part.row_tile * kRowTile + row;
+      write_four(rows.offset<kHeadDim>(r) + column, sum, over_of(rows, r, part.kv_head, total));
     }
   }
 
-  template <int kQuads>
-  __device__ void load_partial(int32_t index, bool valid, float2& total,
-                               float4 (&values)[kQuads]) const {
+  __device__ void load_partial(int32_t index, int32_t column, bool exists, float2& total,
+                               float4& values) const {
     total = make_float2(minus_infinity(), 0);
-    if (!kGated && valid) total = __ldcg(&work_.partial_max_sum[index]);
-#pragma unroll
-    for (int i = 0; i < kQuads; ++i) {
-      const int column = i * 128 + lane_ * 4;
-      values[i] = float4{};
-      if (valid && column < kHeadDim) {
-        values[i] = __ldcg(reinterpret_cast<const float4*>(work_.partial_out +
-                                                           int64_t{index} * kHeadDim + column));
-      }
-    }
+    values = float4{};
+    if (!exists) return;
+    if (!kGated) total = __ldcg(&work_.partial_max_sum[index]);
+    values = __ldcg(
+        reinterpret_cast<const float4*>(work_.partial_out + int64_t{index} * kHeadDim + column));
   }
 
-  template <int kQuads>
-  __device__ static void add_partial(float2& total, float4 (&sum)[kQuads], const float2& other,
-                                     const float4 (&values)[kQuads]) {
+  __device__ static void add_partial(float2& total, float4& sum, const float2& other,
+                                     const float4& values) {
     float mine = 1;
     float its = 1;
     if constexpr (!kGated) {
@@ -596,13 +568,10 @@ class SplitWarp {
       its = exp2_fast(other.x - shift);
       total = make_float2(top, total.y * mine + other.y * its);
     }
-#pragma unroll
-    for (int i = 0; i < kQuads; ++i) {
-      sum[i].x = sum[i].x * mine + values[i].x * its;
-      sum[i].y = sum[i].y * mine + values[i].y * its;
-      sum[i].z = sum[i].z * mine + values[i].z * its;
-      sum[i].w = sum[i].w * mine + values[i].w * its;
-    }
+    sum.x = sum.x * mine + values.x * its;
+    sum.y = sum.y * mine + values.y * its;
+    sum.z = sum.z * mine + values.z * its;
+    sum.w = sum.w * mine + values.w * its;
   }
 
   // What the sums of row r over the whole segment are multiplied with.

@@ -7,6 +7,9 @@
 // grid) has the units [w * share, (w + 1) * share). When several workers have a part of a segment,
 // they write partial results, and the last of them to finish adds these up. Only the first and the
 // last part of a worker can be such, so 2 partial results for each worker are enough.
+//
+// Where segments are few, each begins with a worker's share, so that nobody has parts of two of
+// them one after the other: units behind a segment's last page, up to the next share, are no pages.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,6 +26,7 @@ inline constexpr int32_t kMaxSplitRows = 512;  // of a sequence that is not alwa
 inline constexpr int32_t kMaxWorkers = 640;    // blocks of the split kernel: at most 4 on each SM
 inline constexpr int32_t kMaxGroup = 16;       // q heads of a KV head
 inline constexpr int32_t kMaxShareFloor = 8;   // a worker's pages: not cut finer than this
+inline constexpr int32_t kPartPages = 8;       // that take as long as what every part takes beside
 
 struct WorkHeader {
   int32_t num_tiles;
@@ -54,10 +58,17 @@ struct alignas(16) WorkerRange {
   int32_t share;
   int32_t slack;
   int32_t num_empty;
-  int32_t reserved[2];
+  int32_t unit_step;  // segment_units()
+  int32_t reserved;
   SplitSeq seq;  // a copy of *entry
 };
 static_assert(sizeof(WorkerRange) == 80);
+
+// Units from a segment's begin to the next one's. unit_step is a worker's share, or 1 where
+// segments follow each other page by page.
+__host__ __device__ inline int32_t segment_units(int32_t num_pages, int32_t unit_step) {
+  return (num_pages + unit_step - 1) / unit_step * unit_step;
+}
 
 // A sequence, or a token of a tree: that has its path as a sequence.
 struct alignas(16) TiledSeq {

@@ -246,10 +246,64 @@ __device__ void list_sequences(const AttentionWorkParams& p, const WorkspaceView
   }
 }
 
-// Units a worker.
-__device__ int32_t share_of(const Totals& totals, int32_t workers) {
+// How the line of units is cut.
+struct Cut {
+  int32_t share;      // units a worker
+  int32_t unit_step;  // segment_units()
+};
+
+__device__ int32_t least_share(const Totals& totals, int32_t workers) {
   const int32_t least = min(totals.max_pages, kMaxShareFloor);
-  const int32_t share = max(max(ceil_div(totals.sum.units, workers), least), 1);
+  return max(max(ceil_div(totals.sum.units, workers), least), 1);
+}
+
+// The least share with which each part is a worker's own, if it is not kPartPages more than the
+// least of all; 0: there is none. `parts` is of the block.
+__device__ int32_t share_of_parts(const AttentionWorkParams& p, const WorkspaceView& work,
+                                  const Totals& totals, int32_t workers,
+                                  int32_t (&parts)[kPartPages + 1]) {
+  const int32_t least = least_share(totals, workers);
+  const int32_t entry = static_cast<int32_t>(threadIdx.x);
+  if (totals.sum.split == 0 || totals.sum.split * p.config.num_kv_heads > workers) return 0;
+  if (entry <= kPartPages) parts[entry] = 0;
+  __syncthreads();
+  if (entry < totals.sum.split) {
+    const SplitSeq& seq = work.split[entry];
+    for (int32_t more = 0; more <= kPartPages; ++more) {
+      const int32_t of_segment = ceil_div(seq.num_pages, least + more);
+      atomicAdd(&parts[more], of_segment * seq.row_tiles * p.config.num_kv_heads);
+    }
+  }
+  __syncthreads();
+  for (int32_t more = 0; more <= kPartPages; ++more) {
+    if (parts[more] <= workers) return least + more;
+  }
+  return 0;
+}
+
+// Numbers units anew, so that each segment begins with a share.
+__device__ void space_segments(const AttentionWorkParams& p, const WorkspaceView& work,
+                               int32_t share, Counts* scratch, Totals* totals, Span* spans) {
+  const int32_t entry = static_cast<int32_t>(threadIdx.x);
+  const bool exists = entry < totals->sum.split;
+  Counts mine;
+  if (exists) {
+    const SplitSeq& seq = work.split[entry];
+    mine.units = segment_units(seq.num_pages, share) * seq.row_tiles * p.config.num_kv_heads;
+  }
+  const Counts upto = block_scan(mine, scratch);
+  if (exists) {
+    spans[entry].unit_begin = upto.units - mine.units;
+    work.split[entry].unit_begin = spans[entry].unit_begin;
+  }
+  __syncthreads();  // every thread has read totals->sum
+  if (threadIdx.x == kThreads - 1) totals->sum.units = upto.units;
+  __syncthreads();
+}
+
+// Units a worker, of segments without space between them.
+__device__ int32_t share_of(const Totals& totals, int32_t workers) {
+  const int32_t share = least_share(totals, workers);
   // Segments of one length need not be cut when that costs no more than the slack.
   const int32_t pages = totals.max_pages;
   const int32_t whole = pages > 0 ? ceil_div(share, pages) * pages : share;
@@ -272,10 +326,10 @@ __device__ int32_t section_heads(const AttentionConfig& config, const Totals& to
 
 // Cuts the line of units.
 __device__ void divide(const AttentionWorkParams& p, const WorkspaceView& work,
-                       const Totals& totals, const Span* spans) {
+                       const Totals& totals, const Cut& cut, const Span* spans) {
   const int32_t units = totals.sum.units;
   const int32_t workers = split_workers(p.config);
-  const int32_t share = share_of(totals, workers);
+  const int32_t share = cut.share;
   const int32_t slack = share / kSlackParts;
   const auto span_of = [&](int32_t e) {
     return e < kSpans ? spans[e] : Span{work.split[e].unit_begin, work.split[e].num_pages};
@@ -290,9 +344,10 @@ __device__ void divide(const AttentionWorkParams& p, const WorkspaceView& work,
     if (at >= units) return units;
     const auto unit = static_cast<int32_t>(at);
     const Span span = span_of(entry_of(unit));
-    const int32_t into = (unit - span.unit_begin) % span.num_pages;
+    const int32_t segment = segment_units(span.num_pages, cut.unit_step);
+    const int32_t into = (unit - span.unit_begin) % segment;
     if (into <= slack) return unit - into;
-    return into + slack >= span.num_pages ? unit - into + span.num_pages : unit;
+    return into + slack >= span.num_pages ? unit - into + segment : unit;
   };
   for (int32_t w = threadIdx.x; w < workers; w += kThreads) {
     WorkerRange range = {};
@@ -301,12 +356,14 @@ __device__ void divide(const AttentionWorkParams& p, const WorkspaceView& work,
     range.share = share;
     range.slack = slack;
     range.num_empty = totals.sum.empty;
+    range.unit_step = cut.unit_step;
     if (range.begin < range.end) {
       range.entry = work.split + entry_of(range.begin);
       range.seq = *range.entry;
       const int32_t into = range.begin - range.seq.unit_begin;
-      const int32_t segment = into / range.seq.num_pages;
-      range.page = into % range.seq.num_pages;
+      const int32_t units_of_one = segment_units(range.seq.num_pages, cut.unit_step);
+      const int32_t segment = into / units_of_one;
+      range.page = into % units_of_one;
       range.kv_head = segment / range.seq.row_tiles;
       range.row_tile = segment % range.seq.row_tiles;
     }
@@ -378,6 +435,7 @@ __global__ void __launch_bounds__(kThreads) work_kernel(const AttentionWorkParam
   __shared__ Span spans[kSpans];
   __shared__ int32_t buckets[kBuckets];
   __shared__ Either either;
+  __shared__ int32_t parts[kPartPages + 1];
   dependency_wait();
   dependency_trigger();
   const bool splits = splits_either(p, &either);
@@ -386,7 +444,14 @@ __global__ void __launch_bounds__(kThreads) work_kernel(const AttentionWorkParam
   WorkspaceView work;
   view_workspace(p.workspace, &work);
   list_sequences(p, work, scratch, &totals, spans);
-  divide(p, work, totals, spans);
+  Cut cut{share_of_parts(p, work, totals, split_workers(p.config), parts), 0};
+  if (cut.share > 0) {
+    cut.unit_step = cut.share;
+    space_segments(p, work, cut.share, scratch, &totals, spans);
+  } else {
+    cut = {share_of(totals, split_workers(p.config)), 1};
+  }
+  divide(p, work, totals, cut, spans);
   order_tiles(p, work, &totals, buckets);
 }
 
