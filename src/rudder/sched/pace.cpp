@@ -52,22 +52,27 @@ void Pace::observe(const StepShape& shape, int64_t us) {
 }
 
 // By the number of sequences and the contexts that are usual, or that will be if those are less;
-// and at least by those that will be.
-double Pace::limit_us() const {
+// and at least by those that will be. There will be no fewer than the step has: of those that wait
+// one may find room where the mean of all would not.
+double Pace::limit_us(const StepShape& shape) const {
   if (max_itl_us_ != kAutoItlBound) return static_cast<double>(max_itl_us_);
-  const double tokens = std::min(static_cast<double>(expected_.decode_tokens), usual_tokens_);
-  const double keys = tokens * std::min(keys_each(expected_), usual_keys_);
+  StepShape expected = expected_;
+  if (expected.decode_tokens < shape.decode_tokens) {
+    expected = {.decode_tokens = shape.decode_tokens, .decode_keys = shape.decode_keys};
+  }
+  const double tokens = std::min(static_cast<double>(expected.decode_tokens), usual_tokens_);
+  const double keys = tokens * std::min(keys_each(expected), usual_keys_);
   const double usual_us = cost_.decode_us(
       {.decode_tokens = static_cast<int64_t>(tokens), .decode_keys = static_cast<int64_t>(keys)});
   return std::max(kMaxRatio * waits_.quantile(kTypicalShare) * usual_us,
-                  kLeastRatio * cost_.decode_us(expected_));
+                  kLeastRatio * cost_.decode_us(expected));
 }
 
 int32_t Pace::tokens_within(const StepShape& shape, int32_t kv_len, int32_t most) const {
   if (max_itl_us_ == kNoItlBound || shape.decode_tokens == 0) return most;
 
   const int32_t always = kMinPromptTokens - static_cast<int32_t>(shape.prompt_tokens);
-  const int32_t paced = cost_.tokens_within(shape, kv_len, most, limit_us());
+  const int32_t paced = cost_.tokens_within(shape, kv_len, most, limit_us(shape));
   return std::min(most, std::max(always, paced));
 }
 

@@ -36,7 +36,7 @@ class Pace {
   void note_plan(const StepShape& shape);
 
  private:
-  double limit_us() const;
+  double limit_us(const StepShape& shape) const;
 
   const int64_t max_itl_us_;
   const StepCost& cost_;
