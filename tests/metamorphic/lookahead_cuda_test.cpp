@@ -50,7 +50,7 @@ TEST_P(LookaheadOnAGpu, AsPlainDecoding) {
     const auto whole = [&](sched::SequenceId id) {
       return std::span<const int32_t>(all[id.value]);
     };
-    testing::RandomProposer random(11, 160, whole, true);
+    testing::RandomProposer random(11, 160, whole, testing::RandomDrafts::kTreesThatLearn);
     draft::LookaheadProposer lookahead({}, 1 << 20);
     for (sched::DraftProposer* const proposer :
          std::initializer_list<sched::DraftProposer*>{&random, &lookahead}) {
