@@ -10,7 +10,7 @@
 namespace rudder::metamorphic {
 
 // Heads that there are kernels for.
-inline void give_kernels(model::ModelSpec& spec) {
+inline void use_served_heads(model::ModelSpec& spec) {
   for (model::LayerSpec& layer : spec.layers) {
     model::attention_of(layer)->head_dim = 64;
     model::attention_of(layer)->scale = 0.125f;
@@ -25,7 +25,7 @@ inline exec::DeviceExecutor::Model small_gpu_model(tensor::DType dtype, testing:
   exec::DeviceExecutor::Model model;
   model.ops = value_of(cuda::make_cuda_ops(settings));
   model.spec = testing::tiny_spec(arch);
-  give_kernels(model.spec);
+  use_served_heads(model.spec);
   model.spec.logit_scale = 1;
   model.weights = value_of(testing::random_weights(model.spec, *model.ops, kModelSeed));
   return model;

@@ -19,16 +19,16 @@ void SuffixGuess::clear() {
 void SuffixGuess::add_own(const SuffixTree& tree) {
   ends_.clear();
   tree.append_ends(&ends_);
-  add_places(tree);
+  add_sites(tree);
 }
 
 void SuffixGuess::add_behind(const SuffixTree& tree, std::span<const int32_t> text) {
   ends_.clear();
   tree.append_ends_of(text, &ends_);
-  add_places(tree);
+  add_sites(tree);
 }
 
-void SuffixGuess::add_places(const SuffixTree& tree) {
+void SuffixGuess::add_sites(const SuffixTree& tree) {
   for (size_t i = 0; i < ends_.size(); ++i) {
     contexts_.push_back({&tree, static_cast<int32_t>(i) + 1, ends_[i]});
   }
@@ -42,8 +42,8 @@ void SuffixGuess::make(const SuffixLimits& limits, sched::Draft* draft) {
   heap_.clear();
   num_candidates_ = 0;
   rows_.assign(1, {});
-  places_.clear();
-  for (const Context& context : contexts_) places_.push_back(context.place);
+  sites_.clear();
+  for (const Context& context : contexts_) sites_.push_back(context.site);
   bool is_chain = true;
   expand(0, 1, limits);
   while (std::ssize(draft->tokens) < limits.most && !heap_.empty()) {
@@ -65,8 +65,8 @@ void SuffixGuess::add_row(const Candidate& candidate) {
   const size_t before = static_cast<size_t>(candidate.row) * contexts_.size();
   rows_.push_back({candidate.row, rows_[static_cast<size_t>(candidate.row)].depth + 1});
   for (size_t i = 0; i < contexts_.size(); ++i) {
-    const SuffixTree::Place place = places_[before + i];
-    places_.push_back(place.is_none() ? place : contexts_[i].tree->step(place, candidate.token));
+    const SuffixTree::Site site = sites_[before + i];
+    sites_.push_back(site.is_none() ? site : contexts_[i].tree->step(site, candidate.token));
   }
 }
 
@@ -75,10 +75,10 @@ void SuffixGuess::blend(int32_t row) {
   blended_.clear();
   double left = 1;
   for (size_t i = 0; i < contexts_.size() && left >= kLeastLeft; ++i) {
-    const SuffixTree::Place place = places_[static_cast<size_t>(row) * contexts_.size() + i];
-    if (place.is_none()) continue;
+    const SuffixTree::Site site = sites_[static_cast<size_t>(row) * contexts_.size() + i];
+    if (site.is_none()) continue;
     next_.clear();
-    const int32_t total = contexts_[i].tree->append_next(place, &next_);
+    const int32_t total = contexts_[i].tree->append_next(site, &next_);
     if (next_.empty()) continue;  // it ends the tree's text
     const double share = left / static_cast<double>(total + std::ssize(next_));
     for (const SuffixTree::Next& next : next_) {

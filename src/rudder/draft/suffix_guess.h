@@ -42,7 +42,7 @@ class SuffixGuess {
   struct Context {
     const SuffixTree* tree = nullptr;
     int32_t length = 0;  // of its run
-    SuffixTree::Place place;
+    SuffixTree::Site site;
   };
   // Behind a row: the last token of the text, or a token of the draft.
   struct Candidate {
@@ -61,7 +61,7 @@ class SuffixGuess {
     int32_t depth = 0;
   };
 
-  void add_places(const SuffixTree& tree);
+  void add_sites(const SuffixTree& tree);
   void add_row(const Candidate& candidate);
   void blend(int32_t row);
   void expand(int32_t row, double prob, const SuffixLimits& limits);
@@ -70,13 +70,13 @@ class SuffixGuess {
 
   std::vector<Context> contexts_;  // of the longest runs first
   int32_t most_depth_ = 0;
-  std::vector<Row> rows_;                  // of the draft, with row 0
-  std::vector<SuffixTree::Place> places_;  // by row and context
-  std::vector<Candidate> heap_;            // the likeliest first
+  std::vector<Row> rows_;                // of the draft, with row 0
+  std::vector<SuffixTree::Site> sites_;  // by row and context
+  std::vector<Candidate> heap_;          // the likeliest first
   size_t num_candidates_ = 0;
   std::vector<Blended> blended_;  // behind one row
   std::vector<SuffixTree::Next> next_;
-  std::vector<SuffixTree::Place> ends_;
+  std::vector<SuffixTree::Site> ends_;
 };
 
 }  // namespace rudder::draft

@@ -141,52 +141,51 @@ void SuffixTree::count_child(int32_t node) {
   link_child(node);
 }
 
-SuffixTree::Place SuffixTree::step(Place place, int32_t token) const {
-  if (place.offset == at(place.node).length) {
-    place = {child(place.node, token), 0};
-    if (place.is_none()) return {};
+SuffixTree::Site SuffixTree::step(Site site, int32_t token) const {
+  if (site.offset == at(site.node).length) {
+    site = {child(site.node, token), 0};
+    if (site.is_none()) return {};
   }
-  if (text_at(at(place.node).start + place.offset) != token) return {};
-  return {place.node, place.offset + 1};
+  if (text_at(at(site.node).start + site.offset) != token) return {};
+  return {site.node, site.offset + 1};
 }
 
-SuffixTree::Place SuffixTree::find(std::span<const int32_t> run) const {
-  Place place = {kRoot, 0};
+SuffixTree::Site SuffixTree::find(std::span<const int32_t> run) const {
+  Site site = {kRoot, 0};
   for (const int32_t token : run) {
-    place = step(place, token);
-    if (place.is_none()) break;
+    site = step(site, token);
+    if (site.is_none()) break;
   }
-  return place;
+  return site;
 }
 
 int32_t SuffixTree::count(std::span<const int32_t> run) const {
-  const Place place = find(run);
-  return place.is_none() ? 0 : at(place.node).count;
+  const Site site = find(run);
+  return site.is_none() ? 0 : at(site.node).count;
 }
 
-void SuffixTree::append_ends(std::vector<Place>* places) const {
+void SuffixTree::append_ends(std::vector<Site>* sites) const {
   for (size_t len = 1; len < ends_.size(); ++len) {
     const Node& node = at(ends_[len]);
     if (node.count == 1) break;  // it occurs at the end alone, and so do the longer ones
-    places->push_back({ends_[len], node.length});
+    sites->push_back({ends_[len], node.length});
   }
 }
 
-void SuffixTree::append_ends_of(std::span<const int32_t> context,
-                                std::vector<Place>* places) const {
+void SuffixTree::append_ends_of(std::span<const int32_t> context, std::vector<Site>* sites) const {
   const size_t longest = std::min(context.size(), static_cast<size_t>(depth_));
   for (size_t len = 1; len <= longest; ++len) {
-    const Place place = find(context.last(len));
-    if (place.is_none()) break;
-    places->push_back(place);
+    const Site site = find(context.last(len));
+    if (site.is_none()) break;
+    sites->push_back(site);
   }
 }
 
 // Of all occurrences one may end the text being written, with nothing behind it.
-int32_t SuffixTree::append_next(Place place, std::vector<Next>* next) const {
-  const Node& node = at(place.node);
-  if (place.offset < node.length) {
-    next->push_back({text_at(node.start + place.offset), node.count});
+int32_t SuffixTree::append_next(Site site, std::vector<Next>* next) const {
+  const Node& node = at(site.node);
+  if (site.offset < node.length) {
+    next->push_back({text_at(node.start + site.offset), node.count});
     return node.count;
   }
   int32_t total = 0;

@@ -29,7 +29,7 @@ class SuffixTree {
   void append(int32_t token);
 
   // Where a run ends in the tree: `offset` tokens into the edge of `node`, at most its length.
-  struct Place {
+  struct Site {
     int32_t node = kNone;
     int32_t offset = 0;
 
@@ -41,15 +41,15 @@ class SuffixTree {
     int32_t count = 0;
   };
 
-  // Of the runs that end the text being written, or `context`, another text, the places of those
+  // Of the runs that end the text being written, or `context`, another text, the sites of those
   // that occur elsewhere: of its last token, its last two, and so on.
-  void append_ends(std::vector<Place>* places) const;
-  void append_ends_of(std::span<const int32_t> context, std::vector<Place>* places) const;
-  // Appends what follows the run at `place`, at most kMostNext tokens: the most frequent one, then
+  void append_ends(std::vector<Site>* sites) const;
+  void append_ends_of(std::span<const int32_t> context, std::vector<Site>* sites) const;
+  // Appends what follows the run at `site`, at most kMostNext tokens: the most frequent one, then
   // those that came up last. Returns how often anything follows it.
-  int32_t append_next(Place place, std::vector<Next>* next) const;
+  int32_t append_next(Site site, std::vector<Next>* next) const;
   // Of the run with `token` behind it; none: it does not occur.
-  Place step(Place place, int32_t token) const;
+  Site step(Site site, int32_t token) const;
 
   // Occurrences of `run`, which has at most `depth` tokens.
   int32_t count(std::span<const int32_t> run) const;
@@ -77,7 +77,7 @@ class SuffixTree {
   int32_t text_at(int32_t position) const { return text_[static_cast<size_t>(position)]; }
   static uint64_t key(int32_t parent, int32_t token);
   int32_t child(int32_t parent, int32_t token) const;
-  Place find(std::span<const int32_t> run) const;
+  Site find(std::span<const int32_t> run) const;
 
   int32_t extend(int32_t node, int32_t token);
   int32_t new_node(const Node& node);

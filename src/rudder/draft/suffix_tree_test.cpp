@@ -50,10 +50,10 @@ class CountedRuns {
 };
 
 // What the tree says follows the run, against all that does.
-void check_next(const SuffixTree& tree, SuffixTree::Place place, const CountedRuns& counted,
+void check_next(const SuffixTree& tree, SuffixTree::Site site, const CountedRuns& counted,
                 const TokenRun& run) {
   std::vector<SuffixTree::Next> next;
-  const int32_t total = tree.append_next(place, &next);
+  const int32_t total = tree.append_next(site, &next);
   const std::map<int32_t, int32_t> behind = counted.behind(run);
   ASSERT_EQ(next.size(), std::min(behind.size(), size_t{SuffixTree::kMostNext}));
   int32_t all = 0;
@@ -66,17 +66,17 @@ void check_next(const SuffixTree& tree, SuffixTree::Place place, const CountedRu
     ASSERT_LE(one.count, next.front().count);
     TokenRun longer = run;
     longer.push_back(one.token);
-    const SuffixTree::Place there = tree.step(place, one.token);
+    const SuffixTree::Site there = tree.step(site, one.token);
     ASSERT_FALSE(there.is_none());
     std::vector<SuffixTree::Next> further;
     tree.append_next(there, &further);
     ASSERT_EQ(further.empty(), counted.behind(longer).empty());
   }
-  ASSERT_TRUE(tree.step(place, 1 << 20).is_none());
+  ASSERT_TRUE(tree.step(site, 1 << 20).is_none());
 }
 
 // The runs that end `context` and occur elsewhere: all of them, and what follows each.
-void check_ends(const SuffixTree& tree, const std::vector<SuffixTree::Place>& ends,
+void check_ends(const SuffixTree& tree, const std::vector<SuffixTree::Site>& ends,
                 const CountedRuns& counted, const TokenRun& context, int32_t depth, bool is_own) {
   size_t len = 1;
   for (; len <= std::min(context.size(), static_cast<size_t>(depth)); ++len) {
@@ -111,7 +111,7 @@ TEST(SuffixTree, CountsAsBruteForceDoes) {
         const int32_t token = repeats ? so_far[so_far.size() - 7] : below(vocab);
         tree.append(token);
         counted.append(token);
-        std::vector<SuffixTree::Place> ends;
+        std::vector<SuffixTree::Site> ends;
         tree.append_ends(&ends);
         check_ends(tree, ends, counted, so_far, depth, true);
         if (HasFatalFailure()) FAIL() << seed << " text " << text << " token " << i;
@@ -123,7 +123,7 @@ TEST(SuffixTree, CountsAsBruteForceDoes) {
     for (int i = 0; i < 20; ++i) {
       TokenRun context;
       for (int32_t j = 0, len = 1 + below(depth); j < len; ++j) context.push_back(below(vocab));
-      std::vector<SuffixTree::Place> ends;
+      std::vector<SuffixTree::Site> ends;
       tree.append_ends_of(context, &ends);
       check_ends(tree, ends, counted, context, depth, false);
       if (HasFatalFailure()) FAIL() << seed;

@@ -9,13 +9,13 @@
 namespace rudder::exec {
 namespace {
 
-constexpr size_t kMostGraphs = 128;
+constexpr size_t kMostPasses = 128;
 
 }  // namespace
 
 PassGraphs::PassGraphs(ops::Ops& ops, model::Decoder& decoder, const step::Capacity& capacity,
                        const step::DraftTree& tree)
-    : ops_(ops), decoder_(decoder), capacity_(capacity), tree_(tree), captured_(kMostGraphs) {}
+    : ops_(ops), decoder_(decoder), capacity_(capacity), tree_(tree), captured_(kMostPasses) {}
 
 // The guesses up to the depth that others follow, and those of them that are at it.
 PassGraphs::Sizes PassGraphs::sizes_of(int32_t depth) const {
