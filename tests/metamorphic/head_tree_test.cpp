@@ -233,7 +233,9 @@ class CountedReplays final : public testing::PassingOps {
 // do; those of sequences that are about to end stay op by op.
 TEST(HeadTreeGraphs, PassesGuessAsOpByOp) {
   const auto arch = testing::TinyArch::kPreNorm;
-  const std::vector<Ask> asks = random_masked_asks(11, 86, 60);
+  std::vector<Ask> asks = random_masked_asks(11, 86, 60);
+  // No block is shared by different sequences: its last pair is of the one that wrote it last.
+  for (size_t i = 0; i < asks.size(); ++i) asks[i].prompt[0] = static_cast<int32_t>(i);
   for (const testing::TinyHead kind :
        {testing::TinyHead::kOwnEmbedding, testing::TinyHead::kProduct}) {
     const auto guesses_of = [&](const Backend& device, Outcome* outcome) {
@@ -254,7 +256,7 @@ TEST(HeadTreeGraphs, PassesGuessAsOpByOp) {
     const GuessNotes::Notes expected = guesses_of(backends()[1], &eager);
     const GuessNotes::Notes got = guesses_of(counted, &replayed);
     expect_same(eager.got, replayed.got, "graphs of passes");
-    EXPECT_EQ(expected, got);
+    EXPECT_EQ(num_different(expected, got), 0u);
     EXPECT_GT(got.size(), 100u);
     EXPECT_GT(num_replays, replayed.graph_steps + 60);
   }

@@ -98,7 +98,9 @@ TEST_P(HostTreesOnAGpu, PromptsBesideTreesAsPlain) {
 // What a head guesses of a whole tree, from the graphs of its passes and op by op; padded where
 // sequences are of another number.
 TEST_P(HostTreesOnAGpu, PassesOfAHeadGuessAsOpByOp) {
-  const std::vector<Ask> asks = random_masked_asks(11, 86, 60);
+  std::vector<Ask> asks = random_masked_asks(11, 86, 60);
+  // No block is shared by different sequences: its last pair is of the one that wrote it last.
+  for (size_t i = 0; i < asks.size(); ++i) asks[i].prompt[0] = static_cast<int32_t>(i);
   for (const Guesser guesser : {Guesser::kOwnEmbedding, Guesser::kProduct}) {
     const auto run_with = [&](bool enforce_eager, GuessNotes::Notes* notes) {
       exec::DeviceExecutor::Model model = small_gpu_model(GetParam(), kArch);
@@ -123,7 +125,7 @@ TEST_P(HostTreesOnAGpu, PassesOfAHeadGuessAsOpByOp) {
     const Outcome eager = run_with(true, &of_eager);
     const Outcome graphs = run_with(false, &of_graphs);
     expect_same(eager.got, graphs.got, guesser_name(guesser));
-    EXPECT_EQ(of_eager, of_graphs) << guesser_name(guesser);
+    EXPECT_EQ(num_different(of_eager, of_graphs), 0u) << guesser_name(guesser);
     EXPECT_GT(of_graphs.size(), 100u);
   }
 }
