@@ -199,7 +199,6 @@ Result<void> read_tree(const Asked& asked, Speculation* out) {
                "num_speculative_tokens");
   }
   out->num_speculative_tokens = size;
-  out->tree_key = kTreeKey;
   return {};
 }
 

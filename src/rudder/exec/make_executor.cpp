@@ -58,10 +58,11 @@ Result<std::vector<model::Stage>> stages_of(const model::ModelSpec& spec, const 
 // Whether what was asked for may be a tree here.
 Result<void> check_tree(const StepLimits& limits, const model::ModelSpec& spec, const ops::Ops& ops,
                         const ExecSettings& settings) {
-  if (limits.tree_key.empty()) return {};
+  const bool has_own = !limits.draft_tree.tree.empty();
+  if (!has_own && limits.tree_key.empty()) return {};
   const auto refuse = [&](std::string why) {
     return fail(ErrorCode::kUnsupported, std::move(why) + ": drafts are chains alone",
-                "speculative-config." + limits.tree_key);
+                "speculative-config." + (has_own ? "speculative_token_tree" : limits.tree_key));
   };
   if (!ops.takes_trees()) {
     return refuse(fmt::format("the backend {} verifies no trees", ops.name()));

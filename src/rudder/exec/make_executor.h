@@ -35,14 +35,15 @@ struct StepLimits {
   // it name speculative-config.model. It may be closed when the model may.
   const weights::Checkpoint* draft_model = nullptr;
   DraftKind draft_kind = DraftKind::kModel;
-  // What heads guess, max_draft tokens; empty: chains.
+  // What heads guess, max_draft tokens; empty: chains. Refused where the backend or the model
+  // (model::runs_trees) takes no trees, and on several stages.
   step::RankedTree draft_tree = {};
   // The host makes trees of drafts, where steps take them; and is told of their rows
   // (Capacity::tells_rows).
   bool host_trees = false;
   bool tells_rows = false;
-  // The key of speculative-config that asks for trees: it is refused where the backend or the model
-  // (model::runs_trees) takes none, and on several stages. Empty: nothing asks for them.
+  // The key of speculative-config that asks for trees of the host: it is refused likewise. Empty:
+  // nothing asks for them, so there are chains where there are no trees.
   std::string tree_key = {};
   // Guesses are looked up on the device (Capacity::look_up), of max_draft tokens; not beside a
   // model that guesses. Refused where the backend looks nothing up, and on several stages.
