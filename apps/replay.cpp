@@ -38,6 +38,7 @@ Result<std::unique_ptr<step::Executor>> make_executor(const ModelFiles& files,
                                    .max_num_batched_tokens = recorded.max_tokens_per_step,
                                    .max_repeat = recorded.max_repeat,
                                    .max_draft = recorded.max_draft,
+                                   .host_trees = recorded.takes_trees,
                                    .look_up = recorded.look_up};
   RUDDER_TRY(std::vector<exec::Ranks> replicas, make_replicas(resolved, 1, *files.checkpoint));
   RUDDER_TRY(const exec::MemoryBudget budget,

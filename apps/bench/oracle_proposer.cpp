@@ -6,9 +6,9 @@
 
 namespace rudder::apps {
 
-void OracleProposer::propose(sched::SequenceId id, std::span<const int32_t> tokens, int32_t most,
-                             sched::Draft* draft) {
-  const auto count = static_cast<size_t>(std::min(most, oracle_->length));
+void OracleProposer::propose(sched::SequenceId id, std::span<const int32_t> tokens,
+                             const sched::DraftAsk& ask, sched::Draft* draft) {
+  const auto count = static_cast<size_t>(std::min(ask.most, oracle_->length));
   for (size_t i = tokens.size(); i < tokens.size() + count; ++i) {
     const bool is_right = philox_uniform(id.value, i, 0) < oracle_->acceptance;
     draft->tokens.push_back(is_right ? oracle_->token : oracle_->token + 1);

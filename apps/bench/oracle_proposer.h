@@ -27,7 +27,7 @@ class OracleProposer final : public sched::DraftProposer {
   void begin(const sched::NewSequence&) override {}
   void end(sched::SequenceId, std::span<const int32_t>) override {}
   bool waits(sched::SequenceId) override { return oracle_->length > 0; }
-  void propose(sched::SequenceId id, std::span<const int32_t> tokens, int32_t most,
+  void propose(sched::SequenceId id, std::span<const int32_t> tokens, const sched::DraftAsk& ask,
                sched::Draft* draft) override;
 
  private:

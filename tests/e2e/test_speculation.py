@@ -22,6 +22,11 @@ def draft_config(folder, method="draft_model", **more):
     return ["--speculative-config", json.dumps({"method": method, "model": str(folder), **more})]
 
 
+def suffix_config(**more):
+    return ["--speculative-config", json.dumps({"method": "suffix", "suffix_decoding_max_spec_factor": 4.0,
+                                                "suffix_decoding_max_cached_requests": 100, **more})]
+
+
 # 16 drafts, the likeliest by odds that fall with rank and depth.
 TREE = ("[(0,), (1,), (2,), (0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 1, 0), (1, 0, 0), "
         "(0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 1, 0)]")
@@ -42,8 +47,8 @@ REQUESTS = [
 KINDS = {
     "ngram": ["--speculative-method", "ngram", "--prompt-lookup-min", "1", "--prompt-lookup-max", "3"],
     "ngram_gpu": ["--speculative-method", "ngram_gpu", "--prompt-lookup-min", "1", "--prompt-lookup-max", "3"],
-    "suffix": ["--speculative-config", json.dumps({"method": "suffix", "suffix_decoding_max_spec_factor": 2.0,
-                                                   "suffix_decoding_max_cached_requests": 100})],
+    "suffix": suffix_config(suffix_decoding_use_tree_spec=False),
+    "suffix_tree": suffix_config(suffix_decoding_use_tree_spec=True, suffix_decoding_min_token_prob=0.02),
     "lookahead": ["--speculative-method", "lookahead"],
     "draft_model": ["--speculative-method", "draft_model", "--speculative-model", DRAFT, "--num-speculative-tokens", "4"],
     "eagle3": draft_config(HEAD, "eagle3"),
@@ -224,6 +229,10 @@ def test_metrics_are_silent_without(server):
      "speculative-config.speculative_token_tree"),
     ([*draft_config(MEDUSA, "medusa", speculative_token_tree=TREE), "--pipeline-parallel-size", "2"],
      "speculative-config.speculative_token_tree"),
+    ([*suffix_config(suffix_decoding_use_tree_spec=True), "--pipeline-parallel-size", "2"],
+     "speculative-config.suffix_decoding_use_tree_spec"),
+    (["--load-format", "dummy", "--like", "gemma-2-2b", *suffix_config(suffix_decoding_use_tree_spec=True)],
+     "speculative-config.suffix_decoding_use_tree_spec"),
     (["--prompt-lookup-max", "3"], "speculative-method"),
     (["--speculative-model", DRAFT], "speculative-method"),
     (["--speculative-method", "eagle3"], "speculative-config.model"),

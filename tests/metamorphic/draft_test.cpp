@@ -50,10 +50,10 @@ class RightProposer final : public sched::DraftProposer {
   void begin(const sched::NewSequence&) override {}
   void end(sched::SequenceId, std::span<const int32_t>) override {}
   bool waits(sched::SequenceId) override { return true; }
-  void propose(sched::SequenceId id, std::span<const int32_t> tokens, int32_t most,
+  void propose(sched::SequenceId id, std::span<const int32_t> tokens, const sched::DraftAsk& ask,
                sched::Draft* draft) override {
     const auto rest = std::span(wholes_[id.value]).subspan(tokens.size());
-    const auto right = rest.first(std::min(rest.size(), static_cast<size_t>(most)));
+    const auto right = rest.first(std::min(rest.size(), static_cast<size_t>(ask.most)));
     draft->tokens.assign(right.begin(), right.end());
   }
 

@@ -59,4 +59,16 @@ class GuessNotes final : public step::Executor {
   std::map<step::StepId, std::shared_ptr<const step::StepPlan>> plans_;
 };
 
+// Guesses of `one` that `other` has otherwise, as far as both have any: how many there are of a
+// sequence also hangs on what else is in the step.
+inline size_t num_different(const GuessNotes::Notes& one, const GuessNotes::Notes& other) {
+  return static_cast<size_t>(std::ranges::count_if(one, [&](const auto& noted) {
+    const auto& [behind, guess] = noted;
+    const auto found = other.find(behind);
+    if (found == other.end()) return true;
+    const size_t both = std::min(guess.size(), found->second.size());
+    return !std::ranges::equal(std::span(guess).first(both), std::span(found->second).first(both));
+  }));
+}
+
 }  // namespace rudder::metamorphic

@@ -292,6 +292,7 @@ class Loop {
     int32_t left = 1;  // iterations
     bool has_rare_taps = false;
     bool has_prompts = false;
+    bool has_trees = false;
   };
 
   void add(size_t i) {
@@ -324,8 +325,10 @@ class Loop {
     const bool has_prompts = std::ranges::any_of(plan->seqs, [](const step::SeqWork& work) {
       return work.q_len > 1 && work.logits != step::LogitsWanted::kAll;
     });
-    in_flight_.push_back(
-        {value_of(executor_.launch(std::move(plan))), repeat, has_rare_taps, has_prompts});
+    const bool has_trees = std::ranges::any_of(
+        plan->seqs, [](const step::SeqWork& work) { return !work.tree.empty(); });
+    in_flight_.push_back({value_of(executor_.launch(std::move(plan))), repeat, has_rare_taps,
+                          has_prompts, has_trees});
     if (scheduler_.constrained().empty()) return true;
     ++result_.constrained_steps;
     while (in_flight_.size() > 1) collect();
@@ -353,6 +356,13 @@ class Loop {
     if (in_flight_.front().has_prompts) {
       ++result_.prompt_steps;
       result_.prompt_graph_steps += step.from_graph ? 1 : 0;
+    }
+    if (in_flight_.front().has_trees) {
+      const bool has_prompts = in_flight_.front().has_prompts;
+      ++result_.tree_steps;
+      result_.tree_graph_steps += step.from_graph ? 1 : 0;
+      result_.trees_beside_prompts += has_prompts ? 1 : 0;
+      result_.trees_beside_prompts_graphs += has_prompts && step.from_graph ? 1 : 0;
     }
     if (--in_flight_.front().left == 0) in_flight_.pop_front();
     ++result_.steps;

@@ -139,7 +139,11 @@ struct Outcome {
   int64_t rare_graph_steps = 0;    // of these
   int64_t prompt_steps = 0;        // with tokens whose logits nobody wants
   int64_t prompt_graph_steps = 0;  // of these
-  int64_t lost_tokens = 0;         // captured, but no buffer was free
+  int64_t tree_steps = 0;          // with drafts that branch
+  int64_t tree_graph_steps = 0;    // of these
+  int64_t trees_beside_prompts = 0;
+  int64_t trees_beside_prompts_graphs = 0;  // of these
+  int64_t lost_tokens = 0;                  // captured, but no buffer was free
   int64_t constrained_steps = 0;
   int64_t scored_steps = 0;  // with tokens of prompts to score
 };

@@ -14,6 +14,7 @@
 #include "metamorphic/tree_guesser.h"
 #include "rudder/draft/token_tree.h"
 #include "rudder/testing/async_ops.h"
+#include "rudder/testing/forwarding_ops.h"
 #include "rudder/testing/tape_ops.h"
 
 namespace rudder::metamorphic {
@@ -213,6 +214,53 @@ INSTANTIATE_TEST_SUITE_P(Tiny, HeadTrees, ::testing::ValuesIn(daily_pairs(all_ba
                          pair_name);
 INSTANTIATE_TEST_SUITE_P(Full, HeadTrees, ::testing::ValuesIn(other_pairs(all_backends())),
                          pair_name);
+
+// A device with graphs that counts their replays.
+class CountedReplays final : public testing::PassingOps {
+ public:
+  CountedReplays(std::unique_ptr<ops::Ops> inner, int64_t* count)
+      : PassingOps(std::move(inner)), count_(count) {}
+  void replay(ops::Graph& graph) override {
+    ++*count_;
+    PassingOps::replay(graph);
+  }
+
+ private:
+  int64_t* const count_;
+};
+
+// Passes over whole trees, padded where sequences are of another number, guess what passes op by op
+// do; those of sequences that are about to end stay op by op.
+TEST(HeadTreeGraphs, PassesGuessAsOpByOp) {
+  const auto arch = testing::TinyArch::kPreNorm;
+  std::vector<Ask> asks = random_masked_asks(11, 86, 60);
+  // No block is shared by different sequences: its last pair is of the one that wrote it last.
+  for (size_t i = 0; i < asks.size(); ++i) asks[i].prompt[0] = static_cast<int32_t>(i);
+  for (const testing::TinyHead kind :
+       {testing::TinyHead::kOwnEmbedding, testing::TinyHead::kProduct}) {
+    const auto guesses_of = [&](const Backend& device, Outcome* outcome) {
+      step::Capacity capacity = tight(60);
+      capacity.num_slots = 11;
+      const auto executor = head_executor(device, arch, kind, capacity, tree_of(kBushy));
+      GuessNotes noting(*executor);
+      *outcome = run(noting, tree_settings(96, 2), asks);
+      return noting.notes;
+    };
+    int64_t num_replays = 0;
+    const Backend counted = {"counted", [&] {
+                               return std::make_unique<CountedReplays>(
+                                   testing::make_tape_ops(backends()[1].make()), &num_replays);
+                             }};
+    Outcome eager;
+    Outcome replayed;
+    const GuessNotes::Notes expected = guesses_of(backends()[1], &eager);
+    const GuessNotes::Notes got = guesses_of(counted, &replayed);
+    expect_same(eager.got, replayed.got, "graphs of passes");
+    EXPECT_EQ(num_different(expected, got), 0u);
+    EXPECT_GT(got.size(), 100u);
+    EXPECT_GT(num_replays, replayed.graph_steps + 60);
+  }
+}
 
 // Each rank has the path's rows whole, and a part of the head.
 TEST(HeadTreesOnRanks, GuessAsOnOneDevice) {

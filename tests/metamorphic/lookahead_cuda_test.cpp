@@ -3,9 +3,7 @@
 // random proposer checks what it is told of rows.
 #include <gtest/gtest.h>
 
-#include "metamorphic/harness.h"
-#include "metamorphic/tap_asks.h"
-#include "rudder/cuda/cuda_ops.h"
+#include "metamorphic/small_gpu_model.h"
 #include "rudder/draft/lookahead_proposer.h"
 #include "rudder/testing/random_proposer.h"
 
@@ -18,19 +16,7 @@ class LookaheadOnAGpu : public ::testing::TestWithParam<tensor::DType> {
 
   static std::unique_ptr<step::Executor> executor(const step::Capacity& capacity,
                                                   bool enforce_eager) {
-    cuda::CudaOpsSettings settings;
-    settings.linear_dtype = settings.kv_dtype = GetParam();
-    settings.batch_invariant = settings.tune = true;
-    exec::DeviceExecutor::Model model;
-    model.ops = value_of(cuda::make_cuda_ops(settings));
-    model.spec = testing::tiny_spec(kArch);
-    for (model::LayerSpec& layer : model.spec.layers) {  // heads that have kernels
-      model::attention_of(layer)->head_dim = 64;
-      model::attention_of(layer)->scale = 0.125f;
-    }
-    for (model::RopeSpec& rope : model.spec.ropes) rope.rotary_dim = 64;
-    model.spec.logit_scale = 1;
-    model.weights = value_of(testing::random_weights(model.spec, *model.ops, kModelSeed));
+    exec::DeviceExecutor::Model model = small_gpu_model(GetParam(), kArch);
     return value_of(start_executor(std::move(model), capacity, {.enforce_eager = enforce_eager}));
   }
 };
@@ -50,7 +36,7 @@ TEST_P(LookaheadOnAGpu, AsPlainDecoding) {
     const auto whole = [&](sched::SequenceId id) {
       return std::span<const int32_t>(all[id.value]);
     };
-    testing::RandomProposer random(11, 160, whole, true);
+    testing::RandomProposer random(11, 160, whole, testing::RandomDrafts::kTreesThatLearn);
     draft::LookaheadProposer lookahead({}, 1 << 20);
     for (sched::DraftProposer* const proposer :
          std::initializer_list<sched::DraftProposer*>{&random, &lookahead}) {

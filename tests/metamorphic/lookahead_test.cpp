@@ -90,7 +90,7 @@ TEST_P(Lookahead, TreesOfTheHostAsPlainDecoding) {
       for (const bool is_paced : {false, true}) {
         RandomProposer proposer(
             5, 160, [&](sched::SequenceId id) { return std::span<const int32_t>(whole[id.value]); },
-            true);
+            testing::RandomDrafts::kTreesThatLearn);
         const auto executor =
             tiny_executor(way.device, arch(), with_encodes(tight(max_draft, true), arch()));
         const Outcome outcome =
@@ -143,9 +143,9 @@ class Noting final : public sched::DraftProposer {
   }
   bool waits(sched::SequenceId) override { return true; }
   bool learns() const override { return true; }
-  void propose(sched::SequenceId id, std::span<const int32_t> tokens, int32_t most,
+  void propose(sched::SequenceId id, std::span<const int32_t> tokens, const sched::DraftAsk& ask,
                sched::Draft* draft) override {
-    inner_.propose(id, tokens, most, draft);
+    inner_.propose(id, tokens, ask, draft);
     last_[id] = {{tokens.begin(), tokens.end()}, *draft, {}};
   }
   void note_rows(sched::SequenceId id, std::span<const int32_t> rows) override {

@@ -103,7 +103,8 @@ TEST_F(DemoReplay, GivesTheSameTokensOfTrees) {
   EXPECT_GT(outcome_.stats.accepted_tokens, 20u);
   const auto recording = value_of(step::RecordingReader::open(file));
   EXPECT_EQ(recording->header().capacity.guess_tree, drafting.draft_tree.tree);
-  const auto executor = demo_executor(backend, {.max_draft = drafting.max_draft});
+  const auto executor =
+      demo_executor(backend, {.max_draft = drafting.max_draft, .host_trees = true});
   step::ReplayReport report;
   const auto done = step::replay(*recording, *executor, &report);
   ASSERT_TRUE(done) << done.error().to_string();

@@ -78,14 +78,14 @@ void LookaheadProposer::pool_text(Text& text, std::span<const int32_t> tokens) {
 }
 
 // N-grams of the pool first: where there is room for a part of the tree, they may be right.
-void LookaheadProposer::propose(sched::SequenceId id, std::span<const int32_t> tokens, int32_t most,
-                                sched::Draft* draft) {
+void LookaheadProposer::propose(sched::SequenceId id, std::span<const int32_t> tokens,
+                                const sched::DraftAsk& ask, sched::Draft* draft) {
   Text& text = texts_.at(id);
   pool_text(text, tokens);
   const size_t num_new = text.num_known == 0 ? 0 : tokens.size() - text.num_known;
   text.window.advance(static_cast<int64_t>(num_new), tokens.back());
   text.num_known = tokens.size();
-  Trie trie(*draft, std::min(most, step::kMaxTreeDrafts));
+  Trie trie(*draft, std::min(ask.most, step::kMaxTreeDrafts));
   const std::span<const int32_t> tails = text.pool.find(tokens.back());
   const auto tail = static_cast<size_t>(settings_.ngram - 1);
   for (size_t i = 0; i < tails.size(); i += tail) trie.path(0, tails.subspan(i, tail));

@@ -24,7 +24,7 @@ class LookaheadProposer final : public sched::DraftProposer {
   void begin(const sched::NewSequence& sequence) override;
   void end(sched::SequenceId id, std::span<const int32_t> tokens) override;
   bool waits(sched::SequenceId) override { return true; }
-  void propose(sched::SequenceId id, std::span<const int32_t> tokens, int32_t most,
+  void propose(sched::SequenceId id, std::span<const int32_t> tokens, const sched::DraftAsk& ask,
                sched::Draft* draft) override;
   bool learns() const override { return true; }
   void note_rows(sched::SequenceId id, std::span<const int32_t> rows) override;

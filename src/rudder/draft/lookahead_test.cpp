@@ -140,12 +140,12 @@ TEST(LookaheadProposer, LearnsWhatTheModelSays) {
   const size_t prompt_len = text.size();
   while (text.size() < 300) {
     sched::Draft draft;
-    proposer.propose(id, text, settings.num_drafts(), &draft);
+    proposer.propose(id, text, {.most = settings.num_drafts()}, &draft);
     ASSERT_EQ(draft.tree.size(), std::ssize(draft.tokens));
     ASSERT_LE(draft.tree.size(), settings.num_drafts());
     ASSERT_GE(draft.tree.size(), settings.window - 1);
     sched::Draft again;
-    proposer.propose(id, text, settings.num_drafts(), &again);
+    proposer.propose(id, text, {.most = settings.num_drafts()}, &again);
     ASSERT_EQ(again.tokens, draft.tokens);
     std::set<Tokens> paths;
     for (int32_t row = 1; row <= draft.tree.size(); ++row) paths.insert(path_of(draft, row));
@@ -187,7 +187,7 @@ TEST(LookaheadProposer, TakesTheRoomThatThereIs) {
   const Tokens text = {5, 6, 7, 8};
   for (int32_t most = 1; most < 63; ++most) {
     sched::Draft draft;
-    proposer.propose(sched::SequenceId(1), text, most, &draft);
+    proposer.propose(sched::SequenceId(1), text, {.most = most}, &draft);
     EXPECT_LE(std::ssize(draft.tokens), most);
     EXPECT_GE(std::ssize(draft.tokens), std::min(most, 7));
     proposer.note_rows(sched::SequenceId(1), Tokens{9, 9});
@@ -205,7 +205,7 @@ TEST(LookaheadProposer, KeepsItsBoundAndGivesEverythingBack) {
     proposer.begin(of_prompt(id, text));
     for (int i = 0; i < 4; ++i) {
       sched::Draft draft;
-      proposer.propose(sched::SequenceId(id), text, 41, &draft);
+      proposer.propose(sched::SequenceId(id), text, {.most = 41}, &draft);
       EXPECT_FALSE(draft.tokens.empty());  // the window takes none of it
       proposer.note_rows(sched::SequenceId(id), Tokens(draft.tokens.size() + 1, i));
       ASSERT_LE(proposer.bytes(), kMaxBytes);

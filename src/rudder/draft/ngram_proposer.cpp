@@ -23,14 +23,14 @@ void NgramProposer::end(sched::SequenceId id, std::span<const int32_t>) {
   indexes_.erase(found);
 }
 
-void NgramProposer::propose(sched::SequenceId id, std::span<const int32_t> tokens, int32_t most,
-                            sched::Draft* draft) {
+void NgramProposer::propose(sched::SequenceId id, std::span<const int32_t> tokens,
+                            const sched::DraftAsk& ask, sched::Draft* draft) {
   NgramIndex& index = indexes_.at(id);
   const int64_t before = index.bytes();
   if (bytes_ - before + index.bytes_after(kNgramTokensACall) > max_bytes_) return;
   const bool is_whole = index.extend(tokens, kNgramTokensACall);
   bytes_ += index.bytes() - before;
-  if (is_whole) index.append_guess(tokens, most, &draft->tokens);
+  if (is_whole) index.append_guess(tokens, ask.most, &draft->tokens);
 }
 
 }  // namespace rudder::draft

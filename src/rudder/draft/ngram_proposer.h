@@ -22,7 +22,7 @@ class NgramProposer final : public sched::DraftProposer {
   void begin(const sched::NewSequence& sequence) override;
   void end(sched::SequenceId id, std::span<const int32_t> tokens) override;
   bool waits(sched::SequenceId) override { return true; }
-  void propose(sched::SequenceId id, std::span<const int32_t> tokens, int32_t most,
+  void propose(sched::SequenceId id, std::span<const int32_t> tokens, const sched::DraftAsk& ask,
                sched::Draft* draft) override;
 
   int64_t bytes() const { return bytes_; }

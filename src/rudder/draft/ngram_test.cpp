@@ -107,7 +107,7 @@ TEST(NgramProposer, KeepsItsBoundAndGivesEverythingBack) {
   for (uint64_t id = 1; id <= 40; ++id) {
     proposer.begin(prompted(id, text));
     sched::Draft draft;
-    for (int i = 0; i < 2; ++i) proposer.propose(sched::SequenceId(id), text, 5, &draft);
+    for (int i = 0; i < 2; ++i) proposer.propose(sched::SequenceId(id), text, {.most = 5}, &draft);
     num_drafted += draft.tokens.empty() ? 0 : 1;
     ASSERT_LE(proposer.bytes(), kMaxBytes);
   }

@@ -72,19 +72,15 @@ void OutputStore::keep_bound() {
   }
 }
 
-SuffixGuess OutputStore::guess(const std::string& key, std::span<const int32_t> context,
-                               const SuffixLimits& limits) {
+void OutputStore::add_to(SuffixGuess& guess, const std::string& key,
+                         std::span<const int32_t> context) {
   const auto found = shelves_.find(key);
-  if (found == shelves_.end()) return {};
+  if (found == shelves_.end()) return;
   Shelf& shelf = found->second;
   shelf.last_use = ++num_uses_;
-  SuffixGuess best;
   for (const SuffixTree* tree : {shelf.younger.get(), shelf.older.get()}) {
-    if (tree == nullptr) continue;
-    SuffixGuess guess = tree->guess_behind(context, limits);
-    if (guess.score > best.score) best = std::move(guess);
+    if (tree != nullptr) guess.add_behind(*tree, context);
   }
-  return best;
 }
 
 }  // namespace rudder::draft

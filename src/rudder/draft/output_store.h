@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "rudder/draft/suffix_guess.h"
 #include "rudder/draft/suffix_tree.h"
 
 namespace rudder::draft {
@@ -33,8 +34,8 @@ class OutputStore {
   // Files at most `most` tokens of what add() brought: a long output holds no step up.
   void work(int64_t most);
 
-  SuffixGuess guess(const std::string& key, std::span<const int32_t> context,
-                    const SuffixLimits& limits);
+  // Adds what outputs of the key have behind the end of `context`.
+  void add_to(SuffixGuess& guess, const std::string& key, std::span<const int32_t> context);
 
   int64_t bytes() const { return bytes_; }
 

@@ -4,6 +4,7 @@
 
 #include <boost/json.hpp>
 #include <cmath>
+#include <optional>
 #include <string_view>
 
 #include "rudder/base/json.h"
@@ -26,6 +27,7 @@ constexpr int32_t kMaxCachedRequests = 1 << 20;
 constexpr double kMaxSpecFactor = 16;
 constexpr double kMaxLookahead = 64;  // together they have to fit a tree
 constexpr std::string_view kTreeKey = "speculative_token_tree";
+constexpr std::string_view kSuffixTreeKey = "suffix_decoding_use_tree_spec";  // as Arctic's
 constexpr std::string_view kMethods =
     "ngram, ngram_gpu, suffix, lookahead, draft_model, eagle, eagle3 or medusa";
 
@@ -34,6 +36,7 @@ struct Asked {
   std::string method;
   std::string model = {};
   std::string token_tree = {};
+  std::optional<bool> suffix_trees = {};
   double num_speculative_tokens = -1;
   double prompt_lookup_min = -1;
   double prompt_lookup_max = -1;
@@ -105,7 +108,7 @@ Result<void> read_key(const json::value& value, const Key& key, Asked* asked) {
 }
 
 std::string known_keys() {
-  std::string names = fmt::format("method, model, {}", kTreeKey);
+  std::string names = fmt::format("method, model, {}, {}", kTreeKey, kSuffixTreeKey);
   for (const Key& key : kKeys) names += fmt::format(", {}", key.name);
   return names;
 }
@@ -137,6 +140,11 @@ Result<Asked> read_config(const std::string& text) {
       if (asked.token_tree.empty()) return bad("must not be empty", name);
       continue;
     }
+    if (std::string_view(name) == kSuffixTreeKey) {
+      if (!field.is_bool()) return bad("must be true or false", name);
+      asked.suffix_trees = field.get_bool();
+      continue;
+    }
     const Key* known = nullptr;
     for (const Key& key : kKeys) {
       if (key.name == std::string_view(name)) known = &key;
@@ -153,6 +161,9 @@ Result<void> check_pairs(const Asked& asked, Method method) {
   for (const Key& key : kKeys) {
     if (asked.*key.field < 0 || key.of == Method::kNone || key.of == method) continue;
     return bad(fmt::format("is not of the method '{}'", asked.method), key.name);
+  }
+  if (asked.suffix_trees && method != Method::kSuffix) {
+    return bad(fmt::format("is not of the method '{}'", asked.method), kSuffixTreeKey);
   }
   if (asked.model.empty() == has_model(method)) {
     return bad(asked.model.empty() ? "is missing: the folder of what guesses"
@@ -214,6 +225,7 @@ Result<void> read_lookahead(const Asked& asked, Speculation* out) {
     return bad(fmt::format("must be left out: {}", sum), "num_speculative_tokens");
   }
   out->num_speculative_tokens = count;
+  out->tree_key = "method";
   return {};
 }
 
@@ -231,6 +243,7 @@ void SpeculativeSettings::declare(SettingsTable& table) {
             "0)]\"), prompt_lookup_min, prompt_lookup_max, "
             "suffix_decoding_max_tree_depth, suffix_decoding_max_cached_requests, "
             "suffix_decoding_max_spec_factor, suffix_decoding_min_token_prob, "
+            "suffix_decoding_use_tree_spec (true or false; left out: where a step takes trees), "
             "lookahead_window_size, lookahead_ngram_size, lookahead_verification_set_size.");
   table.add_choice(
       "speculative-method", &method,
@@ -307,6 +320,8 @@ Result<Speculation> SpeculativeSettings::resolve() const {
   suffix.max_cached_requests = given(asked.max_cached_requests, suffix.max_cached_requests);
   if (asked.max_spec_factor >= 0) suffix.max_spec_factor = asked.max_spec_factor;
   if (asked.min_token_prob >= 0) suffix.min_token_prob = asked.min_token_prob;
+  suffix.makes_trees = asked.suffix_trees.value_or(true);
+  if (asked.suffix_trees.value_or(false)) out.tree_key = kSuffixTreeKey;
   out.num_speculative_tokens = given(asked.num_speculative_tokens, suffix.max_tree_depth);
   return out;
 }

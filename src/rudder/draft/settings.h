@@ -46,8 +46,14 @@ struct Speculation {
   SuffixSettings suffix;        // kSuffix alone
   LookaheadSettings lookahead;  // kLookahead alone
   step::RankedTree tree = {};   // of heads; empty: chains
+  std::string tree_key = {};    // what asks for trees of the host
   std::string model = {};       // has_model() alone: the folder of the model or heads that guess
   int64_t max_bytes = 0;        // of what a proposer remembers
+
+  // Whether the host makes trees, where steps take them.
+  bool has_host_trees() const {
+    return method == Method::kLookahead || (method == Method::kSuffix && suffix.makes_trees);
+  }
 };
 
 struct SpeculativeSettings {

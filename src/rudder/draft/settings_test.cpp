@@ -46,6 +46,15 @@ TEST(SpeculativeSettings, DefaultsAreVllms) {
   EXPECT_EQ(suffix->suffix.max_cached_requests, 0);
   EXPECT_DOUBLE_EQ(suffix->suffix.max_spec_factor, 2);
   EXPECT_NE(make_proposer(*suffix), nullptr);
+  EXPECT_TRUE(suffix->has_host_trees());  // where steps take them
+  EXPECT_EQ(suffix->tree_key, "");
+  const auto chains = from(R"({"method": "suffix", "suffix_decoding_use_tree_spec": false})");
+  ASSERT_TRUE(chains);
+  EXPECT_FALSE(chains->has_host_trees());
+  const auto trees = from(R"({"method": "suffix", "suffix_decoding_use_tree_spec": true})");
+  ASSERT_TRUE(trees);
+  EXPECT_TRUE(trees->has_host_trees());
+  EXPECT_EQ(trees->tree_key, "suffix_decoding_use_tree_spec");
 }
 
 TEST(SpeculativeSettings, ADraftModelIsTheExecutors) {
@@ -204,6 +213,10 @@ TEST(SpeculativeSettings, WhatIsWrongIsNamed) {
       {R"({"method": "suffix", "prompt_lookup_max": 3})", "prompt_lookup_max"},
       {R"({"method": "ngram", "suffix_decoding_max_tree_depth": 8})",
        "suffix_decoding_max_tree_depth"},
+      {R"({"method": "ngram", "suffix_decoding_use_tree_spec": false})",
+       "suffix_decoding_use_tree_spec"},
+      {R"({"method": "suffix", "suffix_decoding_use_tree_spec": 1})",
+       "suffix_decoding_use_tree_spec"},
       {R"({"method": "suffix", "suffix_decoding_min_token_prob": 1.5})",
        "suffix_decoding_min_token_prob"},
       {R"({"method": "suffix", "suffix_decoding_max_cached_requests": -1})",

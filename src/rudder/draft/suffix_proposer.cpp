@@ -59,19 +59,19 @@ void SuffixProposer::grow(Text& text, std::span<const int32_t> tokens) {
   bytes_ += text.tree.bytes() - before;
 }
 
-void SuffixProposer::propose(sched::SequenceId id, std::span<const int32_t> tokens, int32_t most,
-                             sched::Draft* draft) {
+void SuffixProposer::propose(sched::SequenceId id, std::span<const int32_t> tokens,
+                             const sched::DraftAsk& ask, sched::Draft* draft) {
   finished_.work(kFinishedTokensACall);
   Text& text = texts_.at(id);
   grow(text, tokens);
-  const SuffixLimits limits = {.most = most,
-                               .max_spec_factor = settings_.max_spec_factor,
-                               .min_token_prob = settings_.min_token_prob};
-  SuffixGuess best;
-  if (text.tree.num_tokens() == std::ssize(tokens)) best = text.tree.guess(limits);
-  SuffixGuess other = finished_.guess(text.key, tokens, limits);
-  if (other.score > best.score) best = std::move(other);
-  draft->tokens.insert(draft->tokens.end(), best.tokens.begin(), best.tokens.end());
+  guess_.clear();
+  if (text.tree.num_tokens() == std::ssize(tokens)) guess_.add_own(text.tree);
+  finished_.add_to(guess_, text.key, tokens);
+  guess_.make({.most = ask.most,
+               .takes_tree = ask.takes_tree && settings_.makes_trees,
+               .max_spec_factor = settings_.max_spec_factor,
+               .min_token_prob = settings_.min_token_prob},
+              draft);
 }
 
 }  // namespace rudder::draft

@@ -1,9 +1,8 @@
-// SuffixProposer: SuffixDecoding. The guess comes from a tree over the sequence's own prompt and
-// output or, where the operator wants it, from one over finished outputs of the same tenant under
-// the same steering: from the one whose guess has the higher score. A draft is as long as the match
-// and the counts say. Bytes are bounded, those of running sequences and those of finished outputs
-// alike; a sequence whose tree would go past the bound is drafted for from the others alone. Engine
-// thread.
+// SuffixProposer: SuffixDecoding. What follows a sequence's last tokens is counted in its own
+// prompt and output and, where the operator wants it, in finished outputs of the same tenant under
+// the same steering; the draft is what all of them make likely, a tree where a step takes one.
+// Bytes are bounded, those of running sequences and those of finished outputs alike; a sequence
+// whose tree would go past the bound is drafted for from the others alone. Engine thread.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "rudder/draft/output_store.h"
+#include "rudder/draft/suffix_guess.h"
 #include "rudder/draft/suffix_tree.h"
 #include "rudder/sched/proposer.h"
 
@@ -23,6 +23,7 @@ struct SuffixSettings {
   int32_t max_cached_requests = 0;  // finished outputs of one tenant; 0: none are kept
   double max_spec_factor = 1;       // as in SuffixLimits
   double min_token_prob = 0.1;
+  bool makes_trees = true;  // where a step takes one; else chains alone
 };
 
 class SuffixProposer final : public sched::DraftProposer {
@@ -32,7 +33,7 @@ class SuffixProposer final : public sched::DraftProposer {
   void begin(const sched::NewSequence& sequence) override;
   void end(sched::SequenceId id, std::span<const int32_t> tokens) override;
   bool waits(sched::SequenceId) override { return true; }
-  void propose(sched::SequenceId id, std::span<const int32_t> tokens, int32_t most,
+  void propose(sched::SequenceId id, std::span<const int32_t> tokens, const sched::DraftAsk& ask,
                sched::Draft* draft) override;
 
   // Of running sequences' trees, and of finished outputs.
@@ -52,6 +53,7 @@ class SuffixProposer final : public sched::DraftProposer {
   int64_t bytes_ = 0;  // of the sequences' trees
   std::unordered_map<sched::SequenceId, Text> texts_;
   OutputStore finished_;
+  SuffixGuess guess_;  // the last one, for its memory
 };
 
 }  // namespace rudder::draft

@@ -48,7 +48,7 @@ class Drafting {
     proposer.begin(sequence);
     for (int i = 0; i < 64; ++i) {
       draft = {};
-      proposer.propose(sequence.id, sequence.prompt, 4, &draft);
+      proposer.propose(sequence.id, sequence.prompt, {.most = 4}, &draft);
     }
     proposer.end(sequence.id, sequence.prompt);
     return draft.tokens;

@@ -1,7 +1,6 @@
 #include "rudder/draft/suffix_tree.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace rudder::draft {
 namespace {
@@ -142,68 +141,60 @@ void SuffixTree::count_child(int32_t node) {
   link_child(node);
 }
 
-SuffixTree::Cursor SuffixTree::find(std::span<const int32_t> run) const {
-  Cursor cursor = {kRoot, 0};
-  for (const int32_t token : run) {
-    if (cursor.offset == at(cursor.node).length) {
-      cursor = {child(cursor.node, token), 0};
-      if (cursor.node == kNone) return {};
-    }
-    if (text_at(at(cursor.node).start + cursor.offset) != token) return {};
-    ++cursor.offset;
+SuffixTree::Site SuffixTree::step(Site site, int32_t token) const {
+  if (site.offset == at(site.node).length) {
+    site = {child(site.node, token), 0};
+    if (site.is_none()) return {};
   }
-  return cursor;
+  if (text_at(at(site.node).start + site.offset) != token) return {};
+  return {site.node, site.offset + 1};
+}
+
+SuffixTree::Site SuffixTree::find(std::span<const int32_t> run) const {
+  Site site = {kRoot, 0};
+  for (const int32_t token : run) {
+    site = step(site, token);
+    if (site.is_none()) break;
+  }
+  return site;
 }
 
 int32_t SuffixTree::count(std::span<const int32_t> run) const {
-  const Cursor cursor = find(run);
-  return cursor.node == kNone ? 0 : at(cursor.node).count;
+  const Site site = find(run);
+  return site.is_none() ? 0 : at(site.node).count;
 }
 
-SuffixGuess SuffixTree::guess(const SuffixLimits& limits) const {
-  SuffixGuess best;
+void SuffixTree::append_ends(std::vector<Site>* sites) const {
   for (size_t len = 1; len < ends_.size(); ++len) {
     const Node& node = at(ends_[len]);
     if (node.count == 1) break;  // it occurs at the end alone, and so do the longer ones
-    expand({ends_[len], node.length}, static_cast<int32_t>(len), 1, limits, &best);
+    sites->push_back({ends_[len], node.length});
   }
-  return best;
 }
 
-SuffixGuess SuffixTree::guess_behind(std::span<const int32_t> context,
-                                     const SuffixLimits& limits) const {
-  SuffixGuess best;
+void SuffixTree::append_ends_of(std::span<const int32_t> context, std::vector<Site>* sites) const {
   const size_t longest = std::min(context.size(), static_cast<size_t>(depth_));
   for (size_t len = 1; len <= longest; ++len) {
-    const Cursor cursor = find(context.last(len));
-    if (cursor.node == kNone) break;
-    expand(cursor, static_cast<int32_t>(len), 0, limits, &best);
+    const Site site = find(context.last(len));
+    if (site.is_none()) break;
+    sites->push_back(site);
   }
-  return best;
 }
 
-void SuffixTree::expand(Cursor cursor, int32_t match_len, int32_t num_ending,
-                        const SuffixLimits& limits, SuffixGuess* best) const {
-  const double budget = limits.max_spec_factor * match_len + limits.max_spec_offset;
-  const auto most = static_cast<size_t>(
-      std::max(0.0, std::min(std::floor(budget), static_cast<double>(limits.most))));
-  SuffixGuess guess;
-  guess.match_len = match_len;
-  double prob = 1;
-  while (guess.tokens.size() < most) {
-    if (cursor.offset == at(cursor.node).length) {
-      const int32_t next = at(cursor.node).first_child;
-      if (next == kNone) break;
-      prob *= static_cast<double>(at(next).count) / (at(cursor.node).count - num_ending);
-      num_ending = 0;
-      cursor = {next, 0};
-    }
-    if (prob < limits.min_token_prob) break;
-    guess.tokens.push_back(text_at(at(cursor.node).start + cursor.offset));
-    ++cursor.offset;
-    guess.score += prob;
+// Of all occurrences one may end the text being written, with nothing behind it.
+int32_t SuffixTree::append_next(Site site, std::vector<Next>* next) const {
+  const Node& node = at(site.node);
+  if (site.offset < node.length) {
+    next->push_back({text_at(node.start + site.offset), node.count});
+    return node.count;
   }
-  if (!guess.tokens.empty() && guess.score >= best->score) *best = std::move(guess);
+  int32_t total = 0;
+  int32_t child = node.first_child;
+  for (int32_t i = 0; i < kMostNext && child != kNone; ++i, child = at(child).next) {
+    next->push_back({text_at(at(child).start), at(child).count});
+    total += at(child).count;
+  }
+  return child == kNone ? total : std::max(total, node.count - 1);
 }
 
 int64_t SuffixTree::bytes() const {

@@ -1,6 +1,7 @@
 // SuffixTree: how often every run of at most `depth` tokens occurs in the texts that it was given,
-// and what followed it. SuffixDecoding (arXiv 2411.04975) reads drafts off it. A token takes
-// O(depth) steps, whatever went before; there are at most about two nodes a token. One thread.
+// and what followed it (SuffixDecoding, arXiv 2411.04975); suffix_guess.h makes drafts of it. A
+// token takes O(depth) steps, whatever went before; there are at most about two nodes a token. One
+// thread.
 //
 // A node is a run of tokens, the root none; its edge is what it adds to its parent's run, an
 // offset into the texts and a length. Runs that always go on alike share an edge. So the run of
@@ -15,33 +16,40 @@
 
 namespace rudder::draft {
 
-// How long a draft may be, and how sure.
-struct SuffixLimits {
-  int32_t most = 0;             // tokens
-  double max_spec_factor = 1;   // tokens for each token that was matched
-  double max_spec_offset = 0;   // and so many more
-  double min_token_prob = 0.1;  // of the draft up to and with a token, by what was counted
-};
-
-struct SuffixGuess {
-  std::vector<int32_t> tokens;
-  double score = 0;       // sum over its tokens of how probable the draft is up to there
-  int32_t match_len = 0;  // of the run that it is behind
-};
-
 class SuffixTree {
+  static constexpr int32_t kNone = -1;
+
  public:
+  static constexpr int32_t kMostNext = 16;
+
   explicit SuffixTree(int32_t depth);
 
   // What is appended from here on follows nothing.
   void begin_text();
   void append(int32_t token);
 
-  // The best guess behind the text being written, or behind the end of `context`, another text: for
-  // each length of a match the most frequent continuation, of these the one with the highest score;
-  // of equal scores that of the longer match.
-  SuffixGuess guess(const SuffixLimits& limits) const;
-  SuffixGuess guess_behind(std::span<const int32_t> context, const SuffixLimits& limits) const;
+  // Where a run ends in the tree: `offset` tokens into the edge of `node`, at most its length.
+  struct Site {
+    int32_t node = kNone;
+    int32_t offset = 0;
+
+    bool is_none() const { return node == kNone; }
+  };
+  // A token that follows a run, so often.
+  struct Next {
+    int32_t token = 0;
+    int32_t count = 0;
+  };
+
+  // Of the runs that end the text being written, or `context`, another text, the sites of those
+  // that occur elsewhere: of its last token, its last two, and so on.
+  void append_ends(std::vector<Site>* sites) const;
+  void append_ends_of(std::span<const int32_t> context, std::vector<Site>* sites) const;
+  // Appends what follows the run at `site`, at most kMostNext tokens: the most frequent one, then
+  // those that came up last. Returns how often anything follows it.
+  int32_t append_next(Site site, std::vector<Next>* next) const;
+  // Of the run with `token` behind it; none: it does not occur.
+  Site step(Site site, int32_t token) const;
 
   // Occurrences of `run`, which has at most `depth` tokens.
   int32_t count(std::span<const int32_t> run) const;
@@ -62,12 +70,6 @@ class SuffixTree {
     int32_t next = kNone;         // siblings
     int32_t previous = kNone;
   };
-  // Where a run ends in the tree: `offset` tokens into the edge of `node`, at most its length.
-  struct Cursor {
-    int32_t node = kNone;
-    int32_t offset = 0;
-  };
-  static constexpr int32_t kNone = -1;
   static constexpr int32_t kRoot = 0;
 
   Node& at(int32_t node) { return nodes_[static_cast<size_t>(node)]; }
@@ -75,7 +77,7 @@ class SuffixTree {
   int32_t text_at(int32_t position) const { return text_[static_cast<size_t>(position)]; }
   static uint64_t key(int32_t parent, int32_t token);
   int32_t child(int32_t parent, int32_t token) const;
-  Cursor find(std::span<const int32_t> run) const;
+  Site find(std::span<const int32_t> run) const;
 
   int32_t extend(int32_t node, int32_t token);
   int32_t new_node(const Node& node);
@@ -85,10 +87,6 @@ class SuffixTree {
   int32_t absorb_parent(int32_t node);
   void take_token_of(int32_t node, int32_t only);
   int32_t split(int32_t node);
-
-  // `num_ending`: of the occurrences of the cursor's run, those with nothing behind them.
-  void expand(Cursor cursor, int32_t match_len, int32_t num_ending, const SuffixLimits& limits,
-              SuffixGuess* best) const;
 
   int32_t depth_;
   std::vector<int32_t> text_;

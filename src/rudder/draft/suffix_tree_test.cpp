@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 
 #include "rudder/base/philox.h"
@@ -32,16 +31,16 @@ class CountedRuns {
   const std::map<TokenRun, int32_t>& counts() const { return counts_; }
   const TokenRun& text() const { return text_; }
 
-  // How often the most frequent token follows.
-  int32_t most_behind(const TokenRun& run) const {
-    int32_t most = 0;
+  // Which tokens follow, and how often.
+  std::map<int32_t, int32_t> behind(const TokenRun& run) const {
+    std::map<int32_t, int32_t> behind;
     for (auto it = counts_.upper_bound(run); it != counts_.end(); ++it) {
       if (it->first.size() < run.size() || !std::equal(run.begin(), run.end(), it->first.begin())) {
         break;
       }
-      if (it->first.size() == run.size() + 1) most = std::max(most, it->second);
+      if (it->first.size() == run.size() + 1) behind[it->first.back()] = it->second;
     }
-    return most;
+    return behind;
   }
 
  private:
@@ -50,31 +49,44 @@ class CountedRuns {
   std::map<TokenRun, int32_t> counts_;
 };
 
-// The guess is what the limits allow behind some match, each of its tokens a most frequent one, and
-// no match has a higher score. Which of several most frequent tokens it takes is its own affair, so
-// a better score of another match is not looked for where there are several.
-void check_guess(const SuffixGuess& guess, const CountedRuns& counted, const TokenRun& context,
-                 bool is_own, const SuffixLimits& limits) {
-  if (guess.tokens.empty()) return;
-  const auto match_len = static_cast<size_t>(guess.match_len);
-  ASSERT_LE(match_len, context.size());
-  TokenRun run(context.end() - guess.match_len, context.end());
-  const double budget = limits.max_spec_factor * guess.match_len + limits.max_spec_offset;
-  ASSERT_LE(std::ssize(guess.tokens), std::min<int64_t>(limits.most, std::llround(budget - 0.499)));
-  double prob = 1;
-  double score = 0;
-  int32_t ending = is_own ? 1 : 0;
-  for (const int32_t token : guess.tokens) {
-    const int32_t of = counted.count(run) - ending;
-    const int32_t most = counted.most_behind(run);
-    run.push_back(token);
-    ASSERT_EQ(counted.count(run), most);
-    prob *= static_cast<double>(most) / of;
-    ASSERT_GE(prob, limits.min_token_prob - 1e-9);
-    score += prob;
-    ending = 0;
+// What the tree says follows the run, against all that does.
+void check_next(const SuffixTree& tree, SuffixTree::Site site, const CountedRuns& counted,
+                const TokenRun& run) {
+  std::vector<SuffixTree::Next> next;
+  const int32_t total = tree.append_next(site, &next);
+  const std::map<int32_t, int32_t> behind = counted.behind(run);
+  ASSERT_EQ(next.size(), std::min(behind.size(), size_t{SuffixTree::kMostNext}));
+  int32_t all = 0;
+  for (const auto& [token, count] : behind) all += count;
+  if (std::ssize(behind) <= SuffixTree::kMostNext) {
+    ASSERT_EQ(total, all);
   }
-  ASSERT_NEAR(score, guess.score, 1e-6);
+  for (const SuffixTree::Next& one : next) {
+    ASSERT_EQ(one.count, behind.at(one.token));
+    ASSERT_LE(one.count, next.front().count);
+    TokenRun longer = run;
+    longer.push_back(one.token);
+    const SuffixTree::Site there = tree.step(site, one.token);
+    ASSERT_FALSE(there.is_none());
+    std::vector<SuffixTree::Next> further;
+    tree.append_next(there, &further);
+    ASSERT_EQ(further.empty(), counted.behind(longer).empty());
+  }
+  ASSERT_TRUE(tree.step(site, 1 << 20).is_none());
+}
+
+// The runs that end `context` and occur elsewhere: all of them, and what follows each.
+void check_ends(const SuffixTree& tree, const std::vector<SuffixTree::Site>& ends,
+                const CountedRuns& counted, const TokenRun& context, int32_t depth, bool is_own) {
+  size_t len = 1;
+  for (; len <= std::min(context.size(), static_cast<size_t>(depth)); ++len) {
+    const TokenRun run(context.end() - static_cast<ptrdiff_t>(len), context.end());
+    if (counted.count(run) <= (is_own ? 1 : 0)) break;
+    ASSERT_LE(len, ends.size());
+    check_next(tree, ends[len - 1], counted, run);
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+  ASSERT_EQ(ends.size(), len - 1);
 }
 
 TEST(SuffixTree, CountsAsBruteForceDoes) {
@@ -84,11 +96,7 @@ TEST(SuffixTree, CountsAsBruteForceDoes) {
       return static_cast<int32_t>(philox_u64(seed, ++draws) % static_cast<uint64_t>(n));
     };
     const int32_t depth = 2 + below(10);
-    const int32_t vocab = 1 + below(6);
-    const SuffixLimits limits = {.most = 1 + below(8),
-                                 .max_spec_factor = 0.5 * below(5),
-                                 .max_spec_offset = 1.0 * below(3),
-                                 .min_token_prob = 0.1 * below(6)};
+    const int32_t vocab = 1 + below(seed % 5 == 0 ? 40 : 6);
     SuffixTree tree(depth);
     CountedRuns counted(depth);
     for (int32_t text = 0, num_texts = 1 + below(4); text < num_texts; ++text) {
@@ -103,7 +111,9 @@ TEST(SuffixTree, CountsAsBruteForceDoes) {
         const int32_t token = repeats ? so_far[so_far.size() - 7] : below(vocab);
         tree.append(token);
         counted.append(token);
-        check_guess(tree.guess(limits), counted, so_far, true, limits);
+        std::vector<SuffixTree::Site> ends;
+        tree.append_ends(&ends);
+        check_ends(tree, ends, counted, so_far, depth, true);
         if (HasFatalFailure()) FAIL() << seed << " text " << text << " token " << i;
       }
     }
@@ -113,31 +123,12 @@ TEST(SuffixTree, CountsAsBruteForceDoes) {
     for (int i = 0; i < 20; ++i) {
       TokenRun context;
       for (int32_t j = 0, len = 1 + below(depth); j < len; ++j) context.push_back(below(vocab));
-      check_guess(tree.guess_behind(context, limits), counted, context, false, limits);
+      std::vector<SuffixTree::Site> ends;
+      tree.append_ends_of(context, &ends);
+      check_ends(tree, ends, counted, context, depth, false);
       if (HasFatalFailure()) FAIL() << seed;
     }
   }
-}
-
-// By hand: 1 2 3 follows 7 three times of four, so a match of 1 drafts 1 token, one of 2 drafts 2.
-TEST(SuffixTree, ADraftIsAsLongAsMatchAndCountsSay) {
-  SuffixTree tree(8);
-  for (const TokenRun& text :
-       {TokenRun{9, 7, 1, 2, 3}, TokenRun{7, 1, 2, 3}, TokenRun{7, 1, 4}, TokenRun{7, 5}}) {
-    tree.begin_text();
-    for (const int32_t token : text) tree.append(token);
-  }
-  const SuffixLimits limits = {.most = 8, .min_token_prob = 0.1};
-  const SuffixGuess one = tree.guess_behind(TokenRun{8, 7}, limits);
-  EXPECT_EQ(one.tokens, TokenRun{1});
-  EXPECT_EQ(one.match_len, 1);
-  EXPECT_DOUBLE_EQ(one.score, 0.75);
-  const SuffixGuess two = tree.guess_behind(TokenRun{9, 7}, limits);
-  EXPECT_EQ(two.tokens, (TokenRun{1, 2}));
-  EXPECT_DOUBLE_EQ(two.score, 2);
-  EXPECT_EQ(tree.guess_behind(TokenRun{7, 1}, {.most = 1, .min_token_prob = 0.7}).tokens,
-            TokenRun{});
-  EXPECT_EQ(tree.guess_behind(TokenRun{6}, limits).tokens, TokenRun{});
 }
 
 TEST(SuffixTree, BytesAreBoundedByTokens) {

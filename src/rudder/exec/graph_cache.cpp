@@ -99,6 +99,7 @@ void GraphCache::add_family(int32_t max_q_len, bool has_trees, const std::vector
   Family& family = families_.emplace_back();
   family.max_q_len = max_q_len;
   family.has_trees = has_trees;
+  if (has_trees) longest_beside_trees_ = max_q_len;
   for (const int32_t count : rows) family.buckets.emplace_back().rows = count;
 }
 
@@ -116,6 +117,7 @@ void GraphCache::add_drafted_families() {
   if (longest > short_run && most > short_run) {
     add_family(longest, false, draft_graph_buckets(short_run + 1, most));
   }
+  if (capacity_.takes_trees) add_family(short_run, true, draft_graph_buckets(2, most));
 }
 
 void GraphCache::pad_to(const Family& family, int32_t rows, PackedStep& packed) const {
@@ -206,13 +208,15 @@ GraphCache::RareKey GraphCache::rare_key(const PackedStep& packed, const Family&
   return {
       .passages = at_ends ? tap::kLayerEnd : static_cast<tap::Passages>(common_passages_ | used),
       .max_q_len = family.max_q_len,
+      .has_trees = family.has_trees,
       .rows = bucket.rows,
       .encodes = packed.taps.encodes};
 }
 
 bool GraphCache::pad(PackedStep& packed) {
   if (packed.num_tokens() == 0) return false;
-  if (has_prompts(packed)) return packed.ancestors.empty() && prompts_.pad(packed);
+  if (has_prompts(packed)) return prompts_.pad(packed);
+  if (!packed.ancestors.empty()) words_for_chains(longest_beside_trees_, packed);
   const Family* const family = family_of(packed);
   const Bucket* const bucket = family == nullptr ? nullptr : bucket_of(*family, packed);
   if (bucket == nullptr || bucket->captured[tap_set_of(packed.taps)].step == nullptr) return false;

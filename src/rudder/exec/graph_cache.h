@@ -6,8 +6,10 @@
 //
 // Where sequences have drafts, a step gives one token at most for each of its tokens, all of whose
 // logits are wanted. Such a step is padded to the next captured number of tokens, of the first
-// family of graphs whose sequences may be as long as its own. Where drafts are trees,
-// those graphs have them: sequences of the same steps that have a chain are in no tree.
+// family of graphs whose sequences may be as long as its own. Steps with trees have a family of
+// their own, where the executor takes any; a chain beside them is in no tree where it is short, and
+// else a tree of one path. Where the executor's proposer guesses trees, or the host makes nothing
+// else, steps of chains have that family too.
 //
 // Where the executor has taps, there are four tap sets of every graph: without taps, for steps that
 // neither steer nor capture; for steps whose programs only add vectors at layer ends; for steps
@@ -99,6 +101,7 @@ class GraphCache {
   struct RareKey {
     tap::Passages passages = 0;
     int32_t max_q_len = 1;  // of the family
+    bool has_trees = false;
     int32_t rows = 0;
     std::vector<int32_t> encodes;
     auto operator<=>(const RareKey&) const = default;
@@ -134,7 +137,8 @@ class GraphCache {
   const step::Capacity capacity_;
   const tap::Passages rare_passages_;
   const tap::Passages common_passages_;  // all others
-  std::vector<Family> families_;         // ascending
+  std::vector<Family> families_;         // ascending, those with trees last
+  int32_t longest_beside_trees_ = 0;     // chain that is no tree, in their graphs
   Recurring<RareKey, Captured> rare_;
   PromptGraphs prompts_;
 };

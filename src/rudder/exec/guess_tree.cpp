@@ -51,10 +51,16 @@ Result<void> ModelProposer::guess_depth(std::span<GuessAsk* const> asks, int32_t
   guessed_.clear();
   for (GuessAsk* const ask : asks) add_guesses(*ask, depth);
   if (guessed_.empty()) return {};
+  const bool is_captured = pass_graphs_ != nullptr && pass_graphs_->pad(depth, packed_);
   RUDDER_TRY(DeviceStep step, buffers_->begin(packed_, kGuesses));
-  step.sample.logits = decoder_->forward(step.forward);
-  ops_.sample(step.sample);
-  buffers_->fetch(packed_.num_sampled(), packed_.any_logprobs, kGuesses, 0);
+  if (is_captured) {
+    RUDDER_TRY_VOID(pass_graphs_->capture(depth, packed_, step));
+    pass_graphs_->replay(depth, packed_);
+  } else {
+    step.sample.logits = decoder_->forward(step.forward);
+    ops_.sample(step.sample);
+  }
+  buffers_->fetch(std::ssize(guessed_), packed_.any_logprobs, kGuesses, 0);
   RUDDER_TRY_VOID(wait());
   read(kGuesses, 0, guessed_);
   return {};

@@ -58,11 +58,11 @@ Result<std::vector<model::Stage>> stages_of(const model::ModelSpec& spec, const 
 // Whether what was asked for may be a tree here.
 Result<void> check_tree(const StepLimits& limits, const model::ModelSpec& spec, const ops::Ops& ops,
                         const ExecSettings& settings) {
-  if (limits.draft_tree.tree.empty() && !limits.host_trees) return {};
+  const bool has_own = !limits.draft_tree.tree.empty();
+  if (!has_own && limits.tree_key.empty()) return {};
   const auto refuse = [&](std::string why) {
     return fail(ErrorCode::kUnsupported, std::move(why) + ": drafts are chains alone",
-                limits.host_trees ? "speculative-config.method"
-                                  : "speculative-config.speculative_token_tree");
+                "speculative-config." + (has_own ? "speculative_token_tree" : limits.tree_key));
   };
   if (!ops.takes_trees()) {
     return refuse(fmt::format("the backend {} verifies no trees", ops.name()));
@@ -113,44 +113,44 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
       model::budget_weights(division.checkpoint, division.spec, ops, rank, stage);
   RUDDER_TRY(
       MemoryBudget budget,
-      budget_memory(part,
-                    {.act = ops.act_dtype(), .kv = ops.kv_dtype(), .linear = weights.linear_dtype},
-                    {.weight_bytes = weights.bytes,
-                     .available_bytes = ops.available_memory(),
-                     .utilization = settings.gpu_memory_utilization,
-                     .kv_cache_memory_bytes = settings.kv_cache_memory_bytes,
-                     .max_model_len = max_model_len,
-                     .block_size = settings.block_size,
-                     .attention_lookback = ops.attention_lookback(),
-                     .max_num_seqs = limits.max_num_seqs,
-                     .max_num_batched_tokens = limits.max_num_batched_tokens,
-                     .max_draft = ops.takes_drafts() ? limits.max_draft : 0,
-                     .takes_trees = limits.max_draft > 0 && ops.takes_trees() &&
-                                    (!guesses || may_guess_beside_trees(draft, ops)) &&
-                                    stage.is_alone() && model::runs_trees(part),
-                     .guess_tree = limits.draft_tree.tree,
-                     .look_up = limits.look_up,
-                     .draft = keeps_kv ? &draft.spec : nullptr,
-                     .draft_weight_bytes = guess_bytes,
-                     .draft_head = draft.head ? &draft.head->spec : nullptr,
-                     .medusa = draft.medusa ? &draft.medusa->spec : nullptr,
-                     .taps = {.enable_steering = settings.enable_steering,
-                              .max_steering_rows = settings.max_steering_rows,
-                              .steering_bytes = settings.steering_memory_mb << 20,
-                              .capture_bytes = settings.capture_memory_mb << 20,
-                              .embedding_bytes = settings.embedding_memory_mb << 20,
-                              .max_num_seqs = limits.max_num_seqs,
-                              .max_in_flight = division.max_in_flight(),
-                              .reads_aside = ops.has_reader() && joins_ranks,
-                              .reader_bytes = ops.reader_bytes(),
-                              .encodes = ops.has_encode() && joins_ranks,
-                              .feature_bytes = feature_bytes(settings, ops),
-                              .taps_mixers = ops.taps_mixers(),
-                              .taps_shares = ops.ranks_share_memory(),
-                              .patterns = ops.has_patterns() && joins_ranks},
-                     .rank = rank,
-                     .stage = stage,
-                     .max_in_flight = division.max_in_flight()}));
+      budget_memory(
+          part, {.act = ops.act_dtype(), .kv = ops.kv_dtype(), .linear = weights.linear_dtype},
+          {.weight_bytes = weights.bytes,
+           .available_bytes = ops.available_memory(),
+           .utilization = settings.gpu_memory_utilization,
+           .kv_cache_memory_bytes = settings.kv_cache_memory_bytes,
+           .max_model_len = max_model_len,
+           .block_size = settings.block_size,
+           .attention_lookback = ops.attention_lookback(),
+           .max_num_seqs = limits.max_num_seqs,
+           .max_num_batched_tokens = limits.max_num_batched_tokens,
+           .max_draft = ops.takes_drafts() ? limits.max_draft : 0,
+           .takes_trees = (limits.host_trees || !limits.draft_tree.tree.empty()) &&
+                          ops.takes_trees() && (!guesses || may_guess_beside_trees(draft, ops)) &&
+                          stage.is_alone() && model::runs_trees(part),
+           .guess_tree = limits.draft_tree.tree,
+           .look_up = limits.look_up,
+           .draft = keeps_kv ? &draft.spec : nullptr,
+           .draft_weight_bytes = guess_bytes,
+           .draft_head = draft.head ? &draft.head->spec : nullptr,
+           .medusa = draft.medusa ? &draft.medusa->spec : nullptr,
+           .taps = {.enable_steering = settings.enable_steering,
+                    .max_steering_rows = settings.max_steering_rows,
+                    .steering_bytes = settings.steering_memory_mb << 20,
+                    .capture_bytes = settings.capture_memory_mb << 20,
+                    .embedding_bytes = settings.embedding_memory_mb << 20,
+                    .max_num_seqs = limits.max_num_seqs,
+                    .max_in_flight = division.max_in_flight(),
+                    .reads_aside = ops.has_reader() && joins_ranks,
+                    .reader_bytes = ops.reader_bytes(),
+                    .encodes = ops.has_encode() && joins_ranks,
+                    .feature_bytes = feature_bytes(settings, ops),
+                    .taps_mixers = ops.taps_mixers(),
+                    .taps_shares = ops.ranks_share_memory(),
+                    .patterns = ops.has_patterns() && joins_ranks},
+           .rank = rank,
+           .stage = stage,
+           .max_in_flight = division.max_in_flight()}));
   if (keeps_kv) {
     RUDDER_TRY_VOID(
         check_draft_model(draft.spec, division.spec, budget.kv.groups, budget.max_seq_len));
@@ -214,7 +214,7 @@ step::Capacity capacity_of(const MemoryBudget& memory, const model::ModelSpec& s
           .max_repeat = limits.max_repeat,
           .max_draft = memory.max_draft,
           .takes_trees = memory.takes_trees,
-          .tells_rows = limits.host_trees,
+          .tells_rows = limits.tells_rows,
           .guesses = limits.draft_model != nullptr || looks_up,
           .guesses_from_rows = is_medusa || looks_up,
           .look_up = memory.look_up,

@@ -171,7 +171,11 @@ Result<void> ModelProposer::prepare(KvLayout layout, bool has_graphs) {
   }
   RUDDER_TRY(buffers_, StepBuffers::make(ops_, capacity_, nullptr, StepBuffers::Counts::kNone));
   done_ = ops_.make_event();
-  if (!has_graphs || !ops_.has_graphs() || draft_.head) return {};
+  if (!has_graphs || !ops_.has_graphs()) return {};
+  if (!tree().tree.empty()) {
+    pass_graphs_ = std::make_unique<PassGraphs>(ops_, *decoder_, capacity_, tree().tree);
+  }
+  if (draft_.head) return {};
   RUDDER_TRY(graphs_, GraphCache::capture({ops_, *decoder_, *buffers_}, capacity_, {}));
   return {};
 }

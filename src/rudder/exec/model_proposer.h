@@ -22,7 +22,8 @@
 // guesses up to it that are followed by others, each of which sees its path, and has the logits of
 // the last depth alone: of a row of logits the tokens of the ranks that the tree names follow.
 // Where its KV lies a pass runs anew what is in KV there, so that a pass needs nothing of the one
-// before but the rows that guesses go on from.
+// before but the rows that guesses go on from. Passes over whole trees are replayed from graphs
+// (pass_graphs.h).
 #pragma once
 
 #include <cstdint>
@@ -36,6 +37,7 @@
 #include "rudder/exec/kv_layout.h"
 #include "rudder/exec/medusa_proposer.h"
 #include "rudder/exec/pack.h"
+#include "rudder/exec/pass_graphs.h"
 #include "rudder/exec/proposer.h"
 #include "rudder/exec/slot_table.h"
 #include "rudder/exec/step_buffers.h"
@@ -93,7 +95,7 @@ int64_t hidden_block_bytes(const model::DraftHeadSpec& head, tensor::DType act, 
 class ModelProposer final : public Proposer {
  public:
   // `ops` outlives the proposer; `capacity` is the executor's. `has_graphs`: where the device has
-  // them, steps of single tokens are captured now.
+  // them, steps of single tokens are captured now, passes over trees when they come back.
   static Result<std::unique_ptr<ModelProposer>> make(DraftModel draft, ops::Ops& ops,
                                                      const step::Capacity& capacity,
                                                      bool has_graphs);
@@ -154,6 +156,7 @@ class ModelProposer final : public Proposer {
   std::unique_ptr<model::Decoder> decoder_;  // points into draft_
   std::unique_ptr<StepBuffers> buffers_;
   std::unique_ptr<GraphCache> graphs_;  // points into both; none where every step runs op by op
+  std::unique_ptr<PassGraphs> pass_graphs_;  // likewise; none without a tree
   std::unique_ptr<ops::Event> done_;
   std::vector<Written> written_;  // by slot
 

@@ -164,6 +164,23 @@ void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotT
                capacity.max_tokens_per_step);
 }
 
+void words_for_chains(int32_t most, PackedStep& packed) {
+  int32_t longest = 0;
+  for (size_t seq = 0; seq < packed.kv_len.size(); ++seq) {
+    const auto begin = static_cast<size_t>(packed.q_begin[seq]);
+    const int32_t q_len = packed.q_begin[seq + 1] - packed.q_begin[seq];
+    if (q_len == 0 || packed.ancestors[begin] != 0) continue;
+    if (q_len <= most || q_len > 1 + step::kMaxTreeDrafts) {
+      longest = std::max(longest, q_len);
+      continue;
+    }
+    for (int32_t i = 0; i < q_len; ++i) {
+      packed.ancestors[begin + static_cast<size_t>(i)] = ~uint64_t{0} >> (63 - i);
+    }
+  }
+  packed.max_q_len = longest;
+}
+
 void pad_step(int64_t num_tokens, int64_t num_seqs, const step::Capacity& capacity,
               PackedStep& packed) {
   packed.kv_slot.resize(static_cast<size_t>(capacity.kv_groups.size()));
@@ -189,6 +206,7 @@ void pad_step(int64_t num_tokens, int64_t num_seqs, const step::Capacity& capaci
   }
   RUDDER_CHECK(packed.num_tokens() == num_tokens, "{} tokens padded to {}", packed.num_tokens(),
                num_tokens);
+  if (!packed.ancestors.empty()) packed.ancestors.resize(packed.ids.size(), 0);
   pad_taps(packed.num_tokens(), capacity.num_slots, packed.taps);
 }
 

@@ -57,6 +57,10 @@ struct PackedStep {
 void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotTable& slots,
                PackedStep& packed);
 
+// Of a step with trees: chains of more than `most` tokens get words too, as trees of one path, so
+// that no sequence without has more; as far as a tree may be as long.
+void words_for_chains(int32_t most, PackedStep& packed);
+
 // Appends padding to a step until it has so many tokens and sequences: one token a sequence as far
 // as they go, what is left to the last. Padding belongs to the slot behind the last, sees no key
 // and writes nothing. Of a step that samples every token it is sampled as well, for nobody.

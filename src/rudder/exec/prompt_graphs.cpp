@@ -36,6 +36,7 @@ PromptGraphs::Key PromptGraphs::key_of(const PackedStep& packed) const {
       packed.max_q_len > kLongRun
           ? key.num_tokens
           : static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(packed.max_q_len)));
+  key.has_trees = !packed.ancestors.empty();
   key.has_taps = taps.is_used;
   if (!taps.is_used) return key;
   const bool at_ends = (taps.passages & ~tap::kLayerEnd) == 0;

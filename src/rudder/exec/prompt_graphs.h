@@ -4,6 +4,9 @@
 // for a number of tokens, and the second runs op by op, a dozen launches of hundreds. A stage that
 // others are behind has no second part.
 //
+// Trees of drafts beside prompts change nothing of that: which rows a row sees are words on the
+// device. Steps with such words have graphs of their own, so that others do not read any.
+//
 // Numbers of tokens are multiples of kPromptStepMultiple, which the scheduler aims at where a
 // prompt goes on in a later step; a step that is a few tokens short of one is padded. A graph is
 // captured when its number of tokens comes for the second time, beside the server's work: the first
@@ -46,7 +49,8 @@ class PromptGraphs {
  private:
   struct Key {
     int32_t num_tokens = 0;
-    int32_t max_q_len = 0;  // no sequence is longer
+    int32_t max_q_len = 0;   // no sequence is longer that is no tree
+    bool has_trees = false;  // words of ancestors are read
     bool has_taps = false;
     tap::Passages passages = 0;
     std::vector<int32_t> encodes = {};

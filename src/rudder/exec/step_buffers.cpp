@@ -33,13 +33,13 @@ struct Layout {
   int64_t ids = 0;
   int64_t positions = 0;
   int64_t kv_slot = 0;
+  int64_t ancestors = 0;
   int64_t taps = 0;
   int64_t logits_rows = 0;
   int64_t rows_taps = 0;
   int64_t sample_rows = 0;
   int64_t feedback_rows = 0;
   int64_t goes_on_rows = 0;
-  int64_t ancestors = 0;
   int64_t lists = 0;
 };
 
@@ -54,15 +54,15 @@ Layout layout_of(int64_t num_tokens, int64_t num_seqs, int64_t num_sampled, int6
   layout.ids = layout.table_row + part_bytes<int32_t>(num_seqs);
   layout.positions = layout.ids + part_bytes<int32_t>(num_tokens);
   layout.kv_slot = layout.positions + part_bytes<int32_t>(num_tokens);
-  layout.taps = layout.kv_slot + part_bytes<int32_t>(num_groups * num_tokens);
+  layout.ancestors = layout.kv_slot + part_bytes<int32_t>(num_groups * num_tokens);
+  layout.taps = layout.ancestors + part_bytes<uint64_t>(num_ancestors);
   const int64_t arrays = has_taps ? kTapArrays : 0;
   layout.logits_rows = layout.taps + arrays * part_bytes<int32_t>(num_tokens);
   layout.rows_taps = layout.logits_rows + part_bytes<int32_t>(num_sampled);
   layout.sample_rows = layout.rows_taps + arrays * part_bytes<int32_t>(num_sampled);
   layout.feedback_rows = layout.sample_rows + part_bytes<ops::SampleRow>(num_sampled);
   layout.goes_on_rows = layout.feedback_rows + part_bytes<int32_t>(num_feedback);
-  layout.ancestors = layout.goes_on_rows + part_bytes<int32_t>(num_going_on);
-  layout.lists = layout.ancestors + part_bytes<uint64_t>(num_ancestors);
+  layout.lists = layout.goes_on_rows + part_bytes<int32_t>(num_going_on);
   return layout;
 }
 

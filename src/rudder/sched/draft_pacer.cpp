@@ -164,10 +164,10 @@ int32_t DraftPacer::choose_guess(std::span<const DraftRecord* const> records, co
   if (trusted <= 0) return 0;
   const int64_t room = std::min<int64_t>((trusted + num_seqs - 1) / num_seqs, most);
   odds_.clear();
-  const float all = all_.estimate(kUnknownModelOdds);
   for (const DraftRecord* record : records) {
     const auto begin = std::ssize(odds_);
-    record->append_odds(all, static_cast<size_t>(tree_.empty() ? room : most), tree_, &odds_);
+    record->append_odds(all_, kUnknownModelOdds, static_cast<size_t>(tree_.empty() ? room : most),
+                        tree_, &odds_);
     std::sort(odds_.begin() + begin, odds_.end(), std::greater<>());  // a chain's are
     odds_.resize(static_cast<size_t>(begin + room));
   }
@@ -195,11 +195,10 @@ int32_t DraftPacer::choose_guess(std::span<const DraftRecord* const> records, co
 void DraftPacer::weigh(std::span<const Offer> offers, int64_t scale) {
   levels_.assign(kLevels, {});
   odds_.clear();
-  const float all = all_.estimate(kUnknownOdds);
   for (const Offer& offer : offers) {
     const size_t begin = odds_.size();
     if (offer.most > 0) {
-      offer.record->append_odds(all, offer.num_pending + offer.most, tree_, &odds_);
+      offer.record->append_odds(all_, kUnknownOdds, offer.num_pending + offer.most, tree_, &odds_);
     }
     odds_.erase(
         odds_.begin() + static_cast<ptrdiff_t>(begin),

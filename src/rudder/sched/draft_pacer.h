@@ -33,7 +33,7 @@ class DraftPacer {
     size_t most = 0;         // tokens behind those that may be verified
     size_t count = 0;        // of them to verify
     // Of a tree: its rows (step::DraftTree) that may be verified, with row 0, and the drafts' rows
-    // of them to verify. Nothing of it is in flight.
+    // of them to verify; `most` counts from its first, and num_pending is 0.
     uint64_t rows = 0;
     uint64_t chosen = 0;
 
@@ -84,8 +84,8 @@ class DraftPacer {
   // A step that sampled for a sequence has ended it, or not.
   void note_end(bool has_ended);
 
-  // Over all sequences, how often the first token of a guess was right.
-  HitRate& all() { return all_; }
+  // Over all sequences, how good guesses were.
+  DraftRates& all() { return all_; }
   // Likewise, what drafts that are verified together brought.
   Yield& yield() { return yield_; }
 
@@ -93,7 +93,7 @@ class DraftPacer {
   double guess_us(int32_t num_guess, int64_t num_seqs) const;
 
   const step::DraftTree tree_;
-  HitRate all_;
+  DraftRates all_;
   Yield yield_;
   double idle_us_ = 0;  // usual
   double pass_us_ = 0;  // of guessing a token for each of pass_seqs_ sequences, usual

@@ -58,12 +58,12 @@ class OddsProposer final : public DraftProposer {
   }
   void end(SequenceId id, std::span<const int32_t>) override { wholes_.erase(id); }
   bool waits(SequenceId) override { return true; }
-  void propose(SequenceId id, std::span<const int32_t> tokens, int32_t most,
+  void propose(SequenceId id, std::span<const int32_t> tokens, const DraftAsk& ask,
                Draft* draft) override {
     ++num_asked_;
     asked_.insert(id);
     const std::vector<int32_t>& whole = wholes_.at(id);
-    const size_t end = std::min({whole.size(), tokens.size() + static_cast<size_t>(most),
+    const size_t end = std::min({whole.size(), tokens.size() + static_cast<size_t>(ask.most),
                                  tokens.size() + static_cast<size_t>(count_)});
     for (size_t i = tokens.size(); i < end; ++i) {
       const bool is_right =

@@ -20,9 +20,10 @@ class ScriptedProposer final : public DraftProposer {
     ended_with = static_cast<int32_t>(tokens.size());
   }
   bool waits(SequenceId) override { return wait; }
-  void propose(SequenceId, std::span<const int32_t> tokens, int32_t most, Draft* draft) override {
+  void propose(SequenceId, std::span<const int32_t> tokens, const DraftAsk& ask,
+               Draft* draft) override {
     asked.emplace_back(tokens.begin(), tokens.end());
-    script.resize(std::min(script.size(), static_cast<size_t>(most)));
+    script.resize(std::min(script.size(), static_cast<size_t>(ask.most)));
     draft->tokens = std::exchange(script, {});
   }
 

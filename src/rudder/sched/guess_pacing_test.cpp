@@ -197,10 +197,10 @@ TEST(GuessPacing, WhatIsLookedUpWaitsWhereAnAnswerMayEnd) {
 // as it was of its like.
 TEST(GuessPacing, AGuessIsExpectedWhereThereWasOne) {
   DraftRecord record;
-  HitRate all;
+  DraftRates all;
   const auto odds = [&] {
     std::vector<float> odds;
-    record.append_odds(all.estimate(0.25f), 3, {}, &odds);
+    record.append_odds(all, 0.25f, 3, {}, &odds);
     return odds;
   };
   std::vector<float> in_old;
@@ -208,9 +208,9 @@ TEST(GuessPacing, AGuessIsExpectedWhereThereWasOne) {
   for (int32_t token = 0; token < 400; ++token) {
     const bool is_old = token / 20 % 2 == 0;
     if (is_old) {
-      record.new_guess() = {token, token + 1, token + 2};
+      record.new_guess().tokens = {token, token + 1, token + 2};
     } else {
-      record.new_guess().clear();
+      record.new_guess();
       record.note_none(&all);
     }
     (is_old ? in_old : in_new) = odds();

@@ -125,29 +125,48 @@ int64_t Scheduler::most_drafts(const Sequence& sequence) const {
   return std::min<int64_t>(capacity_.max_draft, sequence.max_len - sequence.future_len() - 1);
 }
 
+// Of the sequence's guess; empty: it is a chain.
+const step::DraftTree& Scheduler::guess_tree(const Sequence& sequence) const {
+  return proposer_ != nullptr ? sequence.record.tree() : capacity_.guess_tree;
+}
+
 // Of a guess that is a tree, of its first `most` drafts. Where more than its positions follow from
 // the tokens that a token follows (masks, programs that change, captures), those of one path alone:
-// the first draft behind each.
+// the first draft behind each. None that stands for a token in flight.
 uint64_t Scheduler::rows_to_verify(const Sequence& sequence, size_t most) const {
-  const step::DraftTree& tree = capacity_.guess_tree;
-  const uint64_t first = ~uint64_t{0} >> (step::kMaxTreeDrafts - most);
-  return first & (takes_tree(sequence, tree) ? ~uint64_t{0} : tree.first_chain());
+  const step::DraftTree& tree = guess_tree(sequence);
+  uint64_t rows = ~uint64_t{0} >> (step::kMaxTreeDrafts - most);
+  if (!takes_tree(sequence, tree.depth())) rows &= tree.first_chain();
+  if (sequence.samples_pending > 0) rows &= ~tree.down_to(sequence.samples_pending);
+  return rows | 1;
 }
 
-bool Scheduler::takes_tree(const Sequence& sequence, const step::DraftTree& tree) const {
-  const int32_t count = 1 + tree.depth();
+// One so deep.
+bool Scheduler::takes_tree(const Sequence& sequence, int32_t depth) const {
   return capacity_.takes_trees && !sequence.constrained &&
-         sequence.taps.uniform_len(sequence.planned_len, count) == count;
+         sequence.taps.uniform_len(sequence.planned_len, 1 + depth) == 1 + depth;
 }
 
-// Of a guess that is a tree the drafts of these rows.
+// Of its guess, a tree, the drafts of these rows.
 void Scheduler::take_rows(Sequence& sequence, uint64_t rows) const {
   const std::span<const int32_t> guess = sequence.record.guess();
   for (size_t i = 0; i < guess.size(); ++i) {
     if ((rows >> (i + 1) & 1) != 0) sequence.draft.push_back(guess[i]);
   }
-  sequence.draft_tree = capacity_.guess_tree.part(rows);
+  sequence.draft_tree = guess_tree(sequence).part(rows);
   if (sequence.draft_tree.is_chain()) sequence.draft_tree = {};
+}
+
+// At most so many tokens behind those that are known.
+void Scheduler::ask_proposer(const Sequence& sequence, int64_t most, Draft* draft) {
+  const DraftAsk ask = {.most = static_cast<int32_t>(most),
+                        .takes_tree = takes_tree(sequence, static_cast<int32_t>(most))};
+  proposer_->propose(sequence.id, sequence.tokens, ask, draft);
+  const int64_t count = std::ssize(draft->tokens);
+  RUDDER_CHECK(count <= most && (draft->tree.empty() || draft->tree.size() == count) &&
+                   (draft->odds.empty() || std::ssize(draft->odds) == count),
+               "{} drafts, a tree of {}, {} odds, {} were asked for", count, draft->tree.size(),
+               draft->odds.size(), most);
 }
 
 // What the proposer makes of at most so many drafts: its tree, or where there can be none the chain
@@ -155,11 +174,9 @@ void Scheduler::take_rows(Sequence& sequence, uint64_t rows) const {
 void Scheduler::take_proposed(Sequence& sequence, int64_t most) {
   RUDDER_CHECK(most <= most_drafts(sequence), "{} drafts for sequence {}", most, sequence.id.value);
   Draft draft;
-  proposer_->propose(sequence.id, sequence.tokens, static_cast<int32_t>(most), &draft);
+  ask_proposer(sequence, most, &draft);
   const int64_t count = std::ssize(draft.tokens);
-  RUDDER_CHECK(count <= most && (draft.tree.empty() || draft.tree.size() == count),
-               "{} drafts, a tree of {}, {} were asked for", count, draft.tree.size(), most);
-  const bool is_tree = draft.tree.empty() || takes_tree(sequence, draft.tree);
+  const bool is_tree = draft.tree.empty() || takes_tree(sequence, draft.tree.depth());
   const uint64_t rows = is_tree ? ~uint64_t{0} : draft.tree.first_chain();
   for (int64_t i = 0; i < count; ++i) {
     const bool is_taken = is_tree || (rows >> (i + 1) & 1) != 0;
@@ -218,12 +235,12 @@ StepShape Scheduler::collect_offers(size_t num_cohorts) {
     const std::span<const int32_t> guess = sequence->record.guess();
     if (guess.size() <= num_pending) continue;
     offered_.push_back(sequence);
-    const size_t count = std::min(guess.size() - num_pending, static_cast<size_t>(most));
-    const bool is_tree = !capacity_.guess_tree.empty();
-    offers_.push_back({.record = &sequence->record,
-                       .num_pending = num_pending,
-                       .most = count,
-                       .rows = is_tree ? rows_to_verify(*sequence, count) : 0});
+    offers_.push_back({.record = &sequence->record, .num_pending = num_pending});
+    DraftPacer::Offer& offer = offers_.back();
+    offer.most = std::min(guess.size() - num_pending, static_cast<size_t>(most));
+    if (guess_tree(*sequence).empty()) continue;
+    offer.num_pending = 0;
+    offer.rows = rows_to_verify(*sequence, offer.most);
   }
   return plain;
 }
@@ -237,12 +254,9 @@ void Scheduler::offer_own(Sequence& sequence, int64_t most) {
 }
 
 void Scheduler::guess_anew(Sequence& sequence) {
-  Draft draft = {.tokens = std::move(sequence.record.new_guess())};
-  const int64_t wanted = sequence.samples_pending + capacity_.max_draft;
-  proposer_->propose(sequence.id, sequence.tokens, static_cast<int32_t>(wanted), &draft);
-  RUDDER_CHECK(draft.tree.empty() && std::ssize(draft.tokens) <= wanted,
-               "{} drafts, {} were asked for", draft.tokens.size(), wanted);
-  sequence.record.new_guess() = std::move(draft.tokens);
+  Draft& draft = sequence.record.new_guess();
+  ask_proposer(sequence, sequence.samples_pending + capacity_.max_draft, &draft);
+  RUDDER_CHECK(draft.tree.empty() || !draft.odds.empty(), "a tree of unknown odds");
 }
 
 // Tokens that the executor's proposer is to guess behind each sequence of the next step. To look
@@ -315,7 +329,7 @@ void Scheduler::note_guess(Sequence& sequence, const step::SeqWork& work,
   RUDDER_CHECK(std::ssize(result.guess) <= work.guess.num_guess, "{} guesses, {} were asked for",
                result.guess.size(), work.guess.num_guess);
   sequence.proposed_len = static_cast<int32_t>(sequence.tokens.size());
-  sequence.record.new_guess() = result.guess;
+  sequence.record.new_guess().tokens = result.guess;
   // Where drafts are planned before it is known whether there is a guess, none is a wrong one.
   const bool is_missed = capacity_.keeps_guesses() && result.guess.empty();
   if (is_missed && result.end == step::SeqEnd::kNone) sequence.record.note_none(&pacer_.all());

@@ -6,17 +6,11 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
+#include "rudder/sched/draft.h"
 #include "rudder/sched/sequence.h"
 
 namespace rudder::sched {
-
-// A guess at what follows a sequence's last token.
-struct Draft {
-  std::vector<int32_t> tokens;
-  step::DraftTree tree = {};  // which of them follow which; empty: a chain
-};
 
 class DraftProposer {
  public:
@@ -33,9 +27,10 @@ class DraftProposer {
   // run ahead, and a sequence has a draft only where all its tokens happen to be known.
   virtual bool waits(SequenceId id) = 0;
 
-  // Appends at most `most` tokens to `draft`, which is empty: a guess at what follows `tokens`, the
-  // sequence's prompt and its whole output so far. None: the step decodes plainly.
-  virtual void propose(SequenceId id, std::span<const int32_t> tokens, int32_t most,
+  // Fills `draft`, which is empty: a guess at what follows `tokens`, the sequence's prompt and its
+  // whole output so far. None: the step decodes plainly. The first tokens of a tree are a tree too;
+  // where one is not wanted, the chain of its first children is taken.
+  virtual void propose(SequenceId id, std::span<const int32_t> tokens, const DraftAsk& ask,
                        Draft* draft) = 0;
 
   // True: its drafts are trees, and it is told what the model says behind each of them. So they are

@@ -132,7 +132,9 @@ class Scheduler {
   int64_t most_drafts(const Sequence& sequence) const;
   uint64_t rows_to_verify(const Sequence& sequence, size_t most) const;
   void take_rows(Sequence& sequence, uint64_t rows) const;
-  bool takes_tree(const Sequence& sequence, const step::DraftTree& tree) const;
+  const step::DraftTree& guess_tree(const Sequence& sequence) const;
+  bool takes_tree(const Sequence& sequence, int32_t depth) const;
+  void ask_proposer(const Sequence& sequence, int64_t most, Draft* draft);
   void take_proposed(Sequence& sequence, int64_t most);
   bool choose_drafts();
   StepShape collect_offers(size_t num_cohorts);

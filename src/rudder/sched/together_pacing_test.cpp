@@ -43,10 +43,10 @@ class PathProposer final : public DraftProposer {
   void note_rows(SequenceId id, std::span<const int32_t> rows) override {
     if (std::ssize(rows) > kDepth) ++texts_.at(id).num_told;
   }
-  void propose(SequenceId id, std::span<const int32_t> tokens, int32_t most,
+  void propose(SequenceId id, std::span<const int32_t> tokens, const DraftAsk& ask,
                Draft* draft) override {
     const Text& text = texts_.at(id);
-    for (int32_t i = 0; i < std::min(most, kSize); ++i) {
+    for (int32_t i = 0; i < std::min(ask.most, kSize); ++i) {
       const size_t at = tokens.size() + static_cast<size_t>(i < kDepth ? i : 0);
       const bool is_right =
           i < kDepth && at < text.whole.size() && text.num_told >= kFirstTrees &&

@@ -41,9 +41,8 @@ class DraftTree {
     return depth;
   }
   constexpr int32_t depth() const {
-    int32_t deepest = 0;
-    for (int32_t row = 1; row <= size_; ++row) deepest = std::max(deepest, depth(row));
-    return deepest;
+    const std::array<uint8_t, kMaxTreeDrafts + 1> all = depths();
+    return *std::max_element(all.begin(), all.end());
   }
   // Itself and the rows that it follows, a bit each.
   constexpr uint64_t ancestors(int32_t row) const {
@@ -58,9 +57,10 @@ class DraftTree {
     return rows;
   }
   constexpr uint64_t down_to(int32_t most) const {
+    const std::array<uint8_t, kMaxTreeDrafts + 1> all = depths();
     uint64_t rows = 1;
     for (int32_t row = 1; row <= size_; ++row) {
-      if (depth(row) <= most) rows |= uint64_t{1} << row;
+      if (all[static_cast<size_t>(row)] <= most) rows |= uint64_t{1} << row;
     }
     return rows;
   }
@@ -101,6 +101,15 @@ class DraftTree {
   }
 
  private:
+  // By row; 0 behind the last.
+  constexpr std::array<uint8_t, kMaxTreeDrafts + 1> depths() const {
+    std::array<uint8_t, kMaxTreeDrafts + 1> depths = {};
+    for (size_t row = 1; row <= static_cast<size_t>(size_); ++row) {
+      depths[row] = static_cast<uint8_t>(depths[parents_[row]] + 1);
+    }
+    return depths;
+  }
+
   std::array<uint8_t, kMaxTreeDrafts + 1> parents_ = {};  // by row
   int32_t size_ = 0;
 };

@@ -46,7 +46,8 @@ Result<void> check_capacity(const Capacity& recorded, const Capacity& own) {
     RUDDER_TRY_VOID(same("look_up.min_n", recorded.look_up.min_n, own.look_up.min_n));
     RUDDER_TRY_VOID(same("look_up.max_n", recorded.look_up.max_n, own.look_up.max_n));
   }
-  const bool has_trees = !recorded.guess_tree.empty() || recorded.tells_rows;
+  const bool has_host_trees = recorded.takes_trees && !recorded.guesses && recorded.max_draft > 0;
+  const bool has_trees = !recorded.guess_tree.empty() || has_host_trees;
   RUDDER_TRY_VOID(at_least("takes_trees", has_trees ? 1 : 0, own.takes_trees ? 1 : 0));
   RUDDER_TRY_VOID(at_least("taps.num_rows", recorded.taps.num_rows, own.taps.num_rows));
   RUDDER_TRY_VOID(at_least("taps.num_ops", recorded.taps.num_ops, own.taps.num_ops));

@@ -1,6 +1,7 @@
 // RandomProposer: drafts that are right, wrong at one place, or random, of any length; for tests. A
-// right one takes the sequence's own tokens to come, which the test knows. Chains, or trees of
-// whose rows it is told: it checks that it is told the truth. One thread.
+// right one takes the sequence's own tokens to come, which the test knows. Chains, trees where they
+// are taken, of any odds, or trees of whose rows it is told: it checks that it is told the truth.
+// One thread.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +15,18 @@
 #include "rudder/base/check.h"
 #include "rudder/base/philox.h"
 #include "rudder/sched/proposer.h"
+#include "rudder/step/executor.h"
 #include "rudder/testing/random_tree.h"
 
 namespace rudder::testing {
+
+enum class RandomDrafts : uint8_t { kChains, kTreesOfOdds, kTreesThatLearn };
+
+// All that an executor of this capacity may be given.
+inline RandomDrafts random_drafts(const step::Capacity& capacity) {
+  if (capacity.tells_rows) return RandomDrafts::kTreesThatLearn;
+  return capacity.takes_trees ? RandomDrafts::kTreesOfOdds : RandomDrafts::kChains;
+}
 
 class RandomProposer final : public sched::DraftProposer {
  public:
@@ -24,8 +34,9 @@ class RandomProposer final : public sched::DraftProposer {
   // until the next call.
   using Truth = std::function<std::span<const int32_t>(sched::SequenceId)>;
 
-  RandomProposer(uint64_t seed, int32_t vocab_size, Truth truth, bool makes_trees = false)
-      : seed_(seed), vocab_size_(vocab_size), truth_(std::move(truth)), makes_trees_(makes_trees) {}
+  RandomProposer(uint64_t seed, int32_t vocab_size, Truth truth,
+                 RandomDrafts kind = RandomDrafts::kChains)
+      : seed_(seed), vocab_size_(vocab_size), truth_(std::move(truth)), kind_(kind) {}
 
   void begin(const sched::NewSequence& sequence) override { known_.insert(sequence.id); }
   void end(sched::SequenceId id, std::span<const int32_t>) override { forget(id); }
@@ -34,23 +45,22 @@ class RandomProposer final : public sched::DraftProposer {
     return philox_u64(seed_ + 1, ++num_asked_ / kAskedInARow) % 4 != 0;
   }
 
-  void propose(sched::SequenceId id, std::span<const int32_t> tokens, int32_t most,
+  void propose(sched::SequenceId id, std::span<const int32_t> tokens, const sched::DraftAsk& ask,
                sched::Draft* draft) override {
     RUDDER_CHECK(known_.contains(id), "sequence {} has not begun", id.value);
     const std::span<const int32_t> truth = truth_(id);
-    if (makes_trees_) return propose_tree(id, tokens.size(), most, draft);
-    const int32_t count = below(most + 1);
-    const int32_t kind = below(4);  // 0 or 1: right; 2: wrong once; 3: random
-    const int32_t wrong_at = kind == 2 ? below(count + 1) : -1;
-    for (int32_t i = 0; i < count; ++i) {
-      const size_t at = tokens.size() + static_cast<size_t>(i);
-      int32_t token = below(vocab_size_);
-      if (kind < 3 && at < truth.size()) token = truth[at];
-      if (i == wrong_at) token = (token + 1) % vocab_size_;
-      draft->tokens.push_back(token);
+    const bool has_odds = kind_ == RandomDrafts::kTreesOfOdds;
+    if (learns() || (has_odds && ask.takes_tree && below(4) > 0)) {
+      propose_tree(id, tokens.size(), ask.most, draft);
+    } else {
+      propose_chain(tokens.size(), truth, ask.most, draft);
+    }
+    if (!has_odds) return;
+    for (size_t i = 0; i < draft->tokens.size(); ++i) {
+      draft->odds.push_back(static_cast<float>(below(17)) / 16);
     }
   }
-  bool learns() const override { return makes_trees_; }
+  bool learns() const override { return kind_ == RandomDrafts::kTreesThatLearn; }
   // Behind a row whose path is right comes what is right.
   void note_rows(sched::SequenceId id, std::span<const int32_t> rows) override {
     RUDDER_CHECK(known_.contains(id), "sequence {} has not begun", id.value);
@@ -75,6 +85,19 @@ class RandomProposer final : public sched::DraftProposer {
   int64_t num_told() const { return num_told_; }
 
  private:
+  void propose_chain(size_t begin, std::span<const int32_t> truth, int32_t most,
+                     sched::Draft* draft) {
+    const int32_t count = below(most + 1);
+    const int32_t kind = below(4);  // 0 or 1: right; 2: wrong once; 3: random
+    const int32_t wrong_at = kind == 2 ? below(count + 1) : -1;
+    for (int32_t i = 0; i < count; ++i) {
+      const size_t at = begin + static_cast<size_t>(i);
+      int32_t token = below(vocab_size_);
+      if (kind < 3 && at < truth.size()) token = truth[at];
+      if (i == wrong_at) token = (token + 1) % vocab_size_;
+      draft->tokens.push_back(token);
+    }
+  }
   void propose_tree(sched::SequenceId id, size_t begin, int32_t most, sched::Draft* draft) {
     const std::span<const int32_t> truth = truth_(id);
     const int32_t count = below(std::min(most, step::kMaxTreeDrafts) + 1);
@@ -97,7 +120,7 @@ class RandomProposer final : public sched::DraftProposer {
   const uint64_t seed_;
   const int32_t vocab_size_;
   const Truth truth_;
-  const bool makes_trees_;
+  const RandomDrafts kind_;
   uint64_t num_draws_ = 0;
   uint64_t num_asked_ = 0;
   std::set<sched::SequenceId> known_;

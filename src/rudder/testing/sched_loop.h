@@ -40,7 +40,7 @@ class SchedLoop {
         executor_(fake),
         proposer_(
             fake.seed, fake.capacity.vocab_size,
-            [this](sched::SequenceId id) { return whole_of(id); }, fake.capacity.tells_rows),
+            [this](sched::SequenceId id) { return whole_of(id); }, random_drafts(fake.capacity)),
         scheduler_(fake.capacity, settings, proposer != nullptr ? proposer : &proposer_) {}
 
   // Checks the invariants after every `count`th plan and commit alone, for long runs.

@@ -32,7 +32,7 @@ SimEpisode::SimEpisode(uint64_t seed, SimCoverage* coverage)
   for (const auto& spec : config_.taps.captures) captures_->add(spec);
   auto proposer = std::make_unique<RandomProposer>(
       config_.fake.seed, fake_.capacity.vocab_size,
-      [this](sched::SequenceId id) { return whole_of(id); }, fake_.capacity.tells_rows);
+      [this](sched::SequenceId id) { return whole_of(id); }, random_drafts(fake_.capacity));
   auto core = engine::EngineCore::create({.executor = std::move(executor),
                                           .tokenizer = tiny_tokenizer(),
                                           .clock = clock_,
