@@ -214,6 +214,28 @@ Case make_case(int32_t head_dim, KvType type, Kind kind, PrefillKernel kernel, b
   return c;
 }
 
+// Prompts whose tiles are many more than blocks, so that these take one after the other.
+bool check_long(const Device& d, int32_t head_dim, KvType type, bool is_gated) {
+  Verdict v;
+  for (const auto& [seqs, q_len, kv_len, group] :
+       {std::tuple{4, 1024, 1024, 7}, {3, 700, 1333, 1}, {2, 1025, 1025, 4}}) {
+    Case c = make_case(head_dim, type, Kind::kPrefill, PrefillKernel::kWgmma, is_gated, d.sms);
+    c.config.num_kv_heads = group == 1 ? 16 : 4;
+    c.config.num_heads = c.config.num_kv_heads * group;
+    c.config.num_sms = pick({d.sms, 20});
+    c.config.window = pick({0, 0, 300});
+    c.batch = Batch{};
+    for (int i = 0; i < seqs; ++i) c.batch.add(q_len, kv_len);
+    check(d, c, v);
+  }
+  const bool pass = v.worst < 1e-2 && v.same_twice;
+  printf("%s hd %3d %-4s %-7s long prompts: worst row error %.2e, %s%s%s\n", pass ? "PASS" : "FAIL",
+         head_dim, type == KvType::kBf16 ? "bf16" : "fp8", is_gated ? "gate" : "softmax", v.worst,
+         v.same_twice ? "same twice" : "DIFFERS THE SECOND TIME",
+         pass ? "" : "; worst: ", pass ? "" : v.worst_case.c_str());
+  return pass;
+}
+
 // In whole_sequences mode a sequence gives the same bits alone as in company.
 bool rows_are_independent(const Device& d, int32_t head_dim, KvType type, bool is_gated) {
   Case c = make_case(head_dim, type, Kind::kVerify, PrefillKernel::kMmaSync, is_gated, d.sms);
@@ -274,6 +296,9 @@ bool check_all(const Device& d) {
             if (!tiled && kernel == PrefillKernel::kWgmma) continue;
             good &= check_cases(d, head_dim, type, kind, kernel, is_gated);
           }
+        }
+        if (g_kernels.back() == PrefillKernel::kWgmma) {
+          good &= check_long(d, head_dim, type, is_gated);
         }
         const bool independent = rows_are_independent(d, head_dim, type, is_gated);
         good &= independent;

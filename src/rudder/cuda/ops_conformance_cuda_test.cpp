@@ -1,6 +1,8 @@
 // The CUDA backend in the conformance suite, with weights and cache in bf16 and in fp8.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -62,6 +64,31 @@ std::vector<Backend> sparse_backends() {
     backends.push_back(backend);
   }
   return backends;
+}
+
+// More tiles of rows than the device takes side by side: blocks take one after the other, some more
+// of them than others.
+TEST_P(OpsAttention, ManyPrompts) {
+  constexpr int kPrompts = 96;
+  constexpr int64_t kTokens = 42;
+  Layer layer = make_layer({.heads = 64, .kv_heads = 4, .head_dim = 64}, 400);
+  std::vector<Sequence> sequences;
+  sequences.reserve(kPrompts);
+  for (int i = 0; i < kPrompts; ++i) sequences.push_back(make_sequence(layer, kTokens));
+  const std::vector<int64_t> q_lens(sequences.size(), kTokens);
+  const Matrix first = read(run_step(layer, sequences, q_lens));
+  for (Sequence& sequence : sequences) sequence.done = 0;
+  const Matrix second = read(run_step(layer, sequences, q_lens));
+  EXPECT_EQ(max_difference(first, second), 0);
+  for (size_t s = 0; s < sequences.size(); s += 19) {
+    const Matrix exact = expected(layer, sequences[s], 0, kTokens, false);
+    const Matrix twin = expected(layer, sequences[s], 0, kTokens, true);
+    const double unit = std::ldexp(1.0, is_bf16() ? -9 : -21);
+    const auto row = static_cast<int64_t>(s) * kTokens;
+    EXPECT_LE(max_difference(first.slice(row, kTokens, 0, first.cols), exact),
+              2 * max_difference(twin, exact) + (unit + act_unit()) * max_abs(exact) + 1e-6)
+        << "sequence " << s;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsConformance, ::testing::ValuesIn(cuda_backends()), name_of);

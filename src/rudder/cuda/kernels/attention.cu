@@ -6,7 +6,7 @@
 namespace rudder::cuda {
 namespace {
 
-static_assert(sizeof(KvTensorMap) == 2 * sizeof(CUtensorMap));
+static_assert(sizeof(KvTensorMap) == 3 * sizeof(CUtensorMap));
 static_assert(alignof(KvTensorMap) >= alignof(CUtensorMap));
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
@@ -73,7 +73,11 @@ cudaError_t make_kv_tensor_map(const void* storage, KvType kv_type, int64_t num_
       {head < columns ? head : columns, kAttentionBlockSize, groups, heads, parts},
       {row, 128, page, page * heads},
       {columns, kAttentionBlockSize, static_cast<cuuint32_t>(groups), 1, 2}};
+  // [pages, 2 (i), 4 (t), 2 (e), columns]: token 4t + 2i + e of a page.
+  const TensorShape<5> runs{
+      {head, 2, 4, 2, parts * heads}, {row, row * 4, row * 2, page}, {columns, 2, 4, 2, 1}};
   const bool good = encode_map(encode, storage, kv_type, box, map->box) &&
+                    encode_map(encode, storage, kv_type, runs, map->runs) &&
                     encode_map(encode, storage, kv_type, whole, map->page);
   return good ? cudaSuccess : cudaErrorInvalidValue;
 }

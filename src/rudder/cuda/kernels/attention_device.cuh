@@ -39,6 +39,15 @@ __device__ inline void copy_box(uint32_t to, const KvTensorMap* map, int32_t col
       "l"(reinterpret_cast<uint64_t>(map->box)), "r"(column), "r"(row), "r"(barrier)
       : "memory");
 }
+// The same of one page, its rows in runs.
+__device__ inline void copy_runs(uint32_t to, const KvTensorMap* map, int32_t column, int32_t page,
+                                 uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%2, %3, %3, %3, %4}], [%5];" ::"r"(to),
+      "l"(reinterpret_cast<uint64_t>(map->runs)), "r"(column), "r"(0), "r"(page), "r"(barrier)
+      : "memory");
+}
 // K, then V of a page of a head, where the last column group is full.
 __device__ inline void copy_whole_page(uint32_t to, const KvTensorMap* map, int32_t head,
                                        int32_t block, uint32_t barrier) {
@@ -443,7 +452,8 @@ struct QueryRows {
   int32_t q_begin;
   int32_t count;  // q_len * group
   int32_t group;
-  int32_t prefix;  // kv_len - q_len: the position of the first token
+  uint32_t reciprocal;  // 2^31 / group, rounded up
+  int32_t prefix;       // kv_len - q_len: the position of the first token
   int64_t token_stride;
   int32_t head_begin;  // column of the group's first head
 
@@ -454,23 +464,28 @@ struct QueryRows {
     return QueryRows{q_begin,
                      q_len * group,
                      group,
+                     ((1u << 31) + group - 1) / static_cast<uint32_t>(group),
                      kv_len - q_len,
                      int64_t{config.num_heads} * kHeadDim,
                      kv_head * group * kHeadDim};
   }
+  // Row r's token of the sequence's new ones: r / group, exact below 2^27.
+  __device__ int32_t token(int32_t r) const {
+    return static_cast<int32_t>(__umulhi(2 * static_cast<uint32_t>(r), reciprocal));
+  }
   // Where row r begins in q and out.
   template <int kHeadDim>
   __device__ int64_t offset(int32_t r) const {
-    return (q_begin + r / group) * token_stride + head_begin + r % group * kHeadDim;
+    const int32_t t = token(r);
+    return (q_begin + t) * token_stride + head_begin + (r - t * group) * kHeadDim;
   }
   // The q head of row r, which may lie past the end.
   __device__ int32_t head(int32_t r, int32_t kv_head) const {
-    return kv_head * group + (r < count ? r : count - 1) % group;
+    const int32_t inside = r < count ? r : count - 1;
+    return kv_head * group + inside - token(inside) * group;
   }
   // The last position that row r sees; r may lie past the end.
-  __device__ int32_t position(int32_t r) const {
-    return prefix + (r < count ? r : count - 1) / group;
-  }
+  __device__ int32_t position(int32_t r) const { return prefix + token(r < count ? r : count - 1); }
 };
 
 // Sends the copies of the keys of one page of a KV head, box by box. One lane.

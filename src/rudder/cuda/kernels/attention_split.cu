@@ -202,7 +202,8 @@ class SplitWarp {
         range_(range),
         warp_(static_cast<int32_t>(threadIdx.x / 32)),
         lane_(static_cast<int32_t>(threadIdx.x % 32)),
-        is_sparse_(kGated && range.share >= params.gate.least_sparse_pages) {
+        is_sparse_(kGated && clips_at_zero(params.gate) &&
+                   range.share >= params.gate.least_sparse_pages) {
     if (lane_ == 0) {
       shared_.ahead[warp_] = Cursor(range_);
       shared_.here[warp_] = Cursor(range_);

@@ -78,6 +78,19 @@ __device__ inline float saturated_fma(float a, float b, float c) {
   return x;
 }
 
+// The inputs of a lane and of the one before it are all that the filter needs.
+__host__ __device__ inline bool is_near(const GateParams& gate) {
+  return gate.length == 2 || gate.length == 3;
+}
+// Gates that have a short way.
+__host__ __device__ inline bool is_usual(const GateParams& gate) {
+  return gate.low == 0.0f && is_near(gate);
+}
+// Weights are zero where they are clipped, if anywhere.
+__host__ __device__ inline bool clips_at_zero(const GateParams& gate) {
+  return gate.low == 0.0f || gate.high == 0.0f;
+}
+
 // The filter runs along the tokens of a row, over the lanes of a quad; the inputs of the last 8
 // tokens go from one call to the next. Nothing is normalised and nothing rescaled.
 //
@@ -104,9 +117,14 @@ class GateWeights {
   }
   template <int kScores>
   __device__ void weigh(float (&s)[kScores], int32_t begin, const Sight& sight, int lane) {
+    const bool is_partial = sight.is_partial(begin, kScores * 2);
     if (!is_usual(gate_)) {
-      weigh_tiles<Way::kAny>(s, begin, sight, lane);
-    } else if (sight.is_partial(begin, kScores * 2)) {
+      if (is_near(gate_) && !is_partial) {
+        weigh_tiles<Way::kNear>(s, begin, sight, lane);
+      } else {
+        weigh_tiles<Way::kAny>(s, begin, sight, lane);
+      }
+    } else if (is_partial) {
       weigh_tiles<Way::kUsualHidden>(s, begin, sight, lane);
     } else if (gate_.relu_pre) {
       weigh_tiles<Way::kUsualRelu>(s, begin, sight, lane);
@@ -135,12 +153,9 @@ class GateWeights {
   }
 
  private:
-  // kUsualHidden: some rows do not see all tokens. kAny is that for every gate.
-  enum class Way { kUsual, kUsualRelu, kUsualHidden, kAny };
-
-  __device__ static bool is_usual(const GateParams& gate) {
-    return gate.low == 0.0f && (gate.length == 2 || gate.length == 3);
-  }
+  // kUsualHidden: some rows do not see all tokens. kAny is that for every gate. kNear: is_near()
+  // with any clip, and all rows see all tokens.
+  enum class Way { kUsual, kUsualRelu, kUsualHidden, kNear, kAny };
 
   template <Way kWay, int kScores>
   __device__ void weigh_tiles(float (&s)[kScores], int32_t begin, const Sight& sight, int lane) {
@@ -162,7 +177,7 @@ class GateWeights {
       for (int e = 0; e < 4; ++e) {
         before_[e] = in[e];
         float& p = s[4 * n + e];
-        if constexpr (kWay == Way::kAny) {
+        if constexpr (kWay == Way::kAny || kWay == Way::kNear) {
           p = fmaf(p, factor_, total[e] * share_[e / 2]);
           p = min_or_nan(max_or_nan(p, gate_.low), gate_.high);
         } else {
@@ -190,7 +205,7 @@ class GateWeights {
     total[3] = kPairs == 1 ? in[2] + in[3] : fmaf(tap(1), in[2], in[3]);
     const int t = lane % 4;
 #pragma unroll 1
-    for (int pair = 1; pair <= kPairs; ++pair) {
+    for (int pair = 1; pair <= (kPairs == 1 ? 1 : gate_.length / 2); ++pair) {
       const int from = (lane & ~3) | ((t - pair) & 3);
       const bool is_here = t + pair < 4;  // the pair that the reader wants is of this tile
 #pragma unroll

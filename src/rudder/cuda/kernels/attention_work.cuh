@@ -31,7 +31,12 @@ inline constexpr int32_t kPartPages = 8;       // that take as long as what ever
 struct WorkHeader {
   int32_t num_tiles;
   int32_t section_heads;  // KV heads whose tiles are taken before those of other heads
-  int32_t reserved[2];
+  // Blocks of the wgmma kernel take tiles in turns, or else each when it is free.
+  int32_t in_turns;
+  // Of the wgmma kernel's blocks, 0 between launches: items taken beside the blocks' first ones,
+  // and blocks that have found no more.
+  int32_t taken;
+  int32_t left;
 };
 
 struct alignas(16) SplitSeq {

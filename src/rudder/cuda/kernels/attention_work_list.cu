@@ -324,6 +324,16 @@ __device__ int32_t section_heads(const AttentionConfig& config, const Totals& to
   return ceil_div(heads, sections);
 }
 
+// Blocks that take tiles in turns stay side by side and read the same keys, which is faster where
+// they have few tiles each; with many they drift apart, and where every section begins anew with
+// its longest tiles turns give blocks unequal work (ADR 0008).
+__device__ bool takes_in_turns(const AttentionConfig& config, const Totals& totals,
+                               int32_t section_heads) {
+  constexpr int32_t kMostRounds = 16;
+  const int64_t items = int64_t{totals.sum.tiles} * config.num_kv_heads;
+  return section_heads >= config.num_kv_heads && items <= int64_t{kMostRounds} * config.num_sms;
+}
+
 // Cuts the line of units.
 __device__ void divide(const AttentionWorkParams& p, const WorkspaceView& work,
                        const Totals& totals, const Cut& cut, const Span* spans) {
@@ -374,6 +384,7 @@ __device__ void divide(const AttentionWorkParams& p, const WorkspaceView& work,
     WorkHeader header = {};
     header.num_tiles = totals.sum.tiles;
     header.section_heads = section_heads(p.config, totals);
+    header.in_turns = takes_in_turns(p.config, totals, header.section_heads) ? 1 : 0;
     *work.header = header;
   }
 }
