@@ -113,7 +113,7 @@ class EncodeBench {
         rows_(kMostTokens * shape.width),
         work_(kMostTokens * shape.width),
         before_(tap::kEncodedRows * shape.width * 2),
-        features_(tap::kEncodedRows * shape.num_features),
+        features_(tap::kEncodedRows * tap::feature_row_floats(shape.num_features)),
         norm_(std::vector<float>(static_cast<size_t>(shape.width), 1.0f)),
         values_(tap::kEncodedRows * kTop),
         top_(tap::kEncodedRows * kTop) {
@@ -201,7 +201,8 @@ class EncodeBench {
     params.rows = tokens;
     params.width = shape_.width;
     params.features = features_.data();
-    params.feature_stride = shape_.num_features;
+    params.feature_stride = tap::feature_row_floats(shape_.num_features);
+    params.largest = params.features + tap::feature_tiles_begin(params.feature_stride);
     params.before = before_.data();
     params.marks = marks;
     const cudaError_t encoded = launch_encode(params, stream_);
@@ -280,7 +281,9 @@ class EncodeBench {
     params.product.width = shape_.width;
     params.product.num_blocks = num_sms_;
     params.product.features = features_.data();
-    params.product.feature_stride = shape_.num_features;
+    params.product.feature_stride = tap::feature_row_floats(shape_.num_features);
+    params.product.largest =
+        params.product.features + tap::feature_tiles_begin(params.product.feature_stride);
     params.image = dictionaries_.vectors() + dictionaries_.offset(dictionary);
     params.num_features = shape_.num_features;
     params.k = shape_.k;

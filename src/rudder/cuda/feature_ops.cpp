@@ -35,11 +35,13 @@ ReadFeaturesParams read_features_params(const ops::ReadFeaturesArgs& args, int n
   product.width = args.x.shape[1];
   product.num_blocks = num_blocks;
   if (params.needs_all) {
-    RUDDER_CHECK(args.scratch.shape[0] >= rows && args.scratch.shape[1] == head.num_features,
+    const int64_t row_floats = tap::feature_row_floats(head.num_features);
+    RUDDER_CHECK(args.scratch.shape[0] >= rows && args.scratch.shape[1] == row_floats,
                  "{} for {} features of {} rows", args.scratch.shape.to_string(), head.num_features,
                  rows);
     product.features = pointer<float>(args.scratch);
-    product.feature_stride = head.num_features;
+    product.largest = product.features + tap::feature_tiles_begin(row_floats);
+    product.feature_stride = row_floats;
   } else {
     product.features = params.values;
     product.feature_stride = params.num_listed;

@@ -4,6 +4,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/cuda/elements.h"
+#include "rudder/tap/dictionary_head.h"
 
 namespace rudder::cuda {
 namespace {
@@ -87,6 +88,7 @@ EncodeParams encode_params(const ops::EncodeArgs& args, int num_blocks) {
   params.width = args.x.shape[1];
   params.features = pointer<float>(features);
   params.feature_stride = features.shape[1];
+  params.largest = params.features + tap::feature_tiles_begin(params.feature_stride);
   const tensor::View& before = args.taps.table->encoded_rows;
   RUDDER_CHECK(params.width <= before.shape[1], "a row of {} is encoded, {} fit", params.width,
                before.shape[1]);

@@ -74,7 +74,7 @@ Result<void> DeviceFeatureReader::allocate() {
 // With the features of a batch, which are read where they were computed.
 int64_t DeviceFeatureReader::floats_of(const Dictionary& dictionary) const {
   return steer::encoder_image_floats(dictionary, bounds_.dtype) +
-         vector_floats(kRows * dictionary.num_features);
+         vector_floats(kRows * tap::feature_row_floats(dictionary.num_features));
 }
 
 Result<void> DeviceFeatureReader::check(const Dictionary& dictionary) const {
@@ -249,15 +249,16 @@ Result<void> DeviceFeatureReader::read_batch(const Resident& from, Rows rows, To
   }
   take_listed(rows);
   const auto num_listed = std::ssize(listed_now_);
-  ops::ReadFeaturesArgs args{.x = x,
-                             .image = dictionaries_.rows(from.begin, from.image_floats),
-                             .head = from.head,
-                             .listed = {},
-                             .values = {},
-                             .top = {},
-                             .scratch = as(dictionaries_.rows(from.begin + from.image_floats,
-                                                              kRows * from.head.num_features),
-                                           DType::kF32, {kRows, from.head.num_features})};
+  const int64_t row_floats = tap::feature_row_floats(from.head.num_features);
+  ops::ReadFeaturesArgs args{
+      .x = x,
+      .image = dictionaries_.rows(from.begin, from.image_floats),
+      .head = from.head,
+      .listed = {},
+      .values = {},
+      .top = {},
+      .scratch = as(dictionaries_.rows(from.begin + from.image_floats, kRows * row_floats),
+                    DType::kF32, {kRows, row_floats})};
   ops_->copy_in(x, staged_x);
   if (num_listed > 0) {
     args.listed = listed_.rows(0, num_listed);

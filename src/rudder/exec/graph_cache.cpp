@@ -205,12 +205,11 @@ GraphCache::RareKey GraphCache::rare_key(const PackedStep& packed, const Family&
                                          const Bucket& bucket) const {
   const tap::Passages used = packed.taps.passages;
   const bool at_ends = (used & ~tap::kLayerEnd) == 0;
-  return {
-      .passages = at_ends ? tap::kLayerEnd : static_cast<tap::Passages>(common_passages_ | used),
-      .max_q_len = family.max_q_len,
-      .has_trees = family.has_trees,
-      .rows = bucket.rows,
-      .encodes = packed.taps.encodes};
+  return {.passages = at_ends ? tap::kLayerEnd : used,
+          .max_q_len = family.max_q_len,
+          .has_trees = family.has_trees,
+          .rows = bucket.rows,
+          .encodes = packed.taps.encodes};
 }
 
 bool GraphCache::pad(PackedStep& packed) {

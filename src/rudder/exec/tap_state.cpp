@@ -51,7 +51,7 @@ Shapes shapes_of(const step::Capacity& capacity) {
           .pattern_sums = {taps.patterns ? ring / ops::kPatternSumElements : 0, 2},
           .ring = {ring},
           .encoded_rows = {encoded, capacity.geometry.widest()},
-          .features = {encoded, taps.max_features},
+          .features = {encoded, tap::feature_row_floats(taps.max_features)},
           .carried = {encoded > 0 ? capacity.max_tokens_per_step : 0, capacity.geometry.hidden}};
 }
 

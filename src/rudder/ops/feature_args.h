@@ -20,7 +20,8 @@ struct ReadFeaturesArgs {
   tensor::View listed;       // [L] i32: features whose values are told
   tensor::View values;       // [N, L] f32
   tensor::View top;          // [N, n, 2] i32: TopFeature; n at most kMostTopFeatures
-  tensor::View scratch;      // [N, F] f32; may be empty where needs_all() is false
+  tensor::View
+      scratch;  // [N, tap::feature_row_floats(F)] f32; may be empty where needs_all() is false
 
   bool needs_all() const { return !top.empty() || head.k > 0; }
 };

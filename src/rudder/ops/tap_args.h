@@ -37,7 +37,8 @@ struct TapTable {
   tensor::View pattern_sums;
   // Of encode(); without elements where it is not run.
   tensor::View encoded_rows;  // [kEncodedRows, widest row] f32
-  // [kEncodedRows, Limits.max_features] f32: of the last product, in the order of its tokens.
+  // [kEncodedRows, feature_row_floats(Limits.max_features)] f32: of the last product, in the order
+  // of its tokens.
   tensor::View features;
   tensor::View carried;  // [max tokens of a step, hidden] f32: what kEncode leaves for kCarried
 };

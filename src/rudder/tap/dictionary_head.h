@@ -45,4 +45,18 @@ constexpr int64_t dictionary_floats(bool is_bf16, int64_t count) {
 // Rows that one product of an encode holds: a bound of its scratch memory, and of nothing else.
 inline constexpr int64_t kEncodedRows = 64;
 
+// A row of scratch memory for all features of a token: whole quads of tiles of features, and behind
+// the last a float for each tile, where a backend may keep what it finds out about the tile.
+inline constexpr int32_t kFeatureTile = 16;
+constexpr int64_t feature_row_tiles(int64_t num_features) {
+  return (num_features + 4 * kFeatureTile - 1) / (4 * kFeatureTile) * 4;
+}
+constexpr int64_t feature_row_floats(int64_t num_features) {
+  return feature_row_tiles(num_features) * (kFeatureTile + 1);
+}
+// Where the tiles' begin in a row of so many floats.
+constexpr int64_t feature_tiles_begin(int64_t row_floats) {
+  return row_floats / (kFeatureTile + 1) * kFeatureTile;
+}
+
 }  // namespace rudder::tap

@@ -281,7 +281,7 @@ void OpsEncode::put_with(Scene& scene, std::vector<DictionaryFloats>& images,
   }
   put_scene(scene, ring_elements);
   const int64_t width = scene.geometry.hidden;
-  scene.table.features = poisoned(DType::kF32, {tap::kEncodedRows, most});
+  scene.table.features = poisoned(DType::kF32, {tap::kEncodedRows, tap::feature_row_floats(most)});
   scene.table.encoded_rows = poisoned(DType::kF32, {tap::kEncodedRows, width});
   scene.table.carried = poisoned(DType::kF32, {kMaxTapTokens, width});
 }

@@ -55,7 +55,9 @@ OpsFeatures::Told OpsFeatures::read_rows(const Asked& asked, const View& x) {
     args.values = poisoned(DType::kF32, {rows, num_listed});
   }
   if (asked.top > 0) args.top = poisoned(DType::kI32, {rows, asked.top, 2});
-  if (args.needs_all()) args.scratch = poisoned(DType::kF32, {rows, asked.head.num_features});
+  if (args.needs_all()) {
+    args.scratch = poisoned(DType::kF32, {rows, tap::feature_row_floats(asked.head.num_features)});
+  }
   ops_.read_features(args);
   Told told;
   if (num_listed > 0) told.values = device_.values<float>(args.values);

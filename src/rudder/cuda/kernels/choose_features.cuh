@@ -1,11 +1,13 @@
 // Which of a row's features are kept, and the list of them in the order of their numbers, by a
 // block. Included by .cu files only.
 //
-// The k largest are found by a radix select: eleven bits of all values, which leaves few candidates
-// (the values that have the k-th largest's first digits, or larger ones); they are listed, each
-// warp's part apart, and what is behind reads the lists alone: ten bits of the candidates, ten
-// more, and who is kept. Where nothing is selected, the candidates are the values above 0. A warp
-// whose candidates do not fit sends the block back to the values themselves.
+// The product leaves the largest of each tile of features. The k-th largest of these is no larger
+// than the k-th largest feature, so only tiles that reach it can have one that is kept: their
+// features are the candidates, a list for each warp. A radix select finds the bits of what is
+// sought, eleven and twice ten: the first eleven of the tiles', which leaves few candidates, then
+// all of the candidates'. Where nothing is selected, the candidates are the features above 0. Where
+// a warp's candidates do not fit, all features are read instead. Every loop has little code, since
+// little of it is in the caches from one encode to the next.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -42,69 +44,27 @@ struct ChoiceShared {
   ActiveFeature candidates[kEncodeWarps][kCandidates];
 };
 
-// The features of a row, four at a time: in the device's memory, past L1, since other blocks may
-// have written them, or copied to a block's shared memory.
+// The features of a row and the largest of each tile of them, in the device's memory: past L1,
+// since other blocks may have written them.
 class RowValues {
  public:
-  // `copy` is 16-byte aligned shared memory, for copied_floats().
-  __device__ RowValues(const float* from, int count, float* copy)
-      : from_(from),
-        copy_(copy),
-        count_(count),
-        is_aligned_(reinterpret_cast<uintptr_t>(from) % 16 == 0) {}
-
-  // Floats of shared memory that a copy takes.
-  __host__ __device__ static constexpr int64_t copied_floats(int64_t count) {
-    return (count + 3) / 4 * 4;
-  }
-
-  // By all threads: it is there when they have called wait_for_copy().
-  __device__ void start_copy() {
-    is_copied_ = true;
-    for (int i = static_cast<int>(threadIdx.x); i < num_quads(); i += kEncodeThreads) {
-      if (is_aligned_ && 4 * i + 4 <= count_) {
-        asm volatile(
-            "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(copy_ + 4 * i)),
-            "l"(from_ + 4 * i)
-            : "memory");
-      } else {
-        *reinterpret_cast<uint4*>(copy_ + 4 * i) = load(i);
-      }
-    }
-  }
-  __device__ static void wait_for_copy() {
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    __syncthreads();
-  }
+  __device__ RowValues(const float* from, const float* largest, int count)
+      : from_(from), largest_(largest), count_(count) {}
 
   __device__ int count() const { return count_; }
-  __device__ int num_quads() const { return (count_ + 3) / 4; }
-  // The bits of the values from 4 i on; 0 behind the last.
-  __device__ uint4 quad(int i) const {
-    return is_copied_ ? *reinterpret_cast<const uint4*>(copy_ + 4 * i) : load(i);
-  }
+  __device__ int num_tiles() const { return (count_ + tap::kFeatureTile - 1) / tap::kFeatureTile; }
+  // Their bits; 0 behind the last.
   __device__ unsigned bits_at(int j) const {
-    return __float_as_uint(is_copied_ ? copy_[j] : __ldcg(from_ + j));
+    return j < count_ ? __float_as_uint(__ldcg(from_ + j)) : 0u;
+  }
+  __device__ unsigned largest_bits(int tile) const {
+    return tile < num_tiles() ? __float_as_uint(__ldcg(largest_ + tile)) : 0u;
   }
 
  private:
-  __device__ uint4 load(int i) const {
-    if (is_aligned_ && 4 * i + 4 <= count_) {
-      return __ldcg(reinterpret_cast<const uint4*>(from_ + 4 * i));
-    }
-    return load_some(from_ + 4 * i, count_ - 4 * i);
-  }
-  // A call, which is rare.
-  __device__ __noinline__ static uint4 load_some(const float* from, int left) {
-    const auto at = [=](int j) { return j < left ? __float_as_uint(__ldcg(from + j)) : 0u; };
-    return make_uint4(at(0), at(1), at(2), at(3));
-  }
-
   const float* from_;
-  float* copy_;
+  const float* largest_;
   int count_;
-  bool is_aligned_;
-  bool is_copied_ = false;
 };
 
 // All threads of the block make the same calls.
@@ -115,18 +75,20 @@ class FeatureChoice {
 
   // The k largest; with k = 0 all that are above 0.
   __device__ void choose(int k) {
-    kept_ = {};
-    is_gathered_ = false;
     const bool selects = k > 0 && k < values_.count();
-    if (!selects) return gather(1);
+    kept_ = {};
+    kept_.equal = static_cast<unsigned>(k);
+    source_ = Source::kTiles;
+    if (!selects || !find_digit(kFirstShift)) kept_.least = 0;
+    gather(max(kept_.least, 1u));
+    kept_ = {};
+    if (!selects) return;
     kept_.equal = static_cast<unsigned>(k);
 #pragma unroll 1
     for (int shift = kFirstShift; shift >= 0; shift -= 10) {
-      if (!find_digit(shift)) {  // there are no more than k
-        kept_ = {};
-        return gather(1);
-      }
-      if (shift == kFirstShift) gather(max(kept_.least, 1u));
+      if (find_digit(shift)) continue;
+      kept_ = {};  // there are no more than k
+      return;
     }
   }
 
@@ -143,7 +105,7 @@ class FeatureChoice {
   // Lists those that are kept, from the `base`-th on and up to `most` of them; returns how many
   // there are in all. The list is there behind the next barrier of the block.
   __device__ int list(int base, int most, ActiveFeature* listed) const {
-    return list_kept(values_, shared_, kept_, is_gathered_, base, most, listed);
+    return list_kept(values_, shared_, kept_, source_, base, most, listed);
   }
 
  private:
@@ -152,23 +114,22 @@ class FeatureChoice {
   static constexpr int kOwnBins = ChoiceShared::kBins / kEncodeThreads;
   static_assert(kOwnBins * kEncodeThreads == ChoiceShared::kBins);
 
-  // Counts the digits of the candidates, or of all values where these are not known.
+  enum class Source { kTiles, kCandidates, kAll };
+
   template <typename Add>
   __device__ void for_each(const Add& add) const {
-    if (is_gathered_) {
+    if (source_ == Source::kCandidates) {
       const int count = shared_.num_candidates[encode_warp()];
       for (int i = encode_lane(); i < count; i += 32) {
         add(__float_as_uint(shared_.candidates[encode_warp()][i].value));
       }
       return;
     }
-#pragma unroll 4
-    for (int i = static_cast<int>(threadIdx.x); i < values_.num_quads(); i += kEncodeThreads) {
-      const uint4 quad = values_.quad(i);
-      add(quad.x);
-      add(quad.y);
-      add(quad.z);
-      add(quad.w);
+    const bool is_tiles = source_ == Source::kTiles;
+    const int count = is_tiles ? values_.num_tiles() : values_.count();
+#pragma unroll 2
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += kEncodeThreads) {
+      add(is_tiles ? values_.largest_bits(i) : values_.bits_at(i));
     }
   }
 
@@ -222,43 +183,58 @@ class FeatureChoice {
     shared_.above = above;
   }
 
-  // The features whose bits are `floor` at least, a part of them for each warp, in their order.
+  // The features whose bits are `floor` at least, a part of them for each warp, in their order. Two
+  // tiles make a warp's load.
   __device__ void gather(unsigned floor) {
-    const int part = (values_.num_quads() + kEncodeWarps - 1) / kEncodeWarps;
+    constexpr int kAtOnce = 4;
+    static_assert(2 * tap::kFeatureTile == 32);
+    const int part = (values_.num_tiles() + kEncodeWarps - 1) / kEncodeWarps;
     const int begin = encode_warp() * part;
-    const int end = min(begin + part, values_.num_quads());
+    const int end = min(begin + part, values_.num_tiles());
     const unsigned before = (1u << encode_lane()) - 1;  // lanes
     ActiveFeature* const own = shared_.candidates[encode_warp()];
     int count = 0;
-#pragma unroll 4
+#pragma unroll 1
     for (int first = begin; first < end; first += 32) {
-      const int i = first + encode_lane();
-      const uint4 quad = i < end ? values_.quad(i) : make_uint4(0, 0, 0, 0);
-      const unsigned bits[4] = {quad.x, quad.y, quad.z, quad.w};
-      unsigned is_in[4];
-      int at = count;
+      const int tile = first + encode_lane();
+      const unsigned largest = tile < end ? values_.largest_bits(tile) : 0u;
+      unsigned open = __ballot_sync(kEncodeLanes, largest >= floor);
+      const auto next = [&] {
+        const int lane = __ffs(static_cast<int>(open)) - 1;
+        open &= open - 1;
+        return lane < 0 ? values_.num_tiles() : first + lane;
+      };
+#pragma unroll 1
+      while (open != 0) {
+        ActiveFeature found[kAtOnce];
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        is_in[e] = __ballot_sync(kEncodeLanes, bits[e] >= floor);
-        at += __popc(is_in[e] & before);
-        count += __popc(is_in[e]);
-      }
+        for (ActiveFeature& one : found) {
+          const int low = next();
+          const int high = next();
+          one.feature = (encode_lane() < tap::kFeatureTile ? low : high) * tap::kFeatureTile +
+                        encode_lane() % tap::kFeatureTile;
+          one.value = __uint_as_float(values_.bits_at(one.feature));
+        }
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        if (bits[e] < floor) continue;
-        if (at < ChoiceShared::kCandidates) own[at] = {4 * i + e, __uint_as_float(bits[e])};
-        ++at;
+        for (const ActiveFeature& one : found) {
+          const bool is_in = __float_as_uint(one.value) >= floor;
+          const unsigned all = __ballot_sync(kEncodeLanes, is_in);
+          const int at = count + __popc(all & before);
+          if (is_in && at < ChoiceShared::kCandidates) own[at] = one;
+          count += __popc(all);
+        }
       }
     }
     if (encode_lane() == 0) shared_.num_candidates[encode_warp()] = count;
-    is_gathered_ = __syncthreads_or(count > ChoiceShared::kCandidates ? 1 : 0) == 0;
+    const bool fit = __syncthreads_or(count > ChoiceShared::kCandidates ? 1 : 0) == 0;
+    source_ = fit ? Source::kCandidates : Source::kAll;
   }
 
   // A call: rows with many active features make it again and again.
   __device__ __noinline__ static int list_kept(const RowValues values, ChoiceShared& shared,
-                                               const Kept kept, bool is_gathered, int base,
-                                               int most, ActiveFeature* listed) {
-    if (is_gathered) {
+                                               const Kept kept, Source source, int base, int most,
+                                               ActiveFeature* listed) {
+    if (source == Source::kCandidates) {
       const ActiveFeature* const own = shared.candidates[encode_warp()];
       const int count = shared.num_candidates[encode_warp()];
       const auto at = [=](int i) { return i < count ? own[i] : ActiveFeature{0, 0.0f}; };
@@ -326,7 +302,7 @@ class FeatureChoice {
   const RowValues& values_;
   ChoiceShared& shared_;
   Kept kept_;
-  bool is_gathered_ = false;  // the candidates are all that can be kept
+  Source source_ = Source::kAll;  // of digits
 };
 
 }  // namespace rudder::cuda

@@ -2,6 +2,8 @@
 
 #include <cooperative_groups.h>
 
+#include <algorithm>
+
 #include "rudder/cuda/kernels/encode_apply.cuh"
 #include "rudder/cuda/kernels/encode_batch.cuh"
 #include "rudder/cuda/kernels/encode_product.cuh"
@@ -11,15 +13,18 @@
 namespace rudder::cuda {
 namespace {
 
-// Of shared memory: the ring, or a row and its features.
-constexpr size_t kMemoryBytes = 176 * 1024;
-static_assert(kMemoryBytes >= EncodeRing::kBytes && kMemoryBytes >= 2 * kMaxEncodedWidth);
+// Of dynamic shared memory: the ring, or what is told of a row and the row. No more than that: what
+// is left is L1, through which the encoder's numbers come, and which bounds how many are on the
+// way.
+size_t memory_bytes(int64_t width) {
+  return std::max(EncodeRing::kBytes,
+                  sizeof(EncodeApplyShared) + static_cast<size_t>(width) * sizeof(Bf16));
+}
 
 struct Shared {
   tap::DictionaryHead head;
   EncodeBatch batch;
   int of_warp[kEncodeWarps];
-  EncodeApplyShared apply;
 };
 
 // What all threads of all blocks know in the same way.
@@ -41,6 +46,7 @@ class Encoder {
         encode(p_.table.vectors + offset);
       }
     }
+    if (!is_behind_another_) dependency_wait();
     mark_encode(p_, EncodeMark::kEnd);
   }
 
@@ -100,7 +106,10 @@ class Encoder {
     if (asks && before < kBatchRows) {
       batch_.token[before] = token;
       batch_.op[before] = next_;
-      set_next(next_ + __ldcg(&p_.table.ops[next_].run), end_);
+      const tap::TapOp* const op = p_.table.ops + next_;
+      batch_.run[before] = __ldcg(&op->run);
+      batch_.is_full[before] = __ldcg(&op->lo) > 0.0f;
+      set_next(next_ + batch_.run[before], end_);
     }
     __syncthreads();
   }
@@ -120,13 +129,14 @@ class Encoder {
     mark_encode(p_, EncodeMark::kMultiplied);
     wait_for_blocks();
     mark_encode(p_, EncodeMark::kMet);
-    apply_features(p_, batch_, dictionary, shared_.apply, memory_, kMemoryBytes);
+    apply_features(p_, batch_, dictionary, memory_);
   }
 
-  // Of the first.
+  // Of the first. Nobody writes entries, ops and dictionaries while the kernel ahead runs.
   __device__ void begin_batches(const EncodeDictionary& dictionary) const {
     prefetch_encoder(p_, batch_, dictionary);
     mark_encode(p_, EncodeMark::kFound);
+    dependency_wait();
     dependency_trigger();
   }
 
@@ -181,20 +191,22 @@ __global__ void __launch_bounds__(kEncodeThreads, 1)
 cudaError_t launch_encode(const EncodeParams& p, cudaStream_t stream) {
   if (p.rows == 0 || p.width == 0) return cudaSuccess;
   if (p.width > kMaxEncodedWidth || p.num_blocks <= 0) return cudaErrorInvalidValue;
+  const size_t bytes = memory_bytes(p.width);
   cudaError_t error = cudaFuncSetAttribute(
-      encode_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kMemoryBytes));
+      encode_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
   if (error != cudaSuccess) return error;
-  // No programmatic dependent: all kernels ahead have ended when it begins.
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeCooperative;
-  attribute.val.cooperative = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeCooperative;
+  attributes[0].val.cooperative = 1;
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(p.num_blocks));
   config.blockDim = dim3(kEncodeThreads);
-  config.dynamicSmemBytes = kMemoryBytes;
+  config.dynamicSmemBytes = bytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = 2;
   error = cudaLaunchKernelEx(&config, encode_kernel, p);
   return error != cudaSuccess ? error : cudaGetLastError();
 }

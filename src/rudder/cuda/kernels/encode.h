@@ -52,7 +52,10 @@ struct EncodeParams {
   void* x = nullptr;       // [T, width] bf16, in place
   int64_t rows = 0;        // T
   int64_t width = 0;
-  float* features = nullptr;  // [tap::kEncodedRows, feature_stride]
+  // [tap::kEncodedRows, feature_stride]: features, and of each tile of them the largest, if asked
+  // for.
+  float* features = nullptr;
+  float* largest = nullptr;
   int64_t feature_stride = 0;
   void* before = nullptr;    // [tap::kEncodedRows, width] bf16: rows of the batch as they were
   int64_t* marks = nullptr;  // [num_blocks, kNumEncodeMarks] cycles; optional

@@ -10,7 +10,7 @@
 
 namespace rudder::cuda {
 
-struct EncodeApplyShared {
+struct alignas(16) EncodeApplyShared {
   static constexpr int kSlice = 32 * kRun;  // columns
   static constexpr int kListed = 2048;      // active features that are listed at a time
 
@@ -41,23 +41,17 @@ struct EncodeShares {
 
 class EncodeApply {
  public:
-  // `memory` has the row, and behind it a copy of the row's features where they fit.
+  // `row`: memory for one.
   __device__ EncodeApply(const EncodeParams& p, const EncodeBatch& batch,
-                         const EncodeDictionary& dictionary, EncodeApplyShared& shared,
-                         uint4* memory, size_t memory_bytes)
+                         const EncodeDictionary& dictionary, EncodeApplyShared& shared, Bf16* row)
       : p_(p),
         batch_(batch),
         dictionary_(dictionary),
         head_(dictionary.head()),
         shared_(shared),
-        row_(reinterpret_cast<Bf16*>(memory)),
+        row_(row),
         width_(static_cast<int>(p.width)),
-        shares_(p, batch, head_) {
-    const size_t row_bytes = (p.width + kRun - 1) / kRun * sizeof(uint4);
-    copy_ = reinterpret_cast<float*>(reinterpret_cast<char*>(memory) + row_bytes);
-    fits_ = RowValues::copied_floats(head_.num_features) <=
-            static_cast<int64_t>((memory_bytes - row_bytes) / sizeof(float));
-  }
+        shares_(p, batch, head_) {}
 
   __device__ void run() {
 #pragma unroll 1
@@ -66,9 +60,11 @@ class EncodeApply {
       const bool selects = head_.k > 0 && head_.k < head_.num_features;
       r_ = i / shares_.parts;
       ops_ = p_.table.ops + batch_.op[r_];
-      is_full_ = ops_->lo > 0.0f;
-      RowValues values(p_.features + r_ * p_.feature_stride, head_.num_features, copy_);
-      take_row(values, part, selects);
+      run_ = batch_.run[r_];
+      is_full_ = batch_.is_full[r_] != 0;
+      const int64_t at = r_ * p_.feature_stride;
+      const RowValues values(p_.features + at, p_.largest + at, head_.num_features);
+      take_row(part);
       mark(EncodeMark::kTaken);
       FeatureChoice choice(values, shared_.choice);
       // A clamp of a dictionary that keeps all reads its features alone.
@@ -95,21 +91,20 @@ class EncodeApply {
     mark_encode(p_, what);
   }
 
-  // The row as it was before the batch, and its features; decoder rows of edits are asked for.
-  __device__ void take_row(RowValues& values, int part, bool selects) {
+  // The row as it was before the batch; decoder rows of edits are asked for.
+  __device__ void take_row(int part) {
     __syncthreads();  // the row before is no longer read
-    if (fits_ && (is_full_ || selects)) values.start_copy();
     const auto* const from = static_cast<const uint16_t*>(p_.before) + r_ * p_.width;
     auto* const to = reinterpret_cast<uint16_t*>(row_);
     copy_encoded_row(from, width_, [to](int column, auto bits) {
       *reinterpret_cast<decltype(bits)*>(to + column) = bits;
     });
     const int edit = 1 + static_cast<int>(threadIdx.x);
-    if (edit < ops_->run && head_.writes_elsewhere == 0 && dictionary_.is_decoder_aligned()) {
+    if (edit < run_ && head_.writes_elsewhere == 0 && dictionary_.is_decoder_aligned()) {
       dictionary_.prefetch_decoder(ops_[edit].feature, shares_.first_column(part),
                                    shares_.first_column(part + 1));
     }
-    RowValues::wait_for_copy();
+    __syncthreads();
   }
   // This block's part of the decoder rows that it will add up.
   __device__ void prefetch_listed(int part) const {
@@ -126,7 +121,7 @@ class EncodeApply {
 
   // Of all edits; those that are written elsewhere go to their relays, by one of the row's blocks.
   __device__ void make_factors(const FeatureChoice& choice, bool leaves_relays) {
-    for (int i = 1 + encode_warp(); i < ops_->run; i += kEncodeWarps) {
+    for (int i = 1 + encode_warp(); i < run_; i += kEncodeWarps) {
       const float factor = factor_of(choice, ops_[i]);
       if (encode_lane() != 0) continue;
       shared_.factor[i] = factor;
@@ -180,12 +175,12 @@ class EncodeApply {
     }
     float h = is_full_ ? decoded(column, in_slice) : element(column);
 #pragma unroll 1
-    for (int first = 1; first < ops_->run; first += kAtOnce) {
+    for (int first = 1; first < run_; first += kAtOnce) {
       float factor[kAtOnce];
       float decoder[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        factor[i] = first + i < ops_->run ? shared_.factor[first + i] : 0.0f;
+        factor[i] = first + i < run_ ? shared_.factor[first + i] : 0.0f;
         decoder[i] =
             factor[i] != 0.0f ? dictionary_.decoder_at(ops_[first + i].feature, column) : 0.0f;
       }
@@ -281,11 +276,10 @@ class EncodeApply {
   Bf16* const row_;  // [width]
   const int width_;
   const EncodeShares shares_;
-  float* copy_ = nullptr;  // [num_features]
-  bool fits_ = false;      // the features, into the memory of `copy_`
   // Of the row at hand.
   int r_ = 0;  // of the batch
   const tap::TapOp* ops_ = nullptr;
+  int run_ = 0;
   bool is_full_ = false;
   int total_ = 0;  // active features
 };
@@ -299,7 +293,7 @@ __device__ inline void prefetch_apply(const EncodeParams& p, const EncodeBatch& 
   if (i >= shares.count()) return;
   const tap::TapOp* const ops = p.table.ops + batch.op[i / shares.parts];
   const int thread = static_cast<int>(threadIdx.x);
-  if (thread > 0 && thread < __ldcg(&ops->run)) prefetch_line(ops + thread);
+  if (thread > 0 && thread < batch.run[i / shares.parts]) prefetch_line(ops + thread);
   const int part = i % shares.parts;
   const int column = shares.first_column(part) + thread * 32;  // a line has 32 of them
   if (column < shares.first_column(part + 1) && column < head.d_out) {
@@ -307,12 +301,13 @@ __device__ inline void prefetch_apply(const EncodeParams& p, const EncodeBatch& 
   }
 }
 
-// A call, as a product is. `memory` is 16-byte aligned.
+// A call, as a product is. `memory` is shared, 16-byte aligned, for EncodeApplyShared and a row.
 __device__ __noinline__ inline void apply_features(const EncodeParams& p, const EncodeBatch& batch,
                                                    const EncodeDictionary dictionary,
-                                                   EncodeApplyShared& shared, uint4* memory,
-                                                   size_t memory_bytes) {
-  EncodeApply(p, batch, dictionary, shared, memory, memory_bytes).run();
+                                                   uint4* memory) {
+  auto& shared = *reinterpret_cast<EncodeApplyShared*>(memory);
+  auto* const row = reinterpret_cast<Bf16*>(memory + sizeof(shared) / sizeof(uint4));
+  EncodeApply(p, batch, dictionary, shared, row).run();
 }
 
 }  // namespace rudder::cuda

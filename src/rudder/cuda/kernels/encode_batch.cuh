@@ -36,6 +36,8 @@ struct EncodeBatch {
   int num_rows;
   int token[kBatchRows];  // ascending
   int op[kBatchRows];     // of table.ops: its kEncode
+  int run[kBatchRows];    // and the length of that one's run
+  bool is_full[kBatchRows];
   EncodeScale scale[kBatchRows];
 };
 

@@ -124,7 +124,7 @@ struct ListedFeatures {
 
 // The tiles of features that a block has.
 struct EncodeTiles {
-  static constexpr int kFeatures = 16;
+  static constexpr int kFeatures = tap::kFeatureTile;
   static constexpr int kAtOnce = kEncodeWarps / 2;  // two warps share one
   int begin, end;
 
@@ -351,10 +351,23 @@ class EncodeProduct {
     for (int n = 0; n < kRowTiles; ++n) {
       const float4 other = parts[n * 32];
       const int r = 8 * n + 2 * in_group_;
-      store(forms[0], r, sums[n][0] + other.x);
-      store(forms[0], r + 1, sums[n][1] + other.y);
-      store(forms[1], r, sums[n][2] + other.z);
-      store(forms[1], r + 1, sums[n][3] + other.w);
+      const float first =
+          fmaxf(store(forms[0], r, sums[n][0] + other.x), store(forms[1], r, sums[n][2] + other.z));
+      const float second = fmaxf(store(forms[0], r + 1, sums[n][1] + other.y),
+                                 store(forms[1], r + 1, sums[n][3] + other.w));
+      if (p_.largest == nullptr) continue;
+      store_largest(r, first);
+      store_largest(r + 1, second);
+    }
+  }
+  // Of the tile's features of a row; `own` is the largest of this lane's two.
+  __device__ void store_largest(int r, float own) const {
+#pragma unroll
+    for (int step = 4; step < 32; step *= 2) {
+      own = fmaxf(own, __shfl_xor_sync(kEncodeLanes, own, step));
+    }
+    if (group_ == 0 && r < batch_.num_rows) {
+      __stcg(p_.largest + r * p_.feature_stride + tile_, own);
     }
   }
 
@@ -369,13 +382,15 @@ class EncodeProduct {
     return {feature, dictionary_.at(head.scale)[j], dictionary_.at(head.bias)[j],
             dictionary_.at(head.gate)[j], dictionary_.at(head.encoder_sum)[j]};
   }
-  __device__ void store(const Form& form, int r, float sum) const {
-    if (r >= batch_.num_rows || form.feature >= num_features_) return;
+  // Returns the value; 0 where there is none.
+  __device__ float store(const Form& form, int r, float sum) const {
+    if (r >= batch_.num_rows || form.feature >= num_features_) return 0.0f;
     const EncodeScale& scale = batch_.scale[r];
     const float y = fmaf(-scale.mean, form.weights, sum) * scale.by;
-    const float value = y > form.gate ? fmaxf(fmaf(form.scale, y, form.bias), 0.0f) : 0.0f;
     // A zero without a sign: values are compared by their bits.
-    __stcg(p_.features + r * p_.feature_stride + form.feature, value + 0.0f);
+    const float value = (y > form.gate ? fmaxf(fmaf(form.scale, y, form.bias), 0.0f) : 0.0f) + 0.0f;
+    __stcg(p_.features + r * p_.feature_stride + form.feature, value);
+    return value;
   }
 
   const EncodeParams& p_;

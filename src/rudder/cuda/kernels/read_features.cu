@@ -52,23 +52,18 @@ struct PickShared {
   // the first to be told. 0: none.
   unsigned long long keys[ops::kMostTopFeatures];
 };
-// Of the features of a row that are copied to shared memory beside that.
-constexpr int64_t kMostCopiedFloats = 40 * 1024;
 
-// What is told of one row, by a block; `copy` has room for the row's features, if is_copied.
+// What is told of one row, by a block.
 class FeaturePick {
  public:
-  __device__ FeaturePick(const ReadFeaturesParams& p, PickShared& shared, float* copy,
-                         bool is_copied)
+  __device__ FeaturePick(const ReadFeaturesParams& p, PickShared& shared)
       : p_(p),
         shared_(shared),
-        values_(p.product.features + int64_t{blockIdx.x} * p.product.feature_stride, p.num_features,
-                copy) {
-    if (is_copied) values_.start_copy();
-  }
+        values_(p.product.features + int64_t{blockIdx.x} * p.product.feature_stride,
+                p.product.largest + int64_t{blockIdx.x} * p.product.feature_stride,
+                p.num_features) {}
 
   __device__ void run() {
-    RowValues::wait_for_copy();
     if (p_.num_listed > 0) write_listed();
     if (p_.num_top > 0) write_top();
   }
@@ -134,15 +129,14 @@ class FeaturePick {
 
   const ReadFeaturesParams& p_;
   PickShared& shared_;
-  RowValues values_;
+  const RowValues values_;
 };
 
 __global__ void __launch_bounds__(kEncodeThreads)
     pick_features_kernel(const __grid_constant__ ReadFeaturesParams p) {
-  extern __shared__ uint4 memory[];
   __shared__ PickShared shared;
-  const bool is_copied = RowValues::copied_floats(p.num_features) <= kMostCopiedFloats;
-  FeaturePick(p, shared, reinterpret_cast<float*>(memory), is_copied).run();
+  dependency_wait();
+  FeaturePick(p, shared).run();
 }
 
 using ReadKernel = void (*)(ReadFeaturesParams);
@@ -154,18 +148,6 @@ cudaError_t multiply(ReadKernel kernel, const ReadFeaturesParams& p, cudaStream_
   if (error != cudaSuccess) return error;
   kernel<<<dim3(static_cast<unsigned>(p.product.num_blocks)), dim3(kEncodeThreads), kBytes,
            stream>>>(p);
-  return cudaGetLastError();
-}
-
-cudaError_t pick(const ReadFeaturesParams& p, cudaStream_t stream) {
-  const int64_t floats = RowValues::copied_floats(p.num_features);
-  const size_t bytes = floats <= kMostCopiedFloats ? static_cast<size_t>(floats) * 4 : 0;
-  const cudaError_t error =
-      cudaFuncSetAttribute(pick_features_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           static_cast<int>(kMostCopiedFloats * 4));
-  if (error != cudaSuccess) return error;
-  pick_features_kernel<<<dim3(static_cast<unsigned>(p.product.rows)), dim3(kEncodeThreads), bytes,
-                         stream>>>(p);
   return cudaGetLastError();
 }
 
@@ -181,7 +163,8 @@ cudaError_t launch_read_features(const ReadFeaturesParams& p, cudaStream_t strea
   }
   const cudaError_t error = multiply(read_all_kernel, p, stream);
   if (error != cudaSuccess) return error;
-  return pick(p, stream);
+  return launch_pdl(pick_features_kernel, dim3(static_cast<unsigned>(p.product.rows)),
+                    dim3(kEncodeThreads), 0, stream, p);
 }
 
 }  // namespace rudder::cuda
