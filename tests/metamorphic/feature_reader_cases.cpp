@@ -270,8 +270,8 @@ TEST_P(FeatureReaderTest, WhoWasAskedForLongestAgoMakesRoom) {
   for (uint64_t i = 0; i < 3; ++i) {
     all.push_back(share(steer::random_dictionary({.width = 64, .num_features = 256}, i)));
   }
-  const int64_t bytes =
-      4 * (steer::encoder_image_floats(*all[0], DType::kF32) + tap::kEncodedRows * 256);
+  const int64_t bytes = 4 * (steer::encoder_image_floats(*all[0], DType::kF32) +
+                             tap::kEncodedRows * tap::feature_row_floats(256));
   start(2 * bytes, DType::kF32);
   const auto ask = [&](size_t i) {
     make_rows(3, 64);
@@ -292,8 +292,8 @@ TEST_P(FeatureReaderTest, WhoWasAskedForLongestAgoMakesRoom) {
 
 TEST_P(FeatureReaderTest, WhatDoesNotFitIsRefusedInBytes) {
   const Shared dictionary = share(steer::random_dictionary({.width = 64, .num_features = 256}, 1));
-  const int64_t bytes =
-      4 * (steer::encoder_image_floats(*dictionary, DType::kBF16) + tap::kEncodedRows * 256);
+  const int64_t bytes = 4 * (steer::encoder_image_floats(*dictionary, DType::kBF16) +
+                             tap::kEncodedRows * tap::feature_row_floats(256));
   start(bytes, DType::kBF16);
   EXPECT_TRUE(reader_->check(*dictionary));
   make_rows(2, 64);

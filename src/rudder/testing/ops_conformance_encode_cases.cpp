@@ -18,7 +18,7 @@ using tensor::View;
 // block of a GPU lists at a time.
 TEST_P(OpsEncode, EqualValuesAreKeptInOrder) {
   constexpr int32_t kWidth = 16;
-  for (const int32_t num_features : {40, 2000, 5003}) {
+  for (const int32_t num_features : {40, 2000, 5003, 70003}) {
     for (const int32_t k : {1, 3, 17, 3000}) {
       DictionaryFloats image = random_image(kWidth, kWidth, num_features, k);
       image.head.norm = FeatureNorm::kNone;

@@ -206,6 +206,7 @@ TEST_P(OpsFeatures, AreThoseOfAWholeEncode) {
       const View x = random({kRows, width});
       ops_.encode({.x = copy(x), .taps = scene.at(kPost)});
       const std::vector<float> of_step = device_.values<float>(scene.table.features);
+      const auto stride = static_cast<size_t>(scene.table.features.shape[1]);
       const Told together = read_rows(asked_of(image, some_features(image, 21), 30), x);
       const Asked listed = asked_of(image, some_features(image, 21), 0);
       const Told alone = read_rows(listed, x);
@@ -214,7 +215,7 @@ TEST_P(OpsFeatures, AreThoseOfAWholeEncode) {
       for (size_t r = 0; r < kRows; ++r) {
         for (size_t i = 0; i < listed.listed.size(); ++i) {
           const size_t at = r * listed.listed.size() + i;
-          EXPECT_EQ(alone.values[at], of_step[r * 700 + static_cast<size_t>(listed.listed[i])]);
+          EXPECT_EQ(alone.values[at], of_step[r * stride + static_cast<size_t>(listed.listed[i])]);
           if (r == 13) {
             EXPECT_EQ(one.values[i], alone.values[at]);
           }
@@ -223,7 +224,7 @@ TEST_P(OpsFeatures, AreThoseOfAWholeEncode) {
           const TopFeature& told = together.top[r * 30 + i];
           if (told.feature == ops::kNoFeature) continue;
           ++active;
-          EXPECT_EQ(told.value, of_step[r * 700 + static_cast<size_t>(told.feature)]);
+          EXPECT_EQ(told.value, of_step[r * stride + static_cast<size_t>(told.feature)]);
         }
       }
       EXPECT_GT(active, 20 * kRows);
