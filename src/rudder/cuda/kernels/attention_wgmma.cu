@@ -1,10 +1,12 @@
 // Tiled attention with wgmma (the structure of FlashAttention-3, Shah et al. 2024): a persistent
 // block of three warpgroups, four with an fp8 cache. Of the first a warp takes tiles of rows and
-// keeps rings of K and V tiles full, page after page through the copy engine, and two warps carry q
-// and the results (attention_wgmma_feed.cuh). fp8 becomes f16 on the way (q and the weights are f16
-// then). Two are consumers, each with 64 rows (pairs of token and q head) of the same KV head: S =
-// q . K from shared memory, the weights stay in registers as the A operand of weights . V, and the
-// weights of a tile of keys are made while the tensor cores do the tile before it.
+// keeps rings of K and V tiles full, page after page through the copy engine
+// (attention_wgmma_copier.cuh), and two warps carry q and the results
+// (attention_wgmma_carrier.cuh). fp8 becomes f16 on the way (attention_wgmma_converter.cuh; q and
+// the weights are f16 then). Two are consumers, each with 64 rows (pairs of token and q head) of
+// the same KV head: S = q . K from shared memory, the weights stay in registers as the A operand of
+// weights . V, and the weights of a tile of keys are made while the tensor cores do the tile before
+// it.
 //
 // Blocks take tiles in the order of the work list (longest first in each section). What a tile
 // gives does not depend on the block.
@@ -18,7 +20,10 @@
 #include "rudder/cuda/kernels/attention_run_weights.cuh"
 #include "rudder/cuda/kernels/attention_weights.cuh"
 #include "rudder/cuda/kernels/attention_wgmma.cuh"
-#include "rudder/cuda/kernels/attention_wgmma_feed.cuh"
+#include "rudder/cuda/kernels/attention_wgmma_carrier.cuh"
+#include "rudder/cuda/kernels/attention_wgmma_converter.cuh"
+#include "rudder/cuda/kernels/attention_wgmma_copier.cuh"
+#include "rudder/cuda/kernels/attention_wgmma_shared.cuh"
 #include "rudder/cuda/kernels/attention_work.cuh"
 #include "rudder/cuda/kernels/launch.h"
 

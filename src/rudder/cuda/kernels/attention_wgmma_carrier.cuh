@@ -1,0 +1,109 @@
+// The warp of the wgmma kernel that brings q to a consumer and takes its results away. Included by
+// attention_wgmma.cu only.
+#pragma once
+
+#include "rudder/cuda/kernels/attention_device.cuh"
+#include "rudder/cuda/kernels/attention_wgmma_shared.cuh"
+
+namespace rudder::cuda {
+
+// Brings the q of a consumer, tile after tile, and takes its results away: a warp. Both have the
+// same memory: q of a tile comes when the results that lie there are out.
+template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees>
+class Carrier {
+ public:
+  using S = Shape<kHeadDim, kType, kWeighting, kTrees>;
+  using Shared = WgmmaShared<kHeadDim, kType, kWeighting, kTrees>;
+  static constexpr int kRowChunks = kHeadDim / 8;  // 16-byte chunks of a row
+
+  __device__ Carrier(const AttentionParams& params, Shared& shared, int32_t consumer)
+      : p_(params),
+        shared_(shared),
+        consumer_(consumer),
+        lane_(static_cast<int32_t>(threadIdx.x) % 32) {}
+
+  __device__ void run() {
+    int32_t out = 0;  // tiles whose results have not gone out
+    while (true) {
+      barrier_wait(shared_address(&shared_.tile_ring.full[slot_.stage]), slot_.phase);
+      const TileWork& tile = shared_.tile[slot_.stage];
+      const bool is_tile = tile.num_pages > 0;
+      if (out == S::kQStages) {
+        store_out();
+        --out;
+      }
+      if (is_tile) fetch_q(tile);
+      warp_arrive(shared_.q_full[consumer_][q_.stage]);
+      if (!is_tile) break;
+      slot_.advance();
+      q_.advance();
+      ++out;
+    }
+    for (; out > 0; --out) store_out();
+  }
+
+ private:
+  // Calls chunk(address in shared memory, index of the chunk in q and out or -1 past the end) for
+  // the lane's chunks of a tile.
+  template <int kUnroll, typename Chunk>
+  __device__ void for_chunks(const TileWork& tile, int32_t stage, const Chunk& chunk) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      // Each lane finds out where a row begins.
+      const int32_t row = tile.row_begin + consumer_ * kConsumerRows + half * 32 + lane_;
+      const auto begin = row < tile.rows.count
+                             ? static_cast<int32_t>(tile.rows.template offset<kHeadDim>(row) / 8)
+                             : -1;
+#pragma unroll kUnroll
+      for (int i = 0; i < kRowChunks; ++i) {
+        const int32_t r = (i * 32 + lane_) / kRowChunks;
+        const int32_t c = (i * 32 + lane_) % kRowChunks;
+        const int32_t at = __shfl_sync(kAllLanes, begin, r);
+        chunk(shared_address(shared_.q[consumer_][stage]) +
+                  chunk_offset<S::kQGroupBytes>(half * 32 + r, c),
+              at < 0 ? -1 : at + c);
+      }
+    }
+  }
+
+  // Rows past the end become zeros.
+  __device__ void fetch_q(const TileWork& tile) const {
+    for_chunks<2>(tile, q_.stage, [&](uint32_t to, int32_t at) {
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to),
+                   "l"(static_cast<const uint4*>(p_.q) + max(at, 0)), "r"(at < 0 ? 0 : 16)
+                   : "memory");
+    });
+    asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
+    if constexpr (S::kFp8) {
+      for_chunks<2>(tile, q_.stage, [&](uint32_t to, int32_t) {
+        const uint4 v = load_shared(to);
+        store_shared(
+            to, uint4{half_of_bf16(v.x), half_of_bf16(v.y), half_of_bf16(v.z), half_of_bf16(v.w)});
+      });
+    }
+    fence_async_proxy();
+  }
+
+  // Of the oldest tile whose results have not gone out.
+  __device__ void store_out() {
+    barrier_wait(shared_address(&shared_.out_full[consumer_][out_.stage]), out_.phase);
+    for_chunks<2>(shared_.tile[out_slot_.stage], out_.stage, [&](uint32_t from, int32_t at) {
+      const uint4 v = load_shared(from);
+      if (at >= 0) static_cast<uint4*>(p_.out)[at] = v;
+    });
+    warp_arrive(shared_.tile_ring.empty[out_slot_.stage]);
+    out_.advance();
+    out_slot_.advance();
+  }
+
+  const AttentionParams& p_;
+  Shared& shared_;
+  const int32_t consumer_;
+  const int32_t lane_;
+  RingCursor<kTileStages> slot_;
+  RingCursor<S::kQStages> q_;
+  RingCursor<kTileStages> out_slot_;
+  RingCursor<S::kQStages> out_;
+};
+
+}  // namespace rudder::cuda

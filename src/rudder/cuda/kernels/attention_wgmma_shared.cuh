@@ -1,0 +1,144 @@
+// What the warps of the wgmma kernel share: tiles of rows, rings of pages, q and results, and the
+// barriers of each. Included by attention_wgmma*.cu* only.
+#pragma once
+
+#include "rudder/cuda/kernels/attention_device.cuh"
+#include "rudder/cuda/kernels/attention_work.cuh"
+
+namespace rudder::cuda {
+
+inline constexpr int kGroupThreads = 128;
+inline constexpr int kConsumers = 2;
+inline constexpr int kConsumerRows = 64;
+static_assert(kConsumers * kConsumerRows == tile_rows(PrefillKernel::kWgmma));
+
+// kUsualGate: is_usual(gate).
+enum class Weighting { kSoftmax, kUsualGate, kAnyGate };
+
+template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees>
+struct Shape {
+  static constexpr bool kFp8 = kType == KvType::kFp8E4m3;
+  static constexpr bool kInRuns = kWeighting != Weighting::kSoftmax;  // token_of_row
+  static constexpr int kColumnGroups = (kHeadDim + 63) / 64;          // of bf16
+  static constexpr int kTokens = kHeadDim == 256 ? 64 : 128;          // of a tile
+  static constexpr int kPages = kTokens / kPageTokens;
+  static constexpr int kGroupBytes = kTokens * 128;  // a column group of a tile
+  static constexpr int kTileBytes = kColumnGroups * kGroupBytes;
+  static constexpr int kStages = kHeadDim == 64 && !kFp8 ? 3 : 2;
+  static constexpr int kQGroupBytes = kConsumerRows * 128;
+  static constexpr int kQBytes = kColumnGroups * kQGroupBytes;  // of a consumer
+  static constexpr int kQStages = kHeadDim == 256 ? 1 : 2;      // 2: the next tile's q is fetched
+  // fp8 as it comes: column groups of 128 elements.
+  static constexpr int kRawGroups = kFp8 ? (kHeadDim + 127) / 128 : 0;
+  static constexpr int kRawStages = 2;
+  static constexpr int kRawBytes = kRawGroups * kTokens * 128;
+  // Sums of 64 rows and kSumColumns columns a wgmma.
+  static constexpr int kSumColumns = kHeadDim == 64 ? 64 : 128;
+  static constexpr int kSumParts = kHeadDim == 256 ? 2 : 1;
+  // Warpgroups: copier and carriers, of fp8 the converter, the consumers.
+  static constexpr int kConverters = kFp8 ? 1 : 0;
+  static constexpr int kThreads = kGroupThreads * (1 + kConverters + kConsumers);
+  // Registers of a thread after the split of 168 * 3 or 128 * 4.
+  static constexpr int kFeederRegisters = 40;
+  static constexpr int kConsumerRegisters = kFp8 ? 216 : 232;
+};
+
+struct Ring {  // barriers of a ring of stages
+  static constexpr int kMaxStages = 4;
+  uint64_t full[kMaxStages];
+  uint64_t empty[kMaxStages];
+};
+
+// Where a ring is read or written next.
+template <int kStages>
+struct RingCursor {
+  int32_t stage = 0;
+  uint32_t phase = 0;
+
+  __device__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+// One tile of rows and the pages [first_page, first_page + num_pages) that they see. Without pages:
+// there are no more tiles.
+struct TileWork {
+  QueryRows rows;
+  int32_t row_begin;
+  int32_t kv_len;
+  int32_t kv_head;
+  int32_t first_page;
+  int32_t num_pages;
+
+  // The end of the sequence's copied tokens. Values beyond it are arbitrary, also NaN, and NaN
+  // times a weight of zero is NaN.
+  __device__ int32_t end() const { return min(kv_len, (first_page + num_pages) * kPageTokens); }
+};
+inline constexpr int kTileStages = 4;
+
+template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees>
+struct WgmmaShared {
+  using S = Shape<kHeadDim, kType, kWeighting, kTrees>;
+  alignas(1024) uint8_t q[kConsumers][S::kQStages][S::kQBytes];  // results at the end of a tile
+  alignas(1024) uint8_t k[S::kStages][S::kTileBytes];
+  alignas(1024) uint8_t v[S::kStages][S::kTileBytes];
+  alignas(1024) uint8_t raw[S::kFp8 ? S::kRawStages : 1][S::kFp8 ? S::kRawBytes : 16];
+  TileWork tile[kTileStages];
+  Ring tile_ring;
+  Ring k_ring;
+  Ring v_ring;
+  Ring raw_ring;  // K and V in turn
+  uint64_t q_full[kConsumers][S::kQStages];
+  uint64_t out_full[kConsumers][S::kQStages];
+
+  // By one thread, before all others go on.
+  __device__ void init_barriers() {
+    const int full = S::kFp8 ? 4 : 1;  // warps of the converter, or the copy engine
+    for (int i = 0; i < S::kStages; ++i) {
+      for (Ring* ring : {&k_ring, &v_ring}) {
+        barrier_init(shared_address(&ring->full[i]), full);
+        barrier_init(shared_address(&ring->empty[i]), kConsumers * 4);
+      }
+    }
+    for (int i = 0; i < S::kRawStages; ++i) {
+      barrier_init(shared_address(&raw_ring.full[i]), 1);
+      barrier_init(shared_address(&raw_ring.empty[i]), 4);
+    }
+    for (int i = 0; i < kTileStages; ++i) {
+      barrier_init(shared_address(&tile_ring.full[i]), 1);
+      barrier_init(shared_address(&tile_ring.empty[i]), kConsumers + (S::kFp8 ? 4 : 0));
+    }
+    for (int i = 0; i < kConsumers; ++i) {
+      for (int stage = 0; stage < S::kQStages; ++stage) {
+        barrier_init(shared_address(&q_full[i][stage]), 1);
+        barrier_init(shared_address(&out_full[i][stage]), 4);
+      }
+    }
+    barrier_init_fence();
+  }
+};
+
+// By a warp, whose lanes have all done what the barrier waits for.
+__device__ inline void warp_arrive(uint64_t& barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&barrier));
+}
+
+// The token of a page (or of several) that lies in row `row` of it. In runs row 8i + 2t + e has
+// token 4t + 2i + e, so that a lane of a product has four neighbours.
+template <bool kInRuns>
+__device__ inline int32_t token_of_row(int32_t row) {
+  if constexpr (!kInRuns) return row;
+  return (row & ~15) | (row & 6) << 1 | (row & 8) >> 2 | (row & 1);
+}
+
+// Where 16-byte chunk c of row r of q (and of out, at the end) lies in a consumer's part.
+template <int kGroupBytes>
+__device__ inline int32_t chunk_offset(int32_t r, int32_t c) {
+  return c / 8 * kGroupBytes + r * 128 + (((c % 8) ^ (r % 8)) << 4);
+}
+
+}  // namespace rudder::cuda
