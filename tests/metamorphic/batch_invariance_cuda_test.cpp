@@ -204,6 +204,7 @@ std::vector<Ask> drafted_asks(const step::Capacity& capacity) {
 struct DraftedRun {
   int32_t max_draft = 0;
   int32_t in_flight = 1;
+  uint64_t least_accepted = 20;
 };
 constexpr DraftedRun kDraftedRuns[] = {{3, 1}, {7, 3}, {20, 3}};
 
@@ -233,7 +234,7 @@ Outcome run_drafted(step::Executor& executor, const DraftedRun& how, const std::
   settings.max_in_flight = how.in_flight;
   settings.enable_prefix_caching = true;
   const Outcome outcome = run(executor, settings, asks, &proposer);
-  EXPECT_GT(outcome.stats.accepted_tokens, 20u);
+  EXPECT_GT(outcome.stats.accepted_tokens, how.least_accepted);
   EXPECT_GT(outcome.stats.draft_tokens, outcome.stats.accepted_tokens + 50);
   return outcome;
 }
@@ -409,7 +410,8 @@ TEST_P(BatchInvariant, GraphsOfTreesAsEager) {
 }
 
 // In the mode that is not batch-invariant drafts may change bits; graphs do not. One step at a
-// time, so that the plans of both are the same.
+// time, so that the plans of both are the same. A text that has left the one computed alone takes
+// few of the drafts that follow it.
 TEST_P(BatchInvariant, DraftedGraphsAsEager) {
   const step::Capacity roomy = with_taps(kRoomy);
   const std::vector<Ask> asks = drafted_asks(roomy);
@@ -419,7 +421,7 @@ TEST_P(BatchInvariant, DraftedGraphsAsEager) {
   for (const int32_t max_draft : {3, 20}) {
     step::Capacity capacity = with_taps(kRoomy);
     capacity.max_draft = max_draft;
-    const DraftedRun how = {max_draft, 1};
+    const DraftedRun how = {.max_draft = max_draft, .least_accepted = 5};
     const Outcome eager = run_drafted(*executor(capacity, false, true), how, asks, whole);
     const Outcome graphed = run_drafted(*executor(capacity, false, false), how, asks, whole);
     expect_same(eager.got, graphed.got, "graphs of drafts of " + std::to_string(max_draft));

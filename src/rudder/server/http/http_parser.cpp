@@ -171,6 +171,9 @@ struct HttpParser::Impl {
   // How long the header is, 0 while its end has not arrived. Looks at each byte once.
   tl::expected<size_t, ApiError> find_header_end(std::string_view bytes);
   tl::expected<size_t, ApiError> put(std::string_view bytes);
+  // Takes the whole parts of a body at the front of `bytes`: pieces of its text, headers of chunks,
+  // and the last chunk with the trailer behind it.
+  tl::expected<size_t, ApiError> put_body(std::string_view bytes);
 
   const HttpLimits limits;
   HttpRequest request;
@@ -217,6 +220,35 @@ tl::expected<size_t, ApiError> HttpParser::Impl::put(std::string_view bytes) {
   return used;
 }
 
+// A part that is no text has the limit of a header, whether it came whole or is still to end: a
+// request must not be refused for how its bytes were cut.
+tl::expected<size_t, ApiError> HttpParser::Impl::put_body(std::string_view bytes) {
+  const auto too_large = [&] {
+    return tl::unexpected(http_error(
+        431, fmt::format("the header of a chunk, with the trailer behind the last, is larger than "
+                         "{} bytes",
+                         limits.max_header_bytes)));
+  };
+  size_t consumed = 0;
+  while (consumed < bytes.size() && !parser->is_done()) {
+    const size_t text_before = request.body.size();
+    const auto used = put(bytes.substr(consumed));
+    if (!used) return used;
+    if (*used == 0) break;
+    if (request.body.size() == text_before && *used > limits.max_header_bytes) {
+      return too_large();
+    }
+    consumed += *used;
+  }
+  if (parser->is_done()) return consumed;
+  if (has_open_quote(bytes.substr(consumed))) {
+    return tl::unexpected(
+        http_error(400, "malformed HTTP request: a quoted string of a chunk header has no end"));
+  }
+  if (bytes.size() - consumed > limits.max_header_bytes) return too_large();
+  return consumed;
+}
+
 HttpParser::HttpParser(const HttpLimits& limits) : impl_(std::make_unique<Impl>(limits)) {}
 HttpParser::~HttpParser() = default;
 
@@ -240,22 +272,8 @@ tl::expected<size_t, ApiError> HttpParser::feed(std::string_view bytes) {
     p.stage = p.parser->is_done() ? Stage::kDone : Stage::kBody;
     return used;
   }
-  size_t consumed = 0;
-  while (consumed < bytes.size() && !p.parser->is_done()) {
-    auto used = p.put(bytes.substr(consumed));
-    if (!used) return used;
-    if (*used == 0) break;
-    consumed += *used;
-  }
-  if (!p.parser->is_done() && has_open_quote(bytes.substr(consumed))) {
-    return tl::unexpected(
-        http_error(400, "malformed HTTP request: a quoted string of a chunk header has no end"));
-  }
-  if (p.parser->is_done()) {
-    p.stage = Stage::kDone;
-  } else if (bytes.size() - consumed > p.limits.max_header_bytes) {
-    return tl::unexpected(http_error(400, "malformed HTTP request: a chunk header has no end"));
-  }
+  const auto consumed = p.put_body(bytes);
+  if (consumed && p.parser->is_done()) p.stage = Stage::kDone;
   return consumed;
 }
 
