@@ -212,6 +212,38 @@ TEST_P(Graphs, RareTapsAsPlain) {
   EXPECT_GT(2 * got.graph_steps, got.steps);
 }
 
+// Sequences with taps at few points come and go: graphs that tap these are captured meanwhile, some
+// of them again because others took their room, and run what they are wide enough for.
+TEST_P(Graphs, NarrowAsPlain) {
+  const testing::TinyArch arch = std::get<1>(GetParam());
+  const Backend& plain_backend = backends()[std::get<0>(GetParam())];
+  Backend taped = plain_backend;
+  taped.make = [make = taped.make] { return testing::make_tape_ops(make()); };
+  const step::Capacity roomy = with_encodes(kRoomy, arch);
+  std::vector<Ask> asks = random_masked_asks(14, 19, 90);
+  add_few_taps(std::span(asks).first(9), roomy);
+  add_random_taps(std::span(asks).subspan(9, 2), roomy, 5);
+  for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i * 9);
+  const std::vector<Got> plain = run_alone(*tiny_executor(plain_backend, arch, roomy), asks);
+  sched::SchedSettings settings;
+  settings.max_num_seqs = 4;
+  settings.max_num_batched_tokens = 256;
+  settings.max_in_flight = 3;
+  const auto outcome_of = [&](const exec::NarrowRules& rules) {
+    const step::Capacity capacity = with_encodes(kCapacity, arch);
+    const auto executor = tiny_executor(taped, arch, capacity, {.narrow_graphs = rules});
+    Outcome got = run(*executor, settings, asks);
+    metamorphic::expect_same(plain, got.got, "narrow graphs");
+    return got;
+  };
+  const Outcome none = outcome_of({.least_steps = 1 << 30});
+  const Outcome all = outcome_of({.least_steps = 1, .spacing = 0, .most_graphs = 100});
+  const Outcome some = outcome_of({.least_steps = 2, .spacing = 3, .most_graphs = 2});
+  EXPECT_GT(all.captured_graphs, none.captured_graphs + 6);
+  EXPECT_GT(some.captured_graphs, none.captured_graphs + 3);
+  EXPECT_EQ(all.steps, none.steps);
+}
+
 INSTANTIATE_TEST_SUITE_P(Tiny, Graphs, ::testing::ValuesIn(daily_pairs(all_backends())), pair_name);
 INSTANTIATE_TEST_SUITE_P(Full, Graphs, ::testing::ValuesIn(other_pairs(all_backends())), pair_name);
 

@@ -39,8 +39,11 @@ PromptGraphs::Key PromptGraphs::key_of(const PackedStep& packed) const {
   key.has_trees = !packed.ancestors.empty();
   key.has_taps = taps.is_used;
   if (!taps.is_used) return key;
-  const bool at_ends = (taps.passages & ~tap::kLayerEnd) == 0;
-  key.passages = at_ends ? tap::kLayerEnd : static_cast<tap::Passages>(common_ | taps.passages);
+  const tap::Passages used = taps.tapped.kinds();
+  const bool at_ends = (used & ~tap::kLayerEnd) == 0;
+  key.tapped =
+      tap::PassageSet::all(at_ends ? tap::kLayerEnd : static_cast<tap::Passages>(common_ | used),
+                           capacity_.geometry.num_layers);
   key.encodes = taps.encodes;
   return key;
 }
@@ -56,22 +59,22 @@ bool PromptGraphs::pad(PackedStep& packed) {
   return captured_.was_seen(key_of(packed));
 }
 
-Result<void> PromptGraphs::capture(const PackedStep& packed, const DeviceStep& step) {
+Result<bool> PromptGraphs::capture(const PackedStep& packed, const DeviceStep& step) {
   RUDDER_TRY_VOID(captured_.make_room(ops_));
   const auto [key, captured] = captured_.find(key_of(packed));
-  if (captured.graph != nullptr) return {};
+  if (captured.graph != nullptr) return false;
   captured.batch = std::make_unique<model::ForwardBatch>(step.forward);
   model::ForwardBatch& batch = *captured.batch;
   batch.attention.max_q_len = key.max_q_len;
   batch.attention.max_kv_len = capacity_.max_seq_len;
-  batch.passages = key.passages;
+  batch.tapped = &key.tapped;
   batch.encodes = key.encodes;
   batch.taps.only_adds = false;
   ops_.begin_capture();
   captured.begun = decoder_.begin(batch);
   if (!is_last_) decoder_.finish(captured.begun, batch);
   RUDDER_TRY(captured.graph, ops_.end_capture());
-  return {};
+  return true;
 }
 
 ops::View PromptGraphs::replay(const PackedStep& packed, const DeviceStep& step) const {

@@ -42,7 +42,8 @@ class PromptGraphs {
   // Pads the step where it may have a graph. True: capture() and replay() are for it.
   bool pad(PackedStep& packed);
   // Captures what a padded step lacks; `step` is that step on the device. An Error is the device's.
-  Result<void> capture(const PackedStep& packed, const DeviceStep& step);
+  // Returns whether there was something.
+  Result<bool> capture(const PackedStep& packed, const DeviceStep& step);
   // Runs a padded step to its logits, which are returned; they are empty where none are wanted.
   ops::View replay(const PackedStep& packed, const DeviceStep& step) const;
 
@@ -52,7 +53,7 @@ class PromptGraphs {
     int32_t max_q_len = 0;   // no sequence is longer that is no tree
     bool has_trees = false;  // words of ancestors are read
     bool has_taps = false;
-    tap::Passages passages = 0;
+    tap::PassageSet tapped = {};
     std::vector<int32_t> encodes = {};
     auto operator<=>(const Key&) const = default;
   };
