@@ -238,7 +238,8 @@ TEST_P(Graphs, NarrowAsPlain) {
   };
   const Outcome none = outcome_of({.least_steps = 1 << 30});
   const Outcome all = outcome_of({.least_steps = 1, .spacing = 0, .most_graphs = 100});
-  const Outcome some = outcome_of({.least_steps = 2, .spacing = 3, .most_graphs = 2});
+  const Outcome some =
+      outcome_of({.least_steps = 2, .spacing = 3, .most_graphs = 2, .idle_steps = 5});
   EXPECT_GT(all.captured_graphs, none.captured_graphs + 6);
   EXPECT_GT(some.captured_graphs, none.captured_graphs + 3);
   EXPECT_EQ(all.steps, none.steps);

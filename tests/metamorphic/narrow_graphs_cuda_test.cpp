@@ -47,7 +47,7 @@ TEST_P(NarrowGraphsOnGpu, AsAlone) {
   const Outcome wide = outcome_of(none);
   for (const exec::NarrowRules& rules :
        {exec::NarrowRules{.least_steps = 1, .spacing = 0, .most_graphs = 100},
-        exec::NarrowRules{.least_steps = 2, .spacing = 3, .most_graphs = 2}}) {
+        exec::NarrowRules{.least_steps = 2, .spacing = 3, .most_graphs = 2, .idle_steps = 5}}) {
     EXPECT_GT(outcome_of(rules).captured_graphs, wide.captured_graphs + 3);
   }
 }

@@ -83,7 +83,8 @@ TEST_F(NarrowGraphsTest, WhatTapsNearlyAllRunsAWideGraph) {
 
 // Many sets that take turns: no more graphs than may be, and each of them captured seldom.
 TEST_F(NarrowGraphsTest, ThoseUsedLongestAgoGo) {
-  Narrow narrow({.least_steps = 2, .spacing = 0, .most_graphs = 2, .most_counted = 8});
+  Narrow narrow(
+      {.least_steps = 2, .spacing = 0, .most_graphs = 2, .idle_steps = 0, .most_counted = 8});
   for (const int32_t layer : {0, 1}) {
     EXPECT_EQ(step(narrow, key(1, {layer})), 0);
     EXPECT_EQ(step(narrow, key(1, {layer})), -1);
@@ -101,6 +102,23 @@ TEST_F(NarrowGraphsTest, ThoseUsedLongestAgoGo) {
     for (int32_t layer = 10; layer < 22; ++layer) EXPECT_EQ(step(narrow, key(1, {layer})), 0);
   }
   EXPECT_EQ(num_captured_, 4);
+}
+
+TEST_F(NarrowGraphsTest, NoneGoesThatIsStillRun) {
+  Narrow narrow({.least_steps = 1, .spacing = 0, .most_graphs = 2, .idle_steps = 6});
+  EXPECT_EQ(step(narrow, key(1, {0})), -1);
+  EXPECT_EQ(step(narrow, key(1, {1})), -1);
+  for (int turn = 0; turn < 10; ++turn) {
+    EXPECT_EQ(step(narrow, key(1, {0})), 1);
+    EXPECT_EQ(step(narrow, key(1, {1})), 2);
+    EXPECT_EQ(step(narrow, key(1, {2})), 0);
+  }
+  for (int turn = 0; turn < 2; ++turn) {
+    EXPECT_EQ(step(narrow, key(1, {0})), 1);
+    EXPECT_EQ(step(narrow, key(1, {2})), 0);
+  }
+  EXPECT_EQ(step(narrow, key(1, {2})), -1);  // in the place of layer 1's
+  EXPECT_EQ(step(narrow, key(1, {0})), 1);
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ GraphCache::GraphCache(const Parts& parts, const step::Capacity& capacity)
       common_passages_(static_cast<tap::Passages>(tap::kAllPassages & ~rare_passages_)),
       rare_(kMostRare),
       narrow_(parts.narrow),
-      prompts_(parts.ops, parts.decoder, capacity, common_passages_, parts.samples) {}
+      prompts_(parts.ops, parts.decoder, capacity, common_passages_, parts.samples, parts.narrow) {}
 
 void GraphCache::add_family(int32_t max_q_len, bool has_trees, const std::vector<int32_t>& rows) {
   Family& family = families_.emplace_back();

@@ -6,9 +6,10 @@
 // A graph that taps more than a step uses gives it the same bits (tap.T1): which one runs is a
 // matter of time alone. A step takes the narrowest that taps what it uses. A new one is captured
 // when its steps have come back often, when it would be clearly narrower than what they run, and a
-// while behind the one before: so programs that come and go cost few captures, and steps whose taps
-// are part of what others tapped need none. That follows from the steps alone, not from a clock:
-// ranks of a group, and stages, capture in the same steps.
+// while behind the one before; where there is no room, only in the place of one that nobody runs
+// any more. So programs that come and go cost few captures, and steps whose taps are part of what
+// others tapped need none. That follows from the steps alone, not from a clock: ranks of a group,
+// and stages, capture in the same steps.
 //
 // Used by the executor's worker thread.
 #pragma once
@@ -29,8 +30,9 @@ namespace rudder::exec {
 struct NarrowRules {
   int64_t least_steps = 32;   // that used the macro-ops, before a graph is captured of them
   int64_t spacing = 64;       // steps with taps from one capture to the next
-  size_t most_graphs = 64;    // the one used longest ago goes first
-  size_t most_counted = 256;  // steps that differ, likewise
+  size_t most_graphs = 64;    // the one used longest ago goes first,
+  int64_t idle_steps = 1024;  // and not before so many steps with taps went by without it
+  size_t most_counted = 256;  // steps that differ, likewise the oldest
 };
 
 // Kind: what tells graphs apart beside the macro-ops that they tap; ordered. Value: a graph, or
@@ -82,7 +84,9 @@ class NarrowGraphs {
     if (num_tapped == 0 || 4 * key.tapped.size() > 3 * num_tapped) return false;
     if (num_steps_ - last_capture_ < rules_.spacing) return false;
     const auto count = counts_.find(key);
-    return count != counts_.end() && count->second.steps >= rules_.least_steps;
+    if (count == counts_.end() || count->second.steps < rules_.least_steps) return false;
+    const bool has_room = graphs_.size() < rules_.most_graphs || graphs_.contains(key);
+    return has_room || num_steps_ - oldest_of(graphs_)->second.last_use > rules_.idle_steps;
   }
   // It, to be filled. What goes for it may be running: the device is waited for, whose Error this
   // returns.
@@ -112,7 +116,7 @@ class NarrowGraphs {
   };
 
   template <typename Map>
-  static auto oldest_of(Map& map) {
+  static auto oldest_of(const Map& map) {
     return std::ranges::min_element(map, {},
                                     [](const auto& entry) { return entry.second.last_use; });
   }
