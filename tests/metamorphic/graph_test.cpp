@@ -163,7 +163,11 @@ TEST_P(Graphs, PromptsAsPlain) {
   const Backend& plain_backend = backends()[std::get<0>(GetParam())];
   Backend taped = plain_backend;
   taped.make = [make = taped.make] { return testing::make_tape_ops(make()); };
-  for (const bool has_taps : {false, true}) {
+  enum { kWithoutTaps, kWide, kNarrow };
+  for (const int graphs : {kWithoutTaps, kWide, kNarrow}) {
+    const bool has_taps = graphs != kWithoutTaps;
+    exec::DeviceExecutor::Options options;
+    if (graphs == kNarrow) options.narrow_graphs = {.least_steps = 1, .spacing = 0};
     step::Capacity capacity = has_taps ? with_encodes(kCapacity, arch) : kCapacity;
     const step::Capacity roomy = has_taps ? with_encodes(kRoomy, arch) : kRoomy;
     capacity.num_blocks = 160;
@@ -184,8 +188,8 @@ TEST_P(Graphs, PromptsAsPlain) {
     settings.max_num_seqs = 8;
     settings.max_num_batched_tokens = 140;
     settings.max_in_flight = 3;
-    const Outcome got = run(*tiny_executor(taped, arch, capacity), settings, asks);
-    metamorphic::expect_same(plain, got.got, has_taps ? "taps" : "no taps");
+    const Outcome got = run(*tiny_executor(taped, arch, capacity, options), settings, asks);
+    metamorphic::expect_same(plain, got.got, std::to_string(graphs));
     EXPECT_GT(got.prompt_graph_steps, has_taps ? 1 : 3);
     EXPECT_LT(got.prompt_graph_steps, got.prompt_steps);
   }

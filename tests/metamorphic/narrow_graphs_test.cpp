@@ -105,7 +105,7 @@ TEST_F(NarrowGraphsTest, ThoseUsedLongestAgoGo) {
 }
 
 TEST_F(NarrowGraphsTest, NoneGoesThatIsStillRun) {
-  Narrow narrow({.least_steps = 1, .spacing = 0, .most_graphs = 2, .idle_steps = 6});
+  Narrow narrow({.least_steps = 1, .spacing = 0, .most_graphs = 2, .idle_steps = 5});
   EXPECT_EQ(step(narrow, key(1, {0})), -1);
   EXPECT_EQ(step(narrow, key(1, {1})), -1);
   for (int turn = 0; turn < 10; ++turn) {
