@@ -69,6 +69,28 @@ constexpr step::Capacity kCapacity = {.num_slots = 21,
                                       .vocab_size = 160,
                                       .max_in_flight = 3};
 
+std::vector<Ask> long_asks() {
+  std::vector<Ask> asks = random_masked_asks(36, 17, 40);
+  std::mt19937 engine(18);
+  for (size_t i = 0; i < asks.size(); ++i) {
+    Ask& ask = asks[i];
+    const auto longer = static_cast<int32_t>(engine() % 100);
+    for (int32_t t = 0; t < longer; ++t) {
+      ask.prompt.push_back(static_cast<int32_t>(engine() % 160));
+    }
+    ask.max_len += longer;
+    ask.arrival = static_cast<int32_t>(i / 9 * 12);
+  }
+  return asks;
+}
+sched::SchedSettings cutting_settings() {
+  sched::SchedSettings settings;
+  settings.max_num_seqs = 8;
+  settings.max_num_batched_tokens = 140;
+  settings.max_in_flight = 3;
+  return settings;
+}
+
 class Graphs : public ::testing::TestWithParam<Pair> {
  protected:
   static std::unique_ptr<exec::DeviceExecutor> executor(bool enforce_eager) {
@@ -166,36 +188,47 @@ TEST_P(Graphs, PromptsAsPlain) {
   const Backend& plain_backend = backends()[std::get<0>(GetParam())];
   Backend taped = plain_backend;
   taped.make = [make = taped.make] { return testing::make_tape_ops(make()); };
-  enum { kWithoutTaps, kWide, kNarrow };
-  for (const int graphs : {kWithoutTaps, kWide, kNarrow}) {
-    const bool has_taps = graphs != kWithoutTaps;
-    exec::DeviceExecutor::Options options;
-    if (graphs == kNarrow) options.narrow_graphs = {.least_steps = 1, .spacing = 0};
+  for (const bool has_taps : {false, true}) {
     step::Capacity capacity = has_taps ? with_encodes(kCapacity, arch) : kCapacity;
     const step::Capacity roomy = has_taps ? with_encodes(kRoomy, arch) : kRoomy;
     capacity.num_blocks = 160;
-    std::vector<Ask> asks = random_masked_asks(36, 17, 40);
-    std::mt19937 engine(18);
-    for (size_t i = 0; i < asks.size(); ++i) {
-      Ask& ask = asks[i];
-      const auto longer = static_cast<int32_t>(engine() % 100);
-      for (int32_t t = 0; t < longer; ++t) {
-        ask.prompt.push_back(static_cast<int32_t>(engine() % 160));
-      }
-      ask.max_len += longer;
-      ask.arrival = static_cast<int32_t>(i / 9 * 12);
-    }
+    std::vector<Ask> asks = long_asks();
     if (has_taps) add_random_taps(std::span(asks).first(4), roomy, 6);
     const std::vector<Got> plain = run_alone(*tiny_executor(plain_backend, arch, roomy), asks);
-    sched::SchedSettings settings;
-    settings.max_num_seqs = 8;
-    settings.max_num_batched_tokens = 140;
-    settings.max_in_flight = 3;
-    const Outcome got = run(*tiny_executor(taped, arch, capacity, options), settings, asks);
-    metamorphic::expect_same(plain, got.got, std::to_string(graphs));
+    const Outcome got = run(*tiny_executor(taped, arch, capacity), cutting_settings(), asks);
+    metamorphic::expect_same(plain, got.got, has_taps ? "taps" : "no taps");
     EXPECT_GT(got.prompt_graph_steps, has_taps ? 1 : 3);
     EXPECT_LT(got.prompt_graph_steps, got.prompt_steps);
   }
+}
+
+// The same, all steered at one point, of answers of one token: their graphs tap that point alone
+// from the third step of a kind on.
+TEST_P(Graphs, NarrowPromptsAsPlain) {
+  const testing::TinyArch arch = std::get<1>(GetParam());
+  const Backend& plain_backend = backends()[std::get<0>(GetParam())];
+  Backend taped = plain_backend;
+  taped.make = [make = taped.make] { return testing::make_tape_ops(make()); };
+  const step::Capacity roomy = with_taps(kRoomy, arch);
+  step::Capacity capacity = with_taps(kCapacity, arch);
+  capacity.num_blocks = 160;
+  std::vector<Ask> asks = long_asks();
+  add_few_taps(std::span(asks).first(1), roomy);
+  for (Ask& ask : asks) {
+    ask.taps = asks.front().taps;
+    ask.max_len = static_cast<int32_t>(ask.prompt.size()) + 1;
+  }
+  const std::vector<Got> plain = run_alone(*tiny_executor(plain_backend, arch, roomy), asks);
+  const auto outcome_of = [&](const exec::NarrowRules& rules) {
+    const auto executor = tiny_executor(taped, arch, capacity, {.narrow_graphs = rules});
+    Outcome got = run(*executor, cutting_settings(), asks);
+    metamorphic::expect_same(plain, got.got, "narrow graphs");
+    EXPECT_GT(got.prompt_graph_steps, 3);
+    return got;
+  };
+  const Outcome wide = outcome_of({.least_steps = 1 << 30});
+  const Outcome narrow = outcome_of({.least_steps = 3, .spacing = 0});
+  EXPECT_GT(narrow.captured_graphs, wide.captured_graphs);
 }
 
 // Taps that no graph at start has: what mixers make, whole encodes. Their graphs are captured when

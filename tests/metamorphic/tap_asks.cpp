@@ -350,11 +350,13 @@ void add_few_taps(std::span<Ask> asks, const step::Capacity& capacity) {
       op.value = 2;
     }
     tap::Program program;
-    add_op(program, geometry, points[i * 5 % points.size()], op, 3, engine);
-    if (i % 4 == 3) {
+    const Point point = points[i * 5 % points.size()];
+    const Point last = {geometry.num_layers - 1, Site::kResidPost};
+    add_op(program, geometry, point, op, 3, engine);
+    if (i % 4 == 3 && point.index() < last.index()) {
       op = {};
       op.strength = 0.5f;
-      add_op(program, geometry, {geometry.num_layers - 1, Site::kResidPost}, op, 3, engine);
+      add_op(program, geometry, last, op, 3, engine);
     }
     asks[i].taps = steered_by(std::move(program), i + 1);
   }
