@@ -366,19 +366,20 @@ Result<SteeringTrial> SteeringRun::run_trial(ModelSession& session, const Load& 
                        static_cast<double>(session.engine->stats().eager_decodes - eager)};
 }
 
-// Turns that do not count, until every mode's steps are in graphs: a step with rare taps is
-// captured when it comes back, at every number of clients.
+// Turns that do not count, until every mode's steps are in graphs, and these tap what they use: a
+// graph is captured when its steps come back, at every number of clients.
 Result<void> SteeringRun::warm_up(const Shape& shape, bool steers) {
   constexpr int32_t kMostTurns = 6;
   uint64_t fewest = UINT64_MAX;
   for (int32_t turn = 0; turn < kMostTurns; ++turn) {
-    const auto eager = [&]() -> Result<uint64_t> {
+    const auto unsettled = [&]() -> Result<uint64_t> {
       RUDDER_TRY(const ModelSession* const open, session(steers));
-      return open->engine->stats().eager_decodes;
+      const engine::EngineStats stats = open->engine->stats();
+      return stats.eager_decodes + stats.captured_graphs;
     };
-    RUDDER_TRY(const uint64_t before, eager());
+    RUDDER_TRY(const uint64_t before, unsettled());
     RUDDER_TRY_VOID(run_round(shape, settings_.rounds, steers, false));
-    RUDDER_TRY(const uint64_t after, eager());
+    RUDDER_TRY(const uint64_t after, unsettled());
     if (after == before || after - before >= fewest) break;  // all are, or no more will be
     fewest = after - before;
   }
@@ -392,7 +393,7 @@ Result<void> SteeringRun::run_round(const Shape& shape, int32_t round, bool stee
   WorkloadSettings workload;
   workload.num_prompts = requests;
   workload.random_input_len = settings_.input_len;
-  workload.random_output_len = counts ? shape.output_len : std::min(shape.output_len, 16);
+  workload.random_output_len = shape.output_len;
   workload.seed = settings_.seed + round;
   const std::vector<WorkItem> items =
       make_workload(workload, *open->files.tokenizer, open->memory.max_seq_len);

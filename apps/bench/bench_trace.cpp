@@ -1,13 +1,17 @@
 // rudder bench trace: where the time of a decode step goes on a GPU, as the device ran the replays
 // of its graph: by macro-op and by layer, gaps included.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <boost/json.hpp>
+#include <filesystem>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "bench/bench_commands.h"
+#include "bench/bench_dictionary.h"
 #include "bench/offline_run.h"
 #include "bench/report.h"
 #include "bench/workload.h"
@@ -15,6 +19,7 @@
 #include "model_session.h"
 #include "report_error.h"
 #include "rudder/base/json.h"
+#include "rudder/steer/segments.h"
 #if RUDDER_HAS_CUDA
 #include "rudder/cuda/node_trace.h"
 #endif
@@ -28,13 +33,13 @@ struct TraceFlags {
   int32_t batch = 32;
   int32_t context = 512;
   int32_t steps = 50;
+  int32_t warm_up = 48;
+  int32_t clamps = 0;
   std::string output_json;
 };
 
 #if RUDDER_HAS_CUDA
 namespace json = boost::json;
-
-constexpr int32_t kWarmUpTokens = 8;
 
 json::array lines_json(const std::vector<cuda::AttributedLine>& lines) {
   json::array out;
@@ -48,12 +53,35 @@ json::array lines_json(const std::vector<cuda::AttributedLine>& lines) {
   return out;
 }
 
+// Steering, with the bench's dictionary in `folder`.
+Result<void> arm(const std::string& model, const std::string& folder, SessionSettings& settings) {
+  settings.exec.enable_steering = true;
+  RUDDER_TRY(const ModelFiles files, open_model_files(model, settings.load));
+  RUDDER_TRY(const exec::MemoryBudget budget, budget_session(files, settings));
+  settings.steering.dictionaries = {fmt::format("{}={}", kBenchColumns.name(), folder)};
+  return write_bench_dictionary(kBenchColumns, budget.geometry, folder);
+}
+
+Result<tap::SequenceTaps> clamps_of(const ModelSession& session, const TraceFlags& flags) {
+  RUDDER_TRY(const json::value body,
+             parse_json(feature_clamps(kBenchColumns, flags.clamps), "request body"));
+  RUDDER_TRY(const auto config, session.steering->library().resolve(body.as_object()));
+  steer::PromptShape shape;
+  shape.prompt_len = flags.context;
+  return steer::make_taps(*config, shape);
+}
+
 Result<void> run_batch_of(ModelSession& session, const TraceFlags& flags, int32_t tokens) {
   WorkloadSettings workload;
   workload.num_prompts = flags.batch;
   workload.random_input_len = flags.context;
   workload.random_output_len = tokens;
   std::vector<engine::RequestParams> requests;
+  std::shared_ptr<const tap::SequenceTaps> kept;
+  if (flags.clamps > 0) {
+    RUDDER_TRY(tap::SequenceTaps taps, clamps_of(session, flags));
+    RUDDER_TRY(kept, session.engine->programs().keep(std::move(taps)));
+  }
   for (WorkItem& item :
        make_workload(workload, *session.files.tokenizer, session.memory.max_seq_len)) {
     engine::RequestParams params;
@@ -62,6 +90,7 @@ Result<void> run_batch_of(ModelSession& session, const TraceFlags& flags, int32_
     params.seed = 0;
     params.max_tokens = item.output_len;
     params.ignore_eos = true;
+    if (kept != nullptr) params.taps = tap::spec_of(*kept);
     requests.push_back(std::move(params));
   }
   double seconds = 0;
@@ -71,11 +100,16 @@ Result<void> run_batch_of(ModelSession& session, const TraceFlags& flags, int32_
 }
 
 Result<void> trace_steps(const TraceFlags& flags) {
+  SessionSettings settings = flags.session;
+  const std::string folder = fmt::format("/tmp/rudder_bench_trace_{}", ::getpid());
+  if (flags.clamps > 0) RUDDER_TRY_VOID(arm(flags.model, folder, settings));
   RUDDER_TRY(const std::unique_ptr<cuda::NodeTrace> trace, cuda::start_node_trace());
-  RUDDER_TRY(ModelSession session, open_session(flags.model, flags.session));
-  RUDDER_TRY_VOID(run_batch_of(session, flags, kWarmUpTokens));
+  Result<ModelSession> opened = open_session(flags.model, settings);
+  std::filesystem::remove_all(folder);
+  RUDDER_TRY(ModelSession session, std::move(opened));
+  RUDDER_TRY_VOID(run_batch_of(session, flags, flags.warm_up));
   trace->clear();
-  RUDDER_TRY_VOID(run_batch_of(session, flags, flags.steps + kWarmUpTokens));
+  RUDDER_TRY_VOID(run_batch_of(session, flags, flags.steps + flags.warm_up));
   const std::vector<std::vector<cuda::DeviceNode>> replays =
       cuda::last_replays(trace->nodes(), static_cast<size_t>(flags.steps));
   if (replays.empty()) {
@@ -107,6 +141,10 @@ int bench_trace(int argc, char** argv) {
   table.add("batch", &flags.batch, 1, 1024, "Sequences that decode.");
   table.add("context", &flags.context, 1, 1 << 20, "Tokens of each prompt.");
   table.add("steps", &flags.steps, 1, 100000, "Steps whose mean is taken, the last ones.");
+  table.add("warm-up", &flags.warm_up, 1, 100000,
+            "Steps in front of them, and as many before those.");
+  table.add("clamps", &flags.clamps, 0, kBenchColumns.num_features,
+            "Features of one layer that each sequence clamps.");
   flags.session.log_level = "warn";
   flags.session.engine.enable_prefix_caching = false;
   flags.session.declare(table);

@@ -35,7 +35,7 @@ class DecoderReference : public ::testing::Test {
   // captured by its first set, one record behind another.
   Matrix decoded(const model::ModelSpec& spec, const model::Weights& weights,
                  const ops::TapTable* table = nullptr, int64_t record = 0,
-                 tap::Passages passages = tap::kAllPassages) {
+                 const tap::PassageSet* tapped = nullptr) {
     std::vector<ops::KvLayer> kv;
     for (const model::LayerSpec& layer : spec.layers) {
       const model::KvGeometry g = model::kv_geometry(layer);
@@ -71,7 +71,7 @@ class DecoderReference : public ::testing::Test {
                                                                  .max_kv_len = kLength},
                                                    .logits_rows = ints(positions),
                                                    .tap_table = table,
-                                                   .passages = passages,
+                                                   .tapped = tapped,
                                                    .taps = taps,
                                                    .rows_taps = taps,
                                                    .keep_all_rows = true}));
@@ -185,7 +185,8 @@ TEST_P(DecoderReferenceArchs, PatternsAreTheWeightsOfAttention) {
       testing::put_tap_table(*device_, geometry, {}, sets, 1, kLength * record);
   std::vector<std::vector<Matrix>> expected;
   const Matrix logits = testing::reference_forward(spec, weights, *ops_, ids_, {}, &expected);
-  const Matrix got = decoded(spec, weights, &table, record, tap::kMixerWeights);
+  const auto tapped = tap::PassageSet::all(tap::kMixerWeights, geometry.num_layers);
+  const Matrix got = decoded(spec, weights, &table, record, &tapped);
   EXPECT_LE(testing::max_difference(got, logits), 2e-5 * testing::max_abs(logits));
 
   const Matrix ring = testing::to_matrix(table.ring);

@@ -192,16 +192,28 @@ TEST_P(DecoderTaps, EveryPointIsNamedOnceInOrder) {
 
 TEST_P(DecoderTaps, OpsThatPassNothingOfTheStepArePlain) {
   make(cpu::make_reference_ops());
-  for (const tap::Passages passages :
+  std::vector<tap::PassageSet> sets;
+  for (const tap::Passages kinds :
        {tap::kLayerEnd, tap::kLayerMiddle, tap::kActivation, tap::kMixerEnd,
         static_cast<tap::Passages>(tap::kLayerEnd | tap::kActivation)}) {
+    sets.push_back(tap::PassageSet::all(kinds, geometry_.num_layers));
+  }
+  // Of some layers.
+  for (const tap::Point point : {tap::Point{0, tap::Site::kResidPre},
+                                 {0, tap::Site::kResidPost},
+                                 {1, tap::Site::kMlpAct},
+                                 {2, tap::Site::kFinalNorm}}) {
+    tap::PassageSet& set = sets.emplace_back();
+    set.add(point);
+    set.add(tap::Point{1, tap::Site::kMlpIn});
+  }
+  for (const tap::PassageSet& set : sets) {
     model::ForwardBatch step = batch({4}, true);
-    step.passages = passages;
+    step.tapped = &set;
     run(step);
     std::vector<int32_t> expected = all_points();
     std::erase_if(expected, [&](int32_t point) {
-      const auto site = static_cast<tap::Site>(point % tap::kNumSites);
-      return (tap::passage(site) & passages) == 0;
+      return !set.has({point / tap::kNumSites, static_cast<tap::Site>(point % tap::kNumSites)});
     });
     EXPECT_EQ(tapped_points(), expected);
   }

@@ -69,6 +69,28 @@ constexpr step::Capacity kCapacity = {.num_slots = 21,
                                       .vocab_size = 160,
                                       .max_in_flight = 3};
 
+std::vector<Ask> long_asks() {
+  std::vector<Ask> asks = random_masked_asks(36, 17, 40);
+  std::mt19937 engine(18);
+  for (size_t i = 0; i < asks.size(); ++i) {
+    Ask& ask = asks[i];
+    const auto longer = static_cast<int32_t>(engine() % 100);
+    for (int32_t t = 0; t < longer; ++t) {
+      ask.prompt.push_back(static_cast<int32_t>(engine() % 160));
+    }
+    ask.max_len += longer;
+    ask.arrival = static_cast<int32_t>(i / 9 * 12);
+  }
+  return asks;
+}
+sched::SchedSettings cutting_settings() {
+  sched::SchedSettings settings;
+  settings.max_num_seqs = 8;
+  settings.max_num_batched_tokens = 140;
+  settings.max_in_flight = 3;
+  return settings;
+}
+
 class Graphs : public ::testing::TestWithParam<Pair> {
  protected:
   static std::unique_ptr<exec::DeviceExecutor> executor(bool enforce_eager) {
@@ -148,7 +170,10 @@ TEST_P(Graphs, DraftedAsPlain) {
     settings.max_in_flight = 3;
     testing::RandomProposer proposer(
         5, 160, [&](sched::SequenceId id) { return std::span<const int32_t>(whole[id.value]); });
-    const Outcome got = run(*tiny_executor(taped, arch, capacity), settings, asks, &proposer);
+    exec::DeviceExecutor::Options options;
+    if (max_draft == 9) options.narrow_graphs = {.least_steps = 1, .spacing = 0};
+    const Outcome got =
+        run(*tiny_executor(taped, arch, capacity, options), settings, asks, &proposer);
     metamorphic::expect_same(plain, got.got, "drafts of " + std::to_string(max_draft));
     EXPECT_GT(got.stats.accepted_tokens, 50u);
     EXPECT_GT(got.stats.drafts, 20u);
@@ -167,28 +192,43 @@ TEST_P(Graphs, PromptsAsPlain) {
     step::Capacity capacity = has_taps ? with_encodes(kCapacity, arch) : kCapacity;
     const step::Capacity roomy = has_taps ? with_encodes(kRoomy, arch) : kRoomy;
     capacity.num_blocks = 160;
-    std::vector<Ask> asks = random_masked_asks(36, 17, 40);
-    std::mt19937 engine(18);
-    for (size_t i = 0; i < asks.size(); ++i) {
-      Ask& ask = asks[i];
-      const auto longer = static_cast<int32_t>(engine() % 100);
-      for (int32_t t = 0; t < longer; ++t) {
-        ask.prompt.push_back(static_cast<int32_t>(engine() % 160));
-      }
-      ask.max_len += longer;
-      ask.arrival = static_cast<int32_t>(i / 9 * 12);
-    }
+    std::vector<Ask> asks = long_asks();
     if (has_taps) add_random_taps(std::span(asks).first(4), roomy, 6);
     const std::vector<Got> plain = run_alone(*tiny_executor(plain_backend, arch, roomy), asks);
-    sched::SchedSettings settings;
-    settings.max_num_seqs = 8;
-    settings.max_num_batched_tokens = 140;
-    settings.max_in_flight = 3;
-    const Outcome got = run(*tiny_executor(taped, arch, capacity), settings, asks);
+    const Outcome got = run(*tiny_executor(taped, arch, capacity), cutting_settings(), asks);
     metamorphic::expect_same(plain, got.got, has_taps ? "taps" : "no taps");
     EXPECT_GT(got.prompt_graph_steps, has_taps ? 1 : 3);
     EXPECT_LT(got.prompt_graph_steps, got.prompt_steps);
   }
+}
+
+// The same, all steered at one point, of answers of one token: their graphs tap that point alone
+// from the third step of a kind on.
+TEST_P(Graphs, NarrowPromptsAsPlain) {
+  const testing::TinyArch arch = std::get<1>(GetParam());
+  const Backend& plain_backend = backends()[std::get<0>(GetParam())];
+  Backend taped = plain_backend;
+  taped.make = [make = taped.make] { return testing::make_tape_ops(make()); };
+  const step::Capacity roomy = with_taps(kRoomy, arch);
+  step::Capacity capacity = with_taps(kCapacity, arch);
+  capacity.num_blocks = 160;
+  std::vector<Ask> asks = long_asks();
+  add_few_taps(std::span(asks).first(1), roomy);
+  for (Ask& ask : asks) {
+    ask.taps = asks.front().taps;
+    ask.max_len = static_cast<int32_t>(ask.prompt.size()) + 1;
+  }
+  const std::vector<Got> plain = run_alone(*tiny_executor(plain_backend, arch, roomy), asks);
+  const auto outcome_of = [&](const exec::NarrowRules& rules) {
+    const auto executor = tiny_executor(taped, arch, capacity, {.narrow_graphs = rules});
+    Outcome got = run(*executor, cutting_settings(), asks);
+    metamorphic::expect_same(plain, got.got, "narrow graphs");
+    EXPECT_GT(got.prompt_graph_steps, 3);
+    return got;
+  };
+  const Outcome wide = outcome_of({.least_steps = 1 << 30});
+  const Outcome narrow = outcome_of({.least_steps = 3, .spacing = 0});
+  EXPECT_GT(narrow.captured_graphs, wide.captured_graphs);
 }
 
 // Taps that no graph at start has: what mixers make, whole encodes. Their graphs are captured when
@@ -210,6 +250,39 @@ TEST_P(Graphs, RareTapsAsPlain) {
   const Outcome got = run(*tiny_executor(taped, arch, capacity), settings, asks);
   metamorphic::expect_same(plain, got.got, "rare taps");
   EXPECT_GT(2 * got.graph_steps, got.steps);
+}
+
+// Sequences with taps at few points come and go: graphs that tap these are captured meanwhile, some
+// of them again because others took their room, and run what they are wide enough for.
+TEST_P(Graphs, NarrowAsPlain) {
+  const testing::TinyArch arch = std::get<1>(GetParam());
+  const Backend& plain_backend = backends()[std::get<0>(GetParam())];
+  Backend taped = plain_backend;
+  taped.make = [make = taped.make] { return testing::make_tape_ops(make()); };
+  const step::Capacity roomy = with_encodes(kRoomy, arch);
+  std::vector<Ask> asks = random_masked_asks(14, 19, 90);
+  add_few_taps(std::span(asks).first(9), roomy);
+  add_random_taps(std::span(asks).subspan(9, 2), roomy, 5);
+  for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i * 9);
+  const std::vector<Got> plain = run_alone(*tiny_executor(plain_backend, arch, roomy), asks);
+  sched::SchedSettings settings;
+  settings.max_num_seqs = 4;
+  settings.max_num_batched_tokens = 256;
+  settings.max_in_flight = 3;
+  const auto outcome_of = [&](const exec::NarrowRules& rules) {
+    const step::Capacity capacity = with_encodes(kCapacity, arch);
+    const auto executor = tiny_executor(taped, arch, capacity, {.narrow_graphs = rules});
+    Outcome got = run(*executor, settings, asks);
+    metamorphic::expect_same(plain, got.got, "narrow graphs");
+    return got;
+  };
+  const Outcome none = outcome_of({.least_steps = 1 << 30});
+  const Outcome all = outcome_of({.least_steps = 1, .spacing = 0, .most_graphs = 100});
+  const Outcome some =
+      outcome_of({.least_steps = 2, .spacing = 3, .most_graphs = 2, .idle_steps = 5});
+  EXPECT_GT(all.captured_graphs, none.captured_graphs + 6);
+  EXPECT_GT(some.captured_graphs, none.captured_graphs + 3);
+  EXPECT_EQ(all.steps, none.steps);
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiny, Graphs, ::testing::ValuesIn(daily_pairs(all_backends())), pair_name);

@@ -367,6 +367,7 @@ class Loop {
     if (--in_flight_.front().left == 0) in_flight_.pop_front();
     ++result_.steps;
     result_.graph_steps += step.from_graph ? 1 : 0;
+    result_.captured_graphs += step.captured_graph && step.iteration == 0 ? 1 : 0;
     for (const step::SeqResult& one : step.seqs) result_.masked_results += one.masked ? 1 : 0;
     outputs_.clear();
     scheduler_.commit(step, &outputs_);

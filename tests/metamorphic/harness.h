@@ -132,8 +132,9 @@ struct Outcome {
   std::vector<Got> got;  // one per Ask
   sched::SchedStats stats;
   int64_t masked_results = 0;
-  int64_t steps = 0;        // iterations
-  int64_t graph_steps = 0;  // of them
+  int64_t steps = 0;            // iterations
+  int64_t graph_steps = 0;      // of them
+  int64_t captured_graphs = 0;  // for some of these, behind the start
   // Steps with rare taps (docs/contracts/exec.md): the first with such taps runs op by op.
   int64_t rare_steps = 0;
   int64_t rare_graph_steps = 0;    // of these

@@ -331,6 +331,37 @@ std::shared_ptr<const tap::SequenceTaps> steered_by(tap::Program program, uint64
   return taps;
 }
 
+void add_few_taps(std::span<Ask> asks, const step::Capacity& capacity) {
+  const tap::Geometry& geometry = capacity.geometry;
+  constexpr OpKind kKinds[] = {OpKind::kAdd, OpKind::kAddNorm, OpKind::kFeature};
+  std::mt19937 engine(23);
+  std::vector<Point> points;
+  for (int32_t i = 0; i < geometry.num_points(); ++i) {
+    const Point point{i / tap::kNumSites, static_cast<Site>(i % tap::kNumSites)};
+    if (geometry.has(point)) points.push_back(point);
+  }
+  for (size_t i = 0; i < asks.size(); ++i) {
+    tap::TapOp op;
+    op.kind = kKinds[i % 3];
+    op.strength = 0.5f;
+    if (op.kind == OpKind::kFeature) {
+      op.run = 1;
+      op.a = 1;
+      op.value = 2;
+    }
+    tap::Program program;
+    const Point point = points[i * 5 % points.size()];
+    const Point last = {geometry.num_layers - 1, Site::kResidPost};
+    add_op(program, geometry, point, op, 3, engine);
+    if (i % 4 == 3 && point.index() < last.index()) {
+      op = {};
+      op.strength = 0.5f;
+      add_op(program, geometry, last, op, 3, engine);
+    }
+    asks[i].taps = steered_by(std::move(program), i + 1);
+  }
+}
+
 void add_every_pattern(std::span<Ask> asks, const step::Capacity& capacity) {
   auto set = std::make_shared<tap::CaptureSet>();
   for (int32_t layer = 0; layer < capacity.geometry.num_layers; ++layer) {

@@ -26,6 +26,10 @@ void add_op(tap::Program& program, const tap::Geometry& geometry, tap::Point poi
 // Sequences of the given program throughout.
 std::shared_ptr<const tap::SequenceTaps> steered_by(tap::Program program, uint64_t content);
 
+// Steers each sequence throughout by an op, or two, at one or two points, which differ from
+// sequence to sequence.
+void add_few_taps(std::span<Ask> asks, const step::Capacity& capacity);
+
 // Captures the prompts' attention patterns of every head of every layer, and nothing else: a step
 // of a chunk without logits ends at its last attention.
 void add_every_pattern(std::span<Ask> asks, const step::Capacity& capacity);

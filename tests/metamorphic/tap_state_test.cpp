@@ -88,6 +88,12 @@ TEST(CapturePool, ALeaseOutlivesThePool) {
   lease.lease.reset();
 }
 
+tap::PassageSet tapped_at(const std::vector<Point>& points) {
+  tap::PassageSet set;
+  for (const Point& point : points) set.add(point);
+  return set;
+}
+
 step::Capacity capacity() {
   step::Capacity capacity{.num_slots = 4,
                           .num_blocks = 10,
@@ -205,14 +211,14 @@ TEST_F(TapStateTest, AProgramLandsWhereTheEditSays) {
   pack({.slots = {}, .seqs = {}, .tokens = {}, .tap_edits = {{2, 0, 0, program_at({second})}}});
   EXPECT_EQ(entry_of(2, first.index()).ops, 0);
   EXPECT_EQ(entry_of(2, second.index()).num_ops(), 1);
-  EXPECT_EQ(state_->passages_of_row(2), tap::kActivation);
+  EXPECT_EQ(state_->tapped_by_row(2), tapped_at({second}));
   EXPECT_FALSE(state_->only_adds(2));  // not to the residual
   const Point residual{1, Site::kResidMid};
   pack({.slots = {}, .seqs = {}, .tokens = {}, .tap_edits = {{2, 0, 0, program_at({residual})}}});
   EXPECT_TRUE(state_->only_adds(2));
   pack({.slots = {}, .seqs = {}, .tokens = {}, .tap_edits = {{2, 0, 0, nullptr}}});
   EXPECT_EQ(entry_of(2, second.index()).ops, 0);
-  EXPECT_EQ(state_->passages_of_row(2), 0);
+  EXPECT_EQ(state_->tapped_by_row(2), tap::PassageSet());
 }
 
 std::shared_ptr<const tap::Program> features_of(const std::vector<int32_t>& runs) {
@@ -280,7 +286,9 @@ TEST_F(TapStateTest, TokensGetTheirRowsAndPlacesInTheRing) {
        1);
   using Ints = std::vector<int32_t>;
   EXPECT_TRUE(packed_.is_used);
-  EXPECT_EQ(packed_.passages, tap::kActivation | tap::kLayerEnd);
+  EXPECT_EQ(
+      packed_.tapped,
+      tapped_at({{0, Site::kMlpAct}, {1, Site::kMlpAct}, {0, Site::kAttnIn}, {1, Site::kAttnIn}}));
   EXPECT_FALSE(packed_.only_adds);  // a score, and other sites
   EXPECT_FALSE(state_->only_adds(3));
   EXPECT_EQ(packed_.row, (Ints{1, 1, 0, 0, 3, 0, 0}));

@@ -37,6 +37,7 @@ void EngineMetrics::note_launched(int32_t num_tokens, int32_t repeat) {
 void EngineMetrics::note_collected(const step::StepResult& result, bool decodes) {
   if (result.iteration != 0) return;
   live_.graph_steps += result.from_graph ? 1 : 0;
+  live_.captured_graphs += result.captured_graph ? 1 : 0;
   live_.eager_decodes += decodes && !result.from_graph ? 1 : 0;
 }
 

@@ -124,9 +124,9 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
                                          model_.spec.stage, capacity_, options.link));
   }
   if (!model_.ops->has_graphs() || options.enforce_eager) return {};
-  RUDDER_TRY(graphs_, GraphCache::capture(
-                          {*model_.ops, *decoder_, *buffers_, kv_, head_rows_, is_last_stage()},
-                          capacity_, options.capture_progress));
+  RUDDER_TRY(graphs_, GraphCache::capture({*model_.ops, *decoder_, *buffers_, kv_, head_rows_,
+                                           is_last_stage(), options.narrow_graphs},
+                                          capacity_, options.capture_progress));
   return {};
 }
 
@@ -330,10 +330,9 @@ void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
   if (is_last_stage()) flight.filled = packed_.taps.filled;
   flight.repeat = plan.repeat;
   flight.result.id = plan.id;
-  flight.result.seqs.assign(plan.seqs.size(), {});
-  for (size_t i = 0; i < plan.seqs.size(); ++i) {
-    flight.result.seqs[i].slot = plan.seqs[i].slot;
-    flight.result.seqs[i].generation = plan.seqs[i].generation;
+  flight.result.seqs.clear();
+  for (const step::SeqWork& work : plan.seqs) {
+    flight.result.seqs.push_back({.slot = work.slot, .generation = work.generation});
   }
   flight.result.guess_us = 0;
   flight.asks.clear();
@@ -362,7 +361,8 @@ Result<void> DeviceExecutor::begin(size_t index) {
   RUDDER_TRY_VOID(flight.edited);
   if (handover_ != nullptr) RUDDER_TRY_VOID(handover_->await_step(packed_, index));
   RUDDER_TRY(flight.step, buffers_->begin(packed_, index));
-  if (flight.result.from_graph) RUDDER_TRY_VOID(graphs_->capture_missing(packed_, flight.step));
+  RUDDER_TRY(flight.result.captured_graph,
+             flight.result.from_graph ? graphs_->capture_missing(packed_, flight.step) : false);
   if (!packed_.scores.empty()) flight.step.forward.keep_all_rows = true;
   if (handover_ != nullptr) handover_->take(packed_, flight.step, index);
   return {};

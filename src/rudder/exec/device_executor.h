@@ -63,6 +63,7 @@ class DeviceExecutor final : public step::Executor {
     bool enforce_eager = false;            // no graphs, also where the device has them
     ProgressFn capture_progress = {};      // of graphs
     std::shared_ptr<StageLink> link = {};  // between the stages, where the model's is not alone
+    NarrowRules narrow_graphs = {};
   };
   // `capacity` has the groups of the model's layout. Allocates the KV cache and every buffer of a
   // step, captures graphs, then starts the worker. An Error is the device's: out of memory.

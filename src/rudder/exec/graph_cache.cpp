@@ -93,7 +93,8 @@ GraphCache::GraphCache(const Parts& parts, const step::Capacity& capacity)
       rare_passages_(rare_passages(parts.ops)),
       common_passages_(static_cast<tap::Passages>(tap::kAllPassages & ~rare_passages_)),
       rare_(kMostRare),
-      prompts_(parts.ops, parts.decoder, capacity, common_passages_, parts.samples) {}
+      narrow_(parts.narrow),
+      prompts_(parts.ops, parts.decoder, capacity, common_passages_, parts.samples, parts.narrow) {}
 
 void GraphCache::add_family(int32_t max_q_len, bool has_trees, const std::vector<int32_t>& rows) {
   Family& family = families_.emplace_back();
@@ -134,7 +135,8 @@ Result<void> GraphCache::capture_step(const Family& family, int32_t rows, TapSet
                                       Captured& captured) {
   PackedStep packed;
   packed.taps.is_used = taps != kNoTaps;
-  packed.taps.passages = taps == kAllTaps ? common_passages_ : tap::kLayerEnd;
+  packed.taps.tapped = tap::PassageSet::all(taps == kAllTaps ? common_passages_ : tap::kLayerEnd,
+                                            capacity_.geometry.num_layers);
   packed.taps.only_adds = taps == kLayerEndAdds;
   pad_to(family, rows, packed);
   packed.max_q_len = family.max_q_len;
@@ -167,7 +169,7 @@ Result<void> GraphCache::capture_step(const Family& family, int32_t rows, TapSet
 
 GraphCache::TapSet GraphCache::tap_set_of(const PackedTaps& taps) {
   if (!taps.is_used) return kNoTaps;
-  if ((taps.passages & ~tap::kLayerEnd) != 0) return kAllTaps;
+  if ((taps.tapped.kinds() & ~tap::kLayerEnd) != 0) return kAllTaps;
   return taps.only_adds ? kLayerEndAdds : kLayerEndTaps;
 }
 
@@ -198,18 +200,47 @@ const GraphCache::Bucket* GraphCache::bucket_of(const Family& family, const Pack
 }
 
 bool GraphCache::is_rare(const PackedTaps& taps) const {
-  return taps.is_used && ((taps.passages & rare_passages_) != 0 || !taps.encodes.empty());
+  return taps.is_used && ((taps.tapped.kinds() & rare_passages_) != 0 || !taps.encodes.empty());
 }
 
-GraphCache::RareKey GraphCache::rare_key(const PackedStep& packed, const Family& family,
-                                         const Bucket& bucket) const {
-  const tap::Passages used = packed.taps.passages;
+GraphCache::TappedKey GraphCache::key_of(const PackedStep& packed, const Family& family,
+                                         const Bucket& bucket) {
+  return {.kind = {.max_q_len = family.max_q_len,
+                   .has_trees = family.has_trees,
+                   .rows = bucket.rows,
+                   .only_adds = packed.taps.only_adds,
+                   .encodes = packed.taps.encodes},
+          .tapped = packed.taps.tapped};
+}
+
+GraphCache::TappedKey GraphCache::rare_key(const PackedStep& packed, const Family& family,
+                                           const Bucket& bucket) const {
+  TappedKey key = key_of(packed, family, bucket);
+  key.kind.only_adds = false;
+  key.tapped = wide_taps(packed.taps);
+  return key;
+}
+
+// The macro-ops of kinds that the step uses, where these are rare or at layer ends, or else common,
+// in every layer.
+tap::PassageSet GraphCache::wide_taps(const PackedTaps& taps) const {
+  const tap::Passages used = taps.tapped.kinds();
   const bool at_ends = (used & ~tap::kLayerEnd) == 0;
-  return {.passages = at_ends ? tap::kLayerEnd : used,
-          .max_q_len = family.max_q_len,
-          .has_trees = family.has_trees,
-          .rows = bucket.rows,
-          .encodes = packed.taps.encodes};
+  return tap::PassageSet::all(at_ends         ? tap::kLayerEnd
+                              : is_rare(taps) ? used
+                                              : common_passages_,
+                              capacity_.geometry.num_layers);
+}
+
+std::unique_ptr<ops::Graph>& GraphCache::graph_in(Captured& captured,
+                                                  const PackedStep& packed) const {
+  const bool is_forward = packed.num_masks > 0 && parts_.samples;
+  return is_forward ? captured.forward : captured.graphs[sampling_of(packed)];
+}
+
+GraphCache::Narrow::Found GraphCache::narrow_of(const PackedStep& packed, const TappedKey& key) {
+  return narrow_.find(key,
+                      [&](Captured& captured) { return graph_in(captured, packed) != nullptr; });
 }
 
 bool GraphCache::pad(PackedStep& packed) {
@@ -219,57 +250,84 @@ bool GraphCache::pad(PackedStep& packed) {
   const Family* const family = family_of(packed);
   const Bucket* const bucket = family == nullptr ? nullptr : bucket_of(*family, packed);
   if (bucket == nullptr || bucket->captured[tap_set_of(packed.taps)].step == nullptr) return false;
-  if (is_rare(packed.taps) && !rare_.was_seen(rare_key(packed, *family, *bucket))) return false;
+  if (packed.taps.is_used) {
+    const TappedKey key = key_of(packed, *family, *bucket);
+    narrow_.note(key);
+    const bool has_graph = !is_rare(packed.taps) || narrow_of(packed, key);
+    if (!has_graph && !rare_.was_seen(rare_key(packed, *family, *bucket))) return false;
+  }
   pad_to(*family, bucket->rows, packed);
   return true;
 }
 
-Result<void> GraphCache::capture_missing(const PackedStep& packed, const DeviceStep& step) {
+Result<bool> GraphCache::capture_missing(const PackedStep& packed, const DeviceStep& step) {
   if (has_prompts(packed)) return prompts_.capture(packed, step);
-  if (!is_rare(packed.taps)) return {};
-  RUDDER_TRY_VOID(rare_.make_room(parts_.ops));
+  if (!packed.taps.is_used) return false;
   const Family* const family = family_of(packed);
-  const auto [key, captured] = rare_.find(rare_key(packed, *family, *bucket_of(*family, packed)));
+  const Bucket* const bucket = bucket_of(*family, packed);
+  const TappedKey key = key_of(packed, *family, *bucket);
+  const Narrow::Found narrow = narrow_of(packed, key);
+  const int32_t num_tapped = narrow ? narrow.key->tapped.size() : wide_taps(packed.taps).size();
+  if (narrow_.is_due(key, num_tapped)) {
+    RUDDER_TRY(const Narrow::Found made, narrow_.make(key, parts_.ops));
+    RUDDER_TRY_VOID(capture_tapped(packed, step, *made.key, *made.value));
+    return true;
+  }
+  if (narrow || !is_rare(packed.taps)) return false;
+  RUDDER_TRY_VOID(rare_.make_room(parts_.ops));
+  const auto [rare, captured] = rare_.find(rare_key(packed, *family, *bucket));
+  if (graph_in(captured, packed) != nullptr) return false;
+  RUDDER_TRY_VOID(capture_tapped(packed, step, rare, captured));
+  return true;
+}
+
+// The one of a step's graphs that it needs now.
+Result<void> GraphCache::capture_tapped(const PackedStep& packed, const DeviceStep& step,
+                                        const TappedKey& key, Captured& captured) {
   if (captured.step == nullptr) {
     captured.step = std::make_unique<DeviceStep>(step);
     model::ForwardBatch& forward = captured.step->forward;
-    forward.attention.max_q_len = family->max_q_len;
+    forward.attention.max_q_len = key.kind.max_q_len;
     forward.attention.max_kv_len = capacity_.max_seq_len;
-    forward.passages = key.passages;
-    forward.encodes = key.encodes;
-    forward.taps.only_adds = forward.rows_taps.only_adds = false;
+    forward.tapped = &key.tapped;
+    forward.encodes = key.kind.encodes;
+    forward.taps.only_adds = forward.rows_taps.only_adds = key.kind.only_adds;
   }
   DeviceStep& own = *captured.step;
   if (packed.num_masks > 0 && parts_.samples) {
-    if (captured.forward != nullptr) return {};
     parts_.ops.begin_capture();
     captured.logits = parts_.decoder.forward(own.forward);
     RUDDER_TRY(captured.forward, parts_.ops.end_capture());
     return {};
   }
   const Sampling sampling = sampling_of(packed);
-  if (captured.graphs[sampling] != nullptr) return {};
   own.sample.all_greedy = sampling == kPlainGreedy;
   own.sample.any_logprobs = own.sample.any_changed = sampling == kGeneral;
   own.sample.any_masked = false;
-  own.sample.any_drafts = family->max_q_len > 1;
+  own.sample.any_drafts = key.kind.max_q_len > 1;
   parts_.ops.begin_capture();
   run(own);
   RUDDER_TRY(captured.graphs[sampling], parts_.ops.end_capture());
   return {};
 }
 
-const GraphCache::Captured& GraphCache::find(const PackedStep& packed,
-                                             const DeviceStep& step) const {
+const GraphCache::Captured& GraphCache::find(const PackedStep& packed, const DeviceStep& step) {
   const Family* const family = family_of(packed);
   const Bucket* const bucket = family == nullptr ? nullptr : bucket_of(*family, packed);
   RUDDER_CHECK(bucket != nullptr && bucket->rows == packed.num_tokens(), "no graph of {} rows",
                packed.num_tokens());
-  const Captured& captured = is_rare(packed.taps) ? rare_.at(rare_key(packed, *family, *bucket))
-                                                  : bucket->captured[tap_set_of(packed.taps)];
-  RUDDER_CHECK(captured.step != nullptr && captured.step->forward.ids.data == step.forward.ids.data,
-               "no graph of {} rows with these taps", packed.num_tokens());
-  return captured;
+  const Captured* captured = &bucket->captured[tap_set_of(packed.taps)];
+  if (packed.taps.is_used) {
+    if (const Narrow::Found narrow = narrow_of(packed, key_of(packed, *family, *bucket))) {
+      captured = narrow.value;
+    } else if (is_rare(packed.taps)) {
+      captured = &rare_.at(rare_key(packed, *family, *bucket));
+    }
+  }
+  RUDDER_CHECK(
+      captured->step != nullptr && captured->step->forward.ids.data == step.forward.ids.data,
+      "no graph of {} rows with these taps", packed.num_tokens());
+  return *captured;
 }
 
 void GraphCache::replay(const PackedStep& packed, const DeviceStep& step) {

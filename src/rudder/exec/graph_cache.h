@@ -15,12 +15,14 @@
 // neither steer nor capture; for steps whose programs only add vectors at layer ends; for steps
 // with any taps at layer ends; and for all others (docs/contracts/exec.md). Where only prompts are
 // captured there is one set, and the few steps with captures that look like decode steps run op by
-// op.
+// op. Beside those with taps are narrow graphs (narrow_graphs.h), of steps that tap few macro-ops
+// and come back often.
 //
 // Rare taps have graphs of their own: steps that tap what mixers make, and steps that encode. Which
 // points those are decides what a graph launches, so nobody can capture them at start. The first
 // step with some rare taps runs op by op; at the second its graph is captured, beside the server's
-// work, and kept until many others were used since.
+// work, and kept until many others were used since. It is a wide one: in all layers it taps the
+// kinds of macro-ops that the step taps in some.
 //
 // Made before the first step; used by the executor's worker thread.
 #pragma once
@@ -34,6 +36,7 @@
 
 #include "rudder/base/progress.h"
 #include "rudder/base/result.h"
+#include "rudder/exec/narrow_graphs.h"
 #include "rudder/exec/pack.h"
 #include "rudder/exec/prompt_graphs.h"
 #include "rudder/exec/recurring.h"
@@ -61,6 +64,7 @@ class GraphCache {
     std::span<const ops::KvLayer> kv = {};  // all layers, where steps may have trees
     ops::TokenRows head_rows = {};          // beside them, where a draft head reads some
     bool samples = true;  // false: a stage that others are behind; its graphs are forward passes
+    NarrowRules narrow = {};
   };
 
   // Captures every graph, the largest first, so that the others fit in what it needed of the
@@ -72,9 +76,9 @@ class GraphCache {
   // True when the step is one of those captured: it is then padded. Steps with rare taps are
   // counted.
   bool pad(PackedStep& packed);
-  // Captures what a padded step with rare taps needs and lacks; `step` is that step on the device.
-  // An Error is the device's.
-  Result<void> capture_missing(const PackedStep& packed, const DeviceStep& step);
+  // Captures what a padded step needs and lacks, or has come back often enough for; `step` is that
+  // step on the device. Returns whether there was something. An Error is the device's.
+  Result<bool> capture_missing(const PackedStep& packed, const DeviceStep& step);
   // Runs a padded step, from embedding to sampled tokens.
   void replay(const PackedStep& packed, const DeviceStep& step);
   // Runs a padded step to its logits, which are returned.
@@ -97,15 +101,17 @@ class GraphCache {
     std::array<Captured, kNumTapSets> captured;  // kNoTaps alone where there are no taps
   };
 
-  // Rare taps of a captured number of tokens.
-  struct RareKey {
-    tap::Passages passages = 0;
+  // A step with taps, of a captured number of tokens, but for the macro-ops that it taps.
+  struct TappedKind {
     int32_t max_q_len = 1;  // of the family
     bool has_trees = false;
     int32_t rows = 0;
-    std::vector<int32_t> encodes;
-    auto operator<=>(const RareKey&) const = default;
+    bool only_adds = false;
+    std::vector<int32_t> encodes = {};
+    auto operator<=>(const TappedKind&) const = default;
   };
+  using Narrow = NarrowGraphs<TappedKind, Captured>;
+  using TappedKey = Narrow::Key;
   // Graphs of sequences of at most `max_q_len` tokens: 1, or with drafts; with `has_trees` those
   // that are no trees.
   struct Family {
@@ -126,10 +132,18 @@ class GraphCache {
   const Family* family_of(const PackedStep& packed) const;
   // The first that holds the step; null: none.
   static const Bucket* bucket_of(const Family& family, const PackedStep& packed);
-  const Captured& find(const PackedStep& packed, const DeviceStep& step) const;
+  const Captured& find(const PackedStep& packed, const DeviceStep& step);
   static TapSet tap_set_of(const PackedTaps& taps);
   bool is_rare(const PackedTaps& taps) const;
-  RareKey rare_key(const PackedStep& packed, const Family& family, const Bucket& bucket) const;
+  // Of a step with taps: what it uses, and what its wide graph has.
+  static TappedKey key_of(const PackedStep& packed, const Family& family, const Bucket& bucket);
+  TappedKey rare_key(const PackedStep& packed, const Family& family, const Bucket& bucket) const;
+  tap::PassageSet wide_taps(const PackedTaps& taps) const;
+  // The graph of it that runs the step.
+  std::unique_ptr<ops::Graph>& graph_in(Captured& captured, const PackedStep& packed) const;
+  Narrow::Found narrow_of(const PackedStep& packed, const TappedKey& key);
+  Result<void> capture_tapped(const PackedStep& packed, const DeviceStep& step,
+                              const TappedKey& key, Captured& captured);
   Sampling sampling_of(const PackedStep& packed) const;
   void run(const DeviceStep& step);
 
@@ -139,7 +153,8 @@ class GraphCache {
   const tap::Passages common_passages_;  // all others
   std::vector<Family> families_;         // ascending, those with trees last
   int32_t longest_beside_trees_ = 0;     // chain that is no tree, in their graphs
-  Recurring<RareKey, Captured> rare_;
+  Recurring<TappedKey, Captured> rare_;
+  Narrow narrow_;
   PromptGraphs prompts_;
 };
 

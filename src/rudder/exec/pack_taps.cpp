@@ -32,7 +32,7 @@ void pack_rows(const step::SeqWork& work, int32_t prompt_len, TapState& state, P
     if (span != work.tap_spans.end() && span->q_begin == i) row = (span++)->tap_row;
     RUDDER_CHECK(state.has_row(row), "slot {}: tap row {}", work.slot.value, row);
     state.use(work.slot.value, row);
-    packed.passages |= state.passages_of_row(row);
+    if (packed.row.empty() || packed.row.back() != row) packed.tapped.add(state.tapped_by_row(row));
     add_points(state.encodes_of_row(row), packed.encodes);
     packed.only_adds = packed.only_adds && state.only_adds(row);
     packed.row.push_back(row);
@@ -53,7 +53,7 @@ void pack_captures(const step::SeqWork& work, int32_t seq, size_t first, int64_t
   if (work.captures.empty()) return;
   RUDDER_CHECK(state.has_set(work.capture_set), "slot {}: capture set {}", work.slot.value,
                work.capture_set);
-  packed.passages |= state.passages_of_set(work.capture_set);
+  packed.tapped.add(state.tapped_by_set(work.capture_set));
   packed.only_adds = packed.only_adds && state.captures_residual_alone(work.capture_set);
   const int64_t elements = state.record_elements(work.capture_set);
   const bool is_behind = state.captures_behind_attention(work.capture_set);
@@ -97,7 +97,7 @@ void find_filled(const step::StepPlan& plan, const SlotTable& slots, const TapSt
 
 void PackedTaps::clear() {
   is_used = false;
-  passages = 0;
+  tapped.clear();
   only_adds = true;
   encodes.clear();
   row.clear();

@@ -15,7 +15,7 @@ namespace rudder::exec {
 struct PackedTaps {
   // Some token has a program or is captured; if none, the arrays are empty and the plain ops run.
   bool is_used = false;
-  tap::Passages passages = 0;    // where one has an op or a capture
+  tap::PassageSet tapped;        // where one has an op or a capture
   bool only_adds = true;         // ops::TapBatch
   std::vector<int32_t> encodes;  // model::ForwardBatch
   // One a token; see ops::TapBatch.

@@ -298,7 +298,7 @@ DeviceStep StepBuffers::views(const PackedStep& packed) const {
     step.forward.tap_table = table_;
     step.forward.taps = arrays(layout.taps, packed.num_tokens(), 0);
     step.forward.rows_taps = arrays(layout.rows_taps, sampled, capacity_.max_tokens_per_step);
-    step.forward.passages = packed.taps.passages;
+    step.forward.tapped = &packed.taps.tapped;
     step.forward.encodes = packed.taps.encodes;
     step.forward.keep_all_rows = packed.taps.keep_all_rows;
   }

@@ -347,7 +347,7 @@ void TapState::place_ops(const step::TapEdit& edit, Row& row) {
     placed.v2 = moved(placed.v2, edit.first_float);
     placed.gate_vector = moved(placed.gate_vector, edit.first_float);
     entry.add(edit.first_op + std::ssize(moved_) - 1, placed);
-    row.passages |= tap::passage(op.point.site);
+    row.tapped.add(op.point);
     row.only_adds = row.only_adds && entry.adds_at_most() && tap::is_residual(op.point.site);
     const bool is_score = placed.kind == tap::OpKind::kScore;
     const bool is_sense = placed.kind == tap::OpKind::kSense;
@@ -406,7 +406,7 @@ void TapState::place_points(const step::CaptureEdit& edit, Set& set) {
     RUDDER_CHECK(flight == -1, "point {} twice in capture set {}", captured.point.index(),
                  edit.capture_set);
     flight = static_cast<int32_t>(offsets_[i] / tap::kCaptureAlign);
-    set.passages |= tap::passage(captured.point.site);
+    set.tapped.add(captured.point);
     set.residual_alone = set.residual_alone && tap::is_residual(captured.point.site);
     set.captures_behind = set.captures_behind || is_behind_attention(captured.point);
   }
@@ -434,7 +434,7 @@ Result<void> TapState::place_patterns(const step::CaptureEdit& edit, Set& set) {
                    "heads up to {} of layer {}", pattern.heads.back(), pattern.layer);
       patterns_[at(pattern.layer)] =
           pattern_entry(pattern, offsets_[num_points + i], ops::equal_share(all, rank_));
-      set.passages |= tap::kMixerWeights;
+      set.tapped.add_patterns(pattern.layer);
       set.residual_alone = false;
     }
   }

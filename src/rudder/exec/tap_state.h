@@ -52,8 +52,8 @@ class TapState {
   bool scores_behind_attention(int32_t row) const { return rows_[at(row)].scores_behind; }
   bool captures_behind_attention(int32_t set) const { return sets_[at(set)].captures_behind; }
   // The macro-ops that a table row or a capture set uses.
-  tap::Passages passages_of_row(int32_t row) const { return rows_[at(row)].passages; }
-  tap::Passages passages_of_set(int32_t set) const { return sets_[at(set)].passages; }
+  const tap::PassageSet& tapped_by_row(int32_t row) const { return rows_[at(row)].tapped; }
+  const tap::PassageSet& tapped_by_set(int32_t set) const { return sets_[at(set)].tapped; }
   // Whether a step with such rows alone sets ops::TapBatch::only_adds.
   bool only_adds(int32_t row) const { return rows_[at(row)].only_adds; }
   bool captures_residual_alone(int32_t set) const { return sets_[at(set)].residual_alone; }
@@ -84,14 +84,14 @@ class TapState {
   };
   static_assert(tap::kNumLatches <= 8);
   struct Row {
-    tap::Passages passages = 0;
+    tap::PassageSet tapped;
     bool only_adds = true;
     Latched latched;  // by its program
     bool scores_behind = false;
     std::vector<int32_t> encodes;
   };
   struct Set {
-    tap::Passages passages = 0;
+    tap::PassageSet tapped;
     int64_t elements = 0;  // 0: no set
     bool residual_alone = true;
     bool captures_behind = false;

@@ -30,10 +30,10 @@ void list_kv_scales(const Attention::Names& names, const Extent& kv_heads,
 
 // Of the tokens whose capture sets name some; nothing in steps without.
 void capture_patterns(const ops::AttentionArgs& args, const LayerStep& step) {
-  const ops::TapTable* const table = step.batch.tap_table;
-  if (table == nullptr || (step.batch.passages & tap::kMixerWeights) == 0) return;
+  const ForwardBatch& batch = step.batch;
+  if (!captures_patterns(batch) || !batch.tapped->has_patterns(step.layer)) return;
   step.ops.patterns(
-      {.attention = args, .table = table, .batch = &step.batch.taps, .layer = step.layer});
+      {.attention = args, .table = batch.tap_table, .batch = &batch.taps, .layer = step.layer});
 }
 
 }  // namespace

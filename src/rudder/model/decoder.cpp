@@ -189,7 +189,7 @@ void LayerwiseDecoder::tap_mixed(Mixed& mixed, const ops::Taps& taps, const Laye
 
 // Of the stage's layers from `begin` on, in steps whose capture sets name patterns.
 void LayerwiseDecoder::end_patterns(const ForwardBatch& batch, size_t begin) {
-  if (batch.tap_table == nullptr || (batch.passages & tap::kMixerWeights) == 0) return;
+  if (!captures_patterns(batch)) return;
   const int32_t first = spec_.stage.first_layer;
   ops_.end_patterns({.table = batch.tap_table,
                      .batch = &batch.taps,
@@ -292,9 +292,10 @@ View LayerwiseDecoder::head(const Operand& in) {
 // The taps of a point; `rows` are those of the rows that pass there.
 ops::Taps LayerwiseDecoder::taps_at(size_t layer, tap::Site site, const ForwardBatch& batch,
                                     const ops::TapBatch& rows) const {
-  if (batch.tap_table == nullptr || (batch.passages & tap::passage(site)) == 0) return {};
-  return {batch.tap_table, &rows,
-          tap::Point{spec_.stage.first_layer + static_cast<int32_t>(layer), site}.index()};
+  const tap::Point point{spec_.stage.first_layer + static_cast<int32_t>(layer), site};
+  const bool is_tapped = batch.tapped == nullptr || batch.tapped->has(point);
+  if (batch.tap_table == nullptr || !is_tapped) return {};
+  return {batch.tap_table, &rows, point.index()};
 }
 
 // From what enters the layer, normed, to what its mixer makes of it.

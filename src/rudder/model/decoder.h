@@ -26,11 +26,11 @@ struct ForwardBatch {
   ops::AttentionBatch attention;
   ops::View logits_rows;  // [R] tokens whose logits are wanted, ascending; [0] for none
 
-  // Taps of the tokens and of the rows of logits; without a table the plain ops run, and of those
-  // that pass nothing of `passages` anyhow. They outlive the step, and a graph that is captured of
-  // it; begin_step has gathered their entries.
+  // Taps of the tokens and of the rows of logits; without a table the plain ops run, and anyhow of
+  // those that are not `tapped` (null: all but patterns are). They outlive the step, and a graph
+  // that is captured of it; begin_step has gathered their entries.
   const ops::TapTable* tap_table = nullptr;
-  tap::Passages passages = tap::kAllPassages;
+  const tap::PassageSet* tapped = nullptr;
   ops::TapBatch taps = {};       // [T]
   ops::TapBatch rows_taps = {};  // [R]
   // Points at which programs of the step encode, ascending; behind their macro-ops encode() runs.
@@ -43,6 +43,12 @@ struct ForwardBatch {
   ops::View feedback_rows = {};  // [R] i32
   ops::View goes_on_rows = {};   // [T] i32
 };
+
+// Whether some layer's attention patterns are captured.
+inline bool captures_patterns(const ForwardBatch& batch) {
+  return batch.tap_table != nullptr && batch.tapped != nullptr &&
+         (batch.tapped->kinds() & tap::kMixerWeights) != 0;
+}
 
 // Whether programs of the step encode at the point of `taps`.
 inline bool encodes_at(const ForwardBatch& batch, const ops::Taps& taps) {

@@ -265,9 +265,9 @@ void fields(Archive& archive, Archived<SeqResult> auto& value) {
 // Without what it captured: activations are for their consumers.
 template <typename Archive>
 void fields(Archive& archive, Archived<StepResult> auto& value) {
-  auto& [id, iteration, seqs, device_us, guess_us, from_graph, captured] = value;
+  auto& [id, iteration, seqs, device_us, guess_us, from_graph, captured_graph, captured] = value;
   static_cast<void>(captured);
-  archive(id, iteration, seqs, device_us, guess_us, from_graph);
+  archive(id, iteration, seqs, device_us, guess_us, from_graph, captured_graph);
 }
 
 template <typename Archive>

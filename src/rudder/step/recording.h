@@ -26,7 +26,7 @@
 namespace rudder::step {
 
 // Of the format; a reader takes its own version alone.
-inline constexpr uint32_t kRecordingVersion = 12;
+inline constexpr uint32_t kRecordingVersion = 13;
 
 struct RecordingHeader {
   uint32_t version = kRecordingVersion;

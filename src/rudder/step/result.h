@@ -34,9 +34,9 @@ struct SeqResult {
   bool masked = false;
   // None for LogitsWanted::kNone, one for kLast, 1 to 1 + num_draft for kAll. With kNumerical one
   // less: those before the sequence's end.
-  std::vector<int32_t> tokens;
-  std::vector<TokenLogprobs> logprobs;  // as tokens, when num_logprobs >= 0
-  std::vector<TokenLogprobs> scores;    // as SeqWork.score_tokens, in the first iteration
+  std::vector<int32_t> tokens = {};
+  std::vector<TokenLogprobs> logprobs = {};  // as tokens, when num_logprobs >= 0
+  std::vector<TokenLogprobs> scores = {};    // as SeqWork.score_tokens, in the first iteration
   // What is guessed to follow the tokens, SeqWork.guess.num_guess at most; none where it ended. A
   // chain, or the first drafts of Capacity::guess_tree.
   std::vector<int32_t> guess = {};
@@ -51,9 +51,10 @@ struct StepResult {
   StepId id = 0;
   int32_t iteration = 0;  // of StepPlan.repeat, from 0
   std::vector<SeqResult> seqs;
-  int64_t device_us = 0;    // time the device spent on it; 0 where it is not known well
-  int64_t guess_us = 0;     // time behind it that guesses took
-  bool from_graph = false;  // replayed from a captured graph, not run op by op
+  int64_t device_us = 0;        // time the device spent on it; 0 where it is not known well
+  int64_t guess_us = 0;         // time behind it that guesses took
+  bool from_graph = false;      // replayed from a captured graph, not run op by op
+  bool captured_graph = false;  // which was captured for it, behind the start
   std::shared_ptr<const tap::CapturedRows> captured = {};  // null: nothing was asked for
 };
 

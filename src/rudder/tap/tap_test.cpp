@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "rudder/tap/capture.h"
+#include "rudder/tap/passage.h"
 #include "rudder/tap/site.h"
 
 namespace rudder::tap {
@@ -104,6 +105,57 @@ TEST(Geometry, RefusesWhatTheModelDoesNotHave) {
   EXPECT_FALSE(geometry.check({0, Site::kFinalNorm}).has_value());
   EXPECT_FALSE(geometry.check({2, Site::kResidPost}).has_value());
   EXPECT_FALSE(geometry.check({-1, Site::kResidPost}).has_value());
+}
+
+TEST(PassageSet, HasTheMacroOpsThatPassItsPoints) {
+  PassageSet set;
+  EXPECT_EQ(set.size(), 0);
+  EXPECT_FALSE(set.has({0, Site::kResidPre}));
+  set.add(Point{0, Site::kResidPost});
+  EXPECT_EQ(set.size(), 1);
+  EXPECT_EQ(set.kinds(), kLayerEnd);
+  // One macro-op is the end of a layer and the begin of the next.
+  for (const Point point : {Point{0, Site::kMlpOut}, Point{1, Site::kResidPre},
+                            Point{1, Site::kAttnIn}, Point{0, Site::kFinalNorm}}) {
+    EXPECT_TRUE(set.has(point)) << point.index();
+  }
+  for (const Point point :
+       {Point{0, Site::kResidPre}, Point{0, Site::kMlpAct}, Point{1, Site::kAttnZ},
+        Point{1, Site::kResidMid}, Point{1, Site::kResidPost}, Point{60, Site::kMlpAct}}) {
+    EXPECT_FALSE(set.has(point)) << point.index();
+  }
+  PassageSet other;
+  other.add(Point{60, Site::kMlpAct});
+  other.add_patterns(2);
+  EXPECT_EQ(other.kinds(), kActivation | kMixerWeights);
+  EXPECT_FALSE(set.contains(other));
+  EXPECT_FALSE(other.contains(set));
+  set.add(other);
+  EXPECT_EQ(set.size(), 3);
+  EXPECT_TRUE(set.contains(other));
+  EXPECT_TRUE(set.has_patterns(2));
+  EXPECT_FALSE(set.has_patterns(1));
+  EXPECT_TRUE(set.has({60, Site::kMlpAct}));
+  set.clear();
+  EXPECT_EQ(set, PassageSet());
+}
+
+TEST(PassageSet, OfKindsHasThemInEveryLayer) {
+  const PassageSet ends = PassageSet::all(kLayerEnd, 3);
+  EXPECT_EQ(ends.size(), 4);  // and one in front of the first
+  EXPECT_EQ(ends.kinds(), kLayerEnd);
+  EXPECT_TRUE(ends.has({0, Site::kResidPre}));
+  EXPECT_TRUE(ends.has({2, Site::kFinalNorm}));
+  EXPECT_FALSE(ends.has({1, Site::kMlpAct}));
+  const PassageSet all = PassageSet::all(kAllPassages | kMixerWeights, 3);
+  EXPECT_EQ(all.size(), 4 + 3 * 4);
+  EXPECT_TRUE(all.contains(ends));
+  for (int32_t layer = 0; layer < 3; ++layer) {
+    EXPECT_TRUE(all.has_patterns(layer));
+    for (int32_t site = 0; site < kNumSites; ++site) {
+      EXPECT_TRUE(all.has({layer, static_cast<Site>(site)}));
+    }
+  }
 }
 
 TEST(Capture, RowsOfARecordBeginAtAlignedOffsets) {

@@ -2,10 +2,10 @@
 // lies in shared memory; each thread reads the part of it that it has, and takes its share of the
 // products with the encoder rows of some ops at a time, whose loads are on the way together. Then
 // some threads work out the ops' factors, and each adds the decoder rows to its part of the row.
-// All vectors are asked for at once, and come to L2 side by side, while the kernel ahead still runs
-// where they can (prefetch_features). So the team waits for itself four times a run and once more
-// for every kTogether ops, and twice more where a dictionary has a norm. An op whose factor is 0
-// costs its encoder row alone.
+// All vectors are asked for at once, once, and come to L2 side by side: while the kernel ahead
+// still runs where a block has the row (prefetch_features), at the run's begin where a cluster has.
+// So the team waits for itself four times a run and once more for every kTogether ops, and twice
+// more where a dictionary has a norm. An op whose factor is 0 costs its encoder row alone.
 //
 // A run is a call: its registers are saved where there is one, and a row without features has none
 // of them. Included by .cu files only.
@@ -167,12 +167,15 @@ class FeatureRun {
       shared_.decoder[i] = op.v1;
       const bool is_probe = op.gate == tap::GateKind::kHard || op.gate == tap::GateKind::kSoft;
       shared_.gate_vector[i] = is_probe ? op.gate_vector : tap::kNoVector;
-      prefetch(op.v2);
-      prefetch(op.v1);
-      prefetch(shared_.gate_vector[i]);
+      if constexpr (!Team::kAsksAhead) {
+        prefetch(op.v2);
+        prefetch(op.v1);
+        prefetch(shared_.gate_vector[i]);
+      }
       has_norm = has_norm || op.norm != tap::FeatureNorm::kNone;
       has_gate = has_gate || is_probe;
     }
+    if (__syncthreads_or(has_norm || has_gate ? 1 : 0) == 0) return;
     has_norm_ = __syncthreads_or(has_norm ? 1 : 0) != 0;
     has_gate_ = __syncthreads_or(has_gate ? 1 : 0) != 0;
   }

@@ -12,6 +12,8 @@ namespace {
 // A row is one cluster's: thread t of block b has the run b * threads + t of it.
 class ClusterTeam {
  public:
+  static constexpr bool kAsksAhead = false;  // as of BlockTeam
+
   // What the warps and the blocks tell each other, for two sums in turn: who writes a address again
   // has passed the exchange in between, which all reach after they have read it.
   struct Shared {

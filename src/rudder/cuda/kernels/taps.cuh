@@ -39,6 +39,9 @@ class BlockTeam {
     TapSums of_warp[2][32];
   };
 
+  // prefetch() has asked for the vectors of features.
+  static constexpr bool kAsksAhead = true;
+
   __device__ explicit BlockTeam(Shared& shared) : shared_(shared) {}
 
   __device__ static int first_column() { return static_cast<int>(threadIdx.x) * kRun; }
@@ -121,15 +124,16 @@ class TokenTaps {
     }
   }
 
-  // Asks for what its features need; behind load(), and perhaps before dependency_wait(): ops and
-  // vectors are as a step began.
+  // Asks for what its features need, where the team asks ahead; behind load(), and perhaps before
+  // dependency_wait(): ops and vectors are as a step began.
   __device__ void prefetch() const {
     if constexpr (!kOnlyAdds && kAligned) {
-      // Of the first point that has a program.
-      const unsigned steered = __ballot_sync(kAllLanes, entry_.ops != 0);
-      if (steered == 0) return;
-      const int ops = __shfl_sync(kAllLanes, entry_.ops, __ffs(steered) - 1);
-      prefetch_features(p_.table.ops + (ops >> 8), ops & 0xff, p_.table.vectors, width_);
+      unsigned steered = __ballot_sync(kAllLanes, entry_.ops != 0);
+#pragma unroll 1
+      for (; steered != 0; steered &= steered - 1) {
+        const int ops = __shfl_sync(kAllLanes, entry_.ops, __ffs(steered) - 1);
+        prefetch_features(p_.table.ops + (ops >> 8), ops & 0xff, p_.table.vectors, width_);
+      }
     }
   }
 
@@ -153,7 +157,9 @@ class TokenTaps {
     entry_.vector |= entry_.flags & ops::TapEntry::kPlainAdd;
   }
 
-  __device__ bool is_active() const { return active_ != 0; }
+  __device__ bool is_active() const {
+    return active_ != 0;
+  }
 
   // The row at a point is captured, steered and captured.
   __device__ void at(int number, Row& h) {
