@@ -35,6 +35,33 @@ TEST(Ebnf, RecursionOnEitherSide) {
                {"zc", "zyxc", "zxxyyc"}, {"c", "xc", "zyx"});
 }
 
+// However many branches are tried, they together take no more than one may, and are told apart from
+// what costs little.
+TEST(Ebnf, AmbiguousOnesAreDear) {
+  const auto matcher = grammar("root ::= e\ne ::= \"a\" | e e | e e e").start();
+  const auto simple = grammar("root ::= \"a\" root | \"b\"").start();
+  size_t length = 0;
+  for (; length < 5000 && !matcher->is_dear(); ++length) {
+    ASSERT_TRUE(matcher->advance('a'));
+    ASSERT_TRUE(simple->advance('a'));
+  }
+  EXPECT_TRUE(matcher->is_dear()) << length;
+  EXPECT_FALSE(simple->is_dear());
+  const auto words = FormChecker::allowed(*matcher);
+  matcher->begin_trial();
+  size_t num_failed = 0;
+  for (int branch = 0; branch < 5000 && num_failed == 0; ++branch) {
+    matcher->begin_trial();
+    for (int i = 0; i < 60 && num_failed == 0; ++i) num_failed += matcher->advance('a') ? 0 : 1;
+    matcher->end_trial();
+  }
+  EXPECT_EQ(num_failed, 1u);
+  EXPECT_FALSE(matcher->advance('a'));  // of the same trial
+  matcher->end_trial();
+  EXPECT_EQ(FormChecker::allowed(*matcher), words);
+  EXPECT_TRUE(matcher->advance('a'));
+}
+
 TEST(Ebnf, RulesThatMayBeEmpty) {
   expect_texts("root ::= a b \"x\"\na ::= \"\" | \"a\" a\nb ::= \"\" | b \"b\"",
                {"x", "ax", "bx", "aabbx"}, {"", "a", "abax"});

@@ -49,7 +49,10 @@ Result<void> FormMatcher::charge(uint64_t first_step) {
   constexpr uint64_t kLookedAtInStep = 2;
   const uint64_t taken =
       parser_.steps() - first_step + std::exchange(looked_at_, 0) / kLookedAtInStep;
-  if (taken > kQuickSteps) dear_steps_ += taken - kQuickSteps;
+  if (taken > kQuickSteps) {
+    dear_steps_ += taken - kQuickSteps;
+    is_dear_ = true;
+  }
   if (dear_steps_ <= max_dear_steps_ && !parser_.overflowed()) return {};
   return fail(ErrorCode::kInvalidArgument,
               "the grammar is too ambiguous: the states that the output may be in grow "
@@ -102,17 +105,19 @@ Result<void> FormMatcher::advance(int32_t token) {
 }
 
 void FormMatcher::begin_trial() {
-  before_trial_ = parser_.checkpoint();
-  dear_steps_before_trial_ = dear_steps_;
+  if (trials_.empty()) dear_steps_before_trials_ = dear_steps_;
+  trials_.push_back(parser_.checkpoint());
 }
 
 // What is known of terminals that began in a row of the trial is not known of the next such row.
 void FormMatcher::end_trial() {
-  parser_.return_to(before_trial_);
+  const EarleyParser::Checkpoint before = trials_.back();
+  trials_.pop_back();
+  parser_.return_to(before);
   if (unique_) unique_->return_to(parser_.num_rows());
-  dear_steps_ = dear_steps_before_trial_;
+  if (trials_.empty()) dear_steps_ = dear_steps_before_trials_;
   std::erase_if(continuations_,
-                [&](const Continuation& known) { return known.row >= before_trial_.num_rows; });
+                [&](const Continuation& known) { return known.row >= before.num_rows; });
 }
 
 Result<bool> FormMatcher::can_start(Fuel& fuel) {
