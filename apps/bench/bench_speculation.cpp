@@ -278,13 +278,14 @@ Result<std::vector<RowRequest>> read_requests(const ModelSession& session,
   return requests;
 }
 
-Result<void> measure_proposer(const SpeculationBench& bench) {
+Result<void> measure_proposer(SpeculationBench& bench) {
   RUDDER_TRY(const auto batches, read_list(bench.batches, 1, 65536, "batches"));
   RUDDER_TRY(const draft::Speculation speculation, bench.session.speculative.resolve());
   if (speculation.method == draft::Method::kNone) {
     return fail(ErrorCode::kInvalidArgument, "needs --speculative-config or --speculative-method",
                 "prompts");
   }
+  bench.session.grammars = compile_grammars({});
   RUDDER_TRY(ModelSession session, open_session(bench.model, bench.session));
   SamplingFlags sampling;
   sampling.temperature = 0;
