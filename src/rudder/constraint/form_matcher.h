@@ -106,10 +106,14 @@ class FormMatcher final : public Matcher {
   std::vector<uint32_t> mask_;
   std::vector<Continuation> continuations_;  // of terminals that were open lately
   uint64_t dear_steps_ = 0;
-  // At the begins of trials. Those within one take from the same dear steps: however many branches
-  // a tree has, the time for it is bounded as that for one of them.
-  std::vector<EarleyParser::Checkpoint> trials_;
-  uint64_t dear_steps_before_trials_ = 0;
+  struct Trial {  // at its begin
+    EarleyParser::Checkpoint parser;
+    uint64_t dear_steps = 0;
+  };
+  std::vector<Trial> trials_;
+  // What a trial took with those within it, for dear ones have one purse: however many branches a
+  // tree has, the time for it is bounded as that for one of them.
+  uint64_t tried_dear_steps_ = 0;
   bool is_dear_ = false;
   uint64_t looked_at_ = 0;  // in tables, since the last charge
   uint64_t max_dear_steps_;
