@@ -108,7 +108,6 @@ Result<void> FormMatcher::advance(int32_t token) {
 }
 
 void FormMatcher::begin_trial() {
-  if (trials_.empty()) tried_dear_steps_ = 0;
   trials_.push_back({parser_.checkpoint(), dear_steps_});
 }
 
@@ -119,6 +118,7 @@ void FormMatcher::end_trial() {
   parser_.return_to(before.parser);
   if (unique_) unique_->return_to(parser_.num_rows());
   dear_steps_ = before.dear_steps;
+  if (trials_.empty()) tried_dear_steps_ = 0;
   std::erase_if(continuations_,
                 [&](const Continuation& known) { return known.row >= before.parser.num_rows; });
 }
