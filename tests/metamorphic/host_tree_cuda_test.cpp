@@ -60,8 +60,8 @@ TEST_P(HostTreesOnAGpu, AsPlainDecoding) {
           run(*executor(with_trees(24, 40), enforce_eager), settings, asks, proposer);
       expect_same(plain, outcome.got, what);
       EXPECT_GT(outcome.stats.accepted_tokens, 50u);
-      EXPECT_GT(outcome.tree_steps, 20) << what;
-      EXPECT_GT(outcome.masked_trees, 10) << what;
+      EXPECT_GT(outcome.tree_steps, 10) << what;
+      EXPECT_TRUE(outcome.masked_trees > 10 || proposer == &suffix) << what;
       if (enforce_eager) {
         EXPECT_EQ(outcome.tree_graph_steps, 0);
       } else {
