@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <charconv>
+#include <cstdio>
 #include <memory>
 
 #include "bench/bench_commands.h"
@@ -18,9 +19,12 @@
 #include "bench/svg_plot.h"
 #include "bench/workload.h"
 #include "command_line.h"
+#include "prompt_file.h"
 #include "report_error.h"
+#include "row_request.h"
 #include "rudder/base/json.h"
 #include "rudder/base/progress.h"
+#include "sampling_flags.h"
 
 namespace rudder::apps {
 namespace {
@@ -34,6 +38,7 @@ struct SpeculationBench {
   int32_t rounds = 3;
   std::string prompts;
   int32_t max_tokens = 256;
+  int32_t prompt_limit = 0;
   std::string output_json;
   std::string plot;
   std::string model;
@@ -49,9 +54,14 @@ struct SpeculationBench {
     table.add("rounds", &rounds, 1, 1000, "Runs of each case, in turn; medians are reported.");
     table.add(
         "prompts", &prompts,
-        "A file of prompts, as for `rudder generate`: the proposer of --speculative-config or "
-        "--speculative-method is timed on them, in place of drafts of known quality.");
-    table.add("max-tokens", &max_tokens, 1, 1 << 20, "With --prompts: of an answer, at most.");
+        "A file of prompts, as for `rudder generate`, whose lines may be requests with fields: the "
+        "proposer of --speculative-config or --speculative-method is timed on them, in place of "
+        "drafts of known quality.");
+    table.add("max-tokens", &max_tokens, 1, 1 << 20,
+              "With --prompts: of an answer, at most, where its line does not say it.");
+    table.add("prompt-limit", &prompt_limit, 0, 1 << 20,
+              "With --prompts: the first so many of the file alone; 0 is all of them. Each is "
+              "answered twice in each round, and in one before them.");
     workload.num_prompts = 1;  // --batches says how many
     workload.declare(table);
     session.log_level = "warn";
@@ -247,24 +257,52 @@ std::vector<PlotLine> lines_of(int32_t batch, const std::vector<Measured>& all) 
   return lines;
 }
 
-Result<void> measure_proposer(const SpeculationBench& bench) {
+Result<std::vector<RowRequest>> read_requests(const ModelSession& session,
+                                              const SpeculationBench& bench,
+                                              const SamplingFlags& sampling) {
+  RUDDER_TRY(std::vector<PromptLine> lines, read_prompt_lines(bench.prompts));
+  if (lines.empty()) return fail(ErrorCode::kInvalidArgument, "has no prompt", "prompts");
+  const auto most = static_cast<size_t>(bench.prompt_limit);
+  if (most > 0 && most < lines.size()) lines.resize(most);
+  RUDDER_TRY(const RowRequests rows, RowRequests::create(session, sampling));
+  std::vector<RowRequest> requests;
+  for (const PromptLine& line : lines) {
+    Result<RowRequest> read = rows.read(line, false);
+    if (!read) {
+      Error& error = read.error();
+      error.where = error.where.empty() ? line.where : line.where + ": " + error.where;
+      return tl::unexpected<Error>(std::move(error));
+    }
+    requests.push_back(std::move(*read));
+  }
+  return requests;
+}
+
+Result<void> measure_proposer(SpeculationBench& bench) {
   RUDDER_TRY(const auto batches, read_list(bench.batches, 1, 65536, "batches"));
   RUDDER_TRY(const draft::Speculation speculation, bench.session.speculative.resolve());
   if (speculation.method == draft::Method::kNone) {
     return fail(ErrorCode::kInvalidArgument, "needs --speculative-config or --speculative-method",
                 "prompts");
   }
+  bench.session.grammars = compile_grammars({});
   RUDDER_TRY(ModelSession session, open_session(bench.model, bench.session));
+  SamplingFlags sampling;
+  sampling.temperature = 0;
+  sampling.max_tokens = bench.max_tokens;
+  RUDDER_TRY(const std::vector<RowRequest> requests, read_requests(session, bench, sampling));
   json::array rows;
   fmt::print("{:>10}{:>14}{:>16}{:>8}{:>12}{:>16}{:>12}\n", "sequences", "plain tok/s",
              "drafted tok/s", "gain", "accepted", "tokens a step", "same text");
   for (const double batch : batches) {
+    Progress progress(fmt::format("bench speculation, {} at once", batch), false);
     RUDDER_TRY(const PromptsMeasured one,
-               measure_prompts(session, bench.prompts, static_cast<int32_t>(batch),
-                               bench.max_tokens, bench.rounds));
+               measure_prompts(session, requests, static_cast<int32_t>(batch), bench.rounds,
+                               progress.callback()));
     fmt::print("{:>10}{:>14.1f}{:>16.1f}{:>8.2f}{:>12.3f}{:>16.2f}{:>12.3f}\n", one.batch,
                one.plain, one.drafted, one.drafted / one.plain, one.accepted, one.tokens_a_step,
                one.same);
+    std::fflush(stdout);  // the next may take long
     rows.push_back(json::object{{"batch", one.batch},
                                 {"plain_tokens_per_second", one.plain},
                                 {"drafted_tokens_per_second", one.drafted},

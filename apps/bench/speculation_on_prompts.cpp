@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <span>
+#include <functional>
 #include <utility>
+#include <vector>
 
 #include "bench/offline_run.h"
 #include "bench/statistics.h"
-#include "prompt_file.h"
 
 namespace rudder::apps {
 namespace {
@@ -21,19 +21,16 @@ struct Run {
   int64_t rejected = 0;
 };
 
-Result<Run> run_once(ModelSession& session, const std::vector<PromptRow>& prompts, int32_t batch,
-                     int32_t max_tokens, bool is_drafted) {
+// `answered`: of how many prompts there are answers.
+Result<Run> run_once(ModelSession& session, std::span<const RowRequest> rows, int32_t batch,
+                     bool is_drafted, const std::function<void(size_t answered)>& progress) {
   Run run;
-  for (size_t begin = 0; begin < prompts.size(); begin += static_cast<size_t>(batch)) {
-    const size_t count = std::min(prompts.size() - begin, static_cast<size_t>(batch));
+  for (size_t begin = 0; begin < rows.size(); begin += static_cast<size_t>(batch)) {
+    const size_t count = std::min(rows.size() - begin, static_cast<size_t>(batch));
     std::vector<engine::RequestParams> requests;
-    for (const PromptRow& row : std::span(prompts).subspan(begin, count)) {
-      engine::RequestParams& params = requests.emplace_back();
-      params.prompt = row.prompt;
-      params.sampling.temperature = 0;
-      params.seed = 0;
-      params.max_tokens = max_tokens;
-      params.disable_spec_decode = !is_drafted;
+    for (const RowRequest& row : rows.subspan(begin, count)) {
+      requests.push_back(row.request.params());
+      requests.back().disable_spec_decode = !is_drafted;
     }
     double seconds = 0;
     RUDDER_TRY(std::vector<LocalAnswer> answers,
@@ -47,29 +44,34 @@ Result<Run> run_once(ModelSession& session, const std::vector<PromptRow>& prompt
       run.rejected += answer.usage.rejected_prediction_tokens;
       run.tokens.push_back(std::move(answer.tokens));
     }
+    progress(run.tokens.size());
   }
   return run;
 }
 
 }  // namespace
 
-Result<PromptsMeasured> measure_prompts(ModelSession& session, const std::string& file,
-                                        int32_t batch, int32_t max_tokens, int32_t rounds) {
-  RUDDER_TRY(const std::vector<PromptRow> prompts, read_prompts(session.files, file, false));
-  if (prompts.empty()) return fail(ErrorCode::kInvalidArgument, "has no prompt", "prompts");
+Result<PromptsMeasured> measure_prompts(ModelSession& session, std::span<const RowRequest> requests,
+                                        int32_t batch, int32_t rounds, const ProgressFn& progress) {
+  const size_t total = requests.size() * 2 * static_cast<size_t>(1 + rounds);
+  size_t done = 0;  // in earlier runs
+  const auto report = [&](size_t answered) {
+    progress(static_cast<int64_t>(done + answered), static_cast<int64_t>(total));
+  };
   std::vector<double> rates[2];
   Run last[2];
   int64_t compared = 0;
   int64_t same = 0;
   for (int32_t round = 0; round <= rounds; ++round) {
     for (const bool is_drafted : {false, true}) {
-      RUDDER_TRY(Run run, run_once(session, prompts, batch, max_tokens, is_drafted));
+      RUDDER_TRY(Run run, run_once(session, requests, batch, is_drafted, report));
+      done += requests.size();
       if (round > 0) {  // the first warms up
         rates[is_drafted].push_back(static_cast<double>(run.num_tokens) / run.seconds);
       }
       last[is_drafted] = std::move(run);
     }
-    for (size_t i = 0; i < prompts.size(); ++i) {
+    for (size_t i = 0; i < requests.size(); ++i) {
       ++compared;
       same += last[0].tokens[i] == last[1].tokens[i] ? 1 : 0;
     }

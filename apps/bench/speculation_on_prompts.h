@@ -3,10 +3,11 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <vector>
+#include <span>
 
 #include "model_session.h"
+#include "row_request.h"
+#include "rudder/base/progress.h"
 #include "rudder/base/result.h"
 
 namespace rudder::apps {
@@ -20,10 +21,11 @@ struct PromptsMeasured {
   double same = 0;           // share of the answers that have the tokens of plain decoding
 };
 
-// Every prompt of the file, so many at once, greedily to its end or `max_tokens`; plain and drafted
-// runs in turn, `rounds` of each after one to warm up. The tokens of both are compared: they are
-// the same, but on a GPU without --batch-invariant, where a step's tokens have a part in rounding.
-Result<PromptsMeasured> measure_prompts(ModelSession& session, const std::string& file,
-                                        int32_t batch, int32_t max_tokens, int32_t rounds);
+// All requests, so many at once, to their ends; plain and drafted runs in turn, `rounds` of each
+// after one to warm up. The tokens of both are compared: they are the same, but on a GPU without
+// --batch-invariant, where a step's tokens have a part in rounding. `progress` counts answers of
+// all runs.
+Result<PromptsMeasured> measure_prompts(ModelSession& session, std::span<const RowRequest> requests,
+                                        int32_t batch, int32_t rounds, const ProgressFn& progress);
 
 }  // namespace rudder::apps

@@ -334,17 +334,28 @@ class Loop {
     while (in_flight_.size() > 1) collect();
     std::vector<uint32_t> masks;
     for (const sched::ConstrainedSequence& row : scheduler_.learn_drafts()) {
-      std::vector<int32_t> output = result_.got[row.id.value].tokens;
       for (size_t i = 0; i <= row.draft.size(); ++i) {
-        const std::vector<uint32_t> mask = asks_[row.id.value].mask(output);
+        const std::vector<uint32_t> mask = asks_[row.id.value].mask(output_to(row, i));
         masks.insert(masks.end(), mask.begin(), mask.end());
-        if (i < row.draft.size()) output.push_back(row.draft[i]);
       }
+      result_.masked_trees += row.tree.empty() ? 0 : 1;
     }
     if (const auto supplied = executor_.supply(in_flight_.back().ticket, masks); !supplied) {
       throw std::runtime_error(supplied.error().to_string());
     }
     return true;
+  }
+
+  // As it is behind a row of the sequence's part of a step, if the drafts on the way come.
+  std::vector<int32_t> output_to(const sched::ConstrainedSequence& of, size_t row) const {
+    std::vector<int32_t> output = result_.got[of.id.value].tokens;
+    const size_t known = output.size();
+    while (row > 0) {
+      output.insert(output.begin() + static_cast<ptrdiff_t>(known), of.draft[row - 1]);
+      row = of.tree.empty() ? row - 1
+                            : static_cast<size_t>(of.tree.parent(static_cast<int32_t>(row)));
+    }
+    return output;
   }
 
   void collect() {

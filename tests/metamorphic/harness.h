@@ -146,6 +146,7 @@ struct Outcome {
   int64_t trees_beside_prompts_graphs = 0;  // of these
   int64_t lost_tokens = 0;                  // captured, but no buffer was free
   int64_t constrained_steps = 0;
+  int64_t masked_trees = 0;  // of constrained sequences
   int64_t scored_steps = 0;  // with tokens of prompts to score
 };
 Outcome run(step::Executor& executor, const sched::SchedSettings& settings,

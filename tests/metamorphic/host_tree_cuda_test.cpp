@@ -36,7 +36,7 @@ class HostTreesOnAGpu : public ::testing::TestWithParam<tensor::DType> {
 TEST_P(HostTreesOnAGpu, AsPlainDecoding) {
   std::vector<Ask> asks = random_masked_asks(16, 45, 80);
   for (size_t i = 0; i < asks.size(); ++i) {
-    if (i % 3 == 1) asks[i].mask = nullptr;  // those with masks have chains
+    if (i % 3 == 1) asks[i].mask = nullptr;
     // Few tokens to choose from: what was said comes again, with this behind it or that.
     if (asks[i].mask == nullptr) {
       asks[i].sampling.logit_bias = {{7, 40.0f}, {9, 40.5f}, {11, 39.5f}};
@@ -60,7 +60,8 @@ TEST_P(HostTreesOnAGpu, AsPlainDecoding) {
           run(*executor(with_trees(24, 40), enforce_eager), settings, asks, proposer);
       expect_same(plain, outcome.got, what);
       EXPECT_GT(outcome.stats.accepted_tokens, 50u);
-      EXPECT_GT(outcome.tree_steps, 20) << what;
+      EXPECT_GT(outcome.tree_steps, 10) << what;
+      EXPECT_TRUE(outcome.masked_trees > 10 || proposer == &suffix) << what;
       if (enforce_eager) {
         EXPECT_EQ(outcome.tree_graph_steps, 0);
       } else {

@@ -24,7 +24,7 @@ class LookaheadOnAGpu : public ::testing::TestWithParam<tensor::DType> {
 TEST_P(LookaheadOnAGpu, AsPlainDecoding) {
   std::vector<Ask> asks = random_masked_asks(16, 45, 80);
   for (size_t i = 0; i < asks.size(); ++i) {
-    if (i % 3 == 1) asks[i].mask = nullptr;  // masks leave a chain of a tree
+    if (i % 3 == 1) asks[i].mask = nullptr;
     // Few tokens to choose from: what was said comes again.
     if (i % 2 == 0 && asks[i].mask == nullptr) {
       asks[i].sampling.logit_bias = {{7, 40.0f}, {9, 40.5f}, {11, 39.5f}};
@@ -50,6 +50,7 @@ TEST_P(LookaheadOnAGpu, AsPlainDecoding) {
       const Outcome outcome = run(*executor(capacity, enforce_eager), settings, asks, proposer);
       expect_same(plain, outcome.got, proposer == &random ? "random trees" : "lookahead");
       EXPECT_GT(outcome.stats.accepted_tokens, 50u);
+      EXPECT_GT(outcome.masked_trees, 10);
       EXPECT_EQ(outcome.graph_steps > 0, !enforce_eager);
     }
     EXPECT_GT(random.num_told(), 20);

@@ -47,7 +47,7 @@ sched::SchedSettings settings(int32_t budget, int32_t in_flight, bool is_paced) 
 std::vector<Ask> repeating_asks(int count, uint32_t seed) {
   std::vector<Ask> asks = random_masked_asks(count, seed, 100);
   for (size_t i = 0; i < asks.size(); ++i) {
-    if (i % 3 == 1) asks[i].mask = nullptr;  // masks leave a chain of a tree
+    if (i % 3 == 1) asks[i].mask = nullptr;
     if (asks[i].mask == nullptr) {
       asks[i].sampling.logit_bias = {{7, 40.0f}, {9, 40.5f}, {11, 39.5f}};
     }
@@ -100,6 +100,7 @@ TEST_P(Lookahead, TreesOfTheHostAsPlainDecoding) {
         num_preemptions += outcome.stats.preemptions;
         if (is_paced) continue;
         EXPECT_GT(proposer.num_told(), 50);
+        EXPECT_GT(outcome.masked_trees, 20);
         EXPECT_GT(outcome.stats.accepted_tokens, 50u);
       }
     }
@@ -216,7 +217,7 @@ INSTANTIATE_TEST_SUITE_P(Tiny, Lookahead, ::testing::ValuesIn(daily_pairs(all_ba
 INSTANTIATE_TEST_SUITE_P(Full, Lookahead, ::testing::ValuesIn(other_pairs(all_backends())),
                          pair_name);
 
-// Steps of trees, and of trees beside the chains of constrained sequences, are replayed.
+// Steps of trees are replayed, those of constrained sequences too.
 TEST(LookaheadGraphs, AreReplayed) {
   const auto arch = testing::TinyArch::kPreNorm;
   const std::vector<Ask> asks = repeating_asks(9, 94);
@@ -227,6 +228,7 @@ TEST(LookaheadGraphs, AreReplayed) {
   const Outcome outcome = run(*executor, settings(200, 3, false), asks, &proposer);
   expect_same(plain, outcome.got, "graphs");
   EXPECT_GT(outcome.stats.drafts, 20u);
+  EXPECT_GT(outcome.masked_trees, 20);
   EXPECT_GT(3 * outcome.graph_steps, 2 * outcome.steps);
 }
 

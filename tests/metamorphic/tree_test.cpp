@@ -52,6 +52,10 @@ class Trees : public ::testing::TestWithParam<Pair> {
             {backend(), 120, 2, 4}};
   }
 
+  static bool has_masks(const std::vector<Ask>& asks) {
+    return std::ranges::any_of(asks, [](const Ask& ask) { return ask.mask != nullptr; });
+  }
+
   void expect_as_plain(const std::vector<Ask>& asks, const std::vector<Got>& plain, bool has_taps) {
     uint64_t num_preemptions = 0;
     uint64_t seed = 1;
@@ -69,6 +73,7 @@ class Trees : public ::testing::TestWithParam<Pair> {
         if (is_paced) continue;
         EXPECT_GT(outcome.stats.accepted_tokens, 50u);
         EXPECT_GT(guesser.num_trees, 50);
+        EXPECT_EQ(outcome.masked_trees > 0, has_masks(asks));
         EXPECT_EQ(guesser.num_replayed > 0, way.device.make()->has_graphs());
       }
     }
@@ -79,7 +84,7 @@ class Trees : public ::testing::TestWithParam<Pair> {
 TEST_P(Trees, AsPlainDecoding) {
   std::vector<Ask> asks = random_masked_asks(20, 61, 110);
   for (size_t i = 0; i < asks.size(); ++i) {
-    if (i % 3 == 1) asks[i].mask = nullptr;  // masks leave a chain of a tree
+    if (i % 6 == 1) asks[i].mask = nullptr;
   }
   const std::vector<Got> plain = run_alone(*tiny_executor(backend(), arch(), kRoomy), asks);
   for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i / 10 * 10);

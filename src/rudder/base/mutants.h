@@ -90,6 +90,7 @@
   X(kMinTokensOverConstraints, "min_tokens bans the only tokens that a constraint allows")       \
   X(kFailedConstraintGoesOn, "a choice goes on without the constraint that failed")              \
   X(kDraftMasksOfFirst, "the masks behind drafts are that of the first position")                \
+  X(kMasksOfRowBefore, "the masks behind the drafts of a tree are those of a chain")             \
   X(kMasksOfLastGuess, "the masks behind drafts that are not known are those of older ones")     \
   X(kMasksToOneRank, "the masks of a step reach the first rank alone")                           \
   X(kRanksUncompared, "ranks that sample other tokens than the first go on")                     \

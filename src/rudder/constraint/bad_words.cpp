@@ -30,14 +30,17 @@ class BadWordsMatcher final : public Matcher {
 
   Result<void> advance(int32_t token) override {
     // As much as the longest sequence looks back at, moved down now and then.
-    if (output_.size() >= 2 * longest_) {
+    if (trials_.empty() && output_.size() >= 2 * longest_) {
       output_.erase(output_.begin(), output_.end() - static_cast<ptrdiff_t>(longest_));
     }
     output_.push_back(token);
     return {};
   }
-  void begin_trial() override { before_trial_ = output_; }
-  void end_trial() override { output_ = before_trial_; }
+  void begin_trial() override { trials_.push_back(output_.size()); }
+  void end_trial() override {
+    output_.resize(trials_.back());
+    trials_.pop_back();
+  }
 
  private:
   bool ends_with(std::span<const int32_t> tokens) const {
@@ -49,7 +52,7 @@ class BadWordsMatcher final : public Matcher {
   const std::shared_ptr<const Sequences> sequences_;
   size_t longest_ = 1;
   std::vector<int32_t> output_;  // its last tokens
-  std::vector<int32_t> before_trial_;
+  std::vector<size_t> trials_;   // what output_ had at their begins
 };
 
 class BadWords final : public Constraint {

@@ -30,9 +30,13 @@ class Matcher {
   virtual Result<void> advance(int32_t token) = 0;
 
   // A trial: end_trial() takes back every token since begin_trial(), also after an Error, at a cost
-  // that does not grow with the output. There is none inside another.
+  // that does not grow with the output. One may begin within another and ends before it: so a trial
+  // goes along the branches of a tree.
   virtual void begin_trial() = 0;
   virtual void end_trial() = 0;
+
+  // Some mask or token took so long, also within a trial, that no more of them are to be tried.
+  virtual bool is_dear() const { return false; }
 };
 
 class Constraint {

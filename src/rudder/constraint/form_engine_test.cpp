@@ -35,6 +35,36 @@ TEST(Ebnf, RecursionOnEitherSide) {
                {"zc", "zyxc", "zxxyyc"}, {"c", "xc", "zyx"});
 }
 
+// However many dear branches are tried, they together take no more than one may. What costs little
+// is taken all the same.
+TEST(EbnfFull, DearBranchesHaveOnePurse) {
+  const FormChecker ambiguous = grammar("root ::= e | \"b\" root\ne ::= e e e | e e | \"a\"");
+  const auto matcher = ambiguous.start();
+  ASSERT_TRUE(matcher->advance('b'));
+  EXPECT_FALSE(matcher->is_dear());
+  const auto words = FormChecker::allowed(*matcher);
+  matcher->begin_trial();
+  int num_failed = 0;
+  for (int branch = 0; branch < 100 && num_failed < 3; ++branch) {
+    matcher->begin_trial();
+    for (int i = 0; i < 4000; ++i) {
+      if (matcher->advance('a')) continue;
+      ++num_failed;
+      break;
+    }
+    matcher->end_trial();
+    EXPECT_TRUE(matcher->is_dear());
+    EXPECT_EQ(FormChecker::allowed(*matcher), words);
+    matcher->begin_trial();
+    EXPECT_TRUE(matcher->advance('b'));
+    matcher->end_trial();
+  }
+  EXPECT_EQ(num_failed, 3);
+  matcher->end_trial();
+  EXPECT_EQ(FormChecker::allowed(*matcher), words);
+  EXPECT_TRUE(matcher->advance('a'));
+}
+
 TEST(Ebnf, RulesThatMayBeEmpty) {
   expect_texts("root ::= a b \"x\"\na ::= \"\" | \"a\" a\nb ::= \"\" | b \"b\"",
                {"x", "ax", "bx", "aabbx"}, {"", "a", "abax"});

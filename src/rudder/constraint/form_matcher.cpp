@@ -49,8 +49,14 @@ Result<void> FormMatcher::charge(uint64_t first_step) {
   constexpr uint64_t kLookedAtInStep = 2;
   const uint64_t taken =
       parser_.steps() - first_step + std::exchange(looked_at_, 0) / kLookedAtInStep;
-  if (taken > kQuickSteps) dear_steps_ += taken - kQuickSteps;
-  if (dear_steps_ <= max_dear_steps_ && !parser_.overflowed()) return {};
+  bool is_too_dear = dear_steps_ > max_dear_steps_;
+  if (taken > kQuickSteps) {
+    dear_steps_ += taken - kQuickSteps;
+    if (!trials_.empty()) tried_dear_steps_ += taken - kQuickSteps;
+    is_too_dear = std::max(dear_steps_, tried_dear_steps_) > max_dear_steps_;
+    is_dear_ = true;
+  }
+  if (!is_too_dear && !parser_.overflowed()) return {};
   return fail(ErrorCode::kInvalidArgument,
               "the grammar is too ambiguous: the states that the output may be in grow "
               "without bound");
@@ -102,17 +108,19 @@ Result<void> FormMatcher::advance(int32_t token) {
 }
 
 void FormMatcher::begin_trial() {
-  before_trial_ = parser_.checkpoint();
-  dear_steps_before_trial_ = dear_steps_;
+  trials_.push_back({parser_.checkpoint(), dear_steps_});
 }
 
 // What is known of terminals that began in a row of the trial is not known of the next such row.
 void FormMatcher::end_trial() {
-  parser_.return_to(before_trial_);
+  const Trial before = trials_.back();
+  trials_.pop_back();
+  parser_.return_to(before.parser);
   if (unique_) unique_->return_to(parser_.num_rows());
-  dear_steps_ = dear_steps_before_trial_;
+  dear_steps_ = before.dear_steps;
+  if (trials_.empty()) tried_dear_steps_ = 0;
   std::erase_if(continuations_,
-                [&](const Continuation& known) { return known.row >= before_trial_.num_rows; });
+                [&](const Continuation& known) { return known.row >= before.parser.num_rows; });
 }
 
 Result<bool> FormMatcher::can_start(Fuel& fuel) {

@@ -58,6 +58,7 @@ class FormMatcher final : public Matcher {
   Result<void> advance(int32_t token) override;
   void begin_trial() override;
   void end_trial() override;
+  bool is_dear() const override { return is_dear_; }
   // Whether any token may come first, or the output may be empty. Burns fuel for what it takes, and
   // may take less than a choice.
   Result<bool> can_start(Fuel& fuel);
@@ -105,9 +106,15 @@ class FormMatcher final : public Matcher {
   std::vector<uint32_t> mask_;
   std::vector<Continuation> continuations_;  // of terminals that were open lately
   uint64_t dear_steps_ = 0;
-  // At the begin of a trial.
-  EarleyParser::Checkpoint before_trial_;
-  uint64_t dear_steps_before_trial_ = 0;
+  struct Trial {  // at its begin
+    EarleyParser::Checkpoint parser;
+    uint64_t dear_steps = 0;
+  };
+  std::vector<Trial> trials_;
+  // What a trial took with those within it, for dear ones have one purse: however many branches a
+  // tree has, the time for it is bounded as that for one of them.
+  uint64_t tried_dear_steps_ = 0;
+  bool is_dear_ = false;
   uint64_t looked_at_ = 0;  // in tables, since the last charge
   uint64_t max_dear_steps_;
 };

@@ -50,8 +50,11 @@ class ThinkingBudgetMatcher final : public Matcher {
     at_.num_ended = at_.thinks ? begun() : 0;
     return {};
   }
-  void begin_trial() override { before_trial_ = at_; }
-  void end_trial() override { at_ = before_trial_; }
+  void begin_trial() override { trials_.push_back(at_); }
+  void end_trial() override {
+    at_ = std::move(trials_.back());
+    trials_.pop_back();
+  }
 
  private:
   bool ends_with(const Tokens& mark, size_t length) const {
@@ -76,7 +79,7 @@ class ThinkingBudgetMatcher final : public Matcher {
 
   const std::shared_ptr<const Rule> rule_;
   State at_;
-  State before_trial_;
+  std::vector<State> trials_;  // at their begins
 };
 
 class ThinkingBudget final : public Constraint {

@@ -1,6 +1,7 @@
 // The constraints that are lists of tokens. Token ids are tiny_tokenizer's where text matters.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <vector>
 
 #include "rudder/constraint/allowed_tokens.h"
@@ -107,6 +108,32 @@ TEST(BadWords, LooksAsFarBackAsItsLongestSequence) {
     const int32_t token = i % 7 < 5 ? 1 : 0;
     ones = token == 1 ? ones + 1 : 0;
     advance(*matcher, {token});
+  }
+}
+
+// Also of a trial within one, however long both are.
+TEST(TokenLists, WhatIsTriedLeavesNoTrace) {
+  const std::unique_ptr<Matcher> matchers[] = {
+      forbid_words({{1, 1, 1, 2}, {1, 3}, {4}})->start(),
+      limit_thinking(Tokens{1}, Tokens{2, 3}, 2, false)->start(),
+      allow_tokens(Tokens{0, 1, 2}, 5)->start()};
+  const Tokens branch = {1, 1, 0, 2, 1, 1, 1, 0, 3};
+  for (const auto& matcher : matchers) {
+    for (const int32_t token : {0, 1, 1, 1, 2, 3, 1, 0}) {
+      const Tokens before = allowed_tokens(*matcher, 5);
+      matcher->begin_trial();
+      advance(*matcher, {1, 1});
+      const Tokens behind = allowed_tokens(*matcher, 5);
+      for (size_t length = 0; length <= branch.size(); ++length) {
+        matcher->begin_trial();
+        advance(*matcher, {branch.begin(), branch.begin() + static_cast<ptrdiff_t>(length)});
+        matcher->end_trial();
+        EXPECT_EQ(allowed_tokens(*matcher, 5), behind);
+      }
+      matcher->end_trial();
+      EXPECT_EQ(allowed_tokens(*matcher, 5), before);
+      advance(*matcher, {token});
+    }
   }
 }
 

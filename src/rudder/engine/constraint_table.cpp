@@ -20,12 +20,14 @@ std::span<const uint32_t> ConstraintTable::masks(
     const size_t of = RUDDER_MUTANT(kMaskOfNeighbour) ? (i + 1) % sequences.size() : i;
     const auto found = choices_.find(sequences[of].id);
     if (found != choices_.end()) jobs_[i].constraint = &found->second;
-    jobs_[i].draft = sequences[i].draft;
+    jobs_[i].drafts = {sequences[i].draft, sequences[i].tree};
   }
   const std::span<const uint32_t> masks = masks_.make(jobs_);
+  dear_.clear();
   for (size_t i = 0; i < sequences.size(); ++i) {
-    if (jobs_[i].written) continue;
-    failed_.emplace_back(sequences[i].id, std::move(jobs_[i].written.error()));
+    MaskMaker::Job& job = jobs_[i];
+    if (job.constraint != nullptr && job.constraint->is_dear()) dear_.push_back(sequences[i].id);
+    if (!job.written) failed_.emplace_back(sequences[i].id, std::move(job.written.error()));
   }
   return masks;
 }
@@ -37,7 +39,7 @@ void ConstraintTable::advance(std::span<const sched::SequenceOutput> outputs) {
     const auto found = choices_.find(output.id);
     if (found == choices_.end()) continue;
     if (output.end == step::SeqEnd::kNumerical) {
-      const Error* error = found->second.failed_behind(output.tokens.size());
+      const Error* error = found->second.failed_behind(output.tokens);
       if (error != nullptr) empty_masks_.emplace_back(output.id, *error);
     }
     if (output.end != step::SeqEnd::kNone) continue;

@@ -40,12 +40,15 @@ class ConstraintTable {
 
   // Choices that failed and were not taken out of here; some of them may have ended meanwhile.
   std::vector<Failed>& failed() { return failed_; }
+  // Whose masks behind drafts take too long, of the last masks().
+  std::span<const sched::SequenceId> dear() const { return dear_; }
 
  private:
   std::unordered_map<sched::SequenceId, ChoiceConstraint> choices_;
   MaskMaker masks_;
   std::vector<MaskMaker::Job> jobs_;  // scratch
   std::vector<Failed> failed_;
+  std::vector<sched::SequenceId> dear_;
   std::vector<Failed> empty_masks_;  // behind drafts, of the last outputs
 };
 

@@ -390,10 +390,10 @@ bool EngineCore::launch_next() {
 
 void EngineCore::supply_masks() {
   const std::vector<sched::ConstrainedSequence>& sequences = scheduler_.learn_drafts();
-  awaits_masks_ = false;
-  if (RUDDER_MUTANT(kMasksForgotten)) return;
+  if (!std::exchange(awaits_masks_, false) || RUDDER_MUTANT(kMasksForgotten)) return;
   const int64_t start_us = clock_->now_us();
   const std::span<const uint32_t> masks = constraints_.masks(sequences);
+  for (const sched::SequenceId dear : constraints_.dear()) scheduler_.stop_drafting(dear);
   metrics_.note_masks(sequences.size(), clock_->now_us() - start_us);
   const Result<void> supplied = executor_->supply(in_flight_.back().ticket, masks);
   if (!supplied) die(supplied.error());

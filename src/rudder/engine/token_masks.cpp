@@ -44,51 +44,62 @@ Result<void> ChoiceConstraint::write_mask(int32_t vocab_size, std::span<uint32_t
   return {};
 }
 
-Result<void> ChoiceConstraint::write_masks(int32_t vocab_size, std::span<const int32_t> draft,
+Result<void> ChoiceConstraint::write_masks(int32_t vocab_size, const Drafts& drafts,
                                            std::span<uint32_t> masks) {
   const size_t words = mask_words(vocab_size);
-  failed_behind_.reset();
+  failed_behind_.clear();
   RUDDER_TRY_VOID(write_mask(vocab_size, masks.first(words)));
-  if (draft.empty()) return {};
-  size_t num_written = 1;
-  Result<void> written = write_masks_behind(vocab_size, draft, masks, &num_written);
-  if (!written) {
-    std::ranges::fill(masks.subspan(num_written * words, words), 0);
-    failed_behind_ = {num_written, std::move(written.error())};
-    ++num_written;
+  if (drafts.tokens.empty()) return {};
+  for (size_t row = 1; row <= drafts.tokens.size(); ++row) {
+    fill_mask(masks.subspan(row * words, words), vocab_size);
   }
-  for (; num_written <= draft.size(); ++num_written) {
-    fill_mask(masks.subspan(num_written * words, words), vocab_size);
-  }
+  path_.clear();
+  write_masks_behind(vocab_size, drafts, 0, masks);
   return {};
 }
 
-// Of `masks` the first is written; goes on until a draft that cannot be sampled or ends the choice.
-// The matchers try the draft and take it back.
-Result<void> ChoiceConstraint::write_masks_behind(int32_t vocab_size,
-                                                  std::span<const int32_t> draft,
-                                                  std::span<uint32_t> masks, size_t* num_written) {
+// Of `masks` that of the row is written; goes along each branch until a draft that cannot be
+// sampled or ends the choice. The matchers try a draft and take it back before they try the one
+// beside it.
+void ChoiceConstraint::write_masks_behind(int32_t vocab_size, const Drafts& drafts, size_t row,
+                                          std::span<uint32_t> masks) {
   const size_t words = mask_words(vocab_size);
-  const auto may_follow = [&](size_t i) {
-    const auto mask = masks.subspan(i * words, words);
-    return draft[i] >= 0 && is_in_mask(mask, draft[i]) && !is_stop_id(draft[i]);
-  };
-  const int32_t num_output = num_output_;
-  for (const auto& matcher : matchers_) matcher->begin_trial();
-  Result<void> written;
-  for (size_t i = 0; i < draft.size() && may_follow(i) && written; ++i) {
-    written = advance(draft[i]);
-    if (written) written = write_mask(vocab_size, masks.subspan((i + 1) * words, words));
-    if (written) *num_written = i + 2;
+  const auto mask = masks.subspan(row * words, words);
+  for (size_t next = row + 1; next <= drafts.tokens.size(); ++next) {
+    const int32_t draft = drafts.tokens[next - 1];
+    const bool may_follow = drafts.follows(next, row) && draft >= 0 && is_in_mask(mask, draft);
+    if (!may_follow || is_stop_id(draft)) continue;
+    const int32_t num_output = num_output_;
+    for (const auto& matcher : matchers_) matcher->begin_trial();
+    path_.push_back(draft);
+    const auto behind = masks.subspan(next * words, words);
+    if (Result<void> written = write_mask_behind(vocab_size, draft, behind)) {
+      write_masks_behind(vocab_size, drafts, next, masks);
+    } else {
+      std::ranges::fill(behind, 0);
+      failed_behind_.push_back({path_, std::move(written.error())});
+    }
+    path_.pop_back();
+    for (const auto& matcher : matchers_) matcher->end_trial();
+    num_output_ = num_output;
   }
-  for (const auto& matcher : matchers_) matcher->end_trial();
-  num_output_ = num_output;
-  return written;
 }
 
-const Error* ChoiceConstraint::failed_behind(size_t num_drafts) const {
-  const bool is_there = failed_behind_ && failed_behind_->num_drafts == num_drafts;
-  return is_there ? &failed_behind_->error : nullptr;
+Result<void> ChoiceConstraint::write_mask_behind(int32_t vocab_size, int32_t draft,
+                                                 std::span<uint32_t> mask) {
+  RUDDER_TRY_VOID(advance(draft));
+  return write_mask(vocab_size, mask);
+}
+
+const Error* ChoiceConstraint::failed_behind(std::span<const int32_t> path) const {
+  const auto found = std::ranges::find_if(failed_behind_, [&](const FailedBehind& failed) {
+    return std::ranges::equal(failed.path, path);
+  });
+  return found == failed_behind_.end() ? nullptr : &found->error;
+}
+
+bool ChoiceConstraint::is_dear() const {
+  return std::ranges::any_of(matchers_, [](const auto& matcher) { return matcher->is_dear(); });
 }
 
 bool ChoiceConstraint::is_stop_id(int32_t token) const {
@@ -148,7 +159,7 @@ void MaskMaker::write(Job& job, std::span<uint32_t> masks) const {
   job.written = {};
   if (job.constraint != nullptr) {
     job.written =
-        contain([&] { return job.constraint->write_masks(vocab_size_, job.draft, masks); });
+        contain([&] { return job.constraint->write_masks(vocab_size_, job.drafts, masks); });
     if (job.written && !RUDDER_MUTANT(kDraftMasksOfFirst)) return;
   }
   for (size_t i = 0; i < job.num_masks(); ++i) {

@@ -7,17 +7,31 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "rudder/base/mutants.h"
 #include "rudder/base/result.h"
 #include "rudder/base/thread_pool.h"
 #include "rudder/constraint/constraint.h"
 #include "rudder/engine/request.h"
+#include "rudder/step/draft_tree.h"
 
 namespace rudder::engine {
 
 class ChoiceConstraint {
  public:
+  // Of a sequence of a step. Row 0 is its last token, row i the i-th draft.
+  struct Drafts {
+    std::span<const int32_t> tokens = {};
+    step::DraftTree tree = {};  // which of them follow which; empty: each the one before it
+
+    bool follows(size_t row, size_t parent) const {
+      if (tree.empty() || RUDDER_MUTANT(kMasksOfRowBefore)) return row == parent + 1;
+      return std::cmp_equal(tree.parent(static_cast<int32_t>(row)), parent);
+    }
+  };
+
   // `params`: of the request, validated; `constraints`: one for each spec that it has, at least
   // one.
   ChoiceConstraint(const RequestParams& params,
@@ -27,25 +41,27 @@ class ChoiceConstraint {
   // min_tokens. Where the constraints allow nothing but stop ids they may come all the same: the
   // text is complete. kInvalidArgument where they allow nothing at all, else a matcher's own error.
   Result<void> write_mask(int32_t vocab_size, std::span<uint32_t> mask);
-  // The masks of the next token and of the one behind each token of `draft`, side by side. An Error
-  // is write_mask()'s, of the first mask. Where the constraints fail behind a draft, no token may
-  // come there (failed_behind). What no right draft leads to may be anything; a token below 0 is
-  // none.
-  Result<void> write_masks(int32_t vocab_size, std::span<const int32_t> draft,
-                           std::span<uint32_t> masks);
-  // Why no token may come behind the first `num_drafts` of the last draft; null where some may.
-  const Error* failed_behind(size_t num_drafts) const;
+  // The masks of the next token and of the one behind each token of `drafts`, side by side; each
+  // follows from the tokens on the way to it. An Error is write_mask()'s, of the first mask. Where
+  // the constraints fail behind a draft, no token may come there (failed_behind). What no right
+  // draft leads to may be anything; a token below 0 is none.
+  Result<void> write_masks(int32_t vocab_size, const Drafts& drafts, std::span<uint32_t> masks);
+  // Why no token may come behind these of the last drafts, a path of them; null where some may.
+  const Error* failed_behind(std::span<const int32_t> path) const;
+  // The masks behind drafts take too long.
+  bool is_dear() const;
   // The token that was sampled under the last mask, unless it has ended the choice.
   Result<void> advance(int32_t token);
 
  private:
   struct FailedBehind {
-    size_t num_drafts = 0;
+    std::vector<int32_t> path;
     Error error;
   };
 
-  Result<void> write_masks_behind(int32_t vocab_size, std::span<const int32_t> draft,
-                                  std::span<uint32_t> masks, size_t* num_written);
+  void write_masks_behind(int32_t vocab_size, const Drafts& drafts, size_t row,
+                          std::span<uint32_t> masks);
+  Result<void> write_mask_behind(int32_t vocab_size, int32_t draft, std::span<uint32_t> mask);
   bool is_stop_id(int32_t token) const;
   void ban_stop_ids(int32_t vocab_size, std::span<uint32_t> mask);
 
@@ -55,7 +71,8 @@ class ChoiceConstraint {
   int32_t min_tokens_;
   int32_t num_output_ = 0;
   std::vector<int32_t> banned_;  // scratch
-  std::optional<FailedBehind> failed_behind_;
+  std::vector<int32_t> path_;    // of the drafts that are tried
+  std::vector<FailedBehind> failed_behind_;
 };
 
 class MaskMaker {
@@ -67,10 +84,10 @@ class MaskMaker {
   // is for what became of its masks: after an Error any token may come.
   struct Job {
     ChoiceConstraint* constraint = nullptr;
-    std::span<const int32_t> draft = {};
+    ChoiceConstraint::Drafts drafts = {};
     Result<void> written = {};
 
-    size_t num_masks() const { return 1 + draft.size(); }
+    size_t num_masks() const { return 1 + drafts.tokens.size(); }
   };
   // The masks of each job, a sequence (ChoiceConstraint::write_masks), one job behind another,
   // until the next call.

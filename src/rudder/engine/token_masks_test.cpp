@@ -24,10 +24,12 @@ using Tokens = std::vector<int32_t>;
 
 constexpr int32_t kVocab = 37;
 
-// Allows `allowed` and the token after the last one; fails when told of `bad`.
+// Allows `allowed` and the token after the last one; fails when told of `bad`. Tokens behind the
+// first `cheap` ones are dear.
 class Followers final : public constraint::Constraint {
  public:
-  explicit Followers(Tokens allowed, int32_t bad = -1) : allowed_(std::move(allowed)), bad_(bad) {}
+  explicit Followers(Tokens allowed, int32_t bad = -1, int32_t cheap = 1000)
+      : allowed_(std::move(allowed)), bad_(bad), cheap_(cheap) {}
 
   std::unique_ptr<constraint::Matcher> start() const override {
     return std::make_unique<Matcher>(*this);
@@ -47,19 +49,27 @@ class Followers final : public constraint::Constraint {
     Result<void> advance(int32_t token) override {
       if (token == of_.bad_) return fail(ErrorCode::kUnsupported, "not this one");
       last_ = token;
+      is_dear_ = is_dear_ || ++num_tokens_ > of_.cheap_;
       return {};
     }
-    void begin_trial() override { before_trial_ = last_; }
-    void end_trial() override { last_ = before_trial_; }
+    bool is_dear() const override { return is_dear_; }
+    void begin_trial() override { trials_.push_back(last_); }
+    void end_trial() override {
+      last_ = trials_.back();
+      trials_.pop_back();
+    }
 
    private:
     const Followers& of_;
     int32_t last_ = -1;
-    int32_t before_trial_ = -1;
+    Tokens trials_;
+    int32_t num_tokens_ = 0;  // tried ones too
+    bool is_dear_ = false;
   };
 
   const Tokens allowed_;
   const int32_t bad_;
+  const int32_t cheap_;
 };
 
 constraint::ConstraintSpec followers(Tokens allowed, int32_t bad = -1) {
@@ -137,7 +147,7 @@ TEST(ChoiceConstraint, MasksBehindADraftFollowIt) {
   std::vector<uint32_t> masks(4 * words);
   const auto mask = [&](size_t i) { return in(std::span(masks).subspan(i * words, words)); };
   const auto write = [&](const Tokens& draft) {
-    return choice.write_masks(kVocab, draft, std::span(masks).first((1 + draft.size()) * words));
+    return choice.write_masks(kVocab, {draft}, std::span(masks).first((1 + draft.size()) * words));
   };
   ASSERT_TRUE(write({4, 5, 3}));
   EXPECT_EQ(mask(0), (Tokens{3, 4, 20}));
@@ -148,19 +158,50 @@ TEST(ChoiceConstraint, MasksBehindADraftFollowIt) {
   ASSERT_TRUE(write({3}));
   EXPECT_EQ(mask(0), (Tokens{3, 4, 20}));
   EXPECT_EQ(mask(1), (Tokens{3, 4, 8, 20}));
-  EXPECT_EQ(choice.failed_behind(1), nullptr);
+  EXPECT_EQ(choice.failed_behind(Tokens{3}), nullptr);
   // A draft that a constraint fails at: no token may follow it.
   ASSERT_TRUE(write({3, 20, 3}));
   EXPECT_EQ(mask(1), (Tokens{3, 4, 8, 20}));
   EXPECT_EQ(mask(2), Tokens{});
-  EXPECT_EQ(choice.failed_behind(1), nullptr);
-  ASSERT_NE(choice.failed_behind(2), nullptr);
-  EXPECT_EQ(choice.failed_behind(2)->code, ErrorCode::kUnsupported);
+  EXPECT_EQ(choice.failed_behind(Tokens{3}), nullptr);
+  ASSERT_NE(choice.failed_behind(Tokens{3, 20}), nullptr);
+  EXPECT_EQ(choice.failed_behind(Tokens{3, 20})->code, ErrorCode::kUnsupported);
   // One that may not come, or ends the choice, leads nowhere.
   ASSERT_TRUE(write({30, 20}));
-  EXPECT_EQ(choice.failed_behind(2), nullptr);
+  EXPECT_EQ(choice.failed_behind(Tokens{30, 20}), nullptr);
   ASSERT_TRUE(write({4, 8, 20}));
-  EXPECT_EQ(choice.failed_behind(3), nullptr);
+  EXPECT_EQ(choice.failed_behind(Tokens{4, 8, 20}), nullptr);
+}
+
+// Of a tree, each mask follows from the drafts on the way to it, not from those beside it, and is
+// that of a chain of them.
+TEST(ChoiceConstraint, MasksOfATreeFollowItsPaths) {
+  const size_t words = mask_words(kVocab);
+  ChoiceConstraint choice = choice_of(params_with({followers({3, 8, 20}, 20)}));
+  ChoiceConstraint of_chains = choice_of(params_with({followers({3, 8, 20}, 20)}));
+  // 3 -> (4 -> 5, 8 -> 9, 20 -> 3), 8 -> (9, 30 -> 3, 20).
+  const Tokens drafts = {3, 8, 4, 8, 20, 9, 30, 20, 5, 9, 3, 3};
+  step::DraftTree tree;
+  for (const int32_t parent : {0, 0, 1, 1, 1, 2, 2, 2, 3, 4, 5, 7}) tree.add(parent);
+  std::vector<uint32_t> masks((1 + drafts.size()) * words);
+  for (int round = 0; round < 2; ++round) {  // nothing of it stays
+    ASSERT_TRUE(choice.write_masks(kVocab, {drafts, tree}, masks));
+    for (int32_t row = 1; row <= tree.size(); ++row) {
+      Tokens path;
+      for (int32_t on = row; on > 0; on = tree.parent(on)) {
+        path.insert(path.begin(), drafts[static_cast<size_t>(on - 1)]);
+      }
+      std::vector<uint32_t> chain((1 + path.size()) * words);
+      ASSERT_TRUE(of_chains.write_masks(kVocab, {path}, chain));
+      EXPECT_EQ(in(std::span(masks).subspan(static_cast<size_t>(row) * words, words)),
+                in(std::span(chain).last(words)))
+          << row;
+      EXPECT_EQ(choice.failed_behind(path) == nullptr, of_chains.failed_behind(path) == nullptr);
+    }
+    EXPECT_NE(choice.failed_behind(Tokens{3, 20}), nullptr);
+    EXPECT_NE(choice.failed_behind(Tokens{8, 20}), nullptr);
+    EXPECT_EQ(choice.failed_behind(Tokens{20}), nullptr);
+  }
 }
 
 // As one thread writes them, sequences without a constraint and failed ones between the others.
@@ -271,6 +312,34 @@ class ConstrainedEngineTest : public ::testing::Test {
   std::unique_ptr<EngineCore> core_;
   std::map<std::pair<uint64_t, int32_t>, Got> got_;
 };
+
+// Whose masks take long is drafted for no more; its tokens are the same.
+TEST_F(ConstrainedEngineTest, NobodyIsDraftedForWhoseMasksAreDear) {
+  std::map<int32_t, Tokens> tokens;
+  std::map<int32_t, uint64_t> drafts;
+  for (const int32_t cheap : {0, 20, 1000}) {
+    testing::FakeOptions options;
+    options.capacity.vocab_size = kVocab;
+    options.capacity.max_draft = 4;
+    options.capacity.guesses = options.capacity.guesses_from_rows = true;
+    EngineSettings settings;
+    settings.speculative_adaptive = false;
+    start(std::make_unique<testing::FakeExecutor>(options), settings);
+    got_.clear();
+    RequestParams params = params_with(
+        {testing::name_constraint(std::make_shared<Followers>(Tokens{4, 9, 14}, -1, cheap))});
+    params.max_tokens = 60;
+    submit(params);
+    run();
+    tokens[cheap] = got_.begin()->second.tokens;
+    drafts[cheap] = core_->scheduler().stats().draft_tokens;
+  }
+  EXPECT_EQ(tokens[0].size(), 60u);
+  EXPECT_EQ(tokens[0], tokens[1000]);
+  EXPECT_EQ(tokens[20], tokens[1000]);
+  EXPECT_GT(drafts[1000], 2 * drafts[20]);
+  EXPECT_GT(drafts[20], drafts[0]);
+}
 
 TEST_F(ConstrainedEngineTest, EveryChoiceKeepsToItsOwnPlace) {
   for (const bool ahead : {false, true}) {

@@ -191,10 +191,9 @@ void SlotTable::check_drafts(const step::SeqWork& work, const step::StepPlan& pl
   RUDDER_CHECK(!wants_all || (work.tokens == step::TokenSource::kCarry && plan.repeat == 1 &&
                               work.score_tokens.empty()),
                "slot {}: drafts behind no carried token", work.slot.value);
-  RUDDER_CHECK(
-      work.tree.empty() ||
-          (capacity_.takes_trees && work.tree.size() == work.num_draft && !work.constrained),
-      "slot {}: a tree of {} for {} drafts", work.slot.value, work.tree.size(), work.num_draft);
+  RUDDER_CHECK(work.tree.empty() || (capacity_.takes_trees && work.tree.size() == work.num_draft),
+               "slot {}: a tree of {} for {} drafts", work.slot.value, work.tree.size(),
+               work.num_draft);
 }
 
 // The proposer's KV of them lies in the sequence's blocks, up to its last guess, where it has KV.

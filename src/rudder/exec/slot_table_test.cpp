@@ -412,10 +412,6 @@ TEST_F(SlotTableTest, RefusesPlansThatBreakTheContract) {
   step::SeqWork half_a_tree = drafted(0, 5, 2, 0, 2);
   half_a_tree.tree.add(0);
   refused({.slots = {}, .seqs = {half_a_tree}, .tokens = {}});
-  step::SeqWork masked_tree = drafted(0, 5, 2, 0, 1);
-  masked_tree.tree.add(0);
-  masked_tree.constrained = true;
-  refused({.slots = {}, .seqs = {masked_tree}, .tokens = {}});
   repeated(prompt(1, 20, 0, 1, {1}), 9);  // more iterations than there may be
   repeated(prompt(1, 21, 0, 2, {1}), 2);  // not a single token
   repeated(prompt(1, 22, 0, 1, {1}), 5);  // blocks for four

@@ -33,8 +33,7 @@ struct SampleArgs {
   bool any_masked = true;    // mask_row >= 0 in some row
   bool any_drafts = true;    // draft >= 0 or parent_up > 0 in some row
   // Of a rejected row of a tree whose first row was sampled, the token is the likeliest of its
-  // logits as they came, the first of equal ones; -1 where they are no numbers. The rows of a tree
-  // have no masks then.
+  // logits as they came, without its mask, the first of equal ones; -1 where they are no numbers.
   bool tells_rejected = false;
 };
 

@@ -147,6 +147,22 @@ TEST_F(DraftTest, ASequenceMayGoWithout) {
   EXPECT_TRUE(scheduler_.idle());
 }
 
+// Drafts that are being verified are so; there are no more, and it runs ahead.
+TEST_F(DraftTest, ASequenceMayStopBeingDraftedFor) {
+  const auto tokens = begin(20);
+  proposer_.script = {tokens[1], tokens[2] + 1};
+  ASSERT_EQ(launch()->seqs.at(0).num_draft, 2);
+  scheduler_.stop_drafting(SequenceId(1));
+  scheduler_.stop_drafting(SequenceId(99));
+  EXPECT_EQ(collect(2), (std::vector<int32_t>{tokens[1], tokens[2]}));
+  const size_t num_asked = proposer_.asked.size();
+  for (step::StepId id = 3; id <= 4; ++id) ASSERT_EQ(launch()->seqs.at(0).num_draft, 0);
+  EXPECT_EQ(collect(3), std::vector<int32_t>(1, tokens[3]));
+  EXPECT_EQ(proposer_.asked.size(), num_asked);
+  scheduler_.finish(SequenceId(1));
+  EXPECT_TRUE(proposer_.known.empty());
+}
+
 // A cancel ends it with the proposer too, wherever it is.
 TEST_F(DraftTest, TheProposerHearsOfEveryEnd) {
   for (uint64_t id = 1; id <= 3; ++id) {

@@ -29,7 +29,7 @@ bool decodes(const Sequence& sequence) {
 
 // Not while what a token runs follows from the one before it: a draft's is not known.
 bool takes_drafts(const Sequence& sequence) {
-  return sequence.is_drafted && sequence.taps.takes_drafts();
+  return sequence.is_drafted && sequence.takes_drafts && sequence.taps.takes_drafts();
 }
 
 }  // namespace
@@ -131,8 +131,8 @@ const step::DraftTree& Scheduler::guess_tree(const Sequence& sequence) const {
 }
 
 // Of a guess that is a tree, of its first `most` drafts. Where more than its positions follow from
-// the tokens that a token follows (masks, programs that change, captures), those of one path alone:
-// the first draft behind each. None that stands for a token in flight.
+// the tokens that a token follows (programs that change, captures), those of one path alone: the
+// first draft behind each. None that stands for a token in flight.
 uint64_t Scheduler::rows_to_verify(const Sequence& sequence, size_t most) const {
   const step::DraftTree& tree = guess_tree(sequence);
   uint64_t rows = ~uint64_t{0} >> (step::kMaxTreeDrafts - most);
@@ -143,7 +143,7 @@ uint64_t Scheduler::rows_to_verify(const Sequence& sequence, size_t most) const 
 
 // One so deep.
 bool Scheduler::takes_tree(const Sequence& sequence, int32_t depth) const {
-  return capacity_.takes_trees && !sequence.constrained &&
+  return capacity_.takes_trees &&
          sequence.taps.uniform_len(sequence.planned_len, 1 + depth) == 1 + depth;
 }
 
@@ -340,6 +340,7 @@ void Scheduler::add_constrained(const Sequence& sequence) {
   ConstrainedSequence& added = constrained_.emplace_back();
   added.id = sequence.id;
   added.draft = sequence.draft;
+  added.tree = sequence.draft_tree;
   added.takes_guess = sequence.own_draft > 0;
   added.draft.resize(static_cast<size_t>(sequence.num_draft()), -1);
   if (RUDDER_MUTANT(kMasksOfLastGuess)) learn_drafts();
@@ -381,6 +382,11 @@ bool Scheduler::take_chosen_drafts() {
     has_any = has_any || num_draft > 0;
   }
   return has_any;
+}
+
+void Scheduler::stop_drafting(SequenceId id) {
+  const auto sequence = sequences_.find(id);
+  if (sequence != sequences_.end()) sequence->second->takes_drafts = false;
 }
 
 // Of a sequence with drafts: how many it had, and which were right.

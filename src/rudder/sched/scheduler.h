@@ -57,6 +57,10 @@ class Scheduler {
   // flight are dropped. What it computed stays in the prefix cache. An unknown id does nothing.
   void finish(SequenceId id);
 
+  // Plans no more drafts of the sequence: they are not worth their masks. An unknown id does
+  // nothing.
+  void stop_drafting(SequenceId id);
+
   // The next step, now in flight until its commit(). Takes along what is in `edits`, if anything:
   // edits alone make a step too. Null when nothing can run before a commit or an add: then either a
   // step is in flight or no sequence is left.

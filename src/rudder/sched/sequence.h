@@ -35,11 +35,13 @@ struct NewSequence {
 };
 
 // A constrained sequence of a plan and its drafts: it needs a mask for its next token, then one for
-// the token behind each draft. A draft below 0 is none: the masks behind it may be any.
+// the token behind each draft, which follows from the drafts on the way to it. A draft below 0 is
+// none: the masks behind it may be any.
 struct ConstrainedSequence {
   SequenceId id;
   std::vector<int32_t> draft;
-  bool takes_guess = false;  // of the slot; Scheduler::learn_drafts() fills it in
+  step::DraftTree tree = {};  // empty: a chain
+  bool takes_guess = false;   // of the slot; Scheduler::learn_drafts() fills it in
 };
 
 // Edits of the executor's tables, for the next step to carry.

@@ -34,7 +34,8 @@ struct Sequence {
   int32_t max_len = 0;
   step::SamplingParams sampling;
   bool constrained = false;
-  bool is_drafted = false;  // the proposer knows it, until it retires
+  bool is_drafted = false;   // the proposer knows it, until it retires
+  bool takes_drafts = true;  // it may be drafted for
 
   int32_t tenant = 0;
   int32_t priority = 0;

@@ -72,8 +72,8 @@ class Executor {
   virtual Result<Ticket> launch(std::shared_ptr<const StepPlan> plan) = 0;
 
   // The masks of a step's constrained sequences, in the order of StepPlan.seqs and of a sequence's
-  // positions: StepPlan.num_masks() of them (token_mask.h), each of mask_words(vocab_size) words.
-  // That of a position behind a draft holds where that draft is right. Called once for each step
+  // rows: StepPlan.num_masks() of them (token_mask.h), each of mask_words(vocab_size) words.
+  // That of a row behind drafts holds where these are right. Called once for each step
   // that has such sequences, and for no other: after its launch, before its collect and before the
   // next launch. `masks` is free when this returns; an Error is one of launch().
   virtual Result<void> supply(Ticket ticket, std::span<const uint32_t> masks) = 0;

@@ -74,8 +74,8 @@ struct SeqWork {
   // many or more (Capacity::keeps_guesses); StepPlan.tokens has none. Those that the guess has not
   // are wrong, whatever comes.
   bool takes_guess = false;
-  // Which of them follow which, of a sequence that is not constrained; empty: a chain. Row i's
-  // position is kv_len + tree.depth(i), and until its step is over its KV lies at kv_len + i.
+  // Which of them follow which; empty: a chain. Row i's position is kv_len + tree.depth(i), and
+  // until its step is over its KV lies at kv_len + i.
   DraftTree tree = {};
   // Its tokens are sampled under masks, one for each position that wants logits, which
   // Executor::supply() brings; only where logits are wanted.

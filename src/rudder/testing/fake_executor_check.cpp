@@ -89,8 +89,8 @@ void FakeExecutor::check_takes_guess(const step::StepPlan& plan, const step::Seq
 void FakeExecutor::check_tree(const step::StepPlan& plan, const step::SeqWork& work) {
   const step::DraftTree& tree = work.tree;
   if (tree.empty()) return;
-  if (!options_.capacity.takes_trees || tree.size() != work.num_draft || work.constrained ||
-      !work.tap_spans.empty() || !work.captures.empty()) {
+  if (!options_.capacity.takes_trees || tree.size() != work.num_draft || !work.tap_spans.empty() ||
+      !work.captures.empty()) {
     violation(
         fmt::format("step {}: slot {} has a tree of {} for {} drafts, or one beside what "
                     "follows from its path",

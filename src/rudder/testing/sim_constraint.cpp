@@ -68,13 +68,16 @@ class SimMatcher final : public constraint::Matcher {
     }
     return {};
   }
-  void begin_trial() override { before_trial_ = {hash_, num_output_}; }
-  void end_trial() override { std::tie(hash_, num_output_) = before_trial_; }
+  void begin_trial() override { trials_.emplace_back(hash_, num_output_); }
+  void end_trial() override {
+    std::tie(hash_, num_output_) = trials_.back();
+    trials_.pop_back();
+  }
 
  private:
   uint64_t hash_;
   size_t num_output_ = 0;
-  std::pair<uint64_t, size_t> before_trial_;
+  std::vector<std::pair<uint64_t, size_t>> trials_;
 };
 
 class SimConstraint final : public constraint::Constraint {

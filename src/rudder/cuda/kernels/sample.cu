@@ -538,7 +538,9 @@ cudaError_t launch_rows(const SampleParams& p, cudaStream_t stream) {
   }
   const dim3 grid(static_cast<unsigned>(p.num_rows * kCluster));
   const bool aligned = p.vocab % 4 == 0 && is_aligned(p.logits);
-  if (p.all_greedy && !p.any_logprobs && !p.any_changed) {
+  // What it finds under a mask is not what is told of a rejected row.
+  const bool tells_other = p.any_masked && p.tells_rejected;
+  if (p.all_greedy && !p.any_logprobs && !p.any_changed && !tells_other) {
     const auto kernel = p.any_masked ? greedy_kernel<true> : greedy_kernel<false>;
     return launch_pdl_cluster(kernel, grid, dim3(kSampleThreads), 0, kCluster, stream, p, aligned);
   }
