@@ -60,17 +60,17 @@ PeerResidualParams RankExchange::residual_params(const ResidualNormParams& norm,
   return params;
 }
 
-// More rows than blocks take turns, and a kernel for each part is as fast. Of more than two ranks
-// nobody has run it.
+// More rows than blocks take turns, and a kernel for each part is as fast.
 bool RankExchange::has_sum_and_norm(const ResidualNormParams& params) const {
   const PeerResidualParams both = residual_params(params, {});
-  return both.links.is_open && both.links.count == 2 && params.rows <= kPeerBlocks &&
-         has_peer_residual(both);
+  return both.links.is_open && params.rows <= kPeerBlocks && has_peer_residual(both);
 }
 
 cudaError_t RankExchange::sum_and_norm(const ResidualNormParams& params,
-                                       const ProductScales& scales) const {
-  return launch_peer_residual_norm(residual_params(params, scales), stream_);
+                                       const ProductScales& scales, const FetchAhead& fetch) const {
+  PeerResidualParams both = residual_params(params, scales);
+  both.fetch = fetch;
+  return launch_peer_residual_norm(both, stream_);
 }
 
 // Rows that sum_and_norm() takes are exchanged as there, so that ranks may differ in what follows.

@@ -6,6 +6,7 @@
 // this row arrive.
 #include <algorithm>
 
+#include "rudder/cuda/kernels/fetch_ahead.cuh"
 #include "rudder/cuda/kernels/gated_act.cuh"
 #include "rudder/cuda/kernels/launch.h"
 
@@ -19,9 +20,11 @@ __global__ void __launch_bounds__(kFlatThreads) gated_act_kernel(const GatedActP
   const int64_t row = blockIdx.x;
   const int i = flat_column();
   const int left = static_cast<int>(p.width) - i;
+  const GatedRun run = load_gated<kAligned>(p, row, i);
+  fetch_ahead(p.fetch, blockIdx.y * gridDim.x + blockIdx.x, gridDim.x * gridDim.y);
   if (left <= 0) return;
   store_run<kAligned>(static_cast<Bf16*>(p.out) + row * p.width + i, left,
-                      pack(gated<false>(load_gated<kAligned>(p, row, i), {}, p.activation)));
+                      pack(gated<false>(run, {}, p.activation)));
 }
 
 template <bool kAligned, bool kScaled>
@@ -45,6 +48,7 @@ __global__ void __launch_bounds__(kMaxGatedThreads, 2)
   unsigned row = blockIdx.x / ranks;
   const unsigned stride = gridDim.x / ranks;
   GatedRun run = load_gated<kAligned>(p, row, i);
+  fetch_ahead(p.fetch, blockIdx.x, gridDim.x);
   cluster_wait();
   const auto work_out = [&] {
     const Floats out = gated<kScaled>(run, scales, p.activation);

@@ -1,6 +1,7 @@
 #include "rudder/cuda/kernels/qkv_prep.h"
 
 #include "rudder/cuda/kernels/device_vec.cuh"
+#include "rudder/cuda/kernels/fetch_ahead.cuh"
 #include "rudder/cuda/kernels/launch.h"
 #include "rudder/cuda/kernels/product_scales.cuh"
 
@@ -187,6 +188,7 @@ __global__ void __launch_bounds__(kThreads) qkv_prep_kernel(const QkvPrepParams 
   const int high_left = exists ? dim - at.high : 0;
   const Packed low_stored = load_run<true>(token + column + at.low, low_left);
   const Packed high_stored = load_run<true>(token + column + at.high, high_left);
+  fetch_ahead(p.fetch, blockIdx.y * gridDim.x + blockIdx.x, gridDim.x * gridDim.y);
   Floats low = unpack(low_stored);
   Floats high = unpack(high_stored);
   if constexpr (kScaled) {
