@@ -3,7 +3,8 @@
 // median of all rounds. Likewise sums with the residual norm behind them, as two kernels and as one
 // (kernels/peer_residual.h) that divides rows among so many blocks. Then what a stage hands to the
 // next (peer_message.h): kHops messages to and fro between the first two GPUs, each a copy into the
-// message, its post, and a copy out of it. peer_bench [ranks [rounds]]
+// message, its post, and a copy out of it. peer_bench [ranks [rounds [sums | residuals |
+// messages]]]: all of it, or a part.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -72,6 +74,7 @@ struct ResidualMode {
   bool is_one_kernel;
   PeerWay way;
   int32_t row_blocks;  // 0: as many as there are for the rows
+  bool fetches = false;
 };
 constexpr ResidualMode kResidualModes[] = {{"two kernels, one-shot", false, PeerWay::kOneShot, 0},
                                            {"two kernels, two-shot", false, PeerWay::kTwoShot, 0},
@@ -82,12 +85,15 @@ constexpr ResidualMode kResidualModes[] = {{"two kernels, one-shot", false, Peer
                                            {"two-shot", true, PeerWay::kTwoShot, 0},
                                            {"two-shot, 1 block", true, PeerWay::kTwoShot, 1},
                                            {"two-shot, 2 blocks", true, PeerWay::kTwoShot, 2},
-                                           {"two-shot, 4 blocks", true, PeerWay::kTwoShot, 4}};
+                                           {"two-shot, 4 blocks", true, PeerWay::kTwoShot, 4},
+                                           {"one-shot, fetches", true, PeerWay::kOneShot, 0, true},
+                                           {"two-shot, fetches", true, PeerWay::kTwoShot, 0, true}};
+constexpr int64_t kFetchRows = 8192;  // of kFetchBytes
 
-// What a call works on, one behind the other: the branch, the residual and what comes out of
-// `rows`, then scales and weights.
+// What a call works on, one behind the other: what it may fetch, scales and weights, and of `rows`
+// the branch, the residual and what comes out.
 int64_t residual_bytes(int64_t rows, int64_t cols) {
-  return rows * cols * 5 + rows * 8 + cols * 8;
+  return kFetchBytes + rows * cols * 5 + rows * 8 + cols * 8;
 }
 
 EnqueueSum residual_of_peers(PeerComm& comm, const ResidualMode& mode, int64_t rows, int64_t cols) {
@@ -101,6 +107,10 @@ EnqueueSum residual_of_peers(PeerComm& comm, const ResidualMode& mode, int64_t r
     ResidualNormParams& norm = params.norm;
     char* next = static_cast<char*>(data);
     const auto take = [&](int64_t bytes) { return std::exchange(next, next + bytes); };
+    const char* const weight = take(kFetchBytes);
+    if (mode.fetches) {
+      params.fetch = fetch_ahead_of(weight, kFetchRows, kFetchBytes / kFetchRows);
+    }
     norm.norm = reinterpret_cast<float*>(take(norm.hidden * 4));
     params.scales.column = reinterpret_cast<float*>(take(norm.hidden * 4));
     void* const branch = take(norm.rows * norm.hidden * 2);
@@ -276,7 +286,7 @@ double time_ranks(const std::vector<int32_t>& devices,
 
 void bench_residuals(const std::vector<int32_t>& devices,
                      const std::vector<std::shared_ptr<PeerComm>>& comms, int rounds) {
-  const std::vector<int64_t> all_rows = {1, 4, 8, 16, 32, 64, 128, 256};
+  const std::vector<int64_t> all_rows = {1, 8, 16, 32, 64, 128, 256};
   for (const int64_t cols : {4096, 8192}) {
     std::printf("sum and residual norm of %zu ranks, %lld columns, us a call\n%-22s",
                 devices.size(), static_cast<long long>(cols), "");
@@ -295,15 +305,9 @@ void bench_residuals(const std::vector<int32_t>& devices,
   }
 }
 
-int bench_sums(int ranks, int rounds) {
-  std::vector<int32_t> devices(static_cast<size_t>(ranks));
-  std::iota(devices.begin(), devices.end(), 0);
-  const auto comms = PeerComm::make_group(devices);
-  if (!comms) {
-    std::fprintf(stderr, "%s\n", comms.error().to_string().c_str());
-    return 1;
-  }
-  std::printf("sum of %d ranks, us a call\n%-22s", ranks, "");
+void bench_sums(const std::vector<int32_t>& devices,
+                const std::vector<std::shared_ptr<PeerComm>>& comms, int rounds) {
+  std::printf("sum of %zu ranks, us a call\n%-22s", devices.size(), "");
   const std::vector<int64_t> sizes = {16, 64, 256, 512, 1024, 2048, 4096, 8192};
   for (const int64_t kb : sizes) std::printf("%6lld KB", static_cast<long long>(kb));
   std::printf("\n");
@@ -319,7 +323,7 @@ int bench_sums(int ranks, int rounds) {
   };
   for (const SumMode& mode : kSumModes) {
     print_row(mode.name,
-              [&](size_t i, int64_t bytes) { return sum_of_peers(*(*comms)[i], mode, bytes); });
+              [&](size_t i, int64_t bytes) { return sum_of_peers(*comms[i], mode, bytes); });
   }
   const Result<std::unique_ptr<NcclSums>> nccl = NcclSums::make(devices);
   if (nccl) {
@@ -329,8 +333,19 @@ int bench_sums(int ranks, int rounds) {
   } else {
     std::printf("%-22s%s\n", "NCCL", nccl.error().to_string().c_str());
   }
-  bench_residuals(devices, *comms, rounds);
-  bench_handover(rounds);
+}
+
+int bench_peers(int ranks, int rounds, std::string_view part) {
+  std::vector<int32_t> devices(static_cast<size_t>(ranks));
+  std::iota(devices.begin(), devices.end(), 0);
+  const auto comms = PeerComm::make_group(devices);
+  if (!comms) {
+    std::fprintf(stderr, "%s\n", comms.error().to_string().c_str());
+    return 1;
+  }
+  if (part.empty() || part == "sums") bench_sums(devices, *comms, rounds);
+  if (part.empty() || part == "residuals") bench_residuals(devices, *comms, rounds);
+  if (part.empty() || part == "messages") bench_handover(rounds);
   const Result<void> status = comms->front()->status();
   if (!status) std::printf("%s\n", status.error().to_string().c_str());
   return status ? 0 : 1;
@@ -340,6 +355,6 @@ int bench_sums(int ranks, int rounds) {
 }  // namespace rudder::cuda
 
 int main(int argc, char** argv) {
-  return rudder::cuda::bench_sums(argc > 1 ? std::atoi(argv[1]) : 2,
-                                  argc > 2 ? std::atoi(argv[2]) : 15);
+  return rudder::cuda::bench_peers(argc > 1 ? std::atoi(argv[1]) : 2,
+                                   argc > 2 ? std::atoi(argv[2]) : 15, argc > 3 ? argv[3] : "");
 }

@@ -71,24 +71,26 @@ __device__ void send_run(RunWords* to, const Packed& run) {
 }
 
 // The exchanges of one block, of zeros where a thread has no run: what its threads have of a row
-// becomes the ranks' sums of that. Who reads a word waits until it is there, and leaves kNoWord in
-// its place for the exchange after the next. By then a peer has heard of the next one, which this
-// block begins when that has been stored: the next kernel's, or behind fence().
+// becomes the ranks' sums of that; `meanwhile` is between a rank's stores and its waits. Who reads
+// a word waits until it is there, and leaves kNoWord in its place for the exchange after the next.
+// By then a peer has heard of the next one, which this block begins when that has been stored: the
+// next kernel's, or behind fence().
 template <PeerWay kWay, int kCount, int kRuns>
 class RunSums {
  public:
   __device__ RunSums(const PeerLinks& links, uint32_t tag, int& has_given_up)
       : links_(links), block_(links, tag), has_given_up_(has_given_up) {}
 
-  __device__ void sum(Packed (&runs)[kRuns]) {
+  template <typename Meanwhile>
+  __device__ void sum(Packed (&runs)[kRuns], Meanwhile meanwhile) {
     block_.next();
     // That a peer comes with the same op its flag says, which nothing else waits for.
     const int peer = static_cast<int>(threadIdx.x);
     has_met_ = peer >= kCount || peer == links_.rank;
     if constexpr (kWay == PeerWay::kOneShot) {
-      sum_in_one_shot(runs);
+      sum_in_one_shot(runs, meanwhile);
     } else {
-      sum_in_two_shots(runs);
+      sum_in_two_shots(runs, meanwhile);
     }
   }
   // Between two exchanges of one kernel.
@@ -112,7 +114,8 @@ class RunSums {
                                        piece * kPeerWordsPieceBytes);
   }
 
-  __device__ void sum_in_one_shot(Packed (&runs)[kRuns]) {
+  template <typename Meanwhile>
+  __device__ void sum_in_one_shot(Packed (&runs)[kRuns], Meanwhile& meanwhile) {
     RunWords words[kRuns * kCount];
 #pragma unroll
     for (int n = 0; n < kRuns * kCount; ++n) {
@@ -122,6 +125,7 @@ class RunSums {
       send_run(slot(n % kCount, links_.rank) + place(n / kCount), mine);
     }
     announce();
+    meanwhile();
     take(
         words, links_.rank, [](int n) { return n % kCount; },
         [&](int n) { return slot(links_.rank, n % kCount) + place(n / kCount); });
@@ -136,7 +140,8 @@ class RunSums {
 
   // Rank i adds the i-th of kCount equal parts of the block's places; to itself a rank sends as to
   // others. Sums lie in the second half of a slot.
-  __device__ void sum_in_two_shots(Packed (&runs)[kRuns]) {
+  template <typename Meanwhile>
+  __device__ void sum_in_two_shots(Packed (&runs)[kRuns], Meanwhile& meanwhile) {
     constexpr int64_t kSums = kPeerWordsPieceBytes / 16 / 2;
     const int each = kRuns * static_cast<int>(blockDim.x) / kCount;
 #pragma unroll
@@ -145,6 +150,7 @@ class RunSums {
       send_run(slot(owner, links_.rank) + place(r) - owner * each, runs[r]);
     }
     announce();
+    meanwhile();
     for (int at = static_cast<int>(threadIdx.x); at < each; at += static_cast<int>(blockDim.x)) {
       RunWords words[kCount];
       take(
@@ -298,12 +304,15 @@ __global__ void __launch_bounds__(kThreads, 2)
   prefetch_constants<kRuns>(p, team, width);
   dependency_wait();
   dependency_trigger();
-  if (blockIdx.x >= params.first_fetcher) {
-    fetch_ahead(p.fetch, blockIdx.x - params.first_fetcher, gridDim.x - params.first_fetcher);
-  }
   RunSums<kWay, kCount, kRuns> sums(p.links, params.tag, has_given_up);
   const unsigned blocks = cluster_size();
   const int64_t step = gridDim.x / blocks;
+  bool fetches = blockIdx.x >= params.first_fetcher;
+  const auto fetch_once = [&] {
+    if (!fetches) return;
+    fetch_ahead(p.fetch, blockIdx.x - params.first_fetcher, gridDim.x - params.first_fetcher);
+    fetches = false;
+  };
   for (int64_t row = blockIdx.x / blocks; row < p.norm.rows; row += step) {
     Packed branch[kRuns];
     Packed x[kRuns] = {};
@@ -314,7 +323,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       if (kOut == RowOut::kSum) continue;
       x[r] = load_run<true>(static_cast<const Bf16*>(p.norm.x) + row * width + i, width - i);
     }
-    sums.sum(branch);
+    sums.sum(branch, fetch_once);
     if constexpr (kOut == RowOut::kSum) {
 #pragma unroll
       for (int r = 0; r < kRuns; ++r) {
@@ -327,6 +336,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     if (row + step < p.norm.rows) sums.fence();
   }
+  fetch_once();  // of a block that has no row
   team.end();
   sums.end();
 }
