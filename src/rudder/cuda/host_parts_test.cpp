@@ -59,6 +59,19 @@ TEST(FetchAhead, StaysInsideTheWeightAndItsBound) {
   EXPECT_EQ(fetch_ahead_of(weight, 8, 24).weight, nullptr) << "rows that are not aligned";
 }
 
+// A grid has blocks that fetch alone where its own are few.
+TEST(FetchAhead, FewBlocksHaveOthersBesideThem) {
+  alignas(16) static const char weight[16] = {};
+  for (const unsigned blocks : {1U, 2U, 40U, 64U, 65U, 128U, 1000U}) {
+    FetchAhead fetch = fetch_ahead_of(weight, 1, 16);
+    const unsigned added = add_fetchers(fetch, blocks);
+    EXPECT_EQ(added, blocks <= 64 ? 128 - blocks : 0) << blocks;
+    EXPECT_EQ(fetch.first_block, added > 0 ? blocks : 0);
+  }
+  FetchAhead none;
+  EXPECT_EQ(add_fetchers(none, 1), 0U);
+}
+
 TEST(ArenaLayout, PiecesDoNotOverlapAndStayInside) {
   std::mt19937_64 random(3);
   ArenaLayout layout(1 << 20);

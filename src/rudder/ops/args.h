@@ -228,9 +228,9 @@ struct EndPatternsArgs {
 struct GatedActArgs {
   View x;  // [T, 2 * width] act
   Activation activation = Activation::kSilu;
-  View out;        // [T, width] act, or F8E4M3 with out_scale
-  View out_scale;  // [T] f32, only with F8E4M3
-  Taps taps = {};  // mlp_act, before it is rounded
+  View out;                            // [T, width] act, or F8E4M3 with out_scale
+  View out_scale;                      // [T] f32, only with F8E4M3
+  Taps taps = {};                      // mlp_act, before it is rounded
   const LinearWeight* next = nullptr;  // that multiplies `out`
 };
 

@@ -16,7 +16,8 @@ struct FetchAhead {
   const char* weight = nullptr;  // 16-byte aligned; null: nothing
   int64_t stride = 0;            // from piece to piece
   int32_t pieces = 0;
-  int32_t bytes = 0;  // of a piece, whole 16
+  int32_t bytes = 0;         // of a piece, whole 16
+  uint32_t first_block = 0;  // of the grid, that fetches: a launcher says so
 };
 
 // A third of the L2 of an H100 or H200: it is still there when it is read, and so is what the
@@ -42,6 +43,15 @@ inline FetchAhead fetch_ahead_of(const void* weight, int64_t rows, int64_t row_b
   fetch.pieces = static_cast<int32_t>(rows);
   fetch.bytes = static_cast<int32_t>(bytes);
   return fetch;
+}
+
+// A warp takes some 50 cycles to ask for a piece, so few blocks would be long about it. How many
+// blocks that have nothing else to do a launcher adds to `blocks`.
+inline unsigned add_fetchers(FetchAhead& fetch, unsigned blocks) {
+  constexpr unsigned kFetchBlocks = 128;
+  if (fetch.weight == nullptr || 2 * blocks > kFetchBlocks) return 0;
+  fetch.first_block = blocks;
+  return kFetchBlocks - blocks;
 }
 
 }  // namespace rudder::cuda

@@ -23,7 +23,6 @@ enum class RowOut { kSum, kBf16, kFp8 };
 struct ResidualKernelParams {
   PeerResidualParams asked;
   int32_t row_threads = 0;
-  uint32_t first_fetcher = 0;  // of blocks
   uint32_t tag = 0;
 };
 
@@ -307,11 +306,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   RunSums<kWay, kCount, kRuns> sums(p.links, params.tag, has_given_up);
   const unsigned blocks = cluster_size();
   const int64_t step = gridDim.x / blocks;
-  bool fetches = blockIdx.x >= params.first_fetcher;
+  bool has_fetched = false;
   const auto fetch_once = [&] {
-    if (!fetches) return;
-    fetch_ahead(p.fetch, blockIdx.x - params.first_fetcher, gridDim.x - params.first_fetcher);
-    fetches = false;
+    if (!has_fetched) fetch_ahead(p.fetch, blockIdx.x, gridDim.x);
+    has_fetched = true;
   };
   for (int64_t row = blockIdx.x / blocks; row < p.norm.rows; row += step) {
     Packed branch[kRuns];
@@ -380,19 +378,15 @@ cudaError_t launch_shape(const PeerResidualParams& p, unsigned row_threads, cuda
   params.asked = p;
   params.row_threads = static_cast<int32_t>(row_threads);
   params.tag = peer_tag(kFirstResidualOp + static_cast<uint32_t>(kWay), p.norm.rows, p.norm.hidden);
-  // Few blocks have no time to ask for so much: others have no row and do nothing else.
-  unsigned blocks = grid.rows * grid.row_blocks;
-  if (p.fetch.weight != nullptr && 2 * blocks <= kPeerBlocks) {
-    params.first_fetcher = blocks;
-    blocks = kPeerBlocks;
-  }
+  const unsigned blocks = grid.rows * grid.row_blocks;
+  const unsigned fetchers = add_fetchers(params.asked.fetch, blocks);
   // What four ranks have of two runs takes more registers than large blocks leave.
   constexpr int kFew = kCount > 2 && kRuns > 1 ? kPeerThreads / 2 : kPeerThreads;
   const ResidualKernel kernel = grid.threads <= kFew
                                     ? kernel_of<kWay, kCount, kRuns, kFew>(p)
                                     : kernel_of<kWay, kCount, kRuns, kPeerThreads>(p);
-  return launch_pdl_cluster(kernel, dim3(blocks), dim3(grid.threads), 0, grid.row_blocks, stream,
-                            params);
+  return launch_pdl_cluster(kernel, dim3(blocks + fetchers), dim3(grid.threads), 0, grid.row_blocks,
+                            stream, params);
 }
 
 template <PeerWay kWay, int kCount>

@@ -307,11 +307,16 @@ bool has_only_head_norms(const QkvPrepParams& p) {
 template <int kLanes, bool kAnyNorm>
 cudaError_t launch_norms(const QkvPrepParams& p, int heads, cudaStream_t stream) {
   constexpr int kHeads = kThreads / kLanes;
-  const dim3 grid(static_cast<unsigned>(p.rows),
-                  static_cast<unsigned>((heads + kHeads - 1) / kHeads));
+  dim3 grid(static_cast<unsigned>(p.rows), static_cast<unsigned>((heads + kHeads - 1) / kHeads));
+  QkvPrepParams params = p;
+  if constexpr (kAnyNorm) {
+    params.fetch = {};  // every block reads all heads of its token
+  } else {
+    grid.y += add_fetchers(params.fetch, grid.x * grid.y) / grid.x;  // of heads that do not exist
+  }
   const auto kernel = p.qkv_scales.row != nullptr ? qkv_prep_kernel<kLanes, true, kAnyNorm>
                                                   : qkv_prep_kernel<kLanes, false, kAnyNorm>;
-  return launch_pdl(kernel, grid, dim3(kThreads), 0, stream, p);
+  return launch_pdl(kernel, grid, dim3(kThreads), 0, stream, params);
 }
 
 template <int kLanes>
