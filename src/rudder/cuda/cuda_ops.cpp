@@ -198,9 +198,9 @@ class CudaOps final : public ops::Ops {
     RUDDER_CHECK(args.v_norm.empty(), "prepare() refuses a norm of values");
     QkvPrepParams params = qkv_params(args);
     params.qkv_scales = take_scales(args.qkv);
-    params.fetch = linear_->fetch_of(args.next, params.rows);
-    if (args.norms_span_ranks && exchange_ && RankExchange::needs_squares(params))
+    if (args.norms_span_ranks && exchange_ && RankExchange::needs_squares(params)) {
       launch("gather_squares", {&args.qkv}, [&] { return exchange_->gather_squares(params); });
+    }
     launch("qkv_prep", {&args.qkv, &args.kv.storage},
            [&] { return launch_qkv_prep(params, stream()); });
   }
@@ -465,9 +465,9 @@ void CudaOps::residual_norm(const ops::ResidualNormArgs& args) {
   params.rounds = rounds_;
   if (args.sums_ranks && exchange_) {
     if (!is_tapped(args) && exchange_->has_sum_and_norm(params)) {
-      return launch("residual_norm", {&args.x, &args.out}, [&, scales = take_scales(args.delta)] {
-        return exchange_->sum_and_norm(params, scales, linear_->fetch_of(args.next, params.rows));
-      });
+      const ProductScales scales = take_scales(args.delta);
+      return launch("residual_norm", {&args.x, &args.out},
+                    [&] { return exchange_->sum_and_norm(params, scales); });
     }
     sum_ranks(args.delta);
   }
@@ -481,9 +481,9 @@ void CudaOps::residual_norm(const ops::ResidualNormArgs& args) {
 void CudaOps::gated_act(const ops::GatedActArgs& args) {
   GatedActParams params = gated_act_params(args);
   params.rounds = rounds_;
-  params.fetch = linear_->fetch_of(args.next, params.rows);
-  if (!rounds_ && unscaled_.scales.bias == nullptr && takes_scales(params))
+  if (!rounds_ && unscaled_.scales.bias == nullptr && takes_scales(params)) {
     params.x_scales = take_scales(args.x);
+  }
   launch("gated_act", {&args.x, &args.out}, [&] {
     if (!is_tapped(args)) return launch_gated_act(params, stream());
     return launch_tapped_gated_act(params, tap_params(args), stream());

@@ -18,7 +18,6 @@
 #include "rudder/cuda/cuda_ops.h"
 #include "rudder/cuda/device_memory.h"
 #include "rudder/cuda/device_status.h"
-#include "rudder/cuda/kernels/fetch_ahead.h"
 #include "rudder/cuda/kernels/gemv.h"
 #include "rudder/cuda/product.h"
 #include "rudder/cuda/qkv_params.h"
@@ -27,50 +26,6 @@ namespace rudder::cuda {
 namespace {
 
 using tensor::DType;
-
-// Pieces are begun at rows, lie inside the weight, and are no more than was asked for.
-TEST(FetchAhead, StaysInsideTheWeightAndItsBound) {
-  alignas(16) static const char weight[16] = {};
-  for (const int64_t rows : {1, 2, 48, 1003, 5120, 14336, 16896}) {
-    for (const int64_t row_bytes : {16, 64, 1024, 2048, 7168, 16384, 57344}) {
-      for (const int64_t most : {int64_t{0}, int64_t{127}, int64_t{1} << 12, kFetchBytes}) {
-        const FetchAhead fetch = fetch_ahead_of(weight, rows, row_bytes, most);
-        SCOPED_TRACE(fmt::format("{} rows of {} bytes, {} at most", rows, row_bytes, most));
-        if (fetch.weight == nullptr) {
-          EXPECT_LT(most, rows * 128);
-          continue;
-        }
-        EXPECT_EQ(fetch.weight, weight);
-        EXPECT_GT(fetch.pieces, 0);
-        EXPECT_GT(fetch.bytes, 0);
-        EXPECT_EQ(fetch.bytes % 16, 0);
-        EXPECT_EQ(fetch.stride % row_bytes, 0);
-        EXPECT_LE(fetch.bytes, fetch.stride);
-        EXPECT_LE((fetch.pieces - 1) * fetch.stride + fetch.bytes, rows * row_bytes);
-        EXPECT_LE(int64_t{fetch.pieces} * fetch.bytes, most);
-        // All of it, where that is not too much.
-        if (rows * row_bytes <= most) {
-          EXPECT_EQ(int64_t{fetch.pieces} * fetch.bytes, rows * row_bytes);
-        }
-      }
-    }
-  }
-  EXPECT_EQ(fetch_ahead_of(nullptr, 8, 64).weight, nullptr);
-  EXPECT_EQ(fetch_ahead_of(weight, 8, 24).weight, nullptr) << "rows that are not aligned";
-}
-
-// A grid has blocks that fetch alone where its own are few.
-TEST(FetchAhead, FewBlocksHaveOthersBesideThem) {
-  alignas(16) static const char weight[16] = {};
-  for (const unsigned blocks : {1U, 2U, 40U, 64U, 65U, 128U, 1000U}) {
-    FetchAhead fetch = fetch_ahead_of(weight, 1, 16);
-    const unsigned added = add_fetchers(fetch, blocks);
-    EXPECT_EQ(added, blocks <= 64 ? 128 - blocks : 0) << blocks;
-    EXPECT_EQ(fetch.first_block, added > 0 ? blocks : 0);
-  }
-  FetchAhead none;
-  EXPECT_EQ(add_fetchers(none, 1), 0U);
-}
 
 TEST(ArenaLayout, PiecesDoNotOverlapAndStayInside) {
   std::mt19937_64 random(3);

@@ -316,23 +316,6 @@ ProductScales Linear::multiply(const View& x, const View& x_scale, const LinearW
   return {};
 }
 
-FetchAhead Linear::fetch_of(const LinearWeight* next, int64_t tokens) const {
-  // Products of more are not bound by the memory.
-  constexpr int64_t kMostTokens = 128;
-  // Of 132 multiprocessors at once: what blocks of the gemv have on one, and a tile of the library.
-  constexpr int64_t kGemvRows = 132 * 64;
-  constexpr int64_t kTileRows = 132 * 128;
-  if (next == nullptr || tokens < 1 || tokens > kMostTokens) return {};
-  const CudaWeight& stored = cuda_weight(*next);
-  const auto found =
-      kernels_.find({next->out, next->in, next->x_dtype, DType::kBF16, !stored.bias.empty(), 0});
-  const PolicyEntry* const entry =
-      found == kernels_.end() ? nullptr : found->second->settled(bucket_of(tokens));
-  const bool is_gemv = entry != nullptr && entry->kernel == ProductKernel::kGemv;
-  return fetch_ahead_of(stored.weight.data, std::min(next->out, is_gemv ? kGemvRows : kTileRows),
-                        static_cast<int64_t>(stored.weight.bytes()) / next->out);
-}
-
 std::string Linear::to_table() const {
   constexpr std::string_view kNames[] = {"gemv", "cublaslt", "cublaslt, scales"};
   std::string out;

@@ -16,7 +16,6 @@
 #include "rudder/cuda/device_memory.h"
 #include "rudder/cuda/device_status.h"
 #include "rudder/cuda/kernel_policy.h"
-#include "rudder/cuda/kernels/fetch_ahead.h"
 #include "rudder/cuda/kernels/product_scales.h"
 #include "rudder/cuda/product.h"
 #include "rudder/cuda/uploader.h"
@@ -78,10 +77,6 @@ class Linear {
   ProductScales multiply(const ops::View& x, const ops::View& x_scale,
                          const ops::LinearWeight& weight, const ops::View& y, float softcap,
                          bool reader_scales, const char* op);
-
-  // What of `next` (null: nothing) a kernel that waits may fetch for the product of `tokens` tokens
-  // behind it: of the rows that the product's first blocks read.
-  FetchAhead fetch_of(const ops::LinearWeight* next, int64_t tokens) const;
 
   // Kernel and time of every shape and bucket that is settled, for people.
   std::string to_table() const;

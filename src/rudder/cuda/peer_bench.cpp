@@ -74,7 +74,6 @@ struct ResidualMode {
   bool is_one_kernel;
   PeerWay way;
   int32_t row_blocks;  // 0: as many as there are for the rows
-  bool fetches = false;
 };
 constexpr ResidualMode kResidualModes[] = {{"two kernels, one-shot", false, PeerWay::kOneShot, 0},
                                            {"two kernels, two-shot", false, PeerWay::kTwoShot, 0},
@@ -85,15 +84,12 @@ constexpr ResidualMode kResidualModes[] = {{"two kernels, one-shot", false, Peer
                                            {"two-shot", true, PeerWay::kTwoShot, 0},
                                            {"two-shot, 1 block", true, PeerWay::kTwoShot, 1},
                                            {"two-shot, 2 blocks", true, PeerWay::kTwoShot, 2},
-                                           {"two-shot, 4 blocks", true, PeerWay::kTwoShot, 4},
-                                           {"one-shot, fetches", true, PeerWay::kOneShot, 0, true},
-                                           {"two-shot, fetches", true, PeerWay::kTwoShot, 0, true}};
-constexpr int64_t kFetchRows = 8192;  // of kFetchBytes
+                                           {"two-shot, 4 blocks", true, PeerWay::kTwoShot, 4}};
 
-// What a call works on, one behind the other: what it may fetch, scales and weights, and of `rows`
-// the branch, the residual and what comes out.
+// What a call works on, one behind the other: the branch, the residual and what comes out of
+// `rows`, then scales and weights.
 int64_t residual_bytes(int64_t rows, int64_t cols) {
-  return kFetchBytes + rows * cols * 5 + rows * 8 + cols * 8;
+  return rows * cols * 5 + rows * 8 + cols * 8;
 }
 
 EnqueueSum residual_of_peers(PeerComm& comm, const ResidualMode& mode, int64_t rows, int64_t cols) {
@@ -107,10 +103,6 @@ EnqueueSum residual_of_peers(PeerComm& comm, const ResidualMode& mode, int64_t r
     ResidualNormParams& norm = params.norm;
     char* next = static_cast<char*>(data);
     const auto take = [&](int64_t bytes) { return std::exchange(next, next + bytes); };
-    const char* const weight = take(kFetchBytes);
-    if (mode.fetches) {
-      params.fetch = fetch_ahead_of(weight, kFetchRows, kFetchBytes / kFetchRows);
-    }
     norm.norm = reinterpret_cast<float*>(take(norm.hidden * 4));
     params.scales.column = reinterpret_cast<float*>(take(norm.hidden * 4));
     void* const branch = take(norm.rows * norm.hidden * 2);
@@ -286,7 +278,7 @@ double time_ranks(const std::vector<int32_t>& devices,
 
 void bench_residuals(const std::vector<int32_t>& devices,
                      const std::vector<std::shared_ptr<PeerComm>>& comms, int rounds) {
-  const std::vector<int64_t> all_rows = {1, 8, 16, 32, 64, 128, 256};
+  const std::vector<int64_t> all_rows = {1, 4, 8, 16, 32, 64, 128, 256};
   for (const int64_t cols : {4096, 8192}) {
     std::printf("sum and residual norm of %zu ranks, %lld columns, us a call\n%-22s",
                 devices.size(), static_cast<long long>(cols), "");

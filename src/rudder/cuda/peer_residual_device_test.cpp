@@ -8,6 +8,7 @@
 #include <random>
 
 #include "rudder/cuda/peer_test.h"
+#include "rudder/tensor/dtype.h"
 
 namespace rudder::cuda {
 namespace {
@@ -27,15 +28,13 @@ struct ResidualCase {
   bool has_branch_norm = false;
   bool rounds = false;
   bool has_nans = false;  // among them words that are none on the wire
-  bool fetches = false;
 
   size_t count() const { return static_cast<size_t>(rows * cols); }
   std::string to_string() const {
-    return fmt::format("{} rows of {}, way {}, {} blocks a row, out {}{}{}{}{}{}", rows, cols,
+    return fmt::format("{} rows of {}, way {}, {} blocks a row, out {}{}{}{}{}", rows, cols,
                        static_cast<int>(way), row_blocks, static_cast<int>(out),
                        is_scaled ? ", scaled" : "", has_branch_norm ? ", norm of the branch" : "",
-                       rounds ? ", rounds" : "", has_nans ? ", NaNs" : "",
-                       fetches ? ", fetches" : "");
+                       rounds ? ", rounds" : "", has_nans ? ", NaNs" : "");
   }
 };
 
@@ -50,7 +49,7 @@ std::vector<ResidualCase> residual_cases() {
         const uint32_t draw = engine();
         cases.push_back({rows, cols, way, static_cast<int32_t>(draw % 5 == 0 ? 0 : 1 << draw % 4),
                          static_cast<Out>(draw / 8 % 4), draw / 32 % 2 == 0, draw / 64 % 2 == 0,
-                         draw / 128 % 4 == 0, false, draw / 512 % 2 == 0});
+                         draw / 128 % 4 == 0});
       }
     }
   }
@@ -60,7 +59,6 @@ std::vector<ResidualCase> residual_cases() {
       for (const PeerWay way : kWays) {
         cases.push_back({rows, cols, way, 0, Out::kFp8, true});
         cases.push_back({rows, cols, way, 0, Out::kBf16});
-        cases.back().fetches = true;
       }
     }
   }
@@ -69,6 +67,23 @@ std::vector<ResidualCase> residual_cases() {
     cases.push_back({130, 8192, way, 0, Out::kNone, false, false, false, true});
   }
   return cases;
+}
+
+Bits draw_bits(size_t count, uint32_t seed, float scale) {
+  std::mt19937 engine(seed);
+  std::normal_distribution<float> normal(0, scale);
+  Bits draws(509);
+  for (uint16_t& draw : draws) draw = tensor::to_bf16(normal(engine)).bits;
+  Bits bits(count);
+  for (size_t i = 0; i < count; ++i) bits[i] = draws[(i * (2 * (seed % 97) + 3) + i / 509) % 509];
+  return bits;
+}
+std::vector<float> draw_floats(size_t count, uint32_t seed) {
+  std::mt19937 engine(seed);
+  std::normal_distribution<float> normal(1, 0.5f);
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(engine);
+  return values;
 }
 
 // What a case works on, with room for the largest, and a copy of each of it for the two kernels.
@@ -88,7 +103,6 @@ class Buffers {
     row_scale = rank.room<float>(rows);
     for (float** one : {&column_scale, &norm, &branch_norm}) *one = rank.room<float>(cols);
     bias = rank.room<uint16_t>(cols);
-    weight = rank.room<char>(kWeightRows * kWeightBytes);
   }
 
   void fill(const ResidualCase& c, uint32_t seed) {
@@ -121,12 +135,6 @@ class Buffers {
     if (c.is_scaled) params.scales = {row_scale, column_scale, bias};
     params.way = c.way;
     params.row_blocks = c.row_blocks;
-    if (c.fetches) {
-      // Rows whole, or their beginnings; another part on each rank, and none on the last.
-      const bool is_whole = c.rows % 2 == 0;
-      params.fetch = fetch_ahead_of(weight, (rank_.count() - 1 - rank_.index()) * kWeightRows / 3,
-                                    kWeightBytes, is_whole ? kFetchBytes : kWeightRows * 200);
-    }
     ResidualNormParams& rest = params.norm;
     rest.rounds = c.rounds;
     rest.x = x;
@@ -168,12 +176,8 @@ class Buffers {
   float* column_scale = nullptr;
   float* norm = nullptr;
   float* branch_norm = nullptr;
-  char* weight = nullptr;
 
  private:
-  static constexpr int64_t kWeightRows = 1536;
-  static constexpr int64_t kWeightBytes = 1024;  // of a row
-
   PeerRank& rank_;
 };
 
@@ -260,7 +264,6 @@ void replay_residuals(const Comms& comms, int num_replays, int check_every) {
     for (const PeerWay way : kWays) {
       cases.push_back({rows, 4096, way, 0, Out::kBf16OverBranch});
       cases.push_back({rows, 4096, way, 2, Out::kBf16OverBranch, true, true});
-      cases.back().fetches = true;
     }
   }
   const ResidualCase most = {130, 4096, PeerWay::kOneShot, 0, Out::kBf16OverBranch};
@@ -413,6 +416,75 @@ TEST_P(PeerResidual, WhatThereIsNoKernelForIsRefused) {
   EXPECT_FALSE(has_peer_residual(params)) << "rows that are not aligned";
   params.norm.hidden = 2 * kMaxNormWidth;
   EXPECT_FALSE(has_peer_residual(params)) << "rows that are too wide";
+}
+
+// The op, against its parts: as the kernels' rule chooses them at few rows and at many.
+TEST_P(PeerResidual, TheOpIsItsParts) {
+  const std::vector<int32_t> devices = GetParam();
+  Result<std::vector<std::unique_ptr<ops::Ops>>> made = make_cuda_ranks({}, devices);
+  ASSERT_TRUE(made) << made.error().to_string();
+  constexpr int64_t kCols = 4096;
+  constexpr int64_t kMostRows = 200;
+  std::barrier<> barrier(std::ssize(*made));
+  const auto run = [&](ops::Ops& ops, int32_t device, uint32_t index) {
+    use_device(device);
+    const auto upload = [&](const Bits& bits) {
+      const ops::View host{
+          const_cast<uint16_t*>(bits.data()), tensor::DType::kBF16, {kMostRows, kCols}};
+      return ops.upload(host, tensor::DType::kBF16).value();
+    };
+    const Bits branch = draw_bits(kMostRows * kCols, index + 5, 2.0f);
+    const Bits x = draw_bits(kMostRows * kCols, 3, 2.0f);
+    const std::vector<float> weight = draw_floats(kCols, 4);
+    const ops::View norm =
+        ops.upload({const_cast<float*>(weight.data()), tensor::DType::kF32, {kCols}},
+                   tensor::DType::kF32)
+            .value();
+    struct Side {
+      ops::View branch, x, out;
+    };
+    const std::vector<int64_t> all_rows = {1, 16, 17, 64, 128, 129, kMostRows};
+    std::vector<Side> whole, parts;
+    for (size_t i = 0; i < all_rows.size(); ++i) {
+      whole.push_back({upload(branch), upload(x), upload(x)});
+      parts.push_back({upload(branch), upload(x), upload(x)});
+    }
+    const auto host = [&](const ops::View& view, int64_t rows) {
+      Bits bits(static_cast<size_t>(rows * kCols));
+      succeed(cudaMemcpy(bits.data(), view.data, bits.size() * 2, cudaMemcpyDeviceToHost));
+      return bits;
+    };
+    const auto done = ops.make_event();
+    ops.comm()->open();
+    ops.record(*done);
+    EXPECT_TRUE(done->wait());
+    barrier.arrive_and_wait();
+    for (size_t i = 0; i < all_rows.size(); ++i) {
+      const int64_t rows = all_rows[i];
+      ops.residual_norm({.x = whole[i].x.rows(0, rows),
+                         .delta = whole[i].branch.rows(0, rows),
+                         .norm = {.weight = norm},
+                         .out = whole[i].out.rows(0, rows),
+                         .sums_ranks = true});
+      ops.sum_ranks(parts[i].branch.rows(0, rows));
+      ops.residual_norm({.x = parts[i].x.rows(0, rows),
+                         .delta = parts[i].branch.rows(0, rows),
+                         .norm = {.weight = norm},
+                         .out = parts[i].out.rows(0, rows)});
+    }
+    ops.record(*done);
+    EXPECT_TRUE(done->wait());
+    barrier.arrive_and_wait();  // a copy may wait for the device
+    for (size_t i = 0; i < all_rows.size(); ++i) {
+      EXPECT_EQ(host(whole[i].x, all_rows[i]), host(parts[i].x, all_rows[i])) << all_rows[i];
+      EXPECT_EQ(host(whole[i].out, all_rows[i]), host(parts[i].out, all_rows[i])) << all_rows[i];
+    }
+  };
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < made->size(); ++i) {
+    threads.emplace_back([&, i] { run(*(*made)[i], devices[i], static_cast<uint32_t>(i)); });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 INSTANTIATE_TEST_SUITE_P(Gpus, PeerResidual, peer_groups(), gpus_of);

@@ -12,7 +12,6 @@
 #include <barrier>
 #include <functional>
 #include <memory>
-#include <random>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -21,7 +20,6 @@
 #include "rudder/cuda/cuda_ops.h"
 #include "rudder/cuda/device_info.h"
 #include "rudder/cuda/peer_comm.h"
-#include "rudder/tensor/dtype.h"
 
 namespace rudder::cuda {
 
@@ -30,23 +28,6 @@ using Bits = std::vector<uint16_t>;
 
 inline void succeed(cudaError_t error) {
   if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
-}
-
-inline Bits draw_bits(size_t count, uint32_t seed, float scale) {
-  std::mt19937 engine(seed);
-  std::normal_distribution<float> normal(0, scale);
-  Bits draws(509);
-  for (uint16_t& draw : draws) draw = tensor::to_bf16(normal(engine)).bits;
-  Bits bits(count);
-  for (size_t i = 0; i < count; ++i) bits[i] = draws[(i * (2 * (seed % 97) + 3) + i / 509) % 509];
-  return bits;
-}
-inline std::vector<float> draw_floats(size_t count, uint32_t seed) {
-  std::mt19937 engine(seed);
-  std::normal_distribution<float> normal(1, 0.5f);
-  std::vector<float> values(count);
-  for (float& value : values) value = normal(engine);
-  return values;
 }
 
 inline int32_t num_devices() {

@@ -7,8 +7,8 @@ namespace {
 
 // A sum of more bytes goes in two shots where more than two ranks add it.
 constexpr int64_t kOneShotBytes = int64_t{512} << 10;
-// A sum with no flags, whose exchanges are shorter.
-constexpr int64_t kOneShotRowBytes = int64_t{256} << 10;
+// The same of a sum with no flags, whose exchanges are shorter.
+constexpr int64_t kOneShotRowBytes = int64_t{128} << 10;
 
 PeerSumParams params_of_sum(const ops::View& y) {
   PeerSumParams params;
@@ -67,10 +67,8 @@ bool RankExchange::has_sum_and_norm(const ResidualNormParams& params) const {
 }
 
 cudaError_t RankExchange::sum_and_norm(const ResidualNormParams& params,
-                                       const ProductScales& scales, const FetchAhead& fetch) const {
-  PeerResidualParams both = residual_params(params, scales);
-  both.fetch = fetch;
-  return launch_peer_residual_norm(both, stream_);
+                                       const ProductScales& scales) const {
+  return launch_peer_residual_norm(residual_params(params, scales), stream_);
 }
 
 // Rows that sum_and_norm() takes are exchanged as there, so that ranks may differ in what follows.

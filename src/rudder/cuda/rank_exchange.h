@@ -36,9 +36,7 @@ class RankExchange {
   // The sum of params.delta, which has `scales`, and the norm behind it in one kernel, if there is
   // one. What follows a sum of such rows does not matter to the other ranks.
   bool has_sum_and_norm(const ResidualNormParams& params) const;
-  // `fetch` comes to L2 meanwhile.
-  cudaError_t sum_and_norm(const ResidualNormParams& params, const ProductScales& scales,
-                           const FetchAhead& fetch) const;
+  cudaError_t sum_and_norm(const ResidualNormParams& params, const ProductScales& scales) const;
   // Whether `params` has a norm for which gather_squares() is to be called, which completes them.
   static bool needs_squares(const QkvPrepParams& params);
   cudaError_t gather_squares(QkvPrepParams& params) const;

@@ -92,8 +92,7 @@ Mixed mix(const Attention& attention, const Attention::Weights& weights, const O
        .kv = kv,
        .q_out = q,
        .v_norm = weights.v_norm,
-       .norms_span_ranks = attention.qk_norm == QkNorm::kAllHeads,
-       .next = &weights.output()});
+       .norms_span_ranks = attention.qk_norm == QkNorm::kAllHeads});
   const View out = shaped(scratch[2], in.rows(), attention.q_width());
   ops::AttentionArgs args{.q = q,
                           .kv = kv,

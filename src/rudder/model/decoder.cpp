@@ -152,7 +152,6 @@ Operand LayerwiseDecoder::add_and_norm(const ops::ResidualNormArgs& asked,
                                        const ops::LinearWeight& next, const ForwardBatch& batch) {
   const ops::ResidualNormArgs args = encode_parts(asked, batch);
   ops::ResidualNormArgs placed = args;
-  placed.next = &next;
   Operand normed;
   // Rows are encoded in act; `next` may take others.
   const bool encodes = !args.norm.empty() && encodes_at(batch, args.out_taps);

@@ -46,8 +46,7 @@ ops::View feed_forward(const GatedMlp& mlp, const GatedMlp::Weights& weights, co
                       .activation = mlp.activation,
                       .out = activated.x,
                       .out_scale = activated.scale,
-                      .taps = taps,
-                      .next = &weights.down});
+                      .taps = taps});
   return step.products.project(weights.down, activated, out);
 }
 

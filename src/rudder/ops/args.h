@@ -28,10 +28,6 @@ struct NormSpec {
   bool empty() const { return weight.empty(); }
 };
 
-// Ops that leave the memory of a device idle name the weight that is read next, if it is known: a
-// backend may fetch it meanwhile. Nothing depends on it but time.
-struct LinearWeight;
-
 // x = (x + delta_scale * delta_norm(delta)) * sum_scale; out = norm(x). Each part is optional:
 // without `delta` nothing is added, without `delta_norm` delta is added unchanged, without `norm`
 // out = x, without `out` only x changes. Taps work in fp32: delta_taps on the branch after its norm
@@ -52,7 +48,6 @@ struct ResidualNormArgs {
   // `delta` is this rank's part of a sum. The op first adds the parts of all ranks (comm.h), each
   // element in fp32 in the order of ranks: so every rank has the same bits, for any number of rows.
   bool sums_ranks = false;
-  const LinearWeight* next = nullptr;  // that multiplies `out`
 };
 
 // A weight in the backend's own layout, made once by Ops::make_linear.
@@ -123,7 +118,6 @@ struct QkvPrepArgs {
   // q_norm and k_norm are over the heads of all ranks (comm.h): the sums of an RMS norm are taken
   // over the ranks, in their order. Weights are those of this rank's heads.
   bool norms_span_ranks = false;
-  const LinearWeight* next = nullptr;  // that multiplies what attention makes
 };
 
 // The sequences of a step, for attention; the views live until the step's last attention().
@@ -228,10 +222,9 @@ struct EndPatternsArgs {
 struct GatedActArgs {
   View x;  // [T, 2 * width] act
   Activation activation = Activation::kSilu;
-  View out;                            // [T, width] act, or F8E4M3 with out_scale
-  View out_scale;                      // [T] f32, only with F8E4M3
-  Taps taps = {};                      // mlp_act, before it is rounded
-  const LinearWeight* next = nullptr;  // that multiplies `out`
+  View out;        // [T, width] act, or F8E4M3 with out_scale
+  View out_scale;  // [T] f32, only with F8E4M3
+  Taps taps = {};  // mlp_act, before it is rounded
 };
 
 // x = x + SiLU(y), in fp32, rounded once.

@@ -6,7 +6,6 @@
 // this row arrive.
 #include <algorithm>
 
-#include "rudder/cuda/kernels/fetch_ahead.cuh"
 #include "rudder/cuda/kernels/gated_act.cuh"
 #include "rudder/cuda/kernels/launch.h"
 
@@ -20,11 +19,9 @@ __global__ void __launch_bounds__(kFlatThreads) gated_act_kernel(const GatedActP
   const int64_t row = blockIdx.x;
   const int i = flat_column();
   const int left = static_cast<int>(p.width) - i;
-  const GatedRun run = load_gated<kAligned>(p, row, i);
-  fetch_ahead(p.fetch, blockIdx.y * gridDim.x + blockIdx.x, gridDim.x * gridDim.y);
   if (left <= 0) return;
   store_run<kAligned>(static_cast<Bf16*>(p.out) + row * p.width + i, left,
-                      pack(gated<false>(run, {}, p.activation)));
+                      pack(gated<false>(load_gated<kAligned>(p, row, i), {}, p.activation)));
 }
 
 template <bool kAligned, bool kScaled>
@@ -47,13 +44,7 @@ __global__ void __launch_bounds__(kMaxGatedThreads, 2)
   const auto rows = static_cast<unsigned>(p.rows);
   unsigned row = blockIdx.x / ranks;
   const unsigned stride = gridDim.x / ranks;
-  if (row >= rows) {
-    fetch_ahead(p.fetch, blockIdx.x, gridDim.x);
-    cluster_wait();
-    return;
-  }
   GatedRun run = load_gated<kAligned>(p, row, i);
-  fetch_ahead(p.fetch, blockIdx.x, gridDim.x);
   cluster_wait();
   const auto work_out = [&] {
     const Floats out = gated<kScaled>(run, scales, p.activation);
@@ -89,11 +80,8 @@ cudaError_t launch_gated_act_fp8(const GatedActParams& p, bool aligned, cudaStre
   const auto kernel =
       aligned ? (scaled ? gated_act_fp8_kernel<true, true> : gated_act_fp8_kernel<true, false>)
               : (scaled ? gated_act_fp8_kernel<false, true> : gated_act_fp8_kernel<false, false>);
-  GatedActParams params = p;
-  const unsigned blocks = grid.clusters * grid.cluster;
-  const unsigned fetchers = add_fetchers(params.fetch, blocks) / grid.cluster * grid.cluster;
-  return launch_pdl_cluster(kernel, dim3(blocks + fetchers), dim3(grid.threads), 0, grid.cluster,
-                            stream, params);
+  return launch_pdl_cluster(kernel, dim3(grid.clusters * grid.cluster), dim3(grid.threads), 0,
+                            grid.cluster, stream, p);
 }
 
 }  // namespace
@@ -105,10 +93,7 @@ cudaError_t launch_gated_act(const GatedActParams& p, cudaStream_t stream) {
   if (p.out_scale != nullptr) return launch_gated_act_fp8(p, aligned, stream);
   if (p.x_scales.row != nullptr) return cudaErrorInvalidValue;
   const auto kernel = aligned ? gated_act_kernel<true> : gated_act_kernel<false>;
-  GatedActParams params = p;
-  dim3 grid = flat_grid(p.rows, p.width);
-  grid.y += add_fetchers(params.fetch, grid.x * grid.y) / grid.x;  // of columns that do not exist
-  return launch_pdl(kernel, grid, dim3(kFlatThreads), 0, stream, params);
+  return launch_pdl(kernel, flat_grid(p.rows, p.width), dim3(kFlatThreads), 0, stream, p);
 }
 
 }  // namespace rudder::cuda

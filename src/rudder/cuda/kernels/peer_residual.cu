@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "rudder/cuda/kernels/fetch_ahead.cuh"
 #include "rudder/cuda/kernels/launch.h"
 #include "rudder/cuda/kernels/peer.cuh"
 #include "rudder/cuda/kernels/row_team.cuh"
@@ -70,26 +69,24 @@ __device__ void send_run(RunWords* to, const Packed& run) {
 }
 
 // The exchanges of one block, of zeros where a thread has no run: what its threads have of a row
-// becomes the ranks' sums of that; `meanwhile` is between a rank's stores and its waits. Who reads
-// a word waits until it is there, and leaves kNoWord in its place for the exchange after the next.
-// By then a peer has heard of the next one, which this block begins when that has been stored: the
-// next kernel's, or behind fence().
+// becomes the ranks' sums of that. Who reads a word waits until it is there, and leaves kNoWord in
+// its place for the exchange after the next. By then a peer has heard of the next one, which this
+// block begins when that has been stored: the next kernel's, or behind fence().
 template <PeerWay kWay, int kCount, int kRuns>
 class RunSums {
  public:
   __device__ RunSums(const PeerLinks& links, uint32_t tag, int& has_given_up)
       : links_(links), block_(links, tag), has_given_up_(has_given_up) {}
 
-  template <typename Meanwhile>
-  __device__ void sum(Packed (&runs)[kRuns], Meanwhile meanwhile) {
+  __device__ void sum(Packed (&runs)[kRuns]) {
     block_.next();
     // That a peer comes with the same op its flag says, which nothing else waits for.
     const int peer = static_cast<int>(threadIdx.x);
     has_met_ = peer >= kCount || peer == links_.rank;
     if constexpr (kWay == PeerWay::kOneShot) {
-      sum_in_one_shot(runs, meanwhile);
+      sum_in_one_shot(runs);
     } else {
-      sum_in_two_shots(runs, meanwhile);
+      sum_in_two_shots(runs);
     }
   }
   // Between two exchanges of one kernel.
@@ -113,8 +110,7 @@ class RunSums {
                                        piece * kPeerWordsPieceBytes);
   }
 
-  template <typename Meanwhile>
-  __device__ void sum_in_one_shot(Packed (&runs)[kRuns], Meanwhile& meanwhile) {
+  __device__ void sum_in_one_shot(Packed (&runs)[kRuns]) {
     RunWords words[kRuns * kCount];
 #pragma unroll
     for (int n = 0; n < kRuns * kCount; ++n) {
@@ -124,7 +120,6 @@ class RunSums {
       send_run(slot(n % kCount, links_.rank) + place(n / kCount), mine);
     }
     announce();
-    meanwhile();
     take(
         words, links_.rank, [](int n) { return n % kCount; },
         [&](int n) { return slot(links_.rank, n % kCount) + place(n / kCount); });
@@ -139,8 +134,7 @@ class RunSums {
 
   // Rank i adds the i-th of kCount equal parts of the block's places; to itself a rank sends as to
   // others. Sums lie in the second half of a slot.
-  template <typename Meanwhile>
-  __device__ void sum_in_two_shots(Packed (&runs)[kRuns], Meanwhile& meanwhile) {
+  __device__ void sum_in_two_shots(Packed (&runs)[kRuns]) {
     constexpr int64_t kSums = kPeerWordsPieceBytes / 16 / 2;
     const int each = kRuns * static_cast<int>(blockDim.x) / kCount;
 #pragma unroll
@@ -149,7 +143,6 @@ class RunSums {
       send_run(slot(owner, links_.rank) + place(r) - owner * each, runs[r]);
     }
     announce();
-    meanwhile();
     for (int at = static_cast<int>(threadIdx.x); at < each; at += static_cast<int>(blockDim.x)) {
       RunWords words[kCount];
       take(
@@ -306,11 +299,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   RunSums<kWay, kCount, kRuns> sums(p.links, params.tag, has_given_up);
   const unsigned blocks = cluster_size();
   const int64_t step = gridDim.x / blocks;
-  bool has_fetched = false;
-  const auto fetch_once = [&] {
-    if (!has_fetched) fetch_ahead(p.fetch, blockIdx.x, gridDim.x);
-    has_fetched = true;
-  };
   for (int64_t row = blockIdx.x / blocks; row < p.norm.rows; row += step) {
     Packed branch[kRuns];
     Packed x[kRuns] = {};
@@ -321,7 +309,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       if (kOut == RowOut::kSum) continue;
       x[r] = load_run<true>(static_cast<const Bf16*>(p.norm.x) + row * width + i, width - i);
     }
-    sums.sum(branch, fetch_once);
+    sums.sum(branch);
     if constexpr (kOut == RowOut::kSum) {
 #pragma unroll
       for (int r = 0; r < kRuns; ++r) {
@@ -334,7 +322,6 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     if (row + step < p.norm.rows) sums.fence();
   }
-  fetch_once();  // of a block that has no row
   team.end();
   sums.end();
 }
@@ -378,15 +365,13 @@ cudaError_t launch_shape(const PeerResidualParams& p, unsigned row_threads, cuda
   params.asked = p;
   params.row_threads = static_cast<int32_t>(row_threads);
   params.tag = peer_tag(kFirstResidualOp + static_cast<uint32_t>(kWay), p.norm.rows, p.norm.hidden);
-  const unsigned blocks = grid.rows * grid.row_blocks;
-  const unsigned fetchers = add_fetchers(params.asked.fetch, blocks);
   // What four ranks have of two runs takes more registers than large blocks leave.
   constexpr int kFew = kCount > 2 && kRuns > 1 ? kPeerThreads / 2 : kPeerThreads;
   const ResidualKernel kernel = grid.threads <= kFew
                                     ? kernel_of<kWay, kCount, kRuns, kFew>(p)
                                     : kernel_of<kWay, kCount, kRuns, kPeerThreads>(p);
-  return launch_pdl_cluster(kernel, dim3(blocks + fetchers), dim3(grid.threads), 0, grid.row_blocks,
-                            stream, params);
+  return launch_pdl_cluster(kernel, dim3(grid.rows * grid.row_blocks), dim3(grid.threads), 0,
+                            grid.row_blocks, stream, params);
 }
 
 template <PeerWay kWay, int kCount>

@@ -12,7 +12,6 @@
 
 #include <cstdint>
 
-#include "rudder/cuda/kernels/fetch_ahead.h"
 #include "rudder/cuda/kernels/peer.h"
 #include "rudder/cuda/kernels/rows.h"
 
@@ -34,7 +33,6 @@ struct PeerResidualParams {
   // each row, or each warp of it. A row that these have no threads for has more. Equal on all
   // ranks.
   int32_t row_blocks = 0;
-  FetchAhead fetch;  // on its way while ranks wait for each other; ranks may differ here
 };
 // Whether there is a kernel: of 2 or 4 ranks, norms that are RMS, aligned rows up to kMaxNormWidth.
 bool has_peer_residual(const PeerResidualParams& params);

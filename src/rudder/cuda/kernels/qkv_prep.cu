@@ -1,7 +1,6 @@
 #include "rudder/cuda/kernels/qkv_prep.h"
 
 #include "rudder/cuda/kernels/device_vec.cuh"
-#include "rudder/cuda/kernels/fetch_ahead.cuh"
 #include "rudder/cuda/kernels/launch.h"
 #include "rudder/cuda/kernels/product_scales.cuh"
 
@@ -188,7 +187,6 @@ __global__ void __launch_bounds__(kThreads) qkv_prep_kernel(const QkvPrepParams 
   const int high_left = exists ? dim - at.high : 0;
   const Packed low_stored = load_run<true>(token + column + at.low, low_left);
   const Packed high_stored = load_run<true>(token + column + at.high, high_left);
-  fetch_ahead(p.fetch, blockIdx.y * gridDim.x + blockIdx.x, gridDim.x * gridDim.y);
   Floats low = unpack(low_stored);
   Floats high = unpack(high_stored);
   if constexpr (kScaled) {
@@ -307,16 +305,11 @@ bool has_only_head_norms(const QkvPrepParams& p) {
 template <int kLanes, bool kAnyNorm>
 cudaError_t launch_norms(const QkvPrepParams& p, int heads, cudaStream_t stream) {
   constexpr int kHeads = kThreads / kLanes;
-  dim3 grid(static_cast<unsigned>(p.rows), static_cast<unsigned>((heads + kHeads - 1) / kHeads));
-  QkvPrepParams params = p;
-  if constexpr (kAnyNorm) {
-    params.fetch = {};  // every block reads all heads of its token
-  } else {
-    grid.y += add_fetchers(params.fetch, grid.x * grid.y) / grid.x;  // of heads that do not exist
-  }
+  const dim3 grid(static_cast<unsigned>(p.rows),
+                  static_cast<unsigned>((heads + kHeads - 1) / kHeads));
   const auto kernel = p.qkv_scales.row != nullptr ? qkv_prep_kernel<kLanes, true, kAnyNorm>
                                                   : qkv_prep_kernel<kLanes, false, kAnyNorm>;
-  return launch_pdl(kernel, grid, dim3(kThreads), 0, stream, params);
+  return launch_pdl(kernel, grid, dim3(kThreads), 0, stream, p);
 }
 
 template <int kLanes>

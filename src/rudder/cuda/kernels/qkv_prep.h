@@ -11,7 +11,6 @@
 
 #include <cstdint>
 
-#include "rudder/cuda/kernels/fetch_ahead.h"
 #include "rudder/cuda/kernels/product_scales.h"
 #include "rudder/cuda/kernels/qkv_layout.h"
 
@@ -50,7 +49,6 @@ struct QkvPrepParams {
   // of k on each rank; null: this rank's are all.
   const float* rank_squares = nullptr;
   int32_t num_ranks = 1;
-  FetchAhead fetch;  // on its way while attention runs
 };
 cudaError_t launch_qkv_prep(const QkvPrepParams& params, cudaStream_t stream);
 

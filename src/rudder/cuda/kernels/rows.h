@@ -12,7 +12,6 @@
 
 #include <cstdint>
 
-#include "rudder/cuda/kernels/fetch_ahead.h"
 #include "rudder/cuda/kernels/product_scales.h"
 #include "rudder/ops/activation.h"
 
@@ -74,7 +73,6 @@ struct GatedActParams {
   int64_t width = 0;
   void* out = nullptr;         // [T, width] bf16 or fp8
   float* out_scale = nullptr;  // [T]: then `out` is fp8
-  FetchAhead fetch;
 };
 inline bool takes_scales(const GatedActParams& params) {
   return params.out_scale != nullptr && params.x_scales.bias == nullptr &&
