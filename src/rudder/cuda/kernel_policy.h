@@ -25,8 +25,8 @@ struct PolicyIdentity {
 
   bool operator==(const PolicyIdentity&) const = default;
 };
-// Raised when our own kernels of products change.
-constexpr int kOwnKernelsVersion = 4;
+// Raised when our own kernels of products change, or how all are measured.
+constexpr int kOwnKernelsVersion = 5;
 
 struct PolicyKey {
   int64_t out = 0;

@@ -3,7 +3,8 @@
 // median of all rounds. Likewise sums with the residual norm behind them, as two kernels and as one
 // (kernels/peer_residual.h) that divides rows among so many blocks. Then what a stage hands to the
 // next (peer_message.h): kHops messages to and fro between the first two GPUs, each a copy into the
-// message, its post, and a copy out of it. peer_bench [ranks [rounds]]
+// message, its post, and a copy out of it. peer_bench [ranks [rounds [sums | residuals |
+// messages]]]: all of it, or a part.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -295,15 +297,9 @@ void bench_residuals(const std::vector<int32_t>& devices,
   }
 }
 
-int bench_sums(int ranks, int rounds) {
-  std::vector<int32_t> devices(static_cast<size_t>(ranks));
-  std::iota(devices.begin(), devices.end(), 0);
-  const auto comms = PeerComm::make_group(devices);
-  if (!comms) {
-    std::fprintf(stderr, "%s\n", comms.error().to_string().c_str());
-    return 1;
-  }
-  std::printf("sum of %d ranks, us a call\n%-22s", ranks, "");
+void bench_sums(const std::vector<int32_t>& devices,
+                const std::vector<std::shared_ptr<PeerComm>>& comms, int rounds) {
+  std::printf("sum of %zu ranks, us a call\n%-22s", devices.size(), "");
   const std::vector<int64_t> sizes = {16, 64, 256, 512, 1024, 2048, 4096, 8192};
   for (const int64_t kb : sizes) std::printf("%6lld KB", static_cast<long long>(kb));
   std::printf("\n");
@@ -319,7 +315,7 @@ int bench_sums(int ranks, int rounds) {
   };
   for (const SumMode& mode : kSumModes) {
     print_row(mode.name,
-              [&](size_t i, int64_t bytes) { return sum_of_peers(*(*comms)[i], mode, bytes); });
+              [&](size_t i, int64_t bytes) { return sum_of_peers(*comms[i], mode, bytes); });
   }
   const Result<std::unique_ptr<NcclSums>> nccl = NcclSums::make(devices);
   if (nccl) {
@@ -329,8 +325,19 @@ int bench_sums(int ranks, int rounds) {
   } else {
     std::printf("%-22s%s\n", "NCCL", nccl.error().to_string().c_str());
   }
-  bench_residuals(devices, *comms, rounds);
-  bench_handover(rounds);
+}
+
+int bench_peers(int ranks, int rounds, std::string_view part) {
+  std::vector<int32_t> devices(static_cast<size_t>(ranks));
+  std::iota(devices.begin(), devices.end(), 0);
+  const auto comms = PeerComm::make_group(devices);
+  if (!comms) {
+    std::fprintf(stderr, "%s\n", comms.error().to_string().c_str());
+    return 1;
+  }
+  if (part.empty() || part == "sums") bench_sums(devices, *comms, rounds);
+  if (part.empty() || part == "residuals") bench_residuals(devices, *comms, rounds);
+  if (part.empty() || part == "messages") bench_handover(rounds);
   const Result<void> status = comms->front()->status();
   if (!status) std::printf("%s\n", status.error().to_string().c_str());
   return status ? 0 : 1;
@@ -340,6 +347,6 @@ int bench_sums(int ranks, int rounds) {
 }  // namespace rudder::cuda
 
 int main(int argc, char** argv) {
-  return rudder::cuda::bench_sums(argc > 1 ? std::atoi(argv[1]) : 2,
-                                  argc > 2 ? std::atoi(argv[2]) : 15);
+  return rudder::cuda::bench_peers(argc > 1 ? std::atoi(argv[1]) : 2,
+                                   argc > 2 ? std::atoi(argv[2]) : 15, argc > 3 ? argv[3] : "");
 }

@@ -242,7 +242,22 @@ TEST_P(PeerResidual, RanksMayDifferInWhatFollowsTheSum) {
   EXPECT_TRUE(comms[0]->status());
 }
 
-// One graph of many cases, of which every kernel reads what the one before left in x.
+// On a stream, once in four times: the rank comes late, by less than a wait looks for faults or by
+// more.
+struct Delays {
+  std::mt19937 engine;
+
+  void enqueue(cudaStream_t stream) {
+    const auto delay = [](void* of) {
+      std::mt19937& draw = static_cast<Delays*>(of)->engine;
+      if (draw() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(draw() % 200));
+    };
+    succeed(cudaLaunchHostFunc(stream, delay, this));
+  }
+};
+
+// One graph of many cases, of which every kernel reads what the one before left in x, with ranks
+// that come late to it and to some of its kernels.
 void replay_residuals(const Comms& comms, int num_replays, int check_every) {
   std::vector<ResidualCase> cases;
   for (const int64_t rows : {1, 64, 9, 130, 2}) {
@@ -268,10 +283,12 @@ void replay_residuals(const Comms& comms, int num_replays, int check_every) {
     for (int i = 0; i <= rank.count(); ++i) meet.begin[i] = i;
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t exec = nullptr;
+    Delays delays{std::mt19937(static_cast<uint32_t>(rank.index()) + 100)};
     succeed(cudaStreamBeginCapture(rank.stream, cudaStreamCaptureModeThreadLocal));
     copy(buffers.x, first_x);
     copy(buffers.branch, first_branch);
     for (size_t i = 0; i < cases.size(); ++i) {
+      if (i % 7 == 5) delays.enqueue(rank.stream);
       succeed(launch_peer_residual_norm(buffers.params(cases[i]), rank.stream));
       if (i % 4 == 1) succeed(launch_peer_gather(meet, rank.stream));
       if (i % 4 == 3) launch_two_kernels(buffers.params(cases[i]), rank.stream);
@@ -426,7 +443,7 @@ TEST_P(PeerResidual, TheOpIsItsParts) {
     struct Side {
       ops::View branch, x, out;
     };
-    const std::vector<int64_t> all_rows = {1, 16, 64, 128, 129, kMostRows};
+    const std::vector<int64_t> all_rows = {1, 16, 17, 64, 128, 129, kMostRows};
     std::vector<Side> whole, parts;
     for (size_t i = 0; i < all_rows.size(); ++i) {
       whole.push_back({upload(branch), upload(x), upload(x)});

@@ -7,8 +7,8 @@ namespace {
 
 // A sum of more bytes goes in two shots where more than two ranks add it.
 constexpr int64_t kOneShotBytes = int64_t{512} << 10;
-// A sum with no flags, whose exchanges are shorter.
-constexpr int64_t kOneShotRowBytes = int64_t{256} << 10;
+// The same of a sum with no flags, whose exchanges are shorter.
+constexpr int64_t kOneShotRowBytes = int64_t{128} << 10;
 
 PeerSumParams params_of_sum(const ops::View& y) {
   PeerSumParams params;
@@ -60,12 +60,10 @@ PeerResidualParams RankExchange::residual_params(const ResidualNormParams& norm,
   return params;
 }
 
-// More rows than blocks take turns, and a kernel for each part is as fast. Of more than two ranks
-// nobody has run it.
+// More rows than blocks take turns, and a kernel for each part is as fast.
 bool RankExchange::has_sum_and_norm(const ResidualNormParams& params) const {
   const PeerResidualParams both = residual_params(params, {});
-  return both.links.is_open && both.links.count == 2 && params.rows <= kPeerBlocks &&
-         has_peer_residual(both);
+  return both.links.is_open && params.rows <= kPeerBlocks && has_peer_residual(both);
 }
 
 cudaError_t RankExchange::sum_and_norm(const ResidualNormParams& params,

@@ -44,6 +44,9 @@ class Tuner {
   ShapeKernels::Args args_of(const ShapeKernels& shape_kernels, int64_t tokens,
                              const ops::LinearWeight& weight) const;
   Result<void> fill_fp8(int64_t bytes);
+  Result<void> measure_again(ShapeKernels& shape_kernels, int64_t bucket,
+                             std::span<const ops::LinearWeight> weights,
+                             std::vector<PolicyEntry>& measured);
   Result<double> microseconds(ShapeKernels& shape_kernels, const PolicyEntry& entry, int64_t tokens,
                               std::span<const ops::LinearWeight> weights, int repeats);
 

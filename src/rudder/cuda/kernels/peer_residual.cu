@@ -283,8 +283,8 @@ __device__ void add_and_norm(const ResidualNormParams& p, RowTeam& team, int64_t
 
 // Two blocks on a multiprocessor, so that kPeerBlocks fit on a GPU at once. A thread reads and
 // writes the same elements of delta, x and out, so that delta may be an out of bf16.
-template <PeerWay kWay, int kCount, int kRuns, RowOut kOut>
-__global__ void __launch_bounds__(kPeerThreads, 2)
+template <PeerWay kWay, int kCount, int kRuns, RowOut kOut, int kThreads>
+__global__ void __launch_bounds__(kThreads, 2)
     summed_residual_norm_kernel(const __grid_constant__ ResidualKernelParams params) {
   __shared__ RowTeam::Shared team_shared;
   __shared__ int has_given_up;
@@ -349,6 +349,15 @@ ResidualGrid residual_grid(const PeerResidualParams& p, unsigned warps) {
   return grid;
 }
 
+using ResidualKernel = void (*)(ResidualKernelParams);
+template <PeerWay kWay, int kCount, int kRuns, int kThreads>
+ResidualKernel kernel_of(const PeerResidualParams& p) {
+  if (p.only_sums) return summed_residual_norm_kernel<kWay, kCount, kRuns, RowOut::kSum, kThreads>;
+  return p.norm.out_scale != nullptr
+             ? summed_residual_norm_kernel<kWay, kCount, kRuns, RowOut::kFp8, kThreads>
+             : summed_residual_norm_kernel<kWay, kCount, kRuns, RowOut::kBf16, kThreads>;
+}
+
 template <PeerWay kWay, int kCount, int kRuns>
 cudaError_t launch_shape(const PeerResidualParams& p, unsigned row_threads, cudaStream_t stream) {
   const ResidualGrid grid = residual_grid(p, row_threads / 32);
@@ -356,10 +365,11 @@ cudaError_t launch_shape(const PeerResidualParams& p, unsigned row_threads, cuda
   params.asked = p;
   params.row_threads = static_cast<int32_t>(row_threads);
   params.tag = peer_tag(kFirstResidualOp + static_cast<uint32_t>(kWay), p.norm.rows, p.norm.hidden);
-  const auto kernel = p.only_sums ? summed_residual_norm_kernel<kWay, kCount, kRuns, RowOut::kSum>
-                      : p.norm.out_scale != nullptr
-                          ? summed_residual_norm_kernel<kWay, kCount, kRuns, RowOut::kFp8>
-                          : summed_residual_norm_kernel<kWay, kCount, kRuns, RowOut::kBf16>;
+  // What four ranks have of two runs takes more registers than large blocks leave.
+  constexpr int kFew = kCount > 2 && kRuns > 1 ? kPeerThreads / 2 : kPeerThreads;
+  const ResidualKernel kernel = grid.threads <= kFew
+                                    ? kernel_of<kWay, kCount, kRuns, kFew>(p)
+                                    : kernel_of<kWay, kCount, kRuns, kPeerThreads>(p);
   return launch_pdl_cluster(kernel, dim3(grid.rows * grid.row_blocks), dim3(grid.threads), 0,
                             grid.row_blocks, stream, params);
 }
