@@ -97,9 +97,10 @@ struct AttentionWorkParams {
   AttentionWorkspace workspace;
 };
 
-// The cache of one layer as the copy engine sees it: three CUtensorMaps.
+// The cache of one layer as the copy engine sees it: four CUtensorMaps.
 struct alignas(128) KvTensorMap {
   uint64_t box[16] = {};   // 128 bytes of the 16 rows of one page of K or V of a head
+  uint64_t half[16] = {};  // of 8 of them
   uint64_t page[16] = {};  // all of a page of a head, K and V
   uint64_t runs[16] = {};  // a box whose rows are in another order (token_of_row)
 };
