@@ -59,17 +59,17 @@ class Carrier {
                              : -1;
 #pragma unroll 1
       for (int first = 0; first < kRowChunks; first += kBatch) {
-        uint32_t place[kBatch];
+        uint32_t address[kBatch];
         int32_t index[kBatch];
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
           const int32_t r = ((first + i) * 32 + lane_) / kRowChunks;
           const int32_t c = ((first + i) * 32 + lane_) % kRowChunks;
           const int32_t at = __shfl_sync(kAllLanes, begin, r);
-          place[i] = base + chunk_offset<S::kQGroupBytes>(half * 32 + r, c);
+          address[i] = base + chunk_offset<S::kQGroupBytes>(half * 32 + r, c);
           index[i] = at < 0 ? -1 : at + c;
         }
-        chunks(place, index);
+        chunks(address, index);
       }
     }
   }
