@@ -91,7 +91,9 @@ struct TileWork {
   // times a weight of zero is NaN.
   __device__ int32_t end() const { return min(kv_len, (first_page + num_pages) * kPageTokens); }
 };
-inline constexpr int kTileStages = 4;
+// One that is computed, the next one, and one whose results are going out while that after it is
+// taken: with more a block would keep tiles from others.
+inline constexpr int kTileStages = 3;
 
 template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees>
 struct WgmmaShared {
