@@ -40,8 +40,8 @@ namespace rudder::cuda {
 
 inline constexpr int32_t kAttentionBlockSize = 16;  // tokens of a KV block
 // GateParams::least_sparse_pages, as measured (docs/adr/0037-gates-on-a-gpu.md).
-inline constexpr int32_t kLeastSparsePages = 20;
-inline constexpr int32_t kLeastSparsePagesFp8 = 40;
+inline constexpr int32_t kLeastSparsePages = 9;
+inline constexpr int32_t kLeastSparsePagesFp8 = 60;
 
 // AttentionConfig::section_bytes, as measured.
 inline constexpr int64_t kSectionBytes = int64_t{32} << 20;

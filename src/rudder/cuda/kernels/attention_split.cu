@@ -156,6 +156,10 @@ struct SplitShared {
   uint32_t arrived;
 };
 
+// Where most workers have nothing to do, the others still have kMaxShareFloor pages. Such a decode
+// waits for latencies and not for bytes, and reads values with their keys.
+static_assert(kLeastSparsePages > kMaxShareFloor && kLeastSparsePagesFp8 > kMaxShareFloor);
+
 // What rows of a sequence see that may be a tree.
 struct SplitSight : Sight {
   const uint64_t* ancestors;  // of the step's tokens; nullptr: no trees

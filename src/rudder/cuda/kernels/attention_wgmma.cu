@@ -5,8 +5,8 @@
 // (attention_wgmma_carrier.cuh). fp8 becomes f16 on the way (attention_wgmma_converter.cuh; q and
 // the weights are f16 then). Two are consumers, each with 64 rows (pairs of token and q head) of
 // the same KV head: S = q . K from shared memory, the weights stay in registers as the A operand of
-// weights . V, and the weights of a tile of keys are made while the tensor cores do the tile before
-// it.
+// weights . V. The weights of a tile of keys are made while the tensor cores do the tile before it
+// (softmax) or the products of the other consumer (gate).
 //
 // Blocks take tiles in the order of the work list (longest first in each section). What a tile
 // gives does not depend on the block.
@@ -202,12 +202,17 @@ class Consumer {
       wgmma_wait<1>();
       hold(s);
       release(shared_.k_ring, k_cursor_);
-      weigher.weigh(s, begin, is_partial(begin), sight_of, lane);
+      if constexpr (!kGated) weigher.weigh(s, begin, is_partial(begin), sight_of, lane);
       wgmma_wait<0>();
 #pragma unroll
       for (int part = 0; part < S::kSumParts; ++part) hold(out[part]);
       release(shared_.v_ring, v_cursor_);
-      if constexpr (!kGated) weigher.rescale(out);
+      if constexpr (kGated) {
+        // When V's place is free: a gate waits for values (docs/adr/0037-gates-on-a-gpu.md).
+        weigher.weigh(s, begin, is_partial(begin), sight_of, lane);
+      } else {
+        weigher.rescale(out);
+      }
       pack(weights, s);
     }
     wait_values(tile, tiles - 1);
@@ -322,7 +327,7 @@ class Consumer {
             : "memory");
       }
     }
-    warp_arrive(shared_.out_full[index_][q_.stage]);
+    barrier_arrive(shared_address(&shared_.out_full[index_][q_.stage]));
   }
 
   const AttentionParams& p_;

@@ -35,7 +35,7 @@ class Carrier {
         --out;
       }
       if (is_tile) fetch_q(tile);
-      warp_arrive(shared_.q_full[consumer_][q_.stage]);
+      barrier_arrive(shared_address(&shared_.q_full[consumer_][q_.stage]));
       if (!is_tile) break;
       slot_.advance();
       q_.advance();
@@ -120,7 +120,7 @@ class Carrier {
                    if (index[i] >= 0) static_cast<uint4*>(p_.out)[index[i]] = v[i];
                  }
                });
-    warp_arrive(shared_.tile_ring.empty[out_slot_.stage]);
+    barrier_arrive(shared_address(&shared_.tile_ring.empty[out_slot_.stage]));
     out_.advance();
     out_slot_.advance();
   }

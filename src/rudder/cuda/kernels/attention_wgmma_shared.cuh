@@ -123,14 +123,17 @@ struct WgmmaShared {
       barrier_init(shared_address(&raw_ring.full[i]), 1);
       barrier_init(shared_address(&raw_ring.empty[i]), 4);
     }
+    // What these order, once a tile of rows, are loads and stores of lanes. So each lane arrives
+    // for itself: that one arrives for all behind __syncwarp() is an order too, but one that a
+    // race checker does not see.
     for (int i = 0; i < kTileStages; ++i) {
-      barrier_init(shared_address(&tile_ring.full[i]), 1);
-      barrier_init(shared_address(&tile_ring.empty[i]), kConsumers);  // their carriers
+      barrier_init(shared_address(&tile_ring.full[i]), 32);                // the taker
+      barrier_init(shared_address(&tile_ring.empty[i]), kConsumers * 32);  // the carriers
     }
     for (int i = 0; i < kConsumers; ++i) {
       for (int stage = 0; stage < S::kQStages; ++stage) {
-        barrier_init(shared_address(&q_full[i][stage]), 1);
-        barrier_init(shared_address(&out_full[i][stage]), 4);
+        barrier_init(shared_address(&q_full[i][stage]), 32);  // the carrier
+        barrier_init(shared_address(&out_full[i][stage]), kGroupThreads);
       }
     }
     barrier_init_fence();

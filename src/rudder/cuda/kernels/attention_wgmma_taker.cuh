@@ -30,7 +30,7 @@ class Taker {
     for (; item_ < count_; item_ = next()) publish();
     wait_for_slot();
     if (lane_ == 0) shared_.tile[slot_.stage].num_pages = 0;
-    warp_arrive(shared_.tile_ring.full[slot_.stage]);
+    barrier_arrive(shared_address(&shared_.tile_ring.full[slot_.stage]));
     leave();
   }
 
@@ -95,7 +95,7 @@ class Taker {
       to.sigma[lane_] = sigma;
       to.out_scale[lane_] = gamma * v_scale;
     }
-    warp_arrive(shared_.tile_ring.full[slot_.stage]);
+    barrier_arrive(shared_address(&shared_.tile_ring.full[slot_.stage]));
     slot_.advance();
   }
 
