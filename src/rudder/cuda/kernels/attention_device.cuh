@@ -30,14 +30,19 @@ __device__ inline float minus_infinity() {
 __device__ inline void prefetch_map(const uint64_t* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(map)) : "memory");
 }
-// One box (128 bytes of 16 rows: 2 KB) from column `column`, row `row` of the cache.
-__device__ inline void copy_box(uint32_t to, const KvTensorMap* map, int32_t column, int32_t row,
-                                uint32_t barrier) {
+// A box of a map of rows (KvTensorMap) from column `column`, row `row` of the cache.
+__device__ inline void copy_rows(uint32_t to, const uint64_t* rows, int32_t column, int32_t row,
+                                 uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
       "[%1, {%2, %3}], [%4];" ::"r"(to),
-      "l"(reinterpret_cast<uint64_t>(map->box)), "r"(column), "r"(row), "r"(barrier)
+      "l"(reinterpret_cast<uint64_t>(rows)), "r"(column), "r"(row), "r"(barrier)
       : "memory");
+}
+// One box (128 bytes of 16 rows: 2 KB).
+__device__ inline void copy_box(uint32_t to, const KvTensorMap* map, int32_t column, int32_t row,
+                                uint32_t barrier) {
+  copy_rows(to, map->box, column, row, barrier);
 }
 // The same of one page, its rows in runs.
 __device__ inline void copy_runs(uint32_t to, const KvTensorMap* map, int32_t column, int32_t page,
@@ -98,14 +103,18 @@ __device__ inline float min_or_nan(float a, float b) {
 __device__ inline uint32_t half_of_bf16(uint32_t two) {
   const float low = __uint_as_float(two << 16);
   const float high = __uint_as_float(two & 0xffff0000u);
-  return pack_half(min_or_nan(max_or_nan(low, -65504.0f), 65504.0f),
-                   min_or_nan(max_or_nan(high, -65504.0f), 65504.0f));
+  uint32_t packed;
+  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
 }
 
-// Two e4m3 as f16, exactly.
-__device__ inline uint32_t widen(uint32_t two) {
-  uint32_t wide;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(wide) : "h"(static_cast<uint16_t>(two)));
+// Four e4m3 as f16, exactly: x has the lower two.
+__device__ inline uint2 widen_four(uint32_t four) {
+  uint2 wide;
+  asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, low;\ncvt.rn.f16x2.e4m3x2 %1, high;\n}"
+      : "=r"(wide.x), "=r"(wide.y)
+      : "r"(four));
   return wide;
 }
 
@@ -331,10 +340,12 @@ struct Page {
           const uint4 k =
               load_shared(page + group * kGroupBytes + (n * 8 + g) * 128 + ((chunk ^ g) << 4));
           if constexpr (kFp8) {
-            mma<true>(sums[0][n], q[step], widen(k.x), widen(k.x >> 16));
-            mma<true>(sums[kSums - 1][n], q[step + 1], widen(k.y), widen(k.y >> 16));
-            mma<true>(sums[0][n], q[step + 2], widen(k.z), widen(k.z >> 16));
-            mma<true>(sums[kSums - 1][n], q[step + 3], widen(k.w), widen(k.w >> 16));
+            const uint32_t fours[4] = {k.x, k.y, k.z, k.w};
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+              const uint2 wide = widen_four(fours[j]);
+              mma<true>(sums[j % 2 * (kSums - 1)][n], q[step + j], wide.x, wide.y);
+            }
           } else {
             mma<false>(sums[0][n], q[step], k.x, k.y);
             mma<false>(sums[kSums - 1][n], q[step + 1], k.z, k.w);
@@ -391,9 +402,10 @@ struct Page {
         for (int i = 0; i < 4; ++i) v[i] = __byte_perm(v[i], 0, 0x3120);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          mma<true>(out[4 * pair + 2 * i], weights, widen(v[2 * i]), widen(v[2 * i + 1]));
-          mma<true>(out[4 * pair + 2 * i + 1], weights, widen(v[2 * i] >> 16),
-                    widen(v[2 * i + 1] >> 16));
+          const uint2 low = widen_four(v[2 * i]);
+          const uint2 high = widen_four(v[2 * i + 1]);
+          mma<true>(out[4 * pair + 2 * i], weights, low.x, high.x);
+          mma<true>(out[4 * pair + 2 * i + 1], weights, low.y, high.y);
         }
       } else {
         mma<false>(out[2 * pair], weights, v[0], v[1]);
@@ -488,14 +500,17 @@ struct QueryRows {
   __device__ int32_t position(int32_t r) const { return prefix + token(r < count ? r : count - 1); }
 };
 
-// Sends the copies of the keys of one page of a KV head, box by box. One lane.
+// Sends the copies of the keys of one page of a KV head, box by box, or of the second half of them.
+// One lane.
 template <typename P>
 __device__ inline void copy_keys(const KvTensorMap* map, int32_t num_kv_heads, int32_t head,
-                                 int32_t block, uint32_t k, uint32_t barrier) {
-  const int32_t row = (block * 2 * num_kv_heads + head) * kPageTokens;
+                                 int32_t block, uint32_t k, uint32_t barrier, bool only_half) {
+  const int32_t first = only_half ? kPageTokens / 2 : 0;
+  const int32_t row = (block * 2 * num_kv_heads + head) * kPageTokens + first;
 #pragma unroll
   for (int group = 0; group < P::kGroups; ++group) {
-    copy_box(k + group * P::kGroupBytes, map, group * P::kColumns, row, barrier);
+    copy_rows(k + group * P::kGroupBytes + first * 128, only_half ? map->half : map->box,
+              group * P::kColumns, row, barrier);
   }
 }
 

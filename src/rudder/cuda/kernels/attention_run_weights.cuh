@@ -1,99 +1,147 @@
-// The weights of a gate where the columns of scores are tokens in runs (token_of_row), as the wgmma
-// kernel has them: a lane has four neighbours of each page, so that of four scores two come from
-// another lane. What is computed is that of GateWeights. Included by attention_wgmma.cu only.
+// The weights of a gate where a lane has runs of neighbouring tokens (Shape::kRun), as in the wgmma
+// kernel: of the inputs of the filter only a run's first few come from another lane. What is
+// computed is that of GateWeights. Included by attention_wgmma.cu only.
 #pragma once
 
 #include "rudder/cuda/kernels/attention_weights.cuh"
+#include "rudder/cuda/kernels/attention_wgmma_shared.cuh"
 
 namespace rudder::cuda {
 
-// kUsual: is_usual(gate).
-template <bool kUsual>
+// kUsual: is_usual(gate). The tokens of four lanes' runs are a block: of a row lane t has 4 kRun b
+// + kRun t + k, for each block b.
+template <bool kUsual, int kRun>
 class RunGateWeights {
  public:
-  __device__ RunGateWeights(const AttentionParams& p, const QueryRows& rows, int32_t kv_head,
-                            int32_t row)
-      : gate_(p.gate), factor_(p.scale * (p.k_scale != nullptr ? p.k_scale[kv_head] : 1.0f)) {
+  __device__ RunGateWeights(const AttentionParams& p, const TileWork& tile, int32_t row)
+      : gate_(p.gate), tile_(tile), factor_(p.scale * tile.k_scale) {
     if (kUsual) factor_ /= gate_.high;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float sigma = gate_.sigma[rows.head(row + 8 * half, kv_head)];
+      const float sigma = tile.sigma[tile.rows.head(row + 8 * half, 0)];
       share_[half] = -sigma / static_cast<float>(gate_.length) * factor_;
     }
-    is_short_ = __all_sync(kAllLanes, share_[0] <= 0 && share_[1] <= 0) || !gate_.relu_pre;
   }
 
-  template <int kScores>
-  __device__ void weigh(float (&s)[kScores], int32_t begin, const Sight& sight, int lane) {
-    if constexpr (!kUsual) {
-      weigh_pages<Way::kAny>(s, begin, sight, lane);
-    } else if (sight.is_partial(begin, kScores * 2) || !is_short_) {
-      weigh_pages<Way::kLong>(s, begin, sight, lane);
-    } else {
-      weigh_pages<Way::kShort>(s, begin, sight, lane);
+  // `sight_of`() is the Sight of the lane's rows, where some row does not see all tokens.
+  template <int kScores, typename SightOf>
+  __device__ void weigh(float (&s)[kScores], int32_t begin, bool is_partial,
+                        const SightOf& sight_of, int lane) {
+    // With the first of these a hidden score is no input.
+    if (is_partial) {
+      hide(s, gate_.relu_pre ? minus_infinity() : 0.0f, begin, sight_of(), lane);
     }
+    if constexpr (kUsual) {
+      if (gate_.relu_pre && tile_.has_gain) {
+        weigh_runs<Way::kLong>(s, lane);
+      } else {
+        weigh_runs<Way::kShort>(s, lane);
+        if (gate_.relu_pre) return;  // hidden weights are 0
+      }
+    } else {
+      weigh_runs<Way::kAny>(s, lane);
+    }
+    if (is_partial) hide(s, 0.0f, begin, sight_of(), lane);
   }
 
   template <int kParts, int kSums>
   __device__ void settle(float (&sums)[kParts][kSums]) const {
-    const float poison[2] = {row_sum(poison_[0]), row_sum(poison_[1])};
+    float poison[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float own = poison_[half];
+#pragma unroll
+      for (int k = 0; k < kBefore && kUsual; ++k) {
+        own = fmaf(before_[half][k], 0.0f, own);  // the last inputs of all have been in no sum
+      }
+      poison[half] = row_sum(own);
+    }
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
 #pragma unroll
       for (int e = 0; e < kSums; ++e) sums[part][e] += poison[e / 2 % 2];
     }
   }
-  __device__ float over(int /*half*/, float v_scale, int32_t head) const {
-    return GateWeights::over_of(gate_, v_scale, head);
+  // What the sums of a row are multiplied with; `scale` is TileWork::out_scale of its head.
+  __device__ float over(int /*half*/, float scale) const {
+    return scale * unit_of(gate_);
   }
 
  private:
-  // kShort: all rows see all tokens, and a token's own input stands for its score: the two differ
-  // where the score is below 0, and there the weight is 0 from either, as no share is above 0.
+  // kShort: a token's own input stands for its score. With the rectifier the two differ where the
+  // score is below 0, and there the weight is 0 from either, as no share is above 0.
   enum class Way { kShort, kLong, kAny };
 
-  template <Way kWay, int kScores>
-  __device__ void weigh_pages(float (&s)[kScores], int32_t begin, const Sight& sight, int lane) {
-    const float floor = gate_.relu_pre ? 0.0f : minus_infinity();
-    const int t = lane % 4;
+  static constexpr int kBack = ops::kMaxFirLength - 1;  // inputs in front of a token's own
+  // What the next lane may ask for of a run.
+  static constexpr int kBefore = kUsual ? 2 : kRun < kBack ? kRun : kBack;
+  static_assert(kRun >= 4 && kRun % 4 == 0);
+
+  __device__ static constexpr int index_of(int block, int half, int k) {
+    return block * 2 * kRun + 4 * (k / 2) + 2 * half + k % 2;
+  }
+
+  // Sets the elements of tokens that rows do not see. Each token beside a constant, so that it
+  // takes two instructions.
+  template <int kScores>
+  __device__ static void hide(float (&s)[kScores], float value, int32_t begin, const Sight& sight,
+                              int lane) {
+    const int32_t own = begin + kRun * (lane % 4);
+    const auto hide_where = [&](const auto& is_hidden) {
 #pragma unroll
-    for (int page = 0; page < kScores / 8; ++page) {
+      for (int block = 0; block < kScores / (2 * kRun); ++block) {
+#pragma unroll
+        for (int i = 0; i < 2 * kRun; ++i) {
+          const int k = i % kRun;
+          if (is_hidden(i / kRun, block * 4 * kRun + k)) s[index_of(block, i / kRun, k)] = value;
+        }
+      }
+    };
+    if (begin + kScores * 2 > sight.open_end) {
+      const int32_t last[2] = {sight.last[0] - own, sight.last[1] - own};
+      hide_where([&](int half, int token) { return token > last[half]; });
+    }
+    if (begin < sight.open_begin) {
+      const int32_t first[2] = {sight.first[0] - own, sight.first[1] - own};
+      hide_where([&](int half, int token) { return token < first[half]; });
+    }
+  }
+
+  template <Way kWay, int kScores>
+  __device__ void weigh_runs(float (&s)[kScores], int lane) {
+    const float floor = gate_.relu_pre ? 0.0f : minus_infinity();
+#pragma unroll
+    for (int block = 0; block < kScores / (2 * kRun); ++block) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const auto score = [&](int k) -> float& {
-          return s[8 * page + 4 * (k / 2) + 2 * half + k % 2];
-        };
-        const int32_t run = begin + 16 * page + 4 * t;
-        const auto is_hidden = [&](int k) {
-          return kWay != Way::kShort && !sight.sees(half, run + k);
-        };
-        // The last 7 inputs in front of the run, then its own.
-        float x[11];
-        float(&before)[4] = before_[half];
+        const auto score = [&](int k) -> float& { return s[index_of(block, half, k)]; };
+        const auto input = [&](int k) { return max_or_nan(score(k), floor); };
+        float last[kBefore];
 #pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          x[7 + k] = is_hidden(k) ? 0.0f : max_or_nan(score(k), floor);
-        }
-        look_back<kWay>(x, before, lane);
+        for (int k = 0; k < kBefore; ++k) last[k] = input(kRun - kBefore + k);
+        // The last inputs in front of the run, then its own.
+        float x[kBack + kRun];
+        look_back<kWay>(x, last, before_[half], lane);
 #pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          before[k] = x[7 + k];
+        for (int k = 0; k < kBefore; ++k) before_[half][k] = last[k];
+#pragma unroll
+        for (int k = 0; k < kRun; ++k) {
+          const float own = input(k);
+          x[kBack + k] = own;
           float& p = score(k);
           if constexpr (kWay == Way::kAny) {
             p = fmaf(p, factor_, sum_back(x, k) * share_[half]);
             p = min_or_nan(max_or_nan(p, gate_.low), gate_.high);
-          } else {
-            const float back = fmaf(third(), x[5 + k], x[6 + k]);
-            if constexpr (kWay == Way::kShort) {
-              p = saturated_fma(x[7 + k], factor_ + share_[half], back * share_[half]);
-            } else {
-              p = saturated_fma(p, factor_, (x[7 + k] + back) * share_[half]);
-            }
-            // Each input is in one of these.
-            if (k > 1) poison_[half] = fmaf(back, 0.0f, poison_[half]);
-            if (k == 3) poison_[half] = fmaf(x[10], 0.0f, poison_[half]);
+            continue;
           }
-          if (is_hidden(k)) p = 0;
+          const float back = fmaf(third(), x[kBack + k - 2], x[kBack + k - 1]);
+          if constexpr (kWay == Way::kShort) {
+            p = saturated_fma(own, factor_ + share_[half], back * share_[half]);
+          } else {
+            p = saturated_fma(p, factor_, (own + back) * share_[half]);
+          }
+          // Each input is in one of these, here or in the next lane.
+          if (k % 2 == 0) poison_[half] = fmaf(back, 0.0f, poison_[half]);
         }
       }
     }
@@ -104,39 +152,41 @@ class RunGateWeights {
     return gate_.length == 3 ? 1.0f : 0.0f;
   }
 
-  __device__ float sum_back(const float (&x)[11], int k) const {
+  __device__ float sum_back(const float (&x)[kBack + kRun], int k) const {
     float sum = 0;
 #pragma unroll
-    for (int back = 0; back < ops::kMaxFirLength; ++back) {
-      sum = fmaf(back < gate_.length ? 1.0f : 0.0f, x[7 + k - back], sum);
+    for (int back = 0; back <= kBack; ++back) {
+      sum = fmaf(back < gate_.length ? 1.0f : 0.0f, x[kBack + k - back], sum);
     }
     return sum;
   }
 
-  // x[0..6] of the lanes in front: from the one before 4 inputs (2 of a usual gate), from the one
-  // before that 3. In front of a page's first lane comes the last one, with the page before.
+  // x[0 .. kBack) of the lanes in front, as far as the gate may be long. In front of a block's
+  // first lane comes the last one, with the block before.
   template <Way kWay>
-  __device__ static void look_back(float (&x)[11], const float (&before)[4], int lane) {
+  __device__ static void look_back(float (&x)[kBack + kRun], const float (&last)[kBefore],
+                                   const float (&before)[kBefore], int lane) {
     const int t = lane % 4;
     const int next = (lane & ~3) | ((t - 1) & 3);
 #pragma unroll
-    for (int k = kWay == Way::kAny ? 0 : 2; k < 4; ++k) {
-      x[3 + k] = __shfl_sync(kAllLanes, t < 3 ? x[7 + k] : before[k], next);
+    for (int back = 1; back <= kBefore; ++back) {
+      x[kBack - back] =
+          __shfl_sync(kAllLanes, t < 3 ? last[kBefore - back] : before[kBefore - back], next);
     }
-    if constexpr (kWay == Way::kAny) {
+    // Of a short run, of the lane before that one.
 #pragma unroll
-      for (int k = 1; k < 4; ++k) {
-        x[k - 1] = __shfl_sync(kAllLanes, t < 2 ? x[7 + k] : before[k], lane ^ 2);
-      }
+    for (int back = kBefore + 1; back <= kBack && kWay == Way::kAny; ++back) {
+      x[kBack - back] = __shfl_sync(
+          kAllLanes, t < 2 ? last[2 * kBefore - back] : before[2 * kBefore - back], lane ^ 2);
     }
   }
 
   const GateParams& gate_;
-  float factor_;              // of raw products; usual gates: over the upper bound
-  float share_[2];            // -sigma / length, times the factor
-  bool is_short_;             // Way::kShort may be taken
-  float before_[2][4] = {};   // inputs of the last page
-  float poison_[2] = {0, 0};  // NaN once an input was
+  const TileWork& tile_;
+  float factor_;                   // of raw products; usual gates: over the upper bound
+  float share_[2];                 // -sigma / length, times the factor
+  float before_[2][kBefore] = {};  // the lane's last inputs
+  float poison_[2] = {0, 0};       // NaN once an input was
 };
 
 }  // namespace rudder::cuda

@@ -5,8 +5,9 @@
 // add their sums in shared memory. A short segment goes to one warp, which waits for no other.
 //
 // Under a gate a warp has neighbouring pages, as the filter needs the scores of the last tokens
-// before a page: of the page in front of its first one it reads the keys. Where there is much to
-// read, keys come first, and of the values only those that some row weighs (attention_sparse.cuh).
+// before a page: of the page in front of its first one it reads the last keys. Where there is much
+// to read, keys come first, and of the values only those that some row weighs
+// (attention_sparse.cuh).
 //
 // mma.m16n8k16: 16 rows are the q heads of a group (times a few tokens), so each byte of the cache
 // is read once for all of them. fp8 becomes f16 in registers.
@@ -46,8 +47,8 @@ constexpr int stages_of(int head_dim, KvType type) {
   return head_dim == 64 ? 5 : 3;
 }
 
-// The pages first, first + stride, ... of a segment. Of the first one the keys alone are read where
-// a filter looks back at it.
+// The pages first, first + stride, ... of a segment. Of the first one the last keys alone are read
+// where a filter looks back at it.
 struct PageRun {
   int32_t first;
   int32_t count;
@@ -154,6 +155,10 @@ struct SplitShared {
   Part part[kWarps];
   uint32_t arrived;
 };
+
+// Where most workers have nothing to do, the others still have kMaxShareFloor pages. Such a decode
+// waits for latencies and not for bytes, and reads values with their keys.
+static_assert(kLeastSparsePages > kMaxShareFloor && kLeastSparsePagesFp8 > kMaxShareFloor);
 
 // What rows of a sequence see that may be a tree.
 struct SplitSight : Sight {
@@ -268,14 +273,15 @@ class SplitWarp {
       ids_ = mine < to_send_ ? pages_[mine * stride_] : 0;
     }
     const int32_t block = __shfl_sync(kAllLanes, ids_, sent_ % 32);
-    const bool keys_only = kGated && (is_sparse_ || (looks_back_ && sent_ == 0));
+    const bool is_behind = kGated && looks_back_ && sent_ == 0;
     ++sent_;
     if (lane_ == 0) {
       const uint32_t full = shared_address(&shared_.full[warp_][stage]);
-      barrier_expect(full, (keys_only ? 1 : 2) * P::kBytes);
       const uint32_t k = shared_address(shared_.ring[warp_][stage][0]);
+      const bool keys_only = kGated && (is_behind || is_sparse_);
+      barrier_expect(full, is_behind ? P::kBytes / 2 : keys_only ? P::kBytes : 2 * P::kBytes);
       if (keys_only) {
-        copy_keys<P>(&p_.kv, p_.config.num_kv_heads, kv_head_, block, k, full);
+        copy_keys<P>(&p_.kv, p_.config.num_kv_heads, kv_head_, block, k, full, is_behind);
       } else if constexpr (P::kFullGroups) {
         copy_whole_page(k, &p_.kv, kv_head_, block, full);
       } else {
@@ -316,12 +322,16 @@ class SplitWarp {
     if (is_sparse_ && part.owner < 0) __syncthreads();
   }
 
-  // The weights of the next page of the ring.
+  // The weights of the next page of the ring; `is_behind`: of which the last keys came.
   __device__ void weigh_page(float (&s)[2][4], const uint32_t (&q)[P::kSteps][4], int32_t begin,
-                             const SplitSight& sight, Weights& weigher,
+                             const SplitSight& sight, bool is_behind, Weights& weigher,
                              float (&out)[P::kOutTiles][4]) {
     barrier_wait(shared_address(&shared_.full[warp_][stage_]), phase_);
     P::scores(s, q, shared_address(shared_.ring[warp_][stage_][0]), lane_);
+    if (kGated && is_behind) {
+#pragma unroll
+      for (float& score : s[0]) score = 0;
+    }
     weigher.weigh(s, out, begin, sight, lane_);
   }
   // Leaves the page at the ring's begin.
@@ -340,9 +350,10 @@ class SplitWarp {
     const int32_t kv_len = seq.kv_len;
     int32_t begin = (seq.first_page + run.first) * kPageTokens;
     for (int32_t i = 0; i < run.count; ++i, begin += run.stride * kPageTokens) {
+      const bool is_behind = run.looks_back && i == 0;
       float s[2][4];
-      weigh_page(s, q, begin, sight, weigher, out);
-      if (!run.looks_back || i > 0) {
+      weigh_page(s, q, begin, sight, is_behind, weigher, out);
+      if (!is_behind) {
         uint32_t weights[4];
         P::pack_weights(weights, s, 0);
         P::template add_values<true>(out, weights, shared_address(shared_.ring[warp_][stage_][1]),
@@ -363,10 +374,11 @@ class SplitWarp {
       for (int32_t i = 0; i < run.count; ++i) {
         if (i % 32 == 0) ids = i + lane_ < run.count ? pages[i + lane_] : 0;
         const int32_t block = __shfl_sync(kAllLanes, ids, i % 32);
+        const bool is_behind = run.looks_back && i == 0;
         float s[2][4];
-        weigh_page(s, q, (first + i) * kPageTokens, sight, weigher, out);
+        weigh_page(s, q, (first + i) * kPageTokens, sight, is_behind, weigher, out);
         pass_page();
-        if (!run.looks_back || i > 0) {
+        if (!is_behind) {
           values.add(s, ((2 * block + 1) * p_.config.num_kv_heads + part.kv_head) * kPageTokens,
                      out);
         }
@@ -406,17 +418,18 @@ class SplitWarp {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (half * kMergeRows >= count) break;
+      const int32_t r = half * kMergeRows + static_cast<int32_t>(threadIdx.x) / 16;
+      const float scale = whole ? scale_of_row(rows, begin + r, part.kv_head) : 0.0f;
       __syncthreads();  // the buffer's last readers are done
       if (warp_ < warps) store_sums(out, weigher, half);
       __syncthreads();
-      const int32_t r = half * kMergeRows + static_cast<int32_t>(threadIdx.x) / 16;
       if (r >= count) continue;
       float2 total;
       float factor[kWarps];
       merge_factors(r % kMergeRows, warps, factor, total);
       if (whole) {
         write_row(rows.offset<kHeadDim>(begin + r), r % kMergeRows, warps, factor,
-                  over_of(rows, begin + r, part.kv_head, total));
+                  over_of(scale, total));
       } else {
         write_partial(index * kRowTile + r, r % kMergeRows, warps, factor, total);
       }
@@ -527,6 +540,8 @@ class SplitWarp {
     for (int32_t i = static_cast<int32_t>(threadIdx.x); i < count * kQuads; i += kThreads) {
       const int32_t row = i / kQuads;
       const int32_t column = i % kQuads * 4;
+      const int32_t r = part.row_tile * kRowTile + row;
+      const float scale = scale_of_row(rows, r, part.kv_head);
       float2 total = make_float2(minus_infinity(), 0);
       float4 sum = {};
 #pragma unroll 1
@@ -543,8 +558,7 @@ class SplitWarp {
 #pragma unroll
         for (int j = 0; j < kBatch; ++j) add_partial(total, sum, totals[j], values[j]);
       }
-      const int32_t r = part.row_tile * kRowTile + row;
-      write_four(rows.offset<kHeadDim>(r) + column, sum, over_of(rows, r, part.kv_head, total));
+      write_four(rows.offset<kHeadDim>(r) + column, sum, over_of(scale, total));
     }
   }
 
@@ -575,14 +589,18 @@ class SplitWarp {
     sum.w = sum.w * mine + values.w * its;
   }
 
-  // What the sums of row r over the whole segment are multiplied with.
-  __device__ float over_of(const QueryRows& rows, int32_t r, int32_t kv_head,
-                           const float2& total) const {
+  // What the sums of a row over the whole segment are multiplied with. `scale` is read in front of
+  // what they wait for.
+  __device__ static float over_of(float scale, const float2& total) {
+    return kGated ? scale : scale / total.y;
+  }
+  // Row r may lie past the end.
+  __device__ float scale_of_row(const QueryRows& rows, int32_t r, int32_t kv_head) const {
     const float v_scale = scale_of_values(kv_head);
     if constexpr (kGated) {
       return GateWeights::over_of(p_.gate, v_scale, rows.head(r, kv_head));
     } else {
-      return v_scale / total.y;
+      return v_scale;
     }
   }
 

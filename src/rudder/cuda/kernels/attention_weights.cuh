@@ -86,6 +86,10 @@ __host__ __device__ inline bool is_near(const GateParams& gate) {
 __host__ __device__ inline bool is_usual(const GateParams& gate) {
   return gate.low == 0.0f && is_near(gate);
 }
+// In what weights are taken: a usual gate's relative to the upper bound.
+__device__ inline float unit_of(const GateParams& gate) {
+  return is_usual(gate) ? gate.high : 1.0f;
+}
 // Weights are zero where they are clipped, if anywhere.
 __host__ __device__ inline bool clips_at_zero(const GateParams& gate) {
   return gate.low == 0.0f || gate.high == 0.0f;
@@ -149,7 +153,7 @@ class GateWeights {
   }
   // What the sums of a row of this head are multiplied with at the end.
   __device__ static float over_of(const GateParams& gate, float v_scale, int32_t head) {
-    return v_scale * gate.gamma[head] * (is_usual(gate) ? gate.high : 1.0f);
+    return v_scale * gate.gamma[head] * unit_of(gate);
   }
 
  private:

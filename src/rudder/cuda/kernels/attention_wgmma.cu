@@ -1,12 +1,12 @@
 // Tiled attention with wgmma (the structure of FlashAttention-3, Shah et al. 2024): a persistent
-// block of three warpgroups, four with an fp8 cache. Of the first a warp takes tiles of rows and
-// keeps rings of K and V tiles full, page after page through the copy engine
-// (attention_wgmma_copier.cuh), and two warps carry q and the results
+// block of three warpgroups, four with an fp8 cache. Of the first a warp takes tiles of rows
+// (attention_wgmma_taker.cuh), one keeps rings of K and V tiles full, page after page through the
+// copy engine (attention_wgmma_copier.cuh), and two carry q and the results
 // (attention_wgmma_carrier.cuh). fp8 becomes f16 on the way (attention_wgmma_converter.cuh; q and
 // the weights are f16 then). Two are consumers, each with 64 rows (pairs of token and q head) of
 // the same KV head: S = q . K from shared memory, the weights stay in registers as the A operand of
-// weights . V, and the weights of a tile of keys are made while the tensor cores do the tile before
-// it.
+// weights . V. The weights of a tile of keys are made while the tensor cores do the tile before it
+// (softmax) or the products of the other consumer (gate).
 //
 // Blocks take tiles in the order of the work list (longest first in each section). What a tile
 // gives does not depend on the block.
@@ -24,6 +24,7 @@
 #include "rudder/cuda/kernels/attention_wgmma_converter.cuh"
 #include "rudder/cuda/kernels/attention_wgmma_copier.cuh"
 #include "rudder/cuda/kernels/attention_wgmma_shared.cuh"
+#include "rudder/cuda/kernels/attention_wgmma_taker.cuh"
 #include "rudder/cuda/kernels/attention_work.cuh"
 #include "rudder/cuda/kernels/launch.h"
 
@@ -46,33 +47,20 @@ __device__ void group_barrier(int id) {
 // are to be multiplied with; they are in flight while a tile is weighed.
 class LaggingSoftmax {
  public:
-  __device__ LaggingSoftmax(const AttentionParams& p, const QueryRows& /*rows*/, int32_t kv_head,
-                            int32_t /*row*/)
-      : map_(p.scale, p.softcap, p.k_scale != nullptr ? p.k_scale[kv_head] : 1.0f) {}
+  __device__ LaggingSoftmax(const AttentionParams& p, const TileWork& tile, int32_t /*row*/)
+      : map_(p.scale, p.softcap, tile.k_scale) {}
 
-  template <int kScores>
-  __device__ void weigh(float (&s)[kScores], int32_t begin, const Sight& sight, int lane) {
+  // `sight_of`() is the Sight of the lane's rows, where some row does not see all tokens.
+  template <int kScores, typename SightOf>
+  __device__ void weigh(float (&s)[kScores], int32_t begin, bool is_partial,
+                        const SightOf& sight_of, int lane) {
     float factor = map_.factor;
     if (map_.cap > 0) {
       factor = 1;
 #pragma unroll
       for (int e = 0; e < kScores; ++e) s[e] = map_.capped(s[e]);
     }
-    // Each score beside a constant, so that hiding takes two instructions a score.
-    if (begin + kScores * 2 > sight.open_end) {
-#pragma unroll
-      for (int e = 0; e < kScores; ++e) {
-        const int32_t most = sight.last[e / 2 % 2] - begin - 2 * (lane % 4);
-        if (e / 4 * 8 + e % 2 > most) s[e] = minus_infinity();
-      }
-    }
-    if (begin < sight.open_begin) {
-#pragma unroll
-      for (int e = 0; e < kScores; ++e) {
-        const int32_t least = sight.first[e / 2 % 2] - begin - 2 * (lane % 4);
-        if (e / 4 * 8 + e % 2 < least) s[e] = minus_infinity();
-      }
-    }
+    if (is_partial) hide(s, begin, sight_of(), lane);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float top = minus_infinity();
@@ -108,11 +96,30 @@ class LaggingSoftmax {
       for (int e = 0; e < kSums; ++e) out[part][e] *= shrink_[e / 2 % 2];
     }
   }
-  __device__ float over(int half, float v_scale, int32_t /*head*/) const {
-    return v_scale / row_sum(rows_.sum[half]);
+  __device__ float over(int half, float scale) const {
+    return scale / row_sum(rows_.sum[half]);
   }
 
  private:
+  // Each score beside a constant, so that hiding takes two instructions a score.
+  template <int kScores>
+  __device__ static void hide(float (&s)[kScores], int32_t begin, const Sight& sight, int lane) {
+    if (begin + kScores * 2 > sight.open_end) {
+#pragma unroll
+      for (int e = 0; e < kScores; ++e) {
+        const int32_t most = sight.last[e / 2 % 2] - begin - 2 * (lane % 4);
+        if (e / 4 * 8 + e % 2 > most) s[e] = minus_infinity();
+      }
+    }
+    if (begin < sight.open_begin) {
+#pragma unroll
+      for (int e = 0; e < kScores; ++e) {
+        const int32_t least = sight.first[e / 2 % 2] - begin - 2 * (lane % 4);
+        if (e / 4 * 8 + e % 2 < least) s[e] = minus_infinity();
+      }
+    }
+  }
+
   ScoreMap map_;
   SoftmaxRows rows_;
   float shrink_[2];
@@ -121,10 +128,11 @@ class LaggingSoftmax {
 template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees>
 class Consumer {
  public:
-  static constexpr bool kGated = kWeighting != Weighting::kSoftmax;
-  using Weights = std::conditional_t<kGated, RunGateWeights<kWeighting == Weighting::kUsualGate>,
-                                     LaggingSoftmax>;
   using S = Shape<kHeadDim, kType, kWeighting, kTrees>;
+  static constexpr bool kGated = S::kGated;
+  using Weights =
+      std::conditional_t<kGated, RunGateWeights<kWeighting == Weighting::kUsualGate, S::kRun>,
+                         LaggingSoftmax>;
   using Shared = WgmmaShared<kHeadDim, kType, kWeighting, kTrees>;
   static constexpr int kScores = S::kTokens / 2;    // a thread's, of a tile
   static constexpr int kSums = S::kSumColumns / 2;  // a thread's, of a part
@@ -156,8 +164,16 @@ class Consumer {
   __device__ void attend(const TileWork& tile) {
     const int32_t row_begin = tile.row_begin + index_ * kConsumerRows;
     const int32_t row = row_begin + thread_ / 32 * 16 + thread_ % 32 / 4;
-    const Sight sight(tile.rows, row, tile.rows.position(row_begin),
-                      tile.rows.position(row_begin + kConsumerRows - 1), p_.config.window);
+    const auto sight_of = [&] {
+      return Sight(tile.rows, row, tile.rows.position(row_begin),
+                   tile.rows.position(row_begin + kConsumerRows - 1), p_.config.window);
+    };
+    // All rows see the tokens [open_begin, open_end).
+    const int32_t open_begin = sight_of().open_begin;
+    const int32_t open_end = sight_of().open_end;
+    const auto is_partial = [&](int32_t tokens) {
+      return tokens < open_begin || tokens + S::kTokens > open_end;
+    };
     const int32_t lane = thread_ % 32;
     const int32_t tiles = ceil_div(tile.num_pages, S::kPages);
     int32_t begin = tile.first_page * kPageTokens;
@@ -165,7 +181,7 @@ class Consumer {
     float out[S::kSumParts][kSums] = {};
     float s[kScores];
     uint32_t weights[kWeightSteps][4];
-    Weights weigher(p_, tile.rows, tile.kv_head, row);
+    Weights weigher(p_, tile, row);
     wait_keys();
     take_turn();
     begin_scores(s);
@@ -173,7 +189,7 @@ class Consumer {
     wgmma_wait<0>();
     hold(s);
     release(shared_.k_ring, k_cursor_);
-    weigher.weigh(s, begin, sight, lane);
+    weigher.weigh(s, begin, is_partial(begin), sight_of, lane);
     pack(weights, s);
     for (int32_t i = 1; i < tiles; ++i) {
       begin += S::kTokens;
@@ -186,12 +202,17 @@ class Consumer {
       wgmma_wait<1>();
       hold(s);
       release(shared_.k_ring, k_cursor_);
-      weigher.weigh(s, begin, sight, lane);
+      if constexpr (!kGated) weigher.weigh(s, begin, is_partial(begin), sight_of, lane);
       wgmma_wait<0>();
 #pragma unroll
       for (int part = 0; part < S::kSumParts; ++part) hold(out[part]);
       release(shared_.v_ring, v_cursor_);
-      if constexpr (!kGated) weigher.rescale(out);
+      if constexpr (kGated) {
+        // When V's place is free: a gate waits for values (docs/adr/0037-gates-on-a-gpu.md).
+        weigher.weigh(s, begin, is_partial(begin), sight_of, lane);
+      } else {
+        weigher.rescale(out);
+      }
       pack(weights, s);
     }
     wait_values(tile, tiles - 1);
@@ -289,14 +310,12 @@ class Consumer {
   // To where q was, for the carrier.
   __device__ void write(const TileWork& tile, const float (&out)[S::kSumParts][kSums],
                         const Weights& weigher) {
-    const float v_scale = p_.v_scale != nullptr ? p_.v_scale[tile.kv_head] : 1.0f;
     const int32_t r = thread_ / 32 * 16 + thread_ % 32 / 4;
     group_barrier(kConsumerBarrier + index_);  // q has been read
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int32_t row = tile.row_begin + index_ * kConsumerRows + r + 8 * half;
-      const float over =
-          weigher.over(half, v_scale, kGated ? tile.rows.head(row, tile.kv_head) : 0);
+      const float over = weigher.over(half, tile.out_scale[kGated ? tile.rows.head(row, 0) : 0]);
 #pragma unroll
       for (int c = 0; c < kRowChunks; ++c) {
         const float(&sums)[kSums] = out[c / 16];
@@ -308,7 +327,7 @@ class Consumer {
             : "memory");
       }
     }
-    warp_arrive(shared_.out_full[index_][q_.stage]);
+    barrier_arrive(shared_address(&shared_.out_full[index_][q_.stage]));
   }
 
   const AttentionParams& p_;
@@ -338,11 +357,12 @@ __global__ void __launch_bounds__(Shape<kHeadDim, kType, kWeighting, kTrees>::kT
   const auto warp = static_cast<int32_t>(threadIdx.x) / 32;
   if (warp < 4) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kFeederRegisters));
-    if (warp == 0) Copier<kHeadDim, kType, kWeighting, kTrees>(p, shared, work).run();
+    if (warp == 0) Copier<kHeadDim, kType, kWeighting, kTrees>(p, shared).run();
+    if (warp == 1) Taker<kHeadDim, kType, kWeighting, kTrees>(p, shared, work).run();
     if (warp >= 2) Carrier<kHeadDim, kType, kWeighting, kTrees>(p, shared, warp - 2).run();
-  } else if (S::kFp8 && warp < 8) {
+  } else if (warp < 4 * (1 + S::kConverters)) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kFeederRegisters));
-    Converter<kHeadDim, kType, kWeighting, kTrees>(shared).run();
+    if constexpr (S::kFp8) Converter<kHeadDim, kType, kWeighting, kTrees>(shared).run();
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::kConsumerRegisters));
     Consumer<kHeadDim, kType, kWeighting, kTrees>(p, shared).run();

@@ -15,6 +15,8 @@ class Carrier {
   using S = Shape<kHeadDim, kType, kWeighting, kTrees>;
   using Shared = WgmmaShared<kHeadDim, kType, kWeighting, kTrees>;
   static constexpr int kRowChunks = kHeadDim / 8;  // 16-byte chunks of a row
+  static constexpr int kBatch = 4;                 // chunks of a lane that are on their way at once
+  static_assert(kRowChunks % kBatch == 0 && S::kQBytes / 512 % kBatch == 0);
 
   __device__ Carrier(const AttentionParams& params, Shared& shared, int32_t consumer)
       : p_(params),
@@ -33,7 +35,7 @@ class Carrier {
         --out;
       }
       if (is_tile) fetch_q(tile);
-      warp_arrive(shared_.q_full[consumer_][q_.stage]);
+      barrier_arrive(shared_address(&shared_.q_full[consumer_][q_.stage]));
       if (!is_tile) break;
       slot_.advance();
       q_.advance();
@@ -43,10 +45,11 @@ class Carrier {
   }
 
  private:
-  // Calls chunk(address in shared memory, index of the chunk in q and out or -1 past the end) for
-  // the lane's chunks of a tile.
-  template <int kUnroll, typename Chunk>
-  __device__ void for_chunks(const TileWork& tile, int32_t stage, const Chunk& chunk) const {
+  // Calls chunks(addresses in shared memory, indices of the chunks in q and out or -1 past the end)
+  // for the lane's chunks of a tile, kBatch at once.
+  template <typename Chunks>
+  __device__ void for_chunks(const TileWork& tile, int32_t stage, const Chunks& chunks) const {
+    const uint32_t base = shared_address(shared_.q[consumer_][stage]);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       // Each lane finds out where a row begins.
@@ -54,44 +57,70 @@ class Carrier {
       const auto begin = row < tile.rows.count
                              ? static_cast<int32_t>(tile.rows.template offset<kHeadDim>(row) / 8)
                              : -1;
-#pragma unroll kUnroll
-      for (int i = 0; i < kRowChunks; ++i) {
-        const int32_t r = (i * 32 + lane_) / kRowChunks;
-        const int32_t c = (i * 32 + lane_) % kRowChunks;
-        const int32_t at = __shfl_sync(kAllLanes, begin, r);
-        chunk(shared_address(shared_.q[consumer_][stage]) +
-                  chunk_offset<S::kQGroupBytes>(half * 32 + r, c),
-              at < 0 ? -1 : at + c);
+#pragma unroll 1
+      for (int first = 0; first < kRowChunks; first += kBatch) {
+        uint32_t address[kBatch];
+        int32_t index[kBatch];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          const int32_t r = ((first + i) * 32 + lane_) / kRowChunks;
+          const int32_t c = ((first + i) * 32 + lane_) % kRowChunks;
+          const int32_t at = __shfl_sync(kAllLanes, begin, r);
+          address[i] = base + chunk_offset<S::kQGroupBytes>(half * 32 + r, c);
+          index[i] = at < 0 ? -1 : at + c;
+        }
+        chunks(address, index);
       }
     }
   }
 
   // Rows past the end become zeros.
   __device__ void fetch_q(const TileWork& tile) const {
-    for_chunks<2>(tile, q_.stage, [&](uint32_t to, int32_t at) {
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to),
-                   "l"(static_cast<const uint4*>(p_.q) + max(at, 0)), "r"(at < 0 ? 0 : 16)
-                   : "memory");
+    for_chunks(tile, q_.stage, [&](const uint32_t(&to)[kBatch], const int32_t(&index)[kBatch]) {
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to[i]),
+                     "l"(static_cast<const uint4*>(p_.q) + max(index[i], 0)),
+                     "r"(index[i] < 0 ? 0 : 16)
+                     : "memory");
+      }
     });
     asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
-    if constexpr (S::kFp8) {
-      for_chunks<2>(tile, q_.stage, [&](uint32_t to, int32_t) {
-        const uint4 v = load_shared(to);
-        store_shared(
-            to, uint4{half_of_bf16(v.x), half_of_bf16(v.y), half_of_bf16(v.z), half_of_bf16(v.w)});
-      });
-    }
+    if constexpr (S::kFp8) narrow_q();
     fence_async_proxy();
+  }
+
+  // q of the stage becomes f16, whatever lies where.
+  __device__ void narrow_q() const {
+    const uint32_t begin = shared_address(shared_.q[consumer_][q_.stage]) + lane_ * 16;
+    __syncwarp();
+#pragma unroll 1
+    for (int first = 0; first < S::kQBytes / 512; first += kBatch) {
+      uint4 v[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) v[i] = load_shared(begin + (first + i) * 512);
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        store_shared(begin + (first + i) * 512, uint4{half_of_bf16(v[i].x), half_of_bf16(v[i].y),
+                                                      half_of_bf16(v[i].z), half_of_bf16(v[i].w)});
+      }
+    }
   }
 
   // Of the oldest tile whose results have not gone out.
   __device__ void store_out() {
     barrier_wait(shared_address(&shared_.out_full[consumer_][out_.stage]), out_.phase);
-    for_chunks<2>(shared_.tile[out_slot_.stage], out_.stage, [&](uint32_t from, int32_t at) {
-      const uint4 v = load_shared(from);
-      if (at >= 0) static_cast<uint4*>(p_.out)[at] = v;
-    });
-    warp_arrive(shared_.tile_ring.empty[out_slot_.stage]);
+    for_chunks(shared_.tile[out_slot_.stage], out_.stage,
+               [&](const uint32_t(&from)[kBatch], const int32_t(&index)[kBatch]) {
+                 uint4 v[kBatch];
+#pragma unroll
+                 for (int i = 0; i < kBatch; ++i) v[i] = load_shared(from[i]);
+#pragma unroll
+                 for (int i = 0; i < kBatch; ++i) {
+                   if (index[i] >= 0) static_cast<uint4*>(p_.out)[index[i]] = v[i];
+                 }
+               });
+    barrier_arrive(shared_address(&shared_.tile_ring.empty[out_slot_.stage]));
     out_.advance();
     out_slot_.advance();
   }

@@ -24,40 +24,48 @@ class Converter {
       const TileWork& tile = shared_.tile[slot.stage];
       const int32_t pages = tile.num_pages;
       int32_t tokens = tile.end() - tile.first_page * kPageTokens;
-      warp_arrive(shared_.tile_ring.empty[slot.stage]);
       slot.advance();
       if (pages == 0) return;
-      for (int32_t first = 0; first < pages; first += S::kPages, tokens -= S::kTokens) {
-        convert(shared_.k_ring, shared_.k, S::kTokens);
-        convert(shared_.v_ring, shared_.v, tokens);
-        cursor_.advance();
+      convert(shared_.k_ring, k_cursor_, shared_.k, S::kTokens);
+      for (int32_t first = S::kPages; first < pages; first += S::kPages, tokens -= S::kTokens) {
+        convert(shared_.k_ring, k_cursor_, shared_.k, S::kTokens);
+        convert(shared_.v_ring, v_cursor_, shared_.v, S::kTokens);
       }
+      convert(shared_.v_ring, v_cursor_, shared_.v, tokens);
     }
   }
 
  private:
+  // The row of a token. Under a gate row 8i + 2t + e has token kRun t + 2i + e, so that lane t of a
+  // product has kRun neighbours. Of tokens a < kStep and b, a multiple of it, the rows add up.
+  __device__ static constexpr int row_of(int token) {
+    return S::kGated ? token % S::kRun / 2 * 8 + token / S::kRun * 2 + token % 2 : token;
+  }
+
   // Tokens from `tokens` on become zeros.
-  __device__ void convert(Ring& ring, uint8_t (&tiles)[S::kStages][S::kTileBytes], int32_t tokens) {
-    const int32_t stage = cursor_.stage;
+  __device__ void convert(Ring& ring, RingCursor<S::kStages>& cursor,
+                          uint8_t (&tiles)[S::kStages][S::kTileBytes], int32_t tokens) {
+    const int32_t stage = cursor.stage;
     barrier_wait(shared_address(&shared_.raw_ring.full[raw_.stage]), raw_.phase);
-    barrier_wait(shared_address(&ring.empty[stage]), cursor_.phase ^ 1);
-    // A thread has one chunk (16 raw bytes) of every kStep-th row, all at the same place in the
-    // swizzle.
-    constexpr int kChunks = kHeadDim / 16;  // of a row
-    constexpr int kStep = kChunks == 6 ? 16 : kGroupThreads / kChunks;
+    barrier_wait(shared_address(&ring.empty[stage]), cursor.phase ^ 1);
+    // A thread has one chunk (16 raw bytes) of every kStep-th token, all at the same place in the
+    // swizzle. A quarter of a warp has four neighbouring chunks of two tokens, so that no two lanes
+    // meet in a bank: the tokens' numbers differ in bit 2, which the swizzle of the raw ones tells
+    // apart, and in bit 0, which that of the wide ones does.
+    constexpr int kChunks = kHeadDim / 16;     // of a token
+    constexpr int kFours = (kChunks + 3) / 4;  // and fours of them
+    constexpr int kStep = 32 / kFours;
     constexpr int kEach = S::kTokens / kStep;
     constexpr int kBatch = 4;
-    static_assert(kStep % 8 == 0 && kEach % kBatch == 0);
-    const int32_t row = thread_ / kChunks;
-    const int32_t chunk = thread_ % kChunks;
-    if (row < kStep) {
-      // Of every other column group the second half goes first: no two lanes of a quarter of a warp
-      // meet in a bank.
-      const int32_t swapped = chunk / 4 % 2;
+    static_assert(kStep % 8 == 0 && kEach % kBatch == 0 && S::kRun % kStep == 0);
+    const int32_t pair = thread_ / 8 / kFours;
+    const int32_t token = (pair / 4 * 8 + pair % 4) ^ (thread_ % 8 < 4 ? 0 : 5);
+    const int32_t chunk = thread_ / 8 % kFours * 4 + thread_ % 4;
+    if (chunk < kChunks) {
       const uint32_t read =
-          shared_address(shared_.raw[raw_.stage]) + chunk_offset<S::kTokens * 128>(row, chunk);
+          shared_address(shared_.raw[raw_.stage]) + chunk_offset<S::kTokens * 128>(token, chunk);
       const uint32_t write =
-          shared_address(tiles[stage]) + chunk_offset<S::kGroupBytes>(row, 2 * chunk + swapped);
+          shared_address(tiles[stage]) + chunk_offset<S::kGroupBytes>(row_of(token), 2 * chunk);
 #pragma unroll
       for (int begin = 0; begin < kEach; begin += kBatch) {
         uint4 raw[kBatch];
@@ -66,15 +74,15 @@ class Converter {
         if (tokens < S::kTokens) {
 #pragma unroll
           for (int i = 0; i < kBatch; ++i) {
-            const int32_t token = token_of_row<S::kInRuns>(row + (begin + i) * kStep);
-            if (token >= tokens) raw[i] = uint4{};
+            if (token + (begin + i) * kStep >= tokens) raw[i] = uint4{};
           }
         }
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
-          if (swapped != 0) raw[i] = uint4{raw[i].z, raw[i].w, raw[i].x, raw[i].y};
-          store_wide(write + (begin + i) * kStep * 128, raw[i].x, raw[i].y);
-          store_wide((write ^ 16) + (begin + i) * kStep * 128, raw[i].z, raw[i].w);
+          const int behind = row_of((begin + i) * kStep);
+          const uint32_t to = (write ^ (behind % 8 << 4)) + behind * 128;
+          store_wide(to, raw[i].x, raw[i].y);
+          store_wide(to ^ 16, raw[i].z, raw[i].w);
         }
       }
     }
@@ -82,16 +90,19 @@ class Converter {
     warp_arrive(ring.full[stage]);
     warp_arrive(shared_.raw_ring.empty[raw_.stage]);
     raw_.advance();
+    cursor.advance();
   }
 
   __device__ static void store_wide(uint32_t to, uint32_t four, uint32_t next_four) {
-    store_shared(to,
-                 uint4{widen(four), widen(four >> 16), widen(next_four), widen(next_four >> 16)});
+    const uint2 low = widen_four(four);
+    const uint2 high = widen_four(next_four);
+    store_shared(to, uint4{low.x, low.y, high.x, high.y});
   }
 
   Shared& shared_;
   const int32_t thread_;
-  RingCursor<S::kStages> cursor_;  // of K and V
+  RingCursor<S::kStages> k_cursor_;
+  RingCursor<S::kStages> v_cursor_;
   RingCursor<S::kRawStages> raw_;
 };
 

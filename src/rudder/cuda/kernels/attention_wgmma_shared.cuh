@@ -4,6 +4,7 @@
 
 #include "rudder/cuda/kernels/attention_device.cuh"
 #include "rudder/cuda/kernels/attention_work.cuh"
+#include "rudder/cuda/kernels/tree_path.cuh"
 
 namespace rudder::cuda {
 
@@ -18,10 +19,15 @@ enum class Weighting { kSoftmax, kUsualGate, kAnyGate };
 template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees>
 struct Shape {
   static constexpr bool kFp8 = kType == KvType::kFp8E4m3;
-  static constexpr bool kInRuns = kWeighting != Weighting::kSoftmax;  // token_of_row
-  static constexpr int kColumnGroups = (kHeadDim + 63) / 64;          // of bf16
-  static constexpr int kTokens = kHeadDim == 256 ? 64 : 128;          // of a tile
+  static constexpr bool kGated = kWeighting != Weighting::kSoftmax;
+  static constexpr int kColumnGroups = (kHeadDim + 63) / 64;  // of bf16
+  static constexpr int kTokens = kHeadDim == 256 ? 64 : 128;  // of a tile
+  // Neighbouring tokens of a lane under a gate: a quarter of a page as the copy engine orders the
+  // rows of one (token_of_row), of fp8 a quarter of a tile (Converter).
+  static constexpr int kRun = kFp8 ? kTokens / 4 : kPageTokens / 4;
+  static constexpr bool kInRuns = kGated && !kFp8;  // does the copy engine order rows?
   static constexpr int kPages = kTokens / kPageTokens;
+  static_assert(kPages <= 8);
   static constexpr int kGroupBytes = kTokens * 128;  // a column group of a tile
   static constexpr int kTileBytes = kColumnGroups * kGroupBytes;
   static constexpr int kStages = kHeadDim == 64 && !kFp8 ? 3 : 2;
@@ -66,18 +72,28 @@ struct RingCursor {
 // One tile of rows and the pages [first_page, first_page + num_pages) that they see. Without pages:
 // there are no more tiles.
 struct TileWork {
+  static constexpr int kMostPages = 8;  // of a tile of keys
   QueryRows rows;
   int32_t row_begin;
   int32_t kv_len;
   int32_t kv_head;
   int32_t first_page;
   int32_t num_pages;
+  const int32_t* table;        // blocks of the sequence
+  int32_t blocks[kMostPages];  // of the first tile of keys
+  TreePath path;
+  float k_scale;
+  bool has_gain;               // does the filter of some head add to scores?
+  float sigma[kMaxGroup];      // of the KV head's q heads, of a gate
+  float out_scale[kMaxGroup];  // the scale of values, of a gate times gamma
 
   // The end of the sequence's copied tokens. Values beyond it are arbitrary, also NaN, and NaN
   // times a weight of zero is NaN.
   __device__ int32_t end() const { return min(kv_len, (first_page + num_pages) * kPageTokens); }
 };
-inline constexpr int kTileStages = 4;
+// One that is computed, the next one, and one whose results are going out while that after it is
+// taken: with more a block would keep tiles from others.
+inline constexpr int kTileStages = 3;
 
 template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees>
 struct WgmmaShared {
@@ -107,14 +123,17 @@ struct WgmmaShared {
       barrier_init(shared_address(&raw_ring.full[i]), 1);
       barrier_init(shared_address(&raw_ring.empty[i]), 4);
     }
+    // What these order, once a tile of rows, are loads and stores of lanes. So each lane arrives
+    // for itself: that one arrives for all behind __syncwarp() is an order too, but one that a
+    // race checker does not see.
     for (int i = 0; i < kTileStages; ++i) {
-      barrier_init(shared_address(&tile_ring.full[i]), 1);
-      barrier_init(shared_address(&tile_ring.empty[i]), kConsumers + (S::kFp8 ? 4 : 0));
+      barrier_init(shared_address(&tile_ring.full[i]), 32);                // the taker
+      barrier_init(shared_address(&tile_ring.empty[i]), kConsumers * 32);  // the carriers
     }
     for (int i = 0; i < kConsumers; ++i) {
       for (int stage = 0; stage < S::kQStages; ++stage) {
-        barrier_init(shared_address(&q_full[i][stage]), 1);
-        barrier_init(shared_address(&out_full[i][stage]), 4);
+        barrier_init(shared_address(&q_full[i][stage]), 32);  // the carrier
+        barrier_init(shared_address(&out_full[i][stage]), kGroupThreads);
       }
     }
     barrier_init_fence();
@@ -128,7 +147,7 @@ __device__ inline void warp_arrive(uint64_t& barrier) {
 }
 
 // The token of a page (or of several) that lies in row `row` of it. In runs row 8i + 2t + e has
-// token 4t + 2i + e, so that a lane of a product has four neighbours.
+// token 4t + 2i + e, so that lane t of a product has four neighbours.
 template <bool kInRuns>
 __device__ inline int32_t token_of_row(int32_t row) {
   if constexpr (!kInRuns) return row;

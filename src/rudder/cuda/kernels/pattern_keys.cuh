@@ -273,10 +273,12 @@ class Query {
         const uint4 k =
             load_shared(stage + (n * 8 + g) * kSliceBytes + (((lane % 4 * 2 + i) ^ g) << 4));
         if constexpr (kFp8) {
-          mma<true>(scores[n], fragments_[step], widen(k.x), widen(k.x >> 16));
-          mma<true>(scores[n], fragments_[step + 1], widen(k.y), widen(k.y >> 16));
-          mma<true>(scores[n], fragments_[step + 2], widen(k.z), widen(k.z >> 16));
-          mma<true>(scores[n], fragments_[step + 3], widen(k.w), widen(k.w >> 16));
+          const uint32_t fours[4] = {k.x, k.y, k.z, k.w};
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            const uint2 wide = widen_four(fours[j]);
+            mma<true>(scores[n], fragments_[step + j], wide.x, wide.y);
+          }
         } else {
           mma<false>(scores[n], fragments_[step], k.x, k.y);
           mma<false>(scores[n], fragments_[step + 1], k.z, k.w);
