@@ -189,8 +189,7 @@ TEST_P(BatchInvariant, PreemptedAheadAndRepeated) {
 }
 
 // Steered, captured, constrained and plain ones, with drafts of which many are right. Those with
-// taps, most of which are rare, end early: steps without rare taps follow, whose graphs are
-// counted.
+// taps, most of which are rare, end early: the graphs of steps without them, behind, are counted.
 std::vector<Ask> drafted_asks(const step::Capacity& capacity) {
   std::vector<Ask> asks = random_masked_asks(16, 6, 80);
   add_random_taps(std::span(asks).first(8), capacity, 9);
@@ -409,9 +408,8 @@ TEST_P(BatchInvariant, GraphsOfTreesAsEager) {
   }
 }
 
-// In the mode that is not batch-invariant drafts may change bits; graphs do not. One step at a
-// time, so that the plans of both are the same. A text that has left the one computed alone takes
-// few of the drafts that follow it.
+// In the mode that is not batch-invariant drafts may change bits, and then few of the later ones are
+// right; graphs do not. One step at a time, so that the plans of both are the same.
 TEST_P(BatchInvariant, DraftedGraphsAsEager) {
   const step::Capacity roomy = with_taps(kRoomy);
   const std::vector<Ask> asks = drafted_asks(roomy);
@@ -424,7 +422,7 @@ TEST_P(BatchInvariant, DraftedGraphsAsEager) {
     const DraftedRun how = {.max_draft = max_draft, .least_accepted = 5};
     const Outcome eager = run_drafted(*executor(capacity, false, true), how, asks, whole);
     const Outcome graphed = run_drafted(*executor(capacity, false, false), how, asks, whole);
-    expect_same(eager.got, graphed.got, "graphs of drafts of " + std::to_string(max_draft));
+    expect_same(eager.got, graphed.got, std::to_string(max_draft) + " drafts");
     EXPECT_EQ(eager.graph_steps, 0);
     steps.add(graphed);
   }
