@@ -408,8 +408,8 @@ TEST_P(BatchInvariant, GraphsOfTreesAsEager) {
   }
 }
 
-// In the mode that is not batch-invariant drafts may change bits, and then few of the later ones are
-// right; graphs do not. One step at a time, so that the plans of both are the same.
+// In the mode that is not batch-invariant drafts may change bits, so that few of the later ones
+// are right; graphs do not. One step at a time, so that the plans of both are the same.
 TEST_P(BatchInvariant, DraftedGraphsAsEager) {
   const step::Capacity roomy = with_taps(kRoomy);
   const std::vector<Ask> asks = drafted_asks(roomy);
