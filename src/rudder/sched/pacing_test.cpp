@@ -193,7 +193,7 @@ testing::LoadModel load_model(int64_t max_itl_us, bool shares_prefixes = false,
                                    .num_blocks = num_blocks,
                                    .block_size = 16,
                                    .max_tokens_per_step = kBudget,
-                                   .max_seq_len = 8192,
+                                   .max_seq_len = 16'384,
                                    .vocab_size = 1000,
                                    .max_in_flight = 2};
   SchedSettings settings;
@@ -271,6 +271,8 @@ TEST(LoadTest, TheBoundHoldsOnADeviceOfTilesAndAfterAnotherLoad) {
   constexpr testing::ClosedLoop kWarmUp = {32, 128, 0, 128, 32};
   constexpr testing::ClosedLoop kShort = {512, 128, 0, 128, 7 * 512};
   constexpr testing::ClosedLoop kLong = {128, 1000, 0, 1000, 2 * 128};
+  // Prompts never stop coming: it takes a thousand steps to learn that.
+  constexpr testing::ClosedLoop kVeryLong = {8, 16'000, 0, 128, 8 * 8};
   const auto serve_all = [&](int64_t max_itl_us, std::initializer_list<testing::ClosedLoop> loads) {
     testing::LoadModel model = load_model(max_itl_us, false, device_us_in_tiles);
     testing::LoadFigures last;
@@ -286,7 +288,10 @@ TEST(LoadTest, TheBoundHoldsOnADeviceOfTilesAndAfterAnotherLoad) {
         Case{"512 short on a new server", {kShort}}, Case{"128 long", {kWarmUp, kLong}},
         Case{"128 long, again", {kWarmUp, kLong, kLong}}, Case{"128 long on a new server", {kLong}},
         Case{"128 long behind 512 short", {kWarmUp, kShort, kLong}},
-        Case{"512 short behind 128 long", {kWarmUp, kLong, kShort}}}) {
+        Case{"512 short behind 128 long", {kWarmUp, kLong, kShort}},
+        Case{"32 of 4,000/200", {{32, 4000, 0, 200, 8 * 32}}},
+        Case{"16 of 8,000/500", {{16, 8000, 0, 500, 8 * 16}}},
+        Case{"8 of 16,000/128, again", {kVeryLong, kVeryLong}}}) {
     const testing::LoadFigures none = serve_all(kNoItlBound, c.loads);
     const testing::LoadFigures paced = serve_all(kAutoItlBound, c.loads);
     std::printf("%-25s ITL %.2f, P99 %.2f ms (%.2f, without %.2f)\n", c.name, paced.itl_p50,
