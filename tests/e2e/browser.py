@@ -18,6 +18,7 @@ import websockets.sync.client
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 30
+WAIT_TIMEOUT_S = 120  # for a machine that does much else, and a server with sanitizers
 MAX_MESSAGE_BYTES = 64 << 20
 
 
@@ -78,7 +79,7 @@ class Page:
             raise PageError(f"{expression}: {result['exceptionDetails']}")
         return result["result"].get("value")
 
-    def wait(self, expression, timeout=20):
+    def wait(self, expression, timeout=WAIT_TIMEOUT_S):
         """The value of the expression, once it is true."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
