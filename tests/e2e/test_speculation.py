@@ -51,6 +51,7 @@ KINDS = {
     "suffix_tree": suffix_config(suffix_decoding_use_tree_spec=True, suffix_decoding_min_token_prob=0.02),
     "lookahead": ["--speculative-method", "lookahead"],
     "draft_model": ["--speculative-method", "draft_model", "--speculative-model", DRAFT, "--num-speculative-tokens", "4"],
+    "draft_model_tree": draft_config(DRAFT, speculative_token_tree=TREE),
     "eagle3": draft_config(HEAD, "eagle3"),
     "eagle3_tree": draft_config(HEAD, "eagle3", speculative_token_tree=TREE),
     "medusa": draft_config(MEDUSA, "medusa"),
@@ -106,7 +107,7 @@ def test_published_names_of_medusa_heads(plain, model, tmp_path):
         assert server.metric("rudder:spec_decode_num_draft_tokens_total") > 50
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "medusa"])
+@pytest.mark.parametrize("kind", ["draft_model", "eagle3", "medusa"])
 def test_a_tree_accepts_more_than_its_chain(model, kind):
     tokens_a_step = []
     for shape in [kind, f"{kind}_tree"]:
@@ -222,7 +223,8 @@ def test_metrics_are_silent_without(server):
     (draft_config(MEDUSA, "medusa", speculative_token_tree="[(0,), (1, 0)]"), "speculative-config.speculative_token_tree"),
     (draft_config(MEDUSA, "medusa", speculative_token_tree="[(0,), (0, 0), (0, 0, 0), (0, 0, 0, 0), (0, 0, 0, 0, 0)]"),
      "speculative-config.speculative_token_tree"),  # deeper than there are heads
-    (draft_config(DRAFT, speculative_token_tree="[(0,)]"), "speculative-config.speculative_token_tree"),
+    ([*draft_config(DRAFT, speculative_token_tree=TREE), "--pipeline-parallel-size", "2"],
+     "speculative-config.speculative_token_tree"),
     ([*draft_config(HEAD, "eagle3", speculative_token_tree=TREE), "--pipeline-parallel-size", "2"],
      "speculative-config.speculative_token_tree"),
     (["--speculative-config", '{"method": "ngram", "speculative_token_tree": "[(0,)]"}'],

@@ -60,7 +60,7 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
     exec::DraftModel& draft = model.draft.emplace();
     exec::DraftHead& head = draft.head.emplace();
     head.spec = testing::tiny_head_spec(kind);
-    head.tree = tree;
+    draft.tree = tree;
     give_kernels(head.spec.layer);
     // The kernels of products take rows of multiples of 16.
     if (!head.spec.is_product()) head.spec.draft_vocab = 48;

@@ -42,7 +42,7 @@ std::unique_ptr<step::Executor> tiny_group(const RankBackend& backend, TinyArch 
     step::Capacity mine = capacity;
     add_guesser(mine, ask.guesser);
     if (!ask.tree.tree.empty()) {
-      model.draft->head->tree = ask.tree;
+      model.draft->tree = ask.tree;
       add_tree(mine, ask.tree);
     }
     if (ask.has_taps) {

@@ -94,11 +94,9 @@ std::unique_ptr<exec::DeviceExecutor> tiny_executor(const Backend& backend, test
   return value_of(start_executor(std::move(model), capacity, options));
 }
 
-std::unique_ptr<exec::DeviceExecutor> guessing_executor(const Backend& backend,
-                                                        testing::TinyArch arch,
-                                                        testing::TinyArch draft_arch,
-                                                        uint64_t draft_seed,
-                                                        step::Capacity capacity) {
+std::unique_ptr<exec::DeviceExecutor> guessing_executor(
+    const Backend& backend, testing::TinyArch arch, testing::TinyArch draft_arch,
+    uint64_t draft_seed, step::Capacity capacity, const step::RankedTree& tree) {
   exec::DeviceExecutor::Model model;
   model.ops = backend.make();
   model.spec = testing::tiny_spec(arch);
@@ -106,7 +104,9 @@ std::unique_ptr<exec::DeviceExecutor> guessing_executor(const Backend& backend,
   exec::DraftModel& draft = model.draft.emplace();
   draft.spec = testing::tiny_spec(draft_arch);
   draft.weights = value_of(testing::random_weights(draft.spec, *model.ops, draft_seed));
+  draft.tree = tree;
   capacity.guesses = true;
+  add_tree(capacity, tree);
   return value_of(start_executor(std::move(model), capacity));
 }
 
@@ -122,7 +122,7 @@ std::unique_ptr<exec::DeviceExecutor> head_executor(const Backend& backend, test
   head.spec = testing::tiny_head_spec(kind);
   EXPECT_TRUE(model::fit_draft_head(model.spec, head.spec));
   head.weights = value_of(testing::random_head_weights(head.spec, *model.ops, 11));
-  head.tree = tree;
+  draft.tree = tree;
   draft.spec = head.spec.layer;
   capacity.guesses = true;
   add_tree(capacity, tree);

@@ -72,13 +72,12 @@ std::unique_ptr<exec::DeviceExecutor> tiny_executor(
     const exec::DeviceExecutor::Options& options = {});
 
 // The same with a proposer of its own: a tiny model whose weights are drawn with `draft_seed`. With
-// the model's own seed, kModelSeed, it is the model itself.
+// the model's own seed, kModelSeed, it is the model itself. With a tree it guesses that, and
+// Capacity has it.
 inline constexpr uint64_t kModelSeed = 7;
-std::unique_ptr<exec::DeviceExecutor> guessing_executor(const Backend& backend,
-                                                        testing::TinyArch arch,
-                                                        testing::TinyArch draft_arch,
-                                                        uint64_t draft_seed,
-                                                        step::Capacity capacity);
+std::unique_ptr<exec::DeviceExecutor> guessing_executor(
+    const Backend& backend, testing::TinyArch arch, testing::TinyArch draft_arch,
+    uint64_t draft_seed, step::Capacity capacity, const step::RankedTree& tree = {});
 // The same with a random draft head (testing::tiny_head_spec); with a tree, that of the capacity.
 std::unique_ptr<exec::DeviceExecutor> head_executor(const Backend& backend, testing::TinyArch arch,
                                                     testing::TinyHead kind, step::Capacity capacity,

@@ -96,38 +96,44 @@ TEST_P(HostTreesOnAGpu, PromptsBesideTreesAsPlain) {
   }
 }
 
-// What a head guesses of a whole tree, from the graphs of its passes and op by op; padded where
-// sequences are of another number.
-TEST_P(HostTreesOnAGpu, PassesOfAHeadGuessAsOpByOp) {
+// What a draft model and heads guess, chains and trees, from the graphs of their passes and op by
+// op; padded where there are other numbers of sequences and tokens.
+TEST_P(HostTreesOnAGpu, PassesGuessAsOpByOp) {
   std::vector<Ask> asks = random_masked_asks(11, 86, 60);
   // No block is shared by different sequences: its last pair is of the one that wrote it last.
   for (size_t i = 0; i < asks.size(); ++i) asks[i].prompt[0] = static_cast<int32_t>(i);
-  for (const Guesser guesser : {Guesser::kOwnEmbedding, Guesser::kProduct}) {
-    const auto run_with = [&](bool enforce_eager, GuessNotes::Notes* notes) {
-      exec::DeviceExecutor::Model model = small_gpu_model(GetParam(), kArch);
-      add_guesser(model, model.spec, guesser, [](model::DraftHeadSpec& head) {
-        use_served_heads(head.layer);
-        // The kernels of products take rows of multiples of 16.
-        if (!head.is_product()) head.draft_vocab = 48;
-      });
-      model.draft->head->tree = bushy_tree();
-      step::Capacity capacity = kRoomy;
-      add_guesser(capacity, guesser);
-      add_tree(capacity, bushy_tree());
-      const auto guessing =
-          value_of(start_executor(std::move(model), capacity, {.enforce_eager = enforce_eager}));
-      GuessNotes noting(*guessing);
-      const Outcome outcome = run(noting, tree_settings(96, 2), asks);
-      *notes = noting.notes;
-      return outcome;
-    };
-    GuessNotes::Notes of_eager;
-    GuessNotes::Notes of_graphs;
-    const Outcome eager = run_with(true, &of_eager);
-    const Outcome graphs = run_with(false, &of_graphs);
-    expect_same(eager.got, graphs.got, guesser_name(guesser));
-    EXPECT_EQ(num_different(of_eager, of_graphs), 0u) << guesser_name(guesser);
-    EXPECT_GT(of_graphs.size(), 100u);
+  for (const Guesser guesser : {Guesser::kOwnEmbedding, Guesser::kProduct, Guesser::kItself}) {
+    for (const bool has_tree : {true, false}) {
+      const std::string what = guesser_name(guesser) + (has_tree ? ", trees" : ", chains");
+      const auto run_with = [&](bool enforce_eager, GuessNotes::Notes* notes) {
+        exec::DeviceExecutor::Model model = small_gpu_model(GetParam(), kArch);
+        add_guesser(model, model.spec, guesser, [](model::DraftHeadSpec& head) {
+          use_served_heads(head.layer);
+          // The kernels of products take rows of multiples of 16.
+          if (!head.is_product()) head.draft_vocab = 48;
+        });
+        step::Capacity capacity = kRoomy;
+        capacity.max_draft = 5;
+        add_guesser(capacity, guesser);
+        if (has_tree) {
+          model.draft->tree = bushy_tree();
+          add_tree(capacity, bushy_tree());
+        }
+        const auto guessing =
+            value_of(start_executor(std::move(model), capacity, {.enforce_eager = enforce_eager}));
+        GuessNotes noting(*guessing);
+        const Outcome outcome = run(noting, tree_settings(96, 2), asks);
+        *notes = noting.notes;
+        return outcome;
+      };
+      GuessNotes::Notes of_eager;
+      GuessNotes::Notes of_graphs;
+      const Outcome eager = run_with(true, &of_eager);
+      const Outcome graphs = run_with(false, &of_graphs);
+      expect_same(eager.got, graphs.got, what);
+      EXPECT_EQ(num_different(of_eager, of_graphs), 0u) << what;
+      EXPECT_GT(of_graphs.size(), 100u) << what;
+    }
   }
 }
 

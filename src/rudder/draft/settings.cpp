@@ -179,15 +179,17 @@ Result<void> check_pairs(const Asked& asked, Method method) {
 }
 
 bool takes_tree(Method method) {
-  return method == Method::kEagle || method == Method::kEagle3 || method == Method::kMedusa;
+  return method == Method::kDraftModel || method == Method::kEagle || method == Method::kEagle3 ||
+         method == Method::kMedusa;
 }
 
-// Of heads: the tree, and as many drafts.
+// Of models and heads: the tree, and as many drafts.
 Result<void> read_tree(const Asked& asked, Speculation* out) {
   if (asked.token_tree.empty()) return {};
   if (!takes_tree(out->method)) {
     return bad(
-        fmt::format("is not of the method '{}': eagle, eagle3 and medusa take it", asked.method),
+        fmt::format("is not of the method '{}': draft_model, eagle, eagle3 and medusa take it",
+                    asked.method),
         kTreeKey);
   }
   Result<step::RankedTree> tree = read_token_tree(asked.token_tree);
@@ -236,11 +238,9 @@ void SpeculativeSettings::declare(SettingsTable& table) {
   table.add("speculative-config", &config,
             "Speculation as a JSON object with vLLM's keys: method (ngram, ngram_gpu, suffix, "
             "lookahead, draft_model, eagle, eagle3 or medusa), model (the folder of what guesses: "
-            "a smaller "
-            "model for "
-            "draft_model, a head for eagle and eagle3, heads for medusa), "
-            "num_speculative_tokens, speculative_token_tree (of heads, as \"[(0,), (1,), (0, "
-            "0)]\"), prompt_lookup_min, prompt_lookup_max, "
+            "a smaller model for draft_model, a head for eagle and eagle3, heads for medusa), "
+            "num_speculative_tokens, speculative_token_tree (of a model or heads, as \"[(0,), "
+            "(1,), (0, 0)]\"), prompt_lookup_min, prompt_lookup_max, "
             "suffix_decoding_max_tree_depth, suffix_decoding_max_cached_requests, "
             "suffix_decoding_max_spec_factor, suffix_decoding_min_token_prob, "
             "suffix_decoding_use_tree_spec (true or false; left out: where a step takes trees), "

@@ -45,7 +45,7 @@ struct Speculation {
   bool on_device = false;       // kNgram alone: the executor looks up (step::Capacity::look_up)
   SuffixSettings suffix;        // kSuffix alone
   LookaheadSettings lookahead;  // kLookahead alone
-  step::RankedTree tree = {};   // of heads; empty: chains
+  step::RankedTree tree = {};   // of models and heads; empty: chains
   std::string tree_key = {};    // what asks for trees of the host
   std::string model = {};       // has_model() alone: the folder of the model or heads that guess
   int64_t max_bytes = 0;        // of what a proposer remembers

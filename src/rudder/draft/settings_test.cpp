@@ -252,8 +252,8 @@ TEST(TokenTree, IsReadInTheOrderOfItsDepth) {
   EXPECT_TRUE(with_tree("[(0,)]", R"(, "num_speculative_tokens": 1)").resolve());
 }
 
-TEST(TokenTree, IsOfEveryKindOfHead) {
-  for (const char* const method : {"eagle", "eagle3", "medusa"}) {
+TEST(TokenTree, IsOfModelsAndEveryKindOfHead) {
+  for (const char* const method : {"draft_model", "eagle", "eagle3", "medusa"}) {
     const auto named = from(fmt::format(
         R"({{"method": "{}", "model": "x", "speculative_token_tree": "[(0,), (1,)]"}})", method));
     ASSERT_TRUE(named) << named.error().to_string();
@@ -290,13 +290,12 @@ TEST(TokenTree, WhatIsNoneIsRefusedByName) {
   EXPECT_EQ(message("[(0,), (1,)]", R"(, "num_speculative_tokens": 3)", "num_speculative_tokens"),
             "must be 2, the drafts of speculative_token_tree, or left out");
   SpeculativeSettings settings;
-  settings.config =
-      R"({"method": "draft_model", "model": "small", "speculative_token_tree": "[(0,)]"})";
+  settings.config = R"({"method": "ngram", "speculative_token_tree": "[(0,)]"})";
   const auto other = settings.resolve();
   ASSERT_FALSE(other);
   EXPECT_EQ(other.error().where, "speculative-config.speculative_token_tree");
   EXPECT_EQ(other.error().message,
-            "is not of the method 'draft_model': eagle, eagle3 and medusa take it");
+            "is not of the method 'ngram': draft_model, eagle, eagle3 and medusa take it");
   settings.config = R"({"method": "medusa", "model": "heads", "speculative_token_tree": [[0]]})";
   EXPECT_EQ(settings.resolve().error().message, "must be a string with a list of tuples");
 }

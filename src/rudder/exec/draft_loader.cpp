@@ -22,7 +22,11 @@ Result<DraftModel> read_draft(const StepLimits& limits, const model::ModelSpec& 
     Result<model::ModelSpec> spec = model::read_spec(*limits.draft_model);
     if (!spec) return of_draft(spec.error());
     draft.spec = *std::move(spec);
-    return draft;
+    draft.tree = limits.draft_tree;
+    if (draft.tree.tree.empty() || model::runs_trees(draft.spec)) return draft;
+    return fail(ErrorCode::kUnsupported,
+                "a layer of the draft model has a window or a gate: it guesses chains alone",
+                "speculative-config.speculative_token_tree");
   }
   if (limits.draft_kind == DraftKind::kMedusa) {
     Result<model::MedusaSpec> spec = model::read_medusa(*limits.draft_model);
@@ -46,7 +50,7 @@ Result<DraftModel> read_draft(const StepLimits& limits, const model::ModelSpec& 
   RUDDER_TRY_VOID(model::fit_draft_head(target, *spec));
   draft.spec = spec->layer;
   draft.head.emplace().spec = *std::move(spec);
-  draft.head->tree = limits.draft_tree;
+  draft.tree = limits.draft_tree;
   return draft;
 }
 

@@ -1,4 +1,4 @@
-// ModelProposer: a draft head guesses a tree, one pass a depth.
+// ModelProposer: a draft model or head guesses a tree, one pass a depth.
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -6,11 +6,6 @@
 #include "rudder/exec/model_proposer.h"
 
 namespace rudder::exec {
-
-const step::RankedTree& ModelProposer::tree() const {
-  static const step::RankedTree kChain;
-  return draft_.head ? draft_.head->tree : kChain;
-}
 
 // Where the head leaves what goes on behind a row of the sequence's tree; of a chain each guess has
 // the place of the one before it.
@@ -51,16 +46,7 @@ Result<void> ModelProposer::guess_depth(std::span<GuessAsk* const> asks, int32_t
   guessed_.clear();
   for (GuessAsk* const ask : asks) add_guesses(*ask, depth);
   if (guessed_.empty()) return {};
-  const bool is_captured = pass_graphs_ != nullptr && pass_graphs_->pad(depth, packed_);
-  RUDDER_TRY(DeviceStep step, buffers_->begin(packed_, kGuesses));
-  if (is_captured) {
-    RUDDER_TRY_VOID(pass_graphs_->capture(depth, packed_, step));
-    pass_graphs_->replay(depth, packed_);
-  } else {
-    step.sample.logits = decoder_->forward(step.forward);
-    ops_.sample(step.sample);
-  }
-  buffers_->fetch(std::ssize(guessed_), packed_.any_logprobs, kGuesses, 0);
+  RUDDER_TRY_VOID(run_pass(kGuesses, 1, guessed_.size()));
   RUDDER_TRY_VOID(wait());
   read(kGuesses, 0, guessed_);
   return {};
@@ -81,7 +67,7 @@ void ModelProposer::add_guesses(GuessAsk& ask, int32_t depth) {
     if ((rows >> row & 1) == 0) continue;
     packed_.ids.push_back(ask.guess[static_cast<size_t>(row - 1)]);
     packed_.positions.push_back(begin + whole.depth(row) - 1);
-    packed_.goes_on_rows.push_back(feedback_row(ask, whole.parent(row)));
+    if (draft_.head) packed_.goes_on_rows.push_back(feedback_row(ask, whole.parent(row)));
     add_kv_slot(ask, begin + count);
     packed_.ancestors.push_back(part.ancestors(++count) >> 1);  // the carried token is in KV
     if (whole.depth(row) < depth) continue;

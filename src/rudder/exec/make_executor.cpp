@@ -69,8 +69,9 @@ Result<void> check_tree(const StepLimits& limits, const model::ModelSpec& spec, 
   }
   if (settings.pipeline_parallel_size > 1) return refuse("several stages verify no trees");
   if (!model::runs_trees(spec)) return refuse("a layer of the model has a window or a gate");
-  if (limits.draft_model == nullptr || limits.draft_kind == DraftKind::kMedusa ||
-      ops.keeps_rows()) {
+  const bool reads_rows =
+      limits.draft_kind == DraftKind::kEagle || limits.draft_kind == DraftKind::kEagle3;
+  if (limits.draft_model == nullptr || !reads_rows || ops.keeps_rows()) {
     return {};
   }
   return refuse(

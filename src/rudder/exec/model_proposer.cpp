@@ -89,7 +89,7 @@ Result<void> check_runs_heads(const ops::Ops& ops) {
 }
 
 bool may_guess_beside_trees(const DraftModel& draft, const ops::Ops& ops) {
-  return draft.medusa.has_value() || (draft.head.has_value() && ops.keeps_rows());
+  return !draft.head || ops.keeps_rows();
 }
 
 Result<model::HiddenPool> make_hidden_pool(const model::ModelSpec& model,
@@ -133,7 +133,7 @@ Result<std::unique_ptr<ModelProposer>> ModelProposer::make(DraftModel draft, ops
                                                            bool has_graphs) {
   RUDDER_CHECK(draft.spec.vocab == capacity.vocab_size && capacity.guesses &&
                whole_group(capacity.kv_groups) < static_cast<size_t>(capacity.kv_groups.size()));
-  RUDDER_CHECK(capacity.guess_tree == (draft.head ? draft.head->tree.tree : step::DraftTree()) &&
+  RUDDER_CHECK(capacity.guess_tree == draft.tree.tree &&
                (capacity.guess_tree.empty() || model::runs_trees(draft.spec)));
   RUDDER_TRY(KvLayout layout, draft_kv_layout(draft.spec, ops.kv_dtype(), capacity.block_size));
   const step::Capacity own = own_capacity(capacity, layout.groups);
@@ -171,12 +171,9 @@ Result<void> ModelProposer::prepare(KvLayout layout, bool has_graphs) {
   }
   RUDDER_TRY(buffers_, StepBuffers::make(ops_, capacity_, nullptr, StepBuffers::Counts::kNone));
   done_ = ops_.make_event();
-  if (!has_graphs || !ops_.has_graphs()) return {};
-  if (!tree().tree.empty()) {
-    pass_graphs_ = std::make_unique<PassGraphs>(ops_, *decoder_, capacity_, tree().tree);
+  if (has_graphs && ops_.has_graphs()) {
+    graphs_ = std::make_unique<PassGraphs>(ops_, *decoder_, capacity_);
   }
-  if (draft_.head) return {};
-  RUDDER_TRY(graphs_, GraphCache::capture({ops_, *decoder_, *buffers_}, capacity_, {}));
   return {};
 }
 
@@ -219,17 +216,33 @@ Result<void> ModelProposer::run_tokens(std::span<GuessAsk> asks) {
 // Runs the step that is packed. The last one goes on while guesses are enqueued behind it.
 Result<void> ModelProposer::flush_tokens(bool is_last) {
   if (packed_.num_tokens() == 0) return {};
-  RUDDER_TRY(DeviceStep step, buffers_->begin(packed_, kTokens));
-  step.sample.logits = decoder_->forward(step.forward);
-  if (packed_.num_sampled() > 0) {
-    ops_.sample(step.sample);
-    buffers_->fetch(packed_.num_sampled(), packed_.any_logprobs, kTokens, 0);
-  }
+  RUDDER_TRY_VOID(run_pass(kTokens, 1, first_guessed_.size()));
   if (is_last) return {};
   RUDDER_TRY_VOID(wait());
   read(kTokens, 0, first_guessed_);
   first_guessed_.clear();
   clear();
+  return {};
+}
+
+// Enqueues what is packed, whose rows of logits are so many, and the copy of what it samples. In
+// each iteration but the first the device goes on with the tokens of the one before.
+Result<void> ModelProposer::run_pass(size_t flight, int32_t num_iterations, size_t num_rows) {
+  RUDDER_CHECK(std::cmp_equal(packed_.num_sampled(), num_rows));
+  const bool is_captured = graphs_ != nullptr && graphs_->pad(packed_);
+  RUDDER_TRY(DeviceStep step, buffers_->begin(packed_, flight));
+  if (is_captured) RUDDER_TRY_VOID(graphs_->capture(packed_, step));
+  for (int32_t i = 0; i < num_iterations; ++i) {
+    if (i > 0) buffers_->advance(step);
+    if (is_captured) {
+      graphs_->replay(packed_);
+    } else {
+      step.sample.logits = decoder_->forward(step.forward);
+      if (num_rows > 0) ops_.sample(step.sample);
+    }
+    if (num_rows == 0) continue;
+    buffers_->fetch(static_cast<int64_t>(num_rows), packed_.any_logprobs, flight, i);
+  }
   return {};
 }
 
@@ -248,19 +261,7 @@ Result<void> ModelProposer::guess_on(std::span<GuessAsk> asks) {
   }
   if (!guessed_.empty()) {
     packed_.goes_on_rows = packed_.feedback_rows;  // none but of a head
-    const bool is_captured = graphs_ != nullptr && graphs_->pad(packed_);
-    RUDDER_TRY(DeviceStep step, buffers_->begin(packed_, kGuesses));
-    for (int32_t i = 0; i + 1 < longest; ++i) {
-      if (i > 0) buffers_->advance(step);
-      if (is_captured) {
-        graphs_->replay(packed_, step);
-      } else {
-        ops::SampleArgs sample = step.sample;
-        sample.logits = decoder_->forward(step.forward);
-        ops_.sample(sample);
-      }
-      buffers_->fetch(std::ssize(guessed_), false, kGuesses, i);
-    }
+    RUDDER_TRY_VOID(run_pass(kGuesses, longest - 1, guessed_.size()));
   }
   RUDDER_TRY_VOID(wait());
   read(kTokens, 0, first_guessed_);

@@ -14,16 +14,16 @@
 // alone is not. The last pair of a block belongs to a token behind the block: where sequences that
 // share the block go on differently, that one pair is of the one that wrote it last.
 //
-// Guesses are iterations of one step of single tokens, as `repeat` has them: the device hands each
+// Guesses are iterations of one pass of single tokens, as `repeat` has them: the device hands each
 // token to the next iteration, and the host waits once, for all of them. The device's state of
-// slots is the proposer's own. The executor's worker thread uses it.
+// slots is the proposer's own. Passes that come again are replayed from graphs (pass_graphs.h). The
+// executor's worker thread uses it.
 //
-// A draft head may guess a tree, depth by depth (guess_tree.cpp). The pass of a depth runs all
-// guesses up to it that are followed by others, each of which sees its path, and has the logits of
-// the last depth alone: of a row of logits the tokens of the ranks that the tree names follow.
-// Where its KV lies a pass runs anew what is in KV there, so that a pass needs nothing of the one
-// before but the rows that guesses go on from. Passes over whole trees are replayed from graphs
-// (pass_graphs.h).
+// Both may guess a tree, depth by depth (guess_tree.cpp). The pass of a depth runs all guesses up
+// to it that are followed by others, each of which sees its path, and has the logits of the last
+// depth alone: of a row of logits the tokens of the ranks that the tree names follow. Where its KV
+// lies a pass runs anew what is in KV there, so that a pass needs nothing of the one before but, of
+// a head, the rows that guesses go on from.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,6 @@
 #include <vector>
 
 #include "rudder/base/result.h"
-#include "rudder/exec/graph_cache.h"
 #include "rudder/exec/kv_layout.h"
 #include "rudder/exec/medusa_proposer.h"
 #include "rudder/exec/pack.h"
@@ -57,7 +56,6 @@ struct DraftHead {
   model::DraftHeadSpec spec;
   model::DraftHeadWeights weights;
   model::HeadSource source = {};  // set by the executor
-  step::RankedTree tree = {};     // what it guesses, Capacity::guess_tree; empty: chains
 };
 
 // What guesses for a model: another one of the same tokens, a draft head, or Medusa heads. On a
@@ -67,6 +65,8 @@ struct DraftModel {
   model::Weights weights;
   std::optional<DraftHead> head = {};  // then there are no weights
   std::optional<Medusa> medusa = {};   // likewise
+  // What a model or a draft head guesses, Capacity::guess_tree; empty: chains.
+  step::RankedTree tree = {};
 };
 
 // Its KV beside the model's blocks of `block_size` tokens: all its layers in one group, which keeps
@@ -95,7 +95,7 @@ int64_t hidden_block_bytes(const model::DraftHeadSpec& head, tensor::DType act, 
 class ModelProposer final : public Proposer {
  public:
   // `ops` outlives the proposer; `capacity` is the executor's. `has_graphs`: where the device has
-  // them, steps of single tokens are captured now, passes over trees when they come back.
+  // them, passes are captured when they come back.
   static Result<std::unique_ptr<ModelProposer>> make(DraftModel draft, ops::Ops& ops,
                                                      const step::Capacity& capacity,
                                                      bool has_graphs);
@@ -134,9 +134,10 @@ class ModelProposer final : public Proposer {
   Result<void> guess_trees(std::span<GuessAsk> asks);
   Result<void> guess_depth(std::span<GuessAsk* const> asks, int32_t depth);
   void add_guesses(GuessAsk& ask, int32_t depth);
-  const step::RankedTree& tree() const;
+  const step::RankedTree& tree() const { return draft_.tree; }
   int32_t feedback_row(const GuessAsk& ask, int32_t row) const;
   Result<void> flush_tokens(bool is_last);
+  Result<void> run_pass(size_t flight, int32_t num_iterations, size_t num_rows);
   void open(const GuessAsk& ask);
   void add_tokens(const GuessAsk& ask, int32_t begin, std::span<const int32_t> tokens);
   void add_kv_slot(const GuessAsk& ask, int32_t offset);
@@ -155,8 +156,7 @@ class ModelProposer final : public Proposer {
   const TreePasses passes_;        // of a tree
   std::unique_ptr<model::Decoder> decoder_;  // points into draft_
   std::unique_ptr<StepBuffers> buffers_;
-  std::unique_ptr<GraphCache> graphs_;  // points into both; none where every step runs op by op
-  std::unique_ptr<PassGraphs> pass_graphs_;  // likewise; none without a tree
+  std::unique_ptr<PassGraphs> graphs_;  // points into both; none where every pass runs op by op
   std::unique_ptr<ops::Event> done_;
   std::vector<Written> written_;  // by slot
 
