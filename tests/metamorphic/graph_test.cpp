@@ -224,6 +224,7 @@ TEST_P(Graphs, NarrowPromptsAsPlain) {
     Outcome got = run(*executor, cutting_settings(), asks);
     metamorphic::expect_same(plain, got.got, "narrow graphs");
     EXPECT_GT(got.prompt_graph_steps, 3);
+    EXPECT_EQ(got.timed_captures, 0);
     return got;
   };
   const Outcome wide = outcome_of({.least_steps = 1 << 30});
@@ -274,6 +275,7 @@ TEST_P(Graphs, NarrowAsPlain) {
     const auto executor = tiny_executor(taped, arch, capacity, {.narrow_graphs = rules});
     Outcome got = run(*executor, settings, asks);
     metamorphic::expect_same(plain, got.got, "narrow graphs");
+    EXPECT_EQ(got.timed_captures, 0);
     return got;
   };
   const Outcome none = outcome_of({.least_steps = 1 << 30});

@@ -37,6 +37,13 @@ class GuessNotes final : public step::Executor {
       ++tree_steps;
       tree_graph_steps += result->from_graph ? 1 : 0;
     }
+    if (std::ranges::any_of(plan->second->seqs,
+                            [](const step::SeqWork& work) { return work.guess.num_guess > 0; })) {
+      ++guess_steps;
+      untimed_steps += result->guess_us == 0 ? 1 : 0;
+      const bool is_timed = result->device_us > 0 && result->guess_us > 0;
+      timed_captures += is_timed && result->captured_graph ? 1 : 0;
+    }
     for (size_t i = 0; i < result->seqs.size(); ++i) {
       const step::SeqResult& seq = result->seqs[i];
       const step::GuessWork& asked = plan->second->seqs[i].guess;
@@ -52,6 +59,9 @@ class GuessNotes final : public step::Executor {
   Notes notes;
   int64_t tree_steps = 0;
   int64_t tree_graph_steps = 0;  // of them, from a graph
+  int64_t guess_steps = 0;       // behind which something is guessed
+  int64_t untimed_steps = 0;     // of them, without the time of guesses
+  int64_t timed_captures = 0;    // likewise, in whose times a graph was captured
 
  private:
   step::Executor& inner_;

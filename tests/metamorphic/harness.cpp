@@ -378,7 +378,9 @@ class Loop {
     if (--in_flight_.front().left == 0) in_flight_.pop_front();
     ++result_.steps;
     result_.graph_steps += step.from_graph ? 1 : 0;
-    result_.captured_graphs += step.captured_graph && step.iteration == 0 ? 1 : 0;
+    const bool is_captured = step.captured_graph && step.iteration == 0;
+    result_.captured_graphs += is_captured ? 1 : 0;
+    result_.timed_captures += is_captured && step.device_us > 0 ? 1 : 0;
     for (const step::SeqResult& one : step.seqs) result_.masked_results += one.masked ? 1 : 0;
     outputs_.clear();
     scheduler_.commit(step, &outputs_);

@@ -134,6 +134,7 @@ struct Outcome {
   int64_t steps = 0;            // iterations
   int64_t graph_steps = 0;      // of them
   int64_t captured_graphs = 0;  // for some of these, behind the start
+  int64_t timed_captures = 0;   // of those, within a time that is told: none but of guesses
   // Steps with rare taps (docs/contracts/exec.md): the first with such taps runs op by op.
   int64_t rare_steps = 0;
   int64_t rare_graph_steps = 0;    // of these

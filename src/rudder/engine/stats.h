@@ -38,7 +38,7 @@ struct EngineStats {
   uint64_t steps = 0;
   uint64_t iterations = 0;       // of them: one each, but for steps that are repeated
   uint64_t graph_steps = 0;      // collected ones that were replayed from a captured graph
-  uint64_t captured_graphs = 0;  // behind the start, each for one of these
+  uint64_t captured_graphs = 0;  // behind the start, for one of all steps
   uint64_t eager_decodes = 0;    // others of one token a sequence
   uint64_t preemptions = 0;
   uint64_t prompt_tokens = 0;

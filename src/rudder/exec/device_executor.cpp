@@ -209,7 +209,8 @@ Result<step::StepResult> DeviceExecutor::collect(step::Ticket ticket) {
           taps_->clipped_samples(next->flight, i, filled.scores);
     }
   }
-  result.device_us = device_time(iteration, was_done, result.guess_us);
+  const int64_t device_us = device_time(iteration, was_done, flight.guess_us);
+  result.device_us = flight.is_captured && next->iteration == 0 ? 0 : device_us;
   if (const Result<void> copied = finish_captured(flight, result); !copied) {
     fault_ = copied.error();
     return tl::unexpected<Error>(copied.error());
@@ -334,7 +335,7 @@ void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
   for (const step::SeqWork& work : plan.seqs) {
     flight.result.seqs.push_back({.slot = work.slot, .generation = work.generation});
   }
-  flight.result.guess_us = 0;
+  flight.guess_us = flight.result.guess_us = 0;
   flight.asks.clear();
   if (proposer_ != nullptr) list_asks(plan, slots_, flight.asks);
   flight.sampled_seq.clear();
@@ -361,8 +362,9 @@ Result<void> DeviceExecutor::begin(size_t index) {
   RUDDER_TRY_VOID(flight.edited);
   if (handover_ != nullptr) RUDDER_TRY_VOID(handover_->await_step(packed_, index));
   RUDDER_TRY(flight.step, buffers_->begin(packed_, index));
-  RUDDER_TRY(flight.result.captured_graph,
+  RUDDER_TRY(flight.is_captured,
              flight.result.from_graph ? graphs_->capture_missing(packed_, flight.step) : false);
+  flight.result.captured_graph = flight.is_captured;
   if (!packed_.scores.empty()) flight.step.forward.keep_all_rows = true;
   if (handover_ != nullptr) handover_->take(packed_, flight.step, index);
   return {};
@@ -443,11 +445,13 @@ Result<void> DeviceExecutor::guess(size_t index) {
   RUDDER_TRY_VOID(iteration.done->wait());
   iteration.enqueued_us = clock_.now_us();
   add_sampled(flight.sampled_seq, buffers_->sampled(index, 0), flight.asks);
-  RUDDER_TRY_VOID(proposer_->run(flight.asks));
+  RUDDER_TRY(const Setup setup, proposer_->run(flight.asks));
   for (GuessAsk& ask : flight.asks) {
     flight.result.seqs[static_cast<size_t>(ask.seq)].guess = std::move(ask.guess);
   }
-  flight.result.guess_us = clock_.now_us() - iteration.enqueued_us;
+  flight.guess_us = clock_.now_us() - iteration.enqueued_us;
+  flight.result.guess_us = setup.is_paid_once ? 0 : flight.guess_us;
+  flight.result.captured_graph |= setup.captured;
   return {};
 }
 

@@ -90,7 +90,9 @@ class DeviceExecutor final : public step::Executor {
   // One step in flight. The worker is done with all but the later iterations when it hands over the
   // first.
   struct Flight {
-    step::StepResult result;  // all but what an iteration sampled
+    step::StepResult result;   // all but what an iteration sampled
+    int64_t guess_us = 0;      // behind it, whether it is told or not
+    bool is_captured = false;  // a graph was, within the time of its first iteration
     int32_t repeat = 1;
     std::vector<int32_t> sampled_seq;
     std::vector<int32_t> num_logprobs;            // of each sampled row

@@ -83,7 +83,7 @@ int32_t MedusaProposer::head_of(int32_t draft) const {
   return (tree.empty() ? draft + 1 : tree.depth(draft + 1)) - 1;
 }
 
-Result<void> MedusaProposer::run(std::span<GuessAsk> asks) {
+Result<Setup> MedusaProposer::run(std::span<GuessAsk> asks) {
   pack(asks);
   if (guessed_.empty()) return {};
   const auto most = std::ranges::max(guessed_, {}, &GuessAsk::num_guess)->num_guess;

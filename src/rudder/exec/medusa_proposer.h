@@ -40,7 +40,7 @@ class MedusaProposer final : public Proposer {
   static int64_t device_bytes(const model::MedusaSpec& spec, const step::Capacity& capacity,
                               tensor::DType act, ops::Rank rank = {});
 
-  Result<void> run(std::span<GuessAsk> asks) override;
+  Result<Setup> run(std::span<GuessAsk> asks) override;
 
  private:
   MedusaProposer(Medusa medusa, ops::Ops& ops, const ops::View& final_rows)

@@ -177,9 +177,11 @@ Result<void> ModelProposer::prepare(KvLayout layout, bool has_graphs) {
   return {};
 }
 
-Result<void> ModelProposer::run(std::span<GuessAsk> asks) {
+Result<Setup> ModelProposer::run(std::span<GuessAsk> asks) {
+  setup_ = {};
   RUDDER_TRY_VOID(run_tokens(asks));
-  return tree().tree.empty() ? guess_on(asks) : guess_trees(asks);
+  RUDDER_TRY_VOID(tree().tree.empty() ? guess_on(asks) : guess_trees(asks));
+  return setup_;
 }
 
 void ModelProposer::clear() {
@@ -229,9 +231,9 @@ Result<void> ModelProposer::flush_tokens(bool is_last) {
 // each iteration but the first the device goes on with the tokens of the one before.
 Result<void> ModelProposer::run_pass(size_t flight, int32_t num_iterations, size_t num_rows) {
   RUDDER_CHECK(std::cmp_equal(packed_.num_sampled(), num_rows));
-  const bool is_captured = graphs_ != nullptr && graphs_->pad(packed_);
+  const bool is_captured = graphs_ != nullptr && graphs_->pad(packed_, setup_);
   RUDDER_TRY(DeviceStep step, buffers_->begin(packed_, flight));
-  if (is_captured) RUDDER_TRY_VOID(graphs_->capture(packed_, step));
+  if (is_captured) RUDDER_TRY_VOID(graphs_->capture(packed_, step, setup_));
   for (int32_t i = 0; i < num_iterations; ++i) {
     if (i > 0) buffers_->advance(step);
     if (is_captured) {

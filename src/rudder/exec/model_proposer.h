@@ -104,7 +104,7 @@ class ModelProposer final : public Proposer {
                               const step::Capacity& capacity, tensor::DType act,
                               ops::Rank rank = {});
 
-  Result<void> run(std::span<GuessAsk> asks) override;
+  Result<Setup> run(std::span<GuessAsk> asks) override;
 
  private:
   // Of its steps: one of tokens, and behind it one of guesses.
@@ -159,6 +159,7 @@ class ModelProposer final : public Proposer {
   std::unique_ptr<PassGraphs> graphs_;  // points into both; none where every pass runs op by op
   std::unique_ptr<ops::Event> done_;
   std::vector<Written> written_;  // by slot
+  Setup setup_;                   // of the last run
 
   PackedStep packed_;
   std::vector<Sampled> first_guessed_;  // rows of the last step of tokens

@@ -59,16 +59,15 @@ PassGraphs::Sizes PassGraphs::padded_sizes(const PackedStep& packed) const {
     sizes.seqs = sizes.tokens = next_of(numbers, packed.num_seqs());
   } else {
     sizes.seqs = next_of(numbers, packed.num_seqs()) + 1;
-    sizes.tokens =
-        next_of(draft_graph_buckets(1, samples_all ? std::min(most, capacity_.num_slots) : most),
-                std::max(packed.num_tokens(), sizes.seqs));
+    sizes.tokens = next_of(graph_buckets(samples_all ? std::min(most, capacity_.num_slots) : most),
+                           std::max(packed.num_tokens(), sizes.seqs));
   }
   sizes.rows = samples_all ? sizes.tokens : std::min(next_of(numbers, num_rows), sizes.tokens - 1);
   return sizes.tokens > most ? Sizes() : sizes;
 }
 
 // Padding belongs to the slot behind the last, sees no key and leaves nothing behind.
-bool PassGraphs::pad(PackedStep& packed) {
+bool PassGraphs::pad(PackedStep& packed, Setup& setup) {
   const Sizes sizes = padded_sizes(packed);
   if (sizes.tokens == 0) return false;
   pad_step(sizes.tokens, sizes.seqs, capacity_, packed);
@@ -78,13 +77,17 @@ bool PassGraphs::pad(PackedStep& packed) {
   packed.logits_rows.resize(packed.sample_rows.size(), 0);
   if (!packed.feedback_rows.empty()) packed.feedback_rows.resize(packed.sample_rows.size(), -1);
   if (!packed.goes_on_rows.empty()) packed.goes_on_rows.resize(packed.ids.size(), -1);
-  return captured_.was_seen(key_of(packed));
+  if (captured_.was_seen(key_of(packed))) return true;
+  setup.is_paid_once |= !captured_.has_forgotten();
+  return false;
 }
 
-Result<void> PassGraphs::capture(const PackedStep& packed, const DeviceStep& step) {
+Result<void> PassGraphs::capture(const PackedStep& packed, const DeviceStep& step, Setup& setup) {
   RUDDER_TRY_VOID(captured_.make_room(ops_));
   const auto [key, captured] = captured_.find(key_of(packed));
   if (captured.graph != nullptr) return {};
+  setup.captured = true;
+  setup.is_paid_once |= !captured_.has_forgotten();
   captured.step = std::make_unique<DeviceStep>(step);
   DeviceStep& own = *captured.step;
   own.forward.attention.max_q_len = key.max_q_len;

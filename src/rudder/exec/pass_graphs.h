@@ -6,6 +6,8 @@
 //
 // A graph is captured when such a pass comes for the second time, as those of prompts are: the
 // first one runs padded and op by op, and with it the backend sets up what no capture may contain.
+// Both take longer than all that follow, so they are told apart (Setup). That holds until graphs
+// are forgotten: what is captured again and again costs what it costs.
 //
 // Used by the executor's worker thread.
 #pragma once
@@ -16,6 +18,7 @@
 
 #include "rudder/base/result.h"
 #include "rudder/exec/pack.h"
+#include "rudder/exec/proposer.h"
 #include "rudder/exec/recurring.h"
 #include "rudder/exec/step_buffers.h"
 #include "rudder/model/decoder.h"
@@ -29,11 +32,12 @@ class PassGraphs {
   // `ops` and `decoder` outlive it; `capacity` is that of the proposer's own steps.
   PassGraphs(ops::Ops& ops, model::Decoder& decoder, const step::Capacity& capacity);
 
-  // Pads the pass where it may have a graph. True: capture() and replay() are for it.
-  bool pad(PackedStep& packed);
+  // Pads the pass where it may have a graph. True: capture() and replay() are for it. What the pass
+  // makes is added to `setup`.
+  bool pad(PackedStep& packed, Setup& setup);
   // Captures what the padded pass lacks; `step` is that pass on the device. An Error is the
   // device's.
-  Result<void> capture(const PackedStep& packed, const DeviceStep& step);
+  Result<void> capture(const PackedStep& packed, const DeviceStep& step, Setup& setup);
   // Runs it to its sampled tokens, or its next iteration.
   void replay(const PackedStep& packed) const;
 

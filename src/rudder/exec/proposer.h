@@ -30,12 +30,20 @@ struct GuessAsk {
   int32_t end() const { return begin + static_cast<int32_t>(tokens.size()); }
 };
 
+// What a run of a proposer made that later runs find made.
+struct Setup {
+  bool captured = false;  // graphs
+  // Its time has something that is paid once: a graph was captured, or a pass ran op by op, and
+  // with it kernels were loaded, that runs from a graph when it comes again.
+  bool is_paid_once = false;
+};
+
 class Proposer {
  public:
   virtual ~Proposer() = default;
 
   // Waits for the device. An Error is the device's.
-  virtual Result<void> run(std::span<GuessAsk> asks) = 0;
+  virtual Result<Setup> run(std::span<GuessAsk> asks) = 0;
 };
 
 // Whether an executor of this capacity can look its guesses up (Capacity::look_up), as a part of

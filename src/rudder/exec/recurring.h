@@ -33,6 +33,9 @@ class Recurring {
   }
   const Value& at(const Key& key) const { return entries_.at(key).value; }
 
+  // What is made from now on may have been made before.
+  bool has_forgotten() const { return has_forgotten_; }
+
   // Forgets what was used longest ago, where there is too much. It may be running: the device is
   // waited for, whose Error this returns.
   Result<void> make_room(ops::Ops& ops) {
@@ -40,6 +43,7 @@ class Recurring {
     const std::unique_ptr<ops::Event> done = ops.make_event();
     ops.record(*done);
     RUDDER_TRY_VOID(done->wait());
+    has_forgotten_ = true;
     while (entries_.size() > most_) {
       entries_.erase(std::ranges::min_element(
           entries_, {}, [](const auto& entry) { return entry.second.last_use; }));
@@ -56,6 +60,7 @@ class Recurring {
   const size_t most_;
   std::map<Key, Entry> entries_;
   int64_t num_uses_ = 0;
+  bool has_forgotten_ = false;
 };
 
 }  // namespace rudder::exec

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <utility>
 
 namespace rudder::sched {
 namespace {
@@ -140,17 +141,37 @@ bool DraftPacer::choose_together(std::span<Offer> offers, const StepCost& cost,
   return num_chosen > 0;
 }
 
-// More sequences take longer, fewer perhaps no less.
+// More sequences take longer, fewer perhaps no less. Of a tree it is the time of all its depths.
 double DraftPacer::guess_us(int32_t num_guess, int64_t num_seqs) const {
-  return pass_us_ * num_guess * std::max(1.0, static_cast<double>(num_seqs) / pass_seqs_);
+  return pass_us_ * (tree_.empty() ? num_guess : tree_.size()) *
+         std::max(1.0, static_cast<double>(num_seqs) / pass_seqs_);
 }
 
-void DraftPacer::note_guess(int32_t num_guess, int64_t num_seqs, int64_t us) {
-  if (num_guess == 0 || num_seqs == 0 || us <= 0) return;
-  if (num_guess < tree_.size()) return;  // it was as deep, but for fewer tokens
-  const double rate = pass_us_ == 0 ? 1 : kPassRate;
-  pass_us_ += rate * (static_cast<double>(us) / num_guess - pass_us_);
-  pass_seqs_ += rate * (static_cast<double>(num_seqs) - pass_seqs_);
+// Returns what the guesses of a step are charged for: what they took, or what is usual where they
+// were not all that took the time. A cost that is paid once is neither learnt nor charged: that of
+// the first guesses of all, and as far as it shows what others have. A time that has more in it
+// than guesses is a bound of what they take. It lowers an estimate that keeps guesses from being
+// made, and so from being measured.
+double DraftPacer::note_guess(const Outcome& outcome) {
+  if (outcome.num_guess == 0 || outcome.guess_seqs == 0) return 0;
+  const double usual_us = guess_us(outcome.num_guess, outcome.guess_seqs);
+  const bool is_first = !std::exchange(has_guessed_, true);
+  auto us = static_cast<double>(outcome.guess_us);
+  if (us <= 0 || is_first) return usual_us;
+  if (usual_us > 0) us = std::min(us, kMostHiccup * usual_us);
+  const double charged_us = outcome.has_caught_up ? std::min(us, usual_us) : us;
+  if (outcome.num_guess < tree_.size()) return charged_us;  // it was as deep, but for fewer tokens
+  const double pass_us = us / outcome.num_guess;
+  const auto num_seqs = static_cast<double>(outcome.guess_seqs);
+  if (!outcome.has_caught_up) {
+    const double rate = pass_us_ == 0 ? 1 : kPassRate;
+    pass_us_ += rate * (pass_us - pass_us_);
+    pass_seqs_ += rate * (num_seqs - pass_seqs_);
+  } else if (pass_us * std::max(1.0, pass_seqs_ / num_seqs) < pass_us_) {
+    pass_us_ = pass_us;
+    pass_seqs_ = num_seqs;
+  }
+  return charged_us;
 }
 
 int32_t DraftPacer::choose_guess(std::span<const DraftRecord* const> records, const StepCost& cost,
@@ -179,9 +200,8 @@ int32_t DraftPacer::choose_guess(std::span<const DraftRecord* const> records, co
     for (int64_t seq = 0; seq < num_seqs; ++seq) {
       expected += odds_[static_cast<size_t>(seq * room + count - 1)];
     }
-    const int32_t num_guess = tree_.empty() ? count : tree_.size();
-    const double us = cost.decode_us(with_drafts(plain, count * num_seqs)) +
-                      guess_us(num_guess, num_seqs) + idle_us_;
+    const double us =
+        cost.decode_us(with_drafts(plain, count * num_seqs)) + guess_us(count, num_seqs) + idle_us_;
     if (expected / us <= best) continue;
     best = expected / us;
     chosen = count;
@@ -234,6 +254,8 @@ void DraftPacer::take(std::span<Offer> offers, int64_t count) {
 }
 
 void DraftPacer::note_step(const StepCost& cost, const Outcome& outcome) {
+  const double guesses_us = note_guess(outcome);
+  num_unguessed_ = outcome.num_guess > 0 ? 0 : num_unguessed_ + 1;
   if (outcome.us <= 0) return;
   StepShape plain = outcome.shape;
   plain.decode_tokens -= outcome.num_draft;
@@ -244,8 +266,7 @@ void DraftPacer::note_step(const StepCost& cost, const Outcome& outcome) {
   const double decodes_us = cost.decode_us(decodes);
   if (decodes_us <= 0) return;
   double gain_us = (outcome.waited ? -idle_us_ : 0) - owed_us_;
-  owed_us_ = static_cast<double>(outcome.guess_us);
-  num_unguessed_ = outcome.guessed ? 0 : num_unguessed_ + 1;
+  owed_us_ = guesses_us;
   if (outcome.num_draft == 0) {
     num_drafted_ = 0;
     idle_us_ -= kIdleFade * idle_us_;

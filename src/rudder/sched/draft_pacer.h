@@ -56,23 +56,23 @@ class DraftPacer {
   bool choose_together(std::span<Offer> offers, const StepCost& cost, const StepShape& plain);
 
   // Tokens to guess for each of the sequences, at most `most`, where a guess takes the device time
-  // (note_guess): as many as pay in a step that is `plain` without drafts; 0: none do. While none
-  // do, a step now and then guesses all the same, to see whether that is still so. Of a tree all
-  // are guessed or none: what it takes is its depth's. choose() verifies those that pay.
+  // (Outcome::guess_us): as many as pay in a step that is `plain` without drafts; 0: none do. While
+  // none do, a step now and then guesses all the same, to see whether that is still so. Of a tree
+  // all are guessed or none: what it takes is its depth's. choose() verifies those that pay.
   int32_t choose_guess(std::span<const DraftRecord* const> records, const StepCost& cost,
                        const StepShape& plain, int32_t most);
-  // Guessing one token behind another, so many for each of so many sequences, took so long.
-  void note_guess(int32_t num_guess, int64_t num_seqs, int64_t us);
-
   // What one step had, and what came of it.
   struct Outcome {
     StepShape shape;  // with its drafts
     int64_t num_draft = 0;
     int64_t num_accepted = 0;
-    bool waited = false;   // it was launched later than it could have been, for the sake of drafts
-    int64_t us = 0;        // 0: not known
-    int64_t guess_us = 0;  // behind it, for guesses
-    bool guessed = false;
+    bool waited = false;  // it was launched later than it could have been, for the sake of drafts
+    int64_t us = 0;       // 0: not known
+    // Behind it so many tokens were guessed for each of so many sequences, one behind another.
+    int32_t num_guess = 0;
+    int64_t guess_seqs = 0;
+    int64_t guess_us = 0;        // 0: not known
+    bool has_caught_up = false;  // in this time the proposer ran other tokens too
   };
   void note_step(const StepCost& cost, const Outcome& outcome);
   // A step that waited found the device idle for so long.
@@ -91,6 +91,7 @@ class DraftPacer {
 
  private:
   double guess_us(int32_t num_guess, int64_t num_seqs) const;
+  double note_guess(const Outcome& outcome);
 
   const step::DraftTree tree_;
   DraftRates all_;
@@ -98,6 +99,7 @@ class DraftPacer {
   double idle_us_ = 0;  // usual
   double pass_us_ = 0;  // of guessing a token for each of pass_seqs_ sequences, usual
   double pass_seqs_ = 1;
+  bool has_guessed_ = false;
   int64_t num_unguessed_ = 0;  // steps since the last that guessed
   double purse_ = 0.25;        // in plain steps
   // For the guesses behind the last step: they are paid for together with the step that may verify

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <utility>
+#include <vector>
 
+#include "rudder/sched/draft_pacer.h"
 #include "rudder/testing/sched_loop.h"
 
 namespace rudder::sched {
@@ -14,6 +16,12 @@ namespace {
 using testing::SchedLoop;
 
 constexpr int32_t kGuesses = 4;
+
+// Steps whose guesses take 40 ms more for what is set up in them, and whether the executor knows.
+struct Setups {
+  int64_t count = 0;
+  bool are_known = true;
+};
 
 // Two guesses at each of the next four tokens; the first of them goes on.
 step::DraftTree small_tree() {
@@ -27,7 +35,7 @@ step::DraftTree small_tree() {
 // steps guess.
 double guessed_us(double odds, int32_t num_sequences, bool guesses, int64_t* num_guessing = nullptr,
                   const step::DraftTree& tree = {}, int64_t* num_drafts = nullptr,
-                  bool looks_up = false) {
+                  bool looks_up = false, const Setups& setups = {}) {
   testing::VirtualClock clock;
   testing::FakeOptions fake;
   fake.capacity = {.num_slots = num_sequences,
@@ -48,6 +56,9 @@ double guessed_us(double odds, int32_t num_sequences, bool guesses, int64_t* num
     fake.capacity.takes_trees = fake.capacity.guesses_from_rows = true;
     fake.capacity.guess_tree = tree;
   }
+  fake.num_setups = setups.count;
+  fake.setup_us = 40'000;
+  fake.knows_setups = setups.are_known;
   if (looks_up) {
     fake.guess_us = 0;
     fake.capacity.guesses_from_rows = true;
@@ -100,6 +111,66 @@ TEST(GuessPacing, AGoodModelPays) {
     std::printf("%d sequences: %.2f times as fast\n", n, gain);
     EXPECT_GT(gain, least) << n;
   }
+}
+
+// What is set up in the first guesses says nothing about those behind them. Where the executor does
+// not know of it, that is true of the first of all.
+TEST(GuessPacing, WhatIsPaidOnceIsNotWhatGuessesCost) {
+  for (const step::DraftTree& tree : {step::DraftTree(), small_tree()}) {
+    for (const int32_t n : {1, 8}) {
+      int64_t num_usual = 0;
+      guessed_us(0.9, n, true, &num_usual, tree);
+      for (const bool are_known : {true, false}) {
+        int64_t num_guessing = 0;
+        guessed_us(0.9, n, true, &num_guessing, tree, nullptr, false,
+                   {.count = are_known ? 20 : 1, .are_known = are_known});
+        std::printf("%d sequences, setups %s: %lld steps guess, usually %lld\n", n,
+                    are_known ? "known" : "not known", static_cast<long long>(num_guessing),
+                    static_cast<long long>(num_usual));
+        EXPECT_GT(num_guessing, num_usual * 19 / 20) << n;
+      }
+    }
+  }
+}
+
+// Guesses that seem to take long are not made, and so not timed again but for some that the
+// proposer first has to catch up for: what those take is enough to know better.
+TEST(GuessPacing, ABoundMendsWhatWasTimedWrong) {
+  StepCost cost;
+  const StepShape plain = {.decode_tokens = 8, .decode_keys = 800};
+  for (int32_t i = 0; i < 16; ++i) {
+    cost.observe(plain, 3000);
+    cost.observe({.decode_tokens = 40, .decode_keys = 4000}, 3000);
+  }
+  DraftPacer pacer;
+  const DraftRecord record;
+  const std::vector<const DraftRecord*> records(8, &record);
+  const auto note = [&](int64_t guess_us, bool has_caught_up) {
+    pacer.note_step(cost, {.shape = plain,
+                           .us = 3000,
+                           .num_guess = 4,
+                           .guess_seqs = 8,
+                           .guess_us = guess_us,
+                           .has_caught_up = has_caught_up});
+  };
+  // Behind so many plain steps the purse is full, and a guess is tried, but a short one.
+  const auto pays = [&] {
+    for (int32_t i = 0; i < 2000; ++i) pacer.note_step(cost, {.shape = plain, .us = 3000});
+    return pacer.choose_guess(records, cost, plain, 4) > 2;
+  };
+  EXPECT_TRUE(pays());
+  note(50'000, false);
+  EXPECT_TRUE(pays()) << "the first of all says nothing";
+  note(0, false);
+  EXPECT_TRUE(pays()) << "its time is not known";
+  note(12'000, false);
+  EXPECT_FALSE(pays());
+  note(20'000, true);
+  EXPECT_FALSE(pays()) << "this is no news";
+  note(1'000, true);
+  EXPECT_TRUE(pays());
+  note(20'000, true);
+  EXPECT_TRUE(pays()) << "nobody knows how much of it is guesses";
 }
 
 // A tree too: what is guessed in vain is next to nothing, and of one that is right often the drafts

@@ -212,16 +212,16 @@ void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutpu
     commit_sequence(record, i, result.seqs[i], out);
   }
   if (paces_drafts) {
-    // What the proposer runs of prompts is not counted against guesses: the next ones need it too.
-    const bool is_pass = record.guess_tokens == 0;
-    if (is_pass) pacer_.note_guess(record.num_guess, record.guess_seqs, result.guess_us);
+    // What the proposer catches up on is not counted against guesses: the next ones need it too.
     pacer_.note_step(cost_, {.shape = record.shape,
                              .num_draft = record.num_draft,
                              .num_accepted = record.num_accepted,
                              .waited = record.waited && record.committed == 1,
                              .us = result.device_us,
-                             .guess_us = is_pass ? result.guess_us : 0,
-                             .guessed = record.num_guess > 0});
+                             .num_guess = record.num_guess,
+                             .guess_seqs = record.guess_seqs,
+                             .guess_us = result.guess_us,
+                             .has_caught_up = record.guess_tokens > 0});
   }
   if (record.committed < record.plan->repeat) return;
   spare_.give_back(std::exchange(last_, std::move(record)));

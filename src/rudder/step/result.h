@@ -52,9 +52,9 @@ struct StepResult {
   int32_t iteration = 0;  // of StepPlan.repeat, from 0
   std::vector<SeqResult> seqs;
   int64_t device_us = 0;        // time the device spent on it; 0 where it is not known well
-  int64_t guess_us = 0;         // time behind it that guesses took
+  int64_t guess_us = 0;         // time behind it that guesses took; 0 likewise
   bool from_graph = false;      // replayed from a captured graph, not run op by op
-  bool captured_graph = false;  // which was captured for it, behind the start
+  bool captured_graph = false;  // one was, for it or its guesses, behind the start
   std::shared_ptr<const tap::CapturedRows> captured = {};  // null: nothing was asked for
 };
 

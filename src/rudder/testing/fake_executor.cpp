@@ -56,10 +56,7 @@ Result<step::Ticket> FakeExecutor::launch(std::shared_ptr<const step::StepPlan> 
   InFlight& step = in_flight_.emplace_back();
   step.begins_at_us = std::max(now, busy_until_us_);
   step.device_us = device_us;
-  int32_t num_guess = 0;
-  for (const step::SeqWork& work : plan->seqs)
-    num_guess = std::max(num_guess, work.guess.num_guess);
-  step.guess_us = options_.guess_us * num_guess;
+  time_guesses(*plan, step);
   busy_until_us_ = step.begins_at_us + plan->repeat * device_us + step.guess_us;
   step.results.reserve(static_cast<size_t>(plan->repeat));
   for (const step::SeqWork& work : plan->seqs) {
@@ -187,7 +184,7 @@ void FakeExecutor::run(InFlight& step) {
   result.id = plan.id;
   result.iteration = iteration;
   result.device_us = step.device_us;
-  result.guess_us = step.guess_us;
+  result.guess_us = step.told_guess_us;
   result.seqs.reserve(plan.seqs.size());
   std::span<const uint32_t> masks = step.masks;
   const size_t words = mask_words(options_.capacity.vocab_size);
@@ -258,48 +255,6 @@ step::SeqResult FakeExecutor::run_sequence(const step::StepPlan& plan, int32_t i
   if (!work.guess.empty() && !slot.ended) run_guess(work, slot, &result);
   if (options_.capacity.keeps_guesses()) slot.guess = result.guess;
   return result;
-}
-
-void FakeExecutor::run_guess(const step::SeqWork& work, const Slot& slot, step::SeqResult* result) {
-  const bool is_sampled = !result->tokens.empty();
-  const FakeProposer::Sequence sequence = {
-      .token_at =
-          [&](int32_t position) {
-            return position == slot.kv_len ? *slot.carry
-                                           : cell(slot, proposer_->group(), position).token;
-          },
-      .row_at = [&](int32_t position) { return cell(slot, proposer_->group(), position).row; },
-      .len = slot.kv_len + (is_sampled ? 1 : 0),
-      .max_len = slot.max_len,
-      .blocks = slot.blocks};
-  const std::vector<int32_t> right =
-      is_sampled ? next_tokens(slot, work.guess.num_guess) : std::vector<int32_t>();
-  std::vector<std::string> wrong;
-  result->guess = proposer_->run(work, sequence, right, &wrong);
-  for (std::string& text : wrong) violation(std::move(text));
-}
-
-// What comes behind the carried token, if nothing steers it and no mask holds it back.
-std::vector<int32_t> FakeExecutor::next_tokens(const Slot& slot, int32_t count) {
-  std::vector<int32_t> tokens;
-  std::vector<int32_t> history = slot.history;
-  uint64_t hash = cell(slot, 0, slot.kv_len - 1).prefix_hash;
-  int32_t token = *slot.carry;
-  for (int32_t i = 1; i <= count; ++i) {
-    hash = extend_hash(hash, token);
-    token = testing::sample_token({.prefix_hash = hash,
-                                   .position = slot.kv_len + i,
-                                   .num_output = slot.num_output + i - 1,
-                                   .max_len = slot.max_len,
-                                   .vocab_size = options_.capacity.vocab_size,
-                                   .sampling = slot.sampling,
-                                   .history = history,
-                                   .history_prompt_len = slot.history_prompt_len})
-                .token;
-    if (slot.sampling.needs_history()) history.push_back(token);
-    tokens.push_back(token);
-  }
-  return tokens;
 }
 
 // The sequence's tokens one by one, as if each but the first were sampled only because the one

@@ -57,6 +57,11 @@ struct FakeOptions {
   // how often a guess is right behind right ones; below 0: draws of every kind.
   int64_t guess_us = 0;
   double guess_odds = -1;
+  // The guesses of the first so many steps take so much longer, for what is set up in them. Their
+  // time is told as not known, or as what it is.
+  int64_t num_setups = 0;
+  int64_t setup_us = 0;
+  bool knows_setups = true;
 
   NumericalFault numerical;
   step::StepId fail_launch_at = 0;   // 0 = never; from this step on the executor is dead
@@ -132,8 +137,9 @@ class FakeExecutor final : public step::Executor {
   struct InFlight {
     std::shared_ptr<const step::StepPlan> plan;
     int64_t begins_at_us = 0;
-    int64_t device_us = 0;                  // of an iteration
-    int64_t guess_us = 0;                   // behind the last
+    int64_t device_us = 0;  // of an iteration
+    int64_t guess_us = 0;   // behind the last
+    int64_t told_guess_us = 0;
     int32_t collected = 0;                  // iterations
     std::vector<step::StepResult> results;  // of the iterations that have run
     // By sequence: drafts whose results were not collected when it was launched. It may begin so
@@ -179,6 +185,7 @@ class FakeExecutor final : public step::Executor {
   void tell_rows(const step::SeqWork& work, const Slot& slot, std::span<const int32_t> path,
                  step::SeqResult* result);
   void keep_path(const step::SeqWork& work, const Slot& slot, std::span<const int32_t> rows);
+  void time_guesses(const step::StepPlan& plan, InFlight& step);
   void run_guess(const step::SeqWork& work, const Slot& slot, step::SeqResult* result);
   std::vector<int32_t> next_tokens(const Slot& slot, int32_t count);
   Cell& cell(const Slot& slot, int32_t group, int32_t position);
@@ -195,6 +202,7 @@ class FakeExecutor final : public step::Executor {
   std::deque<InFlight> in_flight_;
   FakeTaps taps_;
   std::optional<FakeProposer> proposer_;  // where the capacity guesses
+  int64_t num_guessed_ = 0;               // steps
   step::StepId last_launched_ = 0;
   step::StepId last_collected_ = 0;
   int64_t busy_until_us_ = 0;

@@ -97,9 +97,10 @@ void write_counters(Exposition& out, Replicas replicas) {
              &Stats::iterations);
   by.counter("engine_graph_steps_total",
              "Steps replayed from a captured graph; the others ran op by op.", &Stats::graph_steps);
-  by.counter("engine_captured_graphs_total",
-             "Graphs captured behind the start, for steps with taps or prompts that come back.",
-             &Stats::captured_graphs);
+  by.counter(
+      "engine_captured_graphs_total",
+      "Steps behind the start for which a graph was captured: with taps, prompts or guesses.",
+      &Stats::captured_graphs);
   by.counter("num_preemptions_total", "Sequences put back to make room.", &Stats::preemptions);
   by.counter("prompt_tokens_total", "Prompt tokens processed.", &Stats::prompt_tokens);
   by.counter("prompt_tokens_cached_total", "Prompt tokens taken from the prefix cache.",
