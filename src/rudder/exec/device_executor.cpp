@@ -209,8 +209,11 @@ Result<step::StepResult> DeviceExecutor::collect(step::Ticket ticket) {
           taps_->clipped_samples(next->flight, i, filled.scores);
     }
   }
-  const int64_t device_us = device_time(iteration, was_done, flight.guess_us);
-  result.device_us = flight.is_captured && next->iteration == 0 ? 0 : device_us;
+  result.device_us = device_time_.note({.start_us = iteration.start_us,
+                                        .enqueued_us = iteration.enqueued_us,
+                                        .end_us = clock_.now_us() - flight.guess_us,
+                                        .was_done = was_done,
+                                        .was_set_up = flight.is_captured && next->iteration == 0});
   if (const Result<void> copied = finish_captured(flight, result); !copied) {
     fault_ = copied.error();
     return tl::unexpected<Error>(copied.error());
@@ -253,22 +256,6 @@ Result<void> DeviceExecutor::await_done(ops::Event& done) {
     while (clock_.now_us() < asked_us + kPauseUs) std::this_thread::yield();
   }
   return done.wait();
-}
-
-// Of an iteration that is over, seen from the host: it began when the one before it ended, or when
-// its enqueueing did; it ended before now if it was not waited for, and after it was enqueued. Its
-// guesses are not part of it.
-int64_t DeviceExecutor::device_time(const Iteration& iteration, bool was_done, int64_t guess_us) {
-  const int64_t now_us = clock_.now_us() - guess_us;
-  const int64_t start_us = std::max(iteration.start_us, last_end_us_);
-  const bool began_behind = last_end_us_ >= iteration.start_us;
-  const int64_t end_us = was_done ? iteration.enqueued_us : now_us;
-  const int64_t device_us = end_us - start_us;
-  const bool end_known = now_us - end_us <= device_us / 8;
-  const bool is_known = end_known && (last_end_known_ || !began_behind);
-  last_end_us_ = end_us;
-  last_end_known_ = end_known;
-  return is_known ? std::max<int64_t>(device_us, 0) : 0;
 }
 
 bool DeviceExecutor::ready(step::Ticket ticket) {

@@ -31,6 +31,7 @@
 #include "rudder/base/queue.h"
 #include "rudder/base/result.h"
 #include "rudder/exec/capture_pool.h"
+#include "rudder/exec/device_time.h"
 #include "rudder/exec/graph_cache.h"
 #include "rudder/exec/handover.h"
 #include "rudder/exec/kv_layout.h"
@@ -135,7 +136,6 @@ class DeviceExecutor final : public step::Executor {
   void fetch(size_t index, int32_t iteration);
   void fetch_captured(size_t index);
   Result<void> finish_captured(Flight& flight, step::StepResult& result);
-  int64_t device_time(const Iteration& iteration, bool was_done, int64_t guess_us);
   void read_sampled(const Enqueued& from, step::StepResult& result) const;
   void read_guesses(size_t index, step::StepResult& result) const;
 
@@ -178,8 +178,7 @@ class DeviceExecutor final : public step::Executor {
   uint64_t num_launched_ = 0;   // steps
   uint64_t num_collected_ = 0;  // iterations
   step::StepId last_launched_ = 0;
-  int64_t last_end_us_ = 0;
-  bool last_end_known_ = true;
+  DeviceTime device_time_;
   std::optional<Error> fault_;  // of the device: nothing runs after it
 
   std::thread worker_;  // last: started when all else is ready
