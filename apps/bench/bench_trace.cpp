@@ -35,6 +35,7 @@ struct TraceFlags {
   int32_t steps = 50;
   int32_t warm_up = 48;
   int32_t clamps = 0;
+  bool prompts = false;
   std::string output_json;
 };
 
@@ -109,9 +110,11 @@ Result<void> trace_steps(const TraceFlags& flags) {
   RUDDER_TRY(ModelSession session, std::move(opened));
   RUDDER_TRY_VOID(run_batch_of(session, flags, flags.warm_up));
   trace->clear();
-  RUDDER_TRY_VOID(run_batch_of(session, flags, flags.steps + flags.warm_up));
+  RUDDER_TRY_VOID(run_batch_of(session, flags, flags.prompts ? 1 : flags.steps + flags.warm_up));
+  const auto most = static_cast<size_t>(flags.steps);
+  const std::vector<cuda::DeviceNode> nodes = trace->nodes();
   const std::vector<std::vector<cuda::DeviceNode>> replays =
-      cuda::last_replays(trace->nodes(), static_cast<size_t>(flags.steps));
+      flags.prompts ? cuda::last_steps(nodes, most) : cuda::last_replays(nodes, most);
   if (replays.empty()) {
     return fail(ErrorCode::kUnsupported, "no step was the replay of a graph", "enforce-eager");
   }
@@ -145,6 +148,8 @@ int bench_trace(int argc, char** argv) {
             "Steps in front of them, and as many before those.");
   table.add("clamps", &flags.clamps, 0, kBenchColumns.num_features,
             "Features of one layer that each sequence clamps.");
+  table.add("prompts", &flags.prompts,
+            "Steps that compute the prompts in place of those that decode.");
   flags.session.log_level = "warn";
   flags.session.engine.enable_prefix_caching = false;
   flags.session.declare(table);

@@ -128,6 +128,22 @@ std::vector<std::vector<DeviceNode>> last_replays(std::span<const DeviceNode> no
   return replays;
 }
 
+std::vector<std::vector<DeviceNode>> last_steps(std::span<const DeviceNode> nodes, size_t most) {
+  std::vector<std::vector<DeviceNode>> steps;
+  bool has_begun = false;
+  for (const DeviceNode& node : nodes) {
+    const bool begins = op_of(node.name) == "begin_step";
+    // Several kernels may begin a step.
+    if (begins && !has_begun) steps.emplace_back();
+    has_begun = begins;
+    if (!steps.empty()) steps.back().push_back(node);
+  }
+  if (steps.size() > most) {
+    steps.erase(steps.begin(), steps.end() - static_cast<std::ptrdiff_t>(most));
+  }
+  return steps;
+}
+
 std::vector<AttributedNode> attribute(std::span<const DeviceNode> replay) {
   std::vector<AttributedNode> nodes;
   int64_t busy_until = replay.empty() ? 0 : replay.front().begin_ns;

@@ -26,6 +26,10 @@ struct DeviceNode {
 // of nodes, sorted by begin.
 std::vector<std::vector<DeviceNode>> last_replays(std::span<const DeviceNode> nodes, size_t most);
 
+// The last `most` steps, replays of graphs or not, such as those of prompts: runs of nodes from a
+// begin_step to the next one.
+std::vector<std::vector<DeviceNode>> last_steps(std::span<const DeviceNode> nodes, size_t most);
+
 struct AttributedNode {
   std::string op;
   int32_t layer = -1;  // -1: of the step, not of a layer

@@ -81,5 +81,26 @@ TEST(StepAttribution, TheGraphThatRunsMostOften) {
   EXPECT_TRUE(last_replays({}, 3).empty());
 }
 
+TEST(StepAttribution, StepsOfPromptsBeginWithTheirTokens) {
+  std::vector<DeviceNode> nodes;
+  nodes.push_back({0, 5, 99, 0, "copy"});  // of no step that is there whole
+  for (uint32_t launch = 1; launch <= 4; ++launch) {
+    for (DeviceNode node : step_nodes(launch, launch * 1000)) {
+      // The last parts of such a step run op by op.
+      if (node.name == "nvjet_head" || node.name == "sample_kernel") node.graph = 0;
+      nodes.push_back(node);
+    }
+  }
+  const auto steps = last_steps(nodes, 3);
+  ASSERT_EQ(steps.size(), 3u);
+  EXPECT_EQ(steps[0].front().launch, 2u);
+  for (const auto& step : steps) {
+    EXPECT_EQ(step.size(), step_nodes(1, 0).size());
+    EXPECT_EQ(step.front().name, "begin_step_kernel");
+    EXPECT_EQ(step.back().name, "sample_kernel");
+  }
+  EXPECT_TRUE(last_steps({}, 3).empty());
+}
+
 }  // namespace
 }  // namespace rudder::cuda

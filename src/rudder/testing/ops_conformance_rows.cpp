@@ -1,9 +1,10 @@
 // Rows are independent: the same row gives the same bits in any company and on any number of
 // threads (ops/ops.h).
+#include <algorithm>
 #include <string>
 #include <vector>
 
-#include "rudder/testing/ops_conformance.h"
+#include "rudder/testing/ops_conformance_attention.h"
 
 namespace rudder::testing {
 namespace {
@@ -66,6 +67,89 @@ TEST_P(OpsConformance, SmallOpsRowsAreIndependent) {
     const View out = poisoned({count, hidden});
     ops_.gated_act({gates.rows(first, count), ops::Activation::kSilu, out, {}});
     expect_same_rows(out, acted.rows(first, count), place(count, first));
+  }
+}
+
+// A long prompt has more rows than a device has places for at once.
+TEST_P(OpsConformance, ResidualNormOfManyRows) {
+  constexpr int64_t kRows = 1501;
+  constexpr int64_t kPart = 100;
+  const int64_t hidden = wide(1304);
+  for (const bool clips : {false, true}) {
+    const auto norm = [&] {
+      ops::NormSpec drawn = random_norm(hidden);
+      drawn.alpha = {};
+      if (clips) drawn.alpha = random_norm(hidden).weight;
+      return drawn;
+    };
+    const View x = random({kRows, hidden});
+    const View delta = random({kRows, hidden});
+    ops::ResidualNormArgs args{.x = copy(x), .delta = copy(delta)};
+    args.norm = norm();
+    args.delta_norm = norm();
+    args.out = args.delta;
+    ops_.residual_norm(args);
+    for (int64_t first = 0; first < kRows; first += kPart) {
+      const int64_t count = std::min(kPart, kRows - first);
+      ops::ResidualNormArgs part = args;
+      part.x = copy(x.rows(first, count));
+      part.delta = copy(delta.rows(first, count));
+      part.out = poisoned({count, hidden});
+      ops_.residual_norm(part);
+      expect_same_rows(part.x, args.x.rows(first, count), place(count, first));
+      expect_same_rows(part.out, args.out.rows(first, count), place(count, first));
+    }
+  }
+}
+
+TEST_P(OpsAttention, QkvPrepOfManyTokens) {
+  constexpr int64_t kTokens = 1501;
+  constexpr int64_t kPart = 100;
+  AttentionShape shape;
+  shape.head_dim = shape.rotary = 64;
+  for (const int kind : {0, 1, 2, 3}) {  // no norm, RMS, a clip, one of each
+    shape.q_norm_width = shape.k_norm_width = kind > 0 ? shape.head_dim : 0;
+    const Layer layer = make_layer(shape, kTokens / shape.block_size + 1);
+    const auto norm = [&](const ops::NormSpec& drawn, bool clips) {
+      ops::NormSpec norm = drawn;
+      norm.alpha = {};
+      if (clips) norm.alpha = random_norm(shape.head_dim).weight;
+      return norm;
+    };
+    ops::QkvPrepArgs args;
+    args.num_heads = static_cast<int32_t>(shape.heads);
+    args.q_norm = norm(layer.q_norm, kind >= 2);
+    args.k_norm = norm(layer.k_norm, kind == 2);
+    args.rope = layer.rope;
+    args.kv = layer.kv;
+    const View qkv = random({kTokens, (shape.heads + 2 * shape.kv_heads) * shape.head_dim});
+    std::vector<int32_t> rope_row;
+    std::vector<int32_t> slots;
+    for (int32_t t = 0; t < kTokens; ++t) {
+      rope_row.push_back(static_cast<int32_t>(between(0, kMaxPositions - 1)));
+      slots.push_back(t % 7 == 0 ? -1 : t);
+    }
+    const auto run = [&](int64_t first, int64_t count) {
+      const auto part = [&](const std::vector<int32_t>& of) {
+        return device_.put(std::vector<int32_t>(of.begin() + first, of.begin() + first + count));
+      };
+      args.qkv = copy(qkv.rows(first, count));
+      args.rope_row = part(rope_row);
+      args.kv_slot = part(slots);
+      args.q_out = poisoned({count, shape.heads * shape.head_dim});
+      ops_.qkv_prep(args);
+      return args.q_out;
+    };
+    const View q = run(0, kTokens);
+    const HostTensor cache = device_.get(layer.kv.storage);
+    args.kv.storage = make_layer(shape, kTokens / shape.block_size + 1).kv.storage;
+    for (int64_t first = 0; first < kTokens; first += kPart) {
+      const int64_t count = std::min(kPart, kTokens - first);
+      expect_same_rows(run(first, count), q.rows(first, count), place(count, first));
+    }
+    // Elements that nobody wrote are NaN in both.
+    EXPECT_TRUE(std::ranges::equal(device_.get(args.kv.storage).bytes(), cache.bytes()))
+        << "norms of kind " << kind;
   }
 }
 

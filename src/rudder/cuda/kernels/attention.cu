@@ -6,7 +6,7 @@
 namespace rudder::cuda {
 namespace {
 
-static_assert(sizeof(KvTensorMap) == 4 * sizeof(CUtensorMap));
+static_assert(sizeof(KvTensorMap) == 3 * sizeof(CUtensorMap));
 static_assert(alignof(KvTensorMap) >= alignof(CUtensorMap));
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
@@ -66,8 +66,6 @@ cudaError_t make_kv_tensor_map(const void* storage, KvType kv_type, int64_t num_
   // [rows, head_dim]. Columns past head_dim come as zeros.
   const TensorShape<2> box{
       {head, parts * heads * kAttentionBlockSize}, {row}, {columns, kAttentionBlockSize}};
-  TensorShape<2> half = box;
-  half.box[1] = kAttentionBlockSize / 2;
   // [parts, heads, column groups, 16 rows, columns]: the order in shared memory. Not for a last
   // column group that is not full, which would run over into the next row.
   const cuuint64_t groups = (head + columns - 1) / columns;
@@ -79,7 +77,6 @@ cudaError_t make_kv_tensor_map(const void* storage, KvType kv_type, int64_t num_
   const TensorShape<5> runs{
       {head, 2, 4, 2, parts * heads}, {row, row * 4, row * 2, page}, {columns, 2, 4, 2, 1}};
   const bool good = encode_map(encode, storage, kv_type, box, map->box) &&
-                    encode_map(encode, storage, kv_type, half, map->half) &&
                     encode_map(encode, storage, kv_type, runs, map->runs) &&
                     encode_map(encode, storage, kv_type, whole, map->page);
   return good ? cudaSuccess : cudaErrorInvalidValue;

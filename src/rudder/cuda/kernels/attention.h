@@ -40,8 +40,8 @@ namespace rudder::cuda {
 
 inline constexpr int32_t kAttentionBlockSize = 16;  // tokens of a KV block
 // GateParams::least_sparse_pages, as measured (docs/adr/0037-gates-on-a-gpu.md).
-inline constexpr int32_t kLeastSparsePages = 9;
-inline constexpr int32_t kLeastSparsePagesFp8 = 60;
+inline constexpr int32_t kLeastSparsePages = 8;
+inline constexpr int32_t kLeastSparsePagesFp8 = 16;
 
 // AttentionConfig::section_bytes, as measured.
 inline constexpr int64_t kSectionBytes = int64_t{32} << 20;
@@ -97,10 +97,9 @@ struct AttentionWorkParams {
   AttentionWorkspace workspace;
 };
 
-// The cache of one layer as the copy engine sees it: four CUtensorMaps.
+// The cache of one layer as the copy engine sees it: three CUtensorMaps.
 struct alignas(128) KvTensorMap {
   uint64_t box[16] = {};   // 128 bytes of the 16 rows of one page of K or V of a head
-  uint64_t half[16] = {};  // of 8 of them
   uint64_t page[16] = {};  // all of a page of a head, K and V
   uint64_t runs[16] = {};  // a box whose rows are in another order (token_of_row)
 };
@@ -117,8 +116,9 @@ struct GateParams {
   bool relu_pre = false;
   float low = 0;
   float high = 1;
-  // Where a block of the split kernel has at least so many pages, it reads the values of the tokens
-  // alone that some row weighs; with fewer, waiting for the scores costs more than the bytes.
+  // Where the split kernel's blocks have at least so many pages on average, they read the values of
+  // the tokens alone that some row weighs; with fewer, waiting for the scores costs more than the
+  // bytes.
   int32_t least_sparse_pages = kLeastSparsePages;
 };
 

@@ -30,19 +30,14 @@ __device__ inline float minus_infinity() {
 __device__ inline void prefetch_map(const uint64_t* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(map)) : "memory");
 }
-// A box of a map of rows (KvTensorMap) from column `column`, row `row` of the cache.
-__device__ inline void copy_rows(uint32_t to, const uint64_t* rows, int32_t column, int32_t row,
-                                 uint32_t barrier) {
+// One box (128 bytes of 16 rows: 2 KB) from column `column`, row `row` of the cache.
+__device__ inline void copy_box(uint32_t to, const KvTensorMap* map, int32_t column, int32_t row,
+                                uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
       "[%1, {%2, %3}], [%4];" ::"r"(to),
-      "l"(reinterpret_cast<uint64_t>(rows)), "r"(column), "r"(row), "r"(barrier)
+      "l"(reinterpret_cast<uint64_t>(map->box)), "r"(column), "r"(row), "r"(barrier)
       : "memory");
-}
-// One box (128 bytes of 16 rows: 2 KB).
-__device__ inline void copy_box(uint32_t to, const KvTensorMap* map, int32_t column, int32_t row,
-                                uint32_t barrier) {
-  copy_rows(to, map->box, column, row, barrier);
 }
 // The same of one page, its rows in runs.
 __device__ inline void copy_runs(uint32_t to, const KvTensorMap* map, int32_t column, int32_t page,
@@ -206,21 +201,6 @@ __device__ inline void map_scores(float (&s)[kTiles][4], const ScoreMap& map) {
   }
 }
 
-// Hides tokens that a row does not see: s[n] has tokens begin + 8n + 2t and the next one, rows see
-// [first, last].
-template <int kTiles>
-__device__ inline void mask_scores(float (&s)[kTiles][4], int32_t begin, const int32_t (&first)[2],
-                                   const int32_t (&last)[2], int t) {
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int32_t token = begin + n * 8 + 2 * t + e % 2;
-      if (token < first[e / 2] || token > last[e / 2]) s[n][e] = minus_infinity();
-    }
-  }
-}
-
 // One step of the online softmax: s becomes the weights, sums so far shrink to the new maximum.
 template <int kTiles, int kOutTiles>
 __device__ inline void softmax_step(float (&s)[kTiles][4], SoftmaxRows& rows,
@@ -277,6 +257,7 @@ struct Page {
   static constexpr int kBytes = kGroups * kGroupBytes;  // K or V
   static constexpr int kPerChunk = kFp8 ? 16 : 8;       // elements of 16 bytes
   static constexpr int kChunks = kHeadDim / kPerChunk;
+  static constexpr int kRowBytes = kChunks * 16;  // of a token in the cache
   static constexpr int kOutTiles = kHeadDim / 8;
 
   // The order of k inside a product q . k is ours to choose, as long as q and K have the same: a
@@ -291,6 +272,7 @@ struct Page {
     return group * 2 * kPerChunk / 4;
   }
   static constexpr int kSteps = steps_before(kGroups - 1) + chunks_in(kGroups - 1) * kPerChunk / 4;
+  static constexpr int kLaneChunks = (kGroups - 1) * 2 + chunks_in(kGroups - 1);  // of a token
 
   __device__ static int lane_chunk(int group, int i, int t) {
     return chunks_in(group) == 2 ? 2 * t + i : t;
@@ -325,40 +307,43 @@ struct Page {
                                 int lane) {
     const int g = lane / 4;
     const int t = lane % 4;
-    // Two sums of every other step, so that fewer products wait for each other, where there are
-    // registers for them.
-    constexpr int kSums = kHeadDim == 256 ? 1 : 2;
     float sums[kSums][2][4] = {};
 #pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
+    for (int i = 0; i < kLaneChunks; ++i) {
+      const uint32_t chunk = page + i / 2 * kGroupBytes + ((lane_chunk(i / 2, i % 2, t) ^ g) << 4);
 #pragma unroll
-      for (int i = 0; i < chunks_in(group); ++i) {
-        const int chunk = lane_chunk(group, i, t);
-        const int step = steps_before(group) + i * kPerChunk / 4;
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          const uint4 k =
-              load_shared(page + group * kGroupBytes + (n * 8 + g) * 128 + ((chunk ^ g) << 4));
-          if constexpr (kFp8) {
-            const uint32_t fours[4] = {k.x, k.y, k.z, k.w};
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-              const uint2 wide = widen_four(fours[j]);
-              mma<true>(sums[j % 2 * (kSums - 1)][n], q[step + j], wide.x, wide.y);
-            }
-          } else {
-            mma<false>(sums[0][n], q[step], k.x, k.y);
-            mma<false>(sums[kSums - 1][n], q[step + 1], k.z, k.w);
-          }
-        }
+      for (int n = 0; n < 2; ++n) {
+        add_products(sums[0][n], sums[kSums - 1][n], q, i, load_shared(chunk + (n * 8 + g) * 128));
       }
     }
 #pragma unroll
-    for (int n = 0; n < 2; ++n) {
+    for (int n = 0; n < 2; ++n) take_sums(s[n], sums[0][n], sums[kSums - 1][n]);
+  }
+
+  // Keys of 8 tokens in registers: a lane's chunks of token g.
+  struct Keys {
+    uint4 chunk[kLaneChunks];
+  };
+  // `row`: the lane's token in the cache; nullptr = zeros.
+  __device__ static void load_keys(Keys& keys, const uint8_t* row, int t) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e)
-        s[n][e] = kSums == 1 ? sums[0][n][e] : sums[0][n][e] + sums[kSums - 1][n][e];
+    for (int i = 0; i < kLaneChunks; ++i) {
+      const int chunk = i / 2 * 8 + lane_chunk(i / 2, i % 2, t);
+      keys.chunk[i] = {};
+      if (row != nullptr && chunk < kChunks) {
+        keys.chunk[i] = __ldcg(reinterpret_cast<const uint4*>(row) + chunk);
+      }
     }
+  }
+  // What scores() gives for these tokens.
+  __device__ static void scores_of(float (&s)[4], const uint32_t (&q)[kSteps][4],
+                                   const Keys& keys) {
+    float sums[kSums][4] = {};
+#pragma unroll
+    for (int i = 0; i < kLaneChunks; ++i) {
+      add_products(sums[0], sums[kSums - 1], q, i, keys.chunk[i]);
+    }
+    take_sums(s, sums[0], sums[kSums - 1]);
   }
 
   // The A fragment of the weights of page i of those that s is of.
@@ -448,6 +433,31 @@ struct Page {
   }
 
  private:
+  // Two sums of every other step, so that fewer products wait for each other, where there are
+  // registers for them.
+  static constexpr int kSums = kHeadDim == 256 ? 1 : 2;
+
+  // Products with a lane's i-th chunk of keys of 8 tokens; the two sums may be one.
+  __device__ static void add_products(float (&even)[4], float (&odd)[4],
+                                      const uint32_t (&q)[kSteps][4], int i, const uint4& k) {
+    const int step = i * kPerChunk / 4;
+    if constexpr (kFp8) {
+      const uint32_t fours[4] = {k.x, k.y, k.z, k.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const uint2 wide = widen_four(fours[j]);
+        mma<true>(j % 2 == 0 ? even : odd, q[step + j], wide.x, wide.y);
+      }
+    } else {
+      mma<false>(even, q[step], k.x, k.y);
+      mma<false>(odd, q[step + 1], k.z, k.w);
+    }
+  }
+  __device__ static void take_sums(float (&s)[4], const float (&even)[4], const float (&odd)[4]) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) s[e] = kSums == 1 ? even[e] : even[e] + odd[e];
+  }
+
   // Of 4 dims of two rows.
   __device__ static void place_q(uint32_t (&a)[4], uint32_t low0, uint32_t low1, uint32_t high0,
                                  uint32_t high1) {
@@ -500,17 +510,14 @@ struct QueryRows {
   __device__ int32_t position(int32_t r) const { return prefix + token(r < count ? r : count - 1); }
 };
 
-// Sends the copies of the keys of one page of a KV head, box by box, or of the second half of them.
-// One lane.
+// Sends the copies of the keys of one page of a KV head, box by box. One lane.
 template <typename P>
 __device__ inline void copy_keys(const KvTensorMap* map, int32_t num_kv_heads, int32_t head,
-                                 int32_t block, uint32_t k, uint32_t barrier, bool only_half) {
-  const int32_t first = only_half ? kPageTokens / 2 : 0;
-  const int32_t row = (block * 2 * num_kv_heads + head) * kPageTokens + first;
+                                 int32_t block, uint32_t k, uint32_t barrier) {
+  const int32_t row = (block * 2 * num_kv_heads + head) * kPageTokens;
 #pragma unroll
   for (int group = 0; group < P::kGroups; ++group) {
-    copy_rows(k + group * P::kGroupBytes + first * 128, only_half ? map->half : map->box,
-              group * P::kColumns, row, barrier);
+    copy_box(k + group * P::kGroupBytes, map, group * P::kColumns, row, barrier);
   }
 }
 

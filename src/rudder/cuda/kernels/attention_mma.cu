@@ -52,10 +52,10 @@ __device__ TileWork tile_work(const AttentionParams& p, const WorkspaceView& wor
   return t;
 }
 
-template <int kHeadDim, KvType kType, bool kGated>
+template <int kHeadDim, KvType kType, Weighting kWeighting>
 class TiledBlock {
  public:
-  using Weights = typename WeightsOf<kGated>::Type;
+  using Weights = typename WeightsOf<kWeighting>::Type;
   using P = Page<kHeadDim, kType>;
   using Shared = TiledShared<kHeadDim, kType>;
   static constexpr int kPages = Shared::kPages;
@@ -147,7 +147,8 @@ class TiledBlock {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int32_t r = row + 8 * half;
-      const float over = weights.over(half, v_scale, tile_.rows.head(r, tile_.kv_head));
+      const int32_t head = tile_.rows.head(r, tile_.kv_head);
+      const float over = weights.over(half, Weights::scale_of(p_, v_scale, head));
       if (r >= tile_.rows.count) continue;
       P::write_row(static_cast<__nv_bfloat16*>(p_.out) + tile_.rows.offset<kHeadDim>(r), out, half,
                    over, lane_ % 4);
@@ -161,7 +162,7 @@ class TiledBlock {
   const int32_t lane_;
 };
 
-template <int kHeadDim, KvType kType, bool kGated>
+template <int kHeadDim, KvType kType, Weighting kWeighting>
 __global__ void __launch_bounds__(kThreads, kHeadDim == 256 ? 1 : 2)
     tiled_kernel(const __grid_constant__ AttentionParams p) {
   extern __shared__ __align__(1024) uint8_t raw[];
@@ -179,20 +180,20 @@ __global__ void __launch_bounds__(kThreads, kHeadDim == 256 ? 1 : 2)
   const auto item = static_cast<int32_t>(blockIdx.x);
   if (item >= work.header->num_tiles * p.config.num_kv_heads) return;
   const TileWork tile = tile_work<kHeadDim, kType>(p, work, item);
-  TiledBlock<kHeadDim, kType, kGated>(p, shared, tile).run();
+  TiledBlock<kHeadDim, kType, kWeighting>(p, shared, tile).run();
 }
 
-template <int kHeadDim, KvType kType, bool kGated>
+template <int kHeadDim, KvType kType, Weighting kWeighting>
 struct Launch {
   static cudaError_t run(const AttentionParams& params, cudaStream_t stream) {
     constexpr size_t kShared = sizeof(TiledShared<kHeadDim, kType>);
     const cudaError_t error =
-        cudaFuncSetAttribute(tiled_kernel<kHeadDim, kType, kGated>,
+        cudaFuncSetAttribute(tiled_kernel<kHeadDim, kType, kWeighting>,
                              cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
     if (error != cudaSuccess) return error;
     const auto blocks = static_cast<unsigned>(tile_items_bound(params));
-    return launch_pdl(tiled_kernel<kHeadDim, kType, kGated>, dim3(blocks), dim3(kThreads), kShared,
-                      stream, params);
+    return launch_pdl(tiled_kernel<kHeadDim, kType, kWeighting>, dim3(blocks), dim3(kThreads),
+                      kShared, stream, params);
   }
 };
 

@@ -64,7 +64,7 @@ class RunGateWeights {
   }
   // What the sums of a row are multiplied with; `scale` is TileWork::out_scale of its head.
   __device__ float over(int /*half*/, float scale) const {
-    return scale * unit_of(gate_);
+    return scale * unit_of<kUsual>(gate_);
   }
 
  private:

@@ -5,7 +5,7 @@
 // add their sums in shared memory. A short segment goes to one warp, which waits for no other.
 //
 // Under a gate a warp has neighbouring pages, as the filter needs the scores of the last tokens
-// before a page: of the page in front of its first one it reads the last keys. Where there is much
+// before a page: in front of its first one it reads so many keys past the ring. Where there is much
 // to read, keys come first, and of the values only those that some row weighs
 // (attention_sparse.cuh).
 //
@@ -47,13 +47,14 @@ constexpr int stages_of(int head_dim, KvType type) {
   return head_dim == 64 ? 5 : 3;
 }
 
-// The pages first, first + stride, ... of a segment. Of the first one the last keys alone are read
-// where a filter looks back at it.
+// The pages first, first + stride, ... of a segment.
 struct PageRun {
   int32_t first;
   int32_t count;
   int32_t stride;
-  bool looks_back;
+
+  // Does a filter need keys in front of it?
+  __device__ bool has_past() const { return first > 0 && count > 0; }
 };
 
 // The part of a worker's range that lies in one segment.
@@ -68,16 +69,14 @@ struct Part {
   // What a warp reads of it: every fourth page, of a gate a quarter.
   template <bool kGated>
   __device__ PageRun run_of(int32_t warp) const {
-    if (owner >= 0) return {first, owner == warp ? count : 0, 1, false};
+    if (owner >= 0) return {first, owner == warp ? count : 0, 1};
     if constexpr (kGated) {
       const int32_t each = ceil_div(count, kWarps);
       const int32_t begin = first + warp * each;
-      const int32_t own = max(0, min(each, first + count - begin));
-      const int32_t before = own > 0 && begin > 0 ? 1 : 0;
-      return {begin - before, own + before, 1, before > 0};
+      return {begin, max(0, min(each, first + count - begin)), 1};
     } else {
       const int32_t own = count > warp ? (count - warp + kWarps - 1) / kWarps : 0;
-      return {first + warp, own, kWarps, false};
+      return {first + warp, own, kWarps};
     }
   }
 };
@@ -156,10 +155,6 @@ struct SplitShared {
   uint32_t arrived;
 };
 
-// Where most workers have nothing to do, the others still have kMaxShareFloor pages. Such a decode
-// waits for latencies and not for bytes, and reads values with their keys.
-static_assert(kLeastSparsePages > kMaxShareFloor && kLeastSparsePagesFp8 > kMaxShareFloor);
-
 // What rows of a sequence see that may be a tree.
 struct SplitSight : Sight {
   const uint64_t* ancestors;  // of the step's tokens; nullptr: no trees
@@ -192,10 +187,11 @@ struct SplitSight : Sight {
   }
 };
 
-template <int kHeadDim, KvType kType, bool kGated>
+template <int kHeadDim, KvType kType, Weighting kWeighting>
 class SplitWarp {
  public:
-  using Weights = typename WeightsOf<kGated>::Type;
+  static constexpr bool kGated = kWeighting != Weighting::kSoftmax;
+  using Weights = typename WeightsOf<kWeighting>::Type;
   using P = Page<kHeadDim, kType>;
   using Shared = SplitShared<kHeadDim, kType>;
 
@@ -208,7 +204,7 @@ class SplitWarp {
         warp_(static_cast<int32_t>(threadIdx.x / 32)),
         lane_(static_cast<int32_t>(threadIdx.x % 32)),
         is_sparse_(kGated && clips_at_zero(params.gate) &&
-                   range.share >= params.gate.least_sparse_pages) {
+                   range.mean_pages >= params.gate.least_sparse_pages) {
     if (lane_ == 0) {
       shared_.ahead[warp_] = Cursor(range_);
       shared_.here[warp_] = Cursor(range_);
@@ -257,7 +253,7 @@ class SplitWarp {
       pages_ = p_.block_table + seq.table_row * p_.max_blocks + first;
       stride_ = run.stride;
       to_send_ = run.count;
-      looks_back_ = run.looks_back;
+      has_past_ = run.has_past();
       kv_head_ = part.kv_head;
       sent_ = 0;
       old_ = ceil_div((seq.kv_len - seq.q_len) / kPageTokens - first, stride_);
@@ -271,23 +267,49 @@ class SplitWarp {
     if (sent_ % 32 == 0) {
       const int32_t mine = sent_ + lane_;
       ids_ = mine < to_send_ ? pages_[mine * stride_] : 0;
+      if (kGated && has_past_ && sent_ == 0) past_block_ = pages_[-1];
     }
     const int32_t block = __shfl_sync(kAllLanes, ids_, sent_ % 32);
-    const bool is_behind = kGated && looks_back_ && sent_ == 0;
     ++sent_;
     if (lane_ == 0) {
       const uint32_t full = shared_address(&shared_.full[warp_][stage]);
       const uint32_t k = shared_address(shared_.ring[warp_][stage][0]);
-      const bool keys_only = kGated && (is_behind || is_sparse_);
-      barrier_expect(full, is_behind ? P::kBytes / 2 : keys_only ? P::kBytes : 2 * P::kBytes);
+      const bool keys_only = kGated && is_sparse_;
+      barrier_expect(full, keys_only ? P::kBytes : 2 * P::kBytes);
       if (keys_only) {
-        copy_keys<P>(&p_.kv, p_.config.num_kv_heads, kv_head_, block, k, full, is_behind);
+        copy_keys<P>(&p_.kv, p_.config.num_kv_heads, kv_head_, block, k, full);
       } else if constexpr (P::kFullGroups) {
         copy_whole_page(k, &p_.kv, kv_head_, block, full);
       } else {
         copy_page<P>(&p_.kv, p_.config.num_kv_heads, kv_head_, block, k, k + P::kBytes, full);
       }
     }
+    if (kGated && has_past_ && sent_ == 1) prefetch_past();
+  }
+
+  // The keys in front of a run that the filter looks back at are the last ones of a page.
+  __device__ const uint8_t* past_keys(int32_t block, int32_t kv_head, int32_t back) const {
+    const int64_t page = int64_t{2} * block * p_.config.num_kv_heads + kv_head;
+    return static_cast<const uint8_t*>(p_.kv_storage) +
+           ((page + 1) * kPageTokens - back) * P::kRowBytes;
+  }
+  // To L2, where they are when the warp comes to the run that is being sent for.
+  __device__ void prefetch_past() const {
+    constexpr int kSector = 32;
+    const int32_t back = p_.gate.length - 1;
+    const uint8_t* const keys = past_keys(past_block_, kv_head_, back);
+    for (int32_t i = lane_ * kSector; i < back * P::kRowBytes; i += 32 * kSector) {
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(keys + i));
+    }
+  }
+  __device__ void load_past(typename P::Keys& keys, const SplitSeq& seq, const Part& part,
+                            const PageRun& run) const {
+    const int32_t* const pages =
+        p_.block_table + seq.table_row * p_.max_blocks + seq.first_page + run.first;
+    const int32_t block = pages == pages_ ? past_block_ : pages[-1];
+    const int32_t back = 8 - lane_ / 4;  // of the lane's token
+    P::load_keys(keys, back < p_.gate.length ? past_keys(block, part.kv_head, back) : nullptr,
+                 lane_ % 4);
   }
 
   __device__ void attend(const SplitSeq& seq, const Part& part) {
@@ -296,8 +318,18 @@ class SplitWarp {
         QueryRows::of<kHeadDim>(p_.config, seq.q_begin, seq.q_len, seq.kv_len, part.kv_head);
     const int32_t row = part.row_tile * kRowTile;
     const PageRun run = part.run_of<kGated>(warp_);
+    const bool looks_back = kGated && run.has_past();
+    typename P::Keys past;
+    if (looks_back) load_past(past, seq, part, run);
     float out[P::kOutTiles][4] = {};
     Weights weigher(p_, rows, part.kv_head, row + g);
+    // Read here, so that nobody waits for it at the end. Of the rows that the thread writes.
+    float scales[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int32_t r = part.owner < 0 ? static_cast<int32_t>(threadIdx.x) / 16 : g;
+      scales[half] = scale_of_row(rows, row + half * kMergeRows + r, part.kv_head);
+    }
     if (run.count > 0) {
       uint32_t q[P::kSteps][4];
       const auto* q_rows = static_cast<const __nv_bfloat16*>(p_.q);
@@ -306,6 +338,13 @@ class SplitWarp {
                 lane_ % 4);
       // Pages that all rows of the segment see whole need no mask.
       const SplitSight sight(p_, seq, rows, row + g);
+      if constexpr (kGated) {
+        if (looks_back) {
+          float s[4];
+          P::scores_of(s, q, past);
+          weigher.look_back(s, (seq.first_page + run.first) * kPageTokens - 8, sight, lane_);
+        }
+      }
       if (is_sparse_) {
         add_sparse_pages(seq, part, run, q, sight, weigher, out);
       } else {
@@ -314,24 +353,20 @@ class SplitWarp {
     }
     weigher.settle(out);
     if (part.owner < 0) {
-      finish(seq, part, rows, out, weigher);
+      finish(seq, part, rows, out, weigher, scales);
     } else {
-      write_alone(part, rows, out, weigher);
+      write_alone(part, rows, out, weigher, scales);
     }
     // The weights of sparse values lie where the warps' sums do: their readers are done then.
     if (is_sparse_ && part.owner < 0) __syncthreads();
   }
 
-  // The weights of the next page of the ring; `is_behind`: of which the last keys came.
+  // The weights of the next page of the ring.
   __device__ void weigh_page(float (&s)[2][4], const uint32_t (&q)[P::kSteps][4], int32_t begin,
-                             const SplitSight& sight, bool is_behind, Weights& weigher,
+                             const SplitSight& sight, Weights& weigher,
                              float (&out)[P::kOutTiles][4]) {
     barrier_wait(shared_address(&shared_.full[warp_][stage_]), phase_);
     P::scores(s, q, shared_address(shared_.ring[warp_][stage_][0]), lane_);
-    if (kGated && is_behind) {
-#pragma unroll
-      for (float& score : s[0]) score = 0;
-    }
     weigher.weigh(s, out, begin, sight, lane_);
   }
   // Leaves the page at the ring's begin.
@@ -350,15 +385,12 @@ class SplitWarp {
     const int32_t kv_len = seq.kv_len;
     int32_t begin = (seq.first_page + run.first) * kPageTokens;
     for (int32_t i = 0; i < run.count; ++i, begin += run.stride * kPageTokens) {
-      const bool is_behind = run.looks_back && i == 0;
       float s[2][4];
-      weigh_page(s, q, begin, sight, is_behind, weigher, out);
-      if (!is_behind) {
-        uint32_t weights[4];
-        P::pack_weights(weights, s, 0);
-        P::template add_values<true>(out, weights, shared_address(shared_.ring[warp_][stage_][1]),
-                                     kv_len - begin, lane_);
-      }
+      weigh_page(s, q, begin, sight, weigher, out);
+      uint32_t weights[4];
+      P::pack_weights(weights, s, 0);
+      P::template add_values<true>(out, weights, shared_address(shared_.ring[warp_][stage_][1]),
+                                   kv_len - begin, lane_);
       pass_page();
     }
   }
@@ -374,14 +406,10 @@ class SplitWarp {
       for (int32_t i = 0; i < run.count; ++i) {
         if (i % 32 == 0) ids = i + lane_ < run.count ? pages[i + lane_] : 0;
         const int32_t block = __shfl_sync(kAllLanes, ids, i % 32);
-        const bool is_behind = run.looks_back && i == 0;
         float s[2][4];
-        weigh_page(s, q, (first + i) * kPageTokens, sight, is_behind, weigher, out);
+        weigh_page(s, q, (first + i) * kPageTokens, sight, weigher, out);
         pass_page();
-        if (!is_behind) {
-          values.add(s, ((2 * block + 1) * p_.config.num_kv_heads + part.kv_head) * kPageTokens,
-                     out);
-        }
+        values.add(s, ((2 * block + 1) * p_.config.num_kv_heads + part.kv_head) * kPageTokens, out);
       }
       values.finish(out);
     }
@@ -394,12 +422,12 @@ class SplitWarp {
 
   // The result of a part that this warp had for itself.
   __device__ void write_alone(const Part& part, const QueryRows& rows,
-                              const float (&out)[P::kOutTiles][4], const Weights& weigher) {
+                              const float (&out)[P::kOutTiles][4], const Weights& weigher,
+                              const float (&scales)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int32_t r = part.row_tile * kRowTile + half * 8 + lane_ / 4;
-      const float over =
-          weigher.over(half, scale_of_values(part.kv_head), rows.head(r, part.kv_head));
+      const float over = weigher.over(half, scales[half]);
       if (r >= rows.count) continue;
       P::write_row(static_cast<__nv_bfloat16*>(p_.out) + rows.offset<kHeadDim>(r), out, half, over,
                    lane_ % 4);
@@ -408,7 +436,8 @@ class SplitWarp {
 
   // Adds up the warps' sums, 8 rows a pass, and writes the result or the worker's partial result.
   __device__ void finish(const SplitSeq& seq, const Part& part, const QueryRows& rows,
-                         const float (&out)[P::kOutTiles][4], const Weights& weigher) {
+                         const float (&out)[P::kOutTiles][4], const Weights& weigher,
+                         const float (&scales)[2]) {
     const int32_t begin = part.row_tile * kRowTile;
     const int32_t count = min(kRowTile, rows.count - begin);
     const int32_t warps = min(kWarps, part.count);
@@ -419,7 +448,6 @@ class SplitWarp {
     for (int half = 0; half < 2; ++half) {
       if (half * kMergeRows >= count) break;
       const int32_t r = half * kMergeRows + static_cast<int32_t>(threadIdx.x) / 16;
-      const float scale = whole ? scale_of_row(rows, begin + r, part.kv_head) : 0.0f;
       __syncthreads();  // the buffer's last readers are done
       if (warp_ < warps) store_sums(out, weigher, half);
       __syncthreads();
@@ -429,7 +457,7 @@ class SplitWarp {
       merge_factors(r % kMergeRows, warps, factor, total);
       if (whole) {
         write_row(rows.offset<kHeadDim>(begin + r), r % kMergeRows, warps, factor,
-                  over_of(scale, total));
+                  over_of(scales[half], total));
       } else {
         write_partial(index * kRowTile + r, r % kMergeRows, warps, factor, total);
       }
@@ -596,16 +624,8 @@ class SplitWarp {
   }
   // Row r may lie past the end.
   __device__ float scale_of_row(const QueryRows& rows, int32_t r, int32_t kv_head) const {
-    const float v_scale = scale_of_values(kv_head);
-    if constexpr (kGated) {
-      return GateWeights::over_of(p_.gate, v_scale, rows.head(r, kv_head));
-    } else {
-      return v_scale;
-    }
-  }
-
-  __device__ float scale_of_values(int32_t kv_head) const {
-    return p_.v_scale != nullptr ? p_.v_scale[kv_head] : 1.0f;
+    const float v_scale = p_.v_scale != nullptr ? p_.v_scale[kv_head] : 1.0f;
+    return Weights::scale_of(p_, v_scale, rows.head(r, kv_head));
   }
 
   const AttentionParams& p_;
@@ -621,7 +641,8 @@ class SplitWarp {
   // What is sent next.
   const int32_t* pages_ = nullptr;
   int32_t stride_ = 1;
-  bool looks_back_ = false;
+  bool has_past_ = false;   // PageRun::has_past()
+  int32_t past_block_ = 0;  // then: of the page in front of pages_, once the first one is sent for
   int32_t sent_ = 0;
   int32_t to_send_ = 0;
   int32_t kv_head_ = 0;
@@ -645,7 +666,7 @@ __device__ void write_zeros(const AttentionParams& p, const WorkspaceView& work,
   }
 }
 
-template <int kHeadDim, KvType kType, bool kGated>
+template <int kHeadDim, KvType kType, Weighting kWeighting>
 __global__ void __launch_bounds__(kThreads, split_blocks_per_sm(kHeadDim, kType))
     split_kernel(const __grid_constant__ AttentionParams p) {
   extern __shared__ __align__(1024) uint8_t raw[];
@@ -663,7 +684,7 @@ __global__ void __launch_bounds__(kThreads, split_blocks_per_sm(kHeadDim, kType)
   view_workspace(p.workspace, &work);
   const WorkerRange& range = work.workers[blockIdx.x];
   const bool has_work = range.begin < range.end;
-  SplitWarp<kHeadDim, kType, kGated> warp(p, work, shared, range);
+  SplitWarp<kHeadDim, kType, kWeighting> warp(p, work, shared, range);
   if (p.reads_ahead) {
     if (has_work) warp.start(true);
     dependency_wait();
@@ -673,16 +694,16 @@ __global__ void __launch_bounds__(kThreads, split_blocks_per_sm(kHeadDim, kType)
   write_zeros<kHeadDim>(p, work, range.num_empty);
 }
 
-template <int kHeadDim, KvType kType, bool kGated>
+template <int kHeadDim, KvType kType, Weighting kWeighting>
 struct Launch {
   static cudaError_t run(const AttentionParams& params, cudaStream_t stream) {
     constexpr size_t kShared = sizeof(SplitShared<kHeadDim, kType>);
     static_assert((kShared + 1024) * split_blocks_per_sm(kHeadDim, kType) <= 228 * 1024);
     const cudaError_t error =
-        cudaFuncSetAttribute(split_kernel<kHeadDim, kType, kGated>,
+        cudaFuncSetAttribute(split_kernel<kHeadDim, kType, kWeighting>,
                              cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
     if (error != cudaSuccess) return error;
-    return launch_pdl(split_kernel<kHeadDim, kType, kGated>,
+    return launch_pdl(split_kernel<kHeadDim, kType, kWeighting>,
                       dim3(static_cast<unsigned>(split_workers(params.config))), dim3(kThreads),
                       kShared, stream, params);
   }

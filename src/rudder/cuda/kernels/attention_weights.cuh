@@ -34,15 +34,24 @@ struct Sight {
   __device__ bool sees(int half, int32_t token) const {
     return token >= first[half] && token <= last[half];
   }
+  // Sets the scores of tokens that a row does not see: s[n] has tokens begin + 8n + 2t and the
+  // next.
   template <int kTiles>
-  __device__ void hide(float (&s)[kTiles][4], int32_t begin, int lane) const {
-    mask_scores(s, begin, first, last, lane % 4);
+  __device__ void hide(float (&s)[kTiles][4], int32_t begin, int lane,
+                       float value = minus_infinity()) const {
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if (!sees(e / 2, begin + n * 8 + lane % 4 * 2 + e % 2)) s[n][e] = value;
+      }
+    }
   }
 };
 
 // Both have weigh(): the raw products of the tokens from `begin` on become weights, and the sums of
 // those before are rescaled where they have to be; and over(): what a row's sum is multiplied with
-// at the end. attention_wgmma.cu has a softmax of its own.
+// at the end, from scale_of(). attention_wgmma.cu has a softmax of its own.
 class SoftmaxWeights {
  public:
   __device__ SoftmaxWeights(const AttentionParams& p, const QueryRows& /*rows*/, int32_t kv_head,
@@ -56,9 +65,11 @@ class SoftmaxWeights {
     if (sight.is_partial(begin, kTiles * 8)) sight.hide(s, begin, lane);
     softmax_step(s, rows_, out);
   }
-  __device__ float over(int half, float v_scale, int32_t /*head*/) const {
-    return v_scale / row_sum(rows_.sum[half]);
+  // What the sums of a row of this head are multiplied with at the end, beside what was summed up.
+  __device__ static float scale_of(const AttentionParams& /*p*/, float v_scale, int32_t /*head*/) {
+    return v_scale;
   }
+  __device__ float over(int half, float scale) const { return scale / row_sum(rows_.sum[half]); }
   template <int kParts, int kSums>
   __device__ void settle(float (&)[kParts][kSums]) const {}
   // The maximum and the sum of a row, for merging it.
@@ -78,17 +89,10 @@ __device__ inline float saturated_fma(float a, float b, float c) {
   return x;
 }
 
-// The inputs of a lane and of the one before it are all that the filter needs.
-__host__ __device__ inline bool is_near(const GateParams& gate) {
-  return gate.length == 2 || gate.length == 3;
-}
-// Gates that have a short way.
-__host__ __device__ inline bool is_usual(const GateParams& gate) {
-  return gate.low == 0.0f && is_near(gate);
-}
 // In what weights are taken: a usual gate's relative to the upper bound.
-__device__ inline float unit_of(const GateParams& gate) {
-  return is_usual(gate) ? gate.high : 1.0f;
+template <bool kUsual>
+__device__ float unit_of(const GateParams& gate) {
+  return kUsual ? gate.high : 1.0f;
 }
 // Weights are zero where they are clipped, if anywhere.
 __host__ __device__ inline bool clips_at_zero(const GateParams& gate) {
@@ -100,13 +104,14 @@ __host__ __device__ inline bool clips_at_zero(const GateParams& gate) {
 //
 // A gate of length 2 or 3 that clips at 0 is usual and has a short way: its weights are taken
 // relative to the upper bound, so that a multiplication clips them.
+template <bool kUsual>
 class GateWeights {
  public:
   // `row` may lie past the end.
   __device__ GateWeights(const AttentionParams& p, const QueryRows& rows, int32_t kv_head,
                          int32_t row)
       : gate_(p.gate), factor_(p.scale * (p.k_scale != nullptr ? p.k_scale[kv_head] : 1.0f)) {
-    if (is_usual(gate_)) factor_ /= gate_.high;
+    if (kUsual) factor_ /= gate_.high;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float sigma = gate_.sigma[rows.head(row + 8 * half, kv_head)];
@@ -114,27 +119,31 @@ class GateWeights {
     }
   }
 
+  // The raw products of the 8 tokens from `begin` on, behind which weigh() goes on. Their weights
+  // are made elsewhere.
+  __device__ void look_back(const float (&s)[4], int32_t begin, const Sight& sight, int lane) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int32_t token = begin + lane % 4 * 2 + e % 2;
+      before_[e] = sight.sees(e / 2, token) ? input_of(s[e]) : 0.0f;
+    }
+  }
+
+  // There is one way through the filter, with or without tokens that some row does not see: a block
+  // of the split kernel comes by a few times only, and fetching instructions takes longer.
   template <int kTiles, int kOutTiles>
   __device__ void weigh(float (&s)[kTiles][4], float (&)[kOutTiles][4], int32_t begin,
                         const Sight& sight, int lane) {
-    weigh(reinterpret_cast<float(&)[kTiles * 4]>(s), begin, sight, lane);
-  }
-  template <int kScores>
-  __device__ void weigh(float (&s)[kScores], int32_t begin, const Sight& sight, int lane) {
-    const bool is_partial = sight.is_partial(begin, kScores * 2);
-    if (!is_usual(gate_)) {
-      if (is_near(gate_) && !is_partial) {
-        weigh_tiles<Way::kNear>(s, begin, sight, lane);
-      } else {
-        weigh_tiles<Way::kAny>(s, begin, sight, lane);
-      }
-    } else if (is_partial) {
-      weigh_tiles<Way::kUsualHidden>(s, begin, sight, lane);
-    } else if (gate_.relu_pre) {
-      weigh_tiles<Way::kUsualRelu>(s, begin, sight, lane);
+    const bool is_partial = sight.is_partial(begin, kTiles * 8);
+    // With the first of these a hidden score is no input.
+    if (is_partial) sight.hide(s, begin, lane, gate_.relu_pre ? minus_infinity() : 0.0f);
+    if (kUsual || is_near(gate_)) {
+      weigh_tiles<1>(s, lane);
+      if (kUsual && gate_.relu_pre) return;  // hidden weights are 0
     } else {
-      weigh_tiles<Way::kUsual>(s, begin, sight, lane);
+      weigh_tiles<ops::kMaxFirLength / 2>(s, lane);
     }
+    if (is_partial) sight.hide(s, begin, lane, 0.0f);
   }
 
   // At the end: a row with a score that is NaN becomes NaN. Of sums [...][kSums], whose elements 4i
@@ -148,54 +157,42 @@ class GateWeights {
       for (int e = 0; e < kSums; ++e) sums[part][e] += poison[e / 2 % 2];
     }
   }
-  __device__ float over(int /*half*/, float v_scale, int32_t head) const {
-    return over_of(gate_, v_scale, head);
+  __device__ static float scale_of(const AttentionParams& p, float v_scale, int32_t head) {
+    return v_scale * p.gate.gamma[head] * unit_of<kUsual>(p.gate);
   }
-  // What the sums of a row of this head are multiplied with at the end.
-  __device__ static float over_of(const GateParams& gate, float v_scale, int32_t head) {
-    return v_scale * gate.gamma[head] * unit_of(gate);
+  __device__ float over(int /*half*/, float scale) const {
+    return scale;
   }
 
  private:
-  // kUsualHidden: some rows do not see all tokens. kAny is that for every gate. kNear: is_near()
-  // with any clip, and all rows see all tokens.
-  enum class Way { kUsual, kUsualRelu, kUsualHidden, kNear, kAny };
-
-  template <Way kWay, int kScores>
-  __device__ void weigh_tiles(float (&s)[kScores], int32_t begin, const Sight& sight, int lane) {
-    constexpr bool kHides = kWay == Way::kUsualHidden || kWay == Way::kAny;
-    constexpr int kPairs = kWay == Way::kAny ? ops::kMaxFirLength / 2 : 1;
-    const float floor = gate_.relu_pre ? 0.0f : minus_infinity();
+  // kPairs: as far as the filter looks back.
+  template <int kPairs, int kTiles>
+  __device__ void weigh_tiles(float (&s)[kTiles][4], int lane) {
 #pragma unroll
-    for (int n = 0; n < kScores / 4; ++n) {
+    for (int n = 0; n < kTiles; ++n) {
       float in[4];
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const float raw = s[4 * n + e];
-        in[e] = kWay == Way::kUsual ? raw : max_or_nan(raw, kWay == Way::kUsualRelu ? 0.0f : floor);
-        if (kHides && !sight.sees(e / 2, token_of(begin, n, e, lane))) in[e] = 0;
-      }
+      for (int e = 0; e < 4; ++e) in[e] = input_of(s[n][e]);
       float total[4];
       filter<kPairs>(in, lane, total);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         before_[e] = in[e];
-        float& p = s[4 * n + e];
-        if constexpr (kWay == Way::kAny || kWay == Way::kNear) {
-          p = fmaf(p, factor_, total[e] * share_[e / 2]);
-          p = min_or_nan(max_or_nan(p, gate_.low), gate_.high);
-        } else {
+        float& p = s[n][e];
+        if constexpr (kUsual) {
           p = saturated_fma(p, factor_, total[e] * share_[e / 2]);
           // The sum of an odd token has the input of the even one in it.
           if (e % 2 != 0) poison_[e / 2] = fmaf(total[e], 0.0f, poison_[e / 2]);
+        } else {
+          p = fmaf(p, factor_, total[e] * share_[e / 2]);
+          p = min_or_nan(max_or_nan(p, gate_.low), gate_.high);
         }
-        if (kHides && !sight.sees(e / 2, token_of(begin, n, e, lane))) p = 0;
       }
     }
   }
 
-  __device__ static int32_t token_of(int32_t begin, int n, int e, int lane) {
-    return begin + n * 8 + lane % 4 * 2 + e % 2;
+  __device__ float input_of(float raw) const {
+    return max_or_nan(raw, gate_.relu_pre ? 0.0f : minus_infinity());
   }
 
   // total = the sums of the last `length` inputs of each of the lane's tokens. A token's neighbours
@@ -230,13 +227,13 @@ class GateWeights {
   float poison_[2] = {0, 0};        // NaN once an input was
 };
 
-template <bool kGated>
+template <Weighting kWeighting>
 struct WeightsOf {
-  using Type = SoftmaxWeights;
+  using Type = GateWeights<kWeighting == Weighting::kUsualGate>;
 };
 template <>
-struct WeightsOf<true> {
-  using Type = GateWeights;
+struct WeightsOf<Weighting::kSoftmax> {
+  using Type = SoftmaxWeights;
 };
 
 }  // namespace rudder::cuda

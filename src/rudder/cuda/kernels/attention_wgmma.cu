@@ -369,21 +369,18 @@ __global__ void __launch_bounds__(Shape<kHeadDim, kType, kWeighting, kTrees>::kT
   }
 }
 
-template <int kHeadDim, KvType kType, bool kGated>
+template <int kHeadDim, KvType kType, Weighting kWeighting>
 struct Launch {
   static cudaError_t run(const AttentionParams& params, cudaStream_t stream) {
-    if constexpr (kGated) {
-      return is_usual(params.gate) ? launch<Weighting::kUsualGate, false>(params, stream)
-                                   : launch<Weighting::kAnyGate, false>(params, stream);
-    } else {
+    if constexpr (kWeighting == Weighting::kSoftmax) {
       // Elsewhere trees are split; a gate has none.
       const bool may_have_trees = params.ancestors != nullptr && params.config.whole_sequences;
-      return may_have_trees ? launch<Weighting::kSoftmax, true>(params, stream)
-                            : launch<Weighting::kSoftmax, false>(params, stream);
+      if (may_have_trees) return launch<true>(params, stream);
     }
+    return launch<false>(params, stream);
   }
 
-  template <Weighting kWeighting, bool kTrees>
+  template <bool kTrees>
   static cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
     using S = Shape<kHeadDim, kType, kWeighting, kTrees>;
     constexpr size_t kShared = sizeof(WgmmaShared<kHeadDim, kType, kWeighting, kTrees>);

@@ -13,9 +13,6 @@ inline constexpr int kConsumers = 2;
 inline constexpr int kConsumerRows = 64;
 static_assert(kConsumers * kConsumerRows == tile_rows(PrefillKernel::kWgmma));
 
-// kUsualGate: is_usual(gate).
-enum class Weighting { kSoftmax, kUsualGate, kAnyGate };
-
 template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees>
 struct Shape {
   static constexpr bool kFp8 = kType == KvType::kFp8E4m3;

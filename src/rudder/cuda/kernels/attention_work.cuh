@@ -63,9 +63,9 @@ struct alignas(16) WorkerRange {
   int32_t share;
   int32_t slack;
   int32_t num_empty;
-  int32_t unit_step;  // segment_units()
-  int32_t reserved;
-  SplitSeq seq;  // a copy of *entry
+  int32_t unit_step;   // segment_units()
+  int32_t mean_pages;  // of all segments, over all workers, also those that have none; rounded up
+  SplitSeq seq;        // a copy of *entry
 };
 static_assert(sizeof(WorkerRange) == 80);
 
@@ -213,32 +213,47 @@ inline int32_t tile_items_bound(const AttentionParams& params) {
   return (may_have_trees ? bounds.num_tokens : tiles) * config.num_kv_heads;
 }
 
-// Launch<head_dim, KvType, is gated>::run of the config: the instantiations of an attention kernel.
-template <template <int, KvType, bool> class Launch, KvType kType, bool kGated>
+// The inputs of a lane and of the one before it are all that the filter needs.
+__host__ __device__ inline bool is_near(const GateParams& gate) {
+  return gate.length == 2 || gate.length == 3;
+}
+// Gates that have a short way.
+__host__ __device__ inline bool is_usual(const GateParams& gate) {
+  return gate.low == 0.0f && is_near(gate);
+}
+// What makes weights of scores: kernels are instantiated for each. kUsualGate: is_usual(gate).
+enum class Weighting { kSoftmax, kUsualGate, kAnyGate };
+
+// Launch<head_dim, KvType, Weighting>::run of the config: the instantiations of an attention
+// kernel.
+template <template <int, KvType, Weighting> class Launch, KvType kType, Weighting kWeighting>
 cudaError_t launch_of_head_dim(const AttentionParams& params, cudaStream_t stream) {
   switch (params.config.head_dim) {
     case 64:
-      return Launch<64, kType, kGated>::run(params, stream);
+      return Launch<64, kType, kWeighting>::run(params, stream);
     case 96:
-      return Launch<96, kType, kGated>::run(params, stream);
+      return Launch<96, kType, kWeighting>::run(params, stream);
     case 128:
-      return Launch<128, kType, kGated>::run(params, stream);
+      return Launch<128, kType, kWeighting>::run(params, stream);
     case 256:
-      return Launch<256, kType, kGated>::run(params, stream);
+      return Launch<256, kType, kWeighting>::run(params, stream);
     default:
       return cudaErrorInvalidValue;
   }
 }
-template <template <int, KvType, bool> class Launch, bool kGated>
-cudaError_t launch_of_weights(const AttentionParams& params, cudaStream_t stream) {
+template <template <int, KvType, Weighting> class Launch, Weighting kWeighting>
+cudaError_t launch_of_weighting(const AttentionParams& params, cudaStream_t stream) {
   return params.config.kv_type == KvType::kBf16
-             ? launch_of_head_dim<Launch, KvType::kBf16, kGated>(params, stream)
-             : launch_of_head_dim<Launch, KvType::kFp8E4m3, kGated>(params, stream);
+             ? launch_of_head_dim<Launch, KvType::kBf16, kWeighting>(params, stream)
+             : launch_of_head_dim<Launch, KvType::kFp8E4m3, kWeighting>(params, stream);
 }
-template <template <int, KvType, bool> class Launch>
+template <template <int, KvType, Weighting> class Launch>
 cudaError_t launch_of_config(const AttentionParams& params, cudaStream_t stream) {
-  return params.gate.length > 0 ? launch_of_weights<Launch, true>(params, stream)
-                                : launch_of_weights<Launch, false>(params, stream);
+  if (params.gate.length == 0) {
+    return launch_of_weighting<Launch, Weighting::kSoftmax>(params, stream);
+  }
+  return is_usual(params.gate) ? launch_of_weighting<Launch, Weighting::kUsualGate>(params, stream)
+                               : launch_of_weighting<Launch, Weighting::kAnyGate>(params, stream);
 }
 
 cudaError_t launch_attention_split(const AttentionParams& params, cudaStream_t stream);

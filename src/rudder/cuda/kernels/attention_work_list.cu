@@ -250,6 +250,7 @@ __device__ void list_sequences(const AttentionWorkParams& p, const WorkspaceView
 struct Cut {
   int32_t share;      // units a worker
   int32_t unit_step;  // segment_units()
+  int32_t mean_pages;
 };
 
 __device__ int32_t least_share(const Totals& totals, int32_t workers) {
@@ -367,6 +368,7 @@ __device__ void divide(const AttentionWorkParams& p, const WorkspaceView& work,
     range.slack = slack;
     range.num_empty = totals.sum.empty;
     range.unit_step = cut.unit_step;
+    range.mean_pages = cut.mean_pages;
     if (range.begin < range.end) {
       range.entry = work.split + entry_of(range.begin);
       range.seq = *range.entry;
@@ -455,12 +457,14 @@ __global__ void __launch_bounds__(kThreads) work_kernel(const AttentionWorkParam
   WorkspaceView work;
   view_workspace(p.workspace, &work);
   list_sequences(p, work, scratch, &totals, spans);
-  Cut cut{share_of_parts(p, work, totals, split_workers(p.config), parts), 0};
+  const int32_t workers = split_workers(p.config);
+  const int32_t mean_pages = ceil_div(totals.sum.units, workers);
+  Cut cut{share_of_parts(p, work, totals, workers, parts), 0, mean_pages};
   if (cut.share > 0) {
     cut.unit_step = cut.share;
     space_segments(p, work, cut.share, scratch, &totals, spans);
   } else {
-    cut = {share_of(totals, split_workers(p.config)), 1};
+    cut = {share_of(totals, workers), 1, mean_pages};
   }
   divide(p, work, totals, cut, spans);
   order_tiles(p, work, &totals, buckets);

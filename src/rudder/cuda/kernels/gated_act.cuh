@@ -37,24 +37,40 @@ GatedGrid gated_grid(const GatedActParams& p, BlocksPerSm blocks_per_sm) {
           static_cast<unsigned>(clusters)};
 }
 
-// kErf: also kGelu, which takes more registers than the rest together.
+template <ops::Activation kActivation>
+__device__ float activate(float x) {
+  if constexpr (kActivation == ops::Activation::kSilu) {
+    return __fdividef(x, 1.0f + __expf(-x));
+  } else if constexpr (kActivation == ops::Activation::kGeluTanh) {
+    // 0.5 x (1 + tanh(u)) = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3).
+    const float u = x * fmaf(x * x, 0.044715f, 1.0f);
+    return __fdividef(x, 1.0f + __expf(-1.5957691216f * u));
+  } else if constexpr (kActivation == ops::Activation::kGelu) {
+    return 0.5f * x * erfcf(-0.70710678f * x);
+  } else {
+    static_assert(kActivation == ops::Activation::kRelu);
+    return x < 0.0f ? 0.0f : x;
+  }
+}
+// gate = act(gate) * up. kErf: also kGelu, which takes more registers than the rest together.
+template <ops::Activation kActivation>
+__device__ void activate_run(Floats& gate, const Floats& up) {
+#pragma unroll
+  for (int j = 0; j < kRun; ++j) gate.v[j] = activate<kActivation>(gate.v[j]) * up.v[j];
+}
 template <bool kErf>
-__device__ float activate(float x, ops::Activation activation) {
+__device__ void activate_run(Floats& gate, const Floats& up, ops::Activation activation) {
   switch (activation) {
     case ops::Activation::kSilu:
-      return __fdividef(x, 1.0f + __expf(-x));
-    case ops::Activation::kGeluTanh: {
-      // 0.5 x (1 + tanh(u)) = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3).
-      const float u = x * fmaf(x * x, 0.044715f, 1.0f);
-      return __fdividef(x, 1.0f + __expf(-1.5957691216f * u));
-    }
+      return activate_run<ops::Activation::kSilu>(gate, up);
+    case ops::Activation::kGeluTanh:
+      return activate_run<ops::Activation::kGeluTanh>(gate, up);
     case ops::Activation::kGelu:
-      if constexpr (kErf) return 0.5f * x * erfcf(-0.70710678f * x);
-      break;
+      if constexpr (kErf) activate_run<ops::Activation::kGelu>(gate, up);
+      return;
     case ops::Activation::kRelu:
-      return x < 0.0f ? 0.0f : x;
+      return activate_run<ops::Activation::kRelu>(gate, up);
   }
-  return x;
 }
 
 // What a thread has of a row, as it is stored: zeros past the end.
@@ -86,16 +102,15 @@ __device__ Floats gated(const GatedRun& run, const GatedScales& scales,
                         ops::Activation activation) {
   Floats gate = unpack(run.gate);
   Floats up = unpack(run.up);
-  Floats out;
+  if constexpr (kScaled) {
 #pragma unroll
-  for (int j = 0; j < kRun; ++j) {
-    if constexpr (kScaled) {
+    for (int j = 0; j < kRun; ++j) {
       gate.v[j] *= run.scale * scales.gate.v[j];
       up.v[j] *= run.scale * scales.up.v[j];
     }
-    out.v[j] = activate<!kScaled>(gate.v[j], activation) * up.v[j];
   }
-  return out;
+  activate_run<!kScaled>(gate, up, activation);
+  return gate;
 }
 
 // What the blocks of a cluster tell each other, for two rows in turn: who writes a address again

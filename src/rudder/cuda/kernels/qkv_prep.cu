@@ -1,5 +1,7 @@
 #include "rudder/cuda/kernels/qkv_prep.h"
 
+#include <algorithm>
+
 #include "rudder/cuda/kernels/device_vec.cuh"
 #include "rudder/cuda/kernels/launch.h"
 #include "rudder/cuda/kernels/product_scales.cuh"
@@ -143,17 +145,43 @@ __device__ void store(const QkvPrepParams& p, Head head, int64_t at, int left, F
   store_run_fp8<true>(static_cast<uint8_t*>(p.kv_cache) + at, left, x);
 }
 
+// What norms a launch has, so that none pays for what another kind needs: RMS norms of heads,
+// UClipNorms, or others, also over all heads.
+enum class Norms { kRmsOfHead, kClip, kAny };
+
+// That registers are enough for.
+constexpr int kBlocksPerSm = 4;
+
+Norms norms_of(const QkvPrepParams& p) {
+  const auto has = [](const float* norm, bool is_kind) { return norm == nullptr || is_kind; };
+  if (has(p.q_norm, p.q_alpha != nullptr) && has(p.k_norm, p.k_alpha != nullptr) &&
+      (p.q_norm != nullptr || p.k_norm != nullptr)) {
+    return Norms::kClip;
+  }
+  const bool is_rms_of_head = has(p.q_norm, p.q_alpha == nullptr && !p.q_norm_is_wide) &&
+                              has(p.k_norm, p.k_alpha == nullptr && !p.k_norm_is_wide);
+  return is_rms_of_head ? Norms::kRmsOfHead : Norms::kAny;
+}
+
+// What a thread reads of a head of a token, but for the token's rotation.
+struct HeadOfToken {
+  int64_t slot = 0;
+  int32_t rope_row = 0;
+  Packed low = {};
+  Packed high = {};
+};
+
 // kLanes lanes of a warp work on a head: a power of two, at least head_dim / 16. A token's heads
-// are spread over blocks along y, so that few tokens are many blocks. kAnyNorm: norms
-// may be over all heads or UClipNorms, which take registers; else each is an RMS norm of a head.
-template <int kLanes, bool kScaled, bool kAnyNorm>
-__global__ void __launch_bounds__(kThreads) qkv_prep_kernel(const QkvPrepParams p) {
+// are spread over blocks along y, so that few tokens are many blocks. With many tokens a block has
+// several, one after the other, for which it has the norms in registers (kAny: one); it asks for
+// the next one ahead.
+template <int kLanes, bool kScaled, Norms kNorms>
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm) qkv_prep_kernel(const QkvPrepParams p) {
   constexpr int kHeads = kThreads / kLanes;
   const int first_head = static_cast<int>(blockIdx.y) * kHeads;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int head_number = first_head + static_cast<int>(threadIdx.x) / kLanes;
   const Head head = head_of(p, head_number);
-  const int64_t t = blockIdx.x;
   const int dim = p.head_dim;
   const RunPair at = run_pair(lane, dim, p.rope == nullptr ? 0 : p.half_rot);
   const bool exists = head_number < p.num_heads + 2 * p.num_kv_heads;
@@ -165,7 +193,7 @@ __global__ void __launch_bounds__(kThreads) qkv_prep_kernel(const QkvPrepParams 
     low_weight = load_floats<true>(norm.weight + at.low, dim - at.low);
     high_weight = load_floats<true>(norm.weight + at.high, dim - at.high);
   }
-  const bool clips = kAnyNorm && norm.alpha != nullptr;
+  const bool clips = kNorms != Norms::kRmsOfHead && norm.alpha != nullptr;
   Floats low_alpha = {};
   Floats high_alpha = {};
   if (clips) {
@@ -175,58 +203,69 @@ __global__ void __launch_bounds__(kThreads) qkv_prep_kernel(const QkvPrepParams 
 
   dependency_wait();
   dependency_trigger();
-  const Bf16* token = token_of(p, t);
-  const int64_t slot = p.kv_slot[t];
   const bool is_rotated = exists && at.is_rotated && head.part != Part::kV;
-  const float* table =
-      is_rotated ? p.rope + int64_t{p.rope_row[t]} * 2 * p.half_rot + at.low : nullptr;
-  const Floats cosine = load_floats<true>(table, is_rotated ? kRun : 0);
-  const Floats sine = load_floats<true>(table + p.half_rot, is_rotated ? kRun : 0);
   const int column = head_number * dim;
   const int low_left = exists ? dim - at.low : 0;
   const int high_left = exists ? dim - at.high : 0;
-  const Packed low_stored = load_run<true>(token + column + at.low, low_left);
-  const Packed high_stored = load_run<true>(token + column + at.high, high_left);
-  Floats low = unpack(low_stored);
-  Floats high = unpack(high_stored);
-  if constexpr (kScaled) {
-    const RunScales low_scales = load_scales<true>(p.qkv_scales, t, column + at.low, low_left);
-    const RunScales high_scales = load_scales<true>(p.qkv_scales, t, column + at.high, high_left);
-    low = low_scales.applied_to(low);
-    high = high_scales.applied_to(high);
-  }
-  WideSquares wide;
-  if constexpr (kAnyNorm) {
-    __shared__ float scratch[2][32];
-    wide = wide_squares(p, t, token, first_head, first_head + kHeads, scratch);
-  }
+  const auto fetch = [&](int64_t t) {
+    HeadOfToken of;
+    if (t >= p.rows) return of;
+    of.slot = p.kv_slot[t];
+    if (is_rotated) of.rope_row = p.rope_row[t];
+    of.low = load_run<true>(token_of(p, t) + column + at.low, low_left);
+    of.high = load_run<true>(token_of(p, t) + column + at.high, high_left);
+    return of;
+  };
+  HeadOfToken of = fetch(blockIdx.x);
+  for (int64_t t = blockIdx.x; t < p.rows; t += gridDim.x) {
+    const int64_t slot = of.slot;
+    const float* table = p.rope + int64_t{of.rope_row} * 2 * p.half_rot + at.low;
+    const Floats cosine = load_floats<true>(table, is_rotated ? kRun : 0);
+    const Floats sine = load_floats<true>(table + p.half_rot, is_rotated ? kRun : 0);
+    Floats low = unpack(of.low);
+    Floats high = unpack(of.high);
+    if constexpr (kNorms != Norms::kAny) of = fetch(t + gridDim.x);
+    if constexpr (kScaled) {
+      const RunScales low_scales = load_scales<true>(p.qkv_scales, t, column + at.low, low_left);
+      const RunScales high_scales = load_scales<true>(p.qkv_scales, t, column + at.high, high_left);
+      low = low_scales.applied_to(low);
+      high = high_scales.applied_to(high);
+    }
+    WideSquares wide;
+    if constexpr (kNorms == Norms::kAny) {
+      __shared__ float scratch[2][32];
+      wide = wide_squares(p, t, token_of(p, t), first_head, first_head + kHeads, scratch);
+    }
 
-  float squares = 0.0f;
+    float squares = 0.0f;
+    if constexpr (kNorms != Norms::kClip) {
 #pragma unroll
-  for (int j = 0; j < kRun; ++j) squares = fmaf(low.v[j], low.v[j], squares);
+      for (int j = 0; j < kRun; ++j) squares = fmaf(low.v[j], low.v[j], squares);
 #pragma unroll
-  for (int j = 0; j < kRun; ++j) squares = fmaf(high.v[j], high.v[j], squares);
+      for (int j = 0; j < kRun; ++j) squares = fmaf(high.v[j], high.v[j], squares);
 #pragma unroll
-  for (int step = kLanes / 2; step > 0; step /= 2) {
-    squares += __shfl_xor_sync(0xffffffffu, squares, step);
+      for (int step = kLanes / 2; step > 0; step /= 2) {
+        squares += __shfl_xor_sync(0xffffffffu, squares, step);
+      }
+    }
+    if (!exists || (head.part != Part::kQ && slot < 0)) continue;
+    if (clips) {
+      low = clipped_run(low, low_alpha, low_weight);
+      high = clipped_run(high, high_alpha, high_weight);
+    } else if (kNorms != Norms::kClip && norm.weight != nullptr) {
+      const bool is_q = head.part == Part::kQ;
+      const bool is_wide = kNorms == Norms::kAny && norm.is_wide;
+      const int width = is_wide ? wide_width(p, head.part) : dim;
+      const float sum = is_wide ? (is_q ? wide.q : wide.k) : squares;
+      const float inverse = inverse_rms(sum, width, norm.eps);
+      scale_by(low, inverse, low_weight);
+      scale_by(high, inverse, high_weight);
+    }
+    if (is_rotated) rotate(low, high, cosine, sine);
+    const int64_t out = out_offset(p, t, slot, head);
+    store(p, head, out + at.low, dim - at.low, low);
+    store(p, head, out + at.high, dim - at.high, high);
   }
-  if (!exists || (head.part != Part::kQ && slot < 0)) return;
-  if (clips) {
-    low = clipped_run(low, low_alpha, low_weight);
-    high = clipped_run(high, high_alpha, high_weight);
-  } else if (norm.weight != nullptr) {
-    const bool is_q = head.part == Part::kQ;
-    const bool is_wide = kAnyNorm && norm.is_wide;
-    const int width = is_wide ? wide_width(p, head.part) : dim;
-    const float sum = is_wide ? (is_q ? wide.q : wide.k) : squares;
-    const float inverse = inverse_rms(sum, width, norm.eps);
-    scale_by(low, inverse, low_weight);
-    scale_by(high, inverse, high_weight);
-  }
-  if (is_rotated) rotate(low, high, cosine, sine);
-  const int64_t out = out_offset(p, t, slot, head);
-  store(p, head, out + at.low, dim - at.low, low);
-  store(p, head, out + at.high, dim - at.high, high);
 }
 
 // Any head_dim and rotation: one block a head, its numbers in shared memory.
@@ -296,26 +335,32 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-bool has_only_head_norms(const QkvPrepParams& p) {
-  const bool is_q_wide = p.q_norm != nullptr && p.q_norm_is_wide;
-  const bool is_k_wide = p.k_norm != nullptr && p.k_norm_is_wide;
-  return p.q_alpha == nullptr && p.k_alpha == nullptr && !is_q_wide && !is_k_wide;
-}
-
-template <int kLanes, bool kAnyNorm>
+template <int kLanes, Norms kNorms>
 cudaError_t launch_norms(const QkvPrepParams& p, int heads, cudaStream_t stream) {
   constexpr int kHeads = kThreads / kLanes;
-  const dim3 grid(static_cast<unsigned>(p.rows),
-                  static_cast<unsigned>((heads + kHeads - 1) / kHeads));
-  const auto kernel = p.qkv_scales.row != nullptr ? qkv_prep_kernel<kLanes, true, kAnyNorm>
-                                                  : qkv_prep_kernel<kLanes, false, kAnyNorm>;
+  // As many tokens for each block, as far as that goes, and no block behind another.
+  constexpr int64_t kSms = 132;
+  const int64_t parts = (heads + kHeads - 1) / kHeads;
+  const int64_t most = std::max(int64_t{1}, kSms * kBlocksPerSm / parts);
+  const int64_t tokens_each = kNorms == Norms::kAny ? 1 : (p.rows + most - 1) / most;
+  const dim3 grid(static_cast<unsigned>((p.rows + tokens_each - 1) / tokens_each),
+                  static_cast<unsigned>(parts));
+  const auto kernel = p.qkv_scales.row != nullptr ? qkv_prep_kernel<kLanes, true, kNorms>
+                                                  : qkv_prep_kernel<kLanes, false, kNorms>;
   return launch_pdl(kernel, grid, dim3(kThreads), 0, stream, p);
 }
 
 template <int kLanes>
 cudaError_t launch_lanes(const QkvPrepParams& p, int heads, cudaStream_t stream) {
-  return has_only_head_norms(p) ? launch_norms<kLanes, false>(p, heads, stream)
-                                : launch_norms<kLanes, true>(p, heads, stream);
+  switch (norms_of(p)) {
+    case Norms::kRmsOfHead:
+      return launch_norms<kLanes, Norms::kRmsOfHead>(p, heads, stream);
+    case Norms::kClip:
+      return launch_norms<kLanes, Norms::kClip>(p, heads, stream);
+    case Norms::kAny:
+      break;
+  }
+  return launch_norms<kLanes, Norms::kAny>(p, heads, stream);
 }
 
 }  // namespace

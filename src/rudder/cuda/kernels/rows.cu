@@ -181,6 +181,89 @@ __global__ void __launch_bounds__(kMaxRowThreads) residual_norm_kernel(const Res
   }
 }
 
+// Where every norm clips, no column needs another one: a thread has the norms' parameters of a run
+// in registers and takes two rows after the other, whose numbers it asks for two rows ahead. It
+// reads and writes the same elements, so that delta may be out.
+constexpr unsigned kClipThreads = 256;
+constexpr unsigned kClipThreadsPerSm = 512;
+template <bool kAligned>
+__global__ void __launch_bounds__(kClipThreads, kClipThreadsPerSm / kClipThreads)
+    clip_residual_norm_kernel(const ResidualNormParams p) {
+  constexpr int kTurn = 2;  // rows
+  const int i = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * kRun;
+  const int left = static_cast<int>(p.hidden) - i;
+  const auto fetched = [&](const float* weights) {
+    return load_floats<kAligned>(weights + i, weights == nullptr ? 0 : left);
+  };
+  const Floats delta_weight = fetched(p.delta_norm);
+  const Floats delta_alpha = fetched(p.delta_alpha);
+  const Floats weight = fetched(p.norm);
+  const Floats alpha = fetched(p.norm_alpha);
+  dependency_wait();
+  dependency_trigger();
+  const auto loaded = [&](const void* rows, int64_t row) {
+    const bool exists = rows != nullptr && row < p.rows;
+    return load_run<kAligned>(static_cast<const Bf16*>(rows) + row * p.hidden + i,
+                              exists ? left : 0);
+  };
+  const auto store = [&](void* rows, int64_t row, const Packed& run) {
+    store_run<kAligned>(static_cast<Bf16*>(rows) + row * p.hidden + i, left, run);
+  };
+  const auto finish = [&](int64_t row, Packed x, const Packed& delta) {
+    if (row >= p.rows) return;
+    if (p.delta != nullptr) {
+      Floats branch = unpack(delta);
+      if (p.delta_norm != nullptr) branch = clipped_run(branch, delta_alpha, delta_weight);
+      if (p.rounds) branch = rounded(branch);
+      x = pack(sum_run(unpack(x), branch));
+      store(p.x, row, x);
+    }
+    if (p.out == nullptr) return;
+    store(p.out, row, p.norm == nullptr ? x : pack(clipped_run(unpack(x), alpha, weight)));
+  };
+  const int64_t step = gridDim.x;
+  Packed x[kTurn];
+  Packed delta[kTurn];
+  const auto load = [&](int64_t row) {
+#pragma unroll
+    for (int r = 0; r < kTurn; ++r) {
+      x[r] = loaded(p.x, row + r * step);
+      delta[r] = loaded(p.delta, row + r * step);
+    }
+  };
+  load(blockIdx.x);
+  for (int64_t row = blockIdx.x; row < p.rows; row += kTurn * step) {
+    const Packed own_x[kTurn] = {x[0], x[1]};
+    const Packed own_delta[kTurn] = {delta[0], delta[1]};
+    load(row + kTurn * step);
+#pragma unroll
+    for (int r = 0; r < kTurn; ++r) finish(row + r * step, own_x[r], own_delta[r]);
+  }
+}
+
+bool only_clips(const ResidualNormParams& p) {
+  const auto clips_at_most = [](const float* norm, const float* alpha) {
+    return norm == nullptr || alpha != nullptr;
+  };
+  return clips(p) && clips_at_most(p.delta_norm, p.delta_alpha) &&
+         clips_at_most(p.norm, p.norm_alpha);
+}
+
+// As many rows for each block, as far as that goes, and no block behind another.
+cudaError_t launch_clips(const ResidualNormParams& p, cudaStream_t stream) {
+  constexpr int64_t kSms = 132;
+  const int64_t runs = (p.hidden + kRun - 1) / kRun;
+  const int64_t parts = (runs + kClipThreads - 1) / kClipThreads;
+  const int64_t threads = (runs + parts * 32 - 1) / (parts * 32) * 32;
+  const int64_t most = std::max(int64_t{1}, kSms * kClipThreadsPerSm / (threads * parts));
+  const int64_t rows_each = (p.rows + most - 1) / most;
+  const dim3 grid(static_cast<unsigned>((p.rows + rows_each - 1) / rows_each),
+                  static_cast<unsigned>(parts));
+  const auto kernel =
+      is_aligned_residual(p) ? clip_residual_norm_kernel<true> : clip_residual_norm_kernel<false>;
+  return launch_pdl(kernel, grid, dim3(static_cast<unsigned>(threads)), 0, stream, p);
+}
+
 template <bool kClips>
 cudaError_t launch_norms(const ResidualNormParams& p, cudaStream_t stream) {
   return for_row_shape<2>(p.hidden, is_aligned_residual(p), [&](auto shape, unsigned threads) {
@@ -268,6 +351,7 @@ cudaError_t launch_quantise(const QuantiseParams& p, cudaStream_t stream) {
 cudaError_t launch_residual_norm(const ResidualNormParams& p, cudaStream_t stream) {
   if (p.rows == 0 || p.hidden == 0) return cudaSuccess;
   if (p.delta_scales.row != nullptr && p.out_scale == nullptr) return cudaErrorInvalidValue;
+  if (p.out_scale == nullptr && only_clips(p)) return launch_clips(p, stream);
   return clips(p) ? launch_norms<true>(p, stream) : launch_norms<false>(p, stream);
 }
 
