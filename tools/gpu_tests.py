@@ -38,14 +38,14 @@ Row = collections.namedtuple("Row", "binary suite tests failed seconds")
 # Suites of a binary that are quick enough to be run a hundred times slower.
 SMALL_SUITES = {
     "ops_conformance_cuda_test": ".*",
-    "cuda_device_test": "OpsDevice|Fp8OpsDevice|AttentionDevice",
-    "peer_device_test": "Gpus/Peers",
+    "cuda_device_test": "OpsDevice|Fp8OpsDevice|AttentionDevice|RingProduct",
+    "peer_device_test": "Gpus/Peer.*",
 }
 # Suites that take many minutes: they run with --slow alone, with as much more time.
 SLOW = "Slow/"
 SLOW_FACTOR = 12
 # What wants much memory, or more than there is, and ranks that are late on purpose: a tool makes the others late, too.
-LEFT_OUT = "OpsDevice.M*:OpsDevice.UploadConverts:*/Peers.*Late/*:*/Peers.ARank*:*/Peers.RanksAt*:*/Peers.Hosts*"
+LEFT_OUT = "OpsDevice.M*:OpsDevice.UploadConverts:*/Peer*.*Late/*:*/Peer*.ARank*:*/Peer*.RanksAt*:*/Peer*.Hosts*"
 # racecheck gives up where a kernel of the library runs; and it takes a quarter of a second for a row that is sampled,
 # which is the same whatever products are stored in.
 RACECHECK_LEAVES_OUT = ("*Linear*:*Logits*:*ThreadsDoNot*:OpsDevice.AGraph*:Fp8OpsDevice.*:*Many*:*Sample*/*F8*:"
