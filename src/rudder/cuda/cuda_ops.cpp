@@ -399,7 +399,7 @@ Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings,
   RUDDER_TRY(ops->linear_,
              Linear::make(*api,
                           {settings.linear_dtype, settings.policy_path, settings.tune,
-                           settings.batch_invariant, ops->comm_ != nullptr},
+                           settings.batch_invariant, ops->comm_ != nullptr, ops->info_.num_sms},
                           identity, ops->memory_, ops->stream(), ops->status_, settings.policy));
   if (is_stage) {
     RUDDER_TRY(ops->marks_, StreamMarks::make());

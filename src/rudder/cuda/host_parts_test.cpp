@@ -19,6 +19,7 @@
 #include "rudder/cuda/device_memory.h"
 #include "rudder/cuda/device_status.h"
 #include "rudder/cuda/kernels/gemv.h"
+#include "rudder/cuda/kernels/ring_product.h"
 #include "rudder/cuda/product.h"
 #include "rudder/cuda/qkv_params.h"
 
@@ -92,6 +93,29 @@ TEST(Gemv, TakesWhole16BytePieces) {
   EXPECT_FALSE(gemv_takes(4, false));
   EXPECT_FALSE(gemv_takes(24, true));
   EXPECT_TRUE(gemv_takes(3584, true));
+}
+
+// Of the products of a rank of four of a 70B's layer, the first guess keeps the multiprocessors at
+// least four fifths as busy as the busiest.
+TEST(RingShape, DividesWeightsEvenly) {
+  constexpr int32_t kNumSms = 132;
+  for (const auto& [out, in] : std::vector<std::pair<int64_t, int64_t>>{
+           {2560, 8192}, {8192, 2048}, {14336, 8192}, {8192, 7168}, {10240, 8192}, {57344, 8192}}) {
+    for (const int32_t tokens : {1, 32, 64}) {
+      GemvParams product;
+      product.out = out;
+      product.in = in;
+      product.tokens = tokens;
+      product.is_fp8 = true;
+      const RingShape shape = guess_ring_shape(product, kNumSms, 0);
+      ASSERT_TRUE(ring_takes(product, shape));
+      const int64_t tiles = (out + shape.rows - 1) / shape.rows;
+      const int64_t at_once = kNumSms / shape.splits;
+      const int64_t most = (tiles + at_once - 1) / at_once * shape.rows * (in / shape.splits);
+      EXPECT_LE(most * kNumSms * 8, out * in * 10) << out << " x " << in << ", " << tokens;
+    }
+  }
+  EXPECT_EQ(guess_ring_shape({}, kNumSms, 1000), RingShape{});
 }
 
 TEST(DeviceStatus, KeepsTheFirstFaultWithOpShapesAndWhatCameBefore) {

@@ -26,7 +26,7 @@ struct PolicyIdentity {
   bool operator==(const PolicyIdentity&) const = default;
 };
 // Raised when our own kernels of products change, or how all are measured.
-constexpr int kOwnKernelsVersion = 5;
+constexpr int kOwnKernelsVersion = 6;
 
 struct PolicyKey {
   int64_t out = 0;
@@ -46,12 +46,14 @@ enum class ProductKernel : uint8_t {
   kGemv,   // our own, for few tokens
   kUnit,   // the library's; fp8 scales are applied by a kernel of ours after it
   kOuter,  // the library's, with fp8 scales
+  kRing,   // our own, whose weights are fetched ahead
 };
 
 struct PolicyEntry {
   ProductKernel kernel = ProductKernel::kUnit;
-  std::array<uint64_t, 8> algorithm = {};  // the library's; of kGemv its variant, then zeros
-  double microseconds = 0;                 // with a small kernel after it; 0: not measured
+  // The library's; of kGemv its variant, of kRing its shape, then zeros.
+  std::array<uint64_t, 8> algorithm = {};
+  double microseconds = 0;  // with a pause after it; 0: not measured
 };
 
 class KernelPolicy {

@@ -27,6 +27,11 @@ std::string shapes_text(const View& x, const LinearWeight& weight, const View& y
 
 }  // namespace
 
+bool fetches_ahead(const LinearWeight* next, int64_t tokens) {
+  const ShapeKernels* const kernels = next == nullptr ? nullptr : cuda_weight(*next).kernels;
+  return kernels != nullptr && tokens > 0 && kernels->fetches_ahead(tokens);
+}
+
 Linear::Linear(const CublasLtApi& api, const LinearSettings& settings, DeviceMemory& memory,
                cudaStream_t stream, DeviceStatus& status, std::shared_ptr<KernelPolicy> policy)
     : api_(api),
@@ -46,12 +51,14 @@ Result<std::unique_ptr<Linear>> Linear::make(const CublasLtApi& api, const Linea
                                              cudaStream_t stream, DeviceStatus& status,
                                              std::shared_ptr<KernelPolicy> policy) {
   LinearSettings own = settings;
-  if (policy != nullptr) {
+  const bool is_reader = policy != nullptr;
+  if (is_reader) {
     own.tune = false;
   } else {
     policy = std::make_shared<KernelPolicy>(read_policy(settings.policy_path, identity));
   }
   std::unique_ptr<Linear> linear(new Linear(api, own, memory, stream, status, std::move(policy)));
+  linear->is_reader_ = is_reader;
   const cublasStatus_t made = api.create(&linear->handle_);
   if (made != CUBLAS_STATUS_SUCCESS) {
     return fail(ErrorCode::kInternal,
@@ -147,7 +154,7 @@ Result<ShapeKernels*> Linear::kernels_of(const LinearWeight& weight, DType out_d
   std::unique_ptr<ShapeKernels>& shape_kernels = kernels_[key];
   if (shape_kernels == nullptr) {
     Result<std::unique_ptr<ShapeKernels>> made =
-        ShapeKernels::make({&api_, handle_, stream_, workspace_}, key);
+        ShapeKernels::make({&api_, handle_, stream_, workspace_, settings_.num_sms}, key);
     if (made && settings_.batch_invariant) {
       const Result<std::vector<PolicyEntry>> candidates = (*made)->candidates_for_all(1);
       if (candidates) {
@@ -175,6 +182,7 @@ bool Linear::settle_as_known(ShapeKernels& shape_kernels, int64_t bucket) const 
 Result<void> Linear::add_job(const LinearWeight& weight, DType out_dtype, int64_t max_tokens,
                              std::vector<Job>& jobs) {
   RUDDER_TRY(ShapeKernels* const shape_kernels, kernels_of(weight, out_dtype));
+  if (!is_reader_) cuda_weight(weight).kernels = shape_kernels;
   auto job = std::find_if(jobs.begin(), jobs.end(),
                           [&](Job& j) { return j.shape_kernels == shape_kernels; });
   if (job == jobs.end()) job = jobs.insert(jobs.end(), {shape_kernels, max_tokens, {}});
@@ -317,7 +325,7 @@ ProductScales Linear::multiply(const View& x, const View& x_scale, const LinearW
 }
 
 std::string Linear::to_table() const {
-  constexpr std::string_view kNames[] = {"gemv", "cublaslt", "cublaslt, scales"};
+  constexpr std::string_view kNames[] = {"gemv", "cublaslt", "cublaslt, scales", "ring"};
   std::string out;
   for (const auto& [key, shape_kernels] : kernels_) {
     if (shape_kernels->settled_for_all()) {

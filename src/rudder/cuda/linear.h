@@ -1,7 +1,7 @@
 // Linear: the weights of one device and their products. For each shape of weight and each bucket of
-// tokens it uses one kernel: our own streaming kernel for few tokens, else cuBLASLt with the
-// algorithm that was fastest when it was measured here (kernel_policy.h). prepare() makes this
-// choice before the first step. In batch-invariant mode a shape has one kernel for any number of
+// tokens it uses one kernel, which was fastest when it was measured here (kernel_policy.h): one of
+// our own for few tokens, or cuBLASLt with one of its algorithms. prepare() makes this choice
+// before the first step. In batch-invariant mode a shape has one kernel for any number of
 // tokens. CudaOps owns it; its thread uses it.
 #pragma once
 
@@ -28,13 +28,18 @@ class Tuner;
 
 // Parts stacked along `out`, on the device.
 struct CudaWeight final : ops::PackedWeight {
-  ops::View weight;  // [out, in] bf16 | e4m3
-  ops::View scale;   // [out] f32, of e4m3: value = stored * scale
-  ops::View bias;    // [out] bf16; optional
+  ops::View weight;                               // [out, in] bf16 | e4m3
+  ops::View scale;                                // [out] f32, of e4m3: value = stored * scale
+  ops::View bias;                                 // [out] bf16; optional
+  mutable const ShapeKernels* kernels = nullptr;  // of its shape: of the Linear that prepared it
 };
 inline const CudaWeight& cuda_weight(const ops::LinearWeight& weight) {
   return static_cast<const CudaWeight&>(*weight.packed);
 }
+
+// Whether the kernel that multiplies `next` (null: unknown) by so many tokens fetches weights while
+// kernels in front of it run, so that the one right in front had better let it begin.
+bool fetches_ahead(const ops::LinearWeight* next, int64_t tokens);
 
 struct LinearSettings {
   // Dtype of weights and of the inputs of products; kF8E4M3: both are quantised. Parts that are
@@ -46,6 +51,7 @@ struct LinearSettings {
   // Of a rank: prepare() runs every kernel once. A library loads one at its first launch, and may
   // wait for the device, which then waits for other ranks.
   bool loads_all = false;
+  int32_t num_sms = 132;
 };
 
 class Linear {
@@ -115,6 +121,7 @@ class Linear {
   cublasLtHandle_t handle_ = nullptr;
   const std::shared_ptr<KernelPolicy> policy_;
   Product::Workspace workspace_;
+  bool is_reader_ = false;   // of weights that another one has made
   bool is_loading_ = false;  // weights were made since the last product
   bool multiplies_fp8_ = false;
   std::map<PolicyKey, std::unique_ptr<ShapeKernels>> kernels_;  // bucket 0

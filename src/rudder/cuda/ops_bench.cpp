@@ -66,12 +66,12 @@ class BenchModel {
   View x_of(const LinearWeight& weight, const View& wide, const View& narrow) const;
   View scale_of(const LinearWeight& weight) const;
 
-  void residual_norm(const Layer& layer, const ops::NormSpec& norm);
+  void residual_norm(const ops::NormSpec& norm, const LinearWeight& next);
   void linear(const LinearWeight& weight, const View& wide, const View& narrow, const View& out);
   void qkv_prep(const Layer& layer, const ops::NormSpec& q_norm, const ops::NormSpec& k_norm);
   void attention(const Layer& layer);
   void gated_act(const Layer& layer);
-  void quantise_attended();
+  void quantise_attended(const Layer& layer);
   void logits();
   Work linear_work(const LinearWeight& weight, int64_t count, double out_bytes) const;
 
@@ -226,13 +226,14 @@ View BenchModel::scale_of(const LinearWeight& weight) const {
   return weight.x_dtype == DType::kF8E4M3 ? scale_.rows(0, tokens()) : View{};
 }
 
-void BenchModel::residual_norm(const Layer& layer, const ops::NormSpec& norm) {
+void BenchModel::residual_norm(const ops::NormSpec& norm, const LinearWeight& next) {
   ops::ResidualNormArgs args;
   args.x = x_.rows(0, tokens());
   args.delta = normed_.rows(0, tokens());
   args.norm = norm;
-  args.out = x_of(layer.qkv, normed_, normed8_).rows(0, tokens());
-  args.out_scale = scale_of(layer.qkv);
+  args.out = x_of(next, normed_, normed8_).rows(0, tokens());
+  args.out_scale = scale_of(next);
+  args.next = &next;
   ops_->residual_norm(args);
 }
 
@@ -271,12 +272,15 @@ void BenchModel::gated_act(const Layer& layer) {
   ops_->gated_act({.x = gate_up_.rows(0, tokens()),
                    .activation = ops::Activation::kSilu,
                    .out = x_of(layer.down, acted_, acted8_).rows(0, tokens()),
-                   .out_scale = scale_of(layer.down)});
+                   .out_scale = scale_of(layer.down),
+                   .next = &layer.down});
 }
 
-void BenchModel::quantise_attended() {
-  ops_->quantise(
-      {attended_.rows(0, tokens()), attended8_.rows(0, tokens()), scale_.rows(0, tokens())});
+void BenchModel::quantise_attended(const Layer& layer) {
+  ops_->quantise({.x = attended_.rows(0, tokens()),
+                  .out = attended8_.rows(0, tokens()),
+                  .out_scale = scale_.rows(0, tokens()),
+                  .next = &layer.attn_out});
 }
 
 void BenchModel::logits() {
@@ -286,7 +290,7 @@ void BenchModel::logits() {
   View scale;
   if (head_.x_dtype == DType::kF8E4M3) {
     scale = scale_.rows(0, rows);
-    ops_->quantise({x, last8_.rows(0, rows), scale});
+    ops_->quantise({x, last8_.rows(0, rows), scale, &head_});
     x = last8_.rows(0, rows);
   }
   ops_->logits(
@@ -333,10 +337,10 @@ std::vector<BenchModel::Op> BenchModel::ops_of_step() {
               {(2 * layers + 1) * rows * as_double(shape_.hidden) * (6 + x_bytes), 0},
               [this, norm] {
                 for (const Layer& layer : layers_) {
-                  residual_norm(layer, layer.*norm);
-                  residual_norm(layer, layer.*norm);
+                  residual_norm(layer.*norm, layer.qkv);
+                  residual_norm(layer.*norm, layer.gate_up);
                 }
-                residual_norm(layers_[0], layers_[0].*norm);
+                residual_norm(layers_[0].*norm, head_);
               },
               is_in_step};
   };
@@ -360,10 +364,9 @@ std::vector<BenchModel::Op> BenchModel::ops_of_step() {
                    for (const Layer& layer : layers_) attention(layer);
                  }});
   if (is_fp8_) {
-    ops.push_back(
-        {"quantise", count, {layers * rows * q * 3, 0}, each([this](const Layer& /*layer*/) {
-           quantise_attended();
-         })});
+    ops.push_back({"quantise", count, {layers * rows * q * 3, 0}, each([this](const Layer& layer) {
+                     quantise_attended(layer);
+                   })});
   }
   ops.push_back(product("linear out", &Layer::attn_out, &attended_, &attended8_, &normed_));
   ops.push_back(product("linear gate_up", &Layer::gate_up, &normed_, &normed8_, &gate_up_));
@@ -380,18 +383,18 @@ void BenchModel::enqueue_step() {
   ops_->embed({{}, &head_, ids_, 1.0f, x_.rows(0, tokens())});
   ops_->begin_attention(batch_);
   for (const Layer& layer : layers_) {
-    residual_norm(layer, layer.norm);
+    residual_norm(layer.norm, layer.qkv);
     linear(layer.qkv, normed_, normed8_, qkv_);
     qkv_prep(layer, layer.q_norm, layer.k_norm);
     attention(layer);
-    if (is_fp8_) quantise_attended();
+    if (is_fp8_) quantise_attended(layer);
     linear(layer.attn_out, attended_, attended8_, normed_);
-    residual_norm(layer, layer.norm);
+    residual_norm(layer.norm, layer.gate_up);
     linear(layer.gate_up, normed_, normed8_, gate_up_);
     gated_act(layer);
     linear(layer.down, acted_, acted8_, normed_);
   }
-  residual_norm(layers_[0], layers_[0].norm);
+  residual_norm(layers_[0].norm, head_);
   logits();
 }
 

@@ -2,6 +2,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/cuda/elements.h"
+#include "rudder/cuda/linear.h"
 
 namespace rudder::cuda {
 namespace {
@@ -65,6 +66,7 @@ QuantiseParams quantise_params(const ops::QuantiseArgs& args) {
   params.width = args.x.shape[1];
   params.out = args.out.data;
   params.out_scale = static_cast<float*>(args.out_scale.data);
+  params.lets_next_begin = fetches_ahead(args.next, params.rows);
   return params;
 }
 
@@ -108,6 +110,7 @@ ResidualNormParams residual_norm_params(const ops::ResidualNormArgs& args) {
   params.hidden = args.x.shape[1];
   params.out = args.out.data;
   params.out_scale = pointer<float>(args.out_scale);
+  params.lets_next_begin = fetches_ahead(args.next, params.rows);
   return params;
 }
 
@@ -119,6 +122,7 @@ GatedActParams gated_act_params(const ops::GatedActArgs& args) {
   params.width = args.out.shape[1];
   params.out = args.out.data;
   params.out_scale = pointer<float>(args.out_scale);
+  params.lets_next_begin = fetches_ahead(args.next, params.rows);
   return params;
 }
 

@@ -8,6 +8,7 @@
 #include "rudder/cuda/device_status.h"
 #include "rudder/cuda/kernels/gemv.h"
 #include "rudder/cuda/kernels/linear_epilogue.h"
+#include "rudder/cuda/kernels/ring_product.h"
 
 namespace rudder::cuda {
 
@@ -19,6 +20,12 @@ namespace {
 // is good for one is fair for the others.
 constexpr int64_t kMostTokensForAll = int64_t{1} << 15;
 constexpr int64_t kTokensToAskFor[] = {256, 64, 1024, 16, kMostTokensForAll};
+
+constexpr int kRingGuesses = 4;
+
+RingShape ring_shape(const PolicyEntry& entry) {
+  return {static_cast<int32_t>(entry.algorithm[0]), static_cast<int32_t>(entry.algorithm[1])};
+}
 
 Result<void> launched(cudaError_t error, const char* kernel) {
   RUDDER_CUDA_TRY(error, kernel, "");
@@ -57,6 +64,14 @@ Result<std::vector<PolicyEntry>> ShapeKernels::candidates(int64_t bucket, int ma
       out.push_back({ProductKernel::kGemv, {variant}, 0});
     }
     if (max_algorithms <= 1) return out;
+  }
+  for (int n = 0; max_algorithms > 1 && n < kRingGuesses; ++n) {
+    const GemvParams product = own_params({.tokens = bucket});
+    const RingShape shape = guess_ring_shape(product, device_.num_sms, n);
+    if (!ring_takes(product, shape)) break;
+    out.push_back({ProductKernel::kRing,
+                   {static_cast<uint64_t>(shape.rows), static_cast<uint64_t>(shape.splits)},
+                   0});
   }
   RUDDER_TRY_VOID(add_candidates(*unit_, ProductKernel::kUnit, bucket, max_algorithms, out));
   if (outer_ != nullptr && max_algorithms > 1) {
@@ -101,6 +116,8 @@ bool ShapeKernels::settle(int64_t bucket, const PolicyEntry& entry) {
         entry.algorithm[0] >= static_cast<uint64_t>(gemv_variants(bucket))) {
       return false;
     }
+  } else if (entry.kernel == ProductKernel::kRing) {
+    if (!ring_takes(own_params({.tokens = bucket}), ring_shape(entry))) return false;
   } else {
     Product* product = entry.kernel == ProductKernel::kOuter ? outer_.get() : unit_.get();
     const Product::Algorithm algorithm{entry.algorithm};
@@ -124,6 +141,12 @@ const PolicyEntry* ShapeKernels::settled(int64_t bucket) const {
   return entry ? &*entry : nullptr;
 }
 
+bool ShapeKernels::fetches_ahead(int64_t tokens) const {
+  if (for_all_ || tokens > kRingMaxTokens) return false;
+  const PolicyEntry* const entry = settled(bucket_of(tokens));
+  return entry != nullptr && entry->kernel == ProductKernel::kRing;
+}
+
 Result<bool> ShapeKernels::run(const Args& args) {
   if (for_all_) return run(args, *for_all_);
   const int64_t bucket = bucket_of(args.tokens);
@@ -136,8 +159,8 @@ Result<bool> ShapeKernels::run(const Args& args) {
 }
 
 Result<bool> ShapeKernels::run(const Args& args, const PolicyEntry& entry) {
-  if (entry.kernel == ProductKernel::kGemv) {
-    RUDDER_TRY_VOID(run_gemv(args, static_cast<int32_t>(entry.algorithm[0])));
+  if (entry.kernel == ProductKernel::kGemv || entry.kernel == ProductKernel::kRing) {
+    RUDDER_TRY_VOID(run_own(args, entry));
     return false;
   }
   Product& product = entry.kernel == ProductKernel::kOuter ? *outer_ : *unit_;
@@ -155,7 +178,7 @@ Result<bool> ShapeKernels::run(const Args& args, const PolicyEntry& entry) {
   return false;
 }
 
-Result<void> ShapeKernels::run_gemv(const Args& args, int32_t variant) {
+GemvParams ShapeKernels::own_params(const Args& args) const {
   GemvParams params;
   params.weight = args.weight;
   params.x = args.x;
@@ -169,7 +192,16 @@ Result<void> ShapeKernels::run_gemv(const Args& args, int32_t variant) {
   params.softcap = args.softcap;
   params.is_fp8 = is_fp8();
   params.y_is_f32 = key_.out_dtype == DType::kF32;
-  params.variant = variant;
+  return params;
+}
+
+Result<void> ShapeKernels::run_own(const Args& args, const PolicyEntry& entry) {
+  GemvParams params = own_params(args);
+  if (entry.kernel == ProductKernel::kRing) {
+    return launched(launch_ring_product(params, ring_shape(entry), device_.num_sms, device_.stream),
+                    "ring");
+  }
+  params.variant = static_cast<int32_t>(entry.algorithm[0]);
   return launched(launch_gemv(params, device_.stream), "gemv");
 }
 

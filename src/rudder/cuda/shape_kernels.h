@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "rudder/cuda/kernel_policy.h"
+#include "rudder/cuda/kernels/gemv.h"
 #include "rudder/cuda/product.h"
 #include "rudder/cuda/token_buckets.h"
 
@@ -21,6 +22,7 @@ class ShapeKernels {
     cublasLtHandle_t handle = nullptr;
     cudaStream_t stream = nullptr;
     Product::Workspace workspace;
+    int32_t num_sms = 132;
   };
   // One product. x_scale and w_scale with fp8 operands; bias where the shape has one.
   struct Args {
@@ -40,6 +42,7 @@ class ShapeKernels {
   static Result<std::unique_ptr<ShapeKernels>> make(const Device& device, const PolicyKey& key);
 
   const PolicyKey& key() const { return key_; }
+  int32_t num_sms() const { return device_.num_sms; }
 
   // Every way to compute a bucket that there is here: ours, then the library's, its best guess
   // first.
@@ -57,6 +60,9 @@ class ShapeKernels {
   // Null: not settled.
   const PolicyEntry* settled(int64_t bucket) const;
 
+  // Whether what is settled for so many tokens asks for weights before the kernel in front ends.
+  bool fetches_ahead(int64_t tokens) const;
+
   // By the bucket's kernel; a bucket that is not settled is settled by guess. The value: scales and
   // bias were left to the reader.
   Result<bool> run(const Args& args);
@@ -66,7 +72,8 @@ class ShapeKernels {
   ShapeKernels(const Device& device, const PolicyKey& key) : device_(device), key_(key) {}
 
   bool is_fp8() const { return key_.dtype == tensor::DType::kF8E4M3; }
-  Result<void> run_gemv(const Args& args, int32_t variant);
+  GemvParams own_params(const Args& args) const;
+  Result<void> run_own(const Args& args, const PolicyEntry& entry);
   Result<void> finish(const Args& args, bool scale, bool bias);
   Result<void> add_candidates(Product& product, ProductKernel kernel, int64_t bucket,
                               int max_algorithms, std::vector<PolicyEntry>& out);

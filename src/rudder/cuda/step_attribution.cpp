@@ -28,7 +28,6 @@ constexpr std::pair<std::string_view, std::string_view> kOpsByName[] = {
     {"begin_step", "begin_step"},
     {"gather_taps", "begin_step"},
     {"advance_step", "advance_step"},
-    {"softcap", "logits"},
     {"sample", "sample"},
     {"select", "sample"},
     {"penal", "sample"},

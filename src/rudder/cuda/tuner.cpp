@@ -6,7 +6,7 @@
 
 #include "rudder/cuda/device_status.h"
 #include "rudder/cuda/kernels/convert.h"
-#include "rudder/cuda/kernels/rows.h"
+#include "rudder/cuda/kernels/pause.h"
 #include "rudder/cuda/linear.h"
 #include "rudder/cuda/stream.h"
 
@@ -14,7 +14,8 @@ namespace rudder::cuda {
 
 namespace {
 
-constexpr int64_t kSmallKernelCount = 1024;
+// About what a step's small kernels take between two products: 4 us.
+constexpr int64_t kPauseCycles = 7000;
 
 }  // namespace
 
@@ -28,7 +29,7 @@ Result<std::unique_ptr<Tuner>> Tuner::make(cudaStream_t stream, int64_t x_bytes,
     return error;
   };
   RUDDER_CUDA_TRY(make(tuner->x_, x_bytes), "tune", "");
-  RUDDER_CUDA_TRY(make(tuner->y_, std::max<int64_t>(y_bytes, kSmallKernelCount * 4)), "tune", "");
+  RUDDER_CUDA_TRY(make(tuner->y_, y_bytes), "tune", "");
   RUDDER_CUDA_TRY(make(tuner->x_scale_, scale_bytes), "tune", "");
   RUDDER_CUDA_TRY(cudaEventCreate(&tuner->begin_), "tune", "");
   RUDDER_CUDA_TRY(cudaEventCreate(&tuner->end_), "tune", "");
@@ -89,16 +90,18 @@ Result<double> Tuner::microseconds(ShapeKernels& shape_kernels, const PolicyEntr
   // more than in a stream.
   RUDDER_CUDA_TRY(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "tune", "");
   Result<bool> enqueued = false;
-  cudaError_t read = cudaSuccess;
-  for (int i = 0; enqueued && read == cudaSuccess && i < repeats; ++i) {
+  cudaError_t paused = cudaSuccess;
+  for (int i = 0; enqueued && paused == cudaSuccess && i < repeats; ++i) {
     enqueued = run();
-    // A small kernel stands between two products, and has to find room beside the first: one that
-    // fills every multiprocessor for the next of its kind gains nothing in a step.
-    read = launch_softcap(static_cast<float*>(y_), kSmallKernelCount, 1.0f, stream_);
+    // Other kernels stand between two products. They have to find room beside the first, so one
+    // that fills every multiprocessor for the next of its kind gains nothing; and they leave memory
+    // idle, which a kernel that fetches weights ahead makes use of.
+    paused = launch_pause(kPauseCycles, entry.kernel == ProductKernel::kRing,
+                          shape_kernels.num_sms(), stream_);
   }
   const Result<std::unique_ptr<CudaGraph>> graph = end_capture(stream_);
   RUDDER_TRY_VOID(enqueued);
-  RUDDER_CUDA_TRY(read, "tune", "");
+  RUDDER_CUDA_TRY(paused, "tune", "");
   if (!graph) return tl::unexpected(graph.error());
   RUDDER_CUDA_TRY(cudaGraphLaunch((*graph)->handle(), stream_), "tune", "");
   RUDDER_CUDA_TRY(cudaEventRecord(begin_, stream_), "tune", "");

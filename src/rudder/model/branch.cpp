@@ -30,7 +30,7 @@ Operand Products::operand_of(const ops::LinearWeight& weight, const ops::View& x
                              const ops::View& buffer) const {
   if (weight.x_dtype != tensor::DType::kF8E4M3) return {.x = x, .scale = {}};
   const Operand operand = empty_operand(weight, x.shape[0], buffer);
-  ops_.quantise({.x = x, .out = operand.x, .out_scale = operand.scale});
+  ops_.quantise({.x = x, .out = operand.x, .out_scale = operand.scale, .next = &weight});
   return operand;
 }
 

@@ -165,6 +165,7 @@ Operand LayerwiseDecoder::add_and_norm(const ops::ResidualNormArgs& asked,
     normed = products_.empty_operand(next, args.x.shape[0], buffers_.normed);
     placed.out = normed.x;
     placed.out_scale = normed.scale;
+    placed.next = &next;
   }
   const bool is_tapped = !args.x_taps[0].empty() || !args.x_taps[1].empty();
   if (!args.delta.empty() || !args.norm.empty() || is_tapped) ops_.residual_norm(placed);

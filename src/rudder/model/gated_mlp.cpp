@@ -46,7 +46,8 @@ ops::View feed_forward(const GatedMlp& mlp, const GatedMlp::Weights& weights, co
                       .activation = mlp.activation,
                       .out = activated.x,
                       .out_scale = activated.scale,
-                      .taps = taps});
+                      .taps = taps,
+                      .next = &weights.down});
   return step.products.project(weights.down, activated, out);
 }
 

@@ -28,6 +28,10 @@ struct NormSpec {
   bool empty() const { return weight.empty(); }
 };
 
+// Ops right in front of a product name its weight, where it is known: a backend may then fetch the
+// weight meanwhile. Nothing depends on it but time.
+struct LinearWeight;
+
 // x = (x + delta_scale * delta_norm(delta)) * sum_scale; out = norm(x). Each part is optional:
 // without `delta` nothing is added, without `delta_norm` delta is added unchanged, without `norm`
 // out = x, without `out` only x changes. Taps work in fp32: delta_taps on the branch after its norm
@@ -48,6 +52,7 @@ struct ResidualNormArgs {
   // `delta` is this rank's part of a sum. The op first adds the parts of all ranks (comm.h), each
   // element in fp32 in the order of ranks: so every rank has the same bits, for any number of rows.
   bool sums_ranks = false;
+  const LinearWeight* next = nullptr;  // multiplies `out`
 };
 
 // A weight in the backend's own layout, made once by Ops::make_linear.
@@ -222,9 +227,10 @@ struct EndPatternsArgs {
 struct GatedActArgs {
   View x;  // [T, 2 * width] act
   Activation activation = Activation::kSilu;
-  View out;        // [T, width] act, or F8E4M3 with out_scale
-  View out_scale;  // [T] f32, only with F8E4M3
-  Taps taps = {};  // mlp_act, before it is rounded
+  View out;                            // [T, width] act, or F8E4M3 with out_scale
+  View out_scale;                      // [T] f32, only with F8E4M3
+  Taps taps = {};                      // mlp_act, before it is rounded
+  const LinearWeight* next = nullptr;  // multiplies `out`
 };
 
 // x = x + SiLU(y), in fp32, rounded once.
@@ -264,9 +270,10 @@ struct SpreadLogitsArgs {
 // Quantises row by row: scale = max |x| / 448, out = x / scale, rounded to nearest even; NaN stays
 // NaN; a row of zeros gives zeros. Ops that write F8E4M3 themselves use the same formula.
 struct QuantiseArgs {
-  View x;          // [T, width] act
-  View out;        // [T, width] F8E4M3
-  View out_scale;  // [T] f32
+  View x;                              // [T, width] act
+  View out;                            // [T, width] F8E4M3
+  View out_scale;                      // [T] f32
+  const LinearWeight* next = nullptr;  // multiplies `out`
 };
 
 struct LogitsArgs {

@@ -1,15 +1,12 @@
 // Which attention kernels a step needs, and the copy engine's view of a cache.
-#include <cuda.h>
-
 #include "rudder/cuda/kernels/attention_work.cuh"
+#include "rudder/cuda/kernels/tensor_map.h"
 
 namespace rudder::cuda {
 namespace {
 
 static_assert(sizeof(KvTensorMap) == 3 * sizeof(CUtensorMap));
 static_assert(alignof(KvTensorMap) >= alignof(CUtensorMap));
-
-using Encode = decltype(&cuTensorMapEncodeTiled);
 
 // Dimensions from the innermost; strides in bytes of all but that one.
 template <int kRank>
@@ -20,8 +17,8 @@ struct TensorShape {
 };
 
 template <int kRank>
-bool encode_map(Encode encode, const void* storage, KvType type, const TensorShape<kRank>& shape,
-                uint64_t (&map)[16]) {
+bool encode_map(EncodeTensorMap encode, const void* storage, KvType type,
+                const TensorShape<kRank>& shape, uint64_t (&map)[16]) {
   cuuint32_t steps[kRank];
   for (cuuint32_t& step : steps) step = 1;
   return encode(reinterpret_cast<CUtensorMap*>(map),
@@ -49,13 +46,9 @@ size_t attention_workspace_bytes(int32_t max_seqs, int32_t max_tokens, int32_t m
 
 cudaError_t make_kv_tensor_map(const void* storage, KvType kv_type, int64_t num_blocks,
                                int32_t num_kv_heads, int32_t head_dim, KvTensorMap* map) {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found = {};
-  const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
-                                                             12000, cudaEnableDefault, &found);
+  EncodeTensorMap encode = nullptr;
+  const cudaError_t error = find_tensor_map_encoder(&encode);
   if (error != cudaSuccess) return error;
-  if (found != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
-  const auto encode = reinterpret_cast<Encode>(function);
   const cuuint64_t element = kv_type == KvType::kFp8E4m3 ? 1 : 2;
   const auto columns = static_cast<cuuint32_t>(128 / element);  // of a column group
   const auto head = static_cast<cuuint64_t>(head_dim);

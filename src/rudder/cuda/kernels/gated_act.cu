@@ -14,6 +14,7 @@ namespace {
 
 template <bool kAligned>
 __global__ void __launch_bounds__(kFlatThreads) gated_act_kernel(const GatedActParams p) {
+  if (p.lets_next_begin) dependency_trigger();
   dependency_wait();
   dependency_trigger();
   const int64_t row = blockIdx.x;
@@ -39,6 +40,7 @@ __global__ void __launch_bounds__(kMaxGatedThreads, 2)
   }
   init_highest(shared);
   cluster_arrive();
+  if (p.lets_next_begin) dependency_trigger();
   dependency_wait();
   dependency_trigger();
   const auto rows = static_cast<unsigned>(p.rows);

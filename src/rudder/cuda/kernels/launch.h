@@ -8,6 +8,11 @@
 // start on multiprocessors that have room. So code before the wait runs beside exactly one earlier
 // kernel: all kernels in front of that one have ended, and their results may be read as well.
 // Without the attribute both calls do nothing.
+//
+// Kernels right in front of a product may trigger before they wait (`lets_next_begin`), where the
+// product's kernel fetches weights ahead: so it begins as soon as blocks of the product before it
+// end. What follows such a kernel runs beside two earlier ones, and before its wait it reads what
+// no kernel writes.
 #pragma once
 
 #ifdef __CUDACC__

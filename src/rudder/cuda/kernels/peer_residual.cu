@@ -294,6 +294,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (threadIdx.x == 0) has_given_up = 0;
   team.begin();
   prefetch_constants<kRuns>(p, team, width);
+  if (p.norm.lets_next_begin) dependency_trigger();
   dependency_wait();
   dependency_trigger();
   RunSums<kWay, kCount, kRuns> sums(p.links, params.tag, has_given_up);

@@ -96,6 +96,7 @@ __global__ void __launch_bounds__(kFlatThreads) residual_act_kernel(const Residu
 template <int kRuns, bool kAligned>
 __global__ void __launch_bounds__(kMaxRowThreads) quantise_kernel(const QuantiseParams p) {
   __shared__ float scratch[32];
+  if (p.lets_next_begin) dependency_trigger();
   dependency_wait();
   dependency_trigger();
   const Bf16* row = static_cast<const Bf16*>(p.x) + blockIdx.x * p.width;
@@ -153,6 +154,7 @@ __global__ void __launch_bounds__(kMaxRowThreads) residual_norm_kernel(const Res
     prefetch_weights<kRuns>(p.delta_alpha, hidden);
     prefetch_weights<kRuns>(p.norm_alpha, hidden);
   }
+  if (p.lets_next_begin) dependency_trigger();
   dependency_wait();
   dependency_trigger();
   const int64_t row = int64_t{blockIdx.x} * hidden;
@@ -199,6 +201,7 @@ __global__ void __launch_bounds__(kClipThreads, kClipThreadsPerSm / kClipThreads
   const Floats delta_alpha = fetched(p.delta_alpha);
   const Floats weight = fetched(p.norm);
   const Floats alpha = fetched(p.norm_alpha);
+  if (p.lets_next_begin) dependency_trigger();
   dependency_wait();
   dependency_trigger();
   const auto loaded = [&](const void* rows, int64_t row) {
@@ -274,23 +277,6 @@ cudaError_t launch_norms(const ResidualNormParams& p, cudaStream_t stream) {
   });
 }
 
-__global__ void __launch_bounds__(kFlatThreads)
-    softcap_kernel(float* logits, int64_t count, float cap, bool aligned) {
-  dependency_wait();
-  dependency_trigger();
-  const int64_t i = (int64_t{blockIdx.x} * kFlatThreads + threadIdx.x) * 4;
-  if (aligned && i + 4 <= count) {
-    float4 x = *reinterpret_cast<const float4*>(logits + i);
-    x.x = cap * tanhf(x.x / cap);
-    x.y = cap * tanhf(x.y / cap);
-    x.z = cap * tanhf(x.z / cap);
-    x.w = cap * tanhf(x.w / cap);
-    *reinterpret_cast<float4*>(logits + i) = x;
-    return;
-  }
-  for (int64_t j = i; j < i + 4 && j < count; ++j) logits[j] = cap * tanhf(logits[j] / cap);
-}
-
 }  // namespace
 
 cudaError_t launch_embed(const EmbedParams& p, cudaStream_t stream) {
@@ -353,13 +339,6 @@ cudaError_t launch_residual_norm(const ResidualNormParams& p, cudaStream_t strea
   if (p.delta_scales.row != nullptr && p.out_scale == nullptr) return cudaErrorInvalidValue;
   if (p.out_scale == nullptr && only_clips(p)) return launch_clips(p, stream);
   return clips(p) ? launch_norms<true>(p, stream) : launch_norms<false>(p, stream);
-}
-
-cudaError_t launch_softcap(float* logits, int64_t count, float cap, cudaStream_t stream) {
-  if (count == 0) return cudaSuccess;
-  const int64_t blocks = (count + 4 * kFlatThreads - 1) / (4 * kFlatThreads);
-  return launch_pdl(softcap_kernel, dim3(static_cast<unsigned>(blocks)), dim3(kFlatThreads), 0,
-                    stream, logits, count, cap, is_aligned(logits));
 }
 
 }  // namespace rudder::cuda

@@ -46,6 +46,7 @@ cudaError_t launch_embed(const EmbedParams& params, cudaStream_t stream);
 // rounded to bf16, as where a call is cut and stores them; without delta_scales.
 struct ResidualNormParams {
   bool rounds = false;
+  bool lets_next_begin = false;        // launch.h
   void* x = nullptr;                   // [T, hidden] bf16, in place
   const void* delta = nullptr;         // [T, hidden] bf16, optional; may be `out`
   ProductScales delta_scales;          // of delta; only with an out of fp8
@@ -66,8 +67,9 @@ cudaError_t launch_residual_norm(const ResidualNormParams& params, cudaStream_t 
 // rounds: what becomes fp8 is rounded to bf16 first; without x_scales. Kernels: gated_act.cu.
 struct GatedActParams {
   bool rounds = false;
-  const void* x = nullptr;  // [T, 2 * width] bf16: gate, up
-  ProductScales x_scales;   // of x, if takes_scales(); `row` may be out_scale
+  bool lets_next_begin = false;  // launch.h; of an out of fp8 or without taps
+  const void* x = nullptr;       // [T, 2 * width] bf16: gate, up
+  ProductScales x_scales;        // of x, if takes_scales(); `row` may be out_scale
   ops::Activation activation = ops::Activation::kSilu;
   int64_t rows = 0;
   int64_t width = 0;
@@ -85,8 +87,9 @@ struct QuantiseParams {
   const void* x = nullptr;  // [T, width] bf16
   int64_t rows = 0;
   int64_t width = 0;
-  void* out = nullptr;         // [T, width] fp8
-  float* out_scale = nullptr;  // [T]
+  void* out = nullptr;           // [T, width] fp8
+  float* out_scale = nullptr;    // [T]
+  bool lets_next_begin = false;  // launch.h
 };
 cudaError_t launch_quantise(const QuantiseParams& params, cudaStream_t stream);
 
@@ -135,8 +138,5 @@ struct ResidualActParams {
   int64_t width = 0;
 };
 cudaError_t launch_residual_act(const ResidualActParams& params, cudaStream_t stream);
-
-// logits = cap * tanh(logits / cap), in place. Moves count * 8 bytes.
-cudaError_t launch_softcap(float* logits, int64_t count, float cap, cudaStream_t stream);
 
 }  // namespace rudder::cuda

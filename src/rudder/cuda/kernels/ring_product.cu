@@ -1,0 +1,495 @@
+#include "rudder/cuda/kernels/ring_product.h"
+
+#include <cuda_bf16.h>
+
+#include <algorithm>
+#include <array>
+
+#include "rudder/cuda/kernels/launch.h"
+#include "rudder/cuda/kernels/product_mma.cuh"
+#include "rudder/cuda/kernels/ring.cuh"
+#include "rudder/cuda/kernels/tensor_map.h"
+#include "rudder/cuda/kernels/wgmma.cuh"
+
+namespace rudder::cuda {
+namespace {
+
+constexpr int kChunkBytes = 128;  // of a row, one turn
+// One warpgroup multiplies, a warp fetches weights, another one tokens.
+constexpr int kMmaWarps = 4;
+constexpr int kWeightWarp = kMmaWarps;
+constexpr int kTokenWarp = kMmaWarps + 1;
+constexpr int kThreads = 32 * (kMmaWarps + 2);
+// What is left of a multiprocessor's 227 KB is for the small kernel beside it.
+constexpr int kRingBytes = 200 << 10;
+constexpr int kMostRows = 256;
+constexpr int kMostWeightSlots = 48;
+constexpr int kMostTokenSlots = 16;
+constexpr int kFewestTokenSlots = 6;
+constexpr int kTokenBytes = 32 << 10;  // of all slots, where these are enough
+
+struct RingParams {
+  TensorMap weight;  // boxes of 128 bytes of as many rows as a block has
+  TensorMap x;       // boxes of 128 bytes of token_rows
+  GemvParams asked;
+  int32_t splits = 1;
+  bool keeps = false;       // sums are written from shared memory: a block has one tile
+  int32_t tiles = 0;        // of rows of W
+  int32_t chunks = 0;       // of a row
+  int32_t part_chunks = 0;  // of a part of a row, but for the last one
+  int32_t token_rows = 0;
+  int32_t weight_slots = 0;
+  int32_t token_slots = 0;
+};
+
+// Behind the slots of both rings.
+struct RingShared {
+  uint64_t weight_full[kMostWeightSlots];
+  uint64_t weight_empty[kMostWeightSlots];
+  uint64_t token_full[kMostTokenSlots];
+  uint64_t token_empty[kMostTokenSlots];
+  float scales[kMostRows];  // of the tile's rows of W
+};
+
+__device__ __forceinline__ void add(float4& sum, const float4& more) {
+  sum.x += more.x;
+  sum.y += more.y;
+  sum.z += more.z;
+  sum.w += more.w;
+}
+
+__device__ __noinline__ float capped(float sum, float cap) {
+  return cap * tanhf(sum / cap);
+}
+
+template <int kRows, bool kFp8>
+class RingProduct {
+ public:
+  static constexpr int kSums = kRows / 2;  // of a thread
+  static constexpr uint32_t kWeightBytes = kRows * kChunkBytes;
+
+  __device__ RingProduct(const RingParams& p, uint8_t* shared) : p_(p) {
+    const auto token_bytes = static_cast<uint32_t>(p.token_rows) * kChunkBytes;
+    uint8_t* const weights = shared + p.token_slots * token_bytes;
+    auto& behind = *reinterpret_cast<RingShared*>(weights + p.weight_slots * kWeightBytes);
+    scales_ = behind.scales;
+    // In front of the weights: rows past the tokens are read, of whatever follows.
+    tokens_ = {shared_address(shared), token_bytes, p.token_slots,
+               shared_address(behind.token_full), shared_address(behind.token_empty)};
+    weights_ = {shared_address(weights), kWeightBytes, p.weight_slots,
+                shared_address(behind.weight_full), shared_address(behind.weight_empty)};
+    const int block = static_cast<int>(blockIdx.x);
+    part_ = block % p.splits;
+    first_tile_ = block / p.splits;
+    tile_step_ = static_cast<int>(gridDim.x) / p.splits;
+    first_chunk_ = part_ * p.part_chunks;
+    num_chunks_ = max(0, min(p.part_chunks, p.chunks - first_chunk_));
+  }
+
+  // By one thread.
+  __device__ void init() const {
+    tokens_.init(kMmaWarps);
+    weights_.init(kMmaWarps);
+    barrier_init_fence();
+  }
+  __device__ void fetch_weights() const {
+    const uint64_t policy = evict_first();
+    walk(weights_, [&](uint32_t to, int column, int tile, uint32_t barrier) {
+      fetch(to, p_.weight, column, tile * kRows, barrier, policy);
+    });
+  }
+  __device__ void fetch_tokens() const {
+    const uint64_t policy = evict_last();
+    walk(tokens_, [&](uint32_t to, int column, int /*tile*/, uint32_t barrier) {
+      fetch(to, p_.x, column, 0, barrier, policy);
+    });
+  }
+
+  // By the warps that multiply: all tiles of a block that keeps nothing.
+  __device__ void write_tiles() {
+    const float x_scales[2] = {x_scale_of(token_of(0)), x_scale_of(token_of(1))};
+#pragma unroll 1
+    for (int tile = first_tile_; tile < p_.tiles; tile += tile_step_) {
+      float c[kSums];
+      multiply(c, tile);
+      if (p_.asked.y_is_f32) {
+        write_tile<float2>(c, tile, x_scales);
+      } else {
+        write_tile<__nv_bfloat162>(c, tile, x_scales);
+      }
+    }
+  }
+  // And the part of one tile, into shared memory.
+  __device__ void keep_part(float* sums) {
+    float c[kSums];
+    multiply(c, first_tile_);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (token_of(half) >= p_.asked.tokens) continue;
+      auto* const to =
+          reinterpret_cast<float2*>(sums + token_of(half) * kSumStride + lane_column());
+#pragma unroll
+      for (int i = 0; i < kRows / 8; ++i) {
+        to[4 * i] = make_float2(c[4 * i + 2 * half], c[4 * i + 2 * half + 1]);
+      }
+    }
+  }
+  // By all threads of the blocks that have parts of a tile, each some of the columns, four at a
+  // time.
+  __device__ void write_sums(const float* sums) const {
+    constexpr int kAtOnce = 4;  // loads on their way
+    const int columns = kRows / p_.splits;
+    const int count = columns / 4 * p_.asked.tokens;
+    const auto token_of_quad = [&](int i) { return i / (columns / 4); };
+    const auto column_of_quad = [&](int i) { return part_ * columns + i % (columns / 4) * 4; };
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += kAtOnce * kThreads) {
+      float4 sum[kAtOnce] = {};
+#pragma unroll 1
+      for (int part = 0; part < p_.splits; ++part) {
+#pragma unroll
+        for (int n = 0; n < kAtOnce; ++n) {
+          const int quad = i + n * kThreads;
+          if (quad >= count) continue;
+          const float* const of_own =
+              sums + token_of_quad(quad) * kSumStride + column_of_quad(quad);
+          add(sum[n], p_.splits == 1
+                          ? *reinterpret_cast<const float4*>(of_own)
+                          : load_quad_from_rank(shared_of_rank(shared_address(of_own), part)));
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) {
+        const int quad = i + n * kThreads;
+        if (quad < count) write_quad(token_of_quad(quad), column_of_quad(quad), sum[n]);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kSumStride = kRows + 8;  // lanes of a warp write to 32 banks
+  static constexpr int kChunkElements = kFp8 ? kChunkBytes : kChunkBytes / 2;
+
+  template <typename Fetch>
+  __device__ void walk(const FetchRing& ring, Fetch fetch_box) const {
+    RingWalk at;
+#pragma unroll 1
+    for (int tile = first_tile_; tile < p_.tiles; tile += tile_step_) {
+#pragma unroll 1
+      for (int i = 0; i < num_chunks_; ++i) {
+        at.wait_empty(ring);
+        barrier_expect(ring.full_of(at.at), ring.slot_bytes);
+        fetch_box(ring.slot(at.at), (first_chunk_ + i) * kChunkElements, tile, ring.full_of(at.at));
+        at.next(ring);
+      }
+    }
+  }
+
+  // Scales come from memory, so they are asked for before they are needed.
+  __device__ void fetch_scales(int tile) const {
+    for (int i = static_cast<int>(threadIdx.x); i < kRows; i += 32 * kMmaWarps) {
+      const int64_t row = int64_t{tile} * kRows + i;
+      if (p_.asked.w_scale == nullptr) {
+        scales_[i] = 1.0f;
+      } else if (row < p_.asked.out) {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(scales_ + i)),
+                     "l"(p_.asked.w_scale + row)
+                     : "memory");
+      }
+    }
+  }
+  // The block's part of a tile. Behind it every warp has read the rings, and scales are there.
+  __device__ void multiply(float (&c)[kSums], int tile) {
+    sync_mma_warps();  // the scales of the tile before have been read
+    fetch_scales(tile);
+#pragma unroll
+    for (float& sum : c) sum = 0;
+    wgmma_fence();
+#pragma unroll 1
+    for (int i = 0; i < num_chunks_; ++i) {
+      weight_.wait_full(weights_);
+      token_.wait_full(tokens_);
+      const uint64_t a = operand_by_rows(tokens_.slot(token_.at));
+      const uint64_t b = operand_by_rows(weights_.slot(weight_.at));
+#pragma unroll
+      for (int k = 0; k < kChunkBytes; k += 32) {
+        ProductMma<kRows, kFp8>::add(c, advanced(a, k), advanced(b, k));
+      }
+      wgmma_commit();
+      wgmma_wait<1>();
+      if (i > 0) release();
+      weight_.next(weights_);
+      token_.next(tokens_);
+    }
+    wgmma_wait<0>();
+    hold(c);
+    if (num_chunks_ > 0) release();
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    sync_mma_warps();
+  }
+  __device__ static void sync_mma_warps() {
+    asm volatile("bar.sync 1, %0;" ::"n"(32 * kMmaWarps) : "memory");
+  }
+  // The oldest slots that this warp has not released yet.
+  __device__ __forceinline__ void release() {
+    if (threadIdx.x % 32 == 0) {
+      barrier_arrive(weights_.empty_of(read_weight_.at));
+      barrier_arrive(tokens_.empty_of(read_token_.at));
+    }
+    read_weight_.next(weights_);
+    read_token_.next(tokens_);
+  }
+
+  // Of the two tokens that the thread has sums of.
+  __device__ static int token_of(int half) {
+    return static_cast<int>(threadIdx.x) / 32 * 16 + 8 * half +
+           static_cast<int>(threadIdx.x) % 32 / 4;
+  }
+  __device__ float x_scale_of(int token) const {
+    const bool has_one = p_.asked.w_scale != nullptr && token < p_.asked.tokens;
+    return has_one ? p_.asked.x_scale[token] : 1.0f;
+  }
+  // And the first two of its columns, of each 8.
+  __device__ static int lane_column() {
+    return 2 * static_cast<int>(threadIdx.x % 4);
+  }
+  __device__ __forceinline__ static void store(float2* to, float low, float high) {
+    *to = make_float2(low, high);
+  }
+  __device__ __forceinline__ static void store(__nv_bfloat162* to, float low, float high) {
+    *to = __floats2bfloat162_rn(low, high);
+  }
+  // Two elements of y at a time, where is_plain. It is unrolled and runs once, so it is short: most
+  // of what it costs is to fetch its code.
+  template <typename Pair>
+  __device__ __forceinline__ void write_tile(const float (&c)[kSums], int tile,
+                                             const float (&x_scales)[2]) const {
+    const int64_t first_row = int64_t{tile} * kRows + lane_column();
+    const auto left = static_cast<int>(min(int64_t{kRows}, p_.asked.out - first_row));
+    const auto* const scales = reinterpret_cast<const float2*>(scales_ + lane_column());
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (token_of(half) >= p_.asked.tokens) continue;
+      Pair* const to =
+          static_cast<Pair*>(p_.asked.y) + (token_of(half) * p_.asked.out + first_row) / 2;
+#pragma unroll
+      for (int i = 0; i < kRows / 8; ++i) {
+        if (8 * i >= left) break;
+        const float2 scale = scales[4 * i];
+        store(to + 4 * i, c[4 * i + 2 * half] * (x_scales[half] * scale.x),
+              c[4 * i + 2 * half + 1] * (x_scales[half] * scale.y));
+      }
+    }
+  }
+  __device__ void write_quad(int token, int column, const float4& sum) const {
+    const float x_scale = x_scale_of(token);
+    write_sum(token, column, sum.x, x_scale);
+    write_sum(token, column + 1, sum.y, x_scale);
+    write_sum(token, column + 2, sum.z, x_scale);
+    write_sum(token, column + 3, sum.w, x_scale);
+  }
+  // Of a column of the first tile.
+  __device__ void write_sum(int token, int column, float sum, float x_scale) const {
+    const GemvParams& p = p_.asked;
+    const int64_t row = int64_t{first_tile_} * kRows + column;
+    if (row >= p.out) return;
+    sum *= x_scale * scales_[column];
+    if (p.bias != nullptr) sum += __bfloat162float(static_cast<const __nv_bfloat16*>(p.bias)[row]);
+    if (p.softcap != 0.0f) sum = capped(sum, p.softcap);
+    const int64_t at = token * p.out + row;
+    if (p.y_is_f32) {
+      static_cast<float*>(p.y)[at] = sum;
+    } else {
+      static_cast<__nv_bfloat16*>(p.y)[at] = __float2bfloat16_rn(sum);
+    }
+  }
+
+  const RingParams& p_;
+  FetchRing tokens_;
+  FetchRing weights_;
+  float* scales_;
+  RingWalk token_;  // of the warps that multiply: what is read next, what is released next
+  RingWalk weight_;
+  RingWalk read_token_;
+  RingWalk read_weight_;
+  int part_;
+  int first_tile_;
+  int tile_step_;
+  int first_chunk_;
+  int num_chunks_;
+};
+
+// As many registers as two blocks would have: the small kernel beside it needs some, too.
+template <int kRows, bool kFp8>
+__global__ void __launch_bounds__(kThreads, 2)
+    ring_product_kernel(const __grid_constant__ RingParams p) {
+  extern __shared__ __align__(1024) uint8_t shared[];
+  RingProduct<kRows, kFp8> product(p, shared);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const bool is_first = threadIdx.x % 32 == 0;
+  if (is_first && warp == kWeightWarp) prefetch_map(p.weight);
+  if (is_first && warp == kTokenWarp) prefetch_map(p.x);
+  if (threadIdx.x == 0) product.init();
+  __syncthreads();
+  // No kernel writes weights: they are on their way before the last kernel ends.
+  if (warp == kWeightWarp && is_first) product.fetch_weights();
+  if (warp != kWeightWarp) {
+    dependency_wait();
+    dependency_trigger();
+  }
+  if (warp == kTokenWarp && is_first) product.fetch_tokens();
+  if (!p.keeps) {
+    if (warp < kMmaWarps) product.write_tiles();
+    return;
+  }
+  auto* const sums = reinterpret_cast<float*>(shared);
+  if (warp < kMmaWarps) product.keep_part(sums);
+  __syncthreads();
+  if (p.splits > 1) cluster_barrier();
+  product.write_sums(sums);
+  if (p.splits > 1) cluster_barrier();  // none ends while another reads what it has kept
+}
+
+// Rows of `in` elements as boxes of 128 bytes of `box_rows` rows; zeros past the end.
+bool encode_rows(EncodeTensorMap encode, const void* rows, int64_t count, const GemvParams& product,
+                 int32_t box_rows, TensorMap& map) {
+  static_assert(sizeof(TensorMap) == sizeof(CUtensorMap));
+  const bool is_fp8 = product.is_fp8;
+  const auto in = static_cast<cuuint64_t>(product.in);
+  const cuuint64_t size[2] = {in, static_cast<cuuint64_t>(count)};
+  const cuuint64_t stride[1] = {in * (is_fp8 ? 1 : 2)};
+  const cuuint32_t box[2] = {static_cast<cuuint32_t>(is_fp8 ? kChunkBytes : kChunkBytes / 2),
+                             static_cast<cuuint32_t>(box_rows)};
+  const cuuint32_t steps[2] = {1, 1};
+  return encode(reinterpret_cast<CUtensorMap*>(&map),
+                is_fp8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
+                const_cast<void*>(rows), size, stride, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+template <int kRows, bool kFp8>
+cudaError_t launch_shape(const RingParams& p, int32_t num_sms, cudaStream_t stream) {
+  auto* const kernel = ring_product_kernel<kRows, kFp8>;
+  constexpr size_t kMostBytes = kRingBytes + sizeof(RingShared);
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostBytes);
+  if (error != cudaSuccess) return error;
+  const int32_t slot_bytes = p.weight_slots * kRows + p.token_slots * p.token_rows;
+  const int32_t blocks = p.keeps ? p.tiles * p.splits : std::min(p.tiles, num_sms);
+  return launch_pdl_cluster(kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
+                            static_cast<size_t>(slot_bytes) * kChunkBytes + sizeof(RingShared),
+                            static_cast<unsigned>(p.splits), stream, p);
+}
+
+template <bool kFp8>
+cudaError_t launch_rows(int32_t rows, const RingParams& p, int32_t num_sms, cudaStream_t stream) {
+  switch (rows) {
+    case 32:
+      return launch_shape<32, kFp8>(p, num_sms, stream);
+    case 48:
+      return launch_shape<48, kFp8>(p, num_sms, stream);
+    case 64:
+      return launch_shape<64, kFp8>(p, num_sms, stream);
+    case 80:
+      return launch_shape<80, kFp8>(p, num_sms, stream);
+    case 96:
+      return launch_shape<96, kFp8>(p, num_sms, stream);
+    case 112:
+      return launch_shape<112, kFp8>(p, num_sms, stream);
+    case 128:
+      return launch_shape<128, kFp8>(p, num_sms, stream);
+    case 160:
+      return launch_shape<160, kFp8>(p, num_sms, stream);
+    case 192:
+      return launch_shape<192, kFp8>(p, num_sms, stream);
+    case 224:
+      return launch_shape<224, kFp8>(p, num_sms, stream);
+    case 256:
+      return launch_shape<256, kFp8>(p, num_sms, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+template <typename T>
+constexpr T over(T dividend, T divisor) {  // rounded up
+  return (dividend + divisor - 1) / divisor;
+}
+int64_t row_bytes(const GemvParams& product) {
+  return product.in * (product.is_fp8 ? 1 : 2);
+}
+// Sums can be written as they are, two at a time.
+bool is_plain(const GemvParams& product) {
+  return product.bias == nullptr && product.softcap == 0.0f && product.out % 2 == 0;
+}
+bool is_piece(const void* data) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0;
+}
+
+}  // namespace
+
+RingShape guess_ring_shape(const GemvParams& product, int32_t num_sms, int n) {
+  struct Guess {
+    RingShape shape;
+    int64_t bytes = 0;
+  };
+  std::array<Guess, std::size(kRingRows) * std::size(kRingSplits)> guesses;
+  size_t count = 0;
+  const int64_t chunks = over<int64_t>(row_bytes(product), kChunkBytes);
+  for (const int32_t splits : kRingSplits) {
+    if (splits > 1 && chunks < 4 * splits) continue;
+    for (const int32_t rows : kRingRows) {
+      const int64_t tiles = over<int64_t>(product.out, rows);
+      // Clusters of four lie in groups of multiprocessors, which leaves some idle.
+      const int64_t at_once = (splits > 2 ? num_sms * 10 / 11 : num_sms) / splits;
+      const int64_t in_turn = over<int64_t>(tiles, at_once);
+      const int64_t part = over<int64_t>(chunks, splits) * kChunkBytes * in_turn;
+      // As measured, x costs a sixteenth of what as many bytes of W do; adding up as much as 16 KB
+      // and 10 bytes for each sum.
+      const int64_t sums = splits == 1 ? 0 : (16 << 10) + int64_t{rows} * product.tokens * 10;
+      guesses[count++] = {{rows, splits}, part * rows + part * product.tokens / 16 + sums};
+    }
+  }
+  std::stable_sort(guesses.begin(), guesses.begin() + static_cast<std::ptrdiff_t>(count),
+                   [](const Guess& a, const Guess& b) { return a.bytes < b.bytes; });
+  return n < static_cast<int>(count) ? guesses[static_cast<size_t>(n)].shape : RingShape{};
+}
+
+bool ring_takes(const GemvParams& p, const RingShape& shape) {
+  const auto is_one_of = [](const auto& values, int32_t value) {
+    return std::find(std::begin(values), std::end(values), value) != std::end(values);
+  };
+  return p.tokens <= kRingMaxTokens && row_bytes(p) % 16 == 0 && is_piece(p.weight) &&
+         is_piece(p.x) && is_one_of(kRingRows, shape.rows) && is_one_of(kRingSplits, shape.splits);
+}
+
+cudaError_t launch_ring_product(const GemvParams& product, const RingShape& shape, int32_t num_sms,
+                                cudaStream_t stream) {
+  if (product.tokens <= 0 || product.out <= 0) return cudaSuccess;
+  if (!ring_takes(product, shape) || num_sms < shape.splits) return cudaErrorInvalidValue;
+  EncodeTensorMap encode = nullptr;
+  const cudaError_t error = find_tensor_map_encoder(&encode);
+  if (error != cudaSuccess) return error;
+  RingParams p;
+  p.asked = product;
+  p.splits = shape.splits;
+  p.keeps = p.splits > 1 || !is_plain(product);
+  p.tiles = static_cast<int32_t>(over<int64_t>(product.out, shape.rows));
+  p.chunks = static_cast<int32_t>(over<int64_t>(row_bytes(product), kChunkBytes));
+  p.part_chunks = over(p.chunks, p.splits);
+  constexpr int32_t kGroupRows = 8;  // of the swizzle
+  p.token_rows = over(product.tokens, kGroupRows) * kGroupRows;
+  p.token_slots =
+      std::clamp(kTokenBytes / (p.token_rows * kChunkBytes), kFewestTokenSlots, kMostTokenSlots);
+  p.weight_slots = std::min(kMostWeightSlots,
+                            (kRingBytes / kChunkBytes - p.token_slots * p.token_rows) / shape.rows);
+  if (!encode_rows(encode, product.weight, product.out, product, shape.rows, p.weight) ||
+      !encode_rows(encode, product.x, product.tokens, product, p.token_rows, p.x)) {
+    return cudaErrorInvalidValue;
+  }
+  return product.is_fp8 ? launch_rows<true>(shape.rows, p, num_sms, stream)
+                        : launch_rows<false>(shape.rows, p, num_sms, stream);
+}
+
+}  // namespace rudder::cuda
