@@ -19,7 +19,7 @@
 #include "rudder/cuda/device_memory.h"
 #include "rudder/cuda/device_status.h"
 #include "rudder/cuda/kernels/gemv.h"
-#include "rudder/cuda/kernels/ring_product.h"
+#include "rudder/cuda/kernels/ring_shape.h"
 #include "rudder/cuda/product.h"
 #include "rudder/cuda/qkv_params.h"
 

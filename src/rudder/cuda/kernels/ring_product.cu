@@ -3,7 +3,6 @@
 #include <cuda_bf16.h>
 
 #include <algorithm>
-#include <array>
 
 #include "rudder/cuda/kernels/launch.h"
 #include "rudder/cuda/kernels/product_mma.cuh"
@@ -14,7 +13,7 @@
 namespace rudder::cuda {
 namespace {
 
-constexpr int kChunkBytes = 128;  // of a row, one turn
+constexpr int kChunkBytes = kRingChunkBytes;
 // One warpgroup multiplies, a warp fetches weights, another one tokens.
 constexpr int kMmaWarps = 4;
 constexpr int kWeightWarp = kMmaWarps;
@@ -27,6 +26,8 @@ constexpr int kMostWeightSlots = 48;
 constexpr int kMostTokenSlots = 16;
 constexpr int kFewestTokenSlots = 6;
 constexpr int kTokenBytes = 32 << 10;  // of all slots, where these are enough
+// Tensor cores keep few bits of sums of fp8: they add so many chunks, 512 columns, fp32 adds these.
+constexpr int kFp8Chunks = 4;
 
 struct RingParams {
   TensorMap weight;  // boxes of 128 bytes of as many rows as a block has
@@ -204,16 +205,34 @@ class RingProduct {
     fetch_scales(tile);
 #pragma unroll
     for (float& sum : c) sum = 0;
+    if constexpr (kFp8) {
+#pragma unroll 1
+      for (int left = num_chunks_; left > 0; left -= kFp8Chunks) {
+        float part[kSums] = {};
+        add_chunks(part, min(left, kFp8Chunks));
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) c[i] += part[i];
+      }
+    } else {
+      add_chunks(c, num_chunks_);
+    }
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    sync_mma_warps();
+  }
+  __device__ static void sync_mma_warps() {
+    asm volatile("bar.sync 1, %0;" ::"n"(32 * kMmaWarps) : "memory");
+  }
+  __device__ __forceinline__ void add_chunks(float (&sums)[kSums], int count) {
     wgmma_fence();
 #pragma unroll 1
-    for (int i = 0; i < num_chunks_; ++i) {
+    for (int i = 0; i < count; ++i) {
       weight_.wait_full(weights_);
       token_.wait_full(tokens_);
       const uint64_t a = operand_by_rows(tokens_.slot(token_.at));
       const uint64_t b = operand_by_rows(weights_.slot(weight_.at));
 #pragma unroll
       for (int k = 0; k < kChunkBytes; k += 32) {
-        ProductMma<kRows, kFp8>::add(c, advanced(a, k), advanced(b, k));
+        ProductMma<kRows, kFp8>::add(sums, advanced(a, k), advanced(b, k));
       }
       wgmma_commit();
       wgmma_wait<1>();
@@ -222,13 +241,8 @@ class RingProduct {
       token_.next(tokens_);
     }
     wgmma_wait<0>();
-    hold(c);
-    if (num_chunks_ > 0) release();
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    sync_mma_warps();
-  }
-  __device__ static void sync_mma_warps() {
-    asm volatile("bar.sync 1, %0;" ::"n"(32 * kMmaWarps) : "memory");
+    hold(sums);
+    if (count > 0) release();
   }
   // The oldest slots that this warp has not released yet.
   __device__ __forceinline__ void release() {
@@ -399,70 +413,35 @@ cudaError_t launch_rows(int32_t rows, const RingParams& p, int32_t num_sms, cuda
       return launch_shape<112, kFp8>(p, num_sms, stream);
     case 128:
       return launch_shape<128, kFp8>(p, num_sms, stream);
-    case 160:
-      return launch_shape<160, kFp8>(p, num_sms, stream);
-    case 192:
-      return launch_shape<192, kFp8>(p, num_sms, stream);
-    case 224:
-      return launch_shape<224, kFp8>(p, num_sms, stream);
-    case 256:
-      return launch_shape<256, kFp8>(p, num_sms, stream);
     default:
-      return cudaErrorInvalidValue;
+      break;
   }
+  if constexpr (!kFp8) {
+    switch (rows) {
+      case 160:
+        return launch_shape<160, kFp8>(p, num_sms, stream);
+      case 192:
+        return launch_shape<192, kFp8>(p, num_sms, stream);
+      case 224:
+        return launch_shape<224, kFp8>(p, num_sms, stream);
+      case 256:
+        return launch_shape<256, kFp8>(p, num_sms, stream);
+      default:
+        break;
+    }
+  }
+  return cudaErrorInvalidValue;
 }
 
-template <typename T>
-constexpr T over(T dividend, T divisor) {  // rounded up
-  return (dividend + divisor - 1) / divisor;
-}
-int64_t row_bytes(const GemvParams& product) {
-  return product.in * (product.is_fp8 ? 1 : 2);
-}
 // Sums can be written as they are, two at a time.
 bool is_plain(const GemvParams& product) {
   return product.bias == nullptr && product.softcap == 0.0f && product.out % 2 == 0;
 }
-bool is_piece(const void* data) {
-  return reinterpret_cast<uintptr_t>(data) % 16 == 0;
+int32_t over(int64_t dividend, int64_t divisor) {  // rounded up
+  return static_cast<int32_t>((dividend + divisor - 1) / divisor);
 }
 
 }  // namespace
-
-RingShape guess_ring_shape(const GemvParams& product, int32_t num_sms, int n) {
-  struct Guess {
-    RingShape shape;
-    int64_t bytes = 0;
-  };
-  std::array<Guess, std::size(kRingRows) * std::size(kRingSplits)> guesses;
-  size_t count = 0;
-  const int64_t chunks = over<int64_t>(row_bytes(product), kChunkBytes);
-  for (const int32_t splits : kRingSplits) {
-    if (splits > 1 && chunks < 4 * splits) continue;
-    for (const int32_t rows : kRingRows) {
-      const int64_t tiles = over<int64_t>(product.out, rows);
-      // Clusters of four lie in groups of multiprocessors, which leaves some idle.
-      const int64_t at_once = (splits > 2 ? num_sms * 10 / 11 : num_sms) / splits;
-      const int64_t in_turn = over<int64_t>(tiles, at_once);
-      const int64_t part = over<int64_t>(chunks, splits) * kChunkBytes * in_turn;
-      // As measured, x costs a sixteenth of what as many bytes of W do; adding up as much as 16 KB
-      // and 10 bytes for each sum.
-      const int64_t sums = splits == 1 ? 0 : (16 << 10) + int64_t{rows} * product.tokens * 10;
-      guesses[count++] = {{rows, splits}, part * rows + part * product.tokens / 16 + sums};
-    }
-  }
-  std::stable_sort(guesses.begin(), guesses.begin() + static_cast<std::ptrdiff_t>(count),
-                   [](const Guess& a, const Guess& b) { return a.bytes < b.bytes; });
-  return n < static_cast<int>(count) ? guesses[static_cast<size_t>(n)].shape : RingShape{};
-}
-
-bool ring_takes(const GemvParams& p, const RingShape& shape) {
-  const auto is_one_of = [](const auto& values, int32_t value) {
-    return std::find(std::begin(values), std::end(values), value) != std::end(values);
-  };
-  return p.tokens <= kRingMaxTokens && row_bytes(p) % 16 == 0 && is_piece(p.weight) &&
-         is_piece(p.x) && is_one_of(kRingRows, shape.rows) && is_one_of(kRingSplits, shape.splits);
-}
 
 cudaError_t launch_ring_product(const GemvParams& product, const RingShape& shape, int32_t num_sms,
                                 cudaStream_t stream) {
@@ -475,8 +454,8 @@ cudaError_t launch_ring_product(const GemvParams& product, const RingShape& shap
   p.asked = product;
   p.splits = shape.splits;
   p.keeps = p.splits > 1 || !is_plain(product);
-  p.tiles = static_cast<int32_t>(over<int64_t>(product.out, shape.rows));
-  p.chunks = static_cast<int32_t>(over<int64_t>(row_bytes(product), kChunkBytes));
+  p.tiles = over(product.out, shape.rows);
+  p.chunks = over(product.in * (product.is_fp8 ? 1 : 2), kChunkBytes);
   p.part_chunks = over(p.chunks, p.splits);
   constexpr int32_t kGroupRows = 8;  // of the swizzle
   p.token_rows = over(product.tokens, kGroupRows) * kGroupRows;

@@ -6,7 +6,8 @@
 // `splits` blocks, which have a part of `in` each and add their sums in the order of the parts. The
 // copy engine brings 128 bytes of each row of W and x at a time, tensor cores multiply them as x .
 // W^T with 64 rows of x, of which `tokens` are real. So a row's sum is taken in the same order
-// whatever T is. fp8 is added as the library adds it, with fewer bits than fp32 has.
+// whatever T is. Of fp8 tensor cores add 512 columns at a time, and fp32 what they give: their own
+// sums keep too few bits of long rows.
 //
 // Reference: testing/reference_ops.h, reference_linear.
 #pragma once
@@ -16,31 +17,11 @@
 #include <cstdint>
 
 #include "rudder/cuda/kernels/gemv.h"
+#include "rudder/cuda/kernels/ring_shape.h"
 
 namespace rudder::cuda {
 
-constexpr int64_t kRingMaxTokens = 64;
-
-// How the work is cut up; none if rows is 0. Sums depend on it, so it is part of a policy.
-struct RingShape {
-  int32_t rows = 0;    // of W, of a block: of kRingRows
-  int32_t splits = 1;  // of `in`: of kRingSplits
-
-  bool operator==(const RingShape& other) const {
-    return rows == other.rows && splits == other.splits;
-  }
-};
-inline constexpr int32_t kRingRows[] = {32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256};
-inline constexpr int32_t kRingSplits[] = {1, 2, 4};
-
-// The n-th best guess for a device of so many multiprocessors, by the bytes that one of them reads.
-RingShape guess_ring_shape(const GemvParams& product, int32_t num_sms, int n);
-
-// Whether launch_ring_product takes the product (of its pointers only their alignment counts: 16
-// bytes, as of whole rows).
-bool ring_takes(const GemvParams& product, const RingShape& shape);
-
-// `product.variant` is not used.
+// Where ring_takes(). `product.variant` is not used.
 cudaError_t launch_ring_product(const GemvParams& product, const RingShape& shape, int32_t num_sms,
                                 cudaStream_t stream);
 
