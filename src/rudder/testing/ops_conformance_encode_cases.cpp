@@ -1,5 +1,6 @@
 // Whole encodes: single cases whose result is known to the bit, and rows in other batches.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <memory>
 #include <span>
@@ -170,6 +171,41 @@ TEST_P(OpsEncode, ARowDoesNotDependOnItsBatch) {
                              alone.begin() + static_cast<int64_t>((i + 1) * bytes),
                              expected.begin() + static_cast<int64_t>(i * bytes)))
           << "row " << i << ", " << t << " alone";
+    }
+  }
+}
+
+// Backends may encode few rows in another way than many.
+TEST_P(OpsEncode, FewRowsHaveTheBitsOfMany) {
+  constexpr int64_t kMany = 37;
+  for (const auto& [width, num_features, k] :
+       {std::array{264, 700, 20}, std::array{1024, 2300, 600}, std::array{520, 5000, 0},
+        std::array{100, 300, 9}}) {
+    std::vector<DictionaryFloats> images = {random_image(width, width, num_features, k)};
+    round_rows(images[0]);
+    std::vector<tap::Program> programs(2);
+    for (size_t i = 0; i < programs.size(); ++i) add_encode(programs[i], 0, images[0], i == 0);
+    const View x = random({kMany, width});
+    const auto encode = [&](int64_t first, int64_t count) {
+      Scene scene;
+      scene.geometry = geometry_of(x.shape[1]);
+      scene.programs = programs;
+      for (int64_t t = first; t < first + count; ++t) {
+        scene.tokens.push_back({.row = static_cast<int32_t>(t % 3)});
+      }
+      put_with(scene, images, 0);
+      const View rows = copy(x.rows(first, count));
+      ops_.encode({.x = rows, .taps = scene.at(kPost)});
+      return device_.values<uint8_t>(rows);
+    };
+    const std::vector<uint8_t> all = encode(0, kMany);
+    const size_t bytes = all.size() / kMany;
+    for (const auto& [first, count] :
+         {std::array<int64_t, 2>{0, 1}, {1, 1}, {5, 1}, {3, 8}, {2, 9}, {20, 16}, {19, 17}}) {
+      const auto begin = all.begin() + static_cast<int64_t>(static_cast<size_t>(first) * bytes);
+      const std::vector<uint8_t> few = encode(first, count);
+      EXPECT_TRUE(std::equal(few.begin(), few.end(), begin))
+          << count << " rows from " << first << ", width " << width;
     }
   }
 }

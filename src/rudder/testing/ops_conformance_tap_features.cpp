@@ -1,5 +1,6 @@
 // Clamps of features whose result is known to the bit: thresholds, edits, and what a run reads. The
 // random cases of ops_conformance_taps.cpp keep away from thresholds.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -174,6 +175,53 @@ TEST_P(OpsTaps, ARunOfManyFeatures) {
         expect_row(row_of(got_out, t), y, tolerance + rounding, what + ", neurons");
         if (HasFatalFailure()) return;
       }
+    }
+  }
+}
+
+// Backends may clamp features of few rows in another way than of many.
+TEST_P(OpsTaps, ClampsOfFewRowsHaveTheBitsOfMany) {
+  constexpr int kNumKinds = static_cast<int>(OpKind::kFeature) + 1;
+  constexpr int64_t kMany = 150;
+  for (const int64_t asked : {320, 2304, 4096}) {
+    const int64_t width = wide(asked);
+    for (const int count : {1, 2, 7, 8, 9, 40, 64, 65}) {
+      tap::Program program;
+      for (int i = 0; i < count; ++i) {
+        const int kind = static_cast<int>(OpKind::kFeature) + kNumKinds * i;
+        TapOp op = random_op(kind % kNumCombinations, width, kPost, program.vectors);
+        const bool is_probe = op.gate == tap::GateKind::kHard || op.gate == tap::GateKind::kSoft;
+        if (is_probe) op.gate = tap::GateKind::kNone;
+        op.norm = tap::FeatureNorm::kNone;
+        op.run = i == 0 ? count : 0;
+        if (i % 5 == 3) {  // it leaves a relay
+          op.v1 = tap::kNoVector;
+          op.relay = i % tap::kNumRelays;
+        }
+        program.ops.push_back({kPost, op});
+      }
+      const View x = random({kMany, width});
+      const auto clamped = [&](int64_t rows) {
+        Scene scene;
+        scene.geometry = geometry_of(width);
+        scene.programs = {program};
+        for (int64_t t = 0; t < rows; ++t) {
+          TapToken token;
+          token.row = t % 3 == 2 ? 0 : 1;
+          token.since_prompt = static_cast<int32_t>(t % 4) - 1;
+          scene.tokens.push_back(token);
+        }
+        put_scene(scene, 0);
+        ops::ResidualNormArgs args;
+        args.x = copy(x.rows(0, rows));
+        args.x_taps[0] = scene.at(kPost);
+        ops_.residual_norm(args);
+        return device_.values<uint8_t>(args.x);
+      };
+      const std::vector<uint8_t> many = clamped(kMany);
+      const std::vector<uint8_t> few = clamped(8);
+      EXPECT_TRUE(std::equal(few.begin(), few.end(), many.begin()))
+          << count << " features, width " << width;
     }
   }
 }

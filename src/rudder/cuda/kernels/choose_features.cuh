@@ -3,11 +3,13 @@
 //
 // The product leaves the largest of each tile of features. The k-th largest of these is no larger
 // than the k-th largest feature, so only tiles that reach it can have one that is kept: their
-// features are the candidates, a list for each warp. A radix select finds the bits of what is
-// sought, eleven and twice ten: the first eleven of the tiles', which leaves few candidates, then
-// all of the candidates'. Where nothing is selected, the candidates are the features above 0. Where
-// a warp's candidates do not fit, all features are read instead. Every loop has little code, since
-// little of it is in the caches from one encode to the next.
+// features are the candidates, a list for each warp. All threads count, bit by bit, how many tiles
+// reach a value, and find the first eleven bits of what the tiles have k-th. That leaves few
+// candidates; each of them is compared with all others, which says whether it is kept. Where they
+// are many, or tiles are, a radix select finds the bits, eleven and twice ten. Where nothing is
+// selected, the candidates are the features above 0. Where a warp's candidates do not fit, all
+// features are read instead. Every loop has little code, since little of it is in the caches from
+// one encode to the next.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -34,7 +36,18 @@ struct ChoiceShared {
   static constexpr int kBins = 2048;
   static constexpr int kCandidates = 128;  // of a warp
 
-  unsigned counts[kBins];
+  static constexpr int kOwnTiles = 8;  // of a lane
+  static constexpr int kRanked = 512;  // candidates
+
+  union {
+    unsigned counts[kBins];
+    struct {
+      int reaching[2][kEncodeWarps];           // tiles of a warp that reach a value
+      unsigned open[kEncodeWarps][kOwnTiles];  // its tiles that have candidates, a bit each
+      ActiveFeature ranked[kRanked];           // all candidates, in their order
+      bool is_kept[kRanked];
+    };
+  };
   unsigned of_warp[kEncodeWarps];
   int above_of_warp[kEncodeWarps];  // kept because they are above `least`
   int equal_of_warp[kEncodeWarps];  // and those that equal it
@@ -77,12 +90,22 @@ class FeatureChoice {
   __device__ void choose(int k) {
     const bool selects = k > 0 && k < values_.count();
     kept_ = {};
-    kept_.equal = static_cast<unsigned>(k);
-    source_ = Source::kTiles;
-    if (!selects || !find_digit(kFirstShift)) kept_.least = 0;
-    gather(max(kept_.least, 1u));
-    kept_ = {};
-    if (!selects) return;
+    num_ranked_ = 0;
+    if (selects && values_.num_tiles() <= ChoiceShared::kOwnTiles * kEncodeThreads) {
+      const unsigned floor = open_tiles(k);
+      gather(floor, [this](int i, int /*tile*/) { return shared_.open[encode_warp()][i]; });
+      if (rank(k)) return;
+    } else {
+      kept_.equal = static_cast<unsigned>(k);
+      source_ = Source::kTiles;
+      if (!selects || !find_digit(kFirstShift)) kept_.least = 0;
+      const unsigned floor = max(kept_.least, 1u);
+      gather(floor, [this, floor](int /*i*/, int tile) {
+        return __ballot_sync(kEncodeLanes, values_.largest_bits(tile) >= floor);
+      });
+      kept_ = {};
+      if (!selects) return;
+    }
     kept_.equal = static_cast<unsigned>(k);
 #pragma unroll 1
     for (int shift = kFirstShift; shift >= 0; shift -= 10) {
@@ -94,6 +117,7 @@ class FeatureChoice {
 
   // By a warp, to all its lanes: the value of a feature; 0 where it is not kept.
   __device__ float kept_value(int feature) const {
+    if (num_ranked_ > 0) return ranked_value(feature);
     const unsigned bits = values_.bits_at(feature);
     if (bits > kept_.least) return __uint_as_float(bits);
     if (bits < kept_.least || bits == 0) return 0.0f;
@@ -105,12 +129,14 @@ class FeatureChoice {
   // Lists those that are kept, from the `base`-th on and up to `most` of them; returns how many
   // there are in all. The list is there behind the next barrier of the block.
   __device__ int list(int base, int most, ActiveFeature* listed) const {
+    if (num_ranked_ > 0) return list_ranked(base, most, listed);
     return list_kept(values_, shared_, kept_, source_, base, most, listed);
   }
 
  private:
   static constexpr int kFirstShift = 20;
   static constexpr unsigned kNoDigit = ChoiceShared::kBins;
+  static constexpr int kShares = 4;  // threads that compare one candidate with the others
   static constexpr int kOwnBins = ChoiceShared::kBins / kEncodeThreads;
   static_assert(kOwnBins * kEncodeThreads == ChoiceShared::kBins);
 
@@ -183,22 +209,64 @@ class FeatureChoice {
     shared_.above = above;
   }
 
+  // A warp's part of the tiles.
+  __device__ int tiles_of_warp() const {
+    return (values_.num_tiles() + kEncodeWarps - 1) / kEncodeWarps;
+  }
+
+  // Finds the tiles that may have one of the k largest, and a bound of these, which is above 0.
+  __device__ unsigned open_tiles(int k) {
+    constexpr int kOwn = ChoiceShared::kOwnTiles;
+    const int begin = encode_warp() * tiles_of_warp();
+    const int end = min(begin + tiles_of_warp(), values_.num_tiles());
+    unsigned largest[kOwn];
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int tile = begin + 32 * i + encode_lane();
+      largest[i] = tile < end ? values_.largest_bits(tile) : 0u;
+    }
+    __syncthreads();  // what was found before has been read
+    unsigned floor = 0;
+#pragma unroll 1
+    for (int bit = 30; bit >= kFirstShift; --bit) {
+      const unsigned asked = floor | 1u << bit;
+      int own = 0;
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) own += largest[i] >= asked ? 1 : 0;
+      own = __reduce_add_sync(kEncodeLanes, own);
+      int(&reaching)[kEncodeWarps] = shared_.reaching[bit & 1];
+      if (encode_lane() == 0) reaching[encode_warp()] = own;
+      __syncthreads();
+      const int of_warp = encode_lane() < kEncodeWarps ? reaching[encode_lane()] : 0;
+      if (__reduce_add_sync(kEncodeLanes, of_warp) >= k) floor = asked;
+    }
+    floor = max(floor, 1u);
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const unsigned open = __ballot_sync(kEncodeLanes, largest[i] >= floor);
+      if (encode_lane() == 0) shared_.open[encode_warp()][i] = open;
+    }
+    __syncwarp();
+    return floor;
+  }
+
   // The features whose bits are `floor` at least, a part of them for each warp, in their order. Two
-  // tiles make a warp's load.
-  __device__ void gather(unsigned floor) {
+  // tiles make a warp's load. open_of(i, tile): a bit for each of 32 tiles of the warp, the i-th
+  // time, of which this lane has `tile`.
+  template <typename Open>
+  __device__ void gather(unsigned floor, const Open& open_of) {
     constexpr int kAtOnce = 4;
     static_assert(2 * tap::kFeatureTile == 32);
-    const int part = (values_.num_tiles() + kEncodeWarps - 1) / kEncodeWarps;
-    const int begin = encode_warp() * part;
-    const int end = min(begin + part, values_.num_tiles());
+    const int begin = encode_warp() * tiles_of_warp();
+    const int end = min(begin + tiles_of_warp(), values_.num_tiles());
     const unsigned before = (1u << encode_lane()) - 1;  // lanes
     ActiveFeature* const own = shared_.candidates[encode_warp()];
     int count = 0;
+    int i = 0;
 #pragma unroll 1
     for (int first = begin; first < end; first += 32) {
       const int tile = first + encode_lane();
-      const unsigned largest = tile < end ? values_.largest_bits(tile) : 0u;
-      unsigned open = __ballot_sync(kEncodeLanes, largest >= floor);
+      unsigned open = open_of(i++, tile < end ? tile : values_.num_tiles());
       const auto next = [&] {
         const int lane = __ffs(static_cast<int>(open)) - 1;
         open &= open - 1;
@@ -228,6 +296,79 @@ class FeatureChoice {
     if (encode_lane() == 0) shared_.num_candidates[encode_warp()] = count;
     const bool fit = __syncthreads_or(count > ChoiceShared::kCandidates ? 1 : 0) == 0;
     source_ = fit ? Source::kCandidates : Source::kAll;
+  }
+
+  // Which candidates are among the k largest. False: they are too many for that.
+  __device__ bool rank(int k) {
+    if (source_ != Source::kCandidates) return false;
+    const auto [before, total] = candidates_before();
+    if (total > ChoiceShared::kRanked) return false;
+    const ActiveFeature* const own = shared_.candidates[encode_warp()];
+    const int count = shared_.num_candidates[encode_warp()];
+    for (int i = encode_lane(); i < count; i += 32) shared_.ranked[before + i] = own[i];
+    __syncthreads();
+    const auto bits_of = [this](int i) { return __float_as_uint(shared_.ranked[i].value); };
+    const int part = static_cast<int>(threadIdx.x) % kShares;
+#pragma unroll 1
+    for (int first = 0; first < total; first += kEncodeThreads / kShares) {
+      const int i = first + static_cast<int>(threadIdx.x) / kShares;
+      const unsigned bits = bits_of(min(i, total - 1));
+      int larger = 0;
+#pragma unroll 4
+      for (int j = part; j < total; j += kShares) {
+        const unsigned other = bits_of(j);
+        larger += other > bits || (other == bits && j < i) ? 1 : 0;
+      }
+#pragma unroll
+      for (int step = 1; step < kShares; step *= 2) {
+        larger += __shfl_xor_sync(kEncodeLanes, larger, step);
+      }
+      if (part == 0 && i < total) shared_.is_kept[i] = larger < k;
+    }
+    __syncthreads();
+    num_ranked_ = total;
+    return true;
+  }
+  struct Sums {
+    int before, total;
+  };
+  // Of the candidates: those of the warps before, and of all.
+  __device__ Sums candidates_before() const {
+    Sums sums = {};
+#pragma unroll
+    for (int w = 0; w < kEncodeWarps; ++w) {
+      const int count = shared_.num_candidates[w];
+      sums.before += w < encode_warp() ? count : 0;
+      sums.total += count;
+    }
+    return sums;
+  }
+
+  __device__ float ranked_value(int feature) const {
+    unsigned bits = 0;
+    for (int i = encode_lane(); i < num_ranked_; i += 32) {
+      const ActiveFeature one = shared_.ranked[i];
+      if (one.feature == feature && shared_.is_kept[i]) bits = __float_as_uint(one.value);
+    }
+    return __uint_as_float(__reduce_max_sync(kEncodeLanes, bits));
+  }
+
+  __device__ int list_ranked(int base, int most, ActiveFeature* listed) const {
+    static_assert(ChoiceShared::kRanked <= kEncodeThreads);
+    const int i = static_cast<int>(threadIdx.x);
+    const bool is_kept = i < num_ranked_ && shared_.is_kept[i];
+    const unsigned all = __ballot_sync(kEncodeLanes, is_kept);
+    if (encode_lane() == 0) shared_.above_of_warp[encode_warp()] = __popc(all);
+    __syncthreads();
+    int index = __popc(all & ((1u << encode_lane()) - 1)) - base;
+    int total = 0;
+#pragma unroll
+    for (int w = 0; w < kEncodeWarps; ++w) {
+      index += w < encode_warp() ? shared_.above_of_warp[w] : 0;
+      total += shared_.above_of_warp[w];
+    }
+    if (is_kept && index >= 0 && index < most) listed[index] = shared_.ranked[i];
+    return total;
   }
 
   // A call: rows with many active features make it again and again.
@@ -303,6 +444,7 @@ class FeatureChoice {
   ChoiceShared& shared_;
   Kept kept_;
   Source source_ = Source::kAll;  // of digits
+  int num_ranked_ = 0;            // 0: kept_ says which are kept
 };
 
 }  // namespace rudder::cuda

@@ -60,20 +60,24 @@ class Encoder {
     if ((entry.flags & ops::TapEntry::kEncodes) == 0) return;
     const int begin = entry.ops >> 8;
     const int end = begin + (entry.ops & 0xff);
-    for (int op = begin; op < end; ++op) {
-      if (!is_encode(op)) continue;
-      set_next(op, end);
-      return;
-    }
+    for (int op = begin; op < end && next_ < 0; ++op) set_next(op, end);
   }
-  __device__ bool is_encode(int op) const {
-    const int kind = __ldcg(reinterpret_cast<const int*>(&p_.table.ops[op].kind));
-    return kind == static_cast<int>(tap::OpKind::kEncode);
-  }
+  // Of `op`, if it is there and encodes.
   __device__ void set_next(int op, int end) {
     end_ = end;
-    next_ = op < end && is_encode(op) ? op : -1;
-    if (next_ >= 0) dictionary_ = __ldcg(&p_.table.ops[op].v1);
+    next_ = -1;
+    if (op >= end) return;
+    // All at once: each is a wait for memory.
+    const tap::TapOp* const from = p_.table.ops + op;
+    const int kind = __ldcg(reinterpret_cast<const int*>(&from->kind));
+    const int dictionary = __ldcg(&from->v1);
+    const float lo = __ldcg(&from->lo);
+    const int run = __ldcg(&from->run);
+    if (kind != static_cast<int>(tap::OpKind::kEncode)) return;
+    next_ = op;
+    dictionary_ = dictionary;
+    run_ = run;
+    is_full_ = lo > 0.0f;
   }
 
   // The least offset of a dictionary that some token encodes by next; kNoVector: none does.
@@ -106,10 +110,9 @@ class Encoder {
     if (asks && before < kBatchRows) {
       batch_.token[before] = token;
       batch_.op[before] = next_;
-      const tap::TapOp* const op = p_.table.ops + next_;
-      batch_.run[before] = __ldcg(&op->run);
-      batch_.is_full[before] = __ldcg(&op->lo) > 0.0f;
-      set_next(next_ + batch_.run[before], end_);
+      batch_.run[before] = run_;
+      batch_.is_full[before] = is_full_;
+      set_next(next_ + run_, end_);
     }
     __syncthreads();
   }
@@ -177,6 +180,8 @@ class Encoder {
   int next_ = -1;  // of table.ops: its next kEncode; -1: none
   int end_ = 0;
   int32_t dictionary_ = tap::kNoVector;
+  int run_ = 0;
+  bool is_full_ = false;
 };
 
 __global__ void __launch_bounds__(kEncodeThreads, 1)

@@ -10,7 +10,8 @@
 // blocks find the tokens themselves, so the launch has the same shape whatever encodes. A batch is
 // up to tap::kEncodedRows tokens of one dictionary:
 //
-//   encode_product.cuh  each block has some features, of all the batch's rows: tensor cores
+//   encode_product.cuh  each block has some features, of all the batch's rows: tensor cores;
+//                       of few rows encode_flow.cuh
 //   (all blocks wait)
 //   encode_apply.cuh    a block has some columns of one row: the k largest, decode(f), edits
 //

@@ -64,16 +64,18 @@ __device__ void load_norm(const ResidualNormParams& p, Floats (&to)[kRuns]) {
 }
 
 // A thread reads and writes the same elements, so that delta may be out.
-template <int kRuns, bool kAligned, bool kFp8, int kMaxThreads, bool kOnlyAdds>
-__global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock ? 2 : 1)
+// kFew: of no more rows than multiprocessors, so a block may have all registers.
+template <int kRuns, bool kAligned, bool kFp8, int kMaxThreads, bool kOnlyAdds, bool kFew>
+__global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock && !kFew ? 2 : 1)
     tapped_residual_norm_kernel(const __grid_constant__ ResidualNormParams p,
                                 const __grid_constant__ TapParams<kResidualPoints> tap_params) {
   constexpr bool kIsSmall = kMaxThreads <= kSmallBlock;
-  using Taps = TokenTaps<BlockTeam, kResidualPoints, kRuns, kAligned, kOnlyAdds>;
+  using Taps = TokenTaps<BlockTeam, kResidualPoints, kRuns, kAligned, kOnlyAdds, kFew>;
   extern __shared__ float4 fetched[];
   __shared__ float scratch[3][32];
   __shared__ BlockTeam::Shared team_shared;
   __shared__ FeatureShared features;
+  __shared__ FeaturesAheadShared ahead_shared;
   const int hidden = static_cast<int>(p.hidden);
   const auto row = static_cast<int>(blockIdx.x);
   BlockTeam team(team_shared);
@@ -90,6 +92,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock ? 2 : 
   prefetch_weights<kRuns>(p.delta_alpha, hidden);
   prefetch_weights<kRuns>(p.norm_alpha, hidden);
   taps.prefetch();
+  if constexpr (kFew) taps.load_features(ahead_shared);
   dependency_wait();
   dependency_trigger();
   Packed x[kRuns];
@@ -134,13 +137,13 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock ? 2 : 
   }
 }
 
-template <int kRuns, bool kAligned, int kMaxThreads, bool kOnlyAdds>
+template <int kRuns, bool kAligned, int kMaxThreads, bool kOnlyAdds, bool kFew = false>
 cudaError_t launch_shape(const ResidualNormParams& p, const TapParams<kResidualPoints>& taps,
                          unsigned threads, cudaStream_t stream) {
   const auto kernel =
       p.out_scale != nullptr
-          ? tapped_residual_norm_kernel<kRuns, kAligned, true, kMaxThreads, kOnlyAdds>
-          : tapped_residual_norm_kernel<kRuns, kAligned, false, kMaxThreads, kOnlyAdds>;
+          ? tapped_residual_norm_kernel<kRuns, kAligned, true, kMaxThreads, kOnlyAdds, kFew>
+          : tapped_residual_norm_kernel<kRuns, kAligned, false, kMaxThreads, kOnlyAdds, kFew>;
   const size_t bytes = tap_vector_bytes(kRuns, threads);
   const cudaError_t error = allow_shared(kernel, bytes);
   if (error != cudaSuccess) return error;
@@ -152,6 +155,12 @@ template <int kRuns, bool kOnlyAdds>
 cudaError_t launch_aligned(const ResidualNormParams& p, const TapParams<kResidualPoints>& taps,
                            unsigned threads, cudaStream_t stream) {
   if constexpr (kRuns == 1) {
+    if constexpr (!kOnlyAdds) {
+      constexpr int kFewRows = 64;
+      if (p.rows <= kFewRows) {
+        return launch_shape<kRuns, true, kSmallBlock, false, true>(p, taps, threads, stream);
+      }
+    }
     return launch_shape<kRuns, true, kSmallBlock, kOnlyAdds>(p, taps, threads, stream);
   } else {
     return threads <= kLargeBlock

@@ -8,11 +8,13 @@
 // and a capture: 16 bytes a point, asked for before the kernel ahead has ended, and a branch. A
 // steered one: then its op's vector, asked for behind the row, so that the two come together. kAdd
 // and kPatch have no sums; all sums of another op are one exchange between the threads; a run of
-// features has a few (tap_features.cuh). A captured one: two reads, one behind the other, of where
-// its row goes.
+// features has one or a few (tap_features_ahead.cuh, tap_features.cuh). A captured one: two reads,
+// one behind the other, of where its row goes.
 #pragma once
 
-#include "rudder/cuda/kernels/tap_features.cuh"
+#include <type_traits>
+
+#include "rudder/cuda/kernels/tap_features_ahead.cuh"
 
 namespace rudder::cuda {
 
@@ -101,7 +103,9 @@ inline bool are_rows_aligned(const TapTableParams& table) {
 // an op's first vector goes through shared memory, where every thread has the runs that it reads.
 // kOnlyAdds: TapBatchParams.only_adds. Its kernel passes the points of the residual alone, and its
 // code is short: little is left of a kernel's code in the caches from one layer to the next.
-template <typename Team, int kPoints, int kRuns, bool kAligned, bool kOnlyAdds>
+// kTakesAhead: load_features() may be called; of one run a thread.
+template <typename Team, int kPoints, int kRuns, bool kAligned, bool kOnlyAdds,
+          bool kTakesAhead = false>
 class TokenTaps {
  public:
   using Row = Floats[kRuns];
@@ -135,6 +139,22 @@ class TokenTaps {
         prefetch_features(p_.table.ops + (ops >> 8), ops & 0xff, p_.table.vectors, width_);
       }
     }
+  }
+
+  // The ops of a point that begins with clamped features; behind load(), and perhaps before
+  // dependency_wait(), as prefetch().
+  __device__ void load_features(FeaturesAheadShared& shared) {
+    if (p_.batch.is_behind_encode) return;
+    const unsigned begins =
+        __ballot_sync(kAllLanes, entry_.ops != 0 && entry_.vector == tap::kNoVector);
+    if (begins == 0) return;
+    const int number = __ffs(begins) - 1;
+    const int ops = __shfl_sync(kAllLanes, entry_.ops, number);
+    ahead_.run.load(shared, p_.table.ops + (ops >> 8), ops & 0xff, p_.table.vectors, column(0),
+                    width_);
+    if (ahead_.run.count() == 0) return;
+    ahead_.shared = &shared;
+    ahead_.number = number;
   }
 
   // What the loaded token has to do; behind dependency_wait() and behind the loads of the row,
@@ -190,6 +210,15 @@ class TokenTaps {
 
  private:
   static constexpr unsigned kAllLanes = 0xffffffffu;
+  static_assert(!kTakesAhead || (Team::kAsksAhead && kRuns == 1 && kAligned && !kOnlyAdds));
+
+  // How the program of the point `number` begins; -1: of none.
+  struct Ahead {
+    FeaturesAhead run;
+    FeaturesAheadShared* shared = nullptr;
+    int number = -1;
+  };
+  struct NoneAhead {};
 
   __device__ int column(int r) const {
     return team_.first_column() + r * team_.column_stride();
@@ -286,6 +315,13 @@ class TokenTaps {
     // What most programs are needs no more than the entry says.
     bool is_told = vector != tap::kNoVector && (vector & 1) != 0;
     const tap::TapOp* const end = op + (ops & 0xff);
+    if constexpr (kTakesAhead) {
+      if (number == ahead_.number) {
+        float* const relays = p_.table.relays + int64_t{p_.batch.token[token_]} * tap::kNumRelays;
+        ahead_.run.apply(*ahead_.shared, h[0], token_state(), relays);
+        op += ahead_.run.count();
+      }
+    }
     if (__builtin_expect(p_.batch.is_behind_encode, 0)) {
       drop_fetched();
       is_told = false;
@@ -401,6 +437,7 @@ class TokenTaps {
   float4* const fetched_;  // [kRuns][2][threads]
   const int width_;
   int token_ = 0;
+  std::conditional_t<kTakesAhead, Ahead, NoneAhead> ahead_;
   bool has_fetched_ = false;  // the next op's first vector is in shared memory, or on its way there
   // A bit for each point: something is done there; its rows are captured.
   unsigned active_ = 0;
