@@ -1,5 +1,5 @@
 // wgmma of a product whose operands both lie in shared memory by rows (wgmma.cuh): c[64 x kCols] +=
-// A . B^T over 32 bytes of k, of e4m3 or bf16. Included by .cu files only.
+// A . B^T over 32 bytes of k, of bf16, or of e4m3 with up to 128 columns. Included by .cu files only.
 #pragma once
 
 #include <cstdint>
@@ -210,23 +210,6 @@ struct ProductMma<128, false> {
 };
 
 template <>
-struct ProductMma<160, true> {
-  __device__ static void add(float (&c)[80], uint64_t a, uint64_t b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n160k32.f32.e4m3.e4m3 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
-        "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, "
-        "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "
-        "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, "
-        "%66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
-        "}, %80, %81, 1, 1, 1;"
-        : RUDDER_C8(0), RUDDER_C8(8), RUDDER_C8(16), RUDDER_C8(24), RUDDER_C8(32), RUDDER_C8(40),
-          RUDDER_C8(48), RUDDER_C8(56), RUDDER_C8(64), RUDDER_C8(72)
-        : "l"(a), "l"(b));
-  }
-};
-
-template <>
 struct ProductMma<160, false> {
   __device__ static void add(float (&c)[80], uint64_t a, uint64_t b) {
     asm volatile(
@@ -239,24 +222,6 @@ struct ProductMma<160, false> {
         "}, %80, %81, 1, 1, 1, 0, 0;"
         : RUDDER_C8(0), RUDDER_C8(8), RUDDER_C8(16), RUDDER_C8(24), RUDDER_C8(32), RUDDER_C8(40),
           RUDDER_C8(48), RUDDER_C8(56), RUDDER_C8(64), RUDDER_C8(72)
-        : "l"(a), "l"(b));
-  }
-};
-
-template <>
-struct ProductMma<192, true> {
-  __device__ static void add(float (&c)[96], uint64_t a, uint64_t b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n192k32.f32.e4m3.e4m3 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
-        "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, "
-        "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "
-        "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, "
-        "%66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, "
-        "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-        "}, %96, %97, 1, 1, 1;"
-        : RUDDER_C8(0), RUDDER_C8(8), RUDDER_C8(16), RUDDER_C8(24), RUDDER_C8(32), RUDDER_C8(40),
-          RUDDER_C8(48), RUDDER_C8(56), RUDDER_C8(64), RUDDER_C8(72), RUDDER_C8(80), RUDDER_C8(88)
         : "l"(a), "l"(b));
   }
 };
@@ -280,26 +245,6 @@ struct ProductMma<192, false> {
 };
 
 template <>
-struct ProductMma<224, true> {
-  __device__ static void add(float (&c)[112], uint64_t a, uint64_t b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n224k32.f32.e4m3.e4m3 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
-        "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, "
-        "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "
-        "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, "
-        "%66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, "
-        "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, "
-        "%98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
-        "}, %112, %113, 1, 1, 1;"
-        : RUDDER_C8(0), RUDDER_C8(8), RUDDER_C8(16), RUDDER_C8(24), RUDDER_C8(32), RUDDER_C8(40),
-          RUDDER_C8(48), RUDDER_C8(56), RUDDER_C8(64), RUDDER_C8(72), RUDDER_C8(80), RUDDER_C8(88),
-          RUDDER_C8(96), RUDDER_C8(104)
-        : "l"(a), "l"(b));
-  }
-};
-
-template <>
 struct ProductMma<224, false> {
   __device__ static void add(float (&c)[112], uint64_t a, uint64_t b) {
     asm volatile(
@@ -315,28 +260,6 @@ struct ProductMma<224, false> {
         : RUDDER_C8(0), RUDDER_C8(8), RUDDER_C8(16), RUDDER_C8(24), RUDDER_C8(32), RUDDER_C8(40),
           RUDDER_C8(48), RUDDER_C8(56), RUDDER_C8(64), RUDDER_C8(72), RUDDER_C8(80), RUDDER_C8(88),
           RUDDER_C8(96), RUDDER_C8(104)
-        : "l"(a), "l"(b));
-  }
-};
-
-template <>
-struct ProductMma<256, true> {
-  __device__ static void add(float (&c)[128], uint64_t a, uint64_t b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n256k32.f32.e4m3.e4m3 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
-        "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, "
-        "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "
-        "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, "
-        "%66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, "
-        "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, "
-        "%98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, "
-        "%111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, "
-        "%124, %125, %126, %127"
-        "}, %128, %129, 1, 1, 1;"
-        : RUDDER_C8(0), RUDDER_C8(8), RUDDER_C8(16), RUDDER_C8(24), RUDDER_C8(32), RUDDER_C8(40),
-          RUDDER_C8(48), RUDDER_C8(56), RUDDER_C8(64), RUDDER_C8(72), RUDDER_C8(80), RUDDER_C8(88),
-          RUDDER_C8(96), RUDDER_C8(104), RUDDER_C8(112), RUDDER_C8(120)
         : "l"(a), "l"(b));
   }
 };
