@@ -1,5 +1,6 @@
-// wgmma of a product whose operands both lie in shared memory by rows (wgmma.cuh): c[64 x kCols] +=
-// A . B^T over 32 bytes of k, of bf16, or of e4m3 with up to 128 columns. Included by .cu files only.
+// wgmma of a product whose operands both lie in shared memory by rows (wgmma.cuh): c[64 x kCols]
+// += A . B^T over 32 bytes of k, of bf16, or of e4m3 with up to 128 columns. Included by .cu files
+// only.
 #pragma once
 
 #include <cstdint>
