@@ -1,7 +1,7 @@
 // What the demo's draft head and its Medusa heads guess against PyTorch
-// (tools/golden/draft_head.py, medusa_heads.py), and an EAGLE head of made weights against numpy
-// (eagle_head.py): the rows that they read of the model, their layers, the map of tokens and the
-// chains, through the executor.
+// (tools/golden/draft_head.py, medusa_heads.py), an EAGLE head of made weights against numpy
+// (eagle_head.py), and an assistant of the golden Gemma 4 against transformers (assistant.py): what
+// they read of the model, their layers, the map of tokens and the chains, through the executor.
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
@@ -51,9 +51,9 @@ std::vector<Case> read_cases(const char* file = "tests/draft_heads/demo.json") {
 class Guesser {
  public:
   explicit Guesser(const Checkpoint& head, exec::DraftKind kind = exec::DraftKind::kEagle3,
-                   const step::RankedTree& tree = {})
+                   const step::RankedTree& tree = {}, const char* folder = "models/demo")
       : num_guesses_(tree.tree.empty() ? kGuesses : tree.tree.size()) {
-    const auto model = Checkpoint::open_folder(path_of("models/demo")).value();
+    const auto model = Checkpoint::open_folder(path_of(folder)).value();
     exec::ExecSettings settings;
     settings.max_model_len = 160;
     settings.kv_cache_memory_bytes = 4 << 20;
@@ -86,8 +86,12 @@ class Guesser {
         edit.sampling.temperature = 0;
         edit.prompt_len = length;
         edit.max_len = length + 2 * num_guesses_;
-        edit.blocks.resize(1);
-        for (int32_t b = 0; b <= kBlocks; ++b) edit.blocks[0].push_back(kBlocks - b);
+        int32_t next = 0;
+        edit.blocks.resize(static_cast<size_t>(executor_->capacity().kv_groups.size()));
+        for (auto& blocks : edit.blocks) {
+          for (int32_t b = 0; b <= kBlocks; ++b) blocks.push_back(next + kBlocks - b);
+          next += kBlocks + 1;
+        }
       }
       plan.tokens.assign(ids.begin() + begin, ids.begin() + begin + count);
       step::SeqWork& work = plan.seqs.emplace_back();
@@ -257,6 +261,20 @@ TEST(MedusaGolden, GuessesAreThoseOfPyTorch) {
     const step::SeqResult got = guesser.behind(cases[i].ids, i % 3 == 0 ? 7 : 64);
     EXPECT_EQ(got.tokens, std::vector<int32_t>{cases[i].next}) << i;
     EXPECT_EQ(got.guess, cases[i].guess) << i;
+  }
+}
+
+// Its layers read keys of a group with a window and of one without. HF's own generator of
+// candidates, behind a token that ran alone.
+TEST(AssistantGolden, GuessesAreThoseOfTransformers) {
+  Guesser guesser(*Checkpoint::open_folder(path_of("tests/draft_heads/gemma4-assistant")).value(),
+                  exec::DraftKind::kAssistant, {}, "tests/golden/gemma4");
+  const std::vector<Case> cases = read_cases("tests/draft_heads/assistant.json");
+  EXPECT_GT(cases.size(), 50u);
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const step::SeqResult got = guesser.behind(cases[i].ids, i % 3 == 0 ? 7 : 64);
+    EXPECT_EQ(got.tokens, std::vector<int32_t>{cases[i].next}) << i;
+    EXPECT_EQ(got.guess, cases[i].guess) << i << ", behind " << cases[i].ids.size();
   }
 }
 
