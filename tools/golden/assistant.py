@@ -5,8 +5,8 @@
 
 The assistant is trained on the model's language (language.py), on rows and KV of the model itself, so that it guesses with
 margins. A case is the model's state behind `ids`, the last of which ran as a single token: of a window so many keys are
-then left as the window has. Cases in which two tokens are nearly as likely are left out. Assisted generation must give
-the plain greedy text.
+then left as the window has. `logits` has, of each guess, its own logit and those of TOLD. Cases in which two tokens are
+nearly as likely are left out. Assisted generation must give the plain greedy text.
 """
 
 import argparse
@@ -22,6 +22,7 @@ import language
 from make_golden import initialise
 
 GUESSES = 4
+TOLD = [50, 100, 200]
 MIN_MARGIN = 0.05
 STEPS, BATCH, LEARNING_RATE = 800, 24, 4e-3
 LENGTH = 120
@@ -108,7 +109,7 @@ def train(model, assistant, spoken):
 
 @torch.no_grad()
 def guesses_behind(model, assistant, ids):
-    """The model's next token, the guesses behind it, and the least margin of all these choices."""
+    """The model's next token, the guesses behind it, some of their logits, and the least margin of all these choices."""
     outputs = state_behind(model, torch.tensor([ids]))
     top = outputs.logits[0, -1].topk(2)
     known = torch.tensor([[*ids, top.indices[0].item()]])
@@ -128,11 +129,13 @@ def guesses_behind(model, assistant, ids):
     )
     margins = logits[0].topk(2).values
     least = min((top.values[0] - top.values[1]).item(), (margins[:, 0] - margins[:, 1]).min().item())
-    return known[0, -1].item(), made[0, known.shape[1] :].tolist(), least
+    guess = made[0, known.shape[1] :].tolist()
+    told = [[round(row[i].item(), 5) for i in (token, *TOLD)] for token, row in zip(guess, logits[0])]
+    return known[0, -1].item(), guess, told, least
 
 
 def check_generation(model, assistant, prompt):
-    """Text with the assistant is the text without; returns the share of drafts that were right."""
+    """Text with the assistant is the text without."""
     ids = torch.tensor([prompt])
     options = dict(max_new_tokens=48, do_sample=False, eos_token_id=None, pad_token_id=0)
     plain = model.generate(ids, **options)
@@ -165,9 +168,9 @@ def main():
     ).eval()
 
     cases, left_out, right = [], 0, 0
-    for length in [2, 3, 5, 8, 12, 15, 16, 17, 18, 19, 24, 31, 32, 33, 34, 47, 48, 49, 64, 80, 96, 110] * 4:
+    for length in [2, 3, 5, 8, 12, 15, 16, 17, 18, 19, 24, 31, 32, 33, 34, 47, 48, 49, 64, 80, 96, 110] * 3:
         ids = spoken.sentences(1, length)[0].tolist()
-        token, guess, margin = guesses_behind(model, assistant, ids)
+        token, guess, logits, margin = guesses_behind(model, assistant, ids)
         if margin < MIN_MARGIN:
             left_out += 1
             continue
@@ -177,7 +180,7 @@ def main():
                 break
             right += 1
             text.append(guessed)
-        cases.append(json.dumps({"ids": ids, "next": token, "guess": guess}, separators=(",", ":")))
+        cases.append(json.dumps({"ids": ids, "next": token, "guess": guess, "logits": logits}, separators=(",", ":")))
     for _ in range(6):
         check_generation(model, assistant, spoken.sentences(1, 40)[0].tolist())
     args.out.write_text("[\n" + ",\n".join(cases) + "\n]\n")

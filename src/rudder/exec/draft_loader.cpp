@@ -46,6 +46,10 @@ Result<DraftModel> read_draft(const StepLimits& limits, const model::ModelSpec& 
   if (limits.draft_kind == DraftKind::kAssistant) {
     Result<model::AssistantSpec> spec = model::read_assistant(*limits.draft_model);
     if (!spec) return of_draft(spec.error());
+    if (!limits.draft_tree.tree.empty()) {
+      return fail(ErrorCode::kUnsupported, "an assistant guesses chains alone",
+                  "speculative-config.speculative_token_tree");
+    }
     RUDDER_TRY_VOID(model::fit_assistant(target, *spec));
     draft.assistant.emplace().spec = *std::move(spec);
     return draft;
