@@ -11,7 +11,6 @@
 #include "rudder/model/binder.h"
 #include "rudder/model/loader.h"
 #include "rudder/model/quantisation.h"
-#include "rudder/weights/hf_config.h"
 
 namespace rudder::model {
 namespace {
@@ -59,6 +58,10 @@ Result<AssistantSpec> read_assistant(const Checkpoint& checkpoint) {
   RUDDER_TRY(const std::string text, checkpoint.read_text("config.json"));
   RUDDER_TRY(const HfConfig config, HfConfig::parse(text, checkpoint.name() + "/config.json"));
   RUDDER_TRY_VOID(read_quantisation(checkpoint));
+  return read_assistant(config);
+}
+
+Result<AssistantSpec> read_assistant(const HfConfig& config) {
   AssistantSpec spec;
   RUDDER_TRY(const int64_t hidden, config.integer("backbone_hidden_size", 1, 1 << 20));
   spec.target_hidden = static_cast<int32_t>(hidden);

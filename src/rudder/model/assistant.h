@@ -27,6 +27,7 @@
 #include "rudder/model/weights.h"
 #include "rudder/ops/ops.h"
 #include "rudder/weights/checkpoint.h"
+#include "rudder/weights/hf_config.h"
 
 namespace rudder::model {
 
@@ -51,6 +52,7 @@ struct AssistantWeights {
 
 // From config.json; errors name the key.
 Result<AssistantSpec> read_assistant(const weights::Checkpoint& checkpoint);
+Result<AssistantSpec> read_assistant(const weights::HfConfig& config);
 
 // Settles `reads`. By name, what the assistant was not made for: rows of another width, another
 // number of tokens, a layer for which the model has none with a window or without, or none that
