@@ -321,11 +321,11 @@ class AssistedModel {
     for (int32_t i = 0; i < std::ssize(ids); ++i) positions.push_back(i);
     decoder_->forward(batch(ids, positions, positions, static_cast<int32_t>(ids.size())));
     rows_ = {0};
-    guesser_->begin(final_rows_, view(rows_));
+    guesser_->pick(final_rows_, view(rows_));
   }
   // Of what follows `token`, a guess behind so many tokens.
   std::span<const float> logits(int32_t token, int32_t num_tokens) {
-    const ops::View made = guesser_->logits(batch({token}, {num_tokens}, {-1}, num_tokens));
+    const ops::View made = guesser_->forward(batch({token}, {num_tokens}, {-1}, num_tokens));
     return {made.as<float>(), static_cast<size_t>(spec_.vocab)};
   }
 

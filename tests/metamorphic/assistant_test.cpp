@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "metamorphic/guess_notes.h"
 #include "metamorphic/guessers.h"
@@ -146,6 +147,29 @@ TEST_P(AssistantDrafts, GuessesDependOnTheTokensAlone) {
   }
   expect_same_guesses({backend(), 64, 3}, roomy);
   EXPECT_GT(cached, 0);
+}
+
+// Where its numbers are none it guesses nothing, and nothing else changes.
+TEST(Assistants, OneWithoutNumbersGuessesNothing) {
+  const std::vector<Ask> asks = random_asks(6, 44, 40);
+  for (const Backend& backend : backends()) {
+    if (!backend.make()->runs_draft_heads()) continue;
+    exec::DeviceExecutor::Model model;
+    model.ops = backend.make();
+    model.spec = testing::tiny_spec(testing::TinyArch::kTwoWidths);
+    model.weights = value_of(testing::random_weights(model.spec, *model.ops, kModelSeed));
+    add_guesser(model, model.spec, Guesser::kAssistant);
+    model.draft->assistant->weights.layers.layers[0].scale =
+        std::numeric_limits<float>::quiet_NaN();
+    step::Capacity capacity = kRoomy;
+    capacity.max_draft = 4;
+    add_guesser(capacity, Guesser::kAssistant);
+    const auto executor = value_of(start_executor(std::move(model), capacity));
+    const Outcome outcome = run(*executor, plain_settings(), asks);
+    EXPECT_EQ(outcome.stats.draft_tokens, 0u) << backend.name;
+    expect_same(run_alone(*tiny_executor(backend, testing::TinyArch::kTwoWidths, kRoomy), asks),
+                outcome.got, backend.name);
+  }
 }
 
 TEST(Assistants, WhatTheyWereNotMadeForIsRefused) {

@@ -37,7 +37,8 @@ View as_column(View view) {
 Result<std::unique_ptr<AssistantProposer>> AssistantProposer::make(AssistantDraft draft,
                                                                    ops::Ops& ops,
                                                                    const step::Capacity& capacity,
-                                                                   const StepRows& read) {
+                                                                   const StepRows& read,
+                                                                   bool has_graphs) {
   RUDDER_CHECK(draft.spec.layers.vocab == capacity.vocab_size && capacity.guesses_from_rows &&
                capacity.guess_tree.empty());
   std::unique_ptr<AssistantProposer> proposer(new AssistantProposer(std::move(draft), ops, read));
@@ -47,7 +48,13 @@ Result<std::unique_ptr<AssistantProposer>> AssistantProposer::make(AssistantDraf
                                     capacity.max_seq_len));
   RUDDER_TRY(proposer->buffers_,
              StepBuffers::make(ops, pass_capacity(capacity), nullptr, StepBuffers::Counts::kNone));
+  RUDDER_TRY_VOID(proposer->name_slots(capacity.num_slots));
   proposer->done_ = ops.make_event();
+  if (has_graphs && ops.has_graphs()) {
+    step::Capacity passes = pass_capacity(capacity);
+    passes.max_seq_len = capacity.max_seq_len;
+    proposer->graphs_ = std::make_unique<PassGraphs>(ops, *proposer->assistant_, passes);
+  }
   return proposer;
 }
 
@@ -55,8 +62,16 @@ int64_t AssistantProposer::device_bytes(const model::AssistantSpec& spec,
                                         const step::Capacity& capacity, DType act, ops::Rank rank) {
   return model::Assistant::device_bytes(spec, capacity.num_slots, capacity.max_seq_len, act, rank) +
          StepBuffers::device_bytes(pass_capacity(capacity), StepBuffers::Counts::kNone) +
+         capacity.num_slots * int64_t{sizeof(int32_t)} +
          int64_t{max_logits_rows(capacity)} * spec.target_hidden *
              static_cast<int64_t>(tensor::dtype_bytes(act));
+}
+
+Result<void> AssistantProposer::name_slots(int32_t num_slots) {
+  std::vector<int32_t> names;
+  for (int32_t slot = 0; slot < num_slots; ++slot) names.push_back(-1 - slot);
+  RUDDER_TRY(slots_, ops_.upload({names.data(), DType::kI32, {num_slots, 1}}, DType::kI32));
+  return {};
 }
 
 // The last token of each sequence, at its position, over the KV of those before it.
@@ -88,26 +103,40 @@ void AssistantProposer::pack(std::span<GuessAsk> asks) {
   }
 }
 
-// The tokens of the next pass are those that the slots have sampled.
+// The tokens of the next pass are those that the slots have sampled; padding keeps its own.
 void AssistantProposer::take_sampled(const DeviceStep& step) {
-  ops_.gather_rows({.x = as_column(buffers_->state().carry),
-                    .rows = step.forward.attention.table_row,
-                    .out = as_column(step.forward.ids)});
+  const int64_t count = std::ssize(guessed_);
+  const View ids = step.forward.ids.rows(0, count);
+  ops_.gather_rows({.x = slots_,
+                    .rows = step.forward.attention.table_row.rows(0, count),
+                    .out = as_column(ids)});
+  ops::BeginStepArgs args;
+  args.state = buffers_->state();
+  args.ids = ids;
+  args.kv_slot = step.forward.kv_slot.rows(0, count);  // -1 already
+  ops_.begin_step(args);
 }
 
 Result<Setup> AssistantProposer::run(std::span<GuessAsk> asks) {
   pack(asks);
   if (guessed_.empty()) return {};
   const auto most = std::ranges::max(guessed_, {}, &GuessAsk::num_guess)->num_guess;
+  Setup setup;
+  const bool is_captured = graphs_ != nullptr && graphs_->pad(packed_, setup);
   RUDDER_TRY(DeviceStep step, buffers_->begin(packed_, 0));
   step.forward.attention.block_table = read_.block_table;
   step.forward.attention.group_rows = read_.group_rows;
-  assistant_->begin(read_.final_rows, step.forward.goes_on_rows);
+  if (is_captured) RUDDER_TRY_VOID(graphs_->capture(packed_, step, setup));
+  assistant_->pick(read_.final_rows, step.forward.goes_on_rows);
   for (int32_t i = 0; i < most; ++i) {
     if (i > 0) take_sampled(step);
-    step.sample.logits = assistant_->logits(step.forward);
-    ops_.sample(step.sample);
-    buffers_->fetch(packed_.num_sampled(), packed_.any_logprobs, 0, i);
+    if (is_captured) {
+      graphs_->replay(packed_);
+    } else {
+      step.sample.logits = assistant_->forward(step.forward);
+      ops_.sample(step.sample);
+    }
+    buffers_->fetch(std::ssize(guessed_), false, 0, i);
   }
   ops_.record(*done_);
   RUDDER_TRY_VOID(done_->wait());
@@ -118,7 +147,7 @@ Result<Setup> AssistantProposer::run(std::span<GuessAsk> asks) {
       guessed_[i]->guess.push_back(token);
     }
   }
-  return Setup{};
+  return setup;
 }
 
 }  // namespace rudder::exec

@@ -6,7 +6,8 @@
 // whatever earlier drafts left behind them. The executor's worker thread uses it.
 //
 // Guesses are passes of single tokens, one behind another without the host: a pass takes the token
-// that the one before it has sampled.
+// that the one before it has sampled. Passes that come again are replayed from graphs
+// (pass_graphs.h).
 #pragma once
 
 #include <memory>
@@ -16,6 +17,7 @@
 
 #include "rudder/base/result.h"
 #include "rudder/exec/pack.h"
+#include "rudder/exec/pass_graphs.h"
 #include "rudder/exec/proposer.h"
 #include "rudder/exec/step_buffers.h"
 #include "rudder/model/assistant.h"
@@ -33,10 +35,11 @@ struct AssistantDraft {
 
 class AssistantProposer final : public Proposer {
  public:
-  // `ops` outlives it; `capacity` is the executor's, `read` what its steps leave.
+  // `ops` outlives it; `capacity` is the executor's, `read` what its steps leave. `has_graphs`:
+  // where the device has them, passes are captured when they come back.
   static Result<std::unique_ptr<AssistantProposer>> make(AssistantDraft draft, ops::Ops& ops,
                                                          const step::Capacity& capacity,
-                                                         const StepRows& read);
+                                                         const StepRows& read, bool has_graphs);
   // Device bytes beside the weights: its own, and those of StepRows.final_rows.
   static int64_t device_bytes(const model::AssistantSpec& spec, const step::Capacity& capacity,
                               tensor::DType act, ops::Rank rank = {});
@@ -47,6 +50,7 @@ class AssistantProposer final : public Proposer {
   AssistantProposer(AssistantDraft draft, ops::Ops& ops, const StepRows& read)
       : draft_(std::move(draft)), ops_(ops), read_(read) {}
 
+  Result<void> name_slots(int32_t num_slots);
   void pack(std::span<GuessAsk> asks);
   void take_sampled(const DeviceStep& step);
 
@@ -55,7 +59,9 @@ class AssistantProposer final : public Proposer {
   const StepRows read_;
   std::unique_ptr<model::Assistant> assistant_;  // points into draft_
   std::unique_ptr<StepBuffers> buffers_;
+  std::unique_ptr<PassGraphs> graphs_;  // points into both; none where every pass runs op by op
   std::unique_ptr<ops::Event> done_;
+  ops::View slots_;  // [num_slots, 1] i32 -1 - slot: the id that stands for the slot's carry
 
   PackedStep packed_;
   std::vector<GuessAsk*> guessed_;

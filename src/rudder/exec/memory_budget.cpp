@@ -291,9 +291,9 @@ std::string MemoryBudget::to_table() const {
                 fmt::format("penalty counts, block tables, {}inputs of a step, for {}",
                             look_up.max_n > 0 ? "tokens to look up, " : "", max_num_seqs));
   if (draft_bytes > 0) {
-    table +=
-        line("draft model", draft_bytes,
-             fmt::format("guesses of up to {} tokens; its KV lies beside each block", max_draft));
+    table += line("draft model", draft_bytes,
+                  fmt::format("guesses of up to {} tokens{}", max_draft,
+                              draft_kv_bytes > 0 ? "; its KV lies beside each block" : ""));
   }
   if (tap_bytes > 0) table += line("taps", tap_bytes, taps_text(*this));
   if (message_bytes > 0) {

@@ -359,7 +359,7 @@ Result<std::unique_ptr<Proposer>> make_proposer(DraftModel draft, ops::Ops& ops,
     return MedusaProposer::make(*std::move(draft.medusa), ops, capacity, read.final_rows);
   }
   if (draft.assistant) {
-    return AssistantProposer::make(*std::move(draft.assistant), ops, capacity, read);
+    return AssistantProposer::make(*std::move(draft.assistant), ops, capacity, read, has_graphs);
   }
   return ModelProposer::make(std::move(draft), ops, capacity, has_graphs);
 }

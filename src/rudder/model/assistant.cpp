@@ -239,7 +239,20 @@ int64_t Assistant::device_bytes(const AssistantSpec& spec, int32_t max_rows, int
          Decoder::workspace_bytes(spec.layers, limits_of_rows(max_rows, max_seq_len), act, rank);
 }
 
-void Assistant::begin(const View& normed, const View& rows) {
+Assistant::Begun Assistant::begin(const ForwardBatch&) {
+  RUDDER_CHECK(false, "an assistant has one part");
+}
+View Assistant::finish(const Begun&, const ForwardBatch&) {
+  RUDDER_CHECK(false, "an assistant has one part");
+}
+View Assistant::hidden(int64_t) const {
+  RUDDER_CHECK(false, "an assistant has no stages");
+}
+View Assistant::more_logits(const View&) {
+  RUDDER_CHECK(false, "an assistant scores nothing");
+}
+
+void Assistant::pick(const View& normed, const View& rows) {
   ops_.gather_rows(
       {.x = normed, .rows = rows, .out = shaped(rows_, rows.num_rows(), spec_.target_hidden)});
 }
@@ -251,7 +264,7 @@ void Assistant::multiply(const ops::LinearWeight& weight, const View& in, const 
   columns_.sum(products.project(weight, products.operand_of(weight, share, operand_), out));
 }
 
-View Assistant::logits(const ForwardBatch& batch) {
+View Assistant::forward(const ForwardBatch& batch) {
   const int64_t rows = batch.ids.num_rows();
   RUDDER_CHECK(batch.logits_rows.num_rows() == rows);
   const View h = shaped(rows_, rows, spec_.target_hidden);

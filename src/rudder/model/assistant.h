@@ -87,8 +87,10 @@ struct AssistantSource {
 AssistantSource assistant_source(const AssistantSpec& spec, const ModelSpec& target,
                                  const Weights& weights, std::span<const ops::KvLayer> kv);
 
-// The assistant on a device, with buffers for guesses behind `max_rows` sequences.
-class Assistant {
+// The assistant on a device, with buffers for guesses behind `max_rows` sequences. Its pass is
+// that of a Decoder, over single tokens, each with its row of logits; begin(), finish(),
+// more_logits() and hidden() are not for it.
+class Assistant final : public Decoder {
  public:
   // On a rank of a group `spec` and `weights` are its part (shard_assistant). `weights`, what
   // `source` names and `ops` outlive it. An Error is the backend's.
@@ -101,11 +103,16 @@ class Assistant {
                               tensor::DType act, ops::Rank rank = {});
 
   // Picks the rows that the first guesses are of: `rows` [R] i32 of `normed` [N, target_hidden]
-  // act.
-  void begin(const ops::View& normed, const ops::View& rows);
-  // Of a step of R single tokens, each with its row of logits, the logits of what follows them:
-  // [R, vocab] f32, valid until the next call. It writes no KV.
-  ops::View logits(const ForwardBatch& batch);
+  // act; below 0: a row of zeros.
+  void pick(const ops::View& normed, const ops::View& rows);
+  // Logits of what follows the step's tokens, [R, vocab] f32, valid until the next call; leaves the
+  // rows that the next guesses are of. It writes no KV.
+  ops::View forward(const ForwardBatch& batch) override;
+
+  Begun begin(const ForwardBatch& batch) override;
+  ops::View finish(const Begun& begun, const ForwardBatch& batch) override;
+  ops::View hidden(int64_t num_tokens) const override;
+  ops::View more_logits(const ops::View& rows) override;
 
  private:
   Assistant(const AssistantSpec& spec, const AssistantWeights& weights,
