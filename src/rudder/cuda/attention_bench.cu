@@ -1,9 +1,9 @@
 // Checks the attention kernels against a plain one on the device, then times them. A program of its
 // own, so that it runs on a bare machine with a GPU.
-// attention_bench [check] [bench] [decode] [prefill] [gates|trees] [mma|wgmma]: checks or timings
-// only, of timings one kind only; `gates` beside the softmax kernels in turn, `trees` of drafts
-// beside chains; `mma` and `wgmma` leave the other tiled kernel out.
-// Exit status 1 when a check fails, 3 when a kernel hangs.
+// attention_bench [check] [bench] [decode] [prefill] [gates|trees] [mma|wgmma] [bf16|fp8]: checks
+// or timings only, of timings one kind only; `gates` beside the softmax kernels in turn, `trees` of
+// drafts beside chains; `mma` and `wgmma` leave the other tiled kernel out, `bf16` and `fp8`
+// timings of gates with the other cache. Exit status 1 when a check fails, 3 when a kernel hangs.
 #include "rudder/cuda/attention_bench.cuh"
 
 namespace {
@@ -717,10 +717,10 @@ void bench_sparse_threshold(const Device& d, const Shape& shape, KvType type) {
   fflush(stdout);
 }
 
-void bench_gated_prefill(const Device& d) {
+void bench_gated_prefill(const Device& d, const std::vector<KvType>& types) {
   printf("prefill, causal: TFLOP/s of softmax, gate\n");
   for (const Shape shape : {Shape{28, 4, 128}, Shape{16, 16, 128}, Shape{16, 8, 128}}) {
-    for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
+    for (const KvType type : types) {
       printf("  heads %d/%d %s:", shape.heads, shape.kv_heads,
              type == KvType::kBf16 ? "bf16" : "fp8");
       for (const auto& [seqs, tokens] : {std::pair{16, 1024}, {4, 2048}, {1, 8192}, {1, 32768}}) {
@@ -740,9 +740,9 @@ void bench_gated_prefill(const Device& d) {
   }
 }
 
-void bench_gates(const Device& d) {
+void bench_gated_decodes(const Device& d, const std::vector<KvType>& types) {
   printf("gated decode, us a layer\n");
-  for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
+  for (const KvType type : types) {
     for (const Shape shape : {Shape{16, 8, 128}, Shape{8, 4, 128}, Shape{28, 4, 128}}) {
       for (const auto& [seqs, kv] : {std::pair{32, 128}, {32, 1024}, {128, 1024}, {1, 32768}}) {
         bench_gated_decode(d, shape, type, seqs, kv);
@@ -751,7 +751,6 @@ void bench_gates(const Device& d) {
     bench_sparse_threshold(d, Shape{16, 8, 128}, type);
     bench_sparse_threshold(d, Shape{8, 4, 128}, type);
   }
-  bench_gated_prefill(d);
 }
 
 }  // namespace
@@ -763,6 +762,7 @@ int main(int argc, char** argv) {
   bool prefill = true;
   bool gates = false;
   bool trees = false;
+  std::vector<KvType> types = {KvType::kBf16, KvType::kFp8E4m3};
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "check") timings = false;
@@ -773,6 +773,8 @@ int main(int argc, char** argv) {
     if (word == "trees") trees = true;
     if (word == "mma") g_kernels = {PrefillKernel::kMmaSync};
     if (word == "wgmma") g_kernels = {PrefillKernel::kWgmma};
+    if (word == "bf16") types = {KvType::kBf16};
+    if (word == "fp8") types = {KvType::kFp8E4m3};
   }
   signal(SIGALRM, on_alarm);
   const Device device;
@@ -780,7 +782,8 @@ int main(int argc, char** argv) {
   if (checks) good = check_all(device);
   if (timings) {
     fill_for_timing(device);
-    if (gates) bench_gates(device);
+    if (gates && decode) bench_gated_decodes(device, types);
+    if (gates && prefill) bench_gated_prefill(device, types);
     if (trees) bench_trees(device);
     decode &= !gates && !trees;
     prefill &= !gates && !trees;

@@ -89,6 +89,13 @@ __device__ inline float saturated_fma(float a, float b, float c) {
   return x;
 }
 
+// a b within [0, 1]; NaN becomes 0.
+__device__ inline float saturated_product(float a, float b) {
+  float x;
+  asm("mul.rn.sat.f32 %0, %1, %2;" : "=f"(x) : "f"(a), "f"(b));
+  return x;
+}
+
 // In what weights are taken: a usual gate's relative to the upper bound.
 template <bool kUsual>
 __device__ float unit_of(const GateParams& gate) {

@@ -131,7 +131,8 @@ class Consumer {
   using S = Shape<kHeadDim, kType, kWeighting, kTrees>;
   static constexpr bool kGated = S::kGated;
   using Weights =
-      std::conditional_t<kGated, RunGateWeights<kWeighting == Weighting::kUsualGate, S::kRun>,
+      std::conditional_t<kGated,
+                         RunGateWeights<kWeighting == Weighting::kUsualGate, S::kFp8, S::kRun>,
                          LaggingSoftmax>;
   using Shared = WgmmaShared<kHeadDim, kType, kWeighting, kTrees>;
   static constexpr int kScores = S::kTokens / 2;    // a thread's, of a tile
@@ -221,7 +222,6 @@ class Consumer {
 #pragma unroll
     for (int part = 0; part < S::kSumParts; ++part) hold(out[part]);
     release(shared_.v_ring, v_cursor_);
-    if constexpr (kGated) weigher.settle(out);
     write(tile, out, weigher);
   }
 
@@ -302,7 +302,11 @@ class Consumer {
       for (int i = 0; i < 4; ++i) {
         const float low = s[8 * step + 2 * i];
         const float high = s[8 * step + 2 * i + 1];
-        weights[step][i] = S::kFp8 ? pack_half(low, high) : pack_bf16(low, high);
+        if constexpr (kGated) {
+          weights[step][i] = Weights::pack(low, high);
+        } else {
+          weights[step][i] = S::kFp8 ? pack_half(low, high) : pack_bf16(low, high);
+        }
       }
     }
   }
