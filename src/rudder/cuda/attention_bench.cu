@@ -99,6 +99,12 @@ AttentionParams prepare(const Device& d, Case& c) {
   std::vector<float> scales;
   for (int i = 0; i < 2 * kMaxHeads; ++i) scales.push_back(0.5f + 0.1f * (i % 7));
   upload(d.scales, scales);
+  // With a sigma below 0 the filter adds to scores, with one above the length nothing is left of
+  // them.
+  if (g_random() % 3 == 0) {
+    for (int i = 0; i < kMaxHeads; i += 3) scales[i] = i % 2 == 0 ? -0.4f : 9.0f;
+  }
+  upload(d.gate_scales, scales);
   AttentionParams p;
   p.config = config;
   p.bounds = {batch.seqs(), batch.tokens(), batch.max_q_len};
@@ -115,8 +121,8 @@ AttentionParams prepare(const Device& d, Case& c) {
   p.scale = c.scale;
   p.softcap = c.softcap;
   p.gate = c.gate;
-  p.gate.sigma = d.scales;
-  p.gate.gamma = d.scales + kMaxHeads;
+  p.gate.sigma = d.gate_scales;
+  p.gate.gamma = d.gate_scales + kMaxHeads;
   p.q = d.q;
   p.out = d.out;
   p.workspace = {d.workspace, kMaxSeqs, kMaxTokens};
@@ -633,12 +639,12 @@ Zeros measured_zeros(const Device& d, const Timed& t) {
 void set_gate(const Device& d, Timed& t, float sigma, float low) {
   std::vector<float> scales(2 * kMaxHeads, 1.0f);
   std::fill(scales.begin(), scales.begin() + kMaxHeads, sigma);
-  upload(d.scales, scales);
+  upload(d.gate_scales, scales);
   t.p.gate.length = 3;
   t.p.gate.relu_pre = true;
   t.p.gate.low = low;
-  t.p.gate.sigma = d.scales;
-  t.p.gate.gamma = d.scales + kMaxHeads;
+  t.p.gate.sigma = d.gate_scales;
+  t.p.gate.gamma = d.gate_scales + kMaxHeads;
 }
 
 // Medians of the two in turn.

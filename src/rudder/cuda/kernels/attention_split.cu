@@ -405,10 +405,10 @@ class SplitWarp {
       int32_t ids = 0;  // lane i has the block of page i / 32 * 32 + i
       for (int32_t i = 0; i < run.count; ++i) {
         if (i % 32 == 0) ids = i + lane_ < run.count ? pages[i + lane_] : 0;
-        const int32_t block = __shfl_sync(kAllLanes, ids, i % 32);
         float s[2][4];
         weigh_page(s, q, (first + i) * kPageTokens, sight, weigher, out);
         pass_page();
+        const int32_t block = __shfl_sync(kAllLanes, ids, i % 32);
         values.add(s, ((2 * block + 1) * p_.config.num_kv_heads + part.kv_head) * kPageTokens, out);
       }
       values.finish(out);
