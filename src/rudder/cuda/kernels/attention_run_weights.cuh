@@ -48,12 +48,11 @@ class RunGateWeights {
   using Clipped = ClippedPair<kHalf>;
 
   __device__ RunGateWeights(const AttentionParams& p, const TileWork& tile, int32_t row)
-      : gate_(p.gate), tile_(tile), factor_(p.scale * tile.k_scale) {
-    if (kUsual) factor_ *= Clipped::kOne / gate_.high;
+      : gate_(p.gate), has_gain_(tile.has_gain), factor_(p.scale * tile.k_scale) {
+    if (kUsual) factor_ = __fdividef(factor_ * Clipped::kOne, gate_.high);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float sigma = tile.sigma[tile.rows.head(row + 8 * half, 0)];
-      share_[half] = -sigma / static_cast<float>(gate_.length) * factor_;
+      share_[half] = share_of(gate_, tile.sigma[tile.rows.head(row + 8 * half, 0)]) * factor_;
     }
   }
 
@@ -65,7 +64,7 @@ class RunGateWeights {
     if (is_partial) hide(s, gate_.relu_pre ? -FLT_MAX : 0.0f, begin, sight_of(), lane);
     if constexpr (kUsual) {
       if (gate_.relu_pre) {  // hidden weights are 0
-        if (tile_.has_gain) {
+        if (has_gain_) {
           weigh_runs<Way::kGain>(s, lane);
         } else {
           weigh_runs<Way::kRectified>(s, lane);
@@ -78,6 +77,10 @@ class RunGateWeights {
     }
     if (is_partial) hide(s, 0.0f, begin, sight_of(), lane);
   }
+
+  // Sums so far stay as they are.
+  template <int kParts, int kSums>
+  __device__ void rescale(float (&)[kParts][kSums]) const {}
 
   __device__ static uint32_t pack(float low, float high) {
     if constexpr (kUsual) return Clipped::pack(low, high);
@@ -223,7 +226,7 @@ class RunGateWeights {
   }
 
   const GateParams& gate_;
-  const TileWork& tile_;
+  const bool has_gain_;            // TileWork::has_gain
   float factor_;                   // of raw products; usual gates: times kOne over the upper bound
   float share_[2];                 // -sigma / length, times the factor
   float before_[2][kBefore] = {};  // the lane's last inputs
