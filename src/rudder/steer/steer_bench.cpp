@@ -15,6 +15,7 @@
 #include "rudder/steer/features/test_dictionary.h"
 #include "rudder/steer/library.h"
 #include "rudder/steer/program_table.h"
+#include "rudder/steer/recent_configs.h"
 #include "rudder/steer/row_table.h"
 #include "rudder/steer/segments.h"
 #include "rudder/steer/test_support.h"
@@ -211,6 +212,9 @@ class Bench {
     print(fmt::format("config, program and key: {} clamps", kClamps),
           time_us([&] { (void)(*Config::build(model, specs))->program(1); }),
           2 * 4e-6 * kClamps * shape_.hidden);
+    RecentConfigs recent;
+    print("the same, when they were asked for before",
+          time_us([&] { (void)(*recent.config_of(model, specs))->program(1); }));
   }
 
   void time_rows(const Library& library, const json::object& packed, double mb) {
