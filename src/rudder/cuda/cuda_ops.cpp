@@ -195,7 +195,6 @@ class CudaOps final : public ops::Ops {
     wait_if_synchronous("linear", {&args.x, &args.out});
   }
   void qkv_prep(const ops::QkvPrepArgs& args) override {
-    RUDDER_CHECK(args.v_norm.empty(), "prepare() refuses a norm of values");
     QkvPrepParams params = qkv_params(args);
     params.qkv_scales = take_scales(args.qkv);
     if (args.norms_span_ranks && exchange_ && RankExchange::needs_squares(params)) {
@@ -460,7 +459,6 @@ void CudaOps::tap_shares(const ops::TapSharesArgs& args) {
 }
 
 void CudaOps::residual_norm(const ops::ResidualNormArgs& args) {
-  RUDDER_CHECK(args.delta_scale == 1.0f && args.sum_scale == 1.0f, "prepare() refuses scales");
   ResidualNormParams params = residual_norm_params(args);
   params.rounds = rounds_;
   if (args.sums_ranks && exchange_) {

@@ -27,7 +27,7 @@ TEST_P(OpsConformance, ResidualNorm) {
     const bool has_norm = (round & 4) != 0;
     const bool has_out = (round & 8) != 0;
     const bool quantises = has_out && (round & 16) != 0 && writes_f8();
-    const bool scales = GetParam().has_rare_parts && (round & 32) != 0;
+    const bool scales = (round & 32) != 0;
     ops::ResidualNormArgs args;
     args.x = random({rows, hidden});
     Matrix residual = read(args.x);

@@ -82,14 +82,17 @@ cudaError_t launch_attention(const AttentionParams& params, cudaStream_t stream)
     return cudaErrorInvalidValue;
   }
   // Always: it also writes the zeros of padding.
-  const cudaError_t error = launch_attention_split(params, stream);
+  const cudaError_t error = is_wide(params.config.head_dim)
+                                ? launch_attention_wide(params, stream)
+                                : launch_attention_split(params, stream);
   if (error != cudaSuccess) return error;
   if (attention_is_split(params.config, params.bounds.max_q_len)) return cudaSuccess;
   AttentionParams resolved = params;
   resolved.config.prefill_kernel = prefill_kernel_of(params.config, params.bounds);
   // Else it has no row of a tree.
   const bool may_have_trees = params.ancestors != nullptr && params.config.whole_sequences;
-  if (may_have_trees && resolved.config.prefill_kernel != PrefillKernel::kWgmma) {
+  if (may_have_trees && resolved.config.prefill_kernel != PrefillKernel::kWgmma &&
+      !is_wide(params.config.head_dim)) {
     return cudaErrorInvalidValue;
   }
   return resolved.config.prefill_kernel == PrefillKernel::kWgmma

@@ -14,8 +14,8 @@ class Carrier {
  public:
   using S = Shape<kHeadDim, kType, kWeighting, kTrees>;
   using Shared = WgmmaShared<kHeadDim, kType, kWeighting, kTrees>;
-  static constexpr int kRowChunks = kHeadDim / 8;  // 16-byte chunks of a row
-  static constexpr int kBatch = 4;                 // chunks of a lane that are on their way at once
+  static constexpr int kRowChunks = S::kOutColumns / 8;  // 16-byte chunks of a row that it carries
+  static constexpr int kBatch = 4;  // chunks of a lane that are on their way at once
   static_assert(kRowChunks % kBatch == 0 && S::kQBytes / 512 % kBatch == 0);
 
   __device__ Carrier(const AttentionParams& params, Shared& shared, int32_t consumer)
@@ -53,10 +53,12 @@ class Carrier {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       // Each lane finds out where a row begins.
-      const int32_t row = tile.row_begin + consumer_ * kConsumerRows + half * 32 + lane_;
-      const auto begin = row < tile.rows.count
-                             ? static_cast<int32_t>(tile.rows.template offset<kHeadDim>(row) / 8)
-                             : -1;
+      const int32_t row = tile.row_begin + S::first_row(consumer_) + half * 32 + lane_;
+      const int64_t first_column = S::first_column(consumer_);
+      const auto begin =
+          row < tile.rows.count
+              ? static_cast<int32_t>((tile.rows.template offset<kHeadDim>(row) + first_column) / 8)
+              : -1;
 #pragma unroll 1
       for (int first = 0; first < kRowChunks; first += kBatch) {
         uint32_t address[kBatch];

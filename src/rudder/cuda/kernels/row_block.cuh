@@ -142,10 +142,22 @@ inline bool clips(const ResidualNormParams& p) {
   return p.delta_alpha != nullptr || p.norm_alpha != nullptr;
 }
 
-__device__ inline Floats sum_run(Floats x, const Floats& branch) {
+__device__ inline Floats scaled_run(Floats x, float scale) {
+#pragma unroll
+  for (int j = 0; j < kRun; ++j) x.v[j] = __fmul_rn(x.v[j], scale);
+  return x;
+}
+
+// A run of a branch as it is added, but for its taps; `rounds` as of ResidualNormParams.
+__device__ inline Floats branch_run(const ResidualNormParams& p, const Floats& normed) {
+  return scaled_run(p.rounds ? rounded(normed) : normed, p.delta_scale);
+}
+
+// (x + branch) * scale; of scale 1 exactly the sum.
+__device__ inline Floats sum_run(Floats x, const Floats& branch, float scale) {
 #pragma unroll
   for (int j = 0; j < kRun; ++j) x.v[j] = __fadd_rn(x.v[j], branch.v[j]);
-  return x;
+  return scaled_run(x, scale);
 }
 
 template <int kRunsOfThis, bool kAlignedOfThis>

@@ -127,10 +127,24 @@ __device__ void add_delta(const ResidualNormParams& p, Packed (&x)[kRuns], float
     const int i = row_column(r);
     Floats weight = {};
     if (p.delta_norm != nullptr) weight = load_floats<kAligned>(p.delta_norm + i, hidden - i);
-    Floats branch = norm.applied_to<kAligned>(unpack(delta[r]), weight, i, hidden - i);
+    Floats branch =
+        branch_run(p, norm.applied_to<kAligned>(unpack(delta[r]), weight, i, hidden - i));
     if (p.rounds) branch = rounded(branch);
-    x[r] = pack(sum_run(unpack(x[r]), branch));
+    x[r] = pack(sum_run(unpack(x[r]), branch, p.sum_scale));
     store_run<kAligned>(static_cast<Bf16*>(p.x) + row + i, hidden - i, x[r]);
+  }
+}
+
+// x as it is to be normed, where nothing is added.
+template <int kRuns, bool kAligned>
+__device__ void scale_sum(const ResidualNormParams& p, Packed (&x)[kRuns]) {
+  const int hidden = static_cast<int>(p.hidden);
+#pragma unroll
+  for (int r = 0; r < kRuns; ++r) {
+    const int i = row_column(r);
+    x[r] = pack(scaled_run(unpack(x[r]), p.sum_scale));
+    store_run<kAligned>(static_cast<Bf16*>(p.x) + int64_t{blockIdx.x} * hidden + i, hidden - i,
+                        x[r]);
   }
 }
 
@@ -164,7 +178,11 @@ __global__ void __launch_bounds__(kMaxRowThreads) residual_norm_kernel(const Res
     const int i = row_column(r);
     x[r] = load_run<kAligned>(static_cast<const Bf16*>(p.x) + row + i, hidden - i);
   }
-  if (p.delta != nullptr) add_delta<kRuns, kAligned, kFp8, kClips>(p, x, scratch[0]);
+  if (p.delta != nullptr) {
+    add_delta<kRuns, kAligned, kFp8, kClips>(p, x, scratch[0]);
+  } else if (p.sum_scale != 1.0f) {
+    scale_sum<kRuns, kAligned>(p, x);
+  }
   if (p.out == nullptr) return;
   const RowNorm<kClips> norm(p.norm, p.norm_alpha, x, hidden, p.eps, scratch[1]);
   Floats y[kFp8 ? kRuns : 1];
@@ -217,8 +235,12 @@ __global__ void __launch_bounds__(kClipThreads, kClipThreadsPerSm / kClipThreads
     if (p.delta != nullptr) {
       Floats branch = unpack(delta);
       if (p.delta_norm != nullptr) branch = clipped_run(branch, delta_alpha, delta_weight);
+      branch = branch_run(p, branch);
       if (p.rounds) branch = rounded(branch);
-      x = pack(sum_run(unpack(x), branch));
+      x = pack(sum_run(unpack(x), branch, p.sum_scale));
+      store(p.x, row, x);
+    } else if (p.sum_scale != 1.0f) {
+      x = pack(scaled_run(unpack(x), p.sum_scale));
       store(p.x, row, x);
     }
     if (p.out == nullptr) return;
