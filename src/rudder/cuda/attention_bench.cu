@@ -222,7 +222,7 @@ Case make_case(int32_t head_dim, KvType type, Kind kind, PrefillKernel kernel, b
 
 std::vector<int32_t> g_head_dims = {64, 96, 128, 256, 512};
 bool is_wide(int32_t head_dim) {
-  return head_dim > 256;  // no gate, and one tiled kernel
+  return head_dim > 256;  // without gates
 }
 
 // Prompts whose tiles are many more than blocks, so that these take one after the other.
@@ -305,7 +305,7 @@ bool check_all(const Device& d) {
         for (const Kind kind : {Kind::kDecode, Kind::kVerify, Kind::kPrefill, Kind::kMixed}) {
           for (const PrefillKernel kernel : g_kernels) {
             const bool tiled = kind == Kind::kPrefill || kind == Kind::kMixed;
-            if ((!tiled || is_wide(head_dim)) && kernel == PrefillKernel::kWgmma) continue;
+            if (!tiled && kernel == PrefillKernel::kWgmma) continue;
             good &= check_cases(d, head_dim, type, kind, kernel, is_gated);
           }
         }
@@ -568,25 +568,23 @@ void bench_wide_prefill(const Device& d) {
   printf("prefill, causal: TFLOP/s, share of %.0f\n", kNominal);
   for (const Shape& shape : kWideShapes) {
     for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
-      printf("  heads %d/%d hd %d %s:", shape.heads, shape.kv_heads, shape.head_dim, name_of(type));
-      for (const auto& [seqs, tokens, prefix] : {std::tuple{16, 1024, 0},
-                                                 {4, 2048, 0},
-                                                 {1, 8192, 0},
-                                                 {1, 32768, 0},
-                                                 {1, 64, 8192},
-                                                 {1, 512, 7680}}) {
-        snprintf(g_now, sizeof g_now, "wide prefill %d x %d", seqs, tokens);
-        alarm(60);
-        const Timed t =
-            prepare_timed(d, shape, type, seqs, tokens, tokens + prefix, PrefillKernel::kAuto);
-        const double us = time_layers(d, t, tokens > 8192 ? 1 : 4);
-        const double pairs = seqs * (double(tokens) * prefix + double(tokens) * (tokens + 1) / 2);
-        const double rate = 4.0 * shape.heads * shape.head_dim * pairs / us * 1e-6;
-        printf(" %dx%d+%d %.0f (%.0f%%)", seqs, tokens, prefix, rate, 100 * rate / kNominal);
-        alarm(0);
+      for (const PrefillKernel kernel : g_kernels) {
+        printf("  heads %d/%d hd %d %s %s:", shape.heads, shape.kv_heads, shape.head_dim,
+               kernel == PrefillKernel::kWgmma ? "wgmma" : "mma", name_of(type));
+        for (const auto& [seqs, tokens, prefix] :
+             {std::tuple{16, 1024, 0}, {4, 2048, 0}, {1, 8192, 0}, {1, 64, 8192}, {1, 512, 7680}}) {
+          snprintf(g_now, sizeof g_now, "wide prefill %d x %d", seqs, tokens);
+          alarm(60);
+          const Timed t = prepare_timed(d, shape, type, seqs, tokens, tokens + prefix, kernel);
+          const double us = time_layers(d, t, 4);
+          const double pairs = seqs * (double(tokens) * prefix + double(tokens) * (tokens + 1) / 2);
+          const double rate = 4.0 * shape.heads * shape.head_dim * pairs / us * 1e-6;
+          printf(" %dx%d+%d %.0f (%.0f%%)", seqs, tokens, prefix, rate, 100 * rate / kNominal);
+          alarm(0);
+        }
+        printf("\n");
+        fflush(stdout);
       }
-      printf("\n");
-      fflush(stdout);
     }
   }
 }

@@ -25,7 +25,6 @@ Result<void> check_parts(const ops::StepBounds& bounds) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("the CUDA backend has no kernel with {}", what), std::string(where));
   };
-  RUDDER_TRY_VOID(check(bounds.scales_logits, "scaled logits", "model.logit_scale"));
   for (const ops::AttentionShape& shape : bounds.attention) {
     RUDDER_TRY_VOID(check(shape.has_sinks, "attention sinks", "model.layers.mixer.sinks"));
   }

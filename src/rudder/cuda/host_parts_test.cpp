@@ -201,7 +201,6 @@ TEST(Parts, WithoutKernelsAreRefusedByName) {
     EXPECT_EQ(checked.error().where, where);
   };
   EXPECT_TRUE(check_parts({}));
-  expect_part_refused({.scales_logits = true}, "model.logit_scale");
   ops::AttentionShape shape;
   ops::StepBounds bounds;
   bounds.attention = std::span(&shape, 1);

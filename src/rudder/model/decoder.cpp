@@ -425,7 +425,6 @@ Result<void> prepare_backend(const ModelSpec& spec, const Weights& weights,
                          .max_linear_in = spec.hidden,
                          .head = spec.stage.is_last() ? &weights.head : nullptr,
                          .attention = {}};
-  bounds.scales_logits = spec.logit_scale != 1.0f;
   bounds.cuts_ops = limits.encodes || (limits.taps_shares && !ops::rank_of(ops).is_alone());
   std::vector<ops::AttentionShape> shapes;
   std::vector<ops::LinearWeight> linears;

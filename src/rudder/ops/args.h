@@ -312,8 +312,6 @@ struct StepBounds {
   const LinearWeight* head = nullptr;              // null: none, or one that was named before
   std::span<const LinearWeight> linears = {};      // all others
   std::span<const AttentionShape> attention = {};  // one a layer
-  // Parts of ops that some step uses, which a backend may not have.
-  bool scales_logits = false;  // LogitsArgs.scale
   // Some step is cut inside an op, behind a point where it encodes (EncodeArgs) or where ranks put
   // rows together (TapSharesArgs), and stores there what other steps keep in registers.
   bool cuts_ops = false;

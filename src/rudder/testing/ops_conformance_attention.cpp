@@ -35,7 +35,7 @@ AttentionShape OpsAttention::fuzzed_shape() {
   constexpr int64_t kCaps[] = {0, 0, 5, 50};
   shape.softcap = static_cast<float>(pick(kCaps));
   shape.has_v_norm = between(0, 3) == 0;
-  if (GetParam().has_rare_parts) shape.has_sinks = between(0, 3) == 0;
+  if (GetParam().has_sinks) shape.has_sinks = between(0, 3) == 0;
   if (between(0, 3) == 0) {
     shape.gate_length = static_cast<int32_t>(between(1, ops::kMaxFirLength));
     shape.has_sinks = false;
