@@ -257,7 +257,11 @@ class CudaOps final : public ops::Ops {
     launch("residual_act", {&args.x, &args.y},
            [&] { return launch_residual_act(residual_act_params(args), stream()); });
   }
-  void logits(const ops::LogitsArgs& args) override;
+  void logits(const ops::LogitsArgs& args) override {
+    begin_op("logits");
+    linear_->logits(args);
+    wait_if_synchronous("logits", {&args.x, &args.out});
+  }
   void gather_logits(const ops::GatherLogitsArgs& args) override;
   void tap_shares(const ops::TapSharesArgs& args) override;
   void sum_ranks(const View& x) override {
@@ -433,24 +437,6 @@ void CudaOps::gather_logits(const ops::GatherLogitsArgs& args) {
   }
   launch("gather_logits", {&args.out},
          [&] { return put_side_by_side(args.parts, args.out, stream()); });
-}
-
-// A scale is in front of the soft-cap, which the product could apply: both have a pass of their own.
-void CudaOps::logits(const ops::LogitsArgs& args) {
-  begin_op("logits");
-  const bool scales = args.scale != 1.0f;
-  linear_->multiply(args.x, args.x_scale, *args.head, args.out, scales ? 0.0f : args.softcap, false,
-                    "logits");
-  wait_if_synchronous("logits", {&args.x, &args.out});
-  if (!scales) return;
-  ScaleRowsColsParams params;
-  params.y = args.out.data;
-  params.y_is_f32 = true;
-  params.rows = args.out.shape[0];
-  params.cols = args.out.shape[1];
-  params.factor = args.scale;
-  params.softcap = args.softcap;
-  launch("logits", {&args.out}, [&] { return launch_scale_rows_cols(params, stream()); });
 }
 
 void CudaOps::tap_shares(const ops::TapSharesArgs& args) {

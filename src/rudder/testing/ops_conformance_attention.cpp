@@ -70,6 +70,15 @@ OpsAttention::Layer OpsAttention::make_layer(const AttentionShape& shape, int64_
   if (shape.rotary > 0) {
     std::vector<float> rope = random_values(kMaxPositions * shape.rotary);
     for (float& value : rope) value = std::clamp(value, -1.0f, 1.0f);
+    // Of a proportional rope the last pairs stand still.
+    const int64_t half = shape.rotary / 2;
+    const int64_t turning = between(0, 1) == 0 ? half : between(0, half);
+    for (int64_t row = 0; row < kMaxPositions; ++row) {
+      for (int64_t i = turning; i < half; ++i) {
+        rope[static_cast<size_t>(row * shape.rotary + i)] = 1;
+        rope[static_cast<size_t>(row * shape.rotary + half + i)] = 0;
+      }
+    }
     layer.host_rope = HostTensor(rope, DType::kF32, {kMaxPositions, 2, shape.rotary / 2});
     layer.rope = device_.put(layer.host_rope);
   }

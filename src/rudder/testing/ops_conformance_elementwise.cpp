@@ -59,7 +59,7 @@ TEST_P(OpsConformance, ResidualNorm) {
     if (quantises) {
       expect_quantised(args.out, args.out_scale, expected, 4e-6, what);
     } else {
-      const double rounding = 4e-6 + (has_delta ? act_unit() : 0);
+      const double rounding = 4e-6 + (has_delta || scales ? act_unit() : 0);
       expect_close(read(args.out), expected, rounding * (1 + max_abs(expected)), what);
     }
   }

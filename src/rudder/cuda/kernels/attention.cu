@@ -91,8 +91,7 @@ cudaError_t launch_attention(const AttentionParams& params, cudaStream_t stream)
   resolved.config.prefill_kernel = prefill_kernel_of(params.config, params.bounds);
   // Else it has no row of a tree.
   const bool may_have_trees = params.ancestors != nullptr && params.config.whole_sequences;
-  if (may_have_trees && resolved.config.prefill_kernel != PrefillKernel::kWgmma &&
-      !is_wide(params.config.head_dim)) {
+  if (may_have_trees && resolved.config.prefill_kernel != PrefillKernel::kWgmma) {
     return cudaErrorInvalidValue;
   }
   return resolved.config.prefill_kernel == PrefillKernel::kWgmma

@@ -321,70 +321,118 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
 
 // --- partial results ---
 
-constexpr int kMergeBlocks = 8;  // of a segment: rows r, r + 8
-constexpr int kMergeBlocksPerSm =
-    4;  // that registers are enough for: with fewer, loads wait for each other
+constexpr int kMergeThreads = 512;
+constexpr int kMergeBlocksPerSm = 2;  // that registers are enough for
 
-// Block (i, w) adds up rows i, i + kMergeBlocks, ... of the segment that worker w has the first
-// part of, where others have more of it, in the order of the workers; a thread has four columns.
+// Four columns of a row over some workers' partial results, relative to the largest score so far.
+struct PartialSum {
+  float2 max_sum = make_float2(minus_infinity(), 0);
+  float4 sum = {};
+
+  __device__ void add(const float2& other, const float4& values) {
+    const float top = fmaxf(max_sum.x, other.x);
+    const float shift = top == minus_infinity() ? 0.0f : top;
+    const float mine = exp2_fast(max_sum.x - shift);
+    const float its = exp2_fast(other.x - shift);
+    max_sum = make_float2(top, max_sum.y * mine + other.y * its);
+    sum.x = sum.x * mine + values.x * its;
+    sum.y = sum.y * mine + values.y * its;
+    sum.z = sum.z * mine + values.z * its;
+    sum.w = sum.w * mine + values.w * its;
+  }
+};
+
+// The segments of which several workers have a part, numbered by the worker that has the first one.
+struct CutList {
+  struct Cut {
+    CutSegment segment;
+    int32_t worker;
+  };
+  Cut cuts[kMaxWorkers];
+  int32_t of_warp[kMergeThreads / 32];
+  int32_t count;
+
+  // By the block.
+  __device__ void make(const WorkspaceView& work, int32_t workers) {
+    const auto thread = static_cast<int32_t>(threadIdx.x);
+    if (thread == 0) count = 0;
+    for (int32_t first = 0; first < workers; first += kMergeThreads) {
+      const int32_t worker = first + thread;
+      CutSegment own = {};
+      if (worker < workers) own = work.cuts[worker];
+      const uint32_t here = __ballot_sync(kAllLanes, own.num_workers > 0);
+      if (thread % 32 == 0) of_warp[thread / 32] = __popc(here);
+      __syncthreads();
+      int32_t at = count + __popc(here & ((1u << thread % 32) - 1));
+      for (int32_t w = 0; w < thread / 32; ++w) at += of_warp[w];
+      if (own.num_workers > 0) cuts[at] = {own, worker};
+      __syncthreads();
+      if (thread == kMergeThreads - 1) count = at + (own.num_workers > 0 ? 1 : 0);
+      __syncthreads();
+    }
+  }
+};
+
+// Adds up partial results: the rows of all cut segments go to the blocks in turn. A thread has four
+// columns of a row over every kGroups-th worker; then the groups' sums are added up in their order.
 template <int kHeadDim>
-__global__ void __launch_bounds__(kHeadDim / 4, kMergeBlocksPerSm)
-    merge_kernel(const __grid_constant__ AttentionParams p) {
+__global__ void __launch_bounds__(kMergeThreads, kMergeBlocksPerSm)
+    merge_kernel(const __grid_constant__ AttentionParams p, int32_t workers) {
   constexpr int kColumnThreads = kHeadDim / 4;
-  constexpr int kBatch = 8;  // partial results that are on their way at once
-  static_assert(kMaxWorkers % kBatch == 0);
-  __shared__ float2 max_sum[kMaxWorkers];  // of a row, of each worker
+  constexpr int kGroups = kMergeThreads / kColumnThreads;
+  constexpr int kBatch = 4;  // partial results of a thread that are on their way at once
+  __shared__ CutList list;
+  __shared__ PartialSum sums[kGroups][kColumnThreads];
   dependency_wait();
   dependency_trigger();
   WorkspaceView work;
   view_workspace(p.workspace, &work);
-  const auto worker = static_cast<int32_t>(blockIdx.y);
-  const auto thread = static_cast<int32_t>(threadIdx.x);
-  const CutSegment cut = work.cuts[worker];
-  if (cut.num_workers == 0) return;
-  const QueryRows rows = QueryRows::of<kHeadDim>(p.config, cut.q_begin, cut.q_len, 0, cut.kv_head);
-  const int32_t begin = cut.row_tile * kRowTile;
-  const int32_t end = min(begin + kRowTile, rows.count);
-  const int32_t batches = ceil_div(cut.num_workers, kBatch);
-  const float scale = p.v_scale != nullptr ? p.v_scale[cut.kv_head] : 1.0f;
-  // The first worker's part is its range's last one, the others' their first one.
-  const auto index_of = [&](int32_t nth, int32_t r) {
-    return (2 * (worker + nth) + (nth == 0 ? 1 : 0)) * kRowTile + r - begin;
-  };
+  list.make(work, workers);
+  const int32_t column = static_cast<int32_t>(threadIdx.x) % kColumnThreads;
+  const int32_t group = static_cast<int32_t>(threadIdx.x) / kColumnThreads;
 #pragma unroll 1
-  for (int32_t r = begin + static_cast<int32_t>(blockIdx.x); r < end; r += kMergeBlocks) {
-    // Of those that fill the last batch: no weight.
-    for (int32_t nth = thread; nth < batches * kBatch; nth += kColumnThreads) {
-      max_sum[nth] = make_float2(minus_infinity(), 0);
-      if (nth < cut.num_workers) max_sum[nth] = __ldcg(&work.partial_max_sum[index_of(nth, r)]);
-    }
-    __syncthreads();
-    float top = minus_infinity();
-    for (int32_t nth = 0; nth < cut.num_workers; ++nth) top = fmaxf(top, max_sum[nth].x);
-    const float shift = top == minus_infinity() ? 0.0f : top;
-    float total = 0;
-    float4 sum = {};
+  for (auto item = static_cast<int32_t>(blockIdx.x); item < list.count * kRowTile;
+       item += static_cast<int32_t>(gridDim.x)) {
+    const CutList::Cut& cut = list.cuts[item / kRowTile];
+    const CutSegment& segment = cut.segment;
+    const QueryRows rows =
+        QueryRows::of<kHeadDim>(p.config, segment.q_begin, segment.q_len, 0, segment.kv_head);
+    const int32_t r = segment.row_tile * kRowTile + item % kRowTile;
+    if (r >= rows.count) continue;
+    PartialSum total;
 #pragma unroll 1
-    for (int32_t batch = 0; batch < batches; ++batch) {
+    for (int32_t first = group; first < segment.num_workers; first += kBatch * kGroups) {
+      float2 max_sum[kBatch];
+      float4 values[kBatch];
 #pragma unroll
       for (int j = 0; j < kBatch; ++j) {
-        const int32_t nth = batch * kBatch + j;
-        const int32_t index = index_of(min(nth, cut.num_workers - 1), r);
-        const float4 values = __ldcg(reinterpret_cast<const float4*>(
-            work.partial_out + int64_t{index} * kHeadDim + thread * 4));
-        const float factor = exp2_fast(max_sum[nth].x - shift);
-        total += max_sum[nth].y * factor;
-        sum.x += values.x * factor;
-        sum.y += values.y * factor;
-        sum.z += values.z * factor;
-        sum.w += values.w * factor;
+        // Behind the last worker its result again, without weight.
+        const int32_t nth = min(first + j * kGroups, segment.num_workers - 1);
+        // The first worker's part is its range's last one, the others' their first one.
+        const int64_t index =
+            int64_t{2 * (cut.worker + nth) + (nth == 0 ? 1 : 0)} * kRowTile + item % kRowTile;
+        max_sum[j] = __ldcg(&work.partial_max_sum[index]);
+        values[j] = __ldcg(
+            reinterpret_cast<const float4*>(work.partial_out + index * kHeadDim + column * 4));
+      }
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) {
+        if (first + j * kGroups < segment.num_workers) total.add(max_sum[j], values[j]);
       }
     }
-    const float over = scale / total;
-    *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(p.out) + rows.offset<kHeadDim>(r) +
-                              thread * 4) =
-        make_uint2(pack_bf16(sum.x * over, sum.y * over), pack_bf16(sum.z * over, sum.w * over));
-    __syncthreads();  // the readers of max_sum are done
+    sums[group][column] = total;
+    __syncthreads();
+    if (group == 0) {
+#pragma unroll
+      for (int g = 1; g < kGroups; ++g) total.add(sums[g][column].max_sum, sums[g][column].sum);
+      const float scale = p.v_scale != nullptr ? p.v_scale[segment.kv_head] : 1.0f;
+      const float over = scale / total.max_sum.y;
+      *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(p.out) + rows.offset<kHeadDim>(r) +
+                                column * 4) =
+          make_uint2(pack_bf16(total.sum.x * over, total.sum.y * over),
+                     pack_bf16(total.sum.z * over, total.sum.w * over));
+    }
+    __syncthreads();  // the readers of the groups' sums are done
   }
 }
 
@@ -403,8 +451,9 @@ struct Launch {
                        params);
     // Else no sequence is split, and the kernel has written zeros alone.
     if (error != cudaSuccess || params.config.whole_sequences) return error;
-    return launch_pdl(merge_kernel<kHeadDim>, dim3(kMergeBlocks, workers), dim3(kHeadDim / 4), 0,
-                      stream, params);
+    const auto blocks = static_cast<unsigned>(params.config.num_sms * kMergeBlocksPerSm);
+    return launch_pdl(merge_kernel<kHeadDim>, dim3(blocks), dim3(kMergeThreads), 0, stream, params,
+                      static_cast<int32_t>(workers));
   }
 };
 

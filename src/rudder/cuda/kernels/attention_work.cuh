@@ -182,7 +182,7 @@ __host__ __device__ inline int32_t first_page_of(const AttentionConfig& config, 
 }
 
 // Heads of which one warp cannot hold 16 rows of sums: a block's warps share the columns
-// (attention_wide.cu, attention_mma.cu).
+// (attention_wide.cu, attention_wgmma.cu).
 __host__ __device__ constexpr bool is_wide(int32_t head_dim) {
   return head_dim > 256;
 }
@@ -201,6 +201,7 @@ __host__ __device__ inline int32_t split_workers(const AttentionConfig& config) 
 // prompt.
 inline PrefillKernel prefill_kernel_of(const AttentionConfig& config,
                                        const AttentionBounds& bounds) {
+  if (is_wide(config.head_dim)) return PrefillKernel::kWgmma;  // there is no other
   if (config.prefill_kernel != PrefillKernel::kAuto) return config.prefill_kernel;
   constexpr int32_t kMmaRows = 256;
   const int32_t group = config.num_heads / config.num_kv_heads;
@@ -216,14 +217,15 @@ __host__ __device__ inline int32_t tile_rows(const AttentionConfig& config) {
 }
 static_assert(kMaxGroup <= 64, "a token's rows lie in one tile");
 // What a unit of split work takes a worker, what all of it takes beside, and what 64 keys take a
-// tile that is alone, in nanoseconds: of heads of 128 on an H200 and an H100 (ADR 0008).
+// tile that is alone, in nanoseconds: of heads of 128 on an H200 and an H100, and of wide ones on an
+// H200 (ADR 0008).
 inline constexpr int64_t kSplitNs = 5000;
-// Wide heads: four times as much of each (estimated).
 __device__ inline int64_t unit_ns(const AttentionConfig& config) {
-  return (config.kv_type == KvType::kBf16 ? 450 : 330) * (is_wide(config.head_dim) ? 4 : 1);
+  if (is_wide(config.head_dim)) return config.kv_type == KvType::kBf16 ? 1870 : 1010;
+  return config.kv_type == KvType::kBf16 ? 450 : 330;
 }
 __device__ inline int64_t tile_step_ns(const AttentionConfig& config) {
-  if (is_wide(config.head_dim)) return 4 * 2050;
+  if (is_wide(config.head_dim)) return 3900;
   if (config.prefill_kernel == PrefillKernel::kMmaSync) return 2050;
   return config.kv_type == KvType::kBf16 ? 860 : 1360;
 }

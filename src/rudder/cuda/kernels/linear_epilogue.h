@@ -9,8 +9,8 @@
 namespace rudder::cuda {
 
 // y[t, o] = cap((y[t, o] * x_scale[t] * w_scale[o] + bias[o]) * factor), in place; every part is
-// optional. Any size; columns in multiples of 8 at 16-byte aligned rows go in 16-byte accesses. Moves
-// rows * cols * (4 bf16 | 8 f32) bytes. cap(v) = softcap * tanh(v / softcap). Reference:
+// optional. Any size; columns in multiples of 8 at 16-byte aligned rows go in 16-byte accesses.
+// Moves rows * cols * (4 bf16 | 8 f32) bytes. cap(v) = softcap * tanh(v / softcap). Reference:
 // testing/reference_ops.h, reference_linear and reference_soft_cap.
 struct ScaleRowsColsParams {
   void* y = nullptr;  // [rows, cols] bf16, or f32

@@ -53,8 +53,6 @@ struct ResidualNormParams {
   const float* delta_norm = nullptr;   // [hidden], optional
   const float* delta_alpha = nullptr;  // [hidden], optional
   float delta_eps = 1e-5f;
-  float delta_scale = 1.0f;
-  float sum_scale = 1.0f;
   const float* norm = nullptr;        // [hidden], optional
   const float* norm_alpha = nullptr;  // [hidden], optional
   float eps = 1e-5f;
@@ -62,7 +60,13 @@ struct ResidualNormParams {
   int64_t hidden = 0;
   void* out = nullptr;         // [T, hidden] bf16 or fp8, optional
   float* out_scale = nullptr;  // [T]: then `out` is fp8
+  // Behind what models without scales read: a launch's parameters come from memory, line by line.
+  float delta_scale = 1.0f;
+  float sum_scale = 1.0f;
 };
+inline bool scales(const ResidualNormParams& params) {
+  return params.delta_scale != 1.0f || params.sum_scale != 1.0f;
+}
 cudaError_t launch_residual_norm(const ResidualNormParams& params, cudaStream_t stream);
 
 // out = act(gate) * up. Moves T * width * (4 + 2 | 1) bytes. fp8: width <= kMaxQuantisedWidth.

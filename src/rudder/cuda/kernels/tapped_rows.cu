@@ -47,7 +47,7 @@ __device__ void load_branch(const ResidualNormParams& p, int64_t row, Taps& taps
     const int i = row_column(r);
     Floats weight = {};
     if (p.delta_norm != nullptr) weight = load_floats<kAligned>(p.delta_norm + i, hidden - i);
-    to[r] = branch_run(p, norm.applied_to<kAligned>(unpack(delta[r]), weight, i, hidden - i));
+    to[r] = branch_run<true>(p, norm.applied_to<kAligned>(unpack(delta[r]), weight, i, hidden - i));
   }
 }
 
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock && !kF
     if constexpr (!kOnlyAdds) taps.at(kDeltaPoint, h);
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) {
-      h[r] = sum_run(unpack(x[r]), p.rounds ? rounded(h[r]) : h[r], p.sum_scale);
+      h[r] = sum_run<true>(p, unpack(x[r]), p.rounds ? rounded(h[r]) : h[r]);
     }
   } else {
     taps.look_up(row);
