@@ -42,7 +42,7 @@ class MedusaDrafts : public ::testing::TestWithParam<Pair> {
   static testing::TinyArch arch() { return std::get<1>(GetParam()); }
   static const Backend& backend() { return backends()[std::get<0>(GetParam())]; }
   // Windows give blocks back, so that all sequences fit.
-  static bool may_preempt() { return arch() != testing::TinyArch::kSandwich; }
+  static bool may_preempt() { return !testing::has_windows(arch()); }
 
   struct Way {
     Backend device;

@@ -22,6 +22,7 @@ class Case:
     rope_of_max_len: bool = False
     noise: float = 0.06  # of each weight, in each step of training; more where an error of a tied head weighs more
     ablate: dict = field(default_factory=dict)  # name -> config overrides that must change the logits
+    ones: dict = field(default_factory=dict)  # name -> end of names of tensors whose values, all one, must change them
 
 
 NUM_GREEDY = 64
@@ -65,6 +66,25 @@ def gemma3_rope(full):
     local = {"rope_theta": 10000.0, "rope_type": "default"}
     return {"full_attention": {"rope_theta": 1000000.0, **full}, "sliding_attention": local}
 
+
+def gemma4_rope(full):
+    local = {"rope_theta": 10000.0, "rope_type": "default"}
+    return {"full_attention": {"rope_theta": 1000000.0, **full}, "sliding_attention": local}
+
+
+GEMMA4 = {
+    **BASE,
+    "num_hidden_layers": 4,
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "tie_word_embeddings": True,
+    "hidden_size_per_layer_input": 0,
+    "vocab_size_per_layer_input": 0,
+    "sliding_window": 16,
+    "final_logit_softcapping": 8.0,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+    "rope_parameters": gemma4_rope({"rope_type": "proportional", "partial_rotary_factor": 0.25}),
+}
 
 CASES = [
     Case(
@@ -287,6 +307,53 @@ CASES = [
             "boi_token_index": 253,
             "eoi_token_index": 254,
         },
+    ),
+    Case(  # layers without a window: wider heads, fewer of keys, values that are the raw keys
+        "gemma4",
+        "gemma4_text",
+        {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1},
+        ablate={
+            "window": {"sliding_window": 512},
+            "window_by_one": {"sliding_window": 17},
+            "final_softcap": {"final_logit_softcapping": None},
+            "rope_part": {
+                "rope_parameters": gemma4_rope({"rope_type": "proportional", "partial_rotary_factor": 0.5})
+            },
+            "global_base": {
+                "rope_parameters": gemma4_rope(
+                    {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 10000.0}
+                )
+            },
+        },
+        ones={"layer_scale": "layer_scalar", "key_norm": "k_norm.weight"},
+    ),
+    Case(  # the text half of a checkpoint with an image encoder; values of their own, config keys as published
+        "gemma4-multimodal",
+        "gemma4",
+        {
+            "tie_word_embeddings": True,
+            "text_config": {**GEMMA4, "num_hidden_layers": 3, "layer_types": None},
+            "vision_config": {
+                "hidden_size": 8,
+                "intermediate_size": 16,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "num_key_value_heads": 2,
+                "head_dim": 4,
+                "patch_size": 4,
+                "position_embedding_size": 16,
+            },
+            "image_token_id": 255,
+            "video_token_id": 254,
+            "audio_token_id": 253,
+            "boi_token_id": 252,
+            "eoi_token_id": 251,
+            "boa_token_id": 250,
+            "eoa_token_index": 249,
+        },
+        old_style=True,
+        ablate={"window": {"sliding_window": 512}},
+        ones={"layer_scale": "layer_scalar"},
     ),
     Case(
         "phi3",

@@ -29,6 +29,7 @@ MIN_DISTINCT = 12  # fewest different tokens among the greedy ones: a constant c
 STEPS, BATCH, LEARNING_RATE = 600, 16, 3e-3  # of training
 MAX_PROMPTS = 50  # tried with one model before another is trained
 GEMMA = ("gemma2", "gemma3_text", "gemma3")  # families whose norm multiplies by 1 + w
+GEMMA_4 = ("gemma4_text", "gemma4")  # norms multiply by w, scores are not scaled by the width of a head
 
 
 def initialise(model, case, seed):
@@ -36,7 +37,7 @@ def initialise(model, case, seed):
     g = torch.Generator().manual_seed(seed)
     config = case.config.get("text_config", case.config)
     hidden, tied = config["hidden_size"], config["tie_word_embeddings"]
-    gemma = case.family in GEMMA
+    gemma, gemma_4 = case.family in GEMMA, case.family in GEMMA_4
 
     def normal(p, std):
         p.copy_(torch.randn(p.shape, generator=g, dtype=torch.float32) * std)
@@ -46,12 +47,12 @@ def initialise(model, case, seed):
 
     one = 1.0 if gemma else 0.0
     # A tied head would echo the last token, were the embedding not small beside what the layers add.
-    embed_std = (0.6 if gemma else 1.2) / math.sqrt(hidden) if tied else 1.0
-    final_gain = (4.0 if gemma else 2.0) if tied else 1.0
+    embed_std = (0.6 if gemma or gemma_4 else 1.2) / math.sqrt(hidden) if tied else 1.0
+    final_gain = (4.0 if gemma or gemma_4 else 2.0) if tied else 1.0
     with torch.no_grad():
         for name, p in sorted(model.named_parameters()):
             if re.search(r"\.[qk]_norm\.", name):
-                uniform(p, 1.0 - one, 2.2 - one)
+                uniform(p, *((0.5, 1.0) if gemma_4 else (1.0 - one, 2.2 - one)))
             elif re.search(r"model\.norm\.", name):
                 uniform(p, 0.5 * final_gain - one, 1.5 * final_gain - one)
             elif "norm" in name:
@@ -67,6 +68,9 @@ def initialise(model, case, seed):
             else:
                 gain = 1.7 if re.search(r"\.(q_proj|k_proj)\.", name) else 1.3 if "qkv" in name else 1.0
                 normal(p, gain / math.sqrt(p.shape[1]))
+        for name, b in sorted(model.named_buffers()):
+            if name.endswith("layer_scalar"):
+                uniform(b, 0.6, 1.2)
 
 
 def train(model, case, seed):
@@ -103,8 +107,14 @@ def train(model, case, seed):
 
 
 def to_old_style(path, family):
-    """Rewrites config.json with the keys of transformers 4.x: top-level rope_theta, rope_scaling, torch_dtype."""
+    """Rewrites config.json with the keys of transformers 4.x: top-level rope_theta, rope_scaling, torch_dtype; that of
+    Gemma 4 as it was published: two numbers for all layers without a window in place of numbers by layer."""
     c = json.loads(path.read_text())
+    if family == "gemma4":
+        text = c["text_config"]
+        text["global_head_dim"] = text.pop("per_layer_config")[str(text["num_hidden_layers"] - 1)]["head_dim"]
+        path.write_text(json.dumps(c, indent=2, sort_keys=True) + "\n")
+        return
     rope = c.pop("rope_parameters")
     if family == "gemma3_text":
         c["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
@@ -208,6 +218,13 @@ def make(case, out, seed):
     effects = {}
     for name, overrides in case.ablate.items():
         other = load(folder, **json.loads(json.dumps(overrides)))
+        effects[name] = (forward(other, prompt) - logits).abs().max().item()
+        assert effects[name] > MIN_EFFECT, (case.name, name, effects[name])
+    for name, end in case.ones.items():
+        other = load(folder)
+        for tensor, values in other.state_dict().items():
+            if tensor.endswith(end):
+                values.fill_(1)
         effects[name] = (forward(other, prompt) - logits).abs().max().item()
         assert effects[name] > MIN_EFFECT, (case.name, name, effects[name])
     store(folder, prompt, logits, ids, rows)

@@ -61,8 +61,9 @@ void list_tensors(const Attention& attention, int64_t hidden, const Attention::N
   } else if (softmax->sinks) {
     out.add_vector(names.sinks, heads, target_in(weights, &Weights::sinks));
   }
-  out.add_linear(names.qkv, {q, kv, kv}, hidden, attention.qkv_bias,
-                 target_in(weights, &Weights::qkv));
+  std::vector<std::string_view> qkv = names.qkv;
+  if (attention.v_is_k) qkv.back() = qkv[1];  // the same rows twice: products stay as they are
+  out.add_linear(qkv, {q, kv, kv}, hidden, attention.qkv_bias, target_in(weights, &Weights::qkv));
   out.add_linear({names.out}, {hidden}, q, attention.out_bias, target_in(weights, &Weights::out));
   list_kv_scales(names, kv_heads, weights, out);
 }

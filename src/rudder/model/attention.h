@@ -50,6 +50,7 @@ struct Attention {
   bool qkv_bias = false;
   bool out_bias = false;
   bool v_norm = false;  // RMS norm of each v head, without weights
+  bool v_is_k = false;  // one projection makes both: values are keys before their norm and rope
   int32_t rope = 0;     // index into ModelSpec.ropes, or kNoRope
 
   int64_t q_width() const { return int64_t{num_heads} * head_dim; }

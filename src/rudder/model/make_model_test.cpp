@@ -35,7 +35,8 @@ TEST(MakeModel, ShapesHaveThePublishedSizes) {
       {"qwen3-0.6b", 596},    {"qwen3-8b", 8191},       {"mistral-7b", 7242},
       {"gemma-2-2b", 2614},   {"gemma-2-9b", 9242},     {"gemma-3-1b", 1000},
       {"gemma-3-27b", 27009}, {"phi-3-mini", 3821},     {"olmo-2-7b", 7299},
-      {"qwen3-32b", 32762},   {"llama-3.1-70b", 70554}, {"phi-4", 14660}};
+      {"qwen3-32b", 32762},   {"llama-3.1-70b", 70554}, {"phi-4", 14660},
+      {"gemma-4-31b", 30697}};
   for (const auto& [name, millions] : published) {
     const auto config = weights::HfConfig::parse(*make_model_config(name), "config.json");
     const auto spec = read_config(*config);

@@ -25,6 +25,7 @@ constexpr std::string_view kQwen3 = "Qwen3ForCausalLM";
 constexpr std::string_view kMistral = "MistralForCausalLM";
 constexpr std::string_view kGemma2 = "Gemma2ForCausalLM";
 constexpr std::string_view kGemma3 = "Gemma3ForCausalLM";
+constexpr std::string_view kGemma4 = "Gemma4ForCausalLM";
 constexpr std::string_view kPhi3 = "Phi3ForCausalLM";
 constexpr std::string_view kOlmo2 = "Olmo2ForCausalLM";
 constexpr std::string_view kAsyncT = "AsyncTForCausalLM";
@@ -55,6 +56,13 @@ constexpr std::string_view kGemma3Large =
     R"("hidden_activation": "gelu_pytorch_tanh", "sliding_window": 1024,
     "sliding_window_pattern": 6, "rope_local_base_freq": 10000.0, "query_pre_attn_scalar": 168,
     "rope_scaling": {"rope_type": "linear", "factor": 8.0})";
+constexpr std::string_view kGemma4Dense =
+    R"("hidden_activation": "gelu_pytorch_tanh", "sliding_window": 1024, "global_head_dim": 512,
+    "num_global_key_value_heads": 4, "attention_k_eq_v": true, "hidden_size_per_layer_input": 0,
+    "final_logit_softcapping": 30.0, "rope_parameters": {
+      "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+      "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25,
+                         "rope_theta": 1000000.0}})";
 constexpr std::string_view kGates =
     R"("hidden_act": "relu", "fir_k": 3, "fir_relu_pre": true, "fir_clip": [0.0, 1.0])";
 
@@ -90,6 +98,7 @@ constexpr ModelShape kShapes[] = {
     {"gemma-3-4b", kGemma3, 2560, 10240, 34, 8, 4, 256, 262208, 131072, 1e6, 1e-6, true, kGemma3Small},
     {"gemma-3-12b", kGemma3, 3840, 15360, 48, 16, 8, 256, 262208, 131072, 1e6, 1e-6, true, kGemma3Small},
     {"gemma-3-27b", kGemma3, 5376, 21504, 62, 32, 16, 128, 262208, 131072, 1e6, 1e-6, true, kGemma3Large},
+    {"gemma-4-31b", kGemma4, 5376, 21504, 60, 32, 16, 256, 262144, 262144, 1e6, 1e-6, true, kGemma4Dense},
     {"phi-3-mini", kPhi3, 3072, 8192, 32, 32, 32, 96, 32064, 4096, 1e4, 1e-5, false, kWindow2047},
     {"phi-4", kPhi3, 5120, 17920, 40, 40, 10, 128, 100352, 16384, 2.5e5, 1e-5, false, kSilu},
     {"olmo-2-1b", kOlmo2, 2048, 8192, 16, 16, 16, 128, 100352, 4096, 5e5, 1e-6, false, kSilu},

@@ -67,7 +67,9 @@ TensorList::TensorList(const ModelSpec& spec, const WeightNames& names) {
       add(number.name, TensorShape::of({1}), ValueKind::kGain);
     }
     for (const LinearModule& linear : layer.linears) {
-      for (const LinearModule::Part& part : linear.parts) {
+      for (size_t p = 0; p < linear.parts.size(); ++p) {
+        const LinearModule::Part& part = linear.parts[p];
+        if (linear.first_of(p) != p) continue;
         const auto rows = static_cast<uint64_t>(part.stored_rows());
         add(part.name + ".weight", TensorShape::of({rows, static_cast<uint64_t>(linear.in.stored)}),
             ValueKind::kWeight);

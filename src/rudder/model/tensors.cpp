@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <type_traits>
 
 #include "rudder/base/check.h"
@@ -20,6 +21,11 @@ int64_t LinearModule::rows() const {
     for (const Extent& run : part.rows) sum += run.count();
   }
   return sum;
+}
+
+size_t LinearModule::first_of(size_t part) const {
+  return static_cast<size_t>(std::ranges::find(parts, parts[part].name, &Part::name) -
+                             parts.begin());
 }
 
 NormTensor norm_tensor(std::string_view module, Extent width, const NormKind& kind,

@@ -37,13 +37,14 @@ struct LinearModule {
 
     int64_t stored_rows() const;
   };
-  std::vector<Part> parts;
+  std::vector<Part> parts;  // one that is there twice has one tensor
   Extent in;
   bool bias = false;
   ops::LinearWeight* target = nullptr;
   bool is_first_rank = true;
 
-  int64_t rows() const;  // of all parts that this rank loads
+  int64_t rows() const;                // of all parts that this rank loads
+  size_t first_of(size_t part) const;  // the first part of the same tensor
   // Where the inputs are cut, each rank has a part of the sum: one of them adds the bias.
   bool adds_bias() const { return bias && (in.is_whole() || is_first_rank); }
 };

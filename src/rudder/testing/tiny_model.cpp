@@ -1,10 +1,12 @@
 #include "rudder/testing/tiny_model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <utility>
 #include <vector>
 
+#include "rudder/base/check.h"
 #include "rudder/base/philox.h"
 #include "rudder/model/tensors.h"
 
@@ -51,6 +53,13 @@ class WeightMaker {
     for (size_t i = 0; i < module.parts.size(); ++i) {
       const int64_t out = module.parts[i].stored_rows();
       ops::LinearPart part;
+      if (const size_t first = module.first_of(i); first != i) {
+        RUDDER_CHECK(module.parts.size() == parts.size() + 1 && !module.bias);
+        memory.push_back(memory[first]);
+        part.weight = {memory.back().data(), DType::kF32, {out, in}};
+        model::cut_part(part, module, i, cuts, parts);
+        continue;
+      }
       memory.push_back(normal(out * in, gain / std::sqrt(static_cast<double>(in))));
       part.weight = {memory.back().data(), DType::kF32, {out, in}};
       if (module.bias) {
@@ -149,6 +158,8 @@ std::string_view tiny_arch_name(TinyArch arch) {
       return "Gated";
     case TinyArch::kScaled:
       return "Scaled";
+    case TinyArch::kTwoWidths:
+      return "TwoWidths";
   }
   return "";
 }
@@ -206,6 +217,15 @@ model::ModelSpec tiny_spec(TinyArch arch) {
       spec.branch_scale = 0.5f;
       spec.logit_scale = 0.75f;
       break;
+    case TinyArch::kTwoWidths:
+      norms.post = true;
+      attention.qk_norm = model::QkNorm::kPerHead;
+      attention.v_norm = true;
+      mlp.activation = ops::Activation::kGeluTanh;
+      spec.embed_scale = 8;
+      spec.final_softcap = 4;
+      spec.tied_head = true;
+      break;
   }
   attention.scale = 1.0f / std::sqrt(static_cast<float>(attention.head_dim));
   spec.layers.assign(3, {attention, mlp, norms});
@@ -214,6 +234,24 @@ model::ModelSpec tiny_spec(TinyArch arch) {
     spec.ropes[0].scaling = model::RopeProportional{.part = 0.5, .factor = 1};
     attention_of(spec.layers[1])->rope = model::kNoRope;
     spec.layers[1].has_scale = true;  // the last one's would vanish in the final norm
+  }
+  if (arch == TinyArch::kTwoWidths) {
+    spec.ropes.push_back({.theta = 1000000,
+                          .rotary_dim = 2 * attention.head_dim,
+                          .scaling = model::RopeProportional{.part = 0.25, .factor = 1}});
+    for (model::LayerSpec& layer : spec.layers) {
+      model::Attention& own = *attention_of(layer);
+      layer.has_scale = true;
+      own.scale = 1;
+      if (&layer == &spec.layers[0]) {
+        own.window = 24;
+        continue;
+      }
+      own.head_dim *= 2;
+      own.num_kv_heads = 1;
+      own.rope = 1;
+      own.v_is_k = true;
+    }
   }
   if (arch == TinyArch::kGated) {
     attention_of(spec.layers[1])->weighting =
@@ -227,6 +265,12 @@ model::ModelSpec tiny_spec(TinyArch arch) {
     attention_of(spec.layers[2])->rope = 1;
   }
   return spec;
+}
+
+bool has_windows(TinyArch arch) {
+  return std::ranges::any_of(tiny_spec(arch).layers, [](const model::LayerSpec& layer) {
+    return model::kv_geometry(layer).window > 0;
+  });
 }
 
 namespace {

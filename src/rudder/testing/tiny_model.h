@@ -15,21 +15,25 @@
 namespace rudder::testing {
 
 enum class TinyArch : uint8_t {
-  kPreNorm,   // grouped queries, untied head, biases
-  kSandwich,  // norms before and after each branch, windows, soft-caps, two ropes, tied head
-  kPostNorm,  // norms after each branch only, q and k normed over all heads
-  kHeadNorm,  // q and k normed per head, head_dim apart from hidden / heads
-  kGated,     // gates instead of softmaxes, norms that clip, ReGLU
-  kScaled,    // every scale: of branches, layers, logits; v-norm, sinks, a layer without rope,
-              // proportional rope. A GPU has no kernels for most of it.
+  kPreNorm,    // grouped queries, untied head, biases
+  kSandwich,   // norms before and after each branch, windows, soft-caps, two ropes, tied head
+  kPostNorm,   // norms after each branch only, q and k normed over all heads
+  kHeadNorm,   // q and k normed per head, head_dim apart from hidden / heads
+  kGated,      // gates instead of softmaxes, norms that clip, ReGLU
+  kScaled,     // every scale: of branches, layers, logits; v-norm, sinks, a layer without rope,
+               // proportional rope. A GPU has no kernels with sinks.
+  kTwoWidths,  // layers without a window have wider heads, fewer of keys, values that are raw keys;
+               // v-norm, proportional rope, a scale of every layer, a soft-cap of logits
 };
-inline constexpr TinyArch kTinyArchs[] = {TinyArch::kPreNorm,  TinyArch::kSandwich,
-                                          TinyArch::kPostNorm, TinyArch::kHeadNorm,
-                                          TinyArch::kGated,    TinyArch::kScaled};
+inline constexpr TinyArch kTinyArchs[] = {
+    TinyArch::kPreNorm, TinyArch::kSandwich, TinyArch::kPostNorm, TinyArch::kHeadNorm,
+    TinyArch::kGated,   TinyArch::kScaled,   TinyArch::kTwoWidths};
 std::string_view tiny_arch_name(TinyArch arch);
 
 // vocab 160, hidden 64, 3 layers, 512 positions.
 model::ModelSpec tiny_spec(TinyArch arch);
+// Some of its layers give back the blocks that their windows have passed.
+bool has_windows(TinyArch arch);
 
 // Random weights for any spec, which is the whole model's: of a rank of a group, or of a stage, its
 // part of them. The same seed gives the same weights on every backend, rank and stage.

@@ -16,10 +16,10 @@
 // the pages that not all rows see, so all other pages cost what they cost without trees.
 #include "rudder/cuda/kernels/attention_device.cuh"
 #include "rudder/cuda/kernels/attention_sparse.cuh"
+#include "rudder/cuda/kernels/attention_split.cuh"
 #include "rudder/cuda/kernels/attention_weights.cuh"
 #include "rudder/cuda/kernels/attention_work.cuh"
 #include "rudder/cuda/kernels/launch.h"
-#include "rudder/cuda/kernels/tree_path.cuh"
 
 namespace rudder::cuda {
 namespace {
@@ -153,38 +153,6 @@ struct SplitShared {
   Cursor here[kWarps];
   Part part[kWarps];
   uint32_t arrived;
-};
-
-// What rows of a sequence see that may be a tree.
-struct SplitSight : Sight {
-  const uint64_t* ancestors;  // of the step's tokens; nullptr: no trees
-  const SplitSeq& seq;
-
-  __device__ SplitSight(const AttentionParams& p, const SplitSeq& seq, const QueryRows& rows,
-                        int32_t row)
-      : Sight(rows, row, rows.prefix, seq.kv_len - 1, p.config.window),
-        ancestors(p.ancestors),
-        seq(seq) {}
-
-  __device__ void hide(float (&s)[2][4], int32_t begin, int lane) const {
-    Sight::hide(s, begin, lane);
-    if (ancestors == nullptr) return;
-    const int32_t prefix = seq.kv_len - seq.q_len;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint64_t path = ancestors[seq.q_begin + last[half] - prefix];
-      if (path == 0) continue;
-      const uint32_t seen = path_tokens(path, begin - prefix);
-#pragma unroll
-      for (int n = 0; n < 2; ++n) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int token = n * 8 + lane % 4 * 2 + e;
-          if ((seen >> token & 1) == 0) s[n][2 * half + e] = minus_infinity();
-        }
-      }
-    }
-  }
 };
 
 template <int kHeadDim, KvType kType, Weighting kWeighting>
@@ -652,20 +620,6 @@ class SplitWarp {
   int32_t old_ = 0;
 };
 
-// Rows of padding.
-template <int kHeadDim>
-__device__ void write_zeros(const AttentionParams& p, const WorkspaceView& work,
-                            int32_t num_empty) {
-  const int32_t row_chunks = p.config.num_heads * kHeadDim / 8;
-  for (int32_t e = blockIdx.x; e < num_empty; e += gridDim.x) {
-    const EmptySeq seq = work.empty[e];
-    auto* out = static_cast<uint4*>(p.out) + int64_t{seq.q_begin} * row_chunks;
-    for (int64_t i = threadIdx.x; i < int64_t{seq.q_len} * row_chunks; i += kThreads) {
-      out[i] = uint4{};
-    }
-  }
-}
-
 template <int kHeadDim, KvType kType, Weighting kWeighting>
 __global__ void __launch_bounds__(kThreads, split_blocks_per_sm(kHeadDim, kType))
     split_kernel(const __grid_constant__ AttentionParams p) {
@@ -692,7 +646,7 @@ __global__ void __launch_bounds__(kThreads, split_blocks_per_sm(kHeadDim, kType)
   }
   dependency_trigger();
   if (has_work) warp.run();
-  write_zeros<kHeadDim>(p, work, range.num_empty);
+  write_zeros<kHeadDim, kThreads>(p, work, range.num_empty);
 }
 
 template <int kHeadDim, KvType kType, Weighting kWeighting>

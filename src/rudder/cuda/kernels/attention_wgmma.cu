@@ -5,8 +5,9 @@
 // (attention_wgmma_carrier.cuh). fp8 becomes f16 on the way (attention_wgmma_converter.cuh; q and
 // the weights are f16 then). Two are consumers, each with 64 rows (pairs of token and q head) of
 // the same KV head: S = q . K from shared memory, the weights stay in registers as the A operand of
-// weights . V. The weights of a tile of keys are made while the tensor cores do the tile before it
-// (softmax) or the products of the other consumer (gate).
+// weights . V. Of wide heads both consumers have the same 64 rows, each makes all weights and sums
+// up half of the columns. The weights of a tile of keys are made while the tensor cores do the tile
+// before it (softmax) or the products of the other consumer (gate).
 //
 // Blocks take tiles in the order of the work list (longest first in each section). What a tile
 // gives does not depend on the block.
@@ -38,6 +39,7 @@ constexpr float kMaxLag = 8;
 // Named barriers of the block.
 constexpr int kConsumerBarrier = 1;  // + consumer
 constexpr int kTurnBarrier = 3;      // + consumer
+constexpr int kRowsBarrier = 5;      // of consumers that have the same rows
 
 __device__ void group_barrier(int id) {
   asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
@@ -142,7 +144,7 @@ class Consumer {
   static constexpr int kScores = S::kTokens / 2;    // a thread's, of a tile
   static constexpr int kSums = S::kSumColumns / 2;  // a thread's, of a part
   static constexpr int kWeightSteps = S::kTokens / 16;
-  static constexpr int kRowChunks = kHeadDim / 8;  // 16-byte chunks of a row of q or out
+  static constexpr int kRowChunks = S::kOutColumns / 8;  // 16-byte chunks of a row of results
   static constexpr int kKeptSteps = S::kKeepsQ ? kHeadDim / 16 : 1;  // of q in registers
 
   __device__ Consumer(const AttentionParams& params, Shared& shared)
@@ -159,6 +161,9 @@ class Consumer {
       const TileWork& tile = shared_.tile[slot.stage];
       if (tile.num_pages == 0) return;
       barrier_wait(shared_address(&shared_.q_full[index_][q_.stage]), q_.phase);
+      if constexpr (S::kWide) {  // the other columns of q
+        barrier_wait(shared_address(&shared_.q_full[1 - index_][q_.stage]), q_.phase);
+      }
       attend(tile);
       slot.advance();
       q_.advance();
@@ -166,10 +171,16 @@ class Consumer {
   }
 
  private:
-  __device__ uint32_t q_address() const { return shared_address(shared_.q[index_][q_.stage]); }
+  // Where q of the consumer's rows begins, and where its results go.
+  __device__ uint32_t q_address() const {
+    return shared_address(shared_.q[S::kWide ? 0 : index_][q_.stage]);
+  }
+  __device__ uint32_t out_address() const {
+    return shared_address(shared_.q[index_][S::kKeepsQ ? S::kOutBuffer : q_.stage]);
+  }
 
   __device__ void attend(const TileWork& tile) {
-    const int32_t row_begin = tile.row_begin + index_ * kConsumerRows;
+    const int32_t row_begin = tile.row_begin + S::first_row(index_);
     const int32_t row = row_begin + thread_ / 32 * 16 + thread_ % 32 / 4;
     const auto sight_of = [&] {
       return Sight(tile.rows, row, tile.rows.position(row_begin),
@@ -284,8 +295,9 @@ class Consumer {
   // out += weights . V of the tile in the V ring.
   __device__ void begin_sums(float (&out)[S::kSumParts][kSums],
                              const uint32_t (&weights)[kWeightSteps][4]) {
+    const uint32_t columns = S::first_column(index_) / 64 * S::kGroupBytes;
     const uint64_t v =
-        operand_by_columns(shared_address(shared_.v[v_cursor_.stage]), S::kGroupBytes);
+        operand_by_columns(shared_address(shared_.v[v_cursor_.stage]) + columns, S::kGroupBytes);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kWeightSteps; ++step) {
@@ -340,25 +352,26 @@ class Consumer {
   __device__ void write(const TileWork& tile, const float (&out)[S::kSumParts][kSums],
                         const Weights& weigher) {
     const int32_t r = thread_ / 32 * 16 + thread_ % 32 / 4;
-    uint32_t to = q_address();
     if constexpr (S::kKeepsQ) {
-      to = shared_address(shared_.q[index_][S::kOutBuffer]);
       barrier_wait(shared_address(&shared_.out_empty[index_]), q_.phase ^ 1);
+    } else if constexpr (S::kWide) {  // q has been read
+      asm volatile("bar.sync %0, 256;" ::"r"(kRowsBarrier) : "memory");
     } else {
-      group_barrier(kConsumerBarrier + index_);  // q has been read
+      group_barrier(kConsumerBarrier + index_);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int32_t row = tile.row_begin + index_ * kConsumerRows + r + 8 * half;
+      const int32_t row = tile.row_begin + S::first_row(index_) + r + 8 * half;
       const float over = weigher.over(half, tile.out_scale[kGated ? tile.rows.head(row, 0) : 0]);
 #pragma unroll
       for (int c = 0; c < kRowChunks; ++c) {
         const float(&sums)[kSums] = out[c / 16];
         const int e = c % 16 * 4 + 2 * half;
-        asm volatile("st.shared.u32 [%0], %1;" ::"r"(
-                         to + chunk_offset<S::kQGroupBytes>(r + 8 * half, c) + thread_ % 4 * 4),
-                     "r"(pack_bf16(sums[e] * over, sums[e + 1] * over))
-                     : "memory");
+        asm volatile(
+            "st.shared.u32 [%0], %1;" ::"r"(
+                out_address() + chunk_offset<S::kQGroupBytes>(r + 8 * half, c) + thread_ % 4 * 4),
+            "r"(pack_bf16(sums[e] * over, sums[e + 1] * over))
+            : "memory");
       }
     }
     barrier_arrive(shared_address(&shared_.out_full[index_][q_.stage]));
@@ -434,7 +447,8 @@ struct Launch {
 }  // namespace
 
 cudaError_t launch_attention_wgmma(const AttentionParams& params, cudaStream_t stream) {
-  return launch_of_config<Launch>(params, stream);
+  return is_wide(params.config.head_dim) ? launch_of_wide_config<Launch>(params, stream)
+                                         : launch_of_config<Launch>(params, stream);
 }
 
 }  // namespace rudder::cuda

@@ -15,8 +15,8 @@ class Carrier {
  public:
   using S = Shape<kHeadDim, kType, kWeighting, kTrees>;
   using Shared = WgmmaShared<kHeadDim, kType, kWeighting, kTrees>;
-  static constexpr int kRowChunks = kHeadDim / 8;  // 16-byte chunks of a row
-  static constexpr int kRowLanes = kHeadDim == 64 ? 8 : kHeadDim == 256 ? 32 : 16;
+  static constexpr int kRowChunks = S::kOutColumns / 8;  // 16-byte chunks of a row that it carries
+  static constexpr int kRowLanes = kRowChunks <= 8 ? 8 : kRowChunks <= 16 ? 16 : 32;
   static constexpr int kStep = 32 / kRowLanes;  // rows that a warp has at once
   static constexpr int kBatch = 4;              // chunks of a lane that are on their way at once
   static_assert(kRowChunks <= kRowLanes && 32 % (kBatch * kStep) == 0);
@@ -62,10 +62,12 @@ class Carrier {
 #pragma unroll 1
     for (int half = 0; half < 2; ++half) {
       // Each lane finds out where a row begins.
-      const int32_t row = tile.row_begin + consumer_ * kConsumerRows + half * 32 + lane_;
-      const auto begin = row < tile.rows.count
-                             ? static_cast<int32_t>(tile.rows.template offset<kHeadDim>(row) / 8)
-                             : -1;
+      const int32_t row = tile.row_begin + S::first_row(consumer_) + half * 32 + lane_;
+      const int64_t first_column = S::first_column(consumer_);
+      const auto begin =
+          row < tile.rows.count
+              ? static_cast<int32_t>((tile.rows.template offset<kHeadDim>(row) + first_column) / 8)
+              : -1;
 #pragma unroll
       for (int first = 0; first < 32; first += kBatch * kStep) {
         uint32_t address[kBatch];

@@ -10,9 +10,13 @@
 namespace rudder::model {
 
 std::span<const Architecture> architectures() {
-  static const std::array kTable = {llama(),  mistral(), qwen2(), qwen3(),
-                                    gemma2(), gemma3(),  phi3(),  gemma3_multimodal(),
-                                    olmo2(),  asynct()};
+  static const std::array kTable = {llama(),          mistral(),
+                                    qwen2(),          qwen3(),
+                                    gemma2(),         gemma3(),
+                                    phi3(),           gemma3_multimodal(),
+                                    gemma4(),         gemma4_multimodal(),
+                                    gemma4_unified(), olmo2(),
+                                    asynct()};
   return kTable;
 }
 

@@ -165,6 +165,111 @@ TEST(Archs, Gemma3MultimodalFillsDefaults) {
   EXPECT_EQ(attention_of(s->layers[5])->window, 0);
 }
 
+// The keys of Gemma 4 beside the common ones.
+constexpr std::string_view kGemma4Keys =
+    R"("head_dim": 16, "sliding_window": 9, "hidden_size_per_layer_input": 0,
+       "layer_types": ["sliding_attention", "full_attention", "sliding_attention",
+                       "sliding_attention"], "attention_k_eq_v": true,
+       "final_logit_softcapping": 30.0)";
+
+TEST(Archs, Gemma4HasWiderHeadsWhereThereIsNoWindow) {
+  const auto with = [](std::string_view more) {
+    return spec("Gemma4ForCausalLM", fmt::format("{}, {}", kGemma4Keys, more));
+  };
+  const ModelSpec published = with(R"("global_head_dim": 32, "num_global_key_value_heads": 1)");
+  const ModelSpec by_layer = with(R"("per_layer_config": {
+      "1": {"head_dim": 32, "num_key_value_heads": 1},
+      "3": {"head_dim": 32, "num_key_value_heads": 1}})");
+  for (const ModelSpec* s : {&published, &by_layer}) {
+    for (const size_t layer : {0U, 1U, 2U, 3U}) {  // the last is forced to have no window
+      const bool is_global = layer % 2 == 1;
+      const Attention& attention = *attention_of(s->layers[layer]);
+      EXPECT_EQ(attention.window, is_global ? 0 : 9) << layer;
+      EXPECT_EQ(attention.head_dim, is_global ? 32 : 16);
+      EXPECT_EQ(attention.num_kv_heads, is_global ? 1 : 2);
+      EXPECT_EQ(attention.v_is_k, is_global);
+      EXPECT_TRUE(attention.v_norm);
+      EXPECT_EQ(attention.scale, 1.0f);
+      EXPECT_TRUE(s->layers[layer].has_scale);
+      const RopeSpec& rope = s->ropes[static_cast<size_t>(attention.rope)];
+      EXPECT_EQ(rope.theta, is_global ? 1e6 : 1e4);
+      EXPECT_EQ(rope.rotary_dim, attention.head_dim);
+      EXPECT_EQ(std::holds_alternative<RopeProportional>(rope.scaling), is_global);
+    }
+    EXPECT_EQ(s->final_softcap, 30);
+    EXPECT_TRUE(s->tied_head);
+    EXPECT_EQ(s->embed_scale, 8.0f);
+  }
+  // Where values have a projection of their own, all layers have as many heads of keys.
+  const ModelSpec own_values =
+      with(R"("attention_k_eq_v": false, "global_head_dim": 32, "num_global_key_value_heads": 1)");
+  EXPECT_EQ(attention_of(own_values.layers[1])->num_kv_heads, 2);
+  EXPECT_FALSE(attention_of(own_values.layers[1])->v_is_k);
+  EXPECT_EQ(attention_of(with(R"("global_head_dim": null)").layers[1])->head_dim, 512);
+}
+
+TEST(Archs, Gemma4RefusesWhatOtherSizesHave) {
+  const auto refused = [](std::string_view key, std::string_view value) {
+    expect_spec_refused("Gemma4ForCausalLM",
+                        fmt::format(R"({}, "{}": {})", kGemma4Keys, key, value),
+                        fmt::format("config.json: {}", key));
+  };
+  refused("enable_moe_block", "true");
+  refused("hidden_size_per_layer_input", "256");
+  refused("hidden_size_per_layer_input", "null");  // 256 where nothing is said
+  refused("num_kv_shared_layers", "1");
+  refused("use_bidirectional_attention", R"("all")");
+  refused("global_head_dim", "15");
+  refused("num_global_key_value_heads", "3");
+  expect_spec_refused(
+      "Gemma4ForCausalLM",
+      fmt::format(R"({}, "rope_parameters": {{"full_attention": {{}}}})", kGemma4Keys),
+      "config.json: rope_parameters.sliding_attention");
+  const auto refused_at = [](std::string_view layers, std::string_view where) {
+    expect_spec_refused("Gemma4ForCausalLM",
+                        fmt::format(R"({}, "per_layer_config": {})", kGemma4Keys, layers),
+                        fmt::format("config.json: per_layer_config.{}", where));
+  };
+  refused_at(R"({"4": {"head_dim": 32}})", "4");
+  refused_at(R"({"1": {"head_dim": 0}})", "1.head_dim");
+  refused_at(R"({"1": {"intermediate_size": 32}})", "1.intermediate_size");
+  // A rope is of one width.
+  expect_spec_refused(
+      "Gemma4ForCausalLM",
+      fmt::format(R"({}, "per_layer_config": {{"1": {{"head_dim": 32}}}})", kGemma4Keys),
+      "config.json: rope_parameters");
+  EXPECT_TRUE(
+      read_arch("Gemma4ForCausalLM",
+                fmt::format(R"({}, "use_bidirectional_attention": "vision")", kGemma4Keys)));
+  expect_spec_refused("LlamaForCausalLM", R"("per_layer_config": {"1": {"head_dim": 32}})",
+                      "config.json: per_layer_config");
+}
+
+// What is left out is what the class has; each of the two kinds has defaults of its own.
+TEST(Archs, Gemma4MultimodalFillsDefaults) {
+  const auto read = [](std::string_view architecture, std::string_view more) {
+    const std::string text = fmt::format(
+        R"({{"architectures": ["{}"], "text_config": {{"hidden_size": 5376,
+             "intermediate_size": 21504, "num_hidden_layers": 12, {}}}}})",
+        architecture, more);
+    const auto s = read_config(*HfConfig::parse(text, "config.json"));
+    EXPECT_TRUE(s) << s.error().to_string();
+    return s ? *s : ModelSpec{};
+  };
+  const ModelSpec s = read("Gemma4ForConditionalGeneration", R"("hidden_size_per_layer_input": 0)");
+  EXPECT_EQ(s.vocab, 262144);
+  EXPECT_EQ(s.embed_scale, 73.5f);  // in bf16
+  EXPECT_EQ(attention_of(s.layers[4])->window, 512);
+  EXPECT_EQ(attention_of(s.layers[5])->window, 0);
+  EXPECT_EQ(attention_of(s.layers[4])->head_dim, 256);
+  EXPECT_EQ(attention_of(s.layers[5])->head_dim, 512);
+  EXPECT_EQ(std::get<RopeProportional>(s.ropes[0].scaling).part, 0.25);
+  const ModelSpec unified =
+      read("Gemma4UnifiedForConditionalGeneration", R"("attention_k_eq_v": true)");
+  EXPECT_EQ(attention_of(unified.layers[4])->window, 1024);
+  EXPECT_TRUE(attention_of(unified.layers[5])->v_is_k);
+}
+
 TEST(Archs, LongRopeOfPhi3) {
   const ModelSpec s = spec("Phi3ForCausalLM",
                            R"("original_max_position_embeddings": 128, "rope_scaling": {

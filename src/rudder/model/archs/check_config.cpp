@@ -67,6 +67,7 @@ constexpr Mechanism kMechanisms[] = {
     {"attention_k_eq_v", "keys that are values"},
     {"global_head_dim", "head_dim by layer"},
     {"num_global_key_value_heads", "KV heads by layer"},
+    {"per_layer_config", "heads by layer"},
     {"num_kv_shared_layers", "KV shared between layers"},
     {"hidden_size_per_layer_input", "embeddings by layer"},
     {"use_qk_norm", "normed queries and keys"},

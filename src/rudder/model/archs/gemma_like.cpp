@@ -4,12 +4,12 @@
 
 #include <cmath>
 
+#include "rudder/tensor/dtype.h"
+
 namespace rudder::model {
-namespace {
 
 using weights::HfConfig;
 
-// A soft-cap that is absent or null is off.
 Result<float> soft_cap(const HfConfig& config, std::string_view key) {
   RUDDER_TRY(const double cap, config.number_or(key, 0));
   if (cap < 0) {
@@ -19,7 +19,9 @@ Result<float> soft_cap(const HfConfig& config, std::string_view key) {
   return static_cast<float>(cap);
 }
 
-}  // namespace
+float gemma_embed_scale(int32_t hidden) {
+  return tensor::to_float(tensor::to_bf16(std::sqrt(static_cast<float>(hidden))));
+}
 
 Result<ModelSpec> gemma_like(const HfConfig& config, const LlamaDefaults& defaults) {
   RUDDER_TRY(const bool both_ways, config.boolean_or("use_bidirectional_attention", false));
@@ -28,7 +30,7 @@ Result<ModelSpec> gemma_like(const HfConfig& config, const LlamaDefaults& defaul
                 config.where("use_bidirectional_attention"));
   }
   RUDDER_TRY(ModelSpec spec, llama_like(config, defaults));
-  spec.embed_scale = static_cast<float>(std::sqrt(static_cast<double>(spec.hidden)));
+  spec.embed_scale = gemma_embed_scale(spec.hidden);
   RUDDER_TRY(spec.final_softcap, soft_cap(config, "final_logit_softcapping"));
   RUDDER_TRY(const float attention_cap, soft_cap(config, "attn_logit_softcapping"));
   RUDDER_TRY(const double query_scalar, config.number("query_pre_attn_scalar"));

@@ -1,0 +1,213 @@
+// Gemma 4, its dense text models: norms as Gemma 3 has them, multiplied by w; scores without a
+// scale; values normed too; a number by which each layer's output is multiplied. Layers without a
+// window have wider heads, often fewer of keys, and a rope of which a part turns; in larger models
+// their values are the raw keys. The last layer has no window. What the encoders of images and
+// sound hold is not read.
+#include <fmt/format.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rudder/model/archs/archs.h"
+#include "rudder/model/archs/gemma_like.h"
+#include "rudder/model/archs/llama_like.h"
+
+namespace rudder::model {
+namespace {
+
+using weights::HfConfig;
+
+constexpr int32_t kFullRope = 0;
+constexpr int32_t kSlidingRope = 1;
+constexpr double kSlidingTheta = 1e4;
+constexpr int64_t kEachSixth = 6;  // each sixth layer has no window
+constexpr int64_t kMostElements = 1 << 20;
+
+// Published configs leave out what equals the defaults of their configuration class.
+constexpr std::string_view kGemma4Defaults = R"({
+  "vocab_size": 262144, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+  "global_head_dim": 512, "max_position_embeddings": 131072, "rms_norm_eps": 1e-6,
+  "sliding_window": 512, "hidden_size_per_layer_input": 256,
+  "rope_parameters": {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25,
+                       "rope_theta": 1000000.0}}})";
+constexpr std::string_view kUnifiedDefaults = R"({
+  "max_position_embeddings": 262144, "sliding_window": 1024, "hidden_size_per_layer_input": 0})";
+
+// What the family has in other sizes.
+Result<void> check_dense(const HfConfig& config) {
+  const auto refuse = [&](const char* what, const char* key) {
+    return fail(ErrorCode::kUnsupported, fmt::format("{} are not supported", what),
+                config.where(key));
+  };
+  RUDDER_TRY(const bool has_experts, config.boolean_or("enable_moe_block", false));
+  if (has_experts) return refuse("mixtures of experts", "enable_moe_block");
+  RUDDER_TRY(const int64_t by_layer, config.integer_or("hidden_size_per_layer_input", 0, 0));
+  if (by_layer != 0) return refuse("embeddings by layer", "hidden_size_per_layer_input");
+  config.has("vocab_size_per_layer_input");  // theirs
+  RUDDER_TRY(const int64_t shared, config.integer_or("num_kv_shared_layers", 0, 0));
+  if (shared != 0) return refuse("layers that share KV", "num_kv_shared_layers");
+  RUDDER_TRY_VOID(config.boolean_or("use_double_wide_mlp", false));  // of layers that share KV
+  // "vision": the tokens of an image see each other, and there are none.
+  RUDDER_TRY(const std::string both_ways, config.string_or("use_bidirectional_attention", ""));
+  if (both_ways.empty() || both_ways == "vision") return {};
+  return refuse("attention to later tokens", "use_bidirectional_attention");
+}
+
+// Heads of the layers without a window: "per_layer_config" as transformers writes it, or two
+// numbers for all of them, as published.
+Result<void> set_global_heads(const HfConfig& config, const std::vector<bool>& sliding, bool k_is_v,
+                              ModelSpec& spec) {
+  const bool by_layer = config.has("per_layer_config");
+  std::optional<HfConfig> layers;
+  if (by_layer) {
+    RUDDER_TRY(layers, config.object("per_layer_config"));
+  }
+  // Without effect where the other spelling is there, or values have a projection of their own.
+  for (const char* key : {"global_head_dim", "num_global_key_value_heads"}) config.has(key);
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    Attention& attention = *attention_of(spec.layers[i]);
+    const auto set = [&](const HfConfig& from, const char* dim, const char* heads) -> Result<void> {
+      RUDDER_TRY(const int64_t head_dim,
+                 from.integer_or(dim, attention.head_dim, 2, kMostElements));
+      RUDDER_TRY(const int64_t kv_heads,
+                 from.integer_or(heads, attention.num_kv_heads, 1, attention.num_heads));
+      if (head_dim % 2 != 0 || head_dim * attention.num_heads > kMostElements) {
+        return fail(ErrorCode::kUnsupported, fmt::format("heads of {}", head_dim), from.where(dim));
+      }
+      if (attention.num_heads % kv_heads != 0) {
+        return fail(ErrorCode::kCorruptFile,
+                    fmt::format("{} heads are not a multiple of {} kv heads", attention.num_heads,
+                                kv_heads),
+                    from.where(heads));
+      }
+      attention.head_dim = static_cast<int32_t>(head_dim);
+      attention.num_kv_heads = static_cast<int32_t>(kv_heads);
+      return {};
+    };
+    const std::string index = fmt::format("{}", i);
+    if (layers && layers->has(index)) {
+      RUDDER_TRY(const HfConfig own, layers->object(index));
+      RUDDER_TRY_VOID(set(own, "head_dim", "num_key_value_heads"));
+      for (const std::string& key : own.unread_keys()) {
+        return fail(ErrorCode::kUnsupported, "a number by layer that is not of its heads",
+                    own.where(key));
+      }
+    } else if (!by_layer && !sliding[i]) {
+      RUDDER_TRY_VOID(set(config, "global_head_dim",
+                          k_is_v ? "num_global_key_value_heads" : "num_key_value_heads"));
+    }
+  }
+  for (const std::string& key : by_layer ? layers->unread_keys() : std::vector<std::string>()) {
+    return fail(ErrorCode::kCorruptFile, "there is no such layer", layers->where(key));
+  }
+  return {};
+}
+
+// A rope for the layers with a window and one for the others, each of the width of their heads.
+Result<void> set_ropes(const HfConfig& config, const std::vector<bool>& sliding, ModelSpec& spec) {
+  RUDDER_TRY(const HfConfig both, config.object("rope_parameters"));
+  spec.ropes.resize(2);
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    Attention& attention = *attention_of(spec.layers[i]);
+    attention.rope = sliding[i] ? kSlidingRope : kFullRope;
+    RopeSpec& rope = spec.ropes[static_cast<size_t>(attention.rope)];
+    if (rope.rotary_dim == 0) {
+      RUDDER_TRY(const HfConfig own,
+                 both.object(sliding[i] ? "sliding_attention" : "full_attention"));
+      RUDDER_TRY(rope, read_rope_object(own, config, attention.head_dim, kSlidingTheta));
+    }
+    const bool is_whole = std::holds_alternative<RopeProportional>(rope.scaling) ||
+                          std::holds_alternative<RopeDefault>(rope.scaling);
+    if (!is_whole || rope.rotary_dim != attention.head_dim) {
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("layer {} has heads of {}, its rope is of another kind or of heads "
+                              "of {}",
+                              i, attention.head_dim, rope.rotary_dim),
+                  config.where("rope_parameters"));
+    }
+  }
+  if (spec.ropes[kSlidingRope].rotary_dim == 0) spec.ropes.resize(1);
+  return {};
+}
+
+Result<ModelSpec> read_dense(const HfConfig& config) {
+  RUDDER_TRY_VOID(check_dense(config));
+  RUDDER_TRY(ModelSpec spec, llama_like(config, {.tied_head = true,
+                                                 .activation_key = "hidden_activation",
+                                                 .activation = "gelu_pytorch_tanh",
+                                                 .one_rope = false}));
+  spec.embed_scale = gemma_embed_scale(spec.hidden);
+  RUDDER_TRY(spec.final_softcap, soft_cap(config, "final_logit_softcapping"));
+  const auto all_but_each_nth = [](size_t layer, int64_t n) {
+    return (layer + 1) % static_cast<size_t>(n) != 0;
+  };
+  RUDDER_TRY(std::vector<bool> sliding,
+             sliding_layers(config, spec.layers.size(), all_but_each_nth, kEachSixth));
+  sliding.back() = false;
+  RUDDER_TRY_VOID(set_windows(config, sliding, spec));
+  RUDDER_TRY(const bool k_is_v, config.boolean_or("attention_k_eq_v", false));
+  RUDDER_TRY_VOID(set_global_heads(config, sliding, k_is_v, spec));
+  RUDDER_TRY_VOID(set_ropes(config, sliding, spec));
+  set_qk_norm(spec, QkNorm::kPerHead);
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    Attention& attention = *attention_of(spec.layers[i]);
+    attention.scale = 1;
+    attention.v_norm = true;
+    attention.v_is_k = k_is_v && !sliding[i];
+    spec.layers[i].norms.post = true;
+    spec.layers[i].has_scale = true;
+  }
+  return spec;
+}
+
+Result<ModelSpec> read_gemma4(const HfConfig& config) {
+  return read_dense(config.with_defaults(kGemma4Defaults));
+}
+
+Result<ModelSpec> read_gemma4_multimodal(const HfConfig& config) {
+  RUDDER_TRY(const HfConfig text, config.object("text_config"));
+  return read_gemma4(text);
+}
+
+Result<ModelSpec> read_gemma4_unified(const HfConfig& config) {
+  RUDDER_TRY(const HfConfig text, config.object("text_config"));
+  return read_gemma4(text.with_defaults(kUnifiedDefaults));
+}
+
+WeightNames gemma4_names() {
+  WeightNames names = gemma_names();
+  names.norm_offset = 0;
+  return names;
+}
+
+WeightNames gemma4_multimodal_names() {
+  WeightNames names = gemma4_names();
+  names.prefix = "model.language_model.";
+  names.embedding = "model.language_model.embed_tokens.weight";
+  names.final_norm = "model.language_model.norm";
+  names.ignored_prefixes = {"model.vision_tower.", "model.audio_tower.", "model.embed_vision.",
+                            "model.embed_audio.", "model.vision_embedder."};
+  return names;
+}
+
+}  // namespace
+
+Architecture gemma4() {
+  return {"Gemma4ForCausalLM", "gemma4_text", read_gemma4, gemma4_names()};
+}
+
+Architecture gemma4_multimodal() {
+  return {"Gemma4ForConditionalGeneration", "gemma4", read_gemma4_multimodal,
+          gemma4_multimodal_names(), "gemma4_text"};
+}
+
+// Images and sound without an encoder; the text is the same.
+Architecture gemma4_unified() {
+  return {"Gemma4UnifiedForConditionalGeneration", "gemma4_unified", read_gemma4_unified,
+          gemma4_multimodal_names(), "gemma4_unified_text"};
+}
+
+}  // namespace rudder::model
