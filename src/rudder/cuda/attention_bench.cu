@@ -1,10 +1,10 @@
 // Checks the attention kernels against a plain one on the device, then times them. A program of its
 // own, so that it runs on a bare machine with a GPU.
-// attention_bench [check] [bench] [decode] [prefill] [gates|trees] [mma|wgmma] [wide]: checks or
-// timings only, of timings one kind only; `gates` beside the softmax kernels in turn, `trees` of
-// drafts beside chains; `mma` and `wgmma` leave the other tiled kernel out; `wide` heads of 512
-// alone, timings beside heads of 256.
-// Exit status 1 when a check fails, 3 when a kernel hangs.
+// attention_bench [check] [bench] [decode] [prefill] [gates|trees] [mma|wgmma] [bf16|fp8] [wide]:
+// checks or timings only, of timings one kind only; `gates` beside the softmax kernels in turn,
+// `trees` of drafts beside chains; `mma` and `wgmma` leave the other tiled kernel out, `bf16` and
+// `fp8` timings of gates with the other cache; `wide` heads of 512 alone, timings beside heads of
+// 256. Exit status 1 when a check fails, 3 when a kernel hangs.
 #include "rudder/cuda/attention_bench.cuh"
 #include "rudder/cuda/kernels/read_memory.h"
 
@@ -101,6 +101,12 @@ AttentionParams prepare(const Device& d, Case& c) {
   std::vector<float> scales;
   for (int i = 0; i < 2 * kMaxHeads; ++i) scales.push_back(0.5f + 0.1f * (i % 7));
   upload(d.scales, scales);
+  // With a sigma below 0 the filter adds to scores, with one above the length nothing is left of
+  // them.
+  if (g_random() % 3 == 0) {
+    for (int i = 0; i < kMaxHeads; i += 3) scales[i] = i % 2 == 0 ? -0.4f : 9.0f;
+  }
+  upload(d.gate_scales, scales);
   AttentionParams p;
   p.config = config;
   p.bounds = {batch.seqs(), batch.tokens(), batch.max_q_len};
@@ -117,8 +123,8 @@ AttentionParams prepare(const Device& d, Case& c) {
   p.scale = c.scale;
   p.softcap = c.softcap;
   p.gate = c.gate;
-  p.gate.sigma = d.scales;
-  p.gate.gamma = d.scales + kMaxHeads;
+  p.gate.sigma = d.gate_scales;
+  p.gate.gamma = d.gate_scales + kMaxHeads;
   p.q = d.q;
   p.out = d.out;
   p.workspace = {d.workspace, kMaxSeqs, kMaxTokens};
@@ -715,12 +721,12 @@ Zeros measured_zeros(const Device& d, const Timed& t) {
 void set_gate(const Device& d, Timed& t, float sigma, float low) {
   std::vector<float> scales(2 * kMaxHeads, 1.0f);
   std::fill(scales.begin(), scales.begin() + kMaxHeads, sigma);
-  upload(d.scales, scales);
+  upload(d.gate_scales, scales);
   t.p.gate.length = 3;
   t.p.gate.relu_pre = true;
   t.p.gate.low = low;
-  t.p.gate.sigma = d.scales;
-  t.p.gate.gamma = d.scales + kMaxHeads;
+  t.p.gate.sigma = d.gate_scales;
+  t.p.gate.gamma = d.gate_scales + kMaxHeads;
 }
 
 // Medians of the two in turn.
@@ -799,10 +805,10 @@ void bench_sparse_threshold(const Device& d, const Shape& shape, KvType type) {
   fflush(stdout);
 }
 
-void bench_gated_prefill(const Device& d) {
+void bench_gated_prefill(const Device& d, const std::vector<KvType>& types) {
   printf("prefill, causal: TFLOP/s of softmax, gate\n");
   for (const Shape shape : {Shape{28, 4, 128}, Shape{16, 16, 128}, Shape{16, 8, 128}}) {
-    for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
+    for (const KvType type : types) {
       printf("  heads %d/%d %s:", shape.heads, shape.kv_heads,
              type == KvType::kBf16 ? "bf16" : "fp8");
       for (const auto& [seqs, tokens] : {std::pair{16, 1024}, {4, 2048}, {1, 8192}, {1, 32768}}) {
@@ -822,9 +828,9 @@ void bench_gated_prefill(const Device& d) {
   }
 }
 
-void bench_gates(const Device& d) {
+void bench_gated_decodes(const Device& d, const std::vector<KvType>& types) {
   printf("gated decode, us a layer\n");
-  for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
+  for (const KvType type : types) {
     for (const Shape shape : {Shape{16, 8, 128}, Shape{8, 4, 128}, Shape{28, 4, 128}}) {
       for (const auto& [seqs, kv] : {std::pair{32, 128}, {32, 1024}, {128, 1024}, {1, 32768}}) {
         bench_gated_decode(d, shape, type, seqs, kv);
@@ -833,7 +839,6 @@ void bench_gates(const Device& d) {
     bench_sparse_threshold(d, Shape{16, 8, 128}, type);
     bench_sparse_threshold(d, Shape{8, 4, 128}, type);
   }
-  bench_gated_prefill(d);
 }
 
 }  // namespace
@@ -846,6 +851,7 @@ int main(int argc, char** argv) {
   bool gates = false;
   bool trees = false;
   bool wide = false;
+  std::vector<KvType> types = {KvType::kBf16, KvType::kFp8E4m3};
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "check") timings = false;
@@ -857,6 +863,8 @@ int main(int argc, char** argv) {
     if (word == "wide") wide = true;
     if (word == "mma") g_kernels = {PrefillKernel::kMmaSync};
     if (word == "wgmma") g_kernels = {PrefillKernel::kWgmma};
+    if (word == "bf16") types = {KvType::kBf16};
+    if (word == "fp8") types = {KvType::kFp8E4m3};
   }
   if (wide) g_head_dims = {512};
   signal(SIGALRM, on_alarm);
@@ -865,7 +873,8 @@ int main(int argc, char** argv) {
   if (checks) good = check_all(device);
   if (timings) {
     fill_for_timing(device);
-    if (gates) bench_gates(device);
+    if (gates && decode) bench_gated_decodes(device, types);
+    if (gates && prefill) bench_gated_prefill(device, types);
     if (trees) {
       using Shapes = std::vector<Shape>;
       bench_trees(device, wide ? Shapes{{32, 4, 512}} : Shapes{{32, 8, 128}, {28, 4, 128}});

@@ -232,7 +232,8 @@ struct Device {
   int32_t* table_row = device_array<int32_t>(kMaxSeqs);
   int32_t* seq_of = device_array<int32_t>(kMaxTokens);
   uint64_t* ancestors = device_array<uint64_t>(kMaxTokens);
-  float* scales = device_array<float>(2 * kMaxHeads);
+  float* scales = device_array<float>(2 * kMaxHeads);       // of keys, then of values
+  float* gate_scales = device_array<float>(2 * kMaxHeads);  // sigma, then gamma
   __nv_bfloat16* q = device_array<__nv_bfloat16>(size_t{kMaxTokens} * 32 * 512);
   __nv_bfloat16* out = device_array<__nv_bfloat16>(size_t{kMaxTokens} * 32 * 512);
   float* expected = device_array<float>(size_t{4096} * 32 * 512);

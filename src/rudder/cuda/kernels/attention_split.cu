@@ -290,6 +290,11 @@ class SplitWarp {
     typename P::Keys past;
     if (looks_back) load_past(past, seq, part, run);
     float out[P::kOutTiles][4] = {};
+    uint32_t q[P::kSteps][4];
+    const auto* q_rows = static_cast<const __nv_bfloat16*>(p_.q);
+    P::load_q(q, row + g < rows.count ? q_rows + rows.offset<kHeadDim>(row + g) : nullptr,
+              row + g + 8 < rows.count ? q_rows + rows.offset<kHeadDim>(row + g + 8) : nullptr,
+              lane_ % 4);
     Weights weigher(p_, rows, part.kv_head, row + g);
     // Read here, so that nobody waits for it at the end. Of the rows that the thread writes.
     float scales[2];
@@ -299,11 +304,6 @@ class SplitWarp {
       scales[half] = scale_of_row(rows, row + half * kMergeRows + r, part.kv_head);
     }
     if (run.count > 0) {
-      uint32_t q[P::kSteps][4];
-      const auto* q_rows = static_cast<const __nv_bfloat16*>(p_.q);
-      P::load_q(q, row + g < rows.count ? q_rows + rows.offset<kHeadDim>(row + g) : nullptr,
-                row + g + 8 < rows.count ? q_rows + rows.offset<kHeadDim>(row + g + 8) : nullptr,
-                lane_ % 4);
       // Pages that all rows of the segment see whole need no mask.
       const SplitSight sight(p_, seq, rows, row + g);
       if constexpr (kGated) {
@@ -632,6 +632,7 @@ __global__ void __launch_bounds__(kThreads, split_blocks_per_sm(kHeadDim, kType)
     }
     barrier_init_fence();
   }
+  if constexpr (kWeighting != Weighting::kSoftmax) prefetch_gate(p);
   __syncthreads();
   if (!p.reads_ahead) dependency_wait();
   WorkspaceView work;

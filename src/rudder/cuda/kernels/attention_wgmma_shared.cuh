@@ -36,7 +36,14 @@ struct Shape {
   static constexpr int kQGroupBytes = kConsumerRows * 128;
   // Of a consumer: its rows of q, or its columns of the rows that both have.
   static constexpr int kQBytes = (kOutColumns + 63) / 64 * kQGroupBytes;
-  static constexpr int kQStages = kHeadDim >= 256 ? 1 : 2;  // 2: the next tile's q is fetched
+  // Does a consumer keep q in registers, where it has some left? Then the products read a third
+  // less of shared memory for scores (docs/adr/0008-attention-kernels.md).
+  static constexpr bool kKeepsQ = !kFp8 && kHeadDim <= 128;
+  // Of q and results of a consumer. Where it keeps q, one has q and the other results; else
+  // results go to where q was, and with two the next tile's q is fetched.
+  static constexpr int kQBuffers = kHeadDim >= 256 ? 1 : 2;
+  static constexpr int kOutBuffer = 1;                      // where it keeps q
+  static constexpr int kQStages = kKeepsQ ? 1 : kQBuffers;  // tiles whose q or results are there
   // fp8 as it comes: column groups of 128 elements.
   static constexpr int kRawGroups = kFp8 ? (kHeadDim + 127) / 128 : 0;
   static constexpr int kRawStages = 2;
@@ -109,7 +116,7 @@ inline constexpr int kTileStages = 3;
 template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees>
 struct WgmmaShared {
   using S = Shape<kHeadDim, kType, kWeighting, kTrees>;
-  alignas(1024) uint8_t q[kConsumers][S::kQStages][S::kQBytes];  // results at the end of a tile
+  alignas(1024) uint8_t q[kConsumers][S::kQBuffers][S::kQBytes];
   alignas(1024) uint8_t k[S::kStages][S::kTileBytes];
   alignas(1024) uint8_t v[S::kStages][S::kTileBytes];
   alignas(1024) uint8_t raw[S::kFp8 ? S::kRawStages : 1][S::kFp8 ? S::kRawBytes : 16];
@@ -120,6 +127,9 @@ struct WgmmaShared {
   Ring raw_ring;  // K and V in turn
   uint64_t q_full[kConsumers][S::kQStages];
   uint64_t out_full[kConsumers][S::kQStages];
+  // Where consumers keep q.
+  uint64_t q_empty[kConsumers];
+  uint64_t out_empty[kConsumers];
 
   // By one thread, before all others go on.
   __device__ void init_barriers() {
@@ -146,6 +156,8 @@ struct WgmmaShared {
         barrier_init(shared_address(&q_full[i][stage]), 32);  // the carrier
         barrier_init(shared_address(&out_full[i][stage]), kGroupThreads);
       }
+      barrier_init(shared_address(&q_empty[i]), kGroupThreads);
+      barrier_init(shared_address(&out_empty[i]), 32);  // the carrier
     }
     barrier_init_fence();
   }

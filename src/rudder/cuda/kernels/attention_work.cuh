@@ -217,8 +217,8 @@ __host__ __device__ inline int32_t tile_rows(const AttentionConfig& config) {
 }
 static_assert(kMaxGroup <= 64, "a token's rows lie in one tile");
 // What a unit of split work takes a worker, what all of it takes beside, and what 64 keys take a
-// tile that is alone, in nanoseconds: of heads of 128 on an H200 and an H100, and of wide ones on an
-// H200 (ADR 0008).
+// tile that is alone, in nanoseconds: of heads of 128 on an H200 and an H100, and of wide ones on
+// an H200 (ADR 0008).
 inline constexpr int64_t kSplitNs = 5000;
 __device__ inline int64_t unit_ns(const AttentionConfig& config) {
   if (is_wide(config.head_dim)) return config.kv_type == KvType::kBf16 ? 1870 : 1010;
