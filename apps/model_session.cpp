@@ -154,6 +154,7 @@ namespace {
 exec::DraftKind draft_kind(draft::Method method) {
   if (method == draft::Method::kEagle) return exec::DraftKind::kEagle;
   if (method == draft::Method::kEagle3) return exec::DraftKind::kEagle3;
+  if (method == draft::Method::kAssistant) return exec::DraftKind::kAssistant;
   return method == draft::Method::kMedusa ? exec::DraftKind::kMedusa : exec::DraftKind::kModel;
 }
 

@@ -15,8 +15,7 @@ constexpr std::string_view kOneGpu = "a server runs on one GPU; start one a GPU 
 constexpr std::string_view kNoAdapters = "LoRA adapters are not supported";
 constexpr std::string_view kDraftModel =
     "use --speculative-method draft_model --speculative-model FOLDER, or eagle, eagle3 or medusa "
-    "for "
-    "heads";
+    "for heads, or mtp for an assistant";
 constexpr std::string_view kUseMethod = "use --speculative-method, or --speculative-config";
 constexpr std::string_view kPickedByShape = "kernels are picked by shape, timed on this GPU";
 constexpr std::string_view kFolderOnly =

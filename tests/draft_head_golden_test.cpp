@@ -1,7 +1,7 @@
 // What the demo's draft head and its Medusa heads guess against PyTorch
-// (tools/golden/draft_head.py, medusa_heads.py), and an EAGLE head of made weights against numpy
-// (eagle_head.py): the rows that they read of the model, their layers, the map of tokens and the
-// chains, through the executor.
+// (tools/golden/draft_head.py, medusa_heads.py), an EAGLE head of made weights against numpy
+// (eagle_head.py), and an assistant of the golden Gemma 4 against transformers (assistant.py): what
+// they read of the model, their layers, the map of tokens and the chains, through the executor.
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
@@ -13,6 +13,8 @@
 #include "rudder/base/json.h"
 #include "rudder/cpu/fast_ops.h"
 #include "rudder/exec/make_executor.h"
+#include "rudder/model/assistant.h"
+#include "rudder/model/loader.h"
 #include "rudder/testing/forwarding_ops.h"
 #include "rudder/weights/mapped_file.h"
 #include "rudder/weights/safetensors_writer.h"
@@ -30,7 +32,9 @@ struct Case {
   std::vector<int32_t> ids;
   int32_t next = 0;
   std::vector<int32_t> guess;
+  std::vector<std::vector<double>> logits = {};  // of an assistant: of each guess and of kTold
 };
+constexpr int32_t kTold[] = {50, 100, 200};
 
 std::string path_of(const char* name) {
   return std::string(RUDDER_SOURCE_DIR) + "/" + name;
@@ -44,6 +48,9 @@ std::vector<Case> read_cases(const char* file = "tests/draft_heads/demo.json") {
     out.push_back({json::value_to<std::vector<int32_t>>(one.at("ids")),
                    json::value_to<int32_t>(one.at("next")),
                    json::value_to<std::vector<int32_t>>(one.at("guess"))});
+    if (const json::value* logits = one.as_object().if_contains("logits")) {
+      out.back().logits = json::value_to<std::vector<std::vector<double>>>(*logits);
+    }
   }
   return out;
 }
@@ -51,9 +58,9 @@ std::vector<Case> read_cases(const char* file = "tests/draft_heads/demo.json") {
 class Guesser {
  public:
   explicit Guesser(const Checkpoint& head, exec::DraftKind kind = exec::DraftKind::kEagle3,
-                   const step::RankedTree& tree = {})
+                   const step::RankedTree& tree = {}, const char* folder = "models/demo")
       : num_guesses_(tree.tree.empty() ? kGuesses : tree.tree.size()) {
-    const auto model = Checkpoint::open_folder(path_of("models/demo")).value();
+    const auto model = Checkpoint::open_folder(path_of(folder)).value();
     exec::ExecSettings settings;
     settings.max_model_len = 160;
     settings.kv_cache_memory_bytes = 4 << 20;
@@ -86,8 +93,12 @@ class Guesser {
         edit.sampling.temperature = 0;
         edit.prompt_len = length;
         edit.max_len = length + 2 * num_guesses_;
-        edit.blocks.resize(1);
-        for (int32_t b = 0; b <= kBlocks; ++b) edit.blocks[0].push_back(kBlocks - b);
+        int32_t next = 0;
+        edit.blocks.resize(static_cast<size_t>(executor_->capacity().kv_groups.size()));
+        for (auto& blocks : edit.blocks) {
+          for (int32_t b = 0; b <= kBlocks; ++b) blocks.push_back(next + kBlocks - b);
+          next += kBlocks + 1;
+        }
       }
       plan.tokens.assign(ids.begin() + begin, ids.begin() + begin + count);
       step::SeqWork& work = plan.seqs.emplace_back();
@@ -257,6 +268,128 @@ TEST(MedusaGolden, GuessesAreThoseOfPyTorch) {
     const step::SeqResult got = guesser.behind(cases[i].ids, i % 3 == 0 ? 7 : 64);
     EXPECT_EQ(got.tokens, std::vector<int32_t>{cases[i].next}) << i;
     EXPECT_EQ(got.guess, cases[i].guess) << i;
+  }
+}
+
+// Its layers read keys of a group with a window and of one without. HF's own generator of
+// candidates, behind a token that ran alone.
+TEST(AssistantGolden, GuessesAreThoseOfTransformers) {
+  Guesser guesser(*Checkpoint::open_folder(path_of("tests/draft_heads/gemma4-assistant")).value(),
+                  exec::DraftKind::kAssistant, {}, "tests/golden/gemma4");
+  const std::vector<Case> cases = read_cases("tests/draft_heads/assistant.json");
+  EXPECT_GT(cases.size(), 50u);
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const step::SeqResult got = guesser.behind(cases[i].ids, i % 3 == 0 ? 7 : 64);
+    EXPECT_EQ(got.tokens, std::vector<int32_t>{cases[i].next}) << i;
+    EXPECT_EQ(got.guess, cases[i].guess) << i << ", behind " << cases[i].ids.size();
+  }
+}
+
+// One sequence at a time on one thread of the CPU, without an executor.
+class AssistedModel {
+ public:
+  AssistedModel() {
+    const auto model = Checkpoint::open_folder(path_of("tests/golden/gemma4")).value();
+    const auto assistant =
+        Checkpoint::open_folder(path_of("tests/draft_heads/gemma4-assistant")).value();
+    ops_ = cpu::make_cpu_ops({.dtype = tensor::DType::kF32, .num_threads = 1, .isa = {}}).value();
+    spec_ = model::read_spec(*model).value();
+    weights_ = model::load_weights(*model, spec_, *ops_, {}).value();
+    for (const model::LayerSpec& layer : spec_.layers) {
+      const model::KvGeometry kept = model::kv_geometry(layer);
+      kv_.push_back({.storage = allocate({kBlocks, 2, kept.num_kv_heads, 16 * kept.head_dim}),
+                     .num_kv_heads = kept.num_kv_heads,
+                     .head_dim = kept.head_dim});
+    }
+    final_rows_ = allocate({1, spec_.hidden});
+    const model::DecoderLimits limits{
+        .max_tokens = kMaxLen, .max_logits_rows = 1, .max_seq_len = kMaxLen};
+    decoder_ = model::Decoder::make(spec_, weights_, kv_, *ops_, limits, {}, final_rows_).value();
+    guesser_spec_ = model::read_assistant(*assistant).value();
+    EXPECT_TRUE(model::fit_assistant(spec_, guesser_spec_));
+    guesser_weights_ = model::load_assistant(*assistant, guesser_spec_, *ops_).value();
+    guesser_ = model::Assistant::make(guesser_spec_, guesser_weights_,
+                                      model::assistant_source(guesser_spec_, spec_, weights_, kv_),
+                                      *ops_, 1, kMaxLen)
+                   .value();
+    for (int32_t b = 0; b < kBlocks; ++b) table_.push_back(b);
+  }
+
+  // Runs the tokens and picks the row of the last one.
+  void run(const std::vector<int32_t>& ids) {
+    std::vector<int32_t> positions;
+    for (int32_t i = 0; i < std::ssize(ids); ++i) positions.push_back(i);
+    decoder_->forward(batch(ids, positions, positions, static_cast<int32_t>(ids.size())));
+    rows_ = {0};
+    guesser_->pick(final_rows_, view(rows_));
+  }
+  // Of what follows `token`, a guess behind so many tokens.
+  std::span<const float> logits(int32_t token, int32_t num_tokens) {
+    const ops::View made = guesser_->forward(batch({token}, {num_tokens}, {-1}, num_tokens));
+    return {made.as<float>(), static_cast<size_t>(spec_.vocab)};
+  }
+
+ private:
+  static constexpr int32_t kMaxLen = 16 * kBlocks;
+
+  static ops::View view(std::vector<int32_t>& values) {
+    return {values.data(), tensor::DType::kI32, {std::ssize(values)}};
+  }
+  ops::View allocate(tensor::Shape shape) {
+    return ops_->allocate(tensor::DType::kF32, shape).value();
+  }
+  model::ForwardBatch batch(std::vector<int32_t> ids, std::vector<int32_t> positions,
+                            std::vector<int32_t> slots, int32_t kv_len) {
+    const auto count = static_cast<int32_t>(ids.size());
+    ids_ = std::move(ids);
+    positions_ = std::move(positions);
+    slots_ = std::move(slots);
+    begin_ = {0, count};
+    kv_len_ = {kv_len};
+    row_ = {0};
+    last_ = {count - 1};
+    ops::View table = view(table_);
+    table.shape = {1, kBlocks};
+    return {.ids = view(ids_),
+            .positions = view(positions_),
+            .kv_slot = view(slots_),
+            .attention = {.q_begin = view(begin_),
+                          .kv_len = view(kv_len_),
+                          .table_row = view(row_),
+                          .block_table = table,
+                          .max_q_len = count,
+                          .max_kv_len = kv_len,
+                          .group_rows = 1},
+            .logits_rows = view(last_)};
+  }
+
+  std::unique_ptr<ops::Ops> ops_;
+  model::ModelSpec spec_;
+  model::Weights weights_;
+  std::vector<ops::KvLayer> kv_;
+  ops::View final_rows_;
+  std::unique_ptr<model::Decoder> decoder_;
+  model::AssistantSpec guesser_spec_;
+  model::AssistantWeights guesser_weights_;
+  std::unique_ptr<model::Assistant> guesser_;
+  std::vector<int32_t> ids_, positions_, slots_, begin_, kv_len_, row_, last_, rows_, table_;
+};
+
+TEST(AssistantGolden, LogitsAreThoseOfTransformers) {
+  AssistedModel model;
+  const std::vector<Case> cases = read_cases("tests/draft_heads/assistant.json");
+  for (size_t i = 0; i < cases.size(); ++i) {
+    model.run(cases[i].ids);
+    int32_t token = cases[i].next;
+    for (size_t g = 0; g < cases[i].guess.size(); ++g) {
+      const auto logits = model.logits(token, static_cast<int32_t>(cases[i].ids.size()));
+      token = cases[i].guess[g];
+      const std::vector<double>& wanted = cases[i].logits.at(g);
+      EXPECT_NEAR(logits[static_cast<size_t>(token)], wanted[0], 2e-3) << i << ", " << g;
+      for (size_t t = 0; t < std::size(kTold); ++t) {
+        EXPECT_NEAR(logits[static_cast<size_t>(kTold[t])], wanted[t + 1], 2e-3) << i << ", " << g;
+      }
+    }
   }
 }
 

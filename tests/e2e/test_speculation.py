@@ -217,6 +217,8 @@ def test_metrics_are_silent_without(server):
     (draft_config(HEAD, "eagle"), "speculative-config.model"),  # of another kind
     (draft_config(DRAFT, "eagle"), "speculative-config.model"),  # a model, no head
     (["--speculative-config", '{"method": "medusa"}'], "speculative-config.model"),
+    (["--speculative-config", '{"method": "mtp"}'], "speculative-config.model"),
+    (draft_config(HEAD, "mtp"), "speculative-config.model"),  # no assistant
     (draft_config(HEAD, "medusa"), "speculative-config.model"),  # another kind of head
     (["--load-format", "dummy", "--like", "llama-3.1-8b", *draft_config(MEDUSA, "medusa")], "speculative-config.model"),
     (draft_config(MEDUSA, "medusa", num_speculative_tokens=5), "speculative-config.num_speculative_tokens"),

@@ -17,7 +17,8 @@ bool is_medusa(Guesser guesser) {
 }
 
 bool has_kv(Guesser guesser) {
-  return guesser != Guesser::kNone && guesser != Guesser::kLookUp && !is_medusa(guesser);
+  return guesser != Guesser::kNone && guesser != Guesser::kLookUp &&
+         guesser != Guesser::kAssistant && !is_medusa(guesser);
 }
 
 TinyHead tiny_head(Guesser guesser) {
@@ -35,21 +36,25 @@ TinyHead tiny_head(Guesser guesser) {
 }  // namespace
 
 std::string guesser_name(Guesser guesser) {
-  constexpr const char* kNames[] = {"nobody",           "itself",      "own_embedding",
-                                    "shared_embedding", "product",     "medusa",
-                                    "shared_medusa",    "medusa_tree", "look_up"};
+  constexpr const char* kNames[] = {"nobody",    "itself", "own_embedding", "shared_embedding",
+                                    "product",   "medusa", "shared_medusa", "medusa_tree",
+                                    "assistant", "look_up"};
   return kNames[static_cast<size_t>(guesser)];
 }
 
 bool takes_guesser(testing::TinyArch arch, Guesser guesser) {
   const model::ModelSpec spec = testing::tiny_spec(arch);
   if (guesser == Guesser::kMedusaTree) return model::runs_trees(spec);
+  if (guesser == Guesser::kAssistant) return testing::takes_assistant(spec);
   if (!has_kv(guesser)) return true;
   const bool keeps_every_token = std::ranges::any_of(
       spec.layers,
       [](const model::LayerSpec& layer) { return model::kv_geometry(layer).window == 0; });
-  return keeps_every_token &&
-         (guesser == Guesser::kItself || testing::takes_head(spec, tiny_head(guesser)));
+  if (guesser == Guesser::kItself) {
+    return keeps_every_token &&
+           exec::draft_kv_layout(spec, tensor::DType::kF32, kRoomy.block_size).has_value();
+  }
+  return keeps_every_token && testing::takes_head(spec, tiny_head(guesser));
 }
 
 void add_guesser(exec::DeviceExecutor::Model& model, const model::ModelSpec& whole, Guesser guesser,
@@ -69,6 +74,13 @@ void add_guesser(exec::DeviceExecutor::Model& model, const model::ModelSpec& who
     medusa.spec = testing::tiny_medusa_spec(guesser == Guesser::kSharedMedusa);
     medusa.weights = value_of(testing::random_medusa_weights(medusa.spec, *model.ops, 12));
     if (guesser == Guesser::kMedusaTree) medusa.tree = bushy_tree();
+    return;
+  }
+  if (guesser == Guesser::kAssistant) {
+    const model::AssistantSpec spec = testing::tiny_assistant_spec(whole);
+    exec::AssistantDraft& assistant = draft.assistant.emplace();
+    assistant.spec = value_of(model::shard_assistant(spec, rank));
+    assistant.weights = value_of(testing::random_assistant_weights(spec, *model.ops, 13));
     return;
   }
   model::DraftHeadSpec head = testing::tiny_head_spec(tiny_head(guesser));
@@ -103,6 +115,10 @@ void add_tree(step::Capacity& capacity, const step::RankedTree& tree) {
 
 void join_guesser(std::vector<model::Stage>& stages, const model::ModelSpec& whole,
                   Guesser guesser) {
+  if (guesser == Guesser::kAssistant) {
+    RUDDER_CHECK(model::join_assistant(testing::tiny_assistant_spec(whole), stages).has_value());
+    return;
+  }
   if (stages.size() == 1 || !has_kv(guesser) || guesser == Guesser::kItself) return;
   model::DraftHeadSpec head = testing::tiny_head_spec(tiny_head(guesser));
   RUDDER_CHECK(model::fit_draft_head(whole, head).has_value());

@@ -22,15 +22,16 @@ enum class Guesser : uint8_t {
   kMedusa,        // Medusa heads with a product each for their logits
   kSharedMedusa,  // or one for all
   kMedusaTree,    // bushy_tree() of the former
+  kAssistant,     // testing::tiny_assistant_spec
   kLookUp,        // prompt lookup, in slots
 };
 inline constexpr Guesser kTrainedHeads[] = {Guesser::kOwnEmbedding, Guesser::kSharedEmbedding,
                                             Guesser::kProduct, Guesser::kMedusa,
                                             Guesser::kSharedMedusa};
-// On ranks, where stages are alone, trees and prompt lookup too.
+// On ranks, where stages are alone, trees, an assistant and prompt lookup too.
 inline constexpr Guesser kGuessersOnRanks[] = {
-    Guesser::kOwnEmbedding, Guesser::kSharedEmbedding, Guesser::kProduct, Guesser::kMedusa,
-    Guesser::kSharedMedusa, Guesser::kMedusaTree,      Guesser::kLookUp};
+    Guesser::kOwnEmbedding, Guesser::kSharedEmbedding, Guesser::kProduct,   Guesser::kMedusa,
+    Guesser::kSharedMedusa, Guesser::kMedusaTree,      Guesser::kAssistant, Guesser::kLookUp};
 std::string guesser_name(Guesser guesser);
 
 // That runs of a few random sequences have at least: these repeat little.

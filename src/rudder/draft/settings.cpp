@@ -29,7 +29,7 @@ constexpr double kMaxLookahead = 64;  // together they have to fit a tree
 constexpr std::string_view kTreeKey = "speculative_token_tree";
 constexpr std::string_view kSuffixTreeKey = "suffix_decoding_use_tree_spec";  // as Arctic's
 constexpr std::string_view kMethods =
-    "ngram, ngram_gpu, suffix, lookahead, draft_model, eagle, eagle3 or medusa";
+    "ngram, ngram_gpu, suffix, lookahead, draft_model, eagle, eagle3, medusa or mtp";
 
 // What the flags or the JSON say. A number below 0 was not given, nor an empty method.
 struct Asked {
@@ -88,8 +88,9 @@ Result<Method> read_method(const std::string& name) {
   if (name == "eagle") return Method::kEagle;
   if (name == "eagle3") return Method::kEagle3;
   if (name == "medusa") return Method::kMedusa;
+  if (name == "mtp") return Method::kAssistant;  // vLLM's name
   return bad(fmt::format("the method '{}' is not supported: ngram, ngram_gpu, suffix, lookahead, "
-                         "draft_model, eagle, eagle3 and medusa are",
+                         "draft_model, eagle, eagle3, medusa and mtp are",
                          name),
              "method");
 }
@@ -237,8 +238,9 @@ void SpeculativeSettings::declare(SettingsTable& table) {
   table.section("draft");
   table.add("speculative-config", &config,
             "Speculation as a JSON object with vLLM's keys: method (ngram, ngram_gpu, suffix, "
-            "lookahead, draft_model, eagle, eagle3 or medusa), model (the folder of what guesses: "
-            "a smaller model for draft_model, a head for eagle and eagle3, heads for medusa), "
+            "lookahead, draft_model, eagle, eagle3, medusa or mtp), model (the folder of what "
+            "guesses: a smaller model for draft_model, a head for eagle and eagle3, heads for "
+            "medusa, an assistant for mtp), "
             "num_speculative_tokens, speculative_token_tree (of a model or heads, as \"[(0,), "
             "(1,), (0, 0)]\"), prompt_lookup_min, prompt_lookup_max, "
             "suffix_decoding_max_tree_depth, suffix_decoding_max_cached_requests, "
@@ -248,16 +250,16 @@ void SpeculativeSettings::declare(SettingsTable& table) {
   table.add_choice(
       "speculative-method", &method,
       {"none", "ngram", "ngram_gpu", "suffix", "lookahead", "draft_model", "eagle", "eagle3",
-       "medusa"},
+       "medusa", "mtp"},
       "Guess tokens and verify several in one step: ngram looks the last tokens up in "
       "prompt and output, ngram_gpu does so on the device without the host, suffix counts what "
       "followed them, lookahead "
       "lets the model itself guess in its steps; a draft model, an EAGLE or "
-      "EAGLE-3 head or Medusa heads guess from --speculative-model. The text is the same "
-      "without.");
+      "EAGLE-3 head, Medusa heads or (mtp) an assistant guess from --speculative-model. The text "
+      "is the same without.");
   table.add("speculative-model", &model,
             "The folder of what guesses: a smaller model for draft_model, a head for eagle and "
-            "eagle3, heads for medusa.");
+            "eagle3, heads for medusa, an assistant for mtp.");
   table.add("num-speculative-tokens", &num_tokens, 0, kMaxSpeculativeTokens,
             "Tokens guessed for a sequence in one step at most; fewer where they do not pay; 0 "
             "takes the method's default: 16 for ngram, the depth of the tree for suffix, 4 for a "
@@ -333,6 +335,7 @@ std::unique_ptr<sched::DraftProposer> make_proposer(const Speculation& speculati
     case Method::kEagle:
     case Method::kEagle3:
     case Method::kMedusa:
+    case Method::kAssistant:
       return nullptr;
     case Method::kNgram:
       return std::make_unique<NgramProposer>(speculation.prompt_lookup_min,

@@ -27,13 +27,14 @@ enum class Method : uint8_t {
   kDraftModel,
   kEagle,
   kEagle3,
-  kMedusa
+  kMedusa,
+  kAssistant  // "mtp"
 };
 
 // Whether the executor guesses, from a folder of weights.
 inline bool has_model(Method method) {
   return method == Method::kDraftModel || method == Method::kEagle || method == Method::kEagle3 ||
-         method == Method::kMedusa;
+         method == Method::kMedusa || method == Method::kAssistant;
 }
 
 // What is asked for, every field in range.

@@ -79,13 +79,17 @@ TEST(SpeculativeSettings, ADraftHeadIsTheExecutors) {
   }
 }
 
-TEST(SpeculativeSettings, MedusaHeadsAreTheExecutors) {
-  const auto named = from(R"({"method": "medusa", "model": "heads", "num_speculative_tokens": 3})");
-  ASSERT_TRUE(named) << named.error().to_string();
-  EXPECT_EQ(named->method, Method::kMedusa);
-  EXPECT_EQ(named->model, "heads");
-  EXPECT_EQ(named->num_speculative_tokens, 3);
-  EXPECT_EQ(make_proposer(*named), nullptr);
+TEST(SpeculativeSettings, MedusaHeadsAndAssistantsAreTheExecutors) {
+  for (const auto& [name, method] :
+       {std::pair("medusa", Method::kMedusa), std::pair("mtp", Method::kAssistant)}) {
+    const auto named = from(
+        fmt::format(R"({{"method": "{}", "model": "heads", "num_speculative_tokens": 3}})", name));
+    ASSERT_TRUE(named) << named.error().to_string();
+    EXPECT_EQ(named->method, method);
+    EXPECT_EQ(named->model, "heads");
+    EXPECT_EQ(named->num_speculative_tokens, 3);
+    EXPECT_EQ(make_proposer(*named), nullptr);
+  }
 }
 
 TEST(SpeculativeSettings, LookaheadHasATreeOfAllThatItAsksFor) {
@@ -139,7 +143,8 @@ TEST(SpeculativeSettings, PlainFlagsNameAModelToo) {
   const std::pair<const char*, Method> methods[] = {{"draft_model", Method::kDraftModel},
                                                     {"eagle", Method::kEagle},
                                                     {"eagle3", Method::kEagle3},
-                                                    {"medusa", Method::kMedusa}};
+                                                    {"medusa", Method::kMedusa},
+                                                    {"mtp", Method::kAssistant}};
   for (const auto& [name, method] : methods) {
     SpeculativeSettings settings;
     settings.method = name;
@@ -183,6 +188,9 @@ TEST(SpeculativeSettings, WhatIsWrongIsNamed) {
       {R"({"method": "medusa", "model": "x", "prompt_lookup_min": 1})", "prompt_lookup_min"},
       {R"({"method": "medusa", "model": "x", "num_speculative_tokens": 129})",
        "num_speculative_tokens"},
+      {R"({"method": "mtp"})", "model"},
+      {R"({"method": "mtp", "model": "x", "speculative_token_tree": "[(0,)]"})",
+       "speculative_token_tree"},
       {R"({"method": "draft_model"})", "model"},
       {R"({"method": "draft_model", "model": ""})", "model"},
       {R"({"method": "draft_model", "model": 3})", "model"},

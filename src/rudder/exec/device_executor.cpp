@@ -47,7 +47,7 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::start(Model model,
   RUDDER_CHECK((has_model && model.spec.stage.is_last()) == model.draft.has_value());
   RUDDER_CHECK(!capacity.keeps_guesses() || may_look_up(capacity, *model.ops, model.spec.stage),
                "{} looks nothing up, or what it runs", model.ops->name());
-  RUDDER_CHECK(!model.draft || capacity.guesses_from_rows == model.draft->medusa.has_value());
+  RUDDER_CHECK(!model.draft || capacity.guesses_from_rows == model.draft->guesses_from_rows());
   RUDDER_CHECK(capacity.vocab_size == model.spec.vocab);
   RUDDER_CHECK(capacity.kv_groups == model.kv.groups, "the model's KV groups are others");
   std::unique_ptr<DeviceExecutor> executor(new DeviceExecutor(std::move(model), capacity));
@@ -99,18 +99,27 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
     head->source = {
         .embedding = model_.weights.embedding, .head = &model_.weights.head, .rows = kept.rows};
   }
-  ops::View final_rows;
-  if (model_.draft && model_.draft->medusa) {
-    RUDDER_TRY(final_rows, allocate_final_rows(model_.draft->medusa->spec, *model_.ops, capacity_));
+  StepRows read;
+  if (model_.draft && model_.draft->guesses_from_rows()) {
+    RUDDER_TRY(read.final_rows,
+               model_.ops->allocate(model_.ops->act_dtype(),
+                                    {max_logits_rows(capacity_), model_.spec.hidden}));
   }
   RUDDER_TRY(decoder_, model::Decoder::make(model_.spec, model_.weights, kv_, *model_.ops,
-                                            decoder_limits(capacity_), kept, final_rows));
+                                            decoder_limits(capacity_), kept, read.final_rows));
   RUDDER_TRY_VOID(prepare_taps());
   RUDDER_TRY(buffers_, StepBuffers::make(*model_.ops, capacity_,
                                          taps_ == nullptr ? nullptr : &taps_->table()));
   if (model_.draft) {
-    RUDDER_TRY(proposer_, make_proposer(*std::move(model_.draft), *model_.ops, capacity_,
-                                        final_rows, !options.enforce_eager));
+    read.block_table = buffers_->state().block_table;
+    read.group_rows = capacity_.num_slots + 1;
+    read.num_groups = capacity_.kv_groups.size();
+    if (auto& assistant = model_.draft->assistant) {
+      assistant->source =
+          model::assistant_source(assistant->spec, model_.spec, model_.weights, kv_);
+    }
+    RUDDER_TRY(proposer_, make_proposer(*std::move(model_.draft), *model_.ops, capacity_, read,
+                                        !options.enforce_eager));
     model_.draft.reset();
   }
   RUDDER_TRY(scorer_, Scorer::make(*model_.ops, *decoder_, capacity_));

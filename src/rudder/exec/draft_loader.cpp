@@ -43,6 +43,17 @@ Result<DraftModel> read_draft(const StepLimits& limits, const model::ModelSpec& 
     draft.medusa->tree = limits.draft_tree;
     return draft;
   }
+  if (limits.draft_kind == DraftKind::kAssistant) {
+    Result<model::AssistantSpec> spec = model::read_assistant(*limits.draft_model);
+    if (!spec) return of_draft(spec.error());
+    if (!limits.draft_tree.tree.empty()) {
+      return fail(ErrorCode::kUnsupported, "an assistant guesses chains alone",
+                  "speculative-config.speculative_token_tree");
+    }
+    RUDDER_TRY_VOID(model::fit_assistant(target, *spec));
+    draft.assistant.emplace().spec = *std::move(spec);
+    return draft;
+  }
   Result<model::DraftHeadSpec> spec = model::read_draft_head(
       *limits.draft_model, limits.draft_kind == DraftKind::kEagle ? model::HeadInput::kProduct
                                                                   : model::HeadInput::kSideBySide);
@@ -57,6 +68,10 @@ Result<DraftModel> read_draft(const StepLimits& limits, const model::ModelSpec& 
 Result<void> shard_draft(DraftModel& draft, ops::Rank rank) {
   const auto shard = [&]() -> Result<void> {
     if (draft.medusa) return model::check_medusa_shares(draft.medusa->spec, rank);
+    if (draft.assistant) {
+      RUDDER_TRY(draft.assistant->spec, model::shard_assistant(draft.assistant->spec, rank));
+      return {};
+    }
     if (!draft.head) {
       RUDDER_TRY(draft.spec, model::shard_spec(draft.spec, rank));
       return {};
@@ -81,7 +96,12 @@ Result<DraftModel> load_draft(const StepLimits& limits, const model::ModelSpec& 
     draft.medusa->weights = *std::move(weights);
     return draft;
   }
-  if (draft.head) {
+  if (draft.assistant) {
+    Result<model::AssistantWeights> weights =
+        model::load_assistant(*limits.draft_model, draft.assistant->spec, ops);
+    if (!weights) return of_draft(weights.error());
+    draft.assistant->weights = *std::move(weights);
+  } else if (draft.head) {
     Result<model::DraftHeadWeights> weights =
         model::load_draft_head(*limits.draft_model, draft.head->spec, ops);
     if (!weights) return of_draft(weights.error());
@@ -96,6 +116,9 @@ Result<DraftModel> load_draft(const StepLimits& limits, const model::ModelSpec& 
 int64_t draft_weight_bytes(const DraftModel& draft, const StepLimits& limits, ops::Ops& ops) {
   const ops::Rank rank = ops::rank_of(ops);
   if (draft.medusa) return model::medusa_bytes(draft.medusa->spec, ops.linear_dtype(), rank);
+  if (draft.assistant) {
+    return model::assistant_bytes(draft.assistant->spec, ops.linear_dtype(), rank);
+  }
   if (draft.head) return model::draft_head_bytes(draft.head->spec, ops.linear_dtype(), rank);
   return model::budget_weights(*limits.draft_model, draft.spec, ops, rank).bytes;
 }

@@ -52,6 +52,7 @@ Result<std::vector<model::Stage>> stages_of(const model::ModelSpec& spec, const 
   if (limits.draft_model == nullptr) return stages;
   RUDDER_TRY(const DraftModel draft, read_draft(limits, spec));  // it is where the model samples
   if (draft.head) model::join_head(draft.head->spec, stages);
+  if (draft.assistant) RUDDER_TRY_VOID(model::join_assistant(draft.assistant->spec, stages));
   return stages;
 }
 
@@ -109,7 +110,7 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
     guess_bytes = draft_weight_bytes(draft, limits, ops);
     RUDDER_TRY_VOID(shard_draft(draft, rank));
   }
-  const bool keeps_kv = guesses && !draft.medusa;
+  const bool keeps_kv = guesses && !draft.guesses_from_rows();
   const model::WeightBudget weights =
       model::budget_weights(division.checkpoint, division.spec, ops, rank, stage);
   RUDDER_TRY(
@@ -135,6 +136,7 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
            .draft_weight_bytes = guess_bytes,
            .draft_head = draft.head ? &draft.head->spec : nullptr,
            .medusa = draft.medusa ? &draft.medusa->spec : nullptr,
+           .assistant = draft.assistant ? &draft.assistant->spec : nullptr,
            .taps = {.enable_steering = settings.enable_steering,
                     .max_steering_rows = settings.max_steering_rows,
                     .steering_bytes = settings.steering_memory_mb << 20,
@@ -155,6 +157,9 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
   if (keeps_kv) {
     RUDDER_TRY_VOID(
         check_draft_model(draft.spec, division.spec, budget.kv.groups, budget.max_seq_len));
+  }
+  if (draft.assistant) {
+    RUDDER_TRY_VOID(check_positions(draft.assistant->spec.layers, budget.max_seq_len));
   }
   return budget;
 }
@@ -204,7 +209,9 @@ std::vector<ops::Ops*> all_ranks(std::span<const Ranks> replicas) {
 step::Capacity capacity_of(const MemoryBudget& memory, const model::ModelSpec& spec,
                            const StepLimits& limits) {
   const bool looks_up = memory.look_up.max_n > 0;
-  const bool is_medusa = limits.draft_model != nullptr && limits.draft_kind == DraftKind::kMedusa;
+  const bool reads_rows =
+      limits.draft_model != nullptr &&
+      (limits.draft_kind == DraftKind::kMedusa || limits.draft_kind == DraftKind::kAssistant);
   return {.num_slots = limits.max_num_seqs,
           .num_blocks = memory.num_blocks,
           .block_size = memory.block_size,
@@ -217,7 +224,7 @@ step::Capacity capacity_of(const MemoryBudget& memory, const model::ModelSpec& s
           .takes_trees = memory.takes_trees,
           .tells_rows = limits.tells_rows,
           .guesses = limits.draft_model != nullptr || looks_up,
-          .guesses_from_rows = is_medusa || looks_up,
+          .guesses_from_rows = reads_rows || looks_up,
           .look_up = memory.look_up,
           .guess_tree = limits.draft_tree.tree,
           .kv_groups = memory.kv.groups,

@@ -23,7 +23,7 @@
 namespace rudder::exec {
 
 // What the checkpoint of a proposer holds.
-enum class DraftKind : uint8_t { kModel, kEagle, kEagle3, kMedusa };
+enum class DraftKind : uint8_t { kModel, kEagle, kEagle3, kMedusa, kAssistant };
 
 // From the engine's settings.
 struct StepLimits {

@@ -28,11 +28,6 @@ step::Capacity rows_capacity(const step::Capacity& capacity) {
 
 }  // namespace
 
-Result<View> allocate_final_rows(const model::MedusaSpec& spec, ops::Ops& ops,
-                                 const step::Capacity& capacity) {
-  return ops.allocate(ops.act_dtype(), {max_logits_rows(capacity), spec.hidden});
-}
-
 Result<std::unique_ptr<MedusaProposer>> MedusaProposer::make(Medusa medusa, ops::Ops& ops,
                                                              const step::Capacity& capacity,
                                                              const View& final_rows) {

@@ -64,8 +64,4 @@ class MedusaProposer final : public Proposer {
   std::vector<GuessAsk*> guessed_;
 };
 
-// Where the model's decoder leaves the rows that the heads read: [max_logits_rows, hidden] act.
-Result<ops::View> allocate_final_rows(const model::MedusaSpec& spec, ops::Ops& ops,
-                                      const step::Capacity& capacity);
-
 }  // namespace rudder::exec

@@ -178,8 +178,8 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
                           .max_in_flight = ask.max_in_flight,
                           .max_draft = ask.max_draft,
                           .takes_trees = ask.takes_trees,
-                          .guesses = ask.draft != nullptr || ask.medusa != nullptr || looks_up,
-                          .guesses_from_rows = ask.medusa != nullptr || looks_up,
+                          .guesses = ask.draft != nullptr || ask.guesses_from_rows() || looks_up,
+                          .guesses_from_rows = ask.guesses_from_rows() || looks_up,
                           .look_up = ask.look_up,
                           .guess_tree = ask.guess_tree,
                           .kv_groups = budget.kv.groups,
@@ -219,6 +219,10 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
     if (ask.medusa != nullptr) {
       return ask.draft_weight_bytes +
              MedusaProposer::device_bytes(*ask.medusa, capacity(), dtypes.act, ask.rank);
+    }
+    if (ask.assistant != nullptr) {
+      return ask.draft_weight_bytes +
+             AssistantProposer::device_bytes(*ask.assistant, capacity(), dtypes.act, ask.rank);
     }
     return ask.draft == nullptr ? 0
                                 : ask.draft_weight_bytes +
@@ -287,9 +291,9 @@ std::string MemoryBudget::to_table() const {
                 fmt::format("penalty counts, block tables, {}inputs of a step, for {}",
                             look_up.max_n > 0 ? "tokens to look up, " : "", max_num_seqs));
   if (draft_bytes > 0) {
-    table +=
-        line("draft model", draft_bytes,
-             fmt::format("guesses of up to {} tokens; its KV lies beside each block", max_draft));
+    table += line("draft model", draft_bytes,
+                  fmt::format("guesses of up to {} tokens{}", max_draft,
+                              draft_kv_bytes > 0 ? "; its KV lies beside each block" : ""));
   }
   if (tap_bytes > 0) table += line("taps", tap_bytes, taps_text(*this));
   if (message_bytes > 0) {

@@ -10,6 +10,7 @@
 #include "rudder/exec/feature_reader.h"
 #include "rudder/exec/kv_layout.h"
 #include "rudder/exec/tap_limits.h"
+#include "rudder/model/assistant.h"
 #include "rudder/model/draft_head.h"
 #include "rudder/model/medusa.h"
 #include "rudder/model/spec.h"
@@ -45,6 +46,9 @@ struct MemoryAsk {
   int64_t draft_weight_bytes = 0;                    // its weights
   const model::DraftHeadSpec* draft_head = nullptr;  // where a head guesses; `draft` is its layer
   const model::MedusaSpec* medusa = nullptr;         // where Medusa heads guess, without `draft`
+  const model::AssistantSpec* assistant = nullptr;   // where an assistant does, likewise
+
+  bool guesses_from_rows() const { return medusa != nullptr || assistant != nullptr; }
   TapAsk taps = {};
   ops::Rank rank = {};  // whose memory it is
   model::Stage stage = {};

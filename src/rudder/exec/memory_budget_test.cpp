@@ -227,6 +227,30 @@ TEST(MemoryBudget, MedusaHeadsAreCountedAndTakeNoKv) {
   EXPECT_EQ(with->num_blocks, without->num_blocks);
 }
 
+TEST(MemoryBudget, AnAssistantIsCountedAndTakesNoKv) {
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kTwoWidths);
+  const model::AssistantSpec assistant = testing::tiny_assistant_spec(spec);
+  MemoryAsk ask = tiny_ask();
+  ask.max_draft = 3;
+  const auto without = budget_memory(spec, {}, ask);
+  ask.assistant = &assistant;
+  ask.draft_weight_bytes = 1000;
+  const auto with = budget_memory(spec, {}, ask);
+  ASSERT_TRUE(with && without);
+  const step::Capacity capacity = {.num_slots = 4,
+                                   .num_blocks = 0,
+                                   .block_size = 16,
+                                   .max_tokens_per_step = 64,
+                                   .max_seq_len = 512,
+                                   .vocab_size = 160,
+                                   .max_draft = 3,
+                                   .kv_groups = with->kv.groups};
+  EXPECT_EQ(with->draft_bytes,
+            1000 + AssistantProposer::device_bytes(assistant, capacity, tensor::DType::kF32));
+  EXPECT_EQ(with->draft_kv_bytes, 0);
+  EXPECT_EQ(with->num_blocks, without->num_blocks);
+}
+
 TEST(MemoryBudget, TokensToLookUpAreCounted) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   MemoryAsk ask = tiny_ask();

@@ -67,18 +67,21 @@ Result<void> check_draft_model(const model::ModelSpec& draft, const model::Model
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("it has {} tokens, the model {}", draft.vocab, model.vocab), kWhere);
   }
-  if (draft.max_positions < max_seq_len) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("it was made for {} positions, sequences have up to {}: see "
-                            "--max-model-len",
-                            draft.max_positions, max_seq_len),
-                kWhere);
-  }
+  RUDDER_TRY_VOID(check_positions(draft, max_seq_len));
   if (whole_group(groups) == static_cast<size_t>(groups.size())) {
     return fail(ErrorCode::kUnsupported,
                 "a draft model for a model of which every layer has a window", kWhere);
   }
   return {};
+}
+
+Result<void> check_positions(const model::ModelSpec& draft, int32_t max_seq_len) {
+  if (draft.max_positions >= max_seq_len) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("it was made for {} positions, sequences have up to {}: see "
+                          "--max-model-len",
+                          draft.max_positions, max_seq_len),
+              kWhere);
 }
 
 Result<void> check_runs_heads(const ops::Ops& ops) {
@@ -351,9 +354,12 @@ void ModelProposer::read(size_t flight, int32_t iteration, std::span<const Sampl
 
 Result<std::unique_ptr<Proposer>> make_proposer(DraftModel draft, ops::Ops& ops,
                                                 const step::Capacity& capacity,
-                                                const View& final_rows, bool has_graphs) {
+                                                const StepRows& read, bool has_graphs) {
   if (draft.medusa) {
-    return MedusaProposer::make(*std::move(draft.medusa), ops, capacity, final_rows);
+    return MedusaProposer::make(*std::move(draft.medusa), ops, capacity, read.final_rows);
+  }
+  if (draft.assistant) {
+    return AssistantProposer::make(*std::move(draft.assistant), ops, capacity, read, has_graphs);
   }
   return ModelProposer::make(std::move(draft), ops, capacity, has_graphs);
 }

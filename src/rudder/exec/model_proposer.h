@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "rudder/base/result.h"
+#include "rudder/exec/assistant_proposer.h"
 #include "rudder/exec/kv_layout.h"
 #include "rudder/exec/medusa_proposer.h"
 #include "rudder/exec/pack.h"
@@ -58,15 +59,19 @@ struct DraftHead {
   model::HeadSource source = {};  // set by the executor
 };
 
-// What guesses for a model: another one of the same tokens, a draft head, or Medusa heads. On a
-// rank its part of that.
+// What guesses for a model: another one of the same tokens, a draft head, Medusa heads, or an
+// assistant. On a rank its part of that.
 struct DraftModel {
-  model::ModelSpec spec;  // of a draft head: its layer; of Medusa heads: nothing
+  model::ModelSpec spec;  // of a draft head: its layer; of those that guess from rows: nothing
   model::Weights weights;
-  std::optional<DraftHead> head = {};  // then there are no weights
-  std::optional<Medusa> medusa = {};   // likewise
+  std::optional<DraftHead> head = {};            // then there are no weights
+  std::optional<Medusa> medusa = {};             // likewise
+  std::optional<AssistantDraft> assistant = {};  // likewise
   // What a model or a draft head guesses, Capacity::guess_tree; empty: chains.
   step::RankedTree tree = {};
+
+  // Capacity::guesses_from_rows.
+  bool guesses_from_rows() const { return medusa.has_value() || assistant.has_value(); }
 };
 
 // Its KV beside the model's blocks of `block_size` tokens: all its layers in one group, which keeps
@@ -78,6 +83,8 @@ Result<KvLayout> draft_kv_layout(const model::ModelSpec& spec, tensor::DType dty
 // no KV group of `groups` that keeps every token.
 Result<void> check_draft_model(const model::ModelSpec& draft, const model::ModelSpec& model,
                                const step::KvGroups& groups, int32_t max_seq_len);
+// That it was made for sequences of so many tokens.
+Result<void> check_positions(const model::ModelSpec& draft, int32_t max_seq_len);
 // kUnsupported: the backend runs no draft heads.
 Result<void> check_runs_heads(const ops::Ops& ops);
 // Whether it may guess for a model that verifies trees: where a path is kept, what it reads of the
@@ -166,10 +173,10 @@ class ModelProposer final : public Proposer {
   std::vector<Sampled> guessed_;        // rows of the step of guesses
 };
 
-// Of what guesses. `final_rows` and `has_graphs` as in MedusaProposer::make and
+// Of what guesses. `read` is for those that guess from rows, `has_graphs` as in
 // ModelProposer::make.
 Result<std::unique_ptr<Proposer>> make_proposer(DraftModel draft, ops::Ops& ops,
                                                 const step::Capacity& capacity,
-                                                const ops::View& final_rows, bool has_graphs);
+                                                const StepRows& read, bool has_graphs);
 
 }  // namespace rudder::exec

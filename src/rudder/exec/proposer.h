@@ -1,6 +1,7 @@
 // Proposer: what guesses behind a step in the executor (Capacity::guesses): a smaller model or a
-// draft head with KV of its own (model_proposer.h), or Medusa heads (medusa_proposer.h). What is
-// looked up needs none. The executor's worker thread uses it.
+// draft head with KV of its own (model_proposer.h), Medusa heads (medusa_proposer.h), or an
+// assistant that reads the model's KV (assistant_proposer.h). What is looked up needs none. The
+// executor's worker thread uses it.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +29,14 @@ struct GuessAsk {
   std::vector<int32_t> guess = {};  // out
 
   int32_t end() const { return begin + static_cast<int32_t>(tokens.size()); }
+};
+
+// What of the model's steps a proposer that guesses from rows reads, on the device.
+struct StepRows {
+  ops::View final_rows = {};   // [max_logits_rows, hidden] act: Decoder::make
+  ops::View block_table = {};  // SlotState.block_table
+  int32_t group_rows = 0;      // of it: AttentionBatch.group_rows
+  int32_t num_groups = 1;
 };
 
 // What a run of a proposer made that later runs find made.

@@ -46,10 +46,12 @@ void list_tensors(const Attention& attention, int64_t hidden, const Attention::N
     const bool per_head = attention.qk_norm == QkNorm::kPerHead;
     out.add_norm(names.q_norm, per_head ? Extent{attention.head_dim} : q, attention.qk_norm_kind,
                  target_in(weights, &Weights::q_norm));
-    out.add_norm(names.k_norm, per_head ? Extent{attention.head_dim} : kv, attention.qk_norm_kind,
-                 target_in(weights, &Weights::k_norm));
+    if (attention.own_kv) {
+      out.add_norm(names.k_norm, per_head ? Extent{attention.head_dim} : kv, attention.qk_norm_kind,
+                   target_in(weights, &Weights::k_norm));
+    }
   }
-  if (attention.v_norm) {
+  if (attention.own_kv && attention.v_norm) {
     out.add_plain_norm(attention.head_dim, target_in(weights, &Weights::v_norm));
   }
   const Softmax* const softmax = std::get_if<Softmax>(&attention.weighting);
@@ -62,10 +64,15 @@ void list_tensors(const Attention& attention, int64_t hidden, const Attention::N
     out.add_vector(names.sinks, heads, target_in(weights, &Weights::sinks));
   }
   std::vector<std::string_view> qkv = names.qkv;
+  std::vector<Extent> rows = {q, kv, kv};
   if (attention.v_is_k) qkv.back() = qkv[1];  // the same rows twice: products stay as they are
-  out.add_linear(qkv, {q, kv, kv}, hidden, attention.qkv_bias, target_in(weights, &Weights::qkv));
+  if (!attention.own_kv) {
+    qkv.resize(1);
+    rows.resize(1);
+  }
+  out.add_linear(qkv, rows, hidden, attention.qkv_bias, target_in(weights, &Weights::qkv));
   out.add_linear({names.out}, {hidden}, q, attention.out_bias, target_in(weights, &Weights::out));
-  list_kv_scales(names, kv_heads, weights, out);
+  if (attention.own_kv) list_kv_scales(names, kv_heads, weights, out);
 }
 
 std::array<int64_t, 3> scratch_widths(const Attention& attention) {
@@ -76,10 +83,12 @@ Mixed mix(const Attention& attention, const Attention::Weights& weights, const O
           const LayerStep& step) {
   const Scratch scratch(step.scratch, step.max_tokens, scratch_widths(attention));
   ops::KvLayer kv = step.kv;
-  if (kv.storage.dtype == DType::kF8E4M3) {
+  if (attention.own_kv && kv.storage.dtype == DType::kF8E4M3) {
     kv.k_scale = weights.k_scale;
     kv.v_scale = weights.v_scale;
   }
+  ops::KvLayer written = kv;
+  if (!attention.own_kv) written.num_kv_heads = 0;
   const View qkv = step.products.project(weights.qkv, in, scratch[0]);
   const View q = shaped(scratch[1], in.rows(), attention.q_width());
   step.ops.qkv_prep(
@@ -90,7 +99,7 @@ Mixed mix(const Attention& attention, const Attention::Weights& weights, const O
        .rope = attention.rope == kNoRope ? View{} : step.ropes[static_cast<size_t>(attention.rope)],
        .rope_row = step.batch.positions,
        .kv_slot = step.batch.kv_slot.rows(kv.group * in.rows(), in.rows()),
-       .kv = kv,
+       .kv = written,
        .q_out = q,
        .v_norm = weights.v_norm,
        .norms_span_ranks = attention.qk_norm == QkNorm::kAllHeads});

@@ -51,11 +51,12 @@ struct Attention {
   bool out_bias = false;
   bool v_norm = false;  // RMS norm of each v head, without weights
   bool v_is_k = false;  // one projection makes both: values are keys before their norm and rope
+  bool own_kv = true;   // false: it reads another layer's keys and values, and makes queries alone
   int32_t rope = 0;     // index into ModelSpec.ropes, or kNoRope
 
   int64_t q_width() const { return int64_t{num_heads} * head_dim; }
   int64_t kv_width() const { return int64_t{num_kv_heads} * head_dim; }
-  int64_t qkv_width() const { return q_width() + 2 * kv_width(); }
+  int64_t qkv_width() const { return q_width() + (own_kv ? 2 * kv_width() : 0); }
 
   // Of its tensors in a checkpoint, behind the layer's prefix. A list is stacked along the output
   // rows; one name instead of three: the checkpoint stores them stacked.
@@ -77,7 +78,7 @@ struct Attention {
     ops::View sinks;        // [num_heads] f32
     ops::View gate_sigma;   // [num_heads] f32
     ops::View gate_gamma;   // [num_heads] f32
-    ops::LinearWeight qkv;  // q, k, v stacked
+    ops::LinearWeight qkv;  // q, k, v stacked, or q alone
     ops::LinearWeight out;
     ops::View k_scale;  // [num_kv_heads] f32, of an fp8 KV cache; empty: 1
     ops::View v_scale;

@@ -257,8 +257,14 @@ Result<ModelSpec> read_spec(const Checkpoint& checkpoint) {
 Result<Weights> load_weights(const Checkpoint& checkpoint, const ModelSpec& spec, ops::Ops& ops,
                              const ProgressFn& progress, const Stage& stage) {
   RUDDER_TRY(const Architecture* architecture, find_architecture(spec.architecture));
+  return load_weights(checkpoint, spec, architecture->names, ops, progress, stage);
+}
+
+Result<Weights> load_weights(const Checkpoint& checkpoint, const ModelSpec& spec,
+                             const WeightNames& names, ops::Ops& ops, const ProgressFn& progress,
+                             const Stage& stage) {
   RUDDER_TRY(const Quantisation quantisation, read_quantisation(checkpoint));
-  return Loader(checkpoint, quantisation, spec, architecture->names, ops, progress, stage).load();
+  return Loader(checkpoint, quantisation, spec, names, ops, progress, stage).load();
 }
 
 WeightBudget budget_weights(const Checkpoint& checkpoint, const ModelSpec& spec,

@@ -12,6 +12,8 @@
 
 namespace rudder::model {
 
+struct WeightNames;  // archs/archs.h
+
 // From config.json; errors name the key.
 Result<ModelSpec> read_spec(const weights::Checkpoint& checkpoint);
 
@@ -19,6 +21,10 @@ Result<ModelSpec> read_spec(const weights::Checkpoint& checkpoint);
 // loaded. Progress is in bytes of checkpoint.
 Result<Weights> load_weights(const weights::Checkpoint& checkpoint, const ModelSpec& spec,
                              ops::Ops& ops, const ProgressFn& progress, const Stage& stage = {});
+// With tensors of those names, whatever the architecture is.
+Result<Weights> load_weights(const weights::Checkpoint& checkpoint, const ModelSpec& spec,
+                             const WeightNames& names, ops::Ops& ops, const ProgressFn& progress,
+                             const Stage& stage = {});
 
 // weight_bytes (tensors.h) of a checkpoint on a backend: fp8 in the file stays fp8 where the
 // backend keeps it.

@@ -10,6 +10,7 @@
 
 #include "rudder/base/json.h"
 #include "rudder/base/thread_pool.h"
+#include "rudder/model/assistant.h"
 #include "rudder/model/tensor_list.h"
 #include "rudder/weights/hf_config.h"
 #include "rudder/weights/safetensors_writer.h"
@@ -114,22 +115,51 @@ Result<void> write_weights(const MakeModelArgs& args, const TensorList& list, do
                                         false);
 }
 
+struct Described {
+  std::string config_text;
+  TensorList list;
+  int32_t vocab = 0;
+  float norm_offset = 0;
+};
+
+Result<Described> describe_assistant(const MakeModelArgs& args) {
+  if (args.num_layers > 0) {
+    return fail(ErrorCode::kInvalidArgument, "an assistant has all of its layers", "layers");
+  }
+  RUDDER_TRY(std::string text, make_assistant_config(args.like));
+  RUDDER_TRY(const weights::HfConfig config, weights::HfConfig::parse(text, "config.json"));
+  RUDDER_TRY(const AssistantSpec spec, read_assistant(config));
+  RUDDER_TRY(const Architecture* const architecture,
+             find_architecture(spec.layers.architecture, assistants()));
+  TensorList list(spec.layers, architecture->names);
+  for (const LinearModule& linear : projection_tensors(spec).linears) list.add(linear);
+  return Described{std::move(text), std::move(list), spec.layers.vocab,
+                   architecture->names.norm_offset};
+}
+
+Result<Described> describe_model(const MakeModelArgs& args) {
+  RUDDER_TRY(std::string text, make_model_config(args.like, args.num_layers));
+  RUDDER_TRY(const weights::HfConfig config, weights::HfConfig::parse(text, "config.json"));
+  RUDDER_TRY(const ModelSpec spec, read_config(config));
+  RUDDER_TRY(const Architecture* const architecture, find_architecture(spec.architecture));
+  return Described{std::move(text), TensorList(spec, architecture->names), spec.vocab,
+                   architecture->names.norm_offset};
+}
+
 }  // namespace
 
 Result<void> make_model(const MakeModelArgs& args, const ProgressFn& progress) {
-  RUDDER_TRY(const std::string config_text, make_model_config(args.like, args.num_layers));
-  RUDDER_TRY(const weights::HfConfig config, weights::HfConfig::parse(config_text, "config.json"));
-  RUDDER_TRY(const ModelSpec spec, read_config(config));
-  RUDDER_TRY(const Architecture* const architecture, find_architecture(spec.architecture));
+  const std::vector<std::string_view> names = make_assistant_names();
+  const bool is_assistant = std::ranges::find(names, args.like) != names.end();
+  RUDDER_TRY(const Described made, is_assistant ? describe_assistant(args) : describe_model(args));
   RUDDER_TRY_VOID(prepare_folder(args.folder));
-  const TensorList list(spec, architecture->names);
-  const double norm_centre = 1.0 - static_cast<double>(architecture->names.norm_offset);
-  RUDDER_TRY_VOID(write_weights(args, list, norm_centre, progress));
+  const double norm_centre = 1.0 - static_cast<double>(made.norm_offset);
+  RUDDER_TRY_VOID(write_weights(args, made.list, norm_centre, progress));
 
   const auto write_text = [&](std::string_view file, std::string_view text) {
     return weights::write_file_atomically(fmt::format("{}/{}", args.folder, file), text, false);
   };
-  for (const ModelText& file : model_texts(config_text, spec.vocab, args.tokenizer)) {
+  for (const ModelText& file : model_texts(made.config_text, made.vocab, args.tokenizer)) {
     RUDDER_TRY_VOID(write_text(file.name, file.text));
   }
   return {};

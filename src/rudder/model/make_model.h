@@ -21,10 +21,10 @@ enum class TokenizerKind : uint8_t {
 };
 
 struct MakeModelArgs {
-  std::string like;    // one of make_model_names()
+  std::string like;    // one of make_model_names() or make_assistant_names()
   std::string folder;  // is created; may not hold a model yet
   uint64_t seed = 0;
-  int32_t num_layers = 0;  // 0: as published; else only so many layers
+  int32_t num_layers = 0;  // 0: as published; else only so many layers, of a model
   TokenizerKind tokenizer = TokenizerKind::kByteLevel;
   int64_t max_shard_bytes = 5'000'000'000;
   int num_threads = 0;  // 0: every core
@@ -32,12 +32,15 @@ struct MakeModelArgs {
 
 // "qwen2.5-0.5b", ...
 std::vector<std::string_view> make_model_names();
+// Of layers that guess for one of them (assistant.h): "gemma-4-31b-assistant".
+std::vector<std::string_view> make_assistant_names();
 
 // Progress is in bytes. config.json is written last: a folder that has one is whole.
 Result<void> make_model(const MakeModelArgs& args, const ProgressFn& progress);
 
 // config.json of one of the names; `num_layers` as in MakeModelArgs.
 Result<std::string> make_model_config(std::string_view name, int32_t num_layers = 0);
+Result<std::string> make_assistant_config(std::string_view name);
 
 // tokenizer.json with `vocab` ids: three special tokens, the bytes, with byte fallback the
 // printable characters, then merges of letters.

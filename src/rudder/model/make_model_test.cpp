@@ -11,6 +11,7 @@
 
 #include "rudder/base/json.h"
 #include "rudder/model/archs/archs.h"
+#include "rudder/model/assistant.h"
 #include "rudder/model/loader.h"
 
 namespace rudder::model {
@@ -46,6 +47,20 @@ TEST(MakeModel, ShapesHaveThePublishedSizes) {
     const double linear = static_cast<double>(weight_bytes(*spec, tensor::DType::kF8E4M3)) - table;
     const double parameters = linear + table / 2;
     EXPECT_NEAR(parameters / 1e6, millions, 0.004 * millions) << name;
+  }
+}
+
+TEST(MakeModel, TheAssistantFitsItsModel) {
+  const auto model = weights::HfConfig::parse(*make_model_config("gemma-4-31b"), "config.json");
+  for (const std::string_view name : make_assistant_names()) {
+    const auto config = weights::HfConfig::parse(*make_assistant_config(name), "config.json");
+    auto spec = read_assistant(*config);
+    ASSERT_TRUE(spec) << spec.error().to_string();
+    EXPECT_TRUE(fit_assistant(*read_config(*model), *spec));
+    EXPECT_EQ(spec->reads, (std::vector<int32_t>{58, 58, 58, 59}));
+    // 470 million parameters.
+    const auto parameters = static_cast<double>(assistant_bytes(*spec, tensor::DType::kF8E4M3));
+    EXPECT_NEAR(parameters / 1e6, 470, 0.004 * 470) << name;
   }
 }
 

@@ -109,7 +109,35 @@ constexpr ModelShape kShapes[] = {
 };
 // clang-format on
 
+struct AssistantShape {
+  std::string_view name;
+  std::string_view config;
+};
+constexpr AssistantShape kAssistants[] = {{"gemma-4-31b-assistant", R"({
+    "architectures": ["Gemma4AssistantForCausalLM"], "model_type": "gemma4_assistant",
+    "backbone_hidden_size": 5376, "use_ordered_embeddings": false, "torch_dtype": "bfloat16",
+    "text_config": {"model_type": "gemma4_text", "hidden_size": 1024, "intermediate_size": 8192,
+      "num_hidden_layers": 4, "num_attention_heads": 32, "num_key_value_heads": 16,
+      "head_dim": 256, "global_head_dim": 512, "num_global_key_value_heads": 4,
+      "attention_k_eq_v": true, "num_kv_shared_layers": 4, "sliding_window": 1024,
+      "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention",
+                      "full_attention"],
+      "vocab_size": 262144, "max_position_embeddings": 262144, "rms_norm_eps": 1e-6,
+      "hidden_size_per_layer_input": 0, "tie_word_embeddings": true}})"}};
+
 }  // namespace
+
+std::vector<std::string_view> make_assistant_names() {
+  std::vector<std::string_view> names;
+  for (const AssistantShape& shape : kAssistants) names.push_back(shape.name);
+  return names;
+}
+
+Result<std::string> make_assistant_config(std::string_view name) {
+  const auto* const shape = std::ranges::find(kAssistants, name, &AssistantShape::name);
+  if (shape != std::end(kAssistants)) return std::string(shape->config);
+  return fail(ErrorCode::kInvalidArgument, fmt::format("there is no assistant '{}'", name), "like");
+}
 
 std::vector<std::string_view> make_model_names() {
   std::vector<std::string_view> names;

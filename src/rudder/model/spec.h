@@ -105,7 +105,8 @@ struct KvGeometry {
 };
 inline KvGeometry kv_geometry(const LayerSpec& layer) {
   const Attention* const a = attention_of(layer);
-  return a == nullptr ? KvGeometry{} : KvGeometry{a->num_kv_heads, a->head_dim, a->window};
+  if (a == nullptr || !a->own_kv) return {};
+  return KvGeometry{a->num_kv_heads, a->head_dim, a->window};
 }
 
 // A rank of a pipeline and the layers of the model that it runs (model/stage.h).

@@ -66,20 +66,22 @@ TensorList::TensorList(const ModelSpec& spec, const WeightNames& names) {
     for (const NumberTensor& number : layer.numbers) {
       add(number.name, TensorShape::of({1}), ValueKind::kGain);
     }
-    for (const LinearModule& linear : layer.linears) {
-      for (size_t p = 0; p < linear.parts.size(); ++p) {
-        const LinearModule::Part& part = linear.parts[p];
-        if (linear.first_of(p) != p) continue;
-        const auto rows = static_cast<uint64_t>(part.stored_rows());
-        add(part.name + ".weight", TensorShape::of({rows, static_cast<uint64_t>(linear.in.stored)}),
-            ValueKind::kWeight);
-        if (linear.bias) add(part.name + ".bias", TensorShape::of({rows}), ValueKind::kWeight);
-      }
-    }
+    for (const LinearModule& linear : layer.linears) add(linear);
   }
   add_norm(final_norm_tensor(spec, names));
   if (!spec.tied_head) {
     add(std::string(names.head) + ".weight", TensorShape::of({vocab, hidden}), ValueKind::kWeight);
+  }
+}
+
+void TensorList::add(const LinearModule& linear) {
+  for (size_t p = 0; p < linear.parts.size(); ++p) {
+    const LinearModule::Part& part = linear.parts[p];
+    if (linear.first_of(p) != p) continue;
+    const auto rows = static_cast<uint64_t>(part.stored_rows());
+    add(part.name + ".weight", TensorShape::of({rows, static_cast<uint64_t>(linear.in.stored)}),
+        ValueKind::kWeight);
+    if (linear.bias) add(part.name + ".bias", TensorShape::of({rows}), ValueKind::kWeight);
   }
 }
 

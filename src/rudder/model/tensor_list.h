@@ -29,6 +29,7 @@ struct ListedTensor {
 class TensorList {
  public:
   TensorList(const ModelSpec& spec, const WeightNames& names);
+  void add(const LinearModule& linear);
 
   const std::vector<ListedTensor>& tensors() const { return tensors_; }
   int64_t total_bytes() const { return total_bytes_; }

@@ -106,7 +106,8 @@ struct KvLayer {
   View v_scale = {};
 };
 
-// Splits qkv, normalises q, k and v, rotates q and k, writes k and v to the cache.
+// Splits qkv, normalises q, k and v, rotates q and k, writes k and v to the cache. With no KV heads
+// (kv.num_kv_heads 0) qkv is q alone: of layers that read another's keys and values.
 struct QkvPrepArgs {
   View qkv;  // [T, (num_heads + 2 * num_kv_heads) * head_dim] act: q, k, v; may be overwritten
   int32_t num_heads = 0;

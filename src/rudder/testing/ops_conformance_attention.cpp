@@ -342,6 +342,47 @@ TEST_P(OpsAttention, PaddingTokensWriteNothing) {
   }
 }
 
+// Of a layer that reads another's keys and values: queries are as they are beside keys.
+TEST_P(OpsAttention, QueriesAloneAreAsBesideKeys) {
+  for (int round = 0; round < 12; ++round) {
+    const AttentionShape shape = fuzzed_shape();
+    const Layer layer = make_layer(shape, 4);
+    const int64_t tokens = between(1, 5);
+    const int64_t q_width = shape.heads * shape.head_dim;
+    const HostTensor beside(random_values(tokens * (q_width + 2 * shape.kv_heads * shape.head_dim)),
+                            act_, {tokens, q_width + 2 * shape.kv_heads * shape.head_dim});
+    const Matrix all = to_matrix(beside.view()).slice(0, tokens, 0, q_width);
+    const std::vector<float> queries(all.values.begin(), all.values.end());
+    const HostTensor alone(queries, act_, {tokens, q_width});
+    std::vector<int32_t> rope_row;
+    for (int64_t t = 0; t < tokens; ++t) {
+      rope_row.push_back(static_cast<int32_t>(between(0, kMaxPositions - 1)));
+    }
+    const View slots = device_.put(std::vector<int32_t>(static_cast<size_t>(tokens), -1));
+    ops::QkvPrepArgs args{.qkv = device_.put(beside),
+                          .num_heads = static_cast<int32_t>(shape.heads),
+                          .q_norm = layer.q_norm,
+                          .k_norm = layer.k_norm,
+                          .rope = layer.rope,
+                          .rope_row = device_.put(rope_row),
+                          .kv_slot = slots,
+                          .kv = layer.kv,
+                          .q_out = poisoned({tokens, q_width})};
+    ops_.qkv_prep(args);
+    const Matrix expected = read(args.q_out);
+    args.qkv = device_.put(alone);
+    args.k_norm = {};
+    args.kv.num_kv_heads = 0;
+    args.q_out = poisoned({tokens, q_width});
+    const HostTensor before = device_.get(layer.kv.storage);
+    ops_.qkv_prep(args);
+    EXPECT_LE(max_difference(read(args.q_out), expected), act_unit() * max_abs(expected) + 1e-6)
+        << "round " << round << ", head_dim " << shape.head_dim << ", norm of "
+        << shape.q_norm_width;
+    EXPECT_TRUE(std::ranges::equal(before.bytes(), device_.get(layer.kv.storage).bytes()));
+  }
+}
+
 // Rows of padding beside sequences: zeros, and nothing of the others changes.
 TEST_P(OpsAttention, PaddingSequencesGiveZeros) {
   for (int round = 0; round < 8; ++round) {

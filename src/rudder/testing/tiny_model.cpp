@@ -384,4 +384,59 @@ Result<model::MedusaWeights> random_medusa_weights(const model::MedusaSpec& spec
   return weights;
 }
 
+namespace {
+
+// The last of a kind that an assistant can read, or null.
+const model::LayerSpec* last_layer(const model::ModelSpec& target, bool has_window) {
+  const model::LayerSpec* last = nullptr;
+  for (const model::LayerSpec& layer : target.layers) {
+    if (model::softmax_of(layer) == nullptr) continue;
+    if ((model::kv_geometry(layer).window > 0) == has_window) last = &layer;
+  }
+  return last;
+}
+
+}  // namespace
+
+bool takes_assistant(const model::ModelSpec& target) {
+  return last_layer(target, false) != nullptr || last_layer(target, true) != nullptr;
+}
+
+model::AssistantSpec tiny_assistant_spec(const model::ModelSpec& target) {
+  model::AssistantSpec spec;
+  spec.target_hidden = target.hidden;
+  spec.layers = target;
+  spec.layers.hidden = 48;
+  spec.layers.tied_head = true;
+  spec.layers.layers.clear();
+  for (const bool has_window : {false, true, false}) {
+    const model::LayerSpec* const like = last_layer(target, has_window);
+    if (like == nullptr) continue;
+    model::LayerSpec& layer = spec.layers.layers.emplace_back(*like);
+    model::Attention& attention = *attention_of(layer);
+    attention.own_kv = attention.v_norm = attention.v_is_k = false;
+    attention.qk_norm = model::QkNorm::kPerHead;
+    model::gated_mlp_of(layer)->width /= 2;
+  }
+  spec.layers.stage = {.index = 1,
+                       .count = 2,
+                       .first_layer = 0,
+                       .num_layers = static_cast<int32_t>(spec.layers.layers.size())};
+  RUDDER_CHECK(model::fit_assistant(target, spec).has_value());
+  return spec;
+}
+
+Result<model::AssistantWeights> random_assistant_weights(const model::AssistantSpec& spec,
+                                                         ops::Ops& ops, uint64_t seed) {
+  model::AssistantWeights weights;
+  RUDDER_TRY(weights.layers, random_weights(spec.layers, ops, seed, spec.layers.stage));
+  WeightMaker maker(ops, seed + 1);
+  for (const model::LinearModule& linear :
+       model::projection_tensors(spec, &weights, ops::rank_of(ops)).linears) {
+    RUDDER_TRY(*linear.target, maker.linear(linear, 1.5));
+  }
+  weights.bytes = weights.layers.bytes + maker.bytes();
+  return weights;
+}
+
 }  // namespace rudder::testing

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "rudder/base/result.h"
+#include "rudder/model/assistant.h"
 #include "rudder/model/draft_head.h"
 #include "rudder/model/medusa.h"
 #include "rudder/model/spec.h"
@@ -62,5 +63,12 @@ Result<model::DraftHeadWeights> random_head_weights(const model::DraftHeadSpec& 
 model::MedusaSpec tiny_medusa_spec(bool shares_lm_head);
 Result<model::MedusaWeights> random_medusa_weights(const model::MedusaSpec& spec, ops::Ops& ops,
                                                    uint64_t seed);
+
+// Of layers as the model's last ones with and without a window are, but for their keys and values,
+// and narrower: for every model some of whose layers weight by a softmax.
+bool takes_assistant(const model::ModelSpec& target);
+model::AssistantSpec tiny_assistant_spec(const model::ModelSpec& target);
+Result<model::AssistantWeights> random_assistant_weights(const model::AssistantSpec& spec,
+                                                         ops::Ops& ops, uint64_t seed);
 
 }  // namespace rudder::testing

@@ -20,9 +20,15 @@ std::span<const Architecture> architectures() {
   return kTable;
 }
 
-Result<const Architecture*> find_architecture(std::string_view name) {
+std::span<const Architecture> assistants() {
+  static const std::array kTable = {gemma4_assistant(), gemma4_unified_assistant()};
+  return kTable;
+}
+
+Result<const Architecture*> find_architecture(std::string_view name,
+                                              std::span<const Architecture> among) {
   std::string known;
-  for (const Architecture& architecture : architectures()) {
+  for (const Architecture& architecture : among) {
     if (architecture.name == name) return &architecture;
     if (!known.empty()) known += ", ";
     known += architecture.name;
@@ -31,14 +37,15 @@ Result<const Architecture*> find_architecture(std::string_view name) {
               fmt::format("the architecture '{}' is not one of {}", name, known));
 }
 
-Result<ModelSpec> read_config(const weights::HfConfig& config) {
+Result<ModelSpec> read_config(const weights::HfConfig& config,
+                              std::span<const Architecture> among) {
   RUDDER_TRY(const std::vector<std::string> names, config.strings("architectures"));
   if (names.size() != 1) {
     return fail(ErrorCode::kCorruptFile,
                 fmt::format("'architectures' names {} architectures, not one", names.size()),
                 config.where("architectures"));
   }
-  auto architecture = find_architecture(names[0]);
+  auto architecture = find_architecture(names[0], among);
   if (!architecture) {
     Error error = architecture.error();
     error.where = config.where("architectures");

@@ -61,12 +61,16 @@ struct Architecture {
 };
 
 std::span<const Architecture> architectures();
+// Of layers that guess for a model (assistant.h): they are no models.
+std::span<const Architecture> assistants();
 // kUnsupported, naming those there are, for an unknown name.
-Result<const Architecture*> find_architecture(std::string_view name);
+Result<const Architecture*> find_architecture(
+    std::string_view name, std::span<const Architecture> among = architectures());
 
 // The spec of a config.json by the architecture that it names (ModelSpec.architecture). Refuses by
 // its key what contradicts that architecture (check_config.h).
-Result<ModelSpec> read_config(const weights::HfConfig& config);
+Result<ModelSpec> read_config(const weights::HfConfig& config,
+                              std::span<const Architecture> among = architectures());
 
 Architecture llama();
 Architecture mistral();
@@ -78,6 +82,8 @@ Architecture gemma3_multimodal();
 Architecture gemma4();
 Architecture gemma4_multimodal();
 Architecture gemma4_unified();
+Architecture gemma4_assistant();
+Architecture gemma4_unified_assistant();
 Architecture phi3();
 Architecture olmo2();
 Architecture asynct();

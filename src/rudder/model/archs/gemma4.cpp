@@ -36,8 +36,8 @@ constexpr std::string_view kGemma4Defaults = R"({
 constexpr std::string_view kUnifiedDefaults = R"({
   "max_position_embeddings": 262144, "sliding_window": 1024, "hidden_size_per_layer_input": 0})";
 
-// What the family has in other sizes.
-Result<void> check_dense(const HfConfig& config) {
+// What the family has in other sizes. Of an assistant all layers read KV of its model.
+Result<void> check_dense(const HfConfig& config, bool is_assistant) {
   const auto refuse = [&](const char* what, const char* key) {
     return fail(ErrorCode::kUnsupported, fmt::format("{} are not supported", what),
                 config.where(key));
@@ -48,7 +48,11 @@ Result<void> check_dense(const HfConfig& config) {
   if (by_layer != 0) return refuse("embeddings by layer", "hidden_size_per_layer_input");
   config.has("vocab_size_per_layer_input");  // theirs
   RUDDER_TRY(const int64_t shared, config.integer_or("num_kv_shared_layers", 0, 0));
-  if (shared != 0) return refuse("layers that share KV", "num_kv_shared_layers");
+  if (!is_assistant && shared != 0) return refuse("layers that share KV", "num_kv_shared_layers");
+  if (is_assistant && shared != 0) {
+    RUDDER_TRY(const int64_t all, config.integer("num_hidden_layers", 1));
+    if (shared != all) return refuse("an assistant's layers with KV", "num_kv_shared_layers");
+  }
   RUDDER_TRY_VOID(config.boolean_or("use_double_wide_mlp", false));  // of layers that share KV
   // "vision": the tokens of an image see each other, and there are none.
   RUDDER_TRY(const std::string both_ways, config.string_or("use_bidirectional_attention", ""));
@@ -133,8 +137,8 @@ Result<void> set_ropes(const HfConfig& config, const std::vector<bool>& sliding,
   return {};
 }
 
-Result<ModelSpec> read_dense(const HfConfig& config) {
-  RUDDER_TRY_VOID(check_dense(config));
+Result<ModelSpec> read_dense(const HfConfig& config, bool is_assistant) {
+  RUDDER_TRY_VOID(check_dense(config, is_assistant));
   RUDDER_TRY(ModelSpec spec, llama_like(config, {.tied_head = true,
                                                  .activation_key = "hidden_activation",
                                                  .activation = "gelu_pytorch_tanh",
@@ -155,8 +159,9 @@ Result<ModelSpec> read_dense(const HfConfig& config) {
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     Attention& attention = *attention_of(spec.layers[i]);
     attention.scale = 1;
-    attention.v_norm = true;
-    attention.v_is_k = k_is_v && !sliding[i];
+    attention.own_kv = !is_assistant;
+    attention.v_norm = attention.own_kv;
+    attention.v_is_k = attention.own_kv && k_is_v && !sliding[i];
     spec.layers[i].norms.post = true;
     spec.layers[i].has_scale = true;
   }
@@ -164,7 +169,7 @@ Result<ModelSpec> read_dense(const HfConfig& config) {
 }
 
 Result<ModelSpec> read_gemma4(const HfConfig& config) {
-  return read_dense(config.with_defaults(kGemma4Defaults));
+  return read_dense(config.with_defaults(kGemma4Defaults), false);
 }
 
 Result<ModelSpec> read_gemma4_multimodal(const HfConfig& config) {
@@ -175,6 +180,24 @@ Result<ModelSpec> read_gemma4_multimodal(const HfConfig& config) {
 Result<ModelSpec> read_gemma4_unified(const HfConfig& config) {
   RUDDER_TRY(const HfConfig text, config.object("text_config"));
   return read_gemma4(text.with_defaults(kUnifiedDefaults));
+}
+
+// Its logits are not capped, its rows not scaled: it embeds nothing.
+Result<ModelSpec> read_assistant_text(const HfConfig& text) {
+  RUDDER_TRY(ModelSpec spec, read_dense(text.with_defaults(kGemma4Defaults), true));
+  spec.final_softcap = 0;
+  spec.embed_scale = 1;
+  return spec;
+}
+
+Result<ModelSpec> read_gemma4_assistant(const HfConfig& config) {
+  RUDDER_TRY(const HfConfig text, config.object("text_config"));
+  return read_assistant_text(text);
+}
+
+Result<ModelSpec> read_unified_assistant(const HfConfig& config) {
+  RUDDER_TRY(const HfConfig text, config.object("text_config"));
+  return read_assistant_text(text.with_defaults(kUnifiedDefaults));
 }
 
 WeightNames gemma4_names() {
@@ -193,6 +216,12 @@ WeightNames gemma4_multimodal_names() {
   return names;
 }
 
+WeightNames gemma4_assistant_names() {
+  WeightNames names = gemma4_names();
+  names.ignored_prefixes = {"pre_projection.", "post_projection."};  // assistant.h has them
+  return names;
+}
+
 }  // namespace
 
 Architecture gemma4() {
@@ -208,6 +237,16 @@ Architecture gemma4_multimodal() {
 Architecture gemma4_unified() {
   return {"Gemma4UnifiedForConditionalGeneration", "gemma4_unified", read_gemma4_unified,
           gemma4_multimodal_names(), "gemma4_unified_text"};
+}
+
+Architecture gemma4_assistant() {
+  return {"Gemma4AssistantForCausalLM", "gemma4_assistant", read_gemma4_assistant,
+          gemma4_assistant_names(), "gemma4_text"};
+}
+
+Architecture gemma4_unified_assistant() {
+  return {"Gemma4UnifiedAssistantForCausalLM", "gemma4_unified_assistant", read_unified_assistant,
+          gemma4_assistant_names(), "gemma4_unified_text"};
 }
 
 }  // namespace rudder::model

@@ -1,0 +1,153 @@
+#include "rudder/exec/assistant_proposer.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "rudder/base/check.h"
+#include "rudder/exec/scorer.h"
+
+namespace rudder::exec {
+namespace {
+
+using ops::View;
+using tensor::DType;
+
+// Of its passes: a token a sequence, and nothing that clients ask for. Block tables are the
+// model's.
+step::Capacity pass_capacity(const step::Capacity& capacity) {
+  return {.num_slots = capacity.num_slots,
+          .num_blocks = 1,
+          .block_size = capacity.block_size,
+          .max_tokens_per_step = capacity.num_slots,
+          .max_seq_len = capacity.block_size,
+          .vocab_size = capacity.vocab_size,
+          .max_in_flight = 1,
+          .max_repeat = std::max(capacity.max_draft, 1),
+          .max_draft = 0,
+          .kv_groups = capacity.kv_groups};
+}
+
+View as_column(View view) {
+  view.shape = {view.shape.numel(), 1};
+  return view;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<AssistantProposer>> AssistantProposer::make(AssistantDraft draft,
+                                                                   ops::Ops& ops,
+                                                                   const step::Capacity& capacity,
+                                                                   const StepRows& read,
+                                                                   bool has_graphs) {
+  RUDDER_CHECK(draft.spec.layers.vocab == capacity.vocab_size && capacity.guesses_from_rows &&
+               capacity.guess_tree.empty());
+  std::unique_ptr<AssistantProposer> proposer(new AssistantProposer(std::move(draft), ops, read));
+  const AssistantDraft& own = proposer->draft_;
+  RUDDER_TRY(proposer->assistant_,
+             model::Assistant::make(own.spec, own.weights, own.source, ops, capacity.num_slots,
+                                    capacity.max_seq_len));
+  RUDDER_TRY(proposer->buffers_,
+             StepBuffers::make(ops, pass_capacity(capacity), nullptr, StepBuffers::Counts::kNone));
+  RUDDER_TRY_VOID(proposer->name_slots(capacity.num_slots));
+  proposer->done_ = ops.make_event();
+  if (has_graphs && ops.has_graphs()) {
+    step::Capacity passes = pass_capacity(capacity);
+    passes.max_seq_len = capacity.max_seq_len;
+    proposer->graphs_ = std::make_unique<PassGraphs>(ops, *proposer->assistant_, passes);
+  }
+  return proposer;
+}
+
+int64_t AssistantProposer::device_bytes(const model::AssistantSpec& spec,
+                                        const step::Capacity& capacity, DType act, ops::Rank rank) {
+  return model::Assistant::device_bytes(spec, capacity.num_slots, capacity.max_seq_len, act, rank) +
+         StepBuffers::device_bytes(pass_capacity(capacity), StepBuffers::Counts::kNone) +
+         capacity.num_slots * int64_t{sizeof(int32_t)} +
+         int64_t{max_logits_rows(capacity)} * spec.target_hidden *
+             static_cast<int64_t>(tensor::dtype_bytes(act));
+}
+
+Result<void> AssistantProposer::name_slots(int32_t num_slots) {
+  std::vector<int32_t> names;
+  for (int32_t slot = 0; slot < num_slots; ++slot) names.push_back(-1 - slot);
+  RUDDER_TRY(slots_, ops_.upload({names.data(), DType::kI32, {num_slots, 1}}, DType::kI32));
+  return {};
+}
+
+// The last token of each sequence, at its position, over the KV of those before it.
+void AssistantProposer::pack(std::span<GuessAsk> asks) {
+  packed_.clear();
+  packed_.kv_slot.resize(static_cast<size_t>(read_.num_groups));
+  packed_.max_q_len = 1;
+  guessed_.clear();
+  for (GuessAsk& ask : asks) {
+    if (ask.num_guess == 0) continue;
+    RUDDER_CHECK(ask.logits_row >= 0, "sequence {} sampled nothing", ask.seq);
+    const int32_t position = ask.end() - 1;
+    ops::SampleRow row;
+    row.slot = ask.id.value;
+    row.temperature = 0;
+    row.max_len = std::numeric_limits<int32_t>::max();  // no guess ends the slot
+    packed_.edits.opened.push_back({.slot = row.slot, .has_counts = 0});
+    packed_.goes_on_rows.push_back(ask.logits_row);
+    packed_.logits_rows.push_back(static_cast<int32_t>(packed_.ids.size()));
+    packed_.sample_rows.push_back(row);
+    packed_.ids.push_back(ask.tokens.back());
+    packed_.positions.push_back(position);
+    for (std::vector<int32_t>& slots : packed_.kv_slot) slots.push_back(-1);
+    packed_.q_begin.push_back(static_cast<int32_t>(packed_.ids.size()));
+    packed_.kv_len.push_back(position);
+    packed_.table_row.push_back(ask.id.value);
+    packed_.max_kv_len = std::max(packed_.max_kv_len, position);
+    guessed_.push_back(&ask);
+  }
+}
+
+// The tokens of the next pass are those that the slots have sampled; padding keeps its own.
+void AssistantProposer::take_sampled(const DeviceStep& step) {
+  const int64_t count = std::ssize(guessed_);
+  const View ids = step.forward.ids.rows(0, count);
+  ops_.gather_rows({.x = slots_,
+                    .rows = step.forward.attention.table_row.rows(0, count),
+                    .out = as_column(ids)});
+  ops::BeginStepArgs args;
+  args.state = buffers_->state();
+  args.ids = ids;
+  args.kv_slot = step.forward.kv_slot.rows(0, count);  // -1 already
+  ops_.begin_step(args);
+}
+
+Result<Setup> AssistantProposer::run(std::span<GuessAsk> asks) {
+  pack(asks);
+  if (guessed_.empty()) return {};
+  const auto most = std::ranges::max(guessed_, {}, &GuessAsk::num_guess)->num_guess;
+  Setup setup;
+  const bool is_captured = graphs_ != nullptr && graphs_->pad(packed_, setup);
+  RUDDER_TRY(DeviceStep step, buffers_->begin(packed_, 0));
+  step.forward.attention.block_table = read_.block_table;
+  step.forward.attention.group_rows = read_.group_rows;
+  if (is_captured) RUDDER_TRY_VOID(graphs_->capture(packed_, step, setup));
+  assistant_->pick(read_.final_rows, step.forward.goes_on_rows);
+  for (int32_t i = 0; i < most; ++i) {
+    if (i > 0) take_sampled(step);
+    if (is_captured) {
+      graphs_->replay(packed_);
+    } else {
+      step.sample.logits = assistant_->forward(step.forward);
+      ops_.sample(step.sample);
+    }
+    buffers_->fetch(std::ssize(guessed_), false, 0, i);
+  }
+  ops_.record(*done_);
+  RUDDER_TRY_VOID(done_->wait());
+  for (size_t i = 0; i < guessed_.size(); ++i) {
+    for (int32_t draft = 0; draft < guessed_[i]->num_guess; ++draft) {
+      const int32_t token = buffers_->sampled(0, draft)[i].token;
+      if (token < 0) break;  // of numbers that are none
+      guessed_[i]->guess.push_back(token);
+    }
+  }
+  return setup;
+}
+
+}  // namespace rudder::exec
