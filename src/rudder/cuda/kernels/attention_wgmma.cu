@@ -134,7 +134,7 @@ class Consumer {
   static constexpr bool kGated = S::kGated;
   // Are the weights of a tile of keys made beside the sums of the tile before, or when those are
   // there? As measured (docs/adr/0037-gates-on-a-gpu.md).
-  static constexpr bool kBeside = !kGated || S::kKeepsQ;
+  static constexpr bool kBeside = !kGated || (kWeighting == Weighting::kUsualGate && S::kKeepsQ);
   static constexpr bool kTakesTurns = true;
   using Weights =
       std::conditional_t<kGated,
