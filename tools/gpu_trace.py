@@ -150,16 +150,19 @@ def check_idle(nodes):
             launches[(node.graph, node.launch)].append(node)
     lists = lists_of(launches.items())
     most = max(lists.values(), key=lambda graphs: sum(graphs.values()), default={})
-    first = [min(step[0].begin for (of, _), step in launches.items() if of == graph) for graph in most]
-    begin = max(first, default=0)
-    # Before, there may be graphs of measured products.
-    lists = lists_of((key, step) for key, step in launches.items() if step[0].begin >= min(first))
-    tapped = sorted({short_name(node.name) for node in nodes if node.begin >= begin and "tapped" in node.name})
+    first = {graph: min(step[0].begin for (of, _), step in launches.items() if of == graph) for graph in most}
+    second = max(first.values(), default=0)
+    # One session warms up behind the other, each as long as it needs; behind that they take turns, and these are compared.
+    earlier = min(first, key=first.get, default=None)
+    begin = min((step[0].begin for (of, _), step in launches.items() if of == earlier and step[0].begin > second),
+                default=second)
+    lists = lists_of((key, step) for key, step in launches.items() if step[0].begin >= begin)
+    tapped = sorted({short_name(node.name) for node in nodes if node.begin >= second and "tapped" in node.name})
     bad = 0
     print(f"{'kernels':>8} {'nodes of kinds':>15}  launches of each graph that has just them")
     for kernels, graphs in sorted(lists.items(), key=lambda item: -sum(item[1].values())):
         counts = sorted(graphs.values())
-        # A warm-up has steps of its own in each session: how many are not told apart here.
+        # Requests that come together may be taken by a step more or less.
         good = len(counts) == 2 and counts[1] - counts[0] <= max(4, counts[1] // 20)
         few = sum(counts) < 16
         bad += not good and not few

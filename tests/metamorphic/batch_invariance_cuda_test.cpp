@@ -12,6 +12,7 @@
 #include "metamorphic/guess_notes.h"
 #include "metamorphic/guessers.h"
 #include "metamorphic/harness.h"
+#include "metamorphic/served_parts.h"
 #include "metamorphic/tap_asks.h"
 #include "metamorphic/tree_guesser.h"
 #include "rudder/cpu/reference_ops.h"
@@ -61,7 +62,7 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
     exec::DraftHead& head = draft.head.emplace();
     head.spec = testing::tiny_head_spec(kind);
     draft.tree = tree;
-    give_kernels(head.spec.layer);
+    use_served_parts(head.spec.layer);
     // The kernels of products take rows of multiples of 16.
     if (!head.spec.is_product()) head.spec.draft_vocab = 48;
     EXPECT_TRUE(model::fit_draft_head(model.spec, head.spec));
@@ -93,23 +94,21 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
     return kinds;
   }
 
-  static void give_kernels(model::ModelSpec& spec) {
-    for (model::LayerSpec& layer : spec.layers) {
-      model::attention_of(layer)->head_dim = 64;
-      model::attention_of(layer)->scale = 0.125f;
-    }
-    for (model::RopeSpec& rope : spec.ropes) rope.rotary_dim = 64;
-  }
   static model::ModelSpec spec_with_kernels() {
     model::ModelSpec spec = testing::tiny_spec(std::get<1>(GetParam()));
-    give_kernels(spec);
-    spec.logit_scale = 1;  // the backend has no other
+    use_served_parts(spec);
     return spec;
   }
   static bool keeps_every_token() {
     return std::ranges::any_of(spec_with_kernels().layers, [](const model::LayerSpec& layer) {
       return model::kv_geometry(layer).window == 0;
     });
+  }
+
+  // A draft model keeps KV in one shape.
+  static bool may_guess_for_itself() {
+    return keeps_every_token() &&
+           exec::draft_kv_layout(spec_with_kernels(), std::get<0>(GetParam()), 16).has_value();
   }
 
   static step::Capacity with_taps(step::Capacity capacity) {
@@ -256,7 +255,7 @@ TEST_P(BatchInvariant, DraftedAsAlone) {
 // Of a model that guesses for itself every greedy guess is right, behind chunks, preemptions and
 // cached prefixes: its KV is that of the sequence's tokens, its logits are those of the verify.
 TEST_P(BatchInvariant, OwnGuessesAreAllRight) {
-  if (!keeps_every_token()) GTEST_SKIP() << "a draft model needs a group without a window";
+  if (!may_guess_for_itself()) GTEST_SKIP() << "a draft model has one group, without a window";
   std::vector<Ask> asks = random_asks(16, 41, 80);
   for (size_t i = 0; i < asks.size(); ++i) {
     step::SamplingParams plainly;
@@ -286,7 +285,7 @@ TEST_P(BatchInvariant, OwnGuessesAreAllRight) {
 }
 
 TEST_P(BatchInvariant, GuessesOfAModelAsPlainDecoding) {
-  if (!keeps_every_token()) GTEST_SKIP() << "a draft model needs a group without a window";
+  if (!may_guess_for_itself()) GTEST_SKIP() << "a draft model has one group, without a window";
   const auto make = [](const step::Capacity& capacity, bool, bool enforce_eager) {
     return executor(capacity, true, enforce_eager);
   };
@@ -482,15 +481,10 @@ TEST_P(BatchInvariant, PatternsAreThoseOfTheCpu) {
   EXPECT_LT(sum / static_cast<double>(count), 0.01);
 }
 
-// All but kScaled, which the backend refuses (cuda_test: Parts.WithoutKernelsAreRefusedByName).
-constexpr testing::TinyArch kArchsWithKernels[] = {
-    testing::TinyArch::kPreNorm, testing::TinyArch::kSandwich, testing::TinyArch::kPostNorm,
-    testing::TinyArch::kHeadNorm, testing::TinyArch::kGated};
-
 INSTANTIATE_TEST_SUITE_P(Tiny, BatchInvariant,
                          ::testing::Combine(::testing::Values(tensor::DType::kBF16,
                                                               tensor::DType::kF8E4M3),
-                                            ::testing::ValuesIn(kArchsWithKernels)),
+                                            ::testing::ValuesIn(testing::kTinyArchs)),
                          [](const auto& test) {
                            return std::string(tensor::dtype_name(std::get<0>(test.param))) + "_" +
                                   std::string(testing::tiny_arch_name(std::get<1>(test.param)));

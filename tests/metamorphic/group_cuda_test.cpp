@@ -15,6 +15,7 @@
 #include "metamorphic/groups.h"
 #include "metamorphic/guess_notes.h"
 #include "metamorphic/misdeed.h"
+#include "metamorphic/served_parts.h"
 #include "metamorphic/tap_asks.h"
 #include "rudder/cuda/cuda_ops.h"
 #include "rudder/exec/head_lens.h"
@@ -46,19 +47,9 @@ int32_t num_visible() {
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
-// Of a head_dim that the tuned attention kernels take.
-void give_kernels(model::ModelSpec& spec) {
-  for (model::LayerSpec& layer : spec.layers) {
-    model::attention_of(layer)->head_dim = 64;
-    model::attention_of(layer)->scale = 0.125f;
-  }
-  for (model::RopeSpec& rope : spec.ropes) rope.rotary_dim = 64;
-}
-
 model::ModelSpec gpu_spec(TinyArch arch) {
   model::ModelSpec spec = testing::tiny_spec(arch);
-  give_kernels(spec);
-  spec.logit_scale = 1;  // the backend has no other
+  use_served_parts(spec);
   for (model::LayerSpec& layer : spec.layers) {
     model::gated_mlp_of(layer)->width = 128;  // fp8 products need multiples of 16, of a rank too
   }
@@ -66,7 +57,7 @@ model::ModelSpec gpu_spec(TinyArch arch) {
 }
 
 void give_head_kernels(model::DraftHeadSpec& head) {
-  give_kernels(head.layer);
+  use_served_parts(head.layer);
   if (!head.is_product()) head.draft_vocab = 64;
 }
 
@@ -440,17 +431,13 @@ TEST_P(GpuGroupFailure, ARankThatFailsOrStandsStillIsATypedErrorInTime) {
   }
 }
 
-// All but kScaled, which the backend refuses (cuda_test: Parts.WithoutKernelsAreRefusedByName).
-constexpr TinyArch kGroupArchs[] = {TinyArch::kPreNorm, TinyArch::kSandwich, TinyArch::kPostNorm,
-                                    TinyArch::kHeadNorm, TinyArch::kGated};
-
 std::string gpu_group_name(const ::testing::TestParamInfo<GpuParam>& test) {
   return fmt::format("on_{}_{}", fmt::join(std::get<0>(test.param), "_"),
                      testing::tiny_arch_name(std::get<1>(test.param)));
 }
 INSTANTIATE_TEST_SUITE_P(Gpus, GpuGroup,
                          ::testing::Combine(::testing::Values(Devices{0, 1}, Devices{0, 1, 2, 3}),
-                                            ::testing::ValuesIn(kGroupArchs)),
+                                            ::testing::ValuesIn(testing::kTinyArchs)),
                          gpu_group_name);
 INSTANTIATE_TEST_SUITE_P(Gpus, GpuGroupFailure,
                          ::testing::Combine(::testing::Values(Devices{0, 1}, Devices{0, 1, 2, 3}),

@@ -108,7 +108,7 @@ TEST_P(HostTreesOnAGpu, PassesGuessAsOpByOp) {
       const auto run_with = [&](bool enforce_eager, GuessNotes::Notes* notes) {
         exec::DeviceExecutor::Model model = small_gpu_model(GetParam(), kArch);
         add_guesser(model, model.spec, guesser, [](model::DraftHeadSpec& head) {
-          use_served_heads(head.layer);
+          use_served_parts(head.layer);
           // The kernels of products take rows of multiples of 16.
           if (!head.is_product()) head.draft_vocab = 48;
         });

@@ -22,7 +22,7 @@ class NarrowGraphsOnGpu : public ::testing::TestWithParam<Param> {
     const testing::TinyArch arch = std::get<1>(GetParam());
     step::Capacity capacity = with_encodes(kRoomy, arch);
     model::ModelSpec spec = testing::tiny_spec(arch);
-    use_served_heads(spec);
+    use_served_parts(spec);
     capacity.geometry = model::tap_geometry(spec, tensor::DType::kBF16);
     return capacity;
   }
@@ -52,15 +52,10 @@ TEST_P(NarrowGraphsOnGpu, AsAlone) {
   }
 }
 
-// All that the backend serves.
-constexpr testing::TinyArch kArchs[] = {testing::TinyArch::kPreNorm, testing::TinyArch::kSandwich,
-                                        testing::TinyArch::kPostNorm, testing::TinyArch::kHeadNorm,
-                                        testing::TinyArch::kGated};
-
 INSTANTIATE_TEST_SUITE_P(Tiny, NarrowGraphsOnGpu,
                          ::testing::Combine(::testing::Values(tensor::DType::kBF16,
                                                               tensor::DType::kF8E4M3),
-                                            ::testing::ValuesIn(kArchs)),
+                                            ::testing::ValuesIn(testing::kTinyArchs)),
                          [](const auto& test) {
                            return std::string(tensor::dtype_name(std::get<0>(test.param))) + "_" +
                                   std::string(testing::tiny_arch_name(std::get<1>(test.param)));

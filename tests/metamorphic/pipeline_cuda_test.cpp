@@ -16,6 +16,7 @@
 
 #include "metamorphic/guess_notes.h"
 #include "metamorphic/guessers.h"
+#include "metamorphic/served_parts.h"
 #include "metamorphic/staged_ranks.h"
 #include "metamorphic/tap_asks.h"
 #include "rudder/cuda/cuda_ops.h"
@@ -52,23 +53,13 @@ int32_t num_gpus_visible() {
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
-// A head_dim that the tuned attention kernels take.
-void give_kernels(model::ModelSpec& spec) {
-  for (model::LayerSpec& layer : spec.layers) {
-    model::attention_of(layer)->head_dim = 64;
-    model::attention_of(layer)->scale = 0.125f;
-  }
-  for (model::RopeSpec& rope : spec.ropes) rope.rotary_dim = 64;
-  spec.logit_scale = 1;  // the backend has no other
-}
-
 void give_head_kernels(model::DraftHeadSpec& head) {
-  give_kernels(head.layer);
+  use_served_parts(head.layer);
 }
 
 model::ModelSpec staged_spec(TinyArch arch) {
   model::ModelSpec spec = testing::tiny_spec(arch);
-  give_kernels(spec);
+  use_served_parts(spec);
   return spec;
 }
 
@@ -369,10 +360,6 @@ TEST_P(GpuPipelineFailure, AStageThatFailsOrStandsStillIsATypedErrorInTime) {
   }
 }
 
-// All but kScaled, which the backend refuses (cuda_test: Parts.WithoutKernelsAreRefusedByName).
-constexpr TinyArch kStagedArchs[] = {TinyArch::kPreNorm, TinyArch::kSandwich, TinyArch::kPostNorm,
-                                     TinyArch::kHeadNorm, TinyArch::kGated};
-
 std::string gpu_pipeline_name(const ::testing::TestParamInfo<GpuStages>& test) {
   return fmt::format("on_{}_{}", fmt::join(std::get<0>(test.param), "_"),
                      testing::tiny_arch_name(std::get<1>(test.param)));
@@ -380,7 +367,7 @@ std::string gpu_pipeline_name(const ::testing::TestParamInfo<GpuStages>& test) {
 INSTANTIATE_TEST_SUITE_P(Gpus, GpuPipeline,
                          ::testing::Combine(::testing::Values(StageDevices{0, 1},
                                                               StageDevices{0, 1, 2}),
-                                            ::testing::ValuesIn(kStagedArchs)),
+                                            ::testing::ValuesIn(testing::kTinyArchs)),
                          gpu_pipeline_name);
 INSTANTIATE_TEST_SUITE_P(Gpus, GpuPipelineFailure,
                          ::testing::Combine(::testing::Values(StageDevices{0, 1}),

@@ -5,18 +5,10 @@
 #include <gtest/gtest.h>
 
 #include "metamorphic/harness.h"
+#include "metamorphic/served_parts.h"
 #include "rudder/cuda/cuda_ops.h"
 
 namespace rudder::metamorphic {
-
-// Heads that there are kernels for.
-inline void use_served_heads(model::ModelSpec& spec) {
-  for (model::LayerSpec& layer : spec.layers) {
-    model::attention_of(layer)->head_dim = 64;
-    model::attention_of(layer)->scale = 0.125f;
-  }
-  for (model::RopeSpec& rope : spec.ropes) rope.rotary_dim = 64;
-}
 
 inline exec::DeviceExecutor::Model small_gpu_model(tensor::DType dtype, testing::TinyArch arch) {
   cuda::CudaOpsSettings settings;
@@ -25,8 +17,7 @@ inline exec::DeviceExecutor::Model small_gpu_model(tensor::DType dtype, testing:
   exec::DeviceExecutor::Model model;
   model.ops = value_of(cuda::make_cuda_ops(settings));
   model.spec = testing::tiny_spec(arch);
-  use_served_heads(model.spec);
-  model.spec.logit_scale = 1;
+  use_served_parts(model.spec);
   model.weights = value_of(testing::random_weights(model.spec, *model.ops, kModelSeed));
   return model;
 }

@@ -7,6 +7,7 @@
 
 #include <numeric>
 
+#include "metamorphic/served_parts.h"
 #include "metamorphic/staged_ranks.h"
 #include "metamorphic/tap_asks.h"
 #include "rudder/cuda/cuda_ops.h"
@@ -15,16 +16,6 @@ namespace rudder::metamorphic {
 namespace {
 
 using testing::TinyArch;
-
-// Of a head_dim that the tuned attention kernels take, with the one logit scale of the backend.
-void give_kernels(model::ModelSpec& spec) {
-  for (model::LayerSpec& layer : spec.layers) {
-    model::attention_of(layer)->head_dim = 64;
-    model::attention_of(layer)->scale = 0.125f;
-  }
-  for (model::RopeSpec& rope : spec.ropes) rope.rotary_dim = 64;
-  spec.logit_scale = 1;
-}
 
 class GpuStagesOfRanks : public ::testing::TestWithParam<TinyArch> {
  protected:
@@ -40,10 +31,10 @@ class GpuStagesOfRanks : public ::testing::TestWithParam<TinyArch> {
 
   static StagedRanks group() {
     StagedRanks ask = {.arch = GetParam(), .whole = testing::tiny_spec(GetParam())};
-    give_kernels(ask.whole);
+    use_served_parts(ask.whole);
     ask.num_ranks = kNumRanks;
     ask.change_head = [](model::DraftHeadSpec& head) {
-      give_kernels(head.layer);
+      use_served_parts(head.layer);
       if (!head.is_product()) head.draft_vocab = 64;
     };
     return ask;
@@ -118,7 +109,8 @@ TEST_P(GpuStagesOfRanks, GuessOnTheLastStage) {
 
 INSTANTIATE_TEST_SUITE_P(Gpus, GpuStagesOfRanks,
                          ::testing::Values(TinyArch::kPreNorm, TinyArch::kSandwich,
-                                           TinyArch::kHeadNorm, TinyArch::kGated),
+                                           TinyArch::kHeadNorm, TinyArch::kGated,
+                                           TinyArch::kTwoWidths),
                          [](const auto& test) {
                            return std::string(testing::tiny_arch_name(test.param));
                          });

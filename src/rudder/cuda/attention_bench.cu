@@ -1,10 +1,12 @@
 // Checks the attention kernels against a plain one on the device, then times them. A program of its
 // own, so that it runs on a bare machine with a GPU.
-// attention_bench [check] [bench] [decode] [prefill] [gates|trees] [mma|wgmma]: checks or timings
-// only, of timings one kind only; `gates` beside the softmax kernels in turn, `trees` of drafts
-// beside chains; `mma` and `wgmma` leave the other tiled kernel out.
-// Exit status 1 when a check fails, 3 when a kernel hangs.
+// attention_bench [check] [bench] [decode] [prefill] [gates|trees] [mma|wgmma] [bf16|fp8] [wide]:
+// checks or timings only, of timings one kind only; `gates` beside the softmax kernels in turn,
+// `trees` of drafts beside chains; `mma` and `wgmma` leave the other tiled kernel out, `bf16` and
+// `fp8` timings of gates with the other cache; `wide` heads of 512 alone, timings beside heads of
+// 256. Exit status 1 when a check fails, 3 when a kernel hangs.
 #include "rudder/cuda/attention_bench.cuh"
+#include "rudder/cuda/kernels/read_memory.h"
 
 namespace {
 
@@ -99,6 +101,12 @@ AttentionParams prepare(const Device& d, Case& c) {
   std::vector<float> scales;
   for (int i = 0; i < 2 * kMaxHeads; ++i) scales.push_back(0.5f + 0.1f * (i % 7));
   upload(d.scales, scales);
+  // With a sigma below 0 the filter adds to scores, with one above the length nothing is left of
+  // them.
+  if (g_random() % 3 == 0) {
+    for (int i = 0; i < kMaxHeads; i += 3) scales[i] = i % 2 == 0 ? -0.4f : 9.0f;
+  }
+  upload(d.gate_scales, scales);
   AttentionParams p;
   p.config = config;
   p.bounds = {batch.seqs(), batch.tokens(), batch.max_q_len};
@@ -115,8 +123,8 @@ AttentionParams prepare(const Device& d, Case& c) {
   p.scale = c.scale;
   p.softcap = c.softcap;
   p.gate = c.gate;
-  p.gate.sigma = d.scales;
-  p.gate.gamma = d.scales + kMaxHeads;
+  p.gate.sigma = d.gate_scales;
+  p.gate.gamma = d.gate_scales + kMaxHeads;
   p.q = d.q;
   p.out = d.out;
   p.workspace = {d.workspace, kMaxSeqs, kMaxTokens};
@@ -218,6 +226,11 @@ Case make_case(int32_t head_dim, KvType type, Kind kind, PrefillKernel kernel, b
   return c;
 }
 
+std::vector<int32_t> g_head_dims = {64, 96, 128, 256, 512};
+bool is_wide(int32_t head_dim) {
+  return head_dim > 256;  // without gates
+}
+
 // Prompts whose tiles are many more than blocks, so that these take one after the other.
 bool check_long(const Device& d, int32_t head_dim, KvType type, bool is_gated) {
   Verdict v;
@@ -291,9 +304,10 @@ bool check_cases(const Device& d, int32_t head_dim, KvType type, Kind kind, Pref
 
 bool check_all(const Device& d) {
   bool good = true;
-  for (const int32_t head_dim : {64, 96, 128, 256}) {
+  for (const int32_t head_dim : g_head_dims) {
     for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
       for (const bool is_gated : {false, true}) {
+        if (is_gated && is_wide(head_dim)) continue;
         for (const Kind kind : {Kind::kDecode, Kind::kVerify, Kind::kPrefill, Kind::kMixed}) {
           for (const PrefillKernel kernel : g_kernels) {
             const bool tiled = kind == Kind::kPrefill || kind == Kind::kMixed;
@@ -506,6 +520,81 @@ void bench_prefill(const Device& d, std::string& table) {
   }
 }
 
+// --- heads of 512 beside heads of 256 ---
+
+constexpr Shape kWideShapes[] = {{32, 4, 512}, {32, 16, 256}};
+
+const char* name_of(KvType type) {
+  return type == KvType::kBf16 ? "bf16" : "fp8";
+}
+
+// What the device reads a second, of the cache.
+double read_bytes_a_us(const Device& d) {
+  const double us = time_graph(d, 4, [&](int) {
+    must(rudder::cuda::launch_read_memory({d.cache, static_cast<int64_t>(d.cache_bytes), d.sms,
+                                           reinterpret_cast<uint32_t*>(d.expected)},
+                                          d.stream),
+         "read");
+  });
+  return static_cast<double>(d.cache_bytes) / us;
+}
+
+void bench_wide_decode(const Device& d) {
+  const double speed = read_bytes_a_us(d);
+  printf("decode: microseconds a layer, share of %.0f GB/s\n", speed * 1e-3);
+  for (const Shape& shape : kWideShapes) {
+    for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
+      printf("  heads %d/%d hd %d %s:", shape.heads, shape.kv_heads, shape.head_dim, name_of(type));
+      for (const auto& [seqs, kv] : {std::pair{1, 128},
+                                     {1, 1024},
+                                     {1, 4096},
+                                     {1, 16384},
+                                     {1, 131072},
+                                     {8, 1024},
+                                     {32, 1024},
+                                     {32, 4096},
+                                     {128, 1024}}) {
+        snprintf(g_now, sizeof g_now, "wide decode %d x %d", seqs, kv);
+        alarm(30);
+        const Timed t = prepare_timed(d, shape, type, seqs, 1, kv, PrefillKernel::kAuto);
+        const double us = time_layers(d, t, 20);
+        const double bytes =
+            2.0 * seqs * kv * shape.kv_heads * shape.head_dim * (type == KvType::kBf16 ? 2 : 1);
+        printf(" %dx%d %.1f (%.0f%%)", seqs, kv, us, 100 * bytes / speed / us);
+        alarm(0);
+      }
+      printf("\n");
+      fflush(stdout);
+    }
+  }
+}
+
+void bench_wide_prefill(const Device& d) {
+  constexpr double kNominal = 989;  // TFLOP/s of bf16
+  printf("prefill, causal: TFLOP/s, share of %.0f\n", kNominal);
+  for (const Shape& shape : kWideShapes) {
+    for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
+      for (const PrefillKernel kernel : g_kernels) {
+        printf("  heads %d/%d hd %d %s %s:", shape.heads, shape.kv_heads, shape.head_dim,
+               kernel == PrefillKernel::kWgmma ? "wgmma" : "mma", name_of(type));
+        for (const auto& [seqs, tokens, prefix] :
+             {std::tuple{16, 1024, 0}, {4, 2048, 0}, {1, 8192, 0}, {1, 64, 8192}, {1, 512, 7680}}) {
+          snprintf(g_now, sizeof g_now, "wide prefill %d x %d", seqs, tokens);
+          alarm(60);
+          const Timed t = prepare_timed(d, shape, type, seqs, tokens, tokens + prefix, kernel);
+          const double us = time_layers(d, t, 4);
+          const double pairs = seqs * (double(tokens) * prefix + double(tokens) * (tokens + 1) / 2);
+          const double rate = 4.0 * shape.heads * shape.head_dim * pairs / us * 1e-6;
+          printf(" %dx%d+%d %.0f (%.0f%%)", seqs, tokens, prefix, rate, 100 * rate / kNominal);
+          alarm(0);
+        }
+        printf("\n");
+        fflush(stdout);
+      }
+    }
+  }
+}
+
 // --- trees of drafts beside chains ---
 
 // Of each sequence's rows: row i follows row (i - 1) / 3.
@@ -523,12 +612,11 @@ void make_trees(const Device& d, Timed& t) {
   t.p.bounds.max_q_len = 0;
 }
 
-void bench_trees(const Device& d) {
+void bench_trees(const Device& d, const std::vector<Shape>& shapes) {
   printf("trees of drafts: microseconds a layer of a decode, a chain, a tree\n");
-  for (const Shape shape : {Shape{32, 8, 128}, Shape{28, 4, 128}}) {
+  for (const Shape& shape : shapes) {
     for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
-      printf("  heads %d/%d %s:", shape.heads, shape.kv_heads,
-             type == KvType::kBf16 ? "bf16" : "fp8");
+      printf("  heads %d/%d hd %d %s:", shape.heads, shape.kv_heads, shape.head_dim, name_of(type));
       for (const auto& [seqs, kv] : {std::pair{1, 1024}, {8, 1024}, {32, 1024}, {1, 16384}}) {
         snprintf(g_now, sizeof g_now, "trees %d x %d", seqs, kv);
         alarm(30);
@@ -555,7 +643,7 @@ void bench_trees(const Device& d) {
 void fill_for_timing(const Device& d) {
   fill_bf16<<<1024, 256>>>(reinterpret_cast<__nv_bfloat16*>(d.cache),
                            static_cast<int64_t>(d.cache_bytes / 2), 7);
-  fill_bf16<<<1024, 256>>>(d.q, int64_t{kMaxTokens} * 32 * 128, 9);
+  fill_bf16<<<1024, 256>>>(d.q, int64_t{kMaxTokens} * 32 * 512, 9);
   must(cudaDeviceSynchronize(), "fill");
 }
 
@@ -633,12 +721,12 @@ Zeros measured_zeros(const Device& d, const Timed& t) {
 void set_gate(const Device& d, Timed& t, float sigma, float low) {
   std::vector<float> scales(2 * kMaxHeads, 1.0f);
   std::fill(scales.begin(), scales.begin() + kMaxHeads, sigma);
-  upload(d.scales, scales);
+  upload(d.gate_scales, scales);
   t.p.gate.length = 3;
   t.p.gate.relu_pre = true;
   t.p.gate.low = low;
-  t.p.gate.sigma = d.scales;
-  t.p.gate.gamma = d.scales + kMaxHeads;
+  t.p.gate.sigma = d.gate_scales;
+  t.p.gate.gamma = d.gate_scales + kMaxHeads;
 }
 
 // Medians of the two in turn.
@@ -717,10 +805,10 @@ void bench_sparse_threshold(const Device& d, const Shape& shape, KvType type) {
   fflush(stdout);
 }
 
-void bench_gated_prefill(const Device& d) {
+void bench_gated_prefill(const Device& d, const std::vector<KvType>& types) {
   printf("prefill, causal: TFLOP/s of softmax, gate\n");
   for (const Shape shape : {Shape{28, 4, 128}, Shape{16, 16, 128}, Shape{16, 8, 128}}) {
-    for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
+    for (const KvType type : types) {
       printf("  heads %d/%d %s:", shape.heads, shape.kv_heads,
              type == KvType::kBf16 ? "bf16" : "fp8");
       for (const auto& [seqs, tokens] : {std::pair{16, 1024}, {4, 2048}, {1, 8192}, {1, 32768}}) {
@@ -740,9 +828,9 @@ void bench_gated_prefill(const Device& d) {
   }
 }
 
-void bench_gates(const Device& d) {
+void bench_gated_decodes(const Device& d, const std::vector<KvType>& types) {
   printf("gated decode, us a layer\n");
-  for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
+  for (const KvType type : types) {
     for (const Shape shape : {Shape{16, 8, 128}, Shape{8, 4, 128}, Shape{28, 4, 128}}) {
       for (const auto& [seqs, kv] : {std::pair{32, 128}, {32, 1024}, {128, 1024}, {1, 32768}}) {
         bench_gated_decode(d, shape, type, seqs, kv);
@@ -751,7 +839,6 @@ void bench_gates(const Device& d) {
     bench_sparse_threshold(d, Shape{16, 8, 128}, type);
     bench_sparse_threshold(d, Shape{8, 4, 128}, type);
   }
-  bench_gated_prefill(d);
 }
 
 }  // namespace
@@ -763,6 +850,8 @@ int main(int argc, char** argv) {
   bool prefill = true;
   bool gates = false;
   bool trees = false;
+  std::vector<KvType> types = {KvType::kBf16, KvType::kFp8E4m3};
+  bool wide = false;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "check") timings = false;
@@ -771,19 +860,29 @@ int main(int argc, char** argv) {
     if (word == "prefill") decode = false;
     if (word == "gates") gates = true;
     if (word == "trees") trees = true;
+    if (word == "wide") wide = true;
     if (word == "mma") g_kernels = {PrefillKernel::kMmaSync};
     if (word == "wgmma") g_kernels = {PrefillKernel::kWgmma};
+    if (word == "bf16") types = {KvType::kBf16};
+    if (word == "fp8") types = {KvType::kFp8E4m3};
   }
+  if (wide) g_head_dims = {512};
   signal(SIGALRM, on_alarm);
   const Device device;
   bool good = true;
   if (checks) good = check_all(device);
   if (timings) {
     fill_for_timing(device);
-    if (gates) bench_gates(device);
-    if (trees) bench_trees(device);
-    decode &= !gates && !trees;
-    prefill &= !gates && !trees;
+    if (gates && decode) bench_gated_decodes(device, types);
+    if (gates && prefill) bench_gated_prefill(device, types);
+    if (trees) {
+      using Shapes = std::vector<Shape>;
+      bench_trees(device, wide ? Shapes{{32, 4, 512}} : Shapes{{32, 8, 128}, {28, 4, 128}});
+    }
+    if (wide && decode && !trees) bench_wide_decode(device);
+    if (wide && prefill && !trees) bench_wide_prefill(device);
+    decode &= !gates && !trees && !wide;
+    prefill &= !gates && !trees && !wide;
     std::string table;
     if (decode) bench_decode(device, table);
     if (prefill) bench_prefill(device, table);

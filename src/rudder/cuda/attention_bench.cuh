@@ -232,16 +232,17 @@ struct Device {
   int32_t* table_row = device_array<int32_t>(kMaxSeqs);
   int32_t* seq_of = device_array<int32_t>(kMaxTokens);
   uint64_t* ancestors = device_array<uint64_t>(kMaxTokens);
-  float* scales = device_array<float>(2 * kMaxHeads);
-  __nv_bfloat16* q = device_array<__nv_bfloat16>(size_t{kMaxTokens} * 32 * 128);
-  __nv_bfloat16* out = device_array<__nv_bfloat16>(size_t{kMaxTokens} * 32 * 128);
-  float* expected = device_array<float>(size_t{4096} * 32 * 256);
+  float* scales = device_array<float>(2 * kMaxHeads);       // of keys, then of values
+  float* gate_scales = device_array<float>(2 * kMaxHeads);  // sigma, then gamma
+  __nv_bfloat16* q = device_array<__nv_bfloat16>(size_t{kMaxTokens} * 32 * 512);
+  __nv_bfloat16* out = device_array<__nv_bfloat16>(size_t{kMaxTokens} * 32 * 512);
+  float* expected = device_array<float>(size_t{4096} * 32 * 512);
   size_t cache_bytes = size_t{6} << 30;
   uint8_t* cache = device_array<uint8_t>(size_t{6} << 30);
   int32_t* valid = device_array<int32_t>(1 << 20);
   int32_t* tables = device_array<int32_t>(1 << 22);
   void* workspace =
-      device_array<uint8_t>(rudder::cuda::attention_workspace_bytes(kMaxSeqs, kMaxTokens, 256));
+      device_array<uint8_t>(rudder::cuda::attention_workspace_bytes(kMaxSeqs, kMaxTokens, 512));
   cudaStream_t stream = nullptr;
   int32_t sms = 132;
 

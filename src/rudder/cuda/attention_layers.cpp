@@ -13,7 +13,7 @@ using tensor::DType;
 
 namespace {
 
-constexpr int32_t kTunedHeadDims[] = {64, 96, 128, 256};
+constexpr int32_t kTunedHeadDims[] = {64, 96, 128, 256, 512};
 constexpr int32_t kMaxTunedGroup = 16;
 
 GateParams gate_params(const ops::FirGate& gate, bool is_fp8, int32_t least_sparse_pages) {
@@ -43,7 +43,7 @@ std::string AttentionLayers::Kind::to_string() const {
                      num_kv_heads, head_dim, window, block_size, kv_is_fp8 ? "F8_E4M3" : "BF16");
 }
 
-Result<void> AttentionLayers::check(const Kind& kind) const {
+Result<void> AttentionLayers::check(const Kind& kind, bool has_gate) const {
   const auto refused = [&](const std::string& why) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("no attention kernel takes {}: {}", kind.to_string(), why), "device");
@@ -54,13 +54,17 @@ Result<void> AttentionLayers::check(const Kind& kind) const {
   if (settings_.plain && kind.head_dim >= 1 && kind.head_dim <= kPlainAttentionMaxHeadDim) {
     return {};
   }
-  if (is_tuned(kind)) return {};
+  if (is_tuned(kind, has_gate)) return {};
+  if (has_gate && kind.head_dim > kMaxGatedHeadDim) {
+    return refused(fmt::format("under a gate it is head_dim {} at most", kMaxGatedHeadDim));
+  }
   return refused(
       fmt::format("it is head_dim {}, blocks of {} tokens and at most {} heads a KV head",
                   fmt::join(kTunedHeadDims, " or "), kAttentionBlockSize, kMaxTunedGroup));
 }
 
-bool AttentionLayers::is_tuned(const Kind& kind) {
+bool AttentionLayers::is_tuned(const Kind& kind, bool has_gate) {
+  if (has_gate && kind.head_dim > kMaxGatedHeadDim) return false;
   return kind.block_size == kAttentionBlockSize &&
          kind.num_heads / kind.num_kv_heads <= kMaxTunedGroup &&
          std::find(std::begin(kTunedHeadDims), std::end(kTunedHeadDims), kind.head_dim) !=
@@ -85,8 +89,8 @@ Result<void> AttentionLayers::prepare(std::span<const ops::AttentionShape> shape
     const Kind kind{shape.num_heads,   shape.kv.num_kv_heads,
                     shape.kv.head_dim, shape.kv.block_size,
                     shape.window,      shape.kv.storage.dtype == DType::kF8E4M3};
-    RUDDER_TRY_VOID(check(kind));
-    if (!is_tuned(kind)) continue;
+    RUDDER_TRY_VOID(check(kind, shape.has_gate));
+    if (!is_tuned(kind, shape.has_gate)) continue;
     RUDDER_TRY_VOID(make_room(kind, max_seqs, max_tokens));
     RUDDER_TRY_VOID(tensor_map(shape.kv, kind));
   }
@@ -105,7 +109,7 @@ Result<void> AttentionLayers::make_room(const Kind& kind, int32_t max_seqs, int3
 }
 
 Result<const KvTensorMap*> AttentionLayers::tensor_map(const ops::KvLayer& kv, const Kind& kind) {
-  const auto [entry, is_new] = maps_.try_emplace(kv.storage.data);
+  const auto [entry, is_new] = maps_.try_emplace({kv.storage.data, kind});
   if (is_new) {
     const cudaError_t error =
         make_kv_tensor_map(kv.storage.data, config_of(kind).kv_type, kv.storage.shape[0],
@@ -127,8 +131,9 @@ Result<void> AttentionLayers::attend(const ops::AttentionArgs& args) {
   const Kind kind{args.num_heads,   args.kv.num_kv_heads,
                   args.kv.head_dim, args.kv.block_size,
                   args.window,      args.kv.storage.dtype == DType::kF8E4M3};
-  if (is_tuned(kind)) return attend_tuned(args, kind);
-  RUDDER_TRY_VOID(check(kind));
+  const bool has_gate = !args.gate.empty();
+  if (is_tuned(kind, has_gate)) return attend_tuned(args, kind);
+  RUDDER_TRY_VOID(check(kind, has_gate));
   return attend_plain(args, kind);
 }
 

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "rudder/base/result.h"
 #include "rudder/cuda/device_memory.h"
@@ -69,8 +70,9 @@ class AttentionLayers {
     bool is_current = false;  // of this step
   };
 
-  Result<void> check(const Kind& kind) const;  // an Error: no kernel takes it
-  static bool is_tuned(const Kind& kind);      // the tuned kernels take it
+  // An Error: no kernel takes it.
+  Result<void> check(const Kind& kind, bool has_gate) const;
+  static bool is_tuned(const Kind& kind, bool has_gate);  // the tuned kernels take it
   AttentionConfig config_of(const Kind& kind) const;
   Result<void> make_room(const Kind& kind, int32_t max_seqs, int32_t max_tokens);
   Result<const KvTensorMap*> tensor_map(const ops::KvLayer& kv, const Kind& kind);
@@ -87,7 +89,8 @@ class AttentionLayers {
   const Settings settings_;
   ops::AttentionBatch batch_;
   std::map<Kind, WorkList> work_lists_;
-  std::map<const void*, KvTensorMap> maps_;  // by the cache's address
+  // By the cache's address, which layers of several groups may share (ADR 0019), and their kind.
+  std::map<std::pair<const void*, Kind>, KvTensorMap> maps_;
 };
 
 }  // namespace rudder::cuda

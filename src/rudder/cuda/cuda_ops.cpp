@@ -195,7 +195,6 @@ class CudaOps final : public ops::Ops {
     wait_if_synchronous("linear", {&args.x, &args.out});
   }
   void qkv_prep(const ops::QkvPrepArgs& args) override {
-    RUDDER_CHECK(args.v_norm.empty(), "prepare() refuses a norm of values");
     QkvPrepParams params = qkv_params(args);
     params.qkv_scales = take_scales(args.qkv);
     if (args.norms_span_ranks && exchange_ && RankExchange::needs_squares(params)) {
@@ -260,8 +259,7 @@ class CudaOps final : public ops::Ops {
   }
   void logits(const ops::LogitsArgs& args) override {
     begin_op("logits");
-    RUDDER_CHECK(args.scale == 1.0f, "prepare() refuses a scale");
-    linear_->multiply(args.x, args.x_scale, *args.head, args.out, args.softcap, false, "logits");
+    linear_->logits(args);
     wait_if_synchronous("logits", {&args.x, &args.out});
   }
   void gather_logits(const ops::GatherLogitsArgs& args) override;
@@ -460,7 +458,6 @@ void CudaOps::tap_shares(const ops::TapSharesArgs& args) {
 }
 
 void CudaOps::residual_norm(const ops::ResidualNormArgs& args) {
-  RUDDER_CHECK(args.delta_scale == 1.0f && args.sum_scale == 1.0f, "prepare() refuses scales");
   ResidualNormParams params = residual_norm_params(args);
   params.rounds = rounds_;
   if (args.sums_ranks && exchange_) {

@@ -162,8 +162,9 @@ TEST(AttentionLayers, AShapeWithoutATunedKernelIsRefused) {
   DeviceMemory memory(nullptr);
   AttentionLayers layers(memory, nullptr, 132, {});
   const auto prepare = [&](AttentionLayers& of, int32_t heads, int32_t kv_heads, int32_t head_dim,
-                           int32_t block_size) {
+                           int32_t block_size, bool has_gate = false) {
     ops::AttentionShape shape;
+    shape.has_gate = has_gate;
     shape.num_heads = heads;
     shape.kv.num_kv_heads = kv_heads;
     shape.kv.head_dim = head_dim;
@@ -180,7 +181,13 @@ TEST(AttentionLayers, AShapeWithoutATunedKernelIsRefused) {
               std::string::npos)
         << prepared.error().message;
   }
+  const Result<void> gated = prepare(layers, 32, 4, 512, 16, true);
+  ASSERT_FALSE(gated);
+  EXPECT_NE(gated.error().message.find("under a gate it is head_dim 256 at most"),
+            std::string::npos)
+      << gated.error().message;
   AttentionLayers plain(memory, nullptr, 132, {.plain = true});
+  EXPECT_TRUE(prepare(plain, 32, 4, 512, 16, true));
   EXPECT_TRUE(prepare(plain, 32, 8, 80, 16));
   EXPECT_FALSE(prepare(plain, 8, 8, 520, 16));
 }
@@ -194,17 +201,12 @@ TEST(Parts, WithoutKernelsAreRefusedByName) {
     EXPECT_EQ(checked.error().where, where);
   };
   EXPECT_TRUE(check_parts({}));
-  expect_part_refused({.scales_branches = true}, "model.branch_scale");
-  expect_part_refused({.scales_layers = true}, "model.layers.has_scale");
-  expect_part_refused({.scales_logits = true}, "model.logit_scale");
   ops::AttentionShape shape;
   ops::StepBounds bounds;
   bounds.attention = std::span(&shape, 1);
   EXPECT_TRUE(check_parts(bounds));
   shape.has_sinks = true;
   expect_part_refused(bounds, "model.layers.mixer.sinks");
-  shape.has_v_norm = true;
-  expect_part_refused(bounds, "model.layers.mixer.v_norm");
 }
 
 // A rank whose heads are one head has as many weights as a norm per head has.

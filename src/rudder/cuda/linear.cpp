@@ -9,6 +9,7 @@
 #include "rudder/base/log.h"
 #include "rudder/cuda/elements.h"
 #include "rudder/cuda/kernels/convert.h"
+#include "rudder/cuda/kernels/linear_epilogue.h"
 #include "rudder/cuda/shape_kernels.h"
 #include "rudder/cuda/tuner.h"
 
@@ -322,6 +323,22 @@ ProductScales Linear::multiply(const View& x, const View& x_scale, const LinearW
   error.message += fmt::format("; {} of {}", op, shapes_text(x, weight, y));
   status_.keep(std::move(error));
   return {};
+}
+
+void Linear::logits(const ops::LogitsArgs& args) {
+  const bool scales = args.scale != 1.0f;
+  multiply(args.x, args.x_scale, *args.head, args.out, scales ? 0.0f : args.softcap, false,
+           "logits");
+  if (!scales || status_.failed()) return;
+  ScaleRowsColsParams params;
+  params.y = args.out.data;
+  params.y_is_f32 = true;
+  params.rows = args.out.shape[0];
+  params.cols = args.out.shape[1];
+  params.factor = args.scale;
+  params.softcap = args.softcap;
+  status_.check(launch_scale_rows_cols(params, stream_), "logits",
+                [&] { return shapes_text(args.x, *args.head, args.out); });
 }
 
 std::string Linear::to_table() const {

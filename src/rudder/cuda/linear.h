@@ -84,6 +84,10 @@ class Linear {
                          const ops::LinearWeight& weight, const ops::View& y, float softcap,
                          bool reader_scales, const char* op);
 
+  // A scale is in front of the soft-cap, which a product applies itself: both have a pass of their
+  // own then.
+  void logits(const ops::LogitsArgs& args);
+
   // Kernel and time of every shape and bucket that is settled, for people.
   std::string to_table() const;
 

@@ -35,7 +35,7 @@ Backend cuda_backend(tensor::DType dtype, cuda::CudaOpsSettings settings) {
   };
   backend.width_unit = 8;  // of odd ones the library rounds a product before it adds the bias
   backend.writes_f8 = true;
-  backend.has_rare_parts = false;
+  backend.has_sinks = false;
   backend.rows_are_exact = settings.batch_invariant;
   backend.takes_large_shapes = dtype == tensor::DType::kBF16 && !settings.batch_invariant;
   return backend;

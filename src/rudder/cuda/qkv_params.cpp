@@ -22,6 +22,9 @@ QkvPrepParams qkv_params(const ops::QkvPrepArgs& args) {
   params.k_norm = pointer<float>(args.k_norm.weight);
   params.k_alpha = pointer<float>(args.k_norm.alpha);
   params.k_eps = args.k_norm.eps;
+  params.v_norm = pointer<float>(args.v_norm.weight);
+  params.v_alpha = pointer<float>(args.v_norm.alpha);
+  params.v_eps = args.v_norm.eps;
   params.q_norm_is_wide = is_wide(args.q_norm);
   params.k_norm_is_wide = is_wide(args.k_norm);
   params.rope = pointer<float>(args.rope);

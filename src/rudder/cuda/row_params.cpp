@@ -103,6 +103,8 @@ ResidualNormParams residual_norm_params(const ops::ResidualNormArgs& args) {
   params.delta_norm = pointer<float>(args.delta_norm.weight);
   params.delta_alpha = pointer<float>(args.delta_norm.alpha);
   params.delta_eps = args.delta_norm.eps;
+  params.delta_scale = args.delta_scale;
+  params.sum_scale = args.sum_scale;
   params.norm = pointer<float>(args.norm.weight);
   params.norm_alpha = pointer<float>(args.norm.alpha);
   params.eps = args.norm.eps;

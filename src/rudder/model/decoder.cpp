@@ -425,8 +425,6 @@ Result<void> prepare_backend(const ModelSpec& spec, const Weights& weights,
                          .max_linear_in = spec.hidden,
                          .head = spec.stage.is_last() ? &weights.head : nullptr,
                          .attention = {}};
-  bounds.scales_branches = spec.branch_scale != 1.0f;
-  bounds.scales_logits = spec.logit_scale != 1.0f;
   bounds.cuts_ops = limits.encodes || (limits.taps_shares && !ops::rank_of(ops).is_alone());
   std::vector<ops::AttentionShape> shapes;
   std::vector<ops::LinearWeight> linears;
@@ -436,10 +434,9 @@ Result<void> prepare_backend(const ModelSpec& spec, const Weights& weights,
       shapes.push_back({.num_heads = attention->num_heads,
                         .window = attention->window,
                         .kv = kv[i],
-                        .has_v_norm = attention->v_norm,
-                        .has_sinks = softmax != nullptr && softmax->sinks});
+                        .has_sinks = softmax != nullptr && softmax->sinks,
+                        .has_gate = softmax == nullptr});
     }
-    bounds.scales_layers = bounds.scales_layers || spec.layers[i].has_scale;
     LayerWeights layer = weights.layers[i];
     for (const LinearModule& linear : layer_tensors(spec, {}, i, &layer).linears) {
       bounds.max_linear_in = std::max(bounds.max_linear_in, linear.in.count());

@@ -299,8 +299,8 @@ struct AttentionShape {
   int32_t num_heads = 0;
   int32_t window = 0;  // 0 = all
   KvLayer kv;
-  bool has_v_norm = false;
   bool has_sinks = false;
+  bool has_gate = false;
 };
 
 // Bounds of every step of a loaded model.
@@ -313,10 +313,6 @@ struct StepBounds {
   const LinearWeight* head = nullptr;              // null: none, or one that was named before
   std::span<const LinearWeight> linears = {};      // all others
   std::span<const AttentionShape> attention = {};  // one a layer
-  // Parts of ops that some step uses, which a backend may not have.
-  bool scales_branches = false;  // ResidualNormArgs.delta_scale
-  bool scales_layers = false;    // ResidualNormArgs.sum_scale
-  bool scales_logits = false;    // LogitsArgs.scale
   // Some step is cut inside an op, behind a point where it encodes (EncodeArgs) or where ranks put
   // rows together (TapSharesArgs), and stores there what other steps keep in registers.
   bool cuts_ops = false;

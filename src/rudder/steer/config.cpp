@@ -173,16 +173,22 @@ void add_clamps(std::span<const LoweredOp* const> clamps, const Model& model,
   }
 }
 
+// Of an op that folds into no sum.
+int num_vectors(const LoweredOp& op) {
+  const int own =
+      op.encodes ? 0 : static_cast<int>(!op.v1.empty()) + static_cast<int>(!op.v2.empty());
+  return own + static_cast<int>(!op.gate.empty());
+}
+
 tap::Program make_program(const Lowered& lowered, const Model& model, uint64_t active) {
   ProgramBuilder builder;
   std::vector<const LoweredOp*> chosen;
-  size_t floats = 0;  // of the sums, which are most of most programs
+  size_t floats = 0;  // of the vectors, at most: what ops share lies there once
   for (const LoweredOp& op : lowered.ops) {
     if ((active >> static_cast<unsigned>(op.selector) & 1U) == 0) continue;
     const bool joins = !chosen.empty() && chosen.back()->folds && chosen.back()->point == op.point;
-    if (op.folds && !joins) {
-      floats += static_cast<size_t>(model.geometry.width(op.point) + tap::kVectorAlign);
-    }
+    const int vectors = op.folds ? (joins ? 0 : 1) : num_vectors(op);
+    floats += static_cast<size_t>(vectors * (model.geometry.width(op.point) + tap::kVectorAlign));
     chosen.push_back(&op);
   }
   builder.reserve(floats);

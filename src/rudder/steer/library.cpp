@@ -5,9 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <boost/json.hpp>
-#include <cmath>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -18,6 +16,7 @@
 #include "rudder/steer/parse.h"
 #include "rudder/steer/parse_common.h"
 #include "rudder/steer/parse_watch.h"
+#include "rudder/steer/recent_configs.h"
 #include "rudder/steer/segments.h"
 
 namespace rudder::steer {
@@ -75,7 +74,7 @@ Result<std::string> path_below(const std::string& root, std::string_view path) {
               "path");
 }
 
-// What the library holds at a time. Immutable but for the scaled configs, which are only kept.
+// What the library holds at a time. Immutable but for configs of requests, which are only kept.
 struct State final : Names {
   ByName<std::shared_ptr<const Module>> modules;
   ByName<std::shared_ptr<const DictionarySet>> dictionaries;
@@ -84,6 +83,7 @@ struct State final : Names {
 
   mutable std::mutex mutex;
   mutable std::map<std::pair<std::string, double>, std::shared_ptr<const Config>> scaled;
+  mutable RecentConfigs recent;
 
   std::shared_ptr<const Config> find(std::string_view name) const override {
     const auto found = modules.find(name);
@@ -435,7 +435,7 @@ Result<std::shared_ptr<const Config>> Library::resolve(const json::object& body,
   if (parsed.empty()) return state->global;
   if (parsed.ops.empty() && parsed.named.size() == 1) return state->of_module(parsed.named[0]);
   RUDDER_TRY(std::vector<OpSpec> specs, specs_of(std::move(parsed), state->global_specs()));
-  return Config::build(impl_->model(), std::move(specs));
+  return state->recent.config_of(impl_->model(), std::move(specs));
 }
 
 Result<capture::StopWhen> Library::stop_when(const json::value& value,

@@ -231,8 +231,10 @@ Result<Lowering::Forms> Lowering::clamp_feature(const OpSpec& spec) {
   form.op.lo = static_cast<float>(feature.gate);
   form.op.norm = dictionary.norm;
   form.v2 = dictionary.encoder_row(clamp.feature);
-  const auto column = form.v2.values();
-  form.op.sum = static_cast<float>(std::accumulate(column.begin(), column.end(), 0.0));
+  if (form.op.norm == tap::FeatureNorm::kLayerNorm) {
+    const auto row = form.v2.values();
+    form.op.sum = static_cast<float>(std::accumulate(row.begin(), row.end(), 0.0));
+  }
   return forms;
 }
 

@@ -18,7 +18,7 @@
 
 namespace rudder::steer {
 
-// A vector inside a buffer that many may share.
+// A vector inside a buffer that many may share. Equal rows are the same part of one buffer.
 struct Row {
   std::shared_ptr<const float[]> buffer;
   int64_t begin = 0;
@@ -28,6 +28,7 @@ struct Row {
   std::span<const float> values() const {
     return {buffer.get() + begin, static_cast<size_t>(width)};
   }
+  bool operator==(const Row&) const = default;
 };
 
 struct Dictionary;
@@ -75,6 +76,7 @@ struct Control {
     return of_feature == other.of_feature && scale == other.scale && bias == other.bias &&
            gate == other.gate;
   }
+  bool operator==(const Control&) const = default;
 };
 
 // g of the op. A probe reads the row that the op is about to change. A score is the mean of
@@ -89,6 +91,7 @@ struct Gate {
   double threshold = 0;
   std::optional<double> sharpness;  // none: 0 or 1 at the threshold
   Control control;
+  bool operator==(const Gate&) const = default;
 };
 
 // Over n, the number of generated tokens before this one; a prompt has the value of n = 0.
@@ -98,6 +101,7 @@ struct Schedule {
   int32_t end = 0;
   double from = 0;
   double to = 0;
+  bool operator==(const Schedule&) const = default;
 };
 
 // Of the op kFeature: what becomes of one feature's value.
@@ -142,6 +146,7 @@ struct OpSpec {
   Schedule schedule;
   Selector select;
   std::string where;  // JSON path or tensor, for errors
+  bool operator==(const OpSpec&) const = default;
 };
 
 // No element of a vector, scale or parameter is larger, no threshold than its square: what the

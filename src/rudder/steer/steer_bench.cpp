@@ -12,8 +12,10 @@
 #include "rudder/base/json.h"
 #include "rudder/steer/base64.h"
 #include "rudder/steer/content_hash.h"
+#include "rudder/steer/features/test_dictionary.h"
 #include "rudder/steer/library.h"
 #include "rudder/steer/program_table.h"
+#include "rudder/steer/recent_configs.h"
 #include "rudder/steer/row_table.h"
 #include "rudder/steer/segments.h"
 #include "rudder/steer/test_support.h"
@@ -83,6 +85,7 @@ class Bench {
     time_programs(library, packed, phased, mb);
     time_names(library, packed);
     time_rows(library, packed, mb);
+    time_clamps();
   }
 
  private:
@@ -186,6 +189,32 @@ class Bench {
     print("keep a program, name it, look it up", time_us(pass) / kCalls);
     const auto held = table.keep(taps);
     print("the same, while another request has it", time_us(pass) / kCalls);
+  }
+
+  // Clamps of features, whose vectors are rows of a dictionary.
+  void time_clamps() {
+    constexpr int32_t kClamps = 64;
+    const tap::Point point = {shape_.layers / 2, tap::Site::kResidPost};
+    const auto dictionary = std::make_shared<const Dictionary>(random_dictionary(
+        {.width = shape_.hidden, .num_features = kClamps, .read = point, .write = point}, 1));
+    std::vector<OpSpec> specs(kClamps);
+    for (int32_t i = 0; i < kClamps; ++i) {
+      OpSpec& spec = specs[static_cast<size_t>(i)];
+      spec.op = OpName::kFeature;
+      spec.point = point;
+      spec.clamp.dictionary = dictionary;
+      spec.clamp.feature = i;
+      spec.clamp.edit = tap::FeatureEdit::kSet;
+      spec.clamp.value = 1;
+      spec.vector = dictionary->decoder_row(i);
+    }
+    const auto model = std::make_shared<const Model>(model_);
+    print(fmt::format("config, program and key: {} clamps", kClamps),
+          time_us([&] { (void)(*Config::build(model, specs))->program(1); }),
+          2 * 4e-6 * kClamps * shape_.hidden);
+    RecentConfigs recent;
+    print("the same, when they were asked for before",
+          time_us([&] { (void)(*recent.config_of(model, specs))->program(1); }));
   }
 
   void time_rows(const Library& library, const json::object& packed, double mb) {

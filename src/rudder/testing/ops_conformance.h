@@ -31,13 +31,12 @@ struct Backend {
   std::function<std::unique_ptr<ops::Ops>(int num_threads)> make;
   // What the backend is made for; models have no other shapes.
   int64_t width_unit = 1;  // widths of rows are multiples of it
-  std::vector<int64_t> head_dims = {16, 32, 64, 80, 96, 128, 256, 8, 20, 272};
+  std::vector<int64_t> head_dims = {16, 32, 64, 80, 96, 128, 256, 512, 8, 20, 272};
   std::vector<int64_t> block_sizes = {16, 16, 32, 4};
   // Norms and activations can write F8E4M3, although no linear here may ask for it.
   bool writes_f8 = false;
-  // It has the parts of ops that StepBounds and AttentionShape tell prepare() of; else it refuses
-  // models that need them.
-  bool has_rare_parts = true;
+  // It has attention sinks; else it refuses models that need them.
+  bool has_sinks = true;
   // Rows are the same bits in any company; else they are as near as the dtype's rounding.
   bool rows_are_exact = true;
   // It is fast enough for dictionaries of the sizes that are published.

@@ -34,10 +34,8 @@ AttentionShape OpsAttention::fuzzed_shape() {
   shape.window = pick(kWindows);
   constexpr int64_t kCaps[] = {0, 0, 5, 50};
   shape.softcap = static_cast<float>(pick(kCaps));
-  if (GetParam().has_rare_parts) {
-    shape.has_v_norm = between(0, 3) == 0;
-    shape.has_sinks = between(0, 3) == 0;
-  }
+  shape.has_v_norm = between(0, 3) == 0;
+  if (GetParam().has_sinks) shape.has_sinks = between(0, 3) == 0;
   if (between(0, 3) == 0) {
     shape.gate_length = static_cast<int32_t>(between(1, ops::kMaxFirLength));
     shape.has_sinks = false;
@@ -72,6 +70,15 @@ OpsAttention::Layer OpsAttention::make_layer(const AttentionShape& shape, int64_
   if (shape.rotary > 0) {
     std::vector<float> rope = random_values(kMaxPositions * shape.rotary);
     for (float& value : rope) value = std::clamp(value, -1.0f, 1.0f);
+    // Of a proportional rope the last pairs stand still.
+    const int64_t half = shape.rotary / 2;
+    const int64_t turning = between(0, 1) == 0 ? half : between(0, half);
+    for (int64_t row = 0; row < kMaxPositions; ++row) {
+      for (int64_t i = turning; i < half; ++i) {
+        rope[static_cast<size_t>(row * shape.rotary + i)] = 1;
+        rope[static_cast<size_t>(row * shape.rotary + half + i)] = 0;
+      }
+    }
     layer.host_rope = HostTensor(rope, DType::kF32, {kMaxPositions, 2, shape.rotary / 2});
     layer.rope = device_.put(layer.host_rope);
   }

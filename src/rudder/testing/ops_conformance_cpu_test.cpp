@@ -29,7 +29,7 @@ std::vector<Backend> cpu_backends() {
     low.name = "low_precision_" + std::string(dtype_name(dtype));
     low.make = [dtype](int) { return make_low_precision_ops({.linear = dtype, .kv = dtype}); };
     low.width_unit = 8;
-    low.head_dims = {64, 96, 128, 256};
+    low.head_dims = {64, 96, 128, 256, 512};
     low.block_sizes = {16};
     low.writes_f8 = true;
     backends.push_back(low);

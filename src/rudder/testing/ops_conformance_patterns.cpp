@@ -52,6 +52,11 @@ TEST_P(OpsAttention, PatternsAgreeWithTheFormulas) {
       std::vector<Matrix> exact, twin;
       expected(layer, sequences[s], history[s], q_lens[s], false, &exact);
       expected(layer, sequences[s], history[s], q_lens[s], true, &twin);
+      // Of all heads: one with a single key that it sees may have hit it by chance.
+      double tolerance = 2e-6;
+      for (size_t h = 0; h < exact.size(); ++h) {
+        tolerance = std::max(tolerance, 2 * max_difference(twin[h], exact[h]) + 2e-6);
+      }
       for (int64_t r = 0; r < q_lens[s]; ++r, ++token) {
         const int64_t position = history[s] + r;
         const auto at = static_cast<int64_t>(token) * record;
@@ -64,7 +69,6 @@ TEST_P(OpsAttention, PatternsAgreeWithTheFormulas) {
           const auto head = static_cast<size_t>(pattern.heads[h] - own_begin);
           EXPECT_EQ(std::isnan(ring[row]), pattern.heads[h] < own_begin) << "of another rank";
           if (pattern.heads[h] < own_begin) continue;
-          const double tolerance = 2 * max_difference(twin[head], exact[head]) + 2e-6;
           for (int64_t k = 0; k < pattern.keys; ++k) {
             const bool is_seen = position < pattern.keys && k < exact[head].cols;
             const double wanted = is_seen ? exact[head].at(r, k) : 0;

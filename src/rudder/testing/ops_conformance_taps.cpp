@@ -364,6 +364,8 @@ void OpsTaps::check_residual_norm(int round, int& combination) {
   args.delta = random({rows, width});
   if (round % 4 < 2) args.delta_norm = random_norm(width);
   args.norm = random_norm(width);
+  if (round % 3 == 1) args.delta_scale = 0.22f;
+  if (round % 3 == 2) args.sum_scale = 0.75f;
   args.out = poisoned(quantises ? DType::kF8E4M3 : act_, {rows, width});
   if (quantises) args.out_scale = poisoned(DType::kF32, {rows});
   args.delta_taps = scene.at(kBranch);
@@ -371,7 +373,8 @@ void OpsTaps::check_residual_norm(int round, int& combination) {
   args.x_taps[1] = scene.at(kPre);
   args.out_taps = scene.at(kNormed);
   const Matrix x = read(args.x);
-  const Matrix branch = reference_norm(read(args.delta), read(args.delta_norm));
+  Matrix branch = reference_norm(read(args.delta), read(args.delta_norm));
+  for (double& value : branch.values) value *= double{args.delta_scale};
   const ReferenceNorm norm = read(args.norm);
   ops_.residual_norm(args);
 
@@ -383,7 +386,9 @@ void OpsTaps::check_residual_norm(int round, int& combination) {
     latches.push_back(latches_of(scene.tokens[token].slot));
     double tolerance = 2e-6 * (1 + most(row_of(branch, t)));
     Row h = tapped(scene, token, kBranch, row_of(branch, t), latches.back(), tolerance);
-    for (size_t i = 0; i < h.size(); ++i) h[i] += x.at(t, static_cast<int64_t>(i));
+    for (size_t i = 0; i < h.size(); ++i) {
+      h[i] = (h[i] + x.at(t, static_cast<int64_t>(i))) * double{args.sum_scale};
+    }
     tolerance += 1e-6 * most(h);
     h = tapped(scene, token, kPost, std::move(h), latches.back(), tolerance);
     h = tapped(scene, token, kPre, std::move(h), latches.back(), tolerance);

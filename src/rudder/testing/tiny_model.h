@@ -22,7 +22,7 @@ enum class TinyArch : uint8_t {
   kHeadNorm,   // q and k normed per head, head_dim apart from hidden / heads
   kGated,      // gates instead of softmaxes, norms that clip, ReGLU
   kScaled,     // every scale: of branches, layers, logits; v-norm, sinks, a layer without rope,
-               // proportional rope. A GPU has no kernels for most of it.
+               // proportional rope. A GPU has no kernels with sinks.
   kTwoWidths,  // layers without a window have wider heads, fewer of keys, values that are raw keys;
                // v-norm, proportional rope, a scale of every layer, a soft-cap of logits
 };

@@ -82,7 +82,9 @@ cudaError_t launch_attention(const AttentionParams& params, cudaStream_t stream)
     return cudaErrorInvalidValue;
   }
   // Always: it also writes the zeros of padding.
-  const cudaError_t error = launch_attention_split(params, stream);
+  const cudaError_t error = is_wide(params.config.head_dim)
+                                ? launch_attention_wide(params, stream)
+                                : launch_attention_split(params, stream);
   if (error != cudaSuccess) return error;
   if (attention_is_split(params.config, params.bounds.max_q_len)) return cudaSuccess;
   AttentionParams resolved = params;

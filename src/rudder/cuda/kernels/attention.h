@@ -39,6 +39,7 @@
 namespace rudder::cuda {
 
 inline constexpr int32_t kAttentionBlockSize = 16;  // tokens of a KV block
+inline constexpr int32_t kMaxGatedHeadDim = 256;    // wider heads have a softmax
 // GateParams::least_sparse_pages, as measured (docs/adr/0037-gates-on-a-gpu.md).
 inline constexpr int32_t kLeastSparsePages = 8;
 inline constexpr int32_t kLeastSparsePagesFp8 = 16;
@@ -56,7 +57,7 @@ enum class PrefillKernel : uint8_t { kAuto, kMmaSync, kWgmma };
 struct AttentionConfig {
   int32_t num_heads = 0;  // 1 to 16 for each KV head
   int32_t num_kv_heads = 0;
-  int32_t head_dim = 0;  // 64, 96, 128 or 256
+  int32_t head_dim = 0;  // 64, 96, 128, 256 or 512
   int32_t window = 0;    // 0 = all
   KvType kv_type = KvType::kBf16;
   PrefillKernel prefill_kernel = PrefillKernel::kAuto;

@@ -14,7 +14,7 @@ constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * 32;
 constexpr int kRows = kWarps * 16;
 constexpr int kStages = 3;
-static_assert(kRows == tile_rows(PrefillKernel::kMmaSync));
+static_assert(kRows == tile_rows(PrefillKernel::kMmaSync, 0));
 
 template <int kHeadDim, KvType kType>
 struct TiledShared {

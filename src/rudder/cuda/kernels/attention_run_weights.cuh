@@ -3,23 +3,56 @@
 // computed is that of GateWeights. Included by attention_wgmma.cu only.
 #pragma once
 
+#include <cfloat>
+
 #include "rudder/cuda/kernels/attention_weights.cuh"
 #include "rudder/cuda/kernels/attention_wgmma_shared.cuh"
 
 namespace rudder::cuda {
 
-// kUsual: is_usual(gate). The tokens of four lanes' runs are a block: of a row lane t has 4 kRun b
-// + kRun t + k, for each block b.
-template <bool kUsual, int kRun>
+// Weights that a conversion clips at 0 and at kOne; NaN stays NaN.
+template <bool kHalf>
+struct ClippedPair;
+template <>
+struct ClippedPair<false> {
+  // So small that a multiplication that clips at 1 clips no score: those from 2^40 times the
+  // gate's upper bound on would be.
+  static constexpr float kOne = 0x1p-40f;
+  __device__ static uint32_t pack(float low, float high) {
+    constexpr uint32_t kOnes = 0x2b80'2b80u;  // {kOne, kOne}
+    uint32_t packed;
+    asm("{\n.reg .b32 pair;\ncvt.rn.relu.bf16x2.f32 pair, %1, %2;\n"
+        "min.NaN.bf16x2 %0, pair, %3;\n}"
+        : "=r"(packed)
+        : "f"(high), "f"(low), "r"(kOnes));
+    return packed;
+  }
+};
+template <>
+struct ClippedPair<true> {
+  static constexpr float kOne = 65504.0f;  // the largest f16
+  __device__ static uint32_t pack(float low, float high) {
+    uint32_t packed;
+    asm("cvt.rn.relu.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+  }
+};
+
+// kUsual: is_usual(gate). kHalf: weights are f16, else bf16. The tokens of four lanes' runs are a
+// block: of a row lane t has 4 kRun b + kRun t + k, for each block b.
+//
+// Weights of a usual gate are taken relative to the upper bound, times kOne, and pack() clips them.
+template <bool kUsual, bool kHalf, int kRun>
 class RunGateWeights {
  public:
+  using Clipped = ClippedPair<kHalf>;
+
   __device__ RunGateWeights(const AttentionParams& p, const TileWork& tile, int32_t row)
-      : gate_(p.gate), tile_(tile), factor_(p.scale * tile.k_scale) {
-    if (kUsual) factor_ /= gate_.high;
+      : gate_(p.gate), has_gain_(tile.has_gain), factor_(p.scale * tile.k_scale) {
+    if (kUsual) factor_ = __fdividef(factor_ * Clipped::kOne, gate_.high);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float sigma = tile.sigma[tile.rows.head(row + 8 * half, 0)];
-      share_[half] = -sigma / static_cast<float>(gate_.length) * factor_;
+      share_[half] = share_of(gate_, tile.sigma[tile.rows.head(row + 8 * half, 0)]) * factor_;
     }
   }
 
@@ -27,50 +60,40 @@ class RunGateWeights {
   template <int kScores, typename SightOf>
   __device__ void weigh(float (&s)[kScores], int32_t begin, bool is_partial,
                         const SightOf& sight_of, int lane) {
-    // With the first of these a hidden score is no input.
-    if (is_partial) {
-      hide(s, gate_.relu_pre ? minus_infinity() : 0.0f, begin, sight_of(), lane);
-    }
+    // With the first of these a hidden score is no input. It is finite, as a factor may be 0.
+    if (is_partial) hide(s, gate_.relu_pre ? -FLT_MAX : 0.0f, begin, sight_of(), lane);
     if constexpr (kUsual) {
-      if (gate_.relu_pre && tile_.has_gain) {
-        weigh_runs<Way::kLong>(s, lane);
-      } else {
-        weigh_runs<Way::kShort>(s, lane);
-        if (gate_.relu_pre) return;  // hidden weights are 0
+      if (gate_.relu_pre) {  // hidden weights are 0
+        if (has_gain_) {
+          weigh_runs<Way::kGain>(s, lane);
+        } else {
+          weigh_runs<Way::kRectified>(s, lane);
+        }
+        return;
       }
+      weigh_runs<Way::kLinear>(s, lane);
     } else {
       weigh_runs<Way::kAny>(s, lane);
     }
     if (is_partial) hide(s, 0.0f, begin, sight_of(), lane);
   }
 
+  // Sums so far stay as they are.
   template <int kParts, int kSums>
-  __device__ void settle(float (&sums)[kParts][kSums]) const {
-    float poison[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float own = poison_[half];
-#pragma unroll
-      for (int k = 0; k < kBefore && kUsual; ++k) {
-        own = fmaf(before_[half][k], 0.0f, own);  // the last inputs of all have been in no sum
-      }
-      poison[half] = row_sum(own);
-    }
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-#pragma unroll
-      for (int e = 0; e < kSums; ++e) sums[part][e] += poison[e / 2 % 2];
-    }
+  __device__ void rescale(float (&)[kParts][kSums]) const {}
+
+  __device__ static uint32_t pack(float low, float high) {
+    if constexpr (kUsual) return Clipped::pack(low, high);
+    return kHalf ? pack_half(low, high) : pack_bf16(low, high);
   }
   // What the sums of a row are multiplied with; `scale` is TileWork::out_scale of its head.
   __device__ float over(int /*half*/, float scale) const {
-    return scale * unit_of<kUsual>(gate_);
+    return kUsual ? scale * (gate_.high / Clipped::kOne) : scale;
   }
 
  private:
-  // kShort: a token's own input stands for its score. With the rectifier the two differ where the
-  // score is below 0, and there the weight is 0 from either, as no share is above 0.
-  enum class Way { kShort, kLong, kAny };
+  // kRectified: with the rectifier, and no share is above 0. kGain: a share is. kLinear: without.
+  enum class Way { kRectified, kGain, kLinear, kAny };
 
   static constexpr int kBack = ops::kMaxFirLength - 1;  // inputs in front of a token's own
   // What the next lane may ask for of a run.
@@ -107,15 +130,42 @@ class RunGateWeights {
     }
   }
 
+  // What the filter adds up of a score: with kScaled already times the share, whose sign is turned.
+  template <Way kWay>
+  static constexpr bool kScaled = !kHalf && (kWay == Way::kRectified || kWay == Way::kLinear);
+  template <Way kWay>
+  __device__ float input_of(float score, int half) const {
+    if constexpr (kScaled<kWay>) {
+      return kWay == Way::kRectified ? saturated_product(score, -share_[half])
+                                     : score * -share_[half];
+    }
+    if constexpr (kWay == Way::kLinear) return score;
+    if constexpr (kWay == Way::kAny) {
+      return max_or_nan(score, gate_.relu_pre ? 0.0f : minus_infinity());
+    }
+    return max_or_nan(score, 0.0f);
+  }
+
+  // The weight of a token of a usual gate, not clipped, from its score, its input and the sum of
+  // those before it.
+  template <Way kWay>
+  __device__ float weight_of(float score, float own, float back, int half) const {
+    if constexpr (kWay == Way::kGain) return fmaf(score, factor_, (own + back) * share_[half]);
+    // The score stands for the input. With the rectifier the two differ where it is below 0: there
+    // the weight is 0 from either, as it is where the factor would be below 0.
+    const float sum = factor_ + share_[half];
+    const float factor = kWay == Way::kRectified ? fmaxf(sum, 0.0f) : sum;
+    return fmaf(score, factor, kScaled<kWay> ? -back : back * share_[half]);
+  }
+
   template <Way kWay, int kScores>
   __device__ void weigh_runs(float (&s)[kScores], int lane) {
-    const float floor = gate_.relu_pre ? 0.0f : minus_infinity();
 #pragma unroll
     for (int block = 0; block < kScores / (2 * kRun); ++block) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const auto score = [&](int k) -> float& { return s[index_of(block, half, k)]; };
-        const auto input = [&](int k) { return max_or_nan(score(k), floor); };
+        const auto input = [&](int k) { return input_of<kWay>(score(k), half); };
         float last[kBefore];
 #pragma unroll
         for (int k = 0; k < kBefore; ++k) last[k] = input(kRun - kBefore + k);
@@ -126,22 +176,16 @@ class RunGateWeights {
         for (int k = 0; k < kBefore; ++k) before_[half][k] = last[k];
 #pragma unroll
         for (int k = 0; k < kRun; ++k) {
-          const float own = input(k);
+          const float own = k < kRun - kBefore ? input(k) : last[k - kRun + kBefore];
           x[kBack + k] = own;
           float& p = score(k);
           if constexpr (kWay == Way::kAny) {
             p = fmaf(p, factor_, sum_back(x, k) * share_[half]);
             p = min_or_nan(max_or_nan(p, gate_.low), gate_.high);
-            continue;
-          }
-          const float back = fmaf(third(), x[kBack + k - 2], x[kBack + k - 1]);
-          if constexpr (kWay == Way::kShort) {
-            p = saturated_fma(own, factor_ + share_[half], back * share_[half]);
           } else {
-            p = saturated_fma(p, factor_, (own + back) * share_[half]);
+            const float back = fmaf(third(), x[kBack + k - 2], x[kBack + k - 1]);
+            p = weight_of<kWay>(p, own, back, half);
           }
-          // Each input is in one of these, here or in the next lane.
-          if (k % 2 == 0) poison_[half] = fmaf(back, 0.0f, poison_[half]);
         }
       }
     }
@@ -182,11 +226,10 @@ class RunGateWeights {
   }
 
   const GateParams& gate_;
-  const TileWork& tile_;
-  float factor_;                   // of raw products; usual gates: over the upper bound
+  const bool has_gain_;            // TileWork::has_gain
+  float factor_;                   // of raw products; usual gates: times kOne over the upper bound
   float share_[2];                 // -sigma / length, times the factor
   float before_[2][kBefore] = {};  // the lane's last inputs
-  float poison_[2] = {0, 0};       // NaN once an input was
 };
 
 }  // namespace rudder::cuda

@@ -16,10 +16,10 @@
 // the pages that not all rows see, so all other pages cost what they cost without trees.
 #include "rudder/cuda/kernels/attention_device.cuh"
 #include "rudder/cuda/kernels/attention_sparse.cuh"
+#include "rudder/cuda/kernels/attention_split.cuh"
 #include "rudder/cuda/kernels/attention_weights.cuh"
 #include "rudder/cuda/kernels/attention_work.cuh"
 #include "rudder/cuda/kernels/launch.h"
-#include "rudder/cuda/kernels/tree_path.cuh"
 
 namespace rudder::cuda {
 namespace {
@@ -153,38 +153,6 @@ struct SplitShared {
   Cursor here[kWarps];
   Part part[kWarps];
   uint32_t arrived;
-};
-
-// What rows of a sequence see that may be a tree.
-struct SplitSight : Sight {
-  const uint64_t* ancestors;  // of the step's tokens; nullptr: no trees
-  const SplitSeq& seq;
-
-  __device__ SplitSight(const AttentionParams& p, const SplitSeq& seq, const QueryRows& rows,
-                        int32_t row)
-      : Sight(rows, row, rows.prefix, seq.kv_len - 1, p.config.window),
-        ancestors(p.ancestors),
-        seq(seq) {}
-
-  __device__ void hide(float (&s)[2][4], int32_t begin, int lane) const {
-    Sight::hide(s, begin, lane);
-    if (ancestors == nullptr) return;
-    const int32_t prefix = seq.kv_len - seq.q_len;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint64_t path = ancestors[seq.q_begin + last[half] - prefix];
-      if (path == 0) continue;
-      const uint32_t seen = path_tokens(path, begin - prefix);
-#pragma unroll
-      for (int n = 0; n < 2; ++n) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int token = n * 8 + lane % 4 * 2 + e;
-          if ((seen >> token & 1) == 0) s[n][2 * half + e] = minus_infinity();
-        }
-      }
-    }
-  }
 };
 
 template <int kHeadDim, KvType kType, Weighting kWeighting>
@@ -322,6 +290,11 @@ class SplitWarp {
     typename P::Keys past;
     if (looks_back) load_past(past, seq, part, run);
     float out[P::kOutTiles][4] = {};
+    uint32_t q[P::kSteps][4];
+    const auto* q_rows = static_cast<const __nv_bfloat16*>(p_.q);
+    P::load_q(q, row + g < rows.count ? q_rows + rows.offset<kHeadDim>(row + g) : nullptr,
+              row + g + 8 < rows.count ? q_rows + rows.offset<kHeadDim>(row + g + 8) : nullptr,
+              lane_ % 4);
     Weights weigher(p_, rows, part.kv_head, row + g);
     // Read here, so that nobody waits for it at the end. Of the rows that the thread writes.
     float scales[2];
@@ -331,11 +304,6 @@ class SplitWarp {
       scales[half] = scale_of_row(rows, row + half * kMergeRows + r, part.kv_head);
     }
     if (run.count > 0) {
-      uint32_t q[P::kSteps][4];
-      const auto* q_rows = static_cast<const __nv_bfloat16*>(p_.q);
-      P::load_q(q, row + g < rows.count ? q_rows + rows.offset<kHeadDim>(row + g) : nullptr,
-                row + g + 8 < rows.count ? q_rows + rows.offset<kHeadDim>(row + g + 8) : nullptr,
-                lane_ % 4);
       // Pages that all rows of the segment see whole need no mask.
       const SplitSight sight(p_, seq, rows, row + g);
       if constexpr (kGated) {
@@ -652,20 +620,6 @@ class SplitWarp {
   int32_t old_ = 0;
 };
 
-// Rows of padding.
-template <int kHeadDim>
-__device__ void write_zeros(const AttentionParams& p, const WorkspaceView& work,
-                            int32_t num_empty) {
-  const int32_t row_chunks = p.config.num_heads * kHeadDim / 8;
-  for (int32_t e = blockIdx.x; e < num_empty; e += gridDim.x) {
-    const EmptySeq seq = work.empty[e];
-    auto* out = static_cast<uint4*>(p.out) + int64_t{seq.q_begin} * row_chunks;
-    for (int64_t i = threadIdx.x; i < int64_t{seq.q_len} * row_chunks; i += kThreads) {
-      out[i] = uint4{};
-    }
-  }
-}
-
 template <int kHeadDim, KvType kType, Weighting kWeighting>
 __global__ void __launch_bounds__(kThreads, split_blocks_per_sm(kHeadDim, kType))
     split_kernel(const __grid_constant__ AttentionParams p) {
@@ -678,6 +632,7 @@ __global__ void __launch_bounds__(kThreads, split_blocks_per_sm(kHeadDim, kType)
     }
     barrier_init_fence();
   }
+  if constexpr (kWeighting != Weighting::kSoftmax) prefetch_gate(p);
   __syncthreads();
   if (!p.reads_ahead) dependency_wait();
   WorkspaceView work;
@@ -691,7 +646,7 @@ __global__ void __launch_bounds__(kThreads, split_blocks_per_sm(kHeadDim, kType)
   }
   dependency_trigger();
   if (has_work) warp.run();
-  write_zeros<kHeadDim>(p, work, range.num_empty);
+  write_zeros<kHeadDim, kThreads>(p, work, range.num_empty);
 }
 
 template <int kHeadDim, KvType kType, Weighting kWeighting>

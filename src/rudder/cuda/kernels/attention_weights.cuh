@@ -89,11 +89,33 @@ __device__ inline float saturated_fma(float a, float b, float c) {
   return x;
 }
 
+// a b within [0, 1]; NaN becomes 0.
+__device__ inline float saturated_product(float a, float b) {
+  float x;
+  asm("mul.rn.sat.f32 %0, %1, %2;" : "=f"(x) : "f"(a), "f"(b));
+  return x;
+}
+
 // In what weights are taken: a usual gate's relative to the upper bound.
 template <bool kUsual>
 __device__ float unit_of(const GateParams& gate) {
   return kUsual ? gate.high : 1.0f;
 }
+// To L2, before a kernel waits for the one in front of it: nothing writes these.
+__device__ inline void prefetch_gate(const AttentionParams& p) {
+  constexpr int32_t kSector = 8;  // floats
+  for (auto i = static_cast<int32_t>(threadIdx.x) * kSector; i < p.config.num_heads;
+       i += static_cast<int32_t>(blockDim.x) * kSector) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p.gate.sigma + i));
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p.gate.gamma + i));
+  }
+}
+// -sigma / length. Without the branches of a division, so that loads on both sides of it are on
+// their way at once.
+__device__ inline float share_of(const GateParams& gate, float sigma) {
+  return __fdividef(-sigma, static_cast<float>(gate.length));
+}
+
 // Weights are zero where they are clipped, if anywhere.
 __host__ __device__ inline bool clips_at_zero(const GateParams& gate) {
   return gate.low == 0.0f || gate.high == 0.0f;
@@ -111,11 +133,10 @@ class GateWeights {
   __device__ GateWeights(const AttentionParams& p, const QueryRows& rows, int32_t kv_head,
                          int32_t row)
       : gate_(p.gate), factor_(p.scale * (p.k_scale != nullptr ? p.k_scale[kv_head] : 1.0f)) {
-    if (kUsual) factor_ /= gate_.high;
+    if (kUsual) factor_ = __fdividef(factor_, gate_.high);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float sigma = gate_.sigma[rows.head(row + 8 * half, kv_head)];
-      share_[half] = -sigma / static_cast<float>(gate_.length) * factor_;
+      share_[half] = share_of(gate_, gate_.sigma[rows.head(row + 8 * half, kv_head)]) * factor_;
     }
   }
 

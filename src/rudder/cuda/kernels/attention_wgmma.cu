@@ -5,8 +5,9 @@
 // (attention_wgmma_carrier.cuh). fp8 becomes f16 on the way (attention_wgmma_converter.cuh; q and
 // the weights are f16 then). Two are consumers, each with 64 rows (pairs of token and q head) of
 // the same KV head: S = q . K from shared memory, the weights stay in registers as the A operand of
-// weights . V. The weights of a tile of keys are made while the tensor cores do the tile before it
-// (softmax) or the products of the other consumer (gate).
+// weights . V. Of wide heads both consumers have the same 64 rows, each makes all weights and sums
+// up half of the columns. The weights of a tile of keys are made while the tensor cores do the tile
+// before it (softmax) or the products of the other consumer (gate).
 //
 // Blocks take tiles in the order of the work list (longest first in each section). What a tile
 // gives does not depend on the block.
@@ -38,6 +39,7 @@ constexpr float kMaxLag = 8;
 // Named barriers of the block.
 constexpr int kConsumerBarrier = 1;  // + consumer
 constexpr int kTurnBarrier = 3;      // + consumer
+constexpr int kRowsBarrier = 5;      // of consumers that have the same rows
 
 __device__ void group_barrier(int id) {
   asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
@@ -130,14 +132,20 @@ class Consumer {
  public:
   using S = Shape<kHeadDim, kType, kWeighting, kTrees>;
   static constexpr bool kGated = S::kGated;
+  // Are the weights of a tile of keys made beside the sums of the tile before, or when those are
+  // there? As measured (docs/adr/0037-gates-on-a-gpu.md).
+  static constexpr bool kBeside = !kGated || (kWeighting == Weighting::kUsualGate && S::kKeepsQ);
+  static constexpr bool kTakesTurns = true;
   using Weights =
-      std::conditional_t<kGated, RunGateWeights<kWeighting == Weighting::kUsualGate, S::kRun>,
+      std::conditional_t<kGated,
+                         RunGateWeights<kWeighting == Weighting::kUsualGate, S::kFp8, S::kRun>,
                          LaggingSoftmax>;
   using Shared = WgmmaShared<kHeadDim, kType, kWeighting, kTrees>;
   static constexpr int kScores = S::kTokens / 2;    // a thread's, of a tile
   static constexpr int kSums = S::kSumColumns / 2;  // a thread's, of a part
   static constexpr int kWeightSteps = S::kTokens / 16;
-  static constexpr int kRowChunks = kHeadDim / 8;  // 16-byte chunks of a row of q or out
+  static constexpr int kRowChunks = S::kOutColumns / 8;  // 16-byte chunks of a row of results
+  static constexpr int kKeptSteps = S::kKeepsQ ? kHeadDim / 16 : 1;  // of q in registers
 
   __device__ Consumer(const AttentionParams& params, Shared& shared)
       : p_(params),
@@ -149,9 +157,13 @@ class Consumer {
     if (index_ == 1) pass_turn();
     RingCursor<kTileStages> slot;
     while (true) {
-      barrier_wait(shared_address(&shared_.q_full[index_][q_.stage]), q_.phase);
+      barrier_wait(shared_address(&shared_.tile_ring.full[slot.stage]), slot.phase);
       const TileWork& tile = shared_.tile[slot.stage];
       if (tile.num_pages == 0) return;
+      barrier_wait(shared_address(&shared_.q_full[index_][q_.stage]), q_.phase);
+      if constexpr (S::kWide) {  // the other columns of q
+        barrier_wait(shared_address(&shared_.q_full[1 - index_][q_.stage]), q_.phase);
+      }
       attend(tile);
       slot.advance();
       q_.advance();
@@ -159,10 +171,16 @@ class Consumer {
   }
 
  private:
-  __device__ uint32_t q_address() const { return shared_address(shared_.q[index_][q_.stage]); }
+  // Where q of the consumer's rows begins, and where its results go.
+  __device__ uint32_t q_address() const {
+    return shared_address(shared_.q[S::kWide ? 0 : index_][q_.stage]);
+  }
+  __device__ uint32_t out_address() const {
+    return shared_address(shared_.q[index_][S::kKeepsQ ? S::kOutBuffer : q_.stage]);
+  }
 
   __device__ void attend(const TileWork& tile) {
-    const int32_t row_begin = tile.row_begin + index_ * kConsumerRows;
+    const int32_t row_begin = tile.row_begin + S::first_row(index_);
     const int32_t row = row_begin + thread_ / 32 * 16 + thread_ % 32 / 4;
     const auto sight_of = [&] {
       return Sight(tile.rows, row, tile.rows.position(row_begin),
@@ -181,10 +199,12 @@ class Consumer {
     float out[S::kSumParts][kSums] = {};
     float s[kScores];
     uint32_t weights[kWeightSteps][4];
+    uint32_t q[kKeptSteps][4];
+    keep_q(q);
     Weights weigher(p_, tile, row);
     wait_keys();
     take_turn();
-    begin_scores(s);
+    begin_scores(s, q);
     pass_turn();
     wgmma_wait<0>();
     hold(s);
@@ -193,66 +213,81 @@ class Consumer {
     pack(weights, s);
     for (int32_t i = 1; i < tiles; ++i) {
       begin += S::kTokens;
-      wait_values(tile, i - 1);
+      wait_values();
       wait_keys();
       take_turn();
-      begin_scores(s);
+      begin_scores(s, q);
       begin_sums(out, weights);
       pass_turn();
       wgmma_wait<1>();
       hold(s);
       release(shared_.k_ring, k_cursor_);
-      if constexpr (!kGated) weigher.weigh(s, begin, is_partial(begin), sight_of, lane);
+      if constexpr (kBeside) weigher.weigh(s, begin, is_partial(begin), sight_of, lane);
       wgmma_wait<0>();
 #pragma unroll
       for (int part = 0; part < S::kSumParts; ++part) hold(out[part]);
       release(shared_.v_ring, v_cursor_);
-      if constexpr (kGated) {
-        // When V's place is free: a gate waits for values (docs/adr/0037-gates-on-a-gpu.md).
-        weigher.weigh(s, begin, is_partial(begin), sight_of, lane);
-      } else {
-        weigher.rescale(out);
-      }
+      if constexpr (!kBeside) weigher.weigh(s, begin, is_partial(begin), sight_of, lane);
+      weigher.rescale(out);
       pack(weights, s);
     }
-    wait_values(tile, tiles - 1);
+    wait_values();
+    if constexpr (!S::kFp8) clear_tail(tile, tiles - 1, shared_address(shared_.v[v_cursor_.stage]));
     begin_sums(out, weights);
     wgmma_wait<0>();
 #pragma unroll
     for (int part = 0; part < S::kSumParts; ++part) hold(out[part]);
     release(shared_.v_ring, v_cursor_);
-    if constexpr (kGated) weigher.settle(out);
     write(tile, out, weigher);
   }
 
   // The consumers issue their products in turns, so that one's softmax runs under the other's
   // products. Consumer 0 begins; both have as many turns.
   __device__ void take_turn() const {
+    if constexpr (!kTakesTurns) return;
     asm volatile("bar.sync %0, 256;" ::"r"(kTurnBarrier + index_) : "memory");
   }
   __device__ void pass_turn() const {
+    if constexpr (!kTakesTurns) return;
     asm volatile("bar.arrive %0, 256;" ::"r"(kTurnBarrier + 1 - index_) : "memory");
   }
 
   __device__ void wait_keys() {
     barrier_wait(shared_address(&shared_.k_ring.full[k_cursor_.stage]), k_cursor_.phase);
   }
-  // Of tile i of keys. Before the scores that are computed beside the sums: between products that
-  // are in flight ptxas takes no branches.
-  __device__ void wait_values(const TileWork& tile, int32_t i) {
+  // Before the scores that are computed beside the sums: between products that are in flight ptxas
+  // takes no branches.
+  __device__ void wait_values() {
     barrier_wait(shared_address(&shared_.v_ring.full[v_cursor_.stage]), v_cursor_.phase);
-    if constexpr (!S::kFp8) clear_tail(tile, i, shared_address(shared_.v[v_cursor_.stage]));
+  }
+
+  // The warp's rows of q, where it keeps them; where they were is free then.
+  __device__ void keep_q(uint32_t (&q)[kKeptSteps][4]) {
+    if constexpr (S::kKeepsQ) {
+      const int32_t r = thread_ / 32 * 16 + thread_ % 16;
+#pragma unroll
+      for (int step = 0; step < kKeptSteps; ++step) {
+        const int32_t c = 2 * step + thread_ % 32 / 16;
+        load_matrices(q[step], q_address() + chunk_offset<S::kQGroupBytes>(r, c));
+      }
+      barrier_arrive(shared_address(&shared_.q_empty[index_]));
+    }
   }
 
   // s = q . K of the tile in the K ring.
-  __device__ void begin_scores(float (&s)[kScores]) {
+  __device__ void begin_scores(float (&s)[kScores], const uint32_t (&kept)[kKeptSteps][4]) {
     const uint64_t q = operand_by_rows(q_address());
     const uint64_t k = operand_by_rows(shared_address(shared_.k[k_cursor_.stage]));
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kHeadDim / 16; ++step) {
-      wgmma_shared<S::kFp8>(s, advanced(q, step / 4 * S::kQGroupBytes + step % 4 * 32),
-                            advanced(k, step / 4 * S::kGroupBytes + step % 4 * 32), step > 0);
+      const uint64_t keys = advanced(k, step / 4 * S::kGroupBytes + step % 4 * 32);
+      if constexpr (S::kKeepsQ) {
+        wgmma_registers<S::kFp8, false>(s, kept[step], keys, step > 0);
+      } else {
+        wgmma_shared<S::kFp8>(s, advanced(q, step / 4 * S::kQGroupBytes + step % 4 * 32), keys,
+                              step > 0);
+      }
     }
     wgmma_commit();
   }
@@ -260,21 +295,23 @@ class Consumer {
   // out += weights . V of the tile in the V ring.
   __device__ void begin_sums(float (&out)[S::kSumParts][kSums],
                              const uint32_t (&weights)[kWeightSteps][4]) {
+    const uint32_t columns = S::first_column(index_) / 64 * S::kGroupBytes;
     const uint64_t v =
-        operand_by_columns(shared_address(shared_.v[v_cursor_.stage]), S::kGroupBytes);
+        operand_by_columns(shared_address(shared_.v[v_cursor_.stage]) + columns, S::kGroupBytes);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kWeightSteps; ++step) {
 #pragma unroll
       for (int part = 0; part < S::kSumParts; ++part) {
-        wgmma_registers<S::kFp8>(out[part], weights[step],
-                                 advanced(v, part * 2 * S::kGroupBytes + step * 2048));
+        wgmma_registers<S::kFp8, true>(out[part], weights[step],
+                                       advanced(v, part * 2 * S::kGroupBytes + step * 2048), true);
       }
     }
     wgmma_commit();
   }
 
-  // Puts zeros behind TileWork::end() in the page that has it. Both consumers write the same ones.
+  // Puts zeros behind TileWork::end() in the page that has it, where that is in tile i of keys, the
+  // last one. Both consumers write the same ones.
   __device__ void clear_tail(const TileWork& tile, int32_t i, uint32_t values) {
     const int32_t end = tile.end() - (tile.first_page + i * S::kPages) * kPageTokens;
     if (end >= S::kTokens || end % kPageTokens == 0) return;
@@ -302,19 +339,29 @@ class Consumer {
       for (int i = 0; i < 4; ++i) {
         const float low = s[8 * step + 2 * i];
         const float high = s[8 * step + 2 * i + 1];
-        weights[step][i] = S::kFp8 ? pack_half(low, high) : pack_bf16(low, high);
+        if constexpr (kGated) {
+          weights[step][i] = Weights::pack(low, high);
+        } else {
+          weights[step][i] = S::kFp8 ? pack_half(low, high) : pack_bf16(low, high);
+        }
       }
     }
   }
 
-  // To where q was, for the carrier.
+  // For the carrier.
   __device__ void write(const TileWork& tile, const float (&out)[S::kSumParts][kSums],
                         const Weights& weigher) {
     const int32_t r = thread_ / 32 * 16 + thread_ % 32 / 4;
-    group_barrier(kConsumerBarrier + index_);  // q has been read
+    if constexpr (S::kKeepsQ) {
+      barrier_wait(shared_address(&shared_.out_empty[index_]), q_.phase ^ 1);
+    } else if constexpr (S::kWide) {  // q has been read
+      asm volatile("bar.sync %0, 256;" ::"r"(kRowsBarrier) : "memory");
+    } else {
+      group_barrier(kConsumerBarrier + index_);
+    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int32_t row = tile.row_begin + index_ * kConsumerRows + r + 8 * half;
+      const int32_t row = tile.row_begin + S::first_row(index_) + r + 8 * half;
       const float over = weigher.over(half, tile.out_scale[kGated ? tile.rows.head(row, 0) : 0]);
 #pragma unroll
       for (int c = 0; c < kRowChunks; ++c) {
@@ -322,7 +369,7 @@ class Consumer {
         const int e = c % 16 * 4 + 2 * half;
         asm volatile(
             "st.shared.u32 [%0], %1;" ::"r"(
-                q_address() + chunk_offset<S::kQGroupBytes>(r + 8 * half, c) + thread_ % 4 * 4),
+                out_address() + chunk_offset<S::kQGroupBytes>(r + 8 * half, c) + thread_ % 4 * 4),
             "r"(pack_bf16(sums[e] * over, sums[e + 1] * over))
             : "memory");
       }
@@ -349,6 +396,7 @@ __global__ void __launch_bounds__(Shape<kHeadDim, kType, kWeighting, kTrees>::kT
     prefetch_map(S::kInRuns ? p.kv.runs : p.kv.box);
     shared.init_barriers();
   }
+  if constexpr (S::kGated) prefetch_gate(p);
   __syncthreads();
   dependency_wait();
   dependency_trigger();
@@ -399,7 +447,8 @@ struct Launch {
 }  // namespace
 
 cudaError_t launch_attention_wgmma(const AttentionParams& params, cudaStream_t stream) {
-  return launch_of_config<Launch>(params, stream);
+  return is_wide(params.config.head_dim) ? launch_of_wide_config<Launch>(params, stream)
+                                         : launch_of_config<Launch>(params, stream);
 }
 
 }  // namespace rudder::cuda

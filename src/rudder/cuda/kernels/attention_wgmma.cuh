@@ -18,6 +18,7 @@ __device__ inline uint64_t operand_by_columns(uint32_t address, uint32_t group_b
 #define RUDDER_ACCUMULATORS_8(c, i)                                                           \
   "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), \
       "+f"(c[i + 6]), "+f"(c[i + 7])
+#define RUDDER_ACCUMULATORS_16(c) RUDDER_ACCUMULATORS_8(c, 0), RUDDER_ACCUMULATORS_8(c, 8)
 #define RUDDER_ACCUMULATORS_32(c)                                                         \
   RUDDER_ACCUMULATORS_8(c, 0), RUDDER_ACCUMULATORS_8(c, 8), RUDDER_ACCUMULATORS_8(c, 16), \
       RUDDER_ACCUMULATORS_8(c, 24)
@@ -25,7 +26,27 @@ __device__ inline uint64_t operand_by_columns(uint32_t address, uint32_t group_b
   RUDDER_ACCUMULATORS_32(c), RUDDER_ACCUMULATORS_8(c, 32), RUDDER_ACCUMULATORS_8(c, 40), \
       RUDDER_ACCUMULATORS_8(c, 48), RUDDER_ACCUMULATORS_8(c, 56)
 
-// c = A . B^T (+ c), both by rows in shared memory, bf16 or f16. N = 64 and 128.
+// c = A . B^T (+ c), both by rows in shared memory, bf16 or f16. N = 32, 64 and 128.
+template <bool kHalf>
+__device__ inline void wgmma_shared(float (&c)[16], uint64_t a, uint64_t b, bool accumulate) {
+  if constexpr (kHalf) {
+    asm volatile(
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %18, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+        "}, %16, %17, add, 1, 1, 0, 0;\n}\n"
+        : RUDDER_ACCUMULATORS_16(c)
+        : "l"(a), "l"(b), "r"(static_cast<int32_t>(accumulate)));
+  } else {
+    asm volatile(
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %18, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+        "}, %16, %17, add, 1, 1, 0, 0;\n}\n"
+        : RUDDER_ACCUMULATORS_16(c)
+        : "l"(a), "l"(b), "r"(static_cast<int32_t>(accumulate)));
+  }
+}
 template <bool kHalf>
 __device__ inline void wgmma_shared(float (&c)[32], uint64_t a, uint64_t b, bool accumulate) {
   if constexpr (kHalf) {
@@ -75,53 +96,67 @@ __device__ inline void wgmma_shared(float (&c)[64], uint64_t a, uint64_t b, bool
   }
 }
 
-// c += A . B, A in registers, B by columns in shared memory. N = 64 and 128.
-template <bool kHalf>
-__device__ inline void wgmma_registers(float (&c)[32], const uint32_t (&a)[4], uint64_t b) {
+// c = A . B (+ c), A in registers, B in shared memory: by columns, or by rows (of B^T). N = 64 and
+// 128.
+template <bool kHalf, bool kByColumns>
+__device__ inline void wgmma_registers(float (&c)[32], const uint32_t (&a)[4], uint64_t b,
+                                       bool accumulate) {
   if constexpr (kHalf) {
     asm volatile(
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
-        "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-        "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
+        "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+        "}, {%32, %33, %34, %35}, %36, add, 1, 1, %38;\n}\n"
         : RUDDER_ACCUMULATORS_32(c)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int32_t>(accumulate)),
+          "n"(kByColumns ? 1 : 0));
   } else {
     asm volatile(
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
-        "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-        "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
+        "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+        "}, {%32, %33, %34, %35}, %36, add, 1, 1, %38;\n}\n"
         : RUDDER_ACCUMULATORS_32(c)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int32_t>(accumulate)),
+          "n"(kByColumns ? 1 : 0));
   }
 }
-template <bool kHalf>
-__device__ inline void wgmma_registers(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
+template <bool kHalf, bool kByColumns>
+__device__ inline void wgmma_registers(float (&c)[64], const uint32_t (&a)[4], uint64_t b,
+                                       bool accumulate) {
   if constexpr (kHalf) {
     asm volatile(
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %69, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
-        "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, "
-        "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "
-        "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-        "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
+        "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "
+        "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
+        "%62, %63"
+        "}, {%64, %65, %66, %67}, %68, add, 1, 1, %70;\n}\n"
         : RUDDER_ACCUMULATORS_64(c)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int32_t>(accumulate)),
+          "n"(kByColumns ? 1 : 0));
   } else {
     asm volatile(
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %69, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
-        "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, "
-        "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "
-        "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-        "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
+        "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "
+        "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
+        "%62, %63"
+        "}, {%64, %65, %66, %67}, %68, add, 1, 1, %70;\n}\n"
         : RUDDER_ACCUMULATORS_64(c)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int32_t>(accumulate)),
+          "n"(kByColumns ? 1 : 0));
   }
 }
 
 #undef RUDDER_ACCUMULATORS_8
+#undef RUDDER_ACCUMULATORS_16
 #undef RUDDER_ACCUMULATORS_32
 #undef RUDDER_ACCUMULATORS_64
 

@@ -7,16 +7,20 @@
 
 namespace rudder::cuda {
 
-// Brings the q of a consumer, tile after tile, and takes its results away: a warp. Both have the
-// same memory: q of a tile comes when the results that lie there are out.
+// Brings the q of a consumer, tile after tile, and takes its results away: a warp. Where a consumer
+// keeps q, it brings that of the next tile while one is computed, and results of the tile before go
+// out meanwhile. Else both have the same memory: q comes when the results that lie there are out.
 template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees>
 class Carrier {
  public:
   using S = Shape<kHeadDim, kType, kWeighting, kTrees>;
   using Shared = WgmmaShared<kHeadDim, kType, kWeighting, kTrees>;
-  static constexpr int kRowChunks = kHeadDim / 8;  // 16-byte chunks of a row
-  static constexpr int kBatch = 4;                 // chunks of a lane that are on their way at once
-  static_assert(kRowChunks % kBatch == 0 && S::kQBytes / 512 % kBatch == 0);
+  static constexpr int kRowChunks = S::kOutColumns / 8;  // 16-byte chunks of a row that it carries
+  static constexpr int kRowLanes = kRowChunks <= 8 ? 8 : kRowChunks <= 16 ? 16 : 32;
+  static constexpr int kStep = 32 / kRowLanes;  // rows that a warp has at once
+  static constexpr int kBatch = 4;              // chunks of a lane that are on their way at once
+  static_assert(kRowChunks <= kRowLanes && 32 % (kBatch * kStep) == 0);
+  static_assert(S::kQBytes / 512 % kBatch == 0);
 
   __device__ Carrier(const AttentionParams& params, Shared& shared, int32_t consumer)
       : p_(params),
@@ -29,52 +33,58 @@ class Carrier {
     while (true) {
       barrier_wait(shared_address(&shared_.tile_ring.full[slot_.stage]), slot_.phase);
       const TileWork& tile = shared_.tile[slot_.stage];
-      const bool is_tile = tile.num_pages > 0;
-      if (out == S::kQStages) {
-        store_out();
-        --out;
+      if (tile.num_pages == 0) break;
+      if constexpr (S::kKeepsQ) {
+        barrier_wait(shared_address(&shared_.q_empty[consumer_]), q_.phase ^ 1);
+        fetch_q(tile);
+        if (out == kTileStages - 1) store_out(out);
+      } else {
+        if (out == S::kQStages) store_out(out);
+        fetch_q(tile);
       }
-      if (is_tile) fetch_q(tile);
-      barrier_arrive(shared_address(&shared_.q_full[consumer_][q_.stage]));
-      if (!is_tile) break;
       slot_.advance();
       q_.advance();
       ++out;
     }
-    for (; out > 0; --out) store_out();
+    while (out > 0) store_out(out);
   }
 
  private:
   // Calls chunks(addresses in shared memory, indices of the chunks in q and out or -1 past the end)
-  // for the lane's chunks of a tile, kBatch at once.
+  // for the lane's chunks of a tile, kBatch at once. A lane has one chunk of every kStep-th row, so
+  // that its addresses are constants apart.
   template <typename Chunks>
-  __device__ void for_chunks(const TileWork& tile, int32_t stage, const Chunks& chunks) const {
-    const uint32_t base = shared_address(shared_.q[consumer_][stage]);
-#pragma unroll
+  __device__ void for_chunks(const TileWork& tile, int32_t buffer, const Chunks& chunks) const {
+    const int32_t r = lane_ / kRowLanes;
+    const int32_t c = lane_ % kRowLanes;
+    const uint32_t base =
+        shared_address(shared_.q[consumer_][buffer]) + chunk_offset<S::kQGroupBytes>(r, c);
+#pragma unroll 1
     for (int half = 0; half < 2; ++half) {
       // Each lane finds out where a row begins.
-      const int32_t row = tile.row_begin + consumer_ * kConsumerRows + half * 32 + lane_;
-      const auto begin = row < tile.rows.count
-                             ? static_cast<int32_t>(tile.rows.template offset<kHeadDim>(row) / 8)
-                             : -1;
-#pragma unroll 1
-      for (int first = 0; first < kRowChunks; first += kBatch) {
+      const int32_t row = tile.row_begin + S::first_row(consumer_) + half * 32 + lane_;
+      const int64_t first_column = S::first_column(consumer_);
+      const auto begin =
+          row < tile.rows.count
+              ? static_cast<int32_t>((tile.rows.template offset<kHeadDim>(row) + first_column) / 8)
+              : -1;
+#pragma unroll
+      for (int first = 0; first < 32; first += kBatch * kStep) {
         uint32_t address[kBatch];
         int32_t index[kBatch];
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
-          const int32_t r = ((first + i) * 32 + lane_) / kRowChunks;
-          const int32_t c = ((first + i) * 32 + lane_) % kRowChunks;
-          const int32_t at = __shfl_sync(kAllLanes, begin, r);
-          address[i] = base + chunk_offset<S::kQGroupBytes>(half * 32 + r, c);
-          index[i] = at < 0 ? -1 : at + c;
+          const int behind = first + i * kStep;
+          const int32_t at = __shfl_sync(kAllLanes, begin, r + behind);
+          address[i] = (base ^ (behind % 8 << 4)) + (half * 32 + behind) * 128;
+          index[i] = at < 0 || c >= kRowChunks ? -1 : at + c;
         }
         chunks(address, index);
       }
     }
   }
 
-  // Rows past the end become zeros.
+  // Rows past the end become zeros. Where the consumer keeps q, the warp does not wait for it.
   __device__ void fetch_q(const TileWork& tile) const {
     for_chunks(tile, q_.stage, [&](const uint32_t(&to)[kBatch], const int32_t(&index)[kBatch]) {
 #pragma unroll
@@ -85,9 +95,15 @@ class Carrier {
                      : "memory");
       }
     });
-    asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
-    if constexpr (S::kFp8) narrow_q();
-    fence_async_proxy();
+    const uint32_t full = shared_address(&shared_.q_full[consumer_][q_.stage]);
+    if constexpr (S::kKeepsQ) {
+      asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(full) : "memory");
+    } else {
+      asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
+      if constexpr (S::kFp8) narrow_q();
+      fence_async_proxy();
+      barrier_arrive(full);
+    }
   }
 
   // q of the stage becomes f16, whatever lies where.
@@ -107,10 +123,10 @@ class Carrier {
     }
   }
 
-  // Of the oldest tile whose results have not gone out.
-  __device__ void store_out() {
+  // Of the oldest of the `out` tiles whose results have not gone out.
+  __device__ void store_out(int32_t& out) {
     barrier_wait(shared_address(&shared_.out_full[consumer_][out_.stage]), out_.phase);
-    for_chunks(shared_.tile[out_slot_.stage], out_.stage,
+    for_chunks(shared_.tile[out_slot_.stage], S::kKeepsQ ? S::kOutBuffer : out_.stage,
                [&](const uint32_t(&from)[kBatch], const int32_t(&index)[kBatch]) {
                  uint4 v[kBatch];
 #pragma unroll
@@ -120,9 +136,11 @@ class Carrier {
                    if (index[i] >= 0) static_cast<uint4*>(p_.out)[index[i]] = v[i];
                  }
                });
+    if constexpr (S::kKeepsQ) barrier_arrive(shared_address(&shared_.out_empty[consumer_]));
     barrier_arrive(shared_address(&shared_.tile_ring.empty[out_slot_.stage]));
     out_.advance();
     out_slot_.advance();
+    --out;
   }
 
   const AttentionParams& p_;

@@ -52,16 +52,19 @@ class Converter {
     // swizzle. A quarter of a warp has four neighbouring chunks of two tokens, so that no two lanes
     // meet in a bank: the tokens' numbers differ in bit 2, which the swizzle of the raw ones tells
     // apart, and in bit 0, which that of the wide ones does.
-    constexpr int kChunks = kHeadDim / 16;     // of a token
-    constexpr int kFours = (kChunks + 3) / 4;  // and fours of them
+    constexpr int kParts = S::kWide ? 2 : 1;         // of a token, one after the other
+    constexpr int kChunks = kHeadDim / kParts / 16;  // of a part
+    constexpr int kFours = (kChunks + 3) / 4;        // and fours of them
     constexpr int kStep = 32 / kFours;
     constexpr int kEach = S::kTokens / kStep;
     constexpr int kBatch = 4;
     static_assert(kStep % 8 == 0 && kEach % kBatch == 0 && S::kRun % kStep == 0);
     const int32_t pair = thread_ / 8 / kFours;
     const int32_t token = (pair / 4 * 8 + pair % 4) ^ (thread_ % 8 < 4 ? 0 : 5);
-    const int32_t chunk = thread_ / 8 % kFours * 4 + thread_ % 4;
-    if (chunk < kChunks) {
+    const int32_t in_part = thread_ / 8 % kFours * 4 + thread_ % 4;
+#pragma unroll 1
+    for (int part = 0; part < kParts && in_part < kChunks; ++part) {
+      const int32_t chunk = part * kChunks + in_part;
       const uint32_t read =
           shared_address(shared_.raw[raw_.stage]) + chunk_offset<S::kTokens * 128>(token, chunk);
       const uint32_t write =

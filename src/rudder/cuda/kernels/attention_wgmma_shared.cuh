@@ -11,14 +11,19 @@ namespace rudder::cuda {
 inline constexpr int kGroupThreads = 128;
 inline constexpr int kConsumers = 2;
 inline constexpr int kConsumerRows = 64;
-static_assert(kConsumers * kConsumerRows == tile_rows(PrefillKernel::kWgmma));
 
 template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees>
 struct Shape {
   static constexpr bool kFp8 = kType == KvType::kFp8E4m3;
   static constexpr bool kGated = kWeighting != Weighting::kSoftmax;
-  static constexpr int kColumnGroups = (kHeadDim + 63) / 64;  // of bf16
-  static constexpr int kTokens = kHeadDim == 256 ? 64 : 128;  // of a tile
+  // Of wide heads the consumers have the same rows, each with half of the columns of the results.
+  static constexpr bool kWide = is_wide(kHeadDim);
+  static_assert(!(kWide && kGated));
+  static constexpr int kTileRows = kWide ? kConsumerRows : kConsumers * kConsumerRows;
+  static_assert(kTileRows == tile_rows(PrefillKernel::kWgmma, kHeadDim));
+  static constexpr int kOutColumns = kWide ? kHeadDim / kConsumers : kHeadDim;  // of a consumer
+  static constexpr int kColumnGroups = (kHeadDim + 63) / 64;                    // of bf16
+  static constexpr int kTokens = kWide ? 32 : kHeadDim == 256 ? 64 : 128;       // of a tile
   // Neighbouring tokens of a lane under a gate: a quarter of a page as the copy engine orders the
   // rows of one (token_of_row), of fp8 a quarter of a tile (Converter).
   static constexpr int kRun = kFp8 ? kTokens / 4 : kPageTokens / 4;
@@ -29,21 +34,37 @@ struct Shape {
   static constexpr int kTileBytes = kColumnGroups * kGroupBytes;
   static constexpr int kStages = kHeadDim == 64 && !kFp8 ? 3 : 2;
   static constexpr int kQGroupBytes = kConsumerRows * 128;
-  static constexpr int kQBytes = kColumnGroups * kQGroupBytes;  // of a consumer
-  static constexpr int kQStages = kHeadDim == 256 ? 1 : 2;      // 2: the next tile's q is fetched
+  // Of a consumer: its rows of q, or its columns of the rows that both have.
+  static constexpr int kQBytes = (kOutColumns + 63) / 64 * kQGroupBytes;
+  // Does a consumer keep q in registers, where it has some left? Then the products read a third
+  // less of shared memory for scores (docs/adr/0008-attention-kernels.md).
+  static constexpr bool kKeepsQ = !kFp8 && kHeadDim <= 128;
+  // Of q and results of a consumer. Where it keeps q, one has q and the other results; else
+  // results go to where q was, and with two the next tile's q is fetched.
+  static constexpr int kQBuffers = kHeadDim >= 256 ? 1 : 2;
+  static constexpr int kOutBuffer = 1;                      // where it keeps q
+  static constexpr int kQStages = kKeepsQ ? 1 : kQBuffers;  // tiles whose q or results are there
   // fp8 as it comes: column groups of 128 elements.
   static constexpr int kRawGroups = kFp8 ? (kHeadDim + 127) / 128 : 0;
   static constexpr int kRawStages = 2;
   static constexpr int kRawBytes = kRawGroups * kTokens * 128;
   // Sums of 64 rows and kSumColumns columns a wgmma.
   static constexpr int kSumColumns = kHeadDim == 64 ? 64 : 128;
-  static constexpr int kSumParts = kHeadDim == 256 ? 2 : 1;
+  static constexpr int kSumParts = kOutColumns == 256 ? 2 : 1;
   // Warpgroups: copier and carriers, of fp8 the converter, the consumers.
   static constexpr int kConverters = kFp8 ? 1 : 0;
   static constexpr int kThreads = kGroupThreads * (1 + kConverters + kConsumers);
   // Registers of a thread after the split of 168 * 3 or 128 * 4.
   static constexpr int kFeederRegisters = 40;
   static constexpr int kConsumerRegisters = kFp8 ? 216 : 232;
+
+  // Of a consumer in a tile.
+  __device__ static constexpr int first_row(int consumer) {
+    return kWide ? 0 : consumer * kConsumerRows;
+  }
+  __device__ static constexpr int first_column(int consumer) {
+    return kWide ? consumer * kOutColumns : 0;
+  }
 };
 
 struct Ring {  // barriers of a ring of stages
@@ -95,7 +116,7 @@ inline constexpr int kTileStages = 3;
 template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees>
 struct WgmmaShared {
   using S = Shape<kHeadDim, kType, kWeighting, kTrees>;
-  alignas(1024) uint8_t q[kConsumers][S::kQStages][S::kQBytes];  // results at the end of a tile
+  alignas(1024) uint8_t q[kConsumers][S::kQBuffers][S::kQBytes];
   alignas(1024) uint8_t k[S::kStages][S::kTileBytes];
   alignas(1024) uint8_t v[S::kStages][S::kTileBytes];
   alignas(1024) uint8_t raw[S::kFp8 ? S::kRawStages : 1][S::kFp8 ? S::kRawBytes : 16];
@@ -106,6 +127,9 @@ struct WgmmaShared {
   Ring raw_ring;  // K and V in turn
   uint64_t q_full[kConsumers][S::kQStages];
   uint64_t out_full[kConsumers][S::kQStages];
+  // Where consumers keep q.
+  uint64_t q_empty[kConsumers];
+  uint64_t out_empty[kConsumers];
 
   // By one thread, before all others go on.
   __device__ void init_barriers() {
@@ -132,6 +156,8 @@ struct WgmmaShared {
         barrier_init(shared_address(&q_full[i][stage]), 32);  // the carrier
         barrier_init(shared_address(&out_full[i][stage]), kGroupThreads);
       }
+      barrier_init(shared_address(&q_empty[i]), kGroupThreads);
+      barrier_init(shared_address(&out_empty[i]), 32);  // the carrier
     }
     barrier_init_fence();
   }

@@ -65,10 +65,10 @@ class Taker {
     const HeadTile at = head_tile(*work_.header, item_, config.num_kv_heads);
     const TileItem listed = work_.tiles[at.tile];
     const TiledSeq seq = work_.tiled[listed.entry];
-    const int32_t end = (listed.tile + 1) * kConsumers * kConsumerRows;
+    const int32_t end = (listed.tile + 1) * S::kTileRows;
     TileWork tile = {};
     tile.rows = QueryRows::of<kHeadDim>(config, seq.q_begin, seq.q_len, seq.kv_len, at.kv_head);
-    tile.row_begin = end - kConsumers * kConsumerRows;
+    tile.row_begin = end - S::kTileRows;
     tile.kv_len = seq.kv_len;
     tile.kv_head = at.kv_head;
     tile.first_page = first_page_of(config, tile.rows.position(tile.row_begin), S::kPages);

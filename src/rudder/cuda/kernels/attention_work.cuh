@@ -25,8 +25,11 @@ inline constexpr int32_t kRowTile = 16;        // rows (token, q head) of a spli
 inline constexpr int32_t kMaxSplitRows = 512;  // of a sequence that is not always split, but may be
 inline constexpr int32_t kMaxWorkers = 640;    // blocks of the split kernel: at most 4 on each SM
 inline constexpr int32_t kMaxGroup = 16;       // q heads of a KV head
-inline constexpr int32_t kMaxShareFloor = 8;   // a worker's pages: not cut finer than this
-inline constexpr int32_t kPartPages = 8;       // that take as long as what every part takes beside
+// A worker's pages: not cut finer than this, about 64 KB of bf16 at the heads of 128 that it was
+// measured with.
+inline constexpr int32_t kMaxShareFloor = 8;
+inline constexpr int32_t kMaxWideShareFloor = 2;
+inline constexpr int32_t kPartPages = 8;  // that take as long as what every part takes beside
 
 struct WorkHeader {
   int32_t num_tiles;
@@ -112,6 +115,16 @@ struct EmptySeq {  // padding: its rows of out become zeros
   int32_t q_len;
 };
 
+// A segment that begins in a worker's range and goes on in those of the next ones: what the wide
+// kernel leaves for the one that adds up partial results.
+struct CutSegment {
+  int32_t num_workers;  // that have a part of it; 0: the range ends with a segment
+  int32_t kv_head;
+  int32_t row_tile;
+  int32_t q_begin;
+  int32_t q_len;
+};
+
 struct WorkspaceView {
   WorkHeader* header;
   SplitSeq* split;          // [max_seqs]
@@ -120,6 +133,7 @@ struct WorkspaceView {
   TileItem* tiles;          // [max_tokens], longest first: a tile has a token's rows at least
   WorkerRange* workers;     // [kMaxWorkers]
   uint32_t* arrivals;       // [kMaxWorkers], by the first worker of a segment; 0 between launches
+  CutSegment* cuts;         // [kMaxWorkers], of heads that are_wide()
   float2* partial_max_sum;  // [2 * kMaxWorkers, kRowTile]: max (of base-2 scores), sum
   float* partial_out;       // [2 * kMaxWorkers, kRowTile, head_dim], unnormalised
 };
@@ -139,6 +153,7 @@ __host__ __device__ inline size_t view_workspace(const AttentionWorkspace& works
   view->header = reinterpret_cast<WorkHeader*>(take(sizeof(WorkHeader)));
   view->workers = reinterpret_cast<WorkerRange*>(take(sizeof(WorkerRange) * kMaxWorkers));
   view->arrivals = reinterpret_cast<uint32_t*>(take(sizeof(uint32_t) * kMaxWorkers));
+  view->cuts = reinterpret_cast<CutSegment*>(take(sizeof(CutSegment) * kMaxWorkers));
   view->split = reinterpret_cast<SplitSeq*>(take(sizeof(SplitSeq) * seqs));
   view->tiled = reinterpret_cast<TiledSeq*>(take(sizeof(TiledSeq) * tokens));
   view->empty = reinterpret_cast<EmptySeq*>(take(sizeof(EmptySeq) * seqs));
@@ -166,6 +181,12 @@ __host__ __device__ inline int32_t first_page_of(const AttentionConfig& config, 
   return config.whole_sequences ? page - page % pages : page;
 }
 
+// Heads of which one warp cannot hold 16 rows of sums: a block's warps share the columns
+// (attention_wide.cu, attention_wgmma.cu).
+__host__ __device__ constexpr bool is_wide(int32_t head_dim) {
+  return head_dim > 256;
+}
+
 // Blocks of the split kernel on one SM: what its shared memory and registers leave room for.
 __host__ __device__ constexpr int32_t split_blocks_per_sm(int32_t head_dim, KvType kv_type) {
   return head_dim == 256 && kv_type == KvType::kBf16 ? 1 : 2;
@@ -180,6 +201,7 @@ __host__ __device__ inline int32_t split_workers(const AttentionConfig& config) 
 // prompt.
 inline PrefillKernel prefill_kernel_of(const AttentionConfig& config,
                                        const AttentionBounds& bounds) {
+  if (is_wide(config.head_dim)) return PrefillKernel::kWgmma;  // there is no other
   if (config.prefill_kernel != PrefillKernel::kAuto) return config.prefill_kernel;
   constexpr int32_t kMmaRows = 256;
   const int32_t group = config.num_heads / config.num_kv_heads;
@@ -187,17 +209,23 @@ inline PrefillKernel prefill_kernel_of(const AttentionConfig& config,
   return is_short ? PrefillKernel::kMmaSync : PrefillKernel::kWgmma;
 }
 
-__host__ __device__ constexpr int32_t tile_rows(PrefillKernel kernel) {
-  return kernel == PrefillKernel::kWgmma ? 128 : 64;
+__host__ __device__ constexpr int32_t tile_rows(PrefillKernel kernel, int32_t head_dim) {
+  return kernel == PrefillKernel::kWgmma && !is_wide(head_dim) ? 128 : 64;
 }
-static_assert(kMaxGroup <= tile_rows(PrefillKernel::kMmaSync), "a token's rows lie in one tile");
+__host__ __device__ inline int32_t tile_rows(const AttentionConfig& config) {
+  return tile_rows(config.prefill_kernel, config.head_dim);
+}
+static_assert(kMaxGroup <= 64, "a token's rows lie in one tile");
 // What a unit of split work takes a worker, what all of it takes beside, and what 64 keys take a
-// tile that is alone, in nanoseconds: of heads of 128 on an H200 and an H100 (ADR 0008).
+// tile that is alone, in nanoseconds: of heads of 128 on an H200 and an H100, and of wide ones on
+// an H200 (ADR 0008).
 inline constexpr int64_t kSplitNs = 5000;
 __device__ inline int64_t unit_ns(const AttentionConfig& config) {
+  if (is_wide(config.head_dim)) return config.kv_type == KvType::kBf16 ? 1870 : 1010;
   return config.kv_type == KvType::kBf16 ? 450 : 330;
 }
 __device__ inline int64_t tile_step_ns(const AttentionConfig& config) {
+  if (is_wide(config.head_dim)) return 3900;
   if (config.prefill_kernel == PrefillKernel::kMmaSync) return 2050;
   return config.kv_type == KvType::kBf16 ? 860 : 1360;
 }
@@ -207,8 +235,7 @@ inline int32_t tile_items_bound(const AttentionParams& params) {
   const AttentionConfig& config = params.config;
   const AttentionBounds& bounds = params.bounds;
   const int32_t group = config.num_heads / config.num_kv_heads;
-  const int32_t tiles =
-      bounds.num_tokens * group / tile_rows(config.prefill_kernel) + bounds.num_seqs;
+  const int32_t tiles = bounds.num_tokens * group / tile_rows(config) + bounds.num_seqs;
   const bool may_have_trees = params.ancestors != nullptr && config.whole_sequences;
   return (may_have_trees ? bounds.num_tokens : tiles) * config.num_kv_heads;
 }
@@ -225,7 +252,7 @@ __host__ __device__ inline bool is_usual(const GateParams& gate) {
 enum class Weighting { kSoftmax, kUsualGate, kAnyGate };
 
 // Launch<head_dim, KvType, Weighting>::run of the config: the instantiations of an attention
-// kernel.
+// kernel, of heads that are not wide.
 template <template <int, KvType, Weighting> class Launch, KvType kType, Weighting kWeighting>
 cudaError_t launch_of_head_dim(const AttentionParams& params, cudaStream_t stream) {
   switch (params.config.head_dim) {
@@ -256,7 +283,17 @@ cudaError_t launch_of_config(const AttentionParams& params, cudaStream_t stream)
                                : launch_of_weighting<Launch, Weighting::kAnyGate>(params, stream);
 }
 
+// Of wide heads, which have a softmax alone.
+template <template <int, KvType, Weighting> class Launch>
+cudaError_t launch_of_wide_config(const AttentionParams& params, cudaStream_t stream) {
+  if (params.config.head_dim != 512 || params.gate.length > 0) return cudaErrorInvalidValue;
+  return params.config.kv_type == KvType::kBf16
+             ? Launch<512, KvType::kBf16, Weighting::kSoftmax>::run(params, stream)
+             : Launch<512, KvType::kFp8E4m3, Weighting::kSoftmax>::run(params, stream);
+}
+
 cudaError_t launch_attention_split(const AttentionParams& params, cudaStream_t stream);
+cudaError_t launch_attention_wide(const AttentionParams& params, cudaStream_t stream);
 cudaError_t launch_attention_mma(const AttentionParams& params, cudaStream_t stream);
 cudaError_t launch_attention_wgmma(const AttentionParams& params, cudaStream_t stream);
 

@@ -132,7 +132,7 @@ struct TileLoad {
 
   __device__ void add(const SplitSeq& seq, const AttentionConfig& config) {
     const int32_t group = config.num_heads / config.num_kv_heads;
-    const int32_t tiles = ceil_div(seq.q_len * group, tile_rows(config.prefill_kernel));
+    const int32_t tiles = ceil_div(seq.q_len * group, tile_rows(config));
     const int32_t steps = ceil_div(seq.num_pages * kAttentionBlockSize, 64);
     atomicAdd(&all, static_cast<unsigned long long>(tiles) * config.num_kv_heads * steps);
     atomicMax(&longest, steps);
@@ -193,7 +193,7 @@ __device__ void list_sequences(const AttentionWorkParams& p, const WorkspaceView
                                Counts* scratch, Totals* totals, Span* spans) {
   const int32_t heads = p.config.num_kv_heads;
   const int32_t group = p.config.num_heads / heads;
-  const int32_t rows = tile_rows(p.config.prefill_kernel);
+  const int32_t rows = tile_rows(p.config);
   for (int32_t base = 0; base < p.bounds.num_seqs; base += kThreads) {
     const int32_t s = base + static_cast<int32_t>(threadIdx.x);
     SplitSeq seq = {};
@@ -253,8 +253,10 @@ struct Cut {
   int32_t mean_pages;
 };
 
-__device__ int32_t least_share(const Totals& totals, int32_t workers) {
-  const int32_t least = min(totals.max_pages, kMaxShareFloor);
+__device__ int32_t least_share(const AttentionConfig& config, const Totals& totals,
+                               int32_t workers) {
+  const int32_t floor = is_wide(config.head_dim) ? kMaxWideShareFloor : kMaxShareFloor;
+  const int32_t least = min(totals.max_pages, floor);
   return max(max(ceil_div(totals.sum.units, workers), least), 1);
 }
 
@@ -263,7 +265,7 @@ __device__ int32_t least_share(const Totals& totals, int32_t workers) {
 __device__ int32_t share_of_parts(const AttentionWorkParams& p, const WorkspaceView& work,
                                   const Totals& totals, int32_t workers,
                                   int32_t (&parts)[kPartPages + 1]) {
-  const int32_t least = least_share(totals, workers);
+  const int32_t least = least_share(p.config, totals, workers);
   const int32_t entry = static_cast<int32_t>(threadIdx.x);
   if (totals.sum.split == 0 || totals.sum.split * p.config.num_kv_heads > workers) return 0;
   if (entry <= kPartPages) parts[entry] = 0;
@@ -303,8 +305,8 @@ __device__ void space_segments(const AttentionWorkParams& p, const WorkspaceView
 }
 
 // Units a worker, of segments without space between them.
-__device__ int32_t share_of(const Totals& totals, int32_t workers) {
-  const int32_t share = least_share(totals, workers);
+__device__ int32_t share_of(const AttentionConfig& config, const Totals& totals, int32_t workers) {
+  const int32_t share = least_share(config, totals, workers);
   // Segments of one length need not be cut when that costs no more than the slack.
   const int32_t pages = totals.max_pages;
   const int32_t whole = pages > 0 ? ceil_div(share, pages) * pages : share;
@@ -394,7 +396,7 @@ __device__ void divide(const AttentionWorkParams& p, const WorkspaceView& work,
 // Steps of 64 tokens that a tile goes through.
 __device__ int32_t tile_cost(const AttentionConfig& config, const TiledSeq& seq, int32_t tile) {
   const int32_t group = config.num_heads / config.num_kv_heads;
-  const int32_t rows = tile_rows(config.prefill_kernel);
+  const int32_t rows = tile_rows(config);
   const int32_t prefix = seq.kv_len - seq.q_len;
   const int32_t all = seq.q_len * group;
   const int32_t end = (tile + 1) * rows < all ? (tile + 1) * rows : all;
@@ -464,7 +466,7 @@ __global__ void __launch_bounds__(kThreads) work_kernel(const AttentionWorkParam
     cut.unit_step = cut.share;
     space_segments(p, work, cut.share, scratch, &totals, spans);
   } else {
-    cut = {share_of(totals, workers), 1, mean_pages};
+    cut = {share_of(p.config, totals, workers), 1, mean_pages};
   }
   divide(p, work, totals, cut, spans);
   order_tiles(p, work, &totals, buckets);

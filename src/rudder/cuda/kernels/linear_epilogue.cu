@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads)
     Pack<T, kWidth> pack = *at;
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      float v = read(pack.v + i) * (x_scale * w_scale[i]) + bias[i];
+      float v = (read(pack.v + i) * (x_scale * w_scale[i]) + bias[i]) * p.factor;
       if (p.softcap != 0.0f) v = p.softcap * tanhf(v / p.softcap);
       write(pack.v + i, v);
     }

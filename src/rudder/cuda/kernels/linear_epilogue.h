@@ -8,9 +8,9 @@
 
 namespace rudder::cuda {
 
-// y[t, o] = cap(y[t, o] * x_scale[t] * w_scale[o] + bias[o]), in place; every part is optional. Any
-// size; columns in multiples of 8 at 16-byte aligned rows go in 16-byte accesses. Moves
-// rows * cols * (4 bf16 | 8 f32) bytes. cap(v) = softcap * tanh(v / softcap). Reference:
+// y[t, o] = cap((y[t, o] * x_scale[t] * w_scale[o] + bias[o]) * factor), in place; every part is
+// optional. Any size; columns in multiples of 8 at 16-byte aligned rows go in 16-byte accesses.
+// Moves rows * cols * (4 bf16 | 8 f32) bytes. cap(v) = softcap * tanh(v / softcap). Reference:
 // testing/reference_ops.h, reference_linear and reference_soft_cap.
 struct ScaleRowsColsParams {
   void* y = nullptr;  // [rows, cols] bf16, or f32
@@ -20,6 +20,7 @@ struct ScaleRowsColsParams {
   const void* bias = nullptr;      // [cols] bf16
   int64_t rows = 0;
   int64_t cols = 0;
+  float factor = 1.0f;
   float softcap = 0.0f;  // 0 = off
 };
 cudaError_t launch_scale_rows_cols(const ScaleRowsColsParams& params, cudaStream_t stream);

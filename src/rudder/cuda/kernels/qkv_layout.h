@@ -36,7 +36,7 @@ __host__ __device__ constexpr RunPair run_pair(int lane, int head_dim, int half_
 // Lanes that qkv_prep gives a head, a power of two; 0: its general kernel has to do it.
 __host__ __device__ constexpr int lanes_of_head(int head_dim, int half_rot) {
   if (head_dim % 8 != 0 || half_rot % 8 != 0) return 0;
-  return head_dim <= 64 ? 4 : head_dim <= 128 ? 8 : head_dim <= 256 ? 16 : 0;
+  return head_dim <= 64 ? 4 : head_dim <= 128 ? 8 : head_dim <= 256 ? 16 : head_dim <= 512 ? 32 : 0;
 }
 
 }  // namespace rudder::cuda

@@ -10,7 +10,7 @@ namespace {
 // Each element of a head belongs to one run of one lane, and an element that turns has its partner
 // in the same lane.
 TEST(QkvLayout, LanesShareOutAHead) {
-  for (int dim = 8; dim <= 256; dim += 8) {
+  for (int dim = 8; dim <= 512; dim += 8) {
     for (int half = 0; 2 * half <= dim; half += 8) {
       const int lanes = lanes_of_head(dim, half);
       ASSERT_GT(lanes, 0) << dim;
@@ -42,7 +42,7 @@ TEST(QkvLayout, LanesShareOutAHead) {
 TEST(QkvLayout, OddHeadsAreForTheGeneralKernel) {
   EXPECT_EQ(lanes_of_head(20, 0), 0);
   EXPECT_EQ(lanes_of_head(64, 10), 0);
-  EXPECT_EQ(lanes_of_head(264, 0), 0);
+  EXPECT_EQ(lanes_of_head(520, 0), 0);
 }
 
 TEST(QkvLayout, CacheIsDense) {

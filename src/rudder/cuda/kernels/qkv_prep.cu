@@ -38,8 +38,9 @@ struct HeadNorm {
 };
 
 __device__ HeadNorm norm_of(const QkvPrepParams& p, Head head) {
+  if (head.part == Part::kV) return {p.v_norm, p.v_alpha, p.v_eps, false};
   const bool is_q = head.part == Part::kQ;
-  const float* weight = is_q ? p.q_norm : head.part == Part::kK ? p.k_norm : nullptr;
+  const float* weight = is_q ? p.q_norm : p.k_norm;
   if (weight == nullptr) return {};
   const float* alpha = is_q ? p.q_alpha : p.k_alpha;
   const bool is_wide = is_q ? p.q_norm_is_wide : p.k_norm_is_wide;
@@ -155,11 +156,13 @@ constexpr int kBlocksPerSm = 4;
 Norms norms_of(const QkvPrepParams& p) {
   const auto has = [](const float* norm, bool is_kind) { return norm == nullptr || is_kind; };
   if (has(p.q_norm, p.q_alpha != nullptr) && has(p.k_norm, p.k_alpha != nullptr) &&
-      (p.q_norm != nullptr || p.k_norm != nullptr)) {
+      has(p.v_norm, p.v_alpha != nullptr) &&
+      (p.q_norm != nullptr || p.k_norm != nullptr || p.v_norm != nullptr)) {
     return Norms::kClip;
   }
   const bool is_rms_of_head = has(p.q_norm, p.q_alpha == nullptr && !p.q_norm_is_wide) &&
-                              has(p.k_norm, p.k_alpha == nullptr && !p.k_norm_is_wide);
+                              has(p.k_norm, p.k_alpha == nullptr && !p.k_norm_is_wide) &&
+                              has(p.v_norm, p.v_alpha == nullptr);
   return is_rms_of_head ? Norms::kRmsOfHead : Norms::kAny;
 }
 
@@ -356,7 +359,8 @@ cudaError_t launch_lanes(const QkvPrepParams& p, int heads, cudaStream_t stream)
     case Norms::kRmsOfHead:
       return launch_norms<kLanes, Norms::kRmsOfHead>(p, heads, stream);
     case Norms::kClip:
-      return launch_norms<kLanes, Norms::kClip>(p, heads, stream);
+      if constexpr (kLanes < 32) return launch_norms<kLanes, Norms::kClip>(p, heads, stream);
+      break;
     case Norms::kAny:
       break;
   }
@@ -377,8 +381,9 @@ cudaError_t launch_qkv_prep(const QkvPrepParams& p, cudaStream_t stream) {
   const int half = p.rope == nullptr ? 0 : p.half_rot;
   const bool aligned = is_aligned(p.qkv) && is_aligned(p.q_out) && is_aligned(p.kv_cache) &&
                        is_aligned(p.q_norm) && is_aligned(p.q_alpha) && is_aligned(p.k_norm) &&
-                       is_aligned(p.k_alpha) && is_aligned(p.rope) &&
-                       is_aligned(p.qkv_scales.column) && is_aligned(p.qkv_scales.bias);
+                       is_aligned(p.k_alpha) && is_aligned(p.v_norm) && is_aligned(p.v_alpha) &&
+                       is_aligned(p.rope) && is_aligned(p.qkv_scales.column) &&
+                       is_aligned(p.qkv_scales.bias);
   switch (aligned ? lanes_of_head(p.head_dim, half) : 0) {
     case 4:
       return launch_lanes<4>(p, heads, stream);
@@ -386,6 +391,8 @@ cudaError_t launch_qkv_prep(const QkvPrepParams& p, cudaStream_t stream) {
       return launch_lanes<8>(p, heads, stream);
     case 16:
       return launch_lanes<16>(p, heads, stream);
+    case 32:
+      return launch_lanes<32>(p, heads, stream);
     default:
       break;
   }

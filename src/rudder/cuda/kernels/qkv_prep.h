@@ -33,6 +33,9 @@ struct QkvPrepParams {
   const float* k_norm = nullptr;  // likewise with num_kv_heads
   const float* k_alpha = nullptr;
   float k_eps = 1e-5f;
+  const float* v_norm = nullptr;  // [head_dim]
+  const float* v_alpha = nullptr;
+  float v_eps = 1e-5f;
   bool q_norm_is_wide = false;  // over all heads as one vector
   bool k_norm_is_wide = false;
   const float* rope = nullptr;        // [rope_rows, 2, rot / 2]: cos, sin; null: no rotation

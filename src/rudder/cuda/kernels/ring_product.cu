@@ -356,6 +356,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (warp < kMmaWarps) product.write_tiles();
     return;
   }
+  __syncwarp();  // behind the fetches of one lane
   auto* const sums = reinterpret_cast<float*>(shared);
   if (warp < kMmaWarps) product.keep_part(sums);
   __syncthreads();

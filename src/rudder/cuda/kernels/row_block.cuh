@@ -142,10 +142,28 @@ inline bool clips(const ResidualNormParams& p) {
   return p.delta_alpha != nullptr || p.norm_alpha != nullptr;
 }
 
-__device__ inline Floats sum_run(Floats x, const Floats& branch) {
+// A branch, as most models have no scale.
+__device__ inline Floats scaled_run(Floats x, float scale) {
+  if (scale == 1.0f) return x;
+#pragma unroll
+  for (int j = 0; j < kRun; ++j) x.v[j] = __fmul_rn(x.v[j], scale);
+  return x;
+}
+
+// A run of a branch as it is added, but for its taps; `rounds` as of ResidualNormParams. kScales:
+// it may be scaled, else it has no instruction for that.
+template <bool kScales>
+__device__ Floats branch_run(const ResidualNormParams& p, const Floats& normed) {
+  const Floats branch = p.rounds ? rounded(normed) : normed;
+  return kScales ? scaled_run(branch, p.delta_scale) : branch;
+}
+
+// A run of the sum, scaled likewise.
+template <bool kScales>
+__device__ Floats sum_run(const ResidualNormParams& p, Floats x, const Floats& branch) {
 #pragma unroll
   for (int j = 0; j < kRun; ++j) x.v[j] = __fadd_rn(x.v[j], branch.v[j]);
-  return x;
+  return kScales ? scaled_run(x, p.sum_scale) : x;
 }
 
 template <int kRunsOfThis, bool kAlignedOfThis>

@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kMaxRowThreads) quantise_kernel(const Quantise
 }
 
 // x as it is to be normed: with delta added, stored and rounded.
-template <int kRuns, bool kAligned, bool kFp8, bool kClips>
+template <int kRuns, bool kAligned, bool kFp8, bool kClips, bool kScales>
 __device__ void add_delta(const ResidualNormParams& p, Packed (&x)[kRuns], float* scratch) {
   const int hidden = static_cast<int>(p.hidden);
   const int64_t row = int64_t{blockIdx.x} * hidden;
@@ -127,16 +127,30 @@ __device__ void add_delta(const ResidualNormParams& p, Packed (&x)[kRuns], float
     const int i = row_column(r);
     Floats weight = {};
     if (p.delta_norm != nullptr) weight = load_floats<kAligned>(p.delta_norm + i, hidden - i);
-    Floats branch = norm.applied_to<kAligned>(unpack(delta[r]), weight, i, hidden - i);
-    if (p.rounds) branch = rounded(branch);
-    x[r] = pack(sum_run(unpack(x[r]), branch));
+    Floats branch =
+        branch_run<kScales>(p, norm.applied_to<kAligned>(unpack(delta[r]), weight, i, hidden - i));
+    if (kScales && p.rounds) branch = rounded(branch);
+    x[r] = pack(sum_run<kScales>(p, unpack(x[r]), branch));
     store_run<kAligned>(static_cast<Bf16*>(p.x) + row + i, hidden - i, x[r]);
   }
 }
 
+// x as it is to be normed, where nothing is added.
+template <int kRuns, bool kAligned>
+__device__ void scale_sum(const ResidualNormParams& p, Packed (&x)[kRuns]) {
+  const int hidden = static_cast<int>(p.hidden);
+#pragma unroll
+  for (int r = 0; r < kRuns; ++r) {
+    const int i = row_column(r);
+    x[r] = pack(scaled_run(unpack(x[r]), p.sum_scale));
+    store_run<kAligned>(static_cast<Bf16*>(p.x) + int64_t{blockIdx.x} * hidden + i, hidden - i,
+                        x[r]);
+  }
+}
+
 // A thread reads and writes the same elements, so that delta may be out. Without kClips no norm is
-// a UClipNorm, which takes registers.
-template <int kRuns, bool kAligned, bool kFp8, bool kClips>
+// a UClipNorm, which takes registers; without kScales nothing is scaled, which takes instructions.
+template <int kRuns, bool kAligned, bool kFp8, bool kClips, bool kScales>
 __global__ void __launch_bounds__(kMaxRowThreads) residual_norm_kernel(const ResidualNormParams p) {
   __shared__ float scratch[3][32];
   const int hidden = static_cast<int>(p.hidden);
@@ -164,7 +178,11 @@ __global__ void __launch_bounds__(kMaxRowThreads) residual_norm_kernel(const Res
     const int i = row_column(r);
     x[r] = load_run<kAligned>(static_cast<const Bf16*>(p.x) + row + i, hidden - i);
   }
-  if (p.delta != nullptr) add_delta<kRuns, kAligned, kFp8, kClips>(p, x, scratch[0]);
+  if (p.delta != nullptr) {
+    add_delta<kRuns, kAligned, kFp8, kClips, kScales>(p, x, scratch[0]);
+  } else if (kScales) {
+    scale_sum<kRuns, kAligned>(p, x);
+  }
   if (p.out == nullptr) return;
   const RowNorm<kClips> norm(p.norm, p.norm_alpha, x, hidden, p.eps, scratch[1]);
   Floats y[kFp8 ? kRuns : 1];
@@ -188,7 +206,7 @@ __global__ void __launch_bounds__(kMaxRowThreads) residual_norm_kernel(const Res
 // reads and writes the same elements, so that delta may be out.
 constexpr unsigned kClipThreads = 256;
 constexpr unsigned kClipThreadsPerSm = 512;
-template <bool kAligned>
+template <bool kAligned, bool kScales>
 __global__ void __launch_bounds__(kClipThreads, kClipThreadsPerSm / kClipThreads)
     clip_residual_norm_kernel(const ResidualNormParams p) {
   constexpr int kTurn = 2;  // rows
@@ -217,8 +235,12 @@ __global__ void __launch_bounds__(kClipThreads, kClipThreadsPerSm / kClipThreads
     if (p.delta != nullptr) {
       Floats branch = unpack(delta);
       if (p.delta_norm != nullptr) branch = clipped_run(branch, delta_alpha, delta_weight);
-      if (p.rounds) branch = rounded(branch);
-      x = pack(sum_run(unpack(x), branch));
+      branch = branch_run<kScales>(p, branch);
+      if (kScales && p.rounds) branch = rounded(branch);
+      x = pack(sum_run<kScales>(p, unpack(x), branch));
+      store(p.x, row, x);
+    } else if (kScales) {
+      x = pack(scaled_run(unpack(x), p.sum_scale));
       store(p.x, row, x);
     }
     if (p.out == nullptr) return;
@@ -253,6 +275,7 @@ bool only_clips(const ResidualNormParams& p) {
 }
 
 // As many rows for each block, as far as that goes, and no block behind another.
+template <bool kScales>
 cudaError_t launch_clips(const ResidualNormParams& p, cudaStream_t stream) {
   constexpr int64_t kSms = 132;
   const int64_t runs = (p.hidden + kRun - 1) / kRun;
@@ -262,19 +285,27 @@ cudaError_t launch_clips(const ResidualNormParams& p, cudaStream_t stream) {
   const int64_t rows_each = (p.rows + most - 1) / most;
   const dim3 grid(static_cast<unsigned>((p.rows + rows_each - 1) / rows_each),
                   static_cast<unsigned>(parts));
-  const auto kernel =
-      is_aligned_residual(p) ? clip_residual_norm_kernel<true> : clip_residual_norm_kernel<false>;
+  const auto kernel = is_aligned_residual(p) ? clip_residual_norm_kernel<true, kScales>
+                                             : clip_residual_norm_kernel<false, kScales>;
   return launch_pdl(kernel, grid, dim3(static_cast<unsigned>(threads)), 0, stream, p);
 }
 
-template <bool kClips>
+template <bool kClips, bool kScales>
 cudaError_t launch_norms(const ResidualNormParams& p, cudaStream_t stream) {
   return for_row_shape<2>(p.hidden, is_aligned_residual(p), [&](auto shape, unsigned threads) {
-    const auto kernel = p.out_scale != nullptr
-                            ? residual_norm_kernel<shape.kRuns, shape.kAligned, true, kClips>
-                            : residual_norm_kernel<shape.kRuns, shape.kAligned, false, kClips>;
+    const auto kernel =
+        p.out_scale != nullptr
+            ? residual_norm_kernel<shape.kRuns, shape.kAligned, true, kClips, kScales>
+            : residual_norm_kernel<shape.kRuns, shape.kAligned, false, kClips, kScales>;
     return launch_pdl(kernel, dim3(static_cast<unsigned>(p.rows)), dim3(threads), 0, stream, p);
   });
+}
+
+template <bool kScales>
+cudaError_t launch_kind(const ResidualNormParams& p, cudaStream_t stream) {
+  if (p.out_scale == nullptr && only_clips(p)) return launch_clips<kScales>(p, stream);
+  return clips(p) ? launch_norms<true, kScales>(p, stream)
+                  : launch_norms<false, kScales>(p, stream);
 }
 
 }  // namespace
@@ -337,8 +368,7 @@ cudaError_t launch_quantise(const QuantiseParams& p, cudaStream_t stream) {
 cudaError_t launch_residual_norm(const ResidualNormParams& p, cudaStream_t stream) {
   if (p.rows == 0 || p.hidden == 0) return cudaSuccess;
   if (p.delta_scales.row != nullptr && p.out_scale == nullptr) return cudaErrorInvalidValue;
-  if (p.out_scale == nullptr && only_clips(p)) return launch_clips(p, stream);
-  return clips(p) ? launch_norms<true>(p, stream) : launch_norms<false>(p, stream);
+  return scales(p) ? launch_kind<true>(p, stream) : launch_kind<false>(p, stream);
 }
 
 }  // namespace rudder::cuda

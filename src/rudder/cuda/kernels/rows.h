@@ -37,13 +37,13 @@ struct EmbedParams {
 };
 cudaError_t launch_embed(const EmbedParams& params, cudaStream_t stream);
 
-// x += delta_norm(delta); out = norm(x). Without `delta` nothing is added, without `norm` out = x,
-// without `out` only x changes. The norm is of x as stored, rounded to bf16, so that it does not
-// matter in which call a delta was added. Moves T * hidden * (2 x, 2 delta, 2 x, 2 | 1 out) bytes.
-// hidden <= kMaxNormWidth. A norm with `alpha` is a UClipNorm, clip(alpha * x, -1, 1) * weight: it
-// waits for no sum over the row.
-// rounds: the branch after its norm and its taps, x between its points, and what becomes fp8 are
-// rounded to bf16, as where a call is cut and stores them; without delta_scales.
+// x = (x + delta_scale * delta_norm(delta)) * sum_scale; out = norm(x). Without `delta` nothing is
+// added, without `norm` out = x, without `out` only x changes. The norm is of x as stored, rounded
+// to bf16, so that it does not matter in which call a delta was added. Moves T * hidden * (2 x, 2
+// delta, 2 x, 2 | 1 out) bytes. hidden <= kMaxNormWidth. A norm with `alpha` is a UClipNorm,
+// clip(alpha * x, -1, 1) * weight: it waits for no sum over the row. rounds: the branch after its
+// norm and after its scale and taps, x between its points, and what becomes fp8 are rounded to
+// bf16, as where a call is cut and stores them; without delta_scales.
 struct ResidualNormParams {
   bool rounds = false;
   bool lets_next_begin = false;        // launch.h
@@ -60,7 +60,13 @@ struct ResidualNormParams {
   int64_t hidden = 0;
   void* out = nullptr;         // [T, hidden] bf16 or fp8, optional
   float* out_scale = nullptr;  // [T]: then `out` is fp8
+  // Behind what models without scales read: a launch's parameters come from memory, line by line.
+  float delta_scale = 1.0f;
+  float sum_scale = 1.0f;
 };
+inline bool scales(const ResidualNormParams& params) {
+  return params.delta_scale != 1.0f || params.sum_scale != 1.0f;
+}
 cudaError_t launch_residual_norm(const ResidualNormParams& params, cudaStream_t stream);
 
 // out = act(gate) * up. Moves T * width * (4 + 2 | 1) bytes. fp8: width <= kMaxQuantisedWidth.

@@ -47,8 +47,7 @@ __device__ void load_branch(const ResidualNormParams& p, int64_t row, Taps& taps
     const int i = row_column(r);
     Floats weight = {};
     if (p.delta_norm != nullptr) weight = load_floats<kAligned>(p.delta_norm + i, hidden - i);
-    to[r] = norm.applied_to<kAligned>(unpack(delta[r]), weight, i, hidden - i);
-    if (p.rounds) to[r] = rounded(to[r]);
+    to[r] = branch_run<true>(p, norm.applied_to<kAligned>(unpack(delta[r]), weight, i, hidden - i));
   }
 }
 
@@ -103,17 +102,18 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock && !kF
     if constexpr (!kOnlyAdds) taps.at(kDeltaPoint, h);
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) {
-      h[r] = sum_run(unpack(x[r]), p.rounds ? rounded(h[r]) : h[r]);
+      h[r] = sum_run<true>(p, unpack(x[r]), p.rounds ? rounded(h[r]) : h[r]);
     }
   } else {
     taps.look_up(row);
 #pragma unroll
-    for (int r = 0; r < kRuns; ++r) h[r] = unpack(x[r]);
+    for (int r = 0; r < kRuns; ++r) h[r] = scaled_run(unpack(x[r]), p.sum_scale);
   }
   taps.at_both(kFirstXPoint, p.rounds, h);
 #pragma unroll
   for (int r = 0; r < kRuns; ++r) x[r] = pack(h[r]);
-  if (p.delta != nullptr || taps.is_active()) store_row<kRuns, kAligned>(p.x, row, hidden, x);
+  const bool changes = p.delta != nullptr || p.sum_scale != 1.0f || taps.is_active();
+  if (changes) store_row<kRuns, kAligned>(p.x, row, hidden, x);
   if (p.out == nullptr) return;
   if constexpr (!kIsSmall) load_norm<kRuns, kAligned>(p, norm);
   const RowNorm<true> out_norm(p.norm, p.norm_alpha, x, hidden, p.eps, scratch[1]);

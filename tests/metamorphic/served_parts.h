@@ -1,0 +1,33 @@
+// Tiny models of parts that a GPU has kernels for: heads that the tuned attention kernels take, in
+// place of narrower ones, and no attention sinks. For tests of executors on GPUs.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "rudder/model/spec.h"
+
+namespace rudder::metamorphic {
+
+// Heads of 64, and of 512 where a layer's are wider than those of others.
+inline void use_served_parts(model::ModelSpec& spec) {
+  constexpr int32_t kNarrow = 64;
+  constexpr int32_t kWide = 512;
+  const auto head_dim_of = [](const model::LayerSpec& layer) {
+    return model::attention_of(layer)->head_dim;
+  };
+  const int32_t least = head_dim_of(*std::ranges::min_element(spec.layers, {}, head_dim_of));
+  for (model::LayerSpec& layer : spec.layers) {
+    model::Attention& attention = *model::attention_of(layer);
+    attention.head_dim = attention.head_dim > least ? kWide : kNarrow;
+    attention.scale = 1.0f / std::sqrt(static_cast<float>(attention.head_dim));
+    if (auto* const softmax = std::get_if<model::Softmax>(&attention.weighting)) {
+      softmax->sinks = false;
+    }
+    if (attention.rope == model::kNoRope) continue;
+    spec.ropes[static_cast<size_t>(attention.rope)].rotary_dim = attention.head_dim;
+  }
+}
+
+}  // namespace rudder::metamorphic
