@@ -153,9 +153,10 @@ __device__ inline Floats scaled_run(Floats x, float scale) {
 // A run of a branch as it is added, but for its taps; `rounds` as of ResidualNormParams. kScales:
 // it may be scaled, else it has no instruction for that.
 template <bool kScales>
-__device__ Floats branch_run(const ResidualNormParams& p, const Floats& normed) {
-  const Floats branch = p.rounds ? rounded(normed) : normed;
-  return kScales ? scaled_run(branch, p.delta_scale) : branch;
+__device__ Floats branch_run(const ResidualNormParams& p, Floats branch) {
+  if (p.rounds) branch = rounded(branch);
+  if constexpr (kScales) branch = scaled_run(branch, p.delta_scale);
+  return branch;
 }
 
 // A run of the sum, scaled likewise.
@@ -163,7 +164,8 @@ template <bool kScales>
 __device__ Floats sum_run(const ResidualNormParams& p, Floats x, const Floats& branch) {
 #pragma unroll
   for (int j = 0; j < kRun; ++j) x.v[j] = __fadd_rn(x.v[j], branch.v[j]);
-  return kScales ? scaled_run(x, p.sum_scale) : x;
+  if constexpr (kScales) x = scaled_run(x, p.sum_scale);
+  return x;
 }
 
 template <int kRunsOfThis, bool kAlignedOfThis>
