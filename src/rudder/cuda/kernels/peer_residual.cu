@@ -246,8 +246,8 @@ __device__ void add_and_norm(const ResidualNormParams& p, RowTeam& team, int64_t
     const int i = team.column(r, width);
     Floats branch_weight = {};
     if (p.delta_norm != nullptr) branch_weight = load_floats<true>(p.delta_norm + i, width - i);
-    Floats add =
-        branch_run<true>(p, branch_norm.applied_to<true>(unpack(branch[r]), branch_weight, i, width - i));
+    Floats add = branch_run<true>(
+        p, branch_norm.applied_to<true>(unpack(branch[r]), branch_weight, i, width - i));
     if (p.rounds) add = rounded(add);
     x[r] = pack(sum_run<true>(p, unpack(x[r]), add));
     store_run<true>(static_cast<Bf16*>(p.x) + begin + i, width - i, x[r]);
