@@ -136,7 +136,6 @@ class Consumer {
   // Are the weights of a tile of keys made beside the sums of the tile before, or when those are
   // there? As measured (docs/adr/0037-gates-on-a-gpu.md).
   static constexpr bool kBeside = !kGated || (kWeighting == Weighting::kUsualGate && S::kKeepsQ);
-  static constexpr bool kTakesTurns = true;
   using Weights =
       std::conditional_t<kGated,
                          RunGateWeights<kWeighting == Weighting::kUsualGate, S::kFp8, S::kRun>,
@@ -245,11 +244,9 @@ class Consumer {
   // The consumers issue their products in turns, so that one's softmax runs under the other's
   // products. Consumer 0 begins; both have as many turns.
   __device__ void take_turn() const {
-    if constexpr (!kTakesTurns) return;
     asm volatile("bar.sync %0, 256;" ::"r"(kTurnBarrier + index_) : "memory");
   }
   __device__ void pass_turn() const {
-    if constexpr (!kTakesTurns) return;
     asm volatile("bar.arrive %0, 256;" ::"r"(kTurnBarrier + 1 - index_) : "memory");
   }
 
