@@ -1,5 +1,6 @@
 // Steering against models whose weights do what it does, and captured rows against each other: no
 // formula of the taps is used twice.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -149,6 +150,18 @@ TEST(Steering, AblatingEveryBranchIsOrthogonalWeights) {
   }
 }
 
+// What a layer's output is multiplied by: 1 where the checkpoint holds no number for it.
+float scale_of(const weights::Checkpoint& checkpoint, int32_t layer) {
+  const std::string name = fmt::format("layers.{}.layer_scalar", layer);
+  for (const std::string_view prefix : {"model.", "model.language_model."}) {
+    const weights::TensorInfo* const found = checkpoint.find(std::string(prefix) + name);
+    if (found == nullptr) continue;
+    EXPECT_EQ(found->view.dtype, tensor::DType::kBF16);
+    return tensor::to_float(*found->view.as<tensor::BF16>());
+  }
+  return 1;
+}
+
 // Captured rows of every architecture of the goldens, everywhere, at every position.
 class CaptureIdentities : public ::testing::TestWithParam<std::string> {
  protected:
@@ -198,10 +211,11 @@ class CaptureIdentities : public ::testing::TestWithParam<std::string> {
           return rows[static_cast<size_t>(first + i)];
         };
         for (int32_t layer = 0; layer < geometry.num_layers; ++layer) {
+          const float scale = scale_of(**checkpoint, layer);
           for (int32_t i = 0; i < geometry.hidden; ++i) {
             const float mid = at(layer, Site::kResidPre, i) + at(layer, Site::kAttnOut, i);
             ASSERT_EQ(at(layer, Site::kResidMid, i), mid) << "layer " << layer;
-            ASSERT_EQ(at(layer, Site::kResidPost, i), mid + at(layer, Site::kMlpOut, i))
+            ASSERT_EQ(at(layer, Site::kResidPost, i), scale * (mid + at(layer, Site::kMlpOut, i)))
                 << "layer " << layer;
             if (layer + 1 == geometry.num_layers) continue;
             ASSERT_EQ(at(layer + 1, Site::kResidPre, i), at(layer, Site::kResidPost, i));
