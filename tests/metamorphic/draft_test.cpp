@@ -6,16 +6,14 @@
 #include <algorithm>
 #include <array>
 
-#include "metamorphic/guess_notes.h"
+#include "metamorphic/guess_checks.h"
 #include "metamorphic/harness.h"
 #include "metamorphic/tap_asks.h"
 #include "rudder/cpu/reference_ops.h"
 #include "rudder/draft/ngram_proposer.h"
 #include "rudder/draft/suffix_proposer.h"
-#include "rudder/testing/async_ops.h"
 #include "rudder/testing/forwarding_ops.h"
 #include "rudder/testing/random_proposer.h"
-#include "rudder/testing/tape_ops.h"
 
 namespace rudder::metamorphic {
 namespace {
@@ -23,24 +21,11 @@ namespace {
 using testing::RandomProposer;
 
 // Not every sequence fits at once.
-constexpr step::Capacity kTight = {.num_slots = 16,
-                                   .num_blocks = 18,
-                                   .block_size = 16,
-                                   .max_tokens_per_step = 96,
-                                   .max_seq_len = 256,
-                                   .vocab_size = 160,
-                                   .max_in_flight = 3,
-                                   .max_repeat = 4,
-                                   .max_draft = 5};
-
-sched::SchedSettings settings(int32_t budget, int32_t in_flight) {
-  sched::SchedSettings settings;
-  settings.max_num_seqs = 16;
-  settings.max_num_batched_tokens = budget;
-  settings.max_in_flight = in_flight;
-  settings.multi_step = 4;
-  return settings;
-}
+constexpr step::Capacity kTight = [] {
+  step::Capacity capacity = kGuessTight;
+  capacity.num_blocks = 18;
+  return capacity;
+}();
 
 // Every draft is right, and as long as it may be.
 class RightProposer final : public sched::DraftProposer {
@@ -66,25 +51,15 @@ class Drafts : public ::testing::TestWithParam<Pair> {
   static testing::TinyArch arch() { return std::get<1>(GetParam()); }
   static const Backend& backend() { return backends()[std::get<0>(GetParam())]; }
 
-  struct Way {
-    Backend device;
-    int32_t budget;
-    int32_t in_flight;
-  };
-  static std::vector<Way> ways() {
-    const Backend async_taped = {
-        "async_tape",
-        [] { return testing::make_async_ops(testing::make_tape_ops(backend().make())); }};
-    return {{backend(), 96, 1}, {backend(), 40, 3}, {async_taped, 64, 3}};
-  }
+  static std::vector<GuessWay> ways() { return guess_ways(backend()); }
 
   void expect_as_plain(const std::vector<Ask>& asks, const std::vector<Got>& plain,
-                       const step::Capacity& capacity, const Way& way) {
+                       const step::Capacity& capacity, const GuessWay& way) {
     const auto whole = wholes(asks, plain);
     RandomProposer proposer(
         3, 160, [&](sched::SequenceId id) { return std::span<const int32_t>(whole[id.value]); });
     const auto executor = tiny_executor(way.device, arch(), capacity);
-    const Outcome outcome = run(*executor, settings(way.budget, way.in_flight), asks, &proposer);
+    const Outcome outcome = run(*executor, guess_settings(way), asks, &proposer);
     expect_same(plain, outcome.got, way.device.name);
     num_preemptions_ += outcome.stats.preemptions;
     EXPECT_GT(outcome.stats.accepted_tokens, 50u);
@@ -99,7 +74,7 @@ TEST_P(Drafts, AsPlainDecoding) {
   std::vector<Ask> asks = random_masked_asks(20, 31, 110);
   const std::vector<Got> plain = run_alone(*tiny_executor(backend(), arch(), kRoomy), asks);
   for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i / 10 * 10);
-  for (const Way& way : ways()) expect_as_plain(asks, plain, kTight, way);
+  for (const GuessWay& way : ways()) expect_as_plain(asks, plain, kTight, way);
   // Windows give blocks back, so that these sequences fit; the steered ones below do not.
   if (!testing::has_windows(arch())) {
     EXPECT_GT(num_preemptions_, 0u);
@@ -112,7 +87,8 @@ TEST_P(Drafts, SteeredAndCapturedAsPlainDecoding) {
   add_random_taps(asks, roomy, 9);
   const std::vector<Got> plain = run_alone(*tiny_executor(backend(), arch(), roomy), asks);
   EXPECT_TRUE(std::ranges::any_of(plain, [](const Got& got) { return got.captured.size() > 20; }));
-  for (const Way& way : ways()) expect_as_plain(asks, plain, with_encodes(kTight, arch()), way);
+  for (const GuessWay& way : ways())
+    expect_as_plain(asks, plain, with_encodes(kTight, arch()), way);
   EXPECT_GT(num_preemptions_, 0u);
 }
 
@@ -138,12 +114,12 @@ TEST_P(Drafts, EveryProposerAsPlainDecoding) {
        }},
   };
   for (const auto& [name, make] : kinds) {
-    for (const Way& way : ways()) {
+    for (const GuessWay& way : ways()) {
       for (const bool is_paced : {false, true}) {
         if (is_paced && way.in_flight == 1) continue;  // nothing would run ahead
         const auto proposer = make();
         const auto executor = tiny_executor(way.device, arch(), with_taps(kTight, arch()));
-        sched::SchedSettings drafting = settings(way.budget, way.in_flight);
+        sched::SchedSettings drafting = guess_settings(way);
         drafting.pace_drafts = is_paced;
         const Outcome outcome = run(*executor, drafting, asks, proposer.get());
         expect_same(plain, outcome.got, way.device.name + " " + name);
@@ -163,146 +139,43 @@ bool keeps_every_token(testing::TinyArch arch) {
   });
 }
 
-constexpr int32_t kFewBlocks = 12;
-
 // The executor's own proposer, with a model of another kind.
 TEST_P(Drafts, DraftModelAsPlainDecoding) {
   if (!keeps_every_token(arch())) GTEST_SKIP() << "a draft model needs a group without a window";
-  const step::Capacity roomy = with_encodes(kRoomy, arch());
-  std::vector<Ask> asks = random_masked_asks(14, 78, 70);
-  add_random_taps(asks, roomy, 4);
-  for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i / 8 * 10);
-  const std::vector<Got> plain = run_alone(*tiny_executor(backend(), arch(), roomy), asks);
-  step::Capacity tight = with_encodes(kTight, arch());
-  tight.num_blocks = kFewBlocks;
-  uint64_t num_preemptions = 0;
-  for (const bool is_paced : {false, true}) {
-    for (const Way& way : ways()) {
-      const auto executor =
-          guessing_executor(way.device, arch(), testing::TinyArch::kPreNorm, 8, tight);
-      sched::SchedSettings drafting = settings(way.budget, way.in_flight);
-      drafting.pace_drafts = is_paced;
-      const Outcome outcome = run(*executor, drafting, asks);
-      expect_same(plain, outcome.got, way.device.name + " draft model");
-      num_preemptions += outcome.stats.preemptions;
-      if (!is_paced) {
-        EXPECT_GT(outcome.stats.draft_tokens, 500u);
-      }
-    }
-  }
-  if (!testing::has_windows(arch())) {  // which give blocks back, so that all sequences fit
-    EXPECT_GT(num_preemptions, 0u);
-  }
+  const auto make = [](const GuessWay& way, const step::Capacity& capacity) {
+    return guessing_executor(way.device, arch(), testing::TinyArch::kPreNorm, 8, capacity);
+  };
+  expect_text_of_plain_decoding(GetParam(), 78, make);
 }
 
 // A draft head, of rows that steered tokens changed too.
 TEST_P(Drafts, DraftHeadAsPlainDecoding) {
   if (!keeps_every_token(arch())) GTEST_SKIP() << "a draft head needs a group without a window";
   if (!backend().make()->runs_draft_heads()) GTEST_SKIP() << "it runs no draft heads";
-  const step::Capacity roomy = with_encodes(kRoomy, arch());
-  std::vector<Ask> asks = random_masked_asks(14, 79, 70);
-  add_random_taps(asks, roomy, 4);
-  for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i / 8 * 10);
-  const std::vector<Got> plain = run_alone(*tiny_executor(backend(), arch(), roomy), asks);
-  step::Capacity tight = with_encodes(kTight, arch());
-  tight.num_blocks = kFewBlocks;
-  uint64_t num_preemptions = 0;
   using enum testing::TinyHead;
   size_t num_runs = 0;
-  for (const bool is_paced : {false, true}) {
-    for (const Way& way : ways()) {
-      // Each kind with and without run-ahead, and drafting all that it may.
-      constexpr std::array kKinds = {kSharedEmbedding, kOwnEmbedding, kProduct,
-                                     kProduct,         kOwnEmbedding, kSharedEmbedding};
-      testing::TinyHead kind = kKinds[num_runs++];
-      if (!testing::takes_head(testing::tiny_spec(arch()), kind)) kind = kOwnEmbedding;
-      const auto executor = head_executor(way.device, arch(), kind, tight);
-      sched::SchedSettings drafting = settings(way.budget, way.in_flight);
-      drafting.pace_drafts = is_paced;
-      const Outcome outcome = run(*executor, drafting, asks);
-      expect_same(plain, outcome.got, way.device.name + " draft head");
-      num_preemptions += outcome.stats.preemptions;
-      if (!is_paced) {
-        EXPECT_GT(outcome.stats.draft_tokens, 500u);
-      }
-    }
-  }
-  if (!testing::has_windows(arch())) {  // which give blocks back, so that all sequences fit
-    EXPECT_GT(num_preemptions, 0u);
-  }
+  const auto make = [&](const GuessWay& way, const step::Capacity& capacity) {
+    // Each kind with and without run-ahead, and drafting all that it may.
+    constexpr std::array kKinds = {kSharedEmbedding, kOwnEmbedding, kProduct,
+                                   kProduct,         kOwnEmbedding, kSharedEmbedding};
+    testing::TinyHead kind = kKinds.at(num_runs++);
+    if (!testing::takes_head(testing::tiny_spec(arch()), kind)) kind = kOwnEmbedding;
+    return head_executor(way.device, arch(), kind, capacity);
+  };
+  expect_text_of_plain_decoding(GetParam(), 79, make);
 }
 
-// What a head guesses behind a token depends on the tokens before it alone: not on the steps that
-// ran them, on what else was in them, on preemption, on which blocks they lie in or on who computed
-// these.
 TEST_P(Drafts, GuessesOfAHeadDependOnTheTokensAlone) {
   if (!keeps_every_token(arch())) GTEST_SKIP() << "a draft head needs a group without a window";
   if (!backend().make()->runs_draft_heads()) GTEST_SKIP() << "it runs no draft heads";
-  std::vector<Ask> asks = random_asks(12, 43, 80);
-  for (size_t i = 0; i < asks.size(); ++i) {
-    asks[i].arrival = static_cast<int32_t>(i / 6 * 12);
-    // Different sequences share no block: the last pair of a shared one is of who wrote it last.
-    asks[i].prompt[0] = static_cast<int32_t>(i);
-  }
-  for (size_t i = 0; i < 6; ++i) {  // the same again, from what the first ones left
-    asks.push_back(asks[i]);
-    asks.back().arrival = 60;
-  }
-  using Notes = GuessNotes::Notes;
-  uint64_t preemptions = 0;
-  int64_t cached = 0;
-  testing::TinyHead kind = testing::TinyHead::kOwnEmbedding;
-  const auto guesses_of = [&](const Way& way, const step::Capacity& capacity,
-                              const std::vector<Ask>& of) -> Notes {
-    const auto executor = head_executor(way.device, arch(), kind, capacity);
-    GuessNotes noting(*executor);
-    const Outcome outcome = run(noting, settings(way.budget, way.in_flight), of);
-    preemptions += outcome.stats.preemptions;
-    for (const Got& got : outcome.got) cached += got.cached_tokens;
-    return noting.notes;
-  };
-  step::Capacity roomy = kRoomy;
-  roomy.max_draft = kTight.max_draft;
-  Notes alone;
-  const auto run_each_alone = [&] {
-    alone.clear();
-    preemptions = 0;
-    cached = 0;
-    for (size_t i = 0; i < 12; ++i) {
-      Ask first = asks[i];
-      first.arrival = 0;
-      alone.merge(guesses_of({backend(), 96, 1}, roomy, {first}));
-    }
-    EXPECT_EQ(preemptions, 0u);
-    EXPECT_EQ(cached, 0);
-  };
-  const auto expect_same_guesses = [&](const Way& way, const step::Capacity& capacity) {
-    size_t num_compared = 0;
-    for (const auto& [behind, guess] : guesses_of(way, capacity, asks)) {
-      const auto found = alone.find(behind);
-      if (found == alone.end()) continue;  // another draft was right by chance
-      const size_t count = std::min(guess.size(), found->second.size());
-      EXPECT_TRUE(std::equal(guess.begin(), guess.begin() + static_cast<std::ptrdiff_t>(count),
-                             found->second.begin()))
-          << way.device.name << ", sequence " << behind.first << " behind " << behind.second;
-      num_compared += count;
-    }
-    EXPECT_GT(num_compared, 300u);
-  };
-  step::Capacity tight = kTight;
-  tight.num_blocks = kFewBlocks;
-  for (const auto each : {testing::TinyHead::kOwnEmbedding, testing::TinyHead::kProduct}) {
-    kind = each;
+  for (const auto kind : {testing::TinyHead::kOwnEmbedding, testing::TinyHead::kProduct}) {
     if (!testing::takes_head(testing::tiny_spec(arch()), kind)) continue;
     // Which rows lie where is the same on every backend, and the reference is slow.
     if (kind == testing::TinyHead::kProduct && backend().name == "reference") continue;
-    run_each_alone();
-    for (const Way& way : ways()) expect_same_guesses(way, tight);
-    if (!testing::has_windows(arch())) {  // which give blocks back, so that all sequences fit
-      EXPECT_GT(preemptions, 0u);
-    }
-    expect_same_guesses({backend(), 64, 3}, roomy);
-    EXPECT_GT(cached, 0);
+    const auto make = [&](const GuessWay& way, const step::Capacity& capacity) {
+      return head_executor(way.device, arch(), kind, capacity);
+    };
+    expect_guesses_of_tokens_alone(GetParam(), make);
   }
 }
 
@@ -324,13 +197,12 @@ TEST_P(Drafts, OwnGuessesAreAllRight) {
     asks[i].arrival = static_cast<int32_t>(i / 7 * 12);
   }
   const std::vector<Got> plain = run_alone(*tiny_executor(backend(), arch(), kRoomy), asks);
-  step::Capacity tight = kTight;
-  tight.num_blocks = kFewBlocks;
-  std::vector<Way> all = ways();
+  step::Capacity tight = kGuessTight;
+  std::vector<GuessWay> all = ways();
   all.push_back({backend(), 24, 3});
-  for (const Way& way : all) {
+  for (const GuessWay& way : all) {
     const auto executor = guessing_executor(way.device, arch(), arch(), kModelSeed, tight);
-    const Outcome outcome = run(*executor, settings(way.budget, way.in_flight), asks);
+    const Outcome outcome = run(*executor, guess_settings(way), asks);
     expect_same(plain, outcome.got, way.device.name + " guesses for itself");
     if (!testing::has_windows(arch())) {  // which give blocks back, so that all sequences fit
       EXPECT_GT(outcome.stats.preemptions, 0u);
@@ -355,7 +227,7 @@ TEST_P(Drafts, RightOnesSaveSteps) {
   capacity.max_draft = 5;
   RightProposer proposer(wholes(asks, plain));
   const auto executor = tiny_executor(backend(), arch(), capacity);
-  const Outcome outcome = run(*executor, settings(96, 3), asks, &proposer);
+  const Outcome outcome = run(*executor, guess_settings({backend(), 96, 3}), asks, &proposer);
   expect_same(plain, outcome.got, "right drafts");
   EXPECT_EQ(outcome.stats.steps, 1u + 60 / 6);  // the prompt and its first token, then six a step
   EXPECT_EQ(outcome.stats.accepted_tokens, 50u);

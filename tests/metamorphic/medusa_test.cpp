@@ -6,137 +6,35 @@
 #include <array>
 #include <set>
 
+#include "metamorphic/guess_checks.h"
 #include "metamorphic/guess_notes.h"
 #include "metamorphic/guessers.h"
 #include "metamorphic/harness.h"
 #include "metamorphic/tap_asks.h"
-#include "rudder/cpu/reference_ops.h"
-#include "rudder/testing/async_ops.h"
-#include "rudder/testing/tape_ops.h"
 
 namespace rudder::metamorphic {
 namespace {
-
-// Not every sequence fits at once.
-constexpr step::Capacity kTight = {.num_slots = 16,
-                                   .num_blocks = 12,
-                                   .block_size = 16,
-                                   .max_tokens_per_step = 96,
-                                   .max_seq_len = 256,
-                                   .vocab_size = 160,
-                                   .max_in_flight = 3,
-                                   .max_repeat = 4,
-                                   .max_draft = 5};
-
-sched::SchedSettings settings(int32_t budget, int32_t in_flight) {
-  sched::SchedSettings settings;
-  settings.max_num_seqs = 16;
-  settings.max_num_batched_tokens = budget;
-  settings.max_in_flight = in_flight;
-  settings.multi_step = 4;
-  return settings;
-}
 
 class MedusaDrafts : public ::testing::TestWithParam<Pair> {
  protected:
   static testing::TinyArch arch() { return std::get<1>(GetParam()); }
   static const Backend& backend() { return backends()[std::get<0>(GetParam())]; }
-  // Windows give blocks back, so that all sequences fit.
-  static bool may_preempt() { return !testing::has_windows(arch()); }
-
-  struct Way {
-    Backend device;
-    int32_t budget;
-    int32_t in_flight;
-  };
-  static std::vector<Way> ways() {
-    const Backend async_taped = {
-        "async_tape",
-        [] { return testing::make_async_ops(testing::make_tape_ops(backend().make())); }};
-    return {{backend(), 96, 1}, {backend(), 40, 3}, {async_taped, 64, 3}};
-  }
 };
 
 TEST_P(MedusaDrafts, AsPlainDecoding) {
   if (!backend().make()->runs_draft_heads()) GTEST_SKIP() << "it runs no draft heads";
-  std::vector<Ask> asks = random_masked_asks(14, 80, 70);
-  add_random_taps(asks, with_encodes(kRoomy, arch()), 4);
-  for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i / 8 * 10);
-  const std::vector<Got> plain =
-      run_alone(*tiny_executor(backend(), arch(), with_encodes(kRoomy, arch())), asks);
-  uint64_t num_preemptions = 0;
-  for (const bool is_paced : {false, true}) {
-    for (const Way& way : ways()) {
-      const auto executor =
-          medusa_executor(way.device, arch(), way.in_flight == 1, with_encodes(kTight, arch()));
-      sched::SchedSettings drafting = settings(way.budget, way.in_flight);
-      drafting.pace_drafts = is_paced;
-      const Outcome outcome = run(*executor, drafting, asks);
-      expect_same(plain, outcome.got, way.device.name + " Medusa heads");
-      num_preemptions += outcome.stats.preemptions;
-      if (!is_paced) {
-        EXPECT_GT(outcome.stats.draft_tokens, 500u);
-      }
-    }
-  }
-  if (may_preempt()) {
-    EXPECT_GT(num_preemptions, 0u);
-  }
+  const auto make = [](const GuessWay& way, const step::Capacity& capacity) {
+    return medusa_executor(way.device, arch(), way.in_flight == 1, capacity);
+  };
+  expect_text_of_plain_decoding(GetParam(), 80, make);
 }
 
-// Not on the steps that ran them, on what else was in them, on preemption, on which blocks they lie
-// in or on who computed these.
 TEST_P(MedusaDrafts, GuessesDependOnTheTokensAlone) {
   if (!backend().make()->runs_draft_heads()) GTEST_SKIP() << "it runs no draft heads";
-  std::vector<Ask> asks = random_asks(12, 44, 80);
-  for (size_t i = 0; i < asks.size(); ++i) {
-    asks[i].arrival = static_cast<int32_t>(i / 6 * 12);
-    asks[i].prompt[0] = static_cast<int32_t>(i);
-  }
-  for (size_t i = 0; i < 6; ++i) {  // the same again, from what the first ones left
-    asks.push_back(asks[i]);
-    asks.back().arrival = 60;
-  }
-  uint64_t preemptions = 0;
-  int64_t cached = 0;
-  const auto guesses_of = [&](const Way& way, const step::Capacity& capacity,
-                              const std::vector<Ask>& of) {
-    const auto executor = medusa_executor(way.device, arch(), false, capacity);
-    GuessNotes noting(*executor);
-    const Outcome outcome = run(noting, settings(way.budget, way.in_flight), of);
-    preemptions += outcome.stats.preemptions;
-    for (const Got& got : outcome.got) cached += got.cached_tokens;
-    return noting.notes;
+  const auto make = [](const GuessWay& way, const step::Capacity& capacity) {
+    return medusa_executor(way.device, arch(), false, capacity);
   };
-  step::Capacity roomy = kRoomy;
-  roomy.max_draft = kTight.max_draft;
-  GuessNotes::Notes alone;
-  for (size_t i = 0; i < 12; ++i) {
-    Ask first = asks[i];
-    first.arrival = 0;
-    alone.merge(guesses_of({backend(), 96, 1}, roomy, {first}));
-  }
-  EXPECT_EQ(preemptions, 0u);
-  EXPECT_EQ(cached, 0);
-  const auto expect_same_guesses = [&](const Way& way, const step::Capacity& capacity) {
-    size_t num_compared = 0;
-    for (const auto& [behind, guess] : guesses_of(way, capacity, asks)) {
-      const auto found = alone.find(behind);
-      if (found == alone.end()) continue;  // another draft was right by chance
-      const size_t count = std::min(guess.size(), found->second.size());
-      EXPECT_TRUE(std::equal(guess.begin(), guess.begin() + static_cast<std::ptrdiff_t>(count),
-                             found->second.begin()))
-          << way.device.name << ", sequence " << behind.first << " behind " << behind.second;
-      num_compared += count;
-    }
-    EXPECT_GT(num_compared, 300u);
-  };
-  for (const Way& way : ways()) expect_same_guesses(way, kTight);
-  if (may_preempt()) {
-    EXPECT_GT(preemptions, 0u);
-  }
-  expect_same_guesses({backend(), 64, 3}, roomy);
-  EXPECT_GT(cached, 0);
+  expect_guesses_of_tokens_alone(GetParam(), make);
 }
 
 // Of a tree each node is a head's token of its rank; along the likeliest ones it is the chain. A
@@ -151,12 +49,12 @@ TEST_P(MedusaDrafts, TreesAsPlainDecoding) {
       run_alone(*tiny_executor(backend(), arch(), with_encodes(kRoomy, arch())), asks);
   GuessNotes::Notes notes[2];  // of chains, of trees
   for (const bool is_tree : {false, true}) {
-    for (const Way& way : ways()) {
+    for (const GuessWay& way : guess_ways(backend())) {
       const auto executor =
-          medusa_executor(way.device, arch(), way.in_flight == 1, with_encodes(kTight, arch()),
+          medusa_executor(way.device, arch(), way.in_flight == 1, with_encodes(kGuessTight, arch()),
                           is_tree ? bushy_tree() : step::RankedTree());
       GuessNotes noting(*executor);
-      const Outcome outcome = run(noting, settings(way.budget, way.in_flight), asks);
+      const Outcome outcome = run(noting, guess_settings(way), asks);
       expect_same(plain, outcome.got, way.device.name + " Medusa heads");
       EXPECT_GT(outcome.stats.draft_tokens, 500u);
       if (way.in_flight == 1) notes[is_tree ? 1 : 0] = noting.notes;
