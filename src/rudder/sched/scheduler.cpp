@@ -342,6 +342,8 @@ void Scheduler::start_afresh() {
 void Scheduler::retire(Sequence& sequence) {
   if (sequence.state == SequenceState::kRunning) --num_running_;
   sequence.state = SequenceState::kRetiring;
+  answers_.note(std::ssize(sequence.tokens) - sequence.prompt_len,
+                sequence.max_len - sequence.prompt_len);
   end_drafting(sequence);
   if (RUDDER_MUTANT(kFreeInFlight)) {
     cache_.release(sequence.chain, sequence.tables);
