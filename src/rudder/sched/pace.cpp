@@ -77,7 +77,9 @@ void Pace::begin_step(const StepShape& decodes, const StepShape& expected, const
   if (max_itl_us_ == kNoItlBound || decodes.decode_tokens == 0) return;
   limit_us_ = static_cast<double>(max_itl_us_);
   if (max_itl_us_ != kAutoItlBound) return;
-  const StepShape& future = expected.decode_tokens < decodes.decode_tokens ? decodes : expected;
+  StepShape future = expected.decode_tokens < decodes.decode_tokens ? decodes : expected;
+  const double keys = keys_each(decodes) * static_cast<double>(future.decode_tokens);
+  future.decode_keys = std::min(future.decode_keys, static_cast<int64_t>(keys));
   limit_us_ = yield_us(usual_limit_us(future), decodes, future, turnover, most);
 }
 
