@@ -61,12 +61,13 @@ void Turnover::add(int64_t prompt_len, int64_t cached, double answer_tokens) {
 Pace::Pace(int64_t max_itl_us, const StepCost& cost)
     : max_itl_us_(max_itl_us), cost_(cost), limit_us_(kNoLimit), steps_to_spare_(kMostToSpare) {}
 
-void Pace::observe(const StepShape& shape, int64_t us) {
+void Pace::observe(const StepShape& shape, int64_t us, double tokens_each) {
   if (max_itl_us_ == kNoItlBound || us <= 0 || shape.decode_tokens == 0) return;
   num_usual_ = std::min(num_usual_ + 1, kUsualSteps);
   const double rate = 1 / static_cast<double>(num_usual_);
   usual_tokens_ += rate * (static_cast<double>(shape.decode_tokens) - usual_tokens_);
   usual_keys_ += rate * (keys_each(shape) - usual_keys_);
+  usual_gain_ += rate * (tokens_each - usual_gain_);
 }
 
 // There will be no fewer streams than the step has: of those that wait one may find room where the
@@ -80,7 +81,10 @@ void Pace::begin_step(const StepShape& decodes, const StepShape& expected, const
   StepShape future = expected.decode_tokens < decodes.decode_tokens ? decodes : expected;
   const double keys = keys_each(decodes) * static_cast<double>(future.decode_tokens);
   future.decode_keys = std::min(future.decode_keys, static_cast<int64_t>(keys));
-  limit_us_ = yield_us(usual_limit_us(future), decodes, future, turnover, most);
+  limit_us_ = usual_limit_us(future);
+  if (turnover.prompt_tokens == 0) return;
+  const Prompts come = to_come(turnover, expected.decode_tokens);
+  limit_us_ = yield_us(limit_us_, decodes, future, come, most);
 }
 
 // By the number of sequences and the contexts that are usual, or that will be if those are less;
@@ -93,28 +97,31 @@ double Pace::usual_limit_us(const StepShape& expected) const {
   return std::max(kMaxRatio * usual_us, kLeastRatio * cost_.decode_us(expected));
 }
 
-// Each step brings so many prompt tokens as take the place of the answers that end in it, once all
-// that run and wait stream. A step that has fewer lets the queue grow, until few stream and each of
-// them takes steps of its own.
+// Of prompts in a step: what takes the place of the answers that end in it, once all that run and
+// wait stream.
+Pace::Prompts Pace::to_come(const Turnover& turnover, int64_t num_expected) const {
+  const auto num_streams = static_cast<double>(turnover.num_streams);
+  const double future = std::max(num_streams, static_cast<double>(num_expected));
+  return {.tokens = usual_gain_ * turnover.prompt_tokens * future / num_streams,
+          .keys = turnover.prompt_pairs / turnover.prompt_tokens};
+}
+
+// Steps that have fewer let the queue grow, until few stream at a time, each in steps of its own.
 double Pace::yield_us(double limit_us, const StepShape& decodes, const StepShape& expected,
-                      const Turnover& turnover, int32_t most) const {
-  if (turnover.prompt_tokens == 0) return limit_us;
-  const double keys = turnover.prompt_pairs / turnover.prompt_tokens;
-  const double come = turnover.prompt_tokens * static_cast<double>(expected.decode_tokens) /
-                      static_cast<double>(turnover.num_streams);
-  const double start_us = cost_.mean_us(with_prompts(expected, 1, keys));
-  const double full_us = cost_.mean_us(with_prompts(expected, most, keys));
+                      const Prompts& come, int32_t most) const {
+  const double start_us = cost_.mean_us(with_prompts(expected, 1, come.keys));
+  const double full_us = cost_.mean_us(with_prompts(expected, most, come.keys));
   const double token_us = (full_us - start_us) / most;
   if (token_us <= 0) return limit_us;
   const double fitting = std::max<double>(kMinPromptTokens, (limit_us - start_us) / token_us);
-  const double over = come / fitting - kKeptShare;
+  const double over = come.tokens / fitting - kKeptShare;
   if (over <= 0) return limit_us;
   const double swift = start_us / (kMostLengthening * full_us / most - token_us);
-  const double wanted = std::max({fitting, swift, come / kBusyShare});
+  const double wanted = std::max({fitting, swift, come.tokens / kBusyShare});
   const double yielded = std::min(1.0, over / (kYieldedShare - kKeptShare));
   const double tokens = fitting + yielded * (wanted - fitting);
   if (tokens >= most) return kNoLimit;
-  return std::max(limit_us, cost_.predict_us(with_prompts(decodes, tokens, keys)));
+  return std::max(limit_us, cost_.predict_us(with_prompts(decodes, tokens, come.keys)));
 }
 
 int32_t Pace::tokens_within(const StepShape& shape, int32_t kv_len, int32_t most) const {

@@ -27,8 +27,9 @@ class Pace {
   // As SchedSettings::max_itl_us. `cost` is learnt by its owner, and outlives this.
   Pace(int64_t max_itl_us, const StepCost& cost);
 
-  // An iteration of this shape took so long. A time of 0 is unknown, and nothing is learnt of it.
-  void observe(const StepShape& shape, int64_t us);
+  // An iteration of this shape took so long, and gave each of its streams so many tokens in the
+  // mean. A time of 0 is unknown, and nothing is learnt of it.
+  void observe(const StepShape& shape, int64_t us, double tokens_each);
 
   // A step is planned that decodes so much and has room for `most` prompt tokens. `expected`: the
   // decodes of a step once those that wait have been admitted, as far as there is room.
@@ -48,17 +49,24 @@ class Pace {
   void note_plan(const StepShape& shape);
 
  private:
+  struct Prompts {
+    double tokens = 0;
+    double keys = 0;  // that each attends to
+  };
+
   double usual_limit_us(const StepShape& expected) const;
+  Prompts to_come(const Turnover& turnover, int64_t num_expected) const;
   double yield_us(double limit_us, const StepShape& decodes, const StepShape& expected,
-                  const Turnover& turnover, int32_t most) const;
+                  const Prompts& come, int32_t most) const;
 
   const int64_t max_itl_us_;
   const StepCost& cost_;
   double limit_us_;  // of the step that was begun
-  // In the mean of about the last five hundred steps beside streams: their tokens, and the keys of
-  // each.
+  // In the mean of about the last five hundred steps beside streams: their tokens, the keys of
+  // each, and the tokens that they gave a stream.
   double usual_tokens_ = 0;
   double usual_keys_ = 0;
+  double usual_gain_ = 1;
   int64_t num_usual_ = 0;  // steps that were seen, at most kUsualSteps
   double steps_to_spare_;  // that may have prompts which do not fill them
 };

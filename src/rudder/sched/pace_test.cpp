@@ -24,24 +24,20 @@ class PaceTest : public ::testing::Test {
     const int64_t us = 3000 + 200 * shape.decode_tokens + shape.decode_keys / 10 +
                        (shape.prompt_tokens > 0 ? 1000 + 10 * shape.prompt_tokens : 0);
     cost_.observe(shape, us);
-    pace_.observe(shape, us);
+    pace_.observe(shape, us, 1);
+  }
+
+  // Prompt tokens that a step of kDecodes may have when these had such prompts, and have answers of
+  // 100 tokens.
+  int32_t room(const StepShape& expected, int64_t prompt_len) {
+    Turnover turnover;
+    for (int i = 0; i < kDecodes.decode_tokens; ++i) turnover.add(prompt_len, 0, 100);
+    pace_.begin_step(kDecodes, expected, turnover, kMost);
+    return pace_.tokens_within(kDecodes, 0, kMost);
   }
 
   StepCost cost_;
   Pace pace_{kAutoItlBound, cost_};
-};
-
-// Prompt tokens that a step of kDecodes may have; `expected` will stream, each behind a prompt of
-// so many tokens for one of its answer.
-int32_t room(const StepShape& expected, int64_t prompt_len, int32_t kv_len = 0) {
-  Turnover turnover;
-  for (int i = 0; i < kDecodes.decode_tokens; ++i) turnover.add(prompt_len, 0, 100);
-  pace_.begin_step(kDecodes, expected, turnover, kMost);
-  return pace_.tokens_within(kDecodes, kv_len, kMost);
-}
-
-StepCost cost_;
-Pace pace_{kAutoItlBound, cost_};
 };
 
 // Where the mean of those that wait finds no room, a shorter one may all the same, and streams from
@@ -77,6 +73,13 @@ TEST_F(PaceTest, WhoWaitsCountsAsMuchAsWhoStreams) {
   Turnover nothing;
   pace_.begin_step(kDecodes, kDecodes, nothing, kMost);
   EXPECT_EQ(pace_.tokens_within(kDecodes, 0, kMost), usual);
+}
+
+// Drafts that are right end answers in fewer steps.
+TEST_F(PaceTest, WhatDraftsGainBringsMorePrompts) {
+  const int32_t usual = room(kDecodes, 2000);
+  for (int i = 0; i < 1000; ++i) pace_.observe(kDecodes, 5400, 3);
+  EXPECT_GT(room(kDecodes, 2000), 2 * usual);
 }
 
 TEST_F(PaceTest, WhatIsCachedDoesNotCome) {
