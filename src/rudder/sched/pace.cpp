@@ -16,8 +16,8 @@ constexpr double kMaxRatio = 2.4;
 // now: where both are more than usual, the median is about to follow. A burst that comes while few
 // stream would be run in small pieces by the wait of those few, each a step that takes long.
 constexpr double kLeastRatio = 2.32;
-// The share of the steps that would have prompts, of those to come as many tokens a step as the
-// bound allows: up to the first the bound is kept, from the second on it yields wholly.
+// The share of the steps that would have prompts, each as many tokens as the bound allows: up to
+// the first the bound is kept, from the second on it yields wholly.
 constexpr double kKeptShare = 0.5;
 constexpr double kYieldedShare = 0.65;
 // Where it yields: prompts are in no more than so many of the steps, and what waits takes no more
