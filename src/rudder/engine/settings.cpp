@@ -27,8 +27,8 @@ void EngineSettings::declare(SettingsTable& table) {
   table.add("max-itl-ms", &max_itl_ms, 0.0, 60'000.0,
             "Prompts take no more of a step in which sequences stream than keeps it within so many "
             "milliseconds, by what steps were seen to take. auto keeps the 99th percentile between "
-            "tokens of a server at 2.5 times the median, and bounds nothing elsewhere; 0 sets no "
-            "bound but --max-num-batched-tokens.");
+            "tokens of a server at 2.5 times the median where prompts get through by that, and "
+            "bounds nothing elsewhere; 0 sets no bound but --max-num-batched-tokens.");
   table.add(
       "speculative-adaptive", &speculative_adaptive,
       "Verify as many guessed tokens as pay by what steps were seen to take and guesses to be "

@@ -24,7 +24,16 @@ class PaceTest : public ::testing::Test {
     const int64_t us = 3000 + 200 * shape.decode_tokens + shape.decode_keys / 10 +
                        (shape.prompt_tokens > 0 ? 1000 + 10 * shape.prompt_tokens : 0);
     cost_.observe(shape, us);
-    pace_.observe(shape, us);
+    pace_.observe(shape, us, 1);
+  }
+
+  // Prompt tokens that a step of kDecodes may have when these had such prompts, and have answers of
+  // 100 tokens.
+  int32_t room(const StepShape& expected, int64_t prompt_len) {
+    Turnover turnover;
+    for (int i = 0; i < kDecodes.decode_tokens; ++i) turnover.add(prompt_len, 0, 100);
+    pace_.begin_step(kDecodes, expected, turnover, kMost);
+    return pace_.tokens_within(kDecodes, 0, kMost);
   }
 
   StepCost cost_;
@@ -34,14 +43,60 @@ class PaceTest : public ::testing::Test {
 // Where the mean of those that wait finds no room, a shorter one may all the same, and streams from
 // its first step on.
 TEST_F(PaceTest, NoFewerAreExpectedThanAStepHas) {
-  pace_.expect(kDecodes);
-  const int32_t room = pace_.tokens_within(kDecodes, 0, kMost);
-  EXPECT_GT(room, 64);
-  EXPECT_LT(room, kMost);
-  pace_.expect({});
-  EXPECT_EQ(pace_.tokens_within(kDecodes, 0, kMost), room);
-  pace_.expect({.decode_tokens = 1, .decode_keys = 10});
-  EXPECT_EQ(pace_.tokens_within(kDecodes, 0, kMost), room);
+  const int32_t usual = room(kDecodes, 100);
+  EXPECT_GT(usual, 64);
+  EXPECT_LT(usual, kMost);
+  EXPECT_EQ(room({}, 100), usual);
+  EXPECT_EQ(room({.decode_tokens = 1, .decode_keys = 10}, 100), usual);
+}
+
+// A step without prompts takes 5.4 ms; the bound has room for about 600 tokens. As many must come
+// in half of the steps; from two thirds of them on, what waits takes a tenth longer than in full
+// steps, and more yet is let in where prompts would be in more than 60 % of the steps all the same.
+TEST_F(PaceTest, TheBoundYieldsWherePromptsWouldNotGetThrough) {
+  const int32_t usual = room(kDecodes, 100);
+  EXPECT_EQ(room(kDecodes, 2000), usual);
+  int32_t before = usual;
+  for (int64_t prompt_len = 4000; prompt_len <= 20'000; prompt_len += 1000) {
+    const int32_t now = room(kDecodes, prompt_len);
+    EXPECT_GE(now, before) << prompt_len;
+    before = now;
+  }
+  EXPECT_EQ(before, kMost);
+}
+
+// Those that wait will be followed too; those that stream say by what.
+TEST_F(PaceTest, WhoWaitsCountsAsMuchAsWhoStreams) {
+  const int32_t usual = room(kDecodes, 2000);
+  const StepShape many = {.decode_tokens = 64, .decode_keys = 64'000};
+  EXPECT_GT(room(many, 2000), 2 * usual);
+  Turnover nothing;
+  pace_.begin_step(kDecodes, kDecodes, nothing, kMost);
+  EXPECT_EQ(pace_.tokens_within(kDecodes, 0, kMost), usual);
+}
+
+// Drafts that are right end answers in fewer steps.
+TEST_F(PaceTest, WhatDraftsGainBringsMorePrompts) {
+  const int32_t usual = room(kDecodes, 2000);
+  for (int i = 0; i < 1000; ++i) pace_.observe(kDecodes, 5400, 3);
+  EXPECT_GT(room(kDecodes, 2000), 2 * usual);
+}
+
+TEST_F(PaceTest, WhatIsCachedDoesNotCome) {
+  Turnover turnover;
+  turnover.add(1000, 900, 50);
+  EXPECT_EQ(turnover.num_streams, 1);
+  EXPECT_DOUBLE_EQ(turnover.prompt_tokens, 2);
+  EXPECT_DOUBLE_EQ(turnover.prompt_pairs, 2 * 950);
+}
+
+// A bound in milliseconds never yields.
+TEST_F(PaceTest, AGivenBoundIsKept) {
+  Pace given(10'000, cost_);
+  Turnover turnover;
+  turnover.add(100'000, 0, 1);
+  given.begin_step(kDecodes, kDecodes, turnover, kMost);
+  EXPECT_LT(given.tokens_within(kDecodes, 0, kMost), 500);
 }
 
 }  // namespace

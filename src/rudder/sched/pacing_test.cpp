@@ -174,16 +174,19 @@ struct LoadShape {
   testing::ClosedLoop loop;
   double least_throughput = 0.98;  // with the automatic bound, of what it is without
   double most_ttft = 1.2;          // likewise
+  double most_ratio = 2.5;         // of the 99th percentile between tokens and the median
 };
 
-// Prompts are half of the tokens, with few clients and with so many that every other step has a
-// prompt; long outputs, which end together; prompts that begin alike; prompts that never stop.
+// Where more than half of the steps would have prompts the ratio is not kept, and what a bound
+// costs comes first. Prompts are half of the tokens, with few clients and with so many that every
+// other step has a prompt; long outputs, which end together; prompts that begin alike; prompts that
+// never stop.
 const LoadShape kLoadShapes[] = {
     {"128/128, 96 clients", {96, 128, 0, 128, 8 * 96}},
-    {"128/128, 512 clients", {512, 128, 0, 128, 8 * 512}, 0.96},
+    {"128/128, 512 clients", {512, 128, 0, 128, 8 * 512}, 0.98, 1.2, 3.2},
     {"1,000/1,000, 128 clients", {128, 1000, 0, 1000, 4 * 128}},
     {"1,000 (900 shared)/128, 128 clients", {128, 1000, 900, 128, 8 * 128}},
-    {"4,000/200, 32 clients", {32, 4000, 0, 200, 8 * 32}},
+    {"4,000/200, 32 clients", {32, 4000, 0, 200, 8 * 32}, 0.98, 1.2, 4.5},
 };
 
 testing::LoadModel load_model(int64_t max_itl_us, bool shares_prefixes = false,
@@ -227,7 +230,7 @@ TEST(LoadTest, TheAutomaticBoundCostsLittle) {
     std::printf("%s\n", shape.name);
     print("none", none);
     print("auto", paced);
-    EXPECT_LE(paced.itl_p99, 2.5 * paced.itl_p50) << shape.name;
+    EXPECT_LE(paced.itl_p99, shape.most_ratio * paced.itl_p50) << shape.name;
     EXPECT_GE(paced.tokens_per_s, shape.least_throughput * none.tokens_per_s) << shape.name;
     EXPECT_LE(paced.ttft_mean, shape.most_ttft * none.ttft_mean) << shape.name;
   }
@@ -271,7 +274,6 @@ TEST(LoadTest, TheBoundHoldsOnADeviceOfTilesAndAfterAnotherLoad) {
   constexpr testing::ClosedLoop kWarmUp = {32, 128, 0, 128, 32};
   constexpr testing::ClosedLoop kShort = {512, 128, 0, 128, 7 * 512};
   constexpr testing::ClosedLoop kLong = {128, 1000, 0, 1000, 2 * 128};
-  // Prompts never stop coming: it takes a thousand steps to learn that.
   constexpr testing::ClosedLoop kVeryLong = {8, 16'000, 0, 128, 8 * 8};
   const auto serve_all = [&](int64_t max_itl_us, std::initializer_list<testing::ClosedLoop> loads) {
     testing::LoadModel model = load_model(max_itl_us, false, device_us_in_tiles);
@@ -282,6 +284,7 @@ TEST(LoadTest, TheBoundHoldsOnADeviceOfTilesAndAfterAnotherLoad) {
   struct Case {
     const char* name;
     std::initializer_list<testing::ClosedLoop> loads;
+    double most_ratio = 2.5;
   };
   for (const Case& c :
        {Case{"512 short", {kWarmUp, kShort}}, Case{"512 short, again", {kWarmUp, kShort, kShort}},
@@ -289,7 +292,7 @@ TEST(LoadTest, TheBoundHoldsOnADeviceOfTilesAndAfterAnotherLoad) {
         Case{"128 long, again", {kWarmUp, kLong, kLong}}, Case{"128 long on a new server", {kLong}},
         Case{"128 long behind 512 short", {kWarmUp, kShort, kLong}},
         Case{"512 short behind 128 long", {kWarmUp, kLong, kShort}},
-        Case{"32 of 4,000/200", {{32, 4000, 0, 200, 8 * 32}}},
+        Case{"32 of 4,000/200", {{32, 4000, 0, 200, 8 * 32}}, 4.5},
         Case{"16 of 8,000/500", {{16, 8000, 0, 500, 8 * 16}}},
         Case{"8 of 16,000/128, again", {kVeryLong, kVeryLong}}}) {
     const testing::LoadFigures none = serve_all(kNoItlBound, c.loads);
@@ -299,7 +302,7 @@ TEST(LoadTest, TheBoundHoldsOnADeviceOfTilesAndAfterAnotherLoad) {
     std::printf("  %.0f tok/s (%+.1f %%), mean TTFT %.0f ms (%+.0f %%)\n", paced.tokens_per_s,
                 100 * (paced.tokens_per_s / none.tokens_per_s - 1), paced.ttft_mean,
                 100 * (paced.ttft_mean / none.ttft_mean - 1));
-    EXPECT_LE(paced.itl_p99, 2.5 * paced.itl_p50) << c.name;
+    EXPECT_LE(paced.itl_p99, c.most_ratio * paced.itl_p50) << c.name;
     EXPECT_GE(paced.tokens_per_s, 0.98 * none.tokens_per_s) << c.name;
     EXPECT_LE(paced.ttft_mean, 1.2 * none.ttft_mean) << c.name;
   }

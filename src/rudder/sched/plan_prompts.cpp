@@ -23,7 +23,7 @@ void Scheduler::plan_prompts(StepBuilder& builder) {
   if (builder.tokens_left == 0) return;
   list_demands(builder);
   if (demands_.empty()) return;
-  pace_.expect(expected_decodes(builder));
+  pace_.begin_step(builder.shape, expected_decodes(builder), builder.turnover, builder.tokens_left);
   const int32_t tokens = pace_.tokens_within(builder.shape, 0, builder.tokens_left);
   if (waits_for_company(builder.shape, tokens)) return;
   const std::vector<FairShares::Share>& shares = fair_shares_.divide(demands_, tokens);
@@ -78,7 +78,13 @@ void Scheduler::list_demands(StepBuilder& builder) {
     if (sequence->state != SequenceState::kRunning) continue;
     builder.running_tokens += std::ssize(sequence->tokens);
     const int32_t uncomputed = sequence->uncomputed();
-    if (uncomputed > 1) demand_of(sequence->tenant).running += uncomputed;
+    if (uncomputed > 1) {
+      demand_of(sequence->tenant).running += uncomputed;
+    } else {
+      const int32_t most_tokens = sequence->max_len - sequence->prompt_len;
+      builder.turnover.add(sequence->prompt_len, sequence->cached_prompt_tokens,
+                           answers_.expected(most_tokens));
+    }
     if (waiting_.empty()) continue;
     builder.blocks_promised += blocks_to_take(std::ssize(sequence->tokens), sequence->tables);
     builder.elements_kept += sequence->taps.record_elements();

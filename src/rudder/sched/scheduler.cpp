@@ -200,7 +200,6 @@ void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutpu
   StepShape shape = record.shape;
   shape.decode_keys += shape.decode_tokens * record.committed;
   if (learns_cost()) cost_.observe(shape, result.device_us);
-  pace_.observe(shape, result.device_us);
   ++record.committed;
   captured_sequences_.clear();
   for (size_t i = 0; i < num_sequences; ++i) {
@@ -211,6 +210,12 @@ void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutpu
     }
     commit_sequence(record, i, result.seqs[i], out);
   }
+  // Without drafts a stream gets one token.
+  const int64_t num_streams = shape.decode_tokens - record.num_draft;
+  const double accepted_each = num_streams == 0 ? 0.0
+                                                : static_cast<double>(record.num_accepted) /
+                                                      static_cast<double>(num_streams);
+  pace_.observe(shape, result.device_us, 1 + accepted_each);
   if (paces_drafts) {
     // What the proposer catches up on is not counted against guesses: the next ones need it too.
     pacer_.note_step(cost_, {.shape = record.shape,
@@ -342,6 +347,8 @@ void Scheduler::start_afresh() {
 void Scheduler::retire(Sequence& sequence) {
   if (sequence.state == SequenceState::kRunning) --num_running_;
   sequence.state = SequenceState::kRetiring;
+  answers_.note(std::ssize(sequence.tokens) - sequence.prompt_len,
+                sequence.max_len - sequence.prompt_len);
   end_drafting(sequence);
   if (RUDDER_MUTANT(kFreeInFlight)) {
     cache_.release(sequence.chain, sequence.tables);

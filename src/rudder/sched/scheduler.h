@@ -17,6 +17,7 @@
 
 #include "rudder/base/result.h"
 #include "rudder/kv/block_cache.h"
+#include "rudder/sched/answer_length.h"
 #include "rudder/sched/draft_pacer.h"
 #include "rudder/sched/fair_shares.h"
 #include "rudder/sched/pace.h"
@@ -225,6 +226,7 @@ class Scheduler {
   StepCost cost_;  // learnt only where the time between tokens is bounded, or drafts are paced
   Trials trials_;
   Pace pace_;
+  AnswerLength answers_;
   FairShares fair_shares_;
 
   DraftPacer pacer_;

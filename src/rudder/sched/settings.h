@@ -10,7 +10,7 @@
 namespace rudder::sched {
 
 constexpr int64_t kNoItlBound = 0;     // as many prompt tokens as fit max_num_batched_tokens
-constexpr int64_t kAutoItlBound = -1;  // by the typical time between tokens
+constexpr int64_t kAutoItlBound = -1;  // by what steps take without prompts
 
 struct SchedSettings {
   int32_t max_num_seqs = 256;             // sequences running at once

@@ -11,6 +11,7 @@
 #include "rudder/base/mutants.h"
 #include "rudder/kv/block_cache.h"
 #include "rudder/sched/draft_record.h"
+#include "rudder/sched/pace.h"
 #include "rudder/sched/sequence.h"
 #include "rudder/sched/step_cost.h"
 #include "rudder/sched/tap_work.h"
@@ -141,6 +142,7 @@ struct StepBuilder {
   int64_t elements_kept = 0;    // of it, a record for each running sequence that captures
   bool elements_short = false;  // a sequence that captures waits for such a record
   int64_t running_tokens = 0;   // of sequences that run, all that the host knows
+  Turnover turnover = {};       // of those of them that stream
   int64_t blocks_promised = 0;  // that running prompts will still take
   int32_t blocks_short = 0;     // that sequences of this step did not find
   int32_t blocks_coming = 0;    // that sequences about to go will give back

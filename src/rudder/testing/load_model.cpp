@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -94,44 +95,84 @@ sched::NewSequence loop_sequence(uint64_t id, const ClosedLoop& loop) {
   return sequence;
 }
 
-}  // namespace
+// A loop while it runs.
+struct Clients {
+  const ClosedLoop* loop = nullptr;
+  int32_t num_left = 0;              // requests to be made yet
+  std::vector<int64_t> due_us = {};  // of clients that pause, when they ask
+  std::vector<uint64_t> open = {};   // requests
+  std::vector<double> gaps = {};     // between tokens
+  std::vector<double> first = {};    // to the first one
+  int64_t num_tokens = 0;
 
-LoadFigures serve(LoadModel& model, const ClosedLoop& loop) {
-  const int64_t begin_us = model.now_us();
-  auto next = static_cast<uint64_t>(model.all().size()) + 1;
-  const uint64_t end = next + static_cast<uint64_t>(loop.requests);
-  std::vector<uint64_t> open;
-  const auto ask = [&] {
-    if (next == end) return;
-    open.push_back(next);
-    model.add(loop_sequence(next++, loop));
-  };
-  for (int32_t i = 0; i < loop.clients; ++i) ask();
-  std::vector<double> gaps;
-  std::vector<double> first;
-  while (model.turn()) {
-    const size_t num_open = open.size();
-    for (size_t i = 0; i < num_open; ++i) {
-      const LoadModel::Served& served = model.served(open[i]);
-      if (!served.done()) continue;
+  bool done() const { return num_left == 0 && open.empty(); }
+  void ask(LoadModel& model) {
+    std::erase_if(due_us, [&](int64_t due) {
+      if (num_left == 0) return true;
+      if (due > model.now_us()) return false;
+      --num_left;
+      const uint64_t id = model.all().size() + 1;
+      model.add(loop_sequence(id, *loop));
+      open.push_back(id);
+      return true;
+    });
+  }
+  void collect(const LoadModel& model) {
+    std::erase_if(open, [&](uint64_t id) {
+      const LoadModel::Served& served = model.served(id);
+      if (!served.done()) return false;
       first.push_back(static_cast<double>(served.token_us.front() - served.arrival_us) * 1e-3);
       for (size_t t = 1; t < served.token_us.size(); ++t) {
         gaps.push_back(static_cast<double>(served.token_us[t] - served.token_us[t - 1]) * 1e-3);
       }
-      open[i] = 0;
-      ask();
-    }
-    std::erase(open, 0);
+      num_tokens += served.num_tokens;
+      due_us.push_back(model.now_us() + loop->pause_us);
+      return true;
+    });
   }
+  LoadFigures figures(double seconds) {
+    LoadFigures figures;
+    figures.ttft_mean =
+        std::accumulate(first.begin(), first.end(), 0.0) / static_cast<double>(first.size());
+    figures.ttft_p50 = quantile(first, 0.5);
+    figures.itl_p50 = quantile(gaps, 0.5);
+    figures.itl_p99 = quantile(gaps, 0.99);
+    figures.tokens_per_s = static_cast<double>(num_tokens) / seconds;
+    return figures;
+  }
+};
+
+}  // namespace
+
+std::vector<LoadFigures> serve(LoadModel& model, std::span<const ClosedLoop> loops) {
+  const int64_t begin_us = model.now_us();
+  std::vector<Clients> all;
+  for (const ClosedLoop& loop : loops) {
+    all.push_back({.loop = &loop,
+                   .num_left = loop.requests > 0 ? loop.requests : 1 << 30,
+                   .due_us = std::vector<int64_t>(static_cast<size_t>(loop.clients), begin_us)});
+  }
+  const auto is_over = [](const Clients& clients) {
+    return clients.loop->requests == 0 || clients.done();
+  };
+  do {
+    int64_t next_us = std::numeric_limits<int64_t>::max();
+    for (Clients& clients : all) {
+      clients.ask(model);
+      for (const int64_t due_us : clients.due_us) next_us = std::min(next_us, due_us);
+    }
+    if (!model.turn()) model.wait_until(next_us);
+    for (Clients& clients : all) clients.collect(model);
+  } while (!std::ranges::all_of(all, is_over));
   const double seconds = static_cast<double>(model.now_us() - begin_us) * 1e-6;
-  LoadFigures figures;
-  figures.ttft_mean =
-      std::accumulate(first.begin(), first.end(), 0.0) / static_cast<double>(first.size());
-  figures.ttft_p50 = quantile(first, 0.5);
-  figures.itl_p50 = quantile(gaps, 0.5);
-  figures.itl_p99 = quantile(gaps, 0.99);
-  figures.tokens_per_s = static_cast<double>(loop.output_len) * loop.requests / seconds;
+  std::vector<LoadFigures> figures;
+  for (Clients& clients : all) figures.push_back(clients.figures(seconds));
+  model.run();
   return figures;
+}
+
+LoadFigures serve(LoadModel& model, const ClosedLoop& loop) {
+  return serve(model, std::span(&loop, 1)).front();
 }
 
 }  // namespace rudder::testing

@@ -3,11 +3,13 @@
 // sequences wait. What they get is SchedLoop's subject.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -43,6 +45,8 @@ class LoadModel {
   }
 
   int64_t now_us() const { return now_us_; }
+  // Nothing happens until then.
+  void wait_until(int64_t us) { now_us_ = std::max(now_us_, us); }
   step::StepId last_step() const { return last_step_; }  // launched
   const Served& served(uint64_t id) const { return served_.at(sched::SequenceId(id)); }
   const std::map<sched::SequenceId, Served>& all() const { return served_; }
@@ -68,13 +72,14 @@ class LoadModel {
   step::StepId last_step_ = 0;
 };
 
-// Clients of which each asks again as soon as it is served; all begin at once.
+// Clients of which each asks again once it is served; all begin at once.
 struct ClosedLoop {
   int32_t clients = 1;
   int32_t prompt_len = 1;
   int32_t shared_len = 0;  // of the prompt: the same for all
   int32_t output_len = 1;
-  int32_t requests = 1;
+  int32_t requests = 1;  // 0: until the loops beside it are served
+  int64_t pause_us = 0;  // that a client makes behind an answer
 };
 
 // Milliseconds, by token and by request.
@@ -84,5 +89,7 @@ struct LoadFigures {
 };
 
 LoadFigures serve(LoadModel& model, const ClosedLoop& loop);
+// Loops beside each other, and what each was served.
+std::vector<LoadFigures> serve(LoadModel& model, std::span<const ClosedLoop> loops);
 
 }  // namespace rudder::testing
