@@ -71,40 +71,88 @@ TEST_P(OpsConformance, SmallOpsRowsAreIndependent) {
 }
 
 // A long prompt has more rows than a device has places for at once.
+constexpr int64_t kManyRows = 1501;
+constexpr int64_t kPart = 100;
+
 TEST_P(OpsConformance, ResidualNormOfManyRows) {
-  constexpr int64_t kRows = 1501;
-  constexpr int64_t kPart = 100;
   const int64_t hidden = wide(1304);
-  for (const bool clips : {false, true}) {
-    const auto norm = [&] {
-      ops::NormSpec drawn = random_norm(hidden);
-      drawn.alpha = {};
-      if (clips) drawn.alpha = random_norm(hidden).weight;
-      return drawn;
-    };
-    const View x = random({kRows, hidden});
-    const View delta = random({kRows, hidden});
+  const auto check = [&](const ops::NormSpec& delta_norm, const ops::NormSpec& norm, bool is_f8) {
+    const View x = random({kManyRows, hidden});
+    const View delta = random({kManyRows, hidden});
     ops::ResidualNormArgs args{.x = copy(x), .delta = copy(delta)};
-    args.norm = norm();
-    args.delta_norm = norm();
+    args.norm = norm;
+    args.delta_norm = delta_norm;
     args.out = args.delta;
+    const auto to_f8 = [&](ops::ResidualNormArgs& of, int64_t rows) {
+      of.out = poisoned(DType::kF8E4M3, {rows, hidden});
+      of.out_scale = poisoned(DType::kF32, {rows});
+    };
+    if (is_f8) to_f8(args, kManyRows);
     ops_.residual_norm(args);
-    for (int64_t first = 0; first < kRows; first += kPart) {
-      const int64_t count = std::min(kPart, kRows - first);
+    for (int64_t first = 0; first < kManyRows; first += kPart) {
+      const int64_t count = std::min(kPart, kManyRows - first);
       ops::ResidualNormArgs part = args;
       part.x = copy(x.rows(first, count));
       part.delta = copy(delta.rows(first, count));
       part.out = poisoned({count, hidden});
+      if (is_f8) to_f8(part, count);
       ops_.residual_norm(part);
       expect_same_rows(part.x, args.x.rows(first, count), place(count, first));
       expect_same_rows(part.out, args.out.rows(first, count), place(count, first));
+      if (!is_f8) continue;
+      expect_same_rows(part.out_scale, args.out_scale.rows(first, count), place(count, first));
+    }
+  };
+  const auto norm = [&](bool clips) {
+    ops::NormSpec drawn = random_norm(hidden);
+    drawn.alpha = {};
+    if (clips) drawn.alpha = random_norm(hidden).weight;
+    return drawn;
+  };
+  check(norm(false), norm(false), false);
+  check(norm(true), norm(true), false);
+  check({}, norm(false), false);
+  if (!writes_f8()) return;
+  check(norm(false), norm(false), true);
+  check({}, norm(false), true);
+}
+
+TEST_P(OpsConformance, F8OfManyRows) {
+  if (!writes_f8()) GTEST_SKIP() << "writes no fp8";
+  for (const int64_t width : {wide(896), wide(2432)}) {
+    const View gates = random({kManyRows, 2 * width}, 4);
+    const auto run = [&](bool acts, int64_t first, int64_t count) {
+      std::pair<View, View> out = {poisoned(DType::kF8E4M3, {count, width}),
+                                   poisoned(DType::kF32, {count})};
+      if (acts) {
+        ops_.gated_act(
+            {gates.rows(first, count), ops::Activation::kSilu, out.first, out.second});
+      } else {
+        View x = gates.rows(first, count);
+        x.shape = {2 * count, width};
+        out = {poisoned(DType::kF8E4M3, {2 * count, width}), poisoned(DType::kF32, {2 * count})};
+        ops_.quantise({x, out.first, out.second});
+      }
+      return out;
+    };
+    for (const bool acts : {true, false}) {
+      const auto [all, scales] = run(acts, 0, kManyRows);
+      const int64_t rows_each = acts ? 1 : 2;
+      for (int64_t first = 0; first < kManyRows; first += kPart) {
+        const int64_t count = std::min(kPart, kManyRows - first);
+        const auto [part, part_scales] = run(acts, first, count);
+        const auto beside = [&](const View& of) {
+          return of.rows(rows_each * first, rows_each * count);
+        };
+        expect_same_rows(part, beside(all), place(count, first));
+        expect_same_rows(part_scales, beside(scales), place(count, first));
+      }
     }
   }
 }
 
 TEST_P(OpsAttention, QkvPrepOfManyTokens) {
-  constexpr int64_t kTokens = 1501;
-  constexpr int64_t kPart = 100;
+  constexpr int64_t kTokens = kManyRows;
   AttentionShape shape;
   shape.head_dim = shape.rotary = 64;
   for (const int kind : {0, 1, 2, 3}) {  // no norm, RMS, a clip, one of each

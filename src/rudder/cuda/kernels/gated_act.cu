@@ -8,6 +8,7 @@
 
 #include "rudder/cuda/kernels/gated_act.cuh"
 #include "rudder/cuda/kernels/launch.h"
+#include "rudder/cuda/kernels/stream_rows.h"
 
 namespace rudder::cuda {
 namespace {
@@ -92,6 +93,7 @@ cudaError_t launch_gated_act(const GatedActParams& p, cudaStream_t stream) {
   if (p.rows == 0 || p.width == 0) return cudaSuccess;
   const bool aligned =
       p.width % kRun == 0 && is_aligned(p.x) && is_aligned(p.out) && is_aligned(p.x_scales.column);
+  if (streams(p, aligned)) return launch_streamed_gated_act(p, stream);
   if (p.out_scale != nullptr) return launch_gated_act_fp8(p, aligned, stream);
   if (p.x_scales.row != nullptr) return cudaErrorInvalidValue;
   const auto kernel = aligned ? gated_act_kernel<true> : gated_act_kernel<false>;

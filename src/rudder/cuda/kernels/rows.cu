@@ -6,6 +6,7 @@
 #include "rudder/cuda/kernels/device_vec.cuh"
 #include "rudder/cuda/kernels/launch.h"
 #include "rudder/cuda/kernels/row_block.cuh"
+#include "rudder/cuda/kernels/stream_rows.h"
 
 namespace rudder::cuda {
 namespace {
@@ -358,6 +359,7 @@ cudaError_t launch_residual_act(const ResidualActParams& p, cudaStream_t stream)
 
 cudaError_t launch_quantise(const QuantiseParams& p, cudaStream_t stream) {
   if (p.rows == 0 || p.width == 0) return cudaSuccess;
+  if (streams(p)) return launch_streamed_quantise(p, stream);
   const bool aligned = p.width % kRun == 0 && is_aligned(p.x) && is_aligned(p.out);
   return for_row_shape<4>(p.width, aligned, [&](auto shape, unsigned threads) {
     return launch_pdl(quantise_kernel<shape.kRuns, shape.kAligned>,
@@ -368,6 +370,7 @@ cudaError_t launch_quantise(const QuantiseParams& p, cudaStream_t stream) {
 cudaError_t launch_residual_norm(const ResidualNormParams& p, cudaStream_t stream) {
   if (p.rows == 0 || p.hidden == 0) return cudaSuccess;
   if (p.delta_scales.row != nullptr && p.out_scale == nullptr) return cudaErrorInvalidValue;
+  if (streams(p)) return launch_streamed_residual_norm(p, stream);
   return scales(p) ? launch_kind<true>(p, stream) : launch_kind<false>(p, stream);
 }
 
