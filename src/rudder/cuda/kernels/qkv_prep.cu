@@ -6,7 +6,7 @@
 #include "rudder/cuda/kernels/launch.h"
 #include "rudder/cuda/kernels/product_scales.cuh"
 #include "rudder/cuda/kernels/qkv_prep.cuh"
-#include "rudder/cuda/kernels/stream_qkv_prep.h"
+#include "rudder/cuda/kernels/qkv_prep_ahead.h"
 
 namespace rudder::cuda {
 namespace {
@@ -74,16 +74,11 @@ __device__ int64_t out_offset(const QkvPrepParams& p, int64_t t, int64_t slot, H
                    p.head_dim);
 }
 
-__device__ void store(const QkvPrepParams& p, Head head, int64_t at, int left, Floats x) {
-  if (head.part == Part::kQ || !p.kv_is_fp8) {
-    Bf16* to = static_cast<Bf16*>(head.part == Part::kQ ? p.q_out : p.kv_cache);
-    store_run<true>(to + at, left, pack(x));
-    return;
-  }
-  const float scale = kv_scale(p, head);
-#pragma unroll
-  for (float& v : x.v) v = scaled_for_fp8(v, scale);
-  store_run_fp8<true>(static_cast<uint8_t*>(p.kv_cache) + at, left, x);
+__device__ void store(const QkvPrepParams& p, Head head, int64_t at, int left, const Floats& x) {
+  const bool is_q = head.part == Part::kQ;
+  const bool is_fp8 = !is_q && p.kv_is_fp8;
+  char* const to = static_cast<char*>(is_q ? p.q_out : p.kv_cache) + at * (is_fp8 ? 1 : 2);
+  store_head_run(is_fp8, is_fp8 ? kv_scale(p, head) : 1.0f, to, left, x);
 }
 
 // That registers are enough for.
@@ -164,16 +159,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) qkv_prep_kernel(const 
     }
 
     float squares = 0.0f;
-    if constexpr (kNorms != Norms::kClip) {
-#pragma unroll
-      for (int j = 0; j < kRun; ++j) squares = fmaf(low.v[j], low.v[j], squares);
-#pragma unroll
-      for (int j = 0; j < kRun; ++j) squares = fmaf(high.v[j], high.v[j], squares);
-#pragma unroll
-      for (int step = kLanes / 2; step > 0; step /= 2) {
-        squares += __shfl_xor_sync(0xffffffffu, squares, step);
-      }
-    }
+    if constexpr (kNorms != Norms::kClip) squares = squares_of_head<kLanes>(low, high);
     if (!exists || (head.part != Part::kQ && slot < 0)) continue;
     if (clips) {
       low = clipped_run(low, low_alpha, low_weight);
@@ -308,7 +294,7 @@ cudaError_t launch_qkv_prep(const QkvPrepParams& p, cudaStream_t stream) {
                        is_aligned(p.rope) && is_aligned(p.qkv_scales.column) &&
                        is_aligned(p.qkv_scales.bias);
   const int lanes = aligned ? lanes_of_head(p.head_dim, half) : 0;
-  if (streams(p, lanes)) return launch_streamed_qkv_prep(p, lanes, stream);
+  if (lanes > 0 && goes_ahead(p, lanes)) return launch_qkv_prep_ahead(p, lanes, stream);
   switch (lanes) {
     case 4:
       return launch_lanes<4>(p, heads, stream);

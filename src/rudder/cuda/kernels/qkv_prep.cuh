@@ -69,6 +69,31 @@ __device__ inline void rotate(Floats& low, Floats& high, const Floats& cosine, c
   }
 }
 
+// The sum of squares of a head that kLanes lanes have, to each of them.
+template <int kLanes>
+__device__ float squares_of_head(const Floats& low, const Floats& high) {
+  float squares = 0.0f;
+#pragma unroll
+  for (int j = 0; j < kRun; ++j) squares = fmaf(low.v[j], low.v[j], squares);
+#pragma unroll
+  for (int j = 0; j < kRun; ++j) squares = fmaf(high.v[j], high.v[j], squares);
+#pragma unroll
+  for (int step = kLanes / 2; step > 0; step /= 2) {
+    squares += __shfl_xor_sync(0xffffffffu, squares, step);
+  }
+  return squares;
+}
+
+// Most caches have no scale, and a division takes longer than all else here.
+__device__ inline void store_head_run(bool is_fp8, float scale, void* to, int left, Floats x) {
+  if (!is_fp8) return store_run<true>(static_cast<Bf16*>(to), left, pack(x));
+  if (scale != 1.0f) {
+#pragma unroll
+    for (float& v : x.v) v = scaled_for_fp8(v, scale);
+  }
+  store_run_fp8<true>(static_cast<uint8_t*>(to), left, x);
+}
+
 // What norms a launch has, so that none pays for what another kind needs: RMS norms of heads,
 // UClipNorms, or others, also over all heads.
 enum class Norms { kRmsOfHead, kClip, kAny };

@@ -1,13 +1,12 @@
 // What the kernels share that take many rows, as steps with prompts have them: a block has one row
-// after the other, and while it works on one it has asked for the next, which comes to shared memory
-// without registers. A thread has kStreamRuns runs of each row, and reads back only what it asked
-// for itself, so that this needs no barrier. Beside row_block.cuh a thread does the work of several:
-// "virtual" threads are those that a block of that file would have, and sums have their order, so
-// that a row has the same bits. Included by .cu files only.
+// after the other, and while it works on one it has asked for the next, which comes to shared
+// memory without registers. A thread reads back only what it asked for itself, so that this needs
+// no barrier. A thread does the work of several of row_block.cuh's, which are called virtual here:
+// sums have the order that they have there, so that a row has the same bits. Included by .cu files
+// only.
 #pragma once
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "rudder/cuda/kernels/device_barrier.cuh"
 #include "rudder/cuda/kernels/device_vec.cuh"
@@ -15,25 +14,24 @@
 
 namespace rudder::cuda {
 
-inline constexpr int kStreamRuns = 4;
-inline constexpr int kMaxStreamThreads = 1024;
+inline constexpr int kAheadRuns = 4;  // of a thread
+inline constexpr int kMaxAheadThreads = 1024;
 
 // Where a thread's runs begin: run r of a warp's 32 threads lies behind run r - 1 of all of them.
-template <int kRuns = kStreamRuns>
-__device__ inline int stream_column() {
+__device__ inline int ahead_column() {
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  return (warp * kRuns * 32 + static_cast<int>(threadIdx.x) % 32) * kRun;
+  return (warp * kAheadRuns * 32 + static_cast<int>(threadIdx.x) % 32) * kRun;
 }
-inline constexpr int kStreamStride = 32 * kRun;  // from run to run of a thread
+inline constexpr int kAheadStride = 32 * kRun;  // from run to run of a thread
 
-// A thread's own pieces of 16 bytes in shared memory, and a number beside them: a scale, which as a
-// load of its own the compiler would wait for at once.
+// A thread's own pieces of 16 bytes in shared memory, and a number beside them: a row's scale,
+// which as a load of its own the compiler would wait for at once.
 template <int kCells>
-class StreamCells {
+class AheadCells {
  public:
   static size_t bytes(unsigned threads) { return (size_t{16} * kCells + sizeof(float)) * threads; }
 
-  __device__ explicit StreamCells(uint4* shared)
+  __device__ explicit AheadCells(uint4* shared)
       : own_(shared_address(shared + threadIdx.x / 32 * 32 * kCells + threadIdx.x % 32)),
         number_(shared_address(shared + blockDim.x * kCells) + threadIdx.x * 4) {}
 
@@ -46,16 +44,37 @@ class StreamCells {
   __device__ void ask_number(const float* from) const {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(number_), "l"(from) : "memory");
   }
+  __device__ void wait() const { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+  __device__ Packed take(int cell) const { return take_at(own_ + cell * kStride); }
+  // What another lane of the warp asked for.
+  __device__ Packed take_of(unsigned lane, int cell) const {
+    return take_at(own_ + (lane - threadIdx.x % 32) * 16 + cell * kStride);
+  }
   __device__ float take_number() const {
     float out;
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(out) : "r"(number_) : "memory");
     return out;
   }
-  __device__ void wait() const { asm volatile("cp.async.wait_all;" ::: "memory"); }
-  __device__ Packed take(int cell) const { return take_at(own_ + cell * kStride); }
-  // What another lane of the warp asked for.
-  __device__ Packed take_of(unsigned lane, int cell) const {
-    return take_at(own_ + (lane - threadIdx.x % 32) * 16 + cell * kStride);
+
+  // Floats take two cells.
+  __device__ void keep(int cell, const Floats& floats) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(own_ + (cell + i) * kStride),
+                   "f"(floats.v[4 * i]), "f"(floats.v[4 * i + 1]), "f"(floats.v[4 * i + 2]),
+                   "f"(floats.v[4 * i + 3])
+                   : "memory");
+    }
+  }
+  __device__ Floats take_floats(int cell) const {
+    Floats out;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const Packed bits = take(cell + i);
+      memcpy(&out.v[4 * i], &bits, sizeof(bits));
+    }
+    return out;
   }
 
  private:
@@ -77,14 +96,14 @@ class StreamCells {
 };
 
 // Sums and maxima over the threads of a block that has a row.
-class StreamBlock {
+class AheadBlock {
  public:
   // Two in turn: who writes one again has passed the barrier in between, which all reach after they
   // have read it.
   struct Shared {
     float of_warp[2][32];
   };
-  __device__ explicit StreamBlock(Shared& shared) : shared_(shared) {}
+  __device__ explicit AheadBlock(Shared& shared) : shared_(shared) {}
 
   // Over `count` virtual threads, whole warps, up to 1024; lane l of warp w has the lanes l of the
   // virtual warps w * kVirtual, w * kVirtual + 1, ... The order is block_sum()'s.
@@ -131,37 +150,34 @@ class StreamBlock {
   unsigned n_ = 0;
 };
 
-// Of a block whose threads have kStreamRuns runs of a row each.
-inline unsigned stream_threads(int64_t width) {
-  constexpr int64_t kOfWarp = int64_t{kRun} * kStreamRuns * 32;
+// Of a block whose threads have kAheadRuns runs of a row each.
+inline unsigned ahead_threads(int64_t width) {
+  constexpr int64_t kOfWarp = int64_t{kRun} * kAheadRuns * 32;
   return static_cast<unsigned>((width + kOfWarp - 1) / kOfWarp * 32);
 }
-
 // Whether each of them has all.
-inline bool is_whole_stream(int64_t width) {
-  return width % (int64_t{kRun} * kStreamRuns * 32) == 0;
+inline bool is_whole_ahead(int64_t width) {
+  return width % (int64_t{kRun} * kAheadRuns * 32) == 0;
 }
 
-// Blocks that are on the device at once, or fewer, with as many rows for each. A row may have
-// several blocks, its parts.
-inline dim3 stream_grid(int64_t rows, unsigned parts, unsigned threads, int64_t threads_per_sm,
-                        size_t shared_bytes) {
-  static const int64_t kSms = std::getenv("ROWS_SMS") ? std::atoll(std::getenv("ROWS_SMS")) : 132;
+// As many blocks as the device has at once: blocks that lie on one multiprocessor may differ by a
+// row. A row may have several blocks, its parts.
+inline dim3 ahead_grid(int64_t rows, unsigned parts, unsigned threads, int64_t threads_per_sm,
+                       size_t shared_bytes) {
+  constexpr int64_t kSms = 132;
   constexpr int64_t kBlocksPerSm = 32;
   constexpr int64_t kSharedPerSm = int64_t{227} * 1024;
   constexpr int64_t kSharedBeside = 2048;  // of a block, at most
   const int64_t per_sm = std::max(
-      int64_t{1},
-      std::min({kBlocksPerSm, threads_per_sm / threads,
-                kSharedPerSm / (static_cast<int64_t>(shared_bytes) + kSharedBeside)}));
+      int64_t{1}, std::min({kBlocksPerSm, threads_per_sm / threads,
+                            kSharedPerSm / (static_cast<int64_t>(shared_bytes) + kSharedBeside)}));
   const int64_t at_once = std::max(int64_t{1}, kSms * per_sm / parts);
-  const int64_t rows_each = (rows + at_once - 1) / at_once;
-  return dim3(static_cast<unsigned>((rows + rows_each - 1) / rows_each), parts);
+  return dim3(static_cast<unsigned>(std::min(rows, at_once)), parts);
 }
 
 template <typename Params>
-cudaError_t launch_stream(void (*kernel)(Params), const Params& p, dim3 grid, unsigned threads,
-                          size_t shared_bytes, cudaStream_t stream) {
+cudaError_t launch_ahead(void (*kernel)(Params), const Params& p, dim3 grid, unsigned threads,
+                         size_t shared_bytes, cudaStream_t stream) {
   constexpr size_t kAlwaysAllowed = 46 * 1024;
   if (shared_bytes > kAlwaysAllowed) {
     const cudaError_t error = cudaFuncSetAttribute(
@@ -169,15 +185,6 @@ cudaError_t launch_stream(void (*kernel)(Params), const Params& p, dim3 grid, un
     if (error != cudaSuccess) return error;
   }
   return launch_pdl(kernel, grid, dim3(threads), shared_bytes, stream, p);
-}
-
-// Of kernels with at most kMaxStreamThreads.
-template <typename Params>
-cudaError_t launch_stream(void (*kernel)(Params), const Params& p, int64_t rows, unsigned threads,
-                          size_t shared_bytes, cudaStream_t stream) {
-  static const int64_t per_sm = std::getenv("ROWS_SM") ? std::atoll(std::getenv("ROWS_SM")) : kMaxStreamThreads;
-  const dim3 grid = stream_grid(rows, 1, threads, per_sm, shared_bytes);
-  return launch_stream(kernel, p, grid, threads, shared_bytes, stream);
 }
 
 }  // namespace rudder::cuda
