@@ -148,10 +148,11 @@ TEST_F(Fp8OpsDevice, AProductsReaderAppliesItsScales) {
   const ops::LinearWeight qkv_weight = weight(kQkv, true);
   const ops::LinearWeight gate_up = weight(2 * 1152, false);
   const ops::LinearWeight down = weight(512, true);
-  const View rope = to_device(random(200 * kHeadDim), {200, 2, kHeadDim / 2}, DType::kF32);
+  const View rope = to_device(random(600 * kHeadDim), {600, 2, kHeadDim / 2}, DType::kF32);
   const View wide_norm = to_device(random(kHeads * kHeadDim), {kHeads * kHeadDim}, DType::kF32);
+  const View head_norm = to_device(random(kHeadDim), {kHeadDim}, DType::kF32);
   const View norm = to_device(random(512), {512}, DType::kF32);
-  for (const int64_t tokens : {40, 200}) {
+  for (const int64_t tokens : {40, 200, 600}) {
     const View x = to_device(random(tokens * kIn), {tokens, kIn});
     const Fp8Rows in = fp8_rows(tokens, kIn);
     ops_->quantise({.x = x, .out = in.values, .out_scale = in.scale});
@@ -163,12 +164,12 @@ TEST_F(Fp8OpsDevice, AProductsReaderAppliesItsScales) {
     for (const bool read_first : {false, true}) {
       const View qkv = poisoned({tokens, kQkv});
       const View q_out = poisoned({tokens, kHeads * kHeadDim});
-      const ops::KvLayer kv{value_of(ops_->allocate(DType::kBF16, {16, 2, 1, 16 * kHeadDim})), 16,
+      const ops::KvLayer kv{value_of(ops_->allocate(DType::kBF16, {40, 2, 1, 16 * kHeadDim})), 16,
                             1, kHeadDim};
       multiply(in, qkv_weight, qkv, read_first);
       ops_->qkv_prep({.qkv = qkv,
                       .num_heads = kHeads,
-                      .q_norm = {wide_norm, 1e-5f},
+                      .q_norm = {tokens < 100 ? wide_norm : head_norm, 1e-5f},
                       .k_norm = {},
                       .rope = rope,
                       .rope_row = rows,

@@ -2,6 +2,7 @@
 // threads (ops/ops.h).
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rudder/testing/ops_conformance_attention.h"
@@ -70,62 +71,122 @@ TEST_P(OpsConformance, SmallOpsRowsAreIndependent) {
   }
 }
 
-// A long prompt has more rows than a device has places for at once.
+// A long prompt has more rows than a device has places for at once, and may have kernels of its
+// own. Of many rows the same few in turn: to draw all takes longer than the ops.
+std::vector<float> in_turn(const std::vector<float>& few, int64_t count) {
+  std::vector<float> out;
+  out.reserve(static_cast<size_t>(count));
+  for (size_t i = 0; i < static_cast<size_t>(count); ++i) out.push_back(few[i % few.size()]);
+  return out;
+}
+constexpr int64_t kFew = 97;
+constexpr int64_t kPart = 200;
+
 TEST_P(OpsConformance, ResidualNormOfManyRows) {
-  constexpr int64_t kRows = 1501;
-  constexpr int64_t kPart = 100;
-  const int64_t hidden = wide(1304);
-  for (const bool clips : {false, true}) {
-    const auto norm = [&] {
+  const auto check = [&](int64_t rows, const ops::NormSpec& delta_norm, const ops::NormSpec& norm,
+                         bool is_f8) {
+    const int64_t hidden = norm.weight.shape[0];
+    const auto many = [&] {
+      const std::vector<float> values = in_turn(random_values(kFew * hidden), rows * hidden);
+      return device_.put(HostTensor(values, act_, {rows, hidden}));
+    };
+    const View x = many();
+    const View delta = many();
+    ops::ResidualNormArgs args{.x = copy(x), .delta = copy(delta)};
+    args.norm = norm;
+    args.delta_norm = delta_norm;
+    args.out = args.delta;
+    const auto to_f8 = [&](ops::ResidualNormArgs& of, int64_t count) {
+      of.out = poisoned(DType::kF8E4M3, {count, hidden});
+      of.out_scale = poisoned(DType::kF32, {count});
+    };
+    if (is_f8) to_f8(args, rows);
+    ops_.residual_norm(args);
+    for (int64_t first = 0; first < rows; first += kPart) {
+      const int64_t count = std::min(kPart, rows - first);
+      ops::ResidualNormArgs part = args;
+      part.x = copy(x.rows(first, count));
+      part.delta = copy(delta.rows(first, count));
+      part.out = poisoned({count, hidden});
+      if (is_f8) to_f8(part, count);
+      ops_.residual_norm(part);
+      expect_same_rows(part.x, args.x.rows(first, count), place(count, first));
+      expect_same_rows(part.out, args.out.rows(first, count), place(count, first));
+      if (!is_f8) continue;
+      expect_same_rows(part.out_scale, args.out_scale.rows(first, count), place(count, first));
+    }
+  };
+  constexpr int64_t kShapes[][2] = {{1701, 1304}, {601, 4096}, {301, 8192}};
+  for (const auto& [rows, width] : kShapes) {
+    const int64_t hidden = wide(width);
+    const auto norm = [&](bool clips) {
       ops::NormSpec drawn = random_norm(hidden);
       drawn.alpha = {};
       if (clips) drawn.alpha = random_norm(hidden).weight;
       return drawn;
     };
-    const View x = random({kRows, hidden});
-    const View delta = random({kRows, hidden});
-    ops::ResidualNormArgs args{.x = copy(x), .delta = copy(delta)};
-    args.norm = norm();
-    args.delta_norm = norm();
-    args.out = args.delta;
-    ops_.residual_norm(args);
-    for (int64_t first = 0; first < kRows; first += kPart) {
-      const int64_t count = std::min(kPart, kRows - first);
-      ops::ResidualNormArgs part = args;
-      part.x = copy(x.rows(first, count));
-      part.delta = copy(delta.rows(first, count));
-      part.out = poisoned({count, hidden});
-      ops_.residual_norm(part);
-      expect_same_rows(part.x, args.x.rows(first, count), place(count, first));
-      expect_same_rows(part.out, args.out.rows(first, count), place(count, first));
+    check(rows, norm(false), norm(false), false);
+    check(rows, {}, norm(false), false);
+    if (width == kShapes[0][1]) check(rows, norm(true), norm(true), false);
+    if (!writes_f8()) continue;
+    check(rows, norm(false), norm(false), true);
+    check(rows, {}, norm(false), true);
+  }
+}
+
+TEST_P(OpsConformance, F8OfManyRows) {
+  if (!writes_f8()) return;
+  constexpr int64_t kRows = 1501;
+  for (const int64_t width : {wide(1120), wide(2048)}) {
+    const std::vector<float> values = in_turn(random_values(kFew * width, 4), 2 * kRows * width);
+    const View gates = device_.put(HostTensor(values, act_, {kRows, 2 * width}));
+    View x = gates;
+    x.shape = {2 * kRows, width};
+    const auto run = [&](bool acts, int64_t first, int64_t count) {
+      const std::pair<View, View> out = {poisoned(DType::kF8E4M3, {count, width}),
+                                         poisoned(DType::kF32, {count})};
+      if (acts) {
+        ops_.gated_act({gates.rows(first, count), ops::Activation::kSilu, out.first, out.second});
+      } else {
+        ops_.quantise({x.rows(first, count), out.first, out.second});
+      }
+      return out;
+    };
+    for (const bool acts : {true, false}) {
+      const auto [all, scales] = run(acts, 0, kRows);
+      for (int64_t first = 0; first < kRows; first += kPart) {
+        const int64_t count = std::min(kPart, kRows - first);
+        const auto [part, part_scales] = run(acts, first, count);
+        expect_same_rows(part, all.rows(first, count), place(count, first));
+        expect_same_rows(part_scales, scales.rows(first, count), place(count, first));
+      }
     }
   }
 }
 
 TEST_P(OpsAttention, QkvPrepOfManyTokens) {
-  constexpr int64_t kTokens = 1501;
-  constexpr int64_t kPart = 100;
-  AttentionShape shape;
-  shape.head_dim = shape.rotary = 64;
-  for (const int kind : {0, 1, 2, 3}) {  // no norm, RMS, a clip, one of each
-    shape.q_norm_width = shape.k_norm_width = kind > 0 ? shape.head_dim : 0;
-    const Layer layer = make_layer(shape, kTokens / shape.block_size + 1);
-    const auto norm = [&](const ops::NormSpec& drawn, bool clips) {
-      ops::NormSpec norm = drawn;
+  // No norm, RMS, a clip, one of each.
+  const auto check = [&](const AttentionShape& shape, int64_t tokens, int kind) {
+    const Layer layer = make_layer(shape, tokens / shape.block_size + 1);
+    const auto norm = [&](bool clips) {
+      if (kind == 0) return ops::NormSpec{};
+      ops::NormSpec norm = random_norm(shape.head_dim);
       norm.alpha = {};
       if (clips) norm.alpha = random_norm(shape.head_dim).weight;
       return norm;
     };
     ops::QkvPrepArgs args;
     args.num_heads = static_cast<int32_t>(shape.heads);
-    args.q_norm = norm(layer.q_norm, kind >= 2);
-    args.k_norm = norm(layer.k_norm, kind == 2);
+    args.q_norm = norm(kind >= 2);
+    args.k_norm = norm(kind == 2);
     args.rope = layer.rope;
     args.kv = layer.kv;
-    const View qkv = random({kTokens, (shape.heads + 2 * shape.kv_heads) * shape.head_dim});
+    const int64_t width = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
+    const View qkv = device_.put(
+        HostTensor(in_turn(random_values(kFew * width), tokens * width), act_, {tokens, width}));
     std::vector<int32_t> rope_row;
     std::vector<int32_t> slots;
-    for (int32_t t = 0; t < kTokens; ++t) {
+    for (int32_t t = 0; t < tokens; ++t) {
       rope_row.push_back(static_cast<int32_t>(between(0, kMaxPositions - 1)));
       slots.push_back(t % 7 == 0 ? -1 : t);
     }
@@ -140,17 +201,27 @@ TEST_P(OpsAttention, QkvPrepOfManyTokens) {
       ops_.qkv_prep(args);
       return args.q_out;
     };
-    const View q = run(0, kTokens);
+    const View q = run(0, tokens);
     const HostTensor cache = device_.get(layer.kv.storage);
-    args.kv.storage = make_layer(shape, kTokens / shape.block_size + 1).kv.storage;
-    for (int64_t first = 0; first < kTokens; first += kPart) {
-      const int64_t count = std::min(kPart, kTokens - first);
+    args.kv.storage = make_layer(shape, tokens / shape.block_size + 1).kv.storage;
+    for (int64_t first = 0; first < tokens; first += kPart) {
+      const int64_t count = std::min(kPart, tokens - first);
       expect_same_rows(run(first, count), q.rows(first, count), place(count, first));
     }
     // Elements that nobody wrote are NaN in both.
     EXPECT_TRUE(std::ranges::equal(device_.get(args.kv.storage).bytes(), cache.bytes()))
         << "norms of kind " << kind;
-  }
+  };
+  AttentionShape shape;
+  shape.head_dim = shape.rotary = 64;
+  for (const int kind : {0, 1, 2, 3}) check(shape, 1501, kind);
+  check(shape, 6401, 1);
+  shape.heads = 32;
+  shape.kv_heads = 8;
+  shape.head_dim = shape.rotary = 128;
+  check(shape, 2301, 1);
+  shape.rotary = 64;
+  check(shape, 601, 2);
 }
 
 TEST_P(OpsConformance, ThreadsDoNotChangeARow) {

@@ -23,13 +23,15 @@ struct alignas(16) Floats {
   float v[kRun];
 };
 
+// A bf16 is the upper half of a float.
 __device__ inline Floats unpack(const Packed& packed) {
+  uint32_t pair[4];
+  memcpy(pair, &packed, sizeof(pair));
   Floats out;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float2 f = __bfloat1622float2(packed.pair[i]);
-    out.v[2 * i] = f.x;
-    out.v[2 * i + 1] = f.y;
+    out.v[2 * i] = __uint_as_float(pair[i] << 16);
+    out.v[2 * i + 1] = __uint_as_float(pair[i] & 0xffff0000u);
   }
   return out;
 }
@@ -186,17 +188,22 @@ class Fp8RowScale {
 
   __device__ float value() const { return value_; }
   __device__ Floats stored(const Floats& x) const {
+    return factor_ == 1.0f ? quotients<false>(x) : quotients<true>(x);
+  }
+
+ private:
+  template <bool kHasFactor>
+  __device__ Floats quotients(const Floats& x) const {
     Floats out;
 #pragma unroll
     for (int j = 0; j < kRun; ++j) {
-      const float number = x.v[j] * factor_;
+      const float number = kHasFactor ? x.v[j] * factor_ : x.v[j];
       const float quotient = number * inverse_;
       out.v[j] = fmaf(fmaf(-quotient, divisor_, number), inverse_, quotient);
     }
     return out;
   }
 
- private:
   float value_;
   float factor_;
   float divisor_;

@@ -3,11 +3,12 @@
 // run for each thread, and the blocks exchange their largest values. So one token is spread over as
 // many multiprocessors as the cluster has blocks. A cluster then takes further rows: the scales of
 // its columns stay in registers, and it computes the next row while the other blocks' values for
-// this row arrive.
+// this row arrive. Of many rows a block has each as a whole (gated_act_ahead.cu).
 #include <algorithm>
 
 #include "rudder/cuda/kernels/gated_act.cuh"
 #include "rudder/cuda/kernels/launch.h"
+#include "rudder/cuda/kernels/rows_ahead.h"
 
 namespace rudder::cuda {
 namespace {
@@ -92,6 +93,7 @@ cudaError_t launch_gated_act(const GatedActParams& p, cudaStream_t stream) {
   if (p.rows == 0 || p.width == 0) return cudaSuccess;
   const bool aligned =
       p.width % kRun == 0 && is_aligned(p.x) && is_aligned(p.out) && is_aligned(p.x_scales.column);
+  if (goes_ahead(p)) return launch_gated_act_ahead(p, stream);
   if (p.out_scale != nullptr) return launch_gated_act_fp8(p, aligned, stream);
   if (p.x_scales.row != nullptr) return cudaErrorInvalidValue;
   const auto kernel = aligned ? gated_act_kernel<true> : gated_act_kernel<false>;

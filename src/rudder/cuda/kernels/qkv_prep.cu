@@ -5,49 +5,13 @@
 #include "rudder/cuda/kernels/device_vec.cuh"
 #include "rudder/cuda/kernels/launch.h"
 #include "rudder/cuda/kernels/product_scales.cuh"
+#include "rudder/cuda/kernels/qkv_prep.cuh"
+#include "rudder/cuda/kernels/qkv_prep_ahead.h"
 
 namespace rudder::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-
-enum class Part : uint8_t { kQ, kK, kV };
-
-// One of the H + 2 KV heads of a token.
-struct Head {
-  Part part = Part::kQ;
-  int index = 0;  // within its part
-};
-
-__device__ Head head_of(const QkvPrepParams& p, int head) {
-  if (head < p.num_heads) return {Part::kQ, head};
-  if (head < p.num_heads + p.num_kv_heads) return {Part::kK, head - p.num_heads};
-  return {Part::kV, head - p.num_heads - p.num_kv_heads};
-}
-
-__device__ const Bf16* token_of(const QkvPrepParams& p, int64_t t) {
-  const int64_t heads = p.num_heads + 2 * int64_t{p.num_kv_heads};
-  return static_cast<const Bf16*>(p.qkv) + t * heads * p.head_dim;
-}
-
-struct HeadNorm {
-  const float* weight = nullptr;  // of the head's first element; null: no norm
-  const float* alpha = nullptr;   // likewise; null: the norm is RMS
-  float eps = 0.0f;
-  bool is_wide = false;
-};
-
-__device__ HeadNorm norm_of(const QkvPrepParams& p, Head head) {
-  if (head.part == Part::kV) return {p.v_norm, p.v_alpha, p.v_eps, false};
-  const bool is_q = head.part == Part::kQ;
-  const float* weight = is_q ? p.q_norm : p.k_norm;
-  if (weight == nullptr) return {};
-  const float* alpha = is_q ? p.q_alpha : p.k_alpha;
-  const bool is_wide = is_q ? p.q_norm_is_wide : p.k_norm_is_wide;
-  const int64_t begin = is_wide ? int64_t{head.index} * p.head_dim : 0;
-  return {weight + begin, alpha == nullptr ? nullptr : alpha + begin, is_q ? p.q_eps : p.k_eps,
-          is_wide};
-}
 
 // A number of token t, whose row begins at `token`.
 __device__ float number(const QkvPrepParams& p, int64_t t, const Bf16* token, int column) {
@@ -103,10 +67,6 @@ __device__ int wide_width(const QkvPrepParams& p, Part part) {
   return heads * p.head_dim * (p.rank_squares == nullptr ? 1 : p.num_ranks);
 }
 
-__device__ float inverse_rms(float squares, int width, float eps) {
-  return 1.0f / sqrtf(squares / static_cast<float>(width) + eps);
-}
-
 // Where a head's result goes: its first element in q_out or in the cache.
 __device__ int64_t out_offset(const QkvPrepParams& p, int64_t t, int64_t slot, Head head) {
   if (head.part == Part::kQ) return (t * p.num_heads + head.index) * p.head_dim;
@@ -114,57 +74,15 @@ __device__ int64_t out_offset(const QkvPrepParams& p, int64_t t, int64_t slot, H
                    p.head_dim);
 }
 
-__device__ float kv_scale(const QkvPrepParams& p, Head head) {
-  const float* scale = head.part == Part::kK ? p.k_scale : p.v_scale;
-  return scale == nullptr ? 1.0f : scale[head.index];
+__device__ void store(const QkvPrepParams& p, Head head, int64_t at, int left, const Floats& x) {
+  const bool is_q = head.part == Part::kQ;
+  const bool is_fp8 = !is_q && p.kv_is_fp8;
+  char* const to = static_cast<char*>(is_q ? p.q_out : p.kv_cache) + at * (is_fp8 ? 1 : 2);
+  store_head_run(is_fp8, is_fp8 ? kv_scale(p, head) : 1.0f, to, left, x);
 }
-
-__device__ void scale_by(Floats& x, float factor, const Floats& weight) {
-#pragma unroll
-  for (int j = 0; j < kRun; ++j) x.v[j] = x.v[j] * factor * weight.v[j];
-}
-
-__device__ void rotate(Floats& low, Floats& high, const Floats& cosine, const Floats& sine) {
-#pragma unroll
-  for (int j = 0; j < kRun; ++j) {
-    const float a = low.v[j];
-    const float b = high.v[j];
-    low.v[j] = a * cosine.v[j] - b * sine.v[j];
-    high.v[j] = b * cosine.v[j] + a * sine.v[j];
-  }
-}
-
-__device__ void store(const QkvPrepParams& p, Head head, int64_t at, int left, Floats x) {
-  if (head.part == Part::kQ || !p.kv_is_fp8) {
-    Bf16* to = static_cast<Bf16*>(head.part == Part::kQ ? p.q_out : p.kv_cache);
-    store_run<true>(to + at, left, pack(x));
-    return;
-  }
-  const float scale = kv_scale(p, head);
-#pragma unroll
-  for (float& v : x.v) v = scaled_for_fp8(v, scale);
-  store_run_fp8<true>(static_cast<uint8_t*>(p.kv_cache) + at, left, x);
-}
-
-// What norms a launch has, so that none pays for what another kind needs: RMS norms of heads,
-// UClipNorms, or others, also over all heads.
-enum class Norms { kRmsOfHead, kClip, kAny };
 
 // That registers are enough for.
 constexpr int kBlocksPerSm = 4;
-
-Norms norms_of(const QkvPrepParams& p) {
-  const auto has = [](const float* norm, bool is_kind) { return norm == nullptr || is_kind; };
-  if (has(p.q_norm, p.q_alpha != nullptr) && has(p.k_norm, p.k_alpha != nullptr) &&
-      has(p.v_norm, p.v_alpha != nullptr) &&
-      (p.q_norm != nullptr || p.k_norm != nullptr || p.v_norm != nullptr)) {
-    return Norms::kClip;
-  }
-  const bool is_rms_of_head = has(p.q_norm, p.q_alpha == nullptr && !p.q_norm_is_wide) &&
-                              has(p.k_norm, p.k_alpha == nullptr && !p.k_norm_is_wide) &&
-                              has(p.v_norm, p.v_alpha == nullptr);
-  return is_rms_of_head ? Norms::kRmsOfHead : Norms::kAny;
-}
 
 // What a thread reads of a head of a token, but for the token's rotation.
 struct HeadOfToken {
@@ -241,16 +159,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) qkv_prep_kernel(const 
     }
 
     float squares = 0.0f;
-    if constexpr (kNorms != Norms::kClip) {
-#pragma unroll
-      for (int j = 0; j < kRun; ++j) squares = fmaf(low.v[j], low.v[j], squares);
-#pragma unroll
-      for (int j = 0; j < kRun; ++j) squares = fmaf(high.v[j], high.v[j], squares);
-#pragma unroll
-      for (int step = kLanes / 2; step > 0; step /= 2) {
-        squares += __shfl_xor_sync(0xffffffffu, squares, step);
-      }
-    }
+    if constexpr (kNorms != Norms::kClip) squares = squares_of_head<kLanes>(low, high);
     if (!exists || (head.part != Part::kQ && slot < 0)) continue;
     if (clips) {
       low = clipped_run(low, low_alpha, low_weight);
@@ -384,7 +293,9 @@ cudaError_t launch_qkv_prep(const QkvPrepParams& p, cudaStream_t stream) {
                        is_aligned(p.k_alpha) && is_aligned(p.v_norm) && is_aligned(p.v_alpha) &&
                        is_aligned(p.rope) && is_aligned(p.qkv_scales.column) &&
                        is_aligned(p.qkv_scales.bias);
-  switch (aligned ? lanes_of_head(p.head_dim, half) : 0) {
+  const int lanes = aligned ? lanes_of_head(p.head_dim, half) : 0;
+  if (lanes > 0 && goes_ahead(p, lanes)) return launch_qkv_prep_ahead(p, lanes, stream);
+  switch (lanes) {
     case 4:
       return launch_lanes<4>(p, heads, stream);
     case 8:

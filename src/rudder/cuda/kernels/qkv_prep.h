@@ -18,7 +18,8 @@ namespace rudder::cuda {
 
 // Any head_dim; a multiple of 8 with 16-byte aligned rows goes in 16-byte accesses. Moves
 // T * (H + 2 KV) * D * 2 bytes in, T * H * D * 2 out, T * 2 KV * D * (2 | 1) to the cache.
-// A block works on one token; all in fp32 from the load to one rounding at the store.
+// A block works on one token; all in fp32 from the load to one rounding at the store. For many
+// tokens there is a kernel of its own (qkv_prep_ahead.h); a token's bits are the same.
 struct QkvPrepParams {
   const void* qkv = nullptr;  // [T, (num_heads + 2 * num_kv_heads) * head_dim] bf16
   ProductScales qkv_scales;   // of qkv

@@ -6,6 +6,7 @@
 #include "rudder/cuda/kernels/device_vec.cuh"
 #include "rudder/cuda/kernels/launch.h"
 #include "rudder/cuda/kernels/row_block.cuh"
+#include "rudder/cuda/kernels/rows_ahead.h"
 
 namespace rudder::cuda {
 namespace {
@@ -93,7 +94,8 @@ __global__ void __launch_bounds__(kFlatThreads) residual_act_kernel(const Residu
   store_run<kAligned>(x, left, pack(sum));
 }
 
-template <int kRuns, bool kAligned>
+// Of rows that are not aligned.
+template <int kRuns>
 __global__ void __launch_bounds__(kMaxRowThreads) quantise_kernel(const QuantiseParams p) {
   __shared__ float scratch[32];
   if (p.lets_next_begin) dependency_trigger();
@@ -104,10 +106,10 @@ __global__ void __launch_bounds__(kMaxRowThreads) quantise_kernel(const Quantise
 #pragma unroll
   for (int r = 0; r < kRuns; ++r) {
     const int i = row_column(r);
-    x[r] = unpack(load_run<kAligned>(row + i, static_cast<int>(p.width) - i));
+    x[r] = unpack(load_run<false>(row + i, static_cast<int>(p.width) - i));
   }
-  store_row_fp8<kRuns, kAligned>(x, blockIdx.x, static_cast<int>(p.width), p.out, p.out_scale,
-                                 scratch);
+  store_row_fp8<kRuns, false>(x, blockIdx.x, static_cast<int>(p.width), p.out, p.out_scale,
+                              scratch);
 }
 
 // x as it is to be normed: with delta added, stored and rounded.
@@ -358,16 +360,21 @@ cudaError_t launch_residual_act(const ResidualActParams& p, cudaStream_t stream)
 
 cudaError_t launch_quantise(const QuantiseParams& p, cudaStream_t stream) {
   if (p.rows == 0 || p.width == 0) return cudaSuccess;
-  const bool aligned = p.width % kRun == 0 && is_aligned(p.x) && is_aligned(p.out);
-  return for_row_shape<4>(p.width, aligned, [&](auto shape, unsigned threads) {
-    return launch_pdl(quantise_kernel<shape.kRuns, shape.kAligned>,
-                      dim3(static_cast<unsigned>(p.rows)), dim3(threads), 0, stream, p);
+  if (goes_ahead(p)) return launch_quantise_ahead(p, stream);
+  return for_row_shape<4>(p.width, false, [&](auto shape, unsigned threads) {
+    if constexpr (shape.kAligned) {
+      return cudaErrorInvalidValue;
+    } else {
+      return launch_pdl(quantise_kernel<shape.kRuns>, dim3(static_cast<unsigned>(p.rows)),
+                        dim3(threads), 0, stream, p);
+    }
   });
 }
 
 cudaError_t launch_residual_norm(const ResidualNormParams& p, cudaStream_t stream) {
   if (p.rows == 0 || p.hidden == 0) return cudaSuccess;
   if (p.delta_scales.row != nullptr && p.out_scale == nullptr) return cudaErrorInvalidValue;
+  if (goes_ahead(p)) return launch_residual_norm_ahead(p, stream);
   return scales(p) ? launch_kind<true>(p, stream) : launch_kind<false>(p, stream);
 }
 

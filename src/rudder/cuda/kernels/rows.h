@@ -5,7 +5,7 @@
 // 16-byte aligned addresses go in 16-byte accesses, others one element at a time. A row's bits
 // depend on nothing but the row. "fp8" is E4M3 with one f32 scale a row, scale = max |y| / 448,
 // stored = y / scale to nearest even; a row of zeros has scale 0. No kernel needs a workspace; a
-// launch with no rows does nothing.
+// launch with no rows does nothing. Of many rows the kernels of rows_ahead.h have some.
 #pragma once
 
 #include <cuda_runtime_api.h>
