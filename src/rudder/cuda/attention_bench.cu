@@ -231,15 +231,20 @@ bool is_wide(int32_t head_dim) {
   return head_dim > 256;  // without gates
 }
 
-// Prompts whose tiles are many more than blocks, so that these take one after the other.
+// Prompts whose tiles are many more than blocks, so that these take one after the other, and few
+// tiles behind long contexts, whose keys are cut.
 bool check_long(const Device& d, int32_t head_dim, KvType type, bool is_gated) {
   Verdict v;
-  for (const auto& [seqs, q_len, kv_len, group] :
-       {std::tuple{4, 1024, 1024, 7}, {3, 700, 1333, 1}, {2, 1025, 1025, 4}}) {
+  for (const auto& [seqs, q_len, kv_len, group] : {std::tuple{4, 1024, 1024, 7},
+                                                   {3, 700, 1333, 1},
+                                                   {2, 1025, 1025, 4},
+                                                   {1, 300, 3900, 4},
+                                                   {2, 150, 2500, 7},
+                                                   {1, 600, 4000, 4}}) {
     Case c = make_case(head_dim, type, Kind::kPrefill, PrefillKernel::kWgmma, is_gated, d.sms);
     c.config.num_kv_heads = group == 1 ? 16 : 4;
     c.config.num_heads = c.config.num_kv_heads * group;
-    c.config.num_sms = pick({d.sms, 20});
+    c.config.num_sms = kv_len > 2000 ? d.sms : pick({d.sms, 20});
     c.config.window = pick({0, 0, 300});
     c.batch = Batch{};
     for (int i = 0; i < seqs; ++i) c.batch.add(q_len, kv_len);
@@ -828,6 +833,37 @@ void bench_gated_prefill(const Device& d, const std::vector<KvType>& types) {
   }
 }
 
+// Steps of long prompts and short prompts behind long contexts: whose tiles have nearly equal
+// lengths, so that some blocks have one more than others.
+void bench_chunks(const Device& d, const std::vector<KvType>& types) {
+  printf("prompts behind a context: TFLOP/s of softmax, gate (us a layer)\n");
+  struct Point {
+    int32_t tokens;
+    int32_t prefix;
+  };
+  for (const Shape shape : {Shape{32, 8, 128}, Shape{28, 4, 128}, Shape{16, 8, 128}}) {
+    for (const KvType type : types) {
+      printf("  heads %d/%d %s:", shape.heads, shape.kv_heads, name_of(type));
+      for (const Point& point : {Point{2048, 0}, Point{2048, 2000}, Point{2048, 6000},
+                                 Point{2048, 14000}, Point{512, 6000}, Point{256, 16000}}) {
+        snprintf(g_now, sizeof g_now, "prompt %d behind %d", point.tokens, point.prefix);
+        alarm(60);
+        Timed t = prepare_timed(d, shape, type, 1, point.tokens, point.tokens + point.prefix,
+                                PrefillKernel::kWgmma);
+        set_gate(d, t, 1.5f, 0.0f);
+        const InTurn us = time_in_turn(d, t, 8);
+        const double flop = 4e-6 * shape.heads * shape.head_dim * point.tokens *
+                            (point.prefix + (point.tokens + 1) / 2.0);
+        printf(" %d+%d %.0f, %.0f (%.1f, %.1f);", point.tokens, point.prefix, flop / us.softmax,
+               flop / us.gate, us.softmax, us.gate);
+        alarm(0);
+      }
+      printf("\n");
+      fflush(stdout);
+    }
+  }
+}
+
 void bench_gated_decodes(const Device& d, const std::vector<KvType>& types) {
   printf("gated decode, us a layer\n");
   for (const KvType type : types) {
@@ -850,6 +886,7 @@ int main(int argc, char** argv) {
   bool prefill = true;
   bool gates = false;
   bool trees = false;
+  bool chunks = false;
   std::vector<KvType> types = {KvType::kBf16, KvType::kFp8E4m3};
   bool wide = false;
   for (int i = 1; i < argc; ++i) {
@@ -860,6 +897,7 @@ int main(int argc, char** argv) {
     if (word == "prefill") decode = false;
     if (word == "gates") gates = true;
     if (word == "trees") trees = true;
+    if (word == "chunks") chunks = true;
     if (word == "wide") wide = true;
     if (word == "mma") g_kernels = {PrefillKernel::kMmaSync};
     if (word == "wgmma") g_kernels = {PrefillKernel::kWgmma};
@@ -875,14 +913,15 @@ int main(int argc, char** argv) {
     fill_for_timing(device);
     if (gates && decode) bench_gated_decodes(device, types);
     if (gates && prefill) bench_gated_prefill(device, types);
+    if (chunks) bench_chunks(device, types);
     if (trees) {
       using Shapes = std::vector<Shape>;
       bench_trees(device, wide ? Shapes{{32, 4, 512}} : Shapes{{32, 8, 128}, {28, 4, 128}});
     }
     if (wide && decode && !trees) bench_wide_decode(device);
     if (wide && prefill && !trees) bench_wide_prefill(device);
-    decode &= !gates && !trees && !wide;
-    prefill &= !gates && !trees && !wide;
+    decode &= !gates && !trees && !chunks && !wide;
+    prefill &= !gates && !trees && !chunks && !wide;
     std::string table;
     if (decode) bench_decode(device, table);
     if (prefill) bench_prefill(device, table);

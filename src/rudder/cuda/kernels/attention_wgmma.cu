@@ -103,6 +103,14 @@ class LaggingSoftmax {
     return scale / row_sum(rows_.sum[half]);
   }
 
+  // What a thread has of its rows, and what it has when those of all parts are added up.
+  __device__ float4 rows() const {
+    return make_float4(rows_.max[0], rows_.max[1], rows_.sum[0], rows_.sum[1]);
+  }
+  __device__ void take_rows(const float2& max, const float2& sum) {
+    rows_ = {{max.x, max.y}, {sum.x, sum.y}};
+  }
+
  private:
   // Each score beside a constant, so that hiding takes two instructions a score.
   template <int kScores>
@@ -154,7 +162,7 @@ class Consumer {
         thread_(static_cast<int32_t>(threadIdx.x) % kGroupThreads) {}
 
   __device__ void run() {
-    if (index_ == 1) pass_turn();
+    if (index_ == 1 && (!S::kAhead || P41_TURNS)) pass_turn();
     RingCursor<kTileStages> slot;
     while (true) {
       barrier_wait(shared_address(&shared_.tile_ring.full[slot.stage]), slot.phase);
@@ -197,6 +205,67 @@ class Consumer {
     int32_t begin = tile.first_page * kPageTokens;
 
     float out[S::kSumParts][kSums] = {};
+    if constexpr (S::kAhead) {
+      float scores[2][kScores];
+      uint32_t packed[kWeightSteps][4];
+      uint32_t no_q[1][4];
+      Weights weigher_of(p_, tile, row);
+      wait_keys();
+      begin_scores(scores[1], no_q);
+      wgmma_wait<0>();
+      hold(scores[1]);
+#pragma unroll
+      for (int e = 0; e < kScores; ++e) scores[0][e] = scores[1][e];
+      release(shared_.k_ring, k_cursor_);
+      int32_t i = 0;
+      const auto finish = [&](float(&now)[kScores]) {
+        weigher_of.weigh(now, begin, is_partial(begin), sight_of, lane);
+      };
+      const auto step = [&](float(&now)[kScores], float(&then)[kScores]) {
+        wait_keys();
+        if (P41_TURNS == 1) take_turn();
+        begin_scores(then, no_q);
+        if (P41_TURNS == 1) pass_turn();
+        finish(now);
+        weigher_of.rescale(out);
+        pack(packed, now);
+        if constexpr (kGated) weigher_of.drop_page(packed, tile.has_lead && i == 0, lane);
+        wait_values();
+        if (P41_TURNS == 2) take_turn();
+        begin_sums(out, packed);
+        if (P41_TURNS == 2) pass_turn();
+        wgmma_wait<0>();
+        hold(then);
+        hold(out[0]);
+        release(shared_.k_ring, k_cursor_);
+        release(shared_.v_ring, v_cursor_);
+        begin += S::kTokens;
+        ++i;
+      };
+      const auto last = [&](float(&now)[kScores]) {
+        finish(now);
+        weigher_of.rescale(out);
+        pack(packed, now);
+        if constexpr (kGated) weigher_of.drop_page(packed, tile.has_lead && i == 0, lane);
+        wait_values();
+        if constexpr (!S::kFp8) clear_tail(tile, tiles - 1, shared_address(shared_.v[v_cursor_.stage]));
+        if (P41_TURNS == 2) take_turn();
+        begin_sums(out, packed);
+        if (P41_TURNS == 2) pass_turn();
+        wgmma_wait<0>();
+        hold(out[0]);
+        release(shared_.v_ring, v_cursor_);
+      };
+#pragma unroll 1
+      while (i + 1 < tiles) {
+        step(scores[0], scores[1]);
+#pragma unroll
+        for (int e = 0; e < kScores; ++e) scores[0][e] = scores[1][e];
+      }
+      last(scores[0]);
+      finish_tile(tile, out, weigher_of);
+      return;
+    }
     float s[kScores];
     uint32_t weights[kWeightSteps][4];
     uint32_t q[kKeptSteps][4];
@@ -211,6 +280,7 @@ class Consumer {
     release(shared_.k_ring, k_cursor_);
     weigher.weigh(s, begin, is_partial(begin), sight_of, lane);
     pack(weights, s);
+    if constexpr (kGated) weigher.drop_page(weights, tile.has_lead, lane);
     for (int32_t i = 1; i < tiles; ++i) {
       begin += S::kTokens;
       wait_values();
@@ -238,7 +308,7 @@ class Consumer {
 #pragma unroll
     for (int part = 0; part < S::kSumParts; ++part) hold(out[part]);
     release(shared_.v_ring, v_cursor_);
-    write(tile, out, weigher);
+    finish_tile(tile, out, weigher);
   }
 
   // The consumers issue their products in turns, so that one's softmax runs under the other's
@@ -268,7 +338,7 @@ class Consumer {
         const int32_t c = 2 * step + thread_ % 32 / 16;
         load_matrices(q[step], q_address() + chunk_offset<S::kQGroupBytes>(r, c));
       }
-      barrier_arrive(shared_address(&shared_.q_empty[index_]));
+      lane_arrive(shared_.q_empty[index_]);
     }
   }
 
@@ -280,7 +350,9 @@ class Consumer {
 #pragma unroll
     for (int step = 0; step < kHeadDim / 16; ++step) {
       const uint64_t keys = advanced(k, step / 4 * S::kGroupBytes + step % 4 * 32);
-      if constexpr (S::kKeepsQ) {
+      if (S::kAhead && step == 0) {
+        if constexpr (S::kAhead) wgmma_shared_first<S::kFp8>(s, q, keys);
+      } else if constexpr (S::kKeepsQ) {
         wgmma_registers<S::kFp8, false>(s, kept[step], keys, step > 0);
       } else {
         wgmma_shared<S::kFp8>(s, advanced(q, step / 4 * S::kQGroupBytes + step % 4 * 32), keys,
@@ -325,7 +397,8 @@ class Consumer {
   }
 
   // This warp has read the stage.
-  __device__ void release(Ring& ring, RingCursor<S::kStages>& cursor) {
+  template <int kDepth>
+  __device__ void release(Ring& ring, RingCursor<kDepth>& cursor) {
     if (thread_ % 32 == 0) barrier_arrive(shared_address(&ring.empty[cursor.stage]));
     cursor.advance();
   }
@@ -346,17 +419,107 @@ class Consumer {
     }
   }
 
-  // For the carrier.
-  __device__ void write(const TileWork& tile, const float (&out)[S::kSumParts][kSums],
-                        const Weights& weigher) {
-    const int32_t r = thread_ / 32 * 16 + thread_ % 32 / 4;
+  __device__ void finish_tile(const TileWork& tile, float (&out)[S::kSumParts][kSums],
+                              Weights& weigher) {
+    // The votes tell the compiler that warps stay together.
+    bool has_results = true;
+    if (__any_sync(kAllLanes, tile.parts > 1)) has_results = adds_up(tile, out, weigher);
+    __syncwarp();
+    wait_for_room();
+    if (has_results) write(tile, out, weigher);
+    if (thread_ == 0) shared_.has_results[index_][q_.stage] = has_results;
+    lane_arrive(shared_.out_full[index_][q_.stage]);
+  }
+
+  // Leaves the sums of a part. Is it the last one of its tile? Then `out` becomes the sum of all,
+  // in their order, whoever is the last.
+  __device__ bool adds_up(const TileWork& tile, float (&out)[S::kSumParts][kSums],
+                          Weights& weigher) {
+    constexpr int kFloats = consumer_floats(kHeadDim);
+    static_assert(kFloats == kGroupThreads * (S::kSumParts * kSums + 4));
+    WorkspaceView work;
+    view_workspace(p_.workspace, &work);
+    const auto floats_of = [&](int32_t slot) {
+      float* const floats = work.partial_out + int64_t{2 * slot + index_} * kFloats;
+      return reinterpret_cast<float4*>(floats) + thread_;
+    };
+    float4* const own = floats_of(tile.slot);
+#pragma unroll
+    for (int part = 0; part < S::kSumParts; ++part) {
+#pragma unroll
+      for (int e = 0; e < kSums; e += 4) {
+        own[(part * kSums + e) / 4 * kGroupThreads] =
+            make_float4(out[part][e], out[part][e + 1], out[part][e + 2], out[part][e + 3]);
+      }
+    }
+    constexpr int kRows = S::kSumParts * kSums / 4 * kGroupThreads;
+    if constexpr (!kGated) own[kRows] = weigher.rows();
+    __threadfence();
+    group_barrier(kConsumerBarrier + index_);
+    if (thread_ == 0) {
+      uint32_t* const arrivals = work.part_arrivals + 2 * tile.first_slot + index_;
+      const uint32_t before = atomicAdd(arrivals, 1);
+      shared_.arrived[index_] = before;
+      if (before + 1 == static_cast<uint32_t>(tile.parts)) *arrivals = 0;  // for the next launch
+      __threadfence();
+    }
+    group_barrier(kConsumerBarrier + index_);
+    const bool is_last = shared_.arrived[index_] + 1 == static_cast<uint32_t>(tile.parts);
+    if (!__any_sync(kAllLanes, is_last)) return false;
+    float2 most = make_float2(minus_infinity(), minus_infinity());
+    float2 sum = make_float2(0, 0);
+    if constexpr (!kGated) {
+#pragma unroll 1
+      for (int32_t i = 0; i < tile.parts; ++i) {
+        const float4 rows = __ldcg(floats_of(tile.first_slot + i * tile.slot_step) + kRows);
+        most = make_float2(fmaxf(most.x, rows.x), fmaxf(most.y, rows.y));
+      }
+    }
+#pragma unroll
+    for (int part = 0; part < S::kSumParts; ++part) {
+#pragma unroll
+      for (float& total : out[part]) total = 0;
+    }
+#pragma unroll 1
+    for (int32_t i = 0; i < tile.parts; ++i) {
+      const float4* const from = floats_of(tile.first_slot + i * tile.slot_step);
+      float2 share = make_float2(1, 1);
+      if constexpr (!kGated) {
+        const float4 rows = __ldcg(from + kRows);
+        // A row sees its own token at least, so its maximum over all parts is finite.
+        share = make_float2(exp2_fast(rows.x - most.x), exp2_fast(rows.y - most.y));
+        sum = make_float2(fmaf(rows.z, share.x, sum.x), fmaf(rows.w, share.y, sum.y));
+      }
+#pragma unroll
+      for (int part = 0; part < S::kSumParts; ++part) {
+#pragma unroll
+        for (int e = 0; e < kSums; e += 4) {
+          const float4 four = __ldcg(from + (part * kSums + e) / 4 * kGroupThreads);
+          out[part][e] = fmaf(four.x, share.x, out[part][e]);
+          out[part][e + 1] = fmaf(four.y, share.x, out[part][e + 1]);
+          out[part][e + 2] = fmaf(four.z, share.y, out[part][e + 2]);
+          out[part][e + 3] = fmaf(four.w, share.y, out[part][e + 3]);
+        }
+      }
+    }
+    if constexpr (!kGated) weigher.take_rows(most, sum);
+    return true;
+  }
+
+  // Until results may be written: what was there is out, or is q that has been read.
+  __device__ void wait_for_room() const {
     if constexpr (S::kKeepsQ) {
       barrier_wait(shared_address(&shared_.out_empty[index_]), q_.phase ^ 1);
-    } else if constexpr (S::kWide) {  // q has been read
+    } else if constexpr (S::kWide) {
       asm volatile("bar.sync %0, 256;" ::"r"(kRowsBarrier) : "memory");
     } else {
       group_barrier(kConsumerBarrier + index_);
     }
+  }
+  // For the carrier.
+  __device__ void write(const TileWork& tile, const float (&out)[S::kSumParts][kSums],
+                        const Weights& weigher) {
+    const int32_t r = thread_ / 32 * 16 + thread_ % 32 / 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int32_t row = tile.row_begin + S::first_row(index_) + r + 8 * half;
@@ -372,7 +535,6 @@ class Consumer {
             : "memory");
       }
     }
-    barrier_arrive(shared_address(&shared_.out_full[index_][q_.stage]));
   }
 
   const AttentionParams& p_;
@@ -380,10 +542,13 @@ class Consumer {
   const int32_t index_;
   const int32_t thread_;
   RingCursor<S::kQStages> q_;
-  RingCursor<S::kStages> k_cursor_;
+  RingCursor<S::kKStages> k_cursor_;
   RingCursor<S::kStages> v_cursor_;
 };
 
+#ifdef P41_VARIANT
+__device__ unsigned long long p41_stats[256][3];
+#endif
 template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees>
 __global__ void __launch_bounds__(Shape<kHeadDim, kType, kWeighting, kTrees>::kThreads, 1)
     wgmma_kernel(const __grid_constant__ AttentionParams p) {
@@ -411,7 +576,23 @@ __global__ void __launch_bounds__(Shape<kHeadDim, kType, kWeighting, kTrees>::kT
     if constexpr (S::kFp8) Converter<kHeadDim, kType, kWeighting, kTrees>(shared).run();
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::kConsumerRegisters));
+#ifdef P41_VARIANT
+    __shared__ unsigned long long p41_begin[2];
+    if (threadIdx.x == blockDim.x - 128) {
+      p41_begin[0] = clock64();
+      asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(p41_begin[1]));
+    }
+#endif
     Consumer<kHeadDim, kType, kWeighting, kTrees>(p, shared).run();
+#ifdef P41_VARIANT
+    if (threadIdx.x == blockDim.x - 128) {
+      unsigned long long now;
+      asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+      p41_stats[blockIdx.x][0] = clock64() - p41_begin[0];
+      p41_stats[blockIdx.x][1] = p41_begin[1];
+      p41_stats[blockIdx.x][2] = now;
+    }
+#endif
   }
 }
 
@@ -435,8 +616,10 @@ struct Launch {
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
     if (error != cudaSuccess) return error;
-    const int32_t items = tile_items_bound(params);
-    const int32_t blocks = items < params.config.num_sms ? items : params.config.num_sms;
+    // Tiles may be cut, so that few of them have all multiprocessors.
+    const int32_t most = params.config.num_sms;
+    const int32_t items = params.config.whole_sequences ? tile_items_bound(params) : most;
+    const int32_t blocks = items < most ? items : most;
     return launch_pdl(kernel, dim3(static_cast<unsigned>(blocks)), dim3(S::kThreads), kShared,
                       stream, params);
   }
@@ -444,9 +627,26 @@ struct Launch {
 
 }  // namespace
 
+#ifdef P41_VARIANT
+cudaError_t P41_READ(unsigned long long (&to)[256][3]) {
+  return cudaMemcpyFromSymbol(to, p41_stats, sizeof to);
+}
+cudaError_t launch_attention_wgmma(const AttentionParams& params, cudaStream_t stream) {
+  if (params.config.head_dim != 128) return cudaErrorInvalidValue;
+  const bool fp8 = params.config.kv_type == KvType::kFp8E4m3;
+  if (params.gate.length == 0) {
+    return fp8 ? Launch<128, KvType::kFp8E4m3, Weighting::kSoftmax>::launch<false>(params, stream)
+               : Launch<128, KvType::kBf16, Weighting::kSoftmax>::launch<false>(params, stream);
+  }
+  return fp8 ? Launch<128, KvType::kFp8E4m3, Weighting::kUsualGate>::launch<false>(params, stream)
+             : Launch<128, KvType::kBf16, Weighting::kUsualGate>::launch<false>(params, stream);
+}
+#else
 cudaError_t launch_attention_wgmma(const AttentionParams& params, cudaStream_t stream) {
   return is_wide(params.config.head_dim) ? launch_of_wide_config<Launch>(params, stream)
                                          : launch_of_config<Launch>(params, stream);
 }
+
+#endif
 
 }  // namespace rudder::cuda

@@ -6,6 +6,24 @@
 #include "rudder/cuda/kernels/attention_work.cuh"
 #include "rudder/cuda/kernels/tree_path.cuh"
 
+#ifndef P41_AHEAD
+#define P41_AHEAD 0
+#endif
+#ifndef P41_WARP
+#define P41_WARP 0
+#endif
+#ifndef P41_EARLY
+#define P41_EARLY 0
+#endif
+#ifndef P41_K3
+#define P41_K3 0
+#endif
+#ifndef P41_TURNS
+#define P41_TURNS 0
+#endif
+#ifndef P41_KEEPS
+#define P41_KEEPS 1
+#endif
 namespace rudder::cuda {
 
 inline constexpr int kGroupThreads = 128;
@@ -29,16 +47,18 @@ struct Shape {
   static constexpr int kRun = kFp8 ? kTokens / 4 : kPageTokens / 4;
   static constexpr bool kInRuns = kGated && !kFp8;  // does the copy engine order rows?
   static constexpr int kPages = kTokens / kPageTokens;
-  static_assert(kPages <= 8);
+  static_assert(kPages <= 8 && kPages == step_pages(kHeadDim));
   static constexpr int kGroupBytes = kTokens * 128;  // a column group of a tile
   static constexpr int kTileBytes = kColumnGroups * kGroupBytes;
   static constexpr int kStages = kHeadDim == 64 && !kFp8 ? 3 : 2;
+  static constexpr int kKStages = P41_K3 && !kFp8 && kHeadDim == 128 ? 3 : kStages;
   static constexpr int kQGroupBytes = kConsumerRows * 128;
   // Of a consumer: its rows of q, or its columns of the rows that both have.
   static constexpr int kQBytes = (kOutColumns + 63) / 64 * kQGroupBytes;
   // Does a consumer keep q in registers, where it has some left? Then the products read a third
   // less of shared memory for scores (docs/adr/0008-attention-kernels.md).
-  static constexpr bool kKeepsQ = !kFp8 && kHeadDim <= 128;
+  static constexpr bool kAhead = P41_AHEAD && kHeadDim == 128 && kWeighting != Weighting::kAnyGate;
+  static constexpr bool kKeepsQ = P41_KEEPS && !kFp8 && kHeadDim <= 128 && !kAhead;
   // Of q and results of a consumer. Where it keeps q, one has q and the other results; else
   // results go to where q was, and with two the next tile's q is fetched.
   static constexpr int kQBuffers = kHeadDim >= 256 ? 1 : 2;
@@ -100,6 +120,13 @@ struct TileWork {
   const int32_t* table;        // blocks of the sequence
   int32_t blocks[kMostPages];  // of the first tile of keys
   TreePath path;
+  // Of a tile whose keys are cut: its slot in partial_out, the distance to the next part's and how
+  // many there are. 1: the tile is whole.
+  int32_t parts;
+  int32_t first_slot;
+  int32_t slot_step;
+  int32_t slot;
+  bool has_lead;  // the first page is there for the filter of a gate alone
   float k_scale;
   bool has_gain;               // does the filter of some head add to scores?
   float sigma[kMaxGroup];      // of the KV head's q heads, of a gate
@@ -117,7 +144,7 @@ template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees>
 struct WgmmaShared {
   using S = Shape<kHeadDim, kType, kWeighting, kTrees>;
   alignas(1024) uint8_t q[kConsumers][S::kQBuffers][S::kQBytes];
-  alignas(1024) uint8_t k[S::kStages][S::kTileBytes];
+  alignas(1024) uint8_t k[S::kKStages][S::kTileBytes];
   alignas(1024) uint8_t v[S::kStages][S::kTileBytes];
   alignas(1024) uint8_t raw[S::kFp8 ? S::kRawStages : 1][S::kFp8 ? S::kRawBytes : 16];
   TileWork tile[kTileStages];
@@ -130,11 +157,13 @@ struct WgmmaShared {
   // Where consumers keep q.
   uint64_t q_empty[kConsumers];
   uint64_t out_empty[kConsumers];
+  uint32_t arrived[kConsumers];               // parts of the tile that were there before
+  bool has_results[kConsumers][S::kQStages];  // else another block has those of the tile
 
   // By one thread, before all others go on.
   __device__ void init_barriers() {
     const int full = S::kFp8 ? 4 : 1;  // warps of the converter, or the copy engine
-    for (int i = 0; i < S::kStages; ++i) {
+    for (int i = 0; i < S::kKStages; ++i) {
       for (Ring* ring : {&k_ring, &v_ring}) {
         barrier_init(shared_address(&ring->full[i]), full);
         barrier_init(shared_address(&ring->empty[i]), kConsumers * 4);
@@ -149,15 +178,15 @@ struct WgmmaShared {
     // race checker does not see.
     for (int i = 0; i < kTileStages; ++i) {
       barrier_init(shared_address(&tile_ring.full[i]), 32);                // the taker
-      barrier_init(shared_address(&tile_ring.empty[i]), kConsumers * 32);  // the carriers
+      barrier_init(shared_address(&tile_ring.empty[i]), kConsumers * (P41_WARP ? 1 : 32));  // the carriers
     }
     for (int i = 0; i < kConsumers; ++i) {
       for (int stage = 0; stage < S::kQStages; ++stage) {
         barrier_init(shared_address(&q_full[i][stage]), 32);  // the carrier
-        barrier_init(shared_address(&out_full[i][stage]), kGroupThreads);
+        barrier_init(shared_address(&out_full[i][stage]), P41_WARP ? 4 : kGroupThreads);
       }
-      barrier_init(shared_address(&q_empty[i]), kGroupThreads);
-      barrier_init(shared_address(&out_empty[i]), 32);  // the carrier
+      barrier_init(shared_address(&q_empty[i]), P41_WARP ? 4 : kGroupThreads);
+      barrier_init(shared_address(&out_empty[i]), P41_WARP ? 1 : 32);  // the carrier
     }
     barrier_init_fence();
   }
@@ -167,6 +196,14 @@ struct WgmmaShared {
 __device__ inline void warp_arrive(uint64_t& barrier) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&barrier));
+}
+
+__device__ inline void lane_arrive(uint64_t& barrier) {
+  if (P41_WARP) {
+    warp_arrive(barrier);
+  } else {
+    barrier_arrive(shared_address(&barrier));
+  }
 }
 
 // The token of a page (or of several) that lies in row `row` of it. In runs row 8i + 2t + e has

@@ -137,10 +137,17 @@ struct TileLoad {
     atomicAdd(&all, static_cast<unsigned long long>(tiles) * config.num_kv_heads * steps);
     atomicMax(&longest, steps);
   }
-  // Steps that the device takes one after the other. A multiprocessor that has other tiles beside
-  // one takes two thirds of the time for a step.
+  // Steps that the device takes one after the other. A multiprocessor that has other tiles of the
+  // mma kernel beside one takes two thirds of the time for a step. Those of the wgmma kernel are
+  // cut where they are few (cut_tail()).
   __device__ int64_t in_turn(const AttentionConfig& config) const {
-    return max(static_cast<int64_t>(2 * all / (3 * config.num_sms)), int64_t{longest});
+    constexpr int64_t kCutSteps = 10;  // that cutting costs
+    const auto steps = static_cast<int64_t>(all);
+    int64_t last = longest;
+    if (config.prefill_kernel == PrefillKernel::kWgmma) {
+      last = min(last, steps / config.num_sms + kCutSteps);
+    }
+    return max(2 * steps / (3 * config.num_sms), last);
   }
 };
 
@@ -393,8 +400,9 @@ __device__ void divide(const AttentionWorkParams& p, const WorkspaceView& work,
   }
 }
 
-// Steps of 64 tokens that a tile goes through.
-__device__ int32_t tile_cost(const AttentionConfig& config, const TiledSeq& seq, int32_t tile) {
+// Units of `tokens` that a tile goes through.
+__device__ int32_t tile_length(const AttentionConfig& config, const TiledSeq& seq, int32_t tile,
+                               int32_t tokens) {
   const int32_t group = config.num_heads / config.num_kv_heads;
   const int32_t rows = tile_rows(config);
   const int32_t prefix = seq.kv_len - seq.q_len;
@@ -402,7 +410,13 @@ __device__ int32_t tile_cost(const AttentionConfig& config, const TiledSeq& seq,
   const int32_t end = (tile + 1) * rows < all ? (tile + 1) * rows : all;
   const int32_t last = prefix + (end - 1) / group;
   const int32_t first = first_visible(prefix + tile * rows / group, config.window);
-  return last / 64 - first / 64 + 1;
+  return last / tokens - first / tokens + 1;
+}
+__device__ int32_t tile_cost(const AttentionConfig& config, const TiledSeq& seq, int32_t tile) {
+  return tile_length(config, seq, tile, 64);
+}
+__device__ int32_t tile_pages(const AttentionConfig& config, const TiledSeq& seq, int32_t tile) {
+  return tile_length(config, seq, tile, kAttentionBlockSize);
 }
 
 // Lists the tiles longest first (to a 64th of the longest), so that the short ones fill the end.
@@ -412,7 +426,7 @@ __device__ void order_tiles(const AttentionWorkParams& p, const WorkspaceView& w
   const auto item_of = [&](int32_t i) {
     const int32_t entry =
         last_not_above(totals->sum.tiled, i, [&](int32_t e) { return work.tiled[e].tile_begin; });
-    return TileItem{entry, i - work.tiled[entry].tile_begin};
+    return TileItem{entry, i - work.tiled[entry].tile_begin, TileItem::kWhole, 0};
   };
   const auto cost_of = [&](const TileItem& item) {
     return tile_cost(p.config, work.tiled[item.entry], item.tile);
@@ -444,6 +458,87 @@ __device__ void order_tiles(const AttentionWorkParams& p, const WorkspaceView& w
   }
 }
 
+// How the tiles at the end of the list are cut along their keys.
+struct TailCut {
+  static constexpr int32_t kMostParts = 16;
+  int32_t most_pages;             // of a tile of the tail
+  int32_t parts[kMostParts + 1];  // of all, when the longest one is cut into so many
+  int32_t pages;                  // of a part; 0: nothing is cut
+  int32_t taken;                  // parts listed so far
+};
+
+// In steps of a tile: what a part takes beside its own, and what adding parts up does.
+constexpr int32_t kTileSteps = 1;
+constexpr int32_t kAddSteps = 3;
+
+// Blocks take a tile each until less than one for each is left: of those the keys are cut, where
+// the parts fill the device better and the time that saves is more than adding them up takes. So
+// few tiles behind long contexts have all multiprocessors.
+__device__ void cut_tail(const AttentionWorkParams& p, const WorkspaceView& work,
+                         const Totals& totals, TailCut* cut) {
+  const AttentionConfig& config = p.config;
+  const int32_t heads = config.num_kv_heads;
+  const int32_t thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t left = totals.sum.tiles * heads % config.num_sms;
+#ifdef P41_VARIANT
+  if (config.section_bytes == kSectionBytes + 1) return;
+#endif
+  if (config.whole_sequences || config.prefill_kernel != PrefillKernel::kWgmma || left == 0 ||
+      section_heads(config, totals) < heads) {
+    return;
+  }
+  const int32_t tail = ceil_div(left, heads);  // at most one a multiprocessor, so one a thread
+  const int32_t begin = totals.sum.tiles - tail;
+  const int32_t in_step = step_pages(config.head_dim);
+  TileItem item = {};
+  int32_t pages = 0;
+  if (thread < tail) {
+    item = work.tiles[begin + thread];
+    pages = tile_pages(config, work.tiled[item.entry], item.tile);
+  }
+  if (thread == 0) *cut = TailCut{};
+  __syncthreads();
+  if (thread < tail) atomicMax(&cut->most_pages, pages);
+  __syncthreads();
+  const int32_t steps = ceil_div(cut->most_pages, in_step);
+  const auto part_pages = [&](int32_t parts) { return ceil_div(steps, parts) * in_step; };
+  if (thread < tail) {
+    for (int32_t parts = 2; parts <= TailCut::kMostParts; ++parts) {
+      atomicAdd(&cut->parts[parts], ceil_div(pages, part_pages(parts)));
+    }
+  }
+  __syncthreads();
+  if (thread == 0) {
+    int32_t least = steps + kTileSteps;
+    for (int32_t parts = 2; parts <= TailCut::kMostParts; ++parts) {
+      const int32_t items = cut->parts[parts] * heads;
+      if (items > tile_parts_room(config.head_dim)) break;
+      const int32_t took = ceil_div(items, config.num_sms) * (ceil_div(steps, parts) + kTileSteps) +
+                           kAddSteps + parts / 3;
+      if (took < least) {
+        least = took;
+        cut->pages = part_pages(parts);
+      }
+    }
+  }
+  __syncthreads();
+  if (cut->pages == 0) return;
+  const int32_t parts = ceil_div(pages, cut->pages);
+  if (thread < tail) {
+    item.first_slot = atomicAdd(&cut->taken, parts);
+    for (item.part = 0; item.part < parts; ++item.part) {
+      work.tiles[begin + item.first_slot + item.part] = item;
+    }
+  }
+  for (int32_t i = thread; i < 2 * kMaxTileParts; i += kThreads) work.part_arrivals[i] = 0;
+  __syncthreads();
+  if (thread == 0) {
+    work.header->num_tiles = begin + cut->taken;
+    work.header->part_pages = cut->pages;
+    work.header->in_turns = 0;
+  }
+}
+
 __global__ void __launch_bounds__(kThreads) work_kernel(const AttentionWorkParams p) {
   __shared__ Counts scratch[kWarps];
   __shared__ Totals totals;
@@ -451,6 +546,7 @@ __global__ void __launch_bounds__(kThreads) work_kernel(const AttentionWorkParam
   __shared__ int32_t buckets[kBuckets];
   __shared__ Either either;
   __shared__ int32_t parts[kPartPages + 1];
+  __shared__ TailCut cut_of_tail;
   dependency_wait();
   dependency_trigger();
   const bool splits = splits_either(p, &either);
@@ -470,6 +566,8 @@ __global__ void __launch_bounds__(kThreads) work_kernel(const AttentionWorkParam
   }
   divide(p, work, totals, cut, spans);
   order_tiles(p, work, &totals, buckets);
+  __syncthreads();  // the list and the header are there
+  cut_tail(p, work, totals, &cut_of_tail);
 }
 
 }  // namespace
