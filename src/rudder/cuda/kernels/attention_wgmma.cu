@@ -25,6 +25,7 @@
 #include "rudder/cuda/kernels/attention_wgmma_carrier.cuh"
 #include "rudder/cuda/kernels/attention_wgmma_converter.cuh"
 #include "rudder/cuda/kernels/attention_wgmma_copier.cuh"
+#include "rudder/cuda/kernels/attention_wgmma_parts.cuh"
 #include "rudder/cuda/kernels/attention_wgmma_shared.cuh"
 #include "rudder/cuda/kernels/attention_wgmma_taker.cuh"
 #include "rudder/cuda/kernels/attention_work.cuh"
@@ -431,78 +432,16 @@ class Consumer {
     lane_arrive(shared_.out_full[index_][q_.stage]);
   }
 
-  // Leaves the sums of a part. Is it the last one of its tile? Then `out` becomes the sum of all,
-  // in their order, whoever is the last.
+  // Leaves what the tile's part gives. Are all parts there? Then `out` becomes their sum.
   __device__ bool adds_up(const TileWork& tile, float (&out)[S::kSumParts][kSums],
                           Weights& weigher) {
-    constexpr int kFloats = consumer_floats(kHeadDim);
-    static_assert(kFloats == kGroupThreads * (S::kSumParts * kSums + 4));
-    WorkspaceView work;
-    view_workspace(p_.workspace, &work);
-    const auto floats_of = [&](int32_t slot) {
-      float* const floats = work.partial_out + int64_t{2 * slot + index_} * kFloats;
-      return reinterpret_cast<float4*>(floats) + thread_;
-    };
-    float4* const own = floats_of(tile.slot);
-#pragma unroll
-    for (int part = 0; part < S::kSumParts; ++part) {
-#pragma unroll
-      for (int e = 0; e < kSums; e += 4) {
-        own[(part * kSums + e) / 4 * kGroupThreads] =
-            make_float4(out[part][e], out[part][e + 1], out[part][e + 2], out[part][e + 3]);
-      }
-    }
-    constexpr int kRows = S::kSumParts * kSums / 4 * kGroupThreads;
-    if constexpr (!kGated) own[kRows] = weigher.rows();
-    __threadfence();
+    const TileParts<kHeadDim, kGated> parts(p_, tile, index_, thread_);
+    parts.leave(out, weigher);
     group_barrier(kConsumerBarrier + index_);
-    if (thread_ == 0) {
-      uint32_t* const arrivals = work.part_arrivals + 2 * tile.first_slot + index_;
-      const uint32_t before = atomicAdd(arrivals, 1);
-      shared_.arrived[index_] = before;
-      if (before + 1 == static_cast<uint32_t>(tile.parts)) *arrivals = 0;  // for the next launch
-      __threadfence();
-    }
+    if (thread_ == 0) shared_.is_last[index_] = parts.is_last();
     group_barrier(kConsumerBarrier + index_);
-    const bool is_last = shared_.arrived[index_] + 1 == static_cast<uint32_t>(tile.parts);
-    if (!__any_sync(kAllLanes, is_last)) return false;
-    float2 most = make_float2(minus_infinity(), minus_infinity());
-    float2 sum = make_float2(0, 0);
-    if constexpr (!kGated) {
-#pragma unroll 1
-      for (int32_t i = 0; i < tile.parts; ++i) {
-        const float4 rows = __ldcg(floats_of(tile.first_slot + i * tile.slot_step) + kRows);
-        most = make_float2(fmaxf(most.x, rows.x), fmaxf(most.y, rows.y));
-      }
-    }
-#pragma unroll
-    for (int part = 0; part < S::kSumParts; ++part) {
-#pragma unroll
-      for (float& total : out[part]) total = 0;
-    }
-#pragma unroll 1
-    for (int32_t i = 0; i < tile.parts; ++i) {
-      const float4* const from = floats_of(tile.first_slot + i * tile.slot_step);
-      float2 share = make_float2(1, 1);
-      if constexpr (!kGated) {
-        const float4 rows = __ldcg(from + kRows);
-        // A row sees its own token at least, so its maximum over all parts is finite.
-        share = make_float2(exp2_fast(rows.x - most.x), exp2_fast(rows.y - most.y));
-        sum = make_float2(fmaf(rows.z, share.x, sum.x), fmaf(rows.w, share.y, sum.y));
-      }
-#pragma unroll
-      for (int part = 0; part < S::kSumParts; ++part) {
-#pragma unroll
-        for (int e = 0; e < kSums; e += 4) {
-          const float4 four = __ldcg(from + (part * kSums + e) / 4 * kGroupThreads);
-          out[part][e] = fmaf(four.x, share.x, out[part][e]);
-          out[part][e + 1] = fmaf(four.y, share.x, out[part][e + 1]);
-          out[part][e + 2] = fmaf(four.z, share.y, out[part][e + 2]);
-          out[part][e + 3] = fmaf(four.w, share.y, out[part][e + 3]);
-        }
-      }
-    }
-    if constexpr (!kGated) weigher.take_rows(most, sum);
+    if (!__any_sync(kAllLanes, shared_.is_last[index_])) return false;
+    parts.add_up(out, weigher);
     return true;
   }
 

@@ -157,7 +157,7 @@ struct WgmmaShared {
   // Where consumers keep q.
   uint64_t q_empty[kConsumers];
   uint64_t out_empty[kConsumers];
-  uint32_t arrived[kConsumers];               // parts of the tile that were there before
+  bool is_last[kConsumers];                   // are all parts of the tile there?
   bool has_results[kConsumers][S::kQStages];  // else another block has those of the tile
 
   // By one thread, before all others go on.

@@ -1,5 +1,6 @@
 // The work list of attention: one block reads the lengths of the step's sequences and writes the
 // records of attention_work.cuh. It runs once a step and touches a few KB.
+#include "rudder/cuda/kernels/attention_tile_list.cuh"
 #include "rudder/cuda/kernels/attention_work.cuh"
 #include "rudder/cuda/kernels/launch.h"
 #include "rudder/cuda/kernels/tree_path.cuh"
@@ -7,9 +8,8 @@
 namespace rudder::cuda {
 namespace {
 
-constexpr int kThreads = 1024;
+constexpr int kThreads = kWorkListThreads;
 constexpr int kWarps = kThreads / 32;
-constexpr int kBuckets = 64;     // of tile costs
 constexpr int kSlackParts = 16;  // a share, in slacks
 
 // What one sequence adds to each list.
@@ -61,28 +61,11 @@ __device__ Counts block_scan(Counts mine, Counts* scratch) {
   return mine;
 }
 
-// The last of [0, count) whose key is <= `at`; keys rise, the first is <= `at`.
-template <typename Key>
-__device__ int32_t last_not_above(int32_t count, int32_t at, const Key& key) {
-  int32_t low = 0;
-  int32_t high = count - 1;
-  while (low < high) {
-    const int32_t middle = (low + high + 1) / 2;
-    if (key(middle) <= at) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low;
-}
-
 struct Totals {
   bool splits_short;  // splits_either()
   Counts sum;         // of the sequences so far
   int32_t max_pages;  // of a split sequence
   int32_t min_pages;
-  int32_t max_cost;     // of a tile
   int32_t tiled_pages;  // that tiles of a KV head read
 };
 
@@ -400,157 +383,18 @@ __device__ void divide(const AttentionWorkParams& p, const WorkspaceView& work,
   }
 }
 
-// Units of `tokens` that a tile goes through.
-__device__ int32_t tile_length(const AttentionConfig& config, const TiledSeq& seq, int32_t tile,
-                               int32_t tokens) {
-  const int32_t group = config.num_heads / config.num_kv_heads;
-  const int32_t rows = tile_rows(config);
-  const int32_t prefix = seq.kv_len - seq.q_len;
-  const int32_t all = seq.q_len * group;
-  const int32_t end = (tile + 1) * rows < all ? (tile + 1) * rows : all;
-  const int32_t last = prefix + (end - 1) / group;
-  const int32_t first = first_visible(prefix + tile * rows / group, config.window);
-  return last / tokens - first / tokens + 1;
-}
-__device__ int32_t tile_cost(const AttentionConfig& config, const TiledSeq& seq, int32_t tile) {
-  return tile_length(config, seq, tile, 64);
-}
-__device__ int32_t tile_pages(const AttentionConfig& config, const TiledSeq& seq, int32_t tile) {
-  return tile_length(config, seq, tile, kAttentionBlockSize);
-}
-
-// Lists the tiles longest first (to a 64th of the longest), so that the short ones fill the end.
-__device__ void order_tiles(const AttentionWorkParams& p, const WorkspaceView& work, Totals* totals,
-                            int32_t* buckets) {
-  const int32_t count = totals->sum.tiles;
-  const auto item_of = [&](int32_t i) {
-    const int32_t entry =
-        last_not_above(totals->sum.tiled, i, [&](int32_t e) { return work.tiled[e].tile_begin; });
-    return TileItem{entry, i - work.tiled[entry].tile_begin, TileItem::kWhole, 0};
-  };
-  const auto cost_of = [&](const TileItem& item) {
-    return tile_cost(p.config, work.tiled[item.entry], item.tile);
-  };
-  const auto bucket_of = [&](int32_t cost) {
-    return kBuckets - 1 - static_cast<int32_t>(int64_t{cost} * (kBuckets - 1) / totals->max_cost);
-  };
-  for (int32_t i = threadIdx.x; i < count; i += kThreads) {
-    atomicMax(&totals->max_cost, cost_of(item_of(i)));
-  }
-  if (threadIdx.x < kBuckets) buckets[threadIdx.x] = 0;
-  __syncthreads();
-  for (int32_t i = threadIdx.x; i < count; i += kThreads) {
-    atomicAdd(&buckets[bucket_of(cost_of(item_of(i)))], 1);
-  }
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    int32_t begin = 0;
-    for (int b = 0; b < kBuckets; ++b) {
-      const int32_t in_bucket = buckets[b];
-      buckets[b] = begin;
-      begin += in_bucket;
-    }
-  }
-  __syncthreads();
-  for (int32_t i = threadIdx.x; i < count; i += kThreads) {
-    const TileItem item = item_of(i);
-    work.tiles[atomicAdd(&buckets[bucket_of(cost_of(item))], 1)] = item;
-  }
-}
-
-// How the tiles at the end of the list are cut along their keys.
-struct TailCut {
-  static constexpr int32_t kMostParts = 16;
-  int32_t most_pages;             // of a tile of the tail
-  int32_t parts[kMostParts + 1];  // of all, when the longest one is cut into so many
-  int32_t pages;                  // of a part; 0: nothing is cut
-  int32_t taken;                  // parts listed so far
-};
-
-// In steps of a tile: what a part takes beside its own, and what adding parts up does.
-constexpr int32_t kTileSteps = 1;
-constexpr int32_t kAddSteps = 3;
-
-// Blocks take a tile each until less than one for each is left: of those the keys are cut, where
-// the parts fill the device better and the time that saves is more than adding them up takes. So
-// few tiles behind long contexts have all multiprocessors.
-__device__ void cut_tail(const AttentionWorkParams& p, const WorkspaceView& work,
-                         const Totals& totals, TailCut* cut) {
-  const AttentionConfig& config = p.config;
-  const int32_t heads = config.num_kv_heads;
-  const int32_t thread = static_cast<int32_t>(threadIdx.x);
-  const int32_t left = totals.sum.tiles * heads % config.num_sms;
-#ifdef P41_VARIANT
-  if (config.section_bytes == kSectionBytes + 1) return;
-#endif
-  if (config.whole_sequences || config.prefill_kernel != PrefillKernel::kWgmma || left == 0 ||
-      section_heads(config, totals) < heads) {
-    return;
-  }
-  const int32_t tail = ceil_div(left, heads);  // at most one a multiprocessor, so one a thread
-  const int32_t begin = totals.sum.tiles - tail;
-  const int32_t in_step = step_pages(config.head_dim);
-  TileItem item = {};
-  int32_t pages = 0;
-  if (thread < tail) {
-    item = work.tiles[begin + thread];
-    pages = tile_pages(config, work.tiled[item.entry], item.tile);
-  }
-  if (thread == 0) *cut = TailCut{};
-  __syncthreads();
-  if (thread < tail) atomicMax(&cut->most_pages, pages);
-  __syncthreads();
-  const int32_t steps = ceil_div(cut->most_pages, in_step);
-  const auto part_pages = [&](int32_t parts) { return ceil_div(steps, parts) * in_step; };
-  if (thread < tail) {
-    for (int32_t parts = 2; parts <= TailCut::kMostParts; ++parts) {
-      atomicAdd(&cut->parts[parts], ceil_div(pages, part_pages(parts)));
-    }
-  }
-  __syncthreads();
-  if (thread == 0) {
-    int32_t least = steps + kTileSteps;
-    for (int32_t parts = 2; parts <= TailCut::kMostParts; ++parts) {
-      const int32_t items = cut->parts[parts] * heads;
-      if (items > tile_parts_room(config.head_dim)) break;
-      const int32_t took = ceil_div(items, config.num_sms) * (ceil_div(steps, parts) + kTileSteps) +
-                           kAddSteps + parts / 3;
-      if (took < least) {
-        least = took;
-        cut->pages = part_pages(parts);
-      }
-    }
-  }
-  __syncthreads();
-  if (cut->pages == 0) return;
-  const int32_t parts = ceil_div(pages, cut->pages);
-  if (thread < tail) {
-    item.first_slot = atomicAdd(&cut->taken, parts);
-    for (item.part = 0; item.part < parts; ++item.part) {
-      work.tiles[begin + item.first_slot + item.part] = item;
-    }
-  }
-  for (int32_t i = thread; i < 2 * kMaxTileParts; i += kThreads) work.part_arrivals[i] = 0;
-  __syncthreads();
-  if (thread == 0) {
-    work.header->num_tiles = begin + cut->taken;
-    work.header->part_pages = cut->pages;
-    work.header->in_turns = 0;
-  }
-}
-
 __global__ void __launch_bounds__(kThreads) work_kernel(const AttentionWorkParams p) {
   __shared__ Counts scratch[kWarps];
   __shared__ Totals totals;
   __shared__ Span spans[kSpans];
-  __shared__ int32_t buckets[kBuckets];
+  __shared__ TileOrder order;
+  __shared__ TailCut tail;
   __shared__ Either either;
   __shared__ int32_t parts[kPartPages + 1];
-  __shared__ TailCut cut_of_tail;
   dependency_wait();
   dependency_trigger();
   const bool splits = splits_either(p, &either);
-  if (threadIdx.x == 0) totals = Totals{splits, Counts{}, 0, INT32_MAX, 1, 0};
+  if (threadIdx.x == 0) totals = Totals{splits, Counts{}, 0, INT32_MAX, 0};
   __syncthreads();
   WorkspaceView work;
   view_workspace(p.workspace, &work);
@@ -565,9 +409,9 @@ __global__ void __launch_bounds__(kThreads) work_kernel(const AttentionWorkParam
     cut = {share_of(p.config, totals, workers), 1, mean_pages};
   }
   divide(p, work, totals, cut, spans);
-  order_tiles(p, work, &totals, buckets);
+  order_tiles(p.config, work, totals.sum.tiled, totals.sum.tiles, &order);
   __syncthreads();  // the list and the header are there
-  cut_tail(p, work, totals, &cut_of_tail);
+  cut_tail(p.config, work, totals.sum.tiles, &tail);
 }
 
 }  // namespace
