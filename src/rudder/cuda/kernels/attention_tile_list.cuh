@@ -115,9 +115,6 @@ __device__ inline void cut_tail(const AttentionConfig& config, const WorkspaceVi
   const int32_t heads = config.num_kv_heads;
   const int32_t thread = static_cast<int32_t>(threadIdx.x);
   const int32_t left = tiles * heads % config.num_sms;
-#ifdef P41_VARIANT
-  if (config.section_bytes == kSectionBytes + 1) return;
-#endif
   if (config.whole_sequences || config.prefill_kernel != PrefillKernel::kWgmma || left == 0 ||
       work.header->section_heads < heads) {
     return;

@@ -163,7 +163,7 @@ class Consumer {
         thread_(static_cast<int32_t>(threadIdx.x) % kGroupThreads) {}
 
   __device__ void run() {
-    if (index_ == 1 && (!S::kAhead || P41_TURNS)) pass_turn();
+    if (index_ == 1) pass_turn();
     RingCursor<kTileStages> slot;
     while (true) {
       barrier_wait(shared_address(&shared_.tile_ring.full[slot.stage]), slot.phase);
@@ -206,67 +206,6 @@ class Consumer {
     int32_t begin = tile.first_page * kPageTokens;
 
     float out[S::kSumParts][kSums] = {};
-    if constexpr (S::kAhead) {
-      float scores[2][kScores];
-      uint32_t packed[kWeightSteps][4];
-      uint32_t no_q[1][4];
-      Weights weigher_of(p_, tile, row);
-      wait_keys();
-      begin_scores(scores[1], no_q);
-      wgmma_wait<0>();
-      hold(scores[1]);
-#pragma unroll
-      for (int e = 0; e < kScores; ++e) scores[0][e] = scores[1][e];
-      release(shared_.k_ring, k_cursor_);
-      int32_t i = 0;
-      const auto finish = [&](float(&now)[kScores]) {
-        weigher_of.weigh(now, begin, is_partial(begin), sight_of, lane);
-      };
-      const auto step = [&](float(&now)[kScores], float(&then)[kScores]) {
-        wait_keys();
-        if (P41_TURNS == 1) take_turn();
-        begin_scores(then, no_q);
-        if (P41_TURNS == 1) pass_turn();
-        finish(now);
-        weigher_of.rescale(out);
-        pack(packed, now);
-        if constexpr (kGated) weigher_of.drop_page(packed, tile.has_lead && i == 0, lane);
-        wait_values();
-        if (P41_TURNS == 2) take_turn();
-        begin_sums(out, packed);
-        if (P41_TURNS == 2) pass_turn();
-        wgmma_wait<0>();
-        hold(then);
-        hold(out[0]);
-        release(shared_.k_ring, k_cursor_);
-        release(shared_.v_ring, v_cursor_);
-        begin += S::kTokens;
-        ++i;
-      };
-      const auto last = [&](float(&now)[kScores]) {
-        finish(now);
-        weigher_of.rescale(out);
-        pack(packed, now);
-        if constexpr (kGated) weigher_of.drop_page(packed, tile.has_lead && i == 0, lane);
-        wait_values();
-        if constexpr (!S::kFp8) clear_tail(tile, tiles - 1, shared_address(shared_.v[v_cursor_.stage]));
-        if (P41_TURNS == 2) take_turn();
-        begin_sums(out, packed);
-        if (P41_TURNS == 2) pass_turn();
-        wgmma_wait<0>();
-        hold(out[0]);
-        release(shared_.v_ring, v_cursor_);
-      };
-#pragma unroll 1
-      while (i + 1 < tiles) {
-        step(scores[0], scores[1]);
-#pragma unroll
-        for (int e = 0; e < kScores; ++e) scores[0][e] = scores[1][e];
-      }
-      last(scores[0]);
-      finish_tile(tile, out, weigher_of);
-      return;
-    }
     float s[kScores];
     uint32_t weights[kWeightSteps][4];
     uint32_t q[kKeptSteps][4];
@@ -339,7 +278,7 @@ class Consumer {
         const int32_t c = 2 * step + thread_ % 32 / 16;
         load_matrices(q[step], q_address() + chunk_offset<S::kQGroupBytes>(r, c));
       }
-      lane_arrive(shared_.q_empty[index_]);
+      barrier_arrive(shared_address(&shared_.q_empty[index_]));
     }
   }
 
@@ -351,9 +290,7 @@ class Consumer {
 #pragma unroll
     for (int step = 0; step < kHeadDim / 16; ++step) {
       const uint64_t keys = advanced(k, step / 4 * S::kGroupBytes + step % 4 * 32);
-      if (S::kAhead && step == 0) {
-        if constexpr (S::kAhead) wgmma_shared_first<S::kFp8>(s, q, keys);
-      } else if constexpr (S::kKeepsQ) {
+      if constexpr (S::kKeepsQ) {
         wgmma_registers<S::kFp8, false>(s, kept[step], keys, step > 0);
       } else {
         wgmma_shared<S::kFp8>(s, advanced(q, step / 4 * S::kQGroupBytes + step % 4 * 32), keys,
@@ -398,8 +335,7 @@ class Consumer {
   }
 
   // This warp has read the stage.
-  template <int kDepth>
-  __device__ void release(Ring& ring, RingCursor<kDepth>& cursor) {
+  __device__ void release(Ring& ring, RingCursor<S::kStages>& cursor) {
     if (thread_ % 32 == 0) barrier_arrive(shared_address(&ring.empty[cursor.stage]));
     cursor.advance();
   }
@@ -429,7 +365,7 @@ class Consumer {
     wait_for_room();
     if (has_results) write(tile, out, weigher);
     if (thread_ == 0) shared_.has_results[index_][q_.stage] = has_results;
-    lane_arrive(shared_.out_full[index_][q_.stage]);
+    barrier_arrive(shared_address(&shared_.out_full[index_][q_.stage]));
   }
 
   // Leaves what the tile's part gives. Are all parts there? Then `out` becomes their sum.
@@ -481,13 +417,10 @@ class Consumer {
   const int32_t index_;
   const int32_t thread_;
   RingCursor<S::kQStages> q_;
-  RingCursor<S::kKStages> k_cursor_;
+  RingCursor<S::kStages> k_cursor_;
   RingCursor<S::kStages> v_cursor_;
 };
 
-#ifdef P41_VARIANT
-__device__ unsigned long long p41_stats[256][3];
-#endif
 template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees>
 __global__ void __launch_bounds__(Shape<kHeadDim, kType, kWeighting, kTrees>::kThreads, 1)
     wgmma_kernel(const __grid_constant__ AttentionParams p) {
@@ -515,23 +448,7 @@ __global__ void __launch_bounds__(Shape<kHeadDim, kType, kWeighting, kTrees>::kT
     if constexpr (S::kFp8) Converter<kHeadDim, kType, kWeighting, kTrees>(shared).run();
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::kConsumerRegisters));
-#ifdef P41_VARIANT
-    __shared__ unsigned long long p41_begin[2];
-    if (threadIdx.x == blockDim.x - 128) {
-      p41_begin[0] = clock64();
-      asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(p41_begin[1]));
-    }
-#endif
     Consumer<kHeadDim, kType, kWeighting, kTrees>(p, shared).run();
-#ifdef P41_VARIANT
-    if (threadIdx.x == blockDim.x - 128) {
-      unsigned long long now;
-      asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-      p41_stats[blockIdx.x][0] = clock64() - p41_begin[0];
-      p41_stats[blockIdx.x][1] = p41_begin[1];
-      p41_stats[blockIdx.x][2] = now;
-    }
-#endif
   }
 }
 
@@ -566,26 +483,9 @@ struct Launch {
 
 }  // namespace
 
-#ifdef P41_VARIANT
-cudaError_t P41_READ(unsigned long long (&to)[256][3]) {
-  return cudaMemcpyFromSymbol(to, p41_stats, sizeof to);
-}
-cudaError_t launch_attention_wgmma(const AttentionParams& params, cudaStream_t stream) {
-  if (params.config.head_dim != 128) return cudaErrorInvalidValue;
-  const bool fp8 = params.config.kv_type == KvType::kFp8E4m3;
-  if (params.gate.length == 0) {
-    return fp8 ? Launch<128, KvType::kFp8E4m3, Weighting::kSoftmax>::launch<false>(params, stream)
-               : Launch<128, KvType::kBf16, Weighting::kSoftmax>::launch<false>(params, stream);
-  }
-  return fp8 ? Launch<128, KvType::kFp8E4m3, Weighting::kUsualGate>::launch<false>(params, stream)
-             : Launch<128, KvType::kBf16, Weighting::kUsualGate>::launch<false>(params, stream);
-}
-#else
 cudaError_t launch_attention_wgmma(const AttentionParams& params, cudaStream_t stream) {
   return is_wide(params.config.head_dim) ? launch_of_wide_config<Launch>(params, stream)
                                          : launch_of_config<Launch>(params, stream);
 }
-
-#endif
 
 }  // namespace rudder::cuda

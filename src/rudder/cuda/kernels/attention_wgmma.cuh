@@ -96,29 +96,6 @@ __device__ inline void wgmma_shared(float (&c)[64], uint64_t a, uint64_t b, bool
   }
 }
 
-#define RUDDER_RESULTS_8(c, i)                                                                \
-  "=f"(c[i]), "=f"(c[i + 1]), "=f"(c[i + 2]), "=f"(c[i + 3]), "=f"(c[i + 4]), "=f"(c[i + 5]), \
-      "=f"(c[i + 6]), "=f"(c[i + 7])
-#define RUDDER_RESULTS_64(c)                                                                    \
-  RUDDER_RESULTS_8(c, 0), RUDDER_RESULTS_8(c, 8), RUDDER_RESULTS_8(c, 16), RUDDER_RESULTS_8(c, 24), \
-      RUDDER_RESULTS_8(c, 32), RUDDER_RESULTS_8(c, 40), RUDDER_RESULTS_8(c, 48), RUDDER_RESULTS_8(c, 56)
-template <bool kHalf>
-__device__ inline void wgmma_shared_first(float (&c)[64], uint64_t a, uint64_t b) {
-  if constexpr (kHalf) {
-    asm volatile(
-        "{\n.reg .pred add;\nsetp.ne.b32 add, 0, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, add, 1, 1, 0, 0;\n}\n"
-        : RUDDER_RESULTS_64(c)
-        : "l"(a), "l"(b));
-  } else {
-    asm volatile(
-        "{\n.reg .pred add;\nsetp.ne.b32 add, 0, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, add, 1, 1, 0, 0;\n}\n"
-        : RUDDER_RESULTS_64(c)
-        : "l"(a), "l"(b));
-  }
-}
-
 // c = A . B (+ c), A in registers, B in shared memory: by columns, or by rows (of B^T). N = 64 and
 // 128.
 template <bool kHalf, bool kByColumns>

@@ -38,12 +38,6 @@ class Carrier {
         barrier_wait(shared_address(&shared_.q_empty[consumer_]), q_.phase ^ 1);
         fetch_q(tile);
         if (out == kTileStages - 1) store_out(out);
-        if (P41_EARLY && out > 0) {
-          uint32_t done;
-          asm volatile("{\n.reg .pred done;\nmbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\nselp.u32 %0, 1, 0, done;\n}"
-                       : "=r"(done) : "r"(shared_address(&shared_.out_full[consumer_][out_.stage])), "r"(out_.phase) : "memory");
-          if (__all_sync(kAllLanes, done != 0)) store_out(out);
-        }
       } else {
         if (out == S::kQStages) store_out(out);
         fetch_q(tile);
@@ -144,8 +138,8 @@ class Carrier {
                    }
                  });
     }
-    if constexpr (S::kKeepsQ) lane_arrive(shared_.out_empty[consumer_]);
-    lane_arrive(shared_.tile_ring.empty[out_slot_.stage]);
+    if constexpr (S::kKeepsQ) barrier_arrive(shared_address(&shared_.out_empty[consumer_]));
+    barrier_arrive(shared_address(&shared_.tile_ring.empty[out_slot_.stage]));
     out_.advance();
     out_slot_.advance();
     --out;

@@ -104,7 +104,7 @@ class Converter {
 
   Shared& shared_;
   const int32_t thread_;
-  RingCursor<S::kKStages> k_cursor_;
+  RingCursor<S::kStages> k_cursor_;
   RingCursor<S::kStages> v_cursor_;
   RingCursor<S::kRawStages> raw_;
 };

@@ -161,7 +161,7 @@ class Copier {
   Shared& shared_;
   const int32_t lane_;
   Source now_ = {};
-  RingCursor<S::kKStages> k_cursor_;
+  RingCursor<S::kStages> k_cursor_;
   RingCursor<S::kStages> v_cursor_;
   RingCursor<S::kRawStages> raw_;
 };

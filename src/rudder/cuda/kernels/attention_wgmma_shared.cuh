@@ -6,24 +6,6 @@
 #include "rudder/cuda/kernels/attention_work.cuh"
 #include "rudder/cuda/kernels/tree_path.cuh"
 
-#ifndef P41_AHEAD
-#define P41_AHEAD 0
-#endif
-#ifndef P41_WARP
-#define P41_WARP 0
-#endif
-#ifndef P41_EARLY
-#define P41_EARLY 0
-#endif
-#ifndef P41_K3
-#define P41_K3 0
-#endif
-#ifndef P41_TURNS
-#define P41_TURNS 0
-#endif
-#ifndef P41_KEEPS
-#define P41_KEEPS 1
-#endif
 namespace rudder::cuda {
 
 inline constexpr int kGroupThreads = 128;
@@ -51,14 +33,12 @@ struct Shape {
   static constexpr int kGroupBytes = kTokens * 128;  // a column group of a tile
   static constexpr int kTileBytes = kColumnGroups * kGroupBytes;
   static constexpr int kStages = kHeadDim == 64 && !kFp8 ? 3 : 2;
-  static constexpr int kKStages = P41_K3 && !kFp8 && kHeadDim == 128 ? 3 : kStages;
   static constexpr int kQGroupBytes = kConsumerRows * 128;
   // Of a consumer: its rows of q, or its columns of the rows that both have.
   static constexpr int kQBytes = (kOutColumns + 63) / 64 * kQGroupBytes;
   // Does a consumer keep q in registers, where it has some left? Then the products read a third
   // less of shared memory for scores (docs/adr/0008-attention-kernels.md).
-  static constexpr bool kAhead = P41_AHEAD && kHeadDim == 128 && kWeighting != Weighting::kAnyGate;
-  static constexpr bool kKeepsQ = P41_KEEPS && !kFp8 && kHeadDim <= 128 && !kAhead;
+  static constexpr bool kKeepsQ = !kFp8 && kHeadDim <= 128;
   // Of q and results of a consumer. Where it keeps q, one has q and the other results; else
   // results go to where q was, and with two the next tile's q is fetched.
   static constexpr int kQBuffers = kHeadDim >= 256 ? 1 : 2;
@@ -144,7 +124,7 @@ template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees>
 struct WgmmaShared {
   using S = Shape<kHeadDim, kType, kWeighting, kTrees>;
   alignas(1024) uint8_t q[kConsumers][S::kQBuffers][S::kQBytes];
-  alignas(1024) uint8_t k[S::kKStages][S::kTileBytes];
+  alignas(1024) uint8_t k[S::kStages][S::kTileBytes];
   alignas(1024) uint8_t v[S::kStages][S::kTileBytes];
   alignas(1024) uint8_t raw[S::kFp8 ? S::kRawStages : 1][S::kFp8 ? S::kRawBytes : 16];
   TileWork tile[kTileStages];
@@ -163,7 +143,7 @@ struct WgmmaShared {
   // By one thread, before all others go on.
   __device__ void init_barriers() {
     const int full = S::kFp8 ? 4 : 1;  // warps of the converter, or the copy engine
-    for (int i = 0; i < S::kKStages; ++i) {
+    for (int i = 0; i < S::kStages; ++i) {
       for (Ring* ring : {&k_ring, &v_ring}) {
         barrier_init(shared_address(&ring->full[i]), full);
         barrier_init(shared_address(&ring->empty[i]), kConsumers * 4);
@@ -178,15 +158,15 @@ struct WgmmaShared {
     // race checker does not see.
     for (int i = 0; i < kTileStages; ++i) {
       barrier_init(shared_address(&tile_ring.full[i]), 32);                // the taker
-      barrier_init(shared_address(&tile_ring.empty[i]), kConsumers * (P41_WARP ? 1 : 32));  // the carriers
+      barrier_init(shared_address(&tile_ring.empty[i]), kConsumers * 32);  // the carriers
     }
     for (int i = 0; i < kConsumers; ++i) {
       for (int stage = 0; stage < S::kQStages; ++stage) {
         barrier_init(shared_address(&q_full[i][stage]), 32);  // the carrier
-        barrier_init(shared_address(&out_full[i][stage]), P41_WARP ? 4 : kGroupThreads);
+        barrier_init(shared_address(&out_full[i][stage]), kGroupThreads);
       }
-      barrier_init(shared_address(&q_empty[i]), P41_WARP ? 4 : kGroupThreads);
-      barrier_init(shared_address(&out_empty[i]), P41_WARP ? 1 : 32);  // the carrier
+      barrier_init(shared_address(&q_empty[i]), kGroupThreads);
+      barrier_init(shared_address(&out_empty[i]), 32);  // the carrier
     }
     barrier_init_fence();
   }
@@ -196,14 +176,6 @@ struct WgmmaShared {
 __device__ inline void warp_arrive(uint64_t& barrier) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&barrier));
-}
-
-__device__ inline void lane_arrive(uint64_t& barrier) {
-  if (P41_WARP) {
-    warp_arrive(barrier);
-  } else {
-    barrier_arrive(shared_address(&barrier));
-  }
 }
 
 // The token of a page (or of several) that lies in row `row` of it. In runs row 8i + 2t + e has
