@@ -26,6 +26,7 @@
 #include "rudder/cuda/kernels/attention_wgmma_converter.cuh"
 #include "rudder/cuda/kernels/attention_wgmma_copier.cuh"
 #include "rudder/cuda/kernels/attention_wgmma_parts.cuh"
+#include "rudder/cuda/kernels/attention_wgmma_row_carrier.cuh"
 #include "rudder/cuda/kernels/attention_wgmma_shared.cuh"
 #include "rudder/cuda/kernels/attention_wgmma_taker.cuh"
 #include "rudder/cuda/kernels/attention_work.cuh"
@@ -187,6 +188,10 @@ class Consumer {
   __device__ uint32_t out_address() const {
     return shared_address(shared_.q[index_][S::kKeepsQ ? S::kOutBuffer : q_.stage]);
   }
+  // Where 16-byte chunk c of row r lies of either.
+  __device__ static int32_t chunk_at(int32_t r, int32_t c) {
+    return S::kKeepsQ ? r * S::kQRowBytes + c * 16 : chunk_offset<S::kQGroupBytes>(r, c);
+  }
 
   __device__ void attend(const TileWork& tile) {
     const int32_t row_begin = tile.row_begin + S::first_row(index_);
@@ -276,7 +281,7 @@ class Consumer {
 #pragma unroll
       for (int step = 0; step < kKeptSteps; ++step) {
         const int32_t c = 2 * step + thread_ % 32 / 16;
-        load_matrices(q[step], q_address() + chunk_offset<S::kQGroupBytes>(r, c));
+        load_matrices(q[step], q_address() + chunk_at(r, c));
       }
       barrier_arrive(shared_address(&shared_.q_empty[index_]));
     }
@@ -364,6 +369,7 @@ class Consumer {
     __syncwarp();
     wait_for_room();
     if (has_results) write(tile, out, weigher);
+    if constexpr (S::kKeepsQ) fence_async_proxy();  // the copy engine reads results
     if (thread_ == 0) shared_.has_results[index_][q_.stage] = has_results;
     barrier_arrive(shared_address(&shared_.out_full[index_][q_.stage]));
   }
@@ -403,11 +409,10 @@ class Consumer {
       for (int c = 0; c < kRowChunks; ++c) {
         const float(&sums)[kSums] = out[c / 16];
         const int e = c % 16 * 4 + 2 * half;
-        asm volatile(
-            "st.shared.u32 [%0], %1;" ::"r"(
-                out_address() + chunk_offset<S::kQGroupBytes>(r + 8 * half, c) + thread_ % 4 * 4),
-            "r"(pack_bf16(sums[e] * over, sums[e + 1] * over))
-            : "memory");
+        asm volatile("st.shared.u32 [%0], %1;" ::"r"(out_address() + chunk_at(r + 8 * half, c) +
+                                                     thread_ % 4 * 4),
+                     "r"(pack_bf16(sums[e] * over, sums[e + 1] * over))
+                     : "memory");
       }
     }
   }
@@ -442,7 +447,12 @@ __global__ void __launch_bounds__(Shape<kHeadDim, kType, kWeighting, kTrees>::kT
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kFeederRegisters));
     if (warp == 0) Copier<kHeadDim, kType, kWeighting, kTrees>(p, shared).run();
     if (warp == 1) Taker<kHeadDim, kType, kWeighting, kTrees>(p, shared, work).run();
-    if (warp >= 2) Carrier<kHeadDim, kType, kWeighting, kTrees>(p, shared, warp - 2).run();
+    if (warp >= 2) {
+      using SomeCarrier =
+          std::conditional_t<S::kKeepsQ, RowCarrier<kHeadDim, kType, kWeighting, kTrees>,
+                             Carrier<kHeadDim, kType, kWeighting, kTrees>>;
+      SomeCarrier(p, shared, warp - 2).run();
+    }
   } else if (warp < 4 * (1 + S::kConverters)) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kFeederRegisters));
     if constexpr (S::kFp8) Converter<kHeadDim, kType, kWeighting, kTrees>(shared).run();
