@@ -438,11 +438,13 @@ __global__ void __launch_bounds__(Shape<kHeadDim, kType, kWeighting, kTrees>::kT
   }
   if constexpr (S::kGated) prefetch_gate(p);
   __syncthreads();
-  dependency_wait();
-  dependency_trigger();
   WorkspaceView work;
   view_workspace(p.workspace, &work);
   const auto warp = static_cast<int32_t>(threadIdx.x) / 32;
+  if (warp != 1) {  // the taker waits for itself
+    dependency_wait();
+    dependency_trigger();
+  }
   if (warp < 4) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kFeederRegisters));
     if (warp == 0) Copier<kHeadDim, kType, kWeighting, kTrees>(p, shared).run();
