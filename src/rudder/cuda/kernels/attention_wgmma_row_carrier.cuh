@@ -38,6 +38,7 @@ class RowCarrier {
       ++out;
     }
     while (out > 0) store_out(out);
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");  // what was read is written
   }
 
  private:
