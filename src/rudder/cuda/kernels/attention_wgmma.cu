@@ -2,13 +2,13 @@
 // block of three warpgroups, four with an fp8 cache. Of the first a warp takes tiles of rows
 // (attention_wgmma_taker.cuh), one keeps rings of K and V tiles full, page after page through the
 // copy engine (attention_wgmma_copier.cuh), and two carry q and the results
-// (attention_wgmma_row_carrier.cuh, attention_wgmma_carrier.cuh). fp8 becomes f16 on the way
-// (attention_wgmma_converter.cuh; q and the weights are f16 then). Two are consumers, each with 64
-// rows (pairs of token and q head) of the same KV head: S = q . K, with q in registers where there
-// are enough, else from shared memory; the weights stay in registers as the A operand of weights .
-// V. Of wide heads both consumers have the same 64 rows, each makes all weights and sums up half of
-// the columns. The weights of a tile of keys are made while the tensor cores do the tile before it
-// (softmax, gates as kBeside says) or the products of the other consumer.
+// (attention_wgmma_carrier.cuh). fp8 becomes f16 on the way (attention_wgmma_converter.cuh; q and
+// the weights are f16 then). Two are consumers, each with 64 rows (pairs of token and q head) of
+// the same KV head: S = q . K, with q in registers where there are enough, else from shared memory;
+// the weights stay in registers as the A operand of weights . V. Of wide heads both consumers have
+// the same 64 rows, each makes all weights and sums up half of the columns. The weights of a tile
+// of keys are made while the tensor cores do the tile before it (softmax, gates as kBeside says) or
+// the products of the other consumer.
 //
 // Blocks take tiles in the order of the work list (longest first in each section). What a tile
 // gives does not depend on the block, nor what parts of its keys give on the order in which they
@@ -27,7 +27,6 @@
 #include "rudder/cuda/kernels/attention_wgmma_converter.cuh"
 #include "rudder/cuda/kernels/attention_wgmma_copier.cuh"
 #include "rudder/cuda/kernels/attention_wgmma_parts.cuh"
-#include "rudder/cuda/kernels/attention_wgmma_row_carrier.cuh"
 #include "rudder/cuda/kernels/attention_wgmma_shared.cuh"
 #include "rudder/cuda/kernels/attention_wgmma_taker.cuh"
 #include "rudder/cuda/kernels/attention_work.cuh"
@@ -189,10 +188,6 @@ class Consumer {
   __device__ uint32_t out_address() const {
     return shared_address(shared_.q[index_][S::kKeepsQ ? S::kOutBuffer : q_.stage]);
   }
-  // Where 16-byte chunk c of row r lies of either.
-  __device__ static int32_t chunk_at(int32_t r, int32_t c) {
-    return S::kKeepsQ ? r * S::kQRowBytes + c * 16 : chunk_offset<S::kQGroupBytes>(r, c);
-  }
 
   __device__ void attend(const TileWork& tile) {
     const int32_t row_begin = tile.row_begin + S::first_row(index_);
@@ -282,7 +277,7 @@ class Consumer {
 #pragma unroll
       for (int step = 0; step < kKeptSteps; ++step) {
         const int32_t c = 2 * step + thread_ % 32 / 16;
-        load_matrices(q[step], q_address() + chunk_at(r, c));
+        load_matrices(q[step], q_address() + chunk_offset<S::kQGroupBytes>(r, c));
       }
       barrier_arrive(shared_address(&shared_.q_empty[index_]));
     }
@@ -370,7 +365,6 @@ class Consumer {
     __syncwarp();
     wait_for_room();
     if (has_results) write(tile, out, weigher);
-    if constexpr (S::kKeepsQ) fence_async_proxy();  // the copy engine reads results
     if (thread_ == 0) shared_.has_results[index_][q_.stage] = has_results;
     barrier_arrive(shared_address(&shared_.out_full[index_][q_.stage]));
   }
@@ -410,10 +404,11 @@ class Consumer {
       for (int c = 0; c < kRowChunks; ++c) {
         const float(&sums)[kSums] = out[c / 16];
         const int e = c % 16 * 4 + 2 * half;
-        asm volatile("st.shared.u32 [%0], %1;" ::"r"(out_address() + chunk_at(r + 8 * half, c) +
-                                                     thread_ % 4 * 4),
-                     "r"(pack_bf16(sums[e] * over, sums[e + 1] * over))
-                     : "memory");
+        asm volatile(
+            "st.shared.u32 [%0], %1;" ::"r"(
+                out_address() + chunk_offset<S::kQGroupBytes>(r + 8 * half, c) + thread_ % 4 * 4),
+            "r"(pack_bf16(sums[e] * over, sums[e + 1] * over))
+            : "memory");
       }
     }
   }
@@ -439,23 +434,16 @@ __global__ void __launch_bounds__(Shape<kHeadDim, kType, kWeighting, kTrees>::kT
   }
   if constexpr (S::kGated) prefetch_gate(p);
   __syncthreads();
+  dependency_wait();
+  dependency_trigger();
   WorkspaceView work;
   view_workspace(p.workspace, &work);
   const auto warp = static_cast<int32_t>(threadIdx.x) / 32;
-  if (warp != 1) {  // the taker waits for itself
-    dependency_wait();
-    dependency_trigger();
-  }
   if (warp < 4) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kFeederRegisters));
     if (warp == 0) Copier<kHeadDim, kType, kWeighting, kTrees>(p, shared).run();
     if (warp == 1) Taker<kHeadDim, kType, kWeighting, kTrees>(p, shared, work).run();
-    if (warp >= 2) {
-      using SomeCarrier =
-          std::conditional_t<S::kKeepsQ, RowCarrier<kHeadDim, kType, kWeighting, kTrees>,
-                             Carrier<kHeadDim, kType, kWeighting, kTrees>>;
-      SomeCarrier(p, shared, warp - 2).run();
-    }
+    if (warp >= 2) Carrier<kHeadDim, kType, kWeighting, kTrees>(p, shared, warp - 2).run();
   } else if (warp < 4 * (1 + S::kConverters)) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kFeederRegisters));
     if constexpr (S::kFp8) Converter<kHeadDim, kType, kWeighting, kTrees>(shared).run();

@@ -1,5 +1,5 @@
-// The warp of the wgmma kernel that brings q to a consumer that multiplies it out of shared memory,
-// and takes the consumer's results away. Included by attention_wgmma.cu only.
+// The warp of the wgmma kernel that brings q to a consumer and takes its results away. Included by
+// attention_wgmma.cu only.
 #pragma once
 
 #include "rudder/cuda/kernels/attention_device.cuh"
@@ -7,8 +7,9 @@
 
 namespace rudder::cuda {
 
-// Brings the q of a consumer, tile after tile, and takes its results away: a warp. Both have the
-// same memory: q comes when the results that lie there are out.
+// Brings the q of a consumer, tile after tile, and takes its results away: a warp. Where a consumer
+// keeps q, it brings that of the next tile while one is computed, and results of the tile before go
+// out meanwhile. Else both have the same memory: q comes when the results that lie there are out.
 template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees>
 class Carrier {
  public:
@@ -33,8 +34,14 @@ class Carrier {
       barrier_wait(shared_address(&shared_.tile_ring.full[slot_.stage]), slot_.phase);
       const TileWork& tile = shared_.tile[slot_.stage];
       if (tile.num_pages == 0) break;
-      if (out == S::kQStages) store_out(out);
-      fetch_q(tile);
+      if constexpr (S::kKeepsQ) {
+        barrier_wait(shared_address(&shared_.q_empty[consumer_]), q_.phase ^ 1);
+        fetch_q(tile);
+        if (out == kTileStages - 1) store_out(out);
+      } else {
+        if (out == S::kQStages) store_out(out);
+        fetch_q(tile);
+      }
       slot_.advance();
       q_.advance();
       ++out;
@@ -77,7 +84,7 @@ class Carrier {
     }
   }
 
-  // Rows past the end become zeros.
+  // Rows past the end become zeros. Where the consumer keeps q, the warp does not wait for it.
   __device__ void fetch_q(const TileWork& tile) const {
     for_chunks(tile, q_.stage, [&](const uint32_t(&to)[kBatch], const int32_t(&index)[kBatch]) {
 #pragma unroll
@@ -88,10 +95,15 @@ class Carrier {
                      : "memory");
       }
     });
-    asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
-    if constexpr (S::kFp8) narrow_q();
-    fence_async_proxy();
-    barrier_arrive(shared_address(&shared_.q_full[consumer_][q_.stage]));
+    const uint32_t full = shared_address(&shared_.q_full[consumer_][q_.stage]);
+    if constexpr (S::kKeepsQ) {
+      asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(full) : "memory");
+    } else {
+      asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
+      if constexpr (S::kFp8) narrow_q();
+      fence_async_proxy();
+      barrier_arrive(full);
+    }
   }
 
   // q of the stage becomes f16, whatever lies where.
@@ -115,7 +127,7 @@ class Carrier {
   __device__ void store_out(int32_t& out) {
     barrier_wait(shared_address(&shared_.out_full[consumer_][out_.stage]), out_.phase);
     if (shared_.has_results[consumer_][out_.stage]) {
-      for_chunks(shared_.tile[out_slot_.stage], out_.stage,
+      for_chunks(shared_.tile[out_slot_.stage], S::kKeepsQ ? S::kOutBuffer : out_.stage,
                  [&](const uint32_t(&from)[kBatch], const int32_t(&index)[kBatch]) {
                    uint4 v[kBatch];
 #pragma unroll
@@ -126,6 +138,7 @@ class Carrier {
                    }
                  });
     }
+    if constexpr (S::kKeepsQ) barrier_arrive(shared_address(&shared_.out_empty[consumer_]));
     barrier_arrive(shared_address(&shared_.tile_ring.empty[out_slot_.stage]));
     out_.advance();
     out_slot_.advance();

@@ -33,20 +33,17 @@ struct Shape {
   static constexpr int kGroupBytes = kTokens * 128;  // a column group of a tile
   static constexpr int kTileBytes = kColumnGroups * kGroupBytes;
   static constexpr int kStages = kHeadDim == 64 && !kFp8 ? 3 : 2;
-  // Does a consumer keep q in registers, where it has some left? Then the products read a third
-  // less of shared memory for scores (docs/adr/0008-attention-kernels.md), and q and results, a
-  // buffer each, lie row after row: 16 bytes more than a row has keep lanes out of each other's
-  // banks. Else results go to where q was, and with two buffers the next tile's q is fetched.
-  static constexpr bool kKeepsQ = !kFp8 && kHeadDim <= 128;
-  static constexpr int kQBuffers = kHeadDim >= 256 ? 1 : 2;
-  static constexpr int kQBuffer = 0;  // where it keeps q
-  static constexpr int kOutBuffer = 1;
-  static constexpr int kQRowBytes = kHeadDim * 2 + 16;
-  static constexpr int kQStages = kKeepsQ ? 1 : kQBuffers;  // tiles whose q or results are there
   static constexpr int kQGroupBytes = kConsumerRows * 128;
   // Of a consumer: its rows of q, or its columns of the rows that both have.
-  static constexpr int kQBytes =
-      kKeepsQ ? kConsumerRows * kQRowBytes : (kOutColumns + 63) / 64 * kQGroupBytes;
+  static constexpr int kQBytes = (kOutColumns + 63) / 64 * kQGroupBytes;
+  // Does a consumer keep q in registers, where it has some left? Then the products read a third
+  // less of shared memory for scores (docs/adr/0008-attention-kernels.md).
+  static constexpr bool kKeepsQ = !kFp8 && kHeadDim <= 128;
+  // Of q and results of a consumer. Where it keeps q, one has q and the other results; else
+  // results go to where q was, and with two the next tile's q is fetched.
+  static constexpr int kQBuffers = kHeadDim >= 256 ? 1 : 2;
+  static constexpr int kOutBuffer = 1;                      // where it keeps q
+  static constexpr int kQStages = kKeepsQ ? 1 : kQBuffers;  // tiles whose q or results are there
   // fp8 as it comes: column groups of 128 elements.
   static constexpr int kRawGroups = kFp8 ? (kHeadDim + 127) / 128 : 0;
   static constexpr int kRawStages = 2;
@@ -165,7 +162,7 @@ struct WgmmaShared {
     }
     for (int i = 0; i < kConsumers; ++i) {
       for (int stage = 0; stage < S::kQStages; ++stage) {
-        barrier_init(shared_address(&q_full[i][stage]), S::kKeepsQ ? 1 : 32);  // the carrier
+        barrier_init(shared_address(&q_full[i][stage]), 32);  // the carrier
         barrier_init(shared_address(&out_full[i][stage]), kGroupThreads);
       }
       barrier_init(shared_address(&q_empty[i]), kGroupThreads);

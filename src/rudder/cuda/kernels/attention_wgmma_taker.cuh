@@ -5,7 +5,6 @@
 #include "rudder/cuda/kernels/attention_device.cuh"
 #include "rudder/cuda/kernels/attention_wgmma_shared.cuh"
 #include "rudder/cuda/kernels/attention_work.cuh"
-#include "rudder/cuda/kernels/launch.h"
 
 namespace rudder::cuda {
 
@@ -28,12 +27,7 @@ class Taker {
         item_(static_cast<int32_t>(blockIdx.x)) {}
 
   __device__ void run() {
-    // The kernel in front writes nothing that is read of a tile here.
-    if (item_ < count_) publish();
-    dependency_wait();
-    if (item_ < count_) {
-      for (item_ = next(); item_ < count_; item_ = next()) publish();
-    }
+    for (; item_ < count_; item_ = next()) publish();
     wait_for_slot();
     if (lane_ == 0) shared_.tile[slot_.stage].num_pages = 0;
     barrier_arrive(shared_address(&shared_.tile_ring.full[slot_.stage]));
