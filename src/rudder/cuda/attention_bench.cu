@@ -165,6 +165,10 @@ void check(const Device& d, Case& c, Verdict& verdict) {
   // A second layer under the same work list.
   p.reads_ahead = true;
   verdict.same_twice &= run_once(d, p, count) == out;
+  // The same step again.
+  must(launch_attention_work(work_params_of(d, c.config, c.batch), d.stream), "work list");
+  p.reads_ahead = false;
+  verdict.same_twice &= run_once(d, p, count) == out;
   if (c.gate.length > 0) {  // values that nobody weighs make no difference, read or not
     p.gate.least_sparse_pages = c.gate.least_sparse_pages > 1 ? 1 : 1000000;
     verdict.same_twice &= run_once(d, p, count) == out;
@@ -240,7 +244,8 @@ bool check_long(const Device& d, int32_t head_dim, KvType type, bool is_gated) {
                                                    {2, 1025, 1025, 4},
                                                    {1, 300, 3900, 4},
                                                    {2, 150, 2500, 7},
-                                                   {1, 600, 4000, 4}}) {
+                                                   {1, 600, 4000, 4},
+                                                   {1, 1500, 4000, 7}}) {
     Case c = make_case(head_dim, type, Kind::kPrefill, PrefillKernel::kWgmma, is_gated, d.sms);
     c.config.num_kv_heads = group == 1 ? 16 : 4;
     c.config.num_heads = c.config.num_kv_heads * group;

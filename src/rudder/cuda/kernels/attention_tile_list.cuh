@@ -48,11 +48,14 @@ __device__ inline int32_t tile_pages(const AttentionConfig& config, const TiledS
 // In shared memory.
 struct TileOrder {
   static constexpr int kBuckets = 64;  // of costs
+  static constexpr int kWarps = kWorkListThreads / 32;
   int32_t max_cost;
-  int32_t buckets[kBuckets];
+  int32_t buckets[kBuckets];        // tiles, then where the next one of each goes
+  int32_t first[kWarps][kBuckets];  // of a warp's tiles
 };
 
-// Lists the tiles longest first (to a 64th of the longest), so that the short ones fill the end.
+// Lists the tiles longest first (to a 64th of the longest), so that the short ones fill the end;
+// those of one bucket in the order of the sequences, so that a step cuts the same ones each time.
 __device__ inline void order_tiles(const AttentionConfig& config, const WorkspaceView& work,
                                    int32_t tiled, int32_t tiles, TileOrder* order) {
   const auto item_of = [&](int32_t i) {
@@ -88,9 +91,32 @@ __device__ inline void order_tiles(const AttentionConfig& config, const Workspac
     }
   }
   __syncthreads();
-  for (int32_t i = threadIdx.x; i < tiles; i += kWorkListThreads) {
-    const TileItem item = item_of(i);
-    work.tiles[atomicAdd(&buckets[bucket_of(cost_of(item))], 1)] = item;
+  const auto warp = static_cast<int32_t>(threadIdx.x) / 32;
+  const auto lane = static_cast<int32_t>(threadIdx.x) % 32;
+  for (int32_t base = 0; base < tiles; base += kWorkListThreads) {
+    const int32_t i = base + static_cast<int32_t>(threadIdx.x);
+    for (int32_t b = lane; b < TileOrder::kBuckets; b += 32) order->first[warp][b] = 0;
+    TileItem item = {};
+    int32_t bucket = -1;
+    if (i < tiles) {
+      item = item_of(i);
+      bucket = bucket_of(cost_of(item));
+    }
+    __syncwarp();
+    const uint32_t same = __match_any_sync(0xffffffffu, bucket);
+    const int32_t before = __popc(same & ((1u << lane) - 1));
+    if (bucket >= 0 && before == 0) order->first[warp][bucket] = __popc(same);
+    __syncthreads();
+    if (threadIdx.x < TileOrder::kBuckets) {
+      for (int w = 0; w < TileOrder::kWarps; ++w) {
+        const int32_t count = order->first[w][threadIdx.x];
+        order->first[w][threadIdx.x] = buckets[threadIdx.x];
+        buckets[threadIdx.x] += count;
+      }
+    }
+    __syncthreads();
+    if (bucket >= 0) work.tiles[order->first[warp][bucket] + before] = item;
+    __syncthreads();
   }
 }
 

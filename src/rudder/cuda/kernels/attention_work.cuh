@@ -100,8 +100,7 @@ struct TileItem {
   // The tile reads its pages [part * WorkHeader::part_pages, ...) alone, or kWhole. Who finishes
   // the last part of a tile adds all up.
   int32_t part;
-  int32_t first_slot;  // of its part 0, times KV heads: part p of head h has (first_slot + p) *
-                       // heads + h
+  int32_t first_slot;  // part p of KV head h has slot (first_slot + p) * heads + h of partial_out
 };
 static_assert(sizeof(TileItem) == 16);
 
@@ -148,7 +147,7 @@ struct WorkspaceView {
   CutSegment* cuts;         // [kMaxWorkers], of heads that are_wide()
   float2* partial_max_sum;  // [2 * kMaxWorkers, kRowTile]: max (of base-2 scores), sum
   // [2 * kMaxWorkers, kRowTile, head_dim], unnormalised; in the wgmma kernel, which runs behind
-  // the split one, its parts of tiles (part_floats())
+  // the split one, its parts of tiles (consumer_floats())
   float* partial_out;
 };
 
@@ -236,13 +235,13 @@ static_assert(kMaxGroup <= 64, "a token's rows lie in one tile");
 __host__ __device__ constexpr int32_t step_pages(int32_t head_dim) {
   return is_wide(head_dim) ? 2 : head_dim == 256 ? 4 : 8;
 }
-// What a part of a tile leaves behind for one KV head: a consumer's sums of 64 rows, by threads,
-// and four numbers of each.
+// What a consumer leaves of a part of a tile, a slot has two of them: sums of 64 rows, as its 128
+// threads have them, and four numbers of each thread.
 __host__ __device__ constexpr int32_t consumer_floats(int32_t head_dim) {
   const int32_t columns = is_wide(head_dim) ? head_dim / 2 : head_dim == 96 ? 128 : head_dim;
   return 64 * columns + 128 * 4;
 }
-// How many of them partial_out has room for.
+// How many slots partial_out has room for.
 __host__ __device__ constexpr int32_t tile_parts_room(int32_t head_dim) {
   const int32_t room = 2 * kMaxWorkers * kRowTile * head_dim / (2 * consumer_floats(head_dim));
   return room < kMaxTileParts ? room : kMaxTileParts;
