@@ -26,6 +26,9 @@ constexpr int kMostWeightSlots = 48;
 constexpr int kMostTokenSlots = 16;
 constexpr int kFewestTokenSlots = 6;
 constexpr int kTokenBytes = 32 << 10;  // of all slots, where these are enough
+// Of weights, on their way at once while the kernel in front runs: what keeps memory busy, and no
+// more, since what that kernel reads and its peers send waits behind it.
+constexpr int kAheadBytes = 32 << 10;
 // Tensor cores keep few bits of sums of fp8: they add so many chunks, 512 columns, fp32 adds these.
 constexpr int kFp8Chunks = 4;
 
@@ -41,6 +44,7 @@ struct RingParams {
   int32_t token_rows = 0;
   int32_t weight_slots = 0;
   int32_t token_slots = 0;
+  int32_t ahead_slots = 0;  // of kAheadBytes
 };
 
 // Behind the slots of both rings.
@@ -49,6 +53,7 @@ struct RingShared {
   uint64_t weight_empty[kMostWeightSlots];
   uint64_t token_full[kMostTokenSlots];
   uint64_t token_empty[kMostTokenSlots];
+  uint64_t may_read;  // the kernel in front has ended
   float scales[kMostRows];  // of the tile's rows of W
 };
 
@@ -74,6 +79,7 @@ class RingProduct {
     uint8_t* const weights = shared + p.token_slots * token_bytes;
     auto& behind = *reinterpret_cast<RingShared*>(weights + p.weight_slots * kWeightBytes);
     scales_ = behind.scales;
+    may_read_ = shared_address(&behind.may_read);
     // In front of the weights: rows past the tokens are read, of whatever follows.
     tokens_ = {shared_address(shared), token_bytes, p.token_slots,
                shared_address(behind.token_full), shared_address(behind.token_empty)};
@@ -91,17 +97,30 @@ class RingProduct {
   __device__ void init() const {
     tokens_.init(kMmaWarps);
     weights_.init(kMmaWarps);
+    barrier_init(may_read_, 1);
     barrier_init_fence();
   }
+  // By a warp each.
   __device__ void fetch_weights() const {
     const uint64_t policy = evict_first();
-    walk(weights_, [&](uint32_t to, int column, int tile, uint32_t barrier) {
+    RingWalk come;
+    int32_t ahead = 0;  // slots that have been asked for and not been waited for
+    bool may_read = false;
+    const auto pace = [&] {
+      if (may_read || ++ahead <= p_.ahead_slots) return;
+      may_read = !come.wait_full_unless(weights_, may_read_);
+      come.next(weights_);
+      --ahead;
+    };
+    walk(weights_, pace, [&](uint32_t to, int column, int tile, uint32_t barrier) {
       fetch(to, p_.weight, column, tile * kRows, barrier, policy);
     });
   }
   __device__ void fetch_tokens() const {
+    if (is_first_lane()) barrier_arrive(may_read_);
     const uint64_t policy = evict_last();
-    walk(tokens_, [&](uint32_t to, int column, int /*tile*/, uint32_t barrier) {
+    const auto pace = [] {};
+    walk(tokens_, pace, [&](uint32_t to, int column, int /*tile*/, uint32_t barrier) {
       fetch(to, p_.x, column, 0, barrier, policy);
     });
   }
@@ -171,16 +190,23 @@ class RingProduct {
   static constexpr int kSumStride = kRows + 8;  // lanes of a warp write to 32 banks
   static constexpr int kChunkElements = kFp8 ? kChunkBytes : kChunkBytes / 2;
 
-  template <typename Fetch>
-  __device__ void walk(const FetchRing& ring, Fetch fetch_box) const {
+  __device__ static bool is_first_lane() { return threadIdx.x % 32 == 0; }
+  // By a warp; fetch_box() by one lane.
+  template <typename Pace, typename Fetch>
+  __device__ void walk(const FetchRing& ring, Pace pace, Fetch fetch_box) const {
     RingWalk at;
 #pragma unroll 1
     for (int tile = first_tile_; tile < p_.tiles; tile += tile_step_) {
 #pragma unroll 1
       for (int i = 0; i < num_chunks_; ++i) {
         at.wait_empty(ring);
-        barrier_expect(ring.full_of(at.at), ring.slot_bytes);
-        fetch_box(ring.slot(at.at), (first_chunk_ + i) * kChunkElements, tile, ring.full_of(at.at));
+        pace();
+        if (is_first_lane()) {
+          barrier_expect(ring.full_of(at.at), ring.slot_bytes);
+          fetch_box(ring.slot(at.at), (first_chunk_ + i) * kChunkElements, tile,
+                    ring.full_of(at.at));
+        }
+        __syncwarp();
         at.next(ring);
       }
     }
@@ -322,6 +348,7 @@ class RingProduct {
   FetchRing tokens_;
   FetchRing weights_;
   float* scales_;
+  uint32_t may_read_;
   RingWalk token_;  // of the warps that multiply: what is read next, what is released next
   RingWalk weight_;
   RingWalk read_token_;
@@ -346,17 +373,16 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (threadIdx.x == 0) product.init();
   __syncthreads();
   // No kernel writes weights: they are on their way before the last kernel ends.
-  if (warp == kWeightWarp && is_first) product.fetch_weights();
+  if (warp == kWeightWarp) product.fetch_weights();
   if (warp != kWeightWarp) {
     dependency_wait();
     dependency_trigger();
   }
-  if (warp == kTokenWarp && is_first) product.fetch_tokens();
+  if (warp == kTokenWarp) product.fetch_tokens();
   if (!p.keeps) {
     if (warp < kMmaWarps) product.write_tiles();
     return;
   }
-  __syncwarp();  // behind the fetches of one lane
   auto* const sums = reinterpret_cast<float*>(shared);
   if (warp < kMmaWarps) product.keep_part(sums);
   __syncthreads();
@@ -462,6 +488,7 @@ cudaError_t launch_ring_product(const GemvParams& product, const RingShape& shap
   p.token_rows = over(product.tokens, kGroupRows) * kGroupRows;
   p.token_slots =
       std::clamp(kTokenBytes / (p.token_rows * kChunkBytes), kFewestTokenSlots, kMostTokenSlots);
+  p.ahead_slots = std::max(1, kAheadBytes / kChunkBytes / shape.rows);
   p.weight_slots = std::min(kMostWeightSlots,
                             (kRingBytes / kChunkBytes - p.token_slots * p.token_rows) / shape.rows);
   if (!encode_rows(encode, product.weight, product.out, product, shape.rows, p.weight) ||
