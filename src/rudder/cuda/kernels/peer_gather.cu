@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kPeerThreads) gather_kernel(const GatherKernel
       }
     }
     if (!links.is_open) continue;
-    block.exchange(0);
+    block.exchange();
     for (int i = 0; i < links.count; ++i) {
       if (i == links.rank) continue;
 #pragma unroll
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kPeerThreads) gather_kernel(const GatherKernel
       }
     }
   }
-  block.end();
+  if (thread == 0) block.end();
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ struct RingShared {
   uint64_t weight_empty[kMostWeightSlots];
   uint64_t token_full[kMostTokenSlots];
   uint64_t token_empty[kMostTokenSlots];
-  uint64_t may_read;  // the kernel in front has ended
+  uint64_t may_read;        // the kernel in front has ended
   float scales[kMostRows];  // of the tile's rows of W
 };
 
@@ -190,7 +190,9 @@ class RingProduct {
   static constexpr int kSumStride = kRows + 8;  // lanes of a warp write to 32 banks
   static constexpr int kChunkElements = kFp8 ? kChunkBytes : kChunkBytes / 2;
 
-  __device__ static bool is_first_lane() { return threadIdx.x % 32 == 0; }
+  __device__ static bool is_first_lane() {
+    return threadIdx.x % 32 == 0;
+  }
   // By a warp; fetch_box() by one lane.
   template <typename Pace, typename Fetch>
   __device__ void walk(const FetchRing& ring, Pace pace, Fetch fetch_box) const {
