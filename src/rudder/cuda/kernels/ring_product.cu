@@ -132,17 +132,20 @@ class RingProduct {
     for (int tile = first_tile_; tile < p_.tiles; tile += tile_step_) {
       float c[kSums];
       multiply(c, tile);
+      sync_mma_warps();
       if (p_.asked.y_is_f32) {
         write_tile<float2>(c, tile, x_scales);
       } else {
         write_tile<__nv_bfloat162>(c, tile, x_scales);
       }
+      sync_mma_warps();  // the tile's scales have been read
     }
   }
-  // And the part of one tile, into shared memory.
+  // And the part of one tile, into shared memory, once all have read the rings.
   __device__ void keep_part(float* sums) {
     float c[kSums];
     multiply(c, first_tile_);
+    sync_block();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (token_of(half) >= p_.asked.tokens) continue;
@@ -153,6 +156,10 @@ class RingProduct {
         to[4 * i] = make_float2(c[4 * i + 2 * half], c[4 * i + 2 * half + 1]);
       }
     }
+  }
+  // By the other warps meanwhile.
+  __device__ static void sync_block() {
+    asm volatile("bar.sync 2, %0;" ::"n"(kThreads) : "memory");
   }
   // By all threads of the blocks that have parts of a tile, each some of the columns, four at a
   // time.
@@ -227,9 +234,8 @@ class RingProduct {
       }
     }
   }
-  // The block's part of a tile. Behind it every warp has read the rings, and scales are there.
+  // The block's part of a tile; the thread's scales are there.
   __device__ void multiply(float (&c)[kSums], int tile) {
-    sync_mma_warps();  // the scales of the tile before have been read
     fetch_scales(tile);
 #pragma unroll
     for (float& sum : c) sum = 0;
@@ -245,7 +251,6 @@ class RingProduct {
       add_chunks(c, num_chunks_);
     }
     asm volatile("cp.async.wait_all;" ::: "memory");
-    sync_mma_warps();
   }
   __device__ static void sync_mma_warps() {
     asm volatile("bar.sync 1, %0;" ::"n"(32 * kMmaWarps) : "memory");
@@ -386,7 +391,11 @@ __global__ void __launch_bounds__(kThreads, 2)
     return;
   }
   auto* const sums = reinterpret_cast<float*>(shared);
-  if (warp < kMmaWarps) product.keep_part(sums);
+  if (warp < kMmaWarps) {
+    product.keep_part(sums);
+  } else {
+    product.sync_block();
+  }
   __syncthreads();
   if (p.splits > 1) cluster_barrier();
   product.write_sums(sums);
