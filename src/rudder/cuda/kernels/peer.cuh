@@ -63,12 +63,12 @@ class PeerBlock {
   }
   // What the block has stored in the peers' slots is theirs; what they stored in its own is its. By
   // all its threads.
-  __device__ void exchange() const {
+  __device__ void exchange(int phase) const {
     __syncthreads();
     const int peer = static_cast<int>(threadIdx.x);
     if (peer < links_.count && peer != links_.rank) {
-      raise(peer, 0);
-      wait_for(peer, 0);
+      raise(peer, phase);
+      wait_for(peer, phase);
     }
     __syncthreads();
   }

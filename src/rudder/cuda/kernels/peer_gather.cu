@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kPeerThreads) gather_kernel(const GatherKernel
       }
     }
     if (!links.is_open) continue;
-    block.exchange();
+    block.exchange(0);
     for (int i = 0; i < links.count; ++i) {
       if (i == links.rank) continue;
 #pragma unroll
