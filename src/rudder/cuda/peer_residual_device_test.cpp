@@ -3,9 +3,12 @@
 // fail; and ranks that differ in what follows the sum.
 #include "rudder/cuda/kernels/peer_residual.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <random>
+#include <vector>
 
 #include "rudder/cuda/peer_test.h"
 #include "rudder/tensor/dtype.h"
@@ -244,30 +247,41 @@ TEST_P(PeerResidual, RanksMayDifferInWhatFollowsTheSum) {
   EXPECT_TRUE(comms[0]->status());
 }
 
-// On a stream, once in four times: the rank comes late, by less than a wait looks for faults or by
-// more.
+// On a stream, once in four times: the rank comes late. Most often by no more than an exchange
+// takes, for which a sleep is too long; at times by more than a wait lasts before it looks at the
+// faults.
 struct Delays {
   std::mt19937 engine;
 
   void enqueue(cudaStream_t stream) {
     const auto delay = [](void* of) {
       std::mt19937& draw = static_cast<Delays*>(of)->engine;
-      if (draw() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(draw() % 200));
+      if (draw() % 4 != 0) return;
+      const uint32_t most_us = draw() % 8 == 0 ? 200 : 20;
+      const auto until = Clock::now() + std::chrono::microseconds(draw() % most_us);
+      while (Clock::now() < until) {
+      }
     };
     succeed(cudaLaunchHostFunc(stream, delay, this));
   }
 };
 
-// One graph of many cases, of which every kernel reads what the one before left in x, with ranks
-// that come late to it and to some of its kernels.
-void replay_residuals(const Comms& comms, int num_replays, int check_every) {
+// What a graph replays: rows as they are divided without being told, or in two and scaled.
+std::vector<ResidualCase> replayed_cases(bool is_scaled) {
   std::vector<ResidualCase> cases;
   for (const int64_t rows : {1, 64, 9, 130, 2}) {
     for (const PeerWay way : kWays) {
-      cases.push_back({rows, 4096, way, 0, Out::kBf16OverBranch});
-      cases.push_back({rows, 4096, way, 2, Out::kBf16OverBranch, true, true});
+      cases.push_back(
+          {rows, 4096, way, is_scaled ? 2 : 0, Out::kBf16OverBranch, is_scaled, is_scaled});
     }
   }
+  return cases;
+}
+
+// One graph of many cases, of which every kernel reads what the one before left in x, with ranks
+// that come late to it and to some of its kernels.
+void replay_residuals(const Comms& comms, const std::vector<ResidualCase>& cases, int num_replays,
+                      int check_every) {
   const ResidualCase most = {130, 4096, PeerWay::kOneShot, 0, Out::kBf16OverBranch};
   run_ranks(comms, [&](PeerRank& rank) {
     Buffers buffers(rank, {most});
@@ -290,7 +304,7 @@ void replay_residuals(const Comms& comms, int num_replays, int check_every) {
     copy(buffers.x, first_x);
     copy(buffers.branch, first_branch);
     for (size_t i = 0; i < cases.size(); ++i) {
-      if (i % 7 == 5) delays.enqueue(rank.stream);
+      if (i % 5 == 2) delays.enqueue(rank.stream);
       succeed(launch_peer_residual_norm(buffers.params(cases[i]), rank.stream));
       if (i % 4 == 1) succeed(launch_peer_gather(meet, rank.stream));
       if (i % 4 == 3) launch_two_kernels(buffers.params(cases[i]), rank.stream);
@@ -320,13 +334,19 @@ void replay_residuals(const Comms& comms, int num_replays, int check_every) {
 }
 
 TEST_P(PeerResidual, GraphsReplayWhileRanksComeLate) {
-  replay_residuals(group(), 300, 10);
+  std::vector<ResidualCase> cases = replayed_cases(false);
+  std::ranges::copy(replayed_cases(true), std::back_inserter(cases));
+  replay_residuals(group(), cases, 300, 10);
 }
 
 class SlowPeerResidual : public PeerTest {};
 
 TEST_P(SlowPeerResidual, HundredThousandReplaysWhileRanksComeLate) {
-  replay_residuals(group(), 100'000, 500);
+  replay_residuals(group(), replayed_cases(false), 100'000, 500);
+}
+
+TEST_P(SlowPeerResidual, HundredThousandReplaysOfScaledRowsWhileRanksComeLate) {
+  replay_residuals(group(), replayed_cases(true), 100'000, 500);
 }
 
 TEST_P(PeerResidual, ARankThatDoesNotComeIsAnErrorInTime) {
