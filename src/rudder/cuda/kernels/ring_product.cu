@@ -26,9 +26,10 @@ constexpr int kMostWeightSlots = 48;
 constexpr int kMostTokenSlots = 16;
 constexpr int kFewestTokenSlots = 6;
 constexpr int kTokenBytes = 32 << 10;  // of all slots, where these are enough
-// Of weights, on their way at once while the kernel in front runs: what keeps memory busy, and no
-// more, since what that kernel reads and its peers send waits behind it.
+// Of weights, on their way at once while the kernel in front runs, and behind it. That keeps memory
+// busy; what that kernel reads, what its peers send, and tokens wait behind all the rest.
 constexpr int kAheadBytes = 32 << 10;
+constexpr int kSteadyBytes = 64 << 10;
 // Tensor cores keep few bits of sums of fp8: they add so many chunks, 512 columns, fp32 adds these.
 constexpr int kFp8Chunks = 4;
 
@@ -44,7 +45,8 @@ struct RingParams {
   int32_t token_rows = 0;
   int32_t weight_slots = 0;
   int32_t token_slots = 0;
-  int32_t ahead_slots = 0;  // of kAheadBytes
+  int32_t ahead_slots = 0;   // of kAheadBytes
+  int32_t steady_slots = 0;  // of kSteadyBytes
 };
 
 // Behind the slots of both rings.
@@ -103,14 +105,18 @@ class RingProduct {
   // By a warp each.
   __device__ void fetch_weights() const {
     const uint64_t policy = evict_first();
-    RingWalk come;
-    int32_t ahead = 0;  // slots that have been asked for and not been waited for
-    bool may_read = false;
+    RingWalk come;  // the oldest slot that may be on its way
+    int32_t on_way = 0;
+    int32_t most = p_.ahead_slots;
     const auto pace = [&] {
-      if (may_read || ++ahead <= p_.ahead_slots) return;
-      may_read = !come.wait_full_unless(weights_, may_read_);
-      come.next(weights_);
-      --ahead;
+      if (on_way == most && most < p_.steady_slots && !come.wait_full_unless(weights_, may_read_)) {
+        most = p_.steady_slots;
+      } else if (on_way == most) {
+        come.wait_full(weights_);
+        come.next(weights_);
+        --on_way;
+      }
+      ++on_way;
     };
     walk(weights_, pace, [&](uint32_t to, int column, int tile, uint32_t barrier) {
       fetch(to, p_.weight, column, tile * kRows, barrier, policy);
@@ -256,13 +262,13 @@ class RingProduct {
     asm volatile("bar.sync 1, %0;" ::"n"(32 * kMmaWarps) : "memory");
   }
   __device__ __forceinline__ void add_chunks(float (&sums)[kSums], int count) {
-    wgmma_fence();
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
       weight_.wait_full(weights_);
       token_.wait_full(tokens_);
       const uint64_t a = operand_by_rows(tokens_.slot(token_.at));
       const uint64_t b = operand_by_rows(weights_.slot(weight_.at));
+      wgmma_fence();
 #pragma unroll
       for (int k = 0; k < kChunkBytes; k += 32) {
         ProductMma<kRows, kFp8>::add(sums, advanced(a, k), advanced(b, k));
@@ -373,7 +379,9 @@ __global__ void __launch_bounds__(kThreads, 2)
     ring_product_kernel(const __grid_constant__ RingParams p) {
   extern __shared__ __align__(1024) uint8_t shared[];
   RingProduct<kRows, kFp8> product(p, shared);
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  // Told to be the same for all lanes: behind a branch that may part a warp the compiler lets no
+  // wgmma begin before the one in front has ended.
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   const bool is_first = threadIdx.x % 32 == 0;
   if (is_first && warp == kWeightWarp) prefetch_map(p.weight);
   if (is_first && warp == kTokenWarp) prefetch_map(p.x);
@@ -499,9 +507,13 @@ cudaError_t launch_ring_product(const GemvParams& product, const RingShape& shap
   p.token_rows = over(product.tokens, kGroupRows) * kGroupRows;
   p.token_slots =
       std::clamp(kTokenBytes / (p.token_rows * kChunkBytes), kFewestTokenSlots, kMostTokenSlots);
-  p.ahead_slots = std::max(1, kAheadBytes / kChunkBytes / shape.rows);
   p.weight_slots = std::min(kMostWeightSlots,
                             (kRingBytes / kChunkBytes - p.token_slots * p.token_rows) / shape.rows);
+  const auto slots_of = [&](int bytes) {
+    return std::clamp(bytes / kChunkBytes / shape.rows, 1, p.weight_slots);
+  };
+  p.ahead_slots = slots_of(kAheadBytes);
+  p.steady_slots = slots_of(kSteadyBytes);
   if (!encode_rows(encode, product.weight, product.out, product, shape.rows, p.weight) ||
       !encode_rows(encode, product.x, product.tokens, product, p.token_rows, p.x)) {
     return cudaErrorInvalidValue;
