@@ -3,12 +3,9 @@
 // fail; and ranks that differ in what follows the sum.
 #include "rudder/cuda/kernels/peer_residual.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <iterator>
 #include <random>
-#include <vector>
 
 #include "rudder/cuda/peer_test.h"
 #include "rudder/tensor/dtype.h"
@@ -248,40 +245,30 @@ TEST_P(PeerResidual, RanksMayDifferInWhatFollowsTheSum) {
 }
 
 // On a stream, once in four times: the rank comes late. Most often by no more than an exchange
-// takes, for which a sleep is too long; at times by more than a wait lasts before it looks at the
-// faults.
+// takes, for which a sleep is too long, at times by more than a wait looks for no faults.
 struct Delays {
   std::mt19937 engine;
-
   void enqueue(cudaStream_t stream) {
     const auto delay = [](void* of) {
       std::mt19937& draw = static_cast<Delays*>(of)->engine;
       if (draw() % 4 != 0) return;
-      const uint32_t most_us = draw() % 8 == 0 ? 200 : 20;
-      const auto until = Clock::now() + std::chrono::microseconds(draw() % most_us);
-      while (Clock::now() < until) {
-      }
+      const std::chrono::microseconds late(draw() % (draw() % 8 == 0 ? 200 : 20));
+      for (const auto begin = Clock::now(); Clock::now() - begin < late;) continue;
     };
     succeed(cudaLaunchHostFunc(stream, delay, this));
   }
 };
 
-// What a graph replays: rows as they are divided without being told, or in two and scaled.
-std::vector<ResidualCase> replayed_cases(bool is_scaled) {
+// One graph of many cases, of which every kernel reads what the one before left in x, with ranks
+// that come late to it and to some of its kernels. Scaled rows are divided in two.
+void replay_residuals(const Comms& comms, bool is_scaled, int num_replays, int check_every) {
   std::vector<ResidualCase> cases;
   for (const int64_t rows : {1, 64, 9, 130, 2}) {
     for (const PeerWay way : kWays) {
-      cases.push_back(
-          {rows, 4096, way, is_scaled ? 2 : 0, Out::kBf16OverBranch, is_scaled, is_scaled});
+      cases.push_back({rows, 4096, way, is_scaled ? 2 : 0, Out::kBf16OverBranch});
+      cases.back().is_scaled = cases.back().has_branch_norm = is_scaled;
     }
   }
-  return cases;
-}
-
-// One graph of many cases, of which every kernel reads what the one before left in x, with ranks
-// that come late to it and to some of its kernels.
-void replay_residuals(const Comms& comms, const std::vector<ResidualCase>& cases, int num_replays,
-                      int check_every) {
   const ResidualCase most = {130, 4096, PeerWay::kOneShot, 0, Out::kBf16OverBranch};
   run_ranks(comms, [&](PeerRank& rank) {
     Buffers buffers(rank, {most});
@@ -334,19 +321,16 @@ void replay_residuals(const Comms& comms, const std::vector<ResidualCase>& cases
 }
 
 TEST_P(PeerResidual, GraphsReplayWhileRanksComeLate) {
-  std::vector<ResidualCase> cases = replayed_cases(false);
-  std::ranges::copy(replayed_cases(true), std::back_inserter(cases));
-  replay_residuals(group(), cases, 300, 10);
+  for (const bool is_scaled : {false, true}) replay_residuals(group(), is_scaled, 300, 10);
 }
 
 class SlowPeerResidual : public PeerTest {};
 
 TEST_P(SlowPeerResidual, HundredThousandReplaysWhileRanksComeLate) {
-  replay_residuals(group(), replayed_cases(false), 100'000, 500);
+  replay_residuals(group(), false, 100'000, 500);
 }
-
 TEST_P(SlowPeerResidual, HundredThousandReplaysOfScaledRowsWhileRanksComeLate) {
-  replay_residuals(group(), replayed_cases(true), 100'000, 500);
+  replay_residuals(group(), true, 100'000, 500);
 }
 
 TEST_P(PeerResidual, ARankThatDoesNotComeIsAnErrorInTime) {
