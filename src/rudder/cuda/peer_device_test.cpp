@@ -30,6 +30,7 @@ struct SumCase {
   int64_t cols = 8;
   bool is_two_shot = false;
   bool is_scaled = false;
+  int32_t max_blocks = kPeerBlocks;
 
   int64_t count() const { return rows * cols; }
 };
@@ -92,6 +93,7 @@ PeerSumParams sum_params(PeerRank& rank, const SumCase& c, const Part& part) {
   params.rows = c.rows;
   params.cols = c.cols;
   params.is_two_shot = c.is_two_shot;
+  params.max_blocks = c.max_blocks;
   return params;
 }
 
@@ -106,6 +108,10 @@ std::vector<SumCase> sum_cases() {
   }
   cases.push_back({512, 8192});   // 8 MB
   cases.push_back({1100, 8192});  // more than one piece a block
+  // From one piece to six of two shots.
+  for (const int64_t rows : {7, 13, 24, 29, 40, 48}) {
+    cases.push_back({rows, 4096, false, rows % 2 == 0, 2});
+  }
   for (const int64_t cols : {8, 4096}) cases.push_back({33, cols, false, true});
   const std::vector<SumCase> one_shot = cases;
   for (SumCase c : one_shot) {
@@ -182,9 +188,22 @@ TEST_P(Peers, GatherPutsPartsSideBySide) {
 // A captured graph of sums of many sizes, which every rank launches when it likes. The sums of one
 // replay in `check_every` are compared.
 void replay_with_late_ranks(const Comms& comms, int num_replays, int check_every) {
-  const std::vector<SumCase> cases = {{1, 4096},  {7, 64},           {64, 4096}, {1, 8, true},
-                                      {200, 512}, {33, 1000, true},  {1, 4096},  {300, 4096, true},
-                                      {2, 8},     {90, 4096, false}, {1, 3}};
+  const std::vector<SumCase> cases = {{1, 4096},
+                                      {7, 64},
+                                      {64, 4096},
+                                      {1, 8, true},
+                                      {200, 512},
+                                      {33, 1000, true},
+                                      {1, 4096},
+                                      {300, 4096, true},
+                                      {2, 8},
+                                      {90, 4096, false},
+                                      {1, 3},
+                                      {40, 4096, true, true, 2},  // five pieces a block
+                                      {64, 64},
+                                      {24, 4096, true, false, 2},
+                                      {16, 4096, true, false, 2},
+                                      {1, 4096}};
   std::vector<Bits> expected;
   for (size_t i = 0; i < cases.size(); ++i) {
     expected.push_back(

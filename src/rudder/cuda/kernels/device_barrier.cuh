@@ -40,6 +40,20 @@ __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
+// Of a phase, without a wait.
+__device__ inline bool barrier_is_over(uint32_t barrier, uint32_t parity) {
+  uint32_t is_over;
+  asm volatile(
+      "{\n"
+      ".reg .pred over;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 over, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, over;\n"
+      "}\n"
+      : "=r"(is_over)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return is_over != 0;
+}
 
 // The cluster has begun, and what was initialised before is seen by all its blocks (inits of
 // mbarriers after barrier_init_fence()). Unlike cooperative groups' barrier this waits for no store

@@ -41,8 +41,7 @@ __device__ inline uint32_t read_fault(const uint32_t* fault) {
 }
 
 // The exchanges of one block. A flag is the number of the exchange and `tag`, which names the op
-// and its size: ranks that come with different ones fail. All threads of the block call each
-// function.
+// and its size: ranks that come with different ones fail.
 class PeerBlock {
  public:
   __device__ PeerBlock(const PeerLinks& links, uint32_t tag)
@@ -50,22 +49,39 @@ class PeerBlock {
 
   // Begins the next exchange.
   __device__ void next() { ++epoch_; }
+  // In the exchange so many further on.
+  __device__ PeerBlock later(int exchanges) const {
+    PeerBlock at = *this;
+    at.epoch_ += static_cast<uint32_t>(exchanges);
+    return at;
+  }
   __device__ uint32_t epoch() const { return epoch_; }
   // Where rank `from` stores for rank `to` in this exchange.
   __device__ uint4* slot(int to, int from) const {
     const int64_t at = (int64_t{epoch_ & 1} * links_.count + from) * kPeerBlocks + blockIdx.x;
     return reinterpret_cast<uint4*>(links_.inbox[to] + at * kPeerPieceBytes);
   }
-  // What the block has stored in the peers' slots is theirs; what they stored in its own is its. A
-  // two-shot exchange has two phases.
+  // What the block has stored in the peers' slots is theirs; what they stored in its own is its. By
+  // all its threads.
   __device__ void exchange(int phase) const {
     __syncthreads();
     const int peer = static_cast<int>(threadIdx.x);
     if (peer < links_.count && peer != links_.rank) {
-      raise_flag(flag(peer, phase, links_.rank), word());
+      raise(peer, phase);
       wait_for(peer, phase);
     }
     __syncthreads();
+  }
+  // By one thread, of a phase of an exchange: that what the block stored before its last barrier is
+  // there; and the wait until the peer says so.
+  __device__ void raise(int peer, int phase) const {
+    raise_flag(flag(peer, phase, links_.rank), word());
+  }
+  __device__ void wait_for(int peer, int phase) const {
+    uint64_t begin = 0;
+    const uint64_t* const from = flag(links_.rank, phase, peer);
+    while (!has_come(peer, read_flag(from)) && goes_on(begin, peer)) {
+    }
   }
   // For an exchange whose numbers tell by themselves that they have come: by one thread, that this
   // rank comes to it, and what a peer has said last.
@@ -88,10 +104,8 @@ class PeerBlock {
     fail(PeerFault::kLate, peer);
     return false;
   }
-  // Behind the last exchange, which every thread has left.
-  __device__ void end() const {
-    if (threadIdx.x == 0) links_.epochs[blockIdx.x] = epoch_;
-  }
+  // By one thread, behind the last exchange, of which every thread has read the number.
+  __device__ void end() const { links_.epochs[blockIdx.x] = epoch_; }
 
  private:
   __device__ uint64_t word() const { return uint64_t{epoch_} << 32 | tag_; }
@@ -117,12 +131,6 @@ class PeerBlock {
     volatile uint32_t* const mine = links_.faults + links_.rank;
     if (*mine == 0) *mine = static_cast<uint32_t>(fault) << 8 | static_cast<uint32_t>(peer);
     __threadfence_system();
-  }
-  __device__ void wait_for(int peer, int phase) const {
-    uint64_t begin = 0;
-    const uint64_t* const from = flag(links_.rank, phase, peer);
-    while (!has_come(peer, read_flag(from)) && goes_on(begin, peer)) {
-    }
   }
 
   const PeerLinks& links_;

@@ -22,7 +22,8 @@ namespace rudder::cuda {
 inline constexpr int kMaxPeers = 8;
 inline constexpr int kPeerBlocks = 128;
 inline constexpr int kPeerThreads = 512;
-inline constexpr int kPeerRuns = 8;  // of 16 bytes, that a thread stores in one exchange
+inline constexpr int kPeerPhases = 4;  // of an exchange, each with a flag
+inline constexpr int kPeerRuns = 8;    // of 16 bytes, that a thread stores in one exchange
 inline constexpr int64_t kPeerPieceBytes = int64_t{kPeerThreads} * kPeerRuns * 16;
 
 // Peers store in one half of a rank's inbox while it reads the other, so no exchange waits for its
@@ -38,7 +39,7 @@ constexpr int64_t peer_words_bytes(int count) {
   return 2 * int64_t{count} * kPeerBlocks * kPeerWordsPieceBytes;
 }
 constexpr int64_t peer_num_flags(int count) {
-  return 2 * int64_t{count} * kPeerBlocks;
+  return int64_t{kPeerPhases} * count * kPeerBlocks;
 }
 
 // What a rank found wrong: in a word of `faults` this is above the peer's 8 bits.
@@ -53,7 +54,7 @@ struct PeerLinks {
   // Of each rank: [2 halves][count senders][kPeerBlocks][piece], and behind it the inbox of words,
   // alike with pieces of its own.
   char* inbox[kMaxPeers] = {};
-  uint64_t* flags[kMaxPeers] = {};  // of each rank: [2 phases][count senders][kPeerBlocks]
+  uint64_t* flags[kMaxPeers] = {};  // of each rank: [kPeerPhases][count senders][kPeerBlocks]
   uint32_t* epochs = nullptr;       // [kPeerBlocks] exchanges of each block of this rank
   uint32_t* faults = nullptr;       // [count] in memory of the host, of each rank
   uint64_t* next_look = nullptr;    // when a block of this rank looks at `faults` again; one word
@@ -62,7 +63,7 @@ struct PeerLinks {
 // y = the sum of the ranks' y, in place: each element is scaled and rounded to bf16, then added in
 // fp32 in the order of ranks, and rounded. So every rank has the same bits, and an element's do not
 // depend on the size. One-shot: every rank adds all elements. Two-shot: each adds its part of every
-// piece and sends the sums on; fewer bytes from three ranks on, in two exchanges.
+// piece and sends the sums on; fewer bytes from three ranks on, and two hops.
 // `y` is 16-byte aligned.
 struct PeerSumParams {
   PeerLinks links;

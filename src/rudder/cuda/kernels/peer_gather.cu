@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kPeerThreads) gather_kernel(const GatherKernel
       }
     }
   }
-  block.end();
+  if (thread == 0) block.end();
 }
 
 }  // namespace

@@ -96,7 +96,7 @@ class RunSums {
   }
   __device__ void end() const {
     __syncthreads();  // every thread has read the count of exchanges
-    block_.end();
+    if (threadIdx.x == 0) block_.end();
   }
 
  private:

@@ -76,6 +76,13 @@ struct RingWalk {
   __device__ __forceinline__ void wait_full(const FetchRing& ring) const {
     barrier_wait(ring.full_of(at), turn & 1);
   }
+  // Whether the slot has been filled before a barrier's first phase was over.
+  __device__ __forceinline__ bool wait_full_unless(const FetchRing& ring, uint32_t barrier) const {
+    while (!barrier_is_over(ring.full_of(at), turn & 1)) {
+      if (barrier_is_over(barrier, 0)) return false;
+    }
+    return true;
+  }
   __device__ __forceinline__ void wait_empty(const FetchRing& ring) const {
     if (turn > 0) barrier_wait(ring.empty_of(at), (turn - 1) & 1);
   }

@@ -26,6 +26,10 @@ constexpr int kMostWeightSlots = 48;
 constexpr int kMostTokenSlots = 16;
 constexpr int kFewestTokenSlots = 6;
 constexpr int kTokenBytes = 32 << 10;  // of all slots, where these are enough
+// Of weights, on their way at once while the kernel in front runs, and behind it. That keeps memory
+// busy; what that kernel reads, what its peers send, and tokens wait behind all the rest.
+constexpr int kAheadBytes = 32 << 10;
+constexpr int kSteadyBytes = 64 << 10;
 // Tensor cores keep few bits of sums of fp8: they add so many chunks, 512 columns, fp32 adds these.
 constexpr int kFp8Chunks = 4;
 
@@ -41,6 +45,8 @@ struct RingParams {
   int32_t token_rows = 0;
   int32_t weight_slots = 0;
   int32_t token_slots = 0;
+  int32_t ahead_slots = 0;   // of kAheadBytes
+  int32_t steady_slots = 0;  // of kSteadyBytes
 };
 
 // Behind the slots of both rings.
@@ -49,6 +55,7 @@ struct RingShared {
   uint64_t weight_empty[kMostWeightSlots];
   uint64_t token_full[kMostTokenSlots];
   uint64_t token_empty[kMostTokenSlots];
+  uint64_t may_read;        // the kernel in front has ended
   float scales[kMostRows];  // of the tile's rows of W
 };
 
@@ -74,6 +81,7 @@ class RingProduct {
     uint8_t* const weights = shared + p.token_slots * token_bytes;
     auto& behind = *reinterpret_cast<RingShared*>(weights + p.weight_slots * kWeightBytes);
     scales_ = behind.scales;
+    may_read_ = shared_address(&behind.may_read);
     // In front of the weights: rows past the tokens are read, of whatever follows.
     tokens_ = {shared_address(shared), token_bytes, p.token_slots,
                shared_address(behind.token_full), shared_address(behind.token_empty)};
@@ -91,17 +99,34 @@ class RingProduct {
   __device__ void init() const {
     tokens_.init(kMmaWarps);
     weights_.init(kMmaWarps);
+    barrier_init(may_read_, 1);
     barrier_init_fence();
   }
+  // By a warp each.
   __device__ void fetch_weights() const {
     const uint64_t policy = evict_first();
-    walk(weights_, [&](uint32_t to, int column, int tile, uint32_t barrier) {
+    RingWalk come;  // the oldest slot that may be on its way
+    int32_t on_way = 0;
+    int32_t most = p_.ahead_slots;
+    const auto pace = [&] {
+      if (on_way == most && most < p_.steady_slots && !come.wait_full_unless(weights_, may_read_)) {
+        most = p_.steady_slots;
+      } else if (on_way == most) {
+        come.wait_full(weights_);
+        come.next(weights_);
+        --on_way;
+      }
+      ++on_way;
+    };
+    walk(weights_, pace, [&](uint32_t to, int column, int tile, uint32_t barrier) {
       fetch(to, p_.weight, column, tile * kRows, barrier, policy);
     });
   }
   __device__ void fetch_tokens() const {
+    if (is_first_lane()) barrier_arrive(may_read_);
     const uint64_t policy = evict_last();
-    walk(tokens_, [&](uint32_t to, int column, int /*tile*/, uint32_t barrier) {
+    const auto pace = [] {};
+    walk(tokens_, pace, [&](uint32_t to, int column, int /*tile*/, uint32_t barrier) {
       fetch(to, p_.x, column, 0, barrier, policy);
     });
   }
@@ -113,17 +138,20 @@ class RingProduct {
     for (int tile = first_tile_; tile < p_.tiles; tile += tile_step_) {
       float c[kSums];
       multiply(c, tile);
+      sync_mma_warps();
       if (p_.asked.y_is_f32) {
         write_tile<float2>(c, tile, x_scales);
       } else {
         write_tile<__nv_bfloat162>(c, tile, x_scales);
       }
+      sync_mma_warps();  // the tile's scales have been read
     }
   }
-  // And the part of one tile, into shared memory.
+  // And the part of one tile, into shared memory, once all have read the rings.
   __device__ void keep_part(float* sums) {
     float c[kSums];
     multiply(c, first_tile_);
+    sync_block();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (token_of(half) >= p_.asked.tokens) continue;
@@ -134,6 +162,10 @@ class RingProduct {
         to[4 * i] = make_float2(c[4 * i + 2 * half], c[4 * i + 2 * half + 1]);
       }
     }
+  }
+  // By the other warps meanwhile.
+  __device__ static void sync_block() {
+    asm volatile("bar.sync 2, %0;" ::"n"(kThreads) : "memory");
   }
   // By all threads of the blocks that have parts of a tile, each some of the columns, four at a
   // time.
@@ -171,16 +203,25 @@ class RingProduct {
   static constexpr int kSumStride = kRows + 8;  // lanes of a warp write to 32 banks
   static constexpr int kChunkElements = kFp8 ? kChunkBytes : kChunkBytes / 2;
 
-  template <typename Fetch>
-  __device__ void walk(const FetchRing& ring, Fetch fetch_box) const {
+  __device__ static bool is_first_lane() {
+    return threadIdx.x % 32 == 0;
+  }
+  // By a warp; fetch_box() by one lane.
+  template <typename Pace, typename Fetch>
+  __device__ void walk(const FetchRing& ring, Pace pace, Fetch fetch_box) const {
     RingWalk at;
 #pragma unroll 1
     for (int tile = first_tile_; tile < p_.tiles; tile += tile_step_) {
 #pragma unroll 1
       for (int i = 0; i < num_chunks_; ++i) {
         at.wait_empty(ring);
-        barrier_expect(ring.full_of(at.at), ring.slot_bytes);
-        fetch_box(ring.slot(at.at), (first_chunk_ + i) * kChunkElements, tile, ring.full_of(at.at));
+        pace();
+        if (is_first_lane()) {
+          barrier_expect(ring.full_of(at.at), ring.slot_bytes);
+          fetch_box(ring.slot(at.at), (first_chunk_ + i) * kChunkElements, tile,
+                    ring.full_of(at.at));
+        }
+        __syncwarp();
         at.next(ring);
       }
     }
@@ -199,9 +240,8 @@ class RingProduct {
       }
     }
   }
-  // The block's part of a tile. Behind it every warp has read the rings, and scales are there.
+  // The block's part of a tile; the thread's scales are there.
   __device__ void multiply(float (&c)[kSums], int tile) {
-    sync_mma_warps();  // the scales of the tile before have been read
     fetch_scales(tile);
 #pragma unroll
     for (float& sum : c) sum = 0;
@@ -217,19 +257,18 @@ class RingProduct {
       add_chunks(c, num_chunks_);
     }
     asm volatile("cp.async.wait_all;" ::: "memory");
-    sync_mma_warps();
   }
   __device__ static void sync_mma_warps() {
     asm volatile("bar.sync 1, %0;" ::"n"(32 * kMmaWarps) : "memory");
   }
   __device__ __forceinline__ void add_chunks(float (&sums)[kSums], int count) {
-    wgmma_fence();
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
       weight_.wait_full(weights_);
       token_.wait_full(tokens_);
       const uint64_t a = operand_by_rows(tokens_.slot(token_.at));
       const uint64_t b = operand_by_rows(weights_.slot(weight_.at));
+      wgmma_fence();
 #pragma unroll
       for (int k = 0; k < kChunkBytes; k += 32) {
         ProductMma<kRows, kFp8>::add(sums, advanced(a, k), advanced(b, k));
@@ -322,6 +361,7 @@ class RingProduct {
   FetchRing tokens_;
   FetchRing weights_;
   float* scales_;
+  uint32_t may_read_;
   RingWalk token_;  // of the warps that multiply: what is read next, what is released next
   RingWalk weight_;
   RingWalk read_token_;
@@ -339,26 +379,31 @@ __global__ void __launch_bounds__(kThreads, 2)
     ring_product_kernel(const __grid_constant__ RingParams p) {
   extern __shared__ __align__(1024) uint8_t shared[];
   RingProduct<kRows, kFp8> product(p, shared);
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  // Told to be the same for all lanes: behind a branch that may part a warp the compiler lets no
+  // wgmma begin before the one in front has ended.
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   const bool is_first = threadIdx.x % 32 == 0;
   if (is_first && warp == kWeightWarp) prefetch_map(p.weight);
   if (is_first && warp == kTokenWarp) prefetch_map(p.x);
   if (threadIdx.x == 0) product.init();
   __syncthreads();
   // No kernel writes weights: they are on their way before the last kernel ends.
-  if (warp == kWeightWarp && is_first) product.fetch_weights();
+  if (warp == kWeightWarp) product.fetch_weights();
   if (warp != kWeightWarp) {
     dependency_wait();
     dependency_trigger();
   }
-  if (warp == kTokenWarp && is_first) product.fetch_tokens();
+  if (warp == kTokenWarp) product.fetch_tokens();
   if (!p.keeps) {
     if (warp < kMmaWarps) product.write_tiles();
     return;
   }
-  __syncwarp();  // behind the fetches of one lane
   auto* const sums = reinterpret_cast<float*>(shared);
-  if (warp < kMmaWarps) product.keep_part(sums);
+  if (warp < kMmaWarps) {
+    product.keep_part(sums);
+  } else {
+    product.sync_block();
+  }
   __syncthreads();
   if (p.splits > 1) cluster_barrier();
   product.write_sums(sums);
@@ -464,6 +509,11 @@ cudaError_t launch_ring_product(const GemvParams& product, const RingShape& shap
       std::clamp(kTokenBytes / (p.token_rows * kChunkBytes), kFewestTokenSlots, kMostTokenSlots);
   p.weight_slots = std::min(kMostWeightSlots,
                             (kRingBytes / kChunkBytes - p.token_slots * p.token_rows) / shape.rows);
+  const auto slots_of = [&](int bytes) {
+    return std::clamp(bytes / kChunkBytes / shape.rows, 1, p.weight_slots);
+  };
+  p.ahead_slots = slots_of(kAheadBytes);
+  p.steady_slots = slots_of(kSteadyBytes);
   if (!encode_rows(encode, product.weight, product.out, product, shape.rows, p.weight) ||
       !encode_rows(encode, product.x, product.tokens, product, p.token_rows, p.x)) {
     return cudaErrorInvalidValue;

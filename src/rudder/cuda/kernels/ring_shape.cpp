@@ -37,8 +37,9 @@ RingShape guess_ring_shape(const GemvParams& product, int32_t num_sms, int n) {
       const int64_t in_turn = over(tiles, at_once);
       const int64_t part = over(chunks, splits) * kRingChunkBytes * in_turn;
       // As measured, x costs a sixteenth of what as many bytes of W do; adding up as much as 16 KB
-      // and 10 bytes for each sum.
-      const int64_t sums = splits == 1 ? 0 : (16 << 10) + int64_t{rows} * product.tokens * 10;
+      // and 10 bytes for each sum; another turn of clusters, which begins anew, as much as 128 KB.
+      const int64_t turn = (16 << 10) + int64_t{rows} * product.tokens * 10;
+      const int64_t sums = splits == 1 ? 0 : in_turn * turn + (in_turn - 1) * (128 << 10);
       guesses[count++] = {{rows, splits}, part * rows + part * product.tokens / 16 + sums};
     }
   }
