@@ -115,7 +115,20 @@ struct Plain {
   const int32_t* table_row;
   const int32_t* seq_of;  // [T]
   float* out;             // [T, num_heads * head_dim]
+  bool rounds_q = false;  // as tiles with an fp8 cache do (docs/adr/0069-e4m3-queries.md)
 };
+
+// The power of two that takes the largest magnitude of a row into [128, 256).
+__device__ float row_factor(const __nv_bfloat16* row, int count) {
+  float top = 0;
+  for (int i = 0; i < count; ++i) top = fmaxf(top, fabsf(__bfloat162float(row[i])));
+  return top > 0 ? exp2f(7.0f - floorf(log2f(top))) : 1.0f;
+}
+__device__ float rounded(float x, float factor) {
+  return __half2float(__half(__nv_cvt_fp8_to_halfraw(
+             __nv_cvt_float_to_fp8(x * factor, __NV_SATFINITE, __NV_E4M3), __NV_E4M3))) /
+         factor;
+}
 
 // The weight of the token at `at` of the tokens whose scores these are.
 __device__ float gate_weight(const rudder::cuda::GateParams& gate, int head, const float* scores,
@@ -166,11 +179,15 @@ __global__ void plain_attention(const __grid_constant__ Plain a) {
   const auto* q = static_cast<const __nv_bfloat16*>(a.p.q) + (int64_t{t} * c.num_heads + h) * hd;
   const float k_scale = a.p.k_scale != nullptr ? a.p.k_scale[kv_head] : 1.0f;
   const float v_scale = a.p.v_scale != nullptr ? a.p.v_scale[kv_head] : 1.0f;
+  const float factor = a.rounds_q ? row_factor(q, hd) : 1.0f;
   float top = -INFINITY;
   for (int p = first + threadIdx.x; p <= position; p += blockDim.x) {
     const int64_t k = row(p, 0);
     float dot = 0;
-    for (int i = 0; i < hd; ++i) dot += __bfloat162float(q[i]) * cache_value(a.cache, fp8, k + i);
+    for (int i = 0; i < hd; ++i) {
+      const float x = __bfloat162float(q[i]);
+      dot += (a.rounds_q ? rounded(x, factor) : x) * cache_value(a.cache, fp8, k + i);
+    }
     float score = dot * k_scale * a.p.scale;
     if (a.p.softcap > 0) score = a.p.softcap * tanhf(score / a.p.softcap);
     weights[p - first] = score;

@@ -1,4 +1,4 @@
-// The weights of a gate where a lane has runs of neighbouring tokens (Shape::kRun), as in the wgmma
+// The weights of a gate where a lane has runs of neighbouring tokens (token_of_row), as in the wgmma
 // kernel: of the inputs of the filter only a run's first few come from another lane. What is
 // computed is that of GateWeights. Included by attention_wgmma.cu only.
 #pragma once
@@ -42,17 +42,22 @@ struct ClippedPair<true> {
 // block: of a row lane t has 4 kRun b + kRun t + k, for each block b.
 //
 // Weights of a usual gate are taken relative to the upper bound, times kOne, and pack() clips them.
-template <bool kUsual, bool kHalf, int kRun>
+template <bool kUsual, bool kHalf>
 class RunGateWeights {
  public:
   using Clipped = ClippedPair<kHalf>;
 
-  __device__ RunGateWeights(const AttentionParams& p, const TileWork& tile, int32_t row)
-      : gate_(p.gate), has_gain_(tile.has_gain), factor_(p.scale * tile.k_scale) {
-    if (kUsual) factor_ = __fdividef(factor_ * Clipped::kOne, gate_.high);
+  // `q_scale`: of the lane's rows of q, as multiplied.
+  __device__ RunGateWeights(const AttentionParams& p, const TileWork& tile, int32_t row,
+                            const float (&q_scale)[2])
+      : gate_(p.gate), has_gain_(tile.has_gain) {
+    float factor = p.scale * tile.k_scale;
+    if (kUsual) factor = __fdividef(factor * Clipped::kOne, gate_.high);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      share_[half] = share_of(gate_, tile.sigma[tile.rows.head(row + 8 * half, 0)]) * factor_;
+      factor_[half] = factor * q_scale[half];
+      share_[half] =
+          share_of(gate_, tile.sigma[tile.rows.head(row + 8 * half, 0)]) * factor_[half];
     }
   }
 
@@ -92,6 +97,8 @@ class RunGateWeights {
   }
 
  private:
+  static constexpr int kRun = kPageTokens / 4;
+
   // kRectified: with the rectifier, and no share is above 0. kGain: a share is. kLinear: without.
   enum class Way { kRectified, kGain, kLinear, kAny };
 
@@ -150,10 +157,10 @@ class RunGateWeights {
   // those before it.
   template <Way kWay>
   __device__ float weight_of(float score, float own, float back, int half) const {
-    if constexpr (kWay == Way::kGain) return fmaf(score, factor_, (own + back) * share_[half]);
+    if constexpr (kWay == Way::kGain) return fmaf(score, factor_[half], (own + back) * share_[half]);
     // The score stands for the input. With the rectifier the two differ where it is below 0: there
     // the weight is 0 from either, as it is where the factor would be below 0.
-    const float sum = factor_ + share_[half];
+    const float sum = factor_[half] + share_[half];
     const float factor = kWay == Way::kRectified ? fmaxf(sum, 0.0f) : sum;
     return fmaf(score, factor, kScaled<kWay> ? -back : back * share_[half]);
   }
@@ -180,7 +187,7 @@ class RunGateWeights {
           x[kBack + k] = own;
           float& p = score(k);
           if constexpr (kWay == Way::kAny) {
-            p = fmaf(p, factor_, sum_back(x, k) * share_[half]);
+            p = fmaf(p, factor_[half], sum_back(x, k) * share_[half]);
             p = min_or_nan(max_or_nan(p, gate_.low), gate_.high);
           } else {
             const float back = fmaf(third(), x[kBack + k - 2], x[kBack + k - 1]);
@@ -227,7 +234,7 @@ class RunGateWeights {
 
   const GateParams& gate_;
   const bool has_gain_;            // TileWork::has_gain
-  float factor_;                   // of raw products; usual gates: times kOne over the upper bound
+  float factor_[2];                // of raw products; usual gates: times kOne over the upper bound
   float share_[2];                 // -sigma / length, times the factor
   float before_[2][kBefore] = {};  // the lane's last inputs
 };

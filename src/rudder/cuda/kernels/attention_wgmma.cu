@@ -37,11 +37,6 @@ namespace {
 // weights stay below 256, which f16 and bf16 hold as precisely as 1.
 constexpr float kMaxLag = 8;
 
-// Named barriers of the block.
-constexpr int kConsumerBarrier = 1;  // + consumer
-constexpr int kTurnBarrier = 3;      // + consumer
-constexpr int kRowsBarrier = 5;      // of consumers that have the same rows
-
 __device__ void group_barrier(int id) {
   asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
 }
@@ -50,22 +45,25 @@ __device__ void group_barrier(int id) {
 // are to be multiplied with; they are in flight while a tile is weighed.
 class LaggingSoftmax {
  public:
-  __device__ LaggingSoftmax(const AttentionParams& p, const TileWork& tile, int32_t /*row*/)
-      : map_(p.scale, p.softcap, tile.k_scale) {}
+  // `q_scale`: of the lane's rows of q, as multiplied.
+  __device__ LaggingSoftmax(const AttentionParams& p, const TileWork& tile, int32_t /*row*/,
+                            const float (&q_scale)[2])
+      : map_(p.scale, p.softcap, tile.k_scale), q_scale_{q_scale[0], q_scale[1]} {}
 
   // `sight_of`() is the Sight of the lane's rows, where some row does not see all tokens.
   template <int kScores, typename SightOf>
   __device__ void weigh(float (&s)[kScores], int32_t begin, bool is_partial,
                         const SightOf& sight_of, int lane) {
-    float factor = map_.factor;
+    float factors[2] = {map_.factor * q_scale_[0], map_.factor * q_scale_[1]};
     if (map_.cap > 0) {
-      factor = 1;
 #pragma unroll
-      for (int e = 0; e < kScores; ++e) s[e] = map_.capped(s[e]);
+      for (int e = 0; e < kScores; ++e) s[e] = map_.capped(s[e] * q_scale_[e / 2 % 2]);
+      factors[0] = factors[1] = 1;
     }
     if (is_partial) hide(s, begin, sight_of(), lane);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      const float factor = factors[half];
       float top = minus_infinity();
 #pragma unroll
       for (int e = 2 * half; e < kScores; e += 4) top = fmaxf(top, fmaxf(s[e], s[e + 1]));
@@ -124,6 +122,7 @@ class LaggingSoftmax {
   }
 
   ScoreMap map_;
+  float q_scale_[2];
   SoftmaxRows rows_;
   float shrink_[2];
 };
@@ -135,17 +134,18 @@ class Consumer {
   static constexpr bool kGated = S::kGated;
   // Are the weights of a tile of keys made beside the sums of the tile before, or when those are
   // there? As measured (docs/adr/0037-gates-on-a-gpu.md).
-  static constexpr bool kBeside = !kGated || (kWeighting == Weighting::kUsualGate && S::kKeepsQ);
+  static constexpr bool kBeside =
+      !kGated || (kWeighting == Weighting::kUsualGate && S::kKeepsQ && !S::kFp8);
   using Weights =
       std::conditional_t<kGated,
-                         RunGateWeights<kWeighting == Weighting::kUsualGate, S::kFp8, S::kRun>,
+                         RunGateWeights<kWeighting == Weighting::kUsualGate, S::kFp8>,
                          LaggingSoftmax>;
   using Shared = WgmmaShared<kHeadDim, kType, kWeighting, kTrees>;
   static constexpr int kScores = S::kTokens / 2;    // a thread's, of a tile
   static constexpr int kSums = S::kSumColumns / 2;  // a thread's, of a part
   static constexpr int kWeightSteps = S::kTokens / 16;
   static constexpr int kRowChunks = S::kOutColumns / 8;  // 16-byte chunks of a row of results
-  static constexpr int kKeptSteps = S::kKeepsQ ? kHeadDim / 16 : 1;  // of q in registers
+  static constexpr int kKeptSteps = S::kKeepsQ ? S::kScoreSteps : 1;  // of q in registers
 
   __device__ Consumer(const AttentionParams& params, Shared& shared)
       : p_(params),
@@ -200,8 +200,9 @@ class Consumer {
     float s[kScores];
     uint32_t weights[kWeightSteps][4];
     uint32_t q[kKeptSteps][4];
+    const float q_scale[2] = {row_scale(0), row_scale(1)};
     keep_q(q);
-    Weights weigher(p_, tile, row);
+    Weights weigher(p_, tile, row, q_scale);
     wait_keys();
     take_turn();
     begin_scores(s, q);
@@ -259,6 +260,12 @@ class Consumer {
     barrier_wait(shared_address(&shared_.v_ring.full[v_cursor_.stage]), v_cursor_.phase);
   }
 
+  // What the products of a row of the lane are to be multiplied with.
+  __device__ float row_scale(int half) const {
+    if constexpr (!S::kFp8) return 1.0f;
+    return shared_.q_scale[index_][q_.stage][thread_ / 32 * 16 + thread_ % 32 / 4 + 8 * half];
+  }
+
   // The warp's rows of q, where it keeps them; where they were is free then.
   __device__ void keep_q(uint32_t (&q)[kKeptSteps][4]) {
     if constexpr (S::kKeepsQ) {
@@ -274,17 +281,21 @@ class Consumer {
 
   // s = q . K of the tile in the K ring.
   __device__ void begin_scores(float (&s)[kScores], const uint32_t (&kept)[kKeptSteps][4]) {
+    // e4m3 lie where the first half of as many bf16 was.
+    constexpr int kQGroupStep = (S::kFp8 ? 2 : 1) * S::kQGroupBytes;
     const uint64_t q = operand_by_rows(q_address());
     const uint64_t k = operand_by_rows(shared_address(shared_.k[k_cursor_.stage]));
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < kHeadDim / 16; ++step) {
+    for (int step = 0; step < S::kScoreSteps; ++step) {
       const uint64_t keys = advanced(k, step / 4 * S::kGroupBytes + step % 4 * 32);
-      if constexpr (S::kKeepsQ) {
-        wgmma_registers<S::kFp8, false>(s, kept[step], keys, step > 0);
+      const uint64_t rows = advanced(q, step / 4 * kQGroupStep + step % 4 * 32);
+      if constexpr (!S::kKeepsQ) {
+        wgmma_shared<S::kFp8>(s, rows, keys, step > 0);
+      } else if constexpr (S::kFp8) {
+        wgmma_registers_e4m3(s, kept[step], keys, step > 0);
       } else {
-        wgmma_shared<S::kFp8>(s, advanced(q, step / 4 * S::kQGroupBytes + step % 4 * 32), keys,
-                              step > 0);
+        wgmma_registers<false, false>(s, kept[step], keys, step > 0);
       }
     }
     wgmma_commit();
@@ -325,7 +336,8 @@ class Consumer {
   }
 
   // This warp has read the stage.
-  __device__ void release(Ring& ring, RingCursor<S::kStages>& cursor) {
+  template <int kStages>
+  __device__ void release(Ring& ring, RingCursor<kStages>& cursor) {
     if (thread_ % 32 == 0) barrier_arrive(shared_address(&ring.empty[cursor.stage]));
     cursor.advance();
   }
@@ -380,7 +392,7 @@ class Consumer {
   const int32_t index_;
   const int32_t thread_;
   RingCursor<S::kQStages> q_;
-  RingCursor<S::kStages> k_cursor_;
+  RingCursor<S::kKeyStages> k_cursor_;
   RingCursor<S::kStages> v_cursor_;
 };
 

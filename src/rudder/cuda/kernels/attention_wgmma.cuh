@@ -1,4 +1,4 @@
-// wgmma (m64nNk16, bf16 or f16 in, fp32 sums) for the attention kernel that uses it; operands and
+// wgmma (bf16, f16 or e4m3 in, fp32 sums) for the attention kernel that uses it; operands and
 // accumulators lie as wgmma.cuh says, A in registers as in mma.m16n8k16. Included by
 // attention_wgmma.cu only.
 #pragma once
@@ -26,15 +26,16 @@ __device__ inline uint64_t operand_by_columns(uint32_t address, uint32_t group_b
   RUDDER_ACCUMULATORS_32(c), RUDDER_ACCUMULATORS_8(c, 32), RUDDER_ACCUMULATORS_8(c, 40), \
       RUDDER_ACCUMULATORS_8(c, 48), RUDDER_ACCUMULATORS_8(c, 56)
 
-// c = A . B^T (+ c), both by rows in shared memory, bf16 or f16. N = 32, 64 and 128.
-template <bool kHalf>
+// c = A . B^T (+ c), both by rows in shared memory: 32 bytes of k, of bf16 or e4m3. N = 32, 64 and
+// 128.
+template <bool kE4m3>
 __device__ inline void wgmma_shared(float (&c)[16], uint64_t a, uint64_t b, bool accumulate) {
-  if constexpr (kHalf) {
+  if constexpr (kE4m3) {
     asm volatile(
         "{\n.reg .pred add;\nsetp.ne.b32 add, %18, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
+        "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-        "}, %16, %17, add, 1, 1, 0, 0;\n}\n"
+        "}, %16, %17, add, 1, 1;\n}\n"
         : RUDDER_ACCUMULATORS_16(c)
         : "l"(a), "l"(b), "r"(static_cast<int32_t>(accumulate)));
   } else {
@@ -47,15 +48,15 @@ __device__ inline void wgmma_shared(float (&c)[16], uint64_t a, uint64_t b, bool
         : "l"(a), "l"(b), "r"(static_cast<int32_t>(accumulate)));
   }
 }
-template <bool kHalf>
+template <bool kE4m3>
 __device__ inline void wgmma_shared(float (&c)[32], uint64_t a, uint64_t b, bool accumulate) {
-  if constexpr (kHalf) {
+  if constexpr (kE4m3) {
     asm volatile(
         "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+        "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
         "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-        "}, %32, %33, add, 1, 1, 0, 0;\n}\n"
+        "}, %32, %33, add, 1, 1;\n}\n"
         : RUDDER_ACCUMULATORS_32(c)
         : "l"(a), "l"(b), "r"(static_cast<int32_t>(accumulate)));
   } else {
@@ -69,17 +70,17 @@ __device__ inline void wgmma_shared(float (&c)[32], uint64_t a, uint64_t b, bool
         : "l"(a), "l"(b), "r"(static_cast<int32_t>(accumulate)));
   }
 }
-template <bool kHalf>
+template <bool kE4m3>
 __device__ inline void wgmma_shared(float (&c)[64], uint64_t a, uint64_t b, bool accumulate) {
-  if constexpr (kHalf) {
+  if constexpr (kE4m3) {
     asm volatile(
         "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+        "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
         "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, "
         "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "
         "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-        "}, %64, %65, add, 1, 1, 0, 0;\n}\n"
+        "}, %64, %65, add, 1, 1;\n}\n"
         : RUDDER_ACCUMULATORS_64(c)
         : "l"(a), "l"(b), "r"(static_cast<int32_t>(accumulate)));
   } else {
@@ -153,6 +154,22 @@ __device__ inline void wgmma_registers(float (&c)[64], const uint32_t (&a)[4], u
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int32_t>(accumulate)),
           "n"(kByColumns ? 1 : 0));
   }
+}
+
+// c = A . B^T (+ c) of e4m3, A in registers, B by rows in shared memory: k = 32, N = 128.
+__device__ inline void wgmma_registers_e4m3(float (&c)[64], const uint32_t (&a)[4], uint64_t b,
+                                            bool accumulate) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %69, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
+      "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "
+      "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
+      "%62, %63"
+      "}, {%64, %65, %66, %67}, %68, add, 1, 1;\n}\n"
+      : RUDDER_ACCUMULATORS_64(c)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int32_t>(accumulate)));
 }
 
 #undef RUDDER_ACCUMULATORS_8

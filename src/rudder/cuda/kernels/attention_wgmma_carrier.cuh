@@ -20,7 +20,10 @@ class Carrier {
   static constexpr int kStep = 32 / kRowLanes;  // rows that a warp has at once
   static constexpr int kBatch = 4;              // chunks of a lane that are on their way at once
   static_assert(kRowChunks <= kRowLanes && 32 % (kBatch * kStep) == 0);
-  static_assert(S::kQBytes / 512 % kBatch == 0);
+  // Where products read q in shared memory, or it is rounded, the warp waits for it.
+  static constexpr bool kWaitsForQ = S::kFp8 || !S::kKeepsQ;
+  static constexpr bool kTwoRows = S::kOutColumns <= 128;  // that a lane rounds at once, or one
+  static constexpr int kQRows = kTwoRows ? 8 : 4;  // that the warp rounds at once
 
   __device__ Carrier(const AttentionParams& params, Shared& shared, int32_t consumer)
       : p_(params),
@@ -42,6 +45,7 @@ class Carrier {
         if (out == S::kQStages) store_out(out);
         fetch_q(tile);
       }
+      if constexpr (kWaitsForQ) finish_q();
       slot_.advance();
       q_.advance();
       ++out;
@@ -84,7 +88,7 @@ class Carrier {
     }
   }
 
-  // Rows past the end become zeros. Where the consumer keeps q, the warp does not wait for it.
+  // Rows past the end become zeros.
   __device__ void fetch_q(const TileWork& tile) const {
     for_chunks(tile, q_.stage, [&](const uint32_t(&to)[kBatch], const int32_t(&index)[kBatch]) {
 #pragma unroll
@@ -95,32 +99,129 @@ class Carrier {
                      : "memory");
       }
     });
-    const uint32_t full = shared_address(&shared_.q_full[consumer_][q_.stage]);
-    if constexpr (S::kKeepsQ) {
-      asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(full) : "memory");
-    } else {
-      asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
-      if constexpr (S::kFp8) narrow_q();
-      fence_async_proxy();
-      barrier_arrive(full);
+    if constexpr (!kWaitsForQ) {
+      asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(q_full())
+                   : "memory");
     }
   }
+  __device__ void finish_q() const {
+    asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
+    if constexpr (S::kFp8) {
+      __syncwarp();
+      round_q();
+    }
+    fence_async_proxy();
+    barrier_arrive(q_full());
+  }
+  __device__ uint32_t q_full() const {
+    return shared_address(&shared_.q_full[consumer_][q_.stage]);
+  }
 
-  // q of the stage becomes f16, whatever lies where.
-  __device__ void narrow_q() const {
-    const uint32_t begin = shared_address(shared_.q[consumer_][q_.stage]) + lane_ * 16;
-    __syncwarp();
+  // Makes e4m3 of the rows that came (docs/adr/0069-e4m3-queries.md): each times the power of two
+  // that takes its largest magnitude into [128, 256), and the one that takes it back to q_scale.
+  // Of 128 columns they lie where the first 64 of bf16 were. Eight lanes share a row.
+  __device__ void round_q() const {
+    const int32_t r = lane_ / 8;
+    const int32_t c = lane_ % 8;
+    const uint32_t q = shared_address(shared_.q[consumer_][q_.stage]);
+    const uint32_t from = q + chunk_offset<S::kQGroupBytes>(r, 2 * c);
+    const uint32_t to = q + chunk_offset<S::kQGroupBytes>(r, c);
+    float* const scale = &shared_.q_scale[consumer_][q_.stage][r];
+    if constexpr (S::kWide) {  // a row's columns are those of both carriers
 #pragma unroll 1
-    for (int first = 0; first < S::kQBytes / 512; first += kBatch) {
-      uint4 v[kBatch];
+      for (int first = 0; first < kConsumerRows; first += kQRows) {
+        uint4 v[2][2];
+        load_parts(below(from, first), v);
+        const uint32_t top = tops_of(v);
+        if (c == 0) shared_.q_top[consumer_][first + r] = top;
+      }
+      asm volatile("bar.sync %0, 64;" ::"n"(kCarrierBarrier) : "memory");
+    }
+#pragma unroll 1
+    for (int first = 0; first < kConsumerRows; first += kQRows) {
+      uint4 v[2][2] = {};
+      if (c * 16 < S::kOutColumns) load_parts(below(from, first), v);
+      uint32_t tops = tops_of(v);
+      if constexpr (S::kWide) {
+        tops = max(shared_.q_top[0][first + r], shared_.q_top[1][first + r]);
+      }
+      __syncwarp();  // the rows have been read
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) v[i] = load_shared(begin + (first + i) * 512);
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        store_shared(begin + (first + i) * 512, uint4{half_of_bf16(v[i].x), half_of_bf16(v[i].y),
-                                                      half_of_bf16(v[i].z), half_of_bf16(v[i].w)});
+      for (int part = 0; part < 2; ++part) {
+        const uint32_t top = kTwoRows && part == 1 ? tops >> 16 : tops & 0xffffu;
+        // Exponents of fp32, as bf16 has them. Below 8 numbers have no reciprocal.
+        const uint32_t exponent = max(top >> 7, 8u);
+        const float up = __uint_as_float((261 - exponent) << 23);
+        if (c == 0 && (kTwoRows || part == 0)) {
+          scale[first + part * 4] = __uint_as_float((exponent - 7) << 23);
+        }
+        const uint4 low = v[part][0];
+        const uint4 high = v[part][1];
+        if (c * 16 < S::kOutColumns) {
+          store_shared(part_of(below(to, first), part),
+                       uint4{e4m3_of(low.x, low.y, up), e4m3_of(low.z, low.w, up),
+                             e4m3_of(high.x, high.y, up), e4m3_of(high.z, high.w, up)});
+        }
       }
     }
+    if constexpr (S::kWide) {  // q_top is read before the next one
+      asm volatile("bar.sync %0, 64;" ::"n"(kCarrierBarrier) : "memory");
+    }
+  }
+  // The address of the same chunk some rows below.
+  __device__ static uint32_t below(uint32_t chunk, int rows) {
+    return (chunk ^ (rows % 8 << 4)) + rows * 128;
+  }
+  // A lane has two parts at once: 16 neighbouring columns of a row and of the fourth one below, or
+  // of both groups of 128 columns of one row.
+  __device__ static uint32_t part_of(uint32_t chunk, int part) {
+    return kTwoRows ? below(chunk, part * 4) : chunk + part * 2 * S::kQGroupBytes;
+  }
+  __device__ static void load_parts(uint32_t from, uint4 (&v)[2][2]) {
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) v[part][i] = load_shared(part_of(from, part) ^ (i << 4));
+    }
+  }
+  // The largest magnitudes of eight lanes' numbers, as bf16: of one row, or of two, the second in
+  // the upper half.
+  __device__ static uint32_t tops_of(const uint4 (&v)[2][2]) {
+    uint32_t of_part[2] = {};
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        for (const uint32_t two : {v[part][i].x, v[part][i].y, v[part][i].z, v[part][i].w}) {
+          of_part[part] = __vmaxu2(of_part[part], two & 0x7fff'7fffu);
+        }
+      }
+    }
+    uint32_t tops = 0;
+    if constexpr (kTwoRows) {
+      tops = __vmaxu2(__byte_perm(of_part[0], of_part[1], 0x5410),
+                      __byte_perm(of_part[0], of_part[1], 0x7632));
+    } else {
+      const uint32_t two = __vmaxu2(of_part[0], of_part[1]);
+      tops = max(two >> 16, two & 0xffffu);
+    }
+#pragma unroll
+    for (int behind = 1; behind < 8; behind *= 2) {
+      tops = __vmaxu2(tops, __shfl_xor_sync(kAllLanes, tops, behind));
+    }
+    return tops;
+  }
+  // Four bf16, times `up`; what e4m3 has no place for becomes its largest number, and NaN stays NaN.
+  __device__ static uint32_t e4m3_of(uint32_t low, uint32_t high, float up) {
+    uint32_t packed;
+    asm("{\n.reg .b16 a, b;\n"
+        "cvt.rn.satfinite.e4m3x2.f32 a, %2, %1;\n"
+        "cvt.rn.satfinite.e4m3x2.f32 b, %4, %3;\n"
+        "mov.b32 %0, {a, b};\n}"
+        : "=r"(packed)
+        : "f"(__uint_as_float(low << 16) * up), "f"(__uint_as_float(low & 0xffff'0000u) * up),
+          "f"(__uint_as_float(high << 16) * up), "f"(__uint_as_float(high & 0xffff'0000u) * up));
+    return packed;
   }
 
   // Of the oldest of the `out` tiles whose results have not gone out.

@@ -1,5 +1,5 @@
-// The warpgroup of the wgmma kernel that makes f16 of fp8 pages. Included by attention_wgmma.cu
-// only.
+// The warpgroup of the wgmma kernel that makes f16 of the values of fp8 pages. Included by
+// attention_wgmma.cu only.
 #pragma once
 
 #include "rudder/cuda/kernels/attention_device.cuh"
@@ -26,49 +26,38 @@ class Converter {
       int32_t tokens = tile.end() - tile.first_page * kPageTokens;
       slot.advance();
       if (pages == 0) return;
-      convert(shared_.k_ring, k_cursor_, shared_.k, S::kTokens);
-      for (int32_t first = S::kPages; first < pages; first += S::kPages, tokens -= S::kTokens) {
-        convert(shared_.k_ring, k_cursor_, shared_.k, S::kTokens);
-        convert(shared_.v_ring, v_cursor_, shared_.v, S::kTokens);
+      for (int32_t first = 0; first < pages; first += S::kPages, tokens -= S::kTokens) {
+        convert(tokens);
       }
-      convert(shared_.v_ring, v_cursor_, shared_.v, tokens);
     }
   }
 
  private:
-  // The row of a token. Under a gate row 8i + 2t + e has token kRun t + 2i + e, so that lane t of a
-  // product has kRun neighbours. Of tokens a < kStep and b, a multiple of it, the rows add up.
-  __device__ static constexpr int row_of(int token) {
-    return S::kGated ? token % S::kRun / 2 * 8 + token / S::kRun * 2 + token % 2 : token;
-  }
-
-  // Tokens from `tokens` on become zeros.
-  __device__ void convert(Ring& ring, RingCursor<S::kStages>& cursor,
-                          uint8_t (&tiles)[S::kStages][S::kTileBytes], int32_t tokens) {
-    const int32_t stage = cursor.stage;
+  // Rows of the tokens from `tokens` on become zeros.
+  __device__ void convert(int32_t tokens) {
     barrier_wait(shared_address(&shared_.raw_ring.full[raw_.stage]), raw_.phase);
-    barrier_wait(shared_address(&ring.empty[stage]), cursor.phase ^ 1);
-    // A thread has one chunk (16 raw bytes) of every kStep-th token, all at the same place in the
-    // swizzle. A quarter of a warp has four neighbouring chunks of two tokens, so that no two lanes
-    // meet in a bank: the tokens' numbers differ in bit 2, which the swizzle of the raw ones tells
+    barrier_wait(shared_address(&shared_.v_ring.empty[v_cursor_.stage]), v_cursor_.phase ^ 1);
+    // A thread has one chunk (16 raw bytes) of every kStep-th row, all at the same place in the
+    // swizzle. A quarter of a warp has four neighbouring chunks of two rows, so that no two lanes
+    // meet in a bank: the rows' numbers differ in bit 2, which the swizzle of the raw ones tells
     // apart, and in bit 0, which that of the wide ones does.
-    constexpr int kParts = S::kWide ? 2 : 1;         // of a token, one after the other
+    constexpr int kParts = S::kWide ? 2 : 1;         // of a row, one after the other
     constexpr int kChunks = kHeadDim / kParts / 16;  // of a part
     constexpr int kFours = (kChunks + 3) / 4;        // and fours of them
     constexpr int kStep = 32 / kFours;
     constexpr int kEach = S::kTokens / kStep;
     constexpr int kBatch = 4;
-    static_assert(kStep % 8 == 0 && kEach % kBatch == 0 && S::kRun % kStep == 0);
+    static_assert(kStep % 8 == 0 && kEach % kBatch == 0);
     const int32_t pair = thread_ / 8 / kFours;
-    const int32_t token = (pair / 4 * 8 + pair % 4) ^ (thread_ % 8 < 4 ? 0 : 5);
+    const int32_t row = (pair / 4 * 8 + pair % 4) ^ (thread_ % 8 < 4 ? 0 : 5);
     const int32_t in_part = thread_ / 8 % kFours * 4 + thread_ % 4;
 #pragma unroll 1
     for (int part = 0; part < kParts && in_part < kChunks; ++part) {
       const int32_t chunk = part * kChunks + in_part;
       const uint32_t read =
-          shared_address(shared_.raw[raw_.stage]) + chunk_offset<S::kTokens * 128>(token, chunk);
+          shared_address(shared_.raw[raw_.stage]) + chunk_offset<S::kGroupBytes>(row, chunk);
       const uint32_t write =
-          shared_address(tiles[stage]) + chunk_offset<S::kGroupBytes>(row_of(token), 2 * chunk);
+          shared_address(shared_.v[v_cursor_.stage]) + chunk_offset<S::kGroupBytes>(row, 2 * chunk);
 #pragma unroll
       for (int begin = 0; begin < kEach; begin += kBatch) {
         uint4 raw[kBatch];
@@ -77,23 +66,23 @@ class Converter {
         if (tokens < S::kTokens) {
 #pragma unroll
           for (int i = 0; i < kBatch; ++i) {
-            if (token + (begin + i) * kStep >= tokens) raw[i] = uint4{};
+            const int32_t token = token_of_row<S::kInRuns>(row + (begin + i) * kStep);
+            if (token >= tokens) raw[i] = uint4{};
           }
         }
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
-          const int behind = row_of((begin + i) * kStep);
-          const uint32_t to = (write ^ (behind % 8 << 4)) + behind * 128;
+          const uint32_t to = write + (begin + i) * kStep * 128;
           store_wide(to, raw[i].x, raw[i].y);
           store_wide(to ^ 16, raw[i].z, raw[i].w);
         }
       }
     }
     fence_async_proxy();
-    warp_arrive(ring.full[stage]);
+    warp_arrive(shared_.v_ring.full[v_cursor_.stage]);
     warp_arrive(shared_.raw_ring.empty[raw_.stage]);
     raw_.advance();
-    cursor.advance();
+    v_cursor_.advance();
   }
 
   __device__ static void store_wide(uint32_t to, uint32_t four, uint32_t next_four) {
@@ -104,7 +93,6 @@ class Converter {
 
   Shared& shared_;
   const int32_t thread_;
-  RingCursor<S::kStages> k_cursor_;
   RingCursor<S::kStages> v_cursor_;
   RingCursor<S::kRawStages> raw_;
 };

@@ -81,33 +81,24 @@ class Copier {
     return run;
   }
   __device__ void copy_keys_of(int32_t first, int32_t block) {
-    const PageRun run = run_of(first);
-    if constexpr (S::kFp8) {
-      copy_raw(run, block, 0);
-    } else {
-      copy(shared_.k_ring, k_cursor_, shared_.k[k_cursor_.stage], run, block, 0);
-      k_cursor_.advance();
-    }
+    copy(shared_.k_ring, k_cursor_, shared_.k[k_cursor_.stage], run_of(first), block, 0);
+    k_cursor_.advance();
   }
   __device__ void copy_values_of(int32_t first, int32_t block) {
     PageRun run = run_of(first);
     if constexpr (S::kFp8) {
-      copy_raw(run, block, 1);
+      copy(shared_.raw_ring, raw_, shared_.raw[raw_.stage], run, block, 1);
+      raw_.advance();
     } else {
       run.filled = S::kPages;
       copy(shared_.v_ring, v_cursor_, shared_.v[v_cursor_.stage], run, block, 1);
       v_cursor_.advance();
     }
   }
-  __device__ void copy_raw(const PageRun& run, int32_t block, int32_t is_v) {
-    copy(shared_.raw_ring, raw_, shared_.raw[raw_.stage], run, block, is_v);
-    raw_.advance();
-  }
 
   template <int kStages>
   __device__ void copy(Ring& ring, const RingCursor<kStages>& cursor, uint8_t* stage,
                        const PageRun& run, int32_t block, int32_t is_v) const {
-    constexpr int kGroups = S::kFp8 ? S::kRawGroups : S::kColumnGroups;
     constexpr int kColumns = S::kFp8 ? 128 : 64;
     const uint32_t full = shared_address(&ring.full[cursor.stage]);
     const uint32_t to = shared_address(stage);
@@ -115,7 +106,7 @@ class Copier {
     if constexpr (kTrees) gather(run, to, is_v);
     const int32_t boxes = run.filled - (run.count - run.whole);
     if (lane_ == 0) {
-      barrier_expect(full, static_cast<uint32_t>(boxes * kGroups * kPageTokens * 128));
+      barrier_expect(full, static_cast<uint32_t>(boxes * S::kCacheGroups * kPageTokens * 128));
     }
     __syncwarp();
     const bool is_whole = lane_ < run.whole;
@@ -123,7 +114,7 @@ class Copier {
       // Boxes outside the cache come as zeros.
       const int32_t row = is_whole ? cache_row(block, is_v) : -kPageTokens;
 #pragma unroll
-      for (int group = 0; group < kGroups; ++group) {
+      for (int group = 0; group < S::kCacheGroups; ++group) {
         const uint32_t box = to + group * S::kTokens * 128 + lane_ * kPageTokens * 128;
         if constexpr (S::kInRuns) {
           copy_runs(box, &p_.kv, group * kColumns, row / kPageTokens, full);
@@ -161,7 +152,7 @@ class Copier {
   Shared& shared_;
   const int32_t lane_;
   Source now_ = {};
-  RingCursor<S::kStages> k_cursor_;
+  RingCursor<S::kKeyStages> k_cursor_;
   RingCursor<S::kStages> v_cursor_;
   RingCursor<S::kRawStages> raw_;
 };

@@ -24,30 +24,34 @@ struct Shape {
   static constexpr int kOutColumns = kWide ? kHeadDim / kConsumers : kHeadDim;  // of a consumer
   static constexpr int kColumnGroups = (kHeadDim + 63) / 64;                    // of bf16
   static constexpr int kTokens = kWide ? 32 : kHeadDim == 256 ? 64 : 128;       // of a tile
-  // Neighbouring tokens of a lane under a gate: a quarter of a page as the copy engine orders the
-  // rows of one (token_of_row), of fp8 a quarter of a tile (Converter).
-  static constexpr int kRun = kFp8 ? kTokens / 4 : kPageTokens / 4;
-  static constexpr bool kInRuns = kGated && !kFp8;  // does the copy engine order rows?
+  // Does the copy engine order the rows of a page, so that under a gate a lane has neighbouring
+  // tokens (token_of_row)?
+  static constexpr bool kInRuns = kGated;
   static constexpr int kPages = kTokens / kPageTokens;
   static_assert(kPages <= 8);
-  static constexpr int kGroupBytes = kTokens * 128;  // a column group of a tile
+  // A column group of a tile: 64 columns of bf16 or f16, 128 of e4m3.
+  static constexpr int kGroupBytes = kTokens * 128;
   static constexpr int kTileBytes = kColumnGroups * kGroupBytes;
-  static constexpr int kStages = kHeadDim == 64 && !kFp8 ? 3 : 2;
+  // Column groups of a page as the cache has it, and of a tile of keys, which is never widened.
+  static constexpr int kCacheGroups = kFp8 ? (kHeadDim + 127) / 128 : kColumnGroups;
+  static constexpr int kKeyBytes = kCacheGroups * kGroupBytes;
+  static constexpr int kStages = kHeadDim == 64 && !kFp8 ? 3 : 2;  // of values
+  static constexpr int kKeyStages = kFp8 ? 3 : kStages;
   static constexpr int kQGroupBytes = kConsumerRows * 128;
   // Of a consumer: its rows of q, or its columns of the rows that both have.
   static constexpr int kQBytes = (kOutColumns + 63) / 64 * kQGroupBytes;
+  // Columns of q in 32 bytes, which a product takes at once.
+  static constexpr int kScoreStep = kFp8 ? 32 : 16;
+  static constexpr int kScoreSteps = kHeadDim / kScoreStep;
   // Does a consumer keep q in registers, where it has some left? Then the products read a third
   // less of shared memory for scores (docs/adr/0008-attention-kernels.md).
-  static constexpr bool kKeepsQ = !kFp8 && kHeadDim <= 128;
+  static constexpr bool kKeepsQ = kHeadDim <= 128;
   // Of q and results of a consumer. Where it keeps q, one has q and the other results; else
   // results go to where q was, and with two the next tile's q is fetched.
   static constexpr int kQBuffers = kHeadDim >= 256 ? 1 : 2;
   static constexpr int kOutBuffer = 1;                      // where it keeps q
   static constexpr int kQStages = kKeepsQ ? 1 : kQBuffers;  // tiles whose q or results are there
-  // fp8 as it comes: column groups of 128 elements.
-  static constexpr int kRawGroups = kFp8 ? (kHeadDim + 127) / 128 : 0;
-  static constexpr int kRawStages = 2;
-  static constexpr int kRawBytes = kRawGroups * kTokens * 128;
+  static constexpr int kRawStages = 2;  // of fp8 values as they come
   // Sums of 64 rows and kSumColumns columns a wgmma.
   static constexpr int kSumColumns = kHeadDim == 64 ? 64 : 128;
   static constexpr int kSumParts = kOutColumns == 256 ? 2 : 1;
@@ -66,6 +70,12 @@ struct Shape {
     return kWide ? consumer * kOutColumns : 0;
   }
 };
+
+// Named barriers of the block.
+inline constexpr int kConsumerBarrier = 1;  // + consumer
+inline constexpr int kTurnBarrier = 3;      // + consumer
+inline constexpr int kRowsBarrier = 5;      // of consumers that have the same rows
+inline constexpr int kCarrierBarrier = 6;   // of their carriers
 
 struct Ring {  // barriers of a ring of stages
   static constexpr int kMaxStages = 4;
@@ -117,14 +127,18 @@ template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees>
 struct WgmmaShared {
   using S = Shape<kHeadDim, kType, kWeighting, kTrees>;
   alignas(1024) uint8_t q[kConsumers][S::kQBuffers][S::kQBytes];
-  alignas(1024) uint8_t k[S::kStages][S::kTileBytes];
+  alignas(1024) uint8_t k[S::kKeyStages][S::kKeyBytes];
   alignas(1024) uint8_t v[S::kStages][S::kTileBytes];
-  alignas(1024) uint8_t raw[S::kFp8 ? S::kRawStages : 1][S::kFp8 ? S::kRawBytes : 16];
+  alignas(1024) uint8_t raw[S::kFp8 ? S::kRawStages : 1][S::kFp8 ? S::kKeyBytes : 16];
+  // Of an fp8 cache, of each row of q: what its e4m3 are multiplied with, and of wide heads the
+  // largest magnitude in each carrier's columns, as bf16.
+  float q_scale[kConsumers][S::kFp8 ? S::kQStages : 1][S::kFp8 ? kConsumerRows : 1];
+  uint32_t q_top[kConsumers][S::kFp8 && S::kWide ? kConsumerRows : 1];
   TileWork tile[kTileStages];
   Ring tile_ring;
   Ring k_ring;
   Ring v_ring;
-  Ring raw_ring;  // K and V in turn
+  Ring raw_ring;  // V of fp8
   uint64_t q_full[kConsumers][S::kQStages];
   uint64_t out_full[kConsumers][S::kQStages];
   // Where consumers keep q.
@@ -133,12 +147,13 @@ struct WgmmaShared {
 
   // By one thread, before all others go on.
   __device__ void init_barriers() {
-    const int full = S::kFp8 ? 4 : 1;  // warps of the converter, or the copy engine
+    for (int i = 0; i < S::kKeyStages; ++i) {
+      barrier_init(shared_address(&k_ring.full[i]), 1);
+      barrier_init(shared_address(&k_ring.empty[i]), kConsumers * 4);
+    }
     for (int i = 0; i < S::kStages; ++i) {
-      for (Ring* ring : {&k_ring, &v_ring}) {
-        barrier_init(shared_address(&ring->full[i]), full);
-        barrier_init(shared_address(&ring->empty[i]), kConsumers * 4);
-      }
+      barrier_init(shared_address(&v_ring.full[i]), S::kFp8 ? 4 : 1);  // the converter's warps
+      barrier_init(shared_address(&v_ring.empty[i]), kConsumers * 4);
     }
     for (int i = 0; i < S::kRawStages; ++i) {
       barrier_init(shared_address(&raw_ring.full[i]), 1);
