@@ -194,8 +194,9 @@ void check(const Device& d, Case& c, Verdict& verdict) {
     p.gate.least_sparse_pages = c.gate.least_sparse_pages > 1 ? 1 : 1000000;
     verdict.same_twice &= run_once(d, p, count) == out;
   }
-  const bool may_round = c.config.kv_type == KvType::kFp8E4m3 &&
-                         (c.config.prefill_kernel == PrefillKernel::kWgmma || c.config.head_dim > 256);
+  const bool may_round =
+      c.config.kv_type == KvType::kFp8E4m3 &&
+      (c.config.prefill_kernel == PrefillKernel::kWgmma || c.config.head_dim > 256);
   std::vector<double> errors = row_errors(d, c, p, out, false);
   if (may_round) {  // a row that was split has its q as it came, others have it rounded
     const std::vector<double> rounded = row_errors(d, c, p, out, true);

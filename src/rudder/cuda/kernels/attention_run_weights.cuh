@@ -1,5 +1,5 @@
-// The weights of a gate where a lane has runs of neighbouring tokens (token_of_row), as in the wgmma
-// kernel: of the inputs of the filter only a run's first few come from another lane. What is
+// The weights of a gate where a lane has runs of neighbouring tokens (token_of_row), as in the
+// wgmma kernel: of the inputs of the filter only a run's first few come from another lane. What is
 // computed is that of GateWeights. Included by attention_wgmma.cu only.
 #pragma once
 
@@ -56,8 +56,7 @@ class RunGateWeights {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       factor_[half] = factor * q_scale[half];
-      share_[half] =
-          share_of(gate_, tile.sigma[tile.rows.head(row + 8 * half, 0)]) * factor_[half];
+      share_[half] = share_of(gate_, tile.sigma[tile.rows.head(row + 8 * half, 0)]) * factor_[half];
     }
   }
 
@@ -157,7 +156,8 @@ class RunGateWeights {
   // those before it.
   template <Way kWay>
   __device__ float weight_of(float score, float own, float back, int half) const {
-    if constexpr (kWay == Way::kGain) return fmaf(score, factor_[half], (own + back) * share_[half]);
+    if constexpr (kWay == Way::kGain)
+      return fmaf(score, factor_[half], (own + back) * share_[half]);
     // The score stands for the input. With the rectifier the two differ where it is below 0: there
     // the weight is 0 from either, as it is where the factor would be below 0.
     const float sum = factor_[half] + share_[half];

@@ -19,6 +19,7 @@
 #include <type_traits>
 
 #include "rudder/cuda/kernels/attention_device.cuh"
+#include "rudder/cuda/kernels/attention_e4m3_rows.cuh"
 #include "rudder/cuda/kernels/attention_run_weights.cuh"
 #include "rudder/cuda/kernels/attention_weights.cuh"
 #include "rudder/cuda/kernels/attention_wgmma.cuh"
@@ -137,8 +138,7 @@ class Consumer {
   static constexpr bool kBeside =
       !kGated || (kWeighting == Weighting::kUsualGate && S::kKeepsQ && !S::kFp8);
   using Weights =
-      std::conditional_t<kGated,
-                         RunGateWeights<kWeighting == Weighting::kUsualGate, S::kFp8>,
+      std::conditional_t<kGated, RunGateWeights<kWeighting == Weighting::kUsualGate, S::kFp8>,
                          LaggingSoftmax>;
   using Shared = WgmmaShared<kHeadDim, kType, kWeighting, kTrees>;
   static constexpr int kScores = S::kTokens / 2;    // a thread's, of a tile
@@ -181,7 +181,7 @@ class Consumer {
 
   __device__ void attend(const TileWork& tile) {
     const int32_t row_begin = tile.row_begin + S::first_row(index_);
-    const int32_t row = row_begin + thread_ / 32 * 16 + thread_ % 32 / 4;
+    const int32_t row = row_begin + lane_row();
     const auto sight_of = [&] {
       return Sight(tile.rows, row, tile.rows.position(row_begin),
                    tile.rows.position(row_begin + kConsumerRows - 1), p_.config.window);
@@ -200,8 +200,8 @@ class Consumer {
     float s[kScores];
     uint32_t weights[kWeightSteps][4];
     uint32_t q[kKeptSteps][4];
-    const float q_scale[2] = {row_scale(0), row_scale(1)};
-    keep_q(q);
+    float q_scale[2] = {1.0f, 1.0f};
+    keep_q(q, q_scale);
     Weights weigher(p_, tile, row, q_scale);
     wait_keys();
     take_turn();
@@ -260,15 +260,12 @@ class Consumer {
     barrier_wait(shared_address(&shared_.v_ring.full[v_cursor_.stage]), v_cursor_.phase);
   }
 
-  // What the products of a row of the lane are to be multiplied with.
-  __device__ float row_scale(int half) const {
-    if constexpr (!S::kFp8) return 1.0f;
-    return shared_.q_scale[index_][q_.stage][thread_ / 32 * 16 + thread_ % 32 / 4 + 8 * half];
-  }
-
-  // The warp's rows of q, where it keeps them; where they were is free then.
-  __device__ void keep_q(uint32_t (&q)[kKeptSteps][4]) {
-    if constexpr (S::kKeepsQ) {
+  // The warp's rows of q, where it keeps them; where they were is free then. Of an fp8 cache also
+  // what the products of the lane's rows are to be multiplied with.
+  __device__ void keep_q(uint32_t (&q)[kKeptSteps][4], float (&q_scale)[2]) {
+    if constexpr (S::kKeepsQ && S::kFp8) {
+      round_q(q, q_scale);
+    } else if constexpr (S::kKeepsQ) {
       const int32_t r = thread_ / 32 * 16 + thread_ % 16;
 #pragma unroll
       for (int step = 0; step < kKeptSteps; ++step) {
@@ -276,6 +273,48 @@ class Consumer {
         load_matrices(q[step], q_address() + chunk_offset<S::kQGroupBytes>(r, c));
       }
       barrier_arrive(shared_address(&shared_.q_empty[index_]));
+    } else if constexpr (S::kFp8) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        q_scale[half] = shared_.q_scale[index_][q_.stage][lane_row() + 8 * half];
+      }
+    }
+  }
+  // Of the consumer's rows, the lane's first one; the other is the eighth below.
+  __device__ int32_t lane_row() const {
+    return thread_ / 32 * 16 + thread_ % 32 / 4;
+  }
+
+  // A lane has four neighbouring columns of each 16, of both rows; four lanes share a row.
+  __device__ void round_q(uint32_t (&q)[kKeptSteps][4], float (&q_scale)[2]) {
+    const int32_t t = thread_ % 4;
+    uint2 v[kKeptSteps][4];
+    uint32_t tops[2] = {};
+#pragma unroll
+    for (int step = 0; step < kKeptSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int32_t chunk = 4 * step + i / 2 * 2 + t / 2;
+        v[step][i] = load_shared_pair(
+            q_address() + chunk_offset<S::kQGroupBytes>(lane_row() + i % 2 * 8, chunk) + t % 2 * 8);
+        tops[i % 2] = larger_magnitudes(tops[i % 2], v[step][i].x);
+        tops[i % 2] = larger_magnitudes(tops[i % 2], v[step][i].y);
+      }
+    }
+    barrier_arrive(shared_address(&shared_.q_empty[index_]));
+    RowRounding rounding[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      uint32_t top = max(tops[half] >> 16, tops[half] & 0xffffu);
+      top = max(top, __shfl_xor_sync(kAllLanes, top, 1));
+      top = max(top, __shfl_xor_sync(kAllLanes, top, 2));
+      rounding[half] = RowRounding::of(top);
+      q_scale[half] = rounding[half].back;
+    }
+#pragma unroll
+    for (int step = 0; step < kKeptSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) q[step][i] = rounding[i % 2](v[step][i].x, v[step][i].y);
     }
   }
 
@@ -361,7 +400,7 @@ class Consumer {
   // For the carrier.
   __device__ void write(const TileWork& tile, const float (&out)[S::kSumParts][kSums],
                         const Weights& weigher) {
-    const int32_t r = thread_ / 32 * 16 + thread_ % 32 / 4;
+    const int32_t r = lane_row();
     if constexpr (S::kKeepsQ) {
       barrier_wait(shared_address(&shared_.out_empty[index_]), q_.phase ^ 1);
     } else if constexpr (S::kWide) {  // q has been read
@@ -392,7 +431,7 @@ class Consumer {
   const int32_t index_;
   const int32_t thread_;
   RingCursor<S::kQStages> q_;
-  RingCursor<S::kKeyStages> k_cursor_;
+  RingCursor<S::kStages> k_cursor_;
   RingCursor<S::kStages> v_cursor_;
 };
 

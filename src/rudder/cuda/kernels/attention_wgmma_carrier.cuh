@@ -3,6 +3,7 @@
 #pragma once
 
 #include "rudder/cuda/kernels/attention_device.cuh"
+#include "rudder/cuda/kernels/attention_e4m3_rows.cuh"
 #include "rudder/cuda/kernels/attention_wgmma_shared.cuh"
 
 namespace rudder::cuda {
@@ -20,10 +21,8 @@ class Carrier {
   static constexpr int kStep = 32 / kRowLanes;  // rows that a warp has at once
   static constexpr int kBatch = 4;              // chunks of a lane that are on their way at once
   static_assert(kRowChunks <= kRowLanes && 32 % (kBatch * kStep) == 0);
-  // Where products read q in shared memory, or it is rounded, the warp waits for it.
-  static constexpr bool kWaitsForQ = S::kFp8 || !S::kKeepsQ;
-  static constexpr bool kTwoRows = S::kOutColumns <= 128;  // that a lane rounds at once, or one
-  static constexpr int kQRows = kTwoRows ? 8 : 4;  // that the warp rounds at once
+  // Where products read q in shared memory the warp waits for it, and rounds it for an fp8 cache.
+  static constexpr bool kWaitsForQ = !S::kKeepsQ;
 
   __device__ Carrier(const AttentionParams& params, Shared& shared, int32_t consumer)
       : p_(params),
@@ -117,111 +116,83 @@ class Carrier {
     return shared_address(&shared_.q_full[consumer_][q_.stage]);
   }
 
-  // Makes e4m3 of the rows that came (docs/adr/0069-e4m3-queries.md): each times the power of two
-  // that takes its largest magnitude into [128, 256), and the one that takes it back to q_scale.
-  // Of 128 columns they lie where the first 64 of bf16 were. Eight lanes share a row.
+  // Makes e4m3 of the rows that came, each lane 32 columns of every fourth row. Of 128 columns they
+  // lie where the first 64 of bf16 were.
   __device__ void round_q() const {
+    static_assert(S::kOutColumns == 256);
     const int32_t r = lane_ / 8;
     const int32_t c = lane_ % 8;
     const uint32_t q = shared_address(shared_.q[consumer_][q_.stage]);
     const uint32_t from = q + chunk_offset<S::kQGroupBytes>(r, 2 * c);
     const uint32_t to = q + chunk_offset<S::kQGroupBytes>(r, c);
-    float* const scale = &shared_.q_scale[consumer_][q_.stage][r];
     if constexpr (S::kWide) {  // a row's columns are those of both carriers
 #pragma unroll 1
-      for (int first = 0; first < kConsumerRows; first += kQRows) {
+      for (int first = 0; first < kConsumerRows; first += 4) {
         uint4 v[2][2];
-        load_parts(below(from, first), v);
-        const uint32_t top = tops_of(v);
+        load_columns(below(from, first), v);
+        const uint32_t top = top_of(v);
         if (c == 0) shared_.q_top[consumer_][first + r] = top;
       }
       asm volatile("bar.sync %0, 64;" ::"n"(kCarrierBarrier) : "memory");
     }
 #pragma unroll 1
-    for (int first = 0; first < kConsumerRows; first += kQRows) {
-      uint4 v[2][2] = {};
-      if (c * 16 < S::kOutColumns) load_parts(below(from, first), v);
-      uint32_t tops = tops_of(v);
+    for (int first = 0; first < kConsumerRows; first += 4) {
+      uint4 v[2][2];
+      load_columns(below(from, first), v);
+      uint32_t top = 0;
       if constexpr (S::kWide) {
-        tops = max(shared_.q_top[0][first + r], shared_.q_top[1][first + r]);
+        top = max(shared_.q_top[0][first + r], shared_.q_top[1][first + r]);
+      } else {
+        top = top_of(v);
       }
+      const auto rounding = RowRounding::of(top);
+      if (c == 0) shared_.q_scale[consumer_][q_.stage][first + r] = rounding.back;
       __syncwarp();  // the rows have been read
 #pragma unroll
-      for (int part = 0; part < 2; ++part) {
-        const uint32_t top = kTwoRows && part == 1 ? tops >> 16 : tops & 0xffffu;
-        // Exponents of fp32, as bf16 has them. Below 8 numbers have no reciprocal.
-        const uint32_t exponent = max(top >> 7, 8u);
-        const float up = __uint_as_float((261 - exponent) << 23);
-        if (c == 0 && (kTwoRows || part == 0)) {
-          scale[first + part * 4] = __uint_as_float((exponent - 7) << 23);
-        }
-        const uint4 low = v[part][0];
-        const uint4 high = v[part][1];
-        if (c * 16 < S::kOutColumns) {
-          store_shared(part_of(below(to, first), part),
-                       uint4{e4m3_of(low.x, low.y, up), e4m3_of(low.z, low.w, up),
-                             e4m3_of(high.x, high.y, up), e4m3_of(high.z, high.w, up)});
-        }
+      for (int group = 0; group < 2; ++group) {
+        const uint4 low = v[group][0];
+        const uint4 high = v[group][1];
+        store_shared(below(to, first) + group * kRoundedGroupBytes,
+                     uint4{rounding(low.x, low.y), rounding(low.z, low.w), rounding(high.x, high.y),
+                           rounding(high.z, high.w)});
       }
     }
     if constexpr (S::kWide) {  // q_top is read before the next one
       asm volatile("bar.sync %0, 64;" ::"n"(kCarrierBarrier) : "memory");
     }
   }
+  // From one group of 128 columns to the next.
+  static constexpr int kRoundedGroupBytes = 2 * S::kQGroupBytes;
   // The address of the same chunk some rows below.
   __device__ static uint32_t below(uint32_t chunk, int rows) {
     return (chunk ^ (rows % 8 << 4)) + rows * 128;
   }
-  // A lane has two parts at once: 16 neighbouring columns of a row and of the fourth one below, or
-  // of both groups of 128 columns of one row.
-  __device__ static uint32_t part_of(uint32_t chunk, int part) {
-    return kTwoRows ? below(chunk, part * 4) : chunk + part * 2 * S::kQGroupBytes;
-  }
-  __device__ static void load_parts(uint32_t from, uint4 (&v)[2][2]) {
+  // 16 neighbouring columns of both groups.
+  __device__ static void load_columns(uint32_t from, uint4 (&v)[2][2]) {
 #pragma unroll
-    for (int part = 0; part < 2; ++part) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) v[part][i] = load_shared(part_of(from, part) ^ (i << 4));
-    }
-  }
-  // The largest magnitudes of eight lanes' numbers, as bf16: of one row, or of two, the second in
-  // the upper half.
-  __device__ static uint32_t tops_of(const uint4 (&v)[2][2]) {
-    uint32_t of_part[2] = {};
-#pragma unroll
-    for (int part = 0; part < 2; ++part) {
+    for (int group = 0; group < 2; ++group) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        for (const uint32_t two : {v[part][i].x, v[part][i].y, v[part][i].z, v[part][i].w}) {
-          of_part[part] = __vmaxu2(of_part[part], two & 0x7fff'7fffu);
-        }
+        v[group][i] = load_shared((from ^ (i << 4)) + group * kRoundedGroupBytes);
       }
     }
-    uint32_t tops = 0;
-    if constexpr (kTwoRows) {
-      tops = __vmaxu2(__byte_perm(of_part[0], of_part[1], 0x5410),
-                      __byte_perm(of_part[0], of_part[1], 0x7632));
-    } else {
-      const uint32_t two = __vmaxu2(of_part[0], of_part[1]);
-      tops = max(two >> 16, two & 0xffffu);
+  }
+  // The largest magnitude of eight lanes' columns, as bf16.
+  __device__ static uint32_t top_of(const uint4 (&v)[2][2]) {
+    uint32_t top = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint4& chunk = v[i / 2][i % 2];
+      for (const uint32_t two : {chunk.x, chunk.y, chunk.z, chunk.w}) {
+        top = larger_magnitudes(top, two);
+      }
     }
+    top = max(top >> 16, top & 0xffffu);
 #pragma unroll
     for (int behind = 1; behind < 8; behind *= 2) {
-      tops = __vmaxu2(tops, __shfl_xor_sync(kAllLanes, tops, behind));
+      top = max(top, __shfl_xor_sync(kAllLanes, top, behind));
     }
-    return tops;
-  }
-  // Four bf16, times `up`; what e4m3 has no place for becomes its largest number, and NaN stays NaN.
-  __device__ static uint32_t e4m3_of(uint32_t low, uint32_t high, float up) {
-    uint32_t packed;
-    asm("{\n.reg .b16 a, b;\n"
-        "cvt.rn.satfinite.e4m3x2.f32 a, %2, %1;\n"
-        "cvt.rn.satfinite.e4m3x2.f32 b, %4, %3;\n"
-        "mov.b32 %0, {a, b};\n}"
-        : "=r"(packed)
-        : "f"(__uint_as_float(low << 16) * up), "f"(__uint_as_float(low & 0xffff'0000u) * up),
-          "f"(__uint_as_float(high << 16) * up), "f"(__uint_as_float(high & 0xffff'0000u) * up));
-    return packed;
+    return top;
   }
 
   // Of the oldest of the `out` tiles whose results have not gone out.

@@ -152,7 +152,7 @@ class Copier {
   Shared& shared_;
   const int32_t lane_;
   Source now_ = {};
-  RingCursor<S::kKeyStages> k_cursor_;
+  RingCursor<S::kStages> k_cursor_;
   RingCursor<S::kStages> v_cursor_;
   RingCursor<S::kRawStages> raw_;
 };

@@ -35,8 +35,7 @@ struct Shape {
   // Column groups of a page as the cache has it, and of a tile of keys, which is never widened.
   static constexpr int kCacheGroups = kFp8 ? (kHeadDim + 127) / 128 : kColumnGroups;
   static constexpr int kKeyBytes = kCacheGroups * kGroupBytes;
-  static constexpr int kStages = kHeadDim == 64 && !kFp8 ? 3 : 2;  // of values
-  static constexpr int kKeyStages = kFp8 ? 3 : kStages;
+  static constexpr int kStages = kHeadDim == 64 && !kFp8 ? 3 : 2;
   static constexpr int kQGroupBytes = kConsumerRows * 128;
   // Of a consumer: its rows of q, or its columns of the rows that both have.
   static constexpr int kQBytes = (kOutColumns + 63) / 64 * kQGroupBytes;
@@ -51,7 +50,7 @@ struct Shape {
   static constexpr int kQBuffers = kHeadDim >= 256 ? 1 : 2;
   static constexpr int kOutBuffer = 1;                      // where it keeps q
   static constexpr int kQStages = kKeepsQ ? 1 : kQBuffers;  // tiles whose q or results are there
-  static constexpr int kRawStages = 2;  // of fp8 values as they come
+  static constexpr int kRawStages = 2;                      // of fp8 values as they come
   // Sums of 64 rows and kSumColumns columns a wgmma.
   static constexpr int kSumColumns = kHeadDim == 64 ? 64 : 128;
   static constexpr int kSumParts = kOutColumns == 256 ? 2 : 1;
@@ -127,12 +126,12 @@ template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees>
 struct WgmmaShared {
   using S = Shape<kHeadDim, kType, kWeighting, kTrees>;
   alignas(1024) uint8_t q[kConsumers][S::kQBuffers][S::kQBytes];
-  alignas(1024) uint8_t k[S::kKeyStages][S::kKeyBytes];
+  alignas(1024) uint8_t k[S::kStages][S::kKeyBytes];
   alignas(1024) uint8_t v[S::kStages][S::kTileBytes];
   alignas(1024) uint8_t raw[S::kFp8 ? S::kRawStages : 1][S::kFp8 ? S::kKeyBytes : 16];
-  // Of an fp8 cache, of each row of q: what its e4m3 are multiplied with, and of wide heads the
-  // largest magnitude in each carrier's columns, as bf16.
-  float q_scale[kConsumers][S::kFp8 ? S::kQStages : 1][S::kFp8 ? kConsumerRows : 1];
+  // Of rows of q that the carriers round: RowRounding::back, and of wide heads the largest
+  // magnitude in each carrier's columns, as bf16.
+  float q_scale[kConsumers][S::kQStages][S::kFp8 && !S::kKeepsQ ? kConsumerRows : 1];
   uint32_t q_top[kConsumers][S::kFp8 && S::kWide ? kConsumerRows : 1];
   TileWork tile[kTileStages];
   Ring tile_ring;
@@ -147,13 +146,12 @@ struct WgmmaShared {
 
   // By one thread, before all others go on.
   __device__ void init_barriers() {
-    for (int i = 0; i < S::kKeyStages; ++i) {
-      barrier_init(shared_address(&k_ring.full[i]), 1);
-      barrier_init(shared_address(&k_ring.empty[i]), kConsumers * 4);
-    }
     for (int i = 0; i < S::kStages; ++i) {
+      barrier_init(shared_address(&k_ring.full[i]), 1);
       barrier_init(shared_address(&v_ring.full[i]), S::kFp8 ? 4 : 1);  // the converter's warps
-      barrier_init(shared_address(&v_ring.empty[i]), kConsumers * 4);
+      for (Ring* ring : {&k_ring, &v_ring}) {
+        barrier_init(shared_address(&ring->empty[i]), kConsumers * 4);
+      }
     }
     for (int i = 0; i < S::kRawStages; ++i) {
       barrier_init(shared_address(&raw_ring.full[i]), 1);

@@ -227,7 +227,7 @@ __device__ inline int64_t unit_ns(const AttentionConfig& config) {
 __device__ inline int64_t tile_step_ns(const AttentionConfig& config) {
   if (is_wide(config.head_dim)) return 3900;
   if (config.prefill_kernel == PrefillKernel::kMmaSync) return 2050;
-  return config.kv_type == KvType::kBf16 ? 860 : 1360;
+  return config.kv_type == KvType::kBf16 ? 860 : 720;
 }
 
 // Tiles times KV heads of the step, at most.
