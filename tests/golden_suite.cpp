@@ -278,23 +278,25 @@ KvScaleTable calibrated_kv_scales(const std::string& folder, const std::vector<i
   return table;
 }
 
-const DemoText& demo_text() {
-  static const DemoText text = [] {
-    constexpr size_t kTokens = 96;
-    const auto logits_of = [](const std::vector<int32_t>& ids) {
-      auto ops = cpu::make_cpu_ops({.dtype = tensor::DType::kF32, .num_threads = 0, .isa = {}});
-      return prompt_logits(DemoText::kFolder, std::move(ops.value()), ids);
-    };
-    DemoText out;
-    out.ids = {0};
-    while (out.ids.size() < kTokens) {
-      out.logits = logits_of(out.ids);
-      const auto last = out.logits.end() - static_cast<std::ptrdiff_t>(DemoText::kVocab);
-      out.ids.push_back(static_cast<int32_t>(std::max_element(last, out.logits.end()) - last));
-    }
+DemoText greedy_text(const std::string& folder) {
+  constexpr size_t kTokens = 96;
+  const auto logits_of = [&](const std::vector<int32_t>& ids) {
+    auto ops = cpu::make_cpu_ops({.dtype = tensor::DType::kF32, .num_threads = 0, .isa = {}});
+    return prompt_logits(folder, std::move(ops.value()), ids);
+  };
+  DemoText out;
+  out.ids = {0};
+  while (out.ids.size() < kTokens) {
     out.logits = logits_of(out.ids);
-    return out;
-  }();
+    const auto last = out.logits.end() - static_cast<std::ptrdiff_t>(DemoText::kVocab);
+    out.ids.push_back(static_cast<int32_t>(std::max_element(last, out.logits.end()) - last));
+  }
+  out.logits = logits_of(out.ids);
+  return out;
+}
+
+const DemoText& demo_text() {
+  static const DemoText text = greedy_text(DemoText::kFolder);
   return text;
 }
 

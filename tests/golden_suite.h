@@ -80,15 +80,16 @@ std::vector<float> logits_in_company(const std::string& folder, std::unique_ptr<
 // The scales by which the largest key and value of each head that `ids` make are stored as 448.
 KvScaleTable calibrated_kv_scales(const std::string& folder, const std::vector<int32_t>& ids);
 
-// The embedded model is trained: its predictions have the spread that real ones have. It continues
-// its own greedy text, which the CPU writes in f32; `logits` are of each token.
+// The embedded models are trained: their predictions have the spread that real ones have. Each
+// continues its own greedy text, which the CPU writes in f32; `logits` are of each token.
 struct DemoText {
   static constexpr const char* kFolder = "models/demo";
   static constexpr size_t kVocab = 2560;
   std::vector<int32_t> ids;
   std::vector<float> logits;
 };
-const DemoText& demo_text();
+DemoText greedy_text(const std::string& folder);
+const DemoText& demo_text();  // of kFolder
 
 // How far the rows of `actual` are from those of `expected`.
 struct Distance {

@@ -84,5 +84,28 @@ TEST(DemoModel, LowPrecisionPredictsWhatTheExactModelDoes) {
   EXPECT_GT(clipped_kv.mean_kl, 10 * scaled_kv.mean_kl);
 }
 
+// Over an fp8 cache queries may be rounded to e4m3 too (ADR 0069): what that costs is bounded by
+// what the cache costs.
+TEST(DemoModel, RoundedQueriesCostNoMoreThanTheCache) {
+  for (const std::string folder : {"models/demo", "models/demo-hp1"}) {
+    const DemoText text = greedy_text(folder);
+    const auto kl_of = [&](bool rounds_queries) {
+      const std::vector<float> got = prompt_logits(
+          folder,
+          testing::make_low_precision_ops(
+              {.linear = DType::kBF16, .kv = DType::kF8E4M3, .rounds_queries = rounds_queries}),
+          text.ids);
+      const Distance found = distance(text.logits, got, DemoText::kVocab);
+      fmt::print("  {}, fp8 KV, queries {}: mean KL {:.2e}, same token {:.1f} %\n", folder,
+                 rounds_queries ? "rounded" : "as they are", found.mean_kl, 100 * found.agreement);
+      EXPECT_LE(found.mean_kl, kFp8Limits.mean_kl);
+      EXPECT_GE(found.agreement, kFp8Limits.agreement);
+      return found.mean_kl;
+    };
+    const double of_cache = kl_of(false);
+    EXPECT_LE(kl_of(true), 2 * of_cache) << folder;
+  }
+}
+
 }  // namespace
 }  // namespace rudder::golden

@@ -57,7 +57,7 @@ class Attention(nn.Module):
     def weights(self, scores):
         c = self.config
         positions = torch.arange(scores.shape[-1], device=scores.device)
-        distance = positions[:, None] - positions[None, :]
+        distance = positions[-scores.shape[-2]:, None] - positions[None, :]  # rows are the last tokens
         seen = distance >= 0
         if self.window is not None:
             seen &= distance < self.window

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "rudder/base/check.h"
 #include "rudder/cpu/reference_ops.h"
 #include "rudder/testing/forwarding_ops.h"
+#include "rudder/testing/round_query_row.h"
 
 namespace rudder::testing {
 namespace {
@@ -141,6 +143,13 @@ class LowPrecisionOps final : public PassingOps {
     Wide q(args.q);
     ops::AttentionArgs wide = args;
     wide.q = q.view();
+    if (precision_.rounds_queries && precision_.kv == DType::kF8E4M3) {
+      const auto head_dim = static_cast<size_t>(args.kv.head_dim);
+      const auto count = static_cast<size_t>(wide.q.shape.numel());
+      for (size_t i = 0; i < count; i += head_dim) {
+        round_query_row(std::span(wide.q.as<float>() + i, head_dim));
+      }
+    }
     run(&ops::Ops::attention, wide, args.out);
   }
 

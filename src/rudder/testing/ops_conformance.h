@@ -39,6 +39,9 @@ struct Backend {
   bool has_sinks = true;
   // Rows are the same bits in any company; else they are as near as the dtype's rounding.
   bool rows_are_exact = true;
+  // Over a cache of F8E4M3 attention may round a query to that (round_query_row.h): the row of a
+  // head of a token, all of it or none of it.
+  bool rounds_queries = false;
   // It is fast enough for dictionaries of the sizes that are published.
   bool takes_large_shapes = false;
 };

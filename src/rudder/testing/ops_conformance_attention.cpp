@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <sstream>
 
 #include "rudder/testing/ops_conformance_attention.h"
 
@@ -116,23 +117,6 @@ std::vector<float> OpsAttention::random_scales(int64_t heads) {
   return scales;
 }
 
-Matrix OpsAttention::cached(const Matrix& x, const AttentionShape& shape,
-                            std::span<const float> scales) const {
-  if (scales.empty()) return rounded(x, ops_.kv_dtype());
-  Matrix out = x;
-  const auto scale_of = [&](int64_t column) {
-    return double{scales[static_cast<size_t>(column / shape.head_dim)]};
-  };
-  for (int64_t r = 0; r < x.rows; ++r) {
-    for (int64_t c = 0; c < x.cols; ++c) out.at(r, c) = x.at(r, c) / scale_of(c);
-  }
-  out = rounded(out, ops_.kv_dtype());
-  for (int64_t r = 0; r < x.rows; ++r) {
-    for (int64_t c = 0; c < x.cols; ++c) out.at(r, c) *= scale_of(c);
-  }
-  return out;
-}
-
 OpsAttention::Sequence OpsAttention::make_sequence(Layer& layer, int64_t length) {
   Sequence sequence;
   const AttentionShape& shape = layer.shape;
@@ -239,46 +223,6 @@ View OpsAttention::run_step(Layer& layer, std::span<Sequence> sequences,
   return out;
 }
 
-Matrix OpsAttention::expected(const Layer& layer, const Sequence& sequence, int64_t begin,
-                              int64_t count, bool low_precision, std::vector<Matrix>* patterns) {
-  const AttentionShape& shape = layer.shape;
-  const int64_t q_width = shape.heads * shape.head_dim;
-  const int64_t kv_width = shape.kv_heads * shape.head_dim;
-  const int64_t length = begin + count;
-  const Matrix qkv = to_matrix(sequence.qkv.view());
-  std::vector<int32_t> positions(static_cast<size_t>(length));
-  std::iota(positions.begin(), positions.end(), 0);
-  Matrix rope;
-  if (shape.rotary > 0) {
-    View flat = layer.host_rope.view();
-    flat.shape = {kMaxPositions, shape.rotary};
-    rope = to_matrix(flat);
-  }
-  const auto prepared = [&](int64_t column, int64_t width, const ops::NormSpec& norm) {
-    return reference_rope(reference_norm(qkv.slice(0, length, column, width), read(norm)),
-                          shape.head_dim, rope, positions);
-  };
-  Matrix q = prepared(0, q_width, layer.q_norm);
-  Matrix k = prepared(q_width, kv_width, layer.k_norm);
-  Matrix v = reference_norm(qkv.slice(0, length, q_width + kv_width, kv_width), read(layer.v_norm));
-  // What an fp8 cache holds is far from what was written to it: there the formulas start from it.
-  if (low_precision || ops_.kv_dtype() == DType::kF8E4M3) {
-    k = cached(k, shape, layer.k_scales);
-    v = cached(v, shape, layer.v_scales);
-  }
-  if (low_precision) q = rounded(q, act_);
-  const ReferenceAttention spec{.num_heads = shape.heads,
-                                .num_kv_heads = shape.kv_heads,
-                                .scale = double{score_scale(shape)},
-                                .window = shape.window,
-                                .softcap = double{shape.softcap},
-                                .sinks = {layer.sinks.begin(), layer.sinks.end()},
-                                .gate = layer.reference_gate,
-                                .product_dtype = is_bf16() ? DType::kBF16 : DType::kF32,
-                                .round_products = low_precision};
-  return reference_attention(spec, q.slice(begin, count, 0, q_width), k, v, patterns);
-}
-
 namespace {
 
 TEST_P(OpsAttention, AgreesWithTheFormulas) {
@@ -295,21 +239,17 @@ TEST_P(OpsAttention, AgreesWithTheFormulas) {
       history.push_back(length - q_lens.back());
     }
     run_step(layer, sequences, history);
-    const Matrix got = read(run_step(layer, sequences, q_lens));
+    const View out = run_step(layer, sequences, q_lens);
     int64_t row = 0;
     for (size_t s = 0; s < sequences.size(); ++s) {
-      const Matrix exact = expected(layer, sequences[s], history[s], q_lens[s], false);
-      const Matrix twin = expected(layer, sequences[s], history[s], q_lens[s], true);
-      const double unit = std::ldexp(1.0, is_bf16() ? -9 : -21);
-      const double tolerance =
-          2 * max_difference(twin, exact) + (unit + act_unit()) * max_abs(exact) + 1e-6;
-      const Matrix part = got.slice(row, q_lens[s], 0, got.cols);
-      EXPECT_LE(max_difference(part, exact), tolerance)
-          << "round " << round << ": " << q_lens[s] << " after " << history[s] << ", head_dim "
-          << layer.shape.head_dim << ", heads " << layer.shape.heads << "/" << layer.shape.kv_heads
-          << ", block " << layer.shape.block_size << ", window " << layer.shape.window << ", cap "
-          << layer.shape.softcap << (layer.shape.has_v_norm ? ", v-norm" : "")
-          << (layer.shape.has_sinks ? ", sinks" : "") << ", gate " << layer.shape.gate_length;
+      std::ostringstream what;
+      what << "round " << round << ": " << q_lens[s] << " after " << history[s] << ", head_dim "
+           << layer.shape.head_dim << ", heads " << layer.shape.heads << "/" << layer.shape.kv_heads
+           << ", block " << layer.shape.block_size << ", window " << layer.shape.window << ", cap "
+           << layer.shape.softcap << (layer.shape.has_v_norm ? ", v-norm" : "")
+           << (layer.shape.has_sinks ? ", sinks" : "") << ", gate " << layer.shape.gate_length;
+      expect_formula(out.rows(row, q_lens[s]), last_args_.q.rows(row, q_lens[s]), layer,
+                     sequences[s], history[s] + q_lens[s], what.str());
       row += q_lens[s];
     }
   }
@@ -411,11 +351,8 @@ TEST_P(OpsAttention, ExtremeScores) {
   const int64_t width = sequences[0].qkv.view().shape[1];
   sequences[0].qkv = HostTensor(random_values(130 * width, 30), act_, {130, width});
   const int64_t all[] = {130};
-  const Matrix got = read(run_step(layer, sequences, all));
-  const Matrix exact = expected(layer, sequences[0], 0, 130, false);
-  const Matrix twin = expected(layer, sequences[0], 0, 130, true);
-  EXPECT_LE(max_difference(got, exact),
-            2 * max_difference(twin, exact) + 0.02 + act_unit() * max_abs(exact));
+  const View out = run_step(layer, sequences, all);
+  expect_formula(out, last_args_.q, layer, sequences[0], 130, "", {.more = 0.02});
 }
 
 // Whatever turns scores into weights, a clip too: a query that is NaN makes its row NaN, and no
@@ -477,9 +414,10 @@ TEST_P(OpsAttention, ChunksBatchesAndThreadsDoNotChangeARow) {
       const int64_t chunk = std::min(between(1, 40), length - done);
       const int64_t q_lens[] = {1, chunk};
       const View out = run_step(layer, chunked, q_lens);
-      expect_same_rows(out.rows(1, chunk), at_once.rows(done, chunk),
-                       "chunk of " + std::to_string(chunk) + " at " + std::to_string(done) +
-                           ", round " + std::to_string(round));
+      expect_same_attention(out.rows(1, chunk), at_once.rows(done, chunk),
+                            last_args_.q.rows(1, chunk), layer, whole[0], done + chunk,
+                            "chunk of " + std::to_string(chunk) + " at " + std::to_string(done) +
+                                ", round " + std::to_string(round));
       done += chunk;
       if (chunked[0].done == 100) chunked[0].done = 0;
     }

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "rudder/testing/ops_conformance.h"
@@ -25,9 +26,18 @@ struct AttentionShape {
   int32_t gate_length = 0;  // 0: a softmax
 };
 
+// How far from the formulas: as far as roundings bring any of so many rows, the last ones with the
+// tokens before them where these are fewer, and `more`.
+struct AttentionAllowance {
+  int64_t least_rows = 1;
+  double more = 1e-6;
+};
+
 class OpsAttention : public OpsConformance {
  protected:
   static constexpr int64_t kMaxPositions = 160;
+  // Of as many rows as tell how large the error of one may be.
+  static constexpr AttentionAllowance kOfMany = {.least_rows = 24};
 
   struct Layer {
     AttentionShape shape;
@@ -72,10 +82,31 @@ class OpsAttention : public OpsConformance {
   tensor::View run_step(Layer& layer, std::span<Sequence> sequences,
                         std::span<const int64_t> q_lens, int64_t padding = 0,
                         std::span<const std::vector<int32_t>> trees = {});
-  // Attention of tokens [begin, begin + count) of a sequence; with `low_precision`, rounding where
-  // a backend of these dtypes may round. `patterns` as of reference_attention().
+  // How expected() computes.
+  struct Precision {
+    bool low = false;  // rounds where a backend of these dtypes may round
+    // The last rows of q as the backend has them. When given, the formulas take these, and multiply
+    // every row of a head as round_query_row() leaves it; a low precision also cuts sums.
+    const Matrix* rounded_q = nullptr;
+  };
+  // Attention of tokens [begin, begin + count) of a sequence. `patterns` as of
+  // reference_attention().
   Matrix expected(const Layer& layer, const Sequence& sequence, int64_t begin, int64_t count,
-                  bool low_precision, std::vector<Matrix>* patterns = nullptr);
+                  const Precision& precision, std::vector<Matrix>* patterns = nullptr);
+  bool may_round_queries() const {
+    return GetParam().rounds_queries && ops_.kv_dtype() == tensor::DType::kF8E4M3;
+  }
+  // Attention of the tokens of a sequence up to `end`, of which the backend had the queries `q`:
+  // each row of a head agrees with the formulas, or with those of rounded queries where the backend
+  // may round them.
+  void expect_formula(const tensor::View& rows, const tensor::View& q, const Layer& layer,
+                      const Sequence& sequence, int64_t end, const std::string& what,
+                      const AttentionAllowance& allowance = {});
+  // The same attention in two steps, of the tokens up to `end` with the queries `q`. Which queries
+  // a backend rounds may depend on the step: then both agree with the formulas.
+  void expect_same_attention(const tensor::View& a, const tensor::View& b, const tensor::View& q,
+                             const Layer& layer, const Sequence& sequence, int64_t end,
+                             const std::string& what);
 
   ops::AttentionArgs last_args_;  // of the last run_step()
   ops::AttentionBatch last_batch_;

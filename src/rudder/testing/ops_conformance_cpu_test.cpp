@@ -52,6 +52,22 @@ std::string name_of(const ::testing::TestParamInfo<Backend>& info) {
   return info.param.name;
 }
 
+// As a GPU does over a cache of F8E4M3: the suite accepts rounded queries.
+Backend query_rounding_backend() {
+  Backend backend = cpu_backends()[2];
+  backend.name += "_queries";
+  backend.head_dims = {64, 128};
+  backend.make = [](int) {
+    return make_low_precision_ops({.kv = tensor::DType::kF8E4M3, .rounds_queries = true});
+  };
+  backend.rounds_queries = true;
+  return backend;
+}
+
+INSTANTIATE_TEST_SUITE_P(CpuQueries, OpsAttention, ::testing::Values(query_rounding_backend()),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(CpuQueries, OpsTrees, ::testing::Values(query_rounding_backend()),
+                         name_of);
 INSTANTIATE_TEST_SUITE_P(Cpu, OpsConformance, ::testing::ValuesIn(cpu_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cpu, OpsAttention, ::testing::ValuesIn(cpu_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cpu, OpsTrees, ::testing::ValuesIn(cpu_backends()), name_of);

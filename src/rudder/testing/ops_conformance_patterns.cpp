@@ -50,8 +50,8 @@ TEST_P(OpsAttention, PatternsAgreeWithTheFormulas) {
     size_t token = 0;
     for (size_t s = 0; s < sequences.size(); ++s) {
       std::vector<Matrix> exact, twin;
-      expected(layer, sequences[s], history[s], q_lens[s], false, &exact);
-      expected(layer, sequences[s], history[s], q_lens[s], true, &twin);
+      expected(layer, sequences[s], history[s], q_lens[s], {}, &exact);
+      expected(layer, sequences[s], history[s], q_lens[s], {.low = true}, &twin);
       // Of all heads: one with a single key that it sees may have hit it by chance.
       double tolerance = 2e-6;
       for (size_t h = 0; h < exact.size(); ++h) {

@@ -57,19 +57,6 @@ OpsTrees::Sequence OpsTrees::sequence_of(Layer& layer, const Sequence& from, int
   return sequence;
 }
 
-void OpsTrees::expect_formula(const View& rows, const Layer& layer, const Sequence& sequence,
-                              int64_t end, const std::string& what) {
-  constexpr int64_t kLeast = 24;  // rows that tell how large the error of one may be
-  const int64_t count = std::min(end, std::max(kLeast, rows.num_rows()));
-  const Matrix exact = expected(layer, sequence, end - count, count, false);
-  const Matrix twin = expected(layer, sequence, end - count, count, true);
-  const double unit = std::ldexp(1.0, is_bf16() ? -9 : -21);
-  const Matrix got = read(rows);
-  EXPECT_LE(max_difference(got, exact.slice(count - got.rows, got.rows, 0, got.cols)),
-            2 * max_difference(twin, exact) + (unit + act_unit()) * max_abs(exact) + 1e-6)
-      << what;
-}
-
 namespace {
 
 TEST_P(OpsTrees, ATokenSeesItsPath) {
@@ -89,6 +76,7 @@ TEST_P(OpsTrees, ATokenSeesItsPath) {
     run_step(layer, sequences, history);
     const std::vector<int32_t> trees[] = {{}, parents, {}, {}};
     const View out = run_step(layer, sequences, q_lens, round % 2, trees);
+    const View q = last_args_.q;
     for (int64_t token = 0; token < count; token += between(1, 4)) {
       const std::vector<int64_t> path = path_to(parents, token);
       const std::string what = "round " + std::to_string(round) + ": token " +
@@ -97,11 +85,14 @@ TEST_P(OpsTrees, ATokenSeesItsPath) {
       std::vector<Sequence> chain;
       chain.push_back(sequence_of(layer, sequences[1], base, path));
       const int64_t position = base + std::ssize(path) - 1;
-      expect_formula(out.rows(40 + token, 1), layer, chain[0], position + 1, what);
+      const View row = out.rows(40 + token, 1);
+      const View row_q = q.rows(40 + token, 1);
+      expect_formula(row, row_q, layer, chain[0], position + 1, what, kOfMany);
       if (token % 2 == 0 || token + 1 == count) {  // as plain decoding
         run_step(layer, chain, std::span(&position, 1));
         const int64_t one = 1;
-        expect_same_rows(out.rows(40 + token, 1), run_step(layer, chain, std::span(&one, 1)), what);
+        expect_same_attention(row, run_step(layer, chain, std::span(&one, 1)), row_q, layer,
+                              chain[0], position + 1, what);
       }
       layer.free_blocks.insert(layer.free_blocks.begin(), chain[0].blocks.begin(),
                                chain[0].blocks.end());
@@ -109,7 +100,10 @@ TEST_P(OpsTrees, ATokenSeesItsPath) {
     int64_t row = 0;
     for (size_t s = 0; s < sequences.size(); ++s) {
       const int64_t end = history[s] + q_lens[s];
-      if (s != 1) expect_formula(out.rows(row, q_lens[s]), layer, sequences[s], end, "beside it");
+      if (s != 1) {
+        expect_formula(out.rows(row, q_lens[s]), q.rows(row, q_lens[s]), layer, sequences[s], end,
+                       "beside it", kOfMany);
+      }
       row += q_lens[s];
     }
   }
@@ -244,9 +238,12 @@ TEST_P(OpsTrees, KeptPathsAreChains) {
     const View out = run_step(layer, sequences, next);
     const std::string what = "round " + std::to_string(round) + ": " + std::to_string(length) +
                              " of " + std::to_string(count) + " behind " + std::to_string(base);
-    expect_same_rows(out.rows(3, 3), as_chain, what);
-    expect_formula(out.rows(0, 3), layer, sequences[0], 40, what + ", beside it");
-    expect_formula(out.rows(3, 3), layer, sequences[1], base + length + 3, what);
+    const View q = last_args_.q;
+    const int64_t end = base + length + 3;
+    expect_same_attention(out.rows(3, 3), as_chain, q.rows(3, 3), layer, sequences[1], end, what);
+    expect_formula(out.rows(0, 3), q.rows(0, 3), layer, sequences[0], 40, what + ", beside it",
+                   kOfMany);
+    expect_formula(out.rows(3, 3), q.rows(3, 3), layer, sequences[1], end, what, kOfMany);
   }
 }
 

@@ -18,9 +18,6 @@ class OpsTrees : public OpsAttention {
   // `more` random ones.
   Sequence sequence_of(Layer& layer, const Sequence& from, int64_t base,
                        const std::vector<int64_t>& path, int64_t more = 0);
-  // The rows of a sequence's tokens up to `end`.
-  void expect_formula(const tensor::View& rows, const Layer& layer, const Sequence& sequence,
-                      int64_t end, const std::string& what);
 };
 
 }  // namespace rudder::testing

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "rudder/base/check.h"
 
@@ -194,6 +195,20 @@ Matrix reference_rope(const Matrix& x, int64_t head_dim, const Matrix& table,
   return out;
 }
 
+double add_as_fp8(double sum, std::span<const double> products) {
+  const auto unit_below = [](double largest) {
+    return largest == 0 ? 1 : std::ldexp(1.0, std::ilogb(largest) - 13);
+  };
+  double largest = std::abs(sum);
+  for (const double product : products) largest = std::max(largest, std::abs(product));
+  if (!std::isfinite(largest)) return std::numeric_limits<double>::quiet_NaN();
+  const double unit = unit_below(largest);
+  double total = std::trunc(sum / unit) * unit;
+  for (const double product : products) total += std::trunc(product / unit) * unit;
+  const double kept = unit_below(std::abs(total));
+  return std::trunc(total / kept) * kept;
+}
+
 Matrix reference_attention(const ReferenceAttention& spec, const Matrix& q, const Matrix& k,
                            const Matrix& v, std::vector<Matrix>* patterns) {
   if (patterns != nullptr) {
@@ -204,6 +219,7 @@ Matrix reference_attention(const ReferenceAttention& spec, const Matrix& q, cons
   const auto product = [&](double x) {
     return spec.round_products ? round_to(x, spec.product_dtype) : x;
   };
+  std::vector<double> products(static_cast<size_t>(head_dim));
   Matrix out(q.rows, q.cols);
   for (int64_t r = 0; r < q.rows; ++r) {
     const int64_t last = k.rows - q.rows + r;
@@ -213,8 +229,15 @@ Matrix reference_attention(const ReferenceAttention& spec, const Matrix& q, cons
       std::vector<double> weights;
       for (int64_t p = first; p <= last; ++p) {
         double dot = 0;
+        const int64_t at_once = spec.cut_sums ? 32 : head_dim;
         for (int64_t i = 0; i < head_dim; ++i) {
-          dot += product(q.at(r, h * head_dim + i)) * k.at(p, kv + i);
+          products[static_cast<size_t>(i)] = product(q.at(r, h * head_dim + i)) * k.at(p, kv + i);
+        }
+        for (int64_t i = 0; i < head_dim; i += at_once) {
+          const auto some = std::span(products).subspan(
+              static_cast<size_t>(i), static_cast<size_t>(std::min(at_once, head_dim - i)));
+          dot = spec.cut_sums ? add_as_fp8(dot, some)
+                              : std::accumulate(some.begin(), some.end(), dot);
         }
         weights.push_back(reference_soft_cap(dot * spec.scale, spec.softcap));
       }

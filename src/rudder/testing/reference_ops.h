@@ -68,7 +68,14 @@ struct ReferenceAttention {
   // What a low-precision twin rounds: q before the scores, weights before they meet v.
   tensor::DType product_dtype = tensor::DType::kF32;
   bool round_products = false;
+  bool cut_sums = false;  // of q and k, as fp8 tensor cores do (add_as_fp8)
 };
+
+// Adds 32 products, or fewer, to a sum as fp8 tensor cores do: the products and the sum so far lose
+// what is below 2^-13 of the power of two of the largest of them, and so does the result. So a sum
+// of n products is wrong by 2^-13 of the largest partial result, n / 32 times, for each addend that
+// is cut: what `cut_sums` gives is the error that a backend may have.
+double add_as_fp8(double sum, std::span<const double> products);
 
 // One sequence: q is the last q.rows of the k.rows positions. `patterns`, when given, gets for each
 // head the weights [q.rows, k.rows] that its softmax or its gate makes, 0 at keys that are not

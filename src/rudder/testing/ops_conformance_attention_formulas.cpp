@@ -1,0 +1,143 @@
+// What attention of the conformance suite is compared with: the formulas, of queries as they are
+// and, where a backend may round them, of rounded ones.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "rudder/testing/ops_conformance_attention.h"
+#include "rudder/testing/round_query_row.h"
+
+namespace rudder::testing {
+
+using tensor::DType;
+using tensor::View;
+
+namespace {
+
+void round_queries(Matrix& q, int64_t head_dim) {
+  for (auto row = q.values.begin(); row != q.values.end(); row += head_dim) {
+    std::vector<float> head(row, row + head_dim);
+    round_query_row(head);
+    std::copy(head.begin(), head.end(), row);
+  }
+}
+
+}  // namespace
+
+Matrix OpsAttention::cached(const Matrix& x, const AttentionShape& shape,
+                            std::span<const float> scales) const {
+  if (scales.empty()) return rounded(x, ops_.kv_dtype());
+  Matrix out = x;
+  const auto scale_of = [&](int64_t column) {
+    return double{scales[static_cast<size_t>(column / shape.head_dim)]};
+  };
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t c = 0; c < x.cols; ++c) out.at(r, c) = x.at(r, c) / scale_of(c);
+  }
+  out = rounded(out, ops_.kv_dtype());
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t c = 0; c < x.cols; ++c) out.at(r, c) *= scale_of(c);
+  }
+  return out;
+}
+
+Matrix OpsAttention::expected(const Layer& layer, const Sequence& sequence, int64_t begin,
+                              int64_t count, const Precision& precision,
+                              std::vector<Matrix>* patterns) {
+  const AttentionShape& shape = layer.shape;
+  const int64_t q_width = shape.heads * shape.head_dim;
+  const int64_t kv_width = shape.kv_heads * shape.head_dim;
+  const int64_t length = begin + count;
+  const Matrix qkv = to_matrix(sequence.qkv.view());
+  std::vector<int32_t> positions(static_cast<size_t>(length));
+  std::iota(positions.begin(), positions.end(), 0);
+  Matrix rope;
+  if (shape.rotary > 0) {
+    View flat = layer.host_rope.view();
+    flat.shape = {kMaxPositions, shape.rotary};
+    rope = to_matrix(flat);
+  }
+  const auto prepared = [&](int64_t column, int64_t width, const ops::NormSpec& norm) {
+    return reference_rope(reference_norm(qkv.slice(0, length, column, width), read(norm)),
+                          shape.head_dim, rope, positions);
+  };
+  Matrix q = prepared(0, q_width, layer.q_norm);
+  Matrix k = prepared(q_width, kv_width, layer.k_norm);
+  Matrix v = reference_norm(qkv.slice(0, length, q_width + kv_width, kv_width), read(layer.v_norm));
+  // What an fp8 cache holds is far from what was written to it: there the formulas start from it.
+  if (precision.low || ops_.kv_dtype() == DType::kF8E4M3) {
+    k = cached(k, shape, layer.k_scales);
+    v = cached(v, shape, layer.v_scales);
+  }
+  const bool rounds_queries = precision.rounded_q != nullptr;
+  if (precision.low || rounds_queries) q = rounded(q, act_);
+  if (rounds_queries) {
+    const Matrix& own = *precision.rounded_q;
+    const Matrix formula = q.slice(q.rows - own.rows, own.rows, 0, q_width);
+    EXPECT_LE(max_difference(own, formula), act_unit() * max_abs(formula) + 1e-6) << "queries";
+    std::copy(own.values.begin(), own.values.end(), q.values.end() - std::ssize(own.values));
+    round_queries(q, shape.head_dim);
+  }
+  const ReferenceAttention spec{.num_heads = shape.heads,
+                                .num_kv_heads = shape.kv_heads,
+                                .scale = double{score_scale(shape)},
+                                .window = shape.window,
+                                .softcap = double{shape.softcap},
+                                .sinks = {layer.sinks.begin(), layer.sinks.end()},
+                                .gate = layer.reference_gate,
+                                .product_dtype = is_bf16() ? DType::kBF16 : DType::kF32,
+                                .round_products = precision.low,
+                                .cut_sums = precision.low && rounds_queries};
+  return reference_attention(spec, q.slice(begin, count, 0, q_width), k, v, patterns);
+}
+
+void OpsAttention::expect_formula(const View& rows, const View& q, const Layer& layer,
+                                  const Sequence& sequence, int64_t end, const std::string& what,
+                                  const AttentionAllowance& allowance) {
+  const Matrix got = read(rows);
+  const Matrix own_q = read(q);
+  const int64_t head_dim = layer.shape.head_dim;
+  const double unit = std::ldexp(1.0, is_bf16() ? -9 : -21) + act_unit();
+  // The largest difference of each row of a head, divided by what it may be.
+  const auto misses = [&](const Matrix* rounded_q, int64_t least_rows) {
+    const int64_t count = std::min(end, std::max(least_rows, got.rows));
+    const Matrix exact = expected(layer, sequence, end - count, count, {false, rounded_q});
+    const Matrix twin = expected(layer, sequence, end - count, count, {true, rounded_q});
+    const double tolerance =
+        2 * max_difference(twin, exact) + unit * max_abs(exact) + allowance.more;
+    Matrix out(got.rows, got.cols / head_dim);
+    for (int64_t r = 0; r < out.rows; ++r) {
+      for (int64_t h = 0; h < out.cols; ++h) {
+        out.at(r, h) =
+            max_difference(got.slice(r, 1, h * head_dim, head_dim),
+                           exact.slice(count - got.rows + r, 1, h * head_dim, head_dim)) /
+            tolerance;
+      }
+    }
+    return out;
+  };
+  Matrix miss = misses(nullptr, allowance.least_rows);
+  if (may_round_queries() && max_abs(miss) > 1) {
+    const Matrix rounded = misses(&own_q, kOfMany.least_rows);
+    for (size_t i = 0; i < miss.values.size(); ++i) {
+      miss.values[i] = std::min(miss.values[i], rounded.values[i]);
+    }
+  }
+  for (int64_t r = 0; r < miss.rows; ++r) {
+    for (int64_t h = 0; h < miss.cols; ++h) {
+      ASSERT_LE(miss.at(r, h), 1) << what << ", row " << r << ", head " << h;
+    }
+  }
+}
+
+void OpsAttention::expect_same_attention(const View& a, const View& b, const View& q,
+                                         const Layer& layer, const Sequence& sequence, int64_t end,
+                                         const std::string& what) {
+  if (GetParam().rows_are_exact || !may_round_queries()) return expect_same_rows(a, b, what);
+  for (const View& rows : {a, b}) {
+    expect_formula(rows, q, layer, sequence, end, what, kOfMany);
+  }
+}
+
+}  // namespace rudder::testing
