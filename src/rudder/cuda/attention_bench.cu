@@ -147,8 +147,21 @@ float widened(uint16_t bits) {
   return x;
 }
 
+// May rows of the case have q in e4m3?
+bool may_round(const AttentionConfig& config) {
+  return config.kv_type == KvType::kFp8E4m3 &&
+         (config.prefill_kernel == PrefillKernel::kWgmma || config.head_dim > 256);
+}
+// Of a row's relative error. fp8 tensor cores keep some 13 bits of a sum, relative to its largest
+// part: where parts cancel, or a gate leaves little of a score, weights are off by more.
+double limit_of(const Case& c) {
+  if (!may_round(c.config)) return 1e-2;
+  return c.gate.length > 0 ? 5e-2 : 2e-2;
+}
+
 struct Verdict {
   double worst = 0;  // relative error of a row: |out - expected| / |expected|, norms
+  bool is_good = true;
   bool same_twice = true;
   int cases = 0;
   std::string worst_case;
@@ -194,15 +207,13 @@ void check(const Device& d, Case& c, Verdict& verdict) {
     p.gate.least_sparse_pages = c.gate.least_sparse_pages > 1 ? 1 : 1000000;
     verdict.same_twice &= run_once(d, p, count) == out;
   }
-  const bool may_round =
-      c.config.kv_type == KvType::kFp8E4m3 &&
-      (c.config.prefill_kernel == PrefillKernel::kWgmma || c.config.head_dim > 256);
   std::vector<double> errors = row_errors(d, c, p, out, false);
-  if (may_round) {  // a row that was split has its q as it came, others have it rounded
+  if (may_round(c.config)) {  // a row that was split has its q as it came, others have it rounded
     const std::vector<double> rounded = row_errors(d, c, p, out, true);
     for (size_t i = 0; i < errors.size(); ++i) errors[i] = std::min(errors[i], rounded[i]);
   }
   const double worst = *std::max_element(errors.begin(), errors.end());
+  verdict.is_good &= worst < limit_of(c);
   ++verdict.cases;
   if (worst >= verdict.worst) {
     verdict.worst = worst;
@@ -259,7 +270,7 @@ bool check_long(const Device& d, int32_t head_dim, KvType type, bool is_gated) {
     for (int i = 0; i < seqs; ++i) c.batch.add(q_len, kv_len);
     check(d, c, v);
   }
-  const bool pass = v.worst < 1e-2 && v.same_twice;
+  const bool pass = v.is_good && v.same_twice;
   printf("%s hd %3d %-4s %-7s long prompts: worst row error %.2e, %s%s%s\n", pass ? "PASS" : "FAIL",
          head_dim, type == KvType::kBf16 ? "bf16" : "fp8", is_gated ? "gate" : "softmax", v.worst,
          v.same_twice ? "same twice" : "DIFFERS THE SECOND TIME",
@@ -268,8 +279,9 @@ bool check_long(const Device& d, int32_t head_dim, KvType type, bool is_gated) {
 }
 
 // In whole_sequences mode a sequence gives the same bits alone as in company.
-bool rows_are_independent(const Device& d, int32_t head_dim, KvType type, bool is_gated) {
-  Case c = make_case(head_dim, type, Kind::kVerify, PrefillKernel::kMmaSync, is_gated, d.sms);
+bool rows_are_independent(const Device& d, int32_t head_dim, KvType type, PrefillKernel kernel,
+                          bool is_gated) {
+  Case c = make_case(head_dim, type, Kind::kVerify, kernel, is_gated, d.sms);
   c.config.window = 0;
   c.config.whole_sequences = true;
   c.batch = Batch{};
@@ -303,7 +315,7 @@ bool check_cases(const Device& d, int32_t head_dim, KvType type, Kind kind, Pref
     Case c = make_case(head_dim, type, kind, kernel, is_gated, d.sms);
     check(d, c, v);
   }
-  const bool pass = v.worst < 1e-2 && v.same_twice;
+  const bool pass = v.is_good && v.same_twice;
   printf("%s hd %3d %-4s %-7s %-7s %-5s: worst row error %.2e, %s, %d cases%s%s\n",
          pass ? "PASS" : "FAIL", head_dim, type == KvType::kBf16 ? "bf16" : "fp8",
          is_gated ? "gate" : "softmax", name_of(kind),
@@ -332,11 +344,13 @@ bool check_all(const Device& d) {
         if (g_kernels.back() == PrefillKernel::kWgmma) {
           good &= check_long(d, head_dim, type, is_gated);
         }
-        const bool independent = rows_are_independent(d, head_dim, type, is_gated);
-        good &= independent;
-        printf("%s hd %3d %-4s %-7s rows independent in whole_sequences mode\n",
-               independent ? "PASS" : "FAIL", head_dim, type == KvType::kBf16 ? "bf16" : "fp8",
-               is_gated ? "gate" : "softmax");
+        for (const PrefillKernel kernel : g_kernels) {
+          const bool independent = rows_are_independent(d, head_dim, type, kernel, is_gated);
+          good &= independent;
+          printf("%s hd %3d %-4s %-7s %-5s rows independent in whole_sequences mode\n",
+                 independent ? "PASS" : "FAIL", head_dim, type == KvType::kBf16 ? "bf16" : "fp8",
+                 is_gated ? "gate" : "softmax", kernel == PrefillKernel::kWgmma ? "wgmma" : "mma");
+        }
       }
     }
   }
