@@ -1,11 +1,13 @@
 // Paged attention on sm_90a. Called by CudaOps on the thread that owns the stream.
 //
 // q and out bf16 [T, num_heads * head_dim]; cache bf16 or fp8 e4m3
-// [num_blocks, 2 (k, v), num_kv_heads, 16, head_dim]; sums and softmax fp32. Formula: cpu/
-// plain_attention.cpp. The q_len new tokens of a sequence are the last of its kv_len tokens, and
-// the one at position p sees (p - window, p]. Those of a tree of drafts, 64 at most, see all in
-// front of them and what their words of `ancestors` name; with trees there is neither a window nor
-// a gate.
+// [num_blocks, 2 (k, v), num_kv_heads, 16, head_dim]; sums and softmax fp32. Formula:
+// cpu/plain_attention.cpp. With an fp8 cache the wgmma kernel rounds each row of q to e4m3
+// (docs/adr/0069-e4m3-queries.md).
+//
+// The q_len new tokens of a sequence are the last of its kv_len tokens, and the one at position p
+// sees (p - window, p]. Those of a tree of drafts, 64 at most, see all in front of them and what
+// their words of `ancestors` name; with trees there is neither a window nor a gate.
 //
 // Once a step launch_attention_work divides the step's work on the device, in a workspace; then
 // launch_attention runs once a layer. One work list serves every layer with an equal

@@ -156,8 +156,9 @@ class RunGateWeights {
   // those before it.
   template <Way kWay>
   __device__ float weight_of(float score, float own, float back, int half) const {
-    if constexpr (kWay == Way::kGain)
+    if constexpr (kWay == Way::kGain) {
       return fmaf(score, factor_[half], (own + back) * share_[half]);
+    }
     // The score stands for the input. With the rectifier the two differ where it is below 0: there
     // the weight is 0 from either, as it is where the factor would be below 0.
     const float sum = factor_[half] + share_[half];

@@ -2,12 +2,13 @@
 // block of three warpgroups, four with an fp8 cache. Of the first a warp takes tiles of rows
 // (attention_wgmma_taker.cuh), one keeps rings of K and V tiles full, page after page through the
 // copy engine (attention_wgmma_copier.cuh), and two carry q and the results
-// (attention_wgmma_carrier.cuh). fp8 becomes f16 on the way (attention_wgmma_converter.cuh; q and
-// the weights are f16 then). Two are consumers, each with 64 rows (pairs of token and q head) of
-// the same KV head: S = q . K, with q in registers where there are enough, else from shared memory;
-// the weights stay in registers as the A operand of weights . V. Of wide heads both consumers have
-// the same 64 rows, each makes all weights and sums up half of the columns. The weights of a tile
-// of keys are made while the tensor cores do the tile before it (softmax, gates as kBeside says) or
+// (attention_wgmma_carrier.cuh). Two are consumers, each with 64 rows (pairs of token and q head)
+// of the same KV head: S = q . K, with q in registers where there are enough, else from shared
+// memory; the weights stay in registers as the A operand of weights . V. Of an fp8 cache K is
+// multiplied as it comes, with q rounded to e4m3 (attention_e4m3_rows.cuh), and V becomes f16 on
+// the way (attention_wgmma_converter.cuh), as the weights do. Of wide heads both consumers have the
+// same 64 rows, each makes all weights and sums up half of the columns. The weights of a tile of
+// keys are made while the tensor cores do the tile before it (softmax, gates as kBeside says) or
 // the products of the other consumer.
 //
 // Blocks take tiles in the order of the work list (longest first in each section). What a tile
