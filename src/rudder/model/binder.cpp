@@ -16,7 +16,7 @@ using tensor::View;
 using weights::TensorInfo;
 
 // Tensors that some exporters write and that hold nothing the config does not say; and the scales
-// of what attention multiplies, which is not quantised here.
+// of what attention multiplies: a query has a factor of its own there, and weights none.
 constexpr std::string_view kIgnoredSuffixes[] = {".rotary_emb.inv_freq", ".self_attn.q_scale",
                                                  ".self_attn.prob_scale"};
 

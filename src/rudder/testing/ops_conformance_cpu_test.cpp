@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,15 @@
 
 namespace rudder::testing {
 namespace {
+
+TEST(AddAsFp8, KeepsThirteenBitsBelowTheLargest) {
+  const std::vector<double> parts = {1.5, std::ldexp(1.0, -13), std::ldexp(-1.9, -14)};
+  EXPECT_EQ(add_as_fp8(0, parts), 1.5 + std::ldexp(1.0, -13));
+  EXPECT_EQ(add_as_fp8(2, parts), 3.5);
+  EXPECT_EQ(add_as_fp8(-1.5, std::vector<double>{1.5, std::ldexp(1.0, -14)}), 0);
+  EXPECT_EQ(add_as_fp8(0, std::vector<double>{}), 0);
+  EXPECT_TRUE(std::isnan(add_as_fp8(0, std::vector<double>{kInfinity})));
+}
 
 std::vector<Backend> cpu_backends() {
   std::vector<Backend> backends(1);

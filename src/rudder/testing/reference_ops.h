@@ -71,10 +71,9 @@ struct ReferenceAttention {
   bool cut_sums = false;  // of q and k, as fp8 tensor cores do (add_as_fp8)
 };
 
-// Adds 32 products, or fewer, to a sum as fp8 tensor cores do: the products and the sum so far lose
-// what is below 2^-13 of the power of two of the largest of them, and so does the result. So a sum
-// of n products is wrong by 2^-13 of the largest partial result, n / 32 times, for each addend that
-// is cut: what `cut_sums` gives is the error that a backend may have.
+// Adds 32 products, or fewer, to a sum as fp8 tensor cores do: each of them and the sum so far lose
+// what is below 2^-13 of the power of two of the largest, and so does the result. Each loses less
+// than such a unit, so 32 products come out less than 34 units wrong, and by few where signs mix.
 double add_as_fp8(double sum, std::span<const double> products);
 
 // One sequence: q is the last q.rows of the k.rows positions. `patterns`, when given, gets for each
