@@ -78,6 +78,19 @@ class RunGateWeights {
     if (is_partial) hide(s, 0.0f, begin, sight_of(), lane);
   }
 
+  // The weights of the first page become zeros, where `drops`: those of the first 16 tokens of a
+  // lane's row, as many as there are of its runs in a page.
+  template <int kSteps>
+  __device__ static void drop_page(uint32_t (&weights)[kSteps][4], bool drops, int lane) {
+    constexpr int kDropped = kRun < kPageTokens ? 1 : kPageTokens / 4;  // steps that have some
+    const uint32_t kept = drops && (kDropped == 1 || lane % 4 == 0) ? 0 : ~0u;
+#pragma unroll
+    for (int step = 0; step < kDropped; ++step) {
+#pragma unroll
+      for (uint32_t& two : weights[step]) two &= kept;
+    }
+  }
+
   // Sums so far stay as they are.
   template <int kParts, int kSums>
   __device__ void rescale(float (&)[kParts][kSums]) const {}

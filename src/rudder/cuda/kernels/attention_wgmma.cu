@@ -11,7 +11,8 @@
 // the products of the other consumer.
 //
 // Blocks take tiles in the order of the work list (longest first in each section). What a tile
-// gives does not depend on the block.
+// gives does not depend on the block, nor what parts of its keys give on the order in which they
+// are done (attention_wgmma_parts.cuh).
 //
 // A token of a tree comes as a sequence of one new token, whose last keys lie apart: the copier
 // brings those row by row to where a page would have them. So its row has the bits of plain
@@ -25,6 +26,7 @@
 #include "rudder/cuda/kernels/attention_wgmma_carrier.cuh"
 #include "rudder/cuda/kernels/attention_wgmma_converter.cuh"
 #include "rudder/cuda/kernels/attention_wgmma_copier.cuh"
+#include "rudder/cuda/kernels/attention_wgmma_parts.cuh"
 #include "rudder/cuda/kernels/attention_wgmma_shared.cuh"
 #include "rudder/cuda/kernels/attention_wgmma_taker.cuh"
 #include "rudder/cuda/kernels/attention_work.cuh"
@@ -101,6 +103,14 @@ class LaggingSoftmax {
   }
   __device__ float over(int half, float scale) const {
     return scale / row_sum(rows_.sum[half]);
+  }
+
+  // What a thread has of its rows, and what it has when those of all parts are added up.
+  __device__ float4 rows() const {
+    return make_float4(rows_.max[0], rows_.max[1], rows_.sum[0], rows_.sum[1]);
+  }
+  __device__ void take_rows(const float2& max, const float2& sum) {
+    rows_ = {{max.x, max.y}, {sum.x, sum.y}};
   }
 
  private:
@@ -211,6 +221,7 @@ class Consumer {
     release(shared_.k_ring, k_cursor_);
     weigher.weigh(s, begin, is_partial(begin), sight_of, lane);
     pack(weights, s);
+    if constexpr (kGated) weigher.drop_page(weights, tile.has_lead, lane);
     for (int32_t i = 1; i < tiles; ++i) {
       begin += S::kTokens;
       wait_values();
@@ -238,7 +249,7 @@ class Consumer {
 #pragma unroll
     for (int part = 0; part < S::kSumParts; ++part) hold(out[part]);
     release(shared_.v_ring, v_cursor_);
-    write(tile, out, weigher);
+    finish_tile(tile, out, weigher);
   }
 
   // The consumers issue their products in turns, so that one's softmax runs under the other's
@@ -346,17 +357,45 @@ class Consumer {
     }
   }
 
-  // For the carrier.
-  __device__ void write(const TileWork& tile, const float (&out)[S::kSumParts][kSums],
-                        const Weights& weigher) {
-    const int32_t r = thread_ / 32 * 16 + thread_ % 32 / 4;
+  __device__ void finish_tile(const TileWork& tile, float (&out)[S::kSumParts][kSums],
+                              Weights& weigher) {
+    // The votes tell the compiler that warps stay together.
+    bool has_results = true;
+    if (__any_sync(kAllLanes, tile.parts > 1)) has_results = adds_up(tile, out, weigher);
+    __syncwarp();
+    wait_for_room();
+    if (has_results) write(tile, out, weigher);
+    if (thread_ == 0) shared_.has_results[index_][q_.stage] = has_results;
+    barrier_arrive(shared_address(&shared_.out_full[index_][q_.stage]));
+  }
+
+  // Leaves what the tile's part gives. Are all parts there? Then `out` becomes their sum.
+  __device__ bool adds_up(const TileWork& tile, float (&out)[S::kSumParts][kSums],
+                          Weights& weigher) {
+    const TileParts<kHeadDim, kGated> parts(p_, tile, index_, thread_);
+    parts.leave(out, weigher);
+    group_barrier(kConsumerBarrier + index_);
+    if (thread_ == 0) shared_.is_last[index_] = parts.is_last();
+    group_barrier(kConsumerBarrier + index_);
+    if (!__any_sync(kAllLanes, shared_.is_last[index_])) return false;
+    parts.add_up(out, weigher);
+    return true;
+  }
+
+  // Until results may be written: what was there is out, or is q that has been read.
+  __device__ void wait_for_room() const {
     if constexpr (S::kKeepsQ) {
       barrier_wait(shared_address(&shared_.out_empty[index_]), q_.phase ^ 1);
-    } else if constexpr (S::kWide) {  // q has been read
+    } else if constexpr (S::kWide) {
       asm volatile("bar.sync %0, 256;" ::"r"(kRowsBarrier) : "memory");
     } else {
       group_barrier(kConsumerBarrier + index_);
     }
+  }
+  // For the carrier.
+  __device__ void write(const TileWork& tile, const float (&out)[S::kSumParts][kSums],
+                        const Weights& weigher) {
+    const int32_t r = thread_ / 32 * 16 + thread_ % 32 / 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int32_t row = tile.row_begin + S::first_row(index_) + r + 8 * half;
@@ -372,7 +411,6 @@ class Consumer {
             : "memory");
       }
     }
-    barrier_arrive(shared_address(&shared_.out_full[index_][q_.stage]));
   }
 
   const AttentionParams& p_;
@@ -435,8 +473,10 @@ struct Launch {
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
     if (error != cudaSuccess) return error;
-    const int32_t items = tile_items_bound(params);
-    const int32_t blocks = items < params.config.num_sms ? items : params.config.num_sms;
+    // Tiles may be cut, so that few of them have all multiprocessors.
+    const int32_t most = params.config.num_sms;
+    const int32_t items = params.config.whole_sequences ? tile_items_bound(params) : most;
+    const int32_t blocks = items < most ? items : most;
     return launch_pdl(kernel, dim3(static_cast<unsigned>(blocks)), dim3(S::kThreads), kShared,
                       stream, params);
   }

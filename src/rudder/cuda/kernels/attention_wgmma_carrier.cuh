@@ -126,16 +126,18 @@ class Carrier {
   // Of the oldest of the `out` tiles whose results have not gone out.
   __device__ void store_out(int32_t& out) {
     barrier_wait(shared_address(&shared_.out_full[consumer_][out_.stage]), out_.phase);
-    for_chunks(shared_.tile[out_slot_.stage], S::kKeepsQ ? S::kOutBuffer : out_.stage,
-               [&](const uint32_t(&from)[kBatch], const int32_t(&index)[kBatch]) {
-                 uint4 v[kBatch];
+    if (shared_.has_results[consumer_][out_.stage]) {
+      for_chunks(shared_.tile[out_slot_.stage], S::kKeepsQ ? S::kOutBuffer : out_.stage,
+                 [&](const uint32_t(&from)[kBatch], const int32_t(&index)[kBatch]) {
+                   uint4 v[kBatch];
 #pragma unroll
-                 for (int i = 0; i < kBatch; ++i) v[i] = load_shared(from[i]);
+                   for (int i = 0; i < kBatch; ++i) v[i] = load_shared(from[i]);
 #pragma unroll
-                 for (int i = 0; i < kBatch; ++i) {
-                   if (index[i] >= 0) static_cast<uint4*>(p_.out)[index[i]] = v[i];
-                 }
-               });
+                   for (int i = 0; i < kBatch; ++i) {
+                     if (index[i] >= 0) static_cast<uint4*>(p_.out)[index[i]] = v[i];
+                   }
+                 });
+    }
     if constexpr (S::kKeepsQ) barrier_arrive(shared_address(&shared_.out_empty[consumer_]));
     barrier_arrive(shared_address(&shared_.tile_ring.empty[out_slot_.stage]));
     out_.advance();

@@ -29,7 +29,7 @@ struct Shape {
   static constexpr int kRun = kFp8 ? kTokens / 4 : kPageTokens / 4;
   static constexpr bool kInRuns = kGated && !kFp8;  // does the copy engine order rows?
   static constexpr int kPages = kTokens / kPageTokens;
-  static_assert(kPages <= 8);
+  static_assert(kPages <= 8 && kPages == step_pages(kHeadDim));
   static constexpr int kGroupBytes = kTokens * 128;  // a column group of a tile
   static constexpr int kTileBytes = kColumnGroups * kGroupBytes;
   static constexpr int kStages = kHeadDim == 64 && !kFp8 ? 3 : 2;
@@ -100,6 +100,13 @@ struct TileWork {
   const int32_t* table;        // blocks of the sequence
   int32_t blocks[kMostPages];  // of the first tile of keys
   TreePath path;
+  // Of a tile whose keys are cut: its slot in partial_out, the distance to the next part's and how
+  // many there are. 1: the tile is whole.
+  int32_t parts;
+  int32_t first_slot;
+  int32_t slot_step;
+  int32_t slot;
+  bool has_lead;  // the first page is there for the filter of a gate alone
   float k_scale;
   bool has_gain;               // does the filter of some head add to scores?
   float sigma[kMaxGroup];      // of the KV head's q heads, of a gate
@@ -130,6 +137,8 @@ struct WgmmaShared {
   // Where consumers keep q.
   uint64_t q_empty[kConsumers];
   uint64_t out_empty[kConsumers];
+  bool is_last[kConsumers];                   // are all parts of the tile there?
+  bool has_results[kConsumers][S::kQStages];  // else another block has those of the tile
 
   // By one thread, before all others go on.
   __device__ void init_barriers() {
