@@ -165,28 +165,29 @@ class Consumer {
 
   __device__ void run() {
     if (index_ == 1) pass_turn();
-    RingCursor<kTileStages> slot;
-    while (true) {
-      barrier_wait(shared_address(&shared_.tile_ring.full[slot.stage]), slot.phase);
-      const TileWork& tile = shared_.tile[slot.stage];
-      if (tile.num_pages == 0) return;
-      barrier_wait(shared_address(&shared_.q_full[index_][q_.stage]), q_.phase);
+    for (;; ++tiles_) {
+      const int32_t slot = stage_of<kTileStages>(tiles_);
+      barrier_wait(shared_address(&shared_.tile_ring.full[slot]), phase_of<kTileStages>(tiles_));
+      if (shared_.tile[slot].num_pages == 0) return;
+      barrier_wait(shared_address(&shared_.q_full[index_][q_stage()]), q_phase());
       if constexpr (S::kWide) {  // the other columns of q
-        barrier_wait(shared_address(&shared_.q_full[1 - index_][q_.stage]), q_.phase);
+        barrier_wait(shared_address(&shared_.q_full[1 - index_][q_stage()]), q_phase());
       }
-      attend(tile);
-      slot.advance();
-      q_.advance();
+      attend(shared_.tile[slot]);
     }
   }
 
  private:
+  __device__ int32_t q_stage() const {
+    return S::kQStages == 1 ? 0 : stage_of<S::kQStages>(tiles_);
+  }
+  __device__ uint32_t q_phase() const { return phase_of<S::kQStages>(tiles_); }
   // Where q of the consumer's rows begins, and where its results go.
   __device__ uint32_t q_address() const {
-    return shared_address(shared_.q[S::kWide ? 0 : index_][q_.stage]);
+    return shared_address(shared_.q[S::kWide ? 0 : index_][q_stage()]);
   }
   __device__ uint32_t out_address() const {
-    return shared_address(shared_.q[index_][S::kKeepsQ ? S::kOutBuffer : q_.stage]);
+    return shared_address(shared_.q[index_][S::kKeepsQ ? S::kOutBuffer : q_stage()]);
   }
 
   __device__ void attend(const TileWork& tile) {
@@ -218,7 +219,7 @@ class Consumer {
     pass_turn();
     wgmma_wait<0>();
     hold(s);
-    release(shared_.k_ring, k_cursor_);
+    release_keys();
     weigher.weigh(s, begin, is_partial(begin), sight_of, lane);
     pack(weights, s);
     if constexpr (kGated) weigher.drop_page(weights, tile.has_lead, lane);
@@ -232,23 +233,23 @@ class Consumer {
       pass_turn();
       wgmma_wait<1>();
       hold(s);
-      release(shared_.k_ring, k_cursor_);
+      release_keys();
       if constexpr (kBeside) weigher.weigh(s, begin, is_partial(begin), sight_of, lane);
       wgmma_wait<0>();
 #pragma unroll
       for (int part = 0; part < S::kSumParts; ++part) hold(out[part]);
-      release(shared_.v_ring, v_cursor_);
+      release_values(keys_ - 2);
       if constexpr (!kBeside) weigher.weigh(s, begin, is_partial(begin), sight_of, lane);
       weigher.rescale(out);
       pack(weights, s);
     }
     wait_values();
-    if constexpr (!S::kFp8) clear_tail(tile, tiles - 1, shared_address(shared_.v[v_cursor_.stage]));
+    if constexpr (!S::kFp8) clear_tail(tile, tiles - 1, shared_address(shared_.v[v_stage()]));
     begin_sums(out, weights);
     wgmma_wait<0>();
 #pragma unroll
     for (int part = 0; part < S::kSumParts; ++part) hold(out[part]);
-    release(shared_.v_ring, v_cursor_);
+    release_values(keys_ - 1);
     finish_tile(tile, out, weigher);
   }
 
@@ -261,13 +262,18 @@ class Consumer {
     asm volatile("bar.arrive %0, 256;" ::"r"(kTurnBarrier + 1 - index_) : "memory");
   }
 
+  // Values lie a tile behind the keys.
+  __device__ int32_t v_stage() const {
+    return stage_of<S::kStages>(keys_ - 1);
+  }
   __device__ void wait_keys() {
-    barrier_wait(shared_address(&shared_.k_ring.full[k_cursor_.stage]), k_cursor_.phase);
+    barrier_wait(shared_address(&shared_.k_ring.full[stage_of<S::kStages>(keys_)]),
+                 phase_of<S::kStages>(keys_));
   }
   // Before the scores that are computed beside the sums: between products that are in flight ptxas
   // takes no branches.
   __device__ void wait_values() {
-    barrier_wait(shared_address(&shared_.v_ring.full[v_cursor_.stage]), v_cursor_.phase);
+    barrier_wait(shared_address(&shared_.v_ring.full[v_stage()]), phase_of<S::kStages>(keys_ - 1));
   }
 
   // The warp's rows of q, where it keeps them; where they were is free then.
@@ -286,7 +292,7 @@ class Consumer {
   // s = q . K of the tile in the K ring.
   __device__ void begin_scores(float (&s)[kScores], const uint32_t (&kept)[kKeptSteps][4]) {
     const uint64_t q = operand_by_rows(q_address());
-    const uint64_t k = operand_by_rows(shared_address(shared_.k[k_cursor_.stage]));
+    const uint64_t k = operand_by_rows(shared_address(shared_.k[stage_of<S::kStages>(keys_)]));
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kHeadDim / 16; ++step) {
@@ -306,7 +312,7 @@ class Consumer {
                              const uint32_t (&weights)[kWeightSteps][4]) {
     const uint32_t columns = S::first_column(index_) / 64 * S::kGroupBytes;
     const uint64_t v =
-        operand_by_columns(shared_address(shared_.v[v_cursor_.stage]) + columns, S::kGroupBytes);
+        operand_by_columns(shared_address(shared_.v[v_stage()]) + columns, S::kGroupBytes);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kWeightSteps; ++step) {
@@ -336,9 +342,16 @@ class Consumer {
   }
 
   // This warp has read the stage.
-  __device__ void release(Ring& ring, RingCursor<S::kStages>& cursor) {
-    if (thread_ % 32 == 0) barrier_arrive(shared_address(&ring.empty[cursor.stage]));
-    cursor.advance();
+  __device__ void release_keys() {
+    if (thread_ % 32 == 0) {
+      barrier_arrive(shared_address(&shared_.k_ring.empty[stage_of<S::kStages>(keys_)]));
+    }
+    ++keys_;
+  }
+  __device__ void release_values(int32_t values) const {
+    if (thread_ % 32 == 0) {
+      barrier_arrive(shared_address(&shared_.v_ring.empty[stage_of<S::kStages>(values)]));
+    }
   }
 
   __device__ static void pack(uint32_t (&weights)[kWeightSteps][4], const float (&s)[kScores]) {
@@ -365,8 +378,8 @@ class Consumer {
     __syncwarp();
     wait_for_room();
     if (has_results) write(tile, out, weigher);
-    if (thread_ == 0) shared_.has_results[index_][q_.stage] = has_results;
-    barrier_arrive(shared_address(&shared_.out_full[index_][q_.stage]));
+    if (thread_ == 0) shared_.has_results[index_][q_stage()] = has_results;
+    barrier_arrive(shared_address(&shared_.out_full[index_][q_stage()]));
   }
 
   // Leaves what the tile's part gives. Are all parts there? Then `out` becomes their sum.
@@ -385,7 +398,7 @@ class Consumer {
   // Until results may be written: what was there is out, or is q that has been read.
   __device__ void wait_for_room() const {
     if constexpr (S::kKeepsQ) {
-      barrier_wait(shared_address(&shared_.out_empty[index_]), q_.phase ^ 1);
+      barrier_wait(shared_address(&shared_.out_empty[index_]), q_phase() ^ 1);
     } else if constexpr (S::kWide) {
       asm volatile("bar.sync %0, 256;" ::"r"(kRowsBarrier) : "memory");
     } else {
@@ -417,9 +430,8 @@ class Consumer {
   Shared& shared_;
   const int32_t index_;
   const int32_t thread_;
-  RingCursor<S::kQStages> q_;
-  RingCursor<S::kStages> k_cursor_;
-  RingCursor<S::kStages> v_cursor_;
+  int32_t tiles_ = 0;  // of rows that are done
+  int32_t keys_ = 0;   // tiles of keys that are multiplied
 };
 
 template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees>

@@ -29,27 +29,29 @@ class Carrier {
         lane_(static_cast<int32_t>(threadIdx.x) % 32) {}
 
   __device__ void run() {
-    int32_t out = 0;  // tiles whose results have not gone out
-    while (true) {
-      barrier_wait(shared_address(&shared_.tile_ring.full[slot_.stage]), slot_.phase);
-      const TileWork& tile = shared_.tile[slot_.stage];
+    for (;; ++fetched_) {
+      const int32_t slot = stage_of<kTileStages>(fetched_);
+      barrier_wait(shared_address(&shared_.tile_ring.full[slot]), phase_of<kTileStages>(fetched_));
+      const TileWork& tile = shared_.tile[slot];
       if (tile.num_pages == 0) break;
       if constexpr (S::kKeepsQ) {
-        barrier_wait(shared_address(&shared_.q_empty[consumer_]), q_.phase ^ 1);
+        barrier_wait(shared_address(&shared_.q_empty[consumer_]), q_phase(fetched_) ^ 1);
         fetch_q(tile);
-        if (out == kTileStages - 1) store_out(out);
+        if (fetched_ - stored_ == kTileStages - 1) store_out();
       } else {
-        if (out == S::kQStages) store_out(out);
+        if (fetched_ - stored_ == S::kQStages) store_out();
         fetch_q(tile);
       }
-      slot_.advance();
-      q_.advance();
-      ++out;
     }
-    while (out > 0) store_out(out);
+    while (stored_ < fetched_) store_out();
   }
 
  private:
+  __device__ static int32_t q_stage(int32_t tile) {
+    return S::kQStages == 1 ? 0 : stage_of<S::kQStages>(tile);
+  }
+  __device__ static uint32_t q_phase(int32_t tile) { return phase_of<S::kQStages>(tile); }
+
   // Calls chunks(addresses in shared memory, indices of the chunks in q and out or -1 past the end)
   // for the lane's chunks of a tile, kBatch at once. A lane has one chunk of every kStep-th row, so
   // that its addresses are constants apart.
@@ -86,16 +88,17 @@ class Carrier {
 
   // Rows past the end become zeros. Where the consumer keeps q, the warp does not wait for it.
   __device__ void fetch_q(const TileWork& tile) const {
-    for_chunks(tile, q_.stage, [&](const uint32_t(&to)[kBatch], const int32_t(&index)[kBatch]) {
+    for_chunks(tile, q_stage(fetched_),
+               [&](const uint32_t(&to)[kBatch], const int32_t(&index)[kBatch]) {
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to[i]),
-                     "l"(static_cast<const uint4*>(p_.q) + max(index[i], 0)),
-                     "r"(index[i] < 0 ? 0 : 16)
-                     : "memory");
-      }
-    });
-    const uint32_t full = shared_address(&shared_.q_full[consumer_][q_.stage]);
+                 for (int i = 0; i < kBatch; ++i) {
+                   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to[i]),
+                                "l"(static_cast<const uint4*>(p_.q) + max(index[i], 0)),
+                                "r"(index[i] < 0 ? 0 : 16)
+                                : "memory");
+                 }
+               });
+    const uint32_t full = shared_address(&shared_.q_full[consumer_][q_stage(fetched_)]);
     if constexpr (S::kKeepsQ) {
       asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(full) : "memory");
     } else {
@@ -108,7 +111,7 @@ class Carrier {
 
   // q of the stage becomes f16, whatever lies where.
   __device__ void narrow_q() const {
-    const uint32_t begin = shared_address(shared_.q[consumer_][q_.stage]) + lane_ * 16;
+    const uint32_t begin = shared_address(shared_.q[consumer_][q_stage(fetched_)]) + lane_ * 16;
     __syncwarp();
 #pragma unroll 1
     for (int first = 0; first < S::kQBytes / 512; first += kBatch) {
@@ -123,11 +126,13 @@ class Carrier {
     }
   }
 
-  // Of the oldest of the `out` tiles whose results have not gone out.
-  __device__ void store_out(int32_t& out) {
-    barrier_wait(shared_address(&shared_.out_full[consumer_][out_.stage]), out_.phase);
-    if (shared_.has_results[consumer_][out_.stage]) {
-      for_chunks(shared_.tile[out_slot_.stage], S::kKeepsQ ? S::kOutBuffer : out_.stage,
+  // Of the oldest tile whose results have not gone out.
+  __device__ void store_out() {
+    const int32_t stage = q_stage(stored_);
+    const int32_t slot = stage_of<kTileStages>(stored_);
+    barrier_wait(shared_address(&shared_.out_full[consumer_][stage]), q_phase(stored_));
+    if (shared_.has_results[consumer_][stage]) {
+      for_chunks(shared_.tile[slot], S::kKeepsQ ? S::kOutBuffer : stage,
                  [&](const uint32_t(&from)[kBatch], const int32_t(&index)[kBatch]) {
                    uint4 v[kBatch];
 #pragma unroll
@@ -139,20 +144,16 @@ class Carrier {
                  });
     }
     if constexpr (S::kKeepsQ) barrier_arrive(shared_address(&shared_.out_empty[consumer_]));
-    barrier_arrive(shared_address(&shared_.tile_ring.empty[out_slot_.stage]));
-    out_.advance();
-    out_slot_.advance();
-    --out;
+    barrier_arrive(shared_address(&shared_.tile_ring.empty[slot]));
+    ++stored_;
   }
 
   const AttentionParams& p_;
   Shared& shared_;
   const int32_t consumer_;
   const int32_t lane_;
-  RingCursor<kTileStages> slot_;
-  RingCursor<S::kQStages> q_;
-  RingCursor<kTileStages> out_slot_;
-  RingCursor<S::kQStages> out_;
+  int32_t fetched_ = 0;  // tiles
+  int32_t stored_ = 0;
 };
 
 }  // namespace rudder::cuda

@@ -87,6 +87,16 @@ struct RingCursor {
   }
 };
 
+// The same of a ring that is read or written for the `count`-th time: one register instead of two.
+template <int kStages>
+__device__ inline int32_t stage_of(int32_t count) {
+  return kStages == 2 ? count & 1 : count % kStages;
+}
+template <int kStages>
+__device__ inline uint32_t phase_of(int32_t count) {
+  return static_cast<uint32_t>(kStages == 2 ? count >> 1 : count / kStages) & 1;
+}
+
 // One tile of rows and the pages [first_page, first_page + num_pages) that they see. Without pages:
 // there are no more tiles.
 struct TileWork {
