@@ -204,6 +204,10 @@ void check(const Device& d, Case& c, Verdict& verdict) {
   // A second layer under the same work list.
   p.reads_ahead = true;
   verdict.same_twice &= run_once(d, p, count) == out;
+  // The same step again.
+  must(launch_attention_work(work_params_of(d, c.config, c.batch), d.stream), "work list");
+  p.reads_ahead = false;
+  verdict.same_twice &= run_once(d, p, count) == out;
   if (c.gate.length > 0) {  // values that nobody weighs make no difference, read or not
     p.gate.least_sparse_pages = c.gate.least_sparse_pages > 1 ? 1 : 1000000;
     verdict.same_twice &= run_once(d, p, count) == out;
@@ -257,15 +261,21 @@ bool is_wide(int32_t head_dim) {
   return head_dim > 256;  // without gates
 }
 
-// Prompts whose tiles are many more than blocks, so that these take one after the other.
+// Prompts whose tiles are many more than blocks, so that these take one after the other, and few
+// tiles behind long contexts, whose keys are cut.
 bool check_long(const Device& d, int32_t head_dim, KvType type, bool is_gated) {
   Verdict v;
-  for (const auto& [seqs, q_len, kv_len, group] :
-       {std::tuple{4, 1024, 1024, 7}, {3, 700, 1333, 1}, {2, 1025, 1025, 4}}) {
+  for (const auto& [seqs, q_len, kv_len, group] : {std::tuple{4, 1024, 1024, 7},
+                                                   {3, 700, 1333, 1},
+                                                   {2, 1025, 1025, 4},
+                                                   {1, 300, 3900, 4},
+                                                   {2, 150, 2500, 7},
+                                                   {1, 600, 4000, 4},
+                                                   {1, 1500, 4000, 7}}) {
     Case c = make_case(head_dim, type, Kind::kPrefill, PrefillKernel::kWgmma, is_gated, d.sms);
     c.config.num_kv_heads = group == 1 ? 16 : 4;
     c.config.num_heads = c.config.num_kv_heads * group;
-    c.config.num_sms = pick({d.sms, 20});
+    c.config.num_sms = kv_len > 2000 ? d.sms : pick({d.sms, 20});
     c.config.window = pick({0, 0, 300});
     c.batch = Batch{};
     for (int i = 0; i < seqs; ++i) c.batch.add(q_len, kv_len);
@@ -687,43 +697,6 @@ void fill_as_trained(const Device& d, KvType type) {
   must(cudaDeviceSynchronize(), "fill");
 }
 
-// How many weights of a gate are zero, and how many tokens no head of the group weighs, over the
-// first sequences of a decode. A block a (sequence, KV head).
-__global__ void count_zeros(const __grid_constant__ AttentionParams p, const void* cache, bool fp8,
-                            int32_t kv_len, unsigned long long* counts) {
-  extern __shared__ float scores[];   // [kv_len] of a head
-  __shared__ uint32_t weighed[4096];  // bit i: token
-  const AttentionConfig& c = p.config;
-  const int32_t group = c.num_heads / c.num_kv_heads;
-  const int32_t hd = c.head_dim;
-  for (int i = threadIdx.x; i < (kv_len + 31) / 32; i += blockDim.x) weighed[i] = 0;
-  for (int32_t h = 0; h < group; ++h) {
-    __syncthreads();
-    const int32_t head = static_cast<int32_t>(blockIdx.y) * group + h;
-    const auto* q =
-        static_cast<const __nv_bfloat16*>(p.q) + (int64_t{blockIdx.x} * c.num_heads + head) * hd;
-    for (int32_t t = threadIdx.x; t < kv_len; t += blockDim.x) {
-      const int64_t block = p.block_table[blockIdx.x * p.max_blocks + t / 16];
-      const int64_t k = ((block * 2 * c.num_kv_heads + blockIdx.y) * 16 + t % 16) * hd;
-      float dot = 0;
-      for (int i = 0; i < hd; ++i) dot += __bfloat162float(q[i]) * cache_value(cache, fp8, k + i);
-      scores[t] = dot * p.scale;
-    }
-    __syncthreads();
-    for (int32_t t = threadIdx.x; t < kv_len; t += blockDim.x) {
-      if (gate_weight(p.gate, head, scores, t) == 0) {
-        atomicAdd(&counts[0], 1ull);
-      } else {
-        atomicOr(&weighed[t / 32], 1u << t % 32);
-      }
-    }
-  }
-  __syncthreads();
-  for (int32_t t = threadIdx.x; t < kv_len; t += blockDim.x) {
-    if ((weighed[t / 32] >> t % 32 & 1) == 0) atomicAdd(&counts[1], 1ull);
-  }
-}
-
 struct Zeros {
   double weights;  // share
   double tokens;   // of those that no head weighs
@@ -834,21 +807,30 @@ void bench_sparse_threshold(const Device& d, const Shape& shape, KvType type) {
   fflush(stdout);
 }
 
-void bench_gated_prefill(const Device& d, const std::vector<KvType>& types) {
+struct Prompts {
+  int32_t seqs;
+  int32_t tokens;
+  int32_t prefix;  // tokens in front of them
+};
+
+void bench_gated_prefill(const Device& d, const std::vector<KvType>& types,
+                         const std::vector<Shape>& shapes, const std::vector<Prompts>& points) {
   printf("prefill, causal: TFLOP/s of softmax, gate\n");
-  for (const Shape shape : {Shape{28, 4, 128}, Shape{16, 16, 128}, Shape{16, 8, 128}}) {
+  for (const Shape shape : shapes) {
     for (const KvType type : types) {
-      printf("  heads %d/%d %s:", shape.heads, shape.kv_heads,
-             type == KvType::kBf16 ? "bf16" : "fp8");
-      for (const auto& [seqs, tokens] : {std::pair{16, 1024}, {4, 2048}, {1, 8192}, {1, 32768}}) {
-        snprintf(g_now, sizeof g_now, "gated prefill %d x %d", seqs, tokens);
+      printf("  heads %d/%d %s:", shape.heads, shape.kv_heads, name_of(type));
+      for (const auto& [seqs, tokens, prefix] : points) {
+        snprintf(g_now, sizeof g_now, "gated prefill %d x %d behind %d", seqs, tokens, prefix);
         alarm(60);
-        Timed t = prepare_timed(d, shape, type, seqs, tokens, tokens, PrefillKernel::kWgmma);
+        Timed t =
+            prepare_timed(d, shape, type, seqs, tokens, tokens + prefix, PrefillKernel::kWgmma);
         set_gate(d, t, 1.5f, 0.0f);
         const InTurn us = time_in_turn(d, t, tokens > 8192 ? 1 : 8);
-        const double flop =
-            4.0 * shape.heads * shape.head_dim * seqs * (double(tokens) + 1) * tokens / 2 * 1e-6;
-        printf(" %dx%d %.0f, %.0f;", seqs, tokens, flop / us.softmax, flop / us.gate);
+        const double flop = 4e-6 * shape.heads * shape.head_dim * seqs * double(tokens) *
+                            (prefix + (tokens + 1) / 2.0);
+        printf(" %dx%d", seqs, tokens);
+        if (prefix > 0) printf("+%d", prefix);
+        printf(" %.0f, %.0f;", flop / us.softmax, flop / us.gate);
         alarm(0);
       }
       printf("\n");
@@ -879,6 +861,7 @@ int main(int argc, char** argv) {
   bool prefill = true;
   bool gates = false;
   bool trees = false;
+  bool chunks = false;
   std::vector<KvType> types = {KvType::kBf16, KvType::kFp8E4m3};
   bool wide = false;
   for (int i = 1; i < argc; ++i) {
@@ -889,6 +872,7 @@ int main(int argc, char** argv) {
     if (word == "prefill") decode = false;
     if (word == "gates") gates = true;
     if (word == "trees") trees = true;
+    if (word == "chunks") chunks = true;
     if (word == "wide") wide = true;
     if (word == "mma") g_kernels = {PrefillKernel::kMmaSync};
     if (word == "wgmma") g_kernels = {PrefillKernel::kWgmma};
@@ -903,15 +887,28 @@ int main(int argc, char** argv) {
   if (timings) {
     fill_for_timing(device);
     if (gates && decode) bench_gated_decodes(device, types);
-    if (gates && prefill) bench_gated_prefill(device, types);
+    if (gates && prefill) {
+      bench_gated_prefill(device, types, {{28, 4, 128}, {16, 16, 128}, {16, 8, 128}},
+                          {{16, 1024, 0}, {4, 2048, 0}, {1, 8192, 0}, {1, 32768, 0}});
+    }
+    // Steps of long prompts and short prompts behind long contexts: tiles of nearly equal lengths.
+    if (chunks) {
+      bench_gated_prefill(device, types, {{32, 8, 128}, {28, 4, 128}, {16, 8, 128}},
+                          {{1, 2048, 0},
+                           {1, 2048, 2000},
+                           {1, 2048, 6000},
+                           {1, 2048, 14000},
+                           {1, 512, 6000},
+                           {1, 256, 16000}});
+    }
     if (trees) {
       using Shapes = std::vector<Shape>;
       bench_trees(device, wide ? Shapes{{32, 4, 512}} : Shapes{{32, 8, 128}, {28, 4, 128}});
     }
     if (wide && decode && !trees) bench_wide_decode(device);
     if (wide && prefill && !trees) bench_wide_prefill(device);
-    decode &= !gates && !trees && !wide;
-    prefill &= !gates && !trees && !wide;
+    decode &= !gates && !trees && !chunks && !wide;
+    prefill &= !gates && !trees && !chunks && !wide;
     std::string table;
     if (decode) bench_decode(device, table);
     if (prefill) bench_prefill(device, table);

@@ -221,6 +221,43 @@ __global__ void plain_attention(const __grid_constant__ Plain a) {
   }
 }
 
+// How many weights of a gate are zero, and how many tokens no head of the group weighs, over the
+// first sequences of a decode. A block a (sequence, KV head).
+__global__ void count_zeros(const __grid_constant__ AttentionParams p, const void* cache, bool fp8,
+                            int32_t kv_len, unsigned long long* counts) {
+  extern __shared__ float scores[];   // [kv_len] of a head
+  __shared__ uint32_t weighed[4096];  // bit i: token
+  const AttentionConfig& c = p.config;
+  const int32_t group = c.num_heads / c.num_kv_heads;
+  const int32_t hd = c.head_dim;
+  for (int i = threadIdx.x; i < (kv_len + 31) / 32; i += blockDim.x) weighed[i] = 0;
+  for (int32_t h = 0; h < group; ++h) {
+    __syncthreads();
+    const int32_t head = static_cast<int32_t>(blockIdx.y) * group + h;
+    const auto* q =
+        static_cast<const __nv_bfloat16*>(p.q) + (int64_t{blockIdx.x} * c.num_heads + head) * hd;
+    for (int32_t t = threadIdx.x; t < kv_len; t += blockDim.x) {
+      const int64_t block = p.block_table[blockIdx.x * p.max_blocks + t / 16];
+      const int64_t k = ((block * 2 * c.num_kv_heads + blockIdx.y) * 16 + t % 16) * hd;
+      float dot = 0;
+      for (int i = 0; i < hd; ++i) dot += __bfloat162float(q[i]) * cache_value(cache, fp8, k + i);
+      scores[t] = dot * p.scale;
+    }
+    __syncthreads();
+    for (int32_t t = threadIdx.x; t < kv_len; t += blockDim.x) {
+      if (gate_weight(p.gate, head, scores, t) == 0) {
+        atomicAdd(&counts[0], 1ull);
+      } else {
+        atomicOr(&weighed[t / 32], 1u << t % 32);
+      }
+    }
+  }
+  __syncthreads();
+  for (int32_t t = threadIdx.x; t < kv_len; t += blockDim.x) {
+    if ((weighed[t / 32] >> t % 32 & 1) == 0) atomicAdd(&counts[1], 1ull);
+  }
+}
+
 // --- a step ---
 
 struct Batch {

@@ -89,6 +89,31 @@ TEST_P(OpsAttention, ManyPrompts) {
   }
 }
 
+// Few tiles of rows behind a long context: their keys are cut, and blocks add up each other's
+// parts.
+TEST_P(OpsAttention, FewRowsBehindALongContext) {
+  constexpr int64_t kContext = 900;
+  constexpr int64_t kTokens = 70;
+  for (const int64_t head_dim : {64, 128}) {
+    for (const int32_t gate_length : {0, 3, 5}) {
+      AttentionShape shape{.heads = 8, .kv_heads = 1, .head_dim = head_dim};
+      shape.gate_length = gate_length;
+      Layer layer = make_layer(shape, 80);
+      std::vector<Sequence> sequences;
+      sequences.push_back(make_sequence(layer, kContext + kTokens));
+      run_step(layer, sequences, std::span(&kContext, 1));
+      const tensor::View out = run_step(layer, sequences, std::span(&kTokens, 1));
+      const tensor::View q = last_args_.q;
+      sequences[0].done = kContext;
+      const Matrix again = read(run_step(layer, sequences, std::span(&kTokens, 1)));
+      const std::string what =
+          "head_dim " + std::to_string(head_dim) + ", gate " + std::to_string(gate_length);
+      EXPECT_EQ(max_difference(read(out), again), 0) << what;
+      expect_formula(out, q, layer, sequences[0], kContext + kTokens, what);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsConformance, ::testing::ValuesIn(cuda_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsAttention, ::testing::ValuesIn(cuda_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(CudaSparse, OpsAttention, ::testing::ValuesIn(sparse_backends()), name_of);

@@ -148,7 +148,10 @@ View OpsAttention::run_step(Layer& layer, std::span<Sequence> sequences,
   // behind a sequence's last block, for blocks that its window has passed, and in other KV groups.
   const int32_t unwritten = layer.free_blocks.front();
   const size_t table_rows = sequences.size() + 3;
-  const auto max_blocks = static_cast<size_t>(kMaxPositions / shape.block_size) + 1;
+  auto max_blocks = static_cast<size_t>(kMaxPositions / shape.block_size) + 1;
+  for (const Sequence& sequence : sequences) {
+    max_blocks = std::max(max_blocks, sequence.blocks.size());
+  }
   layer.kv.group = static_cast<int32_t>(between(0, 2));
   const size_t group_begin = static_cast<size_t>(layer.kv.group) * table_rows * max_blocks;
   std::vector<int32_t> table(3 * table_rows * max_blocks, unwritten);

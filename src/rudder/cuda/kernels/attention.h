@@ -21,9 +21,10 @@
 // tokens of all sequences and KV heads lie on one line that the blocks of the grid cut in equal
 // parts, so that one sequence of 128k tokens and 256 of 500 both fill the device. All q heads of a
 // KV head share each byte of it. All other rows go to the tiled one: 64 or 128 pairs (token, q head
-// of the group) against the whole sequence. Trees are split whatever their length, under a mask in
-// the pages that the step writes. Where rows must not depend on their company a token of a tree has
-// a tile of its own, for which its path is laid out in shared memory as plain decoding has it.
+// of the group) against the whole sequence, or against parts of it where such tiles are few. Trees
+// are split whatever their length, under a mask in the pages that the step writes. Where rows must
+// not depend on their company a token of a tree has a tile of its own, for which its path is laid
+// out in shared memory as plain decoding has it.
 //
 // Floor: split rows read 2 * kv_len * num_kv_heads * head_dim cache elements of each sequence once
 // (where they are more than 16 pairs once for each 16, from the second on out of L2), and 8 bytes a

@@ -82,6 +82,14 @@ class RunGateWeights {
     if (is_partial) hide(s, 0.0f, begin, sight_of(), lane);
   }
 
+  // The weights of the first page become zeros, where `drops`: a step has those of a page.
+  template <int kSteps>
+  __device__ static void drop_page(uint32_t (&weights)[kSteps][4], bool drops) {
+    const uint32_t kept = drops ? 0 : ~0u;
+#pragma unroll
+    for (uint32_t& two : weights[0]) two &= kept;
+  }
+
   // Sums so far stay as they are.
   template <int kParts, int kSums>
   __device__ void rescale(float (&)[kParts][kSums]) const {}

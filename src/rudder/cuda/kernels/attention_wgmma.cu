@@ -12,7 +12,8 @@
 // the products of the other consumer.
 //
 // Blocks take tiles in the order of the work list (longest first in each section). What a tile
-// gives does not depend on the block.
+// gives does not depend on the block, nor what parts of its keys give on the order in which they
+// are done (attention_wgmma_parts.cuh).
 //
 // A token of a tree comes as a sequence of one new token, whose last keys lie apart: the copier
 // brings those row by row to where a page would have them. So its row has the bits of plain
@@ -27,6 +28,7 @@
 #include "rudder/cuda/kernels/attention_wgmma_carrier.cuh"
 #include "rudder/cuda/kernels/attention_wgmma_converter.cuh"
 #include "rudder/cuda/kernels/attention_wgmma_copier.cuh"
+#include "rudder/cuda/kernels/attention_wgmma_parts.cuh"
 #include "rudder/cuda/kernels/attention_wgmma_shared.cuh"
 #include "rudder/cuda/kernels/attention_wgmma_taker.cuh"
 #include "rudder/cuda/kernels/attention_work.cuh"
@@ -103,6 +105,11 @@ class LaggingSoftmax {
     return scale / row_sum(rows_.sum[half]);
   }
 
+  // What the thread has of its rows.
+  __device__ float4 rows() const {
+    return make_float4(rows_.max[0], rows_.max[1], rows_.sum[0], rows_.sum[1]);
+  }
+
  private:
   // Each score beside a constant, so that hiding takes two instructions a score.
   template <int kScores>
@@ -156,28 +163,29 @@ class Consumer {
 
   __device__ void run() {
     if (index_ == 1) pass_turn();
-    RingCursor<kTileStages> slot;
-    while (true) {
-      barrier_wait(shared_address(&shared_.tile_ring.full[slot.stage]), slot.phase);
-      const TileWork& tile = shared_.tile[slot.stage];
-      if (tile.num_pages == 0) return;
-      barrier_wait(shared_address(&shared_.q_full[index_][q_.stage]), q_.phase);
+    for (;; ++tiles_) {
+      const int32_t slot = stage_of<kTileStages>(tiles_);
+      barrier_wait(shared_address(&shared_.tile_ring.full[slot]), phase_of<kTileStages>(tiles_));
+      if (shared_.tile[slot].num_pages == 0) return;
+      barrier_wait(shared_address(&shared_.q_full[index_][q_stage()]), q_phase());
       if constexpr (S::kWide) {  // the other columns of q
-        barrier_wait(shared_address(&shared_.q_full[1 - index_][q_.stage]), q_.phase);
+        barrier_wait(shared_address(&shared_.q_full[1 - index_][q_stage()]), q_phase());
       }
-      attend(tile);
-      slot.advance();
-      q_.advance();
+      attend(shared_.tile[slot]);
     }
   }
 
  private:
+  __device__ int32_t q_stage() const {
+    return S::kQStages == 1 ? 0 : stage_of<S::kQStages>(tiles_);
+  }
+  __device__ uint32_t q_phase() const { return phase_of<S::kQStages>(tiles_); }
   // Where q of the consumer's rows begins, and where its results go.
   __device__ uint32_t q_address() const {
-    return shared_address(shared_.q[S::kWide ? 0 : index_][q_.stage]);
+    return shared_address(shared_.q[S::kWide ? 0 : index_][q_stage()]);
   }
   __device__ uint32_t out_address() const {
-    return shared_address(shared_.q[index_][S::kKeepsQ ? S::kOutBuffer : q_.stage]);
+    return shared_address(shared_.q[index_][S::kKeepsQ ? S::kOutBuffer : q_stage()]);
   }
 
   __device__ void attend(const TileWork& tile) {
@@ -210,9 +218,10 @@ class Consumer {
     pass_turn();
     wgmma_wait<0>();
     hold(s);
-    release(shared_.k_ring, k_cursor_);
+    release_keys();
     weigher.weigh(s, begin, is_partial(begin), sight_of, lane);
     pack(weights, s);
+    if constexpr (kGated) weigher.drop_page(weights, tile.has_lead);
     for (int32_t i = 1; i < tiles; ++i) {
       begin += S::kTokens;
       wait_values();
@@ -223,24 +232,24 @@ class Consumer {
       pass_turn();
       wgmma_wait<1>();
       hold(s);
-      release(shared_.k_ring, k_cursor_);
+      release_keys();
       if constexpr (kBeside) weigher.weigh(s, begin, is_partial(begin), sight_of, lane);
       wgmma_wait<0>();
 #pragma unroll
       for (int part = 0; part < S::kSumParts; ++part) hold(out[part]);
-      release(shared_.v_ring, v_cursor_);
+      release_values(keys_ - 2);
       if constexpr (!kBeside) weigher.weigh(s, begin, is_partial(begin), sight_of, lane);
       weigher.rescale(out);
       pack(weights, s);
     }
     wait_values();
-    if constexpr (!S::kFp8) clear_tail(tile, tiles - 1, shared_address(shared_.v[v_cursor_.stage]));
+    if constexpr (!S::kFp8) clear_tail(tile, tiles - 1, shared_address(shared_.v[v_stage()]));
     begin_sums(out, weights);
     wgmma_wait<0>();
 #pragma unroll
     for (int part = 0; part < S::kSumParts; ++part) hold(out[part]);
-    release(shared_.v_ring, v_cursor_);
-    write(tile, out, weigher);
+    release_values(keys_ - 1);
+    finish_tile(tile, out, weigher);
   }
 
   // The consumers issue their products in turns, so that one's softmax runs under the other's
@@ -252,13 +261,18 @@ class Consumer {
     asm volatile("bar.arrive %0, 256;" ::"r"(kTurnBarrier + 1 - index_) : "memory");
   }
 
+  // Values lie a tile behind the keys.
+  __device__ int32_t v_stage() const {
+    return stage_of<S::kStages>(keys_ - 1);
+  }
   __device__ void wait_keys() {
-    barrier_wait(shared_address(&shared_.k_ring.full[k_cursor_.stage]), k_cursor_.phase);
+    barrier_wait(shared_address(&shared_.k_ring.full[stage_of<S::kStages>(keys_)]),
+                 phase_of<S::kStages>(keys_));
   }
   // Before the scores that are computed beside the sums: between products that are in flight ptxas
   // takes no branches.
   __device__ void wait_values() {
-    barrier_wait(shared_address(&shared_.v_ring.full[v_cursor_.stage]), v_cursor_.phase);
+    barrier_wait(shared_address(&shared_.v_ring.full[v_stage()]), phase_of<S::kStages>(keys_ - 1));
   }
 
   // The warp's rows of q, where it keeps them; where they were is free then. Of an fp8 cache also
@@ -277,7 +291,7 @@ class Consumer {
     } else if constexpr (S::kFp8) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        q_scale[half] = shared_.q_scale[index_][q_.stage][lane_row() + 8 * half];
+        q_scale[half] = shared_.q_scale[index_][q_stage()][lane_row() + 8 * half];
       }
     }
   }
@@ -324,7 +338,7 @@ class Consumer {
     // e4m3 lie where the first half of as many bf16 was.
     constexpr int kQGroupStep = (S::kFp8 ? 2 : 1) * S::kQGroupBytes;
     const uint64_t q = operand_by_rows(q_address());
-    const uint64_t k = operand_by_rows(shared_address(shared_.k[k_cursor_.stage]));
+    const uint64_t k = operand_by_rows(shared_address(shared_.k[stage_of<S::kStages>(keys_)]));
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < S::kScoreSteps; ++step) {
@@ -346,7 +360,7 @@ class Consumer {
                              const uint32_t (&weights)[kWeightSteps][4]) {
     const uint32_t columns = S::first_column(index_) / 64 * S::kGroupBytes;
     const uint64_t v =
-        operand_by_columns(shared_address(shared_.v[v_cursor_.stage]) + columns, S::kGroupBytes);
+        operand_by_columns(shared_address(shared_.v[v_stage()]) + columns, S::kGroupBytes);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kWeightSteps; ++step) {
@@ -376,10 +390,16 @@ class Consumer {
   }
 
   // This warp has read the stage.
-  template <int kStages>
-  __device__ void release(Ring& ring, RingCursor<kStages>& cursor) {
-    if (thread_ % 32 == 0) barrier_arrive(shared_address(&ring.empty[cursor.stage]));
-    cursor.advance();
+  __device__ void release_keys() {
+    if (thread_ % 32 == 0) {
+      barrier_arrive(shared_address(&shared_.k_ring.empty[stage_of<S::kStages>(keys_)]));
+    }
+    ++keys_;
+  }
+  __device__ void release_values(int32_t values) const {
+    if (thread_ % 32 == 0) {
+      barrier_arrive(shared_address(&shared_.v_ring.empty[stage_of<S::kStages>(values)]));
+    }
   }
 
   __device__ static void pack(uint32_t (&weights)[kWeightSteps][4], const float (&s)[kScores]) {
@@ -398,42 +418,96 @@ class Consumer {
     }
   }
 
-  // For the carrier.
-  __device__ void write(const TileWork& tile, const float (&out)[S::kSumParts][kSums],
-                        const Weights& weigher) {
-    const int32_t r = lane_row();
+  __device__ void finish_tile(const TileWork& tile, const float (&out)[S::kSumParts][kSums],
+                              const Weights& weigher) {
+    bool has_results = true;
+    // The vote tells the compiler that warps stay together.
+    if (__any_sync(kAllLanes, tile.parts == 1)) {
+      wait_for_room();
+      write(tile, out, weigher);
+    } else {
+      has_results = finish_part(tile, out, weigher);
+    }
+    __syncwarp();
+    if (thread_ == 0) shared_.has_results[index_][q_stage()] = has_results;
+    barrier_arrive(shared_address(&shared_.out_full[index_][q_stage()]));
+  }
+
+  // Leaves what the tile's part gives. Are all parts there? Then their sum is what the carrier
+  // gets.
+  __device__ bool finish_part(const TileWork& tile, const float (&out)[S::kSumParts][kSums],
+                              const Weights& weigher) const {
+    const TileParts<kHeadDim, kGated> parts(p_, tile, index_, thread_);
+    parts.leave(out, weigher);
+    group_barrier(kConsumerBarrier + index_);
+    if (thread_ == 0) shared_.is_last[index_] = parts.is_last();
+    group_barrier(kConsumerBarrier + index_);
+    wait_for_room();
+    if (!__any_sync(kAllLanes, shared_.is_last[index_])) return false;
+    SoftmaxRows rows;
+    float over[2];
+    if constexpr (!kGated) rows = parts.rows();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float scale = out_scale(tile, half);
+      over[half] = kGated ? weigher.over(half, scale) : scale / row_sum(rows.sum[half]);
+    }
+    constexpr int kBatch = 4;
+#pragma unroll 1
+    for (int first = 0; first < kRowChunks; first += kBatch) {
+      float4 sums[kBatch];
+      parts.add_up(first, rows, sums);
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        write_pair(first + k, 0, pack_bf16(sums[k].x * over[0], sums[k].y * over[0]));
+        write_pair(first + k, 1, pack_bf16(sums[k].z * over[1], sums[k].w * over[1]));
+      }
+    }
+    return true;
+  }
+
+  // Until results may be written: what was there is out, or is q that has been read.
+  __device__ void wait_for_room() const {
     if constexpr (S::kKeepsQ) {
-      barrier_wait(shared_address(&shared_.out_empty[index_]), q_.phase ^ 1);
-    } else if constexpr (S::kWide) {  // q has been read
+      barrier_wait(shared_address(&shared_.out_empty[index_]), q_phase() ^ 1);
+    } else if constexpr (S::kWide) {
       asm volatile("bar.sync %0, 256;" ::"r"(kRowsBarrier) : "memory");
     } else {
       group_barrier(kConsumerBarrier + index_);
     }
+  }
+  // For the carrier.
+  __device__ void write(const TileWork& tile, const float (&out)[S::kSumParts][kSums],
+                        const Weights& weigher) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int32_t row = tile.row_begin + S::first_row(index_) + r + 8 * half;
-      const float over = weigher.over(half, tile.out_scale[kGated ? tile.rows.head(row, 0) : 0]);
+      const float over = weigher.over(half, out_scale(tile, half));
 #pragma unroll
       for (int c = 0; c < kRowChunks; ++c) {
         const float(&sums)[kSums] = out[c / 16];
         const int e = c % 16 * 4 + 2 * half;
-        asm volatile(
-            "st.shared.u32 [%0], %1;" ::"r"(
-                out_address() + chunk_offset<S::kQGroupBytes>(r + 8 * half, c) + thread_ % 4 * 4),
-            "r"(pack_bf16(sums[e] * over, sums[e + 1] * over))
-            : "memory");
+        write_pair(c, half, pack_bf16(sums[e] * over, sums[e + 1] * over));
       }
     }
-    barrier_arrive(shared_address(&shared_.out_full[index_][q_.stage]));
+  }
+  // Of the lane's row `half`.
+  __device__ float out_scale(const TileWork& tile, int half) const {
+    const int32_t row = tile.row_begin + S::first_row(index_) + lane_row() + 8 * half;
+    return tile.out_scale[kGated ? tile.rows.head(row, 0) : 0];
+  }
+  // The lane's two columns of a chunk of 8.
+  __device__ void write_pair(int chunk, int half, uint32_t two) const {
+    const int32_t at = chunk_offset<S::kQGroupBytes>(lane_row() + 8 * half, chunk);
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(out_address() + at + thread_ % 4 * 4), "r"(two)
+                 : "memory");
   }
 
   const AttentionParams& p_;
   Shared& shared_;
   const int32_t index_;
   const int32_t thread_;
-  RingCursor<S::kQStages> q_;
-  RingCursor<S::kStages> k_cursor_;
-  RingCursor<S::kStages> v_cursor_;
+  int32_t tiles_ = 0;  // of rows that are done
+  int32_t keys_ = 0;   // tiles of keys that are multiplied
 };
 
 template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees>
@@ -487,8 +561,10 @@ struct Launch {
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
     if (error != cudaSuccess) return error;
-    const int32_t items = tile_items_bound(params);
-    const int32_t blocks = items < params.config.num_sms ? items : params.config.num_sms;
+    // Tiles may be cut, so that few of them have all multiprocessors.
+    const int32_t most = params.config.num_sms;
+    const int32_t items = params.config.whole_sequences ? tile_items_bound(params) : most;
+    const int32_t blocks = items < most ? items : most;
     return launch_pdl(kernel, dim3(static_cast<unsigned>(blocks)), dim3(S::kThreads), kShared,
                       stream, params);
   }

@@ -31,28 +31,30 @@ class Carrier {
         lane_(static_cast<int32_t>(threadIdx.x) % 32) {}
 
   __device__ void run() {
-    int32_t out = 0;  // tiles whose results have not gone out
-    while (true) {
-      barrier_wait(shared_address(&shared_.tile_ring.full[slot_.stage]), slot_.phase);
-      const TileWork& tile = shared_.tile[slot_.stage];
+    for (;; ++fetched_) {
+      const int32_t slot = stage_of<kTileStages>(fetched_);
+      barrier_wait(shared_address(&shared_.tile_ring.full[slot]), phase_of<kTileStages>(fetched_));
+      const TileWork& tile = shared_.tile[slot];
       if (tile.num_pages == 0) break;
       if constexpr (S::kKeepsQ) {
-        barrier_wait(shared_address(&shared_.q_empty[consumer_]), q_.phase ^ 1);
+        barrier_wait(shared_address(&shared_.q_empty[consumer_]), q_phase(fetched_) ^ 1);
         fetch_q(tile);
-        if (out == kTileStages - 1) store_out(out);
+        if (fetched_ - stored_ == kTileStages - 1) store_out();
       } else {
-        if (out == S::kQStages) store_out(out);
+        if (fetched_ - stored_ == S::kQStages) store_out();
         fetch_q(tile);
       }
       if constexpr (kWaitsForQ) finish_q();
-      slot_.advance();
-      q_.advance();
-      ++out;
     }
-    while (out > 0) store_out(out);
+    while (stored_ < fetched_) store_out();
   }
 
  private:
+  __device__ static int32_t q_stage(int32_t tile) {
+    return S::kQStages == 1 ? 0 : stage_of<S::kQStages>(tile);
+  }
+  __device__ static uint32_t q_phase(int32_t tile) { return phase_of<S::kQStages>(tile); }
+
   // Calls chunks(addresses in shared memory, indices of the chunks in q and out or -1 past the end)
   // for the lane's chunks of a tile, kBatch at once. A lane has one chunk of every kStep-th row, so
   // that its addresses are constants apart.
@@ -89,15 +91,16 @@ class Carrier {
 
   // Rows past the end become zeros.
   __device__ void fetch_q(const TileWork& tile) const {
-    for_chunks(tile, q_.stage, [&](const uint32_t(&to)[kBatch], const int32_t(&index)[kBatch]) {
+    for_chunks(tile, q_stage(fetched_),
+               [&](const uint32_t(&to)[kBatch], const int32_t(&index)[kBatch]) {
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to[i]),
-                     "l"(static_cast<const uint4*>(p_.q) + max(index[i], 0)),
-                     "r"(index[i] < 0 ? 0 : 16)
-                     : "memory");
-      }
-    });
+                 for (int i = 0; i < kBatch; ++i) {
+                   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to[i]),
+                                "l"(static_cast<const uint4*>(p_.q) + max(index[i], 0)),
+                                "r"(index[i] < 0 ? 0 : 16)
+                                : "memory");
+                 }
+               });
     if constexpr (!kWaitsForQ) {
       asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(q_full())
                    : "memory");
@@ -113,7 +116,7 @@ class Carrier {
     barrier_arrive(q_full());
   }
   __device__ uint32_t q_full() const {
-    return shared_address(&shared_.q_full[consumer_][q_.stage]);
+    return shared_address(&shared_.q_full[consumer_][q_stage(fetched_)]);
   }
 
   // Makes e4m3 of the rows that came, each lane 32 columns of every fourth row. Of 128 columns they
@@ -122,7 +125,7 @@ class Carrier {
     static_assert(S::kOutColumns == 256);
     const int32_t r = lane_ / 8;
     const int32_t c = lane_ % 8;
-    const uint32_t q = shared_address(shared_.q[consumer_][q_.stage]);
+    const uint32_t q = shared_address(shared_.q[consumer_][q_stage(fetched_)]);
     const uint32_t from = q + chunk_offset<S::kQGroupBytes>(r, 2 * c);
     const uint32_t to = q + chunk_offset<S::kQGroupBytes>(r, c);
     if constexpr (S::kWide) {  // a row's columns are those of both carriers
@@ -146,7 +149,7 @@ class Carrier {
         top = top_of(v);
       }
       const auto rounding = RowRounding::of(top);
-      if (c == 0) shared_.q_scale[consumer_][q_.stage][first + r] = rounding.back;
+      if (c == 0) shared_.q_scale[consumer_][q_stage(fetched_)][first + r] = rounding.back;
       __syncwarp();  // the rows have been read
 #pragma unroll
       for (int group = 0; group < 2; ++group) {
@@ -195,34 +198,34 @@ class Carrier {
     return top;
   }
 
-  // Of the oldest of the `out` tiles whose results have not gone out.
-  __device__ void store_out(int32_t& out) {
-    barrier_wait(shared_address(&shared_.out_full[consumer_][out_.stage]), out_.phase);
-    for_chunks(shared_.tile[out_slot_.stage], S::kKeepsQ ? S::kOutBuffer : out_.stage,
-               [&](const uint32_t(&from)[kBatch], const int32_t(&index)[kBatch]) {
-                 uint4 v[kBatch];
+  // Of the oldest tile whose results have not gone out.
+  __device__ void store_out() {
+    const int32_t stage = q_stage(stored_);
+    const int32_t slot = stage_of<kTileStages>(stored_);
+    barrier_wait(shared_address(&shared_.out_full[consumer_][stage]), q_phase(stored_));
+    if (shared_.has_results[consumer_][stage]) {
+      for_chunks(shared_.tile[slot], S::kKeepsQ ? S::kOutBuffer : stage,
+                 [&](const uint32_t(&from)[kBatch], const int32_t(&index)[kBatch]) {
+                   uint4 v[kBatch];
 #pragma unroll
-                 for (int i = 0; i < kBatch; ++i) v[i] = load_shared(from[i]);
+                   for (int i = 0; i < kBatch; ++i) v[i] = load_shared(from[i]);
 #pragma unroll
-                 for (int i = 0; i < kBatch; ++i) {
-                   if (index[i] >= 0) static_cast<uint4*>(p_.out)[index[i]] = v[i];
-                 }
-               });
+                   for (int i = 0; i < kBatch; ++i) {
+                     if (index[i] >= 0) static_cast<uint4*>(p_.out)[index[i]] = v[i];
+                   }
+                 });
+    }
     if constexpr (S::kKeepsQ) barrier_arrive(shared_address(&shared_.out_empty[consumer_]));
-    barrier_arrive(shared_address(&shared_.tile_ring.empty[out_slot_.stage]));
-    out_.advance();
-    out_slot_.advance();
-    --out;
+    barrier_arrive(shared_address(&shared_.tile_ring.empty[slot]));
+    ++stored_;
   }
 
   const AttentionParams& p_;
   Shared& shared_;
   const int32_t consumer_;
   const int32_t lane_;
-  RingCursor<kTileStages> slot_;
-  RingCursor<S::kQStages> q_;
-  RingCursor<kTileStages> out_slot_;
-  RingCursor<S::kQStages> out_;
+  int32_t fetched_ = 0;  // tiles
+  int32_t stored_ = 0;
 };
 
 }  // namespace rudder::cuda

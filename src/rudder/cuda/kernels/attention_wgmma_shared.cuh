@@ -28,7 +28,7 @@ struct Shape {
   // tokens (token_of_row)?
   static constexpr bool kInRuns = kGated;
   static constexpr int kPages = kTokens / kPageTokens;
-  static_assert(kPages <= 8);
+  static_assert(kPages <= 8 && kPages == step_pages(kHeadDim));
   // A column group of a tile: 64 columns of bf16 or f16, 128 of e4m3.
   static constexpr int kGroupBytes = kTokens * 128;
   static constexpr int kTileBytes = kColumnGroups * kGroupBytes;
@@ -96,6 +96,16 @@ struct RingCursor {
   }
 };
 
+// The same of a ring that is read or written for the `count`-th time: one register instead of two.
+template <int kStages>
+__device__ inline int32_t stage_of(int32_t count) {
+  return kStages == 2 ? count & 1 : count % kStages;
+}
+template <int kStages>
+__device__ inline uint32_t phase_of(int32_t count) {
+  return static_cast<uint32_t>(kStages == 2 ? count >> 1 : count / kStages) & 1;
+}
+
 // One tile of rows and the pages [first_page, first_page + num_pages) that they see. Without pages:
 // there are no more tiles.
 struct TileWork {
@@ -109,6 +119,13 @@ struct TileWork {
   const int32_t* table;        // blocks of the sequence
   int32_t blocks[kMostPages];  // of the first tile of keys
   TreePath path;
+  // Of a tile whose keys are cut: its slot in partial_out, the distance to the next part's and how
+  // many there are. 1: the tile is whole.
+  int32_t parts;
+  int32_t first_slot;
+  int32_t slot_step;
+  int32_t slot;
+  bool has_lead;  // the first page is there for the filter of a gate alone
   float k_scale;
   bool has_gain;               // does the filter of some head add to scores?
   float sigma[kMaxGroup];      // of the KV head's q heads, of a gate
@@ -143,6 +160,8 @@ struct WgmmaShared {
   // Where consumers keep q.
   uint64_t q_empty[kConsumers];
   uint64_t out_empty[kConsumers];
+  bool is_last[kConsumers];                   // are all parts of the tile there?
+  bool has_results[kConsumers][S::kQStages];  // else another block has those of the tile
 
   // By one thread, before all others go on.
   __device__ void init_barriers() {

@@ -73,6 +73,8 @@ class Taker {
     tile.kv_head = at.kv_head;
     tile.first_page = first_page_of(config, tile.rows.position(tile.row_begin), S::kPages);
     tile.num_pages = tile.rows.position(end - 1) / kPageTokens + 1 - tile.first_page;
+    tile.parts = 1;
+    if (listed.part != TileItem::kWhole) take_part(listed, &tile);
     tile.table = p_.block_table + seq.table_row * p_.max_blocks;
     tile.k_scale = p_.k_scale != nullptr ? p_.k_scale[at.kv_head] : 1.0f;
     if constexpr (kTrees) tile.path = {seq.path, seq.path_base};
@@ -97,6 +99,21 @@ class Taker {
     }
     barrier_arrive(shared_address(&shared_.tile_ring.full[slot_.stage]));
     slot_.advance();
+  }
+
+  // A gate's part has a page of keys in front of it, for its filter.
+  __device__ void take_part(const TileItem& listed, TileWork* tile) const {
+    const int32_t pages = work_.header->part_pages;
+    const int32_t heads = p_.config.num_kv_heads;
+    const int32_t begin = listed.part * pages;
+    tile->parts = ceil_div(tile->num_pages, pages);
+    tile->slot_step = heads;
+    tile->first_slot = listed.first_slot * heads + tile->kv_head;
+    tile->slot = tile->first_slot + listed.part * heads;
+    tile->has_lead = S::kGated && listed.part > 0;
+    const int32_t lead = tile->has_lead ? 1 : 0;
+    tile->num_pages = min(pages, tile->num_pages - begin) + lead;
+    tile->first_page += begin - lead;
   }
 
   const AttentionParams& p_;

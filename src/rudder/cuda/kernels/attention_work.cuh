@@ -31,11 +31,14 @@ inline constexpr int32_t kMaxShareFloor = 8;
 inline constexpr int32_t kMaxWideShareFloor = 2;
 inline constexpr int32_t kPartPages = 8;  // that take as long as what every part takes beside
 
+inline constexpr int32_t kMaxTileParts = 192;  // parts of tiles of all KV heads
+
 struct WorkHeader {
   int32_t num_tiles;
   int32_t section_heads;  // KV heads whose tiles are taken before those of other heads
   // Blocks of the wgmma kernel take tiles in turns, or else each when it is free.
   int32_t in_turns;
+  int32_t part_pages;  // TileItem::part
   // Of the wgmma kernel's blocks, 0 between launches: items taken beside the blocks' first ones,
   // and blocks that have found no more.
   int32_t taken;
@@ -91,9 +94,15 @@ struct alignas(16) TiledSeq {
 static_assert(sizeof(TiledSeq) == 32);
 
 struct TileItem {
+  static constexpr int32_t kWhole = -1;
   int32_t entry;  // TiledSeq
   int32_t tile;   // rows [tile * tile_rows, ...) of its q_len * group
+  // The tile reads its pages [part * WorkHeader::part_pages, ...) alone, or kWhole. Who finishes
+  // the last part of a tile adds all up.
+  int32_t part;
+  int32_t first_slot;  // part p of KV head h has slot (first_slot + p) * heads + h of partial_out
 };
+static_assert(sizeof(TileItem) == 16);
 
 // The tiles of a step are its TileItems, each with every KV head. They are taken section by
 // section: a section is all TileItems of some KV heads, whose keys and values fit the L2 cache
@@ -130,12 +139,16 @@ struct WorkspaceView {
   SplitSeq* split;          // [max_seqs]
   TiledSeq* tiled;          // [max_tokens]: each has a token at least
   EmptySeq* empty;          // [max_seqs]
-  TileItem* tiles;          // [max_tokens], longest first: a tile has a token's rows at least
+  TileItem* tiles;          // [max_tokens + kMaxTileParts], longest first: a tile has a token's
+                            // rows at least
+  uint32_t* part_arrivals;  // [2 * kMaxTileParts], of each consumer; 0 between launches
   WorkerRange* workers;     // [kMaxWorkers]
   uint32_t* arrivals;       // [kMaxWorkers], by the first worker of a segment; 0 between launches
   CutSegment* cuts;         // [kMaxWorkers], of heads that are_wide()
   float2* partial_max_sum;  // [2 * kMaxWorkers, kRowTile]: max (of base-2 scores), sum
-  float* partial_out;       // [2 * kMaxWorkers, kRowTile, head_dim], unnormalised
+  // [2 * kMaxWorkers, kRowTile, head_dim], unnormalised; in the wgmma kernel, which runs behind
+  // the split one, its parts of tiles (consumer_floats())
+  float* partial_out;
 };
 
 // Where the parts of a workspace begin; returns the bytes in front of partial_out.
@@ -157,7 +170,8 @@ __host__ __device__ inline size_t view_workspace(const AttentionWorkspace& works
   view->split = reinterpret_cast<SplitSeq*>(take(sizeof(SplitSeq) * seqs));
   view->tiled = reinterpret_cast<TiledSeq*>(take(sizeof(TiledSeq) * tokens));
   view->empty = reinterpret_cast<EmptySeq*>(take(sizeof(EmptySeq) * seqs));
-  view->tiles = reinterpret_cast<TileItem*>(take(sizeof(TileItem) * tokens));
+  view->tiles = reinterpret_cast<TileItem*>(take(sizeof(TileItem) * (tokens + kMaxTileParts)));
+  view->part_arrivals = reinterpret_cast<uint32_t*>(take(sizeof(uint32_t) * 2 * kMaxTileParts));
   view->partial_max_sum =
       reinterpret_cast<float2*>(take(sizeof(float2) * 2 * kMaxWorkers * kRowTile));
   view->partial_out = reinterpret_cast<float*>(base + at);
@@ -216,6 +230,22 @@ __host__ __device__ inline int32_t tile_rows(const AttentionConfig& config) {
   return tile_rows(config.prefill_kernel, config.head_dim);
 }
 static_assert(kMaxGroup <= 64, "a token's rows lie in one tile");
+
+// Pages of keys that a tile of the wgmma kernel goes through at once: a step.
+__host__ __device__ constexpr int32_t step_pages(int32_t head_dim) {
+  return is_wide(head_dim) ? 2 : head_dim == 256 ? 4 : 8;
+}
+// What a consumer leaves of a part of a tile, a slot has two of them: sums of 64 rows, as its 128
+// threads have them, and four numbers of each thread.
+__host__ __device__ constexpr int32_t consumer_floats(int32_t head_dim) {
+  const int32_t columns = is_wide(head_dim) ? head_dim / 2 : head_dim == 96 ? 128 : head_dim;
+  return 64 * columns + 128 * 4;
+}
+// How many slots partial_out has room for.
+__host__ __device__ constexpr int32_t tile_parts_room(int32_t head_dim) {
+  const int32_t room = 2 * kMaxWorkers * kRowTile * head_dim / (2 * consumer_floats(head_dim));
+  return room < kMaxTileParts ? room : kMaxTileParts;
+}
 // What a unit of split work takes a worker, what all of it takes beside, and what 64 keys take a
 // tile that is alone, in nanoseconds: of heads of 128 on an H200 and an H100, and of wide ones on
 // an H200 (ADR 0008).

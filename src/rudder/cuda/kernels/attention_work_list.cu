@@ -1,5 +1,6 @@
 // The work list of attention: one block reads the lengths of the step's sequences and writes the
 // records of attention_work.cuh. It runs once a step and touches a few KB.
+#include "rudder/cuda/kernels/attention_tile_list.cuh"
 #include "rudder/cuda/kernels/attention_work.cuh"
 #include "rudder/cuda/kernels/launch.h"
 #include "rudder/cuda/kernels/tree_path.cuh"
@@ -7,9 +8,8 @@
 namespace rudder::cuda {
 namespace {
 
-constexpr int kThreads = 1024;
+constexpr int kThreads = kWorkListThreads;
 constexpr int kWarps = kThreads / 32;
-constexpr int kBuckets = 64;     // of tile costs
 constexpr int kSlackParts = 16;  // a share, in slacks
 
 // What one sequence adds to each list.
@@ -61,28 +61,11 @@ __device__ Counts block_scan(Counts mine, Counts* scratch) {
   return mine;
 }
 
-// The last of [0, count) whose key is <= `at`; keys rise, the first is <= `at`.
-template <typename Key>
-__device__ int32_t last_not_above(int32_t count, int32_t at, const Key& key) {
-  int32_t low = 0;
-  int32_t high = count - 1;
-  while (low < high) {
-    const int32_t middle = (low + high + 1) / 2;
-    if (key(middle) <= at) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low;
-}
-
 struct Totals {
   bool splits_short;  // splits_either()
   Counts sum;         // of the sequences so far
   int32_t max_pages;  // of a split sequence
   int32_t min_pages;
-  int32_t max_cost;     // of a tile
   int32_t tiled_pages;  // that tiles of a KV head read
 };
 
@@ -137,10 +120,17 @@ struct TileLoad {
     atomicAdd(&all, static_cast<unsigned long long>(tiles) * config.num_kv_heads * steps);
     atomicMax(&longest, steps);
   }
-  // Steps that the device takes one after the other. A multiprocessor that has other tiles beside
-  // one takes two thirds of the time for a step.
+  // Steps that the device takes one after the other. A multiprocessor that has other tiles of the
+  // mma kernel beside one takes two thirds of the time for a step. Those of the wgmma kernel are
+  // cut where they are few (cut_tail()).
   __device__ int64_t in_turn(const AttentionConfig& config) const {
-    return max(static_cast<int64_t>(2 * all / (3 * config.num_sms)), int64_t{longest});
+    constexpr int64_t kCutSteps = 10;  // that cutting costs
+    const auto steps = static_cast<int64_t>(all);
+    int64_t last = longest;
+    if (config.prefill_kernel == PrefillKernel::kWgmma) {
+      last = min(last, steps / config.num_sms + kCutSteps);
+    }
+    return max(2 * steps / (3 * config.num_sms), last);
   }
 };
 
@@ -393,68 +383,18 @@ __device__ void divide(const AttentionWorkParams& p, const WorkspaceView& work,
   }
 }
 
-// Steps of 64 tokens that a tile goes through.
-__device__ int32_t tile_cost(const AttentionConfig& config, const TiledSeq& seq, int32_t tile) {
-  const int32_t group = config.num_heads / config.num_kv_heads;
-  const int32_t rows = tile_rows(config);
-  const int32_t prefix = seq.kv_len - seq.q_len;
-  const int32_t all = seq.q_len * group;
-  const int32_t end = (tile + 1) * rows < all ? (tile + 1) * rows : all;
-  const int32_t last = prefix + (end - 1) / group;
-  const int32_t first = first_visible(prefix + tile * rows / group, config.window);
-  return last / 64 - first / 64 + 1;
-}
-
-// Lists the tiles longest first (to a 64th of the longest), so that the short ones fill the end.
-__device__ void order_tiles(const AttentionWorkParams& p, const WorkspaceView& work, Totals* totals,
-                            int32_t* buckets) {
-  const int32_t count = totals->sum.tiles;
-  const auto item_of = [&](int32_t i) {
-    const int32_t entry =
-        last_not_above(totals->sum.tiled, i, [&](int32_t e) { return work.tiled[e].tile_begin; });
-    return TileItem{entry, i - work.tiled[entry].tile_begin};
-  };
-  const auto cost_of = [&](const TileItem& item) {
-    return tile_cost(p.config, work.tiled[item.entry], item.tile);
-  };
-  const auto bucket_of = [&](int32_t cost) {
-    return kBuckets - 1 - static_cast<int32_t>(int64_t{cost} * (kBuckets - 1) / totals->max_cost);
-  };
-  for (int32_t i = threadIdx.x; i < count; i += kThreads) {
-    atomicMax(&totals->max_cost, cost_of(item_of(i)));
-  }
-  if (threadIdx.x < kBuckets) buckets[threadIdx.x] = 0;
-  __syncthreads();
-  for (int32_t i = threadIdx.x; i < count; i += kThreads) {
-    atomicAdd(&buckets[bucket_of(cost_of(item_of(i)))], 1);
-  }
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    int32_t begin = 0;
-    for (int b = 0; b < kBuckets; ++b) {
-      const int32_t in_bucket = buckets[b];
-      buckets[b] = begin;
-      begin += in_bucket;
-    }
-  }
-  __syncthreads();
-  for (int32_t i = threadIdx.x; i < count; i += kThreads) {
-    const TileItem item = item_of(i);
-    work.tiles[atomicAdd(&buckets[bucket_of(cost_of(item))], 1)] = item;
-  }
-}
-
 __global__ void __launch_bounds__(kThreads) work_kernel(const AttentionWorkParams p) {
   __shared__ Counts scratch[kWarps];
   __shared__ Totals totals;
   __shared__ Span spans[kSpans];
-  __shared__ int32_t buckets[kBuckets];
+  __shared__ TileOrder order;
+  __shared__ TailCut tail;
   __shared__ Either either;
   __shared__ int32_t parts[kPartPages + 1];
   dependency_wait();
   dependency_trigger();
   const bool splits = splits_either(p, &either);
-  if (threadIdx.x == 0) totals = Totals{splits, Counts{}, 0, INT32_MAX, 1, 0};
+  if (threadIdx.x == 0) totals = Totals{splits, Counts{}, 0, INT32_MAX, 0};
   __syncthreads();
   WorkspaceView work;
   view_workspace(p.workspace, &work);
@@ -469,7 +409,9 @@ __global__ void __launch_bounds__(kThreads) work_kernel(const AttentionWorkParam
     cut = {share_of(p.config, totals, workers), 1, mean_pages};
   }
   divide(p, work, totals, cut, spans);
-  order_tiles(p, work, &totals, buckets);
+  order_tiles(p.config, work, totals.sum.tiled, totals.sum.tiles, &order);
+  __syncthreads();  // the list and the header are there
+  cut_tail(p.config, work, totals.sum.tiles, &tail);
 }
 
 }  // namespace
