@@ -164,7 +164,7 @@ bool may_round(const AttentionConfig& config) {
 // part: where parts cancel, or a gate leaves little of a score, weights are off by more.
 double limit_of(const Case& c) {
   if (!may_round(c.config)) return 1e-2;
-  return c.gate.length > 0 ? 5e-2 : 2e-2;
+  return c.gate.length > 0 ? 5e-2 : 1e-2 + 4e-5 * c.config.head_dim;
 }
 
 // Of each row (token, head).

@@ -141,10 +141,7 @@ __device__ inline void cut_tail(const AttentionConfig& config, const WorkspaceVi
   const int32_t heads = config.num_kv_heads;
   const int32_t thread = static_cast<int32_t>(threadIdx.x);
   const int32_t left = tiles * heads % config.num_sms;
-  if (config.whole_sequences || config.prefill_kernel != PrefillKernel::kWgmma || left == 0 ||
-      work.header->section_heads < heads) {
-    return;
-  }
+  if (left == 0 || work.header->section_heads < heads) return;
   const int32_t tail = ceil_div(left, heads);  // at most one a multiprocessor, so one a thread
   const int32_t begin = tiles - tail;
   const int32_t in_step = step_pages(config.head_dim);

@@ -136,7 +136,7 @@ class LaggingSoftmax {
   float shrink_[2];
 };
 
-template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees>
+template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees, bool kCuts>
 class Consumer {
  public:
   using S = Shape<kHeadDim, kType, kWeighting, kTrees>;
@@ -163,32 +163,31 @@ class Consumer {
 
   __device__ void run() {
     if (index_ == 1) pass_turn();
-    for (;; ++tiles_) {
-      const int32_t slot = stage_of<kTileStages>(tiles_);
-      barrier_wait(shared_address(&shared_.tile_ring.full[slot]), phase_of<kTileStages>(tiles_));
-      if (shared_.tile[slot].num_pages == 0) return;
-      barrier_wait(shared_address(&shared_.q_full[index_][q_stage()]), q_phase());
+    RingCursor<kTileStages> slot;
+    while (true) {
+      barrier_wait(shared_address(&shared_.tile_ring.full[slot.stage]), slot.phase);
+      const TileWork& tile = shared_.tile[slot.stage];
+      if (tile.num_pages == 0) return;
+      barrier_wait(shared_address(&shared_.q_full[index_][q_.stage]), q_.phase);
       if constexpr (S::kWide) {  // the other columns of q
-        barrier_wait(shared_address(&shared_.q_full[1 - index_][q_stage()]), q_phase());
+        barrier_wait(shared_address(&shared_.q_full[1 - index_][q_.stage]), q_.phase);
       }
-      attend(shared_.tile[slot]);
+      attend(tile, shared_.part[slot.stage]);
+      slot.advance();
+      q_.advance();
     }
   }
 
  private:
-  __device__ int32_t q_stage() const {
-    return S::kQStages == 1 ? 0 : stage_of<S::kQStages>(tiles_);
-  }
-  __device__ uint32_t q_phase() const { return phase_of<S::kQStages>(tiles_); }
   // Where q of the consumer's rows begins, and where its results go.
   __device__ uint32_t q_address() const {
-    return shared_address(shared_.q[S::kWide ? 0 : index_][q_stage()]);
+    return shared_address(shared_.q[S::kWide ? 0 : index_][q_.stage]);
   }
   __device__ uint32_t out_address() const {
-    return shared_address(shared_.q[index_][S::kKeepsQ ? S::kOutBuffer : q_stage()]);
+    return shared_address(shared_.q[index_][S::kKeepsQ ? S::kOutBuffer : q_.stage]);
   }
 
-  __device__ void attend(const TileWork& tile) {
+  __device__ void attend(const TileWork& tile, const TilePart& part) {
     const int32_t row_begin = tile.row_begin + S::first_row(index_);
     const int32_t row = row_begin + lane_row();
     const auto sight_of = [&] {
@@ -218,10 +217,10 @@ class Consumer {
     pass_turn();
     wgmma_wait<0>();
     hold(s);
-    release_keys();
+    release(shared_.k_ring, k_cursor_);
     weigher.weigh(s, begin, is_partial(begin), sight_of, lane);
     pack(weights, s);
-    if constexpr (kGated) weigher.drop_page(weights, tile.has_lead);
+    if constexpr (kCuts && kGated) weigher.drop_page(weights, part.has_lead);
     for (int32_t i = 1; i < tiles; ++i) {
       begin += S::kTokens;
       wait_values();
@@ -232,24 +231,30 @@ class Consumer {
       pass_turn();
       wgmma_wait<1>();
       hold(s);
-      release_keys();
+      release(shared_.k_ring, k_cursor_);
       if constexpr (kBeside) weigher.weigh(s, begin, is_partial(begin), sight_of, lane);
       wgmma_wait<0>();
 #pragma unroll
       for (int part = 0; part < S::kSumParts; ++part) hold(out[part]);
-      release_values(keys_ - 2);
+      release(shared_.v_ring, v_cursor_);
       if constexpr (!kBeside) weigher.weigh(s, begin, is_partial(begin), sight_of, lane);
       weigher.rescale(out);
       pack(weights, s);
     }
     wait_values();
-    if constexpr (!S::kFp8) clear_tail(tile, tiles - 1, shared_address(shared_.v[v_stage()]));
+    if constexpr (!S::kFp8) clear_tail(tile, tiles - 1, shared_address(shared_.v[v_cursor_.stage]));
     begin_sums(out, weights);
     wgmma_wait<0>();
 #pragma unroll
     for (int part = 0; part < S::kSumParts; ++part) hold(out[part]);
-    release_values(keys_ - 1);
-    finish_tile(tile, out, weigher);
+    release(shared_.v_ring, v_cursor_);
+    if constexpr (kCuts) {
+      finish_tile(tile, part, out, weigher);
+    } else {
+      wait_for_room();
+      write(tile, out, weigher);
+    }
+    barrier_arrive(shared_address(&shared_.out_full[index_][q_.stage]));
   }
 
   // The consumers issue their products in turns, so that one's softmax runs under the other's
@@ -261,18 +266,13 @@ class Consumer {
     asm volatile("bar.arrive %0, 256;" ::"r"(kTurnBarrier + 1 - index_) : "memory");
   }
 
-  // Values lie a tile behind the keys.
-  __device__ int32_t v_stage() const {
-    return stage_of<S::kStages>(keys_ - 1);
-  }
   __device__ void wait_keys() {
-    barrier_wait(shared_address(&shared_.k_ring.full[stage_of<S::kStages>(keys_)]),
-                 phase_of<S::kStages>(keys_));
+    barrier_wait(shared_address(&shared_.k_ring.full[k_cursor_.stage]), k_cursor_.phase);
   }
   // Before the scores that are computed beside the sums: between products that are in flight ptxas
   // takes no branches.
   __device__ void wait_values() {
-    barrier_wait(shared_address(&shared_.v_ring.full[v_stage()]), phase_of<S::kStages>(keys_ - 1));
+    barrier_wait(shared_address(&shared_.v_ring.full[v_cursor_.stage]), v_cursor_.phase);
   }
 
   // The warp's rows of q, where it keeps them; where they were is free then. Of an fp8 cache also
@@ -291,7 +291,7 @@ class Consumer {
     } else if constexpr (S::kFp8) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        q_scale[half] = shared_.q_scale[index_][q_stage()][lane_row() + 8 * half];
+        q_scale[half] = shared_.q_scale[index_][q_.stage][lane_row() + 8 * half];
       }
     }
   }
@@ -338,7 +338,7 @@ class Consumer {
     // e4m3 lie where the first half of as many bf16 was.
     constexpr int kQGroupStep = (S::kFp8 ? 2 : 1) * S::kQGroupBytes;
     const uint64_t q = operand_by_rows(q_address());
-    const uint64_t k = operand_by_rows(shared_address(shared_.k[stage_of<S::kStages>(keys_)]));
+    const uint64_t k = operand_by_rows(shared_address(shared_.k[k_cursor_.stage]));
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < S::kScoreSteps; ++step) {
@@ -360,7 +360,7 @@ class Consumer {
                              const uint32_t (&weights)[kWeightSteps][4]) {
     const uint32_t columns = S::first_column(index_) / 64 * S::kGroupBytes;
     const uint64_t v =
-        operand_by_columns(shared_address(shared_.v[v_stage()]) + columns, S::kGroupBytes);
+        operand_by_columns(shared_address(shared_.v[v_cursor_.stage]) + columns, S::kGroupBytes);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kWeightSteps; ++step) {
@@ -390,16 +390,10 @@ class Consumer {
   }
 
   // This warp has read the stage.
-  __device__ void release_keys() {
-    if (thread_ % 32 == 0) {
-      barrier_arrive(shared_address(&shared_.k_ring.empty[stage_of<S::kStages>(keys_)]));
-    }
-    ++keys_;
-  }
-  __device__ void release_values(int32_t values) const {
-    if (thread_ % 32 == 0) {
-      barrier_arrive(shared_address(&shared_.v_ring.empty[stage_of<S::kStages>(values)]));
-    }
+  template <int kStages>
+  __device__ void release(Ring& ring, RingCursor<kStages>& cursor) {
+    if (thread_ % 32 == 0) barrier_arrive(shared_address(&ring.empty[cursor.stage]));
+    cursor.advance();
   }
 
   __device__ static void pack(uint32_t (&weights)[kWeightSteps][4], const float (&s)[kScores]) {
@@ -418,26 +412,26 @@ class Consumer {
     }
   }
 
-  __device__ void finish_tile(const TileWork& tile, const float (&out)[S::kSumParts][kSums],
-                              const Weights& weigher) {
+  __device__ void finish_tile(const TileWork& tile, const TilePart& part,
+                              const float (&out)[S::kSumParts][kSums], const Weights& weigher) {
     bool has_results = true;
     // The vote tells the compiler that warps stay together.
-    if (__any_sync(kAllLanes, tile.parts == 1)) {
+    if (__any_sync(kAllLanes, part.count == 1)) {
       wait_for_room();
       write(tile, out, weigher);
     } else {
-      has_results = finish_part(tile, out, weigher);
+      has_results = finish_part(tile, part, out, weigher);
     }
     __syncwarp();
-    if (thread_ == 0) shared_.has_results[index_][q_stage()] = has_results;
-    barrier_arrive(shared_address(&shared_.out_full[index_][q_stage()]));
+    if (thread_ == 0) shared_.has_results[index_][q_.stage] = has_results;
   }
 
   // Leaves what the tile's part gives. Are all parts there? Then their sum is what the carrier
   // gets.
-  __device__ bool finish_part(const TileWork& tile, const float (&out)[S::kSumParts][kSums],
+  __device__ bool finish_part(const TileWork& tile, const TilePart& part,
+                              const float (&out)[S::kSumParts][kSums],
                               const Weights& weigher) const {
-    const TileParts<kHeadDim, kGated> parts(p_, tile, index_, thread_);
+    const TileParts<kHeadDim, kGated> parts(p_, part, index_, thread_);
     parts.leave(out, weigher);
     group_barrier(kConsumerBarrier + index_);
     if (thread_ == 0) shared_.is_last[index_] = parts.is_last();
@@ -469,7 +463,7 @@ class Consumer {
   // Until results may be written: what was there is out, or is q that has been read.
   __device__ void wait_for_room() const {
     if constexpr (S::kKeepsQ) {
-      barrier_wait(shared_address(&shared_.out_empty[index_]), q_phase() ^ 1);
+      barrier_wait(shared_address(&shared_.out_empty[index_]), q_.phase ^ 1);
     } else if constexpr (S::kWide) {
       asm volatile("bar.sync %0, 256;" ::"r"(kRowsBarrier) : "memory");
     } else {
@@ -506,11 +500,12 @@ class Consumer {
   Shared& shared_;
   const int32_t index_;
   const int32_t thread_;
-  int32_t tiles_ = 0;  // of rows that are done
-  int32_t keys_ = 0;   // tiles of keys that are multiplied
+  RingCursor<S::kQStages> q_;
+  RingCursor<S::kStages> k_cursor_;
+  RingCursor<S::kStages> v_cursor_;
 };
 
-template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees>
+template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees, bool kCuts>
 __global__ void __launch_bounds__(Shape<kHeadDim, kType, kWeighting, kTrees>::kThreads, 1)
     wgmma_kernel(const __grid_constant__ AttentionParams p) {
   using S = Shape<kHeadDim, kType, kWeighting, kTrees>;
@@ -530,14 +525,14 @@ __global__ void __launch_bounds__(Shape<kHeadDim, kType, kWeighting, kTrees>::kT
   if (warp < 4) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kFeederRegisters));
     if (warp == 0) Copier<kHeadDim, kType, kWeighting, kTrees>(p, shared).run();
-    if (warp == 1) Taker<kHeadDim, kType, kWeighting, kTrees>(p, shared, work).run();
-    if (warp >= 2) Carrier<kHeadDim, kType, kWeighting, kTrees>(p, shared, warp - 2).run();
+    if (warp == 1) Taker<kHeadDim, kType, kWeighting, kTrees, kCuts>(p, shared, work).run();
+    if (warp >= 2) Carrier<kHeadDim, kType, kWeighting, kTrees, kCuts>(p, shared, warp - 2).run();
   } else if (warp < 4 * (1 + S::kConverters)) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kFeederRegisters));
     if constexpr (S::kFp8) Converter<kHeadDim, kType, kWeighting, kTrees>(shared).run();
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::kConsumerRegisters));
-    Consumer<kHeadDim, kType, kWeighting, kTrees>(p, shared).run();
+    Consumer<kHeadDim, kType, kWeighting, kTrees, kCuts>(p, shared).run();
   }
 }
 
@@ -547,23 +542,24 @@ struct Launch {
     if constexpr (kWeighting == Weighting::kSoftmax) {
       // Elsewhere trees are split; a gate has none.
       const bool may_have_trees = params.ancestors != nullptr && params.config.whole_sequences;
-      if (may_have_trees) return launch<true>(params, stream);
+      if (may_have_trees) return launch<true, false>(params, stream);
     }
-    return launch<false>(params, stream);
+    return cuts_tiles(params.config, params.bounds) ? launch<false, true>(params, stream)
+                                                    : launch<false, false>(params, stream);
   }
 
-  template <bool kTrees>
+  template <bool kTrees, bool kCuts>
   static cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
     using S = Shape<kHeadDim, kType, kWeighting, kTrees>;
     constexpr size_t kShared = sizeof(WgmmaShared<kHeadDim, kType, kWeighting, kTrees>);
     static_assert(kShared <= 227 * 1024);
-    const auto kernel = wgmma_kernel<kHeadDim, kType, kWeighting, kTrees>;
+    const auto kernel = wgmma_kernel<kHeadDim, kType, kWeighting, kTrees, kCuts>;
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
     if (error != cudaSuccess) return error;
-    // Tiles may be cut, so that few of them have all multiprocessors.
+    // Tiles that are cut have all multiprocessors, few as they are.
     const int32_t most = params.config.num_sms;
-    const int32_t items = params.config.whole_sequences ? tile_items_bound(params) : most;
+    const int32_t items = kCuts ? most : tile_items_bound(params);
     const int32_t blocks = items < most ? items : most;
     return launch_pdl(kernel, dim3(static_cast<unsigned>(blocks)), dim3(S::kThreads), kShared,
                       stream, params);

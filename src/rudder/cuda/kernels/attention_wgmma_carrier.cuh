@@ -11,7 +11,7 @@ namespace rudder::cuda {
 // Brings the q of a consumer, tile after tile, and takes its results away: a warp. Where a consumer
 // keeps q, it brings that of the next tile while one is computed, and results of the tile before go
 // out meanwhile. Else both have the same memory: q comes when the results that lie there are out.
-template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees>
+template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees, bool kCuts>
 class Carrier {
  public:
   using S = Shape<kHeadDim, kType, kWeighting, kTrees>;
@@ -31,30 +31,28 @@ class Carrier {
         lane_(static_cast<int32_t>(threadIdx.x) % 32) {}
 
   __device__ void run() {
-    for (;; ++fetched_) {
-      const int32_t slot = stage_of<kTileStages>(fetched_);
-      barrier_wait(shared_address(&shared_.tile_ring.full[slot]), phase_of<kTileStages>(fetched_));
-      const TileWork& tile = shared_.tile[slot];
+    int32_t out = 0;  // tiles whose results have not gone out
+    while (true) {
+      barrier_wait(shared_address(&shared_.tile_ring.full[slot_.stage]), slot_.phase);
+      const TileWork& tile = shared_.tile[slot_.stage];
       if (tile.num_pages == 0) break;
       if constexpr (S::kKeepsQ) {
-        barrier_wait(shared_address(&shared_.q_empty[consumer_]), q_phase(fetched_) ^ 1);
+        barrier_wait(shared_address(&shared_.q_empty[consumer_]), q_.phase ^ 1);
         fetch_q(tile);
-        if (fetched_ - stored_ == kTileStages - 1) store_out();
+        if (out == kTileStages - 1) store_out(out);
       } else {
-        if (fetched_ - stored_ == S::kQStages) store_out();
+        if (out == S::kQStages) store_out(out);
         fetch_q(tile);
       }
       if constexpr (kWaitsForQ) finish_q();
+      slot_.advance();
+      q_.advance();
+      ++out;
     }
-    while (stored_ < fetched_) store_out();
+    while (out > 0) store_out(out);
   }
 
  private:
-  __device__ static int32_t q_stage(int32_t tile) {
-    return S::kQStages == 1 ? 0 : stage_of<S::kQStages>(tile);
-  }
-  __device__ static uint32_t q_phase(int32_t tile) { return phase_of<S::kQStages>(tile); }
-
   // Calls chunks(addresses in shared memory, indices of the chunks in q and out or -1 past the end)
   // for the lane's chunks of a tile, kBatch at once. A lane has one chunk of every kStep-th row, so
   // that its addresses are constants apart.
@@ -91,16 +89,15 @@ class Carrier {
 
   // Rows past the end become zeros.
   __device__ void fetch_q(const TileWork& tile) const {
-    for_chunks(tile, q_stage(fetched_),
-               [&](const uint32_t(&to)[kBatch], const int32_t(&index)[kBatch]) {
+    for_chunks(tile, q_.stage, [&](const uint32_t(&to)[kBatch], const int32_t(&index)[kBatch]) {
 #pragma unroll
-                 for (int i = 0; i < kBatch; ++i) {
-                   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to[i]),
-                                "l"(static_cast<const uint4*>(p_.q) + max(index[i], 0)),
-                                "r"(index[i] < 0 ? 0 : 16)
-                                : "memory");
-                 }
-               });
+      for (int i = 0; i < kBatch; ++i) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to[i]),
+                     "l"(static_cast<const uint4*>(p_.q) + max(index[i], 0)),
+                     "r"(index[i] < 0 ? 0 : 16)
+                     : "memory");
+      }
+    });
     if constexpr (!kWaitsForQ) {
       asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(q_full())
                    : "memory");
@@ -116,7 +113,7 @@ class Carrier {
     barrier_arrive(q_full());
   }
   __device__ uint32_t q_full() const {
-    return shared_address(&shared_.q_full[consumer_][q_stage(fetched_)]);
+    return shared_address(&shared_.q_full[consumer_][q_.stage]);
   }
 
   // Makes e4m3 of the rows that came, each lane 32 columns of every fourth row. Of 128 columns they
@@ -125,7 +122,7 @@ class Carrier {
     static_assert(S::kOutColumns == 256);
     const int32_t r = lane_ / 8;
     const int32_t c = lane_ % 8;
-    const uint32_t q = shared_address(shared_.q[consumer_][q_stage(fetched_)]);
+    const uint32_t q = shared_address(shared_.q[consumer_][q_.stage]);
     const uint32_t from = q + chunk_offset<S::kQGroupBytes>(r, 2 * c);
     const uint32_t to = q + chunk_offset<S::kQGroupBytes>(r, c);
     if constexpr (S::kWide) {  // a row's columns are those of both carriers
@@ -149,7 +146,7 @@ class Carrier {
         top = top_of(v);
       }
       const auto rounding = RowRounding::of(top);
-      if (c == 0) shared_.q_scale[consumer_][q_stage(fetched_)][first + r] = rounding.back;
+      if (c == 0) shared_.q_scale[consumer_][q_.stage][first + r] = rounding.back;
       __syncwarp();  // the rows have been read
 #pragma unroll
       for (int group = 0; group < 2; ++group) {
@@ -198,13 +195,11 @@ class Carrier {
     return top;
   }
 
-  // Of the oldest tile whose results have not gone out.
-  __device__ void store_out() {
-    const int32_t stage = q_stage(stored_);
-    const int32_t slot = stage_of<kTileStages>(stored_);
-    barrier_wait(shared_address(&shared_.out_full[consumer_][stage]), q_phase(stored_));
-    if (shared_.has_results[consumer_][stage]) {
-      for_chunks(shared_.tile[slot], S::kKeepsQ ? S::kOutBuffer : stage,
+  // Of the oldest of the `out` tiles whose results have not gone out.
+  __device__ void store_out(int32_t& out) {
+    barrier_wait(shared_address(&shared_.out_full[consumer_][out_.stage]), out_.phase);
+    if (!kCuts || shared_.has_results[consumer_][out_.stage]) {
+      for_chunks(shared_.tile[out_slot_.stage], S::kKeepsQ ? S::kOutBuffer : out_.stage,
                  [&](const uint32_t(&from)[kBatch], const int32_t(&index)[kBatch]) {
                    uint4 v[kBatch];
 #pragma unroll
@@ -216,16 +211,20 @@ class Carrier {
                  });
     }
     if constexpr (S::kKeepsQ) barrier_arrive(shared_address(&shared_.out_empty[consumer_]));
-    barrier_arrive(shared_address(&shared_.tile_ring.empty[slot]));
-    ++stored_;
+    barrier_arrive(shared_address(&shared_.tile_ring.empty[out_slot_.stage]));
+    out_.advance();
+    out_slot_.advance();
+    --out;
   }
 
   const AttentionParams& p_;
   Shared& shared_;
   const int32_t consumer_;
   const int32_t lane_;
-  int32_t fetched_ = 0;  // tiles
-  int32_t stored_ = 0;
+  RingCursor<kTileStages> slot_;
+  RingCursor<S::kQStages> q_;
+  RingCursor<kTileStages> out_slot_;
+  RingCursor<S::kQStages> out_;
 };
 
 }  // namespace rudder::cuda

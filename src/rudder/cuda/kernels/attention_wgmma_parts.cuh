@@ -16,16 +16,16 @@ class TileParts {
   static constexpr int kFloats = consumer_floats(kHeadDim);
   static constexpr int kFours = kFloats / (4 * kGroupThreads) - 1;  // of sums, of a thread
 
-  __device__ TileParts(const AttentionParams& p, const TileWork& tile, int32_t consumer,
+  __device__ TileParts(const AttentionParams& p, const TilePart& part, int32_t consumer,
                        int32_t thread)
-      : tile_(tile), consumer_(consumer), thread_(thread) {
+      : part_(part), consumer_(consumer), thread_(thread) {
     view_workspace(p.workspace, &work_);
   }
 
   template <int kParts, int kSums, typename Weights>
   __device__ void leave(const float (&out)[kParts][kSums], const Weights& weights) const {
     static_assert(kParts * kSums == 4 * kFours);
-    float4* const own = of_slot(tile_.slot);
+    float4* const own = of_slot(part_.slot);
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
 #pragma unroll
@@ -40,8 +40,8 @@ class TileParts {
 
   // By one thread of the consumer, when all have left theirs: are the other parts there?
   __device__ bool is_last() const {
-    uint32_t* const arrivals = work_.part_arrivals + kConsumers * tile_.first_slot + consumer_;
-    const bool last = atomicAdd(arrivals, 1) + 1 == static_cast<uint32_t>(tile_.parts);
+    uint32_t* const arrivals = work_.part_arrivals + kConsumers * part_.first_slot + consumer_;
+    const bool last = atomicAdd(arrivals, 1) + 1 == static_cast<uint32_t>(part_.count);
     if (last) *arrivals = 0;  // for the next launch
     __threadfence();
     return last;
@@ -52,13 +52,13 @@ class TileParts {
   __device__ SoftmaxRows rows() const {
     SoftmaxRows rows;
 #pragma unroll 1
-    for (int32_t i = 0; i < tile_.parts; ++i) {
+    for (int32_t i = 0; i < part_.count; ++i) {
       const float4 of_this = rows_of(i);
       rows.max[0] = fmaxf(rows.max[0], of_this.x);
       rows.max[1] = fmaxf(rows.max[1], of_this.y);
     }
 #pragma unroll 1
-    for (int32_t i = 0; i < tile_.parts; ++i) {
+    for (int32_t i = 0; i < part_.count; ++i) {
       const float4 of_this = rows_of(i);
       rows.sum[0] = fmaf(of_this.z, exp2_fast(of_this.x - rows.max[0]), rows.sum[0]);
       rows.sum[1] = fmaf(of_this.w, exp2_fast(of_this.y - rows.max[1]), rows.sum[1]);
@@ -73,7 +73,7 @@ class TileParts {
 #pragma unroll
     for (float4& four : sums) four = make_float4(0, 0, 0, 0);
 #pragma unroll 4
-    for (int32_t i = 0; i < tile_.parts; ++i) {
+    for (int32_t i = 0; i < part_.count; ++i) {
       float2 share = make_float2(1, 1);
       if constexpr (!kGated) {
         // A row sees its own token at least, so its maximum over all parts is finite.
@@ -100,10 +100,10 @@ class TileParts {
     return __ldcg(of_part(i) + kFours * kGroupThreads);
   }
   __device__ const float4* of_part(int32_t i) const {
-    return of_slot(tile_.first_slot + i * tile_.slot_step);
+    return of_slot(part_.first_slot + i * part_.slot_step);
   }
 
-  const TileWork& tile_;
+  const TilePart& part_;
   const int32_t consumer_;
   const int32_t thread_;
   WorkspaceView work_;

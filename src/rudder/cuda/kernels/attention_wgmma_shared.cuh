@@ -96,16 +96,6 @@ struct RingCursor {
   }
 };
 
-// The same of a ring that is read or written for the `count`-th time: one register instead of two.
-template <int kStages>
-__device__ inline int32_t stage_of(int32_t count) {
-  return kStages == 2 ? count & 1 : count % kStages;
-}
-template <int kStages>
-__device__ inline uint32_t phase_of(int32_t count) {
-  return static_cast<uint32_t>(kStages == 2 ? count >> 1 : count / kStages) & 1;
-}
-
 // One tile of rows and the pages [first_page, first_page + num_pages) that they see. Without pages:
 // there are no more tiles.
 struct TileWork {
@@ -119,13 +109,6 @@ struct TileWork {
   const int32_t* table;        // blocks of the sequence
   int32_t blocks[kMostPages];  // of the first tile of keys
   TreePath path;
-  // Of a tile whose keys are cut: its slot in partial_out, the distance to the next part's and how
-  // many there are. 1: the tile is whole.
-  int32_t parts;
-  int32_t first_slot;
-  int32_t slot_step;
-  int32_t slot;
-  bool has_lead;  // the first page is there for the filter of a gate alone
   float k_scale;
   bool has_gain;               // does the filter of some head add to scores?
   float sigma[kMaxGroup];      // of the KV head's q heads, of a gate
@@ -134,6 +117,15 @@ struct TileWork {
   // The end of the sequence's copied tokens. Values beyond it are arbitrary, also NaN, and NaN
   // times a weight of zero is NaN.
   __device__ int32_t end() const { return min(kv_len, (first_page + num_pages) * kPageTokens); }
+};
+// Where tiles may be cut: what part of one it is, its slot in partial_out, that of the first part
+// and the distance to the next one's.
+struct TilePart {
+  int32_t count;  // of parts. 1: the tile is whole
+  int32_t slot;
+  int32_t first_slot;
+  int32_t slot_step;
+  bool has_lead;  // the first page is there for the filter of a gate alone
 };
 // One that is computed, the next one, and one whose results are going out while that after it is
 // taken: with more a block would keep tiles from others.
@@ -151,6 +143,7 @@ struct WgmmaShared {
   float q_scale[kConsumers][S::kQStages][S::kFp8 && !S::kKeepsQ ? kConsumerRows : 1];
   uint32_t q_top[kConsumers][S::kFp8 && S::kWide ? kConsumerRows : 1];
   TileWork tile[kTileStages];
+  TilePart part[kTileStages];
   Ring tile_ring;
   Ring k_ring;
   Ring v_ring;
@@ -160,6 +153,7 @@ struct WgmmaShared {
   // Where consumers keep q.
   uint64_t q_empty[kConsumers];
   uint64_t out_empty[kConsumers];
+  // Where tiles may be cut.
   bool is_last[kConsumers];                   // are all parts of the tile there?
   bool has_results[kConsumers][S::kQStages];  // else another block has those of the tile
 

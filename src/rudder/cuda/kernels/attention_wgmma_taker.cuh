@@ -11,7 +11,7 @@ namespace rudder::cuda {
 // Takes tiles, as many ahead as the ring has room for, so that nobody waits for what is read of
 // them: a warp. Where the work list says so, blocks take them in turns, there and back: 0 .. n-1,
 // then 2n-1 .. n. Else the block that is free first takes the next.
-template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees>
+template <int kHeadDim, KvType kType, Weighting kWeighting, bool kTrees, bool kCuts>
 class Taker {
  public:
   using S = Shape<kHeadDim, kType, kWeighting, kTrees>;
@@ -73,8 +73,8 @@ class Taker {
     tile.kv_head = at.kv_head;
     tile.first_page = first_page_of(config, tile.rows.position(tile.row_begin), S::kPages);
     tile.num_pages = tile.rows.position(end - 1) / kPageTokens + 1 - tile.first_page;
-    tile.parts = 1;
-    if (listed.part != TileItem::kWhole) take_part(listed, &tile);
+    TilePart part = {};
+    if constexpr (kCuts) part = take_part(listed, &tile);
     tile.table = p_.block_table + seq.table_row * p_.max_blocks;
     tile.k_scale = p_.k_scale != nullptr ? p_.k_scale[at.kv_head] : 1.0f;
     if constexpr (kTrees) tile.path = {seq.path, seq.path_base};
@@ -91,6 +91,7 @@ class Taker {
     wait_for_slot();
     TileWork& to = shared_.tile[slot_.stage];
     if (lane_ == 0) to = tile;
+    if (kCuts && lane_ == 0) shared_.part[slot_.stage] = part;
     __syncwarp();
     if (lane_ < S::kPages) to.blocks[lane_] = block;
     if (lane_ < kMaxGroup) {
@@ -102,18 +103,18 @@ class Taker {
   }
 
   // A gate's part has a page of keys in front of it, for its filter.
-  __device__ void take_part(const TileItem& listed, TileWork* tile) const {
+  __device__ TilePart take_part(const TileItem& listed, TileWork* tile) const {
+    if (listed.part == TileItem::kWhole) return {1, 0, 0, 0, false};
     const int32_t pages = work_.header->part_pages;
     const int32_t heads = p_.config.num_kv_heads;
     const int32_t begin = listed.part * pages;
-    tile->parts = ceil_div(tile->num_pages, pages);
-    tile->slot_step = heads;
-    tile->first_slot = listed.first_slot * heads + tile->kv_head;
-    tile->slot = tile->first_slot + listed.part * heads;
-    tile->has_lead = S::kGated && listed.part > 0;
-    const int32_t lead = tile->has_lead ? 1 : 0;
+    const int32_t first_slot = listed.first_slot * heads + tile->kv_head;
+    const bool has_lead = S::kGated && listed.part > 0;
+    const int32_t lead = has_lead ? 1 : 0;
+    const int32_t count = ceil_div(tile->num_pages, pages);
     tile->num_pages = min(pages, tile->num_pages - begin) + lead;
     tile->first_page += begin - lead;
+    return {count, first_slot + listed.part * heads, first_slot, heads, has_lead};
   }
 
   const AttentionParams& p_;

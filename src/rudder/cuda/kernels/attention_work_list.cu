@@ -123,11 +123,11 @@ struct TileLoad {
   // Steps that the device takes one after the other. A multiprocessor that has other tiles of the
   // mma kernel beside one takes two thirds of the time for a step. Those of the wgmma kernel are
   // cut where they are few (cut_tail()).
-  __device__ int64_t in_turn(const AttentionConfig& config) const {
+  __device__ int64_t in_turn(const AttentionConfig& config, bool cuts) const {
     constexpr int64_t kCutSteps = 10;  // that cutting costs
     const auto steps = static_cast<int64_t>(all);
     int64_t last = longest;
-    if (config.prefill_kernel == PrefillKernel::kWgmma) {
+    if (cuts) {
       last = min(last, steps / config.num_sms + kCutSteps);
     }
     return max(2 * steps / (3 * config.num_sms), last);
@@ -161,7 +161,9 @@ __device__ bool splits_either(const AttentionWorkParams& p, Either* either) {
     }
   }
   __syncthreads();
-  const int64_t steps = either->with.in_turn(p.config) - either->without.in_turn(p.config);
+  const bool cuts = cuts_tiles(p.config, p.bounds);
+  const int64_t steps =
+      either->with.in_turn(p.config, cuts) - either->without.in_turn(p.config, cuts);
   const auto units = static_cast<int64_t>(either->units);
   const int64_t split_ns = kSplitNs + units * unit_ns(p.config) / split_workers(p.config);
   return split_ns < steps * tile_step_ns(p.config);
@@ -411,7 +413,7 @@ __global__ void __launch_bounds__(kThreads) work_kernel(const AttentionWorkParam
   divide(p, work, totals, cut, spans);
   order_tiles(p.config, work, totals.sum.tiled, totals.sum.tiles, &order);
   __syncthreads();  // the list and the header are there
-  cut_tail(p.config, work, totals.sum.tiles, &tail);
+  if (cuts_tiles(p.config, p.bounds)) cut_tail(p.config, work, totals.sum.tiles, &tail);
 }
 
 }  // namespace
