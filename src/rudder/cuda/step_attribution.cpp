@@ -62,7 +62,11 @@ void name_products(std::vector<AttributedNode>& nodes) {
     if (!is_open(nodes[i])) continue;
     const auto at = nodes.begin() + static_cast<std::ptrdiff_t>(i);
     const auto after = std::find_if_not(at, nodes.end(), is_open);
-    const std::string_view before = i == 0 ? std::string_view() : nodes[i - 1].op;
+    // What is quantised for a product belongs in front of it.
+    const auto ahead =
+        std::find_if(std::make_reverse_iterator(at), nodes.rend(),
+                     [](const AttributedNode& node) { return node.op != "quantise"; });
+    const std::string_view before = ahead == nodes.rend() ? std::string_view() : ahead->op;
     const std::string_view next = after == nodes.end() ? std::string_view() : after->op;
     // A fill in front of a product is the library's.
     const std::string op(product_between(before, next));
