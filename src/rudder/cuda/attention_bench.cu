@@ -140,13 +140,6 @@ std::vector<uint16_t> run_once(const Device& d, const AttentionParams& p, int64_
   return out;
 }
 
-float widened(uint16_t bits) {
-  const uint32_t word = uint32_t{bits} << 16;
-  float x;
-  memcpy(&x, &word, 4);
-  return x;
-}
-
 struct Verdict {
   double worst = 0;  // relative error of a row: |out - expected| / |expected|, norms
   bool is_good = true;
@@ -155,42 +148,11 @@ struct Verdict {
   std::string worst_case;
 };
 
-// May rows of the case have q in e4m3?
-bool may_round(const AttentionConfig& config) {
-  return config.kv_type == KvType::kFp8E4m3 &&
-         (config.prefill_kernel == PrefillKernel::kWgmma || config.head_dim > 256);
-}
 // Of a row's relative error. fp8 tensor cores keep some 13 bits of a sum, relative to its largest
 // part: where parts cancel, or a gate leaves little of a score, weights are off by more.
 double limit_of(const Case& c) {
   if (!may_round(c.config)) return 1e-2;
   return c.gate.length > 0 ? 5e-2 : 1e-2 + 4e-5 * c.config.head_dim;
-}
-
-// Of each row (token, head).
-std::vector<double> row_errors(const Device& d, const Case& c, const AttentionParams& p,
-                               const std::vector<uint16_t>& out, bool rounds_q) {
-  Plain plain{p, d.cache, d.q_begin, d.kv_len, d.table_row, d.seq_of, d.expected, rounds_q};
-  plain_attention<<<dim3(c.batch.tokens(), c.config.num_heads), 128, 4096 * 4>>>(plain);
-  must(cudaDeviceSynchronize(), "plain");
-  std::vector<float> expected(out.size());
-  must(cudaMemcpy(expected.data(), d.expected, out.size() * 4, cudaMemcpyDeviceToHost), "download");
-  std::vector<double> errors;
-  for (size_t begin = 0; begin < out.size(); begin += c.config.head_dim) {
-    double error = 0;
-    double norm = 0;
-    for (size_t i = begin; i < begin + c.config.head_dim; ++i) {
-      const double delta = widened(out[i]) - expected[i];
-      error += delta * delta;
-      norm += double{expected[i]} * expected[i];
-    }
-    // A gate may weigh one token a little and the others not at all, also what is left of a score
-    // where parts of it cancel.
-    if (c.gate.length > 0) norm += (may_round(c.config) ? 1e-3 : 1e-4) * c.config.head_dim;
-    const double relative = norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
-    errors.push_back(relative < 1e9 ? relative : 1e9);  // NaN too
-  }
-  return errors;
 }
 
 void check(const Device& d, Case& c, Verdict& verdict) {
@@ -212,9 +174,9 @@ void check(const Device& d, Case& c, Verdict& verdict) {
     p.gate.least_sparse_pages = c.gate.least_sparse_pages > 1 ? 1 : 1000000;
     verdict.same_twice &= run_once(d, p, count) == out;
   }
-  std::vector<double> errors = row_errors(d, c, p, out, false);
+  std::vector<double> errors = row_errors(d, p, out, false);
   if (may_round(c.config)) {  // a row that was split has its q as it came, others have it rounded
-    const std::vector<double> rounded = row_errors(d, c, p, out, true);
+    const std::vector<double> rounded = row_errors(d, p, out, true);
     for (size_t i = 0; i < errors.size(); ++i) errors[i] = std::min(errors[i], rounded[i]);
   }
   const double worst = *std::max_element(errors.begin(), errors.end());

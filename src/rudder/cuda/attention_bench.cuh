@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -330,6 +331,44 @@ void upload_batch(const Device& d, const Batch& batch) {
     for (int32_t i = batch.q_begin[s]; i < batch.q_begin[s + 1]; ++i) seq_of.push_back(s);
   }
   upload(d.seq_of, seq_of);
+}
+
+float widened(uint16_t bits) {
+  const uint32_t word = uint32_t{bits} << 16;
+  float x;
+  memcpy(&x, &word, 4);
+  return x;
+}
+
+// May rows under this config have q in e4m3?
+bool may_round(const AttentionConfig& config) {
+  return config.kv_type == KvType::kFp8E4m3 &&
+         (config.prefill_kernel == PrefillKernel::kWgmma || config.head_dim > 256);
+}
+// Of each row (token, head).
+std::vector<double> row_errors(const Device& d, const AttentionParams& p,
+                               const std::vector<uint16_t>& out, bool rounds_q) {
+  Plain plain{p, d.cache, d.q_begin, d.kv_len, d.table_row, d.seq_of, d.expected, rounds_q};
+  plain_attention<<<dim3(p.bounds.num_tokens, p.config.num_heads), 128, 4096 * 4>>>(plain);
+  must(cudaDeviceSynchronize(), "plain");
+  std::vector<float> expected(out.size());
+  must(cudaMemcpy(expected.data(), d.expected, out.size() * 4, cudaMemcpyDeviceToHost), "download");
+  std::vector<double> errors;
+  for (size_t begin = 0; begin < out.size(); begin += p.config.head_dim) {
+    double error = 0;
+    double norm = 0;
+    for (size_t i = begin; i < begin + p.config.head_dim; ++i) {
+      const double delta = widened(out[i]) - expected[i];
+      error += delta * delta;
+      norm += double{expected[i]} * expected[i];
+    }
+    // A gate may weigh one token a little and the others not at all, also what is left of a score
+    // where parts of it cancel.
+    if (p.gate.length > 0) norm += (may_round(p.config) ? 1e-3 : 1e-4) * p.config.head_dim;
+    const double relative = norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
+    errors.push_back(relative < 1e9 ? relative : 1e9);  // NaN too
+  }
+  return errors;
 }
 
 }  // namespace

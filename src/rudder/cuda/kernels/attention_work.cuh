@@ -232,15 +232,17 @@ __host__ __device__ inline int32_t tile_rows(const AttentionConfig& config) {
 static_assert(kMaxGroup <= 64, "a token's rows lie in one tile");
 
 // May the step's tiles be cut along their keys (attention_tile_list.cuh)? Where whole ones are
-// expected to leave multiprocessors without work for more than a twelfth of the time: the code that
-// adds parts up slows the others, by 1 to 5 %. `config`: with the kernel of the step.
+// expected to leave multiprocessors without work for more than a twelfth of the time, or a third
+// where each has one at most: the code that adds parts up slows the others, by 1 to 7 %. `config`:
+// with the kernel of the step.
 __host__ __device__ inline bool cuts_tiles(const AttentionConfig& config,
                                            const AttentionBounds& bounds) {
   if (config.whole_sequences || config.prefill_kernel != PrefillKernel::kWgmma) return false;
   const int32_t rows = bounds.num_tokens * (config.num_heads / config.num_kv_heads);
   const int64_t tiles = int64_t{ceil_div(rows, tile_rows(config))} * config.num_kv_heads;
   const int64_t rounds = (tiles + config.num_sms - 1) / config.num_sms;
-  return rounds * config.num_sms * 12 > tiles * 13;
+  const int64_t idle = rounds * config.num_sms - tiles;
+  return idle * (rounds > 1 ? 12 : 3) > rounds * config.num_sms;
 }
 
 // Pages of keys that a tile of the wgmma kernel goes through at once: a step.
