@@ -1,4 +1,4 @@
-// Rings of slots in shared memory that the copy engine fills and a warpgroup reads, in turns.
+// A ring of slots in shared memory that the copy engine fills and a warpgroup reads, in turns.
 // Included by .cu files only.
 #pragma once
 
@@ -36,29 +36,28 @@ __device__ __forceinline__ uint64_t evict_last() {
   return policy;
 }
 
-// One thread asks for what fills a slot.
+// A slot has two parts, which come when they may: of each a barrier counts the bytes.
 struct FetchRing {
   uint32_t slots;  // their address
   uint32_t slot_bytes;
   int32_t count;
-  uint32_t full;  // barriers, one a slot
+  uint32_t weights_full;  // barriers, one a slot
+  uint32_t tokens_full;
   uint32_t empty;
 
   __device__ __forceinline__ uint32_t slot(int32_t i) const {
     return slots + static_cast<uint32_t>(i) * slot_bytes;
   }
-  __device__ __forceinline__ uint32_t full_of(int32_t i) const {
-    return full + static_cast<uint32_t>(i) * sizeof(uint64_t);
-  }
-  __device__ __forceinline__ uint32_t empty_of(int32_t i) const {
-    return empty + static_cast<uint32_t>(i) * sizeof(uint64_t);
+  __device__ __forceinline__ static uint32_t of(uint32_t barriers, int32_t i) {
+    return barriers + static_cast<uint32_t>(i) * sizeof(uint64_t);
   }
   // By one thread. `readers` arrive when a slot has been read.
   __device__ void init(uint32_t readers) const {
 #pragma unroll 1
     for (int32_t i = 0; i < count; ++i) {
-      barrier_init(full_of(i), 1);
-      barrier_init(empty_of(i), readers);
+      barrier_init(of(weights_full, i), 1);
+      barrier_init(of(tokens_full, i), 1);
+      barrier_init(of(empty, i), readers);
     }
   }
 };
@@ -73,18 +72,19 @@ struct RingWalk {
     at = 0;
     ++turn;
   }
-  __device__ __forceinline__ void wait_full(const FetchRing& ring) const {
-    barrier_wait(ring.full_of(at), turn & 1);
+  // `full` is one of the ring's.
+  __device__ __forceinline__ void wait_full(uint32_t full) const {
+    barrier_wait(FetchRing::of(full, at), turn & 1);
   }
   // Whether the slot has been filled before a barrier's first phase was over.
-  __device__ __forceinline__ bool wait_full_unless(const FetchRing& ring, uint32_t barrier) const {
-    while (!barrier_is_over(ring.full_of(at), turn & 1)) {
+  __device__ __forceinline__ bool wait_full_unless(uint32_t full, uint32_t barrier) const {
+    while (!barrier_is_over(FetchRing::of(full, at), turn & 1)) {
       if (barrier_is_over(barrier, 0)) return false;
     }
     return true;
   }
   __device__ __forceinline__ void wait_empty(const FetchRing& ring) const {
-    if (turn > 0) barrier_wait(ring.empty_of(at), (turn - 1) & 1);
+    if (turn > 0) barrier_wait(FetchRing::of(ring.empty, at), (turn - 1) & 1);
   }
 };
 

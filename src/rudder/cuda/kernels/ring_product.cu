@@ -22,14 +22,11 @@ constexpr int kThreads = 32 * (kMmaWarps + 2);
 // What is left of a multiprocessor's 227 KB is for the small kernel beside it.
 constexpr int kRingBytes = 200 << 10;
 constexpr int kMostRows = 256;
-constexpr int kMostWeightSlots = 48;
-constexpr int kMostTokenSlots = 16;
-constexpr int kFewestTokenSlots = 6;
-constexpr int kTokenBytes = 32 << 10;  // of all slots, where these are enough
-// Of weights, on their way at once while the kernel in front runs, and behind it. That keeps memory
-// busy; what that kernel reads, what its peers send, and tokens wait behind all the rest.
+constexpr int kMostSlots = 48;
+constexpr int kReadBytes = 64 * kChunkBytes;  // of a slot's tokens, of which some are real
+// Of weights, on their way at once while the kernel in front runs; twice as many behind it. That
+// keeps memory busy. What that kernel reads, what its peers send, and tokens wait behind the rest.
 constexpr int kAheadBytes = 32 << 10;
-constexpr int kSteadyBytes = 64 << 10;
 // Tensor cores keep few bits of sums of fp8: they add so many chunks, 512 columns, fp32 adds these.
 constexpr int kFp8Chunks = 4;
 
@@ -43,18 +40,15 @@ struct RingParams {
   int32_t chunks = 0;       // of a row
   int32_t part_chunks = 0;  // of a part of a row, but for the last one
   int32_t token_rows = 0;
-  int32_t weight_slots = 0;
-  int32_t token_slots = 0;
-  int32_t ahead_slots = 0;   // of kAheadBytes
-  int32_t steady_slots = 0;  // of kSteadyBytes
+  int32_t slots = 0;
+  int32_t ahead_slots = 0;  // of kAheadBytes
 };
 
-// Behind the slots of both rings.
+// Behind the slots.
 struct RingShared {
-  uint64_t weight_full[kMostWeightSlots];
-  uint64_t weight_empty[kMostWeightSlots];
-  uint64_t token_full[kMostTokenSlots];
-  uint64_t token_empty[kMostTokenSlots];
+  uint64_t weights_full[kMostSlots];
+  uint64_t tokens_full[kMostSlots];
+  uint64_t empty[kMostSlots];
   uint64_t may_read;        // the kernel in front has ended
   float scales[kMostRows];  // of the tile's rows of W
 };
@@ -77,16 +71,18 @@ class RingProduct {
   static constexpr uint32_t kWeightBytes = kRows * kChunkBytes;
 
   __device__ RingProduct(const RingParams& p, uint8_t* shared) : p_(p) {
-    const auto token_bytes = static_cast<uint32_t>(p.token_rows) * kChunkBytes;
-    uint8_t* const weights = shared + p.token_slots * token_bytes;
-    auto& behind = *reinterpret_cast<RingShared*>(weights + p.weight_slots * kWeightBytes);
+    token_bytes_ = static_cast<uint32_t>(p.token_rows) * kChunkBytes;
+    const uint32_t slot_bytes = token_bytes_ + kWeightBytes;
+    auto& behind = *reinterpret_cast<RingShared*>(shared + p.slots * slot_bytes);
     scales_ = behind.scales;
     may_read_ = shared_address(&behind.may_read);
-    // In front of the weights: rows past the tokens are read, of whatever follows.
-    tokens_ = {shared_address(shared), token_bytes, p.token_slots,
-               shared_address(behind.token_full), shared_address(behind.token_empty)};
-    weights_ = {shared_address(weights), kWeightBytes, p.weight_slots,
-                shared_address(behind.weight_full), shared_address(behind.weight_empty)};
+    // Tokens in front of the weights: rows past them are read, of whatever follows.
+    ring_ = {shared_address(shared),
+             slot_bytes,
+             p.slots,
+             shared_address(behind.weights_full),
+             shared_address(behind.tokens_full),
+             shared_address(behind.empty)};
     const int block = static_cast<int>(blockIdx.x);
     part_ = block % p.splits;
     first_tile_ = block / p.splits;
@@ -97,8 +93,7 @@ class RingProduct {
 
   // By one thread.
   __device__ void init() const {
-    tokens_.init(kMmaWarps);
-    weights_.init(kMmaWarps);
+    ring_.init(kMmaWarps);
     barrier_init(may_read_, 1);
     barrier_init_fence();
   }
@@ -109,26 +104,29 @@ class RingProduct {
     int32_t on_way = 0;
     int32_t most = p_.ahead_slots;
     const auto pace = [&] {
-      if (on_way == most && most < p_.steady_slots && !come.wait_full_unless(weights_, may_read_)) {
-        most = p_.steady_slots;
+      if (on_way == most && most == p_.ahead_slots &&
+          !come.wait_full_unless(ring_.weights_full, may_read_)) {
+        most = min(2 * most, ring_.count);
       } else if (on_way == most) {
-        come.wait_full(weights_);
-        come.next(weights_);
+        come.wait_full(ring_.weights_full);
+        come.next(ring_);
         --on_way;
       }
       ++on_way;
     };
-    walk(weights_, pace, [&](uint32_t to, int column, int tile, uint32_t barrier) {
-      fetch(to, p_.weight, column, tile * kRows, barrier, policy);
-    });
+    walk(ring_.weights_full, kWeightBytes, pace,
+         [&](uint32_t slot, int column, int tile, uint32_t full) {
+           fetch(slot + token_bytes_, p_.weight, column, tile * kRows, full, policy);
+         });
   }
   __device__ void fetch_tokens() const {
     if (is_first_lane()) barrier_arrive(may_read_);
     const uint64_t policy = evict_last();
     const auto pace = [] {};
-    walk(tokens_, pace, [&](uint32_t to, int column, int /*tile*/, uint32_t barrier) {
-      fetch(to, p_.x, column, 0, barrier, policy);
-    });
+    walk(ring_.tokens_full, token_bytes_, pace,
+         [&](uint32_t slot, int column, int /*tile*/, uint32_t full) {
+           fetch(slot, p_.x, column, 0, full, policy);
+         });
   }
 
   // By the warps that multiply: all tiles of a block that keeps nothing.
@@ -206,23 +204,23 @@ class RingProduct {
   __device__ static bool is_first_lane() {
     return threadIdx.x % 32 == 0;
   }
-  // By a warp; fetch_box() by one lane.
+  // By a warp; fetch_part() of a slot by one lane.
   template <typename Pace, typename Fetch>
-  __device__ void walk(const FetchRing& ring, Pace pace, Fetch fetch_box) const {
+  __device__ void walk(uint32_t barriers, uint32_t bytes, Pace pace, Fetch fetch_part) const {
     RingWalk at;
 #pragma unroll 1
     for (int tile = first_tile_; tile < p_.tiles; tile += tile_step_) {
 #pragma unroll 1
       for (int i = 0; i < num_chunks_; ++i) {
-        at.wait_empty(ring);
+        at.wait_empty(ring_);
         pace();
         if (is_first_lane()) {
-          barrier_expect(ring.full_of(at.at), ring.slot_bytes);
-          fetch_box(ring.slot(at.at), (first_chunk_ + i) * kChunkElements, tile,
-                    ring.full_of(at.at));
+          const uint32_t full = FetchRing::of(barriers, at.at);
+          barrier_expect(full, bytes);
+          fetch_part(ring_.slot(at.at), (first_chunk_ + i) * kChunkElements, tile, full);
         }
         __syncwarp();
-        at.next(ring);
+        at.next(ring_);
       }
     }
   }
@@ -262,12 +260,14 @@ class RingProduct {
     asm volatile("bar.sync 1, %0;" ::"n"(32 * kMmaWarps) : "memory");
   }
   __device__ __forceinline__ void add_chunks(float (&sums)[kSums], int count) {
+    uint32_t read = 0;  // the barrier of the slot that is released next
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
-      weight_.wait_full(weights_);
-      token_.wait_full(tokens_);
-      const uint64_t a = operand_by_rows(tokens_.slot(token_.at));
-      const uint64_t b = operand_by_rows(weights_.slot(weight_.at));
+      at_.wait_full(ring_.weights_full);
+      at_.wait_full(ring_.tokens_full);
+      const uint32_t slot = ring_.slot(at_.at);
+      const uint64_t a = operand_by_rows(slot);
+      const uint64_t b = operand_by_rows(slot + token_bytes_);
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < kChunkBytes; k += 32) {
@@ -275,22 +275,16 @@ class RingProduct {
       }
       wgmma_commit();
       wgmma_wait<1>();
-      if (i > 0) release();
-      weight_.next(weights_);
-      token_.next(tokens_);
+      if (i > 0) release(read);
+      read = FetchRing::of(ring_.empty, at_.at);
+      at_.next(ring_);
     }
     wgmma_wait<0>();
     hold(sums);
-    if (count > 0) release();
+    if (count > 0) release(read);
   }
-  // The oldest slots that this warp has not released yet.
-  __device__ __forceinline__ void release() {
-    if (threadIdx.x % 32 == 0) {
-      barrier_arrive(weights_.empty_of(read_weight_.at));
-      barrier_arrive(tokens_.empty_of(read_token_.at));
-    }
-    read_weight_.next(weights_);
-    read_token_.next(tokens_);
+  __device__ __forceinline__ static void release(uint32_t slot) {
+    if (threadIdx.x % 32 == 0) barrier_arrive(slot);
   }
 
   // Of the two tokens that the thread has sums of.
@@ -358,14 +352,11 @@ class RingProduct {
   }
 
   const RingParams& p_;
-  FetchRing tokens_;
-  FetchRing weights_;
+  FetchRing ring_;
+  uint32_t token_bytes_;  // of a slot
   float* scales_;
   uint32_t may_read_;
-  RingWalk token_;  // of the warps that multiply: what is read next, what is released next
-  RingWalk weight_;
-  RingWalk read_token_;
-  RingWalk read_weight_;
+  RingWalk at_;  // of the warps that multiply: what is read next
   int part_;
   int first_tile_;
   int tile_step_;
@@ -379,8 +370,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     ring_product_kernel(const __grid_constant__ RingParams p) {
   extern __shared__ __align__(1024) uint8_t shared[];
   RingProduct<kRows, kFp8> product(p, shared);
-  // Told to be the same for all lanes: behind a branch that may part a warp the compiler lets no
-  // wgmma begin before the one in front has ended.
+  // Told to be the same for all lanes: else wgmma is taken to run in a part of them.
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   const bool is_first = threadIdx.x % 32 == 0;
   if (is_first && warp == kWeightWarp) prefetch_map(p.weight);
@@ -407,7 +397,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   __syncthreads();
   if (p.splits > 1) cluster_barrier();
   product.write_sums(sums);
-  if (p.splits > 1) cluster_barrier();  // none ends while another reads what it has kept
+  if (p.splits == 1) return;
+  cluster_arrive();  // none ends while another reads what it has kept
+  cluster_wait();
 }
 
 // Rows of `in` elements as boxes of 128 bytes of `box_rows` rows; zeros past the end.
@@ -431,14 +423,16 @@ bool encode_rows(EncodeTensorMap encode, const void* rows, int64_t count, const 
 template <int kRows, bool kFp8>
 cudaError_t launch_shape(const RingParams& p, int32_t num_sms, cudaStream_t stream) {
   auto* const kernel = ring_product_kernel<kRows, kFp8>;
-  constexpr size_t kMostBytes = kRingBytes + sizeof(RingShared);
+  constexpr size_t kMostBytes = kRingBytes + std::max(sizeof(RingShared), size_t{kReadBytes});
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostBytes);
   if (error != cudaSuccess) return error;
-  const int32_t slot_bytes = p.weight_slots * kRows + p.token_slots * p.token_rows;
+  const int32_t slot_bytes = (kRows + p.token_rows) * kChunkBytes;
+  const size_t behind =
+      std::max(sizeof(RingShared), static_cast<size_t>(std::max(0, kReadBytes - slot_bytes)));
   const int32_t blocks = p.keeps ? p.tiles * p.splits : std::min(p.tiles, num_sms);
   return launch_pdl_cluster(kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
-                            static_cast<size_t>(slot_bytes) * kChunkBytes + sizeof(RingShared),
+                            static_cast<size_t>(p.slots * slot_bytes) + behind,
                             static_cast<unsigned>(p.splits), stream, p);
 }
 
@@ -505,15 +499,8 @@ cudaError_t launch_ring_product(const GemvParams& product, const RingShape& shap
   p.part_chunks = over(p.chunks, p.splits);
   constexpr int32_t kGroupRows = 8;  // of the swizzle
   p.token_rows = over(product.tokens, kGroupRows) * kGroupRows;
-  p.token_slots =
-      std::clamp(kTokenBytes / (p.token_rows * kChunkBytes), kFewestTokenSlots, kMostTokenSlots);
-  p.weight_slots = std::min(kMostWeightSlots,
-                            (kRingBytes / kChunkBytes - p.token_slots * p.token_rows) / shape.rows);
-  const auto slots_of = [&](int bytes) {
-    return std::clamp(bytes / kChunkBytes / shape.rows, 1, p.weight_slots);
-  };
-  p.ahead_slots = slots_of(kAheadBytes);
-  p.steady_slots = slots_of(kSteadyBytes);
+  p.slots = std::min(kMostSlots, kRingBytes / kChunkBytes / (shape.rows + p.token_rows));
+  p.ahead_slots = std::clamp(kAheadBytes / kChunkBytes / shape.rows, 1, p.slots);
   if (!encode_rows(encode, product.weight, product.out, product, shape.rows, p.weight) ||
       !encode_rows(encode, product.x, product.tokens, product, p.token_rows, p.x)) {
     return cudaErrorInvalidValue;
