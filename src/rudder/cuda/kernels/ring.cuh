@@ -1,4 +1,4 @@
-// A ring of slots in shared memory that the copy engine fills and a warpgroup reads, in turns.
+// Rings of slots in shared memory that the copy engine fills and a warpgroup reads, in turns.
 // Included by .cu files only.
 #pragma once
 
@@ -36,55 +36,48 @@ __device__ __forceinline__ uint64_t evict_last() {
   return policy;
 }
 
-// A slot has two parts, which come when they may: of each a barrier counts the bytes.
+// What is fetched for the chunks of a product, one after the other, each into the next slot.
 struct FetchRing {
   uint32_t slots;  // their address
   uint32_t slot_bytes;
   int32_t count;
-  uint32_t weights_full;  // barriers, one a slot
-  uint32_t tokens_full;
-  uint32_t empty;
+  uint32_t full;  // barriers, one a slot, that count the bytes that come
 
   __device__ __forceinline__ uint32_t slot(int32_t i) const {
     return slots + static_cast<uint32_t>(i) * slot_bytes;
   }
-  __device__ __forceinline__ static uint32_t of(uint32_t barriers, int32_t i) {
-    return barriers + static_cast<uint32_t>(i) * sizeof(uint64_t);
-  }
-  // By one thread. `readers` arrive when a slot has been read.
-  __device__ void init(uint32_t readers) const {
-#pragma unroll 1
-    for (int32_t i = 0; i < count; ++i) {
-      barrier_init(of(weights_full, i), 1);
-      barrier_init(of(tokens_full, i), 1);
-      barrier_init(of(empty, i), readers);
-    }
-  }
 };
+__device__ __forceinline__ uint32_t barrier_of(uint32_t barriers, int32_t i) {
+  return barriers + static_cast<uint32_t>(i) * sizeof(uint64_t);
+}
+// By a warp.
+__device__ inline void init_barriers(uint32_t barriers, int32_t count, uint32_t arrivals) {
+#pragma unroll 1
+  for (auto i = static_cast<int32_t>(threadIdx.x % 32); i < count; i += 32) {
+    barrier_init(barrier_of(barriers, i), arrivals);
+  }
+}
 
 // A walk around a ring.
 struct RingWalk {
   int32_t at = 0;
-  uint32_t turn = 0;
+  uint32_t parity = 0;  // of the turn
 
-  __device__ __forceinline__ void next(const FetchRing& ring) {
-    if (++at < ring.count) return;
+  __device__ __forceinline__ void next(int32_t count) {
+    if (++at < count) return;
     at = 0;
-    ++turn;
+    parity ^= 1;
   }
-  // `full` is one of the ring's.
-  __device__ __forceinline__ void wait_full(uint32_t full) const {
-    barrier_wait(FetchRing::of(full, at), turn & 1);
+  // For the phase of this turn of a barrier of the slot.
+  __device__ __forceinline__ void wait(uint32_t barriers) const {
+    barrier_wait(barrier_of(barriers, at), parity);
   }
-  // Whether the slot has been filled before a barrier's first phase was over.
-  __device__ __forceinline__ bool wait_full_unless(uint32_t full, uint32_t barrier) const {
-    while (!barrier_is_over(FetchRing::of(full, at), turn & 1)) {
-      if (barrier_is_over(barrier, 0)) return false;
+  // Whether it was over before another barrier's first phase was.
+  __device__ __forceinline__ bool wait_unless(uint32_t barriers, uint32_t other) const {
+    while (!barrier_is_over(barrier_of(barriers, at), parity)) {
+      if (barrier_is_over(other, 0)) return false;
     }
     return true;
-  }
-  __device__ __forceinline__ void wait_empty(const FetchRing& ring) const {
-    if (turn > 0) barrier_wait(FetchRing::of(ring.empty, at), (turn - 1) & 1);
   }
 };
 

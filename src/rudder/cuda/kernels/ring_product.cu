@@ -19,14 +19,16 @@ constexpr int kMmaWarps = 4;
 constexpr int kWeightWarp = kMmaWarps;
 constexpr int kTokenWarp = kMmaWarps + 1;
 constexpr int kThreads = 32 * (kMmaWarps + 2);
-// What is left of a multiprocessor's 227 KB is for the small kernel beside it.
 constexpr int kRingBytes = 200 << 10;
 constexpr int kMostRows = 256;
-constexpr int kMostSlots = 48;
-constexpr int kReadBytes = 64 * kChunkBytes;  // of a slot's tokens, of which some are real
-// Of weights, on their way at once while the kernel in front runs; twice as many behind it. That
-// keeps memory busy. What that kernel reads, what its peers send, and tokens wait behind the rest.
+constexpr int kMostWeightSlots = 48;
+constexpr int kMostTokenSlots = 16;
+constexpr int kFewestTokenSlots = 6;
+constexpr int kTokenBytes = 32 << 10;  // of all slots, where these are enough
+// Of weights, on their way at once while the kernel in front runs, and behind it. That keeps memory
+// busy; what that kernel reads, what its peers send, and tokens wait behind all the rest.
 constexpr int kAheadBytes = 32 << 10;
+constexpr int kSteadyBytes = 64 << 10;
 // Tensor cores keep few bits of sums of fp8: they add so many chunks, 512 columns, fp32 adds these.
 constexpr int kFp8Chunks = 4;
 
@@ -40,18 +42,25 @@ struct RingParams {
   int32_t chunks = 0;       // of a row
   int32_t part_chunks = 0;  // of a part of a row, but for the last one
   int32_t token_rows = 0;
-  int32_t slots = 0;
-  int32_t ahead_slots = 0;  // of kAheadBytes
+  int32_t weight_slots = 0;
+  int32_t token_slots = 0;   // at most as many
+  int32_t ahead_slots = 0;   // of kAheadBytes
+  int32_t steady_slots = 0;  // of kSteadyBytes
 };
 
-// Behind the slots.
+// Behind the slots of both rings.
 struct RingShared {
-  uint64_t weights_full[kMostSlots];
-  uint64_t tokens_full[kMostSlots];
-  uint64_t empty[kMostSlots];
-  uint64_t may_read;        // the kernel in front has ended
-  float scales[kMostRows];  // of the tile's rows of W
+  uint64_t weights_full[kMostWeightSlots];
+  uint64_t tokens_full[kMostTokenSlots];
+  uint64_t read[kMostWeightSlots];  // the chunk in the slot, its tokens too
+  uint64_t may_read;                // the kernel in front has ended
+  float scales[kMostRows];          // of the tile's rows of W
 };
+// Asked for whatever the slots take. A multiprocessor sets apart the least of some amounts of
+// shared memory that is enough, of which 196 KB are one: then what is left is for no block of the
+// small kernel beside it. So more are asked for, and 227 KB are set apart.
+constexpr int kSharedBytes = kRingBytes + sizeof(RingShared);
+static_assert(kSharedBytes > 196 << 10);
 
 __device__ __forceinline__ void add(float4& sum, const float4& more) {
   sum.x += more.x;
@@ -64,6 +73,28 @@ __device__ __noinline__ float capped(float sum, float cap) {
   return cap * tanhf(sum / cap);
 }
 
+// operand_by_rows() of an address, of which a turn works out the low half alone.
+class SlotOperand {
+ public:
+  SlotOperand() = default;
+  __device__ explicit SlotOperand(uint32_t address)
+      : low_(static_cast<uint32_t>(operand_by_rows(address))) {
+    asm volatile("" : "+r"(low_));  // nor is this worked out again in every turn
+  }
+  __device__ __forceinline__ SlotOperand of(const FetchRing& ring, int32_t slot) const {
+    SlotOperand other;
+    other.low_ = low_ + static_cast<uint32_t>(slot) * (ring.slot_bytes >> 4);
+    return other;
+  }
+  __device__ __forceinline__ uint64_t advanced(uint32_t bytes) const {
+    constexpr uint64_t kHigh = uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32;
+    return kHigh | (low_ + (bytes >> 4));
+  }
+
+ private:
+  uint32_t low_;
+};
+
 template <int kRows, bool kFp8>
 class RingProduct {
  public:
@@ -71,18 +102,19 @@ class RingProduct {
   static constexpr uint32_t kWeightBytes = kRows * kChunkBytes;
 
   __device__ RingProduct(const RingParams& p, uint8_t* shared) : p_(p) {
-    token_bytes_ = static_cast<uint32_t>(p.token_rows) * kChunkBytes;
-    const uint32_t slot_bytes = token_bytes_ + kWeightBytes;
-    auto& behind = *reinterpret_cast<RingShared*>(shared + p.slots * slot_bytes);
+    const auto token_bytes = static_cast<uint32_t>(p.token_rows) * kChunkBytes;
+    uint8_t* const weights = shared + p.token_slots * token_bytes;
+    auto& behind = *reinterpret_cast<RingShared*>(weights + p.weight_slots * kWeightBytes);
     scales_ = behind.scales;
     may_read_ = shared_address(&behind.may_read);
-    // Tokens in front of the weights: rows past them are read, of whatever follows.
-    ring_ = {shared_address(shared),
-             slot_bytes,
-             p.slots,
-             shared_address(behind.weights_full),
-             shared_address(behind.tokens_full),
-             shared_address(behind.empty)};
+    chunk_read_ = shared_address(behind.read);
+    // In front of the weights: rows past the tokens are read, of whatever follows.
+    tokens_ = {shared_address(shared), token_bytes, p.token_slots,
+               shared_address(behind.tokens_full)};
+    weights_ = {shared_address(weights), kWeightBytes, p.weight_slots,
+                shared_address(behind.weights_full)};
+    token_operand_ = SlotOperand(tokens_.slots);
+    weight_operand_ = SlotOperand(weights_.slots);
     const int block = static_cast<int>(blockIdx.x);
     part_ = block % p.splits;
     first_tile_ = block / p.splits;
@@ -91,10 +123,12 @@ class RingProduct {
     num_chunks_ = max(0, min(p.part_chunks, p.chunks - first_chunk_));
   }
 
-  // By one thread.
+  // By a warp.
   __device__ void init() const {
-    ring_.init(kMmaWarps);
-    barrier_init(may_read_, 1);
+    init_barriers(weights_.full, weights_.count, 1);
+    init_barriers(tokens_.full, tokens_.count, 1);
+    init_barriers(chunk_read_, weights_.count, kMmaWarps);
+    if (is_first_lane()) barrier_init(may_read_, 1);
     barrier_init_fence();
   }
   // By a warp each.
@@ -104,29 +138,26 @@ class RingProduct {
     int32_t on_way = 0;
     int32_t most = p_.ahead_slots;
     const auto pace = [&] {
-      if (on_way == most && most == p_.ahead_slots &&
-          !come.wait_full_unless(ring_.weights_full, may_read_)) {
-        most = min(2 * most, ring_.count);
+      if (on_way == most && most < p_.steady_slots && !come.wait_unless(weights_.full, may_read_)) {
+        most = p_.steady_slots;
       } else if (on_way == most) {
-        come.wait_full(ring_.weights_full);
-        come.next(ring_);
+        come.wait(weights_.full);
+        come.next(weights_.count);
         --on_way;
       }
       ++on_way;
     };
-    walk(ring_.weights_full, kWeightBytes, pace,
-         [&](uint32_t slot, int column, int tile, uint32_t full) {
-           fetch(slot + token_bytes_, p_.weight, column, tile * kRows, full, policy);
-         });
+    walk(weights_, pace, [&](uint32_t to, int column, int tile, uint32_t full) {
+      fetch(to, p_.weight, column, tile * kRows, full, policy);
+    });
   }
   __device__ void fetch_tokens() const {
     if (is_first_lane()) barrier_arrive(may_read_);
     const uint64_t policy = evict_last();
     const auto pace = [] {};
-    walk(ring_.tokens_full, token_bytes_, pace,
-         [&](uint32_t slot, int column, int /*tile*/, uint32_t full) {
-           fetch(slot, p_.x, column, 0, full, policy);
-         });
+    walk(tokens_, pace, [&](uint32_t to, int column, int /*tile*/, uint32_t full) {
+      fetch(to, p_.x, column, 0, full, policy);
+    });
   }
 
   // By the warps that multiply: all tiles of a block that keeps nothing.
@@ -204,23 +235,31 @@ class RingProduct {
   __device__ static bool is_first_lane() {
     return threadIdx.x % 32 == 0;
   }
-  // By a warp; fetch_part() of a slot by one lane.
+  // By a warp; fetch_box() by one lane. Tokens have no more slots than weights: so who waits for a
+  // chunk to be read knows that its slot of weights has not been read again since.
   template <typename Pace, typename Fetch>
-  __device__ void walk(uint32_t barriers, uint32_t bytes, Pace pace, Fetch fetch_part) const {
+  __device__ void walk(const FetchRing& ring, Pace pace, Fetch fetch_box) const {
     RingWalk at;
+    RingWalk read;  // of the slots of weights
+    int32_t unused = ring.count;
 #pragma unroll 1
     for (int tile = first_tile_; tile < p_.tiles; tile += tile_step_) {
 #pragma unroll 1
       for (int i = 0; i < num_chunks_; ++i) {
-        at.wait_empty(ring_);
+        if (unused > 0) {
+          --unused;
+        } else {
+          read.wait(chunk_read_);
+          read.next(weights_.count);
+        }
         pace();
         if (is_first_lane()) {
-          const uint32_t full = FetchRing::of(barriers, at.at);
-          barrier_expect(full, bytes);
-          fetch_part(ring_.slot(at.at), (first_chunk_ + i) * kChunkElements, tile, full);
+          const uint32_t full = barrier_of(ring.full, at.at);
+          barrier_expect(full, ring.slot_bytes);
+          fetch_box(ring.slot(at.at), (first_chunk_ + i) * kChunkElements, tile, full);
         }
         __syncwarp();
-        at.next(ring_);
+        at.next(ring.count);
       }
     }
   }
@@ -260,31 +299,31 @@ class RingProduct {
     asm volatile("bar.sync 1, %0;" ::"n"(32 * kMmaWarps) : "memory");
   }
   __device__ __forceinline__ void add_chunks(float (&sums)[kSums], int count) {
-    uint32_t read = 0;  // the barrier of the slot that is released next
+    uint32_t read = 0;  // the barrier of the chunk that is given up next
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
-      at_.wait_full(ring_.weights_full);
-      at_.wait_full(ring_.tokens_full);
-      const uint32_t slot = ring_.slot(at_.at);
-      const uint64_t a = operand_by_rows(slot);
-      const uint64_t b = operand_by_rows(slot + token_bytes_);
+      weight_.wait(weights_.full);
+      token_.wait(tokens_.full);
+      const SlotOperand a = token_operand_.of(tokens_, token_.at);
+      const SlotOperand b = weight_operand_.of(weights_, weight_.at);
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < kChunkBytes; k += 32) {
-        ProductMma<kRows, kFp8>::add(sums, advanced(a, k), advanced(b, k));
+        ProductMma<kRows, kFp8>::add(sums, a.advanced(k), b.advanced(k));
       }
       wgmma_commit();
       wgmma_wait<1>();
-      if (i > 0) release(read);
-      read = FetchRing::of(ring_.empty, at_.at);
-      at_.next(ring_);
+      if (i > 0) give_up(read);
+      read = barrier_of(chunk_read_, weight_.at);
+      weight_.next(weights_.count);
+      token_.next(tokens_.count);
     }
     wgmma_wait<0>();
     hold(sums);
-    if (count > 0) release(read);
+    if (count > 0) give_up(read);
   }
-  __device__ __forceinline__ static void release(uint32_t slot) {
-    if (threadIdx.x % 32 == 0) barrier_arrive(slot);
+  __device__ __forceinline__ static void give_up(uint32_t read) {
+    if (is_first_lane()) barrier_arrive(read);
   }
 
   // Of the two tokens that the thread has sums of.
@@ -352,11 +391,16 @@ class RingProduct {
   }
 
   const RingParams& p_;
-  FetchRing ring_;
-  uint32_t token_bytes_;  // of a slot
+  FetchRing tokens_;
+  FetchRing weights_;
   float* scales_;
   uint32_t may_read_;
-  RingWalk at_;  // of the warps that multiply: what is read next
+  uint32_t chunk_read_;  // barriers, one a slot of weights
+  // Of the warps that multiply: what is read next, the operands in the first slots.
+  RingWalk token_;
+  RingWalk weight_;
+  SlotOperand token_operand_;
+  SlotOperand weight_operand_;
   int part_;
   int first_tile_;
   int tile_step_;
@@ -370,12 +414,13 @@ __global__ void __launch_bounds__(kThreads, 2)
     ring_product_kernel(const __grid_constant__ RingParams p) {
   extern __shared__ __align__(1024) uint8_t shared[];
   RingProduct<kRows, kFp8> product(p, shared);
-  // Told to be the same for all lanes: else wgmma is taken to run in a part of them.
+  // Told to be the same for all lanes: behind a branch that may part a warp the compiler lets no
+  // wgmma begin before the one in front has ended.
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   const bool is_first = threadIdx.x % 32 == 0;
   if (is_first && warp == kWeightWarp) prefetch_map(p.weight);
   if (is_first && warp == kTokenWarp) prefetch_map(p.x);
-  if (threadIdx.x == 0) product.init();
+  if (warp == 0) product.init();
   __syncthreads();
   // No kernel writes weights: they are on their way before the last kernel ends.
   if (warp == kWeightWarp) product.fetch_weights();
@@ -398,7 +443,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (p.splits > 1) cluster_barrier();
   product.write_sums(sums);
   if (p.splits == 1) return;
-  cluster_arrive();  // none ends while another reads what it has kept
+  cluster_arrive();  // none ends while another reads what it has kept; all has come that was added
   cluster_wait();
 }
 
@@ -423,17 +468,12 @@ bool encode_rows(EncodeTensorMap encode, const void* rows, int64_t count, const 
 template <int kRows, bool kFp8>
 cudaError_t launch_shape(const RingParams& p, int32_t num_sms, cudaStream_t stream) {
   auto* const kernel = ring_product_kernel<kRows, kFp8>;
-  constexpr size_t kMostBytes = kRingBytes + std::max(sizeof(RingShared), size_t{kReadBytes});
   const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostBytes);
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) return error;
-  const int32_t slot_bytes = (kRows + p.token_rows) * kChunkBytes;
-  const size_t behind =
-      std::max(sizeof(RingShared), static_cast<size_t>(std::max(0, kReadBytes - slot_bytes)));
   const int32_t blocks = p.keeps ? p.tiles * p.splits : std::min(p.tiles, num_sms);
   return launch_pdl_cluster(kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
-                            static_cast<size_t>(p.slots * slot_bytes) + behind,
-                            static_cast<unsigned>(p.splits), stream, p);
+                            kSharedBytes, static_cast<unsigned>(p.splits), stream, p);
 }
 
 template <bool kFp8>
@@ -499,8 +539,17 @@ cudaError_t launch_ring_product(const GemvParams& product, const RingShape& shap
   p.part_chunks = over(p.chunks, p.splits);
   constexpr int32_t kGroupRows = 8;  // of the swizzle
   p.token_rows = over(product.tokens, kGroupRows) * kGroupRows;
-  p.slots = std::min(kMostSlots, kRingBytes / kChunkBytes / (shape.rows + p.token_rows));
-  p.ahead_slots = std::clamp(kAheadBytes / kChunkBytes / shape.rows, 1, p.slots);
+  const int32_t all_rows = kRingBytes / kChunkBytes;
+  p.token_slots = std::min(
+      std::clamp(kTokenBytes / (p.token_rows * kChunkBytes), kFewestTokenSlots, kMostTokenSlots),
+      all_rows / (p.token_rows + shape.rows));
+  p.weight_slots =
+      std::min(kMostWeightSlots, (all_rows - p.token_slots * p.token_rows) / shape.rows);
+  const auto slots_of = [&](int bytes) {
+    return std::clamp(bytes / kChunkBytes / shape.rows, 1, p.weight_slots);
+  };
+  p.ahead_slots = slots_of(kAheadBytes);
+  p.steady_slots = slots_of(kSteadyBytes);
   if (!encode_rows(encode, product.weight, product.out, product, shape.rows, p.weight) ||
       !encode_rows(encode, product.x, product.tokens, product, p.token_rows, p.x)) {
     return cudaErrorInvalidValue;
