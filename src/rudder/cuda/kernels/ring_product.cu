@@ -54,7 +54,9 @@ struct RingShared {
   uint64_t tokens_full[kMostTokenSlots];
   uint64_t read[kMostWeightSlots];  // the chunk in the slot, its tokens too
   uint64_t may_read;                // the kernel in front has ended
+  uint64_t sums_come;               // from the blocks that have parts of the tile
   float scales[kMostRows];          // of the tile's rows of W
+  float x_scales[kRingMaxTokens];
 };
 // Asked for whatever the slots take. A multiprocessor sets apart the least of some amounts of
 // shared memory that is enough, of which 196 KB are one: then what is left is for no block of the
@@ -106,6 +108,9 @@ class RingProduct {
     uint8_t* const weights = shared + p.token_slots * token_bytes;
     auto& behind = *reinterpret_cast<RingShared*>(weights + p.weight_slots * kWeightBytes);
     scales_ = behind.scales;
+    x_scales_ = behind.x_scales;
+    sums_come_ = shared_address(&behind.sums_come);
+    sums_ = reinterpret_cast<float*>(shared);
     may_read_ = shared_address(&behind.may_read);
     chunk_read_ = shared_address(behind.read);
     // In front of the weights: rows past the tokens are read, of whatever follows.
@@ -128,7 +133,11 @@ class RingProduct {
     init_barriers(weights_.full, weights_.count, 1);
     init_barriers(tokens_.full, tokens_.count, 1);
     init_barriers(chunk_read_, weights_.count, kMmaWarps);
-    if (is_first_lane()) barrier_init(may_read_, 1);
+    if (is_first_lane()) {
+      barrier_init(may_read_, 1);
+      barrier_init(sums_come_, 1);
+      barrier_expect(sums_come_, static_cast<uint32_t>(kRows * p_.asked.tokens) * sizeof(float));
+    }
     barrier_init_fence();
   }
   // By a warp each.
@@ -176,60 +185,62 @@ class RingProduct {
       sync_mma_warps();  // the tile's scales have been read
     }
   }
-  // And the part of one tile, into shared memory, once all have read the rings.
-  __device__ void keep_part(float* sums) {
+  // And the part of one tile: each block of the cluster is sent the sums of some columns, over the
+  // slots of its rings, once all blocks have read theirs.
+  __device__ void send_part() {
     float c[kSums];
     multiply(c, first_tile_);
-    sync_block();
+    meet();
+    if (token_of(0) >= p_.asked.tokens) return;
+    const int columns = columns_of_block();
+    uint32_t rank = 0;
+    int column = lane_column();  // of the block's
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (token_of(half) >= p_.asked.tokens) continue;
-      auto* const to =
-          reinterpret_cast<float2*>(sums + token_of(half) * kSumStride + lane_column());
+    for (int i = 0; i < kRows / 8; ++i) {
+      const uint32_t barrier = shared_of_rank(sums_come_, rank);
 #pragma unroll
-      for (int i = 0; i < kRows / 8; ++i) {
-        to[4 * i] = make_float2(c[4 * i + 2 * half], c[4 * i + 2 * half + 1]);
+      for (int half = 0; half < 2; ++half) {
+        if (token_of(half) >= p_.asked.tokens) continue;
+        const uint32_t to = shared_address(sums_of(part_, token_of(half)) + column);
+        store_to_rank(shared_of_rank(to, rank),
+                      make_float2(c[4 * i + 2 * half], c[4 * i + 2 * half + 1]), barrier);
       }
+      column += 8;
+      if (column < columns) continue;
+      column -= columns;
+      ++rank;
     }
   }
-  // By the other warps meanwhile.
-  __device__ static void sync_block() {
+  // By all threads of the cluster, each warp where it is.
+  __device__ static void meet() {
     asm volatile("bar.sync 2, %0;" ::"n"(kThreads) : "memory");
+    cluster_arrive();
+    cluster_wait();
   }
-  // By all threads of the blocks that have parts of a tile, each some of the columns, four at a
-  // time.
-  __device__ void write_sums(const float* sums) const {
-    constexpr int kAtOnce = 4;  // loads on their way
-    const int columns = kRows / p_.splits;
-    const int count = columns / 4 * p_.asked.tokens;
-    const auto token_of_quad = [&](int i) { return i / (columns / 4); };
-    const auto column_of_quad = [&](int i) { return part_ * columns + i % (columns / 4) * 4; };
-#pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < count; i += kAtOnce * kThreads) {
-      float4 sum[kAtOnce] = {};
-#pragma unroll 1
+  // By all threads of a block, of what it has been sent, four columns at a time.
+  __device__ void write_sums() const {
+    const int columns = columns_of_block();
+    barrier_wait(sums_come_, 0);
+    for (auto i = static_cast<int>(threadIdx.x); i < columns / 4 * p_.asked.tokens; i += kThreads) {
+      const int token = i / (columns / 4);
+      const int column = i % (columns / 4) * 4;
+      float4 sum = {};
       for (int part = 0; part < p_.splits; ++part) {
-#pragma unroll
-        for (int n = 0; n < kAtOnce; ++n) {
-          const int quad = i + n * kThreads;
-          if (quad >= count) continue;
-          const float* const of_own =
-              sums + token_of_quad(quad) * kSumStride + column_of_quad(quad);
-          add(sum[n], p_.splits == 1
-                          ? *reinterpret_cast<const float4*>(of_own)
-                          : load_quad_from_rank(shared_of_rank(shared_address(of_own), part)));
-        }
+        add(sum, *reinterpret_cast<const float4*>(sums_of(part, token) + column));
       }
-#pragma unroll
-      for (int n = 0; n < kAtOnce; ++n) {
-        const int quad = i + n * kThreads;
-        if (quad < count) write_quad(token_of_quad(quad), column_of_quad(quad), sum[n]);
-      }
+      write_quad(token, part_ * columns + column, sum);
     }
   }
 
  private:
-  static constexpr int kSumStride = kRows + 8;  // lanes of a warp write to 32 banks
+  __device__ int columns_of_block() const {
+    return kRows / p_.splits;
+  }
+  // In the block that has them, those of its columns.
+  __device__ float* sums_of(int part, int token) const {
+    const int stride = columns_of_block() + 4;  // so that rows begin in different banks
+    return sums_ + (part * p_.asked.tokens + token) * stride;
+  }
   static constexpr int kChunkElements = kFp8 ? kChunkBytes : kChunkBytes / 2;
 
   __device__ static bool is_first_lane() {
@@ -276,6 +287,9 @@ class RingProduct {
                      : "memory");
       }
     }
+    if (!p_.keeps) return;
+    const auto token = static_cast<int>(threadIdx.x);
+    if (token < p_.asked.tokens) x_scales_[token] = x_scale_of(token);
   }
   // The block's part of a tile; the thread's scales are there.
   __device__ void multiply(float (&c)[kSums], int tile) {
@@ -368,7 +382,7 @@ class RingProduct {
     }
   }
   __device__ void write_quad(int token, int column, const float4& sum) const {
-    const float x_scale = x_scale_of(token);
+    const float x_scale = x_scales_[token];
     write_sum(token, column, sum.x, x_scale);
     write_sum(token, column + 1, sum.y, x_scale);
     write_sum(token, column + 2, sum.z, x_scale);
@@ -394,7 +408,10 @@ class RingProduct {
   FetchRing tokens_;
   FetchRing weights_;
   float* scales_;
+  float* x_scales_;
+  float* sums_;
   uint32_t may_read_;
+  uint32_t sums_come_;
   uint32_t chunk_read_;  // barriers, one a slot of weights
   // Of the warps that multiply: what is read next, the operands in the first slots.
   RingWalk token_;
@@ -433,18 +450,12 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (warp < kMmaWarps) product.write_tiles();
     return;
   }
-  auto* const sums = reinterpret_cast<float*>(shared);
   if (warp < kMmaWarps) {
-    product.keep_part(sums);
+    product.send_part();
   } else {
-    product.sync_block();
+    product.meet();
   }
-  __syncthreads();
-  if (p.splits > 1) cluster_barrier();
-  product.write_sums(sums);
-  if (p.splits == 1) return;
-  cluster_arrive();  // none ends while another reads what it has kept; all has come that was added
-  cluster_wait();
+  product.write_sums();
 }
 
 // Rows of `in` elements as boxes of 128 bytes of `box_rows` rows; zeros past the end.
