@@ -50,14 +50,6 @@ struct FetchRing {
 __device__ __forceinline__ uint32_t barrier_of(uint32_t barriers, int32_t i) {
   return barriers + static_cast<uint32_t>(i) * sizeof(uint64_t);
 }
-// By a warp.
-__device__ inline void init_barriers(uint32_t barriers, int32_t count, uint32_t arrivals) {
-#pragma unroll 1
-  for (auto i = static_cast<int32_t>(threadIdx.x % 32); i < count; i += 32) {
-    barrier_init(barrier_of(barriers, i), arrivals);
-  }
-}
-
 // A walk around a ring.
 struct RingWalk {
   int32_t at = 0;

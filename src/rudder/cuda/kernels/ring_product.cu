@@ -121,19 +121,26 @@ class RingProduct {
     token_operand_ = SlotOperand(tokens_.slots);
     weight_operand_ = SlotOperand(weights_.slots);
     const int block = static_cast<int>(blockIdx.x);
-    part_ = block % p.splits;
-    first_tile_ = block / p.splits;
-    tile_step_ = static_cast<int>(gridDim.x) / p.splits;
+    const int shift = __ffs(p.splits) - 1;
+    part_ = block & (p.splits - 1);
+    first_tile_ = block >> shift;
+    tile_step_ = static_cast<int>(gridDim.x) >> shift;
     first_chunk_ = part_ * p.part_chunks;
     num_chunks_ = max(0, min(p.part_chunks, p.chunks - first_chunk_));
   }
 
-  // By a warp.
-  __device__ void init() const {
-    init_barriers(weights_.full, weights_.count, 1);
-    init_barriers(tokens_.full, tokens_.count, 1);
-    init_barriers(chunk_read_, weights_.count, kMmaWarps);
-    if (is_first_lane()) {
+  // By a lane of each warp: to make a barrier takes as long as some bytes on their way.
+  __device__ void init(int warp) const {
+    const auto init_all = [&](uint32_t barriers, int32_t count, uint32_t arrivals) {
+#pragma unroll 1
+      for (int32_t i = warp; i < count; i += kThreads / 32) {
+        barrier_init(barrier_of(barriers, i), arrivals);
+      }
+    };
+    init_all(weights_.full, weights_.count, 1);
+    init_all(tokens_.full, tokens_.count, 1);
+    init_all(chunk_read_, weights_.count, kMmaWarps);
+    if (warp == kTokenWarp) {
       barrier_init(may_read_, 1);
       barrier_init(sums_come_, 1);
       barrier_expect(sums_come_, static_cast<uint32_t>(kRows * p_.asked.tokens) * sizeof(float));
@@ -437,7 +444,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const bool is_first = threadIdx.x % 32 == 0;
   if (is_first && warp == kWeightWarp) prefetch_map(p.weight);
   if (is_first && warp == kTokenWarp) prefetch_map(p.x);
-  if (warp == 0) product.init();
+  if (is_first) product.init(warp);
   __syncthreads();
   // No kernel writes weights: they are on their way before the last kernel ends.
   if (warp == kWeightWarp) product.fetch_weights();
