@@ -192,12 +192,12 @@ class RingProduct {
       sync_mma_warps();  // the tile's scales have been read
     }
   }
-  // And the part of one tile: each block of the cluster is sent the sums of some columns, over the
-  // slots of its rings, once all blocks have read theirs.
-  __device__ void send_part() {
-    float c[kSums];
+  // And the part of one tile, the sums of which go over the slots of the rings, once all blocks
+  // have read theirs: each block of the cluster is sent some columns.
+  __device__ void multiply_part(float (&c)[kSums]) {
     multiply(c, first_tile_);
-    meet();
+  }
+  __device__ void send_part(const float (&c)[kSums]) const {
     if (token_of(0) >= p_.asked.tokens) return;
     const int columns = columns_of_block();
     uint32_t rank = 0;
@@ -208,9 +208,13 @@ class RingProduct {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         if (token_of(half) >= p_.asked.tokens) continue;
-        const uint32_t to = shared_address(sums_of(part_, token_of(half)) + column);
-        store_to_rank(shared_of_rank(to, rank),
-                      make_float2(c[4 * i + 2 * half], c[4 * i + 2 * half + 1]), barrier);
+        float* const to = sums_of(part_, token_of(half)) + column;
+        const float2 sums = make_float2(c[4 * i + 2 * half], c[4 * i + 2 * half + 1]);
+        if (p_.splits == 1) {  // a launch without clusters has no st.async
+          *reinterpret_cast<float2*>(to) = sums;
+        } else {
+          store_to_rank(shared_of_rank(shared_address(to), rank), sums, barrier);
+        }
       }
       column += 8;
       if (column < columns) continue;
@@ -218,16 +222,10 @@ class RingProduct {
       ++rank;
     }
   }
-  // By all threads of the cluster, each warp where it is.
-  __device__ static void meet() {
-    asm volatile("bar.sync 2, %0;" ::"n"(kThreads) : "memory");
-    cluster_arrive();
-    cluster_wait();
-  }
   // By all threads of a block, of what it has been sent, four columns at a time.
   __device__ void write_sums() const {
     const int columns = columns_of_block();
-    barrier_wait(sums_come_, 0);
+    if (p_.splits > 1) barrier_wait(sums_come_, 0);
     for (auto i = static_cast<int>(threadIdx.x); i < columns / 4 * p_.asked.tokens; i += kThreads) {
       const int token = i / (columns / 4);
       const int column = i % (columns / 4) * 4;
@@ -457,11 +455,15 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (warp < kMmaWarps) product.write_tiles();
     return;
   }
-  if (warp < kMmaWarps) {
-    product.send_part();
-  } else {
-    product.meet();
+  float c[RingProduct<kRows, kFp8>::kSums];
+  if (warp < kMmaWarps) product.multiply_part(c);
+  __syncthreads();
+  if (p.splits > 1) {
+    cluster_arrive();
+    cluster_wait();
   }
+  if (warp < kMmaWarps) product.send_part(c);
+  if (p.splits == 1) __syncthreads();
   product.write_sums();
 }
 
