@@ -58,9 +58,9 @@ struct RingShared {
   float scales[kMostRows];          // of the tile's rows of W
   float x_scales[kRingMaxTokens];
 };
-// Asked for whatever the slots take. A multiprocessor sets apart the least of some amounts of
-// shared memory that is enough, of which 196 KB are one: then what is left is for no block of the
-// small kernel beside it. So more are asked for, and 227 KB are set apart.
+// Asked for whatever the slots take: a multiprocessor sets apart 228 KB of shared memory then, and
+// the small kernel beside it has what is left. Of 196 KB, which are enough for less, not even one
+// of its blocks would have had the kilobyte that each takes.
 constexpr int kSharedBytes = kRingBytes + sizeof(RingShared);
 static_assert(kSharedBytes > 196 << 10);
 
@@ -129,7 +129,7 @@ class RingProduct {
     num_chunks_ = max(0, min(p.part_chunks, p.chunks - first_chunk_));
   }
 
-  // By a lane of each warp: to make a barrier takes as long as some bytes on their way.
+  // By a lane of each warp: one after the other, 60 barriers take a microsecond to make.
   __device__ void init(int warp) const {
     const auto init_all = [&](uint32_t barriers, int32_t count, uint32_t arrivals) {
 #pragma unroll 1
@@ -192,11 +192,12 @@ class RingProduct {
       sync_mma_warps();  // the tile's scales have been read
     }
   }
-  // And the part of one tile, the sums of which go over the slots of the rings, once all blocks
-  // have read theirs: each block of the cluster is sent some columns.
+  // And the part of one tile.
   __device__ void multiply_part(float (&c)[kSums]) {
     multiply(c, first_tile_);
   }
+  // Its sums go over the slots of the rings, once all blocks of the cluster have read theirs: each
+  // block is sent some columns. A launch without clusters has no st.async.
   __device__ void send_part(const float (&c)[kSums]) const {
     if (token_of(0) >= p_.asked.tokens) return;
     const int columns = columns_of_block();
@@ -208,18 +209,22 @@ class RingProduct {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         if (token_of(half) >= p_.asked.tokens) continue;
-        float* const to = sums_of(part_, token_of(half)) + column;
-        const float2 sums = make_float2(c[4 * i + 2 * half], c[4 * i + 2 * half + 1]);
-        if (p_.splits == 1) {  // a launch without clusters has no st.async
-          *reinterpret_cast<float2*>(to) = sums;
-        } else {
-          store_to_rank(shared_of_rank(shared_address(to), rank), sums, barrier);
-        }
+        const uint32_t to = shared_address(sums_of(part_, token_of(half)) + column);
+        store_to_rank(shared_of_rank(to, rank), pair_of(c, i, half), barrier);
       }
       column += 8;
       if (column < columns) continue;
       column -= columns;
       ++rank;
+    }
+  }
+  __device__ void keep_part(const float (&c)[kSums]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (token_of(half) >= p_.asked.tokens) continue;
+      auto* const to = reinterpret_cast<float2*>(sums_of(0, token_of(half)) + lane_column());
+#pragma unroll
+      for (int i = 0; i < kRows / 8; ++i) to[4 * i] = pair_of(c, i, half);
     }
   }
   // By all threads of a block, of what it has been sent, four columns at a time.
@@ -354,6 +359,9 @@ class RingProduct {
     const bool has_one = p_.asked.w_scale != nullptr && token < p_.asked.tokens;
     return has_one ? p_.asked.x_scale[token] : 1.0f;
   }
+  __device__ __forceinline__ static float2 pair_of(const float (&c)[kSums], int i, int half) {
+    return make_float2(c[4 * i + 2 * half], c[4 * i + 2 * half + 1]);
+  }
   // And the first two of its columns, of each 8.
   __device__ static int lane_column() {
     return 2 * static_cast<int>(threadIdx.x % 4);
@@ -456,14 +464,17 @@ __global__ void __launch_bounds__(kThreads, 2)
     return;
   }
   float c[RingProduct<kRows, kFp8>::kSums];
-  if (warp < kMmaWarps) product.multiply_part(c);
+  const bool multiplies = warp < kMmaWarps;
+  if (multiplies) product.multiply_part(c);
   __syncthreads();
   if (p.splits > 1) {
     cluster_arrive();
     cluster_wait();
+    if (multiplies) product.send_part(c);
+  } else {
+    if (multiplies) product.keep_part(c);
+    __syncthreads();
   }
-  if (warp < kMmaWarps) product.send_part(c);
-  if (p.splits == 1) __syncthreads();
   product.write_sums();
 }
 
