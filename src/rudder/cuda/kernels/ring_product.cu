@@ -129,7 +129,7 @@ class RingProduct {
     num_chunks_ = max(0, min(p.part_chunks, p.chunks - first_chunk_));
   }
 
-  // By a lane of each warp: one after the other, 60 barriers take a microsecond to make.
+  // By a lane of each warp: one after the other, 60 barriers take half a microsecond to make.
   __device__ void init(int warp) const {
     const auto init_all = [&](uint32_t barriers, int32_t count, uint32_t arrivals) {
 #pragma unroll 1
