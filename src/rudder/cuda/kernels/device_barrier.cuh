@@ -93,19 +93,18 @@ __device__ inline float load_from_rank(uint32_t address) {
   asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
   return value;
 }
-// And 16 bytes. These loads may pass each other and those of other memory, but no barrier.
-__device__ inline float4 load_quad_from_rank(uint32_t address) {
-  float4 value;
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-               : "r"(address));
-  return value;
-}
 // Stores 4 bytes in a block of the cluster and tells its barrier so; addresses of shared_of_rank().
 __device__ inline void store_to_rank(uint32_t address, float value, uint32_t barrier) {
   asm volatile(
       "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(address),
       "r"(__float_as_uint(value)), "r"(barrier)
+      : "memory");
+}
+__device__ inline void store_to_rank(uint32_t address, float2 values, uint32_t barrier) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(
+          address),
+      "r"(__float_as_uint(values.x)), "r"(__float_as_uint(values.y)), "r"(barrier)
       : "memory");
 }
 

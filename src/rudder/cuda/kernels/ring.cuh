@@ -36,55 +36,40 @@ __device__ __forceinline__ uint64_t evict_last() {
   return policy;
 }
 
-// One thread asks for what fills a slot.
+// What is fetched for the chunks of a product, one after the other, each into the next slot.
 struct FetchRing {
   uint32_t slots;  // their address
   uint32_t slot_bytes;
   int32_t count;
-  uint32_t full;  // barriers, one a slot
-  uint32_t empty;
+  uint32_t full;  // barriers, one a slot, that count the bytes that come
 
   __device__ __forceinline__ uint32_t slot(int32_t i) const {
     return slots + static_cast<uint32_t>(i) * slot_bytes;
   }
-  __device__ __forceinline__ uint32_t full_of(int32_t i) const {
-    return full + static_cast<uint32_t>(i) * sizeof(uint64_t);
-  }
-  __device__ __forceinline__ uint32_t empty_of(int32_t i) const {
-    return empty + static_cast<uint32_t>(i) * sizeof(uint64_t);
-  }
-  // By one thread. `readers` arrive when a slot has been read.
-  __device__ void init(uint32_t readers) const {
-#pragma unroll 1
-    for (int32_t i = 0; i < count; ++i) {
-      barrier_init(full_of(i), 1);
-      barrier_init(empty_of(i), readers);
-    }
-  }
 };
-
+__device__ __forceinline__ uint32_t barrier_of(uint32_t barriers, int32_t i) {
+  return barriers + static_cast<uint32_t>(i) * sizeof(uint64_t);
+}
 // A walk around a ring.
 struct RingWalk {
   int32_t at = 0;
-  uint32_t turn = 0;
+  uint32_t parity = 0;  // of the turn
 
-  __device__ __forceinline__ void next(const FetchRing& ring) {
-    if (++at < ring.count) return;
+  __device__ __forceinline__ void next(int32_t count) {
+    if (++at < count) return;
     at = 0;
-    ++turn;
+    parity ^= 1;
   }
-  __device__ __forceinline__ void wait_full(const FetchRing& ring) const {
-    barrier_wait(ring.full_of(at), turn & 1);
+  // For the phase of this turn of a barrier of the slot.
+  __device__ __forceinline__ void wait(uint32_t barriers) const {
+    barrier_wait(barrier_of(barriers, at), parity);
   }
-  // Whether the slot has been filled before a barrier's first phase was over.
-  __device__ __forceinline__ bool wait_full_unless(const FetchRing& ring, uint32_t barrier) const {
-    while (!barrier_is_over(ring.full_of(at), turn & 1)) {
-      if (barrier_is_over(barrier, 0)) return false;
+  // Whether it was over before another barrier's first phase was.
+  __device__ __forceinline__ bool wait_unless(uint32_t barriers, uint32_t other) const {
+    while (!barrier_is_over(barrier_of(barriers, at), parity)) {
+      if (barrier_is_over(other, 0)) return false;
     }
     return true;
-  }
-  __device__ __forceinline__ void wait_empty(const FetchRing& ring) const {
-    if (turn > 0) barrier_wait(ring.empty_of(at), (turn - 1) & 1);
   }
 };
 

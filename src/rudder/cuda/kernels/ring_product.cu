@@ -19,7 +19,6 @@ constexpr int kMmaWarps = 4;
 constexpr int kWeightWarp = kMmaWarps;
 constexpr int kTokenWarp = kMmaWarps + 1;
 constexpr int kThreads = 32 * (kMmaWarps + 2);
-// What is left of a multiprocessor's 227 KB is for the small kernel beside it.
 constexpr int kRingBytes = 200 << 10;
 constexpr int kMostRows = 256;
 constexpr int kMostWeightSlots = 48;
@@ -44,20 +43,26 @@ struct RingParams {
   int32_t part_chunks = 0;  // of a part of a row, but for the last one
   int32_t token_rows = 0;
   int32_t weight_slots = 0;
-  int32_t token_slots = 0;
+  int32_t token_slots = 0;   // at most as many
   int32_t ahead_slots = 0;   // of kAheadBytes
   int32_t steady_slots = 0;  // of kSteadyBytes
 };
 
 // Behind the slots of both rings.
 struct RingShared {
-  uint64_t weight_full[kMostWeightSlots];
-  uint64_t weight_empty[kMostWeightSlots];
-  uint64_t token_full[kMostTokenSlots];
-  uint64_t token_empty[kMostTokenSlots];
-  uint64_t may_read;        // the kernel in front has ended
-  float scales[kMostRows];  // of the tile's rows of W
+  uint64_t weights_full[kMostWeightSlots];
+  uint64_t tokens_full[kMostTokenSlots];
+  uint64_t read[kMostWeightSlots];  // the chunk in the slot, its tokens too
+  uint64_t may_read;                // the kernel in front has ended
+  uint64_t sums_come;               // from the blocks that have parts of the tile
+  float scales[kMostRows];          // of the tile's rows of W
+  float x_scales[kRingMaxTokens];
 };
+// Asked for whatever the slots take: a multiprocessor sets apart 228 KB of shared memory then, and
+// the small kernel beside it has what is left. Of 196 KB, which are enough for less, not even one
+// of its blocks would have had the kilobyte that each takes.
+constexpr int kSharedBytes = kRingBytes + sizeof(RingShared);
+static_assert(kSharedBytes > 196 << 10);
 
 __device__ __forceinline__ void add(float4& sum, const float4& more) {
   sum.x += more.x;
@@ -70,6 +75,28 @@ __device__ __noinline__ float capped(float sum, float cap) {
   return cap * tanhf(sum / cap);
 }
 
+// operand_by_rows() of an address, of which a turn works out the low half alone.
+class SlotOperand {
+ public:
+  SlotOperand() = default;
+  __device__ explicit SlotOperand(uint32_t address)
+      : low_(static_cast<uint32_t>(operand_by_rows(address))) {
+    asm volatile("" : "+r"(low_));  // nor is this worked out again in every turn
+  }
+  __device__ __forceinline__ SlotOperand of(const FetchRing& ring, int32_t slot) const {
+    SlotOperand other;
+    other.low_ = low_ + static_cast<uint32_t>(slot) * (ring.slot_bytes >> 4);
+    return other;
+  }
+  __device__ __forceinline__ uint64_t advanced(uint32_t bytes) const {
+    constexpr uint64_t kHigh = uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32;
+    return kHigh | (low_ + (bytes >> 4));
+  }
+
+ private:
+  uint32_t low_;
+};
+
 template <int kRows, bool kFp8>
 class RingProduct {
  public:
@@ -81,25 +108,43 @@ class RingProduct {
     uint8_t* const weights = shared + p.token_slots * token_bytes;
     auto& behind = *reinterpret_cast<RingShared*>(weights + p.weight_slots * kWeightBytes);
     scales_ = behind.scales;
+    x_scales_ = behind.x_scales;
+    sums_come_ = shared_address(&behind.sums_come);
+    sums_ = reinterpret_cast<float*>(shared);
     may_read_ = shared_address(&behind.may_read);
+    chunk_read_ = shared_address(behind.read);
     // In front of the weights: rows past the tokens are read, of whatever follows.
     tokens_ = {shared_address(shared), token_bytes, p.token_slots,
-               shared_address(behind.token_full), shared_address(behind.token_empty)};
+               shared_address(behind.tokens_full)};
     weights_ = {shared_address(weights), kWeightBytes, p.weight_slots,
-                shared_address(behind.weight_full), shared_address(behind.weight_empty)};
+                shared_address(behind.weights_full)};
+    token_operand_ = SlotOperand(tokens_.slots);
+    weight_operand_ = SlotOperand(weights_.slots);
     const int block = static_cast<int>(blockIdx.x);
-    part_ = block % p.splits;
-    first_tile_ = block / p.splits;
-    tile_step_ = static_cast<int>(gridDim.x) / p.splits;
+    const int shift = __ffs(p.splits) - 1;
+    part_ = block & (p.splits - 1);
+    first_tile_ = block >> shift;
+    tile_step_ = static_cast<int>(gridDim.x) >> shift;
     first_chunk_ = part_ * p.part_chunks;
     num_chunks_ = max(0, min(p.part_chunks, p.chunks - first_chunk_));
   }
 
-  // By one thread.
-  __device__ void init() const {
-    tokens_.init(kMmaWarps);
-    weights_.init(kMmaWarps);
-    barrier_init(may_read_, 1);
+  // By a lane of each warp: one after the other, 60 barriers take half a microsecond to make.
+  __device__ void init(int warp) const {
+    const auto init_all = [&](uint32_t barriers, int32_t count, uint32_t arrivals) {
+#pragma unroll 1
+      for (int32_t i = warp; i < count; i += kThreads / 32) {
+        barrier_init(barrier_of(barriers, i), arrivals);
+      }
+    };
+    init_all(weights_.full, weights_.count, 1);
+    init_all(tokens_.full, tokens_.count, 1);
+    init_all(chunk_read_, weights_.count, kMmaWarps);
+    if (warp == kTokenWarp) {
+      barrier_init(may_read_, 1);
+      barrier_init(sums_come_, 1);
+      barrier_expect(sums_come_, static_cast<uint32_t>(kRows * p_.asked.tokens) * sizeof(float));
+    }
     barrier_init_fence();
   }
   // By a warp each.
@@ -109,25 +154,25 @@ class RingProduct {
     int32_t on_way = 0;
     int32_t most = p_.ahead_slots;
     const auto pace = [&] {
-      if (on_way == most && most < p_.steady_slots && !come.wait_full_unless(weights_, may_read_)) {
+      if (on_way == most && most < p_.steady_slots && !come.wait_unless(weights_.full, may_read_)) {
         most = p_.steady_slots;
       } else if (on_way == most) {
-        come.wait_full(weights_);
-        come.next(weights_);
+        come.wait(weights_.full);
+        come.next(weights_.count);
         --on_way;
       }
       ++on_way;
     };
-    walk(weights_, pace, [&](uint32_t to, int column, int tile, uint32_t barrier) {
-      fetch(to, p_.weight, column, tile * kRows, barrier, policy);
+    walk(weights_, pace, [&](uint32_t to, int column, int tile, uint32_t full) {
+      fetch(to, p_.weight, column, tile * kRows, full, policy);
     });
   }
   __device__ void fetch_tokens() const {
     if (is_first_lane()) barrier_arrive(may_read_);
     const uint64_t policy = evict_last();
     const auto pace = [] {};
-    walk(tokens_, pace, [&](uint32_t to, int column, int /*tile*/, uint32_t barrier) {
-      fetch(to, p_.x, column, 0, barrier, policy);
+    walk(tokens_, pace, [&](uint32_t to, int column, int /*tile*/, uint32_t full) {
+      fetch(to, p_.x, column, 0, full, policy);
     });
   }
 
@@ -147,82 +192,95 @@ class RingProduct {
       sync_mma_warps();  // the tile's scales have been read
     }
   }
-  // And the part of one tile, into shared memory, once all have read the rings.
-  __device__ void keep_part(float* sums) {
-    float c[kSums];
+  // And the part of one tile.
+  __device__ void multiply_part(float (&c)[kSums]) {
     multiply(c, first_tile_);
-    sync_block();
+  }
+  // Its sums go over the slots of the rings, once all blocks of the cluster have read theirs: each
+  // block is sent some columns. A launch without clusters has no st.async.
+  __device__ void send_part(const float (&c)[kSums]) const {
+    if (token_of(0) >= p_.asked.tokens) return;
+    const int columns = columns_of_block();
+    uint32_t rank = 0;
+    int column = lane_column();  // of the block's
+#pragma unroll
+    for (int i = 0; i < kRows / 8; ++i) {
+      const uint32_t barrier = shared_of_rank(sums_come_, rank);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (token_of(half) >= p_.asked.tokens) continue;
+        const uint32_t to = shared_address(sums_of(part_, token_of(half)) + column);
+        store_to_rank(shared_of_rank(to, rank), pair_of(c, i, half), barrier);
+      }
+      column += 8;
+      if (column < columns) continue;
+      column -= columns;
+      ++rank;
+    }
+  }
+  __device__ void keep_part(const float (&c)[kSums]) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (token_of(half) >= p_.asked.tokens) continue;
-      auto* const to =
-          reinterpret_cast<float2*>(sums + token_of(half) * kSumStride + lane_column());
+      auto* const to = reinterpret_cast<float2*>(sums_of(0, token_of(half)) + lane_column());
 #pragma unroll
-      for (int i = 0; i < kRows / 8; ++i) {
-        to[4 * i] = make_float2(c[4 * i + 2 * half], c[4 * i + 2 * half + 1]);
-      }
+      for (int i = 0; i < kRows / 8; ++i) to[4 * i] = pair_of(c, i, half);
     }
   }
-  // By the other warps meanwhile.
-  __device__ static void sync_block() {
-    asm volatile("bar.sync 2, %0;" ::"n"(kThreads) : "memory");
-  }
-  // By all threads of the blocks that have parts of a tile, each some of the columns, four at a
-  // time.
-  __device__ void write_sums(const float* sums) const {
-    constexpr int kAtOnce = 4;  // loads on their way
-    const int columns = kRows / p_.splits;
-    const int count = columns / 4 * p_.asked.tokens;
-    const auto token_of_quad = [&](int i) { return i / (columns / 4); };
-    const auto column_of_quad = [&](int i) { return part_ * columns + i % (columns / 4) * 4; };
-#pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < count; i += kAtOnce * kThreads) {
-      float4 sum[kAtOnce] = {};
-#pragma unroll 1
+  // By all threads of a block, of what it has been sent, four columns at a time.
+  __device__ void write_sums() const {
+    const int columns = columns_of_block();
+    if (p_.splits > 1) barrier_wait(sums_come_, 0);
+    for (auto i = static_cast<int>(threadIdx.x); i < columns / 4 * p_.asked.tokens; i += kThreads) {
+      const int token = i / (columns / 4);
+      const int column = i % (columns / 4) * 4;
+      float4 sum = {};
       for (int part = 0; part < p_.splits; ++part) {
-#pragma unroll
-        for (int n = 0; n < kAtOnce; ++n) {
-          const int quad = i + n * kThreads;
-          if (quad >= count) continue;
-          const float* const of_own =
-              sums + token_of_quad(quad) * kSumStride + column_of_quad(quad);
-          add(sum[n], p_.splits == 1
-                          ? *reinterpret_cast<const float4*>(of_own)
-                          : load_quad_from_rank(shared_of_rank(shared_address(of_own), part)));
-        }
+        add(sum, *reinterpret_cast<const float4*>(sums_of(part, token) + column));
       }
-#pragma unroll
-      for (int n = 0; n < kAtOnce; ++n) {
-        const int quad = i + n * kThreads;
-        if (quad < count) write_quad(token_of_quad(quad), column_of_quad(quad), sum[n]);
-      }
+      write_quad(token, part_ * columns + column, sum);
     }
   }
 
  private:
-  static constexpr int kSumStride = kRows + 8;  // lanes of a warp write to 32 banks
+  __device__ int columns_of_block() const {
+    return kRows / p_.splits;
+  }
+  // In the block that has them, those of its columns.
+  __device__ float* sums_of(int part, int token) const {
+    const int stride = columns_of_block() + 4;  // so that rows begin in different banks
+    return sums_ + (part * p_.asked.tokens + token) * stride;
+  }
   static constexpr int kChunkElements = kFp8 ? kChunkBytes : kChunkBytes / 2;
 
   __device__ static bool is_first_lane() {
     return threadIdx.x % 32 == 0;
   }
-  // By a warp; fetch_box() by one lane.
+  // By a warp; fetch_box() by one lane. Tokens have no more slots than weights: so who waits for a
+  // chunk to be read knows that its slot of weights has not been read again since.
   template <typename Pace, typename Fetch>
   __device__ void walk(const FetchRing& ring, Pace pace, Fetch fetch_box) const {
     RingWalk at;
+    RingWalk read;  // of the slots of weights
+    int32_t unused = ring.count;
 #pragma unroll 1
     for (int tile = first_tile_; tile < p_.tiles; tile += tile_step_) {
 #pragma unroll 1
       for (int i = 0; i < num_chunks_; ++i) {
-        at.wait_empty(ring);
+        if (unused > 0) {
+          --unused;
+        } else {
+          read.wait(chunk_read_);
+          read.next(weights_.count);
+        }
         pace();
         if (is_first_lane()) {
-          barrier_expect(ring.full_of(at.at), ring.slot_bytes);
-          fetch_box(ring.slot(at.at), (first_chunk_ + i) * kChunkElements, tile,
-                    ring.full_of(at.at));
+          const uint32_t full = barrier_of(ring.full, at.at);
+          barrier_expect(full, ring.slot_bytes);
+          fetch_box(ring.slot(at.at), (first_chunk_ + i) * kChunkElements, tile, full);
         }
         __syncwarp();
-        at.next(ring);
+        at.next(ring.count);
       }
     }
   }
@@ -239,6 +297,9 @@ class RingProduct {
                      : "memory");
       }
     }
+    if (!p_.keeps) return;
+    const auto token = static_cast<int>(threadIdx.x);
+    if (token < p_.asked.tokens) x_scales_[token] = x_scale_of(token);
   }
   // The block's part of a tile; the thread's scales are there.
   __device__ void multiply(float (&c)[kSums], int tile) {
@@ -262,35 +323,31 @@ class RingProduct {
     asm volatile("bar.sync 1, %0;" ::"n"(32 * kMmaWarps) : "memory");
   }
   __device__ __forceinline__ void add_chunks(float (&sums)[kSums], int count) {
+    uint32_t read = 0;  // the barrier of the chunk that is given up next
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
-      weight_.wait_full(weights_);
-      token_.wait_full(tokens_);
-      const uint64_t a = operand_by_rows(tokens_.slot(token_.at));
-      const uint64_t b = operand_by_rows(weights_.slot(weight_.at));
+      weight_.wait(weights_.full);
+      token_.wait(tokens_.full);
+      const SlotOperand a = token_operand_.of(tokens_, token_.at);
+      const SlotOperand b = weight_operand_.of(weights_, weight_.at);
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < kChunkBytes; k += 32) {
-        ProductMma<kRows, kFp8>::add(sums, advanced(a, k), advanced(b, k));
+        ProductMma<kRows, kFp8>::add(sums, a.advanced(k), b.advanced(k));
       }
       wgmma_commit();
       wgmma_wait<1>();
-      if (i > 0) release();
-      weight_.next(weights_);
-      token_.next(tokens_);
+      if (i > 0) give_up(read);
+      read = barrier_of(chunk_read_, weight_.at);
+      weight_.next(weights_.count);
+      token_.next(tokens_.count);
     }
     wgmma_wait<0>();
     hold(sums);
-    if (count > 0) release();
+    if (count > 0) give_up(read);
   }
-  // The oldest slots that this warp has not released yet.
-  __device__ __forceinline__ void release() {
-    if (threadIdx.x % 32 == 0) {
-      barrier_arrive(weights_.empty_of(read_weight_.at));
-      barrier_arrive(tokens_.empty_of(read_token_.at));
-    }
-    read_weight_.next(weights_);
-    read_token_.next(tokens_);
+  __device__ __forceinline__ static void give_up(uint32_t read) {
+    if (is_first_lane()) barrier_arrive(read);
   }
 
   // Of the two tokens that the thread has sums of.
@@ -301,6 +358,9 @@ class RingProduct {
   __device__ float x_scale_of(int token) const {
     const bool has_one = p_.asked.w_scale != nullptr && token < p_.asked.tokens;
     return has_one ? p_.asked.x_scale[token] : 1.0f;
+  }
+  __device__ __forceinline__ static float2 pair_of(const float (&c)[kSums], int i, int half) {
+    return make_float2(c[4 * i + 2 * half], c[4 * i + 2 * half + 1]);
   }
   // And the first two of its columns, of each 8.
   __device__ static int lane_column() {
@@ -335,7 +395,7 @@ class RingProduct {
     }
   }
   __device__ void write_quad(int token, int column, const float4& sum) const {
-    const float x_scale = x_scale_of(token);
+    const float x_scale = x_scales_[token];
     write_sum(token, column, sum.x, x_scale);
     write_sum(token, column + 1, sum.y, x_scale);
     write_sum(token, column + 2, sum.z, x_scale);
@@ -361,11 +421,16 @@ class RingProduct {
   FetchRing tokens_;
   FetchRing weights_;
   float* scales_;
+  float* x_scales_;
+  float* sums_;
   uint32_t may_read_;
-  RingWalk token_;  // of the warps that multiply: what is read next, what is released next
+  uint32_t sums_come_;
+  uint32_t chunk_read_;  // barriers, one a slot of weights
+  // Of the warps that multiply: what is read next, the operands in the first slots.
+  RingWalk token_;
   RingWalk weight_;
-  RingWalk read_token_;
-  RingWalk read_weight_;
+  SlotOperand token_operand_;
+  SlotOperand weight_operand_;
   int part_;
   int first_tile_;
   int tile_step_;
@@ -385,7 +450,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const bool is_first = threadIdx.x % 32 == 0;
   if (is_first && warp == kWeightWarp) prefetch_map(p.weight);
   if (is_first && warp == kTokenWarp) prefetch_map(p.x);
-  if (threadIdx.x == 0) product.init();
+  if (is_first) product.init(warp);
   __syncthreads();
   // No kernel writes weights: they are on their way before the last kernel ends.
   if (warp == kWeightWarp) product.fetch_weights();
@@ -398,16 +463,19 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (warp < kMmaWarps) product.write_tiles();
     return;
   }
-  auto* const sums = reinterpret_cast<float*>(shared);
-  if (warp < kMmaWarps) {
-    product.keep_part(sums);
-  } else {
-    product.sync_block();
-  }
+  float c[RingProduct<kRows, kFp8>::kSums];
+  const bool multiplies = warp < kMmaWarps;
+  if (multiplies) product.multiply_part(c);
   __syncthreads();
-  if (p.splits > 1) cluster_barrier();
-  product.write_sums(sums);
-  if (p.splits > 1) cluster_barrier();  // none ends while another reads what it has kept
+  if (p.splits > 1) {
+    cluster_arrive();
+    cluster_wait();
+    if (multiplies) product.send_part(c);
+  } else {
+    if (multiplies) product.keep_part(c);
+    __syncthreads();
+  }
+  product.write_sums();
 }
 
 // Rows of `in` elements as boxes of 128 bytes of `box_rows` rows; zeros past the end.
@@ -431,15 +499,12 @@ bool encode_rows(EncodeTensorMap encode, const void* rows, int64_t count, const 
 template <int kRows, bool kFp8>
 cudaError_t launch_shape(const RingParams& p, int32_t num_sms, cudaStream_t stream) {
   auto* const kernel = ring_product_kernel<kRows, kFp8>;
-  constexpr size_t kMostBytes = kRingBytes + sizeof(RingShared);
   const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostBytes);
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) return error;
-  const int32_t slot_bytes = p.weight_slots * kRows + p.token_slots * p.token_rows;
   const int32_t blocks = p.keeps ? p.tiles * p.splits : std::min(p.tiles, num_sms);
   return launch_pdl_cluster(kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
-                            static_cast<size_t>(slot_bytes) * kChunkBytes + sizeof(RingShared),
-                            static_cast<unsigned>(p.splits), stream, p);
+                            kSharedBytes, static_cast<unsigned>(p.splits), stream, p);
 }
 
 template <bool kFp8>
@@ -505,10 +570,12 @@ cudaError_t launch_ring_product(const GemvParams& product, const RingShape& shap
   p.part_chunks = over(p.chunks, p.splits);
   constexpr int32_t kGroupRows = 8;  // of the swizzle
   p.token_rows = over(product.tokens, kGroupRows) * kGroupRows;
-  p.token_slots =
-      std::clamp(kTokenBytes / (p.token_rows * kChunkBytes), kFewestTokenSlots, kMostTokenSlots);
-  p.weight_slots = std::min(kMostWeightSlots,
-                            (kRingBytes / kChunkBytes - p.token_slots * p.token_rows) / shape.rows);
+  const int32_t all_rows = kRingBytes / kChunkBytes;
+  p.token_slots = std::min(
+      std::clamp(kTokenBytes / (p.token_rows * kChunkBytes), kFewestTokenSlots, kMostTokenSlots),
+      all_rows / (p.token_rows + shape.rows));
+  p.weight_slots =
+      std::min(kMostWeightSlots, (all_rows - p.token_slots * p.token_rows) / shape.rows);
   const auto slots_of = [&](int bytes) {
     return std::clamp(bytes / kChunkBytes / shape.rows, 1, p.weight_slots);
   };

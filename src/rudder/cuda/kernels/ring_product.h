@@ -3,11 +3,11 @@
 // multiprocessor are on their way before the kernel in front has ended, which leaves memory idle.
 //
 // Grid: a block, one on a multiprocessor, for `rows` rows of W and then for others; or a cluster of
-// `splits` blocks, which have a part of `in` each and add their sums in the order of the parts. The
-// copy engine brings 128 bytes of each row of W and x at a time, tensor cores multiply them as x .
-// W^T with 64 rows of x, of which `tokens` are real. So a row's sum is taken in the same order
-// whatever T is. Of fp8 tensor cores add 512 columns at a time, and fp32 what they give: their own
-// sums keep too few bits of long rows.
+// `splits` blocks, which have a part of `in` each: each block is sent the sums of some rows of W
+// and adds them in the order of the parts. The copy engine brings 128 bytes of each row of W and x
+// at a time, tensor cores multiply them as x . W^T with 64 rows of x, of which `tokens` are real.
+// So a row's sum is taken in the same order whatever T is. Of fp8 tensor cores add 512 columns at a
+// time, and fp32 what they give: their own sums keep too few bits of long rows.
 //
 // Reference: testing/reference_ops.h, reference_linear.
 #pragma once
