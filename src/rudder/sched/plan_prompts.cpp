@@ -103,7 +103,7 @@ int32_t Scheduler::room_for(const StepBuilder& builder, const Sequence& sequence
   const int32_t left = std::min(builder.tokens_left, builder.share_left);
   const int32_t wanted = std::min(sequence.future_len() - from, left);
   const int32_t paced = pace_.tokens_within(builder.shape, from, wanted);
-  const int32_t part = builder.leaves_half ? half_of(paced) : paced;
+  const int32_t part = builder.leaves_half ? std::min(paced, half_for(builder, from)) : paced;
   return sequence.taps.fit(from, part, builder.elements_left);
 }
 

@@ -19,7 +19,10 @@ constexpr int32_t kLeastPart = 16;
 
 }  // namespace
 
-int32_t Scheduler::half_of(int32_t tokens) {
+// Half of the tokens of a prompt that the step has room for, from `from` on.
+int32_t Scheduler::half_for(const StepBuilder& builder, int32_t from) const {
+  const int32_t left = std::min(builder.tokens_left, builder.share_left);
+  const int32_t tokens = pace_.tokens_within(builder.shape, from, left);
   return std::min(tokens, std::max(kLeastPart, (tokens + 1) / 2));
 }
 
@@ -97,8 +100,9 @@ Scheduler::Admission Scheduler::admit_first(StepBuilder& builder, int32_t tenant
 // it has what they leave, and its chunk makes the step's tokens even.
 void Scheduler::share_step(StepBuilder& builder, Sequence& first) {
   std::erase(prompts_, &first);
-  const int32_t alone = room_for(builder, first, first.planned_len);
-  const int32_t half = RUDDER_MUTANT(kFirstLeftOut) ? 0 : half_of(alone);
+  const int32_t room = room_for(builder, first, first.planned_len);
+  const int32_t half =
+      RUDDER_MUTANT(kFirstLeftOut) ? 0 : std::min(room, half_for(builder, first.planned_len));
   StepShape kept;
   kept.add_prompt(first.planned_len, half);
   const int64_t elements = first.taps.captured_elements(first.planned_len, half);

@@ -190,7 +190,7 @@ class Scheduler {
   bool is_being_computed(Sequence& sequence, int32_t num_matched) const;
 
   // plan_tenant.cpp
-  static int32_t half_of(int32_t tokens);
+  int32_t half_for(const StepBuilder& builder, int32_t from) const;
   void plan_tenant(StepBuilder& builder, int32_t tenant);
   Sequence* list_prompts(const StepBuilder& builder, int32_t tenant);
   bool has_room_for(const StepBuilder& builder, const WaitingLines::Line& line) const;

@@ -28,7 +28,7 @@ SchedSettings short_settings(int32_t budget) {
   return settings;
 }
 
-testing::FakeOptions short_fake(int32_t num_blocks = 4096) {
+testing::FakeOptions short_fake(int32_t num_blocks = 10'000) {
   testing::FakeOptions fake;
   fake.capacity = {.num_slots = 64,
                    .num_blocks = num_blocks,

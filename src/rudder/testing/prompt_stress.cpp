@@ -137,8 +137,7 @@ class PromptStress {
     const Prompt& first = **std::ranges::min_element(prompts, {}, &Prompt::rank);
     check_order(step, prompts, first);
     if (&first == prompts.front() || tokens == 0) return;
-    const int32_t alone = std::min(first.rest, tokens);
-    const int32_t half = std::min(alone, std::max(16, (alone + 1) / 2));
+    const int32_t half = std::min({first.rest, tokens, std::max(16, (tokens + 1) / 2)});
     const bool is_left_out = first.chunk < half;
     const Prompt& soonest = *prompts.front();
     const bool others_left_out = soonest.chunk == 0;
