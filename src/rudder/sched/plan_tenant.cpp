@@ -2,7 +2,6 @@
 // the step, the rest is for those that are done soonest. Normative text: docs/contracts/step.md,
 // "Whose prompts run".
 #include <algorithm>
-#include <ranges>
 
 #include "rudder/base/mutants.h"
 #include "rudder/sched/scheduler.h"
@@ -52,9 +51,11 @@ Sequence* Scheduler::list_prompts(const StepBuilder& builder, int32_t tenant) {
   std::ranges::sort(prompts_, ByNeed{});
   const WaitingLines::Line* const line = waiting_.find(tenant);
   if (line == nullptr || !may_admit(builder)) return begun;
-  const int32_t most = kMaxHeldPerPlan + settings_.max_num_seqs - num_running_;
+  int32_t most = kMaxHeldPerPlan + settings_.max_num_seqs - num_running_;
   const auto append = [&](const auto& waiting) {
-    for (Sequence* sequence : waiting | std::views::take(most)) prompts_.push_back(sequence);
+    for (auto next = waiting.begin(); next != waiting.end() && most > 0; ++next, --most) {
+      prompts_.push_back(*next);
+    }
   };
   if (has_room_for(builder, *line) && !RUDDER_MUTANT(kShortPromptsWait)) {
     append(line->by_need);

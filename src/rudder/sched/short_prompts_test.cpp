@@ -17,7 +17,7 @@ using testing::SchedLoop;
 using testing::test_prompt;
 using testing::test_sequence;
 
-constexpr int32_t kBudget = 512;
+constexpr int32_t kStepTokens = 512;
 
 SchedSettings short_settings(int32_t budget) {
   SchedSettings settings;
@@ -33,7 +33,7 @@ testing::FakeOptions short_fake(int32_t num_blocks = 10'000) {
   fake.capacity = {.num_slots = 64,
                    .num_blocks = num_blocks,
                    .block_size = 16,
-                   .max_tokens_per_step = kBudget,
+                   .max_tokens_per_step = kStepTokens,
                    .max_seq_len = 20'000,
                    .vocab_size = 1000,
                    .max_in_flight = 2};
@@ -59,13 +59,13 @@ step::StepId steps_beside_short_ones(int32_t budget, int32_t len, int32_t short_
 TEST(ShortPromptsTest, TheFirstHasHalf) {
   for (const int32_t short_len : {20, 300, 2000}) {
     const auto steps =
-        static_cast<int64_t>(steps_beside_short_ones(kBudget, 16'000, short_len, 30));
-    const int64_t half = 2 * 16'000 / kBudget;
+        static_cast<int64_t>(steps_beside_short_ones(kStepTokens, 16'000, short_len, 30));
+    const int64_t half = 2 * 16'000 / kStepTokens;
     EXPECT_LE(steps, half + 1) << short_len;
     EXPECT_GE(steps, half - 3) << short_len;
   }
   // What they leave is for it.
-  EXPECT_LE(steps_beside_short_ones(kBudget, 16'000, 20, 1), 16'000u / (kBudget - 20) + 2);
+  EXPECT_LE(steps_beside_short_ones(kStepTokens, 16'000, 20, 1), 16'000u / (kStepTokens - 20) + 2);
 }
 
 // Too small to be shared: every other step.
@@ -77,8 +77,7 @@ TEST(ShortPromptsTest, TheyTakeTurnsInSmallSteps) {
 // As if there were no such rule.
 TEST(ShortPromptsTest, EqualOnesRunInTheOrderInWhichTheyCame) {
   for (const int32_t len : {100, 300, 1000, 5000}) {
-    SchedLoop loop(short_fake(), short_settings(kBudget));
-    std::map<int32_t, int32_t> left;  // of each prompt, by slot; slots are given out in order
+    SchedLoop loop(short_fake(), short_settings(kStepTokens));
     constexpr int32_t kPrompts = 12;
     for (uint64_t id = 1; id <= kPrompts; ++id) {
       loop.add(test_sequence(id, test_prompt(len, static_cast<int32_t>(id)), 3));
@@ -89,7 +88,7 @@ TEST(ShortPromptsTest, EqualOnesRunInTheOrderInWhichTheyCame) {
     size_t num_begun = 0;
     for (const auto& plan : loop.plans()) {
       for (const step::SlotEdit& edit : plan->slots) prompt_of_slot[edit.slot.value] = num_begun++;
-      int32_t room = kBudget;
+      int32_t room = kStepTokens;
       for (const step::SeqWork& work : plan->seqs) {
         if (work.tokens == step::TokenSource::kCarry) room -= work.q_len;
       }
@@ -111,7 +110,7 @@ TEST(ShortPromptsTest, EqualOnesRunInTheOrderInWhichTheyCame) {
 
 // The long one's blocks are promised to it: short ones wait for room, and nobody is preempted.
 TEST(ShortPromptsTest, ShortOnesLeaveTheLongOneItsBlocks) {
-  SchedLoop loop(short_fake(16'000 / 16 + 40), short_settings(kBudget));
+  SchedLoop loop(short_fake(16'000 / 16 + 40), short_settings(kStepTokens));
   loop.add(test_sequence(1, test_prompt(16'000, 1), 40));
   for (uint64_t id = 2; id <= 40; ++id) {
     loop.turn();
@@ -124,7 +123,7 @@ TEST(ShortPromptsTest, ShortOnesLeaveTheLongOneItsBlocks) {
 
 // There is not room for all: who came first begins first, however long it is.
 TEST(ShortPromptsTest, RoomIsGivenInTheOrderInWhichTheyCame) {
-  SchedLoop loop(short_fake(300), short_settings(kBudget));
+  SchedLoop loop(short_fake(300), short_settings(kStepTokens));
   loop.add(test_sequence(1, test_prompt(3000, 1), 100));
   for (uint64_t id = 2; id <= 20; ++id) {
     loop.add(test_sequence(id, test_prompt(id % 2 == 0 ? 2000 : 50, static_cast<int32_t>(id)), 20));
