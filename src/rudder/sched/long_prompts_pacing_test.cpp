@@ -127,15 +127,19 @@ std::array<Beside, 2> chats_beside(int32_t clients, int32_t prompt_len) {
   return both;
 }
 
-// A long prompt now and then beside chats: few wait and many stream, also while it runs.
+// A long prompt now and then beside chats: few wait and many stream, also while it runs. What the
+// bound costs it is at most a second; one that is so long that it would be more gets larger steps.
 TEST(LongPromptsTest, ChatsAreProtectedFromAFewLongPrompts) {
-  for (const auto& [clients, prompt_len] : {std::pair(2, 16'000), std::pair(1, 64'000)}) {
-    const auto [none, paced] = chats_beside(clients, prompt_len);
-    EXPECT_LE(paced.chats.itl_p99, 2.5 * paced.chats.itl_p50) << prompt_len;
-    EXPECT_LE(paced.chats.ttft_mean, 0.5 * none.chats.ttft_mean) << prompt_len;
-    EXPECT_LE(paced.chats.ttft_p99, 100) << prompt_len;
-    // Steps of 2.4 times what one without prompts takes run fewer tokens of it a second.
-    EXPECT_LE(paced.others.ttft_mean, 2.7 * none.others.ttft_mean) << prompt_len;
+  struct Case {
+    int32_t clients, prompt_len;
+    double most_ratio, most_ttft_p99;
+  };
+  for (const Case& c : {Case{2, 16'000, 2.5, 100}, Case{1, 64'000, 10, 100}}) {
+    const auto [none, paced] = chats_beside(c.clients, c.prompt_len);
+    EXPECT_LE(paced.chats.itl_p99, c.most_ratio * paced.chats.itl_p50) << c.prompt_len;
+    EXPECT_LE(paced.chats.ttft_mean, 0.6 * none.chats.ttft_mean) << c.prompt_len;
+    EXPECT_LE(paced.chats.ttft_p99, c.most_ttft_p99) << c.prompt_len;
+    EXPECT_LE(paced.others.ttft_mean, none.others.ttft_mean + 1200) << c.prompt_len;
   }
 }
 
@@ -147,7 +151,8 @@ TEST(LongPromptsTest, ChatsDoNotWaitForLongPrompts) {
   EXPECT_LE(none.chats.ttft_p99, 300);
   EXPECT_LE(paced.chats.ttft_p99, 150);
   EXPECT_LE(paced.chats.itl_p99, 0.7 * none.chats.itl_p99);
-  EXPECT_LE(paced.others.ttft_mean, 2.2 * none.others.ttft_mean);
+  EXPECT_LE(paced.others.ttft_mean, 1.3 * none.others.ttft_mean);
+  EXPECT_GE(paced.chats.tokens_per_s, 0.95 * none.chats.tokens_per_s);
 }
 
 }  // namespace

@@ -21,7 +21,8 @@ void Scheduler::plan_prompts(StepBuilder& builder) {
   if (builder.tokens_left == 0) return;
   list_demands(builder);
   if (demands_.empty()) return;
-  pace_.begin_step(builder.shape, expected_decodes(builder), builder.turnover, builder.tokens_left);
+  pace_.begin_step(builder.shape, expected_decodes(builder), builder.turnover, builder.longest,
+                   builder.tokens_left);
   const int32_t tokens = pace_.tokens_within(builder.shape, 0, builder.tokens_left);
   if (waits_for_company(builder.shape, tokens)) return;
   const std::vector<FairShares::Share>& shares = fair_shares_.divide(demands_, tokens);
@@ -77,6 +78,10 @@ void Scheduler::list_demands(StepBuilder& builder) {
     const int32_t uncomputed = sequence->uncomputed();
     if (uncomputed > 1) {
       demand_of(sequence->tenant).running += uncomputed;
+      const int64_t tokens = std::ssize(sequence->tokens) - sequence->cached_prompt_tokens;
+      if (tokens > builder.longest.tokens) {
+        builder.longest = {.tokens = tokens, .computed = sequence->planned_len};
+      }
     } else {
       const int32_t most_tokens = sequence->max_len - sequence->prompt_len;
       builder.turnover.add(sequence->prompt_len, sequence->cached_prompt_tokens,

@@ -168,6 +168,7 @@ struct StepBuilder {
   bool elements_short = false;  // a sequence that captures waits for such a record
   int64_t running_tokens = 0;   // of sequences that run, all that the host knows
   Turnover turnover = {};       // of those of them that stream
+  LongPrompt longest = {};      // of those of them that do not
   int64_t blocks_promised = 0;  // that running prompts will still take
   int32_t blocks_short = 0;     // that sequences of this step did not find
   int32_t blocks_coming = 0;    // that sequences about to go will give back
