@@ -176,7 +176,7 @@ TEST_P(BatchInvariant, ChunkedAsWhole) {
 TEST_P(BatchInvariant, PreemptedAheadAndRepeated) {
   const std::vector<Ask> asks = random_asks(24, 4, 100);
   step::Capacity tight = kRoomy;
-  tight.num_blocks = 24;
+  tight.num_blocks = 20;
   sched::SchedSettings all = plain_settings();
   all.max_in_flight = 3;
   all.multi_step = 8;

@@ -56,6 +56,8 @@
   X(kCaptureAfterPrefix, "a prefix is reused though its tokens are to be captured")              \
   X(kCapturedTwice, "a resumed sequence captures again what it has captured")                    \
   X(kCaptureOverflow, "a step captures more than its buffer takes")                              \
+  X(kShortPromptsWait, "a short prompt waits for a long one of its tenant that came before")     \
+  X(kFirstLeftOut, "short prompts leave nothing to the one that came first")                     \
   X(kTableEditsLost, "edits of the tables do not reach the executor")                            \
   X(kTenantsUnshared, "prompts of the first tenant leave nothing to the others")                 \
   X(kStopStringRace, "tokens behind a stop string are handed out")                               \

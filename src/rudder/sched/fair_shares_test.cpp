@@ -125,14 +125,15 @@ step::StepId steps_beside_a_flood(int32_t tenant, int32_t prompt_len, int64_t ma
   return model.served(1000).token_step - arrival;
 }
 
-TEST(FairPrefillTest, ManyLongPromptsDelayAnothersShortOneByAtMostTwoSteps) {
-  // Alone it would be in the next step.
-  for (const int64_t max_itl_us : {kNoItlBound, kAutoItlBound}) {
-    EXPECT_LE(steps_beside_a_flood(2, 100, max_itl_us), 1 + 2);
-    EXPECT_GT(steps_beside_a_flood(1, 100, max_itl_us), 100);  // of the same tenant
+TEST(FairPrefillTest, ManyLongPromptsDelayAShortOneByAtMostTwoSteps) {
+  for (const int32_t tenant : {1, 2}) {  // their own, another
+    // Alone it would be in the next step.
+    for (const int64_t max_itl_us : {kNoItlBound, kAutoItlBound}) {
+      EXPECT_LE(steps_beside_a_flood(tenant, 100, max_itl_us), 1 + 2) << tenant;
+    }
+    // Alone two steps; with half of each, four.
+    EXPECT_LE(steps_beside_a_flood(tenant, 4000, kNoItlBound), 2 + 2) << tenant;
   }
-  // Alone two steps; with half of each, four.
-  EXPECT_LE(steps_beside_a_flood(2, 4000, kNoItlBound), 2 + 2);
 }
 
 // Short and long prompts of tenants that always ask: each has the same part of the tokens, but who

@@ -56,11 +56,21 @@ Result<void> Scheduler::check_queues() const {
   int64_t waiting_tokens = 0;
   size_t num_waiting = 0;
   for (const auto& [tenant, line] : waiting_.all()) {
-    num_waiting += line.size();
-    for (const Sequence* sequence : line) {
+    num_waiting += line.by_rank.size();
+    if (line.by_need.size() != line.by_rank.size() ||
+        !std::ranges::is_sorted(line.by_need, ByNeed{})) {
+      return fail(ErrorCode::kInternal, "those that wait are out of order");
+    }
+    int64_t blocks = 0;
+    for (const Sequence* sequence : line.by_rank) {
+      blocks += blocks_to_take(std::ssize(sequence->tokens), sequence->tables);
       if (sequence->state != SequenceState::kWaiting) return broken(*sequence, "waits and runs");
       if (sequence->tenant != tenant) return broken(*sequence, "waits in another's line");
       waiting_tokens += std::ssize(sequence->tokens);
+    }
+    if (blocks != line.blocks) {
+      return fail(ErrorCode::kInternal,
+                  fmt::format("{} blocks are wanted, their line says {}", blocks, line.blocks));
     }
   }
   if (waiting_tokens != waiting_tokens_) {

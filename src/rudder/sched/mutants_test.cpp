@@ -1,9 +1,10 @@
-// Each seeded bug of kv and sched (base/mutants.h) is found by the stress test within a few seeds.
+// Each seeded bug of kv and sched (base/mutants.h) is found by the stress tests within a few seeds.
 // Built with RUDDER_MUTANTS=1 from the rooms' sources.
 #include "rudder/base/mutants.h"
 
 #include <gtest/gtest.h>
 
+#include "rudder/testing/prompt_stress.h"
 #include "rudder/testing/sched_stress.h"
 
 namespace rudder::sched {
@@ -19,7 +20,8 @@ class MutantTest : public ::testing::TestWithParam<NamedMutant> {
 TEST_P(MutantTest, IsFound) {
   active_mutant = GetParam().mutant;
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    const std::string error = testing::run_stress(seed);
+    std::string error = testing::run_stress(seed);
+    if (error.empty()) error = testing::run_prompt_stress(seed);
     if (error.empty()) continue;
     std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed),
                 error.substr(0, 200).c_str());

@@ -24,6 +24,8 @@ constexpr double kYieldedShare = 0.65;
 // than so many times as long as in steps that are full.
 constexpr double kBusyShare = 0.6;
 constexpr double kMostLengthening = 1.1;
+// A prompt has its first token at most so much later than by full steps.
+constexpr double kMostDelayUs = 1e6;
 // So many of the last steps tell what is usual.
 constexpr int64_t kUsualSteps = 500;
 // Prompt tokens that a step may have however long it takes: prompts get on beside decodes that
@@ -73,7 +75,7 @@ void Pace::observe(const StepShape& shape, int64_t us, double tokens_each) {
 // There will be no fewer streams than the step has: of those that wait one may find room where the
 // mean of all would not.
 void Pace::begin_step(const StepShape& decodes, const StepShape& expected, const Turnover& turnover,
-                      int32_t most) {
+                      const LongPrompt& longest, int32_t most) {
   limit_us_ = kNoLimit;
   if (max_itl_us_ == kNoItlBound || decodes.decode_tokens == 0) return;
   limit_us_ = static_cast<double>(max_itl_us_);
@@ -81,7 +83,7 @@ void Pace::begin_step(const StepShape& decodes, const StepShape& expected, const
   StepShape future = expected.decode_tokens < decodes.decode_tokens ? decodes : expected;
   const double keys = keys_each(decodes) * static_cast<double>(future.decode_tokens);
   future.decode_keys = std::min(future.decode_keys, static_cast<int64_t>(keys));
-  limit_us_ = usual_limit_us(future);
+  limit_us_ = std::max(usual_limit_us(future), long_us(decodes, longest, most));
   if (turnover.prompt_tokens == 0) return;
   const Prompts come = to_come(turnover, expected.decode_tokens);
   limit_us_ = yield_us(limit_us_, decodes, future, come, most);
@@ -95,6 +97,18 @@ double Pace::usual_limit_us(const StepShape& expected) const {
   const double usual_us = cost_.decode_us(
       {.decode_tokens = static_cast<int64_t>(tokens), .decode_keys = static_cast<int64_t>(keys)});
   return std::max(kMaxRatio * usual_us, kLeastRatio * cost_.decode_us(expected));
+}
+
+// Each step takes as long as one that has hardly any prompt, besides what its tokens take: so a
+// prompt in more steps takes longer by as many times that.
+double Pace::long_us(const StepShape& decodes, const LongPrompt& longest, int32_t most) const {
+  if (longest.tokens == 0) return 0;
+  const auto keys = static_cast<double>(longest.computed);
+  const double start_us = cost_.mean_us(with_prompts(decodes, 1, keys));
+  if (start_us <= 0) return 0;
+  const auto tokens = static_cast<double>(longest.tokens);
+  const double num_steps = tokens / most + kMostDelayUs / start_us;
+  return cost_.predict_us(with_prompts(decodes, tokens / num_steps, keys));
 }
 
 // Of prompts in a step: what takes the place of the answers that end in it, once all that run and

@@ -22,6 +22,12 @@ struct Turnover {
   void add(int64_t prompt_len, int64_t cached, double answer_tokens);
 };
 
+// A prompt that runs, beside others or alone.
+struct LongPrompt {
+  int64_t tokens = 0;    // of it, those that are not cached
+  int64_t computed = 0;  // with those that are
+};
+
 class Pace {
  public:
   // As SchedSettings::max_itl_us. `cost` is learnt by its owner, and outlives this.
@@ -32,9 +38,10 @@ class Pace {
   void observe(const StepShape& shape, int64_t us, double tokens_each);
 
   // A step is planned that decodes so much and has room for `most` prompt tokens. `expected`: the
-  // decodes of a step once those that wait have been admitted, as far as there is room.
+  // decodes of a step once those that wait have been admitted, as far as there is room. `longest`:
+  // of the prompts that run.
   void begin_step(const StepShape& decodes, const StepShape& expected, const Turnover& turnover,
-                  int32_t most);
+                  const LongPrompt& longest, int32_t most);
 
   // The most prompt tokens, at most `most`, that the step which was begun can take of a sequence
   // with `kv_len` in KV, when it has `shape` so far. `most` where no sequence of it streams.
@@ -56,6 +63,7 @@ class Pace {
 
   double usual_limit_us(const StepShape& expected) const;
   Prompts to_come(const Turnover& turnover, int64_t num_expected) const;
+  double long_us(const StepShape& decodes, const LongPrompt& longest, int32_t most) const;
   double yield_us(double limit_us, const StepShape& decodes, const StepShape& expected,
                   const Prompts& come, int32_t most) const;
 

@@ -32,7 +32,7 @@ class PaceTest : public ::testing::Test {
   int32_t room(const StepShape& expected, int64_t prompt_len) {
     Turnover turnover;
     for (int i = 0; i < kDecodes.decode_tokens; ++i) turnover.add(prompt_len, 0, 100);
-    pace_.begin_step(kDecodes, expected, turnover, kMost);
+    pace_.begin_step(kDecodes, expected, turnover, {}, kMost);
     return pace_.tokens_within(kDecodes, 0, kMost);
   }
 
@@ -71,7 +71,7 @@ TEST_F(PaceTest, WhoWaitsCountsAsMuchAsWhoStreams) {
   const StepShape many = {.decode_tokens = 64, .decode_keys = 64'000};
   EXPECT_GT(room(many, 2000), 2 * usual);
   Turnover nothing;
-  pace_.begin_step(kDecodes, kDecodes, nothing, kMost);
+  pace_.begin_step(kDecodes, kDecodes, nothing, {}, kMost);
   EXPECT_EQ(pace_.tokens_within(kDecodes, 0, kMost), usual);
 }
 
@@ -90,12 +90,32 @@ TEST_F(PaceTest, WhatIsCachedDoesNotCome) {
   EXPECT_DOUBLE_EQ(turnover.prompt_pairs, 2 * 950);
 }
 
+// A step with prompts takes 6.4 ms, and 10 us for each token of them: by the bound one of 64,000
+// tokens takes half a second longer than in full steps, and a longer one would take many.
+TEST_F(PaceTest, ALongPromptIsASecondLaterAtMost) {
+  const int32_t usual = room(kDecodes, 100);
+  Turnover turnover;
+  turnover.add(100, 0, 100);
+  const auto room_of = [&](int64_t tokens) {
+    pace_.begin_step(kDecodes, kDecodes, turnover, {.tokens = tokens, .computed = 0}, kMost);
+    return pace_.tokens_within(kDecodes, 0, kMost);
+  };
+  EXPECT_EQ(room_of(64'000), usual);
+  for (const int64_t tokens : {300'000, 600'000, 2'000'000}) {
+    const int32_t in_a_step = room_of(tokens);
+    EXPECT_GT(in_a_step, usual);
+    const double later_s = 6.4e-3 * static_cast<double>(tokens) * (1.0 / in_a_step - 1.0 / kMost);
+    EXPECT_LE(later_s, 1.05) << tokens;
+    EXPECT_GE(later_s, 0.8) << tokens;
+  }
+}
+
 // A bound in milliseconds never yields.
 TEST_F(PaceTest, AGivenBoundIsKept) {
   Pace given(10'000, cost_);
   Turnover turnover;
   turnover.add(100'000, 0, 1);
-  given.begin_step(kDecodes, kDecodes, turnover, kMost);
+  given.begin_step(kDecodes, kDecodes, turnover, {.tokens = 1'000'000}, kMost);
   EXPECT_LT(given.tokens_within(kDecodes, 0, kMost), 500);
 }
 

@@ -349,7 +349,7 @@ void Scheduler::promote_starved() {
   starved_.clear();
   const auto most = static_cast<uint64_t>(settings_.max_wait_steps);
   for (const auto& [tenant, line] : waiting_.all()) {
-    for (Sequence* sequence : line) {
+    for (Sequence* sequence : line.by_rank) {
       const auto waited = last_step_ - sequence->waiting_since;
       if (sequence->priority != kFirst && waited >= most) starved_.push_back(sequence);
     }

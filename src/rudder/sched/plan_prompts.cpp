@@ -1,8 +1,8 @@
-// The part of Scheduler::plan that runs prompts: whose, and how many tokens of them.
+// The part of Scheduler::plan that runs prompts: of which tenants, how many tokens of them, and who
+// finds room. Which of a tenant's is plan_tenant.cpp's.
 #include <algorithm>
 
 #include "rudder/base/check.h"
-#include "rudder/base/mutants.h"
 #include "rudder/sched/scheduler.h"
 
 namespace rudder::sched {
@@ -11,19 +11,18 @@ namespace {
 
 // A sequence waits at most this many plans for another to compute the prefix they share.
 constexpr int32_t kMaxHeldSteps = 256;
-// Sequences of a tenant that one plan looks at and passes over so: the bound on what a plan costs.
-constexpr int32_t kMaxHeldPerPlan = 64;
 // Plans in which a sequence finds no room and those of other tenants may be admitted all the same.
 constexpr int32_t kMaxPassedOver = 16;
 
 }  // namespace
 
-// By tenant, in the order of their shares: chunks of those that run, then admissions.
+// By tenant, in the order of their shares.
 void Scheduler::plan_prompts(StepBuilder& builder) {
   if (builder.tokens_left == 0) return;
   list_demands(builder);
   if (demands_.empty()) return;
-  pace_.begin_step(builder.shape, expected_decodes(builder), builder.turnover, builder.tokens_left);
+  pace_.begin_step(builder.shape, expected_decodes(builder), builder.turnover, builder.longest,
+                   builder.tokens_left);
   const int32_t tokens = pace_.tokens_within(builder.shape, 0, builder.tokens_left);
   if (waits_for_company(builder.shape, tokens)) return;
   const std::vector<FairShares::Share>& shares = fair_shares_.divide(demands_, tokens);
@@ -31,8 +30,7 @@ void Scheduler::plan_prompts(StepBuilder& builder) {
     const int32_t before = builder.tokens_left;
     const bool is_last = &share == &shares.back();
     builder.share_left = is_last ? before : share.tokens;
-    plan_chunks(builder, share.tenant);
-    plan_admissions(builder, share.tenant);
+    plan_tenant(builder, share.tenant);
     fair_shares_.note_served(share, before - builder.tokens_left);
   }
 }
@@ -80,6 +78,10 @@ void Scheduler::list_demands(StepBuilder& builder) {
     const int32_t uncomputed = sequence->uncomputed();
     if (uncomputed > 1) {
       demand_of(sequence->tenant).running += uncomputed;
+      const int64_t tokens = std::ssize(sequence->tokens) - sequence->cached_prompt_tokens;
+      if (tokens > builder.longest.tokens) {
+        builder.longest = {.tokens = tokens, .computed = sequence->planned_len};
+      }
     } else {
       const int32_t most_tokens = sequence->max_len - sequence->prompt_len;
       builder.turnover.add(sequence->prompt_len, sequence->cached_prompt_tokens,
@@ -92,71 +94,50 @@ void Scheduler::list_demands(StepBuilder& builder) {
   if (!may_admit(builder)) return;
   for (const auto& [tenant, line] : waiting_.all()) {
     FairShares::Demand& demand = demand_of(tenant);
-    for (const Sequence* sequence : line) {
+    for (const Sequence* sequence : line.by_rank) {
       if (demand.waiting >= builder.tokens_left) break;
       demand.waiting += std::ssize(sequence->tokens);
     }
   }
 }
 
-// Victims that are in no step in flight leave running_; they rank behind the sequence that needs
-// their blocks.
-void Scheduler::plan_chunks(StepBuilder& builder, int32_t tenant) {
-  for (size_t i = 0; i < running_.size() && builder.tokens_left > 0; ++i) {
-    Sequence& sequence = *running_[i];
-    if (sequence.tenant != tenant || sequence.state != SequenceState::kRunning) continue;
-    if (sequence.uncomputed() <= 1) continue;
-    const int32_t most = max_chunk(builder, sequence, sequence.planned_len);
-    if (most == 0) continue;
-    const int32_t old_len = sequence.table_len();
-    const int64_t promised = blocks_to_take(std::ssize(sequence.tokens), sequence.tables);
-    const int32_t chunk = grow(builder, sequence, most);
-    builder.blocks_promised +=
-        blocks_to_take(std::ssize(sequence.tokens), sequence.tables) - promised;
-    if (chunk > 0) add_work(builder, sequence, chunk, old_len);
-  }
+// Prompt tokens from `from` on that the step has room for: within its budget, its tenant's share,
+// its time and its capture buffer.
+int32_t Scheduler::room_for(const StepBuilder& builder, const Sequence& sequence,
+                            int32_t from) const {
+  const int32_t left = std::min(builder.tokens_left, builder.share_left);
+  const int32_t wanted = std::min(sequence.future_len() - from, left);
+  const int32_t paced = pace_.tokens_within(builder.shape, from, wanted);
+  const int32_t part = builder.leaves_half ? std::min(paced, half_for(builder, from)) : paced;
+  return sequence.taps.fit(from, part, builder.elements_left);
 }
 
-// Prompt tokens from `from` on that the step may run: within its budget, its tenant's share, its
-// time and its capture buffer.
 int32_t Scheduler::max_chunk(const StepBuilder& builder, const Sequence& sequence,
                              int32_t from) const {
-  const int32_t left = std::min(builder.tokens_left, builder.share_left);
-  const int32_t rest = sequence.future_len() - from;
-  const int32_t wanted = std::min(rest, left);
-  const int32_t paced = pace_.tokens_within(builder.shape, from, wanted);
-  const int32_t chunk = sequence.taps.fit(from, paced, builder.elements_left);
-  return chunk < rest ? cut_evenly(builder.shape, chunk) : chunk;
+  const int32_t chunk = room_for(builder, sequence, from);
+  if (chunk == sequence.future_len() - from) return chunk;
+  return cut_evenly(builder.shape, chunk, least_chunk(builder, sequence, chunk));
+}
+
+// Of a chunk that could be cut, what is left of it: something of the step's first, half of one that
+// shares the step with its tenant's first, all that was kept for this.
+int32_t Scheduler::least_chunk(const StepBuilder& builder, const Sequence& sequence,
+                               int32_t chunk) const {
+  if (builder.leaves_half) return chunk;
+  if (&sequence == builder.first) return builder.kept;
+  const bool is_alone = builder.shape.prompt_tokens == builder.prompts_before;
+  if (builder.first != nullptr && is_alone) return (chunk + 1) / 2;
+  return builder.shape.prompt_tokens > 0 ? 0 : 1;
 }
 
 // Of a chunk that does not end its prompt: so many tokens that the step has a multiple of what the
-// executor likes, none where it has one already; all of them where the step would have no prompt.
-int32_t Scheduler::cut_evenly(const StepShape& shape, int32_t chunk) const {
+// executor likes, none where it has one already; all of them where fewer than `least` would be
+// left.
+int32_t Scheduler::cut_evenly(const StepShape& shape, int32_t chunk, int32_t least) const {
   const int64_t total = shape.decode_tokens + shape.prompt_tokens + chunk;
   const auto over = static_cast<int32_t>(total % capacity_.prompt_step_multiple);
-  const bool leaves_some = over < chunk || shape.prompt_tokens > 0;
-  return leaves_some ? std::max(0, chunk - over) : chunk;
-}
-
-// Of one tenant, by rank. Who finds no room stops all of its tenant behind it, so that a large
-// sequence is not overtaken for ever, and after a while those of others too; who waits for a prefix
-// being computed does not.
-void Scheduler::plan_admissions(StepBuilder& builder, int32_t tenant) {
-  const auto line = waiting_.all().find(tenant);
-  if (line == waiting_.all().end()) return;
-  int32_t num_held = 0;
-  int64_t num_left = std::ssize(line->second);
-  for (auto next = line->second.begin(); num_left > 0 && num_held < kMaxHeldPerPlan; --num_left) {
-    if (!may_admit(builder) || builder.share_left == 0) return;
-    Sequence& sequence = **next++;
-    const Admission admission = admit(builder, sequence);
-    if (admission == Admission::kNoRoom) {
-      builder.is_closed = ++sequence.passed_over > kMaxPassedOver;
-      return;
-    }
-    if (admission == Admission::kNoTime) return;
-    if (admission == Admission::kHeld) ++num_held;
-  }
+  const int32_t cut = std::max(0, chunk - over);
+  return cut < least ? chunk : cut;
 }
 
 bool Scheduler::may_admit(const StepBuilder& builder) const {
@@ -166,12 +147,9 @@ bool Scheduler::may_admit(const StepBuilder& builder) const {
 
 Scheduler::Admission Scheduler::admit(StepBuilder& builder, Sequence& sequence) {
   const auto num_tokens = static_cast<int32_t>(sequence.tokens.size());
-  // At least one token is left to compute: it gives the logits.
-  const int32_t max_match =
-      std::min(sequence.max_reused(), sequence.taps.max_reused()) / capacity_.block_size;
-  const kv::Match match = cache_.match(sequence.chain, sequence.tokens, max_match, &matched_);
+  const kv::Match match = find_cached(sequence);
   const int32_t num_matched = match.num_blocks;
-  if (num_matched < max_match && sequence.held_steps < kMaxHeldSteps &&
+  if (num_matched < max_match(sequence) && sequence.held_steps < kMaxHeldSteps &&
       is_being_computed(sequence, num_matched)) {
     ++sequence.held_steps;
     return Admission::kHeld;
@@ -182,7 +160,10 @@ Scheduler::Admission Scheduler::admit(StepBuilder& builder, Sequence& sequence) 
   if (!running_.empty()) {
     const int64_t matched_idle = cache_.count_refs(matched_, 0);
     const int64_t room = cache_.num_available() - matched_idle - builder.blocks_promised;
-    if (blocks_to_take(num_tokens, matched_) + headroom() > room) return Admission::kNoRoom;
+    if (blocks_to_take(num_tokens, matched_) + headroom() > room) {
+      builder.is_closed = ++sequence.passed_over > kMaxPassedOver;
+      return Admission::kNoRoom;
+    }
   }
   if (max_chunk(builder, sequence, num_matched * capacity_.block_size) == 0) {
     return Admission::kNoTime;  // the step takes as long as it may
@@ -190,6 +171,7 @@ Scheduler::Admission Scheduler::admit(StepBuilder& builder, Sequence& sequence) 
 
   dequeue(sequence);
   sequence.passed_over = 0;
+  sequence.found_len = 0;
   cache_.hold(sequence.chain, match, matched_);
   sequence.tables = matched_;
   reserve(sequence);
@@ -214,6 +196,16 @@ Scheduler::Admission Scheduler::admit(StepBuilder& builder, Sequence& sequence) 
   builder.blocks_promised += blocks_to_take(num_tokens, sequence.tables);
   builder.elements_kept += sequence.taps.record_elements();
   return Admission::kAdmitted;
+}
+
+// At least one token is left to compute: it gives the logits.
+int32_t Scheduler::max_match(const Sequence& sequence) const {
+  return std::min(sequence.max_reused(), sequence.taps.max_reused()) / capacity_.block_size;
+}
+
+// Into matched_.
+kv::Match Scheduler::find_cached(Sequence& sequence) {
+  return cache_.match(sequence.chain, sequence.tokens, max_match(sequence), &matched_);
 }
 
 // Each running sequence that captures must find room for one record in every step: so one more is

@@ -400,6 +400,8 @@ void Scheduler::enqueue(Sequence& sequence) {
   sequence.state = SequenceState::kWaiting;
   sequence.waiting_since = last_step_;
   sequence.held_steps = 0;
+  sequence.found_len = find_cached(sequence).num_blocks * capacity_.block_size;
+  sequence.blocks_wanted = blocks_to_take(std::ssize(sequence.tokens), sequence.tables);
   waiting_.insert(sequence);
   waiting_tokens_ += static_cast<int64_t>(sequence.tokens.size());
 }

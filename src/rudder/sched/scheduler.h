@@ -177,15 +177,28 @@ class Scheduler {
   void list_demands(StepBuilder& builder);
   bool waits_for_company(const StepShape& shape, int64_t room) const;
   StepShape expected_decodes(const StepBuilder& builder) const;
-  void plan_chunks(StepBuilder& builder, int32_t tenant);
-  void plan_admissions(StepBuilder& builder, int32_t tenant);
   bool may_admit(const StepBuilder& builder) const;
   Admission admit(StepBuilder& builder, Sequence& sequence);
+  int32_t max_match(const Sequence& sequence) const;
+  kv::Match find_cached(Sequence& sequence);
+  int32_t room_for(const StepBuilder& builder, const Sequence& sequence, int32_t from) const;
   int32_t max_chunk(const StepBuilder& builder, const Sequence& sequence, int32_t from) const;
-  int32_t cut_evenly(const StepShape& shape, int32_t chunk) const;
+  int32_t least_chunk(const StepBuilder& builder, const Sequence& sequence, int32_t chunk) const;
+  int32_t cut_evenly(const StepShape& shape, int32_t chunk, int32_t least) const;
   bool has_capture_room(StepBuilder& builder, const Sequence& sequence, int32_t from) const;
   int32_t headroom() const;
   bool is_being_computed(Sequence& sequence, int32_t num_matched) const;
+
+  // plan_tenant.cpp
+  int32_t half_for(const StepBuilder& builder, int32_t from) const;
+  void plan_tenant(StepBuilder& builder, int32_t tenant);
+  Sequence* list_prompts(const StepBuilder& builder, int32_t tenant);
+  bool has_room_for(const StepBuilder& builder, const WaitingLines::Line& line) const;
+  Admission admit_first(StepBuilder& builder, int32_t tenant, const Sequence* begun);
+  void share_step(StepBuilder& builder, Sequence& first);
+  void take_turns(StepBuilder& builder, Sequence& first);
+  void plan_soonest(StepBuilder& builder, bool admits);
+  void plan_chunk(StepBuilder& builder, Sequence& sequence);
 
   // scheduler.cpp
   bool learns_cost() const;
@@ -250,9 +263,10 @@ class Scheduler {
   std::vector<ConstrainedSequence> constrained_;
   std::vector<CapturedSequence> captured_sequences_;
   SchedStats counters_;                      // its gauges are unused
-  kv::BlockTables matched_;                  // scratch of admit()
+  kv::BlockTables matched_;                  // scratch of find_cached()
   std::vector<Sequence*> starved_;           // scratch of promote_starved()
   std::vector<FairShares::Demand> demands_;  // scratch of plan_prompts()
+  std::vector<Sequence*> prompts_;           // scratch of plan_tenant()
 };
 
 }  // namespace rudder::sched

@@ -44,6 +44,9 @@ struct Sequence {
   step::StepId waiting_since = 0;    // last step planned before it was queued
   int32_t held_steps = 0;            // plans it was passed over for a prefix being computed
   int32_t passed_over = 0;           // plans in which it found no room
+  int32_t found_len = 0;             // tokens that were cached when it was queued; 0 once admitted
+  int64_t blocks_wanted = 0;         // for its tokens when it was queued
+  bool gave_way = false;             // the last turn of its tenant's prompts was the others'
   bool was_planned = false;          // ever
   int32_t cached_prompt_tokens = 0;  // at its first admission
 
@@ -79,6 +82,12 @@ struct Sequence {
   int32_t future_len() const { return static_cast<int32_t>(tokens.size()) + samples_pending; }
   int32_t table_len() const { return static_cast<int32_t>(tables.front().blocks.size()); }
   int32_t uncomputed() const { return future_len() - planned_len; }
+  // Tokens to be run until the first of its answer, as far as is known without a look at the cache.
+  // 0 where that has come: who was preempted goes on before others begin.
+  int32_t need() const {
+    const bool has_output = std::ssize(tokens) > prompt_len;
+    return has_output ? 0 : uncomputed() - found_len;
+  }
 
   int32_t num_draft() const { return static_cast<int32_t>(draft.size()) + own_draft; }
   // The tokens that its slot's guess may have, where the executor keeps guesses: known of one that
@@ -113,6 +122,15 @@ struct ByRank {
   bool operator()(const Sequence* a, const Sequence* b) const { return a->ranks_before(*b); }
 };
 
+// Of those of one priority, who gives its next token soonest.
+struct ByNeed {
+  bool operator()(const Sequence* a, const Sequence* b) const {
+    if (a->priority != b->priority) return a->priority < b->priority;
+    if (a->need() != b->need()) return a->need() < b->need();
+    return a->arrival < b->arrival;
+  }
+};
+
 // A step in flight.
 struct StepRecord {
   step::StepId id = 0;
@@ -133,9 +151,16 @@ struct StepBuilder {
   step::StepPlan* plan = nullptr;
   std::vector<Sequence*>* sequences = nullptr;
   int32_t tokens_left = 0;
-  int32_t num_guess = 0;        // for each sequence that drafts may follow; 0: nothing is guessed
-  int64_t guess_left = 0;       // known tokens that the executor's proposer may run
-  int32_t share_left = 0;       // of them, for prompts of the tenant that is served
+  int32_t num_guess = 0;   // for each sequence that drafts may follow; 0: nothing is guessed
+  int64_t guess_left = 0;  // known tokens that the executor's proposer may run
+  int32_t share_left = 0;  // of them, for prompts of the tenant that is served
+  // Of a tenant whose prompts share its part of the step: who came first, the tokens kept for it,
+  // and the prompt tokens of the step before the others', these among them. Null: they do not
+  // share.
+  const Sequence* first = nullptr;
+  int32_t kept = 0;
+  int64_t prompts_before = 0;
+  bool leaves_half = false;     // of what there is for the sequence that is admitted, for others
   bool is_closed = false;       // nothing more is admitted
   StepShape shape = {};         // of its sequences so far
   int64_t elements_left = 0;    // of the capture buffer
@@ -143,6 +168,7 @@ struct StepBuilder {
   bool elements_short = false;  // a sequence that captures waits for such a record
   int64_t running_tokens = 0;   // of sequences that run, all that the host knows
   Turnover turnover = {};       // of those of them that stream
+  LongPrompt longest = {};      // of those of them that do not
   int64_t blocks_promised = 0;  // that running prompts will still take
   int32_t blocks_short = 0;     // that sequences of this step did not find
   int32_t blocks_coming = 0;    // that sequences about to go will give back

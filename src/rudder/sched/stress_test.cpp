@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "rudder/testing/prompt_stress.h"
+
 namespace rudder::sched {
 namespace {
 
@@ -27,6 +29,17 @@ TEST(StressTest, EveryInvariantHoldsOnRandomWorkloads) {
   EXPECT_GT(totals.finished_by_host, 1'000u);
   EXPECT_GT(totals.steered, 1'000u);
   EXPECT_GT(totals.captured, 10'000u);
+}
+
+// step.I16.
+TEST(StressTest, PromptsOfATenantShareItsPartOfAStep) {
+  testing::PromptStressTotals totals;
+  for (uint64_t seed = 1; seed <= 1000; ++seed) {
+    ASSERT_EQ(testing::run_prompt_stress(seed, &totals), "") << "seed " << seed;
+  }
+  EXPECT_GT(totals.shared, 10'000u);
+  EXPECT_GT(totals.turns, 1'000u);
+  EXPECT_GT(totals.sequences, 10'000u);
 }
 
 }  // namespace

@@ -126,6 +126,16 @@ int32_t TapWork::fit(int32_t begin, int32_t q_len, int64_t elements) const {
   return q_len;
 }
 
+int64_t TapWork::captured_elements(int32_t begin, int32_t q_len) const {
+  if (taps_ == nullptr || taps_->capture == nullptr) return 0;
+  int64_t num_captured = 0;
+  for (const tap::PositionRange& range : taps_->captured) {
+    const int32_t first = std::max({range.begin, begin, captured_len_});
+    num_captured += std::max(0, std::min(range.end, begin + q_len) - first);
+  }
+  return num_captured * record_elements_;
+}
+
 int32_t TapWork::row_at(int32_t position) const {
   if (runs_.empty()) return 0;
   return std::prev(std::ranges::upper_bound(runs_, position, {}, &Run::begin))->row;

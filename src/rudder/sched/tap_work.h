@@ -39,6 +39,8 @@ class TapWork {
   // captured elements. A step that fills latches ends with the prompt (tap.T8), and so does one of
   // a controlled sequence, whose generated tokens run one a step (tap.T11).
   int32_t fit(int32_t begin, int32_t q_len, int64_t elements) const;
+  // Of the capture buffer, what `q_len` tokens from `begin` on take.
+  int64_t captured_elements(int32_t begin, int32_t q_len) const;
   // Of the `most` tokens from `begin` on, how many come before the first that is captured.
   int32_t uncaptured_len(int32_t begin, int32_t most) const;
   // Of the `most` tokens from `begin` on, how many run one program and are not captured.

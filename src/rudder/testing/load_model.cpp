@@ -135,6 +135,7 @@ struct Clients {
     figures.ttft_mean =
         std::accumulate(first.begin(), first.end(), 0.0) / static_cast<double>(first.size());
     figures.ttft_p50 = quantile(first, 0.5);
+    figures.ttft_p99 = quantile(first, 0.99);
     figures.itl_p50 = quantile(gaps, 0.5);
     figures.itl_p99 = quantile(gaps, 0.99);
     figures.tokens_per_s = static_cast<double>(num_tokens) / seconds;

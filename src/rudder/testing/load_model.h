@@ -84,7 +84,7 @@ struct ClosedLoop {
 
 // Milliseconds, by token and by request.
 struct LoadFigures {
-  double itl_p50 = 0, itl_p99 = 0, ttft_p50 = 0, ttft_mean = 0;
+  double itl_p50 = 0, itl_p99 = 0, ttft_p50 = 0, ttft_p99 = 0, ttft_mean = 0;
   double tokens_per_s = 0;  // of output
 };
 

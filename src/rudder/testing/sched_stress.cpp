@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <random>
 #include <stdexcept>
 #include <tuple>
@@ -299,20 +298,24 @@ class Stress {
     return sequence;
   }
 
-  // Without held admissions the queue is first come, first served within a tenant and a priority;
-  // but others go past those that wait for room to capture.
+  // Without held admissions only a shorter prompt overtakes another of its tenant and priority; but
+  // others go past those that wait for room to capture.
   std::string check_order() {
     if (settings_.enable_prefix_caching) return "";
-    std::map<std::tuple<int32_t, int32_t, bool>, sched::SequenceId> last;
-    for (const sched::SequenceId id : loop_.first_planned()) {
-      const sched::NewSequence& asked = loop_.record(id.value).asked;
-      const bool captures = asked.taps != nullptr && asked.taps->capture != nullptr;
-      sched::SequenceId& before = last[{asked.tenant, asked.priority, captures}];
-      if (id < before)
-        return fmt::format("sequence {} was overtaken by {}", id.value, before.value);
-      before = id;
+    const std::vector<sched::SequenceId>& order = loop_.first_planned();
+    for (auto later = order.begin(); later != order.end(); ++later) {
+      const sched::NewSequence& asked = loop_.record(later->value).asked;
+      for (auto before = order.begin(); before != later; ++before) {
+        const sched::NewSequence& other = loop_.record(before->value).asked;
+        if (*before < *later || key_of(other) != key_of(asked)) continue;
+        if (other.prompt.size() < asked.prompt.size()) continue;
+        return fmt::format("sequence {} was overtaken by {}", later->value, before->value);
+      }
     }
     return "";
+  }
+  static std::tuple<int32_t, int32_t, bool> key_of(const sched::NewSequence& asked) {
+    return {asked.tenant, asked.priority, asked.taps != nullptr && asked.taps->capture != nullptr};
   }
 
   void add_totals(StressTotals* totals) {

@@ -241,7 +241,7 @@ void SimEpisode::note_started() {
 }
 
 // Requests that came earlier, are no less urgent and still wait. A few may be passed over: those
-// that wait for a prefix that another is computing.
+// that wait for a prefix that another is computing, and those whose prompts are longer.
 void SimEpisode::note_overtaken(const Client& started) {
   for (const auto& client : clients_) {
     if (client->started || client->id.value > started.id.value) continue;
