@@ -122,8 +122,8 @@ class ReplicatedEngine final : public Engine {
           {ErrorCode::kUnavailable, "the engine is draining and takes no requests", ""});
     }
     const auto deadline = steady_clock::now() + std::chrono::microseconds(timeout_us);
-    const auto is_open = [](const auto& replica) { return replica->core().num_open() > 0; };
-    while (std::ranges::any_of(replicas_, is_open)) {
+    const auto is_idle = [](const auto& replica) { return replica->core().is_idle(); };
+    while (!std::ranges::all_of(replicas_, is_idle)) {
       if (steady_clock::now() >= deadline) return false;
       std::this_thread::sleep_for(kDrainPoll);
     }

@@ -95,7 +95,8 @@ class Engine {
   virtual Result<void> health() const = 0;
   virtual std::vector<ReplicaState> replicas() const = 0;  // at least one
 
-  // Refuses new requests, finishes what runs; true when idle before the timeout.
+  // Refuses new requests, finishes what runs; true when idle before the timeout: then stats() count
+  // every request.
   virtual bool drain(int64_t timeout_us) = 0;
   virtual void reset_prefix_cache() = 0;
 

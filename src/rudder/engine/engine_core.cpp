@@ -159,7 +159,7 @@ Result<RequestId> EngineCore::submit(Request request, EventSink sink) {
                                  .arrival_us = now_us,
                                  .max_wait_us = ask.max_wait_us});
   if (!posted) {
-    requests_.note_finished();
+    requests_.take_back();
     return refuse(std::move(posted.error()));
   }
   return id;
@@ -491,10 +491,6 @@ EngineStats EngineCore::stats() const {
   stats.queued_tokens = admission_.load().tokens;
   stats.expected_wait_us = admission_.expected_wait_us(clock_->now_us());
   return stats;
-}
-
-void EngineCore::publish_stats() {
-  metrics_.publish(scheduler_.stats(), taps_.size(), taps_.tables().rows().stats());
 }
 
 }  // namespace rudder::engine

@@ -64,6 +64,11 @@ class EngineCore {
   void close(Error reason) { mailbox_.close(std::move(reason)); }
   // Requests that were accepted and have not had their last event.
   int64_t num_open() const { return requests_.num_open(); }
+  // None is open, and stats() count all that were.
+  bool is_idle() const {
+    return num_open() == 0 &&
+           num_published_.load(std::memory_order_acquire) == requests_.num_finished();
+  }
 
   // What waits for its first step.
   QueueLoad queue_load() const { return admission_.load(); }
@@ -112,7 +117,10 @@ class EngineCore {
   void die(const Error& cause);
   void give_up(const Error& cause);
   void show_life(bool busy);
-  void publish_stats();
+  void publish_stats() {
+    metrics_.publish(scheduler_.stats(), taps_.size(), taps_.tables().rows().stats());
+    num_published_.store(requests_.num_finished(), std::memory_order_release);
+  }
 
   const std::unique_ptr<step::Executor> executor_;
   const std::unique_ptr<sched::DraftProposer> proposer_;  // before the scheduler, which calls it
@@ -127,7 +135,8 @@ class EngineCore {
   Mailbox mailbox_;
   const std::shared_ptr<Commons> commons_;  // its captures are posted to the mailbox
   std::atomic<bool> dead_{false};
-  std::atomic<int64_t> sign_of_life_{0};  // twice the time, plus 1 when it went into work
+  std::atomic<int64_t> sign_of_life_{0};   // twice the time, plus 1 when it went into work
+  std::atomic<int64_t> num_published_{0};  // finished requests that the published stats count
 
   // Engine thread.
   sched::Scheduler scheduler_;

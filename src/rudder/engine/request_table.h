@@ -21,13 +21,20 @@ class RequestTable {
     int32_t choice = 0;
   };
 
-  // Any thread. A request is accepted before it is posted to the engine thread, and finished once.
+  // Any thread. A request is accepted before it is posted to the engine thread, and finished once,
+  // or it is not accepted after all.
   void note_accepted() { num_open_.fetch_add(1, std::memory_order_acq_rel); }
-  void note_finished() { num_open_.fetch_sub(1, std::memory_order_acq_rel); }
+  void take_back() { num_open_.fetch_sub(1, std::memory_order_acq_rel); }
   // Requests that were accepted and have not had their last event.
   int64_t num_open() const { return num_open_.load(std::memory_order_acquire); }
+  // Ever. Whoever sees that none is open sees all of them.
+  int64_t num_finished() const { return num_finished_.load(std::memory_order_acquire); }
 
   // The engine thread's from here on.
+  void note_finished() {
+    num_finished_.fetch_add(1, std::memory_order_acq_rel);
+    num_open_.fetch_sub(1, std::memory_order_acq_rel);
+  }
   OpenRequest& add(std::unique_ptr<OpenRequest> request);
   // Gives the request its next choice, with a sequence id that was never used before.
   void add_choice(OpenRequest& request, OpenChoice choice);
@@ -43,6 +50,7 @@ class RequestTable {
 
  private:
   std::atomic<int64_t> num_open_{0};
+  std::atomic<int64_t> num_finished_{0};
   std::unordered_map<RequestId, std::unique_ptr<OpenRequest>> requests_;
   std::unordered_map<sched::SequenceId, Target> targets_;
   uint64_t next_sequence_ = 1;
