@@ -260,9 +260,11 @@ class Consumer {
   // The consumers issue their products in turns, so that one's softmax runs under the other's
   // products. Consumer 0 begins; both have as many turns.
   __device__ void take_turn() const {
+    if constexpr (!S::kTakesTurns) return;
     asm volatile("bar.sync %0, 256;" ::"r"(kTurnBarrier + index_) : "memory");
   }
   __device__ void pass_turn() const {
+    if constexpr (!S::kTakesTurns) return;
     asm volatile("bar.arrive %0, 256;" ::"r"(kTurnBarrier + 1 - index_) : "memory");
   }
 

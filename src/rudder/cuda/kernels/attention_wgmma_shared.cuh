@@ -45,6 +45,9 @@ struct Shape {
   // Does a consumer keep q in registers, where it has some left? Then the products read a third
   // less of shared memory for scores (docs/adr/0008-attention-kernels.md).
   static constexpr bool kKeepsQ = kHeadDim <= 128;
+  // Do the consumers issue their products in turns? As measured
+  // (docs/adr/0008-attention-kernels.md).
+  static constexpr bool kTakesTurns = !kFp8 && kHeadDim <= 128;
   // Of q and results of a consumer. Where it keeps q, one has q and the other results; else
   // results go to where q was, and with two the next tile's q is fetched.
   static constexpr int kQBuffers = kHeadDim >= 256 ? 1 : 2;
