@@ -160,11 +160,7 @@ class Buffers {
       std::memcpy(all.data() + begin, values.data(), count * sizeof(values[0]));
     };
     add(x, c.count());
-    if (c.out == Out::kBf16OverBranch) {
-      add(branch, c.count());
-    } else {
-      add(out, c.count());
-    }
+    add(c.out == Out::kBf16OverBranch ? branch : out, c.count());
     add(out_scale, static_cast<size_t>(c.rows));
     return all;
   }
@@ -205,7 +201,8 @@ TEST_P(PeerResidual, BitsAreThoseOfTheSumAndTheNorm) {
     for (size_t i = 0; i < cases.size(); ++i) {
       const ResidualCase& c = cases[i];
       const auto seed = static_cast<uint32_t>(i);
-      const PeerResidualParams params = buffers.params(c);
+      PeerResidualParams params = buffers.params(c);
+      params.norm.lets_next_begin = i % 2 == 1;
       buffers.fill(c, seed);
       launch_two_kernels(params, rank.stream);
       const Bytes expected = buffers.written(c);

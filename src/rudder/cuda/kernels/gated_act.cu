@@ -83,8 +83,8 @@ cudaError_t launch_gated_act_fp8(const GatedActParams& p, bool aligned, cudaStre
   const auto kernel =
       aligned ? (scaled ? gated_act_fp8_kernel<true, true> : gated_act_fp8_kernel<true, false>)
               : (scaled ? gated_act_fp8_kernel<false, true> : gated_act_fp8_kernel<false, false>);
-  return launch_pdl_cluster(kernel, dim3(grid.clusters * grid.cluster), dim3(grid.threads), 0,
-                            grid.cluster, stream, p);
+  return launch_pdl_in_front(kernel, dim3(grid.clusters * grid.cluster), dim3(grid.threads), 0,
+                             grid.cluster, p.lets_next_begin, stream, p);
 }
 
 }  // namespace
@@ -97,7 +97,8 @@ cudaError_t launch_gated_act(const GatedActParams& p, cudaStream_t stream) {
   if (p.out_scale != nullptr) return launch_gated_act_fp8(p, aligned, stream);
   if (p.x_scales.row != nullptr) return cudaErrorInvalidValue;
   const auto kernel = aligned ? gated_act_kernel<true> : gated_act_kernel<false>;
-  return launch_pdl(kernel, flat_grid(p.rows, p.width), dim3(kFlatThreads), 0, stream, p);
+  return launch_pdl_in_front(kernel, flat_grid(p.rows, p.width), dim3(kFlatThreads), 0, 1,
+                             p.lets_next_begin, stream, p);
 }
 
 }  // namespace rudder::cuda

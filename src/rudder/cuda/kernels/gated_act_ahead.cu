@@ -93,7 +93,7 @@ cudaError_t launch_gated_act_ahead(const GatedActParams& p, cudaStream_t stream)
   const size_t bytes = AheadCells<2 * kAheadRuns>::bytes(threads);
   return launch_ahead(is_whole_ahead(p.width) ? kernel_of<true>(p) : kernel_of<false>(p), p,
                       ahead_grid(p.rows, 1, threads, kMaxAheadThreads, bytes), threads, bytes,
-                      stream);
+                      p.lets_next_begin, stream);
 }
 
 }  // namespace rudder::cuda

@@ -31,26 +31,43 @@ inline __device__ void dependency_trigger() {
   cudaTriggerProgrammaticLaunchCompletion();
 }
 
-// Launches in clusters of `cluster` blocks along x; safe in a capture.
+// Launches in clusters of `cluster` blocks along x; safe in a capture. lets_next_begin: the kernel
+// asks for the division of a multiprocessor's memory that the product's kernel needs. With another
+// one, which a small kernel gets by itself, a multiprocessor has room for no block of the product
+// until all that run there have ended.
 template <typename... Params, typename... Args>
-cudaError_t launch_pdl_cluster(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem,
-                               unsigned cluster, cudaStream_t stream, const Args&... args) {
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = cluster;
-  attributes[1].val.clusterDim.y = 1;
-  attributes[1].val.clusterDim.z = 1;
+cudaError_t launch_pdl_in_front(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem,
+                                unsigned cluster, bool lets_next_begin, cudaStream_t stream,
+                                const Args&... args) {
+  cudaLaunchAttribute attributes[3] = {};
+  unsigned count = 0;
+  attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  if (cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count].val.clusterDim.x = cluster;
+    attributes[count].val.clusterDim.y = 1;
+    attributes[count++].val.clusterDim.z = 1;
+  }
+  if (lets_next_begin) {
+    attributes[count].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    attributes[count++].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+  }
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = smem;
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = cluster > 1 ? 2 : 1;
+  config.numAttrs = count;
   const cudaError_t error = cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
   return error != cudaSuccess ? error : cudaGetLastError();
+}
+
+template <typename... Params, typename... Args>
+cudaError_t launch_pdl_cluster(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem,
+                               unsigned cluster, cudaStream_t stream, const Args&... args) {
+  return launch_pdl_in_front(kernel, grid, block, smem, cluster, false, stream, args...);
 }
 
 template <typename... Params, typename... Args>

@@ -105,9 +105,10 @@ class RunSums {
   }
   // Where rank `from` stores for rank `to`.
   __device__ RunWords* slot(int to, int from) const {
-    const int64_t piece = (int64_t{block_.epoch() & 1} * kCount + from) * kPeerBlocks + blockIdx.x;
+    const uint32_t half = block_.epoch() & 1;
+    const uint32_t piece = (half * kCount + static_cast<uint32_t>(from)) * kPeerBlocks + blockIdx.x;
     return reinterpret_cast<RunWords*>(links_.inbox[to] + kInboxBytes<kCount> +
-                                       piece * kPeerWordsPieceBytes);
+                                       piece * static_cast<uint32_t>(kPeerWordsPieceBytes));
   }
 
   __device__ void sum_in_one_shot(Packed (&runs)[kRuns]) {
@@ -132,37 +133,39 @@ class RunSums {
     }
   }
 
-  // Rank i adds the i-th of kCount equal parts of the block's places; to itself a rank sends as to
-  // others. Sums lie in the second half of a slot.
+  // Of each run of a warp, rank i adds what the i-th of kCount equal parts of the lanes have; to
+  // itself a rank sends as to others. So each store goes to all ranks alike, and no warp waits for
+  // another. Sums lie in the second half of a slot.
   __device__ void sum_in_two_shots(Packed (&runs)[kRuns]) {
     constexpr int64_t kSums = kPeerWordsPieceBytes / 16 / 2;
-    const int each = kRuns * static_cast<int>(blockDim.x) / kCount;
+    constexpr int64_t kBetweenRanks = kPeerBlocks * kPeerWordsPieceBytes / 16;
+    constexpr int kLanes = 32 / kCount;
+    constexpr int kAdded = kRuns * kLanes;  // by a warp
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int begin = static_cast<int>(threadIdx.x) / 32 * kAdded;
+    const int owner = lane / kLanes;
+    const int at = begin + lane % kLanes;
+    RunWords* const to = slot(owner, links_.rank) + at;
 #pragma unroll
-    for (int r = 0; r < kRuns; ++r) {
-      const int owner = place(r) / each;
-      send_run(slot(owner, links_.rank) + place(r) - owner * each, runs[r]);
-    }
+    for (int r = 0; r < kRuns; ++r) send_run(to + r * kLanes, runs[r]);
     announce();
-    for (int at = static_cast<int>(threadIdx.x); at < each; at += static_cast<int>(blockDim.x)) {
+    if (lane < kAdded) {
       RunWords words[kCount];
+      RunWords* const from = slot(links_.rank, 0) + begin + lane;
       take(
-          words, kNobody, [](int i) { return i; },
-          [&](int i) { return slot(links_.rank, i) + at; });
+          words, kNobody, [](int i) { return i; }, [&](int i) { return from + i * kBetweenRanks; });
       uint4 parts[kCount];
 #pragma unroll
       for (int i = 0; i < kCount; ++i) parts[i] = bits_of(words[i]);
       const Packed sum = sum_in_order(parts);
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) send_run(slot(i, links_.rank) + kSums + at, sum);
+      for (int i = 0; i < kCount; ++i) send_run(slot(i, links_.rank) + kSums + begin + lane, sum);
     }
     __syncwarp();  // nobody waits for a sum that a thread of its warp has still to make
     RunWords sums[kRuns];
+    RunWords* const from = slot(links_.rank, owner) + kSums + at;
     take(
-        sums, kNobody, [&](int r) { return place(r) / each; },
-        [&](int r) {
-          const int owner = place(r) / each;
-          return slot(links_.rank, owner) + kSums + place(r) - owner * each;
-        });
+        sums, kNobody, [&](int) { return owner; }, [&](int r) { return from + r * kLanes; });
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) runs[r] = packed_of(bits_of(sums[r]));
   }
@@ -372,8 +375,8 @@ cudaError_t launch_shape(const PeerResidualParams& p, unsigned row_threads, cuda
   const ResidualKernel kernel = grid.threads <= kFew
                                     ? kernel_of<kWay, kCount, kRuns, kFew>(p)
                                     : kernel_of<kWay, kCount, kRuns, kPeerThreads>(p);
-  return launch_pdl_cluster(kernel, dim3(grid.rows * grid.row_blocks), dim3(grid.threads), 0,
-                            grid.row_blocks, stream, params);
+  return launch_pdl_in_front(kernel, dim3(grid.rows * grid.row_blocks), dim3(grid.threads), 0,
+                             grid.row_blocks, p.norm.lets_next_begin, stream, params);
 }
 
 template <PeerWay kWay, int kCount>

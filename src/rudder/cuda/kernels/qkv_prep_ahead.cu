@@ -194,7 +194,7 @@ cudaError_t launch(const QkvPrepParams& p, cudaStream_t stream) {
   const size_t bytes = AheadCells<Layout<kLanes, kScaled, kClips>::kCells>::bytes(threads);
   return launch_ahead(qkv_prep_ahead_kernel<kLanes, kScaled, kClips>, p,
                       ahead_grid(p.rows, parts, threads, kThreadsPerSm, bytes), threads, bytes,
-                      stream);
+                      false, stream);
 }
 
 template <int kLanes>

@@ -289,7 +289,8 @@ cudaError_t launch_clips(const ResidualNormParams& p, cudaStream_t stream) {
                   static_cast<unsigned>(parts));
   const auto kernel = is_aligned_residual(p) ? clip_residual_norm_kernel<true, kScales>
                                              : clip_residual_norm_kernel<false, kScales>;
-  return launch_pdl(kernel, grid, dim3(static_cast<unsigned>(threads)), 0, stream, p);
+  return launch_pdl_in_front(kernel, grid, dim3(static_cast<unsigned>(threads)), 0, 1,
+                             p.lets_next_begin, stream, p);
 }
 
 template <bool kClips, bool kScales>
@@ -299,7 +300,8 @@ cudaError_t launch_norms(const ResidualNormParams& p, cudaStream_t stream) {
         p.out_scale != nullptr
             ? residual_norm_kernel<shape.kRuns, shape.kAligned, true, kClips, kScales>
             : residual_norm_kernel<shape.kRuns, shape.kAligned, false, kClips, kScales>;
-    return launch_pdl(kernel, dim3(static_cast<unsigned>(p.rows)), dim3(threads), 0, stream, p);
+    return launch_pdl_in_front(kernel, dim3(static_cast<unsigned>(p.rows)), dim3(threads), 0, 1,
+                               p.lets_next_begin, stream, p);
   });
 }
 
@@ -365,8 +367,8 @@ cudaError_t launch_quantise(const QuantiseParams& p, cudaStream_t stream) {
     if constexpr (shape.kAligned) {
       return cudaErrorInvalidValue;
     } else {
-      return launch_pdl(quantise_kernel<shape.kRuns>, dim3(static_cast<unsigned>(p.rows)),
-                        dim3(threads), 0, stream, p);
+      return launch_pdl_in_front(quantise_kernel<shape.kRuns>, dim3(static_cast<unsigned>(p.rows)),
+                                 dim3(threads), 0, 1, p.lets_next_begin, stream, p);
     }
   });
 }

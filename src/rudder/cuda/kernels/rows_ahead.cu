@@ -240,7 +240,7 @@ cudaError_t launch_norm(const ResidualNormParams& p, unsigned threads_of_row, cu
                           : residual_norm_ahead_kernel<kVirtual, kRuns, false, kFull, kWhole>;
   return launch_ahead(kernel, AheadNormParams{p, static_cast<int>(threads_of_row)},
                       ahead_grid(p.rows, 1, threads, threads_per_sm, bytes), threads, bytes,
-                      stream);
+                      p.lets_next_begin, stream);
 }
 
 }  // namespace
@@ -280,7 +280,8 @@ cudaError_t launch_quantise_ahead(const QuantiseParams& p, cudaStream_t stream) 
   const size_t bytes = AheadCells<kAheadRuns>::bytes(threads);
   return launch_ahead(
       is_whole_ahead(p.width) ? quantise_ahead_kernel<true> : quantise_ahead_kernel<false>, p,
-      ahead_grid(p.rows, 1, threads, kMaxAheadThreads, bytes), threads, bytes, stream);
+      ahead_grid(p.rows, 1, threads, kMaxAheadThreads, bytes), threads, bytes, p.lets_next_begin,
+      stream);
 }
 
 }  // namespace rudder::cuda

@@ -177,14 +177,15 @@ inline dim3 ahead_grid(int64_t rows, unsigned parts, unsigned threads, int64_t t
 
 template <typename Params>
 cudaError_t launch_ahead(void (*kernel)(Params), const Params& p, dim3 grid, unsigned threads,
-                         size_t shared_bytes, cudaStream_t stream) {
+                         size_t shared_bytes, bool lets_next_begin, cudaStream_t stream) {
   constexpr size_t kAlwaysAllowed = 46 * 1024;
   if (shared_bytes > kAlwaysAllowed) {
     const cudaError_t error = cudaFuncSetAttribute(
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
     if (error != cudaSuccess) return error;
   }
-  return launch_pdl(kernel, grid, dim3(threads), shared_bytes, stream, p);
+  return launch_pdl_in_front(kernel, grid, dim3(threads), shared_bytes, 1, lets_next_begin, stream,
+                             p);
 }
 
 }  // namespace rudder::cuda
