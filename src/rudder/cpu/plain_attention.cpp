@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "rudder/base/check.h"
+#include "rudder/cpu/double_sums.h"
 #include "rudder/cpu/tree_path.h"
 
 namespace rudder::cpu {
@@ -42,15 +43,16 @@ class KvRows {
     }
   }
 
-  // As it is stored: a cache of F8E4M3 without the head's scale.
-  float at(int64_t row_offset, int64_t i) const {
+  // As it is stored: a cache of F8E4M3 without the head's scale. `room` [head_dim] is for a row
+  // that is not stored as float32.
+  const float* row(int64_t offset, float* room) const {
     switch (kv_.storage.dtype) {
       case DType::kF32:
-        return kv_.storage.as<float>()[row_offset + i];
+        return kv_.storage.as<float>() + offset;
       case DType::kBF16:
-        return tensor::to_float(kv_.storage.as<BF16>()[row_offset + i]);
+        return widen(kv_.storage.as<BF16>() + offset, room);
       default:
-        return tensor::to_float(kv_.storage.as<F8E4M3>()[row_offset + i]);
+        return widen(kv_.storage.as<F8E4M3>() + offset, room);
     }
   }
 
@@ -67,6 +69,12 @@ class KvRows {
   }
 
  private:
+  template <typename T>
+  const float* widen(const T* from, float* room) const {
+    for (int64_t i = 0; i < kv_.head_dim; ++i) room[i] = tensor::to_float(from[i]);
+    return room;
+  }
+
   const ops::KvLayer& kv_;
 };
 
@@ -149,9 +157,9 @@ void plain_qkv_prep(const ops::QkvPrepArgs& args, int64_t begin, int64_t end) {
 void plain_key(const ops::KvLayer& kv, int64_t slot, int64_t kv_head, float* out) {
   const KvRows cache(kv);
   const auto head = static_cast<int>(kv_head);
-  const int64_t row = cache.offset(slot, 0, head);
+  const float* key = cache.row(cache.offset(slot, 0, head), out);
   const float scale = cache.scale_of(0, head);
-  for (int64_t i = 0; i < kv.head_dim; ++i) out[i] = cache.at(row, i) * scale;
+  for (int64_t i = 0; i < kv.head_dim; ++i) out[i] = key[i] * scale;
 }
 
 void plain_move(const ops::KvLayer& kv, int64_t from, int64_t to) {
@@ -216,15 +224,22 @@ void attend(const ops::AttentionArgs& args, const Row& row, std::vector<float>& 
     const int64_t slot = row.blocks[position / block_size] * block_size + position % block_size;
     return cache.offset(slot, part, row.kv_head);
   };
+  std::vector<float> room(static_cast<size_t>(4 * head_dim));
+  const auto part_of = [&](int64_t at, int part, int64_t place) {
+    return cache.row(offset(at, part), room.data() + place * head_dim);
+  };
   const float score_scale = args.scale * cache.scale_of(0, row.kv_head);
-  weights.resize(static_cast<size_t>(row.last - row.first + 1));
-  for (int64_t p = row.first; p <= row.last; ++p) {
-    const int64_t k = offset(p, 0);
-    double dot = 0;
-    for (int64_t i = 0; i < head_dim; ++i) dot += double{row.q[i]} * cache.at(k, i);
-    weights[static_cast<size_t>(p - row.first)] =
-        soft_cap(static_cast<float>(dot) * score_scale, args.softcap);
+  weights.clear();
+  const auto add_score = [&](double dot) {
+    weights.push_back(soft_cap(static_cast<float>(dot) * score_scale, args.softcap));
+  };
+  int64_t p = row.first;
+  for (; p + 3 <= row.last; p += 4) {
+    const FourRows keys = {part_of(p, 0, 0), part_of(p + 1, 0, 1), part_of(p + 2, 0, 2),
+                           part_of(p + 3, 0, 3)};
+    for (const double dot : sums_of_products(row.q, keys, head_dim)) add_score(dot);
   }
+  for (; p <= row.last; ++p) add_score(sum_of_products(row.q, part_of(p, 0, 0), head_dim));
   double total = 1;
   double gamma = 1;
   if (args.gate.empty()) {
@@ -235,10 +250,9 @@ void attend(const ops::AttentionArgs& args, const Row& row, std::vector<float>& 
     gamma = args.gate.gamma.as<float>()[row.head];
   }
   std::vector<double> sum(static_cast<size_t>(head_dim));
-  for (int64_t p = row.first; p <= row.last; ++p) {
-    const int64_t v = offset(p, 1);
+  for (p = row.first; p <= row.last; ++p) {
     const double weight = weights[static_cast<size_t>(p - row.first)];
-    for (int64_t i = 0; i < head_dim; ++i) sum[static_cast<size_t>(i)] += weight * cache.at(v, i);
+    add_weighted(sum.data(), weight, part_of(p, 1, 0), head_dim);
   }
   const float v_scale = cache.scale_of(1, row.kv_head);
   for (int64_t i = 0; i < head_dim; ++i) {

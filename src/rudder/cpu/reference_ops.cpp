@@ -11,6 +11,7 @@
 #include "rudder/base/check.h"
 #include "rudder/cpu/attention_patterns.h"
 #include "rudder/cpu/device_memory.h"
+#include "rudder/cpu/double_sums.h"
 #include "rudder/cpu/encode.h"
 #include "rudder/cpu/host_ops.h"
 #include "rudder/cpu/keep_paths.h"
@@ -40,10 +41,16 @@ const ReferenceWeight& reference_weight_of(const LinearWeight& weight) {
   return static_cast<const ReferenceWeight&>(*weight.packed);
 }
 
-float dot(const float* a, const float* b, int64_t count) {
-  double sum = 0;
-  for (int64_t i = 0; i < count; ++i) sum += double{a[i]} * b[i];
-  return static_cast<float>(sum);
+// y [out] = weight . x [in]
+void multiply_row(const float* x, const ReferenceWeight& weight, int64_t in, int64_t out,
+                  float* y) {
+  int64_t n = 0;
+  for (; n + 4 <= out; n += 4) {
+    const float* first = weight.row(n, in);
+    const auto sums = sums_of_products(x, {first, first + in, first + 2 * in, first + 3 * in}, in);
+    for (const double sum : sums) *y++ = static_cast<float>(sum);
+  }
+  for (; n < out; ++n) *y++ = static_cast<float>(sum_of_products(x, weight.row(n, in), in));
 }
 
 float activate(float x, ops::Activation activation) {
@@ -228,14 +235,13 @@ class ReferenceOps final : public HostOps {
   void product(const View& x, const LinearWeight& weight, const View& out) {
     RUDDER_CHECK(x.dtype == DType::kF32);
     const ReferenceWeight& packed = reference_weight_of(weight);
-    const float* bias = static_cast<const float*>(packed.bias.data());
+    const auto* bias = static_cast<const float*>(packed.bias.data());
     for (int64_t t = 0; t < x.shape[0]; ++t) {
       num_rows_.fetch_add(1, std::memory_order_relaxed);
       const float* row = x.as<float>() + t * weight.in;
       float* y = out.as<float>() + t * weight.out;
-      for (int64_t n = 0; n < weight.out; ++n) {
-        y[n] = dot(row, packed.row(n, weight.in), weight.in) + (bias == nullptr ? 0.0f : bias[n]);
-      }
+      multiply_row(row, packed, weight.in, weight.out, y);
+      for (int64_t n = 0; n < weight.out && bias != nullptr; ++n) y[n] += bias[n];
     }
   }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "rudder/base/check.h"
 
@@ -209,6 +208,40 @@ double add_as_fp8(double sum, std::span<const double> products) {
   return std::trunc(total / kept) * kept;
 }
 
+namespace {
+
+// a . the first of b, in four sums, none of which waits for another.
+double dot(std::span<const double> a, std::span<const double> b) {
+  constexpr size_t kSums = 4;
+  double sums[kSums] = {};
+  const double* const x = a.data();
+  const double* const y = b.data();
+  size_t i = 0;
+  for (; i + kSums <= a.size(); i += kSums) {
+    sums[0] += x[i] * y[i];
+    sums[1] += x[i + 1] * y[i + 1];
+    sums[2] += x[i + 2] * y[i + 2];
+    sums[3] += x[i + 3] * y[i + 3];
+  }
+  for (; i < a.size(); ++i) sums[0] += x[i] * y[i];
+  return sums[0] + sums[1] + (sums[2] + sums[3]);
+}
+
+// The same as tensor cores add products of fp8, 32 at a time.
+double cut_dot(std::span<const double> a, std::span<const double> b) {
+  constexpr size_t kAtOnce = 32;
+  double sum = 0;
+  for (size_t begin = 0; begin < a.size(); begin += kAtOnce) {
+    double products[kAtOnce] = {};
+    const size_t count = std::min(kAtOnce, a.size() - begin);
+    for (size_t i = 0; i < count; ++i) products[i] = a[begin + i] * b[begin + i];
+    sum = add_as_fp8(sum, std::span(products, count));
+  }
+  return sum;
+}
+
+}  // namespace
+
 Matrix reference_attention(const ReferenceAttention& spec, const Matrix& q, const Matrix& k,
                            const Matrix& v, std::vector<Matrix>* patterns) {
   if (patterns != nullptr) {
@@ -219,27 +252,21 @@ Matrix reference_attention(const ReferenceAttention& spec, const Matrix& q, cons
   const auto product = [&](double x) {
     return spec.round_products ? round_to(x, spec.product_dtype) : x;
   };
-  std::vector<double> products(static_cast<size_t>(head_dim));
+  std::vector<double> query(static_cast<size_t>(head_dim));
   Matrix out(q.rows, q.cols);
   for (int64_t r = 0; r < q.rows; ++r) {
     const int64_t last = k.rows - q.rows + r;
     const int64_t first = spec.window > 0 ? std::max<int64_t>(0, last - spec.window + 1) : 0;
     for (int64_t h = 0; h < spec.num_heads; ++h) {
       const int64_t kv = h / group * head_dim;
+      for (size_t i = 0; i < query.size(); ++i) {
+        query[i] = product(q.at(r, h * head_dim + static_cast<int64_t>(i)));
+      }
       std::vector<double> weights;
       for (int64_t p = first; p <= last; ++p) {
-        double dot = 0;
-        const int64_t at_once = spec.cut_sums ? 32 : head_dim;
-        for (int64_t i = 0; i < head_dim; ++i) {
-          products[static_cast<size_t>(i)] = product(q.at(r, h * head_dim + i)) * k.at(p, kv + i);
-        }
-        for (int64_t i = 0; i < head_dim; i += at_once) {
-          const auto some = std::span(products).subspan(
-              static_cast<size_t>(i), static_cast<size_t>(std::min(at_once, head_dim - i)));
-          dot = spec.cut_sums ? add_as_fp8(dot, some)
-                              : std::accumulate(some.begin(), some.end(), dot);
-        }
-        weights.push_back(reference_soft_cap(dot * spec.scale, spec.softcap));
+        const std::span key = std::span(k.values).subspan(static_cast<size_t>(p * k.cols + kv));
+        const double sum = spec.cut_sums ? cut_dot(query, key) : dot(query, key);
+        weights.push_back(reference_soft_cap(sum * spec.scale, spec.softcap));
       }
       const double sink = spec.sinks.empty() ? -std::numeric_limits<double>::infinity()
                                              : spec.sinks[static_cast<size_t>(h)];
@@ -257,9 +284,9 @@ Matrix reference_attention(const ReferenceAttention& spec, const Matrix& q, cons
       }
       for (int64_t p = first; p <= last; ++p) {
         const double weight = product(weights[static_cast<size_t>(p - first)]) / total * gamma;
-        for (int64_t i = 0; i < head_dim; ++i) {
-          out.at(r, h * head_dim + i) += weight * v.at(p, kv + i);
-        }
+        const double* const value = &v.values[static_cast<size_t>(p * v.cols + kv)];
+        double* const sums = &out.at(r, h * head_dim);
+        for (int64_t i = 0; i < head_dim; ++i) sums[i] += weight * value[i];
       }
     }
   }
