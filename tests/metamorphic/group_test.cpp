@@ -211,6 +211,7 @@ TEST(GroupFailure, ARankThatFailsOrStandsStillIsATypedErrorInTime) {
       ASSERT_TRUE(ticket);
       const auto result = executor->collect(*ticket);
       const auto took = std::chrono::steady_clock::now() - begin;
+      misdeed.released = true;
       ASSERT_FALSE(result) << "rank " << rank;
       EXPECT_EQ(result.error().code,
                 kind == Kind::kThrows ? ErrorCode::kOverloaded : ErrorCode::kInternal)
@@ -220,7 +221,6 @@ TEST(GroupFailure, ARankThatFailsOrStandsStillIsATypedErrorInTime) {
       static_assert(cpu::HostComm::kPatienceMs < 3000, "the error comes within three seconds");
       EXPECT_LT(took, std::chrono::seconds(30)) << "rank " << rank;
       EXPECT_FALSE(executor->launch(in_groups(plan, *executor))) << "it is dead from then on";
-      misdeed.released = true;
     }
   }
 }

@@ -35,7 +35,8 @@ struct GroupAsk {
   bool has_taps = false;
   Guesser guesser = Guesser::kNone;
   step::RankedTree tree = {};  // of a draft head, which guesses chains without one
-  int32_t patience_ms = cpu::HostComm::kPatienceMs;
+  // So much that ranks which a busy machine keeps waiting do not stand still.
+  int32_t patience_ms = 60'000;
   RankWrap wrap = {};
 };
 std::unique_ptr<step::Executor> tiny_group(const RankBackend& backend, testing::TinyArch arch,
