@@ -7,7 +7,9 @@ tools/build_budget.py PRESET --write  makes what this build cost the baseline
 The launcher of every compiler (tools/timed_compile.sh) writes build/PRESET/compile_times.log. Machines
 differ, so all seconds are divided by those of a reference compile, made now and with the baseline. A room
 may cost half more than its baseline and ten seconds, since shared machines are noisy, and all rooms together
-a quarter more: a heavy header in a place that many read adds seconds to each of some hundred units. Objects that came out of a compiler cache cost nothing and break no budget.
+a quarter more: a heavy header in a place that many read adds seconds to each of some hundred units. An object
+that came out of a compiler cache counts with what it last took on this machine, which the user's cache folder
+keeps: else a room would grow unseen until a machine without a cache builds it.
 """
 
 import collections
@@ -23,6 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BASELINE = ROOT / "tools" / "build_baseline.csv"
 GROWTH, SLACK_SECONDS = 1.5, 10.0
 TOTAL_GROWTH = 1.25
+CACHE_GAIN = 4.0  # what takes so many times less than it took was not compiled
 REFERENCE = "#include <algorithm>\n#include <functional>\n#include <map>\n#include <boost/json.hpp>\n"
 
 
@@ -55,16 +58,43 @@ def room_of(obj):
     return f"{folder} tests" if is_test else folder
 
 
-def seconds_by_room(lines):
+def seconds_by_object(lines):
     """The last compile of each object counts: a log outlives many builds."""
     last = {}
     for line in lines:
         user, system, obj = line.split(maxsplit=2)
         last[obj.strip()] = float(user) + float(system)
+    return last
+
+
+def seconds_by_room(objects):
     rooms = collections.Counter()
-    for obj, seconds in last.items():
+    for obj, seconds in objects.items():
         rooms[room_of(obj)] += seconds
     return rooms
+
+
+def compiled(objects, known):
+    """`objects` with what those took before (`known`) that came out of a compiler cache."""
+    return {obj: known[obj] if seconds * CACHE_GAIN < known.get(obj, 0.0) else seconds
+            for obj, seconds in objects.items()}
+
+
+def known_path(preset):
+    root = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    return root / "rudder" / f"compile_times.{preset}"
+
+
+def remember(preset, objects):
+    """What this build's objects took, as of the machine; those that a cache had as they were known before."""
+    path = known_path(preset)
+    known = seconds_by_object(path.read_text().splitlines()) if path.exists() else {}
+    known.update(compiled(objects, known))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_text("".join(f"{seconds:.3f} 0 {obj}\n" for obj, seconds in sorted(known.items())))
+    partial.replace(path)
+    return {obj: known[obj] for obj in objects}
 
 
 def read_baseline(preset, path=None):
@@ -99,7 +129,8 @@ def write(preset, now, reference):
 
 def main():
     preset = sys.argv[1]
-    now = seconds_by_room((ROOT / "build" / preset / "compile_times.log").read_text().splitlines())
+    objects = seconds_by_object((ROOT / "build" / preset / "compile_times.log").read_text().splitlines())
+    now = seconds_by_room(remember(preset, objects))
     reference = reference_seconds()
     if "--write" in sys.argv[2:]:
         write(preset, now, reference)

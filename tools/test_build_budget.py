@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Tests of tools/build_budget.py: `python3 tools/test_build_budget.py`."""
 
+import os
 import pathlib
 import tempfile
 import unittest
+import unittest.mock
 
 import build_budget
 
@@ -20,8 +22,16 @@ class BuildBudget(unittest.TestCase):
         self.assertEqual(build_budget.room_of("CMakeFiles/somelib.dir/a.cc.o"), "somelib")
 
     def test_the_last_compile_of_an_object_counts(self):
-        rooms = build_budget.seconds_by_room([f"9.0 1.0 {OBJECT}\n", f"2.0 0.5 {OBJECT}\n"])
-        self.assertEqual(rooms, {"kv": 2.5})
+        objects = build_budget.seconds_by_object([f"9.0 1.0 {OBJECT}\n", f"2.0 0.5 {OBJECT}\n"])
+        self.assertEqual(build_budget.seconds_by_room(objects), {"kv": 2.5})
+
+    def test_an_object_of_a_compiler_cache_counts_with_what_it_took(self):
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.dict(os.environ, {"XDG_CACHE_HOME": folder}):
+            self.assertEqual(build_budget.remember("release", {OBJECT: 0.1}), {OBJECT: 0.1})
+            self.assertEqual(build_budget.remember("release", {OBJECT: 8.0}), {OBJECT: 8.0})
+            self.assertEqual(build_budget.remember("release", {OBJECT: 0.2, "b": 3.0}), {OBJECT: 8.0, "b": 3.0})
+            self.assertEqual(build_budget.remember("release", {OBJECT: 5.0}), {OBJECT: 5.0})
+            self.assertEqual(build_budget.remember("asan", {OBJECT: 0.2}), {OBJECT: 0.2})
 
     def test_growth_past_the_budget_fails(self):
         baseline = {"kv": 40.0}  # may take 70 s, 60 where it is alone
