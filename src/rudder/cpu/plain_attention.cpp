@@ -225,8 +225,8 @@ void attend(const ops::AttentionArgs& args, const Row& row, std::vector<float>& 
     return cache.offset(slot, part, row.kv_head);
   };
   std::vector<float> room(static_cast<size_t>(4 * head_dim));
-  const auto part_of = [&](int64_t at, int part, int64_t place) {
-    return cache.row(offset(at, part), room.data() + place * head_dim);
+  const auto part_of = [&](int64_t at, int part, int64_t index) {
+    return cache.row(offset(at, part), room.data() + index * head_dim);
   };
   const float score_scale = args.scale * cache.scale_of(0, row.kv_head);
   weights.clear();
