@@ -18,16 +18,37 @@ step::Capacity ScriptedExecutor::default_capacity() {
           .max_in_flight = 2};
 }
 
+ScriptedExecutor::Hold::Hold(std::shared_ptr<Device> device) : device_(std::move(device)) {
+  std::lock_guard lock(device_->mutex);
+  device_->num_holds += 1;
+}
+
+ScriptedExecutor::Hold::~Hold() {
+  let_go();
+}
+
+void ScriptedExecutor::Hold::wait_until_collecting() {
+  std::unique_lock lock(device_->mutex);
+  device_->changed.wait(lock, [&] { return device_->num_collecting > 0; });
+}
+
+void ScriptedExecutor::Hold::let_go() {
+  const std::shared_ptr<Device> device = std::move(device_);
+  if (device == nullptr) return;
+  std::lock_guard lock(device->mutex);
+  device->num_holds -= 1;
+  device->changed.notify_all();
+}
+
+ScriptedExecutor::Hold ScriptedExecutor::hold() {
+  return Hold(device_);
+}
+
 ScriptedExecutor::ScriptedExecutor(std::vector<int32_t> script, step::Capacity capacity)
     : script_(std::move(script)),
       capacity_(std::move(capacity)),
       slots_(static_cast<size_t>(capacity_.num_slots)) {
   RUDDER_CHECK(!script_.empty());
-}
-
-// Waits for a running let_go() to leave the object.
-ScriptedExecutor::~ScriptedExecutor() {
-  std::lock_guard lock(mutex_);
 }
 
 Result<step::Ticket> ScriptedExecutor::launch(std::shared_ptr<const step::StepPlan> plan) {
@@ -102,8 +123,14 @@ step::SeqResult ScriptedExecutor::run_sequence(const step::SeqWork& work, int32_
 }
 
 Result<step::StepResult> ScriptedExecutor::collect(step::Ticket ticket) {
-  std::unique_lock lock(mutex_);
-  released_.wait(lock, [&] { return !held_; });
+  {
+    std::unique_lock lock(device_->mutex);
+    device_->num_collecting += 1;
+    device_->changed.notify_all();
+    device_->changed.wait(lock, [&] { return device_->num_holds == 0; });
+    device_->num_collecting -= 1;
+  }
+  std::lock_guard lock(mutex_);
   if (collects_fail_) return fail(ErrorCode::kInternal, "the device is gone");
   RUDDER_CHECK(!in_flight_.empty() && in_flight_.front().id == ticket.id);
   step::StepResult result = std::move(in_flight_.front());
@@ -112,19 +139,8 @@ Result<step::StepResult> ScriptedExecutor::collect(step::Ticket ticket) {
 }
 
 bool ScriptedExecutor::ready(step::Ticket) {
-  std::lock_guard lock(mutex_);
-  return !held_;
-}
-
-void ScriptedExecutor::hold() {
-  std::lock_guard lock(mutex_);
-  held_ = true;
-}
-
-void ScriptedExecutor::let_go() {
-  std::lock_guard lock(mutex_);
-  held_ = false;
-  released_.notify_all();
+  std::lock_guard lock(device_->mutex);
+  return device_->num_holds == 0;
 }
 
 void ScriptedExecutor::fail_launches() {

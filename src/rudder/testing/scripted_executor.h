@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "rudder/step/executor.h"
@@ -18,11 +19,28 @@ namespace rudder::testing {
 inline constexpr int32_t kScriptNan = -1;  // in a script: NaN in the logits instead of a token
 
 class ScriptedExecutor final : public step::Executor {
+  struct Device;
+
  public:
+  // A device that stands still: collect() waits until the hold is let go of or destroyed. Declared
+  // behind the engine, it leaves no thread behind where a test ends early. It may outlive the
+  // executor.
+  class Hold {
+   public:
+    explicit Hold(std::shared_ptr<Device> device);
+    Hold(Hold&&) noexcept = default;
+    Hold& operator=(Hold&&) = delete;
+    ~Hold();
+    void wait_until_collecting();  // until a collect() waits for it
+    void let_go();
+
+   private:
+    std::shared_ptr<Device> device_;  // null when moved from
+  };
+
   // The script repeats when it is used up.
   explicit ScriptedExecutor(std::vector<int32_t> script,
                             step::Capacity capacity = default_capacity());
-  ~ScriptedExecutor() override;
   static step::Capacity default_capacity();
 
   step::Capacity capacity() const override { return capacity_; }
@@ -31,8 +49,7 @@ class ScriptedExecutor final : public step::Executor {
   Result<step::StepResult> collect(step::Ticket ticket) override;
   bool ready(step::Ticket ticket) override;
 
-  void hold();    // collect() waits from now on
-  void let_go();  // and goes on
+  [[nodiscard]] Hold hold();
   void fail_launches();
   void fail_collects();
   uint64_t num_launched() const;
@@ -42,6 +59,13 @@ class ScriptedExecutor final : public step::Executor {
   std::vector<std::vector<uint32_t>> masks() const;
 
  private:
+  // What holds and the executor share.
+  struct Device {
+    std::mutex mutex;
+    std::condition_variable changed;
+    int num_holds = 0;
+    int num_collecting = 0;
+  };
   struct Slot {
     uint32_t generation = 0;
     int32_t num_output = 0;
@@ -56,10 +80,9 @@ class ScriptedExecutor final : public step::Executor {
   const step::Capacity capacity_;
   std::vector<Slot> slots_;
   std::deque<step::StepResult> in_flight_;  // each iteration's
+  const std::shared_ptr<Device> device_ = std::make_shared<Device>();
 
   mutable std::mutex mutex_;  // guards the members below
-  std::condition_variable released_;
-  bool held_ = false;
   bool launches_fail_ = false;
   bool collects_fail_ = false;
   uint64_t num_launched_ = 0;
