@@ -172,7 +172,7 @@ class SplitWarp {
         warp_(static_cast<int32_t>(threadIdx.x / 32)),
         lane_(static_cast<int32_t>(threadIdx.x % 32)),
         is_sparse_(kGated && clips_at_zero(params.gate) &&
-                   range.mean_pages >= params.gate.least_sparse_pages) {
+                   range.even_pages >= params.gate.least_sparse_pages) {
     if (lane_ == 0) {
       shared_.ahead[warp_] = Cursor(range_);
       shared_.here[warp_] = Cursor(range_);

@@ -8,8 +8,10 @@
 // they write partial results, and the last of them to finish adds these up. Only the first and the
 // last part of a worker can be such, so 2 partial results for each worker are enough.
 //
-// Where segments are few, each begins with a worker's share, so that nobody has parts of two of
-// them one after the other: units behind a segment's last page, up to the next share, are no pages.
+// Units behind a segment's last page are no pages (segment_units()). Where segments are few, each
+// begins with a worker's share, so that nobody has parts of two of them one after the other. Else
+// kGapPages follow each: a part takes a worker time beside its pages, so who has many short
+// segments gets fewer pages.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -30,6 +32,10 @@ inline constexpr int32_t kMaxGroup = 16;       // q heads of a KV head
 inline constexpr int32_t kMaxShareFloor = 8;
 inline constexpr int32_t kMaxWideShareFloor = 2;
 inline constexpr int32_t kPartPages = 8;  // that take as long as what every part takes beside
+// Where segments are many (ADR 0008): units behind each of them, and how many pages at either end
+// of one are not cut off, since adding parts up takes as long.
+inline constexpr int32_t kGapPages = 16;
+inline constexpr int32_t kUncutPages = 12;
 
 inline constexpr int32_t kMaxTileParts = 192;  // parts of tiles of all KV heads
 
@@ -69,15 +75,18 @@ struct alignas(16) WorkerRange {
   int32_t share;
   int32_t slack;
   int32_t num_empty;
-  int32_t unit_step;   // segment_units()
-  int32_t mean_pages;  // of all segments, over all workers, also those that have none; rounded up
-  SplitSeq seq;        // a copy of *entry
+  int32_t unit_step;  // segment_units()
+  // Pages of all segments over all workers, also those that have none, rounded up; a share of these
+  // where segments differ in length (attention_work_list.cu).
+  int32_t even_pages;
+  SplitSeq seq;  // a copy of *entry
 };
 static_assert(sizeof(WorkerRange) == 80);
 
-// Units from a segment's begin to the next one's. unit_step is a worker's share, or 1 where
-// segments follow each other page by page.
+// Units from a segment's begin to the next one's. unit_step is a worker's share, or 0 where
+// kGapPages follow a segment.
 __host__ __device__ inline int32_t segment_units(int32_t num_pages, int32_t unit_step) {
+  if (unit_step == 0) return num_pages + kGapPages;
   return (num_pages + unit_step - 1) / unit_step * unit_step;
 }
 

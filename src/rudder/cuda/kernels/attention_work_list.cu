@@ -14,27 +14,31 @@ constexpr int kSlackParts = 16;  // a share, in slacks
 
 // What one sequence adds to each list.
 struct Counts {
-  int32_t units = 0;
+  int32_t pages = 0;  // of split segments
+  int32_t segments = 0;
   int32_t split = 0;
   int32_t tiled = 0;
   int32_t empty = 0;
   int32_t tiles = 0;
 
   __device__ Counts& operator+=(const Counts& other) {
-    units += other.units;
+    pages += other.pages;
+    segments += other.segments;
     split += other.split;
     tiled += other.tiled;
     empty += other.empty;
     tiles += other.tiles;
     return *this;
   }
+  // Of the segments, where kGapPages follow each.
+  __device__ int32_t units() const { return pages + segments * kGapPages; }
 };
 
 __device__ Counts shuffle_up(const Counts& c, int by) {
   constexpr uint32_t kAll = 0xffffffffu;
-  return Counts{__shfl_up_sync(kAll, c.units, by), __shfl_up_sync(kAll, c.split, by),
-                __shfl_up_sync(kAll, c.tiled, by), __shfl_up_sync(kAll, c.empty, by),
-                __shfl_up_sync(kAll, c.tiles, by)};
+  return Counts{__shfl_up_sync(kAll, c.pages, by), __shfl_up_sync(kAll, c.segments, by),
+                __shfl_up_sync(kAll, c.split, by), __shfl_up_sync(kAll, c.tiled, by),
+                __shfl_up_sync(kAll, c.empty, by), __shfl_up_sync(kAll, c.tiles, by)};
 }
 
 // Inclusive sums over the block in the order of the threads; `scratch` holds one of each warp.
@@ -199,7 +203,8 @@ __device__ void list_sequences(const AttentionWorkParams& p, const WorkspaceView
         mine.empty = seq.q_len > 0 ? 1 : 0;
       } else if (taker == Taker::kSplit || (taker == Taker::kEither && totals->splits_short)) {
         mine.split = 1;
-        mine.units = seq.num_pages * heads * seq.row_tiles;
+        mine.segments = heads * seq.row_tiles;
+        mine.pages = seq.num_pages * mine.segments;
         atomicMax(&totals->max_pages, seq.num_pages);
         atomicMin(&totals->min_pages, seq.num_pages);
       } else {
@@ -211,7 +216,7 @@ __device__ void list_sequences(const AttentionWorkParams& p, const WorkspaceView
     const Counts upto = block_scan(mine, scratch);
     const Counts before = totals->sum;
     if (mine.split > 0) {
-      seq.unit_begin = before.units + upto.units - mine.units;
+      seq.unit_begin = before.units() + upto.units() - mine.units();
       const int32_t entry = before.split + upto.split - 1;
       work.split[entry] = seq;
       if (entry < kSpans) spans[entry] = Span{seq.unit_begin, seq.num_pages};
@@ -240,16 +245,18 @@ __device__ void list_sequences(const AttentionWorkParams& p, const WorkspaceView
 
 // How the line of units is cut.
 struct Cut {
+  int32_t units;      // of all segments
   int32_t share;      // units a worker
   int32_t unit_step;  // segment_units()
-  int32_t mean_pages;
+  int32_t slack;      // a bound so near a segment's begin or end moves there
+  int32_t even_pages;
 };
 
-__device__ int32_t least_share(const AttentionConfig& config, const Totals& totals,
+__device__ int32_t least_share(const AttentionConfig& config, const Totals& totals, int32_t units,
                                int32_t workers) {
   const int32_t floor = is_wide(config.head_dim) ? kMaxWideShareFloor : kMaxShareFloor;
   const int32_t least = min(totals.max_pages, floor);
-  return max(max(ceil_div(totals.sum.units, workers), least), 1);
+  return max(max(ceil_div(units, workers), least), 1);
 }
 
 // The least share with which each part is a worker's own, if it is not kPartPages more than the
@@ -257,7 +264,7 @@ __device__ int32_t least_share(const AttentionConfig& config, const Totals& tota
 __device__ int32_t share_of_parts(const AttentionWorkParams& p, const WorkspaceView& work,
                                   const Totals& totals, int32_t workers,
                                   int32_t (&parts)[kPartPages + 1]) {
-  const int32_t least = least_share(p.config, totals, workers);
+  const int32_t least = least_share(p.config, totals, totals.sum.pages, workers);
   const int32_t entry = static_cast<int32_t>(threadIdx.x);
   if (totals.sum.split == 0 || totals.sum.split * p.config.num_kv_heads > workers) return 0;
   if (entry <= kPartPages) parts[entry] = 0;
@@ -276,34 +283,49 @@ __device__ int32_t share_of_parts(const AttentionWorkParams& p, const WorkspaceV
   return 0;
 }
 
-// Numbers units anew, so that each segment begins with a share.
-__device__ void space_segments(const AttentionWorkParams& p, const WorkspaceView& work,
-                               int32_t share, Counts* scratch, Totals* totals, Span* spans) {
+// Numbers units anew, so that each segment begins with a share. Returns how many there are.
+__device__ int32_t space_segments(const AttentionWorkParams& p, const WorkspaceView& work,
+                                  int32_t share, Counts* scratch, const Totals& totals, Span* spans,
+                                  int32_t* units) {
   const int32_t entry = static_cast<int32_t>(threadIdx.x);
-  const bool exists = entry < totals->sum.split;
+  const bool exists = entry < totals.sum.split;
   Counts mine;
   if (exists) {
     const SplitSeq& seq = work.split[entry];
-    mine.units = segment_units(seq.num_pages, share) * seq.row_tiles * p.config.num_kv_heads;
+    mine.pages = segment_units(seq.num_pages, share) * seq.row_tiles * p.config.num_kv_heads;
   }
   const Counts upto = block_scan(mine, scratch);
   if (exists) {
-    spans[entry].unit_begin = upto.units - mine.units;
+    spans[entry].unit_begin = upto.pages - mine.pages;
     work.split[entry].unit_begin = spans[entry].unit_begin;
   }
-  __syncthreads();  // every thread has read totals->sum
-  if (threadIdx.x == kThreads - 1) totals->sum.units = upto.units;
+  if (threadIdx.x == kThreads - 1) *units = upto.pages;
   __syncthreads();
+  return *units;
 }
 
-// Units a worker, of segments without space between them.
+// Have all segments one length?
+__device__ bool is_even(const Totals& totals) {
+  return totals.min_pages == totals.max_pages;
+}
+
+// Units a worker, of segments that kGapPages follow.
 __device__ int32_t share_of(const AttentionConfig& config, const Totals& totals, int32_t workers) {
-  const int32_t share = least_share(config, totals, workers);
+  const int32_t share = least_share(config, totals, totals.sum.units(), workers);
   // Segments of one length need not be cut when that costs no more than the slack.
-  const int32_t pages = totals.max_pages;
-  const int32_t whole = pages > 0 ? ceil_div(share, pages) * pages : share;
-  const bool uniform = totals.min_pages == pages;
-  return uniform && whole <= share + share / kSlackParts ? whole : share;
+  const int32_t segment = segment_units(totals.max_pages, 0);
+  const int32_t whole = ceil_div(share, segment) * segment;
+  return is_even(totals) && whole <= share + share / kSlackParts ? whole : share;
+}
+
+// WorkerRange::even_pages. Parts of segments that differ in length end at different times, and then
+// keys and values that come together keep the copy engine busy where keys alone would not
+// (measured, ADR 0037).
+__device__ int32_t even_pages(const AttentionConfig& config, const Totals& totals,
+                              int32_t workers) {
+  const int32_t mean = ceil_div(totals.sum.pages, workers);
+  const int32_t uneven = config.head_dim == 128 ? 6 : 12;
+  return is_even(totals) ? mean : max(mean / uneven, 1);
 }
 
 // As many KV heads as fit, in even sections. All of them, where blocks that run at the same time
@@ -332,10 +354,10 @@ __device__ bool takes_in_turns(const AttentionConfig& config, const Totals& tota
 // Cuts the line of units.
 __device__ void divide(const AttentionWorkParams& p, const WorkspaceView& work,
                        const Totals& totals, const Cut& cut, const Span* spans) {
-  const int32_t units = totals.sum.units;
+  const int32_t units = cut.units;
   const int32_t workers = split_workers(p.config);
   const int32_t share = cut.share;
-  const int32_t slack = share / kSlackParts;
+  const int32_t slack = cut.slack;
   const auto span_of = [&](int32_t e) {
     return e < kSpans ? spans[e] : Span{work.split[e].unit_begin, work.split[e].num_pages};
   };
@@ -362,7 +384,7 @@ __device__ void divide(const AttentionWorkParams& p, const WorkspaceView& work,
     range.slack = slack;
     range.num_empty = totals.sum.empty;
     range.unit_step = cut.unit_step;
-    range.mean_pages = cut.mean_pages;
+    range.even_pages = cut.even_pages;
     if (range.begin < range.end) {
       range.entry = work.split + entry_of(range.begin);
       range.seq = *range.entry;
@@ -393,6 +415,7 @@ __global__ void __launch_bounds__(kThreads) work_kernel(const AttentionWorkParam
   __shared__ TailCut tail;
   __shared__ Either either;
   __shared__ int32_t parts[kPartPages + 1];
+  __shared__ int32_t units;
   dependency_wait();
   dependency_trigger();
   const bool splits = splits_either(p, &either);
@@ -402,13 +425,15 @@ __global__ void __launch_bounds__(kThreads) work_kernel(const AttentionWorkParam
   view_workspace(p.workspace, &work);
   list_sequences(p, work, scratch, &totals, spans);
   const int32_t workers = split_workers(p.config);
-  const int32_t mean_pages = ceil_div(totals.sum.units, workers);
-  Cut cut{share_of_parts(p, work, totals, workers, parts), 0, mean_pages};
+  Cut cut{totals.sum.units(), share_of_parts(p, work, totals, workers, parts), 0, 0,
+          even_pages(p.config, totals, workers)};
   if (cut.share > 0) {
     cut.unit_step = cut.share;
-    space_segments(p, work, cut.share, scratch, &totals, spans);
+    cut.units = space_segments(p, work, cut.share, scratch, totals, spans, &units);
+    cut.slack = cut.share / kSlackParts;
   } else {
-    cut = {share_of(p.config, totals, workers), 1, mean_pages};
+    cut.share = share_of(p.config, totals, workers);
+    cut.slack = max(cut.share / kSlackParts, is_wide(p.config.head_dim) ? 0 : kUncutPages);
   }
   divide(p, work, totals, cut, spans);
   order_tiles(p.config, work, totals.sum.tiled, totals.sum.tiles, &order);
