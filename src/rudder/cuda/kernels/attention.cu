@@ -5,7 +5,7 @@
 namespace rudder::cuda {
 namespace {
 
-static_assert(sizeof(KvTensorMap) == 3 * sizeof(CUtensorMap));
+static_assert(sizeof(KvTensorMap) == 4 * sizeof(CUtensorMap));
 static_assert(alignof(KvTensorMap) >= alignof(CUtensorMap));
 
 // Dimensions from the innermost; strides in bytes of all but that one.
@@ -18,15 +18,14 @@ struct TensorShape {
 
 template <int kRank>
 bool encode_map(EncodeTensorMap encode, const void* storage, KvType type,
-                const TensorShape<kRank>& shape, uint64_t (&map)[16]) {
+                const TensorShape<kRank>& shape, CUtensorMapSwizzle swizzle, uint64_t (&map)[16]) {
   cuuint32_t steps[kRank];
   for (cuuint32_t& step : steps) step = 1;
   return encode(reinterpret_cast<CUtensorMap*>(map),
                 type == KvType::kFp8E4m3 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
                                          : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
                 kRank, const_cast<void*>(storage), shape.size, shape.stride, shape.box, steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
@@ -59,19 +58,25 @@ cudaError_t make_kv_tensor_map(const void* storage, KvType kv_type, int64_t num_
   // [rows, head_dim]. Columns past head_dim come as zeros.
   const TensorShape<2> box{
       {head, parts * heads * kAttentionBlockSize}, {row}, {columns, kAttentionBlockSize}};
+  const bool is_packed = row <= 64;
+  TensorShape<2> packed = box;
+  if (is_packed) packed.box[0] = static_cast<cuuint32_t>(head);
   // [parts, heads, column groups, 16 rows, columns]: the order in shared memory. Not for a last
   // column group that is not full, which would run over into the next row.
   const cuuint64_t groups = (head + columns - 1) / columns;
   const TensorShape<5> whole{
       {head < columns ? head : columns, kAttentionBlockSize, groups, heads, parts},
       {row, 128, page, page * heads},
-      {columns, kAttentionBlockSize, static_cast<cuuint32_t>(groups), 1, 2}};
+      {packed.box[0], kAttentionBlockSize, static_cast<cuuint32_t>(groups), 1, 2}};
   // [pages, 2 (i), 4 (t), 2 (e), columns]: token 4t + 2i + e of a page.
   const TensorShape<5> runs{
       {head, 2, 4, 2, parts * heads}, {row, row * 4, row * 2, page}, {columns, 2, 4, 2, 1}};
-  const bool good = encode_map(encode, storage, kv_type, box, map->box) &&
-                    encode_map(encode, storage, kv_type, runs, map->runs) &&
-                    encode_map(encode, storage, kv_type, whole, map->page);
+  constexpr auto kWide = CU_TENSOR_MAP_SWIZZLE_128B;
+  const auto swizzle = is_packed ? CU_TENSOR_MAP_SWIZZLE_64B : kWide;
+  const bool good = encode_map(encode, storage, kv_type, box, kWide, map->box) &&
+                    encode_map(encode, storage, kv_type, packed, swizzle, map->packed) &&
+                    encode_map(encode, storage, kv_type, runs, kWide, map->runs) &&
+                    encode_map(encode, storage, kv_type, whole, swizzle, map->page);
   return good ? cudaSuccess : cudaErrorInvalidValue;
 }
 

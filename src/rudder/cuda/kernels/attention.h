@@ -101,11 +101,12 @@ struct AttentionWorkParams {
   AttentionWorkspace workspace;
 };
 
-// The cache of one layer as the copy engine sees it: three CUtensorMaps.
+// The cache of one layer as the copy engine sees it: four CUtensorMaps.
 struct alignas(128) KvTensorMap {
-  uint64_t box[16] = {};   // 128 bytes of the 16 rows of one page of K or V of a head
-  uint64_t page[16] = {};  // all of a page of a head, K and V
-  uint64_t runs[16] = {};  // a box whose rows are in another order (token_of_row)
+  uint64_t box[16] = {};     // 128 bytes of the 16 rows of one page of K or V of a head
+  uint64_t packed[16] = {};  // the same, of 64 bytes where a row has no more (Page::kPitch)
+  uint64_t page[16] = {};    // all of a page of a head, K and V, its boxes as packed
+  uint64_t runs[16] = {};    // a box whose rows are in another order (token_of_row)
 };
 
 // Once a layer at start; `storage` 16-byte aligned device memory. Needs a current context.

@@ -3,9 +3,11 @@
 //
 // A page of K or V of one head lies in shared memory as column groups of 128 bytes (64 bf16 or 128
 // fp8), each [16 tokens][128 bytes], swizzled by the copy engine: the 16-byte chunk c of row r is
-// at chunk c ^ (r & 7). Columns past head_dim are zeros. Fragments of mma.m16n8k16 are written in
-// terms of a lane's g = lane / 4 and t = lane % 4: A holds rows g and g + 8 and k 2t, 2t + 1, 2t +
-// 8, 2t + 9; B the same k of column n = g; C rows g and g + 8 of columns 2t, 2t + 1.
+// at chunk c ^ (r & 7). Columns past head_dim are zeros. Rows of 64 bytes (heads of 64 in fp8) are
+// [16 tokens][64 bytes], with chunk c of row r at c ^ (r / 2 & 3): two rows fill all banks.
+// Fragments of mma.m16n8k16 are written in terms of a lane's g = lane / 4 and t = lane % 4: A holds
+// rows g and g + 8 and k 2t, 2t + 1, 2t + 8, 2t + 9; B the same k of column n = g; C rows g and g +
+// 8 of columns 2t, 2t + 1.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -30,13 +32,13 @@ __device__ inline float minus_infinity() {
 __device__ inline void prefetch_map(const uint64_t* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(map)) : "memory");
 }
-// One box (128 bytes of 16 rows: 2 KB) from column `column`, row `row` of the cache.
-__device__ inline void copy_box(uint32_t to, const KvTensorMap* map, int32_t column, int32_t row,
+// One box of a KvTensorMap (16 rows) from column `column`, row `row` of the cache.
+__device__ inline void copy_box(uint32_t to, const uint64_t* map, int32_t column, int32_t row,
                                 uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
       "[%1, {%2, %3}], [%4];" ::"r"(to),
-      "l"(reinterpret_cast<uint64_t>(map->box)), "r"(column), "r"(row), "r"(barrier)
+      "l"(reinterpret_cast<uint64_t>(map)), "r"(column), "r"(row), "r"(barrier)
       : "memory");
 }
 // The same of one page, its rows in runs.
@@ -258,7 +260,8 @@ struct Page {
   static constexpr int kColumns = kFp8 ? 128 : 64;  // of a column group
   static constexpr int kGroups = (kHeadDim + kColumns - 1) / kColumns;
   static constexpr bool kFullGroups = kGroups == 1 || kHeadDim % kColumns == 0;
-  static constexpr int kGroupBytes = kPageTokens * 128;
+  static constexpr int kPitch = kHeadDim * (kFp8 ? 1 : 2) <= 64 ? 64 : 128;  // of a token's row
+  static constexpr int kGroupBytes = kPageTokens * kPitch;
   static constexpr int kBytes = kGroups * kGroupBytes;  // K or V
   static constexpr int kPerChunk = kFp8 ? 16 : 8;       // elements of 16 bytes
   static constexpr int kChunks = kHeadDim / kPerChunk;
@@ -278,6 +281,11 @@ struct Page {
   }
   static constexpr int kSteps = steps_before(kGroups - 1) + chunks_in(kGroups - 1) * kPerChunk / 4;
   static constexpr int kLaneChunks = (kGroups - 1) * 2 + chunks_in(kGroups - 1);  // of a token
+
+  // Where chunk `chunk` of a column group of token `token` is in the group.
+  __device__ static int chunk_at(int token, int chunk) {
+    return token * kPitch + ((chunk ^ (kPitch == 64 ? token / 2 % 4 : token % 8)) << 4);
+  }
 
   __device__ static int lane_chunk(int group, int i, int t) {
     return chunks_in(group) == 2 ? 2 * t + i : t;
@@ -315,10 +323,10 @@ struct Page {
     float sums[kSums][2][4] = {};
 #pragma unroll
     for (int i = 0; i < kLaneChunks; ++i) {
-      const uint32_t chunk = page + i / 2 * kGroupBytes + ((lane_chunk(i / 2, i % 2, t) ^ g) << 4);
+      const uint32_t chunk = page + i / 2 * kGroupBytes + chunk_at(g, lane_chunk(i / 2, i % 2, t));
 #pragma unroll
-      for (int n = 0; n < 2; ++n) {
-        add_products(sums[0][n], sums[kSums - 1][n], q, i, load_shared(chunk + (n * 8 + g) * 128));
+      for (int n = 0; n < 2; ++n) {  // the swizzle of tokens g and g + 8 is the same
+        add_products(sums[0][n], sums[kSums - 1][n], q, i, load_shared(chunk + n * 8 * kPitch));
       }
     }
 #pragma unroll
@@ -380,8 +388,7 @@ struct Page {
     for (int pair = 0; pair < (kChunks + 1) / 2; ++pair) {
       const int chunk = pair % 4 * 2 + lane / 16;
       uint32_t v[4];
-      load_matrices_transposed(
-          v, page + pair / 4 * kGroupBytes + row * 128 + ((chunk ^ (row % 8)) << 4));
+      load_matrices_transposed(v, page + pair / 4 * kGroupBytes + chunk_at(row, chunk));
       if constexpr (kTail) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) v[i] &= keep[i % 2];
@@ -522,7 +529,7 @@ __device__ inline void copy_keys(const KvTensorMap* map, int32_t num_kv_heads, i
   const int32_t row = (block * 2 * num_kv_heads + head) * kPageTokens;
 #pragma unroll
   for (int group = 0; group < P::kGroups; ++group) {
-    copy_box(k + group * P::kGroupBytes, map, group * P::kColumns, row, barrier);
+    copy_box(k + group * P::kGroupBytes, map->packed, group * P::kColumns, row, barrier);
   }
 }
 
@@ -534,11 +541,11 @@ __device__ inline void copy_page(const KvTensorMap* map, int32_t num_kv_heads, i
   const int32_t v_row = k_row + num_kv_heads * kPageTokens;
 #pragma unroll
   for (int group = 0; group < P::kGroups; ++group) {
-    copy_box(k + group * P::kGroupBytes, map, group * P::kColumns, k_row, barrier);
+    copy_box(k + group * P::kGroupBytes, map->packed, group * P::kColumns, k_row, barrier);
   }
 #pragma unroll
   for (int group = 0; group < P::kGroups; ++group) {
-    copy_box(v + group * P::kGroupBytes, map, group * P::kColumns, v_row, barrier);
+    copy_box(v + group * P::kGroupBytes, map->packed, group * P::kColumns, v_row, barrier);
   }
 }
 

@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kThreads, kHeadDim == 256 ? 1 : 2)
   extern __shared__ __align__(1024) uint8_t raw[];
   auto& shared = *reinterpret_cast<TiledShared<kHeadDim, kType>*>(raw);
   if (threadIdx.x == 0) {
-    prefetch_map(p.kv.box);
+    prefetch_map(p.kv.packed);
     for (uint64_t& barrier : shared.full) barrier_init(shared_address(&barrier), 1);
     barrier_init_fence();
   }

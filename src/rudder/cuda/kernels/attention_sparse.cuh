@@ -64,11 +64,10 @@ class SparseValues {
     for (int i = 0; i < kPageTokens * P::kChunks / 32; ++i) {
       const int32_t token = (i * 32 + lane_) / P::kChunks;
       const int32_t chunk = (i * 32 + lane_) % P::kChunks;
-      asm volatile(
-          "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-              to + chunk / 8 * P::kGroupBytes + token * 128 + (((chunk % 8) ^ (token % 8)) << 4)),
-          "l"(from + i * 512), "r"((tokens >> token & 1) << 4)
-          : "memory");
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                       to + chunk / 8 * P::kGroupBytes + P::chunk_at(token, chunk % 8)),
+                   "l"(from + i * 512), "r"((tokens >> token & 1) << 4)
+                   : "memory");
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
     stage_ = stage_ + 1 == kAhead ? 0 : stage_ + 1;

@@ -626,7 +626,7 @@ __global__ void __launch_bounds__(kThreads, split_blocks_per_sm(kHeadDim, kType)
   extern __shared__ __align__(1024) uint8_t raw[];
   auto& shared = *reinterpret_cast<SplitShared<kHeadDim, kType>*>(raw);
   if (threadIdx.x == 0) {
-    prefetch_map(kHeadDim == 96 ? p.kv.box : p.kv.page);
+    prefetch_map(kHeadDim == 96 ? p.kv.packed : p.kv.page);
     for (auto& ring : shared.full) {
       for (uint64_t& barrier : ring) barrier_init(shared_address(&barrier), 1);
     }

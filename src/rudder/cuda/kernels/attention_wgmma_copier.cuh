@@ -119,7 +119,7 @@ class Copier {
         if constexpr (S::kInRuns) {
           copy_runs(box, &p_.kv, group * kColumns, row / kPageTokens, full);
         } else {
-          copy_box(box, &p_.kv, group * kColumns, row, full);
+          copy_box(box, p_.kv.box, group * kColumns, row, full);
         }
       }
     }
