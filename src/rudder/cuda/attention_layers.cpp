@@ -16,7 +16,9 @@ namespace {
 constexpr int32_t kTunedHeadDims[] = {64, 96, 128, 256, 512};
 constexpr int32_t kMaxTunedGroup = 16;
 
-GateParams gate_params(const ops::FirGate& gate, bool is_fp8, int32_t least_sparse_pages) {
+// `least_sparse_pages` 0: what was measured.
+GateParams gate_params(const ops::FirGate& gate, const AttentionConfig& config,
+                       int32_t least_sparse_pages) {
   GateParams params;
   if (gate.empty()) return params;
   params.sigma = static_cast<const float*>(gate.sigma.data);
@@ -27,7 +29,7 @@ GateParams gate_params(const ops::FirGate& gate, bool is_fp8, int32_t least_spar
   params.high = gate.high;
   params.least_sparse_pages = least_sparse_pages;
   if (least_sparse_pages == 0) {
-    params.least_sparse_pages = is_fp8 ? kLeastSparsePagesFp8 : kLeastSparsePages;
+    params.least_sparse_pages = least_sparse_pages_of(config.head_dim, config.kv_type);
   }
   return params;
 }
@@ -170,7 +172,7 @@ Result<void> AttentionLayers::attend_tuned(const ops::AttentionArgs& args, const
   params.ancestors = static_cast<const uint64_t*>(batch_.ancestors.data);
   params.scale = args.scale;
   params.softcap = args.softcap;
-  params.gate = gate_params(args.gate, kind.kv_is_fp8, settings_.least_sparse_pages);
+  params.gate = gate_params(args.gate, config_of(kind), settings_.least_sparse_pages);
   params.q = args.q.data;
   params.out = args.out.data;
   params.workspace = work.workspace;
@@ -201,7 +203,7 @@ Result<void> AttentionLayers::attend_plain(const ops::AttentionArgs& args, const
   params.window = kind.window;
   params.scale = args.scale;
   params.softcap = args.softcap;
-  params.gate = gate_params(args.gate, kind.kv_is_fp8, settings_.least_sparse_pages);
+  params.gate = gate_params(args.gate, config_of(kind), settings_.least_sparse_pages);
   params.out = args.out.data;
   RUDDER_CUDA_TRY(launch_plain_attention(params, stream_), "attention", kind.to_string());
   return {};

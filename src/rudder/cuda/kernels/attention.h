@@ -43,10 +43,6 @@ namespace rudder::cuda {
 
 inline constexpr int32_t kAttentionBlockSize = 16;  // tokens of a KV block
 inline constexpr int32_t kMaxGatedHeadDim = 256;    // wider heads have a softmax
-// GateParams::least_sparse_pages, as measured (docs/adr/0037-gates-on-a-gpu.md).
-inline constexpr int32_t kLeastSparsePages = 8;
-inline constexpr int32_t kLeastSparsePagesFp8 = 16;
-
 // AttentionConfig::section_bytes, as measured.
 inline constexpr int64_t kSectionBytes = int64_t{32} << 20;
 
@@ -55,6 +51,15 @@ enum class KvType : uint8_t { kBf16, kFp8E4m3 };
 // The kernel of tiled rows. kAuto: wgmma, but for short prompts, which would leave most of its
 // tiles of 128 rows empty.
 enum class PrefillKernel : uint8_t { kAuto, kMmaSync, kWgmma };
+
+// GateParams::least_sparse_pages, as measured (docs/adr/0037-gates-on-a-gpu.md): the fewer bytes a
+// page has, the more of them it takes.
+__host__ __device__ constexpr int32_t least_sparse_pages_of(int32_t head_dim, KvType kv_type) {
+  constexpr int32_t kNever = 1 << 30;
+  if (kv_type == KvType::kBf16) return head_dim == 64 ? 32 : 8;
+  if (head_dim == 64) return kNever;
+  return head_dim == 256 ? 8 : 16;
+}
 
 // What layers have in common that share a work list.
 struct AttentionConfig {
@@ -124,7 +129,7 @@ struct GateParams {
   // Where the split kernel's blocks have at least so many pages on average, they read the values of
   // the tokens alone that some row weighs; with fewer, waiting for the scores costs more than the
   // bytes.
-  int32_t least_sparse_pages = kLeastSparsePages;
+  int32_t least_sparse_pages = 0;
 };
 
 struct AttentionParams {

@@ -176,10 +176,29 @@ __device__ inline uint4 load_shared(uint32_t address) {
   return v;
 }
 
+__device__ inline void load_shared(uint32_t (&v)[4], uint32_t address) {
+  const uint4 all = load_shared(address);
+  v[0] = all.x;
+  v[1] = all.y;
+  v[2] = all.z;
+  v[3] = all.w;
+}
+__device__ inline void load_shared(uint32_t (&v)[2], uint32_t address) {
+  const uint2 both = load_shared_pair(address);
+  v[0] = both.x;
+  v[1] = both.y;
+}
+
 __device__ inline void store_shared(uint32_t address, const uint4& v) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y),
                "r"(v.z), "r"(v.w)
                : "memory");
+}
+__device__ inline void store_shared(uint32_t address, const uint32_t (&v)[4]) {
+  store_shared(address, uint4{v[0], v[1], v[2], v[3]});
+}
+__device__ inline void store_shared(uint32_t address, const uint32_t (&v)[2]) {
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(v[0]), "r"(v[1]) : "memory");
 }
 
 // --- softmax ---
@@ -253,9 +272,9 @@ __device__ inline float row_sum(float sum) {
 
 // --- pages ---
 
-// Shapes of a page in shared memory, and products with it by one warp of 16 query rows.
+// Shapes of a page in shared memory.
 template <int kHeadDim, KvType kType>
-struct Page {
+struct PageShape {
   static constexpr bool kFp8 = kType == KvType::kFp8E4m3;
   static constexpr int kColumns = kFp8 ? 128 : 64;  // of a column group
   static constexpr int kGroups = (kHeadDim + kColumns - 1) / kColumns;
@@ -266,7 +285,6 @@ struct Page {
   static constexpr int kPerChunk = kFp8 ? 16 : 8;       // elements of 16 bytes
   static constexpr int kChunks = kHeadDim / kPerChunk;
   static constexpr int kRowBytes = kChunks * 16;  // of a token in the cache
-  static constexpr int kOutTiles = kHeadDim / 8;
 
   // The order of k inside a product q . k is ours to choose, as long as q and K have the same: a
   // lane takes whole 16-byte chunks. Of a group of 8 chunks lane t has 2t and 2t + 1 (which the
@@ -291,46 +309,26 @@ struct Page {
     return chunks_in(group) == 2 ? 2 * t + i : t;
   }
 
-  // q fragments of a warp: `low` and `high` are the rows g and g + 8, nullptr = zeros.
-  __device__ static void load_q(uint32_t (&q)[kSteps][4], const __nv_bfloat16* low,
-                                const __nv_bfloat16* high, int t) {
+  // Calls for_step(step, column) for every other step of a lane's: the chunk's columns from
+  // `column` on are those of two steps, past head_dim in a half group.
+  template <typename ForStep>
+  __device__ static void for_q_steps(int t, const ForStep& for_step) {
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
 #pragma unroll
       for (int i = 0; i < chunks_in(group); ++i) {
         const int chunk = group * 8 + lane_chunk(group, i, t);
         const int step = steps_before(group) + i * kPerChunk / 4;
-        const bool inside = chunk < kChunks;
 #pragma unroll
         for (int half = 0; half < kPerChunk / 8; ++half) {
-          const int column = chunk * kPerChunk + half * 8;
-          uint4 a = {};
-          uint4 b = {};
-          if (inside && low != nullptr) a = *reinterpret_cast<const uint4*>(low + column);
-          if (inside && high != nullptr) b = *reinterpret_cast<const uint4*>(high + column);
-          place_q(q[step + half * 2], a.x, a.y, b.x, b.y);
-          place_q(q[step + half * 2 + 1], a.z, a.w, b.z, b.w);
+          for_step(step + half * 2, chunk * kPerChunk + half * 8);
         }
       }
     }
   }
-
-  // Scores of 16 rows with the page's 16 tokens: s[n] has tokens 8n + 2t, 8n + 2t + 1.
-  __device__ static void scores(float (&s)[2][4], const uint32_t (&q)[kSteps][4], uint32_t page,
-                                int lane) {
-    const int g = lane / 4;
-    const int t = lane % 4;
-    float sums[kSums][2][4] = {};
-#pragma unroll
-    for (int i = 0; i < kLaneChunks; ++i) {
-      const uint32_t chunk = page + i / 2 * kGroupBytes + chunk_at(g, lane_chunk(i / 2, i % 2, t));
-#pragma unroll
-      for (int n = 0; n < 2; ++n) {  // the swizzle of tokens g and g + 8 is the same
-        add_products(sums[0][n], sums[kSums - 1][n], q, i, load_shared(chunk + n * 8 * kPitch));
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < 2; ++n) take_sums(s[n], sums[0][n], sums[kSums - 1][n]);
+  // Two elements of q as products take them.
+  __device__ static uint32_t q_word(uint32_t two) {
+    return kFp8 ? half_of_bf16(two) : two;
   }
 
   // Keys of 8 tokens in registers: a lane's chunks of token g.
@@ -348,33 +346,13 @@ struct Page {
       }
     }
   }
-  // What scores() gives for these tokens.
-  __device__ static void scores_of(float (&s)[4], const uint32_t (&q)[kSteps][4],
-                                   const Keys& keys) {
-    float sums[kSums][4] = {};
-#pragma unroll
-    for (int i = 0; i < kLaneChunks; ++i) {
-      add_products(sums[0], sums[kSums - 1], q, i, keys.chunk[i]);
-    }
-    take_sums(s, sums[0], sums[kSums - 1]);
-  }
-
-  // The A fragment of the weights of page i of those that s is of.
-  template <int kTiles>
-  __device__ static void pack_weights(uint32_t (&a)[4], const float (&s)[kTiles][4], int i) {
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      const float(&tile)[4] = s[2 * i + n];
-      a[2 * n] = kFp8 ? pack_half(tile[0], tile[1]) : pack_bf16(tile[0], tile[1]);
-      a[2 * n + 1] = kFp8 ? pack_half(tile[2], tile[3]) : pack_bf16(tile[2], tile[3]);
-    }
-  }
-
-  // out += weights * V of the page. Tokens from `tokens` on are not the sequence's: whatever is
-  // there counts as zero (a weight of zero does not stop a NaN).
-  template <bool kTail>
-  __device__ static void add_values(float (&out)[kOutTiles][4], const uint32_t (&weights)[4],
-                                    uint32_t page, int tokens, int lane) {
+  // Calls add(pair, v) with the fragments of V of each pair of chunks: v[0] and v[1] are columns of
+  // the first one of tokens 0 to 7 and 8 to 15, then of the second one. A word has tokens 2t and
+  // 2t + 1 of column g; of fp8 the columns 2g and 2g + 1, so that widen_four() gives one and the
+  // other. Tokens from `tokens` on are not the sequence's: whatever is there counts as zero (a
+  // weight of zero does not stop a NaN).
+  template <bool kTail, typename Add>
+  __device__ static void for_values(uint32_t page, int tokens, int lane, const Add& add) {
     uint32_t keep[2] = {~0u, ~0u};
     if constexpr (kTail) {
 #pragma unroll
@@ -389,14 +367,112 @@ struct Page {
       const int chunk = pair % 4 * 2 + lane / 16;
       uint32_t v[4];
       load_matrices_transposed(v, page + pair / 4 * kGroupBytes + chunk_at(row, chunk));
-      if constexpr (kTail) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) v[i] &= keep[i % 2];
+      for (int i = 0; i < 4; ++i) {
+        if constexpr (kTail) v[i] &= keep[i % 2];
+        // It comes as columns 2g and 2g + 1 of one token, then of the next one.
+        if constexpr (kFp8) v[i] = __byte_perm(v[i], 0, 0x3120);
       }
-      if constexpr (kFp8) {
-        // A word is dims 2g and 2g + 1 of one token, then of the next one.
+      add(pair, v);
+    }
+  }
+};
+
+// Products of a page with 16 query rows by one warp.
+template <int kHeadDim, KvType kType>
+struct Page : PageShape<kHeadDim, kType> {
+  using Shape = PageShape<kHeadDim, kType>;
+  using Shape::kFp8;
+  using Shape::kGroupBytes;
+  using Shape::kLaneChunks;
+  using Shape::kPerChunk;
+  using Shape::kPitch;
+  using Shape::kSteps;
+  using typename Shape::Keys;
+
+  static constexpr int kOutTiles = kHeadDim / 8;
+  using Query = uint32_t[kSteps][4];
+  using Scores = float[2][4];
+  using Sums = float[kOutTiles][4];
+  using Weights = uint32_t[4];  // of a page, an A fragment
+
+  // Of what a lane has, rows g (half 0) and g + 8.
+  __device__ static int row_of(int lane, int half) { return lane / 4 + half * 8; }
+
+  // q fragments of a warp: `low` and `high` are the rows g and g + 8, nullptr = zeros.
+  __device__ static void load_q(Query& q, const __nv_bfloat16* low, const __nv_bfloat16* high,
+                                int t) {
+    Shape::for_q_steps(t, [&](int step, int column) {
+      const bool inside = column < kHeadDim;
+      uint4 a = {};
+      uint4 b = {};
+      if (inside && low != nullptr) a = *reinterpret_cast<const uint4*>(low + column);
+      if (inside && high != nullptr) b = *reinterpret_cast<const uint4*>(high + column);
+      place_q(q[step], a.x, a.y, b.x, b.y);
+      place_q(q[step + 1], a.z, a.w, b.z, b.w);
+    });
+  }
+
+  // Scores of 16 rows with the page's 16 tokens: s[n] has tokens 8n + 2t, 8n + 2t + 1.
+  __device__ static void scores(Scores& s, const Query& q, uint32_t page, int lane) {
+    const int g = lane / 4;
+    const int t = lane % 4;
+    float sums[kSums][2][4] = {};
 #pragma unroll
-        for (int i = 0; i < 4; ++i) v[i] = __byte_perm(v[i], 0, 0x3120);
+    for (int i = 0; i < kLaneChunks; ++i) {
+      const uint32_t chunk =
+          page + i / 2 * kGroupBytes + Shape::chunk_at(g, Shape::lane_chunk(i / 2, i % 2, t));
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {  // the swizzle of tokens g and g + 8 is the same
+        add_products(sums[0][n], sums[kSums - 1][n], q, i, load_shared(chunk + n * 8 * kPitch));
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < 2; ++n) take_sums(s[n], sums[0][n], sums[kSums - 1][n]);
+  }
+
+  // What scores() gives for these tokens.
+  __device__ static void scores_of(float (&s)[4], const Query& q, const Keys& keys) {
+    float sums[kSums][4] = {};
+#pragma unroll
+    for (int i = 0; i < kLaneChunks; ++i) {
+      add_products(sums[0], sums[kSums - 1], q, i, keys.chunk[i]);
+    }
+    take_sums(s, sums[0], sums[kSums - 1]);
+  }
+
+  // The A fragment of the weights of page i of those that s is of.
+  template <int kTiles>
+  __device__ static void pack_weights(Weights& a, const float (&s)[kTiles][4], int i) {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const float(&tile)[4] = s[2 * i + n];
+      a[2 * n] = kFp8 ? pack_half(tile[0], tile[1]) : pack_bf16(tile[0], tile[1]);
+      a[2 * n + 1] = kFp8 ? pack_half(tile[2], tile[3]) : pack_bf16(tile[2], tile[3]);
+    }
+  }
+
+  __device__ static void pack_weights(Weights& a, const Scores& s) {
+    pack_weights(a, s, 0);
+  }
+
+  // The tokens that some row of the lane's weighs, a bit each.
+  __device__ static uint32_t weighed(const Scores& s, int lane) {
+    uint32_t tokens = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const bool counts = s[i / 2][i % 2] != 0 || s[i / 2][i % 2 + 2] != 0;  // also NaN
+      tokens |= counts ? 1u << (i / 2 * 8 + i % 2) : 0u;
+    }
+    return tokens << lane % 4 * 2;
+  }
+
+  // out += weights * V of the page, of its first `tokens` tokens under kTail.
+  template <bool kTail>
+  __device__ static void add_values(Sums& out, const Weights& weights, uint32_t page, int tokens,
+                                    int lane) {
+    Shape::template for_values<kTail>(page, tokens, lane, [&](int pair, const uint32_t(&v)[4]) {
+      if constexpr (kFp8) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const uint2 low = widen_four(v[2 * i]);
@@ -408,7 +484,7 @@ struct Page {
         mma<false>(out[2 * pair], weights, v[0], v[1]);
         mma<false>(out[2 * pair + 1], weights, v[2], v[3]);
       }
-    }
+    });
   }
 
   // Where a lane's sums belong: pieces of kPiece neighbouring columns, of row g (half 0) or g + 8.
@@ -429,14 +505,34 @@ struct Page {
       values[1] = out[piece][2 * half + 1];
     }
   }
-  // A row of `out` (half 0: g, else g + 8), times `over`.
-  __device__ static void write_row(__nv_bfloat16* to, const float (&out)[kOutTiles][4], int half,
-                                   float over, int t) {
+  // Where a row's sum of a column lies in shared memory, so that neither a warp's writes nor a
+  // block's reads meet in a bank.
+  __device__ static int column_at(int row, int column) {
+    return column ^ (kFp8 ? row % 2 * 16 : row % 4 * 8);
+  }
+  // Writes the sums of rows row_of(lane, half) to `to`, [row % 8][column_at(row % 8, column)].
+  __device__ static void store_sums(float (*to)[kHeadDim], const Sums& out, int half, int lane) {
+    const int g = lane / 4;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       float values[kPiece];
       piece(values, out, i, half);
-      auto* words = reinterpret_cast<uint32_t*>(to + piece_column(i, t));
+      float* const at = &to[g][column_at(g, piece_column(i, lane % 4))];
+      if constexpr (kPiece == 4) {
+        *reinterpret_cast<float4*>(at) = make_float4(values[0], values[1], values[2], values[3]);
+      } else {
+        *reinterpret_cast<float2*>(at) = make_float2(values[0], values[1]);
+      }
+    }
+  }
+  // Row row_of(lane, half) of `out`, times `over`.
+  __device__ static void write_row(__nv_bfloat16* to, const Sums& out, int half, float over,
+                                   int lane) {
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      float values[kPiece];
+      piece(values, out, i, half);
+      auto* words = reinterpret_cast<uint32_t*>(to + piece_column(i, lane % 4));
 #pragma unroll
       for (int w = 0; w < kPiece / 2; ++w) {
         words[w] = pack_bf16(values[2 * w] * over, values[2 * w + 1] * over);
@@ -450,8 +546,8 @@ struct Page {
   static constexpr int kSums = kHeadDim == 256 ? 1 : 2;
 
   // Products with a lane's i-th chunk of keys of 8 tokens; the two sums may be one.
-  __device__ static void add_products(float (&even)[4], float (&odd)[4],
-                                      const uint32_t (&q)[kSteps][4], int i, const uint4& k) {
+  __device__ static void add_products(float (&even)[4], float (&odd)[4], const Query& q, int i,
+                                      const uint4& k) {
     const int step = i * kPerChunk / 4;
     if constexpr (kFp8) {
       const uint32_t fours[4] = {k.x, k.y, k.z, k.w};
@@ -473,10 +569,10 @@ struct Page {
   // Of 4 dims of two rows.
   __device__ static void place_q(uint32_t (&a)[4], uint32_t low0, uint32_t low1, uint32_t high0,
                                  uint32_t high1) {
-    a[0] = kFp8 ? half_of_bf16(low0) : low0;
-    a[1] = kFp8 ? half_of_bf16(high0) : high0;
-    a[2] = kFp8 ? half_of_bf16(low1) : low1;
-    a[3] = kFp8 ? half_of_bf16(high1) : high1;
+    a[0] = Shape::q_word(low0);
+    a[1] = Shape::q_word(high0);
+    a[2] = Shape::q_word(low1);
+    a[3] = Shape::q_word(high1);
   }
 };
 

@@ -76,7 +76,7 @@ class TiledBlock {
     const auto* q_rows = static_cast<const __nv_bfloat16*>(p_.q);
     P::load_q(q, row < rows.count ? q_rows + rows.offset<kHeadDim>(row) : nullptr,
               row + 8 < rows.count ? q_rows + rows.offset<kHeadDim>(row + 8) : nullptr, lane_ % 4);
-    const Sight sight(rows, row, rows.position(tile_.row_begin),
+    const Sight sight(rows, row, row + 8, rows.position(tile_.row_begin),
                       rows.position(tile_.row_begin + kRows - 1), p_.config.window);
     float out[P::kOutTiles][4] = {};
     Weights weights(p_, rows, tile_.kv_head, row);
@@ -151,7 +151,7 @@ class TiledBlock {
       const float over = weights.over(half, Weights::scale_of(p_, v_scale, head));
       if (r >= tile_.rows.count) continue;
       P::write_row(static_cast<__nv_bfloat16*>(p_.out) + tile_.rows.offset<kHeadDim>(r), out, half,
-                   over, lane_ % 4);
+                   over, lane_);
     }
   }
 

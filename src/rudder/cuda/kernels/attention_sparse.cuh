@@ -11,11 +11,12 @@
 
 namespace rudder::cuda {
 
-template <typename Shared>
+// P: Page or FewRowsPage.
+template <typename Shared, typename P>
 class SparseValues {
  public:
-  using P = typename Shared::P;
-  static constexpr int kWeightBytes = 32 * 16;  // of a page: each lane's
+  static constexpr int kLaneBytes = sizeof(typename P::Weights);
+  static constexpr int kWeightBytes = 32 * kLaneBytes;  // of a page
   static constexpr int kMostAhead = Shared::kSumBytes / kWeightBytes;
   // Pages whose rows are on their way, at most.
   static constexpr int kAhead = Shared::kStages < kMostAhead ? Shared::kStages : kMostAhead;
@@ -24,30 +25,23 @@ class SparseValues {
   __device__ SparseValues(const AttentionParams& params, Shared& shared, int32_t warp, int32_t lane)
       : storage_(static_cast<const uint8_t*>(params.kv_storage) + lane * 16),
         shared_(shared),
-        weights_(shared_address(&shared.sums[warp][0][0]) + lane * 16),
+        weights_(shared_address(&shared.sums[warp][0][0]) + lane * kLaneBytes),
         warp_(warp),
         lane_(lane) {}
 
   // The weights of a page whose values begin at row `row` of the cache.
-  __device__ void add(const float (&s)[2][4], int64_t row, float (&out)[P::kOutTiles][4]) {
-    uint32_t mine = 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const bool counts = s[i / 2][i % 2] != 0 || s[i / 2][i % 2 + 2] != 0;  // also NaN
-      mine |= counts ? 1u << (i / 2 * 8 + i % 2) : 0u;
-    }
-    const uint32_t tokens = __reduce_or_sync(kAllLanes, mine << lane_ % 4 * 2);
+  __device__ void add(const typename P::Scores& s, int64_t row, typename P::Sums& out) {
+    const uint32_t tokens = __reduce_or_sync(kAllLanes, P::weighed(s, lane_));
     if (tokens == 0) return;
-    uint32_t weights[4];
-    P::pack_weights(weights, s, 0);
-    store_shared(weights_ + stage_ * kWeightBytes,
-                 uint4{weights[0], weights[1], weights[2], weights[3]});
+    typename P::Weights weights;
+    P::pack_weights(weights, s);
+    store_shared(weights_ + stage_ * kWeightBytes, weights);
     load(row, tokens);
     if (ahead_ == kAhead) add_oldest<kAhead - 1>(out);
   }
 
   // Adds what is left.
-  __device__ void finish(float (&out)[P::kOutTiles][4]) {
+  __device__ void finish(typename P::Sums& out) {
     while (ahead_ > 0) add_oldest<0>(out);
   }
 
@@ -76,12 +70,12 @@ class SparseValues {
 
   // Adds the page that was sent for first, once at most kPending others are on their way.
   template <int kPending>
-  __device__ void add_oldest(float (&out)[P::kOutTiles][4]) {
+  __device__ void add_oldest(typename P::Sums& out) {
     asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
     __syncwarp();
     const int32_t stage = stage_ >= ahead_ ? stage_ - ahead_ : stage_ - ahead_ + kAhead;
-    const uint4 own = load_shared(weights_ + stage * kWeightBytes);
-    const uint32_t weights[4] = {own.x, own.y, own.z, own.w};
+    typename P::Weights weights;
+    load_shared(weights, weights_ + stage * kWeightBytes);
     P::template add_values<false>(out, weights, values_of(stage), kPageTokens, lane_);
     --ahead_;
     __syncwarp();

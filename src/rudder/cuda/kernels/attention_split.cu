@@ -9,12 +9,16 @@
 // to read, keys come first, and of the values only those that some row weighs
 // (attention_sparse.cuh).
 //
-// mma.m16n8k16: 16 rows are the q heads of a group (times a few tokens), so each byte of the cache
-// is read once for all of them. fp8 becomes f16 in registers.
+// mma.m16n8k16: all q heads of a group (times a few tokens) are rows of one product, so each byte
+// of the cache is read once for all of them. Up to 8 rows, as nearly all decodes have, are columns
+// of the products (attention_few_rows.cuh), which halves these; else 16 are rows. fp8 becomes f16
+// in registers.
 //
 // A token of a tree lies where the step's tokens are in a row; what it sees of them is a mask in
 // the pages that not all rows see, so all other pages cost what they cost without trees.
 #include "rudder/cuda/kernels/attention_device.cuh"
+#include "rudder/cuda/kernels/attention_few_rows.cuh"
+#include "rudder/cuda/kernels/attention_few_rows_weights.cuh"
 #include "rudder/cuda/kernels/attention_sparse.cuh"
 #include "rudder/cuda/kernels/attention_split.cuh"
 #include "rudder/cuda/kernels/attention_weights.cuh"
@@ -138,9 +142,37 @@ class Cursor {
 };
 static_assert(sizeof(Cursor) == 64);
 
+// How a warp has query rows: up to 16 of them, or up to 8 (attention_few_rows.cuh). By the sequence
+// alone, so that a row's bits do not depend on what else is in the step.
+template <int kHeadDim, KvType kType, Weighting kWeighting>
+struct ManyRows {
+  using P = Page<kHeadDim, kType>;
+  using Query = typename P::Query;
+  using Scores = typename P::Scores;
+  using Weights = typename P::Weights;
+  using Sums = typename P::Sums;
+  using Sight = SplitSight;
+  using Weigher = typename WeightsOf<kWeighting>::Type;
+  static constexpr bool kInPairs = false;
+};
+template <int kHeadDim, KvType kType, Weighting kWeighting>
+struct FewRows {
+  using P = FewRowsPage<kHeadDim, kType>;
+  using Query = typename P::Query;
+  using Scores = typename P::Scores;
+  using Weights = typename P::Weights;
+  using Sums = typename P::Sums;
+  using Sight = FewRowsSight;
+  using Weigher = typename FewRowsWeightsOf<kWeighting>::Type;
+  // Two pages go through one step of the softmax, where pages come so fast that its chain of
+  // shuffles would be waited for.
+  static constexpr bool kInPairs =
+      kWeighting == Weighting::kSoftmax && stages_of(kHeadDim, kType) >= 5;
+};
+
 template <int kHeadDim, KvType kType>
 struct SplitShared {
-  using P = Page<kHeadDim, kType>;
+  using P = PageShape<kHeadDim, kType>;
   static constexpr int kSumBytes = kMergeRows * kHeadDim * 4;  // of a warp
   static constexpr int kStages = stages_of(kHeadDim, kType);
   alignas(1024) uint8_t ring[kWarps][kStages][2][P::kBytes];
@@ -155,12 +187,14 @@ struct SplitShared {
   uint32_t arrived;
 };
 
-template <int kHeadDim, KvType kType, Weighting kWeighting>
+// kOnlyFewRows: no sequence has more than kFewRows rows.
+template <int kHeadDim, KvType kType, Weighting kWeighting, bool kOnlyFewRows>
 class SplitWarp {
  public:
   static constexpr bool kGated = kWeighting != Weighting::kSoftmax;
-  using Weights = typename WeightsOf<kWeighting>::Type;
-  using P = Page<kHeadDim, kType>;
+  using Many = ManyRows<kHeadDim, kType, kWeighting>;
+  using Few = FewRows<kHeadDim, kType, kWeighting>;
+  using P = PageShape<kHeadDim, kType>;
   using Shared = SplitShared<kHeadDim, kType>;
 
   __device__ SplitWarp(const AttentionParams& params, const WorkspaceView& work, Shared& shared,
@@ -194,8 +228,13 @@ class SplitWarp {
     while (step(shared_.here[warp_], part)) {
       if (lane_ == 0) shared_.part[warp_] = part;
       __syncwarp();
-      if (part.owner < 0 || part.owner == warp_)
-        attend(shared_.here[warp_].seq(), shared_.part[warp_]);
+      if (part.owner >= 0 && part.owner != warp_) continue;
+      const SplitSeq& seq = shared_.here[warp_].seq();
+      if (kOnlyFewRows || has_few_rows(p_.config, seq.q_len)) {
+        attend<Few>(seq, shared_.part[warp_]);
+      } else {
+        attend<Many>(seq, shared_.part[warp_]);
+      }
     }
   }
 
@@ -280,6 +319,7 @@ class SplitWarp {
                  lane_ % 4);
   }
 
+  template <typename Rows>
   __device__ void attend(const SplitSeq& seq, const Part& part) {
     const int g = lane_ / 4;
     const QueryRows rows =
@@ -289,53 +329,55 @@ class SplitWarp {
     const bool looks_back = kGated && run.has_past();
     typename P::Keys past;
     if (looks_back) load_past(past, seq, part, run);
-    float out[P::kOutTiles][4] = {};
-    uint32_t q[P::kSteps][4];
+    typename Rows::Sums out = {};
+    typename Rows::Query q;
     const auto* q_rows = static_cast<const __nv_bfloat16*>(p_.q);
-    P::load_q(q, row + g < rows.count ? q_rows + rows.offset<kHeadDim>(row + g) : nullptr,
-              row + g + 8 < rows.count ? q_rows + rows.offset<kHeadDim>(row + g + 8) : nullptr,
-              lane_ % 4);
-    Weights weigher(p_, rows, part.kv_head, row + g);
+    Rows::P::load_q(
+        q, row + g < rows.count ? q_rows + rows.offset<kHeadDim>(row + g) : nullptr,
+        row + g + 8 < rows.count ? q_rows + rows.offset<kHeadDim>(row + g + 8) : nullptr,
+        lane_ % 4);
+    const int32_t own_row = row + Rows::P::row_of(lane_, 0);
+    typename Rows::Weigher weigher(p_, rows, part.kv_head, own_row);
     // Read here, so that nobody waits for it at the end. Of the rows that the thread writes.
     float scales[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int32_t r = part.owner < 0 ? static_cast<int32_t>(threadIdx.x) / 16 : g;
-      scales[half] = scale_of_row(rows, row + half * kMergeRows + r, part.kv_head);
+      const int32_t r = part.owner < 0 ? half * kMergeRows + static_cast<int32_t>(threadIdx.x) / 16
+                                       : Rows::P::row_of(lane_, half);
+      scales[half] = scale_of_row(rows, row + r, part.kv_head);
     }
     if (run.count > 0) {
       // Pages that all rows of the segment see whole need no mask.
-      const SplitSight sight(p_, seq, rows, row + g);
+      const typename Rows::Sight sight(p_, seq, rows, own_row);
       if constexpr (kGated) {
         if (looks_back) {
           float s[4];
-          P::scores_of(s, q, past);
+          Rows::P::scores_of(s, q, past);
           weigher.look_back(s, (seq.first_page + run.first) * kPageTokens - 8, sight, lane_);
         }
       }
       if (is_sparse_) {
-        add_sparse_pages(seq, part, run, q, sight, weigher, out);
+        add_sparse_pages<Rows>(seq, part, run, q, sight, weigher, out);
       } else {
-        add_pages(seq, run, q, sight, weigher, out);
+        add_pages<Rows>(seq, run, q, sight, weigher, out);
       }
     }
     weigher.settle(out);
     if (part.owner < 0) {
-      finish(seq, part, rows, out, weigher, scales);
+      finish<Rows>(seq, part, rows, out, weigher, scales);
     } else {
-      write_alone(part, rows, out, weigher, scales);
+      write_alone<Rows>(part, rows, out, weigher, scales);
     }
     // The weights of sparse values lie where the warps' sums do: their readers are done then.
     if (is_sparse_ && part.owner < 0) __syncthreads();
   }
 
-  // The weights of the next page of the ring.
-  __device__ void weigh_page(float (&s)[2][4], const uint32_t (&q)[P::kSteps][4], int32_t begin,
-                             const SplitSight& sight, Weights& weigher,
-                             float (&out)[P::kOutTiles][4]) {
-    barrier_wait(shared_address(&shared_.full[warp_][stage_]), phase_);
-    P::scores(s, q, shared_address(shared_.ring[warp_][stage_][0]), lane_);
-    weigher.weigh(s, out, begin, sight, lane_);
+  // Waits for the keys of the page `ahead` (0 or 1) pages behind the ring's begin.
+  __device__ uint32_t keys_of(int32_t ahead) const {
+    const bool wraps = stage_ + ahead >= Shared::kStages;
+    const int32_t stage = wraps ? stage_ + ahead - Shared::kStages : stage_ + ahead;
+    barrier_wait(shared_address(&shared_.full[warp_][stage]), wraps ? phase_ ^ 1 : phase_);
+    return shared_address(shared_.ring[warp_][stage][0]);
   }
   // Leaves the page at the ring's begin.
   __device__ void pass_page() {
@@ -347,35 +389,55 @@ class SplitWarp {
     }
   }
 
-  __device__ void add_pages(const SplitSeq& seq, const PageRun& run,
-                            const uint32_t (&q)[P::kSteps][4], const SplitSight& sight,
-                            Weights& weigher, float (&out)[P::kOutTiles][4]) {
-    const int32_t kv_len = seq.kv_len;
+  template <typename Rows>
+  __device__ void add_pages(const SplitSeq& seq, const PageRun& run, const typename Rows::Query& q,
+                            const typename Rows::Sight& sight, typename Rows::Weigher& weigher,
+                            typename Rows::Sums& out) {
+    const int32_t step = run.stride * kPageTokens;
     int32_t begin = (seq.first_page + run.first) * kPageTokens;
-    for (int32_t i = 0; i < run.count; ++i, begin += run.stride * kPageTokens) {
-      float s[2][4];
-      weigh_page(s, q, begin, sight, weigher, out);
-      uint32_t weights[4];
-      P::pack_weights(weights, s, 0);
-      P::template add_values<true>(out, weights, shared_address(shared_.ring[warp_][stage_][1]),
-                                   kv_len - begin, lane_);
-      pass_page();
+    int32_t i = 0;
+    if constexpr (Rows::kInPairs) {
+      for (; i + 1 < run.count; i += 2, begin += 2 * step) {
+        float s[2][4];
+        Rows::P::scores(s[0], q, keys_of(0), lane_);
+        Rows::P::scores(s[1], q, keys_of(1), lane_);
+        weigher.weigh(s, out, begin, sight, lane_, step);
+        add_values<Rows>(s[0], seq.kv_len - begin, out);
+        add_values<Rows>(s[1], seq.kv_len - begin - step, out);
+      }
+    }
+    for (; i < run.count; ++i, begin += step) {
+      typename Rows::Scores s;
+      Rows::P::scores(s, q, keys_of(0), lane_);
+      weigher.weigh(s, out, begin, sight, lane_);
+      add_values<Rows>(s, seq.kv_len - begin, out);
     }
   }
+  // Of the page at the ring's begin, which it leaves; `s`: its weights.
+  template <typename Rows, typename Scores>
+  __device__ void add_values(const Scores& s, int32_t tokens, typename Rows::Sums& out) {
+    typename Rows::Weights weights;
+    Rows::P::pack_weights(weights, s);
+    Rows::P::template add_values<true>(out, weights, shared_address(shared_.ring[warp_][stage_][1]),
+                                       tokens, lane_);
+    pass_page();
+  }
 
+  template <typename Rows>
   __device__ void add_sparse_pages(const SplitSeq& seq, const Part& part, const PageRun& run,
-                                   const uint32_t (&q)[P::kSteps][4], const SplitSight& sight,
-                                   Weights& weigher, float (&out)[P::kOutTiles][4]) {
+                                   const typename Rows::Query& q, const typename Rows::Sight& sight,
+                                   typename Rows::Weigher& weigher, typename Rows::Sums& out) {
     if constexpr (kGated) {
       const int32_t first = seq.first_page + run.first;
       const int32_t* pages = p_.block_table + seq.table_row * p_.max_blocks + first;
-      SparseValues<Shared> values(p_, shared_, warp_, lane_);
+      SparseValues<Shared, typename Rows::P> values(p_, shared_, warp_, lane_);
       int32_t ids = 0;  // lane i has the block of page i / 32 * 32 + i
       for (int32_t i = 0; i < run.count; ++i) {
         if (i % 32 == 0) ids = i + lane_ < run.count ? pages[i + lane_] : 0;
         const int32_t block = __shfl_sync(kAllLanes, ids, i % 32);
-        float s[2][4];
-        weigh_page(s, q, (first + i) * kPageTokens, sight, weigher, out);
+        typename Rows::Scores s;
+        Rows::P::scores(s, q, keys_of(0), lane_);
+        weigher.weigh(s, out, (first + i) * kPageTokens, sight, lane_);
         pass_page();
         values.add(s, ((2 * block + 1) * p_.config.num_kv_heads + part.kv_head) * kPageTokens, out);
       }
@@ -383,28 +445,25 @@ class SplitWarp {
     }
   }
 
-  // Swizzled, so that neither the warps' writes nor the block's reads meet in a bank.
-  __device__ static int column_at(int row, int column) {
-    return column ^ (P::kFp8 ? row % 2 * 16 : row % 4 * 8);
-  }
-
   // The result of a part that this warp had for itself.
+  template <typename Rows>
   __device__ void write_alone(const Part& part, const QueryRows& rows,
-                              const float (&out)[P::kOutTiles][4], const Weights& weigher,
+                              const typename Rows::Sums& out, const typename Rows::Weigher& weigher,
                               const float (&scales)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int32_t r = part.row_tile * kRowTile + half * 8 + lane_ / 4;
+      const int32_t r = part.row_tile * kRowTile + Rows::P::row_of(lane_, half);
       const float over = weigher.over(half, scales[half]);
       if (r >= rows.count) continue;
-      P::write_row(static_cast<__nv_bfloat16*>(p_.out) + rows.offset<kHeadDim>(r), out, half, over,
-                   lane_ % 4);
+      Rows::P::write_row(static_cast<__nv_bfloat16*>(p_.out) + rows.offset<kHeadDim>(r), out, half,
+                         over, lane_);
     }
   }
 
   // Adds up the warps' sums, 8 rows a pass, and writes the result or the worker's partial result.
+  template <typename Rows>
   __device__ void finish(const SplitSeq& seq, const Part& part, const QueryRows& rows,
-                         const float (&out)[P::kOutTiles][4], const Weights& weigher,
+                         const typename Rows::Sums& out, const typename Rows::Weigher& weigher,
                          const float (&scales)[2]) {
     const int32_t begin = part.row_tile * kRowTile;
     const int32_t count = min(kRowTile, rows.count - begin);
@@ -417,41 +476,27 @@ class SplitWarp {
       if (half * kMergeRows >= count) break;
       const int32_t r = half * kMergeRows + static_cast<int32_t>(threadIdx.x) / 16;
       __syncthreads();  // the buffer's last readers are done
-      if (warp_ < warps) store_sums(out, weigher, half);
+      if (warp_ < warps) store_sums<Rows>(out, weigher, half);
       __syncthreads();
       if (r >= count) continue;
       float2 total;
       float factor[kWarps];
       merge_factors(r % kMergeRows, warps, factor, total);
       if (whole) {
-        write_row(rows.offset<kHeadDim>(begin + r), r % kMergeRows, warps, factor,
-                  over_of(scales[half], total));
+        write_row<Rows>(rows.offset<kHeadDim>(begin + r), r % kMergeRows, warps, factor,
+                        over_of(scales[half], total));
       } else {
-        write_partial(index * kRowTile + r, r % kMergeRows, warps, factor, total);
+        write_partial<Rows>(index * kRowTile + r, r % kMergeRows, warps, factor, total);
       }
     }
     if (!whole) arrive(part, part.segment_begin + seq.num_pages, rows, count);
   }
 
-  __device__ void store_sums(const float (&out)[P::kOutTiles][4], const Weights& weigher,
+  template <typename Rows>
+  __device__ void store_sums(const typename Rows::Sums& out, const typename Rows::Weigher& weigher,
                              int half) {
-    const int g = lane_ / 4;
-    const int t = lane_ % 4;
-    if constexpr (!kGated) {
-      const float2 max_sum = weigher.max_sum(half);
-      if (t == 0) shared_.max_sum[warp_][g] = max_sum;
-    }
-#pragma unroll
-    for (int i = 0; i < P::kPieces; ++i) {
-      float values[P::kPiece];
-      P::piece(values, out, i, half);
-      float* to = &shared_.sums[warp_][g][column_at(g, P::piece_column(i, t))];
-      if constexpr (P::kPiece == 4) {
-        *reinterpret_cast<float4*>(to) = make_float4(values[0], values[1], values[2], values[3]);
-      } else {
-        *reinterpret_cast<float2*>(to) = make_float2(values[0], values[1]);
-      }
-    }
+    if constexpr (!kGated) weigher.store(shared_.max_sum[warp_], half, lane_);
+    Rows::P::store_sums(shared_.sums[warp_], out, half, lane_);
   }
 
   // By what the warps' sums of a row are multiplied when they are added up, and the row's total.
@@ -476,13 +521,14 @@ class SplitWarp {
   }
 
   // Four columns of a row over all warps.
+  template <typename Rows>
   __device__ float4 merged(int row, int column, int warps, const float (&factor)[kWarps]) {
     float4 sum = {};
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
       if (w < warps) {
-        const float4 one =
-            *reinterpret_cast<const float4*>(&shared_.sums[w][row][column_at(row, column)]);
+        const float4 one = *reinterpret_cast<const float4*>(
+            &shared_.sums[w][row][Rows::P::column_at(row, column)]);
         sum.x += one.x * factor[w];
         sum.y += one.y * factor[w];
         sum.z += one.z * factor[w];
@@ -492,10 +538,11 @@ class SplitWarp {
     return sum;
   }
 
+  template <typename Rows>
   __device__ void write_row(int64_t offset, int row, int warps, const float (&factor)[kWarps],
                             float over) {
     for (int column = static_cast<int>(threadIdx.x) % 16 * 4; column < kHeadDim; column += 64) {
-      write_four(offset + column, merged(row, column, warps, factor), over);
+      write_four(offset + column, merged<Rows>(row, column, warps, factor), over);
     }
   }
 
@@ -504,13 +551,14 @@ class SplitWarp {
         make_uint2(pack_bf16(sum.x * over, sum.y * over), pack_bf16(sum.z * over, sum.w * over));
   }
 
+  template <typename Rows>
   __device__ void write_partial(int32_t index, int row, int warps, const float (&factor)[kWarps],
                                 const float2& total) {
     const int lane = static_cast<int>(threadIdx.x) % 16;
     if (!kGated && lane == 0) work_.partial_max_sum[index] = total;
     for (int column = lane * 4; column < kHeadDim; column += 64) {
       *reinterpret_cast<float4*>(work_.partial_out + int64_t{index} * kHeadDim + column) =
-          merged(row, column, warps, factor);
+          merged<Rows>(row, column, warps, factor);
     }
   }
 
@@ -593,7 +641,7 @@ class SplitWarp {
   // Row r may lie past the end.
   __device__ float scale_of_row(const QueryRows& rows, int32_t r, int32_t kv_head) const {
     const float v_scale = p_.v_scale != nullptr ? p_.v_scale[kv_head] : 1.0f;
-    return Weights::scale_of(p_, v_scale, rows.head(r, kv_head));
+    return Many::Weigher::scale_of(p_, v_scale, rows.head(r, kv_head));
   }
 
   const AttentionParams& p_;
@@ -620,11 +668,12 @@ class SplitWarp {
   int32_t old_ = 0;
 };
 
-template <int kHeadDim, KvType kType, Weighting kWeighting>
+template <int kHeadDim, KvType kType, Weighting kWeighting, bool kOnlyFewRows>
 __global__ void __launch_bounds__(kThreads, split_blocks_per_sm(kHeadDim, kType))
     split_kernel(const __grid_constant__ AttentionParams p) {
   extern __shared__ __align__(1024) uint8_t raw[];
-  auto& shared = *reinterpret_cast<SplitShared<kHeadDim, kType>*>(raw);
+  using Warp = SplitWarp<kHeadDim, kType, kWeighting, kOnlyFewRows>;
+  auto& shared = *reinterpret_cast<typename Warp::Shared*>(raw);
   if (threadIdx.x == 0) {
     prefetch_map(kHeadDim == 96 ? p.kv.packed : p.kv.page);
     for (auto& ring : shared.full) {
@@ -639,7 +688,7 @@ __global__ void __launch_bounds__(kThreads, split_blocks_per_sm(kHeadDim, kType)
   view_workspace(p.workspace, &work);
   const WorkerRange& range = work.workers[blockIdx.x];
   const bool has_work = range.begin < range.end;
-  SplitWarp<kHeadDim, kType, kWeighting> warp(p, work, shared, range);
+  Warp warp(p, work, shared, range);
   if (p.reads_ahead) {
     if (has_work) warp.start(true);
     dependency_wait();
@@ -649,18 +698,27 @@ __global__ void __launch_bounds__(kThreads, split_blocks_per_sm(kHeadDim, kType)
   write_zeros<kHeadDim, kThreads>(p, work, range.num_empty);
 }
 
+template <int kHeadDim, KvType kType, Weighting kWeighting, bool kOnlyFewRows>
+cudaError_t launch_rows(const AttentionParams& params, cudaStream_t stream) {
+  constexpr auto* kKernel = split_kernel<kHeadDim, kType, kWeighting, kOnlyFewRows>;
+  constexpr size_t kShared =
+      sizeof(typename SplitWarp<kHeadDim, kType, kWeighting, kOnlyFewRows>::Shared);
+  static_assert((kShared + 1024) * split_blocks_per_sm(kHeadDim, kType) <= 228 * 1024);
+  const cudaError_t error =
+      cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+  if (error != cudaSuccess) return error;
+  return launch_pdl(kKernel, dim3(static_cast<unsigned>(split_workers(params.config))),
+                    dim3(kThreads), kShared, stream, params);
+}
+
 template <int kHeadDim, KvType kType, Weighting kWeighting>
 struct Launch {
   static cudaError_t run(const AttentionParams& params, cudaStream_t stream) {
-    constexpr size_t kShared = sizeof(SplitShared<kHeadDim, kType>);
-    static_assert((kShared + 1024) * split_blocks_per_sm(kHeadDim, kType) <= 228 * 1024);
-    const cudaError_t error =
-        cudaFuncSetAttribute(split_kernel<kHeadDim, kType, kWeighting>,
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
-    if (error != cudaSuccess) return error;
-    return launch_pdl(split_kernel<kHeadDim, kType, kWeighting>,
-                      dim3(static_cast<unsigned>(split_workers(params.config))), dim3(kThreads),
-                      kShared, stream, params);
+    // Bounds are of sequences that are no trees.
+    const bool only_few_rows =
+        params.ancestors == nullptr && has_few_rows(params.config, params.bounds.max_q_len);
+    return only_few_rows ? launch_rows<kHeadDim, kType, kWeighting, true>(params, stream)
+                         : launch_rows<kHeadDim, kType, kWeighting, false>(params, stream);
   }
 };
 

@@ -16,7 +16,7 @@ struct SplitSight : Sight {
 
   __device__ SplitSight(const AttentionParams& p, const SplitSeq& seq, const QueryRows& rows,
                         int32_t row)
-      : Sight(rows, row, rows.prefix, seq.kv_len - 1, p.config.window),
+      : Sight(rows, row, row + 8, rows.prefix, seq.kv_len - 1, p.config.window),
         ancestors(p.ancestors),
         seq(seq) {}
 

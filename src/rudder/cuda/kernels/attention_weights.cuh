@@ -17,11 +17,12 @@ struct Sight {
   int32_t open_begin;
   int32_t open_end;
 
-  // `row`: the lane's row g; the tokens of all rows lie at positions [all_first, all_last].
-  __device__ Sight(const QueryRows& rows, int32_t row, int32_t all_first, int32_t all_last,
-                   int32_t window) {
+  // `row` and `next`: the lane's rows; the tokens of all rows lie at positions [all_first,
+  // all_last].
+  __device__ Sight(const QueryRows& rows, int32_t row, int32_t next, int32_t all_first,
+                   int32_t all_last, int32_t window) {
     last[0] = rows.position(row);
-    last[1] = rows.position(row + 8);
+    last[1] = rows.position(next);
     first[0] = first_visible(last[0], window);
     first[1] = first_visible(last[1], window);
     open_end = all_first + 1;
@@ -76,6 +77,11 @@ class SoftmaxWeights {
   __device__ float2 max_sum(int half) const {
     return make_float2(rows_.max[half], row_sum(rows_.sum[half]));
   }
+  // Writes them to `to`, [row % 8].
+  __device__ void store(float2* to, int half, int lane) const {
+    const float2 own = max_sum(half);
+    if (lane % 4 == 0) to[lane / 4] = own;
+  }
 
  private:
   ScoreMap map_;
@@ -100,6 +106,15 @@ __device__ inline float saturated_product(float a, float b) {
 template <bool kUsual>
 __device__ float unit_of(const GateParams& gate) {
   return kUsual ? gate.high : 1.0f;
+}
+// Of raw products, with which a gate's weights are in its unit.
+template <bool kUsual>
+__device__ float factor_of(const AttentionParams& p, int32_t kv_head) {
+  const float factor = p.scale * (p.k_scale != nullptr ? p.k_scale[kv_head] : 1.0f);
+  return kUsual ? __fdividef(factor, p.gate.high) : factor;
+}
+__device__ inline float input_of(const GateParams& gate, float raw) {
+  return max_or_nan(raw, gate.relu_pre ? 0.0f : minus_infinity());
 }
 // To L2, before a kernel waits for the one in front of it: nothing writes these.
 __device__ inline void prefetch_gate(const AttentionParams& p) {
@@ -132,8 +147,7 @@ class GateWeights {
   // `row` may lie past the end.
   __device__ GateWeights(const AttentionParams& p, const QueryRows& rows, int32_t kv_head,
                          int32_t row)
-      : gate_(p.gate), factor_(p.scale * (p.k_scale != nullptr ? p.k_scale[kv_head] : 1.0f)) {
-    if (kUsual) factor_ = __fdividef(factor_, gate_.high);
+      : gate_(p.gate), factor_(factor_of<kUsual>(p, kv_head)) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       share_[half] = share_of(gate_, gate_.sigma[rows.head(row + 8 * half, kv_head)]) * factor_;
@@ -146,7 +160,7 @@ class GateWeights {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int32_t token = begin + lane % 4 * 2 + e % 2;
-      before_[e] = sight.sees(e / 2, token) ? input_of(s[e]) : 0.0f;
+      before_[e] = sight.sees(e / 2, token) ? input_of(gate_, s[e]) : 0.0f;
     }
   }
 
@@ -193,7 +207,7 @@ class GateWeights {
     for (int n = 0; n < kTiles; ++n) {
       float in[4];
 #pragma unroll
-      for (int e = 0; e < 4; ++e) in[e] = input_of(s[n][e]);
+      for (int e = 0; e < 4; ++e) in[e] = input_of(gate_, s[n][e]);
       float total[4];
       filter<kPairs>(in, lane, total);
 #pragma unroll
@@ -210,10 +224,6 @@ class GateWeights {
         }
       }
     }
-  }
-
-  __device__ float input_of(float raw) const {
-    return max_or_nan(raw, gate_.relu_pre ? 0.0f : minus_infinity());
   }
 
   // total = the sums of the last `length` inputs of each of the lane's tokens. A token's neighbours

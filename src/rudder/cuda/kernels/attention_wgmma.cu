@@ -191,7 +191,7 @@ class Consumer {
     const int32_t row_begin = tile.row_begin + S::first_row(index_);
     const int32_t row = row_begin + lane_row();
     const auto sight_of = [&] {
-      return Sight(tile.rows, row, tile.rows.position(row_begin),
+      return Sight(tile.rows, row, row + 8, tile.rows.position(row_begin),
                    tile.rows.position(row_begin + kConsumerRows - 1), p_.config.window);
     };
     // All rows see the tokens [open_begin, open_end).

@@ -237,7 +237,7 @@ class WideBlock {
       if (whole) {
         P::write_row(
             static_cast<__nv_bfloat16*>(p_.out) + rows.offset<kHeadDim>(r) + warp_ * kColumns, out,
-            half, over, lane_ % 4);
+            half, over, lane_);
       } else {
         write_partial(first_row + half * 8 + lane_ / 4, out, half, max_sum);
       }

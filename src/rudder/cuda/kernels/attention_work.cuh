@@ -212,7 +212,8 @@ __host__ __device__ constexpr bool is_wide(int32_t head_dim) {
 
 // Blocks of the split kernel on one SM: what its shared memory and registers leave room for.
 __host__ __device__ constexpr int32_t split_blocks_per_sm(int32_t head_dim, KvType kv_type) {
-  return head_dim == 256 && kv_type == KvType::kBf16 ? 1 : 2;
+  if (kv_type == KvType::kBf16) return head_dim == 256 ? 1 : 2;
+  return head_dim == 64 ? 3 : 2;
 }
 __host__ __device__ inline int32_t split_workers(const AttentionConfig& config) {
   const int32_t workers = config.num_sms * split_blocks_per_sm(config.head_dim, config.kv_type);
