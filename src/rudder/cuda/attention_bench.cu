@@ -1,18 +1,18 @@
 // Checks the attention kernels against a plain one on the device, then times them. A program of its
 // own, so that it runs on a bare machine with a GPU.
-// attention_bench [check] [bench] [decode] [prefill] [gates|trees] [mma|wgmma] [bf16|fp8] [wide]:
-// checks or timings only, of timings one kind only; `gates` beside the softmax kernels in turn,
-// `trees` of drafts beside chains; `mma` and `wgmma` leave the other tiled kernel out, `bf16` and
-// `fp8` timings of gates with the other cache; `wide` heads of 512 alone, timings beside heads of
-// 256. Exit status 1 when a check fails, 3 when a kernel hangs.
+// attention_bench [check] [bench] [decode] [prefill] [mixed|gates|trees|chunks] [mma|wgmma]
+// [bf16|fp8] [wide]: checks or timings only, of timings one kind only; `mixed` decodes of different
+// contexts, `gates` beside the softmax kernels in turn, `trees` of drafts beside chains, `chunks`
+// of prompts behind contexts; `mma` and `wgmma` leave the other tiled kernel out, `bf16` and `fp8`
+// timings of gates with the other cache; `wide` heads of 512 alone, timings beside heads of 256.
+// Exit status 1 when a check fails, 3 when a kernel hangs.
 #include "rudder/cuda/attention_bench.cuh"
-#include "rudder/cuda/kernels/read_memory.h"
+#include "rudder/cuda/attention_bench_gates.cuh"
+#include "rudder/cuda/attention_bench_timing.cuh"
 
 namespace {
 
 // --- checks ---
-
-std::mt19937 g_random(20250101);
 
 int32_t pick(std::initializer_list<int32_t> from) {
   return from.begin()[g_random() % from.size()];
@@ -330,110 +330,7 @@ bool check_all(const Device& d) {
   return good;
 }
 
-// --- timing ---
-
-// Median microseconds of one of `launches` that a graph replays.
-double time_graph(const Device& d, int launches, const std::function<void(int)>& launch) {
-  cudaGraph_t graph;
-  cudaGraphExec_t exec;
-  must(cudaStreamBeginCapture(d.stream, cudaStreamCaptureModeThreadLocal), "capture");
-  for (int i = 0; i < launches; ++i) launch(i);
-  must(cudaStreamEndCapture(d.stream, &graph), "end capture");
-  must(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
-  cudaEvent_t begin;
-  cudaEvent_t end;
-  must(cudaEventCreate(&begin), "event");
-  must(cudaEventCreate(&end), "event");
-  for (int i = 0; i < 2; ++i) must(cudaGraphLaunch(exec, d.stream), "replay");
-  std::vector<double> times;
-  for (int i = 0; i < 11; ++i) {
-    must(cudaEventRecord(begin, d.stream), "record");
-    must(cudaGraphLaunch(exec, d.stream), "replay");
-    must(cudaEventRecord(end, d.stream), "record");
-    must(cudaEventSynchronize(end), "timed run");
-    float ms = 0;
-    must(cudaEventElapsedTime(&ms, begin, end), "elapsed");
-    times.push_back(ms * 1e3 / launches);
-  }
-  std::sort(times.begin(), times.end());
-  cudaGraphExecDestroy(exec);
-  cudaGraphDestroy(graph);
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
-  return times[times.size() / 2];
-}
-
-struct Shape {
-  int32_t heads;
-  int32_t kv_heads;
-  int32_t head_dim;
-};
-
-// Sequences of equal lengths, whose blocks lie in a shuffled order; `rotation` tables name
-// different blocks, as far as the cache goes.
-struct Timed {
-  AttentionConfig config;
-  Batch batch;
-  AttentionParams p;
-  int64_t table_words = 0;
-  int rotation = 1;
-};
-
-Timed prepare_timed(const Device& d, const Shape& shape, KvType type, int32_t seqs, int32_t q_len,
-                    int32_t kv_len, PrefillKernel kernel) {
-  Timed t;
-  t.config.num_heads = shape.heads;
-  t.config.num_kv_heads = shape.kv_heads;
-  t.config.head_dim = shape.head_dim;
-  t.config.kv_type = type;
-  t.config.prefill_kernel = kernel;
-  t.config.num_sms = d.sms;
-  for (int32_t s = 0; s < seqs; ++s) {
-    t.batch.add(q_len, kv_len);
-    t.batch.table_row.push_back(s);
-  }
-  const int64_t block_bytes =
-      int64_t{2} * shape.kv_heads * 16 * shape.head_dim * (type == KvType::kBf16 ? 2 : 1);
-  const int32_t per_seq = (kv_len + 15) / 16;
-  const int64_t blocks = int64_t{per_seq} * seqs;
-  const int64_t all = static_cast<int64_t>(d.cache_bytes) / block_bytes;
-  t.table_words = blocks;
-  t.rotation =
-      static_cast<int>(std::clamp<int64_t>((int64_t{256} << 20) / (blocks * block_bytes), 1, 20));
-  std::vector<int32_t> ids(static_cast<size_t>(blocks * t.rotation));
-  const int64_t pool = std::min<int64_t>(all, std::max<int64_t>(blocks * t.rotation, 1 << 15));
-  std::vector<int32_t> order(static_cast<size_t>(pool));
-  for (int64_t i = 0; i < pool; ++i) order[i] = static_cast<int32_t>(i);
-  std::shuffle(order.begin(), order.end(), g_random);
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = order[i % order.size()];
-  upload(d.tables, ids);
-  upload_batch(d, t.batch);
-  AttentionParams& p = t.p;
-  p.config = t.config;
-  p.bounds = {seqs, t.batch.tokens(), q_len};
-  must(make_kv_tensor_map(d.cache, type, all, shape.kv_heads, shape.head_dim, &p.kv), "map");
-  p.block_table = d.tables;
-  p.max_blocks = per_seq;
-  p.kv_storage = d.cache;
-  p.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
-  p.q = d.q;
-  p.out = d.out;
-  p.workspace = {d.workspace, kMaxSeqs, kMaxTokens};
-  return t;
-}
-
-double time_layers(const Device& d, const Timed& t, int launches) {
-  AttentionWorkParams work = work_params_of(d, t.config, t.batch);
-  work.bounds = t.p.bounds;
-  work.ancestors = t.p.ancestors;
-  must(launch_attention_work(work, d.stream), "work list");
-  return time_graph(d, launches, [&](int i) {
-    AttentionParams p = t.p;
-    p.block_table = d.tables + i % t.rotation * t.table_words;
-    p.reads_ahead = i > 0;
-    must(launch_attention(p, d.stream), "attention");
-  });
-}
+// --- timings ---
 
 void bench_decode(const Device& d, std::string& table) {
   char line[256];
@@ -484,6 +381,41 @@ void bench_decode(const Device& d, std::string& table) {
   }
 }
 
+// Decodes whose contexts differ, as those of a server do, beside as many of their mean.
+void bench_mixed_decodes(const Device& d) {
+  const double speed = read_bytes_a_us(d);
+  printf(
+      "decodes of contexts drawn evenly: microseconds a layer (share of %.0f GB/s), all of the "
+      "mean\n",
+      speed * 1e-3);
+  for (const Shape shape : {Shape{28, 4, 128}, Shape{32, 8, 128}, Shape{32, 8, 64}}) {
+    for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
+      printf("  heads %d/%d hd %d %s:", shape.heads, shape.kv_heads, shape.head_dim, name_of(type));
+      for (const Contexts& contexts : kMixedContexts) {
+        for (const int32_t seqs : {32, 128, 256}) {
+          snprintf(g_now, sizeof g_now, "mixed decodes %d of %d", seqs, contexts.most);
+          alarm(30);
+          const std::vector<int32_t> lengths = drawn_lengths(contexts, seqs);
+          const int64_t sum = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+          const auto timed = [&](const std::vector<int32_t>& kv_lens) {
+            return time_layers(d, prepare_timed(d, shape, type, 1, kv_lens, PrefillKernel::kAuto),
+                               20);
+          };
+          const double us = timed(lengths);
+          const double even = timed(std::vector<int32_t>(seqs, static_cast<int32_t>(sum / seqs)));
+          const double bytes =
+              2.0 * sum * shape.kv_heads * shape.head_dim * (type == KvType::kBf16 ? 2 : 1);
+          printf(" %dx%d-%d %.1f (%.0f%%) %.1f;", seqs, contexts.least, contexts.most, us,
+                 100 * bytes / speed / us, even);
+          alarm(0);
+        }
+      }
+      printf("\n");
+      fflush(stdout);
+    }
+  }
+}
+
 void bench_prefill(const Device& d, std::string& table) {
   char line[256];
   table += "prefill, causal: TFLOP/s (microseconds a layer)\n";
@@ -524,21 +456,6 @@ void bench_prefill(const Device& d, std::string& table) {
 // --- heads of 512 beside heads of 256 ---
 
 constexpr Shape kWideShapes[] = {{32, 4, 512}, {32, 16, 256}};
-
-const char* name_of(KvType type) {
-  return type == KvType::kBf16 ? "bf16" : "fp8";
-}
-
-// What the device reads a second, of the cache.
-double read_bytes_a_us(const Device& d) {
-  const double us = time_graph(d, 4, [&](int) {
-    must(rudder::cuda::launch_read_memory({d.cache, static_cast<int64_t>(d.cache_bytes), d.sms,
-                                           reinterpret_cast<uint32_t*>(d.expected)},
-                                          d.stream),
-         "read");
-  });
-  return static_cast<double>(d.cache_bytes) / us;
-}
 
 void bench_wide_decode(const Device& d) {
   const double speed = read_bytes_a_us(d);
@@ -638,182 +555,6 @@ void bench_trees(const Device& d, const std::vector<Shape>& shapes) {
   }
 }
 
-// --- gates beside softmaxes ---
-
-// What all timings read but those of trained sparsity.
-void fill_for_timing(const Device& d) {
-  fill_bf16<<<1024, 256>>>(reinterpret_cast<__nv_bfloat16*>(d.cache),
-                           static_cast<int64_t>(d.cache_bytes / 2), 7);
-  fill_bf16<<<1024, 256>>>(d.q, int64_t{kMaxTokens} * 32 * 512, 9);
-  must(cudaDeviceSynchronize(), "fill");
-}
-
-// In a trained model most scores are below 0. With these means and sigma 1 about as many weights
-// are zero as in the demo (96.4 %, models/demo-hp1), which no sigma gives on scores around 0: one
-// score in eight is above 0 behind two that are not.
-void fill_as_trained(const Device& d, KvType type) {
-  const bool is_fp8 = type == KvType::kFp8E4m3;
-  const auto count = static_cast<int64_t>(d.cache_bytes / (is_fp8 ? 1 : 2));
-  fill_cache<<<1024, 256>>>(d.cache, is_fp8, count, 1, 1, nullptr, 7, 0.5f);
-  fill_bf16<<<1024, 256>>>(d.q, int64_t{kMaxTokens} * 32 * 128, 9, -0.37f);
-  must(cudaDeviceSynchronize(), "fill");
-}
-
-struct Zeros {
-  double weights;  // share
-  double tokens;   // of those that no head weighs
-};
-
-Zeros measured_zeros(const Device& d, const Timed& t) {
-  constexpr int32_t kSeqs = 2;
-  const int32_t kv_len = t.batch.kv_len[0];
-  const int32_t seqs = std::min(kSeqs, t.batch.seqs());
-  unsigned long long* counts = device_array<unsigned long long>(2);
-  must(cudaMemset(counts, 0, 16), "memset");
-  must(cudaFuncSetAttribute(count_zeros, cudaFuncAttributeMaxDynamicSharedMemorySize, 160 * 1024),
-       "shared memory");
-  count_zeros<<<dim3(seqs, t.config.num_kv_heads), 256, kv_len * 4>>>(
-      t.p, d.cache, t.config.kv_type == KvType::kFp8E4m3, kv_len, counts);
-  unsigned long long found[2];
-  must(cudaMemcpy(found, counts, 16, cudaMemcpyDeviceToHost), "counts");
-  cudaFree(counts);
-  const double tokens = double(seqs) * kv_len * t.config.num_kv_heads;
-  return {found[0] / (tokens * t.config.num_heads / t.config.num_kv_heads), found[1] / tokens};
-}
-
-// A gate of length 3 with the rectifier; its sigma decides how many weights are zero.
-void set_gate(const Device& d, Timed& t, float sigma, float low) {
-  std::vector<float> scales(2 * kMaxHeads, 1.0f);
-  std::fill(scales.begin(), scales.begin() + kMaxHeads, sigma);
-  upload(d.gate_scales, scales);
-  t.p.gate.length = 3;
-  t.p.gate.relu_pre = true;
-  t.p.gate.low = low;
-  t.p.gate.sigma = d.gate_scales;
-  t.p.gate.gamma = d.gate_scales + kMaxHeads;
-}
-
-// Medians of the two in turn.
-struct InTurn {
-  double softmax;
-  double gate;
-};
-InTurn time_in_turn(const Device& d, Timed& t, int launches) {
-  const rudder::cuda::GateParams gate = t.p.gate;
-  std::vector<double> times[2];
-  for (int i = 0; i < 6; ++i) {
-    t.p.gate = i % 2 == 0 ? rudder::cuda::GateParams{} : gate;
-    times[i % 2].push_back(time_layers(d, t, launches));
-  }
-  for (auto& list : times) std::sort(list.begin(), list.end());
-  t.p.gate = gate;
-  return {times[0][1], times[1][1]};
-}
-
-void bench_gated_decode(const Device& d, const Shape& shape, KvType type, int32_t seqs,
-                        int32_t kv) {
-  snprintf(g_now, sizeof g_now, "gated decode %d x %d", seqs, kv);
-  alarm(60);
-  Timed t = prepare_timed(d, shape, type, seqs, 1, kv, PrefillKernel::kMmaSync);
-  const double bytes =
-      2.0 * seqs * kv * shape.kv_heads * shape.head_dim * (type == KvType::kBf16 ? 2 : 1);
-  printf("  heads %d/%d hd %d %s %d x %d:", shape.heads, shape.kv_heads, shape.head_dim,
-         type == KvType::kBf16 ? "bf16" : "fp8", seqs, kv);
-  const auto time_gate = [&](float sigma, float low) {
-    set_gate(d, t, sigma, low);
-    const Zeros zeros = measured_zeros(d, t);
-    const InTurn us = time_in_turn(d, t, 20);
-    const double read = bytes * (0.5 + 0.5 * (1 - zeros.tokens));
-    printf(" [p zero %.0f%%, unread %.0f%%: softmax %.1f, gate %.1f us, %.2f, %.0f GB/s]",
-           100 * zeros.weights, 100 * zeros.tokens, us.softmax, us.gate, us.gate / us.softmax,
-           read / us.gate * 1e-3);
-  };
-  time_gate(0.0f, -1.0f);  // nothing is zero
-  for (const float sigma : {0.0f, 1.0f, 1.5f, 2.0f, 2.6f}) time_gate(sigma, 0.0f);
-  fill_as_trained(d, type);
-  time_gate(1.0f, 0.0f);
-  fill_for_timing(d);
-  printf("\n");
-  fflush(stdout);
-  alarm(0);
-}
-
-// Where reading values sparsely begins to pay: the same decode with and without.
-void bench_sparse_threshold(const Device& d, const Shape& shape, KvType type) {
-  printf("  heads %d/%d %s, sigma 1.5, dense and sparse:", shape.heads, shape.kv_heads,
-         type == KvType::kBf16 ? "bf16" : "fp8");
-  for (const auto& [seqs, kv] : {std::pair{1, 2048},
-                                 {4, 1024},
-                                 {32, 128},
-                                 {32, 256},
-                                 {32, 384},
-                                 {32, 512},
-                                 {32, 768},
-                                 {32, 1024},
-                                 {128, 128},
-                                 {128, 256}}) {
-    snprintf(g_now, sizeof g_now, "threshold %d x %d", seqs, kv);
-    alarm(30);
-    Timed t = prepare_timed(d, shape, type, seqs, 1, kv, PrefillKernel::kMmaSync);
-    set_gate(d, t, 1.5f, 0.0f);
-    double us[2];
-    for (const int sparse : {0, 1}) {
-      t.p.gate.least_sparse_pages = sparse != 0 ? 1 : 1 << 30;
-      us[sparse] = time_layers(d, t, 20);
-    }
-    const double pages = double(seqs) * ((kv + 15) / 16) * shape.kv_heads / (2 * d.sms);
-    printf(" %dx%d (%.0f pages) %.1f %.1f;", seqs, kv, pages, us[0], us[1]);
-    alarm(0);
-  }
-  printf("\n");
-  fflush(stdout);
-}
-
-struct Prompts {
-  int32_t seqs;
-  int32_t tokens;
-  int32_t prefix;  // tokens in front of them
-};
-
-void bench_gated_prefill(const Device& d, const std::vector<KvType>& types,
-                         const std::vector<Shape>& shapes, const std::vector<Prompts>& points) {
-  printf("prefill, causal: TFLOP/s of softmax, gate\n");
-  for (const Shape shape : shapes) {
-    for (const KvType type : types) {
-      printf("  heads %d/%d %s:", shape.heads, shape.kv_heads, name_of(type));
-      for (const auto& [seqs, tokens, prefix] : points) {
-        snprintf(g_now, sizeof g_now, "gated prefill %d x %d behind %d", seqs, tokens, prefix);
-        alarm(60);
-        Timed t =
-            prepare_timed(d, shape, type, seqs, tokens, tokens + prefix, PrefillKernel::kWgmma);
-        set_gate(d, t, 1.5f, 0.0f);
-        const InTurn us = time_in_turn(d, t, tokens > 8192 ? 1 : 8);
-        const double flop = 4e-6 * shape.heads * shape.head_dim * seqs * double(tokens) *
-                            (prefix + (tokens + 1) / 2.0);
-        printf(" %dx%d", seqs, tokens);
-        if (prefix > 0) printf("+%d", prefix);
-        printf(" %.0f, %.0f;", flop / us.softmax, flop / us.gate);
-        alarm(0);
-      }
-      printf("\n");
-      fflush(stdout);
-    }
-  }
-}
-
-void bench_gated_decodes(const Device& d, const std::vector<KvType>& types) {
-  printf("gated decode, us a layer\n");
-  for (const KvType type : types) {
-    for (const Shape shape : {Shape{16, 8, 128}, Shape{8, 4, 128}, Shape{28, 4, 128}}) {
-      for (const auto& [seqs, kv] : {std::pair{32, 128}, {32, 1024}, {128, 1024}, {1, 32768}}) {
-        bench_gated_decode(d, shape, type, seqs, kv);
-      }
-    }
-    bench_sparse_threshold(d, Shape{16, 8, 128}, type);
-    bench_sparse_threshold(d, Shape{8, 4, 128}, type);
-  }
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -822,6 +563,7 @@ int main(int argc, char** argv) {
   bool decode = true;
   bool prefill = true;
   bool gates = false;
+  bool mixed = false;
   bool trees = false;
   bool chunks = false;
   std::vector<KvType> types = {KvType::kBf16, KvType::kFp8E4m3};
@@ -833,6 +575,7 @@ int main(int argc, char** argv) {
     if (word == "decode") prefill = false;
     if (word == "prefill") decode = false;
     if (word == "gates") gates = true;
+    if (word == "mixed") mixed = true;
     if (word == "trees") trees = true;
     if (word == "chunks") chunks = true;
     if (word == "wide") wide = true;
@@ -848,6 +591,7 @@ int main(int argc, char** argv) {
   if (checks) good = check_all(device);
   if (timings) {
     fill_for_timing(device);
+    if (mixed) bench_mixed_decodes(device);
     if (gates && decode) bench_gated_decodes(device, types);
     if (gates && prefill) {
       bench_gated_prefill(device, types, {{28, 4, 128}, {16, 16, 128}, {16, 8, 128}},
@@ -869,8 +613,9 @@ int main(int argc, char** argv) {
     }
     if (wide && decode && !trees) bench_wide_decode(device);
     if (wide && prefill && !trees) bench_wide_prefill(device);
-    decode &= !gates && !trees && !chunks && !wide;
-    prefill &= !gates && !trees && !chunks && !wide;
+    const bool is_special = mixed || gates || trees || chunks || wide;
+    decode &= !is_special;
+    prefill &= !is_special;
     std::string table;
     if (decode) bench_decode(device, table);
     if (prefill) bench_prefill(device, table);

@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <numeric>
 #include <random>
 #include <string>
 #include <tuple>
@@ -31,6 +32,7 @@ using rudder::cuda::PrefillKernel;
 namespace {
 
 char g_now[256] = "start";  // what a hang is blamed on
+std::mt19937 g_random(20250101);
 std::vector<PrefillKernel> g_kernels = {PrefillKernel::kMmaSync, PrefillKernel::kWgmma};
 
 void on_alarm(int) {
