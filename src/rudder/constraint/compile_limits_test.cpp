@@ -141,7 +141,8 @@ double cpu_seconds_of(pthread_t thread) {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// Time of the thread from the cancellation to the end; 0 where the compile ended before.
+// Time of the thread from the cancellation to the end; nothing or less where the compile ended
+// before.
 double seconds_to_stop(const GrammarSpec& spec, double after) {
   std::atomic<bool> cancelled = false;
   std::atomic<bool> ended = false;
@@ -151,10 +152,10 @@ double seconds_to_stop(const GrammarSpec& spec, double after) {
   const double start = thread_cpu_seconds();
   std::thread canceller([&] {
     while (!ended) {
-      const double now = cpu_seconds_of(compiling);
-      if (now - start >= after) {
-        cancelled_at = now;
+      if (cpu_seconds_of(compiling) - start >= after) {
         cancelled = true;
+        // Behind it: what the compile does while this thread is held back is not counted.
+        cancelled_at = cpu_seconds_of(compiling);
         return;
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
