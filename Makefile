@@ -5,15 +5,16 @@ JOBS := $(shell nproc)
 ARGS ?=
 STAGES ?=
 
-.PHONY: help setup build serve test test-full test-gpu check clean
+.PHONY: help setup build serve package test test-full test-gpu check clean
 
 help:
 	@echo "make serve   build and serve the embedded demo model on 127.0.0.1:8000 (ARGS='--port 9000')"
 	@echo "make test    set up, check the sources, build, run every CPU test and the end-to-end tests"
 	@echo "make test-full  the same at full counts: slow tests, every test under every sanitizer, fuzzers"
-	@echo "                (STAGES='release asan tsan fuzz'; each may run on a machine of its own)"
+	@echo "                (STAGES='release asan tsan busy fuzz'; each may run on a machine of its own)"
 	@echo "make test-gpu  build and run what needs a GPU"
 	@echo "make build   build the rudder binary only"
+	@echo "make package  a .deb and a tarball of the binary, with checksums, in build/packages"
 	@echo "make check   the source checks only (format, rooms, budgets, headers, clang-tidy)"
 
 setup:
@@ -21,6 +22,9 @@ setup:
 
 build: setup
 	@tools/build.sh release rudder
+
+package: build
+	@tools/package.py
 
 serve: build
 	@exec $(BUILD)/apps/rudder serve $(ARGS)

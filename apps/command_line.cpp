@@ -3,12 +3,26 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
 #include <map>
+#include <optional>
+#include <string_view>
 
 #include "other_servers.h"
 
 namespace rudder::apps {
 namespace {
+
+// Lists of which several values may stand behind one flag, as in vLLM.
+constexpr std::string_view kWordLists[] = {"api-key", "steering-api-key", "allowed-hosts",
+                                           "allowed-origins", "served-model-name"};
+constexpr int kMaxWords = 1024;
+
+bool takes_words(const Setting& setting) {
+  return std::ranges::find(kWordLists, setting.name) != std::end(kWordLists);
+}
 
 std::string option_names(const Setting& setting) {
   return setting.is_switch ? fmt::format("--{0},!--no-{0}", setting.name)
@@ -25,10 +39,26 @@ std::map<std::string, CLI::Option*> declare_options(const SettingsTable& table, 
       option = app.add_option(option_names(setting), setting.doc);
       option->type_size(1)->expected(1)->multi_option_policy(
           setting.is_list ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::TakeLast);
+      if (takes_words(setting)) option->expected(1, kMaxWords);
     }
     options[setting.name] = option;
   }
   return options;
+}
+
+// "--api-key K MODEL": where no positional is left and the last of several words behind a flag is a
+// path that exists, the path is the positional.
+std::optional<std::string> take_trailing_path(
+    const SettingsTable& table, std::map<std::string, std::vector<std::string>>& given) {
+  for (auto& [name, values] : given) {
+    std::error_code ignored;
+    if (!takes_words(*table.find(name)) || values.size() < 2) continue;
+    if (!std::filesystem::exists(values.back(), ignored)) continue;
+    std::string path = std::move(values.back());
+    values.pop_back();
+    return path;
+  }
+  return std::nullopt;
 }
 
 Error unknown_flag(const std::string& flag, const SettingsTable& table) {
@@ -84,10 +114,19 @@ Result<ParsedArguments> parse_arguments(const CommandLine& line, int argc, char*
         fmt::format("'{}' is one argument too many; usage: {} {} [flags]",
                     parsed.positionals[line.max_positionals], line.command, line.positional_help));
   }
-  RUDDER_TRY_VOID(table.read_environment());
+  std::map<std::string, std::vector<std::string>> given;
   for (const auto& [name, option] : options) {
-    for (const std::string& value : option->results()) RUDDER_TRY_VOID(table.set(name, value));
+    if (!option->empty()) given[name] = option->results();
   }
+  if (parsed.positionals.empty() && line.max_positionals > 0) {
+    if (std::optional<std::string> path = take_trailing_path(table, given)) {
+      parsed.positionals.push_back(std::move(*path));
+    }
+  }
+  for (const auto& [name, values] : given) {
+    for (const std::string& value : values) RUDDER_TRY_VOID(table.set(name, value));
+  }
+  RUDDER_TRY_VOID(table.read_environment());
   return parsed;
 }
 

@@ -23,7 +23,7 @@ struct ParsedArguments {
   bool help_shown = false;  // the caller returns 0
 };
 
-// Environment first, then a --config file (key = value lines), then flags; later ones win.
+// Flags win over the lines (key = value) of a --config file, and these over the environment.
 Result<ParsedArguments> parse_arguments(const CommandLine& line, int argc, char** argv,
                                         SettingsTable& table);
 

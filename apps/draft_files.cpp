@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "model_folder.h"
+
 namespace rudder::apps {
 namespace {
 
@@ -39,8 +41,9 @@ Result<std::shared_ptr<const weights::Checkpoint>> open_draft_files(
     return std::shared_ptr<const weights::Checkpoint>();
   }
   const bool is_medusa = speculation.method == draft::Method::kMedusa;
-  const auto checkpoint =
-      weights::Checkpoint::open_folder(speculation.model, is_medusa ? kMedusaFile : "");
+  const auto folder = find_model(speculation.model, "");
+  if (!folder) return bad_draft(folder.error().code, folder.error().message);
+  const auto checkpoint = weights::Checkpoint::open_folder(*folder, is_medusa ? kMedusaFile : "");
   if (!checkpoint) return bad_draft(checkpoint.error().code, checkpoint.error().to_string());
   if (speculation.method != draft::Method::kDraftModel) {
     return std::shared_ptr<const weights::Checkpoint>(*checkpoint);

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <mutex>
 
+#include "batch_file.h"
 #include "command_line.h"
 #include "commands.h"
 #include "local_client.h"
@@ -22,6 +23,8 @@ namespace {
 
 namespace json = boost::json;
 
+constexpr int64_t kEmbeddingMemoryMb = 4;  // as a server has it
+
 struct GenerateSettings {
   std::string prompt;
   std::string input;
@@ -34,7 +37,8 @@ struct GenerateSettings {
     table.add("input", &input,
               "A file of prompts, '-' for standard input: a prompt a line, or JSONL objects, each "
               "the body of a request with prompt, prompt_ids or messages. The sampling flags are "
-              "for fields that a line does not have. A line's keys are copied to the output.");
+              "for fields that a line does not have. A line's keys are copied to the output. Or "
+              "OpenAI's batch lines: custom_id, method, url and body, answered in their form.");
     table.add("output", &output, "Where the JSONL answers of --input go; '-' is standard output.");
     table.add("chat", &chat, "Wrap --prompt or plain lines as a user message.");
   }
@@ -79,9 +83,15 @@ Result<void> write_rows(const std::vector<PromptLine>& lines, const std::string&
   return {};
 }
 
-Result<void> generate_file(ModelSession& session, const GenerateSettings& settings,
-                           const SamplingFlags& sampling) {
-  RUDDER_TRY(std::vector<PromptLine> lines, read_prompt_lines(settings.input));
+Result<void> generate_batch(const ModelSession& session, std::vector<PromptLine>& lines,
+                            const GenerateSettings& settings, const json::object& fields) {
+  Progress progress("generate", false);
+  RUDDER_TRY_VOID(answer_batch(session, fields, progress.callback(), &lines));
+  return write_rows(lines, settings.output);
+}
+
+Result<void> generate_file(ModelSession& session, std::vector<PromptLine>& lines,
+                           const GenerateSettings& settings, const SamplingFlags& sampling) {
   RUDDER_TRY(const RowRequests requests, RowRequests::create(session, sampling));
   Progress progress("generate", false);
   std::mutex mutex;
@@ -141,13 +151,25 @@ int run_generate(int argc, char** argv) {
     return report_bad_arguments(
         Error{ErrorCode::kInvalidArgument, "give either --prompt or --input", ""});
   }
-  if (!generate.input.empty()) settings.grammars = compile_grammars({});
+  std::vector<PromptLine> lines;
+  if (!generate.input.empty()) {
+    Result<std::vector<PromptLine>> read = read_prompt_lines(generate.input);
+    if (!read) return report_failure(read.error());
+    lines = std::move(*read);
+    settings.grammars = compile_grammars({});
+    if (is_batch(lines)) settings.exec.embedding_memory_mb = kEmbeddingMemoryMb;
+  }
   const std::string model = arguments->positionals.empty() ? "" : arguments->positionals[0];
   Result<ModelSession> session = open_session(model, settings);
   if (!session) return report_failure(session.error());
+  const json::object given = sampling.given(table);
   sampling.take_defaults(session->files.generation.defaults, table);
-  const Result<void> done = generate.input.empty() ? generate_one(*session, generate, sampling)
-                                                   : generate_file(*session, generate, sampling);
+  const auto run = [&]() -> Result<void> {
+    if (generate.input.empty()) return generate_one(*session, generate, sampling);
+    if (!is_batch(lines)) return generate_file(*session, lines, generate, sampling);
+    return generate_batch(*session, lines, generate, given);
+  };
+  const Result<void> done = run();
   return done ? 0 : report_failure(done.error());
 }
 

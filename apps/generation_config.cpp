@@ -8,6 +8,8 @@
 #include <string_view>
 
 #include "rudder/base/json.h"
+#include "rudder/server/request/field_ranges.h"
+#include "rudder/weights/mapped_file.h"
 
 namespace rudder::apps {
 namespace {
@@ -29,20 +31,82 @@ Error wrong_type(std::string_view file, std::string_view key, std::string_view w
                fmt::format("{}:{}", file, key)};
 }
 
+// A number in the range that requests have for the key of the same name.
 Result<std::optional<double>> read_number(const json::object& object, std::string_view file,
                                           std::string_view key) {
   const json::value* value = object.if_contains(key);
   if (value == nullptr || value->is_null()) return std::optional<double>();
   if (!value->is_number()) return tl::unexpected<Error>(wrong_type(file, key, "a number"));
-  return std::optional<double>(value->to_number<double>());
+  const auto number = value->to_number<double>();
+  const server::RealField& field = server::real_field(key);
+  if (field.contains(number)) return std::optional<double>(number);
+  return fail(ErrorCode::kCorruptFile,
+              fmt::format("'{}' is {}; requests take {} {} to {}", key, number,
+                          field.open_min ? "more than" : "from", field.min, field.max),
+              fmt::format("{}:{}", file, key));
 }
 
 Result<std::optional<int64_t>> read_integer(const json::object& object, std::string_view file,
-                                            std::string_view key) {
+                                            std::string_view key, std::string_view path) {
   const json::value* value = object.if_contains(key);
   if (value == nullptr || value->is_null()) return std::optional<int64_t>();
   if (!value->is_int64()) return tl::unexpected<Error>(wrong_type(file, key, "an integer"));
-  return std::optional<int64_t>(value->get_int64());
+  const int64_t number = value->get_int64();
+  const server::IntegerField& field = server::integer_field(path);
+  if (number >= field.min && number <= field.max) return std::optional<int64_t>(number);
+  return fail(
+      ErrorCode::kCorruptFile,
+      fmt::format("'{}' is {}; requests take from {} to {}", key, number, field.min, field.max),
+      fmt::format("{}:{}", file, key));
+}
+
+Result<server::SamplingDefaults> read_defaults(const json::object& object, std::string_view file) {
+  server::SamplingDefaults out;
+  RUDDER_TRY(out.temperature, read_number(object, file, "temperature"));
+  RUDDER_TRY(out.top_p, read_number(object, file, "top_p"));
+  RUDDER_TRY(out.min_p, read_number(object, file, "min_p"));
+  RUDDER_TRY(out.top_k, read_integer(object, file, "top_k", "top_k"));
+  RUDDER_TRY(out.repetition_penalty, read_number(object, file, "repetition_penalty"));
+  RUDDER_TRY(out.max_tokens, read_integer(object, file, "max_new_tokens", "max_completion_tokens"));
+  return out;
+}
+
+// The object that defaults are read from, without the overrides.
+Result<json::object> read_source(const json::object& model_file, const std::string& from) {
+  if (from == "vllm") return json::object();
+  if (from == "auto") return model_file;
+  constexpr size_t kMaxBytes = size_t{1} << 20;
+  const std::string path = fmt::format("{}/generation_config.json", from);
+  auto text = weights::read_text_file(path, kMaxBytes);
+  if (!text) {
+    return fail(text.error().code,
+                fmt::format("{}: it is 'auto', 'vllm' or a folder with a generation_config.json",
+                            text.error().message),
+                "generation-config");
+  }
+  RUDDER_TRY(json::value value, parse_json(*text, path));
+  if (!value.is_object()) return fail(ErrorCode::kCorruptFile, "is not a JSON object", path);
+  return std::move(value.get_object());
+}
+
+constexpr std::string_view kOverrides = "override-generation-config";
+constexpr std::string_view kKeys[] = {"temperature",        "top_p",         "min_p", "top_k",
+                                      "repetition_penalty", "max_new_tokens"};
+
+Result<json::object> read_overrides(const std::string& text) {
+  if (text.empty()) return json::object();
+  const auto value = parse_json(text, kOverrides);
+  if (!value || !value->is_object()) {
+    return fail(ErrorCode::kInvalidArgument,
+                value ? "must be a JSON object" : value.error().message, std::string(kOverrides));
+  }
+  for (const auto& [key, ignored] : value->get_object()) {
+    if (std::ranges::find(kKeys, std::string_view(key)) != std::end(kKeys)) continue;
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("sets no default of requests; {} do", fmt::join(kKeys, ", ")),
+                fmt::format("{}.{}", kOverrides, std::string_view(key)));
+  }
+  return value->get_object();
 }
 
 // eos_token_id is an id, a list of ids, or null.
@@ -65,18 +129,17 @@ Result<void> collect_eos(const json::object& object, std::string_view file,
 }  // namespace
 
 Result<GenerationConfig> read_generation_config(const weights::Checkpoint& checkpoint,
-                                                const text::Tokenizer& tokenizer) {
+                                                const text::Tokenizer& tokenizer,
+                                                const GenerationSource& source) {
   constexpr std::string_view kFile = "generation_config.json";
   RUDDER_TRY(const json::object generation, read_object(checkpoint, kFile));
   RUDDER_TRY(const json::object model, read_object(checkpoint, "config.json"));
   GenerationConfig config;
-  RUDDER_TRY(config.defaults.temperature, read_number(generation, kFile, "temperature"));
-  RUDDER_TRY(config.defaults.top_p, read_number(generation, kFile, "top_p"));
-  RUDDER_TRY(config.defaults.min_p, read_number(generation, kFile, "min_p"));
-  RUDDER_TRY(config.defaults.top_k, read_integer(generation, kFile, "top_k"));
-  RUDDER_TRY(config.defaults.repetition_penalty,
-             read_number(generation, kFile, "repetition_penalty"));
-  RUDDER_TRY(config.defaults.max_tokens, read_integer(generation, kFile, "max_new_tokens"));
+  RUDDER_TRY(json::object chosen, read_source(generation, source.from));
+  RUDDER_TRY(const json::object overrides, read_overrides(source.overrides));
+  RUDDER_TRY_VOID(read_defaults(overrides, kOverrides));  // errors name the flag
+  for (const auto& [key, value] : overrides) chosen[key] = value;
+  RUDDER_TRY(config.defaults, read_defaults(chosen, kFile));
 
   RUDDER_TRY_VOID(collect_eos(generation, kFile, &config.eos_ids));
   RUDDER_TRY_VOID(collect_eos(model, "config.json", &config.eos_ids));

@@ -2,8 +2,11 @@
 #include <fmt/format.h>
 
 #include <string_view>
+#include <utility>
 
 #include "commands.h"
+#include "report_error.h"
+#include "rudder/base/contain.h"
 #include "rudder/base/heap.h"
 #include "version.h"
 
@@ -11,32 +14,51 @@ namespace rudder::apps {
 namespace {
 
 struct Command {
+  std::string_view subject;
   std::string_view name;
   std::string_view summary;
   int (*run)(int argc, char** argv);
 };
 
+// In the order of their subjects. --help fits a screen of 24 lines and 80 columns.
 constexpr Command kCommands[] = {
-    {"serve", "OpenAI-compatible HTTP server for one model", run_serve},
-    {"generate", "one prompt, or a file of prompts, to text or JSONL", run_generate},
-    {"chat", "talk to a model in the terminal", run_chat},
-    {"tokenize", "text to token ids and back", run_tokenize},
-    {"info", "what a checkpoint holds and what memory it would take", run_info},
-    {"make-model", "write a random checkpoint of true shape, for benches", run_make_model},
-    {"vectors", "learn steering vectors, and see what they do: train, eval", run_vectors},
-    {"features", "find features of a dictionary, and see what they do: rank, top, eval",
-     run_features},
-    {"replay", "run a recording of --record again and compare its tokens", run_replay},
-    {"bench", "measure: latency, throughput, serve, ops", run_bench},
+    {"Serve", "serve", "OpenAI's and Anthropic's APIs over HTTP, for one model", run_serve},
+    {"Use here", "generate", "one prompt, or a file of prompts or batch lines", run_generate},
+    {"Use here", "chat", "talk to a model in the terminal", run_chat},
+    {"Use here", "tokenize", "text to token ids and back", run_tokenize},
+    {"Models", "pull", "fetch a model of the hub into the cache", run_pull},
+    {"Models", "models", "what the cache of models holds: list, remove", run_models},
+    {"Models", "doctor", "what would make a start fail: GPU, memory, ports, ...", run_doctor},
+    {"Models", "info", "what a checkpoint holds, what memory it would take", run_info},
+    {"Models", "make-model", "write a random checkpoint of true shape, for benches",
+     run_make_model},
+    {"Steering", "vectors", "learn vectors, and see what they do: train, eval", run_vectors},
+    {"Steering", "features", "features of a dictionary: rank, top, eval", run_features},
+    {"Measure", "bench", "latency, throughput, serve, steering, ops, ...", run_bench},
+    {"Measure", "replay", "run a recording of --record again, compare its tokens", run_replay},
 };
 
 void print_usage(FILE* out) {
   fmt::print(out, "rudder {}: an LLM inference server\n\nusage: rudder COMMAND [arguments]\n\n",
              kVersion);
+  std::string_view subject;
   for (const Command& command : kCommands) {
-    fmt::print(out, "  {:<12} {}\n", command.name, command.summary);
+    const bool is_first = std::exchange(subject, command.subject) != command.subject;
+    fmt::print(out, "  {:<9} {:<11} {}\n", is_first ? command.subject : "", command.name,
+               command.summary);
   }
-  fmt::print(out, "\nrudder COMMAND --help lists the flags of a command.\n");
+  fmt::print(out,
+             "\nrudder COMMAND --help lists its flags. Each is a variable, too: RUDDER_PORT.\n");
+}
+
+// What a command throws is the system's refusal of memory or of threads.
+int run_contained(const Command& command, int argc, char** argv) {
+  const Result<int> status = contain([&]() -> Result<int> { return command.run(argc, argv); });
+  if (status) return *status;
+  Error error = status.error();
+  error.message =
+      fmt::format("{}: the system gives no more memory or threads (ulimit -v, -u)", error.message);
+  return report_failure(error);
 }
 
 }  // namespace
@@ -55,7 +77,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   for (const Command& command : kCommands) {
-    if (command.name == name) return command.run(argc - 1, argv + 1);
+    if (command.name == name) return run_contained(command, argc - 1, argv + 1);
   }
   fmt::print(stderr, "rudder: unknown command '{}'\n\n", name);
   print_usage(stderr);

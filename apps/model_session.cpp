@@ -7,16 +7,20 @@
 #include "backend.h"
 #include "draft_files.h"
 #include "embedded_model.h"
+#include "embedding_config.h"
+#include "model_folder.h"
 #include "rudder/base/clock.h"
 #include "rudder/base/heap.h"
 #include "rudder/base/log.h"
 #include "rudder/base/progress.h"
+#include "rudder/hub/cache_layout.h"
 #include "rudder/model/dummy_checkpoint.h"
 #include "rudder/model/loader.h"
 #include "rudder/model/make_model.h"
 #include "rudder/model/norm_gains.h"
-#include "rudder/step/flight_recorder.h"
+#include "rudder/record/flight_recorder.h"
 #include "rudder/weights/mapped_file.h"
+#include "rudder/wrap/paced_executor.h"
 
 namespace rudder::apps {
 namespace {
@@ -30,14 +34,19 @@ std::string optional_text(const weights::Checkpoint& checkpoint, std::string_vie
 }
 
 Result<std::shared_ptr<const text::ChatPrompt>> read_chat(const weights::Checkpoint& checkpoint,
-                                                          const std::string& template_file) {
+                                                          const LoadSettings& load) {
   constexpr size_t kMaxTemplateBytes = size_t{4} << 20;
-  std::string jinja = optional_text(checkpoint, "chat_template.jinja");
-  if (!template_file.empty()) {
-    RUDDER_TRY(jinja, weights::read_text_file(template_file, kMaxTemplateBytes));
+  text::ChatTemplateFiles files{
+      .jinja = optional_text(checkpoint, "chat_template.jinja"),
+      .tools_jinja = optional_text(checkpoint, "additional_chat_templates/tool_use.jinja"),
+      .old_json = optional_text(checkpoint, "chat_template.json"),
+      .kwargs = load.chat_template_kwargs};
+  if (!load.chat_template.empty()) {
+    RUDDER_TRY(files.jinja, weights::read_text_file(load.chat_template, kMaxTemplateBytes));
+    files.tools_jinja.clear();
   }
   Result<std::shared_ptr<const text::ChatPrompt>> chat =
-      text::ChatPrompt::from_json(optional_text(checkpoint, "tokenizer_config.json"), jinja);
+      text::ChatPrompt::from_files(optional_text(checkpoint, "tokenizer_config.json"), files);
   if (!chat && chat.error().code == ErrorCode::kNotFound) {
     return std::shared_ptr<const text::ChatPrompt>();
   }
@@ -64,8 +73,30 @@ void LoadSettings::declare(SettingsTable& table) {
   table.add_choice("demo", &demo, {"llama", "hp1"},
                    "The embedded model that is taken without MODEL: llama, or hp1, whose attention "
                    "has gates in place of softmaxes.");
+  table.add(
+      "revision", &revision,
+      "Of a MODEL that is named as on the hub (ORG/NAME): a branch, a tag or a commit; empty: "
+      "main.");
   table.add("chat-template", &chat_template,
             "A file with the chat template (Jinja) to use in place of the model's own.");
+  table.add(
+      "default-chat-template-kwargs", &chat_template_kwargs,
+      "A JSON object of variables for the chat template, {\"enable_thinking\": false}; those of a "
+      "request go before.");
+  table.add("generation-config", &generation.from,
+            "Where defaults of requests come from: auto takes the model's generation_config.json, "
+            "vllm none, a folder its own file.");
+  table.add("override-generation-config", &generation.overrides,
+            "A JSON object whose keys hold in place of those of generation_config.json.");
+  table.add("hf-overrides", &config.keys,
+            "A JSON object whose keys hold in place of those of the model's config.json.");
+  table.add(
+      "rope-scaling", &config.rope_scaling,
+      "The rope in place of that of config.json, a JSON object: {\"rope_type\": \"yarn\", "
+      "\"factor\": 4.0, \"original_max_position_embeddings\": 32768}. The context is then the "
+      "stretched one.");
+  table.add("rope-theta", &config.rope_theta, 0, 1e12,
+            "The base of the rope in place of that of config.json; 0 leaves it.");
 }
 
 void RecordSettings::declare(SettingsTable& table) {
@@ -96,6 +127,10 @@ void SessionSettings::declare(SettingsTable& table) {
   record.declare(table);
   kv_events.declare(table);
   speculative.declare(table);
+  table.section("pace");
+  table.add("min-step-ms", &min_step_ms, 0, 1'000,
+            "Each step takes at least so long, as on a slower device or with a larger model: to "
+            "try a client or a router without it. 0: as long as it takes.");
   table.section("log");
   table.add_choice("log-level", &log_level, {"debug", "info", "warn", "error"},
                    "What is written to standard error.");
@@ -103,19 +138,24 @@ void SessionSettings::declare(SettingsTable& table) {
 
 namespace {
 
-Result<std::shared_ptr<const weights::Checkpoint>> open_dummy(const std::string& model,
-                                                              const std::string& like) {
+Result<std::shared_ptr<const weights::Checkpoint>> open_dummy(
+    const std::string& model, const std::string& like, const model::ConfigOverrides& overrides) {
   if (model.empty() == like.empty()) {
     return fail(ErrorCode::kInvalidArgument,
                 "dummy weights take their shape from MODEL or from --like, one of the two", "like");
   }
   if (!like.empty()) {
-    RUDDER_TRY(const std::string config, model::make_model_config(like));
+    RUDDER_TRY(std::string config, model::make_model_config(like));
+    if (!overrides.empty()) {
+      RUDDER_TRY(config, model::override_config(config, overrides));
+    }
     return model::make_dummy_checkpoint(like, config);
   }
   constexpr size_t kMaxConfigBytes = size_t{16} << 20;
-  RUDDER_TRY(const std::string config,
-             weights::read_text_file(model + "/config.json", kMaxConfigBytes));
+  RUDDER_TRY(std::string config, weights::read_text_file(model + "/config.json", kMaxConfigBytes));
+  if (!overrides.empty()) {
+    RUDDER_TRY(config, model::override_config(config, overrides));
+  }
   return model::make_dummy_checkpoint(model, config);
 }
 
@@ -123,8 +163,9 @@ Result<std::shared_ptr<const weights::Checkpoint>> open_dummy(const std::string&
 
 Result<ModelFiles> open_model_files(const std::string& model, const LoadSettings& load) {
   ModelFiles files;
+  RUDDER_TRY(const std::string folder, find_model(model, load.revision));
   if (load.load_format == "dummy") {
-    RUDDER_TRY(files.checkpoint, open_dummy(model, load.like));
+    RUDDER_TRY(files.checkpoint, open_dummy(folder, load.like, load.config));
     files.name = files.checkpoint->name();
   } else if (!load.like.empty()) {
     return fail(ErrorCode::kInvalidArgument, "it is for --load-format dummy", "like");
@@ -137,15 +178,24 @@ Result<ModelFiles> open_model_files(const std::string& model, const LoadSettings
     return fail(ErrorCode::kInvalidArgument, "it names an embedded model, and so does MODEL",
                 "demo");
   } else {
-    RUDDER_TRY(files.checkpoint, weights::Checkpoint::open_folder(model));
+    RUDDER_TRY(files.checkpoint, weights::Checkpoint::open_folder(folder));
     files.name = files.checkpoint->name();
+  }
+  if (const auto repository = hub::repository_of_snapshot(folder)) files.name = *repository;
+  if (!load.config.empty() && load.load_format != "dummy") {
+    constexpr const char* kConfig = "config.json";
+    RUDDER_TRY(const std::string text, files.checkpoint->read_text(kConfig));
+    RUDDER_TRY(std::string config, model::override_config(text, load.config));
+    files.checkpoint = weights::Checkpoint::with_text(files.checkpoint, kConfig, std::move(config));
   }
   RUDDER_TRY(const std::string tokenizer_json, files.checkpoint->read_text("tokenizer.json"));
   RUDDER_TRY(files.tokenizer,
              text::Tokenizer::from_json(tokenizer_json,
                                         optional_text(*files.checkpoint, "tokenizer_config.json")));
-  RUDDER_TRY(files.chat, read_chat(*files.checkpoint, load.chat_template));
-  RUDDER_TRY(files.generation, read_generation_config(*files.checkpoint, *files.tokenizer));
+  RUDDER_TRY(files.chat, read_chat(*files.checkpoint, load));
+  RUDDER_TRY(files.generation,
+             read_generation_config(*files.checkpoint, *files.tokenizer, load.generation));
+  RUDDER_TRY(files.embedding, read_embedding_config(*files.checkpoint));
   return files;
 }
 
@@ -160,9 +210,9 @@ exec::DraftKind draft_kind(draft::Method method) {
 
 // Several stages take guesses of the host alone, and so do repeated steps, which do not guess.
 Result<step::LookUp> device_look_up(const SessionSettings& settings,
-                                    const draft::Speculation& speculation, const ops::Ops& ops) {
+                                    const draft::Speculation& speculation, ops::Ops& ops) {
   if (!speculation.on_device) return step::LookUp{};
-  if (!ops.looks_up() || settings.exec.pipeline_parallel_size > 1 ||
+  if (ops.draft_ops() == nullptr || settings.exec.pipeline_parallel_size > 1 ||
       settings.engine.multi_step > 1) {
     return fail(ErrorCode::kUnsupported,
                 "ngram_gpu takes one stage (pipeline-parallel-size 1), steps that are not repeated "
@@ -173,15 +223,10 @@ Result<step::LookUp> device_look_up(const SessionSettings& settings,
                       .max_n = speculation.prompt_lookup_max};
 }
 
-// What the settings ask of a step. kUnsupported: of drafts, and the backend takes none.
+// What the settings ask of a step. kUnsupported: of drafts that the backend does not look up.
 Result<exec::StepLimits> step_limits(const SessionSettings& settings,
                                      const draft::Speculation& speculation,
-                                     const weights::Checkpoint* draft_model, const ops::Ops& ops) {
-  if (speculation.method != draft::Method::kNone && !ops.takes_drafts()) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("the backend {} cannot verify drafts yet", ops.name()),
-                settings.speculative.config.empty() ? "speculative-method" : "speculative-config");
-  }
+                                     const weights::Checkpoint* draft_model, ops::Ops& ops) {
   RUDDER_TRY(const step::LookUp look_up, device_look_up(settings, speculation, ops));
   return exec::StepLimits{.max_num_seqs = settings.engine.max_num_seqs,
                           .max_num_batched_tokens = settings.engine.max_num_batched_tokens,
@@ -198,7 +243,7 @@ Result<exec::StepLimits> step_limits(const SessionSettings& settings,
 
 // What KV computed by this process depends on, besides tokens.
 std::string model_identity(const ModelFiles& files, const exec::MemoryBudget& budget) {
-  return fmt::format("{}:{}:{}:{}", files.name, tensor::dtype_name(budget.dtypes.linear),
+  return fmt::format("{}:{}:{}:{}", files.name, budget.weights.formats,
                      tensor::dtype_name(budget.dtypes.kv), budget.num_ranks);
 }
 
@@ -213,10 +258,17 @@ Result<std::unique_ptr<step::Executor>> recorded(std::unique_ptr<step::Executor>
                             settings.max_bytes, kLeastBytes),
                 "record-max-bytes");
   }
-  RUDDER_TRY(auto recorder, step::FlightRecorder::create(std::move(executor), settings.folder,
-                                                         model, settings.max_bytes));
+  RUDDER_TRY(auto recorder, record::FlightRecorder::create(std::move(executor), settings.folder,
+                                                           model, settings.max_bytes));
   log_info("steps are recorded to {}", recorder->paths().back());
   return std::unique_ptr<step::Executor>(std::move(recorder));
+}
+
+std::unique_ptr<step::Executor> paced(std::unique_ptr<step::Executor> executor,
+                                      double min_step_ms) {
+  if (min_step_ms == 0) return executor;
+  return std::make_unique<wrap::PacedExecutor>(std::move(executor),
+                                               static_cast<int64_t>(min_step_ms * 1e3));
 }
 
 Result<std::unique_ptr<fleet::EventPublisher>> publish_events(const fleet::EventsConfig& config,
@@ -243,7 +295,8 @@ Result<std::vector<engine::ReplicaParts>> make_replica_parts(
     if (!record.folder.empty() && !is_alone) record.folder += fmt::format("/engine{}", i);
     record.max_bytes /= std::ssize(executors);
     engine::ReplicaParts& replica = replicas.emplace_back();
-    RUDDER_TRY(replica.executor, recorded(std::move(executors[i]), record, session->files.name));
+    RUDDER_TRY(replica.executor, recorded(paced(std::move(executors[i]), settings.min_step_ms),
+                                          record, session->files.name));
     replica.proposer = settings.proposer ? settings.proposer() : draft::make_proposer(speculation);
     if (!events) continue;
     const auto rank = static_cast<int32_t>(i);
@@ -268,8 +321,8 @@ Result<std::optional<fleet::EventsConfig>> resolve_events(const SessionSettings&
 Result<exec::ExecSettings> resolve_exec(const SessionSettings& settings) {
   RUDDER_TRY(exec::ExecSettings resolved,
              share_of_replica(resolve_device(settings.exec), settings.data_parallel_size));
-  resolved.has_dictionaries = settings.steering.names_dictionaries();
-  resolved.dictionary_dtype = settings.steering.dictionary_storage();
+  resolved.dictionaries.any = settings.steering.names_dictionaries();
+  resolved.dictionaries.dtype = settings.steering.dictionary_storage();
   return resolved;
 }
 
@@ -277,6 +330,8 @@ Result<exec::ExecSettings> resolve_exec(const SessionSettings& settings) {
 
 Result<exec::MemoryBudget> budget_session(const ModelFiles& files,
                                           const SessionSettings& settings) {
+  RUDDER_TRY(const model::ModelSpec spec, model::read_spec(*files.checkpoint));
+  RUDDER_TRY_VOID(model::check_tensors(*files.checkpoint, spec));
   RUDDER_TRY(const exec::ExecSettings resolved, resolve_exec(settings));
   RUDDER_TRY(const draft::Speculation speculation, settings.speculative.resolve());
   RUDDER_TRY(const std::vector<exec::Ranks> replicas,
@@ -312,11 +367,25 @@ GrammarFactory compile_grammars(const constraint::GrammarSettings& settings) {
   };
 }
 
+void SessionSettings::apply_log_level() const {
+  set_log_level(log_level == "debug"  ? LogLevel::kDebug
+                : log_level == "info" ? LogLevel::kInfo
+                : log_level == "warn" ? LogLevel::kWarn
+                                      : LogLevel::kError);
+}
+
+Result<std::string> fetch_models(const std::string& model, SessionSettings& settings) {
+  RUDDER_TRY(const draft::Speculation speculation, settings.speculative.resolve());
+  RUDDER_TRY(std::string folder, find_model(model, settings.load.revision));
+  if (draft::has_model(speculation.method)) {
+    RUDDER_TRY_VOID(find_model(speculation.model, ""));
+  }
+  settings.load.revision.clear();
+  return folder;
+}
+
 Result<ModelSession> open_session(const std::string& model, const SessionSettings& settings) {
-  set_log_level(settings.log_level == "debug"  ? LogLevel::kDebug
-                : settings.log_level == "info" ? LogLevel::kInfo
-                : settings.log_level == "warn" ? LogLevel::kWarn
-                                               : LogLevel::kError);
+  settings.apply_log_level();
   const auto clock = std::make_shared<SteadyClock>();
   const int64_t start = clock->now_us();
   ModelSession session;
@@ -327,10 +396,9 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   RUDDER_TRY(std::vector<exec::Ranks> devices,
              make_replicas(resolved, settings.data_parallel_size, *session.files.checkpoint));
   const std::string backend = describe_devices(devices, resolved.pipeline_parallel_size);
-  const ops::Ops& first = *devices.front().front();
+  ops::Ops& first = *devices.front().front();
   RUDDER_TRY(auto draft, open_draft_files(speculation, *session.files.tokenizer));
   RUDDER_TRY(const exec::StepLimits limits, step_limits(settings, speculation, draft.get(), first));
-  session.dtype = tensor::dtype_name(first.linear_dtype());
   const auto progress = [quiet = !log_enabled(LogLevel::kInfo)](const std::string& label,
                                                                 bool is_bytes) {
     if (quiet) return ProgressFn();
@@ -346,14 +414,16 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
                         {.weights = progress(fmt::format("loading {}", session.files.name), true),
                          .graphs = progress("capturing graphs", false)}));
   std::vector<tap::NormGain> mlp_gains;
+  RUDDER_TRY(const model::ModelSpec spec, model::read_spec(*session.files.checkpoint));
+  session.generates = spec.has_head;
   if (loaded.executors.front()->capacity().taps.steering()) {
-    RUDDER_TRY(const model::ModelSpec spec, model::read_spec(*session.files.checkpoint));
     RUDDER_TRY(mlp_gains, model::read_mlp_gains(*session.files.checkpoint, spec));
   }
   session.files.checkpoint.reset();  // all of it is loaded
   draft.reset();
   return_freed_memory();  // of files that were parsed
   session.memory = loaded.memory;
+  session.dtype = session.memory.weights.formats;
   log_budget(session.memory);
   const step::Capacity capacity = loaded.executors.front()->capacity();
   const auto library = std::make_shared<LateLibrary>(nullptr);

@@ -17,6 +17,7 @@
 #include "rudder/exec/make_executor.h"
 #include "rudder/exec/settings.h"
 #include "rudder/fleet/event_publisher.h"
+#include "rudder/model/override_config.h"
 #include "rudder/text/chat_prompt.h"
 #include "rudder/text/tokenizer.h"
 #include "rudder/weights/checkpoint.h"
@@ -29,7 +30,11 @@ struct LoadSettings {
   std::string load_format = "auto";
   std::string like;            // with "dummy": the shape, when there is no MODEL to take it from
   std::string demo = "llama";  // the embedded model, when there is no MODEL: llama or hp1
+  std::string revision;        // of a MODEL that is named as on the hub; empty: its default
   std::string chat_template;   // a file in place of the model's own template
+  std::string chat_template_kwargs;  // a JSON object: variables of every request's template
+  GenerationSource generation;
+  model::ConfigOverrides config;
 
   void declare(SettingsTable& table);
 };
@@ -65,6 +70,7 @@ struct SessionSettings {
   RecordSettings record;
   KvEventSettings kv_events;
   draft::SpeculativeSettings speculative;
+  double min_step_ms = 0;          // of each executor (wrap/paced_executor.h); 0: as it comes
   int32_t data_parallel_size = 1;  // replicas; no flag of every command: a server's alone
   // A server: clients read tokens as they come. Elsewhere prompts are not held back for those that
   // decode, unless --max-itl-ms says so.
@@ -75,6 +81,7 @@ struct SessionSettings {
   GrammarFactory grammars;  // the command's; empty: no request can have a grammar
   std::string log_level = "info";
 
+  void apply_log_level() const;
   void declare(SettingsTable& table);
 };
 
@@ -85,24 +92,32 @@ struct ModelFiles {
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::shared_ptr<const text::ChatPrompt> chat;  // null when the model has no chat template
   GenerationConfig generation;
+  server::EmbeddingDefaults embedding;
 };
 
 struct ModelSession {
   ModelFiles files;
   exec::MemoryBudget memory;  // of each replica
   std::string dtype;          // of the weights in memory
+  bool generates = true;      // false: the checkpoint has no head
   // One a replica, or none; go after the engine.
   std::vector<std::unique_ptr<fleet::EventPublisher>> kv_events;
   std::unique_ptr<engine::Engine> engine;
   std::unique_ptr<Steering> steering;  // null: it runs without; goes before the engine
 };
 
-// `model` is a folder in the Hugging Face layout; empty is an embedded demo model. With dummy
+// `model` is a folder in the Hugging Face layout, or a name of the hub, whose folder is fetched;
+// empty is an embedded demo model. With dummy
 // weights only its config.json is read, or nothing at all when a shape is named.
 Result<ModelFiles> open_model_files(const std::string& model, const LoadSettings& load = {});
 
-// The memory budget of each replica alone: nothing is loaded.
+// The memory budget of each replica alone, of a checkpoint that has what its config.json asks for:
+// nothing is loaded.
 Result<exec::MemoryBudget> budget_session(const ModelFiles& files, const SessionSettings& settings);
+
+// Fetches what is named as on the hub before anything is opened, and gives the folder of `model`.
+// For who holds signals back while a session is opened: they end a download.
+Result<std::string> fetch_models(const std::string& model, SessionSettings& settings);
 
 // Loads the weights with progress on standard error and starts the engine.
 Result<ModelSession> open_session(const std::string& model, const SessionSettings& settings);

@@ -18,8 +18,7 @@ constexpr std::string_view kDraftModel =
     "for heads, or mtp for an assistant";
 constexpr std::string_view kUseMethod = "use --speculative-method, or --speculative-config";
 constexpr std::string_view kPickedByShape = "kernels are picked by shape, timed on this GPU";
-constexpr std::string_view kFolderOnly =
-    "models are not downloaded: give the folder of one in the Hugging Face layout";
+constexpr std::string_view kNameAlone = "give the name alone: rudder serve ORG/NAME fetches it";
 constexpr std::string_view kSafetensorsOnly = "safetensors is the only format of weights";
 constexpr std::string_view kUseRows = "use --max-num-seqs";
 constexpr std::string_view kUseLength = "use --max-model-len";
@@ -45,9 +44,8 @@ constexpr Hint kHints[] = {
     {"--attention-backend", kPickedByShape},
     {"--runner", "a server generates, and embeds with what it generates"},
     {"--task", "a server generates, and embeds with what it generates"},
-    {"--hf-token", kFolderOnly},
-    {"--revision", kFolderOnly},
-    {"--download-dir", kFolderOnly},
+    {"--hf-token", "set HF_TOKEN, or log in with `hf auth login`"},
+    {"--download-dir", "set HF_HUB_CACHE"},
     {"--tokenizer", "the tokenizer is the model folder's"},
     {"--guided-decoding-backend", "there is one; nothing is to be chosen"},
     {"--structured-outputs-config", "there is one backend; see --grammar-timeout, --max-grammar"},
@@ -64,9 +62,6 @@ constexpr Hint kHints[] = {
     {"--tool-parser-plugin", "parsers are built in: see --tool-call-parser"},
     {"--reasoning-parser-plugin", "parsers are built in: see --reasoning-parser"},
     {"--enable-reasoning", "thoughts are told from text wherever the chat template has them"},
-    {"--generation-config", "generation_config.json of the model's folder gives the defaults"},
-    {"--override-generation-config", "defaults come from generation_config.json alone"},
-    {"--hf-overrides", "config.json is read as it is; change it in the model's folder"},
     {"--limit-mm-per-prompt", "text is all that models are given"},
     {"--enable-prompt-tokens-details", "usage has prompt_tokens_details always"},
     {"--scheduling-policy", "a request's priority counts always, then who came first"},
@@ -107,8 +102,8 @@ constexpr Hint kHints[] = {
     {"--lora-paths", kNoAdapters},
     // llama.cpp
     {"-m", "give the model's folder alone"},
-    {"-hf", kFolderOnly},
-    {"--hf-repo", kFolderOnly},
+    {"-hf", kNameAlone},
+    {"--hf-repo", kNameAlone},
     {"-c", kUseLength},
     {"--ctx-size", kUseLength},
     {"-np", kUseRows},

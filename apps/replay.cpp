@@ -1,6 +1,6 @@
 // rudder replay: runs a recording of --record again, on this machine's backend, and compares the
 // tokens. The executor gets the room that the recorded one had.
-#include "rudder/step/replay.h"
+#include "rudder/record/replay.h"
 
 #include <fmt/format.h>
 
@@ -50,7 +50,7 @@ Result<std::unique_ptr<step::Executor>> make_executor(const ModelFiles& files,
   return std::move(loaded.executor);
 }
 
-void print_report(const step::ReplayReport& report) {
+void print_report(const record::ReplayReport& report) {
   fmt::print("{} steps, {} iterations, {} tokens compared: {} rows differ\n", report.num_steps,
              report.num_iterations, report.num_tokens, report.num_different);
   if (!report.first) return;
@@ -61,9 +61,9 @@ void print_report(const step::ReplayReport& report) {
 // True when every token came out as it was recorded.
 Result<bool> replay_file(const std::string& file, const std::string& model,
                          const ReplaySettings& settings) {
-  RUDDER_TRY(const auto recording, step::RecordingReader::open(file));
+  RUDDER_TRY(const auto recording, record::RecordingReader::open(file));
   RUDDER_TRY(const ModelFiles files, open_model_files(model, settings.load));
-  const step::RecordingHeader& header = recording->header();
+  const record::RecordingHeader& header = recording->header();
   if (header.model != files.name) {
     return fail(
         ErrorCode::kInvalidArgument,
@@ -71,8 +71,8 @@ Result<bool> replay_file(const std::string& file, const std::string& model,
         "model");
   }
   RUDDER_TRY(const auto executor, make_executor(files, settings.exec, header.capacity));
-  step::ReplayReport report;
-  const Result<void> done = step::replay(*recording, *executor, &report);
+  record::ReplayReport report;
+  const Result<void> done = record::replay(*recording, *executor, &report);
   print_report(report);  // also of a recording that is damaged further on
   if (!done) return tl::unexpected<Error>(done.error());
   return report.num_different == 0;

@@ -1,6 +1,8 @@
 #include "sampling_flags.h"
 
+#include <algorithm>
 #include <boost/json.hpp>
+#include <string>
 #include <utility>
 
 namespace rudder::apps {
@@ -67,6 +69,18 @@ void SamplingFlags::fill(boost::json::object* body) const {
   add("min_tokens", min_tokens);
   add("ignore_eos", ignore_eos);
   if (!stop.empty()) add("stop", boost::json::value_from(stop));
+}
+
+boost::json::object SamplingFlags::given(const SettingsTable& table) const {
+  boost::json::object all;
+  fill(&all);
+  boost::json::object given;
+  for (const auto& [name, value] : all) {
+    std::string flag(name);
+    std::ranges::replace(flag, '_', '-');
+    if (table.is_set(flag)) given[name] = value;
+  }
+  return given;
 }
 
 }  // namespace rudder::apps

@@ -32,6 +32,8 @@ struct SamplingFlags {
   engine::RequestParams params(std::vector<int32_t> prompt) const;
   // Adds to the body of a request each field that it does not have.
   void fill(boost::json::object* body) const;
+  // Fields of a request: of those flags that `table` has set.
+  boost::json::object given(const SettingsTable& table) const;
 };
 
 }  // namespace rudder::apps

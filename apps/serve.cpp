@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <pthread.h>
 
+#include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <functional>
 #include <future>
 #include <limits>
@@ -17,6 +19,7 @@
 #include "report_error.h"
 #include "rudder/base/log.h"
 #include "rudder/server/server.h"
+#include "rudder/server/vitals.h"
 #include "served_model.h"
 #include "version.h"
 
@@ -37,7 +40,7 @@ struct ServeSettings {
   void declare(SettingsTable& table) {
     table.section("serve");
     table.add("dry-run", &dry_run, "Print the memory budget and exit; nothing is loaded.");
-    table.add("model", &model, "The model's folder; the same as MODEL.");
+    table.add("model", &model, "The model's folder or name; the same as MODEL.");
     table.add(
         "seed", &seed, -1, std::numeric_limits<int64_t>::max(),
         "Requests that bring no seed draw theirs from this one, in order of arrival; -1 takes "
@@ -59,6 +62,11 @@ struct ServeSettings {
   }
 };
 
+// Behind a proxy that gives up on a silent connection after a minute, as nginx and the balancers of
+// clouds do, whoever waits longer than this for a first token gets an error all the same, and what
+// is computed for him is for nobody. Who is told early with a Retry-After goes elsewhere.
+constexpr double kMaxQueueSeconds = 60;
+
 // SIGTERM and SIGINT as two events, and SIGHUP before them where it is wanted. Blocks the signals
 // for every thread made after it.
 class Signals {
@@ -72,14 +80,20 @@ class Signals {
     std::signal(SIGPIPE, SIG_IGN);
   }
 
-  // Returns when the server is to stop.
-  void wait(const std::function<void()>& on_hangup) const {
-    int signal = 0;
-    while (sigwait(&set_, &signal) != 0 || signal == SIGHUP) {
+  // Returns when the server is to stop: on a signal, or with the Error of `watch`, which is called
+  // every Vitals::kPeriodUs.
+  Result<void> wait(const std::function<void()>& on_hangup,
+                    const std::function<Result<void>()>& watch) const {
+    const timespec tick = {.tv_sec = 0, .tv_nsec = server::Vitals::kPeriodUs * 1000};
+    while (true) {
+      const int signal = sigtimedwait(&set_, nullptr, &tick);
       if (signal == SIGHUP) on_hangup();
-      signal = 0;
+      if (signal == SIGTERM || signal == SIGINT) {
+        log_info("{} received", signal == SIGTERM ? "SIGTERM" : "SIGINT");
+        return {};
+      }
+      if (signal < 0 && errno == EAGAIN) RUDDER_TRY_VOID(watch());
     }
-    log_info("{} received", signal == SIGTERM ? "SIGTERM" : "SIGINT");
   }
 
   // False when none came before `stop` was set.
@@ -118,10 +132,30 @@ std::vector<const fleet::EventPublisher*> publishers_of(const ModelSession& sess
   return publishers;
 }
 
-Result<void> serve(const std::string& model_path, const SessionSettings& session_settings,
+constexpr auto kLastWords = std::chrono::seconds(5);
+
+// Ends the process without a wait for threads that may stand still; what is left to say is said
+// first, for a bounded time.
+[[noreturn]] void end_failed(server::Server& server, const Error& error) {
+  log_error("{}: the server ends, so that what supervises it starts another", error.to_string());
+  std::promise<void> said;
+  const std::future<void> is_said = said.get_future();
+  std::thread([&server, &said] {
+    server.drain(std::chrono::microseconds(kLastWords).count() / 2);
+    server.stop();
+    said.set_value();
+  }).detach();
+  is_said.wait_for(kLastWords);
+  flush_logs();
+  std::_Exit(1);
+}
+
+Result<void> serve(const std::string& model_path, SessionSettings session_settings,
                    const server::ServerSettings& server_settings, const SettingsTable& table) {
+  session_settings.apply_log_level();
+  RUDDER_TRY(const std::string folder, fetch_models(model_path, session_settings));
   const Signals signals(!server_settings.ssl_certfile.empty());
-  RUDDER_TRY(ModelSession session, open_session(model_path, session_settings));
+  RUDDER_TRY(ModelSession session, open_session(folder, session_settings));
   RUDDER_TRY(
       const std::unique_ptr<server::Server> server,
       server::Server::start({.engine = session.engine.get(),
@@ -132,11 +166,14 @@ Result<void> serve(const std::string& model_path, const SessionSettings& session
                              .version = kVersion},
                             server_settings));
   print_first_request(*server, session, server_settings);
-  signals.wait([&] {
-    const Result<void> read = server->reload_certificate();
-    if (read) return log_info("SIGHUP: the certificate was read again");
-    log_error("SIGHUP: the certificate stays as it was: {}", read.error().to_string());
-  });
+  const Result<void> ended = signals.wait(
+      [&] {
+        const Result<void> read = server->reload_certificate();
+        if (read) return log_info("SIGHUP: the certificate was read again");
+        log_error("SIGHUP: the certificate stays as it was: {}", read.error().to_string());
+      },
+      [&] { return server->watch(); });
+  if (!ended) end_failed(*server, ended.error());
   std::promise<void> drained;
   std::thread second_signal([&, stop = drained.get_future()] {
     if (signals.wait_unless(stop)) server->hurry();
@@ -146,6 +183,10 @@ Result<void> serve(const std::string& model_path, const SessionSettings& session
   drained.set_value();
   second_signal.join();
   server->stop();
+  const Result<void> health = session.engine->health();
+  if (!health && health.error().code == ErrorCode::kInternal) {
+    end_failed(*server, health.error());  // a thread of a dead engine may never come to its end
+  }
   log_info("{}", clean ? "drained: every request had finished"
                        : "stopped before the end of some requests");
   return {};
@@ -157,16 +198,17 @@ int run_serve(int argc, char** argv) {
   ServeSettings serve_settings;
   SessionSettings session_settings;
   server::ServerSettings server_settings;
+  session_settings.engine.max_queue_seconds = kMaxQueueSeconds;
   SettingsTable table;
   serve_settings.declare(table);
   server_settings.declare(table);
   session_settings.declare(table);
-  const Result<ParsedArguments> arguments =
-      parse_arguments({"rudder serve",
-                       "Serve a model over the OpenAI API. MODEL is a folder in the Hugging Face "
-                       "layout; without it, the embedded demo model is served.",
-                       "[MODEL]", 1},
-                      argc, argv, table);
+  const Result<ParsedArguments> arguments = parse_arguments(
+      {"rudder serve",
+       "Serve a model over the OpenAI API. MODEL is a folder in the Hugging Face "
+       "layout, or a name of the hub (ORG/NAME); without it, the embedded demo model is served.",
+       "[MODEL]", 1},
+      argc, argv, table);
   if (!arguments) return report_bad_arguments(arguments.error());
   if (arguments->help_shown) return 0;
   if (!arguments->positionals.empty() && !serve_settings.model.empty()) {

@@ -13,6 +13,8 @@ server::ServerModel served_model(const ModelSession& session) {
   model.tokenizer = session.files.tokenizer;
   model.chat = session.files.chat;
   model.defaults = session.files.generation.defaults;
+  model.embedding = session.files.embedding;
+  model.generates = session.generates;
   model.dtype = session.dtype;
   return model;
 }

@@ -77,8 +77,8 @@ std::optional<tensor::DType> SteeringSettings::dictionary_storage() const {
 
 Result<std::unique_ptr<steer::capture::Dispatcher>> make_captures(
     const step::Capacity& capacity, const SteeringSettings& settings,
-    const std::shared_ptr<LateLibrary>& library, std::shared_ptr<steer::capture::Lens> lens,
-    std::shared_ptr<steer::capture::FeatureReader> features) {
+    const std::shared_ptr<LateLibrary>& library, std::shared_ptr<tap::Lens> lens,
+    std::shared_ptr<features::FeatureReader> features) {
   const bool is_for_clients = capacity.taps.capture() && !capacity.taps.captures_prompts_only;
   const auto& asked = settings.capture;
   if (!is_for_clients &&
@@ -97,7 +97,7 @@ Result<std::unique_ptr<steer::capture::Dispatcher>> make_captures(
     return named_vector(library->load(), name, point);
   };
   parts.dictionaries =
-      [library](std::string_view name) -> std::shared_ptr<const steer::DictionarySet> {
+      [library](std::string_view name) -> std::shared_ptr<const features::DictionarySet> {
     const steer::Library* const known = library->load();
     return known == nullptr ? nullptr : known->find_dictionary(name);
   };

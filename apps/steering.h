@@ -37,8 +37,8 @@ using LateLibrary = std::atomic<const steer::Library*>;
 // Null when the executor captures nothing; an Error when the settings ask for capture all the same.
 Result<std::unique_ptr<steer::capture::Dispatcher>> make_captures(
     const step::Capacity& capacity, const SteeringSettings& settings,
-    const std::shared_ptr<LateLibrary>& library, std::shared_ptr<steer::capture::Lens> lens,
-    std::shared_ptr<steer::capture::FeatureReader> features);
+    const std::shared_ptr<LateLibrary>& library, std::shared_ptr<tap::Lens> lens,
+    std::shared_ptr<features::FeatureReader> features);
 
 class Steering {
  public:

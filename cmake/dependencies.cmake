@@ -31,6 +31,7 @@ rudder_dependency(utf8proc utf8proc.h)
 rudder_static_library(utf8proc libutf8proc.a)
 target_compile_definitions(dep_utf8proc INTERFACE UTF8PROC_STATIC)
 rudder_dependency(zmq zmq.h)  # the header alone: the library is opened when it is asked for
+rudder_dependency(curl curl/curl.h)  # likewise
 rudder_dependency(zlib zlib.h)
 rudder_static_library(zlib libz.a)
 rudder_dependency(crypto openssl/crypto.h)

@@ -8,7 +8,7 @@ add_custom_target(daily_tests)
 # machine with a GPU runs them.
 add_custom_target(gpu_tests)
 
-# rudder_room(NAME kv SRCS a.cpp ROOMS base DEPS pcre2 TESTS a_test.cpp TEST_ROOMS testing LABELS unit)
+# rudder_room(NAME cache SRCS a.cpp ROOMS base DEPS pcre2 TESTS a_test.cpp TEST_ROOMS testing LABELS unit)
 # One static library a room, one test binary a room. ROOMS are rooms below (checked against the
 # table), DEPS are third-party interface targets. TEST_ROOMS are only for the test binary.
 function(rudder_room)
@@ -37,7 +37,7 @@ function(rudder_room)
   target_link_libraries(${target} ${scope} Threads::Threads)
 endfunction()
 
-# rudder_test(NAME kv_test SRCS a_test.cpp ROOMS kv testing LABELS unit [ARGS ...] [TIMEOUT seconds]
+# rudder_test(NAME cache_test SRCS a_test.cpp ROOMS kv testing LABELS unit [ARGS ...] [TIMEOUT seconds]
 #             [SANITIZERS asan tsan] [OPTIMISED] [FULL "Full/*" ...])
 # FULL: the cases (patterns of gtest_filter) that only make test-full runs, as NAME without _test and with
 # _full_test_1, _2, ..., labelled slow: shards of them, which several cores take side by side.

@@ -167,21 +167,21 @@ TEST(DraftHeadGolden, ATreeHasTheChainOfPyTorch) {
 }
 
 // The CPU but for what the name says.
-class RowlessOps final : public testing::PassingOps {
+class TreelessOps final : public testing::PassingOps {
  public:
-  RowlessOps()
+  TreelessOps()
       : PassingOps(cpu::make_cpu_ops({.dtype = tensor::DType::kF32, .num_threads = 1, .isa = {}})
                        .value()) {}
-  bool keeps_rows() const override { return false; }
+  ops::TreeOps* tree_ops() override { return nullptr; }
 };
 
-TEST(DraftHeadGolden, ATreeIsRefusedWhereNothingKeepsItsRows) {
+TEST(DraftHeadGolden, ATreeIsRefusedWhereNothingVerifiesIt) {
   const auto model = Checkpoint::open_folder(path_of("models/demo")).value();
   const auto head = Checkpoint::open_folder(path_of("models/demo-eagle")).value();
   step::RankedTree tree;
   tree.tree.add(0);
   tree.ranks.push_back(0);
-  const auto refused = exec::load_model(*model, std::make_unique<RowlessOps>(), {},
+  const auto refused = exec::load_model(*model, std::make_unique<TreelessOps>(), {},
                                         {.max_num_seqs = 1,
                                          .max_num_batched_tokens = 64,
                                          .max_draft = 1,

@@ -74,7 +74,9 @@ class Model {
     auto spec = model::read_spec(**checkpoint);
     check(spec);
     spec_ = *spec;
-    planned_bytes_ = model::budget_weights(**checkpoint, spec_, device_.ops()).bytes;
+    const auto planned = model::budget_weights(**checkpoint, spec_, device_.ops());
+    check(planned);
+    planned_bytes_ = planned->bytes;
     auto loaded = model::load_weights(**checkpoint, spec_, device_.ops(), {});
     check(loaded);
     weights_ = std::move(*loaded);
@@ -103,7 +105,7 @@ class Model {
   int64_t planned_bytes() const { return planned_bytes_; }
   bool multiplies_fp8() const {
     const auto& attention = std::get<model::Attention::Weights>(weights_.layers[0].mixer);
-    return attention.out.x_dtype == tensor::DType::kF8E4M3;
+    return attention.out.input == ops::InputForm::kF8Rows;
   }
 
   // The largest key (part 0) or value (part 1) of each head that a layer's cache of f32 holds.

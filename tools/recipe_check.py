@@ -27,7 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = "CONTRIBUTING.md"
 REQUIRED = ("a model", "an endpoint", "a sampling option", "a steering op")
 # Records, figures and inputs of fuzz targets, which name whatever was measured or decided, and the recipes themselves.
-OTHER_TEXT = ("bench/ledger/", "docs/adr/", "docs/performance.md", "docs/figures/", "tests/fuzz/corpus/", PAGE, "tools/recipe_check.py",
+OTHER_TEXT = ("bench/ledger/", "docs/adr/", "docs/performance.md", "docs/figures/", "tests/fuzz/corpus/", PAGE, "tools/recipe_check.py", "tools/test_gates.py",
               "tools/test_recipe_check.py")
 TITLE = re.compile(r"^\*\*Add (an? [^.*]+?)\.\*\*", re.MULTILINE)
 EXAMPLE = re.compile(r"Example: `([^`]+)`, found by\s`([^`]+)`\.")

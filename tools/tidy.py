@@ -2,11 +2,18 @@
 """clang-tidy (allowlist in .clang-tidy, warnings are errors) over every source that is not a test.
 
 Most of its time goes into the headers, so sources with the same flags are linted as one translation
-unit; where names clash, its halves are. A source that was found clean is not linted again before it, a
+unit; where names clash, its halves are. A unit is written to a folder of its own, where clang-tidy would
+find no settings: they are named, and so are the folders of ours, since to it what a unit includes is a
+header. A source that was found clean is not linted again before it, a
 header or the settings change (tools/clean_cache.py).
+
+tools/tidy_known.csv has what was there when the settings were first found again: how often a check
+speaks of a file. No more is allowed, and nothing is added to it.
 """
 
 import collections
+import csv
+import pathlib
 import re
 import subprocess
 import sys
@@ -16,10 +23,14 @@ import compile_commands
 from clean_cache import CleanCache
 
 TIDY = "clang-tidy-14"
+SETTINGS = compile_commands.ROOT / ".clang-tidy"
+OURS = "(src/rudder|apps|tests|bench)/"  # below the root
 GROUP_SIZE = 64
 GCC_ONLY = {"-Wno-restrict", "-fno-reorder-blocks-and-partition", "-Wno-maybe-uninitialized"}  # errors to clang
 MAIN = re.compile(r"^int main\(", re.M)
 COMPILE_ERROR = re.compile(r"\[clang-diagnostic-error\]")
+FINDING = re.compile(r"^(\S+):(\d+):\d+: error: .*\[([\w.-]+)(?:,-warnings-as-errors)?\]$", re.M)
+KNOWN = compile_commands.ROOT / "tools" / "tidy_known.csv"
 
 
 def flags(command):
@@ -46,40 +57,56 @@ def groups(commands):
         yield from units
 
 
-def run_tidy(source, words):
-    # A unit of several sources includes them, which is what bugprone-suspicious-include is against.
-    done = subprocess.run([TIDY, "--quiet", "--checks=-bugprone-suspicious-include", str(source), "--", *words,
-                           "-Wno-unknown-warning-option"],
-                          cwd=compile_commands.ROOT, capture_output=True, text=True)
+def run_tidy(source, words, root):
+    # A unit includes sources, which is what bugprone-suspicious-include is against.
+    done = subprocess.run([TIDY, "--quiet", f"--config-file={SETTINGS}", "--checks=-bugprone-suspicious-include",
+                           f"--header-filter=^{re.escape(str(root))}/{OURS}", str(source), "--", *words,
+                           "-Wno-unknown-warning-option"], cwd=root, capture_output=True, text=True)
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-def lint(sources, commands):
-    """What is wrong with these sources, as text; empty when nothing is."""
-    words = flags(commands[sources[0]])
-    if len(sources) == 1:
-        return run_tidy(sources[0], words)
-    with tempfile.NamedTemporaryFile("w", suffix=".cpp") as unit:
-        unit.writelines(f'#include "{compile_commands.ROOT / source}"\n' for source in sources)
+def known_findings():
+    """How often a check may speak of a file, by (file, check)."""
+    with KNOWN.open(newline="") as file:
+        return {(row["file"], row["check"]): int(row["count"]) for row in csv.DictReader(file)}
+
+
+def is_known(found, root):
+    """Whether a unit has nothing but findings that are listed."""
+    lines = {(pathlib.Path(path).resolve(), line, check) for path, line, check in FINDING.findall(found)}
+    counts = collections.Counter((path.relative_to(root).as_posix(), check) for path, _, check in lines
+                                 if path.is_relative_to(root))
+    known = known_findings()
+    return bool(lines) and sum(counts.values()) == len(lines) and all(count <= known.get(key, 0)
+                                                                      for key, count in counts.items())
+
+
+def lint(sources, commands, folder, root=compile_commands.ROOT):
+    """What is wrong with these sources, as text; empty when nothing is. `folder`: for units."""
+    with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".cpp") as unit:
+        unit.writelines(f'#include "{root / source}"\n' for source in sources)
         unit.flush()
-        found = run_tidy(unit.name, words)
-    if not COMPILE_ERROR.search(found):
-        return found
+        found = run_tidy(unit.name, [*flags(commands[sources[0]]), *(["-Wno-shadow"] if len(sources) > 1 else [])], root)
+    if len(sources) == 1 or not COMPILE_ERROR.search(found):
+        return "" if is_known(found, root) else found
     middle = len(sources) // 2
-    return lint(sources[:middle], commands) + lint(sources[middle:], commands)
+    return lint(sources[:middle], commands, folder, root) + lint(sources[middle:], commands, folder, root)
 
 
 def main():
     commands = {source: command for source, command in compile_commands.load().items()
                 if source.endswith(".cpp") and not source.endswith("_test.cpp")}
     version = subprocess.run([TIDY, "--version"], check=True, capture_output=True, text=True).stdout
-    cache = CleanCache("tidy", version + (compile_commands.ROOT / ".clang-tidy").read_text())
+    cache = CleanCache("tidy", version + SETTINGS.read_text() + KNOWN.read_text() + pathlib.Path(__file__).read_text())
     digests = {source: cache.digest(source, flags(command)) for source, command in commands.items()}
     unknown = {s: c for s, c in commands.items() if not cache.is_clean(digests[s])}
     units = sorted(groups(unknown), key=len, reverse=True)  # the longest first, so that all cores end together
 
+    folder = compile_commands.ROOT / "build" / "lint" / "units"
+    folder.mkdir(exist_ok=True)
+
     def check(sources):
-        found = lint(sources, commands)
+        found = lint(sources, commands, folder)
         if not found:
             cache.add(digests[source] for source in sources)
         return found

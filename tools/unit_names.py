@@ -21,7 +21,7 @@ OPENING, CLOSING = set("({["), set(")}]")
 TYPES = {"struct", "class", "union", "enum"}
 WITH_ARGUMENTS = {"alignas", "decltype", "__attribute__", "requires"}
 
-# scope: the named namespaces, "rudder::kv". is_own: no other source is meant to see it. alias: the text
+# scope: the named namespaces, "rudder::cache". is_own: no other source is meant to see it. alias: the text
 # of a using-declaration or an alias, which others may repeat.
 Name = collections.namedtuple("Name", "scope name line is_own alias")
 

@@ -1,6 +1,7 @@
 // rudder bench NAME: picks the measurement.
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <string_view>
 
 #include "bench/bench_commands.h"
@@ -31,6 +32,7 @@ constexpr Bench kBenches[] = {
 
 int run_bench(int argc, char** argv) {
   const std::string_view name = argc > 1 ? argv[1] : "";
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // who reads a pipe sees each row when it is known
   for (const Bench& bench : kBenches) {
     if (bench.name == name) return bench.run(argc - 1, argv + 1);
   }

@@ -118,6 +118,7 @@ Result<void> measure(const ScenarioFlags& flags) {
   fmt::print("\n");
   json::array rows;
   for (const Scenario& scenario : scenarios()) {
+    fmt::print(stderr, "bench scenarios: {}\n", scenario.name);
     RUDDER_TRY_VOID(run_scenario(scenario, flags.repeats, contenders));
     const auto [shortest, longest] = std::ranges::minmax(scenario.prompts);
     const std::string prompt =

@@ -28,7 +28,6 @@
 #include "report_error.h"
 #include "rudder/base/clock.h"
 #include "rudder/base/json.h"
-#include "rudder/base/progress.h"
 #include "rudder/server/steering/tap_fields.h"
 #include "rudder/steer/segments.h"
 
@@ -134,7 +133,7 @@ class SteeringRun {
   SteeringRun(SteeringBench settings, std::vector<SteeringMode> modes)
       : settings_(std::move(settings)), modes_(std::move(modes)) {}
 
-  // Prints the table of a shape of load when its last round is over.
+  // Prints the line of a mode when its last round is over, and on standard error what it does.
   Result<void> run();
   const SteeringReport& report() const { return report_; }
 
@@ -151,6 +150,7 @@ class SteeringRun {
   Result<void> warm_up(const Shape& shape, bool steers);
   Result<ModelSession*> session(bool steers);
   Result<void> run_round(const Shape& shape, int32_t round, bool steers, bool counts);
+  void tell(const Shape& shape, const SteeringMode& mode, bool counts);
   Result<SteeringTrial> run_trial(ModelSession& session, const Load& load);
   Result<Prepared> prepare(ModelSession& session, const Load& load, size_t i) const;
 
@@ -164,8 +164,8 @@ class SteeringRun {
   std::map<std::string_view, std::string> bodies_;  // of modes with features or heads
   std::map<std::string_view, int64_t> indices_;     // requests so far, by mode
   SteeringReport report_;
-  Progress progress_{"bench steering", false};
   int64_t trials_ = 0;  // that count, so far
+  int64_t told_us_ = 0;
 };
 
 // The settings of the two sessions: equal but for the taps, with room for what the modes ask.
@@ -400,6 +400,7 @@ Result<void> SteeringRun::run_round(const Shape& shape, int32_t round, bool stee
   for (size_t i = 0; i < modes_.size(); ++i) {
     const SteeringMode& mode = modes_[(i + static_cast<size_t>(round)) % modes_.size()];
     if (mode.has_steering_off == steers) continue;
+    tell(shape, mode, counts);
     int64_t& index = indices_[mode.name];
     RUDDER_TRY(const SteeringTrial trial,
                run_trial(*open, {&mode, items, index, shape.concurrency}));
@@ -407,19 +408,28 @@ Result<void> SteeringRun::run_round(const Shape& shape, int32_t round, bool stee
     std::filesystem::remove_all(settings_.capture_dir + "/default");
     if (counts) {
       report_.add({std::string(mode.name), shape.concurrency, shape.output_len}, trial);
-      progress_.update(++trials_, std::ssize(shapes_) * settings_.rounds * std::ssize(modes_));
+      ++trials_;
+      fmt::print("{}", report_.new_lines(settings_.rounds));
+      std::fflush(stdout);
     }
   }
   return {};
 }
 
+// What is measured now; once a second at most.
+void SteeringRun::tell(const Shape& shape, const SteeringMode& mode, bool counts) {
+  constexpr int64_t kEveryUs = 1'000'000;
+  const int64_t now_us = SteadyClock().now_us();
+  if (told_us_ != 0 && now_us < told_us_ + kEveryUs) return;
+  told_us_ = now_us;
+  fmt::print(stderr, "bench steering: {} of {} trials; {}{} at {} clients, {} tokens\n", trials_,
+             std::ssize(shapes_) * settings_.rounds * std::ssize(modes_), counts ? "" : "warm-up, ",
+             mode.name, shape.concurrency, shape.output_len);
+}
+
 Result<void> SteeringRun::run() {
   RUDDER_TRY_VOID(set_up());
   const bool in_turn = settings_.sessions == "in-turn";
-  const auto show = [this](const Shape& shape) {
-    fmt::print("{}", report_.to_table(shape.concurrency, shape.output_len));
-    std::fflush(stdout);
-  };
   // Rounds [begin, end) of one session, after those that warm it up.
   const auto rounds = [&](bool steers, int32_t begin, int32_t end) -> Result<void> {
     for (const Shape& shape : shapes_) {
@@ -427,7 +437,6 @@ Result<void> SteeringRun::run() {
       for (int32_t round = begin; round < end; ++round) {
         RUDDER_TRY_VOID(run_round(shape, round, steers, true));
       }
-      if (!steers && end == settings_.rounds) show(shape);
     }
     return {};
   };
@@ -445,7 +454,6 @@ Result<void> SteeringRun::run() {
       RUDDER_TRY_VOID(run_round(shape, round, steered_first, true));
       RUDDER_TRY_VOID(run_round(shape, round, !steered_first, true));
     }
-    show(shape);
   }
   return {};
 }

@@ -86,35 +86,54 @@ std::string SteeringReport::floor_text(const SteeringCase& which) const {
   return text + fmt::format(", {:.3g} us, {:.3g} x", us, over / us);
 }
 
-std::string SteeringReport::to_table(int32_t concurrency, int32_t output_len) const {
+std::string SteeringReport::head(const SteeringCase& first, int32_t rounds) {
+  return fmt::format(
+      "\nconcurrency {}, {} output tokens; differences from disabled with 95 % intervals over {} "
+      "rounds\n{:<20}{:>9}{:>9}{:>10}{:>10}{:>7} {:>16} {:>16} {:>16} {:>16}  {}\n",
+      first.concurrency, first.output_len, rounds, "mode", "TTFT ms", "TPOT ms", "E2EL ms", "tok/s",
+      "eager", "ΔTTFT ms", "ΔTPOT %", "ΔE2EL %", "Δtok/s %", "floor");
+}
+
+std::string SteeringReport::new_lines(int32_t rounds) {
   std::string out;
-  for (const SteeringCase& row : order_) {
-    if (row.concurrency != concurrency || row.output_len != output_len) continue;
-    if (out.empty()) {
-      out += fmt::format(
-          "\nconcurrency {}, {} output tokens; differences from disabled with 95 % intervals over "
-          "{} rounds\n{:<20}{:>9}{:>9}{:>10}{:>10}{:>7} {:>16} {:>16} {:>16} {:>16}  {}\n",
-          concurrency, output_len, trials_.at(row).size(), "mode", "TTFT ms", "TPOT ms", "E2EL ms",
-          "tok/s", "eager", "ΔTTFT ms", "ΔTPOT %", "ΔE2EL %", "Δtok/s %", "floor");
-    }
-    out += fmt::format("{:<20}{:>9.2f}{:>9.3f}{:>10.1f}{:>10.1f}{:>7.0f}", row.mode,
-                       value(row, &SteeringTrial::ttft).mean, value(row, &SteeringTrial::tpot).mean,
-                       value(row, &SteeringTrial::e2el).mean, value(row, &SteeringTrial::rate).mean,
-                       value(row, &SteeringTrial::eager).mean);
-    if (row.mode != kBaseline && trials_.contains(baseline_of(row))) {
-      const SteeringCase base = baseline_of(row);
-      const auto relative = [&](double SteeringTrial::*member) {
-        return percent(difference(row, member), value(base, member).mean);
-      };
-      const Estimate ttft = difference(row, &SteeringTrial::ttft);
-      out += fmt::format(" {:>16} {:>16} {:>16} {:>16}  {}",
-                         fmt::format("{:+.2f} ± {:.2f}", ttft.mean, ttft.half_width),
-                         relative(&SteeringTrial::tpot), relative(&SteeringTrial::e2el),
-                         relative(&SteeringTrial::rate), floor_text(row));
-    }
-    out += "\n";
+  for (const SteeringCase& which : order_) {
+    if (told_.contains(which) || !has_rounds(which, rounds)) continue;
+    const auto is_of_load = [&](const SteeringCase& other) {
+      return baseline_of(other) == baseline_of(which);
+    };
+    if (std::ranges::none_of(told_, is_of_load)) out += head(which, rounds);
+    told_.insert(which);
+    out += line(which);
   }
   return out;
+}
+
+bool SteeringReport::has_rounds(const SteeringCase& which, int32_t rounds) const {
+  const auto has = [&](const SteeringCase& of) {
+    const auto found = trials_.find(of);
+    return found != trials_.end() && std::ssize(found->second) >= rounds;
+  };
+  return has(which) && has(baseline_of(which));
+}
+
+std::string SteeringReport::line(const SteeringCase& which) const {
+  std::string out =
+      fmt::format("{:<20}{:>9.2f}{:>9.3f}{:>10.1f}{:>10.1f}{:>7.0f}", which.mode,
+                  value(which, &SteeringTrial::ttft).mean, value(which, &SteeringTrial::tpot).mean,
+                  value(which, &SteeringTrial::e2el).mean, value(which, &SteeringTrial::rate).mean,
+                  value(which, &SteeringTrial::eager).mean);
+  if (which.mode != kBaseline && trials_.contains(baseline_of(which))) {
+    const SteeringCase base = baseline_of(which);
+    const auto relative = [&](double SteeringTrial::*member) {
+      return percent(difference(which, member), value(base, member).mean);
+    };
+    const Estimate ttft = difference(which, &SteeringTrial::ttft);
+    out += fmt::format(" {:>16} {:>16} {:>16} {:>16}  {}",
+                       fmt::format("{:+.2f} ± {:.2f}", ttft.mean, ttft.half_width),
+                       relative(&SteeringTrial::tpot), relative(&SteeringTrial::e2el),
+                       relative(&SteeringTrial::rate), floor_text(which));
+  }
+  return out + "\n";
 }
 
 void SteeringLedger::declare(SettingsTable& table) {

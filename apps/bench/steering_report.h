@@ -5,6 +5,7 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -55,16 +56,21 @@ class SteeringReport {
 
   // In the order in which they were added.
   const std::vector<SteeringCase>& cases() const { return order_; }
-  // Of one load, a line a mode.
-  std::string to_table(int32_t concurrency, int32_t output_len) const;
+  // A line for each case that had its last of `rounds` since the last call, as "disabled" of the
+  // same load has, behind a heading where it is the first of its load.
+  std::string new_lines(int32_t rounds);
 
  private:
+  static std::string head(const SteeringCase& first, int32_t rounds);
+  std::string line(const SteeringCase& which) const;
+  bool has_rounds(const SteeringCase& which, int32_t rounds) const;
   std::string floor_text(const SteeringCase& which) const;
 
   std::map<SteeringCase, std::vector<SteeringTrial>> trials_;
   std::map<std::string, int64_t> floors_;
   double bandwidth_ = 0;
   std::vector<SteeringCase> order_;
+  std::set<SteeringCase> told_;
 };
 
 // Where the figures are kept: rows for bench/ledger/steering.csv.

@@ -67,7 +67,7 @@ std::string value_text(const ClampPoint& point) {
 
 class ClampSweep {
  public:
-  ClampSweep(ModelSession& session, std::shared_ptr<const steer::Dictionary> dictionary,
+  ClampSweep(ModelSession& session, std::shared_ptr<const features::Dictionary> dictionary,
              const ClampSettings& settings)
       : session_(session), dictionary_(std::move(dictionary)), settings_(settings) {}
 
@@ -81,7 +81,7 @@ class ClampSweep {
                                  const std::vector<PlainReading>& readings) const;
 
   ModelSession& session_;
-  const std::shared_ptr<const steer::Dictionary> dictionary_;
+  const std::shared_ptr<const features::Dictionary> dictionary_;
   const ClampSettings& settings_;
 };
 
@@ -119,7 +119,7 @@ Result<double> ClampSweep::mean_activation(const std::vector<PromptRow>& prompts
     const auto i = static_cast<size_t>(index);
     std::vector<float> features(static_cast<size_t>(dictionary_->num_features));
     for (size_t token = prompts[i].prompt.size(); token < rows[i].size() / width; ++token) {
-      steer::encode(*dictionary_, std::span(rows[i]).subspan(token * width, width), features);
+      features::encode(*dictionary_, std::span(rows[i]).subspan(token * width, width), features);
       sums[i] += double{features[static_cast<size_t>(settings_.feature)]};
     }
   });

@@ -50,7 +50,7 @@ struct RankSettings {
 };
 
 // A prompt's values, [prompts, features].
-Result<steer::RowSet> pooled_features(ModelSession& session, const steer::Dictionary& dictionary,
+Result<steer::RowSet> pooled_features(ModelSession& session, const features::Dictionary& dictionary,
                                       std::vector<PromptRow> rows, const std::string& pool,
                                       const std::string& label) {
   std::vector<std::vector<int32_t>> prompts;

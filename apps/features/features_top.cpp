@@ -9,7 +9,7 @@
 #include "prompt_file.h"
 #include "report_error.h"
 #include "rudder/base/json.h"
-#include "rudder/steer/features/top_features.h"
+#include "rudder/features/top_features.h"
 
 namespace rudder::apps {
 namespace {
@@ -33,16 +33,16 @@ Result<void> print_top(ModelSession& session, const std::string& text,
                        const TopSettings& settings) {
   RUDDER_TRY(const auto dictionary, session_dictionary(session, settings.layer));
   RUDDER_TRY(const std::vector<int32_t> prompt, encode_prompt(session.files, text, settings.chat));
-  std::vector<std::vector<steer::FeatureValue>> found(prompt.size());
+  std::vector<std::vector<features::FeatureValue>> found(prompt.size());
   const auto take = [&](size_t /*prompt*/, size_t token, std::span<const float> features) {
-    found[token] = steer::top_features(features, settings.top);
+    found[token] = features::top_features(features, settings.top);
   };
   RUDDER_TRY_VOID(encode_prompts(session, *dictionary, {prompt}, "tokens", take));
   for (size_t i = 0; i < prompt.size(); ++i) {
     std::string quoted;
     append_json_string(quoted, session.files.tokenizer->decode(std::span(&prompt[i], 1), false));
     fmt::print("{:>6}  {:<16}", i, quoted);
-    for (const steer::FeatureValue& one : found[i]) {
+    for (const features::FeatureValue& one : found[i]) {
       fmt::print("  {}: {:.4g}", one.feature, one.value);
     }
     fmt::print("\n");

@@ -20,7 +20,7 @@ namespace json = boost::json;
 
 constexpr size_t kPromptsAtOnce = 64;  // bounds the rows in memory
 
-Result<void> encode_some(ModelSession& session, const steer::Dictionary& dictionary,
+Result<void> encode_some(ModelSession& session, const features::Dictionary& dictionary,
                          std::span<const std::vector<int32_t>> prompts, size_t first,
                          ThreadPool& threads, const TakeFeatures& take) {
   RUDDER_TRY(const auto spec, rows_spec(session, dictionary));
@@ -46,7 +46,7 @@ Result<void> encode_some(ModelSession& session, const steer::Dictionary& diction
     const auto width = static_cast<size_t>(dictionary.d_in);
     std::vector<float> features(static_cast<size_t>(dictionary.num_features));
     for (size_t token = 0; token < rows[i].size() / width; ++token) {
-      steer::encode(dictionary, std::span(rows[i]).subspan(token * width, width), features);
+      features::encode(dictionary, std::span(rows[i]).subspan(token * width, width), features);
       take(first + i, token, features);
     }
   });
@@ -63,8 +63,8 @@ SessionSettings feature_session_settings() {
   return settings;
 }
 
-Result<std::shared_ptr<const steer::Dictionary>> session_dictionary(const ModelSession& session,
-                                                                    int32_t layer) {
+Result<std::shared_ptr<const features::Dictionary>> session_dictionary(const ModelSession& session,
+                                                                       int32_t layer) {
   if (session.engine->captures() == nullptr || session.steering == nullptr) {
     return fail(ErrorCode::kInvalidArgument, "needs --enable-steering and --capture-memory-mb");
   }
@@ -72,7 +72,7 @@ Result<std::shared_ptr<const steer::Dictionary>> session_dictionary(const ModelS
   if (sets.size() != 1) {
     return fail(ErrorCode::kInvalidArgument, "give one, NAME=PATH or NAME=PATH@SITE", "dictionary");
   }
-  const steer::DictionarySet& set = *sets.front();
+  const features::DictionarySet& set = *sets.front();
   if (layer < 0 && set.layers.size() == 1) return set.layers.front();
   const auto* found = layer < 0 ? nullptr : set.at_layer(layer);
   if (found != nullptr) return *found;
@@ -84,7 +84,7 @@ Result<std::shared_ptr<const steer::Dictionary>> session_dictionary(const ModelS
 }
 
 Result<std::shared_ptr<const steer::capture::CaptureSpec>> rows_spec(
-    const ModelSession& session, const steer::Dictionary& dictionary) {
+    const ModelSession& session, const features::Dictionary& dictionary) {
   const json::value field = {{"response",
                               {{"sites", json::object{{tap::site_name(dictionary.read.site),
                                                        json::array{dictionary.read.layer}}}},
@@ -94,7 +94,7 @@ Result<std::shared_ptr<const steer::capture::CaptureSpec>> rows_spec(
 }
 
 Result<std::vector<float>> token_rows(const steer::capture::CaptureResults& results,
-                                      const steer::Dictionary& dictionary) {
+                                      const features::Dictionary& dictionary) {
   for (const steer::capture::ConsumerResult& result : results) {
     if (result.consumer != "response") continue;
     if (result.status != steer::capture::Status::kOk) {
@@ -108,7 +108,7 @@ Result<std::vector<float>> token_rows(const steer::capture::CaptureResults& resu
   return fail(ErrorCode::kInternal, "the engine gave no captures", "capture");
 }
 
-Result<void> encode_prompts(ModelSession& session, const steer::Dictionary& dictionary,
+Result<void> encode_prompts(ModelSession& session, const features::Dictionary& dictionary,
                             const std::vector<std::vector<int32_t>>& prompts,
                             const std::string& label, const TakeFeatures& take) {
   Progress progress(label, false);

@@ -22,6 +22,7 @@
 #include "sweep.h"
 #include "vectors/activations.h"
 #include "vectors/vector_commands.h"
+#include "vectors/vector_scale.h"
 
 namespace rudder::apps {
 namespace {
@@ -88,7 +89,6 @@ class Evaluation {
   }
 
  private:
-  Result<std::shared_ptr<const steer::Config>> config(double scale) const;
   double effect_of(std::span<const float> mean_row) const;
 
   ModelSession& session_;
@@ -146,26 +146,6 @@ Result<void> Evaluation::prepare(const EvalSettings& settings) {
               fmt::format("the file has no layer {}", settings.read_layer), "read-layer");
 }
 
-Result<std::shared_ptr<const steer::Config>> Evaluation::config(double scale) const {
-  const auto model = std::make_shared<const steer::Model>(
-      steer::Model{.geometry = limits_.geometry, .limits = limits_.taps, .hash_secret = {}});
-  std::vector<steer::OpSpec> ops;
-  for (const steer::TrainedVector& vector : card_.vectors) {
-    if (std::ranges::find(layers_, vector.point.layer) == layers_.end()) continue;
-    const std::vector<float>& values = vector.direction.values;
-    const std::shared_ptr<float[]> buffer = std::make_shared<float[]>(values.size());
-    std::ranges::copy(values, buffer.get());
-    steer::OpSpec op;
-    op.op = steer::OpName::kAdd;
-    op.point = vector.point;
-    op.vector = {buffer, 0, static_cast<int32_t>(values.size())};
-    op.scale = scale;
-    op.where = fmt::format("layer {}", vector.point.layer);
-    ops.push_back(std::move(op));
-  }
-  return steer::Config::build(model, std::move(ops));
-}
-
 // Where a row lies between the sets' means, along the vector of the read layer.
 double Evaluation::effect_of(std::span<const float> mean_row) const {
   const std::vector<float>& direction = read_->direction.values;
@@ -177,7 +157,8 @@ double Evaluation::effect_of(std::span<const float> mean_row) const {
 
 Result<ScalePoint> Evaluation::run(double scale, const std::vector<PromptRow>& prompts,
                                    int32_t max_tokens) {
-  RUDDER_TRY(const std::shared_ptr<const steer::Config> steering, config(scale));
+  RUDDER_TRY(const std::shared_ptr<const steer::Config> steering,
+             add_vectors(limits_, card_.vectors, layers_, scale));
   const tap::Point point = read_->point;
   RUDDER_TRY(const auto spec,
              mean_spec(session_, point.site, {point.layer}, "all_generated", "post"));
@@ -204,39 +185,9 @@ Result<ScalePoint> Evaluation::run(double scale, const std::vector<PromptRow>& p
 
 Result<Divergence> Evaluation::divergence_at(double scale, const std::vector<PromptRow>& prompts,
                                              int32_t max_tokens) {
-  RUDDER_TRY(const std::shared_ptr<const steer::Config> steering, config(scale));
-  RUDDER_TRY(const auto answers, answer_prompts(session_, *steering, prompts,
-                                                {.max_tokens = max_tokens, .temperature = 1},
-                                                nullptr, fmt::format("samples at {}", scale)));
-  RUDDER_TRY(const auto readings, read_answers(session_, prompts, answers, nullptr,
-                                               fmt::format("divergence at {}", scale)));
-  return divergence(answers, readings);
-}
-
-// The largest scale from 0 to that of the sweep whose divergence is within the budget, to a 32nd of
-// the sweep; 0 where the smallest step is beyond it.
-struct Recommendation {
-  double scale = 0;
-  Divergence divergence;
-};
-
-Result<Recommendation> recommend(Evaluation& evaluation, double largest, double budget,
-                                 const std::vector<PromptRow>& prompts, int32_t max_tokens) {
-  constexpr int kHalvings = 5;
-  Recommendation best;
-  double beyond = largest;
-  RUDDER_TRY(const Divergence at_largest, evaluation.divergence_at(largest, prompts, max_tokens));
-  if (at_largest.kl <= budget) return Recommendation{largest, at_largest};
-  for (int i = 0; i < kHalvings; ++i) {
-    const double middle = (best.scale + beyond) / 2;
-    RUDDER_TRY(const Divergence found, evaluation.divergence_at(middle, prompts, max_tokens));
-    if (found.kl <= budget) {
-      best = {middle, found};
-    } else {
-      beyond = middle;
-    }
-  }
-  return best;
+  RUDDER_TRY(const std::shared_ptr<const steer::Config> steering,
+             add_vectors(limits_, card_.vectors, layers_, scale));
+  return divergence_under(session_, *steering, prompts, max_tokens, scale);
 }
 
 std::string report_text(const std::vector<ScalePoint>& points) {
@@ -253,9 +204,13 @@ std::string report_text(const std::vector<ScalePoint>& points) {
 
 Result<void> write_report(const steer::VectorCard& card, const Evaluation& evaluation,
                           const EvalSettings& settings, const std::vector<ScalePoint>& points,
-                          const std::optional<Recommendation>& recommended) {
+                          const std::optional<ScaleLimit>& recommended) {
   fmt::print("{} at {}, layer {} steered, effect read at layer {}\n\n{}", card.name, card.site,
              evaluation.steered_layers(), evaluation.read_layer(), report_text(points));
+  if (card.unit.part != 1) {
+    fmt::print("\nscales are of the whole vectors: scale 1 of the module is {:.3g} of them\n",
+               card.unit.part);
+  }
   if (recommended) {
     fmt::print(
         "\nrecommended scale {:.3g}: the largest up to {:.3g} with a divergence of {} nats a "
@@ -324,10 +279,13 @@ Result<void> evaluate(const std::string& model, SessionSettings settings,
     RUDDER_TRY(ScalePoint point, evaluation.run(scale, prompts, eval_settings.max_tokens));
     points.push_back(std::move(point));
   }
-  std::optional<Recommendation> recommended;
+  std::optional<ScaleLimit> recommended;
   if (eval_settings.kl_budget > 0) {
-    RUDDER_TRY(recommended, recommend(evaluation, *std::ranges::max_element(scales),
-                                      eval_settings.kl_budget, prompts, eval_settings.max_tokens));
+    const auto divergence_at = [&](double scale) {
+      return evaluation.divergence_at(scale, prompts, eval_settings.max_tokens);
+    };
+    RUDDER_TRY(recommended, find_scale(*std::ranges::max_element(scales), eval_settings.kl_budget,
+                                       divergence_at));
   }
   return write_report(card, evaluation, eval_settings, points, recommended);
 }

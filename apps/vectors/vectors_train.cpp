@@ -13,6 +13,7 @@
 #include "rudder/steer/train/vector_files.h"
 #include "vectors/activations.h"
 #include "vectors/vector_commands.h"
+#include "vectors/vector_scale.h"
 
 namespace rudder::apps {
 namespace {
@@ -29,6 +30,7 @@ struct TrainSettings {
   std::string name = "vector";
   std::string output = ".";
   bool gguf = false;
+  double kl_budget = 0.25;
 
   void declare(SettingsTable& table) {
     table.section("vectors");
@@ -51,6 +53,10 @@ struct TrainSettings {
     table.add("chat", &chat, "Wrap plain lines as user messages.");
     table.add("name", &name, "Of the vectors and their files.");
     table.add("output", &output, "The folder that NAME.safetensors, NAME.md and NAME.json go to.");
+    table.add("kl-budget", &kl_budget, 0.0, 100.0,
+              "Scale 1 of the module adds the largest part of the vectors at which all layers "
+              "together, with either sign, change the next token's distribution by at most so many "
+              "nats a token; 0: the whole vectors, unmeasured.");
     table.add("gguf", &gguf,
               "Also write NAME.gguf, for llama.cpp and repeng. Site resid_post only.");
   }
@@ -98,7 +104,50 @@ Result<steer::TrainedVector> train_one(steer::Method method, tap::Point point,
   return vector;
 }
 
+// Prompts that the unit is measured on: of either set, from its beginning.
+std::vector<PromptRow> some_of(const std::vector<PromptRow>& positive,
+                               const std::vector<PromptRow>& negative) {
+  constexpr size_t kOfEach = 8;
+  std::vector<PromptRow> prompts;
+  for (const std::vector<PromptRow>* set : {&positive, &negative}) {
+    const auto count = static_cast<std::ptrdiff_t>(std::min(kOfEach, set->size()));
+    prompts.insert(prompts.end(), set->begin(), set->begin() + count);
+  }
+  return prompts;
+}
+
+// Finds what scale 1 of the module is to be.
+Result<void> set_unit(ModelSession& session, double budget, const std::vector<PromptRow>& prompts,
+                      steer::VectorCard& card) {
+  constexpr int32_t kMaxTokens = 32;
+  std::vector<int32_t> layers;
+  for (const steer::TrainedVector& vector : card.vectors) layers.push_back(vector.point.layer);
+  const auto divergence_at = [&](double scale) -> Result<Divergence> {
+    Divergence worst;
+    for (const double signed_scale : {scale, -scale}) {
+      RUDDER_TRY(const auto steering,
+                 add_vectors(session.engine->limits(), card.vectors, layers, signed_scale));
+      RUDDER_TRY(const Divergence found,
+                 divergence_under(session, *steering, prompts, kMaxTokens, signed_scale));
+      if (found.kl >= worst.kl) worst = found;
+    }
+    return worst;
+  };
+  RUDDER_TRY(const ScaleLimit found, find_scale(1, budget, divergence_at));
+  if (found.scale == 0) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("no part of the vectors that was tried keeps within {} nats a token", budget),
+        "kl-budget");
+  }
+  card.unit = {found.scale, budget, found.divergence.kl, found.divergence.error};
+  return {};
+}
+
 Result<steer::VectorCard> train(ModelSession& session, const TrainSettings& settings) {
+  if (settings.kl_budget > 0 && !session.engine->limits().taps.steering()) {
+    return fail(ErrorCode::kInvalidArgument, "needs --enable-steering", "kl-budget");
+  }
   if (session.engine->captures() == nullptr) {
     return fail(ErrorCode::kInvalidArgument, "must be more than 0: vectors come from captures",
                 "capture-memory-mb");
@@ -131,6 +180,7 @@ Result<steer::VectorCard> train(ModelSession& session, const TrainSettings& sett
   card.num_held_out =
       static_cast<int64_t>(positive.size() + negative.size() - num_positive - num_negative);
   const bool mean = settings.tokens == "mean";
+  const std::vector<PromptRow> measured = some_of(positive, negative);
   RUDDER_TRY(const auto positive_rows,
              rows_of_prompts(session, tokens_of(std::move(positive)), site.site, layers, mean,
                              "positive prompts"));
@@ -142,6 +192,9 @@ Result<steer::VectorCard> train(ModelSession& session, const TrainSettings& sett
                train_one(card.method, {layers[i], site.site}, positive_rows[i], negative_rows[i],
                          settings.holdout));
     card.vectors.push_back(std::move(vector));
+  }
+  if (settings.kl_budget > 0) {
+    RUDDER_TRY_VOID(set_unit(session, settings.kl_budget, measured, card));
   }
   return card;
 }
@@ -164,6 +217,7 @@ Result<void> write(const steer::VectorCard& card, const TrainSettings& settings)
 int vectors_train(int argc, char** argv) {
   SessionSettings settings;
   settings.log_level = "warn";
+  settings.exec.enable_steering = true;
   settings.exec.capture_memory_mb = 64;
   TrainSettings train_settings;
   SettingsTable table;

@@ -44,6 +44,7 @@ class Page:
         self.requests = []  # addresses
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
+        self.call("Performance.enable", timeDomain="threadTicks")
 
     def close(self):
         self._open.close()
@@ -78,6 +79,11 @@ class Page:
         if "exceptionDetails" in result:
             raise PageError(f"{expression}: {result['exceptionDetails']}")
         return result["result"].get("value")
+
+    def processor_seconds(self):
+        """That the page's thread has taken: what a script costs on a machine that does much else, too."""
+        metrics = self.call("Performance.getMetrics")["metrics"]
+        return next(each["value"] for each in metrics if each["name"] == "ThreadTime")
 
     def wait(self, expression, timeout=WAIT_TIMEOUT_S):
         """The value of the expression, once it is true."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import json
 import os
 import pathlib
 import re
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.parse
 
 import httpx2
 import openai
@@ -21,6 +23,10 @@ BINARY = pathlib.Path(os.environ.get("RUDDER_BINARY", ROOT / "build" / "release"
 DEMO = ROOT / "models" / "demo"
 START_TIMEOUT_S = 120
 PATIENCE_S = 120  # of a machine that does much else; nothing here takes more than some seconds by itself
+# Flags of a server as slow as one of a large model: what a test does while an answer of MAX_TOKENS comes, it does long
+# before the answer's end, however fast the machine is, and whatever else it does.
+PACED = ("--min-step-ms", "30")
+MAX_TOKENS = 1900  # 57 s
 # For requests that are many. Each new client reads the system's certificates, 30 ms of a core. No connection is kept:
 # servers come and go.
 HTTP = httpx2.Client(timeout=60, limits=httpx2.Limits(max_keepalive_connections=0))
@@ -38,6 +44,32 @@ def is_instrumented():
 def growth_bound():
     """Bytes by which the memory of a server may grow while it is attacked."""
     return (1 << 30) if is_instrumented() else (128 << 20)
+
+
+def thread_seconds(process, which, but=()):
+    """Of the threads of a process that run, without those of a name in `but`, in all: 0: the time that they ran; 1: that they
+    waited for a core."""
+    total = 0
+    for task in pathlib.Path(f"/proc/{process}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one that ends
+            if (task / "comm").read_text().strip() not in but:
+                total += int((task / "schedstat").read_text().split()[which])
+    return total * 1e-9
+
+
+class Stopwatch:
+    """Seconds since it was made, without those that the machine gave to others: what a server's patience is measured by.
+    `but`: names of the server's threads that whoever measures does not wait for."""
+
+    def __init__(self, server_pid, but=()):
+        self._of = (server_pid, 1, but)
+        self._begin, self._in_line = time.monotonic(), self._seconds_in_line()
+
+    def _seconds_in_line(self):
+        return thread_seconds(*self._of) + thread_seconds("self", 1)
+
+    def seconds(self):
+        return time.monotonic() - self._begin - (self._seconds_in_line() - self._in_line)
 
 
 class Server:
@@ -86,10 +118,13 @@ class Server:
         assert found, f"/metrics has no {name}"
         return sum(found)
 
+    def settings(self):
+        """Every setting of a server without keys, as /server_info tells it."""
+        return HTTP.get(self.url + "/server_info", timeout=10).json()["settings"]
+
     def processor_seconds(self):
         """Seconds of processor time that it has taken: what a request costs on a machine that does much else, too."""
-        threads = pathlib.Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
-        return sum(int(thread.read_text().split()[0]) for thread in threads) * 1e-9
+        return thread_seconds(self.process.pid, 0)
 
     def stop(self, timeout=60):
         if self.process.poll() is None:
@@ -120,6 +155,17 @@ def wait_for(condition, what, patience_s=PATIENCE_S):
 
 
 @contextlib.contextmanager
+def long_request(server, prompt="Once", **fields):
+    """A request of MAX_TOKENS tokens that runs or waits until the block ends; its client goes then. Of a PACED server."""
+    body = json.dumps({"prompt": prompt, "max_tokens": MAX_TOKENS, "ignore_eos": True, **fields}).encode()
+    address = urllib.parse.urlsplit(server.url)
+    with socket.create_connection((address.hostname, address.port), timeout=PATIENCE_S) as client:
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                       b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        yield client
+
+
+@contextlib.contextmanager
 def serving(*flags, model=None, port=0):
     server = Server(*flags, model=model, port=port)
     try:
@@ -131,6 +177,12 @@ def serving(*flags, model=None, port=0):
 @pytest.fixture(scope="session")
 def server():
     with serving() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def paced():
+    with serving(*PACED) as running:
         yield running
 
 

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import os
 import pathlib
+import time
 
 import pytest
 
@@ -28,9 +29,23 @@ def thread_named(process, name):
     return found[0]
 
 
+def status_of(process, thread):
+    """The status of a process that has ended, or None. Its stopped thread, which goes with it, is ours to wait for: until
+    then nobody sees that the process has ended."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(thread, WAIT_ALL | os.WNOHANG)
+    return process.poll()
+
+
+def status_within(process, thread, patience_s):
+    deadline = time.monotonic() + patience_s
+    while (status := status_of(process, thread)) is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return status
+
+
 @contextlib.contextmanager
-def standing_still(process, name):
-    thread = thread_named(process, name)
+def standing_still_thread(thread):
     try:
         ptrace(SEIZE, thread)
     except PermissionError:
@@ -38,6 +53,11 @@ def standing_still(process, name):
     ptrace(INTERRUPT, thread)
     os.waitpid(thread, WAIT_ALL)
     try:
-        yield
+        yield thread
     finally:
-        ptrace(DETACH, thread)
+        with contextlib.suppress(OSError):  # its process may have ended
+            ptrace(DETACH, thread)
+
+
+def standing_still(process, name):
+    return standing_still_thread(thread_named(process, name))

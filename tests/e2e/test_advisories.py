@@ -165,7 +165,7 @@ SPELLINGS = (
     lambda path: path.replace("/", "/./", 1), lambda path: path + ";x", lambda path: path + "%2f", lambda path: path.upper(),
     lambda path: path.replace("s", "%73", 1), lambda path: "http://localhost" + path, lambda path: path + "?a=/health",
     lambda path: "/health/.." + path, lambda path: path + "%00", lambda path: path.replace("/", "\\", 1))
-PUBLIC = {"/health", "/readyz", "/ping", "/livez", "/version", "/openapi.json", "/", "/v1/health"}
+PUBLIC = {"/health", "/readyz", "/ping", "/livez", "/version", "/openapi.json", "/docs", "/", "/v1/health"}
 
 
 def test_s5_no_spelling_of_a_path_goes_round_the_key():

@@ -4,11 +4,12 @@ import csv
 import json
 import os
 import re
+import subprocess
 
 import httpx2
 import pytest
 
-from conftest import DEMO, run_rudder, serving
+from conftest import BINARY, DEMO, run_rudder, serving
 
 
 def test_generate_one_prompt():
@@ -157,6 +158,7 @@ def test_bench_steering_compares_every_mode_with_none(tmp_path):
     bench = run_rudder("bench", "steering", "--device", "cpu", "--rounds", "2", "--concurrency", "2", "--output-lens",
                        "8", "--input-len", "24", "--requests", "4", "--ledger", ledger, "--capture-dir", captures)
     assert bench.returncode == 0, bench.stderr
+    assert "bench steering: 0 of 34 trials; warm-up, disabled at 2 clients, 8 tokens" in bench.stderr
     modes = ["disabled", "enabled_idle", "named_shared", "all_steered_shared", "per_request_n4", "per_request_n16",
              "per_request_n256", "feature_delta_1", "feature_delta_8", "feature_delta_64", "feature_gate",
              "probe", "stop_when", "lens", "attn_z_add", "capture_one_site", "capture_all_layers"]
@@ -173,6 +175,26 @@ def test_bench_steering_compares_every_mode_with_none(tmp_path):
     assert refused.returncode == 1 and "sideways" in refused.stderr
 
 
+@pytest.mark.parametrize("bench, begins", [
+    (["latency", "--num-iters", "3", "--random-input-len", "16", "--random-output-len", "4"], "bench latency"),
+    (["throughput", "--num-prompts", "4", "--random-input-len", "16", "--random-output-len", "4"], "bench throughput")])
+@pytest.mark.parametrize("level", ["error", "info"])
+def test_progress_is_told_whatever_the_log_level(bench, begins, level):
+    done = run_rudder("bench", *bench, "--log-level", level)
+    assert done.returncode == 0 and begins in done.stderr, done.stderr
+
+
+def test_a_row_is_there_as_soon_as_it_is_measured():
+    """Who reads a pipe sees the first modes while the others are measured."""
+    command = [str(BINARY), "bench", "steering", "--modes", "enabled_idle,named_shared,probe", "--rounds", "2",
+               "--concurrency", "1,2", "--output-lens", "8", "--input-len", "16", "--requests", "2"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    seen = [(line.split()[0], process.poll()) for line in process.stdout if line.strip()]
+    assert process.wait() == 0
+    rows = [name for name, _ in seen if name in ("disabled", "enabled_idle", "named_shared", "probe")]
+    assert len(rows) == 8 and seen[1][1] is None
+
+
 def test_missing_model_folder_is_named():
     done = run_rudder("serve", "no/such/folder")
     assert done.returncode == 1
@@ -180,7 +202,7 @@ def test_missing_model_folder_is_named():
 
 
 @pytest.mark.parametrize("flag, hint", [
-    ("-hf", "models are not downloaded"),
+    ("-hf", "rudder serve ORG/NAME"),
     ("--ctx-size", "use --max-model-len"),
     ("--mem-fraction-static=0.8", "use --gpu-memory-utilization"),
     ("--max-num-seq", "did you mean --max-num-seqs?"),

@@ -14,7 +14,7 @@ import promql_parser
 import pytest
 import yaml
 
-from conftest import BINARY, ROOT, free_ports, run_rudder, serving
+from conftest import BINARY, ROOT, free_ports, run_rudder, serving, wait_for
 from kv_events import config
 
 DEPLOY = ROOT / "deploy"
@@ -129,6 +129,34 @@ def test_the_dashboard_shows_metrics_of_the_server(series):
         expect_known(expression, series)
         for label in re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]):
             assert f"({label})" in expression or label in SCRAPED_LABELS, target
+
+
+# Metrics that the dashboards in vLLM's repository show, of servers without adapters and transfer of KV.
+PANELS = """num_requests_running num_requests_waiting kv_cache_usage_perc num_preemptions_total prompt_tokens_total
+    generation_tokens_total request_success_total prefix_cache_queries_total prefix_cache_hits_total cache_config_info
+    time_to_first_token_seconds inter_token_latency_seconds time_per_output_token_seconds
+    request_time_per_output_token_seconds e2e_request_latency_seconds request_queue_time_seconds
+    request_prefill_time_seconds request_decode_time_seconds request_inference_time_seconds request_prompt_tokens
+    request_generation_tokens request_max_num_generation_tokens request_params_max_tokens request_params_n
+    request_prefill_kv_computed_tokens iteration_tokens_total""".split()
+
+
+def test_vllms_panels_have_series():
+    with serving("--metrics-prefix", "vllm") as server:
+        body = {"prompt": "Once upon a time", "max_tokens": 5, "n": 2, "temperature": 1, "ignore_eos": True}
+        for _ in range(2):
+            assert httpx2.post(server.url + "/v1/completions", json=body).status_code == 200
+        wait_for(lambda: server.metric("vllm:request_success_total") == 4, "the requests are counted")
+        values = server.metrics()
+    for name in PANELS:
+        found = {key: value for key, value in values.items() if re.match(rf"vllm:{name}(_bucket|_sum|_count)?{{", key)}
+        assert found, name
+        counts = [value for key, value in found.items() if key.startswith(f"vllm:{name}_count")]
+        assert all(counts) and ("seconds" not in name or counts), name
+    summed = {name: sum(value for key, value in values.items() if key.startswith(f"vllm:{name}{{")) for name in (
+        "generation_tokens_total", "request_generation_tokens_sum", "request_max_num_generation_tokens_sum",
+        "request_max_num_generation_tokens_count")}
+    assert list(summed.values()) == [20, 20, 10, 2]
 
 
 @pytest.fixture(scope="module")

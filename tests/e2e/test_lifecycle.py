@@ -2,12 +2,11 @@
 
 import signal
 import threading
-import time
 
 import httpx2
 import openai
 import pytest
-from conftest import Server, run_rudder, serving
+from conftest import PACED, Server, long_request, run_rudder, serving, wait_for
 
 STORY = [{"role": "user", "content": "Tell me a happy story about a garden."}]
 
@@ -21,22 +20,20 @@ def test_api_key_guards(tmp_path):
 
 
 def test_sigterm_lets_streams_finish():
-    server = Server()
+    server = Server(*PACED)
     client = server.client()
     model = client.models.list().data[0].id
     texts = []
 
     def read():
         stream = client.chat.completions.create(model=model, messages=STORY, stream=True, temperature=0,
-                                                max_tokens=400, extra_body={"ignore_eos": True})
+                                                max_tokens=300, extra_body={"ignore_eos": True})
         texts.append([c.choices[0].finish_reason for c in stream if c.choices][-1])
 
     threads = [threading.Thread(target=read) for _ in range(4)]
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and httpx2.get(server.url + "/load").json()["server_load"] < 4:
-        time.sleep(0.01)  # on a busy machine clients take their time to ask
+    wait_for(lambda: httpx2.get(server.url + "/load").json()["server_load"] == 4, "all four are answered")
     server.process.send_signal(signal.SIGTERM)
     for thread in threads:
         thread.join(60)
@@ -45,24 +42,19 @@ def test_sigterm_lets_streams_finish():
 
 
 def test_full_queue_is_503_with_retry_after():
-    with serving("--max-num-queued-reqs", "1", "--max-num-seqs", "1") as server:
-        url = server.url + "/v1/completions"
-        body = {"model": server.client().models.list().data[0].id, "prompt": "Once", "max_tokens": 500,
-                "ignore_eos": True}
-        answers = []
-
+    with serving(*PACED, "--max-num-queued-reqs", "1", "--max-num-seqs", "1") as server:
         def post():
-            answers.append(httpx2.post(url, json=body, timeout=60))
+            return httpx2.post(server.url + "/v1/completions", json={"prompt": "Once", "max_tokens": 2}, timeout=60)
 
-        threads = [threading.Thread(target=post) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        refused = [a for a in answers if a.status_code == 503]
-        assert refused and all(int(a.headers["retry-after"]) >= 1 for a in refused)
-        assert refused[0].json()["error"]["code"]
-        assert any(a.status_code == 200 for a in answers)
+        with long_request(server):
+            wait_for(lambda: server.metric("rudder:num_requests_running") == 1, "one runs")
+            with long_request(server):
+                wait_for(lambda: server.metric("rudder:num_requests_waiting") == 1, "one waits")
+                for refused in (post(), post()):
+                    assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1
+                    assert refused.json()["error"]["code"]
+        wait_for(lambda: server.metric("rudder:num_requests_running") == 0, "both are gone")
+        assert post().status_code == 200
 
 
 def test_tight_memory_gives_the_same_answers():
@@ -85,7 +77,7 @@ def test_tight_memory_gives_the_same_answers():
     with serving() as roomy:
         expected, _ = stories(roomy)
     # 12 sequences of 200 tokens want about 160 blocks; 48 force preemption.
-    with serving("--kv-cache-memory-bytes", "3M", "--max-model-len", "512") as tight:
+    with serving(*PACED, "--kv-cache-memory-bytes", "3M", "--max-model-len", "512") as tight:
         found, preemptions = stories(tight)
     assert preemptions > 0
     assert found == expected

@@ -27,6 +27,7 @@ GENERATING = {
 }
 OTHERS = [
     ("POST", "/v1/messages/count_tokens", {"messages": CHAT["messages"]}),
+    ("POST", "/v1/responses/input_tokens", {"input": "hi"}), ("POST", "/v1/responses/compact", {"input": "hi", "max_output_tokens": 9}),
     ("POST", "/v1/embeddings", {"input": ["a", "b"]}), ("POST", "/v1/embeddings", {"input": "a", "encoding_format": "base64"}),
     ("POST", "/v1/chat/completions/render", CHAT), ("POST", "/v1/completions/render", {**TEXT, "seed": 3}),
     ("POST", "/tokenize", {"prompt": "a", "return_token_strs": True}), ("POST", "/tokenize", {"messages": CHAT["messages"]}),
@@ -133,6 +134,10 @@ def test_paths_with_an_id(tapped, document):
     made = httpx2.post(tapped.url + "/v1/responses", json={"input": "hi", "max_output_tokens": 3}).json()
     path = f"{tapped.url}/v1/responses/{made['id']}"
     check(document, "Response", httpx2.get(path).json())
+    check(document, "ResponseInputItemList", httpx2.get(path + "/input_items").json())
+    chunks = [line[6:] for line in httpx2.get(path + "?stream=true").text.splitlines() if line.startswith("data: ")]
+    for chunk in chunks:
+        check(document, "ResponseEvent", json.loads(chunk))
     check(document, "ResponseDeleted", httpx2.delete(path).json())
     check(document, "Error", httpx2.get(path).json())
 
@@ -148,7 +153,7 @@ def test_errors(tapped, document, path):
 
 @pytest.mark.parametrize("method, path", [
     ("POST", "/v1/load_lora_adapter"), ("POST", "/v1/audio/transcriptions"), ("POST", "/v1/images/generations"),
-    ("POST", "/rerank"), ("POST", "/v1/score"), ("POST", "/classify"), ("POST", "/pooling"), ("POST", "/sleep"),
+    ("POST", "/classify"), ("POST", "/pooling"), ("POST", "/sleep"),
     ("GET", "/is_sleeping"), ("POST", "/v1/messages/batches")])
 def test_what_is_not_supported_is_said(tapped, document, method, path):
     answer = httpx2.request(method, tapped.url + path, json={})

@@ -3,13 +3,12 @@
 import concurrent.futures
 import math
 import threading
-import time
 import xml.etree.ElementTree as xml
 
 import httpx2
 import pytest
 
-from conftest import serving
+from conftest import serving, wait_for
 from test_steering import LAYERS, add, vector
 
 FLAGS = ("--enable-steering", "--capture-memory-mb", "16", "--max-steering-rows", "128")
@@ -117,10 +116,7 @@ def test_a_client_that_leaves_ends_its_sweep(running, sums):
     thread = threading.Thread(target=start)
     thread.start()
     thread.join()
-    deadline = time.monotonic() + 30
-    while httpx2.get(running.url + "/load").json()["server_load"] > 0:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: httpx2.get(running.url + "/load").json()["server_load"] == 0, "the sweep ends")
 
 
 def test_what_is_refused(running, sums):

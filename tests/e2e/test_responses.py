@@ -87,7 +87,7 @@ def test_conversation_goes_on(server, model):
         client.responses.retrieve(first.id)
 
 
-def test_background(server, model):
+def test_background(server, model, paced):
     client = server.client()
     answer = client.responses.create(model=model, input=QUESTION, temperature=0, background=True)
     assert answer.status in ("queued", "in_progress")
@@ -95,10 +95,11 @@ def test_background(server, model):
         answer = client.responses.retrieve(answer.id)
     assert answer.status == "completed" and "85" in answer.output_text
 
-    long = client.responses.create(model=model, input="Tell me a story.", background=True, max_output_tokens=10**4 // 8,
-                                   extra_body={"ignore_eos": True})
-    assert client.responses.cancel(long.id).status == "cancelled"
-    assert client.responses.retrieve(long.id).status == "cancelled"
+    slow = paced.client()
+    long = slow.responses.create(model=model, input="Tell me a story.", background=True, max_output_tokens=10**4 // 8,
+                                 extra_body={"ignore_eos": True})
+    assert slow.responses.cancel(long.id).status == "cancelled"
+    assert slow.responses.retrieve(long.id).status == "cancelled"
     with pytest.raises(openai.BadRequestError):
         client.responses.cancel(answer.id)
 
@@ -137,10 +138,43 @@ def test_json_schema(server, model):
     assert 0 <= json.loads(answer.output_text)["sum"] <= 999
 
 
+def test_what_a_response_was_asked_with(server, model):
+    client = server.client()
+    answer = client.responses.create(model=model, input=[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
+                                                         {"role": "user", "content": QUESTION}], temperature=0)
+    items = client.responses.input_items.list(answer.id, order="asc", limit=2)
+    assert [item.role for item in items] == ["user", "assistant", "user"]  # the client asks for the next page
+    assert items.data[0].content[0].text == "a" and items.has_more
+    counted = client.responses.input_tokens.count(model=model, input=QUESTION)
+    asked = client.responses.create(model=model, input=QUESTION, temperature=0)
+    assert counted.input_tokens == asked.usage.input_tokens
+
+
+def test_a_response_is_streamed_again(server, model):
+    client = server.client()
+    answer = client.responses.create(model=model, input=QUESTION, temperature=0)
+    events = list(client.responses.retrieve(answer.id, stream=True))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == answer.output_text
+    assert events[-1].type == "response.completed" and events[-1].response.output_text == answer.output_text
+    later = list(client.responses.retrieve(answer.id, stream=True, starting_after=2))
+    assert later == events[3:]
+
+
+def test_a_conversation_is_summed_up(server, model):
+    client = server.client()
+    made = client.responses.compact(model=model, input=[{"role": "user", "content": "Tell me of a boat."}])
+    assert made.object == "response.compaction" and made.output[-1].type == "compaction"
+    item = made.output[-1].to_dict()
+    after = client.responses.create(model=model, input=[item, {"role": "user", "content": QUESTION}], temperature=0, max_output_tokens=5)
+    alone = client.responses.create(model=model, input=QUESTION, temperature=0, max_output_tokens=5)
+    assert after.usage.input_tokens > alone.usage.input_tokens
+
+
 @pytest.mark.parametrize("fields, param", [
     ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content[0].type"),
     ({"input": "x", "max_output_tokens": 10**9}, "max_output_tokens"),
-    ({"input": "x", "tools": [{"type": "web_search"}]}, "tools[0].type"),
+    ({"input": "x", "tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice.type"),
     ({"input": "word " * 20000}, "input"),
 ])
 def test_bad_fields_are_refused_by_name(server, model, fields, param):

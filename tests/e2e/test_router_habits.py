@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from conftest import HTTP, serving
+from conftest import HTTP, PACED, serving
 
 PROMPT = "Once upon a time"
 
@@ -110,13 +110,13 @@ def test_a_priority_orders_and_is_any_whole_number(server, plain):
 def test_a_picker_that_polls_the_load_sees_it_and_costs_little():
     """llm-d's endpoint picker reads /metrics 20 times a second, under vLLM's names, while requests run."""
     waiting, running, cache = "vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc"
-    with serving("--metrics-prefix", "vllm", "--max-num-seqs", "2") as server:
+    with serving(*PACED, "--metrics-prefix", "vllm", "--max-num-seqs", "2") as server:
         before = server.processor_seconds()
         for _ in range(100):
             server.metrics()
         assert (server.processor_seconds() - before) / 100 <= 0.01  # of a core, for one answer
         seen = []
-        body = {"prompt": PROMPT, "max_tokens": 200, "temperature": 1, "ignore_eos": True}
+        body = {"prompt": PROMPT, "max_tokens": 60, "temperature": 1, "ignore_eos": True}
         with concurrent.futures.ThreadPoolExecutor(6) as pool:
             answers = [pool.submit(HTTP.post, server.url + "/v1/completions", json=body, timeout=120) for _ in range(6)]
             while not all(answer.done() for answer in answers):

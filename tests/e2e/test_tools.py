@@ -2,11 +2,17 @@
 
 import json
 import re
+import sys
 
+import httpx2
 import openai
 import pytest
 
-from conftest import run_rudder
+from conftest import ROOT, run_rudder, serving
+
+sys.path.insert(0, str(ROOT / "tools" / "template_diff"))
+
+from templates import TEMPLATES  # noqa: E402
 
 MESSAGES = [{"role": "user", "content": "What is the weather in Oslo?"}]
 WEATHER = {
@@ -153,6 +159,22 @@ def test_what_is_wrong_is_named(server, model, fields, param):
     with pytest.raises(openai.BadRequestError) as refused:
         server.client().chat.completions.create(model=model, messages=MESSAGES, extra_body=fields)
     assert refused.value.param.startswith(param), refused.value
+
+
+@pytest.mark.parametrize("name", ["llama31_tools"])
+def test_results_of_several_parts_are_one_text_where_a_template_would_print_a_list(tmp_path, name):
+    """Those models saw a result as one JSON string, never as a list of parts."""
+    (tmp_path / "template.jinja").write_text(TEMPLATES[name])
+    parts = [{"type": "text", "text": "5 degrees"}, {"type": "text", "text": "rain"}]
+    call = {"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+    with serving("--chat-template", str(tmp_path / "template.jinja")) as server:
+        def prompt(content):
+            messages = [*MESSAGES, {"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "tool_call_id": "c", "content": content}]
+            answer = httpx2.post(server.url + "/v1/chat/completions/render", json={"messages": messages, "tools": [WEATHER]}, timeout=60)
+            assert answer.status_code == 200, answer.text
+            return answer.json()["prompt"]
+        assert prompt(parts) == prompt("5 degrees\nrain")
+        assert '"5 degrees\\nrain"' in prompt(parts) and '"type": "text"' not in prompt(parts)
 
 
 def test_an_unknown_parser_is_refused_at_start():

@@ -3,6 +3,7 @@
 import json
 import struct
 
+import httpx2
 import pytest
 import score
 from conftest import run_rudder, serving
@@ -74,6 +75,23 @@ def test_a_scale_is_recommended_and_a_reading_of_the_vector_itself_is_named(fold
     assert 0 < recommended["0.05"]["scale"] < recommended["1"]["scale"] <= 4
     refused = run_rudder("vectors", "eval", *prompts, "--scales=-1,0", "--kl-budget", "1")
     assert refused.returncode == 1 and "kl-budget" in refused.stderr
+
+
+def test_scale_one_keeps_within_the_budget(folder):
+    single = train(folder, "single", "--layers", "5", "--kl-budget", "0.5")["unit"]
+    several = train(folder, "several", "--layers", "2-7", "--kl-budget", "0.5")["unit"]
+    assert 0 < several["part"] < single["part"] <= 1  # effects of layers add up
+    for unit in (single, several):
+        assert unit["kl_budget"] == 0.5 and 0 <= unit["kl"] <= 0.5
+    assert f"adds {several['part']:.3g} of it" in (folder / "several.md").read_text()
+    unmeasured = train(folder, "unmeasured", "--layers", "2-7", "--kl-budget", "0")["unit"]
+    assert unmeasured["part"] == 1 and unmeasured["kl_budget"] == 0
+    modules = [f"--steering-module={name}={folder / name}.safetensors" for name in ("several", "unmeasured")]
+    with serving("--enable-steering", *modules) as server:
+        answer = httpx2.get(server.url + "/v1/steering/modules").json()
+        listed = {module["name"]: module for module in answer["modules"]}
+    for name, part in (("several", several["part"]), ("unmeasured", 1)):
+        assert all(op["scale"] == pytest.approx(part) for op in listed[name]["ops"])
 
 
 def test_the_files_are_those_of_their_formats(folder):

@@ -23,12 +23,12 @@ class ResponseParser final : public OptionsParser {
     return ask.captured();
   }
   Result<std::shared_ptr<const ConsumerOptions>> parse_options(
-      const boost::json::object& fields, const std::vector<tap::CapturePoint>& points,
+      const boost::json::object& fields, const AskedRows& rows,
       const std::string& path) const override {
     const auto lookup = [](std::string_view, tap::Point) -> Result<std::vector<float>> {
       return std::vector<float>{1, -2, 0.5f, 4};
     };
-    RUDDER_TRY(auto options, parse_response_options(fields, points, path,
+    RUDDER_TRY(auto options, parse_response_options(fields, rows, path,
                                                     {.geometry = fuzz_model().geometry,
                                                      .lookup = lookup,
                                                      .dictionaries = {},
@@ -43,8 +43,7 @@ class PlainParser final : public OptionsParser {
  public:
   std::string_view name() const override { return "plain"; }
   Result<std::shared_ptr<const ConsumerOptions>> parse_options(
-      const boost::json::object& fields, const std::vector<tap::CapturePoint>&,
-      const std::string& path) const override {
+      const boost::json::object& fields, const AskedRows&, const std::string& path) const override {
     if (!fields.empty()) return fail(ErrorCode::kInvalidArgument, "no such option", path);
     return std::make_shared<const ConsumerOptions>();
   }

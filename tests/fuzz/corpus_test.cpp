@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "form_run.h"
-#include "rudder/step/recording.h"
+#include "rudder/record/recording.h"
 
 namespace rudder::fuzz {
 
@@ -97,7 +97,7 @@ TEST(FuzzCorpusFiles, RecordingsAreOfTheVersionThatIsRead) {
   for (const char* name : {"plain", "masks_and_steering"}) {
     const std::string path =
         std::string(RUDDER_SOURCE_DIR) + "/tests/fuzz/corpus/recording/" + name;
-    const auto reader = step::RecordingReader::open(path);
+    const auto reader = record::RecordingReader::open(path);
     ASSERT_TRUE(reader) << reader.error().to_string();
     size_t num_records = 0;
     while (true) {

@@ -3,6 +3,7 @@
 #include "require.h"
 #include "rudder/model/archs/archs.h"
 #include "rudder/model/tensors.h"
+#include "rudder/model/weight_budget.h"
 #include "rudder/weights/hf_config.h"
 
 namespace rudder::fuzz {
@@ -29,7 +30,7 @@ void fuzz_model_config(std::string_view input) {
     for (const auto& module : tensors.linears)
       RUDDER_CHECK(module.in.count() > 0 && module.rows() > 0);
   }
-  RUDDER_CHECK(model::weight_bytes(*spec, tensor::DType::kF32) > 0);
+  RUDDER_CHECK(model::weight_budget(*spec, (*architecture)->names, model::all_as({}))->bytes > 0);
 }
 
 }  // namespace rudder::fuzz

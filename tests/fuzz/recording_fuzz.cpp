@@ -12,14 +12,14 @@
 
 #include "require.h"
 #include "rudder/base/siphash.h"
-#include "rudder/step/recording.h"
+#include "rudder/record/recording.h"
 
 namespace rudder::fuzz {
 namespace {
 
-using step::Record;
-using step::RecordingReader;
-using step::RecordingWriter;
+using record::Record;
+using record::RecordingReader;
+using record::RecordingWriter;
 
 constexpr size_t kMagicBytes = 8;
 constexpr size_t kRecordHead = 17;  // kind, length, checksum
@@ -69,7 +69,7 @@ std::vector<Record> records_of(RecordingReader& reader) {
 }
 
 // The bytes of a recording of these records.
-std::string written(const step::RecordingHeader& header, const std::vector<Record>& records) {
+std::string written(const record::RecordingHeader& header, const std::vector<Record>& records) {
   const auto folder = std::filesystem::temp_directory_path();
   const std::string path = (folder / fmt::format("rudder_fuzz_recording_{}", ::getpid())).string();
   std::filesystem::remove(path);
@@ -84,7 +84,7 @@ std::string written(const step::RecordingHeader& header, const std::vector<Recor
     }
   }
   bytes.resize(std::filesystem::file_size(path));
-  const step::File file(std::fopen(path.c_str(), "rb"));
+  const record::File file(std::fopen(path.c_str(), "rb"));
   RUDDER_CHECK(std::fread(bytes.data(), 1, bytes.size(), file.get()) == bytes.size());
   std::filesystem::remove(path);
   return bytes;

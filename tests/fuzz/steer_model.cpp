@@ -25,7 +25,7 @@ class OneModule final : public steer::Names {
   std::shared_ptr<const steer::Config> find(std::string_view name) const override {
     return name == "mood" ? config_ : nullptr;
   }
-  std::shared_ptr<const steer::DictionarySet> find_dictionary(
+  std::shared_ptr<const features::DictionarySet> find_dictionary(
       std::string_view /*name*/) const override {
     return nullptr;
   }

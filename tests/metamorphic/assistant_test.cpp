@@ -30,7 +30,7 @@ class AssistantDrafts : public ::testing::TestWithParam<Pair> {
   static const Backend& backend() { return backends()[std::get<0>(GetParam())]; }
   void SetUp() override {
     if (!takes_guesser(arch(), Guesser::kAssistant)) GTEST_SKIP() << "no layer has a softmax";
-    if (!backend().make()->runs_draft_heads()) GTEST_SKIP() << "it runs no draft heads";
+    if (backend().make()->draft_ops() == nullptr) GTEST_SKIP() << "it runs no draft heads";
   }
   static std::unique_ptr<exec::DeviceExecutor> make(const GuessWay& way,
                                                     const step::Capacity& capacity) {
@@ -49,7 +49,7 @@ TEST_P(AssistantDrafts, GuessesDependOnTheTokensAlone) {
 TEST(Assistants, OneWithoutNumbersGuessesNothing) {
   const std::vector<Ask> asks = random_asks(6, 44, 40);
   for (const Backend& backend : backends()) {
-    if (!backend.make()->runs_draft_heads()) continue;
+    if (backend.make()->draft_ops() == nullptr) continue;
     exec::DeviceExecutor::Model model;
     model.ops = backend.make();
     model.spec = testing::tiny_spec(testing::TinyArch::kTwoWidths);

@@ -43,9 +43,16 @@ class DecoderReference : public ::testing::Test {
           {ops_->allocate(ops_->kv_dtype(), {3, 2, g.num_kv_heads, 16 * g.head_dim}).value(), 16,
            g.num_kv_heads, g.head_dim});
     }
+    std::vector<model::LayerState> states;
+    for (const model::LayerSpec& layer : spec.layers) {
+      const int64_t bytes = model::state_bytes(layer).state;
+      if (model::keeps_states(spec)) states.emplace_back();
+      if (bytes > 0) states.back().pool = ops_->allocate(tensor::DType::kU8, {1, bytes}).value();
+    }
     auto decoder = model::Decoder::make(
         spec, weights, kv, *ops_,
-        {.max_tokens = kLength, .max_logits_rows = kLength, .max_seq_len = kLength});
+        {.max_tokens = kLength, .max_logits_rows = kLength, .max_seq_len = kLength}, {}, {},
+        states);
     EXPECT_TRUE(decoder) << decoder.error().to_string();
     std::vector<int32_t> positions;
     for (int32_t t = 0; t < kLength; ++t) positions.push_back(t);
@@ -70,6 +77,7 @@ class DecoderReference : public ::testing::Test {
                                                                  .max_q_len = kLength,
                                                                  .max_kv_len = kLength},
                                                    .logits_rows = ints(positions),
+                                                   .states = {ints({0}), ints({0})},
                                                    .tap_table = table,
                                                    .tapped = tapped,
                                                    .taps = taps,
@@ -81,6 +89,16 @@ class DecoderReference : public ::testing::Test {
   std::unique_ptr<testing::Device> device_;
   std::vector<int32_t> ids_;
 };
+
+// Layers that keep a state of a sequence, beside one of attention.
+TEST_F(DecoderReference, AToyMixerIsItsFormula) {
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kRecurrent);
+  ASSERT_TRUE(model::keeps_states(spec) && !model::runs_trees(spec));
+  const model::Weights weights = testing::random_weights(spec, *ops_, 7).value();
+  const Matrix expected = testing::reference_forward(spec, weights, *ops_, ids_);
+  EXPECT_LE(testing::max_difference(decoded(spec, weights), expected),
+            2e-5 * testing::max_abs(expected));
+}
 
 class DecoderReferenceArchs : public DecoderReference,
                               public ::testing::WithParamInterface<TinyArch> {};
@@ -134,8 +152,8 @@ TEST_P(DecoderReferenceArchs, AttnZIsTheHeadsBeforeTheOutputProjection) {
 
   std::vector<Matrix> before;
   std::vector<Matrix> after;
-  const Matrix expected =
-      testing::reference_forward(spec, weights, *ops_, ids_, [&](size_t layer, Matrix& mixed) {
+  const Matrix expected = testing::reference_forward(
+      spec, weights, *ops_, ids_, {.mixed = [&](size_t layer, Matrix& mixed) {
         before.push_back(mixed);
         const tap::Heads& heads = geometry.heads[layer];
         for (int64_t t = 0; t < mixed.rows; ++t) {
@@ -145,7 +163,7 @@ TEST_P(DecoderReferenceArchs, AttnZIsTheHeadsBeforeTheOutputProjection) {
           }
         }
         after.push_back(mixed);
-      });
+      }});
   const Matrix got = decoded(spec, weights, &table, record);
   EXPECT_LE(testing::max_difference(got, expected), 2e-5 * testing::max_abs(expected));
   EXPECT_GT(
@@ -218,6 +236,100 @@ TEST_P(DecoderReferenceArchs, PatternsAreTheWeightsOfAttention) {
   }
 }
 
+// Rows of residual points have the streams side by side, and a change of one is a change of that:
+// of the one with the layer's number at the ends of layers, of both in the middle.
+TEST_F(DecoderReference, StreamsAreReadAndChangedAtEveryResidualPoint) {
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kTwoStreams);
+  const model::Weights weights = testing::random_weights(spec, *ops_, 7).value();
+  const tap::Geometry geometry = model::tap_geometry(spec, tensor::DType::kF32);
+  ASSERT_EQ(geometry.residual.streams, 2);
+  const auto is_changed = [](tap::Point point, int32_t stream) {
+    return point.site == tap::Site::kResidMid || point.layer % 2 == stream;
+  };
+  tap::Program program;
+  tap::CaptureSet set;
+  for (int32_t layer = 0; layer < geometry.num_layers; ++layer) {
+    for (const tap::Site site :
+         {tap::Site::kResidPre, tap::Site::kResidMid, tap::Site::kResidPost}) {
+      const tap::Point point{layer, site};
+      ASSERT_EQ(geometry.width(point), 2 * spec.hidden);
+      set.points.push_back({point, false});
+      set.points.push_back({point, true});
+      tap::TapOp add;
+      add.v1 = static_cast<int32_t>(program.vectors.size());
+      for (const int32_t stream : {0, 1}) {
+        program.vectors.insert(program.vectors.end(), static_cast<size_t>(spec.hidden),
+                               is_changed(point, stream) ? 0.25f : 0.0f);
+      }
+      program.ops.push_back({point, add});
+    }
+  }
+  std::vector<int64_t> offsets;
+  const int64_t record = tap::record_elements(set, geometry, &offsets);
+  const std::vector<tap::Program> programs = {program};
+  const std::vector<tap::CaptureSet> sets = {set};
+  const ops::TapTable table =
+      testing::put_tap_table(*device_, geometry, programs, sets, 1, kLength * record);
+
+  std::vector<std::vector<Matrix>> rows;  // by point of the set
+  const Matrix expected = testing::reference_forward(
+      spec, weights, *ops_, ids_, {.residual = [&](tap::Point point, std::vector<Matrix>& streams) {
+        rows.push_back(streams);
+        for (const int32_t stream : {0, 1}) {
+          if (!is_changed(point, stream)) continue;
+          for (double& value : streams[static_cast<size_t>(stream)].values) value += 0.25;
+        }
+        rows.push_back(streams);
+      }});
+  const Matrix got = decoded(spec, weights, &table, record);
+  EXPECT_LE(testing::max_difference(got, expected), 2e-5 * testing::max_abs(expected));
+  EXPECT_GT(
+      testing::max_difference(expected, testing::reference_forward(spec, weights, *ops_, ids_)),
+      0.01 * testing::max_abs(expected));
+  const Matrix ring = testing::to_matrix(table.ring);
+  ASSERT_EQ(rows.size(), set.points.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    for (int64_t k = 0; k < 2 * spec.hidden; ++k) {
+      const Matrix& stream = rows[i][static_cast<size_t>(k / spec.hidden)];
+      for (int64_t t = 0; t < kLength; ++t) {
+        ASSERT_NEAR(ring.values[static_cast<size_t>(t * record + offsets[i] + k)],
+                    stream.at(t, k % spec.hidden), 2e-5 * (1 + testing::max_abs(stream)))
+            << "point " << i << ", token " << t << ", element " << k;
+      }
+    }
+  }
+}
+
+// Each number of the streams moves the logits, but those of the first read: all streams are the
+// embedding there, so they change its length, which the norm takes away.
+TEST_F(DecoderReference, EveryNumberOfAStreamMovesTheLogits) {
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kTwoStreams);
+  const model::Weights weights = testing::random_weights(spec, *ops_, 7).value();
+  const Matrix base = testing::reference_forward(spec, weights, *ops_, ids_);
+  using Numbers = model::MixedStreams::Weights;
+  const auto expect_moves = [&](const ops::View& numbers, const std::string& what) {
+    for (int64_t i = 0; i < numbers.num_rows(); ++i) {
+      float& number = numbers.as<float>()[i];
+      const float kept = number;
+      number = 2 * kept + 1;
+      const Matrix moved = testing::reference_forward(spec, weights, *ops_, ids_);
+      number = kept;
+      EXPECT_GT(testing::max_difference(moved, base), 1e-3 * testing::max_abs(base))
+          << what << " " << i;
+    }
+  };
+  for (const model::LayerWeights& layer : weights.layers) {
+    const Numbers& numbers = std::get<Numbers>(layer.residual);
+    for (const auto* const site : {&numbers.mixer, &numbers.mlp}) {
+      const bool is_first = &layer == &weights.layers.front() && site == &numbers.mixer;
+      if (!is_first) expect_moves(site->read, "read");
+      expect_moves(site->write, "write");
+      expect_moves(site->mix, "mix");
+    }
+  }
+  expect_moves(std::get<Numbers>(weights.layers.back().residual).end, "end");
+}
+
 // Each mechanism of kScaled moves the logits: agreement above proves something of each.
 TEST_F(DecoderReference, EveryScaleMovesTheLogits) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kScaled);
@@ -250,6 +362,8 @@ std::string arch_name(const ::testing::TestParamInfo<TinyArch>& test) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiny, DecoderReferenceArchs, ::testing::ValuesIn(testing::kTinyArchs),
+                         arch_name);
+INSTANTIATE_TEST_SUITE_P(Streams, DecoderReferenceArchs, ::testing::Values(TinyArch::kTwoStreams),
                          arch_name);
 
 }  // namespace

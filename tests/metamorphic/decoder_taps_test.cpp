@@ -32,6 +32,12 @@ class RecordingOps final : public testing::PassingOps {
  public:
   explicit RecordingOps(std::unique_ptr<ops::Ops> inner) : PassingOps(std::move(inner)) {}
 
+  // Also of a device that encodes nothing: none of these tests' tokens has anything to encode.
+  ops::FeatureOps* feature_ops() override { return this; }
+  void encode(const ops::EncodeArgs& args) override {
+    if (ops::FeatureOps* const features = inner_->feature_ops()) features->encode(args);
+  }
+
   std::vector<std::string> calls;
   std::vector<Tapped> taps;
 
@@ -61,6 +67,10 @@ class RecordingOps final : public testing::PassingOps {
       note(at, args.x.shape[0]);
     }
     inner_->residual_norm(args);
+  }
+  void mix_streams(const ops::MixStreamsArgs& args) override {
+    calls.emplace_back("mix");
+    inner_->stream_ops()->mix_streams(args);
   }
   void gated_act(const ops::GatedActArgs& args) override {
     calls.emplace_back("act");
@@ -98,7 +108,7 @@ class DecoderTaps : public ::testing::TestWithParam<TinyArch> {
     decoder_ = model::Decoder::make(spec_, weights_, kv_, *ops_,
                                     {.max_tokens = 8, .max_logits_rows = 8, .max_seq_len = 32})
                    .value();
-    geometry_ = model::tap_geometry(spec_, ops_->act_dtype(), {}, {.mixers = ops_->taps_mixers()});
+    geometry_ = model::tap_geometry(spec_, ops_->act_dtype());
     table_ = testing::put_tap_table(*device_, geometry_, {}, {}, 1, 64);
   }
 
@@ -163,13 +173,26 @@ TEST_P(DecoderTaps, WithoutThemTheCallsArePlain) {
   make(cpu::make_reference_ops());
   run(batch({4}, false));
   std::vector<std::string> expected = {"embed"};
-  if (spec_.layers[0].norms.pre) expected.emplace_back("norm");
+  const auto add = [&](const std::vector<std::string>& calls) {
+    expected.insert(expected.end(), calls.begin(), calls.end());
+  };
+  // Of streams the branch has its norm and its scale; the first layer's scale is between two mixes.
+  const bool is_mixed = geometry_.residual.streams > 1;
+  const std::vector<std::string> boundary =
+      is_mixed ? std::vector<std::string>{"norm", "norm", "mix"} : std::vector<std::string>{};
+  if (is_mixed) add({"mix", "mix"});
+  if (spec_.layers[0].norms.pre) add({"norm"});
   for (size_t i = 0; i < spec_.layers.size(); ++i) {
-    expected.insert(expected.end(), {"linear", "attention"});
-    if (i + 1 == spec_.layers.size()) expected.insert(expected.end(), {"gather", "gather"});
-    expected.insert(expected.end(), {"linear", "norm", "linear", "act", "linear", "norm"});
+    add({"linear", "attention"});
+    if (i + 1 == spec_.layers.size()) add({"gather", "gather"});
+    add({"linear"});
+    add(boundary);
+    add({"norm", "linear", "act", "linear"});
+    add(boundary);
+    if (is_mixed && spec_.layers[i].has_scale) add({"norm", "mix"});
+    add({"norm"});
   }
-  expected.emplace_back("logits");
+  add({"logits"});
   EXPECT_EQ(ops_->calls, expected);
   EXPECT_TRUE(ops_->taps.empty());
 }
@@ -250,20 +273,11 @@ TEST_P(DecoderTaps, NothingInTheTableChangesNothing) {
   }
 }
 
-// As on a GPU: the decoder does not tap the site, and who asks for it is told.
-TEST(TapGeometry, ABackendThatDoesNotTapMixersRefusesAttnZByName) {
-  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
-  const tap::Geometry geometry = model::tap_geometry(spec, DType::kBF16, {}, {.mixers = false});
-  EXPECT_FALSE(geometry.has({0, tap::Site::kAttnZ}));
-  EXPECT_EQ(geometry.check({0, tap::Site::kAttnZ}).error().message,
-            "attn_z can be neither read nor steered: this backend does not support it");
-  EXPECT_TRUE(geometry.check({0, tap::Site::kAttnOut}).has_value());
-}
-
 std::string name_of(const ::testing::TestParamInfo<TinyArch>& arch) {
   return std::string(testing::tiny_arch_name(arch.param));
 }
 INSTANTIATE_TEST_SUITE_P(Archs, DecoderTaps, ::testing::ValuesIn(testing::kTinyArchs), name_of);
+INSTANTIATE_TEST_SUITE_P(Streams, DecoderTaps, ::testing::Values(TinyArch::kTwoStreams), name_of);
 
 }  // namespace
 }  // namespace rudder::metamorphic

@@ -1,6 +1,6 @@
 // Dictionaries that are encoded whole inside a step: from the text of a request, through parser,
 // program and executor, against the rows that the step captured, encoded, edited and decoded by
-// steer/features/dictionary.h in fp64.
+// features/dictionary.h in fp64.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -19,8 +19,8 @@
 namespace rudder::metamorphic {
 namespace {
 
-using steer::Activation;
-using steer::Dictionary;
+using features::Activation;
+using features::Dictionary;
 using tap::FeatureNorm;
 using tap::Point;
 using tap::Site;
@@ -37,13 +37,13 @@ class OneDictionary final : public steer::Names {
   std::shared_ptr<const steer::Config> find(std::string_view /*name*/) const override {
     return nullptr;
   }
-  std::shared_ptr<const steer::DictionarySet> find_dictionary(
+  std::shared_ptr<const features::DictionarySet> find_dictionary(
       std::string_view /*name*/) const override {
     return set_;
   }
 
  private:
-  std::shared_ptr<const steer::DictionarySet> set_;
+  std::shared_ptr<const features::DictionarySet> set_;
 };
 
 std::string clamps(std::string_view mode) {
@@ -111,7 +111,7 @@ class Encode : public ::testing::TestWithParam<size_t> {
 bool is_near_a_threshold(const Dictionary& dictionary, std::span<const float> h,
                          std::span<const float> features) {
   constexpr double kNear = 2e-5;
-  const steer::NormedRow normed = steer::normed_row(dictionary.norm, h);
+  const features::NormedRow normed = features::normed_row(dictionary.norm, h);
   for (int32_t j = 0; j < dictionary.num_features; ++j) {
     double y = 0;
     for (size_t i = 0; i < h.size(); ++i) {
@@ -123,7 +123,7 @@ bool is_near_a_threshold(const Dictionary& dictionary, std::span<const float> h,
   Dictionary more = dictionary;
   ++more.k;
   std::vector<float> other(features.size());
-  steer::encode(more, h, other);
+  features::encode(more, h, other);
   float least = INFINITY;
   float next = 0;
   for (size_t j = 0; j < features.size(); ++j) {
@@ -144,14 +144,14 @@ std::vector<float> edited(std::vector<float> features) {
 std::vector<float> expected_row(const Case& one, std::span<const float> h,
                                 std::span<const float> to) {
   std::vector<float> features(static_cast<size_t>(kNumFeatures));
-  steer::encode(one.dictionary, h, features);
+  features::encode(one.dictionary, h, features);
   const std::vector<float> changed = edited(features);
   std::vector<float> row(to.begin(), to.end());
   if (one.full) {
-    steer::decode(one.dictionary, changed, h, 0, row);
+    features::decode(one.dictionary, changed, h, 0, row);
     return row;
   }
-  const double scale = steer::normed_row(one.dictionary.norm, h).scale;
+  const double scale = features::normed_row(one.dictionary.norm, h).scale;
   for (const int32_t j : {kSet, kDoubled}) {
     const auto at = static_cast<size_t>(j);
     const double change = scale * (double{changed[at]} - features[at]);
@@ -225,7 +225,7 @@ TEST_P(Encode, ARowIsWhatEncodingEditingAndDecodingMakeOfIt) {
       for (const auto& [position, rows] : outcome.got[i].captured) {
         const auto before = std::span(rows).first(width);
         std::vector<float> features(static_cast<size_t>(kNumFeatures));
-        steer::encode(one.dictionary, before, features);
+        features::encode(one.dictionary, before, features);
         if (is_near_a_threshold(one.dictionary, before, features)) {
           ++skipped;
           continue;
@@ -272,7 +272,7 @@ TEST_P(Encode, ATranscoderIsWrittenWhereItWrites) {
     for (const auto& [position, rows] : outcome.got[i].captured) {
       const auto h = std::span(rows).first(width);
       std::vector<float> features(static_cast<size_t>(kNumFeatures));
-      steer::encode(cases[i].dictionary, h, features);
+      features::encode(cases[i].dictionary, h, features);
       if (is_near_a_threshold(cases[i].dictionary, h, features)) continue;
       expect_near(std::span(rows).subspan(2 * width),
                   expected_row(cases[i], h, std::span(rows).subspan(width, width)),

@@ -7,16 +7,16 @@
 #include <numeric>
 #include <utility>
 
-#include "rudder/steer/features/dictionary_image.h"
+#include "rudder/features/dictionary_image.h"
 #include "rudder/tap/dictionary_head.h"
 
 namespace rudder::metamorphic {
 
-using steer::Activation;
-using steer::Dictionary;
-using steer::FeatureValue;
-using steer::capture::FeatureAsk;
-using steer::capture::FeatureRow;
+using features::Activation;
+using features::Dictionary;
+using features::FeatureAsk;
+using features::FeatureRow;
+using features::FeatureValue;
 using tap::FeatureNorm;
 using tensor::DType;
 
@@ -95,7 +95,7 @@ void FeatureReaderTest::check_row(const FeatureAsk& ask, size_t r,
                                   const std::vector<FeatureValue>& told) {
   const Dictionary& dictionary = *ask.dictionary;
   const auto count = static_cast<size_t>(dictionary.num_features);
-  const steer::NormedRow normed = steer::normed_row(dictionary.norm, row(r));
+  const features::NormedRow normed = features::normed_row(dictionary.norm, row(r));
   const double relative = dtype_ == DType::kBF16 ? kBf16Error : kF32Error;
   std::vector<double> values(count);
   std::vector<double> errors(count);  // that a value may have
@@ -110,7 +110,7 @@ void FeatureReaderTest::check_row(const FeatureAsk& ask, size_t r,
       squares += std::pow(normed.values[i] * double{weights[i]}, 2);
     }
     // Roundings of terms are independent: their sum is seldom several times its deviation.
-    const steer::FeatureForm form = dictionary.form(feature);
+    const features::FeatureForm form = dictionary.form(feature);
     const double error = 4 * relative * (std::sqrt(squares) + 1e-2);
     values[j] = form.value(y);
     errors[j] = form.scale * error + 1e-5;
@@ -230,7 +230,7 @@ TEST_P(FeatureReaderTest, ARoundedEncoderKeepsValuesToAThousandth) {
   int64_t near = 0;
   for (size_t r = 0; r < 64; ++r) {
     std::vector<float> exact(500);
-    steer::encode(*dictionary, row(r), exact);
+    features::encode(*dictionary, row(r), exact);
     std::vector<float> got(500);
     for (const FeatureValue& one : told[r]) got[static_cast<size_t>(one.feature)] = one.value;
     for (size_t j = 0; j < 500; ++j) {
@@ -270,7 +270,7 @@ TEST_P(FeatureReaderTest, WhoWasAskedForLongestAgoMakesRoom) {
   for (uint64_t i = 0; i < 3; ++i) {
     all.push_back(share(steer::random_dictionary({.width = 64, .num_features = 256}, i)));
   }
-  const int64_t bytes = 4 * (steer::encoder_image_floats(*all[0], DType::kF32) +
+  const int64_t bytes = 4 * (features::encoder_image_floats(*all[0], DType::kF32) +
                              tap::kEncodedRows * tap::feature_row_floats(256));
   start(2 * bytes, DType::kF32);
   const auto ask = [&](size_t i) {
@@ -292,7 +292,7 @@ TEST_P(FeatureReaderTest, WhoWasAskedForLongestAgoMakesRoom) {
 
 TEST_P(FeatureReaderTest, WhatDoesNotFitIsRefusedInBytes) {
   const Shared dictionary = share(steer::random_dictionary({.width = 64, .num_features = 256}, 1));
-  const int64_t bytes = 4 * (steer::encoder_image_floats(*dictionary, DType::kBF16) +
+  const int64_t bytes = 4 * (features::encoder_image_floats(*dictionary, DType::kBF16) +
                              tap::kEncodedRows * tap::feature_row_floats(256));
   start(bytes, DType::kBF16);
   EXPECT_TRUE(reader_->check(*dictionary));

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "rudder/exec/feature_reader.h"
+#include "rudder/features/dictionary.h"
 #include "rudder/ops/ops.h"
-#include "rudder/steer/features/dictionary.h"
 #include "rudder/steer/features/test_dictionary.h"
 
 namespace rudder::metamorphic {
@@ -29,25 +29,24 @@ inline void PrintTo(const FeatureBackend& backend, std::ostream* out) {
 
 class FeatureReaderTest : public ::testing::TestWithParam<FeatureBackend> {
  protected:
-  using Told = std::vector<std::vector<steer::FeatureValue>>;
-  using Shared = std::shared_ptr<const steer::Dictionary>;
+  using Told = std::vector<std::vector<features::FeatureValue>>;
+  using Shared = std::shared_ptr<const features::Dictionary>;
 
   void start(int64_t dictionary_bytes, tensor::DType dtype, int32_t widest = 512);
-  static Shared share(steer::Dictionary dictionary) {
-    return std::make_shared<const steer::Dictionary>(std::move(dictionary));
+  static Shared share(features::Dictionary dictionary) {
+    return std::make_shared<const features::Dictionary>(std::move(dictionary));
   }
-  static steer::capture::FeatureAsk top_of(const Shared& dictionary, int32_t top);
-  static steer::capture::FeatureAsk list_of(const Shared& dictionary,
-                                            std::vector<int32_t> features);
+  static features::FeatureAsk top_of(const Shared& dictionary, int32_t top);
+  static features::FeatureAsk list_of(const Shared& dictionary, std::vector<int32_t> features);
   // Random rows as the backend captures them, and their numbers.
   void make_rows(int64_t count, int32_t width);
   // These instead, rounded to bf16, of the same width.
   void put_rows(std::vector<float> rows);
   std::span<const float> row(size_t r) const;
   // Of row r what asks[r % asks] says.
-  Told read(std::span<const steer::capture::FeatureAsk> asks);
+  Told read(std::span<const features::FeatureAsk> asks);
   // What is told of every row; rows of which rounding may decide are left out.
-  void check(std::span<const steer::capture::FeatureAsk> asks, const Told& told);
+  void check(std::span<const features::FeatureAsk> asks, const Told& told);
 
   std::unique_ptr<exec::DeviceFeatureReader> reader_;
   tensor::DType act_ = tensor::DType::kF32;
@@ -59,8 +58,8 @@ class FeatureReaderTest : public ::testing::TestWithParam<FeatureBackend> {
   std::vector<float> rows_;
 
  private:
-  void check_row(const steer::capture::FeatureAsk& ask, size_t r,
-                 const std::vector<steer::FeatureValue>& told);
+  void check_row(const features::FeatureAsk& ask, size_t r,
+                 const std::vector<features::FeatureValue>& told);
 
   std::vector<std::byte> bytes_;
   int32_t width_ = 0;

@@ -9,7 +9,7 @@ std::unique_ptr<ops::Ops> make_cuda_reader() {
   cuda::CudaOpsSettings settings;
   settings.tune = false;
   Result<std::unique_ptr<ops::Ops>> ops = cuda::make_cuda_ops(settings);
-  return ops ? (*ops)->make_reader() : nullptr;
+  return ops ? (*ops)->reader_ops()->make_reader() : nullptr;
 }
 
 INSTANTIATE_TEST_SUITE_P(Cuda, FeatureReaderTest,

@@ -21,8 +21,8 @@
 #include "rudder/exec/head_lens.h"
 #include "rudder/model/shard.h"
 #include "rudder/model/tap_geometry.h"
-#include "rudder/step/group_executor.h"
 #include "rudder/testing/random_proposer.h"
+#include "rudder/wrap/group_executor.h"
 
 namespace rudder::metamorphic {
 namespace {
@@ -92,7 +92,7 @@ std::unique_ptr<step::Executor> gpu_group(TinyArch arch, const step::Capacity& c
     executors.push_back(
         value_of(start_executor(std::move(model), mine, {.enforce_eager = ask.enforce_eager})));
   }
-  return step::GroupExecutor::of(std::move(executors));
+  return wrap::GroupExecutor::of(std::move(executors));
 }
 
 using GpuParam = std::tuple<Devices, TinyArch>;
@@ -380,15 +380,16 @@ TEST_P(GpuGroup, TheLensReadsTheHeadsOfAllRanks) {
       if (weights.heads.empty()) weights.final_norm = of_rank.final_norm;
       weights.heads.push_back(of_rank.head);
     }
-    return value_of(exec::HeadLens::make(ranks.front()->make_reader(), whole, std::move(weights)));
+    return value_of(exec::HeadLens::make(ranks.front()->reader_ops()->make_reader(), whole,
+                                         std::move(weights)));
   };
   std::vector<float> rows(static_cast<size_t>(whole.hidden) * 20);  // more than are read at once
   std::mt19937 engine(3);
   std::normal_distribution<float> normal;
   for (float& value : rows) value = normal(engine);
   constexpr int32_t kTop = 5;
-  std::vector<steer::capture::LensToken> expected;
-  std::vector<steer::capture::LensToken> got;
+  std::vector<tap::LensToken> expected;
+  std::vector<tap::LensToken> got;
   std::vector<std::unique_ptr<ops::Ops>> one;
   one.push_back(value_of(cuda::make_cuda_ops({})));
   auto ranks = value_of(cuda::make_cuda_ranks({}, devices()));

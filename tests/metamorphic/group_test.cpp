@@ -169,23 +169,6 @@ TEST(GroupTaps, RowsAreAsWideAsOnOneDevice) {
   }
 }
 
-TEST(GroupTaps, RanksOfSeparateMemoryRefuseRowsThatAreDividedByName) {
-  const model::ModelSpec part =
-      value_of(model::shard_spec(testing::tiny_spec(TinyArch::kPreNorm), {1, 2}));
-  const tap::Geometry geometry =
-      model::tap_geometry(part, tensor::DType::kBF16, {1, 2}, {.shares = false});
-  for (const tap::Site site : {tap::Site::kAttnZ, tap::Site::kMlpAct}) {
-    const Result<void> known = geometry.check({1, site});
-    ASSERT_FALSE(known);
-    EXPECT_NE(known.error().message.find(std::string(tap::site_name(site)) +
-                                         " can be neither read nor steered with "
-                                         "--tensor-parallel-size above 1"),
-              std::string::npos)
-        << known.error().message;
-  }
-  EXPECT_TRUE(geometry.check({1, tap::Site::kMlpOut}));
-}
-
 // Also when nothing else is in flight, and when it is rank 0 whose results are collected.
 TEST(GroupFailure, ARankThatFailsOrStandsStillIsATypedErrorInTime) {
   using Kind = Misdeed::Kind;
@@ -234,8 +217,8 @@ void expect_same_lens(const exec::LoadedModel& alone, const exec::LoadedModel& g
   std::vector<float> rows(static_cast<size_t>(alone.spec.hidden) *
                           20);  // more than are read at once
   for (float& value : rows) value = normal(engine);
-  std::vector<steer::capture::LensToken> expected;
-  std::vector<steer::capture::LensToken> got;
+  std::vector<tap::LensToken> expected;
+  std::vector<tap::LensToken> got;
   ASSERT_TRUE(alone.lens->read(rows, kTop, expected) && group.lens->read(rows, kTop, got));
   ASSERT_EQ(expected.size(), size_t{20} * kTop);
   ASSERT_EQ(got.size(), expected.size());
@@ -283,7 +266,7 @@ TEST_P(GoldenGroup, AsOneDevice) {
   }
   const exec::LoadedModel group = load(num_ranks);
   EXPECT_EQ(group.memory.num_ranks, num_ranks);
-  EXPECT_LT(group.memory.weight_bytes, alone.memory.weight_bytes);
+  EXPECT_LT(group.memory.weights.bytes, alone.memory.weights.bytes);
   std::vector<Ask> asks = spread_asks(random_asks(6, 41, 24));
   for (Ask& ask : asks) {
     if (ask.prompt.size() > 60) ask.prompt.resize(60);

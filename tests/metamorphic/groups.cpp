@@ -5,7 +5,7 @@
 #include "rudder/cpu/reference_ops.h"
 #include "rudder/model/shard.h"
 #include "rudder/model/tap_geometry.h"
-#include "rudder/step/group_executor.h"
+#include "rudder/wrap/group_executor.h"
 
 namespace rudder::metamorphic {
 
@@ -51,7 +51,7 @@ std::unique_ptr<step::Executor> tiny_group(const RankBackend& backend, TinyArch 
     }
     executors.push_back(value_of(start_executor(std::move(model), mine)));
   }
-  return step::GroupExecutor::of(std::move(executors));
+  return wrap::GroupExecutor::of(std::move(executors));
 }
 
 namespace {

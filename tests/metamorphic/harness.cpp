@@ -46,9 +46,17 @@ std::vector<size_t> all_backends() {
   return all;
 }
 
+std::vector<testing::TinyArch> all_archs() {
+  std::vector<testing::TinyArch> all(std::begin(testing::kTinyArchs),
+                                     std::end(testing::kTinyArchs));
+  all.push_back(testing::TinyArch::kRecurrent);
+  all.push_back(testing::TinyArch::kTwoStreams);
+  return all;
+}
+
 std::vector<Pair> daily_pairs(const std::vector<size_t>& among) {
   std::vector<Pair> pairs;
-  for (const testing::TinyArch arch : testing::kTinyArchs) {
+  for (const testing::TinyArch arch : all_archs()) {
     pairs.emplace_back(among[pairs.size() % among.size()], arch);
   }
   return pairs;
@@ -58,7 +66,7 @@ std::vector<Pair> other_pairs(const std::vector<size_t>& among) {
   const std::vector<Pair> daily = daily_pairs(among);
   std::vector<Pair> pairs;
   for (const size_t backend : among) {
-    for (const testing::TinyArch arch : testing::kTinyArchs) {
+    for (const testing::TinyArch arch : all_archs()) {
       const Pair pair(backend, arch);
       if (std::ranges::find(daily, pair) == daily.end()) pairs.push_back(pair);
     }
@@ -71,6 +79,13 @@ std::string pair_name(const ::testing::TestParamInfo<Pair>& test) {
          std::string(testing::tiny_arch_name(std::get<1>(test.param)));
 }
 
+void give_states(step::Capacity& capacity, const model::ModelSpec& whole) {
+  if (!model::keeps_states(whole) || !capacity.states.empty()) return;
+  capacity.states = {.count = 3 * capacity.num_slots,
+                     .bytes = exec::StateMemory::state_bytes(whole),
+                     .checkpoint_blocks = 1};
+}
+
 Result<std::unique_ptr<exec::DeviceExecutor>> start_executor(
     exec::DeviceExecutor::Model model, step::Capacity capacity,
     const exec::DeviceExecutor::Options& options) {
@@ -81,6 +96,7 @@ Result<std::unique_ptr<exec::DeviceExecutor>> start_executor(
                                                .lookback = model.ops->attention_lookback()}));
   capacity.kv_groups = model.kv.groups;
   capacity.num_blocks *= model.kv.groups.size();
+  give_states(capacity, model.spec);
   return exec::DeviceExecutor::start(std::move(model), capacity, options);
 }
 
@@ -150,6 +166,7 @@ std::shared_ptr<const step::StepPlan> in_groups(step::StepPlan plan,
                                                 const step::Executor& executor) {
   const int32_t num_groups = executor.capacity().kv_groups.size();
   for (step::SlotEdit& edit : plan.slots) {
+    if (!executor.capacity().states.empty()) edit.state = edit.slot.value;
     const step::GroupTable blocks = edit.blocks.at(0);
     edit.blocks.assign(static_cast<size_t>(num_groups), blocks);
     for (int32_t g = 0; g < num_groups; ++g) {

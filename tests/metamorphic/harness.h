@@ -40,6 +40,8 @@ struct Backend {
 // The reference and the fast backend on the plainest and the best instruction set.
 const std::vector<Backend>& backends();
 
+// Every kind of tiny model, with those that run on the host alone.
+std::vector<testing::TinyArch> all_archs();
 // A backend, as an index into backends(), and a model.
 using Pair = std::tuple<size_t, testing::TinyArch>;
 std::vector<size_t> all_backends();
@@ -61,8 +63,11 @@ inline constexpr step::Capacity kRoomy = {.num_slots = 16,
 // All of that room, one step in flight, no block shared.
 sched::SchedSettings plain_settings();
 
+// Where layers of the model keep states, unless there are some: enough for every sequence and its
+// prefixes, a checkpoint behind every block.
+void give_states(step::Capacity& capacity, const model::ModelSpec& whole);
 // The model's executor. Capacity and model get the KV groups of its layers, each with as many
-// blocks as `capacity` says.
+// blocks as `capacity` says; states by give_states().
 Result<std::unique_ptr<exec::DeviceExecutor>> start_executor(
     exec::DeviceExecutor::Model model, step::Capacity capacity,
     const exec::DeviceExecutor::Options& options = {});
@@ -89,7 +94,8 @@ std::unique_ptr<exec::DeviceExecutor> medusa_executor(const Backend& backend,
                                                       const step::RankedTree& tree = {});
 
 // A plan whose slots have blocks of one KV group, for an executor of tiny_executor: each group gets
-// as many, those of a slot in one group being no other's in another.
+// as many, those of a slot in one group being no other's in another. And a state, where there are
+// any.
 std::shared_ptr<const step::StepPlan> in_groups(step::StepPlan plan,
                                                 const step::Executor& executor);
 

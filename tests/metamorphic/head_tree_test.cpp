@@ -56,7 +56,7 @@ class HeadTrees : public ::testing::TestWithParam<Pair> {
   static testing::TinyArch arch() { return std::get<1>(GetParam()); }
   static const Backend& backend() { return backends()[std::get<0>(GetParam())]; }
   void SetUp() override {
-    if (!backend().make()->keeps_rows()) GTEST_SKIP() << "it keeps no rows beside trees";
+    if (backend().make()->tree_ops() == nullptr) GTEST_SKIP() << "it keeps no rows beside trees";
     if (!model::runs_trees(testing::tiny_spec(arch()))) GTEST_SKIP() << "it sees no whole paths";
   }
 
@@ -230,13 +230,18 @@ INSTANTIATE_TEST_SUITE_P(Full, HeadTrees, ::testing::ValuesIn(other_pairs(all_ba
                          pair_name);
 
 // A device with graphs that counts their replays.
-class CountedReplays final : public testing::PassingOps {
+class CountedReplays final : public testing::PassingOps, public ops::GraphOps {
  public:
   CountedReplays(std::unique_ptr<ops::Ops> inner, int64_t* count)
       : PassingOps(std::move(inner)), count_(count) {}
+  ops::GraphOps* graph_ops() override { return this_if<ops::GraphOps>(inner_->graph_ops(), this); }
+  void begin_capture() override { inner_->graph_ops()->begin_capture(); }
+  Result<std::unique_ptr<ops::Graph>> end_capture() override {
+    return inner_->graph_ops()->end_capture();
+  }
   void replay(ops::Graph& graph) override {
     ++*count_;
-    PassingOps::replay(graph);
+    inner_->graph_ops()->replay(graph);
   }
 
  private:

@@ -31,7 +31,7 @@ struct Seen {
   bool refuses_capture = false;
 };
 
-class WatchingOps final : public testing::PassingOps {
+class WatchingOps final : public testing::PassingOps, public ops::GraphOps {
  public:
   WatchingOps(std::unique_ptr<ops::Ops> inner, std::shared_ptr<Seen> seen)
       : PassingOps(std::move(inner)), seen_(std::move(seen)) {}
@@ -47,8 +47,11 @@ class WatchingOps final : public testing::PassingOps {
     ++seen_->copies_in;
     inner_->copy_in(device, staging);
   }
+  ops::GraphOps* graph_ops() override { return this_if<ops::GraphOps>(inner_->graph_ops(), this); }
+  void begin_capture() override { inner_->graph_ops()->begin_capture(); }
+  void replay(ops::Graph& graph) override { inner_->graph_ops()->replay(graph); }
   Result<std::unique_ptr<ops::Graph>> end_capture() override {
-    auto graph = inner_->end_capture();
+    auto graph = inner_->graph_ops()->end_capture();
     if (seen_->refuses_capture) return fail(ErrorCode::kInternal, "nothing was captured", "device");
     return graph;
   }
@@ -71,7 +74,8 @@ class WatchingOps final : public testing::PassingOps {
     const bool is_fp8 = x.dtype == DType::kF8E4M3;
     ++(is_fp8 ? seen_->fp8_products : seen_->other_products);
     const bool has_scale = is_fp8 ? scale.num_rows() == x.num_rows() : scale.empty();
-    if (x.dtype != weight.x_dtype || x.shape[1] != weight.in || !has_scale) ++seen_->unpaired;
+    const bool is_paired = is_fp8 == (weight.input == ops::InputForm::kF8Rows);
+    if (!is_paired || x.shape[1] != weight.in || !has_scale) ++seen_->unpaired;
   }
 
   const std::shared_ptr<Seen> seen_;

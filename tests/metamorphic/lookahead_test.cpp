@@ -61,7 +61,7 @@ class Lookahead : public ::testing::TestWithParam<Pair> {
   static testing::TinyArch arch() { return std::get<1>(GetParam()); }
   static const Backend& backend() { return backends()[std::get<0>(GetParam())]; }
   static bool has_trees() {
-    return backend().make()->takes_trees() && model::runs_trees(testing::tiny_spec(arch()));
+    return backend().make()->tree_ops() != nullptr && model::runs_trees(testing::tiny_spec(arch()));
   }
 
   struct Way {

@@ -22,7 +22,7 @@ class MedusaDrafts : public ::testing::TestWithParam<Pair> {
 };
 
 TEST_P(MedusaDrafts, AsPlainDecoding) {
-  if (!backend().make()->runs_draft_heads()) GTEST_SKIP() << "it runs no draft heads";
+  if (backend().make()->draft_ops() == nullptr) GTEST_SKIP() << "it runs no draft heads";
   const auto make = [](const GuessWay& way, const step::Capacity& capacity) {
     return medusa_executor(way.device, arch(), way.in_flight == 1, capacity);
   };
@@ -30,7 +30,7 @@ TEST_P(MedusaDrafts, AsPlainDecoding) {
 }
 
 TEST_P(MedusaDrafts, GuessesDependOnTheTokensAlone) {
-  if (!backend().make()->runs_draft_heads()) GTEST_SKIP() << "it runs no draft heads";
+  if (backend().make()->draft_ops() == nullptr) GTEST_SKIP() << "it runs no draft heads";
   const auto make = [](const GuessWay& way, const step::Capacity& capacity) {
     return medusa_executor(way.device, arch(), false, capacity);
   };
@@ -40,7 +40,7 @@ TEST_P(MedusaDrafts, GuessesDependOnTheTokensAlone) {
 // Of a tree each node is a head's token of its rank; along the likeliest ones it is the chain. A
 // device that has graphs replays them.
 TEST_P(MedusaDrafts, TreesAsPlainDecoding) {
-  if (!backend().make()->takes_trees()) GTEST_SKIP() << "it takes no trees";
+  if (backend().make()->tree_ops() == nullptr) GTEST_SKIP() << "it takes no trees";
   if (!model::runs_trees(testing::tiny_spec(arch()))) GTEST_SKIP() << "it sees no whole paths";
   std::vector<Ask> asks = random_masked_asks(14, 82, 70);
   add_random_taps(asks, with_encodes(kRoomy, arch()), 4);
@@ -60,7 +60,7 @@ TEST_P(MedusaDrafts, TreesAsPlainDecoding) {
       if (way.in_flight == 1) notes[is_tree ? 1 : 0] = noting.notes;
       if (!is_tree) continue;
       EXPECT_GT(noting.tree_steps, 20);
-      const bool has_graphs = way.device.make()->has_graphs();
+      const bool has_graphs = way.device.make()->graph_ops() != nullptr;
       EXPECT_GE(noting.tree_graph_steps, has_graphs ? noting.tree_steps / 2 : 0);
       EXPECT_LT(noting.tree_graph_steps, noting.tree_steps);  // not beside prompts
     }

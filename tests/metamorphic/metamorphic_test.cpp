@@ -153,7 +153,7 @@ TEST(KvGroupsServing, AsOneTableForAllLayers) {
 
 INSTANTIATE_TEST_SUITE_P(Tiny, Metamorphic,
                          ::testing::Combine(::testing::Range(size_t{0}, backends().size()),
-                                            ::testing::ValuesIn(testing::kTinyArchs)),
+                                            ::testing::ValuesIn(all_archs())),
                          pair_name);
 
 }  // namespace

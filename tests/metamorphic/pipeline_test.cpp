@@ -37,8 +37,8 @@ std::unique_ptr<step::Executor> tiny_pipeline(const Backend& backend, TinyArch a
   const auto link =
       std::make_shared<exec::StageLink>(num_stages, capacity.max_in_flight, patience_ms);
   std::vector<std::unique_ptr<step::Executor>> executors;
-  for (const model::Stage& stage : value_of(
-           model::divide_layers(whole, num_stages, tensor::DType::kF32, tensor::DType::kF32))) {
+  for (const model::Stage& stage : value_of(model::divide_layers(
+           whole, {}, num_stages, model::all_as({ops::Codes::kF32}), tensor::DType::kF32))) {
     exec::DeviceExecutor::Model model;
     model.ops = backend.make();
     if (wrap) model.ops = wrap(stage.index, std::move(model.ops));
@@ -53,6 +53,7 @@ std::unique_ptr<step::Executor> tiny_pipeline(const Backend& backend, TinyArch a
     step::Capacity mine = capacity;
     mine.kv_groups = model.kv.groups;
     mine.num_blocks *= model.kv.groups.size();
+    give_states(mine, whole);
     executors.push_back(
         value_of(exec::DeviceExecutor::start(std::move(model), mine, {.link = link})));
   }
@@ -431,7 +432,7 @@ TEST_P(GoldenPipeline, AsOneDevice) {
     ASSERT_TRUE(pipeline) << pipeline.error().to_string();
     EXPECT_EQ(std::ssize(pipeline->memory.stages), num_stages);
     for (const exec::MemoryBudget& stage : pipeline->memory.stages) {
-      EXPECT_LT(stage.weight_bytes, alone.memory.weight_bytes);
+      EXPECT_LT(stage.weights.bytes, alone.memory.weights.bytes);
       EXPECT_LE(stage.kv.block_bytes, alone.memory.kv.block_bytes);
     }
     settings.num_cohorts = num_stages;

@@ -1,6 +1,6 @@
 // The demo model, recorded under pressure and replayed: the same tokens from plans and masks alone
 // (step.I7).
-#include "rudder/step/replay.h"
+#include "rudder/record/replay.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 #include "metamorphic/harness.h"
 #include "rudder/base/token_mask.h"
 #include "rudder/exec/make_executor.h"
-#include "rudder/step/flight_recorder.h"
+#include "rudder/record/flight_recorder.h"
 #include "rudder/weights/checkpoint.h"
 
 namespace rudder::metamorphic {
@@ -46,7 +46,7 @@ class DemoReplay : public ::testing::Test {
   }
 
   std::string record(const Backend& backend, const exec::StepLimits& drafting = {}) {
-    auto recorder = value_of(step::FlightRecorder::create(
+    auto recorder = value_of(record::FlightRecorder::create(
         demo_executor(backend, drafting), folder_.string(), "demo", int64_t{1} << 30));
     sched::SchedSettings settings;
     settings.multi_step = 4;
@@ -78,10 +78,10 @@ TEST_F(DemoReplay, GivesTheSameTokens) {
   int64_t num_tokens = 0;
   for (const Got& got : outcome_.got) num_tokens += std::ssize(got.tokens);
 
-  const auto recording = value_of(step::RecordingReader::open(file));
+  const auto recording = value_of(record::RecordingReader::open(file));
   const auto executor = demo_executor(backend);
-  step::ReplayReport report;
-  const auto done = step::replay(*recording, *executor, &report);
+  record::ReplayReport report;
+  const auto done = record::replay(*recording, *executor, &report);
   ASSERT_TRUE(done) << done.error().to_string();
   EXPECT_EQ(report.num_different, 0) << report.first->what;
   EXPECT_GE(report.num_tokens, num_tokens);
@@ -101,12 +101,12 @@ TEST_F(DemoReplay, GivesTheSameTokensOfTrees) {
   drafting.max_draft = drafting.draft_tree.tree.size();
   const std::string file = record(backend, drafting);
   EXPECT_GT(outcome_.stats.accepted_tokens, 20u);
-  const auto recording = value_of(step::RecordingReader::open(file));
+  const auto recording = value_of(record::RecordingReader::open(file));
   EXPECT_EQ(recording->header().capacity.guess_tree, drafting.draft_tree.tree);
   const auto executor =
       demo_executor(backend, {.max_draft = drafting.max_draft, .host_trees = true});
-  step::ReplayReport report;
-  const auto done = step::replay(*recording, *executor, &report);
+  record::ReplayReport report;
+  const auto done = record::replay(*recording, *executor, &report);
   ASSERT_TRUE(done) << done.error().to_string();
   EXPECT_EQ(report.num_different, 0) << report.first->what;
   EXPECT_EQ(report.num_iterations, outcome_.steps);
@@ -118,17 +118,18 @@ TEST_F(DemoReplay, GivesTheSameTokensOfWhatIsLookedUp) {
   const exec::StepLimits drafting = {.max_draft = 4, .look_up = {.min_n = 1, .max_n = 3}};
   const std::string file = record(backend, drafting);
   EXPECT_GT(outcome_.stats.accepted_tokens, 5u);
-  const auto recording = value_of(step::RecordingReader::open(file));
+  const auto recording = value_of(record::RecordingReader::open(file));
   EXPECT_EQ(recording->header().capacity.look_up, drafting.look_up);
   const auto executor = demo_executor(backend, drafting);
-  step::ReplayReport report;
-  const auto done = step::replay(*recording, *executor, &report);
+  record::ReplayReport report;
+  const auto done = record::replay(*recording, *executor, &report);
   ASSERT_TRUE(done) << done.error().to_string();
   EXPECT_EQ(report.num_different, 0) << report.first->what;
   EXPECT_EQ(report.num_iterations, outcome_.steps);
   // Not on an executor that would guess otherwise.
   const auto other = demo_executor(backend, {.max_draft = 4, .look_up = {.min_n = 2, .max_n = 3}});
-  const auto refused = step::replay(*value_of(step::RecordingReader::open(file)), *other, &report);
+  const auto refused =
+      record::replay(*value_of(record::RecordingReader::open(file)), *other, &report);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().where, "look_up.min_n");
 }
@@ -136,12 +137,12 @@ TEST_F(DemoReplay, GivesTheSameTokensOfWhatIsLookedUp) {
 TEST_F(DemoReplay, FindsAChangedToken) {
   const Backend& backend = backends().back();
   const std::string file = record(backend);
-  const auto recording = value_of(step::RecordingReader::open(file));
+  const auto recording = value_of(record::RecordingReader::open(file));
   const std::string changed = file + ".changed";
   step::StepId step = 0;
   {
     const auto writer =
-        value_of(step::RecordingWriter::create(changed, recording->header(), int64_t{1} << 30));
+        value_of(record::RecordingWriter::create(changed, recording->header(), int64_t{1} << 30));
     for (int num_results = 0; auto record = value_of(recording->next());) {
       if (auto* result = std::get_if<step::StepResult>(&*record);
           result != nullptr && step == 0 && ++num_results > 20 && result->seqs.size() > 1 &&
@@ -154,8 +155,9 @@ TEST_F(DemoReplay, FindsAChangedToken) {
   }
   ASSERT_GT(step, 0u);
   const auto executor = demo_executor(backend);
-  step::ReplayReport report;
-  ASSERT_TRUE(step::replay(*value_of(step::RecordingReader::open(changed)), *executor, &report));
+  record::ReplayReport report;
+  ASSERT_TRUE(
+      record::replay(*value_of(record::RecordingReader::open(changed)), *executor, &report));
   EXPECT_EQ(report.num_different, 1);
   ASSERT_TRUE(report.first);
   EXPECT_EQ(report.first->step, step);

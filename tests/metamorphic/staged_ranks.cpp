@@ -8,7 +8,7 @@
 #include "rudder/model/shard.h"
 #include "rudder/model/stage.h"
 #include "rudder/model/tap_geometry.h"
-#include "rudder/step/group_executor.h"
+#include "rudder/wrap/group_executor.h"
 
 namespace rudder::metamorphic {
 namespace {
@@ -36,6 +36,7 @@ std::unique_ptr<step::Executor> start_rank(const StagedRanks& ask, step::Capacit
       stage);
   capacity.kv_groups = model.kv.groups;
   capacity.num_blocks *= model.kv.groups.size();
+  give_states(capacity, ask.whole);
   return value_of(exec::DeviceExecutor::start(std::move(model), capacity, {.link = link}));
 }
 
@@ -43,8 +44,8 @@ std::unique_ptr<step::Executor> start_rank(const StagedRanks& ask, step::Capacit
 
 std::unique_ptr<step::Executor> staged_ranks(const StagedRanks& ask, const step::Capacity& capacity,
                                              std::vector<std::unique_ptr<ops::Ops>> devices) {
-  auto stages = value_of(
-      model::divide_layers(ask.whole, ask.num_stages, tensor::DType::kF32, tensor::DType::kF32));
+  auto stages = value_of(model::divide_layers(
+      ask.whole, {}, ask.num_stages, model::all_as({ops::Codes::kF32}), tensor::DType::kF32));
   join_guesser(stages, ask.whole, ask.guesser);
   std::vector<std::shared_ptr<exec::StageLink>> links(static_cast<size_t>(ask.num_ranks));
   for (auto& link : links) {
@@ -58,7 +59,7 @@ std::unique_ptr<step::Executor> staged_ranks(const StagedRanks& ask, const step:
     for (const auto& link : links) {
       ranks.push_back(start_rank(ask, capacity, stage, std::move(*device++), link));
     }
-    groups.push_back(step::GroupExecutor::of(std::move(ranks)));
+    groups.push_back(wrap::GroupExecutor::of(std::move(ranks)));
   }
   if (groups.size() == 1) return std::move(groups.front());
   return std::make_unique<exec::PipelineExecutor>(std::move(groups));

@@ -224,13 +224,13 @@ TEST_P(GoldenStagesOfRanks, AsOneGroup) {
   EXPECT_EQ(staged.memory.stages.size(), 2u);
   for (const exec::MemoryBudget& stage : staged.memory.stages) {
     EXPECT_EQ(stage.num_ranks, 2);
-    EXPECT_LT(stage.weight_bytes, group.memory.weight_bytes);
+    EXPECT_LT(stage.weights.bytes, group.memory.weights.bytes);
   }
   ASSERT_NE(group.lens, nullptr);
   ASSERT_NE(staged.lens, nullptr);
   const std::vector<float> row(static_cast<size_t>(group.spec.hidden), 0.5f);
-  std::vector<steer::capture::LensToken> expected_top;
-  std::vector<steer::capture::LensToken> top;
+  std::vector<tap::LensToken> expected_top;
+  std::vector<tap::LensToken> top;
   ASSERT_TRUE(group.lens->read(row, 5, expected_top));
   ASSERT_TRUE(staged.lens->read(row, 5, top));
   ASSERT_EQ(top.size(), expected_top.size());

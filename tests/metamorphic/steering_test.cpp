@@ -42,13 +42,13 @@ class EditingOps final : public testing::PassingOps {
       : PassingOps(std::move(inner)), edit_(std::move(edit)) {}
 
   Result<ops::LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
-    const tensor::Shape shape = parts.front().weight.shape;
+    const tensor::Shape shape = parts.front().codes.shape;
     if (parts.size() != 1 || shape[0] != 64) return inner_->make_linear(parts);
-    std::vector<float> weight = floats(parts.front().weight);
+    std::vector<float> weight = floats(parts.front().codes);
     std::vector<float> bias = floats(parts.front().bias);
     edit_(number_++, weight, bias);
     const tensor::Shape column = {static_cast<int64_t>(bias.size())};
-    ops::LinearPart edited{{weight.data(), tensor::DType::kF32, shape}, {}};
+    ops::LinearPart edited = ops::wide_part({weight.data(), tensor::DType::kF32, shape});
     if (!bias.empty()) edited.bias = {bias.data(), tensor::DType::kF32, column};
     return inner_->make_linear({&edited, 1});
   }

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "rudder/features/dictionary_image.h"
 #include "rudder/model/tap_geometry.h"
-#include "rudder/steer/features/dictionary_image.h"
 #include "rudder/steer/features/test_dictionary.h"
 #include "rudder/tap/passage.h"
 
@@ -226,8 +226,8 @@ class TapMaker {
   void add_encode(tap::Program& made) {
     if (!encodes_ || drawn(2) == 0) return;
     const Point point = made.ops.back().point;
-    const auto activation = static_cast<steer::Activation>(drawn(4));
-    const steer::Dictionary dictionary =
+    const auto activation = static_cast<features::Activation>(drawn(4));
+    const features::Dictionary dictionary =
         steer::random_dictionary({.width = geometry_.width(point),
                                   .num_features = kFeatures,
                                   .read = point,
@@ -241,8 +241,8 @@ class TapMaker {
     op.run = 1 + drawn(3);
     op.lo = drawn(3) == 0 ? 1.0f : 0.0f;
     const int32_t run = op.run;
-    auto image = steer::image_of(dictionary, {1, 2},
-                                 drawn(2) == 0 ? tensor::DType::kF32 : tensor::DType::kBF16);
+    auto image = features::image_of(dictionary, {1, 2},
+                                    drawn(2) == 0 ? tensor::DType::kF32 : tensor::DType::kBF16);
     for (size_t i = 0; i < made.dictionaries.size(); ++i) {
       if (made.dictionaries[i]->key == image->key) op.v1 = static_cast<int32_t>(i);
     }
@@ -368,7 +368,7 @@ void add_every_pattern(std::span<Ask> asks, const step::Capacity& capacity) {
     tap::CapturePattern pattern{.layer = layer, .keys = capacity.max_seq_len, .heads = {}};
     const int32_t count = capacity.geometry.heads[static_cast<size_t>(layer)].count;
     for (int32_t head = 0; head < count; ++head) pattern.heads.push_back(head);
-    set->patterns.push_back(std::move(pattern));
+    if (count > 0) set->patterns.push_back(std::move(pattern));
   }
   for (Ask& ask : asks) {
     auto taps = std::make_shared<tap::SequenceTaps>();

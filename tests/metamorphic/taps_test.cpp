@@ -273,7 +273,9 @@ TEST_P(TapServing, CapturesTellBeforeFromAfter) {
   op.strength = 1.5f;
   const Point point{1, Site::kResidPost};
   add_op(program, geometry(), point, op, 4, engine);
-  const std::vector<float> vector(program.vectors.begin(), program.vectors.begin() + 64);
+  const auto width = static_cast<size_t>(geometry().width(point));
+  const std::vector<float> vector(program.vectors.begin(),
+                                  program.vectors.begin() + static_cast<ptrdiff_t>(width));
   auto taps = std::make_shared<tap::SequenceTaps>(*steered_by(program, 1));
   auto set = std::make_shared<tap::CaptureSet>();
   set->points = {{point, false}, {point, true}, {{2, Site::kResidPre}, false}};
@@ -288,9 +290,9 @@ TEST_P(TapServing, CapturesTellBeforeFromAfter) {
   ASSERT_EQ(outcome.got[0].tokens.size(), 11u);
   ASSERT_EQ(outcome.got[0].captured.size(), 15u);  // the last token is never an input
   for (const auto& [position, rows] : outcome.got[0].captured) {
-    for (size_t i = 0; i < 64; ++i) {
-      ASSERT_EQ(rows[64 + i], rows[i] + 1.5f * vector[i]) << position;
-      ASSERT_EQ(rows[128 + i], rows[64 + i]) << position;
+    for (size_t i = 0; i < width; ++i) {
+      ASSERT_EQ(rows[width + i], rows[i] + 1.5f * vector[i]) << position;
+      ASSERT_EQ(rows[2 * width + i], rows[width + i]) << position;
     }
   }
 }
@@ -412,7 +414,7 @@ TEST_P(TapServing, CapturesAreLostWhenNobodyReadsThem) {
   taps->capture = set;
   taps->captured = {{0, tap::kNoEnd}};
   step::Capacity capacity = with_taps(kRoomy, arch());
-  capacity.taps.capture_elements = 64 * 3 * 8;
+  capacity.taps.capture_elements = 8 * tap::record_elements(*set, capacity.geometry);
   const auto tight = tiny_executor(async_taped(), arch(), capacity);
   step::StepPlan plan = prompt_plan(1, 0);
   plan.capture_edits = {{3, set}};

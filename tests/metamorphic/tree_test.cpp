@@ -32,7 +32,7 @@ class Trees : public ::testing::TestWithParam<Pair> {
   static testing::TinyArch arch() { return std::get<1>(GetParam()); }
   static const Backend& backend() { return backends()[std::get<0>(GetParam())]; }
   void SetUp() override {
-    if (!backend().make()->takes_trees()) GTEST_SKIP() << "it takes no trees";
+    if (backend().make()->tree_ops() == nullptr) GTEST_SKIP() << "it takes no trees";
     if (!model::runs_trees(testing::tiny_spec(arch()))) GTEST_SKIP() << "it sees no whole paths";
   }
 
@@ -74,7 +74,7 @@ class Trees : public ::testing::TestWithParam<Pair> {
         EXPECT_GT(outcome.stats.accepted_tokens, 50u);
         EXPECT_GT(guesser.num_trees, 50);
         EXPECT_EQ(outcome.masked_trees > 0, has_masks(asks));
-        EXPECT_EQ(guesser.num_replayed > 0, way.device.make()->has_graphs());
+        EXPECT_EQ(guesser.num_replayed > 0, way.device.make()->graph_ops() != nullptr);
       }
     }
     EXPECT_GT(num_preemptions, 0u);

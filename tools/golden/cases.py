@@ -27,33 +27,37 @@ class Case:
 
 NUM_GREEDY = 64
 
+# No number of a model is one that a short format holds, and no root of a width is: what rounds one is seen.
 BASE = dict(
     vocab_size=256,
-    hidden_size=64,
+    hidden_size=80,
+    head_dim=24,
     intermediate_size=96,
     num_hidden_layers=3,
     num_attention_heads=4,
     num_key_value_heads=2,
     max_position_embeddings=512,
+    rms_norm_eps=0.0137,
     bos_token_id=1,
     eos_token_id=2,
     pad_token_id=0,
     tie_word_embeddings=False,
 )
-DEFAULT_ROPE = {"rope_theta": 10000.0, "rope_type": "default"}
+EVERY_NORM = {"eps": {"rms_norm_eps": 1e-6}}  # `ablate` of each family whose norms have one
+DEFAULT_ROPE = {"rope_theta": 10007.3, "rope_type": "default"}
 LLAMA3_ROPE = {
-    "rope_theta": 500000.0,
+    "rope_theta": 500009.7,
     "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
+    "factor": 7.3,
+    "low_freq_factor": 1.1,
+    "high_freq_factor": 3.9,
     "original_max_position_embeddings": 64,
 }
-SHORT_FACTOR = [1.0, 1.05, 1.1, 1.25, 1.4, 1.7, 2.1, 2.6]
-LONG_FACTOR = [1.1, 1.4, 2.0, 3.1, 4.5, 6.2, 7.7, 9.3]
+SHORT_FACTOR = [1.0, 1.03, 1.07, 1.11, 1.17, 1.25, 1.37, 1.53, 1.7, 1.93, 2.1, 2.6]
+LONG_FACTOR = [1.1, 1.27, 1.4, 1.7, 2.03, 2.6, 3.1, 4.5, 5.3, 6.2, 7.7, 9.3]
 
 
-def longrope(n, theta=10000.0):
+def longrope(n, theta=10007.3):
     return {
         "rope_theta": theta,
         "rope_type": "longrope",
@@ -63,25 +67,25 @@ def longrope(n, theta=10000.0):
 
 
 def gemma3_rope(full):
-    local = {"rope_theta": 10000.0, "rope_type": "default"}
-    return {"full_attention": {"rope_theta": 1000000.0, **full}, "sliding_attention": local}
+    local = {"rope_theta": 10007.3, "rope_type": "default"}
+    return {"full_attention": {"rope_theta": 1000003.9, **full}, "sliding_attention": local}
 
 
 def gemma4_rope(full):
-    local = {"rope_theta": 10000.0, "rope_type": "default"}
-    return {"full_attention": {"rope_theta": 1000000.0, **full}, "sliding_attention": local}
+    local = {"rope_theta": 10007.3, "rope_type": "default"}
+    return {"full_attention": {"rope_theta": 1000003.9, **full}, "sliding_attention": local}
 
 
 GEMMA4 = {
     **BASE,
     "num_hidden_layers": 4,
-    "head_dim": 16,
-    "global_head_dim": 32,
+    "head_dim": 24,
+    "global_head_dim": 48,
     "tie_word_embeddings": True,
     "hidden_size_per_layer_input": 0,
     "vocab_size_per_layer_input": 0,
     "sliding_window": 16,
-    "final_logit_softcapping": 8.0,
+    "final_logit_softcapping": 7.9,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
     "rope_parameters": gemma4_rope({"rope_type": "proportional", "partial_rotary_factor": 0.25}),
 }
@@ -90,24 +94,22 @@ CASES = [
     Case(
         "llama2",
         "llama",
-        {**BASE, "num_key_value_heads": 4, "num_hidden_layers": 2, "rms_norm_eps": 1e-5},
+        {**BASE, "num_key_value_heads": 4, "num_hidden_layers": 2},
         dtype="float32",
-        ablate={"rope_base": {"rope_parameters": {"rope_theta": 5000.0, "rope_type": "default"}}},
+        ablate={"rope_base": {"rope_parameters": {"rope_theta": 5003.3, "rope_type": "default"}}},
     ),
     Case(
         "llama3",
         "llama",
         {
             **BASE,
-            "head_dim": 16,
-            "rms_norm_eps": 1e-5,
             "tie_word_embeddings": True,
             "vocab_size": 320,
             "rope_parameters": LLAMA3_ROPE,
         },
         noise=0.1,
         old_style=True,
-        ablate={"llama3_rope": {"rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"}}},
+        ablate={"llama3_rope": {"rope_parameters": {"rope_theta": 500009.7, "rope_type": "default"}}},
     ),
     Case("llama-sharded", "llama", {**BASE, "num_key_value_heads": 1}, dtype="float16", shards=3),
     Case(
@@ -121,7 +123,7 @@ CASES = [
         {
             **BASE,
             "num_hidden_layers": 2,
-            "rope_parameters": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 4.0},
+            "rope_parameters": {"rope_theta": 10007.3, "rope_type": "linear", "factor": 3.7},
         },
         dtype="float16",
         ablate={"linear_rope": {"rope_parameters": DEFAULT_ROPE}},
@@ -133,7 +135,7 @@ CASES = [
             **BASE,
             "num_hidden_layers": 2,
             "max_position_embeddings": 48,
-            "rope_parameters": {"rope_theta": 10000.0, "rope_type": "dynamic", "factor": 2.0},
+            "rope_parameters": {"rope_theta": 10007.3, "rope_type": "dynamic", "factor": 2.3},
         },
         max_len=120,
         rope_of_max_len=True,
@@ -146,26 +148,26 @@ CASES = [
             **BASE,
             "num_hidden_layers": 2,
             "rope_parameters": {
-                "rope_theta": 10000.0,
+                "rope_theta": 10007.3,
                 "rope_type": "yarn",
-                "factor": 8.0,
+                "factor": 7.3,
                 "original_max_position_embeddings": 64,
-                "beta_fast": 16.0,
-                "beta_slow": 2.0,
-                "mscale": 1.0,
-                "mscale_all_dim": 0.5,
+                "beta_fast": 15.3,
+                "beta_slow": 2.1,
+                "mscale": 0.93,
+                "mscale_all_dim": 0.47,
             },
         },
         ablate={
             "yarn_rope": {"rope_parameters": DEFAULT_ROPE},
             "yarn_mscale": {
                 "rope_parameters": {
-                    "rope_theta": 10000.0,
+                    "rope_theta": 10007.3,
                     "rope_type": "yarn",
-                    "factor": 8.0,
+                    "factor": 7.3,
                     "original_max_position_embeddings": 64,
-                    "beta_fast": 16.0,
-                    "beta_slow": 2.0,
+                    "beta_fast": 15.3,
+                    "beta_slow": 2.1,
                 }
             },
         },
@@ -181,7 +183,7 @@ CASES = [
     Case(
         "qwen2",
         "qwen2",
-        {**BASE, "tie_word_embeddings": True, "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"}},
+        {**BASE, "tie_word_embeddings": True, "rope_parameters": {"rope_theta": 1000003.9, "rope_type": "default"}},
         noise=0.1,
         ablate={"rope_base": {"rope_parameters": DEFAULT_ROPE}},
     ),
@@ -200,14 +202,14 @@ CASES = [
             "num_hidden_layers": 2,
             "tie_word_embeddings": True,
             "rope_parameters": {
-                "rope_theta": 1000000.0,
+                "rope_theta": 1000003.9,
                 "rope_type": "yarn",
-                "factor": 4.0,
+                "factor": 3.7,
                 "original_max_position_embeddings": 128,
             },
         },
         noise=0.1,
-        ablate={"yarn_rope": {"rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"}}},
+        ablate={"yarn_rope": {"rope_parameters": {"rope_theta": 1000003.9, "rope_type": "default"}}},
     ),
     Case(
         "qwen3",
@@ -216,9 +218,9 @@ CASES = [
             **BASE,
             "num_attention_heads": 2,
             "num_key_value_heads": 1,
-            "head_dim": 64,
+            "head_dim": 96,
             "tie_word_embeddings": True,
-            "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
+            "rope_parameters": {"rope_theta": 1000003.9, "rope_type": "default"},
         },
         noise=0.14,
     ),
@@ -228,12 +230,11 @@ CASES = [
         {
             **BASE,
             "num_hidden_layers": 4,
-            "head_dim": 16,
             "tie_word_embeddings": True,
-            "query_pre_attn_scalar": 24,
+            "query_pre_attn_scalar": 27,
             "sliding_window": 20,
-            "attn_logit_softcapping": 5.0,
-            "final_logit_softcapping": 8.0,
+            "attn_logit_softcapping": 5.3,
+            "final_logit_softcapping": 7.9,
         },
         ablate={
             "attn_softcap": {"attn_logit_softcapping": None},
@@ -248,9 +249,8 @@ CASES = [
         {
             **BASE,
             "num_hidden_layers": 4,
-            "head_dim": 16,
             "tie_word_embeddings": True,
-            "query_pre_attn_scalar": 20,
+            "query_pre_attn_scalar": 21,
             "sliding_window": 16,
             "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
             "rope_parameters": gemma3_rope({"rope_type": "default"}),
@@ -258,7 +258,7 @@ CASES = [
         ablate={
             "window": {"sliding_window": 512},
             "query_scale": {"query_pre_attn_scalar": 16},
-            "global_base": {"rope_parameters": gemma3_rope({"rope_type": "default", "rope_theta": 10000.0})},
+            "global_base": {"rope_parameters": gemma3_rope({"rope_type": "default", "rope_theta": 10007.3})},
         },
     ),
     Case(
@@ -267,12 +267,11 @@ CASES = [
         {
             **BASE,
             "num_hidden_layers": 4,
-            "head_dim": 16,
             "tie_word_embeddings": True,
-            "query_pre_attn_scalar": 16,
+            "query_pre_attn_scalar": 19,
             "sliding_window": 16,
             "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
-            "rope_parameters": gemma3_rope({"rope_type": "linear", "factor": 8.0}),
+            "rope_parameters": gemma3_rope({"rope_type": "linear", "factor": 7.3}),
         },
         dtype="float16",
         old_style=True,
@@ -286,12 +285,11 @@ CASES = [
             "text_config": {
                 **BASE,
                 "num_hidden_layers": 3,
-                "head_dim": 16,
                 "tie_word_embeddings": True,
-                "query_pre_attn_scalar": 16,
+                "query_pre_attn_scalar": 23,
                 "sliding_window": 16,
                 "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-                "rope_parameters": gemma3_rope({"rope_type": "linear", "factor": 8.0}),
+                "rope_parameters": gemma3_rope({"rope_type": "linear", "factor": 7.3}),
             },
             "vision_config": {
                 "hidden_size": 8,
@@ -321,7 +319,7 @@ CASES = [
             },
             "global_base": {
                 "rope_parameters": gemma4_rope(
-                    {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 10000.0}
+                    {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 10007.3}
                 )
             },
         },
@@ -363,7 +361,7 @@ CASES = [
             "num_key_value_heads": 4,
             "sliding_window": 40,
             "original_max_position_embeddings": 512,
-            "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default", "partial_rotary_factor": 1.0},
+            "rope_parameters": {"rope_theta": 10007.3, "rope_type": "default", "partial_rotary_factor": 1.0},
         },
         ablate={"window": {"sliding_window": None}},
     ),
@@ -374,13 +372,13 @@ CASES = [
             **BASE,
             "num_hidden_layers": 2,
             "original_max_position_embeddings": 128,
-            "rope_parameters": {**longrope(6), "partial_rotary_factor": 0.75},
+            "rope_parameters": {**longrope(9), "partial_rotary_factor": 0.75},
         },
         max_len=128,
         ablate={
             "short_factor": {
                 "rope_parameters": {
-                    **longrope(6), "short_factor": [1.0] * 6, "partial_rotary_factor": 0.75
+                    **longrope(9), "short_factor": [1.0] * 9, "partial_rotary_factor": 0.75
                 }
             }
         },
@@ -392,7 +390,7 @@ CASES = [
             **BASE,
             "num_hidden_layers": 2,
             "original_max_position_embeddings": 40,
-            "rope_parameters": {**longrope(8), "partial_rotary_factor": 1.0},
+            "rope_parameters": {**longrope(12), "partial_rotary_factor": 1.0},
         },
         dtype="float16",
         old_style=True,
@@ -400,7 +398,7 @@ CASES = [
         ablate={
             "long_factor": {
                 "rope_parameters": {
-                    **longrope(8), "long_factor": SHORT_FACTOR, "partial_rotary_factor": 1.0
+                    **longrope(12), "long_factor": SHORT_FACTOR, "partial_rotary_factor": 1.0
                 }
             }
         },
@@ -411,20 +409,19 @@ CASES = [
         {
             **BASE,
             "num_hidden_layers": 2,
-            "rms_norm_eps": 1e-6,
-            "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"},
+            "rope_parameters": {"rope_theta": 500009.7, "rope_type": "default"},
         },
         dtype="float32",
     ),
     Case(
         "asynct",
         "asynct",
-        {**BASE, "head_dim": 16, "rms_norm_eps": 1e-6},
+        {**BASE},
         ablate={
             "filter": {"fir_k": 2},
             "relu_pre": {"fir_relu_pre": True},
-            "lower_clip": {"fir_clip": [-1.0, 1.0]},
-            "upper_clip": {"fir_clip": [0.0, 0.5]},
+            "lower_clip": {"fir_clip": [-1.0, 0.93]},
+            "upper_clip": {"fir_clip": [0.0, 0.47]},
         },
     ),
     Case(
@@ -432,11 +429,9 @@ CASES = [
         "asynct",
         {
             **BASE,
-            "head_dim": 16,
-            "rms_norm_eps": 1e-6,
             "fir_k": 5,
             "fir_relu_pre": True,
-            "fir_clip": [-0.25, 1.5],
+            "fir_clip": [-0.27, 1.37],
             "norm_alpha": "channel",
             "qk_norm_alpha": "scalar",
             "qk_norm_gamma": "channel",
@@ -448,7 +443,7 @@ CASES = [
         ablate={
             "window": {"sliding_window": 64},
             "relu_pre": {"fir_relu_pre": False},
-            "lower_clip": {"fir_clip": [0.0, 1.5]},
+            "lower_clip": {"fir_clip": [0.0, 1.37]},
         },
     ),
 ]

@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import asynct  # noqa: F401: registers a family that transformers does not have
 import language
-from cases import CASES, NUM_GREEDY
+from cases import CASES, EVERY_NORM, NUM_GREEDY
 
 MIN_GAP = 0.5  # smallest top1-top2 gap of a row: below it rounding may flip the token
 MIN_EFFECT = 1e-2  # smallest change of a logit that an ablation must show
@@ -216,7 +216,8 @@ def make(case, out, seed):
         return None
 
     effects = {}
-    for name, overrides in case.ablate.items():
+    ablate = case.ablate if case.family == "asynct" else {**EVERY_NORM, **case.ablate}
+    for name, overrides in ablate.items():
         other = load(folder, **json.loads(json.dumps(overrides)))
         effects[name] = (forward(other, prompt) - logits).abs().max().item()
         assert effects[name] > MIN_EFFECT, (case.name, name, effects[name])

@@ -2,13 +2,14 @@
 it accepts, keys in the order of a grammar. `Schemas(random).draw()` gives (schema, sampler). The
 words are those of draft 2020-12, and OpenAPI's `nullable`; `schema_drafts` has the older ones."""
 
+from random_edges import Edges
 from random_lists import Lists
 from random_patterns import TEXT, Patterns
 
 ROOT = "http://example.org/forms/root.json"
 
 
-class Schemas(Lists):
+class Schemas(Lists, Edges):
     def __init__(self, random):
         self.random = random
         self.patterns = Patterns(random)
@@ -26,11 +27,12 @@ class Schemas(Lists):
         return schema, sample
 
     def any(self, depth):
-        leaves = [self.integer, self.number, self.text, self.text, self.listed, self.simple, self.multiple]
+        leaves = [self.integer, self.number, self.text, self.text, self.listed, self.simple, self.multiple, self.far_bounds,
+                  self.nothings]
         inner = [self.object, self.object, self.array, self.prefix, self.options, self.exclusive, self.together, self.map,
                  self.reference, self.recursive, self.types, self.pattern_map, self.counted, self.untyped, self.refused,
                  self.conditional, self.overlapping, self.dependent, self.unique, self.joined_maps, self.open_options,
-                 self.containing, self.unevaluated, self.nullable, self.document, self.booleans]
+                 self.containing, self.unevaluated, self.nullable, self.document, self.booleans, self.rounds]
         kinds = leaves if depth <= 0 else leaves + inner * 2
         schema, sample = self.random.choice(kinds)(depth)
         if self.random.random() < 0.1:

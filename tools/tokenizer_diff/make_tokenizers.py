@@ -185,6 +185,26 @@ def words():
     return tokenizer
 
 
+def unigram(with_bytes):
+    """SentencePiece's unigram model, as transformers writes it of GGUF files; without bytes, as of XLM-R and T5."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always", split=True)
+    trainer = trainers.UnigramTrainer(vocab_size=1500, show_progress=False, special_tokens=["<unk>", "<s>", "</s>"],
+                                      unk_token="<unk>", max_piece_length=12)
+    tokenizer.train_from_iterator([line.replace("\n", " ") for line in corpus(2000)], trainer)
+    if not with_bytes:
+        tokenizer.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always")
+        return tokenizer
+    file = json.loads(tokenizer.to_str())
+    file["model"]["byte_fallback"] = True
+    file["model"]["vocab"] += [[f"<0x{byte:02X}>", 0.0] for byte in range(256)]
+    file["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    file["pre_tokenizer"] = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+    file["decoder"] = {"type": "Sequence", "decoders": [
+        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}]}
+    return Tokenizer.from_str(json.dumps(file))
+
+
 KINDS = {
     "gpt2": lambda: byte_level(GPT2, vocab=2000),
     "llama3": lambda: byte_level(LLAMA3, ignore_merges=True, template=True),
@@ -194,6 +214,8 @@ KINDS = {
     "mistral": lambda: sentencepiece("mistral"),
     "gemma": lambda: sentencepiece("gemma"),
     "metaspace": lambda: sentencepiece("metaspace", vocab=1500),
+    "unigram": lambda: unigram(False),
+    "unigram_bytes": lambda: unigram(True),
     "mixed": mixed,
     "words": words,
 }

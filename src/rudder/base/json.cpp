@@ -5,6 +5,8 @@
 #include <boost/json.hpp>
 #include <cmath>
 
+#include "rudder/base/exact_json.h"
+
 namespace rudder {
 namespace {
 
@@ -76,7 +78,7 @@ std::string without_infinity(std::string_view text) {
 }  // namespace
 
 std::string to_json_text(const boost::json::value& value) {
-  std::string text = boost::json::serialize(value);
+  std::string text = with_plain_numbers(boost::json::serialize(value));
   return text.find(kInfinity) == std::string::npos ? text : without_infinity(text);
 }
 

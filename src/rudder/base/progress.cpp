@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "rudder/base/clock.h"
-#include "rudder/base/log.h"
 
 namespace rudder {
 namespace {
@@ -58,7 +57,7 @@ void Progress::draw(double seconds) {
       fmt::format("{:3.0f}% {:.0f}/{:.0f}{} {:.1f}{}/s {:.1f}s", fraction * 100, done,
                   static_cast<double>(total_) * scale, unit, rate, unit, seconds);
   if (!is_terminal_) {
-    log_info("{}: {}", label_, figures);
+    fmt::print(stderr, "{}: {}\n", label_, figures);
     return;
   }
   const int filled = static_cast<int>(fraction * kBarWidth);

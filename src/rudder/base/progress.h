@@ -1,5 +1,5 @@
 // Shows the progress of long work on standard error: a bar that redraws on a terminal, else a line
-// every few seconds. One thread at a time may use an object.
+// every few seconds, whatever the log level. One thread at a time may use an object.
 #pragma once
 
 #include <cstdint>

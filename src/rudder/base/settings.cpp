@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "rudder/base/edit_distance.h"
+#include "rudder/base/log.h"
 
 namespace rudder {
 namespace {
@@ -48,6 +49,38 @@ std::string environment_name(std::string_view setting) {
     name.push_back(ch == '-' ? '_' : static_cast<char>(std::toupper(ch)));
   }
   return name;
+}
+
+// The name by which Kubernetes and Docker call a service in variables: RUDDER_MAIN of rudder-main.
+std::string service_variable(std::string_view service) {
+  std::string name;
+  for (const char ch : service) {
+    const bool is_plain = std::isalnum(static_cast<unsigned char>(ch)) != 0;
+    name.push_back(is_plain ? static_cast<char>(std::toupper(ch)) : '_');
+  }
+  return name;
+}
+
+// Whether a platform has set the variable, for a service or a container whose name makes it one of
+// ours: Kubernetes' and Docker's links are NAME_PORT=tcp://10.0.0.1:80, Docker's also
+// NAME_NAME=/consumer/name. A text may be a URI that somebody meant, anything else cannot be.
+bool is_service_link(const Setting& setting, std::string_view variable, std::string_view value) {
+  constexpr std::string_view kName = "_NAME";
+  const bool is_text = setting.type.starts_with("text");
+  if (variable.ends_with(kName) && value.starts_with('/')) {
+    const std::string_view service = variable.substr(0, variable.size() - kName.size());
+    const size_t last = value.rfind('/');
+    return last > 0 && service_variable(value.substr(last + 1)) == service;
+  }
+  return value.find("://") != std::string_view::npos && (!is_text || variable.ends_with("_PORT"));
+}
+
+// Values from files often end in a line break, as those of Kubernetes' secrets do.
+std::string_view without_outer_space(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  const size_t first = text.find_first_not_of(kSpace);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
 }
 
 template <typename Int>
@@ -214,10 +247,26 @@ Result<void> SettingsTable::set(std::string_view name, std::string_view value) {
   return {};
 }
 
+// What platforms set for a service that is called like us is passed over with a warning.
 Result<void> SettingsTable::read_environment() {
   for (const Setting& setting : settings_) {
-    const std::string value = environment_value(environment_name(setting.name).c_str());
-    if (!value.empty()) RUDDER_TRY_VOID(set(setting.name, value));
+    if (setting.is_set) continue;  // what is overridden is not judged
+    const std::string variable = environment_name(setting.name);
+    const std::string given = environment_value(variable.c_str());
+    const std::string_view value = without_outer_space(given);
+    if (value.empty()) continue;
+    if (is_service_link(setting, variable, value)) {
+      log_warn(
+          "{} is passed over: it holds what platforms set for a service of that name, and no value "
+          "of --{}",
+          variable, setting.name);
+      continue;
+    }
+    if (Result<void> done = set(setting.name, value); !done) {
+      Error error = done.error();
+      error.message = fmt::format("of the environment's {}: {}", variable, error.message);
+      return tl::unexpected<Error>(std::move(error));
+    }
   }
   return {};
 }

@@ -49,7 +49,7 @@ class SettingsTable {
   // Sets one by name; an unknown name is an Error with the nearest known one.
   Result<void> set(std::string_view name, std::string_view value);
   bool is_set(std::string_view name) const;
-  // Reads RUDDER_MAX_NUM_SEQS for max-num-seqs, for every setting. Flags are applied after it.
+  // Reads RUDDER_MAX_NUM_SEQS for max-num-seqs, for every setting that is not set: call it last.
   Result<void> read_environment();
 
   const Setting* find(std::string_view name) const;

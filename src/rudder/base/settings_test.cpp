@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <vector>
+
 namespace rudder {
 namespace {
 
@@ -52,6 +57,110 @@ TEST(SettingsTable, ANumberOrAuto) {
   EXPECT_EQ(bound, 0);
   EXPECT_TRUE(table.set("bound", "auto"));
   EXPECT_EQ(bound, std::nullopt);
+}
+
+// Sets variables of the environment for as long as it lives.
+class Variables {
+ public:
+  void set(const std::string& name, const std::string& value) {
+    setenv(name.c_str(), value.c_str(), 1);
+    names_.push_back(name);
+  }
+  ~Variables() {
+    for (const std::string& name : names_) unsetenv(name.c_str());
+  }
+
+ private:
+  std::vector<std::string> names_;
+};
+
+// A setting of each type, with names that a service called rudder, or like a part of one of our
+// names, makes variables of.
+struct Everything {
+  Everything() {
+    table.add("port", &port, 0, 65535, "A number.");
+    table.add("switch-port", &flag, "A switch.");
+    table.add("float-port", &real, 0.0, 1.0, "A float.");
+    table.add("bound-port", &bound, 0.0, 1.0, "A float or auto.");
+    table.add_bytes("bytes-port", &bytes, "Bytes.");
+    table.add_choice("choice-port", &choice, {"a", "b"}, "A choice.");
+    table.add("text-port", &text, "A text.");
+    table.add("list-port", &list, "A list.");
+    table.add("name", &name, "A text that is a name.");
+    table.add("served-model-name", &names, "A list of names.");
+    table.add("base-url", &url, "A URI.");
+  }
+
+  int32_t port = 8000;
+  bool flag = true;
+  double real = 0.5;
+  std::optional<double> bound;
+  int64_t bytes = 7;
+  std::string choice = "a", text = "unset", name = "unset", url;
+  std::vector<std::string> list, names;
+  SettingsTable table;
+};
+
+TEST(SettingsTable, WhatPlatformsSetForAServiceIsPassedOver) {
+  const Everything before;
+  for (const char* scheme : {"tcp", "udp", "sctp"}) {
+    Variables variables;
+    for (const char* service : {"RUDDER", "RUDDER_SWITCH", "RUDDER_FLOAT", "RUDDER_BOUND",
+                                "RUDDER_BYTES", "RUDDER_CHOICE", "RUDDER_TEXT", "RUDDER_LIST"}) {
+      const std::string name = service;
+      const std::string uri = std::string(scheme) + "://10.96.31.7:80";
+      variables.set(name + "_PORT", uri);
+      variables.set(name + "_PORT_80_TCP", uri);
+      variables.set(name + "_PORT_80_TCP_ADDR", "10.96.31.7");
+      variables.set(name + "_PORT_80_TCP_PORT", "80");
+      variables.set(name + "_PORT_80_TCP_PROTO", "tcp");
+      variables.set(name + "_SERVICE_HOST", "10.96.31.7");
+      variables.set(name + "_SERVICE_PORT", "80");
+      variables.set(name + "_SERVICE_PORT_HTTP", "80");
+    }
+    variables.set("RUDDER_NAME", "/consumer/rudder");
+    variables.set("RUDDER_SERVED_MODEL_NAME", "/a/b/rudder-served.model");
+    Everything now;
+    const Result<void> read = now.table.read_environment();
+    ASSERT_TRUE(read) << read.error().message;
+    for (const Setting& setting : now.table.all()) {
+      EXPECT_EQ(setting.get(), before.table.find(setting.name)->get()) << setting.name;
+      EXPECT_FALSE(setting.is_set) << setting.name;
+    }
+  }
+}
+
+TEST(SettingsTable, WhatIsMeantIsRead) {
+  Variables variables;
+  variables.set("RUDDER_PORT", "8080\n");
+  variables.set("RUDDER_BASE_URL", "http://10.0.0.1:80");
+  variables.set("RUDDER_NAME", "/models/rudder-7b");
+  variables.set("RUDDER_LIST_PORT", " key of a secret \r\n");
+  variables.set("RUDDER_TEXT_PORT", " \n");
+  Everything now;
+  ASSERT_TRUE(now.table.read_environment());
+  EXPECT_EQ(now.port, 8080);
+  EXPECT_EQ(now.url, "http://10.0.0.1:80");
+  EXPECT_EQ(now.name, "/models/rudder-7b");
+  EXPECT_EQ(now.list, std::vector<std::string>{"key of a secret"});
+  EXPECT_EQ(now.text, "unset");
+}
+
+TEST(SettingsTable, WhatIsOverriddenIsNotJudged) {
+  Variables variables;
+  variables.set("RUDDER_PORT", "no number");
+  variables.set("RUDDER_LIST_PORT", "from the environment");
+  Everything now;
+  const Result<void> judged = now.table.read_environment();
+  ASSERT_FALSE(judged);
+  EXPECT_NE(judged.error().message.find("RUDDER_PORT"), std::string::npos);
+  EXPECT_EQ(judged.error().where, "port");
+  Everything told;
+  ASSERT_TRUE(told.table.set("port", "8001"));
+  ASSERT_TRUE(told.table.set("list-port", "a flag's"));
+  ASSERT_TRUE(told.table.read_environment());
+  EXPECT_EQ(told.port, 8001);
+  EXPECT_EQ(told.list, std::vector<std::string>{"a flag's"});
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -20,6 +21,10 @@ namespace {
 // A pause is about 40 ns where it is long, so this is tens of microseconds: the gap between two
 // loops of a decode step. Then a worker sleeps, and a caller lets others have its core.
 constexpr int kSpins = 2000;
+// Of a core that it lets others have, so often; a caller that still waits then sleeps between
+// looks: a worker that never comes back must not look like work.
+constexpr int kYields = 100'000;
+constexpr auto kNap = std::chrono::microseconds(50);
 
 constexpr uint64_t kClosed = 0xffffffff;
 
@@ -100,6 +105,12 @@ struct ThreadPool::Impl {
     }
   }
 
+  void stop() {
+    stopping.store(true);
+    wake_sleepers();
+    for (std::thread& worker : workers) worker.join();
+  }
+
   void wake_sleepers() {
     if (sleepers.load() == 0) return;
     // With the lock held nobody is between looking at `ticket` and sleeping.
@@ -110,13 +121,16 @@ struct ThreadPool::Impl {
 
 ThreadPool::ThreadPool(int num_threads) : impl_(std::make_unique<Impl>()) {
   const int total = num_threads > 0 ? num_threads : usable_cores();
-  for (int i = 1; i < total; ++i) impl_->workers.emplace_back([this] { impl_->worker_loop(); });
+  try {
+    for (int i = 1; i < total; ++i) impl_->workers.emplace_back([this] { impl_->worker_loop(); });
+  } catch (...) {  // the system has no more threads: those that run must end first
+    impl_->stop();
+    throw;
+  }
 }
 
 ThreadPool::~ThreadPool() {
-  impl_->stopping.store(true);
-  impl_->wake_sleepers();
-  for (std::thread& worker : impl_->workers) worker.join();
+  impl_->stop();
 }
 
 // The ticket grows with each loop and with each item of it.
@@ -147,11 +161,13 @@ void ThreadPool::parallel_for(int64_t count, FunctionRef<void(int64_t)> body) {
   impl_->ticket.store(loop);
   impl_->wake_sleepers();
   impl_->drain(loop);
-  for (int spin = 0; impl_->done.load(std::memory_order_acquire) != count; ++spin) {
+  for (int64_t spin = 0; impl_->done.load(std::memory_order_acquire) != count; ++spin) {
     if (spin < kSpins) {
       _mm_pause();
-    } else {
+    } else if (spin < kSpins + kYields) {
       sched_yield();
+    } else {
+      std::this_thread::sleep_for(kNap);
     }
   }
   // Every item is done: nobody touches `failure` now.

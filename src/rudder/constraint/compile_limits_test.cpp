@@ -18,6 +18,7 @@
 #include "rudder/constraint/form_engine.h"
 #include "rudder/constraint/grammar_compiler.h"
 #include "rudder/constraint/hostile_forms.h"
+#include "rudder/constraint/hostile_search.h"
 
 namespace {
 
@@ -131,6 +132,34 @@ TEST(CompileLimits, WorkIsBoundedByItsFuel) {
 }
 TEST(CompileLimitsFull, AnyFormTakesTwoSecondsAnd64MebibytesAtMost) {
   expect_within_bounds(1);
+}
+
+// Schemas that a search finds, which tries those that cost most for each of their bytes.
+void expect_search_within_bounds(double share, uint32_t seeds, int tries) {
+  constexpr double kAlways = 0.2;
+  const double most = (share * kMostCompileSeconds + (share < 1 ? kAlways : 0)) * kSlower;
+  for (uint32_t seed = 0; seed < seeds; ++seed) {
+    HostileSearch search(seed);
+    double dearest = 0;
+    for (int i = 0; i < tries; ++i) {
+      const GrammarSpec spec = {.kind = GrammarKind::kJsonSchema, .text = search.next()};
+      const Cost cost = cost_of(spec, share);
+      const double worst = std::max(cost.seconds / most, cost.bytes / (kMostBytes * kLarger));
+      EXPECT_LE(cost.seconds, most) << spec.text;
+      EXPECT_LE(cost.bytes, kMostBytes * kLarger) << spec.text;
+      search.report(worst);
+      dearest = std::max(dearest, worst);
+    }
+    fmt::print("seed {}: {:.2f} of a bound at most; most for its bytes: {}\n", seed, dearest,
+               search.best_text().substr(0, 300));
+  }
+}
+
+TEST(CompileLimits, NoSchemaThatASearchFindsIsDearer) {
+  expect_search_within_bounds(kSlower > 1 ? 0.002 : 0.02, 3, kSlower > 1 ? 40 : 150);
+}
+TEST(CompileLimitsFull, NoSchemaThatASearchFindsIsDearer) {
+  expect_search_within_bounds(1, 8, 500);
 }
 
 double cpu_seconds_of(pthread_t thread) {

@@ -21,9 +21,9 @@ using Node = RuleSet::Node;
 constexpr int kMaxBrackets = 500;
 constexpr int64_t kMaxTimes = 1'000'000;
 
-bool is_name_char(char c, bool is_first) {
+bool is_name_char(char c) {
   return c == '_' || c == '-' || c == '.' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-         (!is_first && c >= '0' && c <= '9');
+         (c >= '0' && c <= '9');
 }
 
 class EbnfParser {
@@ -65,6 +65,7 @@ class EbnfParser {
   Result<Node> sequence(int depth);
   Result<Node> element(int depth);
   Result<Node> repeated(Node node);
+  Result<Node> token();
   Result<Node> call(std::string_view function);
   Result<std::string> string();
   Result<CharSet> char_class();
@@ -93,7 +94,7 @@ void EbnfParser::skip_space() {
 
 std::string_view EbnfParser::name() {
   const size_t begin = at_;
-  while (more() && is_name_char(peek(), at_ == begin)) ++at_;
+  while (more() && is_name_char(peek())) ++at_;
   return text_.substr(begin, at_ - begin);
 }
 
@@ -145,6 +146,10 @@ Result<void> EbnfParser::definition() {
 Result<Node> EbnfParser::choice(int depth) {
   if (depth > kMaxBrackets) return bad("is nested too deeply");
   if (rules_.fuel().out()) return tl::unexpected(rules_.fuel().error());
+  skip_space();
+  // One of several ways may be empty, as GBNF has it; a rule that says nothing is a slip.
+  const bool is_missing = !more() || peek() == ')' || at_rule();
+  if (is_missing) return bad("something is missing here");
   std::vector<Node> ways;
   do {
     RUDDER_TRY(const Node way, sequence(depth));
@@ -156,12 +161,16 @@ Result<Node> EbnfParser::choice(int depth) {
 Result<Node> EbnfParser::sequence(int depth) {
   std::vector<Node> parts;
   for (skip_space(); more() && peek() != '|' && peek() != ')' && !at_rule(); skip_space()) {
-    RUDDER_TRY(const Node part, element(depth));
-    RUDDER_TRY(const Node all, repeated(part));
-    parts.push_back(all);
+    RUDDER_TRY(Node part, element(depth));
+    for (bool more = true; more;) {
+      const size_t begin = at_;
+      RUDDER_TRY(part, repeated(part));
+      skip_space();
+      more = at_ != begin && (peek() == '*' || peek() == '+' || peek() == '?' || peek() == '{');
+    }
+    parts.push_back(part);
   }
-  if (parts.empty()) return bad("something is missing here");
-  return rules_.sequence(parts);
+  return rules_.sequence(parts);  // of no parts: the empty text
 }
 
 Result<Node> EbnfParser::element(int depth) {
@@ -185,10 +194,27 @@ Result<Node> EbnfParser::element(int depth) {
     if (!terminal) return bad("a noncharacter of Unicode is no part of a grammar");
     return rules_.terminal(*terminal);
   }
+  if (peek() == '<' || (peek() == '!' && peek(1) == '<')) return token();
   const std::string_view name = this->name();
   if (name.empty()) return bad("this is no part of a grammar");
+  if (name.find_first_not_of('.') == std::string_view::npos) {  // each is any character
+    return rules_.repeat(rules_.chars(CharSet::all()), static_cast<int32_t>(name.size()),
+                         static_cast<int32_t>(name.size()));
+  }
   if (peek() == '(' && name[0] >= 'A' && name[0] <= 'Z') return call(name);
   return rules_.rule(rule(name).id);
+}
+
+// GBNF's <[12]>, and !<[12]> for all others.
+Result<Node> EbnfParser::token() {
+  TokenSet set;
+  set.others = take("!");
+  if (!take("<[")) return bad("tokens are named by their ids here: '<[12]>', not by their text");
+  const std::optional<int64_t> id = integer();
+  if (!id || *id > std::numeric_limits<int32_t>::max()) return bad("a token's id is missing");
+  if (!take("]>")) return bad("a ']>' is missing");
+  set.ids = {static_cast<int32_t>(*id)};
+  return rules_.tokens(std::move(set));
 }
 
 // Token(1, 2) and such, from the bracket on.
@@ -341,10 +367,43 @@ Result<uint32_t> EbnfParser::character() {
   return static_cast<uint32_t>(c);
 }
 
+// Whether the line begins as one of a Lark grammar: a rule with a colon, or a directive.
+bool is_lark_line(std::string_view line) {
+  if (line.starts_with('%')) return true;
+  if (line.starts_with('?') || line.starts_with('!')) line.remove_prefix(1);
+  size_t end = 0;
+  while (end < line.size() && is_name_char(line[end])) ++end;  // with a priority: "name.2"
+  if (end == 0) return false;
+  if (end < line.size() && line[end] == '{')
+    end = std::min(line.find('}', end), line.size() - 1) + 1;
+  line.remove_prefix(end);
+  line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
+  return line.starts_with(':') && !line.starts_with("::");
+}
+
+// Whether the first line that says something is one of a Lark grammar, and no rule is of EBNF.
+bool is_lark(std::string_view text) {
+  if (text.find("::=") != std::string_view::npos) return false;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find_first_of("\r\n"), text.size());
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
+    if (line.empty() || line.starts_with("//") || line.starts_with('#')) continue;
+    return is_lark_line(line);
+  }
+  return false;
+}
+
 }  // namespace
 
 Result<Node> build_ebnf(RuleSet& rules, std::string_view text) {
-  return EbnfParser(rules, text).parse();
+  Result<Node> node = EbnfParser(rules, text).parse();
+  if (!node && !rules.fuel().out() && is_lark(text)) {
+    return fail(ErrorCode::kInvalidArgument,
+                "is a Lark grammar, which is not supported: write it as EBNF, with 'root ::= ...'");
+  }
+  return node;
 }
 
 }  // namespace rudder::constraint

@@ -133,6 +133,48 @@ TEST(Ebnf, Notation) {
   }
 }
 
+// As llama.cpp's guide to GBNF has them.
+TEST(Ebnf, GbnfNotation) {
+  expect_texts("root ::= \"[\" ws \"]\"\nws ::= | \" \" | \"\\n\" [ \\t]{0,20}\n",
+               {"[]", "[ ]", "[\n]", "[\n \t]"}, {"[  ]", "[", "[\t]"});
+  expect_texts("root ::= a (\"x\" |) b | # nothing\n  | \"z\"\na ::= \"a\"\nb ::= ( | \"b\" )\n",
+               {"axb", "ab", "ax", "a", "z", ""}, {"x", "b", "zz"});
+  expect_texts("root ::= (\n  # inside\n  \"a\" \"b\"\n  \"c\"\n)+ # behind\n\n# between\n",
+               {"abc", "abcabc"}, {"", "ab"});
+  expect_texts("root ::= \"a\"* \"b\"+ \"c\"? \"d\"{2} \"e\"{2,} \"f\"{0,2} (\"g\" \"h\"){1,2}",
+               {"bddeegh", "aabbcddeeeffghgh"}, {"ddeegh", "bdeegh", "bddegh", "bddeefffgh"});
+  expect_texts("root ::= \"a\"{2}? [b-d]+* 1st\n1st ::= \"!\"", {"aa!", "!", "bcd!", "aab!"},
+               {"a!", "aa", "aaaa!"});
+  expect_texts("root ::= . \"-\" .. .*", {"a-bc", "\xC3\xA9-\n\xE2\x82\xAC", "x-yzzz"},
+               {"-bc", "a-b", "ab-cd"});
+  expect_texts("root ::= [^\"\\\\\\x7F\\x00-\\x1F] | [\\\\] ([\"\\\\bfnrt] | \"u\" [0-9a-fA-F]{4})",
+               {"a", "\\n", "\\u00e9"}, {"\"", "\\x", "\n"});
+  expect_texts("root ::= !<[97]> <[98]>", {"xb", "bb"}, {"ab", "b", "xc"});
+  const auto refused = [](const std::string& text) {
+    const auto made = FormChecker::make({.kind = GrammarKind::kEbnf, .text = text});
+    return made ? std::string("accepted") : made.error().message;
+  };
+  EXPECT_NE(refused("root ::= <think> \"a\"").find("by their ids"), std::string::npos);
+  EXPECT_NE(refused("root ::= \"a\" ()").find("something is missing"), std::string::npos);
+}
+
+TEST(Ebnf, LarkIsToldByName) {
+  const auto refused = [](const std::string& text) {
+    const auto made = FormChecker::make({.kind = GrammarKind::kEbnf, .text = text});
+    return made ? std::string("accepted") : made.error().message;
+  };
+  for (const char* text :
+       {"start: \"a\" | \"b\"\n", "// a comment\n\n?start: sum\nsum: NUMBER (\"+\" NUMBER)*\n",
+        "%import common.NUMBER\nstart: NUMBER", "!start.2 : x\nx: /[a-z]+/",
+        "%llguidance {}\nstart: \"a\"",
+        "_list{item}: item (\",\" item)*\nstart: _list{A}\nA: \"a\""}) {
+    EXPECT_NE(refused(text).find("is a Lark grammar"), std::string::npos) << text;
+  }
+  for (const char* text : {"root = \"a\"", "root ::= a\nb: \"c\"", "root", "root ::= ", "::"}) {
+    EXPECT_EQ(refused(text).find("Lark"), std::string::npos) << text;
+  }
+}
+
 // Random grammars against all texts that they make, worked out by rewriting.
 class RandomGrammar {
  public:
@@ -154,7 +196,10 @@ class RandomGrammar {
       out += fmt::format("{} ::=", static_cast<char>('A' + i));
       for (size_t k = 0; k < rules_[i].size(); ++k) {
         out += k == 0 ? "" : " |";
-        if (rules_[i][k].empty()) out += " \"\"";
+        // An empty way may be written as nothing beside others.
+        const bool is_bare = rules_[i].size() > 1 && (i + k) % 2 == 0;
+        if (rules_[i][k].empty() && !is_bare) out += " \"\"";
+        if (k % 2 == 1) out += " # goes on\n ";
         for (const char symbol : rules_[i][k]) {
           out += symbol >= 'a' ? fmt::format(" \"{}\"", symbol) : fmt::format(" {}", symbol);
         }

@@ -106,7 +106,8 @@ struct GrammarCompiler::Impl : std::enable_shared_from_this<GrammarCompiler::Imp
         cache(static_cast<size_t>(settings.form_bytes())) {}
 
   // Starts a thread that keeps this object alive.
-  void start_thread(void (Impl::*body)(), size_t stack_bytes);
+  // False: the system has no room for it.
+  bool start_thread(void (Impl::*body)(), size_t stack_bytes);
   void stop();
   void work();
   void watch();
@@ -128,7 +129,7 @@ struct GrammarCompiler::Impl : std::enable_shared_from_this<GrammarCompiler::Imp
   bool stopping = false;
 };
 
-void GrammarCompiler::Impl::start_thread(void (Impl::*body)(), size_t stack_bytes) {
+bool GrammarCompiler::Impl::start_thread(void (Impl::*body)(), size_t stack_bytes) {
   struct Start {
     std::shared_ptr<Impl> impl;
     void (Impl::*body)();
@@ -148,13 +149,13 @@ void GrammarCompiler::Impl::start_thread(void (Impl::*body)(), size_t stack_byte
     return nullptr;
   };
   pthread_t thread = {};
-  if (pthread_create(&thread, &attributes, run, start.get()) == 0) {
+  const bool started = pthread_create(&thread, &attributes, run, start.get()) == 0;
+  if (started) {
     static_cast<void>(start.release());  // the thread owns it
     ++num_threads;
-  } else {
-    log_error("no thread could be started to compile grammars");
   }
   pthread_attr_destroy(&attributes);
+  return started;
 }
 
 CompiledGrammar GrammarCompiler::Impl::build(const Job& job, size_t* bytes) const {
@@ -272,14 +273,20 @@ Result<std::unique_ptr<GrammarCompiler>> GrammarCompiler::create(const text::Tok
   }
   auto engine = std::make_unique<FormEngine>(std::move(vocabulary), settings.memo_bytes());
   auto impl = std::make_shared<Impl>(std::move(engine), settings);
+  bool started = false;
   {
     const std::lock_guard lock(impl->mutex);
-    for (int32_t i = 0; i < settings.grammar_threads; ++i) {
-      impl->start_thread(&Impl::work, kStackBytes);
+    started = impl->start_thread(&Impl::watch, size_t{1} << 20);
+    for (int32_t i = 0; started && i < settings.grammar_threads; ++i) {
+      started = impl->start_thread(&Impl::work, kStackBytes);
     }
-    impl->start_thread(&Impl::watch, size_t{1} << 20);
   }
-  return std::unique_ptr<GrammarCompiler>(new GrammarCompiler(std::move(impl)));
+  std::unique_ptr<GrammarCompiler> compiler(new GrammarCompiler(std::move(impl)));
+  if (started) return compiler;
+  return fail(ErrorCode::kOverloaded,
+              fmt::format("there is no room for {} threads of {} MiB of stack to compile in",
+                          settings.grammar_threads, kStackBytes >> 20),
+              "grammar-threads");
 }
 
 std::optional<CompiledGrammar> GrammarCompiler::find(const GrammarSpec& spec) {

@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include "rudder/base/json.h"
+#include "rudder/base/exact_json.h"
 #include "rudder/constraint/form_engine.h"
 #include "rudder/constraint/translate.h"
 
@@ -154,7 +154,7 @@ int run() {
   Tool tool;
   std::string line;
   while (std::getline(std::cin, line)) {
-    const Result<json::value> ask = parse_json(line, "the line", {.max_depth = 512});
+    const Result<json::value> ask = parse_json_exactly(line, "the line", {.max_depth = 512});
     json::object reply;
     if (!ask) {
       reply["error"] = ask.error().message;

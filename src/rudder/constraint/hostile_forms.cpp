@@ -301,6 +301,31 @@ void add_joined(Forms& forms) {
              fmt::format(R"({{"allOf":[{{"required":[{}]}},{{"required":[{}]}}]}})",
                          list_of(8'000, [](int i) { return fmt::format(R"("name {}")", i); }),
                          list_of(8'000, [](int i) { return fmt::format(R"("eman {}")", i); })));
+  add_schema(
+      forms, "complements that lead back, in each other",
+      R"({"if":{"anyOf":[{"$ref":"#/$defs/d"}],"not":{"type":"string"}},)"
+      R"("contains":{"if":{"prefixItems":[{"$ref":"#/$defs/d"}],"minimum":3},)"
+      R"("else":{"allOf":[{"$ref":"#"},{"type":"string"}],)"
+      R"("properties":{"":{"$ref":"#/$defs/d"},"b":true},"dependentSchemas":{"":{"$ref":"#"}}}},)"
+      R"("$defs":{"d":{"properties":{"":{"anyOf":[{"$ref":"#"},{}]},)"
+      R"("a":{"oneOf":[{"const":"ab"},{"$ref":"#"}],"properties":{"b":false}},)"
+      R"("c":{"items":{"$ref":"#/$defs/d"},"minLength":4}}}}})");
+  add_schema(forms, "if over itself, by many properties",
+             R"({"if":{"$ref":"#/$defs/d"},"$defs":{"d":)" +
+                 object_of(20, [](int) { return R"({"$ref":"#/$defs/d"})"; }) + "}}");
+  add_schema(forms, "not of itself, by allOf and anyOf",
+             R"({"not":{"$ref":"#/$defs/d"},"$defs":{"d":{"anyOf":[{"allOf":[{"$ref":"#/$defs/d"},)"
+             R"({"$ref":"#/$defs/d"}]},{"contains":{"$ref":"#/$defs/d"}}]}}})");
+  add_schema(forms, "contains of itself, three times",
+             R"({"allOf":[{"contains":{"$ref":"#"}},{"contains":{"items":{"$ref":"#"}}},)"
+             R"({"contains":{"properties":{"a":{"$ref":"#"}}}}]})");
+  add_schema(forms, "2,000 conditions over one list", [] {
+    std::string text = R"({"$defs":{"d":{"enum":[)" +
+                       list_of(2'000, [](int i) { return fmt::format("{}", i); }) + "]}},";
+    return text + R"("allOf":[)" +
+           list_of(200, [](int) { return R"({"if":{"$ref":"#/$defs/d"},"then":{"minimum":3}})"; }) +
+           "]}";
+  }());
   add_schema(forms, "not of not of not",
              nested(20, R"({"not":{"properties":{"a":)", R"({"minimum":3})", "}}}"));
   add_schema(forms, "not of 500 properties", R"({"not":)" + object_of(500, [](int i) {

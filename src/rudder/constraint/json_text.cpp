@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "rudder/base/json.h"
+#include "rudder/base/exact_json.h"
 
 namespace rudder::constraint {
 
@@ -159,9 +159,7 @@ Node JsonText::constant(const json::value& value) {
   std::vector<Node> parts;
   switch (value.kind()) {
     case json::kind::string:
-      return quoted(value.get_string());
-    case json::kind::double_:
-      return rules_.literal(fmt::format("{}", value.get_double()));
+      return is_number(value) ? rules_.literal(to_json_text(value)) : quoted(value.get_string());
     case json::kind::array:
       parts = {rules_.literal("["), inside_};
       for (const json::value& item : value.get_array()) {

@@ -1,37 +1,56 @@
 // Grammar nodes for JSON numbers between bounds. Digits are compared as text, so bounds and numbers
-// are decimal and exact. Called by translations; one thread.
+// are decimal and exact, however large. Called by translations; one thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <string_view>
 
+#include "rudder/base/decimal.h"
 #include "rudder/base/result.h"
 #include "rudder/constraint/rule_set.h"
 
 namespace rudder::constraint {
 
 struct NumberBound {
-  double value = 0;
+  Decimal value;
   bool exclusive = false;
 };
 
-// Whole numbers without fraction or exponent, from `min` to `max` inclusive where they are given;
-// an open side goes on to 18 digits.
-RuleSet::Node integer_range(RuleSet& rules, std::optional<int64_t> min, std::optional<int64_t> max);
+// Digits that a bound may ask an output to have, in front of the point or behind it.
+constexpr int64_t kMaxBoundDigits = 400;
+// Digits in front of the point up to which a bound that is farther from zero than what is valid
+// is written out. One beyond says nothing: what is open on a side has fewer digits.
+constexpr int64_t kMaxFarDigits = 64;
 
-// Multiples of `divisor` (1 to kMaxDivisor) between the bounds. kInvalidArgument when there are
-// bounds with more than kMaxListed multiples between them, or on one side alone.
-constexpr int64_t kMaxDivisor = 100;
+// Whole numbers without fraction or exponent, between whole bounds, both inclusive, where they are
+// given. An open side goes on to 18 digits, or one more than the bound on the other side has.
+RuleSet::Node integer_range(RuleSet& rules, const std::optional<Decimal>& min,
+                            const std::optional<Decimal>& max);
+
+// Multiples of `divisor` (1 or more) between whole bounds. kInvalidArgument where there are more
+// than kMaxListed of them, other than up to kMaxDivisor where no bound has more than
+// kMaxStepDigits: rules for each count of digits would be too many.
 constexpr int64_t kMaxListed = 1000;
-Result<RuleSet::Node> multiples(RuleSet& rules, int64_t divisor, std::optional<int64_t> min,
-                                std::optional<int64_t> max);
+constexpr int64_t kMaxDivisor = 100;
+constexpr int64_t kMaxStepDigits = 2;
+Result<RuleSet::Node> multiples(RuleSet& rules, int64_t divisor, const std::optional<Decimal>& min,
+                                const std::optional<Decimal>& max);
+// Whether one number is another one a whole number of times; nothing where that is too long to
+// tell.
+std::optional<bool> is_multiple(const Decimal& number, const Decimal& divisor);
 
 // Decimal numbers without exponent. At most 15 digits, so that a double that is read from the text
-// stands to the bounds as the text does. Each bound is below 1e14 in size, which is the
-// caller's to check.
-// `max_fraction`: digits behind the point.
+// stands to the bounds as the text does; more where they are whole, and where they are an inclusive
+// bound. `max_fraction`: digits behind the point.
 constexpr size_t kExactDigits = 15;
-RuleSet::Node number_range(RuleSet& rules, std::optional<NumberBound> min,
-                           std::optional<NumberBound> max, size_t max_fraction = kExactDigits);
+RuleSet::Node number_range(RuleSet& rules, const std::optional<NumberBound>& min,
+                           const std::optional<NumberBound>& max, size_t max_fraction = SIZE_MAX);
+
+// Of number_range.cpp, for multiples.
+RuleSet::Node one_digit(RuleSet& rules, char first, char last);
+RuleSet::Node any_digits(RuleSet& rules, size_t min, size_t max);
 
 }  // namespace rudder::constraint

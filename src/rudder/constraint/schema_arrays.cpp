@@ -36,6 +36,8 @@ Result<Node> SchemaBuilder::build_containing(const json::object& schema, const s
       schema.contains("maxItems") || count_or(schema, "minItems", 0) > 1) {
     return bad("is not supported beside prefixItems, uniqueItems, maxItems and minItems", where);
   }
+  const Held held(rules_.fuel(), json_bytes(schema));
+  if (rules_.fuel().out()) return tl::unexpected(rules_.fuel().error());
   const json::array contained = contained_in(schema);
   if (contained.size() > kMaxContained) {
     return bad(fmt::format("is not supported {} times together", contained.size()), where);
@@ -48,11 +50,11 @@ Result<Node> SchemaBuilder::build_containing(const json::object& schema, const s
   const size_t all = (size_t{1} << contained.size()) - 1;
   std::vector<Node> accepted(all + 1, rules_.nothing());
   for (size_t set = 1; set <= all; ++set) {
-    json::array parts = {item};
+    std::vector<const json::value*> parts = {&item};
     for (size_t i = 0; i < contained.size(); ++i) {
-      if ((set >> i & 1) != 0) parts.push_back(contained[i]);
+      if ((set >> i & 1) != 0) parts.push_back(&contained[i]);
     }
-    RUDDER_TRY(accepted[set], build(json::object({{"allOf", std::move(parts)}}), where));
+    RUDDER_TRY(accepted[set], build_all_of(parts, where));
   }
   const Node before =
       rules_.repeat(rules_.sequence({other, text_.comma()}), 0, RuleSet::kUnbounded);

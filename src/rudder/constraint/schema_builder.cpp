@@ -67,8 +67,10 @@ Result<Node> SchemaBuilder::build_object_schema(const json::object& schema,
   if (schema.contains("allOf")) return build_together(schema, path);
   const bool has_ways = schema.contains("anyOf") || schema.contains("oneOf");
   if (schema.contains("unevaluatedProperties") && (has_ways || has_conditions(schema))) {
+    const int64_t bytes = json_bytes(schema);
+    const Held held(rules_.fuel(), bytes);
+    if (!rules_.fuel().burn(bytes / 8)) return tl::unexpected(rules_.fuel().error());
     json::object closed = schema;
-    const Held held(rules_.fuel(), json_bytes(schema));
     if (close_object(rules_.fuel(), document_, closed)) return build_object_schema(closed, path);
     if (rules_.fuel().out()) return tl::unexpected(rules_.fuel().error());
   }
@@ -229,6 +231,20 @@ Result<Node> SchemaBuilder::build_type(std::string_view type, const json::object
   if (type == "object") return build_object(schema, path);
   if (type == "array") return build_array(schema, path);
   return build_number(schema, path, type == "integer");
+}
+
+// What all of them accept. One alone is built where it stands.
+Result<Node> SchemaBuilder::build_all_of(const std::vector<const json::value*>& parts,
+                                         const std::string& path) {
+  if (parts.empty()) return text_.value();
+  if (parts.size() == 1) return build(*parts[0], path);
+  int64_t bytes = 0;
+  for (const json::value* part : parts) bytes += json_bytes(*part);
+  const Held held(rules_.fuel(), bytes);
+  if (!rules_.fuel().burn(bytes / 8)) return tl::unexpected(rules_.fuel().error());
+  json::array all;
+  for (const json::value* part : parts) all.push_back(*part);
+  return build(json::object({{"allOf", std::move(all)}}), path);
 }
 
 std::vector<std::string> ignored_in_schema(std::string_view schema) {

@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "rudder/base/decimal.h"
 #include "rudder/base/result.h"
 #include "rudder/constraint/json_text.h"
 #include "rudder/constraint/rule_set.h"
@@ -68,6 +69,9 @@ class SchemaBuilder {
   Result<Node> build_options(const boost::json::object& schema, std::string_view keyword,
                              const std::string& path);
 
+  Result<Node> build_all_of(const std::vector<const boost::json::value*>& parts,
+                            const std::string& path);
+
   // Values.
   Result<Node> build_listed(const boost::json::object& schema, const std::string& path);
   Result<Node> build_types(const boost::json::object& schema, const std::string& path);
@@ -79,7 +83,7 @@ class SchemaBuilder {
   Result<Node> strings(const StringForm& form, const std::string& path);
   Result<Node> build_number(const boost::json::object& schema, const std::string& path,
                             bool integer);
-  Node integers_other_than(std::optional<int64_t> low, std::optional<int64_t> high,
+  Node integers_other_than(std::optional<Decimal> low, const std::optional<Decimal>& high,
                            const boost::json::array& refused);
 
   // Objects and arrays.

@@ -20,8 +20,9 @@ constexpr int kMaxComplementDepth = 32;
 
 class Complementer {
  public:
-  Complementer(Fuel& fuel, const SchemaDocument& document, const KnownFields& fields)
-      : fuel_(fuel), document_(document), fields_(fields) {}
+  // `held`: of what all of one complement is built of.
+  Complementer(Fuel& fuel, Held& held, const SchemaDocument& document, const KnownFields& fields)
+      : fuel_(fuel), held_(held), document_(document), fields_(fields) {}
 
   Result<Complement> of(const json::value& schema, const std::string& path, int depth);
 
@@ -43,18 +44,32 @@ class Complementer {
   }
   Result<std::optional<json::value>> of_other(const json::value& schema, const std::string& path,
                                               int depth, const KnownFields& fields);
+  // A copy of what was there before, which is paid for. Null where the fuel is out.
+  json::value copy_of(const json::value& value);
+  // A way around what was built, or copied, already.
+  void add_way(json::object way);
   void break_field(std::string_view name, json::value broken);
   void lose(Error error);
+  bool spend(int64_t bytes) { return fuel_.burn(bytes / kBytesOfWork) && held_.add(bytes); }
+
+  static constexpr int64_t kBytesOfWork = 3;  // that are built for a unit, as where schemas join
 
   Fuel& fuel_;
+  Held& held_;
   const SchemaDocument& document_;
   const KnownFields& fields_;
   Complement out_;
   std::optional<Error> lost_;  // the first keyword that cannot be said
 };
 
-json::value all_of_two(json::value a, json::value b) {
-  return json::object({{"allOf", json::array({std::move(a), std::move(b)})}});
+json::object all_of_two(json::value a, json::value b) {
+  json::array both;
+  both.reserve(2);
+  both.push_back(std::move(a));
+  both.push_back(std::move(b));
+  json::object way;
+  way["allOf"] = std::move(both);
+  return way;
 }
 
 struct Bound {
@@ -74,6 +89,15 @@ constexpr Bound kBounds[] = {{"minimum", "exclusiveMaximum", "number", 0},
                              {"minProperties", "maxProperties", "object", -1},
                              {"maxProperties", "minProperties", "object", 1}};
 
+json::value Complementer::copy_of(const json::value& value) {
+  return spend(json_bytes(value)) ? value : json::value();
+}
+
+void Complementer::add_way(json::object way) {
+  constexpr int64_t kWay = 400;  // an object of two fields, with what they are called
+  if (spend(kWay)) out_.ways.emplace_back(std::move(way));
+}
+
 void Complementer::lose(Error error) {
   out_.exact = false;
   if (!lost_) lost_ = std::move(error);
@@ -84,12 +108,12 @@ bool Complementer::of_bound(std::string_view key, const json::value& operand) {
                                          [&](const Bound& one) { return one.key == key; });
   if (bound == std::end(kBounds)) return false;
   if (bound->step == 0) {
-    out_.ways.emplace_back(json::object({{"type", bound->type}, {bound->opposite, operand}}));
+    add_way({{"type", bound->type}, {bound->opposite, operand}});
     return true;
   }
-  const int64_t number = static_cast<int64_t>(operand.to_number<double>()) + bound->step;
+  const int64_t number = operand.get_int64() + bound->step;
   if (number >= 0) {
-    out_.ways.emplace_back(json::object({{"type", bound->type}, {bound->opposite, number}}));
+    add_way({{"type", bound->type}, {bound->opposite, number}});
   }
   return true;
 }
@@ -104,13 +128,14 @@ bool Complementer::of_string(std::string_view key, const json::value& operand) {
     if (wide.empty()) return true;  // of a format that is not known: says nothing
     patterns.emplace_back(wide);
   } else {
+    if (!spend(json_bytes(operand))) return true;
     patterns = operand.get_array();
   }
   const std::string_view opposite = key == kNoPatterns ? kPatterns : kNoPatterns;
   for (json::value& pattern : patterns) {
     json::object way = {{"type", "string"}};
     way[opposite] = json::array({std::move(pattern)});
-    out_.ways.emplace_back(std::move(way));
+    add_way(std::move(way));
   }
   return true;
 }
@@ -118,7 +143,8 @@ bool Complementer::of_string(std::string_view key, const json::value& operand) {
 Result<std::optional<json::value>> Complementer::of_other(const json::value& schema,
                                                           const std::string& path, int depth,
                                                           const KnownFields& fields) {
-  Result<Complement> other = Complementer(fuel_, document_, fields).of(schema, path, depth + 1);
+  Result<Complement> other =
+      Complementer(fuel_, held_, document_, fields).of(schema, path, depth + 1);
   if (fuel_.out()) return tl::unexpected(fuel_.error());
   if (!other) {
     lose(std::move(other.error()));
@@ -139,14 +165,12 @@ Result<void> Complementer::of_parts(std::string_view key, const json::value& ope
       RUDDER_TRY(auto not_if, of_other(condition.at("if"), where, depth));
       RUDDER_TRY(auto not_then, of_other(condition.at("then"), where, depth));
       RUDDER_TRY(auto not_else, of_other(condition.at("else"), where, depth));
-      if (not_then) out_.ways.push_back(all_of_two(condition.at("if"), std::move(*not_then)));
-      if (not_if && not_else) {
-        out_.ways.push_back(all_of_two(std::move(*not_if), std::move(*not_else)));
-      }
+      if (not_then) add_way(all_of_two(copy_of(condition.at("if")), std::move(*not_then)));
+      if (not_if && not_else) add_way(all_of_two(std::move(*not_if), std::move(*not_else)));
       continue;
     }
     if (key == kNoneOf) {
-      out_.ways.push_back(parts[i]);
+      out_.ways.push_back(copy_of(parts[i]));
       continue;
     }
     RUDDER_TRY(auto one, of_other(parts[i], where, depth));
@@ -158,7 +182,7 @@ Result<void> Complementer::of_parts(std::string_view key, const json::value& ope
     }
   }
   if (!together.empty()) {
-    out_.ways.push_back(json::object({{"allOf", std::move(together)}}));
+    add_way({{"allOf", std::move(together)}});
     // Of oneOf, two that hold at once are refused as well.
     out_.exact = out_.exact && key == "anyOf";
   }
@@ -166,9 +190,9 @@ Result<void> Complementer::of_parts(std::string_view key, const json::value& ope
 }
 
 void Complementer::break_field(std::string_view name, json::value broken) {
-  out_.ways.emplace_back(json::object({{"type", "object"},
-                                       {"required", json::array({json::value(name)})},
-                                       {"properties", json::object({{name, std::move(broken)}})}}));
+  add_way({{"type", "object"},
+           {"required", json::array({json::value(name)})},
+           {"properties", json::object({{name, std::move(broken)}})}});
 }
 
 Result<void> Complementer::of_fields(const json::value& operand, const std::string& path,
@@ -195,8 +219,9 @@ Result<void> Complementer::of_additional(const json::object& schema, const std::
   RUDDER_TRY(auto one, of_other(operand, path, depth, {}));
   for (const std::string& name : fields_.names) {
     if (!one || (own != nullptr && own->get_object().contains(name))) continue;
-    if (!fuel_.burn(json_bytes(*one))) return tl::unexpected(fuel_.error());
-    break_field(name, *one);
+    json::value broken = copy_of(*one);
+    if (fuel_.out()) return tl::unexpected(fuel_.error());
+    break_field(name, std::move(broken));
   }
   return {};
 }
@@ -209,11 +234,12 @@ Result<void> Complementer::of_keyword(std::string_view key, const json::value& o
   if (is_of_members && operand.is_bool() && operand.get_bool()) return {};  // refuses nothing
   if (key == "type") {
     json::array others = other_types(operand);
-    if (!others.empty()) out_.ways.emplace_back(json::object({{"type", std::move(others)}}));
+    if (!others.empty()) add_way({{"type", std::move(others)}});
   } else if (key == "const" || key == "enum") {
-    const json::array values = key == "enum" ? operand.get_array() : json::array({operand});
-    json::array lists = {json::value(json::object({{"enum", values}}))};
-    out_.ways.emplace_back(json::object({{kNoneOf, std::move(lists)}}));
+    json::value values = copy_of(operand);
+    if (key == "const") values = json::array({std::move(values)});
+    json::array lists = {json::value(json::object({{"enum", std::move(values)}}))};
+    add_way({{kNoneOf, std::move(lists)}});
   } else if (key == "$ref") {
     RUDDER_TRY(const json::value* target, document_.resolve(operand.get_string(), path));
     RUDDER_TRY(auto one, of_other(*target, path, depth));
@@ -221,11 +247,11 @@ Result<void> Complementer::of_keyword(std::string_view key, const json::value& o
   } else if (key == "required") {
     for (const json::value& name : operand.get_array()) {
       json::object absent = {{name.get_string(), false}};
-      out_.ways.emplace_back(json::object({{"type", "object"}, {"properties", std::move(absent)}}));
+      add_way({{"type", "object"}, {"properties", std::move(absent)}});
     }
   } else if (key == "contains") {
     RUDDER_TRY(auto one, of_other(operand, path, depth, {}));
-    if (one) out_.ways.emplace_back(json::object({{"type", "array"}, {"items", *one}}));
+    if (one) add_way({{"type", "array"}, {"items", std::move(*one)}});
   } else if (key == "properties") {
     return of_fields(operand, path, depth);
   } else if (key == "allOf" || key == "anyOf" || key == "oneOf" || key == kNoneOf ||
@@ -256,6 +282,7 @@ Result<Complement> Complementer::of(const json::value& schema, const std::string
       RUDDER_TRY_VOID(of_keyword(field.key(), field.value(), where, depth));
     }
   }
+  if (fuel_.out()) return tl::unexpected(fuel_.error());
   if (out_.ways.empty() && lost_) return tl::unexpected(std::move(*lost_));
   return std::move(out_);
 }
@@ -285,7 +312,8 @@ json::value Complement::any() && {
 
 Result<Complement> complement(Fuel& fuel, const SchemaDocument& document, const json::value& schema,
                               const std::string& path, const KnownFields& fields) {
-  return Complementer(fuel, document, fields).of(schema, path, 0);
+  Held held(fuel);
+  return Complementer(fuel, held, document, fields).of(schema, path, 0);
 }
 
 }  // namespace rudder::constraint

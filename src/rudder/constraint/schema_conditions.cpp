@@ -137,8 +137,9 @@ Result<Node> SchemaBuilder::build_exactly_one(const json::object& schema, const 
   const int64_t rest_bytes = json_bytes(rest);
   std::vector<Node> nodes;
   for (size_t i = 0; i < options.size(); ++i) {
-    Held held(fuel, rest_bytes + json_bytes(options[i]));
-    if (!fuel.burn(rest_bytes / 8)) return tl::unexpected(fuel.error());
+    const int64_t bytes = rest_bytes + json_bytes(options[i]);
+    Held held(fuel, bytes);
+    if (!fuel.burn(bytes / 8)) return tl::unexpected(fuel.error());
     json::array together = {rest, options[i]};
     const json::object* option = referred(document_, options[i]).schema;
     if (const auto values = option == nullptr ? std::nullopt : few_values(*option)) {
@@ -181,6 +182,9 @@ tl::unexpected<Error> SchemaBuilder::overlapping(size_t one, size_t other,
 Result<Node> SchemaBuilder::build_conditions(const json::object& schema, const std::string& path) {
   Fuel& fuel = rules_.fuel();
   if (schema.contains("unevaluatedProperties")) return unclear_unevaluated(path);
+  const int64_t bytes = json_bytes(schema);
+  Held held(fuel, bytes);  // the parts: all of the schema, and complements
+  if (!fuel.burn(bytes / 3)) return tl::unexpected(fuel.error());
   json::object rest = without(schema, kNoneOf);
   rest.erase(kConditions);
   json::array parts;
@@ -193,6 +197,7 @@ Result<Node> SchemaBuilder::build_conditions(const json::object& schema, const s
         continue;
       }
       RUDDER_TRY(Complement other, complement(fuel, document_, one, where));
+      if (!held.add(json_bytes(other.ways))) return tl::unexpected(fuel.error());
       parts.push_back(std::move(other).any());
     }
   }
@@ -201,6 +206,7 @@ Result<Node> SchemaBuilder::build_conditions(const json::object& schema, const s
       const json::object& condition = one.get_object();
       RUDDER_TRY(Complement other,
                  complement(fuel, document_, condition.at("if"), path_to(path, "if")));
+      if (!held.add(json_bytes(other.ways))) return tl::unexpected(fuel.error());
       json::array then = {condition.at("if"), condition.at("then")};
       json::array otherwise = {std::move(other).any(), condition.at("else")};
       json::array ways;
@@ -211,7 +217,6 @@ Result<Node> SchemaBuilder::build_conditions(const json::object& schema, const s
   }
   if (!values.empty()) rest[kNoneOf] = std::move(values);
   parts.emplace(parts.begin(), std::move(rest));
-  const Held held(fuel, json_bytes(parts));
   return build(json::object({{"allOf", std::move(parts)}}), path);
 }
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "rudder/base/json.h"
+#include "rudder/base/exact_json.h"
 #include "rudder/constraint/schema_keywords.h"
 #include "rudder/constraint/schema_merge.h"
 #include "rudder/constraint/schema_references.h"
@@ -141,7 +141,7 @@ SchemaDocument::SchemaDocument(SchemaDocument&&) noexcept = default;
 SchemaDocument::~SchemaDocument() = default;
 
 Result<SchemaDocument> SchemaDocument::parse(Fuel& fuel, std::string_view text) {
-  RUDDER_TRY(json::value root, parse_json(text, "the schema", {.max_depth = kMaxDepth}));
+  RUDDER_TRY(json::value root, parse_json_exactly(text, "the schema", {.max_depth = kMaxDepth}));
   SchemaDocument document;
   document.data_->root = std::move(root);
   json::value& schema = document.data_->root;
@@ -162,7 +162,7 @@ void SchemaDocument::note_ignored(const json::object& schema, const std::string&
   for (const auto& field : schema) {
     if (ignored_.size() == kMaxIgnored) return;
     const std::string_view name = field.key();
-    const bool unknown_format = name == "format" && field.value().is_string() &&
+    const bool unknown_format = name == "format" && is_string(field.value()) &&
                                 format_pattern(field.value().get_string()).empty();
     if (unknown_format || !is_keyword(name)) ignored_.push_back(path_to(path, name));
   }

@@ -170,7 +170,8 @@ bool Exclusion::within(const json::value& schema, const json::value& way, int de
   if (!way.is_object() || depth > kMaxProofDepth) return false;
   Conjuncts parts;
   add_conjuncts(document_, schema, 0, parts);
-  if (!fuel_.burn(20 * std::ssize(parts))) return false;
+  constexpr int64_t kBytesOfWork = 16;  // that are compared for a unit
+  if (!fuel_.burn((20 + json_bytes(way) / kBytesOfWork) * std::ssize(parts))) return false;
   if (std::any_of(parts.begin(), parts.end(),
                   [&](const json::object* part) { return *part == way.get_object(); })) {
     return true;

@@ -278,6 +278,46 @@ TEST(SchemaNumbers, MultiplesOfTenthsAndBoundsBeyondTheDigits) {
                    {"0"});
 }
 
+// The empty string is a value as others are.
+TEST(SchemaStrings, TheEmptyStringMayBeTheOneThatIsRefused) {
+  for (const char* refused :
+       {R"({"const":""})", R"({"enum":[""]})", R"({"enum":["", 1, null]})", R"({"maxLength":0})"}) {
+    expect_documents(fmt::format(R"({{"type":"string","not":{}}})", refused).c_str(),
+                     {R"("a")", R"("\n")"}, {R"("")"});
+  }
+  expect_documents(R"({"type":"string","not":{"enum":["","a"]}})", {R"("b")", R"("aa")"},
+                   {R"("")", R"("a")"});
+  expect_documents(R"({"type":"string","maxLength":2,"not":{"const":""}})", {R"("b")"},
+                   {R"("")", R"("bbb")"});
+  expect_documents(R"({"type":"string","pattern":"^a*$","not":{"const":""}})", {R"("a")"},
+                   {R"("")"});
+  expect_documents(R"({"type":["string","null"],"not":{"const":""}})", {"null", R"("x")"},
+                   {R"("")"});
+  expect_documents(R"({"properties":{"":{"const":1}},"additionalProperties":{"const":2}})",
+                   {R"({"":1})", R"({"a":2})"}, {R"({"":2})", R"({"a":1})"});
+  expect_documents(R"({"type":"object","propertyNames":{"not":{"const":""}}})",
+                   {R"({"a":1})", "{}"}, {R"({"":1})"});
+  expect_documents(R"({"type":"array","uniqueItems":true,"items":{"type":"string"}})",
+                   {R"(["","a"])"}, {R"(["",""])"});
+  expect_documents(R"({"enum":["",[],{},0],"not":{"const":[]}})", {R"("")", "{}", "0"}, {"[]"});
+}
+
+// Numbers are equal however they are written.
+TEST(SchemaNumbers, ValuesHaveOneForm) {
+  for (const char* zero : {"0", "-0", "0.0", "0e5", "-0.00E-7"}) {
+    expect_documents(fmt::format(R"({{"type":"integer","not":{{"const":{}}}}})", zero).c_str(),
+                     {"1", "-1"}, {"0", "-0"});
+    expect_documents(fmt::format(R"({{"const":{}}})", zero).c_str(), {"0"}, {"1"});
+  }
+  expect_documents(R"({"enum":[1e0,1.0,10e-1,2.50,1e400],"minimum":1})", {"1", "2.5", "1e400"},
+                   {"0", "1.0"});
+  expect_documents(
+      R"({"enum":[9007199254740992,9007199254740993],"not":{"const":9007199254740992.0}})",
+      {"9007199254740993"}, {"9007199254740992"});
+  expect_documents(R"({"type":"integer","not":{"const":9007199254740993}})", {"9007199254740992"},
+                   {"9007199254740993"});
+}
+
 // Keys that are counted differ.
 TEST(SchemaObjects, SeveralFieldsMayBeAskedFor) {
   expect_documents(

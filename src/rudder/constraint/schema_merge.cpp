@@ -4,11 +4,12 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
-#include <cmath>
 #include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "rudder/base/exact_json.h"
 #include "rudder/constraint/schema_keywords.h"
 #include "rudder/constraint/schema_parts.h"
 #include "rudder/constraint/string_formats.h"
@@ -88,7 +89,7 @@ class Merger {
 
 // Keywords whose two operands make one.
 Result<void> Merger::both(std::string_view key, const json::value& a, const json::value& b) {
-  const auto number = [](const json::value& value) { return value.to_number<double>(); };
+  const auto number = [](const json::value& value) { return *decimal_of(value); };
   if (a == b || keyword_info(key).annotation) {
     out_[key] = a;
   } else if (key.starts_with("min") || key == "exclusiveMinimum") {
@@ -131,13 +132,11 @@ Result<void> Merger::both(std::string_view key, const json::value& a, const json
     }
     out_[key] = std::move(product);
   } else if (key == "multipleOf") {
-    const double x = number(a);
-    const double y = number(b);
-    constexpr double kMaxMultiple = 1e9;
-    if (x != std::floor(x) || y != std::floor(y) || x > kMaxMultiple || y > kMaxMultiple) {
-      return bad(key, "is not supported");
-    }
-    out_[key] = std::lcm(static_cast<int64_t>(x), static_cast<int64_t>(y));
+    const std::optional<int64_t> x = number(a).to_int64();
+    const std::optional<int64_t> y = number(b).to_int64();
+    constexpr int64_t kMaxMultiple = 1'000'000'000;
+    if (!x || !y || *x > kMaxMultiple || *y > kMaxMultiple) return bad(key, "is not supported");
+    out_[key] = std::lcm(*x, *y);
   } else {
     return bad(key, "is not supported");
   }
@@ -310,7 +309,6 @@ Result<json::value> Merger::merge() {
 }  // namespace
 
 bool same_value(const json::value& a, const json::value& b) {
-  if (a.is_number() && b.is_number()) return a.to_number<double>() == b.to_number<double>();
   if (a.is_array() && b.is_array()) {
     return std::ranges::equal(a.get_array(), b.get_array(), same_value);
   }

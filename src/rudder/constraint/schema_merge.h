@@ -16,7 +16,7 @@ namespace rudder::constraint {
 Result<boost::json::value> merge_schemas(Fuel& fuel, const boost::json::value& a,
                                          const boost::json::value& b, const std::string& path);
 
-// Numbers are equal however they are written.
+// Of values of a schema (SchemaDocument), whose numbers have one form each.
 bool same_value(const boost::json::value& a, const boost::json::value& b);
 // Whether the list has the value.
 bool lists_value(const boost::json::array& list, const boost::json::value& value);

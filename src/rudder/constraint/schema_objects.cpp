@@ -40,13 +40,6 @@ const json::object& fields_of(const json::object& shape, std::string_view key) {
   return fields == nullptr ? none : fields->get_object();
 }
 
-json::value all_of_list(json::array parts) {
-  if (parts.empty()) return true;
-  if (parts.size() != 1) return json::object({{"allOf", std::move(parts)}});
-  json::value only = std::move(parts[0]);
-  return only;
-}
-
 }  // namespace
 
 Result<std::vector<SchemaBuilder::Property>> SchemaBuilder::build_properties(
@@ -93,7 +86,7 @@ Result<std::vector<SchemaBuilder::Property>> SchemaBuilder::build_properties(
 // The value of a field whose name is known: all that the schema says of it.
 Result<Node> SchemaBuilder::build_field(const json::object& schema, std::string_view name,
                                         const std::string& path) {
-  json::array parts;
+  std::vector<const json::value*> parts;
   for (const json::object* shape : shapes_of(schema)) {
     const json::value* own = fields_of(*shape, "properties").if_contains(name);
     Fit covered = own != nullptr ? Fit::kYes : Fit::kNo;
@@ -101,19 +94,18 @@ Result<Node> SchemaBuilder::build_field(const json::object& schema, std::string_
       const Fit has = values_.matches(std::string(pattern.key()), name);
       covered = std::max(covered, has);
       // Where dialects differ, both what is said of matches and of others holds.
-      if (has != Fit::kNo) parts.push_back(pattern.value());
+      if (has != Fit::kNo) parts.push_back(&pattern.value());
     }
     const json::value* more = additional_of(*shape);
-    if (covered != Fit::kYes && more != nullptr) parts.push_back(*more);
-    if (own != nullptr) parts.push_back(*own);
+    if (covered != Fit::kYes && more != nullptr) parts.push_back(more);
+    if (own != nullptr) parts.push_back(own);
   }
   const json::value* names = schema.if_contains("propertyNames");
   if (names != nullptr && values_.fit(*names, json::string(name)) != Fit::kYes) {
     return rules_.nothing();
   }
   if (rules_.fuel().out()) return tl::unexpected(rules_.fuel().error());
-  if (parts.empty()) return text_.value();
-  return build(all_of_list(std::move(parts)), path);
+  return build_all_of(parts, path);
 }
 
 const json::value* SchemaBuilder::additional_of(const json::object& schema) {
@@ -174,18 +166,18 @@ Result<Node> SchemaBuilder::build_additional(const json::object& schema,
     if (unique_keys) {
       RUDDER_TRY(key, unique_key(key, path_to(path, "minProperties")));
     }
-    json::array parts;
+    std::vector<const json::value*> parts;
     for (const json::object* shape : shapes) {
       const size_t before = parts.size();
       const json::object& fields = fields_of(*shape, "patternProperties");
       for (size_t i = 0; i < patterns.size(); ++i) {
         const json::value* value = fields.if_contains(patterns[i]);
-        if ((set >> i & 1) != 0 && value != nullptr) parts.push_back(*value);
+        if ((set >> i & 1) != 0 && value != nullptr) parts.push_back(value);
       }
       const json::value* more = additional_of(*shape);
-      if (parts.size() == before && more != nullptr) parts.push_back(*more);
+      if (parts.size() == before && more != nullptr) parts.push_back(more);
     }
-    RUDDER_TRY(const Node node, build(all_of_list(std::move(parts)), where));
+    RUDDER_TRY(const Node node, build_all_of(parts, where));
     if (node == rules_.nothing()) return {};
     ways.push_back(rules_.share(rules_.sequence({key, text_.colon(), node})));
     return {};

@@ -1,8 +1,9 @@
 #include "rudder/constraint/schema_parts.h"
 
 #include <algorithm>
-#include <cmath>
+#include <optional>
 
+#include "rudder/base/exact_json.h"
 #include "rudder/constraint/schema_keywords.h"
 
 namespace rudder::constraint {
@@ -11,7 +12,7 @@ namespace json = boost::json;
 
 int64_t count_or(const json::object& schema, std::string_view key, int64_t otherwise) {
   const json::value* value = schema.if_contains(key);
-  return value == nullptr ? otherwise : static_cast<int64_t>(value->to_number<double>());
+  return value == nullptr ? otherwise : value->get_int64();
 }
 
 json::object without(const json::object& schema, std::string_view key) {
@@ -33,13 +34,14 @@ bool binds(const json::value& schema) {
 }
 
 bool value_has_type(const json::value& value, std::string_view type) {
-  if (type == "string") return value.is_string();
+  if (type == "string") return is_string(value);
   if (type == "object") return value.is_object();
   if (type == "array") return value.is_array();
   if (type == "boolean") return value.is_bool();
   if (type == "null") return value.is_null();
-  if (type == "number") return value.is_number();
-  return value.is_number() && value.to_number<double>() == std::floor(value.to_number<double>());
+  if (!is_number(value) || type == "number") return is_number(value);
+  const std::optional<Decimal> number = decimal_of(value);
+  return number && number->is_whole();
 }
 
 std::vector<std::string> types_of(const json::object& schema) {

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <utility>
 
+#include "rudder/base/exact_json.h"
 #include "rudder/constraint/schema_keywords.h"
 
 namespace rudder::constraint {
@@ -35,7 +36,7 @@ std::string escaped(std::string_view key) {
 const json::string* name_of(const json::object& schema) {
   for (const char* key : {"$id", "id"}) {
     const json::value* name = schema.if_contains(key);
-    if (name != nullptr && name->is_string()) return &name->get_string();
+    if (name != nullptr && is_string(*name)) return &name->get_string();
   }
   return nullptr;
 }
@@ -163,7 +164,7 @@ void SchemaReferences::find_names(const json::value& value, const std::string& p
     if (full != std::string_view(*text)) name(std::string(*text), pointer);
   }
   const json::value* anchor = object->if_contains("$anchor");
-  if (anchor != nullptr && anchor->is_string()) {
+  if (anchor != nullptr && is_string(*anchor)) {
     name(anchor_name(here->pointer, '#' + std::string(anchor->get_string())), pointer);
   }
   for (const auto& field : *object) {
@@ -226,7 +227,7 @@ void SchemaReferences::rewrite(json::value& value, const Resource* around) {
   if (object == nullptr) return;
   if (const auto own = resources_.find(&value); own != resources_.end()) around = &own->second;
   if (json::value* reference = object->if_contains("$ref");
-      reference != nullptr && reference->is_string()) {
+      reference != nullptr && is_string(*reference)) {
     std::string text(reference->get_string());
     if (std::optional<std::string> pointer = pointer_of(text, *around)) {
       text = std::move(*pointer);

@@ -3,9 +3,10 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
-#include <cmath>
+#include <string_view>
 #include <utility>
 
+#include "rudder/base/exact_json.h"
 #include "rudder/constraint/number_range.h"
 #include "rudder/constraint/schema_builder.h"
 #include "rudder/constraint/schema_keywords.h"
@@ -21,13 +22,37 @@ namespace {
 
 using Node = RuleSet::Node;
 
-constexpr double kMaxBound = 1e14;   // of numbers, see number_range
-constexpr double kMaxWhole = 1e18;   // of whole numbers
-constexpr int32_t kMaxFraction = 9;  // digits that `multipleOf` may ask for
-
 int32_t length_or(const json::object& schema, std::string_view key, int32_t otherwise) {
-  const json::value* value = schema.if_contains(key);
-  return value == nullptr ? otherwise : static_cast<int32_t>(value->to_number<double>());
+  return static_cast<int32_t>(count_or(schema, key, otherwise));
+}
+
+struct NamedBound : NumberBound {
+  const char* keyword = "";
+};
+
+// Of two bounds on the same side, the one that leaves less.
+std::optional<NamedBound> tightest(const json::object& schema, const char* inclusive,
+                                   const char* exclusive) {
+  const bool is_lower = std::string_view(inclusive) == "minimum";
+  std::optional<NamedBound> tight;
+  for (const bool is_exclusive : {false, true}) {
+    const char* keyword = is_exclusive ? exclusive : inclusive;
+    const json::value* operand = schema.if_contains(keyword);
+    if (operand == nullptr) continue;
+    const Decimal number = *decimal_of(*operand);
+    const bool is_tighter = !tight || number == tight->value || (number > tight->value) == is_lower;
+    if (is_tighter) tight = NamedBound{{number, is_exclusive}, keyword};
+  }
+  return tight;
+}
+
+// Digits that multiples of 0.1, 0.01 and so on have behind the point; 0 for other steps.
+int32_t fraction_of(const Decimal& step) {
+  constexpr int32_t kMaxFraction = 9;
+  for (int32_t digits = 1; digits <= kMaxFraction; ++digits) {
+    if (step == *Decimal::read(fmt::format("1e-{}", digits))) return digits;
+  }
+  return 0;
 }
 
 void add_patterns(const json::object& schema, std::string_view key,
@@ -55,7 +80,7 @@ Result<Node> SchemaBuilder::build_string(const json::object& schema, const json:
   if (!of_format.empty()) form.all.push_back(of_format);
   std::vector<std::string> others;
   for (const json::value& value : refused) {
-    if (value.is_string()) others.emplace_back(value.get_string());
+    if (is_string(value)) others.emplace_back(value.get_string());
   }
   const bool is_plain = form.all.empty() && form.never.empty();
   const bool is_bounded = bounds.min_length > 0 || bounds.max_length != RuleSet::kUnbounded;
@@ -87,51 +112,22 @@ Result<Node> SchemaBuilder::strings(const StringForm& form, const std::string& p
 
 Result<Node> SchemaBuilder::build_number(const json::object& schema, const std::string& path,
                                          bool integer) {
-  const auto bound = [&](const char* inclusive, const char* exclusive,
-                         double sign) -> std::optional<NumberBound> {
-    std::optional<NumberBound> tightest;
-    for (const bool is_exclusive : {false, true}) {
-      const json::value* value = schema.if_contains(is_exclusive ? exclusive : inclusive);
-      if (value == nullptr) continue;
-      const double number = value->to_number<double>();
-      if (!tightest || number * sign > tightest->value * sign ||
-          (number == tightest->value && is_exclusive)) {
-        tightest = NumberBound{.value = number + 0.0, .exclusive = is_exclusive};  // no -0.0
-      }
-    }
-    return tightest;
-  };
-  auto min = bound("minimum", "exclusiveMinimum", 1);
-  auto max = bound("maximum", "exclusiveMaximum", -1);
+  std::optional<NamedBound> min = tightest(schema, "minimum", "exclusiveMinimum");
+  std::optional<NamedBound> max = tightest(schema, "maximum", "exclusiveMaximum");
   const json::value* multiple = schema.if_contains("multipleOf");
   int64_t divisor = 1;
   int32_t fraction = 0;  // digits, of multiples of 0.1, 0.01...
   if (multiple != nullptr) {
-    const double value = multiple->to_number<double>();
-    if (!integer && value < 1) {
-      for (int32_t digits = 1; digits <= kMaxFraction && fraction == 0; ++digits) {
-        if (value == std::pow(10.0, -digits)) fraction = digits;
-      }
-    }
-    if (fraction == 0 && (value != std::floor(value) || value > kMaxWhole)) {
-      return bad("is not supported other than whole numbers, 0.1, 0.01 and so on",
-                 path_to(path, "multipleOf"));
-    }
+    const Decimal step = *decimal_of(*multiple);
+    fraction = fraction_of(step);
     if (fraction == 0) {
-      divisor = static_cast<int64_t>(value);
+      const std::optional<int64_t> whole = step.to_int64();
+      if (!whole) {
+        return bad("is not supported other than whole numbers below 2^63, 0.1, 0.01 and so on",
+                   path_to(path, "multipleOf"));
+      }
+      divisor = *whole;
       integer = true;  // multiples of whole numbers are whole
-    }
-  }
-  // Numbers have fewer digits than what is beyond these.
-  const double most = integer ? kMaxWhole : kMaxBound;
-  if (min && min->value <= -most) min.reset();
-  if (max && max->value >= most) {
-    max.reset();
-    if (!integer) max = NumberBound{.value = most, .exclusive = false};
-  }
-  for (const auto& [side, name] : {std::pair(min, "minimum"), std::pair(max, "maximum")}) {
-    if (side && std::abs(side->value) > most) {
-      return bad(fmt::format("a bound above {:g} is not supported", most), path_to(path, name));
     }
   }
   if (min && max &&
@@ -139,27 +135,39 @@ Result<Node> SchemaBuilder::build_number(const json::object& schema, const std::
        (min->value == max->value && (min->exclusive || max->exclusive)))) {
     return rules_.nothing();
   }
+  for (std::optional<NamedBound>* side : {&min, &max}) {
+    const std::optional<NamedBound>& other = side == &min ? max : min;
+    if (!*side) continue;
+    const bool is_far = (*side)->value.is_negative() == (side == &min);
+    const int64_t of_other = other ? other->value.num_whole_digits() : 0;
+    const int64_t digits = (*side)->value.num_whole_digits();
+    if (is_far && digits > std::max(kMaxFarDigits, of_other + 1)) {
+      side->reset();
+    } else if (digits > kMaxBoundDigits ||
+               (!integer && (*side)->value.num_fraction_digits() > kMaxBoundDigits)) {
+      return bad(fmt::format("a bound of more than {} digits is not supported", kMaxBoundDigits),
+                 path_to(path, (*side)->keyword));
+    }
+  }
   if (!integer) {
     if (fraction > 0) return number_range(rules_, min, max, static_cast<size_t>(fraction));
     return min || max ? number_range(rules_, min, max) : text_.number();
   }
-  std::optional<int64_t> low;
-  std::optional<int64_t> high;
+  std::optional<Decimal> low;
+  std::optional<Decimal> high;
   if (min) {
-    low = static_cast<int64_t>(std::ceil(min->value));
-    if (min->exclusive && std::ceil(min->value) == min->value) ++*low;
+    low = min->value.ceil();
+    if (min->exclusive && min->value.is_whole()) low = low->plus_one();
   }
   if (max) {
-    high = static_cast<int64_t>(std::floor(max->value));
-    if (max->exclusive && std::floor(max->value) == max->value) --*high;
+    high = max->value.floor();
+    if (max->exclusive && max->value.is_whole()) high = high->minus_one();
   }
   const json::array refused = refused_values(schema);
-  if (multiple == nullptr && !refused.empty()) return integers_other_than(low, high, refused);
-  if (multiple == nullptr) {
-    return low || high ? integer_range(rules_, low, high) : text_.integer();
-  }
-  if (std::any_of(refused.begin(), refused.end(),
-                  [](const auto& one) { return one.is_number(); })) {
+  const bool is_any = divisor == 1;
+  if (is_any && !refused.empty()) return integers_other_than(low, high, refused);
+  if (is_any) return low || high ? integer_range(rules_, low, high) : text_.integer();
+  if (std::any_of(refused.begin(), refused.end(), is_number)) {
     return bad("of numbers is not supported beside multipleOf", path_to(path, "not"));
   }
   auto node = multiples(rules_, divisor, low, high);
@@ -168,21 +176,21 @@ Result<Node> SchemaBuilder::build_number(const json::object& schema, const std::
 }
 
 // The ranges between the values.
-Node SchemaBuilder::integers_other_than(std::optional<int64_t> low, std::optional<int64_t> high,
+Node SchemaBuilder::integers_other_than(std::optional<Decimal> low,
+                                        const std::optional<Decimal>& high,
                                         const json::array& refused) {
-  std::vector<int64_t> values;
+  std::vector<Decimal> values;
   for (const json::value& value : refused) {
-    if (value_has_type(value, "integer") && std::abs(value.to_number<double>()) < kMaxWhole) {
-      values.push_back(static_cast<int64_t>(value.to_number<double>()));
-    }
+    if (value_has_type(value, "integer")) values.push_back(*decimal_of(value));
   }
   std::sort(values.begin(), values.end());
   std::vector<Node> ways;
-  for (const int64_t value : values) {
+  for (const Decimal& value : values) {
     if (rules_.fuel().out()) break;
     if ((low && value < *low) || (high && value > *high)) continue;
-    if (!low || value - 1 >= *low) ways.push_back(integer_range(rules_, low, value - 1));
-    low = value + 1;
+    const Decimal before = value.minus_one();
+    if (!low || before >= *low) ways.push_back(integer_range(rules_, low, before));
+    low = value.plus_one();
   }
   if (!low || !high || *low <= *high) ways.push_back(integer_range(rules_, low, high));
   return rules_.choice(ways);

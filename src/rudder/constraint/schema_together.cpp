@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <map>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -27,28 +28,40 @@ constexpr int kMaxReferences = 200;    // from one to the next
 constexpr size_t kMaxNarrowed = 2048;  // of alternatives
 constexpr int64_t kMaxWay = 2000;      // in memory, of one whose complement is looked at
 
-// The one field of which the way says something; empty where it says something else.
-std::string_view field_of_way(const json::value& way) {
+// The one field of which the way says something; nothing where it says something else.
+std::optional<std::string_view> field_of_way(const json::value& way) {
   const json::value* fields =
       way.is_object() ? way.get_object().if_contains("properties") : nullptr;
-  if (fields == nullptr || fields->get_object().size() != 1) return {};
-  return fields->get_object().begin()->key();
+  if (fields == nullptr || fields->get_object().size() != 1) return std::nullopt;
+  return std::string_view(fields->get_object().begin()->key());
 }
 
 // Ways about the field first of which most lists say something, and of those what says little: that
 // it is missing, or is not some value.
 void sort_ways(json::array& ways, const std::vector<json::array>& lists) {
-  std::map<std::string_view, int> lists_of;
+  std::map<std::optional<std::string_view>, int> lists_of;
   for (const json::array& list : lists) {
-    std::set<std::string_view> fields;
+    std::set<std::optional<std::string_view>> fields;
     for (const json::value& way : list) fields.insert(field_of_way(way));
-    for (const std::string_view field : fields) ++lists_of[field];
+    for (const std::optional<std::string_view>& field : fields) ++lists_of[field];
   }
-  lists_of.erase(std::string_view());
-  std::ranges::stable_sort(ways, {}, [&](const json::value& way) {
-    const auto known = lists_of.find(field_of_way(way));
-    return std::pair(known == lists_of.end() ? 0 : -known->second, json_bytes(way));
-  });
+  lists_of.erase(std::nullopt);
+  struct Rank {
+    int lists = 0;  // below zero
+    int64_t bytes = 0;
+    size_t index = 0;
+    auto operator<=>(const Rank&) const = default;
+  };
+  std::vector<Rank> ranks;
+  for (size_t i = 0; i < ways.size(); ++i) {
+    const auto known = lists_of.find(field_of_way(ways[i]));
+    ranks.push_back({known == lists_of.end() ? 0 : -known->second, json_bytes(ways[i]), i});
+  }
+  std::ranges::sort(ranks);
+  json::array sorted;
+  sorted.reserve(ways.size());
+  for (const Rank& rank : ranks) sorted.push_back(std::move(ways[rank.index]));
+  ways = std::move(sorted);
 }
 
 }  // namespace
@@ -166,7 +179,7 @@ Result<void> SchemaBuilder::choose(Together together, const std::string& path,
     if (together.whole.get_object().contains("unevaluatedProperties")) continue;
     const bool is_type =
         way.is_object() && way.get_object().size() == 1 && way.get_object().contains("type");
-    const bool is_plain = is_type || !field_of_way(way).empty();
+    const bool is_plain = is_type || field_of_way(way).has_value();
     if (!is_plain || json_bytes(way) > kMaxWay) continue;
     Result<Complement> other = complement(fuel, document_, way, path);
     if (fuel.out()) return tl::unexpected(fuel.error());

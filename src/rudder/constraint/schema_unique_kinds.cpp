@@ -1,13 +1,15 @@
 #include "rudder/constraint/schema_unique_kinds.h"
 
 #include <algorithm>
-#include <cmath>
+#include <cstdlib>
+#include <optional>
 #include <span>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "rudder/base/exact_json.h"
 #include "rudder/constraint/schema_exclusion.h"
 #include "rudder/constraint/schema_keywords.h"
 #include "rudder/constraint/schema_merge.h"
@@ -38,7 +40,7 @@ bool has_any(const json::object& schema, std::string_view a, std::string_view b)
 // Numbers whose texts are those of one expression: multiples without bounds are rules instead.
 bool are_expressible(const json::object& numbers) {
   const json::value* multiple = numbers.if_contains("multipleOf");
-  return multiple == nullptr || multiple->to_number<double>() < 1 ||
+  return multiple == nullptr || *decimal_of(*multiple) < Decimal(1) ||
          (has_any(numbers, "minimum", "exclusiveMinimum") &&
           has_any(numbers, "maximum", "exclusiveMaximum"));
 }
@@ -140,7 +142,7 @@ json::object with_string(const SchemaDocument& document, const json::object& sch
 }  // namespace
 
 std::optional<json::array> few_values(const json::object& schema) {
-  constexpr double kMaxRange = 256;
+  constexpr int64_t kMaxRange = 256;
   if (const json::value* list = schema.if_contains("enum")) return list->get_array();
   if (const json::value* one = schema.if_contains("const")) return json::array({*one});
   const std::vector<std::string> types = types_of(schema);
@@ -153,12 +155,11 @@ std::optional<json::array> few_values(const json::object& schema) {
     } else if (type == "null") {
       values.emplace_back(nullptr);
     } else if (type == "integer" && min != nullptr && max != nullptr) {
-      const double first = std::ceil(min->to_number<double>());
-      const double last = std::floor(max->to_number<double>());
-      if (std::abs(first) > kMaxRange * kMaxRange || last - first >= kMaxRange) return std::nullopt;
-      for (double value = first; value <= last; ++value) {
-        values.emplace_back(static_cast<int64_t>(value));
-      }
+      const std::optional<int64_t> first = decimal_of(*min)->ceil().to_int64();
+      const std::optional<int64_t> last = decimal_of(*max)->floor().to_int64();
+      if (!first || !last || std::abs(*first) > kMaxRange * kMaxRange) return std::nullopt;
+      if (*last >= *first + kMaxRange) return std::nullopt;
+      for (int64_t value = *first; value <= *last; ++value) values.emplace_back(value);
     } else {
       return std::nullopt;
     }
@@ -211,8 +212,8 @@ void ItemKinds::take_listed() {
     json::array numbers;
     json::array kept;
     for (const json::value& value : *values) {
-      const bool is_number = value.is_number() && values->size() <= kMaxNumbers;
-      (value.is_string() ? strings : is_number ? numbers : kept).push_back(value);
+      const bool is_number = rudder::is_number(value) && values->size() <= kMaxNumbers;
+      (is_string(value) ? strings : is_number ? numbers : kept).push_back(value);
     }
     json::object one = std::move(other.get_object());
     one.erase("const");

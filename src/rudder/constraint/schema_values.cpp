@@ -1,11 +1,13 @@
 #include "rudder/constraint/schema_values.h"
 
 #include <algorithm>
-#include <cmath>
+#include <iterator>
 #include <optional>
 #include <utility>
 
+#include "rudder/base/exact_json.h"
 #include "rudder/base/utf8.h"
+#include "rudder/constraint/number_range.h"
 #include "rudder/constraint/pattern.h"
 #include "rudder/constraint/schema_keywords.h"
 #include "rudder/constraint/schema_merge.h"
@@ -36,15 +38,15 @@ Fit opposite(Fit fit) {
   return fit == Fit::kUnknown ? fit : is(fit == Fit::kNo);
 }
 
-double characters(std::string_view text) {
-  double count = 0;
+int64_t characters(std::string_view text) {
+  int64_t count = 0;
   for (size_t pos = 0; pos < text.size(); ++count) next_char(text, pos);
   return count;
 }
 
 // "minLength" and the like.
-Fit fit_count(std::string_view key, const json::value& operand, double count) {
-  const auto bound = operand.to_number<double>();
+Fit fit_count(std::string_view key, const json::value& operand, int64_t count) {
+  const int64_t bound = operand.get_int64();
   return is(key.starts_with("min") ? count >= bound : count <= bound);
 }
 
@@ -89,15 +91,16 @@ Fit SchemaValues::fit_string(std::string_view key, const json::value& operand,
   return fits;
 }
 
-Fit SchemaValues::fit_number(std::string_view key, const json::value& operand, double number) {
-  const auto bound = operand.to_number<double>();
+Fit SchemaValues::fit_number(std::string_view key, const json::value& operand,
+                             const json::value& value) {
+  const Decimal number = *decimal_of(value);
+  const Decimal bound = *decimal_of(operand);
   if (key == "minimum") return is(number >= bound);
   if (key == "maximum") return is(number <= bound);
   if (key == "exclusiveMinimum") return is(number > bound);
   if (key == "exclusiveMaximum") return is(number < bound);
-  // Multiples of fractions are not exact.
-  if (bound != std::floor(bound) || number != std::floor(number)) return Fit::kUnknown;
-  return is(std::fmod(number, bound) == 0);
+  const std::optional<bool> fits = is_multiple(number, bound);
+  return fits ? is(*fits) : Fit::kUnknown;
 }
 
 Fit SchemaValues::fit_object(std::string_view key, const json::value& operand,
@@ -110,7 +113,7 @@ Fit SchemaValues::fit_object(std::string_view key, const json::value& operand,
                           }));
   }
   if (key == "minProperties" || key == "maxProperties") {
-    return fit_count(key, operand, static_cast<double>(value.size()));
+    return fit_count(key, operand, std::ssize(value));
   }
   if (key == kShapes) {
     for (const json::value& shape : operand.get_array()) {
@@ -154,7 +157,7 @@ Fit SchemaValues::fit_object(std::string_view key, const json::value& operand,
 Fit SchemaValues::fit_array(std::string_view key, const json::value& operand,
                             const json::object& schema, const json::array& value, int depth) {
   if (key == "minItems" || key == "maxItems") {
-    return fit_count(key, operand, static_cast<double>(value.size()));
+    return fit_count(key, operand, std::ssize(value));
   }
   if (key == kContained) {
     Fit fits = Fit::kYes;
@@ -237,9 +240,9 @@ Fit SchemaValues::fit_keyword(std::string_view key, const json::value& operand,
   }
   switch (keyword_info(key).of) {
     case KeywordOf::kString:
-      return value.is_string() ? fit_string(key, operand, value.get_string()) : Fit::kYes;
+      return is_string(value) ? fit_string(key, operand, value.get_string()) : Fit::kYes;
     case KeywordOf::kNumber:
-      return value.is_number() ? fit_number(key, operand, value.to_number<double>()) : Fit::kYes;
+      return is_number(value) ? fit_number(key, operand, value) : Fit::kYes;
     case KeywordOf::kObject:
       return value.is_object() ? fit_object(key, operand, schema, value.get_object(), depth)
                                : Fit::kYes;

@@ -36,7 +36,8 @@ class SchemaValues {
   Fit fit_parts(std::string_view key, const boost::json::array& parts,
                 const boost::json::value& value, int depth);
   Fit fit_string(std::string_view key, const boost::json::value& operand, std::string_view text);
-  Fit fit_number(std::string_view key, const boost::json::value& operand, double number);
+  static Fit fit_number(std::string_view key, const boost::json::value& operand,
+                        const boost::json::value& value);
   Fit fit_object(std::string_view key, const boost::json::value& operand,
                  const boost::json::object& schema, const boost::json::object& value, int depth);
   Fit fit_array(std::string_view key, const boost::json::value& operand,

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "rudder/base/json.h"
+#include "rudder/base/exact_json.h"
 #include "rudder/constraint/translate.h"
 
 namespace rudder::constraint {
@@ -106,7 +106,7 @@ std::string path_in_structures(std::string path) {
 
 Result<std::string> open_structural_tag(Fuel& fuel, const GrammarSpec& spec) {
   RUDDER_TRY(json::value value,
-             parse_json(spec.text, "the structural tag", {.max_depth = kMaxTagDepth}));
+             parse_json_exactly(spec.text, "the structural tag", {.max_depth = kMaxTagDepth}));
   const bool is_older = is_of_structures(value);
   RUDDER_TRY(value, with_format(value));
   if (Result<void> opened = open_schemas(fuel, value, spec.space, ""); !opened) {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "rudder/base/json.h"
+#include "rudder/base/exact_json.h"
 #include "rudder/constraint/ebnf_parser.h"
 #include "rudder/constraint/json_schema.h"
 #include "rudder/constraint/pattern.h"
@@ -95,7 +95,7 @@ Result<const json::value*> TagBuilder::member(const json::object& object, const 
 }
 
 Result<std::string> TagBuilder::string(const json::value& value, const std::string& path) const {
-  if (!value.is_string()) return bad("must be a string", path);
+  if (!is_string(value)) return bad("must be a string", path);
   return std::string(value.get_string());
 }
 
@@ -115,14 +115,14 @@ Result<std::vector<std::string>> TagBuilder::strings(const json::object& object,
 }
 
 Result<int32_t> TagBuilder::token(const json::value& value, const std::string& path) const {
-  if (value.is_string()) {
+  if (is_string(value)) {
     return fail(ErrorCode::kUnsupported, "tokens are named by their ids here", path);
   }
-  const double id = value.is_number() ? value.to_number<double>() : -1;
-  if (id < 0 || id > std::numeric_limits<int32_t>::max() || id != static_cast<int32_t>(id)) {
+  const int64_t* id = value.if_int64();
+  if (id == nullptr || *id < 0 || *id > std::numeric_limits<int32_t>::max()) {
     return bad("must be a token's id", path);
   }
-  return static_cast<int32_t>(id);
+  return static_cast<int32_t>(*id);
 }
 
 Result<std::vector<int32_t>> TagBuilder::token_list(const json::object& object, const char* name,
@@ -142,12 +142,12 @@ Result<std::vector<int32_t>> TagBuilder::token_list(const json::object& object, 
 Result<int32_t> TagBuilder::count(const json::object& object, const char* name,
                                   const std::string& path) const {
   RUDDER_TRY(const json::value* value, member(object, name, path));
-  constexpr double kMax = 1e6;
-  const double number = value->is_number() ? value->to_number<double>() : -2;
-  if (number < -1 || number > kMax || number != static_cast<int32_t>(number)) {
+  constexpr int64_t kMax = 1'000'000;
+  const int64_t* number = value->if_int64();
+  if (number == nullptr || *number < -1 || *number > kMax) {
     return bad("must be a whole number from -1 to 1000000", path + "." + name);
   }
-  return static_cast<int32_t>(number);
+  return static_cast<int32_t>(*number);
 }
 
 Result<Node> TagBuilder::format(const json::value& value, const Ends& ends,
@@ -156,7 +156,7 @@ Result<Node> TagBuilder::format(const json::value& value, const Ends& ends,
   const json::object* object = value.if_object();
   if (object == nullptr) return bad("must be an object", path);
   const json::value* named = object->if_contains("type");
-  if (named == nullptr || !named->is_string()) return bad("needs a 'type'", path);
+  if (named == nullptr || !is_string(*named)) return bad("needs a 'type'", path);
   const std::string_view type = named->get_string();
   if (object->contains("style") || type == "qwen_xml_parameter") {
     return fail(ErrorCode::kUnsupported, "schemas of other notations than JSON are not supported",
@@ -456,7 +456,7 @@ Result<Node> TagBuilder::token_dispatch(const json::object& object, const std::s
 
 Result<Node> build_structural_tag(RuleSet& rules, std::string_view text, JsonSpace space) {
   RUDDER_TRY(const json::value value,
-             parse_json(text, "the structural tag", {.max_depth = kMaxTagDepth}));
+             parse_json_exactly(text, "the structural tag", {.max_depth = kMaxTagDepth}));
   const bool is_older = is_of_structures(value);
   RUDDER_TRY(const json::value tag, with_format(value));
   Result<Node> node = TagBuilder(rules, space).format(tag.at("format"), {}, ".format");

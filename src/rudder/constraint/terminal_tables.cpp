@@ -236,7 +236,8 @@ size_t TerminalTables::Tokens::bytes() const {
          closing_.size() * sizeof(Closing);
 }
 
-ExcludedValues::ExcludedValues(const std::vector<std::string>& values) : nodes_(1) {
+ExcludedValues::ExcludedValues(const std::vector<std::string>& values)
+    : nodes_(values.empty() ? 0 : 1) {
   for (const std::string& value : values) {
     size_t at = 0;
     for (const char c : json_spelling(value)) {

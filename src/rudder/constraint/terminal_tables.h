@@ -107,7 +107,7 @@ class ExcludedValues {
 
   explicit ExcludedValues(const std::vector<std::string>& values);
 
-  int32_t start() const { return nodes_.size() == 1 ? kOff : 0; }
+  int32_t start() const { return nodes_.empty() ? kOff : 0; }
   int32_t next(int32_t node, uint8_t byte) const {
     if (node == kOff) return kOff;
     const auto& next = nodes_[static_cast<size_t>(node)].next;

@@ -121,19 +121,6 @@ Result<void> convert_values(const void* from, DType from_dtype, void* to, DType 
                           tensor::dtype_name(to_dtype)));
 }
 
-void convert_fp8_row(const tensor::F8E4M3* from, float scale, void* to, DType to_dtype,
-                     int64_t count) {
-  RUDDER_CHECK(to_dtype == DType::kF32 || to_dtype == DType::kBF16);
-  for (int64_t i = 0; i < count; ++i) {
-    const float value = tensor::to_float(from[i]) * scale;
-    if (to_dtype == DType::kF32) {
-      static_cast<float*>(to)[i] = value;
-    } else {
-      static_cast<BF16*>(to)[i] = tensor::to_bf16(value);
-    }
-  }
-}
-
 Result<View> DeviceMemory::allocate(DType dtype, tensor::Shape shape) {
   View view{nullptr, dtype, shape};
   RUDDER_TRY(Buffer buffer, Buffer::make(view.bytes()));

@@ -53,8 +53,4 @@ class DeviceMemory {
 Result<void> convert_values(const void* from, tensor::DType from_dtype, void* to,
                             tensor::DType to_dtype, int64_t count);
 
-// A row of F8E4M3 with its scale, in f32 or rounded to bf16.
-void convert_fp8_row(const tensor::F8E4M3* from, float scale, void* to, tensor::DType to_dtype,
-                     int64_t count);
-
 }  // namespace rudder::cpu

@@ -35,7 +35,7 @@ const PanelWeight& panel_weight_of(const LinearWeight& weight) {
   return static_cast<const PanelWeight&>(*weight.packed);
 }
 
-class FastOps final : public HostOps {
+class FastOps final : public HostOps, public ops::ReaderOps {
  public:
   FastOps(Isa isa, DType dtype, int num_threads, std::shared_ptr<HostComm> comm)
       : HostOps(std::move(comm)),
@@ -49,8 +49,11 @@ class FastOps final : public HostOps {
   }
   DType act_dtype() const override { return DType::kF32; }
   DType kv_dtype() const override { return dtype_; }
-  DType linear_dtype() const override { return dtype_; }
-  bool has_reader() const override { return true; }
+  Result<ops::WeightFormat> stored_format(const ops::WeightFormat& /*file*/) const override {
+    return ops::wide_format(dtype_);
+  }
+  ops::ReaderOps* reader_ops() override { return this; }
+  int64_t reader_bytes() const override { return 0; }
   std::unique_ptr<ops::Ops> make_reader() const override {
     return std::make_unique<FastOps>(isa_, dtype_, 1, nullptr);
   }
@@ -137,7 +140,6 @@ class FastOps final : public HostOps {
     });
   }
 
-  bool has_patterns() const override { return true; }
   void patterns(const ops::PatternArgs& args) override {
     const bool panels = fits_panels(args.attention.kv);
     write_patterns(args, batch(), panels ? panel_key : plain_key, &pool_);
@@ -167,8 +169,6 @@ class FastOps final : public HostOps {
   }
 
   uint64_t progress() const override { return pool_.progress(); }
-  bool has_encode() const override { return true; }
-  bool taps_mixers() const override { return true; }
   void tap_shares(const ops::TapSharesArgs& args) override { run_share_taps(args, &pool_); }
   void encode(const ops::EncodeArgs& args) override { encode_rows(args, &pool_); }
   void read_features(const ops::ReadFeaturesArgs& args) override {

@@ -21,7 +21,7 @@ TEST(FastOps, TakesTheBestInstructionSetUnlessOneIsNamed) {
   const auto named = make_cpu_ops({tensor::DType::kF32, 1, Isa::kPortable});
   ASSERT_TRUE(named.has_value());
   EXPECT_EQ((*named)->name(), "cpu-portable-f32");
-  EXPECT_EQ((*named)->linear_dtype(), tensor::DType::kF32);
+  EXPECT_EQ((*named)->stored_format({})->codes, ops::Codes::kF32);
 }
 
 TEST(FastOps, RefusesADtypeItDoesNotComputeIn) {
@@ -43,7 +43,7 @@ TEST(FastOps, RefusesAnInstructionSetThatIsNotThere) {
 TEST(FastOps, NoMemoryForScratchIsAFaultThatLaterEventsTell) {
   const auto ops = make_cpu_ops({tensor::DType::kF32, 2, {}}).value();
   std::vector<float> weight(size_t{32} * 64, 0.5f), x(64, 1.0f), out(32, -1.0f);
-  const ops::LinearPart part{.weight = {weight.data(), tensor::DType::kF32, {32, 64}}, .bias = {}};
+  const ops::LinearPart part = ops::wide_part({weight.data(), tensor::DType::kF32, {32, 64}});
   const ops::LinearWeight linear = ops->make_linear(std::span(&part, 1)).value();
   const auto multiply_rows = [&](int64_t rows) {
     ops->linear({.x = {x.data(), tensor::DType::kF32, {rows, 64}},

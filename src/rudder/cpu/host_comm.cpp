@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <optional>
 
 #include "rudder/base/check.h"
+#include "rudder/base/starvation.h"
 #include "rudder/cpu/device_memory.h"
 
 namespace rudder::cpu {
@@ -17,6 +19,7 @@ namespace {
 // Patience is counted in waits of this length: of a time in which the process stood still only one
 // of them ends.
 constexpr int32_t kWaitMs = 50;
+constexpr int32_t kMostWaits = HostComm::kStarvedPatienceMs / kWaitMs;
 // After a failure a rank waits so long for those that read what it showed; reading is a part of an
 // op. Who reads longer stands still.
 constexpr int32_t kReadMs = 500;
@@ -91,12 +94,21 @@ struct HostComm::Group {
       lock.lock();
     }
     const auto over = [&] { return num_done > number || fault.has_value(); };
-    for (int32_t i = 0; i < waits && !over(); ++i) {
-      all_come.wait_for(lock, std::chrono::milliseconds(kWaitMs), over);
-    }
+    wait_patiently(lock, over);
     if (num_done <= number && !fault) fail_locked(late(number, op));
     if (num_done <= number) return leave_failed(lock);
     return std::span<const tensor::View>(board.shown);
+  }
+
+  void wait_patiently(std::unique_lock<std::mutex>& lock, const std::function<bool()>& over) {
+    Starvation starvation;
+    int32_t impatience = 0;
+    for (int32_t i = 0; i < kMostWaits && impatience < waits; ++i) {
+      if (all_come.wait_for(lock, std::chrono::milliseconds(kWaitMs), over)) return;
+      lock.unlock();  // the look reads files
+      impatience += starvation.look() ? 0 : 1;
+      lock.lock();
+    }
   }
 
   Error late(uint64_t number, std::string_view op) const {
@@ -129,6 +141,7 @@ std::vector<std::shared_ptr<HostComm>> HostComm::make_group(int32_t count, int32
   RUDDER_CHECK(count > 0);
   const auto group = std::make_shared<Group>(count, patience_ms);
   std::vector<std::shared_ptr<HostComm>> ranks;
+  ranks.reserve(static_cast<size_t>(count));
   for (int32_t i = 0; i < count; ++i) {
     ranks.push_back(std::shared_ptr<HostComm>(new HostComm(group, {i, count})));
   }

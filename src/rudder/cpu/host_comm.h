@@ -17,8 +17,12 @@ class HostComm final : public ops::Comm {
  public:
   static constexpr int32_t kPatienceMs = 2000;
 
+  // While threads of this process get no core, a rank waits so long for another.
+  static constexpr int32_t kStarvedPatienceMs = 60'000;
+
   // One for each of `count` ranks. `patience_ms` is how long a rank waits for another; time in
-  // which the whole process stood still (suspended, stopped) does not count.
+  // which the whole process stood still (suspended, stopped) does not count, nor does time in which
+  // a thread of it wanted a core and got none (base/starvation.h), as far as kStarvedPatienceMs.
   static std::vector<std::shared_ptr<HostComm>> make_group(int32_t count,
                                                            int32_t patience_ms = kPatienceMs);
 

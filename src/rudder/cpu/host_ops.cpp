@@ -145,18 +145,6 @@ void HostOps::record(ops::Event& event) {
   static_cast<HostEvent&>(event).fault = status();
 }
 
-void HostOps::begin_capture() {
-  RUDDER_CHECK(false, "a CPU has no graphs");
-}
-
-Result<std::unique_ptr<ops::Graph>> HostOps::end_capture() {
-  RUDDER_CHECK(false, "a CPU has no graphs");
-}
-
-void HostOps::replay(ops::Graph&) {
-  RUDDER_CHECK(false, "a CPU has no graphs");
-}
-
 void HostOps::advance_step(const ops::AdvanceStepArgs& args) {
   const int64_t max_blocks = args.state.block_table.shape[1];
   const int64_t group_rows = args.state.ended.shape[0];

@@ -12,12 +12,26 @@
 #include "rudder/base/thread_pool.h"
 #include "rudder/cpu/device_memory.h"
 #include "rudder/cpu/host_comm.h"
+#include "rudder/cpu/stream_mixer.h"
 #include "rudder/ops/ops.h"
 
 namespace rudder::cpu {
 
-class HostOps : public ops::Ops {
+class HostOps : public ops::Ops,
+                public ops::TreeOps,
+                public ops::DraftOps,
+                public ops::FeatureOps,
+                public ops::PatternOps,
+                public ops::RankOps {
  public:
+  ops::TreeOps* tree_ops() final { return this; }
+  ops::DraftOps* draft_ops() final { return this; }
+  ops::FeatureOps* feature_ops() final { return this; }
+  ops::PatternOps* pattern_ops() final { return this; }
+  ops::StreamOps* stream_ops() final { return &stream_mixer_; }
+  ops::RankOps* rank_ops() final { return this; }
+
+  bool is_host() const final { return true; }
   ops::Comm* comm() final { return comm_.get(); }
   int64_t available_memory() const final;
   Result<ops::View> allocate(tensor::DType dtype, tensor::Shape shape) final;
@@ -30,16 +44,7 @@ class HostOps : public ops::Ops {
   void record(ops::Event& event) final;
   Result<void> status() final;
 
-  bool has_graphs() const final { return false; }
-  bool takes_drafts() const final { return true; }
-  bool takes_trees() const final { return true; }
-  bool keeps_rows() const final { return true; }
-  bool looks_up() const final { return true; }
-  bool runs_draft_heads() const final { return true; }
   Result<void> prepare(const ops::StepBounds& bounds) final;
-  void begin_capture() final;
-  Result<std::unique_ptr<ops::Graph>> end_capture() final;
-  void replay(ops::Graph& graph) final;
 
   void begin_step(const ops::BeginStepArgs& args) final;
   void advance_step(const ops::AdvanceStepArgs& args) final;
@@ -51,7 +56,6 @@ class HostOps : public ops::Ops {
   void residual_act(const ops::ResidualActArgs& args) final;
   void gather_logits(const ops::GatherLogitsArgs& args) final;
   void look_up(const ops::LookUpArgs& args) final;
-  bool ranks_share_memory() const final { return true; }
   void sum_ranks(const ops::View& x) final;
   void end_patterns(const ops::EndPatternsArgs& args) final;
 
@@ -76,6 +80,7 @@ class HostOps : public ops::Ops {
   std::vector<double> squares_;           // [max_tokens, 2] of q, of k
   DeviceMemory memory_;
   ops::AttentionBatch batch_;
+  StreamMixer stream_mixer_;
   Result<void> fault_;
 };
 

@@ -95,7 +95,7 @@ void compare(ops::Ops& ops, const char* name, int64_t tokens, int64_t in, int64_
   const View x = ops.allocate(DType::kF32, {tokens, in}).value();
   const View y = ops.allocate(DType::kF32, {tokens, out}).value();
   std::fill_n(x.as<float>(), tokens * in, 0.01f);
-  const ops::LinearPart part{View{weight.data(), DType::kBF16, {out, in}}, {}};
+  const ops::LinearPart part = ops::wide_part({weight.data(), DType::kBF16, {out, in}});
   const ops::LinearWeight linear = ops.make_linear({&part, 1}).value();
   OneDnnLinear library(tokens, in, out, x_bf16.data(), weight.data(), y.data);
   Times ours;

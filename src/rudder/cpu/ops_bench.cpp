@@ -154,9 +154,8 @@ class BenchModel {
   Result<LinearWeight> weight(int64_t out, int64_t in, bool biased) {
     RUDDER_TRY(const Buffer values, Buffer::make(static_cast<size_t>(out * in) * 2));
     RUDDER_TRY(const Buffer bias, Buffer::make(static_cast<size_t>(out) * 2));
-    ops::LinearPart part;
-    part.weight = View{values.data(), DType::kBF16, {out, in}};
-    fill(part.weight);
+    ops::LinearPart part = ops::wide_part({values.data(), DType::kBF16, {out, in}});
+    fill(part.codes);
     if (biased) part.bias = View{bias.data(), DType::kBF16, {out}};
     return ops_->make_linear({&part, 1});
   }

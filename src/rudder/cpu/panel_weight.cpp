@@ -7,11 +7,13 @@
 #include <vector>
 
 #include "rudder/base/check.h"
+#include "rudder/cpu/stored_row.h"
 
 namespace rudder::cpu {
 namespace {
 
 using tensor::DType;
+using tensor::View;
 
 // Rows of x that stay in a core's second-level cache while the weight streams through.
 constexpr int64_t kRowTileBytes = int64_t{768} << 10;
@@ -30,20 +32,16 @@ DType dtype_of(Element element) {
 void pack_columns(const ops::LinearPart& part, int64_t row, int64_t count, PanelWeight& weight,
                   int64_t panel, int64_t column) {
   std::vector<std::byte> words(static_cast<size_t>(weight.steps) * 4);
-  const size_t row_bytes = static_cast<size_t>(weight.in) * dtype_bytes(part.weight.dtype);
+  std::vector<float> numbers(part.format.is_wide() ? 0 : static_cast<size_t>(weight.in));
   std::byte* to = static_cast<std::byte*>(weight.panels.data()) + panel * weight.steps * kStepBytes;
   for (int64_t c = 0; c < count; ++c) {
-    const std::byte* from =
-        static_cast<const std::byte*>(part.weight.data) + static_cast<size_t>(row + c) * row_bytes;
-    if (part.scale.empty()) {
-      const auto converted = convert_values(from, part.weight.dtype, words.data(),
-                                            dtype_of(weight.element), weight.in);
-      RUDDER_CHECK(converted.has_value());
-    } else {
-      convert_fp8_row(reinterpret_cast<const tensor::F8E4M3*>(from),
-                      part.scale.as<float>()[row + c], words.data(), dtype_of(weight.element),
-                      weight.in);
-    }
+    const View codes = part.codes.rows(row + c, 1);
+    const bool is_wide = part.format.is_wide();
+    if (!is_wide) read_stored_row(part, row + c, numbers.data());
+    const void* const from = is_wide ? codes.data : numbers.data();
+    const DType from_dtype = is_wide ? codes.dtype : DType::kF32;
+    RUDDER_CHECK(convert_values(from, from_dtype, words.data(), dtype_of(weight.element), weight.in)
+                     .has_value());
     for (int64_t s = 0; s < weight.steps; ++s) {
       std::memcpy(to + s * kStepBytes + (column + c) * 4, words.data() + s * 4, 4);
     }
@@ -56,7 +54,7 @@ void pack_panel(std::span<const ops::LinearPart> parts, PanelWeight& weight, int
   const int64_t end = std::min(begin + kPanelWidth, weight.out);
   int64_t first = 0;  // of the part, in rows of the whole
   for (const ops::LinearPart& part : parts) {
-    const int64_t rows = part.weight.shape[0];
+    const int64_t rows = part.out();
     const int64_t from = std::max(begin, first);
     const int64_t to = std::min(end, first + rows);
     if (from < to) pack_columns(part, from - first, to - from, weight, panel, from - begin);
@@ -148,12 +146,10 @@ Result<ops::LinearWeight> pack_linear(std::span<const ops::LinearPart> parts, El
                                       ThreadPool& pool) {
   auto weight = std::make_shared<PanelWeight>();
   weight->element = element;
-  weight->in = parts.front().weight.shape[1];
+  weight->in = parts.front().in();
   for (const ops::LinearPart& part : parts) {
-    RUDDER_CHECK(part.weight.shape[1] == weight->in);
-    weight->out += part.weight.shape[0];
-    if (!part.scale.empty()) continue;
-    RUDDER_TRY_VOID(convert_values(nullptr, part.weight.dtype, nullptr, dtype_of(element), 0));
+    RUDDER_CHECK(part.in() == weight->in);
+    weight->out += part.out();
   }
   weight->steps = round_up(weight->in * element_bytes(element), kStepBytes) / 4;
   weight->num_panels = round_up(weight->out, kPanelWidth) / kPanelWidth;
@@ -165,7 +161,7 @@ Result<ops::LinearWeight> pack_linear(std::span<const ops::LinearPart> parts, El
   linear.in = weight->in;
   linear.out = weight->out;
   linear.bytes = static_cast<int64_t>(weight->panels.bytes() + weight->bias.bytes());
-  linear.x_dtype = DType::kF32;
+  RUDDER_TRY(linear.format, ops::wide_format(dtype_of(element)));
   linear.packed = std::move(weight);
   return linear;
 }

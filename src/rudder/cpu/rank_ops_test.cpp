@@ -74,7 +74,7 @@ TEST(RankOps, ResidualNormOfASumIsTheSumAndTheOp) {
             for (size_t j = 0; j < sum.size(); ++j) sum[j] += part[j];
           }
           RankNumbers summed = numbers_of(rank, rows);
-          ops.sum_ranks({summed.data(), DType::kF32, {rows, kWidth}});
+          ops.rank_ops()->sum_ranks({summed.data(), DType::kF32, {rows, kWidth}});
           EXPECT_EQ(summed, sum);
           for (const bool has_branch_norm : {false, true}) {
             const NormedRows whole =

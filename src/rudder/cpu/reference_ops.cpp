@@ -18,6 +18,7 @@
 #include "rudder/cpu/plain_attention.h"
 #include "rudder/cpu/read_features.h"
 #include "rudder/cpu/sample.h"
+#include "rudder/cpu/stored_row.h"
 #include "rudder/cpu/tap_program.h"
 
 namespace rudder::cpu {
@@ -75,12 +76,14 @@ class ReferenceOps final : public HostOps {
   std::string name() const override { return "cpu-reference"; }
   DType act_dtype() const override { return DType::kF32; }
   DType kv_dtype() const override { return DType::kF32; }
-  DType linear_dtype() const override { return DType::kF32; }
+  Result<ops::WeightFormat> stored_format(const ops::WeightFormat& /*file*/) const override {
+    return ops::WeightFormat{.codes = ops::Codes::kF32};
+  }
 
   Result<LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
     LinearWeight linear;
-    linear.in = parts.front().weight.shape[1];
-    for (const ops::LinearPart& part : parts) linear.out += part.weight.shape[0];
+    linear.in = parts.front().in();
+    for (const ops::LinearPart& part : parts) linear.out += part.out();
     auto packed = std::make_shared<ReferenceWeight>();
     const size_t row_bytes = static_cast<size_t>(linear.in) * sizeof(float);
     RUDDER_TRY(packed->weight, Buffer::make(static_cast<size_t>(linear.out) * row_bytes));
@@ -90,27 +93,20 @@ class ReferenceOps final : public HostOps {
     }
     int64_t first = 0;
     for (const ops::LinearPart& part : parts) {
-      RUDDER_CHECK(part.weight.shape[1] == linear.in && part.bias.empty() != biased);
+      RUDDER_CHECK(part.in() == linear.in && part.bias.empty() != biased);
       float* rows = static_cast<float*>(packed->weight.data()) + first * linear.in;
-      if (part.scale.empty()) {
-        RUDDER_TRY_VOID(convert_values(part.weight.data, part.weight.dtype, rows, DType::kF32,
-                                       part.weight.shape.numel()));
-      } else {
-        for (int64_t row = 0; row < part.weight.shape[0]; ++row) {
-          convert_fp8_row(part.weight.rows(row, 1).as<tensor::F8E4M3>(),
-                          part.scale.as<float>()[row], rows + row * linear.in, DType::kF32,
-                          linear.in);
-        }
+      for (int64_t row = 0; row < part.out(); ++row) {
+        read_stored_row(part, row, rows + row * linear.in);
       }
       if (biased) {
         RUDDER_TRY_VOID(convert_values(part.bias.data, part.bias.dtype,
                                        static_cast<float*>(packed->bias.data()) + first,
                                        DType::kF32, part.bias.shape.numel()));
       }
-      first += part.weight.shape[0];
+      first += part.out();
     }
     linear.bytes = static_cast<int64_t>(packed->weight.bytes() + packed->bias.bytes());
-    linear.x_dtype = DType::kF32;
+    linear.format = {.codes = ops::Codes::kF32};
     linear.packed = std::move(packed);
     return linear;
   }
@@ -165,7 +161,6 @@ class ReferenceOps final : public HostOps {
   void attention(const ops::AttentionArgs& args) override { plain_attention(args, batch()); }
   void keep_paths(const ops::KeepPathsArgs& args) override { cpu::keep_paths(args, plain_move); }
 
-  bool has_patterns() const override { return true; }
   void patterns(const ops::PatternArgs& args) override {
     write_patterns(args, batch(), plain_key, nullptr);
   }
@@ -192,8 +187,6 @@ class ReferenceOps final : public HostOps {
   }
 
   uint64_t progress() const override { return num_rows_.load(std::memory_order_relaxed); }
-  bool has_encode() const override { return true; }
-  bool taps_mixers() const override { return true; }
   void tap_shares(const ops::TapSharesArgs& args) override { run_share_taps(args, nullptr); }
   void encode(const ops::EncodeArgs& args) override { encode_rows(args, nullptr); }
   void read_features(const ops::ReadFeaturesArgs& args) override {

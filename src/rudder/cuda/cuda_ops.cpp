@@ -40,7 +40,14 @@ namespace {
 using tensor::DType;
 using tensor::View;
 
-class CudaOps final : public ops::Ops {
+class CudaOps final : public ops::Ops,
+                      public ops::GraphOps,
+                      public ops::TreeOps,
+                      public ops::DraftOps,
+                      public ops::FeatureOps,
+                      public ops::PatternOps,
+                      public ops::RankOps,
+                      public ops::ReaderOps {
  public:
   // `comm`: null, or what the rank knows of its group.
   static Result<std::unique_ptr<ops::Ops>> make(const CudaOpsSettings& settings,
@@ -60,19 +67,16 @@ class CudaOps final : public ops::Ops {
   }
   DType act_dtype() const override { return DType::kBF16; }
   DType kv_dtype() const override { return settings_.kv_dtype; }
-  DType linear_dtype() const override { return settings_.linear_dtype; }
-  bool keeps_fp8() const override { return true; }
-  bool takes_drafts() const override { return true; }
-  bool takes_trees() const override { return true; }
-  bool keeps_rows() const override { return true; }
-  bool looks_up() const override { return true; }
-  bool runs_draft_heads() const override { return true; }
-  bool has_encode() const override { return true; }
-  bool reads_features() const override { return true; }
-  bool has_patterns() const override { return true; }
-  bool ranks_share_memory() const override { return comm_ != nullptr; }
-  bool taps_mixers() const override { return true; }
-  bool has_reader() const override { return true; }
+  Result<ops::WeightFormat> stored_format(const ops::WeightFormat& file) const override {
+    return linear_->stored_format(file);
+  }
+  ops::GraphOps* graph_ops() override { return this; }
+  ops::TreeOps* tree_ops() override { return this; }
+  ops::DraftOps* draft_ops() override { return this; }
+  ops::FeatureOps* feature_ops() override { return this; }
+  ops::PatternOps* pattern_ops() override { return this; }
+  ops::RankOps* rank_ops() override { return this; }
+  ops::ReaderOps* reader_ops() override { return this; }
   int64_t reader_bytes() const override { return kWorkspaceBytes; }
   std::unique_ptr<ops::Ops> make_reader() const override {
     CudaOpsSettings settings = settings_;
@@ -156,7 +160,6 @@ class CudaOps final : public ops::Ops {
     return comm_ == nullptr ? Result<void>() : comm_->status();
   }
 
-  bool has_graphs() const override { return true; }
   void begin_capture() override {
     scale_product();
     set_capturing(true);

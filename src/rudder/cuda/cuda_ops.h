@@ -3,7 +3,7 @@
 //
 // It quantises weights to fp8 while they are loaded, with one scale for each channel of the output.
 // Weights that a checkpoint stores as fp8 keep their bytes and scales, for any linear_dtype. The op
-// in front of a product quantises the product's input token by token (LinearWeight::x_dtype).
+// in front of a product quantises the product's input token by token (LinearWeight::input).
 //
 // In batch-invariant mode the bits of a row depend neither on the other rows of a call, nor on the
 // row's index among them, nor on how a sequence is cut into steps. The mode fixes the following, at

@@ -70,27 +70,30 @@ Result<std::unique_ptr<Linear>> Linear::make(const CublasLtApi& api, const Linea
   return linear;
 }
 
+Result<ops::WeightFormat> Linear::stored_format(const ops::WeightFormat& file) const {
+  if (file == ops::kFp8Rows) return file;
+  if (!file.is_wide()) {
+    return fail(ErrorCode::kUnsupported, fmt::format("the CUDA backend multiplies no weights of {}",
+                                                     ops::format_name(file)));
+  }
+  return settings_.dtype == DType::kF8E4M3 ? ops::kFp8Rows : ops::wide_format(settings_.dtype);
+}
+
 Result<LinearWeight> Linear::make_weight(std::span<const ops::LinearPart> parts,
                                          Uploader& uploader) {
   RUDDER_CHECK(!parts.empty());
+  RUDDER_TRY(const ops::WeightFormat format, stored_format(parts[0].format));
   LinearWeight out;
-  out.in = parts[0].weight.shape[1];
-  const bool is_stored_fp8 = !parts[0].scale.empty();
+  out.in = parts[0].in();
+  out.format = format;
   for (const ops::LinearPart& part : parts) {
-    RUDDER_CHECK(part.weight.shape[1] == out.in && part.bias.empty() == parts[0].bias.empty());
-    RUDDER_CHECK(!part.scale.empty() == is_stored_fp8);
-    RUDDER_CHECK(!is_stored_fp8 || (part.weight.dtype == DType::kF8E4M3 &&
-                                    part.scale.shape[0] == part.weight.shape[0]));
-    out.out += part.weight.shape[0];
-    for (const View* stored : {&part.weight, &part.bias}) {
-      if (stored->empty() || castable(stored->dtype)) continue;
-      if (stored == &part.weight && is_stored_fp8) continue;
-      return fail(ErrorCode::kUnsupported,
-                  fmt::format("the CUDA backend stores no weights of type {}",
-                              tensor::dtype_name(stored->dtype)));
-    }
+    RUDDER_CHECK(part.in() == out.in && part.bias.empty() == parts[0].bias.empty());
+    RUDDER_CHECK(part.format.is_wide() == parts[0].format.is_wide());
+    RUDDER_CHECK(part.bias.empty() || castable(part.bias.dtype));
+    out.out += part.out();
   }
-  const DType dtype = is_stored_fp8 ? DType::kF8E4M3 : settings_.dtype;
+  const bool is_fp8 = format == ops::kFp8Rows;
+  const DType dtype = is_fp8 ? DType::kF8E4M3 : settings_.dtype;
   const std::string refusal =
       product_refusal({out.out, out.in, dtype, DType::kBF16, false, ScaleMode::kUnit});
   if (!refusal.empty()) return fail(ErrorCode::kUnsupported, refusal, "quantization");
@@ -107,9 +110,9 @@ Result<LinearWeight> Linear::make_weight(std::span<const ops::LinearPart> parts,
   int64_t row = 0;
   for (const ops::LinearPart& part : parts) {
     RUDDER_TRY_VOID(store_part(part, row, *packed, uploader));
-    row += part.weight.shape[0];
+    row += part.out();
   }
-  out.x_dtype = dtype;
+  out.input = is_fp8 ? ops::InputForm::kF8Rows : ops::InputForm::kAct;
   for (const View* view : {&packed->weight, &packed->scale, &packed->bias}) {
     if (!view->empty()) out.bytes += static_cast<int64_t>(view->bytes());
   }
@@ -120,26 +123,26 @@ Result<LinearWeight> Linear::make_weight(std::span<const ops::LinearPart> parts,
 
 Result<void> Linear::store_part(const ops::LinearPart& part, int64_t first_row, CudaWeight& weight,
                                 Uploader& uploader) {
-  const int64_t rows = part.weight.shape[0];
+  const int64_t rows = part.out();
   if (!part.bias.empty()) {
     RUDDER_TRY_VOID(upload_cast(uploader, part.bias, weight.bias.rows(first_row, rows), stream_));
   }
   const View to = weight.weight.rows(first_row, rows);
-  if (!part.scale.empty()) {
+  if (!part.format.is_wide()) {
     const View scale = weight.scale.rows(first_row, rows);
     RUDDER_TRY_VOID(
-        uploader.copy(part.scale.data, scale.data, static_cast<int64_t>(scale.bytes())));
-    return uploader.copy(part.weight.data, to.data, static_cast<int64_t>(to.bytes()));
+        uploader.copy(part.scales.data, scale.data, static_cast<int64_t>(scale.bytes())));
+    return uploader.copy(part.codes.data, to.data, static_cast<int64_t>(to.bytes()));
   }
-  if (weight.scale.empty()) return upload_cast(uploader, part.weight, to, stream_);
-  const int64_t in = part.weight.shape[1];
-  const int64_t row_bytes = in * static_cast<int64_t>(tensor::dtype_bytes(part.weight.dtype));
-  return uploader.for_each_piece(part.weight.data, rows * row_bytes, row_bytes,
+  if (weight.scale.empty()) return upload_cast(uploader, part.codes, to, stream_);
+  const int64_t in = part.in();
+  const int64_t row_bytes = in * static_cast<int64_t>(tensor::dtype_bytes(part.codes.dtype));
+  return uploader.for_each_piece(part.codes.data, rows * row_bytes, row_bytes,
                                  [&](const void* piece, int64_t offset, int64_t bytes) {
                                    const int64_t row = offset / row_bytes;
                                    QuantiseWeightParams params;
                                    params.from = piece;
-                                   params.element = element_of(part.weight.dtype);
+                                   params.element = element_of(part.codes.dtype);
                                    params.rows = bytes / row_bytes;
                                    params.width = in;
                                    params.to = static_cast<char*>(to.data) + row * in;
@@ -151,7 +154,7 @@ Result<void> Linear::store_part(const ops::LinearPart& part, int64_t first_row, 
 
 Result<ShapeKernels*> Linear::kernels_of(const LinearWeight& weight, DType out_dtype) {
   const PolicyKey key{
-      weight.out, weight.in, weight.x_dtype, out_dtype, !cuda_weight(weight).bias.empty(), 0};
+      weight.out, weight.in, input_dtype(weight), out_dtype, !cuda_weight(weight).bias.empty(), 0};
   std::unique_ptr<ShapeKernels>& shape_kernels = kernels_[key];
   if (shape_kernels == nullptr) {
     Result<std::unique_ptr<ShapeKernels>> made =
@@ -298,7 +301,7 @@ ProductScales Linear::multiply(const View& x, const View& x_scale, const LinearW
                                const View& y, float softcap, bool reader_scales, const char* op) {
   if (y.shape[0] == 0 || status_.failed()) return {};
   if (is_loading_) finish_loading();
-  RUDDER_CHECK(x.dtype == weight.x_dtype, "{} of {}", op, shapes_text(x, weight, y));
+  RUDDER_CHECK(x.dtype == input_dtype(weight), "{} of {}", op, shapes_text(x, weight, y));
   const CudaWeight& stored = cuda_weight(weight);
   const auto* x_scales = static_cast<const float*>(x_scale.data);
   const auto* w_scales = static_cast<const float*>(stored.scale.data);

@@ -54,6 +54,11 @@ struct LinearSettings {
   int32_t num_sms = 132;
 };
 
+// What products with the weight read.
+inline tensor::DType input_dtype(const ops::LinearWeight& weight) {
+  return weight.input == ops::InputForm::kF8Rows ? tensor::DType::kF8E4M3 : tensor::DType::kBF16;
+}
+
 class Linear {
  public:
   // API, memory and status outlive it. `policy`: what another one of this GPU measures, and this
@@ -65,6 +70,8 @@ class Linear {
                                               std::shared_ptr<KernelPolicy> policy = nullptr);
   ~Linear();
 
+  // ops::Ops::stored_format, and what makes of parts what it says.
+  Result<ops::WeightFormat> stored_format(const ops::WeightFormat& file) const;
   Result<ops::LinearWeight> make_weight(std::span<const ops::LinearPart> parts, Uploader& uploader);
 
   bool multiplies_fp8() const { return multiplies_fp8_; }  // true when a weight is fp8

@@ -72,9 +72,9 @@ TEST_F(LinearDevice, PartsAreStacked) {
     const std::vector<float> w = random(96 * 64);
     std::vector<uint16_t> half;
     for (size_t i = 0; i < size_t{32} * 64; ++i) half.push_back(tensor::to_f16(w[i]).bits);
-    ops::LinearPart parts[2];
-    parts[0].weight = {half.data(), DType::kF16, {32, 64}};
-    parts[1].weight = {const_cast<float*>(w.data()) + 32 * 64, DType::kF32, {64, 64}};
+    const ops::LinearPart parts[] = {
+        ops::wide_part({half.data(), DType::kF16, {32, 64}}),
+        ops::wide_part({const_cast<float*>(w.data()) + 32 * 64, DType::kF32, {64, 64}})};
     const ops::LinearWeight stacked = value_of(ops_->make_linear(parts));
     EXPECT_EQ(stacked.out, 96);
     const CudaWeight& stored = cuda_weight(stacked);
@@ -95,13 +95,14 @@ TEST_F(LinearDevice, StoredFp8KeepsItsBytes) {
     for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i * 37 % 0x7f);
     std::vector<float> scales(96);
     for (size_t i = 0; i < scales.size(); ++i) scales[i] = 0.001f * static_cast<float>(i + 1);
-    ops::LinearPart parts[2];
-    parts[0] = {{bytes.data(), DType::kF8E4M3, {32, 64}}, {}, {scales.data(), DType::kF32, {32}}};
-    parts[1] = {{bytes.data() + 32 * 64, DType::kF8E4M3, {64, 64}},
-                {},
-                {scales.data() + 32, DType::kF32, {64}}};
+    const ops::LinearPart parts[] = {{.format = ops::kFp8Rows,
+                                      .codes = {bytes.data(), DType::kF8E4M3, {32, 64}},
+                                      .scales = {scales.data(), DType::kF32, {32, 1}}},
+                                     {.format = ops::kFp8Rows,
+                                      .codes = {bytes.data() + 32 * 64, DType::kF8E4M3, {64, 64}},
+                                      .scales = {scales.data() + 32, DType::kF32, {64, 1}}}};
     const ops::LinearWeight stacked = value_of(ops_->make_linear(parts));
-    EXPECT_EQ(stacked.x_dtype, DType::kF8E4M3);
+    EXPECT_EQ(stacked.input, ops::InputForm::kF8Rows);
     EXPECT_EQ(stacked.bytes, 96 * 64 + 96 * 4);
     EXPECT_EQ(bytes_of(cuda_weight(stacked).weight), bytes);
     EXPECT_EQ(to_host(cuda_weight(stacked).scale), scales);
@@ -222,11 +223,14 @@ TEST_F(LinearDevice, EveryCandidate) {
 TEST_F(LinearDevice, RefusesWhatItCannotStore) {
   start_with(DType::kF8E4M3);
   std::vector<float> values(33 * 48);
-  const ops::LinearPart odd{{values.data(), DType::kF32, {33, 48}}, {}};
+  const ops::LinearPart odd = ops::wide_part({values.data(), DType::kF32, {33, 48}});
   const auto refused = ops_->make_linear({&odd, 1});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  const ops::LinearPart integers{{values.data(), DType::kI32, {32, 48}}, {}};
+  const ops::LinearPart integers{
+      .format = {.codes = ops::Codes::kI8, .scale = ops::ScaleType::kF32},
+      .codes = {values.data(), DType::kI8, {32, 48}},
+      .scales = {values.data(), DType::kF32, {32, 1}}};
   EXPECT_FALSE(ops_->make_linear({&integers, 1}));
 }
 
@@ -244,8 +248,8 @@ TEST_F(LinearDevice, PreparedFromMeasurementsAndFromTheFile) {
       const Case c{1024, 512, dtype, DType::kBF16, true};
       const Operands o = make(c, 100);
       const std::vector<float> head_values = random(256 * 512);
-      const ops::LinearPart part{{const_cast<float*>(head_values.data()), DType::kF32, {256, 512}},
-                                 {}};
+      const ops::LinearPart part =
+          ops::wide_part({const_cast<float*>(head_values.data()), DType::kF32, {256, 512}});
       const ops::LinearWeight head = value_of(ops_->make_linear({&part, 1}));
       const auto prepared = ops_->prepare({.max_tokens = 300,
                                            .max_rows = 20,

@@ -51,8 +51,8 @@ class LinearDevice : public DeviceTest {
     Operands o;
     const std::vector<float> w = random(c.out * c.in, 0.05f);
     if (c.bias) o.bias = random(c.out);
-    ops::LinearPart part;
-    part.weight = {const_cast<float*>(w.data()), DType::kF32, {c.out, c.in}};
+    ops::LinearPart part =
+        ops::wide_part({const_cast<float*>(w.data()), DType::kF32, {c.out, c.in}});
     if (c.bias) part.bias = {o.bias.data(), DType::kF32, {c.out}};
     o.weight = value_of(ops_->make_linear({&part, 1}));
     o.w_values = w;

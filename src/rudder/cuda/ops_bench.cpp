@@ -8,6 +8,8 @@
 #include <memory>
 #include <utility>
 
+#include "rudder/cuda/linear.h"
+
 namespace rudder::cuda {
 namespace {
 
@@ -33,7 +35,7 @@ struct Work {
 class BenchModel {
  public:
   BenchModel(const BenchShape& shape, std::unique_ptr<ops::Ops> ops)
-      : shape_(shape), is_fp8_(ops->linear_dtype() == DType::kF8E4M3), ops_(std::move(ops)) {}
+      : shape_(shape), is_fp8_(ops->stored_format({}) == ops::kFp8Rows), ops_(std::move(ops)) {}
 
   Result<void> load(const std::vector<BenchStep>& steps);
   // Fills the step's inputs: positions, slots of the cache, block table.
@@ -101,8 +103,7 @@ View BenchModel::host(int64_t rows, int64_t width) {
 }
 
 Result<LinearWeight> BenchModel::weight(int64_t out, int64_t in, bool bias) {
-  ops::LinearPart part;
-  part.weight = host(out, in);
+  ops::LinearPart part = ops::wide_part(host(out, in));
   if (bias) part.bias = {values_.data(), DType::kBF16, {out}};
   return ops_->make_linear({&part, 1});
 }
@@ -219,11 +220,11 @@ Result<void> BenchModel::set_step(const BenchStep& step) {
 }
 
 View BenchModel::x_of(const LinearWeight& weight, const View& wide, const View& narrow) const {
-  return weight.x_dtype == DType::kF8E4M3 ? narrow : wide;
+  return weight.input == ops::InputForm::kF8Rows ? narrow : wide;
 }
 
 View BenchModel::scale_of(const LinearWeight& weight) const {
-  return weight.x_dtype == DType::kF8E4M3 ? scale_.rows(0, tokens()) : View{};
+  return weight.input == ops::InputForm::kF8Rows ? scale_.rows(0, tokens()) : View{};
 }
 
 void BenchModel::residual_norm(const ops::NormSpec& norm, const LinearWeight& next) {
@@ -288,7 +289,7 @@ void BenchModel::logits() {
   ops_->gather_rows({normed_, last_rows_, last_.rows(0, rows)});
   View x = last_.rows(0, rows);
   View scale;
-  if (head_.x_dtype == DType::kF8E4M3) {
+  if (head_.input == ops::InputForm::kF8Rows) {
     scale = scale_.rows(0, rows);
     ops_->quantise({x, last8_.rows(0, rows), scale, &head_});
     x = last8_.rows(0, rows);
@@ -298,7 +299,7 @@ void BenchModel::logits() {
 }
 
 Work BenchModel::linear_work(const LinearWeight& weight, int64_t count, double out_bytes) const {
-  const auto x_bytes = as_double(static_cast<int64_t>(dtype_bytes(weight.x_dtype)));
+  const auto x_bytes = as_double(static_cast<int64_t>(dtype_bytes(input_dtype(weight))));
   return {as_double(weight.bytes) + as_double(count) * (x_bytes * as_double(weight.in) +
                                                         out_bytes * as_double(weight.out)),
           2.0 * as_double(count) * as_double(weight.in) * as_double(weight.out)};
@@ -416,13 +417,13 @@ Result<void> wait(ops::Ops& ops) {
 Result<double> seconds_of(ops::Ops& ops, const std::function<void()>& enqueue, int repeats) {
   enqueue();  // once outside a capture: kernels are loaded, room is made
   RUDDER_TRY_VOID(wait(ops));
-  ops.begin_capture();
+  ops.graph_ops()->begin_capture();
   enqueue();
-  RUDDER_TRY(const std::unique_ptr<ops::Graph> graph, ops.end_capture());
-  ops.replay(*graph);
+  RUDDER_TRY(const std::unique_ptr<ops::Graph> graph, ops.graph_ops()->end_capture());
+  ops.graph_ops()->replay(*graph);
   RUDDER_TRY_VOID(wait(ops));
   const auto begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < repeats; ++i) ops.replay(*graph);
+  for (int i = 0; i < repeats; ++i) ops.graph_ops()->replay(*graph);
   RUDDER_TRY_VOID(wait(ops));
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
   return taken.count() / repeats;
@@ -431,7 +432,7 @@ Result<double> seconds_of(ops::Ops& ops, const std::function<void()>& enqueue, i
 Result<void> bench_step(BenchModel& model, const BenchStep& step, int repeats,
                         OpsBenchReport& report) {
   RUDDER_TRY_VOID(model.set_step(step));
-  const double product_rate = model.backend().linear_dtype() == DType::kF8E4M3
+  const double product_rate = model.backend().stored_format({}) == ops::kFp8Rows
                                   ? report.ceilings.fp8_flops
                                   : report.ceilings.bf16_flops;
   OpsBenchRow whole{step, "step", 1, 0, 0, 0, 0};

@@ -116,8 +116,7 @@ class Fp8OpsDevice : public DeviceTest {
   ops::LinearWeight weight(int64_t out, bool bias) {
     const std::vector<float> w = random(out * kIn, 0.05f);
     const std::vector<float> b = random(out);
-    ops::LinearPart part;
-    part.weight = {const_cast<float*>(w.data()), DType::kF32, {out, kIn}};
+    ops::LinearPart part = ops::wide_part({const_cast<float*>(w.data()), DType::kF32, {out, kIn}});
     if (bias) part.bias = {const_cast<float*>(b.data()), DType::kF32, {out}};
     return value_of(ops_->make_linear({&part, 1}));
   }
@@ -218,7 +217,8 @@ TEST_F(OpsDevice, AGraphGivesTheBitsOfItsOps) {
   constexpr int64_t kHidden = 256;
   for (const int64_t tokens : {1, 5, 48}) {
     const std::vector<float> w = random(512 * kHidden, 0.05f);
-    const ops::LinearPart part{{const_cast<float*>(w.data()), DType::kF32, {512, kHidden}}, {}};
+    const ops::LinearPart part =
+        ops::wide_part({const_cast<float*>(w.data()), DType::kF32, {512, kHidden}});
     const ops::LinearWeight gate_up = value_of(ops_->make_linear({&part, 1}));
     const View norm = to_device(random(kHidden), {kHidden}, DType::kF32);
     const View x = value_of(ops_->allocate(DType::kBF16, {tokens, kHidden}));
@@ -250,16 +250,16 @@ TEST_F(OpsDevice, AGraphGivesTheBitsOfItsOps) {
     const auto want_second = bytes_of(out);
     EXPECT_NE(want_first, want_second);
 
-    ops_->begin_capture();
+    ops_->graph_ops()->begin_capture();
     step();
-    auto graph = ops_->end_capture();
+    auto graph = ops_->graph_ops()->end_capture();
     ASSERT_TRUE(graph) << graph.error().to_string();
     set_x(first);
-    ops_->replay(**graph);
+    ops_->graph_ops()->replay(**graph);
     EXPECT_EQ(bytes_of(out), want_first) << tokens;
     set_x(second);
-    ops_->replay(**graph);
-    ops_->replay(**graph);
+    ops_->graph_ops()->replay(**graph);
+    ops_->graph_ops()->replay(**graph);
     EXPECT_EQ(bytes_of(out), want_second) << tokens;
     EXPECT_TRUE(ops_->status());
   }

@@ -458,7 +458,7 @@ TEST_P(PeerResidual, TheOpIsItsParts) {
       return bits;
     };
     const auto done = ops.make_event();
-    ops.comm()->open();
+    ops.rank_ops()->comm()->open();
     ops.record(*done);
     EXPECT_TRUE(done->wait());
     barrier.arrive_and_wait();
@@ -469,7 +469,7 @@ TEST_P(PeerResidual, TheOpIsItsParts) {
                          .norm = {.weight = norm},
                          .out = whole[i].out.rows(0, rows),
                          .sums_ranks = true});
-      ops.sum_ranks(parts[i].branch.rows(0, rows));
+      ops.rank_ops()->sum_ranks(parts[i].branch.rows(0, rows));
       ops.residual_norm({.x = parts[i].x.rows(0, rows),
                          .delta = parts[i].branch.rows(0, rows),
                          .norm = {.weight = norm},

@@ -222,16 +222,16 @@ TEST_F(TapsDevice, AGraphReadsTheTableAnew) {
     device_.ops().residual_norm(args);
   };
   run();  // kernels are loaded
-  device_.ops().begin_capture();
+  device_.ops().graph_ops()->begin_capture();
   run();
-  const auto graph = device_.ops().end_capture();
+  const auto graph = device_.ops().graph_ops()->end_capture();
   ASSERT_TRUE(graph) << graph.error().to_string();
   const auto replay = [&](int32_t first, int32_t second) {
     const std::vector<uint16_t> zeros(2 * kWidth);
     const std::vector<int32_t> rows = {first, second};
     device_.write(x, std::as_bytes(std::span(zeros)));
     device_.write(batch.row, std::as_bytes(std::span(rows)));
-    device_.ops().replay(**graph);
+    device_.ops().graph_ops()->replay(**graph);
     return device_.matrix(x);
   };
   const auto expect = [&](const Matrix& got, int64_t t, const tap::Program* of) {

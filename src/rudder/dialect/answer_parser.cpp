@@ -8,6 +8,7 @@
 #include "rudder/dialect/call_reader.h"
 #include "rudder/dialect/json_scanner.h"
 #include "rudder/dialect/mark_finder.h"
+#include "rudder/dialect/unopened_call.h"
 
 namespace rudder::dialect {
 namespace {
@@ -58,7 +59,7 @@ class TrimmedText {
 };
 
 // Thoughts and text, and the calls in them. A call ends the thoughts that were not closed: models
-// forget to.
+// forget to. They also forget the mark before a call, or write it twice.
 class TextSplitter {
  public:
   TextSplitter(const ParserSetup& setup, uint64_t seed, Delta* delta)
@@ -67,13 +68,17 @@ class TextSplitter {
         sink_(setup, seed, delta),
         thoughts_(&delta->reasoning),
         content_(&delta->content),
-        may_be_bare_(dialect_ != nullptr && dialect_->bare) {
+        may_be_bare_(dialect_ != nullptr && dialect_->bare),
+        takes_unopened_(dialect_ != nullptr && !dialect_->bare && !setup.is_held && !must_call_),
+        may_be_unopened_(takes_unopened_) {
     if (setup.reasoning != nullptr) end_of_thoughts_ = setup.reasoning->end;
-    std::vector<std::string_view> marks;
-    if (dialect_ != nullptr) marks = {dialect_->begin, dialect_->also_begin};
-    marks_ = MarkFinder(marks);
-    marks.push_back(end_of_thoughts_);
-    marks_in_thoughts_ = MarkFinder(std::move(marks));
+    std::vector<std::string_view> marks = {end_of_thoughts_};
+    if (dialect_ != nullptr) {
+      marks.insert(marks.end(), {dialect_->begin, dialect_->also_begin});
+      // An end that another mark begins with would be taken for it.
+      if (!dialect_->begin.starts_with(dialect_->end)) marks.push_back(dialect_->end);
+    }
+    marks_ = MarkFinder(std::move(marks));
     thoughts_.mark();
   }
 
@@ -86,9 +91,13 @@ class TextSplitter {
   // What a byte leaves to be read again, from the front on.
   std::string step(char byte);
   bool begins_bare_call(char byte);
+  bool begins_unopened_call(char byte);
+  std::string in_unopened_call(char byte);
   void found(std::string_view mark);
   void open(std::string_view mark);
   std::string in_call(char byte);
+  bool opens_again(char byte);
+  std::string read_call(char byte);
   void end_thoughts(bool by_call);
   void finish_call();
   TrimmedText& text() { return thinking_ ? thoughts_ : content_; }
@@ -100,13 +109,18 @@ class TextSplitter {
   TrimmedText thoughts_;
   TrimmedText content_;
   MarkFinder marks_{{}};
-  MarkFinder marks_in_thoughts_{{}};
   std::unique_ptr<CallReader> reader_;
   std::string scratch_;
-  std::string kept_;       // what the reader has not taken, its mark in front
-  size_t mark_bytes_ = 0;  // of the mark in kept_
-  bool taken_ = false;     // the reader has taken something
-  bool may_be_bare_;       // nothing but blanks so far
+  std::string kept_;           // what the reader has not taken, its mark in front
+  size_t mark_bytes_ = 0;      // of the mark in kept_
+  bool taken_ = false;         // the reader has taken something
+  bool may_be_bare_;           // nothing but blanks so far
+  const bool takes_unopened_;  // calls whose first mark is missing
+  bool may_be_unopened_;       // nothing but blanks so far, or since a call
+  std::string unopened_;       // what may be such a call
+  UnopenedCall unopened_call_ = {};
+  std::string opener_;      // behind the mark before a call, what may be that mark again
+  bool broke_off_ = false;  // the last call's end mark may come yet, behind what is no call
   bool thinking_ = false;
   bool cut_thoughts_ = false;  // a call ended the thoughts; their own end may come yet
 };
@@ -138,19 +152,46 @@ bool TextSplitter::begins_bare_call(char byte) {
   return true;
 }
 
+bool TextSplitter::begins_unopened_call(char byte) {
+  if (thinking_ || !may_be_unopened_ || is_blank(byte)) return false;
+  may_be_unopened_ = false;
+  unopened_call_ = UnopenedCall(*dialect_);
+  return true;
+}
+
+// What begins like a call of a tool is one, without its mark, if the mark behind calls follows, or
+// the dialect has none.
+std::string TextSplitter::in_unopened_call(char byte) {
+  unopened_.push_back(byte);
+  const UnopenedCall::Step step = unopened_call_.push(byte, sink_);
+  if (step == UnopenedCall::Step::kMore) return {};
+  std::string again = std::exchange(unopened_, {});
+  if (step == UnopenedCall::Step::kCall) {
+    open(dialect_->begin);
+    kept_.clear();
+    mark_bytes_ = 0;
+  }
+  return again;
+}
+
 std::string TextSplitter::step(char byte) {
   if (reader_ || begins_bare_call(byte)) return in_call(byte);
+  if (!unopened_.empty() || begins_unopened_call(byte)) return in_unopened_call(byte);
   scratch_.clear();
-  MarkFinder& marks = thinking_ || cut_thoughts_ ? marks_in_thoughts_ : marks_;
-  const std::string_view mark = marks.push(byte, &scratch_);
+  const std::string_view mark = marks_.push(byte, &scratch_);
   text().push(scratch_);
   if (!mark.empty()) found(mark);
   return {};
 }
 
 void TextSplitter::found(std::string_view mark) {
-  if (!end_of_thoughts_.empty() && mark == end_of_thoughts_) {
-    end_thoughts(false);
+  if (mark == end_of_thoughts_) {
+    if (thinking_ || cut_thoughts_) return end_thoughts(false);
+    text().push(mark);
+  } else if (mark == dialect_->end) {
+    if (!broke_off_) return text().push(mark);
+    broke_off_ = false;
+    text().mark();
   } else {
     open(mark);
   }
@@ -168,6 +209,7 @@ void TextSplitter::open(std::string_view mark) {
   kept_ = mark;
   mark_bytes_ = mark.size();
   taken_ = false;
+  broke_off_ = false;
   switch (dialect_->form) {
     case CallForm::kJson:
     case CallForm::kNamed:
@@ -175,6 +217,9 @@ void TextSplitter::open(std::string_view mark) {
       break;
     case CallForm::kXml:
       reader_ = make_xml_reader(*dialect_, mark == dialect_->also_begin);
+      break;
+    case CallForm::kTagged:
+      reader_ = make_xml_reader(*dialect_, true);
       break;
     case CallForm::kPythonic:
       reader_ = make_pythonic_reader(*dialect_, false);
@@ -185,7 +230,39 @@ void TextSplitter::open(std::string_view mark) {
   }
 }
 
+// The mark before a call once more, with nothing but blanks between the two.
+bool TextSplitter::opens_again(char byte) {
+  if (taken_ || mark_bytes_ == 0) return false;
+  if (opener_.empty()) {
+    if (byte != dialect_->begin.front()) return false;
+    const auto behind = kept_.begin() + static_cast<std::ptrdiff_t>(mark_bytes_);
+    if (!std::all_of(behind, kept_.end(), is_blank)) return false;
+  }
+  return dialect_->begin.substr(opener_.size()).starts_with(byte);
+}
+
 std::string TextSplitter::in_call(char byte) {
+  if (opens_again(byte)) {
+    opener_.push_back(byte);
+    if (opener_ != dialect_->begin) return {};
+    const std::string marks = kept_ + std::exchange(opener_, {});
+    open(dialect_->begin);
+    kept_ = marks;  // text, if no call follows
+    mark_bytes_ = marks.size();
+    return {};
+  }
+  if (opener_.empty()) return read_call(byte);
+  // The reader gets what it was not: all of it, byte by byte.
+  std::string bytes = std::exchange(opener_, {}) + byte;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    std::string again = read_call(bytes[i]);
+    if (reader_) continue;
+    return again + bytes.substr(i + 1);
+  }
+  return {};
+}
+
+std::string TextSplitter::read_call(char byte) {
   kept_.push_back(byte);
   const CallReader::Step step = reader_->push(byte, sink_);
   if (step == CallReader::Step::kMore) return {};
@@ -194,10 +271,13 @@ std::string TextSplitter::in_call(char byte) {
     content_.mark();
     taken_ = true;
     kept_.clear();
-    if (step == CallReader::Step::kEnd) reader_.reset();
+    if (step != CallReader::Step::kEnd) return {};
+    reader_.reset();
+    may_be_unopened_ = takes_unopened_;
     return {};
   }
   reader_.reset();
+  broke_off_ = taken_;
   std::string again = std::exchange(kept_, {});
   if (!taken_) {
     // No call follows: the mark, or the first byte of a bare call, is text.
@@ -209,6 +289,14 @@ std::string TextSplitter::in_call(char byte) {
 }
 
 void TextSplitter::finish_call() {
+  const std::string bytes = std::exchange(opener_, {});
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const std::string again = read_call(bytes[i]);
+    if (reader_) continue;
+    for (const char byte : again + bytes.substr(i + 1)) push(byte);
+    if (reader_) finish_call();  // of fewer bytes
+    return;
+  }
   const int32_t calls_before = sink_.num_calls();
   const bool is_text = reader_->finish(sink_);
   reader_.reset();
@@ -233,10 +321,9 @@ void TextSplitter::finish_call() {
 
 void TextSplitter::finish() {
   if (reader_) finish_call();
-  if (thinking_ || !must_call_) {
-    text().push(marks_in_thoughts_.take_held());
-    text().push(marks_.take_held());
-  }
+  for (const char byte : std::exchange(unopened_, {})) push(byte);
+  if (reader_) finish_call();
+  if (thinking_ || !must_call_) text().push(marks_.take_held());
   thoughts_.finish();
   content_.finish();
 }

@@ -76,10 +76,10 @@ TEST(AnswerParser, WhatIsNoCallIsContent) {
        }) {
     EXPECT_EQ(parse_line(setup_of("hermes"), text), std::string(text) + "|");
   }
-  // The mark that began nothing does not hide the one after it.
+  // The mark that began nothing does not hide the one after it; written twice it is one.
   EXPECT_EQ(parse_line(setup_of("hermes"),
                        R"(<tool_call><tool_call>{"name": "f", "arguments": {}}</tool_call>)"),
-            "<tool_call>||f({})");
+            "||f({})");
   EXPECT_EQ(
       parse_line(setup_of("hermes"), R"(<tool_call>{"name": <tool_call>{"name": "f"}</tool_call>)"),
       R"(<tool_call>{"name":||f({}))");
@@ -150,7 +150,9 @@ TEST(AnswerParser, QwenCoder) {
           {R"(<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>)", R"(||f({"a": 1}))"},
           {"<tool_call><func>", "<tool_call><func>|"},
           {"<tool_call><function=f><parameter=s>a < b </par", R"-(||f({"s": "a < b ))-"},
-          {"<tool_call><function=f><parameter=s>a</parameter> oops", R"(oops||f({"s": "a"}))"},
+          // Behind a mark that ends a value comes another mark: else it was text of the value.
+          {"<tool_call><function=f><parameter=s>a</parameter> oops",
+           R"(||f({"s": "a</parameter> oops))"},
       });
 }
 
@@ -165,9 +167,9 @@ TEST(AnswerParser, Pythonic) {
           {"[1, 2]", "[1, 2]|"},
           {"[unknown(a=1)]", "[unknown(a=1)]|"},
           {"[f(1)]", "[f(1)]|"},
-          {"[f(a=1), f(b=)] x", "f(b=)] x||f({\"a\": 1})"},
+          {"[f(a=1), f(b=)] x", "x||f({\"a\": 1})|f({\"b\": null})"},
           {"f(a=1)", "f(a=1)|"},
-          {"[f(a=1", "[f(a=1|"},
+          {"[f(a=1", "||f({\"a\": 1)"},
       });
 }
 
@@ -189,8 +191,7 @@ TEST(AnswerParser, Gemma) {
                   R"(||f({"a": "x, {y}", "n": -1.5, "l": [true, null]}))"},
                  {"<start_function_call>call:f{}", "||f({})"},
                  {"<start_function_call>{\"name\": \"f\"}<end_function_call>", "||f({})"},
-                 {"<start_function_call>call:f{a:b}<end_function_call>",
-                  "<start_function_call>call:f{a:b}<end_function_call>|"},
+                 {"<start_function_call>call:f{a:b}<end_function_call>", "||f({\"a\": \"b\"})"},
              });
   expect_all(setup_of("gemma4", "gemma4"),
              {{"<|channel>thought\nHm.\n<channel|><|tool_call>call:f{a:<|\"|>x<|\"|>}<tool_call|>",

@@ -145,6 +145,9 @@ class FormatWriter {
       parts = opening(tool.name, marked);
       parts.push_back(mark("[ARGS]"));
       after = "";
+    } else if (dialect_.form == CallForm::kTagged) {
+      parts = opening(tool.name + ">", marked);
+      after = "</function>";
     } else {
       std::string before = "{\"name\": ";
       append_json_string(before, tool.name);
@@ -195,11 +198,29 @@ json::object behind_thoughts(const ParserSetup& setup, json::object content, std
 
 }  // namespace
 
+namespace {
+
+// Whether a schema of parameters says nothing of what fields there are: the tool has none.
+bool names_no_field(const json::object& schema) {
+  for (const char* keyword :
+       {"additionalProperties", "allOf", "anyOf", "const", "dependencies", "dependentRequired",
+        "dependentSchemas", "enum", "if", "minProperties", "not", "oneOf", "patternProperties",
+        "propertyNames", "$dynamicRef", "$ref", "unevaluatedProperties"}) {
+    if (schema.contains(keyword)) return false;
+  }
+  const json::value* fields = schema.if_contains("properties");
+  const json::value* required = schema.if_contains("required");
+  return (fields == nullptr || (fields->is_object() && fields->get_object().empty())) &&
+         (required == nullptr || (required->is_array() && required->get_array().empty()));
+}
+
+}  // namespace
+
 json::object arguments_schema(const CallableTool& tool) {
   const json::object* given = tool.parameters != nullptr ? tool.parameters->if_object() : nullptr;
-  if (given == nullptr) return {{"type", "object"}, {"additionalProperties", false}};
-  json::object schema = *given;
+  json::object schema = given != nullptr ? *given : json::object();
   schema.emplace("type", "object");
+  if (names_no_field(schema)) schema["additionalProperties"] = false;
   return schema;
 }
 

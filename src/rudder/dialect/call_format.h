@@ -21,6 +21,7 @@ struct CallableTool {
 };
 
 // The schema of a tool's arguments: `parameters`, which may leave out that they are an object.
+// Where they say nothing of its fields, it has none.
 boost::json::object arguments_schema(const CallableTool& tool);
 
 // The id of a mark that is a special token: a grammar names it by id, since it spells no text.

@@ -57,5 +57,33 @@ TEST(CallFormat, MarksThatAreSpecialTokensAreTokens) {
   EXPECT_EQ(shortest(format.at("format")), R"([TOKEN]f[ARGS]{"a": 1})");
 }
 
+// A tool that names no parameters takes none.
+TEST(CallFormat, ParametersThatNameNoFieldAreNone) {
+  const auto schema_of = [](const char* parameters) {
+    const json::value given = json::parse(parameters);
+    return arguments_schema({"f", &given});
+  };
+  EXPECT_EQ(arguments_schema({"f", nullptr}).at("additionalProperties"), false);
+  for (
+      const char* empty :
+      {"{}", R"({"type":"object"})", R"({"type":"object","properties":{}})",
+       R"({"$schema":"x","title":"t","type":"object","properties":{},"required":[],"$defs":{}})"}) {
+    const json::object schema = schema_of(empty);
+    EXPECT_EQ(schema.at("additionalProperties"), false) << empty;
+    EXPECT_EQ(schema.at("type"), "object") << empty;
+  }
+  // What says something of its fields is left as it is.
+  for (const char* other :
+       {R"({"type":"object","additionalProperties":true})",
+        R"({"properties":{},"additionalProperties":{"type":"string"}})",
+        R"({"properties":{"a":{}}})", R"({"required":["a"]})", R"({"minProperties":1})",
+        R"({"patternProperties":{"^x":{}}})", R"({"anyOf":[{"required":["a"]}]})",
+        R"({"$ref":"#/$defs/a","$defs":{"a":{"properties":{"b":{}}}}})"}) {
+    json::object expected = json::parse(other).as_object();
+    expected.emplace("type", "object");
+    EXPECT_EQ(schema_of(other), expected) << other;
+  }
+}
+
 }  // namespace
 }  // namespace rudder::dialect

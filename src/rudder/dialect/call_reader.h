@@ -30,8 +30,12 @@ class CallSink {
   void broken_arguments(std::string_view rest);
 
   bool knows(std::string_view name) const;
-  // The value of this argument is text, as far as the tool's schema says.
-  bool takes_text(std::string_view tool, std::string_view argument) const;
+  // Some known name begins so.
+  bool knows_beginning(std::string_view name) const;
+  // What the value of this argument may be, as far as the tool's schema says.
+  ValueTypes types_of(std::string_view tool, std::string_view argument) const;
+  // False where the tool's schema names arguments, and this one is none of them.
+  bool may_have(std::string_view tool, std::string_view argument) const;
   int32_t num_calls() const { return num_calls_; }
 
  private:

@@ -81,13 +81,22 @@ bool CallSink::knows(std::string_view name) const {
                      [&](const Tool& tool) { return tool.name == name; });
 }
 
-bool CallSink::takes_text(std::string_view tool, std::string_view argument) const {
-  for (const Tool& known : setup_.tools) {
-    if (known.name != tool) continue;
-    const auto& json = known.json_arguments;
-    return std::find(json.begin(), json.end(), argument) == json.end();
-  }
-  return true;
+bool CallSink::knows_beginning(std::string_view name) const {
+  return std::ranges::any_of(setup_.tools,
+                             [&](const Tool& tool) { return tool.name.starts_with(name); });
+}
+
+ValueTypes CallSink::types_of(std::string_view tool, std::string_view argument) const {
+  const auto known = std::ranges::find(setup_.tools, tool, &Tool::name);
+  if (known == setup_.tools.end()) return kString;
+  const auto found = std::ranges::find(known->arguments, argument, &Argument::name);
+  return found == known->arguments.end() ? known->other_arguments : found->types;
+}
+
+bool CallSink::may_have(std::string_view tool, std::string_view argument) const {
+  const auto known = std::ranges::find(setup_.tools, tool, &Tool::name);
+  if (known == setup_.tools.end() || known->arguments.empty()) return true;
+  return std::ranges::find(known->arguments, argument, &Argument::name) != known->arguments.end();
 }
 
 }  // namespace rudder::dialect

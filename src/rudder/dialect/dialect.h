@@ -21,6 +21,7 @@ enum class CallForm : uint8_t {
   kXml,       // <function=name><parameter=key>value</parameter></function>, or what kJson takes
   kPythonic,  // [name(key=value), ...]
   kBraced,    // call:name{key:value,...}
+  kTagged,    // <function=name>{...}</function>, or what kXml takes
 };
 
 enum class IdStyle : uint8_t {
@@ -69,10 +70,26 @@ std::vector<std::string_view> marks_of(const ToolDialect* tools, const Reasoning
 enum class PromptEnd : uint8_t { kNeither, kOpen, kClosed };
 PromptEnd reasoning_after(const ReasoningDialect& reasoning, std::string_view prompt);
 
+// Types of values, as bits: which of them an argument may have. Forms that write strings without
+// quotes need it.
+using ValueTypes = uint8_t;
+inline constexpr ValueTypes kString = 1;
+inline constexpr ValueTypes kNumber = 2;
+inline constexpr ValueTypes kBoolean = 4;
+inline constexpr ValueTypes kNull = 8;
+inline constexpr ValueTypes kList = 16;
+inline constexpr ValueTypes kObject = 32;
+
+struct Argument {
+  std::string name;
+  ValueTypes types = kString;
+};
+
 // A tool that the client offers.
 struct Tool {
   std::string name;
-  std::vector<std::string> json_arguments;  // properties whose values are no strings, for kXml
+  std::vector<Argument> arguments = {};  // that its schema names
+  ValueTypes other_arguments = kString;  // those that it does not name
 };
 
 // How the answers of one request are to be parsed.
@@ -81,6 +98,7 @@ struct ParserSetup {
   const ReasoningDialect* reasoning = nullptr;  // null: thoughts are text
   bool in_reasoning = false;                    // the prompt ends inside the thoughts
   std::vector<Tool> tools;
+  bool is_held = false;    // a grammar has its calls: none is without its first mark
   bool must_call = false;  // the answer is held to calls: what begins as one is one, even cut short
   int32_t max_calls = INT32_MAX;  // those after it are passed over
 };

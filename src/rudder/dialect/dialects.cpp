@@ -29,6 +29,7 @@ constexpr std::array kTools = {
                 .begin = "<tool_call>",
                 .also_begin = "<function=",
                 .end = "</tool_call>"},
+    ToolDialect{.name = "functionary_v3_1", .form = CallForm::kTagged, .begin = "<function="},
     ToolDialect{.name = "llama3_json",
                 .begin = "<|python_tag|>",
                 .bare = true,
@@ -79,7 +80,9 @@ constexpr std::array kReasoning = {
 constexpr std::array kToolTraces = {
     Trace{{"<tool_call>", "<arg_key>"}, ""},        // GLM 4.5
     Trace{{"<seed:tool_call>", "<function="}, ""},  // Seed-OSS
+    Trace{{">>>all"}, ""},                          // Functionary 3.2
     Trace{{"<function=", "<tool_call>"}, "qwen3_coder"},
+    Trace{{"<function=", "</function>"}, "functionary_v3_1"},
     Trace{{"<|start_of_role|>", "</tool_call>"}, "hermes"},  // Granite 4
     Trace{{"<|start_of_role|>"}, "granite"},
     Trace{{"<tool_call>", "arguments"}, "hermes"},

@@ -1,12 +1,36 @@
 #include <gtest/gtest.h>
 
+#include <boost/json.hpp>
 #include <fstream>
+#include <set>
 #include <sstream>
 
-#include "rudder/dialect/dialect.h"
+#include "rudder/dialect/test_support.h"
 
 namespace rudder::dialect {
 namespace {
+
+namespace json = boost::json;
+
+std::string file_text(const std::string& path) {
+  std::ifstream file(RUDDER_SOURCE_DIR "/" + path);
+  EXPECT_TRUE(file) << path;
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::string family_source(const std::string& family) {
+  return file_text("tools/template_diff/families/" + family + ".jinja");
+}
+
+json::array rows_of(const std::string& name) {
+  return json::parse(file_text("src/rudder/dialect/" + name)).as_array();
+}
+
+std::string member_text(const json::object& row, std::string_view key) {
+  return std::string(row.at(key).as_string());
+}
 
 std::string detected(std::string_view chat_template) {
   const ToolDialect* tools = detect_tool_dialect(chat_template);
@@ -44,24 +68,27 @@ TEST(Dialects, AreNotDetectedFromAStrayMark) {
   EXPECT_EQ(detected("<|tool_call|>[{\"name\", \"arguments\"}]<|/tool_call|>"), "phi4_mini_json -");
 }
 
-TEST(Dialects, OfFamilies) {
-  const auto of = [](const std::string& family) {
-    std::ifstream file(RUDDER_SOURCE_DIR "/tools/template_diff/families/" + family + ".jinja");
-    EXPECT_TRUE(file) << family;
-    std::stringstream text;
-    text << file.rdbuf();
-    return detected(text.str());
-  };
-  EXPECT_EQ(of("hermes"), "hermes -");
-  EXPECT_EQ(of("llama32"), "llama3_json -");
-  EXPECT_EQ(of("mistral_v3"), "mistral_list -");
-  EXPECT_EQ(of("tekken"), "mistral -");
-  EXPECT_EQ(of("phi4_mini"), "phi4_mini_json -");
-  EXPECT_EQ(of("qwen3_coder"), "qwen3_coder -");
-  EXPECT_EQ(of("gemma3_tools"), "gemma -");
-  EXPECT_EQ(of("granite"), "granite -");
-  EXPECT_EQ(of("glm4"), "- qwen3");
-  EXPECT_EQ(of("deepseek_r1"), "- qwen3");
+// written_calls.json: of each template the dialect that it shows, what its model writes, and what
+// the reader of that dialect makes of it.
+TEST(Dialects, WhatATemplatesModelWritesIsRead) {
+  std::set<std::string> covered;
+  for (const json::value& item : rows_of("written_calls.json")) {
+    const json::object& row = item.as_object();
+    const std::string source = row.contains("family") ? family_source(member_text(row, "family"))
+                                                      : member_text(row, "source");
+    ASSERT_FALSE(source.empty()) << item;
+    EXPECT_EQ(detected(source), member_text(row, "shows")) << item;
+    ParserSetup setup = setup_of("");
+    setup.calls = detect_tool_dialect(source);
+    setup.reasoning = detect_reasoning_dialect(source);
+    if (setup.calls != nullptr) covered.emplace(setup.calls->name);
+    if (setup.calls == nullptr && setup.reasoning == nullptr) continue;
+    EXPECT_EQ(parse_line(setup, member_text(row, "text")), member_text(row, "returned")) << item;
+  }
+  for (const ToolDialect& dialect : tool_dialects()) {
+    const bool is_shown = dialect.name != "pythonic";  // no template says that calls are Python
+    EXPECT_EQ(covered.contains(std::string(dialect.name)), is_shown) << dialect.name;
+  }
 }
 
 TEST(Dialects, AreFoundByNameAndAlias) {

@@ -197,7 +197,7 @@ CallObject::Step CallObject::push(char byte, CallSink& sink) {
 class JsonReader final : public CallReader {
  public:
   JsonReader(const ToolDialect& dialect, bool bare)
-      : dialect_(dialect), bare_(bare), object_(bare), end_({dialect.end}) {}
+      : dialect_(dialect), bare_(bare), object_(bare), end_({dialect.end, dialect.begin}) {}
 
   Step push(char byte, CallSink& sink) override;
   bool finish(CallSink& sink) override;
@@ -235,7 +235,7 @@ class JsonReader final : public CallReader {
   const bool bare_;
   State state_ = State::kStart;
   CallObject object_;
-  MarkFinder end_;  // of calls whose arguments are broken
+  MarkFinder end_;  // of calls whose arguments are broken: their end mark, or the next call's
   JsonScanner scanner_;
   std::string name_;
   std::string tag_;
@@ -361,9 +361,10 @@ CallReader::Step JsonReader::named_arguments(char byte, CallSink& sink) {
 }
 
 CallReader::Step JsonReader::broken(char byte, CallSink& sink) {
-  if (end_.push(byte, &broken_).empty()) return Step::kTaken;
+  const std::string_view mark = end_.push(byte, &broken_);
+  if (mark.empty()) return end_.holds() ? Step::kMore : Step::kTaken;
   sink.broken_arguments(broken_);
-  return Step::kEnd;
+  return mark == dialect_.end ? Step::kEnd : Step::kStray;
 }
 
 CallReader::Step JsonReader::push(char byte, CallSink& sink) {

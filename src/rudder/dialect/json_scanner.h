@@ -12,6 +12,13 @@ constexpr bool is_blank(char byte) {
   return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r';
 }
 
+// Without the blanks at its ends.
+constexpr std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
+  while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
+  return text;
+}
+
 // Follows one value by RFC 8259, with one exception: strings may contain raw control characters,
 // where models put line breaks. Who copies the value escapes them (see in_string).
 class JsonScanner {

@@ -20,8 +20,7 @@ bool is_name_byte(char byte) {
 // so; the reader is then of no further use.
 class LooseParser {
  public:
-  // `quote` empty: Python, with keys as strings in braces and names in calls.
-  LooseParser(std::string_view text, std::string_view quote) : text_(text), quote_(quote) {}
+  explicit LooseParser(std::string_view text) : text_(text) {}
 
   void skip_blanks() {
     while (!text_.empty() && is_blank(text_.front())) text_.remove_prefix(1);
@@ -47,12 +46,11 @@ class LooseParser {
     return name;
   }
 
-  // Pairs of bare names and values up to `close`, as the inside of a JSON object.
-  bool take_pairs(char between, char close, std::string* out);
+  // Names and values of a call up to its parenthesis, as the inside of a JSON object.
+  bool take_arguments(std::string* out);
   bool take_value(std::string* out);
 
  private:
-  bool python() const { return quote_.empty(); }
   bool take_items(char close, std::string* out);
   bool take_string(std::string* out);
   bool take_quoted(char quote, std::string* decoded);
@@ -60,9 +58,10 @@ class LooseParser {
   bool take_word(std::string* out);
   bool take_number(std::string* out);
   bool take_key(std::string* out);
+  bool take_nothing(std::string* out);
+  bool take_close(char close);
 
   std::string_view text_;
-  const std::string_view quote_;
   int depth_ = 0;
 };
 
@@ -119,17 +118,10 @@ bool LooseParser::take_quoted(char quote, std::string* decoded) {
 
 bool LooseParser::take_string(std::string* out) {
   std::string decoded;
-  if (python()) {
-    if (!take_quoted(text_.front(), &decoded)) return false;
-  } else {
-    text_.remove_prefix(quote_.size());
-    const size_t end = text_.find(quote_);
-    if (end == std::string_view::npos) return false;
-    decoded = text_.substr(0, end);
-    text_.remove_prefix(end + quote_.size());
-  }
+  const bool is_whole = take_quoted(text_.front(), &decoded);
   append_json_string(*out, decoded);
-  return true;
+  if (!is_whole) out->pop_back();  // it has no end
+  return is_whole;
 }
 
 bool LooseParser::take_word(std::string* out) {
@@ -166,13 +158,7 @@ bool LooseParser::take_number(std::string* out) {
 }
 
 bool LooseParser::take_key(std::string* out) {
-  if (!python() && !text_.starts_with(quote_)) {
-    const std::string key = take_name("_-.$");
-    append_json_string(*out, key);
-    return !key.empty();
-  }
-  if (python() && !text_.starts_with('"') && !text_.starts_with('\'')) return false;
-  return take_string(out);
+  return (text_.starts_with('"') || text_.starts_with('\'')) && take_string(out);
 }
 
 // The items of a list, a tuple or a dictionary, from after its opening bracket.
@@ -181,11 +167,11 @@ bool LooseParser::take_items(char close, std::string* out) {
   bool first = true;
   while (true) {
     skip_blanks();
-    if (take(std::string_view(&close, 1))) break;
+    if (take_close(close)) break;
     if (!first) {
       if (!take(",")) return false;
       skip_blanks();
-      if (take(std::string_view(&close, 1))) break;
+      if (take_close(close)) break;
       *out += ", ";
     }
     first = false;
@@ -194,6 +180,7 @@ bool LooseParser::take_items(char close, std::string* out) {
       skip_blanks();
       if (!take(":")) return false;
       *out += ": ";
+      if (take_nothing(out)) continue;
     }
     if (!take_value(out)) return false;
   }
@@ -201,12 +188,29 @@ bool LooseParser::take_items(char close, std::string* out) {
   return true;
 }
 
+// A value that is missing is null.
+bool LooseParser::take_nothing(std::string* out) {
+  skip_blanks();
+  if (text_.empty() || std::string_view(",}])").find(text_.front()) == std::string_view::npos) {
+    return false;
+  }
+  *out += "null";
+  return true;
+}
+
+// The end of what stands in brackets: where a bracket around it closes, its own is missing.
+bool LooseParser::take_close(char close) {
+  if (take(std::string_view(&close, 1))) return true;
+  return depth_ > 0 && !text_.empty() &&
+         std::string_view("}])").find(text_.front()) != std::string_view::npos;
+}
+
 bool LooseParser::take_value(std::string* out) {
   skip_blanks();
   if (text_.empty() || depth_ == kMaxLooseDepth) return false;
   const char byte = text_.front();
-  if (python() ? byte == '"' || byte == '\'' : text_.starts_with(quote_)) return take_string(out);
-  if (byte == '[' || byte == '{' || (python() && byte == '(')) {
+  if (byte == '"' || byte == '\'') return take_string(out);
+  if (byte == '[' || byte == '{' || byte == '(') {
     text_.remove_prefix(1);
     ++depth_;
     const bool taken = take_items(byte == '[' ? ']' : byte == '{' ? '}' : ')', out);
@@ -217,28 +221,25 @@ bool LooseParser::take_value(std::string* out) {
   return take_number(out);
 }
 
-bool LooseParser::take_pairs(char between, char close, std::string* out) {
+bool LooseParser::take_arguments(std::string* out) {
   bool first = true;
   while (true) {
     skip_blanks();
-    if (take(std::string_view(&close, 1))) return true;
+    if (take(")")) return true;
     if (!first) {
       if (!take(",")) return false;
       skip_blanks();
-      if (take(std::string_view(&close, 1))) return true;
+      if (take(")")) return true;
       *out += ", ";
     }
     first = false;
-    if (python()) {
-      const std::string name = take_name();
-      if (name.empty()) return false;
-      append_json_string(*out, name);
-    } else if (!take_key(out)) {
-      return false;
-    }
+    const std::string name = take_name();
+    if (name.empty()) return false;
+    append_json_string(*out, name);
     skip_blanks();
-    if (!take(std::string_view(&between, 1))) return false;
+    if (!take("=")) return false;
     *out += ": ";
+    if (take_nothing(out)) continue;
     if (!take_value(out)) return false;
   }
 }
@@ -255,14 +256,14 @@ std::string_view without_print(std::string_view text) {
 }  // namespace
 
 std::optional<std::string> parse_python_value(std::string_view text) {
-  LooseParser parser(text, "");
+  LooseParser parser(text);
   std::string value;
   if (!parser.take_value(&value) || !parser.at_end()) return std::nullopt;
   return value;
 }
 
 std::optional<std::string> parse_python_object(std::string_view text) {
-  LooseParser parser(text, "");
+  LooseParser parser(text);
   std::string value;
   if (!parser.take_value(&value) || !value.starts_with('{')) return std::nullopt;
   while (parser.take("}") || parser.take("]") || parser.take(" ") || parser.take("\n")) {
@@ -271,28 +272,17 @@ std::optional<std::string> parse_python_object(std::string_view text) {
   return value;
 }
 
-std::optional<LooseCall> parse_python_call(std::string_view text) {
-  LooseParser parser(without_print(text), "");
+std::optional<LooseCall> parse_python_call(std::string_view text, bool is_cut) {
+  LooseParser parser(is_cut ? text : without_print(text));
   LooseCall call;
   parser.skip_blanks();
   call.name = parser.take_name("_.-");
   parser.skip_blanks();
   if (call.name.empty() || !parser.take("(")) return std::nullopt;
   call.arguments = "{";
-  if (!parser.take_pairs('=', ')', &call.arguments) || !parser.at_end()) return std::nullopt;
-  call.arguments.push_back('}');
-  return call;
-}
-
-std::optional<LooseCall> parse_braced_call(std::string_view text, std::string_view quote) {
-  LooseParser parser(text, quote);
-  LooseCall call;
-  parser.skip_blanks();
-  if (!parser.take("call:")) return std::nullopt;
-  call.name = parser.take_name("_.-");
-  if (call.name.empty() || !parser.take("{")) return std::nullopt;
-  call.arguments = "{";
-  if (!parser.take_pairs(':', '}', &call.arguments) || !parser.at_end()) return std::nullopt;
+  const bool is_whole = parser.take_arguments(&call.arguments) && parser.at_end();
+  if (is_cut) return call;
+  if (!is_whole) return std::nullopt;
   call.arguments.push_back('}');
   return call;
 }

@@ -1,5 +1,5 @@
-// Converts calls whose arguments are not JSON into JSON once they are complete: Python's keyword
-// arguments, and Gemma's braces. Internal to the room.
+// Converts calls whose arguments are Python's into JSON once they are complete. Internal to the
+// room.
 #pragma once
 
 #include <optional>
@@ -19,11 +19,10 @@ std::optional<std::string> parse_python_value(std::string_view text);
 // An object of Python or JSON with nothing but blanks and closing brackets behind it, as JSON.
 std::optional<std::string> parse_python_object(std::string_view text);
 
-// "name(key=value, ...)", also inside print(...). Values are Python's or JSON's literals; nullopt
-// for anything else, positional arguments among it.
-std::optional<LooseCall> parse_python_call(std::string_view text);
-
-// "call:name{key:value,...}". Strings stand between two `quote` marks; keys are bare.
-std::optional<LooseCall> parse_braced_call(std::string_view text, std::string_view quote);
+// "name(key=value, ...)", also inside print(...). Values are Python's or JSON's literals, null
+// where there is none; a bracket inside that is missing stands where the one around it closes.
+// nullopt for anything else, positional arguments among it. `is_cut`: the text ends inside the
+// call; so do the arguments.
+std::optional<LooseCall> parse_python_call(std::string_view text, bool is_cut = false);
 
 }  // namespace rudder::dialect

@@ -1,5 +1,5 @@
-// Reads calls whose arguments are not JSON: keeps each call until it is complete, then sends it as
-// a whole. Python calls, one after another or in a list, and Gemma's braces.
+// Calls as Python writes them, one after another or in a list. Each is kept until it is complete
+// and sent as a whole. Brackets that a model forgets or writes twice are mended.
 #include <cctype>
 #include <optional>
 #include <string>
@@ -8,15 +8,9 @@
 #include "rudder/dialect/call_reader.h"
 #include "rudder/dialect/json_scanner.h"
 #include "rudder/dialect/loose_literals.h"
-#include "rudder/dialect/mark_finder.h"
 
 namespace rudder::dialect {
 namespace {
-
-void tell(const LooseCall& call, CallSink& sink) {
-  sink.begin(call.name);
-  sink.arguments(call.arguments);
-}
 
 class PythonicReader final : public CallReader {
  public:
@@ -26,11 +20,16 @@ class PythonicReader final : public CallReader {
   bool finish(CallSink& sink) override;
 
  private:
-  enum class State : uint8_t { kStart, kJson, kItem, kCall, kNext };
+  enum class State : uint8_t { kStart, kJson, kItem, kCall, kNext, kNextMark };
 
   Step call(char byte, CallSink& sink);
+  Step tell(std::string_view source, CallSink& sink);
   Step next(char byte);
+  Step next_mark(char byte);
   bool follow(char byte);
+  void close(char byte);
+  bool ends_unclosed(char byte);
+  std::string_view end() const { return bare_ ? std::string_view() : dialect_.end; }
 
   const ToolDialect& dialect_;
   const bool bare_;
@@ -41,8 +40,7 @@ class PythonicReader final : public CallReader {
   char quote_ = 0;      // of the string it is in
   bool escaped_ = false;
   bool in_list_ = false;
-  bool any_ = false;  // a call was sent
-  size_t matched_ = 0;
+  size_t matched_ = 0;  // bytes of the mark at hand
 };
 
 // True when the byte closes the call's parenthesis.
@@ -70,15 +68,37 @@ bool PythonicReader::follow(char byte) {
     case ')':
     case ']':
     case '}':
-      if (!open_.empty()) open_.pop_back();
+      close(byte);
       return open_.empty();
     default:
       return false;
   }
 }
 
+// A bracket closes those inside of it too; one that was never opened closes none.
+void PythonicReader::close(char byte) {
+  const char opening = byte == ')' ? '(' : byte == ']' ? '[' : '{';
+  const size_t found = open_.rfind(opening);
+  if (found != std::string::npos) open_.resize(found);
+}
+
+// Whether the byte ends the call although its parenthesis is open: as the end of the list, or the
+// last byte of the end mark.
+bool PythonicReader::ends_unclosed(char byte) {
+  if (quote_ != 0 || open_.empty()) return false;
+  if (byte == ']') return in_list_ && open_.find('[') == std::string::npos;
+  return !end().empty() && source_.ends_with(end());
+}
+
 CallReader::Step PythonicReader::call(char byte, CallSink& sink) {
   source_.push_back(byte);
+  if (ends_unclosed(byte)) {
+    const size_t behind = byte == ']' ? 1 : end().size();
+    const std::string source = source_.substr(0, source_.size() - behind) + ")";
+    if (tell(source, sink) == Step::kStray) return Step::kStray;
+    if (byte != ']') return Step::kEnd;
+    return next(byte);
+  }
   if (!follow(byte)) {
     // Up to the parenthesis there is a name and nothing else.
     const bool in_name = open_.empty() && quote_ == 0;
@@ -93,30 +113,48 @@ CallReader::Step PythonicReader::call(char byte, CallSink& sink) {
     }
     return quote_ != 0 && open_.empty() ? Step::kStray : Step::kMore;
   }
-  const std::optional<LooseCall> parsed = parse_python_call(source_);
+  return tell(source_, sink);
+}
+
+CallReader::Step PythonicReader::tell(std::string_view source, CallSink& sink) {
+  const std::optional<LooseCall> parsed = parse_python_call(source);
   if (!parsed) return Step::kStray;
-  tell(*parsed, sink);
-  any_ = true;
+  sink.begin(parsed->name);
+  sink.arguments(parsed->arguments);
   source_.clear();
+  open_.clear();
   state_ = State::kNext;
   return Step::kTaken;
 }
 
+// Closing brackets too many are passed over: models miscount them.
 CallReader::Step PythonicReader::next(char byte) {
   if (matched_ == 0) {
     if (is_blank(byte)) return Step::kTaken;
-    if (byte == ',' || byte == ';') return Step::kTaken;
-    if (in_list_ && byte == ']') {
+    if (byte == ',' || byte == ';' || byte == ')' || byte == '}') return Step::kTaken;
+    if (byte == ']') {
+      if (!in_list_) return Step::kTaken;
       in_list_ = false;
-      return dialect_.end.empty() || bare_ ? Step::kEnd : Step::kTaken;
+      return end().empty() ? Step::kEnd : Step::kTaken;
     }
   }
-  const std::string_view end = bare_ ? std::string_view() : dialect_.end;
-  if (!end.empty() && byte == end[matched_]) {
-    return ++matched_ == end.size() ? Step::kEnd : Step::kMore;
+  if (!end().empty() && byte == end()[matched_]) {
+    if (++matched_ < end().size()) return Step::kMore;
+    // The mark before calls may begin like the one behind them.
+    if (!dialect_.begin.starts_with(end())) return Step::kEnd;
+    state_ = State::kNextMark;
+    return Step::kTaken;
   }
   if (matched_ > 0) return Step::kStray;
   state_ = State::kCall;
+  return Step::kMore;
+}
+
+CallReader::Step PythonicReader::next_mark(char byte) {
+  if (byte != dialect_.begin[matched_]) return Step::kStray;
+  if (++matched_ < dialect_.begin.size()) return Step::kMore;
+  matched_ = 0;
+  state_ = State::kStart;
   return Step::kMore;
 }
 
@@ -148,56 +186,28 @@ CallReader::Step PythonicReader::push(char byte, CallSink& sink) {
       const Step step = next(byte);
       return state_ == State::kCall ? call(byte, sink) : step;
     }
+    case State::kNextMark:
+      return next_mark(byte);
   }
   return Step::kStray;
 }
 
 bool PythonicReader::finish(CallSink& sink) {
   if (state_ == State::kJson) return json_->finish(sink);
-  return state_ != State::kNext;
-}
-
-class BracedReader final : public CallReader {
- public:
-  explicit BracedReader(const ToolDialect& dialect) : dialect_(dialect), end_({dialect.end}) {}
-
-  Step push(char byte, CallSink& sink) override {
-    if (json_) return json_->push(byte, sink);
-    if (byte == '{' && source_.find_first_not_of(" \n") == std::string::npos) {
-      json_ = make_json_reader(dialect_, false);
-      return json_->push(byte, sink);
-    }
-    if (end_.push(byte, &source_).empty()) return Step::kMore;
-    const std::optional<LooseCall> parsed = parse_braced_call(source_, dialect_.quote);
-    if (!parsed) return Step::kStray;
-    tell(*parsed, sink);
-    return Step::kEnd;
-  }
-
-  // The end mark is often the token that ends the answer, whose text is left out.
-  bool finish(CallSink& sink) override {
-    if (json_) return json_->finish(sink);
-    const std::optional<LooseCall> parsed = parse_braced_call(source_, dialect_.quote);
+  if (state_ == State::kCall && !open_.empty()) {  // cut off: so are the arguments
+    const std::optional<LooseCall> parsed = parse_python_call(source_, true);
     if (!parsed) return true;
-    tell(*parsed, sink);
+    sink.begin(parsed->name);
+    sink.arguments(parsed->arguments);
     return false;
   }
-
- private:
-  const ToolDialect& dialect_;
-  MarkFinder end_;
-  std::unique_ptr<CallReader> json_;  // of a call that is written as JSON even so
-  std::string source_;
-};
+  return state_ != State::kNext && state_ != State::kNextMark;
+}
 
 }  // namespace
 
 std::unique_ptr<CallReader> make_pythonic_reader(const ToolDialect& dialect, bool bare) {
   return std::make_unique<PythonicReader>(dialect, bare);
-}
-
-std::unique_ptr<CallReader> make_braced_reader(const ToolDialect& dialect) {
-  return std::make_unique<BracedReader>(dialect);
 }
 
 }  // namespace rudder::dialect

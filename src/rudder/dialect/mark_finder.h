@@ -34,6 +34,7 @@ class MarkFinder {
     return {};
   }
 
+  bool holds() const { return !held_.empty(); }
   // What is held back, once no more comes.
   std::string take_held() { return std::exchange(held_, {}); }
 

@@ -135,6 +135,8 @@ class AnswerWriter {
         return "<tool_call>\n<function=f>\n<parameter=s>\n" + words() +
                "\n</parameter>\n<parameter=n>\n" + value(0) +
                "\n</parameter>\n</function>\n</tool_call>";
+      case CallForm::kTagged:
+        return "<function=f>" + object(0) + "</function>";
       case CallForm::kPythonic:
         return std::string(tools_.begin) + "[f(a=" + value(1) + ", b='x'), get_weather()]" +
                std::string(tools_.end);

@@ -45,7 +45,8 @@ inline ParserSetup setup_of(std::string_view calls, std::string_view reasoning =
   ParserSetup setup;
   if (!calls.empty()) setup.calls = *find_tool_dialect(calls);
   if (!reasoning.empty()) setup.reasoning = *find_reasoning_dialect(reasoning);
-  setup.tools = {{"f", {"n", "list"}}, {"get_weather", {"days"}}};
+  setup.tools = {{"f", {{"n", kNumber}, {"list", kList}, {"s", kString}}},
+                 {"get_weather", {{"days", kNumber}}}};
   return setup;
 }
 

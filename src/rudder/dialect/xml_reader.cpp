@@ -1,51 +1,33 @@
 // Calls as Qwen3-Coder writes them:
 //   <function=name> <parameter=key> value </parameter> ... </function>
 // or as JSON, which models of the same family mix in, whole or as the arguments of a function.
-// Values are raw text; the tool's schema decides their JSON type. A mark that the model forgets is
-// assumed where the next mark comes.
-#include <optional>
+// Values are raw text; the tool's schema decides their JSON type (xml_value.h). A mark that the
+// model forgets is assumed where the next mark comes. A value may contain the same marks as text:
+// code has such words. A mark ends it if what follows is what follows a value, and where that is
+// not certain, if no later mark does.
+#include <algorithm>
 #include <string>
 #include <utility>
-
-#include <boost/json.hpp>
+#include <vector>
 
 #include "rudder/base/json.h"
 #include "rudder/dialect/call_reader.h"
 #include "rudder/dialect/json_scanner.h"
-#include "rudder/dialect/loose_literals.h"
 #include "rudder/dialect/mark_finder.h"
+#include "rudder/dialect/xml_marks.h"
+#include "rudder/dialect/xml_value.h"
 
 namespace rudder::dialect {
 namespace {
-
-constexpr std::string_view kFunctionOpen = "<function=";
-constexpr std::string_view kParameterOpen = "<parameter=";
-constexpr std::string_view kParameterClose = "</parameter>";
-constexpr std::string_view kFunctionClose = "</function>";
-
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
-  while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
-  return text;
-}
-
-// JSON where the text is JSON or what Python calls the same; else a string.
-std::string json_of(std::string_view text) {
-  const std::string_view value = trimmed(text);
-  if (parse_json(value, "value")) return std::string(value);
-  if (std::optional<std::string> json = parse_python_value(value)) return *std::move(json);
-  std::string out;
-  append_json_string(out, value);
-  return out;
-}
 
 class XmlReader final : public CallReader {
  public:
   XmlReader(const ToolDialect& dialect, bool in_name)
       : dialect_(dialect),
         state_(in_name ? State::kName : State::kStart),
-        value_end_({kParameterClose, kParameterOpen, kFunctionClose, dialect.end}),
-        object_end_({kFunctionClose, dialect.end}) {}
+        value_marks_({kParameterClose, kParameterOpen, kFunctionClose, kFunctionOpen, dialect.end}),
+        object_({kFunctionClose, dialect.end}),
+        behind_marks_({kParameterClose, kFunctionClose, kFunctionOpen, begin()}) {}
 
   Step push(char byte, CallSink& sink) override;
   bool finish(CallSink& sink) override;
@@ -61,9 +43,11 @@ class XmlReader final : public CallReader {
     kKey,
     kValueStart,
     kValue,
-    kValueOrAfter,  // behind a function's end inside a value, which may be text
-    kObject,        // arguments as JSON
-    kBrokenObject,  // and no JSON after all
+    kEnd,       // behind a mark that may end the value
+    kNextKey,   // behind a parameter's mark in a value, which may be text
+    kNextCall,  // behind the mark before a call, which may be text
+    kBehind,    // behind all ends of a call, which may still be text of the value
+    kObject,    // arguments as JSON
     kAfter,
   };
 
@@ -72,20 +56,38 @@ class XmlReader final : public CallReader {
   Step name(char byte, CallSink& sink);
   Step tag(char byte, CallSink& sink);
   Step key(char byte, CallSink& sink);
+  void open_key(CallSink& sink);
   Step value(char byte, CallSink& sink);
-  Step value_or_after(char byte, CallSink& sink);
+  void open_end(std::string_view mark);
+  Step end(char byte, CallSink& sink);
+  Step end_mark(CallSink& sink);
+  Step next_key(char byte, CallSink& sink);
+  Step open_next_call(std::string_view mark, CallSink& sink);
+  Step in_next_call(CallSink& sink);
+  Step behind(char byte, CallSink& sink);
   Step object(char byte, CallSink& sink);
-  Step broken_object(char byte, CallSink& sink);
   Step after(char byte);
+  bool goes_on(std::initializer_list<std::string_view> marks) const;
   void say(std::string_view text, CallSink& sink);
-  void end_value(CallSink& sink);
+  void was_text(CallSink& sink);
   void close(CallSink& sink) {
-    if (!has_object_) sink.arguments(num_values_ == 0 ? "{}" : "}");
+    if (!has_object_) sink.arguments(keys_.empty() ? "{}" : "}");
+  }
+  void end_call(CallSink& sink) {
+    value_.end(sink);
+    close(sink);
+  }
+  bool has_ended() const {
+    return dialect_.end.empty() ? last_end_ == kFunctionClose : last_end_ == dialect_.end;
   }
   void begin_name() {
     name_.clear();
     has_object_ = false;
     state_ = State::kName;
+  }
+  // The mark before a function's own; empty where there is none.
+  std::string_view begin() const {
+    return dialect_.begin == kFunctionOpen ? std::string_view() : dialect_.begin;
   }
 
   const ToolDialect& dialect_;
@@ -94,15 +96,21 @@ class XmlReader final : public CallReader {
   std::string name_;
   std::string tag_;
   std::string key_;
-  std::string value_;      // of an argument that is no text
-  std::string line_ends_;  // of a text, held back: the last one is layout
-  MarkFinder value_end_;
-  MarkFinder object_end_;
-  JsonScanner scanner_;
-  std::string broken_;       // of an object, from where it is no JSON
+  std::vector<std::string> keys_;  // of the call
+  XmlValue value_;
+  MarkFinder value_marks_;
+  XmlObject object_;
   bool has_object_ = false;  // the arguments came as one object
-  bool is_text_ = false;
-  int32_t num_values_ = 0;
+
+  // Of what may end a value, or be text of it: from the first mark on.
+  std::string ends_;
+  std::string_view last_end_;  // the mark at hand
+  bool own_lines_ = false;     // each of the marks began a line
+  bool closed_ = false;        // the function's end is among them
+  bool line_begins_ = false;   // a line has begun since the mark at hand, or in the value's end
+  bool has_opener_ = false;    // the value has a function's mark as text
+  std::string next_;           // of what may be another call
+  MarkFinder behind_marks_;
 };
 
 CallReader::Step XmlReader::start(char byte, CallSink& sink) {
@@ -126,6 +134,7 @@ CallReader::Step XmlReader::function_mark(char byte) {
 
 CallReader::Step XmlReader::name(char byte, CallSink& sink) {
   if (byte != '>') {
+    if (name_.empty() && is_blank(byte)) return Step::kMore;
     if (byte == '<' || byte == '\n' || name_.size() == kMaxNameBytes) return Step::kStray;
     name_.push_back(byte);
     return Step::kMore;
@@ -133,9 +142,15 @@ CallReader::Step XmlReader::name(char byte, CallSink& sink) {
   name_ = std::string(trimmed(name_));
   if (name_.empty()) return Step::kStray;
   sink.begin(name_);
-  num_values_ = 0;
+  keys_.clear();
   state_ = State::kBetween;
   return Step::kTaken;
+}
+
+// Whether what stands in tag_ may become one of the marks.
+bool XmlReader::goes_on(std::initializer_list<std::string_view> marks) const {
+  return std::ranges::any_of(
+      marks, [&](std::string_view mark) { return !mark.empty() && mark.starts_with(tag_); });
 }
 
 CallReader::Step XmlReader::tag(char byte, CallSink& sink) {
@@ -155,9 +170,9 @@ CallReader::Step XmlReader::tag(char byte, CallSink& sink) {
     state_ = State::kBetween;
     return Step::kTaken;
   }
-  for (const std::string_view mark :
-       {kFunctionClose, kParameterOpen, kParameterClose, kFunctionOpen, dialect_.end}) {
-    if (mark.starts_with(tag_) && mark != tag_) return Step::kMore;
+  if (tag_ != dialect_.end && tag_ != kFunctionOpen &&
+      goes_on({kFunctionClose, kParameterOpen, kParameterClose, kFunctionOpen, dialect_.end})) {
+    return Step::kMore;
   }
   close(sink);  // the call ends without saying so
   if (tag_ == dialect_.end) return Step::kEnd;
@@ -167,127 +182,234 @@ CallReader::Step XmlReader::tag(char byte, CallSink& sink) {
 }
 
 CallReader::Step XmlReader::key(char byte, CallSink& sink) {
-  const std::string_view key = trimmed(key_);
-  const bool ends_unsaid = byte == '\n' && !key.empty();
+  const bool ends_unsaid = byte == '\n' && !trimmed(key_).empty();
   if (byte != '>' && !ends_unsaid) {
     if (key_.size() < kMaxNameBytes) key_.push_back(byte);
     return Step::kTaken;
   }
-  std::string text = num_values_++ == 0 ? "{" : ", ";
-  append_json_string(text, key);
-  text += ": ";
-  is_text_ = sink.takes_text(name_, key);
-  if (is_text_) text.push_back('"');
-  sink.arguments(text);
-  value_.clear();
-  line_ends_.clear();
+  open_key(sink);
   state_ = ends_unsaid ? State::kValue : State::kValueStart;
   return Step::kTaken;
 }
 
-void XmlReader::say(std::string_view text, CallSink& sink) {
-  if (!is_text_) {
-    value_ += text;
-    return;
-  }
-  std::string out;
-  for (const char byte : text) {
-    if (byte == '\n') {
-      line_ends_.push_back(byte);
-      continue;
-    }
-    for (size_t i = 0; i < line_ends_.size(); ++i) out += "\\n";
-    line_ends_.clear();
-    if (byte == '"' || byte == '\\') out.push_back('\\');
-    append_string_byte(out, byte);
-  }
-  sink.arguments(out);
+void XmlReader::open_key(CallSink& sink) {
+  std::string text = keys_.empty() ? "{" : ", ";
+  keys_.emplace_back(trimmed(key_));
+  append_json_string(text, keys_.back());
+  text += ": ";
+  sink.arguments(text);
+  value_.begin(sink.types_of(name_, keys_.back()), sink);
+  line_begins_ = true;
+  has_opener_ = false;
 }
 
-void XmlReader::end_value(CallSink& sink) {
-  if (!is_text_) return sink.arguments(json_of(value_));
-  std::string out;
-  for (size_t i = 1; i < line_ends_.size(); ++i) out += "\\n";
-  sink.arguments(out + '"');
+void XmlReader::say(std::string_view text, CallSink& sink) {
+  if (!text.empty()) line_begins_ = text.back() == '\n';
+  value_.push(text, sink);
+}
+
+// The marks since the value were text of it.
+void XmlReader::was_text(CallSink& sink) {
+  say(std::exchange(ends_, {}), sink);
+  state_ = State::kValue;
 }
 
 CallReader::Step XmlReader::value(char byte, CallSink& sink) {
   std::string text;
-  const std::string_view mark = value_end_.push(byte, &text);
+  const std::string_view mark = value_marks_.push(byte, &text);
   say(text, sink);
   if (mark.empty()) return Step::kTaken;
-  if (mark == kFunctionClose) {
-    tag_.clear();
-    state_ = State::kValueOrAfter;
+  if (mark == kFunctionOpen) {
+    has_opener_ = true;
+    say(mark, sink);
     return Step::kTaken;
   }
-  end_value(sink);
-  if (mark == dialect_.end) {
-    close(sink);
-    return Step::kEnd;
+  ends_.clear();
+  open_end(mark);
+  if (mark == kParameterOpen) {
+    key_.clear();
+    state_ = State::kNextKey;
   }
-  key_.clear();
-  state_ = mark == kParameterOpen ? State::kKey : State::kBetween;
   return Step::kTaken;
 }
 
-// The end of a function inside a value ends both if the next call, the end of all calls or the end
-// of the answer follows. Else it is text of the value: code has such words.
-CallReader::Step XmlReader::value_or_after(char byte, CallSink& sink) {
+// A mark that may be the first behind the value.
+void XmlReader::open_end(std::string_view mark) {
+  ends_ += mark;
+  last_end_ = mark;
+  own_lines_ = line_begins_;
+  closed_ = mark == kFunctionClose;
+  line_begins_ = false;
+  tag_.clear();
+  state_ = State::kEnd;
+}
+
+CallReader::Step XmlReader::end(char byte, CallSink& sink) {
+  const bool all_ended = has_ended();
+  ends_.push_back(byte);
+  if (tag_.empty() && is_blank(byte)) {
+    line_begins_ = line_begins_ || byte == '\n';
+    return all_ended ? Step::kMore : Step::kTaken;
+  }
   tag_.push_back(byte);
-  const std::string_view behind = trimmed(tag_);
-  if (behind.empty()) return Step::kTaken;
-  if (behind == kFunctionOpen || behind == dialect_.end) {
-    end_value(sink);
-    close(sink);
-    if (behind == dialect_.end) return Step::kEnd;
-    begin_name();
+  const auto is = [&](std::string_view mark) { return !mark.empty() && tag_ == mark; };
+  const bool in_call = last_end_ == kParameterClose;
+  if (is(kParameterClose) || is(kFunctionClose) || is(kFunctionOpen) || is(begin()) ||
+      (is(dialect_.end) && !all_ended) || (is(kParameterOpen) && in_call)) {
+    return end_mark(sink);
+  }
+  const bool may_go_on = goes_on({kParameterClose, kFunctionClose, kFunctionOpen, begin()}) ||
+                         (!all_ended && goes_on({dialect_.end})) ||
+                         (in_call && goes_on({kParameterOpen}));
+  if (may_go_on) return all_ended ? Step::kMore : Step::kTaken;
+  if (all_ended) {
+    state_ = State::kBehind;
+    std::string none;
+    for (const char again : std::exchange(tag_, {})) behind_marks_.push(again, &none);
+    return Step::kMore;
+  }
+  const std::string again = std::exchange(tag_, {});  // less than a mark
+  ends_.resize(ends_.size() - again.size());
+  was_text(sink);
+  for (const char one : again) value(one, sink);
+  return Step::kTaken;
+}
+
+// tag_ is a mark, behind others or blanks.
+CallReader::Step XmlReader::end_mark(CallSink& sink) {
+  const std::string mark = std::exchange(tag_, {});
+  const bool all_ended = has_ended();
+  if (mark == kFunctionOpen || mark == begin()) return open_next_call(mark, sink);
+  if (mark == kParameterOpen) {
+    value_.end(sink);
+    key_.clear();
+    state_ = State::kKey;
     return Step::kTaken;
   }
-  if (kFunctionOpen.starts_with(behind) || dialect_.end.starts_with(behind)) return Step::kTaken;
-  say(kFunctionClose, sink);
-  state_ = State::kValue;
-  // Less than a mark, and so nothing that ends the value.
-  for (const char again : std::exchange(tag_, {})) value(again, sink);
+  if ((mark == kParameterClose && last_end_ != kParameterClose) ||
+      (mark == kFunctionClose && all_ended)) {
+    // No call goes on so: what was before it is text.
+    ends_.resize(ends_.size() - mark.size());
+    was_text(sink);
+    open_end(mark == kParameterClose ? kParameterClose : kFunctionClose);
+    return Step::kTaken;
+  }
+  own_lines_ = own_lines_ && line_begins_;
+  line_begins_ = false;
+  if (mark == kParameterClose) return Step::kTaken;  // once too often
+  if (mark == kFunctionClose) {
+    last_end_ = kFunctionClose;
+    closed_ = true;
+    return Step::kTaken;
+  }
+  last_end_ = dialect_.end;
+  if (!own_lines_ || !closed_ || has_opener_) return Step::kTaken;
+  end_call(sink);
+  return Step::kEnd;
+}
+
+// Behind a parameter's mark in a value: the next parameter, or text.
+CallReader::Step XmlReader::next_key(char byte, CallSink& sink) {
+  const std::string_view key = trimmed(key_);
+  const bool ends_unsaid = byte == '\n' && !key.empty();
+  if (byte != '>' && !ends_unsaid && key_.size() < kMaxNameBytes) {
+    ends_.push_back(byte);
+    key_.push_back(byte);
+    return Step::kTaken;
+  }
+  const bool is_next = !key.empty() && key.find('<') == std::string_view::npos &&
+                       sink.may_have(name_, key) && std::ranges::find(keys_, key) == keys_.end();
+  if (!is_next) {
+    const std::string again = std::exchange(key_, {}) + byte;
+    ends_.assign(kParameterOpen);
+    was_text(sink);
+    for (const char one : again) value(one, sink);
+    return Step::kTaken;
+  }
+  value_.end(sink);
+  open_key(sink);
+  state_ = ends_unsaid ? State::kValue : State::kValueStart;
+  return Step::kTaken;
+}
+
+CallReader::Step XmlReader::open_next_call(std::string_view mark, CallSink& sink) {
+  next_ = mark;
+  state_ = State::kNextCall;
+  return in_next_call(sink);
+}
+
+// Another call begins where a tool's name follows, or JSON; else the mark is text.
+CallReader::Step XmlReader::in_next_call(CallSink& sink) {
+  const NextCall next = next_call(next_, begin(), sink);
+  if (next.is == NextCall::Is::kMaybe) return has_ended() ? Step::kMore : Step::kTaken;
+  const std::string rest(next.rest);
+  if (next.is == NextCall::Is::kText) {
+    if (has_ended()) {
+      state_ = State::kBehind;
+      std::string none;
+      for (const char again : rest) behind_marks_.push(again, &none);
+      return Step::kMore;
+    }
+    ends_.resize(ends_.size() - rest.size());
+    was_text(sink);
+    for (const char again : rest) value(again, sink);
+    return Step::kTaken;
+  }
+  end_call(sink);
+  if (has_ended()) return Step::kStray;  // the answer goes on with it
+  begin_name();
+  if (next.is == NextCall::Is::kJson) {
+    json_ = make_json_reader(dialect_, false);
+    state_ = State::kJson;
+    json_->push(rest.front(), sink);
+    return Step::kTaken;
+  }
+  for (const char again : rest) name(again, sink);
+  return name('>', sink);
+}
+
+// Text behind the ends of all calls: it is the answer's, unless a later mark ends the value.
+CallReader::Step XmlReader::behind(char byte, CallSink& sink) {
+  ends_.push_back(byte);
+  std::string none;
+  const std::string_view mark = behind_marks_.push(byte, &none);
+  if (mark.empty()) return Step::kMore;
+  if (mark == kFunctionOpen || mark == begin()) return open_next_call(mark, sink);
+  ends_.resize(ends_.size() - mark.size());
+  was_text(sink);
+  open_end(mark);
   return Step::kTaken;
 }
 
 CallReader::Step XmlReader::object(char byte, CallSink& sink) {
-  std::string text;
-  if (scanner_.in_string()) {
-    append_string_byte(text, byte);
-  } else {
-    text.push_back(byte);
+  switch (object_.push(byte, sink)) {
+    case XmlObject::Step::kMore:
+      break;
+    case XmlObject::Step::kDone:
+      state_ = State::kBetween;
+      break;
+    case XmlObject::Step::kBroken:
+      tag_.clear();
+      state_ = State::kAfter;
+      if (object_.mark() == dialect_.end) return Step::kEnd;
   }
-  const JsonScanner::Step step = scanner_.push(byte);
-  if (step == JsonScanner::Step::kBad) {
-    state_ = State::kBrokenObject;
-    broken_.clear();
-    return broken_object(byte, sink);
-  }
-  sink.arguments(text);
-  if (step == JsonScanner::Step::kDone) state_ = State::kBetween;
   return Step::kTaken;
 }
 
-CallReader::Step XmlReader::broken_object(char byte, CallSink& sink) {
-  const std::string_view mark = object_end_.push(byte, &broken_);
-  if (mark.empty()) return Step::kTaken;
-  sink.broken_arguments(broken_);
-  tag_.clear();
-  state_ = State::kAfter;
-  return mark == dialect_.end ? Step::kEnd : Step::kTaken;
-}
-
+// Ends too many are passed over: models miscount them.
 CallReader::Step XmlReader::after(char byte) {
   if (tag_.empty() && is_blank(byte)) return Step::kTaken;
   tag_.push_back(byte);
-  if (tag_ == dialect_.end) return Step::kEnd;
+  if (!dialect_.end.empty() && tag_ == dialect_.end) return Step::kEnd;
   if (tag_ == kFunctionOpen) {
     begin_name();
     return Step::kMore;
   }
-  const bool may_go_on = dialect_.end.starts_with(tag_) || kFunctionOpen.starts_with(tag_);
+  if (tag_ == kFunctionClose || tag_ == kParameterClose) {
+    tag_.clear();
+    return Step::kTaken;
+  }
+  const bool may_go_on = goes_on({dialect_.end, kFunctionOpen, kFunctionClose, kParameterClose});
   return may_go_on ? Step::kMore : Step::kStray;
 }
 
@@ -303,9 +425,9 @@ CallReader::Step XmlReader::push(char byte, CallSink& sink) {
       return name(byte, sink);
     case State::kBetween:
       if (is_blank(byte)) return Step::kTaken;
-      if (byte == '{' && num_values_ == 0 && !has_object_) {
+      if (byte == '{' && keys_.empty() && !has_object_) {
         has_object_ = true;
-        scanner_.reset();
+        object_.begin();
         state_ = State::kObject;
         return object(byte, sink);
       }
@@ -318,15 +440,22 @@ CallReader::Step XmlReader::push(char byte, CallSink& sink) {
       return key(byte, sink);
     case State::kValueStart:
       state_ = State::kValue;
+      line_begins_ = byte == '\n';
       return byte == '\n' ? Step::kTaken : value(byte, sink);
     case State::kValue:
       return value(byte, sink);
-    case State::kValueOrAfter:
-      return value_or_after(byte, sink);
+    case State::kEnd:
+      return end(byte, sink);
+    case State::kNextKey:
+      return next_key(byte, sink);
+    case State::kNextCall:
+      ends_.push_back(byte);
+      next_.push_back(byte);
+      return in_next_call(sink);
+    case State::kBehind:
+      return behind(byte, sink);
     case State::kObject:
       return object(byte, sink);
-    case State::kBrokenObject:
-      return broken_object(byte, sink);
     case State::kAfter:
       return after(byte);
   }
@@ -341,14 +470,17 @@ bool XmlReader::finish(CallSink& sink) {
     case State::kTag:
       close(sink);
       return false;
-    case State::kValueOrAfter:
-      end_value(sink);
-      close(sink);
-      return false;
-    case State::kBrokenObject:
-      sink.broken_arguments(broken_ + object_end_.take_held());
+    case State::kEnd:
+    case State::kNextCall:
+    case State::kBehind:
+      end_call(sink);
+      return has_ended();  // what is behind it
+    case State::kNextKey:
+      value_.end(sink);
       return false;
     case State::kObject:
+      object_.finish(sink);
+      return false;
     case State::kKey:
     case State::kValueStart:
     case State::kValue:  // cut off: so are the arguments

@@ -17,6 +17,7 @@ constexpr size_t kContextTokens = 8;
 ChoiceOutput::ChoiceOutput(const std::shared_ptr<const text::Tokenizer>& tokenizer,
                            std::shared_ptr<const text::StopSet> stops, const RequestParams& params)
     : decoder_(tokenizer, params.skip_special_tokens, params.shown_special_ids),
+      gate_(stops == nullptr ? std::nullopt : params.thoughts),
       matcher_(stops, params.include_stop),
       repetition_(params.repetition),
       stops_(std::move(stops)),
@@ -32,7 +33,7 @@ bool ChoiceOutput::push(int32_t token, bool is_stop_id, Event& event) {
   const bool repeats = repetition_.push(token);
   event.text += std::exchange(echo_, {});
   if (is_stop_id && !include_stop_) return false;
-  const std::string_view delta = decoder_.push(token);
+  const std::string_view delta = behind_thoughts(decoder_.push(token), event);
   // Stop strings and repetitions count from the text behind min_tokens on.
   if (num_tokens_ <= min_tokens_ && !RUDDER_MUTANT(kStopBeforeMinTokens)) {
     event.text += delta;
@@ -45,9 +46,18 @@ bool ChoiceOutput::push(int32_t token, bool is_stop_id, Event& event) {
 
 bool ChoiceOutput::finish(Event& event) {
   event.text += std::exchange(echo_, {});
-  if (match(decoder_.flush(), event)) return true;
+  const std::string_view delta = behind_thoughts(decoder_.flush(), event);
+  if (match(delta, event) || match(gate_.flush(), event)) return true;
   if (!RUDDER_MUTANT(kHeldTextDropped)) event.text += matcher_.flush();
   return false;
+}
+
+std::string_view ChoiceOutput::behind_thoughts(std::string_view delta, Event& event) {
+  if (!gate_.is_shut()) return delta;
+  ThoughtGate::Parts parts = gate_.push(delta);
+  event.text += parts.thoughts;
+  behind_ = std::move(parts.rest);
+  return behind_;
 }
 
 bool ChoiceOutput::match(std::string_view delta, Event& event) {

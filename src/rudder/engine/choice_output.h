@@ -1,6 +1,6 @@
 // ChoiceOutput: turns the sampled tokens of one choice into the text of its events: streaming
-// detokenizer, then stop strings across token borders; also detects repetitions of its tokens. The
-// choice owns it; the engine thread calls it.
+// detokenizer, then stop strings across token borders, behind the thoughts; also detects
+// repetitions of its tokens. The choice owns it; the engine thread calls it.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include "rudder/engine/event.h"
 #include "rudder/engine/repetition.h"
 #include "rudder/engine/request.h"
+#include "rudder/engine/thought_gate.h"
 #include "rudder/text/stop_strings.h"
 #include "rudder/text/stream_decoder.h"
 #include "rudder/text/tokenizer.h"
@@ -36,8 +37,13 @@ class ChoiceOutput {
 
  private:
   bool match(std::string_view delta, Event& event);
+  // What of the text stop strings are looked for in; the thoughts before it go to the event.
+  // Valid until the next call.
+  std::string_view behind_thoughts(std::string_view delta, Event& event);
 
   text::StreamDecoder decoder_;
+  ThoughtGate gate_;
+  std::string behind_;  // the thoughts
   text::StopMatcher matcher_;
   RepetitionDetector repetition_;
   std::shared_ptr<const text::StopSet> stops_;

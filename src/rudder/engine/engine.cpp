@@ -88,7 +88,7 @@ class ReplicatedEngine final : public Engine {
     for (const auto& replica : replicas_) {
       const Result<void> health = replica->core().health();
       if (health) return {};
-      if (!first) first = health.error();
+      if (!first || first->code == ErrorCode::kInternal) first = health.error();
     }
     return tl::unexpected<Error>(*first);
   }
@@ -192,12 +192,12 @@ Result<std::unique_ptr<Engine>> Engine::start(Parts parts, const EngineSettings&
   RUDDER_TRY_VOID(check_replicas(capacity, all));
   std::unique_ptr<Router> router;
   if (all.size() > 1) {
-    std::vector<kv::BlockWatcher*> watchers;
+    std::vector<cache::BlockWatcher*> watchers;
     for (const ReplicaParts& one : all) watchers.push_back(one.block_watcher);
-    router = std::make_unique<Router>(kv::KeyOptions{.hash_key = entropy.hash_key,
-                                                     .model_identity = commons->model_identity,
-                                                     .hash_bits = entropy.hash_bits,
-                                                     .block_size = capacity.block_size},
+    router = std::make_unique<Router>(cache::KeyOptions{.hash_key = entropy.hash_key,
+                                                        .model_identity = commons->model_identity,
+                                                        .hash_bits = entropy.hash_bits,
+                                                        .block_size = capacity.block_size},
                                       capacity.kv_groups, watchers);
     for (size_t i = 0; i < all.size(); ++i) all[i].block_watcher = router->watcher(i);
   }

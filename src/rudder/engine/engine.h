@@ -10,6 +10,7 @@
 
 #include "rudder/base/clock.h"
 #include "rudder/base/result.h"
+#include "rudder/cache/block_watcher.h"
 #include "rudder/constraint/grammar_source.h"
 #include "rudder/engine/admission.h"
 #include "rudder/engine/event.h"
@@ -17,7 +18,6 @@
 #include "rudder/engine/request.h"
 #include "rudder/engine/settings.h"
 #include "rudder/engine/stats.h"
-#include "rudder/kv/block_watcher.h"
 #include "rudder/sched/proposer.h"
 #include "rudder/steer/capture/dispatcher.h"
 #include "rudder/steer/config.h"
@@ -35,7 +35,7 @@ struct ReplicaParts {
   // Null: every step decodes plainly. Not asked where the executor takes no drafts.
   std::unique_ptr<sched::DraftProposer> proposer = {};
   // Is told on the engine thread what the prefix cache holds; outlives the engine. Null: nobody.
-  kv::BlockWatcher* block_watcher = nullptr;
+  cache::BlockWatcher* block_watcher = nullptr;
 };
 
 struct ReplicaState {
@@ -57,7 +57,7 @@ class Engine {
     // Null: requests with a grammar are refused.
     std::unique_ptr<constraint::GrammarSource> grammars = {};
     std::unique_ptr<sched::DraftProposer> proposer = {};
-    kv::BlockWatcher* block_watcher = nullptr;
+    cache::BlockWatcher* block_watcher = nullptr;
     // The other replicas. Their executors keep KV like the first one and take the same programs.
     std::vector<ReplicaParts> more = {};
     // Before the first request each executor runs steps that tell what it takes
@@ -91,7 +91,7 @@ class Engine {
   virtual RequestLimits limits() const = 0;
   // A snapshot of all replicas together, cheap, never waits for a step.
   virtual EngineStats stats() const = 0;
-  // Ok while a replica makes progress: idle with a heartbeat, or a young step in flight.
+  // Ok while a replica makes progress (heartbeat, young step). kInternal: all are dead, for good.
   virtual Result<void> health() const = 0;
   virtual std::vector<ReplicaState> replicas() const = 0;  // at least one
 

@@ -24,7 +24,7 @@ constexpr int64_t kMaxIdleSilenceUs = 1'000'000;
 
 sched::SchedSettings sched_settings(const EngineSettings& settings, const std::string& identity,
                                     const Entropy& entropy, int32_t depth,
-                                    kv::BlockWatcher* watcher) {
+                                    cache::BlockWatcher* watcher) {
   sched::SchedSettings out;
   out.max_num_seqs = settings.max_num_seqs;
   out.max_num_batched_tokens = settings.max_num_batched_tokens;
@@ -474,7 +474,7 @@ void EngineCore::show_life(bool busy) {
 }
 
 Result<void> EngineCore::health() const {
-  if (dead_) return fail(ErrorCode::kUnavailable, "the engine has failed");
+  if (dead_) return fail(ErrorCode::kInternal, "the engine has failed");
   const int64_t sign = sign_of_life_.load(std::memory_order_acquire);
   const int64_t silence_us = clock_->now_us() - sign / 2;
   const bool busy = sign % 2 != 0;

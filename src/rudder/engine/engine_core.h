@@ -126,7 +126,7 @@ class EngineCore {
   const std::unique_ptr<sched::DraftProposer> proposer_;  // before the scheduler, which calls it
   const std::shared_ptr<const text::Tokenizer> tokenizer_;
   const std::shared_ptr<const Clock> clock_;
-  kv::BlockWatcher* const block_watcher_;  // null: none
+  cache::BlockWatcher* const block_watcher_;  // null: none
   const EngineSettings settings_;
   const int32_t depth_;  // iterations in flight that fill the pipeline
 

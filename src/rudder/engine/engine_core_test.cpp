@@ -398,7 +398,7 @@ TEST_F(EngineCoreTest, ADeadExecutorEndsAllWithATypedError) {
       EXPECT_EQ(got->last.error->message.find("device"), std::string::npos) << "for the log only";
     }
     ASSERT_FALSE(core_->health());
-    EXPECT_EQ(core_->health().error().code, ErrorCode::kUnavailable);
+    EXPECT_EQ(core_->health().error().code, ErrorCode::kInternal);  // for good
     EXPECT_EQ(try_submit(params()).error().code, ErrorCode::kUnavailable);
     EXPECT_FALSE(core_->would_accept({.tokens = 1}));
     EXPECT_EQ(core_->num_open(), 0);

@@ -1,10 +1,20 @@
 #include "rudder/engine/metrics.h"
 
+#include <algorithm>
+
 namespace rudder::engine {
 namespace {
 
 double seconds(int64_t us) {
   return static_cast<double>(us) * 1e-6;
+}
+
+int32_t most_tokens(const OpenRequest& request) {
+  int32_t most = 0;
+  for (const OpenChoice& choice : request.choices) {
+    most = std::max(most, choice.output.num_tokens());
+  }
+  return most;
 }
 
 }  // namespace
@@ -54,8 +64,7 @@ void EngineMetrics::note_tokens(const OpenRequest& request, OpenChoice& choice, 
     choice.first_token_us = now_us;
     choice.last_token_us = now_us;
     gaps -= 1;
-    live_.prompt_tokens += static_cast<uint64_t>(request.prompt_tokens);
-    live_.prompt_tokens_cached += static_cast<uint64_t>(choice.cached_tokens);
+    count_prompt(request, choice);
     live_.time_to_first_token.observe(seconds(now_us - request.arrival_us));
     live_.prefill_time.observe(seconds(now_us - request.first_planned_us.value_or(now_us)));
   }
@@ -63,6 +72,12 @@ void EngineMetrics::note_tokens(const OpenRequest& request, OpenChoice& choice, 
   const double gap = seconds(now_us - choice.last_token_us) / static_cast<double>(gaps);
   live_.inter_token_latency.observe(gap, gaps);
   choice.last_token_us = now_us;
+}
+
+void EngineMetrics::count_prompt(const OpenRequest& request, const OpenChoice& choice) {
+  live_.prompt_tokens += static_cast<uint64_t>(request.prompt_tokens);
+  live_.prompt_tokens_cached += static_cast<uint64_t>(choice.cached_tokens);
+  live_.request_prefill_computed_tokens.observe(request.prompt_tokens - choice.cached_tokens);
 }
 
 void EngineMetrics::note_finish(const OpenRequest& request, const OpenChoice& choice,
@@ -82,10 +97,20 @@ void EngineMetrics::note_finish(const OpenRequest& request, const OpenChoice& ch
       break;
   }
   live_.e2e_latency.observe(seconds(now_us - request.arrival_us));
-  live_.request_generation_tokens.observe(choice.output.num_tokens());
-  if (choice.first_token_us) {
-    live_.decode_time.observe(seconds(choice.last_token_us - *choice.first_token_us));
+  const int32_t tokens = choice.output.num_tokens();
+  live_.request_generation_tokens.observe(tokens);
+  if (request.num_sequences == 1)
+    live_.request_most_generation_tokens.observe(most_tokens(request));
+  const bool ran_out = reason == FinishReason::kStop || reason == FinishReason::kLength;
+  if (!choice.first_token_us) {
+    if (ran_out) count_prompt(request, choice);  // its prompt was all that was asked for
+    return;
   }
+  const double decode_s = seconds(choice.last_token_us - *choice.first_token_us);
+  live_.decode_time.observe(decode_s);
+  live_.inference_time.observe(
+      seconds(choice.last_token_us - request.first_planned_us.value_or(*choice.first_token_us)));
+  if (tokens > 1) live_.time_per_output_token.observe(decode_s / (tokens - 1));
 }
 
 void EngineMetrics::note_masks(size_t num_sequences, int64_t spent_us) {
@@ -105,8 +130,9 @@ void EngineMetrics::publish(const sched::SchedStats& sched, size_t num_waiting_f
   live_.steps = sched.steps;
   live_.iterations = sched.iterations;
   live_.preemptions = sched.preemptions;
-  live_.prefix_queries = sched.prefix_queries;
-  live_.prefix_hits = sched.prefix_hits;
+  live_.prefix = {.queries = sched.prefix_queries,
+                  .hits = sched.prefix_hits,
+                  .hits_without_states = sched.prefix_hits_without_states};
   live_.late_results = sched.late_results;
   live_.drafts = sched.drafts;
   live_.draft_tokens = sched.draft_tokens;

@@ -45,6 +45,8 @@ class EngineMetrics {
                const steer::RowTable::Stats& tap_rows);
 
  private:
+  void count_prompt(const OpenRequest& request, const OpenChoice& choice);
+
   EngineStats live_;  // the engine thread's
 
   std::atomic<uint64_t> num_rejected_{0};

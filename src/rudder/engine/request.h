@@ -11,6 +11,7 @@
 #include "rudder/base/ids.h"
 #include "rudder/base/result.h"
 #include "rudder/constraint/constraint_spec.h"
+#include "rudder/engine/thought_gate.h"
 #include "rudder/steer/capture/spec.h"
 #include "rudder/step/sampling.h"
 #include "rudder/tap/capture.h"
@@ -38,6 +39,9 @@ struct RequestParams {
   std::optional<int32_t> max_tokens;  // absent: up to max_seq_len
   std::vector<std::string> stop;      // stop strings
   bool include_stop = false;          // keep the stop string in the text
+  // How the answer's thoughts can be told, in which no stop string is looked for; none: it is all
+  // text.
+  std::optional<ThoughtText> thoughts;
   RepetitionLimits repetition;
   bool skip_special_tokens = true;
   // Special tokens that have text all the same: the marks that the parser of the answer looks for.

@@ -21,8 +21,8 @@ int32_t reference_group(const step::KvGroups& groups) {
   return 0;
 }
 
-std::vector<kv::ContentRun> content_runs(const std::vector<tap::SegmentSpec>& segments) {
-  std::vector<kv::ContentRun> runs;
+std::vector<cache::ContentRun> content_runs(const std::vector<tap::SegmentSpec>& segments) {
+  std::vector<cache::ContentRun> runs;
   for (size_t i = 0; i < segments.size(); ++i) {
     if (segments[i].content.none()) continue;
     runs.push_back({.begin = segments[i].begin,
@@ -55,11 +55,11 @@ size_t choose_replica(std::span<const ReplicaLoad> replicas, size_t turn) {
   return *best;
 }
 
-Router::Router(const kv::KeyOptions& keys, const step::KvGroups& groups,
-               std::span<kv::BlockWatcher* const> watchers)
+Router::Router(const cache::KeyOptions& keys, const step::KvGroups& groups,
+               std::span<cache::BlockWatcher* const> watchers)
     : block_size_(keys.block_size), hasher_(keys) {
-  for (kv::BlockWatcher* watcher : watchers) {
-    keys_.push_back(std::make_unique<kv::CachedKeys>(reference_group(groups), watcher));
+  for (cache::BlockWatcher* watcher : watchers) {
+    keys_.push_back(std::make_unique<cache::CachedKeys>(reference_group(groups), watcher));
     loads_.push_back(std::make_shared<std::atomic<int64_t>>(0));
   }
 }
@@ -67,11 +67,11 @@ Router::Router(const kv::KeyOptions& keys, const step::KvGroups& groups,
 std::vector<int64_t> Router::cached_tokens(const RequestParams& params) const {
   std::vector<int64_t> cached(keys_.size(), 0);
   const int32_t most = reusable_tokens(params) / block_size_;
-  kv::PrefixChain chain = hasher_.begin(params.cache_salt, content_runs(params.taps.segments));
-  std::vector<kv::ContentRun> scratch;
+  cache::PrefixChain chain = hasher_.begin(params.cache_salt, content_runs(params.taps.segments));
+  std::vector<cache::ContentRun> scratch;
   bool is_found = true;
   for (int32_t i = 0; i < most && is_found; ++i) {
-    const kv::BlockKey& key = hasher_.key(chain, params.prompt, i, scratch);
+    const cache::BlockKey& key = hasher_.key(chain, params.prompt, i, scratch);
     is_found = false;
     for (size_t replica = 0; replica < keys_.size(); ++replica) {
       const bool has_those_before = cached[replica] == int64_t{i} * block_size_;

@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "rudder/cache/block_watcher.h"
+#include "rudder/cache/cached_keys.h"
+#include "rudder/cache/prefix_chain.h"
 #include "rudder/engine/event.h"
 #include "rudder/engine/request.h"
-#include "rudder/kv/block_watcher.h"
-#include "rudder/kv/cached_keys.h"
-#include "rudder/kv/prefix_chain.h"
 #include "rudder/step/kv_groups.h"
 
 namespace rudder::engine {
@@ -60,11 +60,11 @@ class Router {
  public:
   // `keys`: as the replicas' caches have them. `watchers`: of each replica, told what its cache
   // says; null: nobody is.
-  Router(const kv::KeyOptions& keys, const step::KvGroups& groups,
-         std::span<kv::BlockWatcher* const> watchers);
+  Router(const cache::KeyOptions& keys, const step::KvGroups& groups,
+         std::span<cache::BlockWatcher* const> watchers);
 
   // Follows the cache of a replica.
-  kv::BlockWatcher* watcher(size_t replica) { return keys_[replica].get(); }
+  cache::BlockWatcher* watcher(size_t replica) { return keys_[replica].get(); }
 
   struct Placement {
     size_t replica = 0;
@@ -78,8 +78,8 @@ class Router {
 
  private:
   const int32_t block_size_;
-  const kv::ChainHasher hasher_;
-  std::vector<std::unique_ptr<kv::CachedKeys>> keys_;         // by replica
+  const cache::ChainHasher hasher_;
+  std::vector<std::unique_ptr<cache::CachedKeys>> keys_;      // by replica
   std::vector<std::shared_ptr<std::atomic<int64_t>>> loads_;  // likewise, in tokens
   std::mutex mutex_;                                          // one request is placed at a time
   size_t turn_ = 0;

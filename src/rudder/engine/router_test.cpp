@@ -7,13 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "rudder/kv/block_cache.h"
+#include "rudder/cache/block_cache.h"
 
 namespace rudder::engine {
 namespace {
 
 constexpr int32_t kBlockSize = 4;
-const kv::KeyOptions kKeys = {.hash_key = {1, 2}, .model_identity = "m", .block_size = kBlockSize};
+const cache::KeyOptions kKeys = {
+    .hash_key = {1, 2}, .model_identity = "m", .block_size = kBlockSize};
 
 TEST(ChooseReplica, APrefixWinsUntilItsReplicaHasTooMuchToDo) {
   std::vector<ReplicaLoad> replicas = {{.open = 0}, {.open = 0, .cached = 100}, {.open = 0}};
@@ -60,21 +61,21 @@ TEST(ChooseReplica, TheImbalanceIsBoundedByWhatIsSaved) {
 // Two replicas' caches, whose router follows them.
 class RouterTest : public ::testing::Test {
  protected:
-  RouterTest() : router_(kKeys, step::KvGroups(), std::array<kv::BlockWatcher*, 2>{}) {
+  RouterTest() : router_(kKeys, step::KvGroups(), std::array<cache::BlockWatcher*, 2>{}) {
     for (size_t i = 0; i < 2; ++i) {
-      caches_.emplace_back(kv::CacheOptions{.num_blocks = 16,
-                                            .block_size = kBlockSize,
-                                            .model_identity = kKeys.model_identity,
-                                            .hash_key = kKeys.hash_key,
-                                            .watcher = router_.watcher(i)});
+      caches_.emplace_back(cache::CacheOptions{.num_blocks = 16,
+                                               .block_size = kBlockSize,
+                                               .model_identity = kKeys.model_identity,
+                                               .hash_key = kKeys.hash_key,
+                                               .watcher = router_.watcher(i)});
     }
   }
 
   void cache_prefix(size_t replica, const std::vector<int32_t>& tokens, const std::string& salt,
-                    const std::vector<kv::ContentRun>& runs) {
-    kv::BlockCache& cache = caches_[replica];
-    kv::Chain chain = cache.make_chain(salt, runs);
-    kv::BlockTables tables(1);
+                    const std::vector<cache::ContentRun>& runs) {
+    cache::BlockCache& cache = caches_[replica];
+    cache::Chain chain = cache.make_chain(salt, runs);
+    cache::BlockTables tables(1);
     while (tables[0].blocks.size() < tokens.size() / kBlockSize) {
       tables[0].blocks.push_back(cache.take());
     }
@@ -84,7 +85,7 @@ class RouterTest : public ::testing::Test {
   }
 
   Router router_;
-  std::vector<kv::BlockCache> caches_;
+  std::vector<cache::BlockCache> caches_;
 };
 
 RequestParams prompt_of(int32_t length) {

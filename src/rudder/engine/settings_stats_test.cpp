@@ -37,6 +37,7 @@ TEST(EngineStats, OfTwoReplicasAddUp) {
   all.num_running = 2;
   all.expected_wait_us = 5;
   all.tap_rows.hits = 7;
+  all.prefix = {.queries = 9, .hits = 4, .hits_without_states = 6};
   all.accepted_by_position = {4};
   all.request_n.observe(2);
   EngineStats other = make_engine_stats(64);
@@ -45,6 +46,7 @@ TEST(EngineStats, OfTwoReplicasAddUp) {
   other.expected_wait_us = 9;
   other.generation_tokens = 11;
   other.tap_rows.hits = 1;
+  other.prefix = {.queries = 1, .hits = 1, .hits_without_states = 1};
   other.accepted_by_position = {1, 2};
   other.request_n.observe(2);
   other.request_n.observe(21);
@@ -54,6 +56,8 @@ TEST(EngineStats, OfTwoReplicasAddUp) {
   EXPECT_EQ(all.expected_wait_us, 9);
   EXPECT_EQ(all.generation_tokens, 11u);
   EXPECT_EQ(all.tap_rows.hits, 8);
+  EXPECT_EQ(all.prefix.queries, 10u);
+  EXPECT_EQ(all.prefix.hits_without_states, 7u);
   EXPECT_EQ(all.accepted_by_position, (std::vector<uint64_t>{5, 2}));
   EXPECT_EQ(all.request_n.counts, (std::vector<uint64_t>{0, 2, 0, 0, 0, 1}));
   EXPECT_EQ(all.request_n.count, 3u);

@@ -94,6 +94,8 @@ EngineStats make_engine_stats(int32_t max_seq_len) {
   stats.queue_time = request_latency;
   stats.prefill_time = request_latency;
   stats.decode_time = request_latency;
+  stats.inference_time = request_latency;
+  stats.time_per_output_token = stats.inter_token_latency;
   stats.mask_time = with_bounds({0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025,
                                  0.005, 0.01, 0.025, 0.05, 0.1});
   stats.iteration_tokens =
@@ -101,6 +103,8 @@ EngineStats make_engine_stats(int32_t max_seq_len) {
   const Histogram length = with_bounds(one_two_five(max_seq_len));
   stats.request_prompt_tokens = length;
   stats.request_generation_tokens = length;
+  stats.request_most_generation_tokens = length;
+  stats.request_prefill_computed_tokens = length;
   stats.request_max_tokens = length;
   stats.request_n = with_bounds({1, 2, 5, 10, 20});
   return stats;

@@ -20,6 +20,13 @@ struct Histogram {
   void observe(double value, uint64_t times = 1);
 };
 
+// Of the prefix cache, in tokens of prompts.
+struct PrefixStats {
+  uint64_t queries = 0;              // looked up
+  uint64_t hits = 0;                 // found
+  uint64_t hits_without_states = 0;  // had no state been needed to go on from there
+};
+
 struct EngineStats {
   // Gauges.
   int32_t num_running = 0;
@@ -44,8 +51,7 @@ struct EngineStats {
   uint64_t prompt_tokens = 0;
   uint64_t prompt_tokens_cached = 0;
   uint64_t generation_tokens = 0;
-  uint64_t prefix_queries = 0;  // prompt tokens looked up
-  uint64_t prefix_hits = 0;     // prompt tokens found
+  PrefixStats prefix;
   uint64_t finished_stop = 0;
   uint64_t finished_length = 0;
   uint64_t finished_cancelled = 0;
@@ -70,11 +76,15 @@ struct EngineStats {
   Histogram queue_time;
   Histogram prefill_time;
   Histogram decode_time;
+  Histogram inference_time;         // from the first step to the last token
+  Histogram time_per_output_token;  // of a choice, behind its first one
   Histogram mask_time;
   // Tokens.
   Histogram iteration_tokens;
   Histogram request_prompt_tokens;
   Histogram request_generation_tokens;
+  Histogram request_most_generation_tokens;   // of the choice of a request that has the most
+  Histogram request_prefill_computed_tokens;  // of the prompt, not found in the prefix cache
   Histogram request_max_tokens;
   Histogram request_n;
 };

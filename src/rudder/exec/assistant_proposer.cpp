@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "rudder/base/check.h"
 #include "rudder/exec/scorer.h"
@@ -50,7 +51,7 @@ Result<std::unique_ptr<AssistantProposer>> AssistantProposer::make(AssistantDraf
              StepBuffers::make(ops, pass_capacity(capacity), nullptr, StepBuffers::Counts::kNone));
   RUDDER_TRY_VOID(proposer->name_slots(capacity.num_slots));
   proposer->done_ = ops.make_event();
-  if (has_graphs && ops.has_graphs()) {
+  if (has_graphs && ops.graph_ops() != nullptr) {
     step::Capacity passes = pass_capacity(capacity);
     passes.max_seq_len = capacity.max_seq_len;
     proposer->graphs_ = std::make_unique<PassGraphs>(ops, *proposer->assistant_, passes);
@@ -68,8 +69,8 @@ int64_t AssistantProposer::device_bytes(const model::AssistantSpec& spec,
 }
 
 Result<void> AssistantProposer::name_slots(int32_t num_slots) {
-  std::vector<int32_t> names;
-  for (int32_t slot = 0; slot < num_slots; ++slot) names.push_back(-1 - slot);
+  std::vector<int32_t> names(static_cast<size_t>(num_slots));
+  std::iota(names.rbegin(), names.rend(), -num_slots);
   RUDDER_TRY(slots_, ops_.upload({names.data(), DType::kI32, {num_slots, 1}}, DType::kI32));
   return {};
 }
@@ -89,7 +90,7 @@ void AssistantProposer::pack(std::span<GuessAsk> asks) {
     row.temperature = 0;
     row.max_len = std::numeric_limits<int32_t>::max();  // no guess ends the slot
     packed_.edits.opened.push_back({.slot = row.slot, .has_counts = 0});
-    packed_.goes_on_rows.push_back(ask.logits_row);
+    packed_.guesses.goes_on_rows.push_back(ask.logits_row);
     packed_.logits_rows.push_back(static_cast<int32_t>(packed_.ids.size()));
     packed_.sample_rows.push_back(row);
     packed_.ids.push_back(ask.tokens.back());

@@ -34,12 +34,9 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::start(Model model,
   RUDDER_CHECK(capacity.num_slots > 0 && capacity.num_blocks > 0 && capacity.block_size > 0 &&
                capacity.max_tokens_per_step > 0 && capacity.max_seq_len > 0 &&
                capacity.max_in_flight > 0 && capacity.max_repeat > 0 && capacity.max_draft >= 0);
-  RUDDER_CHECK(capacity.max_draft == 0 || model.ops->takes_drafts(), "{} takes no drafts",
-               model.ops->name());
   RUDDER_CHECK(capacity.max_draft < ops::kMaxChain, "{} drafts", capacity.max_draft);
   RUDDER_CHECK(
-      !capacity.takes_trees || (model.ops->takes_trees() && model::runs_trees(model.spec) &&
-                                (!model.draft || may_guess_beside_trees(*model.draft, *model.ops))),
+      !capacity.takes_trees || (model.ops->tree_ops() != nullptr && model::runs_trees(model.spec)),
       "{} takes no trees, or what it runs", model.ops->name());
   RUDDER_CHECK(capacity.guess_tree.empty() ||
                (capacity.takes_trees && capacity.guess_tree.size() == capacity.max_draft));
@@ -47,12 +44,13 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::start(Model model,
   RUDDER_CHECK((has_model && model.spec.stage.is_last()) == model.draft.has_value());
   RUDDER_CHECK(!capacity.keeps_guesses() || may_look_up(capacity, *model.ops, model.spec.stage),
                "{} looks nothing up, or what it runs", model.ops->name());
-  RUDDER_CHECK(!model.draft || capacity.guesses_from_rows == model.draft->guesses_from_rows());
+  RUDDER_CHECK(!model.draft || (capacity.guesses_from_rows == model.draft->guesses_from_rows() &&
+                                !model::keeps_states(model.draft->spec)));
   RUDDER_CHECK(capacity.vocab_size == model.spec.vocab);
   RUDDER_CHECK(capacity.kv_groups == model.kv.groups, "the model's KV groups are others");
   std::unique_ptr<DeviceExecutor> executor(new DeviceExecutor(std::move(model), capacity));
   RUDDER_TRY_VOID(executor->prepare(options));
-  if (ops::Comm* const comm = executor->model_.ops->comm()) comm->open();
+  if (ops::Comm* const comm = ops::comm_of(*executor->model_.ops)) comm->open();
   executor->worker_ = std::thread([raw = executor.get()] { raw->work(); });
   return executor;
 }
@@ -83,18 +81,13 @@ void DeviceExecutor::stop() {
 }
 
 Result<void> DeviceExecutor::prepare(const Options& options) {
-  RUDDER_TRY(
-      const ops::View pool,
-      model_.ops->allocate(tensor::DType::kU8, {capacity_.num_blocks, model_.kv.block_bytes}));
-  for (size_t layer = 0; layer < model_.spec.layers.size(); ++layer) {
-    kv_.push_back(layer_kv(model_.kv, model::kv_geometry(model_.spec.layers[layer]), layer,
-                           capacity_.block_size, model_.ops->kv_dtype(), pool));
-  }
+  RUDDER_TRY(kept_.kv, allocate_kv(model_.kv, model_.spec, capacity_, *model_.ops));
+  RUDDER_TRY(kept_.states, StateMemory::make(*model_.ops, model_.spec, capacity_));
   DraftHead* const head = model_.draft && model_.draft->head ? &*model_.draft->head : nullptr;
   RUDDER_TRY(const model::HiddenPool kept,
              make_hidden_pool(model_.spec, head == nullptr ? nullptr : &head->spec, *model_.ops,
                               capacity_));
-  head_rows_ = kept.token_rows();
+  kept_.head_rows = kept.token_rows();
   if (head != nullptr) {
     head->source = {
         .embedding = model_.weights.embedding, .head = &model_.weights.head, .rows = kept.rows};
@@ -105,8 +98,9 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
                model_.ops->allocate(model_.ops->act_dtype(),
                                     {max_logits_rows(capacity_), model_.spec.hidden}));
   }
-  RUDDER_TRY(decoder_, model::Decoder::make(model_.spec, model_.weights, kv_, *model_.ops,
-                                            decoder_limits(capacity_), kept, read.final_rows));
+  RUDDER_TRY(decoder_, model::Decoder::make(model_.spec, model_.weights, kept_.kv, *model_.ops,
+                                            decoder_limits(capacity_), kept, read.final_rows,
+                                            kept_.states.layers()));
   RUDDER_TRY_VOID(prepare_taps());
   RUDDER_TRY(buffers_, StepBuffers::make(*model_.ops, capacity_,
                                          taps_ == nullptr ? nullptr : &taps_->table()));
@@ -116,7 +110,7 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
     read.num_groups = capacity_.kv_groups.size();
     if (auto& assistant = model_.draft->assistant) {
       assistant->source =
-          model::assistant_source(assistant->spec, model_.spec, model_.weights, kv_);
+          model::assistant_source(assistant->spec, model_.spec, model_.weights, kept_.kv);
     }
     RUDDER_TRY(proposer_, make_proposer(*std::move(model_.draft), *model_.ops, capacity_, read,
                                         !options.enforce_eager));
@@ -132,9 +126,9 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
     RUDDER_TRY(handover_, Handover::make({*model_.ops, *decoder_, *buffers_, taps_.get(), kept},
                                          model_.spec.stage, capacity_, options.link));
   }
-  if (!model_.ops->has_graphs() || options.enforce_eager) return {};
-  RUDDER_TRY(graphs_, GraphCache::capture({*model_.ops, *decoder_, *buffers_, kv_, head_rows_,
-                                           is_last_stage(), options.narrow_graphs},
+  if (model_.ops->graph_ops() == nullptr || options.enforce_eager) return {};
+  RUDDER_TRY(graphs_, GraphCache::capture({*model_.ops, *decoder_, *buffers_, kept_.kv,
+                                           kept_.head_rows, is_last_stage(), options.narrow_graphs},
                                           capacity_, options.capture_progress));
   return {};
 }
@@ -234,7 +228,7 @@ Result<step::StepResult> DeviceExecutor::collect(step::Ticket ticket) {
 // the group or of the pipeline ends the wait.
 Result<DeviceExecutor::Enqueued> DeviceExecutor::next_enqueued() {
   constexpr std::chrono::milliseconds kLook{StageLink::kLookMs};
-  ops::Comm* const comm = model_.ops->comm();
+  ops::Comm* const comm = ops::comm_of(*model_.ops);
   const bool has_others = comm != nullptr || handover_ != nullptr;
   std::optional<Enqueued> next = has_others ? enqueued_.pop_within(kLook) : enqueued_.pop();
   while (!next && has_others) {
@@ -246,7 +240,7 @@ Result<DeviceExecutor::Enqueued> DeviceExecutor::next_enqueued() {
 }
 
 Result<void> DeviceExecutor::look() {
-  if (ops::Comm* const comm = model_.ops->comm()) RUDDER_TRY_VOID(comm->status());
+  if (ops::Comm* const comm = ops::comm_of(*model_.ops)) RUDDER_TRY_VOID(comm->status());
   return handover_ == nullptr ? Result<void>() : handover_->look();
 }
 
@@ -311,7 +305,7 @@ bool DeviceExecutor::enqueue_failed(size_t index, const Error& error) {
 
 // Other ranks and stages do not wait for this one any more.
 void DeviceExecutor::fail_others(const Error& error) {
-  if (ops::Comm* const comm = model_.ops->comm()) comm->fail(error);
+  if (ops::Comm* const comm = ops::comm_of(*model_.ops)) comm->fail(error);
   if (handover_ != nullptr) handover_->fail(error);
 }
 
@@ -358,6 +352,7 @@ Result<void> DeviceExecutor::begin(size_t index) {
   RUDDER_TRY_VOID(flight.edited);
   if (handover_ != nullptr) RUDDER_TRY_VOID(handover_->await_step(packed_, index));
   RUDDER_TRY(flight.step, buffers_->begin(packed_, index));
+  kept_.states.copy(*model_.ops, packed_.states.copies_before);
   RUDDER_TRY(flight.is_captured,
              flight.result.from_graph ? graphs_->capture_missing(packed_, flight.step) : false);
   flight.result.captured_graph = flight.is_captured;
@@ -424,7 +419,7 @@ void DeviceExecutor::run(size_t index) {
 // What has logits, if anything.
 void DeviceExecutor::sample(size_t index, const ops::View& logits) {
   if (packed_.num_sampled() == 0 || !is_last_stage()) return;
-  sample_step(*model_.ops, flights_[index].step, logits, kv_, head_rows_);
+  sample_step(*model_.ops, flights_[index].step, logits, kept_.kv, kept_.head_rows);
 }
 
 // From embedding to the logits, of which there are some.
@@ -453,6 +448,7 @@ Result<void> DeviceExecutor::guess(size_t index) {
 
 void DeviceExecutor::fetch(size_t index, int32_t iteration) {
   Flight& flight = flights_[index];
+  if (iteration + 1 == flight.repeat) kept_.states.copy(*model_.ops, packed_.states.copies_after);
   if (iteration == 0 && is_last_stage()) {
     scorer_->run(packed_.scores, index);
     if (!flight.filled.empty()) taps_->fetch_latches(index, flight.filled);
@@ -461,7 +457,7 @@ void DeviceExecutor::fetch(size_t index, int32_t iteration) {
     buffers_->fetch(packed_.num_sampled(), packed_.any_logprobs, index, iteration);
     if (!flight.looked_up.empty()) buffers_->fetch_guesses(packed_.num_sampled(), index);
   }
-  if (ops::Comm* const comm = model_.ops->comm()) comm->meet(flight.result.id);
+  if (ops::Comm* const comm = ops::comm_of(*model_.ops)) comm->meet(flight.result.id);
   model_.ops->record(*flight.iterations[static_cast<size_t>(iteration)].done);
   if (iteration == 0) fetch_captured(index);
 }

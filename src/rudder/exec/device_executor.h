@@ -14,7 +14,7 @@
 // gives captured rows. Its steps wait for other stages where handover.h says so.
 //
 // The device may be a rank of a group (ops/comm.h); then another DeviceExecutor runs the same plans
-// on every other rank (step/group_executor.h), and rank 0 alone captures. A stage may be a group:
+// on every other rank (wrap/group_executor.h), and rank 0 alone captures. A stage may be a group:
 // then each of its ranks has a link of its own to the ranks of the same index.
 #pragma once
 
@@ -39,6 +39,7 @@
 #include "rudder/exec/pack.h"
 #include "rudder/exec/scorer.h"
 #include "rudder/exec/slot_table.h"
+#include "rudder/exec/state_memory.h"
 #include "rudder/exec/step_buffers.h"
 #include "rudder/exec/tap_state.h"
 #include "rudder/model/decoder.h"
@@ -107,6 +108,12 @@ class DeviceExecutor final : public step::Executor {
     std::shared_ptr<tap::CapturedRows> captured;  // on its way
     std::unique_ptr<ops::Event> captured_out;
   };
+  // What the device keeps between steps, besides slots.
+  struct Kept {
+    std::vector<ops::KvLayer> kv;
+    ops::TokenRows head_rows;  // beside it, where a draft head reads some
+    StateMemory states;
+  };
   struct Enqueued {
     size_t flight = 0;
     int32_t iteration = 0;
@@ -141,8 +148,7 @@ class DeviceExecutor final : public step::Executor {
 
   const step::Capacity capacity_;
   Model model_;
-  std::vector<ops::KvLayer> kv_;             // of the model's layers
-  ops::TokenRows head_rows_;                 // beside it, where a draft head reads some
+  Kept kept_;                                // of sequences, by the model's layers
   std::unique_ptr<model::Decoder> decoder_;  // points into model_
   std::unique_ptr<TapState> taps_;           // likewise; none where the capacity has no taps
   std::unique_ptr<CapturePool> pool_;        // likewise; none without capture

@@ -113,14 +113,16 @@ Result<DraftModel> load_draft(const StepLimits& limits, const model::ModelSpec& 
   return draft;
 }
 
-int64_t draft_weight_bytes(const DraftModel& draft, const StepLimits& limits, ops::Ops& ops) {
+Result<int64_t> draft_weight_bytes(const DraftModel& draft, const StepLimits& limits,
+                                   ops::Ops& ops) {
   const ops::Rank rank = ops::rank_of(ops);
-  if (draft.medusa) return model::medusa_bytes(draft.medusa->spec, ops.linear_dtype(), rank);
-  if (draft.assistant) {
-    return model::assistant_bytes(draft.assistant->spec, ops.linear_dtype(), rank);
-  }
-  if (draft.head) return model::draft_head_bytes(draft.head->spec, ops.linear_dtype(), rank);
-  return model::budget_weights(*limits.draft_model, draft.spec, ops, rank).bytes;
+  const model::FormatOf format_of = model::stored_formats(*limits.draft_model, ops);
+  if (draft.medusa) return model::medusa_bytes(draft.medusa->spec, format_of, rank);
+  if (draft.assistant) return model::assistant_bytes(draft.assistant->spec, format_of, rank);
+  if (draft.head) return model::draft_head_bytes(draft.head->spec, format_of, rank);
+  RUDDER_TRY(const model::WeightBudget weights,
+             model::budget_weights(*limits.draft_model, draft.spec, ops, rank));
+  return weights.bytes;
 }
 
 }  // namespace rudder::exec

@@ -17,7 +17,8 @@ Result<DraftModel> read_draft(const StepLimits& limits, const model::ModelSpec& 
 // What a rank has of it, as its decoder takes it. An Error names what the ranks cannot divide.
 Result<void> shard_draft(DraftModel& draft, ops::Rank rank);
 // Device bytes of a rank's weights, before they are loaded.
-int64_t draft_weight_bytes(const DraftModel& draft, const StepLimits& limits, ops::Ops& ops);
+Result<int64_t> draft_weight_bytes(const DraftModel& draft, const StepLimits& limits,
+                                   ops::Ops& ops);
 // With the rank's weights, in memory of `ops`.
 Result<DraftModel> load_draft(const StepLimits& limits, const model::ModelSpec& target,
                               ops::Ops& ops);

@@ -7,15 +7,15 @@
 #include <utility>
 
 #include "rudder/base/check.h"
-#include "rudder/steer/features/dictionary_image.h"
+#include "rudder/features/dictionary_image.h"
 #include "rudder/tap/program.h"
 
 namespace rudder::exec {
 namespace {
 
-using steer::Dictionary;
-using steer::FeatureValue;
-using steer::capture::FeatureRow;
+using features::Dictionary;
+using features::FeatureRow;
+using features::FeatureValue;
 using tensor::DType;
 
 // Of all rows of a batch together; one asks for kMostTopFeatures at most.
@@ -73,7 +73,7 @@ Result<void> DeviceFeatureReader::allocate() {
 
 // With the features of a batch, which are read where they were computed.
 int64_t DeviceFeatureReader::floats_of(const Dictionary& dictionary) const {
-  return steer::encoder_image_floats(dictionary, bounds_.dtype) +
+  return features::encoder_image_floats(dictionary, bounds_.dtype) +
          vector_floats(kRows * tap::feature_row_floats(dictionary.num_features));
 }
 
@@ -109,7 +109,7 @@ size_t DeviceFeatureReader::rows_together() const {
   return 4 * size_t{kRows};
 }
 
-steer::capture::FeatureReaderStats DeviceFeatureReader::stats() const {
+features::FeatureReaderStats DeviceFeatureReader::stats() const {
   return {.on_device = true,
           .rows = num_rows_,
           .batches = batches_,
@@ -130,7 +130,7 @@ Result<const DeviceFeatureReader::Resident*> DeviceFeatureReader::resident(
   Resident added{.dictionary = dictionary,
                  .head = {},
                  .begin = 0,
-                 .image_floats = steer::encoder_image_floats(*dictionary, bounds_.dtype),
+                 .image_floats = features::encoder_image_floats(*dictionary, bounds_.dtype),
                  .floats = floats_of(*dictionary),
                  .last_use = clock_};
   added.begin = make_room(added.floats);
@@ -182,7 +182,7 @@ Result<void> DeviceFeatureReader::send(int64_t begin, int64_t count, const Fill&
 }
 
 Result<void> DeviceFeatureReader::upload(const Dictionary& dictionary, Resident& to) {
-  const steer::EncoderImage image = steer::encoder_image(dictionary, bounds_.dtype);
+  const features::EncoderImage image = features::encoder_image(dictionary, bounds_.dtype);
   to.head = image.head;
   RUDDER_TRY_VOID(
       send(to.begin, std::ssize(image.begin), [&](int64_t first, int64_t count, void* out) {
@@ -222,7 +222,7 @@ size_t DeviceFeatureReader::batch_size(Rows rows) {
 
 void DeviceFeatureReader::take_listed(Rows rows) {
   listed_now_.clear();
-  const steer::capture::FeatureAsk* last = nullptr;
+  const features::FeatureAsk* last = nullptr;
   for (const FeatureRow& row : rows) {
     if (row.ask != last) {
       listed_now_.insert(listed_now_.end(), row.ask->features.begin(), row.ask->features.end());
@@ -266,7 +266,7 @@ Result<void> DeviceFeatureReader::read_batch(const Resident& from, Rows rows, To
     ops_->copy_in(args.listed, staged_listed_.rows(0, num_listed));
   }
   if (most > 0) args.top = as(top_, DType::kI32, {num, most, 2});
-  ops_->read_features(args);
+  ops_->feature_ops()->read_features(args);
   if (num_listed > 0) {
     ops_->copy_out(as(staged_values_, DType::kF32, args.values.shape), args.values);
   }
@@ -281,7 +281,7 @@ void DeviceFeatureReader::tell(Rows rows, int64_t most, Told told) const {
   const auto* const values = staged_values_.as<float>();
   const auto* const top = static_cast<const ops::TopFeature*>(staged_top_.data);
   for (size_t r = 0; r < rows.size(); ++r) {
-    const steer::capture::FeatureAsk& ask = *rows[r].ask;
+    const features::FeatureAsk& ask = *rows[r].ask;
     const ops::TopFeature* const of_row = top + static_cast<int64_t>(r) * most;
     for (int32_t i = 0; i < ask.top && of_row[i].feature != ops::kNoFeature; ++i) {
       told[r].push_back({of_row[i].feature, of_row[i].value});

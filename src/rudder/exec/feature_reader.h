@@ -13,9 +13,9 @@
 #include <span>
 #include <vector>
 
+#include "rudder/base/range_pool.h"
+#include "rudder/features/feature_reader.h"
 #include "rudder/ops/ops.h"
-#include "rudder/steer/capture/feature_reader.h"
-#include "rudder/steer/range_pool.h"
 #include "rudder/tap/dictionary_head.h"
 
 namespace rudder::exec {
@@ -26,32 +26,32 @@ struct FeatureBounds {
   tensor::DType dtype = tensor::DType::kBF16;  // of encoders: or f32
 };
 
-class DeviceFeatureReader final : public steer::capture::FeatureReader {
+class DeviceFeatureReader final : public features::FeatureReader {
  public:
-  // `ops` are those of Ops::make_reader().
+  // `ops` are those of ReaderOps::make_reader().
   static Result<std::unique_ptr<DeviceFeatureReader>> make(std::unique_ptr<ops::Ops> ops,
                                                            const FeatureBounds& bounds);
   // Bytes that make() allocates, where rows are `act`.
   static int64_t device_bytes(const FeatureBounds& bounds, tensor::DType act);
 
-  Result<void> check(const steer::Dictionary& dictionary) const override;
-  Result<void> read(std::span<const steer::capture::FeatureRow> rows, tensor::DType dtype,
-                    std::vector<std::vector<steer::FeatureValue>>& told) override;
+  Result<void> check(const features::Dictionary& dictionary) const override;
+  Result<void> read(std::span<const features::FeatureRow> rows, tensor::DType dtype,
+                    std::vector<std::vector<features::FeatureValue>>& told) override;
   size_t rows_together() const override;
-  steer::capture::FeatureReaderStats stats() const override;
+  features::FeatureReaderStats stats() const override;
 
  private:
   // A dictionary in the memory of encoders: its image, and behind it the features of a batch.
   struct Resident {
-    std::weak_ptr<const steer::Dictionary> dictionary;
+    std::weak_ptr<const features::Dictionary> dictionary;
     tap::DictionaryHead head;
     int64_t begin = 0;
     int64_t image_floats = 0;
     int64_t floats = 0;
     uint64_t last_use = 0;
   };
-  using Rows = std::span<const steer::capture::FeatureRow>;
-  using Told = std::span<std::vector<steer::FeatureValue>>;
+  using Rows = std::span<const features::FeatureRow>;
+  using Told = std::span<std::vector<features::FeatureValue>>;
 
   DeviceFeatureReader(std::unique_ptr<ops::Ops> ops, const FeatureBounds& bounds)
       : ops_(std::move(ops)),
@@ -59,11 +59,11 @@ class DeviceFeatureReader final : public steer::capture::FeatureReader {
         pool_(bounds.dictionary_bytes / int64_t{sizeof(float)}) {}
 
   Result<void> allocate();
-  int64_t floats_of(const steer::Dictionary& dictionary) const;
-  Result<const Resident*> resident(const std::shared_ptr<const steer::Dictionary>& dictionary);
+  int64_t floats_of(const features::Dictionary& dictionary) const;
+  Result<const Resident*> resident(const std::shared_ptr<const features::Dictionary>& dictionary);
   int64_t make_room(int64_t floats);
   void drop(size_t index);
-  Result<void> upload(const steer::Dictionary& dictionary, Resident& to);
+  Result<void> upload(const features::Dictionary& dictionary, Resident& to);
   // `count` floats to `begin` on; fill(first, count, out) writes a piece of them.
   template <typename Fill>
   Result<void> send(int64_t begin, int64_t count, const Fill& fill);
@@ -90,7 +90,7 @@ class DeviceFeatureReader final : public steer::capture::FeatureReader {
   ops::View staged_top_;
   ops::View staged_piece_;  // [.] f32: of a dictionary on its way
 
-  steer::RangePool pool_;  // of dictionaries_
+  RangePool pool_;  // of dictionaries_
   std::vector<Resident> residents_;
   std::vector<int32_t> listed_now_;
   uint64_t clock_ = 0;

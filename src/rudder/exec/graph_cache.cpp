@@ -152,14 +152,14 @@ Result<void> GraphCache::capture_step(const Family& family, int32_t rows, TapSet
     step.sample.any_changed = sampling == kGeneral;
     // Once as it is: a backend may set up at the first call of a shape what no capture may contain.
     run(step);
-    parts_.ops.begin_capture();
+    parts_.ops.graph_ops()->begin_capture();
     run(step);
-    RUDDER_TRY(captured.graphs[sampling], parts_.ops.end_capture());
+    RUDDER_TRY(captured.graphs[sampling], parts_.ops.graph_ops()->end_capture());
   }
   if (parts_.samples) {
-    parts_.ops.begin_capture();
+    parts_.ops.graph_ops()->begin_capture();
     captured.logits = parts_.decoder.forward(step.forward);
-    RUDDER_TRY(captured.forward, parts_.ops.end_capture());
+    RUDDER_TRY(captured.forward, parts_.ops.graph_ops()->end_capture());
   }
   // The next capture's step is written to the same staging memory.
   const std::unique_ptr<ops::Event> done = parts_.ops.make_event();
@@ -295,9 +295,9 @@ Result<void> GraphCache::capture_tapped(const PackedStep& packed, const DeviceSt
   }
   DeviceStep& own = *captured.step;
   if (packed.num_masks > 0 && parts_.samples) {
-    parts_.ops.begin_capture();
+    parts_.ops.graph_ops()->begin_capture();
     captured.logits = parts_.decoder.forward(own.forward);
-    RUDDER_TRY(captured.forward, parts_.ops.end_capture());
+    RUDDER_TRY(captured.forward, parts_.ops.graph_ops()->end_capture());
     return {};
   }
   const Sampling sampling = sampling_of(packed);
@@ -305,9 +305,9 @@ Result<void> GraphCache::capture_tapped(const PackedStep& packed, const DeviceSt
   own.sample.any_logprobs = own.sample.any_changed = sampling == kGeneral;
   own.sample.any_masked = false;
   own.sample.any_drafts = key.kind.max_q_len > 1;
-  parts_.ops.begin_capture();
+  parts_.ops.graph_ops()->begin_capture();
   run(own);
-  RUDDER_TRY(captured.graphs[sampling], parts_.ops.end_capture());
+  RUDDER_TRY(captured.graphs[sampling], parts_.ops.graph_ops()->end_capture());
   return {};
 }
 
@@ -332,7 +332,7 @@ const GraphCache::Captured& GraphCache::find(const PackedStep& packed, const Dev
 
 void GraphCache::replay(const PackedStep& packed, const DeviceStep& step) {
   if (!has_prompts(packed)) {
-    return parts_.ops.replay(*find(packed, step).graphs[sampling_of(packed)]);
+    return parts_.ops.graph_ops()->replay(*find(packed, step).graphs[sampling_of(packed)]);
   }
   const ops::View logits = prompts_.replay(packed, step);
   if (packed.num_sampled() == 0 || !parts_.samples) return;
@@ -342,7 +342,7 @@ void GraphCache::replay(const PackedStep& packed, const DeviceStep& step) {
 ops::View GraphCache::replay_forward(const PackedStep& packed, const DeviceStep& step) {
   if (has_prompts(packed)) return prompts_.replay(packed, step);
   const Captured& captured = find(packed, step);
-  parts_.ops.replay(*captured.forward);
+  parts_.ops.graph_ops()->replay(*captured.forward);
   return captured.logits;
 }
 

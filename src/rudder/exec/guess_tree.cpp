@@ -67,7 +67,7 @@ void ModelProposer::add_guesses(GuessAsk& ask, int32_t depth) {
     if ((rows >> row & 1) == 0) continue;
     packed_.ids.push_back(ask.guess[static_cast<size_t>(row - 1)]);
     packed_.positions.push_back(begin + whole.depth(row) - 1);
-    if (draft_.head) packed_.goes_on_rows.push_back(feedback_row(ask, whole.parent(row)));
+    if (draft_.head) packed_.guesses.goes_on_rows.push_back(feedback_row(ask, whole.parent(row)));
     add_kv_slot(ask, begin + count);
     packed_.ancestors.push_back(part.ancestors(++count) >> 1);  // the carried token is in KV
     if (whole.depth(row) < depth) continue;

@@ -24,14 +24,16 @@ int64_t report_bytes(int64_t num_slots, bool has_latches) {
          (has_latches ? message_aligned(num_slots * kLatchBytes) : 0);
 }
 
-int64_t hidden_bytes(const model::Stage& stage, const step::Capacity& capacity, int64_t row_bytes) {
+int64_t hidden_bytes(const model::Stage& stage, const step::Capacity& capacity,
+                     const Handover::RowBytes& rows) {
   const int64_t tokens = capacity.max_tokens_per_step;
-  int64_t bytes = (1 + std::ssize(stage.aux_layers)) * message_aligned(tokens * row_bytes);
+  int64_t bytes = message_aligned(tokens * rows.residual) +
+                  std::ssize(stage.aux_layers) * message_aligned(tokens * rows.kept);
   if (!capacity.taps.steering() && !capacity.taps.capture()) return bytes;
   constexpr auto kFloatBytes = int64_t{sizeof(float)};
   bytes += message_aligned(tokens * tap::kNumRelays * kFloatBytes);
   if (capacity.taps.max_features > 0) {
-    bytes += message_aligned(tokens * capacity.geometry.hidden * kFloatBytes);
+    bytes += message_aligned(tokens * capacity.geometry.residual_width() * kFloatBytes);
   }
   return bytes + message_aligned(capacity.num_slots * kLatchBytes) +
          message_aligned(capacity.taps.capture_elements *
@@ -39,9 +41,9 @@ int64_t hidden_bytes(const model::Stage& stage, const step::Capacity& capacity, 
 }
 
 int64_t message_bytes(const model::Stage& stage, const step::Capacity& capacity,
-                      int64_t row_bytes) {
+                      const Handover::RowBytes& rows) {
   return stage.is_last() ? report_bytes(capacity.num_slots, true)
-                         : hidden_bytes(stage, capacity, row_bytes);
+                         : hidden_bytes(stage, capacity, rows);
 }
 
 }  // namespace
@@ -83,18 +85,21 @@ Handover::Handover(const Parts& parts, const model::Stage& stage, const step::Ca
 }
 
 int64_t Handover::device_bytes(const model::Stage& stage, const step::Capacity& capacity,
-                               int64_t row_bytes) {
-  return capacity.max_in_flight * message_bytes(stage, capacity, row_bytes) +
+                               const RowBytes& rows) {
+  return capacity.max_in_flight * message_bytes(stage, capacity, rows) +
          report_bytes(capacity.num_slots, true) +
-         std::ssize(stage.aux_layers) * capacity.max_tokens_per_step * row_bytes;
+         std::ssize(stage.aux_layers) * capacity.max_tokens_per_step * rows.kept;
 }
 
 Result<void> Handover::allocate() {
-  const auto row_bytes = static_cast<int64_t>(parts_.decoder.hidden(1).bytes());
+  RowBytes rows{.residual = static_cast<int64_t>(parts_.decoder.hidden(1).bytes())};
+  if (!parts_.kept.passed.empty()) {
+    rows.kept = static_cast<int64_t>(parts_.kept.passed.rows(0, 1).bytes());
+  }
   StageLink::Messages messages;
   for (int32_t i = 0; i < capacity_.max_in_flight; ++i) {
     RUDDER_TRY(messages.emplace_back(),
-               parts_.ops.make_message(message_bytes(stage_, capacity_, row_bytes)));
+               parts_.ops.make_message(message_bytes(stage_, capacity_, rows)));
   }
   link_->add_messages(stage_.index, std::move(messages));
   RUDDER_TRY(inbox_, parts_.ops.allocate(DType::kU8, {report_bytes(capacity_.num_slots, true)}));

@@ -1,4 +1,4 @@
-// Handover: one stage's end of a pipeline (stage_link.h). It brings the residual stream of a step
+// Handover: one stage's end of a pipeline (stage_link.h). It brings the residual of a step
 // to the device and on to the next stage, with the rows that a draft head reads and with what taps
 // have left for later layers: relays, carried rows, the latches of the step's slots and the
 // captured records. What the last stage sampled it brings to the state of the slots of every other
@@ -42,9 +42,14 @@ class Handover {
   static Result<std::unique_ptr<Handover>> make(const Parts& parts, const model::Stage& stage,
                                                 const step::Capacity& capacity,
                                                 std::shared_ptr<StageLink> link);
-  // Device bytes that make() allocates; `row_bytes` are a row's of the residual stream.
+  // Bytes of a token's rows.
+  struct RowBytes {
+    int64_t residual = 0;
+    int64_t kept = 0;  // of what a draft head reads of one layer
+  };
+  // Device bytes that make() allocates.
   static int64_t device_bytes(const model::Stage& stage, const step::Capacity& capacity,
-                              int64_t row_bytes);
+                              const RowBytes& rows);
 
   // Before the plan at `flight` is packed: brings to the slots what the last stage reported of
   // those that the plan opens, and of the step that was at `flight` before.

@@ -10,7 +10,7 @@
 namespace rudder::exec {
 namespace {
 
-using steer::capture::LensToken;
+using tap::LensToken;
 using tensor::DType;
 using tensor::Shape;
 
@@ -39,13 +39,13 @@ int64_t HeadLens::device_bytes(const model::ModelSpec& spec, int32_t num_ranks) 
 }
 
 Result<void> HeadLens::allocate() {
-  const bool quantises = weights_.heads.front().x_dtype == DType::kF8E4M3;
+  const bool quantises = weights_.heads.front().input == ops::InputForm::kF8Rows;
   const DType act = ops_->act_dtype();
   RUDDER_CHECK(act == DType::kF32 || act == DType::kBF16, "activations of {}",
                tensor::dtype_name(act));
   RUDDER_TRY(rows_, ops_->allocate(act, {kRowsAtOnce, spec_.hidden}));
-  RUDDER_TRY(normed_, ops_->allocate(quantises ? weights_.heads.front().x_dtype : act,
-                                     {kRowsAtOnce, spec_.hidden}));
+  RUDDER_TRY(normed_,
+             ops_->allocate(quantises ? DType::kF8E4M3 : act, {kRowsAtOnce, spec_.hidden}));
   if (quantises) {
     RUDDER_TRY(scale_, ops_->allocate(DType::kF32, {kRowsAtOnce}));
   }
@@ -101,7 +101,7 @@ void HeadLens::multiply(int64_t num, const ops::View& scale) {
                   .out = parts.empty() ? logits : parts[i],
                   .scale = spec_.logit_scale});
   }
-  if (!parts.empty()) ops_->gather_logits({.part = {}, .out = logits, .parts = parts});
+  if (!parts.empty()) ops_->rank_ops()->gather_logits({.part = {}, .out = logits, .parts = parts});
 }
 
 void HeadLens::score(int64_t num, int32_t top) {

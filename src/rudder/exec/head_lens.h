@@ -9,11 +9,11 @@
 
 #include "rudder/model/spec.h"
 #include "rudder/ops/ops.h"
-#include "rudder/steer/capture/lens.h"
+#include "rudder/tap/lens.h"
 
 namespace rudder::exec {
 
-class HeadLens final : public steer::capture::Lens {
+class HeadLens final : public tap::Lens {
  public:
   // What it reads through: the head, or the part of it that each rank of a group has, in the order
   // of ranks.
@@ -22,15 +22,15 @@ class HeadLens final : public steer::capture::Lens {
     std::vector<ops::LinearWeight> heads;
   };
 
-  // `ops` are those of Ops::make_reader() of the backend that the weights lie on. `spec` is the
-  // whole model's.
+  // `ops` are those of ReaderOps::make_reader() of the backend that the weights lie on. `spec` is
+  // the whole model's.
   static Result<std::unique_ptr<HeadLens>> make(std::unique_ptr<ops::Ops> ops,
                                                 const model::ModelSpec& spec, Weights weights);
   // Bytes that make() allocates.
   static int64_t device_bytes(const model::ModelSpec& spec, int32_t num_ranks);
 
   Result<void> read(std::span<const float> rows, int32_t top,
-                    std::vector<steer::capture::LensToken>& out) override;
+                    std::vector<tap::LensToken>& out) override;
   size_t rows_together() const override;
 
  private:
@@ -38,8 +38,7 @@ class HeadLens final : public steer::capture::Lens {
       : ops_(std::move(ops)), weights_(std::move(weights)), spec_(spec) {}
 
   Result<void> allocate();
-  Result<void> read_some(std::span<const float> rows, int32_t top,
-                         std::span<steer::capture::LensToken> out);
+  Result<void> read_some(std::span<const float> rows, int32_t top, std::span<tap::LensToken> out);
   // Of the first `num` rows: the likeliest tokens on the device.
   void score(int64_t num, int32_t top);
   void multiply(int64_t num, const ops::View& scale);

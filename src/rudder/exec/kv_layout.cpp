@@ -147,4 +147,16 @@ ops::KvLayer layer_kv(const KvLayout& layout, const model::KvGeometry& geometry,
           .group = at.group};
 }
 
+Result<std::vector<ops::KvLayer>> allocate_kv(const KvLayout& layout, const model::ModelSpec& spec,
+                                              const step::Capacity& capacity, ops::Ops& ops) {
+  RUDDER_TRY(const ops::View pool,
+             ops.allocate(tensor::DType::kU8, {capacity.num_blocks, layout.block_bytes}));
+  std::vector<ops::KvLayer> layers;
+  for (size_t layer = 0; layer < spec.layers.size(); ++layer) {
+    layers.push_back(layer_kv(layout, model::kv_geometry(spec.layers[layer]), layer,
+                              capacity.block_size, ops.kv_dtype(), pool));
+  }
+  return layers;
+}
+
 }  // namespace rudder::exec

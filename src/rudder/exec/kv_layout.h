@@ -7,7 +7,8 @@
 
 #include "rudder/base/result.h"
 #include "rudder/model/spec.h"
-#include "rudder/ops/args.h"
+#include "rudder/ops/ops.h"
+#include "rudder/step/executor.h"
 #include "rudder/step/kv_groups.h"
 #include "rudder/tensor/dtype.h"
 
@@ -44,5 +45,9 @@ KvLayout stage_kv_layout(const KvLayout& whole, const model::Stage& stage);
 // What layer `layer` keeps in `pool`, [num_blocks, layout.block_bytes] u8 of the device.
 ops::KvLayer layer_kv(const KvLayout& layout, const model::KvGeometry& geometry, size_t layer,
                       int32_t block_size, tensor::DType dtype, const ops::View& pool);
+
+// The KV cache of a layout's layers: of each layer what it keeps. An Error is the device's.
+Result<std::vector<ops::KvLayer>> allocate_kv(const KvLayout& layout, const model::ModelSpec& spec,
+                                              const step::Capacity& capacity, ops::Ops& ops);
 
 }  // namespace rudder::exec

@@ -18,7 +18,7 @@
 #include "rudder/model/loader.h"
 #include "rudder/model/shard.h"
 #include "rudder/model/stage.h"
-#include "rudder/step/group_executor.h"
+#include "rudder/wrap/group_executor.h"
 
 namespace rudder::exec {
 namespace {
@@ -42,13 +42,13 @@ struct Division {
   }
 };
 
-Result<std::vector<model::Stage>> stages_of(const model::ModelSpec& spec, const ops::Ops& ops,
+Result<std::vector<model::Stage>> stages_of(const weights::Checkpoint& checkpoint,
+                                            const model::ModelSpec& spec, const ops::Ops& ops,
                                             const ExecSettings& settings,
                                             const StepLimits& limits) {
   if (settings.pipeline_parallel_size == 1) return std::vector<model::Stage>(1);
   RUDDER_TRY(std::vector<model::Stage> stages,
-             model::divide_layers(spec, settings.pipeline_parallel_size, ops.linear_dtype(),
-                                  ops.kv_dtype()));
+             model::divide_checkpoint(checkpoint, spec, ops, settings.pipeline_parallel_size));
   if (limits.draft_model == nullptr) return stages;
   RUDDER_TRY(const DraftModel draft, read_draft(limits, spec));  // it is where the model samples
   if (draft.head) model::join_head(draft.head->spec, stages);
@@ -57,7 +57,7 @@ Result<std::vector<model::Stage>> stages_of(const model::ModelSpec& spec, const 
 }
 
 // Whether what was asked for may be a tree here.
-Result<void> check_tree(const StepLimits& limits, const model::ModelSpec& spec, const ops::Ops& ops,
+Result<void> check_tree(const StepLimits& limits, const model::ModelSpec& spec, ops::Ops& ops,
                         const ExecSettings& settings) {
   const bool has_own = !limits.draft_tree.tree.empty();
   if (!has_own && limits.tree_key.empty()) return {};
@@ -65,23 +65,21 @@ Result<void> check_tree(const StepLimits& limits, const model::ModelSpec& spec, 
     return fail(ErrorCode::kUnsupported, std::move(why) + ": drafts are chains alone",
                 "speculative-config." + (has_own ? "speculative_token_tree" : limits.tree_key));
   };
-  if (!ops.takes_trees()) {
+  if (ops.tree_ops() == nullptr) {
     return refuse(fmt::format("the backend {} verifies no trees", ops.name()));
   }
   if (settings.pipeline_parallel_size > 1) return refuse("several stages verify no trees");
-  if (!model::runs_trees(spec)) return refuse("a layer of the model has a window or a gate");
-  const bool reads_rows =
-      limits.draft_kind == DraftKind::kEagle || limits.draft_kind == DraftKind::kEagle3;
-  if (limits.draft_model == nullptr || !reads_rows || ops.keeps_rows()) {
-    return {};
-  }
-  return refuse(
-      fmt::format("the backend {} keeps no rows for a draft head where drafts branch", ops.name()));
+  if (!model::runs_trees(spec))
+    return refuse("a layer of the model has a window, a gate or a state");
+  return {};
 }
 
-int64_t feature_bytes(const ExecSettings& settings, const ops::Ops& ops) {
+// Of encoders that captured rows are read by on the device. The host has dictionaries already, and
+// code of its own for them.
+int64_t feature_bytes(const ExecSettings& settings, ops::Ops& ops) {
   constexpr int64_t kDefaultMb = 256;
-  if (!ops.reads_features() || !settings.has_dictionaries) return 0;
+  const bool reads = ops.reader_ops() != nullptr && ops.feature_ops() != nullptr && !ops.is_host();
+  if (!reads || !settings.dictionaries.any) return 0;
   return (settings.feature_memory_mb > 0 ? settings.feature_memory_mb : kDefaultMb) << 20;
 }
 
@@ -91,8 +89,8 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
   const ExecSettings& settings = division.settings;
   const StepLimits& limits = division.limits;
   const ops::Rank rank = ops::rank_of(ops);
-  const bool joins_ranks = rank.is_alone() || ops.ranks_share_memory();
-  if (limits.look_up.max_n > 0 && !(ops.looks_up() && stage.is_alone())) {
+  const ops::ReaderOps* const reader = ops.reader_ops();
+  if (limits.look_up.max_n > 0 && (ops.draft_ops() == nullptr || !stage.is_alone())) {
     return fail(ErrorCode::kUnsupported, "what is looked up, by several stages or this backend",
                 "speculative-config.method");
   }
@@ -102,22 +100,18 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
   const bool guesses = limits.draft_model != nullptr && stage.is_last();
   if (guesses) {
     if (limits.draft_kind != DraftKind::kModel) RUDDER_TRY_VOID(check_runs_heads(ops));
-    if (!joins_ranks) {
-      return fail(ErrorCode::kUnsupported, "what guesses, for several ranks",
-                  "tensor-parallel-size");
-    }
     RUDDER_TRY(draft, read_draft(limits, division.spec));
-    guess_bytes = draft_weight_bytes(draft, limits, ops);
+    RUDDER_TRY(guess_bytes, draft_weight_bytes(draft, limits, ops));
     RUDDER_TRY_VOID(shard_draft(draft, rank));
   }
   const bool keeps_kv = guesses && !draft.guesses_from_rows();
-  const model::WeightBudget weights =
-      model::budget_weights(division.checkpoint, division.spec, ops, rank, stage);
+  RUDDER_TRY(const model::WeightBudget weights,
+             model::budget_weights(division.checkpoint, division.spec, ops, rank, stage));
   RUDDER_TRY(
       MemoryBudget budget,
       budget_memory(
-          part, {.act = ops.act_dtype(), .kv = ops.kv_dtype(), .linear = weights.linear_dtype},
-          {.weight_bytes = weights.bytes,
+          part, {.act = ops.act_dtype(), .kv = ops.kv_dtype()},
+          {.weights = weights,
            .available_bytes = ops.available_memory(),
            .utilization = settings.gpu_memory_utilization,
            .kv_cache_memory_bytes = settings.kv_cache_memory_bytes,
@@ -126,17 +120,18 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
            .attention_lookback = ops.attention_lookback(),
            .max_num_seqs = limits.max_num_seqs,
            .max_num_batched_tokens = limits.max_num_batched_tokens,
-           .max_draft = ops.takes_drafts() ? limits.max_draft : 0,
+           .max_draft = limits.max_draft,
            .takes_trees = (limits.host_trees || !limits.draft_tree.tree.empty()) &&
-                          ops.takes_trees() && (!guesses || may_guess_beside_trees(draft, ops)) &&
-                          stage.is_alone() && model::runs_trees(part),
+                          ops.tree_ops() != nullptr && stage.is_alone() && model::runs_trees(part),
            .guess_tree = limits.draft_tree.tree,
            .look_up = limits.look_up,
-           .draft = keeps_kv ? &draft.spec : nullptr,
-           .draft_weight_bytes = guess_bytes,
-           .draft_head = draft.head ? &draft.head->spec : nullptr,
-           .medusa = draft.medusa ? &draft.medusa->spec : nullptr,
-           .assistant = draft.assistant ? &draft.assistant->spec : nullptr,
+           .draft = {.spec = keeps_kv ? &draft.spec : nullptr,
+                     .weight_bytes = guess_bytes,
+                     .head = draft.head ? &draft.head->spec : nullptr,
+                     .medusa = draft.medusa ? &draft.medusa->spec : nullptr,
+                     .assistant = draft.assistant ? &draft.assistant->spec : nullptr},
+           .states = {.fraction = settings.states.memory_fraction,
+                      .checkpoint_blocks = settings.states.checkpoint_blocks},
            .taps = {.enable_steering = settings.enable_steering,
                     .max_steering_rows = settings.max_steering_rows,
                     .steering_bytes = settings.steering_memory_mb << 20,
@@ -144,13 +139,11 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
                     .embedding_bytes = settings.embedding_memory_mb << 20,
                     .max_num_seqs = limits.max_num_seqs,
                     .max_in_flight = division.max_in_flight(),
-                    .reads_aside = ops.has_reader() && joins_ranks,
-                    .reader_bytes = ops.reader_bytes(),
-                    .encodes = ops.has_encode() && joins_ranks,
+                    .reads_aside = reader != nullptr,
+                    .reader_bytes = reader == nullptr ? 0 : reader->reader_bytes(),
+                    .encodes = ops.feature_ops() != nullptr,
                     .feature_bytes = feature_bytes(settings, ops),
-                    .taps_mixers = ops.taps_mixers(),
-                    .taps_shares = ops.ranks_share_memory(),
-                    .patterns = ops.has_patterns() && joins_ranks},
+                    .patterns = ops.pattern_ops() != nullptr},
            .rank = rank,
            .stage = stage,
            .max_in_flight = division.max_in_flight()}));
@@ -164,7 +157,8 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
   return budget;
 }
 
-// Ranks keep KV alike, so one has as many blocks as another, and the longest sequence of all.
+// Ranks keep KV alike, so one has as many blocks and states as another, and the longest sequence of
+// all.
 // Weights of ranks differ a little; the first has most. Stages differ in all but blocks and
 // lengths.
 Result<MemoryBudget> budget_all(const Division& division, const std::vector<ops::Ops*>& devices) {
@@ -187,8 +181,17 @@ Result<MemoryBudget> budget_all(const Division& division, const std::vector<ops:
     RUDDER_TRY(all, budget_each(shortest));
   }
   int32_t num_blocks = all.front().num_blocks;
-  for (const MemoryBudget& one : all) num_blocks = std::min(num_blocks, one.num_blocks);
-  for (MemoryBudget& one : all) one.num_blocks = num_blocks;
+  step::StatePool states = all.front().states;
+  for (const MemoryBudget& one : all) {
+    num_blocks = std::min(num_blocks, one.num_blocks);
+    states.count = std::min(states.count, one.states.count);
+    states.checkpoint_blocks = std::max(states.checkpoint_blocks, one.states.checkpoint_blocks);
+  }
+  for (MemoryBudget& one : all) {
+    one.num_blocks = num_blocks;
+    one.states.count = states.count;
+    one.states.checkpoint_blocks = states.checkpoint_blocks;
+  }
   MemoryBudget budget = all.front();
   if (division.stages.size() == 1) return budget;
   for (size_t i = 0; i < division.stages.size(); ++i) {
@@ -228,6 +231,7 @@ step::Capacity capacity_of(const MemoryBudget& memory, const model::ModelSpec& s
           .look_up = memory.look_up,
           .guess_tree = limits.draft_tree.tree,
           .kv_groups = memory.kv.groups,
+          .states = memory.states,
           .geometry = memory.geometry,
           .taps = memory.taps};
 }
@@ -269,11 +273,11 @@ Result<LoadedRank> load_rank(const Loading& loading, std::unique_ptr<ops::Ops> o
              model::load_weights(division.checkpoint, division.spec, *ops, progress, part.stage));
   loaded.weight_bytes = model.weights.bytes;
   if (memory.has_lens) {
-    if (ops::rank_of(*ops).index == 0) loaded.reader = ops->make_reader();
+    if (ops::rank_of(*ops).index == 0) loaded.reader = ops->reader_ops()->make_reader();
     loaded.lens = {model.weights.final_norm, {model.weights.head}};
   }
   if (memory.feature_bytes > 0 && part.stage.is_first() && ops::rank_of(*ops).index == 0) {
-    loaded.feature_ops = ops->make_reader();
+    loaded.feature_ops = ops->reader_ops()->make_reader();
   }
   if (division.limits.draft_model != nullptr && part.stage.is_last()) {
     RUDDER_TRY(model.draft, load_draft(division.limits, division.spec, *ops));
@@ -358,7 +362,7 @@ Result<std::unique_ptr<DeviceFeatureReader>> make_features(const MemoryBudget& m
   FeatureBounds bounds = feature_bounds(memory);
   const bool is_bf16 = memory.geometry.dtype == tensor::DType::kBF16;
   bounds.dtype =
-      settings.dictionary_dtype.value_or(is_bf16 ? tensor::DType::kBF16 : tensor::DType::kF32);
+      settings.dictionaries.dtype.value_or(is_bf16 ? tensor::DType::kBF16 : tensor::DType::kF32);
   return DeviceFeatureReader::make(std::move(reader), bounds);
 }
 
@@ -387,7 +391,7 @@ std::unique_ptr<step::Executor> join(const Division& division,
     for (Result<LoadedRank>& rank : replica.subspan(first, division.num_ranks)) {
       group.push_back(std::move(rank->executor));
     }
-    stages.push_back(step::GroupExecutor::of(std::move(group)));
+    stages.push_back(wrap::GroupExecutor::of(std::move(group)));
   }
   if (stages.size() == 1) return std::move(stages.front());
   return std::make_unique<PipelineExecutor>(std::move(stages));
@@ -405,7 +409,8 @@ Result<MemoryBudget> budget_model(const weights::Checkpoint& checkpoint,
   RUDDER_TRY(const model::ModelSpec spec, model::read_spec(checkpoint));
   const std::vector<ops::Ops*> devices = all_ranks(replicas);
   RUDDER_TRY_VOID(check_tree(limits, spec, *devices.front(), settings));
-  RUDDER_TRY(std::vector<model::Stage> stages, stages_of(spec, *devices.front(), settings, limits));
+  RUDDER_TRY(std::vector<model::Stage> stages,
+             stages_of(checkpoint, spec, *devices.front(), settings, limits));
   return budget_all(
       {checkpoint, spec, std::move(stages), ranks_of_stage(devices), settings, limits}, devices);
 }
@@ -418,7 +423,7 @@ Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vec
   const std::vector<ops::Ops*> devices = all_ranks(replicas);
   RUDDER_TRY_VOID(check_tree(limits, models.spec, *devices.front(), settings));
   RUDDER_TRY(std::vector<model::Stage> stages,
-             stages_of(models.spec, *devices.front(), settings, limits));
+             stages_of(checkpoint, models.spec, *devices.front(), settings, limits));
   const Division division{checkpoint, models.spec, std::move(stages), ranks_of_stage(devices),
                           settings,   limits};
   RUDDER_TRY(models.memory, budget_all(division, devices));
@@ -428,9 +433,9 @@ Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vec
   std::vector<Result<LoadedRank>> loaded = load_ranks(
       {division, models.memory, progress}, std::move(ranks), parts_of(division, devices.size()));
   if (const Error* const error = why_not_loaded(loaded)) return tl::unexpected<Error>(*error);
-  models.memory.weight_bytes = loaded.front()->weight_bytes;  // as packed
+  models.memory.weights.bytes = loaded.front()->weight_bytes;  // as packed
   for (size_t i = 0; i < models.memory.stages.size(); ++i) {
-    models.memory.stages[i].weight_bytes = loaded[i * division.num_ranks]->weight_bytes;
+    models.memory.stages[i].weights.bytes = loaded[i * division.num_ranks]->weight_bytes;
   }
   if (models.memory.has_lens) {
     RUDDER_TRY(models.lens, make_lens(models.spec, std::span(loaded).first(num_devices)));

@@ -13,11 +13,11 @@
 #include "rudder/base/result.h"
 #include "rudder/exec/memory_budget.h"
 #include "rudder/exec/settings.h"
+#include "rudder/features/feature_reader.h"
 #include "rudder/model/spec.h"
 #include "rudder/ops/ops.h"
-#include "rudder/steer/capture/feature_reader.h"
-#include "rudder/steer/capture/lens.h"
 #include "rudder/step/executor.h"
+#include "rudder/tap/lens.h"
 #include "rudder/weights/checkpoint.h"
 
 namespace rudder::exec {
@@ -56,9 +56,9 @@ struct LoadedModel {
   MemoryBudget memory;    // of the rank that needs most
   // Over the executor's weights, which outlive its use; null where there is no capture, the backend
   // has no reader, or ranks that do not share their memory have the head.
-  std::shared_ptr<steer::capture::Lens> lens;
+  std::shared_ptr<tap::Lens> lens;
   // Null where the backend reads no features, or there are no dictionaries to read them by.
-  std::shared_ptr<steer::capture::FeatureReader> features;
+  std::shared_ptr<features::FeatureReader> features;
 };
 
 // The devices that compute a model together, in the order of their stages where the settings divide
@@ -69,9 +69,9 @@ using Ranks = std::vector<std::unique_ptr<ops::Ops>>;
 struct LoadedModels {
   std::vector<std::unique_ptr<step::Executor>> executors;  // of equal capacity
   model::ModelSpec spec;
-  MemoryBudget memory;                         // of the rank that needs most
-  std::shared_ptr<steer::capture::Lens> lens;  // as LoadedModel's; over the first one's weights
-  std::shared_ptr<steer::capture::FeatureReader> features;  // likewise, on its first device
+  MemoryBudget memory;              // of the rank that needs most
+  std::shared_ptr<tap::Lens> lens;  // as LoadedModel's; over the first one's weights
+  std::shared_ptr<features::FeatureReader> features;  // likewise, on its first device
 };
 
 // Where the memory would go; allocates nothing (--dry-run). Of several ranks and replicas: of the

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <variant>
 
@@ -12,6 +13,7 @@
 #include "rudder/exec/head_lens.h"
 #include "rudder/exec/model_proposer.h"
 #include "rudder/exec/scorer.h"
+#include "rudder/exec/state_memory.h"
 #include "rudder/exec/step_buffers.h"
 #include "rudder/exec/tap_state.h"
 #include "rudder/model/decoder.h"
@@ -54,6 +56,41 @@ int64_t blocks_of_all(const MemoryBudget& budget) {
   return blocks;
 }
 
+// A lone sequence, and the checkpoint that it goes on from.
+constexpr int32_t kLeastStates = 2;
+
+// From one checkpoint to the next: a sequence's checkpoints take no more than its blocks do.
+int32_t checkpoint_blocks(const MemoryBudget& budget, const MemoryAsk& ask) {
+  if (ask.states.checkpoint_blocks > 0) return ask.states.checkpoint_blocks;
+  const int64_t bytes = budget.block_bytes() * budget.kv.groups.size();
+  return static_cast<int32_t>(std::max<int64_t>(1, (budget.states.bytes + bytes - 1) / bytes));
+}
+
+// Of `bytes` for states and KV: as many states as their share holds, at most one for each sequence
+// and one for each block that one can end.
+Result<int32_t> state_count(const MemoryBudget& budget, const MemoryAsk& ask, int64_t bytes) {
+  const int64_t most = budget.max_num_seqs + blocks_of_all(budget);
+  if (budget.states.bytes == 0) return static_cast<int32_t>(std::max<int64_t>(most, kLeastStates));
+  const auto share = static_cast<int64_t>(static_cast<double>(bytes) * ask.states.fraction);
+  const int64_t count = std::min(share / budget.states.bytes, most);
+  const int64_t least = kLeastStates * budget.states.bytes;
+  if (count >= kLeastStates && bytes - count * budget.states.bytes >= budget.block_bytes()) {
+    return static_cast<int32_t>(count);
+  }
+  const bool has_room = least + budget.block_bytes() <= bytes;
+  const double would_hold =
+      std::ceil(1000 * static_cast<double>(least) / static_cast<double>(bytes)) / 1000;
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("{:.2f} of the {} for KV cache and states is {}: at least {} states of "
+                          "{} and a block are needed{}",
+                          ask.states.fraction, bytes_text(bytes), bytes_text(share), kLeastStates,
+                          bytes_text(budget.states.bytes),
+                          has_room ? fmt::format(", which {:.3f} would hold", would_hold) : ""),
+              has_room                        ? "state-memory-fraction"
+              : ask.kv_cache_memory_bytes > 0 ? "kv-cache-memory-bytes"
+                                              : "gpu-memory-utilization");
+}
+
 // One line a kind of group.
 std::string groups_text(const MemoryBudget& budget) {
   if (budget.kv.groups.size() == 1 && budget.kv.groups[0].window == 0) return "";
@@ -67,13 +104,6 @@ std::string groups_text(const MemoryBudget& budget) {
     group = end;
   }
   return text;
-}
-
-// Lengths past max_positions make sense only for a rope that adapts to them.
-bool stretches(const model::ModelSpec& spec) {
-  return std::any_of(spec.ropes.begin(), spec.ropes.end(), [](const model::RopeSpec& rope) {
-    return std::holds_alternative<model::RopeDynamic>(rope.scaling);
-  });
 }
 
 // Bytes that the KV cache may take.
@@ -103,6 +133,11 @@ Result<int64_t> kv_budget(const MemoryBudget& budget, const MemoryAsk& ask) {
   return share - fixed;
 }
 
+std::string states_text(const step::StatePool& states) {
+  return fmt::format("{} of {}, of sequences and of checkpoints every {} blocks", states.count,
+                     bytes_text(states.bytes), states.checkpoint_blocks);
+}
+
 std::string taps_text(const MemoryBudget& budget) {
   std::string text;
   if (budget.taps.steering()) {
@@ -121,22 +156,8 @@ std::string taps_text(const MemoryBudget& budget) {
   return text;
 }
 
-}  // namespace
-
-FeatureBounds feature_bounds(const MemoryBudget& budget) {
-  return {.dictionary_bytes = budget.feature_bytes,
-          .widest = static_cast<int32_t>(budget.geometry.widest())};
-}
-
-Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDTypes& dtypes,
-                                   const MemoryAsk& ask) {
-  RUDDER_CHECK(ask.max_num_seqs > 0 && ask.max_num_batched_tokens > 0 && ask.block_size > 0);
-  if (ask.max_model_len > spec.max_positions && !stretches(spec)) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("{} is longer than the {} positions the model was made for",
-                            ask.max_model_len, spec.max_positions),
-                "max-model-len");
-  }
+// What the ask alone says.
+MemoryBudget asked(const StorageDTypes& dtypes, const MemoryAsk& ask) {
   MemoryBudget budget;
   budget.dtypes = dtypes;
   budget.available_bytes = ask.available_bytes;
@@ -149,11 +170,93 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
   budget.num_ranks = ask.rank.count;
   budget.max_in_flight = ask.max_in_flight;
   budget.stage = ask.stage;
+  return budget;
+}
+
+// But for the blocks, which nothing but the KV cache depends on, and the number of states.
+step::Capacity budgeted_capacity(const MemoryBudget& budget, const MemoryAsk& ask,
+                                 const model::ModelSpec& spec) {
+  const bool looks_up = ask.look_up.max_n > 0;
+  return step::Capacity{
+      .num_slots = ask.max_num_seqs,
+      .num_blocks = 0,
+      .block_size = ask.block_size,
+      .max_tokens_per_step = ask.max_num_batched_tokens,
+      .max_seq_len = budget.max_seq_len,
+      .vocab_size = spec.vocab,
+      .max_in_flight = ask.max_in_flight,
+      .max_draft = ask.max_draft,
+      .takes_trees = ask.takes_trees,
+      .guesses = ask.draft.spec != nullptr || ask.draft.guesses_from_rows() || looks_up,
+      .guesses_from_rows = ask.draft.guesses_from_rows() || looks_up,
+      .look_up = ask.look_up,
+      .guess_tree = ask.guess_tree,
+      .kv_groups = budget.kv.groups,
+      .states = {.count = model::keeps_states(spec) ? kLeastStates : 0},
+      .geometry = budget.geometry,
+      .taps = budget.taps};
+}
+
+int64_t draft_bytes(const step::Capacity& capacity, const MemoryAsk& ask, tensor::DType act) {
+  if (ask.draft.medusa != nullptr) {
+    return ask.draft.weight_bytes +
+           MedusaProposer::device_bytes(*ask.draft.medusa, capacity, act, ask.rank);
+  }
+  if (ask.draft.assistant != nullptr) {
+    return ask.draft.weight_bytes +
+           AssistantProposer::device_bytes(*ask.draft.assistant, capacity, act, ask.rank);
+  }
+  return ask.draft.spec == nullptr
+             ? 0
+             : ask.draft.weight_bytes + ModelProposer::device_bytes(*ask.draft.spec, ask.draft.head,
+                                                                    capacity, act, ask.rank);
+}
+
+}  // namespace
+
+FeatureBounds feature_bounds(const MemoryBudget& budget) {
+  return {.dictionary_bytes = budget.feature_bytes,
+          .widest = static_cast<int32_t>(budget.geometry.widest())};
+}
+
+namespace {
+
+// What reads captured rows: the lens, the encoders of features.
+void budget_taps(const model::ModelSpec& spec, const step::Capacity& capacity, const MemoryAsk& ask,
+                 MemoryBudget& budget) {
+  budget.has_lens = ask.stage.is_last() && ask.taps.reads_aside && budget.taps.capture() &&
+                    !budget.taps.captures_prompts_only;
+  const bool reads_features = ask.stage.is_first() && ask.rank.index == 0 &&
+                              budget.taps.steering() && budget.taps.capture() &&
+                              !budget.taps.captures_prompts_only;
+  budget.feature_bytes = reads_features ? ask.taps.feature_bytes : 0;
+  budget.tap_bytes =
+      TapState::device_bytes(capacity) +
+      (budget.has_lens ? HeadLens::device_bytes(spec, ask.rank.count) + ask.taps.reader_bytes : 0);
+  if (budget.feature_bytes > 0) {
+    budget.tap_bytes +=
+        DeviceFeatureReader::device_bytes(feature_bounds(budget), budget.dtypes.act) +
+        ask.taps.reader_bytes;
+  }
+}
+
+}  // namespace
+
+Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDTypes& dtypes,
+                                   const MemoryAsk& ask) {
+  RUDDER_CHECK(ask.max_num_seqs > 0 && ask.max_num_batched_tokens > 0 && ask.block_size > 0);
+  const int32_t most = std::max(spec.max_positions, spec.longest_positions);
+  if (ask.max_model_len > most) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} is longer than the {} positions the model was made for; a rope of "
+                            "a longer context is set by --rope-scaling or --hf-overrides",
+                            ask.max_model_len, most),
+                "max-model-len");
+  }
+  MemoryBudget budget = asked(dtypes, ask);
   const model::ModelSpec part = model::stage_spec(spec, ask.stage);
   budget.max_seq_len = ask.max_model_len > 0 ? ask.max_model_len : spec.max_positions;
-  budget.weight_bytes = ask.weight_bytes > 0
-                            ? ask.weight_bytes
-                            : model::weight_bytes(spec, dtypes.linear, {}, ask.stage);
+  budget.weights = ask.weights;
   const auto layout = [&]() -> Result<KvLayout> {
     RUDDER_TRY(const KvLayout whole, make_kv_layout(spec, {.dtype = dtypes.kv,
                                                            .block_size = ask.block_size,
@@ -162,83 +265,49 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
     return stage_kv_layout(whole, ask.stage);
   };
   RUDDER_TRY(budget.kv, layout());
-  const tap::Geometry geometry = model::tap_geometry(
-      spec, dtypes.act, ask.rank, {.mixers = ask.taps.taps_mixers, .shares = ask.taps.taps_shares});
+  const tap::Geometry geometry = model::tap_geometry(spec, dtypes.act, ask.rank);
   RUDDER_TRY(budget.taps, tap_limits(ask.taps, geometry));
   const bool has_taps = budget.taps.steering() || budget.taps.capture();
   if (has_taps) budget.geometry = geometry;
-  const bool looks_up = ask.look_up.max_n > 0;
-  const auto capacity = [&] {
-    return step::Capacity{.num_slots = ask.max_num_seqs,
-                          .num_blocks = 0,
-                          .block_size = ask.block_size,
-                          .max_tokens_per_step = ask.max_num_batched_tokens,
-                          .max_seq_len = budget.max_seq_len,
-                          .vocab_size = static_cast<int32_t>(spec.vocab),
-                          .max_in_flight = ask.max_in_flight,
-                          .max_draft = ask.max_draft,
-                          .takes_trees = ask.takes_trees,
-                          .guesses = ask.draft != nullptr || ask.guesses_from_rows() || looks_up,
-                          .guesses_from_rows = ask.guesses_from_rows() || looks_up,
-                          .look_up = ask.look_up,
-                          .guess_tree = ask.guess_tree,
-                          .kv_groups = budget.kv.groups,
-                          .geometry = budget.geometry,
-                          .taps = budget.taps};
-  };
+  const auto capacity = [&] { return budgeted_capacity(budget, ask, spec); };
   const auto workspace = [&] {
     return model::Decoder::workspace_bytes(part,
                                            {.max_tokens = ask.max_num_batched_tokens,
                                             .max_logits_rows = max_logits_rows(capacity()),
                                             .max_seq_len = budget.max_seq_len,
-                                            .taps_shares = ask.taps.taps_shares && has_taps},
+                                            .taps_shares = has_taps},
                                            dtypes.act, ask.rank);
   };
   budget.workspace_bytes = workspace();
-  budget.sequence_bytes = StepBuffers::device_bytes(capacity()) + Scorer::device_bytes(capacity());
-  budget.has_lens = ask.stage.is_last() && ask.taps.reads_aside && budget.taps.capture() &&
-                    !budget.taps.captures_prompts_only;
-  const bool reads_features = ask.stage.is_first() && ask.rank.index == 0 &&
-                              budget.taps.steering() && budget.taps.capture() &&
-                              !budget.taps.captures_prompts_only;
-  budget.feature_bytes = reads_features ? ask.taps.feature_bytes : 0;
-  budget.tap_bytes =
-      TapState::device_bytes(capacity()) +
-      (budget.has_lens ? HeadLens::device_bytes(spec, ask.rank.count) + ask.taps.reader_bytes : 0);
-  if (budget.feature_bytes > 0) {
-    budget.tap_bytes += DeviceFeatureReader::device_bytes(feature_bounds(budget), dtypes.act) +
-                        ask.taps.reader_bytes;
-  }
-  const auto row_bytes =
-      int64_t{spec.hidden} * static_cast<int64_t>(tensor::dtype_bytes(dtypes.act));
-  if (!ask.stage.is_alone()) {
-    budget.message_bytes = Handover::device_bytes(ask.stage, capacity(), row_bytes);
-  }
-
-  const auto draft_bytes = [&] {
-    if (ask.medusa != nullptr) {
-      return ask.draft_weight_bytes +
-             MedusaProposer::device_bytes(*ask.medusa, capacity(), dtypes.act, ask.rank);
-    }
-    if (ask.assistant != nullptr) {
-      return ask.draft_weight_bytes +
-             AssistantProposer::device_bytes(*ask.assistant, capacity(), dtypes.act, ask.rank);
-    }
-    return ask.draft == nullptr ? 0
-                                : ask.draft_weight_bytes +
-                                      ModelProposer::device_bytes(*ask.draft, ask.draft_head,
-                                                                  capacity(), dtypes.act, ask.rank);
+  const auto sequence_bytes = [&] {
+    return StepBuffers::device_bytes(capacity()) + Scorer::device_bytes(capacity()) +
+           StateMemory::row_bytes(part, capacity());
   };
-  budget.draft_bytes = draft_bytes();
-  if (ask.draft != nullptr) {
-    RUDDER_TRY(const KvLayout beside, draft_kv_layout(*ask.draft, dtypes.kv, ask.block_size));
+  budget.sequence_bytes = sequence_bytes();
+  budget_taps(spec, capacity(), ask, budget);
+  if (!ask.stage.is_alone()) {
+    const auto act_bytes = static_cast<int64_t>(tensor::dtype_bytes(dtypes.act));
+    budget.message_bytes = Handover::device_bytes(
+        ask.stage, capacity(),
+        {.residual = model::residual_width(spec) * act_bytes, .kept = spec.hidden * act_bytes});
+  }
+
+  budget.draft_bytes = draft_bytes(capacity(), ask, dtypes.act);
+  if (ask.draft.spec != nullptr) {
+    RUDDER_TRY(const KvLayout beside, draft_kv_layout(*ask.draft.spec, dtypes.kv, ask.block_size));
     budget.draft_kv_bytes = beside.block_bytes;
-    if (ask.draft_head != nullptr) {
-      budget.draft_kv_bytes += hidden_block_bytes(*ask.draft_head, dtypes.act, ask.block_size);
+    if (ask.draft.head != nullptr) {
+      budget.draft_kv_bytes += hidden_block_bytes(*ask.draft.head, dtypes.act, ask.block_size);
     }
   }
 
-  RUDDER_TRY(const int64_t kv_bytes, kv_budget(budget, ask));
+  RUDDER_TRY(const int64_t kept_bytes, kv_budget(budget, ask));
+  if (model::keeps_states(spec)) {
+    budget.states.bytes = StateMemory::state_bytes(part);
+    budget.states.checkpoint_blocks = checkpoint_blocks(budget, ask);
+    RUDDER_TRY(budget.states.count, state_count(budget, ask, kept_bytes));
+  }
+  const int64_t kv_bytes = kept_bytes - budget.state_bytes();
   int64_t blocks =
       std::min(kv_bytes / budget.block_bytes(), most_blocks(budget.kv, ask.block_size));
   if (ask.kv_cache_memory_bytes == 0) blocks = std::min(blocks, blocks_of_all(budget));
@@ -259,9 +328,8 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
     RUDDER_TRY(budget.kv, layout());
     blocks = std::min(kv_bytes / budget.block_bytes(), most_blocks(budget.kv, ask.block_size));
     budget.workspace_bytes = workspace();
-    budget.draft_bytes = draft_bytes();
-    budget.sequence_bytes =
-        StepBuffers::device_bytes(capacity()) + Scorer::device_bytes(capacity());
+    budget.draft_bytes = draft_bytes(capacity(), ask, dtypes.act);
+    budget.sequence_bytes = sequence_bytes();
   }
   budget.num_blocks = static_cast<int32_t>(blocks);
   return budget;
@@ -283,7 +351,7 @@ std::string MemoryBudget::to_table() const {
   if (num_ranks > 1) {
     table += fmt::format("of each of {} ranks; the first needs most\n", num_ranks);
   }
-  table += line("weights", weight_bytes, std::string(tensor::dtype_name(dtypes.linear)));
+  table += line("weights", weights.bytes, weights.formats);
   table += line("workspace", workspace_bytes,
                 fmt::format("steps of {} tokens, {}", max_num_batched_tokens,
                             tensor::dtype_name(dtypes.act)));
@@ -307,6 +375,7 @@ std::string MemoryBudget::to_table() const {
                 fmt::format("{}{} blocks of {}, {}", tokens, num_blocks, block_size,
                             tensor::dtype_name(dtypes.kv)));
   table += groups_text(*this);
+  if (!states.empty()) table += line("states", state_bytes(), states_text(states));
   table +=
       line("total", total_bytes(), fmt::format("of {} available", bytes_text(available_bytes)));
   table +=

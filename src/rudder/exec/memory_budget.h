@@ -14,21 +14,38 @@
 #include "rudder/model/draft_head.h"
 #include "rudder/model/medusa.h"
 #include "rudder/model/spec.h"
+#include "rudder/model/weight_budget.h"
 #include "rudder/ops/comm.h"
 #include "rudder/step/executor.h"
 #include "rudder/tensor/dtype.h"
 
 namespace rudder::exec {
 
-// How a backend stores things.
+// How a backend stores what steps compute.
 struct StorageDTypes {
   tensor::DType act = tensor::DType::kF32;
   tensor::DType kv = tensor::DType::kF32;
-  tensor::DType linear = tensor::DType::kF32;
+};
+
+// What guesses drafts beside the model.
+struct DraftAsk {
+  const model::ModelSpec* spec = nullptr;           // a model's, the rank's part of it; null: none
+  int64_t weight_bytes = 0;                         // of its weights
+  const model::DraftHeadSpec* head = nullptr;       // where a head guesses; `spec` is its layer
+  const model::MedusaSpec* medusa = nullptr;        // where Medusa heads guess, without `spec`
+  const model::AssistantSpec* assistant = nullptr;  // where an assistant does, likewise
+
+  bool guesses_from_rows() const { return medusa != nullptr || assistant != nullptr; }
+};
+
+// What layers keep of sequences besides KV, where they keep anything.
+struct StateAsk {
+  double fraction = 0.5;          // of the memory of KV cache and states
+  int32_t checkpoint_blocks = 0;  // StatePool's; 0: as many as take a state's bytes
 };
 
 struct MemoryAsk {
-  int64_t weight_bytes = 0;           // 0 = those of the spec, products as dtypes.linear
+  model::WeightBudget weights;
   int64_t available_bytes = 0;        // of the device, before the model is loaded
   double utilization = 0.5;           // the share of it that may be taken
   int64_t kv_cache_memory_bytes = 0;  // 0 = what the share leaves
@@ -41,14 +58,8 @@ struct MemoryAsk {
   bool takes_trees = false;         // Capacity::takes_trees
   step::DraftTree guess_tree = {};  // likewise
   step::LookUp look_up = {};        // likewise
-  // A model that guesses, as `spec` the rank's part of it; null: none does.
-  const model::ModelSpec* draft = nullptr;
-  int64_t draft_weight_bytes = 0;                    // its weights
-  const model::DraftHeadSpec* draft_head = nullptr;  // where a head guesses; `draft` is its layer
-  const model::MedusaSpec* medusa = nullptr;         // where Medusa heads guess, without `draft`
-  const model::AssistantSpec* assistant = nullptr;   // where an assistant does, likewise
-
-  bool guesses_from_rows() const { return medusa != nullptr || assistant != nullptr; }
+  DraftAsk draft = {};
+  StateAsk states = {};
   TapAsk taps = {};
   ops::Rank rank = {};  // whose memory it is
   model::Stage stage = {};
@@ -58,7 +69,7 @@ struct MemoryAsk {
 struct MemoryBudget {
   StorageDTypes dtypes;
   int64_t available_bytes = 0;
-  int64_t weight_bytes = 0;
+  model::WeightBudget weights;
   int64_t workspace_bytes = 0;  // the decoder's buffers and rope tables
   int64_t sequence_bytes = 0;   // what sequences keep between steps, and the inputs of a step
   int64_t tap_bytes = 0;        // the tap table, the capture ring, the lens, the reader of features
@@ -66,6 +77,7 @@ struct MemoryBudget {
   int64_t draft_bytes = 0;      // the draft model's weights and buffers; 0: there is none
   int64_t draft_kv_bytes = 0;   // its KV beside one block, and the rows that a head reads
   KvLayout kv;
+  step::StatePool states;
   int32_t num_blocks = 0;
   int32_t block_size = 0;
   int32_t max_seq_len = 0;
@@ -89,13 +101,14 @@ struct MemoryBudget {
 
   int64_t block_bytes() const { return kv.block_bytes + draft_kv_bytes; }
   int64_t kv_bytes() const { return block_bytes() * num_blocks; }
+  int64_t state_bytes() const { return states.bytes * states.count; }
   // That a lone sequence of so many tokens cannot do without.
   int64_t kv_bytes_of(int64_t tokens) const {
     return block_bytes() * step::least_blocks(kv.groups, block_size, tokens);
   }
   int64_t total_bytes() const {
-    return weight_bytes + workspace_bytes + sequence_bytes + tap_bytes + message_bytes +
-           draft_bytes + kv_bytes();
+    return weights.bytes + workspace_bytes + sequence_bytes + tap_bytes + message_bytes +
+           draft_bytes + kv_bytes() + state_bytes();
   }
   std::string to_table() const;  // lines for people, each ended by a newline; of every stage
 };

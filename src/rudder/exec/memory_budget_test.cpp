@@ -26,18 +26,28 @@ MemoryAsk tiny_ask() {
   return ask;
 }
 
+// With the spec's weights, as precise as its KV, unless the ask has some.
+Result<MemoryBudget> plan_memory(const model::ModelSpec& spec, const StorageDTypes& dtypes,
+                                 MemoryAsk ask) {
+  if (ask.weights.bytes == 0) {
+    RUDDER_TRY(const ops::WeightFormat format, ops::wide_format(dtypes.kv));
+    RUDDER_TRY(ask.weights, model::weight_budget(spec, {}, model::all_as(format), {}, ask.stage));
+  }
+  return budget_memory(spec, dtypes, ask);
+}
+
 TEST(MemoryBudget, EveryPartIsCounted) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
-  const StorageDTypes dtypes = {tensor::DType::kF32, tensor::DType::kBF16, tensor::DType::kBF16};
-  const auto budget = budget_memory(spec, dtypes, tiny_ask());
+  const StorageDTypes dtypes = {tensor::DType::kF32, tensor::DType::kBF16};
+  const auto budget = plan_memory(spec, dtypes, tiny_ask());
   ASSERT_TRUE(budget) << budget.error().to_string();
   EXPECT_EQ(budget->max_seq_len, 512);
   EXPECT_EQ(budget->kv.block_bytes,
             3 * 2 * 2 * 16 * 16 * 2);  // layers, k+v, heads, dim, block, bf16
-  EXPECT_EQ(budget->weight_bytes, model::weight_bytes(spec, tensor::DType::kBF16));
+  EXPECT_EQ(budget->weights.bytes, model::weight_budget(spec, {}, model::all_as({}))->bytes);
   MemoryAsk quantised = tiny_ask();
-  quantised.weight_bytes = budget->weight_bytes / 2;
-  EXPECT_EQ(budget_memory(spec, dtypes, quantised)->weight_bytes, quantised.weight_bytes);
+  quantised.weights = {budget->weights.bytes / 2, "F8_E4M3"};
+  EXPECT_EQ(plan_memory(spec, dtypes, quantised)->weights.bytes, quantised.weights.bytes);
   EXPECT_EQ(budget->workspace_bytes,
             model::Decoder::workspace_bytes(spec, {64, 64, 512}, tensor::DType::kF32));
   const step::Capacity capacity = {.num_slots = 4,
@@ -55,17 +65,78 @@ TEST(MemoryBudget, EveryPartIsCounted) {
       << budget->to_table();
 }
 
+// What layers keep of a sequence besides KV: the pool is a share of what KV would have, the rows of
+// drafts are the slots'.
+TEST(MemoryBudget, StatesAreCountedWhereLayersKeepAny) {
+  const StorageDTypes dtypes = {tensor::DType::kF32, tensor::DType::kF32};
+  EXPECT_TRUE(
+      plan_memory(testing::tiny_spec(TinyArch::kPreNorm), dtypes, tiny_ask())->states.empty());
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kRecurrent);
+  MemoryAsk ask = tiny_ask();
+  ask.kv_cache_memory_bytes = kMiB;
+  ask.states = {.fraction = 0.25, .checkpoint_blocks = 8};
+  const auto budget = plan_memory(spec, dtypes, ask);
+  ASSERT_TRUE(budget) << budget.error().to_string();
+  const int64_t bytes = 2 * (64 + 64 * 4);  // layers, a line and a sum
+  EXPECT_EQ(budget->states.bytes, bytes);
+  EXPECT_EQ(budget->states.checkpoint_blocks, 8);
+  // Of four sequences and the blocks that they may fill; the share would hold more.
+  EXPECT_EQ(budget->states.count, 4 + 4 * 512 / 16);
+  MemoryAsk less = ask;
+  less.states.fraction = 0.05;
+  const auto few = plan_memory(spec, dtypes, less);
+  ASSERT_TRUE(few) << few.error().to_string();
+  EXPECT_EQ(few->states.count, static_cast<int32_t>(0.05 * kMiB / bytes));
+  EXPECT_EQ(few->num_blocks, (kMiB - few->states.count * bytes) / few->kv.block_bytes);
+  EXPECT_EQ(few->total_bytes() - few->kv_bytes() - few->state_bytes(),
+            budget->total_bytes() - budget->kv_bytes() - budget->state_bytes());
+  EXPECT_NE(few->to_table().find("81 of 0.0 MiB, of sequences and of checkpoints every 8 blocks"),
+            std::string::npos)
+      << few->to_table();
+  // Unless it is said, a sequence's checkpoints take as much as its blocks.
+  less.states.checkpoint_blocks = 0;
+  EXPECT_EQ(plan_memory(spec, dtypes, less)->states.checkpoint_blocks, 1);
+  less.block_size = 1;
+  EXPECT_EQ(plan_memory(spec, dtypes, less)->states.checkpoint_blocks,
+            (bytes + 2 * 2 * 16 * 4 - 1) / (2 * 2 * 16 * 4));  // k+v, heads, dim
+  MemoryAsk drafting = ask;
+  drafting.max_draft = 3;
+  EXPECT_GE(plan_memory(spec, dtypes, drafting)->sequence_bytes - budget->sequence_bytes,
+            (4 + 1) * (1 + 3) * 2 * 64 * 4);
+}
+
+TEST(MemoryBudget, StatesThatDoNotFitAreRefusedByTheSettingToChange) {
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kRecurrent);
+  const StorageDTypes dtypes = {tensor::DType::kF32, tensor::DType::kF32};
+  MemoryAsk ask = tiny_ask();
+  ask.kv_cache_memory_bytes = kMiB;
+  ask.states.fraction = 0.001;
+  const auto too_few = plan_memory(spec, dtypes, ask);
+  ASSERT_FALSE(too_few);
+  EXPECT_EQ(too_few.error().where, "state-memory-fraction");
+  EXPECT_NE(too_few.error().message.find("which 0.002 would hold"), std::string::npos)
+      << too_few.error().message;
+  ask.states.fraction = 0.002;
+  EXPECT_EQ(plan_memory(spec, dtypes, ask)->states.count, 3);
+  ask.max_model_len = 16;
+  ask.kv_cache_memory_bytes = 8192;
+  ask.states.fraction = 1;  // no block is left
+  EXPECT_EQ(plan_memory(spec, dtypes, ask).error().where, "state-memory-fraction");
+  ask.kv_cache_memory_bytes = 4096;
+  EXPECT_EQ(plan_memory(spec, dtypes, ask).error().where, "kv-cache-memory-bytes");
+}
+
 TEST(MemoryBudget, MessagesOfAStageAreCountedForEachStepInFlight) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
-  const StorageDTypes dtypes = {tensor::DType::kBF16, tensor::DType::kBF16, tensor::DType::kBF16};
-  EXPECT_EQ(budget_memory(spec, dtypes, tiny_ask())->message_bytes, 0);
+  const StorageDTypes dtypes = {tensor::DType::kBF16, tensor::DType::kBF16};
+  EXPECT_EQ(plan_memory(spec, dtypes, tiny_ask())->message_bytes, 0);
   MemoryAsk ask = tiny_ask();
   ask.max_in_flight = 3;
   const auto stages =
-      model::divide_layers(spec, 2, tensor::DType::kBF16, tensor::DType::kBF16).value();
+      model::divide_layers(spec, {}, 2, model::all_as({}), tensor::DType::kBF16).value();
   const auto budget_of = [&](size_t stage) {
     ask.stage = stages[stage];
-    return budget_memory(spec, dtypes, ask).value();
+    return plan_memory(spec, dtypes, ask).value();
   };
   const MemoryBudget first = budget_of(0);
   const int64_t rows = int64_t{64} * spec.hidden * 2;  // of the largest step, bf16
@@ -85,7 +156,7 @@ TEST(MemoryBudget, MessagesOfAStageAreCountedForEachStepInFlight) {
 // Where rows are captured for clients and dictionaries may be named, on one device.
 TEST(MemoryBudget, TheReaderOfFeaturesIsCounted) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
-  const StorageDTypes dtypes = {tensor::DType::kBF16, tensor::DType::kBF16, tensor::DType::kBF16};
+  const StorageDTypes dtypes = {tensor::DType::kBF16, tensor::DType::kBF16};
   MemoryAsk ask = tiny_ask();
   ask.taps = {.enable_steering = true,
               .max_steering_rows = 4,
@@ -94,11 +165,11 @@ TEST(MemoryBudget, TheReaderOfFeaturesIsCounted) {
               .max_num_seqs = 4,
               .max_in_flight = 2,
               .reader_bytes = 12345};
-  const auto without = budget_memory(spec, dtypes, ask);
+  const auto without = plan_memory(spec, dtypes, ask);
   ASSERT_TRUE(without) << without.error().to_string();
   EXPECT_EQ(without->feature_bytes, 0);
   ask.taps.feature_bytes = 4 * kMiB;
-  const auto with = budget_memory(spec, dtypes, ask);
+  const auto with = plan_memory(spec, dtypes, ask);
   ASSERT_TRUE(with) << with.error().to_string();
   EXPECT_EQ(with->feature_bytes, 4 * kMiB);
   EXPECT_EQ(with->tap_bytes - without->tap_bytes,
@@ -108,7 +179,7 @@ TEST(MemoryBudget, TheReaderOfFeaturesIsCounted) {
                         tensor::DType::kBF16));
   EXPECT_NE(with->to_table().find("4.0 MiB of encoders"), std::string::npos) << with->to_table();
   const auto feature_bytes = [&](const MemoryAsk& other) {
-    const auto budget = budget_memory(spec, dtypes, other);
+    const auto budget = plan_memory(spec, dtypes, other);
     EXPECT_TRUE(budget) << budget.error().to_string();
     return budget->feature_bytes;
   };
@@ -129,10 +200,10 @@ TEST(MemoryBudget, ADraftModelAndItsKvAreCounted) {
   const model::ModelSpec draft = testing::tiny_spec(TinyArch::kHeadNorm);
   MemoryAsk ask = tiny_ask();
   ask.max_draft = 3;
-  const auto without = budget_memory(spec, {}, ask);
-  ask.draft = &draft;
-  ask.draft_weight_bytes = 1000;
-  const auto with = budget_memory(spec, {}, ask);
+  const auto without = plan_memory(spec, {}, ask);
+  ask.draft.spec = &draft;
+  ask.draft.weight_bytes = 1000;
+  const auto with = plan_memory(spec, {}, ask);
   ASSERT_TRUE(without && with);
   EXPECT_EQ(without->draft_bytes, 0);
   EXPECT_EQ(without->draft_kv_bytes, 0);
@@ -152,7 +223,7 @@ TEST(MemoryBudget, ADraftModelAndItsKvAreCounted) {
   // What is left to the cache is left to both.
   ask.kv_cache_memory_bytes = 20 * with->block_bytes() + 1;
   ask.max_model_len = 64;
-  EXPECT_EQ(budget_memory(spec, {}, ask)->num_blocks, 20);
+  EXPECT_EQ(plan_memory(spec, {}, ask)->num_blocks, 20);
 }
 
 TEST(MemoryBudget, ADraftHeadAndTheRowsThatItReadsAreCounted) {
@@ -160,10 +231,10 @@ TEST(MemoryBudget, ADraftHeadAndTheRowsThatItReadsAreCounted) {
   const model::DraftHeadSpec head = testing::tiny_head_spec(testing::TinyHead::kOwnEmbedding);
   MemoryAsk ask = tiny_ask();
   ask.max_draft = 3;
-  ask.draft = &head.layer;
-  const auto model = budget_memory(spec, {}, ask);
-  ask.draft_head = &head;
-  const auto with = budget_memory(spec, {}, ask);
+  ask.draft.spec = &head.layer;
+  const auto model = plan_memory(spec, {}, ask);
+  ask.draft.head = &head;
+  const auto with = plan_memory(spec, {}, ask);
   ASSERT_TRUE(model && with);
   // Three rows of 64 floats a token.
   EXPECT_EQ(with->draft_kv_bytes - model->draft_kv_bytes, 16 * 3 * 64 * 4);
@@ -177,10 +248,10 @@ TEST(MemoryBudget, AHeadOfAProductTakesOneRowAndNoLogitsOfItsOwn) {
   const model::DraftHeadSpec head = testing::tiny_head_spec(testing::TinyHead::kProduct);
   MemoryAsk ask = tiny_ask();
   ask.max_draft = 3;
-  ask.draft = &head.layer;
-  const auto model = budget_memory(spec, {}, ask);
-  ask.draft_head = &head;
-  const auto with = budget_memory(spec, {}, ask);
+  ask.draft.spec = &head.layer;
+  const auto model = plan_memory(spec, {}, ask);
+  ask.draft.head = &head;
+  const auto with = plan_memory(spec, {}, ask);
   ASSERT_TRUE(model && with);
   EXPECT_EQ(with->draft_kv_bytes - model->draft_kv_bytes, 16 * 64 * 4);
   // The row, the embedding and the row side by side, of 64 tokens; rows of 4 slots.
@@ -193,11 +264,11 @@ TEST(MemoryBudget, ATreeOfADraftHeadTakesRowsToGoOnFrom) {
   MemoryAsk ask = tiny_ask();
   ask.max_draft = 4;
   ask.takes_trees = true;
-  ask.draft = &head.layer;
-  ask.draft_head = &head;
-  const auto chain = budget_memory(spec, {}, ask);
+  ask.draft.spec = &head.layer;
+  ask.draft.head = &head;
+  const auto chain = plan_memory(spec, {}, ask);
   for (const int32_t parent : {0, 0, 1, 2}) ask.guess_tree.add(parent);
-  const auto tree = budget_memory(spec, {}, ask);
+  const auto tree = plan_memory(spec, {}, ask);
   ASSERT_TRUE(chain && tree);
   // Two more rows of 48 floats of 4 slots. Of 64 tokens words of ancestors, and which rows they go
   // on from; without a tree that is of 4, in a line of 64 bytes.
@@ -209,10 +280,10 @@ TEST(MemoryBudget, MedusaHeadsAreCountedAndTakeNoKv) {
   const model::MedusaSpec heads = testing::tiny_medusa_spec(false);
   MemoryAsk ask = tiny_ask();
   ask.max_draft = 3;
-  const auto without = budget_memory(spec, {}, ask);
-  ask.medusa = &heads;
-  ask.draft_weight_bytes = 1000;
-  const auto with = budget_memory(spec, {}, ask);
+  const auto without = plan_memory(spec, {}, ask);
+  ask.draft.medusa = &heads;
+  ask.draft.weight_bytes = 1000;
+  const auto with = plan_memory(spec, {}, ask);
   ASSERT_TRUE(with && without);
   const step::Capacity capacity = {.num_slots = 4,
                                    .num_blocks = 0,
@@ -232,10 +303,10 @@ TEST(MemoryBudget, AnAssistantIsCountedAndTakesNoKv) {
   const model::AssistantSpec assistant = testing::tiny_assistant_spec(spec);
   MemoryAsk ask = tiny_ask();
   ask.max_draft = 3;
-  const auto without = budget_memory(spec, {}, ask);
-  ask.assistant = &assistant;
-  ask.draft_weight_bytes = 1000;
-  const auto with = budget_memory(spec, {}, ask);
+  const auto without = plan_memory(spec, {}, ask);
+  ask.draft.assistant = &assistant;
+  ask.draft.weight_bytes = 1000;
+  const auto with = plan_memory(spec, {}, ask);
   ASSERT_TRUE(with && without);
   const step::Capacity capacity = {.num_slots = 4,
                                    .num_blocks = 0,
@@ -255,9 +326,9 @@ TEST(MemoryBudget, TokensToLookUpAreCounted) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   MemoryAsk ask = tiny_ask();
   ask.max_draft = 3;
-  const auto without = budget_memory(spec, {}, ask);
+  const auto without = plan_memory(spec, {}, ask);
   ask.look_up = {.min_n = 1, .max_n = 2};
-  const auto with = budget_memory(spec, {}, ask);
+  const auto with = plan_memory(spec, {}, ask);
   ASSERT_TRUE(with && without);
   // Of 4 slots and one of padding 512 tokens and 3 guessed, 3 of each of the rows that are sampled;
   // of a step the tokens of the prompts that begin in it.
@@ -279,10 +350,10 @@ TEST(MemoryBudget, ARankCountsWhatItsPartOfHeadsTakesBeside) {
   MemoryAsk ask = tiny_ask();
   ask.rank = rank;
   ask.max_draft = 3;
-  ask.draft = &head->layer;
-  const auto model = budget_memory(*spec, {}, ask);
-  ask.draft_head = &*head;
-  const auto with = budget_memory(*spec, {}, ask);
+  ask.draft.spec = &head->layer;
+  const auto model = plan_memory(*spec, {}, ask);
+  ask.draft.head = &*head;
+  const auto with = plan_memory(*spec, {}, ask);
   ASSERT_TRUE(model && with);
   EXPECT_EQ(with->draft_bytes - model->draft_bytes,
             4 * (64 * (2 * 3 * 64 + 96) + 4 * (48 + 54)) + 4 * 64 * (3 * 64 / 2 + 1));
@@ -296,26 +367,26 @@ TEST(MemoryBudget, ARankCountsWhatItsPartOfHeadsTakesBeside) {
 TEST(MemoryBudget, TheShareBoundsTheCache) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   MemoryAsk ask = tiny_ask();
-  const auto all = budget_memory(spec, {}, ask);
+  const auto all = plan_memory(spec, {}, ask);
   ASSERT_TRUE(all);
   // Room for 10 blocks: too few for the model's length, so sequences get shorter.
   const int64_t fixed = all->total_bytes() - all->kv_bytes();
   ask.utilization = 1;
   ask.available_bytes = fixed + 10 * all->kv.block_bytes + 5;
-  auto budget = budget_memory(spec, {}, ask);
+  auto budget = plan_memory(spec, {}, ask);
   ASSERT_TRUE(budget) << budget.error().to_string();
   EXPECT_EQ(budget->num_blocks, 10);
   EXPECT_EQ(budget->max_seq_len, 160);
   EXPECT_LE(budget->total_bytes(), ask.available_bytes);
   // A length that was asked for is not shortened.
   ask.max_model_len = 200;
-  budget = budget_memory(spec, {}, ask);
+  budget = plan_memory(spec, {}, ask);
   ASSERT_FALSE(budget);
   EXPECT_EQ(budget.error().where, "max-model-len");
   EXPECT_EQ(budget.error().code, ErrorCode::kInvalidArgument);
   ask.max_model_len = 0;
   ask.available_bytes = fixed;
-  budget = budget_memory(spec, {}, ask);
+  budget = plan_memory(spec, {}, ask);
   ASSERT_FALSE(budget);
   EXPECT_EQ(budget.error().where, "gpu-memory-utilization");
 }
@@ -325,12 +396,12 @@ TEST(MemoryBudget, AGivenCacheSizeIsTaken) {
   MemoryAsk ask = tiny_ask();
   ask.max_model_len = 100;
   ask.kv_cache_memory_bytes = 20 * kMiB;
-  auto budget = budget_memory(spec, {}, ask);
+  auto budget = plan_memory(spec, {}, ask);
   ASSERT_TRUE(budget);
   EXPECT_EQ(budget->num_blocks, ask.kv_cache_memory_bytes / budget->kv.block_bytes);
   EXPECT_EQ(budget->max_seq_len, 100);
   ask.kv_cache_memory_bytes = 64 * kMiB;
-  budget = budget_memory(spec, {}, ask);
+  budget = plan_memory(spec, {}, ask);
   ASSERT_FALSE(budget);
   EXPECT_EQ(budget.error().where, "kv-cache-memory-bytes");
 }
@@ -338,7 +409,7 @@ TEST(MemoryBudget, AGivenCacheSizeIsTaken) {
 TEST(MemoryBudget, TapsAreCountedAndPrinted) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   MemoryAsk ask = tiny_ask();
-  const auto without = budget_memory(spec, {}, ask);
+  const auto without = plan_memory(spec, {}, ask);
   ASSERT_TRUE(without);
   EXPECT_EQ(without->tap_bytes, 0);
   EXPECT_TRUE(without->geometry.empty());
@@ -349,7 +420,7 @@ TEST(MemoryBudget, TapsAreCountedAndPrinted) {
               .capture_bytes = 2 * kMiB,
               .max_num_seqs = 4,
               .max_in_flight = 2};
-  const auto budget = budget_memory(spec, {}, ask);
+  const auto budget = plan_memory(spec, {}, ask);
   ASSERT_TRUE(budget) << budget.error().to_string();
   EXPECT_GT(budget->tap_bytes, 3 * kMiB);
   EXPECT_LT(budget->tap_bytes, 4 * kMiB);
@@ -364,29 +435,31 @@ TEST(MemoryBudget, EmbeddingsTakeWhatTheyAreGivenOrOneSmallStep) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   MemoryAsk ask = tiny_ask();
   ask.taps = {.embedding_bytes = 2 * kMiB, .max_num_seqs = 4, .max_in_flight = 2};
-  const auto budget = budget_memory(spec, {}, ask);
+  const auto budget = plan_memory(spec, {}, ask);
   ASSERT_TRUE(budget) << budget.error().to_string();
   EXPECT_TRUE(budget->taps.captures_prompts_only);
   EXPECT_FALSE(budget->taps.steering());
   EXPECT_LT(budget->tap_bytes, 3 * kMiB);
   EXPECT_NE(budget->to_table().find("1.0 MiB of embeddings a step"), std::string::npos);
   ask.taps.embedding_bytes = 1;
-  const auto least = budget_memory(spec, {}, ask);
+  const auto least = plan_memory(spec, {}, ask);
   ASSERT_TRUE(least);
   EXPECT_GE(least->taps.capture_elements, 16 * spec.hidden);
   ask.taps.capture_bytes = 2 * kMiB;
-  EXPECT_FALSE(budget_memory(spec, {}, ask)->taps.captures_prompts_only);
+  EXPECT_FALSE(plan_memory(spec, {}, ask)->taps.captures_prompts_only);
 }
 
-TEST(MemoryBudget, OnlyADynamicRopeGoesPastTheModelsLength) {
+TEST(MemoryBudget, OnlyARopeThatReachesFurtherGoesPastTheModelsLength) {
   model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   MemoryAsk ask = tiny_ask();
   ask.max_model_len = 513;
-  const auto budget = budget_memory(spec, {}, ask);
+  const auto budget = plan_memory(spec, {}, ask);
   ASSERT_FALSE(budget);
   EXPECT_EQ(budget.error().where, "max-model-len");
-  spec.ropes[0].scaling = model::RopeDynamic{2, 512};
-  EXPECT_TRUE(budget_memory(spec, {}, ask));
+  spec.longest_positions = 513;
+  EXPECT_TRUE(plan_memory(spec, {}, ask));
+  ask.max_model_len = 514;
+  EXPECT_FALSE(plan_memory(spec, {}, ask));
 }
 
 }  // namespace

@@ -67,6 +67,10 @@ Result<void> check_draft_model(const model::ModelSpec& draft, const model::Model
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("it has {} tokens, the model {}", draft.vocab, model.vocab), kWhere);
   }
+  if (model::keeps_states(draft)) {
+    return fail(ErrorCode::kUnsupported, "layers of the draft model keep states of sequences",
+                kWhere);
+  }
   RUDDER_TRY_VOID(check_positions(draft, max_seq_len));
   if (whole_group(groups) == static_cast<size_t>(groups.size())) {
     return fail(ErrorCode::kUnsupported,
@@ -84,15 +88,11 @@ Result<void> check_positions(const model::ModelSpec& draft, int32_t max_seq_len)
               kWhere);
 }
 
-Result<void> check_runs_heads(const ops::Ops& ops) {
-  if (ops.runs_draft_heads()) return {};
+Result<void> check_runs_heads(ops::Ops& ops) {
+  if (ops.draft_ops() != nullptr) return {};
   return fail(ErrorCode::kUnsupported,
               fmt::format("the backend {} runs no draft heads yet", ops.name()),
               "speculative-config.method");
-}
-
-bool may_guess_beside_trees(const DraftModel& draft, const ops::Ops& ops) {
-  return !draft.head || ops.keeps_rows();
 }
 
 Result<model::HiddenPool> make_hidden_pool(const model::ModelSpec& model,
@@ -157,13 +157,7 @@ int64_t ModelProposer::device_bytes(const model::ModelSpec& spec, const model::D
 }
 
 Result<void> ModelProposer::prepare(KvLayout layout, bool has_graphs) {
-  RUDDER_TRY(const View pool,
-             ops_.allocate(DType::kU8, {capacity_.num_blocks, layout.block_bytes}));
-  std::vector<ops::KvLayer> kv;
-  for (size_t layer = 0; layer < draft_.spec.layers.size(); ++layer) {
-    kv.push_back(layer_kv(layout, model::kv_geometry(draft_.spec.layers[layer]), layer,
-                          capacity_.block_size, ops_.kv_dtype(), pool));
-  }
+  RUDDER_TRY(const std::vector<ops::KvLayer> kv, allocate_kv(layout, draft_.spec, capacity_, ops_));
   if (const std::optional<DraftHead>& head = draft_.head) {
     RUDDER_TRY(decoder_, model::make_head_decoder(head->spec, head->weights, head->source,
                                                   kv.front(), ops_, limits_of(capacity_),
@@ -174,7 +168,7 @@ Result<void> ModelProposer::prepare(KvLayout layout, bool has_graphs) {
   }
   RUDDER_TRY(buffers_, StepBuffers::make(ops_, capacity_, nullptr, StepBuffers::Counts::kNone));
   done_ = ops_.make_event();
-  if (has_graphs && ops_.has_graphs()) {
+  if (has_graphs && ops_.graph_ops() != nullptr) {
     graphs_ = std::make_unique<PassGraphs>(ops_, *decoder_, capacity_);
   }
   return {};
@@ -265,7 +259,7 @@ Result<void> ModelProposer::guess_on(std::span<GuessAsk> asks) {
     longest = std::max(longest, ask.num_guess);
   }
   if (!guessed_.empty()) {
-    packed_.goes_on_rows = packed_.feedback_rows;  // none but of a head
+    packed_.guesses.goes_on_rows = packed_.guesses.feedback_rows;  // none but of a head
     RUDDER_TRY_VOID(run_pass(kGuesses, longest - 1, guessed_.size()));
   }
   RUDDER_TRY_VOID(wait());
@@ -332,7 +326,7 @@ void ModelProposer::add_sample_row(const Sampled& sampled, int32_t slot) {
   }
   packed_.logits_rows.push_back(static_cast<int32_t>(packed_.ids.size()) - 1);
   packed_.sample_rows.push_back(row);
-  if (draft_.head) packed_.feedback_rows.push_back(feedback_row(ask, sampled.row));
+  if (draft_.head) packed_.guesses.feedback_rows.push_back(feedback_row(ask, sampled.row));
 }
 
 Result<void> ModelProposer::wait() {

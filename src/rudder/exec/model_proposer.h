@@ -86,10 +86,7 @@ Result<void> check_draft_model(const model::ModelSpec& draft, const model::Model
 // That it was made for sequences of so many tokens.
 Result<void> check_positions(const model::ModelSpec& draft, int32_t max_seq_len);
 // kUnsupported: the backend runs no draft heads.
-Result<void> check_runs_heads(const ops::Ops& ops);
-// Whether it may guess for a model that verifies trees: where a path is kept, what it reads of the
-// path's tokens is kept too.
-bool may_guess_beside_trees(const DraftModel& draft, const ops::Ops& ops);
+Result<void> check_runs_heads(ops::Ops& ops);
 
 // Where the decoder of `model` keeps what `head` reads; null: the head is on another stage, or
 // there is none. Device bytes of it beside one block; what stages pass on, Handover::device_bytes

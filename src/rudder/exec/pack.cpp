@@ -125,8 +125,16 @@ void PackedStep::clear() {
   any_logprobs = false;
   any_changed = false;
   any_drafts = false;
-  feedback_rows.clear();
-  goes_on_rows.clear();
+  guesses.feedback_rows.clear();
+  guesses.goes_on_rows.clear();
+  states.clear();
+}
+
+void PackedStates::clear() {
+  state.clear();
+  num_draft.clear();
+  copies_before.clear();
+  copies_after.clear();
 }
 
 void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotTable& slots,
@@ -136,6 +144,8 @@ void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotT
   RUDDER_CHECK(plan.repeat >= 1 && plan.repeat <= capacity.max_repeat, "{} iterations",
                plan.repeat);
   packed.repeat = plan.repeat;
+  packed.states.copies_before = plan.copies_before;
+  packed.states.copies_after = plan.copies_after;
   for (const step::SlotEdit& edit : plan.slots) slots.apply(edit, plan.id, packed.edits);
   for (size_t i = 0; i < plan.seqs.size(); ++i) {
     const step::SeqWork& work = plan.seqs[i];
@@ -154,6 +164,10 @@ void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotT
     packed.q_begin.push_back(static_cast<int32_t>(packed.ids.size()));
     packed.kv_len.push_back(kv_len);
     packed.table_row.push_back(work.slot.value);
+    if (!capacity.states.empty()) {
+      packed.states.state.push_back(slot.state);
+      packed.states.num_draft.push_back(work.num_draft);
+    }
     if (work.tree.empty()) packed.max_q_len = std::max(packed.max_q_len, work.q_len);
     packed.max_kv_len = std::max(packed.max_kv_len, kv_len);
     if (work.logits != step::LogitsWanted::kNone) pack_sample_rows(i, work, slots, packed);
@@ -203,6 +217,10 @@ void pad_step(int64_t num_tokens, int64_t num_seqs, const step::Capacity& capaci
     packed.q_begin.push_back(static_cast<int32_t>(packed.num_tokens()));
     packed.kv_len.push_back(0);
     packed.table_row.push_back(capacity.num_slots);
+    if (!capacity.states.empty()) {
+      packed.states.state.push_back(step::kNoState);
+      packed.states.num_draft.push_back(0);
+    }
   }
   RUDDER_CHECK(packed.num_tokens() == num_tokens, "{} tokens padded to {}", packed.num_tokens(),
                num_tokens);

@@ -13,6 +13,22 @@
 
 namespace rudder::exec {
 
+// Of a step where sequences have states; its copies.
+struct PackedStates {
+  std::vector<int32_t> state;      // of each sequence, -1: of padding
+  std::vector<int32_t> num_draft;  // likewise
+  std::vector<step::ObjectCopy> copies_before;
+  std::vector<step::ObjectCopy> copies_after;
+
+  void clear();
+};
+
+// Of a step of a draft head alone (ForwardBatch).
+struct PackedGuesses {
+  std::vector<int32_t> feedback_rows;  // by row of logits
+  std::vector<int32_t> goes_on_rows;   // by token, of guesses behind guesses
+};
+
 struct PackedStep {
   SlotEdits edits;
   int32_t repeat = 1;
@@ -38,11 +54,8 @@ struct PackedStep {
   bool any_changed = false;
   bool any_drafts = false;
 
-  // Of steps of a draft head alone (ForwardBatch): by row of logits; by token, of guesses behind
-  // guesses.
-  std::vector<int32_t> feedback_rows;
-  std::vector<int32_t> goes_on_rows;
-
+  PackedStates states;
+  PackedGuesses guesses;
   PackedTaps taps;
   PackedScores scores;
 

@@ -41,7 +41,7 @@ PassGraphs::Key PassGraphs::key_of(const PackedStep& packed) {
           .num_rows = packed.num_sampled(),
           .max_q_len = run_class(packed.max_q_len),
           .has_trees = !packed.ancestors.empty(),
-          .goes_on = !packed.goes_on_rows.empty()};
+          .goes_on = !packed.guesses.goes_on_rows.empty()};
 }
 
 // Single tokens stay so, for a pass may have iterations. Else there is one sequence of padding at
@@ -75,8 +75,10 @@ bool PassGraphs::pad(PackedStep& packed, Setup& setup) {
   nobody.slot = capacity_.num_slots;
   packed.sample_rows.resize(static_cast<size_t>(sizes.rows), nobody);
   packed.logits_rows.resize(packed.sample_rows.size(), 0);
-  if (!packed.feedback_rows.empty()) packed.feedback_rows.resize(packed.sample_rows.size(), -1);
-  if (!packed.goes_on_rows.empty()) packed.goes_on_rows.resize(packed.ids.size(), -1);
+  if (!packed.guesses.feedback_rows.empty())
+    packed.guesses.feedback_rows.resize(packed.sample_rows.size(), -1);
+  if (!packed.guesses.goes_on_rows.empty())
+    packed.guesses.goes_on_rows.resize(packed.ids.size(), -1);
   if (captured_.was_seen(key_of(packed))) return true;
   setup.is_paid_once |= !captured_.has_forgotten();
   return false;
@@ -92,17 +94,17 @@ Result<void> PassGraphs::capture(const PackedStep& packed, const DeviceStep& ste
   DeviceStep& own = *captured.step;
   own.forward.attention.max_q_len = key.max_q_len;
   own.forward.attention.max_kv_len = capacity_.max_seq_len;
-  ops_.begin_capture();
+  ops_.graph_ops()->begin_capture();
   own.sample.logits = decoder_.forward(own.forward);
   ops_.sample(own.sample);
-  RUDDER_TRY(captured.graph, ops_.end_capture());
+  RUDDER_TRY(captured.graph, ops_.graph_ops()->end_capture());
   return {};
 }
 
 void PassGraphs::replay(const PackedStep& packed) const {
   const Captured& captured = captured_.at(key_of(packed));
   RUDDER_CHECK(captured.graph != nullptr, "no graph of {} tokens", packed.num_tokens());
-  ops_.replay(*captured.graph);
+  ops_.graph_ops()->replay(*captured.graph);
 }
 
 }  // namespace rudder::exec

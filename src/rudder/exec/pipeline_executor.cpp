@@ -15,7 +15,8 @@ PipelineExecutor::PipelineExecutor(std::vector<std::unique_ptr<step::Executor>> 
     RUDDER_CHECK(capacity.num_blocks == first.num_blocks &&
                  capacity.max_seq_len == first.max_seq_len &&
                  capacity.max_in_flight == first.max_in_flight &&
-                 capacity.kv_groups.size() == first.kv_groups.size());
+                 capacity.kv_groups.size() == first.kv_groups.size() &&
+                 capacity.states.count == first.states.count);
   }
 }
 

@@ -103,10 +103,10 @@ Result<void> PromptGraphs::capture(const DeviceStep& step, const Key& key, Captu
   batch.tapped = &key.tapped;
   batch.encodes = key.kind.encodes;
   batch.taps.only_adds = key.kind.only_adds;
-  ops_.begin_capture();
+  ops_.graph_ops()->begin_capture();
   captured.begun = decoder_.begin(batch);
   if (!is_last_) decoder_.finish(captured.begun, batch);
-  RUDDER_TRY(captured.graph, ops_.end_capture());
+  RUDDER_TRY(captured.graph, ops_.graph_ops()->end_capture());
   return {};
 }
 
@@ -115,7 +115,7 @@ ops::View PromptGraphs::replay(const PackedStep& packed, const DeviceStep& step)
   const Captured& captured = narrow ? *narrow.value : captured_.at(wide_key(packed));
   RUDDER_CHECK(captured.graph != nullptr && captured.batch->ids.data == step.forward.ids.data,
                "no graph of {} tokens", packed.num_tokens());
-  ops_.replay(*captured.graph);
+  ops_.graph_ops()->replay(*captured.graph);
   return is_last_ ? decoder_.finish(captured.begun, step.forward) : ops::View{};
 }
 

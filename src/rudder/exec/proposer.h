@@ -58,7 +58,7 @@ class Proposer {
 // Whether an executor of this capacity can look its guesses up (Capacity::look_up), as a part of
 // its steps and with no Proposer. Not on a stage that others are behind or before: the first one
 // would have to know what the last one guesses.
-bool may_look_up(const step::Capacity& capacity, const ops::Ops& ops, const model::Stage& stage);
+bool may_look_up(const step::Capacity& capacity, ops::Ops& ops, const model::Stage& stage);
 
 // What the sequences of a plan need, in their order, but for what the step samples.
 void list_asks(const step::StepPlan& plan, const SlotTable& slots, std::vector<GuessAsk>& asks);

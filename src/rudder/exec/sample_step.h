@@ -17,13 +17,13 @@ inline void sample_step(ops::Ops& ops, const DeviceStep& step, const ops::View& 
   ops::SampleArgs sample = step.sample;
   sample.logits = logits;
   ops.sample(sample);
-  if (!step.look_up.empty()) ops.look_up(step.look_up);
+  if (!step.look_up.empty()) ops.draft_ops()->look_up(step.look_up);
   if (step.forward.attention.ancestors.empty()) return;
-  ops.keep_paths({.batch = step.forward.attention,
-                  .logits_rows = step.forward.logits_rows,
-                  .sampled = step.sample.sampled,
-                  .layers = kv,
-                  .beside = head_rows});
+  ops.tree_ops()->keep_paths({.batch = step.forward.attention,
+                              .logits_rows = step.forward.logits_rows,
+                              .sampled = step.sample.sampled,
+                              .layers = kv,
+                              .beside = head_rows});
 }
 
 }  // namespace rudder::exec

@@ -37,6 +37,14 @@ void ExecSettings::declare(SettingsTable& table) {
   table.add("gpu-memory-utilization", &gpu_memory_utilization, 0.0, 1.0,
             "Share of the device's available memory (of RAM on a CPU) that weights, workspace and "
             "KV cache may take together; 0 takes 0.9 of a GPU's, 0.5 of RAM.");
+  table.add("state-memory-fraction", &states.memory_fraction, 0.0, 1.0,
+            "Share of the KV cache's memory that states of sequences and their checkpoints take, "
+            "where layers of the model keep such (recurrent ones); others have none.");
+  table.add(
+      "state-checkpoint-blocks", &states.checkpoint_blocks, 0, INT32_MAX,
+      "KV-cache blocks of a sequence from one checkpoint of its state to the next, from which "
+      "others with the same prefix go on; 0: as many as take the bytes of one. At ends of prompts "
+      "and turns there are some anyway.");
   table.add("cublaslt-path", &cublaslt_path,
             "cuBLASLt's library or its folder; empty looks where the CUDA toolkit and NVIDIA's "
             "Python packages put it.");

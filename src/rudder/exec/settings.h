@@ -37,8 +37,15 @@ struct ExecSettings {
   int64_t feature_memory_mb = 0;
   // From the settings of steering: whether requests may name dictionaries, and how their encoders
   // lie on the device; none: as activations.
-  bool has_dictionaries = false;
-  std::optional<tensor::DType> dictionary_dtype;
+  struct {
+    bool any = false;
+    std::optional<tensor::DType> dtype;
+  } dictionaries;
+  // Of models whose layers keep a state of each sequence (docs/contracts/cache.md).
+  struct {
+    double memory_fraction = 0.5;
+    int32_t checkpoint_blocks = 0;
+  } states;
   int64_t embedding_memory_mb = 0;  // no flag of every command: a server's alone
 
   void declare(SettingsTable& table);

@@ -53,8 +53,13 @@ void SlotTable::apply(const step::SlotEdit& edit, step::StepId step, SlotEdits& 
   for (const auto& [token, bias] : sampling.logit_bias) {
     RUDDER_CHECK(token >= 0 && token < capacity_.vocab_size, "biased token {}", token);
   }
+  const bool has_state = edit.state != step::kNoState;
+  RUDDER_CHECK(has_state == !capacity_.states.empty() &&
+                   (!has_state || (edit.state >= 0 && edit.state < capacity_.states.count)),
+               "slot {}: state {} of {}", index, edit.state, capacity_.states.count);
   slot.generation = edit.generation;
   slot.is_open = true;
+  slot.state = edit.state;
   slot.has_carry = false;
   slot.sampling = sampling;
   slot.kv_len = -1;

@@ -19,6 +19,7 @@ struct Slot {
   bool is_open = false;
   bool has_carry = false;  // a token was sampled for it, or will be by a step already enqueued
   step::SamplingParams sampling;
+  step::StateId state = step::kNoState;
   std::vector<step::GroupTable> blocks;  // by KV group; all of one length
   // Tokens in KV after its last step's iterations, if every draft is right that can be; -1 before
   // the first step. Counts on where the sequence has ended without the host knowing: its results

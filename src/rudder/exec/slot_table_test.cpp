@@ -90,6 +90,42 @@ std::vector<Triple> triples(const std::vector<ops::HistoryToken>& history) {
   return out;
 }
 
+// A slot names the state of its sequence, where there are any; padding has none.
+TEST_F(SlotTableTest, StatesAreNamedWhereThereAreAny) {
+  step::Capacity capacity = kCapacity;
+  capacity.takes_trees = false;
+  capacity.states = {.count = 3, .bytes = 64};
+  SlotTable slots(capacity);
+  step::SlotEdit first = edit(0, 1);
+  first.state = 2;
+  step::SlotEdit second = edit(3, 1);
+  second.state = 0;
+  const step::ObjectCopy restored = {step::state_ref(1), step::state_ref(0)};
+  const step::ObjectCopy saved = {step::state_ref(2), step::state_ref(1)};
+  pack_step({.id = 1,
+             .slots = {first, second},
+             .seqs = {prompt(3, 1, 0, 4, {7, 2}), prompt(0, 1, 4, 3, {5, 6})},
+             .tokens = {1, 2, 3, 4, 5, 6, 7},
+             .copies_before = {restored},
+             .copies_after = {saved}},
+            capacity, slots, packed_);
+  EXPECT_EQ(packed_.states.state, (std::vector<int32_t>{0, 2}));
+  EXPECT_EQ(packed_.states.num_draft, (std::vector<int32_t>{0, 0}));
+  EXPECT_EQ(packed_.states.copies_before, std::vector<step::ObjectCopy>{restored});
+  EXPECT_EQ(packed_.states.copies_after, std::vector<step::ObjectCopy>{saved});
+  pad_step(8, 3, capacity, packed_);
+  EXPECT_EQ(packed_.states.state, (std::vector<int32_t>{0, 2, step::kNoState}));
+  pack_step({.id = 2, .slots = {}, .seqs = {drafted(0, 1, 3, 0, 2)}, .tokens = {9, 9}}, capacity,
+            slots, packed_);
+  EXPECT_EQ(packed_.states.state, std::vector<int32_t>{2});
+  EXPECT_EQ(packed_.states.num_draft, std::vector<int32_t>{2});
+  EXPECT_TRUE(packed_.states.copies_before.empty() && packed_.states.copies_after.empty());
+  EXPECT_THROW(pack_step({.id = 3, .slots = {edit(1, 1)}, .seqs = {}, .tokens = {}}, capacity,
+                         slots, packed_),
+               std::logic_error);
+  EXPECT_THROW(pack({.slots = {first}, .seqs = {}, .tokens = {}}), std::logic_error);
+}
+
 TEST_F(SlotTableTest, PacksAPromptAndADecode) {
   pack({.slots = {edit(0, 1)}, .seqs = {prompt(0, 1, 0, 5, {7, 2})}, .tokens = {1, 2, 3, 4, 5}});
   EXPECT_EQ(packed_.ids, (std::vector<int32_t>{1, 2, 3, 4, 5}));

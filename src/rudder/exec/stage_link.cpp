@@ -11,6 +11,11 @@
 #include "rudder/base/check.h"
 
 namespace rudder::exec {
+namespace {
+
+constexpr int32_t kMostLooks = StageLink::kStarvedPatienceMs / StageLink::kLookMs;
+
+}  // namespace
 
 StageLink::StageLink(int32_t num_stages, int32_t max_in_flight, int32_t patience_ms)
     : patience_(std::max(1, patience_ms / kLookMs)),
@@ -128,9 +133,17 @@ Error StageLink::stillness() const {
 Result<void> StageLink::look() {
   const std::lock_guard lock(mutex_);
   const uint64_t now = progress();
-  num_still_ = now == last_progress_ ? num_still_ + 1 : 0;
+  if (now == last_progress_) {
+    ++num_still_;
+    if (starvation_ == nullptr) starvation_ = std::make_unique<Starvation>();
+    num_starved_ += starvation_->look() ? 1 : 0;
+  } else {
+    num_still_ = num_starved_ = 0;
+    starvation_ = nullptr;
+  }
   last_progress_ = now;
-  if (!fault_ && num_still_ >= patience_) fault_ = stillness();
+  const bool is_over = num_still_ - num_starved_ >= patience_ || num_still_ >= kMostLooks;
+  if (!fault_ && is_over) fault_ = stillness();
   if (fault_) return tl::unexpected<Error>(*fault_);
   return {};
 }

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "rudder/base/result.h"
+#include "rudder/base/starvation.h"
 #include "rudder/ops/message.h"
 
 namespace rudder::exec {
@@ -40,8 +41,11 @@ class StageLink {
   static constexpr int32_t kLookMs = 20;
   static constexpr int32_t kPatienceMs = 2000;
 
+  static constexpr int32_t kStarvedPatienceMs = 60'000;
+
   // `patience_ms` is for how long nothing may go on. It is counted in looks, so that time in which
-  // the whole process stood still (suspended, stopped) does not count.
+  // the whole process stood still (suspended, stopped) does not count; nor does time in which a
+  // thread of it wanted a core and got none, as far as kStarvedPatienceMs.
   StageLink(int32_t num_stages, int32_t max_in_flight, int32_t patience_ms = kPatienceMs);
 
   // Called before the stage's worker starts. `progress` says a number that changes while the stage
@@ -83,7 +87,9 @@ class StageLink {
   std::vector<std::function<uint64_t()>> progress_;  // by stage
   std::vector<bool> is_running_;                     // by stage: an iteration
   uint64_t last_progress_ = 0;
-  int32_t num_still_ = 0;              // looks since it changed
+  int32_t num_still_ = 0;    // looks since it changed
+  int32_t num_starved_ = 0;  // of those, in which threads got no core
+  std::unique_ptr<Starvation> starvation_;
   std::vector<Messages> messages_;     // by stage and flight
   std::vector<Report> reports_;        // by flight
   std::vector<uint64_t> handed_over_;  // by stage

@@ -30,6 +30,8 @@ struct Layout {
   int64_t q_begin = 0;
   int64_t kv_len = 0;
   int64_t table_row = 0;
+  int64_t state = 0;
+  int64_t num_draft = 0;
   int64_t ids = 0;
   int64_t positions = 0;
   int64_t kv_slot = 0;
@@ -46,31 +48,43 @@ struct Layout {
 // Arrays of ops::TapBatch, one behind another.
 constexpr int64_t kTapArrays = 6;
 
+// What the parts that not every step has are as long as.
+struct RareParts {
+  int64_t states = 0;
+  int64_t feedback_rows = 0;
+  int64_t goes_on_rows = 0;
+  int64_t ancestors = 0;
+};
+
 Layout layout_of(int64_t num_tokens, int64_t num_seqs, int64_t num_sampled, int64_t num_groups,
-                 bool has_taps, int64_t num_feedback, int64_t num_going_on, int64_t num_ancestors) {
+                 bool has_taps, const RareParts& rare) {
   Layout layout;
   layout.kv_len = layout.q_begin + part_bytes<int32_t>(num_seqs + 1);
   layout.table_row = layout.kv_len + part_bytes<int32_t>(num_seqs);
-  layout.ids = layout.table_row + part_bytes<int32_t>(num_seqs);
+  layout.state = layout.table_row + part_bytes<int32_t>(num_seqs);
+  layout.num_draft = layout.state + part_bytes<int32_t>(rare.states);
+  layout.ids = layout.num_draft + part_bytes<int32_t>(rare.states);
   layout.positions = layout.ids + part_bytes<int32_t>(num_tokens);
   layout.kv_slot = layout.positions + part_bytes<int32_t>(num_tokens);
   layout.ancestors = layout.kv_slot + part_bytes<int32_t>(num_groups * num_tokens);
-  layout.taps = layout.ancestors + part_bytes<uint64_t>(num_ancestors);
+  layout.taps = layout.ancestors + part_bytes<uint64_t>(rare.ancestors);
   const int64_t arrays = has_taps ? kTapArrays : 0;
   layout.logits_rows = layout.taps + arrays * part_bytes<int32_t>(num_tokens);
   layout.rows_taps = layout.logits_rows + part_bytes<int32_t>(num_sampled);
   layout.sample_rows = layout.rows_taps + arrays * part_bytes<int32_t>(num_sampled);
   layout.feedback_rows = layout.sample_rows + part_bytes<ops::SampleRow>(num_sampled);
-  layout.goes_on_rows = layout.feedback_rows + part_bytes<int32_t>(num_feedback);
-  layout.lists = layout.goes_on_rows + part_bytes<int32_t>(num_going_on);
+  layout.goes_on_rows = layout.feedback_rows + part_bytes<int32_t>(rare.feedback_rows);
+  layout.lists = layout.goes_on_rows + part_bytes<int32_t>(rare.goes_on_rows);
   return layout;
 }
 
 Layout layout_of(const PackedStep& packed) {
   return layout_of(packed.num_tokens(), packed.num_seqs(), packed.num_sampled(),
                    std::ssize(packed.kv_slot), packed.taps.is_used,
-                   std::ssize(packed.feedback_rows), std::ssize(packed.goes_on_rows),
-                   std::ssize(packed.ancestors));
+                   {.states = std::ssize(packed.states.state),
+                    .feedback_rows = std::ssize(packed.guesses.feedback_rows),
+                    .goes_on_rows = std::ssize(packed.guesses.goes_on_rows),
+                    .ancestors = std::ssize(packed.ancestors)});
 }
 
 // Words of stop ids and biases when every row has as many as it may.
@@ -95,12 +109,15 @@ int64_t kept_blocks(const step::Capacity& capacity) {
 
 int64_t step_bytes(const step::Capacity& capacity) {
   const bool has_taps = capacity.taps.steering() || capacity.taps.capture();
+  const int32_t in_trees = capacity.takes_trees ? capacity.max_tokens_per_step : 0;
   // A padded step may have one sequence more than there are slots.
-  return layout_of(
-             capacity.max_tokens_per_step, int64_t{capacity.num_slots} + 1,
-             max_sampled_rows(capacity), capacity.kv_groups.size(), has_taps, capacity.num_slots,
-             std::max(capacity.num_slots, capacity.takes_trees ? capacity.max_tokens_per_step : 0),
-             capacity.takes_trees ? capacity.max_tokens_per_step : 0)
+  const int64_t num_seqs = int64_t{capacity.num_slots} + 1;
+  return layout_of(capacity.max_tokens_per_step, num_seqs, max_sampled_rows(capacity),
+                   capacity.kv_groups.size(), has_taps,
+                   {.states = capacity.states.empty() ? 0 : num_seqs,
+                    .feedback_rows = capacity.num_slots,
+                    .goes_on_rows = std::max(capacity.num_slots, in_trees),
+                    .ancestors = in_trees})
              .lists +
          part_bytes<int32_t>(max_list_words(capacity)) +
          part_bytes<ops::OpenedSlot>(capacity.num_slots) +
@@ -272,11 +289,15 @@ DeviceStep StepBuffers::views(const PackedStep& packed) const {
                                 .max_kv_len = packed.max_kv_len,
                                 .group_rows = capacity_.num_slots + 1},
                   .logits_rows = part(layout.logits_rows, DType::kI32, {sampled})};
-  if (!packed.feedback_rows.empty()) {
-    step.forward.feedback_rows =
-        part(layout.feedback_rows, DType::kI32, {std::ssize(packed.feedback_rows)});
+  if (!packed.states.state.empty()) {
+    step.forward.states = {.state = part(layout.state, DType::kI32, {seqs}),
+                           .num_draft = part(layout.num_draft, DType::kI32, {seqs})};
   }
-  if (!packed.goes_on_rows.empty())
+  if (!packed.guesses.feedback_rows.empty()) {
+    step.forward.feedback_rows =
+        part(layout.feedback_rows, DType::kI32, {std::ssize(packed.guesses.feedback_rows)});
+  }
+  if (!packed.guesses.goes_on_rows.empty())
     step.forward.goes_on_rows = part(layout.goes_on_rows, DType::kI32, tokens);
   if (!packed.ancestors.empty()) {
     step.forward.attention.ancestors = part(layout.ancestors, DType::kI64, tokens);
@@ -334,6 +355,8 @@ Result<DeviceStep> StepBuffers::begin(const PackedStep& packed, size_t flight) {
   put(staging, layout.q_begin, packed.q_begin);
   put(staging, layout.kv_len, packed.kv_len);
   put(staging, layout.table_row, packed.table_row);
+  put(staging, layout.state, packed.states.state);
+  put(staging, layout.num_draft, packed.states.num_draft);
   put(staging, layout.logits_rows, packed.logits_rows);
   put(staging, layout.ids, packed.ids);
   put(staging, layout.positions, packed.positions);
@@ -343,8 +366,8 @@ Result<DeviceStep> StepBuffers::begin(const PackedStep& packed, size_t flight) {
   }
   put_taps(packed, staging);
   put(staging, layout.sample_rows, packed.sample_rows);
-  put(staging, layout.feedback_rows, packed.feedback_rows);
-  put(staging, layout.goes_on_rows, packed.goes_on_rows);
+  put(staging, layout.feedback_rows, packed.guesses.feedback_rows);
+  put(staging, layout.goes_on_rows, packed.guesses.goes_on_rows);
   put(staging, layout.ancestors, packed.ancestors);
   put(staging, layout.lists, packed.lists);
   RUDDER_TRY_VOID(send(packed, step, flight));

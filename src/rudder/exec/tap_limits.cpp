@@ -25,10 +25,10 @@ int64_t rounded_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-// Two vectors of the residual's width a layer and row, within reason; and a small dictionary, where
+// Two vectors as wide as the residual a layer and row, within reason; and a small dictionary, where
 // dictionaries are encoded.
 int64_t likely_bytes(int64_t rows, bool encodes, const tap::Geometry& geometry) {
-  const int64_t program = int64_t{2} * geometry.num_layers * geometry.hidden;
+  const int64_t program = int64_t{2} * geometry.num_layers * geometry.residual_width();
   const int64_t floats = std::max(rows * program, int64_t{16} * geometry.widest());
   return std::min(floats * int64_t{sizeof(float)} + (encodes ? kDictionaryBytes : 0),
                   kDefaultVectorBytes);
@@ -53,7 +53,7 @@ Result<tap::Limits> tap_limits(const TapAsk& ask, const tap::Geometry& geometry)
                               geometry.widest() * int64_t{sizeof(float)}),
                   "steering-memory-mb");
     }
-    // Of a dictionary, one encoder row and one decoder row of the residual's width, in bf16.
+    // Of a dictionary, one encoder row and one decoder row of the model's width, in bf16.
     if (ask.encodes)
       limits.max_features = static_cast<int32_t>(limits.num_floats / geometry.hidden);
   }

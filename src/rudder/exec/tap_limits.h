@@ -19,15 +19,13 @@ struct TapAsk {
   int64_t embedding_bytes = 0;
   int32_t max_num_seqs = 0;
   int32_t max_in_flight = 0;
-  bool reads_aside = false;  // of the backend: it has a reader (Ops::make_reader)
-  int64_t reader_bytes = 0;  // likewise: Ops::reader_bytes
-  bool encodes = false;      // likewise: Ops::has_encode
-  // Of encoders that captured rows are read by; 0: the backend does not (Ops::reads_features), or
-  // there are no dictionaries.
+  bool reads_aside = false;  // of the backend: it has ReaderOps
+  int64_t reader_bytes = 0;  // of those
+  bool encodes = false;      // of the backend: it has FeatureOps
+  // Of encoders that captured rows are read by on the device; 0: the host reads them, or there are
+  // no dictionaries.
   int64_t feature_bytes = 0;
-  bool taps_mixers = false;  // likewise: Ops::taps_mixers
-  bool taps_shares = false;  // likewise: Ops::ranks_share_memory
-  bool patterns = false;     // likewise: Ops::has_patterns, of ranks that share memory
+  bool patterns = false;  // of the backend: it has PatternOps
 };
 
 // An Error names the setting to change and what it must be at least.

@@ -52,7 +52,13 @@ Shapes shapes_of(const step::Capacity& capacity) {
           .ring = {ring},
           .encoded_rows = {encoded, capacity.geometry.widest()},
           .features = {encoded, tap::feature_row_floats(taps.max_features)},
-          .carried = {encoded > 0 ? capacity.max_tokens_per_step : 0, capacity.geometry.hidden}};
+          .carried = {encoded > 0 ? capacity.max_tokens_per_step : 0,
+                      capacity.geometry.residual_width()}};
+}
+
+// Rows that are written at another point than they are read (ops::TapTable::carried).
+bool can_be_carried(const tap::Geometry& geometry, int64_t width) {
+  return width == geometry.hidden || width == geometry.residual_width();
 }
 
 int64_t bytes_of(DType dtype, const Shape& shape) {
@@ -138,13 +144,13 @@ Result<void> TapState::allocate() {
   RUDDER_TRY(table_.relays, ops_.allocate(DType::kF32, shapes.relays));
   RUDDER_TRY(table_.captures, ops_.allocate(DType::kI32, shapes.captures));
   if (capacity_.taps.patterns) {
-    RUDDER_CHECK(ops_.has_patterns(), "{} captures no attention patterns", ops_.name());
+    RUDDER_CHECK(ops_.pattern_ops() != nullptr, "{} captures no attention patterns", ops_.name());
     RUDDER_TRY(table_.patterns, ops_.allocate(DType::kI32, shapes.patterns));
     RUDDER_TRY(table_.pattern_sums, ops_.allocate(DType::kF32, shapes.pattern_sums));
   }
   RUDDER_TRY(table_.ring, allocate_ring(shapes.ring));
   if (capacity_.taps.max_features > 0) {
-    RUDDER_CHECK(ops_.has_encode(), "{} encodes no dictionaries", ops_.name());
+    RUDDER_CHECK(ops_.feature_ops() != nullptr, "{} encodes no dictionaries", ops_.name());
     RUDDER_TRY(table_.encoded_rows, ops_.allocate(DType::kF32, shapes.encoded_rows));
     RUDDER_TRY(table_.features, ops_.allocate(DType::kF32, shapes.features));
     RUDDER_TRY(table_.carried, ops_.allocate(DType::kF32, shapes.carried));
@@ -161,7 +167,7 @@ Result<void> TapState::allocate() {
 // One for all ranks, where each has a part of a record.
 Result<View> TapState::allocate_ring(const Shape& shape) {
   const DType dtype = capacity_.geometry.dtype;
-  ops::Comm* const comm = ops_.comm();
+  ops::Comm* const comm = ops::comm_of(ops_);
   if (comm == nullptr || !capacity_.taps.patterns) return ops_.allocate(dtype, shape);
   return comm->shared_memory(dtype, shape);
 }
@@ -271,9 +277,9 @@ void TapState::check_encode(const tap::ProgramOp& op, bool is_first,
                "an op of kind {} in a run of another", static_cast<int32_t>(op.op.kind));
   if (head == nullptr) return;
   const int64_t width = capacity_.geometry.width(op.point);
-  RUDDER_CHECK(head->d_in == width && head->d_out == (head->writes_elsewhere == 0 ? width
-                                                      : op.op.lo > 0 ? capacity_.geometry.hidden
-                                                                     : head->d_out),
+  const bool is_carried = head->writes_elsewhere != 0 && op.op.lo > 0;
+  RUDDER_CHECK(head->d_in == width && (head->writes_elsewhere != 0 || head->d_out == width) &&
+                   (!is_carried || can_be_carried(capacity_.geometry, head->d_out)),
                "a dictionary of rows of {} at a row of {}", head->d_in, width);
   RUDDER_CHECK(op.op.feature >= 0 && op.op.feature < head->num_features, "feature {}",
                op.op.feature);
@@ -307,9 +313,10 @@ void TapState::check_program(const step::TapEdit& edit) const {
                  "op {} of row {} is in a run of features", i, edit.tap_row);
     check_encode(op, is_first, head);
     const bool is_carried = op.op.kind == tap::OpKind::kCarried;
-    RUDDER_CHECK(!is_carried || (capacity_.taps.max_features > 0 &&
-                                 capacity_.geometry.width(op.point) == capacity_.geometry.hidden),
-                 "a carried row at point {}", op.point.index());
+    RUDDER_CHECK(
+        !is_carried || (capacity_.taps.max_features > 0 &&
+                        can_be_carried(capacity_.geometry, capacity_.geometry.width(op.point))),
+        "a carried row at point {}", op.point.index());
     RUDDER_CHECK(is_encoded || is_carried || op.op.v1 != tap::kNoVector ||
                      (is_feature && op.op.v2 != tap::kNoVector),
                  "op {} of row {} has no vector", i, edit.tap_row);

@@ -78,7 +78,7 @@ class EventPublisher::Impl {
     return {};
   }
 
-  kv::BlockWatcher* watcher() { return &queue_; }
+  cache::BlockWatcher* watcher() { return &queue_; }
 
   PublisherStats stats() const {
     const EventCounts& events = queue_.counts();
@@ -242,7 +242,7 @@ Result<std::unique_ptr<EventPublisher>> EventPublisher::start(const EventsConfig
   return std::unique_ptr<EventPublisher>(new EventPublisher(std::move(impl)));
 }
 
-kv::BlockWatcher* EventPublisher::watcher() {
+cache::BlockWatcher* EventPublisher::watcher() {
   return impl_->watcher();
 }
 

@@ -12,9 +12,9 @@
 #include <string>
 
 #include "rudder/base/result.h"
+#include "rudder/cache/block_watcher.h"
 #include "rudder/fleet/encode_events.h"
 #include "rudder/fleet/events_config.h"
-#include "rudder/kv/block_watcher.h"
 
 namespace rudder::fleet {
 
@@ -40,7 +40,7 @@ class EventPublisher {
   EventPublisher(const EventPublisher&) = delete;
 
   // For the engine; the publisher owns it.
-  kv::BlockWatcher* watcher();
+  cache::BlockWatcher* watcher();
   PublisherStats stats() const;  // any thread
   // What was bound, also where the configuration has port 0.
   const std::string& endpoint() const;

@@ -12,7 +12,7 @@ void EventQueue::add(const BlockEvent& event) {
   pending_.events.push_back(event);
 }
 
-void EventQueue::stored(const kv::CachedBlock& block) {
+void EventQueue::stored(const cache::CachedBlock& block) {
   if (!block.is_public) {
     counts_.withheld.fetch_add(1, std::memory_order_relaxed);
     return;
@@ -26,7 +26,7 @@ void EventQueue::stored(const kv::CachedBlock& block) {
   counts_.stored.fetch_add(1, std::memory_order_relaxed);
 }
 
-void EventQueue::removed(const kv::CachedBlock& block) {
+void EventQueue::removed(const cache::CachedBlock& block) {
   if (!block.is_public) return;
   add({.kind = BlockEvent::Kind::kRemoved, .group = block.group, .hash = block.hash});
   counts_.removed.fetch_add(1, std::memory_order_relaxed);

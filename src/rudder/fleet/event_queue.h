@@ -11,8 +11,8 @@
 #include <mutex>
 #include <optional>
 
+#include "rudder/cache/block_watcher.h"
 #include "rudder/fleet/event_batch.h"
-#include "rudder/kv/block_watcher.h"
 
 namespace rudder::fleet {
 
@@ -29,14 +29,14 @@ struct EventCounts {
   std::atomic<uint64_t> dropped_batches{0};
 };
 
-class EventQueue final : public kv::BlockWatcher {
+class EventQueue final : public cache::BlockWatcher {
  public:
   // `wake` is called on the engine thread when there is something to take.
   EventQueue(QueueBounds bounds, std::function<void()> wake);
 
   // The engine thread's.
-  void stored(const kv::CachedBlock& block) override;
-  void removed(const kv::CachedBlock& block) override;
+  void stored(const cache::CachedBlock& block) override;
+  void removed(const cache::CachedBlock& block) override;
   void cleared() override;
   void step_done() override;
 

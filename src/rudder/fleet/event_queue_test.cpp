@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::array<int32_t, 2> kTokens = {1, 2};
 
-kv::CachedBlock block(uint64_t hash) {
+cache::CachedBlock block(uint64_t hash) {
   return {.hash = hash, .tokens = kTokens};
 }
 

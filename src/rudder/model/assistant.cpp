@@ -11,6 +11,7 @@
 #include "rudder/model/binder.h"
 #include "rudder/model/loader.h"
 #include "rudder/model/quantisation.h"
+#include "rudder/model/tensors.h"
 
 namespace rudder::model {
 namespace {
@@ -84,6 +85,9 @@ Result<void> fit_assistant(const ModelSpec& target, AssistantSpec& assistant) {
   if (assistant.layers.vocab != target.vocab) {
     return not_made_for(fmt::format("the assistant is of {} tokens, the model of {}",
                                     assistant.layers.vocab, target.vocab));
+  }
+  if (form_of(assistant.layers.residual).streams > 1) {
+    return not_made_for("the assistant's layers carry several streams, what it reads is one row");
   }
   assistant.reads.clear();
   for (size_t i = 0; i < assistant.layers.layers.size(); ++i) {
@@ -165,13 +169,15 @@ Result<AssistantWeights> load_assistant(const Checkpoint& checkpoint, const Assi
   return weights;
 }
 
-int64_t assistant_bytes(const AssistantSpec& spec, DType linear_dtype, ops::Rank rank) {
-  int64_t total = weight_bytes(spec.layers, linear_dtype, rank, spec.layers.stage);
-  for (const LinearModule& linear : projection_tensors(spec, nullptr, rank).linears) {
-    total +=
-        linear.rows() * linear.in.count() * static_cast<int64_t>(tensor::dtype_bytes(linear_dtype));
-  }
-  return total;
+Result<int64_t> assistant_bytes(const AssistantSpec& spec, const FormatOf& format_of,
+                                ops::Rank rank) {
+  RUDDER_TRY(const Architecture* const architecture,
+             find_architecture(spec.layers.architecture, assistants()));
+  RUDDER_TRY(const WeightBudget layers,
+             weight_budget(spec.layers, architecture->names, format_of, rank, spec.layers.stage));
+  RUDDER_TRY(const int64_t projections,
+             tensor_bytes(projection_tensors(spec, nullptr, rank), format_of));
+  return layers.bytes + projections;
 }
 
 AssistantSource assistant_source(const AssistantSpec& spec, const ModelSpec& target,
@@ -273,7 +279,7 @@ View Assistant::forward(const ForwardBatch& batch) {
   ops_.embed({.table = source_.embedding,
               .tied = source_.embedding.empty() ? source_.head : nullptr,
               .ids = batch.ids,
-              .scale = source_.embed_scale,
+              .scale = table_scale(source_.embed_scale, table_dtype(ops_)),
               .out = embedded});
   ops_.place_rows({.x = embedded, .out = joined});
   ops_.place_rows({.x = h, .out = joined, .column = spec_.target_hidden});

@@ -24,6 +24,7 @@
 #include "rudder/model/decoder.h"
 #include "rudder/model/spec.h"
 #include "rudder/model/tensors.h"
+#include "rudder/model/weight_budget.h"
 #include "rudder/model/weights.h"
 #include "rudder/ops/ops.h"
 #include "rudder/weights/checkpoint.h"
@@ -71,7 +72,8 @@ Result<AssistantSpec> shard_assistant(const AssistantSpec& whole, ops::Rank rank
 Result<AssistantWeights> load_assistant(const weights::Checkpoint& checkpoint,
                                         const AssistantSpec& spec, ops::Ops& ops);
 // Device bytes, before anything is loaded.
-int64_t assistant_bytes(const AssistantSpec& spec, tensor::DType linear_dtype, ops::Rank rank = {});
+Result<int64_t> assistant_bytes(const AssistantSpec& spec, const FormatOf& format_of,
+                                ops::Rank rank = {});
 // pre_projection and post_projection; `weights` is where they are loaded to, or null.
 LayerTensors projection_tensors(const AssistantSpec& spec, AssistantWeights* weights = nullptr,
                                 ops::Rank rank = {});

@@ -79,7 +79,7 @@ TEST(AssistantLoader, LayersHaveQueriesAlone) {
   EXPECT_EQ(weights->post.out, 6);
   EXPECT_EQ(weights->layers.layers[0].scale, 0.25f);
   EXPECT_TRUE(weights->layers.embedding.empty());  // the head's rows alone are there
-  EXPECT_EQ(weights->bytes, assistant_bytes(*spec, tensor::DType::kF32));
+  EXPECT_EQ(weights->bytes, assistant_bytes(*spec, all_as({ops::Codes::kF32})).value());
 }
 
 TEST(AssistantLoader, WhatItDoesNotHaveIsRefusedByName) {

@@ -32,7 +32,7 @@ void list_kv_scales(const Attention::Names& names, const Extent& kv_heads,
 void capture_patterns(const ops::AttentionArgs& args, const LayerStep& step) {
   const ForwardBatch& batch = step.batch;
   if (!captures_patterns(batch) || !batch.tapped->has_patterns(step.layer)) return;
-  step.ops.patterns(
+  step.ops.pattern_ops()->patterns(
       {.attention = args, .table = batch.tap_table, .batch = &batch.taps, .layer = step.layer});
 }
 

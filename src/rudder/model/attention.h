@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "rudder/model/norm.h"
+#include "rudder/model/sequence_state.h"
 #include "rudder/ops/args.h"
 
 namespace rudder::model {
@@ -91,6 +92,11 @@ struct Attention {
 // Appends its tensors; `weights` is where they are loaded to, null for their description alone.
 void list_tensors(const Attention& attention, int64_t hidden, const Attention::Names& names,
                   Attention::Weights* weights, LayerTensors& out);
+
+// It keeps blocks of KV alone.
+inline StateBytes state_bytes(const Attention&) {
+  return {};
+}
 
 // Of mix(), in elements a token: qkv, q, attended.
 std::array<int64_t, 3> scratch_widths(const Attention& attention);

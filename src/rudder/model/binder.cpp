@@ -155,7 +155,8 @@ Result<ops::LinearPart> Binder::take_part(const LinearModule::Part& stored,
   ops::LinearPart part;
   const TensorInfo* const tensor = checkpoint_.find(name);
   if (tensor == nullptr || tensor->view.dtype != DType::kF8E4M3) {
-    RUDDER_TRY(part.weight, take(name, shape));
+    RUDDER_TRY(const View weight, take(name, shape));
+    part = ops::wide_part(weight);
     if (group != nullptr) unexpectedly_wide_.insert(stored.name);
   } else if (group == nullptr) {
     return fail(ErrorCode::kUnsupported,
@@ -166,10 +167,11 @@ Result<ops::LinearPart> Binder::take_part(const LinearModule::Part& stored,
   } else {
     if (tensor->view.shape != shape) return wrong_shape(*tensor, shape.to_string());
     taken_.insert(name);
-    part.weight = tensor->view;
+    part.format = ops::kFp8Rows;
+    part.codes = tensor->view;
     std::vector<float>& scale = out.scales.emplace_back();
     RUDDER_TRY_VOID(take_weight_scale(stored.name, rows, group->scales, scale));
-    part.scale = {scale.data(), DType::kF32, {rows}};
+    part.scales = {scale.data(), DType::kF32, {rows, 1}};
     out.wide_inputs = out.wide_inputs || group->wide_inputs;
   }
   if (module.bias) {
@@ -184,10 +186,9 @@ Result<BoundLinear> Binder::take_linear(const LinearModule& module) {
   for (const LinearModule::Part& part : module.parts) {
     RUDDER_TRY(stored.emplace_back(), take_part(part, module, out));
   }
-  for (size_t i = 0; i < stored.size(); ++i) cut_part(stored[i], module, i, out.cuts, out.parts);
-  if (out.scales.empty() || out.scales.size() == stored.size()) return out;
   for (size_t i = 0; i < stored.size(); ++i) {
-    if (!stored[i].scale.empty()) continue;
+    RUDDER_TRY_VOID(cut_part(stored[i], module, i, out.cuts, out.parts));
+    if (out.scales.empty() || !stored[i].format.is_wide()) continue;
     return fail(ErrorCode::kUnsupported,
                 "it is not quantised, and others that are multiplied with it in one product are",
                 fmt::format("{}: module '{}'", checkpoint_.name(), module.parts[i].name));

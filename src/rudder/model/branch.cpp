@@ -19,7 +19,7 @@ ops::View Products::project(const ops::LinearWeight& weight, const Operand& in,
 Operand Products::empty_operand(const ops::LinearWeight& weight, int64_t rows,
                                 const ops::View& buffer) const {
   Operand operand{.x = shaped(buffer, rows, weight.in), .scale = {}};
-  if (weight.x_dtype == tensor::DType::kF8E4M3) {
+  if (weight.input == ops::InputForm::kF8Rows) {
     operand.x.dtype = tensor::DType::kF8E4M3;
     operand.scale = scales_.rows(0, rows);
   }
@@ -28,7 +28,7 @@ Operand Products::empty_operand(const ops::LinearWeight& weight, int64_t rows,
 
 Operand Products::operand_of(const ops::LinearWeight& weight, const ops::View& x,
                              const ops::View& buffer) const {
-  if (weight.x_dtype != tensor::DType::kF8E4M3) return {.x = x, .scale = {}};
+  if (weight.input == ops::InputForm::kAct) return {.x = x, .scale = {}};
   const Operand operand = empty_operand(weight, x.shape[0], buffer);
   ops_.quantise({.x = x, .out = operand.x, .out_scale = operand.scale, .next = &weight});
   return operand;
@@ -38,11 +38,11 @@ ops::View tap_shares(const LayerStep& step, const ops::View& x, const ops::View&
                      const ops::Taps& taps) {
   const ops::View out = shaped(buffer, x.shape[0], x.shape[1]);
   const int64_t width = x.shape[1] * step.num_ranks;
-  step.ops.tap_shares({.x = x,
-                       .out = out,
-                       .rows = shaped(step.whole_rows, kWholeRows, width),
-                       .taps = taps,
-                       .encodes = encodes_at(step.batch, taps)});
+  step.ops.rank_ops()->tap_shares({.x = x,
+                                   .out = out,
+                                   .rows = shaped(step.whole_rows, kWholeRows, width),
+                                   .taps = taps,
+                                   .encodes = encodes_at(step.batch, taps)});
   return out;
 }
 

@@ -3,8 +3,8 @@
 // in. Used by decoder.cpp and the branches, on the executor's worker thread.
 //
 // A kind of branch is a struct that is an alternative of Mixer or Mlp (spec.h), with nested Names
-// and Weights, and these functions beside it: list_tensors, scratch_widths, and mix (of a mixer) or
-// feed_forward (of an MLP).
+// and Weights, and these functions beside it: list_tensors, scratch_widths, and state_bytes and mix
+// (of a mixer) or feed_forward (of an MLP).
 #pragma once
 
 #include <array>
@@ -90,6 +90,7 @@ struct LayerStep {
   std::span<const ops::View> ropes;  // [max_seq_len, 2, rotary_dim / 2], one per ModelSpec.ropes
   ops::View whole_rows = {};         // flat, act: of a rank that taps rows it has a share of
   int64_t num_ranks = 1;
+  LayerState state = {};  // of the layer, where it keeps one
 };
 
 // On a rank: the point's taps on the rows of which `x` has this rank's columns; the same columns of

@@ -38,7 +38,7 @@ ops::View ColumnShare::of(const ops::View& x, const ops::View& buffer) const {
 }
 
 void ColumnShare::sum(const ops::View& y) const {
-  if (num_ranks_ > 1) ops_->sum_ranks(y);
+  if (num_ranks_ > 1) ops_->rank_ops()->sum_ranks(y);
 }
 
 }  // namespace rudder::model

@@ -7,7 +7,9 @@
 #include "rudder/model/branch.h"
 #include "rudder/model/check_weights.h"
 #include "rudder/model/decoder_buffers.h"
+#include "rudder/model/residual_pass.h"
 #include "rudder/model/tensors.h"
+#include "rudder/model/weight_budget.h"
 
 namespace rudder::model {
 namespace {
@@ -27,14 +29,44 @@ const ops::LinearWeight& output_of(const MixerWeights& weights) {
                     weights);
 }
 
+// The decoder of a whole model, or of a stage of a pipeline. Decoder::make builds it; the executor
+// owns it and calls it on its worker thread, step after step. The decoder owns its buffers and the
+// pass of the residual; weights, KV cache and ops belong to the executor.
+//
+// A pass over T tokens: the embedding begins the residual x; each layer reads x for its mixer
+// (attention), writes the output back, and does the same with its MLP; the final norm reads x for
+// the output head, whose products are the logits. `begin` runs all of it up to the last layer's
+// mixer, behind which only the rows count whose logits are wanted; `finish` runs the rest.
 class LayerwiseDecoder final : public Decoder {
  public:
+  static Result<std::unique_ptr<Decoder>> make(const ModelSpec& spec, const Weights& weights,
+                                               std::span<const ops::KvLayer> kv, ops::Ops& ops,
+                                               int32_t max_tokens, DecoderBuffers buffers,
+                                               const HiddenPool& kept, const View& final_rows,
+                                               std::span<const LayerState> states) {
+    std::unique_ptr<LayerwiseDecoder> decoder(new LayerwiseDecoder(
+        spec, weights, kv, ops, max_tokens, std::move(buffers), kept, final_rows, states));
+    RUDDER_TRY(decoder->residual_, ResidualPass::make(decoder->spec_, weights, ops,
+                                                      decoder->products_, decoder->buffers_));
+    return decoder;
+  }
+
+  Begun begin(const ForwardBatch& batch) override;
+  View finish(const Begun& begun, const ForwardBatch& batch) override;
+  View forward(const ForwardBatch& batch) override { return finish(begin(batch), batch); }
+  View hidden(int64_t num_tokens) const override {
+    return shaped(buffers_.residual, num_tokens, residual_width(spec_));
+  }
+  View more_logits(const View& rows) override { return head(sampled(last_, rows)); }
+
+ private:
   LayerwiseDecoder(const ModelSpec& spec, const Weights& weights, std::span<const ops::KvLayer> kv,
                    ops::Ops& ops, int32_t max_tokens, DecoderBuffers buffers, HiddenPool kept,
-                   const View& final_rows)
+                   const View& final_rows, std::span<const LayerState> states)
       : spec_(spec),
         weights_(weights),
         kv_(kv.begin(), kv.end()),
+        states_(states.begin(), states.end()),
         ops_(ops),
         rank_(ops::rank_of(ops)),
         max_tokens_(max_tokens),
@@ -43,24 +75,14 @@ class LayerwiseDecoder final : public Decoder {
         final_rows_(final_rows),
         products_(ops, buffers_.scale) {}
 
-  Begun begin(const ForwardBatch& batch) override;
-  View finish(const Begun& begun, const ForwardBatch& batch) override;
-  View forward(const ForwardBatch& batch) override { return finish(begin(batch), batch); }
-  View hidden(int64_t num_tokens) const override {
-    return shaped(buffers_.residual, num_tokens, spec_.hidden);
-  }
-  View more_logits(const View& rows) override { return head(sampled(last_, rows)); }
-
- private:
   LayerStep layer_step(size_t layer, const ForwardBatch& batch) const;
   ops::Taps taps_at(size_t layer, tap::Site site, const ForwardBatch& batch,
                     const ops::TapBatch& rows) const;
   Mixed mix_layer(size_t layer, const View& x, const Operand& in, const ForwardBatch& batch);
+  Operand enter_layer(size_t layer, const View& x, const ForwardBatch& batch,
+                      const ops::TapBatch& rows);
   Operand end_layer(size_t layer, const View& x, const Mixed& mixed, const ForwardBatch& batch,
                     const ops::TapBatch& rows);
-  ops::ResidualNormArgs encode_parts(const ops::ResidualNormArgs& args, const ForwardBatch& batch);
-  Operand add_and_norm(const ops::ResidualNormArgs& asked, const ops::LinearWeight& next,
-                       const ForwardBatch& batch);
   void tap_mixed(Mixed& mixed, const ops::Taps& taps, const LayerStep& step);
   void end_patterns(const ForwardBatch& batch, size_t begin);
   void keep(size_t layer, const View& x, const ForwardBatch& batch);
@@ -68,7 +90,6 @@ class LayerwiseDecoder final : public Decoder {
   void place_kept(const View& x, int64_t column, const ForwardBatch& batch);
   void keep_normed(const View& x, const ForwardBatch& batch);
   void keep_final(const View& x, const View& rows);
-  void end_stage(const ops::ResidualNormArgs& asked, const ForwardBatch& batch);
   Operand sampled(const Operand& in, const View& rows);
   View head(const Operand& in);
   View gather(const View& in, const View& rows, const View& buffer);
@@ -76,14 +97,16 @@ class LayerwiseDecoder final : public Decoder {
   const ModelSpec spec_;
   const Weights& weights_;
   const std::vector<ops::KvLayer> kv_;
+  const std::vector<LayerState> states_;  // none where no layer keeps one
   ops::Ops& ops_;
   const ops::Rank rank_;
   const int32_t max_tokens_;
   const DecoderBuffers buffers_;  // shaped to the step at hand
-  const HiddenPool kept_;
-  const View final_rows_;  // empty: nobody reads them
+  const HiddenPool kept_;         // where draft heads find the rows that they read
+  const View final_rows_;         // where Medusa heads find the normed rows; empty: there are none
   const Products products_;
-  Operand last_;  // the head's, of the last forward; more_logits() reads it again
+  std::unique_ptr<ResidualPass> residual_;
+  Operand last_;  // what the head took in the last forward; more_logits() reads it again
 };
 
 View LayerwiseDecoder::gather(const View& in, const View& rows, const View& buffer) {
@@ -102,81 +125,13 @@ LayerStep LayerwiseDecoder::layer_step(size_t layer, const ForwardBatch& batch) 
           .kv = kv_[layer],
           .ropes = buffers_.ropes,
           .whole_rows = buffers_.whole_rows,
-          .num_ranks = rank_.count};
+          .num_ranks = rank_.count,
+          .state = states_.empty() ? LayerState{} : states_[layer]};
 }
 
-// Where the step encodes at a point that the op passes, all of the op up to the last such point but
-// the normed row's, cut behind each; what is left of the op. On a rank the first of them that has
-// the branch adds up the ranks' parts.
-ops::ResidualNormArgs LayerwiseDecoder::encode_parts(const ops::ResidualNormArgs& args,
-                                                     const ForwardBatch& batch) {
-  const auto encodes = [&](const ops::Taps& taps) { return encodes_at(batch, taps); };
-  ops::ResidualNormArgs rest = args;
-  rest.sums_ranks = !rank_.is_alone() && !args.delta.empty();
-  if (encodes(rest.delta_taps)) {
-    if (rest.sums_ranks) ops_.sum_ranks(rest.delta);
-    rest.sums_ranks = false;
-    if (!rest.delta_norm.empty()) {
-      ops_.residual_norm({.x = rest.delta, .norm = rest.delta_norm, .out = rest.delta});
-    }
-    ops_.residual_norm(
-        {.x = rest.delta, .x_taps = {rest.delta_taps}, .sum_scale = rest.delta_scale});
-    ops_.encode({.x = rest.delta, .taps = rest.delta_taps});
-    rest.delta_norm = {};
-    rest.delta_taps = {};
-    rest.delta_scale = 1.0f;
-  }
-  for (const bool last : {false, true}) {
-    const ops::Taps taps = rest.x_taps[last ? 1 : 0];
-    if (!encodes(taps)) continue;
-    ops::ResidualNormArgs part = rest;
-    part.norm = {};
-    part.out = {};
-    part.out_taps = {};
-    if (!last) part.x_taps[1] = {};
-    ops_.residual_norm(part);
-    ops_.encode({.x = rest.x, .taps = taps});
-    rest = {.x = rest.x,
-            .norm = rest.norm,
-            .out = rest.out,
-            .out_scale = rest.out_scale,
-            .x_taps = {{}, last ? ops::Taps{} : rest.x_taps[1]},
-            .out_taps = rest.out_taps};
-  }
-  return rest;
-}
-
-// Runs the op, if it does anything, with an output in the form that `next` takes; what `next`
-// takes: the normed row, or x itself where there is no norm.
-Operand LayerwiseDecoder::add_and_norm(const ops::ResidualNormArgs& asked,
-                                       const ops::LinearWeight& next, const ForwardBatch& batch) {
-  const ops::ResidualNormArgs args = encode_parts(asked, batch);
-  ops::ResidualNormArgs placed = args;
-  Operand normed;
-  // Rows are encoded in act; `next` may take others.
-  const bool encodes = !args.norm.empty() && encodes_at(batch, args.out_taps);
-  if (args.norm.empty()) {
-    placed.out_taps = {};
-  } else if (encodes) {
-    const bool quantises = next.x_dtype == DType::kF8E4M3;  // from where the branch is by now read
-    normed.x = shaped(quantises ? buffers_.delta : buffers_.normed, args.x.shape[0], spec_.hidden);
-    placed.out = normed.x;
-  } else {
-    normed = products_.empty_operand(next, args.x.shape[0], buffers_.normed);
-    placed.out = normed.x;
-    placed.out_scale = normed.scale;
-    placed.next = &next;
-  }
-  const bool is_tapped = !args.x_taps[0].empty() || !args.x_taps[1].empty();
-  if (!args.delta.empty() || !args.norm.empty() || is_tapped) ops_.residual_norm(placed);
-  if (encodes) {
-    encode_at(ops_, batch, args.out_taps, normed.x);
-    return products_.operand_of(next, normed.x, buffers_.normed);
-  }
-  return args.norm.empty() ? products_.operand_of(next, args.x, buffers_.normed) : normed;
-}
-
-// What a mixer made, of all rows: an op of its own, which is nothing but its taps.
+// Runs the taps of attn_z on what the layer's mixer made, of all tokens. No macro-op is there that
+// could run them beside its own work. On a rank, which has some of the heads, the ranks put whole
+// rows together first.
 void LayerwiseDecoder::tap_mixed(Mixed& mixed, const ops::Taps& taps, const LayerStep& step) {
   if (taps.empty()) return;
   if (!rank_.is_alone()) {
@@ -188,31 +143,36 @@ void LayerwiseDecoder::tap_mixed(Mixed& mixed, const ops::Taps& taps, const Laye
   encode_at(ops_, step.batch, taps, mixed.out);
 }
 
-// Of the stage's layers from `begin` on, in steps whose capture sets name patterns.
+// Completes the attention patterns that this step captures (tap::CapturePattern) of the stage's
+// layers from `begin` on; a step that captures none launches nothing.
 void LayerwiseDecoder::end_patterns(const ForwardBatch& batch, size_t begin) {
   if (!captures_patterns(batch)) return;
   const int32_t first = spec_.stage.first_layer;
-  ops_.end_patterns({.table = batch.tap_table,
-                     .batch = &batch.taps,
-                     .first_layer = first + static_cast<int32_t>(begin),
-                     .end_layer = first + static_cast<int32_t>(spec_.layers.size())});
+  ops_.pattern_ops()->end_patterns(
+      {.table = batch.tap_table,
+       .batch = &batch.taps,
+       .first_layer = first + static_cast<int32_t>(begin),
+       .end_layer = first + static_cast<int32_t>(spec_.layers.size())});
 }
 
-// What enters the layer, of all rows, where a draft head reads it, or where the next stage takes it
-// from.
+// Copies what enters the layer, of all tokens, to where a draft head (EAGLE) reads it, or to where
+// the next stage of the pipeline takes it from; nothing where nobody reads this layer. The residual
+// has the output of the layer before by now, so the buffer of branch outputs is free.
 void LayerwiseDecoder::keep(size_t layer, const View& x, const ForwardBatch& batch) {
   const int32_t entered = spec_.stage.first_layer + static_cast<int32_t>(layer);
   for (size_t i = 0; i < kept_.layers.size(); ++i) {
     if (kept_.layers[i] != entered) continue;
+    const View row = residual_->as_one_row(x, buffers_.delta);
     if (spec_.stage.is_last()) {
-      place_kept(x, static_cast<int64_t>(i) * spec_.hidden, batch);
+      place_kept(row, static_cast<int64_t>(i) * spec_.hidden, batch);
     } else {
-      ops_.copy(kept_.passed_of(i, x.shape[0]), x);
+      ops_.copy(kept_.passed_of(i, row.shape[0]), row);
     }
   }
 }
 
-// What entered layers of the stages in front, where a draft head reads it.
+// On the last stage: copies what entered layers of the stages in front, which came with the step,
+// to where a draft head reads it.
 void LayerwiseDecoder::keep_passed(const ForwardBatch& batch) {
   if (!spec_.stage.is_last()) return;
   for (size_t i = 0; i < kept_.layers.size(); ++i) {
@@ -222,7 +182,7 @@ void LayerwiseDecoder::keep_passed(const ForwardBatch& batch) {
   }
 }
 
-// Rows of all tokens, where their KV is.
+// Copies rows of all tokens to the places in the pool that belong to the tokens' KV slots.
 void LayerwiseDecoder::place_kept(const View& x, int64_t column, const ForwardBatch& batch) {
   ops_.place_rows({.x = x,
                    .rows = batch.kv_slot.rows(kept_.group * x.shape[0], x.shape[0]),
@@ -232,8 +192,8 @@ void LayerwiseDecoder::place_kept(const View& x, int64_t column, const ForwardBa
                    .group_layers = kept_.group_layers});
 }
 
-// What the final norm makes of what the last layer leaves, of all rows, where a draft head reads
-// it. By now the branch is free.
+// Norms `x`, the rows of all tokens that the final norm has read, once more without taps, for draft
+// heads and assistants. The residual has the last branch's output by now, so its buffer is free.
 void LayerwiseDecoder::keep_normed(const View& x, const ForwardBatch& batch) {
   if (!kept_.final_norm) return;
   const View normed = shaped(buffers_.delta, x.shape[0], spec_.hidden);
@@ -241,8 +201,8 @@ void LayerwiseDecoder::keep_normed(const View& x, const ForwardBatch& batch) {
   place_kept(normed, 0, batch);
 }
 
-// The normed rows of logits, where Medusa heads read them. `x` is what the last layer leaves, of
-// these rows or of all.
+// Norms once more, without taps, the rows whose logits are wanted, for Medusa heads. `x` has the
+// rows that the final norm has read: these alone, or those of all tokens.
 void LayerwiseDecoder::keep_final(const View& x, const View& rows) {
   if (final_rows_.empty()) return;
   const bool has_all = x.shape[0] > rows.num_rows();
@@ -251,14 +211,8 @@ void LayerwiseDecoder::keep_final(const View& x, const View& rows) {
                       .out = final_rows_.rows(0, rows.num_rows())});
 }
 
-// Adds the last branch; the norm behind it is the next stage's.
-void LayerwiseDecoder::end_stage(const ops::ResidualNormArgs& asked, const ForwardBatch& batch) {
-  const ops::ResidualNormArgs args = encode_parts(asked, batch);
-  if (!args.delta.empty() || !args.x_taps[0].empty()) ops_.residual_norm(args);
-}
-
-// The rows of the head's operand whose logits are wanted, of all rows. By now the branch and the
-// sampled rows' residual are free.
+// Gathers the rows of the head's operand whose logits are wanted, where the operand has all tokens.
+// The buffers of branch outputs and of the sampled rows' residual are free by now.
 Operand LayerwiseDecoder::sampled(const Operand& in, const View& rows) {
   Operand out{.x = shaped(buffers_.delta, rows.num_rows(), in.x.shape[1]), .scale = {}};
   out.x.dtype = in.x.dtype;
@@ -275,7 +229,8 @@ Operand LayerwiseDecoder::sampled(const Operand& in, const View& rows) {
   return out;
 }
 
-// [R, vocab].
+// Multiplies by the output head: logits [R, vocab]. On a rank the ranks put their columns of the
+// vocabulary side by side.
 View LayerwiseDecoder::head(const Operand& in) {
   const View logits = shaped(buffers_.logits, in.rows(), spec_.vocab);
   const View part =
@@ -286,11 +241,12 @@ View LayerwiseDecoder::head(const Operand& in) {
                .softcap = spec_.final_softcap,
                .out = part,
                .scale = spec_.logit_scale});
-  if (!rank_.is_alone()) ops_.gather_logits({.part = part, .out = logits});
+  if (!rank_.is_alone()) ops_.rank_ops()->gather_logits({.part = part, .out = logits});
   return logits;
 }
 
-// The taps of a point; `rows` are those of the rows that pass there.
+// The taps that the macro-op which passes the point is given; empty: it runs plain. `rows` says
+// which rows of the tap table the tokens there use.
 ops::Taps LayerwiseDecoder::taps_at(size_t layer, tap::Site site, const ForwardBatch& batch,
                                     const ops::TapBatch& rows) const {
   const tap::Point point{spec_.stage.first_layer + static_cast<int32_t>(layer), site};
@@ -299,7 +255,7 @@ ops::Taps LayerwiseDecoder::taps_at(size_t layer, tap::Site site, const ForwardB
   return {batch.tap_table, &rows, point.index()};
 }
 
-// From what enters the layer, normed, to what its mixer makes of it.
+// Runs the layer's mixer on `in`, what it has read of the residual x.
 Mixed LayerwiseDecoder::mix_layer(size_t layer, const View& x, const Operand& in,
                                   const ForwardBatch& batch) {
   keep(layer, x, batch);
@@ -309,80 +265,79 @@ Mixed LayerwiseDecoder::mix_layer(size_t layer, const View& x, const Operand& in
                                return mix(mixer, mixer_weights, in, step);
                              });
   if (layer + 1 == spec_.layers.size()) end_patterns(batch, 0);
-  if (ops_.taps_mixers())
-    tap_mixed(mixed, taps_at(layer, tap::Site::kAttnZ, batch, batch.taps), step);
+  tap_mixed(mixed, taps_at(layer, tap::Site::kAttnZ, batch, batch.taps), step);
   return mixed;
 }
 
-// The rest of the layer, with the norm behind it: what the next layer takes, or the head. `rows`
-// are the taps of the rows of x.
+// Reads the residual for the layer's mixer. `rows` are the tap rows of the tokens in x.
+Operand LayerwiseDecoder::enter_layer(size_t layer, const View& x, const ForwardBatch& batch,
+                                      const ops::TapBatch& rows) {
+  return residual_->read(x, {layer, BranchKind::kMixer},
+                         {.norm = weights_.layers[layer].mixer_pre_norm,
+                          .next = input_of(weights_.layers[layer].mixer),
+                          .x_taps = taps_at(layer, tap::Site::kResidPre, batch, rows),
+                          .out_taps = taps_at(layer, tap::Site::kAttnIn, batch, rows)},
+                         batch);
+}
+
+// Runs the layer from its mixer's output projection on, and reads the residual for what comes next:
+// the next layer's mixer, or the output head. A stage that others are behind returns nothing, and
+// leaves the residual for them. `rows` are the tap rows of the tokens in x.
 Operand LayerwiseDecoder::end_layer(size_t layer, const View& x, const Mixed& mixed,
                                     const ForwardBatch& batch, const ops::TapBatch& rows) {
   using tap::Site;
-  const auto taps = [&](size_t of, Site site) { return taps_at(of, site, batch, rows); };
+  const auto taps = [&](Site site) { return taps_at(layer, site, batch, rows); };
   const LayerWeights& weights = weights_.layers[layer];
   const ops::LinearWeight& output = output_of(weights.mixer);
   const View mixer_out = products_.project(
       output, products_.operand_of(output, mixed.out, mixed.free), buffers_.delta);
-  const Operand in = add_and_norm({.x = x,
-                                   .delta = mixer_out,
-                                   .delta_norm = weights.mixer_post_norm,
-                                   .norm = weights.mlp_pre_norm,
-                                   .delta_taps = taps(layer, Site::kAttnOut),
-                                   .x_taps = {taps(layer, Site::kResidMid)},
-                                   .out_taps = taps(layer, Site::kMlpIn),
-                                   .delta_scale = spec_.branch_scale},
-                                  input_of(weights.mlp), batch);
-  // Ranks without shared memory have parts of these rows, which nobody may ask for; but a graph
-  // is captured as if all that is common were.
-  const bool has_whole_rows = rank_.is_alone() || ops_.ranks_share_memory();
-  const ops::Taps mlp_taps = has_whole_rows ? taps(layer, Site::kMlpAct) : ops::Taps{};
+  residual_->write(x, {layer, BranchKind::kMixer},
+                   {.delta = mixer_out,
+                    .delta_norm = weights.mixer_post_norm,
+                    .delta_taps = taps(Site::kAttnOut),
+                    .x_taps = taps(Site::kResidMid)},
+                   batch);
+  const Operand in = residual_->read(
+      x, {layer, BranchKind::kMlp},
+      {.norm = weights.mlp_pre_norm, .next = input_of(weights.mlp), .out_taps = taps(Site::kMlpIn)},
+      batch);
+  const ops::Taps mlp_taps = taps(Site::kMlpAct);
   const View mlp_out = visit_branch(spec_.layers[layer].mlp, weights.mlp,
                                     [&](const auto& mlp, const auto& mlp_weights) {
                                       return feed_forward(mlp, mlp_weights, in, mlp_taps,
                                                           layer_step(layer, batch), buffers_.delta);
                                     });
-  ops::ResidualNormArgs last{.x = x,
-                             .delta = mlp_out,
-                             .delta_norm = weights.mlp_post_norm,
-                             .delta_taps = taps(layer, Site::kMlpOut),
-                             .x_taps = {taps(layer, Site::kResidPost)},
-                             .delta_scale = spec_.branch_scale,
-                             .sum_scale = weights.scale};
-  if (layer + 1 < spec_.layers.size()) {
-    last.norm = weights_.layers[layer + 1].mixer_pre_norm;
-    last.x_taps[1] = taps(layer + 1, Site::kResidPre);
-    last.out_taps = taps(layer + 1, Site::kAttnIn);
-    return add_and_norm(last, input_of(weights_.layers[layer + 1].mixer), batch);
-  }
+  residual_->write(x, {layer, BranchKind::kMlp},
+                   {.delta = mlp_out,
+                    .delta_norm = weights.mlp_post_norm,
+                    .delta_taps = taps(Site::kMlpOut),
+                    .x_taps = taps(Site::kResidPost),
+                    .sum_scale = weights.scale},
+                   batch);
+  if (layer + 1 < spec_.layers.size()) return enter_layer(layer + 1, x, batch, rows);
   if (!spec_.stage.is_last()) {
-    end_stage(last, batch);
+    residual_->settle(x, batch);
     return {};
   }
-  last.norm = weights_.final_norm;
-  last.out_taps = taps(layer, Site::kFinalNorm);
-  return add_and_norm(last, weights_.head, batch);
+  return residual_->end(
+      x, {.norm = weights_.final_norm, .next = weights_.head, .out_taps = taps(Site::kFinalNorm)},
+      batch);
 }
 
 LayerwiseDecoder::Begun LayerwiseDecoder::begin(const ForwardBatch& batch) {
-  using tap::Site;
   const View x = hidden(batch.ids.num_rows());
   ops_.begin_attention(batch.attention);
   keep_passed(batch);
   // The first rank has taken the records of the stage before when another adds to them.
   if (!spec_.stage.is_first() && !rank_.is_alone()) end_patterns(batch, spec_.layers.size());
   if (spec_.stage.is_first()) {
-    ops_.embed({.table = weights_.embedding,
-                .tied = spec_.tied_head ? &weights_.head : nullptr,
-                .ids = batch.ids,
-                .scale = spec_.embed_scale,
-                .out = x});
+    residual_->begin(x, {.table = weights_.embedding,
+                         .tied = spec_.tied_head ? &weights_.head : nullptr,
+                         .ids = batch.ids,
+                         .scale = table_scale(spec_.embed_scale, table_dtype(ops_)),
+                         .out = {}});
   }
-  Operand in = add_and_norm({.x = x,
-                             .norm = weights_.layers[0].mixer_pre_norm,
-                             .x_taps = {taps_at(0, Site::kResidPre, batch, batch.taps)},
-                             .out_taps = taps_at(0, Site::kAttnIn, batch, batch.taps)},
-                            input_of(weights_.layers[0].mixer), batch);
+  Operand in = enter_layer(0, x, batch, batch.taps);
   const size_t last = spec_.layers.size() - 1;
   for (size_t layer = 0; layer < last; ++layer) {
     in = end_layer(layer, x, mix_layer(layer, x, in, batch), batch, batch.taps);
@@ -408,9 +363,10 @@ View LayerwiseDecoder::finish(const Begun& begun, const ForwardBatch& batch) {
   const Operand in = end_layer(spec_.layers.size() - 1, x, mixed, batch, *tapped);
   if (!spec_.stage.is_last()) return {};
   last_ = in;
-  keep_normed(x, batch);
+  const View read = residual_->end_row(x);
+  keep_normed(read, batch);
   if (rows.num_rows() == 0) return {};
-  keep_final(x, rows);
+  keep_final(read, rows);
   return head(in.rows() > rows.num_rows() ? sampled(in, rows) : in);
 }
 
@@ -453,12 +409,15 @@ Result<void> prepare_backend(const ModelSpec& spec, const Weights& weights,
 Result<std::unique_ptr<Decoder>> Decoder::make(const ModelSpec& spec, const Weights& weights,
                                                std::span<const ops::KvLayer> kv, ops::Ops& ops,
                                                const DecoderLimits& limits, const HiddenPool& kept,
-                                               const ops::View& final_rows) {
+                                               const ops::View& final_rows,
+                                               std::span<const LayerState> states) {
   check_weights(spec, weights, ops::rank_of(ops));
   RUDDER_CHECK(kv.size() == spec.layers.size());
+  RUDDER_CHECK(states.size() == (keeps_states(spec) ? spec.layers.size() : 0));
   RUDDER_TRY(DecoderBuffers buffers, DecoderBuffers::allocate(spec, limits, ops));
-  auto decoder = std::make_unique<LayerwiseDecoder>(spec, weights, kv, ops, limits.max_tokens,
-                                                    std::move(buffers), kept, final_rows);
+  RUDDER_TRY(std::unique_ptr<Decoder> decoder,
+             LayerwiseDecoder::make(spec, weights, kv, ops, limits.max_tokens, std::move(buffers),
+                                    kept, final_rows, states));
   RUDDER_TRY_VOID(prepare_backend(spec, weights, kv, ops, limits));
   return decoder;
 }

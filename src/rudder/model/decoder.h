@@ -24,7 +24,8 @@ struct ForwardBatch {
   ops::View positions;  // [T]
   ops::View kv_slot;    // [groups * T] block * block_size + offset, -1 = write nothing
   ops::AttentionBatch attention;
-  ops::View logits_rows;  // [R] tokens whose logits are wanted, ascending; [0] for none
+  ops::View logits_rows;   // [R] tokens whose logits are wanted, ascending; [0] for none
+  StateBatch states = {};  // where layers keep states
 
   // Taps of the tokens and of the rows of logits; without a table the plain ops run, and anyhow of
   // those that are not `tapped` (null: all but patterns are). They outlive the step, and a graph
@@ -59,7 +60,7 @@ inline bool encodes_at(const ForwardBatch& batch, const ops::Taps& taps) {
 inline void encode_at(ops::Ops& ops, const ForwardBatch& batch, const ops::Taps& taps,
                       const ops::View& rows) {
   if (!encodes_at(batch, taps)) return;
-  ops.encode({.x = rows, .taps = taps});
+  ops.feature_ops()->encode({.x = rows, .taps = taps});
 }
 
 struct DecoderLimits {
@@ -101,17 +102,18 @@ class Decoder {
   // `ops` and `weights` outlive the decoder. On a rank of a group (ops/comm.h) `spec` and `weights`
   // are its part of the model (shard_spec), on a stage (stage_spec) its layers. `final_rows`
   // [max_logits_rows, hidden] act, optional: where forward() leaves what the final norm makes of
-  // the rows of logits, without taps of that point.
+  // the rows of logits, without taps of that point. `states`: of each layer, where some keep any.
   static Result<std::unique_ptr<Decoder>> make(const ModelSpec& spec, const Weights& weights,
                                                std::span<const ops::KvLayer> kv, ops::Ops& ops,
                                                const DecoderLimits& limits,
                                                const HiddenPool& kept = {},
-                                               const ops::View& final_rows = {});
+                                               const ops::View& final_rows = {},
+                                               std::span<const LayerState> states = {});
   virtual ~Decoder() = default;
 
   // What begin() leaves in the decoder's buffers, of all tokens, until the next begin().
   struct Begun {
-    ops::View residual;  // [T, hidden] act
+    ops::View residual;  // [T, residual_width] act
     ops::View mixed;     // [T, .]: what the last layer's mixer makes of it, in `buffer`
     ops::View buffer;
     ops::View free;  // another buffer, of the same size
@@ -127,7 +129,7 @@ class Decoder {
   // not the first begins with what hidden() holds.
   virtual ops::View forward(const ForwardBatch& batch) = 0;
 
-  // The residual stream of a step of so many tokens, [num_tokens, hidden] act: what forward()
+  // The residual of a step of so many tokens, [num_tokens, residual_width] act: what forward()
   // leaves for the stage behind, or takes from the stage before.
   virtual ops::View hidden(int64_t num_tokens) const = 0;
 

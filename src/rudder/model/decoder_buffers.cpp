@@ -14,6 +14,9 @@ using tensor::View;
 
 struct Sizes {  // in elements
   int64_t hidden = 0;
+  int64_t residual = 0;
+  int64_t collapsed = 0;
+  int64_t streams = 0;  // more than one, else 0
   int64_t scratch = 0;  // of the branch that needs most
   int64_t rows = 0;
   int64_t logits = 0;
@@ -50,7 +53,12 @@ Sizes sizes_of(const ModelSpec& spec, const DecoderLimits& limits, ops::Rank ran
     std::visit(add, layer.mlp);
   }
   sizes.hidden = int64_t{limits.max_tokens} * spec.hidden;
-  sizes.rows = int64_t{limits.max_logits_rows} * spec.hidden;
+  sizes.residual = limits.max_tokens * residual_width(spec);
+  sizes.rows = limits.max_logits_rows * residual_width(spec);
+  if (const int32_t streams = form_of(spec.residual).streams; streams > 1) {
+    sizes.collapsed = sizes.hidden;
+    sizes.streams = streams;
+  }
   sizes.logits = int64_t{limits.max_logits_rows} * spec.vocab;
   if (!rank.is_alone()) {
     // The first rank has most, also of the fewer tokens of a draft head.
@@ -73,8 +81,17 @@ Result<DecoderBuffers> DecoderBuffers::allocate(const ModelSpec& spec, const Dec
   const Sizes sizes = sizes_of(spec, limits, ops::rank_of(ops));
   const DType act = ops.act_dtype();
   DecoderBuffers buffers;
-  RUDDER_TRY(buffers.residual, ops.allocate(act, {sizes.hidden}));
+  RUDDER_TRY(buffers.residual, ops.allocate(act, {sizes.residual}));
   RUDDER_TRY(buffers.rows_residual, ops.allocate(act, {sizes.rows}));
+  if (sizes.streams > 0) {
+    const auto upload = [&](float value) {
+      std::vector<float> values(static_cast<size_t>(sizes.streams), value);
+      return ops.upload({values.data(), DType::kF32, {sizes.streams}}, DType::kF32);
+    };
+    RUDDER_TRY(buffers.collapsed, ops.allocate(act, {sizes.collapsed}));
+    RUDDER_TRY(buffers.stream_ones, upload(1));
+    RUDDER_TRY(buffers.stream_mean, upload(1.0f / static_cast<float>(sizes.streams)));
+  }
   RUDDER_TRY(buffers.normed, ops.allocate(act, {sizes.hidden}));
   RUDDER_TRY(buffers.delta, ops.allocate(act, {sizes.hidden}));
   RUDDER_TRY(buffers.scale, ops.allocate(DType::kF32, {sizes.scales}));
@@ -98,9 +115,11 @@ Result<DecoderBuffers> DecoderBuffers::allocate(const ModelSpec& spec, const Dec
 int64_t DecoderBuffers::bytes(const ModelSpec& spec, const DecoderLimits& limits, DType act,
                               ops::Rank rank) {
   const Sizes sizes = sizes_of(spec, limits, rank);
-  const int64_t act_elements = 3 * sizes.hidden + sizes.rows + sizes.scratch + sizes.whole_rows;
+  const int64_t act_elements = sizes.residual + sizes.collapsed + 2 * sizes.hidden + sizes.rows +
+                               sizes.scratch + sizes.whole_rows;
   return act_elements * static_cast<int64_t>(tensor::dtype_bytes(act)) +
-         (sizes.logits + sizes.logits_part + sizes.sums + sizes.scales + sizes.rope) *
+         (sizes.logits + sizes.logits_part + sizes.sums + sizes.scales + sizes.rope +
+          2 * sizes.streams) *
              static_cast<int64_t>(tensor::dtype_bytes(DType::kF32));
 }
 

@@ -16,8 +16,13 @@ namespace rudder::model {
 inline constexpr int64_t kWholeRows = 64;
 
 struct DecoderBuffers {
-  ops::View residual;            // [max_tokens * hidden] act
-  ops::View rows_residual;       // [max_logits_rows * hidden] act
+  ops::View residual;       // [max_tokens * residual_width] act
+  ops::View rows_residual;  // [max_logits_rows * residual_width] act
+  // Of a residual of n streams alone: a row of the model's width that is made of them, and numbers
+  // by which they are written and read.
+  ops::View collapsed;           // [max_tokens * hidden] act
+  ops::View stream_ones;         // [n] f32: 1
+  ops::View stream_mean;         // [n] f32: 1 / n
   ops::View normed;              // [max_tokens * hidden] act
   ops::View delta;               // [max_tokens * hidden] act
   ops::View scratch;             // act; of the branch at hand (branch.h): no two live at once

@@ -9,6 +9,7 @@
 #include "rudder/model/archs/llama_like.h"
 #include "rudder/model/binder.h"
 #include "rudder/model/column_share.h"
+#include "rudder/model/loader.h"
 #include "rudder/model/quantisation.h"
 #include "rudder/weights/hf_config.h"
 
@@ -133,7 +134,8 @@ class HeadLoader {
     }
     if (spec_.has_embedding) {
       RUDDER_TRY(const View stored, binder_.take(kEmbedding, table_shape()));
-      RUDDER_TRY(out_.embedding, upload(stored, table_dtype(ops_.linear_dtype())));
+      RUDDER_TRY(out_.embedding, upload_table(stored, ops_));
+      out_.bytes += static_cast<int64_t>(out_.embedding.bytes());
     }
     if (!ids.empty()) {
       const View host{const_cast<int32_t*>(ids.data()), DType::kI32, {spec_.draft_vocab}};
@@ -334,19 +336,15 @@ Result<DraftHeadWeights> load_draft_head(const Checkpoint& checkpoint, const Dra
   return HeadLoader(checkpoint, quantisation, spec, ops).load();
 }
 
-int64_t draft_head_bytes(const DraftHeadSpec& spec, DType linear_dtype, ops::Rank rank) {
-  const auto bytes = [](int64_t count, DType dtype) {
-    return count * static_cast<int64_t>(tensor::dtype_bytes(dtype));
-  };
-  const LayerTensors tensors = head_tensors(spec, kPrefixes[0], nullptr, rank);
-  int64_t total = spec.is_product() ? 0 : bytes(spec.draft_vocab, DType::kI32);
-  for (const NormTensor& norm : tensors.norms) total += bytes(norm.width.count(), DType::kF32);
-  for (const LinearModule& linear : tensors.linears) {
-    total += bytes(linear.rows() * linear.in.count(), linear_dtype);
-    if (linear.adds_bias()) total += bytes(linear.rows(), DType::kF32);
-  }
+Result<int64_t> draft_head_bytes(const DraftHeadSpec& spec, const FormatOf& format_of,
+                                 ops::Rank rank) {
+  RUDDER_TRY(int64_t total,
+             tensor_bytes(head_tensors(spec, kPrefixes[0], nullptr, rank), format_of));
+  if (!spec.is_product()) total += spec.draft_vocab * int64_t{sizeof(int32_t)};
   if (!spec.has_embedding) return total;
-  return total + bytes(int64_t{spec.layer.vocab} * spec.layer.hidden, table_dtype(linear_dtype));
+  RUDDER_TRY(const ops::WeightFormat table, format_of("embed_tokens"));
+  return total + int64_t{spec.layer.vocab} * spec.layer.hidden *
+                     static_cast<int64_t>(tensor::dtype_bytes(table_dtype(table)));
 }
 
 }  // namespace rudder::model

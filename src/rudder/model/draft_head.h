@@ -20,6 +20,7 @@
 #include "rudder/base/result.h"
 #include "rudder/model/spec.h"
 #include "rudder/model/tensors.h"
+#include "rudder/model/weight_budget.h"
 #include "rudder/model/weights.h"
 #include "rudder/ops/ops.h"
 #include "rudder/weights/checkpoint.h"
@@ -99,7 +100,7 @@ Result<DraftHeadSpec> shard_draft_head(const DraftHeadSpec& whole, ops::Rank ran
 Result<DraftHeadWeights> load_draft_head(const weights::Checkpoint& checkpoint,
                                          const DraftHeadSpec& spec, ops::Ops& ops);
 // Device bytes, before anything is loaded.
-int64_t draft_head_bytes(const DraftHeadSpec& spec, tensor::DType linear_dtype,
-                         ops::Rank rank = {});
+Result<int64_t> draft_head_bytes(const DraftHeadSpec& spec, const FormatOf& format_of,
+                                 ops::Rank rank = {});
 
 }  // namespace rudder::model

@@ -100,7 +100,7 @@ TEST(DraftHead, BindsEveryTensor) {
     ASSERT_EQ(weights->target_ids.num_rows(), 3);
     const auto* const ids = weights->target_ids.as<int32_t>();
     EXPECT_EQ(std::vector<int32_t>(ids, ids + 3), (std::vector<int32_t>{1, 2, 4}));
-    EXPECT_EQ(weights->bytes, draft_head_bytes(*tiny.read(), DType::kF32));
+    EXPECT_EQ(weights->bytes, draft_head_bytes(*tiny.read(), all_as({ops::Codes::kF32})).value());
   }
 }
 
@@ -120,7 +120,7 @@ TEST(DraftHead, ARankLoadsItsPart) {
   for (int32_t index = 0; index < 2; ++index) {
     const ops::Rank rank{index, 2};
     TinyHead tiny = tiny_for_ranks();
-    RankOps ops(rank);
+    KeepingRankOps ops(rank);
     const auto weights = tiny.load_head(ops);
     ASSERT_TRUE(weights) << weights.error().to_string();
     EXPECT_EQ(weights->fc.in, 12);
@@ -132,9 +132,10 @@ TEST(DraftHead, ARankLoadsItsPart) {
     EXPECT_EQ(weights->mlp.down.in, 3);
     EXPECT_EQ(weights->head.out, index == 0 ? 32 : 1);
     EXPECT_EQ(weights->target_ids.num_rows(), 33);
-    EXPECT_EQ(weights->bytes, draft_head_bytes(*tiny.read(), DType::kF32, rank));
+    EXPECT_EQ(weights->bytes,
+              draft_head_bytes(*tiny.read(), all_as({ops::Codes::kF32}), rank).value());
     TinyProductHead product;
-    RankOps others(rank);
+    KeepingRankOps others(rank);
     ASSERT_TRUE(product.load_head(others));
     EXPECT_EQ(others.num_biases, index == 0 ? 1 : 0) << "the sum over ranks has it once";
   }
@@ -189,7 +190,7 @@ TEST(DraftHead, ReadsWhatItsConfigAsksFor) {
   ASSERT_TRUE(weights) << weights.error().to_string();
   EXPECT_EQ(weights->embedding.num_rows(), 5);
   EXPECT_EQ(weights->fc_norm.weight.num_rows(), 20);
-  EXPECT_EQ(weights->bytes, draft_head_bytes(full, DType::kF32));
+  EXPECT_EQ(weights->bytes, draft_head_bytes(full, all_as({ops::Codes::kF32})).value());
 }
 
 TEST(DraftHead, WhatIsMissingOrTooMuchIsNamed) {
@@ -268,7 +269,7 @@ TEST(DraftHead, AProductOfEmbeddingAndRowBindsEveryTensor) {
     EXPECT_TRUE(weights->target_ids.empty());
     EXPECT_EQ(weights->head.out, 0);
     // As the bias of a product is kept by its backend, this one counts none.
-    EXPECT_EQ(weights->bytes + 4 * 8, draft_head_bytes(*spec, DType::kF32));
+    EXPECT_EQ(weights->bytes + 4 * 8, draft_head_bytes(*spec, all_as({ops::Codes::kF32})).value());
   }
   TinyProductHead plain;
   plain.decls.erase("fc.bias");

@@ -159,7 +159,7 @@ void HeadDecoder::logits(const ops::LinearWeight& output, const Operand& in, con
   const View part =
       rank_.is_alone() ? out : shaped(buffers_.layer.logits_part, in.rows(), output.out);
   ops_.logits({.x = in.x, .x_scale = in.scale, .head = &output, .out = part});
-  if (!rank_.is_alone()) ops_.gather_logits({.part = part, .out = out});
+  if (!rank_.is_alone()) ops_.rank_ops()->gather_logits({.part = part, .out = out});
 }
 
 // [R, vocab] of h [R, hidden].
@@ -175,7 +175,8 @@ View HeadDecoder::head(const View& h, const ForwardBatch& batch) {
   const bool is_spread = !weights_.target_ids.empty();
   const View own = is_spread ? shaped(buffers_.logits, h.shape[0], spec_.draft_vocab) : all;
   logits(output, in, own);
-  if (is_spread) ops_.spread_logits({.x = own, .ids = weights_.target_ids, .out = all});
+  if (is_spread)
+    ops_.draft_ops()->spread_logits({.x = own, .ids = weights_.target_ids, .out = all});
   return all;
 }
 

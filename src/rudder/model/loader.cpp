@@ -8,8 +8,10 @@
 
 #include "rudder/base/log.h"
 #include "rudder/model/archs/archs.h"
+#include "rudder/model/archs/tensor_names.h"
 #include "rudder/model/binder.h"
 #include "rudder/model/quantisation.h"
+#include "rudder/model/stage.h"
 #include "rudder/model/tensors.h"
 #include "rudder/weights/hf_config.h"
 
@@ -20,6 +22,73 @@ using tensor::DType;
 using tensor::Shape;
 using tensor::View;
 using weights::Checkpoint;
+
+// The tensors of a checkpoint as those of a spec.
+struct StoredModel {
+  struct Tables {
+    View embedding;
+    BoundLinear head;
+  };
+
+  // Everything fits, and nothing is left over: before the first byte of it is read.
+  Result<void> check() {
+    RUDDER_TRY_VOID(take_tables());
+    RUDDER_TRY_VOID(take_norm(final_norm_tensor(spec, names)));
+    for (size_t i = 0; i < spec.layers.size(); ++i) {
+      const LayerTensors tensors = layer_tensors(spec, names, i, nullptr, rank);
+      for (const NormTensor& norm : tensors.norms) RUDDER_TRY_VOID(take_norm(norm));
+      for (const VectorTensor& vector : tensors.vectors) {
+        RUDDER_TRY_VOID(binder.take(vector.name, Shape{vector.count.stored}));
+      }
+      for (const NumberTensor& number : tensors.numbers) {
+        RUDDER_TRY_VOID(binder.take(number.name, Shape{1}));
+      }
+      for (const LinearModule& linear : tensors.linears) {
+        RUDDER_TRY_VOID(binder.take_linear(linear));
+      }
+      for (const ScaleTensor& scale : tensors.scales) RUDDER_TRY_VOID(binder.take_scale(scale));
+    }
+    return binder.check_all_taken(names);
+  }
+
+  Result<Tables> take_tables() {
+    const Shape shape{spec.vocab, spec.hidden};
+    const LinearModule head = head_module(spec, names, rank);
+    const std::string head_name = head.parts.front().name + ".weight";
+    Tables out;
+    RUDDER_TRY(out.embedding, binder.take(std::string(names.embedding), shape));
+    if (!spec.tied_head) {
+      RUDDER_TRY(out.head, binder.take_linear(head));
+      return out;
+    }
+    RUDDER_TRY_VOID(
+        cut_part(ops::wide_part(out.embedding), head, 0, out.head.cuts, out.head.parts));
+    if (binder.has(head_name)) {
+      // Older exporters write the tied head too; a different one contradicts the config.
+      RUDDER_TRY(const View copy, binder.take(head_name, shape));
+      if (copy.dtype != out.embedding.dtype ||
+          std::memcmp(copy.data, out.embedding.data, copy.bytes()) != 0) {
+        return fail(ErrorCode::kCorruptFile,
+                    "the config ties the head to the embedding, this tensor differs from it",
+                    fmt::format("{}: tensor '{}'", checkpoint.name(), head_name));
+      }
+    }
+    return out;
+  }
+
+  Result<void> take_norm(const NormTensor& tensor) {
+    for (const NormTensor::Part& part : {tensor.weight, tensor.alpha}) {
+      if (!part.name.empty()) RUDDER_TRY_VOID(binder.take(part.name, Shape{part.count}));
+    }
+    return {};
+  }
+
+  const Checkpoint& checkpoint;
+  const ModelSpec& spec;
+  const WeightNames& names;
+  const ops::Rank rank;
+  Binder binder;
+};
 
 class Loader {
  public:
@@ -32,10 +101,10 @@ class Loader {
         ops_(ops),
         rank_(ops::rank_of(ops)),
         progress_(progress),
-        binder_(checkpoint, quantisation) {}
+        stored_{checkpoint, spec, names, rank_, Binder(checkpoint, quantisation)} {}
 
   Result<Weights> load() {
-    RUDDER_TRY_VOID(check_tensors());
+    RUDDER_TRY_VOID(stored_.check());
     binder_.log_differences();
     RUDDER_TRY_VOID(load_embedding_and_head());
     const LayerRange layers = layers_of(spec_, stage_);
@@ -57,62 +126,6 @@ class Loader {
   }
 
  private:
-  // Everything fits, and nothing is left over: before the first byte of it is read.
-  Result<void> check_tensors() {
-    RUDDER_TRY_VOID(take_tables());
-    RUDDER_TRY_VOID(take_norm(final_norm_tensor(spec_, names_)));
-    for (size_t i = 0; i < spec_.layers.size(); ++i) {
-      const LayerTensors tensors = layer_tensors(spec_, names_, i, nullptr, rank_);
-      for (const NormTensor& norm : tensors.norms) RUDDER_TRY_VOID(take_norm(norm));
-      for (const VectorTensor& vector : tensors.vectors) {
-        RUDDER_TRY_VOID(binder_.take(vector.name, Shape{vector.count.stored}));
-      }
-      for (const NumberTensor& number : tensors.numbers) {
-        RUDDER_TRY_VOID(binder_.take(number.name, Shape{1}));
-      }
-      for (const LinearModule& linear : tensors.linears) {
-        RUDDER_TRY_VOID(binder_.take_linear(linear));
-      }
-      for (const ScaleTensor& scale : tensors.scales) RUDDER_TRY_VOID(binder_.take_scale(scale));
-    }
-    return binder_.check_all_taken(names_);
-  }
-
-  struct Tables {
-    View embedding;
-    BoundLinear head;
-  };
-  Result<Tables> take_tables() {
-    const Shape shape{spec_.vocab, spec_.hidden};
-    const LinearModule head = head_module(spec_, names_, rank_);
-    const std::string head_name = head.parts.front().name + ".weight";
-    Tables out;
-    RUDDER_TRY(out.embedding, binder_.take(std::string(names_.embedding), shape));
-    if (!spec_.tied_head) {
-      RUDDER_TRY(out.head, binder_.take_linear(head));
-      return out;
-    }
-    cut_part({out.embedding, {}, {}}, head, 0, out.head.cuts, out.head.parts);
-    if (binder_.has(head_name)) {
-      // Older exporters write the tied head too; a different one contradicts the config.
-      RUDDER_TRY(const View copy, binder_.take(head_name, shape));
-      if (copy.dtype != out.embedding.dtype ||
-          std::memcmp(copy.data, out.embedding.data, copy.bytes()) != 0) {
-        return fail(ErrorCode::kCorruptFile,
-                    "the config ties the head to the embedding, this tensor differs from it",
-                    fmt::format("{}: tensor '{}'", checkpoint_.name(), head_name));
-      }
-    }
-    return out;
-  }
-
-  Result<void> take_norm(const NormTensor& tensor) {
-    for (const NormTensor::Part& part : {tensor.weight, tensor.alpha}) {
-      if (!part.name.empty()) RUDDER_TRY_VOID(binder_.take(part.name, Shape{part.count}));
-    }
-    return {};
-  }
-
   void prefetch_layer(size_t layer) const {
     for (const LinearModule& linear : layer_tensors(spec_, names_, layer).linears) {
       for (const LinearModule::Part& part : linear.parts) binder_.prefetch(part.name + ".weight");
@@ -120,9 +133,9 @@ class Loader {
   }
 
   Result<void> load_embedding_and_head() {
-    RUDDER_TRY(const Tables tables, take_tables());
+    RUDDER_TRY(const StoredModel::Tables tables, stored_.take_tables());
     if (stage_.embeds() && !shares_table(spec_, rank_, stage_)) {
-      RUDDER_TRY(out_.embedding, ops_.upload(tables.embedding, table_dtype(ops_.linear_dtype())));
+      RUDDER_TRY(out_.embedding, upload_table(tables.embedding, ops_));
       out_.bytes += static_cast<int64_t>(out_.embedding.bytes());
       if (!spec_.tied_head) done_ += static_cast<int64_t>(tables.embedding.bytes());
     }
@@ -135,7 +148,7 @@ class Loader {
   }
 
   Result<LayerWeights> load_layer(size_t index) {
-    LayerWeights out = empty_weights(spec_.layers[index]);
+    LayerWeights out = empty_weights(spec_, index);
     const LayerTensors tensors = layer_tensors(spec_, names_, index, &out, rank_);
     for (const NormTensor& norm : tensors.norms) {
       RUDDER_TRY(*norm.target, load_norm(norm));
@@ -207,10 +220,11 @@ class Loader {
 
   Result<ops::LinearWeight> add_linear(const BoundLinear& bound) {
     RUDDER_TRY(ops::LinearWeight weight, ops_.make_linear(bound.parts));
-    narrows_inputs_ = narrows_inputs_ || (bound.wide_inputs && weight.x_dtype == DType::kF8E4M3);
+    narrows_inputs_ =
+        narrows_inputs_ || (bound.wide_inputs && weight.input == ops::InputForm::kF8Rows);
     out_.bytes += weight.bytes;
     for (const ops::LinearPart& part : bound.parts) {
-      done_ += static_cast<int64_t>(part.weight.bytes());
+      done_ += static_cast<int64_t>(part.codes.bytes());
     }
     return weight;
   }
@@ -237,12 +251,28 @@ class Loader {
   ops::Ops& ops_;
   const ops::Rank rank_;
   const ProgressFn& progress_;
-  Binder binder_;
+  StoredModel stored_;
+  Binder& binder_ = stored_.binder;
   int64_t done_ = 0;  // bytes of checkpoint
   bool narrows_inputs_ = false;
   bool has_kv_scales_ = false;
   Weights out_;
 };
+
+// Embedding checkpoints often have no head although their config ties none. Their rows are what is
+// read; the table stands in for the head, whose tokens nobody may ask for.
+Result<void> find_head(const Checkpoint& checkpoint, const weights::HfConfig& config,
+                       ModelSpec& spec) {
+  if (spec.tied_head) return {};
+  RUDDER_TRY(const Architecture* const architecture, find_architecture(spec.architecture));
+  const WeightNames names = names_in(architecture->names, checkpoint);
+  if (checkpoint.find(std::string(names.head) + ".weight") != nullptr) return {};
+  RUDDER_TRY(const std::vector<std::string> named, config.strings("architectures"));
+  if (named[0] != architecture->base_name && !checkpoint.has_file("modules.json")) return {};
+  spec.tied_head = true;
+  spec.has_head = false;
+  return {};
+}
 
 }  // namespace
 
@@ -251,13 +281,23 @@ Result<ModelSpec> read_spec(const Checkpoint& checkpoint) {
   RUDDER_TRY(const weights::HfConfig config,
              weights::HfConfig::parse(text, checkpoint.name() + "/config.json"));
   RUDDER_TRY_VOID(read_quantisation(checkpoint));  // refused before anything else is asked
-  return read_config(config);
+  RUDDER_TRY(ModelSpec spec, read_config(config));
+  RUDDER_TRY_VOID(find_head(checkpoint, config, spec));
+  return spec;
+}
+
+Result<void> check_tensors(const Checkpoint& checkpoint, const ModelSpec& spec) {
+  RUDDER_TRY(const Architecture* const architecture, find_architecture(spec.architecture));
+  const WeightNames names = names_in(architecture->names, checkpoint);
+  RUDDER_TRY(const Quantisation quantisation, read_quantisation(checkpoint));
+  return StoredModel{checkpoint, spec, names, {}, Binder(checkpoint, quantisation)}.check();
 }
 
 Result<Weights> load_weights(const Checkpoint& checkpoint, const ModelSpec& spec, ops::Ops& ops,
                              const ProgressFn& progress, const Stage& stage) {
   RUDDER_TRY(const Architecture* architecture, find_architecture(spec.architecture));
-  return load_weights(checkpoint, spec, architecture->names, ops, progress, stage);
+  return load_weights(checkpoint, spec, names_in(architecture->names, checkpoint), ops, progress,
+                      stage);
 }
 
 Result<Weights> load_weights(const Checkpoint& checkpoint, const ModelSpec& spec,
@@ -267,32 +307,34 @@ Result<Weights> load_weights(const Checkpoint& checkpoint, const ModelSpec& spec
   return Loader(checkpoint, quantisation, spec, names, ops, progress, stage).load();
 }
 
-WeightBudget budget_weights(const Checkpoint& checkpoint, const ModelSpec& spec,
-                            const ops::Ops& ops, ops::Rank rank, const Stage& stage) {
-  WeightBudget budget{weight_bytes(spec, ops.linear_dtype(), rank, stage), ops.linear_dtype()};
-  const auto architecture = find_architecture(spec.architecture);
-  if (!architecture || !ops.keeps_fp8()) return budget;
-  int64_t stored_fp8 = 0;
-  const auto count = [&](const LinearModule& module) {
-    for (const LinearModule::Part& part : module.parts) {
-      const weights::TensorInfo* const tensor = checkpoint.find(part.name + ".weight");
-      if (tensor == nullptr || tensor->view.dtype != DType::kF8E4M3) continue;
-      for (const Extent& rows : part.rows) stored_fp8 += rows.count() * module.in.count();
-    }
+Result<View> upload_table(const View& stored, ops::Ops& ops) {
+  RUDDER_TRY(const ops::WeightFormat file, ops::wide_format(stored.dtype));
+  RUDDER_TRY(const ops::WeightFormat device, ops.stored_format(file));
+  return ops.upload(stored, table_dtype(device));
+}
+
+FormatOf stored_formats(const Checkpoint& checkpoint, const ops::Ops& ops) {
+  return [&checkpoint, &ops](std::string_view module) -> Result<ops::WeightFormat> {
+    const weights::TensorInfo* const tensor = checkpoint.find(fmt::format("{}.weight", module));
+    if (tensor == nullptr) return ops.stored_format({});
+    if (tensor->view.dtype == DType::kF8E4M3) return ops.stored_format(ops::kFp8Rows);
+    RUDDER_TRY(const ops::WeightFormat file, ops::wide_format(tensor->view.dtype));
+    return ops.stored_format(file);
   };
-  if (!spec.tied_head && stage.is_last()) {
-    count(head_module(spec, (*architecture)->names, rank));
-  }
-  const LayerRange layers = layers_of(spec, stage);
-  for (size_t i = layers.begin; i < layers.end; ++i) {
-    const LayerTensors tensors = layer_tensors(spec, (*architecture)->names, i, nullptr, rank);
-    for (const LinearModule& linear : tensors.linears) count(linear);
-  }
-  if (stored_fp8 == 0) return budget;
-  budget.bytes -= stored_fp8 * static_cast<int64_t>(tensor::dtype_bytes(budget.linear_dtype) -
-                                                    tensor::dtype_bytes(DType::kF8E4M3));
-  budget.linear_dtype = DType::kF8E4M3;
-  return budget;
+}
+
+Result<WeightBudget> budget_weights(const Checkpoint& checkpoint, const ModelSpec& spec,
+                                    const ops::Ops& ops, ops::Rank rank, const Stage& stage) {
+  RUDDER_TRY(const Architecture* const architecture, find_architecture(spec.architecture));
+  return weight_budget(spec, names_in(architecture->names, checkpoint),
+                       stored_formats(checkpoint, ops), rank, stage);
+}
+
+Result<std::vector<Stage>> divide_checkpoint(const Checkpoint& checkpoint, const ModelSpec& spec,
+                                             const ops::Ops& ops, int32_t count) {
+  RUDDER_TRY(const Architecture* const architecture, find_architecture(spec.architecture));
+  return divide_layers(spec, names_in(architecture->names, checkpoint), count,
+                       stored_formats(checkpoint, ops), ops.kv_dtype());
 }
 
 }  // namespace rudder::model

@@ -6,16 +6,19 @@
 #include "rudder/base/progress.h"
 #include "rudder/base/result.h"
 #include "rudder/model/spec.h"
+#include "rudder/model/weight_budget.h"
 #include "rudder/model/weights.h"
 #include "rudder/ops/ops.h"
 #include "rudder/weights/checkpoint.h"
 
 namespace rudder::model {
 
-struct WeightNames;  // archs/archs.h
-
 // From config.json; errors name the key.
 Result<ModelSpec> read_spec(const weights::Checkpoint& checkpoint);
+
+// What loading looks at first: every tensor of the spec is there, in its shape and in a type that
+// loads, and none is left over. Errors name the tensor. Hardly any data is read.
+Result<void> check_tensors(const weights::Checkpoint& checkpoint, const ModelSpec& spec);
 
 // `spec` is the whole model's; of one rank of a group (ops/comm.h), or of one stage, that part is
 // loaded. Progress is in bytes of checkpoint.
@@ -26,13 +29,18 @@ Result<Weights> load_weights(const weights::Checkpoint& checkpoint, const ModelS
                              const WeightNames& names, ops::Ops& ops, const ProgressFn& progress,
                              const Stage& stage = {});
 
-// weight_bytes (tensors.h) of a checkpoint on a backend: fp8 in the file stays fp8 where the
-// backend keeps it.
-struct WeightBudget {
-  int64_t bytes = 0;
-  tensor::DType linear_dtype = tensor::DType::kF32;  // of the layers' products
-};
-WeightBudget budget_weights(const weights::Checkpoint& checkpoint, const ModelSpec& spec,
-                            const ops::Ops& ops, ops::Rank rank = {}, const Stage& stage = {});
+// An embedding table of f32, f16 or bf16 on the device, as table_dtype (tensors.h) says.
+Result<ops::View> upload_table(const ops::View& stored, ops::Ops& ops);
+
+// What the backend stores of a checkpoint's weights, tensor by tensor; both outlive it. What the
+// checkpoint does not have counts as bf16.
+FormatOf stored_formats(const weights::Checkpoint& checkpoint, const ops::Ops& ops);
+Result<WeightBudget> budget_weights(const weights::Checkpoint& checkpoint, const ModelSpec& spec,
+                                    const ops::Ops& ops, ops::Rank rank = {},
+                                    const Stage& stage = {});
+// divide_layers (stage.h) with what the backend stores of the checkpoint.
+Result<std::vector<Stage>> divide_checkpoint(const weights::Checkpoint& checkpoint,
+                                             const ModelSpec& spec, const ops::Ops& ops,
+                                             int32_t count);
 
 }  // namespace rudder::model

@@ -103,7 +103,7 @@ TEST(Loader, ReadsSinksAndLayerScales) {
   EXPECT_EQ(attention.v_norm.weight.num_rows(), 4);
   EXPECT_EQ(attention.v_norm.weight.as<float>()[3], 1);
   EXPECT_EQ(weights->layers[0].scale, 0.75f);
-  EXPECT_EQ(weights->bytes, weight_bytes(spec, DType::kF32));
+  EXPECT_EQ(weights->bytes, weight_budget(spec, {}, all_as({ops::Codes::kF32}))->bytes);
   tiny.add("model.layers.0.self_attn.sinks", {3});
   EXPECT_FALSE(load_weights(**tiny.open(), spec, ops, {}));
 }
@@ -111,8 +111,9 @@ TEST(Loader, ReadsSinksAndLayerScales) {
 TEST(Loader, AddsOneToNormsStoredWithoutIt) {
   TinyModel tiny;
   tiny.replace_in_config("LlamaForCausalLM", "Gemma2ForCausalLM");
-  tiny.replace_in_config("\"vocab_size\"",
-                         "\"query_pre_attn_scalar\": 4, \"sliding_window\": 8, \"vocab_size\"");
+  tiny.replace_in_config(
+      "\"vocab_size\"",
+      "\"query_pre_attn_scalar\": 4, \"head_dim\": 4, \"sliding_window\": 8, \"vocab_size\"");
   tiny.add("model.layers.0.pre_feedforward_layernorm.weight", {8});
   tiny.add("model.layers.0.post_feedforward_layernorm.weight", {8});
   KeepingOps ops;
@@ -169,6 +170,62 @@ TEST(Loader, RefusesWhatDoesNotFit) {
   type.expect_refused(ErrorCode::kUnsupported, "type I8");
 }
 
+// As loading looks at them, without a backend.
+TEST(Loader, TensorsAreCheckedBeforeAStart) {
+  TinyModel whole;
+  const auto checkpoint = *whole.open();
+  EXPECT_TRUE(check_tensors(*checkpoint, *read_spec(*checkpoint)));
+  TinyModel missing;
+  missing.decls.erase("model.layers.0.mlp.up_proj.weight");
+  const auto without = *missing.open();
+  const auto refused = check_tensors(*without, *read_spec(*without));
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("'model.layers.0.mlp.up_proj.weight' is missing"),
+            std::string::npos)
+      << refused.error().to_string();
+}
+
+TEST(Loader, TakesTheNamesOfEveryExporter) {
+  for (const char* prefix :
+       {"", "model.language_model.", "language_model.model.", "language_model."}) {
+    for (const char* head : {"lm_head.weight", "language_model.lm_head.weight"}) {
+      TinyModel tiny;
+      const auto renamed = [&](const std::string& name) {
+        if (name == "lm_head.weight") return std::string(head);
+        return prefix + name.substr(std::string_view("model.").size());
+      };
+      for (const auto& [name, decl] : std::map(tiny.decls)) {
+        tiny.decls.erase(name);
+        tiny.decls[renamed(name)] = {renamed(name), decl.dtype, decl.shape};
+      }
+      tiny.values[renamed("model.norm.weight")] = 0.75f;
+      KeepingOps ops;
+      const auto weights = tiny.load(ops);
+      ASSERT_TRUE(weights) << prefix << ": " << weights.error().to_string();
+      EXPECT_EQ(weights->final_norm.weight.as<float>()[0], 0.75f);
+      const auto checkpoint = tiny.open();
+      const auto gains = read_mlp_gains(**checkpoint, read_spec(**checkpoint).value());
+      ASSERT_TRUE(gains) << gains.error().to_string();
+      EXPECT_TRUE(gains->front().tensor.starts_with(std::string(prefix) + "layers.0."));
+    }
+  }
+}
+
+TEST(Loader, AModelOfRowsAloneHasNoHead) {
+  TinyModel tiny;
+  tiny.decls.erase("lm_head.weight");
+  tiny.replace_in_config("LlamaForCausalLM", "LlamaModel");
+  const auto checkpoint = tiny.open();
+  const auto spec = read_spec(**checkpoint);
+  ASSERT_TRUE(spec) << spec.error().to_string();
+  EXPECT_FALSE(spec->has_head);
+  EXPECT_EQ(spec->architecture, "LlamaForCausalLM");
+  KeepingOps ops;
+  EXPECT_TRUE(tiny.load(ops));
+  tiny.replace_in_config("\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
+  EXPECT_TRUE(read_spec(**tiny.open())->has_head) << "the table is the head";
+}
+
 TEST(Loader, IgnoresRotaryBuffers) {
   TinyModel tiny;
   tiny.add("model.layers.0.self_attn.rotary_emb.inv_freq", {2});
@@ -207,7 +264,8 @@ TEST(Loader, PlansMemoryExactlyForF32) {
       {{"config.json", std::as_bytes(std::span(tiny.config))},
        {"model.safetensors", std::as_bytes(std::span(tiny.file))}});
   ASSERT_TRUE(checkpoint);
-  EXPECT_EQ(weights->bytes, weight_bytes(*read_spec(**checkpoint), DType::kF32));
+  const ModelSpec spec = *read_spec(**checkpoint);
+  EXPECT_EQ(weights->bytes, weight_budget(spec, {}, all_as({ops::Codes::kF32}))->bytes);
 }
 
 }  // namespace

@@ -44,7 +44,8 @@ TEST(MakeModel, ShapesHaveThePublishedSizes) {
     ASSERT_TRUE(spec);
     // One byte a linear weight, the untied table apart, norms negligible.
     const double table = spec->tied_head ? 0 : 2.0 * spec->vocab * spec->hidden;
-    const double linear = static_cast<double>(weight_bytes(*spec, tensor::DType::kF8E4M3)) - table;
+    const auto bytes = weight_budget(*spec, {}, all_as({ops::Codes::kF8E4M3}))->bytes;
+    const double linear = static_cast<double>(bytes) - table;
     const double parameters = linear + table / 2;
     EXPECT_NEAR(parameters / 1e6, millions, 0.004 * millions) << name;
   }
@@ -59,7 +60,8 @@ TEST(MakeModel, TheAssistantFitsItsModel) {
     EXPECT_TRUE(fit_assistant(*read_config(*model), *spec));
     EXPECT_EQ(spec->reads, (std::vector<int32_t>{58, 58, 58, 59}));
     // 470 million parameters.
-    const auto parameters = static_cast<double>(assistant_bytes(*spec, tensor::DType::kF8E4M3));
+    const auto parameters =
+        static_cast<double>(assistant_bytes(*spec, all_as({ops::Codes::kF8E4M3})).value());
     EXPECT_NEAR(parameters / 1e6, 470, 0.004 * 470) << name;
   }
 }

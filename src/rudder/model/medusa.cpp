@@ -177,14 +177,8 @@ Result<MedusaWeights> load_medusa(const Checkpoint& checkpoint, const MedusaSpec
   return weights;
 }
 
-int64_t medusa_bytes(const MedusaSpec& spec, DType linear_dtype, ops::Rank rank) {
-  int64_t total = 0;
-  for (const LinearModule& linear : medusa_tensors(spec, nullptr, rank).linears) {
-    total +=
-        linear.rows() * linear.in.count() * static_cast<int64_t>(tensor::dtype_bytes(linear_dtype));
-    if (linear.adds_bias()) total += linear.rows() * int64_t{sizeof(float)};
-  }
-  return total;
+Result<int64_t> medusa_bytes(const MedusaSpec& spec, const FormatOf& format_of, ops::Rank rank) {
+  return tensor_bytes(medusa_tensors(spec, nullptr, rank), format_of);
 }
 
 Result<std::unique_ptr<MedusaHeads>> MedusaHeads::make(const MedusaSpec& spec,
@@ -243,7 +237,7 @@ View MedusaHeads::logits(int32_t head) {
     const View share = columns_.of(x, share_);
     const View y = products.project(layer, products.operand_of(layer, share, operand_), product_);
     columns_.sum(y);
-    ops_.residual_act({.x = x, .y = y});
+    ops_.draft_ops()->residual_act({.x = x, .y = y});
   }
   const ops::LinearWeight& lm_head =
       weights_.lm_heads[spec_.shares_lm_head ? 0 : static_cast<size_t>(head)];
@@ -251,7 +245,7 @@ View MedusaHeads::logits(int32_t head) {
   const View out = shaped(logits_, num_rows_, spec_.vocab);
   const View part = rank_.is_alone() ? out : shaped(logits_part_, num_rows_, lm_head.out);
   ops_.logits({.x = in.x, .x_scale = in.scale, .head = &lm_head, .out = part});
-  if (!rank_.is_alone()) ops_.gather_logits({.part = part, .out = out});
+  if (!rank_.is_alone()) ops_.rank_ops()->gather_logits({.part = part, .out = out});
   return out;
 }
 

@@ -16,6 +16,7 @@
 #include "rudder/model/column_share.h"
 #include "rudder/model/spec.h"
 #include "rudder/model/tensors.h"
+#include "rudder/model/weight_budget.h"
 #include "rudder/ops/ops.h"
 #include "rudder/weights/checkpoint.h"
 
@@ -60,7 +61,8 @@ Result<void> check_medusa_shares(const MedusaSpec& spec, ops::Rank rank);
 Result<MedusaWeights> load_medusa(const weights::Checkpoint& checkpoint, const MedusaSpec& spec,
                                   ops::Ops& ops);
 // Device bytes, before anything is loaded.
-int64_t medusa_bytes(const MedusaSpec& spec, tensor::DType linear_dtype, ops::Rank rank = {});
+Result<int64_t> medusa_bytes(const MedusaSpec& spec, const FormatOf& format_of,
+                             ops::Rank rank = {});
 
 // The heads on a device, with buffers for `max_rows` rows.
 class MedusaHeads {

@@ -76,7 +76,8 @@ TEST(MedusaLoader, BindsThePublishedLayout) {
   ASSERT_EQ(weights->lm_heads.size(), 3u);
   EXPECT_EQ(ops.num_biases, 6);
   EXPECT_EQ(weights->lm_heads[2].out, 5);
-  EXPECT_EQ(medusa_bytes(*spec, DType::kF32), 4 * (6 * (8 * 8 + 8) + 3 * 5 * 8));
+  EXPECT_EQ(medusa_bytes(*spec, all_as({ops::Codes::kF32})).value(),
+            4 * (6 * (8 * 8 + 8) + 3 * 5 * 8));
 }
 
 TEST(MedusaLoader, BindsTheLayoutOfVllm) {
@@ -91,7 +92,7 @@ TEST(MedusaLoader, BindsTheLayoutOfVllm) {
   ASSERT_TRUE(weights) << weights.error().to_string();
   EXPECT_EQ(weights->layers.size(), 2u);
   EXPECT_EQ(weights->lm_heads.size(), 1u);
-  EXPECT_EQ(weights->bytes, medusa_bytes(*spec, DType::kF32));
+  EXPECT_EQ(weights->bytes, medusa_bytes(*spec, all_as({ops::Codes::kF32})).value());
 
   VllmHeads apart;
   apart.replace_in_config("\"original_lm_head\": true", "\"original_lm_head\": false");
@@ -107,7 +108,7 @@ TEST(MedusaLoader, ARankLoadsItsPart) {
   const auto spec = read_heads(tiny);
   ASSERT_TRUE(spec) << spec.error().to_string();
   for (int32_t index = 0; index < 2; ++index) {
-    RankOps ops({index, 2});
+    KeepingRankOps ops({index, 2});
     const auto weights = load_heads(tiny, ops);
     ASSERT_TRUE(weights) << weights.error().to_string();
     EXPECT_EQ(weights->layers[5].in, 4);
@@ -116,7 +117,7 @@ TEST(MedusaLoader, ARankLoadsItsPart) {
     EXPECT_EQ(weights->lm_heads[2].out, tokens);
     const int biases = index == 0 ? 6 : 0;  // the sum over ranks has each once
     EXPECT_EQ(ops.num_biases, biases);
-    EXPECT_EQ(medusa_bytes(*spec, DType::kF32, {index, 2}),
+    EXPECT_EQ(medusa_bytes(*spec, all_as({ops::Codes::kF32}), {index, 2}).value(),
               4 * (6 * 8 * 4 + biases * 8 + 3 * tokens * 8));
   }
   EXPECT_TRUE(check_medusa_shares(*spec, {1, 4}));

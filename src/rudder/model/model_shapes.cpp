@@ -38,6 +38,7 @@ constexpr std::string_view kLlama32 =
     R"("hidden_act": "silu", "rope_scaling": {"rope_type": "llama3", "factor": 32.0,
     "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192})";
 constexpr std::string_view kWindow4096 = R"("hidden_act": "silu", "sliding_window": 4096)";
+constexpr std::string_view kNoWindow = R"("hidden_act": "silu", "sliding_window": null)";
 constexpr std::string_view kWindow2047 = R"("hidden_act": "silu", "sliding_window": 2047)";
 constexpr std::string_view kGemma2Small =
     R"("hidden_activation": "gelu_pytorch_tanh", "sliding_window": 4096,
@@ -77,7 +78,7 @@ constexpr ModelShape kShapes[] = {
     {"llama-3.2-1b", kLlama, 2048, 8192, 16, 32, 8, 64, 128256, 131072, 5e5, 1e-5, true, kLlama32},
     {"llama-3.2-3b", kLlama, 3072, 8192, 28, 24, 8, 128, 128256, 131072, 5e5, 1e-5, true, kLlama32},
     {"mistral-7b", kMistral, 4096, 14336, 32, 32, 8, 128, 32000, 32768, 1e4, 1e-5, false, kWindow4096},
-    {"mistral-nemo-12b", kMistral, 5120, 14336, 40, 32, 8, 128, 131072, 131072, 1e6, 1e-5, false, kSilu},
+    {"mistral-nemo-12b", kMistral, 5120, 14336, 40, 32, 8, 128, 131072, 131072, 1e6, 1e-5, false, kNoWindow},
     {"qwen2.5-0.5b", kQwen2, 896, 4864, 24, 14, 2, 64, 151936, 32768, 1e6, 1e-6, true, kSilu},
     {"qwen2.5-1.5b", kQwen2, 1536, 8960, 28, 12, 2, 128, 151936, 32768, 1e6, 1e-6, true, kSilu},
     {"qwen2.5-3b", kQwen2, 2048, 11008, 36, 16, 2, 128, 151936, 32768, 1e6, 1e-6, true, kSilu},

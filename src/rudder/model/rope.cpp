@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "rudder/base/check.h"
@@ -121,6 +122,59 @@ double rope_attention_factor(const RopeSpec& rope) {
     return longrope->attention_factor;
   }
   return 1;
+}
+
+namespace {
+
+int32_t times(int32_t positions, double factor) {
+  const double product = positions * std::max(factor, 1.0);
+  return static_cast<int32_t>(std::min<double>(product, std::numeric_limits<int32_t>::max()));
+}
+
+// A config whose declared length is beyond the original one declares the stretched length.
+int32_t stretched_or(int32_t declared, int32_t original, double factor) {
+  return declared > original ? declared : times(original, factor);
+}
+
+Reach reach(const RopeDefault&, int32_t declared) {
+  return {declared, declared};
+}
+Reach reach(const RopeProportional&, int32_t declared) {
+  return {declared, declared};
+}
+Reach reach(const RopeLinear& scaling, int32_t declared) {
+  const int32_t all = times(declared, scaling.factor);
+  return {all, all};
+}
+// Its frequencies, and so every answer, depend on the longest sequence: only who asks gets others.
+Reach reach(const RopeDynamic&, int32_t declared) {
+  return {declared, std::numeric_limits<int32_t>::max()};
+}
+Reach reach(const RopeLlama3& scaling, int32_t declared) {
+  const int32_t all = stretched_or(declared, scaling.original_max_positions, scaling.factor);
+  return {all, all};
+}
+Reach reach(const RopeYarn& scaling, int32_t declared) {
+  const int32_t all = std::max(declared, times(scaling.original_max_positions, scaling.factor));
+  return {all, all};
+}
+// As of a dynamic one: it has two sets of frequencies.
+Reach reach(const RopeLong& scaling, int32_t declared) {
+  return {declared, stretched_or(declared, scaling.original_max_positions, scaling.factor)};
+}
+
+}  // namespace
+
+Reach reach_of(std::span<const RopeSpec> ropes, int32_t declared) {
+  if (ropes.empty()) return {declared, declared};
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  Reach out{kMost, kMost};
+  for (const RopeSpec& rope : ropes) {
+    const Reach one =
+        std::visit([&](const auto& scaling) { return reach(scaling, declared); }, rope.scaling);
+    out = {std::min(out.usual, one.usual), std::min(out.longest, one.longest)};
+  }
+  return out;
 }
 
 std::vector<float> rope_table(const RopeSpec& rope, int32_t max_seq_len) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "rudder/model/spec.h"
@@ -19,6 +20,14 @@ std::vector<double> rope_frequencies(const RopeSpec& rope, int32_t max_seq_len);
 
 // Multiplies cos and sin (yarn and longrope; 1 elsewhere).
 double rope_attention_factor(const RopeSpec& rope);
+
+// How many positions a model is for whose config declares `declared`: what its ropes stretch their
+// original length to, where they tell it. `usual` holds without a word, up to `longest` on request.
+struct Reach {
+  int32_t usual = 0;
+  int32_t longest = 0;
+};
+Reach reach_of(std::span<const RopeSpec> ropes, int32_t declared);
 
 // [max_seq_len, 2, rotary_dim / 2]: cos then sin of position * frequency, scaled.
 std::vector<float> rope_table(const RopeSpec& rope, int32_t max_seq_len);

@@ -27,6 +27,9 @@ Result<void> shard_layer(LayerSpec& layer, size_t index, ops::Rank rank) {
     attention->num_heads = static_cast<int32_t>(heads.q.count);
     attention->num_kv_heads = static_cast<int32_t>(heads.kv.count);
   }
+  if (CustomMixer* const custom = std::get_if<CustomMixer>(&layer.mixer)) {
+    RUDDER_TRY(custom->kind, custom->kind->share(rank));
+  }
   if (GatedMlp* const mlp = gated_mlp_of(layer)) {
     if (mlp->width % rank.count != 0) {
       return indivisible(fmt::format("the {} neurons of layer {}", mlp->width, index), rank);
@@ -39,6 +42,11 @@ Result<void> shard_layer(LayerSpec& layer, size_t index, ops::Rank rank) {
 // Rows [share.begin, + share.count) of a view of rank 1 or 2; an empty view stays empty.
 ops::View rows_of(const ops::View& view, ops::Share share) {
   return view.empty() ? view : view.rows(share.begin, share.count);
+}
+
+// The units of `size` elements that a share has: it begins with one, and its last may be short.
+ops::Share shares_of(ops::Share share, int64_t size) {
+  return {share.begin / size, (share.count + size - 1) / size};
 }
 
 // The columns of a matrix, copied.
@@ -97,21 +105,44 @@ Result<ModelSpec> shard_spec(const ModelSpec& whole, ops::Rank rank) {
   return spec;
 }
 
-void cut_part(const ops::LinearPart& stored, const LinearModule& module, size_t index,
-              std::vector<std::vector<std::byte>>& memory, std::vector<ops::LinearPart>& parts) {
+Result<void> cut_part(const ops::LinearPart& stored, const LinearModule& module, size_t index,
+                      std::vector<std::vector<std::byte>>& memory,
+                      std::vector<ops::LinearPart>& parts) {
+  const ops::WeightFormat& format = stored.format;
+  const auto refused = [&](Error error) {
+    error.where = fmt::format("{}: module '{}'", kWhere, module.parts[index].name);
+    return tl::unexpected(std::move(error));
+  };
+  if (const auto fits = ops::check_inputs(format, module.in.share, module.in.stored); !fits) {
+    return refused(fits.error());
+  }
   int64_t first = 0;  // row of the stored tensor
   for (const Extent& rows : module.parts[index].rows) {
     const ops::Share share{first + rows.share.begin, rows.share.count};
     first += rows.stored;
-    ops::LinearPart part;
-    part.weight = rows_of(stored.weight, share);
-    if (!module.in.is_whole()) part.weight = columns_of(part.weight, module.in.share, memory);
-    part.scale = rows_of(stored.scale, share);
-    if (module.adds_bias()) part.bias = rows_of(stored.bias, share);
+    if (const auto fits = ops::check_rows(format, share, stored.out()); !fits) {
+      return refused(fits.error());
+    }
+    const ops::Share blocks = shares_of(share, format.block_rows);
+    ops::LinearPart part = stored;
+    part.codes = rows_of(stored.codes, share);
+    part.scales = rows_of(stored.scales, blocks);
+    part.offsets = rows_of(stored.offsets, blocks);
+    part.bias = module.adds_bias() ? rows_of(stored.bias, share) : ops::View{};
+    if (!module.in.is_whole()) {
+      part.codes = columns_of(
+          part.codes, shares_of(module.in.share, ops::codes_per_element(format.codes)), memory);
+      if (format.group > 0) {
+        const ops::Share groups = shares_of(module.in.share, format.group);
+        part.scales = columns_of(part.scales, groups, memory);
+        if (!part.offsets.empty()) part.offsets = columns_of(part.offsets, groups, memory);
+      }
+    }
     parts.push_back(part);
   }
-  RUDDER_CHECK(first == stored.weight.shape[0], "'{}': {} rows, not {}", module.parts[index].name,
-               stored.weight.shape[0], first);
+  RUDDER_CHECK(first == stored.out(), "'{}': {} rows, not {}", module.parts[index].name,
+               stored.out(), first);
+  return {};
 }
 
 }  // namespace rudder::model

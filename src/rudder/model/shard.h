@@ -56,8 +56,10 @@ AttentionExtents attention_extents(const Attention& attention, ops::Rank rank);
 Result<ModelSpec> shard_spec(const ModelSpec& whole, ops::Rank rank);
 
 // Appends to `parts` what this rank has of `stored`, part `index` of the module as the checkpoint
-// holds it (host memory): runs of its rows, or its columns copied to `memory`.
-void cut_part(const ops::LinearPart& stored, const LinearModule& module, size_t index,
-              std::vector<std::vector<std::byte>>& memory, std::vector<ops::LinearPart>& parts);
+// holds it (host memory): runs of its rows, or its columns copied to `memory`. kUnsupported: the
+// rank's part would cut what shares a scale.
+Result<void> cut_part(const ops::LinearPart& stored, const LinearModule& module, size_t index,
+                      std::vector<std::vector<std::byte>>& memory,
+                      std::vector<ops::LinearPart>& parts);
 
 }  // namespace rudder::model

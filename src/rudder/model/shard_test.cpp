@@ -105,8 +105,8 @@ TEST(Shard, CutPartsHoldTheirRowsAndColumns) {
   for (size_t i = 0; i < stored.size(); ++i) stored[i] = static_cast<float>(i / 8 * 100 + i % 8);
   std::vector<float> bias(12);
   std::iota(bias.begin(), bias.end(), 0.0f);
-  const ops::LinearPart part{{stored.data(), DType::kF32, {12, 8}},
-                             {bias.data(), DType::kF32, {12}}};
+  const ops::LinearPart part =
+      ops::wide_part({stored.data(), DType::kF32, {12, 8}}, {bias.data(), DType::kF32, {12}});
   std::vector<std::vector<std::byte>> memory;
   std::vector<ops::LinearPart> cut;
 
@@ -115,13 +115,13 @@ TEST(Shard, CutPartsHoldTheirRowsAndColumns) {
   stacked.parts = {{"qkv", {Extent{8, {4, 4}}, Extent{4, {2, 2}}}}};
   stacked.in = 8;
   stacked.bias = true;
-  cut_part(part, stacked, 0, memory, cut);
+  ASSERT_TRUE(cut_part(part, stacked, 0, memory, cut));
   ASSERT_EQ(cut.size(), 2u);
-  EXPECT_EQ(cut[0].weight.shape, (tensor::Shape{4, 8}));
-  EXPECT_EQ(*cut[0].weight.as<float>(), 400);
+  EXPECT_EQ(cut[0].codes.shape, (tensor::Shape{4, 8}));
+  EXPECT_EQ(*cut[0].codes.as<float>(), 400);
   EXPECT_EQ(*cut[0].bias.as<float>(), 4);
-  EXPECT_EQ(cut[1].weight.shape, (tensor::Shape{2, 8}));
-  EXPECT_EQ(*cut[1].weight.as<float>(), 1000);
+  EXPECT_EQ(cut[1].codes.shape, (tensor::Shape{2, 8}));
+  EXPECT_EQ(*cut[1].codes.as<float>(), 1000);
   EXPECT_EQ(*cut[1].bias.as<float>(), 10);
 
   for (const bool is_first : {true, false}) {
@@ -133,10 +133,10 @@ TEST(Shard, CutPartsHoldTheirRowsAndColumns) {
     cut.clear();
     cut_part(part, columns, 0, memory, cut);
     ASSERT_EQ(cut.size(), 1u);
-    EXPECT_EQ(cut[0].weight.shape, (tensor::Shape{12, 4}));
+    EXPECT_EQ(cut[0].codes.shape, (tensor::Shape{12, 4}));
     for (int64_t row = 0; row < 12; ++row) {
       for (int64_t i = 0; i < 4; ++i) {
-        EXPECT_EQ(cut[0].weight.as<float>()[row * 4 + i],
+        EXPECT_EQ(cut[0].codes.as<float>()[row * 4 + i],
                   static_cast<float>(row * 100 + i + (is_first ? 0 : 4)));
       }
     }
@@ -151,13 +151,14 @@ TEST(Shard, LoadedBytesAreThoseOfTheBudget) {
     tiny.replace_in_config(R"("tie_word_embeddings": false)", R"("tie_word_embeddings": true)");
     tiny.add("model.embed_tokens.weight", {40, 8});
     tiny.decls.erase("lm_head.weight");
-    RankOps ops({index, 2});
+    KeepingRankOps ops({index, 2});
     const auto weights = tiny.load(ops);
     ASSERT_TRUE(weights) << weights.error().to_string();
     EXPECT_FALSE(weights->embedding.empty())
         << "a rank's rows of a tied head embed not every token";
     const ModelSpec spec = read_spec(**tiny.open()).value();
-    EXPECT_EQ(weights->bytes, weight_bytes(spec, DType::kF32, {index, 2}));
+    EXPECT_EQ(weights->bytes,
+              weight_budget(spec, {}, all_as({ops::Codes::kF32}), {index, 2})->bytes);
     EXPECT_EQ(weights->head.out, index == 0 ? 32 : 8);
   }
 }

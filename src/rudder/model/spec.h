@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "rudder/model/attention.h"
+#include "rudder/model/custom_mixer.h"
 #include "rudder/model/gated_mlp.h"
+#include "rudder/model/residual.h"
 
 namespace rudder::model {
 
@@ -41,6 +43,7 @@ struct RopeLong {
   std::vector<double> long_factor;
   double attention_factor = 1;
   int32_t original_max_positions = 0;
+  double factor = 1;  // by how much it stretches; the attention factor comes of it
 };
 // The frequencies of a whole head, of which the first `part` turn and the others stand still.
 struct RopeProportional {
@@ -58,7 +61,7 @@ struct RopeSpec {
 
 // The parts of a layer. A mixer lets a token read other tokens, an MLP works on each token alone.
 // A further kind of branch is a further alternative, and a file like those of these.
-using Mixer = std::variant<Attention>;
+using Mixer = std::variant<Attention, CustomMixer>;
 using Mlp = std::variant<GatedMlp>;
 
 // Where a layer normalises: before each branch, after it, or both.
@@ -109,6 +112,10 @@ inline KvGeometry kv_geometry(const LayerSpec& layer) {
   return KvGeometry{a->num_kv_heads, a->head_dim, a->window};
 }
 
+// What a layer keeps of a sequence besides (sequence_state.h).
+inline StateBytes state_bytes(const LayerSpec& layer) {
+  return std::visit([](const auto& mixer) { return state_bytes(mixer); }, layer.mixer);
+}
 // A rank of a pipeline and the layers of the model that it runs (model/stage.h).
 struct Stage {
   int32_t index = 0;  // from 0 to count - 1
@@ -131,18 +138,26 @@ struct ModelSpec {
   std::string architecture;  // "LlamaForCausalLM"
   int32_t hidden = 0;
   int32_t vocab = 0;
-  int32_t max_positions = 0;
-  NormKind norm;  // of branches and of the head's input
+  int32_t max_positions = 0;      // how far its ropes reach where nothing else is asked (rope.h)
+  int32_t longest_positions = 0;  // and where it is asked for: at least as many
+  NormKind norm;                  // of branches and of the head's input
   float norm_eps = 1e-5f;
-  float embed_scale = 1;
+  float embed_scale = 1;   // exact; how it is rounded: table_scale (weight_budget.h)
   float branch_scale = 1;  // of what each branch adds to the residual
   float logit_scale = 1;   // before the soft-cap
   float final_softcap = 0;
   bool tied_head = false;
+  bool has_head = true;  // false: of an embedding checkpoint, whose head says nothing
+  Residual residual;
   std::vector<RopeSpec> ropes;
   std::vector<LayerSpec> layers;  // of the stage
   Stage stage;                    // whose part of the model this is
 };
+
+// Elements of a token's row of the residual.
+inline int64_t residual_width(const ModelSpec& spec) {
+  return int64_t{spec.hidden} * form_of(spec.residual).streams;
+}
 
 // Whether drafts of a step may be trees (step::DraftTree): every layer's tokens see all tokens
 // before them, weighted by a softmax, and one stage has all layers.
@@ -150,6 +165,12 @@ inline bool runs_trees(const ModelSpec& spec) {
   return spec.stage.is_alone() && std::ranges::all_of(spec.layers, [](const LayerSpec& layer) {
            return softmax_of(layer) != nullptr && attention_of(layer)->window == 0;
          });
+}
+
+// Whether some layer keeps something of a sequence besides KV.
+inline bool keeps_states(const ModelSpec& spec) {
+  return std::ranges::any_of(spec.layers,
+                             [](const LayerSpec& layer) { return state_bytes(layer).state > 0; });
 }
 
 }  // namespace rudder::model

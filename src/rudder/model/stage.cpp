@@ -10,18 +10,20 @@
 namespace rudder::model {
 namespace {
 
-std::vector<int64_t> layer_costs(const ModelSpec& whole, tensor::DType linear, tensor::DType kv) {
+Result<std::vector<int64_t>> layer_costs(const ModelSpec& whole, const WeightNames& names,
+                                         const FormatOf& format_of, tensor::DType kv) {
   const auto kv_width = static_cast<int64_t>(tensor::dtype_bytes(kv));
   std::vector<int64_t> costs;
   for (size_t i = 0; i < whole.layers.size(); ++i) {
     const KvGeometry geometry = kv_geometry(whole.layers[i]);
     const int64_t tokens =
         geometry.window > 0 ? std::min<int64_t>(geometry.window, kStageContext) : kStageContext;
-    costs.push_back(layer_weight_bytes(whole, i, linear) +
+    RUDDER_TRY(const int64_t weights, tensor_bytes(layer_tensors(whole, names, i), format_of));
+    costs.push_back(weights + state_bytes(whole.layers[i]).state +
                     2 * tokens * geometry.num_kv_heads * geometry.head_dim * kv_width);
   }
-  costs.back() +=
-      int64_t{whole.vocab} * whole.hidden * static_cast<int64_t>(tensor::dtype_bytes(linear));
+  RUDDER_TRY(const int64_t head, linear_bytes(head_module(whole, names), format_of));
+  costs.back() += head;
   return costs;
 }
 
@@ -53,8 +55,9 @@ int64_t least_most(const std::vector<int64_t>& costs, int32_t count) {
 
 }  // namespace
 
-Result<std::vector<Stage>> divide_layers(const ModelSpec& whole, int32_t count,
-                                         tensor::DType linear, tensor::DType kv) {
+Result<std::vector<Stage>> divide_layers(const ModelSpec& whole, const WeightNames& names,
+                                         int32_t count, const FormatOf& format_of,
+                                         tensor::DType kv) {
   const auto num_layers = static_cast<int32_t>(whole.layers.size());
   if (count > num_layers) {
     return fail(ErrorCode::kInvalidArgument,
@@ -62,7 +65,7 @@ Result<std::vector<Stage>> divide_layers(const ModelSpec& whole, int32_t count,
                             num_layers, count),
                 "pipeline-parallel-size");
   }
-  const std::vector<int64_t> costs = layer_costs(whole, linear, kv);
+  RUDDER_TRY(const std::vector<int64_t> costs, layer_costs(whole, names, format_of, kv));
   const int64_t most = least_most(costs, count);
   std::vector<Stage> stages;
   int32_t begin = 0;

@@ -8,6 +8,7 @@
 
 #include "rudder/base/result.h"
 #include "rudder/model/spec.h"
+#include "rudder/model/weight_budget.h"
 #include "rudder/tensor/dtype.h"
 
 namespace rudder::model {
@@ -16,13 +17,15 @@ namespace rudder::model {
 inline constexpr int64_t kStageContext = 2048;
 
 // Divides the model's layers among `count` stages. A layer costs the bytes that a step of one token
-// reads in it: its weights as `linear`, and the keys and values of kStageContext tokens, or of its
-// window where that is shorter, as `kv`; the head's weight counts for the last stage. The stage
-// that costs most costs as little as it can; among such divisions, each stage from the first on has
-// as few layers as it may. An Error (kInvalidArgument, "pipeline-parallel-size"): more stages than
-// layers.
-Result<std::vector<Stage>> divide_layers(const ModelSpec& whole, int32_t count,
-                                         tensor::DType linear, tensor::DType kv);
+// reads in it: its weights as `format_of` says, the keys and values of kStageContext tokens, or of
+// its window where that is shorter, as `kv`, and its state; the head's weight counts for the last
+// stage. The
+// stage that costs most costs as little as it can; among such divisions, each stage from the first
+// on has as few layers as it may. An Error (kInvalidArgument, "pipeline-parallel-size"): more
+// stages than layers.
+Result<std::vector<Stage>> divide_layers(const ModelSpec& whole, const WeightNames& names,
+                                         int32_t count, const FormatOf& format_of,
+                                         tensor::DType kv);
 
 // The spec of the stage's part, which a decoder runs: its layers alone. A tied head is none,
 // because the table and the head are on different stages.

@@ -10,6 +10,8 @@
 namespace rudder::model {
 namespace {
 
+constexpr ops::WeightFormat kWide = {.codes = ops::Codes::kF32};
+
 using tensor::DType;
 
 ModelSpec layered_spec(const std::vector<int32_t>& widths) {
@@ -34,7 +36,7 @@ ModelSpec layered_spec(const std::vector<int32_t>& widths) {
 }
 
 std::vector<int32_t> layer_counts(const ModelSpec& spec, int32_t count) {
-  const auto stages = divide_layers(spec, count, DType::kF32, DType::kF32);
+  const auto stages = divide_layers(spec, {}, count, all_as(kWide), DType::kF32);
   EXPECT_TRUE(stages) << stages.error().to_string();
   std::vector<int32_t> counts;
   int32_t first = 0;
@@ -69,7 +71,7 @@ TEST(DivideLayers, NoDivisionCostsLessAtItsDearestStage) {
   const auto cost_of = [&](int32_t begin, int32_t end) {
     int64_t cost = 0;
     for (int32_t i = begin; i < end; ++i) {
-      cost += layer_weight_bytes(spec, static_cast<size_t>(i), DType::kF32) +
+      cost += tensor_bytes(layer_tensors(spec, {}, static_cast<size_t>(i)), all_as(kWide)).value() +
               2 * kStageContext * 2 * 16 * 4;
     }
     return cost + (end == 8 ? int64_t{160} * 64 * 4 : 0);
@@ -87,7 +89,7 @@ TEST(DivideLayers, NoDivisionCostsLessAtItsDearestStage) {
 }
 
 TEST(DivideLayers, MoreStagesThanLayersAreRefusedByName) {
-  const auto stages = divide_layers(layered_spec({96, 96}), 3, DType::kF32, DType::kF32);
+  const auto stages = divide_layers(layered_spec({96, 96}), {}, 3, all_as(kWide), DType::kF32);
   ASSERT_FALSE(stages);
   EXPECT_EQ(stages.error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(stages.error().where, "pipeline-parallel-size");
@@ -100,17 +102,17 @@ TEST(StageSpec, StagesHaveAllWeightsOnceButTheTable) {
     spec.tied_head = tied;
     int64_t bytes = 0;
     size_t layers = 0;
-    const auto stages = divide_layers(spec, 3, DType::kF32, DType::kF32);
+    const auto stages = divide_layers(spec, {}, 3, all_as(kWide), DType::kF32);
     ASSERT_TRUE(stages);
     for (const Stage& stage : *stages) {
-      bytes += weight_bytes(spec, DType::kF32, {}, stage);
+      bytes += weight_budget(spec, {}, all_as(kWide), {}, stage)->bytes;
       const ModelSpec part = stage_spec(spec, stage);
       EXPECT_FALSE(part.tied_head);
       layers += part.layers.size();
     }
     EXPECT_EQ(layers, spec.layers.size());
     const int64_t table = tied ? int64_t{spec.vocab} * spec.hidden * 4 : 0;
-    EXPECT_EQ(bytes, weight_bytes(spec, DType::kF32) + table);
+    EXPECT_EQ(bytes, weight_budget(spec, {}, all_as(kWide))->bytes + table);
   }
 }
 

@@ -2,15 +2,14 @@
 
 namespace rudder::model {
 
-tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act, ops::Rank rank,
-                           TapSupport support) {
+tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act, ops::Rank rank) {
   using tap::Site;
   using tap::site_bit;
   tap::Geometry geometry;
   geometry.num_layers = static_cast<int32_t>(spec.layers.size());
   geometry.hidden = spec.hidden;
   geometry.dtype = act;
-  const bool has_shares = rank.is_alone() || support.shares;
+  geometry.residual = form_of(spec.residual);
   for (const LayerSpec& layer : spec.layers) {
     auto sites = static_cast<uint16_t>(site_bit(Site::kResidPre) | site_bit(Site::kAttnOut) |
                                        site_bit(Site::kResidMid) | site_bit(Site::kMlpOut) |
@@ -19,11 +18,9 @@ tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act, ops::Rank r
     geometry.heads.push_back(
         attention == nullptr ? tap::Heads{}
                              : tap::Heads{attention->num_heads * rank.count, attention->head_dim});
-    if (attention != nullptr && support.mixers && has_shares)
-      sites = static_cast<uint16_t>(sites | site_bit(Site::kAttnZ));
+    if (attention != nullptr) sites = static_cast<uint16_t>(sites | site_bit(Site::kAttnZ));
     const GatedMlp* const mlp = gated_mlp_of(layer);
-    if (mlp != nullptr && has_shares)
-      sites = static_cast<uint16_t>(sites | site_bit(Site::kMlpAct));
+    if (mlp != nullptr) sites = static_cast<uint16_t>(sites | site_bit(Site::kMlpAct));
     // Without a norm before it, a branch reads the residual itself.
     if (layer.norms.pre) {
       sites = static_cast<uint16_t>(sites | site_bit(Site::kAttnIn) | site_bit(Site::kMlpIn));
@@ -31,11 +28,6 @@ tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act, ops::Rank r
     geometry.sites.push_back(sites);
     geometry.mlp_width.push_back(mlp == nullptr ? 0 : mlp->width * rank.count);
   }
-  if (!has_shares) {
-    geometry.divided_sites =
-        static_cast<uint16_t>(site_bit(Site::kAttnZ) | site_bit(Site::kMlpAct));
-  }
-  if (!support.mixers) geometry.untapped_sites = site_bit(Site::kAttnZ);
   geometry.sites.back() = static_cast<uint16_t>(geometry.sites.back() | site_bit(Site::kFinalNorm));
   return geometry;
 }

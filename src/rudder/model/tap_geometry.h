@@ -8,15 +8,8 @@
 
 namespace rudder::model {
 
-// What a backend taps.
-struct TapSupport {
-  bool mixers = true;  // Ops::taps_mixers()
-  bool shares = true;  // Ops::ranks_share_memory(): of a rank, rows of which it has a share
-};
-
 // `act` is the dtype of activations. The decoder names exactly these points.
 // `spec` is that of the rank's part; widths are those of whole rows.
-tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act, ops::Rank rank = {},
-                           TapSupport support = {});
+tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act, ops::Rank rank = {});
 
 }  // namespace rudder::model

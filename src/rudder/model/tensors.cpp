@@ -103,6 +103,16 @@ LayerTensors layer_tensors(const ModelSpec& spec, const WeightNames& names, size
       l.mixer);
   std::visit([&](const auto& mlp) { add_branch(mlp, target_in(weights, &LayerWeights::mlp)); },
              l.mlp);
+  const bool is_last_layer = spec.stage.is_last() && layer + 1 == spec.layers.size();
+  const auto add_residual = [&](const auto& residual, auto* variant) {
+    using Kind = std::decay_t<decltype(residual)>;
+    typename Kind::Weights* const target =
+        variant == nullptr ? nullptr : &std::get<typename Kind::Weights>(*variant);
+    list_tensors(residual, is_last_layer, target, out);
+  };
+  std::visit(
+      [&](const auto& kind) { add_residual(kind, target_in(weights, &LayerWeights::residual)); },
+      spec.residual);
   return out;
 }
 
@@ -118,67 +128,16 @@ LinearModule head_module(const ModelSpec& spec, const WeightNames& names, ops::R
           .target = nullptr};
 }
 
-LayerWeights empty_weights(const LayerSpec& layer) {
+LayerWeights empty_weights(const ModelSpec& spec, size_t layer) {
   LayerWeights out;
-  std::visit(
-      [&](const auto& mixer) { out.mixer = typename std::decay_t<decltype(mixer)>::Weights{}; },
-      layer.mixer);
-  std::visit([&](const auto& mlp) { out.mlp = typename std::decay_t<decltype(mlp)>::Weights{}; },
-             layer.mlp);
+  const auto empty = [](const auto& kind, auto& weights) {
+    weights = typename std::decay_t<decltype(kind)>::Weights{};
+  };
+  const LayerSpec& l = spec.layers[layer];
+  std::visit([&](const auto& mixer) { empty(mixer, out.mixer); }, l.mixer);
+  std::visit([&](const auto& mlp) { empty(mlp, out.mlp); }, l.mlp);
+  std::visit([&](const auto& kind) { empty(kind, out.residual); }, spec.residual);
   return out;
-}
-
-tensor::DType table_dtype(tensor::DType linear_dtype) {
-  return linear_dtype == tensor::DType::kF32 ? tensor::DType::kF32 : tensor::DType::kBF16;
-}
-
-namespace {
-
-int64_t bytes_of(int64_t elements, tensor::DType dtype) {
-  return elements * static_cast<int64_t>(tensor::dtype_bytes(dtype));
-}
-
-struct ElementCount {
-  int64_t linear = 0;  // of products
-  int64_t plain = 0;   // of norms, vectors and biases, f32
-
-  // Every channel has its number on the device, also where the checkpoint has one for all.
-  void add(const NormTensor& norm) { plain += (norm.alpha.count > 0 ? 2 : 1) * norm.width.count(); }
-  void add(const LinearModule& module) {
-    linear += module.rows() * module.in.count();
-    if (module.adds_bias()) plain += module.rows();
-  }
-  void add_layer(const ModelSpec& spec, size_t layer, ops::Rank rank) {
-    const LayerTensors tensors = layer_tensors(spec, {}, layer, nullptr, rank);
-    for (const NormTensor& norm : tensors.norms) add(norm);
-    for (const VectorTensor& vector : tensors.vectors) plain += vector.count.count();
-    for (const LinearModule& module : tensors.linears) add(module);
-  }
-  int64_t bytes(tensor::DType linear_dtype) const {
-    return bytes_of(linear, linear_dtype) + bytes_of(plain, tensor::DType::kF32);
-  }
-};
-
-}  // namespace
-
-int64_t weight_bytes(const ModelSpec& spec, tensor::DType linear_dtype, ops::Rank rank,
-                     const Stage& stage) {
-  ElementCount count;  // sizes do not depend on names
-  if (stage.is_last()) {
-    count.add(final_norm_tensor(spec, {}));
-    count.add(head_module(spec, {}, rank));
-  }
-  const LayerRange layers = layers_of(spec, stage);
-  for (size_t i = layers.begin; i < layers.end; ++i) count.add_layer(spec, i, rank);
-  const bool has_table = stage.embeds() && !shares_table(spec, rank, stage);
-  const int64_t table = has_table ? int64_t{spec.vocab} * spec.hidden : 0;
-  return count.bytes(linear_dtype) + bytes_of(table, table_dtype(linear_dtype));
-}
-
-int64_t layer_weight_bytes(const ModelSpec& spec, size_t layer, tensor::DType linear_dtype) {
-  ElementCount count;
-  count.add_layer(spec, layer, {});
-  return count.bytes(linear_dtype);
 }
 
 }  // namespace rudder::model

@@ -1,6 +1,6 @@
 // The tensors of a model: what a spec and an architecture's names ask for, their shapes, which part
 // of each a rank loads, and where the loaded weights go. Nothing else says so: the loader binds and
-// loads by these lists, weight_bytes adds them up, the decoder checks weights against them,
+// loads by these lists, weight_budget.h adds them up, the decoder checks weights against them,
 // make_model and tests invent weights for them. Pure functions; any thread.
 #pragma once
 
@@ -120,16 +120,7 @@ inline LayerRange layers_of(const ModelSpec& whole, const Stage& stage) {
   return {begin, begin + static_cast<size_t>(stage.num_layers)};
 }
 
-// Weights of the kinds of branches that the layer has, with nothing in them.
-LayerWeights empty_weights(const LayerSpec& layer);
-
-// Device bytes of the weights of a rank, or of a stage, before they are loaded, all products stored
-// as `linear_dtype`. `spec` is the whole model's.
-int64_t weight_bytes(const ModelSpec& spec, tensor::DType linear_dtype, ops::Rank rank = {},
-                     const Stage& stage = {});
-// Of one layer, on one device.
-int64_t layer_weight_bytes(const ModelSpec& spec, size_t layer, tensor::DType linear_dtype);
-// The embedding table is as precise as the products are, but never below bf16.
-tensor::DType table_dtype(tensor::DType linear_dtype);
+// Weights of the kinds of branches and of residual that the layer has, with nothing in them.
+LayerWeights empty_weights(const ModelSpec& spec, size_t layer);
 
 }  // namespace rudder::model

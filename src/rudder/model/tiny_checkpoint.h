@@ -21,8 +21,9 @@ class KeepingOps : public ops::Ops {
   std::string name() const override { return "keeping"; }
   tensor::DType act_dtype() const override { return tensor::DType::kF32; }
   tensor::DType kv_dtype() const override { return tensor::DType::kF32; }
-  tensor::DType linear_dtype() const override { return tensor::DType::kF32; }
-  bool keeps_fp8() const override { return keeps; }
+  Result<ops::WeightFormat> stored_format(const ops::WeightFormat& file) const override {
+    return keeps && file == ops::kFp8Rows ? file : ops::WeightFormat{.codes = ops::Codes::kF32};
+  }
   int64_t available_memory() const override { return 0; }
   Result<ops::View> allocate(tensor::DType dtype, tensor::Shape shape) override {
     memory_.emplace_back(static_cast<size_t>(shape.numel()) * tensor::dtype_bytes(dtype));
@@ -37,15 +38,17 @@ class KeepingOps : public ops::Ops {
   Result<ops::LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
     ops::LinearWeight out;
     for (const ops::LinearPart& part : parts) {
-      out.in = part.weight.shape[1];
-      out.out += part.weight.shape[0];
-      out.bytes += 4 * part.weight.shape.numel();
+      out.in = part.in();
+      out.out += part.out();
+      out.bytes += 4 * part.out() * part.in();
       num_biases += part.bias.empty() ? 0 : 1;
     }
     num_parts += static_cast<int>(parts.size());
     for (const ops::LinearPart& part : parts) {
       std::vector<float>& kept = scales.emplace_back();
-      for (int64_t i = 0; i < part.scale.num_rows(); ++i) kept.push_back(part.scale.as<float>()[i]);
+      for (int64_t i = 0; i < part.scales.num_rows(); ++i) {
+        kept.push_back(part.scales.as<float>()[i]);
+      }
     }
     return out;
   }
@@ -57,10 +60,6 @@ class KeepingOps : public ops::Ops {
   std::unique_ptr<ops::Event> make_event() override { return nullptr; }
   void record(ops::Event&) override {}
   Result<void> status() override { return {}; }
-  bool has_graphs() const override { return false; }
-  void begin_capture() override {}
-  Result<std::unique_ptr<ops::Graph>> end_capture() override { return nullptr; }
-  void replay(ops::Graph&) override {}
   void begin_step(const ops::BeginStepArgs&) override {}
   void advance_step(const ops::AdvanceStepArgs&) override {}
   void embed(const ops::EmbedArgs&) override {}
@@ -72,6 +71,7 @@ class KeepingOps : public ops::Ops {
   void gated_act(const ops::GatedActArgs&) override {}
   void quantise(const ops::QuantiseArgs&) override {}
   void gather_rows(const ops::GatherRowsArgs&) override {}
+  void place_rows(const ops::PlaceRowsArgs&) override {}
   void logits(const ops::LogitsArgs&) override {}
   void sample(const ops::SampleArgs&) override {}
   void score(const ops::ScoreArgs&) override {}
@@ -86,10 +86,14 @@ class KeepingOps : public ops::Ops {
 };
 
 // A rank of a group that is never asked to compute.
-class RankOps final : public KeepingOps {
+class KeepingRankOps final : public KeepingOps, public ops::RankOps {
  public:
-  explicit RankOps(ops::Rank rank) : comm_(rank) {}
+  explicit KeepingRankOps(ops::Rank rank) : comm_(rank) {}
+  ops::RankOps* rank_ops() override { return this; }
   ops::Comm* comm() override { return &comm_; }
+  void gather_logits(const ops::GatherLogitsArgs&) override {}
+  void tap_shares(const ops::TapSharesArgs&) override {}
+  void sum_ranks(const ops::View&) override {}
 
  private:
   class Alone final : public ops::Comm {

@@ -27,6 +27,7 @@ struct LayerWeights {
   // Of the kinds of branches that the layer's spec has.
   WeightsOf<Mixer>::Type mixer;
   WeightsOf<Mlp>::Type mlp;
+  WeightsOf<Residual>::Type residual;
   float scale = 1;  // of the layer's output
 };
 

@@ -11,6 +11,7 @@
 #include "rudder/ops/activation.h"
 #include "rudder/ops/fir_length.h"
 #include "rudder/ops/tap_args.h"
+#include "rudder/ops/weight_format.h"
 #include "rudder/tensor/view.h"
 
 namespace rudder::ops {
@@ -65,16 +66,24 @@ struct LinearWeight {
   int64_t in = 0;
   int64_t out = 0;
   int64_t bytes = 0;  // of device memory that one product reads
-  // Of the input of the product: act, or F8E4M3 with one scale for each token.
-  tensor::DType x_dtype = tensor::DType::kF32;
+  WeightFormat format = {};
+  InputForm input = InputForm::kAct;  // that the product takes
 };
 
-// One part of a weight on the host; parts are stacked along `out` (q, k, v; gate, up).
+// One part of a weight on the host; parts are stacked along `out` (q, k, v; gate, up). The shapes
+// of its tensors are those of stored_parts(format, out_i, in).
 struct LinearPart {
-  View weight;      // [out_i, in] f32 | f16 | bf16, host; or F8E4M3 with `scale`, then all parts
-  View bias;        // [out_i], host; optional, for all parts or for none
-  View scale = {};  // [out_i] f32, host: value = stored value * scale
+  WeightFormat format;
+  View codes;
+  View scales = {};
+  View offsets = {};
+  View bias = {};  // [out_i] f32 | f16 | bf16; optional, for all parts or for none
+
+  int64_t out() const { return codes.shape[0]; }
+  int64_t in() const { return codes.shape[1] * codes_per_element(format.codes); }
 };
+// [out, in] of f32, f16 or bf16. Another dtype is a broken invariant: readers of files refuse it.
+LinearPart wide_part(const View& weight, const View& bias = {});
 
 // Copies rows of the embedding table. A tied table is the packed weight of the output head, so a
 // large vocabulary is in memory once.
@@ -87,7 +96,7 @@ struct EmbedArgs {
 };
 
 struct LinearArgs {
-  View x;        // [T, in] weight->x_dtype
+  View x;        // [T, in] in the form weight->input
   View x_scale;  // [T] f32, when x is F8E4M3
   const LinearWeight* weight = nullptr;
   View out;  // [T, out] act
@@ -200,7 +209,7 @@ struct KeepPathsArgs {
   View logits_rows;                 // [R] i32 the token of each row of logits, ascending
   View sampled;                     // [R, 4] i32: SampledToken
   std::span<const KvLayer> layers;  // all of the device; they outlive the step
-  TokenRows beside = {};            // move as the KV does; only where Ops::keeps_rows()
+  TokenRows beside = {};            // move as the KV does
 };
 
 // Writes attention patterns to the records of captured tokens (ADR 0050): for each token whose
@@ -278,7 +287,7 @@ struct QuantiseArgs {
 };
 
 struct LogitsArgs {
-  View x;        // [R, hidden] head->x_dtype, normed
+  View x;        // [R, hidden] in the form head->input, normed
   View x_scale;  // [R] f32, when x is F8E4M3
   const LinearWeight* head = nullptr;
   float softcap = 0.0f;  // final soft-cap (Gemma 2); 0 = off
@@ -290,7 +299,8 @@ struct LogitsArgs {
 struct GatherLogitsArgs {
   View part;  // [R, vocab_share(vocab).count] f32: this rank's columns
   View out;   // [R, vocab] f32
-  // Of a reader (Ops::make_reader), instead of `part`: the columns of every rank, in their order.
+  // Of a reader (ReaderOps::make_reader), instead of `part`: the columns of every rank, in their
+  // order.
   std::span<const View> parts = {};
 };
 

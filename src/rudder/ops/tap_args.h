@@ -40,7 +40,8 @@ struct TapTable {
   // [kEncodedRows, feature_row_floats(Limits.max_features)] f32: of the last product, in the order
   // of its tokens.
   tensor::View features;
-  tensor::View carried;  // [max tokens of a step, hidden] f32: what kEncode leaves for kCarried
+  tensor::View
+      carried;  // [max tokens of a step, widest residual row] f32: of kEncode, for kCarried
 };
 
 // Which rows of the table the tokens of a step use. Views of i32 [T]; empty without taps.

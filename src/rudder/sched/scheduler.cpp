@@ -7,23 +7,12 @@
 
 #include "rudder/base/check.h"
 #include "rudder/base/mutants.h"
+#include "rudder/sched/integrity.h"
+#include "rudder/sched/step_builder.h"
 
 namespace rudder::sched {
 
 namespace {
-
-kv::CacheOptions cache_options(const step::Capacity& capacity, const SchedSettings& settings) {
-  std::vector<int32_t> windows;
-  for (const step::KvGroup& group : capacity.kv_groups) windows.push_back(group.window);
-  return {.num_blocks = capacity.num_blocks,
-          .block_size = capacity.block_size,
-          .windows = std::move(windows),
-          .share_prefixes = settings.enable_prefix_caching,
-          .model_identity = settings.model_identity,
-          .hash_key = settings.hash_key,
-          .hash_bits = settings.hash_bits,
-          .watcher = settings.block_watcher};
-}
 
 // What the device can do bounds what the settings ask for. More sequences than tokens in a step
 // would let the decodes of the first starve the last.
@@ -37,70 +26,49 @@ SchedSettings fit(SchedSettings settings, const step::Capacity& capacity) {
   return settings;
 }
 
+// Drafts of a sequence that the tokens it gave prove right: each token but the last is the draft
+// that the next was sampled behind; before a NaN the last is one too.
+int32_t num_accepted(const step::SeqWork& work, const step::SeqResult& result) {
+  const auto num_tokens = static_cast<int32_t>(result.tokens.size());
+  RUDDER_CHECK(num_tokens <= 1 + work.num_draft, "slot {}: {} tokens of {} drafts",
+               result.slot.value, num_tokens, work.num_draft);
+  const bool is_numerical = result.end == step::SeqEnd::kNumerical;
+  return std::max(0, is_numerical ? num_tokens : num_tokens - 1);
+}
+
 }  // namespace
 
 Scheduler::Scheduler(const step::Capacity& capacity, const SchedSettings& settings,
                      DraftProposer* proposer)
     : capacity_(capacity),
-      proposer_(capacity.max_draft > 0 && !capacity.guesses ? proposer : nullptr),
       settings_(fit(settings, capacity)),
-      cache_(cache_options(capacity, settings)),
-      trials_(capacity, settings_.max_num_seqs, settings_.max_num_batched_tokens),
-      pace_(settings.max_itl_us, cost_),
-      pacer_(capacity.guess_tree) {
+      max_len_limit_(step::longest_sequence(capacity.kv_groups, capacity.block_size,
+                                            capacity.num_blocks, capacity.max_seq_len)),
+      blocks_(capacity_, settings_),
+      waiting_(blocks_),
+      pace_(capacity_, settings_,
+            settings.pace_drafts && capacity.max_draft > 0 &&
+                (capacity.guesses || proposer != nullptr)),
+      running_(capacity_, settings_, blocks_, waiting_),
+      drafts_(capacity_, settings_, proposer,
+              {.blocks = blocks_, .running = running_, .waiting = waiting_, .cost = pace_.cost()}),
+      prompts_(capacity_, settings_,
+               {.blocks = blocks_,
+                .waiting = waiting_,
+                .running = running_,
+                .bound = pace_.bound(),
+                .answers = pace_.answers()}) {
   RUDDER_CHECK(settings_.max_num_seqs > 0 && settings_.max_in_flight > 0 &&
                    settings_.multi_step > 0 && capacity.num_blocks > 0 && capacity.block_size > 0,
                "nothing can run: {} sequences, {} steps in flight, {} blocks of {}",
                settings_.max_num_seqs, settings_.max_in_flight, capacity.num_blocks,
                capacity.block_size);
-  max_len_limit_ = step::longest_sequence(capacity.kv_groups, capacity.block_size,
-                                          capacity.num_blocks, capacity.max_seq_len);
-  const auto num_slots = static_cast<size_t>(capacity.num_slots);
-  slot_generations_.resize(num_slots, 0);
-  free_slots_.reserve(num_slots);
-  for (int32_t slot = capacity.num_slots - 1; slot >= 0; --slot) free_slots_.push_back(slot);
-  running_.reserve(num_slots);
+  RUDDER_CHECK(capacity.states.empty() || (capacity.states.count > 1 && !capacity.takes_trees),
+               "{} states, or trees of drafts beside them", capacity.states.count);
   in_flight_.reserve(static_cast<size_t>(settings_.max_in_flight));
-  RUDDER_CHECK(!capacity.guesses || capacity.max_draft > 0, "guesses that nobody takes");
-  RUDDER_CHECK(capacity.guess_tree.empty() ||
-                   (capacity.guesses && capacity.guess_tree.size() == capacity.max_draft),
-               "a tree of {} for {} drafts", capacity.guess_tree.size(), capacity.max_draft);
-  if (has_proposer()) {
-    const int32_t depth = capacity.guess_tree.depth();
-    counters_.accepted_by_position.resize(
-        static_cast<size_t>(depth > 0 ? depth : capacity.max_draft));
-  }
 }
 
 Scheduler::~Scheduler() = default;
-
-int32_t Scheduler::blocks_for(int64_t tokens) const {
-  const int64_t size = capacity_.block_size;
-  if (RUDDER_MUTANT(kBlockEdgeOffByOne)) return static_cast<int32_t>((tokens + size - 2) / size);
-  return static_cast<int32_t>((tokens + size - 1) / size);
-}
-
-// Blocks that a sequence with these tables will take on top until `tokens` tokens are computed, in
-// steps as large as they may be: a window gives back others on the way.
-int64_t Scheduler::blocks_to_take(int64_t tokens, const kv::BlockTables& tables) const {
-  int64_t total = 0;
-  for (size_t g = 0; g < tables.size(); ++g) {
-    const int64_t len = std::ssize(tables[g].blocks);
-    const int64_t most = step::blocks_held(capacity_.kv_groups[g], capacity_.block_size, tokens,
-                                           settings_.max_num_batched_tokens);
-    const int64_t held = std::ssize(tables[g].held());
-    total += std::max<int64_t>(0, std::min(blocks_for(tokens) - len, most - held));
-  }
-  return total;
-}
-
-// Room for all that a sequence may become, so that its lists do not move while it decodes.
-void Scheduler::reserve(Sequence& sequence) const {
-  const auto num_blocks = static_cast<size_t>(blocks_for(sequence.max_len));
-  sequence.tokens.reserve(static_cast<size_t>(sequence.max_len));
-  for (kv::BlockTable& table : sequence.tables) table.blocks.reserve(num_blocks);
-  sequence.chain.keys.reserve(num_blocks);
-}
 
 Result<void> Scheduler::add(NewSequence added) {
   const auto prompt_len = static_cast<int64_t>(added.prompt.size());
@@ -128,8 +96,7 @@ Result<void> Scheduler::add(NewSequence added) {
     }
   }
   auto sequence = std::make_unique<Sequence>();
-  sequence->is_drafted = has_proposer() && added.is_drafted;
-  if (sequence->is_drafted && proposer_ != nullptr) proposer_->begin(added);
+  drafts_.begin(added, *sequence);
   sequence->id = added.id;
   sequence->prompt_len = static_cast<int32_t>(prompt_len);
   sequence->tokens = std::move(added.prompt);
@@ -141,9 +108,11 @@ Result<void> Scheduler::add(NewSequence added) {
   sequence->arrival = RUDDER_MUTANT(kStarvation) ? ~next_arrival_++ : next_arrival_++;
   sequence->taps = TapWork(std::move(added.taps), std::move(added.tap_lease), sequence->prompt_len,
                            record_elements);
-  sequence->tables.resize(static_cast<size_t>(num_groups()));
-  sequence->chain = cache_.make_chain(std::move(added.cache_salt), sequence->taps.content_runs());
-  enqueue(*sequence);
+  sequence->tables.resize(static_cast<size_t>(blocks_.num_groups()));
+  sequence->chain =
+      blocks_.cache().make_chain(std::move(added.cache_salt), sequence->taps.content_runs());
+  blocks_.find_turns(*sequence);
+  waiting_.enqueue(*sequence);
   const bool is_new = sequences_.emplace(added.id, std::move(sequence)).second;
   RUDDER_CHECK(is_new, "sequence {} is added twice", added.id.value);
   return {};
@@ -154,13 +123,18 @@ void Scheduler::finish(SequenceId id) {
   if (found == sequences_.end()) return;
   Sequence& sequence = *found->second;
   if (sequence.state == SequenceState::kWaiting) {
-    dequeue(sequence);
-    end_drafting(sequence);
+    waiting_.dequeue(sequence);
+    drafts_.end(sequence);
     sequences_.erase(found);
   } else if (sequence.state != SequenceState::kRetiring) {
     retire(sequence);
-    release_if_idle(sequence);
+    forget_if_idle(sequence);
   }
+}
+
+void Scheduler::stop_drafting(SequenceId id) {
+  const auto sequence = sequences_.find(id);
+  if (sequence != sequences_.end()) sequence->second->draft.takes_drafts = false;
 }
 
 int32_t Scheduler::iterations_in_flight() const {
@@ -169,23 +143,95 @@ int32_t Scheduler::iterations_in_flight() const {
   return total;
 }
 
-bool Scheduler::learns_cost() const {
-  return settings_.max_itl_us != kNoItlBound || (has_proposer() && settings_.pace_drafts);
-}
-
-// Stages divide what decodes among several steps: the time of one alone says little there.
 std::shared_ptr<const step::StepPlan> Scheduler::plan_trial() {
-  if (!learns_cost() || settings_.num_cohorts > 1 || trials_.is_over()) return nullptr;
-  RUDDER_CHECK(idle() && next_arrival_ == 1, "a trial behind the first sequence");
   auto plan = std::make_shared<step::StepPlan>();
+  if (!pace_.plan_trial(*plan, running_.slot_generations())) return nullptr;
+  RUDDER_CHECK(idle() && next_arrival_ == 1, "a trial behind the first sequence");
   plan->id = ++last_step_;
-  trials_.add_next(*plan, slot_generations_);
+  waiting_.note_step(last_step_);
   return plan;
 }
 
 void Scheduler::commit_trial(const step::StepResult& result) {
-  const Trials::Seen seen = trials_.note(result.device_us);
-  cost_.observe(seen.shape, seen.us);
+  pace_.note_trial(result.device_us);
+}
+
+std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
+  prompts_.clear_first_planned();
+  constrained_.clear();
+  if (iterations_in_flight() >= settings_.max_in_flight) return nullptr;
+  const bool has_edits = edits != nullptr && !edits->empty();
+  const bool has_waited = std::exchange(is_holding_, false);
+  if (running_.empty() && waiting_.empty() && !has_edits) return nullptr;
+  is_holding_ = drafts_.holds(in_flight_);
+  if (is_holding_) return nullptr;
+  waiting_.promote_starved(settings_.max_wait_steps);
+
+  StepRecord record = spare_.take();
+  record.id = last_step_ + 1;
+  record.waited = has_waited;
+  step::StepPlan* const plan = record.plan.get();
+  plan->id = record.id;
+  const bool has_drafts = drafts_.propose() || drafts_.num_guess() > 0;
+  plan->repeat = has_drafts ? 1 : running_.choose_repeat();
+  plan->seqs.reserve(static_cast<size_t>(running_.size()));
+  record.sequences.reserve(static_cast<size_t>(running_.size()));
+  StepBuilder builder{.record = record,
+                      .spare = spare_,
+                      .drafts = drafts_,
+                      .blocks = blocks_,
+                      .constrained = constrained_,
+                      .tokens_left = settings_.max_num_batched_tokens,
+                      .guess_left = settings_.max_num_batched_tokens,
+                      .elements_left = capacity_.taps.capture_elements};
+  running_.plan_decodes(builder);
+  prompts_.plan(builder);
+  if (plan->seqs.empty()) {
+    RUDDER_CHECK(!in_flight_.empty() || !has_work(), "nothing runs and nothing will");
+    if (!has_edits) {
+      spare_.give_back(std::move(record));
+      return nullptr;
+    }
+  }
+  if (has_edits && !RUDDER_MUTANT(kTableEditsLost)) {
+    plan->tap_edits = std::move(edits->taps);
+    plan->capture_edits = std::move(edits->captures);
+  }
+  if (has_edits) *edits = {};
+  note_planned(std::move(record), builder.shape);
+  return in_flight_.back().plan;
+}
+
+// It is planned; from now on it is in flight.
+void Scheduler::note_planned(StepRecord record, const StepShape& shape) {
+  const step::StepPlan& plan = *record.plan;
+  record.shape = shape;
+  for (const step::SeqWork& work : plan.seqs) {
+    record.num_draft += work.num_draft;
+    record.num_guess = std::max(record.num_guess, work.guess.num_guess);
+    record.guess_seqs += work.guess.num_guess > 0 ? 1 : 0;
+    record.guess_tokens += std::ssize(work.guess.tokens);
+  }
+  last_step_ = record.id;
+  waiting_.note_step(last_step_);
+  pace_.bound().note_plan(shape);
+  ++counters_.steps;
+  counters_.iterations += static_cast<uint64_t>(plan.repeat);
+  counters_.checkpoints += record.checkpoints.size();
+  counters_.planned_tokens += static_cast<uint64_t>(plan.num_tokens() * plan.repeat);
+  in_flight_.push_back(std::move(record));
+}
+
+const std::vector<ConstrainedSequence>& Scheduler::learn_drafts() {
+  for (ConstrainedSequence& constrained : constrained_) {
+    const auto sequence = sequences_.find(constrained.id);
+    if (sequence == sequences_.end()) {
+      constrained.takes_guess = false;
+    } else {
+      fill_in_guess(*sequence->second, &constrained);
+    }
+  }
+  return constrained_;
 }
 
 void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutput>* out) {
@@ -196,10 +242,9 @@ void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutpu
   const size_t num_sequences = record.sequences.size();
   RUDDER_CHECK(result.seqs.size() == num_sequences, "step {}: {} results for {} sequences",
                result.id, result.seqs.size(), num_sequences);
-  const bool paces_drafts = has_proposer() && settings_.pace_drafts;
   StepShape shape = record.shape;
   shape.decode_keys += shape.decode_tokens * record.committed;
-  if (learns_cost()) cost_.observe(shape, result.device_us);
+  pace_.note_iteration(shape, result.device_us);
   ++record.committed;
   captured_sequences_.clear();
   for (size_t i = 0; i < num_sequences; ++i) {
@@ -210,49 +255,12 @@ void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutpu
     }
     commit_sequence(record, i, result.seqs[i], out);
   }
-  // Without drafts a stream gets one token.
-  const int64_t num_streams = shape.decode_tokens - record.num_draft;
-  const double accepted_each = num_streams == 0 ? 0.0
-                                                : static_cast<double>(record.num_accepted) /
-                                                      static_cast<double>(num_streams);
-  pace_.observe(shape, result.device_us, 1 + accepted_each);
-  if (paces_drafts) {
-    // What the proposer catches up on is not counted against guesses: the next ones need it too.
-    pacer_.note_step(cost_, {.shape = record.shape,
-                             .num_draft = record.num_draft,
-                             .num_accepted = record.num_accepted,
-                             .waited = record.waited && record.committed == 1,
-                             .us = result.device_us,
-                             .num_guess = record.num_guess,
-                             .guess_seqs = record.guess_seqs,
-                             .guess_us = result.guess_us,
-                             .has_caught_up = record.guess_tokens > 0});
-  }
+  pace_.note_results(shape, result.device_us, record.num_draft, record.num_accepted);
+  drafts_.note_step(record, result);
   if (record.committed < record.plan->repeat) return;
   spare_.give_back(std::exchange(last_, std::move(record)));
   in_flight_.erase(in_flight_.begin());
 }
-
-namespace {
-
-// Drafts of a sequence that the tokens it gave prove right: each token but the last is the draft
-// that the next was sampled behind; before a NaN the last is one too.
-int32_t num_accepted(const step::SeqWork& work, const step::SeqResult& result) {
-  const auto num_tokens = static_cast<int32_t>(result.tokens.size());
-  RUDDER_CHECK(num_tokens <= 1 + work.num_draft, "slot {}: {} tokens of {} drafts",
-               result.slot.value, num_tokens, work.num_draft);
-  const bool is_numerical = result.end == step::SeqEnd::kNumerical;
-  return std::max(0, is_numerical ? num_tokens : num_tokens - 1);
-}
-
-// Drafts that its part of the step had: of a guess that was not known then, as many as it turned
-// out to have, as far as anyone takes its tokens.
-int32_t drafts_known(const Sequence& sequence, const step::SeqWork& work) {
-  if (!work.takes_guess) return work.num_draft;
-  return std::min(work.num_draft, static_cast<int32_t>(sequence.record.guess().size()));
-}
-
-}  // namespace
 
 // Of the iteration that record.committed counts last.
 void Scheduler::commit_sequence(StepRecord& record, size_t index, const step::SeqResult& result,
@@ -264,50 +272,13 @@ void Scheduler::commit_sequence(StepRecord& record, size_t index, const step::Se
                result.generation, work.slot.value, work.generation);
   const bool late = sequence.state == SequenceState::kRetiring;
   RUDDER_CHECK(late || !result.masked, "sequence {} ended on the device alone", sequence.id.value);
-  const bool numerical = result.end == step::SeqEnd::kNumerical;
-  const int32_t repeat = record.plan->repeat;
-  if (record.committed == repeat) --sequence.inflight;
-  if (work.logits != step::LogitsWanted::kNone &&
-      record.committed <= step::seq_iterations(work, repeat, sequence.max_len)) {
-    sequence.samples_pending -= 1 + work.most_accepted();
-  }
   const int32_t accepted = num_accepted(work, result);
   const int32_t num_draft = drafts_known(sequence, work);
-  sequence.drafts_pending -= work.most_accepted();
-  if (!RUDDER_MUTANT(kRejectedKvCounted)) sequence.planned_len -= work.most_accepted() - accepted;
-  if (!result.masked) {
-    sequence.written_len += record.committed > 1 ? 1 : work.q_len - work.num_draft + accepted;
-  }
+  running_.note_result(record, index, result, accepted);
   if (late) ++counters_.late_results;
-
   const bool takes_tokens = !late || RUDDER_MUTANT(kLateTokenKept);
-  if (takes_tokens) {
-    sequence.tokens.insert(sequence.tokens.end(), result.tokens.begin(), result.tokens.end());
-    counters_.generation_tokens += result.tokens.size();
-    note_drafts(sequence, record, num_draft, result, accepted);
-    if (work.logits != step::LogitsWanted::kNone) {
-      pacer_.note_end(result.end != step::SeqEnd::kNone);
-    }
-    note_guess(sequence, work, result);
-    if (sequence.taps.note_tokens(sequence.tokens) && !RUDDER_MUTANT(kThoughtsUnkeyed)) {
-      kv::BlockCache::set_runs(sequence.chain, sequence.taps.content_runs());
-    }
-  }
-  // kv.I5, kv.I7.
-  if (numerical && !RUDDER_MUTANT(kPublishNumerical)) {
-    cache_.distrust(sequence.tables);
-  } else if (!result.masked) {
-    // The KV of a late result is good, but the host may have dropped the token it is of.
-    const int32_t rejected = RUDDER_MUTANT(kPublishRejected) ? work.num_draft - accepted : 0;
-    sequence.computed_len =
-        std::min(sequence.written_len + rejected, static_cast<int32_t>(sequence.tokens.size()));
-    cache_.publish(sequence.chain, sequence.tokens, sequence.tables, sequence.computed_len);
-    // kv.I14. What later steps run begins here.
-    const int32_t reached =
-        RUDDER_MUTANT(kWindowFreedEarly) ? sequence.planned_len : sequence.computed_len;
-    if (record.committed == repeat) cache_.release_passed(sequence.tables, reached);
-    sequence.taps.note_computed(sequence.computed_len);
-  }
+  if (takes_tokens) take_tokens(record, index, result, num_draft, accepted);
+  running_.publish(record, index, result, accepted);
   const bool ended = result.end != step::SeqEnd::kNone;
   if (takes_tokens && (ended || !result.tokens.empty() || !result.scores.empty())) {
     out->push_back(
@@ -317,131 +288,102 @@ void Scheduler::commit_sequence(StepRecord& record, size_t index, const step::Se
          .scored = result.scores.empty() ? std::span<const int32_t>() : work.score_tokens,
          .scores = result.scores,
          .end = result.end,
-         .cached_tokens = sequence.cached_prompt_tokens,
+         .cached_tokens = sequence.wait.cached_prompt_tokens,
          .clipped_samples = result.clipped_samples,
          .num_draft = num_draft,
          .num_accepted = accepted});
   }
   if (!late && ended) {
     retire(sequence);
-    if (RUDDER_MUTANT(kRepeatFreesInFlight) && record.committed < repeat) {
-      cache_.release(sequence.chain, sequence.tables);
+    if (RUDDER_MUTANT(kRepeatFreesInFlight) && record.committed < record.plan->repeat) {
+      blocks_.cache().release(sequence.chain, sequence.tables);
     }
   }
-  release_if_idle(sequence);
+  forget_if_idle(sequence);
 }
 
-void Scheduler::preempt(Sequence& sequence) {
-  sequence.state = SequenceState::kPreempting;
-  --num_running_;
-  ++counters_.preemptions;
-  release_if_idle(sequence);
+void Scheduler::take_tokens(StepRecord& record, size_t index, const step::SeqResult& result,
+                            int32_t num_draft, int32_t accepted) {
+  Sequence& sequence = *record.sequences[index];
+  sequence.tokens.insert(sequence.tokens.end(), result.tokens.begin(), result.tokens.end());
+  counters_.generation_tokens += result.tokens.size();
+  drafts_.note_result(sequence, record.plan->seqs[index], result, num_draft, accepted);
+  record.num_accepted += accepted;
+  if (sequence.taps.note_tokens(sequence.tokens) && !RUDDER_MUTANT(kThoughtsUnkeyed)) {
+    cache::BlockCache::set_runs(sequence.chain, sequence.taps.content_runs());
+  }
+}
+
+void Scheduler::retire(Sequence& sequence) {
+  running_.retire(sequence);
+  pace_.answers().note(std::ssize(sequence.tokens) - sequence.prompt_len,
+                       sequence.max_len - sequence.prompt_len);
+  drafts_.end(sequence);
+}
+
+void Scheduler::forget_if_idle(Sequence& sequence) {
+  if (running_.release_if_idle(sequence)) sequences_.erase(sequence.id);
 }
 
 void Scheduler::start_afresh() {
   RUDDER_CHECK(in_flight_.empty(), "{} steps are in flight", in_flight_.size());
-  while (!running_.empty()) preempt(*running_.back());
-  cache_.forget_all();
-}
-
-void Scheduler::retire(Sequence& sequence) {
-  if (sequence.state == SequenceState::kRunning) --num_running_;
-  sequence.state = SequenceState::kRetiring;
-  answers_.note(std::ssize(sequence.tokens) - sequence.prompt_len,
-                sequence.max_len - sequence.prompt_len);
-  end_drafting(sequence);
-  if (RUDDER_MUTANT(kFreeInFlight)) {
-    cache_.release(sequence.chain, sequence.tables);
-  }
-}
-
-void Scheduler::end_drafting(Sequence& sequence) {
-  if (sequence.is_drafted && proposer_ != nullptr) proposer_->end(sequence.id, sequence.tokens);
-  sequence.is_drafted = false;
-}
-
-void Scheduler::release_if_idle(Sequence& sequence) {
-  if (sequence.inflight > 0) return;
-  if (sequence.state == SequenceState::kRetiring) {
-    release(sequence);
-    sequences_.erase(sequence.id);
-  } else if (sequence.state == SequenceState::kPreempting) {
-    release(sequence);
-    enqueue(sequence);
-  }
-}
-
-void Scheduler::release(Sequence& sequence) {
-  if (RUDDER_MUTANT(kDoubleFree)) {
-    kv::BlockTables again = sequence.tables;
-    cache_.release(sequence.chain, again);
-  }
-  if (RUDDER_MUTANT(kMissedDecrefOnPreempt) && sequence.state == SequenceState::kPreempting &&
-      !sequence.tables.back().held().empty()) {
-    sequence.tables.back().blocks.pop_back();
-  }
-  if (RUDDER_MUTANT(kPreemptDropsToken) && sequence.state == SequenceState::kPreempting &&
-      static_cast<int32_t>(sequence.tokens.size()) > sequence.prompt_len) {
-    sequence.tokens.pop_back();
-  }
-  cache_.release(sequence.chain, sequence.tables);
-  sequence.planned_len = 0;
-  sequence.reserved_len = 0;
-  sequence.written_len = 0;
-  sequence.computed_len = 0;
-  sequence.has_carry = false;
-  if (!RUDDER_MUTANT(kProposedLenKept)) sequence.proposed_len = 0;
-  sequence.guess_asked = 0;
-  free_slots_.push_back(sequence.slot.value);
-  running_.erase(std::ranges::find(running_, &sequence));
-}
-
-void Scheduler::enqueue(Sequence& sequence) {
-  sequence.state = SequenceState::kWaiting;
-  sequence.waiting_since = last_step_;
-  sequence.held_steps = 0;
-  sequence.found_len = find_cached(sequence).num_blocks * capacity_.block_size;
-  sequence.blocks_wanted = blocks_to_take(std::ssize(sequence.tokens), sequence.tables);
-  waiting_.insert(sequence);
-  waiting_tokens_ += static_cast<int64_t>(sequence.tokens.size());
-}
-
-void Scheduler::dequeue(Sequence& sequence) {
-  waiting_.erase(sequence);
-  waiting_tokens_ -= static_cast<int64_t>(sequence.tokens.size());
-  if (RUDDER_MUTANT(kCounterUnderflow)) {
-    waiting_tokens_ -= static_cast<int64_t>(sequence.tokens.size());
-  }
+  running_.preempt_all();
+  blocks_.cache().forget_all();
 }
 
 void Scheduler::drop_all() {
-  in_flight_.clear();
-  cache_.forget_all();
-  for (const auto& [id, sequence] : sequences_) end_drafting(*sequence);
-  for (Sequence* sequence : running_) {
-    cache_.release(sequence->chain, sequence->tables);
-    free_slots_.push_back(sequence->slot.value);
+  for (const StepRecord& record : in_flight_) {
+    for (const Checkpoint& made : record.checkpoints) blocks_.cache().release_state(made.state);
   }
-  running_.clear();
-  num_running_ = 0;
+  in_flight_.clear();
+  blocks_.cache().forget_all();
+  for (const auto& [id, sequence] : sequences_) drafts_.end(*sequence);
+  running_.drop_all();
   waiting_.clear();
-  waiting_tokens_ = 0;
   sequences_.clear();
 }
 
 SchedStats Scheduler::stats() const {
   SchedStats stats = counters_;
-  stats.num_running = num_running_;
-  stats.num_waiting = num_waiting();
-  stats.num_retiring = static_cast<int32_t>(running_.size()) - num_running_;
-  stats.waiting_tokens = waiting_tokens_;
+  drafts_.add_to(&stats);
+  prompts_.add_to(&stats);
+  stats.preemptions = running_.preemptions();
+  stats.num_running = running_.num_running();
+  stats.num_waiting = waiting_.size();
+  stats.num_retiring = running_.size() - running_.num_running();
+  stats.waiting_tokens = waiting_.num_tokens();
   stats.steps_in_flight = steps_in_flight();
-  stats.num_blocks = cache_.pool().num_blocks();
-  stats.blocks_in_use = cache_.pool().num_in_use();
-  stats.blocks_cached = cache_.pool().num_cached();
-  stats.blocks_free = cache_.pool().num_free();
-  stats.evictions = cache_.evictions();
+  const cache::BlockPool& pool = blocks_.cache().pool();
+  stats.num_blocks = pool.num_blocks();
+  stats.blocks_in_use = pool.num_in_use();
+  stats.blocks_cached = pool.num_cached();
+  stats.blocks_free = pool.num_free();
+  stats.evictions = blocks_.cache().evictions();
   return stats;
+}
+
+Result<void> Scheduler::check_integrity() const {
+  RUDDER_TRY_VOID(waiting_.check());
+  RUDDER_TRY_VOID(running_.check());
+  if (static_cast<size_t>(waiting_.size() + running_.size()) != sequences_.size()) {
+    return fail(ErrorCode::kInternal, "a sequence neither waits nor holds a slot");
+  }
+  std::vector<const Sequence*> sequences;
+  std::vector<std::span<const cache::BlockId>> tables;
+  std::vector<cache::StateId> states;
+  for (const auto& [id, sequence] : sequences_) {
+    sequences.push_back(sequence.get());
+    RUDDER_TRY_VOID(check_sequence(*sequence, in_flight_, capacity_.kv_groups, blocks_));
+    for (const cache::BlockTable& table : sequence->tables) tables.push_back(table.held());
+    for (const cache::StateId state : {sequence->object, sequence->restored_from}) {
+      if (state != cache::kNoState) states.push_back(state);
+    }
+  }
+  for (const StepRecord& record : in_flight_) {
+    for (const Checkpoint& made : record.checkpoints) states.push_back(made.state);
+  }
+  RUDDER_TRY_VOID(check_counts(in_flight_, sequences));
+  return blocks_.cache().check(tables, states);
 }
 
 }  // namespace rudder::sched

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "rudder/kv/block_watcher.h"
+#include "rudder/cache/block_watcher.h"
 
 namespace rudder::sched {
 
@@ -23,16 +23,16 @@ struct SchedSettings {
   // step that still samples for them.
   int32_t num_cohorts = 1;
   // Prompt tokens are added to a step in which sequences stream only while it is expected to take
-  // at most this long; or kNoItlBound or kAutoItlBound (sched/pace.h).
+  // at most this long; or kNoItlBound or kAutoItlBound (sched/prompt_bound.h).
   int64_t max_itl_us = kNoItlBound;
   // Where the scheduler has a proposer: true plans the drafts that pay (sched/draft_pacer.h); false
   // every draft that is proposed, behind every token of a sequence that waits.
   bool pace_drafts = false;
   bool enable_prefix_caching = true;
-  std::string model_identity;                 // part of every prefix-block key
-  std::array<uint64_t, 2> hash_key = {};      // of the prefix-block keys: random for each process
-  int32_t hash_bits = 128;                    // kept of each key; tests force collisions with 1
-  kv::BlockWatcher* block_watcher = nullptr;  // of the prefix cache; null: none
+  std::string model_identity;             // part of every prefix-block key
+  std::array<uint64_t, 2> hash_key = {};  // of the prefix-block keys: random for each process
+  int32_t hash_bits = 128;                // kept of each key; tests force collisions with 1
+  cache::BlockWatcher* block_watcher = nullptr;  // of the prefix cache; null: none
   // Bounds starvation: a sequence that has waited this many steps goes before all that have not, of
   // any priority.
   int32_t max_wait_steps = 10'000;

@@ -26,8 +26,11 @@ void SpareRecords::give_back(StepRecord record) {
   plan.tokens.clear();
   plan.tap_edits.clear();
   plan.capture_edits.clear();
+  plan.copies_before.clear();
+  plan.copies_after.clear();
   plan.repeat = 1;
   record.sequences.clear();
+  record.checkpoints.clear();
   record.committed = 0;
   record.shape = {};
   record.num_draft = 0;

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "rudder/sched/state.h"
+#include "rudder/sched/step_record.h"
 #include "rudder/step/ids.h"
 
 namespace rudder::sched {

@@ -28,8 +28,12 @@ struct SchedStats {
   uint64_t preemptions = 0;
   uint64_t prefix_queries = 0;  // prompt tokens looked up, at a sequence's first admission
   uint64_t prefix_hits = 0;     // of them found
-  uint64_t evictions = 0;       // cached blocks given to another use
-  uint64_t late_results = 0;    // in flight when their sequence ended
+  // What prefix_hits were if no state were needed to go on from a prefix; as many where there are
+  // none.
+  uint64_t prefix_hits_without_states = 0;
+  uint64_t checkpoints = 0;   // of states, planned
+  uint64_t evictions = 0;     // cached blocks given to another use
+  uint64_t late_results = 0;  // in flight when their sequence ended
   // Of accepted_tokens, those that were first in their draft, second, and so on; empty
   // where there are no drafts.
   std::vector<uint64_t> accepted_by_position;

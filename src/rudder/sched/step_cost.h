@@ -1,6 +1,6 @@
 // StepCost: estimates how long a step takes on the device, from the steps that ran. The scheduler
-// uses it to bound the prompt tokens of a step in which sequences stream (Pace). Internal to the
-// room; engine thread.
+// uses it to bound the prompt tokens of a step in which sequences stream (PromptBound). Internal
+// to the room; engine thread.
 //
 // The model is linear, with no coefficient below 0:
 //   us = c0 + c1 [has prompt tokens] + c2 tokens + c3 keys of decodes + c4 pairs of prompts

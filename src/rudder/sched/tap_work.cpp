@@ -79,8 +79,8 @@ bool TapWork::note_token(int32_t position, int32_t token) {
   return is_first || stage_ == Stage::kSettled;
 }
 
-std::vector<kv::ContentRun> TapWork::content_runs() const {
-  std::vector<kv::ContentRun> runs;
+std::vector<cache::ContentRun> TapWork::content_runs() const {
+  std::vector<cache::ContentRun> runs;
   for (size_t i = 0; i < runs_.size(); ++i) {
     const tap::TapSegment& segment = *runs_[i].segment;
     if (segment.program == nullptr) continue;

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "rudder/kv/block_key.h"
+#include "rudder/cache/block_key.h"
 #include "rudder/step/plan.h"
 #include "rudder/tap/sequence_taps.h"
 
@@ -29,7 +29,7 @@ class TapWork {
           int64_t record_elements);
 
   // For the keys of its blocks (tap.T5).
-  std::vector<kv::ContentRun> content_runs() const;
+  std::vector<cache::ContentRun> content_runs() const;
   // Prefix reuse must stop here (tap.T6, tap.T11).
   int32_t max_reused() const;
   // What a step takes of the capture buffer for one captured token; 0: never captures.

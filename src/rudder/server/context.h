@@ -74,8 +74,10 @@ struct ServerContext {
   std::unique_ptr<TlsCertificate> certificate;   // null: no TLS
   std::atomic<bool> draining{false};             // no new generation requests
   std::atomic<bool> stopping{false};             // nor those that are still being tokenised
+  std::atomic<bool> failed{false};               // it will never serve again: Server::watch
   const ByteTotal body_bytes = std::make_shared<std::atomic<int64_t>>(0);
   const ByteTotal output_bytes = std::make_shared<std::atomic<int64_t>>(0);
+  SharedText openapi;  // the document; set before the first connection
   std::unique_ptr<WorkPool> pool;
   const std::unique_ptr<TokenCache> tokens =
       std::make_unique<TokenCache>(settings.token_cache_bytes);

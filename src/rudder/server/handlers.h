@@ -14,9 +14,14 @@ void handle_completions(ServerContext& context, const std::shared_ptr<Exchange>&
 void handle_models(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_model(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_embeddings(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_rerank(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_score(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_responses(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_response(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_response_delete(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_response_input_items(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_response_tokens(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_response_compact(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_response_cancel(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_messages(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_count_tokens(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
@@ -44,6 +49,7 @@ void handle_steering_remove(ServerContext& context, const std::shared_ptr<Exchan
 void handle_steering_set(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_steering_clear(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_openapi(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_docs(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_page(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_page_file(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_server_info(ServerContext& context, const std::shared_ptr<Exchange>& exchange);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "rudder/dialect/dialect.h"
+#include "rudder/server/request/reranker.h"
 #include "rudder/text/chat_prompt.h"
 #include "rudder/text/tokenizer.h"
 
@@ -22,6 +23,12 @@ struct SamplingDefaults {
   std::optional<int64_t> top_k;
   std::optional<double> repetition_penalty;
   std::optional<int64_t> max_tokens;  // max_new_tokens
+};
+
+// What embeddings are where a request does not say it.
+struct EmbeddingDefaults {
+  std::string pooling = "last";  // or "mean"
+  bool normalised = true;        // to length 1
 };
 
 // How the model writes its tool calls and its thoughts; made at the server's start.
@@ -40,7 +47,10 @@ struct ServerModel {
   std::shared_ptr<const text::ChatPrompt> chat;  // null: chat requests are refused
   ModelDialect dialect;                          // filled by Server::start
   SamplingDefaults defaults;
-  std::string dtype;  // for cache_config_info and /server_info
+  EmbeddingDefaults embedding;
+  std::optional<Reranker> reranker;  // filled by Server::start; absent: it is none
+  bool generates = true;  // false: the checkpoint has no head, embeddings are all there is
+  std::string dtype;      // for cache_config_info and /server_info
 };
 
 }  // namespace rudder::server

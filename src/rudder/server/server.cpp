@@ -24,7 +24,9 @@
 #include "rudder/server/http/listener.h"
 #include "rudder/server/http/periodic_timer.h"
 #include "rudder/server/idle_trim.h"
+#include "rudder/server/openapi/openapi.h"
 #include "rudder/server/request/tool_fields.h"
+#include "rudder/server/vitals.h"
 
 namespace rudder::server {
 namespace {
@@ -111,6 +113,7 @@ struct Server::Impl {
 
   void on_each_thread(void (IoThread::*action)());
   void start_timers();
+  void add_vitals();
 
   ServerContext context;
   std::vector<std::shared_ptr<IoThread>> threads;
@@ -119,6 +122,8 @@ struct Server::Impl {
   IdleTrim idle_trim;
   std::optional<PeriodicTimer> stats_timer;  // on the first thread
   std::optional<PeriodicTimer> trim_timer;   // likewise
+  Vitals vitals;
+  Exertion exertion;
   std::once_flag stopped;
 };
 
@@ -150,6 +155,17 @@ void Server::Impl::start_timers() {
   });
 }
 
+void Server::Impl::add_vitals() {
+  vitals.add("the engine", [this] { return !context.engine().health(); });
+  for (const std::shared_ptr<IoThread>& thread : threads) {
+    vitals.add("an I/O thread", [raw = thread.get(), last = uint64_t{0}]() mutable {
+      const uint64_t now = raw->num_sweeps();
+      return std::exchange(last, now) == now;
+    });
+  }
+  vitals.add("the pool", [this] { return context.pool->is_still(); });
+}
+
 Result<std::unique_ptr<Server>> Server::start(ServerParts parts, const ServerSettings& given) {
   RUDDER_TRY_VOID(check(parts, given));
   ServerSettings settings = given;
@@ -160,6 +176,7 @@ Result<std::unique_ptr<Server>> Server::start(ServerParts parts, const ServerSet
   RUDDER_TRY(parts.model.dialect,
              find_dialect(parts.model, settings.tool_call_parser, settings.reasoning_parser));
   log_dialect(parts.model.dialect);
+  RUDDER_TRY(parts.model.reranker, find_reranker(parts.model, settings.tasks.reranker));
   auto impl = std::make_unique<Impl>(std::move(parts), settings);
   for (int i = 0; i < settings.http_threads; ++i) {
     impl->threads.push_back(std::make_shared<IoThread>());
@@ -180,9 +197,13 @@ Result<std::unique_ptr<Server>> Server::start(ServerParts parts, const ServerSet
                     (impl->listener->is_loopback() && context.settings.uds.empty()),
       .allowed_hosts = context.settings.allowed_hosts,
       .allowed_origins = context.settings.allowed_origins};
+  context.openapi = std::make_shared<const std::string>(openapi_document(
+      context.parts.version, context.engine().limits(),
+      {.api = context.keys.required(), .steering = context.admin_keys.required()}));
   impl->context.pool = std::make_unique<WorkPool>(settings.tokenize_threads, kMaxQueuedForPool);
   impl->listener->start();
   impl->start_timers();
+  impl->add_vitals();
   for (const std::shared_ptr<IoThread>& thread : impl->threads) thread->start();
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }
@@ -221,6 +242,16 @@ bool Server::drain(int64_t grace_us) {
     impl_->on_each_thread(&IoThread::end_generations);
   }
   return false;
+}
+
+Result<void> Server::watch() {
+  Impl& impl = *impl_;
+  const Result<void> health = impl.context.engine().health();
+  const bool is_dead = !health && health.error().code == ErrorCode::kInternal;
+  Result<void> vital =
+      is_dead ? health : impl.vitals.tick([&impl] { return impl.exertion.look(); });
+  if (!vital) impl.context.failed = true;
+  return vital;
 }
 
 void Server::hurry() {

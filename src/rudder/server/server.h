@@ -54,6 +54,10 @@ class Server {
   // `grace_us`. Then every request that is left is cancelled and its client told so with a typed
   // error. True when all had finished by themselves. Health and metrics go on being answered.
   bool drain(int64_t grace_us);
+  // An Error: the server will never serve again, since every engine is dead, or since a part of it
+  // stands still for good (vitals.h). /livez then fails, and the process had better end: what
+  // supervises it starts another. One thread calls it every Vitals::kPeriodUs; it never waits.
+  Result<void> watch();
   // A drain under way, or a later one, has no grace.
   void hurry();
   // Cancels what still runs, sends what is already written, closes every connection and joins the

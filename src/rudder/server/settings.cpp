@@ -14,7 +14,8 @@ void ServerSettings::declare(SettingsTable& table) {
       "SIGHUP.");
   table.add("ssl-keyfile", &ssl_keyfile,
             "PEM file of the certificate's key; read again on SIGHUP.");
-  table.add("api-key", &api_key, "Key that clients must send as a bearer token; repeatable.");
+  table.add("api-key", &api_key,
+            "Keys of which clients must send one as a bearer token; repeatable.");
   table.add("steering-api-key", &steering_api_key,
             "Key for requests that register modules or set global steering; repeatable, without it "
             "--api-key opens them.");
@@ -89,7 +90,10 @@ void ServerSettings::declare(SettingsTable& table) {
             "Log each generation request with its parameters when it arrives.");
   table.add("disable-log-stats", &disable_log_stats, "No status line every 10 s while busy.");
   table.add("disable-access-log", &disable_access_log, "No line for each finished request.");
-  table.add_choice("pooling", &pooling, {"last", "mean"},
+  table.add_choice("reranker", &tasks.reranker, {"auto", "qwen3", "none"},
+                   "How /v1/rerank and /v1/score ask the model; auto: as Qwen3-Reranker where its "
+                   "name says that it is one.");
+  table.add_choice("pooling", &tasks.pooling, {"auto", "last", "mean"},
                    "What /v1/embeddings makes of a prompt's states where the request does not say: "
                    "the last token's, or their mean.");
   table.add("metrics-prefix", &metrics_prefix,

@@ -10,6 +10,12 @@
 
 namespace rudder::server {
 
+// What the model is served as, beside generating. auto: what its own files or its name say.
+struct ModelTasks {
+  std::string pooling = "auto";   // of embeddings whose request names none
+  std::string reranker = "auto";  // how /v1/rerank asks
+};
+
 struct ServerSettings {
   // Where to listen. Loopback unless told otherwise; another address without a key is a warning.
   std::string host = "127.0.0.1";
@@ -61,7 +67,7 @@ struct ServerSettings {
   bool disable_access_log = false;        // no line when a request finishes
   std::string metrics_prefix = "rudder";  // "vllm" keeps existing dashboards working
 
-  std::string pooling = "last";  // of embeddings whose request names none
+  ModelTasks tasks;
 
   constraint::GrammarSettings grammars;
 

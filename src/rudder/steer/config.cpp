@@ -4,10 +4,12 @@
 #include <array>
 #include <iterator>
 #include <map>
+#include <set>
 #include <span>
+#include <tuple>
 
-#include "rudder/steer/content_hash.h"
-#include "rudder/steer/features/dictionary_image.h"
+#include "rudder/features/dictionary_image.h"
+#include "rudder/tap/content_hash.h"
 
 namespace rudder::steer {
 namespace {
@@ -148,7 +150,7 @@ class ProgramBuilder {
 // encoded whole, with all of its clamps.
 void add_clamps(std::span<const LoweredOp* const> clamps, const Model& model,
                 ProgramBuilder& builder) {
-  std::vector<const Dictionary*> encoded;
+  std::vector<const features::Dictionary*> encoded;
   for (const LoweredOp* clamp : clamps) {
     if (clamp->encodes && std::ranges::find(encoded, clamp->dictionary.get()) == encoded.end()) {
       encoded.push_back(clamp->dictionary.get());
@@ -164,13 +166,54 @@ void add_clamps(std::span<const LoweredOp* const> clamps, const Model& model,
     const auto found = std::ranges::find(encoded, clamp->dictionary.get());
     if (clamp->dictionary == nullptr || found == encoded.end()) builder.add_op(*clamp);
   }
-  for (const Dictionary* dictionary : encoded) {
+  for (const features::Dictionary* dictionary : encoded) {
     std::vector<const LoweredOp*> own;
     std::ranges::copy_if(clamps, std::back_inserter(own), [&](const LoweredOp* clamp) {
       return clamp->dictionary.get() == dictionary;
     });
-    builder.add_encode(own, image_of(*dictionary, model.hash_secret, model.dictionary_dtype));
+    builder.add_encode(own,
+                       features::image_of(*dictionary, model.hash_secret, model.dictionary_dtype));
   }
+}
+
+// Of clamps of one feature in their order, those that count: the last one, since what a request
+// asks for stands behind what its server does. A min and a max that leave a range between them both
+// do.
+std::vector<const LoweredOp*> counting_clamps(std::vector<const LoweredOp*> clamps) {
+  std::ranges::stable_sort(clamps, {}, &LoweredOp::spec);
+  std::vector<const LoweredOp*> counting;
+  for (const LoweredOp* clamp : clamps) {
+    const auto is_bound = [](const LoweredOp* op, tap::FeatureEdit edit) {
+      return op->op.kind == tap::OpKind::kFeature && op->op.edit == edit;
+    };
+    const auto leaves_range = [&](const LoweredOp* before) {
+      return (is_bound(before, tap::FeatureEdit::kMin) && is_bound(clamp, tap::FeatureEdit::kMax) &&
+              before->op.value <= clamp->op.value) ||
+             (is_bound(before, tap::FeatureEdit::kMax) && is_bound(clamp, tap::FeatureEdit::kMin) &&
+              before->op.value >= clamp->op.value);
+    };
+    std::erase_if(counting, [&](const LoweredOp* before) { return !leaves_range(before); });
+    counting.push_back(clamp);
+  }
+  std::erase_if(counting, &LoweredOp::changes_nothing);
+  return counting;
+}
+
+void keep_counting_clamps(std::vector<const LoweredOp*>& chosen) {
+  using Key = std::tuple<int32_t, const features::Dictionary*, int32_t>;
+  std::map<Key, std::vector<const LoweredOp*>> clamps;
+  for (const LoweredOp* op : chosen) {
+    if (op->clamped == nullptr) continue;
+    clamps[{op->point.index(), op->clamped, op->clamped_feature}].push_back(op);
+  }
+  std::set<const LoweredOp*> counting;
+  for (const auto& [key, of_feature] : clamps) {
+    const auto kept = counting_clamps(of_feature);
+    counting.insert(kept.begin(), kept.end());
+  }
+  std::erase_if(chosen, [&](const LoweredOp* op) {
+    return op->clamped != nullptr && !counting.contains(op);
+  });
 }
 
 // Of an op that folds into no sum.
@@ -191,6 +234,7 @@ tap::Program make_program(const Lowered& lowered, const Model& model, uint64_t a
     floats += static_cast<size_t>(vectors * (model.geometry.width(op.point) + tap::kVectorAlign));
     chosen.push_back(&op);
   }
+  keep_counting_clamps(chosen);
   builder.reserve(floats);
   for (size_t begin = 0; begin < chosen.size();) {
     size_t end = begin + 1;
@@ -234,7 +278,7 @@ KeyedProgram Config::program(uint64_t active) const {
   KeyedProgram made;
   tap::Program program = make_program(lowered_, *model_, active);
   if (!program.empty()) {
-    made.key = content_key(model_->hash_secret, program, model_->geometry);
+    made.key = tap::content_key(model_->hash_secret, program, model_->geometry);
     made.program = std::make_shared<const tap::Program>(std::move(program));
   }
   if (programs_.size() < kMaxKeptPrograms) programs_.emplace_back(active, made);

@@ -1,4 +1,4 @@
-#include "rudder/steer/content_hash.h"
+#include "rudder/tap/content_hash.h"
 
 #include <gtest/gtest.h>
 
@@ -12,15 +12,15 @@
 namespace rudder::steer {
 namespace {
 
-constexpr HashSecret kSecret = {1, 2};
+constexpr tap::HashSecret kSecret = {1, 2};
 
 // The definition, one word at a time: lane i is a SipHash of words i, i + 8, ... and of the length.
-Digest digest_by_definition(const HashSecret& secret, const std::vector<float>& values) {
+tap::Digest digest_by_definition(const tap::HashSecret& secret, const std::vector<float>& values) {
   std::vector<std::byte> bytes(values.size() * sizeof(float));
   if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
   const uint64_t length = bytes.size();
   bytes.resize((bytes.size() + 63) / 64 * 64 + (bytes.size() % 64 == 0 ? 64 : 0));
-  std::array<Digest, VectorHash::kLanes> lanes;
+  std::array<tap::Digest, tap::VectorHash::kLanes> lanes;
   for (size_t lane = 0; lane < lanes.size(); ++lane) {
     SipHash128 key_hash(secret);
     key_hash.update(uint64_t{1});
@@ -35,7 +35,7 @@ Digest digest_by_definition(const HashSecret& secret, const std::vector<float>& 
   SipHash128 hash(secret);
   hash.update(uint64_t{2});
   for (const size_t half : {0, 1}) {
-    for (const Digest& lane : lanes) hash.update(lane[half]);
+    for (const tap::Digest& lane : lanes) hash.update(lane[half]);
   }
   return hash.finish();
 }
@@ -60,7 +60,7 @@ tap::Program random_program(Random& random) {
 
 TEST(ContentHash, VectorsAreHashedAsDefinedWhateverTheMachineHas) {
   Random random(1);
-  const VectorHash hash(kSecret);
+  const tap::VectorHash hash(kSecret);
   for (int32_t width = 0; width < 70; ++width) {
     const auto values = random.vector(width);
     EXPECT_EQ(hash.digest(values), digest_by_definition(kSecret, values)) << width;
@@ -70,8 +70,8 @@ TEST(ContentHash, VectorsAreHashedAsDefinedWhateverTheMachineHas) {
 TEST(ContentHash, EveryBitOfAVectorCounts) {
   Random random(2);
   auto values = random.vector(37);
-  const VectorHash hash(kSecret);
-  const Digest before = hash.digest(values);
+  const tap::VectorHash hash(kSecret);
+  const tap::Digest before = hash.digest(values);
   for (float& value : values) {
     for (unsigned bit = 0; bit < 32; ++bit) {
       const float old = value;
@@ -89,7 +89,7 @@ TEST(ContentHash, EveryFieldOfAProgramCounts) {
   Random random(3);
   const tap::Program program = random_program(random);
   const tap::Geometry geometry = test_model().geometry;
-  const tap::ContentKey before = content_key(kSecret, program, geometry);
+  const tap::ContentKey before = tap::content_key(kSecret, program, geometry);
   using Change = std::function<void(tap::Program&)>;
   const std::vector<Change> changes = {
       [](tap::Program& p) { p.ops[1].point.layer = 3; },
@@ -121,10 +121,10 @@ TEST(ContentHash, EveryFieldOfAProgramCounts) {
   for (size_t i = 0; i < changes.size(); ++i) {
     tap::Program changed = program;
     changes[i](changed);
-    EXPECT_FALSE(content_key(kSecret, changed, geometry) == before) << i;
+    EXPECT_FALSE(tap::content_key(kSecret, changed, geometry) == before) << i;
   }
-  EXPECT_FALSE(content_key({1, 3}, program, geometry) == before);
-  EXPECT_TRUE(content_key(kSecret, {}, geometry).none());
+  EXPECT_FALSE(tap::content_key({1, 3}, program, geometry) == before);
+  EXPECT_TRUE(tap::content_key(kSecret, {}, geometry).none());
 }
 
 TEST(ContentHash, WhereVectorsLieDoesNotCount) {
@@ -138,13 +138,14 @@ TEST(ContentHash, WhereVectorsLieDoesNotCount) {
     op.op.gate_vector += 48;
   }
   const tap::Geometry geometry = test_model().geometry;
-  EXPECT_EQ(content_key(kSecret, program, geometry), content_key(kSecret, moved, geometry));
+  EXPECT_EQ(tap::content_key(kSecret, program, geometry),
+            tap::content_key(kSecret, moved, geometry));
 }
 
 TEST(ContentHash, MixedKeysDiffer) {
   const tap::ContentKey key = {5, 6};
-  EXPECT_FALSE(mix_key(kSecret, key, 1) == mix_key(kSecret, key, 2));
-  EXPECT_FALSE(mix_key(kSecret, key, 1) == key);
+  EXPECT_FALSE(tap::mix_key(kSecret, key, 1) == tap::mix_key(kSecret, key, 2));
+  EXPECT_FALSE(tap::mix_key(kSecret, key, 1) == key);
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ namespace rudder::steer {
 
 struct FileTensor {
   std::string name;
-  tensor::DType dtype = tensor::DType::kF32;  // f32, f16, bf16, i32 or i64
+  tensor::DType dtype = tensor::DType::kF32;  // f64, f32, f16, bf16, i32 or i64
   std::vector<uint64_t> shape;
   std::span<const std::byte> bytes;  // exactly those of the shape; of the file, or of `owned`
   std::shared_ptr<const std::vector<std::byte>> owned;
@@ -27,6 +27,7 @@ struct FileTensor {
 struct FileTensors {
   std::vector<FileTensor> tensors;
   std::string model_hint;
+  double unit = 1;  // what scale 1 of the module is times its vectors
 };
 
 // `bytes` is the whole file and outlives what is returned.

@@ -110,11 +110,13 @@ class GgufReader {
         return tensor::DType::kF32;
       case 1:
         return tensor::DType::kF16;
+      case 28:
+        return tensor::DType::kF64;
       case 30:
         return tensor::DType::kBF16;
       default:
         return fail(ErrorCode::kUnsupported,
-                    fmt::format("tensor type {}: F32, F16 or BF16 is needed", number),
+                    fmt::format("tensor type {}: F64, F32, F16 or BF16 is needed", number),
                     file_ + ": " + name);
     }
   }

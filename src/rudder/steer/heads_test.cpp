@@ -39,7 +39,7 @@ std::vector<tap::Point> at_z(const std::vector<int32_t>& layers) {
 }
 
 TEST(Heads, EveryForm) {
-  const std::pair<const char*, HeadList> cases[] = {
+  const std::pair<const char*, PartList> cases[] = {
       {"2", {2}},
       {"-1", {3}},
       {R"("0,2-3")", {0, 2, 3}},
@@ -57,7 +57,7 @@ TEST(Heads, EveryForm) {
   // By layer: the last head of each.
   const auto last = read_heads(-1, at_z({0, 1, 2}), three_layers(), "heads");
   ASSERT_TRUE(last);
-  EXPECT_EQ(*last, (std::vector<HeadList>{{3}, {2}, {}}));
+  EXPECT_EQ(*last, (std::vector<PartList>{{3}, {2}, {}}));
 }
 
 TEST(Heads, WhatIsWrongIsNamed) {
@@ -124,8 +124,8 @@ TEST(Heads, AnOpWorksOnTheRowOfItsHeads) {
       R"("op": "clamp", "lo": -0.1, "hi": 0.1)",
       R"("op": "set", "value": 6)",
   };
-  for (const auto& [text, heads] : {std::pair<std::string, HeadList>("[0, 2]", {0, 2}),
-                                    std::pair<std::string, HeadList>("[-1, 1]", {3, 1})}) {
+  for (const auto& [text, heads] : {std::pair<std::string, PartList>("[0, 2]", {0, 2}),
+                                    std::pair<std::string, PartList>("[-1, 1]", {3, 1})}) {
     Values part;
     for (const int32_t head : heads) {
       part.insert(part.end(), row.begin() + 2 * head, row.begin() + 2 * head + 2);

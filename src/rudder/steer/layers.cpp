@@ -20,9 +20,6 @@ Numbered layers_of(const tap::Geometry& geometry) {
 
 Result<std::vector<int32_t>> all_layers(tap::Site site, const tap::Geometry& geometry,
                                         const std::string& path) {
-  if (const std::string refused = geometry.refusal(site); !refused.empty()) {
-    return invalid_field(refused, path);
-  }
   std::vector<int32_t> layers;
   for (int32_t layer = 0; layer < geometry.num_layers; ++layer) {
     if (geometry.has({layer, site})) layers.push_back(layer);

@@ -77,7 +77,7 @@ Result<std::string> path_below(const std::string& root, std::string_view path) {
 // What the library holds at a time. Immutable but for configs of requests, which are only kept.
 struct State final : Names {
   ByName<std::shared_ptr<const Module>> modules;
-  ByName<std::shared_ptr<const DictionarySet>> dictionaries;
+  ByName<std::shared_ptr<const features::DictionarySet>> dictionaries;
   std::shared_ptr<const Config> global;
   ByName<std::shared_ptr<const Config>> effective;  // of a request that names the module alone
 
@@ -90,7 +90,8 @@ struct State final : Names {
     return found == modules.end() ? nullptr : found->second->config;
   }
 
-  std::shared_ptr<const DictionarySet> find_dictionary(std::string_view name) const override {
+  std::shared_ptr<const features::DictionarySet> find_dictionary(
+      std::string_view name) const override {
     const auto found = dictionaries.find(name);
     return found == dictionaries.end() ? nullptr : found->second;
   }
@@ -174,7 +175,8 @@ class Library::Impl {
     return module;
   }
 
-  Result<std::shared_ptr<const DictionarySet>> add_dictionary(DictionarySet set, bool replace) {
+  Result<std::shared_ptr<const features::DictionarySet>> add_dictionary(features::DictionarySet set,
+                                                                        bool replace) {
     RUDDER_TRY_VOID(check_name(set.name));
     RUDDER_TRY_VOID(bind_to_model(set, *model_));
     const std::lock_guard writer(writers_);
@@ -185,7 +187,7 @@ class Library::Impl {
                               set.name),
                   "name");
     }
-    auto shared = std::make_shared<const DictionarySet>(std::move(set));
+    auto shared = std::make_shared<const features::DictionarySet>(std::move(set));
     next->dictionaries.insert_or_assign(shared->name, shared);
     show(std::move(next));
     return shared;
@@ -337,12 +339,10 @@ Result<std::shared_ptr<const Module>> Library::add_json(const json::object& body
   return impl_->add({text.data(), text.size()}, replace, "json", "", std::move(specs));
 }
 
-Result<std::shared_ptr<const DictionarySet>> Library::add_dictionary(std::string_view name,
-                                                                     const std::string& path,
-                                                                     std::string_view points,
-                                                                     bool replace) {
+Result<std::shared_ptr<const features::DictionarySet>> Library::add_dictionary(
+    std::string_view name, const std::string& path, std::string_view points, bool replace) {
   RUDDER_TRY_VOID(check_name(name));
-  RUDDER_TRY(DictionarySet set, load_dictionary(path, points));
+  RUDDER_TRY(features::DictionarySet set, load_dictionary(path, points));
   set.name = name;
   return impl_->add_dictionary(std::move(set), replace);
 }
@@ -357,7 +357,7 @@ Result<void> Library::allow_dictionaries_below(const std::string& root) {
   return {};
 }
 
-Result<std::shared_ptr<const DictionarySet>> Library::add_dictionary_json(
+Result<std::shared_ptr<const features::DictionarySet>> Library::add_dictionary_json(
     const json::object& body) {
   static constexpr std::array<std::string_view, 4> kKeys = {"name", "path", "site", "replace"};
   RUDDER_TRY_VOID(check_keys(body, kKeys, "the body", ""));
@@ -385,13 +385,14 @@ Result<void> Library::remove_dictionary(std::string_view name) {
   return impl_->remove_dictionary(name);
 }
 
-std::vector<std::shared_ptr<const DictionarySet>> Library::dictionaries() const {
-  std::vector<std::shared_ptr<const DictionarySet>> sets;
+std::vector<std::shared_ptr<const features::DictionarySet>> Library::dictionaries() const {
+  std::vector<std::shared_ptr<const features::DictionarySet>> sets;
   for (const auto& [name, set] : impl_->state()->dictionaries) sets.push_back(set);
   return sets;
 }
 
-std::shared_ptr<const DictionarySet> Library::find_dictionary(std::string_view name) const {
+std::shared_ptr<const features::DictionarySet> Library::find_dictionary(
+    std::string_view name) const {
   return impl_->state()->find_dictionary(name);
 }
 
@@ -468,7 +469,7 @@ json::array describe(const Config& config) {
   return ops;
 }
 
-json::object describe(const DictionarySet& set) {
+json::object describe(const features::DictionarySet& set) {
   const auto text = [](tap::Point point) {
     return fmt::format("{}.{}", tap::site_name(point.site), point.layer);
   };
@@ -476,13 +477,14 @@ json::object describe(const DictionarySet& set) {
   if (!set.model.empty()) described["model"] = set.model;
   json::array layers;
   for (const auto& dictionary : set.layers) {
-    json::object layer = {{"read", text(dictionary->read)},
-                          {"write", text(dictionary->write)},
-                          {"writes", dictionary->num_writes},
-                          {"features", dictionary->num_features},
-                          {"activation", std::string(activation_name(dictionary->activation))}};
-    if (dictionary->activation == Activation::kTopK) layer["k"] = dictionary->k;
-    if (dictionary->input_gain != InputGain::kKept) layer["without_gain"] = true;
+    json::object layer = {
+        {"read", text(dictionary->read)},
+        {"write", text(dictionary->write)},
+        {"writes", dictionary->num_writes},
+        {"features", dictionary->num_features},
+        {"activation", std::string(features::activation_name(dictionary->activation))}};
+    if (dictionary->activation == features::Activation::kTopK) layer["k"] = dictionary->k;
+    if (dictionary->input_gain != features::InputGain::kKept) layer["without_gain"] = true;
     layers.push_back(std::move(layer));
   }
   described["layers"] = std::move(layers);

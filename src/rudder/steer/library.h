@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "rudder/base/result.h"
+#include "rudder/features/dictionary.h"
 #include "rudder/steer/capture/kept_rows.h"
 #include "rudder/steer/capture/watch.h"
 #include "rudder/steer/config.h"
-#include "rudder/steer/features/dictionary.h"
 
 namespace rudder::steer {
 
@@ -54,18 +54,19 @@ class Library {
 
   // A dictionary in `path` (features/load_dictionary.h), whose features requests may then name; one
   // that does not fit the model is refused. Ops hold the dictionary that they were made with.
-  Result<std::shared_ptr<const DictionarySet>> add_dictionary(std::string_view name,
-                                                              const std::string& path,
-                                                              std::string_view points,
-                                                              bool replace = false);
+  Result<std::shared_ptr<const features::DictionarySet>> add_dictionary(std::string_view name,
+                                                                        const std::string& path,
+                                                                        std::string_view points,
+                                                                        bool replace = false);
   // {"name", "path", "site"?, "replace"?: bool}: `path` below the folder that was allowed, which
   // "..", links that lead out of it and absolute paths are not.
-  Result<std::shared_ptr<const DictionarySet>> add_dictionary_json(const boost::json::object& body);
+  Result<std::shared_ptr<const features::DictionarySet>> add_dictionary_json(
+      const boost::json::object& body);
   // Once, before the first call of that; kNotFound when there is no such folder.
   Result<void> allow_dictionaries_below(const std::string& root);
-  Result<void> remove_dictionary(std::string_view name);                   // kNotFound
-  std::vector<std::shared_ptr<const DictionarySet>> dictionaries() const;  // by name
-  std::shared_ptr<const DictionarySet> find_dictionary(std::string_view name) const;
+  Result<void> remove_dictionary(std::string_view name);                             // kNotFound
+  std::vector<std::shared_ptr<const features::DictionarySet>> dictionaries() const;  // by name
+  std::shared_ptr<const features::DictionarySet> find_dictionary(std::string_view name) const;
 
   std::vector<std::shared_ptr<const Module>> modules() const;       // by name
   std::shared_ptr<const Module> find(std::string_view name) const;  // null: there is none
@@ -97,6 +98,6 @@ class Library {
 boost::json::array describe(const Config& config);
 boost::json::object describe(const Module& module);  // {"name", "source", "model_hint"?, "ops"}
 // {"name", "source", "format", "model"?, "layers": [{"read", "write", "features", …}, …]}
-boost::json::object describe(const DictionarySet& set);
+boost::json::object describe(const features::DictionarySet& set);
 
 }  // namespace rudder::steer

@@ -79,10 +79,10 @@ class ModuleReader {
   Result<void> add(const FileTensor& tensor) {
     RUDDER_TRY(const VectorName name, parse_name(tensor.name, where(tensor)));
     if (!is_vector_dtype(tensor.dtype)) {
-      return fail(
-          ErrorCode::kInvalidArgument,
-          fmt::format("dtype {}: f32, f16 or bf16 is needed", tensor::dtype_name(tensor.dtype)),
-          where(tensor));
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("dtype {}: f64, f32, f16 or bf16 is needed",
+                              tensor::dtype_name(tensor.dtype)),
+                  where(tensor));
     }
     if (tensor.shape.empty() || tensor.shape.size() > 2 || tensor.bytes.empty()) {
       return fail(ErrorCode::kInvalidArgument, "one row or a row a layer is needed", where(tensor));
@@ -107,8 +107,9 @@ class ModuleReader {
       if (width != static_cast<uint64_t>(model_.geometry.width(point))) {
         return fail(
             ErrorCode::kInvalidArgument,
-            fmt::format("vectors of {} elements; {} of layer {} has {}", width,
-                        tap::site_name(point.site), point.layer, model_.geometry.width(point)),
+            fmt::format("vectors of {} elements; {} of layer {} has {}: {}", width,
+                        tap::site_name(point.site), point.layer, model_.geometry.width(point),
+                        model_.geometry.fits(point.layer, static_cast<int32_t>(width), false)),
             where(tensor));
       }
       if (!seen_.emplace(name.phase, point.index()).second) {
@@ -176,11 +177,12 @@ class ModuleReader {
   std::vector<OpSpec> ops_;
 };
 
-// llama.cpp has no direction of block 0, and its files have no tensors but directions.
+// A direction is of a block's output. llama.cpp's files begin with that of block 1, EasySteer's
+// with that of block 0.
 Result<void> check_directions(const FileTensors& tensors, const std::string& file) {
   for (const FileTensor& tensor : tensors.tensors) {
-    if (!tensor.name.starts_with("direction.") || tensor.name == "direction.0") {
-      return corrupt_file("a control vector has tensors direction.1, direction.2, ...", file,
+    if (!tensor.name.starts_with("direction.")) {
+      return corrupt_file("a control vector has tensors direction.0, direction.1, ...", file,
                           tensor.name);
     }
   }
@@ -224,6 +226,13 @@ Result<FileTensors> read_safetensors(std::span<const std::byte> bytes, const std
   }
   for (const auto& [key, value] : parsed.metadata) {
     if (key == "model_hint") result.model_hint = value;
+    if (key != kUnitKey) continue;
+    const auto [end, error] =
+        std::from_chars(value.data(), value.data() + value.size(), result.unit);
+    const bool is_whole = error == std::errc() && end == value.data() + value.size();
+    if (!is_whole || !(result.unit > 0 && result.unit <= kMaxMagnitude)) {
+      return corrupt_file(fmt::format("the unit '{}' is no number above 0", value), file, kUnitKey);
+    }
   }
   return result;
 }
@@ -248,6 +257,7 @@ Result<LoadedModule> load_module_bytes(std::span<const std::byte> bytes, const s
   LoadedModule loaded;
   loaded.model_hint = tensors.model_hint;
   RUDDER_TRY(loaded.ops, ModuleReader(tensors, file, model).read());
+  for (OpSpec& op : loaded.ops) op.scale *= tensors.unit;
   return loaded;
 }
 

@@ -10,7 +10,8 @@
 //                        "controlvector", "direction.N" is added to the output of block N
 //   .json                the steering fields of a request
 //
-// Every tensor is an add, and every tensor must be one of these.
+// Every tensor is an add, and every tensor must be one of these. What a safetensors file's metadata
+// "rudder.unit" says, a number, is what scale 1 of the module is times the tensors.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +26,8 @@
 #include "rudder/tensor/dtype.h"
 
 namespace rudder::steer {
+
+inline constexpr const char* kUnitKey = "rudder.unit";
 
 struct LoadedModule {
   std::vector<OpSpec> ops;

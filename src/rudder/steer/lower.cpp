@@ -15,9 +15,9 @@
 #include <utility>
 
 #include "rudder/base/check.h"
+#include "rudder/features/dictionary.h"
 #include "rudder/steer/axes.h"
 #include "rudder/steer/dot.h"
-#include "rudder/steer/features/dictionary.h"
 #include "rudder/steer/latches.h"
 #include "rudder/steer/reconstructions.h"
 #include "rudder/tap/passage.h"
@@ -63,6 +63,7 @@ class Lowering {
   Result<int32_t> relay_of(const OpSpec& spec);
   Result<void> place(const OpSpec& spec, Selector selector, Forms forms);
   Result<int32_t> selector_index(const OpSpec& spec, Selector selector);
+  bool is_clamped_before(const LoweredOp& form) const;
 
   // The rows that axes were made of, by place in their buffer: two are enough to tell lists apart,
   // since rows of one list lie in one buffer.
@@ -74,6 +75,9 @@ class Lowering {
   Latches latches_;
   std::vector<FeatureClamp> relays_;  // whose changes they have
   Reconstructions reconstructions_;
+  int32_t num_specs_ = 0;
+  // By point, dictionary and feature: the first spec that clamps it.
+  std::map<std::tuple<int32_t, const features::Dictionary*, int32_t>, int32_t> clamped_;
 };
 
 Result<std::vector<Row>> Lowering::axes_of(const OpSpec& spec, std::vector<Row> rows,
@@ -196,7 +200,7 @@ Result<Lowering::Forms> Lowering::forms_of(const OpSpec& spec) {
 
 Result<Lowering::Forms> Lowering::clamp_feature(const OpSpec& spec) {
   const FeatureClamp& clamp = spec.clamp;
-  const Dictionary& dictionary = *clamp.dictionary;
+  const features::Dictionary& dictionary = *clamp.dictionary;
   Forms forms(1);
   LoweredOp& form = forms[0];
   form.v1 = spec.vector;
@@ -225,7 +229,7 @@ Result<Lowering::Forms> Lowering::clamp_feature(const OpSpec& spec) {
   form.encodes = clamp.encodes();
   form.op.hi = clamp.only_if_active ? 1.0f : 0.0f;
   if (form.encodes) return forms;
-  const FeatureForm feature = dictionary.form(clamp.feature);
+  const features::FeatureForm feature = dictionary.form(clamp.feature);
   form.op.a = static_cast<float>(feature.scale);
   form.op.b = static_cast<float>(feature.bias);
   form.op.lo = static_cast<float>(feature.gate);
@@ -356,9 +360,25 @@ Result<void> Lowering::place(const OpSpec& spec, Selector selector, Forms forms)
         !reconstructions_.is_first(form.point, index, form.dictionary.get())) {
       continue;
     }
-    if (!is_identity(form)) lowered_.ops.push_back(std::move(form));
+    const bool writes_feature = spec.op == OpName::kFeature && !spec.vector.empty() &&
+                                spec.clamp.feature != FeatureClamp::kNoFeature;
+    if (writes_feature) {
+      form.clamped = spec.clamp.dictionary.get();
+      form.clamped_feature = spec.clamp.feature;
+      form.spec = num_specs_;
+      clamped_.try_emplace({form.point.index(), form.clamped, form.clamped_feature}, form.spec);
+    }
+    form.changes_nothing = is_identity(form);
+    if (form.changes_nothing && !is_clamped_before(form)) continue;
+    lowered_.ops.push_back(std::move(form));
   }
   return {};
+}
+
+// Whether an earlier spec changes the same feature there.
+bool Lowering::is_clamped_before(const LoweredOp& form) const {
+  const auto found = clamped_.find({form.point.index(), form.clamped, form.clamped_feature});
+  return found != clamped_.end() && found->second != form.spec;
 }
 
 // The part of `selector` among generated tokens [begin, end); false when there is none.
@@ -377,6 +397,7 @@ bool within_generation(Selector& selector, int32_t begin, int32_t end) {
 }
 
 Result<void> Lowering::add(const OpSpec& spec) {
+  ++num_specs_;
   RUDDER_TRY_VOID(reconstructions_.add(spec));
   const bool only_reads = spec.op == OpName::kFeature && spec.vector.empty();
   RUDDER_CHECK(only_reads || spec.vector.width == geometry_.width(spec.point),
@@ -440,7 +461,7 @@ Result<Lowered> Lowering::finish() {
     return std::pair(op.point.index(), static_cast<int32_t>(op.group));
   });
   int64_t floats = 0;
-  std::set<std::pair<int32_t, const Dictionary*>> encodes;  // each of which is an op, too
+  std::set<std::pair<int32_t, const features::Dictionary*>> encodes;  // each of which is an op, too
   for (size_t i = 0, at_point = 0; i < ops.size(); ++i) {
     at_point = i > 0 && ops[i].point == ops[i - 1].point ? at_point + 1 : 1;
     if (ops[i].encodes && ops[i].feature == FeatureClamp::kNoFeature) --at_point;

@@ -39,10 +39,16 @@ struct LoweredOp {
   Row v2;
   Row gate;
   // Of a clamp at the point where its dictionary reads. `full`: the row is reconstructed.
-  std::shared_ptr<const Dictionary> dictionary = {};
+  std::shared_ptr<const features::Dictionary> dictionary = {};
   int32_t feature = 0;  // FeatureClamp::kNoFeature: none
   bool full = false;
   bool encodes = false;  // it is kEncoded, of a kEncode that the program is given
+  // Of what is written for a clamp: whose feature, and which of the specs asks for it. Of several
+  // of one feature at a token those of the last specs count (config.cpp).
+  const features::Dictionary* clamped = nullptr;  // null: of no clamp
+  int32_t clamped_feature = 0;
+  int32_t spec = 0;
+  bool changes_nothing = false;  // it is there to count instead of earlier ones
 };
 
 struct Lowered {

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <limits>
 
 #include "rudder/steer/file_tensor.h"
 
@@ -212,31 +211,15 @@ class HeaderReader {
   std::string_view text_;
 };
 
-// f64 becomes f32; what does not fit becomes infinite and is refused where values are checked.
-Bytes narrowed(std::span<const std::byte> doubles) {
-  const size_t count = doubles.size() / sizeof(double);
-  auto floats = std::make_shared<std::vector<std::byte>>(count * sizeof(float));
-  for (size_t i = 0; i < count; ++i) {
-    double wide = 0;
-    std::memcpy(&wide, doubles.data() + i * sizeof(wide), sizeof(wide));
-    constexpr double kMax = std::numeric_limits<float>::max();
-    const float narrow = wide > kMax || wide < -kMax ? std::numeric_limits<float>::infinity()
-                                                     : static_cast<float>(wide);
-    std::memcpy(floats->data() + i * sizeof(narrow), &narrow, sizeof(narrow));
-  }
-  return floats;
-}
-
 struct ArrayType {
   std::string_view descr;
   tensor::DType dtype;
-  uint64_t bytes;
 };
-constexpr std::array<ArrayType, 5> kArrayTypes = {{{"<f4", tensor::DType::kF32, 4},
-                                                   {"<f2", tensor::DType::kF16, 2},
-                                                   {"<f8", tensor::DType::kF32, 8},
-                                                   {"<i4", tensor::DType::kI32, 4},
-                                                   {"<i8", tensor::DType::kI64, 8}}};
+constexpr std::array<ArrayType, 5> kArrayTypes = {{{"<f4", tensor::DType::kF32},
+                                                   {"<f2", tensor::DType::kF16},
+                                                   {"<f8", tensor::DType::kF64},
+                                                   {"<i4", tensor::DType::kI32},
+                                                   {"<i8", tensor::DType::kI64}}};
 
 Result<FileTensor> read_array(Bytes bytes, std::string name, const std::string& file) {
   ByteCursor cursor(*bytes);
@@ -257,7 +240,8 @@ Result<FileTensor> read_array(Bytes bytes, std::string name, const std::string& 
                 file + ": " + name);
   }
   uint64_t needed = 0;
-  if (!checked_bytes(header.shape, type->bytes, needed) || needed != cursor.left()) {
+  if (!checked_bytes(header.shape, tensor::dtype_bytes(type->dtype), needed) ||
+      needed != cursor.left()) {
     return corrupt_file("its size is not that of its shape", file, name);
   }
   FileTensor tensor;
@@ -266,10 +250,6 @@ Result<FileTensor> read_array(Bytes bytes, std::string name, const std::string& 
   tensor.shape = std::move(header.shape);
   tensor.bytes = cursor.take_bytes(needed);
   tensor.owned = std::move(bytes);
-  if (type->descr == "<f8") {
-    tensor.owned = narrowed(tensor.bytes);
-    tensor.bytes = *tensor.owned;
-  }
   return tensor;
 }
 

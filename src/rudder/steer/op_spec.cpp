@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "rudder/steer/features/dictionary.h"
+#include "rudder/features/dictionary.h"
 
 namespace rudder::steer {
 namespace {
@@ -32,7 +32,7 @@ constexpr std::array<std::string_view, 5> kEdits = {"set", "add", "multiply", "m
 }  // namespace
 
 bool FeatureClamp::encodes() const {
-  return full || (dictionary->activation == Activation::kTopK && !is_plain_add());
+  return full || (dictionary->activation == features::Activation::kTopK && !is_plain_add());
 }
 
 bool FeatureClamp::is_plain_add() const {

@@ -12,26 +12,15 @@
 #include <string_view>
 #include <vector>
 
+#include "rudder/features/dictionary.h"
 #include "rudder/steer/selector.h"
 #include "rudder/tap/feature.h"
 #include "rudder/tap/program.h"
+#include "rudder/tap/row.h"
 
 namespace rudder::steer {
 
-// A vector inside a buffer that many may share. Equal rows are the same part of one buffer.
-struct Row {
-  std::shared_ptr<const float[]> buffer;
-  int64_t begin = 0;
-  int32_t width = 0;
-
-  bool empty() const { return width == 0; }
-  std::span<const float> values() const {
-    return {buffer.get() + begin, static_cast<size_t>(width)};
-  }
-  bool operator==(const Row&) const = default;
-};
-
-struct Dictionary;
+using tap::Row;
 
 // Formulas: docs/steering.md. The order of the groups is the order in which ops of one point run;
 // within a group they run in the order of the request.
@@ -108,7 +97,7 @@ struct Schedule {
 struct FeatureClamp {
   static constexpr int32_t kNoFeature = -1;
 
-  std::shared_ptr<const Dictionary> dictionary;
+  std::shared_ptr<const features::Dictionary> dictionary;
   int32_t feature = 0;  // kNoFeature: none is changed, with `full` alone
   tap::FeatureEdit edit = tap::FeatureEdit::kAdd;
   double value = 0;

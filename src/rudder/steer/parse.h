@@ -24,15 +24,14 @@ inline constexpr size_t kMaxSpecs = 1 << 16;  // ops at points, those of named m
 inline constexpr size_t kMaxNamed = 64;
 inline constexpr size_t kMaxAxes = 64;  // of one ablation
 
-struct DictionarySet;
-
 // Where names lead. Implemented by Library over a snapshot of its modules.
 class Names {
  public:
   virtual ~Names() = default;
   // Null: unknown.
   virtual std::shared_ptr<const Config> find(std::string_view name) const = 0;
-  virtual std::shared_ptr<const DictionarySet> find_dictionary(std::string_view name) const = 0;
+  virtual std::shared_ptr<const features::DictionarySet> find_dictionary(
+      std::string_view name) const = 0;
 };
 
 struct NamedRef {

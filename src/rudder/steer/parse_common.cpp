@@ -6,6 +6,7 @@
 #include <array>
 #include <boost/json.hpp>
 #include <map>
+#include <optional>
 
 #include "rudder/steer/layers.h"
 
@@ -33,6 +34,17 @@ Result<Row> added_row(const OpSpec& add, const std::string& where) {
   return Row{std::move(buffer), 0, add.vector.width};
 }
 
+PartList part_at(std::span<const PartList> parts, size_t point) {
+  return parts.empty() ? PartList() : parts[point];
+}
+
+// Whether the parts are a stream, and rows of this width are of it.
+bool is_of_stream(const ParseContext& context, tap::Point point, const PartList& parts,
+                  int32_t width) {
+  return !parts.empty() && tap::is_residual(point.site) &&
+         width == PartRows::width(parts, context.model.geometry.parts(point));
+}
+
 // The vector that a module adds at `point` in any phase; else its only add, unless `exact`.
 Result<const OpSpec*> named_add(const Config& config, std::string_view name, tap::Point point,
                                 bool exact, const std::string& where) {
@@ -54,17 +66,20 @@ Result<const OpSpec*> named_add(const Config& config, std::string_view name, tap
 
 Result<std::vector<Row>> named_rows(std::string_view name, const tap::Point* from,
                                     std::span<const tap::Point> points, const ParseContext& context,
-                                    const std::string& where) {
+                                    const std::string& where, std::span<const PartList> parts) {
   const auto config = context.names.find(name);
   if (config == nullptr) {
     return fail(ErrorCode::kNotFound, fmt::format("no steering module is named '{}'", name), where);
   }
   std::vector<Row> rows;
   std::map<const OpSpec*, Row> made;  // layers that share a vector share its memory
-  for (const tap::Point& point : points) {
+  for (size_t i = 0; i < points.size(); ++i) {
+    const tap::Point& point = points[i];
     RUDDER_TRY(const OpSpec* add,
                named_add(*config, name, from == nullptr ? point : *from, from != nullptr, where));
-    RUDDER_TRY_VOID(check_width(context.model, point, add->vector.width, where));
+    if (!is_of_stream(context, point, part_at(parts, i), add->vector.width)) {
+      RUDDER_TRY_VOID(check_width(context.model, point, add->vector.width, where));
+    }
     const auto [row, is_new] = made.try_emplace(add);
     if (is_new) {
       RUDDER_TRY(row->second, added_row(*add, where));
@@ -76,7 +91,8 @@ Result<std::vector<Row>> named_rows(std::string_view name, const tap::Point* fro
 
 // {"name", "site"?, "layer"?}: both or neither.
 Result<std::vector<Row>> named_rows(const json::object& object, std::span<const tap::Point> points,
-                                    const ParseContext& context, const std::string& path) {
+                                    const ParseContext& context, const std::string& path,
+                                    std::span<const PartList> parts) {
   static constexpr std::array<std::string_view, 3> kKeys = {"name", "site", "layer"};
   RUDDER_TRY_VOID(check_keys(object, kKeys, "a vector by name", path));
   const json::string* name = object.at("name").if_string();
@@ -84,7 +100,7 @@ Result<std::vector<Row>> named_rows(const json::object& object, std::span<const 
   const json::value* site = member(object, "site");
   const json::value* layer = member(object, "layer");
   if (site == nullptr && layer == nullptr) {
-    return named_rows(view_of(*name), nullptr, points, context, path + ".name");
+    return named_rows(view_of(*name), nullptr, points, context, path + ".name", parts);
   }
   if (site == nullptr || !site->is_string()) {
     return invalid_field("the name of a site is needed", path + ".site");
@@ -95,7 +111,7 @@ Result<std::vector<Row>> named_rows(const json::object& object, std::span<const 
   RUDDER_TRY(const int32_t number, read_layer(*layer, context.model.geometry, path + ".layer"));
   const tap::Point from = {number, ref->site};
   RUDDER_TRY_VOID(check_point(context.model, from, path + ".layer"));
-  return named_rows(view_of(*name), &from, points, context, path + ".name");
+  return named_rows(view_of(*name), &from, points, context, path + ".name", parts);
 }
 
 }  // namespace
@@ -166,23 +182,24 @@ Result<void> check_width(const Model& model, tap::Point point, int32_t width,
                          const std::string& where) {
   const int32_t needed = model.geometry.width(point);
   if (width == needed) return {};
-  return invalid_field(fmt::format("a vector of {} elements; {} of layer {} has {}", width,
-                                   tap::site_name(point.site), point.layer, needed),
+  return invalid_field(fmt::format("a vector of {} elements; {} of layer {} has {}: {}", width,
+                                   tap::site_name(point.site), point.layer, needed,
+                                   model.geometry.fits(point.layer, width, true)),
                        where);
 }
 
 Result<VectorsAtPoints> read_vectors(const json::value& value, std::span<const tap::Point> points,
                                      bool rows_are_axes, const ParseContext& context,
-                                     const std::string& path, std::span<const HeadList> heads) {
+                                     const std::string& path, std::span<const PartList> parts) {
   static constexpr std::array<std::string_view, 3> kPacked = {"dtype", "shape", "data"};
   VectorsAtPoints vectors;
   if (const json::string* name = value.if_string()) {
-    RUDDER_TRY(vectors.named, named_rows(view_of(*name), nullptr, points, context, path));
+    RUDDER_TRY(vectors.named, named_rows(view_of(*name), nullptr, points, context, path, parts));
     return vectors;
   }
   if (const json::object* object = value.if_object()) {
     if (object->contains("name")) {
-      RUDDER_TRY(vectors.named, named_rows(*object, points, context, path));
+      RUDDER_TRY(vectors.named, named_rows(*object, points, context, path, parts));
       return vectors;
     }
     RUDDER_TRY_VOID(check_keys(*object, kPacked, "a packed vector", path));
@@ -198,19 +215,42 @@ Result<VectorsAtPoints> read_vectors(const json::value& value, std::span<const t
     return invalid_field(fmt::format("{} vectors for {} layers", count, points.size()), path);
   }
   for (size_t i = 0; i < points.size(); ++i) {
-    const tap::Geometry& geometry = context.model.geometry;
-    if (heads.empty() || heads[i].empty()) {
-      RUDDER_TRY_VOID(check_width(context.model, points[i], vectors.rows.width, path));
+    const PartList list = part_at(parts, i);
+    const int32_t width = vectors.rows.width;
+    if (is_of_stream(context, points[i], list, width)) continue;
+    if (list.empty() || tap::is_residual(points[i].site)) {
+      RUDDER_TRY_VOID(check_width(context.model, points[i], width, path));
       continue;
     }
-    const tap::Heads& layer = geometry.heads[static_cast<size_t>(points[i].layer)];
-    const int32_t needed = HeadRows::width(heads[i], layer);
-    if (vectors.rows.width == needed) continue;
-    return invalid_field(fmt::format("a vector of {} elements; {} heads of layer {} have {}",
-                                     vectors.rows.width, heads[i].size(), points[i].layer, needed),
+    const int32_t needed = PartRows::width(list, context.model.geometry.parts(points[i]));
+    if (width == needed) continue;
+    return invalid_field(fmt::format("a vector of {} elements; {} heads of layer {} have {}", width,
+                                     list.size(), points[i].layer, needed),
                          path);
   }
   return vectors;
+}
+
+Result<Row> read_row_at(const json::object& object, tap::Point point, const ParseContext& context,
+                        const std::string& path) {
+  const tap::Geometry& geometry = context.model.geometry;
+  const std::string where = join_path(path, "vector");
+  const json::value* const vector = member(object, "vector");
+  if (vector == nullptr) return invalid_field("a vector is needed", where);
+  const std::span<const tap::Point> points(&point, 1);
+  RUDDER_TRY(const std::optional<StreamChoice> choice,
+             read_stream_of(object, points, geometry, path));
+  std::vector<PartList> parts = {PartList()};
+  if (choice) parts = choice->part_lists(geometry);
+  if (parts.size() > 1) {
+    return invalid_field("one stream is needed: a number is read of one row",
+                         join_path(path, "stream"));
+  }
+  RUDDER_TRY(const VectorsAtPoints vectors,
+             read_vectors(*vector, points, false, context, where, parts));
+  const Row row = vectors.at(0);
+  const tap::RowParts whole = geometry.parts(point);
+  return PartRows().spread(row, row.width == whole.width(), parts[0], whole);
 }
 
 Result<NamedRef> parse_named(const json::value& value, const ParseContext& context,

@@ -13,6 +13,7 @@
 #include "rudder/steer/heads.h"
 #include "rudder/steer/invalid_field.h"
 #include "rudder/steer/parse.h"
+#include "rudder/steer/streams.h"
 #include "rudder/steer/vectors.h"
 #include "rudder/tap/site.h"
 
@@ -52,8 +53,8 @@ Result<tap::SiteRef> read_site(const boost::json::object& object, const std::str
 
 // The vectors at "path": a list, lists, packed, or a name (which gives one row for each of
 // `points`). One row is for all points; else there are as many rows as points, or as the caller
-// says with `rows_are_axes`. With `heads`, by point, a row given as numbers is of these heads side
-// by side; one of a name is a whole row.
+// says with `rows_are_axes`. With `parts`, by point, a row given as numbers is of these parts side
+// by side, and one of a name is a whole row; where the parts are a stream either may be either.
 struct VectorsAtPoints {
   Rows rows;               // of vectors given as numbers
   std::vector<Row> named;  // of a name: by point
@@ -67,7 +68,12 @@ struct VectorsAtPoints {
 Result<VectorsAtPoints> read_vectors(const boost::json::value& value,
                                      std::span<const tap::Point> points, bool rows_are_axes,
                                      const ParseContext& context, const std::string& path,
-                                     std::span<const HeadList> heads = {});
+                                     std::span<const PartList> parts = {});
+
+// "vector" of `object`, as wide as the point's row. With "stream", which the object may have, it is
+// a vector of that stream, 0 at the others.
+Result<Row> read_row_at(const boost::json::object& object, tap::Point point,
+                        const ParseContext& context, const std::string& path);
 
 // One tier: {site: {layer: entry}} or {site: packed}, as adds in `ops`.
 Result<void> parse_tier(const boost::json::value& value, Phase phase, const ParseContext& context,
@@ -85,19 +91,20 @@ struct ParsedGate {
     return made;
   }
 };
+// `parts`: of a stream that the op is for, by point; a probe may be as wide as that.
 Result<ParsedGate> parse_gate(const boost::json::value& value, std::span<const tap::Point> points,
-                              const ParseContext& context, const std::string& path);
+                              const ParseContext& context, const std::string& path,
+                              std::span<const PartList> parts = {});
 
 // What the one of "probe" and "feature" that `object` has reads, at a point of its own.
 Result<capture::Watch> read_watch(const boost::json::object& object, const ParseContext& context,
                                   const std::string& path);
 
 // The dictionary that "dictionary" names, at the layer that "layer" says where it has several.
-Result<std::shared_ptr<const Dictionary>> read_dictionary(const boost::json::object& object,
-                                                          const ParseContext& context,
-                                                          const std::string& path);
+Result<std::shared_ptr<const features::Dictionary>> read_dictionary(
+    const boost::json::object& object, const ParseContext& context, const std::string& path);
 Result<int32_t> read_feature(const boost::json::object& object, std::string_view key,
-                             const Dictionary& dictionary, const std::string& path);
+                             const features::Dictionary& dictionary, const std::string& path);
 
 // An element with the op "feature", and the article's clamps: `sae_clamp_specs`, or
 // with `full` `sae_full_reconstruction_specs`.

@@ -104,9 +104,10 @@ TEST(ParseControl, TheKeyCoversEveryNumber) {
 TEST(ParseControl, AFeatureIsReadAsTheDictionaryEncodesIt) {
   Random random(5);
   int active = 0;
-  for (const auto activation : {Activation::kRelu, Activation::kJumpRelu, Activation::kGated}) {
+  for (const auto activation : {features::Activation::kRelu, features::Activation::kJumpRelu,
+                                features::Activation::kGated}) {
     const OneName names = control_names({.activation = activation, .subtracts_bias = true});
-    const Dictionary& dictionary = *names.find_dictionary("d")->layers[0];
+    const features::Dictionary& dictionary = *names.find_dictionary("d")->layers[0];
     for (int32_t round = 0; round < 60; ++round) {
       const int32_t feature = round % dictionary.num_features;
       const auto config =
@@ -187,7 +188,7 @@ TEST(ParseControl, WhatIsWrongIsRefusedWithItsPath) {
   }
   const std::string by_feature =
       controlled_by(fmt::format(R"("feature": {{"dictionary": "d", "feature": 1}}, {})", kLaw));
-  for (const DictionaryAsk& ask : {DictionaryAsk{.activation = Activation::kTopK},
+  for (const DictionaryAsk& ask : {DictionaryAsk{.activation = features::Activation::kTopK},
                                    DictionaryAsk{.norm = tap::FeatureNorm::kLayerNorm}}) {
     const auto config = config_of(by_feature, control_names(ask));
     ASSERT_FALSE(config.has_value());

@@ -69,7 +69,7 @@ TEST(ParseEncode, TheKeyCoversTheDtypeOfTheDictionary) {
 }
 
 TEST(ParseEncode, ATopkDictionaryIsEncodedForAClampAlone) {
-  const OneName names = dictionary_named_d({.activation = Activation::kTopK});
+  const OneName names = dictionary_named_d({.activation = features::Activation::kTopK});
   const auto set =
       encoding_program(body_of(feature_with(R"("feature": 1, "kind": "set", "value": 2)")), names);
   ASSERT_EQ(set.program->ops.size(), 2u);
@@ -86,7 +86,8 @@ TEST(ParseEncode, ATranscodersRowIsCarriedToWhereItWrites) {
   const OneName names =
       dictionary_named_d({.read = {1, tap::Site::kMlpIn}, .write = {1, tap::Site::kMlpOut}});
   const auto made = encoding_program(
-      body_of(kSetFull + "," + kSetFull +
+      body_of(kSetFull + "," +
+              feature_with(R"("feature": 0, "kind": "set", "value": 2, "mode": "full")") +
               R"(, {"op": "add", "site": "mlp_out", "layers": 1, "vector": [1, 2, 3, 4]})"),
       names);
   const auto& ops = made.program->ops;
@@ -148,7 +149,7 @@ TEST(ParseEncode, ErrorsHaveThePathOfTheField) {
   EXPECT_EQ(where_of(full, names, encoding_model(0)), "steering[0].mode");
   EXPECT_EQ(where_of(full, names, encoding_model(5)), "steering[0].mode");
   const std::string set = body_of(feature_with(R"("feature": 1, "kind": "set", "value": 2)"));
-  const OneName topk = dictionary_named_d({.activation = Activation::kTopK});
+  const OneName topk = dictionary_named_d({.activation = features::Activation::kTopK});
   EXPECT_EQ(where_of(set, topk, model), "none");
   EXPECT_EQ(where_of(set, topk, encoding_model(5)), "steering[0].kind");
   const OneName transcoder =

@@ -7,7 +7,7 @@
 #include <boost/json.hpp>
 #include <set>
 
-#include "rudder/steer/features/dictionary.h"
+#include "rudder/features/dictionary.h"
 #include "rudder/steer/layers.h"
 #include "rudder/steer/parse_common.h"
 
@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, 10> kFeatureFields = {
     "op",    "dictionary",     "layer", "feature", "kind",
     "value", "only_if_active", "mode",  "select",  "gate"};
 
-std::vector<tap::Point> write_points(const Dictionary& dictionary) {
+std::vector<tap::Point> write_points(const features::Dictionary& dictionary) {
   std::vector<tap::Point> points;
   points.reserve(static_cast<size_t>(dictionary.num_writes));
   for (int32_t i = 0; i < dictionary.num_writes; ++i) points.push_back(dictionary.write_point(i));
@@ -29,7 +29,7 @@ std::vector<tap::Point> write_points(const Dictionary& dictionary) {
 
 // Whether the server can encode the whole dictionary; `where` asks for it.
 Result<void> check_encode(const FeatureClamp& clamp, const Model& model, const std::string& where) {
-  const Dictionary& dictionary = *clamp.dictionary;
+  const features::Dictionary& dictionary = *clamp.dictionary;
   const int32_t most = model.limits.max_features;
   if (clamp.full && dictionary.num_writes > 1) {
     return fail(ErrorCode::kUnsupported,
@@ -60,7 +60,7 @@ Result<void> check_encode(const FeatureClamp& clamp, const Model& model, const s
 
 // What the clamp needs of the dictionary beside the decoder row. `path` is the clamp's object.
 Result<void> check_clamp(const FeatureClamp& clamp, const Model& model, const std::string& path) {
-  const Dictionary& dictionary = *clamp.dictionary;
+  const features::Dictionary& dictionary = *clamp.dictionary;
   if (clamp.is_plain_add()) return {};
   const auto unsupported = [&](std::string_view why) {
     return fail(ErrorCode::kUnsupported,
@@ -79,7 +79,7 @@ Result<void> check_clamp(const FeatureClamp& clamp, const Model& model, const st
 // One op for each point that the dictionary writes; behind them the one that reads, if it is none
 // of them; behind those the reconstruction, if the clamp wants it.
 void place_clamp(const OpSpec& spec, std::vector<OpSpec>& ops) {
-  const Dictionary& dictionary = *spec.clamp.dictionary;
+  const features::Dictionary& dictionary = *spec.clamp.dictionary;
   for (int32_t i = 0; i < dictionary.num_writes; ++i) {
     OpSpec& placed = ops.emplace_back(spec);
     placed.point = dictionary.write_point(i);
@@ -133,7 +133,7 @@ Result<void> read_edit(const json::object& element, const std::string& path, Fea
 
 // The parts of one entry of `sae_clamp_specs` or `sae_full_reconstruction_specs`.
 struct SaeSpec {
-  std::shared_ptr<const DictionarySet> set;
+  std::shared_ptr<const features::DictionarySet> set;
   Selector select;
 };
 
@@ -225,7 +225,7 @@ class SaeClampParser {
   }
 
   // The row as a whole; the entries of the same clamp its features. `key` of `path` asks for it.
-  Result<void> reconstruct(const std::shared_ptr<const Dictionary>& dictionary,
+  Result<void> reconstruct(const std::shared_ptr<const features::Dictionary>& dictionary,
                            const Selector& select, const std::string& path, std::string_view key) {
     OpSpec op;
     op.op = OpName::kFeature;
@@ -242,7 +242,7 @@ class SaeClampParser {
 
   // The feature that it clamps.
   Result<int32_t> read_entry(const json::value& value,
-                             const std::shared_ptr<const Dictionary>& dictionary,
+                             const std::shared_ptr<const features::Dictionary>& dictionary,
                              const Selector& select, const std::string& path) {
     static constexpr std::array<std::string_view, 4> kKeys = {"feature_idx", "kind", "value",
                                                               "only_if_active"};
@@ -276,9 +276,9 @@ class SaeClampParser {
 
 }  // namespace
 
-Result<std::shared_ptr<const Dictionary>> read_dictionary(const json::object& object,
-                                                          const ParseContext& context,
-                                                          const std::string& path) {
+Result<std::shared_ptr<const features::Dictionary>> read_dictionary(const json::object& object,
+                                                                    const ParseContext& context,
+                                                                    const std::string& path) {
   RUDDER_TRY(const std::string_view name, read_text(object, "dictionary", path));
   const auto set = context.names.find_dictionary(name);
   if (set == nullptr) {
@@ -299,7 +299,7 @@ Result<std::shared_ptr<const Dictionary>> read_dictionary(const json::object& ob
 }
 
 Result<int32_t> read_feature(const json::object& object, std::string_view key,
-                             const Dictionary& dictionary, const std::string& path) {
+                             const features::Dictionary& dictionary, const std::string& path) {
   const std::string where = join_path(path, key);
   const json::value* value = member(object, key);
   if (value == nullptr) return invalid_field("the number of a feature is needed", where);

@@ -34,7 +34,7 @@ std::string numbers_of(const Row& row) {
 
 TEST(ParseFeature, AnUnconditionalAddIsThePlainVector) {
   const OneName names = names_of({});
-  const Dictionary& dictionary = *names.find_dictionary("d")->layers[0];
+  const features::Dictionary& dictionary = *names.find_dictionary("d")->layers[0];
   const std::string add = fmt::format(
       R"({{"steering": {{"op": "add", "site": "resid_post", "layers": 1, "scale": 2.5, "vector": {}}}}})",
       numbers_of(dictionary.decoder_row(4)));
@@ -69,13 +69,13 @@ TEST(ParseFeature, ACrossLayerTranscoderAddsAtEveryLayerFromItsOwnOn) {
   const OneName names = names_of({.read = {13, tap::Site::kMlpIn},
                                   .write = {13, tap::Site::kMlpOut},
                                   .num_writes = 3,
-                                  .activation = Activation::kTopK});
+                                  .activation = features::Activation::kTopK});
   const auto parsed = parse(
       R"({"steering": {"op": "feature", "dictionary": "d", "feature": 1, "kind": "add", "value": 2}})",
       names);
   ASSERT_TRUE(parsed) << parsed.error().to_string();
   ASSERT_EQ(parsed->ops.size(), 3u);
-  const Dictionary& dictionary = *names.find_dictionary("d")->layers[0];
+  const features::Dictionary& dictionary = *names.find_dictionary("d")->layers[0];
   for (int32_t i = 0; i < 3; ++i) {
     const OpSpec& op = parsed->ops[static_cast<size_t>(i)];
     EXPECT_EQ(op.point, (tap::Point{13 + i, tap::Site::kMlpOut}));
@@ -86,9 +86,10 @@ TEST(ParseFeature, ACrossLayerTranscoderAddsAtEveryLayerFromItsOwnOn) {
 TEST(ParseFeature, AGateOnAFeatureOpensWhereTheFeatureIsAboveItsBound) {
   std::mt19937_64 engine(5);
   std::normal_distribution<float> normal;
-  for (const auto activation : {Activation::kRelu, Activation::kJumpRelu, Activation::kGated}) {
+  for (const auto activation : {features::Activation::kRelu, features::Activation::kJumpRelu,
+                                features::Activation::kGated}) {
     const OneName names = names_of({.activation = activation, .subtracts_bias = true});
-    const Dictionary& dictionary = *names.find_dictionary("d")->layers[0];
+    const features::Dictionary& dictionary = *names.find_dictionary("d")->layers[0];
     int open = 0;
     for (int round = 0; round < 200; ++round) {
       const int32_t feature = round % dictionary.num_features;
@@ -127,16 +128,16 @@ TEST(ParseFeature, ClampsAreWhatEncodingEditingAndDecodingGive) {
   Random random(17);
   int checked = 0;
   for (int round = 0; round < 1500; ++round) {
-    const auto activation = static_cast<Activation>(std::array{0, 1, 3}[round % 3]);
+    const auto activation = static_cast<features::Activation>(std::array{0, 1, 3}[round % 3]);
     const auto norm = static_cast<FeatureNorm>(round / 3 % 3);
     const OneName names =
         names_of({.activation = activation, .norm = norm, .subtracts_bias = random.one_in(2)},
                  40 + round % 7);
-    const Dictionary& dictionary = *names.find_dictionary("d")->layers[0];
+    const features::Dictionary& dictionary = *names.find_dictionary("d")->layers[0];
     const std::vector<float> h = random.vector(4);
     std::vector<float> features(6);
     encode(dictionary, h, features);
-    const NormedRow normed = normed_row(norm, h);
+    const features::NormedRow normed = features::normed_row(norm, h);
     Row4 expected = {h[0], h[1], h[2], h[3]};
     std::string elements;
     bool is_near = false;
@@ -151,7 +152,7 @@ TEST(ParseFeature, ClampsAreWhatEncodingEditingAndDecodingGive) {
       const double f = features[static_cast<size_t>(j)];
       double y = 0;
       for (size_t i = 0; i < 4; ++i) y += normed.values[i] * dictionary.encoder_row(j).values()[i];
-      const FeatureForm form = dictionary.form(j);
+      const features::FeatureForm form = dictionary.form(j);
       is_near =
           is_near || std::abs(y - form.gate) < 1e-4 || std::abs(form.scale * y + form.bias) < 1e-4;
       double changed = f;
@@ -183,7 +184,7 @@ TEST(ParseFeature, ClampsNeedADictionaryThatHasThem) {
   constexpr std::string_view kSet =
       R"({"steering": {"op": "feature", "dictionary": "d", "feature": 1, "kind": "set", "value": 2}})";
   EXPECT_TRUE(parse(kSet, names_of({})));
-  const auto refused = parse(kSet, names_of({.activation = Activation::kTopK}));
+  const auto refused = parse(kSet, names_of({.activation = features::Activation::kTopK}));
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
   EXPECT_EQ(refused.error().where, "steering.kind");
@@ -272,7 +273,7 @@ TEST(ParseFeature, AGateReadsTheRowThatItsOpChanges) {
   EXPECT_EQ(where_of("resid_post", 1, {}), "");
   EXPECT_EQ(where_of("resid_post", 2, {}), "steering.gate.feature.dictionary");
   EXPECT_EQ(where_of("resid_pre", 1, {}), "steering.gate.feature.dictionary");
-  EXPECT_EQ(where_of("resid_post", 1, {.activation = Activation::kTopK}),
+  EXPECT_EQ(where_of("resid_post", 1, {.activation = features::Activation::kTopK}),
             "steering.gate.feature.dictionary");
   EXPECT_EQ(where_of("resid_post", 1, {.norm = tap::FeatureNorm::kLayerNorm}),
             "steering.gate.feature.dictionary");

@@ -6,7 +6,7 @@
 #include <array>
 #include <boost/json.hpp>
 
-#include "rudder/steer/features/dictionary.h"
+#include "rudder/features/dictionary.h"
 #include "rudder/steer/layers.h"
 #include "rudder/steer/parse_common.h"
 
@@ -50,8 +50,9 @@ Result<Schedule> read_schedule(const json::value& value, const std::string& path
 
 class GateParser {
  public:
-  GateParser(std::span<const tap::Point> points, const ParseContext& context)
-      : points_(points), context_(context) {}
+  GateParser(std::span<const tap::Point> points, std::span<const PartList> parts,
+             const ParseContext& context)
+      : points_(points), parts_(parts), context_(context) {}
 
   Result<void> read(const json::value& value, const std::string& path) {
     static constexpr std::array<std::string_view, 5> kKeys = {"probe", "prompt_score", "feature",
@@ -81,14 +82,18 @@ class GateParser {
 
   Result<void> read_probe(const json::value& value, const std::string& path) {
     static constexpr std::array<std::string_view, 3> kKeys = {"vector", "threshold", "sharpness"};
-    RUDDER_TRY(parsed_.probe, read_gate_parts(value, points_, kKeys, path));
+    RUDDER_TRY(const json::object* const object, read_threshold(value, kKeys, path));
+    const json::value* const vector = member(*object, "vector");
+    const std::string where = join_path(path, "vector");
+    if (vector == nullptr) return invalid_field("a vector is needed", where);
+    RUDDER_TRY(parsed_.probe, read_vectors(*vector, points_, false, context_, where, parts_));
     parsed_.gate.kind = Gate::Kind::kProbe;
     return {};
   }
 
   Result<void> read_score(const json::value& value, const std::string& path) {
-    static constexpr std::array<std::string_view, 5> kKeys = {"vector", "threshold", "sharpness",
-                                                              "site", "layer"};
+    static constexpr std::array<std::string_view, 6> kKeys = {"vector", "threshold", "sharpness",
+                                                              "site",   "layer",     "stream"};
     const json::object* object = value.if_object();
     if (object == nullptr) return invalid_field("an object is needed", path);
     RUDDER_TRY(const tap::SiteRef ref, read_site(*object, path));
@@ -104,17 +109,16 @@ class GateParser {
       return invalid_field("a layer is needed", join_path(path, "layer"));
     }
     RUDDER_TRY_VOID(check_point(context_.model, point, join_path(path, "layer")));
-    RUDDER_TRY(const VectorsAtPoints vectors,
-               read_gate_parts(value, std::span(&point, 1), kKeys, path));
-    parsed_.gate.vector = vectors.at(0);
+    RUDDER_TRY_VOID(read_threshold(value, kKeys, path));
+    RUDDER_TRY(parsed_.gate.vector, read_row_at(*object, point, context_, path));
     parsed_.gate.kind = Gate::Kind::kPromptScore;
     return {};
   }
 
-  Result<VectorsAtPoints> read_gate_parts(const json::value& value,
-                                          std::span<const tap::Point> points,
-                                          std::span<const std::string_view> keys,
-                                          const std::string& path) {
+  // The object of a probe or a score, without its vector.
+  Result<const json::object*> read_threshold(const json::value& value,
+                                             std::span<const std::string_view> keys,
+                                             const std::string& path) {
     const json::object* object = value.if_object();
     if (object == nullptr) return invalid_field("an object is needed", path);
     RUDDER_TRY_VOID(check_keys(*object, keys, "a gate", path));
@@ -123,9 +127,7 @@ class GateParser {
       RUDDER_TRY(const double sharpness, read_required(*object, "sharpness", path));
       parsed_.gate.sharpness = sharpness;
     }
-    const json::value* vector = member(*object, "vector");
-    if (vector == nullptr) return invalid_field("a vector is needed", join_path(path, "vector"));
-    return read_vectors(*vector, points, false, context_, join_path(path, "vector"));
+    return object;
   }
 
   // f > above, as a probe: f grows with y = h . encoder row, so it is y above some threshold.
@@ -143,11 +145,11 @@ class GateParser {
                            join_path(path, "above"));
     }
     const std::string where = join_path(path, "dictionary");
-    if (dictionary->activation == Activation::kTopK ||
+    if (dictionary->activation == features::Activation::kTopK ||
         dictionary->norm != tap::FeatureNorm::kNone) {
       return fail(ErrorCode::kUnsupported,
                   fmt::format("a gate on a feature of a {} dictionary {} is not supported",
-                              activation_name(dictionary->activation),
+                              features::activation_name(dictionary->activation),
                               dictionary->norm == tap::FeatureNorm::kNone
                                   ? "(all features would have to be encoded)"
                                   : "that normalises its input"),
@@ -162,7 +164,7 @@ class GateParser {
                       tap::site_name(point.site), point.layer),
           where);
     }
-    const FeatureForm form = dictionary->form(feature);
+    const features::FeatureForm form = dictionary->form(feature);
     parsed_.gate.kind = Gate::Kind::kProbe;
     parsed_.gate.threshold = std::max(form.gate, (above - form.bias) / form.scale);
     parsed_.probe.named.assign(points_.size(), dictionary->encoder_row(feature));
@@ -200,7 +202,7 @@ class GateParser {
           "a control by a feature of a dictionary that normalises its input is not supported",
           join_path(path, "feature.dictionary"));
     }
-    const FeatureForm form = read.dictionary->form(read.feature);
+    const features::FeatureForm form = read.dictionary->form(read.feature);
     gate.vector = read.dictionary->encoder_row(read.feature);
     control.of_feature = true;
     control.scale = form.scale;
@@ -213,6 +215,7 @@ class GateParser {
 
  private:
   const std::span<const tap::Point> points_;
+  const std::span<const PartList> parts_;
   const ParseContext& context_;
   ParsedGate parsed_;
 };
@@ -220,8 +223,9 @@ class GateParser {
 }  // namespace
 
 Result<ParsedGate> parse_gate(const json::value& value, std::span<const tap::Point> points,
-                              const ParseContext& context, const std::string& path) {
-  GateParser parser(points, context);
+                              const ParseContext& context, const std::string& path,
+                              std::span<const PartList> parts) {
+  GateParser parser(points, parts, context);
   RUDDER_TRY_VOID(parser.read(value, path));
   return parser.take();
 }

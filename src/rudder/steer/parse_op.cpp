@@ -42,8 +42,8 @@ constexpr std::array<OpFields, kNumOps - 1> kFields = {{
     {OpName::kCap, {"hi"}, 1},
     {OpName::kSet, {"value"}, 1},
 }};
-constexpr std::array<std::string_view, 8> kCommonFields = {"op",     "site",  "layers", "heads",
-                                                           "vector", "scale", "select", "gate"};
+constexpr std::array<std::string_view, 9> kCommonFields = {
+    "op", "site", "layers", "heads", "stream", "vector", "scale", "select", "gate"};
 
 // "site" and "layers"; the final norm is of the last layer, whether it is said or not.
 Result<std::vector<tap::Point>> read_points(const json::object& element,
@@ -63,6 +63,7 @@ Result<std::vector<tap::Point>> read_points(const json::object& element,
   RUDDER_TRY(const std::vector<int32_t> numbers,
              read_layers(*layers, ref.site, context.model.geometry, where));
   std::vector<tap::Point> points;
+  points.reserve(numbers.size());
   for (const int32_t layer : numbers) points.push_back({layer, ref.site});
   return points;
 }
@@ -75,16 +76,14 @@ class OpParser {
   Result<void> parse(std::vector<OpSpec>& ops) {
     RUDDER_TRY_VOID(read_op());
     RUDDER_TRY(points_, read_points(element_, context_, path_));
-    if (const json::value* heads = member(element_, "heads")) {
-      RUDDER_TRY(heads_, read_heads(*heads, points_, context_.model.geometry, at("heads")));
-    }
+    RUDDER_TRY_VOID(read_parts());
     RUDDER_TRY_VOID(read_parameters());
     RUDDER_TRY(spec_.scale, read_optional(element_, "scale", 1, path_));
     if (const json::value* select = member(element_, "select")) {
       RUDDER_TRY(spec_.select, parse_selector(*select, at("select")));
     }
     if (const json::value* gate = member(element_, "gate")) {
-      RUDDER_TRY(gate_, parse_gate(*gate, points_, context_, at("gate")));
+      RUDDER_TRY(gate_, parse_gate(*gate, points_, context_, at("gate"), stream_parts()));
       spec_.schedule = gate_.schedule;
     }
     spec_.where = path_;
@@ -92,6 +91,22 @@ class OpParser {
   }
 
  private:
+  // "heads" or "stream": no point has both.
+  Result<void> read_parts() {
+    const tap::Geometry& geometry = context_.model.geometry;
+    if (const json::value* heads = member(element_, "heads")) {
+      RUDDER_TRY(parts_, read_heads(*heads, points_, geometry, at("heads")));
+    }
+    RUDDER_TRY(const std::optional<StreamChoice> choice,
+               read_stream_of(element_, points_, geometry, path_));
+    if (!choice) return {};
+    streams_ = choice->part_lists(geometry);
+    parts_.assign(points_.size(), streams_.front());
+    return {};
+  }
+  std::span<const PartList> stream_parts() const {
+    return streams_.empty() ? std::span<const PartList>() : std::span<const PartList>(parts_);
+  }
   std::string at(std::string_view key) const { return join_path(path_, key); }
 
   Result<void> read_op() {
@@ -99,6 +114,7 @@ class OpParser {
     const std::optional<OpName> op = find_op(name);
     if (!op) {
       std::vector<std::string_view> known;
+      known.reserve(kNumOps);
       for (int32_t i = 0; i < kNumOps; ++i) known.push_back(op_name(static_cast<OpName>(i)));
       return invalid_field(fmt::format("unknown op '{}': one of {}", name, fmt::join(known, ", ")),
                            at("op"));
@@ -140,13 +156,13 @@ class OpParser {
     }
     const json::object* object = source.if_object();
     if (object == nullptr || !object->contains("module")) {
-      return read_vectors(source, points_, false, context_, where, heads_);
+      return read_vectors(source, points_, false, context_, where, parts_);
     }
     static constexpr std::array<std::string_view, 1> kKeys = {"module"};
     RUDDER_TRY_VOID(check_keys(*object, kKeys, "a source", where));
     RUDDER_TRY(const std::string_view name, read_text(*object, "module", where));
     return read_vectors(json::string(name), points_, false, context_, join_path(where, "module"),
-                        heads_);
+                        parts_);
   }
 
   Result<void> read_parameters() {
@@ -194,7 +210,7 @@ class OpParser {
 
   Result<void> read_second(std::string_view key) {
     const auto name = json::string_view(key.data(), key.size());
-    RUDDER_TRY(second_, read_vectors(element_.at(name), points_, false, context_, at(key), heads_));
+    RUDDER_TRY(second_, read_vectors(element_.at(name), points_, false, context_, at(key), parts_));
     has_second_ = true;
     return {};
   }
@@ -228,7 +244,7 @@ class OpParser {
     return {};
   }
 
-  // One op for each point.
+  // One op for each point and, where the op is for several streams, for each of them.
   Result<void> place(std::vector<OpSpec>& ops) {
     const json::value* source = member(element_, "source");
     const json::object* object = source == nullptr ? nullptr : source->if_object();
@@ -242,7 +258,7 @@ class OpParser {
       RUDDER_TRY(vectors, read_source());
     } else {
       RUDDER_TRY(vectors, read_vectors(element_.at("vector"), points_, axes, context_, at("vector"),
-                                       heads_));
+                                       parts_));
     }
     if (axes) {
       if (vectors.rows.count > static_cast<int64_t>(kMaxAxes)) {
@@ -251,29 +267,46 @@ class OpParser {
       }
     }
     for (size_t i = 0; i < points_.size(); ++i) {
-      OpSpec& spec = ops.emplace_back(spec_);
-      spec.point = points_[i];
-      spec.vector = of_heads(vectors.at(i), !vectors.named.empty(), i);
-      for (int64_t axis = 1; axes && axis < vectors.rows.count; ++axis) {
-        spec.more_axes.push_back(of_heads(vectors.rows.row(axis), false, i));
-      }
-      if (has_second_) spec.second = of_heads(second_.at(i), !second_.named.empty(), i);
-      spec.chosen = chosen_at(i);
-      spec.gate = gate_.at(i);
+      for_each_stream(i, [&] {
+        OpSpec& spec = ops.emplace_back(spec_);
+        spec.point = points_[i];
+        spec.vector = of_parts(vectors.at(i), !vectors.named.empty(), i);
+        for (int64_t axis = 1; axes && axis < vectors.rows.count; ++axis) {
+          spec.more_axes.push_back(of_parts(vectors.rows.row(axis), false, i));
+        }
+        if (has_second_) spec.second = of_parts(second_.at(i), !second_.named.empty(), i);
+        finish(spec, i);
+      });
     }
     return {};
   }
 
-  const tap::Heads& layer_heads(size_t point) const {
-    return context_.model.geometry.heads[static_cast<size_t>(points_[point].layer)];
+  tap::RowParts whole_row(size_t point) const {
+    return context_.model.geometry.parts(points_[point]);
   }
-  // The row as the device has it, where the op is for some heads.
-  Row of_heads(const Row& row, bool is_whole, size_t point) {
-    if (heads_.empty()) return row;
-    return head_rows_.spread(row, is_whole, heads_[point], layer_heads(point));
+  // Calls `make` once, or for each stream with its part of the point's row.
+  template <typename Make>
+  void for_each_stream(size_t point, const Make& make) {
+    if (streams_.empty()) return make();
+    for (const PartList& stream : streams_) {
+      parts_[point] = stream;
+      make();
+    }
   }
-  Row chosen_at(size_t point) {
-    return heads_.empty() ? Row{} : head_rows_.mask(heads_[point], layer_heads(point));
+  // The row as the device has it, where the op is for some parts.
+  Row of_parts(const Row& row, bool is_named, size_t point) {
+    if (parts_.empty()) return row;
+    const bool is_whole = streams_.empty() ? is_named : row.width == whole_row(point).width();
+    return part_rows_.spread(row, is_whole, parts_[point], whole_row(point));
+  }
+  void finish(OpSpec& spec, size_t point) {
+    if (!parts_.empty()) spec.chosen = part_rows_.mask(parts_[point], whole_row(point));
+    spec.gate = gate_.at(point);
+    const Row& probe = spec.gate.vector;
+    const bool is_of_stream = spec.gate.kind == Gate::Kind::kProbe && !streams_.empty() &&
+                              probe.width != whole_row(point).width();
+    if (!is_of_stream) return;
+    spec.gate.vector = part_rows_.spread(probe, false, parts_[point], whole_row(point));
   }
 
   // Rows that another request has kept: each position's own row, put in at a position of its own.
@@ -308,15 +341,24 @@ class OpParser {
                                 tap::site_name(points_[point].site), points_[point].layer),
               fmt::format("{}[{}]", from_path, i));
         }
-        OpSpec& spec = ops.emplace_back(spec_);
-        spec.point = points_[point];
-        spec.vector = of_heads(*row, true, point);
-        spec.chosen = chosen_at(point);
-        spec.gate = gate_.at(point);
-        spec.select.prompt = {{dest[i], dest[i] == -1 ? tap::kNoEnd : dest[i] + 1}};
+        RUDDER_TRY_VOID(check_kept(row->width, point, fmt::format("{}[{}]", from_path, i)));
+        for_each_stream(point, [&] {
+          OpSpec& spec = ops.emplace_back(spec_);
+          spec.point = points_[point];
+          spec.vector = of_parts(*row, true, point);
+          finish(spec, point);
+          spec.select.prompt = {{dest[i], dest[i] == -1 ? tap::kNoEnd : dest[i] + 1}};
+        });
       }
     }
     return {};
+  }
+
+  // A request may have kept a stream of the row.
+  Result<void> check_kept(int32_t width, size_t point, const std::string& where) const {
+    const bool is_of_stream = !streams_.empty() && width == whole_row(point).dim;
+    if (is_of_stream) return {};
+    return check_width(context_.model, points_[point], width, where);
   }
 
   Result<std::shared_ptr<const capture::KeptRun>> find_kept(const json::object& source,
@@ -366,8 +408,9 @@ class OpParser {
   const std::string& path_;
   OpSpec spec_;
   std::vector<tap::Point> points_;
-  std::vector<HeadList> heads_;  // by point; none: the op is for whole rows
-  HeadRows head_rows_;
+  std::vector<PartList> parts_;    // by point; none: the op is for whole rows
+  std::vector<PartList> streams_;  // whose parts those are in turn; none: of no streams
+  PartRows part_rows_;
   VectorsAtPoints second_;
   ParsedGate gate_;
   bool has_second_ = false;

@@ -40,14 +40,17 @@ class OneName final : public Names {
     const auto found = configs_.find(std::string(name));
     return found == configs_.end() ? nullptr : found->second;
   }
-  void set_dictionary(std::shared_ptr<const DictionarySet> set) { dictionary_ = std::move(set); }
-  std::shared_ptr<const DictionarySet> find_dictionary(std::string_view name) const override {
+  void set_dictionary(std::shared_ptr<const features::DictionarySet> set) {
+    dictionary_ = std::move(set);
+  }
+  std::shared_ptr<const features::DictionarySet> find_dictionary(
+      std::string_view name) const override {
     return dictionary_ != nullptr && dictionary_->name == name ? dictionary_ : nullptr;
   }
 
  private:
   std::map<std::string, std::shared_ptr<const Config>> configs_;
-  std::shared_ptr<const DictionarySet> dictionary_;
+  std::shared_ptr<const features::DictionarySet> dictionary_;
 };
 
 // The dictionary "sae" of the schema's examples.

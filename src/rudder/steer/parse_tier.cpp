@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <boost/json.hpp>
+#include <optional>
 #include <vector>
 
 #include "rudder/steer/layers.h"
@@ -47,31 +48,39 @@ class TierParser {
   }
 
  private:
-  // [f, …], a packed vector, or {"vector": either, "scale"?}.
+  // [f, …], a packed vector, or {"vector": either, "scale"?, "stream"?}.
   Result<void> add_entry(tap::Point point, const json::value& entry, const std::string& path) {
-    static constexpr std::array<std::string_view, 2> kKeys = {"vector", "scale"};
+    static constexpr std::array<std::string_view, 3> kKeys = {"vector", "scale", "stream"};
     const json::object* object = entry.if_object();
     if (object == nullptr || !object->contains("vector")) {
-      return add_vector(point, entry, 1, path);
+      return add_vector(point, entry, 1, {}, path);
     }
     RUDDER_TRY_VOID(check_keys(*object, kKeys, "a vector of a layer", path));
     double scale = 1;
     if (const json::value* value = member(*object, "scale")) {
       RUDDER_TRY(scale, read_number(*value, join_path(path, "scale")));
     }
-    return add_vector(point, object->at("vector"), scale, join_path(path, "vector"));
+    RUDDER_TRY(const std::optional<StreamChoice> choice, stream_of(*object, point, path));
+    return add_vector(point, object->at("vector"), scale, choice, join_path(path, "vector"));
+  }
+
+  Result<std::optional<StreamChoice>> stream_of(const json::object& object, tap::Point point,
+                                                const std::string& path) const {
+    return read_stream_of(object, std::span(&point, 1), context_.model.geometry, path);
   }
 
   Result<void> add_vector(tap::Point point, const json::value& value, double scale,
-                          const std::string& path) {
+                          const std::optional<StreamChoice>& choice, const std::string& path) {
+    std::vector<PartList> parts;
+    if (choice) parts = {choice->part_lists(context_.model.geometry).front()};
     RUDDER_TRY(const VectorsAtPoints vectors,
-               read_vectors(value, std::span(&point, 1), false, context_, path));
-    return add(point, vectors.at(0), scale, path);
+               read_vectors(value, std::span(&point, 1), false, context_, path, parts));
+    return add(point, vectors.at(0), scale, choice, path);
   }
 
   Result<void> add_packed(tap::Site site, const json::object& packed, const std::string& path) {
-    static constexpr std::array<std::string_view, 5> kKeys = {"dtype", "shape", "layer_indices",
-                                                              "data", "scales"};
+    static constexpr std::array<std::string_view, 7> kKeys = {
+        "dtype", "shape", "layer_indices", "data", "scales", "stream", "residual"};
     RUDDER_TRY_VOID(check_keys(packed, kKeys, "packed vectors", path));
     RUDDER_TRY(const Rows rows, read_packed(packed, path));
     const std::string layers_path = join_path(path, "layer_indices");
@@ -86,14 +95,30 @@ class TierParser {
                  read_layer((*layers)[index], context_.model.geometry, where(layers_path)));
       const tap::Point point = {layer, site};
       RUDDER_TRY_VOID(check_point(context_.model, point, where(layers_path)));
-      RUDDER_TRY_VOID(check_width(context_.model, point, rows.width, join_path(path, "shape")));
+      RUDDER_TRY(const std::optional<StreamChoice> choice, packed_stream(packed, point, path));
+      const bool is_of_stream = choice && rows.width == context_.model.geometry.hidden;
+      if (!is_of_stream) {
+        RUDDER_TRY_VOID(check_width(context_.model, point, rows.width, join_path(path, "shape")));
+      }
       double scale = 1;
       if (scales != nullptr) {
         RUDDER_TRY(scale, read_number((*scales)[index], where(scales_path)));
       }
-      RUDDER_TRY_VOID(add(point, rows.row(i), scale, where(layers_path)));
+      RUDDER_TRY_VOID(add(point, rows.row(i), scale, choice, where(layers_path)));
     }
     return {};
+  }
+
+  // As a client says it, or as captured rows do ("residual").
+  Result<std::optional<StreamChoice>> packed_stream(const json::object& packed, tap::Point point,
+                                                    const std::string& path) const {
+    const json::value* const told = member(packed, "residual");
+    if (told == nullptr || member(packed, "stream") != nullptr) {
+      return stream_of(packed, point, path);
+    }
+    const std::string where = join_path(path, "residual");
+    if (!told->is_object()) return invalid_field("an object is needed", where);
+    return stream_of(told->get_object(), point, where);
   }
 
   // The list under `key`, as long as there are rows; null when there is none.
@@ -110,19 +135,25 @@ class TierParser {
     return list;
   }
 
-  Result<void> add(tap::Point point, Row row, double scale, const std::string& where) {
+  Result<void> add(tap::Point point, const Row& row, double scale,
+                   const std::optional<StreamChoice>& choice, const std::string& where) {
     if (seen_[static_cast<size_t>(point.index())]) {
       return invalid_field(fmt::format("{} of layer {} has a vector already",
                                        tap::site_name(point.site), point.layer),
                            where);
     }
     seen_[static_cast<size_t>(point.index())] = true;
-    OpSpec& spec = ops_.emplace_back();
-    spec.op = OpName::kAdd;
-    spec.point = point;
-    spec.vector = std::move(row);
-    spec.scale = scale;
-    spec.select = select_;
+    std::vector<PartList> parts = {PartList()};
+    if (choice) parts = choice->part_lists(context_.model.geometry);
+    const tap::RowParts whole = context_.model.geometry.parts(point);
+    for (const PartList& part : parts) {
+      OpSpec& spec = ops_.emplace_back();
+      spec.op = OpName::kAdd;
+      spec.point = point;
+      spec.vector = part_rows_.spread(row, row.width == whole.width(), part, whole);
+      spec.scale = scale;
+      spec.select = select_;
+    }
     return {};
   }
 
@@ -130,6 +161,7 @@ class TierParser {
   std::vector<OpSpec>& ops_;
   Selector select_;
   std::vector<bool> seen_;  // by point
+  PartRows part_rows_;
 };
 
 }  // namespace

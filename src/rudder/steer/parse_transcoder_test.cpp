@@ -37,12 +37,12 @@ TEST(ParseTranscoder, ClampsMoveWhatIsWrittenByTheDifferenceOfTwoDecodings) {
   Random random(23);
   int checked = 0;
   for (int round = 0; round < 600; ++round) {
-    const auto activation = static_cast<Activation>(std::array{0, 1, 3}[round % 3]);
+    const auto activation = static_cast<features::Activation>(std::array{0, 1, 3}[round % 3]);
     const auto norm = static_cast<tap::FeatureNorm>(round / 3 % 3);
     const int32_t writes = 1 + random.below(2);
     const OneName names = transcoder({.num_writes = writes, .activation = activation, .norm = norm},
                                      60 + static_cast<uint64_t>(round) % 7);
-    const Dictionary& dictionary = *names.find_dictionary("d")->layers[0];
+    const features::Dictionary& dictionary = *names.find_dictionary("d")->layers[0];
     const std::vector<float> x = random.vector(4);
     std::vector<float> features(6);
     encode(dictionary, x, features);

@@ -7,7 +7,7 @@
 #include <span>
 #include <string_view>
 
-#include "rudder/steer/features/dictionary.h"
+#include "rudder/features/dictionary.h"
 #include "rudder/steer/layers.h"
 #include "rudder/steer/parse_common.h"
 
@@ -39,18 +39,13 @@ Result<tap::Point> read_point(const json::object& object, const ParseContext& co
 
 Result<capture::Watch> read_probe(const json::value& value, const ParseContext& context,
                                   const std::string& path) {
-  static constexpr std::array<std::string_view, 3> kKeys = {"vector", "site", "layer"};
+  static constexpr std::array<std::string_view, 4> kKeys = {"vector", "site", "layer", "stream"};
   const json::object* object = value.if_object();
   if (object == nullptr) return invalid_field("an object is needed", path);
   RUDDER_TRY_VOID(check_keys(*object, kKeys, "a probe", path));
   capture::Watch watch;
   RUDDER_TRY(watch.point.point, read_point(*object, context, path));
-  const std::string where = join_path(path, "vector");
-  const json::value* vector = member(*object, "vector");
-  if (vector == nullptr) return invalid_field("a vector is needed", where);
-  RUDDER_TRY(const VectorsAtPoints vectors,
-             read_vectors(*vector, std::span(&watch.point.point, 1), false, context, where));
-  watch.vector = vectors.at(0);
+  RUDDER_TRY(watch.vector, read_row_at(*object, watch.point.point, context, path));
   return watch;
 }
 
@@ -64,7 +59,7 @@ Result<capture::Watch> read_watched_feature(const json::value& value, const Pars
   RUDDER_TRY(watch.dictionary, read_dictionary(*object, context, path));
   RUDDER_TRY(watch.feature, read_feature(*object, "feature", *watch.dictionary, path));
   watch.point.point = watch.dictionary->read;
-  if (watch.dictionary->activation != Activation::kTopK) return watch;
+  if (watch.dictionary->activation != features::Activation::kTopK) return watch;
   return fail(ErrorCode::kUnsupported,
               "a feature of a topk dictionary depends on all the others, which would have to be "
               "encoded for every token",

@@ -13,7 +13,8 @@ namespace rudder::steer {
 
 inline constexpr int32_t kMaxStopCount = 1 << 20;  // of `for`
 
-// {"probe": {"vector", "site", "layer"} | "feature": {"dictionary", "layer"?, "feature"},
+// {"probe": {"vector", "site", "layer", "stream"?} | "feature": {"dictionary", "layer"?,
+// "feature"},
 //  "above", "for"?: 1}
 Result<capture::StopWhen> parse_stop_when(const boost::json::value& value, const std::string& path,
                                           const Model& model, const Names& names);

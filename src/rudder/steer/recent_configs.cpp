@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "rudder/steer/features/dictionary.h"
+#include "rudder/features/dictionary.h"
 
 namespace rudder::steer {
 namespace {

@@ -12,11 +12,12 @@ namespace {
 
 class RecentConfigsTest : public ::testing::Test {
  protected:
-  static std::shared_ptr<const Dictionary> dictionary(uint64_t seed) {
-    return std::make_shared<const Dictionary>(
+  static std::shared_ptr<const features::Dictionary> dictionary(uint64_t seed) {
+    return std::make_shared<const features::Dictionary>(
         random_dictionary({.width = kTestHidden, .num_features = 64}, seed));
   }
-  static OpSpec clamp(const std::shared_ptr<const Dictionary>& of, int32_t feature, double value) {
+  static OpSpec clamp(const std::shared_ptr<const features::Dictionary>& of, int32_t feature,
+                      double value) {
     OpSpec spec;
     spec.op = OpName::kFeature;
     spec.point = of->write;
@@ -32,7 +33,7 @@ class RecentConfigsTest : public ::testing::Test {
   }
 
   const std::shared_ptr<const Model> model_ = shared_test_model();
-  const std::shared_ptr<const Dictionary> dictionary_ = dictionary(1);
+  const std::shared_ptr<const features::Dictionary> dictionary_ = dictionary(1);
   RecentConfigs recent_;
 };
 

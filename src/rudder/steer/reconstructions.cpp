@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 
-#include "rudder/steer/features/dictionary.h"
+#include "rudder/features/dictionary.h"
 
 namespace rudder::steer {
 
 Result<void> Reconstructions::add(const OpSpec& spec) {
   if (spec.op != OpName::kFeature || !spec.clamp.full) return {};
-  const Dictionary* const dictionary = spec.clamp.dictionary.get();
+  const features::Dictionary* const dictionary = spec.clamp.dictionary.get();
   const Full full{dictionary, dictionary->read.index(), dictionary->write.index()};
   for (const Full& other : full_) {
     if (other.dictionary == dictionary) return {};

@@ -19,18 +19,18 @@ class Reconstructions {
   Result<void> add(const OpSpec& spec);
 
   // Whether the op that replaces the row there, under that selector, is the first of its kind.
-  bool is_first(tap::Point point, int32_t selector, const Dictionary* dictionary) {
+  bool is_first(tap::Point point, int32_t selector, const features::Dictionary* dictionary) {
     return ops_.emplace(point.index(), selector, dictionary).second;
   }
 
  private:
   struct Full {
-    const Dictionary* dictionary = nullptr;
+    const features::Dictionary* dictionary = nullptr;
     int32_t read = 0;  // points
     int32_t write = 0;
   };
   std::vector<Full> full_;
-  std::set<std::tuple<int32_t, int32_t, const Dictionary*>> ops_;
+  std::set<std::tuple<int32_t, int32_t, const features::Dictionary*>> ops_;
 };
 
 }  // namespace rudder::steer

@@ -12,9 +12,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "rudder/base/range_pool.h"
 #include "rudder/base/result.h"
 #include "rudder/steer/config.h"
-#include "rudder/steer/range_pool.h"
 #include "rudder/step/plan.h"
 #include "rudder/tap/capture.h"
 #include "rudder/tap/sequence_taps.h"

@@ -86,7 +86,8 @@ constexpr std::string_view kSchema = R"json({
     "description": "h . vector of each generated token's row h.",
     "type": "object", "required": ["vector", "site"], "additionalProperties": false,
     "properties": {"vector": {"$ref": "#/components/schemas/SteeringVector"},
-                   "site": {"type": "string"}, "layer": {"type": "integer"}}
+                   "site": {"type": "string"}, "layer": {"type": "integer"},
+                   "stream": {"type": "integer", "minimum": 0, "description": "Of the residual."}}
   },
   "WatchedFeature": {
     "description": "The value of a dictionary's feature at each generated token.",
@@ -137,6 +138,7 @@ constexpr std::string_view kSchema = R"json({
                             "properties": {
                               "heads": {"type": "array", "items": {"type": "integer"}},
                               "ranges": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}}}}]},
+      "stream": {"$ref": "#/components/schemas/SteeringStream"},
       "vector": {"$ref": "#/components/schemas/SteeringVector"},
       "source": {"description": "Of a patch, in place of vector.",
                  "oneOf": [{"type": "string", "enum": ["zeros"]},
@@ -210,7 +212,8 @@ constexpr std::string_view kSchema = R"json({
              {"$ref": "#/components/schemas/SteeringVector"},
              {"type": "object", "required": ["vector"], "additionalProperties": false,
               "properties": {"vector": {"$ref": "#/components/schemas/SteeringVector"},
-                             "scale": {"type": "number", "default": 1}}}]}},
+                             "scale": {"type": "number", "default": 1},
+                             "stream": {"$ref": "#/components/schemas/SteeringStream"}}}]}},
         {"type": "object", "required": ["dtype", "shape", "layer_indices", "data"],
          "additionalProperties": false,
          "properties": {
@@ -218,9 +221,15 @@ constexpr std::string_view kSchema = R"json({
            "shape": {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2},
            "layer_indices": {"type": "array", "items": {"type": "integer"}},
            "data": {"type": "string", "contentEncoding": "base64"},
-           "scales": {"type": "array", "items": {"type": "number"}}}}
+           "scales": {"type": "array", "items": {"type": "number"}},
+           "stream": {"$ref": "#/components/schemas/SteeringStream"},
+           "residual": {"type": "object", "description": "As captured rows have it: in place of stream."}}}
       ]
     }
+  },
+  "SteeringStream": {
+    "description": "Of resid_pre, resid_mid and resid_post: the row of this stream, from 0, or that of each. Needed by vectors of the model's width where the residual has several streams.",
+    "oneOf": [{"type": "integer", "minimum": 0}, {"type": "string", "enum": ["all"]}]
   },
   "SteeringWindow": {
     "description": "[begin, end) or a list of such; null leaves a side open. In a prompt a negative number counts from its end.",
@@ -253,6 +262,7 @@ constexpr std::string_view kSchema = R"json({
                        "additionalProperties": false,
                        "properties": {"vector": {"$ref": "#/components/schemas/SteeringVector"},
                                       "site": {"type": "string"}, "layer": {"type": "integer"},
+                                      "stream": {"type": "integer", "minimum": 0, "description": "Of the residual."},
                                       "threshold": {"type": "number"},
                                       "sharpness": {"type": "number"}}},
       "feature": {"type": "object", "required": ["dictionary", "feature"],
@@ -267,7 +277,8 @@ constexpr std::string_view kSchema = R"json({
                               "additionalProperties": false,
                               "properties": {"vector": {"$ref": "#/components/schemas/SteeringVector"},
                                              "site": {"type": "string"},
-                                             "layer": {"type": "integer"}}},
+                                             "layer": {"type": "integer"},
+                                             "stream": {"type": "integer", "minimum": 0, "description": "Of the residual."}}},
                     "feature": {"type": "object", "required": ["dictionary", "feature"],
                                 "additionalProperties": false,
                                 "properties": {"dictionary": {"type": "string"},

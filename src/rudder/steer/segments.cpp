@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "rudder/steer/content_hash.h"
+#include "rudder/tap/content_hash.h"
 
 namespace rudder::steer {
 namespace {
@@ -28,6 +28,7 @@ std::vector<Choice> choices_of(const std::vector<std::vector<tap::PositionRange>
   borders.erase(std::unique(borders.begin(), borders.end()), borders.end());
 
   std::vector<Choice> choices;
+  choices.reserve(borders.size());
   for (const int32_t border : borders) choices.push_back({border, 0});
   for (size_t i = 0; i < selected.size(); ++i) {
     size_t at = 0;
@@ -51,8 +52,8 @@ tap::SequenceTaps taps_of(const Config& config, const PromptShape& shape,
     tap::TapSegment segment{choice.begin, keyed.key, keyed.program};
     if (keyed.program != nullptr && config.is_scheduled(choice.active)) {
       taps.is_scheduled = true;
-      segment.content =
-          mix_key(config.model().hash_secret, keyed.key, static_cast<uint64_t>(shape.prompt_len));
+      segment.content = tap::mix_key(config.model().hash_secret, keyed.key,
+                                     static_cast<uint64_t>(shape.prompt_len));
     }
     if (taps.segments.empty() || taps.segments.back().content != segment.content) {
       taps.segments.push_back(std::move(segment));

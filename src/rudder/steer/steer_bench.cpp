@@ -11,7 +11,6 @@
 #include "rudder/base/cpu_time.h"
 #include "rudder/base/json.h"
 #include "rudder/steer/base64.h"
-#include "rudder/steer/content_hash.h"
 #include "rudder/steer/features/test_dictionary.h"
 #include "rudder/steer/library.h"
 #include "rudder/steer/program_table.h"
@@ -19,6 +18,7 @@
 #include "rudder/steer/row_table.h"
 #include "rudder/steer/segments.h"
 #include "rudder/steer/test_support.h"
+#include "rudder/tap/content_hash.h"
 
 namespace rudder::steer {
 namespace {
@@ -152,7 +152,8 @@ class Bench {
     print("config, program and key: base + decode", make(two, 3), mb);
     const auto program = (*Config::build(model, specs))->program(1).program;
     print("key of a program",
-          time_us([&] { (void)content_key(model_.hash_secret, *program, model_.geometry); }), mb);
+          time_us([&] { (void)tap::content_key(model_.hash_secret, *program, model_.geometry); }),
+          mb);
   }
 
   void time_names(Library& library, const json::object& packed) {
@@ -195,7 +196,7 @@ class Bench {
   void time_clamps() {
     constexpr int32_t kClamps = 64;
     const tap::Point point = {shape_.layers / 2, tap::Site::kResidPost};
-    const auto dictionary = std::make_shared<const Dictionary>(random_dictionary(
+    const auto dictionary = std::make_shared<const features::Dictionary>(random_dictionary(
         {.width = shape_.hidden, .num_features = kClamps, .read = point, .write = point}, 1));
     std::vector<OpSpec> specs(kClamps);
     for (int32_t i = 0; i < kClamps; ++i) {

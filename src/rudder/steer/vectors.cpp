@@ -104,6 +104,17 @@ void widen_in_place(float* buffer, size_t count, tensor::DType dtype) {
   if (dtype == tensor::DType::kBF16) widen_upper_half(buffer, count, widen_bf16);
 }
 
+// What does not fit becomes infinite, which is refused.
+void narrow(std::span<const std::byte> doubles, float* out) {
+  constexpr double kMax = std::numeric_limits<float>::max();
+  for (size_t at = 0; at < doubles.size(); at += sizeof(double), ++out) {
+    double wide = 0;
+    std::memcpy(&wide, doubles.data() + at, sizeof(wide));
+    *out =
+        std::abs(wide) > kMax ? std::numeric_limits<float>::infinity() : static_cast<float>(wide);
+  }
+}
+
 // Where the bytes of `count` values go before they are widened.
 std::span<std::byte> raw_place(float* buffer, size_t count, tensor::DType dtype) {
   const size_t raw = count * tensor::dtype_bytes(dtype);
@@ -151,12 +162,17 @@ std::optional<size_t> first_bad(std::span<const float> values) {
 }
 
 bool is_vector_dtype(tensor::DType dtype) {
-  return std::ranges::find(kPackedTypes, dtype, &PackedType::dtype) != kPackedTypes.end();
+  return dtype == tensor::DType::kF64 ||
+         std::ranges::find(kPackedTypes, dtype, &PackedType::dtype) != kPackedTypes.end();
 }
 
 std::shared_ptr<const float[]> widen(std::span<const std::byte> bytes, tensor::DType dtype) {
   const size_t count = bytes.size() / tensor::dtype_bytes(dtype);
   auto buffer = std::make_shared_for_overwrite<float[]>(count);
+  if (dtype == tensor::DType::kF64) {
+    narrow(bytes, buffer.get());
+    return buffer;
+  }
   std::ranges::copy(bytes, raw_place(buffer.get(), count, dtype).begin());
   widen_in_place(buffer.get(), count, dtype);
   return buffer;

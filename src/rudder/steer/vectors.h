@@ -43,8 +43,9 @@ Result<double> read_number(const boost::json::value& value, const std::string& w
                            double max_magnitude = kMaxMagnitude);
 Result<int32_t> read_int(const boost::json::value& value, const std::string& where);
 
-// f32, f16 and bf16 values, in memory of any alignment, as f32.
+// Of the values of a file: f32, f16, bf16 or f64.
 bool is_vector_dtype(tensor::DType dtype);
+// They, in memory of any alignment, as f32: those of f64 rounded to the nearest.
 std::shared_ptr<const float[]> widen(std::span<const std::byte> bytes, tensor::DType dtype);
 
 // Place of the first element that is not finite or larger than kMaxMagnitude.

@@ -12,6 +12,7 @@
 #include <span>
 
 #include "rudder/base/result.h"
+#include "rudder/step/cache_objects.h"
 #include "rudder/step/kv_groups.h"
 #include "rudder/step/plan.h"
 #include "rudder/step/result.h"
@@ -50,6 +51,7 @@ struct Capacity {
   // chains. Only with takes_trees.
   DraftTree guess_tree = {};
   KvGroups kv_groups = {};      // how layers keep KV
+  StatePool states = {};        // what they keep of a sequence besides
   tap::Geometry geometry = {};  // empty: the executor has no taps
   tap::Limits taps = {};
 

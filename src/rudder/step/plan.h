@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "rudder/step/cache_objects.h"
 #include "rudder/step/draft_tree.h"
 #include "rudder/step/ids.h"
 #include "rudder/step/sampling.h"
@@ -107,9 +108,13 @@ struct SlotEdit {
   uint32_t generation = 0;
   SamplingParams sampling;
   std::vector<GroupTable> blocks;  // by KV group: the block table so far (cached prefix); or none
-  int32_t prompt_len = 0;          // the generation begins at this position
-  int32_t num_output = 0;          // output tokens already sampled (a resumed sequence)
-  int32_t max_len = 0;             // the sequence ends when prompt and output together reach it
+  // Where the executor has states (Capacity::states): the sequence's object. It is as behind the
+  // last token in `blocks` when the step begins: by a copy of StepPlan.copies_before, or empty
+  // where `blocks` has none.
+  StateId state = kNoState;
+  int32_t prompt_len = 0;  // the generation begins at this position
+  int32_t num_output = 0;  // output tokens already sampled (a resumed sequence)
+  int32_t max_len = 0;     // the sequence ends when prompt and output together reach it
   // Prompt and output so far when sampling.needs_history() or Capacity::keeps_guesses, else empty.
   std::vector<int32_t> history;
   int32_t history_prompt_len = 0;  // the first this many of `history` are the prompt
@@ -144,6 +149,10 @@ struct StepPlan {
   std::vector<int32_t> tokens;
   std::vector<TapEdit> tap_edits = {};  // a plan of nothing but edits is a step too
   std::vector<CaptureEdit> capture_edits = {};
+  // Of whole objects, in order: done behind the slots' edits, before a sequence of the step reads
+  // or writes anything; and behind the step's last write.
+  std::vector<ObjectCopy> copies_before = {};
+  std::vector<ObjectCopy> copies_after = {};
   // Iterations of the step. After the first, each sequence runs again on the token that it has just
   // sampled, one position further, until it ends. Above 1 only where every sequence is a single
   // token that wants logits and is neither drafted for, captured nor constrained; its append_blocks

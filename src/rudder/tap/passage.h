@@ -60,11 +60,6 @@ constexpr int32_t stage_of(Point point) {
   }
 }
 
-// Whether the site is the residual stream itself; most steering adds to it.
-constexpr bool is_residual(Site site) {
-  return site == Site::kResidPre || site == Site::kResidMid || site == Site::kResidPost;
-}
-
 // Macro-ops of a model's layers that have taps.
 class PassageSet {
  public:

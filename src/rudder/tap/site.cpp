@@ -86,6 +86,10 @@ std::string_view site_name(Site site) {
   return kNames[static_cast<size_t>(site)];
 }
 
+std::string_view residual_kind_name(ResidualKind kind) {
+  return kind == ResidualKind::kOneStream ? "one_stream" : "mixed_streams";
+}
+
 Result<SiteRef> parse_site(std::string_view text) {
   if (const Site* site = find_name(text)) return SiteRef{*site, -1};
   for (const Misnomer& misnomer : kMisnomers) {
@@ -118,41 +122,50 @@ bool Geometry::has(Point point) const {
   return ((mask >> static_cast<unsigned>(point.site)) & 1U) != 0;
 }
 
-std::string Geometry::refusal(Site site) const {
-  const auto is_in = [&](uint16_t set) {
-    return ((static_cast<unsigned>(set) >> static_cast<unsigned>(site)) & 1U) != 0;
-  };
-  if (is_in(untapped_sites)) {
-    return fmt::format("{} can be neither read nor steered: this backend does not support it",
-                       site_name(site));
-  }
-  if (!is_in(divided_sites)) return {};
-  return fmt::format(
-      "{} can be neither read nor steered with --tensor-parallel-size above 1: each rank has a "
-      "part of the row",
-      site_name(site));
-}
-
 int32_t Geometry::widest() const {
-  int32_t widest = hidden;
+  int32_t widest = residual_width();
   for (const int32_t width : mlp_width) widest = std::max(widest, width);
   for (const Heads& of_layer : heads) widest = std::max(widest, of_layer.width());
   return widest;
 }
 
 int32_t Geometry::width(Point point) const {
+  if (point.site == Site::kMlpAct) return mlp_width[static_cast<size_t>(point.layer)];
+  return parts(point).width();
+}
+
+RowParts Geometry::parts(Point point) const {
   const auto layer = static_cast<size_t>(point.layer);
-  if (point.site == Site::kMlpAct) return mlp_width[layer];
-  return point.site == Site::kAttnZ ? heads[layer].width() : hidden;
+  if (point.site == Site::kAttnZ) return heads[layer];
+  if (is_residual(point.site)) return {residual.streams, hidden};
+  return {1, point.site == Site::kMlpAct ? mlp_width[layer] : hidden};
+}
+
+std::string Geometry::fits(int32_t layer, int32_t width_of_it, bool by_stream) const {
+  std::vector<std::string_view> whole;
+  std::vector<std::string_view> stream;
+  for (int32_t i = 0; i < kNumSites; ++i) {
+    const Point point{layer, static_cast<Site>(i)};
+    if (!has(point)) continue;
+    if (width(point) == width_of_it) {
+      whole.push_back(site_name(point.site));
+    } else if (by_stream && is_residual(point.site) && width_of_it == hidden) {
+      stream.push_back(site_name(point.site));
+    }
+  }
+  if (whole.empty() && stream.empty()) {
+    return fmt::format("no point of this layer has {}", width_of_it);
+  }
+  std::string text = fmt::format("{} elements fit {}", width_of_it, fmt::join(whole, ", "));
+  if (stream.empty()) return text;
+  return fmt::format("{}{}with \"stream\" {}", text, whole.empty() ? "" : ", and ",
+                     fmt::join(stream, ", "));
 }
 
 Result<void> Geometry::check(Point point) const {
   if (point.layer < 0 || point.layer >= num_layers) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("layer {} of a model with {} layers", point.layer, num_layers));
-  }
-  if (std::string refused = refusal(point.site); !refused.empty()) {
-    return fail(ErrorCode::kInvalidArgument, std::move(refused));
   }
   if (!has(point)) {
     return fail(

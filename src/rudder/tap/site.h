@@ -37,6 +37,11 @@ constexpr uint16_t every_site_but(Site site) {
   return static_cast<uint16_t>(kEverySite & ~site_bit(site));
 }
 
+// Whether the site is the residual itself; most steering adds to it.
+constexpr bool is_residual(Site site) {
+  return site == Site::kResidPre || site == Site::kResidMid || site == Site::kResidPost;
+}
+
 // "resid_pre", "attn_in", ...
 std::string_view site_name(Site site);
 
@@ -58,12 +63,28 @@ struct SiteRef {
 };
 Result<SiteRef> parse_site(std::string_view text);  // kInvalidArgument, lists the names it takes
 
-// The heads of a layer's mixer. Its row at attn_z has them side by side.
-struct Heads {
+// Parts of equal size that a row has side by side: the heads of attn_z, the streams of a residual.
+struct RowParts {
   int32_t count = 0;
   int32_t dim = 0;  // elements of one
-  bool operator==(const Heads&) const = default;
+  bool operator==(const RowParts&) const = default;
   int32_t width() const { return count * dim; }
+};
+// The heads of a layer's mixer.
+using Heads = RowParts;
+
+// The kinds of residual that a model may have (model/residual.h), as clients are told of them.
+enum class ResidualKind : uint8_t {
+  kOneStream,     // a row of the model's width
+  kMixedStreams,  // several of them, which every branch reads and writes
+};
+std::string_view residual_kind_name(ResidualKind kind);  // "one_stream", "mixed_streams"
+
+// A row at a residual point: so many rows of the model's width, side by side.
+struct ResidualForm {
+  ResidualKind kind = ResidualKind::kOneStream;
+  int32_t streams = 1;
+  bool operator==(const ResidualForm&) const = default;
 };
 
 // The facts about a model that taps depend on.
@@ -74,19 +95,19 @@ struct Geometry {
   std::vector<Heads> heads = {};               // [num_layers]
   std::vector<uint16_t> sites;                 // [num_layers] bit 1 << Site: the layer has it
   tensor::DType dtype = tensor::DType::kBF16;  // of activations: what is captured
-  // Likewise, of every layer: each rank of a group has a part of such a row, and this backend does
-  // not put them together. No point of such a site is in `sites`.
-  uint16_t divided_sites = 0;
-  // Likewise: this backend does not tap them.
-  uint16_t untapped_sites = 0;
+  ResidualForm residual = {};
 
   bool empty() const { return num_layers == 0; }
   int32_t num_points() const { return num_layers * kNumSites; }
+  int32_t residual_width() const { return hidden * residual.streams; }
   bool has(Point point) const;
-  // Why a site can be neither read nor steered at any layer; empty where it can at some.
-  std::string refusal(Site site) const;
   int32_t width(Point point) const;  // elements of the row at a point that the model has
   int32_t widest() const;            // of them all
+  // What the row at a point that the model has consists of; one part where nothing divides it.
+  RowParts parts(Point point) const;
+  // Which points of the layer vectors of so many elements are for: "4 elements fit attn_in, ...".
+  // `by_stream`: who asks can name a stream.
+  std::string fits(int32_t layer, int32_t width, bool by_stream) const;
   // An Error names the layer or the site that the model does not have.
   Result<void> check(Point point) const;
 };

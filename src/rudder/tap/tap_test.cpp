@@ -46,18 +46,6 @@ TEST(Geometry, HeadsGiveTheWidthOfAttnZLayerByLayer) {
   EXPECT_EQ(geometry.width({1, Site::kAttnZ}), 128);
 }
 
-TEST(Geometry, ASiteThatTheBackendDoesNotTapIsRefusedByName) {
-  Geometry geometry = two_layers();
-  const auto z = static_cast<uint16_t>(1U << static_cast<unsigned>(Site::kAttnZ));
-  for (uint16_t& sites : geometry.sites) sites = static_cast<uint16_t>(sites & ~z);
-  geometry.untapped_sites = z;
-  const Result<void> known = geometry.check({1, Site::kAttnZ});
-  ASSERT_FALSE(known.has_value());
-  EXPECT_EQ(known.error().message,
-            "attn_z can be neither read nor steered: this backend does not support it");
-  EXPECT_TRUE(geometry.check({1, Site::kAttnOut}).has_value());
-}
-
 TEST(Site, ArticleNamesAreAliases) {
   EXPECT_EQ(parse_site("pre_attn")->site, Site::kResidPre);
   EXPECT_EQ(parse_site("post_attn")->site, Site::kResidMid);

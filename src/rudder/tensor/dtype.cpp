@@ -13,11 +13,12 @@ struct DTypeInfo {
   size_t bytes;
 };
 
-constexpr std::array<DTypeInfo, 11> kTypes = {{{DType::kF32, "F32", 4},
+constexpr std::array<DTypeInfo, 12> kTypes = {{{DType::kF32, "F32", 4},
                                                {DType::kF16, "F16", 2},
                                                {DType::kBF16, "BF16", 2},
                                                {DType::kF8E4M3, "F8_E4M3", 1},
                                                {DType::kF8E5M2, "F8_E5M2", 1},
+                                               {DType::kF64, "F64", 8},
                                                {DType::kI64, "I64", 8},
                                                {DType::kI32, "I32", 4},
                                                {DType::kI16, "I16", 2},

@@ -17,6 +17,7 @@ enum class DType : uint8_t {
   kBF16,
   kF8E4M3,
   kF8E5M2,
+  kF64,  // in files alone
   kI64,
   kI32,
   kI16,

@@ -74,7 +74,7 @@ struct AsyncMessage final : ops::HostMessage {
   const std::shared_ptr<EventState> state = std::make_shared<EventState>();
 };
 
-class AsyncOps final : public ForwardingOps {
+class AsyncOps final : public ForwardingOps, public ops::GraphOps {
  public:
   AsyncOps(std::unique_ptr<ops::Ops> inner, std::shared_ptr<std::atomic<bool>> has_fault)
       : ForwardingOps(std::move(inner)),
@@ -157,18 +157,20 @@ class AsyncOps final : public ForwardingOps {
     return {};
   }
 
-  bool has_graphs() const override { return inner_->has_graphs(); }
+  ops::GraphOps* graph_ops() override { return this_if<ops::GraphOps>(inner_->graph_ops(), this); }
   // Copies aside could go on during a capture, but the inner device may have one tape for all.
   void begin_capture() override {
     EventState reached;
     reached.recorded();
     forward([&](ops::Ops&) { aside_queue_.push([&](ops::Ops&) { reached.reached(); }); });
     reached.wait();
-    inner_->begin_capture();
+    inner_->graph_ops()->begin_capture();
   }
-  Result<std::unique_ptr<ops::Graph>> end_capture() override { return idle().end_capture(); }
+  Result<std::unique_ptr<ops::Graph>> end_capture() override {
+    return idle().graph_ops()->end_capture();
+  }
   void replay(ops::Graph& graph) override {
-    forward([&graph](ops::Ops& ops) { ops.replay(graph); });
+    forward([&graph](ops::Ops& ops) { ops.graph_ops()->replay(graph); });
   }
 
  private:

@@ -9,17 +9,17 @@
 #include <tuple>
 #include <vector>
 
-#include "rudder/kv/block_watcher.h"
+#include "rudder/cache/block_watcher.h"
 
 namespace rudder::testing {
 
-class BlockMirror final : public kv::BlockWatcher {
+class BlockMirror final : public cache::BlockWatcher {
  public:
-  void stored(const kv::CachedBlock& block) override {
+  void stored(const cache::CachedBlock& block) override {
     ++held_[{block.hash, block.group}];
     ++(block.is_public ? stored_ : withheld_);
   }
-  void removed(const kv::CachedBlock& block) override {
+  void removed(const cache::CachedBlock& block) override {
     const auto found = held_.find({block.hash, block.group});
     if (found == held_.end()) {
       wrong_ = fmt::format("a block of group {} was removed that was not stored", block.group);
@@ -34,9 +34,9 @@ class BlockMirror final : public kv::BlockWatcher {
   uint64_t num_withheld() const { return withheld_; }  // others
 
   // Empty when it is what the cache has, each block as often.
-  std::string differs_from(const std::vector<kv::CachedBlock>& cached) const {
+  std::string differs_from(const std::vector<cache::CachedBlock>& cached) const {
     std::map<Key, int> expected;
-    for (const kv::CachedBlock& block : cached) ++expected[{block.hash, block.group}];
+    for (const cache::CachedBlock& block : cached) ++expected[{block.hash, block.group}];
     if (wrong_.empty() && expected == held_) return "";
     return wrong_.empty() ? fmt::format("{} blocks are cached, {} were stored and not removed",
                                         expected.size(), held_.size())

@@ -26,6 +26,8 @@ FakeExecutor::FakeExecutor(FakeOptions options)
       slots_(static_cast<size_t>(options_.capacity.num_slots)),
       launched_(slots_.size()),
       block_uses_(static_cast<size_t>(options_.capacity.num_blocks)),
+      states_(static_cast<size_t>(options_.capacity.states.count)),
+      state_uses_(states_.size()),
       taps_(options_.capacity) {
   if (options_.capacity.guesses) {
     proposer_.emplace(options_.capacity, options_.seed, options_.guess_odds);
@@ -173,6 +175,7 @@ void FakeExecutor::run(InFlight& step) {
   const auto iteration = static_cast<int32_t>(step.results.size());
   if (iteration == 0) {
     for (const step::SlotEdit& edit : step.plan->slots) open_slot(edit);
+    copy_states(step.plan->copies_before);
     taps_.apply(*step.plan);
   }
   const bool is_unsure = std::ranges::any_of(step.unsure, [](int32_t n) { return n > 0; }) ||
@@ -194,6 +197,7 @@ void FakeExecutor::run(InFlight& step) {
     result.seqs.push_back(run_sequence(plan, i, masks.first(num_masks * words)));
     masks = masks.subspan(num_masks * words);
   }
+  if (iteration + 1 == step.plan->repeat) copy_states(step.plan->copies_after);
   result.captured = taps_.take_captured();
   if (options_.loses_rows && result.captured != nullptr) {
     auto lost = std::make_shared<tap::CapturedRows>(*result.captured);
@@ -220,6 +224,35 @@ void FakeExecutor::open_slot(const step::SlotEdit& edit) {
   slot.sampling = edit.sampling;
   if (edit.sampling.needs_history()) slot.history = edit.history;
   slot.history_prompt_len = edit.history_prompt_len;
+  slot.state = edit.state;
+  if (edit.state != step::kNoState && slot.kv_len == 0) {
+    states_[static_cast<size_t>(edit.state)] = State{};
+  }
+}
+
+void FakeExecutor::copy_states(const std::vector<step::ObjectCopy>& copies) {
+  for (const step::ObjectCopy& copy : copies) {
+    states_[static_cast<size_t>(copy.to.index)] = states_[static_cast<size_t>(copy.from.index)];
+  }
+}
+
+// Its object stands before the sequence's part of the step, or before the part with drafts that
+// came last. Behind a part with drafts it stays where it was: which of them are right is not known.
+void FakeExecutor::advance_state(const step::StepPlan& plan, const step::SeqWork& work, Slot& slot,
+                                 uint64_t context_hash) {
+  if (slot.state == step::kNoState) return;
+  State& state = states_[static_cast<size_t>(slot.state)];
+  const State before = {.len = work.kv_len, .hash = context_hash};
+  if (slot.replayed == state) state = before;
+  if (state != before) {
+    violation(fmt::format("step {}: the state of slot {} is of {} tokens{}, not of these {}",
+                          plan.id, work.slot.value, state.len, state.poisoned ? " and a NaN" : "",
+                          work.kv_len));
+  }
+  slot.replayed = work.num_draft > 0 ? std::optional(before) : std::nullopt;
+  if (work.num_draft > 0) return;
+  const int32_t end = work.kv_len + work.q_len;
+  state = {.len = end, .hash = cell(slot, 0, end - 1).prefix_hash};
 }
 
 step::SeqResult FakeExecutor::run_sequence(const step::StepPlan& plan, int32_t index,
@@ -248,7 +281,9 @@ step::SeqResult FakeExecutor::run_sequence(const step::StepPlan& plan, int32_t i
   if (work.tokens == step::TokenSource::kCarry && !slot.carry) {
     violation(fmt::format("step {}: slot {} has no token to carry", plan.id, work.slot.value));
   }
-  run_tokens(plan, index, slot, read_context(plan, work, slot), &result);
+  const uint64_t context_hash = read_context(plan, work, slot);
+  run_tokens(plan, index, slot, context_hash, &result);
+  advance_state(plan, work, slot, context_hash);
   computed_tokens_ += static_cast<uint64_t>(work.q_len);
   slot.kv_len = work.kv_len + work.q_len - work.num_draft;
   if (work.logits != step::LogitsWanted::kNone) sample_sequence(plan, work, slot, masks, &result);
@@ -429,6 +464,7 @@ void FakeExecutor::sample_token(Slot& slot, const step::SeqWork& work, const Cel
     for (int32_t group = 0; group < num_groups(); ++group) {
       for (int32_t i = work.kv_len; i < slot.kv_len; ++i) cell(slot, group, i).poisoned = true;
     }
+    if (slot.state != step::kNoState) states_[static_cast<size_t>(slot.state)].poisoned = true;
     result->end = step::SeqEnd::kNumerical;
     slot.ended = true;
     return;

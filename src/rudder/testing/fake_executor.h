@@ -2,7 +2,8 @@
 // memory: for each offset of each block, the token that was written there, the prefix before it,
 // the steering program that it ran, and its KV group. It chooses the next token of a sequence from
 // a hash of all tokens that it finds through the block tables of the sequence's slot; in a group
-// with a window it reads back as far as the window reaches. So the tokens change when a block is
+// with a window it reads back as far as the window reaches. Where sequences have states, it keeps
+// for each which tokens it is of. So the tokens change when a block is
 // shared, freed or overwritten by mistake. It also records, in words, each breach of the step
 // contract that it sees. One thread calls it.
 //
@@ -100,6 +101,14 @@ class FakeExecutor final : public step::Executor {
     uint64_t prefix_hash = 0;  // of all tokens up to and with this one
     bool poisoned = false;     // written by a sequence that ended kNumerical
   };
+  // What stands in for the object of a sequence: which tokens it is of.
+  struct State {
+    int32_t len = 0;
+    uint64_t hash = kEmptyPrefixHash;  // of all of them
+    bool poisoned = false;
+
+    bool operator==(const State&) const = default;
+  };
   // State as of the last step that ran.
   struct Reading {  // of the last controlled token
     int32_t position = -1;
@@ -119,6 +128,10 @@ class FakeExecutor final : public step::Executor {
     std::vector<int32_t> history;          // where the sampling needs it
     int32_t history_prompt_len = 0;
     std::vector<int32_t> guess;  // where they are kept
+    step::StateId state = step::kNoState;
+    // As its object was before the part of a step that had drafts: where the next part begins, it
+    // still is, and what was accepted is replayed.
+    std::optional<State> replayed;
   };
   // State as of the last step launched.
   struct LaunchedSlot {
@@ -128,6 +141,11 @@ class FakeExecutor final : public step::Executor {
     int32_t num_guess = 0;                 // asked for by the last step that samples
     bool has_history = false;              // it was opened with its tokens
     std::vector<step::GroupTable> blocks;  // by group
+    step::StateId state = step::kNoState;
+  };
+  struct StateUse {
+    step::StepId last_use = 0;  // the last launched step that reads or writes it
+    step::StepId last_write = 0;
   };
   struct BlockUse {
     step::StepId last_use = 0;  // the last launched step with a sequence that reads or writes it
@@ -159,6 +177,10 @@ class FakeExecutor final : public step::Executor {
   void note_use(const step::StepPlan& plan, const step::SeqWork& work, const LaunchedSlot& slot,
                 int64_t end);
   bool is_writing(const BlockUse& use) const;  // some iteration that is not collected
+  bool is_state(const step::StepPlan& plan, const step::ObjectRef& object);
+  void check_state(const step::StepPlan& plan, const step::SlotEdit& edit);
+  void check_copies_before(const step::StepPlan& plan);
+  void check_copies_after(const step::StepPlan& plan);
   void check_work(const step::StepPlan& plan, const step::SeqWork& work);
   void check_drafts(const step::StepPlan& plan, const step::SeqWork& work);
   void check_tree(const step::StepPlan& plan, const step::SeqWork& work);
@@ -175,6 +197,9 @@ class FakeExecutor final : public step::Executor {
                   step::SeqResult* result);
   void sample_sequence(const step::StepPlan& plan, const step::SeqWork& work, Slot& slot,
                        std::span<const uint32_t> masks, step::SeqResult* result);
+  void copy_states(const std::vector<step::ObjectCopy>& copies);
+  void advance_state(const step::StepPlan& plan, const step::SeqWork& work, Slot& slot,
+                     uint64_t context_hash);
   // Hash of the tokens found through the slot's tables before work.kv_len.
   uint64_t read_context(const step::StepPlan& plan, const step::SeqWork& work, const Slot& slot);
   uint64_t read_group(const step::StepPlan& plan, const step::SeqWork& work, const Slot& slot,
@@ -199,6 +224,8 @@ class FakeExecutor final : public step::Executor {
   std::vector<Slot> slots_;
   std::vector<LaunchedSlot> launched_;  // by slot
   std::vector<BlockUse> block_uses_;
+  std::vector<State> states_;
+  std::vector<StateUse> state_uses_;
   std::deque<InFlight> in_flight_;
   FakeTaps taps_;
   std::optional<FakeProposer> proposer_;  // where the capacity guesses

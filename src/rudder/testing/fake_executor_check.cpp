@@ -29,7 +29,9 @@ bool FakeExecutor::check_launch(const step::StepPlan& plan) {
     violation(fmt::format("step {} has {} iterations", plan.id, plan.repeat));
   }
   for (const step::SlotEdit& edit : plan.slots) check_edit(plan, edit);
+  check_copies_before(plan);
   for (const step::SeqWork& work : plan.seqs) check_work(plan, work);
+  check_copies_after(plan);
   most_decodes_ = std::max(most_decodes_, std::ranges::count(plan.seqs, step::TokenSource::kCarry,
                                                              &step::SeqWork::tokens));
   std::vector<std::string> wrong;
@@ -154,6 +156,7 @@ void FakeExecutor::check_edit(const step::StepPlan& plan, const step::SlotEdit& 
   slot = {.generation = edit.generation, .max_len = edit.max_len, .blocks = {}};
   slot.has_history = edit.history_prompt_len == edit.prompt_len &&
                      std::ssize(edit.history) == int64_t{edit.prompt_len} + edit.num_output;
+  check_state(plan, edit);
   if (!check_group_count(plan, edit.blocks.size())) return;
   slot.blocks = edit.blocks;
   slot.blocks.resize(static_cast<size_t>(num_groups()));
@@ -173,6 +176,58 @@ void FakeExecutor::check_edit(const step::StepPlan& plan, const step::SlotEdit& 
                               index, block, use.last_write));
       }
     }
+  }
+}
+
+bool FakeExecutor::is_state(const step::StepPlan& plan, const step::ObjectRef& object) {
+  const bool fits = object.store == step::Store::kStates && object.group == 0 &&
+                    object.index >= 0 && object.index < options_.capacity.states.count;
+  if (!fits) violation(fmt::format("step {}: there is no object {}", plan.id, object.index));
+  return fits;
+}
+
+void FakeExecutor::check_state(const step::StepPlan& plan, const step::SlotEdit& edit) {
+  if (options_.capacity.states.empty() && edit.state == step::kNoState) return;
+  if (!is_state(plan, step::state_ref(edit.state))) return;
+  launched_[static_cast<size_t>(edit.slot.value)].state = edit.state;
+  StateUse& use = state_uses_[static_cast<size_t>(edit.state)];
+  if (use.last_use > last_collected_) {
+    violation(fmt::format("step {}: slot {} gets state {}, which step {} still uses", plan.id,
+                          edit.slot.value, edit.state, use.last_use));
+  }
+  use = {.last_use = plan.id, .last_write = plan.id};
+}
+
+// To states of slots that the step opens, from such as nobody is writing (cache.C2).
+void FakeExecutor::check_copies_before(const step::StepPlan& plan) {
+  for (const step::ObjectCopy& copy : plan.copies_before) {
+    if (!is_state(plan, copy.from) || !is_state(plan, copy.to)) continue;
+    const bool is_opened = std::ranges::any_of(plan.slots, [&](const step::SlotEdit& edit) {
+      return step::state_ref(edit.state) == copy.to;
+    });
+    StateUse& use = state_uses_[static_cast<size_t>(copy.from.index)];
+    if (!is_opened || use.last_write > last_collected_) {
+      violation(fmt::format("step {}: copies state {}, which step {} is writing, or to {}", plan.id,
+                            copy.from.index, use.last_write, copy.to.index));
+    }
+    use.last_use = plan.id;
+  }
+}
+
+// From states of the step's sequences, to such as no step in flight uses (cache.C4).
+void FakeExecutor::check_copies_after(const step::StepPlan& plan) {
+  for (const step::ObjectCopy& copy : plan.copies_after) {
+    if (!is_state(plan, copy.from) || !is_state(plan, copy.to)) continue;
+    const bool is_run = std::ranges::any_of(plan.seqs, [&](const step::SeqWork& work) {
+      return step::state_ref(launched_[static_cast<size_t>(work.slot.value)].state) == copy.from &&
+             work.num_draft == 0;
+    });
+    StateUse& use = state_uses_[static_cast<size_t>(copy.to.index)];
+    if (!is_run || use.last_use > last_collected_) {
+      violation(fmt::format("step {}: copies state {} to {}, which step {} still uses", plan.id,
+                            copy.from.index, copy.to.index, use.last_use));
+    }
+    use = {.last_use = plan.id, .last_write = plan.id};
   }
 }
 
@@ -260,6 +315,9 @@ void FakeExecutor::check_work(const step::StepPlan& plan, const step::SeqWork& w
   }
   slot.last_step = plan.id;
   slot.blocks.resize(static_cast<size_t>(num_groups()));
+  if (slot.state != step::kNoState) {
+    state_uses_[static_cast<size_t>(slot.state)] = {.last_use = plan.id, .last_write = plan.id};
+  }
   append_blocks(plan, work, slot);
   const bool is_repeatable = work.q_len == 1 && work.logits == step::LogitsWanted::kLast &&
                              work.captures.empty() && !work.constrained;

@@ -10,26 +10,46 @@
 
 namespace rudder::testing {
 
-class ForwardingOps : public ops::Ops {
+class ForwardingOps : public ops::Ops,
+                      public ops::TreeOps,
+                      public ops::DraftOps,
+                      public ops::FeatureOps,
+                      public ops::PatternOps,
+                      public ops::StreamOps,
+                      public ops::RankOps {
  public:
   tensor::DType act_dtype() const override { return inner_->act_dtype(); }
   tensor::DType kv_dtype() const override { return inner_->kv_dtype(); }
-  tensor::DType linear_dtype() const override { return inner_->linear_dtype(); }
+  Result<ops::WeightFormat> stored_format(const ops::WeightFormat& file) const override {
+    return inner_->stored_format(file);
+  }
   int32_t attention_lookback() const override { return inner_->attention_lookback(); }
-  bool keeps_fp8() const override { return inner_->keeps_fp8(); }
-  bool takes_drafts() const override { return inner_->takes_drafts(); }
-  bool takes_trees() const override { return inner_->takes_trees(); }
-  bool keeps_rows() const override { return inner_->keeps_rows(); }
-  bool looks_up() const override { return inner_->looks_up(); }
-  bool runs_draft_heads() const override { return inner_->runs_draft_heads(); }
-  bool has_encode() const override { return inner_->has_encode(); }
-  bool taps_mixers() const override { return inner_->taps_mixers(); }
-  bool ranks_share_memory() const override { return inner_->ranks_share_memory(); }
+  ops::TreeOps* tree_ops() override { return this_if<ops::TreeOps>(inner_->tree_ops(), this); }
+  ops::DraftOps* draft_ops() override { return this_if<ops::DraftOps>(inner_->draft_ops(), this); }
+  ops::FeatureOps* feature_ops() override {
+    return this_if<ops::FeatureOps>(inner_->feature_ops(), this);
+  }
+  ops::PatternOps* pattern_ops() override {
+    return this_if<ops::PatternOps>(inner_->pattern_ops(), this);
+  }
+  ops::StreamOps* stream_ops() override {
+    return this_if<ops::StreamOps>(inner_->stream_ops(), this);
+  }
+  ops::RankOps* rank_ops() override { return this_if<ops::RankOps>(inner_->rank_ops(), this); }
+  bool is_host() const override { return inner_->is_host(); }
   uint64_t progress() const override { return inner_->progress(); }
-  bool has_patterns() const override { return inner_->has_patterns(); }
   int64_t available_memory() const override { return inner_->available_memory(); }
-  ops::Comm* comm() override { return inner_->comm(); }
+  ops::Comm* comm() override { return ops::comm_of(*inner_); }
   Result<void> prepare(const ops::StepBounds& bounds) override { return inner_->prepare(bounds); }
+
+  // As one of the device's ops, where the device is such a wrapper; else at once.
+  static void run_on(ops::Ops& device, const std::function<void()>& host_op) {
+    if (auto* const wrapper = dynamic_cast<ForwardingOps*>(&device)) {
+      wrapper->forward([host_op](ops::Ops& inner) { run_on(inner, host_op); });
+    } else {
+      host_op();
+    }
+  }
 
   void begin_step(const ops::BeginStepArgs& args) override { run(&ops::Ops::begin_step, args); }
   void advance_step(const ops::AdvanceStepArgs& args) override {
@@ -45,33 +65,48 @@ class ForwardingOps : public ops::Ops {
     run(&ops::Ops::begin_attention, batch);
   }
   void attention(const ops::AttentionArgs& args) override { run(&ops::Ops::attention, args); }
-  void keep_paths(const ops::KeepPathsArgs& args) override { run(&ops::Ops::keep_paths, args); }
-  void patterns(const ops::PatternArgs& args) override { run(&ops::Ops::patterns, args); }
+  void keep_paths(const ops::KeepPathsArgs& args) override {
+    run(&ops::Ops::tree_ops, &ops::TreeOps::keep_paths, args);
+  }
+  void patterns(const ops::PatternArgs& args) override {
+    run(&ops::Ops::pattern_ops, &ops::PatternOps::patterns, args);
+  }
   void end_patterns(const ops::EndPatternsArgs& args) override {
-    run(&ops::Ops::end_patterns, args);
+    run(&ops::Ops::pattern_ops, &ops::PatternOps::end_patterns, args);
+  }
+  void mix_streams(const ops::MixStreamsArgs& args) override {
+    run(&ops::Ops::stream_ops, &ops::StreamOps::mix_streams, args);
   }
   void gated_act(const ops::GatedActArgs& args) override { run(&ops::Ops::gated_act, args); }
   void quantise(const ops::QuantiseArgs& args) override { run(&ops::Ops::quantise, args); }
   void gather_rows(const ops::GatherRowsArgs& args) override { run(&ops::Ops::gather_rows, args); }
   void place_rows(const ops::PlaceRowsArgs& args) override { run(&ops::Ops::place_rows, args); }
   void spread_logits(const ops::SpreadLogitsArgs& args) override {
-    run(&ops::Ops::spread_logits, args);
+    run(&ops::Ops::draft_ops, &ops::DraftOps::spread_logits, args);
   }
   void residual_act(const ops::ResidualActArgs& args) override {
-    run(&ops::Ops::residual_act, args);
+    run(&ops::Ops::draft_ops, &ops::DraftOps::residual_act, args);
   }
   void logits(const ops::LogitsArgs& args) override { run(&ops::Ops::logits, args); }
   void gather_logits(const ops::GatherLogitsArgs& args) override {
-    run(&ops::Ops::gather_logits, args);
+    run(&ops::Ops::rank_ops, &ops::RankOps::gather_logits, args);
   }
-  void tap_shares(const ops::TapSharesArgs& args) override { run(&ops::Ops::tap_shares, args); }
-  void sum_ranks(const ops::View& x) override { run(&ops::Ops::sum_ranks, x); }
-  void encode(const ops::EncodeArgs& args) override { run(&ops::Ops::encode, args); }
+  void tap_shares(const ops::TapSharesArgs& args) override {
+    run(&ops::Ops::rank_ops, &ops::RankOps::tap_shares, args);
+  }
+  void sum_ranks(const ops::View& x) override {
+    run(&ops::Ops::rank_ops, &ops::RankOps::sum_ranks, x);
+  }
+  void encode(const ops::EncodeArgs& args) override {
+    run(&ops::Ops::feature_ops, &ops::FeatureOps::encode, args);
+  }
   void read_features(const ops::ReadFeaturesArgs& args) override {
-    run(&ops::Ops::read_features, args);
+    run(&ops::Ops::feature_ops, &ops::FeatureOps::read_features, args);
   }
   void sample(const ops::SampleArgs& args) override { run(&ops::Ops::sample, args); }
-  void look_up(const ops::LookUpArgs& args) override { run(&ops::Ops::look_up, args); }
+  void look_up(const ops::LookUpArgs& args) override {
+    run(&ops::Ops::draft_ops, &ops::DraftOps::look_up, args);
+  }
   void score(const ops::ScoreArgs& args) override { run(&ops::Ops::score, args); }
 
  protected:
@@ -80,12 +115,22 @@ class ForwardingOps : public ops::Ops {
   explicit ForwardingOps(std::unique_ptr<ops::Ops> inner) : inner_(std::move(inner)) {}
   virtual void forward(Call call) = 0;  // runs it on inner_, now or later
 
+  // `own` where the inner device has the facet too.
+  template <typename Facet>
+  static Facet* this_if(const Facet* inner, Facet* own) {
+    return inner == nullptr ? nullptr : own;
+  }
+
   const std::unique_ptr<ops::Ops> inner_;
 
  private:
   template <typename Args>
   void run(void (ops::Ops::*op)(const Args&), const Args& args) {
     forward([op, args](ops::Ops& ops) { (ops.*op)(args); });
+  }
+  template <typename Facet, typename Args>
+  void run(Facet* (ops::Ops::*facet)(), void (Facet::*op)(const Args&), const Args& args) {
+    forward([facet, op, args](ops::Ops& ops) { ((ops.*facet)()->*op)(args); });
   }
 };
 
@@ -120,10 +165,7 @@ class PassingOps : public ForwardingOps {
   void await(ops::Message& message) override { inner_->await(message); }
   void copy(const ops::View& to, const ops::View& from) override { inner_->copy(to, from); }
   Result<void> status() override { return inner_->status(); }
-  bool has_graphs() const override { return inner_->has_graphs(); }
-  void begin_capture() override { inner_->begin_capture(); }
-  Result<std::unique_ptr<ops::Graph>> end_capture() override { return inner_->end_capture(); }
-  void replay(ops::Graph& graph) override { inner_->replay(graph); }
+  ops::GraphOps* graph_ops() override { return inner_->graph_ops(); }
 
  protected:
   using ForwardingOps::ForwardingOps;

@@ -72,34 +72,39 @@ class LowPrecisionOps final : public PassingOps {
       : PassingOps(cpu::make_reference_ops()), precision_(precision) {}
 
   std::string name() const override { return "low-precision"; }
-  bool has_encode() const override { return false; }  // it rounds nothing between two encodes
-  bool has_patterns() const override { return false; }
+  ops::FeatureOps* feature_ops() override { return nullptr; }  // it rounds nothing between encodes
+  ops::PatternOps* pattern_ops() override { return nullptr; }
   DType act_dtype() const override { return DType::kBF16; }
   DType kv_dtype() const override { return precision_.kv; }  // the reference takes each
-  DType linear_dtype() const override { return precision_.linear; }
-  bool keeps_fp8() const override { return precision_.keeps_fp8; }
+  Result<ops::WeightFormat> stored_format(const ops::WeightFormat& file) const override {
+    if (!file.is_wide() && file != ops::kFp8Rows) {
+      return fail(ErrorCode::kUnsupported, "no products of " + ops::format_name(file));
+    }
+    const bool keeps = !file.is_wide() && precision_.keeps_fp8;
+    if (keeps || precision_.linear == DType::kF8E4M3) return ops::kFp8Rows;
+    return ops::wide_format(precision_.linear);
+  }
 
   Result<ops::LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
-    const bool is_stored = !parts.front().scale.empty();
-    const bool is_f8 = (is_stored && precision_.keeps_fp8) || precision_.linear == DType::kF8E4M3;
+    RUDDER_TRY(const ops::WeightFormat format, stored_format(parts.front().format));
+    const bool is_f8 = format == ops::kFp8Rows;
     std::vector<ops::LinearPart> rounded(parts.begin(), parts.end());
     for (ops::LinearPart& part : rounded) {
-      if (is_f8 && (part.weight.shape[0] % 16 != 0 || part.weight.shape[1] % 16 != 0)) {
-        return fail(ErrorCode::kUnsupported, "no product of " + part.weight.shape.to_string());
+      if (is_f8 && (part.out() % 16 != 0 || part.in() % 16 != 0)) {
+        return fail(ErrorCode::kUnsupported, "no product of " + part.codes.shape.to_string());
       }
       if (!part.bias.empty()) {
         RUDDER_TRY(part.bias, inner_->upload(part.bias, DType::kBF16));
       }
-      if (is_stored) continue;
-      RUDDER_TRY(part.weight, inner_->upload(part.weight, is_f8 ? DType::kF32 : DType::kBF16));
-      for (int64_t row = 0; is_f8 && row < part.weight.shape[0]; ++row) {
-        round_row(part.weight.rows(row, 1));
-      }
+      if (!part.format.is_wide()) continue;
+      RUDDER_TRY(const View weight, inner_->upload(part.codes, is_f8 ? DType::kF32 : DType::kBF16));
+      for (int64_t row = 0; is_f8 && row < part.out(); ++row) round_row(weight.rows(row, 1));
+      part = ops::wide_part(weight, part.bias);
     }
     RUDDER_TRY(ops::LinearWeight weight, inner_->make_linear(rounded));
-    weight.x_dtype = is_f8 ? DType::kF8E4M3 : DType::kBF16;
-    weight.bytes = weight.out * weight.in * static_cast<int64_t>(dtype_bytes(weight.x_dtype));
-    if (is_f8) weight.bytes += weight.out * static_cast<int64_t>(sizeof(float));
+    weight.format = format;
+    weight.input = is_f8 ? ops::InputForm::kF8Rows : ops::InputForm::kAct;
+    weight.bytes = ops::stored_parts(format, weight.out, weight.in).bytes();
     if (!parts.front().bias.empty()) weight.bytes += weight.out * int64_t{sizeof(BF16)};
     return weight;
   }
@@ -113,14 +118,6 @@ class LowPrecisionOps final : public PassingOps {
     wide.x = x.view();
     wide.delta = delta.view();
     run(&ops::Ops::residual_norm, wide, args.out);
-    x.round_to(args.x);
-  }
-
-  void encode(const ops::EncodeArgs& args) override {
-    RUDDER_CHECK(args.x.dtype == DType::kBF16, "a row of {} is encoded",
-                 tensor::dtype_name(args.x.dtype));
-    Wide x(args.x);
-    inner_->encode({.x = x.view(), .taps = args.taps});
     x.round_to(args.x);
   }
 
@@ -163,8 +160,24 @@ class LowPrecisionOps final : public PassingOps {
   void residual_act(const ops::ResidualActArgs& args) override {
     Wide x(args.x);
     Wide y(args.y);
-    inner_->residual_act({x.view(), y.view()});
+    inner_->draft_ops()->residual_act({x.view(), y.view()});
     x.round_to(args.x);
+  }
+
+  // The streams are read as they are stored.
+  void mix_streams(const ops::MixStreamsArgs& args) override {
+    if (!args.delta.empty()) {
+      Wide x(args.x);
+      Wide delta(args.delta);
+      inner_->stream_ops()->mix_streams(
+          {.x = x.view(), .delta = delta.view(), .write = args.write, .mix = args.mix});
+      x.round_to(args.x);
+    }
+    if (args.out.empty()) return;
+    Wide x(args.x);
+    Out out(args.out);
+    inner_->stream_ops()->mix_streams({.x = x.view(), .read = args.read, .out = out.view()});
+    out.done();
   }
 
   void quantise(const ops::QuantiseArgs& args) override {

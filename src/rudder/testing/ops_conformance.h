@@ -102,9 +102,12 @@ class OpsConformance : public ::testing::TestWithParam<Backend> {
                     const std::string& what);
   // Of the same shape, bit for bit, or closely where the backend does not promise more.
   void expect_same_rows(const tensor::View& a, const tensor::View& b, const std::string& what);
-  bool writes_f8() const {
-    return GetParam().writes_f8 || ops_.linear_dtype() == tensor::DType::kF8E4M3;
+  // What the backend makes of wide weights: F8E4M3 with a scale a row, or this dtype.
+  bool stores_fp8() const { return ops_.stored_format({}) == ops::kFp8Rows; }
+  tensor::DType wide_dtype() const {
+    return ops::stored_parts(ops_.stored_format({}).value(), 1, 1).codes.dtype;
   }
+  bool writes_f8() const { return GetParam().writes_f8 || stores_fp8(); }
   // out * scale against `expected`, which is exact to `tolerance`, within the rounding of F8E4M3
   // and of act before it.
   void expect_quantised(const tensor::View& out, const tensor::View& scale, const Matrix& expected,

@@ -360,7 +360,7 @@ void OpsEncode::check_rows(int32_t width, std::vector<DictionaryFloats> images, 
   const Matrix before = read(x);
   ops_.residual_norm(args);
   const Matrix front = read(args.x);
-  ops_.encode({.x = args.x, .taps = scene.at(kPost)});
+  ops_.feature_ops()->encode({.x = args.x, .taps = scene.at(kPost)});
   const Matrix got = read(args.x);
   const Matrix ring = read(scene.table.ring);
   for (int64_t t = 0; t < rows; ++t) {
@@ -473,7 +473,7 @@ TEST_P(OpsEncode, WhatIsWrittenElsewhereIsCarried) {
     put_with(scene, images, 0);
     const View x = random({kRows, width});
     const Matrix before = read(x);
-    ops_.encode({.x = x, .taps = scene.at(kPost)});
+    ops_.feature_ops()->encode({.x = x, .taps = scene.at(kPost)});
     EXPECT_EQ(read(x).values, before.values);
     const View gate_up = random({kRows, 2 * width}, 2);
     const View out = poisoned({kRows, width});

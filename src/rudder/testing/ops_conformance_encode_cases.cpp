@@ -48,7 +48,7 @@ TEST_P(OpsEncode, EqualValuesAreKeptInOrder) {
       scene.tokens = {{.row = 1}};
       put_with(scene, images, 0);
       const View x = random({1, kWidth});
-      ops_.encode({.x = x, .taps = scene.at(kPost)});
+      ops_.feature_ops()->encode({.x = x, .taps = scene.at(kPost)});
       const Matrix got = read(x);
       Row expected(kWidth);
       const auto add = [&](int32_t j, double value) {  // sums of these are exact in fp32
@@ -93,7 +93,7 @@ TEST_P(OpsEncode, RowsOfManyActiveFeatures) {
       put_with(scene, images, 0);
       const View x = random({2, kWidth});
       const Matrix before = read(x);
-      ops_.encode({.x = x, .taps = scene.at(kPost)});
+      ops_.feature_ops()->encode({.x = x, .taps = scene.at(kPost)});
       const Matrix got = read(x);
       for (int64_t t = 0; t < 2; ++t) {
         bool is_sure = true;
@@ -137,19 +137,19 @@ TEST_P(OpsEncode, ARowDoesNotDependOnItsBatch) {
   const auto run = [&] {
     ops_.begin_step(begin);
     ops_.residual_norm(between_them);
-    ops_.encode(args);
+    ops_.feature_ops()->encode(args);
   };
-  if (ops_.has_graphs()) {
+  if (ops_.graph_ops() != nullptr) {
     run();
-    ops_.begin_capture();
+    ops_.graph_ops()->begin_capture();
     run();
-    graph = std::move(ops_.end_capture().value());
+    graph = std::move(ops_.graph_ops()->end_capture().value());
   }
   const auto encode = [&](const std::vector<int32_t>& rows) {
     device_.write(work, device_.get(x).bytes());
     device_.write(scene.batch.row, std::as_bytes(std::span(rows)));
     if (graph != nullptr) {
-      ops_.replay(*graph);
+      ops_.graph_ops()->replay(*graph);
     } else {
       run();
     }
@@ -195,7 +195,7 @@ TEST_P(OpsEncode, FewRowsHaveTheBitsOfMany) {
       }
       put_with(scene, images, 0);
       const View rows = copy(x.rows(first, count));
-      ops_.encode({.x = rows, .taps = scene.at(kPost)});
+      ops_.feature_ops()->encode({.x = rows, .taps = scene.at(kPost)});
       return device_.values<uint8_t>(rows);
     };
     const std::vector<uint8_t> all = encode(0, kMany);
@@ -258,7 +258,7 @@ TEST_P(OpsEncode, ARoundedEncoderKeepsValuesToAThousandth) {
                                                static_cast<size_t>(count * kWidth));
     const View x = device_.put(HostTensor(own, act_, {count, kWidth}));
     const Matrix rows = read(x);
-    ops_.encode({.x = x, .taps = scene.at(kPost)});
+    ops_.feature_ops()->encode({.x = x, .taps = scene.at(kPost)});
     const Matrix features = read(scene.table.features);
     for (int64_t t = 0; t < count; ++t) {
       const Row h = row_of(rows, t);

@@ -58,7 +58,7 @@ OpsFeatures::Told OpsFeatures::read_rows(const Asked& asked, const View& x) {
   if (args.needs_all()) {
     args.scratch = poisoned(DType::kF32, {rows, tap::feature_row_floats(asked.head.num_features)});
   }
-  ops_.read_features(args);
+  ops_.feature_ops()->read_features(args);
   Told told;
   if (num_listed > 0) told.values = device_.values<float>(args.values);
   if (asked.top > 0) told.top = device_.values<TopFeature>(args.top);
@@ -204,7 +204,7 @@ TEST_P(OpsFeatures, AreThoseOfAWholeEncode) {
       scene.tokens.assign(kRows, {.row = 1});
       put_with(scene, images, 0);
       const View x = random({kRows, width});
-      ops_.encode({.x = copy(x), .taps = scene.at(kPost)});
+      ops_.feature_ops()->encode({.x = copy(x), .taps = scene.at(kPost)});
       const std::vector<float> of_step = device_.values<float>(scene.table.features);
       const auto stride = static_cast<size_t>(scene.table.features.shape[1]);
       const Told together = read_rows(asked_of(image, some_features(image, 21), 30), x);

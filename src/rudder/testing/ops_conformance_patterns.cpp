@@ -9,7 +9,7 @@ namespace rudder::testing {
 // Of every second token of sequences with a history, and of some heads; every other round those of
 // the second of two ranks, which has the second half of them.
 TEST_P(OpsAttention, PatternsAgreeWithTheFormulas) {
-  if (!ops_.has_patterns()) GTEST_SKIP() << "this backend captures none";
+  if (ops_.pattern_ops() == nullptr) GTEST_SKIP() << "this backend captures none";
   constexpr int64_t kLengths[] = {1, 7, 16, 17, 48, 65, 131, 160};
   for (int round = 0; round < 24; ++round) {
     Layer layer = make_layer(fuzzed_shape(), 200);
@@ -44,8 +44,10 @@ TEST_P(OpsAttention, PatternsAgreeWithTheFormulas) {
     const ops::TapTable table =
         put_tap_table(device_, geometry, {}, sets, 1, std::ssize(tokens) * record, rank);
     const ops::TapBatch batch = put_tap_batch(device_, table, tokens);
-    ops_.patterns({.attention = last_args_, .table = &table, .batch = &batch, .layer = 1});
-    ops_.end_patterns({.table = &table, .batch = &batch, .first_layer = 0, .end_layer = 2});
+    ops_.pattern_ops()->patterns(
+        {.attention = last_args_, .table = &table, .batch = &batch, .layer = 1});
+    ops_.pattern_ops()->end_patterns(
+        {.table = &table, .batch = &batch, .first_layer = 0, .end_layer = 2});
     const std::vector<double> ring = read(table.ring).values;
     size_t token = 0;
     for (size_t s = 0; s < sequences.size(); ++s) {

@@ -118,8 +118,9 @@ TEST_P(OpsConformance, BeginStepPlacesSequences) {
         const int32_t begin =
             carries ? std::min(most, slots.carry_position[s] + below(2) * below(9)) : below(most);
         const bool wants_all = carries && below(4) > 0;
-        const bool is_tree = wants_all && ops_.takes_trees() && below(3) == 0;
-        const bool takes_guess = wants_all && !is_tree && ops_.looks_up() && below(2) == 0;
+        const bool is_tree = wants_all && ops_.tree_ops() != nullptr && below(3) == 0;
+        const bool takes_guess =
+            wants_all && !is_tree && ops_.draft_ops() != nullptr && below(2) == 0;
         for (int64_t i = 0, len = below(7); i < slots.most_guessed; ++i) {
           slots.guess[s * static_cast<size_t>(slots.most_guessed) + static_cast<size_t>(i)] =
               i < len ? below(50) : -1;

@@ -229,12 +229,12 @@ TEST_P(OpsConformance, ThreadsDoNotChangeARow) {
   const int64_t out_width = 1200;
   const HostTensor x(random_values(70 * in), act_, {70, in});
   const HostTensor weight(random_values(out_width * in), DType::kF32, {out_width, in});
-  const ops::LinearPart part{weight.view(), {}};
+  const ops::LinearPart part = ops::wide_part(weight.view());
   const auto run = [&](int num_threads) {
     Device device(GetParam().make(num_threads));
     const ops::LinearWeight linear = device.ops().make_linear({&part, 1}).value();
     ops::LinearArgs args{device.put(x), {}, &linear, {}};
-    if (linear.x_dtype == DType::kF8E4M3) {
+    if (linear.input == ops::InputForm::kF8Rows) {
       const ops::QuantiseArgs quantise{args.x,
                                        device.ops().allocate(DType::kF8E4M3, {70, in}).value(),
                                        device.ops().allocate(DType::kF32, {70}).value()};

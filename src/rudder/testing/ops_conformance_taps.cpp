@@ -82,7 +82,7 @@ TapOp OpsTaps::random_op(int combination, int64_t width, Point point, std::vecto
     op.v2 = add_vector(unit_row(width, v1), vectors);
   }
   if (op.kind == OpKind::kFeature) set_feature(op, width, vectors);
-  if (ops_.taps_mixers()) choose_some(op, v1, vectors);
+  choose_some(op, v1, vectors);
   op.strength = static_cast<float>(uniform(-1.5, 1.5));
   op.latch = op.kind == OpKind::kScore       ? kSampled
              : op.gate == GateKind::kControl ? kRead

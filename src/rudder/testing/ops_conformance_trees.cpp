@@ -60,7 +60,7 @@ OpsTrees::Sequence OpsTrees::sequence_of(Layer& layer, const Sequence& from, int
 namespace {
 
 TEST_P(OpsTrees, ATokenSeesItsPath) {
-  if (!ops_.takes_trees()) GTEST_SKIP() << "it takes no trees";
+  if (ops_.tree_ops() == nullptr) GTEST_SKIP() << "it takes no trees";
   for (int round = 0; round < 6; ++round) {
     Layer layer = make_layer(tree_shape(), 400);
     const int64_t base = pick(kBases);
@@ -111,7 +111,7 @@ TEST_P(OpsTrees, ATokenSeesItsPath) {
 
 // What lies beside the KV of a tree's tokens, in the blocks of a group of several layers.
 TEST_P(OpsTrees, RowsBesideKeptPathsMoveWithThem) {
-  if (!ops_.keeps_rows()) GTEST_SKIP() << "it keeps no rows";
+  if (ops_.tree_ops() == nullptr) GTEST_SKIP() << "it keeps no rows";
   constexpr int32_t kGroupLayers = 3;
   for (int round = 0; round < 6; ++round) {
     Layer layer = make_layer(tree_shape(), 200);
@@ -163,14 +163,15 @@ TEST_P(OpsTrees, RowsBesideKeptPathsMoveWithThem) {
         .group_rows = 2,
         .ancestors = device_.put_as(std::span<const uint64_t>(ancestors), DType::kI64,
                                     {std::ssize(ancestors)})};
-    ops_.keep_paths({.batch = batch,
-                     .logits_rows = device_.put(logits_rows),
-                     .sampled = device_.put_as(std::span<const ops::SampledToken>(sampled),
-                                               DType::kI32, {std::ssize(sampled), 4}),
-                     .layers = {},
-                     .beside = {.rows = beside,
-                                .block_size = static_cast<int32_t>(size),
-                                .group_layers = kGroupLayers}});
+    ops_.tree_ops()->keep_paths(
+        {.batch = batch,
+         .logits_rows = device_.put(logits_rows),
+         .sampled = device_.put_as(std::span<const ops::SampledToken>(sampled), DType::kI32,
+                                   {std::ssize(sampled), 4}),
+         .layers = {},
+         .beside = {.rows = beside,
+                    .block_size = static_cast<int32_t>(size),
+                    .group_layers = kGroupLayers}});
     const auto row_at = [&](int64_t offset) {
       return tables[1][static_cast<size_t>(offset / size)] * size + offset % size;
     };
@@ -186,7 +187,7 @@ TEST_P(OpsTrees, RowsBesideKeptPathsMoveWithThem) {
 }
 
 TEST_P(OpsTrees, KeptPathsAreChains) {
-  if (!ops_.takes_trees()) GTEST_SKIP() << "it takes no trees";
+  if (ops_.tree_ops() == nullptr) GTEST_SKIP() << "it takes no trees";
   for (int round = 0; round < 12; ++round) {
     Layer layer = make_layer(tree_shape(), 200);
     const int64_t base = pick(kBases);
@@ -215,11 +216,12 @@ TEST_P(OpsTrees, KeptPathsAreChains) {
     }
     const HostTensor before = device_.get(layer.kv.storage);
     const ops::KvLayer layers[] = {last_args_.kv};
-    ops_.keep_paths({.batch = last_batch_,
-                     .logits_rows = device_.put(logits_rows),
-                     .sampled = device_.put_as(std::span<const ops::SampledToken>(sampled),
-                                               DType::kI32, {std::ssize(sampled), 4}),
-                     .layers = layers});
+    ops_.tree_ops()->keep_paths(
+        {.batch = last_batch_,
+         .logits_rows = device_.put(logits_rows),
+         .sampled = device_.put_as(std::span<const ops::SampledToken>(sampled), DType::kI32,
+                                   {std::ssize(sampled), 4}),
+         .layers = layers});
     if (has_ended) {
       EXPECT_TRUE(std::ranges::equal(before.bytes(), device_.get(layer.kv.storage).bytes()));
       continue;

@@ -1,5 +1,6 @@
 #include "rudder/testing/reference_model.h"
 
+#include <cmath>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -26,26 +27,35 @@ void append_columns(Matrix& to, const Matrix& row) {
 class ReferencePass {
  public:
   ReferencePass(const model::ModelSpec& spec, const model::Weights& weights,
-                const RememberingOps& ops, std::span<const int32_t> ids, const MixedHook& hook,
-                std::vector<std::vector<Matrix>>* patterns)
-      : spec_(spec), weights_(weights), ops_(ops), ids_(ids), hook_(hook), patterns_(patterns) {}
+                const RememberingOps& ops, std::span<const int32_t> ids,
+                const ReferenceHooks& hooks, std::vector<std::vector<Matrix>>* patterns)
+      : spec_(spec), weights_(weights), ops_(ops), ids_(ids), hooks_(hooks), patterns_(patterns) {}
 
   Matrix run() const {
-    Matrix x = embedded();
+    Streams x(static_cast<size_t>(form_of(spec_.residual).streams), embedded());
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
       const model::LayerSpec& layer = spec_.layers[i];
       const model::LayerWeights& w = weights_.layers[i];
-      const auto& attention = std::get<model::Attention>(layer.mixer);
       const auto& mlp = std::get<model::GatedMlp>(layer.mlp);
-      add_branch(x,
-                 attend(i, attention, std::get<model::Attention::Weights>(w.mixer),
-                        normed(x, w.mixer_pre_norm)),
-                 w.mixer_post_norm);
-      add_branch(x, feed(mlp, std::get<model::GatedMlp::Weights>(w.mlp), normed(x, w.mlp_pre_norm)),
-                 w.mlp_post_norm);
-      for (double& value : x.values) value *= double{w.scale};
+      const model::MixedStreams::Weights* const mixed =
+          std::get_if<model::MixedStreams::Weights>(&w.residual);
+      const auto* const mixer_site = mixed == nullptr ? nullptr : &mixed->mixer;
+      const auto* const mlp_site = mixed == nullptr ? nullptr : &mixed->mlp;
+      show(x, {static_cast<int32_t>(i), tap::Site::kResidPre});
+      write(x, mixer_site,
+            branch(mix(i, layer.mixer, w.mixer, normed(read(x, mixer_site), w.mixer_pre_norm)),
+                   w.mixer_post_norm));
+      show(x, {static_cast<int32_t>(i), tap::Site::kResidMid});
+      write(x, mlp_site,
+            branch(feed(mlp, std::get<model::GatedMlp::Weights>(w.mlp),
+                        normed(read(x, mlp_site), w.mlp_pre_norm)),
+                   w.mlp_post_norm));
+      for (Matrix& stream : x) {
+        for (double& value : stream.values) value *= double{w.scale};
+      }
+      show(x, {static_cast<int32_t>(i), tap::Site::kResidPost});
     }
-    Matrix logits = linear(normed(x, weights_.final_norm), weights_.head);
+    Matrix logits = linear(normed(last_read(x), weights_.final_norm), weights_.head);
     for (double& value : logits.values) {
       value = reference_soft_cap(value * double{spec_.logit_scale}, double{spec_.final_softcap});
     }
@@ -53,6 +63,42 @@ class ReferencePass {
   }
 
  private:
+  using Streams = std::vector<Matrix>;
+  using StreamSite = model::MixedStreams::Site;
+
+  void show(Streams& x, tap::Point point) const {
+    if (hooks_.residual) hooks_.residual(point, x);
+  }
+
+  // The sum of the streams, each times its number.
+  static Matrix sum_of(const Streams& x, const std::vector<double>& numbers) {
+    Matrix sum(x[0].rows, x[0].cols);
+    for (size_t i = 0; i < x.size(); ++i) {
+      for (size_t k = 0; k < sum.values.size(); ++k) sum.values[k] += numbers[i] * x[i].values[k];
+    }
+    return sum;
+  }
+  static Matrix read(const Streams& x, const StreamSite* site) {
+    return site == nullptr ? x[0] : sum_of(x, to_matrix(site->read).values);
+  }
+  Matrix last_read(const Streams& x) const {
+    const auto* const mixed =
+        std::get_if<model::MixedStreams::Weights>(&weights_.layers.back().residual);
+    return mixed == nullptr ? x[0] : sum_of(x, to_matrix(mixed->end).values);
+  }
+  static void write(Streams& x, const StreamSite* site, const Matrix& branch) {
+    Streams before = x;
+    before.push_back(branch);
+    for (size_t j = 0; j < x.size(); ++j) {
+      std::vector<double> numbers;
+      for (size_t i = 0; i < x.size(); ++i) {
+        numbers.push_back(site == nullptr ? 1 : to_matrix(site->mix).values[i * x.size() + j]);
+      }
+      numbers.push_back(site == nullptr ? 1 : to_matrix(site->write).values[j]);
+      x[j] = sum_of(before, numbers);
+    }
+  }
+
   Matrix embedded() const {
     const Matrix table =
         spec_.tied_head ? ops_.product_of(weights_.head).weight : to_matrix(weights_.embedding);
@@ -76,11 +122,11 @@ class ReferencePass {
     return reference_linear(x, product.weight, product.bias);
   }
 
-  void add_branch(Matrix& x, const Matrix& branch, const ops::NormSpec& post_norm) const {
-    const Matrix delta = normed(branch, post_norm);
-    for (size_t i = 0; i < x.values.size(); ++i) {
-      x.values[i] += double{spec_.branch_scale} * delta.values[i];
-    }
+  // What is written of it.
+  Matrix branch(const Matrix& made, const ops::NormSpec& post_norm) const {
+    Matrix delta = normed(made, post_norm);
+    for (double& value : delta.values) value *= double{spec_.branch_scale};
+    return delta;
   }
 
   Matrix rotated(const Matrix& x, const model::Attention& attention) const {
@@ -93,6 +139,32 @@ class ReferencePass {
     std::vector<int32_t> positions(ids_.size());
     std::iota(positions.begin(), positions.end(), 0);
     return reference_rope(x, attention.head_dim, table, positions);
+  }
+
+  template <typename MixerWeights>
+  Matrix mix(size_t layer, const model::Mixer& mixer, const MixerWeights& w,
+             const Matrix& in) const {
+    const auto* const attention = std::get_if<model::Attention>(&mixer);
+    return attention == nullptr
+               ? decayed(std::get<model::CustomMixer::Weights>(w), in)
+               : attend(layer, *attention, std::get<model::Attention::Weights>(w), in);
+  }
+
+  // The toy mixer (decayed_sum.h), of each token from all before it.
+  Matrix decayed(const model::CustomMixer::Weights& w, const Matrix& in) const {
+    const Matrix values = linear(in, w.in);
+    const Matrix gains = to_matrix(w.vector);
+    Matrix sums(values.rows, values.cols);
+    for (int64_t t = 0; t < sums.rows; ++t) {
+      for (int64_t i = 0; i < sums.cols; ++i) {
+        const auto head = static_cast<size_t>(i * w.vector.num_rows() / sums.cols);
+        const double kept = 1 - gains.values[head] / 10;
+        for (int64_t s = 0; s <= t; ++s) {
+          sums.at(t, i) += std::pow(kept, static_cast<double>(t - s)) * values.at(s, i);
+        }
+      }
+    }
+    return linear(sums, w.out);
   }
 
   Matrix attend(size_t layer, const model::Attention& attention, const model::Attention::Weights& w,
@@ -122,7 +194,7 @@ class ReferencePass {
     std::vector<Matrix>* const patterns =
         patterns_ == nullptr ? nullptr : &patterns_->emplace_back();
     Matrix mixed = reference_attention(reference, q, k, v, patterns);
-    if (hook_) hook_(layer, mixed);
+    if (hooks_.mixed) hooks_.mixed(layer, mixed);
     return linear(mixed, w.out);
   }
 
@@ -135,7 +207,7 @@ class ReferencePass {
   const model::Weights& weights_;
   const RememberingOps& ops_;
   std::span<const int32_t> ids_;
-  const MixedHook& hook_;
+  const ReferenceHooks& hooks_;
   std::vector<std::vector<Matrix>>* const patterns_;
 };
 
@@ -147,7 +219,7 @@ Result<ops::LinearWeight> RememberingOps::make_linear(std::span<const ops::Linea
   RUDDER_TRY(ops::LinearWeight weight, PassingOps::make_linear(parts));
   Product& product = products_[weight.packed.get()];
   for (const ops::LinearPart& part : parts) {
-    append_rows(product.weight, to_matrix(part.weight));
+    append_rows(product.weight, to_matrix(part.codes));
     if (!part.bias.empty()) append_columns(product.bias, to_matrix(part.bias));
   }
   return weight;
@@ -155,8 +227,8 @@ Result<ops::LinearWeight> RememberingOps::make_linear(std::span<const ops::Linea
 
 Matrix reference_forward(const model::ModelSpec& spec, const model::Weights& weights,
                          const RememberingOps& ops, std::span<const int32_t> ids,
-                         const MixedHook& hook, std::vector<std::vector<Matrix>>* patterns) {
-  return ReferencePass(spec, weights, ops, ids, hook, patterns).run();
+                         const ReferenceHooks& hooks, std::vector<std::vector<Matrix>>* patterns) {
+  return ReferencePass(spec, weights, ops, ids, hooks, patterns).run();
 }
 
 }  // namespace rudder::testing

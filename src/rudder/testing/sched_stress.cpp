@@ -114,8 +114,16 @@ class Stress {
     capacity.guesses_from_rows = capacity.guesses && from_rows;
     constexpr std::array<int32_t, 3> kMultiples = {1, 4, 16};
     capacity.prompt_step_multiple = kMultiples[seed / 24 % kMultiples.size()];
-    capacity.takes_trees = std::ranges::all_of(
-        capacity.kv_groups, [](const step::KvGroup& group) { return group.window == 0; });
+    const bool has_states = seed % 5 == 0;
+    if (has_states) {
+      capacity.states = {.count = static_cast<int32_t>(2 + seed / 5 % 12),
+                         .bytes = 1,
+                         .checkpoint_blocks = static_cast<int32_t>(seed / 60 % 4)};
+    }
+    capacity.takes_trees =
+        !has_states && std::ranges::all_of(capacity.kv_groups, [](const step::KvGroup& group) {
+          return group.window == 0;
+        });
     const bool looks_up = capacity.guesses && seed % 24 == 8;
     if (looks_up) {
       capacity.guesses_from_rows = true;

@@ -27,7 +27,7 @@ add_dependencies(asan_tests sim)
 add_dependencies(daily_tests sim)
 
 set(mutant_sources ${sim_sources})
-foreach(room step kv sched engine testing)
+foreach(room wrap cache sched engine testing)
   get_target_property(sources rudder_${room} SOURCES)
   get_target_property(directory rudder_${room} SOURCE_DIR)
   list(TRANSFORM sources PREPEND ${directory}/)

@@ -140,8 +140,15 @@ SimConfig draw_config(SimRandom& random) {
   capacity.guesses_from_rows = capacity.guesses && from_rows;
   constexpr std::array<int32_t, 3> kMultiples = {1, 4, 16};
   capacity.prompt_step_multiple = kMultiples[config.fake.seed / 12 % kMultiples.size()];
+  // In a fifth of the episodes sequences have states, too few for all of them as often as not.
+  const bool has_states = config.fake.seed % 5 == 0;
+  if (has_states) {
+    capacity.states = {.count = static_cast<int32_t>(2 + config.fake.seed / 5 % 16),
+                       .bytes = 1,
+                       .checkpoint_blocks = static_cast<int32_t>(config.fake.seed / 80 % 4)};
+  }
   capacity.takes_trees =
-      std::all_of(capacity.kv_groups.begin(), capacity.kv_groups.end(), is_whole);
+      !has_states && std::all_of(capacity.kv_groups.begin(), capacity.kv_groups.end(), is_whole);
   const bool draws_tree = from_rows ? config.fake.seed % 18 != 0 : config.fake.seed % 4 == 0;
   const bool looks_up = capacity.guesses && config.fake.seed / 2 % 3 == 0;
   if (looks_up) {

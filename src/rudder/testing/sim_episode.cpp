@@ -6,9 +6,9 @@
 #include <cmath>
 #include <utility>
 
-#include "rudder/step/group_executor.h"
 #include "rudder/testing/sim_constraint.h"
 #include "rudder/testing/tiny_tokenizer.h"
+#include "rudder/wrap/group_executor.h"
 
 namespace rudder::testing {
 namespace {
@@ -60,7 +60,7 @@ std::unique_ptr<step::Executor> SimEpisode::make_executor() {
     ranks_.push_back(rank.get());
     ranks.push_back(std::move(rank));
   }
-  return step::GroupExecutor::of(std::move(ranks));
+  return wrap::GroupExecutor::of(std::move(ranks));
 }
 
 void SimEpisode::run() {

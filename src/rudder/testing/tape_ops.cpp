@@ -17,7 +17,7 @@ struct Tape final : ops::Graph {
   std::vector<std::function<void(ops::Ops&)>> calls;
 };
 
-class TapeOps final : public ForwardingOps {
+class TapeOps final : public ForwardingOps, public ops::GraphOps {
  public:
   explicit TapeOps(std::unique_ptr<ops::Ops> inner) : ForwardingOps(std::move(inner)) {}
 
@@ -46,7 +46,7 @@ class TapeOps final : public ForwardingOps {
   void record(ops::Event& event) override { outside_capture().record(event); }
   Result<void> status() override { return inner_->status(); }
 
-  bool has_graphs() const override { return true; }
+  ops::GraphOps* graph_ops() override { return this; }
   void begin_capture() override {
     RUDDER_CHECK(tape_ == nullptr, "a capture is under way");
     tape_ = std::make_unique<Tape>();

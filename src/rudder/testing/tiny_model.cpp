@@ -9,6 +9,7 @@
 #include "rudder/base/check.h"
 #include "rudder/base/philox.h"
 #include "rudder/model/tensors.h"
+#include "rudder/testing/decayed_sum.h"
 
 namespace rudder::testing {
 namespace {
@@ -52,23 +53,22 @@ class WeightMaker {
     std::vector<ops::LinearPart> parts;
     for (size_t i = 0; i < module.parts.size(); ++i) {
       const int64_t out = module.parts[i].stored_rows();
-      ops::LinearPart part;
       if (const size_t first = module.first_of(i); first != i) {
         RUDDER_CHECK(module.parts.size() == parts.size() + 1 && !module.bias);
         memory.push_back(memory[first]);
-        part.weight = {memory.back().data(), DType::kF32, {out, in}};
-        model::cut_part(part, module, i, cuts, parts);
+        const ops::LinearPart part = ops::wide_part({memory.back().data(), DType::kF32, {out, in}});
+        RUDDER_TRY_VOID(model::cut_part(part, module, i, cuts, parts));
         continue;
       }
       memory.push_back(normal(out * in, gain / std::sqrt(static_cast<double>(in))));
-      part.weight = {memory.back().data(), DType::kF32, {out, in}};
+      ops::LinearPart part = ops::wide_part({memory.back().data(), DType::kF32, {out, in}});
       if (module.bias) {
         memory.push_back(normal(out, 0.3));
         part.bias = {memory.back().data(), DType::kF32, {out}};
       }
-      model::cut_part(part, module, i, cuts, parts);
+      RUDDER_TRY_VOID(model::cut_part(part, module, i, cuts, parts));
       if (table != nullptr) {
-        RUDDER_TRY(*table, upload_table(part.weight));
+        RUDDER_TRY(*table, upload_table(part.codes));
       }
     }
     RUDDER_TRY(ops::LinearWeight weight, ops_.make_linear(parts));
@@ -120,7 +120,7 @@ class WeightMaker {
 
 Result<model::LayerWeights> random_layer(const model::ModelSpec& spec, size_t index, ops::Rank rank,
                                          WeightMaker& maker) {
-  model::LayerWeights weights = model::empty_weights(spec.layers[index]);
+  model::LayerWeights weights = model::empty_weights(spec, index);
   const model::LayerTensors tensors = model::layer_tensors(spec, {}, index, &weights, rank);
   std::vector<model::NormTensor> norms = tensors.norms;
   // Tests were given seeds for which rare events happen while norms of inputs were drawn first.
@@ -160,9 +160,37 @@ std::string_view tiny_arch_name(TinyArch arch) {
       return "Scaled";
     case TinyArch::kTwoWidths:
       return "TwoWidths";
+    case TinyArch::kRecurrent:
+      return "Recurrent";
+    case TinyArch::kTwoStreams:
+      return "TwoStreams";
   }
   return "";
 }
+
+namespace {
+
+// The first layer has a window; the others have wider heads, and a rope of their own.
+void widen_all_but_the_first(model::ModelSpec& spec) {
+  spec.ropes.push_back({.theta = 1000000,
+                        .rotary_dim = 2 * attention_of(spec.layers[0])->head_dim,
+                        .scaling = model::RopeProportional{.part = 0.25, .factor = 1}});
+  for (model::LayerSpec& layer : spec.layers) {
+    model::Attention& own = *attention_of(layer);
+    layer.has_scale = true;
+    own.scale = 1;
+    if (&layer == &spec.layers[0]) {
+      own.window = 24;
+      continue;
+    }
+    own.head_dim *= 2;
+    own.num_kv_heads = 1;
+    own.rope = 1;
+    own.v_is_k = true;
+  }
+}
+
+}  // namespace
 
 model::ModelSpec tiny_spec(TinyArch arch) {
   model::ModelSpec spec;
@@ -226,6 +254,13 @@ model::ModelSpec tiny_spec(TinyArch arch) {
       spec.final_softcap = 4;
       spec.tied_head = true;
       break;
+    case TinyArch::kRecurrent:
+      break;
+    case TinyArch::kTwoStreams:
+      norms.post = true;
+      spec.branch_scale = 0.25f;
+      spec.residual = model::MixedStreams{.count = 2};
+      break;
   }
   attention.scale = 1.0f / std::sqrt(static_cast<float>(attention.head_dim));
   spec.layers.assign(3, {attention, mlp, norms});
@@ -235,24 +270,13 @@ model::ModelSpec tiny_spec(TinyArch arch) {
     attention_of(spec.layers[1])->rope = model::kNoRope;
     spec.layers[1].has_scale = true;  // the last one's would vanish in the final norm
   }
-  if (arch == TinyArch::kTwoWidths) {
-    spec.ropes.push_back({.theta = 1000000,
-                          .rotary_dim = 2 * attention.head_dim,
-                          .scaling = model::RopeProportional{.part = 0.25, .factor = 1}});
-    for (model::LayerSpec& layer : spec.layers) {
-      model::Attention& own = *attention_of(layer);
-      layer.has_scale = true;
-      own.scale = 1;
-      if (&layer == &spec.layers[0]) {
-        own.window = 24;
-        continue;
-      }
-      own.head_dim *= 2;
-      own.num_kv_heads = 1;
-      own.rope = 1;
-      own.v_is_k = true;
-    }
+  if (arch == TinyArch::kRecurrent) {
+    const model::CustomMixer toy{make_decayed_sum(attention.num_heads, attention.head_dim)};
+    spec.layers.front().mixer = toy;
+    spec.layers.back().mixer = toy;
   }
+  if (arch == TinyArch::kTwoStreams) spec.layers[0].has_scale = true;
+  if (arch == TinyArch::kTwoWidths) widen_all_but_the_first(spec);
   if (arch == TinyArch::kGated) {
     attention_of(spec.layers[1])->weighting =
         model::Gate{.length = 5, .relu_pre = true, .low = -0.25f, .high = 1.5f};
@@ -408,6 +432,7 @@ model::AssistantSpec tiny_assistant_spec(const model::ModelSpec& target) {
   spec.layers = target;
   spec.layers.hidden = 48;
   spec.layers.tied_head = true;
+  spec.layers.residual = model::OneStream{};  // whatever the model has
   spec.layers.layers.clear();
   for (const bool has_window : {false, true, false}) {
     const model::LayerSpec* const like = last_layer(target, has_window);

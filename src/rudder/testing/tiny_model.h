@@ -25,7 +25,11 @@ enum class TinyArch : uint8_t {
                // proportional rope. A GPU has no kernels with sinks.
   kTwoWidths,  // layers without a window have wider heads, fewer of keys, values that are raw keys;
                // v-norm, proportional rope, a scale of every layer, a soft-cap of logits
+  kRecurrent,  // the first layer and the last have a toy mixer with a state (decayed_sum.h), which
+               // runs on the host
+  kTwoStreams,  // a residual of two mixed streams, a scale of every branch and of a layer
 };
+// Those that a GPU may run.
 inline constexpr TinyArch kTinyArchs[] = {
     TinyArch::kPreNorm, TinyArch::kSandwich, TinyArch::kPostNorm, TinyArch::kHeadNorm,
     TinyArch::kGated,   TinyArch::kScaled,   TinyArch::kTwoWidths};

@@ -4,10 +4,11 @@
 
 #include <array>
 #include <boost/json.hpp>
+#include <map>
 #include <optional>
 #include <set>
 
-#include "rudder/base/json.h"
+#include "rudder/base/exact_json.h"
 #include "rudder/text/content_parts.h"
 #include "rudder/text/files.h"
 
@@ -123,19 +124,59 @@ struct ChatPrompt::Impl {
   struct Template {
     ChatTemplate parsed;
     std::set<std::string, std::less<>> roles_with_parts;  // whose contents may be parts
+    TurnForms turns;
   };
   std::optional<Template> plain;
   std::optional<Template> with_tools;  // used instead of `plain` when there are tools
-  json::object tokens;
+  json::object tokens;                 // and the variables that hold where a request has no others
   std::string source;
+
+  const Template& chosen(bool has_tools) const {
+    return has_tools && with_tools ? *with_tools : *plain;
+  }
 };
+
+namespace {
+
+// Of chat_template_kwargs, given by a request or at start.
+Result<void> add_variables(const json::object& kwargs, const char* where, json::object& context) {
+  for (const auto& [key, value] : kwargs) {
+    if (key == "messages" || key == "tools" || key == "chat_template") {
+      return fail(ErrorCode::kInvalidArgument, "may not be replaced",
+                  fmt::format("{}.{}", where, std::string_view(key)));
+    }
+    context[key] = value;
+  }
+  return {};
+}
+
+// The templates by name, as a string or as a list of {name, template}.
+Result<void> collect_templates(const json::object& config,
+                               std::map<std::string, std::string, std::less<>>& out) {
+  const json::value* const field = config.if_contains("chat_template");
+  if (field == nullptr) return {};
+  if (field->is_string()) out.try_emplace("default", field->get_string());
+  if (!field->is_array()) return {};
+  for (const auto& entry : field->get_array()) {
+    const auto* object = entry.if_object();
+    const auto* name = object != nullptr ? object->if_contains("name") : nullptr;
+    const auto* source = object != nullptr ? object->if_contains("template") : nullptr;
+    if (name == nullptr || !name->is_string() || source == nullptr || !source->is_string()) {
+      return fail(ErrorCode::kCorruptFile, "must be a list of {name, template}", "chat_template");
+    }
+    out.try_emplace(std::string(name->get_string()), source->get_string());
+  }
+  return {};
+}
+
+}  // namespace
 
 ChatPrompt::ChatPrompt(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 ChatPrompt::~ChatPrompt() = default;
 
 Result<std::shared_ptr<const ChatPrompt>> ChatPrompt::load(const json::object& tokens_config,
                                                            const json::object& config,
-                                                           std::string_view jinja) {
+                                                           const ChatTemplateFiles& files) {
   auto impl = std::make_unique<Impl>();
   read_tokens(tokens_config, impl->tokens);
   read_tokens(config, impl->tokens);
@@ -143,39 +184,48 @@ Result<std::shared_ptr<const ChatPrompt>> ChatPrompt::load(const json::object& t
     impl->source += text;
     RUDDER_TRY(ChatTemplate parsed, ChatTemplate::parse(text));
     auto roles = roles_with_parts(parsed, impl->tokens);
-    return Impl::Template{std::move(parsed), std::move(roles)};
+    const TurnForms turns = find_turn_forms(parsed, impl->tokens);
+    return Impl::Template{std::move(parsed), std::move(roles), turns};
   };
-  const json::value* field = config.if_contains("chat_template");
-  if (!jinja.empty()) {
-    RUDDER_TRY(impl->plain, parse(jinja));
-  } else if (field != nullptr && field->is_string()) {
-    RUDDER_TRY(impl->plain, parse(field->get_string()));
-  } else if (field != nullptr && field->is_array()) {
-    for (const auto& entry : field->get_array()) {
-      const auto* object = entry.if_object();
-      const auto* name = object != nullptr ? object->if_contains("name") : nullptr;
-      const auto* source = object != nullptr ? object->if_contains("template") : nullptr;
-      if (name == nullptr || !name->is_string() || source == nullptr || !source->is_string()) {
-        return fail(ErrorCode::kCorruptFile, "must be a list of {name, template}", "chat_template");
-      }
-      if (name->get_string() == "default") {
-        RUDDER_TRY(impl->plain, parse(source->get_string()));
-      } else if (name->get_string() == "tool_use") {
-        RUDDER_TRY(impl->with_tools, parse(source->get_string()));
-      }
-    }
+  std::map<std::string, std::string, std::less<>> templates;
+  if (!files.jinja.empty()) templates["default"] = files.jinja;
+  if (!files.tools_jinja.empty()) templates["tool_use"] = files.tools_jinja;
+  if (!templates.contains("default")) {
+    RUDDER_TRY_VOID(collect_templates(config, templates));
   }
-  if (!impl->plain) {
+  if (!templates.contains("default") && !files.old_json.empty()) {
+    RUDDER_TRY(const json::object old, parse_config(files.old_json, "chat_template.json"));
+    RUDDER_TRY_VOID(collect_templates(old, templates));
+  }
+  if (!templates.contains("default")) {
     return fail(ErrorCode::kNotFound, "the model has no chat template", "chat_template");
+  }
+  RUDDER_TRY(impl->plain, parse(templates.at("default")));
+  if (templates.contains("tool_use")) {
+    RUDDER_TRY(impl->with_tools, parse(templates.at("tool_use")));
+  }
+  if (!files.kwargs.empty()) {
+    constexpr const char* kFlag = "default-chat-template-kwargs";
+    const auto kwargs = parse_json(files.kwargs, kFlag);
+    if (!kwargs || !kwargs->is_object()) {
+      return fail(ErrorCode::kInvalidArgument,
+                  kwargs ? "must be a JSON object" : kwargs.error().message, kFlag);
+    }
+    RUDDER_TRY_VOID(add_variables(kwargs->get_object(), kFlag, impl->tokens));
   }
   return std::shared_ptr<const ChatPrompt>(new ChatPrompt(std::move(impl)));
 }
 
 Result<std::shared_ptr<const ChatPrompt>> ChatPrompt::from_json(
     std::string_view tokenizer_config_json, std::string_view chat_template_jinja) {
+  return from_files(tokenizer_config_json, {.jinja = std::string(chat_template_jinja)});
+}
+
+Result<std::shared_ptr<const ChatPrompt>> ChatPrompt::from_files(
+    std::string_view tokenizer_config_json, const ChatTemplateFiles& files) {
   RUDDER_TRY(const json::object config,
              parse_config(tokenizer_config_json, "tokenizer_config.json"));
-  return load({}, config, chat_template_jinja);
+  return load({}, config, files);
 }
 
 Result<std::shared_ptr<const ChatPrompt>> ChatPrompt::from_directory(
@@ -184,10 +234,14 @@ Result<std::shared_ptr<const ChatPrompt>> ChatPrompt::from_directory(
              read_optional_text_file(directory / "tokenizer_config.json"));
   RUDDER_TRY(const std::string tokens_text,
              read_optional_text_file(directory / "special_tokens_map.json"));
-  RUDDER_TRY(const std::string jinja, read_optional_text_file(directory / "chat_template.jinja"));
+  ChatTemplateFiles files;
+  RUDDER_TRY(files.jinja, read_optional_text_file(directory / "chat_template.jinja"));
+  RUDDER_TRY(files.tools_jinja,
+             read_optional_text_file(directory / "additional_chat_templates" / "tool_use.jinja"));
+  RUDDER_TRY(files.old_json, read_optional_text_file(directory / "chat_template.json"));
   RUDDER_TRY(const json::object config, parse_config(config_text, "tokenizer_config.json"));
   RUDDER_TRY(const json::object tokens, parse_config(tokens_text, "special_tokens_map.json"));
-  return load(tokens, config, jinja);
+  return load(tokens, config, files);
 }
 
 // What a template is given, but for the messages.
@@ -206,17 +260,10 @@ Result<ChatPrompt::Prepared> ChatPrompt::prepare(const json::array& messages,
                 "continue_final_message");
   }
   const bool has_tools = tools != nullptr && !tools->empty();
-  Prepared prepared{has_tools && impl_->with_tools ? &*impl_->with_tools : &*impl_->plain,
-                    impl_->tokens, messages};
+  Prepared prepared{&impl_->chosen(has_tools), impl_->tokens, messages};
   json::object& context = prepared.context;
   if (kwargs != nullptr) {
-    for (const auto& [key, value] : *kwargs) {
-      if (key == "messages" || key == "tools" || key == "chat_template") {
-        return fail(ErrorCode::kInvalidArgument, "may not be replaced",
-                    fmt::format("chat_template_kwargs.{}", std::string_view(key)));
-      }
-      context[key] = value;
-    }
+    RUDDER_TRY_VOID(add_variables(*kwargs, "chat_template_kwargs", context));
   }
   for (size_t i = 0; i < prepared.messages.size(); ++i) {
     const std::string path = fmt::format("messages[{}]", i);
@@ -234,10 +281,14 @@ Result<ChatPrompt::Prepared> ChatPrompt::prepare(const json::array& messages,
   if (options.continue_final_message && messages.empty()) {
     return fail(ErrorCode::kInvalidArgument, "must not be empty", "messages");
   }
-  context["tools"] = has_tools ? json::value(*tools) : json::value(nullptr);
+  context["tools"] = has_tools ? with_doubles(json::value(*tools)) : json::value(nullptr);
   if (!context.contains("documents")) context["documents"] = nullptr;
   context["add_generation_prompt"] = options.add_generation_prompt;
   return prepared;
+}
+
+const TurnForms& ChatPrompt::turn_forms(bool has_tools) const {
+  return impl_->chosen(has_tools).turns;
 }
 
 const std::string& ChatPrompt::source() const {

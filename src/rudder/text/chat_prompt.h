@@ -14,6 +14,7 @@
 #include "rudder/base/result.h"
 #include "rudder/text/chat_template.h"
 #include "rudder/text/message_marks.h"
+#include "rudder/text/turn_forms.h"
 
 namespace rudder::text {
 
@@ -25,15 +26,29 @@ struct ChatOptions {
   RenderLimits limits = {};
 };
 
+// What a model's folder and the command line say of templates, beside tokenizer_config.json. Each
+// may be empty.
+struct ChatTemplateFiles {
+  std::string jinja = {};        // chat_template.jinja
+  std::string tools_jinja = {};  // additional_chat_templates/tool_use.jinja
+  std::string old_json = {};     // chat_template.json: {"chat_template": ...}, of processors
+  std::string kwargs = {};       // a JSON object: variables that hold where a request has no others
+};
+
 class ChatPrompt {
  public:
+  // The template comes from the files where one of them is not empty (the JSON last), else from
+  // tokenizer_config.json, as the next function reads it. kInvalidArgument: of `kwargs`.
+  static Result<std::shared_ptr<const ChatPrompt>> from_files(
+      std::string_view tokenizer_config_json, const ChatTemplateFiles& files);
   // The template comes from `chat_template_jinja` where that is not empty, else from
   // `chat_template` in the config (a string, or a list of {name, template}: "default", and
   // "tool_use" when tools are given).
   // kNotFound if neither has one. kCorruptFile, kUnsupported, kInvalidArgument from the parse.
   static Result<std::shared_ptr<const ChatPrompt>> from_json(
       std::string_view tokenizer_config_json, std::string_view chat_template_jinja = {});
-  // Reads tokenizer_config.json, special_tokens_map.json and chat_template.jinja where they exist.
+  // Reads tokenizer_config.json, special_tokens_map.json and the files of templates, where they
+  // exist.
   static Result<std::shared_ptr<const ChatPrompt>> from_directory(
       const std::filesystem::path& directory);
   ~ChatPrompt();
@@ -58,6 +73,9 @@ class ChatPrompt {
                                                  const boost::json::object* kwargs,
                                                  const ChatOptions& options = {}) const;
 
+  // Which sequences of messages the template that is used with or without tools renders.
+  const TurnForms& turn_forms(bool has_tools) const;
+
   // The templates as they were written, one after another: what they show of the model's family.
   const std::string& source() const;
 
@@ -68,7 +86,7 @@ class ChatPrompt {
                            const boost::json::object* kwargs, const ChatOptions& options) const;
   static Result<std::shared_ptr<const ChatPrompt>> load(const boost::json::object& tokens_config,
                                                         const boost::json::object& config,
-                                                        std::string_view jinja);
+                                                        const ChatTemplateFiles& files);
   explicit ChatPrompt(std::unique_ptr<const Impl> impl);
   std::unique_ptr<const Impl> impl_;
 };

@@ -46,6 +46,34 @@ TEST(ChatPrompt, NamedTemplates) {
   EXPECT_EQ(*prompt->render(user("x"), &tools, nullptr), "tools 1");
 }
 
+TEST(ChatPrompt, FilesGoBeforeTheConfigAndTheOldOneLast) {
+  const std::string config = R"({"chat_template": "config {{ mood }}"})";
+  const json::array tools{json::object{{"type", "function"}}};
+  const auto rendered = [&](std::string_view text, const ChatTemplateFiles& files,
+                            const json::array* given = nullptr,
+                            const json::object* kwargs = nullptr) {
+    const auto prompt = ChatPrompt::from_files(text, files);
+    EXPECT_TRUE(prompt) << prompt.error().to_string();
+    return *(*prompt)->render(user("x"), given, kwargs);
+  };
+  ChatTemplateFiles files{.jinja = "file {{ mood }}",
+                          .tools_jinja = "tools {{ mood }}",
+                          .old_json = R"({"chat_template": "old {{ mood }}"})",
+                          .kwargs = R"({"mood": "glad"})"};
+  const json::object sad{{"mood", "sad"}};
+  EXPECT_EQ(rendered(config, files), "file glad");
+  EXPECT_EQ(rendered(config, files, &tools), "tools glad");
+  EXPECT_EQ(rendered(config, files, nullptr, &sad), "file sad");
+  files.jinja.clear();
+  EXPECT_EQ(rendered(config, files), "config glad");
+  EXPECT_EQ(rendered(config, files, &tools), "tools glad");
+  EXPECT_EQ(rendered("{}", files), "old glad");
+  EXPECT_EQ(ChatPrompt::from_files(config, {.kwargs = "[]"}).error().where,
+            "default-chat-template-kwargs");
+  EXPECT_EQ(ChatPrompt::from_files(config, {.kwargs = R"({"tools": 1})"}).error().where,
+            "default-chat-template-kwargs.tools");
+}
+
 TEST(ChatPrompt, MissingOrBrokenTemplates) {
   EXPECT_EQ(ChatPrompt::from_json("{}").error().code, ErrorCode::kNotFound);
   EXPECT_EQ(ChatPrompt::from_json("{").error().code, ErrorCode::kCorruptFile);
@@ -157,6 +185,43 @@ TEST(ChatPrompt, TheDemoModelHasOne) {
   ASSERT_TRUE(prompt.has_value()) << prompt.error().to_string();
   EXPECT_EQ(*(*prompt)->render(user(" Hi "), nullptr, nullptr),
             "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+}
+
+TEST(ChatPrompt, TellsWhichTurnsTheTemplateRenders) {
+  const auto forms = [](std::string_view jinja) {
+    return load_prompt({}, jinja)->turn_forms(false);
+  };
+  const TurnForms any = forms(kChatMl);
+  EXPECT_TRUE(any.system_first && any.system_later && any.developer_later);
+  EXPECT_TRUE(any.user_after_user && any.user_after_result && any.assistant_after_assistant);
+
+  // Says what it does not know.
+  const TurnForms strict = forms(
+      "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+      "{{ raise_exception('in front alone') }}{% endif %}{{ m.role }}{{ m.content }}{% endfor %}");
+  EXPECT_TRUE(strict.system_first && strict.user_after_user);
+  EXPECT_FALSE(strict.system_later || strict.developer_later);
+
+  // Leaves it out without a word.
+  const TurnForms silent = forms(
+      "{% if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}"
+      "{% for m in messages %}{% if m.role != 'system' %}{{ m.content }}{% endif %}{% endfor %}");
+  EXPECT_TRUE(silent.system_first);
+  EXPECT_FALSE(silent.system_later);
+
+  // Collects them in front.
+  const TurnForms moved = forms(
+      "{% for m in messages if m.role == 'system' %}{{ m.content }}{% endfor %}"
+      "{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}");
+  EXPECT_TRUE(moved.system_first);
+  EXPECT_FALSE(moved.system_later);
+
+  const TurnForms in_turn = forms(
+      "{% for m in messages %}{% if m.role == 'system' or (m.role == 'user') != (loop.index0 % 2 "
+      "== "
+      "0) %}{{ raise_exception('in turn') }}{% endif %}{{ m.content }}{% endfor %}");
+  EXPECT_FALSE(in_turn.system_first || in_turn.system_later || in_turn.user_after_user ||
+               in_turn.assistant_after_assistant);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "rudder/text/decode_pipeline.h"
 
 #include <boost/json.hpp>
-#include <charconv>
 
 #include "rudder/base/utf8.h"
 #include "rudder/text/json_fields.h"
@@ -10,43 +9,16 @@
 namespace rudder::text {
 namespace {
 
-std::optional<uint8_t> byte_token(std::string_view token) {
-  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
-  uint8_t byte = 0;
-  const char* end = token.data() + 5;
-  const auto [stop, error] = std::from_chars(token.data() + 3, end, byte, 16);
-  if (error != std::errc() || stop != end) return std::nullopt;
-  return byte;
-}
-
 // The bytes that a token in GPT-2's byte alphabet stands for; another token stands for itself.
 std::string alphabet_bytes(std::string_view token) {
   std::string bytes;
-  for (size_t pos = 0; pos < token.size();) {
-    const auto byte = char_byte(next_char(token, pos));
-    if (!byte) return std::string(token);
-    bytes.push_back(static_cast<char>(*byte));
-  }
-  return bytes;
-}
-
-std::string replace_all(std::string_view text, std::string_view from, std::string_view to) {
-  std::string out;
-  size_t done = 0;
-  for (size_t at = text.find(from); at != std::string_view::npos;
-       at = text.find(from, at + from.size())) {
-    out += text.substr(done, at - done);
-    out += to;
-    done = at + from.size();
-  }
-  out += text.substr(done);
-  return out;
+  return append_alphabet_bytes(token, bytes) ? bytes : std::string(token);
 }
 
 }  // namespace
 
 // Decoders in their order, sorted into what happens to tokens, the join, and the joined text.
-struct DecodePipeline::Chain {
+struct DecodePipeline::Usual {
   DecodePipeline& pipeline;
   bool joined = false;    // the join is decided
   bool one_text = false;  // and what follows sees one string
@@ -131,12 +103,29 @@ struct DecodePipeline::Chain {
 Result<DecodePipeline> DecodePipeline::parse(
     const boost::json::value& decoder, int32_t size,
     const std::function<std::string_view(int32_t)>& spelling) {
+  auto usual = parse_usual(decoder, size, spelling);
+  if (usual || usual.error().code != ErrorCode::kUnsupported) return usual;
+  DecodePipeline pipeline;
+  RUDDER_TRY(pipeline.chain_, DecodeChain::parse(decoder, size, spelling));
+  pipeline.spellings_.resize(static_cast<size_t>(size));
+  for (int32_t id = 0; id < size; ++id) {
+    const std::string_view token = spelling(id);
+    if (token.empty()) continue;
+    pipeline.spellings_[static_cast<size_t>(id)] = token;
+    pipeline.table_.set(id, pipeline.chain_->inside(token));
+  }
+  return pipeline;
+}
+
+Result<DecodePipeline> DecodePipeline::parse_usual(
+    const boost::json::value& decoder, int32_t size,
+    const std::function<std::string_view(int32_t)>& spelling) {
   DecodePipeline pipeline;
   if (decoder.is_null()) {
     pipeline.join_ = Join::kSpaces;
   } else {
-    Chain chain{pipeline};
-    RUDDER_TRY_VOID(chain.add(decoder, "decoder", 0));
+    Usual usual{pipeline};
+    RUDDER_TRY_VOID(usual.add(decoder, "decoder", 0));
   }
   for (const TokenOp& op : pipeline.ops_) {
     pipeline.first_differs_ |= op.kind == TokenOp::Kind::kMetaspace && op.prepends;
@@ -152,9 +141,9 @@ Result<DecodePipeline> DecodePipeline::parse(
     std::string text = apply(pipeline.ops_, std::string(token), false);
     if (pipeline.join_ == Join::kByteLevel) text = alphabet_bytes(text);
     if (pipeline.join_ == Join::kFallback) {
-      if (const auto byte = byte_token(text)) {
+      if (const auto byte = byte_of(text)) {
         pipeline.is_byte_[id] = true;
-        text.assign(1, static_cast<char>(*byte));
+        text.assign(1, *byte);
       }
     }
     if (pipeline.first_differs_) pipeline.spellings_[id] = token;
@@ -185,6 +174,7 @@ std::string DecodePipeline::apply(const std::vector<TokenOp>& ops, std::string t
 
 void DecodePipeline::push(DecodeState& state, int32_t id, std::string& out) const {
   if (!table_.contains(id)) return;
+  if (chain_) return chain_->push(state.chain, spellings_[static_cast<size_t>(id)], out);
   const bool first = !state.any_token;
   state.any_token = true;
   if (state.prompt_bytes > 0) drop_prompt_bytes(state, table_.get(id));
@@ -214,6 +204,7 @@ void DecodePipeline::push(DecodeState& state, int32_t id, std::string& out) cons
 }
 
 void DecodePipeline::end_prompt(DecodeState& state) const {
+  if (chain_) return chain_->end_prompt(state.chain);
   std::string dropped;
   drain_utf8(state.pending, false, dropped);
   std::string ignored;
@@ -236,6 +227,7 @@ void DecodePipeline::drop_prompt_bytes(DecodeState& state, std::string_view next
 }
 
 void DecodePipeline::flush(DecodeState& state, std::string& out) const {
+  if (chain_) return chain_->flush(state.chain, out);
   if (state.pending.size() == state.prompt_bytes) state.pending.clear();
   if (join_ == Join::kByteLevel) {
     std::string text;

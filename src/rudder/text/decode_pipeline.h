@@ -1,5 +1,6 @@
 // DecodePipeline: a tokenizer's `decoder` compiled into a table of bytes by token and a few
 // streaming stages, so that decoding token by token and decoding a whole text are the same code.
+// Decoders in an order for which there is no such table run one behind the other (DecodeChain).
 // Made by the tokenizer's loader; run by Tokenizer::decode and StreamDecoder. The pipeline is
 // immutable and shared between threads; a DecodeState belongs to one sequence.
 #pragma once
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "rudder/base/result.h"
+#include "rudder/text/decode_chain.h"
 #include "rudder/text/token_table.h"
 
 namespace rudder::text {
@@ -26,12 +28,13 @@ struct DecodeState {
   size_t prompt_bytes =
       0;             // of pending, at its front: of a character that the prompt left unfinished
   std::string tail;  // text not yet decided: it may be stripped from the end
+  DecodeChainState chain;
 };
 
 class DecodePipeline {
  public:
   // `spelling(id)` is the token as the decoder sees it, empty where there is none; ids are below
-  // `size`. kUnsupported names the decoder, or the order of decoders.
+  // `size`. kUnsupported names the decoder.
   static Result<DecodePipeline> parse(const boost::json::value& decoder, int32_t size,
                                       const std::function<std::string_view(int32_t)>& spelling);
 
@@ -64,7 +67,11 @@ class DecodePipeline {
     kByteLevel,  // bytes, decoded with U+FFFD for what is not UTF-8
     kFallback,   // "<0xAB>" tokens are bytes; a run of them that is not UTF-8 is all U+FFFD
   };
-  struct Chain;  // the parser's state
+  struct Usual;  // the parser's state
+
+  static Result<DecodePipeline> parse_usual(
+      const boost::json::value& decoder, int32_t size,
+      const std::function<std::string_view(int32_t)>& spelling);
 
   static std::string apply(const std::vector<TokenOp>& ops, std::string text, bool first);
   void emit(DecodeState& state, std::string_view text, std::string& out) const;
@@ -77,7 +84,8 @@ class DecodePipeline {
   std::optional<TokenOp> text_strip_;   // Strip on the joined text
   TokenTable table_;                    // bytes by id, as for a token that is not the first
   std::vector<bool> is_byte_;           // Join::kFallback: the id is a byte token
-  std::vector<std::string> spellings_;  // the file's strings, only where first_differs_
+  std::vector<std::string> spellings_;  // the file's strings, where first_differs_ or of a chain
+  std::shared_ptr<const DecodeChain> chain_;  // in place of all but the table
 };
 
 }  // namespace rudder::text

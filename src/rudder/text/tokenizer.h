@@ -1,9 +1,9 @@
 // Tokenizer: a Hugging Face `tokenizer.json` as text -> token ids -> text, with the ids and the
 // bytes that the reference implementation gives. BPE, byte-level (GPT-2, Llama 3, Qwen) and
-// SentencePiece style (Llama 2, Mistral, Gemma, Phi 3). A component that is not supported is
-// refused at load by its name, never ignored.
-// Called by the tokenise pool (encode) and the engine thread (StreamDecoder). Immutable after load
-// and shared: every member is safe from any thread.
+// SentencePiece style (Llama 2, Mistral, Gemma, Phi 3), and Unigram. A component that is not
+// supported is refused at load by its name, never ignored. Called by the tokenise pool (encode) and
+// the engine thread (StreamDecoder). Immutable after load and shared: every member is safe from any
+// thread.
 #pragma once
 
 #include <cstdint>

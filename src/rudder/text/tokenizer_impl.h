@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "rudder/text/added_tokens.h"
-#include "rudder/text/bpe.h"
 #include "rudder/text/decode_pipeline.h"
 #include "rudder/text/normalizer.h"
 #include "rudder/text/pre_tokenizer.h"
+#include "rudder/text/token_model.h"
 #include "rudder/text/tokenizer.h"
 
 namespace rudder::text {
@@ -18,7 +18,7 @@ namespace rudder::text {
 struct Tokenizer::Impl {
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
-  Bpe model;
+  TokenModel model;
   TokenSearch raw_tokens;         // added tokens that are searched before normalisation
   TokenSearch normalized_tokens;  // and after it
   DecodePipeline decode;

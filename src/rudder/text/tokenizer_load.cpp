@@ -158,7 +158,7 @@ Result<AddedToken> read_added_token(const json::value& node, const std::string& 
   return token;
 }
 
-Result<std::vector<AddedToken>> read_added_tokens(const json::object& file, const Bpe& model,
+Result<std::vector<AddedToken>> read_added_tokens(const json::object& file, const TokenModel& model,
                                                   const Normalizer& normalizer) {
   std::vector<AddedToken> tokens;
   const json::value& list = field_or_null(file, "added_tokens");
@@ -214,7 +214,8 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_json(
   RUDDER_TRY(PreTokenizer pre_tokenizer,
              PreTokenizer::parse(field_or_null(*file, "pre_tokenizer")));
   RUDDER_TRY(Normalizer normalizer, Normalizer::parse(field_or_null(*file, "normalizer")));
-  RUDDER_TRY(Bpe model, Bpe::parse(field_or_null(*file, "model"), pre_tokenizer.ends_in_bytes()));
+  RUDDER_TRY(TokenModel model,
+             TokenModel::parse(field_or_null(*file, "model"), pre_tokenizer.ends_in_bytes()));
   RUDDER_TRY(const std::vector<AddedToken> added, read_added_tokens(*file, model, normalizer));
   Around around;
   RUDDER_TRY_VOID(
@@ -255,7 +256,7 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_json(
                                              {},
                                              {}});
   impl->index.reserve(static_cast<size_t>(impl->tokens.size()));
-  for (int32_t id = 0; id < impl->tokens.size(); ++id) {
+  for (int32_t id = impl->tokens.size() - 1; id >= 0; --id) {  // of two alike the last one
     if (impl->tokens.contains(id)) impl->index.insert(impl->tokens.get(id), id);
   }
   if (!tokenizer_config_json.empty()) {

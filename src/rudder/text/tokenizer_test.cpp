@@ -159,6 +159,46 @@ TEST(Tokenizer, ByteFallbackAndUnknown) {
             "\uFFFD\uFFFD\uFFFDa");
 }
 
+// As an exporter writes it for vocabularies of every kind, of GPT-2's bytes here.
+json::object exported_decoder() {
+  return {{"type", "Sequence"},
+          {"decoders",
+           {{{"type", "ByteFallback"}},
+            {{"type", "Fuse"}},
+            {{"type", "Replace"}, {"pattern", {{"String", "▁"}}}, {"content", " "}},
+            {{"type", "ByteLevel"}}}}};
+}
+
+TEST(Tokenizer, DecodersInAnExportersOrderStreamBytesAtOnce) {
+  json::object file = byte_level_file();
+  file["decoder"] = exported_decoder();
+  const auto tokenizer = load(file);
+  const Ids ids = *tokenizer->encode("hello hello é中\n");
+  EXPECT_EQ(tokenizer->decode(ids, false), "hello hello é中\n");
+  StreamDecoder decoder(tokenizer, false);
+  EXPECT_EQ(decoder.push(ids[0]), "hello");
+  EXPECT_EQ(decoder.push(ids[1]), " hello") << "no token of the vocabulary could be no bytes";
+  EXPECT_EQ(tokenizer->token_bytes(262), " hello");
+  EXPECT_EQ(tokenizer->token_bytes(0xE4), "\xE4");
+}
+
+TEST(Tokenizer, DecodersInAnExportersOrderHoldBackWhatMayBeBytes) {
+  json::object file = fallback_file();
+  file["decoder"] = exported_decoder();
+  file["model"].as_object()["vocab"].as_object()["é"] = 265;
+  const auto tokenizer = load(file);
+  constexpr int32_t kLetter = 265;
+  const int32_t blank = *tokenizer->token_to_id("▁");
+  // Alone it is the byte 0xE9 of the alphabet; beside a blank the whole text is no alphabet.
+  EXPECT_EQ(tokenizer->decode(Ids{kLetter}, false), "\uFFFD");
+  EXPECT_EQ(tokenizer->decode(Ids{kLetter, blank}, false), "é ");
+  StreamDecoder decoder(tokenizer, false);
+  EXPECT_EQ(decoder.push(*tokenizer->token_to_id("ab")), "ab");
+  EXPECT_EQ(decoder.push(kLetter), "");
+  EXPECT_EQ(decoder.push(blank), "é ");
+  EXPECT_EQ(decoder.push(kLetter), "é");
+}
+
 TEST(Tokenizer, PostProcessorPutsTokensAround) {
   json::object file = byte_level_file();
   file["post_processor"] = {
@@ -199,10 +239,10 @@ TEST(Tokenizer, WhatIsNotSupportedIsRefusedByName) {
       {"pre_tokenizer", {{"type", "UnicodeScripts"}}, "UnicodeScripts"},
       {"pre_tokenizer", split, "&&"},
       {"post_processor", {{"type", "Odd"}}, "Odd"},
-      {"decoder", {{"type", "CTC"}}, "CTC"},
+      {"decoder", {{"type", "Cipher"}}, "Cipher"},
       {"decoder",
-       {{"type", "Sequence"}, {"decoders", {{{"type", "Fuse"}}, {{"type", "ByteLevel"}}}}},
-       "ByteLevel"},
+       {{"type", "Sequence"}, {"decoders", {{{"type", "Fuse"}}, {{"type", "Cipher"}}}}},
+       "Cipher"},
       {"model", {{"type", "Unigram"}}, "Unigram"},
   };
   for (const Case& test : cases) {

@@ -31,6 +31,13 @@ bool is_plain_file_name(std::string_view name) {
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
 }
 
+// One of those, or one in a folder of the model's folder ("1_Pooling/config.json").
+bool is_text_file_name(std::string_view name) {
+  const size_t slash = name.find('/');
+  if (slash == std::string_view::npos) return is_plain_file_name(name);
+  return is_plain_file_name(name.substr(0, slash)) && is_plain_file_name(name.substr(slash + 1));
+}
+
 // The file of each tensor, sorted by file, then by tensor.
 Result<NamedShards> parse_index(std::string_view text, const std::string& file) {
   const auto corrupt = [&](std::string message) {
@@ -141,7 +148,7 @@ class CheckpointImpl : public Checkpoint {
   }
 
   Result<std::string> read_text(std::string_view file) const override {
-    if (!is_plain_file_name(file)) {
+    if (!is_text_file_name(file)) {
       return fail(ErrorCode::kInvalidArgument, "not a plain file name", std::string(file));
     }
     if (!folder_.empty()) return read_text_file(where(file), kMaxTextBytes);
@@ -153,7 +160,7 @@ class CheckpointImpl : public Checkpoint {
   bool has_file(std::string_view file) const override {
     if (folder_.empty()) return find_memory(file) != nullptr;
     std::error_code ignored;
-    return is_plain_file_name(file) && std::filesystem::exists(where(file), ignored);
+    return is_text_file_name(file) && std::filesystem::exists(where(file), ignored);
   }
 
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
@@ -255,7 +262,38 @@ class CheckpointImpl : public Checkpoint {
   size_t num_shards_ = 0;
 };
 
+class RetoldCheckpoint : public Checkpoint {
+ public:
+  RetoldCheckpoint(std::shared_ptr<const Checkpoint> base, std::string file, std::string text)
+      : base_(std::move(base)), file_(std::move(file)), text_(std::move(text)) {}
+
+  std::string name() const override { return base_->name(); }
+  Result<std::string> read_text(std::string_view file) const override {
+    if (file == file_) return text_;
+    return base_->read_text(file);
+  }
+  bool has_file(std::string_view file) const override {
+    return file == file_ || base_->has_file(file);
+  }
+  const std::vector<TensorInfo>& tensors() const override { return base_->tensors(); }
+  const TensorInfo* find(std::string_view tensor) const override { return base_->find(tensor); }
+  int64_t tensor_bytes() const override { return base_->tensor_bytes(); }
+  void prefetch(const TensorInfo& tensor) const override { base_->prefetch(tensor); }
+  void release_pages() const override { base_->release_pages(); }
+  Result<void> check_unchanged() const override { return base_->check_unchanged(); }
+
+ private:
+  std::shared_ptr<const Checkpoint> base_;
+  std::string file_;
+  std::string text_;
+};
+
 }  // namespace
+
+std::shared_ptr<const Checkpoint> Checkpoint::with_text(std::shared_ptr<const Checkpoint> base,
+                                                        std::string file, std::string text) {
+  return std::make_shared<RetoldCheckpoint>(std::move(base), std::move(file), std::move(text));
+}
 
 Result<std::shared_ptr<const Checkpoint>> Checkpoint::open_folder(const std::string& folder,
                                                                   std::string_view other) {

@@ -41,10 +41,13 @@ class Checkpoint {
                                                                std::string_view other = {});
   // The files must outlive the checkpoint.
   static Result<std::shared_ptr<const Checkpoint>> open_memory(std::vector<MemoryFile> files);
+  // `base` with another text for one file, or with a file more.
+  static std::shared_ptr<const Checkpoint> with_text(std::shared_ptr<const Checkpoint> base,
+                                                     std::string file, std::string text);
   virtual ~Checkpoint() = default;
 
   virtual std::string name() const = 0;  // the folder's last part
-  // Text of a small file (config.json, tokenizer.json); kNotFound when there is none.
+  // Text of a small file (config.json, 1_Pooling/config.json); kNotFound when there is none.
   virtual Result<std::string> read_text(std::string_view file) const = 0;
   virtual bool has_file(std::string_view file) const = 0;
 

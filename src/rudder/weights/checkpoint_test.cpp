@@ -210,6 +210,39 @@ TEST_F(CheckpointTest, RefusesWhatIsNoRegularFile) {
   expect_refused("model.safetensors", "not a regular file");
 }
 
+TEST_F(CheckpointTest, ReadsTextsOfAFolderInTheFolderAndNoOthers) {
+  write_tensors("model.safetensors", {"a"});
+  std::filesystem::create_directories(folder_ + "/1_Pooling/deep");
+  write("1_Pooling/config.json", "{}");
+  write("1_Pooling/deep/config.json", "{}");
+  const auto checkpoint = Checkpoint::open_folder(folder_);
+  ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
+  EXPECT_TRUE((*checkpoint)->has_file("1_Pooling/config.json"));
+  EXPECT_EQ(*(*checkpoint)->read_text("1_Pooling/config.json"), "{}");
+  for (const char* name : {"1_Pooling/deep/config.json", "../config.json", "1_Pooling/..",
+                           "/1_Pooling", "1_Pooling/", "1_Pooling//config.json"}) {
+    EXPECT_FALSE((*checkpoint)->has_file(name)) << name;
+    EXPECT_FALSE((*checkpoint)->read_text(name)) << name;
+  }
+  const auto retold = Checkpoint::with_text(*checkpoint, "config.json", "[1]");
+  EXPECT_EQ(*retold->read_text("config.json"), "[1]");
+  EXPECT_TRUE(retold->has_file("config.json"));
+  EXPECT_EQ(*retold->read_text("1_Pooling/config.json"), "{}");
+  EXPECT_NE(retold->find("a"), nullptr);
+}
+
+TEST_F(CheckpointTest, TellsAPointerOfGitLfs) {
+  constexpr std::string_view kPointer =
+      "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 5\n";
+  write("model.safetensors", kPointer);
+  expect_refused("model.safetensors", "Git LFS pointer");
+  write_tensors("model.safetensors", {"a"});
+  write("tokenizer.json", kPointer);
+  const auto text = (*Checkpoint::open_folder(folder_))->read_text("tokenizer.json");
+  ASSERT_FALSE(text);
+  EXPECT_NE(text.error().message.find("Git LFS pointer"), std::string::npos);
+}
+
 TEST_F(CheckpointTest, SaysWhenThereIsNoModel) {
   const auto out = Checkpoint::open_folder(folder_);
   ASSERT_FALSE(out);

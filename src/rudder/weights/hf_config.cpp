@@ -55,9 +55,22 @@ Result<HfConfig> HfConfig::parse(std::string_view text, std::string where) {
 HfConfig HfConfig::with_defaults(std::string_view defaults) const {
   const auto parsed = parse_json(defaults, "defaults");
   RUDDER_CHECK(parsed && parsed->is_object());
+  return merged_with(parsed->get_object(), true);
+}
+
+HfConfig HfConfig::with_defaults(const HfConfig& defaults) const {
+  return merged_with(*defaults.object_, true);
+}
+
+HfConfig HfConfig::with_missing(const HfConfig& defaults) const {
+  return merged_with(*defaults.object_, false);
+}
+
+HfConfig HfConfig::merged_with(const json::object& defaults, bool over_nulls) const {
   json::object merged = *object_;
-  for (const auto& [key, value] : parsed->get_object()) {
-    if (merged[key].is_null()) merged[key] = value;
+  for (const auto& [key, value] : defaults) {
+    const bool is_missing = merged.emplace(key, value).second;
+    if (!is_missing && over_nulls && merged[key].is_null()) merged[key] = value;
   }
   auto document = std::make_shared<const json::value>(std::move(merged));
   const json::object* object = &document->get_object();
@@ -74,6 +87,11 @@ const json::value* HfConfig::find(std::string_view key) const {
   read_->insert(where(key));
   const json::value* value = object_->if_contains({key.data(), key.size()});
   return value != nullptr && !value->is_null() ? value : nullptr;
+}
+
+bool HfConfig::is_null(std::string_view key) const {
+  const json::value* const value = object_->if_contains({key.data(), key.size()});
+  return value != nullptr && value->is_null();
 }
 
 bool HfConfig::has(std::string_view key) const {

@@ -27,8 +27,12 @@ class HfConfig {
 
   // This object with the keys of `defaults`, a JSON object, where it has none.
   HfConfig with_defaults(std::string_view defaults) const;
+  HfConfig with_defaults(const HfConfig& defaults) const;  // of another place of the same file
+  // The same, but a null of this object stays.
+  HfConfig with_missing(const HfConfig& defaults) const;
 
-  bool has(std::string_view key) const;   // present and not null
+  bool has(std::string_view key) const;  // present and not null
+  bool is_null(std::string_view key) const;
   std::vector<std::string> keys() const;  // in the order of the file
   // Keys with a value that nobody has asked for, of this object or of a copy of it.
   std::vector<std::string> unread_keys() const;
@@ -55,6 +59,8 @@ class HfConfig {
 
  private:
   using KeySet = std::set<std::string, std::less<>>;
+
+  HfConfig merged_with(const boost::json::object& defaults, bool over_nulls) const;
 
   HfConfig(std::shared_ptr<const boost::json::value> document, const boost::json::object* object,
            std::string path, std::shared_ptr<KeySet> read)

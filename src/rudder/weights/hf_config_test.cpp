@@ -68,6 +68,20 @@ TEST(HfConfig, RemembersWhatWasAskedFor) {
   EXPECT_EQ(parsed->object("text")->unread_keys(), (Keys{"a"}));
 }
 
+TEST(HfConfig, DefaultsGoOverNullsOrStayBehindThem) {
+  const auto parsed = HfConfig::parse(R"({"a": 1, "b": null})", "config.json");
+  const auto defaults = HfConfig::parse(R"({"a": 2, "b": 3, "c": 4})", "defaults");
+  for (const bool over_nulls : {true, false}) {
+    const HfConfig whole =
+        over_nulls ? parsed->with_defaults(*defaults) : parsed->with_missing(*defaults);
+    EXPECT_EQ(*whole.integer("a", 0), 1);
+    EXPECT_EQ(*whole.integer("c", 0), 4);
+    EXPECT_EQ(whole.has("b"), over_nulls);
+    EXPECT_EQ(whole.is_null("b"), !over_nulls);
+  }
+  EXPECT_FALSE(parsed->is_null("c"));
+}
+
 TEST(HfConfig, RefusesWhatIsNoObject) {
   for (const char* text : {"", "[]", "3", "{", "{}x", "{\"a\": NaN}", "\xff"}) {
     const auto out = HfConfig::parse(text, "config.json");

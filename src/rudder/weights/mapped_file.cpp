@@ -32,6 +32,16 @@ Result<int> open_regular(const std::string& path, struct stat& status) {
   return fd;
 }
 
+// What a clone without Git LFS has in place of a large file: a few lines that say which it is.
+Result<void> check_no_pointer(std::string_view content, const std::string& path) {
+  constexpr std::string_view kBegin = "version https://git-lfs.github.com/spec/";
+  if (!content.starts_with(kBegin)) return {};
+  return fail(ErrorCode::kCorruptFile,
+              "it is a Git LFS pointer, not the file that it stands for: fetch that one with "
+              "`git lfs pull`",
+              path);
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::string& path) {
@@ -42,6 +52,7 @@ Result<std::shared_ptr<const MappedFile>> MappedFile::open(const std::string& pa
     void* start = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file->fd_, 0);
     if (start == MAP_FAILED) return system_error(path, "map");
     file->bytes_ = {static_cast<const std::byte*>(start), size};
+    RUDDER_TRY_VOID(check_no_pointer({static_cast<const char*>(start), size}, path));
   }
   RUDDER_TRY_VOID(file->check_unchanged());
   return file;
@@ -97,6 +108,7 @@ Result<std::string> read_text_file(const std::string& path, uint64_t max_bytes) 
     done += static_cast<size_t>(n);
   }
   ::close(fd);
+  RUDDER_TRY_VOID(check_no_pointer(text, path));
   return text;
 }
 

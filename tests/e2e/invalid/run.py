@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from conftest import growth_bound, is_instrumented, run_rudder, serving  # noqa: E402
+from conftest import Stopwatch, growth_bound, is_instrumented, run_rudder, serving  # noqa: E402
 from dictionary import write_dictionary  # noqa: E402
 from invalid.cases import LONG, Cases  # noqa: E402
 from invalid.client import Connection, metrics, request_bytes  # noqa: E402
@@ -40,6 +40,7 @@ SLOWER = 10 if is_instrumented() else 1  # a step of sanitized kernels takes man
 ANSWER_S = 10.0 * SLOWER  # an error, or a short answer, has come by then; the machine may be busy with other things
 PATIENCE_S = 2.0  # for answers that may rightly be long
 STALL_S = 1.0 * SLOWER
+OTHERS = ("rudder-http", "rudder-tokenize", "rudder-grammar", "rudder-log")  # threads that no step waits for
 STREAMS = 4  # different streams, one after the other
 POLL_S = 0.1
 SHOWN = 1  # cases of each complaint in the report
@@ -87,7 +88,8 @@ async def stream_tokens(connection, seed, on_token=lambda: None):
 class Watch:
     """Beside the attack, in a process of its own: streams, and what /metrics says."""
 
-    def __init__(self, port, expected):
+    def __init__(self, server, port, expected):
+        self.server = server  # the process's number
         self.port = port
         self.expected = expected  # token ids by seed; None: whatever comes
         self.streams = self.wrong = 0
@@ -118,14 +120,14 @@ class Watch:
 
     async def run_metrics(self, ended):
         connection = Connection(self.port)
-        steps, moved = -1.0, time.monotonic()
+        steps, moved = -1.0, Stopwatch(self.server, OTHERS)
         while not ended.is_set():
             now = await metrics(connection)
             self.resident.append(now["process_resident_memory_bytes"])
             # No shorter than the true one, and longer by two polls at most.
-            self.longest_stall = max(self.longest_stall, time.monotonic() - moved)
+            self.longest_stall = max(self.longest_stall, moved.seconds())
             if now["engine_steps_total"] != steps:
-                steps, moved = now["engine_steps_total"], time.monotonic()
+                steps, moved = now["engine_steps_total"], Stopwatch(self.server, OTHERS)
             await asyncio.sleep(POLL_S)
         connection.close()
 
@@ -133,8 +135,8 @@ class Watch:
         await asyncio.gather(self.run_streams(ended), self.run_metrics(ended))
 
     @staticmethod
-    def process(port, expected, ended, results):
-        watch = Watch(port, expected)
+    def process(server, port, expected, ended, results):
+        watch = Watch(server, port, expected)
         try:
             asyncio.run(watch.run(ended))
             results.put({"streams": watch.streams, "wrong": watch.wrong, "longest_gap_s": watch.longest_gap,
@@ -190,6 +192,8 @@ def complaint(case, answer, seconds):
     if not error.get("param"):
         return f"names no field: {error}"
     root = re.split(r"[.\[]", error["param"])[0]
+    if error["message"].endswith("is required") and f'"{root}"'.encode() not in (case.body or b""):
+        return None  # it is not there: what else is wrong in the body may be told later
     # What a field is in conflict with may be named instead of it.
     # Of a prompt that is too long in all, any part.
     right = root in case.roots or case.kind in MISSING or error.get("code") == "context_length_exceeded" or any(
@@ -286,7 +290,7 @@ def attack_beside_streams(server, port, cases, expected, admin):
     """(the attack, what the watch saw). With `admin` cases streams may change, or be refused."""
     context = multiprocessing.get_context("fork")
     ended, results = context.Event(), context.Queue()
-    watch = context.Process(target=Watch.process, args=(port, None if admin else expected, ended, results))
+    watch = context.Process(target=Watch.process, args=(server.process.pid, port, None if admin else expected, ended, results))
     watch.start()
     attack = Attack(port)
     begin = time.monotonic()

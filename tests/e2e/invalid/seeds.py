@@ -217,6 +217,7 @@ SEEDS = {
          "cache_salt": "s", "request_id": "r", "model": "rudder-demo"}],
     "/v1/steering/set": [{"steering": STEERING[:1], "replace": True}, *({"steering": each, "replace": True} for each in OPS[4:8] + GATES[1:])],
 }
-for like, other in (("/v1/chat/completions", "/v1/chat/completions/render"), ("/v1/completions", "/v1/completions/render"),
+SEEDS["/v1/responses/compact"] = [each for each in SEEDS["/v1/responses"] if not {"stream", "background"} & set(each)]
+for like, other in (("/v1/responses/compact", "/v1/responses/input_tokens"), ("/v1/chat/completions", "/v1/chat/completions/render"), ("/v1/completions", "/v1/completions/render"),
                     ("/v1/messages", "/v1/messages/count_tokens")):
     SEEDS[other] = SEEDS[like]

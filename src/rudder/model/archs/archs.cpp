@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "rudder/model/archs/check_config.h"
+#include "rudder/model/rope.h"
 
 namespace rudder::model {
 
@@ -30,6 +31,7 @@ Result<const Architecture*> find_architecture(std::string_view name,
   std::string known;
   for (const Architecture& architecture : among) {
     if (architecture.name == name) return &architecture;
+    if (!architecture.base_name.empty() && architecture.base_name == name) return &architecture;
     if (!known.empty()) known += ", ";
     known += architecture.name;
   }
@@ -54,7 +56,10 @@ Result<ModelSpec> read_config(const weights::HfConfig& config,
   RUDDER_TRY_VOID(check_names(**architecture, config));
   RUDDER_TRY(ModelSpec spec, (*architecture)->read_spec(config));
   RUDDER_TRY_VOID(check_unread_keys(**architecture, config));
-  spec.architecture = names[0];
+  const Reach reach = reach_of(spec.ropes, spec.max_positions);
+  spec.max_positions = reach.usual;
+  spec.longest_positions = reach.longest;
+  spec.architecture = (*architecture)->name;
   return spec;
 }
 

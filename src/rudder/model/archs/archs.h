@@ -58,6 +58,7 @@ struct Architecture {
   Result<ModelSpec> (*read_spec)(const weights::HfConfig& config) = nullptr;
   WeightNames names;
   std::string_view text_model_type = "";  // of text_config, where the architecture has one
+  std::string_view base_name = "";        // config.json: architectures[0] of one without a head
 };
 
 std::span<const Architecture> architectures();

@@ -5,6 +5,9 @@
 
 #include <cmath>
 
+#include "rudder/model/tensors.h"
+#include "rudder/model/weight_budget.h"
+
 namespace rudder::model {
 namespace {
 
@@ -205,7 +208,7 @@ TEST(Archs, Gemma4HasWiderHeadsWhereThereIsNoWindow) {
       with(R"("attention_k_eq_v": false, "global_head_dim": 32, "num_global_key_value_heads": 1)");
   EXPECT_EQ(attention_of(own_values.layers[1])->num_kv_heads, 2);
   EXPECT_FALSE(attention_of(own_values.layers[1])->v_is_k);
-  EXPECT_EQ(attention_of(with(R"("global_head_dim": null)").layers[1])->head_dim, 512);
+  EXPECT_EQ(attention_of(with(R"("num_global_key_value_heads": null)").layers[1])->head_dim, 512);
 }
 
 TEST(Archs, Gemma4RefusesWhatOtherSizesHave) {
@@ -220,6 +223,7 @@ TEST(Archs, Gemma4RefusesWhatOtherSizesHave) {
   refused("num_kv_shared_layers", "1");
   refused("use_bidirectional_attention", R"("all")");
   refused("global_head_dim", "15");
+  refused("global_head_dim", "null");
   refused("num_global_key_value_heads", "3");
   expect_spec_refused(
       "Gemma4ForCausalLM",
@@ -258,7 +262,9 @@ TEST(Archs, Gemma4MultimodalFillsDefaults) {
   };
   const ModelSpec s = read("Gemma4ForConditionalGeneration", R"("hidden_size_per_layer_input": 0)");
   EXPECT_EQ(s.vocab, 262144);
-  EXPECT_EQ(s.embed_scale, 73.5f);  // in bf16
+  EXPECT_EQ(s.embed_scale, std::sqrt(5376.0f));
+  EXPECT_EQ(table_scale(s.embed_scale, tensor::DType::kF32), s.embed_scale);
+  EXPECT_EQ(table_scale(s.embed_scale, tensor::DType::kBF16), 73.5f);
   EXPECT_EQ(attention_of(s.layers[4])->window, 512);
   EXPECT_EQ(attention_of(s.layers[5])->window, 0);
   EXPECT_EQ(attention_of(s.layers[4])->head_dim, 256);
@@ -268,6 +274,23 @@ TEST(Archs, Gemma4MultimodalFillsDefaults) {
       read("Gemma4UnifiedForConditionalGeneration", R"("attention_k_eq_v": true)");
   EXPECT_EQ(attention_of(unified.layers[4])->window, 1024);
   EXPECT_TRUE(attention_of(unified.layers[5])->v_is_k);
+}
+
+// null is a value of its own: it switches a mechanism off that the class has.
+TEST(Archs, NullIsNotTheDefault) {
+  const ModelSpec left_out = spec("Gemma2ForCausalLM", "");
+  const ModelSpec off = spec("Gemma2ForCausalLM", R"("final_logit_softcapping": null,
+                                                     "attn_logit_softcapping": null)");
+  EXPECT_EQ(left_out.final_softcap, 30);
+  EXPECT_EQ(softmax_of(left_out.layers[0])->softcap, 50);
+  EXPECT_EQ(off.final_softcap, 0);
+  EXPECT_EQ(softmax_of(off.layers[0])->softcap, 0);
+  EXPECT_EQ(attention_of(left_out.layers[0])->head_dim, 256);
+  EXPECT_EQ(attention_of(spec("MistralForCausalLM", "").layers[0])->window, 4096);
+  const ModelSpec no_window =
+      spec("Qwen2ForCausalLM", R"("use_sliding_window": true, "max_window_layers": 0,
+                                  "sliding_window": null)");
+  EXPECT_EQ(attention_of(no_window.layers[0])->window, 0);
 }
 
 TEST(Archs, LongRopeOfPhi3) {
@@ -308,12 +331,16 @@ TEST(Archs, ErrorsNameTheKey) {
       "Phi3ForCausalLM",
       R"("rope_scaling": {"type": "longrope", "short_factor": [1], "long_factor": [1]})",
       "config.json: rope_scaling.short_factor");
-  expect_spec_refused("Qwen2ForCausalLM", R"("use_sliding_window": true, "sliding_window": 9)",
+  expect_spec_refused("Qwen2ForCausalLM",
+                      R"("use_sliding_window": true, "max_window_layers": null)",
                       "config.json: max_window_layers");
-  expect_spec_refused("Gemma2ForCausalLM", R"("sliding_window": 9)",
+  expect_spec_refused("Gemma2ForCausalLM", R"("query_pre_attn_scalar": null)",
                       "config.json: query_pre_attn_scalar");
-  expect_spec_refused("Gemma2ForCausalLM", R"("query_pre_attn_scalar": 16)",
+  expect_spec_refused("Gemma2ForCausalLM", R"("sliding_window": null)",
                       "config.json: sliding_window");
+  for (const char* name : {"Qwen3ForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM"}) {
+    expect_spec_refused(name, R"("head_dim": null)", "config.json: head_dim");
+  }
   expect_spec_refused("Gemma2ForCausalLM", R"("query_pre_attn_scalar": 16, "sliding_window": 9,
                                          "layer_types": ["full_attention"])",
                       "config.json: layer_types");
@@ -321,8 +348,8 @@ TEST(Archs, ErrorsNameTheKey) {
                                          "use_bidirectional_attention": true)",
                       "config.json: use_bidirectional_attention");
   expect_spec_refused("Gemma3ForCausalLM", R"("query_pre_attn_scalar": 16, "sliding_window": 9,
-                                         "rope_parameters": {"full_attention": {}})",
-                      "config.json: rope_parameters.sliding_attention");
+                                         "rope_parameters": {"chunked_attention": {}})",
+                      "config.json: rope_parameters.chunked_attention");
   expect_spec_refused("Gemma3ForConditionalGeneration", "", "config.json: text_config");
 }
 

@@ -20,8 +20,8 @@ constexpr std::string_view kTextKey = "text_config";
 constexpr std::array<std::string_view, 4> kDtypes = {"float32", "float16", "bfloat16",
                                                      "float8_e4m3fn"};
 
-// A key of some published architecture, what it asks for, and the number that asks for nothing;
-// false, an empty list and a list of full attention ask for nothing either.
+// A key of some published architecture, what it asks for, and the number that asks for nothing
+// (true is 1, false 0); an empty list and a list of full attention ask for nothing either.
 struct Mechanism {
   std::string_view key;
   std::string_view what;
@@ -80,9 +80,12 @@ constexpr Mechanism kMechanisms[] = {
     {"use_bidirectional_attention", "attention to later tokens"},
     {"add_cross_attention", "an encoder"},
     {"is_encoder_decoder", "an encoder"},
+    {"is_causal", "attention to later tokens", 1},
+    {"rope_scaling", "a rope that all layers have"},
 };
 
-// No forward pass depends on them, or other readers of the file take them.
+// No forward pass of an architecture that leaves them unread depends on them: in transformers they
+// are for training, generation, another modality, or for what an unset key switches on.
 constexpr std::string_view kPassedOver[] = {"architectures",
                                             "model_type",
                                             "torch_dtype",
@@ -125,11 +128,24 @@ constexpr std::string_view kPassedOver[] = {"architectures",
                                             "cache_implementation",
                                             "tie_word_embeddings",
                                             "hidden_act",
-                                            "original_max_position_embeddings"};
+                                            "original_max_position_embeddings",
+                                            "top_k_experts",
+                                            "audio_config",
+                                            "mm_tokens_per_image",
+                                            "image_token_id",
+                                            "image_token_index",
+                                            "video_token_id",
+                                            "audio_token_id",
+                                            "boi_token_id",
+                                            "boi_token_index",
+                                            "eoi_token_id",
+                                            "eoi_token_index",
+                                            "boa_token_id",
+                                            "eoa_token_index"};
 
 bool asks_for_nothing(const HfConfig& config, const Mechanism& mechanism) {
   if (const auto number = config.number(mechanism.key)) return *number == mechanism.none;
-  if (const auto flag = config.boolean(mechanism.key)) return !*flag;
+  if (const auto flag = config.boolean(mechanism.key)) return *flag == (mechanism.none == 1);
   if (const auto list = config.strings(mechanism.key)) {
     return std::all_of(list->begin(), list->end(),
                        [](const std::string& item) { return item == "full_attention"; });
@@ -165,9 +181,7 @@ Result<void> check_unread(const Architecture& architecture, const HfConfig& conf
         std::find_if(std::begin(kMechanisms), std::end(kMechanisms),
                      [&](const Mechanism& mechanism) { return mechanism.key == key; });
     if (found == std::end(kMechanisms)) {
-      const bool is_passed_over =
-          std::find(std::begin(kPassedOver), std::end(kPassedOver), key) != std::end(kPassedOver);
-      if (!is_passed_over) unknown.push_back(key);
+      if (!is_passed_over(key)) unknown.push_back(key);
       continue;
     }
     if (asks_for_nothing(config, *found)) continue;
@@ -183,6 +197,16 @@ Result<void> check_unread(const Architecture& architecture, const HfConfig& conf
 }
 
 }  // namespace
+
+bool is_passed_over(std::string_view key) {
+  return std::find(std::begin(kPassedOver), std::end(kPassedOver), key) != std::end(kPassedOver);
+}
+
+bool has_verdict(std::string_view key) {
+  return is_passed_over(key) ||
+         std::any_of(std::begin(kMechanisms), std::end(kMechanisms),
+                     [&](const Mechanism& mechanism) { return mechanism.key == key; });
+}
 
 Result<void> check_names(const Architecture& architecture, const HfConfig& config) {
   RUDDER_TRY_VOID(check_type(architecture.model_type, config));

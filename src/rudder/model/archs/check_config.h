@@ -2,6 +2,8 @@
 // architecture, and keys that ask for mathematics it has not. Called by read_config; load time.
 #pragma once
 
+#include <string_view>
+
 #include "rudder/model/archs/archs.h"
 
 namespace rudder::model {
@@ -14,5 +16,10 @@ Result<void> check_names(const Architecture& architecture, const weights::HfConf
 // that means "none"; the error names it. Other keys are named once in the log, except those that no
 // forward pass depends on.
 Result<void> check_unread_keys(const Architecture& architecture, const weights::HfConfig& config);
+
+// A key that no forward pass depends on, whatever it holds.
+bool is_passed_over(std::string_view key);
+// Where an architecture leaves it unread: it is such a key, or one that is then refused.
+bool has_verdict(std::string_view key);
 
 }  // namespace rudder::model

@@ -2,6 +2,7 @@
 // global one, and a rope of their own for the windowed layers. Larger sizes come with an image
 // encoder, which is not read_gemma3.
 #include "rudder/model/archs/archs.h"
+#include "rudder/model/archs/class_defaults.h"
 #include "rudder/model/archs/gemma_like.h"
 
 namespace rudder::model {
@@ -14,25 +15,46 @@ constexpr int32_t kLocalRope = 1;
 constexpr double kGlobalTheta = 1e6;
 constexpr double kLocalTheta = 1e4;
 
-// "rope_parameters": {"full_attention": …, "sliding_attention": …}, or in the layout of
-// transformers 4 "rope_theta" and "rope_scaling" for the global layers and "rope_local_base_freq".
+// "rope_parameters": {"full_attention": …, "sliding_attention": …}, and in the layout of
+// transformers 4 "rope_theta" and "rope_scaling" for the global layers and "rope_local_base_freq";
+// where both are there, the keys of "rope_scaling" go before.
 Result<std::vector<RopeSpec>> read_ropes(const HfConfig& config, int32_t head_dim) {
-  std::vector<RopeSpec> ropes(2);
-  if (config.has("rope_parameters")) {
-    RUDDER_TRY(const HfConfig both, config.object("rope_parameters"));
-    RUDDER_TRY(const HfConfig global, both.object("full_attention"));
-    RUDDER_TRY(const HfConfig local, both.object("sliding_attention"));
-    RUDDER_TRY(ropes[kGlobalRope], read_rope_object(global, config, head_dim, kGlobalTheta));
-    RUDDER_TRY(ropes[kLocalRope], read_rope_object(local, config, head_dim, kLocalTheta));
-    return ropes;
+  constexpr std::string_view kBoth = "rope_parameters";
+  const std::string where = config.where(kBoth);
+  RUDDER_TRY(const HfConfig both,
+             config.has(kBoth) ? config.object(kBoth) : HfConfig::parse("{}", where));
+  const auto part = [&](std::string_view key) {
+    // Its type holds beside a "rope_scaling" that says "type" for "rope_type", as in transformers.
+    return both.has(key) ? both.object(key) : HfConfig::parse(R"({"rope_type": "default"})", where);
+  };
+  RUDDER_TRY(HfConfig global, part("full_attention"));
+  RUDDER_TRY(const HfConfig local, part("sliding_attention"));
+  for (const std::string& key : both.unread_keys()) {
+    return fail(ErrorCode::kUnsupported, "it is not of a kind of layers that are there",
+                both.where(key));
   }
-  RUDDER_TRY(ropes[kGlobalRope], read_rope(config, head_dim, kGlobalTheta));
-  RUDDER_TRY(ropes[kLocalRope].theta, config.number_or("rope_local_base_freq", kLocalTheta));
-  ropes[kLocalRope].rotary_dim = ropes[kGlobalRope].rotary_dim;
+  if (config.has("rope_scaling")) {
+    RUDDER_TRY(const HfConfig scaling, config.object("rope_scaling"));
+    global = scaling.with_defaults(global);
+  }
+  RopeDefaults of_global{.theta = kGlobalTheta, .is_by_layer = true};
+  RopeDefaults of_local{.theta = kLocalTheta, .is_by_layer = true};
+  RUDDER_TRY(of_global.theta, config.number_or("rope_theta", kGlobalTheta));
+  RUDDER_TRY(of_local.theta, config.number_or("rope_local_base_freq", kLocalTheta));
+  std::vector<RopeSpec> ropes(2);
+  RUDDER_TRY(ropes[kGlobalRope], read_rope_object(global, config, head_dim, of_global));
+  RUDDER_TRY(ropes[kLocalRope], read_rope_object(local, config, head_dim, of_local));
   return ropes;
 }
 
-Result<ModelSpec> read_gemma3(const HfConfig& config) {
+constexpr std::string_view kGemma3Defaults = R"({
+  "vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+  "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+  "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6,
+  "max_position_embeddings": 131072, "query_pre_attn_scalar": 256, "sliding_window": 4096})";
+
+Result<ModelSpec> read_gemma3(const HfConfig& file) {
+  RUDDER_TRY(const HfConfig config, with_class_defaults(file, kGemma3Defaults));
   RUDDER_TRY(ModelSpec spec, gemma_like(config, {.tied_head = true,
                                                  .activation_key = "hidden_activation",
                                                  .activation = "gelu_pytorch_tanh",
@@ -52,21 +74,15 @@ Result<ModelSpec> read_gemma3(const HfConfig& config) {
   return spec;
 }
 
-// Published multimodal configs leave out what equals the defaults of their configuration class.
-constexpr std::string_view kTextDefaults = R"({
-  "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
-  "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "query_pre_attn_scalar": 256,
-  "sliding_window": 4096})";
-
 Result<ModelSpec> read_multimodal(const HfConfig& config) {
   RUDDER_TRY(const HfConfig text, config.object("text_config"));
-  return read_gemma3(text.with_defaults(kTextDefaults));
+  return read_gemma3(text);
 }
 
 }  // namespace
 
 Architecture gemma3() {
-  return {"Gemma3ForCausalLM", "gemma3_text", read_gemma3, gemma_names()};
+  return {"Gemma3ForCausalLM", "gemma3_text", read_gemma3, gemma_names(), "", "Gemma3TextModel"};
 }
 
 Architecture gemma3_multimodal() {
@@ -75,8 +91,14 @@ Architecture gemma3_multimodal() {
   names.embedding = "language_model.model.embed_tokens.weight";
   names.final_norm = "language_model.model.norm";
   names.head = "language_model.lm_head";
-  names.ignored_prefixes = {"vision_tower.", "multi_modal_projector."};
-  return {"Gemma3ForConditionalGeneration", "gemma3", read_multimodal, names, "gemma3_text"};
+  names.ignored_prefixes = {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
+                            "model.multi_modal_projector."};
+  return {"Gemma3ForConditionalGeneration",
+          "gemma3",
+          read_multimodal,
+          names,
+          "gemma3_text",
+          "Gemma3Model"};
 }
 
 }  // namespace rudder::model

@@ -5,11 +5,13 @@
 // sound hold is not read.
 #include <fmt/format.h>
 
+#include <cmath>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "rudder/model/archs/archs.h"
+#include "rudder/model/archs/class_defaults.h"
 #include "rudder/model/archs/gemma_like.h"
 #include "rudder/model/archs/llama_like.h"
 
@@ -24,11 +26,14 @@ constexpr double kSlidingTheta = 1e4;
 constexpr int64_t kEachSixth = 6;  // each sixth layer has no window
 constexpr int64_t kMostElements = 1 << 20;
 
-// Published configs leave out what equals the defaults of their configuration class.
 constexpr std::string_view kGemma4Defaults = R"({
-  "vocab_size": 262144, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
-  "global_head_dim": 512, "max_position_embeddings": 131072, "rms_norm_eps": 1e-6,
-  "sliding_window": 512, "hidden_size_per_layer_input": 256,
+  "vocab_size": 262144, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
+  "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+  "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6,
+  "max_position_embeddings": 131072, "sliding_window": 512, "global_head_dim": 512,
+  "hidden_size_per_layer_input": 256})";
+// Where there are none, or null.
+constexpr std::string_view kGemma4Ropes = R"({
   "rope_parameters": {
     "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
     "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25,
@@ -91,7 +96,10 @@ Result<void> set_global_heads(const HfConfig& config, const std::vector<bool>& s
       attention.num_kv_heads = static_cast<int32_t>(kv_heads);
       return {};
     };
-    const std::string index = fmt::format("{}", i);
+    // transformers pads the numbers of a model of ten layers and more.
+    const size_t width = fmt::format("{}", spec.layers.size() - 1).size();
+    std::string index = fmt::format("{}", i);
+    if (layers && !layers->has(index)) index = fmt::format("{:0{}}", i, width);
     if (layers && layers->has(index)) {
       RUDDER_TRY(const HfConfig own, layers->object(index));
       RUDDER_TRY_VOID(set(own, "head_dim", "num_key_value_heads"));
@@ -121,7 +129,9 @@ Result<void> set_ropes(const HfConfig& config, const std::vector<bool>& sliding,
     if (rope.rotary_dim == 0) {
       RUDDER_TRY(const HfConfig own,
                  both.object(sliding[i] ? "sliding_attention" : "full_attention"));
-      RUDDER_TRY(rope, read_rope_object(own, config, attention.head_dim, kSlidingTheta));
+      RUDDER_TRY(rope, read_rope_object(
+                           own, config, attention.head_dim,
+                           {.theta = kSlidingTheta, .is_partial = true, .is_by_layer = true}));
     }
     const bool is_whole = std::holds_alternative<RopeProportional>(rope.scaling) ||
                           std::holds_alternative<RopeDefault>(rope.scaling);
@@ -143,7 +153,7 @@ Result<ModelSpec> read_dense(const HfConfig& config, bool is_assistant) {
                                                  .activation_key = "hidden_activation",
                                                  .activation = "gelu_pytorch_tanh",
                                                  .one_rope = false}));
-  spec.embed_scale = gemma_embed_scale(spec.hidden);
+  spec.embed_scale = std::sqrt(static_cast<float>(spec.hidden));
   RUDDER_TRY(spec.final_softcap, soft_cap(config, "final_logit_softcapping"));
   const auto all_but_each_nth = [](size_t layer, int64_t n) {
     return (layer + 1) % static_cast<size_t>(n) != 0;
@@ -169,7 +179,8 @@ Result<ModelSpec> read_dense(const HfConfig& config, bool is_assistant) {
 }
 
 Result<ModelSpec> read_gemma4(const HfConfig& config) {
-  return read_dense(config.with_defaults(kGemma4Defaults), false);
+  RUDDER_TRY(const HfConfig whole, with_class_defaults(config, kGemma4Defaults));
+  return read_dense(whole.with_defaults(kGemma4Ropes), false);
 }
 
 Result<ModelSpec> read_gemma4_multimodal(const HfConfig& config) {
@@ -179,12 +190,14 @@ Result<ModelSpec> read_gemma4_multimodal(const HfConfig& config) {
 
 Result<ModelSpec> read_gemma4_unified(const HfConfig& config) {
   RUDDER_TRY(const HfConfig text, config.object("text_config"));
-  return read_gemma4(text.with_defaults(kUnifiedDefaults));
+  RUDDER_TRY(const HfConfig whole, with_class_defaults(text, kUnifiedDefaults));
+  return read_gemma4(whole);
 }
 
 // Its logits are not capped, its rows not scaled: it embeds nothing.
 Result<ModelSpec> read_assistant_text(const HfConfig& text) {
-  RUDDER_TRY(ModelSpec spec, read_dense(text.with_defaults(kGemma4Defaults), true));
+  RUDDER_TRY(const HfConfig whole, with_class_defaults(text, kGemma4Defaults));
+  RUDDER_TRY(ModelSpec spec, read_dense(whole.with_defaults(kGemma4Ropes), true));
   spec.final_softcap = 0;
   spec.embed_scale = 1;
   return spec;
@@ -197,7 +210,8 @@ Result<ModelSpec> read_gemma4_assistant(const HfConfig& config) {
 
 Result<ModelSpec> read_unified_assistant(const HfConfig& config) {
   RUDDER_TRY(const HfConfig text, config.object("text_config"));
-  return read_assistant_text(text.with_defaults(kUnifiedDefaults));
+  RUDDER_TRY(const HfConfig whole, with_class_defaults(text, kUnifiedDefaults));
+  return read_assistant_text(whole);
 }
 
 WeightNames gemma4_names() {
@@ -211,8 +225,10 @@ WeightNames gemma4_multimodal_names() {
   names.prefix = "model.language_model.";
   names.embedding = "model.language_model.embed_tokens.weight";
   names.final_norm = "model.language_model.norm";
-  names.ignored_prefixes = {"model.vision_tower.", "model.audio_tower.", "model.embed_vision.",
-                            "model.embed_audio.", "model.vision_embedder."};
+  names.ignored_prefixes = {"model.vision_tower.", "model.audio_tower.",     "model.embed_vision.",
+                            "model.embed_audio.",  "model.vision_embedder.", "vision_tower.",
+                            "audio_tower.",        "embed_vision.",          "embed_audio.",
+                            "vision_embedder."};
   return names;
 }
 

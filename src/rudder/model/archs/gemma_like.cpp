@@ -4,8 +4,6 @@
 
 #include <cmath>
 
-#include "rudder/tensor/dtype.h"
-
 namespace rudder::model {
 
 using weights::HfConfig;
@@ -19,10 +17,6 @@ Result<float> soft_cap(const HfConfig& config, std::string_view key) {
   return static_cast<float>(cap);
 }
 
-float gemma_embed_scale(int32_t hidden) {
-  return tensor::to_float(tensor::to_bf16(std::sqrt(static_cast<float>(hidden))));
-}
-
 Result<ModelSpec> gemma_like(const HfConfig& config, const LlamaDefaults& defaults) {
   RUDDER_TRY(const bool both_ways, config.boolean_or("use_bidirectional_attention", false));
   if (both_ways) {
@@ -30,7 +24,7 @@ Result<ModelSpec> gemma_like(const HfConfig& config, const LlamaDefaults& defaul
                 config.where("use_bidirectional_attention"));
   }
   RUDDER_TRY(ModelSpec spec, llama_like(config, defaults));
-  spec.embed_scale = gemma_embed_scale(spec.hidden);
+  spec.embed_scale = std::sqrt(static_cast<float>(spec.hidden));
   RUDDER_TRY(spec.final_softcap, soft_cap(config, "final_logit_softcapping"));
   RUDDER_TRY(const float attention_cap, soft_cap(config, "attn_logit_softcapping"));
   RUDDER_TRY(const double query_scalar, config.number("query_pre_attn_scalar"));

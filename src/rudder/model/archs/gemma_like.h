@@ -1,7 +1,6 @@
 // What the Gemmas share: see gemma2.cpp. Load time, one thread.
 #pragma once
 
-#include <cstdint>
 #include <string_view>
 
 #include "rudder/model/archs/archs.h"
@@ -11,8 +10,6 @@ namespace rudder::model {
 
 // The soft-cap of that key; one that is absent or null is off.
 Result<float> soft_cap(const weights::HfConfig& config, std::string_view key);
-// sqrt(hidden) as they were trained with it, in bf16.
-float gemma_embed_scale(int32_t hidden);
 
 // Of Gemma 2 and 3: llama_like plus the sandwich norms, the scales and the soft-caps; windows are
 // the caller's.

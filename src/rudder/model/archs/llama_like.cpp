@@ -91,14 +91,15 @@ Result<double> positive_or(const HfConfig& config, std::string_view key, double 
 }
 
 // A key of the config itself goes before the same key in the rope object, as transformers reads
-// the configs that keep it outside.
-Result<int32_t> original_positions(const HfConfig& rope, const HfConfig& config) {
+// the configs that keep it outside; but ropes of kinds of layers have their own alone.
+Result<int32_t> original_positions(const HfConfig& rope, const HfConfig& config, bool is_by_layer) {
   constexpr std::string_view kKey = "original_max_position_embeddings";
-  const HfConfig& holder = !config.has(kKey) && rope.has(kKey) ? rope : config;
-  return dim(holder, holder.has(kKey) ? kKey : "max_position_embeddings", kMaxPositions);
+  if (!is_by_layer && config.has(kKey)) return dim(config, kKey, kMaxPositions);
+  if (rope.has(kKey)) return dim(rope, kKey, kMaxPositions);
+  return dim(config, "max_position_embeddings", kMaxPositions);
 }
 
-Result<RopeScaling> read_llama3(const HfConfig& rope, const HfConfig& config) {
+Result<RopeScaling> read_llama3(const HfConfig& rope, int32_t original) {
   RopeLlama3 out;
   RUDDER_TRY(out.factor, positive(rope, "factor"));
   RUDDER_TRY(out.low_freq_factor, positive(rope, "low_freq_factor"));
@@ -107,7 +108,7 @@ Result<RopeScaling> read_llama3(const HfConfig& rope, const HfConfig& config) {
     return fail(ErrorCode::kCorruptFile, "high_freq_factor is not above low_freq_factor",
                 rope.where("high_freq_factor"));
   }
-  RUDDER_TRY(out.original_max_positions, original_positions(rope, config));
+  out.original_max_positions = original;
   return out;
 }
 
@@ -122,9 +123,9 @@ double yarn_mscale(double factor, double mscale = 1) {
   return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
 }
 
-Result<RopeScaling> read_yarn(const HfConfig& rope, const HfConfig& config) {
+Result<RopeScaling> read_yarn(const HfConfig& rope, const HfConfig& config, int32_t original) {
   RopeYarn out;
-  RUDDER_TRY(out.original_max_positions, original_positions(rope, config));
+  out.original_max_positions = original;
   RUDDER_TRY(out.factor, factor_or_ratio(rope, config, out.original_max_positions));
   RUDDER_TRY(out.beta_fast, positive_or(rope, "beta_fast", out.beta_fast));
   RUDDER_TRY(out.beta_slow, positive_or(rope, "beta_slow", out.beta_slow));
@@ -139,13 +140,14 @@ Result<RopeScaling> read_yarn(const HfConfig& rope, const HfConfig& config) {
   return out;
 }
 
-Result<RopeScaling> read_longrope(const HfConfig& rope, const HfConfig& config,
+Result<RopeScaling> read_longrope(const HfConfig& rope, const HfConfig& config, int32_t original,
                                   int32_t rotary_dim) {
   RopeLong out;
-  RUDDER_TRY(out.original_max_positions, original_positions(rope, config));
-  RUDDER_TRY(const double factor, factor_or_ratio(rope, config, out.original_max_positions));
+  out.original_max_positions = original;
+  RUDDER_TRY(out.factor, factor_or_ratio(rope, config, out.original_max_positions));
   const double usual =
-      factor <= 1 ? 1.0 : std::sqrt(1 + std::log(factor) / std::log(out.original_max_positions));
+      out.factor <= 1 ? 1.0
+                      : std::sqrt(1 + std::log(out.factor) / std::log(out.original_max_positions));
   RUDDER_TRY(out.attention_factor, positive_or(rope, "attention_factor", usual));
   for (const auto& [key, factors] :
        {std::pair("short_factor", &out.short_factor), std::pair("long_factor", &out.long_factor)}) {
@@ -161,7 +163,8 @@ Result<RopeScaling> read_longrope(const HfConfig& rope, const HfConfig& config,
   return out;
 }
 
-Result<RopeScaling> read_scaling(const HfConfig& rope, const HfConfig& config, int32_t rotary_dim) {
+Result<RopeScaling> read_scaling(const HfConfig& rope, const HfConfig& config, int32_t rotary_dim,
+                                 const RopeDefaults& defaults) {
   const char* key = rope.has("rope_type") ? "rope_type" : "type";
   RUDDER_TRY(const std::string type, rope.string_or(key, "default"));
   if (type == "default") return RopeDefault{};
@@ -175,15 +178,17 @@ Result<RopeScaling> read_scaling(const HfConfig& rope, const HfConfig& config, i
     RUDDER_TRY(out.original_max_positions, dim(config, "max_position_embeddings", kMaxPositions));
     return out;
   }
-  if (type == "llama3") return read_llama3(rope, config);
-  // Files of the time before its name was settled say "su".
-  if (type == "longrope" || type == "su") return read_longrope(rope, config, rotary_dim);
-  if (type == "yarn" && rope.has("long_factor")) return read_longrope(rope, config, rotary_dim);
-  if (type == "yarn") return read_yarn(rope, config);
   if (type == "proportional") {
     RopeProportional out;
     RUDDER_TRY(out.factor, positive_or(rope, "factor", 1));
     return out;
+  }
+  const bool is_old_name = defaults.is_long && (type == "su" || type == "yarn");
+  const bool is_longrope = type == "longrope" || is_old_name;
+  if (is_longrope || type == "llama3" || type == "yarn") {
+    RUDDER_TRY(const int32_t original, original_positions(rope, config, defaults.is_by_layer));
+    if (is_longrope) return read_longrope(rope, config, original, rotary_dim);
+    return type == "yarn" ? read_yarn(rope, config, original) : read_llama3(rope, original);
   }
   return fail(ErrorCode::kUnsupported, fmt::format("the rope type '{}' is not known", type),
               rope.where(key));
@@ -192,9 +197,9 @@ Result<RopeScaling> read_scaling(const HfConfig& rope, const HfConfig& config, i
 }  // namespace
 
 Result<RopeSpec> read_rope_object(const HfConfig& rope, const HfConfig& config, int32_t head_dim,
-                                  double theta) {
+                                  const RopeDefaults& defaults) {
   RopeSpec out;
-  RUDDER_TRY(out.theta, positive_or(rope, "rope_theta", theta));
+  RUDDER_TRY(out.theta, positive_or(rope, "rope_theta", defaults.theta));
   if (out.theta <= 1) {
     return fail(ErrorCode::kCorruptFile, fmt::format("a base of {} rotates nothing", out.theta),
                 rope.where("rope_theta"));
@@ -207,22 +212,45 @@ Result<RopeSpec> read_rope_object(const HfConfig& rope, const HfConfig& config, 
                 fmt::format("{} of {} dimensions cannot be rotated", head_dim * part, head_dim),
                 holder.where("partial_rotary_factor"));
   }
-  RUDDER_TRY(out.scaling, read_scaling(rope, config, out.rotary_dim));
+  RUDDER_TRY(out.scaling, read_scaling(rope, config, out.rotary_dim, defaults));
   if (auto* const proportional = std::get_if<RopeProportional>(&out.scaling)) {
     proportional->part = part;  // pairs are of the whole head
     out.rotary_dim = head_dim;
+  } else if (part < 1 && !defaults.is_partial) {
+    return fail(ErrorCode::kUnsupported, "this architecture rotates whole heads",
+                holder.where("partial_rotary_factor"));
   }
   return out;
 }
 
-Result<RopeSpec> read_rope(const HfConfig& config, int32_t head_dim, double default_theta) {
-  RUDDER_TRY(const double theta, positive_or(config, "rope_theta", default_theta));
-  for (const char* key : {"rope_parameters", "rope_scaling"}) {
-    if (!config.has(key)) continue;
-    RUDDER_TRY(const HfConfig rope, config.object(key));
-    return read_rope_object(rope, config, head_dim, theta);
+namespace {
+
+// The one that holds, without any keys where there is none.
+Result<HfConfig> rope_object(const HfConfig& config) {
+  constexpr std::string_view kOld = "rope_scaling";
+  constexpr std::string_view kNew = "rope_parameters";
+  const bool has_new = config.has(kNew);  // beside the other one it is not read
+  if (config.has(kOld)) {
+    RUDDER_TRY(HfConfig rope, config.object(kOld));
+    if (!rope.keys().empty()) return rope;
   }
-  return read_rope_object(config, config, head_dim, theta);
+  if (has_new) return config.object(kNew);
+  return HfConfig::parse("{}", config.where(kNew));
+}
+
+}  // namespace
+
+Result<RopeSpec> read_rope(const HfConfig& config, int32_t head_dim, const RopeDefaults& defaults) {
+  RopeDefaults beside = defaults;
+  RUDDER_TRY(beside.theta, positive_or(config, "rope_theta", defaults.theta));
+  RUDDER_TRY(const HfConfig rope, rope_object(config));
+  RUDDER_TRY(RopeSpec out, read_rope_object(rope, config, head_dim, beside));
+  for (const std::string& key : rope.unread_keys()) {
+    if (!rope.object(key)) continue;
+    return fail(ErrorCode::kUnsupported, "all layers have one rope, this is one of some of them",
+                rope.where(key));
+  }
+  return out;
 }
 
 Result<ModelSpec> llama_like(const HfConfig& config, const LlamaDefaults& defaults) {
@@ -243,7 +271,7 @@ Result<ModelSpec> llama_like(const HfConfig& config, const LlamaDefaults& defaul
   spec.layers.assign(static_cast<size_t>(num_layers), {attention, mlp, LayerNorms{}});
 
   if (defaults.one_rope) {
-    RUDDER_TRY(RopeSpec rope, read_rope(config, attention.head_dim, defaults.rope_theta));
+    RUDDER_TRY(RopeSpec rope, read_rope(config, attention.head_dim, defaults.rope));
     spec.ropes.push_back(std::move(rope));
   }
   return spec;
@@ -288,6 +316,7 @@ Result<void> set_windows_above(const HfConfig& config, ModelSpec& spec) {
   if (!wanted) return {};
   int64_t first = 0;
   if (!config.has("layer_types")) {
+    if (!config.has("sliding_window")) return {};
     RUDDER_TRY(first, config.integer("max_window_layers", 0));
   }
   const auto from = [](size_t layer, int64_t begin) {

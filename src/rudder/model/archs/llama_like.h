@@ -12,24 +12,34 @@
 
 namespace rudder::model {
 
+// How an architecture reads its rope.
+struct RopeDefaults {
+  double theta = 10000;      // of an absent rope_theta
+  bool is_partial = false;   // "partial_rotary_factor" may leave a part of a head as it is
+  bool is_long = false;      // the types "su" and "yarn" are former names of "longrope"
+  bool is_by_layer = false;  // of a kind of layers, not of all of the model
+};
+
 // What an absent key means, as its architecture documents it.
 struct LlamaDefaults {
   bool tied_head = false;
   const char* activation_key = "hidden_act";
   const char* activation = nullptr;  // null: the key must be there
-  double rope_theta = 10000;
+  RopeDefaults rope = {};
   bool one_rope = true;  // false: the architecture reads its ropes
 };
 
 // Dimensions, layers (all alike, full attention), tied head, activation, the rope.
 Result<ModelSpec> llama_like(const weights::HfConfig& config, const LlamaDefaults& defaults = {});
 
-// "rope_parameters" (5) or "rope_theta" + "rope_scaling" (4) of a model with one rope. `head_dim`
-// times "partial_rotary_factor" is rotated.
-Result<RopeSpec> read_rope(const weights::HfConfig& config, int32_t head_dim, double default_theta);
-// One object of rope keys; `config` is for the keys beside it, `theta` for an absent rope_theta.
+// Of a model with one rope: "rope_scaling" where it is there and not empty, else "rope_parameters",
+// with the "rope_theta" beside them where they have none. `head_dim` times "partial_rotary_factor"
+// is rotated.
+Result<RopeSpec> read_rope(const weights::HfConfig& config, int32_t head_dim,
+                           const RopeDefaults& defaults);
+// One object of rope keys; `config` is for the keys beside it.
 Result<RopeSpec> read_rope_object(const weights::HfConfig& rope, const weights::HfConfig& config,
-                                  int32_t head_dim, double theta);
+                                  int32_t head_dim, const RopeDefaults& defaults);
 
 // Whether each layer has a sliding window: "layer_types", or `fallback(layer)` without that key.
 Result<std::vector<bool>> sliding_layers(const weights::HfConfig& config, size_t num_layers,

@@ -1,5 +1,6 @@
-// GET /livez: the process answers. GET /readyz and /health: it also takes requests and the engine
-// makes progress. Neither generates anything nor waits for a step.
+// GET /livez: the process answers, and may serve again if it does not now. GET /readyz and /health:
+// it also takes requests and the engine makes progress. Neither generates anything nor waits for a
+// step.
 #include <fmt/format.h>
 
 #include <vector>
@@ -12,9 +13,14 @@
 
 namespace rudder::server {
 
-void handle_livez(ServerContext&, const std::shared_ptr<Exchange>& exchange) {
+void handle_livez(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
   HttpResponse response;
   response.body = "{\"status\":\"alive\"}";
+  const Result<void> health = context.engine().health();
+  if (context.failed || (!health && health.error().code == ErrorCode::kInternal)) {
+    response = error_response(
+        Error{ErrorCode::kUnavailable, "the server has failed and will not serve again", ""});
+  }
   exchange->respond(std::move(response));
 }
 

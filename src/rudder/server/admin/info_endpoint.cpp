@@ -5,7 +5,6 @@
 #include "rudder/server/context.h"
 #include "rudder/server/handlers.h"
 #include "rudder/server/http/exchange.h"
-#include "rudder/server/openapi/openapi.h"
 
 namespace rudder::server {
 
@@ -48,9 +47,7 @@ void handle_server_info(ServerContext& context, const std::shared_ptr<Exchange>&
 
 void handle_openapi(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
   HttpResponse response;
-  response.body =
-      openapi_document(context.parts.version, context.engine().limits(),
-                       {.api = context.keys.required(), .steering = context.admin_keys.required()});
+  response.shared_body = context.openapi;
   exchange->respond(std::move(response));
 }
 

@@ -56,8 +56,8 @@ boost::json::object load_of(size_t replica, const engine::EngineStats& stats, do
           {"max_total_num_tokens", int64_t{stats.num_blocks} * stats.block_size},
           {"token_usage", usage_of(stats)},
           {"gen_throughput", rate},
-          {"cache_hit_rate", share(static_cast<double>(stats.prefix_hits),
-                                   static_cast<double>(stats.prefix_queries))},
+          {"cache_hit_rate", share(static_cast<double>(stats.prefix.hits),
+                                   static_cast<double>(stats.prefix.queries))},
           {"utilization", utilization_of(stats)},
           {"max_running_requests", stats.max_running}};
 }

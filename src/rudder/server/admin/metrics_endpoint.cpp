@@ -106,10 +106,18 @@ void write_counters(Exposition& out, Replicas replicas) {
   by.counter("prompt_tokens_cached_total", "Prompt tokens taken from the prefix cache.",
              &Stats::prompt_tokens_cached);
   by.counter("generation_tokens_total", "Tokens generated.", &Stats::generation_tokens);
+  const auto of_prefix = [](uint64_t engine::PrefixStats::*count) {
+    return [count](const Stats& stats) { return stats.prefix.*count; };
+  };
   by.counter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
-             &Stats::prefix_queries);
+             of_prefix(&engine::PrefixStats::queries));
   by.counter("prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
-             &Stats::prefix_hits);
+             of_prefix(&engine::PrefixStats::hits));
+  by.counter(
+      "prefix_cache_hits_without_states_total",
+      "Prompt tokens that were found, had no checkpoint of a state been needed to go on from "
+      "them; more than prefix_cache_hits_total where layers keep states alone.",
+      of_prefix(&engine::PrefixStats::hits_without_states));
   by.counter("requests_rejected_total",
              "Requests refused because the queue was full or they would have waited for too long.",
              &Stats::rejected);
@@ -161,6 +169,14 @@ void write_histograms(Exposition& out, Replicas replicas) {
                &Stats::prefill_time);
   by.histogram("request_decode_time_seconds", "From the first to the last token.",
                &Stats::decode_time);
+  by.histogram("request_inference_time_seconds", "From the first step to the last token.",
+               &Stats::inference_time);
+  by.histogram("request_time_per_output_token_seconds",
+               "The mean of a sequence, over its tokens behind the first.",
+               &Stats::time_per_output_token);
+  by.histogram("time_per_output_token_seconds",
+               "Between tokens of a sequence: inter_token_latency_seconds by its older name.",
+               &Stats::inter_token_latency);
   by.histogram("mask_seconds", "Writing the masks of a constrained step, as the model runs it.",
                &Stats::mask_time);
   by.histogram("iteration_tokens_total", "Tokens of a step.", &Stats::iteration_tokens);
@@ -168,6 +184,12 @@ void write_histograms(Exposition& out, Replicas replicas) {
                &Stats::request_prompt_tokens);
   by.histogram("request_generation_tokens", "Tokens generated for a request.",
                &Stats::request_generation_tokens);
+  by.histogram("request_max_num_generation_tokens",
+               "Tokens generated for the longest choice of a request.",
+               &Stats::request_most_generation_tokens);
+  by.histogram("request_prefill_kv_computed_tokens",
+               "Prompt tokens that were computed, not found in the prefix cache.",
+               &Stats::request_prefill_computed_tokens);
   by.histogram("request_params_max_tokens", "max_tokens of a request.", &Stats::request_max_tokens);
   by.histogram("request_params_n", "Choices of a request.", &Stats::request_n);
 }
@@ -205,7 +227,7 @@ void write_steering(Exposition& out, Replicas replicas) {
              &Stats::clipped_samples);
 }
 
-void write_feature_reader(Exposition& out, const steer::capture::FeatureReaderStats& stats) {
+void write_feature_reader(Exposition& out, const features::FeatureReaderStats& stats) {
   out.begin("capture_feature_rows_total", "counter", "Rows read as features of a dictionary.");
   for (const bool on_device : {true, false}) {
     const bool is_here = stats.on_device == on_device;

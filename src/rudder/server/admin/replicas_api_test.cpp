@@ -9,6 +9,7 @@
 
 #include "rudder/server/testing/exposition_validator.h"
 #include "rudder/server/testing/test_server.h"
+#include "rudder/server/vitals.h"
 
 namespace rudder::server {
 namespace {
@@ -43,6 +44,28 @@ TEST_F(ReplicasApiTest, AFailedReplicaIsNamedAndAllOfThemAre503) {
   EXPECT_EQ(get("/health").body, degraded.body);
   engine_.set_stuck(true);
   EXPECT_EQ(get("/readyz").status, 503);
+}
+
+TEST_F(ReplicasApiTest, TheServerLivesUntilEveryReplicaIsDead) {
+  EXPECT_EQ(get("/livez").status, 200);
+  engine_.set_last_stuck(true);
+  EXPECT_EQ(get("/livez").status, 200) << "the others serve";
+  engine_.set_stuck(true);
+  EXPECT_EQ(get("/livez").status, 200) << "it may go on again";
+  EXPECT_TRUE(server_->watch());
+  engine_.set_dead(true);
+  EXPECT_EQ(get("/livez").status, 503);
+  const Result<void> watched = server_->watch();
+  ASSERT_FALSE(watched);
+  EXPECT_EQ(watched.error().message, "the engine has failed");
+}
+
+TEST_F(ReplicasApiTest, AnEngineThatStandsStillForGoodEndsTheServersLife) {
+  engine_.set_stuck(true);
+  int32_t ticks = 0;
+  while (server_->watch() && ticks < Vitals::kExertedPatience) ++ticks;
+  EXPECT_GE(ticks, Vitals::kPatience - 1);
+  EXPECT_EQ(get("/livez").status, 503);
 }
 
 TEST_F(ReplicasApiTest, MetricsAndLoadsAreThoseOfEachReplica) {

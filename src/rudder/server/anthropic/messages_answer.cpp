@@ -8,6 +8,7 @@
 #include "rudder/base/json.h"
 #include "rudder/server/anthropic/messages_error.h"
 #include "rudder/server/generation/answer_format.h"
+#include "rudder/server/request/sealed_text.h"
 
 namespace rudder::server {
 namespace {
@@ -48,6 +49,7 @@ class MessagesFormat final : public AnswerFormat {
   void append_delta(std::string& out, std::string_view type, std::string_view name,
                     std::string_view text) const;
   void append_block(std::string& out, const Block& block) const;
+  std::string signature(const Block& block) const;
   void append_message(std::string& out, const engine::Usage& usage) const;
   void append_stop(std::string& out) const;
 
@@ -105,12 +107,18 @@ void MessagesFormat::append_stop(std::string& out) const {
   }
 }
 
+std::string MessagesFormat::signature(const Block& block) const {
+  return options_.message.seals_thoughts ? seal_text(kSealedThought, block.text) : "";
+}
+
 void MessagesFormat::append_block(std::string& out, const Block& block) const {
   switch (block.kind) {
     case Block::Kind::kThinking:
       out += "{\"type\":\"thinking\",\"thinking\":";
-      append_json_string(out, block.text);
-      out += ",\"signature\":\"\"}";
+      append_json_string(out, options_.message.seals_thoughts ? std::string_view() : block.text);
+      out += ",\"signature\":";
+      append_json_string(out, signature(block));
+      out.push_back('}');
       return;
     case Block::Kind::kText:
       out += "{\"type\":\"text\",\"text\":";
@@ -163,7 +171,7 @@ void MessagesFormat::close_last(std::string* out) {
   is_open_ = false;
   if (out == nullptr) return;
   if (blocks_.back().kind == Block::Kind::kThinking) {
-    append_delta(*out, "signature_delta", "signature", "");
+    append_delta(*out, "signature_delta", "signature", signature(blocks_.back()));
   }
   append_event(*out, "content_block_stop");
   fmt::format_to(std::back_inserter(*out), ",\"index\":{}}}\n\n", blocks_.size() - 1);
@@ -184,7 +192,8 @@ void MessagesFormat::append_start(std::string& out) const {
 }
 
 void MessagesFormat::grow(std::string* out, Block& block, std::string_view text) {
-  if (out == nullptr) {
+  const bool is_sealed = block.kind == Block::Kind::kThinking && options_.message.seals_thoughts;
+  if (out == nullptr || is_sealed) {
     block.text += text;
     return;
   }

@@ -15,13 +15,15 @@ void handle_messages(ServerContext& context, const std::shared_ptr<Exchange>& ex
 }
 
 void handle_count_tokens(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
-  answer_on_pool(context, exchange, [&context](const std::string& body) {
-    const auto count = count_message_tokens(body, context.model());
-    if (!count) return error_response(count.error());
-    HttpResponse response;
-    response.body = fmt::format("{{\"input_tokens\":{}}}", *count);
-    return response;
-  });
+  answer_on_pool(
+      context, exchange,
+      [&context, tenant = exchange->tenant, id = exchange->request_id](const std::string& body) {
+        const auto count = count_message_tokens(body, generation_scope(context, tenant, id));
+        if (!count) return error_response(count.error());
+        HttpResponse response;
+        response.body = fmt::format("{{\"input_tokens\":{}}}", *count);
+        return response;
+      });
 }
 
 }  // namespace rudder::server

@@ -90,6 +90,18 @@ function requestOf(steering) {
   return ["v1/chat/completions", {...common, messages: messages()}];
 }
 
+// The view of the first reader; those behind it are said not to be shown.
+function readView(body, readers) {
+  if (!readers.length) return null;
+  const [[name, asked, View], ...others] = readers;
+  const view = new View(body, asked);
+  if (others.length) {
+    body.append(element("p", {class: "quiet unread", role: "status"},
+        `Read by ${name}: an answer has one reader. Not shown: ${others.map(([each]) => each).join(", ")}.`));
+  }
+  return view;
+}
+
 // What the panels ask for together: the request's fields, in words what steers, and what reads the
 // tokens. Attention is told in place of the lens, which reads them in place of a dictionary, which does
 // in place of a probe: there is one consumer.
@@ -100,8 +112,12 @@ function tapFields() {
   const lens = lensCapture();
   const attention = patternCapture();
   const both = {capture: attention ?? lens ?? capture ?? fields.capture, steering: steering.length ? steering : undefined};
+  const readers = [
+    ["the attention pattern", attention, PatternView], ["the lens", lens, LensView],
+    ["the dictionary", read, FeatureView], ["the heat map", probed, HeatView],
+  ].filter(([, asked]) => asked);
   return {fields: JSON.parse(JSON.stringify(both)), words: [words, clampWords].filter(Boolean).join(", "),
-          viewOf: (body) => (attention ? new PatternView(body) : lens ? new LensView(body) : read ? new FeatureView(body, read) : probed ? new HeatView(body, probed) : null)};
+          viewOf: (body) => readView(body, readers)};
 }
 
 // How the answer's text is shown: by token where something reads them, as Markdown else.

@@ -1,5 +1,6 @@
-// GET / and /face/{id}: the page for browsers, embedded in the binary (face/). It is public, for it
-// holds nothing: what it shows it asks for with the key that its user gives it.
+// GET /, /docs and /face/{id}: the pages for browsers, embedded in the binary (face/). They are
+// public, for they hold nothing: what they show they ask for with the key that their user gives
+// them, and /openapi.json is public too.
 #include <array>
 #include <cstddef>
 #include <string>
@@ -19,6 +20,7 @@ namespace rudder::server {
 namespace {
 
 constexpr std::string_view kPage = "index.html";
+constexpr std::string_view kDocs = "docs.html";
 
 struct FaceFile {
   std::string_view name;
@@ -61,6 +63,10 @@ void answer_file(Exchange& exchange, std::string_view name) {
 
 void handle_page(ServerContext&, const std::shared_ptr<Exchange>& exchange) {
   answer_file(*exchange, kPage);
+}
+
+void handle_docs(ServerContext&, const std::shared_ptr<Exchange>& exchange) {
+  answer_file(*exchange, kDocs);
 }
 
 void handle_page_file(ServerContext&, const std::shared_ptr<Exchange>& exchange) {

@@ -36,8 +36,6 @@ export class FeatureView extends TokenView {
     this.encoding = false;
     this.told = element("div", {class: "told", role: "status"}, element("span", {class: "quiet"}, "Point at a token."));
     parent.append(this.told);
-    this.text.addEventListener("pointerover", ({target}) => this.tell(target));
-    this.text.addEventListener("click", ({target}) => this.tell(target));
   }
 
   take(capture, prompt) {
@@ -45,9 +43,8 @@ export class FeatureView extends TokenView {
     if (pack) this.rows.set(capture.position - prompt, Uint8Array.from(atob(pack.data), (each) => each.charCodeAt(0)));
   }
 
-  tell(target) {
-    const piece = this.pieces.find(({node}) => node === target);
-    const top = piece && this.top.get(piece.first);
+  tell(piece) {
+    const top = this.top.get(piece.first);
     if (!top) return;
     this.told.replaceChildren(element("span", {class: "quiet"}, JSON.stringify(piece.node.textContent)));
     for (const [feature, value] of top) {

@@ -1,4 +1,4 @@
-// An answer as tokens, with the lens at the token under the pointer: for each layer, which tokens the
+// An answer as tokens, with the lens at the token under the pointer or the focus: for each layer, which tokens the
 // output head expects next where it reads that layer's row in place of the last one's. Shown where
 // the server captures.
 import {call} from "./api.js";
@@ -34,21 +34,18 @@ export class LensView extends TokenView {
     super(parent);
     this.read = new Map();  // index of the token -> {point: {token_ids, logprobs}}
     this.pointed = null;    // the piece that the table is to be of
-    this.note = element("p", {class: "quiet"}, "Point at a token.");
+    this.note = element("p", {class: "quiet", role: "status"}, "Point at a token.");
     this.table = element("table", {class: "lens"});
     parent.append(this.note, this.table);
-    this.text.addEventListener("pointerover", ({target}) => this.tell(target));
-    this.text.addEventListener("click", ({target}) => this.tell(target));
   }
 
   take(capture, prompt) {
     if (capture.values?.lens) this.read.set(capture.position - prompt, capture.values.lens);
   }
 
-  async tell(target) {
-    const piece = this.pieces.find(({node}) => node === target);
+  async tell(piece) {
     // What follows the piece is expected at the last of its tokens.
-    const lens = piece && this.read.get(piece.first + piece.count - 1);
+    const lens = this.read.get(piece.first + piece.count - 1);
     if (!lens) return;
     this.pointed = piece;
     try {

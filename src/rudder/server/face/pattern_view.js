@@ -29,10 +29,8 @@ export class PatternView extends TokenView {
     this.read = new Map();  // index of the token -> weights, by position
     this.prompt = 0;        // its tokens
     this.words = `head ${Number(head.value)} of layer ${Number(layer.value)}`;
-    this.note = element("p", {class: "quiet"}, "Point at a token.");
+    this.note = element("p", {class: "quiet", role: "status"}, "Point at a token.");
     parent.append(this.note);
-    this.text.addEventListener("pointerover", ({target}) => this.tell(target));
-    this.text.addEventListener("click", ({target}) => this.tell(target));
   }
 
   take(capture, prompt) {
@@ -43,14 +41,13 @@ export class PatternView extends TokenView {
     this.read.set(capture.position - prompt, new Float32Array(bytes.buffer));
   }
 
-  tell(target) {
-    const piece = this.pieces.find(({node}) => node === target);
-    const weights = piece && this.read.get(piece.first + piece.count - 1);
+  tell(piece) {
+    const weights = this.read.get(piece.first + piece.count - 1);
     if (!weights) return;
     const share = weights.subarray(0, this.prompt).reduce((sum, weight) => sum + weight, 0);
     const own = [...weights.subarray(this.prompt)].map((weight, i) => [i, weight]);
     this.colour(`weights of ${this.words}`, new Map(own));
-    this.note.textContent = `${JSON.stringify(target.textContent)} reads the prompt with ${percent(share)}, itself with ${percent(own.at(-1)[1])}`;
+    this.note.textContent = `${JSON.stringify(piece.node.textContent)} reads the prompt with ${percent(share)}, itself with ${percent(own.at(-1)[1])}`;
   }
 
   update() {}

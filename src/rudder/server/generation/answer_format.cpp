@@ -49,10 +49,15 @@ std::unique_ptr<AnswerFormat> AnswerFormat::create(
       return make_completions_format(std::move(options), std::move(tokenizer));
     case Api::kResponses:
       return make_responses_format(std::move(options), std::move(tokenizer));
+    case Api::kCompaction:
+      return make_compaction_format(std::move(options), std::move(tokenizer));
     case Api::kMessages:
       return make_messages_format(std::move(options), std::move(tokenizer));
     case Api::kEmbeddings:
       return make_embeddings_format(std::move(options), std::move(tokenizer));
+    case Api::kRerank:
+    case Api::kScore:
+      return make_rerank_format(std::move(options), std::move(tokenizer));
   }
   RUDDER_CHECK(false, "api {}", static_cast<int>(options.api));
 }

@@ -119,8 +119,12 @@ std::unique_ptr<AnswerFormat> make_completions_format(
     AnswerOptions options, std::shared_ptr<const text::Tokenizer> tokenizer);
 std::unique_ptr<AnswerFormat> make_responses_format(
     AnswerOptions options, std::shared_ptr<const text::Tokenizer> tokenizer);
+std::unique_ptr<AnswerFormat> make_compaction_format(
+    AnswerOptions options, std::shared_ptr<const text::Tokenizer> tokenizer);
 std::unique_ptr<AnswerFormat> make_embeddings_format(
     AnswerOptions options, std::shared_ptr<const text::Tokenizer> tokenizer);
+std::unique_ptr<AnswerFormat> make_rerank_format(AnswerOptions options,
+                                                 std::shared_ptr<const text::Tokenizer> tokenizer);
 std::unique_ptr<AnswerFormat> make_messages_format(
     AnswerOptions options, std::shared_ptr<const text::Tokenizer> tokenizer);
 

@@ -59,8 +59,9 @@ int64_t repeated_bytes(const AnswerOptions& options, const std::vector<Prompt>& 
 
 // Of a response: its fields that repeat the request, and the conversation that is stored with it.
 int64_t turn_bytes(const AnswerOptions& options) {
-  const int64_t conversation = options.turn ? std::ssize(options.turn->conversation) : 0;
-  return std::ssize(options.told_fields) + conversation;
+  const int64_t conversation =
+      options.response.turn ? std::ssize(options.response.turn->conversation) : 0;
+  return std::ssize(options.response.told_fields) + conversation;
 }
 
 ApiError too_much_output() {
@@ -111,19 +112,23 @@ void Generation::start() {
 
 void Generation::submit_prompts() {
   if (!charge_prompts()) return;
-  for (uint32_t prompt = 0; prompt < prompts_.size(); ++prompt) {
-    auto sink = [self = shared_from_this(), io = exchange_->io, prompt](engine::Event&& event) {
-      io->deliver(self, prompt, std::move(event));
-    };
-    Result<engine::RequestId> id =
-        context_.engine().submit(std::move(prompts_[prompt].request), std::move(sink));
-    if (!id) {
-      cancel_all();
-      return fail(context_.engine_error(id.error()));
-    }
-    ids_.push_back(*id);
-    prompts_[prompt].lease = {};
+  for (uint32_t prompt = 0; prompt < prompts_.size() && !closed_; ++prompt) {
+    if (!prompts_[prompt].waits_for_last) submit(prompt);
   }
+}
+
+void Generation::submit(uint32_t prompt) {
+  auto sink = [self = shared_from_this(), io = exchange_->io, prompt](engine::Event&& event) {
+    io->deliver(self, prompt, std::move(event));
+  };
+  Result<engine::RequestId> id =
+      context_.engine().submit(std::move(prompts_[prompt].request), std::move(sink));
+  if (!id) {
+    cancel_all();
+    return fail(context_.engine_error(id.error()));
+  }
+  ids_.push_back(*id);
+  prompts_[prompt].lease = {};
 }
 
 // Before anything is computed: what the answer will hold beside what is generated.
@@ -154,10 +159,10 @@ bool Generation::charge_prompts() {
   }
   if (computed > exchange_->limits().answer) {
     return refuse(ErrorCode::kInvalidArgument,
-                  fmt::format("{} embeddings take up to {} bytes, more than the {} that are held "
-                              "for one answer",
-                              choices_.size(), computed, exchange_->limits().answer),
-                  "input");
+                  fmt::format("the answer takes up to {} bytes, more than the {} that are held for "
+                              "one",
+                              computed, exchange_->limits().answer),
+                  options.api == Api::kEmbeddings ? "input" : "documents");
   }
   if (charge(logprobs + repeated + computed + turn_bytes(options))) return true;
   fail(too_much_output());
@@ -237,6 +242,9 @@ void Generation::take_event(uint32_t source, engine::Event&& event) {
       choice.capture_results = std::move(*kept);
     }
     --num_open_;
+    const size_t next = size_t{source} + 1;
+    if (next < prompts_.size() && prompts_[next].waits_for_last) submit(source + 1);
+    if (closed_) return;
   }
   if (format_->options().stream) {
     stream_event(source, choice, index, std::move(event));

@@ -57,6 +57,7 @@ class Generation final : public EventReceiver,
     return format_->options().logprobs || format_->options().return_token_ids;
   }
   void submit_prompts();
+  void submit(uint32_t prompt);
   bool charge_prompts();
   bool charge(int64_t bytes);
   bool take_scores(uint32_t prompt, engine::Event& event);

@@ -33,12 +33,12 @@ void log_request_start(std::string_view request_id, const GenerationRequest& req
 void StatsLog::write(const engine::EngineStats& stats, double seconds_since_last) {
   const uint64_t prompt = stats.prompt_tokens - prompt_tokens_;
   const uint64_t generated = stats.generation_tokens - generation_tokens_;
-  const uint64_t queries = stats.prefix_queries - prefix_queries_;
-  const uint64_t hits = stats.prefix_hits - prefix_hits_;
+  const uint64_t queries = stats.prefix.queries - prefix_queries_;
+  const uint64_t hits = stats.prefix.hits - prefix_hits_;
   prompt_tokens_ = stats.prompt_tokens;
   generation_tokens_ = stats.generation_tokens;
-  prefix_queries_ = stats.prefix_queries;
-  prefix_hits_ = stats.prefix_hits;
+  prefix_queries_ = stats.prefix.queries;
+  prefix_hits_ = stats.prefix.hits;
   if (prompt + generated == 0 && stats.num_running + stats.num_waiting == 0) return;
   const double blocks = stats.num_blocks > 0 ? stats.num_blocks : 1;
   log_info(

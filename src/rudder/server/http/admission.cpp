@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "rudder/server/http/api_error.h"
+#include "rudder/server/http/content_coding.h"
 #include "rudder/server/http/cors.h"
 #include "rudder/server/http/origin_check.h"
 #include "rudder/server/http/route_table.h"
@@ -72,7 +73,7 @@ std::optional<HttpResponse> judge_header(const ServerContext& context, Exchange&
       !is_bare(request)) {
     return error_response(http_error(415, "content-type must be application/json"));
   }
-  return std::nullopt;
+  return refuse_coded_body(request);
 }
 
 }  // namespace rudder::server

@@ -65,8 +65,16 @@ class RequestParser final : public http::basic_parser<true> {
   }
 
   std::optional<ApiError> refusal;
+  std::string_view input;  // what it is given
 
  private:
+  // Whether a line that goes on follows the one of the field's name, which lies in the input.
+  bool is_folded(std::string_view name) const {
+    const size_t end = input.find("\r\n", static_cast<size_t>(name.data() - input.data()));
+    const std::string_view next = end == std::string_view::npos ? "" : input.substr(end + 2);
+    return next.starts_with(' ') || next.starts_with('\t');
+  }
+
   void refuse(int status, std::string message, error_code& ec) {
     refusal = http_error(status, std::move(message));
     ec = http::error::bad_value;
@@ -96,6 +104,9 @@ class RequestParser final : public http::basic_parser<true> {
   void on_field_impl(http::field field, string_view name, string_view value,
                      error_code& ec) override {
     if (is_header_done()) {  // a trailer: read and dropped
+      if (is_folded(name)) {
+        return refuse(400, "malformed HTTP request: a folded trailer field", ec);
+      }
       num_trailer_bytes_ += name.size() + value.size();
       if (++num_trailers_ > limits_.max_fields || num_trailer_bytes_ > limits_.max_header_bytes) {
         refuse(431, "the request's trailer is too large", ec);
@@ -214,6 +225,7 @@ tl::expected<size_t, ApiError> HttpParser::Impl::find_header_end(std::string_vie
 
 tl::expected<size_t, ApiError> HttpParser::Impl::put(std::string_view bytes) {
   error_code ec;
+  parser->input = bytes;
   const size_t used = parser->put(boost::asio::const_buffer(bytes.data(), bytes.size()), ec);
   if (parser->refusal) return tl::unexpected(*parser->refusal);
   if (ec && ec != http::error::need_more) return tl::unexpected(from_beast(ec));

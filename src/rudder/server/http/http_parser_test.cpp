@@ -87,6 +87,11 @@ std::vector<Case> cases() {
       {"two lengths", with("Content-Length: 3\r\nContent-Length: 4\r\n", "abcd"), 400},
       {"two equal lengths", with("Content-Length: 3\r\nContent-Length: 3\r\n", "abc"), 400},
       {"list of lengths", with("Content-Length: 3, 3\r\n", "abc"), 400},
+      {"folded trailer", with(chunked, "1\r\nA\r\n0\r\nX-T: 1\r\n 2\r\n\r\n"), 400},
+      {"trailer folded by a tab", with(chunked, "0\r\nX-T: 1\r\n\t2\r\nX-U: 3\r\n\r\n"), 400},
+      {"trailer folded before its value", with(chunked, "0\r\nX-T:\r\n 1\r\n\r\n"), 400},
+      {"trailer folded to nothing", with(chunked, "0\r\nX-T:\r\n \r\n\r\n"), 400},
+      {"second trailer folded", with(chunked, "0\r\nX-T: 1\r\nX-U: 2\r\n  3\r\n\r\n"), 400},
       {"trailer with length", with(chunked, "0\r\nContent-Length: 5\r\n\r\n"), 400},
       {"trailer with coding", with(chunked, "0\r\nTransfer-Encoding: chunked\r\n\r\n"), 400},
       // Numbers.

@@ -116,6 +116,7 @@ void IoThread::drain_mailbox() {
 }
 
 void IoThread::sweep() {
+  num_sweeps_.fetch_add(1, std::memory_order_relaxed);
   const int64_t now_us = SteadyClock().now_us();
   // Nearly all are not due: those are not copied.
   Members due;

@@ -6,6 +6,7 @@
 // what is posted. An exception of one task, receiver or handler ends that one; the loop goes on.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -53,6 +54,9 @@ class IoThread {
   void post(std::function<void()> work);
   void deliver(std::shared_ptr<EventReceiver> receiver, uint32_t source, engine::Event&& event);
 
+  // Grows a few times a second while the loop goes on.
+  uint64_t num_sweeps() const { return num_sweeps_.load(std::memory_order_relaxed); }
+
   boost::asio::io_context& context() { return *context_; }
 
   void start();  // the thread
@@ -82,6 +86,7 @@ class IoThread {
   struct Timer;
   std::unique_ptr<Timer> sweep_timer_;
   std::thread thread_;
+  std::atomic<uint64_t> num_sweeps_{0};
 
   std::mutex mutex_;  // guards the mailbox
   std::vector<Mail> mail_;

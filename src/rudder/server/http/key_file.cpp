@@ -4,10 +4,13 @@
 
 #include <fstream>
 
+#include "rudder/server/http/plain_file.h"
+
 namespace rudder::server {
 
 Result<std::vector<std::string>> read_key_file(const std::string& path,
                                                const std::string& setting) {
+  RUDDER_TRY_VOID(check_plain_file(path, setting));
   std::ifstream file(path);
   if (!file) return fail(ErrorCode::kIo, fmt::format("cannot read {}", path), setting);
   std::vector<std::string> keys;

@@ -18,11 +18,16 @@ constexpr Route kRoutes[] = {
     {"GET", "/v1/responses/{id}", Access::kKey, handle_response},
     {"DELETE", "/v1/responses/{id}", Access::kKey, handle_response_delete},
     {"POST", "/v1/responses/{id}/cancel", Access::kKey, handle_response_cancel},
+    {"GET", "/v1/responses/{id}/input_items", Access::kKey, handle_response_input_items},
+    {"POST", "/v1/responses/input_tokens", Access::kKey, handle_response_tokens},
+    {"POST", "/v1/responses/compact", Access::kKey, handle_response_compact},
     {"POST", "/v1/messages", Access::kKey, handle_messages},
     {"POST", "/v1/messages/count_tokens", Access::kKey, handle_count_tokens},
     {"POST", "/v1/embeddings", Access::kKey, handle_embeddings},
+    {"POST", "/v1/rerank", Access::kKey, handle_rerank},
+    {"POST", "/v1/score", Access::kKey, handle_score},
     {"GET", "/v1/models", Access::kKey, handle_models},
-    {"GET", "/v1/models/{id}", Access::kKey, handle_model},
+    {"GET", "/v1/models/{id}", Access::kKey, handle_model, Tail::kPath},
     {"POST", "/v1/chat/completions/render", Access::kKey, handle_chat_render},
     {"POST", "/v1/completions/render", Access::kKey, handle_completions_render},
     {"POST", "/tokenize", Access::kKey, handle_tokenize},
@@ -34,10 +39,11 @@ constexpr Route kRoutes[] = {
     {"POST", "/v1/steering/modules", Access::kAdmin, handle_steering_register},
     {"POST", "/v1/steering/modules/register", Access::kAdmin, handle_steering_register},
     {"POST", "/v1/steering/modules/unregister", Access::kAdmin, handle_steering_unregister},
-    {"DELETE", "/v1/steering/modules/{id}", Access::kAdmin, handle_steering_remove},
+    {"DELETE", "/v1/steering/modules/{id}", Access::kAdmin, handle_steering_remove, Tail::kPath},
     {"GET", "/v1/steering/dictionaries", Access::kKey, handle_dictionaries},
     {"POST", "/v1/steering/dictionaries", Access::kAdmin, handle_dictionary_register},
-    {"DELETE", "/v1/steering/dictionaries/{id}", Access::kAdmin, handle_dictionary_remove},
+    {"DELETE", "/v1/steering/dictionaries/{id}", Access::kAdmin, handle_dictionary_remove,
+     Tail::kPath},
     {"POST", "/v1/steering/features/encode", Access::kKey, handle_feature_encode},
     {"POST", "/v1/steering/patch_sweep", Access::kKey, handle_patch_sweep},
     {"GET", "/health", Access::kPublic, handle_readyz},
@@ -46,6 +52,7 @@ constexpr Route kRoutes[] = {
     {"GET", "/ping", Access::kPublic, handle_readyz},
     {"POST", "/ping", Access::kPublic, handle_readyz},
     {"GET", "/", Access::kPublic, handle_page},
+    {"GET", "/docs", Access::kPublic, handle_docs},
     {"GET", "/face/{id}", Access::kPublic, handle_page_file},
     {"GET", "/version", Access::kPublic, handle_version},
     {"GET", "/openapi.json", Access::kPublic, handle_openapi},
@@ -68,6 +75,9 @@ constexpr Alias kAliases[] = {
     {"/completions", "/v1/completions"},
     {"/embeddings", "/v1/embeddings"},
     {"/models", "/v1/models"},
+    {"/rerank", "/v1/rerank"},
+    {"/v2/rerank", "/v1/rerank"},
+    {"/score", "/v1/score"},
     {"/responses", "/v1/responses"},
     {"/v1/health", "/health"},
     {"/v1/tokenize", "/tokenize"},
@@ -116,8 +126,9 @@ bool path_matches(const Route& route, std::string_view path, std::string* tail) 
       !path.ends_with(rest)) {
     return false;
   }
-  std::optional<std::string> decoded =
-      percent_decode(path.substr(stem.size(), path.size() - stem.size() - rest.size()));
+  const std::string_view given = path.substr(stem.size(), path.size() - stem.size() - rest.size());
+  if (route.tail == Tail::kSegment && given.find('/') != std::string_view::npos) return false;
+  std::optional<std::string> decoded = percent_decode(given);
   if (!decoded) return false;
   *tail = std::move(*decoded);
   return true;

@@ -18,12 +18,15 @@ enum class Access { kPublic, kKey, kAdmin };
 // Runs on the connection's I/O thread: answers the exchange, at once or later.
 using Handler = void (*)(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 
+// What may stand for "{id}": one segment, or a name with slashes in it.
+enum class Tail { kSegment, kPath };
+
 struct Route {
   std::string_view method;
-  // "/v1/models/{id}": what stands for "{id}" may have slashes in it.
-  std::string_view path;
+  std::string_view path;  // "/v1/models/{id}"
   Access access;
   Handler handler;
+  Tail tail = Tail::kSegment;
 };
 
 std::span<const Route> routes();

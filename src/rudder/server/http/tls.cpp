@@ -11,6 +11,8 @@
 #include <new>
 #include <utility>
 
+#include "rudder/server/http/plain_file.h"
+
 namespace rudder::server {
 namespace {
 
@@ -35,6 +37,8 @@ int choose_protocol(SSL*, const unsigned char** out, unsigned char* out_length,
 }  // namespace
 
 Result<void> TlsCertificate::load() {
+  RUDDER_TRY_VOID(check_plain_file(chain_file_, "ssl-certfile"));
+  RUDDER_TRY_VOID(check_plain_file(key_file_, "ssl-keyfile"));
   ERR_clear_error();
   const std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_server_method()), SSL_CTX_free);
   if (context == nullptr) return fail(ErrorCode::kInternal, last_tls_error());

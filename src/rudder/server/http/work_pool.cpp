@@ -14,11 +14,16 @@ WorkPool::WorkPool(int num_threads, size_t max_queued)
     : max_queued_(max_queued),
       max_long_running_(static_cast<size_t>(std::max(1, num_threads - 1))) {
   threads_.reserve(static_cast<size_t>(num_threads));
-  for (int i = 0; i < num_threads; ++i) {
-    threads_.emplace_back([this] {
-      pthread_setname_np(pthread_self(), "rudder-tokenize");
-      serve();
-    });
+  try {
+    for (int i = 0; i < num_threads; ++i) {
+      threads_.emplace_back([this] {
+        pthread_setname_np(pthread_self(), "rudder-tokenize");
+        serve();
+      });
+    }
+  } catch (...) {  // the system has no more threads: those that run must end first
+    close();
+    throw;
   }
 }
 
@@ -31,7 +36,7 @@ bool WorkPool::run(size_t body_bytes, std::function<void()> work) {
   if (closed_ || short_jobs_.size() + long_jobs_.size() >= max_queued_) return false;
   std::deque<Job>& jobs = body_bytes > kLongBytes ? long_jobs_ : short_jobs_;
   jobs.push_back({num_jobs_++, std::move(work)});
-  changed_.notify_one();
+  changed_.notify_all();  // the one that would be woken may be one that stands still
   return true;
 }
 
@@ -55,6 +60,8 @@ void WorkPool::serve() {
     std::function<void()> work = std::move(jobs->front().work);
     jobs->pop_front();
     long_running_ += is_long ? 1 : 0;
+    ++num_running_;
+    ++num_steps_;
     lock.unlock();
     if (const Result<void> done = contain(work); !done) {
       log_error("a job of the pool threw: {}", done.error().to_string());
@@ -62,8 +69,18 @@ void WorkPool::serve() {
     work = nullptr;  // what it holds goes before the lock comes back
     lock.lock();
     long_running_ -= is_long ? 1 : 0;
+    --num_running_;
+    ++num_steps_;
     if (is_long) changed_.notify_one();
   }
+}
+
+// A thread that stands still may hold the lock.
+bool WorkPool::is_still() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return true;
+  const bool has_work = num_running_ > 0 || !short_jobs_.empty() || !long_jobs_.empty();
+  return std::exchange(watched_steps_, num_steps_) == num_steps_ && has_work;
 }
 
 void WorkPool::close() {

@@ -26,6 +26,8 @@ class WorkPool {
   // False when the queue is full; the work is then dropped. `body_bytes` is the measure of its
   // length.
   bool run(size_t body_bytes, std::function<void()> work);
+  // It has work, and since the last call none began or ended. One thread asks; it never waits.
+  bool is_still();
   void close();
 
  private:
@@ -44,6 +46,9 @@ class WorkPool {
   std::deque<Job> short_jobs_, long_jobs_;
   uint64_t num_jobs_ = 0;
   size_t long_running_ = 0;
+  size_t num_running_ = 0;
+  uint64_t num_steps_ = 0;      // jobs that began, and jobs that ended
+  uint64_t watched_steps_ = 0;  // when is_still() was called last
   bool closed_ = false;
   std::vector<std::thread> threads_;
 };

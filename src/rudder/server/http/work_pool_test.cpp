@@ -7,6 +7,7 @@
 #include <future>
 #include <memory>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "rudder/base/log.h"
@@ -49,6 +50,27 @@ TEST(WorkPool, LongWorkLeavesAThreadToShortWork) {
   ASSERT_TRUE(pool.run(kShort, [&] { ran.set_value(); }));
   EXPECT_TRUE(comes(ran.get_future().share())) << "while all the long work is still there";
   gate.open.set_value();
+}
+
+TEST(WorkPool, IsStillWhereAJobDoesNotEndAndNoneBegins) {
+  Gate gate;
+  WorkPool pool(1, 10);
+  EXPECT_FALSE(pool.is_still()) << "it has nothing to do";
+  std::promise<void> began, ran;
+  ASSERT_TRUE(pool.run(kShort, [&] { began.set_value(); }));
+  ASSERT_TRUE(comes(began.get_future().share()));
+  ASSERT_TRUE(pool.run(kShort, gate.wait()));
+  ASSERT_TRUE(pool.run(kShort, [&] { ran.set_value(); }));
+  for (int i = 0; i < 1000 && !pool.is_still(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_TRUE(pool.is_still());
+  gate.open.set_value();
+  EXPECT_TRUE(comes(ran.get_future().share()));
+  for (int i = 0; i < 1000 && pool.is_still(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_FALSE(pool.is_still());
 }
 
 TEST(WorkPool, OneThreadRunsAllInOrder) {

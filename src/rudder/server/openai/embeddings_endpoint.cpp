@@ -6,10 +6,12 @@
 namespace rudder::server {
 
 void handle_embeddings(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
-  run_generation(
-      context, exchange, [&context](const std::string& body, const GenerationScope& scope) {
-        return parse_embeddings(body, scope, context.engine().captures(), context.settings.pooling);
-      });
+  run_generation(context, exchange,
+                 [&context](const std::string& body, const GenerationScope& scope) {
+                   const std::string& asked = context.settings.tasks.pooling;
+                   return parse_embeddings(body, scope, context.engine().captures(),
+                                           asked == "auto" ? scope.model.embedding.pooling : asked);
+                 });
 }
 
 }  // namespace rudder::server

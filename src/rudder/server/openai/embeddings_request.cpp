@@ -8,7 +8,8 @@
 #include <ctime>
 #include <utility>
 
-#include "rudder/server/request/field_map.h"
+#include "rudder/server/request/context_length.h"
+#include "rudder/server/request/field_ranges.h"
 #include "rudder/server/request/field_reader.h"
 #include "rudder/server/request/prompt_truncation.h"
 #include "rudder/server/request/sampling_fields.h"
@@ -48,7 +49,8 @@ void read_form(FieldReader& reader, int32_t hidden, EmbeddingOptions* options) {
   reader.boolean("normalize", &options->normalised);
   check_only(reader, "embed_dtype", {"float32", "float32"});
   check_only(reader, "endianness", {"little", "native"});
-  reader.skip("user");
+  std::string user;
+  reader.string("user", size_limit("user"), &user);
   reader.refuse("mm_processor_kwargs", "is not supported");
   reader.refuse("stream", "is not supported");
 }
@@ -83,17 +85,15 @@ Result<std::vector<PromptText>> read_inputs(FieldReader& reader, const Generatio
   const size_t max_tokens = truncation.max_tokens(scope.limits.max_seq_len - 1);
   if (reader.raw("messages") != nullptr) {
     RUDDER_TRY(PromptText prompt,
-               render_chat(reader, scope.model, ToolFields(), max_tokens, with_roles));
+               render_chat(reader, scope.model, ToolFields(),
+                           {.max_tokens = max_tokens, .with_roles = with_roles}));
     std::vector<PromptText> prompts;
     prompts.push_back(std::move(prompt));
     return prompts;
   }
-  const json::value* input = reader.raw("input");
-  json::object body = {{"prompt", input == nullptr ? json::value() : *input}};
-  if (const json::value* add = reader.raw("add_special_tokens")) body["add_special_tokens"] = *add;
-  FieldReader prompts(body, "");
-  return read_completion_prompts(prompts, *scope.model.tokenizer,
-                                 {.max_prompts = scope.max_prompts, .max_tokens = max_tokens});
+  return read_text_prompts(
+      reader, *scope.model.tokenizer,
+      {.field = "input", .max_prompts = scope.max_prompts, .max_tokens = max_tokens});
 }
 
 Result<Prompt> embedding_prompt(PromptText prompt, const engine::RequestParams& like,
@@ -102,19 +102,13 @@ Result<Prompt> embedding_prompt(PromptText prompt, const engine::RequestParams& 
   if (prompt.ids.empty()) {
     return fail(ErrorCode::kInvalidArgument, prompt.path + " has no tokens", prompt.path);
   }
-  if (std::cmp_greater_equal(prompt.ids.size(), scope.limits.max_seq_len)) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("{} has {}{} tokens, the model's context has room for {}", prompt.path,
-                            prompt.is_cut ? "at least " : "", prompt.ids.size(),
-                            scope.limits.max_seq_len - 1),
-                prompt.path);
-  }
   engine::RequestParams params = like;
   params.prompt = std::move(prompt.ids);
   RUDDER_TRY(TapsLease lease,
              taps.apply(prompt, *scope.model.tokenizer, has_roles, std::nullopt, &params));
-  RUDDER_TRY(engine::Request request, engine::validate_request(std::move(params), scope.limits));
-  return Prompt{std::move(request), std::move(lease), {}, {}, {}, {}};
+  Result<engine::Request> request = engine::validate_request(std::move(params), scope.limits);
+  if (!request) return tl::unexpected(at_prompt(request.error(), prompt.path));
+  return Prompt{std::move(*request), std::move(lease), {}, {}, {}, {}};
 }
 
 }  // namespace
@@ -136,6 +130,7 @@ tl::expected<GenerationRequest, ApiError> parse_embeddings(std::string_view body
   read_request_id(reader, scope.is_named, &request_id);
   answer.id = "embd-" + request_id;
   answer.created = static_cast<int64_t>(std::time(nullptr));
+  answer.embedding.normalised = scope.model.embedding.normalised;
   read_form(reader, scope.limits.geometry.hidden, &answer.embedding);
 
   engine::RequestParams params;
@@ -153,16 +148,17 @@ tl::expected<GenerationRequest, ApiError> parse_embeddings(std::string_view body
   if (!taps) return tl::unexpected(to_api_error(taps.error()));
   const bool has_roles = taps->needs_roles() && reader.raw("messages") != nullptr;
 
-  FieldMap map;
-  map.add("prompt", "input");
   auto prompts = read_inputs(reader, scope, *truncation, has_roles);
-  if (!prompts) return tl::unexpected(map.told(to_api_error(prompts.error())));
+  if (!prompts) return tl::unexpected(to_api_error(prompts.error()));
   if (!reader.ok()) return tl::unexpected(to_api_error(reader.error()));
   answer.num_choices = static_cast<int32_t>(prompts->size());
   for (PromptText& prompt : *prompts) {
     truncate(*scope.model.tokenizer, *truncation, prompt);
+    if (auto fits = check_length(prompt, std::nullopt, scope.limits); !fits) {
+      return tl::unexpected(std::move(fits.error()));
+    }
     Result<Prompt> made = embedding_prompt(std::move(prompt), params, *taps, has_roles, scope);
-    if (!made) return tl::unexpected(map.told(to_api_error(made.error())));
+    if (!made) return tl::unexpected(to_api_error(made.error()));
     parsed.prompts.push_back(std::move(*made));
   }
   parsed.ignored_fields = reader.ignored();

@@ -9,7 +9,7 @@ constexpr int64_t kEntryBytes = 512;  // of an entry beside its texts
 
 int64_t bytes_of(const StoredResponse& response) {
   int64_t bytes = kEntryBytes;
-  for (const SharedText& text : {response.document, response.conversation}) {
+  for (const SharedText& text : {response.document, response.conversation, response.input}) {
     if (text != nullptr) bytes += static_cast<int64_t>(text->size());
   }
   return bytes;
@@ -36,7 +36,10 @@ SharedText ResponseStore::cancel(const std::string& id, int tenant) {
   if (found == entries_.end() || found->second.response.tenant != tenant) return nullptr;
   if (!found->second.response.cancel) return nullptr;
   SharedText document = found->second.response.cancel();
-  put_locked(id, {.tenant = tenant, .document = document, .conversation = nullptr});
+  put_locked(id, {.tenant = tenant,
+                  .document = document,
+                  .conversation = nullptr,
+                  .input = found->second.response.input});
   return document;
 }
 

@@ -22,6 +22,7 @@ struct StoredResponse {
   int tenant = 0;           // nobody else is told of it
   SharedText document;      // JSON, as GET tells it
   SharedText conversation;  // JSON: the chat messages up to its own, without instructions, or null
+  SharedText input;         // JSON: the items that it was asked with
   // Set while it runs in the background; ends it and gives its document then. Such a response is
   // not forgotten.
   std::function<SharedText()> cancel = nullptr;
@@ -69,6 +70,7 @@ struct ResponseTurn {
   std::shared_ptr<ResponseStore> store;
   int tenant = 0;
   std::string conversation;    // JSON: the chat messages that it answers, without instructions
+  SharedText input;            // JSON: the items of the request
   bool is_background = false;  // the store holds an entry for it
 };
 

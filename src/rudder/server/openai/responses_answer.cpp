@@ -10,6 +10,7 @@
 #include "rudder/server/generation/answer_format.h"
 #include "rudder/server/openai/response_store.h"
 #include "rudder/server/openai/responses_answer.h"
+#include "rudder/server/openai/responses_tools.h"
 
 namespace rudder::server {
 namespace {
@@ -23,7 +24,11 @@ struct Item {
   std::string name;      // of the function that is called
   std::string logprobs;  // of a message, the list's items
   int32_t call_index = 0;
+  const ToolForm* form = nullptr;  // of a call whose tool is no plain function
   bool is_done = false;
+  bool is_cut = false;  // the answer ended before it did
+
+  bool is_custom() const { return form != nullptr && form->is_custom; }
 };
 
 class ResponsesFormat final : public AnswerFormat {
@@ -58,6 +63,8 @@ class ResponsesFormat final : public AnswerFormat {
   void append_place(std::string& out, const Item& item) const;
   void append_item(std::string& out, const Item& item, bool is_whole) const;
   void append_part(std::string& out, const Item& item, bool is_whole) const;
+  static void append_call(std::string& out, const Item& item, bool is_whole);
+  void close_call(std::string& out, const Item& item);
   void append_lifecycle_event(std::string& out, std::string_view type, std::string_view status,
                               const engine::Usage* usage, const ApiError* error);
   std::string_view final_status() const {
@@ -99,7 +106,9 @@ void ResponsesFormat::append_part(std::string& out, const Item& item, bool is_wh
 
 // Not whole: as it is when it begins.
 void ResponsesFormat::append_item(std::string& out, const Item& item, bool is_whole) const {
-  const std::string_view status = item.is_done ? "completed" : "in_progress";
+  const std::string_view status = item.is_cut    ? "incomplete"
+                                  : item.is_done ? "completed"
+                                                 : "in_progress";
   const auto append = [&](std::string_view type) {
     fmt::format_to(std::back_inserter(out), "{{\"id\":\"{}\",\"type\":\"{}\",\"status\":\"{}\"",
                    item.id, type, status);
@@ -118,16 +127,53 @@ void ResponsesFormat::append_item(std::string& out, const Item& item, bool is_wh
       out += "]}";
       return;
     case Item::Kind::kCall:
-      append("function_call");
-      out += ",\"call_id\":";
-      append_json_string(out, item.call_id);
-      out += ",\"name\":";
-      append_json_string(out, item.name);
-      out += ",\"arguments\":";
-      append_json_string(out, is_whole ? item.text : "");
-      out.push_back('}');
+      append(item.is_custom() ? "custom_tool_call" : "function_call");
+      append_call(out, item, is_whole);
       return;
   }
+}
+
+void ResponsesFormat::append_call(std::string& out, const Item& item, bool is_whole) {
+  out += ",\"call_id\":";
+  append_json_string(out, item.call_id);
+  if (item.form != nullptr && !item.form->tool_namespace.empty()) {
+    out += ",\"namespace\":";
+    append_json_string(out, item.form->tool_namespace);
+  }
+  out += ",\"name\":";
+  append_json_string(out, item.form != nullptr ? item.form->name : item.name);
+  if (item.is_custom()) {
+    out += ",\"input\":";
+    append_json_string(out, is_whole ? custom_input(item.text) : "");
+  } else {
+    out += ",\"arguments\":";
+    append_json_string(out, is_whole ? item.text : "");
+  }
+  out.push_back('}');
+}
+
+// The text of a custom call stands inside of its arguments: it is told when these are whole.
+void ResponsesFormat::close_call(std::string& out, const Item& item) {
+  const std::string input = item.is_custom() ? custom_input(item.text) : "";
+  if (item.is_custom()) {
+    begin_event(out, "response.custom_tool_call_input.delta");
+    append_place(out, item);
+    out += ",\"delta\":";
+    append_json_string(out, input);
+    out += "}\n\n";
+    begin_event(out, "response.custom_tool_call_input.done");
+    append_place(out, item);
+    out += ",\"input\":";
+    append_json_string(out, input);
+  } else {
+    begin_event(out, "response.function_call_arguments.done");
+    append_place(out, item);
+    out += ",\"name\":";
+    append_json_string(out, item.form != nullptr ? item.form->name : item.name);
+    out += ",\"arguments\":";
+    append_json_string(out, item.text);
+  }
+  out += "}\n\n";
 }
 
 Item& ResponsesFormat::open(std::string* out, Item::Kind kind) {
@@ -159,15 +205,10 @@ void ResponsesFormat::close_last(std::string* out) {
   if (items_.empty() || items_.back().is_done) return;
   Item& item = items_.back();
   item.is_done = true;
+  item.is_cut = finish_ == engine::FinishReason::kLength;
   if (out == nullptr) return;
   if (item.kind == Item::Kind::kCall) {
-    begin_event(*out, "response.function_call_arguments.done");
-    append_place(*out, item);
-    *out += ",\"name\":";
-    append_json_string(*out, item.name);
-    *out += ",\"arguments\":";
-    append_json_string(*out, item.text);
-    *out += "}\n\n";
+    close_call(*out, item);
   } else {
     const bool is_message = item.kind == Item::Kind::kMessage;
     begin_event(*out, is_message ? "response.output_text.done" : "response.reasoning_text.done");
@@ -223,11 +264,13 @@ void ResponsesFormat::take_call(std::string* out, const dialect::ToolCallDelta& 
     begun.call_index = delta.index;
     begun.call_id = delta.id;
     begun.name = delta.name;
+    if (options_.response.tool_forms != nullptr)
+      begun.form = options_.response.tool_forms->find(delta.name);
     if (out != nullptr) open_message_part(*out, begun);
   }
   Item& item = items_.back();
   item.text += delta.arguments;
-  if (out == nullptr || delta.arguments.empty()) return;
+  if (out == nullptr || delta.arguments.empty() || item.is_custom()) return;
   begin_event(*out, "response.function_call_arguments.delta");
   append_place(*out, item);
   *out += ",\"delta\":";
@@ -251,8 +294,8 @@ void ResponsesFormat::take(std::string* out, const ChoicePiece& piece) {
   for (const dialect::ToolCallDelta& delta : piece.tool_calls) take_call(out, delta);
   if (!piece.finish) return;
   if (!items_.empty() && items_.back().kind == Item::Kind::kMessage) take_logprobs(items_.back());
-  close_last(out);
   finish_ = piece.finish;
+  close_last(out);
   captures_ = piece.capture_results;
 }
 
@@ -285,7 +328,7 @@ std::string ResponsesFormat::response(std::string_view status, const engine::Usa
     append_item(out, item, true);
   }
   out += "],";
-  out += options_.told_fields;
+  out += options_.response.told_fields;
   if (usage == nullptr) {
     out += ",\"usage\":null";
   } else {
@@ -370,7 +413,7 @@ std::string ResponsesFormat::conversation() const {
     append_json_string(calls, item.text);
     calls += "}}";
   }
-  std::string out = options_.turn->conversation;
+  std::string out = options_.response.turn->conversation;
   out.back() = ',';
   out += "{\"role\":\"assistant\",\"content\":";
   append_json_string(out, text);
@@ -384,10 +427,11 @@ std::string ResponsesFormat::conversation() const {
 }
 
 void ResponsesFormat::store(const std::string& document) const {
-  if (options_.turn == nullptr) return;
-  ResponseStore& store = *options_.turn->store;
-  StoredResponse stored{options_.turn->tenant, store.share(document), store.share(conversation())};
-  if (options_.turn->is_background) {
+  if (options_.response.turn == nullptr) return;
+  ResponseStore& store = *options_.response.turn->store;
+  StoredResponse stored{options_.response.turn->tenant, store.share(document),
+                        store.share(conversation()), options_.response.turn->input};
+  if (options_.response.turn->is_background) {
     store.finish(options_.id, std::move(stored));
   } else {
     store.put(options_.id, std::move(stored));

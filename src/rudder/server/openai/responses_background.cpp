@@ -9,7 +9,7 @@
 namespace rudder::server {
 
 bool runs_in_background(const AnswerOptions& answer) {
-  return answer.turn != nullptr && answer.turn->is_background;
+  return answer.response.turn != nullptr && answer.response.turn->is_background;
 }
 
 std::shared_ptr<Exchange> leave_connection(const std::shared_ptr<Exchange>& exchange,
@@ -28,22 +28,23 @@ std::shared_ptr<Exchange> leave_connection(const std::shared_ptr<Exchange>& exch
   alone->set_wake([weak, options] {
     const std::shared_ptr<Exchange> ended = weak.lock();
     if (ended == nullptr || ended->head().error == nullptr) return;
-    const ResponseTurn& turn = *options->turn;
+    const ResponseTurn& turn = *options->response.turn;
     const ApiError* error = ended->head().error.get();
     turn.store->finish(
-        options->id,
-        {turn.tenant, turn.store->share(response_document(*options, "failed", error)), nullptr});
+        options->id, {turn.tenant, turn.store->share(response_document(*options, "failed", error)),
+                      nullptr, turn.input});
   });
   auto cancel = [weak, options, io = exchange->io] {
     io->post([weak] {
       if (const std::shared_ptr<Exchange> running = weak.lock()) running->abandon();
     });
-    return options->turn->store->share(response_document(*options, "cancelled"));
+    return options->response.turn->store->share(response_document(*options, "cancelled"));
   };
   HttpResponse begun;
-  const ResponseTurn& turn = *options->turn;
+  const ResponseTurn& turn = *options->response.turn;
   begun.shared_body = turn.store->share(response_document(*options, "in_progress"));
-  turn.store->put(options->id, {turn.tenant, begun.shared_body, nullptr, std::move(cancel)});
+  turn.store->put(options->id,
+                  {turn.tenant, begun.shared_body, nullptr, turn.input, std::move(cancel)});
   exchange->respond(std::move(begun));
   return alone;
 }

@@ -2,13 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <boost/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
-#include "rudder/server/request/chat_translation.h"
+#include "rudder/base/json.h"
+#include "rudder/server/openai/responses_tools.h"
 #include "rudder/server/request/field_reader.h"
+#include "rudder/server/request/message_parts.h"
+#include "rudder/server/request/sealed_text.h"
 
 namespace rudder::server {
 
@@ -16,34 +22,28 @@ namespace json = boost::json;
 
 namespace {
 
-// A string or a list of parts of text.
-Result<json::array> read_parts(const json::value& content, const std::string& path) {
-  if (content.is_string()) return json::array{text_part(content.get_string())};
-  const json::array* list = content.if_array();
-  if (list == nullptr) {
-    return field_error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("must be a string or a list of parts, not {}", json_type_name(content)), path);
-  }
-  json::array parts;
-  for (const json::value& item : *list) {
-    const std::string at = fmt::format("{}[{}]", path, parts.size());
-    const json::object* part = item.if_object();
-    if (part == nullptr) return field_error(ErrorCode::kInvalidArgument, "must be an object", at);
-    RUDDER_TRY(const std::string type, required_string(*part, "type", at));
-    if (type == "refusal") {
-      RUDDER_TRY(const std::string text, required_string(*part, "refusal", at));
-      parts.push_back(text_part(text));
-      continue;
-    }
-    if (type != "input_text" && type != "output_text" && type != "text" &&
-        type != "reasoning_text" && type != "summary_text") {
-      return unsupported_type(type, "text", at);
-    }
-    RUDDER_TRY(const std::string text, required_string(*part, "text", at));
-    parts.push_back(text_part(text));
-  }
-  return parts;
+// Calls of tools that are no function: what the model is shown as the function, and as its
+// arguments.
+struct CallItem {
+  std::string_view type;
+  std::string_view function;
+  std::string_view arguments;  // the field
+};
+constexpr std::array<CallItem, 6> kCallItems = {{{"local_shell_call", "local_shell", "action"},
+                                                 {"shell_call", "shell", "action"},
+                                                 {"apply_patch_call", "apply_patch", "operation"},
+                                                 {"computer_call", "computer", "action"},
+                                                 {"tool_search_call", "tool_search", "arguments"},
+                                                 {"mcp_call", "", "arguments"}}};  // by its name
+
+constexpr std::array<std::string_view, 5> kTextParts = {"input_text", "output_text", "text",
+                                                        "reasoning_text", "summary_text"};
+
+constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
+                                                    "tool"};
+
+std::string type_of_item(const json::object& item) {
+  return item.contains("type") ? std::string(string_in(item, "type")) : "message";
 }
 
 std::string joined(const json::array& parts) {
@@ -54,47 +54,90 @@ std::string joined(const json::array& parts) {
 
 class InputReader {
  public:
-  InputReader(json::array& messages, FieldMap& map) : messages_(messages), map_(map) {}
+  explicit InputReader(Conversation& conversation)
+      : conversation_(conversation), history_(conversation.history) {}
 
-  Result<void> read(const json::value& value, const std::string& path);
+  Result<void> read(const json::value& value, const std::string& path, bool is_asked);
 
  private:
-  Result<void> read_message(const json::object& item, const std::string& path);
+  Result<json::array> read_parts(const json::value& content, const std::string& path,
+                                 bool is_asked);
+  Result<void> read_message(const json::object& item, const std::string& path, bool is_asked);
   Result<void> read_reasoning(const json::object& item, const std::string& path);
-  Result<void> read_call(const json::object& item, const std::string& path);
+  Result<void> read_function_call(const json::object& item, const std::string& path,
+                                  bool is_custom);
   Result<void> read_call_output(const json::object& item, const std::string& path);
+  void read_other_call(const json::object& item, const CallItem& call, const std::string& path);
+  void read_summary(const json::object& item, const std::string& path);
+  std::string output_text(const json::value& output, const std::string& path);
+  void push_result(std::string_view id, std::string_view text, const std::string& path);
   json::object& assistant(const std::string& path);
 
-  json::array& messages_;
-  FieldMap& map_;
+  Conversation& conversation_;
+  History& history_;
   bool is_assistants_ = false;  // the last message is made of an assistant's items
 };
+
+// A string or a list of parts, each as text.
+Result<json::array> InputReader::read_parts(const json::value& content, const std::string& path,
+                                            bool is_asked) {
+  if (content.is_string()) return json::array{text_part(content.get_string())};
+  const json::array* list = content.if_array();
+  if (list == nullptr) {
+    return field_error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("must be a string or a list of parts, not {}", json_type_name(content)), path);
+  }
+  json::array parts;
+  for (size_t i = 0; i < list->size(); ++i) {
+    const std::string at = fmt::format("{}[{}]", path, i);
+    const json::object* part = (*list)[i].if_object();
+    if (part == nullptr) return field_error(ErrorCode::kInvalidArgument, "must be an object", at);
+    RUDDER_TRY(const std::string type, required_string(*part, "type", at));
+    if (type == "refusal") {
+      RUDDER_TRY(const std::string text, required_string(*part, "refusal", at));
+      parts.push_back(text_part(text));
+    } else if (std::ranges::find(kTextParts, type) != kTextParts.end()) {
+      RUDDER_TRY(const std::string text, required_string(*part, "text", at));
+      parts.push_back(text_part(text));
+    } else {
+      RUDDER_TRY(const std::string text, history_.stand_in(type, at, is_asked));
+      if (!text.empty()) parts.push_back(text_part(text));
+    }
+  }
+  return parts;
+}
 
 // The message that the assistant's items go to.
 json::object& InputReader::assistant(const std::string& path) {
   if (!is_assistants_) {
-    push_message(messages_, map_, {{"role", "assistant"}, {"content", ""}}, path);
+    conversation_.add({{"role", "assistant"}, {"content", ""}}, path);
     is_assistants_ = true;
   }
-  return messages_.back().get_object();
+  return conversation_.last();
 }
 
-Result<void> InputReader::read_message(const json::object& item, const std::string& path) {
+Result<void> InputReader::read_message(const json::object& item, const std::string& path,
+                                       bool is_asked) {
   RUDDER_TRY(const std::string role, required_string(item, "role", path));
+  if (std::ranges::find(kRoles, role) == kRoles.end()) {
+    return invalid_field(fmt::format("must be one of {}", fmt::join(kRoles, ", ")), path + ".role");
+  }
   const json::value* content = item.if_contains("content");
   if (content == nullptr) {
     return field_error(ErrorCode::kInvalidArgument, "is required", path + ".content");
   }
-  RUDDER_TRY(json::array parts, read_parts(*content, path + ".content"));
+  RUDDER_TRY(json::array parts, read_parts(*content, path + ".content", is_asked));
   if (role == "assistant") {
-    const bool has_begun = is_assistants_ && (messages_.back().at("content") != "" ||
-                                              messages_.back().get_object().contains("tool_calls"));
-    if (has_begun) is_assistants_ = false;
+    if (is_assistants_) {
+      const json::object& last = conversation_.last();
+      is_assistants_ = last.at("content") == "" && !last.contains("tool_calls");
+    }
     append_content(assistant(path), joined(parts));
     return {};
   }
   is_assistants_ = false;
-  push_message(messages_, map_, {{"role", role}, {"content", content_of(std::move(parts))}}, path);
+  conversation_.add({{"role", role}, {"content", content_of(std::move(parts))}}, path);
   return {};
 }
 
@@ -104,35 +147,90 @@ Result<void> InputReader::read_reasoning(const json::object& item, const std::st
   for (const char* name : {"content", "summary"}) {
     const json::value* parts = item.if_contains(name);
     if (parts == nullptr || parts->is_null() || !text.empty()) continue;
-    RUDDER_TRY(const json::array read, read_parts(*parts, fmt::format("{}.{}", path, name)));
+    RUDDER_TRY(const json::array read, read_parts(*parts, fmt::format("{}.{}", path, name), false));
     text = joined(read);
   }
   if (!text.empty()) assistant(path)["reasoning_content"] = text;
   return {};
 }
 
-Result<void> InputReader::read_call(const json::object& item, const std::string& path) {
+// With the arguments as an object: what the model wrote may be no JSON, and the client has not
+// looked into it.
+Result<void> InputReader::read_function_call(const json::object& item, const std::string& path,
+                                             bool is_custom) {
   RUDDER_TRY(const std::string id, required_string(item, "call_id", path));
   RUDDER_TRY(const std::string name, required_string(item, "name", path));
-  RUDDER_TRY(const std::string arguments, required_string(item, "arguments", path));
-  append_call(assistant(path), id, name, arguments);
+  const std::string field = is_custom ? "input" : "arguments";
+  RUDDER_TRY(const std::string given, required_string(item, field, path));
+  json::value arguments =
+      is_custom ? json::value{{"input", given}}
+                : history_.open_arguments(json::value(given), fmt::format("{}.{}", path, field));
+  append_call(assistant(path), id, function_name(string_in(item, "namespace"), name),
+              std::move(arguments));
   return {};
+}
+
+void InputReader::read_other_call(const json::object& item, const CallItem& call,
+                                  const std::string& path) {
+  const std::string_view name = call.function.empty() ? string_in(item, "name") : call.function;
+  std::string_view id = string_in(item, "call_id");
+  if (id.empty()) id = string_in(item, "id");
+  if (name.empty() || id.empty()) return history_.tell(path);
+  const json::value* given = item.if_contains(call.arguments);
+  json::value arguments = history_.open_arguments(given != nullptr ? *given : json::value(),
+                                                  fmt::format("{}.{}", path, call.arguments));
+  append_call(assistant(path), id, name, std::move(arguments));
+  // A call that a server ran has its result in it.
+  if (const json::value* output = item.if_contains("output");
+      call.type == "mcp_call" && output != nullptr) {
+    push_result(id, output_text(*output, path + ".output"), path);
+  }
+}
+
+void InputReader::push_result(std::string_view id, std::string_view text, const std::string& path) {
+  is_assistants_ = false;
+  conversation_.add({{"role", "tool"}, {"tool_call_id", id}, {"content", text}}, path);
+}
+
+// A text, parts, or data of a tool's own.
+std::string InputReader::output_text(const json::value& output, const std::string& path) {
+  if (output.is_null()) return "";
+  if (output.is_string()) return std::string(output.get_string());
+  if (output.is_array()) {
+    const size_t told = history_.num_told();
+    const Result<json::array> parts = read_parts(output, path, false);
+    if (parts) return joined(*parts);
+    if (history_.num_told() == told) return to_json_text(output);
+  }
+  if (const json::object* part = output.if_object(); part != nullptr && part->contains("type")) {
+    const Result<json::array> parts = read_parts(json::array{*part}, path, false);
+    if (parts) return joined(*parts);
+  }
+  return to_json_text(output);
 }
 
 Result<void> InputReader::read_call_output(const json::object& item, const std::string& path) {
   RUDDER_TRY(const std::string id, required_string(item, "call_id", path));
   const json::value* output = item.if_contains("output");
+  if (output == nullptr) output = item.if_contains("tools");  // what a search found
   if (output == nullptr) {
     return field_error(ErrorCode::kInvalidArgument, "is required", path + ".output");
   }
-  RUDDER_TRY(const json::array parts, read_parts(*output, path + ".output"));
-  is_assistants_ = false;
-  push_message(messages_, map_,
-               {{"role", "tool"}, {"tool_call_id", id}, {"content", joined(parts)}}, path);
+  push_result(id, output_text(*output, path + ".output"), path);
   return {};
 }
 
-Result<void> InputReader::read(const json::value& value, const std::string& path) {
+// What stands for the conversation before it; nobody else's can be read.
+void InputReader::read_summary(const json::object& item, const std::string& path) {
+  const std::optional<std::string> summary =
+      open_sealed(kSealedSummary, string_in(item, "encrypted_content"));
+  if (!summary) return history_.tell(path);
+  is_assistants_ = false;
+  const std::string told = "What was said until here, in short:\n" + *summary;
+  conversation_.add({{"role", "user"}, {"content", told}}, path);
+}
+
+Result<void> InputReader::read(const json::value& value, const std::string& path, bool is_asked) {
   const json::object* item = value.if_object();
   if (item == nullptr) {
     return field_error(ErrorCode::kInvalidArgument,
@@ -142,18 +240,36 @@ Result<void> InputReader::read(const json::value& value, const std::string& path
   if (item->contains("type")) {
     RUDDER_TRY(type, required_string(*item, "type", path));
   }
-  if (type == "message") return read_message(*item, path);
+  if (type == "message") return read_message(*item, path, is_asked);
   if (type == "reasoning") return read_reasoning(*item, path);
-  if (type == "function_call") return read_call(*item, path);
-  if (type == "function_call_output") return read_call_output(*item, path);
-  return unsupported_type(type, "message, reasoning, function_call and function_call_output", path);
+  if (type == "function_call") return read_function_call(*item, path, false);
+  if (type == "custom_tool_call") return read_function_call(*item, path, true);
+  if (type.ends_with("_output")) return read_call_output(*item, path);
+  if (type.starts_with("compaction")) {
+    read_summary(*item, path);
+    return {};
+  }
+  const auto* call = std::ranges::find(kCallItems, type, &CallItem::type);
+  if (call != kCallItems.end()) {
+    read_other_call(*item, *call, path);
+  } else {
+    history_.tell(path);
+  }
+  return {};
+}
+
+// Of an item that is no message, what a tool's result is: no question.
+std::string_view role_of_item(const json::value& value) {
+  const json::object* item = value.if_object();
+  if (item == nullptr || type_of_item(*item) != "message") return "tool";
+  return string_in(*item, "role");
 }
 
 }  // namespace
 
-Result<void> read_input_items(const json::value& input, json::array& messages, FieldMap& map) {
+Result<void> read_input_items(const json::value& input, Conversation& conversation) {
   if (input.is_string()) {
-    push_message(messages, map, {{"role", "user"}, {"content", input.get_string()}}, "input");
+    conversation.add({{"role", "user"}, {"content", input.get_string()}}, "input");
     return {};
   }
   const json::array* items = input.if_array();
@@ -163,11 +279,17 @@ Result<void> read_input_items(const json::value& input, json::array& messages, F
         fmt::format("must be a string or a list of items, not {}", json_type_name(input)), "input");
   }
   if (items->empty()) return field_error(ErrorCode::kInvalidArgument, "is empty", "input");
-  InputReader reader(messages, map);
+  const int64_t question = find_question(std::ssize(*items), [&](int64_t i) {
+    return role_of_item((*items)[static_cast<size_t>(i)]);
+  });
+  InputReader reader(conversation);
   for (size_t i = 0; i < items->size(); ++i) {
-    RUDDER_TRY_VOID(reader.read((*items)[i], fmt::format("input[{}]", i)));
+    const bool is_asked = static_cast<int64_t>(i) == question;
+    RUDDER_TRY_VOID(reader.read((*items)[i], fmt::format("input[{}]", i), is_asked));
   }
-  return {};
+  if (!conversation.messages.empty()) return {};
+  return unsupported_type(type_of_item(items->front().as_object()),
+                          "what a model can read, such as a message,", "input[0]");
 }
 
 }  // namespace rudder::server

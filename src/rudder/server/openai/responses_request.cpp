@@ -10,10 +10,13 @@
 
 #include "rudder/base/json.h"
 #include "rudder/server/http/request_id.h"
+#include "rudder/server/openai/input_items.h"
 #include "rudder/server/openai/responses_input.h"
-#include "rudder/server/request/chat_translation.h"
-#include "rudder/server/request/field_reader.h"
+#include "rudder/server/openai/responses_tools.h"
+#include "rudder/server/request/chat_messages.h"
+#include "rudder/server/request/generation_ask.h"
 #include "rudder/server/request/json_numbers.h"
+#include "rudder/server/request/sampling_fields.h"
 
 namespace rudder::server {
 
@@ -23,28 +26,6 @@ namespace {
 
 constexpr size_t kMaxText = size_t{256} << 20;
 
-// Fields of this API alone; what they mean to a chat request is written by hand.
-constexpr std::array<std::string_view, 21> kResponsesFields = {
-    "input",          "instructions", "max_output_tokens",
-    "max_tool_calls", "text",         "reasoning",
-    "tools",          "tool_choice",  "previous_response_id",
-    "store",          "background",   "truncation",
-    "include",        "conversation", "prompt",
-    "metadata",       "top_logprobs", "context_management",
-    "moderation",     "user",         "stream_options"};
-// Fields of chat requests that this API has not, or by another name: unknown here.
-constexpr std::array<std::string_view, 11> kNotOfResponses = {"messages",
-                                                              "n",
-                                                              "max_tokens",
-                                                              "max_completion_tokens",
-                                                              "response_format",
-                                                              "logprobs",
-                                                              "echo",
-                                                              "functions",
-                                                              "function_call",
-                                                              "reasoning_effort",
-                                                              "continue_final_message"};
-
 // What `include` may ask for of items that no answer has here; thoughts are told in plain text.
 constexpr std::array<std::string_view, 7> kNothingToInclude = {
     "reasoning.encrypted_content",   "file_search_call.results",
@@ -52,25 +33,34 @@ constexpr std::array<std::string_view, 7> kNothingToInclude = {
     "message.input_image.image_url", "computer_call_output.output.image_url",
     "code_interpreter_call.outputs"};
 
-class ResponsesTranslation {
+// What a model is asked whose conversation becomes too long.
+constexpr std::string_view kSumUp =
+    "Sum up this conversation for whoever carries it on: what is wanted, what has been done and "
+    "found "
+    "out, with names, paths and numbers as they are, and what is left to do. Write nothing else.";
+
+class ResponsesReader {
  public:
-  ResponsesTranslation(const json::object& body, const GenerationScope& scope,
-                       std::shared_ptr<ResponseStore> store)
-      : body_(body), scope_(scope), store_(std::move(store)), reader_(body, "") {}
+  ResponsesReader(const json::object& body, const GenerationScope& scope,
+                  std::shared_ptr<ResponseStore> store)
+      : body_(body), scope_(scope), store_(std::move(store)), reader_(body, "") {
+    reader_.show_limits(&scope.limits);
+    conversation_.field = "input";
+  }
 
   tl::expected<GenerationRequest, ApiError> parse();
+  tl::expected<GenerationRequest, ApiError> parse_compaction();
+  tl::expected<int64_t, ApiError> count();
 
  private:
+  tl::expected<GenerationAsk, ApiError> read(Api api);
+  void read_own_fields(GenerationAsk* ask);
   Result<void> read_messages();
-  void read_limits();
-  // What chat has as the function of the tool at `chat_path`.
-  Result<json::object> function_of(const json::object& tool, const std::string& path,
-                                   const std::string& chat_path);
-  void read_tool_choice();
-  void read_allowed_tools(const json::object& choice);
-  void read_text_format();
+  Result<void> read_stored(const std::string& id);
+  void read_limits(GenerationAsk* ask);
+  FormatField text_format();
   void read_reasoning();
-  void read_include();
+  void read_include(GenerationAsk* ask);
   void refuse_what_is_missing();
   std::string told_fields(const engine::RequestParams& params) const;
 
@@ -78,22 +68,23 @@ class ResponsesTranslation {
   const GenerationScope& scope_;
   const std::shared_ptr<ResponseStore> store_;
   FieldReader reader_;
-  FieldMap map_;
-  json::object chat_;
-  json::array messages_;
+  ToolForms forms_;
+  Conversation conversation_;
   size_t num_instructions_ = 0;  // messages in front that are not stored
   bool is_stored_ = true;
   bool is_background_ = false;
-  std::optional<std::string> previous_;
+  bool is_cut_to_fit_ = false;
 };
 
-void ResponsesTranslation::refuse_what_is_missing() {
+void ResponsesReader::refuse_what_is_missing() {
   reader_.refuse("conversation", "is not supported; use previous_response_id");
   reader_.refuse("prompt", "is not supported: no prompt templates are kept here");
-  reader_.refuse("context_management", "is not supported");
   reader_.refuse("moderation", "is not supported");
   reader_.refuse("steering_pair", "gives two answers, and a response is one; use chat completions");
   reader_.refuse("return_steered_tokens", "is not supported; use chat completions");
+  // It asks for less of the conversation than there is; all of it is right as well.
+  if (reader_.raw("context_management") != nullptr)
+    conversation_.history.tell("context_management");
   if (const json::object* metadata = reader_.object("metadata")) {
     for (const auto& [key, value] : *metadata) {
       if (!value.is_string())
@@ -104,55 +95,55 @@ void ResponsesTranslation::refuse_what_is_missing() {
   reader_.integer("max_tool_calls", 1, INT32_MAX, &calls);  // of built-in tools: there are none
 }
 
-Result<void> ResponsesTranslation::read_messages() {
-  std::optional<std::string> instructions;
-  reader_.string("instructions", kMaxText, &instructions);
-  if (instructions) {
-    push_message(messages_, map_, {{"role", "system"}, {"content", json::string(*instructions)}},
-                 "instructions");
-    num_instructions_ = 1;
+// What was said up to a response that is remembered, and in it.
+Result<void> ResponsesReader::read_stored(const std::string& id) {
+  const std::string path = "previous_response_id";
+  const std::optional<StoredResponse> stored =
+      store_ == nullptr ? std::nullopt : store_->find(id, scope_.tenant);
+  if (!stored || stored->conversation == nullptr) {
+    return fail(ErrorCode::kNotFound,
+                fmt::format("there is no finished response '{}' here, or no longer", id), path);
   }
-  reader_.string("previous_response_id", kMaxNameBytes, &previous_);
-  RUDDER_TRY_VOID(reader_.result());
-  if (previous_) {
-    const std::optional<StoredResponse> stored =
-        store_ == nullptr ? std::nullopt : store_->find(*previous_, scope_.tenant);
-    if (!stored || stored->conversation == nullptr) {
-      return fail(ErrorCode::kNotFound,
-                  fmt::format("there is no finished response '{}' here, or no longer", *previous_),
-                  "previous_response_id");
-    }
-    RUDDER_TRY(const json::value before, parse_json(*stored->conversation, "conversation"));
-    for (const json::value& message : before.as_array()) {
-      push_message(messages_, map_, message.as_object(), "previous_response_id");
-    }
+  RUDDER_TRY(const json::value before, parse_json(*stored->conversation, "conversation"));
+  for (const json::value& item : before.as_array()) {
+    RUDDER_TRY(json::object message, normalise_message(item, path, false, conversation_.history));
+    conversation_.add(std::move(message), path);
   }
-  const json::value* input = reader_.raw("input");
-  if (input == nullptr) return field_error(ErrorCode::kInvalidArgument, "is required", "input");
-  RUDDER_TRY_VOID(read_input_items(*input, messages_, map_));
-  map_.add("messages", "input");
   return {};
 }
 
-void ResponsesTranslation::read_limits() {
+Result<void> ResponsesReader::read_messages() {
+  std::optional<std::string> instructions;
+  std::optional<std::string> previous;
+  reader_.string("instructions", kMaxText, &instructions);
+  reader_.string("previous_response_id", kMaxNameBytes, &previous);
+  RUDDER_TRY_VOID(reader_.result());
+  if (instructions) {
+    conversation_.add({{"role", "system"}, {"content", json::string(*instructions)}},
+                      "instructions");
+    num_instructions_ = 1;
+  }
+  if (previous) RUDDER_TRY_VOID(read_stored(*previous));
+  const json::value* input = reader_.raw("input");
+  if (input == nullptr) return field_error(ErrorCode::kInvalidArgument, "is required", "input");
+  return read_input_items(*input, conversation_);
+}
+
+void ResponsesReader::read_limits(GenerationAsk* ask) {
   std::optional<int64_t> limit;
-  reader_.integer("max_output_tokens", 1, INT32_MAX, &limit);
-  map_.add("max_completion_tokens", "max_output_tokens");
-  map_.add("max_tokens", "max_output_tokens");
-  if (limit) chat_["max_completion_tokens"] = *limit;
+  read_integer(reader_, "max_output_tokens", &limit, "max_completion_tokens");
+  ask->names.max_tokens = "max_output_tokens";
+  if (limit) ask->params.max_tokens = static_cast<int32_t>(*limit);
+  read_stop(reader_, "stop", &ask->params.stop);
   std::string truncation = "disabled";
   reader_.string("truncation", kMaxNameBytes, &truncation);
-  map_.add("truncate_prompt_tokens", "truncation");
-  if (truncation == "auto") {
-    chat_["truncate_prompt_tokens"] = -1;
-  } else if (truncation != "disabled") {
+  is_cut_to_fit_ = truncation == "auto";
+  if (!is_cut_to_fit_ && truncation != "disabled") {
     reader_.error(ErrorCode::kInvalidArgument, "must be 'auto' or 'disabled'", "truncation");
   }
   reader_.boolean("store", &is_stored_);
   reader_.boolean("background", &is_background_);
-  bool is_streamed = false;
-  reader_.boolean("stream", &is_streamed);
-  if (is_background_ && is_streamed) {
+  if (is_background_ && ask->answer.stream) {
     reader_.error(ErrorCode::kUnsupported, "together with stream is not supported", "background");
   } else if (is_background_ && !is_stored_) {
     reader_.error(ErrorCode::kInvalidArgument, "needs a response that is stored", "background");
@@ -161,94 +152,32 @@ void ResponsesTranslation::read_limits() {
     FieldReader fields(*options, "stream_options");
     bool obfuscated = false;
     fields.boolean("include_obfuscation", &obfuscated);  // padding of events: there is none
-    if (!fields.ok()) reader_.adopt(fields.error());
+    reader_.adopt(fields);
   }
 }
 
-Result<json::object> ResponsesTranslation::function_of(const json::object& tool,
-                                                       const std::string& path,
-                                                       const std::string& chat_path) {
-  RUDDER_TRY(const std::string type, required_string(tool, "type", path));
-  if (type != "function") return unsupported_type(type, "'function'", path);
-  json::object function(tool);
-  function.erase("type");
-  map_.add(chat_path + ".function", path);
-  return function;
-}
-
-void ResponsesTranslation::read_tool_choice() {
-  const json::value* choice = reader_.raw("tool_choice");
-  if (choice == nullptr) return;
-  const json::object* object = choice->if_object();
-  if (object == nullptr) {
-    chat_["tool_choice"] = *choice;
-    return;
-  }
-  const Result<std::string> type = required_string(*object, "type", "tool_choice");
-  if (!type) return reader_.adopt(type.error());
-  if (*type == "allowed_tools") return read_allowed_tools(*object);
-  if (*type != "function") {
-    return reader_.adopt(
-        unsupported_type(*type, "'function' or 'allowed_tools'", "tool_choice").value());
-  }
-  const Result<std::string> name = required_string(*object, "name", "tool_choice");
-  if (!name) return reader_.adopt(name.error());
-  chat_["tool_choice"] = {{"type", "function"}, {"function", {{"name", *name}}}};
-  map_.add("tool_choice.function", "tool_choice");
-}
-
-// Chat has the same one object further in, and each tool's name in its `function`.
-void ResponsesTranslation::read_allowed_tools(const json::object& choice) {
-  const std::string client = "tool_choice";
-  const std::string chat = "tool_choice.allowed_tools";
-  map_.add(chat, client);
-  json::object allowed(choice);
-  FieldReader fields(choice, client);
-  const auto function = [&](const json::object& tool, const std::string& path) {
-    return function_of(tool, path, chat + path.substr(client.size()));
-  };
-  translate_tools(fields, function, allowed);
-  if (!fields.ok()) return reader_.adopt(fields.error());
-  allowed.erase("type");
-  chat_["tool_choice"] = {{"type", "allowed_tools"}, {"allowed_tools", std::move(allowed)}};
-}
-
-void ResponsesTranslation::read_text_format() {
+FormatField ResponsesReader::text_format() {
   const json::object* text = reader_.object("text");
-  const json::value* found = text == nullptr ? nullptr : text->if_contains("format");
-  if (found == nullptr || found->is_null()) return;
-  map_.add("response_format", "text.format");
-  map_.add("response_format.json_schema", "text.format");
-  const json::object* format = found->if_object();
-  if (format == nullptr) {
-    return reader_.error(ErrorCode::kInvalidArgument, "must be an object", "text.format");
-  }
-  json::object flat(*format);
-  const json::value* type = flat.if_contains("type");
-  if (type == nullptr || !type->is_string() || type->get_string() != "json_schema") {
-    chat_["response_format"] = std::move(flat);
-    return;
-  }
-  flat.erase("type");
-  chat_["response_format"] = {{"type", "json_schema"}, {"json_schema", std::move(flat)}};
+  if (text == nullptr) return {};
+  FieldReader fields(*text, "text");
+  FormatField format = {.value = fields.raw("format"), .path = "text.format"};
+  reader_.adopt(fields);
+  return format;
 }
 
-void ResponsesTranslation::read_reasoning() {
+void ResponsesReader::read_reasoning() {
   const json::object* reasoning = reader_.object("reasoning");
   if (reasoning == nullptr) return;
   FieldReader fields(*reasoning, "reasoning");
-  std::optional<std::string> effort;
-  fields.string("effort", kMaxNameBytes, &effort);
-  if (effort) chat_["reasoning_effort"] = *effort;
-  map_.add("reasoning_effort", "reasoning.effort");
+  read_reasoning_effort(fields, "effort", &conversation_);
   fields.skip("summary");  // what is thought is told whole
   fields.skip("generate_summary");
-  if (!fields.ok()) reader_.adopt(fields.error());
+  reader_.adopt(fields);
 }
 
-void ResponsesTranslation::read_include() {
+void ResponsesReader::read_include(GenerationAsk* ask) {
   std::optional<int64_t> top;
-  reader_.integer("top_logprobs", 0, INT32_MAX, &top);
+  read_integer(reader_, "top_logprobs", &top);
   bool logprobs = top.has_value() && *top > 0;
   if (const json::array* include = reader_.array("include")) {
     size_t number = 0;
@@ -265,13 +194,16 @@ void ResponsesTranslation::read_include() {
       }
     }
   }
+  reader_.boolean("return_tokens_as_token_ids", &ask->answer.tokens_as_ids);
   if (!logprobs) return;
-  chat_["logprobs"] = true;
-  chat_["top_logprobs"] = top.value_or(0);
+  ask->names.logprobs = "top_logprobs";
+  ask->answer.logprobs = true;
+  ask->answer.top_logprobs = static_cast<int32_t>(top.value_or(0));
+  ask->params.sampling.num_logprobs = ask->answer.top_logprobs;
 }
 
 // What the answer repeats of the request, as members of a JSON object behind others.
-std::string ResponsesTranslation::told_fields(const engine::RequestParams& params) const {
+std::string ResponsesReader::told_fields(const engine::RequestParams& params) const {
   const auto told = [&](std::string_view name, const json::value& otherwise) {
     const json::value* given = body_.if_contains(name);
     return given == nullptr || given->is_null() ? otherwise : *given;
@@ -301,52 +233,85 @@ std::string ResponsesTranslation::told_fields(const engine::RequestParams& param
   return text.substr(1, text.size() - 2);
 }
 
-tl::expected<GenerationRequest, ApiError> ResponsesTranslation::parse() {
+void ResponsesReader::read_own_fields(GenerationAsk* ask) {
   refuse_what_is_missing();
-  read_limits();
-  translate_tools(
-      reader_,
-      [this](const json::object& tool, const std::string& path) {
-        return function_of(tool, path, path);
-      },
-      chat_);
-  read_tool_choice();
-  read_text_format();
+  read_limits(ask);
+  ask->tools = read_response_tools(reader_, scope_.model.dialect, conversation_.history, forms_);
+  read_thinking_budget(reader_, ask->tools.parser.reasoning, &ask->thinking_budget);
+  ask->structured = read_structured_output(reader_, text_format());
+  read_template_fields(reader_, &conversation_);
   read_reasoning();
-  read_include();
-  if (!reader_.ok()) return tl::unexpected(to_api_error(reader_.error()));
+  read_include(ask);
+  refuse_fields_of_chat(reader_);
+  reader_.refuse("thinking", "is not supported; use chat_template_kwargs");
+}
+
+// All of the body, and the conversation.
+tl::expected<GenerationAsk, ApiError> ResponsesReader::read(Api api) {
+  auto ask = begin_ask(reader_, api, "resp_", scope_);
+  if (!ask) return ask;
+  ask->answer.id = "resp_" + make_request_id("");
+  read_own_fields(&*ask);
+  if (auto read = read_common_fields(reader_, body_, scope_, &*ask); !read) {
+    return tl::unexpected(std::move(read.error()));
+  }
+  const int64_t room = scope_.limits.max_seq_len - ask->params.max_tokens.value_or(1);
+  if (is_cut_to_fit_ && room > 0) ask->truncation.kept = room;
   if (const Result<void> read = read_messages(); !read) {
     return tl::unexpected(to_api_error(read.error()));
   }
-  std::string conversation;
-  if (is_stored_ && store_ != nullptr) {
-    conversation = to_json_text(json::array(
-        messages_.begin() + static_cast<ptrdiff_t>(num_instructions_), messages_.end()));
-  }
-  std::vector<std::string> unknown;
-  for (const auto& [key, value] : body_) {
-    const std::string_view name(key);
-    if (std::ranges::find(kResponsesFields, name) != kResponsesFields.end()) continue;
-    if (std::ranges::find(kNotOfResponses, name) != kNotOfResponses.end()) {
-      unknown.emplace_back(name);
-      continue;
-    }
-    chat_[key] = value;
-  }
-  chat_["messages"] = std::move(messages_);
+  return ask;
+}
 
-  GenerationScope scope = scope_;
-  scope.answer_id = "resp_" + make_request_id("");
-  auto parsed = parse_generation(Api::kChat, chat_, scope);
-  if (!parsed) return tl::unexpected(map_.told(std::move(parsed.error())));
-  parsed->answer.api = Api::kResponses;
-  parsed->answer.told_fields = told_fields(parsed->prompts.front().request.params());
-  std::ranges::move(unknown, std::back_inserter(parsed->ignored_fields));
-  if (is_stored_ && store_ != nullptr) {
-    parsed->answer.turn = std::make_shared<const ResponseTurn>(
-        ResponseTurn{store_, scope.tenant, std::move(conversation), is_background_});
+tl::expected<GenerationRequest, ApiError> ResponsesReader::parse() {
+  auto ask = read(Api::kResponses);
+  if (!ask) return tl::unexpected(std::move(ask.error()));
+  const bool is_kept = is_stored_ && store_ != nullptr;
+  std::string conversation;
+  if (is_kept) {
+    const json::array& messages = conversation_.messages;
+    conversation = to_json_text(
+        json::array(messages.begin() + static_cast<ptrdiff_t>(num_instructions_), messages.end()));
+  }
+  auto parsed = make_generation(reader_, std::move(*ask), std::move(conversation_), scope_);
+  if (!parsed) return parsed;
+  AnswerOptions& answer = parsed->answer;
+  if (!forms_.by_function.empty()) {
+    answer.response.tool_forms = std::make_shared<const ToolForms>(std::move(forms_));
+  }
+  answer.response.told_fields = told_fields(parsed->prompts.front().request.params());
+  if (is_kept) {
+    answer.response.turn = std::make_shared<const ResponseTurn>(ResponseTurn{
+        store_, scope_.tenant, std::move(conversation),
+        store_->share(to_json_text(listed_input(body_.at("input"), answer.id))), is_background_});
   }
   return parsed;
+}
+
+tl::expected<GenerationRequest, ApiError> ResponsesReader::parse_compaction() {
+  for (const char* name : {"stream", "background"}) {
+    reader_.refuse(name, "is not supported: a conversation is summed up at once");
+  }
+  auto ask = read(Api::kCompaction);
+  if (!ask) return tl::unexpected(std::move(ask.error()));
+  // A summary calls nothing and has no form: what says so is checked, left out and named.
+  for (const char* name : {"tools", "tool_choice", "text"}) {
+    if (reader_.raw(name) != nullptr) reader_.ignore(name);
+  }
+  ask->tools = begin_tool_fields(reader_, scope_.model.dialect);
+  ask->structured = StructuredOutput();
+  conversation_.add({{"role", "user"}, {"content", kSumUp}}, "input");
+  return make_generation(reader_, std::move(*ask), std::move(conversation_), scope_);
+}
+
+tl::expected<int64_t, ApiError> ResponsesReader::count() {
+  auto ask = read(Api::kResponses);
+  if (!ask) return tl::unexpected(std::move(ask.error()));
+  const Result<PromptText> prompt =
+      render_conversation(std::move(conversation_), scope_.model, ask->tools, reader_);
+  if (!prompt) return tl::unexpected(to_api_error(prompt.error()));
+  if (!reader_.ok()) return tl::unexpected(to_api_error(reader_.error()));
+  return static_cast<int64_t>(prompt->ids.size());
 }
 
 }  // namespace
@@ -356,7 +321,23 @@ tl::expected<GenerationRequest, ApiError> parse_responses(
     const std::shared_ptr<ResponseStore>& store) {
   const auto object = parse_body(body);
   if (!object) return tl::unexpected(object.error());
-  return ResponsesTranslation(*object, scope, store).parse();
+  return ResponsesReader(*object, scope, store).parse();
+}
+
+tl::expected<GenerationRequest, ApiError> parse_compaction(
+    std::string_view body, const GenerationScope& scope,
+    const std::shared_ptr<ResponseStore>& store) {
+  const auto object = parse_body(body);
+  if (!object) return tl::unexpected(object.error());
+  return ResponsesReader(*object, scope, store).parse_compaction();
+}
+
+tl::expected<int64_t, ApiError> count_response_tokens(std::string_view body,
+                                                      const GenerationScope& scope,
+                                                      const std::shared_ptr<ResponseStore>& store) {
+  const auto object = parse_body(body);
+  if (!object) return tl::unexpected(object.error());
+  return ResponsesReader(*object, scope, store).count();
 }
 
 }  // namespace rudder::server

@@ -1,5 +1,4 @@
-// Parses a body of POST /v1/responses by translating it into a chat request; errors name the
-// client's own fields. Runs on the tokenise pool.
+// Parses a body of POST /v1/responses. Runs on the tokenise pool.
 #pragma once
 
 #include <memory>
@@ -12,10 +11,20 @@
 namespace rudder::server {
 
 // Items of `input` become messages, `instructions` a system message in front, the conversation of
-// `previous_response_id` what lies between. Fields that this API does not have (sampling, steering
-// and so on) are passed on. `store` may be null: nothing is stored then.
+// `previous_response_id` what lies between. Fields that all APIs have here (sampling, steering and
+// so on) are read as theirs. `store` may be null: nothing is stored then.
 tl::expected<GenerationRequest, ApiError> parse_responses(
     std::string_view body, const GenerationScope& scope,
     const std::shared_ptr<ResponseStore>& store);
+
+// A body of POST /v1/responses/compact, as a request for a summary of its conversation.
+tl::expected<GenerationRequest, ApiError> parse_compaction(
+    std::string_view body, const GenerationScope& scope,
+    const std::shared_ptr<ResponseStore>& store);
+
+// The length of the prompt that a response would have.
+tl::expected<int64_t, ApiError> count_response_tokens(std::string_view body,
+                                                      const GenerationScope& scope,
+                                                      const std::shared_ptr<ResponseStore>& store);
 
 }  // namespace rudder::server

@@ -36,7 +36,7 @@ Answer tokenize(const ServerModel& model, FieldReader& reader, int64_t) {
     prompt = std::move(*rendered);
   } else {
     Result<std::vector<PromptText>> prompts =
-        read_completion_prompts(reader, *model.tokenizer, PromptLimits());
+        read_text_prompts(reader, *model.tokenizer, PromptLimits());
     if (!prompts) return tl::unexpected(to_api_error(prompts.error()));
     prompt = std::move(prompts->front());
   }

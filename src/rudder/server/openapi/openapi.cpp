@@ -91,6 +91,31 @@ void add_ranges(json::object& schemas, const engine::RequestLimits& limits) {
   }
 }
 
+// What a field is refused for although its form is right.
+struct Refusal {
+  std::string_view schema;
+  std::string_view field;
+  std::string_view text;
+};
+constexpr Refusal kRefusals[] = {
+    {"Generation", "max_tokens", "0, but for a completion with echo; beyond the context"},
+    {"Generation", "max_completion_tokens", "beyond the context"},
+    {"Generation", "min_tokens", "above max_tokens"},
+    {"Generation", "truncate_prompt_tokens", "0, and beyond the context"},
+    {"Generation", "prompt_logprobs", "above 0 with stream"},
+    {"ChatCompletionRequest", "top_logprobs", "unless logprobs is true"},
+    {"Taps", "steering_pair", "without steering, and where n is not 1"},
+};
+
+void add_refusals(json::object& schemas) {
+  for (const Refusal& refusal : kRefusals) {
+    json::object& schema = schemas[refusal.schema].as_object();
+    json::object& owner =
+        schema.contains("allOf") ? schema["allOf"].as_array().back().as_object() : schema;
+    owner.at("properties").as_object()[refusal.field].as_object()["x-refused"] = refusal.text;
+  }
+}
+
 json::object schema_of(std::string_view name) {
   if (name.empty()) return {};
   return {{"$ref", "#/components/schemas/" + std::string(name)}};
@@ -195,6 +220,8 @@ std::string openapi_document(std::string_view version, const engine::RequestLimi
   fields["steering_pair"] = {{"type", "boolean"}, {"default", false}};
   fields["stop_when"] = {{"$ref", "#/components/schemas/StopWhen"}};
   schemas["Taps"] = {{"type", "object"}, {"properties", std::move(fields)}};
+  schemas["TokenId"] = {{"type", "integer"}, {"minimum", 0}, {"maximum", limits.vocab_size - 1}};
+  add_refusals(schemas);
 
   json::object paths;
   for (const Route& route : routes()) {

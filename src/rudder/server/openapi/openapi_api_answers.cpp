@@ -33,12 +33,13 @@ std::string_view api_answer_schemas() {
   "ResponseItem": {
     "type": "object", "required": ["id", "type", "status"],
     "properties": {
-      "id": {"type": "string"}, "type": {"type": "string", "enum": ["message", "reasoning", "function_call"]},
-      "status": {"type": "string", "enum": ["in_progress", "completed"]},
+      "id": {"type": "string"}, "type": {"type": "string", "enum": ["message", "reasoning", "function_call", "custom_tool_call"]},
+      "status": {"type": "string", "enum": ["in_progress", "completed", "incomplete"]},
       "role": {"type": "string", "enum": ["assistant"]},
       "content": {"type": "array", "items": {"$ref": "#/components/schemas/ResponsePart"}},
       "summary": {"type": "array", "maxItems": 0},
-      "call_id": {"type": "string"}, "name": {"type": "string"}, "arguments": {"type": "string"}
+      "call_id": {"type": "string"}, "namespace": {"type": "string"}, "name": {"type": "string"}, "arguments": {"type": "string"},
+      "input": {"type": "string"}
     }
   },
   "ResponsePart": {
@@ -83,13 +84,34 @@ std::string_view api_answer_schemas() {
         "response.failed", "response.output_item.added", "response.output_item.done", "response.content_part.added",
         "response.content_part.done", "response.output_text.delta", "response.output_text.done", "response.reasoning_text.delta",
         "response.reasoning_text.done", "response.function_call_arguments.delta", "response.function_call_arguments.done",
+        "response.custom_tool_call_input.delta", "response.custom_tool_call_input.done",
         "rudder.capture"]},
       "sequence_number": {"type": "integer", "minimum": 0}, "response": {"$ref": "#/components/schemas/Response"},
       "item": {"$ref": "#/components/schemas/ResponseItem"}, "part": {"$ref": "#/components/schemas/ResponsePart"},
       "item_id": {"type": "string"}, "output_index": {"type": "integer"}, "content_index": {"type": "integer"},
-      "delta": {"type": "string"}, "text": {"type": "string"}, "name": {"type": "string"}, "arguments": {"type": "string"},
+      "delta": {"type": "string"}, "text": {"type": "string"}, "name": {"type": "string"}, "arguments": {"type": "string"}, "input": {"type": "string"},
       "logprobs": {"type": "array", "items": {"$ref": "#/components/schemas/TokenLogprob"}}, "capture": {"type": "object"}
     }
+  },
+  "ResponseInputItemList": {
+    "type": "object", "required": ["object", "data", "first_id", "last_id", "has_more"],
+    "properties": {"object": {"type": "string", "enum": ["list"]},
+      "data": {"type": "array", "items": {"type": "object", "required": ["id", "type"], "additionalProperties": true}},
+      "first_id": {"type": ["string", "null"]}, "last_id": {"type": ["string", "null"]}, "has_more": {"type": "boolean"}}
+  },
+  "ResponseTokens": {
+    "type": "object", "required": ["object", "input_tokens"],
+    "properties": {"object": {"type": "string", "enum": ["response.input_tokens"]}, "input_tokens": {"type": "integer", "minimum": 0}}
+  },
+  "ResponseCompaction": {
+    "type": "object", "required": ["id", "object", "created_at", "output", "usage"],
+    "properties": {"id": {"type": "string"}, "object": {"type": "string", "enum": ["response.compaction"]}, "created_at": {"type": "integer"},
+      "output": {"type": "array", "items": {"type": "object", "required": ["id", "type", "encrypted_content"], "properties": {
+        "id": {"type": "string"}, "type": {"type": "string", "enum": ["compaction"]}, "encrypted_content": {"type": "string"}}}},
+      "usage": {"type": "object", "required": ["input_tokens", "output_tokens", "total_tokens"], "properties": {
+        "input_tokens": {"type": "integer"}, "input_tokens_details": {"type": "object", "properties": {"cached_tokens": {"type": "integer"}}},
+        "output_tokens": {"type": "integer"},
+        "output_tokens_details": {"type": "object", "properties": {"reasoning_tokens": {"type": "integer"}}}, "total_tokens": {"type": "integer"}}}}
   },
   "ResponseDeleted": {
     "type": "object", "required": ["id", "object", "deleted"],
@@ -150,6 +172,27 @@ std::string_view api_answer_schemas() {
                    "request_id": {"type": "string"}}
   },
   "MessageCount": {"type": "object", "required": ["input_tokens"], "properties": {"input_tokens": {"type": "integer"}}},
+  "Reranked": {
+    "type": "object", "required": ["id", "model", "results", "usage"],
+    "properties": {
+      "id": {"type": "string"}, "model": {"type": "string"},
+      "results": {"type": "array", "description": "The best first.", "items": {"type": "object", "required": ["index", "relevance_score"], "properties": {
+        "index": {"type": "integer"}, "relevance_score": {"type": "number"},
+        "document": {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}}}},
+      "usage": {"type": "object", "required": ["prompt_tokens", "total_tokens"], "properties": {
+        "prompt_tokens": {"type": "integer"}, "total_tokens": {"type": "integer"}}}
+    }
+  },
+  "Scored": {
+    "type": "object", "required": ["id", "object", "created", "model", "data", "usage"],
+    "properties": {
+      "id": {"type": "string"}, "object": {"type": "string", "enum": ["list"]}, "created": {"type": "integer"}, "model": {"type": "string"},
+      "data": {"type": "array", "items": {"type": "object", "required": ["index", "object", "score"], "properties": {
+        "index": {"type": "integer"}, "object": {"type": "string", "enum": ["score"]}, "score": {"type": "number"}}}},
+      "usage": {"type": "object", "required": ["prompt_tokens", "total_tokens"], "properties": {
+        "prompt_tokens": {"type": "integer"}, "total_tokens": {"type": "integer"}}}
+    }
+  },
   "EmbeddingList": {
     "type": "object", "required": ["object", "model", "data", "usage"],
     "properties": {

@@ -12,16 +12,20 @@ std::string_view generation_schemas() {
       "logit_bias": {"type": ["object", "null"]},
       "stop": {"oneOf": [{"type": "string", "minLength": 1}, {"type": "null"},
                          {"type": "array", "items": {"type": "string", "minLength": 1}}]},
-      "stop_token_ids": {"type": ["array", "null"], "items": {"type": "integer", "minimum": 0}},
+      "stop_token_ids": {"type": ["array", "null"], "items": {"$ref": "#/components/schemas/TokenId"}},
       "allowed_token_ids": {"type": ["array", "null"], "minItems": 1,
-                            "items": {"type": "integer", "minimum": 0}},
+                            "items": {"$ref": "#/components/schemas/TokenId"}},
       "bad_words": {"type": ["array", "null"], "items": {"type": "string", "minLength": 1}},
-      "response_format": {"type": ["object", "null"], "required": ["type"], "properties": {
-        "type": {"enum": ["text", "json_object", "json_schema", "structural_tag"]},
-        "json_schema": {"type": "object", "required": ["schema"], "properties": {
-          "name": {"type": "string"}, "description": {}, "strict": {"type": ["boolean", "null"]},
-          "schema": {"type": ["object", "boolean", "string"]}}}}},
-      "structured_outputs": {"type": ["object", "null"], "additionalProperties": false,
+      "response_format": {"x-refused": "beside another form", "oneOf": [{"type": "null"},
+        {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "enum": ["text"]}}},
+        {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "enum": ["json_object"]}, "schema": {"type": ["object", "null"]}}},
+        {"type": "object", "required": ["type", "json_schema"], "properties": {
+          "type": {"type": "string", "enum": ["json_schema"]},
+          "json_schema": {"type": "object", "required": ["schema"], "properties": {
+            "name": {"type": ["string", "null"]}, "description": {}, "strict": {"type": ["boolean", "null"]},
+            "schema": {"type": ["object", "boolean", "string"]}}}}},
+        {"type": "object", "required": ["type"], "description": "With the fields of the tag.", "properties": {"type": {"type": "string", "enum": ["structural_tag"]}}}]},
+      "structured_outputs": {"type": ["object", "null"], "additionalProperties": false, "x-refused": "without one form, or where no grammar can enforce it",
         "properties": {
           "json": {"type": ["object", "boolean", "string", "null"]},
           "json_object": {"type": ["boolean", "null"]},
@@ -37,9 +41,9 @@ std::string_view generation_schemas() {
       "spaces_between_special_tokens": {"type": ["boolean", "null"]},
       "ignore_eos": {"type": ["boolean", "null"], "default": false},
       "disable_spec_decode": {"type": ["boolean", "null"], "default": false, "description": "True: no tokens are guessed for this request. The text is the same."},
-      "repetition_detection": {"type": ["object", "null"], "properties": {}},
+      "repetition_detection": {"type": ["object", "null"], "x-refused": "where one field contradicts another", "properties": {}},
       "stream": {"type": ["boolean", "null"], "default": false},
-      "stream_options": {"type": ["object", "null"], "properties": {
+      "stream_options": {"type": ["object", "null"], "x-refused": "unless stream is true", "properties": {
         "include_usage": {"type": ["boolean", "null"], "default": false},
         "continuous_usage_stats": {"type": ["boolean", "null"], "default": false}}},
       "echo": {"type": ["boolean", "null"], "default": false},
@@ -47,7 +51,7 @@ std::string_view generation_schemas() {
       "truncation_side": {"type": ["string", "null"], "enum": ["left", "right", null],
                           "default": "left"},
       "cache_salt": {"type": ["string", "null"], "minLength": 1},
-      "request_id": {"type": ["string", "null"]},
+      "request_id": {"type": ["string", "null"], "pattern": "^[!#-~]{0,128}$"},
       "return_token_ids": {"type": ["boolean", "null"], "default": false},
       "return_steered_tokens": {"type": ["boolean", "null"], "default": false},
       "return_tokens_as_token_ids": {"type": ["boolean", "null"], "default": false},
@@ -90,20 +94,22 @@ std::string_view generation_schemas() {
       "positions": {"oneOf": [
         {"type": "string", "enum": ["last_prompt", "all_prompt", "all_generated", "all"]},
         {"type": "array", "items": {"type": "integer"}}], "default": "last_prompt"},
-      "point": {"type": "string", "enum": ["pre", "post"], "default": "pre"}
+      "point": {"type": "string", "enum": ["pre", "post"], "default": "pre"},
+      "stream": {"description": "Of a residual that has several streams: rows of resid_pre, resid_mid and resid_post are those of this one. all: whole rows, the streams side by side.",
+                 "oneOf": [{"type": "integer", "minimum": 0}, {"type": "string", "enum": ["all"]}], "default": "all"}
     }
   },
   "ChatCompletionRequest": {"allOf": [
     {"$ref": "#/components/schemas/Generation"}, {"$ref": "#/components/schemas/Taps"},
     {"type": "object", "required": ["messages"],
      "properties": {
-       "messages": {"type": "array", "minItems": 1, "items": {"type": "object"}},
+       "messages": {"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/ChatInputMessage"}},
        "logprobs": {"type": ["boolean", "null"], "default": false},
        "add_generation_prompt": {"type": ["boolean", "null"], "default": true},
-       "continue_final_message": {"type": ["boolean", "null"], "default": false},
-       "tools": {"type": ["array", "null"], "maxItems": 1024,
+       "continue_final_message": {"type": ["boolean", "null"], "default": false, "x-refused": "beside add_generation_prompt, and where the last message has no content"},
+       "tools": {"type": ["array", "null"], "maxItems": 1024, "x-refused": "two of one name",
                  "items": {"$ref": "#/components/schemas/Tool"}},
-       "tool_choice": {"oneOf": [
+       "tool_choice": {"x-refused": "without tools, or a name of none of them", "oneOf": [
          {"type": "string", "enum": ["none", "auto", "required"]}, {"type": "null"},
          {"type": "object", "required": ["type", "function"], "properties": {
            "type": {"type": "string", "enum": ["function"]},
@@ -113,11 +119,12 @@ std::string_view generation_schemas() {
            "type": {"type": "string", "enum": ["allowed_tools"]},
            "allowed_tools": {"type": "object", "required": ["mode", "tools"], "properties": {
              "mode": {"type": "string", "enum": ["auto", "required"]},
-             "tools": {"type": "array", "minItems": 1, "items": {"type": "object"}}}}}}]},
+             "tools": {"type": "array", "minItems": 1, "items": {"type": "object", "required": ["type", "function"], "properties": {
+               "type": {"type": "string", "enum": ["function"]}, "function": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}}}}}}}}]},
        "parallel_tool_calls": {"type": ["boolean", "null"], "default": true},
        "include_reasoning": {"type": ["boolean", "null"], "default": true},
        "separate_reasoning": {"type": ["boolean", "null"], "default": true},
-       "reasoning_effort": {"enum": ["none", "minimal", "low", "medium", "high", "xhigh", "max",
+       "reasoning_effort": {"type": ["string", "null"], "enum": ["none", "minimal", "low", "medium", "high", "xhigh", "max",
                                      null]},
        "chat_template_kwargs": {"type": ["object", "null"]},
        "documents": {"type": ["array", "null"], "items": {"type": "object"}},
@@ -137,7 +144,7 @@ std::string_view generation_schemas() {
   "CompletionRequest": {"allOf": [
     {"$ref": "#/components/schemas/Generation"}, {"$ref": "#/components/schemas/Taps"},
     {"type": "object", "required": ["prompt"],
-     "properties": {"prompt": {"oneOf": [{"type": "string"}, {"type": "array"}]}}}]},
+     "properties": {"prompt": {"$ref": "#/components/schemas/Texts"}}}]},
   "SteeringModule": {"allOf": [
     {"$ref": "#/components/schemas/GlobalSteering"},
     {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}]},
@@ -152,28 +159,31 @@ std::string_view generation_schemas() {
   "PatchSweepRequest": {"type": "object", "required": ["clean", "corrupted", "answer", "sites"], "additionalProperties": false,
     "properties": {
       "model": {"type": ["string", "null"]},
-      "request_id": {"type": ["string", "null"]},
+      "request_id": {"$ref": "#/components/schemas/RequestId"},
       "cache_salt": {"type": ["string", "null"], "minLength": 1},
       "clean": {"$ref": "#/components/schemas/SweepPrompt"},
       "corrupted": {"$ref": "#/components/schemas/SweepPrompt"},
       "answer": {"type": "object", "required": ["right"], "additionalProperties": false, "properties": {
-        "right": {"type": ["string", "integer"], "description": "A token id, or a text of one token."},
-        "wrong": {"type": ["string", "integer", "null"]}}},
+        "right": {"$ref": "#/components/schemas/SweepAnswer"},
+        "wrong": {"oneOf": [{"type": "null"}, {"$ref": "#/components/schemas/SweepAnswer"}]}}},
       "sites": {"type": "object", "minProperties": 1, "description": "{site: layers}, layers as of an op."},
-      "positions": {"description": "\"all\", or a list of positions and of windows [begin, end].",
+      "positions": {"x-refused": "beyond the prompts' ends", "description": "\"all\", or a list of positions and of windows [begin, end].",
                     "oneOf": [{"type": "string", "enum": ["all"]}, {"type": "null"}, {"type": "array", "minItems": 1}]},
       "svg": {"type": ["boolean", "null"], "default": false}}},
-  "SweepPrompt": {"description": "A text, token ids, or a chat; the clean and the corrupted one have equally many tokens.",
-    "oneOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}},
-              {"type": "object", "required": ["messages"]}]},
+  "SweepAnswer": {"description": "A token id, or a text of one token.", "x-refused": "as a text of several tokens; and where wrong is right",
+    "oneOf": [{"$ref": "#/components/schemas/TokenId"}, {"type": "string", "minLength": 1}]},
+  "SweepPrompt": {"description": "A text, token ids, or a chat; the clean and the corrupted one have equally many tokens.", "x-refused": "where they have not",
+    "oneOf": [{"type": "string", "minLength": 1}, {"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/TokenId"}},
+              {"type": "object", "required": ["messages"], "properties": {"messages": {"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/ChatInputMessage"}}}}]},
   "FeatureEncode": {"type": "object", "required": ["dictionary", "rows"], "additionalProperties": false,
     "properties": {
       "dictionary": {"type": "string"},
       "layer": {"type": "integer", "description": "Of a dictionary that has several."},
-      "rows": {"oneOf": [{"type": "array"}, {"type": "object", "required": ["dtype", "shape", "data"]}],
+      "rows": {"x-refused": "of another width than the dictionary's, or of several", "oneOf": [{"type": "array", "minItems": 1, "items": {"type": "number"}}, {"type": "array", "minItems": 1, "items": {"type": "array", "items": {"type": "number"}}}, {"type": "object", "required": ["dtype", "shape", "data"], "properties": {
+        "dtype": {"type": "string", "enum": ["float32", "float16", "bfloat16"]}, "shape": {"type": "array", "minItems": 1, "maxItems": 2, "items": {"type": "integer", "minimum": 1}}, "data": {"type": "string"}}}],
                "description": "As the consumer response captures them."},
       "top": {"type": "integer", "minimum": 1, "maximum": 1024, "default": 8},
-      "features": {"type": "array", "minItems": 1, "maxItems": 4096, "items": {"type": "integer"}}}}
+      "features": {"type": "array", "minItems": 1, "maxItems": 4096, "items": {"type": "integer", "minimum": 0, "maximum": 2147483646}}}}
 })json";
 }
 

@@ -14,9 +14,9 @@ void check_form(FieldReader& reader, bool ignore_eos, const ToolFields& tools,
     reader.error(ErrorCode::kInvalidArgument,
                  "is not allowed together with a form of the output, which ends it", "ignore_eos");
   }
-  // response_format is about what the answer says, and a call that must come says nothing; the
+  // The API's own format is about what the answer says, and a call that must come says nothing; the
   // other names of a form are about all of the output.
-  if (tools.is_forced() && !structured.is_response_format()) {
+  if (tools.is_forced() && !structured.is_of_text) {
     reader.error(ErrorCode::kInvalidArgument,
                  fmt::format("must be none or auto beside {}: a call that must come has a form of "
                              "its own",

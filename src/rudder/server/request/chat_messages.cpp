@@ -9,7 +9,6 @@
 #include <string_view>
 
 #include "rudder/base/json.h"
-#include "rudder/server/request/field_reader.h"
 #include "rudder/text/message_marks.h"
 
 namespace rudder::server {
@@ -17,8 +16,6 @@ namespace rudder::server {
 namespace json = boost::json;
 
 namespace {
-
-constexpr size_t kMaxMessages = 65'536;
 
 Result<std::string> read_role(const json::object& message, const std::string& path) {
   constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
@@ -34,6 +31,14 @@ Result<std::string> read_role(const json::object& message, const std::string& pa
   return std::string(name);
 }
 
+// "" where there is none.
+std::string_view given_role(const json::value& message) {
+  const json::object* object = message.if_object();
+  const json::value* role = object != nullptr ? object->if_contains("role") : nullptr;
+  return role != nullptr && role->is_string() ? std::string_view(role->get_string())
+                                              : std::string_view();
+}
+
 // Parts of other names that are text all the same, and where it stands in them.
 std::string_view text_field(std::string_view type) {
   if (type == "refusal") return "refusal";
@@ -41,47 +46,60 @@ std::string_view text_field(std::string_view type) {
   return is_text ? "text" : "";
 }
 
-// Every part becomes one of type "text".
-Result<void> normalise_parts(json::array& parts, const std::string& path) {
-  size_t i = 0;
-  for (json::value& item : parts) {
-    const std::string part_path = fmt::format("{}[{}]", path, i++);
-    if (item.is_string()) {
-      item = json::object{{"type", "text"}, {"text", std::move(item.get_string())}};
-      continue;
-    }
-    json::object* part = item.if_object();
-    if (part == nullptr) return invalid_field("must be an object", part_path);
-    const json::value* type = part->if_contains("type");
-    if (type == nullptr || !type->is_string()) {
-      return invalid_field("must be a string", part_path + ".type");
-    }
-    const std::string_view field = text_field(type->get_string());
-    if (field.empty()) {
-      return fail(ErrorCode::kUnsupported,
-                  fmt::format("{}.type '{}' is not supported: only 'text' is", part_path,
-                              std::string_view(type->get_string()).substr(0, 64)),
-                  part_path + ".type");
-    }
-    const json::value* text = part->if_contains(field);
-    if (text == nullptr || !text->is_string()) {
-      return invalid_field("must be a string", fmt::format("{}.{}", part_path, field));
-    }
-    if (type->get_string() != "text") {
-      json::value same = *text;
-      *part = {{"type", "text"}, {"text", std::move(same)}};
-    }
+// One part as text; one without text, where nothing stands for it.
+Result<std::string> read_part(const json::value& item, const std::string& path, bool is_asked,
+                              History& history) {
+  if (item.is_string()) return std::string(item.get_string());
+  const json::object* part = item.if_object();
+  if (part == nullptr) return invalid_field("must be an object", path);
+  const json::value* type = part->if_contains("type");
+  if (type == nullptr || !type->is_string()) {
+    return invalid_field("must be a string", path + ".type");
   }
+  const std::string_view field = text_field(type->get_string());
+  if (field.empty()) return history.stand_in(type->get_string(), path, is_asked);
+  const json::value* text = part->if_contains(field);
+  if (text == nullptr || !text->is_string()) {
+    return invalid_field("must be a string", fmt::format("{}.{}", path, field));
+  }
+  return std::string(text->get_string());
+}
+
+// Every part becomes one of type "text".
+Result<void> normalise_parts(json::array& parts, const std::string& path, bool is_asked,
+                             History& history) {
+  json::array texts;
+  texts.reserve(parts.size());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const size_t told = history.num_told();
+    RUDDER_TRY(const std::string text,
+               read_part(parts[i], fmt::format("{}[{}]", path, i), is_asked, history));
+    if (text.empty() && history.num_told() != told) continue;  // left out
+    texts.push_back({{"type", "text"}, {"text", text}});
+  }
+  parts = std::move(texts);
   return {};
 }
 
+// {"type": "custom", "custom": {"name", "input"}}: a call whose one argument is a text.
+void open_custom_call(json::object& call) {
+  const json::value* custom = call.if_contains("custom");
+  if (custom == nullptr || !custom->is_object() || call.contains("function")) return;
+  const json::value* name = custom->get_object().if_contains("name");
+  const json::value* input = custom->get_object().if_contains("input");
+  json::object function = {{"name", name != nullptr ? *name : json::value()},
+                           {"arguments", {{"input", input != nullptr ? *input : json::value("")}}}};
+  call = {{"id", call["id"]}, {"type", "function"}, {"function", std::move(function)}};
+}
+
 // Each call's function.arguments: the string of JSON is replaced by what it says.
-Result<void> open_arguments(json::value& tool_calls, const std::string& path) {
+Result<void> open_calls(json::value& tool_calls, const std::string& path, History& history) {
   json::array* calls = tool_calls.if_array();
   if (calls == nullptr) return invalid_field("must be a list", path);
   for (size_t i = 0; i < calls->size(); ++i) {
     const std::string call_path = fmt::format("{}[{}].function", path, i);
     json::object* call = (*calls)[i].if_object();
+    if (call != nullptr) open_custom_call(*call);
     json::value* function_value = call != nullptr ? call->if_contains("function") : nullptr;
     json::object* function = function_value != nullptr ? function_value->if_object() : nullptr;
     if (function == nullptr) return invalid_field("must be an object", call_path);
@@ -89,24 +107,15 @@ Result<void> open_arguments(json::value& tool_calls, const std::string& path) {
     if (name == nullptr || !name->is_string()) {
       return invalid_field("must be a string", call_path + ".name");
     }
-    json::value* arguments = function->if_contains("arguments");
-    if (arguments == nullptr || !arguments->is_string()) continue;
-    const std::string_view text(arguments->get_string());
-    if (text.empty()) {
-      *arguments = json::object();
-      continue;
-    }
-    Result<json::value> parsed = parse_json(text, "arguments");
-    if (!parsed || !parsed->is_object()) {
-      return invalid_field("must be a JSON object", call_path + ".arguments");
-    }
-    *arguments = std::move(*parsed);
+    json::value& arguments = (*function)["arguments"];
+    arguments = history.open_arguments(arguments, call_path + ".arguments");
   }
   return {};
 }
 
 // The fields of tool calls and thoughts that templates read.
-Result<void> check_turn(json::object& message, const std::string& role, const std::string& path) {
+Result<void> check_turn(json::object& message, const std::string& role, const std::string& path,
+                        History& history) {
   if (const json::value* id = message.if_contains("tool_call_id")) {
     if (!id->is_string() && !id->is_null()) {
       return invalid_field("must be a string", path + ".tool_call_id");
@@ -130,10 +139,39 @@ Result<void> check_turn(json::object& message, const std::string& role, const st
   if (role != "assistant") {
     return invalid_field("only an assistant's message has tool calls", path + ".tool_calls");
   }
-  return open_arguments(*calls, path + ".tool_calls");
+  return open_calls(*calls, path + ".tool_calls", history);
 }
 
-Result<json::object> normalise_message(const json::value& item, const std::string& path) {
+// Of retrieval: the template's variable of that name.
+void read_documents(FieldReader& reader, json::object& kwargs) {
+  const json::array* documents = reader.array("documents");
+  if (documents == nullptr) return;
+  size_t i = 0;
+  for (const json::value& document : *documents) {
+    if (!document.is_object()) {
+      reader.error(ErrorCode::kInvalidArgument, "must be an object",
+                   fmt::format("documents[{}]", i));
+    }
+    ++i;
+  }
+  kwargs["documents"] = *documents;
+}
+
+void read_chat_options(FieldReader& reader, text::ChatOptions* options) {
+  reader.boolean("add_generation_prompt", &options->add_generation_prompt);
+  reader.boolean("continue_final_message", &options->continue_final_message);
+  if (!options->continue_final_message) return;
+  if (reader.raw("add_generation_prompt") != nullptr && options->add_generation_prompt) {
+    reader.error(ErrorCode::kInvalidArgument, "excludes add_generation_prompt",
+                 "continue_final_message");
+  }
+  options->add_generation_prompt = false;
+}
+
+}  // namespace
+
+Result<json::object> normalise_message(const json::value& item, const std::string& path,
+                                       bool is_asked, History& history) {
   const json::object* given = item.if_object();
   if (given == nullptr) {
     return invalid_field(fmt::format("must be an object, not {}", json_type_name(item)), path);
@@ -141,17 +179,17 @@ Result<json::object> normalise_message(const json::value& item, const std::strin
   RUDDER_TRY(std::string role, read_role(*given, path));
   json::object message = *given;
   message["role"] = role;
-  RUDDER_TRY_VOID(check_turn(message, role, path));
+  RUDDER_TRY_VOID(check_turn(message, role, path, history));
   const std::string content_path = path + ".content";
   json::value* content = message.if_contains("content");
   if (content == nullptr || content->is_null()) {
     // An answer of calls or of thoughts alone has none, and comes back as it was sent.
-    if (role != "assistant") {
+    if (role != "assistant" && role != "tool") {
       return invalid_field("must be a string or a list of parts", content_path);
     }
     message["content"] = "";  // templates that trim or join it know no null
   } else if (content->is_array()) {
-    RUDDER_TRY_VOID(normalise_parts(content->get_array(), content_path));
+    RUDDER_TRY_VOID(normalise_parts(content->get_array(), content_path, is_asked, history));
   } else if (!content->is_string()) {
     return invalid_field(
         fmt::format("must be a string or a list of parts, not {}", json_type_name(*content)),
@@ -160,21 +198,55 @@ Result<json::object> normalise_message(const json::value& item, const std::strin
   return message;
 }
 
-}  // namespace
+void read_template_fields(FieldReader& reader, Conversation* conversation) {
+  if (const json::object* kwargs = reader.object("chat_template_kwargs")) {
+    conversation->kwargs = *kwargs;
+  }
+  reader.refuse("chat_template", "is not accepted from clients");
+  read_documents(reader, conversation->kwargs);
+  reader.boolean("add_special_tokens", &conversation->add_special_tokens);
+}
 
-Result<json::array> normalise_messages(const json::array& messages) {
-  if (messages.empty()) return invalid_field("must hold at least one message", "messages");
-  if (messages.size() > kMaxMessages) {
-    return invalid_field(fmt::format("has more than {} messages", kMaxMessages), "messages");
+// "none" also by the names of the switches.
+void read_reasoning_effort(FieldReader& reader, std::string_view name, Conversation* conversation) {
+  constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium",
+                                                        "high", "xhigh",   "max"};
+  constexpr size_t kMaxBytes = 32;
+  std::string effort;
+  reader.string(name, kMaxBytes, &effort);
+  if (effort.empty()) return;
+  if (std::find(kEfforts.begin(), kEfforts.end(), effort) == kEfforts.end()) {
+    return reader.error(ErrorCode::kInvalidArgument,
+                        fmt::format("must be one of {}", fmt::join(kEfforts, ", ")), name);
   }
-  json::array normalised;
-  normalised.reserve(messages.size());
-  for (const json::value& item : messages) {
+  json::object& kwargs = conversation->kwargs;
+  kwargs.emplace("reasoning_effort", effort);
+  if (effort != "none") return;
+  kwargs.emplace("enable_thinking", false);
+  kwargs.emplace("thinking", false);
+}
+
+Result<Conversation> read_chat_conversation(FieldReader& reader) {
+  Conversation conversation;
+  read_chat_options(reader, &conversation.options);
+  read_template_fields(reader, &conversation);
+  read_reasoning_effort(reader, "reasoning_effort", &conversation);
+  reader.refuse("functions", "is not supported; use tools");
+  reader.refuse("function_call", "is not supported; use tool_choice");
+  const json::array* given = reader.array("messages");
+  RUDDER_TRY_VOID(reader.result());
+  if (given == nullptr) return invalid_field("is required", "messages");
+  const int64_t question = find_question(
+      std::ssize(*given), [&](int64_t i) { return given_role((*given)[static_cast<size_t>(i)]); });
+  conversation.messages.reserve(given->size());
+  for (size_t i = 0; i < given->size(); ++i) {
+    std::string path = fmt::format("messages[{}]", i);
     RUDDER_TRY(json::object message,
-               normalise_message(item, fmt::format("messages[{}]", normalised.size())));
-    normalised.push_back(std::move(message));
+               normalise_message((*given)[i], path, static_cast<int64_t>(i) == question,
+                                 conversation.history));
+    conversation.add(std::move(message), std::move(path));
   }
-  return normalised;
+  return conversation;
 }
 
 std::string echoed_message(const json::object& body) {
@@ -188,10 +260,12 @@ std::string echoed_message(const json::object& body) {
   std::string text;
   if (!content->is_array()) return text;
   for (const json::value& part : content->get_array()) {
-    if (!text.empty()) text += "\n";
     const json::string* whole = part.if_string();
-    text +=
-        whole != nullptr ? *whole : part.at(text_field(part.at("type").as_string())).as_string();
+    const std::string_view field =
+        whole != nullptr ? std::string_view() : text_field(part.at("type").as_string());
+    if (whole == nullptr && field.empty()) continue;  // not shown either
+    if (!text.empty()) text += "\n";
+    text += whole != nullptr ? *whole : part.at(field).as_string();
   }
   return text;
 }

@@ -153,6 +153,24 @@ TEST_F(FieldRangesTest, EveryIntegerIsTakenWithinItsRangeAndNowhereElse) {
   }
 }
 
+// The range that an error tells is this server's.
+TEST_F(FieldRangesTest, ErrorsTellTheLargestValueThatIsTaken) {
+  for (const IntegerField& field : integer_fields()) {
+    const int64_t most = max_of(field, limits_);
+    for (const Api api : apis_of(field.of)) {
+      for (const char* value : {"9000000000000000000", "2147483648", "1e30"}) {
+        if (field.max > std::numeric_limits<int32_t>::max() && *value != '1') continue;
+        const auto parsed = parse_generation(
+            api, body_with(api, field.path, value, companions(field.path, most)), scope());
+        ASSERT_FALSE(parsed) << field.path << value;
+        EXPECT_EQ(parsed.error().param, field.path);
+        EXPECT_TRUE(parsed.error().message.ends_with(fmt::format(" and {}", most)))
+            << parsed.error().message;
+      }
+    }
+  }
+}
+
 TEST_F(FieldRangesTest, EveryRealIsTakenWithinItsRangeAndNowhereElse) {
   for (const RealField& field : real_fields()) {
     for (const Api api : apis_of(field.of)) {

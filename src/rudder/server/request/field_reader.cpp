@@ -8,6 +8,8 @@
 #include <cmath>
 #include <limits>
 
+#include "rudder/base/exact_json.h"
+
 namespace rudder::server {
 
 namespace json = boost::json;
@@ -34,7 +36,7 @@ std::string_view json_type_name(const json::value& value) {
     case json::kind::double_:
       return "a number";
     case json::kind::string:
-      return "a string";
+      return is_string(value) ? "a string" : "a number";
     case json::kind::array:
       return "a list";
     case json::kind::object:
@@ -113,7 +115,8 @@ void FieldReader::boolean(std::string_view name, bool* out) {
   }
 }
 
-std::optional<int64_t> FieldReader::read_integer(std::string_view name, int64_t min, int64_t max) {
+std::optional<int64_t> FieldReader::read_integer(std::string_view name, int64_t min, int64_t max,
+                                                 int64_t told_max) {
   const json::value* value = raw(name);
   if (value == nullptr) return std::nullopt;
   if (!value->is_number()) {
@@ -127,21 +130,23 @@ std::optional<int64_t> FieldReader::read_integer(std::string_view name, int64_t 
     return std::nullopt;
   }
   if (!number || *number < min || *number > max) {
-    error(ErrorCode::kInvalidArgument, fmt::format("must be between {} and {}", min, max), name);
+    error(ErrorCode::kInvalidArgument, fmt::format("must be between {} and {}", min, told_max),
+          name);
     return std::nullopt;
   }
   return number;
 }
 
 void FieldReader::integer(std::string_view name, int64_t min, int64_t max,
-                          std::optional<int64_t>* out) {
-  if (const std::optional<int64_t> number = read_integer(name, min, max)) *out = *number;
+                          std::optional<int64_t>* out, std::optional<int64_t> told_max) {
+  const std::optional<int64_t> number = read_integer(name, min, max, told_max.value_or(max));
+  if (number) *out = *number;
 }
 
-void FieldReader::int32(std::string_view name, int64_t min, int64_t max, int32_t* out) {
-  if (const std::optional<int64_t> number = read_integer(name, min, max)) {
-    *out = static_cast<int32_t>(*number);
-  }
+void FieldReader::int32(std::string_view name, int64_t min, int64_t max, int32_t* out,
+                        std::optional<int64_t> told_max) {
+  const std::optional<int64_t> number = read_integer(name, min, max, told_max.value_or(max));
+  if (number) *out = static_cast<int32_t>(*number);
 }
 
 void FieldReader::real(std::string_view name, float* out) {
@@ -161,7 +166,7 @@ void FieldReader::real(std::string_view name, float* out) {
 void FieldReader::string(std::string_view name, size_t max_bytes, std::string* out) {
   const json::value* value = raw(name);
   if (value == nullptr) return;
-  if (!value->is_string()) {
+  if (!is_string(*value)) {
     error(ErrorCode::kInvalidArgument,
           fmt::format("must be a string, not {}", json_type_name(*value)), name);
   } else if (value->get_string().size() > max_bytes) {

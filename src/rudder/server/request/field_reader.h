@@ -13,6 +13,10 @@
 
 #include "rudder/base/result.h"
 
+namespace rudder::engine {
+struct RequestLimits;
+}  // namespace rudder::engine
+
 namespace rudder::server {
 
 // Of a name, or of a choice among a few, as FieldReader::string() bounds it.
@@ -27,8 +31,11 @@ class FieldReader {
   // Each leaves the output alone when the field is absent. A number with a zero fraction is an
   // integer ("3.0"), as in the reference servers; a bool is never a number.
   void boolean(std::string_view name, bool* out);
-  void integer(std::string_view name, int64_t min, int64_t max, std::optional<int64_t>* out);
-  void int32(std::string_view name, int64_t min, int64_t max, int32_t* out);
+  // `told_max`: what the error says is the largest, where something else narrows it.
+  void integer(std::string_view name, int64_t min, int64_t max, std::optional<int64_t>* out,
+               std::optional<int64_t> told_max = std::nullopt);
+  void int32(std::string_view name, int64_t min, int64_t max, int32_t* out,
+             std::optional<int64_t> told_max = std::nullopt);
   void real(std::string_view name, float* out);  // finite, and fits a float
   void string(std::string_view name, size_t max_bytes, std::string* out);
   void string(std::string_view name, size_t max_bytes, std::optional<std::string>* out);
@@ -44,6 +51,10 @@ class FieldReader {
   void skip(std::string_view name) { raw(name); }
   // Present, and something else than null, false, 0, or empty: refused as not supported.
   void refuse(std::string_view name, std::string_view why);
+
+  // Of the server, which narrow ranges; null: nothing does.
+  void show_limits(const engine::RequestLimits* limits) { limits_ = limits; }
+  const engine::RequestLimits* limits() const { return limits_; }
 
   // The message follows the path: "top_k must be ...".
   void error(ErrorCode code, std::string_view message, std::string_view name);
@@ -63,13 +74,15 @@ class FieldReader {
   std::vector<std::string> ignored() const;
 
  private:
-  std::optional<int64_t> read_integer(std::string_view name, int64_t min, int64_t max);
+  std::optional<int64_t> read_integer(std::string_view name, int64_t min, int64_t max,
+                                      int64_t told_max);
 
   const boost::json::object& object_;
   const std::string path_;
   std::vector<std::string_view> asked_;
   std::vector<std::string> ignored_inside_;
   std::optional<Error> error_;
+  const engine::RequestLimits* limits_ = nullptr;
 };
 
 // For readers of their own: errors in the same form.

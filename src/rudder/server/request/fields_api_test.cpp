@@ -164,6 +164,29 @@ TEST(Fields, APromptThatDoesNotFitSaysWhatClientsLookFor) {
             "max_completion_tokens");
 }
 
+TEST(Fields, UsageInEachEventIsUsageAtTheEndToo) {
+  TestServer test(say_x);
+  const auto usages = [&](const char* options) {
+    const ClientResponse answer =
+        test.post(kCompletionsPath,
+                  fmt::format(R"({{"prompt":"a","stream":true,"stream_options":{}}})", options));
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    int with_numbers = 0;
+    for (size_t at = 0; (at = answer.body.find("\"usage\":{", at)) != std::string::npos; ++at) {
+      ++with_numbers;
+    }
+    const bool at_end = answer.body.find("\"choices\":[]") != std::string::npos;
+    return std::pair(with_numbers > (at_end ? 1 : 0), at_end);
+  };
+  EXPECT_EQ(usages(R"({"continuous_usage_stats":true})"), std::pair(true, true));
+  EXPECT_EQ(usages(R"({"continuous_usage_stats":true,"include_usage":true})"),
+            std::pair(true, true));
+  EXPECT_EQ(usages(R"({"continuous_usage_stats":true,"include_usage":false})"),
+            std::pair(false, false));
+  EXPECT_EQ(usages(R"({"include_usage":true})"), std::pair(false, true));
+  EXPECT_EQ(usages("{}"), std::pair(false, false));
+}
+
 TEST(Fields, OpenapiAsksForTheKeysThatThereAre) {
   const auto security_of = [](const ServerSettings& settings, const char* path,
                               const char* method) {

@@ -60,5 +60,46 @@ TEST(FormsApi, StructuresOfTheOlderFormAreTakenAndRefusedByTheirPaths) {
       << newer.body;
 }
 
+// As doubles the two numbers are one, and the value would be allowed.
+TEST(FormsApi, NumbersOfSchemasLoseNoDigitOnTheirWay) {
+  TestServer test([](const engine::RequestParams&) { return say({"ab"}); });
+  const auto schema = [](std::string_view least) {
+    return fmt::format(R"({{"const":100000000000000000000001,"minimum":{}}})", least);
+  };
+  constexpr std::string_view kLess = "100000000000000000000001.0";
+  constexpr std::string_view kMore = "100000000000000000000001.0000000000000000001";
+  for (const auto& [path, body] :
+       {std::pair("/v1/completions", R"("prompt":"a","structured_outputs":{{"json":{}}})"),
+        std::pair("/v1/completions", R"("prompt":"a","json_schema":{})"),
+        std::pair("/v1/completions",
+                  R"("prompt":"a","response_format":{{"type":"json_schema","json_schema":)"
+                  R"({{"name":"n","schema":{}}}}})")}) {
+    const auto status = [&](std::string_view least) {
+      return test.post(path, "{" + fmt::format(fmt::runtime(body), schema(least)) + "}").status;
+    };
+    EXPECT_EQ(status(kLess), 200) << body;
+    EXPECT_EQ(status(kMore), 400) << body;
+  }
+  const ClientResponse beyond =
+      test.post("/v1/completions",
+                R"({"prompt":"a","structured_outputs":{"json":{"items":{"minimum":1e9999999}}}})");
+  EXPECT_EQ(beyond.status, 400);
+  EXPECT_NE(beyond.body.find(R"("param":"structured_outputs.json.items.minimum")"),
+            std::string::npos)
+      << beyond.body;
+}
+
+TEST(FormsApi, ALarkGrammarIsToldAsSuch) {
+  TestServer test([](const engine::RequestParams&) { return say({"ab"}); });
+  const ClientResponse lark =
+      test.post("/v1/completions", R"({"prompt":"a","grammar":"start: \"a\" | \"b\"\n"})");
+  EXPECT_EQ(lark.status, 400);
+  EXPECT_NE(lark.body.find("is a Lark grammar"), std::string::npos) << lark.body;
+  EXPECT_EQ(test.post("/v1/completions",
+                      R"({"prompt":"a","grammar":"root ::= \"[\" ws \"]\"\nws ::= | \" \" ws\n"})")
+                .status,
+            200);
+}
+
 }  // namespace
 }  // namespace rudder::server

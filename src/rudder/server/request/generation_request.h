@@ -1,6 +1,6 @@
-// GenerationRequest: a parsed body of /v1/chat/completions or /v1/completions: the request to the
-// engine and the form of the answer. parse_generation is the only way from bytes to it: it checks
-// the types of fields; engine::validate_request checks their values. Runs on the tokenise pool.
+// GenerationRequest: a parsed body of an API that generates: the request to the
+// engine and the form of the answer. The reader of each API checks the types of fields
+// (generation_ask.h); engine::validate_request checks their values. Runs on the tokenise pool.
 #pragma once
 
 #include <boost/json/fwd.hpp>
@@ -20,19 +20,48 @@
 #include "rudder/server/model.h"
 #include "rudder/server/request/field_reader.h"
 #include "rudder/server/request/token_cache.h"
+#include "rudder/server/request/tool_fields.h"
 #include "rudder/server/steering/tap_fields.h"
 
 namespace rudder::server {
 
 struct ResponseTurn;
+struct ToolForms;
 
-enum class Api : uint8_t { kChat, kCompletions, kResponses, kMessages, kEmbeddings };
+enum class Api : uint8_t {
+  kChat,
+  kCompletions,
+  kResponses,
+  kCompaction,
+  kMessages,
+  kEmbeddings,
+  kRerank,
+  kScore
+};
 
 // Vectors of embeddings, from the pooled states to what the client gets.
 struct EmbeddingOptions {
   bool as_base64 = false;  // else a list of numbers
   bool normalised = true;  // to length 1
   int32_t dimensions = 0;  // the first so many are kept
+};
+
+// Of /v1/rerank.
+struct RerankOptions {
+  int32_t top_n = 0;                   // so many of the best are told; 0: all
+  std::vector<std::string> documents;  // that the answer repeats
+};
+
+// Of /v1/responses.
+struct ResponseOptions {
+  std::string told_fields;                   // members of a JSON object that repeat what was asked
+  std::shared_ptr<const ResponseTurn> turn;  // null: it is not remembered
+  std::shared_ptr<const ToolForms> tool_forms;  // how calls are told; null: each as a function's
+};
+
+// Of /v1/messages.
+struct MessageOptions {
+  bool seals_thoughts = false;  // told in a form that the client cannot read, and gives back
 };
 
 // How the answer is to look.
@@ -59,11 +88,10 @@ struct AnswerOptions {
   std::optional<int64_t> ping_seconds;  // of silence in a stream; absent: the server's
   int32_t n = 1;                        // choices a prompt
   int32_t num_choices = 1;              // of all prompts
-  // Of responses: members of a JSON object that repeat what was asked, and whether it is
-  // remembered.
-  std::string told_fields;
-  std::shared_ptr<const ResponseTurn> turn;
+  ResponseOptions response;
+  MessageOptions message;
   EmbeddingOptions embedding;
+  RerankOptions rerank;
 };
 
 struct Prompt {
@@ -76,6 +104,8 @@ struct Prompt {
   // none, and then those that the engine has told.
   std::vector<engine::OutputToken> scored;
   size_t num_tokens = 0;
+  // It is submitted when the one before it has ended: what both begin with is cached then.
+  bool waits_for_last = false;
 
   bool is_scored() const { return scored.empty() || scored.size() == num_tokens; }
 };
@@ -99,7 +129,6 @@ struct GenerationScope {
   int32_t max_prompts = 1024;
   std::string request_id;
   bool is_named = false;          // the client chose the id, in a header
-  std::string answer_id = {};     // of the answer; empty: made of the API and request_id
   std::string_view version = {};  // of the server
   TapServices taps = {};
   TokenCache* tokens = nullptr;  // of prompts; null: each is tokenised
@@ -120,7 +149,7 @@ tl::expected<std::string, ApiError> read_model(FieldReader& reader, const Server
 
 tl::expected<GenerationRequest, ApiError> parse_generation(Api api, std::string_view body,
                                                            const GenerationScope& scope);
-// Of a body that is parsed already: other APIs' requests come as chat bodies.
+// Of a body that is parsed already.
 tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const boost::json::object& body,
                                                            const GenerationScope& scope);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <charconv>
+#include <utility>
 
 #include "rudder/server/request/field_ranges.h"
 
@@ -13,42 +14,6 @@ namespace rudder::server {
 namespace json = boost::json;
 
 namespace {
-
-void read_stop(FieldReader& reader, std::vector<std::string>* stop) {
-  const json::value* value = reader.raw("stop");
-  if (value == nullptr) return;
-  if (value->is_string()) {
-    if (!value->get_string().empty()) {
-      stop->emplace_back(value->get_string());
-    } else {
-      reader.error(ErrorCode::kInvalidArgument, "is an empty string", "stop");
-    }
-    return;
-  }
-  if (!value->is_array()) {
-    reader.error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("must be a string or a list of strings, not {}", json_type_name(*value)),
-        "stop");
-    return;
-  }
-  if (value->get_array().size() > size_limit("stop")) {
-    reader.error(ErrorCode::kInvalidArgument,
-                 fmt::format("has more than {} items", size_limit("stop")), "stop");
-    return;
-  }
-  for (const json::value& item : value->get_array()) {
-    const std::string name = fmt::format("stop[{}]", stop->size());
-    if (!item.is_string() || item.get_string().empty()) {
-      return reader.error(ErrorCode::kInvalidArgument, "must be a string that is not empty", name);
-    }
-    if (item.get_string().size() > size_limit("stop[]")) {
-      return reader.error(ErrorCode::kInvalidArgument,
-                          fmt::format("has more than {} bytes", size_limit("stop[]")), name);
-    }
-    stop->emplace_back(item.get_string());
-  }
-}
 
 void read_logit_bias(FieldReader& reader, std::vector<std::pair<int32_t, float>>* bias) {
   const RealField& range = real_field("logit_bias.*");
@@ -85,20 +50,6 @@ void read_modalities(FieldReader& reader) {
       return reader.error(ErrorCode::kUnsupported, "is not supported other than ['text']",
                           "modalities");
     }
-  }
-}
-
-void read_max_tokens(FieldReader& reader, const SamplingDefaults& defaults,
-                     std::optional<int32_t>* out) {
-  std::optional<int64_t> max_tokens;
-  std::optional<int64_t> max_completion_tokens;
-  read_integer(reader, "max_tokens", &max_tokens);
-  read_integer(reader, "max_completion_tokens", &max_completion_tokens);
-  const std::optional<int64_t> chosen = max_completion_tokens ? max_completion_tokens : max_tokens;
-  if (chosen) {
-    *out = static_cast<int32_t>(*chosen);
-  } else if (defaults.max_tokens && *defaults.max_tokens > 0) {
-    *out = static_cast<int32_t>(std::min(*defaults.max_tokens, integer_field("max_tokens").max));
   }
 }
 
@@ -159,16 +110,29 @@ void pass_over_known_fields(FieldReader& reader) {
   read_real(reader, "length_penalty", &number);
 }
 
+// The largest value that is taken here, and the largest that this server takes. What the context
+// narrows is judged with the prompt's length, in words of its own.
+std::pair<int64_t, int64_t> upper_bounds(const FieldReader& reader, const IntegerField& field) {
+  if (reader.limits() == nullptr) return {field.max, field.max};
+  const int64_t told = max_of(field, *reader.limits());
+  const bool is_of_context =
+      field.limit == RangeLimit::kContext || field.limit == RangeLimit::kOutput;
+  return {is_of_context ? field.max : told, told};
+}
+
 }  // namespace
 
-void read_integer(FieldReader& reader, std::string_view name, std::optional<int64_t>* out) {
-  const IntegerField& field = integer_field(reader.path_of(name));
-  reader.integer(name, field.min, field.max, out);
+void read_integer(FieldReader& reader, std::string_view name, std::optional<int64_t>* out,
+                  std::string_view range) {
+  const IntegerField& field = integer_field(range.empty() ? reader.path_of(name) : range);
+  const auto [max, told] = upper_bounds(reader, field);
+  reader.integer(name, field.min, max, out, told);
 }
 
 void read_integer(FieldReader& reader, std::string_view name, int32_t* out) {
   const IntegerField& field = integer_field(reader.path_of(name));
-  reader.int32(name, field.min, field.max, out);
+  const auto [max, told] = upper_bounds(reader, field);
+  reader.int32(name, field.min, max, out, told);
 }
 
 void read_real(FieldReader& reader, std::string_view name, float* out) {
@@ -215,14 +179,15 @@ engine::RequestParams read_sampling_fields(FieldReader& reader, const SamplingDe
   if (seed) params.seed = static_cast<uint64_t>(*seed);
   reader.boolean("ignore_eos", &params.ignore_eos);
   reader.boolean("disable_spec_decode", &params.disable_spec_decode);
-  read_max_tokens(reader, defaults, &params.max_tokens);
-  read_stop(reader, &params.stop);
+  if (defaults.max_tokens && *defaults.max_tokens > 0) {
+    params.max_tokens =
+        static_cast<int32_t>(std::min(*defaults.max_tokens, integer_field("max_tokens").max));
+  }
   reader.boolean("include_stop_str_in_output", &params.include_stop);
   reader.boolean("skip_special_tokens", &params.skip_special_tokens);
   read_repetition(reader, &params.repetition);
   read_integer(reader, "priority", &params.priority);
   read_real(reader, "timeout", &params.timeout);
-  read_integer(reader, "n", &params.n);
   params.cache_salt = read_cache_salt(reader);
   return params;
 }
@@ -236,46 +201,98 @@ std::string read_cache_salt(FieldReader& reader) {
   return salt.value_or("");
 }
 
-void read_answer_fields(FieldReader& reader, AnswerOptions* answer) {
-  reader.boolean("stream", &answer->stream);
-  reader.boolean("return_token_ids", &answer->return_token_ids);
-  reader.boolean("return_steered_tokens", &answer->return_steered_tokens);
-  reader.boolean("return_tokens_as_token_ids", &answer->tokens_as_ids);
-  read_integer(reader, "sse_ping_interval", &answer->ping_seconds);
-  if (const json::object* object = reader.object("stream_options")) {
-    if (!answer->stream) {
-      reader.error(ErrorCode::kInvalidArgument, "is only allowed when stream is true",
-                   "stream_options");
+void read_stop(FieldReader& reader, std::string_view name, std::vector<std::string>* stop) {
+  const json::value* value = reader.raw(name);
+  if (value == nullptr) return;
+  if (value->is_string()) {
+    if (!value->get_string().empty()) {
+      stop->emplace_back(value->get_string());
+    } else {
+      reader.error(ErrorCode::kInvalidArgument, "is an empty string", name);
     }
-    FieldReader options(*object, "stream_options");
-    options.boolean("include_usage", &answer->include_usage);
-    options.boolean("continuous_usage_stats", &answer->continuous_usage);
-    reader.adopt(options);
+    return;
+  }
+  if (!value->is_array()) {
+    reader.error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("must be a string or a list of strings, not {}", json_type_name(*value)), name);
+    return;
+  }
+  if (value->get_array().size() > size_limit("stop")) {
+    reader.error(ErrorCode::kInvalidArgument,
+                 fmt::format("has more than {} items", size_limit("stop")), name);
+    return;
+  }
+  for (const json::value& item : value->get_array()) {
+    const std::string at = fmt::format("{}[{}]", name, stop->size());
+    if (!item.is_string() || item.get_string().empty()) {
+      return reader.error(ErrorCode::kInvalidArgument, "must be a string that is not empty", at);
+    }
+    if (item.get_string().size() > size_limit("stop[]")) {
+      return reader.error(ErrorCode::kInvalidArgument,
+                          fmt::format("has more than {} bytes", size_limit("stop[]")), at);
+    }
+    stop->emplace_back(item.get_string());
   }
 }
 
-void refuse_unsupported_fields(FieldReader& reader, Api api, int32_t n) {
+void read_max_tokens(FieldReader& reader, std::optional<int32_t>* out) {
+  std::optional<int64_t> chosen;
+  read_integer(reader, "max_tokens", &chosen);
+  read_integer(reader, "max_completion_tokens", &chosen);
+  if (chosen) *out = static_cast<int32_t>(*chosen);
+}
+
+void read_stream_fields(FieldReader& reader, AnswerOptions* answer) {
+  reader.boolean("stream", &answer->stream);
+  read_integer(reader, "sse_ping_interval", &answer->ping_seconds);
+}
+
+void read_choice_fields(FieldReader& reader, AnswerOptions* answer, engine::RequestParams* params) {
+  read_integer(reader, "n", &params->n);
+  reader.boolean("return_token_ids", &answer->return_token_ids);
+  reader.boolean("return_steered_tokens", &answer->return_steered_tokens);
+  reader.boolean("return_tokens_as_token_ids", &answer->tokens_as_ids);
+  const json::object* object = reader.object("stream_options");
+  if (object == nullptr) return;
+  if (!answer->stream) {
+    reader.error(ErrorCode::kInvalidArgument, "is only allowed when stream is true",
+                 "stream_options");
+  }
+  FieldReader options(*object, "stream_options");
+  options.boolean("continuous_usage_stats", &answer->continuous_usage);
+  // Who asks for usage in each event wants it at the end too, unless told otherwise: then in none.
+  answer->include_usage = answer->continuous_usage;
+  options.boolean("include_usage", &answer->include_usage);
+  answer->continuous_usage = answer->continuous_usage && answer->include_usage;
+  reader.adopt(options);
+}
+
+void refuse_unsupported_fields(FieldReader& reader) {
   for (const char* name : {"prompt_embeds", "logits_processors", "kv_transfer_params",
                            "mm_processor_kwargs", "media_io_kwargs"}) {
     reader.refuse(name, "is not supported yet");
   }
   reader.refuse("use_beam_search", "is not supported");
-  if (api == Api::kCompletions) {
-    reader.refuse("suffix", "is not supported");
-    read_chat_defaults(reader);
-    int32_t best_of = n;
-    read_integer(reader, "best_of", &best_of);
-    if (best_of != n) {
-      reader.error(ErrorCode::kUnsupported, "is not supported other than equal to n", "best_of");
-    }
-  } else {
-    reader.refuse("audio", "is not supported");
-    reader.refuse("web_search_options", "is not supported");
-    reader.refuse("thinking", "is not supported; use chat_template_kwargs");
-    read_modalities(reader);
-  }
+  reader.refuse("logprob_token_ids", "is not supported; logprobs tells the likeliest tokens");
   read_routers_fields(reader);
   pass_over_known_fields(reader);
+}
+
+void refuse_fields_of_chat(FieldReader& reader) {
+  reader.refuse("audio", "is not supported");
+  reader.refuse("web_search_options", "is not supported");
+  read_modalities(reader);
+}
+
+void refuse_fields_of_completions(FieldReader& reader, int32_t n) {
+  reader.refuse("suffix", "is not supported");
+  read_chat_defaults(reader);
+  int32_t best_of = n;
+  read_integer(reader, "best_of", &best_of);
+  if (best_of != n) {
+    reader.error(ErrorCode::kUnsupported, "is not supported other than equal to n", "best_of");
+  }
 }
 
 }  // namespace rudder::server

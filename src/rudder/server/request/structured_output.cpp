@@ -5,7 +5,7 @@
 #include <boost/json.hpp>
 #include <utility>
 
-#include "rudder/base/json.h"
+#include "rudder/base/exact_json.h"
 #include "rudder/constraint/json_schema.h"
 #include "rudder/constraint/structural_tag.h"
 #include "rudder/constraint/translate.h"
@@ -64,15 +64,16 @@ class Reader {
     std::string text;
     switch (field.spelling) {
       case Spelling::kText:
-        if (!value->is_string()) return wrong(reader, field.name, "a string", *value);
+        if (!is_string(*value)) return wrong(reader, field.name, "a string", *value);
         text = value->get_string();
         if (text.empty()) return empty(reader, field.name);
         break;
       case Spelling::kJson:
-        if (value->is_string()) {
+        if (is_string(*value)) {
           text = value->get_string();
           if (text.empty()) return empty(reader, field.name);
-        } else if (value->is_object() || value->is_bool()) {
+        } else if (value->is_object() ||
+                   (value->is_bool() && field.kind == GrammarKind::kJsonSchema)) {
           text = to_json_text(*value);
         } else {
           return wrong(reader, field.name, "an object", *value);
@@ -80,6 +81,7 @@ class Reader {
         break;
       case Spelling::kList:
         if (!value->is_array()) return wrong(reader, field.name, "a list of strings", *value);
+        if (!is_list_of_strings(reader, field.name, value->get_array())) return;
         text = to_json_text(*value);
         break;
       case Spelling::kSwitch:
@@ -106,6 +108,14 @@ class Reader {
     reader.error(ErrorCode::kInvalidArgument,
                  fmt::format("must be {}, not {}", want, json_type_name(value)), name);
   }
+  static bool is_list_of_strings(FieldReader& reader, std::string_view name,
+                                 const json::array& list) {
+    if (list.empty()) reader.error(ErrorCode::kInvalidArgument, "is an empty list", name);
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (!is_string(list[i])) wrong(reader, fmt::format("{}[{}]", name, i), "a string", list[i]);
+    }
+    return reader.ok();
+  }
   static void empty(FieldReader& reader, std::string_view name) {
     reader.error(ErrorCode::kInvalidArgument, "is an empty string", name);
   }
@@ -124,42 +134,49 @@ void read_object_format(FieldReader& format, Reader& forms) {
   forms.set(format, "schema", {.kind = GrammarKind::kJsonSchema, .text = to_json_text(of_objects)});
 }
 
-void read_response_format(FieldReader& reader, Reader& forms) {
-  const json::value* value = reader.raw("response_format");
-  if (value == nullptr) return;
-  const json::object* object = value->if_object();
+// The object that has the schema, with its name and what else is said of it.
+void read_schema(FieldReader& about, Reader& forms) {
+  constexpr size_t kMaxName = 1024;
+  std::string ignored;
+  bool strict = false;
+  about.string("name", kMaxName, &ignored);
+  about.skip("description");
+  about.boolean("strict", &strict);  // what is generated is strict either way
+  if (about.raw("schema") == nullptr) {
+    about.error(ErrorCode::kInvalidArgument, "is missing", "schema");
+  }
+  forms.form(about, {"schema", GrammarKind::kJsonSchema, Spelling::kJson});
+}
+
+void read_schema_format(FieldReader& format, bool has_wrapper, Reader& forms) {
+  if (!has_wrapper) return read_schema(format, forms);
+  const json::object* wrapper = format.object("json_schema");
+  if (wrapper == nullptr && format.ok()) {
+    format.error(ErrorCode::kInvalidArgument, "is missing", "json_schema");
+  }
+  if (wrapper == nullptr) return;
+  FieldReader inner(*wrapper, format.path_of("json_schema"));
+  read_schema(inner, forms);
+  format.adopt(inner);
+}
+
+void read_format(FieldReader& reader, const FormatField& field, Reader& forms) {
+  if (field.value == nullptr) return;
+  const json::object* object = field.value->if_object();
   const json::value* type = object != nullptr ? object->if_contains("type") : nullptr;
   if (type == nullptr || !type->is_string()) {
-    return reader.error(ErrorCode::kInvalidArgument, "must be an object with a type",
-                        "response_format");
+    return reader.error(ErrorCode::kInvalidArgument, "must be an object with a type", field.path);
   }
-  FieldReader format(*object, "response_format");
+  FieldReader format(*object, field.path);
   format.skip("type");
   const std::string_view name = type->get_string();
   if (name == "json_object") {
     read_object_format(format, forms);
   } else if (name == "json_schema") {
-    const json::object* wrapper = format.object("json_schema");
-    if (wrapper == nullptr && format.ok()) {
-      format.error(ErrorCode::kInvalidArgument, "is missing", "json_schema");
-    }
-    if (wrapper != nullptr) {
-      FieldReader inner(*wrapper, "response_format.json_schema");
-      constexpr size_t kMaxName = 1024;
-      std::string ignored;
-      bool strict = false;
-      inner.string("name", kMaxName, &ignored);
-      inner.skip("description");
-      inner.boolean("strict", &strict);  // what is generated is strict either way
-      if (inner.raw("schema") == nullptr) {
-        inner.error(ErrorCode::kInvalidArgument, "is missing", "schema");
-      }
-      forms.form(inner, {"schema", GrammarKind::kJsonSchema, Spelling::kJson});
-      format.adopt(inner);
-    }
+    read_schema_format(format, field.has_wrapper, forms);
   } else if (name == "structural_tag") {
-    forms.set(reader, "response_format",
-              {.kind = GrammarKind::kStructuralTag, .text = to_json_text(*value)});
+    forms.set(reader, field.path,
+              {.kind = GrammarKind::kStructuralTag, .text = to_json_text(*field.value)});
     return;  // the tag has fields of its own
   } else if (name != "text") {
     format.error(ErrorCode::kInvalidArgument,
@@ -203,9 +220,16 @@ void read_structured_outputs(FieldReader& reader, Reader& forms, StructuredOutpu
 }  // namespace
 
 StructuredOutput read_structured_output(FieldReader& reader) {
+  return read_structured_output(
+      reader,
+      {.value = reader.raw("response_format"), .path = "response_format", .has_wrapper = true});
+}
+
+StructuredOutput read_structured_output(FieldReader& reader, const FormatField& format) {
   StructuredOutput out;
   Reader forms(&out);
-  read_response_format(reader, forms);
+  read_format(reader, format, forms);
+  out.is_of_text = out.spec.has_value();
   read_structured_outputs(reader, forms, &out);
   for (const FormField& field : kOtherNames) forms.form(reader, field);
   for (const char* name :
@@ -239,8 +263,8 @@ Result<json::object> StructuredOutput::content() const {
     return json::object{{"type", "grammar"}, {"grammar", grammar}};
   }
   RUDDER_TRY(const std::string opened, constraint::open_structural_tag(fuel, *spec));
-  RUDDER_TRY(const json::value tag,
-             parse_json(opened, "the structural tag", {.max_depth = constraint::kMaxTagDepth}));
+  RUDDER_TRY(const json::value tag, parse_json_exactly(opened, "the structural tag",
+                                                       {.max_depth = constraint::kMaxTagDepth}));
   const json::value* format = tag.get_object().if_contains("format");
   if (format == nullptr || !format->is_object()) {
     return fail(ErrorCode::kUnsupported, "without a format is not supported beside tools");

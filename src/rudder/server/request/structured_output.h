@@ -1,5 +1,6 @@
-// Reads the fields of a request about the form of its output: `response_format`,
-// `structured_outputs`, and other servers' names for them. Runs on the tokenise pool.
+// Reads the fields of a request about the form of its output: the format of its API
+// (`response_format`), `structured_outputs`, and other servers' names for them. Runs on the
+// tokenise pool.
 #pragma once
 
 #include <boost/json/fwd.hpp>
@@ -17,6 +18,7 @@ namespace rudder::server {
 struct StructuredOutput {
   std::optional<constraint::GrammarSpec> spec;  // nothing: any text
   std::string path;                             // of the field that the spec's text came from
+  bool is_of_text = false;                      // the API's own format, which no call has to have
 
   // The spec for an answer that may have thoughts in front, which the spec does not bind.
   // kInvalidArgument for a spec that is at fault by itself.
@@ -26,10 +28,18 @@ struct StructuredOutput {
   Result<boost::json::object> content() const;
   // An error of the spec, with the field in front of its path.
   Error blame(Error error) const;
-  bool is_response_format() const { return path.starts_with("response_format"); }
+};
+
+// The field in which an API has the format of a text.
+struct FormatField {
+  const boost::json::value* value = nullptr;  // null: absent
+  std::string path = {};
+  bool has_wrapper = false;  // the schema is in an object `json_schema`, else beside the type
 };
 
 // Errors stay in `reader`. At most one field may ask for a form.
+StructuredOutput read_structured_output(FieldReader& reader, const FormatField& format);
+// With chat's `response_format`.
 StructuredOutput read_structured_output(FieldReader& reader);
 
 }  // namespace rudder::server

@@ -16,32 +16,49 @@
 
 namespace rudder::server {
 
+struct Conversation;
+
 struct PromptText {
   std::vector<int32_t> ids;
   std::string text;  // as given or rendered; decoded where ids were given
-  std::string path;  // of the field it came from: "messages", "prompt", "prompt[3]"
+  std::string path;  // of the field it came from: "messages", "prompt", "input[3]"
   std::vector<steer::RoleSpan> roles = {};  // of a chat whose roles were asked for
   bool is_cut = false;                      // there are more ids: too many for anybody
 };
 
 struct PromptLimits {
+  const char* field = "prompt";  // of the body
   int32_t max_prompts = 1;
   // A text of more tokens is not encoded any further.
   size_t max_tokens = SIZE_MAX;
   TokenLookup lookup = {};
 };
 
-// `prompt`: a string, a list of strings, a list of token ids or a list of such lists.
-Result<std::vector<PromptText>> read_completion_prompts(FieldReader& reader,
-                                                        const text::Tokenizer& tokenizer,
-                                                        const PromptLimits& limits);
+// A string, a list of strings, a list of token ids or a list of such lists.
+Result<std::vector<PromptText>> read_text_prompts(FieldReader& reader,
+                                                  const text::Tokenizer& tokenizer,
+                                                  const PromptLimits& limits);
 
-// `messages` with add_generation_prompt, continue_final_message, chat_template_kwargs,
-// reasoning_effort and the tools that are shown. Errors of fields stay in `reader` or come back,
-// whichever is found first. `with_roles`: also who wrote which tokens; kUnsupported where the
-// template hides it. A prompt that is cut has no roles.
+// An error of the engine about "prompt" or one of its tokens, at the prompt's own path.
+Error at_prompt(Error error, const std::string& path);
+
+struct RenderAsk {
+  size_t max_tokens = SIZE_MAX;  // as of PromptLimits
+  // Also who wrote which tokens; kUnsupported where the template hides it. A prompt that is cut has
+  // no roles.
+  bool with_roles = false;
+  TokenLookup lookup = {};
+};
+
+// The prompt of a conversation with the tools that are shown. `told_by` is told of what the model
+// does not see as it was sent.
+Result<PromptText> render_conversation(Conversation conversation, const ServerModel& model,
+                                       const ToolFields& tools, FieldReader& told_by,
+                                       const RenderAsk& ask = {});
+
+// The same of a body in chat's form. Errors of fields stay in `reader` or come back, whichever is
+// found first.
 Result<PromptText> render_chat(FieldReader& reader, const ServerModel& model,
-                               const ToolFields& tools, size_t max_tokens = SIZE_MAX,
-                               bool with_roles = false, TokenLookup lookup = {});
+                               const ToolFields& tools, const RenderAsk& ask = {});
 
 }  // namespace rudder::server

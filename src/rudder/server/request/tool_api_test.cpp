@@ -328,5 +328,33 @@ TEST(ToolApi, TemplatesGetToolsAndEarlierCalls) {
             "none none False|user::hi|assistant:hm:Oslo|tool::rain<think>");
 }
 
+// What stop strings are looked for in is the engine's: it is told where the thoughts are.
+TEST(ToolApi, StopStringsEndNoThoughts) {
+  ServerModel model = byte_model();
+  model.dialect.reasoning = *dialect::find_reasoning_dialect("qwen3");
+  const ApiKeys keys{{}};
+  engine::RequestLimits limits = ScriptedEngine(nullptr).limits();
+  const GenerationScope scope = {
+      .model = model, .limits = limits, .keys = keys, .request_id = "r1"};
+  const auto thoughts_of_body = [&](Api api, const std::string& body) {
+    const auto parsed = parse_generation(api, body, scope);
+    EXPECT_TRUE(parsed) << body;
+    return parsed->prompts.at(0).request.params().thoughts;
+  };
+  const auto chat = [&](const char* more) {
+    return fmt::format(R"({{"messages":[{{"role":"user","content":"a"}}],"stop":"x"{}}})", more);
+  };
+  const auto told = thoughts_of_body(Api::kChat, chat(""));
+  ASSERT_TRUE(told);
+  EXPECT_EQ(told->begin, "<think>");
+  EXPECT_EQ(told->end, "</think>");
+  EXPECT_FALSE(told->open);
+  // Where thoughts are text, they end as text does.
+  EXPECT_FALSE(thoughts_of_body(Api::kChat, chat(R"(,"separate_reasoning":false)")));
+  EXPECT_FALSE(thoughts_of_body(Api::kCompletions, R"({"prompt":"a","stop":"x"})"));
+  model.dialect.reasoning = *dialect::find_reasoning_dialect("deepseek_r1");
+  EXPECT_TRUE(thoughts_of_body(Api::kChat, chat(""))->open);
+}
+
 }  // namespace
 }  // namespace rudder::server

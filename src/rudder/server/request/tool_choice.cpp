@@ -11,70 +11,102 @@ namespace json = boost::json;
 
 namespace {
 
-bool has_tool(const std::vector<dialect::Tool>& tools, std::string_view name) {
-  return std::ranges::find(tools, name, &dialect::Tool::name) != tools.end();
-}
-
-// {"function": {"name": ...}}, which has to be the name of one of the tools.
-std::string read_function_name(FieldReader& fields, const std::vector<dialect::Tool>& tools) {
-  const json::object* function = fields.object("function");
+// {"type": "function", "function": {"name": ...}}
+std::string function_of_choice(FieldReader& choice) {
+  const json::object* function = choice.object("function");
   if (function == nullptr) {
-    fields.error(ErrorCode::kInvalidArgument, "is required", "function");
+    choice.error(ErrorCode::kInvalidArgument, "is required", "function");
     return {};
   }
-  FieldReader about(*function, fields.path_of("function"));
+  FieldReader about(*function, choice.path_of("function"));
   std::string name;
   about.string("name", kMaxToolNameBytes, &name);
-  if (about.ok() && !has_tool(tools, name)) {
-    about.error(ErrorCode::kInvalidArgument, "must be the name of one of the tools", "name");
-  }
-  fields.adopt(about);
+  choice.adopt(about);
   return name;
 }
 
-// One of the tools of `allowed_tools`: {"type": "function", "function": {"name": ...}}.
-std::string read_allowed_tool(FieldReader& reader, const json::value& item, const std::string& name,
-                              const std::vector<dialect::Tool>& tools) {
-  const json::object* tool = item.if_object();
-  if (tool == nullptr) {
-    reader.error(ErrorCode::kInvalidArgument, "must be an object", name);
-    return {};
-  }
-  FieldReader fields(*tool, reader.path_of(name));
-  std::string type;
-  fields.string("type", kMaxToolNameBytes, &type);
-  if (fields.ok() && type != "function") {
-    fields.error(ErrorCode::kInvalidArgument, "must be 'function'", "type");
-  }
-  std::string allowed = read_function_name(fields, tools);
-  reader.adopt(fields);
-  return allowed;
-}
+constexpr std::string_view kChatTypes[] = {"function"};
+constexpr ChoiceForm kChatForm = {.types = kChatTypes,
+                                  .list_field = "allowed_tools",
+                                  .name_field = "function.name",
+                                  .read_name = function_of_choice};
 
-void read_allowed(FieldReader& fields, const std::vector<dialect::Tool>& tools, ToolChoice* out) {
-  const json::object* allowed = fields.object("allowed_tools");
-  if (allowed == nullptr) {
-    return fields.error(ErrorCode::kInvalidArgument, "is required", "allowed_tools");
+class ChoiceReader {
+ public:
+  ChoiceReader(const std::vector<dialect::Tool>& tools, const ChoiceForm& form)
+      : tools_(tools), form_(form) {}
+
+  // An object: one tool, or a list of those that are allowed.
+  void read(FieldReader& fields, ToolChoice* out) const {
+    std::string type;
+    fields.string("type", kMaxToolNameBytes, &type);
+    const bool is_list = type == "allowed_tools";
+    if (!is_list) check_type(fields, type, " or 'allowed_tools'");
+    if (!fields.ok()) return;
+    if (tools_.empty()) return fields.adopt(invalid_field("needs tools", "tool_choice").value());
+    if (is_list) return read_list(fields, out);
+    out->allowed = {name_of_tool(fields)};
+    out->is_single = true;
   }
-  FieldReader about(*allowed, fields.path_of("allowed_tools"));
-  std::string mode;
-  about.string("mode", kMaxToolNameBytes, &mode);
-  if (about.ok() && mode != "auto" && mode != "required") {
-    about.error(ErrorCode::kInvalidArgument, "must be 'auto' or 'required'", "mode");
+
+ private:
+  void check_type(FieldReader& fields, std::string_view type, std::string_view also) const {
+    if (!fields.ok() || std::ranges::find(form_.types, type) != form_.types.end()) return;
+    fields.error(ErrorCode::kInvalidArgument,
+                 fmt::format("must be '{}'{}", fmt::join(form_.types, "', '"), also), "type");
   }
-  const json::array* list = about.array("tools");
-  if (list == nullptr || list->empty()) {
-    about.error(ErrorCode::kInvalidArgument, "must name at least one of the tools", "tools");
-  } else if (list->size() > tools.size()) {
-    about.error(ErrorCode::kInvalidArgument, "names more tools than there are", "tools");
+
+  std::string name_of_tool(FieldReader& fields) const {
+    std::string name = form_.read_name(fields);
+    if (fields.ok() && !has_tool(tools_, name)) {
+      fields.error(ErrorCode::kInvalidArgument, "must be the name of one of the tools",
+                   form_.name_field);
+    }
+    return name;
   }
-  for (size_t i = 0; about.ok() && i < list->size(); ++i) {
-    out->allowed.push_back(
-        read_allowed_tool(about, list->at(i), fmt::format("tools[{}]", i), tools));
+
+  void read_list(FieldReader& fields, ToolChoice* out) const {
+    if (form_.list_field.empty()) return read_allowed(fields, out);
+    const json::object* allowed = fields.object(form_.list_field);
+    if (allowed == nullptr) {
+      return fields.error(ErrorCode::kInvalidArgument, "is required", form_.list_field);
+    }
+    FieldReader about(*allowed, fields.path_of(form_.list_field));
+    read_allowed(about, out);
+    fields.adopt(about);
   }
-  out->mode = mode == "required" ? ToolChoice::Mode::kRequired : ToolChoice::Mode::kAuto;
-  fields.adopt(about);
-}
+
+  void read_allowed(FieldReader& about, ToolChoice* out) const {
+    std::string mode;
+    about.string("mode", kMaxToolNameBytes, &mode);
+    if (about.ok() && mode != "auto" && mode != "required") {
+      about.error(ErrorCode::kInvalidArgument, "must be 'auto' or 'required'", "mode");
+    }
+    const json::array* list = about.array("tools");
+    if (list == nullptr || list->empty()) {
+      about.error(ErrorCode::kInvalidArgument, "must name at least one of the tools", "tools");
+    } else if (list->size() > tools_.size()) {
+      about.error(ErrorCode::kInvalidArgument, "names more tools than there are", "tools");
+    }
+    for (size_t i = 0; about.ok() && i < list->size(); ++i) {
+      const std::string name = fmt::format("tools[{}]", i);
+      const json::object* tool = list->at(i).if_object();
+      if (tool == nullptr) {
+        return about.error(ErrorCode::kInvalidArgument, "must be an object", name);
+      }
+      FieldReader item(*tool, about.path_of(name));
+      std::string type;
+      item.string("type", kMaxToolNameBytes, &type);
+      check_type(item, type, "");
+      if (item.ok()) out->allowed.push_back(name_of_tool(item));
+      about.adopt(item);
+    }
+    out->mode = mode == "required" ? ToolChoice::Mode::kRequired : ToolChoice::Mode::kAuto;
+  }
+
+  const std::vector<dialect::Tool>& tools_;
+  const ChoiceForm& form_;
+};
 
 }  // namespace
 
@@ -82,7 +114,12 @@ bool ToolChoice::may_call(std::string_view tool) const {
   return allowed.empty() || std::ranges::find(allowed, tool) != allowed.end();
 }
 
-ToolChoice read_tool_choice(FieldReader& reader, const std::vector<dialect::Tool>& tools) {
+bool has_tool(const std::vector<dialect::Tool>& tools, std::string_view name) {
+  return std::ranges::find(tools, name, &dialect::Tool::name) != tools.end();
+}
+
+ToolChoice read_tool_choice(FieldReader& reader, const std::vector<dialect::Tool>& tools,
+                            const ChoiceForm& form) {
   using Mode = ToolChoice::Mode;
   ToolChoice choice{.mode = tools.empty() ? Mode::kNone : Mode::kAuto, .allowed = {}};
   const json::value* value = reader.raw("tool_choice");
@@ -90,32 +127,25 @@ ToolChoice read_tool_choice(FieldReader& reader, const std::vector<dialect::Tool
   const json::string* word = value->if_string();
   if (word != nullptr && *word == "none") return {};
   if (word != nullptr && *word == "auto") return choice;
-  if (word != nullptr ? *word != "required" : !value->is_object()) {
-    reader.error(ErrorCode::kInvalidArgument,
-                 "must be 'none', 'auto', 'required' or an object of type 'function' or "
-                 "'allowed_tools'",
-                 "tool_choice");
-    return choice;
-  }
-  if (tools.empty()) {
-    reader.error(ErrorCode::kInvalidArgument, "needs tools", "tool_choice");
-    return choice;
-  }
   choice.mode = Mode::kRequired;
-  if (word != nullptr) return choice;
-  FieldReader fields(value->get_object(), "tool_choice");
-  std::string type;
-  fields.string("type", kMaxToolNameBytes, &type);
-  if (type == "allowed_tools") {
-    read_allowed(fields, tools, &choice);
-  } else if (type == "function") {
-    choice.allowed = {read_function_name(fields, tools)};
-    choice.is_single = true;
-  } else {
-    fields.error(ErrorCode::kInvalidArgument, "must be 'function' or 'allowed_tools'", "type");
+  if (const json::object* object = value->if_object()) {
+    FieldReader fields(*object, "tool_choice");
+    ChoiceReader(tools, form).read(fields, &choice);
+    reader.adopt(fields);
+  } else if (word == nullptr || *word != "required") {
+    reader.error(ErrorCode::kInvalidArgument,
+                 fmt::format("must be 'none', 'auto', 'required' or an object of type '{}' or "
+                             "'allowed_tools'",
+                             fmt::join(form.types, "', '")),
+                 "tool_choice");
+  } else if (tools.empty()) {
+    reader.error(ErrorCode::kInvalidArgument, "needs tools", "tool_choice");
   }
-  reader.adopt(fields);
   return choice;
+}
+
+ToolChoice read_tool_choice(FieldReader& reader, const std::vector<dialect::Tool>& tools) {
+  return read_tool_choice(reader, tools, kChatForm);
 }
 
 }  // namespace rudder::server

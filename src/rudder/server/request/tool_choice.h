@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,8 +26,23 @@ struct ToolChoice {
   bool may_call(std::string_view tool) const;
 };
 
-// Of a request with these tools; one without `tool_choice` is free to call those it has. Errors
-// stay in `reader`.
+// How an API writes the choice of a tool.
+struct ChoiceForm {
+  std::span<const std::string_view> types;  // of tools
+  std::string_view
+      list_field;  // the object that has the list of allowed ones; "": the choice itself
+  std::string_view name_field;  // of a tool, for errors
+  // The name of the function that this object chooses. An error stays in `choice`.
+  std::string (*read_name)(FieldReader& choice);
+};
+
+// `tool_choice` in chat's words, of a request with these tools; one without it is free to call
+// those it has. Errors stay in `reader`.
+ToolChoice read_tool_choice(FieldReader& reader, const std::vector<dialect::Tool>& tools,
+                            const ChoiceForm& form);
+// The same in chat's form.
 ToolChoice read_tool_choice(FieldReader& reader, const std::vector<dialect::Tool>& tools);
+
+bool has_tool(const std::vector<dialect::Tool>& tools, std::string_view name);
 
 }  // namespace rudder::server

@@ -8,6 +8,7 @@
 
 #include "rudder/base/json.h"
 #include "rudder/constraint/translate.h"
+#include "rudder/server/request/argument_types.h"
 
 namespace rudder::server {
 
@@ -26,45 +27,11 @@ bool is_tool_name(std::string_view name) {
          });
 }
 
-bool names_string(const json::value& type) {
-  if (type.is_string()) return type.get_string() == "string";
-  const json::array* types = type.if_array();
-  return types != nullptr && std::any_of(types->begin(), types->end(), names_string);
-}
-
-// True when a value of this schema may be a string; a schema that does not say is taken to mean
-// one.
-bool allows_text(const json::value& schema) {
-  const json::object* object = schema.if_object();
-  if (object == nullptr) return true;
-  if (const json::value* type = object->if_contains("type")) return names_string(*type);
-  for (const char* name : {"anyOf", "oneOf"}) {
-    const json::value* value = object->if_contains(name);
-    const json::array* any = value != nullptr ? value->if_array() : nullptr;
-    if (any != nullptr) return std::any_of(any->begin(), any->end(), allows_text);
-  }
-  return true;
-}
-
-std::vector<std::string> json_arguments(const json::object* parameters) {
-  std::vector<std::string> names;
-  const json::value* value =
-      parameters != nullptr ? parameters->if_contains("properties") : nullptr;
-  const json::object* properties = value != nullptr ? value->if_object() : nullptr;
-  if (properties == nullptr) return names;
-  for (const auto& [name, schema] : *properties) {
-    if (!allows_text(schema)) names.emplace_back(name);
-  }
-  return names;
-}
-
+// An item of chat's list.
 void read_tool(FieldReader& reader, const json::value& item, const std::string& path,
-               std::vector<dialect::Tool>* tools, std::vector<dialect::CallableTool>* callable) {
-  const auto wrong = [&](std::string_view message, const std::string& where) {
-    reader.error(ErrorCode::kInvalidArgument, message, where);
-  };
+               ToolFields* out) {
   const json::object* tool = item.if_object();
-  if (tool == nullptr) return wrong("must be an object", path);
+  if (tool == nullptr) return reader.error(ErrorCode::kInvalidArgument, "must be an object", path);
   FieldReader fields(*tool, path);
   std::string type;
   fields.string("type", kMaxToolNameBytes, &type);
@@ -77,37 +44,14 @@ void read_tool(FieldReader& reader, const json::value& item, const std::string& 
     fields.error(ErrorCode::kInvalidArgument, "is required", "function");
   }
   if (!fields.ok()) return reader.adopt(fields.error());
-  FieldReader about(*function, path + ".function");
-  std::string name;
-  std::string description;
-  bool strict = false;
-  about.string("name", kMaxToolNameBytes, &name);
-  about.string("description", SIZE_MAX, &description);
-  about.boolean("strict", &strict);
-  const json::object* parameters = about.object("parameters");
-  if (about.ok() && !is_tool_name(name)) {
-    about.error(ErrorCode::kInvalidArgument,
-                fmt::format("must be 1 to {} letters, digits, '_', '-' or '.'", kMaxToolNameBytes),
-                "name");
-  }
-  const bool twice = std::any_of(tools->begin(), tools->end(),
-                                 [&](const dialect::Tool& other) { return other.name == name; });
-  if (twice) about.error(ErrorCode::kInvalidArgument, "is another tool's name too", "name");
-  if (!about.ok()) return reader.adopt(about.error());
-  callable->push_back({name, function->if_contains("parameters"), strict});
-  if (parameters == nullptr) callable->back().parameters = nullptr;  // null is "absent"
-  tools->push_back({std::move(name), json_arguments(parameters)});
+  offer_function(reader, *function, {path + ".function", path + ".function.parameters"}, out);
 }
 
-void read_tools(FieldReader& reader, const json::array& list, ToolFields* out) {
-  if (list.size() > kMaxTools) {
-    reader.error(ErrorCode::kInvalidArgument, fmt::format("has more than {} tools", kMaxTools),
-                 "tools");
-    return;
-  }
-  for (size_t i = 0; i < list.size() && reader.ok(); ++i) {
-    read_tool(reader, list[i], fmt::format("tools[{}]", i), &out->parser.tools, &out->callable);
-  }
+bool has_too_many(FieldReader& reader, const json::array& list) {
+  if (list.size() <= kMaxTools) return false;
+  reader.error(ErrorCode::kInvalidArgument, fmt::format("has more than {} tools", kMaxTools),
+               "tools");
+  return true;
 }
 
 // Where a schema forces arguments, they must be what it can force them to be.
@@ -118,9 +62,22 @@ void check_schemas(FieldReader& reader, const ToolFields& fields) {
     const json::value* type =
         parameters != nullptr ? parameters->get_object().if_contains("type") : nullptr;
     if (type == nullptr || *type == "object") continue;
-    reader.error(ErrorCode::kInvalidArgument, "must be 'object'",
-                 fmt::format("tools[{}].function.parameters.type", i));
+    reader.error(ErrorCode::kInvalidArgument, "must be 'object'", fields.schema_paths[i] + ".type");
   }
+}
+
+// One that must be called is shown whether it is deferred or not.
+void show_tools(const json::array* tools, const DeferredTools& deferred, ToolFields* out) {
+  out->shown = tools;
+  if (tools == nullptr || deferred.empty()) return;
+  auto shown = std::make_shared<json::array>();
+  for (size_t i = 0; i < out->callable.size(); ++i) {
+    const std::string& name = out->callable[i].name;
+    const bool is_named = !out->choice.allowed.empty() && out->choice.may_call(name);
+    if (is_named || !deferred.contains(name)) shown->push_back(tools->at(i));
+  }
+  out->shown = shown.get();
+  out->own_shown = std::move(shown);
 }
 
 constraint::GrammarSpec tag_spec(const json::object& format) {
@@ -196,30 +153,80 @@ std::optional<Error> ToolFields::schema_error() const {
                                    .space = constraint::JsonSpace::kCompact});
     if (grammar) continue;
     Error error = grammar.error();
-    error.where = fmt::format("tools[{}].function.parameters{}", i, error.where);
+    error.where = schema_paths[i] + error.where;
     error.message = fmt::format("{} {}", error.where, error.message);
     return error;
   }
   return std::nullopt;
 }
 
-ToolFields read_tool_fields(FieldReader& reader, const ModelDialect& dialect) {
+ToolFields begin_tool_fields(FieldReader& reader, const ModelDialect& dialect) {
   ToolFields fields;
   reader.boolean("parallel_tool_calls", &fields.parallel);
   reader.boolean("include_reasoning", &fields.include_reasoning);
   bool separate = true;
   reader.boolean("separate_reasoning", &separate);
   if (separate) fields.parser.reasoning = dialect.reasoning;
+  return fields;
+}
 
+void offer_function(FieldReader& reader, const json::object& function, ToolPath path,
+                    ToolFields* fields) {
+  FieldReader about(function, path.fields);
+  std::string name;
+  std::string description;
+  bool strict = false;
+  about.string("name", kMaxToolNameBytes, &name);
+  about.string("description", SIZE_MAX, &description);
+  about.boolean("strict", &strict);
+  const json::object* parameters = about.object("parameters");
+  if (about.ok() && !is_tool_name(name)) {
+    about.error(ErrorCode::kInvalidArgument,
+                fmt::format("must be 1 to {} letters, digits, '_', '-' or '.'", kMaxToolNameBytes),
+                "name");
+  }
+  if (has_tool(fields->parser.tools, name)) {
+    about.error(ErrorCode::kInvalidArgument, "is another tool's name too", "name");
+  }
+  if (!about.ok()) return reader.adopt(about.error());
+  fields->callable.push_back({name, function.if_contains("parameters"), strict});
+  if (parameters == nullptr) fields->callable.back().parameters = nullptr;  // null is "absent"
+  fields->schema_paths.push_back(std::move(path.schema));
+  dialect::Tool offered = {.name = std::move(name)};
+  if (parameters != nullptr) read_argument_types(*parameters, &offered);
+  fields->parser.tools.push_back(std::move(offered));
+}
+
+void offer_functions(FieldReader& reader, std::shared_ptr<const json::array> list,
+                     const std::vector<ToolPath>& paths, ToolFields* fields) {
+  if (has_too_many(reader, *list)) return;
+  for (size_t i = 0; i < list->size() && reader.ok(); ++i) {
+    offer_function(reader, (*list)[i].at("function").get_object(), paths[i], fields);
+  }
+  fields->own_offered = std::move(list);
+}
+
+void settle_tool_fields(FieldReader& reader, const json::array* offered,
+                        const ModelDialect& dialect, const DeferredTools& deferred,
+                        ToolFields* fields) {
+  if (fields->choice.mode == ToolChoice::Mode::kNone) return;
+  check_schemas(reader, *fields);
+  show_tools(offered, deferred, fields);
+  fields->parser.calls = dialect.calls;
+  fields->parser.must_call = fields->is_forced();
+  if (!fields->parallel || fields->choice.is_single) fields->parser.max_calls = 1;
+}
+
+ToolFields read_tool_fields(FieldReader& reader, const ModelDialect& dialect) {
+  ToolFields fields = begin_tool_fields(reader, dialect);
   const json::array* tools = reader.array("tools");
-  if (tools != nullptr) read_tools(reader, *tools, &fields);
+  if (tools != nullptr && !has_too_many(reader, *tools)) {
+    for (size_t i = 0; i < tools->size() && reader.ok(); ++i) {
+      read_tool(reader, (*tools)[i], fmt::format("tools[{}]", i), &fields);
+    }
+  }
   if (reader.ok()) fields.choice = read_tool_choice(reader, fields.parser.tools);
-  if (fields.choice.mode == ToolChoice::Mode::kNone) return fields;
-  check_schemas(reader, fields);
-  fields.shown = tools;
-  fields.parser.calls = dialect.calls;
-  fields.parser.must_call = fields.is_forced();
-  if (!fields.parallel || fields.choice.is_single) fields.parser.max_calls = 1;
+  settle_tool_fields(reader, tools, dialect, {}, &fields);
   return fields;
 }
 

@@ -1,9 +1,12 @@
-// Reads the fields of a chat request about tools and thoughts: `tools`, `tool_choice`,
-// `parallel_tool_calls`, `include_reasoning`, `separate_reasoning`. Runs on the tokenise pool.
+// The tools and thoughts of a request: what the readers of all APIs make of their fields, and
+// chat's own fields for them. Runs on the tokenise pool.
 #pragma once
 
 #include <boost/json/fwd.hpp>
+#include <functional>
+#include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,13 +21,22 @@
 
 namespace rudder::server {
 
+// Where the client's body has a function.
+struct ToolPath {
+  std::string fields;  // its name and so on
+  std::string schema;  // of its arguments
+};
+
 struct ToolFields {
   const boost::json::array* shown = nullptr;  // what the template is given; null: no tools
+  std::shared_ptr<const boost::json::array> own_shown;    // that, where it is not the body's
+  std::shared_ptr<const boost::json::array> own_offered;  // all tools, likewise
   ToolChoice choice;
   bool parallel = true;
   bool include_reasoning = true;  // thoughts are sent, beside the text
   dialect::ParserSetup parser;
-  std::vector<dialect::CallableTool> callable;  // as `tools` has them; points into the body
+  std::vector<dialect::CallableTool> callable;  // points into the list that was offered
+  std::vector<std::string> schema_paths;        // of each
 
   // How the answer to this prompt is to be parsed; nothing where it is all text.
   std::optional<dialect::ParserSetup> parser_after(std::string_view prompt) const;
@@ -50,7 +62,25 @@ struct ToolFields {
 // Marks of a dialect that are special tokens here.
 dialect::FindSpecial special_marks(const text::Tokenizer& tokenizer);
 
-// Errors stay in `reader`. Tools that may not be called are not shown to the model either.
+// Names of tools that may be called and are not shown to the template: the conversation shows them.
+using DeferredTools = std::set<std::string, std::less<>>;
+
+// The steps of a reader. Errors stay in `reader`.
+// `include_reasoning`, `separate_reasoning`, `parallel_tool_calls`.
+ToolFields begin_tool_fields(FieldReader& reader, const ModelDialect& dialect);
+// One more function, an item's `function` in chat's form.
+void offer_function(FieldReader& reader, const boost::json::object& function, ToolPath path,
+                    ToolFields* fields);
+// The same of all of a list in chat's form.
+void offer_functions(FieldReader& reader, std::shared_ptr<const boost::json::array> list,
+                     const std::vector<ToolPath>& paths, ToolFields* fields);
+// When the choice is known. Tools that may not be called are not shown to the model either.
+// `offered`: the list, or null.
+void settle_tool_fields(FieldReader& reader, const boost::json::array* offered,
+                        const ModelDialect& dialect, const DeferredTools& deferred,
+                        ToolFields* fields);
+
+// Chat's `tools` and `tool_choice`.
 ToolFields read_tool_fields(FieldReader& reader, const ModelDialect& dialect);
 
 // The dialect that --tool-call-parser and --reasoning-parser name; where they are empty, the one

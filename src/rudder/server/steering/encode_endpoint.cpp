@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "rudder/base/json.h"
+#include "rudder/features/dictionary.h"
+#include "rudder/features/top_features.h"
 #include "rudder/server/handlers.h"
 #include "rudder/server/http/pool_answer.h"
 #include "rudder/server/request/generation_request.h"
-#include "rudder/steer/features/dictionary.h"
-#include "rudder/steer/features/top_features.h"
 #include "rudder/steer/invalid_field.h"
 #include "rudder/steer/library.h"
 #include "rudder/steer/vectors.h"
@@ -34,14 +34,14 @@ constexpr int64_t kMaxAnswerNumbers = int64_t{1} << 20;
 
 struct EncodeRequest {
   std::string name;
-  std::shared_ptr<const steer::Dictionary> dictionary;
+  std::shared_ptr<const features::Dictionary> dictionary;
   steer::Rows rows;
   int32_t top = kDefaultTop;
   std::vector<int32_t> features;  // where some are listed; else the `top` largest are told
 };
 
-Result<std::shared_ptr<const steer::Dictionary>> find_layer(const steer::DictionarySet& set,
-                                                            const std::optional<int32_t>& layer) {
+Result<std::shared_ptr<const features::Dictionary>> find_layer(
+    const features::DictionarySet& set, const std::optional<int32_t>& layer) {
   const auto* found = layer ? set.at_layer(*layer) : &set.layers.front();
   if (found != nullptr && (layer || set.layers.size() == 1)) return *found;
   return steer::invalid_field(layer ? fmt::format("the dictionary has no layer {}", *layer)
@@ -49,24 +49,22 @@ Result<std::shared_ptr<const steer::Dictionary>> find_layer(const steer::Diction
                               "layer");
 }
 
-Result<steer::Rows> read_rows(const json::object& body, const steer::Dictionary& dictionary) {
+Result<steer::Rows> read_numbers(const json::object& body) {
   const json::value* value = body.if_contains("rows");
   if (value == nullptr) return steer::invalid_field("is required", "rows");
-  steer::Rows rows;
-  if (const json::array* lists = value->if_array()) {
-    RUDDER_TRY(rows, steer::read_lists(*lists, "rows"));
-  } else if (const json::object* packed = value->if_object()) {
-    RUDDER_TRY(rows, steer::read_packed(*packed, "rows"));
-  } else {
-    return steer::invalid_field("must be rows of numbers, or packed rows", "rows");
-  }
+  if (const json::array* lists = value->if_array()) return steer::read_lists(*lists, "rows");
+  if (const json::object* packed = value->if_object()) return steer::read_packed(*packed, "rows");
+  return steer::invalid_field("must be rows of numbers, or packed rows", "rows");
+}
+
+Result<void> check_rows(const steer::Rows& rows, const features::Dictionary& dictionary) {
   if (rows.width != dictionary.d_in) {
     return steer::invalid_field(fmt::format("rows of {} numbers; the dictionary reads rows of {}",
                                             rows.width, dictionary.d_in),
                                 "rows");
   }
   const int64_t products = int64_t{dictionary.d_in} * dictionary.num_features;
-  if (rows.count <= kMaxProducts / products) return rows;
+  if (rows.count <= kMaxProducts / products) return {};
   return steer::invalid_field(fmt::format("{} rows; of this dictionary at most {} are encoded at a "
                                           "time",
                                           rows.count, kMaxProducts / products),
@@ -92,6 +90,23 @@ Result<std::vector<int32_t>> read_listed(const json::value& value, int32_t num_f
   return features;
 }
 
+// What can be said of the fields before the dictionary is known.
+Result<void> check_forms(const json::object& body) {
+  if (const json::value* layer = body.if_contains("layer")) {
+    RUDDER_TRY_VOID(steer::read_int(*layer, "layer"));
+  }
+  if (const json::value* top = body.if_contains("top")) {
+    RUDDER_TRY(const int32_t wanted, steer::read_int(*top, "top"));
+    if (wanted < 1 || wanted > kMaxTop) {
+      return steer::invalid_field(fmt::format("must be from 1 to {}", kMaxTop), "top");
+    }
+  }
+  if (const json::value* listed = body.if_contains("features")) {
+    RUDDER_TRY_VOID(read_listed(*listed, INT32_MAX));
+  }
+  return {};
+}
+
 Result<EncodeRequest> read_encode(const steer::Library& library, const json::object& body) {
   for (const auto& [key, value] : body) {
     if (key == "dictionary" || key == "layer" || key == "rows" || key == "top" ||
@@ -107,6 +122,8 @@ Result<EncodeRequest> read_encode(const steer::Library& library, const json::obj
     return steer::invalid_field("a name is needed", "dictionary");
   }
   request.name = std::string(name->get_string());
+  RUDDER_TRY_VOID(check_forms(body));
+  RUDDER_TRY(request.rows, read_numbers(body));
   const auto set = library.find_dictionary(request.name);
   if (set == nullptr) {
     return fail(ErrorCode::kNotFound, fmt::format("no dictionary is named '{}'", request.name),
@@ -122,11 +139,8 @@ Result<EncodeRequest> read_encode(const steer::Library& library, const json::obj
     RUDDER_TRY(request.features, read_listed(*listed, request.dictionary->num_features));
   } else if (const json::value* top = body.if_contains("top")) {
     RUDDER_TRY(request.top, steer::read_int(*top, "top"));
-    if (request.top < 1 || request.top > kMaxTop) {
-      return steer::invalid_field(fmt::format("must be from 1 to {}", kMaxTop), "top");
-    }
   }
-  RUDDER_TRY(request.rows, read_rows(body, *request.dictionary));
+  RUDDER_TRY_VOID(check_rows(request.rows, *request.dictionary));
   const int64_t told = request.features.empty() ? request.top : std::ssize(request.features);
   if (request.rows.count * told > kMaxAnswerNumbers) {
     return steer::invalid_field(fmt::format("{} values; an answer has at most {}",
@@ -140,7 +154,7 @@ json::object told_of(const EncodeRequest& request, std::span<const float> featur
   json::array numbers;
   json::array values;
   if (request.features.empty()) {
-    for (const steer::FeatureValue& one : steer::top_features(features, request.top)) {
+    for (const features::FeatureValue& one : features::top_features(features, request.top)) {
       numbers.emplace_back(one.feature);
       values.emplace_back(one.value);
     }
@@ -155,11 +169,11 @@ json::object told_of(const EncodeRequest& request, std::span<const float> featur
 HttpResponse encode_rows(const steer::Library& library, const json::object& body) {
   const Result<EncodeRequest> request = read_encode(library, body);
   if (!request) return error_response(request.error());
-  const steer::Dictionary& dictionary = *request->dictionary;
+  const features::Dictionary& dictionary = *request->dictionary;
   std::vector<float> features(static_cast<size_t>(dictionary.num_features));
   json::array rows;
   for (int64_t i = 0; i < request->rows.count; ++i) {
-    steer::encode(dictionary, request->rows.row(i).values(), features);
+    features::encode(dictionary, request->rows.row(i).values(), features);
     rows.push_back(told_of(*request, features));
   }
   HttpResponse response;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "rudder/server/request/field_reader.h"
+#include "rudder/server/request/sampling_fields.h"
 #include "rudder/server/request/text_prompts.h"
 #include "rudder/server/request/tool_fields.h"
 #include "rudder/steer/layers.h"
@@ -39,21 +40,21 @@ Result<std::vector<int32_t>> read_sweep_prompt(FieldReader& reader, const char* 
   PromptText prompt;
   if (const json::object* chat = value->if_object()) {
     FieldReader fields(*chat, name);
-    Result<PromptText> rendered = render_chat(fields, scope.model, ToolFields(), max_tokens);
+    Result<PromptText> rendered =
+        render_chat(fields, scope.model, ToolFields(), {.max_tokens = max_tokens});
     if (!rendered) return below(name, rendered.error());
     RUDDER_TRY_VOID(fields.result());
     prompt = std::move(*rendered);
   } else {
-    const json::object body = {{"prompt", *value}};
-    FieldReader fields(body, "");
-    auto prompts = read_completion_prompts(fields, *scope.model.tokenizer,
-                                           {.max_prompts = 1, .max_tokens = max_tokens});
-    if (!prompts) {
-      Error error = prompts.error();
-      if (error.where.starts_with("prompt")) error.where.replace(0, 6, name);
-      return tl::unexpected(std::move(error));
+    const json::array* ids = value->if_array();
+    if (ids != nullptr && !ids->empty() && !ids->front().is_number()) {
+      return invalid_field("must be a token id", name + "[0]");
     }
-    prompt = std::move(prompts->front());
+    const json::object body = {{name, *value}};
+    FieldReader fields(body, "");
+    RUDDER_TRY(auto prompts, read_text_prompts(fields, *scope.model.tokenizer,
+                                               {.field = field, .max_tokens = max_tokens}));
+    prompt = std::move(prompts.front());
   }
   if (prompt.ids.empty() || prompt.is_cut) {
     return invalid_field(fmt::format("must have 1 to {} tokens", max_tokens), name);
@@ -262,14 +263,13 @@ tl::expected<PatchSweepRequest, ApiError> parse_patch_sweep(std::string_view bod
   if (!model) return tl::unexpected(model.error());
   std::string id = scope.request_id;
   read_request_id(reader, scope.is_named, &id);
-  std::optional<std::string> salt;
-  reader.string("cache_salt", static_cast<size_t>(scope.limits.max_cache_salt_bytes), &salt);
+  const std::string salt = read_cache_salt(reader);
   Result<PatchSweepRequest> sweep = read_sweep(reader, scope);
   if (!sweep) return tl::unexpected(to_api_error(sweep.error()));
   sweep->id = "sweep-" + id;
   sweep->model = std::move(*model);
   sweep->tenant = scope.tenant;
-  sweep->cache_salt = scope.keys.cache_salt(scope.tenant, salt.value_or(""));
+  sweep->cache_salt = scope.keys.cache_salt(scope.tenant, salt);
   return std::move(*sweep);
 }
 

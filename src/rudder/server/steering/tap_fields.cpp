@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <boost/json.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
 
-#include "rudder/base/edit_distance.h"
+#include "rudder/server/steering/tap_names.h"
 #include "rudder/steer/parse.h"
 #include "rudder/steer/segments.h"
 
@@ -18,39 +17,6 @@ namespace rudder::server {
 namespace json = boost::json;
 
 namespace {
-
-// Beside those of steer::steering_fields().
-constexpr std::array<std::string_view, 4> kOtherFields = {"capture", "capture_wait",
-                                                          "steering_pair", "stop_when"};
-// Of other servers' fields, and of ours in a wrong spelling. Passed over, they would do nothing,
-// and the client would take an answer that was not steered for one that was.
-constexpr std::array<std::string_view, 6> kPrefixes = {"steer", "prefill_steer", "decode_steer",
-                                                       "sae_",  "patch",         "capture"};
-
-// The field of ours that a client must have meant by an unknown name; empty where it looks like
-// none.
-std::string_view meant_field(std::string_view name) {
-  constexpr size_t kNear = 2;  // letters that are wrong
-  const bool has_prefix = std::ranges::any_of(
-      kPrefixes, [&](std::string_view prefix) { return name.starts_with(prefix); });
-  std::string_view nearest = name.starts_with("capture") ? "capture" : "steering";
-  size_t least = kNear + 1;
-  bool is_near = false;
-  const auto look_at = [&](std::string_view field) {
-    // The distance is at least what the lengths differ by: of half a million unknown names, few are
-    // worth a look.
-    const size_t longer = std::max(name.size(), field.size());
-    if (longer - std::min(name.size(), field.size()) >= least) return;
-    const size_t distance = edit_distance(name, field);
-    if (distance >= least) return;
-    least = distance;
-    nearest = field;
-    is_near = field.size() > 3 * kNear;
-  };
-  for (const std::string_view field : steer::steering_fields()) look_at(field);
-  for (const std::string_view field : kOtherFields) look_at(field);
-  return has_prefix || is_near ? nearest : std::string_view();
-}
 
 std::vector<int32_t> special_positions(const std::vector<int32_t>& prompt,
                                        const text::Tokenizer& tokenizer) {
@@ -63,27 +29,10 @@ std::vector<int32_t> special_positions(const std::vector<int32_t>& prompt,
 
 }  // namespace
 
-Result<void> refuse_misspelled_taps(const json::object& body) {
-  for (const auto& [key, value] : body) {
-    const std::string_view name(key.data(), key.size());
-    const auto is_name = [&](std::string_view field) { return field == name; };
-    if (value.is_null() || std::ranges::any_of(steer::steering_fields(), is_name) ||
-        std::ranges::any_of(kOtherFields, is_name)) {
-      continue;
-    }
-    const std::string_view meant = meant_field(name);
-    if (meant.empty()) continue;
-    return field_error(ErrorCode::kUnsupported,
-                       fmt::format("is not a field of this server; use {}", meant),
-                       std::string(name));
-  }
-  return {};
-}
-
 Result<void> TapFields::read_steering(FieldReader& reader, const json::object& body,
                                       const TapServices& services) {
   programs_ = services.programs;
-  RUDDER_TRY_VOID(refuse_misspelled_taps(body));
+  RUDDER_TRY_VOID(refuse_misplaced_taps(body));
   for (const std::string_view name : steer::steering_fields()) {
     if (reader.raw(name) == nullptr || services.steering != nullptr) continue;
     return fail(ErrorCode::kUnsupported,

@@ -32,10 +32,6 @@ struct TapsLease {
   std::shared_ptr<const steer::capture::CaptureSpec> capture;
 };
 
-// kUnsupported, with the name to use, where the body has a field that looks like one of steering or
-// capture and is none.
-Result<void> refuse_misspelled_taps(const boost::json::object& body);
-
 // What selectors look at in a prompt of these tokens. Nobody says who wrote them.
 steer::PromptShape shape_of(const std::vector<int32_t>& prompt, const text::Tokenizer& tokenizer);
 

@@ -287,6 +287,9 @@ TEST_F(ApiTest, ErrorsOfEveryKind) {
        R"("code":"unsupported_media_type")", ""},
       {"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n\r\n", 415,
        R"("code":"unsupported_media_type")", ""},
+      {"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+       "Content-Encoding: identity, GZip\r\nContent-Length: 2\r\n\r\n\x1f\x8b",
+       415, R"(content-encoding 'GZip' is not supported)", "accept-encoding"},
       {post_bytes("/tokenize", "{}"), 400, R"("param":"prompt")", ""},
       {post_bytes("/detokenize", R"({"tokens":["a"]})"), 400, R"("param":"tokens[0]")", ""},
       {"GET / HTTP/1.1\r\n\r\n", 400, R"("code":"bad_request")", ""},

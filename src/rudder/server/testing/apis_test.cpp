@@ -1,4 +1,4 @@
-// The APIs that are translated into chat requests, over real sockets: /v1/responses and
+// The APIs beside chat and completions, over real sockets: /v1/responses and
 // /v1/messages, whole and streamed, what they remember and what they refuse.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -251,7 +251,7 @@ TEST_F(ApisTest, WhatIsWrongIsToldInTheApisOwnNames) {
       {kResponses, R"({"input":"x","max_output_tokens":0})", "max_output_tokens"},
       {kResponses, R"({"input":"x","max_output_tokens":100000})", "max_output_tokens"},
       {kResponses, R"({"input":"x","top_p":7})", "top_p"},
-      {kResponses, R"({"input":"x","tools":[{"type":"web_search"}]})", "tools[0].type"},
+      {kResponses, R"({"input":"x","tools":[{"name":"web_search"}]})", "tools[0].type"},
       {kResponses, R"({"input":"x","tool_choice":{"type":"mcp"}})", "tool_choice.type"},
       {kResponses,
        R"({"input":"x","tools":[{"type":"function","name":"f"}],"tool_choice":{)"
@@ -266,6 +266,26 @@ TEST_F(ApisTest, WhatIsWrongIsToldInTheApisOwnNames) {
        R"("type":"allowed_tools","mode":"any","tools":[{"type":"function","name":"f"}]}})",
        "tool_choice.mode"},
       {kResponses, R"({"input":"x","metadata":{"a":1}})", "metadata"},
+      {kResponses, R"({"input":"x","text":{"format":7}})", "text.format"},
+      {kResponses, R"({"input":"x","text":{"format":{"type":"json_schema","name":"n"}}})",
+       "text.format.schema"},
+      {kResponses,
+       R"({"input":"x","text":{"format":{"type":"json_schema","schema":{"type":"clown"}}}})",
+       "text.format.schema.type"},
+      {kResponses,
+       R"({"input":"x","tools":[{"type":"web_search"},{"type":"function","name":"f","strict":true,)"
+       R"("parameters":{"type":"string"}}]})",
+       "tools[1].parameters.type"},
+      {kResponses, R"({"input":"x","reasoning":{"effort":"huge"}})", "reasoning.effort"},
+      {kResponses, R"({"input":"x","top_logprobs":9999})", "top_logprobs"},
+      {kResponses, R"({"input":"x","metadata":{"steering":"calm"}})", "metadata.steering"},
+      {kResponses, R"({"input":"x","text":{"steering":"calm"}})", "text.steering"},
+      {kResponses, R"({"input":"x","reasoning":{"steering_name":"calm"}})",
+       "reasoning.steering_name"},
+      {kResponses, R"({"input":"x","context_management":[{"capture":{"a":1}}]})",
+       "context_management[0].capture"},
+      {kResponses, R"({"input":[{"role":"user","content":"x","steering":"calm"}]})",
+       "input[0].steering"},
       {kResponses, R"({"input":"x","conversation":"c"})", "conversation"},
       {kResponses, R"({"input":"x","truncation":"some"})", "truncation"},
       {kResponses, R"({"input":"x","include":["no_such_thing"]})", "include[0]"},
@@ -273,7 +293,7 @@ TEST_F(ApisTest, WhatIsWrongIsToldInTheApisOwnNames) {
       {kMessages, R"({"max_tokens":1})", "messages"},
       {kMessages, R"({"messages":[],"max_tokens":1})", "messages"},
       {kMessages, R"({"messages":[{"role":"user","content":"x"}]})", "max_tokens"},
-      {kMessages, R"({"messages":[{"role":"system","content":"x"}],"max_tokens":1})",
+      {kMessages, R"({"messages":[{"role":"clown","content":"x"}],"max_tokens":1})",
        "messages[0].role"},
       {kMessages, R"({"messages":[{"role":"user","content":7}],"max_tokens":1})",
        "messages[0].content"},
@@ -293,6 +313,34 @@ TEST_F(ApisTest, WhatIsWrongIsToldInTheApisOwnNames) {
        "thinking.budget_tokens"},
       {kMessages, R"({"messages":[{"role":"user","content":"x"}],"max_tokens":1,"system":7})",
        "system"},
+      {kMessages,
+       R"({"messages":[{"role":"user","content":"x"}],"max_tokens":1,"tool_choice":{"type":"any"},)"
+       R"("tools":[{"name":"f","input_schema":{"type":"string"}}]})",
+       "tools[0].input_schema.type"},
+      {kMessages,
+       R"({"messages":[{"role":"user","content":"x"}],"max_tokens":1,"output_config":{"format":)"
+       R"({"type":"json_schema","schema":{"type":"clown"}}}})",
+       "output_config.format.schema.type"},
+      {kMessages,
+       R"({"messages":[{"role":"user","content":"x"}],"max_tokens":1,"output_config":)"
+       R"({"effort":"huge"}})",
+       "output_config.effort"},
+      {kMessages,
+       R"({"messages":[{"role":"user","content":"x"}],"max_tokens":1,"thinking":)"
+       R"({"type":"disabled","steering":"calm"}})",
+       "thinking.steering"},
+      {kMessages,
+       R"({"messages":[{"role":"user","content":"x"}],"max_tokens":1,"metadata":)"
+       R"({"steering":"calm"}})",
+       "metadata.steering"},
+      {kMessages,
+       R"({"messages":[{"role":"user","content":"x"}],"max_tokens":1,"output_config":)"
+       R"({"capture":{"a":1}}})",
+       "output_config.capture"},
+      {kMessages,
+       R"({"messages":[{"role":"user","content":"x"}],"max_tokens":1,"extra_body":)"
+       R"({"steering":"calm"}})",
+       "extra_body.steering"},
   };
   for (const Case& c : cases) {
     const json::value answer = post(c.path, c.body, 400);

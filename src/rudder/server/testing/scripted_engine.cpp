@@ -123,6 +123,7 @@ engine::EngineStats ScriptedEngine::stats() const {
 }
 
 Result<void> ScriptedEngine::health() const {
+  if (dead_) return fail(ErrorCode::kInternal, "the engine has failed");
   if (stuck_) return fail(ErrorCode::kUnavailable, "the step in flight is 7 s old");
   return {};
 }

@@ -71,6 +71,7 @@ class ScriptedEngine final : public engine::Engine {
   void set_full(bool full) { full_ = full; }
   void set_retry_after(int32_t seconds) { retry_after_s_ = seconds; }
   void set_stuck(bool stuck) { stuck_ = stuck; }
+  void set_dead(bool dead) { dead_ = dead; }                  // all replicas
   void set_replicas(size_t count) { num_replicas_ = count; }  // before a server is started on it
   void set_last_stuck(bool stuck) { last_stuck_ = stuck; }
 
@@ -120,6 +121,7 @@ class ScriptedEngine final : public engine::Engine {
   std::atomic<bool> full_{false};
   std::atomic<int32_t> retry_after_s_{1};
   std::atomic<bool> stuck_{false};
+  std::atomic<bool> dead_{false};
   size_t num_replicas_ = 1;
   std::atomic<bool> last_stuck_{false};
   std::atomic<size_t> num_cancelled_{0};

@@ -230,12 +230,17 @@ void use_grammars(ScriptedEngine& engine, const ServerModel& model,
 }
 
 TestServer::TestServer(ScriptedEngine::Author author, const ServerSettings& settings,
-                       int32_t max_seq_len)
+                       int32_t max_seq_len, std::string_view chat_template)
     : engine(std::move(author), max_seq_len) {
   set_log_level(LogLevel::kError);
   ServerSettings used = settings;
   used.port = 0;
   ServerModel model = byte_model();
+  if (!chat_template.empty()) {
+    auto chat = text::ChatPrompt::from_json("{}", chat_template);
+    EXPECT_TRUE(chat) << chat.error().to_string();
+    model.chat = std::move(*chat);
+  }
   use_grammars(engine, model, used.grammars);
   Result<std::unique_ptr<Server>> started =
       Server::start({.engine = &engine, .model = std::move(model), .version = "1.2.3"}, used);

@@ -68,8 +68,9 @@ void use_grammars(ScriptedEngine& engine, const ServerModel& model,
                   const constraint::GrammarSettings& settings = {});
 
 struct TestServer {
+  // `chat_template`: instead of ChatML.
   explicit TestServer(ScriptedEngine::Author author, const ServerSettings& settings = {},
-                      int32_t max_seq_len = 4096);
+                      int32_t max_seq_len = 4096, std::string_view chat_template = {});
 
   TestClient client() const { return TestClient(server->port()); }
   // One request on a connection of its own.

@@ -18,8 +18,8 @@
 
 #include "rudder/base/cpu_time.h"
 #include "rudder/base/json.h"
+#include "rudder/features/feature_reader.h"
 #include "rudder/steer/capture/dispatcher.h"
-#include "rudder/steer/capture/feature_reader.h"
 #include "rudder/steer/capture/result_json.h"
 #include "rudder/steer/features/test_dictionary.h"
 
@@ -48,21 +48,23 @@ double seconds_since(steady_clock::time_point begin) {
 }
 
 // A device that costs the host nothing: eight features of each row.
-class IdleReader final : public FeatureReader {
+class IdleReader final : public features::FeatureReader {
  public:
-  Result<void> check(const Dictionary& /*dictionary*/) const override { return {}; }
-  Result<void> read(std::span<const FeatureRow> rows, tensor::DType /*dtype*/,
-                    std::vector<std::vector<FeatureValue>>& told) override {
+  Result<void> check(const features::Dictionary& /*dictionary*/) const override { return {}; }
+  Result<void> read(std::span<const features::FeatureRow> rows, tensor::DType /*dtype*/,
+                    std::vector<std::vector<features::FeatureValue>>& told) override {
     rows_ += rows.size();
     ++batches_;
     told.assign(rows.size(), {});
-    for (std::vector<FeatureValue>& row : told) {
+    for (std::vector<features::FeatureValue>& row : told) {
       for (int32_t i = 0; i < 8; ++i) row.push_back({2000 * i, 8.5f - static_cast<float>(i)});
     }
     return {};
   }
   size_t rows_together() const override { return 256; }
-  FeatureReaderStats stats() const override { return {.rows = rows_, .batches = batches_}; }
+  features::FeatureReaderStats stats() const override {
+    return {.rows = rows_, .batches = batches_};
+  }
 
  private:
   std::atomic<uint64_t> rows_{0};
@@ -72,7 +74,7 @@ class IdleReader final : public FeatureReader {
 // What is done with captures, but for the field.
 struct Way {
   std::string consumer;
-  std::shared_ptr<FeatureReader> reader = nullptr;
+  std::shared_ptr<features::FeatureReader> reader = nullptr;
   int32_t num_features = 0;  // of a dictionary "d"
   int32_t num_steps = kSteps;
 };
@@ -95,7 +97,7 @@ void run(const std::string& label, const Way& way, const std::string& field) {
   const bool streams = way.num_features > 0;
   if (streams) {
     const tap::Point point{17, tap::Site::kResidPost};
-    std::shared_ptr<const DictionarySet> set = named_set(
+    std::shared_ptr<const features::DictionarySet> set = named_set(
         "d",
         random_dictionary(
             {.width = kHidden, .num_features = way.num_features, .read = point, .write = point},
@@ -172,7 +174,7 @@ void run(const std::string& label, const Way& way, const std::string& field) {
   fmt::print("{:<34} {:>7.2f} us/step in push (+ {:.0f} waited)  {:>9.0f} rows/s  {:>7.0f} MB/s\n",
              label, (in_push - waited) / way.num_steps * 1e6, waited / way.num_steps * 1e6,
              num_rows / total, megabytes / total);
-  const FeatureReaderStats read = dispatcher.stats().features;
+  const features::FeatureReaderStats read = dispatcher.stats().features;
   if (read.batches == 0) return;
   fmt::print("{:<34} {:>7.2f} us of processor a row, {:.1f} rows together\n", "", cpu_us / num_rows,
              static_cast<double>(read.rows) / static_cast<double>(read.batches));

@@ -183,7 +183,7 @@ class TestSession final : public Session {
 };
 
 Result<std::shared_ptr<const ConsumerOptions>> TestConsumer::parse_options(
-    const json::object&, const std::vector<tap::CapturePoint>&, const std::string&) const {
+    const json::object&, const AskedRows&, const std::string&) const {
   return std::make_shared<ConsumerOptions>();
 }
 

@@ -89,7 +89,7 @@ class TestConsumer : public Consumer {
   explicit TestConsumer(std::string name) : name_(std::move(name)) {}
   std::string_view name() const override { return name_; }
   Result<std::shared_ptr<const ConsumerOptions>> parse_options(
-      const boost::json::object& fields, const std::vector<tap::CapturePoint>& points,
+      const boost::json::object& fields, const AskedRows& rows,
       const std::string& path) const override;
   Result<std::shared_ptr<Session>> open(SessionInfo info) override;
 

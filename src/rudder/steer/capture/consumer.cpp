@@ -1,5 +1,7 @@
 #include "rudder/steer/capture/consumer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -24,10 +26,23 @@ std::vector<RowLayout> row_layouts(const CaptureSpec& spec, const Ask& ask,
   for (const int32_t number : ask.points) {
     const tap::CapturePoint& point = spec.set->points[static_cast<size_t>(number)];
     const auto offset = static_cast<size_t>(spec.offsets[static_cast<size_t>(number)]);
-    const int32_t width = geometry.width(point.point);
-    layouts.push_back({point, offset * item_bytes, static_cast<size_t>(width) * item_bytes, width});
+    const int32_t width = asked_width(ask, point.point, geometry);
+    RowLayout& layout = layouts.emplace_back();
+    layout = {point, offset * item_bytes, static_cast<size_t>(width) * item_bytes, width};
+    if (!tap::is_residual(point.point.site)) continue;
+    layout.residual = geometry.residual;
+    layout.stream = ask.stream;
+    if (ask.stream) layout.offset += static_cast<size_t>(*ask.stream) * layout.bytes;
   }
   return layouts;
+}
+
+std::string residual_json(const RowLayout& layout) {
+  if (!layout.residual || layout.residual->streams == 1) return "";
+  return fmt::format(R"("residual":{{"kind":"{}","streams":{},"stream":{},"layout":{}}})",
+                     tap::residual_kind_name(layout.residual->kind), layout.residual->streams,
+                     layout.stream ? fmt::to_string(*layout.stream) : "\"all\"",
+                     layout.stream ? R"(["hidden"])" : R"(["stream","hidden"])");
 }
 
 std::vector<PatternLayout> pattern_layouts(const CaptureSpec& spec, const Ask& ask,

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,7 +41,14 @@ struct RowLayout {
   size_t offset = 0;  // bytes, from the record's begin
   size_t bytes = 0;
   int32_t width = 0;  // elements
+  // Of a row of the residual: whose streams it has, all of them or one.
+  std::optional<tap::ResidualForm> residual = {};
+  std::optional<int32_t> stream = {};
 };
+
+// What files and answers say of rows of a residual that has several streams:
+// `"residual":{"kind":…,"streams":n,"stream":"all"|k,"layout":[…]}`. Empty of other rows.
+std::string residual_json(const RowLayout& layout);
 
 // Attention patterns of every record of a session: [heads, keys].
 struct PatternLayout {

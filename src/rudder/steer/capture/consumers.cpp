@@ -82,8 +82,8 @@ Result<void> ConsumerFlag::finish() const {
 Result<MadeConsumers> make_consumers(const CaptureSettings& settings, const tap::Geometry& geometry,
                                      const VectorLookup& lookup,
                                      const DictionaryLookup& dictionaries,
-                                     const std::shared_ptr<Lens>& lens,
-                                     const std::shared_ptr<FeatureReader>& features) {
+                                     const std::shared_ptr<tap::Lens>& lens,
+                                     const std::shared_ptr<features::FeatureReader>& features) {
   MadeConsumers made;
   std::vector<std::shared_ptr<Consumer>>& consumers = made.consumers;
   consumers.push_back(make_response_consumer(geometry, lookup, dictionaries, lens, features,

@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "rudder/base/result.h"
+#include "rudder/features/feature_reader.h"
 #include "rudder/steer/capture/consumer.h"
 #include "rudder/steer/capture/feature_ask.h"
-#include "rudder/steer/capture/feature_reader.h"
 #include "rudder/steer/capture/kept_rows.h"
-#include "rudder/steer/capture/lens.h"
 #include "rudder/steer/capture/settings.h"
+#include "rudder/tap/lens.h"
 #include "rudder/tap/site.h"
 
 namespace rudder::steer::capture {
@@ -49,7 +49,7 @@ struct MadeConsumers {
 Result<MadeConsumers> make_consumers(const CaptureSettings& settings, const tap::Geometry& geometry,
                                      const VectorLookup& lookup,
                                      const DictionaryLookup& dictionaries,
-                                     const std::shared_ptr<Lens>& lens,
-                                     const std::shared_ptr<FeatureReader>& features);
+                                     const std::shared_ptr<tap::Lens>& lens,
+                                     const std::shared_ptr<features::FeatureReader>& features);
 
 }  // namespace rudder::steer::capture

@@ -97,7 +97,7 @@ class ThreadedDispatcher final : public Dispatcher {
 
   SpecTable specs_;
   std::shared_ptr<const KeptRows> kept_;
-  std::shared_ptr<const FeatureReader> features_;
+  std::shared_ptr<const features::FeatureReader> features_;
 
   std::atomic<uint64_t> batches_{0};
   std::atomic<uint64_t> tokens_{0};

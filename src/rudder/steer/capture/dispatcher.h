@@ -24,15 +24,15 @@
 
 #include "rudder/base/ids.h"
 #include "rudder/base/result.h"
+#include "rudder/features/feature_reader.h"
 #include "rudder/steer/capture/feature_ask.h"
-#include "rudder/steer/capture/feature_reader.h"
 #include "rudder/steer/capture/kept_rows.h"
-#include "rudder/steer/capture/lens.h"
 #include "rudder/steer/capture/result.h"
 #include "rudder/steer/capture/settings.h"
 #include "rudder/steer/capture/spec.h"
 #include "rudder/steer/capture/stats.h"
 #include "rudder/tap/capture.h"
+#include "rudder/tap/lens.h"
 #include "rudder/tap/site.h"
 
 namespace rudder::steer::capture {
@@ -63,9 +63,9 @@ class Dispatcher {
     VectorLookup lookup;  // of named probes; may be empty
     // Beside those that the settings name; for tests and for embedding.
     std::vector<std::shared_ptr<Consumer>> consumers;
-    std::shared_ptr<Lens> lens = nullptr;  // null: rows are not read through the head
-    DictionaryLookup dictionaries = {};    // whose features rows are read as; may be empty
-    std::shared_ptr<FeatureReader> features = nullptr;  // null: they are read on the host
+    std::shared_ptr<tap::Lens> lens = nullptr;  // null: rows are not read through the head
+    DictionaryLookup dictionaries = {};         // whose features rows are read as; may be empty
+    std::shared_ptr<features::FeatureReader> features = nullptr;  // null: they are read on the host
   };
 
   // Opens consumers and plugins, compiles the operator's own capture, starts the threads.

@@ -4,7 +4,7 @@
 
 #include <boost/json.hpp>
 
-#include "rudder/steer/capture/feature_reader.h"
+#include "rudder/features/feature_reader.h"
 #include "rudder/steer/invalid_field.h"
 
 namespace rudder::steer::capture {
@@ -22,9 +22,9 @@ Result<int32_t> read_number(const json::value& value, int64_t low, int64_t high,
   return invalid_field(fmt::format("must be a whole number from {} to {}", low, high), path);
 }
 
-Result<std::shared_ptr<const Dictionary>> find_layer(const DictionarySet& set,
-                                                     const json::value* layer,
-                                                     const std::string& path) {
+Result<std::shared_ptr<const features::Dictionary>> find_layer(const features::DictionarySet& set,
+                                                               const json::value* layer,
+                                                               const std::string& path) {
   if (layer == nullptr) {
     if (set.layers.size() == 1) return set.layers[0];
     return invalid_field(fmt::format("'{}' has dictionaries of {} layers: a layer is needed",
@@ -55,9 +55,10 @@ Result<std::vector<int32_t>> read_list(const json::value& value, int32_t num_fea
 
 }  // namespace
 
-Result<FeatureAsk> parse_feature_ask(const json::object& fields, const std::string& path,
-                                     const DictionaryLookup& lookup, const FeatureReader* reader) {
-  FeatureAsk ask;
+Result<features::FeatureAsk> parse_feature_ask(const json::object& fields, const std::string& path,
+                                               const DictionaryLookup& lookup,
+                                               const features::FeatureReader* reader) {
+  features::FeatureAsk ask;
   const json::value* name = fields.if_contains("dictionary");
   if (name == nullptr) {
     for (const char* key : {"layer", "top", "features"}) {

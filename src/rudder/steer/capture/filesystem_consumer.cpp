@@ -222,7 +222,12 @@ class ShardSession final : public Session,
   const std::string& slug() const override { return slug_; }
   std::string description() const override {
     const bool after = !rows_.empty() && rows_[0].point.after;
-    return fmt::format(R"({{{},"point":"{}"}})", about_, after ? "post" : "pre");
+    std::string residual;
+    for (const RowLayout& layout : rows_) {
+      if (residual.empty()) residual = residual_json(layout);
+    }
+    return fmt::format(R"({{{},"point":"{}"{}{}}})", about_, after ? "post" : "pre",
+                       residual.empty() ? "" : ",", residual);
   }
   void on_published(const Result<std::string>& path) override {
     --num_open_shards_;
@@ -300,8 +305,7 @@ class FilesystemConsumer final : public Consumer {
   std::string_view name() const override { return "filesystem"; }
 
   Result<std::shared_ptr<const ConsumerOptions>> parse_options(
-      const json::object& fields, const std::vector<tap::CapturePoint>&,
-      const std::string& path) const override {
+      const json::object& fields, const AskedRows&, const std::string& path) const override {
     auto options = std::make_shared<FilesystemOptions>();
     options->tag = settings_.tag;
     options->use_shards = settings_.use_shards;

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <atomic>
 
+#include "rudder/features/batch_encode.h"
 #include "rudder/steer/capture/consumer.h"
-#include "rudder/steer/features/batch_encode.h"
 
 namespace rudder::steer::capture {
 namespace {
@@ -12,16 +12,16 @@ namespace {
 constexpr size_t kRowsAtOnce = 16;  // encoded: enough that their encoder is read seldom
 
 // Those that a list names cost their own columns alone, but with topk.
-bool reads_columns(const FeatureAsk& ask) {
-  return ask.top == 0 && ask.dictionary->activation != Activation::kTopK;
+bool reads_columns(const features::FeatureAsk& ask) {
+  return ask.top == 0 && ask.dictionary->activation != features::Activation::kTopK;
 }
 
-class HostFeatureReader final : public FeatureReader {
+class HostFeatureReader final : public features::FeatureReader {
  public:
-  Result<void> check(const Dictionary& /*dictionary*/) const override { return {}; }
+  Result<void> check(const features::Dictionary& /*dictionary*/) const override { return {}; }
 
-  Result<void> read(std::span<const FeatureRow> rows, tensor::DType dtype,
-                    std::vector<std::vector<FeatureValue>>& told) override {
+  Result<void> read(std::span<const features::FeatureRow> rows, tensor::DType dtype,
+                    std::vector<std::vector<features::FeatureValue>>& told) override {
     told.assign(rows.size(), {});
     dtype_ = dtype;
     // Rows that need all features share a pass; of others those that one ask lists.
@@ -48,43 +48,46 @@ class HostFeatureReader final : public FeatureReader {
   }
 
   size_t rows_together() const override { return kRowsAtOnce; }
-  FeatureReaderStats stats() const override { return {.rows = rows_, .batches = batches_}; }
+  features::FeatureReaderStats stats() const override {
+    return {.rows = rows_, .batches = batches_};
+  }
 
  private:
-  void add_row(const FeatureRow& row) {
+  void add_row(const features::FeatureRow& row) {
     const auto width = static_cast<size_t>(row.ask->dictionary->d_in);
     floats_.resize(floats_.size() + width);
     decode_row(row.row, dtype_, std::span(floats_).last(width));
   }
 
-  void read_whole(std::span<const FeatureRow> rows, std::span<const size_t> which,
-                  std::vector<std::vector<FeatureValue>>& told) {
-    const Dictionary& dictionary = *rows[which.front()].ask->dictionary;
+  void read_whole(std::span<const features::FeatureRow> rows, std::span<const size_t> which,
+                  std::vector<std::vector<features::FeatureValue>>& told) {
+    const features::Dictionary& dictionary = *rows[which.front()].ask->dictionary;
     const auto count = static_cast<size_t>(dictionary.num_features);
     floats_.clear();
     for (const size_t i : which) add_row(rows[i]);
     values_.resize(which.size() * count);
-    encode_rows(dictionary, floats_, values_);
+    features::encode_rows(dictionary, floats_, values_);
     ++batches_;
     for (size_t n = 0; n < which.size(); ++n) {
       const std::span<const float> of_row = std::span(values_).subspan(n * count, count);
-      const FeatureAsk& ask = *rows[which[n]].ask;
-      std::vector<FeatureValue>& out = told[which[n]];
+      const features::FeatureAsk& ask = *rows[which[n]].ask;
+      std::vector<features::FeatureValue>& out = told[which[n]];
       if (ask.top > 0) {
-        out = top_features(of_row, ask.top);
+        out = features::top_features(of_row, ask.top);
         continue;
       }
       for (const int32_t j : ask.features) out.push_back({j, of_row[static_cast<size_t>(j)]});
     }
   }
 
-  void read_listed(std::span<const FeatureRow> rows, std::span<std::vector<FeatureValue>> told) {
-    const FeatureAsk& ask = *rows.front().ask;
+  void read_listed(std::span<const features::FeatureRow> rows,
+                   std::span<std::vector<features::FeatureValue>> told) {
+    const features::FeatureAsk& ask = *rows.front().ask;
     const size_t count = ask.features.size();
     floats_.clear();
-    for (const FeatureRow& row : rows) add_row(row);
+    for (const features::FeatureRow& row : rows) add_row(row);
     values_.resize(rows.size() * count);
-    encode_columns(*ask.dictionary, floats_, ask.features, values_);
+    features::encode_columns(*ask.dictionary, floats_, ask.features, values_);
     ++batches_;
     for (size_t n = 0; n < rows.size(); ++n) {
       for (size_t i = 0; i < count; ++i) {
@@ -102,7 +105,7 @@ class HostFeatureReader final : public FeatureReader {
 
 }  // namespace
 
-std::shared_ptr<FeatureReader> make_host_feature_reader() {
+std::shared_ptr<features::FeatureReader> make_host_feature_reader() {
   return std::make_shared<HostFeatureReader>();
 }
 

@@ -5,10 +5,10 @@
 
 #include <memory>
 
-#include "rudder/steer/capture/feature_reader.h"
+#include "rudder/features/feature_reader.h"
 
 namespace rudder::steer::capture {
 
-std::shared_ptr<FeatureReader> make_host_feature_reader();
+std::shared_ptr<features::FeatureReader> make_host_feature_reader();
 
 }  // namespace rudder::steer::capture

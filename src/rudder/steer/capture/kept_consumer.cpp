@@ -73,10 +73,10 @@ class KeptConsumer final : public Consumer {
   std::string_view name() const override { return "kept"; }
 
   Result<std::shared_ptr<const ConsumerOptions>> parse_options(
-      const json::object& fields, const std::vector<tap::CapturePoint>&,
-      const std::string& path) const override {
+      const json::object& fields, const AskedRows&, const std::string& path) const override {
     if (fields.empty()) return std::make_shared<const ConsumerOptions>();
-    return fail(ErrorCode::kInvalidArgument, "unknown field: sites, positions and point are known",
+    return fail(ErrorCode::kInvalidArgument,
+                "unknown field: sites, positions, point and stream are known",
                 fmt::format("{}.{}", path, std::string_view(fields.begin()->key())));
   }
 

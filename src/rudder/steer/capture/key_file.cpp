@@ -36,13 +36,15 @@ void KeyFile::discard(Writer& writer) {
 }
 
 std::string KeyFile::sidecar(const std::string& about) {
+  std::string residual = residual_json(layout_);
+  if (!residual.empty()) residual += ',';
   return fmt::format(
       R"({{"format":"rudder.capture.rows.1",{},"layer":{},"site":"{}","point":"{}","dtype":"{}",)"
-      R"("shape":[{},{}],"sha256":"{}","positions":[{}]}})"
+      R"("shape":[{},{}],{}"sha256":"{}","positions":[{}]}})"
       "\n",
       about, layout_.point.point.layer, tap::site_name(layout_.point.point.site),
       layout_.point.after ? "post" : "pre", dtype_spelling(dtype_), positions_.size(),
-      layout_.width, hash_.finish_hex(), fmt::join(positions_, ","));
+      layout_.width, residual, hash_.finish_hex(), fmt::join(positions_, ","));
 }
 
 Result<void> KeyFile::finish(Writer& writer, const std::string& about) {

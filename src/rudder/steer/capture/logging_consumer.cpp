@@ -104,8 +104,7 @@ class LoggingConsumer final : public Consumer {
   std::string_view name() const override { return "logging"; }
 
   Result<std::shared_ptr<const ConsumerOptions>> parse_options(
-      const json::object& fields, const std::vector<tap::CapturePoint>&,
-      const std::string& path) const override {
+      const json::object& fields, const AskedRows&, const std::string& path) const override {
     auto options = std::make_shared<LoggingOptions>();
     for (const auto& [key, value] : fields) {
       const std::string at = fmt::format("{}.{}", path, std::string_view(key));

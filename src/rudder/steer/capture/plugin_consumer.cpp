@@ -124,17 +124,11 @@ class Plugin {
   void* const state_;
 };
 
-std::vector<rudder_capture_point> plugin_points(const std::vector<tap::CapturePoint>& points,
-                                                const tap::Geometry& geometry) {
-  std::vector<rudder_capture_point> out;
-  out.reserve(points.size());
-  for (const tap::CapturePoint& point : points) {
-    out.push_back({.site = tap::site_name(point.point.site).data(),
-                   .layer = point.point.layer,
-                   .after = point.after ? 1 : 0,
-                   .width = geometry.width(point.point)});
-  }
-  return out;
+rudder_capture_point plugin_point(const tap::CapturePoint& point, int32_t width) {
+  return {.site = tap::site_name(point.point.site).data(),
+          .layer = point.point.layer,
+          .after = point.after ? 1 : 0,
+          .width = width};
 }
 
 class PluginSession final : public Session {
@@ -189,14 +183,12 @@ class PluginSession final : public Session {
 
 class PluginConsumer final : public Consumer {
  public:
-  PluginConsumer(std::shared_ptr<const Plugin> plugin, tap::Geometry geometry)
-      : plugin_(std::move(plugin)), geometry_(std::move(geometry)) {}
+  explicit PluginConsumer(std::shared_ptr<const Plugin> plugin) : plugin_(std::move(plugin)) {}
 
   std::string_view name() const override { return plugin_->name(); }
 
   Result<std::shared_ptr<const ConsumerOptions>> parse_options(
-      const json::object& fields, const std::vector<tap::CapturePoint>& points,
-      const std::string& path) const override {
+      const json::object& fields, const AskedRows& rows, const std::string& path) const override {
     auto options = std::make_shared<PluginOptions>();
     options->json = to_json_text(fields);
     if (plugin_->table().validate == nullptr) {
@@ -204,7 +196,10 @@ class PluginConsumer final : public Consumer {
       return fail(ErrorCode::kInvalidArgument, "this consumer has no options",
                   fmt::format("{}.{}", path, std::string_view(fields.begin()->key())));
     }
-    const std::vector<rudder_capture_point> given = plugin_points(points, geometry_);
+    std::vector<rudder_capture_point> given;
+    for (size_t i = 0; i < rows.points.size(); ++i) {
+      given.push_back(plugin_point(rows.points[i], rows.widths[i]));
+    }
     const rudder_capture_request request = make_request("", 0, 0, options->json, given);
     const auto valid = guarded(plugin_->name(), "validate", [&](rudder_capture_out* out) {
       return plugin_->table().validate(plugin_->state(), &request, out);
@@ -214,9 +209,10 @@ class PluginConsumer final : public Consumer {
   }
 
   Result<std::shared_ptr<Session>> open(SessionInfo info) override {
-    std::vector<tap::CapturePoint> points;
-    for (const RowLayout& layout : info.rows) points.push_back(layout.point);
-    const std::vector<rudder_capture_point> given = plugin_points(points, geometry_);
+    std::vector<rudder_capture_point> given;
+    for (const RowLayout& layout : info.rows) {
+      given.push_back(plugin_point(layout.point, layout.width));
+    }
     const auto* options = dynamic_cast<const PluginOptions*>(info.options.get());
     const rudder_capture_request request =
         make_request(info.request_id.c_str(), info.choice, info.prompt_len, options->json, given);
@@ -242,7 +238,6 @@ class PluginConsumer final : public Consumer {
   }
 
   const std::shared_ptr<const Plugin> plugin_;
-  const tap::Geometry geometry_;
 };
 
 Result<const rudder_capture_plugin*> load_table(const std::string& file) {
@@ -301,7 +296,7 @@ Result<std::shared_ptr<Consumer>> load_plugin(const std::string& text,
   });
   if (!created) return tl::unexpected<Error>(created.error());
   return std::make_shared<PluginConsumer>(
-      std::make_shared<const Plugin>(flag.name(), *table, state), geometry);
+      std::make_shared<const Plugin>(flag.name(), *table, state));
 }
 
 }  // namespace rudder::steer::capture

@@ -43,18 +43,19 @@ struct Pack {
   int32_t width = 0;
   std::vector<size_t> points;  // of the session
   std::vector<int32_t> layers;
+  std::string residual;  // residual_json()
 };
 
 // The heads of a row that are told; none: the whole row is.
 struct HeadParts {
-  HeadList heads;
+  PartList heads;
   size_t bytes = 0;  // of one
 };
 
 class ResponseSession final : public Session {
  public:
   ResponseSession(SessionInfo info, std::shared_ptr<const ResponseOptions> options,
-                  std::shared_ptr<Budget> budget, std::shared_ptr<Lens> lens,
+                  std::shared_ptr<Budget> budget, std::shared_ptr<tap::Lens> lens,
                   const ResponseContext& context)
       : info_(std::move(info)),
         options_(std::move(options)),
@@ -72,7 +73,7 @@ class ResponseSession final : public Session {
           std::ranges::binary_search(options_->lens.layers, point.point.layer)) {
         lens_.add_row(layout);
       }
-      const FeatureAsk& features = options_->features;
+      const features::FeatureAsk& features = options_->features;
       if (!features.empty() && point.point == features.dictionary->read) features_.set_row(layout);
     }
     for (const RowLayout& layout : rows_) {
@@ -139,7 +140,7 @@ class ResponseSession final : public Session {
     const tap::Heads& layer = layers[static_cast<size_t>(layout.point.point.layer)];
     parts.heads = options_->heads[asked];
     parts.bytes = static_cast<size_t>(layer.dim) * tensor::dtype_bytes(info_.dtype);
-    told.width = HeadRows::width(parts.heads, layer);
+    told.width = PartRows::width(parts.heads, layer);
     told.bytes = parts.heads.size() * parts.bytes;
   }
 
@@ -165,8 +166,9 @@ class ResponseSession final : public Session {
           options_->as_float32 ? static_cast<size_t>(layout.width) * sizeof(float) : layout.bytes;
       bytes += (options_->rows ? row : 0) + numbers * sizeof(float);
     }
-    bytes += lens_.rows().size() * static_cast<size_t>(options_->lens.top) * sizeof(LensToken);
-    bytes += options_->features.most() * sizeof(FeatureValue) * 2;  // numbers of up to 10 digits
+    bytes += lens_.rows().size() * static_cast<size_t>(options_->lens.top) * sizeof(tap::LensToken);
+    bytes += options_->features.most() * sizeof(features::FeatureValue) *
+             2;  // numbers of up to 10 digits
     return static_cast<int64_t>(bytes * 7 / 3);
   }
 
@@ -206,7 +208,7 @@ class ResponseSession final : public Session {
     values_ = {};
     if (options_->rows) {
       for (const Pack& pack : packs_) {
-        values_.rows.push_back({pack.key, told_dtype(), {}, pack.width, {}});
+        values_.rows.push_back({pack.key, told_dtype(), {}, pack.width, {}, pack.residual});
       }
     }
     if (options_->norms) values_.norms = empty_numbers();
@@ -239,7 +241,11 @@ class ResponseSession final : public Session {
       if (!same_widths(layout.point.point.site)) site = keys_[i];
       auto pack = std::ranges::find(packs, site, &Pack::key);
       if (pack == packs.end()) {
-        packs.push_back({.key = site, .width = layout.width, .points = {}, .layers = {}});
+        packs.push_back({.key = site,
+                         .width = layout.width,
+                         .points = {},
+                         .layers = {},
+                         .residual = residual_json(layout)});
         pack = std::prev(packs.end());
       }
       pack->points.push_back(i);
@@ -337,7 +343,7 @@ class ResponseSession final : public Session {
     if (!options_->means || num_tokens_ == 0) return means;
     for (const Pack& pack : packs_) {
       ResultRows& rows = means.emplace_back(
-          ResultRows{pack.key, tensor::DType::kF32, pack.layers, pack.width, {}});
+          ResultRows{pack.key, tensor::DType::kF32, pack.layers, pack.width, {}, pack.residual});
       row_.resize(static_cast<size_t>(pack.width));
       for (const size_t point : pack.points) {
         std::ranges::transform(sums_[point], row_.begin(), [&](double sum) {
@@ -357,10 +363,10 @@ class ResponseSession final : public Session {
   std::vector<HeadParts> parts_;       // of whole_rows_ that are told
   std::vector<std::byte> told_;        // scratch
   SessionLens lens_;
-  std::vector<LensToken> lens_tokens_;  // of the batch at hand
+  std::vector<tap::LensToken> lens_tokens_;  // of the batch at hand
   SessionFeatures features_;
-  std::vector<std::vector<FeatureValue>> feature_values_;  // of the batch at hand
-  std::vector<std::string> keys_;                          // of points: "resid_post.10"
+  std::vector<std::vector<features::FeatureValue>> feature_values_;  // of the batch at hand
+  std::vector<std::string> keys_;                                    // of points: "resid_post.10"
   std::vector<Pack> packs_;
   CapturedValues values_;
   std::vector<std::vector<double>> sums_;  // by point: of all rows, for the means
@@ -372,7 +378,7 @@ class ResponseSession final : public Session {
 
 class ResponseConsumer final : public Consumer {
  public:
-  ResponseConsumer(ResponseContext context, std::shared_ptr<Lens> lens, int64_t max_bytes)
+  ResponseConsumer(ResponseContext context, std::shared_ptr<tap::Lens> lens, int64_t max_bytes)
       : context_(std::move(context)),
         lens_(std::move(lens)),
         budget_(std::make_shared<Budget>(max_bytes)) {}
@@ -386,7 +392,7 @@ class ResponseConsumer final : public Consumer {
     for (const int32_t layer : ask.layers) {
       points.push_back({{layer, tap::Site::kResidPost}, after});
     }
-    RUDDER_TRY(const FeatureAsk features,
+    RUDDER_TRY(const features::FeatureAsk features,
                parse_feature_ask(fields, path, context_.dictionaries, context_.features.get()));
     if (!features.empty()) points.push_back({features.dictionary->read, after});
     return points;
@@ -399,9 +405,8 @@ class ResponseConsumer final : public Consumer {
   }
 
   Result<std::shared_ptr<const ConsumerOptions>> parse_options(
-      const json::object& fields, const std::vector<tap::CapturePoint>& points,
-      const std::string& path) const override {
-    return parse_response_options(fields, points, path, context_);
+      const json::object& fields, const AskedRows& rows, const std::string& path) const override {
+    return parse_response_options(fields, rows, path, context_);
   }
 
   Result<std::shared_ptr<Session>> open(SessionInfo info) override {
@@ -428,7 +433,7 @@ class ResponseConsumer final : public Consumer {
 
  private:
   const ResponseContext context_;
-  const std::shared_ptr<Lens> lens_;
+  const std::shared_ptr<tap::Lens> lens_;
   const std::shared_ptr<Budget> budget_;
 };
 
@@ -436,8 +441,8 @@ class ResponseConsumer final : public Consumer {
 
 std::shared_ptr<Consumer> make_response_consumer(const tap::Geometry& geometry, VectorLookup lookup,
                                                  DictionaryLookup dictionaries,
-                                                 std::shared_ptr<Lens> lens,
-                                                 std::shared_ptr<FeatureReader> features,
+                                                 std::shared_ptr<tap::Lens> lens,
+                                                 std::shared_ptr<features::FeatureReader> features,
                                                  int64_t max_bytes) {
   return std::make_shared<ResponseConsumer>(ResponseContext{.geometry = geometry,
                                                             .lookup = std::move(lookup),

@@ -15,10 +15,10 @@
 #include <cstdint>
 #include <memory>
 
+#include "rudder/features/feature_reader.h"
 #include "rudder/steer/capture/consumer.h"
 #include "rudder/steer/capture/feature_ask.h"
-#include "rudder/steer/capture/feature_reader.h"
-#include "rudder/steer/capture/lens.h"
+#include "rudder/tap/lens.h"
 #include "rudder/tap/site.h"
 
 namespace rudder::steer::capture {
@@ -27,8 +27,8 @@ namespace rudder::steer::capture {
 // answers together hold.
 std::shared_ptr<Consumer> make_response_consumer(const tap::Geometry& geometry, VectorLookup lookup,
                                                  DictionaryLookup dictionaries,
-                                                 std::shared_ptr<Lens> lens,
-                                                 std::shared_ptr<FeatureReader> features,
+                                                 std::shared_ptr<tap::Lens> lens,
+                                                 std::shared_ptr<features::FeatureReader> features,
                                                  int64_t max_bytes);
 
 }  // namespace rudder::steer::capture

@@ -36,7 +36,7 @@ TEST_F(ResponseTest, FeaturesAreThoseOfTheRowsWhereTheDictionaryReads) {
   EXPECT_EQ(told.at("layer"), 2);
   ASSERT_EQ(told.at("features").as_array().size(), 7u);
   for (int32_t position = 0; position < 7; ++position) {
-    const auto expected = top_features(features_of(position), 3);
+    const auto expected = features::top_features(features_of(position), 3);
     const json::array& numbers = told.at("features").at(static_cast<size_t>(position)).as_array();
     ASSERT_EQ(numbers.size(), expected.size());
     for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(numbers[i], expected[i].feature);
@@ -59,21 +59,21 @@ TEST_F(ResponseTest, FeaturesAreThoseOfTheRowsWhereTheDictionaryReads) {
 }
 
 // The host's, which the first call keeps waiting at a gate; it may have no room, or fail.
-class GatedReader final : public FeatureReader {
+class GatedReader final : public features::FeatureReader {
  public:
-  Result<void> check(const Dictionary& /*dictionary*/) const override {
+  Result<void> check(const features::Dictionary& /*dictionary*/) const override {
     if (!no_room.empty()) return fail(ErrorCode::kInvalidArgument, no_room);
     return {};
   }
-  Result<void> read(std::span<const FeatureRow> rows, tensor::DType dtype,
-                    std::vector<std::vector<FeatureValue>>& told) override {
+  Result<void> read(std::span<const features::FeatureRow> rows, tensor::DType dtype,
+                    std::vector<std::vector<features::FeatureValue>>& told) override {
     sizes.push_back(rows.size());
     if (sizes.size() == 1) gate.wait();
     if (!fault.empty()) return fail(ErrorCode::kInternal, fault);
     return host_->read(rows, dtype, told);
   }
   size_t rows_together() const override { return 64; }
-  FeatureReaderStats stats() const override { return host_->stats(); }
+  features::FeatureReaderStats stats() const override { return host_->stats(); }
 
   Gate gate;
   std::vector<size_t> sizes;  // of calls
@@ -81,7 +81,7 @@ class GatedReader final : public FeatureReader {
   std::string fault;
 
  private:
-  const std::shared_ptr<FeatureReader> host_ = make_host_feature_reader();
+  const std::shared_ptr<features::FeatureReader> host_ = make_host_feature_reader();
 };
 
 class TogetherTest : public ResponseTest {
@@ -172,7 +172,7 @@ TEST_F(TogetherTest, WhatWaitsIsReadInOneCall) {
         EXPECT_NEAR(values.at(1).to_number<double>(), features[2], 1e-4);
         continue;
       }
-      const auto expected = top_features(features, 3);
+      const auto expected = features::top_features(features, 3);
       const json::array& numbers = told.at("features").at(at).as_array();
       ASSERT_EQ(numbers.size(), expected.size());
       for (size_t n = 0; n < expected.size(); ++n) EXPECT_EQ(numbers[n], expected[n].feature);
@@ -196,11 +196,12 @@ TEST_F(TogetherTest, TheLensReadsWhatWaitsInOneCall) {
       ASSERT_EQ(lens[layer].tokens.size(), 2u);
       for (int32_t position = 0; position < 2; ++position) {
         SortingLens alone;
-        std::vector<LensToken> expected;
+        std::vector<tap::LensToken> expected;
         const std::vector<float> row = row_of(i, position, lens[layer].layer);
         ASSERT_TRUE(alone.read(row, i % 2 == 0 ? 2 : 4, expected).has_value());
-        const std::vector<LensToken>& told = lens[layer].tokens[static_cast<size_t>(position)];
-        EXPECT_TRUE(std::ranges::equal(told, expected, {}, &LensToken::token, &LensToken::token));
+        const std::vector<tap::LensToken>& told = lens[layer].tokens[static_cast<size_t>(position)];
+        EXPECT_TRUE(
+            std::ranges::equal(told, expected, {}, &tap::LensToken::token, &tap::LensToken::token));
       }
     }
   }

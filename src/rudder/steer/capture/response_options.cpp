@@ -29,9 +29,9 @@ constexpr std::string_view kHeads = "heads";  // is read first: it says how wide
 
 class ResponseOptionsReader {
  public:
-  ResponseOptionsReader(const std::vector<tap::CapturePoint>& points, std::string path,
-                        const ResponseContext& context)
-      : points_(points),
+  ResponseOptionsReader(const AskedRows& rows, std::string path, const ResponseContext& context)
+      : points_(rows.points),
+        widths_(rows.widths),
         path_(std::move(path)),
         context_(context),
         geometry_(context.geometry),
@@ -84,7 +84,7 @@ class ResponseOptionsReader {
       if (point.point.site == tap::Site::kAttnZ) with_heads.push_back(point.point);
     }
     if (with_heads.empty()) return invalid_field("sites do not name attn_z", path);
-    RUDDER_TRY(std::vector<HeadList> heads, read_heads(value, with_heads, geometry_, path));
+    RUDDER_TRY(std::vector<PartList> heads, read_heads(value, with_heads, geometry_, path));
     options_->heads.resize(points_.size());
     for (size_t i = 0, next = 0; i < points_.size(); ++i) {
       if (points_[i].point.site == tap::Site::kAttnZ) options_->heads[i] = heads[next++];
@@ -93,9 +93,8 @@ class ResponseOptionsReader {
   }
 
   int32_t width(size_t point) const {
-    const tap::Point at = points_[point].point;
-    if (options_->heads.empty() || options_->heads[point].empty()) return geometry_.width(at);
-    return HeadRows::width(options_->heads[point], geometry_.heads[static_cast<size_t>(at.layer)]);
+    if (options_->heads.empty() || options_->heads[point].empty()) return widths_[point];
+    return PartRows::width(options_->heads[point], geometry_.parts(points_[point].point));
   }
 
   Result<void> read_values(const json::value& value, const std::string& path) {
@@ -211,6 +210,7 @@ class ResponseOptionsReader {
   }
 
   const std::vector<tap::CapturePoint>& points_;
+  const std::vector<int32_t>& widths_;
   const std::string path_;
   const ResponseContext& context_;
   const tap::Geometry& geometry_;
@@ -222,9 +222,9 @@ class ResponseOptionsReader {
 }  // namespace
 
 Result<std::shared_ptr<const ResponseOptions>> parse_response_options(
-    const json::object& fields, const std::vector<tap::CapturePoint>& points,
-    const std::string& path, const ResponseContext& context) {
-  return ResponseOptionsReader(points, path, context).read(fields);
+    const json::object& fields, const AskedRows& rows, const std::string& path,
+    const ResponseContext& context) {
+  return ResponseOptionsReader(rows, path, context).read(fields);
 }
 
 Result<LensAsk> parse_lens(const json::object& fields, const std::string& path,
@@ -237,6 +237,12 @@ Result<LensAsk> parse_lens(const json::object& fields, const std::string& path,
   if (!context.has_lens) {
     return fail(ErrorCode::kUnsupported,
                 "this server's backend does not read captured rows through the output head", at);
+  }
+  if (const int32_t streams = context.geometry.residual.streams; streams > 1) {
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("the lens reads one row: the residual of this model has {} streams", streams),
+        at);
   }
   const json::object* object = field->if_object();
   if (object == nullptr)

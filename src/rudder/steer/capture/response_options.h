@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "rudder/features/feature_reader.h"
 #include "rudder/steer/capture/consumer.h"
 #include "rudder/steer/capture/feature_ask.h"
-#include "rudder/steer/capture/feature_reader.h"
 #include "rudder/steer/capture/pattern_ask.h"
 #include "rudder/steer/heads.h"
 
@@ -31,9 +31,9 @@ struct LensAsk {
 class ResponseOptions final : public ConsumerOptions {
  public:
   std::vector<tap::CapturePoint> points;  // of `sites`: rows, means, norms and probes are of these
-  std::vector<HeadList> heads;            // by point, or none: rows are whole
+  std::vector<PartList> heads;            // by point, or none: rows are whole
   LensAsk lens;
-  FeatureAsk features;
+  features::FeatureAsk features;
   PatternAsk patterns;
   bool rows = false;
   bool means = false;
@@ -50,13 +50,13 @@ struct ResponseContext {
   DictionaryLookup dictionaries = {};
   bool has_lens = false;
   int32_t max_lens_top = 0;
-  std::shared_ptr<FeatureReader> features = nullptr;
+  std::shared_ptr<features::FeatureReader> features = nullptr;
 };
 
 // Errors as OptionsParser::parse_options gives them.
 Result<std::shared_ptr<const ResponseOptions>> parse_response_options(
-    const boost::json::object& fields, const std::vector<tap::CapturePoint>& points,
-    const std::string& path, const ResponseContext& context);
+    const boost::json::object& fields, const AskedRows& rows, const std::string& path,
+    const ResponseContext& context);
 
 // {"layers": as of a site, "top"?: 5}; nothing where `fields` has no "lens". kUnsupported where
 // there is no lens.

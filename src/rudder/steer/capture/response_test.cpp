@@ -123,10 +123,10 @@ TEST_F(ResponseTest, HeadsThatTheSitesDoNotHaveAreRefused) {
 TEST_F(ResponseTest, TheLensReadsItsLayersBesideOtherValues) {
   start();
   const auto expected = [&](int32_t position, int32_t layer) {
-    std::vector<LensToken> tokens;
+    std::vector<tap::LensToken> tokens;
     EXPECT_TRUE(lens_->read(row(position, tap::Site::kResidPost, layer), 3, tokens).has_value());
     json::array ids;
-    for (const LensToken& token : tokens) ids.push_back(token.token);
+    for (const tap::LensToken& token : tokens) ids.push_back(token.token);
     return ids;
   };
   const ConsumerResult result = capture(

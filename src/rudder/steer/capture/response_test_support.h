@@ -33,10 +33,10 @@ inline std::string base64(std::string_view text) {
 }
 
 // The k-th token of a row is its index in a sort of the row's numbers.
-class SortingLens final : public Lens {
+class SortingLens final : public tap::Lens {
  public:
   Result<void> read(std::span<const float> rows, int32_t top,
-                    std::vector<LensToken>& out) override {
+                    std::vector<tap::LensToken>& out) override {
     constexpr size_t kWidth = 24;
     ++calls;
     if (!fault.empty()) return fail(ErrorCode::kInternal, fault);
@@ -128,7 +128,7 @@ class ResponseTest : public ::testing::Test {
 
   const tap::Geometry geometry_ = small_geometry();
   // "d", which reads resid_post of layer 2.
-  const std::shared_ptr<const DictionarySet> set_ =
+  const std::shared_ptr<const features::DictionarySet> set_ =
       named_set("d", random_dictionary({.width = geometry_.hidden,
                                         .num_features = 12,
                                         .read = {2, tap::Site::kResidPost},
@@ -138,7 +138,7 @@ class ResponseTest : public ::testing::Test {
     return name == "d" ? set_ : nullptr;
   };
   std::shared_ptr<SortingLens> lens_ = std::make_shared<SortingLens>();
-  std::shared_ptr<FeatureReader> features_;  // null: the host's
+  std::shared_ptr<features::FeatureReader> features_;  // null: the host's
   std::mutex mutex_;
   std::vector<std::string> lines_;
   Inbound inbound_;

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "rudder/steer/capture/lens.h"
-#include "rudder/steer/features/top_features.h"
+#include "rudder/features/top_features.h"
+#include "rudder/tap/lens.h"
 #include "rudder/tensor/dtype.h"
 
 namespace rudder::steer::capture {
@@ -32,6 +32,7 @@ struct ResultRows {
   std::vector<int32_t> layers;  // of each row; the rows of a token follow each other
   int32_t width = 0;
   std::vector<std::byte> data;  // [layers.size(), width] of dtype
+  std::string residual = {};    // residual_json(), of rows that it says something of
 
   std::vector<float> to_floats() const;  // [layers.size(), width]
 };
@@ -45,14 +46,14 @@ struct PointNumbers {
 // What the lens read of one layer.
 struct LensReading {
   int32_t layer = 0;
-  std::vector<std::vector<LensToken>> tokens;  // by position, the likeliest first
+  std::vector<std::vector<tap::LensToken>> tokens;  // by position, the likeliest first
 };
 
 // Features of a dictionary at its layer.
 struct FeatureReading {
   std::string dictionary;
   int32_t layer = 0;
-  std::vector<std::vector<FeatureValue>> tokens;  // by position
+  std::vector<std::vector<features::FeatureValue>> tokens;  // by position
 };
 
 // Attention patterns of one layer.

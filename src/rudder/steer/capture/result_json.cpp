@@ -16,15 +16,15 @@ namespace {
 // How many numbers a point has: one, or a list of one a token.
 enum class Form : uint8_t { kOneToken, kTokens };
 
-// "resid_post":{"dtype":…,"shape":[num_rows,width],"layer_indices":[…],"data":…}
+// "resid_post":{"dtype":…,"shape":[num_rows,width],"layer_indices":[…],"residual"?:…,"data":…}
 void append_rows(std::string& out, const std::vector<ResultRows>& packs) {
   out += '{';
   for (const ResultRows& rows : packs) {
     if (&rows != &packs.front()) out += ',';
     fmt::format_to(std::back_inserter(out),
-                   R"("{}":{{"dtype":"{}","shape":[{},{}],"layer_indices":[{}],"data":")", rows.key,
-                   dtype_spelling(rows.dtype), rows.layers.size(), rows.width,
-                   fmt::join(rows.layers, ","));
+                   R"("{}":{{"dtype":"{}","shape":[{},{}],"layer_indices":[{}],{}{}"data":")",
+                   rows.key, dtype_spelling(rows.dtype), rows.layers.size(), rows.width,
+                   fmt::join(rows.layers, ","), rows.residual, rows.residual.empty() ? "" : ",");
     append_base64(out, rows.data);
     out += "\"}";
   }
@@ -50,10 +50,10 @@ void append_points(std::string& out, const std::vector<PointNumbers>& points, Fo
 void append_lens(std::string& out, const std::vector<LensReading>& lens, Form form) {
   const auto append_all = [&](const LensReading& reading, auto&& append_one) {
     if (form == Form::kTokens) out += '[';
-    for (const std::vector<LensToken>& tokens : reading.tokens) {
+    for (const std::vector<tap::LensToken>& tokens : reading.tokens) {
       if (&tokens != &reading.tokens.front()) out += ',';
       out += '[';
-      for (const LensToken& token : tokens) {
+      for (const tap::LensToken& token : tokens) {
         if (token.token < 0) break;
         if (&token != &tokens.front()) out += ',';
         append_one(token);
@@ -66,11 +66,11 @@ void append_lens(std::string& out, const std::vector<LensReading>& lens, Form fo
   for (const LensReading& reading : lens) {
     if (&reading != &lens.front()) out += ',';
     fmt::format_to(std::back_inserter(out), R"("resid_post.{}":{{"token_ids":)", reading.layer);
-    append_all(reading, [&](const LensToken& token) {
+    append_all(reading, [&](const tap::LensToken& token) {
       fmt::format_to(std::back_inserter(out), "{}", token.token);
     });
     out += R"(,"logprobs":)";
-    append_all(reading, [&](const LensToken& token) { append_number(out, token.logprob); });
+    append_all(reading, [&](const tap::LensToken& token) { append_number(out, token.logprob); });
     out += '}';
   }
   out += '}';
@@ -96,10 +96,10 @@ void append_patterns(std::string& out, const std::vector<PatternReading>& patter
 void append_features(std::string& out, const FeatureReading& reading, Form form) {
   const auto append_all = [&](auto&& append_one) {
     if (form == Form::kTokens) out += '[';
-    for (const std::vector<FeatureValue>& values : reading.tokens) {
+    for (const std::vector<features::FeatureValue>& values : reading.tokens) {
       if (&values != &reading.tokens.front()) out += ',';
       out += '[';
-      for (const FeatureValue& value : values) {
+      for (const features::FeatureValue& value : values) {
         if (&value != &values.front()) out += ',';
         append_one(value);
       }
@@ -110,11 +110,11 @@ void append_features(std::string& out, const FeatureReading& reading, Form form)
   out += R"({"name":)";
   append_json_string(out, reading.dictionary);
   fmt::format_to(std::back_inserter(out), R"(,"layer":{},"features":)", reading.layer);
-  append_all([&](const FeatureValue& value) {
+  append_all([&](const features::FeatureValue& value) {
     fmt::format_to(std::back_inserter(out), "{}", value.feature);
   });
   out += R"(,"values":)";
-  append_all([&](const FeatureValue& value) { append_number(out, value.value); });
+  append_all([&](const features::FeatureValue& value) { append_number(out, value.value); });
   out += '}';
 }
 

@@ -11,7 +11,7 @@ void SessionFeatures::read_ahead(std::span<const Part> parts) {
   for (size_t first = 0; first < parts.size(); ++first) {
     if (is_read[first]) continue;
     const SessionFeatures& one = *parts[first].features;
-    std::vector<FeatureRow> rows;
+    std::vector<features::FeatureRow> rows;
     std::vector<size_t> together;
     for (size_t i = first; i < parts.size(); ++i) {
       const SessionFeatures& other = *parts[i].features;
@@ -38,7 +38,8 @@ void SessionFeatures::read_ahead(std::span<const Part> parts) {
   }
 }
 
-Result<std::vector<std::vector<FeatureValue>>> SessionFeatures::take(const RowBatch& batch) {
+Result<std::vector<std::vector<features::FeatureValue>>> SessionFeatures::take(
+    const RowBatch& batch) {
   if (auto read = ahead_.take(batch)) return std::move(*read);
   const Part part{this, &batch};
   read_ahead(std::span(&part, 1));

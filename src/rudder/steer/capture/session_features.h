@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "rudder/features/feature_reader.h"
 #include "rudder/steer/capture/consumer.h"
-#include "rudder/steer/capture/feature_reader.h"
 #include "rudder/steer/capture/read_ahead.h"
 
 namespace rudder::steer::capture {
@@ -16,7 +16,8 @@ namespace rudder::steer::capture {
 class SessionFeatures {
  public:
   // `ask` outlives it.
-  SessionFeatures(const FeatureAsk& ask, tensor::DType dtype, std::shared_ptr<FeatureReader> reader)
+  SessionFeatures(const features::FeatureAsk& ask, tensor::DType dtype,
+                  std::shared_ptr<features::FeatureReader> reader)
       : ask_(ask), dtype_(dtype), reader_(std::move(reader)) {}
 
   // Where in a record the row lies that the dictionary reads; until then nothing is told.
@@ -33,14 +34,14 @@ class SessionFeatures {
   static void read_ahead(std::span<const Part> parts);
 
   // Of every record of the batch: what was read ahead, or is read now.
-  Result<std::vector<std::vector<FeatureValue>>> take(const RowBatch& batch);
+  Result<std::vector<std::vector<features::FeatureValue>>> take(const RowBatch& batch);
 
  private:
-  using Told = std::vector<std::vector<FeatureValue>>;
+  using Told = std::vector<std::vector<features::FeatureValue>>;
 
-  const FeatureAsk& ask_;
+  const features::FeatureAsk& ask_;
   const tensor::DType dtype_;
-  const std::shared_ptr<FeatureReader> reader_;
+  const std::shared_ptr<features::FeatureReader> reader_;
   RowLayout layout_;
   ReadAhead<Told> ahead_;
 };

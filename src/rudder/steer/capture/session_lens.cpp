@@ -29,7 +29,7 @@ void SessionLens::read_ahead(std::span<const Part> parts) {
       }
     }
   }
-  std::vector<LensToken> tokens;
+  std::vector<tap::LensToken> tokens;
   const Result<void> done = parts.front().session->lens_->read(rows, top, tokens);
   auto next = tokens.begin();
   for (const Part& part : parts) {
@@ -37,7 +37,7 @@ void SessionLens::read_ahead(std::span<const Part> parts) {
       part.session->ahead_.push(*part.batch, tl::unexpected(done.error()));
       continue;
     }
-    std::vector<LensToken> told;
+    std::vector<tap::LensToken> told;
     const size_t count = part.batch->records.size() * part.session->rows_.size();
     told.reserve(count * static_cast<size_t>(part.session->top_));
     for (size_t i = 0; i < count; ++i, next += top) {
@@ -47,7 +47,7 @@ void SessionLens::read_ahead(std::span<const Part> parts) {
   }
 }
 
-Result<std::vector<LensToken>> SessionLens::take(const RowBatch& batch) {
+Result<std::vector<tap::LensToken>> SessionLens::take(const RowBatch& batch) {
   if (auto read = ahead_.take(batch)) return std::move(*read);
   const Part part{this, &batch};
   read_ahead(std::span(&part, 1));

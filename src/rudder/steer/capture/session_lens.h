@@ -8,15 +8,15 @@
 #include <vector>
 
 #include "rudder/steer/capture/consumer.h"
-#include "rudder/steer/capture/lens.h"
 #include "rudder/steer/capture/read_ahead.h"
+#include "rudder/tap/lens.h"
 
 namespace rudder::steer::capture {
 
 class SessionLens {
  public:
   // `lens` may be null where no row is added.
-  SessionLens(int32_t top, tensor::DType dtype, std::shared_ptr<Lens> lens)
+  SessionLens(int32_t top, tensor::DType dtype, std::shared_ptr<tap::Lens> lens)
       : top_(top), dtype_(dtype), lens_(std::move(lens)) {}
 
   // Where in a record a row lies that is read.
@@ -33,14 +33,14 @@ class SessionLens {
   static void read_ahead(std::span<const Part> parts);
 
   // [records of the batch, rows, top]: what was read ahead, or is read now.
-  Result<std::vector<LensToken>> take(const RowBatch& batch);
+  Result<std::vector<tap::LensToken>> take(const RowBatch& batch);
 
  private:
   const int32_t top_;
   const tensor::DType dtype_;
-  const std::shared_ptr<Lens> lens_;
+  const std::shared_ptr<tap::Lens> lens_;
   std::vector<RowLayout> rows_;
-  ReadAhead<std::vector<LensToken>> ahead_;
+  ReadAhead<std::vector<tap::LensToken>> ahead_;
 };
 
 }  // namespace rudder::steer::capture

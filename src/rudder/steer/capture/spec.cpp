@@ -11,6 +11,7 @@
 #include "rudder/steer/capture/pattern_ask.h"
 #include "rudder/steer/invalid_field.h"
 #include "rudder/steer/layers.h"
+#include "rudder/steer/streams.h"
 
 namespace rudder::steer::capture {
 namespace {
@@ -148,6 +149,32 @@ bool before(const tap::CapturePoint& a, const tap::CapturePoint& b) {
   return left != right ? left < right : a.after < b.after;
 }
 
+// "stream": rows at residual points are those of one stream, where the residual has several. Rows
+// that options of the consumer need are whole.
+Result<std::optional<int32_t>> parse_stream(const json::object& object,
+                                            const std::vector<tap::CapturePoint>& points,
+                                            const std::vector<tap::CapturePoint>& of_options,
+                                            const tap::Geometry& geometry,
+                                            const std::string& path) {
+  const json::value* const value = object.if_contains("stream");
+  if (value == nullptr) return std::optional<int32_t>();
+  const std::string at = path + ".stream";
+  RUDDER_TRY(const StreamChoice choice, read_stream(*value, {}, geometry, at));
+  const auto is_of_residual = [](const tap::CapturePoint& p) {
+    return tap::is_residual(p.point.site);
+  };
+  if (std::ranges::none_of(points, is_of_residual)) {
+    return invalid_field("is of resid_pre, resid_mid and resid_post: sites name none of them", at);
+  }
+  if (choice.stream == StreamChoice::kAll || geometry.residual.streams == 1) {
+    return std::optional<int32_t>();
+  }
+  if (std::ranges::any_of(of_options, is_of_residual)) {
+    return invalid_field("the rows that lens and dictionary read are whole", at);
+  }
+  return std::optional(choice.stream);
+}
+
 Result<ParsedAsk> parse_ask(const json::object& object, int32_t consumer, const std::string& path,
                             const SpecContext& context) {
   ParsedAsk parsed;
@@ -158,7 +185,7 @@ Result<ParsedAsk> parse_ask(const json::object& object, int32_t consumer, const 
     RUDDER_TRY(after, parse_point(*point, path + ".point"));
   }
   json::object options(object);
-  for (const char* known : {"sites", "positions", "point"}) options.erase(known);
+  for (const char* known : {"sites", "positions", "point", "stream"}) options.erase(known);
   const OptionsParser& parser = *context.consumers[static_cast<size_t>(consumer)];
   RUDDER_TRY(const std::vector<tap::CapturePoint> more, parser.option_points(options, after, path));
   RUDDER_TRY(parsed.ask.patterns, parser.option_patterns(options, path));
@@ -178,10 +205,15 @@ Result<ParsedAsk> parse_ask(const json::object& object, int32_t consumer, const 
     RUDDER_TRY_VOID(site_parser.add_sites(*sites, path + ".sites"));
     RUDDER_TRY(parsed.points, site_parser.take(path + ".sites"));
   }
+  RUDDER_TRY(parsed.ask.stream, parse_stream(object, parsed.points, more, context.geometry, path));
   if (const json::value* positions = object.if_contains("positions")) {
     RUDDER_TRY_VOID(parse_positions(*positions, path + ".positions", parsed.ask));
   }
-  RUDDER_TRY(parsed.ask.options, parser.parse_options(options, parsed.points, path));
+  AskedRows rows{.points = parsed.points, .widths = {}};
+  for (const tap::CapturePoint& point : parsed.points) {
+    rows.widths.push_back(asked_width(parsed.ask, point.point, context.geometry));
+  }
+  RUDDER_TRY(parsed.ask.options, parser.parse_options(options, rows, path));
   parsed.points.insert(parsed.points.end(), more.begin(), more.end());
   std::ranges::sort(parsed.points, before);
   parsed.points.erase(std::unique(parsed.points.begin(), parsed.points.end()), parsed.points.end());
@@ -232,6 +264,11 @@ Result<void> check_pattern_keys(const CaptureSpec& spec, int32_t prompt_len, int
         ask.path + ".patterns.keys");
   }
   return {};
+}
+
+int32_t asked_width(const Ask& ask, tap::Point point, const tap::Geometry& geometry) {
+  return ask.stream && tap::is_residual(point.site) ? geometry.parts(point).dim
+                                                    : geometry.width(point);
 }
 
 Result<std::vector<tap::PositionRange>> asked_ranges(const Ask& ask, int32_t prompt_len) {

@@ -4,7 +4,7 @@
 //
 //   {"filesystem": {"sites": {"resid_post": [10, 12] | "all" | {"ranges": [[8, 12]]}},
 //                   "positions": "last_prompt" | "all_prompt" | "all_generated" | "all" | [0, -1],
-//                   "point": "pre" | "post", <options of the consumer>}}
+//                   "point": "pre" | "post", "stream": 0 | "all", <options of the consumer>}}
 #pragma once
 
 #include <boost/json/fwd.hpp>
@@ -39,6 +39,8 @@ struct Ask {
   int32_t consumer = 0;                            // its number in the dispatcher
   std::vector<int32_t> points;                     // into the spec's set, ascending
   std::vector<tap::CapturePattern> patterns = {};  // by layer ascending; the set has no fewer heads
+  // Of a residual that has several: rows at residual points are of this stream alone. None: whole.
+  std::optional<int32_t> stream = {};
   Positions positions = Positions::kLastPrompt;
   std::vector<int32_t> listed;  // for kListed; below 0: from the end of the prompt
   std::string path;             // of the field, for errors that need the prompt's length
@@ -65,6 +67,9 @@ struct CaptureSpec {
   bool is_for_engine_alone() const { return asks.empty() && stop_when.has_value(); }
 };
 
+// Elements of the row at the point that the consumer gets.
+int32_t asked_width(const Ask& ask, tap::Point point, const tap::Geometry& geometry);
+
 // Positions of one consumer, ascending and disjoint, for a prompt of this length. kInvalidArgument
 // when a listed position lies before the prompt.
 Result<std::vector<tap::PositionRange>> asked_ranges(const Ask& ask, int32_t prompt_len);
@@ -75,6 +80,12 @@ Result<std::vector<tap::PositionRange>> captured_ranges(const CaptureSpec& spec,
 // keys than its rows: of a sequence of at most max_len tokens, the last of which is never read.
 Result<void> check_pattern_keys(const CaptureSpec& spec, int32_t prompt_len, int32_t max_len);
 bool contains(const std::vector<tap::PositionRange>& ranges, int32_t position);
+
+// The rows of a consumer's `sites`.
+struct AskedRows {
+  std::vector<tap::CapturePoint> points;  // ascending
+  std::vector<int32_t> widths;            // by point: elements that the consumer gets
+};
 
 // The row of a vector that the operator or a client registered by name, at a point.
 using VectorLookup =
@@ -95,11 +106,10 @@ class OptionsParser {
   // of `sites`. Refuses the field "patterns" where the consumer does not take them.
   virtual Result<std::vector<tap::CapturePattern>> option_patterns(
       const boost::json::object& fields, const std::string& path) const;
-  // Of the fields that are not `sites`, `positions` and `point`; refuses those it does not know.
-  // `points` are those of `sites`. Error.where is a path below `path`. Any thread.
+  // Of the fields that are not `sites`, `positions`, `point` and `stream`; refuses those it does
+  // not know. `rows` are those of `sites`. Error.where is a path below `path`. Any thread.
   virtual Result<std::shared_ptr<const ConsumerOptions>> parse_options(
-      const boost::json::object& fields, const std::vector<tap::CapturePoint>& points,
-      const std::string& path) const = 0;
+      const boost::json::object& fields, const AskedRows& rows, const std::string& path) const = 0;
 };
 
 struct SpecContext {

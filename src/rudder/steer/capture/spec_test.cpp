@@ -10,6 +10,7 @@
 
 #include "rudder/base/json.h"
 #include "rudder/steer/capture/capture_fixture.h"
+#include "rudder/steer/capture/consumer.h"
 
 namespace rudder::steer::capture {
 namespace {
@@ -57,6 +58,48 @@ TEST_F(SpecTest, SitesAreListsAllOrRanges) {
       {1, Site::kMlpAct},   {1, Site::kMlpOut},    {2, Site::kResidMid},
       {2, Site::kMlpAct},   {2, Site::kResidPost}, {3, Site::kMlpAct}};
   EXPECT_EQ(points, expected);
+}
+
+// Of a residual of several streams a consumer gets the whole row or a stream of it.
+TEST_F(SpecTest, AStreamIsAPartOfTheRow) {
+  context_.geometry.residual = {tap::ResidualKind::kMixedStreams, 3};
+  const auto layouts_of = [&](const std::string& more) {
+    const Result<CaptureSpec> spec = parse(
+        R"({"a": {"sites": {"resid_post": [1], "mlp_out": [1], "resid_pre": [2]})" + more + "}}");
+    EXPECT_TRUE(spec.has_value()) << spec.error().to_string();
+    return row_layouts(*spec, spec->asks[0], context_.geometry);
+  };
+  const std::vector<RowLayout> whole = layouts_of("");
+  const std::vector<RowLayout> all = layouts_of(R"(, "stream": "all")");
+  const std::vector<RowLayout> second = layouts_of(R"(, "stream": 1)");
+  ASSERT_EQ(whole.size(), 3u);
+  for (size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_EQ(all[i].offset, whole[i].offset);
+    EXPECT_EQ(all[i].width, whole[i].width);
+    const bool is_residual = tap::is_residual(whole[i].point.point.site);
+    EXPECT_EQ(whole[i].width, is_residual ? 72 : 24);
+    EXPECT_EQ(second[i].width, 24);
+    EXPECT_EQ(second[i].bytes, 48u);
+    EXPECT_EQ(second[i].offset, whole[i].offset + (is_residual ? 48 : 0));
+    EXPECT_EQ(residual_json(whole[i]),
+              is_residual ? R"("residual":{"kind":"mixed_streams","streams":3,"stream":"all",)"
+                            R"("layout":["stream","hidden"]})"
+                          : "");
+    EXPECT_EQ(residual_json(second[i]),
+              is_residual ? R"("residual":{"kind":"mixed_streams","streams":3,"stream":1,)"
+                            R"("layout":["hidden"]})"
+                          : "");
+  }
+  for (const char* const wrong : {"3", "-1", "1.5", "\"first\"", "null", "[0]"}) {
+    expect_refused(std::string(R"({"a": {"sites": {"resid_post": [1]}, "stream": )") + wrong + "}}",
+                   "capture.a.stream");
+  }
+  expect_refused(R"({"a": {"sites": {"mlp_out": [1]}, "stream": 0}})", "capture.a.stream");
+  // A residual of one stream is that one.
+  context_.geometry.residual = {};
+  EXPECT_EQ(layouts_of(R"(, "stream": 0)")[0].width, 24);
+  EXPECT_EQ(residual_json(layouts_of("")[0]), "");
+  expect_refused(R"({"a": {"sites": {"resid_post": [1]}, "stream": 1}})", "capture.a.stream");
 }
 
 TEST_F(SpecTest, ConsumersShareOneSetAndHaveAMaskEach) {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "rudder/steer/capture/feature_reader_stats.h"
+#include "rudder/features/feature_reader_stats.h"
 
 namespace rudder::steer::capture {
 
@@ -30,7 +30,7 @@ struct CaptureStats {
   uint64_t lost_tokens = 0;  // records that it had no room for
   int64_t open_requests = 0;
   uint64_t block_us = 0;  // time that the engine waited, under the policy `block`
-  FeatureReaderStats features;
+  features::FeatureReaderStats features;
 };
 
 }  // namespace rudder::steer::capture

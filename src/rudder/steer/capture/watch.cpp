@@ -1,13 +1,13 @@
 #include "rudder/steer/capture/watch.h"
 
+#include "rudder/features/dictionary.h"
 #include "rudder/steer/dot.h"
-#include "rudder/steer/features/dictionary.h"
 
 namespace rudder::steer::capture {
 
 double watch_score(const Watch& watch, std::span<const float> row) {
   if (watch.dictionary == nullptr) return dot(row, watch.vector.values());
-  const NormedRow normed = normed_row(watch.dictionary->norm, row);
+  const features::NormedRow normed = features::normed_row(watch.dictionary->norm, row);
   const std::span<const float> encoder = watch.dictionary->encoder_row(watch.feature).values();
   double y = 0;
   for (size_t i = 0; i < encoder.size(); ++i) y += double{encoder[i]} * normed.values[i];

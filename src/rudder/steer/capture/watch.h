@@ -16,8 +16,9 @@ namespace rudder::steer::capture {
 
 struct Watch {
   tap::CapturePoint point;
-  Row vector;                                         // of a probe, as wide as the point's row
-  std::shared_ptr<const Dictionary> dictionary = {};  // not null: the value of its `feature`
+  Row vector;  // of a probe, as wide as the point's row
+  std::shared_ptr<const features::Dictionary> dictionary =
+      {};  // not null: the value of its `feature`
   int32_t feature = 0;
 
   std::string_view kind() const { return dictionary == nullptr ? "probe" : "feature"; }

@@ -24,10 +24,11 @@ Watch first_element() {
 TEST(Watch, AFeaturesValueIsThatOfItsEncode) {
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
-  for (const auto activation : {Activation::kRelu, Activation::kJumpRelu, Activation::kGated}) {
+  for (const auto activation : {features::Activation::kRelu, features::Activation::kJumpRelu,
+                                features::Activation::kGated}) {
     for (const auto norm :
          {tap::FeatureNorm::kNone, tap::FeatureNorm::kConstantNorm, tap::FeatureNorm::kLayerNorm}) {
-      const auto dictionary = std::make_shared<const Dictionary>(random_dictionary(
+      const auto dictionary = std::make_shared<const features::Dictionary>(random_dictionary(
           {.activation = activation, .norm = norm, .subtracts_bias = true}, random()));
       std::vector<float> row(static_cast<size_t>(dictionary->d_in));
       for (float& value : row) value = 3 * normal(random);

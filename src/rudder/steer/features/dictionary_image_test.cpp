@@ -1,5 +1,5 @@
 // How a dictionary lies on the device, in both dtypes.
-#include "rudder/steer/features/dictionary_image.h"
+#include "rudder/features/dictionary_image.h"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 using tensor::DType;
 
-constexpr HashSecret kImageSecret = {3, 4};
+constexpr tap::HashSecret kImageSecret = {3, 4};
 using Words = std::array<int32_t, tap::kDictionaryHeadFloats>;
 
 // All of an image, one part behind another.
@@ -40,9 +40,9 @@ float bf16_at(const std::vector<float>& floats, int32_t begin, size_t i) {
 }
 
 TEST(DictionaryImage, OfF32SharesTheDictionarysMemory) {
-  const Dictionary dictionary = random_dictionary({.width = 6, .num_features = 11}, 1);
-  const auto image = image_of(dictionary, kImageSecret, DType::kF32);
-  EXPECT_EQ(image, image_of(dictionary, kImageSecret, DType::kF32));
+  const features::Dictionary dictionary = random_dictionary({.width = 6, .num_features = 11}, 1);
+  const auto image = features::image_of(dictionary, kImageSecret, DType::kF32);
+  EXPECT_EQ(image, features::image_of(dictionary, kImageSecret, DType::kF32));
   ASSERT_EQ(image->parts.size(), 3u);
   EXPECT_EQ(image->parts[1].values, dictionary.encoder);
   EXPECT_EQ(image->parts[2].values, dictionary.decoder);
@@ -52,10 +52,11 @@ TEST(DictionaryImage, OfF32SharesTheDictionarysMemory) {
 // Odd numbers of odd rows too: two numbers share a float.
 TEST(DictionaryImage, OfBf16HasRoundedRowsInHalfTheMemory) {
   for (const auto& [width, count] : {std::pair(64, 200), std::pair(7, 3), std::pair(1, 1)}) {
-    const Dictionary dictionary = random_dictionary({.width = width, .num_features = count}, 2);
-    const auto image = image_of(dictionary, kImageSecret, DType::kBF16);
-    const auto whole = image_of(dictionary, kImageSecret, DType::kF32);
-    EXPECT_EQ(image, image_of(dictionary, kImageSecret, DType::kBF16));
+    const features::Dictionary dictionary =
+        random_dictionary({.width = width, .num_features = count}, 2);
+    const auto image = features::image_of(dictionary, kImageSecret, DType::kBF16);
+    const auto whole = features::image_of(dictionary, kImageSecret, DType::kF32);
+    EXPECT_EQ(image, features::image_of(dictionary, kImageSecret, DType::kBF16));
     EXPECT_NE(image->key, whole->key);
     const auto size = static_cast<size_t>(width * count);
     EXPECT_EQ(image->parts[0].count, whole->parts[0].count);
@@ -84,15 +85,17 @@ TEST(DictionaryImage, OfBf16HasRoundedRowsInHalfTheMemory) {
 // What features are read by has the numbers of the whole image, without a decoder.
 TEST(DictionaryImage, AnEncoderAloneHasTheNumbersOfFeatures) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    const Dictionary dictionary = random_dictionary({.width = 7,
-                                                     .num_features = 19,
-                                                     .activation = Activation::kGated,
-                                                     .norm = tap::FeatureNorm::kLayerNorm,
-                                                     .subtracts_bias = true},
-                                                    4);
-    const std::vector<float> whole = floats_of(*image_of(dictionary, kImageSecret, dtype));
+    const features::Dictionary dictionary =
+        random_dictionary({.width = 7,
+                           .num_features = 19,
+                           .activation = features::Activation::kGated,
+                           .norm = tap::FeatureNorm::kLayerNorm,
+                           .subtracts_bias = true},
+                          4);
+    const std::vector<float> whole =
+        floats_of(*features::image_of(dictionary, kImageSecret, dtype));
     const tap::DictionaryHead of_whole = head_at(whole);
-    const EncoderImage alone = encoder_image(dictionary, dtype);
+    const features::EncoderImage alone = features::encoder_image(dictionary, dtype);
     const tap::DictionaryHead& head = alone.head;
     EXPECT_EQ(std::bit_cast<Words>(head_at(alone.begin)), std::bit_cast<Words>(head));
     EXPECT_EQ(head.d_in, 7);
@@ -108,7 +111,7 @@ TEST(DictionaryImage, AnEncoderAloneHasTheNumbersOfFeatures) {
     }
     const int64_t numbers = dtype == DType::kBF16 ? 67 : 133;  // floats that 7 times 19 take
     EXPECT_EQ(
-        encoder_image_floats(dictionary, dtype),
+        features::encoder_image_floats(dictionary, dtype),
         head.encoder + (numbers + tap::kVectorAlign - 1) / tap::kVectorAlign * tap::kVectorAlign);
   }
 }

@@ -1,6 +1,6 @@
 // Encoding and decoding: dictionaries in every published layout against what a program in Python
 // computed in float64 (tools/golden/dictionary_files.py), and the forms of single features.
-#include "rudder/steer/features/dictionary.h"
+#include "rudder/features/dictionary.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -33,6 +33,7 @@ constexpr PublishedCase kPublished[] = {
     {"saelens_topk_before_6", "", "", "saelens", ""},
     {"saelens_gated", "", "", "saelens", "tiny"},
     {"saelens_matryoshka", "", "", "saelens", "tiny"},
+    {"saelens_saved_batchtopk", "", "", "saelens", "tiny"},
     {"saelens_constant_norm", "", "", "saelens", "tiny"},
     {"saelens_layer_norm", "", "", "saelens", "tiny"},
     {"saelens_transcoder", "", "", "saelens", "tiny"},
@@ -68,15 +69,15 @@ void expect_close(std::span<const float> got, std::span<const float> expected,
 }
 
 // As a model with the oracle's gain has it.
-std::shared_ptr<const Dictionary> bound(const std::shared_ptr<const Dictionary>& loaded,
-                                        TensorReader& oracle) {
-  if (loaded->input_gain == InputGain::kKept) return loaded;
+std::shared_ptr<const features::Dictionary> bound(
+    const std::shared_ptr<const features::Dictionary>& loaded, TensorReader& oracle) {
+  if (loaded->input_gain == features::InputGain::kKept) return loaded;
   const std::string name = fmt::format("gain.{}", loaded->read.layer);
   auto gain = oracle.take_list(name, static_cast<uint64_t>(loaded->d_in));
   EXPECT_TRUE(gain) << gain.error().to_string();
   auto folded = fold_gain(*loaded, {name, *std::move(gain)}, "file");
   EXPECT_TRUE(folded) << folded.error().to_string();
-  EXPECT_EQ((*folded)->input_gain, InputGain::kFolded);
+  EXPECT_EQ((*folded)->input_gain, features::InputGain::kFolded);
   return *folded;
 }
 
@@ -145,13 +146,13 @@ TEST_P(PublishedDictionary, AFeatureNeedsItsColumnAlone) {
   std::mt19937_64 engine(7);
   std::normal_distribution<float> normal;
   for (const auto& dictionary : set->layers) {
-    if (dictionary->activation == Activation::kTopK) continue;  // needs all of them
+    if (dictionary->activation == features::Activation::kTopK) continue;  // needs all of them
     for (int round = 0; round < 20; ++round) {
       std::vector<float> x(static_cast<size_t>(dictionary->d_in));
       for (float& value : x) value = normal(engine);
       std::vector<float> features(static_cast<size_t>(dictionary->num_features));
       encode(*dictionary, x, features);
-      const std::vector<double> normed = normed_row(dictionary->norm, x).values;
+      const std::vector<double> normed = features::normed_row(dictionary->norm, x).values;
       for (int32_t j = 0; j < dictionary->num_features; ++j) {
         double y = 0;
         for (size_t i = 0; i < x.size(); ++i)
@@ -171,8 +172,8 @@ INSTANTIATE_TEST_SUITE_P(Features, PublishedDictionary, ::testing::ValuesIn(kPub
                            return name;
                          });
 
-Dictionary small_dictionary() {
-  Dictionary dictionary;
+features::Dictionary small_dictionary() {
+  features::Dictionary dictionary;
   dictionary.d_in = 2;
   dictionary.d_out = 2;
   dictionary.num_features = 3;
@@ -190,8 +191,8 @@ Dictionary small_dictionary() {
 }
 
 TEST(Dictionary, JumpReluIsStrictAboveItsThreshold) {
-  Dictionary dictionary = small_dictionary();
-  dictionary.activation = Activation::kJumpRelu;
+  features::Dictionary dictionary = small_dictionary();
+  dictionary.activation = features::Activation::kJumpRelu;
   dictionary.threshold = {0.5f, -1, 1};
   std::vector<float> features(3);
   encode(dictionary, std::vector<float>{0.5f, -0.25f}, features);
@@ -201,8 +202,8 @@ TEST(Dictionary, JumpReluIsStrictAboveItsThreshold) {
 }
 
 TEST(Dictionary, TopKKeepsTheFirstOfEqualFeatures) {
-  Dictionary dictionary = small_dictionary();
-  dictionary.activation = Activation::kTopK;
+  features::Dictionary dictionary = small_dictionary();
+  dictionary.activation = features::Activation::kTopK;
   dictionary.k = 1;
   std::vector<float> features(3);
   encode(dictionary, std::vector<float>{2, 2}, features);
@@ -215,7 +216,7 @@ TEST(Dictionary, TopKKeepsTheFirstOfEqualFeatures) {
 }
 
 TEST(Dictionary, ARowOfZerosHasNoLengthToNormaliseBy) {
-  Dictionary dictionary = small_dictionary();
+  features::Dictionary dictionary = small_dictionary();
   for (const auto norm : {tap::FeatureNorm::kConstantNorm, tap::FeatureNorm::kLayerNorm}) {
     dictionary.norm = norm;
     const std::vector<float> x = {0, 0};
@@ -229,7 +230,7 @@ TEST(Dictionary, ARowOfZerosHasNoLengthToNormaliseBy) {
 }
 
 TEST(Dictionary, AModelMustHaveItsPoints) {
-  Dictionary dictionary = small_dictionary();
+  features::Dictionary dictionary = small_dictionary();
   tap::Geometry geometry = {.num_layers = 2,
                             .hidden = 2,
                             .mlp_width = {4, 4},
@@ -242,7 +243,8 @@ TEST(Dictionary, AModelMustHaveItsPoints) {
   dictionary.num_writes = 1;
   dictionary.read.site = tap::Site::kMlpAct;
   EXPECT_EQ(check_fits(dictionary, geometry, "d").error().message,
-            "the dictionary reads rows of 2 elements; mlp_act of layer 1 has 4");
+            "the dictionary reads rows of 2 elements; mlp_act of layer 1 has 4: 2 elements fit "
+            "resid_pre, attn_in, attn_out, resid_mid, mlp_in, mlp_out, resid_post, final_norm");
   EXPECT_EQ(check_fits(dictionary, geometry, "d").error().where, "d");
 }
 

@@ -13,7 +13,7 @@ namespace rudder::steer {
 namespace {
 
 // Without the quotients, whose size is checked where they are made.
-Result<void> check_foldable(const Dictionary& dictionary, const tap::NormGain& gain,
+Result<void> check_foldable(const features::Dictionary& dictionary, const tap::NormGain& gain,
                             const std::string& where) {
   if (dictionary.norm != tap::FeatureNorm::kNone) {
     return fail(ErrorCode::kUnsupported,
@@ -68,13 +68,13 @@ Result<void> divide(std::span<const float> from, const tap::NormGain& gain, std:
 }
 
 // What the input bias takes from each y_j goes into the biases that stand behind it.
-void fold_input_bias(const Dictionary& dictionary, Dictionary& out) {
+void fold_input_bias(const features::Dictionary& dictionary, features::Dictionary& out) {
   if (dictionary.input_bias.empty()) return;
   for (int32_t j = 0; j < dictionary.num_features; ++j) {
     const auto feature = static_cast<size_t>(j);
-    const FeatureForm form = dictionary.form(j);
+    const features::FeatureForm form = dictionary.form(j);
     out.encoder_bias[feature] = static_cast<float>(form.bias);
-    if (dictionary.activation == Activation::kGated) {
+    if (dictionary.activation == features::Activation::kGated) {
       out.gate_bias[feature] = static_cast<float>(-form.gate);
     }
   }
@@ -83,13 +83,13 @@ void fold_input_bias(const Dictionary& dictionary, Dictionary& out) {
 
 }  // namespace
 
-Result<std::shared_ptr<const Dictionary>> fold_gain(const Dictionary& dictionary,
-                                                    const tap::NormGain& gain,
-                                                    const std::string& where) {
-  RUDDER_CHECK(dictionary.input_gain == InputGain::kRemoved, "it reads the model's own row");
+Result<std::shared_ptr<const features::Dictionary>> fold_gain(
+    const features::Dictionary& dictionary, const tap::NormGain& gain, const std::string& where) {
+  RUDDER_CHECK(dictionary.input_gain == features::InputGain::kRemoved,
+               "it reads the model's own row");
   RUDDER_TRY_VOID(check_foldable(dictionary, gain, where));
-  Dictionary out = dictionary;
-  out.input_gain = InputGain::kFolded;
+  features::Dictionary out = dictionary;
+  out.input_gain = features::InputGain::kFolded;
   fold_input_bias(dictionary, out);
   const auto count =
       static_cast<size_t>(dictionary.num_features) * static_cast<size_t>(dictionary.d_in);
@@ -98,13 +98,13 @@ Result<std::shared_ptr<const Dictionary>> fold_gain(const Dictionary& dictionary
       divide({dictionary.encoder.get(), count}, gain, "encoder", where, {encoder.get(), count}));
   out.encoder = std::move(encoder);
   RUDDER_TRY_VOID(divide(dictionary.skip, gain, "skip", where, out.skip));
-  return std::make_shared<const Dictionary>(std::move(out));
+  return std::make_shared<const features::Dictionary>(std::move(out));
 }
 
-Result<void> bind_to_model(DictionarySet& set, const Model& model) {
+Result<void> bind_to_model(features::DictionarySet& set, const Model& model) {
   for (auto& dictionary : set.layers) {
     RUDDER_TRY_VOID(check_fits(*dictionary, model.geometry, set.source));
-    if (dictionary->input_gain != InputGain::kRemoved) continue;
+    if (dictionary->input_gain != features::InputGain::kRemoved) continue;
     const auto layer = static_cast<size_t>(dictionary->read.layer);
     const bool is_known = layer < model.mlp_gains.size();
     const tap::NormGain gain = is_known ? model.mlp_gains[layer] : tap::NormGain{};

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "rudder/base/result.h"
+#include "rudder/features/dictionary.h"
 #include "rudder/steer/config.h"
-#include "rudder/steer/features/dictionary.h"
 #include "rudder/tap/norm_gain.h"
 
 namespace rudder::steer {
@@ -22,12 +22,11 @@ inline constexpr float kSmallestGain = 1e-6f;
 // x, becomes part of the encoder's biases. Errors, at `where`: a gain that is too small or not
 // known, a norm of the dictionary's own, which does not commute with the gain, an autoencoder,
 // whose output would lack the gain, a quotient above kMaxMagnitude.
-Result<std::shared_ptr<const Dictionary>> fold_gain(const Dictionary& dictionary,
-                                                    const tap::NormGain& gain,
-                                                    const std::string& where);
+Result<std::shared_ptr<const features::Dictionary>> fold_gain(
+    const features::Dictionary& dictionary, const tap::NormGain& gain, const std::string& where);
 
 // The model has the points of every dictionary, with their widths, and what reads a row without its
 // norm's gain is folded. An Error of check_fits or fold_gain at the set's source.
-Result<void> bind_to_model(DictionarySet& set, const Model& model);
+Result<void> bind_to_model(features::DictionarySet& set, const Model& model);
 
 }  // namespace rudder::steer

@@ -10,11 +10,11 @@
 #include <set>
 #include <utility>
 
-#include "rudder/steer/content_hash.h"
-#include "rudder/steer/features/dictionary_image.h"
+#include "rudder/features/dictionary_image.h"
 #include "rudder/steer/features/test_dictionary.h"
 #include "rudder/steer/library.h"
 #include "rudder/steer/parse_test_support.h"
+#include "rudder/tap/content_hash.h"
 
 namespace rudder::steer {
 namespace {
@@ -22,11 +22,11 @@ namespace {
 constexpr tap::Point kMlpIn = {1, tap::Site::kMlpIn};
 constexpr tap::Point kMlpOut = {1, tap::Site::kMlpOut};
 
-Dictionary unfolded(DictionaryAsk ask = {}) {
+features::Dictionary unfolded(DictionaryAsk ask = {}) {
   ask.read = kMlpIn;
   ask.write = kMlpOut;
-  Dictionary dictionary = random_dictionary(ask, 3);
-  dictionary.input_gain = InputGain::kRemoved;
+  features::Dictionary dictionary = random_dictionary(ask, 3);
+  dictionary.input_gain = features::InputGain::kRemoved;
   return dictionary;
 }
 
@@ -34,7 +34,7 @@ tap::NormGain gain_of(std::vector<float> values) {
   return {"layers.1.norm.weight", std::move(values)};
 }
 
-void expect_refused(const Dictionary& dictionary, std::vector<float> gain,
+void expect_refused(const features::Dictionary& dictionary, std::vector<float> gain,
                     std::string_view message) {
   const auto folded = fold_gain(dictionary, gain_of(std::move(gain)), "a file");
   ASSERT_FALSE(folded) << message;
@@ -44,7 +44,7 @@ void expect_refused(const Dictionary& dictionary, std::vector<float> gain,
 }
 
 TEST(FoldGain, AColumnThatTheModelsRowDoesNotHaveIsNamed) {
-  const Dictionary dictionary = unfolded();
+  const features::Dictionary dictionary = unfolded();
   const auto column = [](float value) { return std::vector<float>{1, -2, value, 0.5f}; };
   for (const float small : {0.0f, -0.0f, 9e-7f, -9e-7f, std::numeric_limits<float>::infinity(),
                             std::numeric_limits<float>::quiet_NaN()}) {
@@ -59,7 +59,7 @@ TEST(FoldGain, AColumnThatTheModelsRowDoesNotHaveIsNamed) {
 }
 
 TEST(FoldGain, AQuotientThatNoFileMayHoldIsNamed) {
-  Dictionary dictionary = unfolded();
+  features::Dictionary dictionary = unfolded();
   dictionary.skip.assign(16, 0.0f);
   dictionary.skip[9] = 100;
   expect_refused(dictionary, {1, 1e-5f, 1, 1}, "column 1 of row 2 of its skip");
@@ -73,17 +73,18 @@ TEST(FoldGain, WhatDoesNotCommuteIsRefused) {
   for (const auto norm : {tap::FeatureNorm::kConstantNorm, tap::FeatureNorm::kLayerNorm}) {
     expect_refused(unfolded({.norm = norm}), {1, 2, 3, 4}, "do not commute");
   }
-  Dictionary itself = unfolded();
+  features::Dictionary itself = unfolded();
   itself.write = itself.read;
   expect_refused(itself, {1, 2, 3, 4}, "would write it without, too");
 }
 
 // Whole dictionaries and single columns, as programs hold them.
 TEST(FoldGain, KeysTellModelsApart) {
-  const HashSecret secret = {3, 4};
-  Dictionary kept = unfolded();
-  kept.input_gain = InputGain::kKept;
-  std::vector<std::shared_ptr<const Dictionary>> all = {std::make_shared<const Dictionary>(kept)};
+  const tap::HashSecret secret = {3, 4};
+  features::Dictionary kept = unfolded();
+  kept.input_gain = features::InputGain::kKept;
+  std::vector<std::shared_ptr<const features::Dictionary>> all = {
+      std::make_shared<const features::Dictionary>(kept)};
   for (const float g : {0.5f, 0.75f}) {
     auto folded = fold_gain(unfolded(), gain_of({1, 1, 1, g}), "a file");
     ASSERT_TRUE(folded);
@@ -92,7 +93,7 @@ TEST(FoldGain, KeysTellModelsApart) {
   for (const auto dtype : {tensor::DType::kF32, tensor::DType::kBF16}) {
     std::set<std::pair<uint64_t, uint64_t>> keys;
     for (const auto& dictionary : all) {
-      const tap::ContentKey key = image_of(*dictionary, secret, dtype)->key;
+      const tap::ContentKey key = features::image_of(*dictionary, secret, dtype)->key;
       keys.insert({key.low, key.high});
     }
     EXPECT_EQ(keys.size(), all.size());
@@ -124,7 +125,7 @@ TEST_F(BoundLibrary, DividesByTheGainOfItsLayer) {
     const auto holder = library(gain);
     const auto set = add(*holder);
     ASSERT_TRUE(set) << set.error().to_string();
-    EXPECT_EQ((*set)->layers[0]->input_gain, InputGain::kFolded);
+    EXPECT_EQ((*set)->layers[0]->input_gain, features::InputGain::kFolded);
     EXPECT_TRUE(describe(**set).at("layers").at(0).at("without_gain").as_bool());
     const auto config = holder->resolve(object_of(
         R"({"steering": {"op": "feature", "dictionary": "d", "feature": 1, "kind": "set", "value": 2}})"));

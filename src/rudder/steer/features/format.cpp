@@ -194,11 +194,11 @@ Result<void> refuse_points(const DictionaryFolder& folder) {
                        folder.path);
 }
 
-Dictionary make_dictionary(const DictionaryPoints& points, uint64_t num_features, uint64_t d_in,
-                           uint64_t d_out) {
-  Dictionary dictionary;
+features::Dictionary make_dictionary(const DictionaryPoints& points, uint64_t num_features,
+                                     uint64_t d_in, uint64_t d_out) {
+  features::Dictionary dictionary;
   dictionary.read = points.read;
-  if (points.reads_without_gain) dictionary.input_gain = InputGain::kRemoved;
+  if (points.reads_without_gain) dictionary.input_gain = features::InputGain::kRemoved;
   dictionary.write = points.write;
   dictionary.num_features = static_cast<int32_t>(num_features);
   dictionary.d_in = static_cast<int32_t>(d_in);
@@ -206,7 +206,7 @@ Dictionary make_dictionary(const DictionaryPoints& points, uint64_t num_features
   return dictionary;
 }
 
-std::vector<double> decoder_norms(const Dictionary& dictionary) {
+std::vector<double> decoder_norms(const features::Dictionary& dictionary) {
   std::vector<double> norms;
   for (int32_t j = 0; j < dictionary.num_features; ++j) {
     double squares = 0;
@@ -217,7 +217,7 @@ std::vector<double> decoder_norms(const Dictionary& dictionary) {
   return norms;
 }
 
-void fold_decoder_norm(Dictionary& dictionary) {
+void fold_decoder_norm(features::Dictionary& dictionary) {
   const std::vector<double> norms = decoder_norms(dictionary);
   const auto scaled_rows = [&](const Floats& from, int32_t width, bool divide) {
     const size_t count = norms.size() * static_cast<size_t>(width);

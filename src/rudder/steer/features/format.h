@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "rudder/base/result.h"
-#include "rudder/steer/features/dictionary.h"
+#include "rudder/features/dictionary.h"
 #include "rudder/steer/features/tensor_reader.h"
 
 namespace rudder::steer {
@@ -80,18 +80,18 @@ Result<DictionaryPoints> named_points(const DictionaryFolder& folder);
 Result<void> refuse_points(const DictionaryFolder& folder);
 
 // What most formats have in common.
-Dictionary make_dictionary(const DictionaryPoints& points, uint64_t num_features, uint64_t d_in,
-                           uint64_t d_out);
+features::Dictionary make_dictionary(const DictionaryPoints& points, uint64_t num_features,
+                                     uint64_t d_in, uint64_t d_out);
 // Features in units of their decoder row: its length goes from the decoder into encoder and biases.
 // For dictionaries that choose the active features by what they add, in one write.
-void fold_decoder_norm(Dictionary& dictionary);
+void fold_decoder_norm(features::Dictionary& dictionary);
 // The length of each feature's decoder row, of one write.
-std::vector<double> decoder_norms(const Dictionary& dictionary);
+std::vector<double> decoder_norms(const features::Dictionary& dictionary);
 
 struct LoadedDictionaries {
   std::string format;
   std::string model = {};
-  std::vector<Dictionary> layers = {};
+  std::vector<features::Dictionary> layers = {};
 };
 
 Result<LoadedDictionaries> load_manifest(const DictionaryFolder& folder);

@@ -97,19 +97,20 @@ Result<TracerConfig> read_tracer_config(const DictionaryFolder& folder) {
 }
 
 Result<void> take_tracer_threshold(TensorReader& tensors, std::string_view name,
-                                   Dictionary& dictionary) {
+                                   features::Dictionary& dictionary) {
   if (!tensors.has(name)) return {};
-  dictionary.activation = Activation::kJumpRelu;
+  dictionary.activation = features::Activation::kJumpRelu;
   RUDDER_TRY(dictionary.threshold,
              tensors.take_spread(name, static_cast<uint64_t>(dictionary.num_features)));
   if (std::ranges::all_of(dictionary.threshold, [](float value) { return value >= 0; })) return {};
   return fail(ErrorCode::kUnsupported, "a threshold below 0", tensors.where(name));
 }
 
-Result<Dictionary> read_tracer_layer(TensorReader& tensors, const DictionaryPoints& points) {
+Result<features::Dictionary> read_tracer_layer(TensorReader& tensors,
+                                               const DictionaryPoints& points) {
   RUDDER_TRY(const Extents encoder, tensors.shape("W_enc", 2));
   RUDDER_TRY(const Extents decoder, tensors.shape("W_dec", 2));
-  Dictionary dictionary = make_dictionary(points, encoder[0], encoder[1], decoder[1]);
+  features::Dictionary dictionary = make_dictionary(points, encoder[0], encoder[1], decoder[1]);
   RUDDER_TRY(dictionary.encoder, tensors.take("W_enc", encoder));
   RUDDER_TRY(dictionary.decoder, tensors.take("W_dec", {encoder[0], decoder[1]}));
   RUDDER_TRY(dictionary.encoder_bias, tensors.take_list("b_enc", encoder[0]));
@@ -123,9 +124,9 @@ Result<Dictionary> read_tracer_layer(TensorReader& tensors, const DictionaryPoin
   return dictionary;
 }
 
-Result<Dictionary> read_tracer_cross_layer(const DictionaryFolder& folder,
-                                           const DictionaryPoints& points, int32_t layer,
-                                           int32_t num_layers) {
+Result<features::Dictionary> read_tracer_cross_layer(const DictionaryFolder& folder,
+                                                     const DictionaryPoints& points, int32_t layer,
+                                                     int32_t num_layers) {
   const auto named = [&](std::string_view name) { return fmt::format("{}_{}", name, layer); };
   RUDDER_TRY(TensorReader encoders,
              TensorReader::open(folder.file(named("W_enc") + ".safetensors")));
@@ -134,7 +135,7 @@ Result<Dictionary> read_tracer_cross_layer(const DictionaryFolder& folder,
   RUDDER_TRY(const Extents encoder, encoders.shape(named("W_enc"), 2));
   const auto num_writes = static_cast<uint64_t>(num_layers - layer);
   RUDDER_TRY(const Extents decoder, decoders.shape(named("W_dec"), 3));
-  Dictionary dictionary = make_dictionary(points, encoder[0], encoder[1], decoder[2]);
+  features::Dictionary dictionary = make_dictionary(points, encoder[0], encoder[1], decoder[2]);
   dictionary.num_writes = static_cast<int32_t>(num_writes);
   RUDDER_TRY(dictionary.encoder, encoders.take(named("W_enc"), encoder));
   RUDDER_TRY(dictionary.encoder_bias, encoders.take_list(named("b_enc"), encoder[0]));
@@ -158,7 +159,7 @@ Result<LoadedDictionaries> load_circuit_tracer(const DictionaryFolder& folder) {
   for (int32_t layer = 0; folder.has(name(layer)); ++layer) {
     RUDDER_TRY(const DictionaryPoints points, config.points(folder, layer));
     RUDDER_TRY(TensorReader tensors, TensorReader::open(folder.file(name(layer))));
-    RUDDER_TRY(Dictionary dictionary, read_tracer_layer(tensors, points));
+    RUDDER_TRY(features::Dictionary dictionary, read_tracer_layer(tensors, points));
     loaded.layers.push_back(std::move(dictionary));
   }
   return loaded;
@@ -171,7 +172,8 @@ Result<LoadedDictionaries> load_circuit_tracer_clt(const DictionaryFolder& folde
   while (folder.has(fmt::format("W_enc_{}.safetensors", num_layers))) ++num_layers;
   for (int32_t layer = 0; layer < num_layers; ++layer) {
     RUDDER_TRY(const DictionaryPoints points, config.points(folder, layer));
-    RUDDER_TRY(Dictionary dictionary, read_tracer_cross_layer(folder, points, layer, num_layers));
+    RUDDER_TRY(features::Dictionary dictionary,
+               read_tracer_cross_layer(folder, points, layer, num_layers));
     loaded.layers.push_back(std::move(dictionary));
   }
   return loaded;

@@ -19,9 +19,9 @@ struct ScopeNames {
 
 // Everything but the decoder.
 Result<void> take_scope_encoder(TensorReader& tensors, std::string_view encoder,
-                                Dictionary& dictionary) {
+                                features::Dictionary& dictionary) {
   const auto features = static_cast<uint64_t>(dictionary.num_features);
-  dictionary.activation = Activation::kJumpRelu;
+  dictionary.activation = features::Activation::kJumpRelu;
   RUDDER_TRY(dictionary.encoder,
              tensors.take_transposed(encoder, static_cast<uint64_t>(dictionary.d_in), features));
   RUDDER_TRY(dictionary.encoder_bias, tensors.take_list("b_enc", features));
@@ -31,18 +31,18 @@ Result<void> take_scope_encoder(TensorReader& tensors, std::string_view encoder,
   return {};
 }
 
-Result<Dictionary> read_scope(TensorReader& tensors, const ScopeNames& names,
-                              const DictionaryPoints& points) {
+Result<features::Dictionary> read_scope(TensorReader& tensors, const ScopeNames& names,
+                                        const DictionaryPoints& points) {
   RUDDER_TRY(const Extents encoder, tensors.shape(names.encoder, 2));
   RUDDER_TRY(const Extents decoder, tensors.shape(names.decoder, 2));
-  Dictionary dictionary = make_dictionary(points, encoder[1], encoder[0], decoder[1]);
+  features::Dictionary dictionary = make_dictionary(points, encoder[1], encoder[0], decoder[1]);
   RUDDER_TRY_VOID(take_scope_encoder(tensors, names.encoder, dictionary));
   RUDDER_TRY(dictionary.decoder, tensors.take(names.decoder, {encoder[1], decoder[1]}));
   return dictionary;
 }
 
 // y += x A, so that the skip is A transposed.
-Result<void> take_affine(TensorReader& tensors, Dictionary& dictionary) {
+Result<void> take_affine(TensorReader& tensors, features::Dictionary& dictionary) {
   const auto d_in = static_cast<uint64_t>(dictionary.d_in);
   const auto d_out = static_cast<uint64_t>(dictionary.d_out);
   RUDDER_TRY(const Floats skip, tensors.take_transposed("affine_skip_connection", d_in, d_out));
@@ -51,7 +51,8 @@ Result<void> take_affine(TensorReader& tensors, Dictionary& dictionary) {
 }
 
 // The decoder is [F, layers, d_out] with the layers of the model, those in front of its own zero.
-Result<Dictionary> read_cross_layer(TensorReader& tensors, int32_t layer, uint64_t num_layers) {
+Result<features::Dictionary> read_cross_layer(TensorReader& tensors, int32_t layer,
+                                              uint64_t num_layers) {
   RUDDER_TRY(const Extents encoder, tensors.shape("w_enc", 2));
   RUDDER_TRY(const Extents decoder, tensors.shape("w_dec", 3));
   if (decoder[1] != num_layers) {
@@ -59,8 +60,9 @@ Result<Dictionary> read_cross_layer(TensorReader& tensors, int32_t layer, uint64
         fmt::format("decoders to {} layers; there are files of {}", decoder[1], num_layers),
         tensors.where("w_dec"));
   }
-  Dictionary dictionary = make_dictionary({{layer, tap::Site::kMlpIn}, {layer, tap::Site::kMlpOut}},
-                                          encoder[1], encoder[0], decoder[2]);
+  features::Dictionary dictionary =
+      make_dictionary({{layer, tap::Site::kMlpIn}, {layer, tap::Site::kMlpOut}}, encoder[1],
+                      encoder[0], decoder[2]);
   RUDDER_TRY_VOID(take_scope_encoder(tensors, "w_enc", dictionary));
   RUDDER_TRY(const Floats all, tensors.take_swapped("w_dec", {encoder[1], num_layers, decoder[2]}));
   const uint64_t per_layer = encoder[1] * decoder[2];
@@ -98,7 +100,7 @@ Result<LoadedDictionaries> load_gemma_scope(const DictionaryFolder& folder) {
   }
   RUDDER_TRY(TensorReader tensors, TensorReader::open(folder.file("params.npz")));
   LoadedDictionaries loaded = {.format = "gemma-scope"};
-  RUDDER_TRY(Dictionary dictionary, read_scope(tensors, {"W_enc", "W_dec"}, points));
+  RUDDER_TRY(features::Dictionary dictionary, read_scope(tensors, {"W_enc", "W_dec"}, points));
   RUDDER_TRY_VOID(tensors.finish());
   loaded.layers.push_back(std::move(dictionary));
   return loaded;
@@ -113,7 +115,7 @@ Result<LoadedDictionaries> load_gemma_scope_2(const DictionaryFolder& folder) {
              hooked_points(folder, hook, out, config.path() + ": hf_hook_point_in"));
   RUDDER_TRY(TensorReader tensors, TensorReader::open(folder.file("params.safetensors")));
   LoadedDictionaries loaded = {.format = "gemma-scope-2"};
-  RUDDER_TRY(Dictionary dictionary, read_scope(tensors, {"w_enc", "w_dec"}, points));
+  RUDDER_TRY(features::Dictionary dictionary, read_scope(tensors, {"w_enc", "w_dec"}, points));
   RUDDER_TRY_VOID(config.check_count("width", static_cast<uint64_t>(dictionary.num_features)));
   RUDDER_TRY(const bool has_affine, config.flag("affine_connection", false));
   if (has_affine) RUDDER_TRY_VOID(take_affine(tensors, dictionary));
@@ -134,7 +136,7 @@ Result<LoadedDictionaries> load_gemma_scope_2_clt(const DictionaryFolder& folder
   RUDDER_TRY(loaded.model, config.text_or("model_name", ""));
   for (int32_t layer = 0; layer < num_layers; ++layer) {
     RUDDER_TRY(TensorReader tensors, TensorReader::open(folder.file(name(layer))));
-    RUDDER_TRY(Dictionary dictionary,
+    RUDDER_TRY(features::Dictionary dictionary,
                read_cross_layer(tensors, layer, static_cast<uint64_t>(num_layers)));
     RUDDER_TRY_VOID(config.check_count("width", static_cast<uint64_t>(dictionary.num_features)));
     loaded.layers.push_back(std::move(dictionary));

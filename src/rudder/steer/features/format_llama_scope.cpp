@@ -37,7 +37,7 @@ class LlamaScopeReader {
     RUDDER_TRY(const Extents decoder, tensors_.shape("decoder.weight", 2));
     RUDDER_TRY_VOID(config_.check_count("d_model", encoder[1]));
     RUDDER_TRY_VOID(config_.check_count("d_sae", encoder[0]));
-    Dictionary dictionary = make_dictionary(points, encoder[0], encoder[1], decoder[0]);
+    features::Dictionary dictionary = make_dictionary(points, encoder[0], encoder[1], decoder[0]);
     RUDDER_TRY(dictionary.encoder, tensors_.take("encoder.weight", encoder));
     RUDDER_TRY(dictionary.encoder_bias, tensors_.take_list("encoder.bias", encoder[0]));
     RUDDER_TRY(dictionary.decoder,
@@ -53,7 +53,7 @@ class LlamaScopeReader {
   }
 
  private:
-  Result<void> take_output_bias(Dictionary& dictionary) {
+  Result<void> take_output_bias(features::Dictionary& dictionary) {
     const auto width = static_cast<uint64_t>(dictionary.d_out);
     RUDDER_TRY(const bool has_bias, config_.flag("use_decoder_bias", true));
     dictionary.output_bias.assign(width, 0);
@@ -79,7 +79,7 @@ class LlamaScopeReader {
     return factors;
   }
 
-  static void fold_factors(const LlamaScopeFactors& factors, Dictionary& dictionary) {
+  static void fold_factors(const LlamaScopeFactors& factors, features::Dictionary& dictionary) {
     const auto divide = [](std::vector<float>& values, double factor) {
       for (float& value : values) value = static_cast<float>(value / factor);
     };
@@ -97,12 +97,12 @@ class LlamaScopeReader {
     dictionary.decoder = std::move(scaled);
   }
 
-  Result<void> read_activation(const LlamaScopeFactors& factors, Dictionary& dictionary) {
+  Result<void> read_activation(const LlamaScopeFactors& factors, features::Dictionary& dictionary) {
     RUDDER_TRY(const std::string name, config_.text("act_fn"));
     RUDDER_TRY(const bool is_ranked, config_.flag("sparsity_include_decoder_norm", true));
     if (name == "relu") return {};
     if (name == "topk") {
-      dictionary.activation = Activation::kTopK;
+      dictionary.activation = features::Activation::kTopK;
       RUDDER_TRY(dictionary.k, config_.count("top_k"));
       if (is_ranked) fold_decoder_norm(dictionary);
       return {};
@@ -110,7 +110,7 @@ class LlamaScopeReader {
     if (name != "jumprelu") {
       return config_.refused("act_fn", fmt::format("'{}' is not supported", name));
     }
-    dictionary.activation = Activation::kJumpRelu;
+    dictionary.activation = features::Activation::kJumpRelu;
     RUDDER_TRY_VOID(read_thresholds(factors, dictionary));
     if (!is_ranked) return {};
     const std::vector<double> norms = decoder_norms(dictionary);
@@ -123,7 +123,7 @@ class LlamaScopeReader {
     return {};
   }
 
-  Result<void> read_thresholds(const LlamaScopeFactors& factors, Dictionary& dictionary) {
+  Result<void> read_thresholds(const LlamaScopeFactors& factors, features::Dictionary& dictionary) {
     constexpr std::string_view kLearned = "log_jumprelu_threshold";
     const auto features = static_cast<uint64_t>(dictionary.num_features);
     if (tensors_.has(kLearned)) {

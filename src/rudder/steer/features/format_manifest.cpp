@@ -21,13 +21,14 @@ namespace {
 
 struct ManifestActivation {
   std::string_view name;
-  Activation activation;
+  features::Activation activation;
 };
-constexpr ManifestActivation kManifestActivations[] = {{"relu", Activation::kRelu},
-                                                       {"jumprelu", Activation::kJumpRelu},
-                                                       {"batchtopk", Activation::kJumpRelu},
-                                                       {"topk", Activation::kTopK},
-                                                       {"gated", Activation::kGated}};
+constexpr ManifestActivation kManifestActivations[] = {
+    {"relu", features::Activation::kRelu},
+    {"jumprelu", features::Activation::kJumpRelu},
+    {"batchtopk", features::Activation::kJumpRelu},
+    {"topk", features::Activation::kTopK},
+    {"gated", features::Activation::kGated}};
 
 struct ManifestNorm {
   std::string_view name;
@@ -83,7 +84,7 @@ Result<std::string> weights_path(const DictionaryFolder& folder, const ConfigFil
 }
 
 Result<void> take_manifest_tensors(const ConfigFile& config, TensorReader& tensors,
-                                   Dictionary& dictionary) {
+                                   features::Dictionary& dictionary) {
   const auto features = static_cast<uint64_t>(dictionary.num_features);
   const auto d_in = static_cast<uint64_t>(dictionary.d_in);
   const auto d_out = static_cast<uint64_t>(dictionary.d_out);
@@ -91,14 +92,14 @@ Result<void> take_manifest_tensors(const ConfigFile& config, TensorReader& tenso
   RUDDER_TRY(dictionary.encoder_bias, tensors.take_list("encoder_bias", features));
   RUDDER_TRY(dictionary.decoder, tensors.take("decoder", {features, d_out}));
   RUDDER_TRY(dictionary.output_bias, tensors.take_list("output_bias", d_out));
-  if (dictionary.activation == Activation::kJumpRelu) {
+  if (dictionary.activation == features::Activation::kJumpRelu) {
     RUDDER_TRY(dictionary.threshold, tensors.take_spread("threshold", features));
   }
-  if (dictionary.activation == Activation::kGated) {
+  if (dictionary.activation == features::Activation::kGated) {
     RUDDER_TRY(dictionary.gate_bias, tensors.take_list("gate_bias", features));
     RUDDER_TRY(dictionary.gate_log_scale, tensors.take_list("gate_log_scale", features));
   }
-  if (dictionary.activation == Activation::kTopK) {
+  if (dictionary.activation == features::Activation::kTopK) {
     RUDDER_TRY(dictionary.k, config.count("k"));
   } else if (config.has("k")) {
     return config.refused("k", "only topk has it");
@@ -110,7 +111,7 @@ Result<void> take_manifest_tensors(const ConfigFile& config, TensorReader& tenso
   return tensors.finish();
 }
 
-Result<void> apply_manifest_options(const ConfigFile& config, Dictionary& dictionary) {
+Result<void> apply_manifest_options(const ConfigFile& config, features::Dictionary& dictionary) {
   const bool is_transcoder = !(dictionary.read == dictionary.write);
   RUDDER_TRY(const std::string norm, config.text_or("norm", "none"));
   RUDDER_TRY(const ManifestNorm* entry, find_entry(config, "norm", norm, kManifestNorms));
@@ -144,7 +145,7 @@ Result<LoadedDictionaries> load_manifest(const DictionaryFolder& folder) {
   RUDDER_TRY(TensorReader tensors, TensorReader::open(path));
   RUDDER_TRY(const Extents encoder, tensors.shape("encoder", 2));
   RUDDER_TRY(const Extents decoder, tensors.shape("decoder", 2));
-  Dictionary dictionary = make_dictionary(points, encoder[0], encoder[1], decoder[1]);
+  features::Dictionary dictionary = make_dictionary(points, encoder[0], encoder[1], decoder[1]);
   dictionary.activation = activation->activation;
   RUDDER_TRY_VOID(take_manifest_tensors(config, tensors, dictionary));
   RUDDER_TRY_VOID(apply_manifest_options(config, dictionary));

@@ -16,22 +16,24 @@ namespace {
 
 struct SaeLensKind {
   std::string_view name;
-  Activation activation;
+  features::Activation activation;
   bool is_transcoder = false;
   bool has_skip = false;
   bool is_batchtopk = false;
 };
 constexpr SaeLensKind kSaeLensKinds[] = {
-    {"standard", Activation::kRelu},
-    {"jumprelu", Activation::kJumpRelu},
-    {"topk", Activation::kTopK},
-    {"gated", Activation::kGated},
-    {.name = "batchtopk", .activation = Activation::kJumpRelu, .is_batchtopk = true},
-    {.name = "matryoshka_batchtopk", .activation = Activation::kJumpRelu, .is_batchtopk = true},
-    {"transcoder", Activation::kRelu, true},
-    {"skip_transcoder", Activation::kRelu, true, true},
-    {"jumprelu_transcoder", Activation::kJumpRelu, true},
-    {"jumprelu_skip_transcoder", Activation::kJumpRelu, true, true},
+    {"standard", features::Activation::kRelu},
+    {"jumprelu", features::Activation::kJumpRelu},
+    {"topk", features::Activation::kTopK},
+    {"gated", features::Activation::kGated},
+    {.name = "batchtopk", .activation = features::Activation::kJumpRelu, .is_batchtopk = true},
+    {.name = "matryoshka_batchtopk",
+     .activation = features::Activation::kJumpRelu,
+     .is_batchtopk = true},
+    {"transcoder", features::Activation::kRelu, true},
+    {"skip_transcoder", features::Activation::kRelu, true, true},
+    {"jumprelu_transcoder", features::Activation::kJumpRelu, true},
+    {"jumprelu_skip_transcoder", features::Activation::kJumpRelu, true, true},
 };
 
 class SaeLensReader {
@@ -48,7 +50,7 @@ class SaeLensReader {
     RUDDER_TRY_VOID(config_.check_count("d_in", encoder[0]));
     RUDDER_TRY_VOID(config_.check_count("d_sae", encoder[1]));
     if (kind_.is_transcoder) RUDDER_TRY_VOID(config_.check_count("d_out", decoder[1]));
-    Dictionary dictionary = make_dictionary(points, encoder[1], encoder[0], decoder[1]);
+    features::Dictionary dictionary = make_dictionary(points, encoder[1], encoder[0], decoder[1]);
     RUDDER_TRY_VOID(take_tensors(dictionary));
     RUDDER_TRY_VOID(apply_options(dictionary));
     LoadedDictionaries loaded = {.format = "saelens"};
@@ -115,7 +117,7 @@ class SaeLensReader {
     return hooked_points(folder_, hook, out, config_.path() + ": hook_name");
   }
 
-  Result<void> take_tensors(Dictionary& dictionary) {
+  Result<void> take_tensors(features::Dictionary& dictionary) {
     const auto features = static_cast<uint64_t>(dictionary.num_features);
     const auto d_in = static_cast<uint64_t>(dictionary.d_in);
     const auto d_out = static_cast<uint64_t>(dictionary.d_out);
@@ -123,19 +125,19 @@ class SaeLensReader {
     RUDDER_TRY(dictionary.encoder, tensors_.take_transposed("W_enc", d_in, features));
     RUDDER_TRY(dictionary.decoder, tensors_.take("W_dec", {features, d_out}));
     RUDDER_TRY(dictionary.output_bias, tensors_.take_list("b_dec", d_out));
-    if (kind_.activation == Activation::kGated) {
+    if (kind_.activation == features::Activation::kGated) {
       RUDDER_TRY(dictionary.encoder_bias, tensors_.take_list("b_mag", features));
       RUDDER_TRY(dictionary.gate_bias, tensors_.take_list("b_gate", features));
       RUDDER_TRY(dictionary.gate_log_scale, tensors_.take_list("r_mag", features));
     } else {
       RUDDER_TRY(dictionary.encoder_bias, tensors_.take_list("b_enc", features));
     }
-    if (kind_.activation == Activation::kJumpRelu) {
+    if (kind_.activation == features::Activation::kJumpRelu) {
       const bool is_single = kind_.is_batchtopk && !tensors_.has("threshold");
       RUDDER_TRY(dictionary.threshold,
                  tensors_.take_spread(is_single ? "topk_threshold" : "threshold", features));
     }
-    if (kind_.activation == Activation::kTopK) RUDDER_TRY_VOID(read_k(dictionary));
+    if (kind_.activation == features::Activation::kTopK) RUDDER_TRY_VOID(read_k(dictionary));
     if (kind_.has_skip) {
       RUDDER_TRY(const Floats skip, tensors_.take("W_skip", {d_out, d_in}));
       dictionary.skip.assign(skip.get(), skip.get() + d_out * d_in);
@@ -151,7 +153,7 @@ class SaeLensReader {
     return tensors_.finish();
   }
 
-  Result<void> read_k(Dictionary& dictionary) const {
+  Result<void> read_k(features::Dictionary& dictionary) const {
     if (config_.has("k")) {
       RUDDER_TRY(dictionary.k, config_.count("k"));
     } else {
@@ -170,7 +172,7 @@ class SaeLensReader {
     return config_.text(kField);
   }
 
-  Result<void> apply_options(Dictionary& dictionary) const {
+  Result<void> apply_options(features::Dictionary& dictionary) const {
     RUDDER_TRY(const std::string norm, read_norm());
     if (norm == "constant_norm_rescale" && !kind_.is_transcoder) {
       dictionary.norm = tap::FeatureNorm::kConstantNorm;
@@ -187,7 +189,7 @@ class SaeLensReader {
     // SAELens's transcoders subtract nothing, whatever the field says.
     RUDDER_TRY(const bool subtracts, config_.flag("apply_b_dec_to_input", true));
     if (subtracts && !kind_.is_transcoder) dictionary.input_bias = dictionary.output_bias;
-    const bool is_ranked = kind_.activation == Activation::kTopK || kind_.is_batchtopk;
+    const bool is_ranked = kind_.activation == features::Activation::kTopK || kind_.is_batchtopk;
     RUDDER_TRY(const bool rescales,
                config_.flag("rescale_acts_by_decoder_norm", kind_.is_batchtopk));
     if (rescales && is_ranked) fold_decoder_norm(dictionary);

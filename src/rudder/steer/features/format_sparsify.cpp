@@ -45,8 +45,8 @@ Result<LoadedDictionaries> load_sparsify(const DictionaryFolder& folder) {
   RUDDER_TRY(const Extents encoder, tensors.shape("encoder.weight", 2));
   RUDDER_TRY(const Extents decoder, tensors.shape("W_dec", 2));
   RUDDER_TRY_VOID(config.check_count("d_in", encoder[1]));
-  Dictionary dictionary = make_dictionary(points, encoder[0], encoder[1], decoder[1]);
-  dictionary.activation = Activation::kTopK;
+  features::Dictionary dictionary = make_dictionary(points, encoder[0], encoder[1], decoder[1]);
+  dictionary.activation = features::Activation::kTopK;
   RUDDER_TRY(dictionary.k, config.count("k"));
   RUDDER_TRY(dictionary.encoder, tensors.take("encoder.weight", encoder));
   RUDDER_TRY(dictionary.encoder_bias, tensors.take_list("encoder.bias", encoder[0]));

@@ -106,7 +106,7 @@ tl::unexpected<Error> unknown_format(const std::string& folder) {
 
 }  // namespace
 
-Result<DictionarySet> load_dictionary(const std::string& path, std::string_view points) {
+Result<features::DictionarySet> load_dictionary(const std::string& path, std::string_view points) {
   DictionaryFolder folder;
   RUDDER_TRY(folder.path, folder_of(path));
   if (!points.empty()) {
@@ -118,12 +118,12 @@ Result<DictionarySet> load_dictionary(const std::string& path, std::string_view 
   });
   if (format == std::end(kFormats)) return unknown_format(folder.path);
   RUDDER_TRY(LoadedDictionaries loaded, format->load(folder));
-  DictionarySet set;
+  features::DictionarySet set;
   set.source = path;
   set.format = std::move(loaded.format);
   set.model = std::move(loaded.model);
-  for (Dictionary& dictionary : loaded.layers) {
-    set.layers.push_back(std::make_shared<const Dictionary>(std::move(dictionary)));
+  for (features::Dictionary& dictionary : loaded.layers) {
+    set.layers.push_back(std::make_shared<const features::Dictionary>(std::move(dictionary)));
   }
   return set;
 }

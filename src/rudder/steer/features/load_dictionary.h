@@ -21,7 +21,7 @@
 #include <string_view>
 
 #include "rudder/base/result.h"
-#include "rudder/steer/features/dictionary.h"
+#include "rudder/features/dictionary.h"
 
 namespace rudder::steer {
 
@@ -29,6 +29,6 @@ namespace rudder::steer {
 // reads and writes, "mlp_in.20,mlp_out.20"; needed where the files do not say, else the same as
 // theirs or empty. "blocks.20.ln2.hook_normalized" is mlp_in.20 without the norm's gain: what reads
 // that is to be bound to the model (fold_gain.h). The set has no name yet.
-Result<DictionarySet> load_dictionary(const std::string& path, std::string_view points);
+Result<features::DictionarySet> load_dictionary(const std::string& path, std::string_view points);
 
 }  // namespace rudder::steer

@@ -243,7 +243,7 @@ TEST_F(LoadDictionary, GemmaScopeNeedsToBeToldWhereItReads) {
                  "mlp_in.2,mlp_out.2");
   const auto set = load_dictionary(folder_.string(), "blocks.2.ln2.hook_normalized,mlp_out.2");
   ASSERT_TRUE(set) << set.error().to_string();
-  EXPECT_EQ(set->layers[0]->input_gain, InputGain::kRemoved);
+  EXPECT_EQ(set->layers[0]->input_gain, features::InputGain::kRemoved);
   EXPECT_EQ(set->layers[0]->read, (tap::Point{2, tap::Site::kMlpIn}));
 }
 

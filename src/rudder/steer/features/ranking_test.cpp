@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "rudder/steer/features/top_features.h"
+#include "rudder/features/top_features.h"
 
 namespace rudder::steer {
 namespace {
@@ -54,13 +54,14 @@ TEST(TopFeatures, TheLargestAboveZeroInOrder) {
   const std::vector<float> features = {0, 2, 5, 0, 2, 1};
   const auto numbers = [&](int32_t count) {
     std::vector<int32_t> found;
-    for (const FeatureValue& one : top_features(features, count)) found.push_back(one.feature);
+    for (const features::FeatureValue& one : features::top_features(features, count))
+      found.push_back(one.feature);
     return found;
   };
   EXPECT_EQ(numbers(3), (std::vector<int32_t>{2, 1, 4}));
   EXPECT_EQ(numbers(100), (std::vector<int32_t>{2, 1, 4, 5}));
-  EXPECT_EQ(top_features(features, 1).front().value, 5);
-  EXPECT_TRUE(top_features(std::vector<float>{0, 0}, 2).empty());
+  EXPECT_EQ(features::top_features(features, 1).front().value, 5);
+  EXPECT_TRUE(features::top_features(std::vector<float>{0, 0}, 2).empty());
 }
 
 }  // namespace

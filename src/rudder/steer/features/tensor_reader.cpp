@@ -53,7 +53,7 @@ Result<Floats> TensorReader::take(std::string_view name, const Extents& shape) {
   }
   if (!is_vector_dtype(tensor->dtype)) {
     return invalid_field(
-        fmt::format("dtype {}: f32, f16 or bf16 is needed", tensor::dtype_name(tensor->dtype)),
+        fmt::format("dtype {}: f64, f32, f16 or bf16 is needed", tensor::dtype_name(tensor->dtype)),
         where(name));
   }
   Floats values = widen(tensor->bytes, tensor->dtype);
@@ -121,7 +121,8 @@ Result<void> TensorReader::check_dtype(std::string_view name, std::string_view d
     std::string_view name;
     tensor::DType dtype;
   };
-  static constexpr Spelling kSpellings[] = {{"float32", tensor::DType::kF32},
+  static constexpr Spelling kSpellings[] = {{"float64", tensor::DType::kF64},
+                                            {"float32", tensor::DType::kF32},
                                             {"float16", tensor::DType::kF16},
                                             {"bfloat16", tensor::DType::kBF16}};
   constexpr std::string_view kPrefix = "torch.";

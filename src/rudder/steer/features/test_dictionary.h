@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "rudder/steer/features/dictionary.h"
+#include "rudder/features/dictionary.h"
 
 namespace rudder::steer {
 
@@ -19,12 +19,12 @@ struct DictionaryAsk {
   tap::Point read = {1, tap::Site::kResidPost};
   tap::Point write = {1, tap::Site::kResidPost};
   int32_t num_writes = 1;
-  Activation activation = Activation::kRelu;
+  features::Activation activation = features::Activation::kRelu;
   tap::FeatureNorm norm = tap::FeatureNorm::kNone;
   bool subtracts_bias = false;
 };
 
-inline Dictionary random_dictionary(const DictionaryAsk& ask, uint64_t seed) {
+inline features::Dictionary random_dictionary(const DictionaryAsk& ask, uint64_t seed) {
   std::mt19937_64 engine(seed);
   std::normal_distribution<float> normal;
   const auto list = [&](int64_t count, float scale) {
@@ -38,7 +38,7 @@ inline Dictionary random_dictionary(const DictionaryAsk& ask, uint64_t seed) {
     std::copy(values.begin(), values.end(), buffer.get());
     return buffer;
   };
-  Dictionary dictionary;
+  features::Dictionary dictionary;
   dictionary.d_in = dictionary.d_out = ask.width;
   dictionary.num_features = ask.num_features;
   dictionary.read = ask.read;
@@ -53,11 +53,11 @@ inline Dictionary random_dictionary(const DictionaryAsk& ask, uint64_t seed) {
   dictionary.decoder = shared(size * ask.num_writes, unit);
   dictionary.encoder_bias = list(ask.num_features, 0.3f);
   dictionary.output_bias = list(int64_t{ask.width} * ask.num_writes, 0.3f);
-  if (ask.activation == Activation::kJumpRelu) {
+  if (ask.activation == features::Activation::kJumpRelu) {
     dictionary.threshold = list(ask.num_features, 0.5f);
     for (float& value : dictionary.threshold) value = std::abs(value);
   }
-  if (ask.activation == Activation::kGated) {
+  if (ask.activation == features::Activation::kGated) {
     dictionary.gate_bias = list(ask.num_features, 0.3f);
     dictionary.gate_log_scale = list(ask.num_features, 0.3f);
   }
@@ -66,12 +66,13 @@ inline Dictionary random_dictionary(const DictionaryAsk& ask, uint64_t seed) {
 }
 
 // One dictionary under a name.
-inline std::shared_ptr<const DictionarySet> named_set(std::string name, Dictionary dictionary) {
-  auto set = std::make_shared<DictionarySet>();
+inline std::shared_ptr<const features::DictionarySet> named_set(std::string name,
+                                                                features::Dictionary dictionary) {
+  auto set = std::make_shared<features::DictionarySet>();
   set->name = std::move(name);
   set->source = "memory";
   set->format = "test";
-  set->layers.push_back(std::make_shared<const Dictionary>(std::move(dictionary)));
+  set->layers.push_back(std::make_shared<const features::Dictionary>(std::move(dictionary)));
   return set;
 }
 

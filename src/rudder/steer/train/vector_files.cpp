@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "rudder/base/json.h"
+#include "rudder/steer/loaders.h"
 #include "rudder/weights/mapped_file.h"
 #include "rudder/weights/safetensors.h"
 #include "rudder/weights/safetensors_writer.h"
@@ -94,6 +95,42 @@ int64_t whole(const json::object& object, const char* key) {
   return value != nullptr && value->is_int64() ? value->get_int64() : -1;
 }
 
+json::object unit_json(const VectorUnit& unit) {
+  return {{"part", unit.part},
+          {"kl_budget", unit.kl_budget},
+          {"kl", unit.kl},
+          {"kl_error", unit.kl_error}};
+}
+
+// Of a file that does not say, scale 1 is the whole difference.
+VectorUnit read_unit(const json::object& card) {
+  const json::value* value = card.if_contains("unit");
+  const json::object* object = value == nullptr ? nullptr : value->if_object();
+  if (object == nullptr) return {};
+  return {number(*object, "part"), number(*object, "kl_budget"), number(*object, "kl"),
+          number(*object, "kl_error")};
+}
+
+std::string unit_text(const VectorUnit& unit) {
+  std::string text =
+      "A whole vector moves the mean of the negative rows onto that of the positive ones, along "
+      "the "
+      "vector; ";
+  if (unit.kl_budget == 0) return text + "scale 1 of the module adds it.";
+  if (unit.part == 1) {
+    text += "scale 1 of the module adds it. ";
+  } else {
+    text += fmt::format(
+        "scale 1 of the module adds {:.3g} of it, the largest part that keeps within {} nats a "
+        "token. ",
+        unit.part, unit.kl_budget);
+  }
+  return text + fmt::format(
+                    "All layers together then change the next token's distribution by {:.2f} ± "
+                    "{:.2f} nats a token, with either sign at most.",
+                    unit.kl, unit.kl_error);
+}
+
 Result<TrainedVector> read_vector(const json::value& entry, const VectorCard& card,
                                   const weights::Safetensors& file, const std::string& path) {
   const auto corrupt = [&](std::string message) {
@@ -137,6 +174,7 @@ std::string card_json(const VectorCard& card) {
                             {"num_positive", card.num_positive},
                             {"num_negative", card.num_negative},
                             {"num_held_out", card.num_held_out},
+                            {"unit", unit_json(card.unit)},
                             {"vectors", std::move(vectors)}};
   return to_json_text(out);
 }
@@ -144,15 +182,14 @@ std::string card_json(const VectorCard& card) {
 std::string card_markdown(const VectorCard& card) {
   std::string out = fmt::format(
       "# {}\n\nSteering vectors for `{}` at `{}`, by {} over {} positive and {} negative prompts "
-      "({} more held out; {} and {}), rows: {}.\n\nScale 1 moves the mean of the negative rows "
-      "onto "
-      "that of the positive ones, along the vector.\n\n"
+      "({} more held out; {} and {}), rows: {}.\n\n{}\n\n"
       "| layer | norm | norm / row | separation | accuracy | held out |{}\n"
       "|---|---|---|---|---|---|{}\n",
       card.name, card.model, card.site, method_name(card.method), card.num_positive,
       card.num_negative, card.num_held_out, card.positive_file, card.negative_file,
       card.tokens == "mean" ? "mean over the prompt's tokens" : "last token of the prompt",
-      takes_pairs(card.method) ? " explained |" : "", takes_pairs(card.method) ? "---|" : "");
+      unit_text(card.unit), takes_pairs(card.method) ? " explained |" : "",
+      takes_pairs(card.method) ? "---|" : "");
   for (const TrainedVector& vector : card.vectors) {
     const double length = norm(vector.direction.values);
     const double apart = vector.train.positive - vector.train.negative;
@@ -181,8 +218,10 @@ Result<void> write_vectors_safetensors(const VectorCard& card, const std::string
                        weights::TensorShape::of({vector.direction.values.size()})});
   }
   RUDDER_TRY(const std::unique_ptr<weights::SafetensorsWriter> writer,
-             weights::SafetensorsWriter::create(
-                 path, tensors, {{"model", card.model}, {kCardKey, card_json(card)}}));
+             weights::SafetensorsWriter::create(path, tensors,
+                                                {{"model", card.model},
+                                                 {kUnitKey, fmt::format("{}", card.unit.part)},
+                                                 {kCardKey, card_json(card)}}));
   for (size_t i = 0; i < card.vectors.size(); ++i) {
     const auto bytes = std::as_bytes(std::span(card.vectors[i].direction.values));
     RUDDER_TRY_VOID(writer->write(i, 0, bytes));
@@ -231,7 +270,9 @@ Result<void> write_control_vector(const VectorCard& card, const std::string& pat
   }
   for (const TrainedVector* vector : vectors) {
     gguf.pad();
-    gguf.floats(vector->direction.values);
+    std::vector<float> values = vector->direction.values;  // who reads these files knows no unit
+    for (float& value : values) value *= static_cast<float>(card.unit.part);
+    gguf.floats(values);
   }
   gguf.pad();
   return weights::write_file_atomically(path, gguf.view(), true);
@@ -268,6 +309,7 @@ Result<VectorCard> read_vectors_safetensors(const std::string& path) {
   card.num_positive = whole(*object, "num_positive");
   card.num_negative = whole(*object, "num_negative");
   card.num_held_out = whole(*object, "num_held_out");
+  card.unit = read_unit(*object);
   for (const json::value& entry : vectors->get_array()) {
     RUDDER_TRY(TrainedVector vector, read_vector(entry, card, file, path));
     card.vectors.push_back(std::move(vector));

@@ -1,0 +1,14 @@
+// StreamMixer: the ops of a residual of several streams for every CPU backend, on rows in f32. It
+// keeps nothing; HostOps owns the one object, and its thread calls it.
+#pragma once
+
+#include "rudder/ops/facets.h"
+
+namespace rudder::cpu {
+
+class StreamMixer final : public ops::StreamOps {
+ public:
+  void mix_streams(const ops::MixStreamsArgs& args) override;
+};
+
+}  // namespace rudder::cpu

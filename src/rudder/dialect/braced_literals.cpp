@@ -1,0 +1,228 @@
+#include "rudder/dialect/braced_literals.h"
+
+#include <cctype>
+#include <optional>
+
+#include "rudder/base/json.h"
+#include "rudder/dialect/json_scanner.h"
+
+namespace rudder::dialect::internal {
+namespace {
+
+constexpr int kMaxBracedDepth = 64;  // of lists and objects in one another
+
+bool is_braced_name_byte(char byte) {
+  const auto code = static_cast<unsigned char>(byte);
+  return std::isalnum(code) != 0 || code >= 0x80 ||
+         std::string_view("_.-$").find(byte) != std::string_view::npos;
+}
+
+size_t name_length(std::string_view text) {
+  size_t length = 0;
+  while (length < text.size() && is_braced_name_byte(text[length])) ++length;
+  return length;
+}
+
+}  // namespace
+
+void BracedParser::skip_blanks() {
+  while (!text_.empty() && is_blank(text_.front())) text_.remove_prefix(1);
+}
+
+bool BracedParser::take(std::string_view what) {
+  if (!at(what)) return false;
+  text_.remove_prefix(what.size());
+  return true;
+}
+
+bool BracedParser::at_end() {
+  while (!text_.empty() && (is_blank(text_.front()) || at_any("}]),;"))) text_.remove_prefix(1);
+  return text_.empty();
+}
+
+std::string BracedParser::take_name(bool* is_marked) {
+  constexpr std::string_view kCall = "call";
+  skip_blanks();
+  std::string_view rest = text_;
+  if (rest.starts_with(kCall)) {
+    rest.remove_prefix(kCall.size());
+    while (!rest.empty() && is_blank(rest.front())) rest.remove_prefix(1);
+    if (rest.starts_with(':')) {
+      *is_marked = true;
+      text_ = rest.substr(1);
+    } else if (rest.size() + kCall.size() < text_.size()) {
+      text_ = rest;  // its colon alone is missing
+    }
+  } else if (take(":")) {
+    *is_marked = true;  // its word alone
+  }
+  skip_blanks();
+  const size_t length = name_length(text_);
+  std::string name(text_.substr(0, length));
+  text_.remove_prefix(length);
+  return name;
+}
+
+bool BracedParser::at_brace() {
+  skip_blanks();
+  return at("{");
+}
+
+bool BracedParser::take_arguments(std::string* out) {
+  return take_pairs(out);
+}
+
+std::string BracedParser::take_key() {
+  for (const std::string_view quote : {quote_, std::string_view("\""), std::string_view("'")}) {
+    if (!at(quote)) continue;
+    const size_t end = text_.find(quote, quote.size());
+    if (end == std::string_view::npos) break;
+    std::string key(text_.substr(quote.size(), end - quote.size()));
+    text_.remove_prefix(end + quote.size());
+    return key;
+  }
+  const size_t length = name_length(text_);
+  std::string key(text_.substr(0, length));
+  text_.remove_prefix(length);
+  return key;
+}
+
+// Whether a key and its colon stand at the beginning of `text`.
+bool BracedParser::begins_pair(std::string_view text) const {
+  BracedParser ahead(text, quote_, false);
+  ahead.skip_blanks();
+  if (ahead.take_key().empty()) return false;
+  ahead.skip_blanks();
+  return ahead.at(":") || ahead.at("=");
+}
+
+bool BracedParser::take_pairs(std::string* out) {
+  take("{");
+  *out += '{';
+  bool first = true;
+  while (true) {
+    while (!text_.empty() && (is_blank(text_.front()) || at(","))) text_.remove_prefix(1);
+    if (take("}")) break;
+    if (text_.empty()) {
+      if (is_cut_) return false;
+      break;  // a brace too few
+    }
+    if (at_any("])")) {  // of what is around it, or one too many
+      if (depth_ > 0) break;
+      text_.remove_prefix(1);
+      continue;
+    }
+    const std::string key = take_key();
+    if (key.empty()) {
+      text_.remove_prefix(1);  // of no key: passed over
+      continue;
+    }
+    skip_blanks();
+    if (text_.empty() && is_cut_) return false;  // it may go on
+    if (!first) *out += ", ";
+    first = false;
+    append_json_string(*out, key);
+    *out += ": ";
+    if (!take(":")) take("=");
+    if (!take_value(out, false)) return false;
+  }
+  *out += '}';
+  return true;
+}
+
+bool BracedParser::take_items(std::string* out) {
+  take("[");
+  *out += '[';
+  bool first = true;
+  while (true) {
+    while (!text_.empty() && (is_blank(text_.front()) || at(","))) text_.remove_prefix(1);
+    if (take("]")) break;
+    if (text_.empty()) {
+      if (is_cut_) return false;
+      break;
+    }
+    if (at_any("})")) break;
+    if (!first) *out += ", ";
+    first = false;
+    if (!take_value(out, true)) return false;
+  }
+  *out += ']';
+  return true;
+}
+
+bool BracedParser::take_string(std::string_view end, std::string* out) {
+  text_.remove_prefix(end.size());
+  const bool escapes = end != quote_;
+  std::string decoded;
+  while (!text_.empty() && !at(end)) {
+    if (escapes && at("\\") && text_.size() > 1) {
+      text_.remove_prefix(1);
+      const size_t known = std::string_view("nrt").find(text_.front());
+      decoded.push_back(known == std::string_view::npos ? text_.front() : "\n\r\t"[known]);
+    } else {
+      decoded.push_back(text_.front());
+    }
+    text_.remove_prefix(1);
+  }
+  const bool is_whole = take(end);
+  // Its end alone is missing: the brackets behind it are not of the string.
+  if (!is_whole && !is_cut_) {
+    while (!decoded.empty() && (is_blank(decoded.back()) || decoded.back() == '}')) {
+      decoded.pop_back();
+    }
+  }
+  append_json_string(*out, decoded);
+  if (is_whole || !is_cut_) return true;
+  out->pop_back();
+  return false;
+}
+
+// A word, a number, or a string without quotes.
+void BracedParser::take_bare(std::string* out, bool in_list) {
+  size_t length = 0;
+  while (length < text_.size() && text_[length] != '}') {
+    if (in_list && (text_[length] == ',' || text_[length] == ']')) break;
+    if (!in_list && text_[length] == ',' && begins_pair(text_.substr(length + 1))) break;
+    const bool is_first_comma = text_[length] == ',' && (length == 0 || text_[length - 1] != ',');
+    if (is_first_comma && text_.find_first_not_of(" \n\r\t,}", length) == text_.npos) break;
+    ++length;
+  }
+  std::string_view word = text_.substr(0, length);
+  text_.remove_prefix(length);
+  while (!word.empty() && is_blank(word.back())) word.remove_suffix(1);
+  const bool may_go_on = is_cut_ && text_.empty();
+  if (may_go_on && word.find_first_not_of("+-.0123456789eE") != std::string_view::npos) {
+    append_json_string(*out, word);
+    out->pop_back();
+  } else if (std::optional<std::string> literal = parse_python_value(word)) {
+    *out += *literal;
+  } else if (!may_go_on) {
+    append_json_string(*out, word);
+  }
+}
+
+// False where the value may go on behind the cut.
+bool BracedParser::take_value(std::string* out, bool in_list) {
+  skip_blanks();
+  if (text_.empty()) {
+    if (is_cut_) return false;
+    *out += "null";
+    return true;
+  }
+  if (at_any(",}])")) {
+    *out += "null";
+    return true;
+  }
+  if (at(quote_)) return take_string(quote_, out);
+  if (at("\"") || at("'")) return take_string(text_.substr(0, 1), out);
+  if ((at("[") || at("{")) && depth_ < kMaxBracedDepth) {
+    ++depth_;
+    const bool is_whole = at("[") ? take_items(out) : take_pairs(out);
+    --depth_;
+    return is_whole;
+  }
+  take_bare(out, in_list);
+  return !is_cut_ || !text_.empty();
+}
+
+}  // namespace rudder::dialect::internal

@@ -1,0 +1,208 @@
+// Every dialect's calls with the faults that models make, drawn: a call stays a call, its other
+// arguments stay what they are, and no mark of it is shown; where it is cut off, so are its
+// arguments.
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <random>
+
+#include "rudder/dialect/test_support.h"
+
+namespace rudder::dialect {
+namespace {
+
+namespace json = boost::json;
+
+#ifdef __SANITIZE_ADDRESS__
+constexpr int kCalls = 60;
+#else
+constexpr int kCalls = 250;
+#endif
+
+// A call of f as the dialect writes it: s is a text, n a number.
+struct Written {
+  std::string opener;
+  std::string call;
+  std::string closer;
+  std::string whole() const { return opener + call + closer; }
+};
+
+class CallWriter {
+ public:
+  CallWriter(const ToolDialect& dialect, uint64_t seed) : dialect_(dialect), rng_(seed) {}
+
+  int roll(int sides) { return static_cast<int>(rng_() % static_cast<uint64_t>(sides)); }
+
+  // Text for a value; some of it is marks of calls.
+  std::string text() {
+    static const std::vector<std::string> kWords = {"sea", " and ", "é",  "x = y",
+                                                    "}",   "]",     ", ", "</b>"};
+    const std::vector<std::string> marks = marks_of_values();
+    std::string out = "a";
+    for (int i = roll(5); i > 0; --i) {
+      out += roll(3) == 0 ? marks[static_cast<size_t>(roll(static_cast<int>(marks.size())))]
+                          : kWords[static_cast<size_t>(roll(static_cast<int>(kWords.size())))];
+    }
+    return out + "z";
+  }
+
+  // An empty `n`: the value is missing.
+  Written write(const std::string& s, const std::string& n) {
+    const std::string text = json::serialize(json::string_view(s));
+    const std::string arguments = roll(2) == 0 ? "{\"s\": " + text + ", \"n\": " + n + "}"
+                                               : "{\"n\":" + n + ",\"s\":" + text + "}";
+    const std::string object =
+        "{\"name\": \"f\", \"" + std::string(dialect_.arguments_key) + "\": " + arguments + "}";
+    const std::string begin(dialect_.begin);
+    const std::string end(dialect_.end);
+    switch (dialect_.form) {
+      case CallForm::kJson:
+        if (dialect_.list) return {begin, "[" + object + "]", end};
+        if (end.empty()) return {begin, object, ""};
+        return {begin, "\n" + object + "\n", end};
+      case CallForm::kNamed:
+        if (dialect_.list) return {begin, " [" + object + "]", ""};
+        return {begin, "f[ARGS]" + arguments, ""};
+      case CallForm::kXml:
+        return {begin,
+                "\n<function=f>\n<parameter=s>\n" + s + "\n</parameter>\n<parameter=n>\n" + n +
+                    "\n</parameter>\n</function>\n",
+                end};
+      case CallForm::kTagged:
+        return {begin, "f>" + arguments + "</function>", ""};
+      case CallForm::kPythonic: {
+        const std::string call = "f(s=" + text + ", n=" + n + ")";
+        if (dialect_.begin.empty()) return {"", "[" + call + "]", ""};
+        return {begin, "\n" + (roll(2) == 0 ? "[" + call + "]" : call) + "\n", end};
+      }
+      case CallForm::kBraced: {
+        const std::string quote(dialect_.quote);
+        return {begin, "call:f{s:" + quote + s + quote + ",n:" + n + "}", end};
+      }
+    }
+    return {};
+  }
+
+ private:
+  std::vector<std::string> marks_of_values() const {
+    std::vector<std::string> marks = {"</parameter>", "</function>", "<function=g>", "[ARGS]"};
+    for (const std::string_view mark : {dialect_.begin, dialect_.also_begin, dialect_.end}) {
+      if (!mark.empty()) marks.emplace_back(mark);
+    }
+    return marks;
+  }
+
+  const ToolDialect& dialect_;
+  std::mt19937_64 rng_;
+};
+
+json::value arguments_of(const ToolCallDelta& call) {
+  boost::system::error_code error;
+  return json::parse(call.arguments, error);
+}
+
+bool has_mark(const ToolDialect& dialect, const std::string& text) {
+  for (const std::string_view mark : marks_of(&dialect, nullptr)) {
+    if (text.find(mark) != std::string::npos) return true;
+  }
+  return false;
+}
+
+// One call of f, with these arguments, and nothing shown but `content`.
+void expect_call(const ToolDialect& dialect, const std::string& text, const json::value& arguments,
+                 const std::string& content = "") {
+  const Parsed parsed = parse_pieces(setup_of(dialect.name), {text});
+  ASSERT_EQ(parsed.calls.size(), 1u) << dialect.name << ": " << text << "\n" << parsed.line();
+  EXPECT_EQ(parsed.calls[0].name, "f") << dialect.name << ": " << text;
+  EXPECT_EQ(arguments_of(parsed.calls[0]), arguments) << dialect.name << ": " << text << "\n"
+                                                      << parsed.line();
+  EXPECT_EQ(parsed.content, content) << dialect.name << ": " << text;
+  EXPECT_FALSE(has_mark(dialect, parsed.content)) << parsed.line();
+  EXPECT_EQ(parse_line(setup_of(dialect.name), text), parsed.line()) << dialect.name;
+}
+
+template <typename Check>
+void with_every_dialect(uint64_t seed, const Check& check) {
+  for (const ToolDialect& dialect : tool_dialects()) {
+    CallWriter writer(dialect, seed);
+    for (int i = 0; i < kCalls && !::testing::Test::HasFailure(); ++i) check(dialect, writer);
+  }
+}
+
+TEST(FaultyCalls, MarksInsideValuesAreText) {
+  with_every_dialect(1, [](const ToolDialect& dialect, CallWriter& writer) {
+    const std::string s = writer.text();
+    expect_call(dialect, writer.write(s, "5").whole(), {{"s", s}, {"n", 5}});
+  });
+}
+
+TEST(FaultyCalls, AMissingValueIsNull) {
+  with_every_dialect(2, [](const ToolDialect& dialect, CallWriter& writer) {
+    expect_call(dialect, writer.write("ab", "").whole(), {{"s", "ab"}, {"n", nullptr}});
+  });
+}
+
+TEST(FaultyCalls, AMarkWrittenTwiceIsOne) {
+  with_every_dialect(3, [](const ToolDialect& dialect, CallWriter& writer) {
+    const std::string s = writer.text();
+    const Written call = writer.write(s, "5");
+    const std::string gap = writer.roll(2) == 0 ? "\n" : "";
+    expect_call(dialect, call.opener + gap + call.whole(), {{"s", s}, {"n", 5}});
+  });
+}
+
+TEST(FaultyCalls, AMissingMarkIsAssumed) {
+  with_every_dialect(4, [](const ToolDialect& dialect, CallWriter& writer) {
+    const Written call = writer.write("ab", "5");
+    // Without its mark the form says nothing.
+    if (dialect.form == CallForm::kTagged) return;
+    if (dialect.form == CallForm::kJson && dialect.end.empty() && !dialect.list && !dialect.bare) {
+      return;
+    }
+    expect_call(dialect, call.call + call.closer, {{"s", "ab"}, {"n", 5}});
+  });
+}
+
+// The mark behind calls missing, and another call behind it.
+TEST(FaultyCalls, AMissingEndIsAssumed) {
+  with_every_dialect(5, [](const ToolDialect& dialect, CallWriter& writer) {
+    if (dialect.begin.empty()) return;
+    const Written call = writer.write("ab", "5");
+    const std::string text = call.opener + call.call + call.whole();
+    const Parsed parsed = parse_pieces(setup_of(dialect.name), {text});
+    ASSERT_EQ(parsed.calls.size(), 2u) << dialect.name << ": " << text << "\n" << parsed.line();
+    for (const ToolCallDelta& one : parsed.calls) {
+      EXPECT_EQ(arguments_of(one), json::value({{"s", "ab"}, {"n", 5}})) << parsed.line();
+    }
+    EXPECT_EQ(parsed.content, "") << dialect.name << ": " << text;
+  });
+}
+
+// Cut anywhere: nothing, or a call whose arguments are not closed, or are all there.
+TEST(FaultyCalls, ACutCallHasCutArguments) {
+  with_every_dialect(6, [](const ToolDialect& dialect, CallWriter& writer) {
+    const Written call = writer.write("ab c", "512");
+    const std::string text = call.whole();
+    const std::string cut =
+        text.substr(0, static_cast<size_t>(writer.roll(static_cast<int>(text.size()))));
+    const Parsed parsed = parse_pieces(setup_of(dialect.name), {cut});
+    EXPECT_EQ(parse_line(setup_of(dialect.name), cut), parsed.line()) << dialect.name;
+    if (parsed.calls.empty()) {
+      // Only what comes before the arguments.
+      EXPECT_EQ(cut.find("ab c"), std::string::npos) << dialect.name << ": " << cut;
+      return;
+    }
+    ASSERT_EQ(parsed.calls.size(), 1u) << dialect.name << ": " << cut;
+    EXPECT_EQ(parsed.calls[0].name, "f");
+    EXPECT_EQ(parsed.content, "") << dialect.name << ": " << cut;
+    boost::system::error_code error;
+    const json::value arguments = json::parse(parsed.calls[0].arguments, error);
+    if (error) return;
+    // Marks of these end by themselves.
+    if (dialect.form == CallForm::kXml || dialect.form == CallForm::kTagged) return;
+    EXPECT_EQ(arguments, json::value({{"s", "ab c"}, {"n", 512}})) << dialect.name << ": " << cut;
+  });
+}
+
+}  // namespace
+}  // namespace rudder::dialect

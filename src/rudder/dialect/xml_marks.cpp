@@ -1,0 +1,29 @@
+#include "rudder/dialect/xml_marks.h"
+
+#include "rudder/dialect/json_scanner.h"
+
+namespace rudder::dialect {
+
+NextCall next_call(std::string_view text, std::string_view begin, const CallSink& sink) {
+  using Is = NextCall::Is;
+  constexpr size_t kMaxBytes = 2 * kMaxNameBytes;
+  if (text.size() > kMaxBytes) return {Is::kText, {}};
+  bool is_marked = false;
+  while (true) {
+    while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
+    if (begin.empty() || !text.starts_with(begin)) break;
+    text.remove_prefix(begin.size());
+    is_marked = true;
+  }
+  if (begin.starts_with(text) || kFunctionOpen.starts_with(text)) return {};
+  if (is_marked && text.front() == '{') return {Is::kJson, text};
+  if (!text.starts_with(kFunctionOpen)) return {Is::kText, text};
+  const std::string_view behind = text.substr(kFunctionOpen.size());
+  const size_t end = behind.find('>');
+  const std::string_view name = trimmed(behind.substr(0, end));
+  if (end != std::string_view::npos && sink.knows(name)) return {Is::kCall, name};
+  if (end == std::string_view::npos && sink.knows_beginning(name)) return {};
+  return {Is::kText, behind};
+}
+
+}  // namespace rudder::dialect

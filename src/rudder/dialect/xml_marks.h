@@ -1,0 +1,32 @@
+// The marks of calls as XmlReader reads them, and what begins a call. Internal to the room.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "rudder/dialect/call_reader.h"
+
+namespace rudder::dialect {
+
+inline constexpr std::string_view kFunctionOpen = "<function=";
+inline constexpr std::string_view kParameterOpen = "<parameter=";
+inline constexpr std::string_view kParameterClose = "</parameter>";
+inline constexpr std::string_view kFunctionClose = "</function>";
+
+// What a text is that may begin another call.
+struct NextCall {
+  enum class Is : uint8_t {
+    kMaybe,  // not decided yet
+    kCall,   // of a known tool, up to and with its name
+    kJson,   // of any, up to and with its first bracket
+    kText,
+  };
+  Is is = Is::kMaybe;
+  std::string_view
+      rest;  // of a call its name, of JSON its bracket, of text what is behind the mark
+};
+
+// `begin`: the mark before a function's; empty where the dialect has none.
+NextCall next_call(std::string_view text, std::string_view begin, const CallSink& sink);
+
+}  // namespace rudder::dialect

@@ -1,0 +1,159 @@
+#include "rudder/hub/file_selection.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/json.hpp>
+#include <set>
+#include <utility>
+
+#include "rudder/base/json.h"
+
+namespace rudder::hub {
+namespace json = boost::json;
+
+namespace {
+
+constexpr std::string_view kSingle = "model.safetensors";
+constexpr std::string_view kIndex = "model.safetensors.index.json";
+constexpr size_t kMaxShards = 10'000;
+constexpr int64_t kMaxTextBytes = int64_t{256} << 20;  // as the reader of a checkpoint has it
+
+bool is_top_level(std::string_view path) {
+  return path.find('/') == std::string_view::npos;
+}
+
+// Templates beside the one that is taken without a name.
+bool is_further_template(std::string_view path) {
+  constexpr std::string_view kFolder = "additional_chat_templates/";
+  return path.starts_with(kFolder) && path.ends_with(".jinja") &&
+         is_top_level(path.substr(kFolder.size()));
+}
+
+// Of embedding models: modules.json names folders as 1_Pooling, each with a config.json.
+bool is_module_config(std::string_view path) {
+  const size_t slash = path.find('/');
+  return slash != std::string_view::npos && path.substr(slash) == "/config.json" &&
+         path.front() >= '0' && path.front() <= '9';
+}
+
+bool is_wanted_text(std::string_view path) {
+  constexpr std::array<std::string_view, 3> kNames = {"merges.txt", "vocab.txt", "tokenizer.model"};
+  if (!is_top_level(path)) return is_further_template(path) || is_module_config(path);
+  if (path.ends_with(".jinja") || path.ends_with(".tiktoken")) return true;
+  // An index of weights is one of weights that are not fetched, but for its own kind.
+  if (path.ends_with(".index.json")) return path == kIndex;
+  return path.ends_with(".json") || std::find(kNames.begin(), kNames.end(), path) != kNames.end();
+}
+
+bool is_weight_file(std::string_view path) {
+  return is_top_level(path) && path.ends_with(".safetensors");
+}
+
+const RemoteFile* find_file(const std::vector<RemoteFile>& listing, std::string_view path) {
+  const auto at = std::find_if(listing.begin(), listing.end(),
+                               [&](const RemoteFile& file) { return file.path == path; });
+  return at == listing.end() ? nullptr : &*at;
+}
+
+bool has_suffix(const std::vector<RemoteFile>& listing,
+                std::initializer_list<std::string_view> suffixes) {
+  return std::any_of(listing.begin(), listing.end(), [&](const RemoteFile& file) {
+    return std::any_of(suffixes.begin(), suffixes.end(), [&](std::string_view suffix) {
+      return std::string_view(file.path).ends_with(suffix);
+    });
+  });
+}
+
+tl::unexpected<Error> no_weights(const std::vector<RemoteFile>& listing,
+                                 const std::string& repository) {
+  std::string why = "no weights at all; is it a model?";
+  if (has_suffix(listing, {".gguf"})) {
+    why =
+        "GGUF weights alone, which are not served yet; name the repository that they were made "
+        "from";
+  } else if (has_suffix(listing, {".bin", ".pt", ".pth", ".ckpt"})) {
+    why =
+        "pickled weights alone, which can run code and are never loaded; look for a repository "
+        "or a revision (--revision refs/pr/N) with safetensors, or convert them: "
+        "from_pretrained(...).save_pretrained(FOLDER) of transformers, then name FOLDER";
+  } else if (has_suffix(listing, {".safetensors"})) {
+    why = "safetensors in folders of it alone, and none where models have them";
+  }
+  return fail(ErrorCode::kNotFound, fmt::format("{} has {}", repository, why), "model");
+}
+
+}  // namespace
+
+std::vector<RemoteFile> select_texts(const std::vector<RemoteFile>& listing) {
+  const bool is_single = find_file(listing, kSingle) != nullptr;
+  std::vector<RemoteFile> texts;
+  for (const RemoteFile& file : listing) {
+    const bool is_idle_index = is_single && file.path == kIndex;
+    if (is_wanted_text(file.path) && file.size <= kMaxTextBytes && !is_idle_index) {
+      texts.push_back(file);
+    }
+  }
+  std::sort(texts.begin(), texts.end(),
+            [](const RemoteFile& a, const RemoteFile& b) { return a.path < b.path; });
+  return texts;
+}
+
+const RemoteFile* find_weight_index(const std::vector<RemoteFile>& listing) {
+  return find_file(listing, kSingle) == nullptr ? find_file(listing, kIndex) : nullptr;
+}
+
+Result<std::vector<std::string>> shards_of_index(std::string_view index_json) {
+  const auto corrupt = [](std::string message) {
+    return fail(ErrorCode::kCorruptFile, std::move(message), std::string(kIndex));
+  };
+  auto parsed = parse_json(index_json, kIndex, {.max_depth = 8, .max_bytes = kMaxTextBytes});
+  if (!parsed) return corrupt(parsed.error().message);
+  const json::object* top = parsed->if_object();
+  const json::value* map = top == nullptr ? nullptr : top->if_contains("weight_map");
+  if (map == nullptr || !map->is_object()) return corrupt("'weight_map' is not an object");
+  std::set<std::string> shards;
+  for (const auto& [tensor, shard] : map->get_object()) {
+    const std::string_view name =
+        shard.is_string() ? std::string_view(shard.get_string()) : std::string_view();
+    if (!is_weight_file(name) || !is_safe_path(name)) {
+      return corrupt("'weight_map' names a file that is no safetensors file of the repository");
+    }
+    shards.emplace(name);
+    if (shards.size() > kMaxShards) return corrupt(fmt::format("over {} shards", kMaxShards));
+  }
+  if (shards.empty()) return corrupt("'weight_map' lists no tensor");
+  return std::vector<std::string>(shards.begin(), shards.end());
+}
+
+Result<std::vector<RemoteFile>> select_weights(const std::vector<RemoteFile>& listing,
+                                               std::string_view index_json,
+                                               const std::string& repository) {
+  if (const RemoteFile* single = find_file(listing, kSingle)) {
+    return std::vector<RemoteFile>{*single};
+  }
+  std::vector<RemoteFile> weights;
+  if (find_weight_index(listing) != nullptr) {
+    RUDDER_TRY(const std::vector<std::string> shards, shards_of_index(index_json));
+    for (const std::string& shard : shards) {
+      const RemoteFile* file = find_file(listing, shard);
+      if (file == nullptr) {
+        return fail(ErrorCode::kCorruptFile,
+                    fmt::format("its index names {}, which {} does not have", shard, repository),
+                    std::string(kIndex));
+      }
+      weights.push_back(*file);
+    }
+    return weights;
+  }
+  // Draft heads and other parts have names of their own; a second copy of a model is left out.
+  for (const RemoteFile& file : listing) {
+    if (is_weight_file(file.path) && !file.path.starts_with("consolidated"))
+      weights.push_back(file);
+  }
+  if (weights.empty()) return no_weights(listing, repository);
+  return weights;
+}
+
+}  // namespace rudder::hub

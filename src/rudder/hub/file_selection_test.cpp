@@ -1,0 +1,110 @@
+#include "rudder/hub/file_selection.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace rudder::hub {
+namespace {
+
+std::vector<RemoteFile> listing_of(const std::vector<std::string>& paths) {
+  std::vector<RemoteFile> files;
+  files.reserve(paths.size());
+  for (const std::string& path : paths) files.push_back({.path = path, .size = 1});
+  return files;
+}
+
+std::vector<std::string> paths_of(const std::vector<RemoteFile>& files) {
+  std::vector<std::string> paths;
+  paths.reserve(files.size());
+  for (const RemoteFile& file : files) paths.push_back(file.path);
+  return paths;
+}
+
+using Paths = std::vector<std::string>;
+
+TEST(FileSelection, TakesWhatAServerNeedsAndNoPickleOrCode) {
+  const auto listing = listing_of({"README.md",
+                                   ".gitattributes",
+                                   "config.json",
+                                   "generation_config.json",
+                                   "tokenizer.json",
+                                   "tokenizer_config.json",
+                                   "chat_template.jinja",
+                                   "additional_chat_templates/tools.jinja",
+                                   "additional_chat_templates/x/y.jinja",
+                                   "merges.txt",
+                                   "vocab.json",
+                                   "tokenizer.model",
+                                   "pytorch_model.bin",
+                                   "pytorch_model.bin.index.json",
+                                   "model.safetensors",
+                                   "modeling_x.py",
+                                   "1_Pooling/config.json",
+                                   "modules.json",
+                                   "onnx/config.json",
+                                   "onnx/model.onnx",
+                                   "x.gguf",
+                                   "training_args.pt",
+                                   "tf_model.h5",
+                                   "optimizer.pkl",
+                                   "runs/events.json"});
+  EXPECT_EQ(paths_of(select_texts(listing)),
+            (Paths{"1_Pooling/config.json", "additional_chat_templates/tools.jinja",
+                   "chat_template.jinja", "config.json", "generation_config.json", "merges.txt",
+                   "modules.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json",
+                   "vocab.json"}));
+  EXPECT_EQ(find_weight_index(listing), nullptr);
+  EXPECT_EQ(paths_of(*select_weights(listing, "", "o/n")), (Paths{"model.safetensors"}));
+}
+
+TEST(FileSelection, TakesTheShardsThatTheIndexLists) {
+  const auto listing =
+      listing_of({"consolidated.safetensors", "model-00001-of-00002.safetensors",
+                  "model-00002-of-00002.safetensors", "model.safetensors.index.json",
+                  "model.fp16-00001-of-00002.safetensors"});
+  ASSERT_NE(find_weight_index(listing), nullptr);
+  EXPECT_EQ(paths_of(*select_weights(listing, R"({"weight_map":{
+      "b":"model-00002-of-00002.safetensors","a":"model-00001-of-00002.safetensors",
+      "c":"model-00002-of-00002.safetensors"}})",
+                                     "o/n")),
+            (Paths{"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"}));
+  for (const char* index :
+       {R"({"weight_map":{"a":"model-00003-of-00002.safetensors"}})", R"({"weight_map":{}})",
+        R"({"weight_map":{"a":"../model.safetensors"}})", R"({"weight_map":{"a":1}})",
+        R"({"weight_map":{"a":"pytorch_model.bin"}})", R"({"weight_map":{"a":"/x.safetensors"}})",
+        "{}", "", "[]"}) {
+    const auto weights = select_weights(listing, index, "o/n");
+    ASSERT_FALSE(weights.has_value()) << index;
+    EXPECT_EQ(weights.error().code, ErrorCode::kCorruptFile);
+  }
+}
+
+TEST(FileSelection, OneFileOfWeightsGoesBeforeAnIndex) {
+  const auto listing =
+      listing_of({"model.safetensors", "model.safetensors.index.json", "config.json"});
+  EXPECT_EQ(find_weight_index(listing), nullptr);
+  EXPECT_EQ(paths_of(select_texts(listing)), (Paths{"config.json"}));
+}
+
+TEST(FileSelection, TakesHeadsUnderNamesOfTheirOwn) {
+  EXPECT_EQ(paths_of(*select_weights(listing_of({"config.json", "medusa_lm_head.safetensors"}), "",
+                                     "o/n")),
+            (Paths{"medusa_lm_head.safetensors"}));
+}
+
+TEST(FileSelection, SaysWhatThereIsInPlaceOfWeights) {
+  const auto why = [](const Paths& paths) {
+    const auto weights = select_weights(listing_of(paths), "", "o/n");
+    EXPECT_FALSE(weights.has_value());
+    return weights ? std::string() : weights.error().message;
+  };
+  EXPECT_NE(why({"pytorch_model.bin"}).find("pickled"), std::string::npos);
+  EXPECT_NE(why({"m-Q4_K_M.gguf", "imatrix.bin"}).find("GGUF"), std::string::npos);
+  EXPECT_NE(why({"README.md"}).find("no weights"), std::string::npos);
+  EXPECT_NE(why({"unet/model.safetensors"}).find("folders"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace rudder::hub

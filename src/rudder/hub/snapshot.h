@@ -1,0 +1,28 @@
+// A snapshot in the cache: made of blobs that are all there, and judged by what a server needs of
+// it. The caller holds the repository's own lock where it writes.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/hub/cache_layout.h"
+#include "rudder/hub/listing.h"
+
+namespace rudder::hub {
+
+// Whether the snapshot of `commit` has all that a server needs: other tools leave some with single
+// files. nullopt: it has; else what is missing.
+std::optional<std::string> missing_of_snapshot(const CachedRepository& cached,
+                                               const std::string& commit);
+
+// Links `files` into the snapshot of `commit`, all of them or none: a new snapshot appears with one
+// rename; one that another tool began gets what it lacks. Every blob is there. kIo.
+Result<void> publish_snapshot(const CachedRepository& cached, const std::string& commit,
+                              const std::vector<RemoteFile>& files);
+
+// Folders that a process left when it died while it made a snapshot.
+void remove_stale_snapshots(const CachedRepository& cached);
+
+}  // namespace rudder::hub

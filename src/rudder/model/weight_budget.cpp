@@ -1,0 +1,98 @@
+#include "rudder/model/weight_budget.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "rudder/model/tensors.h"
+
+namespace rudder::model {
+
+FormatOf all_as(const ops::WeightFormat& format) {
+  return [format](std::string_view) -> Result<ops::WeightFormat> { return format; };
+}
+
+tensor::DType table_dtype(const ops::WeightFormat& stored) {
+  return stored.codes == ops::Codes::kF32 ? tensor::DType::kF32 : tensor::DType::kBF16;
+}
+
+tensor::DType table_dtype(const ops::Ops& ops) {
+  return table_dtype(ops.stored_format({}).value());
+}
+
+float table_scale(float scale, tensor::DType table) {
+  return table == tensor::DType::kF32 ? scale : tensor::to_float(tensor::to_bf16(scale));
+}
+
+Result<int64_t> linear_bytes(const LinearModule& module, const FormatOf& format_of) {
+  int64_t bytes = module.adds_bias() ? module.rows() * int64_t{sizeof(float)} : 0;
+  for (const LinearModule::Part& part : module.parts) {
+    RUDDER_TRY(const ops::WeightFormat format, format_of(part.name));
+    for (const Extent& rows : part.rows) {
+      bytes += ops::stored_parts(format, rows.count(), module.in.count()).bytes();
+    }
+  }
+  return bytes;
+}
+
+Result<int64_t> tensor_bytes(const LayerTensors& tensors, const FormatOf& format_of) {
+  int64_t numbers = 0;  // f32
+  // Every channel has its number on the device, also where the checkpoint has one for all.
+  for (const NormTensor& norm : tensors.norms) {
+    numbers += (norm.alpha.count > 0 ? 2 : 1) * norm.width.count();
+  }
+  for (const VectorTensor& vector : tensors.vectors) numbers += vector.count.count();
+  int64_t bytes = numbers * int64_t{sizeof(float)};
+  for (const LinearModule& module : tensors.linears) {
+    RUDDER_TRY(const int64_t linear, linear_bytes(module, format_of));
+    bytes += linear;
+  }
+  return bytes;
+}
+
+namespace {
+
+constexpr std::string_view kWeightSuffix = ".weight";
+
+void add_formats(const LayerTensors& tensors, const FormatOf& format_of,
+                 std::vector<ops::WeightFormat>& out) {
+  for (const LinearModule& module : tensors.linears) {
+    for (const LinearModule::Part& part : module.parts) {
+      const auto format = format_of(part.name);
+      if (format && std::ranges::find(out, *format) == out.end()) out.push_back(*format);
+    }
+  }
+}
+
+}  // namespace
+
+Result<WeightBudget> weight_budget(const ModelSpec& spec, const WeightNames& names,
+                                   const FormatOf& format_of, ops::Rank rank, const Stage& stage) {
+  WeightBudget budget;
+  if (stage.is_last()) {
+    LayerTensors last;
+    last.norms.push_back(final_norm_tensor(spec, names));
+    last.linears.push_back(head_module(spec, names, rank));
+    RUDDER_TRY(budget.bytes, tensor_bytes(last, format_of));
+  }
+  std::vector<ops::WeightFormat> formats;
+  const LayerRange layers = layers_of(spec, stage);
+  for (size_t i = layers.begin; i < layers.end; ++i) {
+    const LayerTensors tensors = layer_tensors(spec, names, i, nullptr, rank);
+    RUDDER_TRY(const int64_t bytes, tensor_bytes(tensors, format_of));
+    budget.bytes += bytes;
+    add_formats(tensors, format_of, formats);
+  }
+  for (const ops::WeightFormat& format : formats) {
+    budget.formats += (budget.formats.empty() ? "" : ", ") + ops::format_name(format);
+  }
+  if (stage.embeds() && !shares_table(spec, rank, stage)) {
+    std::string_view module = names.embedding;
+    module.remove_suffix(std::min(module.size(), kWeightSuffix.size()));
+    RUDDER_TRY(const ops::WeightFormat stored, format_of(module));
+    budget.bytes += int64_t{spec.vocab} * spec.hidden *
+                    static_cast<int64_t>(tensor::dtype_bytes(table_dtype(stored)));
+  }
+  return budget;
+}
+
+}  // namespace rudder::model

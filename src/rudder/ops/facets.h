@@ -1,0 +1,83 @@
+// What a backend may have beside the dense forward pass, each an interface of its own that Ops
+// hands out by pointer (null: the backend has none of it). Who needs one asks when the executor is
+// made, and refuses by name what nobody can run; behind that the pointer is there.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "rudder/ops/args.h"
+#include "rudder/ops/comm.h"
+#include "rudder/ops/feature_args.h"
+#include "rudder/ops/look_up_args.h"
+#include "rudder/ops/stream_args.h"
+
+namespace rudder::ops {
+
+class Ops;
+
+// Trees of drafts: attention() heeds AttentionBatch.ancestors, sample() follows
+// SampleRow.parent_up, and what was sampled then lies as a chain does.
+class TreeOps {
+ public:
+  virtual ~TreeOps() = default;
+  virtual void keep_paths(const KeepPathsArgs& args) = 0;
+};
+
+// What guesses on the device, beside a model of its own: heads, and what follows repeated tokens.
+class DraftOps {
+ public:
+  virtual ~DraftOps() = default;
+  virtual void spread_logits(const SpreadLogitsArgs& args) = 0;
+  virtual void residual_act(const ResidualActArgs& args) = 0;
+  virtual void look_up(const LookUpArgs& args) = 0;
+};
+
+// Dictionaries of features.
+class FeatureOps {
+ public:
+  virtual ~FeatureOps() = default;
+  virtual void encode(const EncodeArgs& args) = 0;
+  virtual void read_features(const ReadFeaturesArgs& args) = 0;
+};
+
+// Captures of attention patterns.
+class PatternOps {
+ public:
+  virtual ~PatternOps() = default;
+  virtual void patterns(const PatternArgs& args) = 0;
+  // Once a step, behind its last patterns(): until then records may lack the sums of rows, and the
+  // rows of other ranks.
+  virtual void end_patterns(const EndPatternsArgs& args) = 0;
+};
+
+// A residual of several streams.
+class StreamOps {
+ public:
+  virtual ~StreamOps() = default;
+  virtual void mix_streams(const MixStreamsArgs& args) = 0;
+};
+
+// What the ranks of a group do together; they read each other's memory as their own. A reader has
+// gather_logits() as well.
+class RankOps {
+ public:
+  virtual ~RankOps() = default;
+  // The device's place among those that compute a model together; null: it is alone.
+  virtual Comm* comm() = 0;
+  virtual void gather_logits(const GatherLogitsArgs& args) = 0;
+  virtual void tap_shares(const TapSharesArgs& args) = 0;
+  // Puts the sum of what the ranks have in x in its place, as ResidualNormArgs.sums_ranks adds.
+  virtual void sum_ranks(const View& x) = 0;
+};
+
+// Ops of one thread that read what lies in this object's memory, beside its own ops and on another
+// thread: residual_norm, logits and score; and read_features on what they are given.
+class ReaderOps {
+ public:
+  virtual ~ReaderOps() = default;
+  virtual std::unique_ptr<Ops> make_reader() const = 0;  // null: none can be opened now
+  virtual int64_t reader_bytes() const = 0;  // of device memory, beside what a reader allocates
+};
+
+}  // namespace rudder::ops

@@ -1,0 +1,186 @@
+// Prompts: how many tokens of a prompt a step runs, and whom it admits.
+#include <algorithm>
+
+#include "rudder/base/check.h"
+#include "rudder/sched/prompts.h"
+
+namespace rudder::sched {
+
+namespace {
+
+// A sequence waits at most this many plans for another to compute the prefix they share.
+constexpr int32_t kMaxHeldSteps = 256;
+// Plans in which a sequence finds no room and those of other tenants may be admitted all the same.
+constexpr int32_t kMaxPassedOver = 16;
+// Fewer tokens of a prompt are no use, where it could have half of a step.
+constexpr int32_t kLeastHalf = 16;
+
+}  // namespace
+
+// For prompts of the tenant that is served.
+int32_t Prompts::tokens_left(const StepBuilder& builder) const {
+  return std::min(builder.tokens_left, builder.tokens_left - step_.others);
+}
+
+// Prompt tokens from `from` on that the step has room for: within its budget, its tenant's share,
+// its time and its capture buffer.
+int32_t Prompts::room_for(const StepBuilder& builder, const Sequence& sequence,
+                          int32_t from) const {
+  const int32_t left = std::min(sequence.future_len() - from, tokens_left(builder));
+  const int32_t wanted = blocks_.to_checkpoint(sequence, from, left);
+  const int32_t paced = bound_.tokens_within(builder.shape, from, wanted);
+  const int32_t part = step_.leaves_half ? std::min(paced, half_for(builder, from)) : paced;
+  return sequence.taps.fit(from, part, builder.elements_left);
+}
+
+// Half of the tokens of a prompt that the step has room for, from `from` on.
+int32_t Prompts::half_for(const StepBuilder& builder, int32_t from) const {
+  const int32_t tokens = bound_.tokens_within(builder.shape, from, tokens_left(builder));
+  return std::min(tokens, std::max(kLeastHalf, (tokens + 1) / 2));
+}
+
+int32_t Prompts::max_chunk(const StepBuilder& builder, const Sequence& sequence,
+                           int32_t from) const {
+  const int32_t chunk = room_for(builder, sequence, from);
+  const bool is_last = chunk == sequence.future_len() - from;
+  if (is_last || blocks_.wants_checkpoint(sequence, from + chunk)) return chunk;
+  return cut_evenly(builder.shape, chunk, least_chunk(builder, sequence, chunk));
+}
+
+// Of a chunk that could be cut, what is left of it: something of the step's first, half of one that
+// shares the step with its tenant's first, all that was kept for this.
+int32_t Prompts::least_chunk(const StepBuilder& builder, const Sequence& sequence,
+                             int32_t chunk) const {
+  if (step_.leaves_half) return chunk;
+  if (&sequence == step_.first) return step_.kept;
+  const bool is_alone = builder.shape.prompt_tokens == step_.prompts_before;
+  if (step_.first != nullptr && is_alone) return (chunk + 1) / 2;
+  return builder.shape.prompt_tokens > 0 ? 0 : 1;
+}
+
+// Of a chunk that does not end its prompt: so many tokens that the step has a multiple of what the
+// executor likes, none where it has one already; all of them where fewer than `least` would be
+// left.
+int32_t Prompts::cut_evenly(const StepShape& shape, int32_t chunk, int32_t least) const {
+  const int64_t total = shape.decode_tokens + shape.prompt_tokens + chunk;
+  const auto over = static_cast<int32_t>(total % capacity_.prompt_step_multiple);
+  const int32_t cut = std::max(0, chunk - over);
+  return cut < least ? chunk : cut;
+}
+
+// Victims that are in no step in flight leave the running ones; they rank behind the sequence that
+// needs their blocks.
+void Prompts::plan_chunk(StepBuilder& builder, Sequence& sequence) {
+  const int32_t most = max_chunk(builder, sequence, sequence.run.planned_len);
+  if (most == 0) return;
+  const int32_t old_len = sequence.table_len();
+  const int64_t num_tokens = std::ssize(sequence.tokens);
+  const int64_t promised = blocks_.to_take(num_tokens, sequence.tables);
+  const int32_t chunk = running_.grow(builder, sequence, most);
+  builder.blocks_promised += blocks_.to_take(num_tokens, sequence.tables) - promised;
+  if (chunk > 0) builder.add(sequence, chunk, old_len);
+}
+
+bool Prompts::may_admit(const StepBuilder& builder) const {
+  return !builder.is_closed && builder.blocks_short == 0 && builder.tokens_left > 0 &&
+         running_.num_seats() > 0;
+}
+
+Prompts::Admission Prompts::admit(StepBuilder& builder, Sequence& sequence) {
+  const cache::Match match = blocks_.find_cached(sequence, &matched_);
+  const int32_t num_cached = match.num_blocks * blocks_.block_size();
+  if (match.num_blocks < blocks_.max_match(sequence) && sequence.wait.held_steps < kMaxHeldSteps &&
+      is_being_computed(sequence, match.num_blocks)) {
+    ++sequence.wait.held_steps;
+    return Admission::kHeld;
+  }
+  if (!has_capture_room(builder, sequence, num_cached)) return Admission::kHeld;
+  if (!running_.empty()) {
+    const int64_t matched_idle = blocks_.cache().count_refs(matched_, 0);
+    const int64_t room = blocks_.num_available() - matched_idle - builder.blocks_promised;
+    const int64_t wanted = blocks_.to_take(std::ssize(sequence.tokens), matched_);
+    const int32_t headroom = blocks_.headroom(running_.num_running());
+    if (wanted + headroom > room || !blocks_.has_state_for(match)) {
+      builder.is_closed = ++sequence.wait.passed_over > kMaxPassedOver;
+      return Admission::kNoRoom;
+    }
+  }
+  if (max_chunk(builder, sequence, num_cached) == 0) {
+    return Admission::kNoTime;  // the step takes as long as it may
+  }
+  begin(builder, sequence, match);
+  return Admission::kAdmitted;
+}
+
+// With the blocks that were matched.
+void Prompts::begin(StepBuilder& builder, Sequence& sequence, const cache::Match& match) {
+  const int64_t num_tokens = std::ssize(sequence.tokens);
+  const int32_t num_cached = match.num_blocks * blocks_.block_size();
+  waiting_.dequeue(sequence);
+  sequence.wait.passed_over = 0;
+  sequence.wait.found_len = 0;
+  blocks_.cache().hold(sequence.chain, match, matched_);
+  sequence.tables = matched_;
+  blocks_.reserve(sequence);
+  sequence.draft.drop();
+  if (!sequence.wait.was_planned) {
+    sequence.wait.was_planned = true;
+    sequence.wait.cached_prompt_tokens = num_cached;
+    prefix_queries_ += static_cast<uint64_t>(num_tokens);
+    prefix_hits_ += static_cast<uint64_t>(num_cached);
+    prefix_unstated_ += static_cast<uint64_t>(match.without_states * blocks_.block_size());
+    first_planned_.push_back(sequence.id);
+  }
+  blocks_.give_state(sequence, match, builder.plan());
+  running_.begin(sequence, num_cached, builder.plan());
+  const int32_t chunk = running_.grow(builder, sequence, max_chunk(builder, sequence, num_cached));
+  RUDDER_CHECK(chunk > 0, "sequence {} was admitted without room", sequence.id.value);
+  builder.add(sequence, chunk, match.num_blocks);
+  builder.blocks_promised += blocks_.to_take(num_tokens, sequence.tables);
+  step_.elements_kept += sequence.taps.record_elements();
+}
+
+// Each running sequence that captures must find room for one record in every step: so one more is
+// admitted only when its record fits beside theirs. Those that capture keep their order; others go
+// past them.
+bool Prompts::has_capture_room(StepBuilder& builder, const Sequence& sequence, int32_t from) {
+  const int64_t elements = sequence.taps.record_elements();
+  if (elements == 0) return true;
+  step_.elements_short = step_.elements_short ||
+                         step_.elements_kept + elements > capacity_.taps.capture_elements ||
+                         max_chunk(builder, sequence, from) == 0;
+  return !step_.elements_short;
+}
+
+// True when a running sequence is about to compute the block that comes after the matched ones:
+// waiting for it is cheaper than computing it twice. Where sequences have states, when it is about
+// to make a checkpoint of the same prefix behind them.
+bool Prompts::is_being_computed(Sequence& sequence, int32_t num_matched) const {
+  if (!settings_.enable_prefix_caching) return false;
+  const bool has_states = blocks_.cache().has_states();
+  const int32_t last = has_states ? blocks_.max_match(sequence) : num_matched + 1;
+  return std::ranges::any_of(running_.all(), [&](Sequence* other) {
+    for (int32_t i = num_matched; i < last; ++i) {
+      const bool is_of_use = !has_states || blocks_.wants_checkpoint(*other, end_of(i));
+      if (is_of_use && computes(*other, sequence, i)) return true;
+    }
+    return false;
+  });
+}
+
+int32_t Prompts::end_of(int32_t block) const {
+  return (block + 1) * blocks_.block_size();
+}
+
+// Full block `i` of the sequence is about to be computed for the other one too.
+bool Prompts::computes(Sequence& other, Sequence& sequence, int32_t i) const {
+  const cache::BlockCache& cache = blocks_.cache();
+  const int64_t num_tokens = std::ssize(other.tokens);
+  const bool will_compute = other.state == SequenceState::kRunning
+                                ? num_tokens >= end_of(i)
+                                : other.run.planned_len >= end_of(i);
+  return will_compute && other.run.computed_len < end_of(i) && num_tokens >= end_of(i) &&
+         cache.key(other.chain, other.tokens, i) == cache.key(sequence.chain, sequence.tokens, i);
+}
+
+}  // namespace rudder::sched

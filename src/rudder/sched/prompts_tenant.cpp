@@ -1,0 +1,156 @@
+// The part of Prompts::plan that says which prompts of a tenant run: who came first has half of
+// the step, the rest is for those that are done soonest. Normative text: docs/contracts/step.md,
+// "Whose prompts run".
+#include <algorithm>
+
+#include "rudder/base/mutants.h"
+#include "rudder/sched/prompts.h"
+
+namespace rudder::sched {
+
+namespace {
+
+// Sequences of a tenant that one plan looks at and passes over, for the prefix that others compute:
+// the bound on what a plan costs.
+constexpr int32_t kMaxHeldPerPlan = 64;
+// Fewer tokens of a prompt are no use: where a step has too few for two, they take turns.
+constexpr int32_t kLeastPart = 16;
+
+}  // namespace
+
+// Of equal prompts the first to come is done soonest as well, and has all that the step takes.
+void Prompts::plan_tenant(StepBuilder& builder, int32_t tenant) {
+  Sequence* const begun = list_prompts(builder, tenant);
+  if (prompts_.empty()) return;
+  const Admission of_first = admit_first(builder, tenant, begun);
+  if (of_first == Admission::kNoTime || prompts_.empty()) return;
+  const bool is_first = of_first == Admission::kHeld && begun != nullptr;
+  if (is_first && begun->ranks_before(*prompts_.front())) {
+    share_step(builder, *begun);
+  } else {
+    plan_soonest(builder, of_first != Admission::kNoRoom);
+  }
+}
+
+// Those that could be in the step, the soonest done first. Returns who came first of those that
+// have begun.
+Sequence* Prompts::list_prompts(const StepBuilder& builder, int32_t tenant) {
+  prompts_.clear();
+  for (Sequence* sequence : running_.all()) {
+    if (sequence->tenant != tenant || sequence->state != SequenceState::kRunning) continue;
+    if (sequence->uncomputed() > 1) prompts_.push_back(sequence);
+  }
+  Sequence* const begun = prompts_.empty() ? nullptr : prompts_.front();
+  std::ranges::sort(prompts_, ByNeed{});
+  const WaitingLines::Line* const line = waiting_.find(tenant);
+  if (line == nullptr || !may_admit(builder)) return begun;
+  int32_t most = kMaxHeldPerPlan + running_.num_more();
+  const auto append = [&](const auto& waiting) {
+    for (auto next = waiting.begin(); next != waiting.end() && most > 0; ++next, --most) {
+      prompts_.push_back(*next);
+    }
+  };
+  if (has_room_for(builder, *line) && !RUDDER_MUTANT(kShortPromptsWait)) {
+    append(line->by_need);
+    std::ranges::sort(prompts_, ByNeed{});
+  } else {
+    append(line->by_rank);
+  }
+  return begun;
+}
+
+// Else they begin in the order in which they came: who is overtaken waits for tokens of steps
+// alone.
+bool Prompts::has_room_for(const StepBuilder& builder, const WaitingLines::Line& line) const {
+  const auto num_waiting = std::ssize(line.by_rank);
+  const int64_t blocks =
+      blocks_.num_available() - builder.blocks_promised - blocks_.headroom(running_.num_running());
+  return num_waiting <= running_.num_seats() && line.blocks <= blocks;
+}
+
+// Who came before all that have begun is begun before any that came later, so that a large sequence
+// is not overtaken for ever. kHeld: there is none, or it is the next anyway.
+Prompts::Admission Prompts::admit_first(StepBuilder& builder, int32_t tenant,
+                                        const Sequence* begun) {
+  const WaitingLines::Line* const line = waiting_.find(tenant);
+  if (line == nullptr) return Admission::kHeld;
+  int32_t num_held = 0;
+  for (Sequence* sequence : line->by_rank) {
+    if (begun != nullptr && begun->ranks_before(*sequence)) break;
+    if (prompts_.empty() || sequence == prompts_.front()) break;
+    if (!may_admit(builder) || num_held == kMaxHeldPerPlan) break;
+    step_.leaves_half = true;
+    const Admission admission = admit(builder, *sequence);
+    step_.leaves_half = false;
+    std::erase(prompts_, sequence);
+    if (admission != Admission::kHeld) return admission;
+    ++num_held;
+  }
+  return Admission::kHeld;
+}
+
+// What is kept for the first is a part of the step while the others are planned. It comes last: so
+// it has what they leave, and its chunk makes the step's tokens even.
+void Prompts::share_step(StepBuilder& builder, Sequence& first) {
+  std::erase(prompts_, &first);
+  const int32_t room = room_for(builder, first, first.run.planned_len);
+  const int32_t half =
+      RUDDER_MUTANT(kFirstLeftOut) ? 0 : std::min(room, half_for(builder, first.run.planned_len));
+  StepShape kept;
+  kept.add_prompt(first.run.planned_len, half);
+  const int64_t elements = first.taps.captured_elements(first.run.planned_len, half);
+  const auto set_aside = [&](int32_t sign) {
+    builder.shape.prompt_tokens += sign * kept.prompt_tokens;
+    builder.shape.prompt_pairs += sign * kept.prompt_pairs;
+    builder.tokens_left -= sign * half;
+    builder.elements_left -= sign * elements;
+  };
+  set_aside(1);
+  if (bound_.tokens_within(builder.shape, 0, tokens_left(builder)) < kLeastPart) {
+    set_aside(-1);
+    take_turns(builder, first);
+    return;
+  }
+  step_.first = &first;
+  step_.kept = half;
+  step_.prompts_before = builder.shape.prompt_tokens;
+  plan_soonest(builder, true);
+  if (builder.shape.prompt_tokens == step_.prompts_before) step_.first = nullptr;
+  set_aside(-1);
+  plan_chunk(builder, first);
+  step_.first = nullptr;
+}
+
+void Prompts::take_turns(StepBuilder& builder, Sequence& first) {
+  const int64_t before = builder.shape.prompt_tokens;
+  const auto is_served = [&] { return builder.shape.prompt_tokens > before; };
+  if (first.wait.gave_way) {
+    plan_chunk(builder, first);
+    first.wait.gave_way = !is_served();
+    plan_soonest(builder, true);
+  } else {
+    plan_soonest(builder, true);
+    first.wait.gave_way = is_served() && !RUDDER_MUTANT(kFirstLeftOut);
+    plan_chunk(builder, first);
+  }
+}
+
+// Who is done soonest goes first. Who finds no room keeps those behind it waiting; who waits for a
+// prefix being computed does not.
+void Prompts::plan_soonest(StepBuilder& builder, bool admits) {
+  int32_t num_held = 0;
+  for (Sequence* sequence : prompts_) {
+    if (tokens_left(builder) <= 0) return;
+    if (sequence->state == SequenceState::kRunning) {
+      plan_chunk(builder, *sequence);
+      continue;
+    }
+    if (sequence->state != SequenceState::kWaiting || !admits || !may_admit(builder)) continue;
+    const Admission admission = admit(builder, *sequence);
+    if (admission == Admission::kNoTime) return;
+    if (admission == Admission::kHeld) ++num_held;
+    admits = admission != Admission::kNoRoom && num_held < kMaxHeldPerPlan;
+  }
+}
+
+}  // namespace rudder::sched

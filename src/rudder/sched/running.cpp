@@ -1,0 +1,194 @@
+// Running: who holds a slot, from begin() until slot and blocks are given back. What decodes is
+// running_decodes.cpp's.
+#include "rudder/sched/running.h"
+
+#include <algorithm>
+
+#include "rudder/base/check.h"
+#include "rudder/base/mutants.h"
+#include "rudder/sched/integrity.h"
+
+namespace rudder::sched {
+
+Running::Running(const step::Capacity& capacity, const SchedSettings& settings, Blocks& blocks,
+                 WaitingLines& waiting)
+    : capacity_(capacity),
+      settings_(settings),
+      blocks_(blocks),
+      waiting_(waiting),
+      slots_(capacity.num_slots) {
+  sequences_.reserve(static_cast<size_t>(capacity.num_slots));
+}
+
+void Running::begin(Sequence& sequence, int32_t num_cached, step::StepPlan& plan) {
+  sequence.run.begin(num_cached);
+  sequence.state = SequenceState::kRunning;
+  ++num_running_;
+  sequences_.insert(std::ranges::upper_bound(sequences_, &sequence, ByRank{}), &sequence);
+  sequence.run.slot = slots_.take();
+  sequence.run.generation = slots_.generation(sequence.run.slot);
+  open_slot(sequence, plan);
+}
+
+void Running::open_slot(const Sequence& sequence, step::StepPlan& plan) const {
+  step::SlotEdit& edit = plan.slots.emplace_back();
+  edit.slot = sequence.run.slot;
+  edit.generation = sequence.run.generation;
+  edit.sampling = sequence.sampling;
+  for (const cache::BlockTable& table : sequence.tables) edit.blocks.push_back(table.blocks);
+  edit.state = sequence.object;
+  edit.prompt_len = sequence.prompt_len;
+  edit.num_output = static_cast<int32_t>(sequence.tokens.size()) - sequence.prompt_len;
+  edit.max_len = sequence.max_len;
+  const bool looks_up = capacity_.keeps_guesses() && !RUDDER_MUTANT(kNothingToLookUp);
+  if (sequence.sampling.needs_history() || looks_up) {
+    edit.history = sequence.tokens;
+    edit.history_prompt_len = sequence.prompt_len;
+  }
+}
+
+void Running::note_result(const StepRecord& record, size_t index, const step::SeqResult& result,
+                          int32_t accepted) {
+  const step::SeqWork& work = record.plan->seqs[index];
+  const Sequence& sequence = *record.sequences[index];
+  RunState& run = record.sequences[index]->run;
+  const int32_t repeat = record.plan->repeat;
+  if (record.committed == repeat) --run.inflight;
+  if (work.logits != step::LogitsWanted::kNone &&
+      record.committed <= step::seq_iterations(work, repeat, sequence.max_len)) {
+    run.samples_pending -= 1 + work.most_accepted();
+  }
+  run.drafts_pending -= work.most_accepted();
+  if (!RUDDER_MUTANT(kRejectedKvCounted)) run.planned_len -= work.most_accepted() - accepted;
+  if (!result.masked) {
+    run.written_len += record.committed > 1 ? 1 : work.q_len - work.num_draft + accepted;
+  }
+}
+
+void Running::publish(const StepRecord& record, size_t index, const step::SeqResult& result,
+                      int32_t accepted) {
+  Sequence& sequence = *record.sequences[index];
+  cache::BlockCache& cache = blocks_.cache();
+  const bool is_good = publish_blocks(record, index, result, accepted);
+  if (record.committed == record.plan->repeat) blocks_.end_restore(sequence);
+  for (const Checkpoint& made : record.checkpoints) {
+    if (made.seq != index) continue;
+    // The state of a late result may be behind tokens that the host has dropped.
+    if (is_good && made.num_blocks * capacity_.block_size <= sequence.run.computed_len) {
+      cache.share_checkpoint(sequence.chain, sequence.tokens, made.num_blocks, sequence.object,
+                             made.state);
+    }
+    cache.release_state(made.state);
+  }
+}
+
+// kv.I5, kv.I7. False: what the step wrote for the sequence is of no use to others.
+bool Running::publish_blocks(const StepRecord& record, size_t index, const step::SeqResult& result,
+                             int32_t accepted) {
+  Sequence& sequence = *record.sequences[index];
+  RunState& run = sequence.run;
+  cache::BlockCache& cache = blocks_.cache();
+  if (result.end == step::SeqEnd::kNumerical && !RUDDER_MUTANT(kPublishNumerical)) {
+    cache.distrust(sequence.tables, sequence.object);
+    return false;
+  }
+  if (result.masked) return false;
+  // The KV of a late result is good, but the host may have dropped the token it is of.
+  const int32_t num_draft = record.plan->seqs[index].num_draft;
+  const int32_t rejected = RUDDER_MUTANT(kPublishRejected) ? num_draft - accepted : 0;
+  run.computed_len =
+      std::min(run.written_len + rejected, static_cast<int32_t>(sequence.tokens.size()));
+  cache.publish(sequence.chain, sequence.tokens, sequence.tables, run.computed_len);
+  // kv.I14. What later steps run begins here.
+  const int32_t reached = RUDDER_MUTANT(kWindowFreedEarly) ? run.planned_len : run.computed_len;
+  if (record.committed == record.plan->repeat) cache.release_passed(sequence.tables, reached);
+  sequence.taps.note_computed(run.computed_len);
+  return true;
+}
+
+void Running::preempt(Sequence& sequence) {
+  sequence.state = SequenceState::kPreempting;
+  --num_running_;
+  ++preemptions_;
+  release_if_idle(sequence);
+}
+
+void Running::preempt_all() {
+  while (!sequences_.empty()) preempt(*sequences_.back());
+}
+
+void Running::retire(Sequence& sequence) {
+  if (sequence.state == SequenceState::kRunning) --num_running_;
+  sequence.state = SequenceState::kRetiring;
+  if (RUDDER_MUTANT(kFreeInFlight)) blocks_.cache().release(sequence.chain, sequence.tables);
+}
+
+bool Running::release_if_idle(Sequence& sequence) {
+  if (sequence.run.inflight > 0) return false;
+  if (sequence.state == SequenceState::kRetiring) {
+    release(sequence);
+    return true;
+  }
+  if (sequence.state == SequenceState::kPreempting) {
+    release(sequence);
+    waiting_.enqueue(sequence);
+  }
+  return false;
+}
+
+void Running::release(Sequence& sequence) {
+  cache::BlockCache& cache = blocks_.cache();
+  if (RUDDER_MUTANT(kDoubleFree)) {
+    cache::BlockTables again = sequence.tables;
+    cache.release(sequence.chain, again);
+  }
+  if (RUDDER_MUTANT(kMissedDecrefOnPreempt) && sequence.state == SequenceState::kPreempting &&
+      !sequence.tables.back().held().empty()) {
+    sequence.tables.back().blocks.pop_back();
+  }
+  if (RUDDER_MUTANT(kPreemptDropsToken) && sequence.state == SequenceState::kPreempting &&
+      static_cast<int32_t>(sequence.tokens.size()) > sequence.prompt_len) {
+    sequence.tokens.pop_back();
+  }
+  cache.release(sequence.chain, sequence.tables);
+  blocks_.take_state_back(sequence);
+  sequence.run.end();
+  sequence.draft.end();
+  slots_.give_back(sequence.run.slot);
+  sequences_.erase(std::ranges::find(sequences_, &sequence));
+}
+
+void Running::drop_all() {
+  for (Sequence* sequence : sequences_) {
+    blocks_.cache().release(sequence->chain, sequence->tables);
+    blocks_.take_state_back(*sequence);
+    slots_.give_back(sequence->run.slot);
+  }
+  sequences_.clear();
+  num_running_ = 0;
+}
+
+Result<void> Running::check() const {
+  const auto num_running =
+      std::ranges::count(sequences_, SequenceState::kRunning, &Sequence::state);
+  if (num_running != num_running_) {
+    return fail(ErrorCode::kInternal, "sequences are miscounted");
+  }
+  if (!std::ranges::is_sorted(sequences_, ByRank{})) {
+    return fail(ErrorCode::kInternal, "running sequences are out of order");
+  }
+  std::vector<int32_t> uses(static_cast<size_t>(capacity_.num_slots), 0);
+  for (const int32_t slot : slots_.free()) ++uses[static_cast<size_t>(slot)];
+  for (const Sequence* sequence : sequences_) {
+    ++uses[static_cast<size_t>(sequence->run.slot.value)];
+    if (slots_.generation(sequence->run.slot) != sequence->run.generation) {
+      return broken(*sequence, "its slot has another generation");
+    }
+  }
+  if (std::ranges::any_of(uses, [](int32_t n) { return n != 1; })) {
+    return fail(ErrorCode::kInternal, "a slot is lost or used twice");
+  }
+  return {};
+}
+
+}  // namespace rudder::sched

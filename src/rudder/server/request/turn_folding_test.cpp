@@ -1,0 +1,91 @@
+#include "rudder/server/request/turn_folding.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <string>
+
+#include "rudder/base/json.h"
+
+namespace rudder::server {
+namespace {
+
+namespace json = boost::json;
+
+// Messages as "role:content", and the paths that were told.
+struct Folded {
+  std::string turns;
+  std::string told;
+};
+
+Conversation conversation_of(std::string_view messages) {
+  Conversation conversation;
+  const json::value list = parse_json(messages, "messages").value();
+  for (const json::value& message : list.as_array()) {
+    conversation.add(message.as_object(), fmt::format("input[{}]", conversation.paths.size()));
+  }
+  return conversation;
+}
+
+Folded fold(std::string_view messages, const text::TurnForms& forms) {
+  Conversation conversation = conversation_of(messages);
+  const json::array folded = fold_turns(conversation, forms);
+  Folded result;
+  for (const json::value& message : folded) {
+    result.turns += std::string(message.at("role").as_string()) + ":" +
+                    std::string(message.at("content").as_string()) + "|";
+  }
+  for (const std::string& path : conversation.history.told()) result.told += path + " ";
+  return result;
+}
+
+constexpr std::string_view kSession =
+    R"([{"role":"system","content":"a"},{"role":"developer","content":"b"},)"
+    R"({"role":"user","content":"c"},{"role":"system","content":"d"},)"
+    R"({"role":"assistant","content":"e"},{"role":"system","content":"f"},)"
+    R"({"role":"user","content":"g"},{"role":"user","content":"h"}])";
+
+TEST(TurnFolding, WhatTheTemplateRendersStays) {
+  const Folded folded = fold(kSession, {});
+  EXPECT_EQ(folded.turns,
+            "system:a|developer:b|user:c|system:d|assistant:e|system:f|user:g|user:h|");
+  EXPECT_EQ(folded.told, "");
+}
+
+TEST(TurnFolding, InstructionsBecomeTheUsersTextWhereTheyStand) {
+  const Folded folded = fold(kSession, {.system_later = false, .developer_later = false});
+  EXPECT_EQ(folded.turns, "system:a\n\nb|user:c|user:d|assistant:e|user:f|user:g|user:h|");
+  EXPECT_EQ(folded.told, "input[1].role input[3].role input[5].role ");
+}
+
+TEST(TurnFolding, TurnsAlternateWhereTheTemplateWantsThat) {
+  const text::TurnForms forms = {.system_first = false,
+                                 .system_later = false,
+                                 .developer_first = false,
+                                 .developer_later = false,
+                                 .user_after_user = false,
+                                 .user_after_result = false,
+                                 .assistant_after_assistant = false};
+  EXPECT_EQ(fold(kSession, forms).turns, "user:a\n\nb\n\nc\n\nd|assistant:e|user:f\n\ng\n\nh|");
+  const Folded tools =
+      fold(R"([{"role":"user","content":"q"},{"role":"assistant","content":""},)"
+           R"({"role":"tool","content":"r"},{"role":"system","content":"s"},)"
+           R"({"role":"assistant","content":"x"},{"role":"assistant","content":"y"}])",
+           forms);
+  EXPECT_EQ(tools.turns, "user:q|assistant:|tool:r\n\ns|assistant:x\n\ny|");
+  EXPECT_EQ(tools.told, "input[3].role input[5].role ");
+}
+
+TEST(TurnFolding, CallsAndThoughtsStayWithTheirTurn) {
+  Conversation conversation =
+      conversation_of(R"([{"role":"assistant","content":"x"},{"role":"assistant","content":"y",)"
+                      R"("reasoning_content":"hm","tool_calls":[{"id":"1"}]}])");
+  const json::array folded = fold_turns(conversation, {.assistant_after_assistant = false});
+  ASSERT_EQ(folded.size(), 1u);
+  EXPECT_EQ(folded[0].at("reasoning_content").as_string(), "hm");
+  EXPECT_EQ(folded[0].at("tool_calls").as_array().size(), 1u);
+}
+
+}  // namespace
+}  // namespace rudder::server

@@ -1,0 +1,170 @@
+#include "rudder/server/steering/tap_names.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "rudder/base/edit_distance.h"
+#include "rudder/server/request/field_reader.h"
+#include "rudder/steer/parse.h"
+
+namespace rudder::server {
+
+namespace json = boost::json;
+
+namespace {
+
+// Beside those of steer::steering_fields().
+constexpr std::array<std::string_view, 4> kOtherFields = {"capture", "capture_wait",
+                                                          "steering_pair", "stop_when"};
+// Of other servers' fields, and of ours in a wrong spelling.
+constexpr std::array<std::string_view, 6> kPrefixes = {"steer", "prefill_steer", "decode_steer",
+                                                       "sae_",  "patch",         "capture"};
+// What these hold is the client's: conversations, schemas, tables of tokens. Any key may be there.
+constexpr std::array<std::string_view, 22> kData = {
+    "messages",      "prompt",          "input",
+    "system",        "instructions",    "documents",
+    "tools",         "tool_choice",     "functions",
+    "function_call", "response_format", "structured_outputs",
+    "guided_choice", "guided_grammar",  "text",
+    "output_config", "output_format",   "logit_bias",
+    "mcp_servers",   "include",         "clean",
+    "corrupted"};
+constexpr std::array<std::string_view, 2> kSchemaFields = {"json_schema", "guided_json"};
+// In these, objects that have fields of the API and not of the client: what they hold is looked at.
+constexpr std::array<std::string_view, 4> kWrappers = {"format", "function", "allowed_tools",
+                                                       "json_schema"};
+// Labels and a template's variables are the client's words; steering is never a plain value there.
+constexpr std::array<std::string_view, 2> kLabels = {"metadata", "chat_template_kwargs"};
+
+bool is_own(std::string_view name) {
+  return std::ranges::find(steer::steering_fields(), name) != steer::steering_fields().end() ||
+         std::ranges::find(kOtherFields, name) != kOtherFields.end();
+}
+
+// The field of ours that a client must have meant by an unknown name; empty where it looks like
+// none.
+std::string_view meant_field(std::string_view name) {
+  constexpr size_t kNear = 2;  // letters that are wrong
+  const bool has_prefix = std::ranges::any_of(
+      kPrefixes, [&](std::string_view prefix) { return name.starts_with(prefix); });
+  std::string_view nearest = name.starts_with("capture") ? "capture" : "steering";
+  size_t least = kNear + 1;
+  bool is_near = false;
+  const auto look_at = [&](std::string_view field) {
+    // The distance is at least what the lengths differ by: of half a million unknown names, few are
+    // worth a look.
+    const size_t longer = std::max(name.size(), field.size());
+    if (longer - std::min(name.size(), field.size()) >= least) return;
+    const size_t distance = edit_distance(name, field);
+    if (distance >= least) return;
+    least = distance;
+    nearest = field;
+    is_near = field.size() > 3 * kNear;
+  };
+  for (const std::string_view field : steer::steering_fields()) look_at(field);
+  for (const std::string_view field : kOtherFields) look_at(field);
+  return has_prefix || is_near ? nearest : std::string_view();
+}
+
+bool asks_nothing(const json::value& value) {
+  return value.is_null() || (value.is_bool() && !value.get_bool()) ||
+         (value.is_object() && value.get_object().empty()) ||
+         (value.is_array() && value.get_array().empty());
+}
+
+// Where a scan is. It becomes text for an error alone: a client's keys may be long.
+struct Spot {
+  const Spot* above = nullptr;
+  std::string_view name;  // of a member; empty: an item
+  size_t index = 0;
+
+  std::string path() const {
+    if (above == nullptr) return std::string(name);
+    if (name.empty()) return fmt::format("{}[{}]", above->path(), index);
+    return fmt::format("{}.{}", above->path(), name);
+  }
+};
+
+Result<void> misplaced(const Spot& spot) {
+  return field_error(ErrorCode::kUnsupported,
+                     fmt::format("is not read there; {} is a field of the body itself", spot.name),
+                     spot.path());
+}
+
+Result<void> misspelled(std::string_view meant, const Spot& spot) {
+  return field_error(ErrorCode::kUnsupported,
+                     fmt::format("is not a field of this server; use {}", meant), spot.path());
+}
+
+// `is_label`: below one of kLabels.
+Result<void> scan(const json::value& value, const Spot& at, bool is_label) {
+  if (const json::array* list = value.if_array()) {
+    for (size_t i = 0; i < list->size(); ++i) {
+      if ((*list)[i].is_structured()) RUDDER_TRY_VOID(scan((*list)[i], {&at, {}, i}, is_label));
+    }
+    return {};
+  }
+  for (const auto& [key, inner] : value.get_object()) {
+    const Spot spot = {&at, {key.data(), key.size()}};
+    if (asks_nothing(inner)) continue;
+    if (is_own(spot.name)) return misplaced(spot);
+    if (!is_label || inner.is_structured()) {
+      const std::string_view meant = meant_field(spot.name);
+      if (!meant.empty()) return misspelled(meant, spot);
+    }
+    if (inner.is_structured()) RUDDER_TRY_VOID(scan(inner, spot, is_label));
+  }
+  return {};
+}
+
+bool is_among(std::span<const std::string_view> names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+// Fields of ours in an object that holds the client's words, itself.
+Result<void> scan_fields(const json::object& object, const Spot& at) {
+  for (const auto& [key, inner] : object) {
+    const Spot spot = {&at, {key.data(), key.size()}};
+    if (is_own(spot.name) && !asks_nothing(inner)) return misplaced(spot);
+    const json::object* below = inner.if_object();
+    if (below != nullptr && is_among(kWrappers, spot.name)) {
+      RUDDER_TRY_VOID(scan_fields(*below, spot));
+    }
+  }
+  return {};
+}
+
+// The same of a message, a tool, and each of a list of them.
+Result<void> scan_items(const json::value& value, const Spot& at) {
+  if (const json::object* object = value.if_object()) return scan_fields(*object, at);
+  const json::array& items = value.get_array();
+  for (size_t i = 0; i < items.size(); ++i) {
+    const json::object* item = items[i].if_object();
+    if (item != nullptr) RUDDER_TRY_VOID(scan_fields(*item, {&at, {}, i}));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> refuse_misplaced_taps(const json::object& body) {
+  for (const auto& [key, value] : body) {
+    const Spot spot = {nullptr, {key.data(), key.size()}};
+    if (value.is_null() || is_own(spot.name)) continue;
+    if (const std::string_view meant = meant_field(spot.name); !meant.empty()) {
+      return misspelled(meant, spot);
+    }
+    if (!value.is_structured() || is_among(kSchemaFields, spot.name)) continue;
+    RUDDER_TRY_VOID(is_among(kData, spot.name) ? scan_items(value, spot)
+                                               : scan(value, spot, is_among(kLabels, spot.name)));
+  }
+  return {};
+}
+
+}  // namespace rudder::server

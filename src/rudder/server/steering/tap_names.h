@@ -1,0 +1,18 @@
+// What in a request's body is, or must have been meant as, a field of steering or capture. Pure;
+// any thread.
+#pragma once
+
+#include <boost/json/fwd.hpp>
+
+#include "rudder/base/result.h"
+
+namespace rudder::server {
+
+// kUnsupported, with the path and the name to use, where the body has a field that looks like one
+// of steering or capture and is none, or one that stands where none is read: inside `extra_body`,
+// `metadata`, `vllm_xargs` and all other fields but those of steering and those that are the
+// client's own text and schemas. Passed over, it would do nothing, and the client would take an
+// answer that was not steered for one that was.
+Result<void> refuse_misplaced_taps(const boost::json::object& body);
+
+}  // namespace rudder::server

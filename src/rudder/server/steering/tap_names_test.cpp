@@ -1,0 +1,81 @@
+// No word of steering or capture runs without effect, wherever in a body it stands.
+#include "rudder/server/steering/tap_names.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+
+#include "rudder/base/json.h"
+#include "rudder/steer/parse.h"
+
+namespace rudder::server {
+namespace {
+
+namespace json = boost::json;
+
+// The path that is refused; "" where the body is taken.
+std::string refused(std::string_view body) {
+  const auto value = parse_json(body, "test");
+  EXPECT_TRUE(value) << body;
+  const Result<void> done = refuse_misplaced_taps(value->as_object());
+  if (done) return "";
+  EXPECT_EQ(done.error().code, ErrorCode::kUnsupported);
+  return done.error().where;
+}
+
+TEST(TapNames, AreRefusedInEveryCarrier) {
+  for (const char* carrier : {"extra_body", "vllm_xargs", "extra_args", "custom_params", "nvext",
+                              "metadata", "chat_template_kwargs", "stream_options", "anything"}) {
+    for (const std::string_view field : steer::steering_fields()) {
+      EXPECT_EQ(refused(fmt::format(R"({{"{}":{{"{}":"calm"}}}})", carrier, field)),
+                fmt::format("{}.{}", carrier, field));
+    }
+    for (const char* field : {"capture", "steering_pair", "stop_when", "steering_vector"}) {
+      EXPECT_EQ(refused(fmt::format(R"({{"{}":{{"a":[1,{{"{}":{{"b":1}}}}]}}}})", carrier, field)),
+                fmt::format("{}.a[1].{}", carrier, field));
+    }
+  }
+  EXPECT_EQ(refused(R"({"extra_body":{"extra_body":{"steering":{"name":"calm"}}}})"),
+            "extra_body.extra_body.steering");
+  EXPECT_EQ(refused(R"({"extra_body":[{"stering":[{"name":"calm"}]}]})"), "extra_body[0].stering");
+  EXPECT_EQ(refused(R"({"messages":[{"role":"user","content":"a","steering":{"name":"calm"}}]})"),
+            "messages[0].steering");
+  EXPECT_EQ(refused(R"({"steer":{"name":"calm"}})"), "steer");
+  for (const char* carrier :
+       {"text", "output_config", "output_format", "tool_choice", "response_format",
+        "structured_outputs", "text.format", "output_config.format", "tool_choice.allowed_tools",
+        "response_format.json_schema", "tool_choice.function"}) {
+    std::string body = R"({"steering":{"name":"calm"}})";
+    std::string_view rest = carrier;
+    while (!rest.empty()) {
+      const size_t dot = rest.rfind('.');
+      const size_t begin = dot == rest.npos ? 0 : dot + 1;
+      body = fmt::format(R"({{"{}":{}}})", rest.substr(begin), body);
+      rest = rest.substr(0, dot == rest.npos ? 0 : dot);
+    }
+    EXPECT_EQ(refused(body), fmt::format("{}.steering", carrier));
+  }
+  EXPECT_EQ(refused(R"({"tools":[{"function":{"name":"f","capture":{"a":1}}}]})"),
+            "tools[0].function.capture");
+}
+
+TEST(TapNames, WordsOfTheClientsAreNot) {
+  for (const char* body : {
+           R"({"steering":{"name":"calm"},"capture":{"response":{"sites":{}}}})",
+           R"({"messages":[{"role":"user","content":[{"type":"text","steering":"x"}]}]})",
+           R"({"tools":[{"function":{"name":"f","parameters":{"properties":{"steering":{}}}}}]})",
+           R"({"response_format":{"json_schema":{"schema":{"properties":{"capture":{"a":1}}}}}})",
+           R"({"json_schema":{"properties":{"steering":{"type":"string"}}}})",
+           R"({"text":{"format":{"type":"json_schema","schema":{"steering":{"a":1}}}}})",
+           R"({"metadata":{"patch_version":"1.2","capture_id":"7"}})",
+           R"({"extra_body":{"steering":null,"capture":{},"steering_pair":false}})",
+           R"({"chat_template_kwargs":{"patch":"a","enable_thinking":false}})",
+           R"({"logit_bias":{"5":1},"stream_options":{"include_usage":true}})",
+       }) {
+    EXPECT_EQ(refused(body), "") << body;
+  }
+}
+
+}  // namespace
+}  // namespace rudder::server

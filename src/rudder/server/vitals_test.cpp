@@ -1,0 +1,81 @@
+#include "rudder/server/vitals.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace rudder::server {
+namespace {
+
+class VitalsTest : public ::testing::Test {
+ protected:
+  VitalsTest() {
+    vitals_.add("the first", [this] { return first_; });
+    vitals_.add("the second", [this] { return second_; });
+  }
+
+  // How many ticks it takes until it is over; `most` where it is not.
+  int32_t ticks(bool exerts, int32_t most) {
+    for (int32_t i = 1; i < most; ++i) {
+      const Result<void> ticked = vitals_.tick([&] { return exerts; });
+      if (ticked) continue;
+      message_ = ticked.error().message;
+      return i;
+    }
+    return most;
+  }
+
+  Vitals vitals_;
+  bool first_ = false, second_ = false;
+  std::string message_;
+};
+
+TEST_F(VitalsTest, WhatGoesOnIsNeverOver) {
+  EXPECT_EQ(ticks(false, 10'000), 10'000);
+}
+
+TEST_F(VitalsTest, WhatStandsStillIsOverAndNamed) {
+  second_ = true;
+  EXPECT_EQ(ticks(false, 10'000), Vitals::kPatience);
+  EXPECT_EQ(message_, "the second stands still");
+}
+
+TEST_F(VitalsTest, WhileTheProcessExertsItselfItHasLonger) {
+  first_ = true;
+  EXPECT_EQ(ticks(true, 10'000), Vitals::kExertedPatience);
+}
+
+TEST_F(VitalsTest, ASignOfLifeBeginsAnew) {
+  for (int i = 0; i < 10; ++i) {
+    first_ = true;
+    EXPECT_EQ(ticks(false, Vitals::kPatience), Vitals::kPatience);
+    first_ = false;
+    EXPECT_EQ(ticks(false, 2), 2);
+  }
+}
+
+TEST(Exertion, AProcessThatComputesExertsItselfAndOneThatSleepsDoesNot) {
+  Exertion exertion;
+  exertion.look();
+  int seen = 0;
+  for (int i = 0; i < 5; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    seen += exertion.look() ? 1 : 0;
+  }
+  EXPECT_LE(seen, 1);
+  seen = 0;
+  for (int i = 0; i < 200 && seen < 4; ++i) {  // on a busy machine it may get less than it wants
+    const auto begin = std::chrono::steady_clock::now();
+    std::thread other([&] {
+      while (std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(50)) {
+      }
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(40));
+    seen += exertion.look() ? 1 : 0;
+    other.join();
+  }
+  EXPECT_GE(seen, 4);
+}
+
+}  // namespace
+}  // namespace rudder::server

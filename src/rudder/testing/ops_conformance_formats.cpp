@@ -1,0 +1,200 @@
+// Weights in every format of ops::WeightFormat, against formulas of their own in fp64.
+
+#include <cmath>
+#include <cstdint>
+#include <list>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "rudder/testing/ops_conformance.h"
+
+namespace rudder::testing {
+namespace {
+
+using ops::Codes;
+using ops::CodeTable;
+using ops::Offset;
+using ops::ScaleType;
+using ops::WeightFormat;
+using tensor::DType;
+using tensor::Shape;
+
+// Those that files of the field have, and some that they do not.
+std::vector<WeightFormat> formats() {
+  std::vector<WeightFormat> out = {ops::kFp8Rows};
+  for (const int32_t block : {1, 16, 128}) {
+    for (const int32_t group : {32, 128}) {
+      out.push_back({.codes = Codes::kF8E4M3,
+                     .scale = block == 128 ? ScaleType::kE8M0 : ScaleType::kF32,
+                     .group = group,
+                     .block_rows = block});
+    }
+  }
+  for (const Codes codes : {Codes::kI8, Codes::kU4}) {
+    for (const Offset offset : {Offset::kNone, Offset::kMinimum, Offset::kZero}) {
+      for (const int32_t group : {0, 16, 64}) {
+        out.push_back({.codes = codes,
+                       .scale = group == 16 ? ScaleType::kBF16 : ScaleType::kF16,
+                       .group = group,
+                       .offset = offset});
+      }
+    }
+  }
+  out.push_back(
+      {.codes = Codes::kU4, .scale = ScaleType::kE8M0, .group = 32, .table = CodeTable::kE2M1});
+  return out;
+}
+
+double e2m1(int code) {
+  const int exponent = code >> 1 & 3;
+  const double mantissa = (code & 1) / 2.0;
+  const double number = exponent == 0 ? mantissa : std::ldexp(1 + mantissa, exponent - 1);
+  return code & 8 ? -number : number;
+}
+
+class DrawnParts {
+ public:
+  explicit DrawnParts(std::mt19937_64& random) : random_(random) {}
+
+  // A part with random codes and scales, as long as this lives; its numbers go to `numbers` and
+  // what their terms come to, regardless of signs, to `sizes`. All of them are whole multiples of
+  // 2^-20 below 2^4: f32 holds them, and what is computed on the way.
+  ops::LinearPart draw(const WeightFormat& format, int64_t out, int64_t in, Matrix& numbers,
+                       Matrix& sizes) {
+    const ops::StoredParts shapes = ops::stored_parts(format, out, in);
+    HostTensor& codes =
+        memory_.emplace_back(shapes.codes.dtype, Shape{shapes.codes.rows, shapes.codes.columns});
+    for (uint8_t& code : codes.values<uint8_t>()) {
+      code = static_cast<uint8_t>(between(0, 255));
+      if (format.codes == Codes::kF8E4M3 && (code & 0x7f) == 0x7f) code = 0;  // NaN
+    }
+    std::vector<float> scales;
+    for (int64_t i = 0; i < shapes.scales.rows * shapes.scales.columns; ++i) {
+      scales.push_back(format.scale == ScaleType::kE8M0
+                           ? std::ldexp(1.0f, static_cast<int>(between(-10, -6)))
+                           : std::ldexp(static_cast<float>(between(64, 127)), -16));
+    }
+    HostTensor& stored_scales = put_numbers(scales, shapes.scales, false);
+    ops::LinearPart part{.format = format, .codes = codes.view(), .scales = stored_scales.view()};
+    std::vector<float> offsets(scales.size());
+    if (format.offset != Offset::kNone) {
+      const bool is_zero = format.offset == Offset::kZero;
+      for (float& offset : offsets) {
+        const auto drawn = static_cast<float>(between(0, is_zero ? 255 : 127));
+        offset = is_zero ? drawn : std::ldexp(drawn, -14);
+      }
+      HostTensor& stored = put_numbers(offsets, shapes.offsets, is_zero);
+      part.offsets = stored.view();
+    }
+    append_numbers(part, scales, offsets, numbers, sizes);
+    return part;
+  }
+
+ private:
+  int64_t between(int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random_);
+  }
+
+  HostTensor& put_numbers(const std::vector<float>& values, const ops::StoredPart& part,
+                          bool is_zero) {
+    const Shape shape{part.rows, part.columns};
+    if (part.dtype != DType::kU8) return memory_.emplace_back(values, part.dtype, shape);
+    HostTensor& bytes = memory_.emplace_back(DType::kU8, shape);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const double stored = is_zero ? values[i] : std::log2(values[i]) + 127;
+      bytes.values<uint8_t>()[i] = static_cast<uint8_t>(stored);
+    }
+    return bytes;
+  }
+
+  static double code_of(const ops::LinearPart& part, int64_t row, int64_t i) {
+    const ops::View& codes = part.codes;
+    const int64_t width = codes.shape[1];
+    switch (part.format.codes) {
+      case Codes::kI8:
+        return codes.as<int8_t>()[row * width + i];
+      case Codes::kU4: {
+        const int code = codes.as<uint8_t>()[row * width + i / 2] >> (i % 2 * 4) & 15;
+        return part.format.table == CodeTable::kE2M1 ? e2m1(code) : code;
+      }
+      default:
+        return to_matrix(codes.rows(row, 1)).at(0, i);
+    }
+  }
+
+  static void append_numbers(const ops::LinearPart& part, const std::vector<float>& scales,
+                             const std::vector<float>& offsets, Matrix& numbers, Matrix& sizes) {
+    const WeightFormat& format = part.format;
+    const int64_t in = part.in();
+    for (int64_t row = 0; row < part.out(); ++row) {
+      for (int64_t i = 0; i < in; ++i) {
+        const int64_t group = format.group == 0 ? 0 : i / format.group;
+        const auto index =
+            static_cast<size_t>(row / format.block_rows * part.scales.shape[1] + group);
+        const double zero = format.offset == Offset::kZero ? double{offsets[index]} : 0.0;
+        const double least = format.offset == Offset::kMinimum ? double{offsets[index]} : 0.0;
+        const double scaled = (code_of(part, row, i) - zero) * double{scales[index]};
+        numbers.values.push_back(scaled - least);
+        sizes.values.push_back(std::abs(scaled) + least);
+      }
+    }
+    numbers.rows += part.out();
+    sizes.rows += part.out();
+  }
+
+  std::mt19937_64& random_;
+  std::list<HostTensor> memory_;
+};
+
+}  // namespace
+
+// Parts of one format, stacked. What a backend keeps as it is stored is not quantised again; what
+// it has no products of, it refuses.
+TEST_P(OpsConformance, LinearOfEveryFormat) {
+  constexpr int64_t kIn = 192;
+  for (const WeightFormat& format : formats()) {
+    SCOPED_TRACE(ops::format_name(format));
+    DrawnParts drawn(random_);
+    Matrix numbers(0, kIn);
+    Matrix sizes(0, kIn);
+    std::vector<ops::LinearPart> parts;
+    for (const int64_t out : {128, 64}) {
+      parts.push_back(drawn.draw(format, out, kIn, numbers, sizes));
+    }
+    const auto stored = ops_.stored_format(format);
+    const auto weight = ops_.make_linear(parts);
+    ASSERT_EQ(stored.has_value(), weight.has_value());
+    if (!stored) {
+      EXPECT_EQ(stored.error().code, ErrorCode::kUnsupported);
+      EXPECT_EQ(weight.error().code, ErrorCode::kUnsupported);
+      continue;
+    }
+    EXPECT_EQ(weight->format, *stored);
+    EXPECT_TRUE(ops::may_take(*stored, weight->input));
+    const bool is_kept = *stored == format;
+    ASSERT_TRUE(is_kept || stored->is_wide()) << "a format that no formula here is for";
+    const Matrix multiplied =
+        is_kept ? numbers : rounded(numbers, ops::stored_parts(*stored, 1, 1).codes.dtype);
+    for (const int64_t rows : {1, 5, 33, 70}) {
+      const Operand x = operand_of(random({rows, kIn}), *weight);
+      const tensor::View out = poisoned({rows, weight->out});
+      ops_.linear({x.x, x.scale, &*weight, out});
+      const Matrix expected = reference_linear(x.exact, multiplied, {});
+      const Matrix got = read(out);
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t n = 0; n < got.cols; ++n) {
+          double size = 0;
+          for (int64_t k = 0; k < kIn; ++k) size += std::abs(x.exact.at(r, k)) * sizes.at(n, k);
+          // A GPU's fp8 sums keep 14 bits, and are rounded before and after they are scaled.
+          ASSERT_NEAR(got.at(r, n), expected.at(r, n),
+                      std::ldexp(size, is_kept ? -12 : -18) +
+                          2 * unit_of(act_) * std::abs(expected.at(r, n)))
+              << rows << " rows, at " << r << ", " << n;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace rudder::testing

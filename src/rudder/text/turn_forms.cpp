@@ -1,0 +1,99 @@
+#include "rudder/text/turn_forms.h"
+
+#include <fmt/format.h>
+
+#include <boost/json.hpp>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+namespace rudder::text {
+namespace {
+
+namespace json = boost::json;
+
+constexpr std::string_view kRoleOfResults = "tool";
+constexpr std::string_view kCalling = "assistant that calls";
+
+// A word that no template has.
+std::string word(size_t i) {
+  return fmt::format("trialturn{}end", i);
+}
+
+json::object trial_message(std::string_view role, size_t i) {
+  if (role == kCalling) {
+    const json::object function = {{"name", "f"}, {"arguments", json::object()}};
+    return {{"role", "assistant"},
+            {"content", ""},
+            {"tool_calls", {{{"id", "call00001"}, {"type", "function"}, {"function", function}}}}};
+  }
+  json::object message = {{"role", role}, {"content", word(i)}};
+  if (role == kRoleOfResults) {
+    message["tool_call_id"] = "call00001";
+    message["name"] = "f";
+  }
+  return message;
+}
+
+class Trials {
+ public:
+  Trials(const ChatTemplate& chat_template, const json::object& tokens)
+      : template_(chat_template), context_(tokens) {
+    context_["tools"] = nullptr;
+    context_["documents"] = nullptr;
+    context_["add_generation_prompt"] = true;
+  }
+
+  // Every message of a conversation of these roles stands in the prompt, in this order.
+  bool shows(std::initializer_list<std::string_view> roles) {
+    json::array messages;
+    for (const std::string_view role : roles) {
+      messages.push_back(trial_message(role, messages.size()));
+    }
+    const size_t num_messages = messages.size();
+    context_["messages"] = std::move(messages);
+    const Result<std::string> prompt = template_.render(context_);
+    if (!prompt) return false;
+    size_t at = 0;
+    for (size_t i = 0; i < num_messages; ++i) {
+      if (*(roles.begin() + i) == kCalling) continue;
+      at = prompt->find(word(i), at);
+      if (at == std::string::npos) return false;
+    }
+    return true;
+  }
+
+ private:
+  const ChatTemplate& template_;
+  json::object context_;
+};
+
+}  // namespace
+
+TurnForms find_turn_forms(const ChatTemplate& chat_template, const json::object& tokens) {
+  Trials trials(chat_template, tokens);
+  if (!trials.shows({"user"})) return {};
+  const auto first = [&](std::string_view role) { return trials.shows({role, "user"}); };
+  const auto later = [&](std::string_view role) {
+    return trials.shows({"user", role}) && trials.shows({"system", role, "user"}) &&
+           trials.shows({"user", "assistant", role, "user"});
+  };
+  TurnForms forms;
+  forms.system_first = first("system");
+  forms.system_later = forms.system_first && later("system");
+  forms.developer_first = forms.system_first;
+  forms.developer_later = forms.system_later;
+  if (chat_template.knows_word("developer")) {  // else it is shown as the system's
+    forms.developer_first = first("developer");
+    forms.developer_later = forms.developer_first && later("developer");
+  }
+  forms.user_after_user = trials.shows({"user", "user"});
+  // Of a template that knows no results nothing can be told.
+  forms.user_after_result = !trials.shows({"user", kCalling, kRoleOfResults}) ||
+                            trials.shows({"user", kCalling, kRoleOfResults, "user"});
+  forms.assistant_after_assistant = !trials.shows({"user", "assistant", "user"}) ||
+                                    trials.shows({"user", "assistant", "assistant", "user"});
+  return forms;
+}
+
+}  // namespace rudder::text

@@ -1,0 +1,26 @@
+// Which sequences of messages a chat template renders. Many know a system message in front alone,
+// or none, or want users and assistants in turn; what they do not know they refuse, or leave out
+// without a word. So the template is tried once, at load. Internal to the room but for TurnForms.
+#pragma once
+
+#include <boost/json/fwd.hpp>
+
+#include "rudder/text/chat_template.h"
+
+namespace rudder::text {
+
+struct TurnForms {
+  bool system_first = true;     // a system message in front
+  bool system_later = true;     // and behind any other message
+  bool developer_first = true;  // the same of the role "developer"
+  bool developer_later = true;
+  bool user_after_user = true;    // two messages of the user in a row
+  bool user_after_result = true;  // a message of the user behind a result of a tool
+  bool assistant_after_assistant = true;
+};
+
+// `tokens`: the variables that the files give the template. All true where it does not even render
+// a question.
+TurnForms find_turn_forms(const ChatTemplate& chat_template, const boost::json::object& tokens);
+
+}  // namespace rudder::text

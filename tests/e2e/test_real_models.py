@@ -1,0 +1,110 @@
+"""Two trained models beside Hugging Face transformers: SmolLM2-135M-Instruct and Gemma 3 270M, from the GGUF files of packages as
+transformers converts them (tools/golden/real_models.py)."""
+
+import base64
+import functools
+import json
+import os
+import subprocess
+
+import httpx2
+import numpy as np
+import pytest
+
+from conftest import ROOT, is_instrumented, serving
+
+PYTHON = ROOT / ".venv-models" / "bin" / "python"
+TOOL = ROOT / "tools" / "golden" / "real_models.py"
+FOLDER = ROOT / "build" / "real-models"
+FLAGS = ("--device", "cpu", "--kv-cache-memory-bytes", "256M", "--max-model-len", "2048", "--max-num-seqs", "8",
+         "--capture-memory-mb", "16")
+NEAREST = 20  # log-probabilities that are compared at each position, beside the text's own token
+ANSWER = 48  # tokens
+PROMPTS = ["The old lighthouse keeper opened the door and", "Water boils at a lower temperature on mountains because"]
+TEXTS = [
+    # Beyond a window of 512 tokens. Much further on, transformers is no measure: from position 800 its angles in float32
+    # alone move log-probabilities by 1.6e-4 (float64 tells; there is 6.6e-5 between it and this server at any position).
+    (ROOT / "LICENSE").read_text()[:3100],
+    "def mean(values):\n    total = 0.0\n    for value in values:\n        total += value\n    return total / len(values)\n\n\n"
+    "assert mean([1, 2, 3]) == 2  # an average, e.g. of 3 numbers\n",
+    "Der Zug nach Brügge fährt um 7:45 Uhr ab. Où est la gare ? 東京の天気は晴れです。 Ελλάδα, naïve café, 12 € – 50 %.",
+]
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(is_instrumented(), reason="about numbers, not about memory"),
+    pytest.mark.skipif(not PYTHON.exists(), reason="tools/setup.sh models installs them"),
+]
+
+
+def run_tool(*arguments):
+    done = subprocess.run([PYTHON, TOOL, *map(str, arguments)], capture_output=True, text=True, timeout=1800,
+                          env={**os.environ, "OMP_NUM_THREADS": str(os.cpu_count())})
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module", params=["smollm2-135m-instruct", "gemma-3-270m"])
+def folder(request):
+    run_tool("convert", FOLDER, request.param)
+    return FOLDER / request.param
+
+
+def rows_of(pack):
+    return np.frombuffer(base64.b64decode(pack["data"]), "<f4").reshape(pack["shape"][-2:])
+
+
+def said_by(server, folder, precision):
+    """As `compare` reads it."""
+
+    def post(path, **body):
+        answer = httpx2.post(server.url + path, json={"model": folder.name, **body}, timeout=600)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    texts, answers = [], []
+    for number, text in enumerate(TEXTS):
+        ids = post("/tokenize", prompt=text)["tokens"]
+        capture = {"response": {"sites": {"final_norm": "all"}, "positions": "all_prompt", "dtype": "float32"}}
+        answer = post("/v1/completions", prompt=ids, max_tokens=1, prompt_logprobs=NEAREST, capture=capture)
+        rows = rows_of(answer["capture_results"]["response"]["payload"]["rows"]["final_norm"])
+        assert len(rows) == len(ids)
+        file = folder / f"rows.{precision}.{number}.npy"
+        np.save(file, rows)
+        logprobs = [{id: entry["logprob"] for id, entry in (of or {}).items()} for of in answer["choices"][0]["prompt_logprobs"]]
+        texts.append({"text": text, "ids": ids, "logprobs": logprobs, "rows": str(file)})
+    for prompt in PROMPTS:
+        ids = post("/tokenize", prompt=prompt)["tokens"]
+        choice = post("/v1/completions", prompt=ids, max_tokens=ANSWER, temperature=0, ignore_eos=True,
+                      return_token_ids=True)["choices"][0]
+        answers.append({"prompt": ids, "tokens": choice["token_ids"]})
+    return {"texts": texts, "answers": answers}
+
+
+@functools.cache
+def compared(folder, precision):
+    with serving("--dtype", precision, *FLAGS, model=folder) as server:
+        said = said_by(server, folder, precision)
+    file = folder / f"said.{precision}.json"
+    file.write_text(json.dumps({precision: said}))
+    found = json.loads(run_tool("compare", folder, file))[precision]
+    print(folder.name, precision, found)
+    return found
+
+
+def test_in_float32_it_is_transformers(folder):
+    found = compared(folder, "float32")
+    assert found["ids"]
+    assert found["kl"] <= 1e-8
+    assert found["tokens"] == 1
+
+
+def test_every_log_probability_in_float32(folder, request):
+    if folder.name == "gemma-3-270m":  # sums of the CPU's products: float64 is 2.6e-4 away, from transformers 6e-5
+        request.applymarker(pytest.mark.xfail(strict=True, reason="2.3e-4 where its activations are large"))
+    assert compared(folder, "float32")["logprobs"] <= 1e-4
+
+
+def test_in_bfloat16_it_is_near(folder):
+    """Against transformers in float32, over the whole vocabulary at each position."""
+    assert compared(folder, "bfloat16")["kl"] <= 1e-3

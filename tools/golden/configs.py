@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+"""Writes what Hugging Face transformers makes of configurations (torch and transformers are needed).
+
+    configs.py tests/golden/configs.json
+
+`ropes`: configurations with a rope in every spelling (transformers 4 and 5, both, none; lengths inside and outside; every
+type), and the frequencies and the attention factor that the family's own rotary embedding computes from it for a sequence
+of `length` tokens. `defaults`: of each family, every key that its configuration class knows, with the default.
+"""
+
+import copy
+import json
+import random
+import sys
+
+import torch
+import transformers
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+ONE_ROPE = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+}
+KEYS = {
+    **ONE_ROPE,
+    "gemma3_text": "Gemma3ForCausalLM",
+    "gemma3": "Gemma3ForConditionalGeneration",
+    "gemma4_text": "Gemma4ForCausalLM",
+    "gemma4": "Gemma4ForConditionalGeneration",
+    "gemma4_unified": "Gemma4UnifiedForConditionalGeneration",
+}
+BASE = {
+    "vocab_size": 32,
+    "hidden_size": 48,
+    "intermediate_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 96,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+PAIRS = 12  # of a head of 24
+LENGTHS = [40, 96, 300]
+SHORT = [1 + 0.09 * i for i in range(PAIRS)]
+LONG = [1.1 + 0.7 * i for i in range(PAIRS)]
+
+
+def objects(rng):
+    """Ropes of every type, with some of the keys that they may have."""
+
+    def some(**keys):
+        return {key: value for key, value in keys.items() if rng.random() < 0.5}
+
+    name = rng.choice(["rope_type", "type"])
+    kind = rng.choice(["default", "linear", "dynamic", "yarn", "llama3", "longrope"])
+    rope = {name: kind, **some(rope_theta=rng.choice([5003.3, 1000003.9]))}
+    factor = rng.choice([1.7, 3.3, 8])
+    original = some(original_max_position_embeddings=rng.choice([32, 48, 96]))
+    if kind in ("linear", "dynamic"):
+        rope |= {"factor": factor, **original}
+    elif kind == "yarn":
+        rope |= {"factor": factor, **original}
+        rope |= some(beta_fast=11.5, beta_slow=1.3, truncate=False, mscale=0.9, mscale_all_dim=0.6, finetuned=True)
+        rope |= some(attention_factor=1.23) if rng.random() < 0.4 else {}
+    elif kind == "llama3":
+        rope |= {"factor": factor, "low_freq_factor": 1.1, "high_freq_factor": 3.7, **original}
+    elif kind == "longrope":
+        rope |= {"short_factor": SHORT, "long_factor": LONG, **original, **some(factor=factor)}
+        rope |= some(attention_factor=1.31) if rng.random() < 0.4 else {}
+    return rope
+
+
+def draw(rng):
+    family = rng.choice([*ONE_ROPE, "gemma3_text"])
+    config = {**BASE, "architectures": [KEYS[family]], "model_type": family}
+    if family.startswith("gemma"):
+        config |= {"head_dim": 24, "query_pre_attn_scalar": 24, "sliding_window": 16}
+        config["hidden_activation"] = "gelu_pytorch_tanh"
+        del config["hidden_act"]
+    if rng.random() < 0.5:
+        config["rope_theta"] = rng.choice([20011.7, 500009.3])
+    if rng.random() < 0.25:
+        config["original_max_position_embeddings"] = rng.choice([40, 64])
+    spelling = rng.choice(["old", "new", "both", "empty", "none"])
+    if family == "gemma3_text":
+        config["layer_types"] = ["sliding_attention", "full_attention"]
+        if rng.random() < 0.5:
+            config["rope_local_base_freq"] = 7001.3
+        if spelling in ("new", "both"):
+            config["rope_parameters"] = {
+                kind: objects(rng) if kind == "full_attention" else {"rope_type": "default", "rope_theta": 9001.7}
+                for kind in ("full_attention", "sliding_attention")
+                if rng.random() < 0.8
+            }
+        if spelling in ("old", "both"):
+            config["rope_scaling"] = objects(rng)
+        return config
+    if spelling in ("new", "both"):
+        config["rope_parameters"] = objects(rng)
+    if spelling in ("old", "both"):
+        config["rope_scaling"] = objects(rng)
+    if spelling == "empty":
+        config["rope_scaling"] = {}
+        config["rope_parameters"] = objects(rng)
+    return config
+
+
+def ropes_of(config, length):
+    """Of each kind of layers: frequencies and the attention factor."""
+    made = CONFIG_MAPPING[config["model_type"]].from_dict(copy.deepcopy(config))
+    model = AutoModelForCausalLM.from_config(made, dtype=torch.float32)
+    rotary = model.model.rotary_emb
+    positions = torch.arange(length)[None]
+    kinds = ["full_attention", "sliding_attention"] if config["model_type"] == "gemma3_text" else [None]
+    out = []
+    for kind in kinds:
+        rotary(torch.zeros(1), positions, *([kind] if kind else []))
+        prefix = f"{kind}_" if kind else ""
+        frequencies = getattr(rotary, f"{prefix}inv_freq")
+        scaling = getattr(rotary, f"{prefix}attention_scaling")
+        out.append({"frequencies": [float(f"{x:.9g}") for x in frequencies.tolist()], "attention_factor": scaling})
+    return out
+
+
+def is_passed_over(config):
+    """transformers looks for `truncate` beside the ropes of several kinds of layers, where nobody writes it."""
+    return config["model_type"] == "gemma3_text" and '"truncate"' in json.dumps(config)
+
+
+def make_ropes(draws):
+    rng = random.Random(49)
+    out, refused = [], 0
+    for _ in range(draws):
+        config = draw(rng)
+        length = rng.choice(LENGTHS)
+        try:
+            ropes = ropes_of(config, length)
+        except Exception as error:  # transformers refuses it
+            refused += 1
+            print("refused:", repr(error)[:120])
+            continue
+        if is_passed_over(config):
+            continue
+        out.append({"config": config, "length": length, "ropes": ropes})
+    print(f"{len(out)} ropes, {refused} configurations that transformers refuses")
+    return out
+
+
+def make_defaults():
+    out = {}
+    for family, architecture in KEYS.items():
+        made = CONFIG_MAPPING[family]()
+        keys = set(made.to_dict()) | set(getattr(type(made), "attribute_map", {}))
+        config = made.to_dict()
+        for encoder in ("vision_config", "audio_config"):
+            config.pop(encoder, None)
+        config["architectures"] = [architecture]
+        for part in (config, config.get("text_config", {})):
+            if "hidden_size_per_layer_input" in part:
+                part["hidden_size_per_layer_input"] = 0  # of other sizes
+        out[family] = config
+    return out
+
+
+def main():
+    torch.set_num_threads(1)
+    answers = {"transformers": transformers.__version__, "defaults": make_defaults(), "ropes": make_ropes(172)}
+    with open(sys.argv[1], "w") as file:
+        lines = [json.dumps({key: value}, sort_keys=True)[1:-1] for key, value in sorted(answers.pop("defaults").items())]
+        ropes = [json.dumps(rope, sort_keys=True) for rope in answers.pop("ropes")]
+        file.write(json.dumps(answers)[:-1] + ', "defaults": {\n' + ",\n".join(lines) + '\n}, "ropes": [\n')
+        file.write(",\n".join(ropes) + "\n]}\n")
+
+
+if __name__ == "__main__":
+    main()
