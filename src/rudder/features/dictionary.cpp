@@ -146,7 +146,7 @@ void decode(const Dictionary& dictionary, std::span<const float> features, std::
   for (int32_t j = 0; j < dictionary.num_features; ++j) {
     const double value = features[static_cast<size_t>(j)];
     if (value == 0) continue;
-    const Row row = dictionary.decoder_row(j, write_index);
+    const tap::Row row = dictionary.decoder_row(j, write_index);
     for (size_t i = 0; i < width; ++i) sums[i] += value * double{row.values()[i]};
   }
   const NormedRow normed = normed_row(dictionary.norm, x);

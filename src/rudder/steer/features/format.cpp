@@ -11,6 +11,7 @@
 
 #include "rudder/base/json.h"
 #include "rudder/steer/invalid_field.h"
+#include "rudder/steer/op_spec.h"
 #include "rudder/weights/mapped_file.h"
 
 namespace rudder::steer {
