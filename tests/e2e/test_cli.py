@@ -9,7 +9,7 @@ import subprocess
 import httpx2
 import pytest
 
-from conftest import BINARY, DEMO, run_rudder, serving
+from conftest import BINARY, DEMO, ROOT, run_rudder, serving
 
 
 def test_generate_one_prompt():
@@ -284,3 +284,10 @@ def test_chat_template_of_the_operator(tmp_path):
         assert text.json()["prompt"] == "HELLO"
     missing = run_rudder("serve", "--chat-template", str(tmp_path / "none.jinja"))
     assert missing.returncode == 1 and "none.jinja" in missing.stderr
+
+
+@pytest.mark.parametrize("name, flags, num_tokens", [("plain", [], 12), ("masks_and_steering", ["--enable-steering"], 9)])
+def test_recordings_of_the_fuzz_corpus_are_of_the_version_that_is_read(name, flags, num_tokens):
+    """A reader refuses other versions at once, so an old corpus would try nothing."""
+    done = run_rudder("replay", str(ROOT / "tests/fuzz/corpus/recording" / name), *flags)
+    assert f"{num_tokens} tokens compared" in done.stdout, done.stderr
