@@ -53,8 +53,7 @@ Result<bool> read_flag(const json::object& body, std::string_view key) {
   return value->get_bool();
 }
 
-// `path`, which a client wrote, where it lies below the operator's folder `root`, which is without
-// links.
+// `path`, which a client wrote, below the operator's folder `root`, which is without links.
 Result<std::string> path_below(const std::string& root, std::string_view path) {
   if (root.empty()) {
     return fail(ErrorCode::kUnsupported,
