@@ -23,7 +23,8 @@ setup:
 build: setup
 	@tools/build.sh release rudder
 
-package: build
+package: setup
+	@tools/build.sh release rudder rudder-bench
 	@tools/package.py
 
 serve: build

@@ -1,5 +1,4 @@
-// The commands of the rudder binary. Each parses its own flags, prints its own errors to standard
-// error and returns the process's exit status: 0, 1 (failed) or 2 (bad arguments).
+// The commands of the rudder binary, as run_command.h says what a command does.
 #pragma once
 
 namespace rudder::apps {
@@ -17,6 +16,6 @@ int run_doctor(int argc, char** argv);
 int run_replay(int argc, char** argv);
 int run_vectors(int argc, char** argv);
 int run_features(int argc, char** argv);
-int run_bench(int argc, char** argv);
+int run_bench(int argc, char** argv);  // starts rudder-bench in its place
 
 }  // namespace rudder::apps

@@ -7,18 +7,12 @@
   extern "C" const std::byte symbol[];     \
   extern "C" const std::byte symbol##_end[];
 #include "demo_files.inc"
-#include "demo_hp1_files.inc"
 #undef RUDDER_EMBEDDED_FILE
 
 namespace rudder::apps {
 
-std::vector<weights::MemoryFile> embedded_model(Demo demo) {
+std::vector<weights::MemoryFile> embedded_model() {
 #define RUDDER_EMBEDDED_FILE(name, symbol) {name, {symbol, symbol##_end}},
-  if (demo == Demo::kHp1) {
-    return {
-#include "demo_hp1_files.inc"
-    };
-  }
   return {
 #include "demo_files.inc"
   };

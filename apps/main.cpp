@@ -5,9 +5,8 @@
 #include <utility>
 
 #include "commands.h"
-#include "report_error.h"
-#include "rudder/base/contain.h"
 #include "rudder/base/heap.h"
+#include "run_command.h"
 #include "version.h"
 
 namespace rudder::apps {
@@ -17,7 +16,7 @@ struct Command {
   std::string_view subject;
   std::string_view name;
   std::string_view summary;
-  int (*run)(int argc, char** argv);
+  RunCommand run;
 };
 
 // In the order of their subjects. --help fits a screen of 24 lines and 80 columns.
@@ -51,16 +50,6 @@ void print_usage(FILE* out) {
              "\nrudder COMMAND --help lists its flags. Each is a variable, too: RUDDER_PORT.\n");
 }
 
-// What a command throws is the system's refusal of memory or of threads.
-int run_contained(const Command& command, int argc, char** argv) {
-  const Result<int> status = contain([&]() -> Result<int> { return command.run(argc, argv); });
-  if (status) return *status;
-  Error error = status.error();
-  error.message =
-      fmt::format("{}: the system gives no more memory or threads (ulimit -v, -u)", error.message);
-  return report_failure(error);
-}
-
 }  // namespace
 }  // namespace rudder::apps
 
@@ -77,7 +66,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   for (const Command& command : kCommands) {
-    if (command.name == name) return run_contained(command, argc - 1, argv + 1);
+    if (command.name == name) return run_command(command.run, argc - 1, argv + 1);
   }
   fmt::print(stderr, "rudder: unknown command '{}'\n\n", name);
   print_usage(stderr);

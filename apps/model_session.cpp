@@ -26,7 +26,6 @@ namespace rudder::apps {
 namespace {
 
 constexpr const char* kDemoName = "rudder-demo";
-constexpr const char* kHp1DemoName = "rudder-demo-hp1";
 
 std::string optional_text(const weights::Checkpoint& checkpoint, std::string_view file) {
   if (!checkpoint.has_file(file)) return {};
@@ -70,9 +69,6 @@ void LoadSettings::declare(SettingsTable& table) {
                    "Where weights come from; dummy takes random ones of true shape, for benches.");
   table.add("like", &like,
             "With --load-format dummy: the shape of this model (names: rudder make-model --help).");
-  table.add_choice("demo", &demo, {"llama", "hp1"},
-                   "The embedded model that is taken without MODEL: llama, or hp1, whose attention "
-                   "has gates in place of softmaxes.");
   table.add(
       "revision", &revision,
       "Of a MODEL that is named as on the hub (ORG/NAME): a branch, a tag or a commit; empty: "
@@ -170,13 +166,8 @@ Result<ModelFiles> open_model_files(const std::string& model, const LoadSettings
   } else if (!load.like.empty()) {
     return fail(ErrorCode::kInvalidArgument, "it is for --load-format dummy", "like");
   } else if (model.empty()) {
-    const bool is_hp1 = load.demo == "hp1";
-    RUDDER_TRY(files.checkpoint, weights::Checkpoint::open_memory(
-                                     embedded_model(is_hp1 ? Demo::kHp1 : Demo::kLlama)));
-    files.name = is_hp1 ? kHp1DemoName : kDemoName;
-  } else if (load.demo != "llama") {
-    return fail(ErrorCode::kInvalidArgument, "it names an embedded model, and so does MODEL",
-                "demo");
+    RUDDER_TRY(files.checkpoint, weights::Checkpoint::open_memory(embedded_model()));
+    files.name = kDemoName;
   } else {
     RUDDER_TRY(files.checkpoint, weights::Checkpoint::open_folder(folder));
     files.name = files.checkpoint->name();

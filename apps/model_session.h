@@ -28,10 +28,9 @@ namespace rudder::apps {
 // Where weights come from.
 struct LoadSettings {
   std::string load_format = "auto";
-  std::string like;            // with "dummy": the shape, when there is no MODEL to take it from
-  std::string demo = "llama";  // the embedded model, when there is no MODEL: llama or hp1
-  std::string revision;        // of a MODEL that is named as on the hub; empty: its default
-  std::string chat_template;   // a file in place of the model's own template
+  std::string like;           // with "dummy": the shape, when there is no MODEL to take it from
+  std::string revision;       // of a MODEL that is named as on the hub; empty: its default
+  std::string chat_template;  // a file in place of the model's own template
   std::string chat_template_kwargs;  // a JSON object: variables of every request's template
   GenerationSource generation;
   model::ConfigOverrides config;

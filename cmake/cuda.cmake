@@ -14,7 +14,12 @@ set(CMAKE_CUDA_ARCHITECTURES 90a-real)
 set(CMAKE_CUDA_STANDARD 17)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_EXTENSIONS OFF)
-set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG -lineinfo")
+# Lines of sources, for profilers and compute-sanitizer, triple the machine code: RUDDER_LINEINFO asks for them.
+option(RUDDER_LINEINFO "Machine code of kernels names lines of sources" OFF)
+set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG --compress-mode=size")
+if(RUDDER_LINEINFO)
+  string(APPEND CMAKE_CUDA_FLAGS_RELEASE " -lineinfo")
+endif()
 set(CMAKE_CUDA_COMPILER_LAUNCHER ${RUDDER_LAUNCHER})
 
 # The toolkit's folder is often not on the PATH.

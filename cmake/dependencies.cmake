@@ -17,7 +17,10 @@ function(rudder_static_library name file)
   if(NOT RUDDER_LIBRARY_${name})
     message(FATAL_ERROR "${file} is missing: run tools/setup.sh, which installs what the build needs")
   endif()
-  target_link_libraries(dep_${name} INTERFACE ${RUDDER_LIBRARY_${name}})
+  # A target of its own, since CMake keeps the order of a static library and of those that it needs for targets alone.
+  add_library(dep_${name}_archive STATIC IMPORTED GLOBAL)
+  set_target_properties(dep_${name}_archive PROPERTIES IMPORTED_LOCATION ${RUDDER_LIBRARY_${name}})
+  target_link_libraries(dep_${name} INTERFACE dep_${name}_archive)
 endfunction()
 
 rudder_dependency(expected tl/expected.hpp)
@@ -38,7 +41,7 @@ rudder_dependency(crypto openssl/crypto.h)
 rudder_static_library(crypto libcrypto.a)
 rudder_dependency(openssl openssl/ssl.h)
 rudder_static_library(openssl libssl.a)
-target_link_libraries(dep_openssl INTERFACE dep_crypto)
+target_link_libraries(dep_openssl_archive INTERFACE dep_crypto_archive)
 
 # `make serve` needs no test library; `make test` installs it first, and ctest fails without tests.
 if(RUDDER_TESTS)

@@ -194,12 +194,13 @@ def write(path, text, mode=0o644):
 
 def stage_usr(usr, binary, commands, version, has_symbols):
     """What both packages have below /usr."""
-    target = usr / "bin" / "rudder"
-    target.parent.mkdir(parents=True)
-    shutil.copy(binary, target)
-    target.chmod(0o755)
-    if not has_symbols:
-        run("strip", "--strip-unneeded", target)
+    (usr / "bin").mkdir(parents=True)
+    for program in ("rudder", "rudder-bench"):
+        target = usr / "bin" / program
+        shutil.copy(binary.with_name(program), target)
+        target.chmod(0o755)
+        if not has_symbols:
+            run("strip", "--strip-unneeded", target)
     page = usr / "share" / "man" / "man1" / "rudder.1.gz"
     page.parent.mkdir(parents=True)
     page.write_bytes(gzip.compress(manual(commands, version).encode(), mtime=0))

@@ -82,7 +82,7 @@ build_budget() {
 }
 
 run_daily() {
-  RUDDER_CUDA=AUTO part "build" tools/build.sh release rudder daily_tests  # compiles the CUDA code where nvcc is, also without a GPU
+  RUDDER_CUDA=AUTO part "build" tools/build.sh release rudder rudder-bench daily_tests  # compiles the CUDA code where nvcc is, also without a GPU
   part "checks" tools/check.sh
   part "tests" run_ctest release -LE 'slow|gpu|instrumented'
   part "tests of the Python client" python_client
@@ -127,7 +127,7 @@ with_a_fast_model() {
 }
 
 full_busy() {
-  RUDDER_CUDA=AUTO part "build" tools/build.sh release rudder daily_tests
+  RUDDER_CUDA=AUTO part "build" tools/build.sh release rudder rudder-bench daily_tests
   part "tests beside busy loops" beside_busy_loops run_ctest release -LE 'slow|gpu|instrumented'
   part "end to end beside busy loops" beside_busy_loops end_to_end
   part "end to end with a fast model" with_a_fast_model

@@ -1,11 +1,12 @@
-// rudder bench NAME: picks the measurement.
+// rudder-bench: parses the name of a measurement and hands over. `rudder bench` starts it.
 #include <fmt/format.h>
 
 #include <cstdio>
 #include <string_view>
 
 #include "bench/bench_commands.h"
-#include "commands.h"
+#include "rudder/base/heap.h"
+#include "run_command.h"
 
 namespace rudder::apps {
 namespace {
@@ -13,7 +14,7 @@ namespace {
 struct Bench {
   std::string_view name;
   std::string_view summary;
-  int (*run)(int argc, char** argv);
+  RunCommand run;
 };
 
 constexpr Bench kBenches[] = {
@@ -29,12 +30,15 @@ constexpr Bench kBenches[] = {
 };
 
 }  // namespace
+}  // namespace rudder::apps
 
-int run_bench(int argc, char** argv) {
+int main(int argc, char** argv) {
+  using namespace rudder::apps;  // NOLINT(google-build-using-namespace)
+  rudder::limit_kept_memory();
   const std::string_view name = argc > 1 ? argv[1] : "";
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // who reads a pipe sees each row when it is known
   for (const Bench& bench : kBenches) {
-    if (bench.name == name) return bench.run(argc - 1, argv + 1);
+    if (bench.name == name) return run_command(bench.run, argc - 1, argv + 1);
   }
   const bool help = name == "--help" || name == "-h";
   fmt::print(help ? stdout : stderr, "usage: rudder bench NAME [flags]\n\n");
@@ -43,5 +47,3 @@ int run_bench(int argc, char** argv) {
   }
   return help ? 0 : 2;
 }
-
-}  // namespace rudder::apps

@@ -11,11 +11,11 @@
 
 #include "bench/bench_commands.h"
 #include "bench/constraint_cases.h"
-#include "bench/report.h"
 #include "bench/sample_vocabulary.h"
 #include "bench/schema_folder.h"
-#include "bench/statistics.h"
 #include "command_line.h"
+#include "report/report.h"
+#include "report/statistics.h"
 #include "report_error.h"
 #include "rudder/base/cpu_time.h"
 #include "rudder/base/json.h"

@@ -6,8 +6,8 @@
 
 #include "backend.h"
 #include "bench/bench_commands.h"
-#include "bench/report.h"
 #include "command_line.h"
+#include "report/report.h"
 #include "report_error.h"
 #include "rudder/cpu/ops_bench.h"
 #include "rudder/model/archs/archs.h"

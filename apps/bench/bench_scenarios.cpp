@@ -12,11 +12,11 @@
 
 #include "bench/bench_commands.h"
 #include "bench/offline_run.h"
-#include "bench/report.h"
-#include "bench/statistics.h"
 #include "bench/workload.h"
 #include "command_line.h"
 #include "model_session.h"
+#include "report/report.h"
+#include "report/statistics.h"
 #include "report_error.h"
 #include "rudder/base/json.h"
 #include "rudder/base/progress.h"

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "bench/report.h"
 #include "bench/workload.h"
+#include "report/report.h"
 #include "rudder/base/progress.h"
 #include "rudder/base/result.h"
 

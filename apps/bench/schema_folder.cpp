@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "bench/statistics.h"
+#include "report/statistics.h"
 #include "rudder/base/cpu_time.h"
 #include "rudder/base/json.h"
 #include "rudder/constraint/fuel.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bench/offline_run.h"
-#include "bench/statistics.h"
+#include "report/statistics.h"
 
 namespace rudder::apps {
 namespace {

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "bench/statistics.h"
+#include "report/statistics.h"
 
 namespace rudder::apps {
 namespace {

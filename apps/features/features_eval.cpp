@@ -7,12 +7,12 @@
 #include <boost/json.hpp>
 #include <optional>
 
-#include "bench/report.h"
-#include "bench/svg_plot.h"
 #include "command_line.h"
 #include "features/feature_commands.h"
 #include "features/prompt_features.h"
 #include "prompt_file.h"
+#include "report/report.h"
+#include "report/svg_plot.h"
 #include "report_error.h"
 #include "rudder/base/json.h"
 #include "rudder/base/thread_pool.h"

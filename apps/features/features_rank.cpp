@@ -5,11 +5,11 @@
 #include <boost/json.hpp>
 #include <cmath>
 
-#include "bench/report.h"
 #include "command_line.h"
 #include "features/feature_commands.h"
 #include "features/prompt_features.h"
 #include "prompt_file.h"
+#include "report/report.h"
 #include "report_error.h"
 #include "rudder/base/json.h"
 #include "rudder/steer/features/ranking.h"

@@ -11,10 +11,10 @@
 #include <tuple>
 #include <utility>
 
-#include "bench/report.h"
-#include "bench/svg_plot.h"
 #include "command_line.h"
 #include "prompt_file.h"
+#include "report/report.h"
+#include "report/svg_plot.h"
 #include "report_error.h"
 #include "rudder/base/json.h"
 #include "rudder/steer/train/vector_files.h"

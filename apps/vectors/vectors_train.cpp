@@ -6,9 +6,9 @@
 #include <cmath>
 #include <filesystem>
 
-#include "bench/report.h"
 #include "command_line.h"
 #include "prompt_file.h"
+#include "report/report.h"
 #include "report_error.h"
 #include "rudder/steer/train/vector_files.h"
 #include "vectors/activations.h"

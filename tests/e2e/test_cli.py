@@ -19,12 +19,21 @@ def test_generate_one_prompt():
 
 
 def test_generate_with_the_demo_of_gates():
-    done = run_rudder("generate", "--demo", "hp1", "--chat", "--prompt", "What is 12 + 30?", "--temperature", "0")
+    done = run_rudder("generate", DEMO.parent / "demo-hp1", "--chat", "--prompt", "What is 12 + 30?", "--temperature", "0")
     assert done.returncode == 0, done.stderr
     assert "42" in done.stdout
-    refused = run_rudder("generate", DEMO, "--demo", "hp1", "--prompt", "Once")
-    assert refused.returncode != 0
-    assert "demo" in refused.stderr
+
+
+def test_benches_are_a_program_beside_the_binary(tmp_path):
+    alone = tmp_path / "rudder"
+    alone.symlink_to(BINARY)  # a link is followed to where the programs lie
+    listed = subprocess.run([alone, "bench", "--help"], capture_output=True, text=True)
+    assert listed.returncode == 0 and "throughput" in listed.stdout
+    alone.unlink()
+    alone.write_bytes(BINARY.read_bytes())
+    alone.chmod(0o755)
+    lost = subprocess.run([alone, "bench", "--help"], capture_output=True, text=True)
+    assert lost.returncode == 1 and f"{tmp_path}/rudder-bench" in lost.stderr
 
 
 def test_generate_a_file_keeps_order_and_keys(tmp_path):

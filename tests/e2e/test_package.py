@@ -52,7 +52,7 @@ def test_contents(unpacked):
     files = sorted(str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file())
     assert files == sorted([
         "DEBIAN/conffiles", "DEBIAN/control", "DEBIAN/postinst", "DEBIAN/postrm", "DEBIAN/prerm", "etc/rudder/rudder.env",
-        "usr/bin/rudder", "usr/lib/systemd/system/rudder.service", "usr/share/bash-completion/completions/rudder",
+        "usr/bin/rudder", "usr/bin/rudder-bench", "usr/lib/systemd/system/rudder.service", "usr/share/bash-completion/completions/rudder",
         "usr/share/doc/rudder/README.md", "usr/share/doc/rudder/copyright",
         "usr/share/fish/vendor_completions.d/rudder.fish", "usr/share/man/man1/rudder.1.gz",
         "usr/share/zsh/vendor-completions/_rudder"])

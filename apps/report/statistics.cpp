@@ -1,4 +1,4 @@
-#include "bench/statistics.h"
+#include "report/statistics.h"
 
 #include <fmt/format.h>
 

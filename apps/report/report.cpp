@@ -1,4 +1,4 @@
-#include "bench/report.h"
+#include "report/report.h"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,8 @@
 #include <fstream>
 #include <numeric>
 
-#include "bench/statistics.h"
-#include "bench/svg_plot.h"
+#include "report/statistics.h"
+#include "report/svg_plot.h"
 
 namespace rudder::apps {
 namespace {

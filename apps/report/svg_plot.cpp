@@ -1,4 +1,4 @@
-#include "bench/svg_plot.h"
+#include "report/svg_plot.h"
 
 #include <fmt/format.h>
 
