@@ -73,7 +73,7 @@ cudaError_t launch_residual_norm(const ResidualNormParams& params, cudaStream_t 
 // rounds: what becomes fp8 is rounded to bf16 first; without x_scales. Kernels: gated_act.cu.
 struct GatedActParams {
   bool rounds = false;
-  bool lets_next_begin = false;  // launch.h; of an out of fp8 or without taps
+  bool lets_next_begin = false;  // launch.h
   const void* x = nullptr;       // [T, 2 * width] bf16: gate, up
   ProductScales x_scales;        // of x, if takes_scales(); `row` may be out_scale
   ops::Activation activation = ops::Activation::kSilu;

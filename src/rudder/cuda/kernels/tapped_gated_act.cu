@@ -135,6 +135,7 @@ __global__ void __maxnreg__(kRegisters<kFp8>)
   if constexpr (kFp8) init_highest(highest);
   team.init();
   cluster_arrive();
+  if (p.lets_next_begin) dependency_trigger();
   dependency_wait();
   dependency_trigger();
   GatedRun run = load_gated<kAligned>(p, row, i);
@@ -192,8 +193,8 @@ cudaError_t launch_kind(const GatedActParams& p, const TapParams<1>& taps, bool 
   const size_t bytes = tap_vector_bytes(1, grid.threads);
   const cudaError_t error = allow_shared(kernel, bytes);
   if (error != cudaSuccess) return error;
-  return launch_pdl_cluster(kernel, dim3(grid.clusters * grid.cluster), dim3(grid.threads), bytes,
-                            grid.cluster, stream, p, taps);
+  return launch_pdl_in_front(kernel, dim3(grid.clusters * grid.cluster), dim3(grid.threads), bytes,
+                             grid.cluster, p.lets_next_begin, stream, p, taps);
 }
 
 }  // namespace

@@ -92,6 +92,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock && !kF
   prefetch_weights<kRuns>(p.norm_alpha, hidden);
   taps.prefetch();
   if constexpr (kFew) taps.load_features(ahead_shared);
+  if (p.lets_next_begin) dependency_trigger();
   dependency_wait();
   dependency_trigger();
   Packed x[kRuns];
@@ -147,8 +148,8 @@ cudaError_t launch_shape(const ResidualNormParams& p, const TapParams<kResidualP
   const size_t bytes = tap_vector_bytes(kRuns, threads);
   const cudaError_t error = allow_shared(kernel, bytes);
   if (error != cudaSuccess) return error;
-  return launch_pdl(kernel, dim3(static_cast<unsigned>(p.rows)), dim3(threads), bytes, stream, p,
-                    taps);
+  return launch_pdl_in_front(kernel, dim3(static_cast<unsigned>(p.rows)), dim3(threads), bytes, 1,
+                             p.lets_next_begin, stream, p, taps);
 }
 
 template <int kRuns, bool kOnlyAdds>
