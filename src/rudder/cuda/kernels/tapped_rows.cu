@@ -93,6 +93,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock && !kF
   taps.prefetch();
   if constexpr (kFew) taps.load_features(ahead_shared);
   if (p.lets_next_begin) dependency_trigger();
+  if constexpr (kOnlyAdds) taps.fetch_first();
   dependency_wait();
   dependency_trigger();
   Packed x[kRuns];

@@ -6,10 +6,11 @@
 // longer than the plain one: programs beside them are twenty times that, and a row would jump over
 // them four times. So there are kernels for steps of plain adds alone. A token without a program
 // and a capture: 16 bytes a point, asked for before the kernel ahead has ended, and a branch. A
-// steered one: then its op's vector, asked for behind the row, so that the two come together. kAdd
-// and kPatch have no sums; all sums of another op are one exchange between the threads; a run of
-// features has one or a few (tap_features_ahead.cuh, tap_features.cuh). A captured one: two reads,
-// one behind the other, of where its row goes.
+// steered one: then its op's vector, asked for behind the row, so that the two come together; the
+// kernels of plain adds ask before the kernel ahead has ended. kAdd and kPatch have no sums; all
+// sums of another op are one exchange between the threads; a run of features has one or a few
+// (tap_features_ahead.cuh, tap_features.cuh). A captured one: two reads, one behind the other, of
+// where its row goes.
 #pragma once
 
 #include <type_traits>
@@ -157,6 +158,15 @@ class TokenTaps {
     ahead_.number = number;
   }
 
+  // The vector of the first op, where the kernel only adds; behind load(), and before
+  // dependency_wait(), as prefetch(): while weights stream, a vector comes from memory, later than
+  // the row.
+  __device__ void fetch_first() {
+    static_assert(kOnlyAdds && kAligned);
+    const unsigned steered = __ballot_sync(kAllLanes, entry_.ops != 0);
+    if (steered != 0) fetch(__shfl_sync(kAllLanes, entry_.vector, __ffs(steered) - 1));
+  }
+
   // What the loaded token has to do; behind dependency_wait() and behind the loads of the row,
   // which then need not wait for the first op's vector.
   __device__ void look_up(int token) {
@@ -169,7 +179,7 @@ class TokenTaps {
     if (steered != 0) {
       const int32_t vector = __shfl_sync(kAllLanes, entry_.vector, __ffs(steered) - 1);
       has_fetched_ = vector != tap::kNoVector;
-      if (kAligned && has_fetched_) fetch(vector);
+      if (kAligned && !kOnlyAdds && has_fetched_) fetch(vector);
     }
     captured_ = __ballot_sync(kAllLanes, (entry_.flags & ops::TapEntry::kCaptured) != 0);
     active_ = steered | captured_;
