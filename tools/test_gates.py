@@ -52,6 +52,7 @@ CHECKS = (
     ("glossary", HEADER, "struct Place {};\n", "`Place`: place has another meaning"),
     ("glossary", "docs/api.md", "The memory plan.\n", "`memory plan`: plan has another meaning"),
     ("ledger", LEDGER, "planted\n", "1 columns, not 13"),
+    ("ledger", "bench/ledger/host.csv", "planted\n" * 500, "rows, the limit is 500"),
     ("recipes", HEADER, "// min_p\n", f"{HEADER} has min_p, and the recipe of a sampling option does not name it"),
     ("named tests", "SECURITY.md", (r"`\w+Test\.\w+`", "`Planted.Test`"), "there is no test Planted.Test"),
     ("types", "clients/python/src/rudder_client/ops.py", 'planted: int = "text"\n', "Incompatible types in assignment"),
