@@ -55,6 +55,10 @@ CHECKS = (
     ("ledger", "bench/ledger/host.csv", "planted\n" * 500, "rows, the limit is 500"),
     ("recipes", HEADER, "// min_p\n", f"{HEADER} has min_p, and the recipe of a sampling option does not name it"),
     ("named tests", "SECURITY.md", (r"`\w+Test\.\w+`", "`Planted.Test`"), "there is no test Planted.Test"),
+    ("named tests", "ARCHITECTURE.md", "`exec/planted.h`\n", "there is no exec/planted.h"),
+    ("named tests", "docs/api.md", "[planted](contracts/planted.md)\n", "there is no contracts/planted.md"),
+    ("named tests", "README.md", "`make planted`\n", "there is no make planted"),
+    ("named tests", "CONTRIBUTING.md", "`rudder serve --plant" "ed-flag`\n", "there is no --plant" "ed-flag"),
     ("types", "clients/python/src/rudder_client/ops.py", 'planted: int = "text"\n', "Incompatible types in assignment"),
 )
 # The same in a repository of a few files, since these checks compile.
