@@ -47,6 +47,7 @@ CHECKS = (
     ("structure", HEADER, f"struct Asked {{\n{many(3, 'virtual bool q{}() const = 0;')}}};\n", "questions of base::Asked: 3"),
     ("structure", HEADER, '#include "rudder/cache/block_pool.h"\n', "cycle of rudder/base"),
     ("structure", "docs/adr/0001-rooms.md", "\n" * 60, "adr of 0001"),
+    ("structure", "docs/adr/0002-step-contract.md", "x" * 160 * 60, "adr of 0002"),
     ("structure", LIMITS, ("functions,cpu::HostOps,.*", "functions,cpu::HostOps,999"), "still allows 999"),
     ("structure", LIMITS, "fields,base::Gone,1\n", "allows no more than any may have"),
     ("glossary", HEADER, "struct Place {};\n", "`Place`: place has another meaning"),
