@@ -163,7 +163,8 @@ def sizes_of(texts):
                 key = kind, f"{room}::{name}"
                 found[key] = max(size, found.get(key, 0))
         elif path.startswith("docs/adr/"):
-            found["adr", path.removeprefix("docs/adr/")[:4]] = sum(max(1, -(-len(line) // COLUMNS)) for line in text.splitlines())
+            key = "adr", path.removeprefix("docs/adr/")[:4]
+            found[key] = max(sum(max(1, -(-len(line) // COLUMNS)) for line in text.splitlines()), found.get(key, 0))
     for folder in folders_in_circles(texts):
         found["cycle", folder] = 1
     return found
