@@ -6,7 +6,7 @@ Tests: a table of SECURITY.md or docs/containment.md has the column `tests` or `
 Each line has at least one, and begins with a number; its first ones are its page's list (PAGES).
 
 In every document: files in backquotes, whole or as they end (`exec/settings.h`; `*` stands for some letters), targets of
-links, tests of suites that are there, `make` targets, and options (`--x`), which some source must have as a word. Standard
+links and their headings, tests of suites that are there, `make` targets, and options (`--x`), which some source must have as a word. Standard
 library only."""
 
 import os
@@ -69,16 +69,24 @@ def is_file(name, endings):
     return any(pattern.fullmatch(ending) for ending in endings)
 
 
-def document_errors(name, page, endings, names, words, targets):
-    """What the document names that is not there. `words`: of the sources; `targets`: of the Makefile."""
+def anchors_of(page):
+    """What links to a part of the page end with, for each of its headings."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", page, flags=re.S | re.M), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def document_errors(name, page, endings, names, words, targets, anchors):
+    """What the document names that is not there. `words`: of the sources; `targets`: of the Makefile; `anchors`: of each document."""
     folder = pathlib.PurePosixPath(name).parent
     suites = {test.split(".")[0] for test in names if "." in test}
     for line, text in enumerate(page.split("\n"), 1):
         missing = []
-        for link in re.findall(r"\]\(([^)#\s:]+)(?:#[^)]*)?\)", text):
-            target = pathlib.PurePosixPath(os.path.normpath(folder / link)).as_posix()
+        for link, part in re.findall(r"\]\(([^)#\s:]*)#?([^)\s:]*)\)", text):
+            target = pathlib.PurePosixPath(os.path.normpath(folder / link)).as_posix() if link else name
             if target not in endings and not any(ending.startswith(target + "/") for ending in endings):
                 missing.append(link)
+            elif part and part not in anchors.get(target, {part}):
+                missing.append(f"{link}#{part}")
         for code in re.findall(r"`([^`]+)`", text):
             missing += [file for file in FILE.findall(code) if file not in PLACEHOLDERS and not is_file(file, endings)]
             missing += [test for test in re.findall(r"\b[A-Z]\w+\.[A-Z]\w+\b", code) if test.split(".")[0] in suites and test not in names]
@@ -115,9 +123,10 @@ def main():
     endings, names = endings_of(files), names_in(texts)
     words = set(re.findall(r"[a-zA-Z]\w*(?:-\w+)*", texts + others))
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
-    for file in files:
-        if file.endswith(".md"):
-            errors += document_errors(file, (ROOT / file).read_text(), endings, names, words, targets)
+    documents = {file: (ROOT / file).read_text() for file in files if file.endswith(".md")}
+    anchors = {file: anchors_of(page) for file, page in documents.items()}
+    for file, page in documents.items():
+        errors += document_errors(file, page, endings, names, words, targets, anchors)
     print("\n".join(errors) or "all that documents name is there")
     return 1 if errors else 0
 

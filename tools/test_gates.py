@@ -58,6 +58,7 @@ CHECKS = (
     ("named tests", "SECURITY.md", (r"`\w+Test\.\w+`", "`Planted.Test`"), "there is no test Planted.Test"),
     ("named tests", "ARCHITECTURE.md", "`exec/planted.h`\n", "there is no exec/planted.h"),
     ("named tests", "docs/api.md", "[planted](contracts/planted.md)\n", "there is no contracts/planted.md"),
+    ("named tests", "docs/fleet.md", "[planted](api.md#planted)\n", "there is no api.md#planted"),
     ("named tests", "README.md", "`make planted`\n", "there is no make planted"),
     ("named tests", "CONTRIBUTING.md", "`rudder serve --plant" "ed-flag`\n", "there is no --plant" "ed-flag"),
     ("types", "clients/python/src/rudder_client/ops.py", 'planted: int = "text"\n', "Incompatible types in assignment"),

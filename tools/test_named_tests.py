@@ -3,7 +3,7 @@
 
 import unittest
 
-from named_tests import document_errors, endings_of, errors_of, names_in, rows
+from named_tests import anchors_of, document_errors, endings_of, errors_of, names_in, rows
 
 PAGE = """
 | item | test | figures |
@@ -42,7 +42,8 @@ class NamedTests(unittest.TestCase):
     def test_what_a_document_names(self):
         files = ["docs/page.md", "docs/other.md", "src/room/thing.h", "src/room/kernels/wide_a.cuh", "tools/run.sh"]
         for text, missing in [
-            ("`src/room/thing.h`, `room/thing.h`, `thing.h`, `kernels/wide_*.cuh`, `tools/run.sh fast`, [other](other.md#part), [folder](../src/room)", []),
+            ("`src/room/thing.h`, `room/thing.h`, `thing.h`, `kernels/wide_*.cuh`, `tools/run.sh fast`, [other](other.md#a-part-of-it), [folder](../src/room)", []),
+            ("[other](other.md#the-part), [here](#gone)", ["other.md#the-part", "#gone"]),
             ("`room/other.h`", ["room/other.h"]),
             ("`oom/thing.h`", ["oom/thing.h"]),
             ("`kernels/narrow_*.cuh`", ["kernels/narrow_*.cuh"]),
@@ -55,7 +56,8 @@ class NamedTests(unittest.TestCase):
             ("`run --max-q 1`", ["--max-q"]),
         ]:
             with self.subTest(text=text):
-                found = list(document_errors("docs/page.md", text, endings_of(files), names_in(TEXTS), {"top-k", "tune"}, {"check"}))
+                found = list(document_errors("docs/page.md", text, endings_of(files), names_in(TEXTS), {"top-k", "tune"}, {"check"},
+                                             {"docs/other.md": anchors_of("# A part of it\n"), "docs/page.md": set()}))
                 self.assertEqual([f"docs/page.md:1: there is no {each}" for each in missing], found)
 
 
