@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Fails unless every row of bench/ledger/*.csv can be read by a program and repeated by a person: the
 columns are those of HEADER, date and value parse, commit, device, what and command are there. Each file
-is named in bench/ledger/README.md, and no other CSV file lies under bench/. Standard library only."""
+is named in bench/ledger/README.md and has MOST_ROWS at most, since sweeps do not stay; no other CSV file
+lies under bench/. Standard library only."""
 
 import csv
 import datetime
@@ -13,6 +14,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEADER = "date device commit what command n prompt output weights kv inside value unit".split()
 REQUIRED = ("device", "what", "command")
+MOST_ROWS = 500  # of a file
 COMMIT = re.compile(r"[0-9a-f]{7,40}( .+)?")
 
 
@@ -49,6 +51,8 @@ def text_errors(name, text):
         return [f"{name}: no newline at the end"]
     if len(rows) != text.count("\n"):
         return [f"{name}: a row is one line, and this has {len(rows)} rows on {text.count(chr(10))} lines"]
+    if len(rows) - 1 > MOST_ROWS:
+        return [f"{name}: {len(rows) - 1} rows, the limit is {MOST_ROWS}: keep those that documents quote (bench/ledger/README.md)"]
     if rows[0] != HEADER:
         return [f"{name}:1: the columns are {','.join(rows[0])}, not {','.join(HEADER)}"]
     return [f"{name}:{line}: {error}" for line, row in enumerate(rows[1:], 2) for error in row_errors(row)]

@@ -1,10 +1,15 @@
 #!/usr/bin/env python3
-"""Fails unless every test that a table of SECURITY.md or docs/containment.md names is there.
+"""Fails unless what documents name is there.
 
-A table has the column `tests` or `test`, in which names stand in backquotes: `Suite.Test` is a unit test, `test_x` a Python
-one, `fuzz_x` a fuzz target, `x.py` or `x.sh` a program of this repository. Each line has at least one, and begins with a
-number; its first ones are its page's list (PAGES). Standard library only."""
+Tests: a table of SECURITY.md or docs/containment.md has the column `tests` or `test`, in which names stand in backquotes:
+`Suite.Test` is a unit test, `test_x` a Python one, `fuzz_x` a fuzz target, `x.py` or `x.sh` a program of this repository.
+Each line has at least one, and begins with a number; its first ones are its page's list (PAGES).
 
+In every document: files in backquotes, whole or as they end (`exec/settings.h`; `*` stands for some letters), targets of
+links and their headings, tests of suites that are there, `make` targets, and options (`--x`), which some source must have as a word. Standard
+library only."""
+
+import os
 import pathlib
 import re
 import subprocess
@@ -15,6 +20,10 @@ PAGES = {
     "SECURITY.md": [f"S{i}" for i in range(1, 19)],
     "docs/containment.md": [*(f"A{i}" for i in range(1, 10)), "B", *(f"C{i}" for i in range(1, 7)), *(f"D{i}" for i in range(1, 7)), "E"],
 }
+
+FILE = re.compile(r"(?<![\w/.{<$~*-])[\w][\w*./-]*\.(?:h|cpp|cu|cuh|py|sh|cmake|md)\b(?![\w*{/(=])")
+# What a reader puts a name into, or writes.
+PLACEHOLDERS = {"src/rudder/steer/features/format_NAME.cpp", "tests/fuzz/x_fuzz.cpp", "mood.md"}
 
 
 def cells(line):
@@ -47,6 +56,50 @@ def is_there(name, names, files):
     return name in names
 
 
+def endings_of(files):
+    """Each file, whole and without the folders in front of it."""
+    parts = (file.split("/") for file in files)
+    return {"/".join(path[at:]) for path in parts for at in range(len(path))}
+
+
+def is_file(name, endings):
+    if "*" not in name:
+        return name in endings
+    pattern = re.compile(re.escape(name).replace(r"\*", "[^/]*"))
+    return any(pattern.fullmatch(ending) for ending in endings)
+
+
+def anchors_of(page):
+    """What links to a part of the page end with, for each of its headings."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", page, flags=re.S | re.M), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def document_errors(name, page, endings, names, words, targets, anchors):
+    """What the document names that is not there. `words`: of the sources; `targets`: of the Makefile; `anchors`: of each document."""
+    folder = pathlib.PurePosixPath(name).parent
+    suites = {test.split(".")[0] for test in names if "." in test}
+    for line, text in enumerate(page.split("\n"), 1):
+        missing = []
+        for link, part in re.findall(r"\]\(([^)#\s:]*)#?([^)\s:]*)\)", text):
+            target = pathlib.PurePosixPath(os.path.normpath(folder / link)).as_posix() if link else name
+            if target not in endings and not any(ending.startswith(target + "/") for ending in endings):
+                missing.append(link)
+            elif part and part not in anchors.get(target, {part}):
+                missing.append(f"{link}#{part}")
+        for code in re.findall(r"`([^`]+)`", text):
+            missing += [file for file in FILE.findall(code) if file not in PLACEHOLDERS and not is_file(file, endings)]
+            missing += [test for test in re.findall(r"\b[A-Z]\w+\.[A-Z]\w+\b", code) if test.split(".")[0] in suites and test not in names]
+            missing += [f"make {target}" for target in re.findall(r"^make ([a-z][\w-]*)", code) if target not in targets]
+            missing += [f"--{option}" for option in re.findall(r"(?<![\w-])--([a-z][\w-]+)", code) if not has_option(option, words)]
+        yield from (f"{name}:{line}: there is no {each}" for each in missing)
+
+
+def has_option(option, words):
+    plain = option.removeprefix("no-")
+    return not words.isdisjoint((option, plain, plain.replace("-", "_")))
+
+
 def errors_of(name, page, numbers, texts, files):
     found = list(rows(page))
     seen = list(dict.fromkeys(number for number, _ in found))
@@ -62,11 +115,19 @@ def errors_of(name, page, numbers, texts, files):
 
 
 def main():
-    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
-    code = [file for file in files if re.search(r"\.(cpp|cu|py)$", file) and (ROOT / file).is_file()]
-    texts = "\n".join((ROOT / file).read_text() for file in code)
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    files = [file for file in listed if (ROOT / file).is_file()]
+    texts = "\n".join((ROOT / file).read_text() for file in files if re.search(r"\.(cpp|cu|py)$", file))
+    others = "\n".join((ROOT / file).read_text() for file in files if re.search(r"\.(h|cuh|sh|cmake)$", file))
     errors = [error for name, numbers in PAGES.items() for error in errors_of(name, (ROOT / name).read_text(), numbers, texts, files)]
-    print("\n".join(errors) or "every test that is named is there")
+    endings, names = endings_of(files), names_in(texts)
+    words = set(re.findall(r"[a-zA-Z]\w*(?:-\w+)*", texts + others))
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
+    documents = {file: (ROOT / file).read_text() for file in files if file.endswith(".md")}
+    anchors = {file: anchors_of(page) for file, page in documents.items()}
+    for file, page in documents.items():
+        errors += document_errors(file, page, endings, names, words, targets, anchors)
+    print("\n".join(errors) or "all that documents name is there")
     return 1 if errors else 0
 
 

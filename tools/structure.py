@@ -12,7 +12,7 @@ Nothing is added to the list, and no limit rises.
     fields      of a struct or a class
     questions   functions of an interface that take nothing and answer yes or no
     cycle       folders of a room, or of rooms, that include each other in a circle, in all
-    adr         lines of a decision
+    adr         lines of a decision, of 160 columns each: a longer one counts as several
 """
 
 import collections
@@ -26,6 +26,7 @@ import unit_names
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIMITS = ROOT / "tools" / "structure_limits.csv"
+COLUMNS = 160  # of a line of a decision
 KINDS = ("functions", "fields", "questions", "cycle", "adr")
 INCLUDE = re.compile(r'^\s*#\s*include\s+"(rudder/[\w./]+)"', re.M)
 OF_TESTS = re.compile(r"_test\.cpp$|/testing/")
@@ -162,7 +163,8 @@ def sizes_of(texts):
                 key = kind, f"{room}::{name}"
                 found[key] = max(size, found.get(key, 0))
         elif path.startswith("docs/adr/"):
-            found["adr", path.removeprefix("docs/adr/")[:4]] = text.count("\n")
+            key = "adr", path.removeprefix("docs/adr/")[:4]
+            found[key] = max(sum(max(1, -(-len(line) // COLUMNS)) for line in text.splitlines()), found.get(key, 0))
     for folder in folders_in_circles(texts):
         found["cycle", folder] = 1
     return found

@@ -35,6 +35,11 @@ class LedgerCheck(unittest.TestCase):
                 self.assertTrue(found[0].startswith("x.csv:3: "), found)
                 self.assertIn(fault, found[0])
 
+    def test_a_file_that_has_a_sweep(self):
+        most = HEADER + ROW * ledger_check.MOST_ROWS
+        self.assertEqual([], errors(most))
+        self.assertIn("the limit is", errors(most + ROW)[0])
+
     def test_a_file_that_is_no_table_of_the_ledger(self):
         for text in ["", ROW, HEADER + ROW.rstrip("\n"), HEADER + ROW.replace("decode,", "decode,\n"),
                      HEADER + ROW.replace('"decode', '"dec"ode')]:

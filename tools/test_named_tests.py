@@ -3,7 +3,7 @@
 
 import unittest
 
-from named_tests import errors_of, rows
+from named_tests import anchors_of, document_errors, endings_of, errors_of, names_in, rows
 
 PAGE = """
 | item | test | figures |
@@ -38,6 +38,27 @@ class NamedTests(unittest.TestCase):
     def test_lines_that_are_missing_or_empty(self):
         self.assertEqual(len(errors(PAGE, numbers=("A1", "A2", "A3"))), 1)
         self.assertEqual(errors(PAGE.replace("`tools/three.py`", "none")), ["page: A2 names no test"])
+
+    def test_what_a_document_names(self):
+        files = ["docs/page.md", "docs/other.md", "src/room/thing.h", "src/room/kernels/wide_a.cuh", "tools/run.sh"]
+        for text, missing in [
+            ("`src/room/thing.h`, `room/thing.h`, `thing.h`, `kernels/wide_*.cuh`, `tools/run.sh fast`, [other](other.md#a-part-of-it), [folder](../src/room)", []),
+            ("[other](other.md#the-part), [here](#gone)", ["other.md#the-part", "#gone"]),
+            ("`room/other.h`", ["room/other.h"]),
+            ("`oom/thing.h`", ["oom/thing.h"]),
+            ("`kernels/narrow_*.cuh`", ["kernels/narrow_*.cuh"]),
+            ("[gone](gone.md)", ["gone.md"]),
+            ("`Suite.One` `Other.Name`", []),
+            ("`Suite.Two`", ["Suite.Two"]),
+            ("`make check`, make sure", []),
+            ("`make nothing`", ["make nothing"]),
+            ("`run --top-k 1 --no-tune`", []),
+            ("`run --max-q 1`", ["--max-q"]),
+        ]:
+            with self.subTest(text=text):
+                found = list(document_errors("docs/page.md", text, endings_of(files), names_in(TEXTS), {"top-k", "tune"}, {"check"},
+                                             {"docs/other.md": anchors_of("# A part of it\n"), "docs/page.md": set()}))
+                self.assertEqual([f"docs/page.md:1: there is no {each}" for each in missing], found)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 // Translates JSON Schema into a grammar whose outputs are exactly the JSON texts that the schema
 // accepts, with keys in one order (that of `properties`, then additional ones). A keyword that a
 // grammar cannot enforce is an error with its path; none is ignored. docs/adr/0014 has the rules,
-// and where this is narrower than the standard.
+// docs/api.md where this is narrower than the standard.
 #pragma once
 
 #include <string>
