@@ -22,8 +22,8 @@ GCC_ONLY = {"-Wno-restrict", "-Wno-maybe-uninitialized"}  # errors to clang
 def flags_for(header, commands):
     """Include paths, defines and the standard of a source beside the header (or any of the room)."""
     room = pathlib.PurePosixPath(header).parent
-    if room.name == "kernels":  # their headers are read by the host files of the folder above
-        room = room.parent
+    if "kernels" in room.parts:  # their headers are read by the host files of the folder above
+        room = pathlib.PurePosixPath(*room.parts[:room.parts.index("kernels")])
     beside = [c for c in commands if pathlib.PurePosixPath(c).parent == room and c.endswith(".cpp")]
     arguments = commands[beside[0]] if beside else next(iter(commands.values()))
     flags = []

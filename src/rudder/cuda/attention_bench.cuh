@@ -21,7 +21,7 @@
 #include <tuple>
 #include <vector>
 
-#include "rudder/cuda/kernels/attention.h"
+#include "rudder/cuda/kernels/attention/attention.h"
 
 using rudder::cuda::AttentionConfig;
 using rudder::cuda::AttentionParams;

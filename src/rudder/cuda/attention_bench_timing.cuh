@@ -3,7 +3,7 @@
 #pragma once
 
 #include "rudder/cuda/attention_bench.cuh"
-#include "rudder/cuda/kernels/read_memory.h"
+#include "rudder/cuda/kernels/measure/read_memory.h"
 
 namespace {
 

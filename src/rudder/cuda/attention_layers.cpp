@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "rudder/cuda/device_status.h"
-#include "rudder/cuda/kernels/plain_attention.h"
+#include "rudder/cuda/kernels/attention/plain_attention.h"
 
 namespace rudder::cuda {
 

@@ -15,7 +15,7 @@
 
 #include "rudder/base/result.h"
 #include "rudder/cuda/device_memory.h"
-#include "rudder/cuda/kernels/attention.h"
+#include "rudder/cuda/kernels/attention/attention.h"
 #include "rudder/ops/args.h"
 
 namespace rudder::cuda {
@@ -80,7 +80,7 @@ class AttentionLayers {
   Result<void> attend_plain(const ops::AttentionArgs& args, const Kind& kind);
 
   // Where results must not depend on company, tiles of keys begin at multiples of their size: 128
-  // tokens in kernels/attention_wgmma.cu, fewer in the others.
+  // tokens in kernels/attention/attention_wgmma.cu, fewer in the others.
   static constexpr int32_t kMaxTileTokens = 128;
 
   DeviceMemory& memory_;

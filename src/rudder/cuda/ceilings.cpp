@@ -10,8 +10,8 @@
 #include "rudder/cuda/device_info.h"
 #include "rudder/cuda/device_memory.h"
 #include "rudder/cuda/device_status.h"
-#include "rudder/cuda/kernels/convert.h"
-#include "rudder/cuda/kernels/read_memory.h"
+#include "rudder/cuda/kernels/measure/read_memory.h"
+#include "rudder/cuda/kernels/rows/convert.h"
 #include "rudder/cuda/product.h"
 #include "rudder/cuda/stream.h"
 

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "rudder/cuda/kernels/rows.h"
-#include "rudder/cuda/kernels/sample.h"
+#include "rudder/cuda/kernels/rows/rows.h"
+#include "rudder/cuda/kernels/sampling/sample.h"
 
 namespace rudder::cuda {
 

@@ -18,7 +18,7 @@
 #include "rudder/cuda/device_status.h"
 #include "rudder/cuda/elements.h"
 #include "rudder/cuda/feature_ops.h"
-#include "rudder/cuda/kernels/linear_epilogue.h"
+#include "rudder/cuda/kernels/products/linear_epilogue.h"
 #include "rudder/cuda/linear.h"
 #include "rudder/cuda/path_params.h"
 #include "rudder/cuda/pattern_params.h"

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "rudder/base/check.h"
-#include "rudder/cuda/kernels/convert.h"
+#include "rudder/cuda/kernels/rows/convert.h"
 
 namespace rudder::cuda {
 

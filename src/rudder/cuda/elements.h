@@ -8,7 +8,7 @@
 #include <string>
 
 #include "rudder/base/result.h"
-#include "rudder/cuda/kernels/rows.h"
+#include "rudder/cuda/kernels/rows/rows.h"
 #include "rudder/cuda/uploader.h"
 #include "rudder/tensor/view.h"
 

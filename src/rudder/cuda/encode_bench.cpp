@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "rudder/cuda/bench_graphs.h"
-#include "rudder/cuda/kernels/convert.h"
-#include "rudder/cuda/kernels/encode.h"
-#include "rudder/cuda/kernels/read_features.h"
-#include "rudder/cuda/kernels/tapped_rows.h"
+#include "rudder/cuda/kernels/features/encode.h"
+#include "rudder/cuda/kernels/features/read_features.h"
+#include "rudder/cuda/kernels/rows/convert.h"
+#include "rudder/cuda/kernels/taps/tapped_rows.h"
 #include "rudder/tap/dictionary_head.h"
 
 namespace rudder::cuda {

@@ -2,9 +2,9 @@
 
 #include "rudder/base/check.h"
 #include "rudder/cuda/elements.h"
-#include "rudder/cuda/kernels/encode.h"
-#include "rudder/cuda/kernels/read_features.h"
-#include "rudder/cuda/kernels/tapped_rows.h"
+#include "rudder/cuda/kernels/features/encode.h"
+#include "rudder/cuda/kernels/features/read_features.h"
+#include "rudder/cuda/kernels/taps/tapped_rows.h"
 #include "rudder/cuda/tap_params.h"
 
 namespace rudder::cuda {

@@ -18,8 +18,8 @@
 #include "rudder/cuda/cuda_ops.h"
 #include "rudder/cuda/device_memory.h"
 #include "rudder/cuda/device_status.h"
-#include "rudder/cuda/kernels/gemv.h"
-#include "rudder/cuda/kernels/ring_shape.h"
+#include "rudder/cuda/kernels/products/gemv.h"
+#include "rudder/cuda/kernels/products/ring_shape.h"
 #include "rudder/cuda/product.h"
 #include "rudder/cuda/qkv_params.h"
 

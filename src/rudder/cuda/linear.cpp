@@ -8,8 +8,8 @@
 #include "rudder/base/check.h"
 #include "rudder/base/log.h"
 #include "rudder/cuda/elements.h"
-#include "rudder/cuda/kernels/convert.h"
-#include "rudder/cuda/kernels/linear_epilogue.h"
+#include "rudder/cuda/kernels/products/linear_epilogue.h"
+#include "rudder/cuda/kernels/rows/convert.h"
 #include "rudder/cuda/shape_kernels.h"
 #include "rudder/cuda/tuner.h"
 

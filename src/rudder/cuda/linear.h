@@ -16,7 +16,7 @@
 #include "rudder/cuda/device_memory.h"
 #include "rudder/cuda/device_status.h"
 #include "rudder/cuda/kernel_policy.h"
-#include "rudder/cuda/kernels/product_scales.h"
+#include "rudder/cuda/kernels/products/product_scales.h"
 #include "rudder/cuda/product.h"
 #include "rudder/cuda/uploader.h"
 #include "rudder/ops/args.h"

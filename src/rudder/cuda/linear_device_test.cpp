@@ -8,7 +8,7 @@
 #include "rudder/cuda/device_info.h"
 #include "rudder/cuda/device_memory.h"
 #include "rudder/cuda/device_status.h"
-#include "rudder/cuda/kernels/gemv.h"
+#include "rudder/cuda/kernels/products/gemv.h"
 #include "rudder/cuda/linear_test.h"
 #include "rudder/cuda/shape_kernels.h"
 

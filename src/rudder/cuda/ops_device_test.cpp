@@ -3,7 +3,7 @@
 #include <thread>
 
 #include "rudder/cuda/device_test.h"
-#include "rudder/cuda/kernels/plain_attention.h"
+#include "rudder/cuda/kernels/attention/plain_attention.h"
 #include "rudder/testing/round_query_row.h"
 
 namespace rudder::cuda {

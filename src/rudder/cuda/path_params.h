@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "rudder/cuda/kernels/keep_paths.h"
+#include "rudder/cuda/kernels/sampling/keep_paths.h"
 #include "rudder/ops/args.h"
 
 namespace rudder::cuda {

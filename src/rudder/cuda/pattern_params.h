@@ -1,7 +1,7 @@
 // Converts the arguments of attention patterns into the struct of their kernels. Called by CudaOps.
 #pragma once
 
-#include "rudder/cuda/kernels/patterns.h"
+#include "rudder/cuda/kernels/patterns/patterns.h"
 #include "rudder/ops/args.h"
 
 namespace rudder::cuda {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "rudder/cuda/bench_graphs.h"
-#include "rudder/cuda/kernels/patterns.h"
+#include "rudder/cuda/kernels/patterns/patterns.h"
 
 namespace rudder::cuda {
 namespace {

@@ -1,10 +1,10 @@
-// Times the sums of ranks (kernels/peer.h) on several GPUs, and beside them those of NCCL where its
-// library is found: a captured graph of kSumCalls sums on each rank, by events of rank 0; the
-// median of all rounds. Likewise sums with the residual norm behind them, as two kernels and as one
-// (kernels/peer_residual.h) that divides rows among so many blocks. Then what a stage hands to the
-// next (peer_message.h): kHops messages to and fro between the first two GPUs, each a copy into the
-// message, its post, and a copy out of it. peer_bench [ranks [rounds [sums | residuals |
-// messages]]]: all of it, or a part.
+// Times the sums of ranks (kernels/peers/peer.h) on several GPUs, and beside them those of NCCL
+// where its library is found: a captured graph of kSumCalls sums on each rank, by events of rank 0;
+// the median of all rounds. Likewise sums with the residual norm behind them, as two kernels and as
+// one (kernels/peers/peer_residual.h) that divides rows among so many blocks. Then what a stage
+// hands to the next (peer_message.h): kHops messages to and fro between the first two GPUs, each a
+// copy into the message, its post, and a copy out of it. peer_bench [ranks [rounds [sums |
+// residuals | messages]]]: all of it, or a part.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "rudder/cuda/device_info.h"
-#include "rudder/cuda/kernels/peer_residual.h"
+#include "rudder/cuda/kernels/peers/peer_residual.h"
 #include "rudder/cuda/nccl_sums.h"
 #include "rudder/cuda/peer_comm.h"
 #include "rudder/cuda/peer_message.h"

@@ -1,7 +1,7 @@
 // PeerComm: the ranks of one process whose GPUs read and write each other's memory (peer access).
-// Kernels exchange (kernels/peer.h); the host only sees that ranks run the same steps, and that one
-// which fails or stands still ends the waits of all. CudaOps owns one for each rank; its inbox and
-// flags, and what ranks share, live as long as the group has a rank.
+// Kernels exchange (kernels/peers/peer.h); the host only sees that ranks run the same steps, and
+// that one which fails or stands still ends the waits of all. CudaOps owns one for each rank; its
+// inbox and flags, and what ranks share, live as long as the group has a rank.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "rudder/cuda/kernels/peer.h"
+#include "rudder/cuda/kernels/peers/peer.h"
 #include "rudder/ops/comm.h"
 
 namespace rudder::cuda {

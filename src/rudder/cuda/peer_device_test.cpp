@@ -1,6 +1,6 @@
-// The kernels by which ranks exchange (kernels/peer.h) and the host's part (peer_comm.h): bits
-// against sums on the CPU, graphs with ranks that come late, and every way to fail. A group of more
-// GPUs than there are is skipped by name.
+// The kernels by which ranks exchange (kernels/peers/peer.h) and the host's part (peer_comm.h):
+// bits against sums on the CPU, graphs with ranks that come late, and every way to fail. A group of
+// more GPUs than there are is skipped by name.
 #include "rudder/cuda/peer_comm.h"
 
 #include <cuda_runtime_api.h>
@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "rudder/cuda/kernels/rows.h"
+#include "rudder/cuda/kernels/rows/rows.h"
 #include "rudder/cuda/peer_test.h"
 #include "rudder/tensor/dtype.h"
 

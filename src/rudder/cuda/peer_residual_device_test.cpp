@@ -1,7 +1,7 @@
-// The sum of ranks and the residual norm in one kernel (kernels/peer_residual.h): bits against the
-// two kernels, over shapes, ways and divisions; graphs with ranks that come late; every way to
-// fail; and ranks that differ in what follows the sum.
-#include "rudder/cuda/kernels/peer_residual.h"
+// The sum of ranks and the residual norm in one kernel (kernels/peers/peer_residual.h): bits
+// against the two kernels, over shapes, ways and divisions; graphs with ranks that come late; every
+// way to fail; and ranks that differ in what follows the sum.
+#include "rudder/cuda/kernels/peers/peer_residual.h"
 
 #include <chrono>
 #include <cstring>

@@ -2,7 +2,7 @@
 // scales of the product, and what other ranks have, are the caller's to add. Called by CudaOps.
 #pragma once
 
-#include "rudder/cuda/kernels/qkv_prep.h"
+#include "rudder/cuda/kernels/qkv/qkv_prep.h"
 #include "rudder/ops/args.h"
 
 namespace rudder::cuda {

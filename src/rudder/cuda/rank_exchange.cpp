@@ -1,6 +1,6 @@
 #include "rudder/cuda/rank_exchange.h"
 
-#include "rudder/cuda/kernels/peer.h"
+#include "rudder/cuda/kernels/peers/peer.h"
 
 namespace rudder::cuda {
 namespace {

@@ -1,5 +1,5 @@
-// RankExchange: what the ops of one rank ask of the others (kernels/peer.h), from their arguments
-// to the launch of a kernel. CudaOps has one where it is a rank of a group.
+// RankExchange: what the ops of one rank ask of the others (kernels/peers/peer.h), from their
+// arguments to the launch of a kernel. CudaOps has one where it is a rank of a group.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,8 +8,8 @@
 #include <span>
 
 #include "rudder/cuda/device_memory.h"
-#include "rudder/cuda/kernels/peer_residual.h"
-#include "rudder/cuda/kernels/qkv_prep.h"
+#include "rudder/cuda/kernels/peers/peer_residual.h"
+#include "rudder/cuda/kernels/qkv/qkv_prep.h"
 #include "rudder/cuda/peer_comm.h"
 #include "rudder/ops/args.h"
 

@@ -1,8 +1,8 @@
 // The product whose weights go through a ring: every way to cut it up.
-#include "rudder/cuda/kernels/ring_product.h"
+#include "rudder/cuda/kernels/products/ring_product.h"
 
-#include "rudder/cuda/kernels/pause.h"
-#include "rudder/cuda/kernels/rows.h"
+#include "rudder/cuda/kernels/measure/pause.h"
+#include "rudder/cuda/kernels/rows/rows.h"
 #include "rudder/cuda/linear_test.h"
 
 namespace rudder::cuda {

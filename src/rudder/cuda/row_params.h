@@ -2,8 +2,8 @@
 // of views. Called by CudaOps.
 #pragma once
 
-#include "rudder/cuda/kernels/linear_epilogue.h"
-#include "rudder/cuda/kernels/rows.h"
+#include "rudder/cuda/kernels/products/linear_epilogue.h"
+#include "rudder/cuda/kernels/rows/rows.h"
 #include "rudder/ops/args.h"
 
 namespace rudder::cuda {

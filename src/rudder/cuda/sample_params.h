@@ -2,8 +2,8 @@
 // kernels: pointers instead of views. Called by CudaOps.
 #pragma once
 
-#include "rudder/cuda/kernels/look_up.h"
-#include "rudder/cuda/kernels/sample.h"
+#include "rudder/cuda/kernels/sampling/look_up.h"
+#include "rudder/cuda/kernels/sampling/sample.h"
 #include "rudder/ops/look_up_args.h"
 #include "rudder/ops/sample_args.h"
 #include "rudder/ops/score_args.h"

@@ -6,9 +6,9 @@
 
 #include "rudder/base/check.h"
 #include "rudder/cuda/device_status.h"
-#include "rudder/cuda/kernels/gemv.h"
-#include "rudder/cuda/kernels/linear_epilogue.h"
-#include "rudder/cuda/kernels/ring_product.h"
+#include "rudder/cuda/kernels/products/gemv.h"
+#include "rudder/cuda/kernels/products/linear_epilogue.h"
+#include "rudder/cuda/kernels/products/ring_product.h"
 
 namespace rudder::cuda {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "rudder/cuda/kernel_policy.h"
-#include "rudder/cuda/kernels/gemv.h"
+#include "rudder/cuda/kernels/products/gemv.h"
 #include "rudder/cuda/product.h"
 #include "rudder/cuda/token_buckets.h"
 

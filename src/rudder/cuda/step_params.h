@@ -2,7 +2,7 @@
 // instead of views. Called by CudaOps.
 #pragma once
 
-#include "rudder/cuda/kernels/step.h"
+#include "rudder/cuda/kernels/sampling/step.h"
 #include "rudder/ops/slot_args.h"
 
 namespace rudder::cuda {

@@ -1,7 +1,7 @@
 #include "rudder/cuda/stream_marks.h"
 
 #include "rudder/cuda/device_status.h"
-#include "rudder/cuda/kernels/mark.h"
+#include "rudder/cuda/kernels/measure/mark.h"
 
 namespace rudder::cuda {
 

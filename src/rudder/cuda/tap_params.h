@@ -2,8 +2,8 @@
 // CudaOps.
 #pragma once
 
-#include "rudder/cuda/kernels/encode.h"
-#include "rudder/cuda/kernels/tapped_rows.h"
+#include "rudder/cuda/kernels/features/encode.h"
+#include "rudder/cuda/kernels/taps/tapped_rows.h"
 #include "rudder/ops/args.h"
 
 namespace rudder::cuda {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "rudder/cuda/bench_graphs.h"
-#include "rudder/cuda/kernels/tapped_rows.h"
+#include "rudder/cuda/kernels/taps/tapped_rows.h"
 
 namespace rudder::cuda {
 namespace {

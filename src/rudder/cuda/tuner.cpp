@@ -5,8 +5,8 @@
 #include <random>
 
 #include "rudder/cuda/device_status.h"
-#include "rudder/cuda/kernels/convert.h"
-#include "rudder/cuda/kernels/pause.h"
+#include "rudder/cuda/kernels/measure/pause.h"
+#include "rudder/cuda/kernels/rows/convert.h"
 #include "rudder/cuda/linear.h"
 #include "rudder/cuda/stream.h"
 

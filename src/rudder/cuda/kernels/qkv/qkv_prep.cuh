@@ -1,0 +1,114 @@
+// What the kernels of qkv_prep share: heads, their norms, the rotation. Included by .cu files only.
+#pragma once
+
+#include "rudder/cuda/kernels/device_vec.cuh"
+#include "rudder/cuda/kernels/qkv/qkv_prep.h"
+
+namespace rudder::cuda {
+
+enum class Part : uint8_t { kQ, kK, kV };
+
+// One of the H + 2 KV heads of a token.
+struct Head {
+  Part part = Part::kQ;
+  int index = 0;  // within its part
+};
+
+__device__ inline Head head_of(const QkvPrepParams& p, int head) {
+  if (head < p.num_heads) return {Part::kQ, head};
+  if (head < p.num_heads + p.num_kv_heads) return {Part::kK, head - p.num_heads};
+  return {Part::kV, head - p.num_heads - p.num_kv_heads};
+}
+
+__device__ inline const Bf16* token_of(const QkvPrepParams& p, int64_t t) {
+  const int64_t heads = p.num_heads + 2 * int64_t{p.num_kv_heads};
+  return static_cast<const Bf16*>(p.qkv) + t * heads * p.head_dim;
+}
+
+struct HeadNorm {
+  const float* weight = nullptr;  // of the head's first element; null: no norm
+  const float* alpha = nullptr;   // likewise; null: the norm is RMS
+  float eps = 0.0f;
+  bool is_wide = false;
+};
+
+__device__ inline HeadNorm norm_of(const QkvPrepParams& p, Head head) {
+  if (head.part == Part::kV) return {p.v_norm, p.v_alpha, p.v_eps, false};
+  const bool is_q = head.part == Part::kQ;
+  const float* weight = is_q ? p.q_norm : p.k_norm;
+  if (weight == nullptr) return {};
+  const float* alpha = is_q ? p.q_alpha : p.k_alpha;
+  const bool is_wide = is_q ? p.q_norm_is_wide : p.k_norm_is_wide;
+  const int64_t begin = is_wide ? int64_t{head.index} * p.head_dim : 0;
+  return {weight + begin, alpha == nullptr ? nullptr : alpha + begin, is_q ? p.q_eps : p.k_eps,
+          is_wide};
+}
+
+__device__ inline float inverse_rms(float squares, int width, float eps) {
+  return 1.0f / sqrtf(squares / static_cast<float>(width) + eps);
+}
+
+__device__ inline float kv_scale(const QkvPrepParams& p, Head head) {
+  const float* scale = head.part == Part::kK ? p.k_scale : p.v_scale;
+  return scale == nullptr ? 1.0f : scale[head.index];
+}
+
+__device__ inline void scale_by(Floats& x, float factor, const Floats& weight) {
+#pragma unroll
+  for (int j = 0; j < kRun; ++j) x.v[j] = x.v[j] * factor * weight.v[j];
+}
+
+// Spelt out, so that every kernel rounds alike.
+__device__ inline void rotate(Floats& low, Floats& high, const Floats& cosine, const Floats& sine) {
+#pragma unroll
+  for (int j = 0; j < kRun; ++j) {
+    const float a = low.v[j];
+    const float b = high.v[j];
+    low.v[j] = __fmaf_rn(a, cosine.v[j], -__fmul_rn(b, sine.v[j]));
+    high.v[j] = __fmaf_rn(a, sine.v[j], __fmul_rn(b, cosine.v[j]));
+  }
+}
+
+// The sum of squares of a head that kLanes lanes have, to each of them.
+template <int kLanes>
+__device__ float squares_of_head(const Floats& low, const Floats& high) {
+  float squares = 0.0f;
+#pragma unroll
+  for (int j = 0; j < kRun; ++j) squares = fmaf(low.v[j], low.v[j], squares);
+#pragma unroll
+  for (int j = 0; j < kRun; ++j) squares = fmaf(high.v[j], high.v[j], squares);
+#pragma unroll
+  for (int step = kLanes / 2; step > 0; step /= 2) {
+    squares += __shfl_xor_sync(0xffffffffu, squares, step);
+  }
+  return squares;
+}
+
+// Most caches have no scale, and a division takes longer than all else here.
+__device__ inline void store_head_run(bool is_fp8, float scale, void* to, int left, Floats x) {
+  if (!is_fp8) return store_run<true>(static_cast<Bf16*>(to), left, pack(x));
+  if (scale != 1.0f) {
+#pragma unroll
+    for (float& v : x.v) v = scaled_for_fp8(v, scale);
+  }
+  store_run_fp8<true>(static_cast<uint8_t*>(to), left, x);
+}
+
+// What norms a launch has, so that none pays for what another kind needs: RMS norms of heads,
+// UClipNorms, or others, also over all heads.
+enum class Norms { kRmsOfHead, kClip, kAny };
+
+inline Norms norms_of(const QkvPrepParams& p) {
+  const auto has = [](const float* norm, bool is_kind) { return norm == nullptr || is_kind; };
+  if (has(p.q_norm, p.q_alpha != nullptr) && has(p.k_norm, p.k_alpha != nullptr) &&
+      has(p.v_norm, p.v_alpha != nullptr) &&
+      (p.q_norm != nullptr || p.k_norm != nullptr || p.v_norm != nullptr)) {
+    return Norms::kClip;
+  }
+  const bool is_rms_of_head = has(p.q_norm, p.q_alpha == nullptr && !p.q_norm_is_wide) &&
+                              has(p.k_norm, p.k_alpha == nullptr && !p.k_norm_is_wide) &&
+                              has(p.v_norm, p.v_alpha == nullptr);
+  return is_rms_of_head ? Norms::kRmsOfHead : Norms::kAny;
+}
+
+}  // namespace rudder::cuda
