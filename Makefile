@@ -5,7 +5,7 @@ JOBS := $(shell nproc)
 ARGS ?=
 STAGES ?=
 
-.PHONY: help setup build serve package test test-full test-gpu check clean
+.PHONY: help setup build serve package test test-full test-gpu check recipe clean
 
 help:
 	@echo "make serve   build and serve the embedded demo model on 127.0.0.1:8000 (ARGS='--port 9000')"
@@ -16,6 +16,7 @@ help:
 	@echo "make build   build the rudder binary only"
 	@echo "make package  a .deb and a tarball of the binary, with checksums, in build/packages"
 	@echo "make check   the source checks only (format, rooms, budgets, headers, clang-tidy)"
+	@echo "make recipe WHAT=min_p  the files that an addition touches (tools/additions.csv has the kinds)"
 
 setup:
 	@tools/setup.sh build
@@ -46,6 +47,9 @@ test-gpu:
 check:
 	@tools/setup.sh build test
 	@tools/check.sh
+
+recipe:
+	@python3 tools/recipe.py "$(WHAT)"
 
 clean:
 	rm -rf build

@@ -18,7 +18,7 @@ quick_checks() {  # each takes one core for some seconds
   check "structure" python3 tools/structure.py
   check "glossary" python3 tools/glossary_check.py
   check "ledger" python3 tools/ledger_check.py
-  check "recipes" python3 tools/recipe_check.py
+  check "recipes" python3 tools/recipe.py
   check "named tests" python3 tools/named_tests.py
   check "types" .venv/bin/mypy --config-file clients/python/pyproject.toml clients/python/src
   check "gates" python3 tools/test_gates.py
