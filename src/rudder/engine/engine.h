@@ -27,8 +27,6 @@
 
 namespace rudder::engine {
 
-constexpr int32_t kMaxRetryAfter = 600;
-
 // What a replica of an engine has of its own.
 struct ReplicaParts {
   std::unique_ptr<step::Executor> executor;

@@ -186,11 +186,9 @@ PlaceAsk EngineCore::within_deadline(PlaceAsk ask) const {
   return ask;
 }
 
-// When all that waits has begun to run, or only as much is left as may wait.
 int32_t EngineCore::retry_after_s() const {
-  const double wait_s = static_cast<double>(admission_.expected_wait_us(clock_->now_us())) * 1e-6;
-  const double seconds = std::ceil(wait_s - settings_.max_queue_seconds);
-  return static_cast<int32_t>(std::clamp(seconds, 1.0, double{kMaxRetryAfter}));
+  const int64_t wait_us = admission_.expected_wait_us(clock_->now_us());
+  return engine::retry_after_s(wait_us, settings_.max_queue_seconds);
 }
 
 bool EngineCore::step() {

@@ -7,6 +7,8 @@
 
 namespace rudder::engine {
 
+constexpr int32_t kMaxRetryAfter = 600;
+
 // What waits, or leaves.
 struct QueueLoad {
   int64_t requests = 0;
@@ -31,5 +33,11 @@ class ServiceRate {
   double tokens_ = 0;
   int64_t since_us_ = 0;  // us_ covers the time before
 };
+
+// Seconds until a request that was refused may try again, where all that waits takes `wait_us` to
+// begin and a request may wait for `bound_s` (0: for ever): when half of that has begun, or as much
+// that what is left takes half of the bound, whichever is later. So who comes back then finds room
+// for what half a queue is, and a queue that has had work until then. 1 to kMaxRetryAfter.
+int32_t retry_after_s(int64_t wait_us, double bound_s);
 
 }  // namespace rudder::engine
