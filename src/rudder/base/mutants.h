@@ -62,6 +62,8 @@
   X(kCaptureOverflow, "a step captures more than its buffer takes")                               \
   X(kShortPromptsWait, "a short prompt waits for a long one of its tenant that came before")      \
   X(kFirstLeftOut, "short prompts leave nothing to the one that came first")                      \
+  X(kNothingLeftToSmall, "large prompts take the blocks that are kept for small ones")            \
+  X(kOvertakenForEver, "small prompts go past a large one in whatever blocks come free")          \
   X(kTableEditsLost, "edits of the tables do not reach the executor")                             \
   X(kTenantsUnshared, "prompts of the first tenant leave nothing to the others")                  \
   X(kStopStringRace, "tokens behind a stop string are handed out")                                \

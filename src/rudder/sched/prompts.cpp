@@ -13,17 +13,20 @@ Prompts::Prompts(const step::Capacity& capacity, const SchedSettings& settings, 
       waiting_(parts.waiting),
       running_(parts.running),
       bound_(parts.bound),
-      answers_(parts.answers) {}
+      answers_(parts.answers),
+      overtaking_(parts.blocks, parts.answers) {}
 
 void Prompts::add_to(SchedStats* stats) const {
   stats->prefix_queries += prefix_queries_;
   stats->prefix_hits += prefix_hits_;
   stats->prefix_hits_without_states += prefix_unstated_;
+  stats->overtakes += overtakes_;
 }
 
 void Prompts::plan(StepBuilder& builder) {
   if (builder.tokens_left == 0) return;
   step_ = {};
+  overtaking_.begin_step();
   list_demands(builder);
   if (demands_.empty()) return;
   bound_.begin_step(builder.shape, expected_decodes(builder), step_.turnover, step_.longest,
@@ -108,6 +111,7 @@ void Prompts::note_running(const Sequence& sequence, StepBuilder& builder) {
     step_.turnover.add(sequence.prompt_len, cached, answers_.expected(most_tokens));
   }
   if (waiting_.empty()) return;
+  overtaking_.note_running(sequence);
   builder.blocks_promised += blocks_.to_take(num_tokens, sequence.tables);
   step_.elements_kept += sequence.taps.record_elements();
 }

@@ -31,6 +31,7 @@ struct SchedStats {
   // What prefix_hits were if no state were needed to go on from a prefix; as many where there are
   // none.
   uint64_t prefix_hits_without_states = 0;
+  uint64_t overtakes = 0;     // small prompts begun past a large one that waited for blocks
   uint64_t checkpoints = 0;   // of states, planned
   uint64_t evictions = 0;     // cached blocks given to another use
   uint64_t late_results = 0;  // in flight when their sequence ended
