@@ -50,6 +50,8 @@ class Engine {
     std::shared_ptr<const Clock> clock;
     std::string model_identity;    // part of every prefix-block key
     std::vector<int32_t> eos_ids;  // the model's end-of-sequence ids, all of them
+    // What its chat template writes behind messages (text/turn_ends.h); none: its ids that end.
+    std::vector<int32_t> turn_ends = {};
     // Null: requests that capture are refused.
     std::unique_ptr<steer::capture::Dispatcher> captures = {};
     // Null: requests with a grammar are refused.

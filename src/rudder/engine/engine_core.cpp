@@ -22,9 +22,8 @@ namespace {
 // An idle loop shows life four times a second (Engine).
 constexpr int64_t kMaxIdleSilenceUs = 1'000'000;
 
-sched::SchedSettings sched_settings(const EngineSettings& settings, const std::string& identity,
-                                    const Entropy& entropy, int32_t depth,
-                                    cache::BlockWatcher* watcher) {
+sched::SchedSettings sched_settings(const EngineSettings& settings, const Commons& commons,
+                                    int32_t depth, cache::BlockWatcher* watcher) {
   sched::SchedSettings out;
   out.max_num_seqs = settings.max_num_seqs;
   out.max_num_batched_tokens = settings.max_num_batched_tokens;
@@ -36,9 +35,10 @@ sched::SchedSettings sched_settings(const EngineSettings& settings, const std::s
   out.max_itl_us =
       settings.max_itl_ms ? std::llround(*settings.max_itl_ms * 1000) : sched::kAutoItlBound;
   out.enable_prefix_caching = settings.enable_prefix_caching;
-  out.model_identity = identity;
-  out.hash_key = entropy.hash_key;
-  out.hash_bits = entropy.hash_bits;
+  out.model_identity = commons.model_identity;
+  out.hash_key = commons.entropy.hash_key;
+  out.hash_bits = commons.entropy.hash_bits;
+  out.turn_ends = commons.turn_ends;
   out.block_watcher = watcher;
   return out;
 }
@@ -107,9 +107,7 @@ EngineCore::EngineCore(ReplicaParts parts, std::shared_ptr<Commons> commons,
       depth_(settings.async_scheduling ? std::max(1, capacity.max_in_flight) : 1),
       admission_(settings.max_num_queued_reqs, settings.max_num_queued_tokens),
       commons_(std::move(commons)),
-      scheduler_(capacity,
-                 sched_settings(settings, commons_->model_identity, commons_->entropy, depth_,
-                                parts.block_watcher),
+      scheduler_(capacity, sched_settings(settings, *commons_, depth_, parts.block_watcher),
                  proposer_.get()),
       limits_(request_limits(*executor_, scheduler_, settings, commons_->eos_ids,
                              commons_->captures != nullptr)),
@@ -437,7 +435,8 @@ void EngineCore::end_all() {
   const Result<void> ended = contain([&] {
     take_commands();
     delivery_.end_every_request(FinishReason::kCancelled, std::nullopt);
-    while (!in_flight_.empty()) collect_oldest();
+    // What is still copied to comes back when the copy is done.
+    while (!in_flight_.empty() || (scheduler_.has_work() && launch_next())) collect_oldest();
     publish_stats();
   });
   if (!ended) give_up(ended.error());
