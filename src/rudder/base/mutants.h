@@ -28,6 +28,8 @@
   X(kRestoredTooFar, "a sequence goes on one block behind the checkpoint that it is given")       \
   X(kCheckpointBeforeCommit, "a checkpoint is shared while the step that writes it is in flight") \
   X(kCheckpointUnheld, "a checkpoint is given away while the copy that reads it is in flight")    \
+  X(kStepsWhileCopying, "a sequence runs while what it goes on from is still copied")             \
+  X(kFreedWhileCopying, "a sequence that ends gives back a state that is still copied to")        \
   X(kSlotReuseWithoutGeneration, "a slot is reopened under the generation it had")                \
   X(kPreemptDropsToken, "a resumed sequence forgets the last token it handed out")                \
   X(kLateTokenKept, "a token in flight at finish() is handed out")                                \

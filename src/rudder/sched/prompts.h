@@ -50,6 +50,7 @@ class Prompts {
   // prompts.cpp: by tenant, in the order of their shares.
   void list_demands(StepBuilder& builder);
   void note_running(const Sequence& sequence, StepBuilder& builder);
+  void note_demand(const Sequence& sequence);
   FairShares::Demand& demand_of(int32_t tenant);
   bool waits_for_company(const StepShape& shape, int64_t room) const;
   StepShape expected_decodes(const StepBuilder& builder) const;

@@ -158,9 +158,12 @@ void Prompts::begin(StepBuilder& builder, Sequence& sequence, const cache::Match
   }
   blocks_.give_state(sequence, match, builder.plan());
   running_.begin(sequence, num_cached, builder.plan());
-  const int32_t chunk = running_.grow(builder, sequence, max_chunk(builder, sequence, num_cached));
-  RUDDER_CHECK(chunk > 0, "sequence {} was admitted without room", sequence.id.value);
-  builder.add(sequence, chunk, match.num_blocks);
+  if (sequence.state != SequenceState::kCopying) {
+    const int32_t chunk =
+        running_.grow(builder, sequence, max_chunk(builder, sequence, num_cached));
+    RUDDER_CHECK(chunk > 0, "sequence {} was admitted without room", sequence.id.value);
+    builder.add(sequence, chunk, match.num_blocks);
+  }
   builder.blocks_promised += blocks_.to_take(num_tokens, sequence.tables);
   step_.elements_kept += sequence.taps.record_elements();
 }
@@ -201,9 +204,8 @@ int32_t Prompts::end_of(int32_t block) const {
 bool Prompts::computes(Sequence& other, Sequence& sequence, int32_t i) const {
   const cache::BlockCache& cache = blocks_.cache();
   const int64_t num_tokens = std::ssize(other.tokens);
-  const bool will_compute = other.state == SequenceState::kRunning
-                                ? num_tokens >= end_of(i)
-                                : other.run.planned_len >= end_of(i);
+  const bool will_compute =
+      other.is_begun() ? num_tokens >= end_of(i) : other.run.planned_len >= end_of(i);
   return will_compute && other.run.computed_len < end_of(i) && num_tokens >= end_of(i) &&
          cache.key(other.chain, other.tokens, i) == cache.key(sequence.chain, sequence.tokens, i);
 }

@@ -13,9 +13,10 @@ struct SchedStats {
   int32_t num_retiring = 0;    // ended or preempted, still named by a step in flight
   int64_t waiting_tokens = 0;  // prompt (and recomputed output) tokens of those waiting
   int32_t steps_in_flight = 0;
-  int32_t num_blocks = 0;     // = in use + cached + free
-  int32_t blocks_in_use = 0;  // referenced by a sequence
-  int32_t blocks_cached = 0;  // unreferenced, hold a reusable prefix
+  int32_t copies_in_flight = 0;  // to states, which outlast their steps
+  int32_t num_blocks = 0;        // = in use + cached + free
+  int32_t blocks_in_use = 0;     // referenced by a sequence
+  int32_t blocks_cached = 0;     // unreferenced, hold a reusable prefix
   int32_t blocks_free = 0;
   // Counters; they only grow.
   uint64_t steps = 0;              // planned

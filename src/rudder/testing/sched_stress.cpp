@@ -119,6 +119,8 @@ class Stress {
       capacity.states = {.count = static_cast<int32_t>(2 + seed / 5 % 12),
                          .bytes = 1,
                          .checkpoint_blocks = static_cast<int32_t>(seed / 60 % 4)};
+      capacity.slow_copies = seed % 2 == 0;
+      fake.copy_steps = static_cast<int32_t>(seed / 10 % 4 * 5);
     }
     capacity.takes_trees =
         !has_states && std::ranges::all_of(capacity.kv_groups, [](const step::KvGroup& group) {
