@@ -12,7 +12,7 @@
 #include "rudder/base/result.h"
 #include "rudder/cache/block_watcher.h"
 #include "rudder/constraint/grammar_source.h"
-#include "rudder/engine/admission.h"
+#include "rudder/engine/bounded_queue.h"
 #include "rudder/engine/event.h"
 #include "rudder/engine/forms.h"
 #include "rudder/engine/request.h"

@@ -13,7 +13,7 @@
 #include "rudder/base/philox.h"
 #include "rudder/engine/choices.h"
 #include "rudder/engine/run_trials.h"
-#include "rudder/engine/taps_forms.h"
+#include "rudder/engine/resolved_taps.h"
 #include "rudder/engine/watched_rows.h"
 
 namespace rudder::engine {
@@ -105,7 +105,7 @@ EngineCore::EngineCore(ReplicaParts parts, std::shared_ptr<Commons> commons,
       block_watcher_(parts.block_watcher),
       settings_(settings),
       depth_(settings.async_scheduling ? std::max(1, capacity.max_in_flight) : 1),
-      admission_(settings.max_num_queued_reqs, settings.max_num_queued_tokens),
+      queue_(settings.max_num_queued_reqs, settings.max_num_queued_tokens),
       commons_(std::move(commons)),
       scheduler_(capacity, sched_settings(settings, *commons_, depth_, parts.block_watcher),
                  proposer_.get()),
@@ -141,7 +141,7 @@ Result<RequestId> EngineCore::submit(Request request, EventSink sink) {
   const RequestId id(commons_->next_request.fetch_add(1, std::memory_order_relaxed));
   const PlaceAsk ask = within_deadline(place_ask(request));
   const int64_t now_us = clock_->now_us();
-  auto taken = admission_.take(ask, id, now_us);
+  auto taken = queue_.take(ask, id, now_us);
   if (!taken) return refuse(std::move(taken.error()));
   if (!taken->displaced.empty()) mailbox_.displace(taken->displaced);
 
@@ -175,7 +175,7 @@ Result<void> EngineCore::pin(std::vector<steer::KeyedProgram> programs) {
 
 Result<void> EngineCore::would_accept(const PlaceAsk& ask) const {
   RUDDER_TRY_VOID(mailbox_.open());
-  return admission_.would_accept(within_deadline(ask), clock_->now_us());
+  return queue_.would_accept(within_deadline(ask), clock_->now_us());
 }
 
 PlaceAsk EngineCore::within_deadline(PlaceAsk ask) const {
@@ -185,7 +185,7 @@ PlaceAsk EngineCore::within_deadline(PlaceAsk ask) const {
 }
 
 int32_t EngineCore::retry_after_s() const {
-  const int64_t wait_us = admission_.expected_wait_us(clock_->now_us());
+  const int64_t wait_us = queue_.expected_wait_us(clock_->now_us());
   return engine::retry_after_s(wait_us, settings_.max_queue_seconds);
 }
 
@@ -485,8 +485,8 @@ Result<void> EngineCore::health() const {
 EngineStats EngineCore::stats() const {
   EngineStats stats = metrics_.snapshot();
   stats.max_running = scheduler_.max_running();
-  stats.queued_tokens = admission_.load().tokens;
-  stats.expected_wait_us = admission_.expected_wait_us(clock_->now_us());
+  stats.queued_tokens = queue_.load().tokens;
+  stats.expected_wait_us = queue_.expected_wait_us(clock_->now_us());
   return stats;
 }
 

@@ -1,6 +1,6 @@
 // ServiceRate: how fast the bounded queue is served, by what left it to run while something waited.
 // Exponential forgetting over time in which something waits; what happens while the queue is empty
-// says nothing of how fast it is served. Not thread-safe: Admission holds a lock.
+// says nothing of how fast it is served. Not thread-safe: BoundedQueue holds a lock.
 #pragma once
 
 #include <cstdint>
