@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "rudder/testing/sched_loop.h"
 
@@ -169,6 +170,43 @@ TEST(StatesTest, APreemptedSequenceGoesOnFromACheckpoint) {
   }
   ASSERT_EQ(loop.run(), "");
   EXPECT_GT(loop.scheduler().stats().preemptions, 0u);
+}
+
+// Tokens that are computed again for each preemption, on a machine with few blocks.
+double recomputed_per_preemption(int32_t num_states, int32_t checkpoint_blocks) {
+  testing::FakeOptions fake = states_fake(num_states, checkpoint_blocks);
+  if (num_states == 0) fake.capacity.states = {};
+  fake.capacity.num_blocks = 60;
+  SchedLoop loop(fake, states_settings());
+  int64_t once = 0;
+  for (uint64_t id = 1; id <= 40; ++id) {
+    const auto num = static_cast<int32_t>(id);
+    NewSequence sequence = test_sequence(id, test_prompt(60 + 3 * num, num), 100 + 7 * (num % 13));
+    once += sequence.max_len - 1;
+    loop.add(std::move(sequence));
+  }
+  EXPECT_EQ(loop.run(), "");
+  const auto preemptions = static_cast<double>(loop.scheduler().stats().preemptions);
+  EXPECT_GT(preemptions, 10);
+  return static_cast<double>(static_cast<int64_t>(loop.executor().computed_tokens()) - once) /
+         preemptions;
+}
+
+// One every block is more than any that a preemption could make: it spares less than a state takes,
+// which is the bytes of as many blocks as lie between two checkpoints by default.
+TEST(StatesTest, ACheckpointAtAPreemptionSparesLessThanItTakes) {
+  const double without = recomputed_per_preemption(0, 0);
+  const double every_block = recomputed_per_preemption(400, 1);
+  std::printf(
+      "computed again for each preemption: %.1f tokens with blocks alone, %.1f with a "
+      "checkpoint every block\n",
+      without, every_block);
+  for (const int32_t blocks : {2, 4, 8}) {
+    const double every = recomputed_per_preemption(400, blocks);
+    std::printf("one every %d blocks: %.1f tokens, %.1f more\n", blocks, every,
+                every - every_block);
+    EXPECT_LT(every - every_block, blocks * 16) << blocks;
+  }
 }
 
 // A copy that takes three steps more: the sequence holds its blocks and state meanwhile, and is in
