@@ -19,6 +19,7 @@
 #include "rudder/model/make_model.h"
 #include "rudder/model/norm_gains.h"
 #include "rudder/record/flight_recorder.h"
+#include "rudder/text/turn_ends.h"
 #include "rudder/weights/mapped_file.h"
 #include "rudder/wrap/paced_executor.h"
 
@@ -232,6 +233,11 @@ Result<exec::StepLimits> step_limits(const SessionSettings& settings,
                           .look_up = look_up};
 }
 
+std::vector<int32_t> turn_ends_of(const ModelFiles& files) {
+  if (files.chat == nullptr) return {};
+  return text::find_turn_ends(*files.chat, *files.tokenizer);
+}
+
 // What KV computed by this process depends on, besides tokens.
 std::string model_identity(const ModelFiles& files, const exec::MemoryBudget& budget) {
   return fmt::format("{}:{}:{}:{}", files.name, budget.weights.formats,
@@ -438,6 +444,7 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
                                     .clock = clock,
                                     .model_identity = model_identity(session.files, session.memory),
                                     .eos_ids = session.files.generation.eos_ids,
+                                    .turn_ends = turn_ends_of(session.files),
                                     .captures = std::move(captures),
                                     .grammars = std::move(grammars),
                                     .proposer = std::move(front.proposer),

@@ -30,6 +30,10 @@ RULES = (
      "what a step does for one sequence is the sequence"),
     ("draft", r"\bRequest(?:Params)?[&*]? \w*draft\b|\b(?:Request|Step)Draft\b", True, (),
      "a request that is not validated is request parameters, a step in the making is in a step builder"),
+    ("admission", r"\bAdmission\b|\badmission_\b", True, ("src/rudder/sched/",),
+     "admission is the scheduler's: requests take places of the bounded queue"),
+    ("relay", r"\bCaptureRelay\b|\bcapture_relay\w*", True, (), "a relay is a number of a token: say capture bridge"),
+    ("form", r"\bTaps?Forms?\b|\btaps?_forms?\b", True, (), "a form is of an output: say resolved taps"),
     ("stage", r"\b(?:test|start|build) stages?\b|time of each stage", False, (), "a stage is of a pipeline: say part"),
 )
 

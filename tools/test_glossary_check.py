@@ -14,7 +14,7 @@ class GlossaryCheck(unittest.TestCase):
     def test_places_outside_the_queue(self):
         for line in ("struct Place {", "struct KvLayerPlace {", "size_t place = 0;", "f(k_place_.stage);", "for (int p : places) {"):
             self.assertEqual(words(line), ["place"], line)
-            self.assertEqual(words(line, "src/rudder/engine/admission.h"), [], line)
+            self.assertEqual(words(line, "src/rudder/engine/bounded_queue.h"), [], line)
 
     def test_to_place_and_english_pass(self):
         for line in ("ops.place_rows(x);", "layout_.place(100);", "Placement placement;", "x += y;  // in place of x",
@@ -36,6 +36,12 @@ class GlossaryCheck(unittest.TestCase):
         self.assertEqual(words("int64_t most; // of decoding rows"), ["row"])
         self.assertEqual(words("[](const RequestParams& draft) {"), ["draft"])
         self.assertEqual(words("the time of each stage", "CONTRIBUTING.md"), ["stage"])
+
+    def test_admission_relay_and_form(self):
+        for word, line in (("admission", "Admission admission_;"), ("relay", "CaptureRelay captures_;"), ("form", "TapsForms taps;")):
+            self.assertEqual(words(line, "src/rudder/engine/a.h"), [word], line)
+        self.assertEqual(words("enum class Admission : uint8_t {", "src/rudder/sched/prompts.h"), [])
+        self.assertEqual(words("float relays[4]; Forms forms; TurnForms turns;"), [])
 
     def test_lines_are_counted(self):
         error = next(errors_of("src/a.cpp", "int x;\n\nint place;\n"))

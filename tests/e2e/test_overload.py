@@ -10,6 +10,7 @@ what it saw: the server's processor time for a token shows what the refused cost
 import json
 import math
 import os
+import random
 import resource
 import statistics
 import subprocess
@@ -152,3 +153,39 @@ def test_at_ten_times_the_load_goodput_stays(tmp_path):
         shares = measure_pairs(server, tmp_path, PAIRS, SECONDS)
         assert statistics.median(shares) >= GOODPUT, shares
         assert server.metric("rudder:num_requests_waiting") == 0
+
+
+def test_a_small_prompt_does_not_wait_for_long_ones():
+    """A tenant's long prompts fill the cache and wait in line for it: its small request begins beside them."""
+    random_ids = random.Random(1)
+
+    def wait_of(server, length, tokens):
+        ids = [random_ids.randrange(100, 2500) for _ in range(length)]
+        body = {"prompt": ids, "max_tokens": tokens, "stream": True, "ignore_eos": True}
+        begin = time.monotonic()
+        with httpx2.stream("POST", server.url + "/v1/completions", json=body, timeout=300) as answer:
+            assert answer.status_code == 200
+            return next(time.monotonic() - begin for line in answer.iter_lines() if line.startswith("data: {"))
+
+    def keep_asking(server, ended, waits):
+        while not ended.is_set():
+            waits.append(wait_of(server, 1900, 48))
+
+    with serving("--device", "cpu", "--kv-cache-memory-bytes", str(32 << 20), "--max-num-batched-tokens", "256",
+                 "--max-queue-seconds", "0", "--disable-access-log", "--log-level", "error") as server:
+        ended, long_waits = threading.Event(), []
+        clients = [threading.Thread(target=keep_asking, args=(server, ended, long_waits)) for _ in range(16)]
+        for client in clients:
+            client.start()
+        try:
+            while len(long_waits) < 16:
+                time.sleep(0.1)
+            small_waits = [wait_of(server, 24, 8) for _ in range(5)]
+        finally:
+            ended.set()
+            for client in clients:
+                client.join()
+        steady = statistics.median(long_waits[16:])
+        print(f"to the first token: small {statistics.median(small_waits):.2f} s, at most {max(small_waits):.2f}; long {steady:.2f} s")
+        assert statistics.median(small_waits) < steady / 5
+        assert server.metric("rudder:num_preemptions_total") == 0

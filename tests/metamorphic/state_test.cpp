@@ -16,6 +16,7 @@
 #include "metamorphic/harness.h"
 #include "rudder/base/check.h"
 #include "rudder/cpu/reference_ops.h"
+#include "rudder/exec/check_trees.h"
 #include "rudder/exec/state_memory.h"
 #include "rudder/testing/decayed_sum.h"
 #include "rudder/testing/random_proposer.h"
@@ -204,6 +205,30 @@ TEST(States, FewOfThemAreWaitedFor) {
     const Outcome got = run(*tiny_executor(backends()[0], kArch, few), sharing_settings(), asks);
     EXPECT_TRUE(is_same(alone, got.got)) << count << " states";
   }
+}
+
+// When an executor is made or budgeted, by the key that asks for trees and with the reason; a
+// request has no field that asks for one.
+TEST(States, TreesOfDraftsAreRefusedWhereASettingAsksForThem) {
+  const auto ops = cpu::make_reference_ops();
+  const auto refused = [&](const model::ModelSpec& spec, const exec::StepLimits& limits) {
+    const auto checked = exec::check_trees(limits, spec, *ops, 1);
+    return checked ? std::string() : checked.error().where + ": " + checked.error().message;
+  };
+  const model::ModelSpec recurrent = testing::tiny_spec(kArch);
+  const model::ModelSpec plain = testing::tiny_spec(TinyArch::kPreNorm);
+  exec::StepLimits of_heads;
+  for (int i = 0; i < 2; ++i) of_heads.draft_tree.tree.add(0);
+  exec::StepLimits of_the_host;
+  of_the_host.tree_key = "suffix_decoding_use_tree_spec";
+  constexpr const char* kWhy = "a layer of the model keeps a state: drafts are chains alone";
+  EXPECT_EQ(refused(recurrent, of_heads),
+            std::string("speculative-config.speculative_token_tree: ") + kWhy);
+  EXPECT_EQ(refused(recurrent, of_the_host),
+            std::string("speculative-config.suffix_decoding_use_tree_spec: ") + kWhy);
+  EXPECT_EQ(refused(recurrent, {}), "");
+  EXPECT_EQ(refused(plain, of_heads), "");
+  EXPECT_EQ(refused(plain, of_the_host), "");
 }
 
 TEST(States, TreesOfDraftsAreRefusedByName) {

@@ -28,6 +28,8 @@
   X(kRestoredTooFar, "a sequence goes on one block behind the checkpoint that it is given")       \
   X(kCheckpointBeforeCommit, "a checkpoint is shared while the step that writes it is in flight") \
   X(kCheckpointUnheld, "a checkpoint is given away while the copy that reads it is in flight")    \
+  X(kStepsWhileCopying, "a sequence runs while what it goes on from is still copied")             \
+  X(kFreedWhileCopying, "a sequence that ends gives back a state that is still copied to")        \
   X(kSlotReuseWithoutGeneration, "a slot is reopened under the generation it had")                \
   X(kPreemptDropsToken, "a resumed sequence forgets the last token it handed out")                \
   X(kLateTokenKept, "a token in flight at finish() is handed out")                                \
@@ -62,6 +64,8 @@
   X(kCaptureOverflow, "a step captures more than its buffer takes")                               \
   X(kShortPromptsWait, "a short prompt waits for a long one of its tenant that came before")      \
   X(kFirstLeftOut, "short prompts leave nothing to the one that came first")                      \
+  X(kNothingLeftToSmall, "large prompts take the blocks that are kept for small ones")            \
+  X(kOvertakenForEver, "small prompts go past a large one in whatever blocks come free")          \
   X(kTableEditsLost, "edits of the tables do not reach the executor")                             \
   X(kTenantsUnshared, "prompts of the first tenant leave nothing to the others")                  \
   X(kStopStringRace, "tokens behind a stop string are handed out")                                \

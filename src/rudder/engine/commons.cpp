@@ -14,6 +14,7 @@ Commons::Commons(Engine::Parts& parts, const Entropy& drawn, const step::Capacit
       clock(std::move(parts.clock)),
       model_identity(std::move(parts.model_identity)),
       eos_ids(std::move(parts.eos_ids)),
+      turn_ends(std::move(parts.turn_ends)),
       entropy(drawn),
       forms(std::move(parts.grammars), capacity.vocab_size, *clock),
       programs(capacity.taps),

@@ -32,6 +32,7 @@ struct Commons {
   const std::shared_ptr<const Clock> clock;
   const std::string model_identity;
   const std::vector<int32_t> eos_ids;
+  const std::vector<int32_t> turn_ends;
   const Entropy entropy;
   std::atomic<uint64_t> next_request{1};  // ids and, from them, drawn seeds: in order of arrival
   Forms forms;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "rudder/base/clock.h"
-#include "rudder/engine/capture_relay.h"
+#include "rudder/engine/capture_bridge.h"
 #include "rudder/engine/constraint_table.h"
 #include "rudder/engine/event.h"
 #include "rudder/engine/metrics.h"
@@ -27,7 +27,7 @@ class Delivery {
     RequestTable* requests;
     ConstraintTable* constraints;
     TapQueue* taps;
-    CaptureRelay* captures;
+    CaptureBridge* captures;
     EngineMetrics* metrics;
   };
   explicit Delivery(const Parts& parts) : parts_(parts) {}

@@ -12,7 +12,7 @@
 #include "rudder/base/result.h"
 #include "rudder/cache/block_watcher.h"
 #include "rudder/constraint/grammar_source.h"
-#include "rudder/engine/admission.h"
+#include "rudder/engine/bounded_queue.h"
 #include "rudder/engine/event.h"
 #include "rudder/engine/forms.h"
 #include "rudder/engine/request.h"
@@ -26,8 +26,6 @@
 #include "rudder/text/tokenizer.h"
 
 namespace rudder::engine {
-
-constexpr int32_t kMaxRetryAfter = 600;
 
 // What a replica of an engine has of its own.
 struct ReplicaParts {
@@ -52,6 +50,8 @@ class Engine {
     std::shared_ptr<const Clock> clock;
     std::string model_identity;    // part of every prefix-block key
     std::vector<int32_t> eos_ids;  // the model's end-of-sequence ids, all of them
+    // What its chat template writes behind messages (text/turn_ends.h); none: its ids that end.
+    std::vector<int32_t> turn_ends = {};
     // Null: requests that capture are refused.
     std::unique_ptr<steer::capture::Dispatcher> captures = {};
     // Null: requests with a grammar are refused.

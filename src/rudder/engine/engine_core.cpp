@@ -13,7 +13,7 @@
 #include "rudder/base/philox.h"
 #include "rudder/engine/choices.h"
 #include "rudder/engine/run_trials.h"
-#include "rudder/engine/taps_forms.h"
+#include "rudder/engine/resolved_taps.h"
 #include "rudder/engine/watched_rows.h"
 
 namespace rudder::engine {
@@ -22,9 +22,8 @@ namespace {
 // An idle loop shows life four times a second (Engine).
 constexpr int64_t kMaxIdleSilenceUs = 1'000'000;
 
-sched::SchedSettings sched_settings(const EngineSettings& settings, const std::string& identity,
-                                    const Entropy& entropy, int32_t depth,
-                                    cache::BlockWatcher* watcher) {
+sched::SchedSettings sched_settings(const EngineSettings& settings, const Commons& commons,
+                                    int32_t depth, cache::BlockWatcher* watcher) {
   sched::SchedSettings out;
   out.max_num_seqs = settings.max_num_seqs;
   out.max_num_batched_tokens = settings.max_num_batched_tokens;
@@ -36,9 +35,10 @@ sched::SchedSettings sched_settings(const EngineSettings& settings, const std::s
   out.max_itl_us =
       settings.max_itl_ms ? std::llround(*settings.max_itl_ms * 1000) : sched::kAutoItlBound;
   out.enable_prefix_caching = settings.enable_prefix_caching;
-  out.model_identity = identity;
-  out.hash_key = entropy.hash_key;
-  out.hash_bits = entropy.hash_bits;
+  out.model_identity = commons.model_identity;
+  out.hash_key = commons.entropy.hash_key;
+  out.hash_bits = commons.entropy.hash_bits;
+  out.turn_ends = commons.turn_ends;
   out.block_watcher = watcher;
   return out;
 }
@@ -105,11 +105,9 @@ EngineCore::EngineCore(ReplicaParts parts, std::shared_ptr<Commons> commons,
       block_watcher_(parts.block_watcher),
       settings_(settings),
       depth_(settings.async_scheduling ? std::max(1, capacity.max_in_flight) : 1),
-      admission_(settings.max_num_queued_reqs, settings.max_num_queued_tokens),
+      queue_(settings.max_num_queued_reqs, settings.max_num_queued_tokens),
       commons_(std::move(commons)),
-      scheduler_(capacity,
-                 sched_settings(settings, commons_->model_identity, commons_->entropy, depth_,
-                                parts.block_watcher),
+      scheduler_(capacity, sched_settings(settings, *commons_, depth_, parts.block_watcher),
                  proposer_.get()),
       limits_(request_limits(*executor_, scheduler_, settings, commons_->eos_ids,
                              commons_->captures != nullptr)),
@@ -143,7 +141,7 @@ Result<RequestId> EngineCore::submit(Request request, EventSink sink) {
   const RequestId id(commons_->next_request.fetch_add(1, std::memory_order_relaxed));
   const PlaceAsk ask = within_deadline(place_ask(request));
   const int64_t now_us = clock_->now_us();
-  auto taken = admission_.take(ask, id, now_us);
+  auto taken = queue_.take(ask, id, now_us);
   if (!taken) return refuse(std::move(taken.error()));
   if (!taken->displaced.empty()) mailbox_.displace(taken->displaced);
 
@@ -177,7 +175,7 @@ Result<void> EngineCore::pin(std::vector<steer::KeyedProgram> programs) {
 
 Result<void> EngineCore::would_accept(const PlaceAsk& ask) const {
   RUDDER_TRY_VOID(mailbox_.open());
-  return admission_.would_accept(within_deadline(ask), clock_->now_us());
+  return queue_.would_accept(within_deadline(ask), clock_->now_us());
 }
 
 PlaceAsk EngineCore::within_deadline(PlaceAsk ask) const {
@@ -186,11 +184,9 @@ PlaceAsk EngineCore::within_deadline(PlaceAsk ask) const {
   return ask;
 }
 
-// When all that waits has begun to run, or only as much is left as may wait.
 int32_t EngineCore::retry_after_s() const {
-  const double wait_s = static_cast<double>(admission_.expected_wait_us(clock_->now_us())) * 1e-6;
-  const double seconds = std::ceil(wait_s - settings_.max_queue_seconds);
-  return static_cast<int32_t>(std::clamp(seconds, 1.0, double{kMaxRetryAfter}));
+  const int64_t wait_us = queue_.expected_wait_us(clock_->now_us());
+  return engine::retry_after_s(wait_us, settings_.max_queue_seconds);
 }
 
 bool EngineCore::step() {
@@ -439,7 +435,8 @@ void EngineCore::end_all() {
   const Result<void> ended = contain([&] {
     take_commands();
     delivery_.end_every_request(FinishReason::kCancelled, std::nullopt);
-    while (!in_flight_.empty()) collect_oldest();
+    // What is still copied to comes back when the copy is done.
+    while (!in_flight_.empty() || (scheduler_.has_work() && launch_next())) collect_oldest();
     publish_stats();
   });
   if (!ended) give_up(ended.error());
@@ -488,8 +485,8 @@ Result<void> EngineCore::health() const {
 EngineStats EngineCore::stats() const {
   EngineStats stats = metrics_.snapshot();
   stats.max_running = scheduler_.max_running();
-  stats.queued_tokens = admission_.load().tokens;
-  stats.expected_wait_us = admission_.expected_wait_us(clock_->now_us());
+  stats.queued_tokens = queue_.load().tokens;
+  stats.expected_wait_us = queue_.expected_wait_us(clock_->now_us());
   return stats;
 }
 

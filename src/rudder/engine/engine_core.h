@@ -2,7 +2,7 @@
 // the next step, collect the oldest iteration in flight when the pipeline is full, hand out what it
 // gave. The core owns the scheduler and the executor, and what runs beside them: open requests
 // (RequestTable), their constraints (ConstraintTable), the tap table and who waits for it
-// (TapQueue), captures (CaptureRelay), events (Delivery) and counts (EngineMetrics). Replica runs
+// (TapQueue), captures (CaptureBridge), events (Delivery) and counts (EngineMetrics). Replica runs
 // it on a thread; the simulator and the tests call it directly. Normative text:
 // docs/contracts/engine.md.
 //
@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "rudder/engine/admission.h"
-#include "rudder/engine/capture_relay.h"
+#include "rudder/engine/bounded_queue.h"
+#include "rudder/engine/capture_bridge.h"
 #include "rudder/engine/commons.h"
 #include "rudder/engine/constraint_table.h"
 #include "rudder/engine/deadlines.h"
@@ -71,7 +71,7 @@ class EngineCore {
   }
 
   // What waits for its first step.
-  QueueLoad queue_load() const { return admission_.load(); }
+  QueueLoad queue_load() const { return queue_.load(); }
 
   // The engine thread's.
   // Measures the executor (engine/run_trials.h); if at all, before the first step().
@@ -131,7 +131,7 @@ class EngineCore {
   const int32_t depth_;  // iterations in flight that fill the pipeline
 
   // Any thread.
-  Admission admission_;  // before everything that may hold a place in it
+  BoundedQueue queue_;  // before everything that may hold a place in it
   Mailbox mailbox_;
   const std::shared_ptr<Commons> commons_;  // its captures are posted to the mailbox
   std::atomic<bool> dead_{false};
@@ -146,7 +146,7 @@ class EngineCore {
   ConstraintTable constraints_;
   TapQueue taps_;
   Deadlines deadlines_;
-  CaptureRelay captures_;
+  CaptureBridge captures_;
   Delivery delivery_;                // of what the members above hold
   std::vector<Launched> in_flight_;  // oldest first; a handful
   bool awaits_masks_ = false;

@@ -12,10 +12,10 @@
 
 #include "rudder/base/result.h"
 #include "rudder/constraint/constraint.h"
-#include "rudder/engine/admission.h"
+#include "rudder/engine/bounded_queue.h"
 #include "rudder/engine/event.h"
 #include "rudder/engine/request.h"
-#include "rudder/engine/taps_forms.h"
+#include "rudder/engine/resolved_taps.h"
 #include "rudder/steer/capture/result.h"
 #include "rudder/steer/config.h"
 #include "rudder/text/stop_strings.h"
@@ -27,9 +27,9 @@ struct Submission {
   Request request;
   std::shared_ptr<const text::StopSet> stops;  // of the request's stop strings; null for none
   std::vector<std::shared_ptr<const constraint::Constraint>> constraints;  // one a spec
-  TapsForms taps;
+  ResolvedTaps taps;
   EventSink sink;
-  Admission::Place place;
+  BoundedQueue::Place place;
   int64_t arrival_us = 0;
   int64_t max_wait_us = 0;  // 0: for ever
 };

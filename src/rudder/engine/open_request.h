@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "rudder/engine/admission.h"
+#include "rudder/engine/bounded_queue.h"
 #include "rudder/engine/choice_output.h"
 #include "rudder/engine/event.h"
 #include "rudder/engine/request.h"
-#include "rudder/engine/taps_forms.h"
+#include "rudder/engine/resolved_taps.h"
 #include "rudder/sched/sequence.h"
 #include "rudder/steer/capture/dispatcher.h"
 
@@ -38,7 +38,7 @@ struct OpenRequest {
   RequestId id;
   EventSink sink;
   std::optional<Error> sink_error;  // what the sink threw: it gets last events alone from then on
-  Admission::Place place;
+  BoundedQueue::Place place;
   std::vector<sched::SequenceId> sequences;  // by choice
   std::vector<OpenChoice> choices;
   int32_t num_open = 0;       // choices that are open
@@ -52,7 +52,7 @@ struct OpenRequest {
   std::optional<int64_t> first_planned_us;  // absent: no step has been planned with it
 
   std::optional<Request> unscheduled;  // until the scheduler has its sequences
-  TapsForms taps;
+  ResolvedTaps taps;
   int32_t priority = 0;        // lower runs first
   uint64_t waiting_since = 0;  // steps launched before it came
   uint64_t seed = 0;

@@ -33,8 +33,9 @@ struct Answered {
 
 class OverloadTest : public ::testing::Test {
  protected:
-  void start(EngineSettings settings) {
+  void start(EngineSettings settings, int64_t step_us = 1000) {
     testing::FakeOptions fake;
+    fake.step_us = step_us;
     fake.capacity.num_slots = kRunning;
     fake.capacity.vocab_size = testing::kTinyAsciiVocab;
     fake.clock = clock_.get();
@@ -129,6 +130,58 @@ class OverloadTest : public ::testing::Test {
     return load;
   }
 
+  // A burst of more than the queue takes, of clients that are told when to come back: `constant`,
+  // or what the engine says.
+  struct Burst {
+    int32_t most_tries = 0;
+    int64_t num_refused = 0;  // at first
+    double idle_s = 0;        // of the engine, while somebody was still told to wait
+  };
+  Burst burst(std::optional<int32_t> constant) {
+    struct Refused {
+      int64_t back_us = 0;
+      int32_t tries = 1;
+    };
+    const auto told = [&] {
+      return constant.value_or(core_->retry_after_s()) * int64_t{1'000'000};
+    };
+    Burst burst;
+    std::vector<Refused> refused;
+    int64_t taken = 0;
+    for (bool is_full = false; !is_full || 10 * std::ssize(refused) < 4 * taken;) {
+      if (submit(params())) {
+        ++taken;
+        continue;
+      }
+      is_full = true;
+      refused.push_back({.back_us = clock_->now_us() + told()});
+    }
+    burst.num_refused = std::ssize(refused);
+    while (!refused.empty()) {
+      for (Refused& client : refused) {
+        if (client.back_us > clock_->now_us()) continue;
+        burst.most_tries = std::max(burst.most_tries, ++client.tries);
+        client.back_us = submit(params()) ? -1 : clock_->now_us() + told();
+      }
+      std::erase_if(refused, [](const Refused& client) { return client.back_us < 0; });
+      if (core_->step() || refused.empty()) continue;
+      const int64_t next_us = std::ranges::min_element(refused, {}, &Refused::back_us)->back_us;
+      burst.idle_s += static_cast<double>(next_us - clock_->now_us()) * 1e-6;
+      clock_->advance_to(next_us);
+    }
+    run();
+    return burst;
+  }
+  // The same behind some requests, from which the engine knows how fast it serves.
+  Burst burst_at(double bound_s, std::optional<int32_t> constant) {
+    EngineSettings settings;
+    settings.max_queue_seconds = bound_s;
+    start(settings, 20'000);
+    for (int i = 0; i < 200; ++i) must_submit(params());
+    run();
+    return burst(constant);
+  }
+
   std::shared_ptr<testing::VirtualClock> clock_ = std::make_shared<testing::VirtualClock>();
   std::unique_ptr<EngineCore> core_;
   std::map<RequestId, std::shared_ptr<Answered>> answers_;
@@ -216,12 +269,35 @@ TEST_F(OverloadTest, OneThatWouldWaitPastItsDeadlineIsRefusedAtOnce) {
   hurried.timeout = static_cast<float>(wait_s * 2);
   const RequestId last = must_submit(hurried);
   const auto told = static_cast<double>(core_->stats().expected_wait_us) * 1e-6;
-  EXPECT_EQ(core_->retry_after_s(), static_cast<int32_t>(std::ceil(told)));
+  EXPECT_EQ(core_->retry_after_s(), static_cast<int32_t>(std::ceil(told / 2)));
   run();
   EXPECT_FALSE(answer(last).error);
   const double waited_s =
       static_cast<double>(answer(last).first_us - answer(last).arrival_us) * 1e-6;
   EXPECT_NEAR(waited_s / wait_s, 1, 0.3);
+}
+
+// Nobody comes back in vain, and the engine does not wait for anybody to come back.
+TEST_F(OverloadTest, WhoComesBackWhenToldFindsRoom) {
+  for (const double bound_s : {60.0, 6.0}) {
+    const Burst burst = burst_at(bound_s, {});
+    EXPECT_GT(burst.num_refused, static_cast<int64_t>(5 * bound_s));
+    EXPECT_EQ(burst.most_tries, 2) << bound_s;
+    EXPECT_EQ(burst.idle_s, 0) << bound_s;
+  }
+}
+
+// No constant does that, whatever the bound: the one before is too soon for one or too late for the
+// other.
+TEST_F(OverloadTest, NoConstantTellsWhenThereIsRoom) {
+  for (const int32_t constant : {1, 3, 6, 15, 27, 60}) {
+    bool is_right = true;
+    for (const double bound_s : {60.0, 6.0}) {
+      const Burst burst = burst_at(bound_s, constant);
+      is_right = is_right && burst.most_tries == 2 && burst.idle_s == 0;
+    }
+    EXPECT_FALSE(is_right) << constant;
+  }
 }
 
 // Ten times what the engine can serve: what is admitted waits for no longer than the queue's bound,

@@ -30,4 +30,11 @@ int64_t ServiceRate::time_for(const QueueLoad& load, bool is_busy, int64_t now_u
   return static_cast<int64_t>(us * std::max(by_requests, by_tokens));
 }
 
+int32_t retry_after_s(int64_t wait_us, double bound_s) {
+  const double wait_s = static_cast<double>(wait_us) * 1e-6;
+  const double half_s = wait_s / 2;
+  const double seconds = bound_s > 0 ? std::max(half_s, wait_s - bound_s / 2) : half_s;
+  return static_cast<int32_t>(std::clamp(std::ceil(seconds), 1.0, double{kMaxRetryAfter}));
+}
+
 }  // namespace rudder::engine

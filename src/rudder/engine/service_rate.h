@@ -1,11 +1,13 @@
 // ServiceRate: how fast the bounded queue is served, by what left it to run while something waited.
 // Exponential forgetting over time in which something waits; what happens while the queue is empty
-// says nothing of how fast it is served. Not thread-safe: Admission holds a lock.
+// says nothing of how fast it is served. Not thread-safe: BoundedQueue holds a lock.
 #pragma once
 
 #include <cstdint>
 
 namespace rudder::engine {
+
+constexpr int32_t kMaxRetryAfter = 600;
 
 // What waits, or leaves.
 struct QueueLoad {
@@ -31,5 +33,11 @@ class ServiceRate {
   double tokens_ = 0;
   int64_t since_us_ = 0;  // us_ covers the time before
 };
+
+// Seconds until a request that was refused may try again, where all that waits takes `wait_us` to
+// begin and a request may wait for `bound_s` (0: for ever): when half of that has begun, or as much
+// that what is left takes half of the bound, whichever is later. So who comes back then finds room
+// for what half a queue is, and a queue that has had work until then. 1 to kMaxRetryAfter.
+int32_t retry_after_s(int64_t wait_us, double bound_s);
 
 }  // namespace rudder::engine

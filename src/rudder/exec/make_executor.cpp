@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "rudder/base/contain.h"
+#include "rudder/exec/check_trees.h"
 #include "rudder/exec/device_executor.h"
 #include "rudder/exec/draft_loader.h"
 #include "rudder/exec/head_lens.h"
@@ -54,24 +55,6 @@ Result<std::vector<model::Stage>> stages_of(const weights::Checkpoint& checkpoin
   if (draft.head) model::join_head(draft.head->spec, stages);
   if (draft.assistant) RUDDER_TRY_VOID(model::join_assistant(draft.assistant->spec, stages));
   return stages;
-}
-
-// Whether what was asked for may be a tree here.
-Result<void> check_tree(const StepLimits& limits, const model::ModelSpec& spec, ops::Ops& ops,
-                        const ExecSettings& settings) {
-  const bool has_own = !limits.draft_tree.tree.empty();
-  if (!has_own && limits.tree_key.empty()) return {};
-  const auto refuse = [&](std::string why) {
-    return fail(ErrorCode::kUnsupported, std::move(why) + ": drafts are chains alone",
-                "speculative-config." + (has_own ? "speculative_token_tree" : limits.tree_key));
-  };
-  if (ops.tree_ops() == nullptr) {
-    return refuse(fmt::format("the backend {} verifies no trees", ops.name()));
-  }
-  if (settings.pipeline_parallel_size > 1) return refuse("several stages verify no trees");
-  if (!model::runs_trees(spec))
-    return refuse("a layer of the model has a window, a gate or a state");
-  return {};
 }
 
 // Of encoders that captured rows are read by on the device. The host has dictionaries already, and
@@ -408,7 +391,7 @@ Result<MemoryBudget> budget_model(const weights::Checkpoint& checkpoint,
                                   const StepLimits& limits) {
   RUDDER_TRY(const model::ModelSpec spec, model::read_spec(checkpoint));
   const std::vector<ops::Ops*> devices = all_ranks(replicas);
-  RUDDER_TRY_VOID(check_tree(limits, spec, *devices.front(), settings));
+  RUDDER_TRY_VOID(check_trees(limits, spec, *devices.front(), settings.pipeline_parallel_size));
   RUDDER_TRY(std::vector<model::Stage> stages,
              stages_of(checkpoint, spec, *devices.front(), settings, limits));
   return budget_all(
@@ -421,7 +404,8 @@ Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vec
   LoadedModels models;
   RUDDER_TRY(models.spec, model::read_spec(checkpoint));
   const std::vector<ops::Ops*> devices = all_ranks(replicas);
-  RUDDER_TRY_VOID(check_tree(limits, models.spec, *devices.front(), settings));
+  RUDDER_TRY_VOID(
+      check_trees(limits, models.spec, *devices.front(), settings.pipeline_parallel_size));
   RUDDER_TRY(std::vector<model::Stage> stages,
              stages_of(checkpoint, models.spec, *devices.front(), settings, limits));
   const Division division{checkpoint, models.spec, std::move(stages), ranks_of_stage(devices),

@@ -67,6 +67,24 @@ TEST(MemoryBudget, EveryPartIsCounted) {
 
 // What layers keep of a sequence besides KV: the pool is a share of what KV would have, the rows of
 // drafts are the slots'.
+// What is computed again behind the last one is fewer bytes of blocks than another would take.
+TEST(MemoryBudget, CheckpointsStandAStatesBytesApart) {
+  const StorageDTypes dtypes = {tensor::DType::kF32, tensor::DType::kF32};
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kRecurrent);
+  MemoryAsk ask = tiny_ask();
+  ask.kv_cache_memory_bytes = kMiB;
+  ask.states = {.fraction = 0.25, .checkpoint_blocks = 0};
+  for (const int32_t block_size : {1, 2, 3, 7, 16}) {
+    ask.block_size = block_size;
+    const auto budget = plan_memory(spec, dtypes, ask);
+    ASSERT_TRUE(budget) << budget.error().to_string();
+    const int64_t blocks = budget->states.checkpoint_blocks;
+    const int64_t bytes = budget->block_bytes() * budget->kv.groups.size();
+    EXPECT_LT((blocks - 1) * bytes, budget->states.bytes) << block_size;
+    EXPECT_GE(blocks * bytes, budget->states.bytes) << block_size;
+  }
+}
+
 TEST(MemoryBudget, StatesAreCountedWhereLayersKeepAny) {
   const StorageDTypes dtypes = {tensor::DType::kF32, tensor::DType::kF32};
   EXPECT_TRUE(

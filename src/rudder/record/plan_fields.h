@@ -135,8 +135,9 @@ template <typename Archive>
 void fields(Archive& archive, Archived<step::Capacity> auto& value) {
   auto& [num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
          max_repeat, max_draft, takes_trees, tells_rows, guesses, guesses_from_rows, look_up,
-         step_multiple, guess_tree, kv_groups, states, geometry, taps] = value;
+         step_multiple, guess_tree, kv_groups, states, slow_copies, geometry, taps] = value;
   static_cast<void>(step_multiple);  // a replay plans nothing
+  static_cast<void>(slow_copies);    // no executor that is recorded has any
   archive(num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
           max_repeat, max_draft, takes_trees, tells_rows, guesses, guesses_from_rows, look_up,
           guess_tree, kv_groups, states, geometry, taps);
@@ -293,8 +294,10 @@ void fields(Archive& archive, Archived<step::SeqResult> auto& value) {
 // Without what it captured: activations are for their consumers.
 template <typename Archive>
 void fields(Archive& archive, Archived<step::StepResult> auto& value) {
-  auto& [id, iteration, seqs, device_us, guess_us, from_graph, captured_graph, captured] = value;
+  auto& [id, iteration, seqs, copies_done, device_us, guess_us, from_graph, captured_graph,
+         captured] = value;
   static_cast<void>(captured);
+  static_cast<void>(copies_done);
   archive(id, iteration, seqs, device_us, guess_us, from_graph, captured_graph);
 }
 

@@ -100,7 +100,8 @@ void Blocks::take_state_back(Sequence& sequence) {
 
 void Blocks::find_turns(Sequence& sequence) const {
   if (!cache_.has_states()) return;
-  const std::vector<int32_t>& ends = sequence.sampling.stop_ids;
+  const std::vector<int32_t>& known = settings_.turn_ends;
+  const std::vector<int32_t>& ends = known.empty() ? sequence.sampling.stop_ids : known;
   for (int32_t i = 0; i < sequence.prompt_len; ++i) {
     if (std::ranges::find(ends, sequence.tokens[static_cast<size_t>(i)]) == ends.end()) continue;
     if (sequence.turn_ends.size() > 1) sequence.turn_ends.pop_back();

@@ -54,7 +54,7 @@ class Blocks {
   // wanted; `most` where none is.
   int32_t to_checkpoint(const Sequence& sequence, int32_t from, int32_t most) const;
   // Where sequences have states, finds the ends of turns in the sequence's prompt: behind its
-  // tokens that end an answer, as chat templates put them behind each message.
+  // tokens that the model's chat template writes behind messages (SchedSettings::turn_ends).
   void find_turns(Sequence& sequence) const;
   // A checkpoint is wanted behind so many tokens of it.
   bool wants_checkpoint(const Sequence& sequence, int32_t len) const;

@@ -40,7 +40,7 @@ Result<void> check_tables(const Sequence& sequence, std::span<const StepRecord> 
                                           sequence.run.planned_len, sequence.run.reserved_len));
     }
     const int32_t needed = groups[g].first_visible(position) / size;
-    const bool runs = sequence.state == SequenceState::kRunning;
+    const bool runs = sequence.is_begun();
     if (table.first > needed || (runs && table.first != std::min(needed, len))) {
       return broken(sequence, fmt::format("holds group {} from block {} on, position {} sees {}", g,
                                           table.first, position, needed));
@@ -102,7 +102,11 @@ Result<void> check_sequence(const Sequence& sequence, std::span<const StepRecord
       return broken(sequence, "waits holding");
     return {};
   }
-  if (sequence.state != SequenceState::kRunning && sequence.run.inflight == 0) {
+  const bool is_copying = sequence.state == SequenceState::kCopying;
+  if (is_copying && (!sequence.run.is_copied_to || sequence.run.inflight > 0)) {
+    return broken(sequence, "waits for a copy that is not on its way, or runs");
+  }
+  if (!sequence.is_begun() && sequence.is_idle()) {
     return broken(sequence, "is retiring, no step names it, and it is not released");
   }
   if (sequence.future_len() > sequence.max_len ||

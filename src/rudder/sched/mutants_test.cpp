@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "rudder/testing/overtaking_stress.h"
 #include "rudder/testing/prompt_stress.h"
 #include "rudder/testing/sched_stress.h"
 
@@ -22,6 +23,7 @@ TEST_P(MutantTest, IsFound) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     std::string error = testing::run_stress(seed);
     if (error.empty()) error = testing::run_prompt_stress(seed);
+    if (error.empty()) error = testing::run_overtaking_stress(seed);
     if (error.empty()) continue;
     std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed),
                 error.substr(0, 200).c_str());

@@ -13,17 +13,20 @@ Prompts::Prompts(const step::Capacity& capacity, const SchedSettings& settings, 
       waiting_(parts.waiting),
       running_(parts.running),
       bound_(parts.bound),
-      answers_(parts.answers) {}
+      answers_(parts.answers),
+      overtaking_(parts.blocks, parts.answers) {}
 
 void Prompts::add_to(SchedStats* stats) const {
   stats->prefix_queries += prefix_queries_;
   stats->prefix_hits += prefix_hits_;
   stats->prefix_hits_without_states += prefix_unstated_;
+  stats->overtakes += overtakes_;
 }
 
 void Prompts::plan(StepBuilder& builder) {
   if (builder.tokens_left == 0) return;
   step_ = {};
+  overtaking_.begin_step();
   list_demands(builder);
   if (demands_.empty()) return;
   bound_.begin_step(builder.shape, expected_decodes(builder), step_.turnover, step_.longest,
@@ -80,7 +83,7 @@ void Prompts::list_demands(StepBuilder& builder) {
   demands_.clear();
   for (const Sequence* sequence : running_.all()) {
     if (sequence->state == SequenceState::kPreempting) builder.is_closed = true;
-    if (sequence->state == SequenceState::kRunning) note_running(*sequence, builder);
+    if (sequence->is_begun()) note_running(*sequence, builder);
   }
   if (!may_admit(builder)) return;
   for (const auto& [tenant, line] : waiting_.all()) {
@@ -92,11 +95,20 @@ void Prompts::list_demands(StepBuilder& builder) {
   }
 }
 
-// Its demand, what it brings, and what it will still take, which an admission must leave to it.
+// What it will still take, which an admission must leave to it; and, unless it waits for a copy,
+// what it asks of the step.
 void Prompts::note_running(const Sequence& sequence, StepBuilder& builder) {
+  step_.running_tokens += std::ssize(sequence.tokens);
+  if (sequence.state == SequenceState::kRunning) note_demand(sequence);
+  if (waiting_.empty()) return;
+  overtaking_.note_running(sequence);
+  builder.blocks_promised += blocks_.to_take(std::ssize(sequence.tokens), sequence.tables);
+  step_.elements_kept += sequence.taps.record_elements();
+}
+
+void Prompts::note_demand(const Sequence& sequence) {
   const int64_t num_tokens = std::ssize(sequence.tokens);
   const int32_t cached = sequence.wait.cached_prompt_tokens;
-  step_.running_tokens += num_tokens;
   const int32_t uncomputed = sequence.uncomputed();
   if (uncomputed > 1) {
     demand_of(sequence.tenant).running += uncomputed;
@@ -107,9 +119,6 @@ void Prompts::note_running(const Sequence& sequence, StepBuilder& builder) {
     const int32_t most_tokens = sequence.max_len - sequence.prompt_len;
     step_.turnover.add(sequence.prompt_len, cached, answers_.expected(most_tokens));
   }
-  if (waiting_.empty()) return;
-  builder.blocks_promised += blocks_.to_take(num_tokens, sequence.tables);
-  step_.elements_kept += sequence.taps.record_elements();
 }
 
 }  // namespace rudder::sched

@@ -11,6 +11,7 @@
 #include "rudder/sched/answer_length.h"
 #include "rudder/sched/blocks.h"
 #include "rudder/sched/fair_shares.h"
+#include "rudder/sched/overtaking.h"
 #include "rudder/sched/prompt_bound.h"
 #include "rudder/sched/running.h"
 #include "rudder/sched/settings.h"
@@ -49,6 +50,7 @@ class Prompts {
   // prompts.cpp: by tenant, in the order of their shares.
   void list_demands(StepBuilder& builder);
   void note_running(const Sequence& sequence, StepBuilder& builder);
+  void note_demand(const Sequence& sequence);
   FairShares::Demand& demand_of(int32_t tenant);
   bool waits_for_company(const StepShape& shape, int64_t room) const;
   StepShape expected_decodes(const StepBuilder& builder) const;
@@ -61,7 +63,10 @@ class Prompts {
   int32_t least_chunk(const StepBuilder& builder, const Sequence& sequence, int32_t chunk) const;
   int32_t cut_evenly(const StepShape& shape, int32_t chunk, int32_t least) const;
   void plan_chunk(StepBuilder& builder, Sequence& sequence);
+  bool may_begin(const StepBuilder& builder) const;
   bool may_admit(const StepBuilder& builder) const;
+  bool finds_blocks(const StepBuilder& builder, const Sequence& sequence,
+                    const cache::Match& match);
   Admission admit(StepBuilder& builder, Sequence& sequence);
   void begin(StepBuilder& builder, Sequence& sequence, const cache::Match& match);
   bool has_capture_room(StepBuilder& builder, const Sequence& sequence, int32_t from);
@@ -73,6 +78,7 @@ class Prompts {
   void plan_tenant(StepBuilder& builder, int32_t tenant);
   Sequence* list_prompts(const StepBuilder& builder, int32_t tenant);
   bool has_room_for(const StepBuilder& builder, const WaitingLines::Line& line) const;
+  void list_overtaking(const StepBuilder& builder, const WaitingLines::Line& line);
   Admission admit_first(StepBuilder& builder, int32_t tenant, const Sequence* begun);
   void share_step(StepBuilder& builder, Sequence& first);
   void take_turns(StepBuilder& builder, Sequence& first);
@@ -87,10 +93,12 @@ class Prompts {
   const AnswerLength& answers_;
 
   FairShares fair_shares_;
+  Overtaking overtaking_;
   std::vector<SequenceId> first_planned_;
   uint64_t prefix_queries_ = 0;
   uint64_t prefix_hits_ = 0;
   uint64_t prefix_unstated_ = 0;
+  uint64_t overtakes_ = 0;
 
   struct Step {
     int32_t others = 0;  // tokens that the tenant which is served leaves to others

@@ -81,9 +81,30 @@ void Prompts::plan_chunk(StepBuilder& builder, Sequence& sequence) {
   if (chunk > 0) builder.add(sequence, chunk, old_len);
 }
 
-bool Prompts::may_admit(const StepBuilder& builder) const {
+bool Prompts::may_begin(const StepBuilder& builder) const {
   return !builder.is_closed && builder.blocks_short == 0 && builder.tokens_left > 0 &&
          running_.num_seats() > 0;
+}
+
+// In the order of the line.
+bool Prompts::may_admit(const StepBuilder& builder) const {
+  return may_begin(builder) && !builder.is_full;
+}
+
+// With the blocks that were matched. One that goes past another also needs room among those that
+// did.
+bool Prompts::finds_blocks(const StepBuilder& builder, const Sequence& sequence,
+                           const cache::Match& match) {
+  const int64_t matched_idle = blocks_.cache().count_refs(matched_, 0);
+  const int64_t room = blocks_.num_available() - matched_idle - builder.blocks_promised;
+  const int64_t wanted = blocks_.to_take(std::ssize(sequence.tokens), matched_);
+  const int32_t headroom = blocks_.headroom(running_.num_running());
+  if (wanted + headroom + overtaking_.left_by(sequence) > room) return false;
+  if (overtaking_.goes_past(sequence) &&
+      !overtaking_.has_room_for(matched_idle + overtaking_.wants(sequence, matched_))) {
+    return false;
+  }
+  return blocks_.has_state_for(match);
 }
 
 Prompts::Admission Prompts::admit(StepBuilder& builder, Sequence& sequence) {
@@ -95,15 +116,13 @@ Prompts::Admission Prompts::admit(StepBuilder& builder, Sequence& sequence) {
     return Admission::kHeld;
   }
   if (!has_capture_room(builder, sequence, num_cached)) return Admission::kHeld;
-  if (!running_.empty()) {
-    const int64_t matched_idle = blocks_.cache().count_refs(matched_, 0);
-    const int64_t room = blocks_.num_available() - matched_idle - builder.blocks_promised;
-    const int64_t wanted = blocks_.to_take(std::ssize(sequence.tokens), matched_);
-    const int32_t headroom = blocks_.headroom(running_.num_running());
-    if (wanted + headroom > room || !blocks_.has_state_for(match)) {
-      builder.is_closed = ++sequence.wait.passed_over > kMaxPassedOver;
-      return Admission::kNoRoom;
+  if (!running_.empty() && !finds_blocks(builder, sequence, match)) {
+    if (overtaking_.goes_past(sequence)) return Admission::kNoRoom;
+    if (++sequence.wait.passed_over > kMaxPassedOver) {
+      builder.is_full = true;
+      overtaking_.wait_for_blocks(sequence);
     }
+    return Admission::kNoRoom;
   }
   if (max_chunk(builder, sequence, num_cached) == 0) {
     return Admission::kNoTime;  // the step takes as long as it may
@@ -117,6 +136,12 @@ void Prompts::begin(StepBuilder& builder, Sequence& sequence, const cache::Match
   const int64_t num_tokens = std::ssize(sequence.tokens);
   const int32_t num_cached = match.num_blocks * blocks_.block_size();
   waiting_.dequeue(sequence);
+  sequence.wait.overtook = overtaking_.goes_past(sequence);
+  if (sequence.wait.overtook) {
+    ++overtakes_;
+    overtaking_.note_begun(blocks_.cache().count_refs(matched_, 0) +
+                           overtaking_.wants(sequence, matched_));
+  }
   sequence.wait.passed_over = 0;
   sequence.wait.found_len = 0;
   blocks_.cache().hold(sequence.chain, match, matched_);
@@ -133,9 +158,12 @@ void Prompts::begin(StepBuilder& builder, Sequence& sequence, const cache::Match
   }
   blocks_.give_state(sequence, match, builder.plan());
   running_.begin(sequence, num_cached, builder.plan());
-  const int32_t chunk = running_.grow(builder, sequence, max_chunk(builder, sequence, num_cached));
-  RUDDER_CHECK(chunk > 0, "sequence {} was admitted without room", sequence.id.value);
-  builder.add(sequence, chunk, match.num_blocks);
+  if (sequence.state != SequenceState::kCopying) {
+    const int32_t chunk =
+        running_.grow(builder, sequence, max_chunk(builder, sequence, num_cached));
+    RUDDER_CHECK(chunk > 0, "sequence {} was admitted without room", sequence.id.value);
+    builder.add(sequence, chunk, match.num_blocks);
+  }
   builder.blocks_promised += blocks_.to_take(num_tokens, sequence.tables);
   step_.elements_kept += sequence.taps.record_elements();
 }
@@ -176,9 +204,8 @@ int32_t Prompts::end_of(int32_t block) const {
 bool Prompts::computes(Sequence& other, Sequence& sequence, int32_t i) const {
   const cache::BlockCache& cache = blocks_.cache();
   const int64_t num_tokens = std::ssize(other.tokens);
-  const bool will_compute = other.state == SequenceState::kRunning
-                                ? num_tokens >= end_of(i)
-                                : other.run.planned_len >= end_of(i);
+  const bool will_compute =
+      other.is_begun() ? num_tokens >= end_of(i) : other.run.planned_len >= end_of(i);
   return will_compute && other.run.computed_len < end_of(i) && num_tokens >= end_of(i) &&
          cache.key(other.chain, other.tokens, i) == cache.key(sequence.chain, sequence.tokens, i);
 }

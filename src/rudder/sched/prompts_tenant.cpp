@@ -2,6 +2,7 @@
 // the step, the rest is for those that are done soonest. Normative text: docs/contracts/step.md,
 // "Whose prompts run".
 #include <algorithm>
+#include <iterator>
 
 #include "rudder/base/mutants.h"
 #include "rudder/sched/prompts.h"
@@ -43,29 +44,43 @@ Sequence* Prompts::list_prompts(const StepBuilder& builder, int32_t tenant) {
   Sequence* const begun = prompts_.empty() ? nullptr : prompts_.front();
   std::ranges::sort(prompts_, ByNeed{});
   const WaitingLines::Line* const line = waiting_.find(tenant);
-  if (line == nullptr || !may_admit(builder)) return begun;
+  if (!builder.is_full) overtaking_.stop();
+  if (line == nullptr || !may_begin(builder)) return begun;
   int32_t most = kMaxHeldPerPlan + running_.num_more();
   const auto append = [&](const auto& waiting) {
     for (auto next = waiting.begin(); next != waiting.end() && most > 0; ++next, --most) {
-      prompts_.push_back(*next);
+      if (!overtaking_.goes_past(**next)) prompts_.push_back(*next);
     }
   };
-  if (has_room_for(builder, *line) && !RUDDER_MUTANT(kShortPromptsWait)) {
+  if (!builder.is_full && has_room_for(builder, *line) && !RUDDER_MUTANT(kShortPromptsWait)) {
     append(line->by_need);
     std::ranges::sort(prompts_, ByNeed{});
   } else {
-    append(line->by_rank);
+    list_overtaking(builder, *line);
+    if (!builder.is_full) append(line->by_rank);
   }
   return begun;
+}
+
+// Where there are not blocks for the whole line and its first is large, the small ones behind it
+// are run as those that have begun.
+void Prompts::list_overtaking(const StepBuilder& builder, const WaitingLines::Line& line) {
+  if (!builder.is_full) overtaking_.wait_for_blocks(**line.by_rank.begin());
+  const auto goes_past = [&](const Sequence* waiting) { return overtaking_.goes_past(*waiting); };
+  const auto most = std::min<int64_t>(std::ssize(line.by_need), kMaxHeldPerPlan);
+  std::copy_if(line.by_need.begin(), std::next(line.by_need.begin(), most),
+               std::back_inserter(prompts_), goes_past);
+  std::ranges::sort(prompts_, ByNeed{});
 }
 
 // Else they begin in the order in which they came: who is overtaken waits for tokens of steps
 // alone.
 bool Prompts::has_room_for(const StepBuilder& builder, const WaitingLines::Line& line) const {
   const auto num_waiting = std::ssize(line.by_rank);
+  const int64_t left = overtaking_.left_by(**line.by_rank.begin());
   const int64_t blocks =
       blocks_.num_available() - builder.blocks_promised - blocks_.headroom(running_.num_running());
-  return num_waiting <= running_.num_seats() && line.blocks <= blocks;
+  return num_waiting <= running_.num_seats() && line.blocks + left <= blocks;
 }
 
 // Who came before all that have begun is begun before any that came later, so that a large sequence
@@ -79,6 +94,7 @@ Prompts::Admission Prompts::admit_first(StepBuilder& builder, int32_t tenant,
     if (begun != nullptr && begun->ranks_before(*sequence)) break;
     if (prompts_.empty() || sequence == prompts_.front()) break;
     if (!may_admit(builder) || num_held == kMaxHeldPerPlan) break;
+    if (overtaking_.goes_past(*sequence)) continue;
     step_.leaves_half = true;
     const Admission admission = admit(builder, *sequence);
     step_.leaves_half = false;
@@ -135,8 +151,8 @@ void Prompts::take_turns(StepBuilder& builder, Sequence& first) {
   }
 }
 
-// Who is done soonest goes first. Who finds no room keeps those behind it waiting; who waits for a
-// prefix being computed does not.
+// Who is done soonest goes first. Who finds no room keeps those behind it waiting, but for small
+// ones that go past a large one; who waits for a prefix being computed does not.
 void Prompts::plan_soonest(StepBuilder& builder, bool admits) {
   int32_t num_held = 0;
   for (Sequence* sequence : prompts_) {
@@ -145,9 +161,12 @@ void Prompts::plan_soonest(StepBuilder& builder, bool admits) {
       plan_chunk(builder, *sequence);
       continue;
     }
-    if (sequence->state != SequenceState::kWaiting || !admits || !may_admit(builder)) continue;
+    if (sequence->state != SequenceState::kWaiting || !may_begin(builder)) continue;
+    const bool goes_past = overtaking_.goes_past(*sequence);
+    if (!goes_past && (!admits || !may_admit(builder))) continue;
     const Admission admission = admit(builder, *sequence);
     if (admission == Admission::kNoTime) return;
+    if (goes_past) continue;
     if (admission == Admission::kHeld) ++num_held;
     admits = admission != Admission::kNoRoom && num_held < kMaxHeldPerPlan;
   }

@@ -11,18 +11,23 @@
 namespace rudder::sched {
 
 Running::Running(const step::Capacity& capacity, const SchedSettings& settings, Blocks& blocks,
-                 WaitingLines& waiting)
+                 WaitingLines& waiting, Copies& copies)
     : capacity_(capacity),
       settings_(settings),
       blocks_(blocks),
       waiting_(waiting),
+      copies_(copies),
       slots_(capacity.num_slots) {
   sequences_.reserve(static_cast<size_t>(capacity.num_slots));
 }
 
 void Running::begin(Sequence& sequence, int32_t num_cached, step::StepPlan& plan) {
   sequence.run.begin(num_cached);
-  sequence.state = SequenceState::kRunning;
+  const bool is_copied_to = capacity_.slow_copies && !plan.copies_before.empty() &&
+                            plan.copies_before.back().to == step::state_ref(sequence.object);
+  const bool waits = is_copied_to && !RUDDER_MUTANT(kStepsWhileCopying);
+  if (is_copied_to) copies_.begin(sequence);
+  sequence.state = waits ? SequenceState::kCopying : SequenceState::kRunning;
   ++num_running_;
   sequences_.insert(std::ranges::upper_bound(sequences_, &sequence, ByRank{}), &sequence);
   sequence.run.slot = slots_.take();
@@ -70,7 +75,8 @@ void Running::publish(const StepRecord& record, size_t index, const step::SeqRes
   Sequence& sequence = *record.sequences[index];
   cache::BlockCache& cache = blocks_.cache();
   const bool is_good = publish_blocks(record, index, result, accepted);
-  if (record.committed == record.plan->repeat) blocks_.end_restore(sequence);
+  const bool is_over = record.committed == record.plan->repeat && !sequence.run.is_copied_to;
+  if (is_over) blocks_.end_restore(sequence);
   for (const Checkpoint& made : record.checkpoints) {
     if (made.seq != index) continue;
     // The state of a late result may be behind tokens that the host has dropped.
@@ -114,17 +120,21 @@ void Running::preempt(Sequence& sequence) {
 }
 
 void Running::preempt_all() {
+  RUDDER_CHECK(copies_.size() == 0, "{} copies are on their way", copies_.size());
   while (!sequences_.empty()) preempt(*sequences_.back());
 }
 
 void Running::retire(Sequence& sequence) {
-  if (sequence.state == SequenceState::kRunning) --num_running_;
+  if (sequence.is_begun()) --num_running_;
   sequence.state = SequenceState::kRetiring;
+  if (sequence.run.is_copied_to && RUDDER_MUTANT(kFreedWhileCopying)) {
+    blocks_.take_state_back(sequence);
+  }
   if (RUDDER_MUTANT(kFreeInFlight)) blocks_.cache().release(sequence.chain, sequence.tables);
 }
 
 bool Running::release_if_idle(Sequence& sequence) {
-  if (sequence.run.inflight > 0) return false;
+  if (!sequence.is_idle()) return false;
   if (sequence.state == SequenceState::kRetiring) {
     release(sequence);
     return true;
@@ -165,12 +175,12 @@ void Running::drop_all() {
     slots_.give_back(sequence->run.slot);
   }
   sequences_.clear();
+  copies_.drop_all();
   num_running_ = 0;
 }
 
 Result<void> Running::check() const {
-  const auto num_running =
-      std::ranges::count(sequences_, SequenceState::kRunning, &Sequence::state);
+  const auto num_running = std::ranges::count_if(sequences_, &Sequence::is_begun);
   if (num_running != num_running_) {
     return fail(ErrorCode::kInternal, "sequences are miscounted");
   }

@@ -11,6 +11,7 @@
 
 #include "rudder/base/result.h"
 #include "rudder/sched/blocks.h"
+#include "rudder/sched/copies.h"
 #include "rudder/sched/settings.h"
 #include "rudder/sched/slots.h"
 #include "rudder/sched/state.h"
@@ -26,20 +27,21 @@ class Running {
  public:
   // All of them outlive this.
   Running(const step::Capacity& capacity, const SchedSettings& settings, Blocks& blocks,
-          WaitingLines& waiting);
+          WaitingLines& waiting, Copies& copies);
 
   // Those that hold a slot, by rank; retiring and preempting ones too.
   std::span<Sequence* const> all() const { return sequences_; }
   bool empty() const { return sequences_.empty(); }
   int32_t size() const { return static_cast<int32_t>(sequences_.size()); }
-  int32_t num_running() const { return num_running_; }  // of all, in state kRunning
+  int32_t num_running() const { return num_running_; }  // of all, not ending
   uint64_t preemptions() const { return preemptions_; }
   // Sequences that may run besides, and those of them that find a slot now.
   int32_t num_more() const { return settings_.max_num_seqs - num_running_; }
   int32_t num_seats() const { return std::min(num_more(), slots_.num_free()); }
   std::vector<uint32_t>& slot_generations() { return slots_.generations(); }
 
-  // The sequence, whose tables hold `num_cached` tokens, gets a slot, which the plan opens.
+  // The sequence, whose tables hold `num_cached` tokens, gets a slot, which the plan opens. Where
+  // the plan copies its state, and a copy may take longer, it waits for that: it is in no plan yet.
   void begin(Sequence& sequence, int32_t num_cached, step::StepPlan& plan);
 
   // Iterations of the next step.
@@ -92,6 +94,7 @@ class Running {
   const SchedSettings& settings_;
   Blocks& blocks_;
   WaitingLines& waiting_;
+  Copies& copies_;
   Slots slots_;
   std::vector<Sequence*> sequences_;
   int32_t num_running_ = 0;

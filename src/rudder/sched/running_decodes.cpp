@@ -35,6 +35,7 @@ int32_t Running::choose_repeat() const {
   int32_t uniform = settings_.multi_step;
   for (const Sequence* sequence : sequences_) {
     if (sequence->state == SequenceState::kPreempting) return 1;  // it will wait
+    if (sequence->state == SequenceState::kCopying) return 1;     // it waits
     if (sequence->state != SequenceState::kRunning) continue;
     if (sequence->will_end()) continue;
     if (sequence->uncomputed() > 1) return 1;
@@ -148,7 +149,7 @@ bool Running::make_room(StepBuilder& builder, const Sequence& wants) {
   builder.blocks_short += num_groups;
   if (builder.blocks_short == num_groups) {
     for (const Sequence* sequence : sequences_) {
-      if (sequence->state != SequenceState::kRunning || sequence->will_end()) {
+      if (!sequence->is_begun() || sequence->will_end()) {
         builder.blocks_coming += blocks_.held_alone(*sequence);
       }
     }

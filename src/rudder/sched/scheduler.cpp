@@ -49,7 +49,7 @@ Scheduler::Scheduler(const step::Capacity& capacity, const SchedSettings& settin
       pace_(capacity_, settings_,
             settings.pace_drafts && capacity.max_draft > 0 &&
                 (capacity.guesses || proposer != nullptr)),
-      running_(capacity_, settings_, blocks_, waiting_),
+      running_(capacity_, settings_, blocks_, waiting_, copies_),
       drafts_(capacity_, settings_, proposer,
               {.blocks = blocks_, .running = running_, .waiting = waiting_, .cost = pace_.cost()}),
       prompts_(capacity_, settings_,
@@ -186,7 +186,8 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
                       .elements_left = capacity_.taps.capture_elements};
   running_.plan_decodes(builder);
   prompts_.plan(builder);
-  if (plan->seqs.empty()) {
+  const bool waits = in_flight_.empty() && copies_.size() > 0;
+  if (plan->seqs.empty() && plan->copies_before.empty() && !waits) {
     RUDDER_CHECK(!in_flight_.empty() || !has_work(), "nothing runs and nothing will");
     if (!has_edits) {
       spare_.give_back(std::move(record));
@@ -247,6 +248,10 @@ void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutpu
   pace_.note_iteration(shape, result.device_us);
   ++record.committed;
   captured_sequences_.clear();
+  while (Sequence* copied = copies_.take_done(result.copies_done)) {
+    blocks_.end_restore(*copied);
+    forget_if_idle(*copied);
+  }
   for (size_t i = 0; i < num_sequences; ++i) {
     const Sequence& sequence = *record.sequences[i];
     const bool late = sequence.state == SequenceState::kRetiring;
@@ -353,6 +358,7 @@ SchedStats Scheduler::stats() const {
   stats.num_retiring = running_.size() - running_.num_running();
   stats.waiting_tokens = waiting_.num_tokens();
   stats.steps_in_flight = steps_in_flight();
+  stats.copies_in_flight = copies_.size();
   const cache::BlockPool& pool = blocks_.cache().pool();
   stats.num_blocks = pool.num_blocks();
   stats.blocks_in_use = pool.num_in_use();

@@ -22,6 +22,7 @@
 
 #include "rudder/base/result.h"
 #include "rudder/sched/blocks.h"
+#include "rudder/sched/copies.h"
 #include "rudder/sched/drafts.h"
 #include "rudder/sched/pace.h"
 #include "rudder/sched/prompts.h"
@@ -100,8 +101,10 @@ class Scheduler {
   // or masked.
   const std::vector<CapturedSequence>& captured_sequences() const { return captured_sequences_; }
 
-  // Some sequence has neither ended nor been finished.
-  bool has_work() const { return waiting_.size() + running_.num_running() > 0; }
+  // Some sequence has neither ended nor been finished, or a copy is on its way.
+  bool has_work() const {
+    return waiting_.size() + running_.num_running() > 0 || copies_.size() > 0;
+  }
   // No sequence, no step in flight: every block is free or cached.
   bool idle() const { return sequences_.empty() && in_flight_.empty(); }
   int32_t steps_in_flight() const { return static_cast<int32_t>(in_flight_.size()); }
@@ -140,6 +143,7 @@ class Scheduler {
   // In the order in which they may refer to each other.
   Blocks blocks_;
   WaitingLines waiting_;
+  Copies copies_;
   Pace pace_;
   Running running_;
   Drafts drafts_;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "rudder/cache/block_watcher.h"
 
@@ -29,6 +30,8 @@ struct SchedSettings {
   // every draft that is proposed, behind every token of a sequence that waits.
   bool pace_drafts = false;
   bool enable_prefix_caching = true;
+  // Tokens behind which a turn of a prompt ends; none: those that end the sequence's answer.
+  std::vector<int32_t> turn_ends = {};
   std::string model_identity;             // part of every prefix-block key
   std::array<uint64_t, 2> hash_key = {};  // of the prefix-block keys: random for each process
   int32_t hash_bits = 128;                // kept of each key; tests force collisions with 1

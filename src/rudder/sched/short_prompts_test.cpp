@@ -121,12 +121,13 @@ TEST(ShortPromptsTest, ShortOnesLeaveTheLongOneItsBlocks) {
   EXPECT_LE(loop.record(1).first_step, 1u);
 }
 
-// There is not room for all: who came first begins first, however long it is.
+// There is not room for all: who came first begins first, however long it is, but for small ones.
 TEST(ShortPromptsTest, RoomIsGivenInTheOrderInWhichTheyCame) {
   SchedLoop loop(short_fake(300), short_settings(kStepTokens));
   loop.add(test_sequence(1, test_prompt(3000, 1), 100));
   for (uint64_t id = 2; id <= 20; ++id) {
-    loop.add(test_sequence(id, test_prompt(id % 2 == 0 ? 2000 : 50, static_cast<int32_t>(id)), 20));
+    loop.add(
+        test_sequence(id, test_prompt(id % 2 == 0 ? 2000 : 200, static_cast<int32_t>(id)), 20));
   }
   ASSERT_EQ(loop.run(), "");
   EXPECT_TRUE(std::ranges::is_sorted(loop.first_planned()));

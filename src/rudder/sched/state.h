@@ -20,6 +20,7 @@ namespace rudder::sched {
 
 enum class SequenceState : uint8_t {
   kWaiting,     // holds nothing: new, or preempted and to be recomputed
+  kCopying,     // holds a slot and blocks, and waits for what it goes on from: in no plan yet
   kRunning,     // holds a slot and blocks
   kPreempting,  // to give up slot and blocks once no step in flight names it
   kRetiring,    // ended or finished; likewise, then forgotten
@@ -32,6 +33,7 @@ struct WaitState {
   int32_t passed_over = 0;           // plans in which it found no room
   int32_t found_len = 0;             // tokens that were cached when it was queued; 0 once admitted
   int64_t blocks_wanted = 0;         // for its tokens when it was queued
+  bool overtook = false;             // it was begun past a large one that waits for blocks
   bool gave_way = false;             // the last turn of its tenant's prompts was the others'
   bool was_planned = false;          // ever
   int32_t cached_prompt_tokens = 0;  // at its first admission
@@ -42,6 +44,7 @@ struct RunState {
   step::SlotId slot;
   uint32_t generation = 0;
   bool has_carry = false;      // the slot has sampled, or will have, under this generation
+  bool is_copied_to = false;   // a copy to its state is on its way, which outlasts its step
   int32_t inflight = 0;        // steps in flight that name it
   step::StepId last_step = 0;  // that names it
   // What steps in flight give it if it does not end and all their drafts are right. A commit takes
@@ -56,6 +59,7 @@ struct RunState {
 
   // Its slot is open, and so many tokens are in its blocks already.
   void begin(int32_t num_cached) {
+    reserved_len = num_cached;
     planned_len = num_cached;
     computed_len = num_cached;
     written_len = num_cached;
@@ -63,7 +67,6 @@ struct RunState {
   // Its slot and its blocks are given back.
   void end() {
     begin(0);
-    reserved_len = 0;
     has_carry = false;
   }
 };
@@ -133,6 +136,12 @@ struct Sequence {
   int32_t future_len() const { return static_cast<int32_t>(tokens.size()) + run.samples_pending; }
   int32_t table_len() const { return static_cast<int32_t>(tables.front().blocks.size()); }
   int32_t uncomputed() const { return future_len() - run.planned_len; }
+  // It has a seat: it was begun, and neither preempted nor ended since.
+  bool is_begun() const {
+    return state == SequenceState::kRunning || state == SequenceState::kCopying;
+  }
+  // Neither a step in flight nor a copy reads or writes what it holds.
+  bool is_idle() const { return run.inflight == 0 && !run.is_copied_to; }
   // Its next step decodes, as far as it has one.
   bool decodes() const {
     return state == SequenceState::kRunning && run.has_carry && uncomputed() == 1;

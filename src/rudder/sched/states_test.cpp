@@ -1,6 +1,9 @@
 // States of sequences and their checkpoints, as the scheduler plans them (docs/contracts/cache.md).
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdio>
+
 #include "rudder/testing/sched_loop.h"
 
 namespace rudder::sched {
@@ -109,6 +112,26 @@ TEST(StatesTest, TurnsAreGoneOnFromTheirEnds) {
   EXPECT_EQ(loop.record(4).cached_tokens, 32);
 }
 
+// The tokens are the template's, whatever ends the answer.
+TEST(StatesTest, TurnsEndWhereTheTemplateEndsThem) {
+  SchedSettings settings = states_settings();
+  settings.turn_ends = {5, 7};
+  SchedLoop loop(states_fake(16), settings);
+  std::vector<int32_t> prompt(100, 9);
+  prompt[49] = 5;
+  prompt[70] = 7;
+  NewSequence sequence = test_sequence(1, prompt, 3);
+  sequence.sampling.stop_ids = {9};
+  loop.add(std::move(sequence));
+  ASSERT_EQ(loop.run(), "");
+  EXPECT_EQ(loop.scheduler().stats().checkpoints, 3u);  // at 48, 64 and 96
+  std::vector<int32_t> again = prompt;
+  std::fill(again.begin() + 71, again.end(), 10);
+  loop.add(test_sequence(2, again, 3));
+  ASSERT_EQ(loop.run(), "");
+  EXPECT_EQ(loop.record(2).cached_tokens, 64);
+}
+
 // A second state is for what a sequence goes on from: two run one after the other with the two.
 TEST(StatesTest, SequencesWaitForAState) {
   SchedLoop loop(states_fake(2), states_settings());
@@ -147,6 +170,102 @@ TEST(StatesTest, APreemptedSequenceGoesOnFromACheckpoint) {
   }
   ASSERT_EQ(loop.run(), "");
   EXPECT_GT(loop.scheduler().stats().preemptions, 0u);
+}
+
+// Tokens that are computed again for each preemption, on a machine with few blocks.
+double recomputed_per_preemption(int32_t num_states, int32_t checkpoint_blocks) {
+  testing::FakeOptions fake = states_fake(num_states, checkpoint_blocks);
+  if (num_states == 0) fake.capacity.states = {};
+  fake.capacity.num_blocks = 60;
+  SchedLoop loop(fake, states_settings());
+  int64_t once = 0;
+  for (uint64_t id = 1; id <= 40; ++id) {
+    const auto num = static_cast<int32_t>(id);
+    NewSequence sequence = test_sequence(id, test_prompt(60 + 3 * num, num), 100 + 7 * (num % 13));
+    once += sequence.max_len - 1;
+    loop.add(std::move(sequence));
+  }
+  EXPECT_EQ(loop.run(), "");
+  const auto preemptions = static_cast<double>(loop.scheduler().stats().preemptions);
+  EXPECT_GT(preemptions, 10);
+  return static_cast<double>(static_cast<int64_t>(loop.executor().computed_tokens()) - once) /
+         preemptions;
+}
+
+// One every block is more than any that a preemption could make: it spares less than a state takes,
+// which is the bytes of as many blocks as lie between two checkpoints by default.
+TEST(StatesTest, ACheckpointAtAPreemptionSparesLessThanItTakes) {
+  const double without = recomputed_per_preemption(0, 0);
+  const double every_block = recomputed_per_preemption(400, 1);
+  std::printf(
+      "computed again for each preemption: %.1f tokens with blocks alone, %.1f with a "
+      "checkpoint every block\n",
+      without, every_block);
+  for (const int32_t blocks : {2, 4, 8}) {
+    const double every = recomputed_per_preemption(400, blocks);
+    std::printf("one every %d blocks: %.1f tokens, %.1f more\n", blocks, every,
+                every - every_block);
+    EXPECT_LT(every - every_block, blocks * 16) << blocks;
+  }
+}
+
+// A copy that takes three steps more: the sequence holds its blocks and state meanwhile, and is in
+// no plan; others go on.
+TEST(StatesTest, WhoseStateIsStillCopiedWaits) {
+  testing::FakeOptions fake = states_fake(8);
+  fake.capacity.slow_copies = true;
+  fake.copy_steps = 3;
+  SchedLoop loop(fake, states_settings());
+  loop.add(test_sequence(1, test_prompt(70, 1), 3));
+  ASSERT_EQ(loop.run(), "");
+  loop.add(test_sequence(2, test_prompt(20, 2), 40));
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(loop.turn());
+  int32_t most_steps = 0;
+  for (uint64_t id = 3; id < 9; ++id) {
+    loop.add(test_sequence(id, test_prompt(70, 1), 3));
+    int32_t steps = 0;  // that went by while the copy was on its way
+    while (loop.record(id).tokens.empty()) {
+      ASSERT_TRUE(loop.turn());
+      const SchedStats stats = loop.scheduler().stats();
+      if (stats.copies_in_flight == 0) continue;
+      ++steps;
+      EXPECT_GE(stats.num_running, 2);
+    }
+    most_steps = std::max(most_steps, steps);
+    EXPECT_EQ(loop.record(id).cached_tokens, 64);
+  }
+  EXPECT_GE(most_steps, 3);
+  ASSERT_EQ(loop.run(), "");
+}
+
+// Nothing else runs: steps of nothing wait for the copy.
+TEST(StatesTest, ACopyIsWaitedForAlone) {
+  testing::FakeOptions fake = states_fake(4);
+  fake.capacity.slow_copies = true;
+  fake.copy_steps = 100;
+  SchedLoop loop(fake, states_settings());
+  for (uint64_t id = 1; id <= 5; ++id) {
+    loop.add(test_sequence(id, test_prompt(70, 1), 3));
+    ASSERT_EQ(loop.run(), "");
+    EXPECT_EQ(loop.record(id).cached_tokens, id == 1 ? 0 : 64);
+  }
+}
+
+// It keeps all that it holds until the copy has come.
+TEST(StatesTest, WhoEndsWhileItsStateIsCopiedHoldsItToTheEnd) {
+  testing::FakeOptions fake = states_fake(3);
+  fake.capacity.slow_copies = true;
+  fake.copy_steps = 100;
+  SchedLoop loop(fake, states_settings());
+  loop.add(test_sequence(1, test_prompt(70, 1), 3));
+  ASSERT_EQ(loop.run(), "");
+  loop.add(test_sequence(2, test_prompt(70, 1), 3));
+  ASSERT_TRUE(loop.launch());
+  loop.finish(2);
+  EXPECT_EQ(loop.scheduler().stats().num_retiring, 1);
+  EXPECT_TRUE(loop.scheduler().has_work());
+  loop.add(test_sequence(3, test_prompt(90, 3), 30));
+  ASSERT_EQ(loop.run(), "");
 }
 
 TEST(StatesTest, NothingOfBeforeAResetIsGoneOnFrom) {

@@ -26,6 +26,7 @@ struct StepBuilder {
   int64_t elements_left = 0;    // of the capture buffer
   StepShape shape = {};         // of its sequences so far
   bool is_closed = false;       // nothing more is admitted
+  bool is_full = false;         // nothing but small prompts: a large one has waited for long
   int64_t blocks_promised = 0;  // that running prompts will still take
   int32_t blocks_short = 0;     // that sequences of this step did not find
   int32_t blocks_coming = 0;    // that sequences about to go will give back

@@ -64,6 +64,7 @@ Result<step::Ticket> FakeExecutor::launch(std::shared_ptr<const step::StepPlan> 
   for (const step::SeqWork& work : plan->seqs) {
     step.unsure.push_back(drafts_in_flight(work.slot, work.generation));
   }
+  if (options_.capacity.slow_copies) begin_slow_copies(*plan);
   step.plan = std::move(plan);
   run_some();
   return step::Ticket{id};
@@ -111,6 +112,7 @@ Result<step::StepResult> FakeExecutor::collect(step::Ticket ticket) {
     std::this_thread::sleep_for(std::chrono::microseconds(options_.sleep_us));
   }
   step::StepResult result = std::move(step.results[static_cast<size_t>(step.collected)]);
+  copies_told_ = result.copies_done;
   if (options_.differ_at != 0 && ticket.id >= options_.differ_at && !has_differed_) {
     const auto told = std::ranges::find_if(
         result.seqs, [](const step::SeqResult& seq) { return !seq.tokens.empty(); });
@@ -175,7 +177,7 @@ void FakeExecutor::run(InFlight& step) {
   const auto iteration = static_cast<int32_t>(step.results.size());
   if (iteration == 0) {
     for (const step::SlotEdit& edit : step.plan->slots) open_slot(edit);
-    copy_states(step.plan->copies_before);
+    if (!options_.capacity.slow_copies) copy_states(step.plan->copies_before);
     taps_.apply(*step.plan);
   }
   const bool is_unsure = std::ranges::any_of(step.unsure, [](int32_t n) { return n > 0; }) ||
@@ -197,7 +199,11 @@ void FakeExecutor::run(InFlight& step) {
     result.seqs.push_back(run_sequence(plan, i, masks.first(num_masks * words)));
     masks = masks.subspan(num_masks * words);
   }
-  if (iteration + 1 == step.plan->repeat) copy_states(step.plan->copies_after);
+  if (iteration + 1 == step.plan->repeat) {
+    end_slow_copies(*step.plan);
+    copy_states(step.plan->copies_after);
+  }
+  result.copies_done = copies_done_;
   result.captured = taps_.take_captured();
   if (options_.loses_rows && result.captured != nullptr) {
     auto lost = std::make_shared<tap::CapturedRows>(*result.captured);
@@ -228,31 +234,6 @@ void FakeExecutor::open_slot(const step::SlotEdit& edit) {
   if (edit.state != step::kNoState && slot.kv_len == 0) {
     states_[static_cast<size_t>(edit.state)] = State{};
   }
-}
-
-void FakeExecutor::copy_states(const std::vector<step::ObjectCopy>& copies) {
-  for (const step::ObjectCopy& copy : copies) {
-    states_[static_cast<size_t>(copy.to.index)] = states_[static_cast<size_t>(copy.from.index)];
-  }
-}
-
-// Its object stands before the sequence's part of the step, or before the part with drafts that
-// came last. Behind a part with drafts it stays where it was: which of them are right is not known.
-void FakeExecutor::advance_state(const step::StepPlan& plan, const step::SeqWork& work, Slot& slot,
-                                 uint64_t context_hash) {
-  if (slot.state == step::kNoState) return;
-  State& state = states_[static_cast<size_t>(slot.state)];
-  const State before = {.len = work.kv_len, .hash = context_hash};
-  if (slot.replayed == state) state = before;
-  if (state != before) {
-    violation(fmt::format("step {}: the state of slot {} is of {} tokens{}, not of these {}",
-                          plan.id, work.slot.value, state.len, state.poisoned ? " and a NaN" : "",
-                          work.kv_len));
-  }
-  slot.replayed = work.num_draft > 0 ? std::optional(before) : std::nullopt;
-  if (work.num_draft > 0) return;
-  const int32_t end = work.kv_len + work.q_len;
-  state = {.len = end, .hash = cell(slot, 0, end - 1).prefix_hash};
 }
 
 step::SeqResult FakeExecutor::run_sequence(const step::StepPlan& plan, int32_t index,

@@ -52,6 +52,9 @@ struct FakeOptions {
   // Of a pipeline: what the scheduler divides its decodes into (SchedSettings::num_cohorts).
   int32_t num_cohorts = 1;
 
+  // Where the capacity has slow copies: each is done at most so many steps behind its own.
+  int32_t copy_steps = 0;
+
   bool loses_rows = false;  // captured rows find no buffer
 
   // Where the capacity guesses: how long each of the tokens of a step's longest guess takes, and
@@ -146,6 +149,12 @@ class FakeExecutor final : public step::Executor {
   struct StateUse {
     step::StepId last_use = 0;  // the last launched step that reads or writes it
     step::StepId last_write = 0;
+    int64_t last_copy = 0;     // the slow copy, counted from 1, that reads or writes it
+    int64_t last_copy_to = 0;  // and that writes it
+  };
+  struct SlowCopy {
+    step::ObjectCopy copy;
+    step::StepId due = 0;  // it is done when this step is, or one that waits for it
   };
   struct BlockUse {
     step::StepId last_use = 0;  // the last launched step with a sequence that reads or writes it
@@ -197,7 +206,10 @@ class FakeExecutor final : public step::Executor {
                   step::SeqResult* result);
   void sample_sequence(const step::StepPlan& plan, const step::SeqWork& work, Slot& slot,
                        std::span<const uint32_t> masks, step::SeqResult* result);
-  void copy_states(const std::vector<step::ObjectCopy>& copies);
+  void copy_states(std::span<const step::ObjectCopy> copies);
+  void begin_slow_copies(const step::StepPlan& plan);
+  void end_slow_copies(const step::StepPlan& plan);
+  bool is_copied(const StateUse& use) const { return use.last_copy > copies_told_; }
   void advance_state(const step::StepPlan& plan, const step::SeqWork& work, Slot& slot,
                      uint64_t context_hash);
   // Hash of the tokens found through the slot's tables before work.kv_len.
@@ -226,6 +238,10 @@ class FakeExecutor final : public step::Executor {
   std::vector<BlockUse> block_uses_;
   std::vector<State> states_;
   std::vector<StateUse> state_uses_;
+  std::deque<SlowCopy> slow_copies_;  // that are not done
+  int64_t copies_begun_ = 0;          // slow ones
+  int64_t copies_done_ = 0;
+  int64_t copies_told_ = 0;  // by results that were collected
   std::deque<InFlight> in_flight_;
   FakeTaps taps_;
   std::optional<FakeProposer> proposer_;  // where the capacity guesses

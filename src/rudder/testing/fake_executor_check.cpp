@@ -21,7 +21,9 @@ bool FakeExecutor::check_launch(const step::StepPlan& plan) {
   if (!in_flight_.empty() && in_flight_.back().awaits_masks()) {
     violation(fmt::format("step {}: the step before waits for its masks", plan.id));
   }
-  const bool is_empty = plan.seqs.empty() && plan.tap_edits.empty() && plan.capture_edits.empty();
+  const bool has_copies = !plan.copies_before.empty() || copies_begun_ > copies_told_;
+  const bool is_empty =
+      plan.seqs.empty() && plan.tap_edits.empty() && plan.capture_edits.empty() && !has_copies;
   if (is_empty || plan.num_tokens() > capacity.max_tokens_per_step) {
     violation(fmt::format("step {} has {} tokens", plan.id, plan.num_tokens()));
   }
@@ -191,9 +193,9 @@ void FakeExecutor::check_state(const step::StepPlan& plan, const step::SlotEdit&
   if (!is_state(plan, step::state_ref(edit.state))) return;
   launched_[static_cast<size_t>(edit.slot.value)].state = edit.state;
   StateUse& use = state_uses_[static_cast<size_t>(edit.state)];
-  if (use.last_use > last_collected_) {
-    violation(fmt::format("step {}: slot {} gets state {}, which step {} still uses", plan.id,
-                          edit.slot.value, edit.state, use.last_use));
+  if (use.last_use > last_collected_ || is_copied(use)) {
+    violation(fmt::format("step {}: slot {} gets state {}, which step {} or a copy still uses",
+                          plan.id, edit.slot.value, edit.state, use.last_use));
   }
   use = {.last_use = plan.id, .last_write = plan.id};
 }
@@ -223,9 +225,9 @@ void FakeExecutor::check_copies_after(const step::StepPlan& plan) {
              work.num_draft == 0;
     });
     StateUse& use = state_uses_[static_cast<size_t>(copy.to.index)];
-    if (!is_run || use.last_use > last_collected_) {
-      violation(fmt::format("step {}: copies state {} to {}, which step {} still uses", plan.id,
-                            copy.from.index, copy.to.index, use.last_use));
+    if (!is_run || use.last_use > last_collected_ || is_copied(use)) {
+      violation(fmt::format("step {}: copies state {} to {}, which step {} or a copy still uses",
+                            plan.id, copy.from.index, copy.to.index, use.last_use));
     }
     use = {.last_use = plan.id, .last_write = plan.id};
   }
@@ -316,7 +318,14 @@ void FakeExecutor::check_work(const step::StepPlan& plan, const step::SeqWork& w
   slot.last_step = plan.id;
   slot.blocks.resize(static_cast<size_t>(num_groups()));
   if (slot.state != step::kNoState) {
-    state_uses_[static_cast<size_t>(slot.state)] = {.last_use = plan.id, .last_write = plan.id};
+    StateUse& use = state_uses_[static_cast<size_t>(slot.state)];
+    const bool is_new = std::ranges::any_of(plan.copies_before, [&](const step::ObjectCopy& copy) {
+      return copy.to == step::state_ref(slot.state);
+    });
+    if (use.last_copy_to > copies_told_ || (is_new && options_.capacity.slow_copies)) {
+      violation(fmt::format("step {}: slot {} runs while its state is copied", plan.id, index));
+    }
+    use = {.last_use = plan.id, .last_write = plan.id};
   }
   append_blocks(plan, work, slot);
   const bool is_repeatable = work.q_len == 1 && work.logits == step::LogitsWanted::kLast &&

@@ -119,6 +119,8 @@ class Stress {
       capacity.states = {.count = static_cast<int32_t>(2 + seed / 5 % 12),
                          .bytes = 1,
                          .checkpoint_blocks = static_cast<int32_t>(seed / 60 % 4)};
+      capacity.slow_copies = seed % 2 == 0;
+      fake.copy_steps = static_cast<int32_t>(seed / 10 % 4 * 5);
     }
     capacity.takes_trees =
         !has_states && std::ranges::all_of(capacity.kv_groups, [](const step::KvGroup& group) {
@@ -306,8 +308,9 @@ class Stress {
     return sequence;
   }
 
-  // Without held admissions only a shorter prompt overtakes another of its tenant and priority; but
-  // others go past those that wait for room to capture.
+  // Without held admissions only a shorter prompt overtakes another of its tenant and priority, or
+  // one whose answer is shorter, past a large one; but others go past those that wait for room to
+  // capture.
   std::string check_order() {
     if (settings_.enable_prefix_caching) return "";
     const std::vector<sched::SequenceId>& order = loop_.first_planned();
@@ -317,10 +320,14 @@ class Stress {
         const sched::NewSequence& other = loop_.record(before->value).asked;
         if (*before < *later || key_of(other) != key_of(asked)) continue;
         if (other.prompt.size() < asked.prompt.size()) continue;
+        if (answer_of(other) < answer_of(asked)) continue;
         return fmt::format("sequence {} was overtaken by {}", later->value, before->value);
       }
     }
     return "";
+  }
+  static int32_t answer_of(const sched::NewSequence& asked) {
+    return asked.max_len - static_cast<int32_t>(asked.prompt.size());
   }
   static std::tuple<int32_t, int32_t, bool> key_of(const sched::NewSequence& asked) {
     return {asked.tenant, asked.priority, asked.taps != nullptr && asked.taps->capture != nullptr};

@@ -1,6 +1,6 @@
 # The simulator twice: `sim` over the rooms as everyone gets them, `sim_mutants` over a second build
 # of them in which one seeded bug at a time can be switched on (base/mutants.h).
-set(sim_sources load_model.cpp prompt_stress.cpp sim.cpp sim_check.cpp sim_config.cpp sim_constraint.cpp sim_episode.cpp sim_main.cpp
+set(sim_sources load_model.cpp overtaking_stress.cpp prompt_stress.cpp sim.cpp sim_check.cpp sim_config.cpp sim_constraint.cpp sim_episode.cpp sim_main.cpp
     sim_reference.cpp sim_taps.cpp)
 set(sim_steps 2000000)
 set(sim_steps_full 5000000)

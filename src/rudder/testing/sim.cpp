@@ -5,6 +5,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/base/log.h"
+#include "rudder/testing/overtaking_stress.h"
 #include "rudder/testing/prompt_stress.h"
 #include "rudder/testing/sim_episode.h"
 #include "rudder/testing/sim_random.h"
@@ -51,6 +52,7 @@ SimReport run_simulation(const SimOptions& options) {
     }
     // Its requests are few and short: which prompts run is seen where there are more.
     if (report.violation.empty()) report.violation = run_prompt_stress(seed);
+    if (report.violation.empty()) report.violation = run_overtaking_stress(seed);
     report.steps += episode->steps();
     report.coverage.episodes += 1;
     report.trace_hash = mix64(report.trace_hash ^ episode->trace_hash());

@@ -299,7 +299,7 @@ void SimEpisode::check_step(bool more) {
     idle_lag_ = 0;
   } else {
     const step::Capacity& capacity = config_.fake.capacity;
-    require(++idle_lag_ < capacity.max_in_flight + capacity.max_repeat,
+    require(++idle_lag_ < capacity.max_in_flight + capacity.max_repeat + config_.fake.copy_steps,
             "ended requests free their blocks");
   }
 }
@@ -336,7 +336,8 @@ void SimEpisode::check_gauges(const sched::SchedStats& sched) const {
 
   const int64_t live = int64_t{sched.num_running} + sched.num_waiting;
   require(live <= choices && scheduled <= live + sched.num_retiring, "gauge: running and waiting");
-  require(sched.num_retiring == 0 || sched.steps_in_flight > 0, "only a step in flight holds back");
+  require(sched.num_retiring == 0 || sched.steps_in_flight > 0 || sched.copies_in_flight > 0,
+          "only a step or a copy in flight holds back");
   require(sched.num_running <= config_.settings.max_num_seqs, "max_num_seqs holds");
   require(sched.blocks_in_use + sched.blocks_cached + sched.blocks_free == sched.num_blocks,
           "blocks in use, cached and free are all blocks");

@@ -146,6 +146,8 @@ SimConfig draw_config(SimRandom& random) {
     capacity.states = {.count = static_cast<int32_t>(2 + config.fake.seed / 5 % 16),
                        .bytes = 1,
                        .checkpoint_blocks = static_cast<int32_t>(config.fake.seed / 80 % 4)};
+    capacity.slow_copies = config.fake.seed / 320 % 2 == 0;
+    config.fake.copy_steps = static_cast<int32_t>(config.fake.seed / 640 % 4 * 5);
   }
   capacity.takes_trees =
       !has_states && std::all_of(capacity.kv_groups.begin(), capacity.kv_groups.end(), is_whole);

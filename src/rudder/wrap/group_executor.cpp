@@ -93,6 +93,7 @@ Result<step::StepResult> GroupExecutor::collect(step::Ticket ticket) {
       return fault({ErrorCode::kInternal, fmt::format("rank {} and rank 0 differ: {}", i, what),
                     "tensor-parallel-size"});
     }
+    first->copies_done = std::min(first->copies_done, other->copies_done);
   }
   return first;
 }

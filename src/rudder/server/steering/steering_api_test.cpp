@@ -328,7 +328,7 @@ TEST_F(SteeringApiTest, ResultsOfCapturesAreBesideOneChoiceAndInEachOfSeveral) {
   const std::string expected =
       R"({"response":{"status":"ok","error":null,"payload":{"positions":[7]}}})";
   const engine::RequestParams params = submitted_with(capture);
-  const engine::TapsForms taps = engine_.submitted_taps().back();
+  const engine::ResolvedTaps taps = engine_.submitted_taps().back();
   ASSERT_NE(taps.capture, nullptr);
   EXPECT_EQ(taps.capture->id, params.capture);
   EXPECT_EQ(taps.sequence->capture, taps.capture->set);

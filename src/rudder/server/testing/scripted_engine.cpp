@@ -50,7 +50,7 @@ ScriptedEngine::~ScriptedEngine() {
 
 Result<engine::RequestId> ScriptedEngine::submit(engine::Request request, engine::EventSink sink) {
   if (full_) return fail(ErrorCode::kOverloaded, "the queue is full");
-  RUDDER_TRY(engine::TapsForms taps,
+  RUDDER_TRY(engine::ResolvedTaps taps,
              engine::resolve_taps(request.params(), *programs_, captures_.get(), limits()));
   Script script = author_(request.params());
   std::lock_guard lock(mutex_);
@@ -152,7 +152,7 @@ std::vector<engine::RequestParams> ScriptedEngine::submitted() const {
   return submitted_;
 }
 
-std::vector<engine::TapsForms> ScriptedEngine::submitted_taps() const {
+std::vector<engine::ResolvedTaps> ScriptedEngine::submitted_taps() const {
   std::lock_guard lock(mutex_);
   return submitted_taps_;
 }

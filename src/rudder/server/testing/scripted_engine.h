@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "rudder/engine/engine.h"
-#include "rudder/engine/taps_forms.h"
+#include "rudder/engine/resolved_taps.h"
 
 namespace rudder::server {
 
@@ -79,7 +79,7 @@ class ScriptedEngine final : public engine::Engine {
   size_t num_cancelled() const { return num_cancelled_; }
   int64_t last_cancel_us() const { return last_cancel_us_; }
   std::vector<engine::RequestParams> submitted() const;   // all submitted, in order
-  std::vector<engine::TapsForms> submitted_taps() const;  // what they name, likewise
+  std::vector<engine::ResolvedTaps> submitted_taps() const;  // what they name, likewise
   uint64_t events_sent() const { return events_sent_; }
   int64_t sink_ns() const { return sink_ns_; }  // spent in sinks
 
@@ -114,7 +114,7 @@ class ScriptedEngine final : public engine::Engine {
   std::map<uint64_t, Running> running_;
   std::vector<engine::EventSink> kept_;
   std::vector<engine::RequestParams> submitted_;
-  std::vector<engine::TapsForms> submitted_taps_;
+  std::vector<engine::ResolvedTaps> submitted_taps_;
   uint64_t next_id_ = 1;
   bool stirred_ = false;  // something was asked for since the loop looked
   bool stopping_ = false;

@@ -1,4 +1,4 @@
-#include "rudder/engine/taps_forms.h"
+#include "rudder/engine/resolved_taps.h"
 
 #include <fmt/format.h>
 
@@ -7,29 +7,29 @@
 
 namespace rudder::engine {
 
-Result<TapsForms> resolve_taps(const RequestParams& params, const steer::ProgramTable& programs,
-                               const steer::capture::Dispatcher* captures,
-                               const RequestLimits& limits) {
-  TapsForms forms;
+Result<ResolvedTaps> resolve_taps(const RequestParams& params, const steer::ProgramTable& programs,
+                                  const steer::capture::Dispatcher* captures,
+                                  const RequestLimits& limits) {
+  ResolvedTaps resolved;
   const bool has_capture = params.capture.value != 0;
-  if (params.taps.segments.empty() && !has_capture) return forms;
+  if (params.taps.segments.empty() && !has_capture) return resolved;
   RUDDER_TRY(tap::SequenceTaps taps, programs.resolve(params.taps));
   if (has_capture) {
-    forms.capture = captures == nullptr ? nullptr : captures->find(params.capture);
-    if (forms.capture == nullptr) {
+    resolved.capture = captures == nullptr ? nullptr : captures->find(params.capture);
+    if (resolved.capture == nullptr) {
       return fail(ErrorCode::kUnavailable, "the request's capture is not known", "capture");
     }
-    taps.capture = forms.capture->set;
+    taps.capture = resolved.capture->set;
     const bool reads_all = !taps.captured.empty() && taps.captured.back().end == tap::kNoEnd &&
                            std::cmp_less_equal(taps.captured.back().begin, params.prompt.size());
-    if (forms.capture->stop_when && !reads_all) {
+    if (resolved.capture->stop_when && !reads_all) {
       return fail(ErrorCode::kInvalidArgument, "every generated token must be captured",
                   "stop_when");
     }
     const auto prompt_len = static_cast<int32_t>(params.prompt.size());
     const int64_t asked_len = int64_t{prompt_len} + params.max_tokens.value_or(limits.max_seq_len);
     RUDDER_TRY_VOID(steer::capture::check_pattern_keys(
-        *forms.capture, prompt_len,
+        *resolved.capture, prompt_len,
         static_cast<int32_t>(std::min<int64_t>(limits.max_seq_len, asked_len))));
     const int64_t elements = tap::record_elements(*taps.capture, limits.geometry);
     if (elements > limits.taps.capture_elements) {
@@ -40,8 +40,8 @@ Result<TapsForms> resolve_taps(const RequestParams& params, const steer::Program
                   "capture");
     }
   }
-  forms.sequence = std::make_shared<const tap::SequenceTaps>(std::move(taps));
-  return forms;
+  resolved.sequence = std::make_shared<const tap::SequenceTaps>(std::move(taps));
+  return resolved;
 }
 
 }  // namespace rudder::engine

@@ -1,6 +1,7 @@
-// CaptureRelay: between the engine and the capture dispatcher. Opens a capture for each choice that
-// asks for one, hands the rows of committed steps to the dispatcher, and posts what the dispatcher
-// says of a choice into the engine's mailbox. Owned by EngineCore; the engine thread's alone.
+// CaptureBridge: between the engine and the capture dispatcher. Opens a capture for each choice
+// that asks for one, hands the rows of committed steps to the dispatcher, and posts what the
+// dispatcher says of a choice into the engine's mailbox. Owned by EngineCore; the engine thread's
+// alone.
 #pragma once
 
 #include <memory>
@@ -15,11 +16,11 @@
 
 namespace rudder::engine {
 
-class CaptureRelay {
+class CaptureBridge {
  public:
   // `dispatcher` may be null: then no request captures. Both outlive this, and the mailbox the
   // dispatcher, whose threads post to it.
-  CaptureRelay(steer::capture::Dispatcher* dispatcher, Mailbox* mailbox)
+  CaptureBridge(steer::capture::Dispatcher* dispatcher, Mailbox* mailbox)
       : mailbox_(mailbox), dispatcher_(dispatcher) {}
 
   steer::capture::Dispatcher* dispatcher() const { return dispatcher_; }

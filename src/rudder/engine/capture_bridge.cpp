@@ -1,4 +1,4 @@
-#include "rudder/engine/capture_relay.h"
+#include "rudder/engine/capture_bridge.h"
 
 #include <utility>
 
@@ -7,7 +7,7 @@
 
 namespace rudder::engine {
 
-void CaptureRelay::begin(OpenRequest& request) {
+void CaptureBridge::begin(OpenRequest& request) {
   const RequestParams& params = request.unscheduled->params();
   if (request.taps.capture == nullptr || request.taps.capture->is_for_engine_alone()) return;
   for (int32_t i = 0; i < params.n; ++i) {
@@ -35,9 +35,9 @@ void CaptureRelay::begin(OpenRequest& request) {
   }
 }
 
-void CaptureRelay::push(const step::StepResult& result,
-                        const std::vector<sched::CapturedSequence>& captured,
-                        const RequestTable& requests) {
+void CaptureBridge::push(const step::StepResult& result,
+                         const std::vector<sched::CapturedSequence>& captured,
+                         const RequestTable& requests) {
   if (captured.empty()) return;
   by_seq_.assign(result.seqs.size(), {});
   for (const sched::CapturedSequence& one : captured) {
@@ -50,7 +50,7 @@ void CaptureRelay::push(const step::StepResult& result,
   dispatcher_->push(result.captured, by_seq_);
 }
 
-void CaptureRelay::end(const OpenChoice& choice, bool publish) {
+void CaptureBridge::end(const OpenChoice& choice, bool publish) {
   if (publish) {
     dispatcher_->end(choice.capture);
   } else {

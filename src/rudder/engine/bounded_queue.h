@@ -1,5 +1,6 @@
-// Admission: the bounded queue. A request takes a place before it is posted and gives it back once,
-// when its first choice starts to run or when it ends waiting. A full queue makes room for a
+// BoundedQueue: the requests that wait to run, within bounds of their number and of their tokens. A
+// request takes a place before it is posted and gives it back once, when its first choice starts to
+// run or when it ends waiting. A full queue makes room for a
 // request by displacing those of lower priority, the last to come first; they are the engine
 // thread's to end. A request that would wait for longer than it may is refused. Any thread.
 // EngineCore owns it; it outlives every Place.
@@ -29,7 +30,7 @@ struct PlaceAsk {
 // Of a request, as the client asks.
 PlaceAsk place_ask(const Request& request);
 
-class Admission {
+class BoundedQueue {
  public:
   // A taken place; gives itself back when destroyed.
   class Place {
@@ -45,12 +46,12 @@ class Admission {
     bool is_held() const;        // neither given back nor displaced
 
    private:
-    friend class Admission;
-    Place(Admission* owner, int32_t priority, uint64_t request, int64_t tokens)
+    friend class BoundedQueue;
+    Place(BoundedQueue* owner, int32_t priority, uint64_t request, int64_t tokens)
         : owner_(owner), priority_(priority), request_(request), tokens_(tokens) {}
     void give_back(const int64_t* started_us);
 
-    Admission* owner_ = nullptr;
+    BoundedQueue* owner_ = nullptr;
     int32_t priority_ = 0;
     uint64_t request_ = 0;
     int64_t tokens_ = 0;
@@ -61,7 +62,7 @@ class Admission {
     std::vector<RequestId> displaced;  // have lost theirs
   };
 
-  Admission(int64_t max_requests, int64_t max_tokens)
+  BoundedQueue(int64_t max_requests, int64_t max_tokens)
       : max_requests_(max_requests), max_tokens_(max_tokens) {}
 
   // Every bound is checked and taken as one; a request that is refused displaces none. kOverloaded

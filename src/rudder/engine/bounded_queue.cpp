@@ -1,4 +1,4 @@
-#include "rudder/engine/admission.h"
+#include "rudder/engine/bounded_queue.h"
 
 #include <fmt/format.h>
 
@@ -26,7 +26,7 @@ PlaceAsk place_ask(const Request& request) {
           .max_wait_us = static_cast<int64_t>(std::ceil(double{params.timeout} * 1e6))};
 }
 
-Admission::Place& Admission::Place::operator=(Place&& other) noexcept {
+BoundedQueue::Place& BoundedQueue::Place::operator=(Place&& other) noexcept {
   release();
   owner_ = std::exchange(other.owner_, nullptr);
   priority_ = other.priority_;
@@ -35,19 +35,19 @@ Admission::Place& Admission::Place::operator=(Place&& other) noexcept {
   return *this;
 }
 
-Admission::Place::~Place() {
+BoundedQueue::Place::~Place() {
   if (!RUDDER_MUTANT(kPlaceNotReleased)) release();
 }
 
-void Admission::Place::release() {
+void BoundedQueue::Place::release() {
   give_back(nullptr);
 }
 
-void Admission::Place::start(int64_t now_us) {
+void BoundedQueue::Place::start(int64_t now_us) {
   give_back(&now_us);
 }
 
-void Admission::Place::give_back(const int64_t* started_us) {
+void BoundedQueue::Place::give_back(const int64_t* started_us) {
   if (owner_ == nullptr) return;
   std::lock_guard lock(owner_->mutex_);
   const auto found = owner_->waiting_.find({priority_, request_});
@@ -62,13 +62,13 @@ void Admission::Place::give_back(const int64_t* started_us) {
   if (!RUDDER_MUTANT(kPlaceReleasedTwice)) owner_ = nullptr;
 }
 
-bool Admission::Place::is_held() const {
+bool BoundedQueue::Place::is_held() const {
   if (owner_ == nullptr) return false;
   std::lock_guard lock(owner_->mutex_);
   return owner_->waiting_.contains({priority_, request_});
 }
 
-void Admission::count(const Rank& rank, const Waiting& waiting, int sign) {
+void BoundedQueue::count(const Rank& rank, const Waiting& waiting, int sign) {
   std::map<int32_t, QueueLoad>& of_tenant = loads_[waiting.tenant];
   QueueLoad& own = of_tenant[rank.priority];
   for (QueueLoad* load : {&own, &load_}) {
@@ -79,12 +79,12 @@ void Admission::count(const Rank& rank, const Waiting& waiting, int sign) {
   if (of_tenant.empty()) loads_.erase(waiting.tenant);
 }
 
-bool Admission::fits(const QueueLoad& load, int64_t tokens) const {
+bool BoundedQueue::fits(const QueueLoad& load, int64_t tokens) const {
   return load.requests + 1 <= max_requests_ && load.tokens + tokens <= max_tokens_;
 }
 
 // What would be left if all of lower priority were displaced.
-QueueLoad Admission::without_lower(const PlaceAsk& ask) const {
+QueueLoad BoundedQueue::without_lower(const PlaceAsk& ask) const {
   QueueLoad left;
   for (const auto& [tenant, by_priority] : loads_) {
     for (const auto& [priority, load] : by_priority) {
@@ -98,7 +98,7 @@ QueueLoad Admission::without_lower(const PlaceAsk& ask) const {
 
 // What runs before it: of its own tenant what is not of lower priority; of each other tenant as
 // much as of its own until it has begun, since they take turns.
-QueueLoad Admission::ahead_of(const PlaceAsk& ask) const {
+QueueLoad BoundedQueue::ahead_of(const PlaceAsk& ask) const {
   QueueLoad own;
   if (const auto of_tenant = loads_.find(ask.tenant); of_tenant != loads_.end()) {
     for (const auto& [priority, load] : of_tenant->second) {
@@ -112,7 +112,7 @@ QueueLoad Admission::ahead_of(const PlaceAsk& ask) const {
           std::min(load_.tokens, own.tokens * (1 + others) + ask.tokens * others)};
 }
 
-Result<void> Admission::check(const PlaceAsk& ask, int64_t now_us) const {
+Result<void> BoundedQueue::check(const PlaceAsk& ask, int64_t now_us) const {
   if (!fits(without_lower(ask), ask.tokens)) {
     if (load_.requests + 1 > max_requests_) {
       return fail(ErrorCode::kOverloaded,
@@ -133,7 +133,7 @@ Result<void> Admission::check(const PlaceAsk& ask, int64_t now_us) const {
                   static_cast<double>(ask.max_wait_us) * 1e-6));
 }
 
-Result<Admission::Taken> Admission::take(const PlaceAsk& ask, RequestId id, int64_t now_us) {
+Result<BoundedQueue::Taken> BoundedQueue::take(const PlaceAsk& ask, RequestId id, int64_t now_us) {
   std::lock_guard lock(mutex_);
   if (RUDDER_MUTANT(kPlaceTakenOnReject)) load_.tokens += check(ask, now_us) ? 0 : ask.tokens;
   RUDDER_TRY_VOID(check(ask, now_us));
@@ -154,17 +154,17 @@ Result<Admission::Taken> Admission::take(const PlaceAsk& ask, RequestId id, int6
   return taken;
 }
 
-Result<void> Admission::would_accept(const PlaceAsk& ask, int64_t now_us) const {
+Result<void> BoundedQueue::would_accept(const PlaceAsk& ask, int64_t now_us) const {
   std::lock_guard lock(mutex_);
   return check(ask, now_us);
 }
 
-QueueLoad Admission::load() const {
+QueueLoad BoundedQueue::load() const {
   std::lock_guard lock(mutex_);
   return load_;
 }
 
-int64_t Admission::expected_wait_us(int64_t now_us) const {
+int64_t BoundedQueue::expected_wait_us(int64_t now_us) const {
   std::lock_guard lock(mutex_);
   return rate_.time_for(load_, !waiting_.empty(), now_us);
 }

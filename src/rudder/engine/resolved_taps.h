@@ -1,4 +1,4 @@
-// TapsForms: what the steering and capture of a request become when it is submitted. Made on the
+// ResolvedTaps: what the steering and capture of a request become when it is submitted. Made on the
 // submitting thread, so that the engine thread looks nothing up; the request has it until it ends.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace rudder::engine {
 
-struct TapsForms {
+struct ResolvedTaps {
   std::shared_ptr<const tap::SequenceTaps> sequence;           // null: no taps
   std::shared_ptr<const steer::capture::CaptureSpec> capture;  // null: nothing is captured
 };
@@ -20,8 +20,8 @@ struct TapsForms {
 // `captures` may be null. kUnavailable: a program or the capture's spec is not known any more.
 // kInvalidArgument ("steering", "capture"): not even empty tables and buffers could hold it. Behind
 // this check a request that waits for rows or for room to capture gets them in the end.
-Result<TapsForms> resolve_taps(const RequestParams& params, const steer::ProgramTable& programs,
-                               const steer::capture::Dispatcher* captures,
-                               const RequestLimits& limits);
+Result<ResolvedTaps> resolve_taps(const RequestParams& params, const steer::ProgramTable& programs,
+                                  const steer::capture::Dispatcher* captures,
+                                  const RequestLimits& limits);
 
 }  // namespace rudder::engine
