@@ -173,7 +173,14 @@ Result<void> scan_items(const json::value& value, const Spot& at) {
   return {};
 }
 
-// Whether a name beside a body says steering: as it is, or behind what such names begin with.
+Result<void> beside_body(std::string_view where, std::string_view name) {
+  return field_error(ErrorCode::kUnsupported,
+                     "is not read there; steering and capture are fields of the body",
+                     fmt::format("{}.{}", where, name));
+}
+
+}  // namespace
+
 bool says_taps(std::string_view given) {
   const std::string written = as_written_here(given);
   std::string_view name = written;
@@ -182,14 +189,6 @@ bool says_taps(std::string_view given) {
   }
   return is_own(name) || name.find(kStem) != std::string_view::npos;
 }
-
-Result<void> beside_body(std::string_view where, std::string_view name) {
-  return field_error(ErrorCode::kUnsupported,
-                     "is not read there; steering and capture are fields of the body",
-                     fmt::format("{}.{}", where, name));
-}
-
-}  // namespace
 
 Result<void> refuse_taps_beside_body(std::string_view query, const std::vector<HttpField>& header) {
   for (const HttpField& field : header) {

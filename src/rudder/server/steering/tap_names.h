@@ -18,6 +18,10 @@ namespace rudder::server {
 // answer that was not steered for one that was.
 Result<void> refuse_misplaced_taps(const boost::json::object& body);
 
+// Whether a name beside a body is one of steering or capture: as it is, or behind what such names
+// begin with ("x-steering").
+bool says_taps(std::string_view name);
+
 // The same of a request's query and header, where none is read: "header.x-steering".
 Result<void> refuse_taps_beside_body(std::string_view query, const std::vector<HttpField>& header);
 
