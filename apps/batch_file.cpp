@@ -17,6 +17,7 @@
 
 #include "rudder/base/json.h"
 #include "rudder/server/server.h"
+#include "rudder/server/steering/tap_names.h"
 #include "served_model.h"
 
 namespace rudder::apps {
@@ -46,6 +47,9 @@ std::string fault_of(const json::object& row, std::set<std::string>* ids) {
   if (!text_at(row, "url").starts_with("/v1/")) return "url: a path that begins with /v1/";
   const json::value* body = row.if_contains("body");
   if (body == nullptr || !body->is_object()) return "body: an object is required";
+  for (const auto& [name, value] : row) {
+    if (server::says_taps(name)) return fmt::format("{}: a field of body", std::string_view(name));
+  }
   for (const char* field : {"stream", "background"}) {
     const json::value* asked = body->get_object().if_contains(field);
     if (asked != nullptr && asked->is_bool() && asked->get_bool()) {

@@ -5,6 +5,9 @@
 #include <cstddef>
 #include <filesystem>
 #include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
 
 #include "doctor/findings.h"
 
@@ -29,19 +32,32 @@ constexpr int kMinor = 76;
 constexpr int kHopper = 9;
 constexpr int kNoDevice = 100;
 
-bool bind_driver(Driver& driver) {
+// Empty, or why there is no driver.
+std::string bind_driver(Driver& driver) {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return false;
+  if (library == nullptr) {
+    const char* reason = dlerror();
+    const std::string_view why = reason == nullptr ? "" : reason;
+    if (why.find("No such file") != std::string_view::npos) {
+      return "no NVIDIA driver (libcuda.so.1)";
+    }
+    return fmt::format("the NVIDIA driver cannot be loaded: {}", why);
+  }
+  std::string missing;
   const auto find = [&](auto& function, const char* symbol) {
     function =
         reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, symbol));
-    return function != nullptr;
+    if (function == nullptr && missing.empty()) missing = symbol;
   };
-  return find(driver.init, "cuInit") && find(driver.version, "cuDriverGetVersion") &&
-         find(driver.count, "cuDeviceGetCount") && find(driver.device, "cuDeviceGet") &&
-         find(driver.name, "cuDeviceGetName") && find(driver.total_memory, "cuDeviceTotalMem_v2") &&
-         find(driver.attribute, "cuDeviceGetAttribute") &&
-         find(driver.error_name, "cuGetErrorName");
+  find(driver.init, "cuInit");
+  find(driver.version, "cuDriverGetVersion");
+  find(driver.count, "cuDeviceGetCount");
+  find(driver.device, "cuDeviceGet");
+  find(driver.name, "cuDeviceGetName");
+  find(driver.total_memory, "cuDeviceTotalMem_v2");
+  find(driver.attribute, "cuDeviceGetAttribute");
+  find(driver.error_name, "cuGetErrorName");
+  return missing.empty() ? "" : fmt::format("libcuda.so.1 is no NVIDIA driver: no {}", missing);
 }
 
 void describe_gpu(const Driver& driver, int ordinal, bool is_wanted, Findings& findings) {
@@ -88,9 +104,9 @@ void check_gpus(const std::string& device, Findings& findings) {
                                   : "CPU alone: this binary was built without CUDA"});
   }
   Driver driver;
-  if (!bind_driver(driver)) {
-    findings.push_back({RUDDER_HAS_CUDA || is_wanted ? worse : Verdict::kFine, "driver",
-                        "no NVIDIA driver (libcuda.so.1)"});
+  if (std::string why = bind_driver(driver); !why.empty()) {
+    findings.push_back(
+        {RUDDER_HAS_CUDA || is_wanted ? worse : Verdict::kFine, "driver", std::move(why)});
     return;
   }
   if (const int error = driver.init(0); error != 0) {
@@ -104,10 +120,11 @@ void check_gpus(const std::string& device, Findings& findings) {
   int version = 0;
   int count = 0;
   driver.version(&version);
-  driver.count(&count);
+  const int count_error = driver.count(&count);
   findings.push_back(
       {Verdict::kFine, "driver",
        fmt::format("NVIDIA, for CUDA up to {}.{}", version / 1000, version % 1000 / 10)});
+  if (count_error != 0) count = 0;
   if (count == 0) findings.push_back({worse, "gpu", "none is visible (CUDA_VISIBLE_DEVICES?)"});
   for (int i = 0; i < count; ++i) describe_gpu(driver, i, is_wanted, findings);
 }

@@ -191,6 +191,6 @@ def model(server):
     return server.client().models.list().data[0].id
 
 
-def run_rudder(*arguments, stdin=None, timeout=300):
+def run_rudder(*arguments, stdin=None, timeout=300, env=None):
     return subprocess.run([str(BINARY), *map(str, arguments)], capture_output=True, text=True, input=stdin,
-                          timeout=timeout)
+                          timeout=timeout, env=env)

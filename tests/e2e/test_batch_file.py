@@ -53,11 +53,13 @@ def test_errors_stand_in_their_lines(tmp_path, model):
     lines = [line("good", "/v1/chat/completions", body), line("bad value", "/v1/chat/completions", {**body, "temperature": -1}),
              line("no such path", "/v1/nothing", body), line("good", "/v1/chat/completions", body),
              line("a get", "/v1/models", {}, method="GET"), line("streamed", "/v1/chat/completions", {**body, "stream": True}),
-             {"custom_id": "no body", "method": "POST", "url": "/v1/completions"}, {"prompt": "another form"}, "a plain line"]
+             {"custom_id": "no body", "method": "POST", "url": "/v1/completions"},
+             {**line("steered beside the body", "/v1/chat/completions", body), "steering": {"name": "calm"}},
+             {"prompt": "another form"}, "a plain line"]
     got = answers_to(tmp_path, lines)
-    assert [each["response"] and each["response"]["status_code"] for each in got] == [200, 400, 404] + [None] * 6
+    assert [each["response"] and each["response"]["status_code"] for each in got] == [200, 400, 404] + [None] * 7
     assert got[1]["response"]["body"]["error"]["param"] == "temperature"
-    words = ["same", "POST", "stream", "body", "custom_id", "custom_id"]
+    words = ["same", "POST", "stream", "body", "steering: a field of body", "custom_id", "custom_id"]
     for each, word in zip(got[3:], words):
         assert each["error"]["code"] == "invalid_request" and word in each["error"]["message"], each
 

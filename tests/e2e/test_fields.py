@@ -183,6 +183,22 @@ def to_json(value):
     return "1e400" if value == math.inf else json.dumps(value)
 
 
+@pytest.mark.parametrize("path, body", [
+    ("/v1/chat/completions", {"messages": QUESTION}), ("/v1/completions", {"prompt": TEXT}), ("/v1/responses", {"input": TEXT}),
+    ("/v1/messages", {"messages": QUESTION, "max_tokens": 2})])
+def test_steering_beside_the_body_is_refused(server, model, path, body):
+    """What would not steer must not pass for steered; other parameters and fields are nobody's business."""
+    def ask(query="", **header):
+        answer = httpx2.post(server.url + path + query, json=body, headers={key.replace("_", "-"): value for key, value in header.items()},
+                             timeout=60)
+        return answer.status_code, (answer.json().get("error") or {}).get("param")
+    assert ask("?steering=calm") == (400, "query.steering")
+    assert ask("?beta=true&steer-vector=calm") == (400, "query.steer-vector")
+    assert ask(x_steering="calm") == (400, "header.x-steering")
+    assert ask(x_rudder_steering_scale="2") == (400, "header.x-rudder-steering-scale")
+    assert ask("?beta=true&api-version=1", x_trace="steering", x_capture_id="7")[0] == 200
+
+
 def test_the_client_sees_typed_errors(server, model):
     with pytest.raises(openai.BadRequestError) as caught:
         server.client().chat.completions.create(model=model, messages=QUESTION, top_logprobs=3)

@@ -1,10 +1,10 @@
 """Claude Code and Codex themselves, in a session of three turns each. The model is none that calls tools by itself: what stands
 between agent and server chooses the first calls, of tools that change nothing."""
 
+import contextlib
 import http.server
 import json
 import os
-import pathlib
 import shutil
 import subprocess
 import threading
@@ -17,6 +17,7 @@ from conftest import DEMO, ROOT, is_instrumented, serving
 AGENTS = ROOT / ".venv-agents"
 CODEX = AGENTS / "bin" / "codex"
 CONTEXT = 131072  # Claude Code asks for 32,000 tokens beside its prompt
+SHORT = 36000  # where that has no room
 TURN_S = 600
 TEMPLATE = """{%- if tools -%}{{- '<|im_start|>system\\n<tools>\\n' -}}{%- for tool in tools -%}{{- tool | tojson + '\\n' -}}{%- endfor -%}
 {{- '</tools>\\nCall one as <tool_call>{"name": ..., "arguments": ...}</tool_call>.<|im_end|>\\n' -}}{%- endif -%}
@@ -35,39 +36,44 @@ def claude():
     return next(AGENTS.glob("lib/python3*/site-packages/claude_agent_sdk/_bundled/claude"))
 
 
-@pytest.fixture(scope="module")
-def long_server(tmp_path_factory):
+def long_model(folder, context):
     """The demo model with a long context, and a template that shows tools."""
-    folder = tmp_path_factory.mktemp("long")
     for name in ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
         shutil.copy(DEMO / name, folder / name)
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": CONTEXT}))
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": context}))
     (folder / "chat_template.jinja").write_text(TEMPLATE)
-    with serving("--served-model-name", "m", "--tool-call-parser", "hermes", model=folder) as server:
+    return folder
+
+
+@contextlib.contextmanager
+def serving_long(tmp_path, context=CONTEXT):
+    (tmp_path / "model").mkdir()
+    with serving("--served-model-name", "m", "--tool-call-parser", "hermes", model=long_model(tmp_path / "model", context)) as server:
         yield server
 
 
 class Between(http.server.ThreadingHTTPServer):
-    """Passes requests on. Of those with tools the first ones call `chosen`: (name, {argument: value}) in turn."""
+    """Passes requests on. Of those with tools the first ones call `chosen`: (name, {argument: value}) in turn. Those tools have
+    no other arguments in any request, so that the prompts of all turns begin alike."""
 
     def __init__(self, server, chosen):
         super().__init__(("127.0.0.1", 0), Handler)
         self.server_behind, self.chosen, self.turns, self.statuses = server, list(chosen), [], []
+        self.schemas = {name: {"type": "object", "properties": {key: {"enum": [value]} for key, value in arguments.items()},
+                               "required": list(arguments), "additionalProperties": False} for name, arguments in chosen}
         self.url = f"http://127.0.0.1:{self.server_port}"
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def choose(self, path, body):
         is_message = "messages" in path
+        for tool in body["tools"]:
+            if tool.get("name") in self.schemas:
+                tool["input_schema" if is_message else "parameters"] = self.schemas[tool["name"]]
         body["max_tokens" if is_message else "max_output_tokens"] = body.get("max_tokens", 1000) if self.chosen else 16
         if not self.chosen:
             return
-        name, arguments = self.chosen.pop(0)
-        schema = {"type": "object", "properties": {key: {"enum": [value]} for key, value in arguments.items()},
-                  "required": list(arguments), "additionalProperties": False}
-        for tool in body["tools"]:
-            if tool.get("name") == name:
-                tool["input_schema" if is_message else "parameters"] = schema
+        name, _ = self.chosen.pop(0)
         body["tool_choice"] = {"type": "tool" if is_message else "function", "name": name}
 
     def note(self, text):
@@ -126,13 +132,16 @@ def check(between, done):
     assert between.turns[1] >= 0.8 and between.turns[2] >= 0.8, between.turns
 
 
-def test_claude_code(long_server, tmp_path):
-    between = Between(long_server, [("Read", {"file_path": str(tmp_path / "folder" / "a.txt")}),
-                                    ("ToolSearch", {"query": "select:WebFetch", "max_results": 1})])
-    done = run_agent([claude(), "-p", "Say hi", "--model", "m", "--output-format", "json", "--dangerously-skip-permissions"], tmp_path,
-                     ANTHROPIC_BASE_URL=between.url, ANTHROPIC_API_KEY="none", CLAUDE_CONFIG_DIR=str(tmp_path / "claude"), IS_SANDBOX="1",
-                     CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1", DISABLE_TELEMETRY="1", DISABLE_AUTOUPDATER="1", DISABLE_ERROR_REPORTING="1")
-    between.shutdown()
+@pytest.mark.parametrize("context, more", [(CONTEXT, {}), (SHORT, {"CLAUDE_CODE_MAX_OUTPUT_TOKENS": "8000"})])
+def test_claude_code(tmp_path, context, more):
+    with serving_long(tmp_path, context) as server:
+        between = Between(server, [("Read", {"file_path": str(tmp_path / "folder" / "a.txt")}),
+                                   ("ToolSearch", {"query": "select:WebFetch", "max_results": 1})])
+        done = run_agent([claude(), "-p", "Say hi", "--model", "m", "--output-format", "json", "--dangerously-skip-permissions"], tmp_path,
+                         ANTHROPIC_BASE_URL=between.url, ANTHROPIC_API_KEY="none", CLAUDE_CONFIG_DIR=str(tmp_path / "claude"),
+                         IS_SANDBOX="1", CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1", DISABLE_TELEMETRY="1", DISABLE_AUTOUPDATER="1",
+                         DISABLE_ERROR_REPORTING="1", **more)
+        between.shutdown()
     check(between, done)
 
 
@@ -151,11 +160,12 @@ env_key = "RUDDER_KEY"
 """
 
 
-def test_codex(long_server, tmp_path):
-    between = Between(long_server, [("exec_command", {"cmd": "cat a.txt"}), ("get_goal", {})])
-    home = pathlib.Path(tmp_path / "codex")
+def test_codex(tmp_path):
+    home = tmp_path / "codex"
     home.mkdir()
-    (home / "config.toml").write_text(CODEX_CONFIG.format(url=between.url))
-    done = run_agent([CODEX, "exec", "--skip-git-repo-check", "Say hi"], tmp_path, CODEX_HOME=str(home), RUDDER_KEY="none")
-    between.shutdown()
+    with serving_long(tmp_path) as server:
+        between = Between(server, [("exec_command", {"cmd": "cat a.txt"}), ("get_goal", {})])
+        (home / "config.toml").write_text(CODEX_CONFIG.format(url=between.url))
+        done = run_agent([CODEX, "exec", "--skip-git-repo-check", "Say hi"], tmp_path, CODEX_HOME=str(home), RUDDER_KEY="none")
+        between.shutdown()
     check(between, done)

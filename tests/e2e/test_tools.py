@@ -161,10 +161,29 @@ def test_what_is_wrong_is_named(server, model, fields, param):
     assert refused.value.param.startswith(param), refused.value
 
 
-@pytest.mark.parametrize("name", ["llama31_tools"])
+def printing(result):
+    """A template of Llama's kind whose results of tools are what `result` makes of `message.content`."""
+    return ("{%- for message in messages -%}{{- '<|start_header_id|>' + message.role + '<|end_header_id|>' -}}"
+            "{%- if message.role == 'tool' -%}" + result + "{%- elif message.tool_calls -%}{{- message.tool_calls | tojson -}}"
+            "{%- elif message.content is string -%}{{- message.content -}}"
+            "{%- else -%}{%- for part in message.content -%}{{- part.text -}}{%- endfor -%}{%- endif -%}{%- endfor -%}")
+
+
+LISTS = {
+    "llama31": TEMPLATES["llama31_tools"],
+    "llama32": (ROOT / "tools" / "template_diff" / "families" / "llama32.jinja").read_text(),
+    "in_an_object": printing("{{- {'output': message.content} | tojson -}}"),
+    "part_by_part": printing("{%- if message.content is string -%}{{- message.content | tojson -}}"
+                             "{%- else -%}{%- for part in message.content -%}{{- part.text | tojson -}}{%- endfor -%}{%- endif -%}"),
+    "of_lists_alone": printing("{%- if message.content is iterable and message.content is not string -%}{{- message.content | tojson -}}"
+                               "{%- else -%}{{- message.content | tojson -}}{%- endif -%}"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(LISTS))
 def test_results_of_several_parts_are_one_text_where_a_template_would_print_a_list(tmp_path, name):
     """Those models saw a result as one JSON string, never as a list of parts."""
-    (tmp_path / "template.jinja").write_text(TEMPLATES[name])
+    (tmp_path / "template.jinja").write_text(LISTS[name])
     parts = [{"type": "text", "text": "5 degrees"}, {"type": "text", "text": "rain"}]
     call = {"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
     with serving("--chat-template", str(tmp_path / "template.jinja")) as server:
@@ -175,6 +194,12 @@ def test_results_of_several_parts_are_one_text_where_a_template_would_print_a_li
             return answer.json()["prompt"]
         assert prompt(parts) == prompt("5 degrees\nrain")
         assert '"5 degrees\\nrain"' in prompt(parts) and '"type": "text"' not in prompt(parts)
+        # The other APIs have results of parts too.
+        message = {"max_tokens": 4, "tools": [{"name": "get_weather", "input_schema": {"type": "object"}}], "messages": [
+            *MESSAGES, {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "get_weather", "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": parts}]}]}
+        answer = httpx2.post(server.url + "/v1/messages", json=message, timeout=60)
+        assert answer.status_code == 200, answer.text
 
 
 def test_an_unknown_parser_is_refused_at_start():

@@ -1,5 +1,7 @@
 #include "rudder/cpu/host_memory.h"
 
+#include <sys/sysinfo.h>
+
 #include <algorithm>
 #include <charconv>
 #include <fstream>
@@ -92,12 +94,19 @@ int64_t control_group_available(const std::string& root) {
   return least;
 }
 
+// Without page cache that could be dropped: the kernel says it in /proc alone.
+int64_t free_memory() {
+  struct sysinfo info = {};
+  if (sysinfo(&info) != 0) return kUnlimited;
+  return static_cast<int64_t>((info.freeram + info.bufferram) * info.mem_unit);
+}
+
 }  // namespace
 
 int64_t available_host_memory(const std::string& root) {
   const auto meminfo = read_file(root + "/proc/meminfo");
   const auto kib = meminfo ? field(*meminfo, "MemAvailable:") : std::nullopt;
-  const int64_t machine = kib ? *kib * 1024 : kUnlimited;
+  const int64_t machine = kib ? *kib * 1024 : root.empty() ? free_memory() : kUnlimited;
   const int64_t available = std::min(machine, control_group_available(root));
   return available == kUnlimited ? 0 : available;
 }

@@ -7,7 +7,8 @@
 
 namespace rudder::cpu {
 
-// Bytes. `root` is where /proc and /sys are looked up (tests); 0 when nothing can be read.
+// Bytes; of a machine whose /proc is not mounted, what is free without dropping page cache. `root`
+// is where /proc and /sys are looked up (tests); 0 when nothing can be read there.
 int64_t available_host_memory(const std::string& root = "");
 
 }  // namespace rudder::cpu

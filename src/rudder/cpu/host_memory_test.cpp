@@ -1,6 +1,8 @@
 #include "rudder/cpu/host_memory.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -54,6 +56,22 @@ TEST_F(HostMemory, AVersion1GroupBoundsIt) {
 
 TEST(HostMemoryHere, IsPositive) {
   EXPECT_GT(available_host_memory(), 0);
+}
+
+// As in a root that nobody mounted anything in.
+TEST(HostMemoryHere, IsPositiveWithoutProc) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root may change its root";
+  const std::string root = ::testing::TempDir() + "without_proc_" + std::to_string(getpid());
+  std::filesystem::create_directories(root);
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool is_there = chroot(root.c_str()) == 0 && chdir("/") == 0;
+    _exit(is_there && available_host_memory() > 0 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  std::filesystem::remove_all(root);
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace

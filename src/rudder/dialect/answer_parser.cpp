@@ -68,13 +68,15 @@ class TextSplitter {
         sink_(setup, seed, delta),
         thoughts_(&delta->reasoning),
         content_(&delta->content),
-        may_be_bare_(dialect_ != nullptr && dialect_->bare),
-        takes_unopened_(dialect_ != nullptr && !dialect_->bare && !setup.is_held && !must_call_),
+        may_be_bare_(dialect_ != nullptr && (dialect_->bare || dialect_->prompted)),
+        takes_unopened_(dialect_ != nullptr && !dialect_->bare && !setup.is_held && !must_call_ &&
+                        dialect_->form != CallForm::kHeaded),
         may_be_unopened_(takes_unopened_) {
     if (setup.reasoning != nullptr) end_of_thoughts_ = setup.reasoning->end;
     std::vector<std::string_view> marks = {end_of_thoughts_};
     if (dialect_ != nullptr) {
-      marks.insert(marks.end(), {dialect_->begin, dialect_->also_begin});
+      marks.insert(marks.end(), {dialect_->begin, dialect_->also_begin, dialect_->each_begin,
+                                 dialect_->each_end});
       // An end that another mark begins with would be taken for it.
       if (!dialect_->begin.starts_with(dialect_->end)) marks.push_back(dialect_->end);
     }
@@ -143,9 +145,15 @@ void TextSplitter::push(char byte) {
 bool TextSplitter::begins_bare_call(char byte) {
   if (thinking_ || !may_be_bare_ || is_blank(byte)) return false;
   may_be_bare_ = false;
-  if (byte != '[' && (byte != '{' || dialect_->form != CallForm::kJson)) return false;
-  reader_ = dialect_->form == CallForm::kPythonic ? make_pythonic_reader(*dialect_, true)
-                                                  : make_json_reader(*dialect_, true);
+  if (dialect_->prompted) {
+    if (dialect_->begin.starts_with(byte)) return false;
+    reader_ = make_headed_reader(*dialect_, true, true);
+  } else if (byte == '[' || (byte == '{' && dialect_->form == CallForm::kJson)) {
+    reader_ = dialect_->form == CallForm::kPythonic ? make_pythonic_reader(*dialect_, true)
+                                                    : make_json_reader(*dialect_, true);
+  } else {
+    return false;
+  }
   kept_.clear();
   mark_bytes_ = 0;
   taken_ = false;
@@ -188,9 +196,9 @@ void TextSplitter::found(std::string_view mark) {
   if (mark == end_of_thoughts_) {
     if (thinking_ || cut_thoughts_) return end_thoughts(false);
     text().push(mark);
-  } else if (mark == dialect_->end) {
+  } else if (mark == dialect_->end || mark == dialect_->each_end) {
     if (!broke_off_) return text().push(mark);
-    broke_off_ = false;
+    broke_off_ = mark == dialect_->each_end;
     text().mark();
   } else {
     open(mark);
@@ -226,6 +234,9 @@ void TextSplitter::open(std::string_view mark) {
       break;
     case CallForm::kBraced:
       reader_ = make_braced_reader(*dialect_);
+      break;
+    case CallForm::kHeaded:
+      reader_ = make_headed_reader(*dialect_, false, mark == dialect_->each_begin);
       break;
   }
 }

@@ -40,6 +40,7 @@ class FormatWriter {
 
   json::object calls(const std::vector<CallableTool>& tools, bool parallel) const {
     if (dialect_.list) return list(tools, parallel, true);
+    if (dialect_.form == CallForm::kHeaded) return headed(tools, parallel, !dialect_.prompted);
     json::value one = any_call(tools, true);
     if (!parallel) return sequence({std::move(one)});
     // The separator of calls may also follow the last one: the parser drops it, and the
@@ -56,14 +57,18 @@ class FormatWriter {
       return {{"type", "or"},
               {"elements", json::array{calls(tools, parallel), text_unlike_call()}}};
     }
-    json::object rest =
-        dialect_.list ? list(tools, parallel, false) : sequence({any_call(tools, false)});
+    if (dialect_.prompted) {
+      json::object words =
+          sequence({text("all\n"), dispatch(sequence({any_call(tools, false)}), parallel, {})});
+      return {{"type", "or"}, {"elements", json::array{calls(tools, parallel), std::move(words)}}};
+    }
+    json::object rest = dialect_.form == CallForm::kHeaded ? headed(tools, parallel, false)
+                        : dialect_.list                    ? list(tools, parallel, false)
+                                                           : sequence({any_call(tools, false)});
     const std::vector<std::string> others = other_marks();
-    if (!is_special(dialect_.begin) && !is_special(dialect_.also_begin)) {
-      return {{"type", "dispatch"},
-              {"rules", json::array{json::array{json::string_view(dialect_.begin), rest}}},
-              {"loop", parallel},
-              {"excludes", json::value_from(others)}};
+    if (!is_special(dialect_.begin) && !is_special(dialect_.also_begin) &&
+        !is_special(dialect_.each_begin)) {
+      return dispatch(std::move(rest), parallel, others);
     }
     // A dispatch would let special tokens be text, marks among them.
     json::object words = {{"type", "any_text"}};
@@ -79,6 +84,15 @@ class FormatWriter {
   }
 
  private:
+  // Text, and `rest` wherever the mark before calls comes.
+  json::object dispatch(json::object rest, bool parallel,
+                        const std::vector<std::string>& excludes) const {
+    return {{"type", "dispatch"},
+            {"rules", json::array{json::array{json::string_view(dialect_.begin), std::move(rest)}}},
+            {"loop", parallel},
+            {"excludes", json::value_from(excludes)}};
+  }
+
   json::object mark(std::string_view value) const {
     if (const std::optional<int32_t> id = find_special_(value)) {
       return {{"type", "token"}, {"token", *id}};
@@ -92,6 +106,9 @@ class FormatWriter {
 
   // Marks of calls, written as text, behind which a model is not to write one.
   std::vector<std::string> other_marks() const {
+    if (!dialect_.each_begin.empty() && !is_special(dialect_.each_begin)) {
+      return {std::string(dialect_.each_begin)};
+    }
     if (dialect_.also_begin.empty() || is_special(dialect_.also_begin)) return {};
     const std::string mark(dialect_.also_begin);
     if (mark.front() == '<') return {mark};
@@ -131,6 +148,36 @@ class FormatWriter {
     return sequence(std::move(parts));
   }
 
+  json::object headed(const std::vector<CallableTool>& tools, bool parallel, bool marked) const {
+    json::array parts;
+    if (marked) parts.push_back(mark(dialect_.begin));
+    json::value one = any_call(tools, false);
+    parts.push_back(one);
+    if (parallel) {
+      json::object more = dialect_.prompted ? sequence({text(dialect_.begin), std::move(one)})
+                                            : sequence({std::move(one)});
+      parts.push_back({{"type", "star"}, {"content", std::move(more)}});
+    }
+    if (!dialect_.end.empty()) parts.push_back(mark(dialect_.end));
+    return sequence(std::move(parts));
+  }
+
+  json::object headed_call(const CallableTool& tool) const {
+    json::array parts;
+    if (!dialect_.each_begin.empty()) parts.push_back(mark(dialect_.each_begin));
+    if (dialect_.ids == IdStyle::kKimi) {
+      parts.push_back(text("functions." + tool.name + ":0"));
+    } else {
+      parts.push_back(text(dialect_.fenced ? "function" : tool.name));
+    }
+    parts.push_back(mark(dialect_.separator));
+    if (dialect_.fenced) parts.push_back(text(tool.name + "\n```json\n"));
+    parts.push_back({{"type", "json_schema"}, {"json_schema", schema(tool)}});
+    if (dialect_.fenced) parts.push_back(text("\n```"));
+    if (!dialect_.each_end.empty()) parts.push_back(mark(dialect_.each_end));
+    return sequence(std::move(parts));
+  }
+
   json::value any_call(const std::vector<CallableTool>& tools, bool marked) const {
     json::array kinds;
     for (const CallableTool& tool : tools) kinds.push_back(call(tool, marked));
@@ -139,6 +186,7 @@ class FormatWriter {
   }
 
   json::object call(const CallableTool& tool, bool marked) const {
+    if (dialect_.form == CallForm::kHeaded) return headed_call(tool);
     json::array parts;
     std::string_view after = "}";
     if (dialect_.form == CallForm::kNamed && !dialect_.list) {
@@ -200,19 +248,66 @@ json::object behind_thoughts(const ParserSetup& setup, json::object content, std
 
 namespace {
 
-// Whether a schema of parameters says nothing of what fields there are: the tool has none.
-bool names_no_field(const json::object& schema) {
-  for (const char* keyword :
-       {"additionalProperties", "allOf", "anyOf", "const", "dependencies", "dependentRequired",
-        "dependentSchemas", "enum", "if", "minProperties", "not", "oneOf", "patternProperties",
-        "propertyNames", "$dynamicRef", "$ref", "unevaluatedProperties"}) {
-    if (schema.contains(keyword)) return false;
-  }
-  const json::value* fields = schema.if_contains("properties");
-  const json::value* required = schema.if_contains("required");
-  return (fields == nullptr || (fields->is_object() && fields->get_object().empty())) &&
-         (required == nullptr || (required->is_array() && required->get_array().empty()));
+bool is_empty(const json::value& value) {
+  if (value.is_object()) return value.get_object().empty();
+  return value.is_null() || (value.is_array() && value.get_array().empty());
 }
+
+// Whether schemas say nothing of what fields there are, as far as they refer to one another.
+class FieldFinder {
+ public:
+  explicit FieldFinder(const json::object& root) : root_(root) {}
+
+  bool names_none(const json::object& schema) {
+    if (++num_looked_at_ > kMaxLookedAt) return false;
+    for (const char* keyword : {"additionalProperties", "const", "enum", "if", "not",
+                                "propertyNames", "$dynamicRef", "unevaluatedProperties"}) {
+      if (schema.contains(keyword)) return false;
+    }
+    for (const char* keyword : {"dependencies", "dependentRequired", "dependentSchemas",
+                                "patternProperties", "properties", "required"}) {
+      const json::value* said = schema.if_contains(keyword);
+      if (said != nullptr && !is_empty(*said)) return false;
+    }
+    const json::value* least = schema.if_contains("minProperties");
+    if (least != nullptr && *least != 0) return false;
+    if (const json::value* ref = schema.if_contains("$ref")) {
+      const json::object* target = referred(*ref);
+      if (target == nullptr || !names_none(*target)) return false;
+    }
+    for (const char* keyword : {"allOf", "anyOf", "oneOf"}) {
+      const json::value* parts = schema.if_contains(keyword);
+      if (parts == nullptr || is_empty(*parts)) continue;
+      if (!parts->is_array()) return false;
+      for (const json::value& part : parts->get_array()) {
+        if (!part.is_object() || !names_none(part.get_object())) return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  static constexpr int kMaxLookedAt = 64;
+
+  // "#/$defs/name"; null for any other reference.
+  const json::object* referred(const json::value& ref) const {
+    const json::string* text = ref.if_string();
+    if (text == nullptr) return nullptr;
+    for (const std::string_view word : {"$defs", "definitions"}) {
+      std::string_view name = *text;
+      const std::string before = "#/" + std::string(word) + "/";
+      const json::value* all = root_.if_contains(word);
+      if (!name.starts_with(before) || all == nullptr || !all->is_object()) continue;
+      name.remove_prefix(before.size());
+      const json::value* found = all->get_object().if_contains(name);
+      return found == nullptr ? nullptr : found->if_object();
+    }
+    return nullptr;
+  }
+
+  const json::object& root_;
+  int num_looked_at_ = 0;
+};
 
 }  // namespace
 
@@ -220,7 +315,7 @@ json::object arguments_schema(const CallableTool& tool) {
   const json::object* given = tool.parameters != nullptr ? tool.parameters->if_object() : nullptr;
   json::object schema = given != nullptr ? *given : json::object();
   schema.emplace("type", "object");
-  if (names_no_field(schema)) schema["additionalProperties"] = false;
+  if (FieldFinder(schema).names_none(schema)) schema["additionalProperties"] = false;
   return schema;
 }
 

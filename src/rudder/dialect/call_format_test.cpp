@@ -64,10 +64,15 @@ TEST(CallFormat, ParametersThatNameNoFieldAreNone) {
     return arguments_schema({"f", &given});
   };
   EXPECT_EQ(arguments_schema({"f", nullptr}).at("additionalProperties"), false);
-  for (
-      const char* empty :
-      {"{}", R"({"type":"object"})", R"({"type":"object","properties":{}})",
-       R"({"$schema":"x","title":"t","type":"object","properties":{},"required":[],"$defs":{}})"}) {
+  for (const char* empty :
+       {"{}", R"({"type":"object"})", R"({"type":"object","properties":{}})",
+        R"({"$schema":"x","title":"t","type":"object","properties":{},"required":[],"$defs":{}})",
+        R"({"properties":null,"required":null})", R"({"patternProperties":{}})",
+        R"({"minProperties":0,"dependentRequired":{}})", R"({"allOf":[]})",
+        R"({"allOf":[{"type":"object","properties":{}},{}]})",
+        R"({"anyOf":[{"type":"object","properties":{}},{"title":"t"}]})",
+        R"({"$ref":"#/$defs/E","$defs":{"E":{"type":"object","properties":{}}}})",
+        R"({"allOf":[{"$ref":"#/definitions/E"}],"definitions":{"E":{"type":"object"}}})"}) {
     const json::object schema = schema_of(empty);
     EXPECT_EQ(schema.at("additionalProperties"), false) << empty;
     EXPECT_EQ(schema.at("type"), "object") << empty;
@@ -78,6 +83,9 @@ TEST(CallFormat, ParametersThatNameNoFieldAreNone) {
         R"({"properties":{},"additionalProperties":{"type":"string"}})",
         R"({"properties":{"a":{}}})", R"({"required":["a"]})", R"({"minProperties":1})",
         R"({"patternProperties":{"^x":{}}})", R"({"anyOf":[{"required":["a"]}]})",
+        R"({"additionalProperties":{}})", R"({"unevaluatedProperties":true})", R"({"not":{}})",
+        R"({"allOf":[{"properties":{}},{"properties":{"a":{}}}]})", R"({"$ref":"#/$defs/none"})",
+        R"({"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/a"}}})",
         R"({"$ref":"#/$defs/a","$defs":{"a":{"properties":{"b":{}}}}})"}) {
     json::object expected = json::parse(other).as_object();
     expected.emplace("type", "object");

@@ -25,9 +25,10 @@ class CallSink {
   void begin(std::string_view name);
   // More of its arguments' JSON text.
   void arguments(std::string_view text);
-  // The last of its arguments, which turned out to be no JSON: as JSON where they are Python's,
-  // else as they are.
-  void broken_arguments(std::string_view rest);
+  // The last of its arguments, which turned out to be no JSON: as JSON where they are Python's or
+  // lack nothing but brackets at their end, else as they are. `has_ended`: a mark came behind them,
+  // so that they are not cut off.
+  void broken_arguments(std::string_view rest, bool has_ended = false);
 
   bool knows(std::string_view name) const;
   // Some known name begins so.
@@ -39,7 +40,7 @@ class CallSink {
   int32_t num_calls() const { return num_calls_; }
 
  private:
-  std::string make_id();
+  std::string make_id(std::string_view name);
 
   const ParserSetup& setup_;
   uint64_t seed_;
@@ -70,5 +71,7 @@ std::unique_ptr<CallReader> make_json_reader(const ToolDialect& dialect, bool ba
 std::unique_ptr<CallReader> make_xml_reader(const ToolDialect& dialect, bool in_name);
 std::unique_ptr<CallReader> make_pythonic_reader(const ToolDialect& dialect, bool bare);
 std::unique_ptr<CallReader> make_braced_reader(const ToolDialect& dialect);
+// `in_call`: the mark was the one before each call, not the one before all.
+std::unique_ptr<CallReader> make_headed_reader(const ToolDialect& dialect, bool bare, bool in_call);
 
 }  // namespace rudder::dialect

@@ -1,10 +1,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/json.hpp>
 #include <optional>
+#include <string>
 #include <utility>
 
+#include "rudder/base/json.h"
 #include "rudder/dialect/call_reader.h"
+#include "rudder/dialect/json_scanner.h"
 #include "rudder/dialect/loose_literals.h"
 
 namespace rudder::dialect {
@@ -17,6 +21,28 @@ uint64_t next_random(uint64_t& state) {
   mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9;
   mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB;
   return mixed ^ mixed >> 31;
+}
+
+// The brackets that make JSON of a text; none where it lacks something else, or nothing.
+std::string missing_brackets(const std::string& text) {
+  std::string open;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char byte = text[i];
+    if (in_string) {
+      if (byte == '\\') ++i;
+      in_string = byte != '"';
+    } else if (byte == '"') {
+      in_string = true;
+    } else if (byte == '{' || byte == '[') {
+      open.push_back(byte == '{' ? '}' : ']');
+    } else if (byte == '}' || byte == ']') {
+      if (open.empty() || open.back() != byte) return {};
+      open.pop_back();
+    }
+  }
+  std::reverse(open.begin(), open.end());
+  return open.empty() || !parse_json(text + open, "arguments") ? std::string() : open;
 }
 
 }  // namespace
@@ -33,7 +59,10 @@ void Delta::append(Delta&& more) {
   }
 }
 
-std::string CallSink::make_id() {
+std::string CallSink::make_id(std::string_view name) {
+  if (setup_.calls->ids == IdStyle::kKimi) {
+    return fmt::format("functions.{}:{}", name, num_calls_ - 1);
+  }
   if (setup_.calls->ids == IdStyle::kOpenAi) {
     const uint64_t high = next_random(seed_);
     return fmt::format("chatcmpl-tool-{:016x}{:016x}", high, next_random(seed_));
@@ -55,7 +84,7 @@ void CallSink::begin(std::string_view name) {
   if (num_calls_++ >= setup_.max_calls) return;
   ToolCallDelta call;
   call.index = num_calls_ - 1;
-  call.id = make_id();
+  call.id = make_id(name);
   call.name = name;
   delta_->tool_calls.push_back(std::move(call));
 }
@@ -70,7 +99,15 @@ void CallSink::arguments(std::string_view text) {
   told_ += text;
 }
 
-void CallSink::broken_arguments(std::string_view rest) {
+void CallSink::broken_arguments(std::string_view rest, bool has_ended) {
+  if (has_ended) {
+    const std::string_view text = trimmed(rest);
+    const std::string brackets = missing_brackets(told_ + std::string(text));
+    if (!brackets.empty()) {
+      arguments(text);
+      return arguments(brackets);
+    }
+  }
   const std::optional<std::string> json = parse_python_object(told_ + std::string(rest));
   const bool goes_on = json && json->starts_with(told_);  // what has been told stays told
   arguments(goes_on ? std::string_view(*json).substr(told_.size()) : rest);

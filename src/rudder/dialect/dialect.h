@@ -22,11 +22,13 @@ enum class CallForm : uint8_t {
   kPythonic,  // [name(key=value), ...]
   kBraced,    // call:name{key:value,...}
   kTagged,    // <function=name>{...}</function>, or what kXml takes
+  kHeaded,    // a name, a separator, {...}, with marks around each call and around all of them
 };
 
 enum class IdStyle : uint8_t {
   kOpenAi,   // chatcmpl-tool-<32 hexadecimal digits>
   kMistral,  // 9 letters and digits, as its templates demand
+  kKimi,     // functions.name:index, which its template shows the model again
 };
 
 struct ToolDialect {
@@ -39,6 +41,12 @@ struct ToolDialect {
   bool list = false;                 // calls stand in one list, not each between its own marks
   std::string_view arguments_key = "arguments";  // as the model is to write it
   std::string_view quote = {};                   // kBraced: the mark on both sides of a string
+  // kHeaded: the marks around each call, inside of `begin` and `end`, and what is behind a name.
+  std::string_view each_begin = {};
+  std::string_view each_end = {};
+  std::string_view separator = {};
+  bool fenced = false;    // kHeaded: a kind before the separator, arguments in a block of code
+  bool prompted = false;  // kHeaded: the prompt ends with `begin`; "all" is no name, but says text
   IdStyle ids = IdStyle::kOpenAi;
 };
 

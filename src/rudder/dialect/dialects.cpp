@@ -29,12 +29,47 @@ constexpr std::array kTools = {
                 .begin = "<tool_call>",
                 .also_begin = "<function=",
                 .end = "</tool_call>"},
+    ToolDialect{.name = "seed_oss",
+                .form = CallForm::kXml,
+                .begin = "<seed:tool_call>",
+                .also_begin = "<function=",
+                .end = "</seed:tool_call>"},
     ToolDialect{.name = "functionary_v3_1", .form = CallForm::kTagged, .begin = "<function="},
+    ToolDialect{.name = "functionary_v3_2",
+                .form = CallForm::kHeaded,
+                .begin = ">>>",
+                .separator = "\n",
+                .prompted = true},
+    // DeepSeek's before version 3.1, R1 and its distilled models among them.
+    ToolDialect{.name = "deepseek_v3",
+                .form = CallForm::kHeaded,
+                .begin = "<｜tool▁calls▁begin｜>",
+                .end = "<｜tool▁calls▁end｜>",
+                .each_begin = "<｜tool▁call▁begin｜>",
+                .each_end = "<｜tool▁call▁end｜>",
+                .separator = "<｜tool▁sep｜>",
+                .fenced = true},
+    ToolDialect{.name = "deepseek_v31",
+                .form = CallForm::kHeaded,
+                .begin = "<｜tool▁calls▁begin｜>",
+                .end = "<｜tool▁calls▁end｜>",
+                .each_begin = "<｜tool▁call▁begin｜>",
+                .each_end = "<｜tool▁call▁end｜>",
+                .separator = "<｜tool▁sep｜>"},
+    ToolDialect{.name = "kimi_k2",
+                .form = CallForm::kHeaded,
+                .begin = "<|tool_calls_section_begin|>",
+                .end = "<|tool_calls_section_end|>",
+                .each_begin = "<|tool_call_begin|>",
+                .each_end = "<|tool_call_end|>",
+                .separator = "<|tool_call_argument_begin|>",
+                .ids = IdStyle::kKimi},
     ToolDialect{.name = "llama3_json",
                 .begin = "<|python_tag|>",
                 .bare = true,
                 .arguments_key = "parameters"},
     ToolDialect{.name = "pythonic", .form = CallForm::kPythonic, .bare = true, .list = true},
+    ToolDialect{.name = "xlam", .bare = true, .list = true},
     ToolDialect{.name = "mistral",
                 .form = CallForm::kNamed,
                 .begin = "[TOOL_CALLS]",
@@ -64,6 +99,12 @@ constexpr std::array kTools = {
                 .list = true},
     ToolDialect{
         .name = "granite", .begin = "<|tool_call|>", .also_begin = "<tool_call>", .list = true},
+    ToolDialect{.name = "nemotron",
+                .form = CallForm::kPythonic,
+                .begin = "<TOOLCALL>",
+                .end = "</TOOLCALL>",
+                .list = true},
+    ToolDialect{.name = "jamba", .begin = "<tool_calls>", .end = "</tool_calls>", .list = true},
     ToolDialect{.name = "olmo3",
                 .form = CallForm::kPythonic,
                 .begin = "<function_calls>",
@@ -78,9 +119,16 @@ constexpr std::array kReasoning = {
 };
 
 constexpr std::array kToolTraces = {
-    Trace{{"<tool_call>", "<arg_key>"}, ""},        // GLM 4.5
-    Trace{{"<seed:tool_call>", "<function="}, ""},  // Seed-OSS
-    Trace{{">>>all"}, ""},                          // Functionary 3.2
+    Trace{{"<tool_call>", "<arg_key>"}, ""},  // GLM 4.5
+    Trace{{"<seed:tool_call>", "<function="}, "seed_oss"},
+    Trace{{">>>all"}, "functionary_v3_2"},
+    Trace{{">>>${recipient}"}, "functionary_v3_2"},
+    Trace{{"<｜tool▁calls▁begin｜>", "```json"}, "deepseek_v3"},
+    Trace{{"<｜tool▁calls▁begin｜>"}, "deepseek_v31"},
+    Trace{{"<|tool_calls_section_begin|>"}, "kimi_k2"},
+    Trace{{"<TOOLCALL>"}, "nemotron"},
+    // ToolACE, and what vLLM brings for Llama 3.2, Llama 4 and Gemma 3.
+    Trace{{"[func_name1("}, "pythonic"},
     Trace{{"<function=", "<tool_call>"}, "qwen3_coder"},
     Trace{{"<function=", "</function>"}, "functionary_v3_1"},
     Trace{{"<|start_of_role|>", "</tool_call>"}, "hermes"},  // Granite 4
@@ -93,7 +141,11 @@ constexpr std::array kToolTraces = {
     Trace{{"<|tool_call|>"}, "phi4_mini_json"},
     Trace{{"<function_calls>"}, "olmo3"},
     Trace{{"<|/tool|>"}, "phi4_mini_json"},
+    Trace{{"functools["}, "phi4_mini_json"},  // Firefunction 2
+    Trace{{"<tool_calls>"}, "jamba"},
+    Trace{{"\"tool_call_name\"", "JSON array"}, "xlam"},
     Trace{{"<|start_header_id|>"}, "llama3_json"},
+    Trace{{"<|header_start|>"}, "llama3_json"},  // Llama 4
     Trace{{"<|python_tag|>"}, "llama3_json"},
     Trace{{"<start_of_turn>"}, "gemma"},
 };
@@ -105,6 +157,8 @@ constexpr std::array kReasoningTraces = {
 };
 
 constexpr std::array kAliases = {
+    Alias{"functionary_v3", "functionary_v3_2"},
+    Alias{"hunyuan_a13b", "jamba"},
     Alias{"qwen", "hermes"},
     Alias{"qwen25", "hermes"},
     Alias{"qwen3", "hermes"},
@@ -180,7 +234,9 @@ std::vector<std::string_view> marks_of(const ToolDialect* tools,
                                        const ReasoningDialect* reasoning) {
   std::vector<std::string_view> marks;
   if (tools != nullptr) {
-    marks = {tools->begin, tools->also_begin, tools->end, tools->quote};
+    marks = {tools->begin,      tools->also_begin, tools->end,      tools->quote,
+             tools->each_begin, tools->each_end,   tools->separator};
+    std::erase(marks, "\n");  // separates, but shows nothing
     if (tools->form == CallForm::kNamed) marks.insert(marks.end(), {"[ARGS]", "[CALL_ID]"});
   }
   if (reasoning != nullptr) marks.insert(marks.end(), {reasoning->begin, reasoning->end});

@@ -63,7 +63,8 @@ TEST(Dialects, AreNotDetectedFromAStrayMark) {
             "hermes -");
   EXPECT_EQ(detected("<tool_call>{name}\\n<arg_key>k</arg_key> tool_call.arguments </tool_call>"),
             "- -");
-  EXPECT_EQ(detected("<seed:tool_call>\\n<function=f> <tool_call> arguments"), "- -");
+  EXPECT_EQ(detected("<seed:tool_call>\\n<function=f> <tool_call> arguments"), "seed_oss -");
+  EXPECT_EQ(detected("the prompt of Python is >>>, all the time"), "- -");
   EXPECT_EQ(detected("never write <tool_call>"), "- -");
   EXPECT_EQ(detected("<|tool_call|>[{\"name\", \"arguments\"}]<|/tool_call|>"), "phi4_mini_json -");
 }
@@ -86,8 +87,7 @@ TEST(Dialects, WhatATemplatesModelWritesIsRead) {
     EXPECT_EQ(parse_line(setup, member_text(row, "text")), member_text(row, "returned")) << item;
   }
   for (const ToolDialect& dialect : tool_dialects()) {
-    const bool is_shown = dialect.name != "pythonic";  // no template says that calls are Python
-    EXPECT_EQ(covered.contains(std::string(dialect.name)), is_shown) << dialect.name;
+    EXPECT_TRUE(covered.contains(std::string(dialect.name))) << dialect.name;
   }
 }
 

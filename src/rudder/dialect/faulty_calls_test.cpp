@@ -79,6 +79,14 @@ class CallWriter {
         const std::string quote(dialect_.quote);
         return {begin, "call:f{s:" + quote + s + quote + ",n:" + n + "}", end};
       }
+      case CallForm::kHeaded: {
+        const std::string separator(dialect_.separator);
+        const std::string header =
+            dialect_.fenced ? "function" + separator + "f\n```json\n" : "f" + separator;
+        const std::string call = std::string(dialect_.each_begin) + header + arguments +
+                                 (dialect_.fenced ? "\n```" : "") + std::string(dialect_.each_end);
+        return {begin, call, end};
+      }
     }
     return {};
   }
@@ -86,7 +94,8 @@ class CallWriter {
  private:
   std::vector<std::string> marks_of_values() const {
     std::vector<std::string> marks = {"</parameter>", "</function>", "<function=g>", "[ARGS]"};
-    for (const std::string_view mark : {dialect_.begin, dialect_.also_begin, dialect_.end}) {
+    for (const std::string_view mark : {dialect_.begin, dialect_.also_begin, dialect_.end,
+                                        dialect_.each_begin, dialect_.each_end}) {
       if (!mark.empty()) marks.emplace_back(mark);
     }
     return marks;

@@ -363,7 +363,7 @@ CallReader::Step JsonReader::named_arguments(char byte, CallSink& sink) {
 CallReader::Step JsonReader::broken(char byte, CallSink& sink) {
   const std::string_view mark = end_.push(byte, &broken_);
   if (mark.empty()) return end_.holds() ? Step::kMore : Step::kTaken;
-  sink.broken_arguments(broken_);
+  sink.broken_arguments(broken_, true);
   return mark == dialect_.end ? Step::kEnd : Step::kStray;
 }
 

@@ -123,7 +123,25 @@ class AnswerWriter {
     return roll(4) == 0 ? "{" + arguments + ", " + name + "}" : "{" + name + ", " + arguments + "}";
   }
 
+  std::string headed_call() {
+    std::string text(tools_.begin);
+    for (int i = roll(3); i >= 0; --i) {
+      text += tools_.each_begin;
+      if (roll(6) == 0) text += "all\n" + words();
+      if (tools_.fenced) text += "function" + std::string(tools_.separator);
+      text += roll(2) == 0 ? "f" : "get_weather";
+      text += tools_.fenced ? "\n```json\n" : std::string(tools_.separator);
+      text += object(0);
+      if (tools_.fenced) text += "\n```";
+      text += tools_.each_end;
+      if (tools_.each_begin.empty()) text += tools_.begin;
+    }
+    return text + std::string(tools_.end);
+  }
+
   std::string call() {
+    const std::string begin(tools_.begin);
+    const std::string end(tools_.end);
     switch (tools_.form) {
       case CallForm::kJson:
         return std::string(tools_.begin) + "\n" + json_call() + "\n" + std::string(tools_.end);
@@ -131,10 +149,9 @@ class AnswerWriter {
         if (roll(2) == 0) return "[TOOL_CALLS] [" + json_call() + ", " + json_call() + "]";
         return "[TOOL_CALLS]f[ARGS]" + object(0);
       case CallForm::kXml:
-        if (roll(3) == 0) return "<tool_call>" + json_call() + "</tool_call>";
-        return "<tool_call>\n<function=f>\n<parameter=s>\n" + words() +
-               "\n</parameter>\n<parameter=n>\n" + value(0) +
-               "\n</parameter>\n</function>\n</tool_call>";
+        if (roll(3) == 0) return begin + json_call() + end;
+        return begin + "\n<function=f>\n<parameter=s>\n" + words() +
+               "\n</parameter>\n<parameter=n>\n" + value(0) + "\n</parameter>\n</function>\n" + end;
       case CallForm::kTagged:
         return "<function=f>" + object(0) + "</function>";
       case CallForm::kPythonic:
@@ -143,6 +160,8 @@ class AnswerWriter {
       case CallForm::kBraced:
         return std::string(tools_.begin) + "call:f{a:" + std::string(tools_.quote) + "x" +
                std::string(tools_.quote) + ",n:[1,true]}" + std::string(tools_.end);
+      case CallForm::kHeaded:
+        return headed_call();
     }
     return "";
   }
@@ -202,6 +221,7 @@ TEST(Split, TextWithoutCallsIsKept) {
     int compared = 0;
     for (int i = 0; i < kAnswers; ++i) {
       const std::string text = writer.write();
+      if (dialect.prompted && text.find("all\n") != std::string::npos) continue;  // a mark
       const Parsed parsed = parse_pieces(setup, {text});
       if (!parsed.calls.empty()) continue;
       ++compared;

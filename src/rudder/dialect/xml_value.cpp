@@ -135,7 +135,7 @@ XmlObject::Step XmlObject::push(char byte, CallSink& sink) {
   }
   mark_ = end_.push(byte, &*broken_);
   if (mark_.empty()) return Step::kMore;
-  sink.broken_arguments(*broken_);
+  sink.broken_arguments(*broken_, true);
   return Step::kBroken;
 }
 

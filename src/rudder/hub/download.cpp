@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "rudder/base/contain.h"
 #include "rudder/base/log.h"
 #include "rudder/hub/digest.h"
 #include "rudder/hub/hub_client.h"
@@ -74,8 +75,19 @@ class Downloader {
     const size_t num_threads = std::min(num_ranges, static_cast<size_t>(settings_.connections));
     std::vector<std::thread> threads;
     threads.reserve(num_threads);
-    for (size_t i = 0; i < num_threads; ++i) threads.emplace_back([this] { work(); });
-    watch(progress, num_threads);
+    const Result<void> started = contain([&] {
+      while (threads.size() < num_threads) threads.emplace_back([this] { work(); });
+    });
+    if (!started) {
+      log_warn("the hub is asked over {} connections in place of {}: {}", threads.size(),
+               num_threads, started.error().message);
+      if (threads.empty()) return started;
+    }
+    const Result<void> watched = contain([&] { watch(progress, threads.size()); });
+    if (!watched) {
+      const std::lock_guard lock(mutex_);
+      fail_locked(watched.error());
+    }
     for (std::thread& thread : threads) thread.join();
     save_ranges();
     if (failure_) return tl::unexpected<Error>(*failure_);
@@ -118,9 +130,17 @@ class Downloader {
   }
 
   void work() {
+    const Result<void> worked = contain([this] { fetch_pieces(); });
+    const std::lock_guard lock(mutex_);
+    if (!worked) fail_locked(worked.error());
+    ++ended_;
+    changed_.notify_all();
+  }
+
+  void fetch_pieces() {
     Result<std::unique_ptr<HttpClient>> http = HttpClient::create(hub_);
     std::unique_lock lock(mutex_);
-    if (!http) fail_locked(http.error());
+    if (!http) return fail_locked(http.error());
     while (std::optional<Piece> piece = take_locked(lock)) {
       lock.unlock();
       fetch(**http, *piece);
@@ -129,8 +149,6 @@ class Downloader {
       changed_.notify_all();
       if (!stopped_ && is_fetched(*piece->work)) finish_locked(lock, *piece->work);
     }
-    ++ended_;
-    changed_.notify_all();
   }
 
   // The next range to fetch; waits while all that is left is somebody else's. nullopt: no more.
@@ -240,6 +258,7 @@ class Downloader {
   // One request for what is left of a range. nullopt: the range is complete, or all is stopped.
   std::optional<Failure> fetch_once(HttpClient& http, Piece& piece) {
     FileWork& file = *piece.work;
+    if (settings_.on_range) settings_.on_range();
     const Range asked = range_of(piece);
     int64_t skipped = 0;
     bool is_too_long = false;

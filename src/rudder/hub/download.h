@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,10 +24,13 @@ struct BlobDownload {
 struct DownloadSettings {
   int connections = 8;
   int64_t range_bytes = int64_t{64} << 20;
+  // Tests throw in it: called on its thread before each range is asked for.
+  std::function<void()> on_range = {};
 };
 
 // Returns when all of them are there, or with the first Error that no further try mends; what came
-// by then stays for the next process. `progress` counts bytes and is called on the caller's thread.
+// by then stays for the next process. What is thrown on a thread of the download, or by `progress`,
+// is such an Error too. `progress` counts bytes and is called on the caller's thread.
 Result<void> download_blobs(const HubSettings& hub, const std::string& repository,
                             std::vector<BlobDownload> blobs, const DownloadSettings& settings,
                             const ProgressFn& progress);

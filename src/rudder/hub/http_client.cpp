@@ -7,6 +7,7 @@
 #include <cctype>
 #include <charconv>
 
+#include "rudder/base/contain.h"
 #include "rudder/hub/curl_api.h"
 
 namespace rudder::hub {
@@ -192,16 +193,24 @@ struct HttpClient::Impl {
         {ErrorCode::kTooLarge, fmt::format("the hub's answer has over {} bytes", max_body), "hub"});
   }
 
+  // Nothing may be thrown through libcurl: it becomes the transfer's error.
+  template <typename Take>
+  size_t taken(size_t bytes, const Take& take) {
+    const Result<bool> goes_on = contain([&] { return Result<bool>(take()); });
+    if (!goes_on) stop_with(goes_on.error());
+    return goes_on && *goes_on ? bytes : bytes + 1;
+  }
+
   static size_t on_head_line(char* data, size_t size, size_t count, void* self) {
-    const size_t bytes = size * count;
-    const bool goes_on = static_cast<Impl*>(self)->take_head_line({data, bytes});
-    return goes_on ? bytes : bytes + 1;
+    const std::string_view line(data, size * count);
+    auto* const impl = static_cast<Impl*>(self);
+    return impl->taken(line.size(), [&] { return impl->take_head_line(line); });
   }
 
   static size_t on_body(char* data, size_t size, size_t count, void* self) {
-    const size_t bytes = size * count;
-    const bool goes_on = static_cast<Impl*>(self)->take_bytes({data, bytes});
-    return goes_on ? bytes : bytes + 1;
+    const std::string_view bytes(data, size * count);
+    auto* const impl = static_cast<Impl*>(self);
+    return impl->taken(bytes.size(), [&] { return impl->take_bytes(bytes); });
   }
 
   Result<HttpAnswer> run(const std::string& first_url, std::optional<ByteRange> range);
@@ -216,8 +225,8 @@ Result<void> HttpClient::Impl::run_once(const std::string& url, std::optional<By
   has_enough = false;
   error.reset();
   curl->easy_reset(easy);
-  curl_slist* fields = curl->slist_append(nullptr, "Accept-Encoding: identity");
   RUDDER_TRY(const bool is_hub, is_same_origin(url, settings->endpoint));
+  curl_slist* fields = curl->slist_append(nullptr, "Accept-Encoding: identity");
   if (is_hub && !settings->token.empty()) {
     fields = curl->slist_append(fields,
                                 fmt::format("Authorization: Bearer {}", settings->token).c_str());

@@ -10,6 +10,7 @@
 #include "rudder/server/http/origin_check.h"
 #include "rudder/server/http/route_table.h"
 #include "rudder/server/http/unsupported_paths.h"
+#include "rudder/server/steering/tap_names.h"
 
 namespace rudder::server {
 namespace {
@@ -72,6 +73,10 @@ std::optional<HttpResponse> judge_header(const ServerContext& context, Exchange&
   if (match.route->method == "POST" && !is_json(request.field("content-type")) &&
       !is_bare(request)) {
     return error_response(http_error(415, "content-type must be application/json"));
+  }
+  if (match.route->method == "POST" && match.route->access == Access::kKey) {
+    const Result<void> no_taps = refuse_taps_beside_body(request.query, request.fields);
+    if (!no_taps) return error_response(to_api_error(no_taps.error()));
   }
   return refuse_coded_body(request);
 }

@@ -108,12 +108,24 @@ class SchemaReader {
     if (const json::object* properties = value == nullptr ? nullptr : value->if_object()) {
       for (const auto& [name, property] : *properties) add(name, types(property), tool);
     }
-    const json::value* others = member(schema, "additionalProperties");
-    if (others != nullptr && others->is_object()) tool->other_arguments = settled(types(*others));
+    read_others(schema, tool);
     for (const char* word : {"allOf", "anyOf", "oneOf"}) {
       const json::value* parts = member(schema, word);
       if (parts == nullptr || !parts->is_array()) continue;
       for (const json::value& part : parts->get_array()) {
+        if (part.is_object()) read_properties(part.get_object(), tool, depth + 1);
+      }
+    }
+    for (const char* word : {"if", "then", "else"}) {
+      const json::value* part = member(schema, word);
+      if (part != nullptr && part->is_object()) {
+        read_properties(part->get_object(), tool, depth + 1);
+      }
+    }
+    for (const char* word : {"dependentSchemas", "dependencies"}) {
+      const json::value* parts = member(schema, word);
+      if (parts == nullptr || !parts->is_object()) continue;
+      for (const auto& [name, part] : parts->get_object()) {
         if (part.is_object()) read_properties(part.get_object(), tool, depth + 1);
       }
     }
@@ -123,6 +135,22 @@ class SchemaReader {
   // Text, where the schema does not say.
   static ValueTypes settled(ValueTypes types) {
     return types == 0 || types == kAnything ? dialect::kString : types;
+  }
+
+  // Of arguments that no schema names: which of the patterns a name has is not asked.
+  void read_others(const json::object& schema, dialect::Tool* tool) {
+    ValueTypes others = 0;
+    for (const char* word : {"additionalProperties", "unevaluatedProperties"}) {
+      const json::value* of_rest = member(schema, word);
+      if (of_rest != nullptr && of_rest->is_object()) others |= settled(types(*of_rest));
+    }
+    const json::value* patterns = member(schema, "patternProperties");
+    if (patterns != nullptr && patterns->is_object()) {
+      for (const auto& [pattern, of_names] : patterns->get_object()) {
+        others |= settled(types(of_names));
+      }
+    }
+    if (others != 0) tool->other_arguments = others;
   }
 
   void add(std::string_view name, ValueTypes types, dialect::Tool* tool) {
@@ -185,7 +213,7 @@ class SchemaReader {
     const json::value* ref = member(schema, "$ref");
     if (ref == nullptr || !ref->is_string()) return nullptr;
     const std::string_view text = ref->get_string();
-    if (!text.starts_with("#/")) return nullptr;
+    if (!text.starts_with("#/")) return named(text);
     std::string decoded;
     for (size_t i = 1; i < text.size(); ++i) {
       const std::string_view digits = text.substr(i + 1, 2);
@@ -198,6 +226,26 @@ class SchemaReader {
       }
     }
     return find(decoded);
+  }
+
+  // What calls itself so among the definitions: by `$anchor` ("#name") or by `$id`.
+  const json::value* named(std::string_view reference) const {
+    for (const char* word : {"$defs", "definitions"}) {
+      const json::value* all = member(root_, word);
+      if (all == nullptr || !all->is_object()) continue;
+      for (const auto& [key, one] : all->get_object()) {
+        if (!one.is_object()) continue;
+        const json::value* anchor = member(one.get_object(), "$anchor");
+        const json::value* id = member(one.get_object(), "$id");
+        const bool is_anchor = anchor != nullptr && anchor->is_string() &&
+                               reference.starts_with('#') &&
+                               reference.substr(1) == anchor->get_string();
+        if (is_anchor || (id != nullptr && id->is_string() && reference == id->get_string())) {
+          return &one;
+        }
+      }
+    }
+    return nullptr;
   }
 
   static bool read_hex(std::string_view digits, unsigned* code) {

@@ -60,6 +60,9 @@ TEST(ArgumentTypes, ReferencesPartsAndAlternativesAreFollowed) {
       {R"({"$ref":"#/$defs/E"})", "2", "2"},
       {R"({"$ref":"#"})", "{}", "{}"},
       {R"({"allOf":[{"$ref":"#/$defs/N"}],"description":"n"})", "5", "5"},
+      {R"({"anyOf":[{"allOf":[{"$ref":"#/$defs/T"}]},{"type":"null"}],"default":null})", "5", "5"},
+      {R"({"oneOf":[{"$ref":"#/$defs/E"},{"$ref":"#/$defs/S"}]})", "2", "2"},
+      {R"({"oneOf":[{"$ref":"#/$defs/E"},{"$ref":"#/$defs/S"}]})", "two", "\"two\""},
       {R"({"allOf":[{},{"type":["string","integer"]},{"type":["integer","null"]}]})", "5", "5"},
       {R"({"anyOf":[{"$ref":"#/$defs/N"},{"type":"null"}]})", "null", "null"},
       {R"({"anyOf":[{"$ref":"#/$defs/N"},{"type":"null"}]})", "None", "null"},
@@ -100,6 +103,13 @@ TEST(ArgumentTypes, PropertiesMayBeElsewhere) {
        R"({"allOf":[{"properties":{"y":{}}},{"properties":{"x":{"type":"integer"}}}]})",
        R"({"anyOf":[{"properties":{"y":{}}},{"properties":{"x":{"type":"integer"}}}]})",
        R"({"type":"object","additionalProperties":{"type":"integer"}})",
+       R"({"type":"object","unevaluatedProperties":{"type":"integer"}})",
+       R"({"patternProperties":{"^x$":{"type":"integer"},"^y":{"type":"boolean"}}})",
+       R"({"if":{"properties":{"y":{}}},"then":{"properties":{"x":{"type":"integer"}}}})",
+       R"({"if":{"properties":{"y":{}}},"else":{"properties":{"x":{"type":"integer"}}}})",
+       R"({"dependentSchemas":{"y":{"properties":{"x":{"type":"integer"}}}}})",
+       R"({"$defs":{"N":{"$anchor":"n","type":"integer"}},"properties":{"x":{"$ref":"#n"}}})",
+       R"({"$defs":{"N":{"$id":"n.json","type":"integer"}},"properties":{"x":{"$ref":"n.json"}}})",
        R"({"definitions":{"N":{"type":"integer"}},"properties":{"x":{"$ref":"#/definitions/N"}}})"}) {
     EXPECT_EQ(value_of(parse_json(parameters, "test")->as_object(), "5"), "5") << parameters;
   }

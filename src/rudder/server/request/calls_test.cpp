@@ -96,7 +96,7 @@ class CallsTest : public ::testing::Test {
     const auto matcher = this->matcher();
     EXPECT_TRUE(allows(begun, *matcher));
     std::string text = text_of(begun);
-    for (int step = 0; step < 1000; ++step) {
+    for (int step = 0; step < 4000; ++step) {
       std::vector<int32_t> allowed = allowed_by(*matcher);
       if (allowed.empty()) break;
       const bool may_stop = std::find(allowed.begin(), allowed.end(), kStop) != allowed.end();
@@ -139,8 +139,19 @@ class CallsTest : public ::testing::Test {
 
 std::vector<std::string> special_tokens(const dialect::ToolDialect& calls) {
   std::vector<std::string> tokens = {std::string(calls.begin), std::string(calls.end), "[ARGS]"};
+  if (calls.form == dialect::CallForm::kHeaded) {
+    // What a prompt ends with is text, and so is a blank.
+    if (calls.prompted) return {};
+    tokens.insert(tokens.end(), {std::string(calls.each_begin), std::string(calls.each_end),
+                                 std::string(calls.separator)});
+  }
   std::erase(tokens, "");
   return tokens;
+}
+
+// What stands before text where an answer begins inside of a mark.
+std::string before_text(const dialect::ToolDialect& calls) {
+  return calls.prompted ? "all\n" : "";
 }
 
 void expect_calls(const dialect::Delta& said, const std::string& text) {
@@ -189,13 +200,15 @@ TEST_F(CallsTest, ThatMayComeAreStrictOnceTheyBegin) {
       if (calls.bare && special) continue;  // the mark is not needed, and never comes
       const auto tokens = special ? special_tokens(calls) : std::vector<std::string>();
       ASSERT_NO_FATAL_FAILURE(use(calls, tokens, "")) << calls.name;
-      EXPECT_TRUE(allows(tokens_of("It is <2 {\"name\": ["), *matcher())) << calls.name;
-      if (!calls.also_begin.empty()) {
-        const auto other = tokens_of(fmt::format("It is {}[", calls.also_begin));
+      const std::string before = before_text(calls);
+      EXPECT_TRUE(allows(tokens_of(before + "It is <2 {\"name\": ["), *matcher())) << calls.name;
+      for (const std::string_view mark : {calls.also_begin, calls.each_begin}) {
+        if (mark.empty()) continue;
+        const auto other = tokens_of(fmt::format("It is {}[", mark));
         EXPECT_FALSE(allows(other, *matcher())) << calls.name << ": another mark, without a form";
       }
       const std::string begun =
-          calls.bare ? (calls.list ? "[" : "{") : fmt::format("Well.\n{}", calls.begin);
+          calls.bare ? (calls.list ? "[" : "{") : fmt::format("{}Well.\n{}", before, calls.begin);
       for (int i = 0; i < kWalks; ++i) {
         const std::string text = walk(rng, tokens_of(begun));
         const dialect::Delta said = parse(text);
@@ -231,14 +244,15 @@ TEST_F(CallsTest, OnlyAllowedToolsAreCalled) {
     for (const char* mode : {"auto", "required"}) {
       const bool is_free = std::string_view(mode) == "auto";
       ASSERT_NO_FATAL_FAILURE(use(calls, tokens, fmt::format(kOnly, mode))) << calls.name;
-      EXPECT_EQ(allows(tokens_of("Well."), *matcher()), is_free) << calls.name;
+      const std::string text = before_text(calls) + "Well.";
+      EXPECT_EQ(allows(tokens_of(text), *matcher()), is_free) << calls.name;
       if (is_free && calls.bare) continue;  // a mark that does not come begins no call
       const std::vector<int32_t> begun =
-          is_free ? tokens_of(fmt::format("Well.\n{}", calls.begin)) : std::vector<int32_t>();
+          is_free ? tokens_of(fmt::format("{}\n{}", text, calls.begin)) : std::vector<int32_t>();
       for (int i = 0; i < kWalks / 4; ++i) {
-        const std::string text = walk(rng, begun);
-        const dialect::Delta said = parse(text);
-        EXPECT_FALSE(said.tool_calls.empty()) << calls.name << ": " << text;
+        const std::string answer = walk(rng, begun);
+        const dialect::Delta said = parse(answer);
+        EXPECT_FALSE(said.tool_calls.empty()) << calls.name << ": " << answer;
         for (const dialect::ToolCallDelta& call : said.tool_calls) EXPECT_EQ(call.name, "stop-1");
         if (HasFailure()) return;
       }

@@ -20,11 +20,13 @@ namespace json = boost::json;
 namespace {
 
 // Beside those of steer::steering_fields().
-constexpr std::array<std::string_view, 4> kOtherFields = {"capture", "capture_wait",
-                                                          "steering_pair", "stop_when"};
+constexpr std::array<std::string_view, 5> kOtherFields = {
+    "capture", "capture_wait", "return_steered_tokens", "steering_pair", "stop_when"};
 // Of other servers' fields, and of ours in a wrong spelling.
-constexpr std::array<std::string_view, 6> kPrefixes = {"steer", "prefill_steer", "decode_steer",
-                                                       "sae_",  "patch",         "capture"};
+constexpr std::array<std::string_view, 5> kPrefixes = {"sae_", "patch", "capture", "control_vector",
+                                                       "intervention"};
+// Wherever in a name.
+constexpr std::string_view kStem = "steer";
 // What these hold is the client's: conversations, schemas, tables of tokens. Any key may be there.
 constexpr std::array<std::string_view, 22> kData = {
     "messages",      "prompt",          "input",
@@ -47,12 +49,32 @@ bool is_own(std::string_view name) {
          std::ranges::find(kOtherFields, name) != kOtherFields.end();
 }
 
+// A name as it would be written here: "activationSteering" and "Activation-Steering" are
+// "activation_steering". Others' names come in many spellings.
+std::string as_written_here(std::string_view name) {
+  std::string out;
+  char before = 0;
+  for (const char letter : name) {
+    const bool is_upper = letter >= 'A' && letter <= 'Z';
+    if (is_upper && before >= 'a' && before <= 'z') out.push_back('_');
+    out.push_back(is_upper ? static_cast<char>(letter - 'A' + 'a') : letter == '-' ? '_' : letter);
+    before = letter;
+  }
+  return out;
+}
+
 // The field of ours that a client must have meant by an unknown name; empty where it looks like
 // none.
-std::string_view meant_field(std::string_view name) {
-  constexpr size_t kNear = 2;  // letters that are wrong
-  const bool has_prefix = std::ranges::any_of(
-      kPrefixes, [&](std::string_view prefix) { return name.starts_with(prefix); });
+std::string_view meant_field(std::string_view given) {
+  constexpr size_t kNear = 2;       // letters that are wrong
+  constexpr size_t kLongest = 256;  // a longer name is none
+  if (given.size() > kLongest) return {};
+  const std::string written = as_written_here(given);
+  const std::string_view name = written;
+  const bool has_prefix = name.find(kStem) != std::string_view::npos ||
+                          std::ranges::any_of(kPrefixes, [&](std::string_view prefix) {
+                            return name.starts_with(prefix);
+                          });
   std::string_view nearest = name.starts_with("capture") ? "capture" : "steering";
   size_t least = kNear + 1;
   bool is_near = false;
@@ -151,7 +173,35 @@ Result<void> scan_items(const json::value& value, const Spot& at) {
   return {};
 }
 
+Result<void> beside_body(std::string_view where, std::string_view name) {
+  return field_error(ErrorCode::kUnsupported,
+                     "is not read there; steering and capture are fields of the body",
+                     fmt::format("{}.{}", where, name));
+}
+
 }  // namespace
+
+bool says_taps(std::string_view given) {
+  const std::string written = as_written_here(given);
+  std::string_view name = written;
+  for (const std::string_view prefix : {"x_", "rudder_", "vllm_", "sglang_"}) {
+    if (name.starts_with(prefix)) name.remove_prefix(prefix.size());
+  }
+  return is_own(name) || name.find(kStem) != std::string_view::npos;
+}
+
+Result<void> refuse_taps_beside_body(std::string_view query, const std::vector<HttpField>& header) {
+  for (const HttpField& field : header) {
+    if (says_taps(field.name) && !field.value.empty()) return beside_body("header", field.name);
+  }
+  while (!query.empty()) {
+    const std::string_view pair = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(pair.size() + 1, query.size()));
+    const std::string_view name = pair.substr(0, pair.find('='));
+    if (says_taps(name)) return beside_body("query", name);
+  }
+  return {};
+}
 
 Result<void> refuse_misplaced_taps(const json::object& body) {
   for (const auto& [key, value] : body) {

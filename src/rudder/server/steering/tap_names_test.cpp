@@ -60,9 +60,46 @@ TEST(TapNames, AreRefusedInEveryCarrier) {
             "tools[0].function.capture");
 }
 
+// As other servers and papers call them, and as other languages write them.
+TEST(TapNames, AreRefusedInEverySpelling) {
+  for (const char* name :
+       {"Steering", "STEERING", "steering-config", "steeringConfig", "activationSteering",
+        "activation_steering", "Activation-Steering", "steer_vector_request", "feature_steering",
+        "control_vector", "controlVectors", "control-vectors", "interventions", "saeFeatures",
+        "patchSweep", "Capture", "stopWhen", "stop-when"}) {
+    EXPECT_EQ(refused(fmt::format(R"({{"{}":{{"name":"calm"}}}})", name)), name);
+    EXPECT_EQ(refused(fmt::format(R"({{"extra_body":{{"{}":{{"name":"calm"}}}}}})", name)),
+              fmt::format("extra_body.{}", name));
+  }
+}
+
+TEST(TapNames, AreRefusedBesideTheBody) {
+  const auto refused_beside = [](std::string_view query, std::vector<HttpField> header) {
+    const Result<void> done = refuse_taps_beside_body(query, header);
+    return done ? std::string() : done.error().where;
+  };
+  EXPECT_EQ(refused_beside("", {{"host", "a"}, {"x-steering", "calm"}}), "header.x-steering");
+  EXPECT_EQ(refused_beside("", {{"steering", "calm"}}), "header.steering");
+  EXPECT_EQ(refused_beside("", {{"x-rudder-steering-scale", "2"}}),
+            "header.x-rudder-steering-scale");
+  EXPECT_EQ(refused_beside("", {{"capture", "1"}}), "header.capture");
+  EXPECT_EQ(refused_beside("a=b&steering=calm", {}), "query.steering");
+  EXPECT_EQ(refused_beside("stop_when", {}), "query.stop_when");
+  EXPECT_EQ(refused_beside("steer-vector=a&b", {}), "query.steer-vector");
+  for (const char* query : {"", "&", "=", "beta=true", "api-version=2024-10-21&x=steering"}) {
+    EXPECT_EQ(refused_beside(query, {{"x-request-id", "steering"},
+                                     {"x-capture-id", "7"},
+                                     {"x-stainless-lang", "python"},
+                                     {"steering", ""}}),
+              "")
+        << query;
+  }
+}
+
 TEST(TapNames, WordsOfTheClientsAreNot) {
   for (const char* body : {
            R"({"steering":{"name":"calm"},"capture":{"response":{"sites":{}}}})",
+           R"({"return_steered_tokens":true,"steering_pair":true,"capture_wait":true})",
            R"({"messages":[{"role":"user","content":[{"type":"text","steering":"x"}]}]})",
            R"({"tools":[{"function":{"name":"f","parameters":{"properties":{"steering":{}}}}}]})",
            R"({"response_format":{"json_schema":{"schema":{"properties":{"capture":{"a":1}}}}}})",
