@@ -108,7 +108,7 @@ class Guesser {
       work.logits = is_last ? step::LogitsWanted::kLast : step::LogitsWanted::kNone;
       work.guess.num_guess = is_last ? num_guesses_ : 0;
       work.guess.begin = begin + count;
-      if (!executor_->capacity().guesses_from_rows) {
+      if (!executor_->capacity().drafts.guesses_from_rows) {
         work.guess.begin = begin;
         work.guess.tokens = plan.tokens;
       }

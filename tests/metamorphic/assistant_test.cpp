@@ -58,7 +58,7 @@ TEST(Assistants, OneWithoutNumbersGuessesNothing) {
     model.draft->assistant->weights.layers.layers[0].scale =
         std::numeric_limits<float>::quiet_NaN();
     step::Capacity capacity = kRoomy;
-    capacity.max_draft = 4;
+    capacity.drafts.max_draft = 4;
     add_guesser(capacity, Guesser::kAssistant);
     const auto executor = value_of(start_executor(std::move(model), capacity));
     const Outcome outcome = run(*executor, plain_settings(), asks);

@@ -225,7 +225,7 @@ TEST_P(Drafts, RightOnesSaveSteps) {
   asks[0].max_len = static_cast<int32_t>(asks[0].prompt.size()) + 61;
   const std::vector<Got> plain = run_alone(*tiny_executor(backend(), arch(), kRoomy), asks);
   step::Capacity capacity = kRoomy;
-  capacity.max_draft = 5;
+  capacity.drafts.max_draft = 5;
   RightProposer proposer(wholes(asks, plain));
   const auto executor = tiny_executor(backend(), arch(), capacity);
   const Outcome outcome = run(*executor, guess_settings({backend(), 96, 3}), asks, &proposer);

@@ -108,9 +108,9 @@ step::RankedTree bushy_tree() {
 
 void add_tree(step::Capacity& capacity, const step::RankedTree& tree) {
   if (tree.tree.empty()) return;
-  capacity.takes_trees = true;
-  capacity.guess_tree = tree.tree;
-  capacity.max_draft = tree.tree.size();
+  capacity.drafts.takes_trees = true;
+  capacity.drafts.guess_tree = tree.tree;
+  capacity.drafts.max_draft = tree.tree.size();
 }
 
 void join_guesser(std::vector<model::Stage>& stages, const model::ModelSpec& whole,
@@ -126,9 +126,9 @@ void join_guesser(std::vector<model::Stage>& stages, const model::ModelSpec& who
 }
 
 void add_guesser(step::Capacity& capacity, Guesser guesser) {
-  capacity.guesses = guesser != Guesser::kNone;
-  capacity.guesses_from_rows = capacity.guesses && !has_kv(guesser);
-  if (guesser == Guesser::kLookUp) capacity.look_up = {.min_n = 1, .max_n = 3};
+  capacity.drafts.guesses = guesser != Guesser::kNone;
+  capacity.drafts.guesses_from_rows = capacity.drafts.guesses && !has_kv(guesser);
+  if (guesser == Guesser::kLookUp) capacity.drafts.look_up = {.min_n = 1, .max_n = 3};
   if (guesser == Guesser::kMedusaTree) add_tree(capacity, bushy_tree());
 }
 

@@ -121,7 +121,7 @@ std::unique_ptr<exec::DeviceExecutor> guessing_executor(
   draft.spec = testing::tiny_spec(draft_arch);
   draft.weights = value_of(testing::random_weights(draft.spec, *model.ops, draft_seed));
   draft.tree = tree;
-  capacity.guesses = true;
+  capacity.drafts.guesses = true;
   add_tree(capacity, tree);
   return value_of(start_executor(std::move(model), capacity));
 }
@@ -140,7 +140,7 @@ std::unique_ptr<exec::DeviceExecutor> head_executor(const Backend& backend, test
   head.weights = value_of(testing::random_head_weights(head.spec, *model.ops, 11));
   draft.tree = tree;
   draft.spec = head.spec.layer;
-  capacity.guesses = true;
+  capacity.drafts.guesses = true;
   add_tree(capacity, tree);
   return value_of(start_executor(std::move(model), capacity));
 }
@@ -157,7 +157,7 @@ std::unique_ptr<exec::DeviceExecutor> medusa_executor(const Backend& backend,
   medusa.spec = testing::tiny_medusa_spec(shares_lm_head);
   medusa.weights = value_of(testing::random_medusa_weights(medusa.spec, *model.ops, 12));
   medusa.tree = tree;
-  capacity.guesses = capacity.guesses_from_rows = true;
+  capacity.drafts.guesses = capacity.drafts.guesses_from_rows = true;
   add_tree(capacity, tree);
   return value_of(start_executor(std::move(model), capacity));
 }

@@ -27,8 +27,8 @@ class HostTreesOnAGpu : public ::testing::TestWithParam<tensor::DType> {
   static step::Capacity with_trees(int32_t max_draft, int32_t num_blocks) {
     step::Capacity capacity = kRoomy;
     capacity.num_blocks = num_blocks;
-    capacity.max_draft = max_draft;
-    capacity.takes_trees = true;
+    capacity.drafts.max_draft = max_draft;
+    capacity.drafts.takes_trees = true;
     return capacity;
   }
 };
@@ -113,7 +113,7 @@ TEST_P(HostTreesOnAGpu, PassesGuessAsOpByOp) {
           if (!head.is_product()) head.draft_vocab = 48;
         });
         step::Capacity capacity = kRoomy;
-        capacity.max_draft = 5;
+        capacity.drafts.max_draft = 5;
         add_guesser(capacity, guesser);
         if (has_tree) {
           model.draft->tree = bushy_tree();

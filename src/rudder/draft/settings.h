@@ -43,7 +43,7 @@ struct Speculation {
   int32_t num_speculative_tokens = 0;  // drafts of a sequence in one step at most; 0 for kNone
   int32_t prompt_lookup_min = 0;       // kNgram alone
   int32_t prompt_lookup_max = 0;
-  bool on_device = false;       // kNgram alone: the executor looks up (step::Capacity::look_up)
+  bool on_device = false;       // kNgram alone: the executor looks up (step::DraftCaps::look_up)
   SuffixSettings suffix;        // kSuffix alone
   LookaheadSettings lookahead;  // kLookahead alone
   step::RankedTree tree = {};   // of models and heads; empty: chains

@@ -23,8 +23,7 @@ step::Capacity pass_capacity(const step::Capacity& capacity) {
           .max_seq_len = capacity.block_size,
           .vocab_size = capacity.vocab_size,
           .max_in_flight = 1,
-          .max_repeat = std::max(capacity.max_draft, 1),
-          .max_draft = 0,
+          .max_repeat = std::max(capacity.drafts.max_draft, 1),
           .kv_groups = capacity.kv_groups};
 }
 
@@ -40,8 +39,8 @@ Result<std::unique_ptr<AssistantProposer>> AssistantProposer::make(AssistantDraf
                                                                    const step::Capacity& capacity,
                                                                    const StepRows& read,
                                                                    bool has_graphs) {
-  RUDDER_CHECK(draft.spec.layers.vocab == capacity.vocab_size && capacity.guesses_from_rows &&
-               capacity.guess_tree.empty());
+  RUDDER_CHECK(draft.spec.layers.vocab == capacity.vocab_size &&
+               capacity.drafts.guesses_from_rows && capacity.drafts.guess_tree.empty());
   std::unique_ptr<AssistantProposer> proposer(new AssistantProposer(std::move(draft), ops, read));
   const AssistantDraft& own = proposer->draft_;
   RUDDER_TRY(proposer->assistant_,

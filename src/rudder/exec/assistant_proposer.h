@@ -1,6 +1,6 @@
 // AssistantProposer: guesses with an assistant (model/assistant.h) from the row of the step that
 // has just been sampled and from the model's own KV, which it reads through the block tables of the
-// model's steps. It keeps nothing of a sequence and runs no tokens (Capacity::guesses_from_rows),
+// model's steps. It keeps nothing of a sequence and runs no tokens (DraftCaps::guesses_from_rows),
 // so preemption, cached prefixes, chunks and rejected drafts do not concern it, and it takes no
 // blocks. All tokens of a sequence but the last are in KV when it guesses: each pass sees these,
 // whatever earlier drafts left behind them. The executor's worker thread uses it.

@@ -33,19 +33,23 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::start(Model model,
                                                               const Options& options) {
   RUDDER_CHECK(capacity.num_slots > 0 && capacity.num_blocks > 0 && capacity.block_size > 0 &&
                capacity.max_tokens_per_step > 0 && capacity.max_seq_len > 0 &&
-               capacity.max_in_flight > 0 && capacity.max_repeat > 0 && capacity.max_draft >= 0);
-  RUDDER_CHECK(capacity.max_draft < ops::kMaxChain, "{} drafts", capacity.max_draft);
-  RUDDER_CHECK(
-      !capacity.takes_trees || (model.ops->tree_ops() != nullptr && model::runs_trees(model.spec)),
-      "{} takes no trees, or what it runs", model.ops->name());
-  RUDDER_CHECK(capacity.guess_tree.empty() ||
-               (capacity.takes_trees && capacity.guess_tree.size() == capacity.max_draft));
-  const bool has_model = capacity.guesses && !capacity.keeps_guesses();
+               capacity.max_in_flight > 0 && capacity.max_repeat > 0 &&
+               capacity.drafts.max_draft >= 0);
+  RUDDER_CHECK(capacity.drafts.max_draft < ops::kMaxChain, "{} drafts", capacity.drafts.max_draft);
+  RUDDER_CHECK(!capacity.drafts.takes_trees ||
+                   (model.ops->tree_ops() != nullptr && model::runs_trees(model.spec)),
+               "{} takes no trees, or what it runs", model.ops->name());
+  RUDDER_CHECK(capacity.drafts.guess_tree.empty() ||
+               (capacity.drafts.takes_trees &&
+                capacity.drafts.guess_tree.size() == capacity.drafts.max_draft));
+  const bool has_model = capacity.drafts.guesses && !capacity.drafts.keeps_guesses();
   RUDDER_CHECK((has_model && model.spec.stage.is_last()) == model.draft.has_value());
-  RUDDER_CHECK(!capacity.keeps_guesses() || may_look_up(capacity, *model.ops, model.spec.stage),
-               "{} looks nothing up, or what it runs", model.ops->name());
-  RUDDER_CHECK(!model.draft || (capacity.guesses_from_rows == model.draft->guesses_from_rows() &&
-                                !model::keeps_states(model.draft->spec)));
+  RUDDER_CHECK(
+      !capacity.drafts.keeps_guesses() || may_look_up(capacity, *model.ops, model.spec.stage),
+      "{} looks nothing up, or what it runs", model.ops->name());
+  RUDDER_CHECK(!model.draft ||
+               (capacity.drafts.guesses_from_rows == model.draft->guesses_from_rows() &&
+                !model::keeps_states(model.draft->spec)));
   RUDDER_CHECK(capacity.vocab_size == model.spec.vocab);
   RUDDER_CHECK(capacity.kv_groups == model.kv.groups, "the model's KV groups are others");
   std::unique_ptr<DeviceExecutor> executor(new DeviceExecutor(std::move(model), capacity));

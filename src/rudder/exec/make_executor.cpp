@@ -83,6 +83,22 @@ int64_t feature_bytes(const ExecSettings& settings, ops::Ops& ops) {
   return (settings.feature_memory_mb > 0 ? settings.feature_memory_mb : kDefaultMb) << 20;
 }
 
+// What is asked for; `may_take_trees`: here, trees of the host and others.
+step::DraftCaps draft_caps(const StepLimits& limits, bool may_take_trees) {
+  const bool has_trees = limits.host_trees || !limits.draft_tree.tree.empty();
+  const bool looks_up = limits.look_up.max_n > 0;
+  const bool reads_rows =
+      limits.draft_model != nullptr &&
+      (limits.draft_kind == DraftKind::kMedusa || limits.draft_kind == DraftKind::kAssistant);
+  return {.max_draft = limits.max_draft,
+          .takes_trees = has_trees && may_take_trees,
+          .tells_rows = limits.tells_rows,
+          .guesses = limits.draft_model != nullptr || looks_up,
+          .guesses_from_rows = reads_rows || looks_up,
+          .look_up = limits.look_up,
+          .guess_tree = limits.draft_tree.tree};
+}
+
 // Of one rank or stage. `max_model_len` is that of the settings, or less.
 Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const model::Stage& stage,
                                  int32_t max_model_len) {
@@ -105,48 +121,45 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
     RUDDER_TRY_VOID(shard_draft(draft, rank));
   }
   const bool keeps_kv = guesses && !draft.guesses_from_rows();
+  const bool may_take_trees =
+      ops.tree_ops() != nullptr && stage.is_alone() && model::runs_trees(part);
   RUDDER_TRY(const model::WeightBudget weights,
              model::budget_weights(division.checkpoint, division.spec, ops, rank, stage));
   RUDDER_TRY(
       MemoryBudget budget,
-      budget_memory(
-          part, {.act = ops.act_dtype(), .kv = ops.kv_dtype()},
-          {.weights = weights,
-           .available_bytes = ops.available_memory(),
-           .utilization = settings.gpu_memory_utilization,
-           .kv_cache_memory_bytes = settings.kv_cache_memory_bytes,
-           .max_model_len = max_model_len,
-           .block_size = settings.block_size,
-           .attention_lookback = ops.attention_lookback(),
-           .max_num_seqs = limits.max_num_seqs,
-           .max_num_batched_tokens = limits.max_num_batched_tokens,
-           .max_draft = limits.max_draft,
-           .takes_trees = (limits.host_trees || !limits.draft_tree.tree.empty()) &&
-                          ops.tree_ops() != nullptr && stage.is_alone() && model::runs_trees(part),
-           .guess_tree = limits.draft_tree.tree,
-           .look_up = limits.look_up,
-           .draft = {.spec = keeps_kv ? &draft.spec : nullptr,
-                     .weight_bytes = guess_bytes,
-                     .head = draft.head ? &draft.head->spec : nullptr,
-                     .medusa = draft.medusa ? &draft.medusa->spec : nullptr,
-                     .assistant = draft.assistant ? &draft.assistant->spec : nullptr},
-           .states = {.fraction = settings.states.memory_fraction,
-                      .checkpoint_blocks = settings.states.checkpoint_blocks},
-           .taps = {.enable_steering = settings.enable_steering,
-                    .max_steering_rows = settings.max_steering_rows,
-                    .steering_bytes = settings.steering_memory_mb << 20,
-                    .capture_bytes = settings.capture_memory_mb << 20,
-                    .embedding_bytes = settings.embedding_memory_mb << 20,
-                    .max_num_seqs = limits.max_num_seqs,
-                    .max_in_flight = division.max_in_flight(),
-                    .reads_aside = reader != nullptr,
-                    .reader_bytes = reader == nullptr ? 0 : reader->reader_bytes(),
-                    .encodes = ops.feature_ops() != nullptr,
-                    .feature_bytes = feature_bytes(settings, ops),
-                    .patterns = ops.pattern_ops() != nullptr},
-           .rank = rank,
-           .stage = stage,
-           .max_in_flight = division.max_in_flight()}));
+      budget_memory(part, {.act = ops.act_dtype(), .kv = ops.kv_dtype()},
+                    {.weights = weights,
+                     .available_bytes = ops.available_memory(),
+                     .utilization = settings.gpu_memory_utilization,
+                     .kv_cache_memory_bytes = settings.kv_cache_memory_bytes,
+                     .max_model_len = max_model_len,
+                     .block_size = settings.block_size,
+                     .attention_lookback = ops.attention_lookback(),
+                     .max_num_seqs = limits.max_num_seqs,
+                     .max_num_batched_tokens = limits.max_num_batched_tokens,
+                     .drafts = draft_caps(limits, may_take_trees),
+                     .draft = {.spec = keeps_kv ? &draft.spec : nullptr,
+                               .weight_bytes = guess_bytes,
+                               .head = draft.head ? &draft.head->spec : nullptr,
+                               .medusa = draft.medusa ? &draft.medusa->spec : nullptr,
+                               .assistant = draft.assistant ? &draft.assistant->spec : nullptr},
+                     .states = {.fraction = settings.states.memory_fraction,
+                                .checkpoint_blocks = settings.states.checkpoint_blocks},
+                     .taps = {.enable_steering = settings.enable_steering,
+                              .max_steering_rows = settings.max_steering_rows,
+                              .steering_bytes = settings.steering_memory_mb << 20,
+                              .capture_bytes = settings.capture_memory_mb << 20,
+                              .embedding_bytes = settings.embedding_memory_mb << 20,
+                              .max_num_seqs = limits.max_num_seqs,
+                              .max_in_flight = division.max_in_flight(),
+                              .reads_aside = reader != nullptr,
+                              .reader_bytes = reader == nullptr ? 0 : reader->reader_bytes(),
+                              .encodes = ops.feature_ops() != nullptr,
+                              .feature_bytes = feature_bytes(settings, ops),
+                              .patterns = ops.pattern_ops() != nullptr},
+                     .rank = rank,
+                     .stage = stage,
+                     .max_in_flight = division.max_in_flight()}));
   if (keeps_kv) {
     RUDDER_TRY_VOID(
         check_draft_model(draft.spec, division.spec, budget.kv.groups, budget.max_seq_len));
@@ -211,10 +224,6 @@ std::vector<ops::Ops*> all_ranks(std::span<const Ranks> replicas) {
 
 step::Capacity capacity_of(const MemoryBudget& memory, const model::ModelSpec& spec,
                            const StepLimits& limits) {
-  const bool looks_up = memory.look_up.max_n > 0;
-  const bool reads_rows =
-      limits.draft_model != nullptr &&
-      (limits.draft_kind == DraftKind::kMedusa || limits.draft_kind == DraftKind::kAssistant);
   return {.num_slots = limits.max_num_seqs,
           .num_blocks = memory.num_blocks,
           .block_size = memory.block_size,
@@ -223,13 +232,7 @@ step::Capacity capacity_of(const MemoryBudget& memory, const model::ModelSpec& s
           .vocab_size = spec.vocab,
           .max_in_flight = memory.max_in_flight,
           .max_repeat = limits.max_repeat,
-          .max_draft = memory.max_draft,
-          .takes_trees = memory.takes_trees,
-          .tells_rows = limits.tells_rows,
-          .guesses = limits.draft_model != nullptr || looks_up,
-          .guesses_from_rows = reads_rows || looks_up,
-          .look_up = memory.look_up,
-          .guess_tree = limits.draft_tree.tree,
+          .drafts = memory.drafts,
           .kv_groups = memory.kv.groups,
           .states = memory.states,
           .geometry = memory.geometry,

@@ -39,13 +39,13 @@ struct StepLimits {
   // (model::runs_trees) takes no trees, and on several stages.
   step::RankedTree draft_tree = {};
   // The host makes trees of drafts, where steps take them; and is told of their rows
-  // (Capacity::tells_rows).
+  // (DraftCaps::tells_rows).
   bool host_trees = false;
   bool tells_rows = false;
   // The key of speculative-config that asks for trees of the host: it is refused likewise. Empty:
   // nothing asks for them, so there are chains where there are no trees.
   std::string tree_key = {};
-  // Guesses are looked up on the device (Capacity::look_up), of max_draft tokens; not beside a
+  // Guesses are looked up on the device (DraftCaps::look_up), of max_draft tokens; not beside a
   // model that guesses. Refused where the backend looks nothing up, and on several stages.
   step::LookUp look_up = {};
 };

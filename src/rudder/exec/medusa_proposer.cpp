@@ -22,8 +22,8 @@ step::Capacity rows_capacity(const step::Capacity& capacity) {
           .max_seq_len = capacity.block_size,
           .vocab_size = capacity.vocab_size,
           .max_in_flight = 1,
-          .max_repeat = std::max(capacity.max_draft, 1),  // heads, no more than there are drafts
-          .max_draft = 0};
+          .max_repeat =
+              std::max(capacity.drafts.max_draft, 1)};  // heads, no more than there are drafts
 }
 
 }  // namespace
@@ -31,9 +31,10 @@ step::Capacity rows_capacity(const step::Capacity& capacity) {
 Result<std::unique_ptr<MedusaProposer>> MedusaProposer::make(Medusa medusa, ops::Ops& ops,
                                                              const step::Capacity& capacity,
                                                              const View& final_rows) {
-  const int32_t deepest = medusa.tree.tree.empty() ? capacity.max_draft : medusa.tree.tree.depth();
-  RUDDER_CHECK(medusa.spec.vocab == capacity.vocab_size && capacity.guesses_from_rows &&
-               deepest <= medusa.spec.num_heads && medusa.tree.tree == capacity.guess_tree);
+  const int32_t deepest =
+      medusa.tree.tree.empty() ? capacity.drafts.max_draft : medusa.tree.tree.depth();
+  RUDDER_CHECK(medusa.spec.vocab == capacity.vocab_size && capacity.drafts.guesses_from_rows &&
+               deepest <= medusa.spec.num_heads && medusa.tree.tree == capacity.drafts.guess_tree);
   std::unique_ptr<MedusaProposer> proposer(new MedusaProposer(std::move(medusa), ops, final_rows));
   RUDDER_TRY(proposer->heads_,
              model::MedusaHeads::make(proposer->medusa_.spec, proposer->medusa_.weights, ops,

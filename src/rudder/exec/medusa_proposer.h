@@ -1,7 +1,7 @@
 // MedusaProposer: guesses with Medusa heads (model/medusa.h) from the rows of the step that has
 // just been sampled. A head reads the row behind the model's final norm that the sequence's last
 // token was sampled from, and nothing of it outlives the step: it runs no tokens
-// (Capacity::guesses_from_rows), and preemption, cached prefixes and chunks do not concern it. All
+// (DraftCaps::guesses_from_rows), and preemption, cached prefixes and chunks do not concern it. All
 // heads run behind one another without the host. A guess is a chain of each head's likeliest token,
 // or a tree: of each head those of the ranks that the tree names. The executor's worker thread uses
 // it.
@@ -26,7 +26,7 @@ namespace rudder::exec {
 struct Medusa {
   model::MedusaSpec spec;
   model::MedusaWeights weights;
-  step::RankedTree tree = {};  // what they guess, Capacity::guess_tree; empty: chains
+  step::RankedTree tree = {};  // what they guess, DraftCaps::guess_tree; empty: chains
 };
 
 class MedusaProposer final : public Proposer {

@@ -164,9 +164,7 @@ MemoryBudget asked(const StorageDTypes& dtypes, const MemoryAsk& ask) {
   budget.block_size = ask.block_size;
   budget.max_num_seqs = ask.max_num_seqs;
   budget.max_num_batched_tokens = ask.max_num_batched_tokens;
-  budget.max_draft = ask.max_draft;
-  budget.takes_trees = ask.takes_trees;
-  budget.look_up = ask.look_up;
+  budget.drafts = ask.drafts;
   budget.num_ranks = ask.rank.count;
   budget.max_in_flight = ask.max_in_flight;
   budget.stage = ask.stage;
@@ -176,25 +174,18 @@ MemoryBudget asked(const StorageDTypes& dtypes, const MemoryAsk& ask) {
 // But for the blocks, which nothing but the KV cache depends on, and the number of states.
 step::Capacity budgeted_capacity(const MemoryBudget& budget, const MemoryAsk& ask,
                                  const model::ModelSpec& spec) {
-  const bool looks_up = ask.look_up.max_n > 0;
-  return step::Capacity{
-      .num_slots = ask.max_num_seqs,
-      .num_blocks = 0,
-      .block_size = ask.block_size,
-      .max_tokens_per_step = ask.max_num_batched_tokens,
-      .max_seq_len = budget.max_seq_len,
-      .vocab_size = spec.vocab,
-      .max_in_flight = ask.max_in_flight,
-      .max_draft = ask.max_draft,
-      .takes_trees = ask.takes_trees,
-      .guesses = ask.draft.spec != nullptr || ask.draft.guesses_from_rows() || looks_up,
-      .guesses_from_rows = ask.draft.guesses_from_rows() || looks_up,
-      .look_up = ask.look_up,
-      .guess_tree = ask.guess_tree,
-      .kv_groups = budget.kv.groups,
-      .states = {.count = model::keeps_states(spec) ? kLeastStates : 0},
-      .geometry = budget.geometry,
-      .taps = budget.taps};
+  return step::Capacity{.num_slots = ask.max_num_seqs,
+                        .num_blocks = 0,
+                        .block_size = ask.block_size,
+                        .max_tokens_per_step = ask.max_num_batched_tokens,
+                        .max_seq_len = budget.max_seq_len,
+                        .vocab_size = spec.vocab,
+                        .max_in_flight = ask.max_in_flight,
+                        .drafts = ask.drafts,
+                        .kv_groups = budget.kv.groups,
+                        .states = {.count = model::keeps_states(spec) ? kLeastStates : 0},
+                        .geometry = budget.geometry,
+                        .taps = budget.taps};
 }
 
 int64_t draft_bytes(const step::Capacity& capacity, const MemoryAsk& ask, tensor::DType act) {
@@ -357,10 +348,10 @@ std::string MemoryBudget::to_table() const {
                             tensor::dtype_name(dtypes.act)));
   table += line("sequences", sequence_bytes,
                 fmt::format("penalty counts, block tables, {}inputs of a step, for {}",
-                            look_up.max_n > 0 ? "tokens to look up, " : "", max_num_seqs));
+                            drafts.look_up.max_n > 0 ? "tokens to look up, " : "", max_num_seqs));
   if (draft_bytes > 0) {
     table += line("draft model", draft_bytes,
-                  fmt::format("guesses of up to {} tokens{}", max_draft,
+                  fmt::format("guesses of up to {} tokens{}", drafts.max_draft,
                               draft_kv_bytes > 0 ? "; its KV lies beside each block" : ""));
   }
   if (tap_bytes > 0) table += line("taps", tap_bytes, taps_text(*this));

@@ -54,10 +54,7 @@ struct MemoryAsk {
   int32_t attention_lookback = 0;  // Ops::attention_lookback
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
-  int32_t max_draft = 0;
-  bool takes_trees = false;         // Capacity::takes_trees
-  step::DraftTree guess_tree = {};  // likewise
-  step::LookUp look_up = {};        // likewise
+  step::DraftCaps drafts = {};  // Capacity::drafts
   DraftAsk draft = {};
   StateAsk states = {};
   TapAsk taps = {};
@@ -83,10 +80,8 @@ struct MemoryBudget {
   int32_t max_seq_len = 0;
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
-  int32_t max_draft = 0;  // of a sequence; 0 where the backend takes no drafts
-  bool takes_trees = false;
-  step::LookUp look_up = {};
-  bool has_lens = false;  // captured rows can be read through the head
+  step::DraftCaps drafts = {};  // Capacity::drafts
+  bool has_lens = false;        // captured rows can be read through the head
   // Of encoders of dictionaries that captured rows are read by; 0: they are read on the host.
   int64_t feature_bytes = 0;
   tap::Geometry geometry;  // empty without taps

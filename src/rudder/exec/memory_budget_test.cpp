@@ -100,7 +100,7 @@ TEST(MemoryBudget, StatesAreCountedWhereLayersKeepAny) {
   EXPECT_EQ(plan_memory(spec, dtypes, less)->states.checkpoint_blocks,
             (bytes + 2 * 2 * 16 * 4 - 1) / (2 * 2 * 16 * 4));  // k+v, heads, dim
   MemoryAsk drafting = ask;
-  drafting.max_draft = 3;
+  drafting.drafts.max_draft = 3;
   EXPECT_GE(plan_memory(spec, dtypes, drafting)->sequence_bytes - budget->sequence_bytes,
             (4 + 1) * (1 + 3) * 2 * 64 * 4);
 }
@@ -199,7 +199,7 @@ TEST(MemoryBudget, ADraftModelAndItsKvAreCounted) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   const model::ModelSpec draft = testing::tiny_spec(TinyArch::kHeadNorm);
   MemoryAsk ask = tiny_ask();
-  ask.max_draft = 3;
+  ask.drafts.max_draft = 3;
   const auto without = plan_memory(spec, {}, ask);
   ask.draft.spec = &draft;
   ask.draft.weight_bytes = 1000;
@@ -213,7 +213,7 @@ TEST(MemoryBudget, ADraftModelAndItsKvAreCounted) {
                                    .max_tokens_per_step = 64,
                                    .max_seq_len = 512,
                                    .vocab_size = 160,
-                                   .max_draft = 3};
+                                   .drafts = {.max_draft = 3}};
   EXPECT_EQ(with->draft_bytes,
             1000 + ModelProposer::device_bytes(draft, nullptr, capacity, tensor::DType::kF32));
   EXPECT_EQ(with->draft_kv_bytes, draft_kv_layout(draft, tensor::DType::kF32, 16)->block_bytes);
@@ -230,7 +230,7 @@ TEST(MemoryBudget, ADraftHeadAndTheRowsThatItReadsAreCounted) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   const model::DraftHeadSpec head = testing::tiny_head_spec(testing::TinyHead::kOwnEmbedding);
   MemoryAsk ask = tiny_ask();
-  ask.max_draft = 3;
+  ask.drafts.max_draft = 3;
   ask.draft.spec = &head.layer;
   const auto model = plan_memory(spec, {}, ask);
   ask.draft.head = &head;
@@ -247,7 +247,7 @@ TEST(MemoryBudget, AHeadOfAProductTakesOneRowAndNoLogitsOfItsOwn) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   const model::DraftHeadSpec head = testing::tiny_head_spec(testing::TinyHead::kProduct);
   MemoryAsk ask = tiny_ask();
-  ask.max_draft = 3;
+  ask.drafts.max_draft = 3;
   ask.draft.spec = &head.layer;
   const auto model = plan_memory(spec, {}, ask);
   ask.draft.head = &head;
@@ -262,12 +262,12 @@ TEST(MemoryBudget, ATreeOfADraftHeadTakesRowsToGoOnFrom) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   const model::DraftHeadSpec head = testing::tiny_head_spec(testing::TinyHead::kOwnEmbedding);
   MemoryAsk ask = tiny_ask();
-  ask.max_draft = 4;
-  ask.takes_trees = true;
+  ask.drafts.max_draft = 4;
+  ask.drafts.takes_trees = true;
   ask.draft.spec = &head.layer;
   ask.draft.head = &head;
   const auto chain = plan_memory(spec, {}, ask);
-  for (const int32_t parent : {0, 0, 1, 2}) ask.guess_tree.add(parent);
+  for (const int32_t parent : {0, 0, 1, 2}) ask.drafts.guess_tree.add(parent);
   const auto tree = plan_memory(spec, {}, ask);
   ASSERT_TRUE(chain && tree);
   // Two more rows of 48 floats of 4 slots. Of 64 tokens words of ancestors, and which rows they go
@@ -279,7 +279,7 @@ TEST(MemoryBudget, MedusaHeadsAreCountedAndTakeNoKv) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   const model::MedusaSpec heads = testing::tiny_medusa_spec(false);
   MemoryAsk ask = tiny_ask();
-  ask.max_draft = 3;
+  ask.drafts.max_draft = 3;
   const auto without = plan_memory(spec, {}, ask);
   ask.draft.medusa = &heads;
   ask.draft.weight_bytes = 1000;
@@ -291,7 +291,7 @@ TEST(MemoryBudget, MedusaHeadsAreCountedAndTakeNoKv) {
                                    .max_tokens_per_step = 64,
                                    .max_seq_len = 512,
                                    .vocab_size = 160,
-                                   .max_draft = 3};
+                                   .drafts = {.max_draft = 3}};
   EXPECT_EQ(with->draft_bytes,
             1000 + MedusaProposer::device_bytes(heads, capacity, tensor::DType::kF32));
   EXPECT_EQ(with->draft_kv_bytes, 0);
@@ -302,7 +302,7 @@ TEST(MemoryBudget, AnAssistantIsCountedAndTakesNoKv) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kTwoWidths);
   const model::AssistantSpec assistant = testing::tiny_assistant_spec(spec);
   MemoryAsk ask = tiny_ask();
-  ask.max_draft = 3;
+  ask.drafts.max_draft = 3;
   const auto without = plan_memory(spec, {}, ask);
   ask.draft.assistant = &assistant;
   ask.draft.weight_bytes = 1000;
@@ -314,7 +314,7 @@ TEST(MemoryBudget, AnAssistantIsCountedAndTakesNoKv) {
                                    .max_tokens_per_step = 64,
                                    .max_seq_len = 512,
                                    .vocab_size = 160,
-                                   .max_draft = 3,
+                                   .drafts = {.max_draft = 3},
                                    .kv_groups = with->kv.groups};
   EXPECT_EQ(with->draft_bytes,
             1000 + AssistantProposer::device_bytes(assistant, capacity, tensor::DType::kF32));
@@ -325,9 +325,9 @@ TEST(MemoryBudget, AnAssistantIsCountedAndTakesNoKv) {
 TEST(MemoryBudget, TokensToLookUpAreCounted) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   MemoryAsk ask = tiny_ask();
-  ask.max_draft = 3;
+  ask.drafts.max_draft = 3;
   const auto without = plan_memory(spec, {}, ask);
-  ask.look_up = {.min_n = 1, .max_n = 2};
+  ask.drafts.look_up = {.min_n = 1, .max_n = 2};
   const auto with = plan_memory(spec, {}, ask);
   ASSERT_TRUE(with && without);
   // Of 4 slots and one of padding 512 tokens and 3 guessed, 3 of each of the rows that are sampled;
@@ -349,7 +349,7 @@ TEST(MemoryBudget, ARankCountsWhatItsPartOfHeadsTakesBeside) {
   ASSERT_TRUE(spec);
   MemoryAsk ask = tiny_ask();
   ask.rank = rank;
-  ask.max_draft = 3;
+  ask.drafts.max_draft = 3;
   ask.draft.spec = &head->layer;
   const auto model = plan_memory(*spec, {}, ask);
   ask.draft.head = &*head;

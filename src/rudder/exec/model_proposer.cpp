@@ -37,8 +37,8 @@ int32_t num_feedback_rows(const step::Capacity& own, const TreePasses& passes) {
 // Of the draft model's own steps: a guess an iteration, or the passes of a tree, which have at
 // least room for one sequence; and nothing that clients ask for.
 step::Capacity ModelProposer::own_capacity(const step::Capacity& capacity, step::KvGroups groups) {
-  const TreePasses passes(capacity.guess_tree);
-  const bool has_tree = !capacity.guess_tree.empty();
+  const TreePasses passes(capacity.drafts.guess_tree);
+  const bool has_tree = !capacity.drafts.guess_tree.empty();
   return {.num_slots = std::max(capacity.num_slots, passes.max_rows),
           .num_blocks = capacity.num_blocks,
           .block_size = capacity.block_size,
@@ -46,9 +46,8 @@ step::Capacity ModelProposer::own_capacity(const step::Capacity& capacity, step:
           .max_seq_len = capacity.max_seq_len,
           .vocab_size = capacity.vocab_size,
           .max_in_flight = kFlights,
-          .max_repeat = has_tree ? 1 : std::max(capacity.max_draft, 1),
-          .max_draft = 0,
-          .takes_trees = has_tree,
+          .max_repeat = has_tree ? 1 : std::max(capacity.drafts.max_draft, 1),
+          .drafts = {.takes_trees = has_tree},
           .kv_groups = std::move(groups)};
 }
 
@@ -128,16 +127,16 @@ ModelProposer::ModelProposer(DraftModel draft, ops::Ops& ops, const step::Capaci
       ops_(ops),
       group_(whole_group(capacity.kv_groups)),
       capacity_(own),
-      passes_(capacity.guess_tree),
+      passes_(capacity.drafts.guess_tree),
       written_(static_cast<size_t>(own.num_slots)) {}
 
 Result<std::unique_ptr<ModelProposer>> ModelProposer::make(DraftModel draft, ops::Ops& ops,
                                                            const step::Capacity& capacity,
                                                            bool has_graphs) {
-  RUDDER_CHECK(draft.spec.vocab == capacity.vocab_size && capacity.guesses &&
+  RUDDER_CHECK(draft.spec.vocab == capacity.vocab_size && capacity.drafts.guesses &&
                whole_group(capacity.kv_groups) < static_cast<size_t>(capacity.kv_groups.size()));
-  RUDDER_CHECK(capacity.guess_tree == draft.tree.tree &&
-               (capacity.guess_tree.empty() || model::runs_trees(draft.spec)));
+  RUDDER_CHECK(capacity.drafts.guess_tree == draft.tree.tree &&
+               (capacity.drafts.guess_tree.empty() || model::runs_trees(draft.spec)));
   RUDDER_TRY(KvLayout layout, draft_kv_layout(draft.spec, ops.kv_dtype(), capacity.block_size));
   const step::Capacity own = own_capacity(capacity, layout.groups);
   std::unique_ptr<ModelProposer> proposer(new ModelProposer(std::move(draft), ops, capacity, own));
@@ -149,10 +148,11 @@ int64_t ModelProposer::device_bytes(const model::ModelSpec& spec, const model::D
                                     const step::Capacity& capacity, DType act, ops::Rank rank) {
   const step::Capacity own = own_capacity(capacity, {});
   const int64_t workspace =
-      head == nullptr ? model::Decoder::workspace_bytes(spec, limits_of(own), act, rank)
-                      : model::head_workspace_bytes(
-                            *head, limits_of(own),
-                            num_feedback_rows(own, TreePasses(capacity.guess_tree)), act, rank);
+      head == nullptr
+          ? model::Decoder::workspace_bytes(spec, limits_of(own), act, rank)
+          : model::head_workspace_bytes(
+                *head, limits_of(own),
+                num_feedback_rows(own, TreePasses(capacity.drafts.guess_tree)), act, rank);
   return workspace + StepBuffers::device_bytes(own, StepBuffers::Counts::kNone);
 }
 

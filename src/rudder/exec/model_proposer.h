@@ -67,10 +67,10 @@ struct DraftModel {
   std::optional<DraftHead> head = {};            // then there are no weights
   std::optional<Medusa> medusa = {};             // likewise
   std::optional<AssistantDraft> assistant = {};  // likewise
-  // What a model or a draft head guesses, Capacity::guess_tree; empty: chains.
+  // What a model or a draft head guesses, DraftCaps::guess_tree; empty: chains.
   step::RankedTree tree = {};
 
-  // Capacity::guesses_from_rows.
+  // DraftCaps::guesses_from_rows.
   bool guesses_from_rows() const { return medusa.has_value() || assistant.has_value(); }
 };
 

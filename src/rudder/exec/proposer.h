@@ -1,4 +1,4 @@
-// Proposer: what guesses behind a step in the executor (Capacity::guesses): a smaller model or a
+// Proposer: what guesses behind a step in the executor (DraftCaps::guesses): a smaller model or a
 // draft head with KV of its own (model_proposer.h), Medusa heads (medusa_proposer.h), or an
 // assistant that reads the model's KV (assistant_proposer.h). What is looked up needs none. The
 // executor's worker thread uses it.
@@ -55,7 +55,7 @@ class Proposer {
   virtual Result<Setup> run(std::span<GuessAsk> asks) = 0;
 };
 
-// Whether an executor of this capacity can look its guesses up (Capacity::look_up), as a part of
+// Whether an executor of this capacity can look its guesses up (DraftCaps::look_up), as a part of
 // its steps and with no Proposer. Not on a stage that others are behind or before: the first one
 // would have to know what the last one guesses.
 bool may_look_up(const step::Capacity& capacity, ops::Ops& ops, const model::Stage& stage);
