@@ -5,7 +5,7 @@ JOBS := $(shell nproc)
 ARGS ?=
 STAGES ?=
 
-.PHONY: help setup build serve package test test-full test-gpu check clean
+.PHONY: help setup build serve package test test-full test-gpu check recipe clean
 
 help:
 	@echo "make serve   build and serve the embedded demo model on 127.0.0.1:8000 (ARGS='--port 9000')"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-gpu  build and run what needs a GPU"
 	@echo "make build   build the rudder binary only"
 	@echo "make package  a .deb and a tarball of the binary, with checksums, in build/packages"
+	@echo "make recipe WHAT=NAME  the files that name a thing"
 	@echo "make check   the source checks only (format, rooms, budgets, headers, clang-tidy)"
 
 setup:
@@ -46,6 +47,9 @@ test-gpu:
 check:
 	@tools/setup.sh build test
 	@tools/check.sh
+
+recipe:
+	@tools/recipe.py '$(WHAT)'
 
 clean:
 	rm -rf build

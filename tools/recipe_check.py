@@ -25,7 +25,9 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = "CONTRIBUTING.md"
-REQUIRED = ("a model", "an endpoint", "a sampling option", "a steering op")
+REQUIRED = ("a model", "an endpoint", "a sampling option", "a steering op", "a proposer")
+# Files that a recipe may list at most, where a design says so.
+MOST = {"a proposer": 12}
 # Records, figures and inputs of fuzz targets, which name whatever was measured or decided, and the recipes themselves.
 OTHER_TEXT = ("bench/ledger/", "docs/adr/", "docs/performance.md", "docs/figures/", "tests/fuzz/corpus/", PAGE, "tools/recipe_check.py", "tools/test_gates.py",
               "tools/test_recipe_check.py")
@@ -61,6 +63,9 @@ def parse(page):
                               re.findall(r"`([^`]+)`", also[1]) if also else []))
         if not recipes[-1].files:
             errors.append(f"the recipe of {title[1]} lists no files")
+        most = MOST.get(title[1])
+        if most is not None and len(recipes[-1].files) > most:
+            errors.append(f"the recipe of {title[1]} lists {len(recipes[-1].files)} files, the most is {most}")
     found = {recipe.title for recipe in recipes}
     errors += [f"there is no recipe of {title}" for title in REQUIRED
                if title not in found and title not in {t[1] for t in titles}]

@@ -2,6 +2,7 @@
 
 import unittest
 
+import recipe
 import recipe_check
 
 PAGE = r"""
@@ -77,6 +78,18 @@ class RecipeCheck(unittest.TestCase):
         _, errors = recipe_check.parse("**Add a model.** Words.\n\n**Add an endpoint.** Example: `x`, found by `x`.\n")
         self.assertIn("the recipe of a model has no example", errors)
         self.assertIn("the recipe of an endpoint lists no files", errors)
+
+    def test_a_recipe_has_no_more_files_than_its_design_says(self):
+        rows = "".join(f"| `part{i}.cpp` | x |\n" for i in range(recipe_check.MOST["a proposer"] + 1))
+        page = "**Add a proposer.** Example: `x`, found by `x`.\n\n| file | what |\n|---|---|\n" + rows
+        _, errors = recipe_check.parse(page)
+        self.assertIn("the recipe of a proposer lists 13 files, the most is 12", errors)
+
+    def test_the_files_that_name_a_thing_are_listed(self):
+        found = recipe.found("ladle", {**TEXTS, "docs/adr/0001-ladles.md": "ladle"})
+        self.assertEqual({"cases/ladle/config.json", "cases/ladle/weights", "docs/soup.md", "other.cpp", "spoons/test.cpp"}, set(found))
+        self.assertEqual("int kLadles = 0;  // ladle", found["other.cpp"])
+        self.assertEqual(["spoons/spoon.h"], list(recipe.found(r"enum.*kLad", TEXTS)))
 
 
 if __name__ == "__main__":

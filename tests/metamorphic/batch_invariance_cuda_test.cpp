@@ -17,6 +17,9 @@
 #include "metamorphic/tree_guesser.h"
 #include "rudder/cpu/reference_ops.h"
 #include "rudder/cuda/cuda_ops.h"
+#include "rudder/exec/head_proposer.h"
+#include "rudder/exec/medusa_proposer.h"
+#include "rudder/exec/model_proposer.h"
 #include "rudder/model/tap_geometry.h"
 #include "rudder/testing/random_proposer.h"
 
@@ -47,9 +50,8 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
     exec::DeviceExecutor::Model model = loaded_model(batch_invariant);
     if (capacity.drafts.guesses &&
         !capacity.drafts.keeps_guesses()) {  // the model guesses for itself
-      exec::DraftModel& draft = model.draft.emplace();
-      draft.spec = model.spec;
-      draft.weights = value_of(testing::random_weights(draft.spec, *model.ops, kModelSeed));
+      model.draft = std::make_unique<exec::ModelProposer>(
+          model.spec, value_of(testing::random_weights(model.spec, *model.ops, kModelSeed)));
     }
     return value_of(start_executor(std::move(model), capacity, {.enforce_eager = enforce_eager}));
   }
@@ -59,16 +61,13 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
                                                        const step::RankedTree& tree = {}) {
     add_tree(capacity, tree);
     exec::DeviceExecutor::Model model = loaded_model(true);
-    exec::DraftModel& draft = model.draft.emplace();
-    exec::DraftHead& head = draft.head.emplace();
-    head.spec = testing::tiny_head_spec(kind);
-    draft.tree = tree;
-    use_served_parts(head.spec.layer);
+    model::DraftHeadSpec head = testing::tiny_head_spec(kind);
+    use_served_parts(head.layer);
     // The kernels of products take rows of multiples of 16.
-    if (!head.spec.is_product()) head.spec.draft_vocab = 48;
-    EXPECT_TRUE(model::fit_draft_head(model.spec, head.spec));
-    head.weights = value_of(testing::random_head_weights(head.spec, *model.ops, 11));
-    draft.spec = head.spec.layer;
+    if (!head.is_product()) head.draft_vocab = 48;
+    EXPECT_TRUE(model::fit_draft_head(model.spec, head));
+    model.draft = std::make_unique<exec::HeadProposer>(
+        head, value_of(testing::random_head_weights(head, *model.ops, 11)), tree);
     return value_of(start_executor(std::move(model), capacity, {.enforce_eager = enforce_eager}));
   }
 
@@ -79,10 +78,9 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
     capacity.drafts.guesses = capacity.drafts.guesses_from_rows = true;
     add_tree(capacity, tree);
     exec::DeviceExecutor::Model model = loaded_model(batch_invariant);
-    exec::Medusa& medusa = model.draft.emplace().medusa.emplace();
-    medusa.spec = testing::tiny_medusa_spec(shares_lm_head);
-    medusa.weights = value_of(testing::random_medusa_weights(medusa.spec, *model.ops, 12));
-    medusa.tree = tree;
+    const model::MedusaSpec medusa = testing::tiny_medusa_spec(shares_lm_head);
+    model.draft = std::make_unique<exec::MedusaProposer>(
+        medusa, value_of(testing::random_medusa_weights(medusa, *model.ops, 12)), tree);
     return value_of(start_executor(std::move(model), capacity, {.enforce_eager = enforce_eager}));
   }
 

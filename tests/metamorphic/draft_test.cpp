@@ -12,6 +12,8 @@
 #include "rudder/cpu/reference_ops.h"
 #include "rudder/draft/ngram_proposer.h"
 #include "rudder/draft/suffix_proposer.h"
+#include "rudder/exec/draft_source.h"
+#include "rudder/exec/pass_proposer.h"
 #include "rudder/testing/forwarding_ops.h"
 #include "rudder/testing/random_proposer.h"
 

@@ -19,6 +19,7 @@
 #include "metamorphic/tap_asks.h"
 #include "rudder/cuda/cuda_ops.h"
 #include "rudder/exec/head_lens.h"
+#include "rudder/exec/pass_proposer.h"
 #include "rudder/model/shard.h"
 #include "rudder/model/tap_geometry.h"
 #include "rudder/testing/random_proposer.h"

@@ -93,7 +93,8 @@ TEST_F(DemoReplay, GivesTheSameTokensOfTrees) {
   const Backend& backend = backends().back();
   const auto heads =
       value_of(weights::Checkpoint::open_folder(RUDDER_SOURCE_DIR "/models/demo-medusa"));
-  exec::StepLimits drafting = {.draft_model = heads.get(), .draft_kind = exec::DraftKind::kMedusa};
+  exec::StepLimits drafting = {.draft_model = heads.get(),
+                               .draft_method = step::DraftMethod::kMedusa};
   for (const auto& [parent, rank] : {std::pair{0, 0}, {0, 1}, {1, 0}, {1, 1}, {2, 0}, {3, 0}}) {
     drafting.draft_tree.tree.add(parent);
     drafting.draft_tree.ranks.push_back(rank);

@@ -181,7 +181,7 @@ GraphCache::Sampling GraphCache::sampling_of(const PackedStep& packed) const {
 
 void GraphCache::run(const DeviceStep& step) {
   const ops::View logits = parts_.decoder.forward(step.forward);
-  if (parts_.samples) sample_step(parts_.ops, step, logits, parts_.kv, parts_.head_rows);
+  if (parts_.samples) sample_step(parts_.ops, step, logits, parts_.readers);
 }
 
 const GraphCache::Family* GraphCache::family_of(const PackedStep& packed) const {
@@ -336,7 +336,7 @@ void GraphCache::replay(const PackedStep& packed, const DeviceStep& step) {
   }
   const ops::View logits = prompts_.replay(packed, step);
   if (packed.num_sampled() == 0 || !parts_.samples) return;
-  sample_step(parts_.ops, step, logits, parts_.kv, parts_.head_rows);
+  sample_step(parts_.ops, step, logits, parts_.readers);
 }
 
 ops::View GraphCache::replay_forward(const PackedStep& packed, const DeviceStep& step) {

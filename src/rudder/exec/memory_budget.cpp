@@ -8,10 +8,10 @@
 #include <variant>
 
 #include "rudder/base/check.h"
+#include "rudder/exec/draft_source.h"
 #include "rudder/exec/feature_reader.h"
 #include "rudder/exec/handover.h"
 #include "rudder/exec/head_lens.h"
-#include "rudder/exec/model_proposer.h"
 #include "rudder/exec/scorer.h"
 #include "rudder/exec/state_memory.h"
 #include "rudder/exec/step_buffers.h"
@@ -189,18 +189,8 @@ step::Capacity budgeted_capacity(const MemoryBudget& budget, const MemoryAsk& as
 }
 
 int64_t draft_bytes(const step::Capacity& capacity, const MemoryAsk& ask, tensor::DType act) {
-  if (ask.draft.medusa != nullptr) {
-    return ask.draft.weight_bytes +
-           MedusaProposer::device_bytes(*ask.draft.medusa, capacity, act, ask.rank);
-  }
-  if (ask.draft.assistant != nullptr) {
-    return ask.draft.weight_bytes +
-           AssistantProposer::device_bytes(*ask.draft.assistant, capacity, act, ask.rank);
-  }
-  return ask.draft.spec == nullptr
-             ? 0
-             : ask.draft.weight_bytes + ModelProposer::device_bytes(*ask.draft.spec, ask.draft.head,
-                                                                    capacity, act, ask.rank);
+  if (ask.source == nullptr) return 0;
+  return ask.source_weight_bytes + ask.source->device_bytes(capacity, act, ask.rank);
 }
 
 }  // namespace
@@ -284,12 +274,9 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
   }
 
   budget.draft_bytes = draft_bytes(capacity(), ask, dtypes.act);
-  if (ask.draft.spec != nullptr) {
-    RUDDER_TRY(const KvLayout beside, draft_kv_layout(*ask.draft.spec, dtypes.kv, ask.block_size));
-    budget.draft_kv_bytes = beside.block_bytes;
-    if (ask.draft.head != nullptr) {
-      budget.draft_kv_bytes += hidden_block_bytes(*ask.draft.head, dtypes.act, ask.block_size);
-    }
+  if (ask.source != nullptr) {
+    RUDDER_TRY(budget.draft_kv_bytes,
+               ask.source->block_bytes(dtypes.kv, dtypes.act, ask.block_size));
   }
 
   RUDDER_TRY(const int64_t kept_bytes, kv_budget(budget, ask));

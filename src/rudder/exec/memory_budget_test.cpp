@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include "rudder/exec/assistant_proposer.h"
 #include "rudder/exec/feature_reader.h"
+#include "rudder/exec/head_proposer.h"
+#include "rudder/exec/medusa_proposer.h"
 #include "rudder/exec/model_proposer.h"
 #include "rudder/exec/step_buffers.h"
 #include "rudder/model/decoder.h"
@@ -201,8 +204,9 @@ TEST(MemoryBudget, ADraftModelAndItsKvAreCounted) {
   MemoryAsk ask = tiny_ask();
   ask.drafts.max_draft = 3;
   const auto without = plan_memory(spec, {}, ask);
-  ask.draft.spec = &draft;
-  ask.draft.weight_bytes = 1000;
+  const ModelProposer source(draft, {});
+  ask.source = &source;
+  ask.source_weight_bytes = 1000;
   const auto with = plan_memory(spec, {}, ask);
   ASSERT_TRUE(without && with);
   EXPECT_EQ(without->draft_bytes, 0);
@@ -214,8 +218,7 @@ TEST(MemoryBudget, ADraftModelAndItsKvAreCounted) {
                                    .max_seq_len = 512,
                                    .vocab_size = 160,
                                    .drafts = {.max_draft = 3}};
-  EXPECT_EQ(with->draft_bytes,
-            1000 + ModelProposer::device_bytes(draft, nullptr, capacity, tensor::DType::kF32));
+  EXPECT_EQ(with->draft_bytes, 1000 + source.device_bytes(capacity, tensor::DType::kF32, {}));
   EXPECT_EQ(with->draft_kv_bytes, draft_kv_layout(draft, tensor::DType::kF32, 16)->block_bytes);
   EXPECT_GT(with->draft_kv_bytes, 0);
   EXPECT_EQ(with->num_blocks, without->num_blocks);
@@ -231,9 +234,11 @@ TEST(MemoryBudget, ADraftHeadAndTheRowsThatItReadsAreCounted) {
   const model::DraftHeadSpec head = testing::tiny_head_spec(testing::TinyHead::kOwnEmbedding);
   MemoryAsk ask = tiny_ask();
   ask.drafts.max_draft = 3;
-  ask.draft.spec = &head.layer;
+  const ModelProposer layer(head.layer, {});
+  ask.source = &layer;
   const auto model = plan_memory(spec, {}, ask);
-  ask.draft.head = &head;
+  const HeadProposer source(head, {});
+  ask.source = &source;
   const auto with = plan_memory(spec, {}, ask);
   ASSERT_TRUE(model && with);
   // Three rows of 64 floats a token.
@@ -248,9 +253,11 @@ TEST(MemoryBudget, AHeadOfAProductTakesOneRowAndNoLogitsOfItsOwn) {
   const model::DraftHeadSpec head = testing::tiny_head_spec(testing::TinyHead::kProduct);
   MemoryAsk ask = tiny_ask();
   ask.drafts.max_draft = 3;
-  ask.draft.spec = &head.layer;
+  const ModelProposer layer(head.layer, {});
+  ask.source = &layer;
   const auto model = plan_memory(spec, {}, ask);
-  ask.draft.head = &head;
+  const HeadProposer source(head, {});
+  ask.source = &source;
   const auto with = plan_memory(spec, {}, ask);
   ASSERT_TRUE(model && with);
   EXPECT_EQ(with->draft_kv_bytes - model->draft_kv_bytes, 16 * 64 * 4);
@@ -264,10 +271,12 @@ TEST(MemoryBudget, ATreeOfADraftHeadTakesRowsToGoOnFrom) {
   MemoryAsk ask = tiny_ask();
   ask.drafts.max_draft = 4;
   ask.drafts.takes_trees = true;
-  ask.draft.spec = &head.layer;
-  ask.draft.head = &head;
+  const HeadProposer chains(head, {});
+  ask.source = &chains;
   const auto chain = plan_memory(spec, {}, ask);
   for (const int32_t parent : {0, 0, 1, 2}) ask.drafts.guess_tree.add(parent);
+  const HeadProposer trees(head, {}, {.tree = ask.drafts.guess_tree});
+  ask.source = &trees;
   const auto tree = plan_memory(spec, {}, ask);
   ASSERT_TRUE(chain && tree);
   // Two more rows of 48 floats of 4 slots. Of 64 tokens words of ancestors, and which rows they go
@@ -281,8 +290,9 @@ TEST(MemoryBudget, MedusaHeadsAreCountedAndTakeNoKv) {
   MemoryAsk ask = tiny_ask();
   ask.drafts.max_draft = 3;
   const auto without = plan_memory(spec, {}, ask);
-  ask.draft.medusa = &heads;
-  ask.draft.weight_bytes = 1000;
+  const MedusaProposer source(heads, {});
+  ask.source = &source;
+  ask.source_weight_bytes = 1000;
   const auto with = plan_memory(spec, {}, ask);
   ASSERT_TRUE(with && without);
   const step::Capacity capacity = {.num_slots = 4,
@@ -292,8 +302,7 @@ TEST(MemoryBudget, MedusaHeadsAreCountedAndTakeNoKv) {
                                    .max_seq_len = 512,
                                    .vocab_size = 160,
                                    .drafts = {.max_draft = 3}};
-  EXPECT_EQ(with->draft_bytes,
-            1000 + MedusaProposer::device_bytes(heads, capacity, tensor::DType::kF32));
+  EXPECT_EQ(with->draft_bytes, 1000 + source.device_bytes(capacity, tensor::DType::kF32, {}));
   EXPECT_EQ(with->draft_kv_bytes, 0);
   EXPECT_EQ(with->num_blocks, without->num_blocks);
 }
@@ -304,8 +313,9 @@ TEST(MemoryBudget, AnAssistantIsCountedAndTakesNoKv) {
   MemoryAsk ask = tiny_ask();
   ask.drafts.max_draft = 3;
   const auto without = plan_memory(spec, {}, ask);
-  ask.draft.assistant = &assistant;
-  ask.draft.weight_bytes = 1000;
+  const AssistantProposer source(assistant, {});
+  ask.source = &source;
+  ask.source_weight_bytes = 1000;
   const auto with = plan_memory(spec, {}, ask);
   ASSERT_TRUE(with && without);
   const step::Capacity capacity = {.num_slots = 4,
@@ -316,8 +326,7 @@ TEST(MemoryBudget, AnAssistantIsCountedAndTakesNoKv) {
                                    .vocab_size = 160,
                                    .drafts = {.max_draft = 3},
                                    .kv_groups = with->kv.groups};
-  EXPECT_EQ(with->draft_bytes,
-            1000 + AssistantProposer::device_bytes(assistant, capacity, tensor::DType::kF32));
+  EXPECT_EQ(with->draft_bytes, 1000 + source.device_bytes(capacity, tensor::DType::kF32, {}));
   EXPECT_EQ(with->draft_kv_bytes, 0);
   EXPECT_EQ(with->num_blocks, without->num_blocks);
 }
@@ -350,9 +359,11 @@ TEST(MemoryBudget, ARankCountsWhatItsPartOfHeadsTakesBeside) {
   MemoryAsk ask = tiny_ask();
   ask.rank = rank;
   ask.drafts.max_draft = 3;
-  ask.draft.spec = &head->layer;
+  const ModelProposer layer(head->layer, {});
+  ask.source = &layer;
   const auto model = plan_memory(*spec, {}, ask);
-  ask.draft.head = &*head;
+  const HeadProposer source(*head, {});
+  ask.source = &source;
   const auto with = plan_memory(*spec, {}, ask);
   ASSERT_TRUE(model && with);
   EXPECT_EQ(with->draft_bytes - model->draft_bytes,
