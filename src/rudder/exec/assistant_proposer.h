@@ -23,6 +23,7 @@
 #include "rudder/model/assistant.h"
 #include "rudder/ops/ops.h"
 #include "rudder/step/executor.h"
+#include "rudder/weights/checkpoint.h"
 
 namespace rudder::exec {
 

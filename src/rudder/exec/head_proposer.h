@@ -14,6 +14,7 @@
 #include "rudder/model/draft_head.h"
 #include "rudder/model/spec.h"
 #include "rudder/step/draft_tree.h"
+#include "rudder/weights/checkpoint.h"
 
 namespace rudder::exec {
 

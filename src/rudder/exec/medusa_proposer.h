@@ -20,6 +20,7 @@
 #include "rudder/ops/ops.h"
 #include "rudder/step/draft_tree.h"
 #include "rudder/step/executor.h"
+#include "rudder/weights/checkpoint.h"
 
 namespace rudder::exec {
 

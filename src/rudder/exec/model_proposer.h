@@ -13,6 +13,7 @@
 #include "rudder/model/spec.h"
 #include "rudder/model/weights.h"
 #include "rudder/step/draft_tree.h"
+#include "rudder/weights/checkpoint.h"
 
 namespace rudder::exec {
 
