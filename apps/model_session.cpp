@@ -193,13 +193,6 @@ Result<ModelFiles> open_model_files(const std::string& model, const LoadSettings
 
 namespace {
 
-exec::DraftKind draft_kind(draft::Method method) {
-  if (method == draft::Method::kEagle) return exec::DraftKind::kEagle;
-  if (method == draft::Method::kEagle3) return exec::DraftKind::kEagle3;
-  if (method == draft::Method::kAssistant) return exec::DraftKind::kAssistant;
-  return method == draft::Method::kMedusa ? exec::DraftKind::kMedusa : exec::DraftKind::kModel;
-}
-
 // Several stages take guesses of the host alone, and so do repeated steps, which do not guess.
 Result<step::LookUp> device_look_up(const SessionSettings& settings,
                                     const draft::Speculation& speculation, ops::Ops& ops) {
@@ -225,7 +218,7 @@ Result<exec::StepLimits> step_limits(const SessionSettings& settings,
                           .max_repeat = settings.engine.multi_step,
                           .max_draft = speculation.num_speculative_tokens,
                           .draft_model = draft_model,
-                          .draft_kind = draft_kind(speculation.method),
+                          .draft_method = speculation.method,
                           .draft_tree = speculation.tree,
                           .host_trees = speculation.has_host_trees(),
                           .tells_rows = speculation.method == draft::Method::kLookahead,

@@ -37,9 +37,9 @@ Result<std::unique_ptr<step::Executor>> make_executor(const ModelFiles& files,
   const exec::StepLimits limits = {.max_num_seqs = recorded.num_slots,
                                    .max_num_batched_tokens = recorded.max_tokens_per_step,
                                    .max_repeat = recorded.max_repeat,
-                                   .max_draft = recorded.max_draft,
-                                   .host_trees = recorded.takes_trees,
-                                   .look_up = recorded.look_up};
+                                   .max_draft = recorded.drafts.max_draft,
+                                   .host_trees = recorded.drafts.takes_trees,
+                                   .look_up = recorded.drafts.look_up};
   RUDDER_TRY(std::vector<exec::Ranks> replicas, make_replicas(resolved, 1, *files.checkpoint));
   RUDDER_TRY(const exec::MemoryBudget budget,
              exec::budget_model(*files.checkpoint, replicas, resolved, limits));

@@ -57,7 +57,7 @@ std::vector<Case> read_cases(const char* file = "tests/draft_heads/demo.json") {
 
 class Guesser {
  public:
-  explicit Guesser(const Checkpoint& head, exec::DraftKind kind = exec::DraftKind::kEagle3,
+  explicit Guesser(const Checkpoint& head, step::DraftMethod kind = step::DraftMethod::kEagle3,
                    const step::RankedTree& tree = {}, const char* folder = "models/demo")
       : num_guesses_(tree.tree.empty() ? kGuesses : tree.tree.size()) {
     const auto model = Checkpoint::open_folder(path_of(folder)).value();
@@ -68,7 +68,7 @@ class Guesser {
                                      .max_num_batched_tokens = 64,
                                      .max_draft = num_guesses_,
                                      .draft_model = &head,
-                                     .draft_kind = kind,
+                                     .draft_method = kind,
                                      .draft_tree = tree};
     auto ops =
         cpu::make_cpu_ops({.dtype = tensor::DType::kF32, .num_threads = 1, .isa = {}}).value();
@@ -108,7 +108,7 @@ class Guesser {
       work.logits = is_last ? step::LogitsWanted::kLast : step::LogitsWanted::kNone;
       work.guess.num_guess = is_last ? num_guesses_ : 0;
       work.guess.begin = begin + count;
-      if (!executor_->capacity().guesses_from_rows) {
+      if (!executor_->capacity().drafts.guesses_from_rows) {
         work.guess.begin = begin;
         work.guess.tokens = plan.tokens;
       }
@@ -151,7 +151,7 @@ TEST(DraftHeadGolden, ATreeHasTheChainOfPyTorch) {
     likeliest.push_back(static_cast<size_t>(last) - 1);
   }
   Guesser guesser(*Checkpoint::open_folder(path_of("models/demo-eagle")).value(),
-                  exec::DraftKind::kEagle3, tree);
+                  step::DraftMethod::kEagle3, tree);
   const std::vector<Case> cases = read_cases();
   for (size_t i = 0; i < cases.size(); ++i) {
     const step::SeqResult got = guesser.behind(cases[i].ids, i % 3 == 0 ? 7 : 64);
@@ -186,7 +186,7 @@ TEST(DraftHeadGolden, ATreeIsRefusedWhereNothingVerifiesIt) {
                                          .max_num_batched_tokens = 64,
                                          .max_draft = 1,
                                          .draft_model = head.get(),
-                                         .draft_kind = exec::DraftKind::kEagle3,
+                                         .draft_method = step::DraftMethod::kEagle3,
                                          .draft_tree = tree},
                                         {});
   ASSERT_FALSE(refused);
@@ -249,7 +249,7 @@ class MadeHead {
 
 TEST(EagleGolden, GuessesAreThoseOfNumpy) {
   const MadeHead head;
-  Guesser guesser(*head.open(), exec::DraftKind::kEagle);
+  Guesser guesser(*head.open(), step::DraftMethod::kEagle);
   const std::vector<Case> cases = read_cases("tests/draft_heads/eagle.json");
   EXPECT_GT(cases.size(), 60u);
   for (size_t i = 0; i < cases.size(); ++i) {
@@ -261,7 +261,7 @@ TEST(EagleGolden, GuessesAreThoseOfNumpy) {
 
 TEST(MedusaGolden, GuessesAreThoseOfPyTorch) {
   Guesser guesser(*Checkpoint::open_folder(path_of("models/demo-medusa")).value(),
-                  exec::DraftKind::kMedusa);
+                  step::DraftMethod::kMedusa);
   const std::vector<Case> cases = read_cases("tests/draft_heads/medusa.json");
   EXPECT_GT(cases.size(), 60u);
   for (size_t i = 0; i < cases.size(); ++i) {
@@ -275,7 +275,7 @@ TEST(MedusaGolden, GuessesAreThoseOfPyTorch) {
 // candidates, behind a token that ran alone.
 TEST(AssistantGolden, GuessesAreThoseOfTransformers) {
   Guesser guesser(*Checkpoint::open_folder(path_of("tests/draft_heads/gemma4-assistant")).value(),
-                  exec::DraftKind::kAssistant, {}, "tests/golden/gemma4");
+                  step::DraftMethod::kAssistant, {}, "tests/golden/gemma4");
   const std::vector<Case> cases = read_cases("tests/draft_heads/assistant.json");
   EXPECT_GT(cases.size(), 50u);
   for (size_t i = 0; i < cases.size(); ++i) {

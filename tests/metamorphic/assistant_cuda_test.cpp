@@ -46,7 +46,7 @@ TEST_P(AssistantOnAGpu, AsPlainDecodingAndGuessesDependOnTheTokensAlone) {
   const std::vector<Got> plain = run_alone(*executor(roomy, Guesser::kNone, false), asks);
   step::Capacity capacity = roomy;
   capacity.num_blocks = 24;
-  capacity.max_draft = 5;
+  capacity.drafts.max_draft = 5;
   GuessNotes::Notes first;
   size_t num_compared = 0;
   for (const auto& [budget, enforce_eager] : {std::pair{512, false}, {24, false}, {64, true}}) {

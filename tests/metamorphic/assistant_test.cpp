@@ -8,6 +8,7 @@
 #include "metamorphic/guess_checks.h"
 #include "metamorphic/guessers.h"
 #include "metamorphic/harness.h"
+#include "rudder/exec/assistant_proposer.h"
 
 namespace rudder::metamorphic {
 namespace {
@@ -54,11 +55,12 @@ TEST(Assistants, OneWithoutNumbersGuessesNothing) {
     model.ops = backend.make();
     model.spec = testing::tiny_spec(testing::TinyArch::kTwoWidths);
     model.weights = value_of(testing::random_weights(model.spec, *model.ops, kModelSeed));
-    add_guesser(model, model.spec, Guesser::kAssistant);
-    model.draft->assistant->weights.layers.layers[0].scale =
-        std::numeric_limits<float>::quiet_NaN();
+    const model::AssistantSpec spec = testing::tiny_assistant_spec(model.spec);
+    auto weights = value_of(testing::random_assistant_weights(spec, *model.ops, 13));
+    weights.layers.layers[0].scale = std::numeric_limits<float>::quiet_NaN();
+    model.draft = std::make_unique<exec::AssistantProposer>(spec, std::move(weights));
     step::Capacity capacity = kRoomy;
-    capacity.max_draft = 4;
+    capacity.drafts.max_draft = 4;
     add_guesser(capacity, Guesser::kAssistant);
     const auto executor = value_of(start_executor(std::move(model), capacity));
     const Outcome outcome = run(*executor, plain_settings(), asks);

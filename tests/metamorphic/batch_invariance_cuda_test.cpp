@@ -17,6 +17,9 @@
 #include "metamorphic/tree_guesser.h"
 #include "rudder/cpu/reference_ops.h"
 #include "rudder/cuda/cuda_ops.h"
+#include "rudder/exec/head_proposer.h"
+#include "rudder/exec/medusa_proposer.h"
+#include "rudder/exec/model_proposer.h"
 #include "rudder/model/tap_geometry.h"
 #include "rudder/testing/random_proposer.h"
 
@@ -45,10 +48,10 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
                                                   bool batch_invariant = true,
                                                   bool enforce_eager = false) {
     exec::DeviceExecutor::Model model = loaded_model(batch_invariant);
-    if (capacity.guesses && !capacity.keeps_guesses()) {  // the model guesses for itself
-      exec::DraftModel& draft = model.draft.emplace();
-      draft.spec = model.spec;
-      draft.weights = value_of(testing::random_weights(draft.spec, *model.ops, kModelSeed));
+    if (capacity.drafts.guesses &&
+        !capacity.drafts.keeps_guesses()) {  // the model guesses for itself
+      model.draft = std::make_unique<exec::ModelProposer>(
+          model.spec, value_of(testing::random_weights(model.spec, *model.ops, kModelSeed)));
     }
     return value_of(start_executor(std::move(model), capacity, {.enforce_eager = enforce_eager}));
   }
@@ -58,16 +61,13 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
                                                        const step::RankedTree& tree = {}) {
     add_tree(capacity, tree);
     exec::DeviceExecutor::Model model = loaded_model(true);
-    exec::DraftModel& draft = model.draft.emplace();
-    exec::DraftHead& head = draft.head.emplace();
-    head.spec = testing::tiny_head_spec(kind);
-    draft.tree = tree;
-    use_served_parts(head.spec.layer);
+    model::DraftHeadSpec head = testing::tiny_head_spec(kind);
+    use_served_parts(head.layer);
     // The kernels of products take rows of multiples of 16.
-    if (!head.spec.is_product()) head.spec.draft_vocab = 48;
-    EXPECT_TRUE(model::fit_draft_head(model.spec, head.spec));
-    head.weights = value_of(testing::random_head_weights(head.spec, *model.ops, 11));
-    draft.spec = head.spec.layer;
+    if (!head.is_product()) head.draft_vocab = 48;
+    EXPECT_TRUE(model::fit_draft_head(model.spec, head));
+    model.draft = std::make_unique<exec::HeadProposer>(
+        head, value_of(testing::random_head_weights(head, *model.ops, 11)), tree);
     return value_of(start_executor(std::move(model), capacity, {.enforce_eager = enforce_eager}));
   }
 
@@ -75,13 +75,12 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
                                                          bool shares_lm_head, bool enforce_eager,
                                                          const step::RankedTree& tree = {},
                                                          bool batch_invariant = true) {
-    capacity.guesses = capacity.guesses_from_rows = true;
+    capacity.drafts.guesses = capacity.drafts.guesses_from_rows = true;
     add_tree(capacity, tree);
     exec::DeviceExecutor::Model model = loaded_model(batch_invariant);
-    exec::Medusa& medusa = model.draft.emplace().medusa.emplace();
-    medusa.spec = testing::tiny_medusa_spec(shares_lm_head);
-    medusa.weights = value_of(testing::random_medusa_weights(medusa.spec, *model.ops, 12));
-    medusa.tree = tree;
+    const model::MedusaSpec medusa = testing::tiny_medusa_spec(shares_lm_head);
+    model.draft = std::make_unique<exec::MedusaProposer>(
+        medusa, value_of(testing::random_medusa_weights(medusa, *model.ops, 12)), tree);
     return value_of(start_executor(std::move(model), capacity, {.enforce_eager = enforce_eager}));
   }
 
@@ -135,8 +134,8 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
     for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i / 7 * 12);
     const std::vector<Got> plain = run_alone(*executor(roomy), asks);
     step::Capacity capacity = with_taps(tight());
-    capacity.max_draft = 5;
-    capacity.guesses = true;
+    capacity.drafts.max_draft = 5;
+    capacity.drafts.guesses = true;
     for (const Kind kind : kinds) {
       std::optional<uint64_t> right_eagerly;
       for (const auto& [budget, is_eager] : {std::pair{512, true}, {512, false}, {24, false}}) {
@@ -147,7 +146,7 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
         const Outcome outcome = run(*guesser, settings, asks);
         expect_same(plain, outcome.got, "guessed by the executor");
         EXPECT_GT(outcome.stats.draft_tokens, least_drafts);
-        if (budget < 512 || guesser->capacity().keeps_guesses()) continue;
+        if (budget < 512 || guesser->capacity().drafts.keeps_guesses()) continue;
         if (!right_eagerly) right_eagerly = outcome.stats.accepted_tokens;
         EXPECT_EQ(outcome.stats.accepted_tokens, *right_eagerly);
       }
@@ -244,7 +243,7 @@ TEST_P(BatchInvariant, DraftedAsAlone) {
   StepKinds steps;
   for (const DraftedRun& how : kDraftedRuns) {
     step::Capacity capacity = with_taps(tight());
-    capacity.max_draft = how.max_draft;
+    capacity.drafts.max_draft = how.max_draft;
     const Outcome outcome = run_drafted(*executor(capacity), how, asks, wholes(asks, plain));
     expect_same(plain, outcome.got, "drafts of " + std::to_string(how.max_draft));
     steps.add(outcome);
@@ -266,8 +265,8 @@ TEST_P(BatchInvariant, OwnGuessesAreAllRight) {
   }
   const std::vector<Got> plain = run_alone(*executor(kRoomy), asks);
   step::Capacity capacity = tight();
-  capacity.max_draft = 5;
-  capacity.guesses = true;
+  capacity.drafts.max_draft = 5;
+  capacity.drafts.guesses = true;
   for (const auto& [budget, enforce_eager] : {std::pair{512, false}, {24, false}, {512, true}}) {
     sched::SchedSettings settings = plain_settings();
     settings.max_num_batched_tokens = budget;
@@ -326,8 +325,8 @@ TEST_P(BatchInvariant, TreesOfMedusaHeadsAsPlainDecoding) {
 // Prompt lookup, whose drafts stay on the device: one step at a time, and behind steps in flight.
 TEST_P(BatchInvariant, WhatIsLookedUpAsPlainDecoding) {
   const auto make = [](step::Capacity capacity, int32_t max_n, bool enforce_eager) {
-    capacity.guesses_from_rows = true;
-    capacity.look_up = {.min_n = 1, .max_n = max_n};
+    capacity.drafts.guesses_from_rows = true;
+    capacity.drafts.look_up = {.min_n = 1, .max_n = max_n};
     return executor(capacity, true, enforce_eager);
   };
   expect_guessed_as_plain(make, std::vector{1, 3}, 60);  // random texts repeat little
@@ -338,8 +337,8 @@ TEST_P(BatchInvariant, WhatIsLookedUpAsPlainDecoding) {
   StepKinds steps;
   for (const DraftedRun& how : kDraftedRuns) {
     step::Capacity capacity = with_taps(tight());
-    capacity.max_draft = how.max_draft;
-    capacity.guesses = true;
+    capacity.drafts.max_draft = how.max_draft;
+    capacity.drafts.guesses = true;
     sched::SchedSettings settings = plain_settings();
     settings.max_in_flight = how.in_flight;
     settings.enable_prefix_caching = true;
@@ -369,9 +368,9 @@ TEST_P(BatchInvariant, TreesAsPlainDecoding) {
     const auto seed = static_cast<uint64_t>(how.max_draft);
     const step::DraftTree tree = testing::random_tree(seed, how.max_draft);
     step::Capacity capacity = with_taps(tight());
-    capacity.max_draft = tree.size();
-    capacity.takes_trees = true;
-    capacity.guess_tree = tree;
+    capacity.drafts.max_draft = tree.size();
+    capacity.drafts.takes_trees = true;
+    capacity.drafts.guess_tree = tree;
     const auto verifying = executor(capacity, true, enforce_eager);
     TreeGuesser guesser(*verifying, tree, wholes_by_seed(asks, plain), seed);
     sched::SchedSettings settings = plain_settings();
@@ -419,7 +418,7 @@ TEST_P(BatchInvariant, DraftedGraphsAsEager) {
   for (const int32_t max_draft : {3, 20}) {
     step::Capacity capacity = with_taps(kRoomy);
     capacity.taps.capture_elements = 1 << 20;
-    capacity.max_draft = max_draft;
+    capacity.drafts.max_draft = max_draft;
     const DraftedRun how = {.max_draft = max_draft, .least_accepted = 5};
     const Outcome eager = run_drafted(*executor(capacity, false, true), how, asks, whole);
     const Outcome graphed = run_drafted(*executor(capacity, false, false), how, asks, whole);

@@ -23,7 +23,7 @@ constexpr step::Capacity kCapacity = {.num_slots = 4,
                                       .vocab_size = 160,
                                       .max_in_flight = 2,
                                       .max_repeat = 4,
-                                      .max_draft = 3};
+                                      .drafts = {.max_draft = 3}};
 
 step::SlotEdit open_slot(int32_t slot, std::vector<step::BlockId> blocks) {
   step::SlotEdit edit;

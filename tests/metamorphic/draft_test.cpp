@@ -12,6 +12,8 @@
 #include "rudder/cpu/reference_ops.h"
 #include "rudder/draft/ngram_proposer.h"
 #include "rudder/draft/suffix_proposer.h"
+#include "rudder/exec/draft_source.h"
+#include "rudder/exec/pass_proposer.h"
 #include "rudder/testing/forwarding_ops.h"
 #include "rudder/testing/random_proposer.h"
 
@@ -225,7 +227,7 @@ TEST_P(Drafts, RightOnesSaveSteps) {
   asks[0].max_len = static_cast<int32_t>(asks[0].prompt.size()) + 61;
   const std::vector<Got> plain = run_alone(*tiny_executor(backend(), arch(), kRoomy), asks);
   step::Capacity capacity = kRoomy;
-  capacity.max_draft = 5;
+  capacity.drafts.max_draft = 5;
   RightProposer proposer(wholes(asks, plain));
   const auto executor = tiny_executor(backend(), arch(), capacity);
   const Outcome outcome = run(*executor, guess_settings({backend(), 96, 3}), asks, &proposer);

@@ -165,7 +165,7 @@ TEST_P(Graphs, DraftedAsPlain) {
   for (const int32_t max_draft : {2, 9}) {
     step::Capacity capacity = with_taps(kCapacity, arch);
     capacity.num_slots = 6;
-    capacity.max_draft = max_draft;
+    capacity.drafts.max_draft = max_draft;
     sched::SchedSettings settings;
     settings.max_num_seqs = 6;
     settings.max_num_batched_tokens = 256;

@@ -19,6 +19,7 @@
 #include "metamorphic/tap_asks.h"
 #include "rudder/cuda/cuda_ops.h"
 #include "rudder/exec/head_lens.h"
+#include "rudder/exec/pass_proposer.h"
 #include "rudder/model/shard.h"
 #include "rudder/model/tap_geometry.h"
 #include "rudder/testing/random_proposer.h"
@@ -264,7 +265,7 @@ TEST_P(GpuGroup, GraphsOfDraftsAreAsEager) {
   const auto whole = wholes(asks, plain);
   const auto drafted = [&](bool enforce_eager) {
     step::Capacity capacity = kRoomy;
-    capacity.max_draft = 4;
+    capacity.drafts.max_draft = 4;
     testing::RandomProposer proposer(
         11, 160, [&](sched::SequenceId id) { return std::span<const int32_t>(whole[id.value]); });
     const auto executor = group(capacity, {.enforce_eager = enforce_eager});
@@ -290,7 +291,7 @@ TEST_P(GpuGroup, OwnGuessesAreAllRight) {
   }
   const std::vector<Got> plain = run_alone(*group(kRoomy, {.batch_invariant = true}), asks);
   step::Capacity capacity = kRoomy;
-  capacity.max_draft = 4;
+  capacity.drafts.max_draft = 4;
   const auto executor = group(capacity, {.guesser = Guesser::kItself, .batch_invariant = true});
   sched::SchedSettings settings = plain_settings();
   settings.max_in_flight = 2;
@@ -311,7 +312,7 @@ TEST_P(GpuGroup, HeadsOnRanksGuessAndTheTextIsThatOfPlainDecoding) {
   }
   const std::vector<Got> plain = run_alone(*group(kRoomy, plainly), asks);
   step::Capacity capacity = kRoomy;
-  capacity.max_draft = 5;
+  capacity.drafts.max_draft = 5;
   for (const Guesser guesser : kGuessersOnRanks) {
     if (!takes_guesser(arch(), guesser)) continue;
     SCOPED_TRACE(guesser_name(guesser));

@@ -26,7 +26,7 @@ TEST(GroupGuesses, OwnGuessesAreAllRight) {
         run(*tiny_group(backend, arch, kRoomy, {}), plain_settings(), asks).got;
     for (const int32_t ranks : {2, 4}) {
       step::Capacity capacity = kRoomy;
-      capacity.max_draft = 4;
+      capacity.drafts.max_draft = 4;
       const auto executor =
           tiny_group(backend, arch, capacity, {.num_ranks = ranks, .guesser = Guesser::kItself});
       sched::SchedSettings settings = plain_settings();
@@ -55,7 +55,7 @@ class GroupHeads : public ::testing::TestWithParam<GroupParam> {
 TEST_P(GroupHeads, GuessAsOnOneDevice) {
   const std::vector<Ask> asks = spread_asks(random_masked_asks(8, 53, 30));
   step::Capacity capacity = kRoomy;
-  capacity.max_draft = kDrafts;
+  capacity.drafts.max_draft = kDrafts;
   for (const Guesser guesser : kGuessersOnRanks) {
     if (!takes_guesser(arch(), guesser)) continue;
     SCOPED_TRACE(guesser_name(guesser));
@@ -78,7 +78,7 @@ TEST_P(GroupHeadBits, RanksHaveTheSameBitsAndTheTextIsThatOfPlainDecoding) {
   std::vector<Ask> asks = random_masked_asks(10, 54, 30);
   step::Capacity tight = kRoomy;
   tight.num_blocks = 18;
-  tight.max_draft = kDrafts;
+  tight.drafts.max_draft = kDrafts;
   std::vector<Got> plain;
   {
     const auto roomy = group(kRoomy, {.has_taps = true});

@@ -125,7 +125,7 @@ class GroupDrafts : public Group {};
 TEST_P(GroupDrafts, VerifiesDraftsAsOneDevice) {
   const std::vector<Ask> asks = random_asks(8, 31, 40);
   step::Capacity capacity = kRoomy;
-  capacity.max_draft = 4;
+  capacity.drafts.max_draft = 4;
   const std::vector<Got> expected = run(*alone(kRoomy), plain_settings(), asks).got;
   std::vector<int32_t> whole;
   testing::RandomProposer proposer(5, 160, [&](sched::SequenceId id) {

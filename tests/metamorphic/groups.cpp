@@ -38,13 +38,10 @@ std::unique_ptr<step::Executor> tiny_group(const RankBackend& backend, TinyArch 
     if (ask.wrap) model.ops = ask.wrap(std::move(model.ops));
     model.spec = value_of(model::shard_spec(whole, comm->rank()));
     model.weights = value_of(testing::random_weights(whole, *model.ops, kModelSeed));
-    add_guesser(model, whole, ask.guesser);
+    add_guesser(model, whole, ask.guesser, {}, ask.tree);
     step::Capacity mine = capacity;
     add_guesser(mine, ask.guesser);
-    if (!ask.tree.tree.empty()) {
-      model.draft->tree = ask.tree;
-      add_tree(mine, ask.tree);
-    }
+    add_tree(mine, ask.tree);
     if (ask.has_taps) {
       mine = with_encodes(mine, arch);
       mine.geometry = model::tap_geometry(model.spec, tensor::DType::kF32, comm->rank());

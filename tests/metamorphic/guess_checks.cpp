@@ -116,7 +116,7 @@ void expect_guesses_of_tokens_alone(const Pair& pair, const MakeGuessing& make) 
   const Backend& backend = backend_of(pair);
   const std::vector<Ask> asks = asks_that_come_again();
   step::Capacity roomy = kRoomy;
-  roomy.max_draft = kGuessTight.max_draft;
+  roomy.drafts.max_draft = kGuessTight.drafts.max_draft;
   GuessNotes::Notes alone;
   for (size_t i = 0; i < kDifferent; ++i) {
     Ask first = asks[i];

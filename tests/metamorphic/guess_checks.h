@@ -30,7 +30,7 @@ inline constexpr step::Capacity kGuessTight = {.num_slots = 16,
                                                .vocab_size = 160,
                                                .max_in_flight = 3,
                                                .max_repeat = 4,
-                                               .max_draft = 5};
+                                               .drafts = {.max_draft = 5}};
 
 // A fresh executor that guesses.
 using MakeGuessing =

@@ -1,15 +1,24 @@
 #include "metamorphic/guessers.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "metamorphic/harness.h"
 #include "rudder/base/check.h"
+#include "rudder/exec/assistant_proposer.h"
+#include "rudder/exec/head_proposer.h"
+#include "rudder/exec/look_up_proposer.h"
+#include "rudder/exec/medusa_proposer.h"
+#include "rudder/exec/model_proposer.h"
+#include "rudder/exec/pass_proposer.h"
 #include "rudder/model/shard.h"
 
 namespace rudder::metamorphic {
 namespace {
 
 using testing::TinyHead;
+
+constexpr step::LookUp kLookedUp = {.min_n = 1, .max_n = 3};
 
 bool is_medusa(Guesser guesser) {
   return guesser == Guesser::kMedusa || guesser == Guesser::kSharedMedusa ||
@@ -58,37 +67,34 @@ bool takes_guesser(testing::TinyArch arch, Guesser guesser) {
 }
 
 void add_guesser(exec::DeviceExecutor::Model& model, const model::ModelSpec& whole, Guesser guesser,
-                 const std::function<void(model::DraftHeadSpec&)>& change) {
-  if (guesser == Guesser::kNone || guesser == Guesser::kLookUp || !model.spec.stage.is_last()) {
-    return;
-  }
+                 const std::function<void(model::DraftHeadSpec&)>& change,
+                 const step::RankedTree& tree) {
+  if (guesser == Guesser::kNone || !model.spec.stage.is_last()) return;
   const ops::Rank rank = ops::rank_of(*model.ops);
-  exec::DraftModel& draft = model.draft.emplace();
-  if (guesser == Guesser::kItself) {
-    draft.spec = value_of(model::shard_spec(whole, rank));
-    draft.weights = value_of(testing::random_weights(whole, *model.ops, kModelSeed));
-    return;
-  }
-  if (is_medusa(guesser)) {
-    exec::Medusa& medusa = draft.medusa.emplace();
-    medusa.spec = testing::tiny_medusa_spec(guesser == Guesser::kSharedMedusa);
-    medusa.weights = value_of(testing::random_medusa_weights(medusa.spec, *model.ops, 12));
-    if (guesser == Guesser::kMedusaTree) medusa.tree = bushy_tree();
-    return;
-  }
-  if (guesser == Guesser::kAssistant) {
+  if (guesser == Guesser::kLookUp) {
+    model.draft = exec::LookUpProposer::of(kLookedUp);
+  } else if (guesser == Guesser::kItself) {
+    model.draft = std::make_unique<exec::ModelProposer>(
+        value_of(model::shard_spec(whole, rank)),
+        value_of(testing::random_weights(whole, *model.ops, kModelSeed)), tree);
+  } else if (is_medusa(guesser)) {
+    const model::MedusaSpec spec = testing::tiny_medusa_spec(guesser == Guesser::kSharedMedusa);
+    model.draft = std::make_unique<exec::MedusaProposer>(
+        spec, value_of(testing::random_medusa_weights(spec, *model.ops, 12)),
+        guesser == Guesser::kMedusaTree ? bushy_tree() : tree);
+  } else if (guesser == Guesser::kAssistant) {
     const model::AssistantSpec spec = testing::tiny_assistant_spec(whole);
-    exec::AssistantDraft& assistant = draft.assistant.emplace();
-    assistant.spec = value_of(model::shard_assistant(spec, rank));
-    assistant.weights = value_of(testing::random_assistant_weights(spec, *model.ops, 13));
-    return;
+    model.draft = std::make_unique<exec::AssistantProposer>(
+        value_of(model::shard_assistant(spec, rank)),
+        value_of(testing::random_assistant_weights(spec, *model.ops, 13)));
+  } else {
+    model::DraftHeadSpec head = testing::tiny_head_spec(tiny_head(guesser));
+    if (change) change(head);
+    RUDDER_CHECK(model::fit_draft_head(whole, head).has_value());
+    model.draft = std::make_unique<exec::HeadProposer>(
+        value_of(model::shard_draft_head(head, rank)),
+        value_of(testing::random_head_weights(head, *model.ops, 11)), tree);
   }
-  model::DraftHeadSpec head = testing::tiny_head_spec(tiny_head(guesser));
-  if (change) change(head);
-  RUDDER_CHECK(model::fit_draft_head(whole, head).has_value());
-  draft.head.emplace().weights = value_of(testing::random_head_weights(head, *model.ops, 11));
-  draft.head->spec = value_of(model::shard_draft_head(head, rank));
-  draft.spec = draft.head->spec.layer;
 }
 
 step::RankedTree bushy_tree() {
@@ -108,9 +114,9 @@ step::RankedTree bushy_tree() {
 
 void add_tree(step::Capacity& capacity, const step::RankedTree& tree) {
   if (tree.tree.empty()) return;
-  capacity.takes_trees = true;
-  capacity.guess_tree = tree.tree;
-  capacity.max_draft = tree.tree.size();
+  capacity.drafts.takes_trees = true;
+  capacity.drafts.guess_tree = tree.tree;
+  capacity.drafts.max_draft = tree.tree.size();
 }
 
 void join_guesser(std::vector<model::Stage>& stages, const model::ModelSpec& whole,
@@ -126,9 +132,9 @@ void join_guesser(std::vector<model::Stage>& stages, const model::ModelSpec& who
 }
 
 void add_guesser(step::Capacity& capacity, Guesser guesser) {
-  capacity.guesses = guesser != Guesser::kNone;
-  capacity.guesses_from_rows = capacity.guesses && !has_kv(guesser);
-  if (guesser == Guesser::kLookUp) capacity.look_up = {.min_n = 1, .max_n = 3};
+  capacity.drafts.guesses = guesser != Guesser::kNone;
+  capacity.drafts.guesses_from_rows = capacity.drafts.guesses && !has_kv(guesser);
+  if (guesser == Guesser::kLookUp) capacity.drafts.look_up = kLookedUp;
   if (guesser == Guesser::kMedusaTree) add_tree(capacity, bushy_tree());
 }
 

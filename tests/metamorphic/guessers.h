@@ -42,9 +42,11 @@ constexpr uint64_t least_drafts(Guesser guesser) {
 bool takes_guesser(testing::TinyArch arch, Guesser guesser);
 // To a model whose ops and spec are there, a rank's, a stage's or those of a device that is alone
 // (of stages to the last); `whole` is the spec of all ranks and stages. `change` makes the tiny
-// draft head one that the backend has kernels for.
+// draft head one that the backend has kernels for; `tree` is what it guesses, empty: what
+// add_guesser() of the capacity says.
 void add_guesser(exec::DeviceExecutor::Model& model, const model::ModelSpec& whole, Guesser guesser,
-                 const std::function<void(model::DraftHeadSpec&)>& change = {});
+                 const std::function<void(model::DraftHeadSpec&)>& change = {},
+                 const step::RankedTree& tree = {});
 void add_guesser(step::Capacity& capacity, Guesser guesser);
 // Guesses of the first four of tiny Medusa heads: three ranks of the first, two of the second
 // behind each, and a branch that goes on.

@@ -15,6 +15,10 @@
 #include "rudder/cpu/fast_ops.h"
 #include "rudder/cpu/isa.h"
 #include "rudder/cpu/reference_ops.h"
+#include "rudder/exec/head_proposer.h"
+#include "rudder/exec/look_up_proposer.h"
+#include "rudder/exec/medusa_proposer.h"
+#include "rudder/exec/model_proposer.h"
 
 namespace rudder::metamorphic {
 
@@ -97,6 +101,9 @@ Result<std::unique_ptr<exec::DeviceExecutor>> start_executor(
   capacity.kv_groups = model.kv.groups;
   capacity.num_blocks *= model.kv.groups.size();
   give_states(capacity, model.spec);
+  if (capacity.drafts.keeps_guesses() && model.draft == nullptr) {
+    model.draft = exec::LookUpProposer::of(capacity.drafts.look_up);
+  }
   return exec::DeviceExecutor::start(std::move(model), capacity, options);
 }
 
@@ -117,11 +124,10 @@ std::unique_ptr<exec::DeviceExecutor> guessing_executor(
   model.ops = backend.make();
   model.spec = testing::tiny_spec(arch);
   model.weights = value_of(testing::random_weights(model.spec, *model.ops, kModelSeed));
-  exec::DraftModel& draft = model.draft.emplace();
-  draft.spec = testing::tiny_spec(draft_arch);
-  draft.weights = value_of(testing::random_weights(draft.spec, *model.ops, draft_seed));
-  draft.tree = tree;
-  capacity.guesses = true;
+  const model::ModelSpec draft = testing::tiny_spec(draft_arch);
+  model.draft = std::make_unique<exec::ModelProposer>(
+      draft, value_of(testing::random_weights(draft, *model.ops, draft_seed)), tree);
+  capacity.drafts.guesses = true;
   add_tree(capacity, tree);
   return value_of(start_executor(std::move(model), capacity));
 }
@@ -133,14 +139,11 @@ std::unique_ptr<exec::DeviceExecutor> head_executor(const Backend& backend, test
   model.ops = backend.make();
   model.spec = testing::tiny_spec(arch);
   model.weights = value_of(testing::random_weights(model.spec, *model.ops, kModelSeed));
-  exec::DraftModel& draft = model.draft.emplace();
-  exec::DraftHead& head = draft.head.emplace();
-  head.spec = testing::tiny_head_spec(kind);
-  EXPECT_TRUE(model::fit_draft_head(model.spec, head.spec));
-  head.weights = value_of(testing::random_head_weights(head.spec, *model.ops, 11));
-  draft.tree = tree;
-  draft.spec = head.spec.layer;
-  capacity.guesses = true;
+  model::DraftHeadSpec head = testing::tiny_head_spec(kind);
+  EXPECT_TRUE(model::fit_draft_head(model.spec, head));
+  model.draft = std::make_unique<exec::HeadProposer>(
+      head, value_of(testing::random_head_weights(head, *model.ops, 11)), tree);
+  capacity.drafts.guesses = true;
   add_tree(capacity, tree);
   return value_of(start_executor(std::move(model), capacity));
 }
@@ -153,11 +156,10 @@ std::unique_ptr<exec::DeviceExecutor> medusa_executor(const Backend& backend,
   model.ops = backend.make();
   model.spec = testing::tiny_spec(arch);
   model.weights = value_of(testing::random_weights(model.spec, *model.ops, kModelSeed));
-  exec::Medusa& medusa = model.draft.emplace().medusa.emplace();
-  medusa.spec = testing::tiny_medusa_spec(shares_lm_head);
-  medusa.weights = value_of(testing::random_medusa_weights(medusa.spec, *model.ops, 12));
-  medusa.tree = tree;
-  capacity.guesses = capacity.guesses_from_rows = true;
+  const model::MedusaSpec medusa = testing::tiny_medusa_spec(shares_lm_head);
+  model.draft = std::make_unique<exec::MedusaProposer>(
+      medusa, value_of(testing::random_medusa_weights(medusa, *model.ops, 12)), tree);
+  capacity.drafts.guesses = capacity.drafts.guesses_from_rows = true;
   add_tree(capacity, tree);
   return value_of(start_executor(std::move(model), capacity));
 }

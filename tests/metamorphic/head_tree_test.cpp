@@ -204,7 +204,7 @@ TEST_P(HeadTrees, EachPathIsGuessedAsIfAlone) {
       return noting.notes;
     };
     step::Capacity chains = kRoomy;
-    chains.max_draft = 3;
+    chains.drafts.max_draft = 3;
     std::vector<Path> paths = {{{0, 0, 0}}, {{5, 0, 1}}, {{11, 3, 0}}, {{17, 3}}};
     for (Path& path : paths) {
       const bool is_likeliest = path.ranks == Tuple(3, 0);  // which a chain without ranks is
@@ -258,7 +258,7 @@ TEST(PassGraphs, GuessAsOpByOp) {
   for (size_t i = 0; i < asks.size(); ++i) asks[i].prompt[0] = static_cast<int32_t>(i);
   step::Capacity capacity = tight(60);
   capacity.num_slots = 11;
-  capacity.max_draft = 5;
+  capacity.drafts.max_draft = 5;
   const auto head = [&](testing::TinyHead kind, const step::RankedTree& tree) {
     return [&, kind, tree](const Backend& device) {
       return head_executor(device, arch, kind, capacity, tree);

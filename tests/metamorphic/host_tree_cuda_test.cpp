@@ -27,8 +27,8 @@ class HostTreesOnAGpu : public ::testing::TestWithParam<tensor::DType> {
   static step::Capacity with_trees(int32_t max_draft, int32_t num_blocks) {
     step::Capacity capacity = kRoomy;
     capacity.num_blocks = num_blocks;
-    capacity.max_draft = max_draft;
-    capacity.takes_trees = true;
+    capacity.drafts.max_draft = max_draft;
+    capacity.drafts.takes_trees = true;
     return capacity;
   }
 };
@@ -107,18 +107,17 @@ TEST_P(HostTreesOnAGpu, PassesGuessAsOpByOp) {
       const std::string what = guesser_name(guesser) + (has_tree ? ", trees" : ", chains");
       const auto run_with = [&](bool enforce_eager, GuessNotes::Notes* notes) {
         exec::DeviceExecutor::Model model = small_gpu_model(GetParam(), kArch);
-        add_guesser(model, model.spec, guesser, [](model::DraftHeadSpec& head) {
+        const step::RankedTree tree = has_tree ? bushy_tree() : step::RankedTree();
+        const auto change = [](model::DraftHeadSpec& head) {
           use_served_parts(head.layer);
           // The kernels of products take rows of multiples of 16.
           if (!head.is_product()) head.draft_vocab = 48;
-        });
+        };
+        add_guesser(model, model.spec, guesser, change, tree);
         step::Capacity capacity = kRoomy;
-        capacity.max_draft = 5;
+        capacity.drafts.max_draft = 5;
         add_guesser(capacity, guesser);
-        if (has_tree) {
-          model.draft->tree = bushy_tree();
-          add_tree(capacity, bushy_tree());
-        }
+        add_tree(capacity, tree);
         const auto guessing =
             value_of(start_executor(std::move(model), capacity, {.enforce_eager = enforce_eager}));
         GuessNotes noting(*guessing);

@@ -27,8 +27,8 @@ step::Capacity crowded(int32_t max_draft) {
   capacity.num_blocks = 18;
   capacity.max_tokens_per_step = 200;
   capacity.max_repeat = 4;
-  capacity.max_draft = max_draft;
-  capacity.takes_trees = true;
+  capacity.drafts.max_draft = max_draft;
+  capacity.drafts.takes_trees = true;
   return capacity;
 }
 

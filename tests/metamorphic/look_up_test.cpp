@@ -25,7 +25,7 @@ step::Capacity tight() {
   capacity.num_blocks = 14;
   capacity.max_tokens_per_step = 96;
   capacity.max_repeat = 4;
-  capacity.max_draft = 5;
+  capacity.drafts.max_draft = 5;
   return capacity;
 }
 
@@ -173,7 +173,7 @@ TEST_P(LookUps, GuessesAreThoseOfTheHost) {
   for (size_t i = 0; i < asks.size(); ++i) asks[i].sampling.seed = i;
   step::Capacity capacity = tight();
   add_guesser(capacity, Guesser::kLookUp);
-  capacity.look_up = kLookUp;
+  capacity.drafts.look_up = kLookUp;
   const auto executor = tiny_executor(backend(), arch(), capacity);
   GuessNotes noting(*executor);
   const Outcome outcome = run(noting, settings(40, 1, false), asks);
@@ -186,7 +186,7 @@ TEST_P(LookUps, GuessesAreThoseOfTheHost) {
     ASSERT_TRUE(index.extend(tokens, std::ssize(tokens)));
     std::vector<int32_t> expected;
     const int32_t room = asks[sequence].max_len - static_cast<int32_t>(len) - 1;
-    index.append_guess(tokens, std::min(capacity.max_draft, room), &expected);
+    index.append_guess(tokens, std::min(capacity.drafts.max_draft, room), &expected);
     EXPECT_EQ(guess, expected) << "sequence " << sequence << " behind " << len;
     num_compared += guess.size();
   }
@@ -205,7 +205,7 @@ TEST_P(LookUps, RightOnesSaveSteps) {
     return mask;
   };
   step::Capacity capacity = kRoomy;
-  capacity.max_draft = 5;
+  capacity.drafts.max_draft = 5;
   add_guesser(capacity, Guesser::kLookUp);
   const auto executor = tiny_executor(backend(), arch(), capacity);
   Ahead noting(*executor);

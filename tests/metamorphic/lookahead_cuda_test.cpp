@@ -42,8 +42,8 @@ TEST_P(LookaheadOnAGpu, AsPlainDecoding) {
          std::initializer_list<sched::DraftProposer*>{&random, &lookahead}) {
       step::Capacity capacity = kRoomy;
       capacity.num_blocks = 40;
-      capacity.max_draft = draft::LookaheadSettings().num_drafts();
-      capacity.takes_trees = capacity.tells_rows = true;
+      capacity.drafts.max_draft = draft::LookaheadSettings().num_drafts();
+      capacity.drafts.takes_trees = capacity.drafts.tells_rows = true;
       sched::SchedSettings settings = plain_settings();
       settings.max_in_flight = 2;
       settings.enable_prefix_caching = true;

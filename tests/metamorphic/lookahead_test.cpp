@@ -28,8 +28,8 @@ step::Capacity tight(int32_t max_draft, bool has_trees) {
   capacity.num_blocks = 18;
   capacity.max_tokens_per_step = 200;
   capacity.max_repeat = 4;
-  capacity.max_draft = max_draft;
-  capacity.takes_trees = capacity.tells_rows = has_trees;
+  capacity.drafts.max_draft = max_draft;
+  capacity.drafts.takes_trees = capacity.drafts.tells_rows = has_trees;
   return capacity;
 }
 

@@ -217,7 +217,7 @@ TEST_P(GpuPipeline, VerifiesDraftsAsOneDevice) {
   const std::vector<Ask> asks = random_asks(12, 31, 40);
   const std::vector<Got> expected = run_alone(*alone(kRoomy), asks);
   step::Capacity capacity = kRoomy;
-  capacity.max_draft = 4;
+  capacity.drafts.max_draft = 4;
   std::vector<int32_t> whole;
   testing::RandomProposer proposer(11, 160, [&](sched::SequenceId id) {
     whole = asks[id.value].prompt;
@@ -237,7 +237,7 @@ TEST_P(GpuPipeline, GuessesAreThoseOfOneDeviceAndTheTextIsThatOfPlainDecoding) {
   const std::vector<Ask> asks = arriving(random_masked_asks(8, 63, 30));
   const std::vector<Got> plain = run_alone(*alone(kRoomy), asks);
   step::Capacity capacity = kRoomy;
-  capacity.max_draft = 5;
+  capacity.drafts.max_draft = 5;
   for (const Guesser guesser :
        {Guesser::kItself, Guesser::kSharedEmbedding, Guesser::kProduct, Guesser::kMedusa}) {
     if (!takes_guesser(arch(), guesser)) continue;

@@ -62,7 +62,7 @@ TEST_P(PipelineGuesses, AsOnOneDeviceAndTheTextIsThatOfPlainDecoding) {
   add_random_taps(asks, capacity, 64);
   const std::vector<Got> plain = run_alone(*tiny_executor(backend, arch, capacity), asks);
   for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i * 7 % 23);
-  capacity.max_draft = 5;
+  capacity.drafts.max_draft = 5;
   std::vector<Guesser> guessers(std::begin(kTrainedHeads), std::end(kTrainedHeads));
   guessers.push_back(Guesser::kItself);
   // It reads the last layer of attention of each kind, which are then all on the last stage.

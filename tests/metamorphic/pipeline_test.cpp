@@ -120,7 +120,7 @@ TEST_P(Pipeline, SteersAndCapturesAsOneDevice) {
 TEST_P(Pipeline, VerifiesDraftsAsOneDevice) {
   const std::vector<Ask> asks = random_asks(8, 31, 40);
   step::Capacity capacity = kRoomy;
-  capacity.max_draft = 4;
+  capacity.drafts.max_draft = 4;
   const std::vector<Got> expected =
       run(*tiny_executor(backend(), arch(), kRoomy), plain_settings(), asks).got;
   std::vector<int32_t> whole;
@@ -199,7 +199,7 @@ TEST_P(AsyncPipeline, SteersCapturesAndVerifiesDraftsAsOneDevice) {
   const std::vector<Got> expected =
       run(*tiny_executor(backends().front(), arch, capacity), plain_settings(), asks).got;
   asks = spread(std::move(asks));
-  capacity.max_draft = 4;
+  capacity.drafts.max_draft = 4;
   std::vector<int32_t> whole;
   for (const Backend& backend : lagging()) {
     testing::RandomProposer proposer(5, 160, [&](sched::SequenceId id) {

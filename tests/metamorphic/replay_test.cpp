@@ -93,7 +93,8 @@ TEST_F(DemoReplay, GivesTheSameTokensOfTrees) {
   const Backend& backend = backends().back();
   const auto heads =
       value_of(weights::Checkpoint::open_folder(RUDDER_SOURCE_DIR "/models/demo-medusa"));
-  exec::StepLimits drafting = {.draft_model = heads.get(), .draft_kind = exec::DraftKind::kMedusa};
+  exec::StepLimits drafting = {.draft_model = heads.get(),
+                               .draft_method = step::DraftMethod::kMedusa};
   for (const auto& [parent, rank] : {std::pair{0, 0}, {0, 1}, {1, 0}, {1, 1}, {2, 0}, {3, 0}}) {
     drafting.draft_tree.tree.add(parent);
     drafting.draft_tree.ranks.push_back(rank);
@@ -102,7 +103,7 @@ TEST_F(DemoReplay, GivesTheSameTokensOfTrees) {
   const std::string file = record(backend, drafting);
   EXPECT_GT(outcome_.stats.accepted_tokens, 20u);
   const auto recording = value_of(record::RecordingReader::open(file));
-  EXPECT_EQ(recording->header().capacity.guess_tree, drafting.draft_tree.tree);
+  EXPECT_EQ(recording->header().capacity.drafts.guess_tree, drafting.draft_tree.tree);
   const auto executor =
       demo_executor(backend, {.max_draft = drafting.max_draft, .host_trees = true});
   record::ReplayReport report;
@@ -119,7 +120,7 @@ TEST_F(DemoReplay, GivesTheSameTokensOfWhatIsLookedUp) {
   const std::string file = record(backend, drafting);
   EXPECT_GT(outcome_.stats.accepted_tokens, 5u);
   const auto recording = value_of(record::RecordingReader::open(file));
-  EXPECT_EQ(recording->header().capacity.look_up, drafting.look_up);
+  EXPECT_EQ(recording->header().capacity.drafts.look_up, drafting.look_up);
   const auto executor = demo_executor(backend, drafting);
   record::ReplayReport report;
   const auto done = record::replay(*recording, *executor, &report);

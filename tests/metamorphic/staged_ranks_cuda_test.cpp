@@ -96,7 +96,7 @@ TEST_P(GpuStagesOfRanks, GuessOnTheLastStage) {
   const std::vector<Ask> asks = arriving(random_masked_asks(8, 31, 30));
   const std::vector<Got> expected = run_alone(*on_gpus(group(), kRoomy), asks);
   step::Capacity capacity = kRoomy;
-  capacity.max_draft = 5;
+  capacity.drafts.max_draft = 5;
   for (const Guesser guesser : kTrainedHeads) {
     if (!takes_guesser(GetParam(), guesser)) continue;
     StagedRanks guessing = staged();

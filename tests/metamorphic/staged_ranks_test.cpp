@@ -94,7 +94,7 @@ TEST_P(StagesOfRanks, GuessOnTheLastStage) {
   const std::vector<Ask> asks = arriving(random_masked_asks(8, 31, 30));
   const std::vector<Got> expected = run_alone(*cpu_ranks(group(), kRoomy), asks);
   step::Capacity capacity = kRoomy;
-  capacity.max_draft = 5;
+  capacity.drafts.max_draft = 5;
   for (const Guesser guesser :
        {Guesser::kItself, Guesser::kOwnEmbedding, Guesser::kProduct, Guesser::kMedusa}) {
     if (!takes_guesser(arch(), guesser)) continue;

@@ -176,7 +176,7 @@ std::unique_ptr<step::Executor> faulty_executor(testing::SumFault fault,
 TEST(States, WhatDraftsLeaveBehindShows) {
   const std::vector<Ask> asks = random_asks(8, 22, 60);
   step::Capacity drafting = kRoomy;
-  drafting.max_draft = 4;
+  drafting.drafts.max_draft = 4;
   drafting.max_repeat = 1;
   const std::vector<Got> alone = run_alone(*tiny_executor(backends()[0], kArch, kRoomy), asks);
   const auto whole = wholes(asks, alone);
@@ -233,8 +233,8 @@ TEST(States, TreesOfDraftsAreRefusedWhereASettingAsksForThem) {
 
 TEST(States, TreesOfDraftsAreRefusedByName) {
   step::Capacity branching = kRoomy;
-  branching.max_draft = 4;
-  branching.takes_trees = true;
+  branching.drafts.max_draft = 4;
+  branching.drafts.takes_trees = true;
   set_check_hook([](const std::string& message) { throw std::logic_error(message); });
   std::string refused;
   try {
@@ -262,7 +262,7 @@ TEST(States, RanksAndStagesKeepTheirShare) {
   EXPECT_EQ(divided.error().where, "tensor-parallel-size");
   step::Capacity capacity = kRoomy;
   EXPECT_EQ(exec::StateMemory::row_bytes(whole, capacity), 0);
-  capacity.max_draft = 3;
+  capacity.drafts.max_draft = 3;
   EXPECT_EQ(exec::StateMemory::row_bytes(whole, capacity),
             2 * (capacity.num_slots + 1) * 4 * 4 * head);
   EXPECT_EQ(exec::StateMemory::row_bytes(testing::tiny_spec(TinyArch::kPreNorm), capacity), 0);

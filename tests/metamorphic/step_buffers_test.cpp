@@ -169,9 +169,9 @@ TEST_F(StepBuffersTest, LongListsGoInSeveralParts) {
 TEST_F(StepBuffersTest, TokensToLookUpGoInSeveralParts) {
   step::Capacity capacity = kCapacity;
   capacity.num_slots = 4;
-  capacity.max_draft = 2;
-  capacity.guesses = capacity.guesses_from_rows = true;
-  capacity.look_up = {.min_n = 1, .max_n = 2};
+  capacity.drafts.max_draft = 2;
+  capacity.drafts.guesses = capacity.drafts.guesses_from_rows = true;
+  capacity.drafts.look_up = {.min_n = 1, .max_n = 2};
   const auto buffers = StepBuffers::make(*ops_, capacity).value();
   SlotTable slots(capacity);
   step::StepPlan plan;

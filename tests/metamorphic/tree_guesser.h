@@ -42,8 +42,8 @@ class TreeGuesser final : public step::Executor {
 
   step::Capacity capacity() const override {
     step::Capacity capacity = inner_.capacity();
-    capacity.guesses = capacity.guesses_from_rows = true;
-    capacity.guess_tree = tree_;
+    capacity.drafts.guesses = capacity.drafts.guesses_from_rows = true;
+    capacity.drafts.guess_tree = tree_;
     return capacity;
   }
   Result<step::Ticket> launch(std::shared_ptr<const step::StepPlan> plan) override {

@@ -21,9 +21,9 @@ step::Capacity tight(const step::DraftTree& tree) {
   capacity.num_blocks = 18;
   capacity.max_tokens_per_step = 200;
   capacity.max_repeat = 4;
-  capacity.max_draft = tree.size();
-  capacity.takes_trees = true;
-  capacity.guess_tree = tree;
+  capacity.drafts.max_draft = tree.size();
+  capacity.drafts.takes_trees = true;
+  capacity.drafts.guess_tree = tree;
   return capacity;
 }
 
@@ -113,8 +113,8 @@ TEST_P(Trees, RightOnesSaveSteps) {
     tree.add(row);
   }
   step::Capacity capacity = kRoomy;
-  capacity.max_draft = tree.size();
-  capacity.takes_trees = true;
+  capacity.drafts.max_draft = tree.size();
+  capacity.drafts.takes_trees = true;
   const auto executor = tiny_executor(backend(), arch(), capacity);
   TreeGuesser guesser(*executor, tree, wholes_by_seed(asks, plain), 5);
   guesser.is_right = [](int32_t row) { return row % 2 == 0; };

@@ -12,6 +12,7 @@
 #include "rudder/draft/lookahead_window.h"
 #include "rudder/draft/suffix_proposer.h"
 #include "rudder/sched/proposer.h"
+#include "rudder/step/draft_method.h"
 #include "rudder/step/draft_tree.h"
 
 namespace rudder::draft {
@@ -19,22 +20,11 @@ namespace rudder::draft {
 // Drafts of a sequence in one step at most.
 inline constexpr int32_t kMaxSpeculativeTokens = 128;
 
-enum class Method : uint8_t {
-  kNone,
-  kNgram,
-  kSuffix,
-  kLookahead,
-  kDraftModel,
-  kEagle,
-  kEagle3,
-  kMedusa,
-  kAssistant  // "mtp"
-};
+using Method = step::DraftMethod;
 
 // Whether the executor guesses, from a folder of weights.
 inline bool has_model(Method method) {
-  return method == Method::kDraftModel || method == Method::kEagle || method == Method::kEagle3 ||
-         method == Method::kMedusa || method == Method::kAssistant;
+  return method >= Method::kDraftModel;
 }
 
 // What is asked for, every field in range.
@@ -43,7 +33,7 @@ struct Speculation {
   int32_t num_speculative_tokens = 0;  // drafts of a sequence in one step at most; 0 for kNone
   int32_t prompt_lookup_min = 0;       // kNgram alone
   int32_t prompt_lookup_max = 0;
-  bool on_device = false;       // kNgram alone: the executor looks up (step::Capacity::look_up)
+  bool on_device = false;       // kNgram alone: the executor looks up (step::DraftCaps::look_up)
   SuffixSettings suffix;        // kSuffix alone
   LookaheadSettings lookahead;  // kLookahead alone
   step::RankedTree tree = {};   // of models and heads; empty: chains

@@ -320,8 +320,8 @@ TEST_F(ConstrainedEngineTest, NobodyIsDraftedForWhoseMasksAreDear) {
   for (const int32_t cheap : {0, 20, 1000}) {
     testing::FakeOptions options;
     options.capacity.vocab_size = kVocab;
-    options.capacity.max_draft = 4;
-    options.capacity.guesses = options.capacity.guesses_from_rows = true;
+    options.capacity.drafts.max_draft = 4;
+    options.capacity.drafts.guesses = options.capacity.drafts.guesses_from_rows = true;
     EngineSettings settings;
     settings.speculative_adaptive = false;
     start(std::make_unique<testing::FakeExecutor>(options), settings);

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "rudder/base/check.h"
+#include "rudder/exec/make_executor.h"
 #include "rudder/exec/scorer.h"
+#include "rudder/model/loader.h"
 
 namespace rudder::exec {
 namespace {
@@ -23,8 +26,7 @@ step::Capacity pass_capacity(const step::Capacity& capacity) {
           .max_seq_len = capacity.block_size,
           .vocab_size = capacity.vocab_size,
           .max_in_flight = 1,
-          .max_repeat = std::max(capacity.max_draft, 1),
-          .max_draft = 0,
+          .max_repeat = std::max(capacity.drafts.max_draft, 1),
           .kv_groups = capacity.kv_groups};
 }
 
@@ -35,50 +37,96 @@ View as_column(View view) {
 
 }  // namespace
 
-Result<std::unique_ptr<AssistantProposer>> AssistantProposer::make(AssistantDraft draft,
-                                                                   ops::Ops& ops,
-                                                                   const step::Capacity& capacity,
-                                                                   const StepRows& read,
-                                                                   bool has_graphs) {
-  RUDDER_CHECK(draft.spec.layers.vocab == capacity.vocab_size && capacity.guesses_from_rows &&
-               capacity.guess_tree.empty());
-  std::unique_ptr<AssistantProposer> proposer(new AssistantProposer(std::move(draft), ops, read));
-  const AssistantDraft& own = proposer->draft_;
-  RUDDER_TRY(proposer->assistant_,
-             model::Assistant::make(own.spec, own.weights, own.source, ops, capacity.num_slots,
-                                    capacity.max_seq_len));
-  RUDDER_TRY(proposer->buffers_,
-             StepBuffers::make(ops, pass_capacity(capacity), nullptr, StepBuffers::Counts::kNone));
-  RUDDER_TRY_VOID(proposer->name_slots(capacity.num_slots));
-  proposer->done_ = ops.make_event();
-  if (has_graphs && ops.graph_ops() != nullptr) {
-    step::Capacity passes = pass_capacity(capacity);
-    passes.max_seq_len = capacity.max_seq_len;
-    proposer->graphs_ = std::make_unique<PassGraphs>(ops, *proposer->assistant_, passes);
+Result<std::unique_ptr<DraftSource>> AssistantProposer::read(const StepLimits& limits,
+                                                             const model::ModelSpec& target) {
+  Result<model::AssistantSpec> spec = model::read_assistant(*limits.draft_model);
+  if (!spec) return of_draft(spec.error());
+  if (!limits.draft_tree.tree.empty()) {
+    return fail(ErrorCode::kUnsupported, "an assistant guesses chains alone",
+                "speculative-config.speculative_token_tree");
   }
-  return proposer;
+  RUDDER_TRY_VOID(model::fit_assistant(target, *spec));
+  auto source = std::make_unique<AssistantProposer>(*std::move(spec), model::AssistantWeights());
+  source->checkpoint_ = limits.draft_model;
+  return source;
 }
 
-int64_t AssistantProposer::device_bytes(const model::AssistantSpec& spec,
-                                        const step::Capacity& capacity, DType act, ops::Rank rank) {
-  return model::Assistant::device_bytes(spec, capacity.num_slots, capacity.max_seq_len, act, rank) +
+Result<void> AssistantProposer::check_device(ops::Ops& ops, const model::Stage& /*stage*/) const {
+  return check_runs_heads(ops);
+}
+
+Result<void> AssistantProposer::check_model(const model::ModelSpec& /*model*/,
+                                            const step::KvGroups& /*groups*/,
+                                            int32_t max_seq_len) const {
+  return check_positions(spec_.layers, max_seq_len);
+}
+
+Result<void> AssistantProposer::join(std::vector<model::Stage>& stages) const {
+  return model::join_assistant(spec_, stages);
+}
+
+Result<int64_t> AssistantProposer::weight_bytes(ops::Ops& ops) const {
+  return model::assistant_bytes(spec_, model::stored_formats(*checkpoint_, ops), ops::rank_of(ops));
+}
+
+int64_t AssistantProposer::device_bytes(const step::Capacity& capacity, DType act,
+                                        ops::Rank rank) const {
+  return model::Assistant::device_bytes(spec_, capacity.num_slots, capacity.max_seq_len, act,
+                                        rank) +
          StepBuffers::device_bytes(pass_capacity(capacity), StepBuffers::Counts::kNone) +
          capacity.num_slots * int64_t{sizeof(int32_t)} +
-         int64_t{max_logits_rows(capacity)} * spec.target_hidden *
+         int64_t{max_logits_rows(capacity)} * spec_.target_hidden *
              static_cast<int64_t>(tensor::dtype_bytes(act));
+}
+
+Result<void> AssistantProposer::shard(ops::Rank rank) {
+  RUDDER_TRY(spec_, model::shard_assistant(spec_, rank));
+  return {};
+}
+
+Result<void> AssistantProposer::load(ops::Ops& ops) {
+  Result<model::AssistantWeights> weights = model::load_assistant(*checkpoint_, spec_, ops);
+  if (!weights) return of_draft(weights.error());
+  weights_ = *std::move(weights);
+  checkpoint_ = nullptr;
+  return {};
+}
+
+Result<void> AssistantProposer::bind(const DraftSite& site) {
+  RUDDER_CHECK(spec_.layers.vocab == site.capacity.vocab_size);
+  ops_ = &site.ops;
+  final_rows_ = site.sampled_rows;
+  block_table_ = site.block_table;
+  group_rows_ = site.capacity.num_slots + 1;
+  num_groups_ = site.capacity.kv_groups.size();
+  const model::AssistantSource source =
+      model::assistant_source(spec_, site.spec, site.weights, site.kv);
+  RUDDER_TRY(assistant_,
+             model::Assistant::make(spec_, weights_, source, site.ops, site.capacity.num_slots,
+                                    site.capacity.max_seq_len));
+  RUDDER_TRY(buffers_, StepBuffers::make(site.ops, pass_capacity(site.capacity), nullptr,
+                                         StepBuffers::Counts::kNone));
+  RUDDER_TRY_VOID(name_slots(site.capacity.num_slots));
+  done_ = site.ops.make_event();
+  if (site.has_graphs && site.ops.graph_ops() != nullptr) {
+    step::Capacity passes = pass_capacity(site.capacity);
+    passes.max_seq_len = site.capacity.max_seq_len;
+    graphs_ = std::make_unique<PassGraphs>(site.ops, *assistant_, passes);
+  }
+  return {};
 }
 
 Result<void> AssistantProposer::name_slots(int32_t num_slots) {
   std::vector<int32_t> names(static_cast<size_t>(num_slots));
   std::iota(names.rbegin(), names.rend(), -num_slots);
-  RUDDER_TRY(slots_, ops_.upload({names.data(), DType::kI32, {num_slots, 1}}, DType::kI32));
+  RUDDER_TRY(slots_, ops_->upload({names.data(), DType::kI32, {num_slots, 1}}, DType::kI32));
   return {};
 }
 
 // The last token of each sequence, at its position, over the KV of those before it.
 void AssistantProposer::pack(std::span<GuessAsk> asks) {
   packed_.clear();
-  packed_.kv_slot.resize(static_cast<size_t>(read_.num_groups));
+  packed_.kv_slot.resize(static_cast<size_t>(num_groups_));
   packed_.max_q_len = 1;
   guessed_.clear();
   for (GuessAsk& ask : asks) {
@@ -108,14 +156,14 @@ void AssistantProposer::pack(std::span<GuessAsk> asks) {
 void AssistantProposer::take_sampled(const DeviceStep& step) {
   const int64_t count = std::ssize(guessed_);
   const View ids = step.forward.ids.rows(0, count);
-  ops_.gather_rows({.x = slots_,
-                    .rows = step.forward.attention.table_row.rows(0, count),
-                    .out = as_column(ids)});
+  ops_->gather_rows({.x = slots_,
+                     .rows = step.forward.attention.table_row.rows(0, count),
+                     .out = as_column(ids)});
   ops::BeginStepArgs args;
   args.state = buffers_->state();
   args.ids = ids;
   args.kv_slot = step.forward.kv_slot.rows(0, count);  // -1 already
-  ops_.begin_step(args);
+  ops_->begin_step(args);
 }
 
 Result<Setup> AssistantProposer::run(std::span<GuessAsk> asks) {
@@ -125,21 +173,21 @@ Result<Setup> AssistantProposer::run(std::span<GuessAsk> asks) {
   Setup setup;
   const bool is_captured = graphs_ != nullptr && graphs_->pad(packed_, setup);
   RUDDER_TRY(DeviceStep step, buffers_->begin(packed_, 0));
-  step.forward.attention.block_table = read_.block_table;
-  step.forward.attention.group_rows = read_.group_rows;
+  step.forward.attention.block_table = block_table_;
+  step.forward.attention.group_rows = group_rows_;
   if (is_captured) RUDDER_TRY_VOID(graphs_->capture(packed_, step, setup));
-  assistant_->pick(read_.final_rows, step.forward.goes_on_rows);
+  assistant_->pick(final_rows_, step.forward.goes_on_rows);
   for (int32_t i = 0; i < most; ++i) {
     if (i > 0) take_sampled(step);
     if (is_captured) {
       graphs_->replay(packed_);
     } else {
       step.sample.logits = assistant_->forward(step.forward);
-      ops_.sample(step.sample);
+      ops_->sample(step.sample);
     }
     buffers_->fetch(std::ssize(guessed_), false, 0, i);
   }
-  ops_.record(*done_);
+  ops_->record(*done_);
   RUDDER_TRY_VOID(done_->wait());
   for (size_t i = 0; i < guessed_.size(); ++i) {
     for (int32_t draft = 0; draft < guessed_[i]->num_guess; ++draft) {

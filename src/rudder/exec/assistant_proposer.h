@@ -1,6 +1,6 @@
 // AssistantProposer: guesses with an assistant (model/assistant.h) from the row of the step that
 // has just been sampled and from the model's own KV, which it reads through the block tables of the
-// model's steps. It keeps nothing of a sequence and runs no tokens (Capacity::guesses_from_rows),
+// model's steps. It keeps nothing of a sequence and runs no tokens (DraftCaps::guesses_from_rows),
 // so preemption, cached prefixes, chunks and rejected drafts do not concern it, and it takes no
 // blocks. All tokens of a sequence but the last are in KV when it guesses: each pass sees these,
 // whatever earlier drafts left behind them. The executor's worker thread uses it.
@@ -16,48 +16,57 @@
 #include <vector>
 
 #include "rudder/base/result.h"
+#include "rudder/exec/draft_source.h"
 #include "rudder/exec/pack.h"
 #include "rudder/exec/pass_graphs.h"
-#include "rudder/exec/proposer.h"
 #include "rudder/exec/step_buffers.h"
 #include "rudder/model/assistant.h"
 #include "rudder/ops/ops.h"
 #include "rudder/step/executor.h"
+#include "rudder/weights/checkpoint.h"
 
 namespace rudder::exec {
 
-// An assistant that fits its model (fit_assistant); the weights are the rank's part.
-struct AssistantDraft {
-  model::AssistantSpec spec;
-  model::AssistantWeights weights;
-  model::AssistantSource source = {};  // set by the executor
-};
-
-class AssistantProposer final : public Proposer {
+class AssistantProposer final : public DraftSource {
  public:
-  // `ops` outlives it; `capacity` is the executor's, `read` what its steps leave. `has_graphs`:
-  // where the device has them, passes are captured when they come back.
-  static Result<std::unique_ptr<AssistantProposer>> make(AssistantDraft draft, ops::Ops& ops,
-                                                         const step::Capacity& capacity,
-                                                         const StepRows& read, bool has_graphs);
-  // Device bytes beside the weights: its own, and those of StepRows.final_rows.
-  static int64_t device_bytes(const model::AssistantSpec& spec, const step::Capacity& capacity,
-                              tensor::DType act, ops::Rank rank = {});
+  // An assistant that fits its model (fit_assistant); spec and weights are the rank's part.
+  AssistantProposer(model::AssistantSpec spec, model::AssistantWeights weights)
+      : spec_(std::move(spec)), weights_(std::move(weights)) {}
+  // From limits.draft_model, for the whole model `target`.
+  static Result<std::unique_ptr<DraftSource>> read(const StepLimits& limits,
+                                                   const model::ModelSpec& target);
 
+  void describe(step::DraftCaps& caps) const override { caps.guesses_from_rows = true; }
+  Result<void> check_device(ops::Ops& ops, const model::Stage& stage) const override;
+  Result<void> check_model(const model::ModelSpec& model, const step::KvGroups& groups,
+                           int32_t max_seq_len) const override;
+  Result<void> join(std::vector<model::Stage>& stages) const override;
+  RowsRead rows_read() const override { return {.sampled = true}; }
+  Result<int64_t> weight_bytes(ops::Ops& ops) const override;
+  int64_t device_bytes(const step::Capacity& capacity, tensor::DType act,
+                       ops::Rank rank) const override;
+  Result<void> shard(ops::Rank rank) override;
+  Result<void> load(ops::Ops& ops) override;
+
+  Result<void> bind(const DraftSite& site) override;
   Result<Setup> run(std::span<GuessAsk> asks) override;
 
  private:
-  AssistantProposer(AssistantDraft draft, ops::Ops& ops, const StepRows& read)
-      : draft_(std::move(draft)), ops_(ops), read_(read) {}
-
   Result<void> name_slots(int32_t num_slots);
   void pack(std::span<GuessAsk> asks);
   void take_sampled(const DeviceStep& step);
 
-  const AssistantDraft draft_;
-  ops::Ops& ops_;
-  const StepRows read_;
-  std::unique_ptr<model::Assistant> assistant_;  // points into draft_
+  model::AssistantSpec spec_;
+  model::AssistantWeights weights_;
+  const weights::Checkpoint* checkpoint_ = nullptr;  // until it is loaded
+
+  // Once bound.
+  ops::Ops* ops_ = nullptr;
+  ops::View final_rows_;    // DraftSite.sampled_rows
+  ops::View block_table_;   // of the model's steps
+  int32_t group_rows_ = 0;  // of it: AttentionBatch.group_rows
+  int32_t num_groups_ = 1;
+  std::unique_ptr<model::Assistant> assistant_;  // points into this
   std::unique_ptr<StepBuffers> buffers_;
   std::unique_ptr<PassGraphs> graphs_;  // points into both; none where every pass runs op by op
   std::unique_ptr<ops::Event> done_;

@@ -11,7 +11,7 @@
 #include "rudder/base/check.h"
 #include "rudder/base/contain.h"
 #include "rudder/base/token_mask.h"
-#include "rudder/exec/sample_step.h"
+#include "rudder/exec/kept_rows.h"
 
 namespace rudder::exec {
 namespace {
@@ -33,19 +33,20 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::start(Model model,
                                                               const Options& options) {
   RUDDER_CHECK(capacity.num_slots > 0 && capacity.num_blocks > 0 && capacity.block_size > 0 &&
                capacity.max_tokens_per_step > 0 && capacity.max_seq_len > 0 &&
-               capacity.max_in_flight > 0 && capacity.max_repeat > 0 && capacity.max_draft >= 0);
-  RUDDER_CHECK(capacity.max_draft < ops::kMaxChain, "{} drafts", capacity.max_draft);
-  RUDDER_CHECK(
-      !capacity.takes_trees || (model.ops->tree_ops() != nullptr && model::runs_trees(model.spec)),
-      "{} takes no trees, or what it runs", model.ops->name());
-  RUDDER_CHECK(capacity.guess_tree.empty() ||
-               (capacity.takes_trees && capacity.guess_tree.size() == capacity.max_draft));
-  const bool has_model = capacity.guesses && !capacity.keeps_guesses();
-  RUDDER_CHECK((has_model && model.spec.stage.is_last()) == model.draft.has_value());
-  RUDDER_CHECK(!capacity.keeps_guesses() || may_look_up(capacity, *model.ops, model.spec.stage),
-               "{} looks nothing up, or what it runs", model.ops->name());
-  RUDDER_CHECK(!model.draft || (capacity.guesses_from_rows == model.draft->guesses_from_rows() &&
-                                !model::keeps_states(model.draft->spec)));
+               capacity.max_in_flight > 0 && capacity.max_repeat > 0 &&
+               capacity.drafts.max_draft >= 0);
+  RUDDER_CHECK(capacity.drafts.max_draft < ops::kMaxChain, "{} drafts", capacity.drafts.max_draft);
+  RUDDER_CHECK(!capacity.drafts.takes_trees ||
+                   (model.ops->tree_ops() != nullptr && model::runs_trees(model.spec)),
+               "{} takes no trees, or what it runs", model.ops->name());
+  RUDDER_CHECK(capacity.drafts.guess_tree.empty() ||
+               (capacity.drafts.takes_trees &&
+                capacity.drafts.guess_tree.size() == capacity.drafts.max_draft));
+  RUDDER_CHECK((capacity.drafts.guesses && model.spec.stage.is_last()) == (model.draft != nullptr));
+  if (model.draft != nullptr) {
+    RUDDER_CHECK(guesses_as(*model.draft, capacity.drafts), "the source guesses in another way");
+    RUDDER_TRY_VOID(model.draft->check_device(*model.ops, model.spec.stage));
+  }
   RUDDER_CHECK(capacity.vocab_size == model.spec.vocab);
   RUDDER_CHECK(capacity.kv_groups == model.kv.groups, "the model's KV groups are others");
   std::unique_ptr<DeviceExecutor> executor(new DeviceExecutor(std::move(model), capacity));
@@ -83,38 +84,33 @@ void DeviceExecutor::stop() {
 Result<void> DeviceExecutor::prepare(const Options& options) {
   RUDDER_TRY(kept_.kv, allocate_kv(model_.kv, model_.spec, capacity_, *model_.ops));
   RUDDER_TRY(kept_.states, StateMemory::make(*model_.ops, model_.spec, capacity_));
-  DraftHead* const head = model_.draft && model_.draft->head ? &*model_.draft->head : nullptr;
+  source_ = std::move(model_.draft);
+  const RowsRead read = source_ == nullptr ? RowsRead() : source_->rows_read();
   RUDDER_TRY(const model::HiddenPool kept,
-             make_hidden_pool(model_.spec, head == nullptr ? nullptr : &head->spec, *model_.ops,
-                              capacity_));
-  kept_.head_rows = kept.token_rows();
-  if (head != nullptr) {
-    head->source = {
-        .embedding = model_.weights.embedding, .head = &model_.weights.head, .rows = kept.rows};
-  }
-  StepRows read;
-  if (model_.draft && model_.draft->guesses_from_rows()) {
-    RUDDER_TRY(read.final_rows,
+             make_hidden_pool(model_.spec, read, *model_.ops, capacity_));
+  kept_.rows = kept.token_rows();
+  ops::View sampled_rows;
+  if (read.sampled) {
+    RUDDER_TRY(sampled_rows,
                model_.ops->allocate(model_.ops->act_dtype(),
                                     {max_logits_rows(capacity_), model_.spec.hidden}));
   }
   RUDDER_TRY(decoder_, model::Decoder::make(model_.spec, model_.weights, kept_.kv, *model_.ops,
-                                            decoder_limits(capacity_), kept, read.final_rows,
+                                            decoder_limits(capacity_), kept, sampled_rows,
                                             kept_.states.layers()));
   RUDDER_TRY_VOID(prepare_taps());
   RUDDER_TRY(buffers_, StepBuffers::make(*model_.ops, capacity_,
                                          taps_ == nullptr ? nullptr : &taps_->table()));
-  if (model_.draft) {
-    read.block_table = buffers_->state().block_table;
-    read.group_rows = capacity_.num_slots + 1;
-    read.num_groups = capacity_.kv_groups.size();
-    if (auto& assistant = model_.draft->assistant) {
-      assistant->source =
-          model::assistant_source(assistant->spec, model_.spec, model_.weights, kept_.kv);
-    }
-    RUDDER_TRY(proposer_, make_proposer(*std::move(model_.draft), *model_.ops, capacity_, read,
-                                        !options.enforce_eager));
-    model_.draft.reset();
+  if (source_ != nullptr) {
+    RUDDER_TRY_VOID(source_->bind({.ops = *model_.ops,
+                                   .capacity = capacity_,
+                                   .spec = model_.spec,
+                                   .weights = model_.weights,
+                                   .kv = kept_.kv,
+                                   .kept_rows = kept.rows,
+                                   .sampled_rows = sampled_rows,
+                                   .block_table = buffers_->state().block_table,
+                                   .has_graphs = !options.enforce_eager}));
   }
   RUDDER_TRY(scorer_, Scorer::make(*model_.ops, *decoder_, capacity_));
   for (Flight& flight : flights_) {
@@ -127,8 +123,8 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
                                          model_.spec.stage, capacity_, options.link));
   }
   if (model_.ops->graph_ops() == nullptr || options.enforce_eager) return {};
-  RUDDER_TRY(graphs_, GraphCache::capture({*model_.ops, *decoder_, *buffers_, kept_.kv,
-                                           kept_.head_rows, is_last_stage(), options.narrow_graphs},
+  RUDDER_TRY(graphs_, GraphCache::capture({*model_.ops, *decoder_, *buffers_, readers(),
+                                           is_last_stage(), options.narrow_graphs},
                                           capacity_, options.capture_progress));
   return {};
 }
@@ -327,7 +323,7 @@ void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
   }
   flight.guess_us = flight.result.guess_us = 0;
   flight.asks.clear();
-  if (proposer_ != nullptr) list_asks(plan, slots_, flight.asks);
+  if (runs_source()) list_asks(plan, slots_, flight.asks);
   flight.sampled_seq.clear();
   if (is_last_stage()) flight.sampled_seq = packed_.sampled_seq;
   flight.in_tree = packed_.in_tree;
@@ -419,7 +415,7 @@ void DeviceExecutor::run(size_t index) {
 // What has logits, if anything.
 void DeviceExecutor::sample(size_t index, const ops::View& logits) {
   if (packed_.num_sampled() == 0 || !is_last_stage()) return;
-  sample_step(*model_.ops, flights_[index].step, logits, kept_.kv, kept_.head_rows);
+  sample_step(*model_.ops, flights_[index].step, logits, readers());
 }
 
 // From embedding to the logits, of which there are some.
@@ -436,7 +432,7 @@ Result<void> DeviceExecutor::guess(size_t index) {
   RUDDER_TRY_VOID(iteration.done->wait());
   iteration.enqueued_us = clock_.now_us();
   add_sampled(flight.sampled_seq, buffers_->sampled(index, 0), flight.asks);
-  RUDDER_TRY(const Setup setup, proposer_->run(flight.asks));
+  RUDDER_TRY(const Setup setup, source_->run(flight.asks));
   for (GuessAsk& ask : flight.asks) {
     flight.result.seqs[static_cast<size_t>(ask.seq)].guess = std::move(ask.guess);
   }

@@ -32,11 +32,13 @@
 #include "rudder/base/result.h"
 #include "rudder/exec/capture_pool.h"
 #include "rudder/exec/device_time.h"
+#include "rudder/exec/draft_source.h"
 #include "rudder/exec/graph_cache.h"
+#include "rudder/exec/guess_asks.h"
 #include "rudder/exec/handover.h"
 #include "rudder/exec/kv_layout.h"
-#include "rudder/exec/model_proposer.h"
 #include "rudder/exec/pack.h"
+#include "rudder/exec/sample_step.h"
 #include "rudder/exec/scorer.h"
 #include "rudder/exec/slot_table.h"
 #include "rudder/exec/state_memory.h"
@@ -58,7 +60,7 @@ class DeviceExecutor final : public step::Executor {
     model::ModelSpec spec;
     model::Weights weights;
     KvLayout kv;
-    std::optional<DraftModel> draft = {};  // where the capacity guesses, and not by looking up
+    std::unique_ptr<DraftSource> draft = {};  // where the capacity guesses, on the last stage
   };
 
   struct Options {
@@ -111,7 +113,7 @@ class DeviceExecutor final : public step::Executor {
   // What the device keeps between steps, besides slots.
   struct Kept {
     std::vector<ops::KvLayer> kv;
-    ops::TokenRows head_rows;  // beside it, where a draft head reads some
+    ops::TokenRows rows;  // beside it, where the source of drafts reads some
     StateMemory states;
   };
   struct Enqueued {
@@ -122,6 +124,9 @@ class DeviceExecutor final : public step::Executor {
   DeviceExecutor(Model model, const step::Capacity& capacity);
 
   Result<void> prepare(const Options& options);
+  // Behind a step whose tokens are on the host; else it is a part of the step.
+  bool runs_source() const { return source_ != nullptr && !capacity_.drafts.keeps_guesses(); }
+  SampleReaders readers() const { return {kept_.kv, kept_.rows, source_.get()}; }
   void work();
   Result<void> prepare_taps();
   void pack(const step::StepPlan& plan, size_t index);
@@ -156,7 +161,7 @@ class DeviceExecutor final : public step::Executor {
   std::unique_ptr<Scorer> scorer_;           // likewise
   std::unique_ptr<GraphCache> graphs_;       // likewise; none where every step runs op by op
   std::unique_ptr<Handover> handover_;       // likewise; none where one stage has all layers
-  std::unique_ptr<Proposer> proposer_;       // likewise; none where model_.draft is none
+  std::unique_ptr<DraftSource> source_;      // likewise; none where nothing guesses here
   const SteadyClock clock_;
 
   // The worker's; buffers keep their memory from step to step.

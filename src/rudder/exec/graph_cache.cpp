@@ -105,20 +105,20 @@ void GraphCache::add_family(int32_t max_q_len, bool has_trees, const std::vector
 }
 
 void GraphCache::add_drafted_families() {
-  const int32_t longest = 1 + capacity_.max_draft;
+  const int32_t longest = 1 + capacity_.drafts.max_draft;
   const int32_t most = std::min(max_sampled_rows(capacity_), kMostDraftedRows);
   if (longest == 1 || most == 1) return;
-  if (!capacity_.guess_tree.empty()) {  // a chain is a path of it
-    return add_family(1 + capacity_.guess_tree.depth(), true, draft_graph_buckets(2, most));
+  if (!capacity_.drafts.guess_tree.empty()) {  // a chain is a path of it
+    return add_family(1 + capacity_.drafts.guess_tree.depth(), true, draft_graph_buckets(2, most));
   }
   const int32_t short_run = std::min(longest, kShortRun);
   // Beside them are the chains of sequences that take no trees.
-  if (capacity_.tells_rows) return add_family(short_run, true, draft_graph_buckets(2, most));
+  if (capacity_.drafts.tells_rows) return add_family(short_run, true, draft_graph_buckets(2, most));
   add_family(short_run, false, draft_graph_buckets(2, most));
   if (longest > short_run && most > short_run) {
     add_family(longest, false, draft_graph_buckets(short_run + 1, most));
   }
-  if (capacity_.takes_trees) add_family(short_run, true, draft_graph_buckets(2, most));
+  if (capacity_.drafts.takes_trees) add_family(short_run, true, draft_graph_buckets(2, most));
 }
 
 void GraphCache::pad_to(const Family& family, int32_t rows, PackedStep& packed) const {
@@ -181,7 +181,7 @@ GraphCache::Sampling GraphCache::sampling_of(const PackedStep& packed) const {
 
 void GraphCache::run(const DeviceStep& step) {
   const ops::View logits = parts_.decoder.forward(step.forward);
-  if (parts_.samples) sample_step(parts_.ops, step, logits, parts_.kv, parts_.head_rows);
+  if (parts_.samples) sample_step(parts_.ops, step, logits, parts_.readers);
 }
 
 const GraphCache::Family* GraphCache::family_of(const PackedStep& packed) const {
@@ -336,7 +336,7 @@ void GraphCache::replay(const PackedStep& packed, const DeviceStep& step) {
   }
   const ops::View logits = prompts_.replay(packed, step);
   if (packed.num_sampled() == 0 || !parts_.samples) return;
-  sample_step(parts_.ops, step, logits, parts_.kv, parts_.head_rows);
+  sample_step(parts_.ops, step, logits, parts_.readers);
 }
 
 ops::View GraphCache::replay_forward(const PackedStep& packed, const DeviceStep& step) {

@@ -1,30 +1,33 @@
-// GraphCache: captures decode steps as graphs at start, and replays them: one launch instead of one
-// for each op. A step in which every sequence gives one token and wants logits is padded to the
-// next captured number of sequences and replayed; steps with prompts are PromptGraphs'. Nobody else
-// captures: every other step runs op by op. A step that waits for masks replays a graph of the
-// forward pass alone, and samples with an op of its own.
+// GraphCache: captures decode steps as graphs when the executor starts, and replays them: one
+// launch in place of one for each op. The executor makes the cache and owns it; its worker thread
+// alone calls it behind the start. A graph reads a step where StepBuffers puts steps of its size,
+// so the same graph runs every step of that size.
 //
-// Where sequences have drafts, a step gives one token at most for each of its tokens, all of whose
-// logits are wanted. Such a step is padded to the next captured number of tokens, of the first
-// family of graphs whose sequences may be as long as its own. Steps with trees have a family of
-// their own, where the executor takes any; a chain beside them is in no tree where it is short, and
-// else a tree of one path. Where the executor's proposer guesses trees, or the host makes nothing
-// else, steps of chains have that family too.
+// A step is a decode step where every sequence gives one token and wants logits. The cache pads it
+// to the next captured number of sequences and replays it. PromptGraphs has the steps with prompts.
+// Every other step runs op by op. A step that waits for masks replays a graph of the forward pass
+// alone; the executor then samples with an op of its own.
 //
-// Where the executor has taps, there are four tap sets of every graph: without taps, for steps that
-// neither steer nor capture; for steps whose programs only add vectors at layer ends; for steps
-// with any taps at layer ends; and for all others (docs/contracts/exec.md). Where only prompts are
-// captured there is one set, and the few steps with captures that look like decode steps run op by
-// op. Beside those with taps are narrow graphs (narrow_graphs.h), of steps that tap few macro-ops
-// and come back often.
+// Where sequences have drafts, a step gives at most as many tokens as it runs, and wants the logits
+// of all of them. The cache pads such a step to the next captured number of tokens. A family of
+// graphs is made for sequences of up to so many tokens; a step takes the first family whose
+// sequences may be as long as its own. Steps with trees have a family of their own, where the
+// executor takes trees. A short chain beside trees is in no tree there; a long one is a tree of one
+// path. Where the executor's proposer guesses trees, or the host makes nothing but trees, steps of
+// chains take that family too.
 //
-// Rare taps have graphs of their own: steps that tap what mixers make, and steps that encode. Which
-// points those are decides what a graph launches, so nobody can capture them at start. The first
-// step with some rare taps runs op by op; at the second its graph is captured, beside the server's
-// work, and kept until many others were used since. It is a wide one: in all layers it taps the
-// kinds of macro-ops that the step taps in some.
+// Where the executor has taps, every graph is made for four tap sets: steps without taps; steps
+// whose programs only add vectors at layer ends; steps with any taps at layer ends; all other steps
+// (docs/contracts/exec.md). Where only prompts are captured there is one set, and the few decode
+// steps with captures run op by op. Beside the sets with taps are narrow graphs (narrow_graphs.h),
+// for steps that tap few macro-ops and come back often.
 //
-// Made before the first step; used by the executor's worker thread.
+// Rare taps have graphs of their own: those of steps that tap what mixers make, and of steps that
+// encode. The points that are tapped decide what such a graph launches, so the cache cannot capture
+// it at the start. The first step with some rare taps runs op by op. At the second such step the
+// cache captures a graph, while the server works. It keeps the graph until many others were used
+// since. The graph is a wide one: it taps in all layers the kinds of macro-ops that the step taps
+// in some layers.
 #pragma once
 
 #include <array>
@@ -40,6 +43,7 @@
 #include "rudder/exec/pack.h"
 #include "rudder/exec/prompt_graphs.h"
 #include "rudder/exec/recurring.h"
+#include "rudder/exec/sample_step.h"
 #include "rudder/exec/step_buffers.h"
 #include "rudder/model/decoder.h"
 #include "rudder/ops/ops.h"
@@ -61,8 +65,7 @@ class GraphCache {
     ops::Ops& ops;
     model::Decoder& decoder;
     StepBuffers& buffers;
-    std::span<const ops::KvLayer> kv = {};  // all layers, where steps may have trees
-    ops::TokenRows head_rows = {};          // beside them, where a draft head reads some
+    SampleReaders readers = {};
     bool samples = true;  // false: a stage that others are behind; its graphs are forward passes
     NarrowRules narrow = {};
   };

@@ -1,29 +1,29 @@
-// ModelProposer: a draft model or head guesses a tree, one pass a depth.
+// PassProposer: a draft model or head guesses a tree, one pass a depth.
 #include <algorithm>
 #include <bit>
 #include <limits>
 
-#include "rudder/exec/model_proposer.h"
+#include "rudder/exec/pass_proposer.h"
 
 namespace rudder::exec {
 
 // Where the head leaves what goes on behind a row of the sequence's tree; of a chain each guess has
 // the place of the one before it.
-int32_t ModelProposer::feedback_row(const GuessAsk& ask, int32_t row) const {
-  if (tree().tree.empty()) return ask.id.value;
-  const uint64_t before = tree().tree.parents() & ((uint64_t{1} << row) - 1);
+int32_t PassProposer::feedback_row(const GuessAsk& ask, int32_t row) const {
+  if (tree_.tree.empty()) return ask.id.value;
+  const uint64_t before = tree_.tree.parents() & ((uint64_t{1} << row) - 1);
   return ask.id.value * passes_.num_feedback + std::popcount(before);
 }
 
 // As many sequences at once as a pass has room for. The first guesses have been enqueued.
-Result<void> ModelProposer::guess_trees(std::span<GuessAsk> asks) {
+Result<void> PassProposer::guess_trees(std::span<GuessAsk> asks) {
   RUDDER_TRY_VOID(wait());
   read(kTokens, 0, first_guessed_);
   std::vector<GuessAsk*> guessed;
   for (GuessAsk& ask : asks) {
     if (!ask.guess.empty()) guessed.push_back(&ask);
   }
-  const int32_t deepest = tree().tree.depth();
+  const int32_t deepest = tree_.tree.depth();
   std::span<GuessAsk* const> rest = guessed;
   while (deepest > 1 && !rest.empty()) {
     const int32_t room = std::min(capacity_.max_tokens_per_step / passes_.max_tokens,
@@ -41,7 +41,7 @@ Result<void> ModelProposer::guess_trees(std::span<GuessAsk> asks) {
 }
 
 // What follows the guesses of this depth.
-Result<void> ModelProposer::guess_depth(std::span<GuessAsk* const> asks, int32_t depth) {
+Result<void> PassProposer::guess_depth(std::span<GuessAsk* const> asks, int32_t depth) {
   clear();
   guessed_.clear();
   for (GuessAsk* const ask : asks) add_guesses(*ask, depth);
@@ -53,8 +53,8 @@ Result<void> ModelProposer::guess_depth(std::span<GuessAsk* const> asks, int32_t
 }
 
 // Each is sampled in the name of a slot of its own: the device ends a slot that has no numbers.
-void ModelProposer::add_guesses(GuessAsk& ask, int32_t depth) {
-  const step::DraftTree whole = tree().tree.first(ask.num_guess);
+void PassProposer::add_guesses(GuessAsk& ask, int32_t depth) {
+  const step::DraftTree whole = tree_.tree.first(ask.num_guess);
   const uint64_t rows = whole.parents() & whole.down_to(depth);
   const step::DraftTree part = whole.part(rows);
   if (part.depth() < depth) return;
@@ -67,7 +67,7 @@ void ModelProposer::add_guesses(GuessAsk& ask, int32_t depth) {
     if ((rows >> row & 1) == 0) continue;
     packed_.ids.push_back(ask.guess[static_cast<size_t>(row - 1)]);
     packed_.positions.push_back(begin + whole.depth(row) - 1);
-    if (draft_.head) packed_.guesses.goes_on_rows.push_back(feedback_row(ask, whole.parent(row)));
+    if (is_head()) packed_.guesses.goes_on_rows.push_back(feedback_row(ask, whole.parent(row)));
     add_kv_slot(ask, begin + count);
     packed_.ancestors.push_back(part.ancestors(++count) >> 1);  // the carried token is in KV
     if (whole.depth(row) < depth) continue;
@@ -80,14 +80,14 @@ void ModelProposer::add_guesses(GuessAsk& ask, int32_t depth) {
 }
 
 // Of those that follow one row the tokens of their ranks; none of numbers that are none.
-void ModelProposer::read_children(const Sampled& sampled, const ops::SampledToken& likeliest,
-                                  const ops::TopLogprob* top) const {
+void PassProposer::read_children(const Sampled& sampled, const ops::SampledToken& likeliest,
+                                 const ops::TopLogprob* top) const {
   std::vector<int32_t>& guess = sampled.ask->guess;
   guess.resize(static_cast<size_t>(sampled.ask->num_guess), -1);
   for (int32_t row = 1; row <= sampled.ask->num_guess; ++row) {
-    if (tree().tree.parent(row) != sampled.row || likeliest.token < 0) continue;
+    if (tree_.tree.parent(row) != sampled.row || likeliest.token < 0) continue;
     const auto draft = static_cast<size_t>(row - 1);
-    guess[draft] = top[tree().ranks[draft]].token;
+    guess[draft] = top[tree_.ranks[draft]].token;
   }
 }
 

@@ -12,7 +12,7 @@
 #include "rudder/base/contain.h"
 #include "rudder/exec/check_trees.h"
 #include "rudder/exec/device_executor.h"
-#include "rudder/exec/draft_loader.h"
+#include "rudder/exec/draft_sources.h"
 #include "rudder/exec/head_lens.h"
 #include "rudder/exec/pipeline_executor.h"
 #include "rudder/exec/stage_link.h"
@@ -24,8 +24,8 @@
 namespace rudder::exec {
 namespace {
 
-// What is loaded, for whom: all devices of all replicas, of each replica its stages, of each stage
-// its ranks.
+// How a model is divided among devices. The devices are listed replica by replica, of each replica
+// stage by stage, of each stage rank by rank. Lives while the executors are made.
 struct Division {
   const weights::Checkpoint& checkpoint;
   const model::ModelSpec& spec;  // of the whole model
@@ -51,14 +51,13 @@ Result<std::vector<model::Stage>> stages_of(const weights::Checkpoint& checkpoin
   RUDDER_TRY(std::vector<model::Stage> stages,
              model::divide_checkpoint(checkpoint, spec, ops, settings.pipeline_parallel_size));
   if (limits.draft_model == nullptr) return stages;
-  RUDDER_TRY(const DraftModel draft, read_draft(limits, spec));  // it is where the model samples
-  if (draft.head) model::join_head(draft.head->spec, stages);
-  if (draft.assistant) RUDDER_TRY_VOID(model::join_assistant(draft.assistant->spec, stages));
+  RUDDER_TRY(const std::unique_ptr<DraftSource> source, read_source(limits, spec));
+  RUDDER_TRY_VOID(source->join(stages));  // it is where the model samples
   return stages;
 }
 
-// Of encoders that captured rows are read by on the device. The host has dictionaries already, and
-// code of its own for them.
+// Bytes of the encoders by which a device reads captured rows as features. None on the CPU: the
+// host has the dictionaries already, and code of its own that reads by them.
 int64_t feature_bytes(const ExecSettings& settings, ops::Ops& ops) {
   constexpr int64_t kDefaultMb = 256;
   const bool reads = ops.reader_ops() != nullptr && ops.feature_ops() != nullptr && !ops.is_host();
@@ -66,84 +65,80 @@ int64_t feature_bytes(const ExecSettings& settings, ops::Ops& ops) {
   return (settings.feature_memory_mb > 0 ? settings.feature_memory_mb : kDefaultMb) << 20;
 }
 
-// Of one rank or stage. `max_model_len` is that of the settings, or less.
+// The drafts that an executor takes: what the settings ask for, and what `source` says of itself
+// (null: nothing guesses on the device). Trees only where steps `may_take_trees`.
+step::DraftCaps draft_caps(const StepLimits& limits, const DraftSource* source,
+                           bool may_take_trees) {
+  step::DraftCaps caps = {
+      .max_draft = limits.max_draft, .tells_rows = limits.tells_rows, .guesses = source != nullptr};
+  if (source != nullptr) source->describe(caps);
+  caps.takes_trees = may_take_trees && (limits.host_trees || !caps.guess_tree.empty());
+  return caps;
+}
+
+// The memory of one device, which is a rank or a stage of the model. `max_model_len` is that of the
+// settings, or a smaller one that another device has room for.
 Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const model::Stage& stage,
                                  int32_t max_model_len) {
   const ExecSettings& settings = division.settings;
   const StepLimits& limits = division.limits;
   const ops::Rank rank = ops::rank_of(ops);
   const ops::ReaderOps* const reader = ops.reader_ops();
-  if (limits.look_up.max_n > 0 && (ops.draft_ops() == nullptr || !stage.is_alone())) {
-    return fail(ErrorCode::kUnsupported, "what is looked up, by several stages or this backend",
-                "speculative-config.method");
-  }
   RUDDER_TRY(const model::ModelSpec part, model::shard_spec(division.spec, rank));
-  DraftModel draft;
-  int64_t guess_bytes = 0;
-  const bool guesses = limits.draft_model != nullptr && stage.is_last();
+  RUDDER_TRY(const std::unique_ptr<DraftSource> source, read_source(limits, division.spec));
+  const bool may_take_trees =
+      ops.tree_ops() != nullptr && stage.is_alone() && model::runs_trees(part);
+  const step::DraftCaps drafts = draft_caps(limits, source.get(), may_take_trees);
+  const bool guesses = source != nullptr && stage.is_last();
+  int64_t source_bytes = 0;
   if (guesses) {
-    if (limits.draft_kind != DraftKind::kModel) RUDDER_TRY_VOID(check_runs_heads(ops));
-    RUDDER_TRY(draft, read_draft(limits, division.spec));
-    RUDDER_TRY(guess_bytes, draft_weight_bytes(draft, limits, ops));
-    RUDDER_TRY_VOID(shard_draft(draft, rank));
+    RUDDER_TRY_VOID(source->check_device(ops, stage));
+    RUDDER_TRY(source_bytes, source->weight_bytes(ops));
+    RUDDER_TRY_VOID(shard_source(*source, rank));
   }
-  const bool keeps_kv = guesses && !draft.guesses_from_rows();
   RUDDER_TRY(const model::WeightBudget weights,
              model::budget_weights(division.checkpoint, division.spec, ops, rank, stage));
-  RUDDER_TRY(
-      MemoryBudget budget,
-      budget_memory(
-          part, {.act = ops.act_dtype(), .kv = ops.kv_dtype()},
-          {.weights = weights,
-           .available_bytes = ops.available_memory(),
-           .utilization = settings.gpu_memory_utilization,
-           .kv_cache_memory_bytes = settings.kv_cache_memory_bytes,
-           .max_model_len = max_model_len,
-           .block_size = settings.block_size,
-           .attention_lookback = ops.attention_lookback(),
-           .max_num_seqs = limits.max_num_seqs,
-           .max_num_batched_tokens = limits.max_num_batched_tokens,
-           .max_draft = limits.max_draft,
-           .takes_trees = (limits.host_trees || !limits.draft_tree.tree.empty()) &&
-                          ops.tree_ops() != nullptr && stage.is_alone() && model::runs_trees(part),
-           .guess_tree = limits.draft_tree.tree,
-           .look_up = limits.look_up,
-           .draft = {.spec = keeps_kv ? &draft.spec : nullptr,
-                     .weight_bytes = guess_bytes,
-                     .head = draft.head ? &draft.head->spec : nullptr,
-                     .medusa = draft.medusa ? &draft.medusa->spec : nullptr,
-                     .assistant = draft.assistant ? &draft.assistant->spec : nullptr},
-           .states = {.fraction = settings.states.memory_fraction,
-                      .checkpoint_blocks = settings.states.checkpoint_blocks},
-           .taps = {.enable_steering = settings.enable_steering,
-                    .max_steering_rows = settings.max_steering_rows,
-                    .steering_bytes = settings.steering_memory_mb << 20,
-                    .capture_bytes = settings.capture_memory_mb << 20,
-                    .embedding_bytes = settings.embedding_memory_mb << 20,
-                    .max_num_seqs = limits.max_num_seqs,
-                    .max_in_flight = division.max_in_flight(),
-                    .reads_aside = reader != nullptr,
-                    .reader_bytes = reader == nullptr ? 0 : reader->reader_bytes(),
-                    .encodes = ops.feature_ops() != nullptr,
-                    .feature_bytes = feature_bytes(settings, ops),
-                    .patterns = ops.pattern_ops() != nullptr},
-           .rank = rank,
-           .stage = stage,
-           .max_in_flight = division.max_in_flight()}));
-  if (keeps_kv) {
-    RUDDER_TRY_VOID(
-        check_draft_model(draft.spec, division.spec, budget.kv.groups, budget.max_seq_len));
-  }
-  if (draft.assistant) {
-    RUDDER_TRY_VOID(check_positions(draft.assistant->spec.layers, budget.max_seq_len));
+  RUDDER_TRY(MemoryBudget budget,
+             budget_memory(part, {.act = ops.act_dtype(), .kv = ops.kv_dtype()},
+                           {.weights = weights,
+                            .available_bytes = ops.available_memory(),
+                            .utilization = settings.gpu_memory_utilization,
+                            .kv_cache_memory_bytes = settings.kv_cache_memory_bytes,
+                            .max_model_len = max_model_len,
+                            .block_size = settings.block_size,
+                            .attention_lookback = ops.attention_lookback(),
+                            .max_num_seqs = limits.max_num_seqs,
+                            .max_num_batched_tokens = limits.max_num_batched_tokens,
+                            .drafts = drafts,
+                            .source = guesses ? source.get() : nullptr,
+                            .source_weight_bytes = source_bytes,
+                            .states = {.fraction = settings.states.memory_fraction,
+                                       .checkpoint_blocks = settings.states.checkpoint_blocks},
+                            .taps = {.enable_steering = settings.enable_steering,
+                                     .max_steering_rows = settings.max_steering_rows,
+                                     .steering_bytes = settings.steering_memory_mb << 20,
+                                     .capture_bytes = settings.capture_memory_mb << 20,
+                                     .embedding_bytes = settings.embedding_memory_mb << 20,
+                                     .max_num_seqs = limits.max_num_seqs,
+                                     .max_in_flight = division.max_in_flight(),
+                                     .reads_aside = reader != nullptr,
+                                     .reader_bytes = reader == nullptr ? 0 : reader->reader_bytes(),
+                                     .encodes = ops.feature_ops() != nullptr,
+                                     .feature_bytes = feature_bytes(settings, ops),
+                                     .patterns = ops.pattern_ops() != nullptr},
+                            .rank = rank,
+                            .stage = stage,
+                            .max_in_flight = division.max_in_flight()}));
+  if (guesses) {
+    RUDDER_TRY_VOID(source->check_model(division.spec, budget.kv.groups, budget.max_seq_len));
   }
   return budget;
 }
 
-// Ranks keep KV alike, so one has as many blocks and states as another, and the longest sequence of
-// all.
-// Weights of ranks differ a little; the first has most. Stages differ in all but blocks and
-// lengths.
+// The memory of all devices together: that of the first device, whose weights are the largest of
+// its stage; of several stages one budget each. A block or state has its part on every device, so
+// all devices have as many of them as the one with room for the fewest, and sequences are as long
+// as the shortest that some device has room for.
 Result<MemoryBudget> budget_all(const Division& division, const std::vector<ops::Ops*>& devices) {
   const auto budget_each = [&](int32_t max_model_len) -> Result<std::vector<MemoryBudget>> {
     std::vector<MemoryBudget> budgets;
@@ -194,10 +189,6 @@ std::vector<ops::Ops*> all_ranks(std::span<const Ranks> replicas) {
 
 step::Capacity capacity_of(const MemoryBudget& memory, const model::ModelSpec& spec,
                            const StepLimits& limits) {
-  const bool looks_up = memory.look_up.max_n > 0;
-  const bool reads_rows =
-      limits.draft_model != nullptr &&
-      (limits.draft_kind == DraftKind::kMedusa || limits.draft_kind == DraftKind::kAssistant);
   return {.num_slots = limits.max_num_seqs,
           .num_blocks = memory.num_blocks,
           .block_size = memory.block_size,
@@ -206,27 +197,21 @@ step::Capacity capacity_of(const MemoryBudget& memory, const model::ModelSpec& s
           .vocab_size = spec.vocab,
           .max_in_flight = memory.max_in_flight,
           .max_repeat = limits.max_repeat,
-          .max_draft = memory.max_draft,
-          .takes_trees = memory.takes_trees,
-          .tells_rows = limits.tells_rows,
-          .guesses = limits.draft_model != nullptr || looks_up,
-          .guesses_from_rows = reads_rows || looks_up,
-          .look_up = memory.look_up,
-          .guess_tree = limits.draft_tree.tree,
+          .drafts = memory.drafts,
           .kv_groups = memory.kv.groups,
           .states = memory.states,
           .geometry = memory.geometry,
           .taps = memory.taps};
 }
 
-// What all ranks of a model load with.
+// What the threads that load share; each reads it.
 struct Loading {
   const Division& division;
   const MemoryBudget& memory;
   const LoadProgress& progress;
 };
 
-// What one device has of its replica.
+// Which part of its replica a device has.
 struct DevicePart {
   model::Stage stage;
   // Between the ranks of this index of the replica's stages; null: one stage has all layers.
@@ -262,8 +247,10 @@ Result<LoadedRank> load_rank(const Loading& loading, std::unique_ptr<ops::Ops> o
   if (memory.feature_bytes > 0 && part.stage.is_first() && ops::rank_of(*ops).index == 0) {
     loaded.feature_ops = ops->reader_ops()->make_reader();
   }
-  if (division.limits.draft_model != nullptr && part.stage.is_last()) {
-    RUDDER_TRY(model.draft, load_draft(division.limits, division.spec, *ops));
+  if (memory.drafts.guesses && part.stage.is_last()) {
+    RUDDER_TRY(model.draft, read_source(division.limits, division.spec));
+    RUDDER_TRY_VOID(model.draft->load(*ops));
+    RUDDER_TRY_VOID(shard_source(*model.draft, ops::rank_of(*ops)));
   }
   model.ops = std::move(ops);
   model.kv = memory.kv;
@@ -276,7 +263,8 @@ Result<LoadedRank> load_rank(const Loading& loading, std::unique_ptr<ops::Ops> o
   return loaded;
 }
 
-// The progress of several that load at the same time as that of loading all of them.
+// Reports the progress of all devices, which load at the same time, as that of one load. The
+// threads that load call it.
 class JointProgress {
  public:
   JointProgress(ProgressFn report, size_t count) : report_(std::move(report)), done_(count, 0) {}
@@ -296,7 +284,7 @@ class JointProgress {
   std::vector<int64_t> done_;
 };
 
-// Each on a thread of its own; one that is alone on this one.
+// Loads each device on a thread of its own, but for the first, which loads on the caller's.
 std::vector<Result<LoadedRank>> load_ranks(const Loading& loading,
                                            std::vector<std::unique_ptr<ops::Ops>> ranks,
                                            const std::vector<DevicePart>& parts) {
@@ -313,7 +301,8 @@ std::vector<Result<LoadedRank>> load_ranks(const Loading& loading,
   return loaded;
 }
 
-// What a rank says whose group has ended is not why it has; null: all are loaded.
+// The error for which loading failed; null: all devices are loaded. A rank whose group has ended
+// says so (kCancelled), but another rank's error is why the group ended.
 const Error* why_not_loaded(const std::vector<Result<LoadedRank>>& loaded) {
   const Error* why = nullptr;
   for (const Result<LoadedRank>& one : loaded) {
@@ -323,7 +312,8 @@ const Error* why_not_loaded(const std::vector<Result<LoadedRank>>& loaded) {
   return why;
 }
 
-// Over the head of a replica: that of its last stage, or what its ranks have of it.
+// The lens over the head of a replica, which its last stage has, or the ranks of that stage by
+// parts.
 Result<std::unique_ptr<HeadLens>> make_lens(const model::ModelSpec& spec,
                                             std::span<Result<LoadedRank>> replica) {
   std::unique_ptr<ops::Ops> reader;
@@ -349,8 +339,8 @@ Result<std::unique_ptr<DeviceFeatureReader>> make_features(const MemoryBudget& m
   return DeviceFeatureReader::make(std::move(reader), bounds);
 }
 
-// Of all devices of all replicas. A rank has the whole residual stream, so it hands over to the
-// rank of its index alone.
+// The part of each device, in the order of the devices. A rank has the whole residual stream, so it
+// hands over to the rank of its own index of the next stage, and to no other.
 std::vector<DevicePart> parts_of(const Division& division, size_t num_devices) {
   std::vector<DevicePart> parts;
   std::vector<std::shared_ptr<StageLink>> links(division.num_ranks);
@@ -365,7 +355,7 @@ std::vector<DevicePart> parts_of(const Division& division, size_t num_devices) {
   return parts;
 }
 
-// Over the devices of one replica.
+// One executor of a replica out of those of its devices.
 std::unique_ptr<step::Executor> join(const Division& division,
                                      std::span<Result<LoadedRank>> replica) {
   std::vector<std::unique_ptr<step::Executor>> stages;

@@ -1,6 +1,7 @@
 // Makes an executor that is ready for its first step from a checkpoint: computes the memory budget,
 // loads the weights, allocates the KV cache. apps/, which picks the backend, calls it once at
-// start.
+// start, on the main thread. Each device of a group or a pipeline loads on a thread of its own,
+// which ends before the call returns. The caller owns the executor, which owns its devices.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +17,12 @@
 #include "rudder/features/feature_reader.h"
 #include "rudder/model/spec.h"
 #include "rudder/ops/ops.h"
+#include "rudder/step/draft_method.h"
 #include "rudder/step/executor.h"
 #include "rudder/tap/lens.h"
 #include "rudder/weights/checkpoint.h"
 
 namespace rudder::exec {
-
-// What the checkpoint of a proposer holds.
-enum class DraftKind : uint8_t { kModel, kEagle, kEagle3, kMedusa, kAssistant };
 
 // From the engine's settings.
 struct StepLimits {
@@ -34,18 +33,18 @@ struct StepLimits {
   // A model of the same tokens that guesses drafts; null: the executor has no proposer. Errors of
   // it name speculative-config.model. It may be closed when the model may.
   const weights::Checkpoint* draft_model = nullptr;
-  DraftKind draft_kind = DraftKind::kModel;
+  step::DraftMethod draft_method = step::DraftMethod::kDraftModel;  // what it is
   // What heads guess, max_draft tokens; empty: chains. Refused where the backend or the model
   // (model::runs_trees) takes no trees, and on several stages.
   step::RankedTree draft_tree = {};
   // The host makes trees of drafts, where steps take them; and is told of their rows
-  // (Capacity::tells_rows).
+  // (DraftCaps::tells_rows).
   bool host_trees = false;
   bool tells_rows = false;
   // The key of speculative-config that asks for trees of the host: it is refused likewise. Empty:
   // nothing asks for them, so there are chains where there are no trees.
   std::string tree_key = {};
-  // Guesses are looked up on the device (Capacity::look_up), of max_draft tokens; not beside a
+  // Guesses are looked up on the device (DraftCaps::look_up), of max_draft tokens; not beside a
   // model that guesses. Refused where the backend looks nothing up, and on several stages.
   step::LookUp look_up = {};
 };

@@ -8,10 +8,10 @@
 #include <variant>
 
 #include "rudder/base/check.h"
+#include "rudder/exec/draft_source.h"
 #include "rudder/exec/feature_reader.h"
 #include "rudder/exec/handover.h"
 #include "rudder/exec/head_lens.h"
-#include "rudder/exec/model_proposer.h"
 #include "rudder/exec/scorer.h"
 #include "rudder/exec/state_memory.h"
 #include "rudder/exec/step_buffers.h"
@@ -164,9 +164,7 @@ MemoryBudget asked(const StorageDTypes& dtypes, const MemoryAsk& ask) {
   budget.block_size = ask.block_size;
   budget.max_num_seqs = ask.max_num_seqs;
   budget.max_num_batched_tokens = ask.max_num_batched_tokens;
-  budget.max_draft = ask.max_draft;
-  budget.takes_trees = ask.takes_trees;
-  budget.look_up = ask.look_up;
+  budget.drafts = ask.drafts;
   budget.num_ranks = ask.rank.count;
   budget.max_in_flight = ask.max_in_flight;
   budget.stage = ask.stage;
@@ -176,40 +174,23 @@ MemoryBudget asked(const StorageDTypes& dtypes, const MemoryAsk& ask) {
 // But for the blocks, which nothing but the KV cache depends on, and the number of states.
 step::Capacity budgeted_capacity(const MemoryBudget& budget, const MemoryAsk& ask,
                                  const model::ModelSpec& spec) {
-  const bool looks_up = ask.look_up.max_n > 0;
-  return step::Capacity{
-      .num_slots = ask.max_num_seqs,
-      .num_blocks = 0,
-      .block_size = ask.block_size,
-      .max_tokens_per_step = ask.max_num_batched_tokens,
-      .max_seq_len = budget.max_seq_len,
-      .vocab_size = spec.vocab,
-      .max_in_flight = ask.max_in_flight,
-      .max_draft = ask.max_draft,
-      .takes_trees = ask.takes_trees,
-      .guesses = ask.draft.spec != nullptr || ask.draft.guesses_from_rows() || looks_up,
-      .guesses_from_rows = ask.draft.guesses_from_rows() || looks_up,
-      .look_up = ask.look_up,
-      .guess_tree = ask.guess_tree,
-      .kv_groups = budget.kv.groups,
-      .states = {.count = model::keeps_states(spec) ? kLeastStates : 0},
-      .geometry = budget.geometry,
-      .taps = budget.taps};
+  return step::Capacity{.num_slots = ask.max_num_seqs,
+                        .num_blocks = 0,
+                        .block_size = ask.block_size,
+                        .max_tokens_per_step = ask.max_num_batched_tokens,
+                        .max_seq_len = budget.max_seq_len,
+                        .vocab_size = spec.vocab,
+                        .max_in_flight = ask.max_in_flight,
+                        .drafts = ask.drafts,
+                        .kv_groups = budget.kv.groups,
+                        .states = {.count = model::keeps_states(spec) ? kLeastStates : 0},
+                        .geometry = budget.geometry,
+                        .taps = budget.taps};
 }
 
 int64_t draft_bytes(const step::Capacity& capacity, const MemoryAsk& ask, tensor::DType act) {
-  if (ask.draft.medusa != nullptr) {
-    return ask.draft.weight_bytes +
-           MedusaProposer::device_bytes(*ask.draft.medusa, capacity, act, ask.rank);
-  }
-  if (ask.draft.assistant != nullptr) {
-    return ask.draft.weight_bytes +
-           AssistantProposer::device_bytes(*ask.draft.assistant, capacity, act, ask.rank);
-  }
-  return ask.draft.spec == nullptr
-             ? 0
-             : ask.draft.weight_bytes + ModelProposer::device_bytes(*ask.draft.spec, ask.draft.head,
-                                                                    capacity, act, ask.rank);
+  if (ask.source == nullptr) return 0;
+  return ask.source_weight_bytes + ask.source->device_bytes(capacity, act, ask.rank);
 }
 
 }  // namespace
@@ -293,12 +274,9 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
   }
 
   budget.draft_bytes = draft_bytes(capacity(), ask, dtypes.act);
-  if (ask.draft.spec != nullptr) {
-    RUDDER_TRY(const KvLayout beside, draft_kv_layout(*ask.draft.spec, dtypes.kv, ask.block_size));
-    budget.draft_kv_bytes = beside.block_bytes;
-    if (ask.draft.head != nullptr) {
-      budget.draft_kv_bytes += hidden_block_bytes(*ask.draft.head, dtypes.act, ask.block_size);
-    }
+  if (ask.source != nullptr) {
+    RUDDER_TRY(budget.draft_kv_bytes,
+               ask.source->block_bytes(dtypes.kv, dtypes.act, ask.block_size));
   }
 
   RUDDER_TRY(const int64_t kept_bytes, kv_budget(budget, ask));
@@ -357,10 +335,10 @@ std::string MemoryBudget::to_table() const {
                             tensor::dtype_name(dtypes.act)));
   table += line("sequences", sequence_bytes,
                 fmt::format("penalty counts, block tables, {}inputs of a step, for {}",
-                            look_up.max_n > 0 ? "tokens to look up, " : "", max_num_seqs));
+                            drafts.look_up.max_n > 0 ? "tokens to look up, " : "", max_num_seqs));
   if (draft_bytes > 0) {
     table += line("draft model", draft_bytes,
-                  fmt::format("guesses of up to {} tokens{}", max_draft,
+                  fmt::format("guesses of up to {} tokens{}", drafts.max_draft,
                               draft_kv_bytes > 0 ? "; its KV lies beside each block" : ""));
   }
   if (tap_bytes > 0) table += line("taps", tap_bytes, taps_text(*this));

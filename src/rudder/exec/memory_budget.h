@@ -10,9 +10,6 @@
 #include "rudder/exec/feature_reader.h"
 #include "rudder/exec/kv_layout.h"
 #include "rudder/exec/tap_limits.h"
-#include "rudder/model/assistant.h"
-#include "rudder/model/draft_head.h"
-#include "rudder/model/medusa.h"
 #include "rudder/model/spec.h"
 #include "rudder/model/weight_budget.h"
 #include "rudder/ops/comm.h"
@@ -21,21 +18,12 @@
 
 namespace rudder::exec {
 
+class DraftSource;
+
 // How a backend stores what steps compute.
 struct StorageDTypes {
   tensor::DType act = tensor::DType::kF32;
   tensor::DType kv = tensor::DType::kF32;
-};
-
-// What guesses drafts beside the model.
-struct DraftAsk {
-  const model::ModelSpec* spec = nullptr;           // a model's, the rank's part of it; null: none
-  int64_t weight_bytes = 0;                         // of its weights
-  const model::DraftHeadSpec* head = nullptr;       // where a head guesses; `spec` is its layer
-  const model::MedusaSpec* medusa = nullptr;        // where Medusa heads guess, without `spec`
-  const model::AssistantSpec* assistant = nullptr;  // where an assistant does, likewise
-
-  bool guesses_from_rows() const { return medusa != nullptr || assistant != nullptr; }
 };
 
 // What layers keep of sequences besides KV, where they keep anything.
@@ -54,11 +42,9 @@ struct MemoryAsk {
   int32_t attention_lookback = 0;  // Ops::attention_lookback
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
-  int32_t max_draft = 0;
-  bool takes_trees = false;         // Capacity::takes_trees
-  step::DraftTree guess_tree = {};  // likewise
-  step::LookUp look_up = {};        // likewise
-  DraftAsk draft = {};
+  step::DraftCaps drafts = {};          // Capacity::drafts
+  const DraftSource* source = nullptr;  // of guesses, the rank's part; null: none on this device
+  int64_t source_weight_bytes = 0;      // of its weights
   StateAsk states = {};
   TapAsk taps = {};
   ops::Rank rank = {};  // whose memory it is
@@ -74,8 +60,8 @@ struct MemoryBudget {
   int64_t sequence_bytes = 0;   // what sequences keep between steps, and the inputs of a step
   int64_t tap_bytes = 0;        // the tap table, the capture ring, the lens, the reader of features
   int64_t message_bytes = 0;    // what a stage tells others; 0: one has all layers
-  int64_t draft_bytes = 0;      // the draft model's weights and buffers; 0: there is none
-  int64_t draft_kv_bytes = 0;   // its KV beside one block, and the rows that a head reads
+  int64_t draft_bytes = 0;      // weights and buffers of what guesses; 0: there are none
+  int64_t draft_kv_bytes = 0;   // what it keeps beside one block
   KvLayout kv;
   step::StatePool states;
   int32_t num_blocks = 0;
@@ -83,10 +69,8 @@ struct MemoryBudget {
   int32_t max_seq_len = 0;
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
-  int32_t max_draft = 0;  // of a sequence; 0 where the backend takes no drafts
-  bool takes_trees = false;
-  step::LookUp look_up = {};
-  bool has_lens = false;  // captured rows can be read through the head
+  step::DraftCaps drafts = {};  // Capacity::drafts
+  bool has_lens = false;        // captured rows can be read through the head
   // Of encoders of dictionaries that captured rows are read by; 0: they are read on the host.
   int64_t feature_bytes = 0;
   tap::Geometry geometry;  // empty without taps

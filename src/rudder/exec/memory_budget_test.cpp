@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include "rudder/exec/assistant_proposer.h"
 #include "rudder/exec/feature_reader.h"
+#include "rudder/exec/head_proposer.h"
+#include "rudder/exec/medusa_proposer.h"
 #include "rudder/exec/model_proposer.h"
 #include "rudder/exec/step_buffers.h"
 #include "rudder/model/decoder.h"
@@ -118,7 +121,7 @@ TEST(MemoryBudget, StatesAreCountedWhereLayersKeepAny) {
   EXPECT_EQ(plan_memory(spec, dtypes, less)->states.checkpoint_blocks,
             (bytes + 2 * 2 * 16 * 4 - 1) / (2 * 2 * 16 * 4));  // k+v, heads, dim
   MemoryAsk drafting = ask;
-  drafting.max_draft = 3;
+  drafting.drafts.max_draft = 3;
   EXPECT_GE(plan_memory(spec, dtypes, drafting)->sequence_bytes - budget->sequence_bytes,
             (4 + 1) * (1 + 3) * 2 * 64 * 4);
 }
@@ -217,10 +220,11 @@ TEST(MemoryBudget, ADraftModelAndItsKvAreCounted) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   const model::ModelSpec draft = testing::tiny_spec(TinyArch::kHeadNorm);
   MemoryAsk ask = tiny_ask();
-  ask.max_draft = 3;
+  ask.drafts.max_draft = 3;
   const auto without = plan_memory(spec, {}, ask);
-  ask.draft.spec = &draft;
-  ask.draft.weight_bytes = 1000;
+  const ModelProposer source(draft, {});
+  ask.source = &source;
+  ask.source_weight_bytes = 1000;
   const auto with = plan_memory(spec, {}, ask);
   ASSERT_TRUE(without && with);
   EXPECT_EQ(without->draft_bytes, 0);
@@ -231,9 +235,8 @@ TEST(MemoryBudget, ADraftModelAndItsKvAreCounted) {
                                    .max_tokens_per_step = 64,
                                    .max_seq_len = 512,
                                    .vocab_size = 160,
-                                   .max_draft = 3};
-  EXPECT_EQ(with->draft_bytes,
-            1000 + ModelProposer::device_bytes(draft, nullptr, capacity, tensor::DType::kF32));
+                                   .drafts = {.max_draft = 3}};
+  EXPECT_EQ(with->draft_bytes, 1000 + source.device_bytes(capacity, tensor::DType::kF32, {}));
   EXPECT_EQ(with->draft_kv_bytes, draft_kv_layout(draft, tensor::DType::kF32, 16)->block_bytes);
   EXPECT_GT(with->draft_kv_bytes, 0);
   EXPECT_EQ(with->num_blocks, without->num_blocks);
@@ -248,10 +251,12 @@ TEST(MemoryBudget, ADraftHeadAndTheRowsThatItReadsAreCounted) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   const model::DraftHeadSpec head = testing::tiny_head_spec(testing::TinyHead::kOwnEmbedding);
   MemoryAsk ask = tiny_ask();
-  ask.max_draft = 3;
-  ask.draft.spec = &head.layer;
+  ask.drafts.max_draft = 3;
+  const ModelProposer layer(head.layer, {});
+  ask.source = &layer;
   const auto model = plan_memory(spec, {}, ask);
-  ask.draft.head = &head;
+  const HeadProposer source(head, {});
+  ask.source = &source;
   const auto with = plan_memory(spec, {}, ask);
   ASSERT_TRUE(model && with);
   // Three rows of 64 floats a token.
@@ -265,10 +270,12 @@ TEST(MemoryBudget, AHeadOfAProductTakesOneRowAndNoLogitsOfItsOwn) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   const model::DraftHeadSpec head = testing::tiny_head_spec(testing::TinyHead::kProduct);
   MemoryAsk ask = tiny_ask();
-  ask.max_draft = 3;
-  ask.draft.spec = &head.layer;
+  ask.drafts.max_draft = 3;
+  const ModelProposer layer(head.layer, {});
+  ask.source = &layer;
   const auto model = plan_memory(spec, {}, ask);
-  ask.draft.head = &head;
+  const HeadProposer source(head, {});
+  ask.source = &source;
   const auto with = plan_memory(spec, {}, ask);
   ASSERT_TRUE(model && with);
   EXPECT_EQ(with->draft_kv_bytes - model->draft_kv_bytes, 16 * 64 * 4);
@@ -280,12 +287,14 @@ TEST(MemoryBudget, ATreeOfADraftHeadTakesRowsToGoOnFrom) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   const model::DraftHeadSpec head = testing::tiny_head_spec(testing::TinyHead::kOwnEmbedding);
   MemoryAsk ask = tiny_ask();
-  ask.max_draft = 4;
-  ask.takes_trees = true;
-  ask.draft.spec = &head.layer;
-  ask.draft.head = &head;
+  ask.drafts.max_draft = 4;
+  ask.drafts.takes_trees = true;
+  const HeadProposer chains(head, {});
+  ask.source = &chains;
   const auto chain = plan_memory(spec, {}, ask);
-  for (const int32_t parent : {0, 0, 1, 2}) ask.guess_tree.add(parent);
+  for (const int32_t parent : {0, 0, 1, 2}) ask.drafts.guess_tree.add(parent);
+  const HeadProposer trees(head, {}, {.tree = ask.drafts.guess_tree});
+  ask.source = &trees;
   const auto tree = plan_memory(spec, {}, ask);
   ASSERT_TRUE(chain && tree);
   // Two more rows of 48 floats of 4 slots. Of 64 tokens words of ancestors, and which rows they go
@@ -297,10 +306,11 @@ TEST(MemoryBudget, MedusaHeadsAreCountedAndTakeNoKv) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   const model::MedusaSpec heads = testing::tiny_medusa_spec(false);
   MemoryAsk ask = tiny_ask();
-  ask.max_draft = 3;
+  ask.drafts.max_draft = 3;
   const auto without = plan_memory(spec, {}, ask);
-  ask.draft.medusa = &heads;
-  ask.draft.weight_bytes = 1000;
+  const MedusaProposer source(heads, {});
+  ask.source = &source;
+  ask.source_weight_bytes = 1000;
   const auto with = plan_memory(spec, {}, ask);
   ASSERT_TRUE(with && without);
   const step::Capacity capacity = {.num_slots = 4,
@@ -309,9 +319,8 @@ TEST(MemoryBudget, MedusaHeadsAreCountedAndTakeNoKv) {
                                    .max_tokens_per_step = 64,
                                    .max_seq_len = 512,
                                    .vocab_size = 160,
-                                   .max_draft = 3};
-  EXPECT_EQ(with->draft_bytes,
-            1000 + MedusaProposer::device_bytes(heads, capacity, tensor::DType::kF32));
+                                   .drafts = {.max_draft = 3}};
+  EXPECT_EQ(with->draft_bytes, 1000 + source.device_bytes(capacity, tensor::DType::kF32, {}));
   EXPECT_EQ(with->draft_kv_bytes, 0);
   EXPECT_EQ(with->num_blocks, without->num_blocks);
 }
@@ -320,10 +329,11 @@ TEST(MemoryBudget, AnAssistantIsCountedAndTakesNoKv) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kTwoWidths);
   const model::AssistantSpec assistant = testing::tiny_assistant_spec(spec);
   MemoryAsk ask = tiny_ask();
-  ask.max_draft = 3;
+  ask.drafts.max_draft = 3;
   const auto without = plan_memory(spec, {}, ask);
-  ask.draft.assistant = &assistant;
-  ask.draft.weight_bytes = 1000;
+  const AssistantProposer source(assistant, {});
+  ask.source = &source;
+  ask.source_weight_bytes = 1000;
   const auto with = plan_memory(spec, {}, ask);
   ASSERT_TRUE(with && without);
   const step::Capacity capacity = {.num_slots = 4,
@@ -332,10 +342,9 @@ TEST(MemoryBudget, AnAssistantIsCountedAndTakesNoKv) {
                                    .max_tokens_per_step = 64,
                                    .max_seq_len = 512,
                                    .vocab_size = 160,
-                                   .max_draft = 3,
+                                   .drafts = {.max_draft = 3},
                                    .kv_groups = with->kv.groups};
-  EXPECT_EQ(with->draft_bytes,
-            1000 + AssistantProposer::device_bytes(assistant, capacity, tensor::DType::kF32));
+  EXPECT_EQ(with->draft_bytes, 1000 + source.device_bytes(capacity, tensor::DType::kF32, {}));
   EXPECT_EQ(with->draft_kv_bytes, 0);
   EXPECT_EQ(with->num_blocks, without->num_blocks);
 }
@@ -343,9 +352,9 @@ TEST(MemoryBudget, AnAssistantIsCountedAndTakesNoKv) {
 TEST(MemoryBudget, TokensToLookUpAreCounted) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   MemoryAsk ask = tiny_ask();
-  ask.max_draft = 3;
+  ask.drafts.max_draft = 3;
   const auto without = plan_memory(spec, {}, ask);
-  ask.look_up = {.min_n = 1, .max_n = 2};
+  ask.drafts.look_up = {.min_n = 1, .max_n = 2};
   const auto with = plan_memory(spec, {}, ask);
   ASSERT_TRUE(with && without);
   // Of 4 slots and one of padding 512 tokens and 3 guessed, 3 of each of the rows that are sampled;
@@ -367,10 +376,12 @@ TEST(MemoryBudget, ARankCountsWhatItsPartOfHeadsTakesBeside) {
   ASSERT_TRUE(spec);
   MemoryAsk ask = tiny_ask();
   ask.rank = rank;
-  ask.max_draft = 3;
-  ask.draft.spec = &head->layer;
+  ask.drafts.max_draft = 3;
+  const ModelProposer layer(head->layer, {});
+  ask.source = &layer;
   const auto model = plan_memory(*spec, {}, ask);
-  ask.draft.head = &*head;
+  const HeadProposer source(*head, {});
+  ask.source = &source;
   const auto with = plan_memory(*spec, {}, ask);
   ASSERT_TRUE(model && with);
   EXPECT_EQ(with->draft_bytes - model->draft_bytes,

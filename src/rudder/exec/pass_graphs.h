@@ -17,8 +17,8 @@
 #include <memory>
 
 #include "rudder/base/result.h"
+#include "rudder/exec/draft_source.h"
 #include "rudder/exec/pack.h"
-#include "rudder/exec/proposer.h"
 #include "rudder/exec/recurring.h"
 #include "rudder/exec/step_buffers.h"
 #include "rudder/model/decoder.h"

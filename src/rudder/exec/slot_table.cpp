@@ -12,7 +12,7 @@ int32_t max_blocks_per_seq(const step::Capacity& capacity) {
 }
 
 int32_t max_sampled_rows(const step::Capacity& capacity) {
-  const int64_t wanted = int64_t{capacity.num_slots} * (1 + capacity.max_draft);
+  const int64_t wanted = int64_t{capacity.num_slots} * (1 + capacity.drafts.max_draft);
   const int32_t most = std::max(capacity.num_slots, capacity.max_tokens_per_step);
   return static_cast<int32_t>(std::min<int64_t>(wanted, most));
 }
@@ -74,7 +74,7 @@ void SlotTable::apply(const step::SlotEdit& edit, step::StepId step, SlotEdits& 
   append_blocks(index, edit.blocks, true, edits);
   const bool has_counts = sampling.needs_history();
   edits.opened.push_back({.slot = index, .has_counts = has_counts ? 1 : 0});
-  if (has_counts || capacity_.keeps_guesses()) add_history(edit, edits);
+  if (has_counts || capacity_.drafts.keeps_guesses()) add_history(edit, edits);
 }
 
 void SlotTable::add_history(const step::SlotEdit& edit, SlotEdits& edits) const {
@@ -90,7 +90,7 @@ void SlotTable::add_history(const step::SlotEdit& edit, SlotEdits& edits) const 
       edits.history.push_back(
           {.slot = edit.slot.value, .token = token, .is_prompt = i < prompt_len ? 1 : 0});
     }
-    if (capacity_.keeps_guesses()) {
+    if (capacity_.drafts.keeps_guesses()) {
       edits.kept.push_back(
           {.slot = edit.slot.value, .position = static_cast<int32_t>(i), .token = token});
     }
@@ -189,16 +189,16 @@ void SlotTable::check_takes_guess(const step::SeqWork& work) const {
 void SlotTable::check_drafts(const step::SeqWork& work, const step::StepPlan& plan) const {
   check_takes_guess(work);
   const bool wants_all = work.logits == step::LogitsWanted::kAll;
-  RUDDER_CHECK(work.num_draft >= 0 && work.num_draft <= capacity_.max_draft &&
+  RUDDER_CHECK(work.num_draft >= 0 && work.num_draft <= capacity_.drafts.max_draft &&
                    wants_all == (work.num_draft > 0),
                "slot {}: {} drafts of at most {}", work.slot.value, work.num_draft,
-               capacity_.max_draft);
+               capacity_.drafts.max_draft);
   RUDDER_CHECK(!wants_all || (work.tokens == step::TokenSource::kCarry && plan.repeat == 1 &&
                               work.score_tokens.empty()),
                "slot {}: drafts behind no carried token", work.slot.value);
-  RUDDER_CHECK(work.tree.empty() || (capacity_.takes_trees && work.tree.size() == work.num_draft),
-               "slot {}: a tree of {} for {} drafts", work.slot.value, work.tree.size(),
-               work.num_draft);
+  RUDDER_CHECK(
+      work.tree.empty() || (capacity_.drafts.takes_trees && work.tree.size() == work.num_draft),
+      "slot {}: a tree of {} for {} drafts", work.slot.value, work.tree.size(), work.num_draft);
 }
 
 // The proposer's KV of them lies in the sequence's blocks, up to its last guess, where it has KV.
@@ -208,16 +208,18 @@ void SlotTable::check_guess(const step::SeqWork& work, const step::StepPlan& pla
   const int32_t sampled = work.kv_len + work.q_len - work.num_draft;
   const int64_t end = work.guess.begin + static_cast<int64_t>(work.guess.tokens.size());
   const int32_t count = work.guess.num_guess;
-  RUDDER_CHECK(capacity_.guesses && plan.repeat == 1 && count >= 0 && count <= capacity_.max_draft,
-               "slot {}: {} guesses of at most {}", work.slot.value, count, capacity_.max_draft);
+  RUDDER_CHECK(capacity_.drafts.guesses && plan.repeat == 1 && count >= 0 &&
+                   count <= capacity_.drafts.max_draft,
+               "slot {}: {} guesses of at most {}", work.slot.value, count,
+               capacity_.drafts.max_draft);
   RUDDER_CHECK(work.guess.begin >= 0 && end <= sampled &&
                    (count == 0 || (end == sampled && work.logits != step::LogitsWanted::kNone)),
                "slot {}: tokens {} to {} before guesses, {} is sampled", work.slot.value,
                work.guess.begin, end, sampled);
-  if (capacity_.guesses_from_rows) {
+  if (capacity_.drafts.guesses_from_rows) {
     RUDDER_CHECK(work.guess.tokens.empty(), "slot {}: tokens for a proposer that runs none",
                  work.slot.value);
-    RUDDER_CHECK(!capacity_.keeps_guesses() || slot.has_history,
+    RUDDER_CHECK(!capacity_.drafts.keeps_guesses() || slot.has_history,
                  "slot {}: nothing to look guesses up in", work.slot.value);
     return;
   }
@@ -254,7 +256,7 @@ ops::SampleRow SlotTable::sample_row(const step::SeqWork& work, std::vector<int3
     lists.push_back(std::bit_cast<int32_t>(bias));
   }
   row.max_len = slot.max_len;
-  row.num_guess = capacity_.keeps_guesses() ? work.guess.num_guess : 0;
+  row.num_guess = capacity_.drafts.keeps_guesses() ? work.guess.num_guess : 0;
   slot.num_guess = row.num_guess;
   slot.has_carry = true;
   return row;

@@ -20,8 +20,7 @@ constexpr step::Capacity kCapacity = {.num_slots = 4,
                                       .vocab_size = 50,
                                       .max_in_flight = 2,
                                       .max_repeat = 8,
-                                      .max_draft = 2,
-                                      .takes_trees = true};
+                                      .drafts = {.max_draft = 2, .takes_trees = true}};
 
 // A failed check throws, so that tests see it.
 class SlotTableTest : public ::testing::Test {
@@ -93,7 +92,7 @@ std::vector<Triple> triples(const std::vector<ops::HistoryToken>& history) {
 // A slot names the state of its sequence, where there are any; padding has none.
 TEST_F(SlotTableTest, StatesAreNamedWhereThereAreAny) {
   step::Capacity capacity = kCapacity;
-  capacity.takes_trees = false;
+  capacity.drafts.takes_trees = false;
   capacity.states = {.count = 3, .bytes = 64};
   SlotTable slots(capacity);
   step::SlotEdit first = edit(0, 1);
@@ -337,9 +336,9 @@ TEST_F(SlotTableTest, ASequenceWithDraftsSamplesAtEachPosition) {
 // The drafts of a guess that a slot keeps have no tokens until the step begins on the device.
 TEST_F(SlotTableTest, ASequenceTakesWhatItsSlotGuesses) {
   step::Capacity capacity = kCapacity;
-  capacity.guesses = capacity.guesses_from_rows = true;
-  capacity.takes_trees = false;
-  capacity.look_up = {.min_n = 1, .max_n = 2};
+  capacity.drafts.guesses = capacity.drafts.guesses_from_rows = true;
+  capacity.drafts.takes_trees = false;
+  capacity.drafts.look_up = {.min_n = 1, .max_n = 2};
   SlotTable slots(capacity);
   const auto pack_next = [&](step::StepPlan plan) {
     plan.id = ++last_step_;

@@ -11,7 +11,7 @@ int64_t aligned_state(int64_t bytes) {
 }
 
 tensor::Shape kept_shape(int64_t row_bytes, const step::Capacity& capacity) {
-  return {int64_t{capacity.num_slots} + 1, int64_t{1} + capacity.max_draft, row_bytes};
+  return {int64_t{capacity.num_slots} + 1, int64_t{1} + capacity.drafts.max_draft, row_bytes};
 }
 
 }  // namespace
@@ -25,7 +25,7 @@ int64_t StateMemory::state_bytes(const model::ModelSpec& spec) {
 }
 
 int64_t StateMemory::row_bytes(const model::ModelSpec& spec, const step::Capacity& capacity) {
-  if (capacity.max_draft == 0) return 0;
+  if (capacity.drafts.max_draft == 0) return 0;
   int64_t bytes = 0;
   for (const model::LayerSpec& layer : spec.layers) {
     bytes += kept_shape(model::state_bytes(layer).row, capacity).numel();
@@ -49,7 +49,7 @@ Result<StateMemory> StateMemory::make(ops::Ops& ops, const model::ModelSpec& spe
     state.pool = memory.pool_;
     state.begin = begin;
     begin += aligned_state(of_layer.state);
-    if (capacity.max_draft == 0) continue;
+    if (capacity.drafts.max_draft == 0) continue;
     RUDDER_TRY(state.kept, ops.allocate(tensor::DType::kU8, kept_shape(of_layer.row, capacity)));
   }
   return memory;

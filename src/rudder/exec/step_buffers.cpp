@@ -98,7 +98,7 @@ int64_t kept_history(const step::Capacity& capacity) {
 }
 // Every prompt that begins in a step brings all of its tokens, cached ones too.
 int64_t kept_tokens(const step::Capacity& capacity) {
-  if (!capacity.keeps_guesses()) return 0;
+  if (!capacity.drafts.keeps_guesses()) return 0;
   return int64_t{capacity.max_seq_len} + 4 * int64_t{capacity.max_tokens_per_step};
 }
 int64_t kept_blocks(const step::Capacity& capacity) {
@@ -109,7 +109,7 @@ int64_t kept_blocks(const step::Capacity& capacity) {
 
 int64_t step_bytes(const step::Capacity& capacity) {
   const bool has_taps = capacity.taps.steering() || capacity.taps.capture();
-  const int32_t in_trees = capacity.takes_trees ? capacity.max_tokens_per_step : 0;
+  const int32_t in_trees = capacity.drafts.takes_trees ? capacity.max_tokens_per_step : 0;
   // A padded step may have one sequence more than there are slots.
   const int64_t num_seqs = int64_t{capacity.num_slots} + 1;
   return layout_of(capacity.max_tokens_per_step, num_seqs, max_sampled_rows(capacity),
@@ -128,12 +128,12 @@ int64_t step_bytes(const step::Capacity& capacity) {
 
 // Of slots; their rows are as wide as 16-byte loads of them are whole.
 Shape history_shape(const step::Capacity& capacity) {
-  if (!capacity.keeps_guesses()) return {0, 0};
+  if (!capacity.drafts.keeps_guesses()) return {0, 0};
   return {int64_t{capacity.num_slots} + 1, (int64_t{capacity.max_seq_len} + 3) / 4 * 4};
 }
 Shape guess_shape(const step::Capacity& capacity, int64_t num_rows) {
-  if (!capacity.keeps_guesses()) return {0, 0};
-  return {num_rows, capacity.max_draft};
+  if (!capacity.drafts.keeps_guesses()) return {0, 0};
+  return {num_rows, capacity.drafts.max_draft};
 }
 
 Shape masks_shape(const step::Capacity& capacity) {
@@ -212,7 +212,7 @@ int64_t StepBuffers::device_bytes(const step::Capacity& capacity, Counts counts)
                  top_shape(capacity).numel() + tap_entries_shape(capacity).numel() +
                  history_shape(capacity).numel() + guess_shape(capacity, rows).numel() +
                  guess_shape(capacity, max_sampled_rows(capacity)).numel()) +
-         rows * (word * (2 + (capacity.max_draft > 0 ? 1 : 0) +
+         rows * (word * (2 + (capacity.drafts.max_draft > 0 ? 1 : 0) +
                          capacity.kv_groups.size() * max_blocks_per_seq(capacity))) +
          count_rows(capacity, counts) * capacity.vocab_size * (word + int64_t{sizeof(uint8_t)});
 }
@@ -235,7 +235,7 @@ Result<void> StepBuffers::allocate(Counts counts) {
   const int64_t vocab = capacity_.vocab_size;
   const int64_t bytes = step_bytes(capacity_);
   RUDDER_TRY(state_.carry, ops_.allocate(DType::kI32, {rows}));
-  if (capacity_.max_draft > 0) {
+  if (capacity_.drafts.max_draft > 0) {
     RUDDER_TRY(state_.carry_position, ops_.allocate(DType::kI32, {rows}));
   }
   RUDDER_TRY(state_.ended, ops_.allocate(DType::kI32, {rows}));
@@ -262,7 +262,7 @@ Result<void> StepBuffers::allocate(Counts counts) {
     staging_.push_back(staging);
   }
   part_sent_ = ops_.make_event();
-  return capacity_.keeps_guesses() ? allocate_guesses() : Result<void>();
+  return capacity_.drafts.keeps_guesses() ? allocate_guesses() : Result<void>();
 }
 
 View StepBuffers::part(int64_t offset, DType dtype, Shape shape) const {
@@ -335,14 +335,14 @@ DeviceStep StepBuffers::views(const PackedStep& packed) const {
                  .any_changed = packed.any_changed,
                  .any_masked = packed.num_masks > 0,
                  .any_drafts = packed.any_drafts,
-                 .tells_rejected = capacity_.tells_rows};
-  if (capacity_.keeps_guesses() && sampled > 0) {
+                 .tells_rejected = capacity_.drafts.tells_rows};
+  if (capacity_.drafts.keeps_guesses() && sampled > 0) {
     step.look_up = {.state = state_,
                     .rows = step.sample.rows,
                     .sampled = step.sample.sampled,
                     .guesses = guesses_.rows(0, sampled),
-                    .min_n = capacity_.look_up.min_n,
-                    .max_n = capacity_.look_up.max_n};
+                    .min_n = capacity_.drafts.look_up.min_n,
+                    .max_n = capacity_.drafts.look_up.max_n};
   }
   return step;
 }
@@ -423,7 +423,7 @@ Result<void> StepBuffers::send(const PackedStep& packed, const DeviceStep& step,
     if (is_last) {
       args.ids = step.forward.ids;
       args.kv_slot = step.forward.kv_slot;
-      if (capacity_.max_draft > 0) args.placement = placement_of(step, capacity_.block_size);
+      if (capacity_.drafts.max_draft > 0) args.placement = placement_of(step, capacity_.block_size);
       args.tap_table = step.forward.tap_table;
       args.taps = step.forward.taps;
       args.rows_taps = step.forward.rows_taps;
@@ -475,7 +475,7 @@ void StepBuffers::fetch_guesses(int64_t num_rows, size_t flight) {
 }
 
 std::span<const int32_t> StepBuffers::guess(size_t flight, size_t row) const {
-  const auto most = static_cast<size_t>(capacity_.max_draft);
+  const auto most = static_cast<size_t>(capacity_.drafts.max_draft);
   const auto* all = static_cast<const int32_t*>(staging_[flight].guesses.data);
   const std::span<const int32_t> guess(all + row * most, most);
   return guess.first(static_cast<size_t>(std::ranges::find(guess, -1) - guess.begin()));

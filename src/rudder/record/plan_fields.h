@@ -12,6 +12,7 @@
 
 #include "rudder/record/archive.h"
 #include "rudder/record/recording.h"
+#include "rudder/step/draft_caps.h"
 #include "rudder/step/executor.h"
 #include "rudder/step/plan.h"
 #include "rudder/step/result.h"
@@ -132,15 +133,20 @@ void fields(Archive& archive, Archived<step::ObjectCopy> auto& value) {
 }
 
 template <typename Archive>
+void fields(Archive& archive, Archived<step::DraftCaps> auto& value) {
+  auto& [max_draft, takes_trees, tells_rows, guesses, guesses_from_rows, look_up, guess_tree] =
+      value;
+  archive(max_draft, takes_trees, tells_rows, guesses, guesses_from_rows, look_up, guess_tree);
+}
+
+template <typename Archive>
 void fields(Archive& archive, Archived<step::Capacity> auto& value) {
   auto& [num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
-         max_repeat, max_draft, takes_trees, tells_rows, guesses, guesses_from_rows, look_up,
-         step_multiple, guess_tree, kv_groups, states, slow_copies, geometry, taps] = value;
+         max_repeat, step_multiple, drafts, kv_groups, states, slow_copies, geometry, taps] = value;
   static_cast<void>(step_multiple);  // a replay plans nothing
   static_cast<void>(slow_copies);    // no executor that is recorded has any
   archive(num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
-          max_repeat, max_draft, takes_trees, tells_rows, guesses, guesses_from_rows, look_up,
-          guess_tree, kv_groups, states, geometry, taps);
+          max_repeat, drafts, kv_groups, states, geometry, taps);
 }
 
 template <typename Archive>

@@ -41,14 +41,15 @@ Result<void> check_capacity(const step::Capacity& recorded, const step::Capacity
   RUDDER_TRY_VOID(at_least("max_seq_len", recorded.max_seq_len, own.max_seq_len));
   RUDDER_TRY_VOID(at_least("max_in_flight", recorded.max_in_flight, own.max_in_flight));
   RUDDER_TRY_VOID(at_least("max_repeat", recorded.max_repeat, own.max_repeat));
-  RUDDER_TRY_VOID(at_least("max_draft", recorded.max_draft, own.max_draft));
-  if (recorded.keeps_guesses()) {  // drafts are what it guesses
-    RUDDER_TRY_VOID(same("look_up.min_n", recorded.look_up.min_n, own.look_up.min_n));
-    RUDDER_TRY_VOID(same("look_up.max_n", recorded.look_up.max_n, own.look_up.max_n));
+  RUDDER_TRY_VOID(at_least("max_draft", recorded.drafts.max_draft, own.drafts.max_draft));
+  if (recorded.drafts.keeps_guesses()) {  // drafts are what it guesses
+    RUDDER_TRY_VOID(same("look_up.min_n", recorded.drafts.look_up.min_n, own.drafts.look_up.min_n));
+    RUDDER_TRY_VOID(same("look_up.max_n", recorded.drafts.look_up.max_n, own.drafts.look_up.max_n));
   }
-  const bool has_host_trees = recorded.takes_trees && !recorded.guesses && recorded.max_draft > 0;
-  const bool has_trees = !recorded.guess_tree.empty() || has_host_trees;
-  RUDDER_TRY_VOID(at_least("takes_trees", has_trees ? 1 : 0, own.takes_trees ? 1 : 0));
+  const bool has_host_trees =
+      recorded.drafts.takes_trees && !recorded.drafts.guesses && recorded.drafts.max_draft > 0;
+  const bool has_trees = !recorded.drafts.guess_tree.empty() || has_host_trees;
+  RUDDER_TRY_VOID(at_least("takes_trees", has_trees ? 1 : 0, own.drafts.takes_trees ? 1 : 0));
   RUDDER_TRY_VOID(at_least("taps.num_rows", recorded.taps.num_rows, own.taps.num_rows));
   RUDDER_TRY_VOID(at_least("taps.num_ops", recorded.taps.num_ops, own.taps.num_ops));
   RUDDER_TRY_VOID(at_least("taps.num_floats", recorded.taps.num_floats, own.taps.num_floats));
@@ -80,10 +81,11 @@ class Replay {
   // `recorded`: of the executor that was recorded.
   Replay(const step::Capacity& recorded, step::Executor& executor, ReplayReport& report)
       : executor_(executor),
-        guesses_alike_(executor.capacity().guesses &&
-                       recorded.guesses_from_rows == executor.capacity().guesses_from_rows &&
-                       recorded.look_up == executor.capacity().look_up &&
-                       recorded.guess_tree == executor.capacity().guess_tree),
+        guesses_alike_(executor.capacity().drafts.guesses &&
+                       recorded.drafts.guesses_from_rows ==
+                           executor.capacity().drafts.guesses_from_rows &&
+                       recorded.drafts.look_up == executor.capacity().drafts.look_up &&
+                       recorded.drafts.guess_tree == executor.capacity().drafts.guess_tree),
         report_(report) {}
 
   Result<void> operator()(step::StepPlan plan) {

@@ -107,7 +107,7 @@ double run_us(const Load& load, int32_t max_draft, const Odds& odds, LoadStats* 
                    .max_seq_len = 4096,
                    .vocab_size = kVocab,
                    .max_in_flight = 2,
-                   .max_draft = max_draft};
+                   .drafts = {.max_draft = max_draft}};
   fake.clock = &clock;
   fake.duration_us = load.law;
   SchedSettings settings;
@@ -240,7 +240,7 @@ TEST(DraftPacing, UnpacedSequencesWaitTogether) {
                    .max_seq_len = 512,
                    .vocab_size = kVocab,
                    .max_in_flight = 2,
-                   .max_draft = kDrafts};
+                   .drafts = {.max_draft = kDrafts}};
   SchedSettings settings;
   settings.max_num_seqs = 4;
   settings.max_num_batched_tokens = 64;
@@ -271,7 +271,7 @@ TEST(DraftPacing, PausesDoNotKeepDraftsAway) {
                      .max_seq_len = 512,
                      .vocab_size = kVocab,
                      .max_in_flight = 2,
-                     .max_draft = kDrafts};
+                     .drafts = {.max_draft = kDrafts}};
     fake.clock = &clock;
     fake.duration_us = h100_us;
     SchedSettings settings;

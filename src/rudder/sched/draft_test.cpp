@@ -38,7 +38,7 @@ class DraftTest : public ::testing::Test {
  protected:
   static testing::FakeOptions drafting_fake(int32_t max_draft) {
     testing::FakeOptions options;
-    options.capacity.max_draft = max_draft;
+    options.capacity.drafts.max_draft = max_draft;
     options.capacity.block_size = 4;
     return options;
   }
@@ -199,7 +199,7 @@ TEST(DraftStressTest, TheTokensAreThoseOfPlainDecoding) {
   for (const int32_t depth : {1, 2, 3}) {
     testing::FakeOptions fake;
     fake.seed = static_cast<uint64_t>(depth);
-    fake.capacity.max_draft = 6;
+    fake.capacity.drafts.max_draft = 6;
     fake.capacity.block_size = 4;
     fake.capacity.num_blocks = 40;
     fake.capacity.max_in_flight = depth;

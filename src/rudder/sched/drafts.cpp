@@ -12,24 +12,23 @@
 
 namespace rudder::sched {
 
-Drafts::Drafts(const step::Capacity& capacity, const SchedSettings& settings,
-               DraftProposer* proposer, const Parts& parts)
-    : capacity_(capacity),
+Drafts::Drafts(const step::DraftCaps& caps, const SchedSettings& settings, DraftProposer* proposer,
+               const Parts& parts)
+    : caps_(caps),
       settings_(settings),
-      proposer_(capacity.max_draft > 0 && !capacity.guesses ? proposer : nullptr),
+      proposer_(caps.max_draft > 0 && !caps.guesses ? proposer : nullptr),
       blocks_(parts.blocks),
       running_(parts.running),
       waiting_(parts.waiting),
       cost_(parts.cost),
-      pacer_(capacity.guess_tree) {
-  RUDDER_CHECK(!capacity.guesses || capacity.max_draft > 0, "guesses that nobody takes");
-  RUDDER_CHECK(capacity.guess_tree.empty() ||
-                   (capacity.guesses && capacity.guess_tree.size() == capacity.max_draft),
-               "a tree of {} for {} drafts", capacity.guess_tree.size(), capacity.max_draft);
+      pacer_(caps.guess_tree) {
+  RUDDER_CHECK(!caps.guesses || caps.max_draft > 0, "guesses that nobody takes");
+  RUDDER_CHECK(
+      caps.guess_tree.empty() || (caps.guesses && caps.guess_tree.size() == caps.max_draft),
+      "a tree of {} for {} drafts", caps.guess_tree.size(), caps.max_draft);
   if (!has_proposer()) return;
-  const int32_t depth = capacity.guess_tree.depth();
-  counters_.accepted_by_position.resize(
-      static_cast<size_t>(depth > 0 ? depth : capacity.max_draft));
+  const int32_t depth = caps.guess_tree.depth();
+  counters_.accepted_by_position.resize(static_cast<size_t>(depth > 0 ? depth : caps.max_draft));
 }
 
 void Drafts::begin(const NewSequence& added, Sequence& sequence) {
@@ -54,9 +53,9 @@ bool Drafts::has_pending_guess() const {
 // They wait where the last step had drafts, and where drafts behind the tokens in flight promise to
 // pay; without pacing, where a proposer says so.
 bool Drafts::holds(std::span<const StepRecord> in_flight) {
-  if (capacity_.guesses) {
+  if (caps_.guesses) {
     num_guess_ = choose_guess();
-    if (capacity_.keeps_guesses()) return holds_for_end(in_flight);
+    if (caps_.keeps_guesses()) return holds_for_end(in_flight);
     const auto guesses = [](const StepRecord& record) { return record.num_guess > 0; };
     return has_pending_guess() && (num_guess_ > 0 || std::ranges::any_of(in_flight, guesses));
   }
@@ -88,9 +87,9 @@ bool Drafts::waits_for_guess() const {
 // To look guesses up takes next to no time.
 int32_t Drafts::choose_guess() {
   const auto is_drafted = [](const Sequence* sequence) { return sequence->takes_drafts(); };
-  if (!settings_.pace_drafts || capacity_.keeps_guesses()) {
+  if (!settings_.pace_drafts || caps_.keeps_guesses()) {
     const bool has_none = waiting_.empty() && std::ranges::none_of(running_.all(), is_drafted);
-    return has_none ? 0 : capacity_.max_draft;
+    return has_none ? 0 : caps_.max_draft;
   }
   StepShape plain;
   records_.clear();
@@ -100,7 +99,7 @@ int32_t Drafts::choose_guess() {
     plain.decode_keys += sequence->future_len();
     if (sequence->takes_drafts()) records_.push_back(&sequence->draft.record);
   }
-  return pacer_.choose_guess(records_, cost_, plain, capacity_.max_draft);
+  return pacer_.choose_guess(records_, cost_, plain, caps_.max_draft);
 }
 
 // The executor's proposer first runs the tokens that it has not run, as far as a step has room for
@@ -111,9 +110,9 @@ void Drafts::add_guess(StepBuilder& builder, Sequence& sequence, step::SeqWork& 
   if (num_guess_ == 0 || !sequence.takes_drafts()) return;
   const int32_t end = work.kv_len + work.q_len - work.num_draft;
   const bool is_last = work.logits != step::LogitsWanted::kNone &&
-                       (sequence.run.samples_pending == 0 || capacity_.keeps_guesses());
+                       (sequence.run.samples_pending == 0 || caps_.keeps_guesses());
   const int32_t most = is_last ? std::min(num_guess_, sequence.max_len - end - 2) : 0;
-  if (capacity_.guesses_from_rows && !RUDDER_MUTANT(kTokensForRows)) {
+  if (caps_.guesses_from_rows && !RUDDER_MUTANT(kTokensForRows)) {
     work.guess.begin = end;
     work.guess.num_guess = std::max(most, 0);
     return;
@@ -180,8 +179,8 @@ void Drafts::compare(Sequence& sequence, const step::SeqResult& result, int32_t 
     if (rows.empty()) return;
     return proposer_->note_rows(sequence.id, rows.subspan(RUDDER_MUTANT(kRowsMoved) ? 1 : 0));
   }
-  if (settings_.pace_drafts || capacity_.guesses) {
-    draft.record.compare(result.tokens, capacity_.guess_tree, &pacer_.all());
+  if (settings_.pace_drafts || caps_.guesses) {
+    draft.record.compare(result.tokens, caps_.guess_tree, &pacer_.all());
   }
 }
 
@@ -194,7 +193,7 @@ void Drafts::note_guess(Sequence& sequence, const step::SeqWork& work,
   sequence.draft.proposed_len = static_cast<int32_t>(sequence.tokens.size());
   sequence.draft.record.new_guess().tokens = result.guess;
   // Where drafts are planned before it is known whether there is a guess, none is a wrong one.
-  const bool is_missed = capacity_.keeps_guesses() && result.guess.empty();
+  const bool is_missed = caps_.keeps_guesses() && result.guess.empty();
   if (is_missed && result.end == step::SeqEnd::kNone) {
     sequence.draft.record.note_none(&pacer_.all());
   }

@@ -19,7 +19,7 @@
 #include "rudder/sched/step_cost.h"
 #include "rudder/sched/step_record.h"
 #include "rudder/sched/waiting_lines.h"
-#include "rudder/step/executor.h"
+#include "rudder/step/draft_caps.h"
 #include "rudder/step/plan.h"
 #include "rudder/step/result.h"
 
@@ -37,12 +37,12 @@ class Drafts {
     const WaitingLines& waiting;
     const StepCost& cost;
   };
-  // Drafts come from the executor where the capacity says so, else from `proposer`; without either
-  // no sequence has any. All of them outlive this.
-  Drafts(const step::Capacity& capacity, const SchedSettings& settings, DraftProposer* proposer,
+  // Drafts come from the executor where its `caps` say so, else from `proposer`; without either no
+  // sequence has any. All of them outlive this.
+  Drafts(const step::DraftCaps& caps, const SchedSettings& settings, DraftProposer* proposer,
          const Parts& parts);
 
-  bool has_proposer() const { return proposer_ != nullptr || capacity_.guesses; }
+  bool has_proposer() const { return proposer_ != nullptr || caps_.guesses; }
   // A sequence is added; `added` is it as it was asked for.
   void begin(const NewSequence& added, Sequence& sequence);
   // It has ended, or is forgotten.
@@ -101,7 +101,7 @@ class Drafts {
   void note_guess(Sequence& sequence, const step::SeqWork& work, const step::SeqResult& result);
   bool learns() const { return proposer_ != nullptr && proposer_->learns(); }
 
-  const step::Capacity& capacity_;
+  const step::DraftCaps& caps_;
   const SchedSettings& settings_;
   DraftProposer* const proposer_;  // null: no drafts, or the executor's
   Blocks& blocks_;

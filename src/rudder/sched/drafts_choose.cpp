@@ -28,7 +28,7 @@ bool Drafts::propose() {
   if (!has_proposer()) return false;
   for (Sequence* sequence : running_.all()) sequence->draft.drop();
   if (!settings_.pace_drafts) return take_every_draft();
-  if (has_pending_guess() && !capacity_.keeps_guesses()) return false;  // it runs ahead
+  if (has_pending_guess() && !caps_.keeps_guesses()) return false;  // it runs ahead
   is_drafting_ = choose() && take_chosen();
   return is_drafting_;
 }
@@ -40,7 +40,7 @@ bool Drafts::take_every_draft() {
   bool has_any = false;
   for (Sequence* sequence : running_.all()) {
     if (!sequence->takes_drafts() || !sequence->decodes()) continue;
-    if (sequence->run.samples_pending > 0 && !capacity_.keeps_guesses()) continue;
+    if (sequence->run.samples_pending > 0 && !caps_.keeps_guesses()) continue;
     const int64_t most = std::min(tokens_left, most_drafts(*sequence));
     if (most <= 0) continue;
     if (proposer_ != nullptr) {
@@ -58,13 +58,13 @@ bool Drafts::take_every_draft() {
 
 // Of the guess that the executor made, at most so many drafts.
 void Drafts::take_guess(Sequence& sequence, int64_t most) const {
-  if (capacity_.keeps_guesses()) {
+  if (caps_.keeps_guesses()) {
     sequence.draft.own = static_cast<int32_t>(std::min<int64_t>(most, sequence.guess_len()));
     return;
   }
   const auto guess = sequence.draft.record.guess();
   const auto taken = guess.first(std::min(guess.size(), static_cast<size_t>(most)));
-  if (capacity_.guess_tree.empty()) {
+  if (caps_.guess_tree.empty()) {
     sequence.draft.tokens.assign(taken.begin(), taken.end());
   } else {
     take_rows(sequence, rows_to_verify(sequence, taken.size()));
@@ -73,12 +73,12 @@ void Drafts::take_guess(Sequence& sequence, int64_t most) const {
 
 // Behind every token that it may still be given, as far as a last one can follow.
 int64_t Drafts::most_drafts(const Sequence& sequence) const {
-  return std::min<int64_t>(capacity_.max_draft, sequence.max_len - sequence.future_len() - 1);
+  return std::min<int64_t>(caps_.max_draft, sequence.max_len - sequence.future_len() - 1);
 }
 
 // Of the sequence's guess; empty: it is a chain.
 const step::DraftTree& Drafts::guess_tree(const Sequence& sequence) const {
-  return proposer_ != nullptr ? sequence.draft.record.tree() : capacity_.guess_tree;
+  return proposer_ != nullptr ? sequence.draft.record.tree() : caps_.guess_tree;
 }
 
 // Of a guess that is a tree, of its first `most` drafts. Where more than its positions follow from
@@ -95,7 +95,7 @@ uint64_t Drafts::rows_to_verify(const Sequence& sequence, size_t most) const {
 
 // One so deep.
 bool Drafts::takes_tree(const Sequence& sequence, int32_t depth) const {
-  return capacity_.takes_trees &&
+  return caps_.takes_trees &&
          sequence.taps.uniform_len(sequence.run.planned_len, 1 + depth) == 1 + depth;
 }
 
@@ -182,7 +182,7 @@ StepShape Drafts::collect_offers(size_t num_cohorts) {
 void Drafts::offer(Sequence& sequence) {
   const auto most = static_cast<size_t>(std::max<int64_t>(0, most_drafts(sequence)));
   DraftPacer::Offer offer = {.record = &sequence.draft.record, .most = most};
-  if (capacity_.keeps_guesses()) {
+  if (caps_.keeps_guesses()) {
     const auto count = std::min<int64_t>(static_cast<int64_t>(most), sequence.guess_len());
     if (count <= 0) return;
     offer.most = static_cast<size_t>(count);
@@ -190,7 +190,7 @@ void Drafts::offer(Sequence& sequence) {
     const int32_t num_pending = sequence.run.samples_pending;
     if (proposer_ != nullptr) {
       Draft& draft = sequence.draft.record.new_guess();
-      ask_proposer(sequence, num_pending + capacity_.max_draft, &draft);
+      ask_proposer(sequence, num_pending + caps_.max_draft, &draft);
       RUDDER_CHECK(draft.tree.empty() || !draft.odds.empty(), "a tree of unknown odds");
     }
     const size_t num_guessed = sequence.draft.record.guess().size();
@@ -219,7 +219,7 @@ bool Drafts::take_chosen() {
 // What was chosen of it, as far as the step has tokens.
 void Drafts::take_offer(const DraftPacer::Offer& offer, Sequence& sequence, int64_t tokens_left) {
   const auto count = std::min(offer.count, static_cast<size_t>(tokens_left));
-  if (capacity_.keeps_guesses()) {
+  if (caps_.keeps_guesses()) {
     sequence.draft.own = static_cast<int32_t>(count);
   } else if (offer.rows != 0) {
     uint64_t rows = offer.chosen;

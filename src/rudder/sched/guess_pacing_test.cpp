@@ -45,24 +45,23 @@ double guessed_us(double odds, int32_t num_sequences, bool guesses, int64_t* num
                    .max_seq_len = 4096,
                    .vocab_size = 1000,
                    .max_in_flight = 2,
-                   .max_draft = guesses ? kGuesses : 0,
-                   .guesses = guesses};
+                   .drafts = {.max_draft = guesses ? kGuesses : 0, .guesses = guesses}};
   fake.clock = &clock;
   fake.step_us = 3000;
   fake.token_us = 20;
   fake.guess_us = tree.empty() ? 300 : 4 * 300 / tree.size();
   if (!tree.empty()) {
-    fake.capacity.max_draft = tree.size();
-    fake.capacity.takes_trees = fake.capacity.guesses_from_rows = true;
-    fake.capacity.guess_tree = tree;
+    fake.capacity.drafts.max_draft = tree.size();
+    fake.capacity.drafts.takes_trees = fake.capacity.drafts.guesses_from_rows = true;
+    fake.capacity.drafts.guess_tree = tree;
   }
   fake.num_setups = setups.count;
   fake.setup_us = 40'000;
   fake.knows_setups = setups.are_known;
   if (looks_up) {
     fake.guess_us = 0;
-    fake.capacity.guesses_from_rows = true;
-    fake.capacity.look_up = {.min_n = 3, .max_n = 5};
+    fake.capacity.drafts.guesses_from_rows = true;
+    fake.capacity.drafts.look_up = {.min_n = 3, .max_n = 5};
   }
   fake.guess_odds = odds;
   SchedSettings settings;
@@ -225,10 +224,10 @@ TEST(GuessPacing, WhatIsLookedUpWaitsWhereAnAnswerMayEnd) {
   const auto run = [&](bool looks_up, uint64_t* num_in_vain) {
     testing::VirtualClock clock;
     testing::FakeOptions fake;
-    fake.capacity.max_draft = looks_up ? kGuesses : 0;
+    fake.capacity.drafts.max_draft = looks_up ? kGuesses : 0;
     if (looks_up) {
-      fake.capacity.guesses = fake.capacity.guesses_from_rows = true;
-      fake.capacity.look_up = {.min_n = 3, .max_n = 5};
+      fake.capacity.drafts.guesses = fake.capacity.drafts.guesses_from_rows = true;
+      fake.capacity.drafts.look_up = {.min_n = 3, .max_n = 5};
     }
     fake.clock = &clock;
     fake.step_us = 3000;

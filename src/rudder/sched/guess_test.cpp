@@ -17,10 +17,10 @@ enum class From : uint8_t { kTokens, kRows, kLookUp };
 testing::FakeOptions guessing_fake(uint64_t seed, int32_t in_flight, From from = From::kTokens) {
   testing::FakeOptions fake;
   fake.seed = seed;
-  fake.capacity.max_draft = kMostGuessed;
-  fake.capacity.guesses = true;
-  fake.capacity.guesses_from_rows = from != From::kTokens;
-  if (from == From::kLookUp) fake.capacity.look_up = {.min_n = 2, .max_n = 3};
+  fake.capacity.drafts.max_draft = kMostGuessed;
+  fake.capacity.drafts.guesses = true;
+  fake.capacity.drafts.guesses_from_rows = from != From::kTokens;
+  if (from == From::kLookUp) fake.capacity.drafts.look_up = {.min_n = 2, .max_n = 3};
   fake.capacity.block_size = 4;
   fake.capacity.num_blocks = 40;
   fake.capacity.max_in_flight = in_flight;
@@ -115,9 +115,9 @@ TEST(Guesses, TreesGiveTheTokensOfPlainDecoding) {
   for (const int32_t depth : {1, 2, 3}) {
     for (uint64_t seed = 1; seed <= 6; ++seed) {
       testing::FakeOptions fake = guessing_fake(seed, depth, From::kRows);
-      fake.capacity.takes_trees = true;
-      fake.capacity.max_draft = static_cast<int32_t>(4 * seed);
-      fake.capacity.guess_tree = testing::random_tree(seed, fake.capacity.max_draft);
+      fake.capacity.drafts.takes_trees = true;
+      fake.capacity.drafts.max_draft = static_cast<int32_t>(4 * seed);
+      fake.capacity.drafts.guess_tree = testing::random_tree(seed, fake.capacity.drafts.max_draft);
       SchedSettings settings = guessing_settings(depth, seed % 3 == 0);
       settings.max_num_batched_tokens = 60;
       SchedLoop loop(fake, settings);

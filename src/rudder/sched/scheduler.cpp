@@ -47,10 +47,10 @@ Scheduler::Scheduler(const step::Capacity& capacity, const SchedSettings& settin
       blocks_(capacity_, settings_),
       waiting_(blocks_),
       pace_(capacity_, settings_,
-            settings.pace_drafts && capacity.max_draft > 0 &&
-                (capacity.guesses || proposer != nullptr)),
+            settings.pace_drafts && capacity.drafts.max_draft > 0 &&
+                (capacity.drafts.guesses || proposer != nullptr)),
       running_(capacity_, settings_, blocks_, waiting_, copies_),
-      drafts_(capacity_, settings_, proposer,
+      drafts_(capacity_.drafts, settings_, proposer,
               {.blocks = blocks_, .running = running_, .waiting = waiting_, .cost = pace_.cost()}),
       prompts_(capacity_, settings_,
                {.blocks = blocks_,
@@ -63,8 +63,9 @@ Scheduler::Scheduler(const step::Capacity& capacity, const SchedSettings& settin
                "nothing can run: {} sequences, {} steps in flight, {} blocks of {}",
                settings_.max_num_seqs, settings_.max_in_flight, capacity.num_blocks,
                capacity.block_size);
-  RUDDER_CHECK(capacity.states.empty() || (capacity.states.count > 1 && !capacity.takes_trees),
-               "{} states, or trees of drafts beside them", capacity.states.count);
+  RUDDER_CHECK(
+      capacity.states.empty() || (capacity.states.count > 1 && !capacity.drafts.takes_trees),
+      "{} states, or trees of drafts beside them", capacity.states.count);
   in_flight_.reserve(static_cast<size_t>(settings_.max_in_flight));
 }
 

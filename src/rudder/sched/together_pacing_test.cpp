@@ -91,16 +91,15 @@ struct Ran {
 Ran run(const Machine& machine, bool has_drafts, Right right) {
   testing::VirtualClock clock;
   testing::FakeOptions fake;
-  fake.capacity = {.num_slots = machine.num_sequences,
-                   .num_blocks = 2 * machine.num_sequences * (machine.num_output / 16 + 6),
-                   .block_size = 16,
-                   .max_tokens_per_step = 4096 + machine.num_sequences,
-                   .max_seq_len = 4096,
-                   .vocab_size = kVocabulary,
-                   .max_in_flight = 2,
-                   .max_draft = has_drafts ? kSize : 0,
-                   .takes_trees = true,
-                   .tells_rows = true};
+  fake.capacity = {
+      .num_slots = machine.num_sequences,
+      .num_blocks = 2 * machine.num_sequences * (machine.num_output / 16 + 6),
+      .block_size = 16,
+      .max_tokens_per_step = 4096 + machine.num_sequences,
+      .max_seq_len = 4096,
+      .vocab_size = kVocabulary,
+      .max_in_flight = 2,
+      .drafts = {.max_draft = has_drafts ? kSize : 0, .takes_trees = true, .tells_rows = true}};
   fake.clock = &clock;
   fake.duration_us = machine.law;
   SchedSettings settings;

@@ -98,15 +98,15 @@ struct TreeRun {
 TreeRun run_with(const TreeLoad& load, bool has_drafts, const Ranks& right, const Ranks& stated) {
   testing::VirtualClock clock;
   testing::FakeOptions fake;
-  fake.capacity = {.num_slots = load.num_sequences,
-                   .num_blocks = 2 * load.num_sequences * (load.num_output / 16 + 4),
-                   .block_size = 16,
-                   .max_tokens_per_step = 4096 + load.num_sequences,
-                   .max_seq_len = 4096,
-                   .vocab_size = kTokens,
-                   .max_in_flight = 2,
-                   .max_draft = has_drafts ? kBinaryTree : 0,
-                   .takes_trees = load.takes_trees};
+  fake.capacity = {
+      .num_slots = load.num_sequences,
+      .num_blocks = 2 * load.num_sequences * (load.num_output / 16 + 4),
+      .block_size = 16,
+      .max_tokens_per_step = 4096 + load.num_sequences,
+      .max_seq_len = 4096,
+      .vocab_size = kTokens,
+      .max_in_flight = 2,
+      .drafts = {.max_draft = has_drafts ? kBinaryTree : 0, .takes_trees = load.takes_trees}};
   fake.clock = &clock;
   fake.duration_us = load.law;
   SchedSettings settings;

@@ -13,19 +13,12 @@
 
 #include "rudder/base/result.h"
 #include "rudder/step/cache_objects.h"
+#include "rudder/step/draft_caps.h"
 #include "rudder/step/kv_groups.h"
 #include "rudder/step/plan.h"
 #include "rudder/step/result.h"
 
 namespace rudder::step {
-
-// The n-grams by which an executor's proposer finds guesses in what a sequence has said.
-struct LookUp {
-  int32_t min_n = 0;  // tokens, 1 <= min_n <= max_n; 0: it does not
-  int32_t max_n = 0;
-
-  bool operator==(const LookUp&) const = default;
-};
 
 struct Capacity {
   int32_t num_slots = 0;            // sequences that can have state at once
@@ -34,32 +27,19 @@ struct Capacity {
   int32_t max_tokens_per_step = 0;  // sum of q_len
   int32_t max_seq_len = 0;          // prompt and output of one sequence
   int32_t vocab_size = 0;
-  int32_t max_in_flight = 2;       // launched and not yet collected
-  int32_t max_repeat = 1;          // of a plan
-  int32_t max_draft = 0;           // of a sequence; 0: the executor takes no drafts
-  bool takes_trees = false;        // SeqWork.tree
-  bool tells_rows = false;         // SeqResult.row_tokens: the host makes trees, and learns of them
-  bool guesses = false;            // it has a proposer of its own: SeqWork.guess, max_draft at most
-  bool guesses_from_rows = false;  // of the step alone: it runs no tokens and needs no blocks
-  // Its proposer looks guesses up in the tokens of slots, so that a SlotEdit has a history where
-  // its slot is guessed for, and leaves them in the slots: drafts may be those
-  // (SeqWork::takes_guess). With `guesses` and `guesses_from_rows`.
-  LookUp look_up = {};
+  int32_t max_in_flight = 2;  // launched and not yet collected
+  int32_t max_repeat = 1;     // of a plan
   // A step with prompts is cheaper to launch where the number of its tokens is a multiple of this.
   int32_t prompt_step_multiple = 1;
-  // What its proposer guesses, or the first drafts of it: SeqResult.guess has their tokens. Empty:
-  // chains. Only with takes_trees.
-  DraftTree guess_tree = {};
-  KvGroups kv_groups = {};  // how layers keep KV
-  StatePool states = {};    // what they keep of a sequence besides
+  DraftCaps drafts = {};        // that it verifies, and guesses
+  KvGroups kv_groups = {};      // how layers keep KV
+  StatePool states = {};        // what they keep of a sequence besides
   // StepPlan.copies_before may take longer than their step: StepResult.copies_done says which are
   // done, and before that no plan runs a sequence whose state is copied to. Plans of nothing wait
   // for the next.
   bool slow_copies = false;
   tap::Geometry geometry = {};  // empty: the executor has no taps
   tap::Limits taps = {};
-
-  bool keeps_guesses() const { return look_up.max_n > 0; }
 };
 
 struct Ticket {

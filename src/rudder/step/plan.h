@@ -45,10 +45,10 @@ struct CaptureSpan {
   int32_t q_len = 0;
 };
 
-// What the executor's own proposer does behind a sequence's part of a step (Capacity::guesses).
+// What the executor's own proposer does behind a sequence's part of a step (DraftCaps::guesses).
 struct GuessWork {
   // It runs these tokens of the sequence, which stand at `begin` and behind it; none where
-  // Capacity::guesses_from_rows.
+  // DraftCaps::guesses_from_rows.
   int32_t begin = 0;
   std::vector<int32_t> tokens = {};
   // Then the tokens that the step samples, and guesses so many that follow them, at most; 0: it
@@ -72,7 +72,7 @@ struct SeqWork {
   // tokens: each position's own sample, up to and with the first that is no draft behind it.
   int32_t num_draft = 0;
   // They are the guess that the slot has from the last step that sampled for it, which asked for as
-  // many or more (Capacity::keeps_guesses); StepPlan.tokens has none. Those that the guess has not
+  // many or more (DraftCaps::keeps_guesses); StepPlan.tokens has none. Those that the guess has not
   // are wrong, whatever comes.
   bool takes_guess = false;
   // Which of them follow which; empty: a chain. Row i's position is kv_len + tree.depth(i), and
@@ -115,7 +115,7 @@ struct SlotEdit {
   int32_t prompt_len = 0;  // the generation begins at this position
   int32_t num_output = 0;  // output tokens already sampled (a resumed sequence)
   int32_t max_len = 0;     // the sequence ends when prompt and output together reach it
-  // Prompt and output so far when sampling.needs_history() or Capacity::keeps_guesses, else empty.
+  // Prompt and output so far when sampling.needs_history() or DraftCaps::keeps_guesses, else empty.
   std::vector<int32_t> history;
   int32_t history_prompt_len = 0;  // the first this many of `history` are the prompt
 };

@@ -29,7 +29,7 @@ FakeExecutor::FakeExecutor(FakeOptions options)
       states_(static_cast<size_t>(options_.capacity.states.count)),
       state_uses_(states_.size()),
       taps_(options_.capacity) {
-  if (options_.capacity.guesses) {
+  if (options_.capacity.drafts.guesses) {
     proposer_.emplace(options_.capacity, options_.seed, options_.guess_odds);
   }
 }
@@ -269,7 +269,7 @@ step::SeqResult FakeExecutor::run_sequence(const step::StepPlan& plan, int32_t i
   slot.kv_len = work.kv_len + work.q_len - work.num_draft;
   if (work.logits != step::LogitsWanted::kNone) sample_sequence(plan, work, slot, masks, &result);
   if (!work.guess.empty() && !slot.ended) run_guess(work, slot, &result);
-  if (options_.capacity.keeps_guesses()) slot.guess = result.guess;
+  if (options_.capacity.drafts.keeps_guesses()) slot.guess = result.guess;
   return result;
 }
 
@@ -304,7 +304,8 @@ void FakeExecutor::sample_sequence(const step::StepPlan& plan, const step::SeqWo
     path.push_back(next);
     ++slot.kv_len;
   }
-  if (options_.capacity.tells_rows && !work.tree.empty()) tell_rows(work, slot, path, result);
+  if (options_.capacity.drafts.tells_rows && !work.tree.empty())
+    tell_rows(work, slot, path, result);
   const bool is_kept = result->end != step::SeqEnd::kNumerical && !RUDDER_MUTANT(kPathNotKept);
   if (!work.tree.empty() && is_kept) keep_path(work, slot, path);
 }

@@ -56,7 +56,7 @@ int32_t FakeExecutor::drafts_in_flight(step::SlotId slot, uint32_t generation) c
 
 void FakeExecutor::check_drafts(const step::StepPlan& plan, const step::SeqWork& work) {
   const int32_t index = work.slot.value;
-  if (work.num_draft < 0 || work.num_draft > options_.capacity.max_draft ||
+  if (work.num_draft < 0 || work.num_draft > options_.capacity.drafts.max_draft ||
       (work.num_draft > 0) != (work.logits == step::LogitsWanted::kAll)) {
     violation(fmt::format("step {}: slot {} has {} drafts", plan.id, index, work.num_draft));
   }
@@ -81,7 +81,7 @@ void FakeExecutor::check_drafts(const step::StepPlan& plan, const step::SeqWork&
 
 void FakeExecutor::check_takes_guess(const step::StepPlan& plan, const step::SeqWork& work) {
   LaunchedSlot& slot = launched_[static_cast<size_t>(work.slot.value)];
-  const bool fits = options_.capacity.keeps_guesses() && work.num_draft > 0 &&
+  const bool fits = options_.capacity.drafts.keeps_guesses() && work.num_draft > 0 &&
                     work.num_draft <= slot.num_guess && work.tree.empty();
   if (work.takes_guess && !fits) {
     violation(fmt::format("step {}: slot {} has {} drafts of a guess of {}", plan.id,
@@ -93,8 +93,8 @@ void FakeExecutor::check_takes_guess(const step::StepPlan& plan, const step::Seq
 void FakeExecutor::check_tree(const step::StepPlan& plan, const step::SeqWork& work) {
   const step::DraftTree& tree = work.tree;
   if (tree.empty()) return;
-  if (!options_.capacity.takes_trees || tree.size() != work.num_draft || !work.tap_spans.empty() ||
-      !work.captures.empty()) {
+  if (!options_.capacity.drafts.takes_trees || tree.size() != work.num_draft ||
+      !work.tap_spans.empty() || !work.captures.empty()) {
     violation(
         fmt::format("step {}: slot {} has a tree of {} for {} drafts, or one beside what "
                     "follows from its path",
@@ -122,19 +122,19 @@ void FakeExecutor::check_guess(const step::StepPlan& plan, const step::SeqWork& 
   const int32_t sampled = work.kv_len + work.q_len - work.num_draft;
   const int64_t end = work.guess.begin + std::ssize(work.guess.tokens);
   const int64_t written = std::min(work.longest_len() + count, slot.max_len);
-  const bool from_rows = options_.capacity.guesses_from_rows;
-  const bool fits = options_.capacity.guesses && plan.repeat == 1 && count >= 0 &&
-                    count <= options_.capacity.max_draft && end <= sampled &&
+  const bool from_rows = options_.capacity.drafts.guesses_from_rows;
+  const bool fits = options_.capacity.drafts.guesses && plan.repeat == 1 && count >= 0 &&
+                    count <= options_.capacity.drafts.max_draft && end <= sampled &&
                     (!from_rows || work.guess.tokens.empty());
   const bool is_behind = count == 0 || (end == sampled && work.logits != step::LogitsWanted::kNone);
   const bool has_blocks = count == 0 || from_rows ||
                           written <= std::ssize(slot.blocks.front()) * options_.capacity.block_size;
-  if (options_.capacity.keeps_guesses() && !slot.has_history) {
+  if (options_.capacity.drafts.keeps_guesses() && !slot.has_history) {
     violation(fmt::format("step {}: slot {} was opened without the tokens to look up", plan.id,
                           work.slot.value));
   }
   const bool is_sure =
-      options_.capacity.keeps_guesses() || drafts_in_flight(work.slot, work.generation) == 0;
+      options_.capacity.drafts.keeps_guesses() || drafts_in_flight(work.slot, work.generation) == 0;
   if (fits && is_behind && has_blocks && is_sure) return;
   violation(fmt::format("step {}: slot {} guesses {} tokens behind {}, {} is sampled, {} blocks",
                         plan.id, work.slot.value, count, end, sampled, slot.blocks.front().size()));

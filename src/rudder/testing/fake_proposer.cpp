@@ -16,11 +16,11 @@ FakeProposer::FakeProposer(const step::Capacity& capacity, uint64_t seed, double
       odds_(odds),
       group_(static_cast<size_t>(std::ranges::find(capacity.kv_groups, 0, &step::KvGroup::window) -
                                  capacity.kv_groups.begin())),
-      memory_(capacity.guesses_from_rows ? 0
-                                         : static_cast<size_t>(capacity.num_blocks) *
-                                               static_cast<size_t>(capacity.block_size)) {
+      memory_(capacity.drafts.guesses_from_rows ? 0
+                                                : static_cast<size_t>(capacity.num_blocks) *
+                                                      static_cast<size_t>(capacity.block_size)) {
   RUDDER_CHECK(
-      capacity.guesses_from_rows || group_ < static_cast<size_t>(capacity.kv_groups.size()),
+      capacity.drafts.guesses_from_rows || group_ < static_cast<size_t>(capacity.kv_groups.size()),
       "no KV group keeps every token");
 }
 
@@ -69,7 +69,7 @@ bool FakeProposer::run_tokens(const step::SeqWork& work, const Sequence& sequenc
 
 // The first `most` tokens of a tree, of which often one behind each right one is right.
 std::vector<int32_t> FakeProposer::draw_tree(int32_t most, std::span<const int32_t> right) {
-  const step::DraftTree& tree = capacity_.guess_tree;
+  const step::DraftTree& tree = capacity_.drafts.guess_tree;
   const int32_t wrong_at = below(3) == 0 ? below(1 + tree.depth()) : -1;
   return random_tree_guess(
       tree, most, right, capacity_.vocab_size, [&](int32_t n) { return below(n); },
@@ -79,7 +79,8 @@ std::vector<int32_t> FakeProposer::draw_tree(int32_t most, std::span<const int32
 // What it makes of guesses of a tree that others follow lies behind the sequence, one behind
 // another.
 void FakeProposer::keep_followed(std::span<const int32_t> guess, const Sequence& sequence) {
-  const step::DraftTree tree = capacity_.guess_tree.first(static_cast<int32_t>(guess.size()));
+  const step::DraftTree tree =
+      capacity_.drafts.guess_tree.first(static_cast<int32_t>(guess.size()));
   int32_t offset = sequence.len;
   for (int32_t row = 1; row <= tree.size(); ++row) {
     if ((tree.parents() >> row & 1) == 0) continue;
@@ -91,12 +92,12 @@ void FakeProposer::keep_followed(std::span<const int32_t> guess, const Sequence&
 std::vector<int32_t> FakeProposer::run(const step::SeqWork& work, const Sequence& sequence,
                                        std::span<const int32_t> right,
                                        std::vector<std::string>* wrong) {
-  const bool from_rows = capacity_.guesses_from_rows;
+  const bool from_rows = capacity_.drafts.guesses_from_rows;
   if (!from_rows && !run_tokens(work, sequence, wrong)) return {};
   const int32_t most = std::min(work.guess.num_guess, sequence.max_len - sequence.len - 1);
   if (most <= 0) return {};
   std::vector<int32_t> tokens;
-  if (!capacity_.guess_tree.empty()) {
+  if (!capacity_.drafts.guess_tree.empty()) {
     tokens = draw_tree(most, right);
     if (!from_rows) keep_followed(tokens, sequence);
     return tokens;

@@ -24,8 +24,8 @@ enum class RandomDrafts : uint8_t { kChains, kTreesOfOdds, kTreesThatLearn };
 
 // All that an executor of this capacity may be given.
 inline RandomDrafts random_drafts(const step::Capacity& capacity) {
-  if (capacity.tells_rows) return RandomDrafts::kTreesThatLearn;
-  return capacity.takes_trees ? RandomDrafts::kTreesOfOdds : RandomDrafts::kChains;
+  if (capacity.drafts.tells_rows) return RandomDrafts::kTreesThatLearn;
+  return capacity.drafts.takes_trees ? RandomDrafts::kTreesOfOdds : RandomDrafts::kChains;
 }
 
 class RandomProposer final : public sched::DraftProposer {

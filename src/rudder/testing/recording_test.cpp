@@ -211,8 +211,8 @@ TEST_F(RecordingTest, WhatIsWrittenIsReadBack) {
 // again with it and without.
 TEST_F(RecordingTest, GuessesOfTheExecutorAreNotNeededAgain) {
   testing::FakeOptions guessing = machine();
-  guessing.capacity.max_draft = 3;
-  guessing.capacity.guesses = true;
+  guessing.capacity.drafts.max_draft = 3;
+  guessing.capacity.drafts.guesses = true;
   const std::string file = record_run_on(guessing, kPlenty, 12);
   int64_t num_guessed = 0;
   for (const Record& record : records_of(file)) {
@@ -223,8 +223,8 @@ TEST_F(RecordingTest, GuessesOfTheExecutorAreNotNeededAgain) {
   EXPECT_GT(num_guessed, 50);
   for (const auto& [guesses, from_rows] :
        {std::pair(true, false), std::pair(false, false), std::pair(true, true)}) {
-    guessing.capacity.guesses = guesses;
-    guessing.capacity.guesses_from_rows = from_rows;
+    guessing.capacity.drafts.guesses = guesses;
+    guessing.capacity.drafts.guesses_from_rows = from_rows;
     const auto report = replay_on(file, guessing);
     ASSERT_TRUE(report) << report.error().to_string();
     EXPECT_EQ(report->num_tokens, 12 * 20);
@@ -232,12 +232,12 @@ TEST_F(RecordingTest, GuessesOfTheExecutorAreNotNeededAgain) {
   }
   // Trees need who takes them, and the same proposer or none.
   fs::remove(file);  // the next has its name
-  guessing.capacity.takes_trees = true;
-  guessing.capacity.guess_tree = testing::random_tree(1, 3);
+  guessing.capacity.drafts.takes_trees = true;
+  guessing.capacity.drafts.guess_tree = testing::random_tree(1, 3);
   const std::string trees = record_run_on(guessing, kPlenty, 12);
-  guessing.capacity.guess_tree = {};
+  guessing.capacity.drafts.guess_tree = {};
   EXPECT_EQ(replay_on(trees, guessing)->num_different, 0);
-  guessing.capacity.takes_trees = false;
+  guessing.capacity.drafts.takes_trees = false;
   EXPECT_EQ(replay_on(trees, guessing).error().where, "takes_trees");
 }
 

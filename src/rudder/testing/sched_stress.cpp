@@ -86,7 +86,7 @@ class Stress {
     capacity.vocab_size = chance(50) ? 16 : 1000;
     capacity.max_in_flight = pick(1, 4);
     capacity.max_repeat = chance(50) ? 1 : pick(2, 9);
-    if (seed % 4 == 0) capacity.max_draft = static_cast<int32_t>(1 + seed / 4 % 6);
+    if (seed % 4 == 0) capacity.drafts.max_draft = static_cast<int32_t>(1 + seed / 4 % 6);
     if (chance(60)) {
       capacity.geometry = {.num_layers = 2,
                            .hidden = 8,
@@ -110,8 +110,9 @@ class Stress {
     const bool has_whole = std::ranges::find(capacity.kv_groups, 0, &step::KvGroup::window) !=
                            capacity.kv_groups.end();
     const bool from_rows = seed % 24 == 0;
-    capacity.guesses = capacity.max_draft > 0 && seed % 8 == 0 && (has_whole || from_rows);
-    capacity.guesses_from_rows = capacity.guesses && from_rows;
+    capacity.drafts.guesses =
+        capacity.drafts.max_draft > 0 && seed % 8 == 0 && (has_whole || from_rows);
+    capacity.drafts.guesses_from_rows = capacity.drafts.guesses && from_rows;
     constexpr std::array<int32_t, 3> kMultiples = {1, 4, 16};
     capacity.prompt_step_multiple = kMultiples[seed / 24 % kMultiples.size()];
     const bool has_states = seed % 5 == 0;
@@ -122,22 +123,22 @@ class Stress {
       capacity.slow_copies = seed % 2 == 0;
       fake.copy_steps = static_cast<int32_t>(seed / 10 % 4 * 5);
     }
-    capacity.takes_trees =
+    capacity.drafts.takes_trees =
         !has_states && std::ranges::all_of(capacity.kv_groups, [](const step::KvGroup& group) {
           return group.window == 0;
         });
-    const bool looks_up = capacity.guesses && seed % 24 == 8;
+    const bool looks_up = capacity.drafts.guesses && seed % 24 == 8;
     if (looks_up) {
-      capacity.guesses_from_rows = true;
-      capacity.look_up = {.min_n = 1, .max_n = 2};
+      capacity.drafts.guesses_from_rows = true;
+      capacity.drafts.look_up = {.min_n = 1, .max_n = 2};
     }
-    if (capacity.takes_trees && capacity.guesses && !looks_up &&
+    if (capacity.drafts.takes_trees && capacity.drafts.guesses && !looks_up &&
         seed % (from_rows ? 48 : 16) == 0) {
-      capacity.max_draft *= 2;
-      capacity.guess_tree = random_tree(seed, capacity.max_draft);
+      capacity.drafts.max_draft *= 2;
+      capacity.drafts.guess_tree = random_tree(seed, capacity.drafts.max_draft);
     }
-    capacity.tells_rows =
-        capacity.takes_trees && !capacity.guesses && capacity.max_draft > 0 && seed % 3 != 0;
+    capacity.drafts.tells_rows = capacity.drafts.takes_trees && !capacity.drafts.guesses &&
+                                 capacity.drafts.max_draft > 0 && seed % 3 != 0;
     return fake;
   }
 

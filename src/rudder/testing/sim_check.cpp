@@ -33,7 +33,7 @@ void SimEpisode::on_event(Client& client, engine::Event&& event) {
   std::ranges::copy(event.prompt_logprobs, std::back_inserter(choice.scores));
   choice.text += event.text;
   client.last_progress = planned_steps();
-  require(std::cmp_less_equal(event.tokens.size(), 1 + config_.fake.capacity.max_draft),
+  require(std::cmp_less_equal(event.tokens.size(), 1 + config_.fake.capacity.drafts.max_draft),
           "each token is handed out at its own iteration");
   check_tokens(client, event);
 

@@ -85,7 +85,7 @@ SimConfig draw_config(SimRandom& random) {
   capacity.vocab_size = kTinyAsciiVocab;
   capacity.max_in_flight = random.in(1, 3);
   capacity.max_repeat = random.pick({1, 4, 16});
-  capacity.max_draft = random.pick({0, 0, 1, 3, 6});
+  capacity.drafts.max_draft = random.pick({0, 0, 1, 3, 6});
   config.fake.seed = random.next();
   config.taps = draw_sim_taps(capacity, random);
   config.has_constraints = random.one_in(2);
@@ -135,9 +135,9 @@ SimConfig draw_config(SimRandom& random) {
   const bool has_whole =
       std::any_of(capacity.kv_groups.begin(), capacity.kv_groups.end(), is_whole);
   const bool from_rows = config.fake.seed % 6 == 0;
-  capacity.guesses =
-      capacity.max_draft > 0 && config.fake.seed % 2 == 0 && (has_whole || from_rows);
-  capacity.guesses_from_rows = capacity.guesses && from_rows;
+  capacity.drafts.guesses =
+      capacity.drafts.max_draft > 0 && config.fake.seed % 2 == 0 && (has_whole || from_rows);
+  capacity.drafts.guesses_from_rows = capacity.drafts.guesses && from_rows;
   constexpr std::array<int32_t, 3> kMultiples = {1, 4, 16};
   capacity.prompt_step_multiple = kMultiples[config.fake.seed / 12 % kMultiples.size()];
   // In a fifth of the episodes sequences have states, too few for all of them as often as not.
@@ -149,20 +149,20 @@ SimConfig draw_config(SimRandom& random) {
     capacity.slow_copies = config.fake.seed / 320 % 2 == 0;
     config.fake.copy_steps = static_cast<int32_t>(config.fake.seed / 640 % 4 * 5);
   }
-  capacity.takes_trees =
+  capacity.drafts.takes_trees =
       !has_states && std::all_of(capacity.kv_groups.begin(), capacity.kv_groups.end(), is_whole);
   const bool draws_tree = from_rows ? config.fake.seed % 18 != 0 : config.fake.seed % 4 == 0;
-  const bool looks_up = capacity.guesses && config.fake.seed / 2 % 3 == 0;
+  const bool looks_up = capacity.drafts.guesses && config.fake.seed / 2 % 3 == 0;
   if (looks_up) {
-    capacity.guesses_from_rows = true;
-    capacity.look_up = {.min_n = 1, .max_n = 2};
+    capacity.drafts.guesses_from_rows = true;
+    capacity.drafts.look_up = {.min_n = 1, .max_n = 2};
   }
-  if (capacity.takes_trees && capacity.guesses && draws_tree && !looks_up) {
-    capacity.max_draft = 2 * capacity.max_draft;
-    capacity.guess_tree = random_tree(config.fake.seed, capacity.max_draft);
+  if (capacity.drafts.takes_trees && capacity.drafts.guesses && draws_tree && !looks_up) {
+    capacity.drafts.max_draft = 2 * capacity.drafts.max_draft;
+    capacity.drafts.guess_tree = random_tree(config.fake.seed, capacity.drafts.max_draft);
   }
-  capacity.tells_rows = capacity.takes_trees && !capacity.guesses && capacity.max_draft > 0 &&
-                        config.fake.seed % 3 != 0;
+  capacity.drafts.tells_rows = capacity.drafts.takes_trees && !capacity.drafts.guesses &&
+                               capacity.drafts.max_draft > 0 && config.fake.seed % 3 != 0;
   draw_devices(config, random);
   return config;
 }

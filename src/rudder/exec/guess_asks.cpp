@@ -1,15 +1,8 @@
-#include "rudder/exec/proposer.h"
+#include "rudder/exec/guess_asks.h"
 
 #include <algorithm>
 
 namespace rudder::exec {
-
-bool may_look_up(const step::Capacity& capacity, ops::Ops& ops, const model::Stage& stage) {
-  const auto [min_n, max_n] = capacity.look_up;
-  return ops.draft_ops() != nullptr && stage.is_alone() && capacity.guesses &&
-         capacity.guesses_from_rows && capacity.guess_tree.empty() && 1 <= min_n &&
-         min_n <= max_n && max_n <= ops::kMaxNgram;
-}
 
 void list_asks(const step::StepPlan& plan, const SlotTable& slots, std::vector<GuessAsk>& asks) {
   asks.clear();
