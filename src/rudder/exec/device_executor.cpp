@@ -88,7 +88,7 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
   const RowsRead read = source_ == nullptr ? RowsRead() : source_->rows_read();
   RUDDER_TRY(const model::HiddenPool kept,
              make_hidden_pool(model_.spec, read, *model_.ops, capacity_));
-  kept_.rows = kept.token_rows();
+  kept_.readers = {kept_.kv, kept.token_rows(), source_.get()};
   ops::View sampled_rows;
   if (read.sampled) {
     RUDDER_TRY(sampled_rows,
@@ -123,7 +123,7 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
                                          model_.spec.stage, capacity_, options.link));
   }
   if (model_.ops->graph_ops() == nullptr || options.enforce_eager) return {};
-  RUDDER_TRY(graphs_, GraphCache::capture({*model_.ops, *decoder_, *buffers_, readers(),
+  RUDDER_TRY(graphs_, GraphCache::capture({*model_.ops, *decoder_, *buffers_, kept_.readers,
                                            is_last_stage(), options.narrow_graphs},
                                           capacity_, options.capture_progress));
   return {};
@@ -323,7 +323,7 @@ void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
   }
   flight.guess_us = flight.result.guess_us = 0;
   flight.asks.clear();
-  if (runs_source()) list_asks(plan, slots_, flight.asks);
+  if (source_ != nullptr && !capacity_.drafts.keeps_guesses()) list_asks(plan, slots_, flight.asks);
   flight.sampled_seq.clear();
   if (is_last_stage()) flight.sampled_seq = packed_.sampled_seq;
   flight.in_tree = packed_.in_tree;
@@ -415,7 +415,7 @@ void DeviceExecutor::run(size_t index) {
 // What has logits, if anything.
 void DeviceExecutor::sample(size_t index, const ops::View& logits) {
   if (packed_.num_sampled() == 0 || !is_last_stage()) return;
-  sample_step(*model_.ops, flights_[index].step, logits, readers());
+  sample_step(*model_.ops, flights_[index].step, logits, kept_.readers);
 }
 
 // From embedding to the logits, of which there are some.

@@ -113,7 +113,7 @@ class DeviceExecutor final : public step::Executor {
   // What the device keeps between steps, besides slots.
   struct Kept {
     std::vector<ops::KvLayer> kv;
-    ops::TokenRows rows;  // beside it, where the source of drafts reads some
+    SampleReaders readers;  // of what a step has sampled
     StateMemory states;
   };
   struct Enqueued {
@@ -124,9 +124,6 @@ class DeviceExecutor final : public step::Executor {
   DeviceExecutor(Model model, const step::Capacity& capacity);
 
   Result<void> prepare(const Options& options);
-  // Behind a step whose tokens are on the host; else it is a part of the step.
-  bool runs_source() const { return source_ != nullptr && !capacity_.drafts.keeps_guesses(); }
-  SampleReaders readers() const { return {kept_.kv, kept_.rows, source_.get()}; }
   void work();
   Result<void> prepare_taps();
   void pack(const step::StepPlan& plan, size_t index);
