@@ -202,6 +202,27 @@ def test_results_of_several_parts_are_one_text_where_a_template_would_print_a_li
         assert answer.status_code == 200, answer.text
 
 
+@pytest.mark.parametrize("name", ["llama31_tools", "gemma2", "mistral"])
+def test_several_calls_come_back_to_templates_that_know_one_or_none(tmp_path, name):
+    """What the server says in one answer may stand in the next request, whatever the template makes of it."""
+    (tmp_path / "template.jinja").write_text("{%- set bos_token = '' -%}" + TEMPLATES[name])
+    calls = [{"id": f"call0000{i}", "type": "function", "function": {"name": "get_weather", "arguments": json.dumps({"days": i})}} for i in (1, 2)]
+    messages = [*MESSAGES, {"role": "assistant", "content": None, "tool_calls": calls},
+                {"role": "tool", "tool_call_id": "call00002", "content": "rain"}, {"role": "tool", "tool_call_id": "call00001", "content": "snow"},
+                {"role": "user", "content": "And then?"}]
+    with serving("--chat-template", str(tmp_path / "template.jinja")) as server:
+        def ask(path, body):
+            answer = httpx2.post(server.url + path, json=body, timeout=60)
+            assert answer.status_code == 200, answer.text
+            return answer
+        prompt = ask("/v1/chat/completions/render", {"messages": messages, "tools": [WEATHER]}).json()["prompt"]
+        assert all(word in prompt for word in ("rain", "snow", "And then?"))
+        if name == "llama31_tools":
+            assert prompt.index("snow") < prompt.index('{"days": 2}') < prompt.index("rain"), "each call with its own result"
+        answer = ask("/v1/chat/completions", {"messages": messages, "tools": [WEATHER], "max_tokens": 2})
+        assert "messages[1]" in answer.headers["x-rudder-ignored-fields"]
+
+
 def test_an_unknown_parser_is_refused_at_start():
     result = run_rudder("serve", "--port", "0", "--tool-call-parser", "nonesuch")
     assert result.returncode != 0

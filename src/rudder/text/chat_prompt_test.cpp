@@ -222,6 +222,23 @@ TEST(ChatPrompt, TellsWhichTurnsTheTemplateRenders) {
       "0) %}{{ raise_exception('in turn') }}{% endif %}{{ m.content }}{% endfor %}");
   EXPECT_FALSE(in_turn.system_first || in_turn.system_later || in_turn.user_after_user ||
                in_turn.assistant_after_assistant);
+  EXPECT_FALSE(in_turn.results);
+}
+
+TEST(ChatPrompt, TellsWhetherTheTemplateRendersSeveralCalls) {
+  const auto forms = [](std::string_view calls) {
+    return load_prompt({},
+                       "{% for m in messages %}{{ m.role }}{{ m.content }}{% if m.tool_calls %}" +
+                           std::string(calls) + "{% endif %}{% endfor %}")
+        ->turn_forms(false);
+  };
+  EXPECT_TRUE(forms("").several_calls) << "it shows none at all";
+  EXPECT_TRUE(forms("{% for c in m.tool_calls %}{{ c.function.name }}{% endfor %}").several_calls);
+  EXPECT_FALSE(forms("{{ m.tool_calls[0].function.name }}").several_calls) << "left out";
+  EXPECT_FALSE(forms("{% if m.tool_calls | length != 1 %}{{ raise_exception('one') }}{% endif %}"
+                     "{{ m.tool_calls[0].function.name }}")
+                   .several_calls);
+  EXPECT_TRUE(forms("{{ m.tool_calls | tojson }}").results);
 }
 
 }  // namespace

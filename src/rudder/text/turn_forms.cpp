@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace rudder::text {
 namespace {
@@ -14,22 +15,31 @@ namespace json = boost::json;
 
 constexpr std::string_view kRoleOfResults = "tool";
 constexpr std::string_view kCalling = "assistant that calls";
+// Their last call has a name that must stand in the prompt.
+constexpr std::string_view kCallingVisibly = "assistant that calls and is seen to";
+constexpr std::string_view kCallingTwice = "assistant that calls twice";
+constexpr std::string_view kSeenCall = "trialcallseen";
 
 // A word that no template has.
 std::string word(size_t i) {
   return fmt::format("trialturn{}end", i);
 }
 
-json::object trial_message(std::string_view role, size_t i) {
-  if (role == kCalling) {
-    const json::object function = {{"name", "f"}, {"arguments", json::object()}};
-    return {{"role", "assistant"},
-            {"content", ""},
-            {"tool_calls", {{{"id", "call00001"}, {"type", "function"}, {"function", function}}}}};
+json::object trial_call(std::string_view name, int number) {
+  const json::object function = {{"name", name}, {"arguments", json::object()}};
+  return {{"id", fmt::format("call0000{}", number)}, {"type", "function"}, {"function", function}};
+}
+
+// `num_results`: results in front of it.
+json::object trial_message(std::string_view role, size_t i, int num_results) {
+  if (role == kCalling || role == kCallingVisibly || role == kCallingTwice) {
+    json::array calls = {trial_call(role == kCallingVisibly ? kSeenCall : "f", 1)};
+    if (role == kCallingTwice) calls.push_back(trial_call(kSeenCall, 2));
+    return {{"role", "assistant"}, {"content", ""}, {"tool_calls", std::move(calls)}};
   }
   json::object message = {{"role", role}, {"content", word(i)}};
   if (role == kRoleOfResults) {
-    message["tool_call_id"] = "call00001";
+    message["tool_call_id"] = fmt::format("call0000{}", num_results + 1);
     message["name"] = "f";
   }
   return message;
@@ -47,8 +57,10 @@ class Trials {
   // Every message of a conversation of these roles stands in the prompt, in this order.
   bool shows(std::initializer_list<std::string_view> roles) {
     json::array messages;
+    int num_results = 0;
     for (const std::string_view role : roles) {
-      messages.push_back(trial_message(role, messages.size()));
+      messages.push_back(trial_message(role, messages.size(), num_results));
+      if (role == kRoleOfResults) ++num_results;
     }
     const size_t num_messages = messages.size();
     context_["messages"] = std::move(messages);
@@ -56,8 +68,10 @@ class Trials {
     if (!prompt) return false;
     size_t at = 0;
     for (size_t i = 0; i < num_messages; ++i) {
-      if (*(roles.begin() + i) == kCalling) continue;
-      at = prompt->find(word(i), at);
+      const std::string_view role = *(roles.begin() + i);
+      if (role == kCalling) continue;
+      const bool is_call = role == kCallingVisibly || role == kCallingTwice;
+      at = prompt->find(is_call ? std::string(kSeenCall) : word(i), at);
       if (at == std::string::npos) return false;
     }
     return true;
@@ -88,9 +102,12 @@ TurnForms find_turn_forms(const ChatTemplate& chat_template, const json::object&
     forms.developer_later = forms.developer_first && later("developer");
   }
   forms.user_after_user = trials.shows({"user", "user"});
+  forms.results = trials.shows({"user", kCalling, kRoleOfResults});
   // Of a template that knows no results nothing can be told.
-  forms.user_after_result = !trials.shows({"user", kCalling, kRoleOfResults}) ||
-                            trials.shows({"user", kCalling, kRoleOfResults, "user"});
+  forms.user_after_result =
+      !forms.results || trials.shows({"user", kCalling, kRoleOfResults, "user"});
+  forms.several_calls = !trials.shows({"user", kCallingVisibly, kRoleOfResults}) ||
+                        trials.shows({"user", kCallingTwice, kRoleOfResults, kRoleOfResults});
   forms.assistant_after_assistant = !trials.shows({"user", "assistant", "user"}) ||
                                     trials.shows({"user", "assistant", "assistant", "user"});
   return forms;

@@ -17,6 +17,8 @@ struct TurnForms {
   bool user_after_user = true;    // two messages of the user in a row
   bool user_after_result = true;  // a message of the user behind a result of a tool
   bool assistant_after_assistant = true;
+  bool results = true;        // a call of a tool and its result
+  bool several_calls = true;  // two calls in one message, with their results behind it
 };
 
 // `tokens`: the variables that the files give the template. All true where it does not even render

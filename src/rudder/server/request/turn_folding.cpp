@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "rudder/text/message_marks.h"
 
@@ -63,6 +64,7 @@ class TurnFolder {
   TurnFolder(const text::TurnForms& forms, History& history) : forms_(forms), history_(history) {}
 
   void add(json::object message, const std::string& path) {
+    if (!forms_.results) say_calls(message, path);
     const std::string role(role_of_turn(message));
     const bool keeps_role = !is_instruction(role) || has_turn(role);
     const bool joins = keeps_role ? !may_follow(role) : is_preamble() || !may_follow("user");
@@ -93,6 +95,32 @@ class TurnFolder {
   // What is there so far is the instructions in front, which more of them join.
   bool is_preamble() const { return turns_.size() == 1 && is_instruction(last_role()); }
 
+  // Of a template that knows no tools: calls are the assistant's text, results are the user's.
+  void say_calls(json::object& message, const std::string& path) {
+    if (role_of_turn(message) == "tool") {
+      message["role"] = "user";
+      history_.tell(path);
+    }
+    const json::value* calls = message.if_contains("tool_calls");
+    if (calls == nullptr || !calls->is_array() || calls->get_array().empty()) return;
+    std::string said;
+    for (const json::value& call : calls->get_array()) {
+      const json::object& function = call.at("function").as_object();
+      if (!said.empty()) said += '\n';
+      said += function.at("name").as_string();
+      const json::value& arguments = function.at("arguments");
+      said += '(' +
+              (arguments.is_string() ? std::string(arguments.get_string())
+                                     : json::serialize(arguments)) +
+              ')';
+    }
+    message.erase("tool_calls");
+    json::value& content = message["content"];
+    if (content.is_null()) content.emplace_string();
+    add_to_content(content, said);
+    history_.tell(path);
+  }
+
   // A message of this role may have a turn of its own now.
   bool may_follow(std::string_view role) const {
     const std::string_view last = last_role();
@@ -107,12 +135,58 @@ class TurnFolder {
   json::array turns_;
 };
 
+json::array* calls_of(json::object& message) {
+  json::value* calls = message.if_contains("tool_calls");
+  return calls == nullptr ? nullptr : calls->if_array();
+}
+
+std::string_view text_member(const json::object& object, std::string_view name) {
+  const json::value* value = object.if_contains(name);
+  return value == nullptr || !value->is_string() ? std::string_view() : value->get_string();
+}
+
+// A message with several calls as one message a call, each with the results of its own behind it.
+// Returns the index behind the last message that it took.
+size_t add_one_by_one(Conversation& conversation, size_t first, TurnFolder& folder) {
+  json::array& messages = conversation.messages;
+  size_t end = first + 1;
+  while (end < messages.size() && role_of_turn(messages[end].get_object()) == "tool") ++end;
+  json::object message = std::move(messages[first].get_object());
+  const json::array calls = std::move(*calls_of(message));
+  const std::string& path = conversation.paths[first];
+  std::vector<bool> is_taken(end, false);
+  for (const json::value& call : calls) {
+    message["tool_calls"] = json::array{call};
+    folder.add(std::move(message), path);
+    message = {{"role", "assistant"}, {"content", ""}};
+    const std::string_view id = text_member(call.as_object(), "id");
+    for (size_t i = first + 1; i < end; ++i) {
+      json::object& result = messages[i].get_object();
+      if (is_taken[i] || text_member(result, "tool_call_id") != id) continue;
+      is_taken[i] = true;
+      folder.add(std::move(result), conversation.paths[i]);
+    }
+  }
+  for (size_t i = first + 1; i < end; ++i) {
+    if (!is_taken[i]) folder.add(std::move(messages[i].get_object()), conversation.paths[i]);
+  }
+  conversation.history.tell(path);
+  return end;
+}
+
 }  // namespace
 
 json::array fold_turns(Conversation& conversation, const text::TurnForms& forms) {
   TurnFolder folder(forms, conversation.history);
-  for (size_t i = 0; i < conversation.messages.size(); ++i) {
-    folder.add(std::move(conversation.messages[i].get_object()), conversation.paths[i]);
+  for (size_t i = 0; i < conversation.messages.size();) {
+    json::object& message = conversation.messages[i].get_object();
+    const json::array* calls = calls_of(message);
+    if (!forms.several_calls && calls != nullptr && calls->size() > 1) {
+      i = add_one_by_one(conversation, i, folder);
+      continue;
+    }
+    folder.add(std::move(message), conversation.paths[i]);
+    ++i;
   }
   return folder.take();
 }

@@ -87,5 +87,35 @@ TEST(TurnFolding, CallsAndThoughtsStayWithTheirTurn) {
   EXPECT_EQ(folded[0].at("tool_calls").as_array().size(), 1u);
 }
 
+constexpr std::string_view kTwoCalls =
+    R"([{"role":"user","content":"a"},{"role":"assistant","content":"b","tool_calls":[)"
+    R"({"id":"1","function":{"name":"f","arguments":{"n":1}}},)"
+    R"({"id":"2","function":{"name":"g","arguments":"{\"n\""}}]},)"
+    R"({"role":"tool","tool_call_id":"2","content":"of g"},)"
+    R"({"role":"tool","tool_call_id":"1","content":"of f"},)"
+    R"({"role":"tool","content":"of none"},{"role":"user","content":"c"}])";
+
+TEST(TurnFolding, CallsComeOneByOneWhereTheTemplateWantsThat) {
+  EXPECT_EQ(fold(kTwoCalls, {}).turns,
+            "user:a|assistant:b|tool:of g|tool:of f|tool:of none|user:c|");
+  const Folded folded = fold(kTwoCalls, {.several_calls = false});
+  EXPECT_EQ(folded.turns, "user:a|assistant:b|tool:of f|assistant:|tool:of g|tool:of none|user:c|");
+  EXPECT_EQ(folded.told, "input[1] ");
+  Conversation conversation = conversation_of(kTwoCalls);
+  const json::array messages = fold_turns(conversation, {.several_calls = false});
+  for (const size_t i : {1, 3}) {
+    const json::array& calls = messages[i].at("tool_calls").as_array();
+    ASSERT_EQ(calls.size(), 1u);
+    EXPECT_EQ(calls[0].at("function").at("name"), i == 1 ? "f" : "g");
+  }
+}
+
+TEST(TurnFolding, CallsAndResultsAreTextWhereTheTemplateKnowsNoTools) {
+  const Folded folded = fold(kTwoCalls, {.user_after_user = false, .results = false});
+  EXPECT_EQ(folded.turns,
+            "user:a|assistant:b\n\nf({\"n\":1})\ng({\"n\")|user:of g\n\nof f\n\nof none\n\nc|");
+  EXPECT_EQ(folded.told.substr(0, 27), "input[1] input[2] input[3] ");
+}
+
 }  // namespace
 }  // namespace rudder::server
