@@ -132,7 +132,7 @@ void EngineMetrics::publish(const sched::SchedStats& sched, size_t num_waiting_f
   live_.preemptions = sched.preemptions;
   live_.prefix = {.queries = sched.prefix_queries,
                   .hits = sched.prefix_hits,
-                  .hits_without_states = sched.prefix_hits_without_states};
+                  .hits_without_states = sched.states.hits_without};
   live_.late_results = sched.late_results;
   live_.drafts = sched.drafts;
   live_.draft_tokens = sched.draft_tokens;

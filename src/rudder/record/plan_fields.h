@@ -116,7 +116,8 @@ void fields(Archive& archive, Archived<step::LookUp> auto& value) {
 
 template <typename Archive>
 void fields(Archive& archive, Archived<step::StatePool> auto& value) {
-  auto& [count, bytes, checkpoint_blocks] = value;
+  auto& [count, bytes, checkpoint_blocks, slow_copies] = value;
+  static_cast<void>(slow_copies);  // no executor that is recorded has any
   archive(count, bytes, checkpoint_blocks);
 }
 
@@ -142,9 +143,8 @@ void fields(Archive& archive, Archived<step::DraftCaps> auto& value) {
 template <typename Archive>
 void fields(Archive& archive, Archived<step::Capacity> auto& value) {
   auto& [num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
-         max_repeat, step_multiple, drafts, kv_groups, states, slow_copies, geometry, taps] = value;
+         max_repeat, step_multiple, drafts, kv_groups, states, geometry, taps] = value;
   static_cast<void>(step_multiple);  // a replay plans nothing
-  static_cast<void>(slow_copies);    // no executor that is recorded has any
   archive(num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
           max_repeat, drafts, kv_groups, states, geometry, taps);
 }

@@ -1,6 +1,6 @@
-// Blocks: the KV blocks of the scheduler's sequences: how many a sequence needs and will take, and
-// which are cached for it; and their states, where the executor has them. It owns the BlockCache.
-// Internal to the room; engine thread.
+// Blocks: the blocks of the paged KV cache that the scheduler's sequences have: how many a sequence
+// needs and will take, and which are cached for it; and their states, where the executor has them.
+// It owns the BlockCache; Scheduler owns it. Internal to the room; engine thread.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // Copies: the sequences that wait for the copy that their state is made by, where a copy may take
-// longer than its step (Capacity::slow_copies), and how many copies have come to their end. Running
-// begins them, Scheduler takes those that are done. Normative text: docs/contracts/cache.md,
-// "Copies". Internal to the room; engine thread.
+// longer than its step (StatePool::slow_copies), and how many copies have come to their end.
+// Running begins them, Scheduler takes those that are done. Normative text:
+// docs/contracts/cache.md, "Copies". Internal to the room; engine thread.
 #pragma once
 
 #include <cstdint>

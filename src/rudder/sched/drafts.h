@@ -1,7 +1,7 @@
-// Drafts: which guessed tokens the next step verifies, how many the executor's proposer is to
-// guess, and when a step waits for tokens to be known. It asks whoever proposes, keeps the records
-// of what came of it (DraftState::record), and lets DraftPacer say what pays. Internal to the room;
-// engine thread.
+// Drafts (speculative decoding): which guessed tokens the next step verifies, how many the
+// executor's proposer is to guess, and when a step waits for tokens to be known. It asks whoever
+// proposes, keeps the records of what came of it (DraftState::record), and lets DraftPacer say what
+// pays. Scheduler owns it. Internal to the room; engine thread.
 #pragma once
 
 #include <cstddef>

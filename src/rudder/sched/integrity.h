@@ -1,5 +1,6 @@
 // What Scheduler::check_integrity() is made of: what one sequence must hold, by
-// docs/contracts/kv.md. Internal to the room.
+// docs/contracts/kv.md. Called for every sequence, by tests and the
+// simulator. Internal to the room; engine thread.
 #pragma once
 
 #include <span>

@@ -19,7 +19,7 @@ Prompts::Prompts(const step::Capacity& capacity, const SchedSettings& settings, 
 void Prompts::add_to(SchedStats* stats) const {
   stats->prefix_queries += prefix_queries_;
   stats->prefix_hits += prefix_hits_;
-  stats->prefix_hits_without_states += prefix_unstated_;
+  stats->states.hits_without += prefix_unstated_;
   stats->overtakes += overtakes_;
 }
 
@@ -96,29 +96,26 @@ void Prompts::list_demands(StepBuilder& builder) {
 }
 
 // What it will still take, which an admission must leave to it; and, unless it waits for a copy,
-// what it asks of the step.
+// its demand and what it brings.
 void Prompts::note_running(const Sequence& sequence, StepBuilder& builder) {
-  step_.running_tokens += std::ssize(sequence.tokens);
-  if (sequence.state == SequenceState::kRunning) note_demand(sequence);
-  if (waiting_.empty()) return;
-  overtaking_.note_running(sequence);
-  builder.blocks_promised += blocks_.to_take(std::ssize(sequence.tokens), sequence.tables);
-  step_.elements_kept += sequence.taps.record_elements();
-}
-
-void Prompts::note_demand(const Sequence& sequence) {
   const int64_t num_tokens = std::ssize(sequence.tokens);
   const int32_t cached = sequence.wait.cached_prompt_tokens;
+  step_.running_tokens += num_tokens;
   const int32_t uncomputed = sequence.uncomputed();
-  if (uncomputed > 1) {
+  const bool runs = sequence.state == SequenceState::kRunning;
+  if (runs && uncomputed > 1) {
     demand_of(sequence.tenant).running += uncomputed;
     if (num_tokens - cached > step_.longest.tokens) {
       step_.longest = {.tokens = num_tokens - cached, .computed = sequence.run.planned_len};
     }
-  } else {
+  } else if (runs) {
     const int32_t most_tokens = sequence.max_len - sequence.prompt_len;
     step_.turnover.add(sequence.prompt_len, cached, answers_.expected(most_tokens));
   }
+  if (waiting_.empty()) return;
+  overtaking_.note_running(sequence);
+  builder.blocks_promised += blocks_.to_take(num_tokens, sequence.tables);
+  step_.elements_kept += sequence.taps.record_elements();
 }
 
 }  // namespace rudder::sched

@@ -1,8 +1,9 @@
-// Prompts: which prompts the next step runs, and how many tokens of each: chunks of sequences that
-// have begun, then admissions of those that wait. Tenants share a step fairly, and so do the
-// prompts of one tenant; the bound on the time of a step (PromptBound) says how much there is to
-// share. Normative text: docs/contracts/step.md, "How many prompt tokens a step may have" and
-// "Whose prompts run". Internal to the room; engine thread.
+// Prompts: which prompts the next step runs, and how many tokens of each (chunked prefill): chunks
+// of sequences that have begun, then admissions of those that wait. Scheduler owns it and calls
+// plan() once a step, behind the decodes. Tenants share a step fairly, and so do the prompts of one
+// tenant; the bound on the time of a step (PromptBound) says how much there is to share. Normative
+// text: docs/contracts/step.md, "How many prompt tokens a step may have" and "Whose prompts run".
+// Internal to the room; engine thread.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +51,6 @@ class Prompts {
   // prompts.cpp: by tenant, in the order of their shares.
   void list_demands(StepBuilder& builder);
   void note_running(const Sequence& sequence, StepBuilder& builder);
-  void note_demand(const Sequence& sequence);
   FairShares::Demand& demand_of(int32_t tenant);
   bool waits_for_company(const StepShape& shape, int64_t room) const;
   StepShape expected_decodes(const StepBuilder& builder) const;
@@ -63,10 +63,7 @@ class Prompts {
   int32_t least_chunk(const StepBuilder& builder, const Sequence& sequence, int32_t chunk) const;
   int32_t cut_evenly(const StepShape& shape, int32_t chunk, int32_t least) const;
   void plan_chunk(StepBuilder& builder, Sequence& sequence);
-  bool may_begin(const StepBuilder& builder) const;
-  bool may_admit(const StepBuilder& builder) const;
-  bool finds_blocks(const StepBuilder& builder, const Sequence& sequence,
-                    const cache::Match& match);
+  bool may_admit(const StepBuilder& builder, bool goes_past = false) const;
   Admission admit(StepBuilder& builder, Sequence& sequence);
   void begin(StepBuilder& builder, Sequence& sequence, const cache::Match& match);
   bool has_capture_room(StepBuilder& builder, const Sequence& sequence, int32_t from);
@@ -78,7 +75,6 @@ class Prompts {
   void plan_tenant(StepBuilder& builder, int32_t tenant);
   Sequence* list_prompts(const StepBuilder& builder, int32_t tenant);
   bool has_room_for(const StepBuilder& builder, const WaitingLines::Line& line) const;
-  void list_overtaking(const StepBuilder& builder, const WaitingLines::Line& line);
   Admission admit_first(StepBuilder& builder, int32_t tenant, const Sequence* begun);
   void share_step(StepBuilder& builder, Sequence& first);
   void take_turns(StepBuilder& builder, Sequence& first);

@@ -1,4 +1,5 @@
-// Prompts: how many tokens of a prompt a step runs, and whom it admits.
+// Prompts: how many tokens of a prompt a step runs, and which sequences of those that wait it
+// admits.
 #include <algorithm>
 
 #include "rudder/base/check.h"
@@ -81,30 +82,10 @@ void Prompts::plan_chunk(StepBuilder& builder, Sequence& sequence) {
   if (chunk > 0) builder.add(sequence, chunk, old_len);
 }
 
-bool Prompts::may_begin(const StepBuilder& builder) const {
-  return !builder.is_closed && builder.blocks_short == 0 && builder.tokens_left > 0 &&
-         running_.num_seats() > 0;
-}
-
-// In the order of the line.
-bool Prompts::may_admit(const StepBuilder& builder) const {
-  return may_begin(builder) && !builder.is_full;
-}
-
-// With the blocks that were matched. One that goes past another also needs room among those that
-// did.
-bool Prompts::finds_blocks(const StepBuilder& builder, const Sequence& sequence,
-                           const cache::Match& match) {
-  const int64_t matched_idle = blocks_.cache().count_refs(matched_, 0);
-  const int64_t room = blocks_.num_available() - matched_idle - builder.blocks_promised;
-  const int64_t wanted = blocks_.to_take(std::ssize(sequence.tokens), matched_);
-  const int32_t headroom = blocks_.headroom(running_.num_running());
-  if (wanted + headroom + overtaking_.left_by(sequence) > room) return false;
-  if (overtaking_.goes_past(sequence) &&
-      !overtaking_.has_room_for(matched_idle + overtaking_.wants(sequence, matched_))) {
-    return false;
-  }
-  return blocks_.has_state_for(match);
+// In the order of the line, or past a large one.
+bool Prompts::may_admit(const StepBuilder& builder, bool goes_past) const {
+  return !builder.is_closed && (goes_past || !builder.is_full) && builder.blocks_short == 0 &&
+         builder.tokens_left > 0 && running_.num_seats() > 0;
 }
 
 Prompts::Admission Prompts::admit(StepBuilder& builder, Sequence& sequence) {
@@ -116,13 +97,21 @@ Prompts::Admission Prompts::admit(StepBuilder& builder, Sequence& sequence) {
     return Admission::kHeld;
   }
   if (!has_capture_room(builder, sequence, num_cached)) return Admission::kHeld;
-  if (!running_.empty() && !finds_blocks(builder, sequence, match)) {
-    if (overtaking_.goes_past(sequence)) return Admission::kNoRoom;
-    if (++sequence.wait.passed_over > kMaxPassedOver) {
-      builder.is_full = true;
-      overtaking_.wait_for_blocks(sequence);
+  if (!running_.empty()) {
+    const bool goes_past = overtaking_.goes_past(sequence);
+    const int64_t matched_idle = blocks_.cache().count_refs(matched_, 0);
+    const int64_t room = blocks_.num_available() - matched_idle - builder.blocks_promised;
+    const int64_t wanted = blocks_.to_take(std::ssize(sequence.tokens), matched_);
+    const int64_t left = blocks_.headroom(running_.num_running()) + overtaking_.left_by(sequence);
+    const int64_t kept = matched_idle + overtaking_.wants(sequence, matched_);
+    const bool fits = wanted + left <= room && (!goes_past || overtaking_.has_room_for(kept));
+    if (!fits || !blocks_.has_state_for(match)) {
+      if (!goes_past && ++sequence.wait.passed_over > kMaxPassedOver) {
+        builder.is_full = true;
+        overtaking_.wait_for_blocks(sequence);
+      }
+      return Admission::kNoRoom;
     }
-    return Admission::kNoRoom;
   }
   if (max_chunk(builder, sequence, num_cached) == 0) {
     return Admission::kNoTime;  // the step takes as long as it may

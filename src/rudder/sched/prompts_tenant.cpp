@@ -45,7 +45,7 @@ Sequence* Prompts::list_prompts(const StepBuilder& builder, int32_t tenant) {
   std::ranges::sort(prompts_, ByNeed{});
   const WaitingLines::Line* const line = waiting_.find(tenant);
   if (!builder.is_full) overtaking_.stop();
-  if (line == nullptr || !may_begin(builder)) return begun;
+  if (line == nullptr || !may_admit(builder, true)) return begun;
   int32_t most = kMaxHeldPerPlan + running_.num_more();
   const auto append = [&](const auto& waiting) {
     for (auto next = waiting.begin(); next != waiting.end() && most > 0; ++next, --most) {
@@ -56,21 +56,17 @@ Sequence* Prompts::list_prompts(const StepBuilder& builder, int32_t tenant) {
     append(line->by_need);
     std::ranges::sort(prompts_, ByNeed{});
   } else {
-    list_overtaking(builder, *line);
+    // Where there are not blocks for the whole line and its first is large, the small ones behind
+    // it are run as those that have begun.
+    if (!builder.is_full) overtaking_.wait_for_blocks(**line->by_rank.begin());
+    const auto num_seen = std::min<int64_t>(std::ssize(line->by_need), kMaxHeldPerPlan);
+    std::copy_if(line->by_need.begin(), std::next(line->by_need.begin(), num_seen),
+                 std::back_inserter(prompts_),
+                 [&](const Sequence* waiting) { return overtaking_.goes_past(*waiting); });
+    std::ranges::sort(prompts_, ByNeed{});
     if (!builder.is_full) append(line->by_rank);
   }
   return begun;
-}
-
-// Where there are not blocks for the whole line and its first is large, the small ones behind it
-// are run as those that have begun.
-void Prompts::list_overtaking(const StepBuilder& builder, const WaitingLines::Line& line) {
-  if (!builder.is_full) overtaking_.wait_for_blocks(**line.by_rank.begin());
-  const auto goes_past = [&](const Sequence* waiting) { return overtaking_.goes_past(*waiting); };
-  const auto most = std::min<int64_t>(std::ssize(line.by_need), kMaxHeldPerPlan);
-  std::copy_if(line.by_need.begin(), std::next(line.by_need.begin(), most),
-               std::back_inserter(prompts_), goes_past);
-  std::ranges::sort(prompts_, ByNeed{});
 }
 
 // Else they begin in the order in which they came: who is overtaken waits for tokens of steps
@@ -161,9 +157,9 @@ void Prompts::plan_soonest(StepBuilder& builder, bool admits) {
       plan_chunk(builder, *sequence);
       continue;
     }
-    if (sequence->state != SequenceState::kWaiting || !may_begin(builder)) continue;
     const bool goes_past = overtaking_.goes_past(*sequence);
-    if (!goes_past && (!admits || !may_admit(builder))) continue;
+    if (sequence->state != SequenceState::kWaiting || !may_admit(builder, goes_past)) continue;
+    if (!admits && !goes_past) continue;
     const Admission admission = admit(builder, *sequence);
     if (admission == Admission::kNoTime) return;
     if (goes_past) continue;

@@ -23,7 +23,7 @@ Running::Running(const step::Capacity& capacity, const SchedSettings& settings, 
 
 void Running::begin(Sequence& sequence, int32_t num_cached, step::StepPlan& plan) {
   sequence.run.begin(num_cached);
-  const bool is_copied_to = capacity_.slow_copies && !plan.copies_before.empty() &&
+  const bool is_copied_to = capacity_.states.slow_copies && !plan.copies_before.empty() &&
                             plan.copies_before.back().to == step::state_ref(sequence.object);
   const bool waits = is_copied_to && !RUDDER_MUTANT(kStepsWhileCopying);
   if (is_copied_to) copies_.begin(sequence);

@@ -1,7 +1,8 @@
 // Running: the sequences that hold a slot: which of them decode in the next step, which finish, and
 // which are preempted when blocks are missing. It owns their list and the slots, and gives blocks
 // and slots back (kv.I3, step.I4). Prompts begins sequences here; one that is preempted goes to the
-// WaitingLines. Internal to the room; engine thread.
+// WaitingLines. Scheduler owns it; Prompts, Drafts and StepBuilder read its list. Internal to the
+// room; engine thread.
 #pragma once
 
 #include <algorithm>

@@ -219,7 +219,7 @@ void Scheduler::note_planned(StepRecord record, const StepShape& shape) {
   pace_.bound().note_plan(shape);
   ++counters_.steps;
   counters_.iterations += static_cast<uint64_t>(plan.repeat);
-  counters_.checkpoints += record.checkpoints.size();
+  counters_.states.checkpoints += record.checkpoints.size();
   counters_.planned_tokens += static_cast<uint64_t>(plan.num_tokens() * plan.repeat);
   in_flight_.push_back(std::move(record));
 }
@@ -359,7 +359,7 @@ SchedStats Scheduler::stats() const {
   stats.num_retiring = running_.size() - running_.num_running();
   stats.waiting_tokens = waiting_.num_tokens();
   stats.steps_in_flight = steps_in_flight();
-  stats.copies_in_flight = copies_.size();
+  stats.states.copies_in_flight = copies_.size();
   const cache::BlockPool& pool = blocks_.cache().pool();
   stats.num_blocks = pool.num_blocks();
   stats.blocks_in_use = pool.num_in_use();

@@ -6,8 +6,8 @@
 // It owns every sequence and the steps in flight, and asks four objects in turn. Drafts says what
 // is guessed and verified, and whether the step waits for that; Running says what decodes, and
 // gives slots and blocks back; Prompts says which prompts run and who is admitted; Pace says what
-// steps take. Below them are two stores: Blocks (the KV bookkeeping) and WaitingLines. StepBuilder
-// writes what they choose into the plan.
+// steps take. Below them are stores: Blocks (the KV bookkeeping), WaitingLines, and Copies, for
+// which sequences wait. StepBuilder writes what the four choose into the plan.
 //
 // The caller's loop: while iterations_in_flight() < max_in_flight and plan() gives a step, launch
 // it; then collect the oldest iteration and commit it. A sequence ends in commit() (the output's

@@ -55,14 +55,14 @@ TEST(StatesTest, APrefixWithoutACheckpointIsNoHit) {
   ASSERT_EQ(loop.run(), "");
   EXPECT_EQ(loop.record(2).cached_tokens, 0);
   EXPECT_EQ(loop.scheduler().stats().prefix_hits, 0u);
-  EXPECT_EQ(loop.scheduler().stats().prefix_hits_without_states, 32u);
+  EXPECT_EQ(loop.scheduler().stats().states.hits_without, 32u);
 }
 
 TEST(StatesTest, CheckpointsComeEverySoManyBlocks) {
   SchedLoop loop(states_fake(8, 2), states_settings());
   loop.add(test_sequence(1, test_prompt(40, 1), 60));  // at 32, 64 and 96
   ASSERT_EQ(loop.run(), "");
-  EXPECT_EQ(loop.scheduler().stats().checkpoints, 3u);
+  EXPECT_EQ(loop.scheduler().stats().states.checkpoints, 3u);
   std::vector<int32_t> prompt = test_prompt(40, 1);
   const std::vector<int32_t>& output = loop.record(1).tokens;
   prompt.insert(prompt.end(), output.begin(), output.begin() + 30);
@@ -100,7 +100,7 @@ TEST(StatesTest, TurnsAreGoneOnFromTheirEnds) {
   other.resize(40);
   other.insert(other.end(), 40, 11);
   add(1, first);
-  EXPECT_EQ(loop.scheduler().stats().checkpoints, 3u);  // at 32, 176 and 224
+  EXPECT_EQ(loop.scheduler().stats().states.checkpoints, 3u);  // at 32, 176 and 224
   add(2, other);
   EXPECT_EQ(loop.record(2).cached_tokens, 32);
   std::vector<int32_t> asked_again = first;
@@ -124,7 +124,7 @@ TEST(StatesTest, TurnsEndWhereTheTemplateEndsThem) {
   sequence.sampling.stop_ids = {9};
   loop.add(std::move(sequence));
   ASSERT_EQ(loop.run(), "");
-  EXPECT_EQ(loop.scheduler().stats().checkpoints, 3u);  // at 48, 64 and 96
+  EXPECT_EQ(loop.scheduler().stats().states.checkpoints, 3u);  // at 48, 64 and 96
   std::vector<int32_t> again = prompt;
   std::fill(again.begin() + 71, again.end(), 10);
   loop.add(test_sequence(2, again, 3));
@@ -213,7 +213,7 @@ TEST(StatesTest, ACheckpointAtAPreemptionSparesLessThanItTakes) {
 // no plan; others go on.
 TEST(StatesTest, WhoseStateIsStillCopiedWaits) {
   testing::FakeOptions fake = states_fake(8);
-  fake.capacity.slow_copies = true;
+  fake.capacity.states.slow_copies = true;
   fake.copy_steps = 3;
   SchedLoop loop(fake, states_settings());
   loop.add(test_sequence(1, test_prompt(70, 1), 3));
@@ -227,7 +227,7 @@ TEST(StatesTest, WhoseStateIsStillCopiedWaits) {
     while (loop.record(id).tokens.empty()) {
       ASSERT_TRUE(loop.turn());
       const SchedStats stats = loop.scheduler().stats();
-      if (stats.copies_in_flight == 0) continue;
+      if (stats.states.copies_in_flight == 0) continue;
       ++steps;
       EXPECT_GE(stats.num_running, 2);
     }
@@ -241,7 +241,7 @@ TEST(StatesTest, WhoseStateIsStillCopiedWaits) {
 // Nothing else runs: steps of nothing wait for the copy.
 TEST(StatesTest, ACopyIsWaitedForAlone) {
   testing::FakeOptions fake = states_fake(4);
-  fake.capacity.slow_copies = true;
+  fake.capacity.states.slow_copies = true;
   fake.copy_steps = 100;
   SchedLoop loop(fake, states_settings());
   for (uint64_t id = 1; id <= 5; ++id) {
@@ -254,7 +254,7 @@ TEST(StatesTest, ACopyIsWaitedForAlone) {
 // It keeps all that it holds until the copy has come.
 TEST(StatesTest, WhoEndsWhileItsStateIsCopiedHoldsItToTheEnd) {
   testing::FakeOptions fake = states_fake(3);
-  fake.capacity.slow_copies = true;
+  fake.capacity.states.slow_copies = true;
   fake.copy_steps = 100;
   SchedLoop loop(fake, states_settings());
   loop.add(test_sequence(1, test_prompt(70, 1), 3));

@@ -6,6 +6,15 @@
 
 namespace rudder::sched {
 
+// Of what sequences keep besides blocks.
+struct StateStats {
+  int32_t copies_in_flight = 0;  // gauge: to states, which outlast their steps
+  uint64_t checkpoints = 0;      // planned
+  // What SchedStats::prefix_hits were if no state were needed to go on from a prefix; as many where
+  // there are none.
+  uint64_t hits_without = 0;
+};
+
 struct SchedStats {
   // Gauges.
   int32_t num_running = 0;     // hold a slot, not ended
@@ -13,10 +22,9 @@ struct SchedStats {
   int32_t num_retiring = 0;    // ended or preempted, still named by a step in flight
   int64_t waiting_tokens = 0;  // prompt (and recomputed output) tokens of those waiting
   int32_t steps_in_flight = 0;
-  int32_t copies_in_flight = 0;  // to states, which outlast their steps
-  int32_t num_blocks = 0;        // = in use + cached + free
-  int32_t blocks_in_use = 0;     // referenced by a sequence
-  int32_t blocks_cached = 0;     // unreferenced, hold a reusable prefix
+  int32_t num_blocks = 0;     // = in use + cached + free
+  int32_t blocks_in_use = 0;  // referenced by a sequence
+  int32_t blocks_cached = 0;  // unreferenced, hold a reusable prefix
   int32_t blocks_free = 0;
   // Counters; they only grow.
   uint64_t steps = 0;              // planned
@@ -29,11 +37,8 @@ struct SchedStats {
   uint64_t preemptions = 0;
   uint64_t prefix_queries = 0;  // prompt tokens looked up, at a sequence's first admission
   uint64_t prefix_hits = 0;     // of them found
-  // What prefix_hits were if no state were needed to go on from a prefix; as many where there are
-  // none.
-  uint64_t prefix_hits_without_states = 0;
-  uint64_t overtakes = 0;     // small prompts begun past a large one that waited for blocks
-  uint64_t checkpoints = 0;   // of states, planned
+  uint64_t overtakes = 0;       // small prompts begun past a large one that waited for blocks
+  StateStats states = {};
   uint64_t evictions = 0;     // cached blocks given to another use
   uint64_t late_results = 0;  // in flight when their sequence ended
   // Of accepted_tokens, those that were first in their draft, second, and so on; empty

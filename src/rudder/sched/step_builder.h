@@ -1,6 +1,6 @@
 // StepBuilder: the step being planned: its plan so far, and what is left to give to further
 // sequences. Scheduler::plan makes one; Running and Prompts choose sequences and add their parts,
-// which are written here and nowhere else. Internal to the room.
+// which are written here and nowhere else. Internal to the room; engine thread.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// A step in flight: its plan, whose it is, and what its result will be held against. Internal to
-// the room.
+// A step in flight: its plan, whose it is, and what its result will be held against. StepBuilder
+// fills it, Scheduler keeps it until the step's last iteration is committed. Internal to the room;
+// engine thread.
 #pragma once
 
 #include <cstdint>

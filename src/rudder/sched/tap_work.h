@@ -1,6 +1,7 @@
 // TapWork: the taps of one sequence, cut into steps: which row of the tap table each token of a
 // step uses, and which tokens are captured. Depends on positions alone and, where thoughts are
-// steered, on the tokens up to the position (tap.T4). Internal to the room.
+// steered, on the tokens up to the position (tap.T4). Part of a Sequence. Internal to the room;
+// engine thread.
 #pragma once
 
 #include <cstdint>

@@ -25,6 +25,10 @@ struct StatePool {
   // Blocks of a sequence from one checkpoint to the next; 0: there is one alone, at the end of its
   // prompt.
   int32_t checkpoint_blocks = 0;
+  // StepPlan.copies_before may take longer than their step: StepResult.copies_done says which are
+  // done, and before that no plan runs a sequence whose state is copied to. Plans of nothing wait
+  // for the next.
+  bool slow_copies = false;
 
   bool empty() const { return count == 0; }
   bool operator==(const StatePool&) const = default;

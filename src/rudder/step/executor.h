@@ -34,10 +34,6 @@ struct Capacity {
   DraftCaps drafts = {};        // that it verifies, and guesses
   KvGroups kv_groups = {};      // how layers keep KV
   StatePool states = {};        // what they keep of a sequence besides
-  // StepPlan.copies_before may take longer than their step: StepResult.copies_done says which are
-  // done, and before that no plan runs a sequence whose state is copied to. Plans of nothing wait
-  // for the next.
-  bool slow_copies = false;
   tap::Geometry geometry = {};  // empty: the executor has no taps
   tap::Limits taps = {};
 };

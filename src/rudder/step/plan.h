@@ -150,7 +150,7 @@ struct StepPlan {
   std::vector<TapEdit> tap_edits = {};  // a plan of nothing but edits is a step too
   std::vector<CaptureEdit> capture_edits = {};
   // Of whole objects, in order: done behind the slots' edits, before a sequence of the step reads
-  // or writes anything (where Capacity::slow_copies, they may take longer); and behind the step's
+  // or writes anything (where StatePool::slow_copies, they may take longer); and behind the step's
   // last write.
   std::vector<ObjectCopy> copies_before = {};
   std::vector<ObjectCopy> copies_after = {};

@@ -51,7 +51,7 @@ struct StepResult {
   StepId id = 0;
   int32_t iteration = 0;  // of StepPlan.repeat, from 0
   std::vector<SeqResult> seqs;
-  // Where Capacity::slow_copies: so many of StepPlan.copies_before, of all plans in their order,
+  // Where StatePool::slow_copies: so many of StepPlan.copies_before, of all plans in their order,
   // are done.
   int64_t copies_done = 0;
   int64_t device_us = 0;        // time the device spent on it; 0 where it is not known well

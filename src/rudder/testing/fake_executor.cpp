@@ -64,7 +64,7 @@ Result<step::Ticket> FakeExecutor::launch(std::shared_ptr<const step::StepPlan> 
   for (const step::SeqWork& work : plan->seqs) {
     step.unsure.push_back(drafts_in_flight(work.slot, work.generation));
   }
-  if (options_.capacity.slow_copies) begin_slow_copies(*plan);
+  if (options_.capacity.states.slow_copies) begin_slow_copies(*plan);
   step.plan = std::move(plan);
   run_some();
   return step::Ticket{id};
@@ -177,7 +177,7 @@ void FakeExecutor::run(InFlight& step) {
   const auto iteration = static_cast<int32_t>(step.results.size());
   if (iteration == 0) {
     for (const step::SlotEdit& edit : step.plan->slots) open_slot(edit);
-    if (!options_.capacity.slow_copies) copy_states(step.plan->copies_before);
+    if (!options_.capacity.states.slow_copies) copy_states(step.plan->copies_before);
     taps_.apply(*step.plan);
   }
   const bool is_unsure = std::ranges::any_of(step.unsure, [](int32_t n) { return n > 0; }) ||

@@ -322,7 +322,7 @@ void FakeExecutor::check_work(const step::StepPlan& plan, const step::SeqWork& w
     const bool is_new = std::ranges::any_of(plan.copies_before, [&](const step::ObjectCopy& copy) {
       return copy.to == step::state_ref(slot.state);
     });
-    if (use.last_copy_to > copies_told_ || (is_new && options_.capacity.slow_copies)) {
+    if (use.last_copy_to > copies_told_ || (is_new && options_.capacity.states.slow_copies)) {
       violation(fmt::format("step {}: slot {} runs while its state is copied", plan.id, index));
     }
     use = {.last_use = plan.id, .last_write = plan.id};

@@ -120,7 +120,7 @@ class Stress {
       capacity.states = {.count = static_cast<int32_t>(2 + seed / 5 % 12),
                          .bytes = 1,
                          .checkpoint_blocks = static_cast<int32_t>(seed / 60 % 4)};
-      capacity.slow_copies = seed % 2 == 0;
+      capacity.states.slow_copies = seed % 2 == 0;
       fake.copy_steps = static_cast<int32_t>(seed / 10 % 4 * 5);
     }
     capacity.drafts.takes_trees =

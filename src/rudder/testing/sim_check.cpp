@@ -288,6 +288,7 @@ void SimEpisode::check_step(bool more) {
   if (auto ok = core_->tap_tables().rows().check_integrity(); !ok) {
     throw SimViolation{ok.error().message};
   }
+  coverage_->waited_for_copies += sched.states.copies_in_flight > 0 ? 1 : 0;
   coverage_->waited_for_taps += core_->num_waiting_for_taps() > 0 ? 1 : 0;
   check_clients();
   check_gauges(sched);
@@ -336,7 +337,7 @@ void SimEpisode::check_gauges(const sched::SchedStats& sched) const {
 
   const int64_t live = int64_t{sched.num_running} + sched.num_waiting;
   require(live <= choices && scheduled <= live + sched.num_retiring, "gauge: running and waiting");
-  require(sched.num_retiring == 0 || sched.steps_in_flight > 0 || sched.copies_in_flight > 0,
+  require(sched.num_retiring == 0 || sched.steps_in_flight > 0 || sched.states.copies_in_flight > 0,
           "only a step or a copy in flight holds back");
   require(sched.num_running <= config_.settings.max_num_seqs, "max_num_seqs holds");
   require(sched.blocks_in_use + sched.blocks_cached + sched.blocks_free == sched.num_blocks,

@@ -146,7 +146,7 @@ SimConfig draw_config(SimRandom& random) {
     capacity.states = {.count = static_cast<int32_t>(2 + config.fake.seed / 5 % 16),
                        .bytes = 1,
                        .checkpoint_blocks = static_cast<int32_t>(config.fake.seed / 80 % 4)};
-    capacity.slow_copies = config.fake.seed / 320 % 2 == 0;
+    capacity.states.slow_copies = config.fake.seed / 320 % 2 == 0;
     config.fake.copy_steps = static_cast<int32_t>(config.fake.seed / 640 % 4 * 5);
   }
   capacity.drafts.takes_trees =

@@ -75,6 +75,7 @@ void SimEpisode::run() {
   check_all_freed();
   const auto stats = core_->scheduler().stats();
   coverage_->preemptions += stats.preemptions;
+  coverage_->overtakes += stats.overtakes;
   coverage_->evictions += stats.evictions;
   coverage_->windowed_hits += executor_->windowed_hits();
   coverage_->late_results += stats.late_results;

@@ -41,15 +41,16 @@ void print_coverage(const SimCoverage& c) {
       "repeats {}, accepted {} of {} drafts, constrained sequences {}, failed constraints {}, "
       "executor "
       "deaths {}, differing ranks {}, cohorts beside others {}, steered {}, "
-      "captured tokens {}, scored tokens {}, steps waited for taps {}, tap evictions {}, most "
+      "captured tokens {}, scored tokens {}, steps waited for taps {}, tap evictions {}, overtakes "
+      "{}, steps waited for copies {}, most "
       "overtaken {}, by others {}, longest "
       "silence {} steps\n",
       c.episodes, c.requests, c.tokens, c.cached_tokens, c.windowed_hits, c.cancels, c.rejections,
       c.displaced, c.expired, c.preemptions, c.evictions, c.stop_strings, c.stop_rows, c.stop_ids,
       c.numerical, c.late_results, c.repeats, c.accepted_drafts, c.drafts, c.constrained_sequences,
       c.constraint_failures, c.executor_deaths, c.differing_ranks, c.cohorts_beside, c.steered,
-      c.captured, c.scored, c.waited_for_taps, c.tap_evictions, c.most_overtaken,
-      c.most_overtaken_by_others, c.longest_silence);
+      c.captured, c.scored, c.waited_for_taps, c.tap_evictions, c.overtakes, c.waited_for_copies,
+      c.most_overtaken, c.most_overtaken_by_others, c.longest_silence);
 }
 
 // A long run in which something never happened has not tested it.
@@ -59,7 +60,7 @@ bool covers_everything(const SimCoverage& c) {
          c.numerical && c.late_results && c.repeats && c.accepted_drafts &&
          c.drafts > c.accepted_drafts && c.constrained_sequences && c.constraint_failures &&
          c.executor_deaths && c.differing_ranks && c.cohorts_beside && c.steered && c.captured &&
-         c.scored && c.waited_for_taps && c.tap_evictions;
+         c.scored && c.waited_for_taps && c.tap_evictions && c.overtakes && c.waited_for_copies;
 }
 
 int run_plain(const SimOptions& options) {
