@@ -13,6 +13,8 @@ Nothing is added to the list, and no limit rises.
     questions   functions of an interface that take nothing and answer yes or no
     cycle       folders of a room, or of rooms, that include each other in a circle, in all
     adr         lines of a decision, of 160 columns each: a longer one counts as several
+
+A number names one decision: two files of docs/adr/ with the same one fail too.
 """
 
 import collections
@@ -170,6 +172,21 @@ def sizes_of(texts):
     return found
 
 
+def numbers_taken_twice(texts):
+    """What is wrong with the numbers of decisions."""
+    numbers = collections.defaultdict(list)
+    for path in sorted(texts):
+        if path.startswith("docs/adr/"):
+            name = path.removeprefix("docs/adr/")
+            numbers[name[:4]].append(name)
+    for number, names in numbers.items():
+        if len(names) > 1:
+            yield f"adr {number} is {' and '.join(names)}: a number names one decision"
+        for name in names:
+            if not texts[f"docs/adr/{name}"].startswith(f"# {number}: "):
+                yield f"adr {name}: its title does not begin with '# {number}: '"
+
+
 def read_limits(text):
     return {(row["kind"], row["name"]): int(row["limit"]) for row in csv.DictReader(text.splitlines())}
 
@@ -212,7 +229,7 @@ def main():
     if "--write" in sys.argv[1:]:
         limits = lowered(sizes, limits)
         write(limits)
-    errors = list(errors_of(sizes, limits))
+    errors = [*errors_of(sizes, limits), *numbers_taken_twice(texts)]
     print("\n".join(errors), end="\n" if errors else "")
     for kind in KINDS:
         largest = sorted(((size, name) for (of, name), size in sizes.items() if of == kind), reverse=True)[:4]

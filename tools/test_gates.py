@@ -48,6 +48,7 @@ CHECKS = (
     ("structure", HEADER, '#include "rudder/cache/block_pool.h"\n', "cycle of rudder/base"),
     ("structure", "docs/adr/0001-rooms.md", "\n" * 60, "adr of 0001"),
     ("structure", "docs/adr/0002-step-contract.md", "x" * 160 * 60, "adr of 0002"),
+    ("structure", "docs/adr/0003-dependencies.md", ("^# 0003: ", "# 0004: "), "adr 0003-dependencies.md: its title does not begin with '# 0003: '"),
     ("structure", LIMITS, ("functions,cpu::HostOps,.*", "functions,cpu::HostOps,999"), "still allows 999"),
     ("structure", LIMITS, "fields,base::Gone,1\n", "allows no more than any may have"),
     ("glossary", HEADER, "struct Place {};\n", "`Place`: place has another meaning"),
