@@ -46,6 +46,8 @@ class TileAttention {
   static constexpr Element kElement = Engine::kElement;
   static constexpr int64_t kBytes = element_bytes(kElement);
   static constexpr int64_t kPerStep = 4 / kBytes;  // elements of one row in one step
+  // The weighted values of a step are one short sum: groups that it leaves out add nothing to it.
+  static_assert(kSpan / kPerStep <= kSumSteps);
 
   void step(int32_t begin) {
     const int64_t panels = head_dim_ / kPanelWidth;

@@ -6,8 +6,9 @@
 // bf16: 4 bytes of a row.
 //   row tile  [steps / 16][16 rows][16 steps]         1 KiB a tile: the left side, T rows of x
 //   panel     [steps][16 columns] of 4-byte steps     the right side, 16 columns of a matrix
-// A product adds the steps in order into one fp32 accumulator for each output. So the bits of a row
-// depend neither on its index in a tile nor on how many rows or panels a call has.
+// A product adds the steps of each output in one order in fp32, by themselves 64 at a time
+// (panel_product.h). So the bits of a row depend neither on its index in a tile nor on how many
+// rows or panels a call has.
 #pragma once
 
 #include <cstddef>

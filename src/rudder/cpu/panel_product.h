@@ -72,8 +72,27 @@ struct SegmentedProduct {
   int64_t steps = 0;     // of each segment; a multiple of 8
   float* out = nullptr;  // [rows, ld]
   int64_t ld = 0;
-  bool accumulate = false;  // start from what `out` holds
+  bool accumulate = false;  // add to what `out` holds
 };
+
+// A sum of products is one of short sums: the rounding of a long one grows with its length, and
+// what one large product loses would be lost from all behind it.
+inline constexpr int64_t kSumSteps = 64;
+static_assert(kSumSteps % kTileSteps == 0);
+
+// Adds the short sums of a block to `out`, or begins it with them.
+template <int kRows, int kPanels>
+void flush(Vec (&acc)[kRows][kPanels], float* out, int64_t ld, bool accumulate) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (int p = 0; p < kPanels; ++p) {
+      float* const to = out + r * ld + p * kPanelWidth;
+      store(to, accumulate ? load(to) + acc[r][p] : acc[r][p]);
+      acc[r][p] = set(0.0f);
+    }
+  }
+}
 
 // Rows [row, row + kRows) of one row tile, panels [panel, panel + kPanels).
 template <typename Step, int kRows, int kPanels>
@@ -83,10 +102,10 @@ void product_block(const SegmentedProduct& args, int64_t row, int64_t panel) {
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
-    for (int p = 0; p < kPanels; ++p) {
-      acc[r][p] = args.accumulate ? load(out + r * args.ld + p * kPanelWidth) : set(0.0f);
-    }
+    for (int p = 0; p < kPanels; ++p) acc[r][p] = set(0.0f);
   }
+  bool accumulate = args.accumulate;
+  int64_t summed = 0;
   for (int64_t segment = 0; segment < args.segments; ++segment) {
     const std::byte* a = args.a + segment * args.a_segment_bytes + row * kStepBytes;
     const std::byte* columns[kPanels];
@@ -94,6 +113,11 @@ void product_block(const SegmentedProduct& args, int64_t row, int64_t panel) {
       columns[p] = args.panels[segment * args.num_panels + panel + p];
     for (int64_t first = 0; first < args.steps; first += kTileSteps) {
       const int64_t count = args.steps - first < kTileSteps ? args.steps - first : kTileSteps;
+      if (summed >= kSumSteps) {
+        flush(acc, out, args.ld, accumulate);
+        accumulate = true;
+        summed = 0;
+      }
       for (int64_t s = 0; s < count; ++s) {
         typename Step::Columns right[kPanels];
 #pragma GCC unroll 16
@@ -107,15 +131,12 @@ void product_block(const SegmentedProduct& args, int64_t row, int64_t panel) {
           }
         }
       }
+      summed += count;
       a += kTileBytes;
       for (int p = 0; p < kPanels; ++p) columns[p] += kTileBytes;
     }
   }
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 16
-    for (int p = 0; p < kPanels; ++p) store(out + r * args.ld + p * kPanelWidth, acc[r][p]);
-  }
+  flush(acc, out, args.ld, accumulate);
 }
 
 // How many rows and panels stay in registers.
