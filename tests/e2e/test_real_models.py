@@ -18,13 +18,12 @@ TOOL = ROOT / "tools" / "golden" / "real_models.py"
 FOLDER = ROOT / "build" / "real-models"
 FLAGS = ("--device", "cpu", "--kv-cache-memory-bytes", "256M", "--max-model-len", "2048", "--max-num-seqs", "8",
          "--capture-memory-mb", "16")
+MOST, MEAN = 1.2e-4, 4e-5  # of a log-probability
 NEAREST = 20  # log-probabilities that are compared at each position, beside the text's own token
 ANSWER = 48  # tokens
 PROMPTS = ["The old lighthouse keeper opened the door and", "Water boils at a lower temperature on mountains because"]
 TEXTS = [
-    # Beyond a window of 512 tokens. Much further on, transformers is no measure: from position 800 its angles in float32
-    # alone move log-probabilities by 1.6e-4 (float64 tells; there is 6.6e-5 between it and this server at any position).
-    (ROOT / "LICENSE").read_text()[:3100],
+    (ROOT / "LICENSE").read_text()[:3100],  # beyond a window of 512 tokens
     "def mean(values):\n    total = 0.0\n    for value in values:\n        total += value\n    return total / len(values)\n\n\n"
     "assert mean([1, 2, 3]) == 2  # an average, e.g. of 3 numbers\n",
     "Der Zug nach Brügge fährt um 7:45 Uhr ab. Où est la gare ? 東京の天気は晴れです。 Ελλάδα, naïve café, 12 € – 50 %.",
@@ -99,12 +98,18 @@ def test_in_float32_it_is_transformers(folder):
     assert found["tokens"] == 1
 
 
-def test_every_log_probability_in_float32(folder, request):
-    if folder.name == "gemma-3-270m":  # sums of the CPU's products: float64 is 2.6e-4 away, from transformers 6e-5
-        request.applymarker(pytest.mark.xfail(strict=True, reason="2.3e-4 where its activations are large"))
-    assert compared(folder, "float32")["logprobs"] <= 1e-4
+def test_every_log_probability_in_float32(folder):
+    """Against transformers in float64, which says of both sides in float32 how far they are from the model itself."""
+    found = compared(folder, "float32")
+    for (most, mean), (their_most, their_mean), beside in zip(found["ours"], found["theirs"], found["beside"]):
+        assert mean <= MEAN
+        assert most <= max(MOST, their_most)
+        assert mean <= 1.25 * their_mean
+        assert beside <= max(MOST, their_most + most)
 
 
 def test_in_bfloat16_it_is_near(folder):
-    """Against transformers in float32, over the whole vocabulary at each position."""
-    assert compared(folder, "bfloat16")["kl"] <= 1e-3
+    """Over the whole vocabulary at each position: to transformers in float32, and in bfloat16."""
+    found = compared(folder, "bfloat16")
+    assert found["kl"] <= 1e-3
+    assert found["kl_same"] <= 1e-3

@@ -10,6 +10,7 @@ nearly as likely are left out. Assisted generation must give the plain greedy te
 """
 
 import argparse
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -19,7 +20,7 @@ from transformers import AutoModelForCausalLM, DynamicCache, Gemma4AssistantConf
 from transformers.generation.candidate_generator import SinglePositionMultiTokenCandidateGenerator
 
 import language
-from make_golden import initialise
+from make_golden import initialise, versions
 
 GUESSES = 4
 TOLD = [50, 100, 200]
@@ -36,8 +37,9 @@ def make_config(model):
         backbone_hidden_size=text.hidden_size,
         text_config=Gemma4TextConfig(
             vocab_size=text.vocab_size,
-            hidden_size=32,
-            intermediate_size=48,
+            hidden_size=40,
+            intermediate_size=56,
+            rms_norm_eps=0.0113,
             num_hidden_layers=3,
             num_attention_heads=4,
             num_key_value_heads=sliding.num_key_value_heads,
@@ -163,6 +165,8 @@ def main():
     shutil.rmtree(args.assistant, ignore_errors=True)
     assistant.to(torch.bfloat16).save_pretrained(args.assistant)
     (args.assistant / "generation_config.json").unlink(missing_ok=True)
+    weights = hashlib.sha256((args.model / "model.safetensors").read_bytes()).hexdigest()[:16]
+    (args.assistant / "meta.json").write_text(json.dumps({**versions(), "model": weights}, indent=2) + "\n")
     assistant = Gemma4AssistantForCausalLM.from_pretrained(
         args.assistant, dtype=torch.float32, attn_implementation="eager"
     ).eval()

@@ -21,12 +21,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import asynct  # noqa: F401: registers a family that transformers does not have
 import language
-from cases import CASES, EVERY_NORM, NUM_GREEDY
+from cases import BATCH, CASES, EVERY_NORM, LEARNING_RATE, NUM_GREEDY, STEPS, digest
 
 MIN_GAP = 0.5  # smallest top1-top2 gap of a row: below it rounding may flip the token
 MIN_EFFECT = 1e-2  # smallest change of a logit that an ablation must show
 MIN_DISTINCT = 12  # fewest different tokens among the greedy ones: a constant continuation tests little
-STEPS, BATCH, LEARNING_RATE = 600, 16, 3e-3  # of training
 MAX_PROMPTS = 50  # tried with one model before another is trained
 GEMMA = ("gemma2", "gemma3_text", "gemma3")  # families whose norm multiplies by 1 + w
 GEMMA_4 = ("gemma4_text", "gemma4")  # norms multiply by w, scores are not scaled by the width of a head
@@ -231,6 +230,7 @@ def make(case, out, seed):
     store(folder, prompt, logits, ids, rows)
     meta = {
         **versions(),
+        "case": digest(case),
         "seed": seed,
         "stored_dtype": case.dtype,
         "max_len": case.max_len or case.prompt_len + NUM_GREEDY,

