@@ -105,7 +105,7 @@ TEST_P(LowPrecision, MedusaHeadsChangeNothing) {
     settings.pace_drafts = false;
     const Outcome plain = run(*tiny_executor(low, GetParam(), kCapacity), settings, asks);
     step::Capacity guessing = kCapacity;
-    guessing.max_draft = 4;
+    guessing.drafts.max_draft = 4;
     const Outcome guessed = run(*medusa_executor(low, GetParam(), false, guessing), settings, asks);
     EXPECT_GT(guessed.stats.draft_tokens, 50u);
     for (size_t i = 0; i < asks.size(); ++i) {
