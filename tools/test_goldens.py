@@ -18,7 +18,7 @@ import quantised_cases  # noqa: E402
 
 GOLDEN = ROOT / "tests" / "golden"
 # Of an earlier case, to be made anew; a name that is made goes from here. The assistant is of the model beside it.
-OLD = {"asynct-window"}
+OLD = set()
 ASSISTANT = ROOT / "tests" / "draft_heads" / "gemma4-assistant"
 # A layout of transformers 4 or of a published file: make_golden.to_old_style.
 REWRITTEN = {"rope_parameters", "layer_types", "dtype", "global_head_dim", "num_global_key_value_heads", "per_layer_config"}
