@@ -12,8 +12,8 @@
 #include "rudder/base/mutants.h"
 #include "rudder/base/philox.h"
 #include "rudder/engine/choices.h"
-#include "rudder/engine/run_trials.h"
 #include "rudder/engine/resolved_taps.h"
+#include "rudder/engine/run_trials.h"
 #include "rudder/engine/watched_rows.h"
 
 namespace rudder::engine {

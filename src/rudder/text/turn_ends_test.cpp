@@ -114,8 +114,9 @@ TEST(TurnEnds, AreWhatTheTemplatesOfTheFamiliesWrite) {
   // Qwen 2 and Qwen 3.
   EXPECT_EQ(turn_ends(kMarkedTurns, {"<|endoftext|>", "<|im_end|>", "<|im_start|>"}),
             Ends{"<|im_end|>"});
-  EXPECT_EQ(turn_ends(family_template("qwen3_coder"), {"<|endoftext|>", "<|im_end|>", "<|im_start|>"}),
-            Ends{"<|im_end|>"});
+  EXPECT_EQ(
+      turn_ends(family_template("qwen3_coder"), {"<|endoftext|>", "<|im_end|>", "<|im_start|>"}),
+      Ends{"<|im_end|>"});
   // Gemma 2, 3 and 4.
   EXPECT_EQ(turn_ends(kGemma, {"<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"}),
             Ends{"<end_of_turn>"});

@@ -78,7 +78,7 @@ class ScriptedEngine final : public engine::Engine {
   size_t num_active() const;
   size_t num_cancelled() const { return num_cancelled_; }
   int64_t last_cancel_us() const { return last_cancel_us_; }
-  std::vector<engine::RequestParams> submitted() const;   // all submitted, in order
+  std::vector<engine::RequestParams> submitted() const;      // all submitted, in order
   std::vector<engine::ResolvedTaps> submitted_taps() const;  // what they name, likewise
   uint64_t events_sent() const { return events_sent_; }
   int64_t sink_ns() const { return sink_ns_; }  // spent in sinks
