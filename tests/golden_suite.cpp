@@ -418,7 +418,8 @@ TEST_P(Golden, AloneAndAmongOthersGiveTheSame) {
 
 TEST_P(Golden, MemoryIsKnownBeforeLoading) {
   const int64_t planned = model_->planned_bytes();
-  EXPECT_LE(model_->weights().bytes, planned + planned / 8);  // a backend may pad
+  // A backend may pad rows and inputs to whole tiles, which is much of what is as small as these.
+  EXPECT_LE(model_->weights().bytes, planned + planned / 6);
   EXPECT_GE(model_->weights().bytes, planned - planned / 16);
 }
 

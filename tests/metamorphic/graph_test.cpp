@@ -179,7 +179,7 @@ TEST_P(Graphs, DraftedAsPlain) {
     metamorphic::expect_same(plain, got.got, "drafts of " + std::to_string(max_draft));
     EXPECT_GT(got.stats.accepted_tokens, 50u);
     EXPECT_GT(got.stats.drafts, 20u);
-    EXPECT_GT(3 * got.graph_steps, 2 * got.steps);
+    EXPECT_GT(8 * got.graph_steps, 5 * got.steps);  // others have prompts
   }
 }
 

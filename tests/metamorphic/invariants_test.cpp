@@ -236,7 +236,7 @@ TEST(BlockTables, TheDevicesAreThoseOfTheScheduler) {
         std::pair(true, testing::TinyArch::kSandwich)}) {
     const auto seen = std::make_shared<Seen>();
     TableCheck executor(start(watched(seen, taped), arch).value(), seen);
-    const Outcome outcome = run(executor, settings(1), random_asks(40, 52, 100));
+    const Outcome outcome = run(executor, settings(1), random_asks(40, 52, 160));
     // Windows give back so many blocks that all sequences may fit.
     EXPECT_TRUE(outcome.stats.preemptions > 0 || arch == testing::TinyArch::kSandwich);
     EXPECT_GT(outcome.stats.prefix_hits, 0u);

@@ -41,7 +41,7 @@ step::Capacity PassProposer::own_capacity(const step::Capacity& capacity,
           .max_in_flight = kFlights,
           .max_repeat = has_tree ? 1 : std::max(capacity.drafts.max_draft, 1),
           .drafts = {.takes_trees = has_tree},
-          .kv_groups = std::move(groups)};
+          .kv_groups = groups};
 }
 
 Result<KvLayout> draft_kv_layout(const model::ModelSpec& spec, DType dtype, int32_t block_size) {

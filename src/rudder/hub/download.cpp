@@ -75,7 +75,7 @@ class Downloader {
     const size_t num_threads = std::min(num_ranges, static_cast<size_t>(settings_.connections));
     std::vector<std::thread> threads;
     threads.reserve(num_threads);
-    const Result<void> started = contain([&] {
+    Result<void> started = contain([&] {
       while (threads.size() < num_threads) threads.emplace_back([this] { work(); });
     });
     if (!started) {

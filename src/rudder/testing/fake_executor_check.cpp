@@ -21,7 +21,9 @@ bool FakeExecutor::check_launch(const step::StepPlan& plan) {
   if (!in_flight_.empty() && in_flight_.back().awaits_masks()) {
     violation(fmt::format("step {}: the step before waits for its masks", plan.id));
   }
-  const bool has_copies = !plan.copies_before.empty() || copies_begun_ > copies_told_;
+  // Of several ranks one may have told of a copy that another has not done: then none is told of.
+  const bool may_wait = capacity.states.slow_copies && in_flight_.empty() && copies_begun_ > 0;
+  const bool has_copies = !plan.copies_before.empty() || may_wait;
   const bool is_empty =
       plan.seqs.empty() && plan.tap_edits.empty() && plan.capture_edits.empty() && !has_copies;
   if (is_empty || plan.num_tokens() > capacity.max_tokens_per_step) {
