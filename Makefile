@@ -13,7 +13,7 @@ help:
 	@echo "make test-full  the same at full counts: slow tests, every test under every sanitizer, fuzzers"
 	@echo "                (STAGES='release asan tsan busy fuzz'; each may run on a machine of its own)"
 	@echo "make test-gpu  build and run what needs a GPU"
-	@echo "make build   build the rudder binary only"
+	@echo "make build   build the programs only, rudder and rudder-bench"
 	@echo "make package  a .deb and a tarball of the binary, with checksums, in build/packages"
 	@echo "make check   the source checks only (format, rooms, budgets, headers, clang-tidy)"
 	@echo "make recipe WHAT=min_p  the files that an addition touches (tools/additions.csv has the kinds)"
@@ -22,10 +22,9 @@ setup:
 	@tools/setup.sh build
 
 build: setup
-	@tools/build.sh release rudder
-
-package: setup
 	@tools/build.sh release rudder rudder-bench
+
+package: build
 	@tools/package.py
 
 serve: build
