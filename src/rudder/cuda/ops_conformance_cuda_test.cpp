@@ -94,6 +94,19 @@ TEST_P(OpsAttention, ManyPrompts) {
 TEST_P(OpsAttention, FewRowsBehindALongContext) {
   constexpr int64_t kContext = 900;
   constexpr int64_t kTokens = 70;
+  // Leaves NaN in the shared memory of every multiprocessor, where the next step has its keys.
+  const auto run_nan_keys = [&](AttentionShape shape) {
+    constexpr int64_t kNanTokens = 970;
+    shape.heads = 64;
+    shape.kv_heads = 8;
+    Layer layer = make_layer(shape, 80);
+    std::vector<Sequence> sequences;
+    sequences.push_back(make_sequence(layer, kNanTokens));
+    const int64_t width = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
+    const std::vector<float> nan(static_cast<size_t>(kNanTokens * width), std::nanf(""));
+    sequences[0].qkv = HostTensor(nan, act_, {kNanTokens, width});
+    run_step(layer, sequences, std::span(&kNanTokens, 1));
+  };
   for (const int64_t head_dim : {64, 128}) {
     for (const int32_t gate_length : {0, 3, 5}) {
       AttentionShape shape{.heads = 8, .kv_heads = 1, .head_dim = head_dim};
@@ -105,6 +118,7 @@ TEST_P(OpsAttention, FewRowsBehindALongContext) {
       const tensor::View out = run_step(layer, sequences, std::span(&kTokens, 1));
       const tensor::View q = last_args_.q;
       sequences[0].done = kContext;
+      run_nan_keys(shape);
       const Matrix again = read(run_step(layer, sequences, std::span(&kTokens, 1)));
       const std::string what =
           "head_dim " + std::to_string(head_dim) + ", gate " + std::to_string(gate_length);

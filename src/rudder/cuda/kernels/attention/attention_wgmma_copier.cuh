@@ -81,7 +81,11 @@ class Copier {
     return run;
   }
   __device__ void copy_keys_of(int32_t first, int32_t block) {
-    copy(shared_.k_ring, k_cursor_, shared_.k[k_cursor_.stage], run_of(first), block, 0);
+    PageRun run = run_of(first);
+    // The rows of a gate's part see on behind its last page, as a page in front shifts its tiles.
+    // The scores of what shared memory had there may be NaN, and NaN times a value of zero is NaN.
+    if constexpr (S::kGated) run.filled = S::kPages;
+    copy(shared_.k_ring, k_cursor_, shared_.k[k_cursor_.stage], run, block, 0);
     k_cursor_.advance();
   }
   __device__ void copy_values_of(int32_t first, int32_t block) {
