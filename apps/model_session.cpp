@@ -221,7 +221,6 @@ Result<exec::StepLimits> step_limits(const SessionSettings& settings,
                           .draft_method = speculation.method,
                           .draft_tree = speculation.tree,
                           .host_trees = speculation.has_host_trees(),
-                          .tells_rows = speculation.method == draft::Method::kLookahead,
                           .tree_key = speculation.tree_key,
                           .look_up = look_up};
 }

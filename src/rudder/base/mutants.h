@@ -44,7 +44,6 @@
   X(kGuessWithoutBlocks, "a sequence that is guessed for gets no blocks behind its tokens")       \
   X(kProposedLenKept, "a preempted sequence counts as run by the executor's proposer")            \
   X(kTokensForRows, "a proposer that reads rows alone is given tokens to run")                    \
-  X(kRowsMoved, "a proposer that learns is told each row's token as that of the row before")      \
   X(kNothingToLookUp, "a slot is opened without the tokens that guesses are looked up in")        \
   X(kUnsureDraftsChange, "drafts behind drafts run the programs of where they may not be")        \
   X(kRejectedKvCounted, "a sequence goes on behind drafts that were rejected")                    \

@@ -189,10 +189,15 @@ void SettingsTable::add(std::string name, std::vector<std::string>* field, std::
 }
 
 void SettingsTable::add_choice(std::string name, std::string* field,
-                               std::vector<std::string> choices, std::string doc) {
+                               std::vector<std::string> choices, std::string doc,
+                               std::map<std::string, std::string, std::less<>> gone) {
   std::string type = fmt::format("{}", fmt::join(choices, "|"));
   Setting& setting = push(std::move(name), type, std::move(doc));
-  setting.set = [field, choices = std::move(choices), type](std::string_view text) -> Result<void> {
+  setting.set = [field, choices = std::move(choices), gone = std::move(gone),
+                 type](std::string_view text) -> Result<void> {
+    if (const auto found = gone.find(text); found != gone.end()) {
+      return fail(ErrorCode::kInvalidArgument, found->second);
+    }
     if (std::find(choices.begin(), choices.end(), text) == choices.end()) {
       return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' is not one of {}", text, type));
     }

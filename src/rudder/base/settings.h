@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -43,8 +44,9 @@ class SettingsTable {
   void add(std::string name, std::string* field, std::string doc);
   void add(std::string name, std::vector<std::string>* field, std::string doc);  // repeatable
   void add_bytes(std::string name, int64_t* field, std::string doc);             // "4GiB", "512M"
+  // `gone`: words that were choices, and of each the sentence that refuses it.
   void add_choice(std::string name, std::string* field, std::vector<std::string> choices,
-                  std::string doc);
+                  std::string doc, std::map<std::string, std::string, std::less<>> gone = {});
 
   // Sets one by name; an unknown name is an Error with the nearest known one.
   Result<void> set(std::string_view name, std::string_view value);

@@ -398,23 +398,10 @@ void score_one(const ops::ScoreArgs& args, int64_t r) {
                  scratch);
 }
 
-// Row r of a tree, which is not sampled.
-void reject(const ops::SampleArgs& args, int64_t r, bool is_told) {
-  thread_local std::vector<float> block_max;
-  auto& out = static_cast<ops::SampledToken*>(args.sampled.data)[r];
-  out = {.end = ops::SampleEnd::kRejected};
-  if (!is_told) return;
-  const std::span<const float> logits = logits_of(args.logits, r);
-  const RowScan row_scan = scan(logits, block_max);
-  if (row_scan.has_bad || row_scan.max == -kInfinity) return;
-  out.token = first_of(logits, row_scan, block_max);
-}
-
 // Behind row r, the first of a tree, which is sampled: those on the path of what is.
 void sample_path(const ops::SampleArgs& args, int64_t r) {
   const auto* rows = static_cast<const ops::SampleRow*>(args.rows.data);
   auto* sampled = static_cast<ops::SampledToken*>(args.sampled.data);
-  const bool is_told = args.tells_rejected && sampled[r].end != ops::SampleEnd::kMasked;
   int64_t last = r;  // that was sampled
   for (int64_t row = r + 1; row < args.logits.shape[0] && rows[row].parent_up > 0; ++row) {
     const int64_t parent = row - rows[row].parent_up;
@@ -426,7 +413,7 @@ void sample_path(const ops::SampleArgs& args, int64_t r) {
       sample_one(args, row);
       last = row;
     } else {
-      reject(args, row, is_told);
+      sampled[row] = {.end = ops::SampleEnd::kRejected};
     }
   }
 }

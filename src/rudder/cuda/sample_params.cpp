@@ -54,7 +54,6 @@ SampleParams sample_params(const ops::SampleArgs& args) {
   params.any_changed = args.any_changed;
   params.any_masked = args.any_masked;
   params.any_drafts = args.any_drafts;
-  params.tells_rejected = args.tells_rejected;
   return params;
 }
 

@@ -8,7 +8,6 @@
 #include <string_view>
 
 #include "rudder/base/json.h"
-#include "rudder/draft/lookahead_proposer.h"
 #include "rudder/draft/ngram_proposer.h"
 #include "rudder/draft/token_tree.h"
 
@@ -25,11 +24,13 @@ constexpr std::string_view kNgramOnDevice = "ngram_gpu";  // vLLM's name
 constexpr int32_t kMaxTreeDepth = 128;
 constexpr int32_t kMaxCachedRequests = 1 << 20;
 constexpr double kMaxSpecFactor = 16;
-constexpr double kMaxLookahead = 64;  // together they have to fit a tree
 constexpr std::string_view kTreeKey = "speculative_token_tree";
 constexpr std::string_view kSuffixTreeKey = "suffix_decoding_use_tree_spec";  // as Arctic's
 constexpr std::string_view kMethods =
-    "ngram, ngram_gpu, suffix, lookahead, draft_model, eagle, eagle3, medusa or mtp";
+    "ngram, ngram_gpu, suffix, draft_model, eagle, eagle3, medusa or mtp";
+constexpr std::string_view kNoLookahead =
+    "lookahead decoding is not offered any more: use suffix or ngram for text that repeats, and a "
+    "draft_model, or heads (eagle3, medusa), for other text";
 
 // What the flags or the JSON say. A number below 0 was not given, nor an empty method.
 struct Asked {
@@ -44,9 +45,6 @@ struct Asked {
   double max_cached_requests = -1;
   double max_spec_factor = -1;
   double min_token_prob = -1;
-  double window = -1;
-  double ngram = -1;
-  double candidates = -1;
 };
 
 struct Key {
@@ -69,10 +67,6 @@ constexpr Key kKeys[] = {
     {"suffix_decoding_max_spec_factor", &Asked::max_spec_factor, Method::kSuffix, 0, kMaxSpecFactor,
      false},
     {"suffix_decoding_min_token_prob", &Asked::min_token_prob, Method::kSuffix, 0, 1, false},
-    {"lookahead_window_size", &Asked::window, Method::kLookahead, 1, kMaxLookahead, true},
-    {"lookahead_ngram_size", &Asked::ngram, Method::kLookahead, 2, kMaxLookahead, true},
-    {"lookahead_verification_set_size", &Asked::candidates, Method::kLookahead, 1, kMaxLookahead,
-     true},
 };
 
 tl::unexpected<Error> bad(std::string message, std::string_view key) {
@@ -83,13 +77,13 @@ tl::unexpected<Error> bad(std::string message, std::string_view key) {
 Result<Method> read_method(const std::string& name) {
   if (name == "ngram" || name == kNgramOnDevice) return Method::kNgram;
   if (name == "suffix") return Method::kSuffix;
-  if (name == "lookahead") return Method::kLookahead;
+  if (name == "lookahead") return bad(std::string(kNoLookahead), "method");
   if (name == "draft_model") return Method::kDraftModel;
   if (name == "eagle") return Method::kEagle;
   if (name == "eagle3") return Method::kEagle3;
   if (name == "medusa") return Method::kMedusa;
   if (name == "mtp") return Method::kAssistant;  // vLLM's name
-  return bad(fmt::format("the method '{}' is not supported: ngram, ngram_gpu, suffix, lookahead, "
+  return bad(fmt::format("the method '{}' is not supported: ngram, ngram_gpu, suffix, "
                          "draft_model, eagle, eagle3, medusa and mtp are",
                          name),
              "method");
@@ -209,61 +203,36 @@ int32_t given(double number, int32_t otherwise) {
   return number < 0 ? otherwise : static_cast<int32_t>(number);
 }
 
-// The tree of a step has all that the three numbers ask for.
-Result<void> read_lookahead(const Asked& asked, Speculation* out) {
-  LookaheadSettings& lookahead = out->lookahead;
-  lookahead.window = given(asked.window, lookahead.window);
-  lookahead.ngram = given(asked.ngram, lookahead.ngram);
-  lookahead.candidates = given(asked.candidates, lookahead.candidates);
-  const int32_t count = lookahead.num_drafts();
-  const std::string sum = fmt::format(
-      "{} of the window's first tokens, {} * {} behind them and {} * {} of n-grams are {} drafts",
-      lookahead.window - 1, lookahead.window, lookahead.ngram - 2, lookahead.candidates,
-      lookahead.ngram - 1, count);
-  if (count > step::kMaxTreeDrafts) {
-    return bad(fmt::format("{}, a tree has {} at most", sum, step::kMaxTreeDrafts),
-               "lookahead_window_size");
-  }
-  if (asked.num_speculative_tokens >= 0 && asked.num_speculative_tokens != count) {
-    return bad(fmt::format("must be left out: {}", sum), "num_speculative_tokens");
-  }
-  out->num_speculative_tokens = count;
-  out->tree_key = "method";
-  return {};
-}
-
 }  // namespace
 
 void SpeculativeSettings::declare(SettingsTable& table) {
   table.section("draft");
   table.add("speculative-config", &config,
             "Speculation as a JSON object with vLLM's keys: method (ngram, ngram_gpu, suffix, "
-            "lookahead, draft_model, eagle, eagle3, medusa or mtp), model (the folder of what "
+            "draft_model, eagle, eagle3, medusa or mtp), model (the folder of what "
             "guesses: a smaller model for draft_model, a head for eagle and eagle3, heads for "
             "medusa, an assistant for mtp), "
             "num_speculative_tokens, speculative_token_tree (of a model or heads, as \"[(0,), "
             "(1,), (0, 0)]\"), prompt_lookup_min, prompt_lookup_max, "
             "suffix_decoding_max_tree_depth, suffix_decoding_max_cached_requests, "
             "suffix_decoding_max_spec_factor, suffix_decoding_min_token_prob, "
-            "suffix_decoding_use_tree_spec (true or false; left out: where a step takes trees), "
-            "lookahead_window_size, lookahead_ngram_size, lookahead_verification_set_size.");
+            "suffix_decoding_use_tree_spec (true or false; left out: where a step takes trees).");
   table.add_choice(
       "speculative-method", &method,
-      {"none", "ngram", "ngram_gpu", "suffix", "lookahead", "draft_model", "eagle", "eagle3",
-       "medusa", "mtp"},
+      {"none", "ngram", "ngram_gpu", "suffix", "draft_model", "eagle", "eagle3", "medusa", "mtp"},
       "Guess tokens and verify several in one step: ngram looks the last tokens up in "
       "prompt and output, ngram_gpu does so on the device without the host, suffix counts what "
-      "followed them, lookahead "
-      "lets the model itself guess in its steps; a draft model, an EAGLE or "
+      "followed them; a draft model, an EAGLE or "
       "EAGLE-3 head, Medusa heads or (mtp) an assistant guess from --speculative-model. The text "
-      "is the same without.");
+      "is the same without.",
+      {{"lookahead", std::string(kNoLookahead)}});
   table.add("speculative-model", &model,
             "The folder of what guesses: a smaller model for draft_model, a head for eagle and "
             "eagle3, heads for medusa, an assistant for mtp.");
   table.add("num-speculative-tokens", &num_tokens, 0, kMaxSpeculativeTokens,
             "Tokens guessed for a sequence in one step at most; fewer where they do not pay; 0 "
             "takes the method's default: 16 for ngram, the depth of the tree for suffix, 4 for a "
-            "model and heads, the size of the tree for lookahead.");
+            "model and heads.");
   table.add("prompt-lookup-min", &prompt_lookup_min, 0, kMaxNgram,
             "Least tokens that ngram matches; 0 takes --prompt-lookup-max, or 5 without it.");
   table.add("prompt-lookup-max", &prompt_lookup_max, 0, kMaxNgram,
@@ -313,10 +282,6 @@ Result<Speculation> SpeculativeSettings::resolve() const {
     out.num_speculative_tokens = given(asked.num_speculative_tokens, kDefaultNgramTokens);
     return out;
   }
-  if (of == Method::kLookahead) {
-    RUDDER_TRY_VOID(read_lookahead(asked, &out));
-    return out;
-  }
   SuffixSettings& suffix = out.suffix;
   suffix.max_tree_depth = given(asked.max_tree_depth, suffix.max_tree_depth);
   suffix.max_cached_requests = given(asked.max_cached_requests, suffix.max_cached_requests);
@@ -342,8 +307,6 @@ std::unique_ptr<sched::DraftProposer> make_proposer(const Speculation& speculati
                                              speculation.prompt_lookup_max, speculation.max_bytes);
     case Method::kSuffix:
       return std::make_unique<SuffixProposer>(speculation.suffix, speculation.max_bytes);
-    case Method::kLookahead:
-      return std::make_unique<LookaheadProposer>(speculation.lookahead, speculation.max_bytes);
   }
   return nullptr;
 }

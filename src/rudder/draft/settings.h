@@ -9,7 +9,6 @@
 
 #include "rudder/base/result.h"
 #include "rudder/base/settings.h"
-#include "rudder/draft/lookahead_window.h"
 #include "rudder/draft/suffix_proposer.h"
 #include "rudder/sched/proposer.h"
 #include "rudder/step/draft_method.h"
@@ -33,18 +32,15 @@ struct Speculation {
   int32_t num_speculative_tokens = 0;  // drafts of a sequence in one step at most; 0 for kNone
   int32_t prompt_lookup_min = 0;       // kNgram alone
   int32_t prompt_lookup_max = 0;
-  bool on_device = false;       // kNgram alone: the executor looks up (step::DraftCaps::look_up)
-  SuffixSettings suffix;        // kSuffix alone
-  LookaheadSettings lookahead;  // kLookahead alone
-  step::RankedTree tree = {};   // of models and heads; empty: chains
-  std::string tree_key = {};    // what asks for trees of the host
-  std::string model = {};       // has_model() alone: the folder of the model or heads that guess
-  int64_t max_bytes = 0;        // of what a proposer remembers
+  bool on_device = false;      // kNgram alone: the executor looks up (step::DraftCaps::look_up)
+  SuffixSettings suffix;       // kSuffix alone
+  step::RankedTree tree = {};  // of models and heads; empty: chains
+  std::string tree_key = {};   // what asks for trees of the host
+  std::string model = {};      // has_model() alone: the folder of the model or heads that guess
+  int64_t max_bytes = 0;       // of what a proposer remembers
 
   // Whether the host makes trees, where steps take them.
-  bool has_host_trees() const {
-    return method == Method::kLookahead || (method == Method::kSuffix && suffix.makes_trees);
-  }
+  bool has_host_trees() const { return method == Method::kSuffix && suffix.makes_trees; }
 };
 
 struct SpeculativeSettings {

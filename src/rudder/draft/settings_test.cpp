@@ -92,30 +92,20 @@ TEST(SpeculativeSettings, MedusaHeadsAndAssistantsAreTheExecutors) {
   }
 }
 
-TEST(SpeculativeSettings, LookaheadHasATreeOfAllThatItAsksFor) {
-  const auto usual = from(R"({"method": "lookahead"})");
-  ASSERT_TRUE(usual) << usual.error().to_string();
-  EXPECT_EQ(usual->method, Method::kLookahead);
-  EXPECT_EQ(usual->num_speculative_tokens, 9 + 10 * 2 + 8 * 3);
-  ASSERT_NE(make_proposer(*usual), nullptr);
-  EXPECT_TRUE(make_proposer(*usual)->learns());
-  const auto own = from(
-      R"({"method": "lookahead", "lookahead_window_size": 5, "lookahead_ngram_size": 3,
-          "lookahead_verification_set_size": 4, "num_speculative_tokens": 17})");
-  ASSERT_TRUE(own) << own.error().to_string();
-  EXPECT_EQ(own->lookahead.window, 5);
-  EXPECT_EQ(own->lookahead.ngram, 3);
-  EXPECT_EQ(own->lookahead.candidates, 4);
-  EXPECT_EQ(own->num_speculative_tokens, 17);
-  // As published for 7B models.
-  const auto large = from(
-      R"({"method": "lookahead", "lookahead_window_size": 15, "lookahead_ngram_size": 5,
-          "lookahead_verification_set_size": 15})");
-  ASSERT_FALSE(large);
-  EXPECT_EQ(large.error().where, "speculative-config.lookahead_window_size");
-  EXPECT_EQ(large.error().message,
-            "14 of the window's first tokens, 15 * 3 behind them and 15 * 4 of n-grams are 119 "
-            "drafts, a tree has 63 at most");
+// A method that went names what to use instead.
+TEST(SpeculativeSettings, LookaheadIsRefusedWithWhatToUse) {
+  SpeculativeSettings settings;
+  SettingsTable table;
+  settings.declare(table);
+  const auto flag = table.set("speculative-method", "lookahead");
+  const auto key = from(R"({"method": "lookahead", "lookahead_window_size": 5})");
+  ASSERT_FALSE(flag);
+  ASSERT_FALSE(key);
+  EXPECT_EQ(key.error().where, "speculative-config.method");
+  for (const std::string& message : {flag.error().message, key.error().message}) {
+    EXPECT_NE(message.find("suffix or ngram"), std::string::npos) << message;
+    EXPECT_NE(message.find("draft_model"), std::string::npos) << message;
+  }
 }
 
 TEST(SpeculativeSettings, PlainFlagsSayTheSame) {
@@ -199,16 +189,6 @@ TEST(SpeculativeSettings, WhatIsWrongIsNamed) {
       {R"({"method": "draft_model", "model": "x", "prompt_lookup_max": 3})", "prompt_lookup_max"},
       {R"({"method": "suffix", "model": "x"})", "model"},
       {R"({"method": "ngram", "model": "x"})", "model"},
-      {R"({"method": "lookahead", "model": "x"})", "model"},
-      {R"({"method": "lookahead", "num_speculative_tokens": 16})", "num_speculative_tokens"},
-      {R"({"method": "lookahead", "lookahead_window_size": 0})", "lookahead_window_size"},
-      {R"({"method": "lookahead", "lookahead_window_size": 2.5})", "lookahead_window_size"},
-      {R"({"method": "lookahead", "lookahead_ngram_size": 1})", "lookahead_ngram_size"},
-      {R"({"method": "lookahead", "lookahead_ngram_size": 65})", "lookahead_ngram_size"},
-      {R"({"method": "lookahead", "lookahead_verification_set_size": 0})",
-       "lookahead_verification_set_size"},
-      {R"({"method": "lookahead", "prompt_lookup_max": 3})", "prompt_lookup_max"},
-      {R"({"method": "ngram", "lookahead_window_size": 5})", "lookahead_window_size"},
       {R"({"method": 3})", "method"},
       {R"({"method": "ngram", "num_speculative_tokens": 0})", "num_speculative_tokens"},
       {R"({"method": "ngram", "num_speculative_tokens": 129})", "num_speculative_tokens"},

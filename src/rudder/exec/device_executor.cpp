@@ -326,7 +326,6 @@ void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
   if (source_ != nullptr && !capacity_.drafts.keeps_guesses()) list_asks(plan, slots_, flight.asks);
   flight.sampled_seq.clear();
   if (is_last_stage()) flight.sampled_seq = packed_.sampled_seq;
-  flight.in_tree = packed_.in_tree;
   flight.looked_up.clear();
   flight.num_logprobs.clear();
   for (const ops::SampleRow& row : packed_.sample_rows) {

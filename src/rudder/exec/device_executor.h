@@ -100,7 +100,6 @@ class DeviceExecutor final : public step::Executor {
     int32_t repeat = 1;
     std::vector<int32_t> sampled_seq;
     std::vector<int32_t> num_logprobs;            // of each sampled row
-    std::vector<bool> in_tree;                    // likewise, but for padding
     std::vector<GuessAsk> asks;                   // tokens that the step samples still to come
     std::vector<size_t> looked_up;                // sampled rows whose sequences are guessed for
     std::vector<Iteration> iterations;            // as many as there may be

@@ -31,10 +31,8 @@ Result<Setup> DraftSource::run(std::span<GuessAsk> /*asks*/) {
 }
 
 bool guesses_as(const DraftSource& source, const step::DraftCaps& caps) {
-  step::DraftCaps said = {.max_draft = caps.max_draft,
-                          .takes_trees = caps.takes_trees,
-                          .tells_rows = caps.tells_rows,
-                          .guesses = true};
+  step::DraftCaps said = {
+      .max_draft = caps.max_draft, .takes_trees = caps.takes_trees, .guesses = true};
   source.describe(said);
   return said == caps;
 }

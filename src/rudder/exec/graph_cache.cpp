@@ -112,8 +112,6 @@ void GraphCache::add_drafted_families() {
     return add_family(1 + capacity_.drafts.guess_tree.depth(), true, draft_graph_buckets(2, most));
   }
   const int32_t short_run = std::min(longest, kShortRun);
-  // Beside them are the chains of sequences that take no trees.
-  if (capacity_.drafts.tells_rows) return add_family(short_run, true, draft_graph_buckets(2, most));
   add_family(short_run, false, draft_graph_buckets(2, most));
   if (longest > short_run && most > short_run) {
     add_family(longest, false, draft_graph_buckets(short_run + 1, most));

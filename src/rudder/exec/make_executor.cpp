@@ -69,8 +69,7 @@ int64_t feature_bytes(const ExecSettings& settings, ops::Ops& ops) {
 // (null: nothing guesses on the device). Trees only where steps `may_take_trees`.
 step::DraftCaps draft_caps(const StepLimits& limits, const DraftSource* source,
                            bool may_take_trees) {
-  step::DraftCaps caps = {
-      .max_draft = limits.max_draft, .tells_rows = limits.tells_rows, .guesses = source != nullptr};
+  step::DraftCaps caps = {.max_draft = limits.max_draft, .guesses = source != nullptr};
   if (source != nullptr) source->describe(caps);
   caps.takes_trees = may_take_trees && (limits.host_trees || !caps.guess_tree.empty());
   return caps;

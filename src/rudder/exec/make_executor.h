@@ -37,10 +37,7 @@ struct StepLimits {
   // What heads guess, max_draft tokens; empty: chains. Refused where the backend or the model
   // (model::runs_trees) takes no trees, and on several stages.
   step::RankedTree draft_tree = {};
-  // The host makes trees of drafts, where steps take them; and is told of their rows
-  // (DraftCaps::tells_rows).
-  bool host_trees = false;
-  bool tells_rows = false;
+  bool host_trees = false;  // the host makes trees of drafts, where steps take them
   // The key of speculative-config that asks for trees of the host: it is refused likewise. Empty:
   // nothing asks for them, so there are chains where there are no trees.
   std::string tree_key = {};

@@ -60,7 +60,6 @@ void pack_sample_rows(size_t seq, const step::SeqWork& work, SlotTable& slots, P
     }
     packed.logits_rows.push_back(token);
     packed.sampled_seq.push_back(static_cast<int32_t>(seq));
-    packed.in_tree.push_back(!work.tree.empty());
     packed.sample_rows.push_back(row);
     row.num_guess = 0;  // it is the first's
   }
@@ -117,7 +116,6 @@ void PackedStep::clear() {
   logits_rows.clear();
   sample_rows.clear();
   sampled_seq.clear();
-  in_tree.clear();
   lists.clear();
   scores.clear();
   num_masks = 0;

@@ -46,7 +46,6 @@ struct PackedStep {
   std::vector<int32_t> logits_rows;
   std::vector<ops::SampleRow> sample_rows;  // one a logits row
   std::vector<int32_t> sampled_seq;         // likewise, but for padding: index into StepPlan.seqs
-  std::vector<bool> in_tree;                // likewise: whether it is of a tree
   std::vector<int32_t> lists;               // of the sample rows
   int32_t num_masks = 0;                    // of them, in order: the constrained ones
   bool all_greedy = true;

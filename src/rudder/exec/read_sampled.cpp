@@ -41,7 +41,6 @@ void DeviceExecutor::read_sampled(const Enqueued& from, step::StepResult& result
   for (size_t i = 0; i < flight.sampled_seq.size(); ++i) {
     const ops::SampledToken& row = sampled[i];
     step::SeqResult& seq = result.seqs[static_cast<size_t>(flight.sampled_seq[i])];
-    if (capacity_.drafts.tells_rows && flight.in_tree[i]) seq.row_tokens.push_back(row.token);
     if (row.end == ops::SampleEnd::kRejected) continue;
     seq.end = seq_end(row.end);
     seq.masked = row.end == ops::SampleEnd::kMasked;

@@ -334,8 +334,7 @@ DeviceStep StepBuffers::views(const PackedStep& packed) const {
                  .any_logprobs = packed.any_logprobs,
                  .any_changed = packed.any_changed,
                  .any_masked = packed.num_masks > 0,
-                 .any_drafts = packed.any_drafts,
-                 .tells_rejected = capacity_.drafts.tells_rows};
+                 .any_drafts = packed.any_drafts};
   if (capacity_.drafts.keeps_guesses() && sampled > 0) {
     step.look_up = {.state = state_,
                     .rows = step.sample.rows,

@@ -32,9 +32,6 @@ struct SampleArgs {
   bool any_changed = true;   // bias, bans or penalties in some row
   bool any_masked = true;    // mask_row >= 0 in some row
   bool any_drafts = true;    // draft >= 0 or parent_up > 0 in some row
-  // Of a rejected row of a tree whose first row was sampled, the token is the likeliest of its
-  // logits as they came, without its mask, the first of equal ones; -1 where they are no numbers.
-  bool tells_rejected = false;
 };
 
 }  // namespace rudder::ops

@@ -58,7 +58,7 @@ enum class SampleEnd : int32_t {
 };
 
 struct SampledToken {
-  int32_t token = -1;  // -1 when kNumerical, kMasked or kRejected (but SampleArgs.tells_rejected)
+  int32_t token = -1;  // -1 when kNumerical, kMasked or kRejected
   SampleEnd end = SampleEnd::kNone;
   float logprob = 0;  // both only where num_logprobs >= 0
   int32_t rank = 0;

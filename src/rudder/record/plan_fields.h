@@ -135,9 +135,8 @@ void fields(Archive& archive, Archived<step::ObjectCopy> auto& value) {
 
 template <typename Archive>
 void fields(Archive& archive, Archived<step::DraftCaps> auto& value) {
-  auto& [max_draft, takes_trees, tells_rows, guesses, guesses_from_rows, look_up, guess_tree] =
-      value;
-  archive(max_draft, takes_trees, tells_rows, guesses, guesses_from_rows, look_up, guess_tree);
+  auto& [max_draft, takes_trees, guesses, guesses_from_rows, look_up, guess_tree] = value;
+  archive(max_draft, takes_trees, guesses, guesses_from_rows, look_up, guess_tree);
 }
 
 template <typename Archive>
@@ -291,10 +290,8 @@ void fields(Archive& archive, Archived<step::TokenLogprobs> auto& value) {
 
 template <typename Archive>
 void fields(Archive& archive, Archived<step::SeqResult> auto& value) {
-  auto& [slot, generation, end, masked, tokens, logprobs, scores, guess, row_tokens,
-         clipped_samples] = value;
-  archive(slot, generation, end, masked, tokens, logprobs, scores, guess, row_tokens,
-          clipped_samples);
+  auto& [slot, generation, end, masked, tokens, logprobs, scores, guess, clipped_samples] = value;
+  archive(slot, generation, end, masked, tokens, logprobs, scores, guess, clipped_samples);
 }
 
 // Without what it captured: activations are for their consumers.

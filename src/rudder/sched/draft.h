@@ -11,7 +11,7 @@ namespace rudder::sched {
 // What a draft may be.
 struct DraftAsk {
   int32_t most = 0;         // tokens
-  bool takes_tree = false;  // else a chain is wanted
+  bool takes_tree = false;  // else the draft must be a chain
 };
 
 struct Draft {

@@ -38,11 +38,6 @@ constexpr int64_t kTryEvery = 128;
 constexpr int32_t kTryTokens = 2;
 constexpr double kPassRate = 1.0 / 8;
 
-// Of drafts that are verified together, of which nothing is known, so many are right.
-constexpr float kUnknownYield = 0.5f;
-// Likewise kMargin: the best of several sequences look better than they are.
-constexpr double kMarginTogether = 1.03;
-
 // Odds are told apart in so many steps.
 constexpr size_t kLevels = 64;
 
@@ -98,47 +93,6 @@ int64_t DraftPacer::best_count(std::span<const Offer> offers, int64_t scale, con
     most_gained = count;
   }
   return most_gained;
-}
-
-bool DraftPacer::choose_together(std::span<Offer> offers, const StepCost& cost,
-                                 const StepShape& plain) {
-  const double plain_us = cost.decode_us(plain);
-  together_.clear();
-  for (size_t i = 0; i < offers.size(); ++i) {
-    offers[i].count = 0;
-    const auto most = static_cast<float>(offers[i].most);
-    const Yield::Expected all = yield_.expected({.drafts = most, .accepted = kUnknownYield});
-    Yield::Expected own = offers[i].record->yield().expected(all);
-    own.drafts = std::min(own.drafts, most);
-    together_.push_back({i, own});
-  }
-  if (purse_ <= 0 || !cost.is_warm() || plain_us <= 0 || num_drafted_ >= kDraftedInARow) {
-    return false;
-  }
-  std::ranges::stable_sort(together_, [](const Together& a, const Together& b) {
-    return a.expected.accepted * b.expected.drafts > b.expected.accepted * a.expected.drafts;
-  });
-  const auto num_tokens = static_cast<double>(plain.decode_tokens);
-  double best = kMarginTogether * num_tokens / plain_us;
-  double expected = num_tokens;
-  double count = 0;
-  size_t num_chosen = 0;
-  for (size_t i = 0; i < together_.size(); ++i) {
-    count += together_[i].expected.drafts;
-    expected += together_[i].expected.accepted;
-    const double us = cost.decode_us(with_drafts(plain, static_cast<int64_t>(count))) + idle_us_;
-    if (expected / us <= best) continue;
-    best = expected / us;
-    num_chosen = i + 1;
-  }
-  double room = static_cast<double>(cost.trusted_tokens() - plain.decode_tokens);
-  for (size_t i = 0; i < num_chosen && room >= 1; ++i) {
-    Offer& offer = offers[together_[i].offer];
-    const double drafts = together_[i].expected.drafts;
-    offer.count = drafts <= room ? offer.most : static_cast<size_t>(room);
-    room -= drafts;
-  }
-  return num_chosen > 0;
 }
 
 // More sequences take longer, fewer perhaps no less. Of a tree it is the time of all its depths.
@@ -270,7 +224,6 @@ void DraftPacer::note_step(const StepCost& cost, const Outcome& outcome) {
   if (outcome.num_draft == 0) {
     num_drafted_ = 0;
     idle_us_ -= kIdleFade * idle_us_;
-    yield_.fade();
     gain_us += kAllowance * decodes_us;
   } else {
     ++num_drafted_;

@@ -49,12 +49,6 @@ class DraftPacer {
   bool promises(std::span<const Offer> offers, int64_t scale, const StepCost& cost,
                 const StepShape& plain);
 
-  // The same of drafts that are not made yet and are verified together, all that the proposer makes
-  // of `count` tokens or none, by what they brought so far (DraftRecord::note_together). They are
-  // taken of the sequences for which they brought most. As far as no step as large was seen, what
-  // it takes is a guess: steps grow up to it by and by, with the beginnings of drafts.
-  bool choose_together(std::span<Offer> offers, const StepCost& cost, const StepShape& plain);
-
   // Tokens to guess for each of the sequences, at most `most`, where a guess takes the device time
   // (Outcome::guess_us): as many as pay in a step that is `plain` without drafts; 0: none do. While
   // none do, a step now and then guesses all the same, to see whether that is still so. Of a tree
@@ -86,8 +80,6 @@ class DraftPacer {
 
   // Over all sequences, how good guesses were.
   DraftRates& all() { return all_; }
-  // Likewise, what drafts that are verified together brought.
-  Yield& yield() { return yield_; }
 
  private:
   double guess_us(int32_t num_guess, int64_t num_seqs) const;
@@ -95,7 +87,6 @@ class DraftPacer {
 
   const step::DraftTree tree_;
   DraftRates all_;
-  Yield yield_;
   double idle_us_ = 0;  // usual
   double pass_us_ = 0;  // of guessing a token for each of pass_seqs_ sequences, usual
   double pass_seqs_ = 1;
@@ -119,12 +110,6 @@ class DraftPacer {
 
   std::vector<float> odds_;    // of the last offers: of each, one behind another
   std::vector<Level> levels_;  // the same by level
-
-  struct Together {
-    size_t offer = 0;
-    Yield::Expected expected;
-  };
-  std::vector<Together> together_;  // the last offers, the best first
 };
 
 }  // namespace rudder::sched

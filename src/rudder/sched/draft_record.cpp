@@ -11,32 +11,8 @@ constexpr float kKeepAll = 0.998f;
 // Of the drafts that follow one token each is so many times less likely than the one before it, as
 // far as nothing is known of it.
 constexpr float kSiblingOdds = 1.0f / 3;
-// A step without drafts takes so much of what is known of drafts that are verified together.
-constexpr float kYieldFade = 1.0f / 128;
-constexpr float kPriorCases = 8;
 
 }  // namespace
-
-void Yield::note(int32_t num_draft, int32_t num_accepted, float keep) {
-  cases = keep * cases + 1;
-  drafts = keep * drafts + static_cast<float>(num_draft);
-  accepted = keep * accepted + static_cast<float>(num_accepted);
-}
-
-void Yield::fade() {
-  for (float* const sum : {&cases, &drafts, &accepted}) *sum -= kYieldFade * *sum;
-}
-
-Yield::Expected Yield::expected(const Expected& prior) const {
-  return {.drafts = (drafts + kPriorCases * prior.drafts) / (cases + kPriorCases),
-          .accepted = (accepted + kPriorCases * prior.accepted) / (cases + kPriorCases)};
-}
-
-void DraftRecord::note_together(int32_t num_draft, int32_t num_accepted, Yield* all) {
-  if (num_draft == 0) return yield_.fade();
-  yield_.note(num_draft, num_accepted, kKeepOwn);
-  all->note(num_draft, num_accepted, kKeepAll);
-}
 
 Draft& DraftRecord::new_guess() {
   guess_.clear();

@@ -16,23 +16,6 @@
 
 namespace rudder::sched {
 
-// What drafts that are verified together brought, in the mean of the last steps. It forgets, also
-// while there are none: what did not pay is tried again.
-struct Yield {
-  float cases = 0;
-  float drafts = 0;
-  float accepted = 0;
-
-  void note(int32_t num_draft, int32_t num_accepted, float keep);
-  void fade();
-  // Of one step more, as if some before had been as `prior` says.
-  struct Expected {
-    float drafts = 0;
-    float accepted = 0;
-  };
-  Expected expected(const Expected& prior) const;
-};
-
 // How good the guesses at all sequences' tokens were: what is assumed of one of which nothing is
 // known.
 struct DraftRates {
@@ -59,11 +42,6 @@ class DraftRecord {
   // These tokens came, in order. `tree`: which tokens of every guess follow which; empty: each says
   // so itself.
   void compare(std::span<const int32_t> came, const step::DraftTree& tree, DraftRates* all);
-
-  // Of a proposer that learns, in place of compare(): a step verified so many drafts, of which so
-  // many were right; none: it had none.
-  void note_together(int32_t num_draft, int32_t num_accepted, Yield* all);
-  const Yield& yield() const { return yield_; }
 
   // Appends for each of the first `count` tokens of a guess how probable it is that it and all
   // before it are right. `tree` as above: in one, those before it are those that it follows.
@@ -93,7 +71,6 @@ class DraftRecord {
   bool is_none_ = false;         // the last guess
   bool is_behind_none_ = false;  // the one before it was
   StatedOdds stated_;
-  Yield yield_;
 };
 
 }  // namespace rudder::sched

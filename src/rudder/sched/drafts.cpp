@@ -160,28 +160,13 @@ void Drafts::note_result(Sequence& sequence, const step::SeqWork& work,
       ++counters_.accepted_by_position[static_cast<size_t>(i)];
     }
   }
-  if (sequence.draft.is_drafted) compare(sequence, result, num_draft, accepted);
+  if (sequence.draft.is_drafted && (settings_.pace_drafts || caps_.guesses)) {
+    sequence.draft.record.compare(result.tokens, caps_.guess_tree, &pacer_.all());
+  }
   if (work.logits != step::LogitsWanted::kNone) {
     pacer_.note_end(result.end != step::SeqEnd::kNone);
   }
   note_guess(sequence, work, result);
-}
-
-// Its record, and a proposer that learns, are told what came.
-void Drafts::compare(Sequence& sequence, const step::SeqResult& result, int32_t num_draft,
-                     int32_t accepted) {
-  DraftState& draft = sequence.draft;
-  if (learns()) {
-    if (num_draft == 0 || !draft.has_part) {
-      draft.record.note_together(num_draft, accepted, &pacer_.yield());
-    }
-    const auto rows = std::span(result.row_tokens);  // of trees alone
-    if (rows.empty()) return;
-    return proposer_->note_rows(sequence.id, rows.subspan(RUDDER_MUTANT(kRowsMoved) ? 1 : 0));
-  }
-  if (settings_.pace_drafts || caps_.guesses) {
-    draft.record.compare(result.tokens, caps_.guess_tree, &pacer_.all());
-  }
 }
 
 // A result's guess, behind its tokens.

@@ -96,10 +96,7 @@ class Drafts {
   void take_rows(Sequence& sequence, uint64_t rows) const;
 
   int32_t grow_for_guess(int64_t promised, Sequence& sequence, int32_t behind, int32_t most);
-  void compare(Sequence& sequence, const step::SeqResult& result, int32_t num_draft,
-               int32_t accepted);
   void note_guess(Sequence& sequence, const step::SeqWork& work, const step::SeqResult& result);
-  bool learns() const { return proposer_ != nullptr && proposer_->learns(); }
 
   const step::DraftCaps& caps_;
   const SchedSettings& settings_;

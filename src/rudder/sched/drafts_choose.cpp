@@ -115,40 +115,26 @@ void Drafts::ask_proposer(const Sequence& sequence, int64_t most, Draft* draft) 
                         .takes_tree = takes_tree(sequence, static_cast<int32_t>(most))};
   proposer_->propose(sequence.id, sequence.tokens, ask, draft);
   const int64_t count = std::ssize(draft->tokens);
-  RUDDER_CHECK(count <= most && (draft->tree.empty() || draft->tree.size() == count) &&
+  const bool is_tree = ask.takes_tree && draft->tree.size() == count;
+  RUDDER_CHECK(count <= most && (draft->tree.empty() || is_tree) &&
                    (draft->odds.empty() || std::ssize(draft->odds) == count),
                "{} drafts, a tree of {}, {} odds, {} were asked for", count, draft->tree.size(),
                draft->odds.size(), most);
 }
 
-// What the proposer makes of at most so many drafts: its tree, or where there can be none the chain
-// of first children.
+// What the proposer makes of at most so many drafts.
 void Drafts::take_proposed(Sequence& sequence, int64_t most) {
-  RUDDER_CHECK(most <= most_drafts(sequence), "{} drafts for sequence {}", most, sequence.id.value);
   Draft draft;
   ask_proposer(sequence, most, &draft);
-  const int64_t count = std::ssize(draft.tokens);
-  const bool is_tree = draft.tree.empty() || takes_tree(sequence, draft.tree.depth());
-  const uint64_t rows = is_tree ? ~uint64_t{0} : draft.tree.first_chain();
-  for (int64_t i = 0; i < count; ++i) {
-    const bool is_taken = is_tree || (rows >> (i + 1) & 1) != 0;
-    if (is_taken) sequence.draft.tokens.push_back(draft.tokens[static_cast<size_t>(i)]);
-  }
-  if (is_tree) sequence.draft.tree = draft.tree;
+  sequence.draft.tokens = std::move(draft.tokens);
+  sequence.draft.tree = draft.tree;
 }
 
 // Sets in offers_ what is worth verifying. True when anything is. To guess for every sequence takes
 // time of the host, whatever comes of it. So while drafts do not pay, a cohort of the sequences
-// stands for all, in time each, and all are asked once it promises something. Who learns is asked
-// for those alone that are drafted for; many of them are looked at in one of several plans.
+// stands for all, in time each, and all are asked once it promises something.
 bool Drafts::choose() {
   const auto num_running = static_cast<size_t>(running_.size());
-  if (learns()) {
-    if (!pays_ && ++num_looks_ % (num_running / kLeastAsked + 1) != 0) return false;
-    const StepShape plain = collect_offers(1);
-    pays_ = pacer_.choose_together(offers_, cost_, plain);
-    return pays_;
-  }
   const size_t most = proposer_ == nullptr ? 1 : kMostCohorts;  // the executor's are made already
   const size_t num_cohorts = std::bit_floor(std::clamp<size_t>(num_running / kLeastAsked, 1, most));
   if (num_cohorts > 1 && !pays_) {
@@ -177,8 +163,8 @@ StepShape Drafts::collect_offers(size_t num_cohorts) {
   return plain;
 }
 
-// The drafts that a step could verify of the sequence: those that who learns would make, those that
-// the slot guesses behind the tokens in flight, whatever that is, or those of a guess.
+// The drafts that a step could verify of the sequence: those that the slot guesses behind the
+// tokens in flight, whatever that is, or those of a guess.
 void Drafts::offer(Sequence& sequence) {
   const auto most = static_cast<size_t>(std::max<int64_t>(0, most_drafts(sequence)));
   DraftPacer::Offer offer = {.record = &sequence.draft.record, .most = most};
@@ -186,7 +172,7 @@ void Drafts::offer(Sequence& sequence) {
     const auto count = std::min<int64_t>(static_cast<int64_t>(most), sequence.guess_len());
     if (count <= 0) return;
     offer.most = static_cast<size_t>(count);
-  } else if (!learns()) {
+  } else {
     const int32_t num_pending = sequence.run.samples_pending;
     if (proposer_ != nullptr) {
       Draft& draft = sequence.draft.record.new_guess();
@@ -225,9 +211,6 @@ void Drafts::take_offer(const DraftPacer::Offer& offer, Sequence& sequence, int6
     uint64_t rows = offer.chosen;
     while (std::popcount(rows) > tokens_left) rows ^= std::bit_floor(rows);
     take_rows(sequence, rows);
-  } else if (learns()) {
-    if (count > 0) take_proposed(sequence, static_cast<int64_t>(count));
-    sequence.draft.has_part = count < offer.most;
   } else {
     const auto guess = offer.record->guess().first(count);
     sequence.draft.tokens.assign(guess.begin(), guess.end());

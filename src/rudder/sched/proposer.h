@@ -28,18 +28,9 @@ class DraftProposer {
   virtual bool waits(SequenceId id) = 0;
 
   // Fills `draft`, which is empty: a guess at what follows `tokens`, the sequence's prompt and its
-  // whole output so far. None: the step decodes plainly. The first tokens of a tree are a tree too;
-  // where one is not wanted, the chain of its first children is taken.
+  // whole output so far. None: the step decodes plainly.
   virtual void propose(SequenceId id, std::span<const int32_t> tokens, const DraftAsk& ask,
                        Draft* draft) = 0;
-
-  // True: its drafts are trees, and it is told what the model says behind each of them. So they are
-  // verified together, however unlikely single ones are; where a step cannot have a tree of a
-  // sequence, it verifies the chain of first children and tells nothing.
-  virtual bool learns() const { return false; }
-  // A step has verified what it last proposed for the sequence, or the first tokens of it. By row
-  // of the tree, from the last token of the text on: the token behind it, -1 where there is none.
-  virtual void note_rows(SequenceId, std::span<const int32_t>) {}
 };
 
 }  // namespace rudder::sched

@@ -80,7 +80,6 @@ struct DraftState {
   int32_t own = 0;
   step::DraftTree tree;      // of the tokens; empty: a chain
   int32_t guess_asked = 0;   // of the slot, by the last step planned that samples for it
-  bool has_part = false;     // of what its proposer has to say at once: it tells of nothing
   int32_t proposed_len = 0;  // tokens that the executor's proposer has run, or will have
   DraftRecord record;
 

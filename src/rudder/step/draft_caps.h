@@ -19,7 +19,6 @@ struct LookUp {
 struct DraftCaps {
   int32_t max_draft = 0;           // of a sequence; 0: the executor takes no drafts
   bool takes_trees = false;        // SeqWork.tree
-  bool tells_rows = false;         // SeqResult.row_tokens: the host makes trees, and learns of them
   bool guesses = false;            // it has a proposer of its own: SeqWork.guess, max_draft at most
   bool guesses_from_rows = false;  // of the step alone: it runs no tokens and needs no blocks
   // Its proposer looks guesses up in the tokens of slots, so that a SlotEdit has a history where

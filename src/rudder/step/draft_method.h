@@ -12,7 +12,6 @@ enum class DraftMethod : uint8_t {
   kNone,
   kNgram,
   kSuffix,
-  kLookahead,
   kDraftModel,
   kEagle,
   kEagle3,

@@ -40,9 +40,6 @@ struct SeqResult {
   // What is guessed to follow the tokens, SeqWork.guess.num_guess at most; none where it ended. A
   // chain, or the first drafts of DraftCaps::guess_tree.
   std::vector<int32_t> guess = {};
-  // By row of a sequence with a tree, where DraftCaps::tells_rows: the token behind it: that was
-  // sampled, or of a rejected row the likeliest of the model's logits; -1: none.
-  std::vector<int32_t> row_tokens = {};
   // Samples that the latches clipped, of the whole prompt; told by the step that ends the prompt.
   int64_t clipped_samples = 0;
 };

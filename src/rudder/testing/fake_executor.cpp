@@ -304,34 +304,8 @@ void FakeExecutor::sample_sequence(const step::StepPlan& plan, const step::SeqWo
     path.push_back(next);
     ++slot.kv_len;
   }
-  if (options_.capacity.drafts.tells_rows && !work.tree.empty())
-    tell_rows(work, slot, path, result);
   const bool is_kept = result->end != step::SeqEnd::kNumerical && !RUDDER_MUTANT(kPathNotKept);
   if (!work.tree.empty() && is_kept) keep_path(work, slot, path);
-}
-
-// Behind each row the token that was sampled, or what a plain greedy sequence would get.
-void FakeExecutor::tell_rows(const step::SeqWork& work, const Slot& slot,
-                             std::span<const int32_t> path, step::SeqResult* result) {
-  step::SamplingParams greedy;
-  greedy.temperature = 0;
-  for (int32_t row = 0; row <= work.num_draft; ++row) {
-    const int32_t position = work.kv_len + 1 + work.tree.depth(row);
-    const auto likeliest =
-        testing::sample_token({.prefix_hash = cell(slot, 0, work.kv_len + row).prefix_hash,
-                               .position = position,
-                               .num_output = position - slot.prompt_len,
-                               .max_len = slot.max_len,
-                               .vocab_size = options_.capacity.vocab_size,
-                               .sampling = greedy,
-                               .history = {},
-                               .history_prompt_len = 0});
-    result->row_tokens.push_back(likeliest.token);
-  }
-  for (size_t i = 0; i < path.size(); ++i) {
-    const bool has_token = i < result->tokens.size();
-    result->row_tokens[static_cast<size_t>(path[i])] = has_token ? result->tokens[i] : -1;
-  }
 }
 
 // To where a chain of these rows of a tree has its tokens.

@@ -219,8 +219,6 @@ class FakeExecutor final : public step::Executor {
   // The token behind the slot's KV, whose last token's cell this is.
   void sample_token(Slot& slot, const step::SeqWork& work, const Cell& last,
                     std::span<const uint32_t> mask, step::SeqResult* result);
-  void tell_rows(const step::SeqWork& work, const Slot& slot, std::span<const int32_t> path,
-                 step::SeqResult* result);
   void keep_path(const step::SeqWork& work, const Slot& slot, std::span<const int32_t> rows);
   void time_guesses(const step::StepPlan& plan, InFlight& step);
   void run_guess(const step::SeqWork& work, const Slot& slot, step::SeqResult* result);

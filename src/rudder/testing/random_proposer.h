@@ -1,12 +1,10 @@
 // RandomProposer: drafts that are right, wrong at one place, or random, of any length; for tests. A
-// right one takes the sequence's own tokens to come, which the test knows. Chains, trees where they
-// are taken, of any odds, or trees of whose rows it is told: it checks that it is told the truth.
-// One thread.
+// right one takes the sequence's own tokens to come, which the test knows. Chains, or trees of any
+// odds where they are taken. One thread.
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <set>
 #include <span>
 #include <utility>
@@ -20,11 +18,10 @@
 
 namespace rudder::testing {
 
-enum class RandomDrafts : uint8_t { kChains, kTreesOfOdds, kTreesThatLearn };
+enum class RandomDrafts : uint8_t { kChains, kTreesOfOdds };
 
 // All that an executor of this capacity may be given.
 inline RandomDrafts random_drafts(const step::Capacity& capacity) {
-  if (capacity.drafts.tells_rows) return RandomDrafts::kTreesThatLearn;
   return capacity.drafts.takes_trees ? RandomDrafts::kTreesOfOdds : RandomDrafts::kChains;
 }
 
@@ -50,8 +47,8 @@ class RandomProposer final : public sched::DraftProposer {
     RUDDER_CHECK(known_.contains(id), "sequence {} has not begun", id.value);
     const std::span<const int32_t> truth = truth_(id);
     const bool has_odds = kind_ == RandomDrafts::kTreesOfOdds;
-    if (learns() || (has_odds && ask.takes_tree && below(4) > 0)) {
-      propose_tree(id, tokens.size(), ask.most, draft);
+    if (has_odds && ask.takes_tree && below(4) > 0) {
+      propose_tree(tokens.size(), truth, ask.most, draft);
     } else {
       propose_chain(tokens.size(), truth, ask.most, draft);
     }
@@ -60,29 +57,6 @@ class RandomProposer final : public sched::DraftProposer {
       draft->odds.push_back(static_cast<float>(below(17)) / 16);
     }
   }
-  bool learns() const override { return kind_ == RandomDrafts::kTreesThatLearn; }
-  // Behind a row whose path is right comes what is right.
-  void note_rows(sched::SequenceId id, std::span<const int32_t> rows) override {
-    RUDDER_CHECK(known_.contains(id), "sequence {} has not begun", id.value);
-    const auto& [begin, draft] = last_.at(id);
-    RUDDER_CHECK(!rows.empty() && std::ssize(rows) <= 1 + draft.tree.size(), "{} rows of {}",
-                 rows.size(), 1 + draft.tree.size());
-    const std::span<const int32_t> truth = truth_(id);
-    for (int32_t row = 0; row < std::ssize(rows); ++row) {
-      size_t at = begin + static_cast<size_t>(draft.tree.depth(row));
-      if (at >= truth.size()) continue;
-      const int32_t right = truth[at];
-      bool is_right = true;
-      for (int32_t on = row; on > 0; on = draft.tree.parent(on)) {
-        is_right = is_right && draft.tokens[static_cast<size_t>(on - 1)] == truth[--at];
-      }
-      RUDDER_CHECK(!is_right || rows[static_cast<size_t>(row)] == right,
-                   "token {} behind row {} of sequence {}, {} comes",
-                   rows[static_cast<size_t>(row)], row, id.value, right);
-    }
-    ++num_told_;
-  }
-  int64_t num_told() const { return num_told_; }
 
  private:
   void propose_chain(size_t begin, std::span<const int32_t> truth, int32_t most,
@@ -98,15 +72,14 @@ class RandomProposer final : public sched::DraftProposer {
       draft->tokens.push_back(token);
     }
   }
-  void propose_tree(sched::SequenceId id, size_t begin, int32_t most, sched::Draft* draft) {
-    const std::span<const int32_t> truth = truth_(id);
+  void propose_tree(size_t begin, std::span<const int32_t> truth, int32_t most,
+                    sched::Draft* draft) {
     const int32_t count = below(std::min(most, step::kMaxTreeDrafts) + 1);
     const auto right = truth.subspan(std::min(begin, truth.size()));
     draft->tree = random_tree(seed_ + ++num_draws_, count);
     draft->tokens = random_tree_guess(
         draft->tree, count, right, vocab_size_, [&](int32_t n) { return below(n); },
         [&](int32_t) { return below(3) > 0; });
-    last_[id] = {begin, *draft};
   }
   static constexpr uint64_t kAskedInARow = 16;  // all answered alike
 
@@ -124,8 +97,6 @@ class RandomProposer final : public sched::DraftProposer {
   uint64_t num_draws_ = 0;
   uint64_t num_asked_ = 0;
   std::set<sched::SequenceId> known_;
-  std::map<sched::SequenceId, std::pair<size_t, sched::Draft>> last_;  // behind so many tokens
-  int64_t num_told_ = 0;
 };
 
 }  // namespace rudder::testing

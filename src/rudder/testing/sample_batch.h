@@ -35,7 +35,6 @@ struct SampleBatch {
   bool any_changed = true;
   bool any_masked = true;
   bool any_drafts = false;
-  bool tells_rejected = false;
 
   int64_t num_rows() const { return std::ssize(rows); }
   int64_t mask_words() const { return (vocab + 31) / 32; }
@@ -64,8 +63,7 @@ struct SampleBatch {
             .any_logprobs = any_logprobs,
             .any_changed = any_changed,
             .any_masked = any_masked,
-            .any_drafts = any_drafts,
-            .tells_rejected = tells_rejected};
+            .any_drafts = any_drafts};
   }
 };
 

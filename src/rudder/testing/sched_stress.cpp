@@ -137,8 +137,6 @@ class Stress {
       capacity.drafts.max_draft *= 2;
       capacity.drafts.guess_tree = random_tree(seed, capacity.drafts.max_draft);
     }
-    capacity.drafts.tells_rows = capacity.drafts.takes_trees && !capacity.drafts.guesses &&
-                                 capacity.drafts.max_draft > 0 && seed % 3 != 0;
     return fake;
   }
 

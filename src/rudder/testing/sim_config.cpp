@@ -161,8 +161,6 @@ SimConfig draw_config(SimRandom& random) {
     capacity.drafts.max_draft = 2 * capacity.drafts.max_draft;
     capacity.drafts.guess_tree = random_tree(config.fake.seed, capacity.drafts.max_draft);
   }
-  capacity.drafts.tells_rows = capacity.drafts.takes_trees && !capacity.drafts.guesses &&
-                               capacity.drafts.max_draft > 0 && config.fake.seed % 3 != 0;
   draw_devices(config, random);
   return config;
 }

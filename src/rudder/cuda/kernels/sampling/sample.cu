@@ -29,7 +29,6 @@ __global__ void __launch_bounds__(kSampleThreads)
   const Ordinal highest = highest_of(team.exchange(Team::warp_max_of(own)));
   SampledRow sampled;
   if (highest != kNoOrdinal && highest != kBadOrdinal) sampled.token = token_of_ordinal(highest);
-  sampled.likeliest = sampled.token;
   team.sync();  // nobody leaves while its slots are read
   if (team.is_leader() && team.warp() == 0) finish_row(p, row, params, sampled);
 }
@@ -63,7 +62,6 @@ class RowSampler {
     SampledRow out;
     Ordinal highest = load(aligned);
     if (highest == kBadOrdinal || highest == kNoOrdinal) return out;
-    out.likeliest = token_of_ordinal(highest);
     if (params_.num_logprobs >= 0) write_top(highest);
     if (is_changed()) {
       change();
@@ -538,9 +536,7 @@ cudaError_t launch_rows(const SampleParams& p, cudaStream_t stream) {
   }
   const dim3 grid(static_cast<unsigned>(p.num_rows * kCluster));
   const bool aligned = p.vocab % 4 == 0 && is_aligned(p.logits);
-  // What it finds under a mask is not what is told of a rejected row.
-  const bool tells_other = p.any_masked && p.tells_rejected;
-  if (p.all_greedy && !p.any_logprobs && !p.any_changed && !tells_other) {
+  if (p.all_greedy && !p.any_logprobs && !p.any_changed) {
     const auto kernel = p.any_masked ? greedy_kernel<true> : greedy_kernel<false>;
     return launch_pdl_cluster(kernel, grid, dim3(kSampleThreads), 0, kCluster, stream, p, aligned);
   }

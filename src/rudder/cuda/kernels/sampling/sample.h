@@ -40,7 +40,6 @@ struct SampleParams {
   bool any_changed = true;
   bool any_masked = true;
   bool any_drafts = true;
-  bool tells_rejected = false;
 };
 // With drafts every row is sampled as if all drafts before it, those that it follows in a tree,
 // were right, at once; then launch_verify finds which are, and keeps what was accepted.

@@ -291,8 +291,7 @@ __device__ inline Ordinal highest_of(const OfWarps& all) {
 }
 
 struct SampledRow {
-  int token = -1;      // -1: kNumerical
-  int likeliest = -1;  // of the logits as they came
+  int token = -1;  // -1: kNumerical
   float logprob = 0.0f;
   int rank = 0;
 };
@@ -332,8 +331,7 @@ __device__ inline void finish_row(const SampleParams& p, int64_t row, const ops:
   bool is_stop = false;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (p.any_drafts) {
-    // The end is not known before launch_verify, which finds the likeliest token in its place.
-    if (lane == 0) write_sampled(p, row, sampled, static_cast<ops::SampleEnd>(sampled.likeliest));
+    if (lane == 0) write_sampled(p, row, sampled, ops::SampleEnd::kNone);
     return;
   }
   for (int i = lane; i < params.num_stop_ids; i += 32) {

@@ -120,9 +120,8 @@ __device__ void verify_tree(const SampleParams& p, int64_t first, int lane) {
       keep_row(p, row, p.rows[row], rows[half].token, rows[half].end);
       if (i == carried) carry_token(p, p.rows[row], rows[half].token);
     } else {
-      SampledRow rejected;
-      if (p.tells_rejected && !had_ended) rejected.token = p.sampled[row * 4 + 1];
-      write_sampled(p, row, rejected, i == 0 ? ops::SampleEnd::kMasked : ops::SampleEnd::kRejected);
+      write_sampled(p, row, SampledRow{},
+                    i == 0 ? ops::SampleEnd::kMasked : ops::SampleEnd::kRejected);
     }
   }
 }
