@@ -63,7 +63,7 @@ class RuleCompiler {
   int32_t build_dispatch(RuleNfa& nfa, const Dispatch& dispatch, int32_t from, int depth);
   // Positions of the node when it is written out, up to kMaxWrittenOut + 1.
   int64_t positions(Node node, int depth) const;
-  void add_states(int32_t rule, RuleAutomaton automaton);
+  void add_states(int32_t rule, const RuleAutomaton& automaton);
   void find_nullable();
   bool is_productive(Node node) const { return productive_[static_cast<size_t>(node)]; }
 
@@ -233,7 +233,7 @@ Result<void> RuleCompiler::compile(size_t index) {
     rule.max = data.max;
     RuleAutomaton one;
     one.states.emplace_back().final = true;  // from `min` rounds on: the parser asks
-    add_states(symbol, std::move(one));
+    add_states(symbol, one);
     out_.states.back().leaf = false;
   } else {
     RuleNfa nfa(fuel_);
@@ -247,7 +247,7 @@ Result<void> RuleCompiler::compile(size_t index) {
   return {};
 }
 
-void RuleCompiler::add_states(int32_t rule, RuleAutomaton automaton) {
+void RuleCompiler::add_states(int32_t rule, const RuleAutomaton& automaton) {
   constexpr size_t kGrown = 2;  // a vector that grows may have as much again
   size_t bytes = automaton.states.size() * sizeof(Grammar::State);
   for (const RuleAutomaton::State& state : automaton.states) {

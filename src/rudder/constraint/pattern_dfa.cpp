@@ -193,7 +193,7 @@ class Subsets {
   Set closure(Set members);
   int32_t state_of(Set set);
   int32_t& next(int32_t state, int32_t byte_class) {
-    return out_.next[static_cast<size_t>(state * out_.num_classes + byte_class)];
+    return out_.next[static_cast<size_t>(int64_t{state} * out_.num_classes + byte_class)];
   }
 
   Fuel& fuel_;

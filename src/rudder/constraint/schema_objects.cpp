@@ -121,6 +121,7 @@ Result<Node> SchemaBuilder::build_key(const json::object& schema, uint32_t set,
                                       const std::string& path) {
   const json::value* names = schema.if_contains("propertyNames");
   std::vector<std::string> taken;
+  taken.reserve(properties.size());
   for (const Property& property : properties) taken.push_back(property.name);
   if (patterns.empty() && names == nullptr) {
     return taken.empty() ? text_.string() : text_.string_other_than(taken);

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -50,7 +51,10 @@ void sort_ways(json::array& ways, const std::vector<json::array>& lists) {
     int lists = 0;  // below zero
     int64_t bytes = 0;
     size_t index = 0;
-    auto operator<=>(const Rank&) const = default;
+    bool operator==(const Rank&) const = default;
+    auto operator<=>(const Rank& other) const {
+      return std::tie(lists, bytes, index) <=> std::tie(other.lists, other.bytes, other.index);
+    }
   };
   std::vector<Rank> ranks;
   for (size_t i = 0; i < ways.size(); ++i) {

@@ -333,6 +333,7 @@ Result<std::vector<TagBuilder::Tag>> TagBuilder::tags(const json::object& object
 Node TagBuilder::tags_and(const std::vector<Tag>& tags, const json::object& object, Node after) {
   if (!flag(object, "at_least_one", false)) return after;
   std::vector<Node> ways;
+  ways.reserve(tags.size());
   for (const Tag& one : tags) ways.push_back(whole(one));
   const Node first = rules_.choice(ways);
   return flag(object, "stop_after_first", false) ? first : rules_.sequence({first, after});
@@ -400,6 +401,7 @@ Result<Node> TagBuilder::separated(const json::object& object, const Ends&,
   RUDDER_TRY(const json::value* value, member(object, "separator", path));
   RUDDER_TRY(const std::string separator, string(*value, path + ".separator"));
   std::vector<Node> ways;
+  ways.reserve(all.size());
   for (const Tag& one : all) ways.push_back(whole(one));
   Node list = rules_.share(rules_.choice(ways));
   if (!flag(object, "stop_after_first", false)) {

@@ -4,6 +4,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <tuple>
 
 namespace rudder::constraint {
 
@@ -11,7 +12,10 @@ struct Utf8State {
   uint8_t left = 0;  // bytes of the character that are missing
   uint8_t first = 0x80;
   uint8_t last = 0xBF;  // of the next of them
-  auto operator<=>(const Utf8State&) const = default;
+  bool operator==(const Utf8State&) const = default;
+  auto operator<=>(const Utf8State& other) const {
+    return std::tie(left, first, last) <=> std::tie(other.left, other.first, other.last);
+  }
 };
 
 // False when the byte cannot come.

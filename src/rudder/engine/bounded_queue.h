@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -79,7 +80,10 @@ class BoundedQueue {
   struct Rank {
     int32_t priority = 0;
     uint64_t request = 0;
-    auto operator<=>(const Rank&) const = default;
+    bool operator==(const Rank&) const = default;
+    auto operator<=>(const Rank& other) const {
+      return std::tie(priority, request) <=> std::tie(other.priority, other.request);
+    }
   };
   struct Waiting {
     int64_t tokens = 0;

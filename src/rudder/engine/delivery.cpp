@@ -256,7 +256,7 @@ void Delivery::end_failed() {
 }
 
 // The choice may be anywhere on its way to its end.
-void Delivery::fail_choice(OpenRequest& request, int32_t index, Error error) {
+void Delivery::fail_choice(OpenRequest& request, int32_t index, const Error& error) {
   log_error("request {}: {}", request.id.value, error.to_string());
   OpenChoice& choice = request.choices[static_cast<size_t>(index)];
   if (!choice.open) return;

@@ -60,7 +60,7 @@ class Delivery {
   void finish_choice(OpenRequest& request, int32_t index, Event event, FinishReason reason,
                      int64_t now_us, Captures captures = Captures::kPublished);
   void end_sequence(OpenRequest& request, OpenChoice& choice);
-  void fail_choice(OpenRequest& request, int32_t index, Error error);
+  void fail_choice(OpenRequest& request, int32_t index, const Error& error);
   void send(OpenRequest& request, Event event);
   void send_last_event(OpenRequest& request, OpenChoice& choice, Event event);
   void hold_last_event(OpenRequest& request, OpenChoice& choice, Event event);

@@ -95,6 +95,7 @@ class ReplicatedEngine final : public Engine {
 
   std::vector<ReplicaState> replicas() const override {
     std::vector<ReplicaState> states;
+    states.reserve(replicas_.size());
     for (const auto& replica : replicas_) {
       states.push_back({.stats = replica->core().stats(), .health = replica->core().health()});
     }
@@ -142,9 +143,11 @@ class ReplicatedEngine final : public Engine {
   // Those with the best verdict. Where none takes the request, one of them refuses and counts it.
   std::vector<bool> candidates(const PlaceAsk& ask) const {
     std::vector<Verdict> verdicts;
+    verdicts.reserve(replicas_.size());
     for (const auto& replica : replicas_) verdicts.push_back(judge(replica->core(), ask));
     const Verdict best = *std::ranges::max_element(verdicts);
     std::vector<bool> takes;
+    takes.reserve(verdicts.size());
     for (const Verdict verdict : verdicts) takes.push_back(verdict == best);
     return takes;
   }
@@ -174,6 +177,7 @@ Result<void> check_replicas(const step::Capacity& first, const std::vector<Repli
 // Of all replicas at once, each on its device.
 void run_all_trials(std::span<const std::unique_ptr<EngineCore>> cores) {
   std::vector<std::jthread> threads;
+  threads.reserve(cores.size());
   for (const auto& core : cores) threads.emplace_back([&core] { core->run_trials(); });
 }
 
@@ -193,6 +197,7 @@ Result<std::unique_ptr<Engine>> Engine::start(Parts parts, const EngineSettings&
   std::unique_ptr<Router> router;
   if (all.size() > 1) {
     std::vector<cache::BlockWatcher*> watchers;
+    watchers.reserve(all.size());
     for (const ReplicaParts& one : all) watchers.push_back(one.block_watcher);
     router = std::make_unique<Router>(cache::KeyOptions{.hash_key = entropy.hash_key,
                                                         .model_identity = commons->model_identity,
@@ -202,6 +207,7 @@ Result<std::unique_ptr<Engine>> Engine::start(Parts parts, const EngineSettings&
     for (size_t i = 0; i < all.size(); ++i) all[i].block_watcher = router->watcher(i);
   }
   std::vector<std::unique_ptr<EngineCore>> cores;
+  cores.reserve(all.size());
   for (ReplicaParts& one : all) {
     cores.push_back(EngineCore::of_replica(std::move(one), commons, settings));
   }

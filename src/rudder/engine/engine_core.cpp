@@ -165,6 +165,7 @@ Result<RequestId> EngineCore::submit(Request request, EventSink sink) {
 
 Result<void> EngineCore::pin(std::vector<steer::KeyedProgram> programs) {
   std::vector<tap::TapSegment> segments;
+  segments.reserve(programs.size());
   for (const steer::KeyedProgram& keyed : programs) {
     segments.push_back({.content = keyed.key, .program = keyed.program});
   }

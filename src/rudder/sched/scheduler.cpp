@@ -372,7 +372,7 @@ SchedStats Scheduler::stats() const {
 Result<void> Scheduler::check_integrity() const {
   RUDDER_TRY_VOID(waiting_.check());
   RUDDER_TRY_VOID(running_.check());
-  if (static_cast<size_t>(waiting_.size() + running_.size()) != sequences_.size()) {
+  if (std::cmp_not_equal(waiting_.size() + running_.size(), sequences_.size())) {
     return fail(ErrorCode::kInternal, "a sequence neither waits nor holds a slot");
   }
   std::vector<const Sequence*> sequences;

@@ -350,6 +350,7 @@ void write_tokens(Exposition& out, const TokenCache::Stats& stats) {
 void write_kv_events(Exposition& out, const std::vector<const fleet::EventPublisher*>& publishers) {
   using Published = fleet::PublisherStats;
   std::vector<Published> all;
+  all.reserve(publishers.size());
   for (const fleet::EventPublisher* publisher : publishers) all.push_back(publisher->stats());
   const auto samples = [&](const std::string& labels, const auto& value) {
     for (size_t i = 0; i < all.size(); ++i) {

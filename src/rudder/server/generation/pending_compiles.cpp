@@ -22,15 +22,14 @@ tl::unexpected<Error> shutting_down() {
 
 void PendingCompiles::compile(engine::Engine& engine, const constraint::GrammarSpec& spec,
                               int32_t tenant, engine::FormCompiled done) {
-  uint64_t id = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!closed_) {
-      id = next_id_++;
-      waiting_.emplace(id, std::move(done));
-    }
+  std::unique_lock lock(mutex_);
+  if (closed_) {
+    lock.unlock();
+    return tell(done, shutting_down());
   }
-  if (id == 0) return tell(done, shutting_down());
+  const uint64_t id = next_id_++;
+  waiting_.emplace(id, std::move(done));
+  lock.unlock();
   engine.compile(spec, tenant,
                  [weak = weak_from_this(), id](const Result<engine::FormLease>& compiled) {
                    if (const auto self = weak.lock()) self->finish(id, compiled);

@@ -244,7 +244,7 @@ tl::expected<size_t, ApiError> HttpParser::Impl::put_body(std::string_view bytes
   size_t consumed = 0;
   while (consumed < bytes.size() && !parser->is_done()) {
     const size_t text_before = request.body.size();
-    const auto used = put(bytes.substr(consumed));
+    auto used = put(bytes.substr(consumed));
     if (!used) return used;
     if (*used == 0) break;
     if (request.body.size() == text_before && *used > limits.max_header_bytes) {
@@ -284,7 +284,7 @@ tl::expected<size_t, ApiError> HttpParser::feed(std::string_view bytes) {
     p.stage = p.parser->is_done() ? Stage::kDone : Stage::kBody;
     return used;
   }
-  const auto consumed = p.put_body(bytes);
+  auto consumed = p.put_body(bytes);
   if (consumed && p.parser->is_done()) p.stage = Stage::kDone;
   return consumed;
 }

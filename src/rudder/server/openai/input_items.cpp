@@ -24,10 +24,10 @@ json::object input_text(const json::value& text) {
 }
 
 // Clients know messages whose content is a list of parts.
-json::object listed_item(const json::object& given, std::string id) {
+json::object listed_item(const json::object& given, std::string_view id) {
   json::object item(given);
   const json::value* own = item.if_contains("id");
-  if (own == nullptr || !own->is_string()) item["id"] = std::move(id);
+  if (own == nullptr || !own->is_string()) item["id"] = id;
   if (!item.contains("type")) item["type"] = "message";
   if (item.at("type") != "message") return item;
   if (!item.contains("status")) item["status"] = "completed";

@@ -26,7 +26,7 @@ class Replay {
   std::string take() { return std::move(out_); }
 
  private:
-  void add(std::string_view type, json::object fields);
+  void add(std::string_view type, json::object&& fields);
   void part(const json::object& item, const json::object& part, json::object at, int64_t index);
 
   const int64_t after_;
@@ -34,7 +34,7 @@ class Replay {
   std::string out_;
 };
 
-void Replay::add(std::string_view type, json::object fields) {
+void Replay::add(std::string_view type, json::object&& fields) {
   const int64_t number = next_number_++;
   if (number <= after_) return;
   json::object event = {{"type", type}, {"sequence_number", number}};

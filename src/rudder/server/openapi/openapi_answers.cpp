@@ -3,8 +3,9 @@
 
 namespace rudder::server {
 
-std::string_view chat_answer_schemas() {
-  return R"json({
+namespace {
+
+constexpr std::string_view kChatAnswerSchemas = R"json({
   "Error": {
     "type": "object", "required": ["error"],
     "properties": {"error": {"type": "object", "required": ["message", "type", "param", "code"], "properties": {
@@ -133,6 +134,11 @@ std::string_view chat_answer_schemas() {
     }
   }
 })json";
+
+}  // namespace
+
+std::string_view chat_answer_schemas() {
+  return kChatAnswerSchemas;
 }
 
 }  // namespace rudder::server

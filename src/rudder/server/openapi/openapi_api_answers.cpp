@@ -3,8 +3,9 @@
 
 namespace rudder::server {
 
-std::string_view api_answer_schemas() {
-  return R"json({
+namespace {
+
+constexpr std::string_view kApiAnswerSchemas = R"json({
   "PatchSweep": {
     "type": "object", "required": ["id", "object", "model", "metric", "clean", "corrupted", "tokens", "positions", "grids", "usage"],
     "properties": {
@@ -206,6 +207,11 @@ std::string_view api_answer_schemas() {
     }
   }
 })json";
+
+}  // namespace
+
+std::string_view api_answer_schemas() {
+  return kApiAnswerSchemas;
 }
 
 }  // namespace rudder::server

@@ -3,8 +3,9 @@
 
 namespace rudder::server {
 
-std::string_view generation_schemas() {
-  return R"json({
+namespace {
+
+constexpr std::string_view kGenerationSchemas = R"json({
   "Generation": {
     "type": "object",
     "properties": {
@@ -185,6 +186,11 @@ std::string_view generation_schemas() {
       "top": {"type": "integer", "minimum": 1, "maximum": 1024, "default": 8},
       "features": {"type": "array", "minItems": 1, "maxItems": 4096, "items": {"type": "integer", "minimum": 0, "maximum": 2147483646}}}}
 })json";
+
+}  // namespace
+
+std::string_view generation_schemas() {
+  return kGenerationSchemas;
 }
 
 }  // namespace rudder::server

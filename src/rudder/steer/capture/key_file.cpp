@@ -68,7 +68,7 @@ Result<std::vector<std::string>> KeyFile::publish(Writer& writer, const Folder& 
   const std::unique_ptr<PartialFile> rows = std::move(file_);
   const std::unique_ptr<PartialFile> json = std::move(json_);
   const auto name = [&](PartialFile& file, const std::string& as) -> Result<void> {
-    const Result<void> opened = writer.fds().open(file);
+    Result<void> opened = writer.fds().open(file);
     writer.fds().forget(file);
     if (!opened) return opened;
     RUDDER_TRY_VOID(file.publish(folder, as));
