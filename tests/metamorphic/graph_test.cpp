@@ -1,7 +1,7 @@
 // Captured steps against steps run op by op: the same sequences must get the same tokens and the
 // same logprobs, bit for bit. TapeOps captures as a GPU does: what the host knew at the capture
 // stays, what the device holds is read anew.
-#include "rudder/exec/graph_cache.h"
+#include "rudder/exec/graph_shapes.h"
 
 #include <gtest/gtest.h>
 

@@ -111,7 +111,8 @@ Result<void> AssistantProposer::bind(const DraftSite& site) {
   if (site.has_graphs && site.ops.graph_ops() != nullptr) {
     step::Capacity passes = pass_capacity(site.capacity);
     passes.max_seq_len = site.capacity.max_seq_len;
-    graphs_ = std::make_unique<PassGraphs>(site.ops, *assistant_, passes);
+    graphs_ =
+        std::make_unique<Graphs>(site.ops, passes, bind_passes(site.ops, *assistant_, passes));
   }
   return {};
 }
@@ -175,12 +176,12 @@ Result<Setup> AssistantProposer::run(std::span<GuessAsk> asks) {
   RUDDER_TRY(DeviceStep step, buffers_->begin(packed_, 0));
   step.forward.attention.block_table = block_table_;
   step.forward.attention.group_rows = group_rows_;
-  if (is_captured) RUDDER_TRY_VOID(graphs_->capture(packed_, step, setup));
+  if (is_captured) RUDDER_TRY_VOID(graphs_->capture(step, setup));
   assistant_->pick(final_rows_, step.forward.goes_on_rows);
   for (int32_t i = 0; i < most; ++i) {
     if (i > 0) take_sampled(step);
     if (is_captured) {
-      graphs_->replay(packed_);
+      graphs_->replay(step);
     } else {
       step.sample.logits = assistant_->forward(step.forward);
       ops_->sample(step.sample);

@@ -7,7 +7,7 @@
 //
 // Guesses are passes of single tokens, one behind another without the host: a pass takes the token
 // that the one before it has sampled. Passes that come again are replayed from graphs
-// (pass_graphs.h).
+// (graphs.h).
 #pragma once
 
 #include <memory>
@@ -17,8 +17,8 @@
 
 #include "rudder/base/result.h"
 #include "rudder/exec/draft_source.h"
+#include "rudder/exec/graphs.h"
 #include "rudder/exec/pack.h"
-#include "rudder/exec/pass_graphs.h"
 #include "rudder/exec/step_buffers.h"
 #include "rudder/model/assistant.h"
 #include "rudder/ops/ops.h"
@@ -68,7 +68,7 @@ class AssistantProposer final : public DraftSource {
   int32_t num_groups_ = 1;
   std::unique_ptr<model::Assistant> assistant_;  // points into this
   std::unique_ptr<StepBuffers> buffers_;
-  std::unique_ptr<PassGraphs> graphs_;  // points into both; none where every pass runs op by op
+  std::unique_ptr<Graphs> graphs_;  // points into both; none where every pass runs op by op
   std::unique_ptr<ops::Event> done_;
   ops::View slots_;  // [num_slots, 1] i32 -1 - slot: the id that stands for the slot's carry
 

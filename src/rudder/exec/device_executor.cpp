@@ -11,6 +11,7 @@
 #include "rudder/base/check.h"
 #include "rudder/base/contain.h"
 #include "rudder/base/token_mask.h"
+#include "rudder/exec/graph_shapes.h"
 #include "rudder/exec/kept_rows.h"
 
 namespace rudder::exec {
@@ -123,10 +124,11 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
                                          model_.spec.stage, capacity_, options.link));
   }
   if (model_.ops->graph_ops() == nullptr || options.enforce_eager) return {};
-  RUDDER_TRY(graphs_, GraphCache::capture({*model_.ops, *decoder_, *buffers_, kept_.readers,
-                                           is_last_stage(), options.narrow_graphs},
-                                          capacity_, options.capture_progress));
-  return {};
+  graphs_ = std::make_unique<Graphs>(
+      *model_.ops, capacity_,
+      bind_steps(*model_.ops, *decoder_, capacity_, kept_.readers, is_last_stage()),
+      options.narrow_graphs);
+  return graphs_->capture_at_start(*buffers_, options.capture_progress);
 }
 
 Result<void> DeviceExecutor::prepare_taps() {
@@ -208,11 +210,12 @@ Result<step::StepResult> DeviceExecutor::collect(step::Ticket ticket) {
           taps_->clipped_samples(next->flight, i, filled.scores);
     }
   }
-  result.device_us = device_time_.note({.start_us = iteration.start_us,
-                                        .enqueued_us = iteration.enqueued_us,
-                                        .end_us = clock_.now_us() - flight.guess_us,
-                                        .was_done = was_done,
-                                        .was_set_up = flight.is_captured && next->iteration == 0});
+  result.device_us =
+      device_time_.note({.start_us = iteration.start_us,
+                         .enqueued_us = iteration.enqueued_us,
+                         .end_us = clock_.now_us() - flight.guess_us,
+                         .was_done = was_done,
+                         .was_set_up = flight.setup.captured && next->iteration == 0});
   if (const Result<void> copied = finish_captured(flight, result); !copied) {
     fault_ = copied.error();
     return tl::unexpected<Error>(copied.error());
@@ -332,7 +335,8 @@ void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
     if (row.num_guess > 0) flight.looked_up.push_back(flight.num_logprobs.size());
     flight.num_logprobs.push_back(row.num_logprobs);
   }
-  flight.result.from_graph = graphs_ != nullptr && graphs_->pad(packed_);
+  flight.setup = {};
+  flight.result.from_graph = graphs_ != nullptr && graphs_->pad(packed_, flight.setup);
 }
 
 Result<void> DeviceExecutor::edit_taps(const step::StepPlan& plan) {
@@ -348,9 +352,8 @@ Result<void> DeviceExecutor::begin(size_t index) {
   if (handover_ != nullptr) RUDDER_TRY_VOID(handover_->await_step(packed_, index));
   RUDDER_TRY(flight.step, buffers_->begin(packed_, index));
   kept_.states.copy(*model_.ops, packed_.states.copies_before);
-  RUDDER_TRY(flight.is_captured,
-             flight.result.from_graph ? graphs_->capture_missing(packed_, flight.step) : false);
-  flight.result.captured_graph = flight.is_captured;
+  if (flight.result.from_graph) RUDDER_TRY_VOID(graphs_->capture(flight.step, flight.setup));
+  flight.result.captured_graph = flight.setup.captured;
   if (!packed_.scores.empty()) flight.step.forward.keep_all_rows = true;
   if (handover_ != nullptr) handover_->take(packed_, flight.step, index);
   return {};
@@ -405,22 +408,19 @@ bool DeviceExecutor::enqueue(size_t index) {
 
 // From embedding to sampled tokens.
 void DeviceExecutor::run(size_t index) {
-  Flight& flight = flights_[index];
-  if (flight.result.from_graph) return graphs_->replay(packed_, flight.step);
-  if (packed_.num_tokens() == 0) return;
-  sample(index, decoder_->forward(flight.step.forward));
+  if (packed_.num_tokens() > 0) sample(index, run_forward(index));
 }
 
-// What has logits, if anything.
+// What has logits, if anything, and if the step's graph did not sample it.
 void DeviceExecutor::sample(size_t index, const ops::View& logits) {
-  if (packed_.num_sampled() == 0 || !is_last_stage()) return;
+  if (logits.empty() || packed_.num_sampled() == 0 || !is_last_stage()) return;
   sample_step(*model_.ops, flights_[index].step, logits, kept_.readers);
 }
 
-// From embedding to the logits, of which there are some.
+// From embedding to the logits; from a graph that samples, to the sampled tokens.
 ops::View DeviceExecutor::run_forward(size_t index) {
   Flight& flight = flights_[index];
-  if (flight.result.from_graph) return graphs_->replay_forward(packed_, flight.step);
+  if (flight.result.from_graph) return graphs_->replay(flight.step);
   return decoder_->forward(flight.step.forward);
 }
 

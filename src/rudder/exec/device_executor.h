@@ -33,7 +33,7 @@
 #include "rudder/exec/capture_pool.h"
 #include "rudder/exec/device_time.h"
 #include "rudder/exec/draft_source.h"
-#include "rudder/exec/graph_cache.h"
+#include "rudder/exec/graphs.h"
 #include "rudder/exec/guess_asks.h"
 #include "rudder/exec/handover.h"
 #include "rudder/exec/kv_layout.h"
@@ -94,9 +94,9 @@ class DeviceExecutor final : public step::Executor {
   // One step in flight. The worker is done with all but the later iterations when it hands over the
   // first.
   struct Flight {
-    step::StepResult result;   // all but what an iteration sampled
-    int64_t guess_us = 0;      // behind it, whether it is told or not
-    bool is_captured = false;  // a graph was, within the time of its first iteration
+    step::StepResult result;  // all but what an iteration sampled
+    int64_t guess_us = 0;     // behind it, whether it is told or not
+    Setup setup;              // what of the step's time is paid once, but for its guesses
     int32_t repeat = 1;
     std::vector<int32_t> sampled_seq;
     std::vector<int32_t> num_logprobs;            // of each sampled row
@@ -155,7 +155,7 @@ class DeviceExecutor final : public step::Executor {
   std::unique_ptr<CapturePool> pool_;        // likewise; none without capture
   std::unique_ptr<StepBuffers> buffers_;     // likewise
   std::unique_ptr<Scorer> scorer_;           // likewise
-  std::unique_ptr<GraphCache> graphs_;       // likewise; none where every step runs op by op
+  std::unique_ptr<Graphs> graphs_;           // likewise; none where every step runs op by op
   std::unique_ptr<Handover> handover_;       // likewise; none where one stage has all layers
   std::unique_ptr<DraftSource> source_;      // likewise; none where nothing guesses here
   const SteadyClock clock_;

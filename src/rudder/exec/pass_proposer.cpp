@@ -108,7 +108,7 @@ Result<void> PassProposer::bind(const DraftSite& site) {
   RUDDER_TRY(buffers_, StepBuffers::make(*ops_, capacity_, nullptr, StepBuffers::Counts::kNone));
   done_ = ops_->make_event();
   if (site.has_graphs && ops_->graph_ops() != nullptr) {
-    graphs_ = std::make_unique<PassGraphs>(*ops_, *decoder_, capacity_);
+    graphs_ = std::make_unique<Graphs>(*ops_, capacity_, bind_passes(*ops_, *decoder_, capacity_));
   }
   return {};
 }
@@ -169,11 +169,11 @@ Result<void> PassProposer::run_pass(size_t flight, int32_t num_iterations, size_
   RUDDER_CHECK(std::cmp_equal(packed_.num_sampled(), num_rows));
   const bool is_captured = graphs_ != nullptr && graphs_->pad(packed_, setup_);
   RUDDER_TRY(DeviceStep step, buffers_->begin(packed_, flight));
-  if (is_captured) RUDDER_TRY_VOID(graphs_->capture(packed_, step, setup_));
+  if (is_captured) RUDDER_TRY_VOID(graphs_->capture(step, setup_));
   for (int32_t i = 0; i < num_iterations; ++i) {
     if (i > 0) buffers_->advance(step);
     if (is_captured) {
-      graphs_->replay(packed_);
+      graphs_->replay(step);
     } else {
       step.sample.logits = decoder_->forward(step.forward);
       if (num_rows > 0) ops_->sample(step.sample);

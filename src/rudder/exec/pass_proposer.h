@@ -21,7 +21,7 @@
 // Guesses are iterations of one pass of single tokens, as those of a repeated step: the device
 // hands each token to the next iteration, and the host waits once, for all of them. The proposer
 // has buffers and a state of slots of its own. Passes that come again are replayed from graphs
-// (pass_graphs.h).
+// (graphs.h).
 //
 // A proposer may guess a tree, depth by depth (guess_tree.cpp). The pass of a depth runs every
 // guess down to that depth that other guesses follow. Each guess sees its path, and the pass has
@@ -38,9 +38,9 @@
 
 #include "rudder/base/result.h"
 #include "rudder/exec/draft_source.h"
+#include "rudder/exec/graphs.h"
 #include "rudder/exec/kv_layout.h"
 #include "rudder/exec/pack.h"
-#include "rudder/exec/pass_graphs.h"
 #include "rudder/exec/step_buffers.h"
 #include "rudder/exec/tree_passes.h"
 #include "rudder/model/decoder.h"
@@ -140,7 +140,7 @@ class PassProposer : public DraftSource {
   TreePasses passes_;        // of a tree
   std::unique_ptr<model::Decoder> decoder_;  // points into this
   std::unique_ptr<StepBuffers> buffers_;
-  std::unique_ptr<PassGraphs> graphs_;  // points into both; none where every pass runs op by op
+  std::unique_ptr<Graphs> graphs_;  // points into both; none where every pass runs op by op
   std::unique_ptr<ops::Event> done_;
   std::vector<Written> written_;  // by slot
   Setup setup_;                   // of the last run
