@@ -6,6 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "rudder/cpu/reference_ops.h"
+#include "rudder/testing/forwarding_ops.h"
+
 #include "rudder/model/decoder.h"
 #include "rudder/model/tap_geometry.h"
 #include "rudder/testing/device_tensors.h"
@@ -236,15 +239,19 @@ TEST_P(DecoderReferenceArchs, PatternsAreTheWeightsOfAttention) {
   }
 }
 
+class DecoderReferenceStreams : public DecoderReference,
+                                public ::testing::WithParamInterface<TinyArch> {};
+
 // Rows of residual points have the streams side by side, and a change of one is a change of that:
-// of the one with the layer's number at the ends of layers, of both in the middle.
-TEST_F(DecoderReference, StreamsAreReadAndChangedAtEveryResidualPoint) {
-  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kTwoStreams);
+// of the one with the layer's number at the ends of layers, of all in the middle.
+TEST_P(DecoderReferenceStreams, AreReadAndChangedAtEveryResidualPoint) {
+  const model::ModelSpec spec = testing::tiny_spec(GetParam());
   const model::Weights weights = testing::random_weights(spec, *ops_, 7).value();
   const tap::Geometry geometry = model::tap_geometry(spec, tensor::DType::kF32);
-  ASSERT_EQ(geometry.residual.streams, 2);
-  const auto is_changed = [](tap::Point point, int32_t stream) {
-    return point.site == tap::Site::kResidMid || point.layer % 2 == stream;
+  const int32_t count = geometry.residual.streams;
+  ASSERT_GT(count, 1);
+  const auto is_changed = [&](tap::Point point, int32_t stream) {
+    return point.site == tap::Site::kResidMid || point.layer % count == stream;
   };
   tap::Program program;
   tap::CaptureSet set;
@@ -252,12 +259,12 @@ TEST_F(DecoderReference, StreamsAreReadAndChangedAtEveryResidualPoint) {
     for (const tap::Site site :
          {tap::Site::kResidPre, tap::Site::kResidMid, tap::Site::kResidPost}) {
       const tap::Point point{layer, site};
-      ASSERT_EQ(geometry.width(point), 2 * spec.hidden);
+      ASSERT_EQ(geometry.width(point), count * spec.hidden);
       set.points.push_back({point, false});
       set.points.push_back({point, true});
       tap::TapOp add;
       add.v1 = static_cast<int32_t>(program.vectors.size());
-      for (const int32_t stream : {0, 1}) {
+      for (int32_t stream = 0; stream < count; ++stream) {
         program.vectors.insert(program.vectors.end(), static_cast<size_t>(spec.hidden),
                                is_changed(point, stream) ? 0.25f : 0.0f);
       }
@@ -275,7 +282,7 @@ TEST_F(DecoderReference, StreamsAreReadAndChangedAtEveryResidualPoint) {
   const Matrix expected = testing::reference_forward(
       spec, weights, *ops_, ids_, {.residual = [&](tap::Point point, std::vector<Matrix>& streams) {
         rows.push_back(streams);
-        for (const int32_t stream : {0, 1}) {
+        for (int32_t stream = 0; stream < count; ++stream) {
           if (!is_changed(point, stream)) continue;
           for (double& value : streams[static_cast<size_t>(stream)].values) value += 0.25;
         }
@@ -289,7 +296,7 @@ TEST_F(DecoderReference, StreamsAreReadAndChangedAtEveryResidualPoint) {
   const Matrix ring = testing::to_matrix(table.ring);
   ASSERT_EQ(rows.size(), set.points.size());
   for (size_t i = 0; i < rows.size(); ++i) {
-    for (int64_t k = 0; k < 2 * spec.hidden; ++k) {
+    for (int64_t k = 0; k < int64_t{count} * spec.hidden; ++k) {
       const Matrix& stream = rows[i][static_cast<size_t>(k / spec.hidden)];
       for (int64_t t = 0; t < kLength; ++t) {
         ASSERT_NEAR(ring.values[static_cast<size_t>(t * record + offsets[i] + k)],
@@ -330,6 +337,63 @@ TEST_F(DecoderReference, EveryNumberOfAStreamMovesTheLogits) {
   expect_moves(std::get<Numbers>(weights.layers.back().residual).end, "end");
 }
 
+// Likewise of the norms and queries by which sums of blocks are read; the first branch has the
+// embedding alone to read.
+TEST_F(DecoderReference, EveryNumberOfAQueryMovesTheLogits) {
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kBlockSums);
+  const model::Weights weights = testing::random_weights(spec, *ops_, 7).value();
+  const Matrix base = testing::reference_forward(spec, weights, *ops_, ids_);
+  using Sums = model::BlockSums::Weights;
+  const auto expect_moves = [&](const model::BlockSums::Query& query, const std::string& what) {
+    for (const ops::View& numbers : {query.norm.weight, query.query}) {
+      for (int64_t i = 0; i < numbers.num_rows(); i += 9) {
+        float& number = numbers.as<float>()[i];
+        const float kept = number;
+        number = 2 * kept + 1;
+        const Matrix moved = testing::reference_forward(spec, weights, *ops_, ids_);
+        number = kept;
+        EXPECT_GT(testing::max_difference(moved, base), 1e-3 * testing::max_abs(base))
+            << what << " " << i;
+      }
+    }
+  };
+  for (const model::LayerWeights& layer : weights.layers) {
+    const Sums& sums = std::get<Sums>(layer.residual);
+    if (&layer != &weights.layers.front()) expect_moves(sums.mixer, "mixer");
+    expect_moves(sums.mlp, "mlp");
+  }
+  expect_moves(std::get<Sums>(weights.layers.back().residual).end, "end");
+}
+
+// A backend as a GPU is.
+class WithoutStreamOps final : public testing::PassingOps {
+ public:
+  WithoutStreamOps() : PassingOps(cpu::make_reference_ops()) {}
+  ops::StreamOps* stream_ops() override { return nullptr; }
+};
+
+TEST_F(DecoderReference, ResidualsWithoutAPassAreRefusedByName) {
+  const auto expect_refused = [](const model::ModelSpec& spec, ops::Ops& ops,
+                                 const std::string& where, const std::string& message) {
+    const model::Weights weights = testing::random_weights(spec, ops, 7).value();
+    const std::vector<ops::KvLayer> kv(spec.layers.size());
+    const auto decoder = model::Decoder::make(spec, weights, kv, ops, {.max_tokens = 8});
+    ASSERT_FALSE(decoder);
+    EXPECT_EQ(decoder.error().code, ErrorCode::kUnsupported);
+    EXPECT_EQ(decoder.error().where, where);
+    EXPECT_EQ(decoder.error().message, message);
+  };
+  model::ModelSpec mixed = testing::tiny_spec(TinyArch::kTwoStreams);
+  WithoutStreamOps other;
+  for (const model::ModelSpec& spec : {mixed, testing::tiny_spec(TinyArch::kBlockSums)}) {
+    expect_refused(spec, other, "residual",
+                   "the backend cpu-reference has no residual of several streams");
+  }
+  std::get<model::MixedStreams>(mixed.residual).numbers = model::MixedStreams::Numbers::kPerToken;
+  expect_refused(mixed, *ops_, "residual.numbers",
+                 "mixed streams whose numbers depend on the token have no pass yet");
+}
+
 // Each mechanism of kScaled moves the logits: agreement above proves something of each.
 TEST_F(DecoderReference, EveryScaleMovesTheLogits) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kScaled);
@@ -363,8 +427,11 @@ std::string arch_name(const ::testing::TestParamInfo<TinyArch>& test) {
 
 INSTANTIATE_TEST_SUITE_P(Tiny, DecoderReferenceArchs, ::testing::ValuesIn(testing::kTinyArchs),
                          arch_name);
-INSTANTIATE_TEST_SUITE_P(Streams, DecoderReferenceArchs, ::testing::Values(TinyArch::kTwoStreams),
-                         arch_name);
+INSTANTIATE_TEST_SUITE_P(Streams, DecoderReferenceArchs,
+                         ::testing::Values(TinyArch::kTwoStreams, TinyArch::kBlockSums), arch_name);
+
+INSTANTIATE_TEST_SUITE_P(Streams, DecoderReferenceStreams,
+                         ::testing::Values(TinyArch::kTwoStreams, TinyArch::kBlockSums), arch_name);
 
 }  // namespace
 }  // namespace rudder::metamorphic

@@ -72,6 +72,10 @@ class RecordingOps final : public testing::PassingOps {
     calls.emplace_back("mix");
     inner_->stream_ops()->mix_streams(args);
   }
+  void sum_blocks(const ops::SumBlocksArgs& args) override {
+    calls.emplace_back("sum");
+    inner_->stream_ops()->sum_blocks(args);
+  }
   void gated_act(const ops::GatedActArgs& args) override {
     calls.emplace_back("act");
     note(args.taps, args.x.shape[0]);
@@ -176,11 +180,15 @@ TEST_P(DecoderTaps, WithoutThemTheCallsArePlain) {
   const auto add = [&](const std::vector<std::string>& calls) {
     expected.insert(expected.end(), calls.begin(), calls.end());
   };
-  // Of streams the branch has its norm and its scale; the first layer's scale is between two mixes.
-  const bool is_mixed = geometry_.residual.streams > 1;
-  const std::vector<std::string> boundary =
-      is_mixed ? std::vector<std::string>{"norm", "norm", "mix"} : std::vector<std::string>{};
-  if (is_mixed) add({"mix", "mix"});
+  // Of streams the branch has its norm, where there is one, and its scale; the first layer's scale
+  // is between two ops of mixed streams.
+  const bool has_streams = geometry_.residual.streams > 1;
+  const bool is_mixed = geometry_.residual.kind == tap::ResidualKind::kMixedStreams;
+  const std::string stream_op = is_mixed ? "mix" : "sum";
+  std::vector<std::string> boundary;
+  if (is_mixed) boundary.emplace_back("norm");
+  if (has_streams) boundary.insert(boundary.end(), {"norm", stream_op});
+  if (has_streams) add({"mix", stream_op});
   if (spec_.layers[0].norms.pre) add({"norm"});
   for (size_t i = 0; i < spec_.layers.size(); ++i) {
     add({"linear", "attention"});
@@ -277,7 +285,8 @@ std::string name_of(const ::testing::TestParamInfo<TinyArch>& arch) {
   return std::string(testing::tiny_arch_name(arch.param));
 }
 INSTANTIATE_TEST_SUITE_P(Archs, DecoderTaps, ::testing::ValuesIn(testing::kTinyArchs), name_of);
-INSTANTIATE_TEST_SUITE_P(Streams, DecoderTaps, ::testing::Values(TinyArch::kTwoStreams), name_of);
+INSTANTIATE_TEST_SUITE_P(Streams, DecoderTaps,
+                         ::testing::Values(TinyArch::kTwoStreams, TinyArch::kBlockSums), name_of);
 
 }  // namespace
 }  // namespace rudder::metamorphic

@@ -55,6 +55,7 @@ std::vector<testing::TinyArch> all_archs() {
                                      std::end(testing::kTinyArchs));
   all.push_back(testing::TinyArch::kRecurrent);
   all.push_back(testing::TinyArch::kTwoStreams);
+  all.push_back(testing::TinyArch::kBlockSums);
   return all;
 }
 

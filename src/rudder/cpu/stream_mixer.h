@@ -1,4 +1,4 @@
-// StreamMixer: the ops of a residual of several streams for every CPU backend, on rows in f32. It
+// StreamMixer: the ops of a residual of several rows for every CPU backend, on rows in f32. It
 // keeps nothing; HostOps owns the one object, and its thread calls it.
 #pragma once
 
@@ -9,6 +9,7 @@ namespace rudder::cpu {
 class StreamMixer final : public ops::StreamOps {
  public:
   void mix_streams(const ops::MixStreamsArgs& args) override;
+  void sum_blocks(const ops::SumBlocksArgs& args) override;
 };
 
 }  // namespace rudder::cpu

@@ -84,13 +84,13 @@ Result<DecoderBuffers> DecoderBuffers::allocate(const ModelSpec& spec, const Dec
   RUDDER_TRY(buffers.residual, ops.allocate(act, {sizes.residual}));
   RUDDER_TRY(buffers.rows_residual, ops.allocate(act, {sizes.rows}));
   if (sizes.streams > 0) {
-    const auto upload = [&](float value) {
-      std::vector<float> values(static_cast<size_t>(sizes.streams), value);
+    StreamNumbers numbers = stream_numbers(spec.residual);
+    const auto upload = [&](std::vector<float>& values) {
       return ops.upload({values.data(), DType::kF32, {sizes.streams}}, DType::kF32);
     };
     RUDDER_TRY(buffers.collapsed, ops.allocate(act, {sizes.collapsed}));
-    RUDDER_TRY(buffers.stream_ones, upload(1));
-    RUDDER_TRY(buffers.stream_mean, upload(1.0f / static_cast<float>(sizes.streams)));
+    RUDDER_TRY(buffers.stream_begin, upload(numbers.begin));
+    RUDDER_TRY(buffers.stream_as_one, upload(numbers.as_one));
   }
   RUDDER_TRY(buffers.normed, ops.allocate(act, {sizes.hidden}));
   RUDDER_TRY(buffers.delta, ops.allocate(act, {sizes.hidden}));

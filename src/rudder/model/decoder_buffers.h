@@ -19,10 +19,10 @@ struct DecoderBuffers {
   ops::View residual;       // [max_tokens * residual_width] act
   ops::View rows_residual;  // [max_logits_rows * residual_width] act
   // Of a residual of n streams alone: a row of the model's width that is made of them, and numbers
-  // by which they are written and read.
+  // by which they begin and are summed.
   ops::View collapsed;           // [max_tokens * hidden] act
-  ops::View stream_ones;         // [n] f32: 1
-  ops::View stream_mean;         // [n] f32: 1 / n
+  ops::View stream_begin;        // [n] f32: StreamNumbers
+  ops::View stream_as_one;       // [n] f32
   ops::View normed;              // [max_tokens * hidden] act
   ops::View delta;               // [max_tokens * hidden] act
   ops::View scratch;             // act; of the branch at hand (branch.h): no two live at once

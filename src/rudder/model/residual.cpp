@@ -2,16 +2,17 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "rudder/model/tensors.h"
 
 namespace rudder::model {
 
-void list_tensors(const OneStream& /*residual*/, bool /*is_last_layer*/,
+void list_tensors(const OneStream& /*residual*/, const ResidualLayer& /*layer*/,
                   OneStream::Weights* /*weights*/, LayerTensors& /*out*/) {}
 
-void list_tensors(const MixedStreams& residual, bool is_last_layer, MixedStreams::Weights* weights,
-                  LayerTensors& out) {
+void list_tensors(const MixedStreams& residual, const ResidualLayer& layer,
+                  MixedStreams::Weights* weights, LayerTensors& out) {
   using Site = MixedStreams::Site;
   using Weights = MixedStreams::Weights;
   const int64_t count = residual.count;
@@ -23,7 +24,39 @@ void list_tensors(const MixedStreams& residual, bool is_last_layer, MixedStreams
   };
   add_site("mixer_streams", &Weights::mixer);
   add_site("mlp_streams", &Weights::mlp);
-  if (is_last_layer) out.add_vector("end_streams", count, target_in(weights, &Weights::end));
+  if (layer.is_last) out.add_vector("end_streams", count, target_in(weights, &Weights::end));
+}
+
+// Named as in Kimi K3's checkpoints, but for the last two, which are of no layer there.
+void list_tensors(const BlockSums& /*residual*/, const ResidualLayer& layer,
+                  BlockSums::Weights* weights, LayerTensors& out) {
+  using Query = BlockSums::Query;
+  using Weights = BlockSums::Weights;
+  const auto add_query = [&](const std::string& name, Query Weights::*member) {
+    Query* const query = target_in(weights, member);
+    out.add_norm(name + "_norm", layer.hidden, RmsNorm{}, target_in(query, &Query::norm));
+    out.add_vector(name + "_proj.weight", layer.hidden, target_in(query, &Query::query));
+  };
+  add_query("self_attention_res", &Weights::mixer);
+  add_query("mlp_res", &Weights::mlp);
+  if (layer.is_last) add_query("output_attn_res", &Weights::end);
+}
+
+StreamNumbers stream_numbers(const OneStream& /*residual*/) {
+  return {};
+}
+
+StreamNumbers stream_numbers(const MixedStreams& residual) {
+  const auto count = static_cast<size_t>(residual.count);
+  return {std::vector<float>(count, 1),
+          std::vector<float>(count, 1.0f / static_cast<float>(residual.count))};
+}
+
+StreamNumbers stream_numbers(const BlockSums& residual) {
+  const auto count = static_cast<size_t>(1 + residual.blocks);
+  StreamNumbers numbers{std::vector<float>(count), std::vector<float>(count, 1)};
+  numbers.begin[0] = 1;  // the prefix
+  return numbers;
 }
 
 }  // namespace rudder::model

@@ -1,12 +1,14 @@
 // The residual: what a layer carries to the next one, and how its branches read and write it. One
 // of the alternatives of ModelSpec.residual, as mixers and MLPs are of a layer. A kind is a struct
-// with nested Weights (of one layer), and these functions beside it: list_tensors, and form_of, by
-// which taps and captures know its points. Its pass: residual_pass.h.
+// with nested Weights (of one layer), and these functions beside it: list_tensors, stream_numbers,
+// and form_of, by which taps and captures know its points. Its pass: residual_pass.h.
 #pragma once
 
 #include <cstdint>
 #include <variant>
+#include <vector>
 
+#include "rudder/ops/args.h"
 #include "rudder/tap/site.h"
 #include "rudder/tensor/view.h"
 
@@ -19,13 +21,18 @@ struct OneStream {
   struct Weights {};
 };
 
-// Several rows of the model's width, the streams x_0 ... x_(n-1) (hyper-connections, with numbers
-// that are the same for every token). The embedding is in each at first. A branch f with its norm
-// reads and writes all of them:
+// Several rows of the model's width, the streams x_0 ... x_(n-1) (hyper-connections). The embedding
+// is in each at first. A branch f with its norm reads and writes all of them:
 //   x_j = write_j * f(sum over i of read_i * x_i) + sum over i of mix_ij * x_i
 // What is left for the final norm is sum over i of end_i * x_i.
 struct MixedStreams {
+  // Where the numbers come from.
+  enum class Numbers : uint8_t {
+    kStatic,    // tensors: they are the same for every token
+    kPerToken,  // made of the token's streams. No pass has them: refused by name.
+  };
   int32_t count = 2;
+  Numbers numbers = Numbers::kStatic;
 
   struct Site {
     tensor::View read;   // [n] f32
@@ -39,14 +46,46 @@ struct MixedStreams {
   };
 };
 
-using Residual = std::variant<OneStream, MixedStreams>;
+// A history of sums (attention residuals, as in Kimi K3): the prefix p, which is the sum of what
+// the branches of the block of layers at hand have written, and the sums b_0, b_1 ... of finished
+// blocks. The embedding is p at first. A branch reads with attention over all of them, by a query
+// of its own:
+//   a_s = sum over k of s_k / sqrt(mean(s^2) + eps) * norm_k * query_k     of s in p, b_0, b_1 ...
+//   in = sum over s of softmax(a)_s * s
+// and its output is added to p. The mixer of a layer with which a block begins (layer % layers = 0)
+// finishes the one before: when it has read, p becomes the next b, and its output the new p. What
+// is left for the final norm is read likewise.
+struct BlockSums {
+  int32_t layers = 1;  // of a block
+  int32_t blocks = 1;  // that the model finishes: its layers / `layers`, rounded up
+
+  struct Query {
+    ops::NormSpec norm;
+    tensor::View query;  // [hidden] f32
+  };
+  struct Weights {
+    Query mixer;
+    Query mlp;
+    Query end;  // of the last layer alone
+  };
+};
+
+using Residual = std::variant<OneStream, MixedStreams, BlockSums>;
+
+// What the list of a layer's tensors depends on.
+struct ResidualLayer {
+  int64_t hidden = 0;
+  bool is_last = false;  // of the model
+};
 
 // Appends the tensors of a layer; `weights` is where they are loaded to, null for their description
 // alone.
-void list_tensors(const OneStream& residual, bool is_last_layer, OneStream::Weights* weights,
-                  LayerTensors& out);
-void list_tensors(const MixedStreams& residual, bool is_last_layer, MixedStreams::Weights* weights,
-                  LayerTensors& out);
+void list_tensors(const OneStream& residual, const ResidualLayer& layer,
+                  OneStream::Weights* weights, LayerTensors& out);
+void list_tensors(const MixedStreams& residual, const ResidualLayer& layer,
+                  MixedStreams::Weights* weights, LayerTensors& out);
+void list_tensors(const BlockSums& residual, const ResidualLayer& layer,
+                  BlockSums::Weights* weights, LayerTensors& out);
 
 inline tap::ResidualForm form_of(const OneStream& /*residual*/) {
   return {tap::ResidualKind::kOneStream, 1};
@@ -54,8 +93,25 @@ inline tap::ResidualForm form_of(const OneStream& /*residual*/) {
 inline tap::ResidualForm form_of(const MixedStreams& residual) {
   return {tap::ResidualKind::kMixedStreams, residual.count};
 }
+inline tap::ResidualForm form_of(const BlockSums& residual) {
+  return {tap::ResidualKind::kBlockSums, 1 + residual.blocks, residual.layers};
+}
 inline tap::ResidualForm form_of(const Residual& residual) {
   return std::visit([](const auto& kind) { return form_of(kind); }, residual);
+}
+
+// Of a row that has several streams, a number for each: by which the embedding begins them, and by
+// which they are summed to one row for who knows nothing of the kind (their mean; all that branches
+// have written).
+struct StreamNumbers {
+  std::vector<float> begin;
+  std::vector<float> as_one;
+};
+StreamNumbers stream_numbers(const OneStream& residual);
+StreamNumbers stream_numbers(const MixedStreams& residual);
+StreamNumbers stream_numbers(const BlockSums& residual);
+inline StreamNumbers stream_numbers(const Residual& residual) {
+  return std::visit([](const auto& kind) { return stream_numbers(kind); }, residual);
 }
 
 }  // namespace rudder::model

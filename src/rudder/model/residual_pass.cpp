@@ -67,25 +67,105 @@ class OneStreamPass final : public ResidualPass {
   std::optional<ops::ResidualNormArgs> written_;
 };
 
-// One mix_streams op does a write and the read behind it, unless taps or a scale stand between
-// them; the norm is an op of its own.
-class MixedStreamsPass final : public ResidualPass {
+// What a kind of several streams has of the pass below: its op, which does a write and the read
+// behind it, and what of its arguments depends on the branch.
+class MixedStreamsOp {
  public:
-  MixedStreamsPass(const ModelSpec& spec, const Weights& weights, ops::Ops& ops,
-                   const Products& products, const DecoderBuffers& buffers)
-      : ResidualPass(spec, ops, products, buffers),
+  using Args = ops::MixStreamsArgs;
+
+  MixedStreamsOp(const ModelSpec& /*spec*/, const Weights& weights, ops::Ops& ops)
+      : weights_(weights), ops_(*ops.stream_ops()) {}
+
+  void write(Args& args, BranchSite site) const {
+    args.write = site_of(site).write;
+    args.mix = site_of(site).mix;
+  }
+  void read(Args& args, BranchSite site) const { args.read = site_of(site).read; }
+  void end(Args& args) const { args.read = of_layer(weights_.layers.size() - 1).end; }
+  void run(const Args& args) const { ops_.mix_streams(args); }
+
+ private:
+  const MixedStreams::Weights& of_layer(size_t layer) const {
+    return std::get<MixedStreams::Weights>(weights_.layers[layer].residual);
+  }
+  const MixedStreams::Site& site_of(BranchSite site) const {
+    const MixedStreams::Weights& weights = of_layer(site.layer);
+    return site.branch == BranchKind::kMixer ? weights.mixer : weights.mlp;
+  }
+
+  const Weights& weights_;
+  ops::StreamOps& ops_;
+};
+
+class BlockSumsOp {
+ public:
+  using Args = ops::SumBlocksArgs;
+
+  BlockSumsOp(const ModelSpec& spec, const Weights& weights, ops::Ops& ops)
+      : form_(form_of(spec.residual)),
+        first_layer_(spec.stage.first_layer),
         weights_(weights),
+        ops_(*ops.stream_ops()) {
+    const auto end = first_layer_ + static_cast<int32_t>(spec.layers.size());
+    const int32_t made = form_.streams_at({end - 1, tap::Site::kResidPost});
+    RUDDER_CHECK(made == form_.streams || (made < form_.streams && !spec.stage.is_last()),
+                 "{} sums after layer {}, rows have {}", made, end - 1, form_.streams);
+  }
+
+  void write(Args& args, BranchSite site) const {
+    const int32_t layer = layer_of(site);
+    const bool begins = site.branch == BranchKind::kMixer && layer % form_.block_layers == 0;
+    args.finished = begins ? layer / form_.block_layers : -1;
+  }
+  void read(Args& args, BranchSite site) const {
+    const BlockSums::Weights& weights = of_layer(site.layer);
+    const bool is_mixer = site.branch == BranchKind::kMixer;
+    // What the branch reads is the row of the point in front of it.
+    const tap::Site point = is_mixer ? tap::Site::kResidPre : tap::Site::kResidMid;
+    ask(args, is_mixer ? weights.mixer : weights.mlp, form_.streams_at({layer_of(site), point}));
+  }
+  void end(Args& args) const { ask(args, of_layer(weights_.layers.size() - 1).end, form_.streams); }
+  void run(const Args& args) const { ops_.sum_blocks(args); }
+
+ private:
+  int32_t layer_of(BranchSite site) const {
+    return first_layer_ + static_cast<int32_t>(site.layer);
+  }
+  const BlockSums::Weights& of_layer(size_t layer) const {
+    return std::get<BlockSums::Weights>(weights_.layers[layer].residual);
+  }
+  static void ask(Args& args, const BlockSums::Query& query, int32_t streams) {
+    args.blocks = streams - 1;
+    args.norm = query.norm;
+    args.query = query.query;
+  }
+
+  const tap::ResidualForm form_;
+  const int32_t first_layer_;  // of the stage
+  const Weights& weights_;
+  ops::StreamOps& ops_;
+};
+
+// One op does a write and the read behind it, unless taps or a scale stand between them; the norm
+// is an op of its own.
+template <typename Kind>
+class StreamsPass final : public ResidualPass {
+ public:
+  StreamsPass(const ModelSpec& spec, const Weights& weights, ops::Ops& ops,
+              const Products& products, const DecoderBuffers& buffers)
+      : ResidualPass(spec, ops, products, buffers),
+        kind_(spec, weights, ops),
         streams_(*ops.stream_ops()) {}
 
   void begin(const View& x, ops::EmbedArgs args) override {
     args.out = shaped(buffers_.collapsed, x.shape[0], spec_.hidden);
     ops_.embed(args);
-    streams_.mix_streams({.x = x, .delta = args.out, .write = buffers_.stream_ones});
+    streams_.mix_streams({.x = x, .delta = args.out, .write = buffers_.stream_begin});
   }
 
   Operand read(const View& x, BranchSite site, const ResidualRead& read,
                const ForwardBatch& batch) override {
-    return read_by(x, site_of(site).read, read, batch);
+    return read_by([&](Args& args) { kind_.read(args, site); }, x, read, batch);
   }
 
   void write(const View& x, BranchSite site, const ResidualWrite& write,
@@ -98,21 +178,19 @@ class MixedStreamsPass final : public ResidualPass {
                                  .delta_scale = spec_.branch_scale,
                                  .sums_ranks = !is_alone_};
     finish_branch(branch, batch);
-    const MixedStreams::Site& weights = site_of(site);
-    written_ = {{.x = x, .delta = write.delta, .write = weights.write, .mix = weights.mix},
-                write.x_taps,
-                write.sum_scale};
+    written_ = {{.x = x, .delta = write.delta}, write.x_taps, write.sum_scale};
+    kind_.write(written_->args, site);
   }
 
   Operand end(const View& x, const ResidualRead& head, const ForwardBatch& batch) override {
-    return read_by(x, of_layer(spec_.layers.size() - 1).end, head, batch);
+    return read_by([&](Args& args) { kind_.end(args); }, x, head, batch);
   }
 
   void settle(const View& x, const ForwardBatch& batch) override {
     if (!written_) return;
     const Written written = *std::exchange(written_, std::nullopt);
     RUDDER_CHECK(written.args.x.data == x.data, "another residual was written");
-    streams_.mix_streams(written.args);
+    kind_.run(written.args);
     if (written.is_whole()) return;
     ops_.residual_norm({.x = x, .x_taps = {written.x_taps}, .sum_scale = written.sum_scale});
     encode_at(ops_, batch, written.x_taps, x);
@@ -120,7 +198,7 @@ class MixedStreamsPass final : public ResidualPass {
 
   View as_one_row(const View& x, const View& buffer) override {
     const View row = shaped(buffer, x.shape[0], spec_.hidden);
-    streams_.mix_streams({.x = x, .read = buffers_.stream_mean, .out = row});
+    streams_.mix_streams({.x = x, .read = buffers_.stream_as_one, .out = row});
     return row;
   }
   View end_row(const View& x) override {
@@ -128,39 +206,34 @@ class MixedStreamsPass final : public ResidualPass {
   }
 
  private:
+  using Args = typename Kind::Args;
+
   struct Written {
-    ops::MixStreamsArgs args;
+    Args args;
     ops::Taps x_taps;
     float sum_scale = 1.0f;
 
     bool is_whole() const { return x_taps.empty() && sum_scale == 1.0f; }  // with its op
   };
 
-  const MixedStreams::Weights& of_layer(size_t layer) const {
-    return std::get<MixedStreams::Weights>(weights_.layers[layer].residual);
-  }
-  const MixedStreams::Site& site_of(BranchSite site) const {
-    const MixedStreams::Weights& weights = of_layer(site.layer);
-    return site.branch == BranchKind::kMixer ? weights.mixer : weights.mlp;
-  }
-
-  Operand read_by(const View& x, const View& numbers, const ResidualRead& read,
+  template <typename Ask>
+  Operand read_by(const Ask& ask, const View& x, const ResidualRead& read,
                   const ForwardBatch& batch) {
     if (written_ && !(written_->is_whole() && read.x_taps.empty())) settle(x, batch);
     if (!read.x_taps.empty()) {
       ops_.residual_norm({.x = x, .x_taps = {read.x_taps}});
       encode_at(ops_, batch, read.x_taps, x);
     }
-    ops::MixStreamsArgs args{.x = x};
+    Args args{.x = x};
     if (written_) args = std::exchange(written_, std::nullopt)->args;
-    args.read = numbers;
+    ask(args);
     args.out = shaped(buffers_.collapsed, x.shape[0], spec_.hidden);
-    streams_.mix_streams(args);
+    kind_.run(args);
     return add_and_norm({.x = args.out, .norm = read.norm, .out_taps = read.out_taps}, read.next,
                         batch);
   }
 
-  const Weights& weights_;
+  const Kind kind_;
   ops::StreamOps& streams_;
   std::optional<Written> written_;
 };
@@ -250,7 +323,14 @@ Result<std::unique_ptr<ResidualPass>> ResidualPass::make(const ModelSpec& spec,
                 fmt::format("the backend {} has no residual of several streams", ops.name()),
                 "residual");
   }
-  return std::make_unique<MixedStreamsPass>(spec, weights, ops, products, buffers);
+  if (std::holds_alternative<BlockSums>(spec.residual))
+    return std::make_unique<StreamsPass<BlockSumsOp>>(spec, weights, ops, products, buffers);
+  if (std::get<MixedStreams>(spec.residual).numbers != MixedStreams::Numbers::kStatic) {
+    return fail(ErrorCode::kUnsupported,
+                "mixed streams whose numbers depend on the token have no pass yet",
+                "residual.numbers");
+  }
+  return std::make_unique<StreamsPass<MixedStreamsOp>>(spec, weights, ops, products, buffers);
 }
 
 }  // namespace rudder::model

@@ -45,7 +45,8 @@ struct ResidualWrite {
 
 class ResidualPass {
  public:
-  // kUnsupported, "residual": the backend has no ops for the kind. All parts outlive the pass.
+  // kUnsupported, "residual": the backend has no ops for the kind; "residual.numbers": no pass has
+  // these. All parts outlive the pass.
   static Result<std::unique_ptr<ResidualPass>> make(const ModelSpec& spec, const Weights& weights,
                                                     ops::Ops& ops, const Products& products,
                                                     const DecoderBuffers& buffers);

@@ -103,12 +103,13 @@ LayerTensors layer_tensors(const ModelSpec& spec, const WeightNames& names, size
       l.mixer);
   std::visit([&](const auto& mlp) { add_branch(mlp, target_in(weights, &LayerWeights::mlp)); },
              l.mlp);
-  const bool is_last_layer = spec.stage.is_last() && layer + 1 == spec.layers.size();
+  const ResidualLayer residual_layer{spec.hidden,
+                                     spec.stage.is_last() && layer + 1 == spec.layers.size()};
   const auto add_residual = [&](const auto& residual, auto* variant) {
     using Kind = std::decay_t<decltype(residual)>;
     typename Kind::Weights* const target =
         variant == nullptr ? nullptr : &std::get<typename Kind::Weights>(*variant);
-    list_tensors(residual, is_last_layer, target, out);
+    list_tensors(residual, residual_layer, target, out);
   };
   std::visit(
       [&](const auto& kind) { add_residual(kind, target_in(weights, &LayerWeights::residual)); },

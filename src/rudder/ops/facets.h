@@ -51,11 +51,12 @@ class PatternOps {
   virtual void end_patterns(const EndPatternsArgs& args) = 0;
 };
 
-// A residual of several streams.
+// A residual of several rows: mixed streams, sums of blocks.
 class StreamOps {
  public:
   virtual ~StreamOps() = default;
   virtual void mix_streams(const MixStreamsArgs& args) = 0;
+  virtual void sum_blocks(const SumBlocksArgs& args) = 0;
 };
 
 // What the ranks of a group do together; they read each other's memory as their own. A reader has

@@ -44,7 +44,7 @@ inline constexpr tap::ScheduleKind kLastOf<tap::ScheduleKind> = tap::ScheduleKin
 template <>
 inline constexpr tap::Site kLastOf<tap::Site> = tap::Site::kFinalNorm;
 template <>
-inline constexpr tap::ResidualKind kLastOf<tap::ResidualKind> = tap::ResidualKind::kMixedStreams;
+inline constexpr tap::ResidualKind kLastOf<tap::ResidualKind> = tap::ResidualKind::kBlockSums;
 template <>
 inline constexpr decltype(tap::Geometry::dtype) kLastOf<decltype(tap::Geometry::dtype)> =
     decltype(tap::Geometry::dtype)::kBool;
@@ -57,7 +57,8 @@ void fields(Archive& archive, Archived<tap::Heads> auto& value) {
 
 template <typename Archive>
 void fields(Archive& archive, Archived<tap::ResidualForm> auto& value) {
-  auto& [kind, streams] = value;
+  // Plans do not depend on block_layers, which requests are checked by.
+  auto& [kind, streams, block_layers] = value;
   archive(kind, streams);
 }
 

@@ -10,6 +10,23 @@ namespace rudder::steer {
 
 namespace json = boost::json;
 
+namespace {
+
+// The model has made the stream at each of the points.
+Result<void> check_is_made(int32_t stream, std::span<const tap::Point> points,
+                           const tap::ResidualForm& residual, const std::string& path) {
+  for (const tap::Point& point : points) {
+    if (stream < residual.streams_at(point)) continue;
+    return invalid_field(
+        fmt::format("{} is finished behind {} of layer {}", residual.stream_name(stream),
+                    tap::site_name(point.site), point.layer),
+        path);
+  }
+  return {};
+}
+
+}  // namespace
+
 std::vector<PartList> StreamChoice::part_lists(const tap::Geometry& geometry) const {
   if (geometry.residual.streams == 1) return {PartList()};
   if (stream != kAll) return {PartList{stream}};
@@ -31,7 +48,10 @@ Result<StreamChoice> read_stream(const json::value& value, std::span<const tap::
   if (value.is_string() && value.get_string() == "all") return StreamChoice{};
   const int32_t count = geometry.residual.streams;
   const Result<int32_t> stream = read_int(value, path);
-  if (stream && *stream >= 0 && *stream < count) return StreamChoice{*stream};
+  if (stream && *stream >= 0 && *stream < count) {
+    RUDDER_TRY_VOID(check_is_made(*stream, points, geometry.residual, path));
+    return StreamChoice{*stream};
+  }
   return invalid_field(
       fmt::format("\"all\" or a number from 0 to {} is needed: the residual of this model has {} "
                   "stream{}",

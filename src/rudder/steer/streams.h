@@ -27,7 +27,7 @@ struct StreamChoice {
 };
 
 // A number from 0, or "all". kInvalidArgument where a point is none of the residual, or the
-// residual has no such stream.
+// residual has no such stream, or not yet at one of the points.
 Result<StreamChoice> read_stream(const boost::json::value& value,
                                  std::span<const tap::Point> points, const tap::Geometry& geometry,
                                  const std::string& path);

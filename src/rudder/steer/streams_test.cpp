@@ -158,6 +158,38 @@ TEST(Streams, ProbesOfOtherPointsTakeOne) {
   EXPECT_EQ(none.error().where, "steering.gate.prompt_score.vector");
 }
 
+// Of sums of blocks, those that no layer in front of the point has finished: an op on one would
+// change what nobody reads.
+TEST(Streams, ABlockIsThereWhereALayerHasFinishedIt) {
+  Model model = small_model();
+  model.geometry.residual = {tap::ResidualKind::kBlockSums, 3, 2};
+  const auto parsed_at = [&](const std::string& site, int32_t layer, int32_t stream) {
+    return parse_steering(
+        object_of(fmt::format(R"({{"steering": {{"site": "{}", "layers": {}, "op": "add",
+                                  "vector": [1, 2, 3, 4], "stream": {}}}}})",
+                              site, layer, stream)),
+        model, OneName());
+  };
+  EXPECT_EQ(tap::residual_kind_name(model.geometry.residual.kind), "block_sums");
+  // The first branch of layers 0 and 2 finishes a block.
+  constexpr int32_t kFirst[] = {0, 1, 5};  // twice the layer, and one more for resid_post
+  for (int32_t stream = 0; stream < 3; ++stream) {
+    for (int32_t layer = 0; layer < model.geometry.num_layers; ++layer) {
+      for (const bool is_post : {false, true}) {
+        const auto got = parsed_at(is_post ? "resid_post" : "resid_pre", layer, stream);
+        EXPECT_EQ(got.has_value(), 2 * layer + (is_post ? 1 : 0) >= kFirst[stream])
+            << "stream " << stream << ", layer " << layer << ", post " << is_post;
+      }
+    }
+  }
+  const auto early = parsed_at("resid_pre", 2, 2);
+  ASSERT_FALSE(early);
+  EXPECT_EQ(early.error().where, "steering.stream");
+  EXPECT_EQ(early.error().message, "block 1 is finished behind resid_pre of layer 2");
+  EXPECT_EQ(parsed_at("resid_pre", 0, 1).error().message,
+            "block 0 is finished behind resid_pre of layer 0");
+}
+
 TEST(Streams, WhatDoesNotFitIsToldWhatItFits) {
   const auto expect_refused = [](const Result<ParsedSteering>& got, const std::string& where,
                                  const std::string& message) {

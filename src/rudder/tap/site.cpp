@@ -87,7 +87,21 @@ std::string_view site_name(Site site) {
 }
 
 std::string_view residual_kind_name(ResidualKind kind) {
-  return kind == ResidualKind::kOneStream ? "one_stream" : "mixed_streams";
+  static constexpr std::array<std::string_view, 3> kKinds = {"one_stream", "mixed_streams",
+                                                             "block_sums"};
+  return kKinds[static_cast<size_t>(kind)];
+}
+
+// A block of layers is finished by the first layer of the next one, the embedding by the first.
+int32_t ResidualForm::streams_at(Point point) const {
+  if (kind != ResidualKind::kBlockSums) return streams;
+  const int32_t begun = point.layer + (point.site == Site::kResidPre ? 0 : 1);
+  return 1 + (begun + block_layers - 1) / block_layers;
+}
+
+std::string ResidualForm::stream_name(int32_t stream) const {
+  if (kind != ResidualKind::kBlockSums) return fmt::format("stream {}", stream);
+  return stream == 0 ? "prefix" : fmt::format("block {}", stream - 1);
 }
 
 Result<SiteRef> parse_site(std::string_view text) {

@@ -77,14 +77,22 @@ using Heads = RowParts;
 enum class ResidualKind : uint8_t {
   kOneStream,     // a row of the model's width
   kMixedStreams,  // several of them, which every branch reads and writes
+  kBlockSums,     // the sum of the block of layers at hand, then those of finished blocks
 };
-std::string_view residual_kind_name(ResidualKind kind);  // "one_stream", "mixed_streams"
+// "one_stream", "mixed_streams", "block_sums".
+std::string_view residual_kind_name(ResidualKind kind);
 
 // A row at a residual point: so many rows of the model's width, side by side.
 struct ResidualForm {
   ResidualKind kind = ResidualKind::kOneStream;
   int32_t streams = 1;
+  int32_t block_layers = 0;  // of kBlockSums: layers of a block
   bool operator==(const ResidualForm&) const = default;
+  // Of the rows those that the model has made at a residual point, which are the first; the others
+  // are 0, and no branch reads them before it has.
+  int32_t streams_at(Point point) const;
+  // "stream 1"; of kBlockSums "prefix", "block 0".
+  std::string stream_name(int32_t stream) const;
 };
 
 // The facts about a model that taps depend on.

@@ -77,6 +77,9 @@ class ForwardingOps : public ops::Ops,
   void mix_streams(const ops::MixStreamsArgs& args) override {
     run(&ops::Ops::stream_ops, &ops::StreamOps::mix_streams, args);
   }
+  void sum_blocks(const ops::SumBlocksArgs& args) override {
+    run(&ops::Ops::stream_ops, &ops::StreamOps::sum_blocks, args);
+  }
   void gated_act(const ops::GatedActArgs& args) override { run(&ops::Ops::gated_act, args); }
   void quantise(const ops::QuantiseArgs& args) override { run(&ops::Ops::quantise, args); }
   void gather_rows(const ops::GatherRowsArgs& args) override { run(&ops::Ops::gather_rows, args); }

@@ -180,6 +180,25 @@ class LowPrecisionOps final : public PassingOps {
     out.done();
   }
 
+  void sum_blocks(const ops::SumBlocksArgs& args) override {
+    Wide x(args.x);
+    Wide delta(args.delta);
+    Out out(args.out);
+    if (!args.delta.empty()) {
+      inner_->stream_ops()->sum_blocks(
+          {.x = x.view(), .delta = delta.view(), .finished = args.finished});
+      x.round_to(args.x);
+    }
+    if (args.out.empty()) return;
+    ops::SumBlocksArgs read = args;
+    Wide stored(args.x);
+    read.x = stored.view();
+    read.delta = {};
+    read.out = out.view();
+    inner_->stream_ops()->sum_blocks(read);
+    out.done();
+  }
+
   void quantise(const ops::QuantiseArgs& args) override {
     Wide x(args.x);
     inner_->quantise({x.view(), args.out, args.out_scale});

@@ -1,6 +1,8 @@
-// mix_streams(), of backends that have StreamOps.
+// mix_streams() and sum_blocks(), of backends that have StreamOps.
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "rudder/testing/ops_conformance.h"
@@ -93,6 +95,96 @@ TEST_P(OpsConformance, MixStreams) {
       expect_close(read(begun), first.x, 4e-6, "begun");
     }
   }
+}
+
+// [T, n * width] as n sums.
+std::vector<Matrix> sums_of(const Matrix& x, int64_t width) {
+  std::vector<Matrix> sums;
+  for (int64_t begin = 0; begin < x.cols; begin += width) {
+    sums.push_back(x.slice(0, x.rows, begin, width));
+  }
+  return sums;
+}
+
+TEST_P(OpsConformance, SumBlocks) {
+  ops::StreamOps* const streams = ops_.stream_ops();
+  if (streams == nullptr) GTEST_SKIP() << "it has no residual of several streams";
+  const auto vector_of = [&](int64_t width) {
+    const std::vector<float> values = random_values(width, 0.25);
+    return device_.put_as(std::span<const float>(values), DType::kF32, {width});
+  };
+  for (const int32_t blocks : {0, 1, 4}) {
+    for (const int64_t columns : {1, 33, 64, 1032}) {
+      SCOPED_TRACE(std::to_string(blocks) + " blocks of " + std::to_string(columns));
+      const int64_t width = wide(columns);
+      const View x = random({5, (blocks + 1) * width});
+      const View delta = random({5, width});
+      const View out = poisoned({5, width});
+      const ops::SumBlocksArgs ask{.x = x,
+                                   .blocks = blocks,
+                                   .norm = {.weight = vector_of(width), .eps = 1e-4f},
+                                   .query = vector_of(width),
+                                   .out = out};
+      for (int32_t finished = -1; finished < blocks; ++finished) {
+        std::vector<Matrix> expected = sums_of(read(x), width);
+        const Matrix branch = read(delta);
+        if (finished >= 0) {
+          expected[static_cast<size_t>(finished) + 1] = std::exchange(expected[0], branch);
+        } else {
+          for (size_t i = 0; i < branch.values.size(); ++i)
+            expected[0].values[i] += branch.values[i];
+        }
+        ops::SumBlocksArgs both = ask;
+        both.x = copy(x);
+        both.delta = delta;
+        both.finished = finished;
+        streams->sum_blocks(both);
+        const std::vector<Matrix> got = sums_of(read(both.x), width);
+        for (size_t i = 0; i < got.size(); ++i) expect_close(got[i], expected[i], 1e-6, "sums");
+        expect_close(
+            read(out),
+            reference_block_read(got, read(ask.norm.weight), read(ask.query), double{ask.norm.eps}),
+            1e-5, "what is read of them");
+        // A write and a read are what they are together, and a row is what it is alone.
+        ops::SumBlocksArgs parts = ask;
+        parts.x = copy(x);
+        parts.out = poisoned({5, width});
+        streams->sum_blocks({.x = parts.x, .delta = delta, .finished = finished});
+        expect_same_rows(parts.x, both.x, "written");
+        streams->sum_blocks(parts);
+        expect_same_rows(parts.out, out, "read");
+        ops::SumBlocksArgs alone = both;
+        alone.x = copy(x).rows(3, 1);
+        alone.delta = delta.rows(3, 1);
+        alone.out = poisoned({1, width});
+        streams->sum_blocks(alone);
+        expect_same_rows(alone.x, both.x.rows(3, 1), "alone");
+        expect_same_rows(alone.out, out.rows(3, 1), "read alone");
+      }
+    }
+  }
+}
+
+// Two finished blocks and a prefix of width 4, computed in float64 by numpy from the formulas of
+// Kimi K3.
+TEST_P(OpsConformance, SumBlocksOfAGolden) {
+  ops::StreamOps* const streams = ops_.stream_ops();
+  if (streams == nullptr || wide(1) > 1) GTEST_SKIP() << "it has no residual of such rows";
+  std::vector<float> sums;
+  for (int i = 0; i < 4; ++i) sums.push_back(static_cast<float>((53 * i) % 23 - 11) / 8);
+  for (int i = 0; i < 8; ++i) sums.push_back(static_cast<float>((37 * i) % 11 - 5) / 4);
+  const auto put = [&](const std::vector<float>& values, DType dtype, tensor::Shape shape) {
+    return device_.put_as(std::span<const float>(values), dtype, std::move(shape));
+  };
+  const View out = poisoned({1, 4});
+  streams->sum_blocks({.x = put(sums, act_, {1, 12}),
+                       .blocks = 2,
+                       .norm = {.weight = put({0.5f, 1, 1.5f, 2}, DType::kF32, {4}), .eps = 1e-5f},
+                       .query = put({0.25f, -0.5f, 0.75f, 1}, DType::kF32, {4}),
+                       .out = out});
+  Matrix expected(1, 4);
+  expected.values = {-1.3567530, -0.4787201, 0.3658421, 1.2106208};
+  expect_close(read(out), expected, 3e-7, "mix");
 }
 
 }  // namespace

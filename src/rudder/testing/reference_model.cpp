@@ -32,30 +32,27 @@ class ReferencePass {
       : spec_(spec), weights_(weights), ops_(ops), ids_(ids), hooks_(hooks), patterns_(patterns) {}
 
   Matrix run() const {
-    Streams x(static_cast<size_t>(form_of(spec_.residual).streams), embedded());
+    Streams x = begun();
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
       const model::LayerSpec& layer = spec_.layers[i];
       const model::LayerWeights& w = weights_.layers[i];
       const auto& mlp = std::get<model::GatedMlp>(layer.mlp);
-      const model::MixedStreams::Weights* const mixed =
-          std::get_if<model::MixedStreams::Weights>(&w.residual);
-      const auto* const mixer_site = mixed == nullptr ? nullptr : &mixed->mixer;
-      const auto* const mlp_site = mixed == nullptr ? nullptr : &mixed->mlp;
       show(x, {static_cast<int32_t>(i), tap::Site::kResidPre});
-      write(x, mixer_site,
-            branch(mix(i, layer.mixer, w.mixer, normed(read(x, mixer_site), w.mixer_pre_norm)),
+      write(x, i, Part::kMixer,
+            branch(mix(i, layer.mixer, w.mixer, normed(read(x, i, Part::kMixer), w.mixer_pre_norm)),
                    w.mixer_post_norm));
       show(x, {static_cast<int32_t>(i), tap::Site::kResidMid});
-      write(x, mlp_site,
+      write(x, i, Part::kMlp,
             branch(feed(mlp, std::get<model::GatedMlp::Weights>(w.mlp),
-                        normed(read(x, mlp_site), w.mlp_pre_norm)),
+                        normed(read(x, i, Part::kMlp), w.mlp_pre_norm)),
                    w.mlp_post_norm));
       for (Matrix& stream : x) {
         for (double& value : stream.values) value *= double{w.scale};
       }
       show(x, {static_cast<int32_t>(i), tap::Site::kResidPost});
     }
-    Matrix logits = linear(normed(last_read(x), weights_.final_norm), weights_.head);
+    Matrix logits = linear(
+        normed(read(x, spec_.layers.size() - 1, Part::kEnd), weights_.final_norm), weights_.head);
     for (double& value : logits.values) {
       value = reference_soft_cap(value * double{spec_.logit_scale}, double{spec_.final_softcap});
     }
@@ -64,10 +61,25 @@ class ReferencePass {
 
  private:
   using Streams = std::vector<Matrix>;
-  using StreamSite = model::MixedStreams::Site;
+  enum class Part : uint8_t { kMixer, kMlp, kEnd };  // who reads or writes the residual
 
   void show(Streams& x, tap::Point point) const {
     if (hooks_.residual) hooks_.residual(point, x);
+  }
+
+  // Of the kind, or null.
+  template <typename Kind>
+  const typename Kind::Weights* residual_of(size_t layer) const {
+    return std::get_if<typename Kind::Weights>(&weights_.layers[layer].residual);
+  }
+
+  Streams begun() const {
+    const auto count = static_cast<size_t>(form_of(spec_.residual).streams);
+    if (!std::holds_alternative<model::BlockSums>(spec_.residual))
+      return Streams(count, embedded());
+    Streams x(count, Matrix(static_cast<int64_t>(ids_.size()), spec_.hidden));
+    x[0] = embedded();
+    return x;
   }
 
   // The sum of the streams, each times its number.
@@ -78,23 +90,54 @@ class ReferencePass {
     }
     return sum;
   }
-  static Matrix read(const Streams& x, const StreamSite* site) {
-    return site == nullptr ? x[0] : sum_of(x, to_matrix(site->read).values);
+
+  Matrix read(const Streams& x, size_t layer, Part part) const {
+    if (const auto* const mixed = residual_of<model::MixedStreams>(layer)) {
+      const tensor::View& numbers = part == Part::kEnd   ? mixed->end
+                                    : part == Part::kMlp ? mixed->mlp.read
+                                                         : mixed->mixer.read;
+      return sum_of(x, to_matrix(numbers).values);
+    }
+    if (const auto* const sums = residual_of<model::BlockSums>(layer)) {
+      const auto& query = part == Part::kEnd   ? sums->end
+                          : part == Part::kMlp ? sums->mlp
+                                               : sums->mixer;
+      return reference_block_read(Streams(x.begin(), x.begin() + 1 + blocks_at(layer, part)),
+                                  to_matrix(query.norm.weight), to_matrix(query.query),
+                                  double{query.norm.eps});
+    }
+    return x[0];
   }
-  Matrix last_read(const Streams& x) const {
-    const auto* const mixed =
-        std::get_if<model::MixedStreams::Weights>(&weights_.layers.back().residual);
-    return mixed == nullptr ? x[0] : sum_of(x, to_matrix(mixed->end).values);
+  // Blocks that are finished when the part reads.
+  std::ptrdiff_t blocks_at(size_t layer, Part part) const {
+    const auto length = static_cast<size_t>(std::get<model::BlockSums>(spec_.residual).layers);
+    std::ptrdiff_t count = 0;
+    for (size_t begin = 0; begin < layer + (part == Part::kMixer ? 0 : 1); begin += length) ++count;
+    return count;
   }
-  static void write(Streams& x, const StreamSite* site, const Matrix& branch) {
+
+  void write(Streams& x, size_t layer, Part part, const Matrix& branch) const {
+    if (residual_of<model::BlockSums>(layer) != nullptr) {
+      const auto length = static_cast<size_t>(std::get<model::BlockSums>(spec_.residual).layers);
+      if (part == Part::kMixer && layer % length == 0) {
+        x[1 + layer / length] = std::exchange(x[0], branch);
+      } else {
+        x[0] = sum_of({x[0], branch}, {1, 1});
+      }
+      return;
+    }
+    const auto* const mixed = residual_of<model::MixedStreams>(layer);
     Streams before = x;
     before.push_back(branch);
     for (size_t j = 0; j < x.size(); ++j) {
-      std::vector<double> numbers;
-      for (size_t i = 0; i < x.size(); ++i) {
-        numbers.push_back(site == nullptr ? 1 : to_matrix(site->mix).values[i * x.size() + j]);
+      std::vector<double> numbers(x.size() + 1, 1);
+      if (mixed != nullptr) {
+        const model::MixedStreams::Site& site = part == Part::kMixer ? mixed->mixer : mixed->mlp;
+        for (size_t i = 0; i < x.size(); ++i) {
+          numbers[i] = to_matrix(site.mix).values[i * x.size() + j];
+        }
+        numbers.back() = to_matrix(site.write).values[j];
       }
-      numbers.push_back(site == nullptr ? 1 : to_matrix(site->write).values[j]);
       x[j] = sum_of(before, numbers);
     }
   }

@@ -160,6 +160,30 @@ Matrix reference_norm(const Matrix& x, const ReferenceNorm& norm) {
   return out;
 }
 
+Matrix reference_block_read(std::span<const Matrix> sums, const Matrix& norm, const Matrix& query,
+                            double eps) {
+  Matrix out(sums[0].rows, sums[0].cols);
+  for (int64_t t = 0; t < out.rows; ++t) {
+    std::vector<double> scores;
+    for (const Matrix& sum : sums) {
+      const Matrix keys =
+          reference_norm(sum.slice(t, 1, 0, sum.cols), {.weight = norm, .eps = eps});
+      double score = 0;
+      for (int64_t k = 0; k < out.cols; ++k) score += keys.at(0, k) * query.at(0, k);
+      scores.push_back(score);
+    }
+    const double largest = std::ranges::max(scores);
+    double total = 0;
+    for (double& score : scores) total += score = std::exp(score - largest);
+    for (size_t s = 0; s < sums.size(); ++s) {
+      for (int64_t k = 0; k < out.cols; ++k) {
+        out.at(t, k) += scores[s] / total * sums[s].at(t, k);
+      }
+    }
+  }
+  return out;
+}
+
 Matrix reference_gated_act(const Matrix& x, ops::Activation activation) {
   Matrix out(x.rows, x.cols / 2);
   for (int64_t r = 0; r < x.rows; ++r) {

@@ -41,6 +41,9 @@ struct ReferenceNorm {
 };
 // Each run of weight.cols columns is normalised by itself; an empty weight changes nothing.
 Matrix reference_norm(const Matrix& x, const ReferenceNorm& norm);
+// ops::SumBlocksArgs: what is read of these sums, [rows, width] each. Source: Kimi K3's residual.
+Matrix reference_block_read(std::span<const Matrix> sums, const Matrix& norm, const Matrix& query,
+                            double eps);
 Matrix reference_gated_act(const Matrix& x, ops::Activation activation);
 double reference_soft_cap(double x, double cap);
 // Rotates each head of each row by rows of `table` [rope_rows, 2 * half].

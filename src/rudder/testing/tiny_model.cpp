@@ -164,6 +164,8 @@ std::string_view tiny_arch_name(TinyArch arch) {
       return "Recurrent";
     case TinyArch::kTwoStreams:
       return "TwoStreams";
+    case TinyArch::kBlockSums:
+      return "BlockSums";
   }
   return "";
 }
@@ -260,6 +262,10 @@ model::ModelSpec tiny_spec(TinyArch arch) {
       norms.post = true;
       spec.branch_scale = 0.25f;
       spec.residual = model::MixedStreams{.count = 2};
+      break;
+    case TinyArch::kBlockSums:
+      spec.branch_scale = 0.5f;
+      spec.residual = model::BlockSums{.layers = 2, .blocks = 2};  // the second has a layer
       break;
   }
   attention.scale = 1.0f / std::sqrt(static_cast<float>(attention.head_dim));

@@ -28,6 +28,7 @@ enum class TinyArch : uint8_t {
   kRecurrent,  // the first layer and the last have a toy mixer with a state (decayed_sum.h), which
                // runs on the host
   kTwoStreams,  // a residual of two mixed streams, a scale of every branch and of a layer
+  kBlockSums,   // a residual of sums of blocks of two layers, a scale of every branch
 };
 // Those that a GPU may run.
 inline constexpr TinyArch kTinyArchs[] = {

@@ -159,11 +159,15 @@ Result<std::optional<int32_t>> parse_stream(const json::object& object,
   const json::value* const value = object.if_contains("stream");
   if (value == nullptr) return std::optional<int32_t>();
   const std::string at = path + ".stream";
-  RUDDER_TRY(const StreamChoice choice, read_stream(*value, {}, geometry, at));
   const auto is_of_residual = [](const tap::CapturePoint& p) {
     return tap::is_residual(p.point.site);
   };
-  if (std::ranges::none_of(points, is_of_residual)) {
+  std::vector<tap::Point> streamed;
+  for (const tap::CapturePoint& p : points) {
+    if (is_of_residual(p)) streamed.push_back(p.point);
+  }
+  RUDDER_TRY(const StreamChoice choice, read_stream(*value, streamed, geometry, at));
+  if (streamed.empty()) {
     return invalid_field("is of resid_pre, resid_mid and resid_post: sites name none of them", at);
   }
   if (choice.stream == StreamChoice::kAll || geometry.residual.streams == 1) {
