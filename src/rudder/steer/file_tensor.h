@@ -1,10 +1,8 @@
-// A tensor of a module's or dictionary's file, for every format, and the cursor that the readers of
-// binary formats share. Internal to the room.
+// A tensor of a module's or dictionary's file, for every format. Internal to the room.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
@@ -13,6 +11,7 @@
 
 #include "rudder/base/result.h"
 #include "rudder/tensor/dtype.h"
+#include "rudder/weights/byte_cursor.h"
 
 namespace rudder::steer {
 
@@ -50,43 +49,6 @@ inline bool checked_bytes(const std::vector<uint64_t>& shape, uint64_t unit, uin
   return true;
 }
 
-// Reads little-endian values one after another and never past the end: a read that would fails, and
-// so does every later one.
-class ByteCursor {
- public:
-  explicit ByteCursor(std::span<const std::byte> bytes, size_t at = 0) : bytes_(bytes), at_(at) {
-    if (at > bytes.size()) failed_ = true;
-  }
-
-  template <typename T>
-  T take() {
-    T value = {};
-    const auto taken = take_bytes(sizeof(T));
-    if (!failed_) std::memcpy(&value, taken.data(), sizeof(T));
-    return value;
-  }
-  std::span<const std::byte> take_bytes(uint64_t count) {
-    if (failed_ || count > bytes_.size() - at_) {
-      failed_ = true;
-      return {};
-    }
-    const auto taken = bytes_.subspan(at_, count);
-    at_ += count;
-    return taken;
-  }
-  std::string_view take_text(uint64_t count) {
-    const auto taken = take_bytes(count);
-    return {reinterpret_cast<const char*>(taken.data()), taken.size()};
-  }
-
-  bool failed() const { return failed_; }
-  size_t at() const { return at_; }
-  size_t left() const { return failed_ ? 0 : bytes_.size() - at_; }
-
- private:
-  std::span<const std::byte> bytes_;
-  size_t at_;
-  bool failed_ = false;
-};
+using weights::ByteCursor;
 
 }  // namespace rudder::steer
