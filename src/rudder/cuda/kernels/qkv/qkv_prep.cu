@@ -295,17 +295,9 @@ cudaError_t launch_qkv_prep(const QkvPrepParams& p, cudaStream_t stream) {
                        is_aligned(p.qkv_scales.bias);
   const int lanes = aligned ? lanes_of_head(p.head_dim, half) : 0;
   if (lanes > 0 && goes_ahead(p, lanes)) return launch_qkv_prep_ahead(p, lanes, stream);
-  switch (lanes) {
-    case 4:
-      return launch_lanes<4>(p, heads, stream);
-    case 8:
-      return launch_lanes<8>(p, heads, stream);
-    case 16:
-      return launch_lanes<16>(p, heads, stream);
-    case 32:
-      return launch_lanes<32>(p, heads, stream);
-    default:
-      break;
+  if (lanes > 0) {
+    return for_lanes(lanes,
+                     [&](auto count) { return launch_lanes<count.value>(p, heads, stream); });
   }
   const dim3 grid(static_cast<unsigned>(p.rows), static_cast<unsigned>(heads));
   return launch_pdl(qkv_prep_any_kernel, grid, dim3(kThreads),

@@ -1,6 +1,8 @@
 // What the kernels of qkv_prep share: heads, their norms, the rotation. Included by .cu files only.
 #pragma once
 
+#include <type_traits>
+
 #include "rudder/cuda/kernels/device_vec.cuh"
 #include "rudder/cuda/kernels/qkv/qkv_prep.h"
 
@@ -109,6 +111,23 @@ inline Norms norms_of(const QkvPrepParams& p) {
                               has(p.k_norm, p.k_alpha == nullptr && !p.k_norm_is_wide) &&
                               has(p.v_norm, p.v_alpha == nullptr);
   return is_rms_of_head ? Norms::kRmsOfHead : Norms::kAny;
+}
+
+// Calls launch(integral constant) for the lanes that have a head, a power of two from 4 to 32.
+template <typename Launch>
+cudaError_t for_lanes(int lanes, Launch launch) {
+  switch (lanes) {
+    case 4:
+      return launch(std::integral_constant<int, 4>());
+    case 8:
+      return launch(std::integral_constant<int, 8>());
+    case 16:
+      return launch(std::integral_constant<int, 16>());
+    case 32:
+      return launch(std::integral_constant<int, 32>());
+    default:
+      return cudaErrorInvalidValue;
+  }
 }
 
 }  // namespace rudder::cuda

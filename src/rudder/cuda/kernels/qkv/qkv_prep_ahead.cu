@@ -215,18 +215,7 @@ bool goes_ahead(const QkvPrepParams& p, int lanes) {
 }
 
 cudaError_t launch_qkv_prep_ahead(const QkvPrepParams& p, int lanes, cudaStream_t stream) {
-  switch (lanes) {
-    case 4:
-      return launch_lanes<4>(p, stream);
-    case 8:
-      return launch_lanes<8>(p, stream);
-    case 16:
-      return launch_lanes<16>(p, stream);
-    case 32:
-      return launch_lanes<32>(p, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return for_lanes(lanes, [&](auto count) { return launch_lanes<count.value>(p, stream); });
 }
 
 }  // namespace rudder::cuda

@@ -44,33 +44,15 @@ __global__ void __launch_bounds__(kMaxGatedThreads, 2)
   if (p.lets_next_begin) dependency_trigger();
   dependency_wait();
   dependency_trigger();
-  const auto rows = static_cast<unsigned>(p.rows);
-  unsigned row = blockIdx.x / ranks;
+  const unsigned row = blockIdx.x / ranks;
   const unsigned stride = gridDim.x / ranks;
   GatedRun run = load_gated<kAligned>(p, row, i);
   cluster_wait();
-  const auto work_out = [&] {
+  store_gated_fp8<kAligned>(p, row, stride, i, shared, [&](unsigned at) {
     const Floats out = gated<kScaled>(run, scales, p.activation);
+    if (at + stride < p.rows) run = load_gated<kAligned>(p, at + stride, i);
     return p.rounds ? rounded(out) : out;
-  };
-  Floats y = work_out();
-  tell_highest(y, 0, shared);
-  if (row + stride < rows) run = load_gated<kAligned>(p, row + stride, i);
-  for (unsigned n = 0; row < rows; ++n) {
-    const unsigned next = row + stride;
-    Floats next_y = {};
-    if (next < rows) {
-      next_y = work_out();
-      if (next + stride < rows) run = load_gated<kAligned>(p, next + stride, i);
-    }
-    const Fp8RowScale scale(hear_highest(n, shared));
-    if (next < rows) tell_highest(next_y, n + 1, shared);
-    if (i == 0) p.out_scale[row] = scale.value();
-    store_run_fp8<kAligned>(static_cast<uint8_t*>(p.out) + int64_t{row} * p.width + i, left,
-                            scale.stored(y));
-    y = next_y;
-    row = next;
-  }
+  });
 }
 
 cudaError_t launch_gated_act_fp8(const GatedActParams& p, bool aligned, cudaStream_t stream) {

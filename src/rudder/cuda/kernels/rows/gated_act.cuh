@@ -174,4 +174,27 @@ __device__ inline float hear_highest(unsigned n, HighestShared& shared) {
   return highest;
 }
 
+// The rows of a cluster in fp8, each `stride`-th from `row` on, at a thread's column i.
+// work_out(row) is a row as it leaves, and asks for the one behind it. A row is worked out while
+// the blocks tell each other of the one before.
+template <bool kAligned, typename WorkOut>
+__device__ void store_gated_fp8(const GatedActParams& p, unsigned row, unsigned stride, int i,
+                                HighestShared& shared, WorkOut work_out) {
+  const auto rows = static_cast<unsigned>(p.rows);
+  Floats y = work_out(row);
+  tell_highest(y, 0, shared);
+  for (unsigned n = 0; row < rows; ++n) {
+    const unsigned next = row + stride;
+    Floats next_y = {};
+    if (next < rows) next_y = work_out(next);
+    const Fp8RowScale scale(hear_highest(n, shared));
+    if (next < rows) tell_highest(next_y, n + 1, shared);
+    if (i == 0) p.out_scale[row] = scale.value();
+    store_run_fp8<kAligned>(static_cast<uint8_t*>(p.out) + int64_t{row} * p.width + i,
+                            static_cast<int>(p.width) - i, scale.stored(y));
+    y = next_y;
+    row = next;
+  }
+}
+
 }  // namespace rudder::cuda

@@ -31,6 +31,34 @@ __device__ void prefetch_weights(const float* weights, int64_t width) {
   }
 }
 
+// A thread's runs of a row.
+template <int kRuns, bool kAligned>
+__device__ void load_row(const void* from, int64_t row, int width, Packed (&to)[kRuns]) {
+#pragma unroll
+  for (int r = 0; r < kRuns; ++r) {
+    const int i = row_column(r);
+    to[r] = load_run<kAligned>(static_cast<const Bf16*>(from) + row * width + i, width - i);
+  }
+}
+template <int kRuns, bool kAligned>
+__device__ void store_row(void* to, int64_t row, int width, const Packed (&from)[kRuns]) {
+#pragma unroll
+  for (int r = 0; r < kRuns; ++r) {
+    const int i = row_column(r);
+    store_run<kAligned>(static_cast<Bf16*>(to) + row * width + i, width - i, from[r]);
+  }
+}
+// Of a norm's weights; null: there is none, and `to` stays as it is.
+template <int kRuns, bool kAligned>
+__device__ void load_weights(const float* weights, int width, Floats (&to)[kRuns]) {
+  if (weights == nullptr) return;
+#pragma unroll
+  for (int r = 0; r < kRuns; ++r) {
+    const int i = row_column(r);
+    to[r] = load_floats<kAligned>(weights + i, width - i);
+  }
+}
+
 // The largest magnitude of a thread's runs.
 template <int kRuns>
 __device__ float highest_of(const Floats (&x)[kRuns]) {
@@ -166,6 +194,31 @@ __device__ Floats sum_run(const ResidualNormParams& p, Floats x, const Floats& b
   for (int j = 0; j < kRun; ++j) x.v[j] = __fadd_rn(x.v[j], branch.v[j]);
   if constexpr (kScales) x = scaled_run(x, p.sum_scale);
   return x;
+}
+
+// A row of the branch as it is added, but for its taps: take(r, run) has its runs. meanwhile() runs
+// while delta comes.
+template <int kRuns, bool kAligned, bool kFp8, bool kClips, bool kScales, typename Meanwhile,
+          typename Take>
+__device__ void load_branch(const ResidualNormParams& p, int64_t row, float* scratch,
+                            Meanwhile meanwhile, Take take) {
+  const int hidden = static_cast<int>(p.hidden);
+  typename DeltaRun<kFp8>::Type delta[kRuns];
+#pragma unroll
+  for (int r = 0; r < kRuns; ++r) {
+    const int i = row_column(r);
+    delta[r] = DeltaRun<kFp8>::template load<kAligned>(p, row, i, hidden - i);
+  }
+  meanwhile();
+  const RowNorm<kClips> norm(p.delta_norm, p.delta_alpha, delta, hidden, p.delta_eps, scratch);
+#pragma unroll
+  for (int r = 0; r < kRuns; ++r) {
+    const int i = row_column(r);
+    Floats weight = {};
+    if (p.delta_norm != nullptr) weight = load_floats<kAligned>(p.delta_norm + i, hidden - i);
+    take(r, branch_run<kScales>(
+                p, norm.applied_to<kAligned>(unpack(delta[r]), weight, i, hidden - i)));
+  }
 }
 
 template <int kRunsOfThis, bool kAlignedOfThis>

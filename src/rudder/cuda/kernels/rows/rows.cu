@@ -117,37 +117,22 @@ template <int kRuns, bool kAligned, bool kFp8, bool kClips, bool kScales>
 __device__ void add_delta(const ResidualNormParams& p, Packed (&x)[kRuns], float* scratch) {
   const int hidden = static_cast<int>(p.hidden);
   const int64_t row = int64_t{blockIdx.x} * hidden;
-  typename DeltaRun<kFp8>::Type delta[kRuns];
-#pragma unroll
-  for (int r = 0; r < kRuns; ++r) {
-    const int i = row_column(r);
-    delta[r] = DeltaRun<kFp8>::template load<kAligned>(p, blockIdx.x, i, hidden - i);
-  }
-  const RowNorm<kClips> norm(p.delta_norm, p.delta_alpha, delta, hidden, p.delta_eps, scratch);
-#pragma unroll
-  for (int r = 0; r < kRuns; ++r) {
-    const int i = row_column(r);
-    Floats weight = {};
-    if (p.delta_norm != nullptr) weight = load_floats<kAligned>(p.delta_norm + i, hidden - i);
-    Floats branch =
-        branch_run<kScales>(p, norm.applied_to<kAligned>(unpack(delta[r]), weight, i, hidden - i));
+  const auto add = [&](int r, Floats branch) {
     if (kScales && p.rounds) branch = rounded(branch);
     x[r] = pack(sum_run<kScales>(p, unpack(x[r]), branch));
+    const int i = row_column(r);
     store_run<kAligned>(static_cast<Bf16*>(p.x) + row + i, hidden - i, x[r]);
-  }
+  };
+  load_branch<kRuns, kAligned, kFp8, kClips, kScales>(
+      p, blockIdx.x, scratch, [] {}, add);
 }
 
 // x as it is to be normed, where nothing is added.
 template <int kRuns, bool kAligned>
 __device__ void scale_sum(const ResidualNormParams& p, Packed (&x)[kRuns]) {
-  const int hidden = static_cast<int>(p.hidden);
 #pragma unroll
-  for (int r = 0; r < kRuns; ++r) {
-    const int i = row_column(r);
-    x[r] = pack(scaled_run(unpack(x[r]), p.sum_scale));
-    store_run<kAligned>(static_cast<Bf16*>(p.x) + int64_t{blockIdx.x} * hidden + i, hidden - i,
-                        x[r]);
-  }
+  for (int r = 0; r < kRuns; ++r) x[r] = pack(scaled_run(unpack(x[r]), p.sum_scale));
+  store_row<kRuns, kAligned>(p.x, blockIdx.x, static_cast<int>(p.hidden), x);
 }
 
 // A thread reads and writes the same elements, so that delta may be out. Without kClips no norm is
@@ -158,13 +143,7 @@ __global__ void __launch_bounds__(kMaxRowThreads) residual_norm_kernel(const Res
   const int hidden = static_cast<int>(p.hidden);
   // Weights do not change: they are fetched while the kernel before this one ends.
   Floats weight[kRuns] = {};
-  if (p.norm != nullptr) {
-#pragma unroll
-    for (int r = 0; r < kRuns; ++r) {
-      const int i = row_column(r);
-      weight[r] = load_floats<kAligned>(p.norm + i, hidden - i);
-    }
-  }
+  load_weights<kRuns, kAligned>(p.norm, hidden, weight);
   prefetch_weights<kRuns>(p.delta_norm, hidden);
   if constexpr (kClips) {
     prefetch_weights<kRuns>(p.delta_alpha, hidden);
@@ -175,11 +154,7 @@ __global__ void __launch_bounds__(kMaxRowThreads) residual_norm_kernel(const Res
   dependency_trigger();
   const int64_t row = int64_t{blockIdx.x} * hidden;
   Packed x[kRuns];
-#pragma unroll
-  for (int r = 0; r < kRuns; ++r) {
-    const int i = row_column(r);
-    x[r] = load_run<kAligned>(static_cast<const Bf16*>(p.x) + row + i, hidden - i);
-  }
+  load_row<kRuns, kAligned>(p.x, blockIdx.x, hidden, x);
   if (p.delta != nullptr) {
     add_delta<kRuns, kAligned, kFp8, kClips, kScales>(p, x, scratch[0]);
   } else if (kScales) {

@@ -141,43 +141,28 @@ __global__ void __maxnreg__(kRegisters<kFp8>)
   GatedRun run = load_gated<kAligned>(p, row, i);
   cluster_wait();
   // A row as it leaves, and on its way the one after it.
-  const auto work_out = [&](unsigned at, Floats(&y)[1]) {
+  const auto work_out = [&](unsigned at) {
     GatedScales scales = {};
     if constexpr (kScaled) {
       scales.gate = load_floats<kAligned>(p.x_scales.column + i, left);
       scales.up = load_floats<kAligned>(p.x_scales.column + p.width + i, left);
     }
-    y[0] = gated<kScaled>(run, scales, p.activation);
+    Floats y[1] = {gated<kScaled>(run, scales, p.activation)};
     const unsigned next = at + stride;
     if (next < rows) run = load_gated<kAligned>(p, next, i);
     taps.look_up(static_cast<int>(at));
     taps.at(0, y);
     if (p.rounds) y[0] = rounded(y[0]);
     if (next < rows) taps.load(next);
+    return y[0];
   };
-  if constexpr (!kFp8) {
+  if constexpr (kFp8) {
+    store_gated_fp8<kAligned>(p, row, stride, i, highest, work_out);
+  } else {
     for (; row < rows; row += stride) {
-      Floats y[1];
-      work_out(row, y);
-      store_run<kAligned>(static_cast<Bf16*>(p.out) + int64_t{row} * p.width + i, left, pack(y[0]));
+      store_run<kAligned>(static_cast<Bf16*>(p.out) + int64_t{row} * p.width + i, left,
+                          pack(work_out(row)));
     }
-    return;
-  }
-  // As in gated_act.cu, the next row is worked out while the blocks tell each other of this one.
-  Floats y[1];
-  work_out(row, y);
-  tell_highest(y[0], 0, highest);
-  for (unsigned n = 0; row < rows; ++n) {
-    const unsigned next = row + stride;
-    Floats next_y[1] = {};
-    if (next < rows) work_out(next, next_y);
-    const Fp8RowScale scale(hear_highest(n, highest));
-    if (next < rows) tell_highest(next_y[0], n + 1, highest);
-    if (i == 0) p.out_scale[row] = scale.value();
-    store_run_fp8<kAligned>(static_cast<uint8_t*>(p.out) + int64_t{row} * p.width + i, left,
-                            scale.stored(y[0]));
-    y[0] = next_y[0];
-    row = next;
   }
 }
 

@@ -12,56 +12,6 @@ namespace {
 constexpr int kSmallBlock = 512;
 constexpr int kLargeBlock = 896;
 
-template <int kRuns, bool kAligned>
-__device__ void load_row(const void* from, int64_t row, int width, Packed (&to)[kRuns]) {
-#pragma unroll
-  for (int r = 0; r < kRuns; ++r) {
-    const int i = row_column(r);
-    to[r] = load_run<kAligned>(static_cast<const Bf16*>(from) + row * width + i, width - i);
-  }
-}
-template <int kRuns, bool kAligned>
-__device__ void store_row(void* to, int64_t row, int width, const Packed (&from)[kRuns]) {
-#pragma unroll
-  for (int r = 0; r < kRuns; ++r) {
-    const int i = row_column(r);
-    store_run<kAligned>(static_cast<Bf16*>(to) + row * width + i, width - i, from[r]);
-  }
-}
-
-// The branch as it is added, before taps, which are looked up while it comes.
-template <int kRuns, bool kAligned, bool kFp8, typename Taps>
-__device__ void load_branch(const ResidualNormParams& p, int64_t row, Taps& taps,
-                            Floats (&to)[kRuns], float* scratch) {
-  const int hidden = static_cast<int>(p.hidden);
-  typename DeltaRun<kFp8>::Type delta[kRuns];
-#pragma unroll
-  for (int r = 0; r < kRuns; ++r) {
-    const int i = row_column(r);
-    delta[r] = DeltaRun<kFp8>::template load<kAligned>(p, row, i, hidden - i);
-  }
-  taps.look_up(row);
-  const RowNorm<true> norm(p.delta_norm, p.delta_alpha, delta, hidden, p.delta_eps, scratch);
-#pragma unroll
-  for (int r = 0; r < kRuns; ++r) {
-    const int i = row_column(r);
-    Floats weight = {};
-    if (p.delta_norm != nullptr) weight = load_floats<kAligned>(p.delta_norm + i, hidden - i);
-    to[r] = branch_run<true>(p, norm.applied_to<kAligned>(unpack(delta[r]), weight, i, hidden - i));
-  }
-}
-
-template <int kRuns, bool kAligned>
-__device__ void load_norm(const ResidualNormParams& p, Floats (&to)[kRuns]) {
-  if (p.norm == nullptr) return;
-  const int hidden = static_cast<int>(p.hidden);
-#pragma unroll
-  for (int r = 0; r < kRuns; ++r) {
-    const int i = row_column(r);
-    to[r] = load_floats<kAligned>(p.norm + i, hidden - i);
-  }
-}
-
 // A thread reads and writes the same elements, so that delta may be out.
 // kFew: of no more rows than multiprocessors, so a block may have all registers.
 template <int kRuns, bool kAligned, bool kFp8, int kMaxThreads, bool kOnlyAdds, bool kFew>
@@ -83,7 +33,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock && !kF
   // A large block has no registers for the weights of the norm while programs run.
   Floats norm[kRuns] = {};
   if constexpr (kIsSmall) {
-    load_norm<kRuns, kAligned>(p, norm);
+    load_weights<kRuns, kAligned>(p.norm, hidden, norm);
   } else {
     prefetch_weights<kRuns>(p.norm, hidden);
   }
@@ -100,7 +50,9 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock && !kF
   load_row<kRuns, kAligned>(p.x, row, hidden, x);
   Floats h[kRuns] = {};
   if (p.delta != nullptr) {
-    load_branch<kRuns, kAligned, kFp8>(p, row, taps, h, scratch[0]);
+    load_branch<kRuns, kAligned, kFp8, true, true>(
+        p, row, scratch[0], [&] { taps.look_up(row); },
+        [&](int r, const Floats& run) { h[r] = run; });
     if constexpr (!kOnlyAdds) taps.at(kDeltaPoint, h);
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) {
@@ -117,7 +69,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock && !kF
   const bool changes = p.delta != nullptr || p.sum_scale != 1.0f || taps.is_active();
   if (changes) store_row<kRuns, kAligned>(p.x, row, hidden, x);
   if (p.out == nullptr) return;
-  if constexpr (!kIsSmall) load_norm<kRuns, kAligned>(p, norm);
+  if constexpr (!kIsSmall) load_weights<kRuns, kAligned>(p.norm, hidden, norm);
   const RowNorm<true> out_norm(p.norm, p.norm_alpha, x, hidden, p.eps, scratch[1]);
 #pragma unroll
   for (int r = 0; r < kRuns; ++r) {
