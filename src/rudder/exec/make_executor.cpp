@@ -24,8 +24,13 @@
 namespace rudder::exec {
 namespace {
 
-// How a model is divided among devices. The devices are listed replica by replica, of each replica
-// stage by stage, of each stage rank by rank. Lives while the executors are made.
+// Executors are made in three steps: each device gets a memory budget, and all budgets are made
+// equal (budget_all); each device loads its part of the model and starts an executor of its own
+// (load_ranks); the executors of a replica become one (join).
+
+// How a model is divided among devices. The devices are listed replica by replica, the devices of a
+// replica stage by stage, the devices of a stage rank by rank. load_models() and budget_model() own
+// one while they run.
 struct Division {
   const weights::Checkpoint& checkpoint;
   const model::ModelSpec& spec;  // of the whole model
@@ -37,7 +42,7 @@ struct Division {
   const model::Stage& stage_of(size_t device) const {
     return stages[device / num_ranks % stages.size()];
   }
-  // Each stage may run another step, and the first has one more in front of it.
+  // Each stage may run a step of its own, and one more step waits in front of the first stage.
   int32_t max_in_flight() const {
     return std::max(step::Capacity{}.max_in_flight, static_cast<int32_t>(stages.size()) + 1);
   }
@@ -56,8 +61,9 @@ Result<std::vector<model::Stage>> stages_of(const weights::Checkpoint& checkpoin
   return stages;
 }
 
-// Bytes of the encoders by which a device reads captured rows as features. None on the CPU: the
-// host has the dictionaries already, and code of its own that reads by them.
+// Device memory for the encoders of dictionaries, with which a device reads captured rows as
+// features. The CPU backend needs none: the host code that reads features has the dictionaries in
+// memory already.
 int64_t feature_bytes(const ExecSettings& settings, ops::Ops& ops) {
   constexpr int64_t kDefaultMb = 256;
   const bool reads = ops.reader_ops() != nullptr && ops.feature_ops() != nullptr && !ops.is_host();
@@ -65,8 +71,9 @@ int64_t feature_bytes(const ExecSettings& settings, ops::Ops& ops) {
   return (settings.feature_memory_mb > 0 ? settings.feature_memory_mb : kDefaultMb) << 20;
 }
 
-// The drafts that an executor takes: what the settings ask for, and what `source` says of itself
-// (null: nothing guesses on the device). Trees only where steps `may_take_trees`.
+// The drafts that an executor takes: those that the settings ask for, in the way that `source`
+// guesses (null: nothing guesses on the device). `may_take_trees`: the device's steps can verify
+// trees.
 step::DraftCaps draft_caps(const StepLimits& limits, const DraftSource* source,
                            bool may_take_trees) {
   step::DraftCaps caps = {.max_draft = limits.max_draft, .guesses = source != nullptr};
@@ -75,8 +82,8 @@ step::DraftCaps draft_caps(const StepLimits& limits, const DraftSource* source,
   return caps;
 }
 
-// The memory of one device, which is a rank or a stage of the model. `max_model_len` is that of the
-// settings, or a smaller one that another device has room for.
+// The memory budget of one device. `max_model_len` is the longest sequence that the settings allow,
+// or a shorter one if another device has no room for that.
 Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const model::Stage& stage,
                                  int32_t max_model_len) {
   const ExecSettings& settings = division.settings;
@@ -134,10 +141,11 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
   return budget;
 }
 
-// The memory of all devices together: that of the first device, whose weights are the largest of
-// its stage; of several stages one budget each. A block or state has its part on every device, so
-// all devices have as many of them as the one with room for the fewest, and sequences are as long
-// as the shortest that some device has room for.
+// One memory budget for all devices. Every device holds a part of each block, state and sequence,
+// so all devices get the numbers of the device that has room for the fewest blocks and states and
+// for the shortest sequence. The result is the first device's budget, since the first rank of a
+// stage has the largest weights; where there are several stages, it has a budget for each in
+// `stages`.
 Result<MemoryBudget> budget_all(const Division& division, const std::vector<ops::Ops*>& devices) {
   const auto budget_each = [&](int32_t max_model_len) -> Result<std::vector<MemoryBudget>> {
     std::vector<MemoryBudget> budgets;
@@ -203,23 +211,25 @@ step::Capacity capacity_of(const MemoryBudget& memory, const model::ModelSpec& s
           .taps = memory.taps};
 }
 
-// What the threads that load share; each reads it.
+// What the loading threads read in common.
 struct Loading {
   const Division& division;
   const MemoryBudget& memory;
   const LoadProgress& progress;
 };
 
-// Which part of its replica a device has.
+// The part that a device has in its replica.
 struct DevicePart {
   model::Stage stage;
-  // Between the ranks of this index of the replica's stages; null: one stage has all layers.
+  // Connects the ranks of equal index of the replica's stages; null: one stage has all layers.
   std::shared_ptr<StageLink> link;
 };
 
+// A device that is loaded. It owns what it has of the model through its executor.
 struct LoadedRank {
   std::unique_ptr<step::Executor> executor;
-  // Of a lens over this rank's head, where there is one; the first rank's reader reads all.
+  // The device's part of the lens, if it has one. The reader of the stage's first rank reads the
+  // heads of all ranks.
   std::unique_ptr<ops::Ops> reader;
   HeadLens::Weights lens;
   std::unique_ptr<ops::Ops> feature_ops;  // where rows are read as features
@@ -262,8 +272,8 @@ Result<LoadedRank> load_rank(const Loading& loading, std::unique_ptr<ops::Ops> o
   return loaded;
 }
 
-// Reports the progress of all devices, which load at the same time, as that of one load. The
-// threads that load call it.
+// Devices load at the same time; JointProgress reports their progress as that of one load. The
+// loading threads call it.
 class JointProgress {
  public:
   JointProgress(ProgressFn report, size_t count) : report_(std::move(report)), done_(count, 0) {}
@@ -283,7 +293,8 @@ class JointProgress {
   std::vector<int64_t> done_;
 };
 
-// Loads each device on a thread of its own, but for the first, which loads on the caller's.
+// Loads every device, at the same time: the first on the caller's thread, each other one on a
+// thread that ends before the call returns.
 std::vector<Result<LoadedRank>> load_ranks(const Loading& loading,
                                            std::vector<std::unique_ptr<ops::Ops>> ranks,
                                            const std::vector<DevicePart>& parts) {
@@ -300,8 +311,8 @@ std::vector<Result<LoadedRank>> load_ranks(const Loading& loading,
   return loaded;
 }
 
-// The error for which loading failed; null: all devices are loaded. A rank whose group has ended
-// says so (kCancelled), but another rank's error is why the group ended.
+// The error that made the load fail; null: all devices are loaded. When one rank fails, the other
+// ranks of its group fail with kCancelled; their errors count only if there is no other.
 const Error* why_not_loaded(const std::vector<Result<LoadedRank>>& loaded) {
   const Error* why = nullptr;
   for (const Result<LoadedRank>& one : loaded) {
@@ -311,8 +322,7 @@ const Error* why_not_loaded(const std::vector<Result<LoadedRank>>& loaded) {
   return why;
 }
 
-// The lens over the head of a replica, which its last stage has, or the ranks of that stage by
-// parts.
+// The lens of a replica. The head that it reads lies on the last stage, divided among its ranks.
 Result<std::unique_ptr<HeadLens>> make_lens(const model::ModelSpec& spec,
                                             std::span<Result<LoadedRank>> replica) {
   std::unique_ptr<ops::Ops> reader;
@@ -338,8 +348,9 @@ Result<std::unique_ptr<DeviceFeatureReader>> make_features(const MemoryBudget& m
   return DeviceFeatureReader::make(std::move(reader), bounds);
 }
 
-// The part of each device, in the order of the devices. A rank has the whole residual stream, so it
-// hands over to the rank of its own index of the next stage, and to no other.
+// The part of each device, in the order of the devices. Every rank of a stage has the whole
+// residual stream, so a rank sends it to the rank of equal index of the next stage, and to no
+// other.
 std::vector<DevicePart> parts_of(const Division& division, size_t num_devices) {
   std::vector<DevicePart> parts;
   std::vector<std::shared_ptr<StageLink>> links(division.num_ranks);
@@ -354,7 +365,7 @@ std::vector<DevicePart> parts_of(const Division& division, size_t num_devices) {
   return parts;
 }
 
-// One executor of a replica out of those of its devices.
+// Makes one executor of the executors of a replica's devices.
 std::unique_ptr<step::Executor> join(const Division& division,
                                      std::span<Result<LoadedRank>> replica) {
   std::vector<std::unique_ptr<step::Executor>> stages;

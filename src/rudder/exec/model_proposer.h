@@ -1,5 +1,8 @@
-// ModelProposer: a draft model, which is a smaller model of the same tokens that guesses for the
-// model (pass_proposer.h).
+// ModelProposer: the draft source that is a draft model, a smaller model with the same vocabulary.
+// This file says how a draft model is read, loaded and divided among ranks; pass_proposer.h says
+// how it guesses. The thread that loads a rank calls read(), load() and shard(); the executor then
+// owns the proposer, and its worker thread calls all else. The proposer owns the rank's part of the
+// draft model.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +22,12 @@ namespace rudder::exec {
 
 class ModelProposer final : public PassProposer {
  public:
-  // Spec and weights are the rank's part of it.
+  // `spec` and `weights` are the rank's part of the draft model; with a tree it guesses that tree,
+  // else chains.
   ModelProposer(model::ModelSpec spec, model::Weights weights, step::RankedTree tree = {})
       : PassProposer(std::move(tree)), spec_(std::move(spec)), weights_(std::move(weights)) {}
-  // From limits.draft_model.
+  // Of the draft model at limits.draft_model, whole and not loaded yet. kUnsupported: it is asked
+  // for a tree and has layers that run none.
   static Result<std::unique_ptr<DraftSource>> read(const StepLimits& limits,
                                                    const model::ModelSpec& target);
 
