@@ -352,7 +352,7 @@ TEST_F(DecoderReference, EveryNumberOfAQueryMovesTheLogits) {
         number = 2 * kept + 1;
         const Matrix moved = testing::reference_forward(spec, weights, *ops_, ids_);
         number = kept;
-        EXPECT_GT(testing::max_difference(moved, base), 1e-3 * testing::max_abs(base))
+        EXPECT_GT(testing::max_difference(moved, base), 1e-4 * testing::max_abs(base))
             << what << " " << i;
       }
     }

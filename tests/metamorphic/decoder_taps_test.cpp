@@ -10,6 +10,7 @@
 #include "rudder/model/decoder.h"
 #include "rudder/model/tap_geometry.h"
 #include "rudder/testing/forwarding_ops.h"
+#include "rudder/testing/gated_values.h"
 #include "rudder/testing/low_precision_ops.h"
 #include "rudder/testing/tap_table.h"
 #include "rudder/testing/tiny_model.h"
@@ -40,6 +41,9 @@ class RecordingOps final : public testing::PassingOps {
 
   std::vector<std::string> calls;
   std::vector<Tapped> taps;
+  std::function<void()> on_linear;
+  // Before it is passed on.
+  std::function<void(ops::Ops& inner, const ops::ResidualNormArgs& args)> on_norm;
 
   void embed(const ops::EmbedArgs& args) override {
     calls.emplace_back("embed");
@@ -47,6 +51,7 @@ class RecordingOps final : public testing::PassingOps {
   }
   void linear(const ops::LinearArgs& args) override {
     calls.emplace_back("linear");
+    if (on_linear) on_linear();
     inner_->linear(args);
   }
   void attention(const ops::AttentionArgs& args) override {
@@ -66,6 +71,7 @@ class RecordingOps final : public testing::PassingOps {
     for (const ops::Taps& at : {args.delta_taps, args.x_taps[0], args.x_taps[1], args.out_taps}) {
       note(at, args.x.shape[0]);
     }
+    if (on_norm) on_norm(*inner_, args);
     inner_->residual_norm(args);
   }
   void mix_streams(const ops::MixStreamsArgs& args) override {
@@ -95,13 +101,13 @@ class RecordingOps final : public testing::PassingOps {
 constexpr int64_t kTokens = 5;
 
 // A tiny model, a prompt of one sequence, and a table with nothing in it.
-class DecoderTaps : public ::testing::TestWithParam<TinyArch> {
+class DecoderCalls : public ::testing::Test {
  protected:
-  void make(std::unique_ptr<ops::Ops> backend) {
+  void make(std::unique_ptr<ops::Ops> backend, const model::ModelSpec& spec) {
     auto recording = std::make_unique<RecordingOps>(std::move(backend));
     ops_ = recording.get();
     device_ = std::make_unique<testing::Device>(std::move(recording));
-    spec_ = testing::tiny_spec(GetParam());
+    spec_ = spec;
     weights_ = testing::random_weights(spec_, *ops_, 7).value();
     for (const model::LayerSpec& layer : spec_.layers) {
       const model::KvGeometry a = model::kv_geometry(layer);
@@ -171,6 +177,13 @@ class DecoderTaps : public ::testing::TestWithParam<TinyArch> {
   std::unique_ptr<model::Decoder> decoder_;
   tap::Geometry geometry_;
   ops::TapTable table_;
+};
+
+class DecoderTaps : public DecoderCalls, public ::testing::WithParamInterface<TinyArch> {
+ protected:
+  void make(std::unique_ptr<ops::Ops> backend) {
+    DecoderCalls::make(std::move(backend), testing::tiny_spec(GetParam()));
+  }
 };
 
 TEST_P(DecoderTaps, WithoutThemTheCallsArePlain) {
@@ -277,6 +290,57 @@ TEST_P(DecoderTaps, NothingInTheTableChangesNothing) {
         EXPECT_EQ(got, plain) << rows.size() << " rows, with encodes";
       }
     }
+    kv_.clear();
+  }
+}
+
+// A branch that reads its input in act, while its product takes quantised rows: one norm writes
+// both, each as the norm that writes one form alone does.
+TEST_F(DecoderCalls, OneNormWritesBothFormsOfARow) {
+  model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
+  spec.layers[1].mixer = model::CustomMixer{testing::make_gated_values(64)};
+  for (const bool is_low : {false, true}) {
+    make(is_low ? testing::make_low_precision_ops() : cpu::make_reference_ops(), spec);
+    const auto bytes_of = [&](const View& view) {
+      const testing::HostTensor host = device_->get(view);
+      return std::vector<std::byte>(host.bytes().begin(), host.bytes().end());
+    };
+    std::vector<View> written;                     // by the model
+    std::vector<std::vector<std::byte>> expected;  // of the same
+    const auto run_alone = [&](ops::Ops& inner, ops::ResidualNormArgs args, DType dtype) {
+      const auto copied = [&](const View& view) { return device_->put(device_->get(view)); };
+      args.x = copied(args.x);
+      if (!args.delta.empty()) args.delta = copied(args.delta);
+      args.out = inner.allocate(dtype, args.x.shape).value();
+      args.out_act = {};
+      if (dtype != DType::kF8E4M3) args.out_scale = {};
+      if (!args.out_scale.empty()) args.out_scale = copied(args.out_scale);
+      inner.residual_norm(args);
+      expected.push_back(bytes_of(args.out));
+      if (!args.out_scale.empty()) expected.push_back(bytes_of(args.out_scale));
+    };
+    bool is_done = false;  // with the first step
+    ops_->on_norm = [&](ops::Ops& inner, const ops::ResidualNormArgs& args) {
+      if (args.out_act.empty() || is_done) return;
+      written = {args.out, args.out_scale, args.out_act};
+      run_alone(inner, args, DType::kF8E4M3);
+      run_alone(inner, args, DType::kBF16);
+    };
+    // The mixer checks them as it reads: nothing has overwritten them by then.
+    std::vector<std::vector<std::byte>> got;
+    ops_->on_linear = [&] {
+      if (written.empty() || !got.empty()) return;
+      for (const View& view : written) got.push_back(bytes_of(view));
+    };
+    const auto plain = run(batch({0, 4}, false));
+    is_done = true;
+    EXPECT_EQ(written.size(), is_low ? 3u : 0u);
+    EXPECT_EQ(got, expected);
+    EXPECT_EQ(run(batch({0, 4}, true)), plain);  // with taps that do nothing
+    // The gate is read.
+    const View gate = std::get<model::CustomMixer::Weights>(weights_.layers[1].mixer).vector;
+    std::fill_n(gate.as<float>(), gate.num_rows(), 0.0f);
+    EXPECT_NE(run(batch({0, 4}, false)), plain);
     kv_.clear();
   }
 }

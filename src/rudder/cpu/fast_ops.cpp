@@ -80,7 +80,8 @@ class FastOps final : public HostOps, public ops::ReaderOps {
 
   void residual_norm(const ops::ResidualNormArgs& asked) override {
     const ops::ResidualNormArgs args = with_ranks_summed(asked, &pool_);
-    RUDDER_CHECK(args.out_scale.empty(), "no product here takes quantised rows");
+    RUDDER_CHECK(args.out_scale.empty() && args.out_act.empty(),
+                 "no product here takes quantised rows");
     const int64_t hidden = args.x.shape[1];
     for_rows(args.x.shape[0], hidden, [&](int64_t t) {
       float* x = args.x.as<float>() + t * hidden;

@@ -207,6 +207,7 @@ class ReferenceOps final : public HostOps {
     }
     run_taps(args.out_taps, t, normed.data(), hidden);
     write_row(normed, t, args.out, args.out_scale);
+    if (!args.out_act.empty()) write_row(normed, t, args.out_act, {});
   }
 
   // Row t of `out`, quantised when `out` is.

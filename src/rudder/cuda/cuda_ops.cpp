@@ -464,7 +464,7 @@ void CudaOps::residual_norm(const ops::ResidualNormArgs& args) {
   ResidualNormParams params = residual_norm_params(args);
   params.rounds = rounds_;
   if (args.sums_ranks && exchange_) {
-    if (!is_tapped(args) && exchange_->has_sum_and_norm(params)) {
+    if (!is_tapped(args) && args.out_act.empty() && exchange_->has_sum_and_norm(params)) {
       const ProductScales scales = take_scales(args.delta);
       return launch("residual_norm", {&args.x, &args.out},
                     [&] { return exchange_->sum_and_norm(params, scales); });

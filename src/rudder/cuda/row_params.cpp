@@ -112,6 +112,7 @@ ResidualNormParams residual_norm_params(const ops::ResidualNormArgs& args) {
   params.hidden = args.x.shape[1];
   params.out = args.out.data;
   params.out_scale = pointer<float>(args.out_scale);
+  params.out_act = args.out_act.data;
   params.lets_next_begin = fetches_ahead(args.next, params.rows);
   return params;
 }

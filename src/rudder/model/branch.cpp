@@ -22,15 +22,18 @@ Operand Products::empty_operand(const ops::LinearWeight& weight, int64_t rows,
   if (weight.input == ops::InputForm::kF8Rows) {
     operand.x.dtype = tensor::DType::kF8E4M3;
     operand.scale = scales_.rows(0, rows);
+  } else {
+    operand.act = operand.x;
   }
   return operand;
 }
 
 Operand Products::operand_of(const ops::LinearWeight& weight, const ops::View& x,
                              const ops::View& buffer) const {
-  if (weight.input == ops::InputForm::kAct) return {.x = x, .scale = {}};
-  const Operand operand = empty_operand(weight, x.shape[0], buffer);
+  if (weight.input == ops::InputForm::kAct) return {.x = x, .scale = {}, .act = x};
+  Operand operand = empty_operand(weight, x.shape[0], buffer);
   ops_.quantise({.x = x, .out = operand.x, .out_scale = operand.scale, .next = &weight});
+  operand.act = x;
   return operand;
 }
 

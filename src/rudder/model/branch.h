@@ -4,7 +4,7 @@
 //
 // A kind of branch is a struct that is an alternative of Mixer or Mlp (spec.h), with nested Names
 // and Weights, and these functions beside it: list_tensors, scratch_widths, and state_bytes and mix
-// (of a mixer) or feed_forward (of an MLP).
+// (of a mixer) or feed_forward (of an MLP); and reads_act, where it is true.
 #pragma once
 
 #include <array>
@@ -23,10 +23,13 @@ namespace rudder::model {
 // The start of a flat buffer as [rows, width].
 ops::View shaped(const ops::View& buffer, int64_t rows, int64_t width);
 
-// What a product takes: act, or F8E4M3 with a scale a row, as its weight wants it.
+// What a product takes: act, or F8E4M3 with a scale a row, as its weight wants it. `act` has the
+// same rows in act: x itself where the product takes that, else where the branch reads it
+// (reads_act) or what was quantised; it may be the residual, and is read alone.
 struct Operand {
   ops::View x;
   ops::View scale;
+  ops::View act = {};
 
   int64_t rows() const { return x.shape[0]; }
 };
@@ -52,6 +55,13 @@ class Products {
   ops::Ops& ops_;
   const ops::View scales_;
 };
+
+// Whether a kind of branch reads its input in act as well as in the form that its first product
+// takes, as routers and adapters do. The norm in front of it then writes both (Operand.act).
+template <typename Branch>
+bool reads_act(const Branch& /*branch*/) {
+  return false;
+}
 
 // Elements of a piece of the scratch buffer that holds [max_tokens, width]: every piece starts on a
 // 64-byte line, whatever the dtype.

@@ -46,6 +46,7 @@ class MixerKind {
                             LayerTensors& out) const = 0;
   virtual std::vector<int64_t> scratch_widths() const = 0;
   virtual StateBytes state_bytes() const = 0;
+  virtual bool reads_act() const { return false; }  // branch.h
   virtual Mixed mix(const CustomMixer::Weights& weights, const Operand& in,
                     const LayerStep& step) const = 0;
 };
@@ -59,6 +60,9 @@ inline std::vector<int64_t> scratch_widths(const CustomMixer& mixer) {
 }
 inline StateBytes state_bytes(const CustomMixer& mixer) {
   return mixer.kind->state_bytes();
+}
+inline bool reads_act(const CustomMixer& mixer) {
+  return mixer.kind->reads_act();
 }
 // Where Mixed is complete.
 template <typename Step>

@@ -28,6 +28,11 @@ const ops::LinearWeight& output_of(const MixerWeights& weights) {
   return std::visit([](const auto& mixer) -> const ops::LinearWeight& { return mixer.output(); },
                     weights);
 }
+// Of a mixer or an MLP.
+template <typename Branch>
+bool reads_input_in_act(const Branch& branch) {
+  return std::visit([](const auto& kind) { return reads_act(kind); }, branch);
+}
 
 // The decoder of a whole model, or of a stage of a pipeline. Decoder::make builds it; the executor
 // owns it and calls it on its worker thread, step after step. The decoder owns its buffers and the
@@ -275,6 +280,7 @@ Operand LayerwiseDecoder::enter_layer(size_t layer, const View& x, const Forward
   return residual_->read(x, {layer, BranchKind::kMixer},
                          {.norm = weights_.layers[layer].mixer_pre_norm,
                           .next = input_of(weights_.layers[layer].mixer),
+                          .wants_act = reads_input_in_act(spec_.layers[layer].mixer),
                           .x_taps = taps_at(layer, tap::Site::kResidPre, batch, rows),
                           .out_taps = taps_at(layer, tap::Site::kAttnIn, batch, rows)},
                          batch);
@@ -297,10 +303,12 @@ Operand LayerwiseDecoder::end_layer(size_t layer, const View& x, const Mixed& mi
                     .delta_taps = taps(Site::kAttnOut),
                     .x_taps = taps(Site::kResidMid)},
                    batch);
-  const Operand in = residual_->read(
-      x, {layer, BranchKind::kMlp},
-      {.norm = weights.mlp_pre_norm, .next = input_of(weights.mlp), .out_taps = taps(Site::kMlpIn)},
-      batch);
+  const Operand in = residual_->read(x, {layer, BranchKind::kMlp},
+                                     {.norm = weights.mlp_pre_norm,
+                                      .next = input_of(weights.mlp),
+                                      .wants_act = reads_input_in_act(spec_.layers[layer].mlp),
+                                      .out_taps = taps(Site::kMlpIn)},
+                                     batch);
   const ops::Taps mlp_taps = taps(Site::kMlpAct);
   const View mlp_out = visit_branch(spec_.layers[layer].mlp, weights.mlp,
                                     [&](const auto& mlp, const auto& mlp_weights) {

@@ -15,6 +15,7 @@ using tensor::View;
 struct Sizes {  // in elements
   int64_t hidden = 0;
   int64_t residual = 0;
+  int64_t act = 0;  // where a branch reads it
   int64_t collapsed = 0;
   int64_t streams = 0;  // more than one, else 0
   int64_t scratch = 0;  // of the branch that needs most
@@ -48,6 +49,7 @@ Sizes sizes_of(const ModelSpec& spec, const DecoderLimits& limits, ops::Rank ran
         elements += piece_elements(limits.max_tokens, width);
       }
       sizes.scratch = std::max(sizes.scratch, elements);
+      if (reads_act(branch)) sizes.act = int64_t{limits.max_tokens} * spec.hidden;
     };
     std::visit(add, layer.mixer);
     std::visit(add, layer.mlp);
@@ -94,6 +96,9 @@ Result<DecoderBuffers> DecoderBuffers::allocate(const ModelSpec& spec, const Dec
   }
   RUDDER_TRY(buffers.normed, ops.allocate(act, {sizes.hidden}));
   RUDDER_TRY(buffers.delta, ops.allocate(act, {sizes.hidden}));
+  if (sizes.act > 0) {
+    RUDDER_TRY(buffers.act, ops.allocate(act, {sizes.act}));
+  }
   RUDDER_TRY(buffers.scale, ops.allocate(DType::kF32, {sizes.scales}));
   RUDDER_TRY(buffers.logits, ops.allocate(DType::kF32, {sizes.logits}));
   if (sizes.logits_part > 0) {
@@ -115,8 +120,8 @@ Result<DecoderBuffers> DecoderBuffers::allocate(const ModelSpec& spec, const Dec
 int64_t DecoderBuffers::bytes(const ModelSpec& spec, const DecoderLimits& limits, DType act,
                               ops::Rank rank) {
   const Sizes sizes = sizes_of(spec, limits, rank);
-  const int64_t act_elements = sizes.residual + sizes.collapsed + 2 * sizes.hidden + sizes.rows +
-                               sizes.scratch + sizes.whole_rows;
+  const int64_t act_elements = sizes.residual + sizes.collapsed + sizes.act + 2 * sizes.hidden +
+                               sizes.rows + sizes.scratch + sizes.whole_rows;
   return act_elements * static_cast<int64_t>(tensor::dtype_bytes(act)) +
          (sizes.logits + sizes.logits_part + sizes.sums + sizes.scales + sizes.rope +
           2 * sizes.streams) *

@@ -24,6 +24,7 @@ struct DecoderBuffers {
   ops::View stream_begin;        // [n] f32: StreamNumbers
   ops::View stream_as_one;       // [n] f32
   ops::View normed;              // [max_tokens * hidden] act
+  ops::View act;                 // likewise, beside a quantised form; empty: no branch reads it
   ops::View delta;               // [max_tokens * hidden] act
   ops::View scratch;             // act; of the branch at hand (branch.h): no two live at once
   ops::View scale;               // [max_tokens] f32, of the operand at hand

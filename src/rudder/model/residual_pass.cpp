@@ -30,7 +30,7 @@ class OneStreamPass final : public ResidualPass {
     args.norm = read.norm;
     args.x_taps[args.delta.empty() ? 0 : 1] = read.x_taps;
     args.out_taps = read.out_taps;
-    return add_and_norm(args, read.next, batch);
+    return add_and_norm(args, read, batch);
   }
 
   void write(const View& x, BranchSite /*site*/, const ResidualWrite& write,
@@ -229,8 +229,7 @@ class StreamsPass final : public ResidualPass {
     ask(args);
     args.out = shaped(buffers_.collapsed, x.shape[0], spec_.hidden);
     kind_.run(args);
-    return add_and_norm({.x = args.out, .norm = read.norm, .out_taps = read.out_taps}, read.next,
-                        batch);
+    return add_and_norm({.x = args.out, .norm = read.norm, .out_taps = read.out_taps}, read, batch);
   }
 
   const Kind kind_;
@@ -239,6 +238,16 @@ class StreamsPass final : public ResidualPass {
 };
 
 }  // namespace
+
+void collapse(const ResidualWeights& last, ops::StreamOps& ops, const View& x, int32_t streams,
+              const View& out) {
+  if (const auto* const mixed = std::get_if<MixedStreams::Weights>(&last)) {
+    return ops.mix_streams({.x = x, .read = mixed->end, .out = out});
+  }
+  const BlockSums::Query& query = std::get<BlockSums::Weights>(last).end;
+  ops.sum_blocks(
+      {.x = x, .blocks = streams - 1, .norm = query.norm, .query = query.query, .out = out});
+}
 
 // On a rank the first of the parts that has the branch adds up the ranks' parts.
 ops::ResidualNormArgs ResidualPass::encode_parts(const ops::ResidualNormArgs& args,
@@ -252,7 +261,7 @@ ops::ResidualNormArgs ResidualPass::encode_parts(const ops::ResidualNormArgs& ar
     if (!encodes(taps)) continue;
     ops::ResidualNormArgs part = rest;
     part.norm = {};
-    part.out = {};
+    part.out = part.out_act = {};
     part.out_taps = {};
     if (!last) part.x_taps[1] = {};
     ops_.residual_norm(part);
@@ -261,6 +270,7 @@ ops::ResidualNormArgs ResidualPass::encode_parts(const ops::ResidualNormArgs& ar
             .norm = rest.norm,
             .out = rest.out,
             .out_scale = rest.out_scale,
+            .out_act = rest.out_act,
             .x_taps = {{}, last ? ops::Taps{} : rest.x_taps[1]},
             .out_taps = rest.out_taps};
   }
@@ -283,22 +293,27 @@ void ResidualPass::finish_branch(ops::ResidualNormArgs& args, const ForwardBatch
   args.delta_scale = 1.0f;
 }
 
-Operand ResidualPass::add_and_norm(const ops::ResidualNormArgs& asked,
-                                   const ops::LinearWeight& next, const ForwardBatch& batch) {
+Operand ResidualPass::add_and_norm(const ops::ResidualNormArgs& asked, const ResidualRead& to,
+                                   const ForwardBatch& batch) {
   const ops::ResidualNormArgs args = encode_parts(asked, batch);
+  const ops::LinearWeight& next = to.next;
+  const bool quantises = next.input == ops::InputForm::kF8Rows;
   ops::ResidualNormArgs placed = args;
   Operand normed;
   // Rows are encoded in act; `next` may take others.
   const bool encodes = !args.norm.empty() && encodes_at(batch, args.out_taps);
+  const auto act_rows = [&](const View& buffer) {
+    return shaped(buffer, args.x.shape[0], spec_.hidden);
+  };
   if (args.norm.empty()) {
     placed.out_taps = {};
   } else if (encodes) {
-    // From where the branch is by now read.
-    const bool quantises = next.input == ops::InputForm::kF8Rows;
-    normed.x = shaped(quantises ? buffers_.delta : buffers_.normed, args.x.shape[0], spec_.hidden);
-    placed.out = normed.x;
+    // Where nobody reads it later, from where the branch is by now read.
+    const View& where = !quantises ? buffers_.normed : to.wants_act ? buffers_.act : buffers_.delta;
+    placed.out = normed.x = act_rows(where);
   } else {
     normed = products_.empty_operand(next, args.x.shape[0], buffers_.normed);
+    if (quantises && to.wants_act) placed.out_act = normed.act = act_rows(buffers_.act);
     placed.out = normed.x;
     placed.out_scale = normed.scale;
     placed.next = &next;

@@ -30,6 +30,7 @@ struct BranchSite {
 struct ResidualRead {
   const ops::NormSpec& norm;  // empty: there is none
   const ops::LinearWeight& next;
+  bool wants_act = false;   // the branch reads what it is given in act, too (reads_act)
   ops::Taps x_taps = {};    // resid_pre
   ops::Taps out_taps = {};  // attn_in, mlp_in, final_norm
 };
@@ -42,6 +43,12 @@ struct ResidualWrite {
   ops::Taps x_taps = {};      // resid_mid, resid_post
   float sum_scale = 1.0f;     // of all that is then in it
 };
+
+// Reads rows of a residual of several streams, x [T, residual_width] act, as end() does: out, [T,
+// hidden] act. `last` is of the model's last layer. The rows have `streams` of the streams
+// (tap::ResidualForm::streams_at).
+void collapse(const ResidualWeights& last, ops::StreamOps& ops, const ops::View& x, int32_t streams,
+              const ops::View& out);
 
 class ResidualPass {
  public:
@@ -83,9 +90,9 @@ class ResidualPass {
   ops::ResidualNormArgs encode_parts(const ops::ResidualNormArgs& args, const ForwardBatch& batch);
   // The part of the op that works on the branch alone.
   void finish_branch(ops::ResidualNormArgs& args, const ForwardBatch& batch);
-  // Runs the op, if it does anything, with an output in the form that `next` takes; what `next`
-  // takes: the normed row, or x itself where there is no norm.
-  Operand add_and_norm(const ops::ResidualNormArgs& asked, const ops::LinearWeight& next,
+  // Runs the op, if it does anything, with an output in the form that `to.next` takes, or in both
+  // forms; what `to.next` takes: the normed row, or x itself where there is no norm.
+  Operand add_and_norm(const ops::ResidualNormArgs& asked, const ResidualRead& to,
                        const ForwardBatch& batch);
 
   const ModelSpec& spec_;

@@ -19,6 +19,8 @@ struct WeightsOf<std::variant<Branch...>> {
   using Type = std::variant<typename Branch::Weights...>;
 };
 
+using ResidualWeights = WeightsOf<Residual>::Type;  // of a layer
+
 struct LayerWeights {
   ops::NormSpec mixer_pre_norm;  // empty norms are not in this model
   ops::NormSpec mixer_post_norm;
@@ -27,7 +29,7 @@ struct LayerWeights {
   // Of the kinds of branches that the layer's spec has.
   WeightsOf<Mixer>::Type mixer;
   WeightsOf<Mlp>::Type mlp;
-  WeightsOf<Residual>::Type residual;
+  ResidualWeights residual;
   float scale = 1;  // of the layer's output
 };
 

@@ -35,7 +35,8 @@ struct LinearWeight;
 
 // x = (x + delta_scale * delta_norm(delta)) * sum_scale; out = norm(x). Each part is optional:
 // without `delta` nothing is added, without `delta_norm` delta is added unchanged, without `norm`
-// out = x, without `out` only x changes. Taps work in fp32: delta_taps on the branch after its norm
+// out = x, without `out` only x changes. With `out_act` the row is written in both forms, each with
+// the bits that it has alone. Taps work in fp32: delta_taps on the branch after its norm
 // and scale, x_taps on the scaled sum before it is rounded and stored, out_taps on the normed row
 // before it is rounded.
 struct ResidualNormArgs {
@@ -45,6 +46,7 @@ struct ResidualNormArgs {
   NormSpec norm = {};        // pre-norm of the next branch
   View out = {};             // [T, hidden] act, or F8E4M3 with out_scale
   View out_scale = {};       // [T] f32, only with F8E4M3
+  View out_act = {};         // [T, hidden] act: the normed row beside an `out` of F8E4M3; optional
   Taps delta_taps = {};      // attn_out, mlp_out
   Taps x_taps[2] = {};       // resid_pre, resid_mid; or resid_post and the next layer's resid_pre
   Taps out_taps = {};        // attn_in, mlp_in, final_norm

@@ -117,7 +117,10 @@ class LowPrecisionOps final : public PassingOps {
     ops::ResidualNormArgs wide = args;
     wide.x = x.view();
     wide.delta = delta.view();
+    Out act(args.out_act);
+    wide.out_act = act.view();
     run(&ops::Ops::residual_norm, wide, args.out);
+    act.done();
     x.round_to(args.x);
   }
 

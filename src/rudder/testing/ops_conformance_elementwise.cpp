@@ -65,6 +65,40 @@ TEST_P(OpsConformance, ResidualNorm) {
   }
 }
 
+// Both forms of a row at once are what each is alone.
+TEST_P(OpsConformance, ResidualNormInBothForms) {
+  if (!writes_f8()) GTEST_SKIP() << "it writes one form";
+  for (int round = 0; round < 32; ++round) {
+    const int64_t rows = pick(kConformanceRows);
+    const int64_t hidden = pick_width();
+    const std::string what = shape_text(rows, hidden) + ", round " + std::to_string(round);
+    const View x = random({rows, hidden});
+    const View delta = random({rows, hidden});
+    ops::ResidualNormArgs asked;
+    asked.norm = random_norm(hidden);
+    if ((round & 2) != 0) asked.delta_norm = random_norm(hidden);
+    if ((round & 4) != 0) asked.delta_scale = 0.22f;
+    if ((round & 8) != 0) asked.sum_scale = 0.75f;
+    const auto run = [&](bool quantises, bool in_act) {
+      ops::ResidualNormArgs args = asked;
+      args.x = copy(x);
+      if ((round & 1) != 0) args.delta = copy(delta);
+      const View act = in_act ? poisoned({rows, hidden}) : View{};
+      args.out = quantises ? poisoned(DType::kF8E4M3, {rows, hidden}) : act;
+      if (quantises) args.out_scale = poisoned(DType::kF32, {rows});
+      if (quantises) args.out_act = act;
+      ops_.residual_norm(args);
+      return args;
+    };
+    const ops::ResidualNormArgs both = run(true, true);
+    const ops::ResidualNormArgs quantised = run(true, false);
+    expect_same_rows(both.out, quantised.out, what);
+    expect_same_rows(both.out_scale, quantised.out_scale, what);
+    expect_same_rows(both.x, quantised.x, what);
+    expect_same_rows(both.out_act, run(false, true).out, what);
+  }
+}
+
 TEST_P(OpsConformance, GatedAct) {
   for (const auto activation : kActivations) {
     for (const int64_t rows : kConformanceRows) {

@@ -368,6 +368,7 @@ void OpsTaps::check_residual_norm(int round, int& combination) {
   if (round % 3 == 2) args.sum_scale = 0.75f;
   args.out = poisoned(quantises ? DType::kF8E4M3 : act_, {rows, width});
   if (quantises) args.out_scale = poisoned(DType::kF32, {rows});
+  if (quantises && round % 4 == 1) args.out_act = poisoned({rows, width});
   args.delta_taps = scene.at(kBranch);
   args.x_taps[0] = scene.at(kPost);
   args.x_taps[1] = scene.at(kPre);
@@ -403,6 +404,9 @@ void OpsTaps::check_residual_norm(int round, int& combination) {
       Matrix expected(1, width);
       expected.values = h;
       expect_quantised(args.out.rows(t, 1), args.out_scale.rows(t, 1), expected, tolerance, what);
+      if (!args.out_act.empty()) {
+        expect_row(row_of(read(args.out_act), t), h, tolerance, what + ", act");
+      }
     } else {
       expect_row(row_of(got_out, t), h, tolerance, what + ", out of " + std::to_string(t));
     }

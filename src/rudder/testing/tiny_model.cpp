@@ -40,8 +40,13 @@ class WeightMaker {
   // Around 1.
   float gain() { return static_cast<float>(0.5 + uniform()); }
 
+  // One that is multiplied with whole rows is as long as a number elsewhere is large, so that a
+  // softmax over what comes of it is of several.
   Result<View> vector(const model::Extent& count) {
-    return upload_share(normal(count.stored, 1), count);
+    constexpr int64_t kFewNumbers = 16;
+    const double deviation =
+        count.stored <= kFewNumbers ? 1 : 1 / std::sqrt(static_cast<double>(count.stored));
+    return upload_share(normal(count.stored, deviation), count);
   }
 
   // `table`, where it is given, gets the whole weight as an embedding table.

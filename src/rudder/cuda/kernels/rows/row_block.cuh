@@ -104,6 +104,9 @@ __device__ float inverse_rms(const Run (&x)[kRuns], int width, float eps, Thread
   return 1.0f / sqrtf(mean + eps);
 }
 
+// The forms in which a kernel writes its row.
+enum class RowForms : uint8_t { kBf16, kFp8, kBoth };
+
 // What the kernel that writes fp8 has of delta: a product of fp8 values may come without its
 // scales.
 template <bool kFp8>
@@ -127,8 +130,8 @@ struct DeltaRun<true> {
 inline bool is_aligned_residual(const ResidualNormParams& p) {
   return p.hidden % kRun == 0 && is_aligned(p.x) && is_aligned(p.delta) &&
          is_aligned(p.delta_norm) && is_aligned(p.delta_alpha) && is_aligned(p.norm) &&
-         is_aligned(p.norm_alpha) && is_aligned(p.out) && is_aligned(p.delta_scales.column) &&
-         is_aligned(p.delta_scales.bias);
+         is_aligned(p.norm_alpha) && is_aligned(p.out) && is_aligned(p.out_act) &&
+         is_aligned(p.delta_scales.column) && is_aligned(p.delta_scales.bias);
 }
 
 // A run of a row after an RMS norm.

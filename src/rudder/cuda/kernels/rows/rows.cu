@@ -137,8 +137,9 @@ __device__ void scale_sum(const ResidualNormParams& p, Packed (&x)[kRuns]) {
 
 // A thread reads and writes the same elements, so that delta may be out. Without kClips no norm is
 // a UClipNorm, which takes registers; without kScales nothing is scaled, which takes instructions.
-template <int kRuns, bool kAligned, bool kFp8, bool kClips, bool kScales>
+template <int kRuns, bool kAligned, RowForms kForms, bool kClips, bool kScales>
 __global__ void __launch_bounds__(kMaxRowThreads) residual_norm_kernel(const ResidualNormParams p) {
+  constexpr bool kFp8 = kForms != RowForms::kBf16;
   __shared__ float scratch[3][32];
   const int hidden = static_cast<int>(p.hidden);
   // Weights do not change: they are fetched while the kernel before this one ends.
@@ -169,6 +170,9 @@ __global__ void __launch_bounds__(kMaxRowThreads) residual_norm_kernel(const Res
     const Floats run = norm.applied_to<kAligned>(unpack(x[r]), weight[r], i, hidden - i);
     if constexpr (kFp8) {
       y[r] = p.rounds ? rounded(run) : run;
+      if constexpr (kForms == RowForms::kBoth) {
+        store_run<kAligned>(static_cast<Bf16*>(p.out_act) + row + i, hidden - i, pack(run));
+      }
     } else {
       store_run<kAligned>(static_cast<Bf16*>(p.out) + row + i, hidden - i, pack(run));
     }
@@ -273,10 +277,19 @@ cudaError_t launch_norms(const ResidualNormParams& p, cudaStream_t stream) {
   return for_row_shape<2>(p.hidden, is_aligned_residual(p), [&](auto shape, unsigned threads) {
     const auto kernel =
         p.out_scale != nullptr
-            ? residual_norm_kernel<shape.kRuns, shape.kAligned, true, kClips, kScales>
-            : residual_norm_kernel<shape.kRuns, shape.kAligned, false, kClips, kScales>;
+            ? residual_norm_kernel<shape.kRuns, shape.kAligned, RowForms::kFp8, kClips, kScales>
+            : residual_norm_kernel<shape.kRuns, shape.kAligned, RowForms::kBf16, kClips, kScales>;
     return launch_pdl_in_front(kernel, dim3(static_cast<unsigned>(p.rows)), dim3(threads), 0, 1,
                                p.lets_next_begin, stream, p);
+  });
+}
+
+// In both forms: one kernel for every kind of norm and number of rows, since few models ask for it.
+cudaError_t launch_both_forms(const ResidualNormParams& p, cudaStream_t stream) {
+  return for_row_shape<2>(p.hidden, is_aligned_residual(p), [&](auto shape, unsigned threads) {
+    return launch_pdl_in_front(
+        residual_norm_kernel<shape.kRuns, shape.kAligned, RowForms::kBoth, true, true>,
+        dim3(static_cast<unsigned>(p.rows)), dim3(threads), 0, 1, p.lets_next_begin, stream, p);
   });
 }
 
@@ -351,6 +364,9 @@ cudaError_t launch_quantise(const QuantiseParams& p, cudaStream_t stream) {
 cudaError_t launch_residual_norm(const ResidualNormParams& p, cudaStream_t stream) {
   if (p.rows == 0 || p.hidden == 0) return cudaSuccess;
   if (p.delta_scales.row != nullptr && p.out_scale == nullptr) return cudaErrorInvalidValue;
+  if (p.out_act != nullptr) {
+    return p.out_scale == nullptr ? cudaErrorInvalidValue : launch_both_forms(p, stream);
+  }
   if (goes_ahead(p)) return launch_residual_norm_ahead(p, stream);
   return scales(p) ? launch_kind<true>(p, stream) : launch_kind<false>(p, stream);
 }

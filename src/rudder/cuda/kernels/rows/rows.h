@@ -40,10 +40,10 @@ cudaError_t launch_embed(const EmbedParams& params, cudaStream_t stream);
 // x = (x + delta_scale * delta_norm(delta)) * sum_scale; out = norm(x). Without `delta` nothing is
 // added, without `norm` out = x, without `out` only x changes. The norm is of x as stored, rounded
 // to bf16, so that it does not matter in which call a delta was added. Moves T * hidden * (2 x, 2
-// delta, 2 x, 2 | 1 out) bytes. hidden <= kMaxNormWidth. A norm with `alpha` is a UClipNorm,
-// clip(alpha * x, -1, 1) * weight: it waits for no sum over the row. rounds: the branch after its
-// norm and after its scale and taps, x between its points, and what becomes fp8 are rounded to
-// bf16, as where a call is cut and stores them; without delta_scales.
+// delta, 2 x, 2 | 1 out, 2 out_act) bytes. hidden <= kMaxNormWidth. A norm with `alpha` is a
+// UClipNorm, clip(alpha * x, -1, 1) * weight: it waits for no sum over the row. rounds: the branch
+// after its norm and after its scale and taps, x between its points, and what becomes fp8 are
+// rounded to bf16, as where a call is cut and stores them; without delta_scales.
 struct ResidualNormParams {
   bool rounds = false;
   bool lets_next_begin = false;        // launch.h
@@ -63,6 +63,7 @@ struct ResidualNormParams {
   // Behind what models without scales read: a launch's parameters come from memory, line by line.
   float delta_scale = 1.0f;
   float sum_scale = 1.0f;
+  void* out_act = nullptr;  // [T, hidden] bf16, optional, beside an `out` of fp8: the same rows
 };
 inline bool scales(const ResidualNormParams& params) {
   return params.delta_scale != 1.0f || params.sum_scale != 1.0f;

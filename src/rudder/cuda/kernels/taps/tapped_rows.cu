@@ -14,10 +14,11 @@ constexpr int kLargeBlock = 896;
 
 // A thread reads and writes the same elements, so that delta may be out.
 // kFew: of no more rows than multiprocessors, so a block may have all registers.
-template <int kRuns, bool kAligned, bool kFp8, int kMaxThreads, bool kOnlyAdds, bool kFew>
+template <int kRuns, bool kAligned, RowForms kForms, int kMaxThreads, bool kOnlyAdds, bool kFew>
 __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock && !kFew ? 2 : 1)
     tapped_residual_norm_kernel(const __grid_constant__ ResidualNormParams p,
                                 const __grid_constant__ TapParams<kResidualPoints> tap_params) {
+  constexpr bool kFp8 = kForms != RowForms::kBf16;
   constexpr bool kIsSmall = kMaxThreads <= kSmallBlock;
   using Taps = TokenTaps<BlockTeam, kResidualPoints, kRuns, kAligned, kOnlyAdds, kFew>;
   extern __shared__ float4 fetched[];
@@ -77,6 +78,11 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock && !kF
     h[r] = out_norm.applied_to<kAligned>(unpack(x[r]), norm[r], i, hidden - i);
   }
   if constexpr (!kOnlyAdds) taps.at(kOutPoint, h);
+  if constexpr (kForms == RowForms::kBoth) {
+#pragma unroll
+    for (int r = 0; r < kRuns; ++r) x[r] = pack(h[r]);
+    store_row<kRuns, kAligned>(p.out_act, row, hidden, x);
+  }
   if constexpr (kFp8) {
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) {
@@ -91,18 +97,27 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock && !kF
   }
 }
 
-template <int kRuns, bool kAligned, int kMaxThreads, bool kOnlyAdds, bool kFew = false>
-cudaError_t launch_shape(const ResidualNormParams& p, const TapParams<kResidualPoints>& taps,
-                         unsigned threads, cudaStream_t stream) {
-  const auto kernel =
-      p.out_scale != nullptr
-          ? tapped_residual_norm_kernel<kRuns, kAligned, true, kMaxThreads, kOnlyAdds, kFew>
-          : tapped_residual_norm_kernel<kRuns, kAligned, false, kMaxThreads, kOnlyAdds, kFew>;
+template <int kRuns, typename Kernel>
+cudaError_t launch_kernel(Kernel kernel, const ResidualNormParams& p,
+                          const TapParams<kResidualPoints>& taps, unsigned threads,
+                          cudaStream_t stream) {
   const size_t bytes = tap_vector_bytes(kRuns, threads);
   const cudaError_t error = allow_shared(kernel, bytes);
   if (error != cudaSuccess) return error;
   return launch_pdl_in_front(kernel, dim3(static_cast<unsigned>(p.rows)), dim3(threads), bytes, 1,
                              p.lets_next_begin, stream, p, taps);
+}
+
+template <int kRuns, bool kAligned, int kMaxThreads, bool kOnlyAdds, bool kFew = false>
+cudaError_t launch_shape(const ResidualNormParams& p, const TapParams<kResidualPoints>& taps,
+                         unsigned threads, cudaStream_t stream) {
+  constexpr RowForms kFp8 = RowForms::kFp8;
+  constexpr RowForms kBf16 = RowForms::kBf16;
+  const auto kernel =
+      p.out_scale != nullptr
+          ? tapped_residual_norm_kernel<kRuns, kAligned, kFp8, kMaxThreads, kOnlyAdds, kFew>
+          : tapped_residual_norm_kernel<kRuns, kAligned, kBf16, kMaxThreads, kOnlyAdds, kFew>;
+  return launch_kernel<kRuns>(kernel, p, taps, threads, stream);
 }
 
 template <int kRuns, bool kOnlyAdds>
@@ -132,7 +147,8 @@ cudaError_t launch_tapped_residual_norm(const ResidualNormParams& p,
   TapParams<kResidualPoints> taps = asked;
   if (p.delta == nullptr) taps.point[kDeltaPoint] = -1;  // a look-up is of points that are passed
   if (p.out == nullptr) taps.point[kOutPoint] = -1;
-  if (!are_tables_aligned(taps) || (p.delta_scales.row != nullptr && p.out_scale == nullptr)) {
+  if (!are_tables_aligned(taps) || (p.delta_scales.row != nullptr && p.out_scale == nullptr) ||
+      (p.out_act != nullptr && p.out_scale == nullptr)) {
     return cudaErrorInvalidValue;
   }
   if (taps.batch.only_adds) taps.point[kDeltaPoint] = taps.point[kOutPoint] = -1;
@@ -148,6 +164,12 @@ cudaError_t launch_tapped_residual_norm(const ResidualNormParams& p,
   return for_row_shape<2>(p.hidden, aligned, [&](auto shape, unsigned threads) {
     using Shape = decltype(shape);
     constexpr int kRuns = Shape::kRuns;
+    if (p.out_act != nullptr) {  // one kernel for all, as without taps
+      return launch_kernel<kRuns>(
+          tapped_residual_norm_kernel<kRuns, Shape::kAligned, RowForms::kBoth, kMaxRowThreads,
+                                      false, false>,
+          p, taps, threads, stream);
+    }
     if constexpr (!Shape::kAligned) {
       return launch_shape<kRuns, false, kMaxRowThreads, false>(p, taps, threads, stream);
     } else {
