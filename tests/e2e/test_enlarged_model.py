@@ -22,11 +22,15 @@ def messages():
     return [json.loads(line)["messages"] for line in cases]
 
 
-def accepted(model, heads, folder):
-    """What is told of a tree of Medusa heads' guesses: shares and tokens a step."""
+MEDUSA = {"method": "medusa", "speculative_token_tree": "[(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)]"}
+EAGLE = {"method": "eagle3", "num_speculative_tokens": 4}
+
+
+def accepted(model, heads, folder, method):
+    """What is told of the heads' guesses: shares and tokens a step."""
     prompts, told = folder / "prompts.jsonl", folder / "told.json"
     prompts.write_text("\n".join(json.dumps({"messages": one}) for one in messages()[:2]))
-    config = {"method": "medusa", "model": str(heads), "speculative_token_tree": "[(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)]"}
+    config = dict(method, model=str(heads))
     done = run_rudder("bench", "speculation", str(model), "--prompts", str(prompts), "--speculative-config", json.dumps(config), "--batches", "1",
                       "--rounds", "1", "--max-tokens", "30", "--dtype", "float32", "--max-model-len", "512", "--no-speculative-adaptive",
                       "--output-json", str(told))
@@ -45,14 +49,15 @@ def answers(model):
 
 def test_an_enlarged_model_gives_the_same_text_and_its_heads_the_same_guesses(tmp_path):
     folder = tmp_path / "large"
-    done = enlarge(folder, "--hidden", "1024", *SHAPE, "--medusa")
+    done = enlarge(folder, "--hidden", "1024", *SHAPE, "--medusa", "--eagle")
     assert done.returncode == 0, done.stderr
     small = answers(ROOT / "models" / "demo")
     assert len(small) == 4 and all(len(tokens) > 10 for tokens in small)
     assert answers(folder) == small
-    told = accepted(ROOT / "models" / "demo", ROOT / "models" / "demo-medusa", tmp_path)
-    assert told[1] > 1.5
-    assert accepted(folder, folder / "medusa", tmp_path) == told
+    for name, method in (("medusa", MEDUSA), ("eagle", EAGLE)):
+        told = accepted(ROOT / "models" / "demo", ROOT / "models" / f"demo-{name}", tmp_path, method)
+        assert told[1] > 1.5
+        assert accepted(folder, folder / name, tmp_path, method) == told
 
 
 @pytest.mark.parametrize(("flags", "named"), [

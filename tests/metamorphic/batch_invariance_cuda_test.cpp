@@ -44,12 +44,12 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
     return model;
   }
 
-  static std::unique_ptr<step::Executor> executor(const step::Capacity& capacity,
+  static std::unique_ptr<step::Executor> executor(step::Capacity capacity,
                                                   bool batch_invariant = true,
                                                   bool enforce_eager = false) {
     exec::DeviceExecutor::Model model = loaded_model(batch_invariant);
-    if (capacity.drafts.guesses &&
-        !capacity.drafts.keeps_guesses()) {  // the model guesses for itself
+    if (capacity.drafts.guesses && !capacity.drafts.looks_up()) {  // the model guesses for itself
+      capacity.drafts.keeps_guesses = true;
       model.draft = std::make_unique<exec::ModelProposer>(
           model.spec, value_of(testing::random_weights(model.spec, *model.ops, kModelSeed)));
     }
@@ -59,6 +59,7 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
   static std::unique_ptr<step::Executor> head_executor(step::Capacity capacity,
                                                        testing::TinyHead kind, bool enforce_eager,
                                                        const step::RankedTree& tree = {}) {
+    capacity.drafts.keeps_guesses = true;
     add_tree(capacity, tree);
     exec::DeviceExecutor::Model model = loaded_model(true);
     model::DraftHeadSpec head = testing::tiny_head_spec(kind);
@@ -146,7 +147,7 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
         const Outcome outcome = run(*guesser, settings, asks);
         expect_same(plain, outcome.got, "guessed by the executor");
         EXPECT_GT(outcome.stats.draft_tokens, least_drafts);
-        if (budget < 512 || guesser->capacity().drafts.keeps_guesses()) continue;
+        if (budget < 512 || guesser->capacity().drafts.looks_up()) continue;
         if (!right_eagerly) right_eagerly = outcome.stats.accepted_tokens;
         EXPECT_EQ(outcome.stats.accepted_tokens, *right_eagerly);
       }
@@ -326,6 +327,7 @@ TEST_P(BatchInvariant, TreesOfMedusaHeadsAsPlainDecoding) {
 TEST_P(BatchInvariant, WhatIsLookedUpAsPlainDecoding) {
   const auto make = [](step::Capacity capacity, int32_t max_n, bool enforce_eager) {
     capacity.drafts.guesses_from_rows = true;
+    capacity.drafts.keeps_guesses = true;
     capacity.drafts.look_up = {.min_n = 1, .max_n = max_n};
     return executor(capacity, true, enforce_eager);
   };

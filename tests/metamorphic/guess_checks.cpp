@@ -40,6 +40,8 @@ struct Noted {
   GuessNotes::Notes notes;
   uint64_t preemptions = 0;
   int64_t cached_tokens = 0;
+  int64_t ahead_steps = 0;
+  bool keeps_guesses = false;
 };
 
 Noted run_noting(const GuessWay& way, const step::Capacity& capacity, const std::vector<Ask>& asks,
@@ -47,7 +49,10 @@ Noted run_noting(const GuessWay& way, const step::Capacity& capacity, const std:
   const auto executor = make(way, capacity);
   GuessNotes noting(*executor);
   const Outcome outcome = run(noting, guess_settings(way), asks);
-  Noted noted = {.notes = noting.notes, .preemptions = outcome.stats.preemptions};
+  Noted noted = {.notes = noting.notes,
+                 .preemptions = outcome.stats.preemptions,
+                 .ahead_steps = noting.ahead_steps,
+                 .keeps_guesses = executor->capacity().drafts.keeps_guesses};
   for (const Got& got : outcome.got) noted.cached_tokens += got.cached_tokens;
   return noted;
 }
@@ -131,6 +136,9 @@ void expect_guesses_of_tokens_alone(const Pair& pair, const MakeGuessing& make) 
     const Noted tight = run_noting(way, kGuessTight, asks, make);
     expect_same_guesses(alone, tight.notes, way.device.name);
     num_preemptions += tight.preemptions;
+    if (tight.keeps_guesses && way.in_flight > 1) {
+      EXPECT_GT(tight.ahead_steps, 20) << way.device.name;
+    }
   }
   if (may_preempt(pair)) {
     EXPECT_GT(num_preemptions, 0u);

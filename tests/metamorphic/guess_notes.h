@@ -21,8 +21,10 @@ class GuessNotes final : public step::Executor {
 
   step::Capacity capacity() const override { return inner_.capacity(); }
   Result<step::Ticket> launch(std::shared_ptr<const step::StepPlan> plan) override {
-    for (const step::SlotEdit& edit : plan->slots) seeds_[edit.slot.value] = edit.sampling.seed;
-    if (plan->repeat == 1) plans_[plan->id] = plan;
+    plans_[plan->id] = plan;
+    const bool takes_guess = std::ranges::any_of(plan->seqs, &step::SeqWork::takes_guess);
+    ahead_steps += takes_guess && iterations_in_flight_ > 0 ? 1 : 0;
+    iterations_in_flight_ += plan->repeat;
     return inner_.launch(std::move(plan));
   }
   Result<void> supply(step::Ticket ticket, std::span<const uint32_t> masks) override {
@@ -30,8 +32,14 @@ class GuessNotes final : public step::Executor {
   }
   Result<step::StepResult> collect(step::Ticket ticket) override {
     Result<step::StepResult> result = inner_.collect(ticket);
+    --iterations_in_flight_;
     const auto plan = plans_.find(ticket.id);
-    if (!result || plan == plans_.end()) return result;
+    if (!result) return result;
+    if (result->iteration == 0) open(*plan->second);
+    if (plan->second->repeat > 1) {
+      for (const step::SeqResult& seq : result->seqs) slots_[seq.slot.value].take(seq);
+      return result;
+    }
     if (std::ranges::any_of(plan->second->seqs,
                             [](const step::SeqWork& work) { return !work.tree.empty(); })) {
       ++tree_steps;
@@ -46,10 +54,9 @@ class GuessNotes final : public step::Executor {
     }
     for (size_t i = 0; i < result->seqs.size(); ++i) {
       const step::SeqResult& seq = result->seqs[i];
-      const step::GuessWork& asked = plan->second->seqs[i].guess;
-      if (seq.guess.empty()) continue;
-      notes[{seeds_.at(seq.slot.value), asked.begin + asked.tokens.size() + seq.tokens.size()}] =
-          seq.guess;
+      Slot& slot = slots_[seq.slot.value];
+      slot.take(seq);
+      if (!seq.guess.empty()) notes[{slot.seed, slot.len}] = seq.guess;
     }
     return result;
   }
@@ -57,6 +64,7 @@ class GuessNotes final : public step::Executor {
 
   using Notes = std::map<std::pair<uint64_t, size_t>, std::vector<int32_t>>;
   Notes notes;
+  int64_t ahead_steps = 0;  // with drafts that slots guess, behind steps in flight
   int64_t tree_steps = 0;
   int64_t tree_graph_steps = 0;  // of them, from a graph
   int64_t guess_steps = 0;       // behind which something is guessed
@@ -64,8 +72,24 @@ class GuessNotes final : public step::Executor {
   int64_t timed_captures = 0;    // likewise, in whose times a graph was captured
 
  private:
+  struct Slot {
+    uint64_t seed = 0;
+    size_t len = 0;  // tokens of its sequence, as of the last result
+
+    void take(const step::SeqResult& seq) { len += seq.tokens.size(); }
+  };
+
+  void open(const step::StepPlan& plan) {
+    for (const step::SlotEdit& edit : plan.slots) {
+      slots_[edit.slot.value] = {
+          .seed = edit.sampling.seed,
+          .len = static_cast<size_t>(edit.prompt_len) + static_cast<size_t>(edit.num_output)};
+    }
+  }
+
   step::Executor& inner_;
-  std::map<int32_t, uint64_t> seeds_;  // by slot
+  int64_t iterations_in_flight_ = 0;
+  std::map<int32_t, Slot> slots_;
   std::map<step::StepId, std::shared_ptr<const step::StepPlan>> plans_;
 };
 

@@ -115,6 +115,7 @@ step::RankedTree bushy_tree() {
 void add_tree(step::Capacity& capacity, const step::RankedTree& tree) {
   if (tree.tree.empty()) return;
   capacity.drafts.takes_trees = true;
+  capacity.drafts.keeps_guesses = false;
   capacity.drafts.guess_tree = tree.tree;
   capacity.drafts.max_draft = tree.tree.size();
 }
@@ -131,9 +132,11 @@ void join_guesser(std::vector<model::Stage>& stages, const model::ModelSpec& who
   model::join_head(head, stages);
 }
 
-void add_guesser(step::Capacity& capacity, Guesser guesser) {
+void add_guesser(step::Capacity& capacity, Guesser guesser, bool is_staged) {
   capacity.drafts.guesses = guesser != Guesser::kNone;
   capacity.drafts.guesses_from_rows = capacity.drafts.guesses && !has_kv(guesser);
+  capacity.drafts.keeps_guesses = has_kv(guesser) && !is_staged;
+  if (guesser == Guesser::kLookUp) capacity.drafts.keeps_guesses = true;
   if (guesser == Guesser::kLookUp) capacity.drafts.look_up = kLookedUp;
   if (guesser == Guesser::kMedusaTree) add_tree(capacity, bushy_tree());
 }

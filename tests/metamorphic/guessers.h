@@ -47,7 +47,8 @@ bool takes_guesser(testing::TinyArch arch, Guesser guesser);
 void add_guesser(exec::DeviceExecutor::Model& model, const model::ModelSpec& whole, Guesser guesser,
                  const std::function<void(model::DraftHeadSpec&)>& change = {},
                  const step::RankedTree& tree = {});
-void add_guesser(step::Capacity& capacity, Guesser guesser);
+// `is_staged`: what guesses is not told to the first of several stages before it is verified.
+void add_guesser(step::Capacity& capacity, Guesser guesser, bool is_staged = false);
 // Guesses of the first four of tiny Medusa heads: three ranks of the first, two of the second
 // behind each, and a branch that goes on.
 step::RankedTree bushy_tree();

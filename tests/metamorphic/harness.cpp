@@ -102,7 +102,7 @@ Result<std::unique_ptr<exec::DeviceExecutor>> start_executor(
   capacity.kv_groups = model.kv.groups;
   capacity.num_blocks *= model.kv.groups.size();
   give_states(capacity, model.spec);
-  if (capacity.drafts.keeps_guesses() && model.draft == nullptr) {
+  if (capacity.drafts.keeps_guesses && model.draft == nullptr) {
     model.draft = exec::LookUpProposer::of(capacity.drafts.look_up);
   }
   return exec::DeviceExecutor::start(std::move(model), capacity, options);
@@ -129,6 +129,7 @@ std::unique_ptr<exec::DeviceExecutor> guessing_executor(
   model.draft = std::make_unique<exec::ModelProposer>(
       draft, value_of(testing::random_weights(draft, *model.ops, draft_seed)), tree);
   capacity.drafts.guesses = true;
+  capacity.drafts.keeps_guesses = true;
   add_tree(capacity, tree);
   return value_of(start_executor(std::move(model), capacity));
 }
@@ -145,6 +146,7 @@ std::unique_ptr<exec::DeviceExecutor> head_executor(const Backend& backend, test
   model.draft = std::make_unique<exec::HeadProposer>(
       head, value_of(testing::random_head_weights(head, *model.ops, 11)), tree);
   capacity.drafts.guesses = true;
+  capacity.drafts.keeps_guesses = true;
   add_tree(capacity, tree);
   return value_of(start_executor(std::move(model), capacity));
 }

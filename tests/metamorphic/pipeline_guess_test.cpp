@@ -40,7 +40,7 @@ std::unique_ptr<step::Executor> guessing_pipeline(const Backend& backend, TinyAr
                                               .lookback = model.ops->attention_lookback()})),
         stage);
     step::Capacity mine = capacity;
-    add_guesser(mine, guesser);
+    add_guesser(mine, guesser, true);  // on one device as on several
     mine.kv_groups = model.kv.groups;
     mine.num_blocks *= model.kv.groups.size();
     give_states(mine, whole);

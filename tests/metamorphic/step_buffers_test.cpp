@@ -171,6 +171,7 @@ TEST_F(StepBuffersTest, TokensToLookUpGoInSeveralParts) {
   capacity.num_slots = 4;
   capacity.drafts.max_draft = 2;
   capacity.drafts.guesses = capacity.drafts.guesses_from_rows = true;
+  capacity.drafts.keeps_guesses = true;
   capacity.drafts.look_up = {.min_n = 1, .max_n = 2};
   const auto buffers = StepBuffers::make(*ops_, capacity).value();
   SlotTable slots(capacity);

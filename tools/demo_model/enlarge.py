@@ -3,9 +3,10 @@
 for the vocabulary. A figure of speculation needs both, text that means something and steps that take long.
 
     tools/demo_model/enlarge.py OUT [--hidden 4096] [--intermediate 14336] [--layers 32] [--heads 64] [--kv-heads 16]
-        [--medusa]
+        [--medusa] [--eagle]
 
-With --medusa, OUT/medusa has the demo's Medusa heads as large: they guess what those guess.
+With --medusa, OUT/medusa has the demo's Medusa heads as large, with --eagle OUT/eagle its EAGLE-3 head: they guess what
+those guess.
 
 The demo's matrices are the upper left corner of larger ones. All that is written to the residual stream
 beside its 256 columns is zero, so that what reads them there may hold any weights: it holds random ones.
@@ -25,12 +26,14 @@ import numpy
 
 DEMO = pathlib.Path(__file__).resolve().parents[2] / "models" / "demo"
 MEDUSA = DEMO.parent / "demo-medusa"
+EAGLE = DEMO.parent / "demo-eagle"
+DTYPES = {"BF16": numpy.uint16, "I64": numpy.int64, "BOOL": numpy.bool_}
 COPIED = ("generation_config.json", "tokenizer.json", "tokenizer_config.json")
 RANDOM_SCALE = 0.02  # standard deviation of weights that are beside the demo's
 
 
 def read_tensors(folder):
-    """Name to matrix, bf16 as its 16 bits."""
+    """Name to tensor, bf16 as its 16 bits."""
     data = (folder / "model.safetensors").read_bytes()
     length = struct.unpack_from("<Q", data)[0]
     header = json.loads(data[8:8 + length])
@@ -38,7 +41,7 @@ def read_tensors(folder):
     tensors = {}
     for name, entry in header.items():
         begin, end = (8 + length + offset for offset in entry["data_offsets"])
-        tensors[name] = numpy.frombuffer(data[begin:end], numpy.uint16).reshape(entry["shape"])
+        tensors[name] = numpy.frombuffer(data[begin:end], DTYPES[entry["dtype"]]).reshape(entry["shape"])
     return tensors
 
 
@@ -91,28 +94,30 @@ class Enlarger:
         heads = [head // per_group * large_group + head % per_group for head in range(count)]
         return numpy.concatenate([numpy.arange(head * size, (head + 1) * size) for head in heads])
 
+    def head_places(self, module):
+        """Of q_proj, k_proj or v_proj: rows of the large tensor, and which of them are the demo's."""
+        kind = "attention" if module == "q_proj" else "key_value"
+        large = self.shape.heads if module == "q_proj" else self.shape.kv_heads
+        return large * self.config["head_dim"], self.head_rows(self.config[f"num_{kind}_heads"], large)
+
     def tensor(self, module, demo):
         """The large tensor of a module; `demo` is None in an added layer."""
-        shape, config = self.shape, self.config
-        size, small = config["head_dim"], config["hidden_size"]
+        shape, small = self.shape, self.config["hidden_size"]
         if module.endswith("norm"):
             large = bf16(numpy.full(shape.hidden, 1 / self.norm))
             if demo is not None:
                 large[:small] = scaled(demo, 1 / self.norm)
             return large
-        queries = self.head_rows(config["num_attention_heads"], shape.heads)
-        keys = self.head_rows(config["num_key_value_heads"], shape.kv_heads)
-        mlp = numpy.arange(config["intermediate_size"])
-        reads = {"q_proj": (shape.heads * size, queries), "k_proj": (shape.kv_heads * size, keys),
-                 "v_proj": (shape.kv_heads * size, keys), "gate_proj": (shape.intermediate, mlp), "up_proj": (shape.intermediate, mlp)}
-        writes = {"o_proj": (shape.heads * size, queries), "down_proj": (shape.intermediate, mlp)}
-        if module in reads:
-            count, places = reads[module]
+        if module in ("o_proj", "down_proj"):
+            neurons = self.config["intermediate_size"] if demo is None else demo.shape[1]
+            count, places = self.head_places("q_proj") if module == "o_proj" else (shape.intermediate, numpy.arange(neurons))
+        else:
+            neurons = self.config["intermediate_size"] if demo is None else demo.shape[0]
+            count, places = (shape.intermediate, numpy.arange(neurons)) if module in ("gate_proj", "up_proj") else self.head_places(module)
             large = numpy.resize(self.noise, count * shape.hidden).reshape(count, shape.hidden)
             if demo is not None:
                 large[places, :small] = demo
             return large
-        count, places = writes[module]
         large = numpy.zeros((shape.hidden, count), numpy.uint16)
         if demo is not None:
             large[:small, places] = demo
@@ -142,11 +147,31 @@ class Enlarger:
             large[:demo.shape[0], :small] = demo
             yield name, large
 
+    def eagle(self):
+        """A head of such rows. What reads several of them side by side has the demo's columns at the beginning of each."""
+        small, hidden = self.config["hidden_size"], self.shape.hidden
+        for name, demo in read_tensors(EAGLE).items():
+            module = name.split(".")[-2] if "." in name else name
+            if module in ("d2t", "t2d"):
+                yield name, demo
+            elif module.endswith("norm") or module in ("o_proj", "gate_proj", "up_proj", "down_proj"):
+                yield name, self.tensor(module, demo)
+            else:
+                rows, places = {"fc": (hidden, numpy.arange(small)), "lm_head": (demo.shape[0], numpy.arange(demo.shape[0]))}.get(
+                    module) or self.head_places(module)
+                width = demo.shape[1] // small
+                large = numpy.resize(self.noise, rows * width * hidden).reshape(rows, width, hidden)
+                if module == "fc":
+                    large[small:] = 0
+                large[places, :, :small] = demo.reshape(-1, width, small)
+                yield name, large.reshape(rows, width * hidden)
+
 
 def write_shard(path, tensors):
     header, begin = {}, 0
     for name, tensor in tensors.items():
-        header[name] = {"dtype": "BF16", "shape": tensor.shape, "data_offsets": [begin, begin + tensor.nbytes]}
+        dtype = next(name for name, known in DTYPES.items() if tensor.dtype == known)
+        header[name] = {"dtype": dtype, "shape": tensor.shape, "data_offsets": [begin, begin + tensor.nbytes]}
         begin += tensor.nbytes
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -165,6 +190,7 @@ def main():
     parser.add_argument("--heads", type=int, default=64, help="of the demo's size, 64")
     parser.add_argument("--kv-heads", type=int, default=16)
     parser.add_argument("--medusa", action="store_true", help="Medusa heads too")
+    parser.add_argument("--eagle", action="store_true", help="an EAGLE-3 head too")
     arguments = parser.parse_args()
     enlarger = Enlarger(arguments)
     arguments.out.mkdir(parents=True)
@@ -183,6 +209,14 @@ def main():
         write_shard(heads / "model.safetensors", dict(enlarger.medusa()))
         config = json.loads((MEDUSA / "config.json").read_text())
         (heads / "config.json").write_text(json.dumps(dict(config, hidden_size=arguments.hidden), indent=2))
+    if arguments.eagle:
+        head = arguments.out / "eagle"
+        head.mkdir()
+        write_shard(head / "model.safetensors", dict(enlarger.eagle()))
+        config = json.loads((EAGLE / "config.json").read_text())
+        sizes = {key: enlarger.large_config()[key] for key in (
+            "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "rms_norm_eps")}
+        (head / "config.json").write_text(json.dumps(dict(config, **sizes, target_hidden_size=arguments.hidden), indent=2))
 
 
 if __name__ == "__main__":

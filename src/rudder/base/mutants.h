@@ -41,6 +41,7 @@
   X(kRepeatFreesInFlight, "a sequence that ends within a repeated step is released before it")    \
   X(kDraftsWithoutBlocks, "a sequence with drafts gets blocks for its first token alone")         \
   X(kGuessPastHole, "the executor's proposer guesses behind tokens that it has not run")          \
+  X(kGuessUnfollowed, "the executor's proposer guesses where it lacks tokens that were sampled")  \
   X(kGuessWithoutBlocks, "a sequence that is guessed for gets no blocks behind its tokens")       \
   X(kProposedLenKept, "a preempted sequence counts as run by the executor's proposer")            \
   X(kTokensForRows, "a proposer that reads rows alone is given tokens to run")                    \

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "rudder/base/check.h"
 #include "rudder/cpu/encode.h"
@@ -213,23 +212,6 @@ void HostOps::place_rows(const ops::PlaceRowsArgs& args) {
     std::memcpy(static_cast<std::byte*>(args.out.data) + static_cast<size_t>(row) * pitch + first,
                 static_cast<const std::byte*>(args.x.data) + static_cast<size_t>(t) * bytes, bytes);
   }
-}
-
-void HostOps::spread_logits(const ops::SpreadLogitsArgs& args) {
-  const int64_t count = args.ids.num_rows();
-  const int64_t vocab = args.out.shape[1];
-  const auto* const ids = args.ids.as<int32_t>();
-  for (int64_t r = 0; r < args.x.shape[0]; ++r) {
-    float* const out = args.out.as<float>() + r * vocab;
-    std::fill_n(out, vocab, std::numeric_limits<float>::lowest());
-    for (int64_t j = 0; j < count; ++j) out[ids[j]] = args.x.as<float>()[r * count + j];
-  }
-}
-
-void HostOps::residual_act(const ops::ResidualActArgs& args) {
-  float* const x = args.x.as<float>();
-  const float* const y = args.y.as<float>();
-  for (int64_t i = 0; i < args.x.shape.numel(); ++i) x[i] += y[i] / (1.0f + std::exp(-y[i]));
 }
 
 ops::ResidualNormArgs HostOps::with_ranks_summed(const ops::ResidualNormArgs& args,

@@ -1,5 +1,5 @@
 // HostOps: the base of every CPU backend: memory, copies, events, and the macro-ops that copy or
-// count rather than compute, and those of a few rows of draft heads. The device is the host: an op
+// count rather than compute. The device is the host: an op
 // runs before its call returns, so an event is done when it is recorded, and there are no graphs. A
 // fault of an op (no memory for its scratch) is kept as a device's is: status() and the events
 // recorded after it tell it. A rank of a group (host_comm.h) tells its faults to the group, and its
@@ -11,6 +11,7 @@
 
 #include "rudder/base/thread_pool.h"
 #include "rudder/cpu/device_memory.h"
+#include "rudder/cpu/draft_ops.h"
 #include "rudder/cpu/host_comm.h"
 #include "rudder/cpu/stream_mixer.h"
 #include "rudder/ops/ops.h"
@@ -19,13 +20,12 @@ namespace rudder::cpu {
 
 class HostOps : public ops::Ops,
                 public ops::TreeOps,
-                public ops::DraftOps,
                 public ops::FeatureOps,
                 public ops::PatternOps,
                 public ops::RankOps {
  public:
   ops::TreeOps* tree_ops() final { return this; }
-  ops::DraftOps* draft_ops() final { return this; }
+  ops::DraftOps* draft_ops() final { return &draft_ops_; }
   ops::FeatureOps* feature_ops() final { return this; }
   ops::PatternOps* pattern_ops() final { return this; }
   ops::StreamOps* stream_ops() final { return &stream_mixer_; }
@@ -52,10 +52,7 @@ class HostOps : public ops::Ops,
   void quantise(const ops::QuantiseArgs& args) final;
   void gather_rows(const ops::GatherRowsArgs& args) final;
   void place_rows(const ops::PlaceRowsArgs& args) final;
-  void spread_logits(const ops::SpreadLogitsArgs& args) final;
-  void residual_act(const ops::ResidualActArgs& args) final;
   void gather_logits(const ops::GatherLogitsArgs& args) final;
-  void look_up(const ops::LookUpArgs& args) final;
   void sum_ranks(const ops::View& x) final;
   void end_patterns(const ops::EndPatternsArgs& args) final;
 
@@ -81,6 +78,7 @@ class HostOps : public ops::Ops,
   DeviceMemory memory_;
   ops::AttentionBatch batch_;
   StreamMixer stream_mixer_;
+  HostDraftOps draft_ops_;
   Result<void> fault_;
 };
 

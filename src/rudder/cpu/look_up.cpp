@@ -1,10 +1,10 @@
-// HostOps::look_up: the reference of prompt lookup on a device. It searches, where the host's own
-// form (draft/ngram_index.h) keeps an index.
+// HostDraftOps::look_up: the reference of prompt lookup on a device. It searches, where the host's
+// own form (draft/ngram_index.h) keeps an index.
 #include <algorithm>
 #include <span>
 
 #include "rudder/base/check.h"
-#include "rudder/cpu/host_ops.h"
+#include "rudder/cpu/draft_ops.h"
 
 namespace rudder::cpu {
 namespace {
@@ -45,29 +45,26 @@ void look_up_sequence(const ops::LookUpArgs& args, int64_t begin, int64_t end) {
     history[rows[r].position] = sampled[r].token;
     len = rows[r].position + 1;
   }
-  const int64_t most = args.guesses.shape[1];
-  int32_t* const guess = args.guesses.as<int32_t>() + begin * most;
+  const int64_t most = args.state.guess.shape[1];
+  int32_t* const guess = args.state.guess.as<int32_t>() + slot * most;
   std::fill_n(guess, most, -1);
   const int64_t count =
       std::min({int64_t{rows[begin].num_guess}, most, rows[begin].max_len - len - 1});
-  if (!has_ended && count > 0) {
-    const std::span<const int32_t> tokens(history, static_cast<size_t>(len));
-    const int64_t from = find_ngram(tokens, args.min_n, args.max_n);
-    for (int64_t i = 0; from >= 0 && i < count; ++i) {
-      guess[i] = from + i < len ? history[from + i] : guess[from + i - len];
-    }
+  if (has_ended || count <= 0) return;
+  const std::span<const int32_t> tokens(history, static_cast<size_t>(len));
+  const int64_t from = find_ngram(tokens, args.min_n, args.max_n);
+  for (int64_t i = 0; from >= 0 && i < count; ++i) {
+    guess[i] = from + i < len ? history[from + i] : guess[from + i - len];
   }
-  std::copy_n(guess, most, args.state.guess.as<int32_t>() + slot * most);
 }
 
 }  // namespace
 
-void HostOps::look_up(const ops::LookUpArgs& args) {
+void HostDraftOps::look_up(const ops::LookUpArgs& args) {
   const auto* rows = static_cast<const ops::SampleRow*>(args.rows.data);
   const int64_t num_rows = args.rows.num_rows();
   const int64_t padding = args.state.carry.shape[0] - 1;
-  RUDDER_CHECK(1 <= args.min_n && args.min_n <= args.max_n && args.max_n <= ops::kMaxNgram &&
-               args.guesses.shape[1] == args.state.guess.shape[1]);
+  RUDDER_CHECK(1 <= args.min_n && args.min_n <= args.max_n && args.max_n <= ops::kMaxNgram);
   for (int64_t begin = 0; begin < num_rows;) {
     int64_t end = begin + 1;
     while (end < num_rows && rows[end].slot == rows[begin].slot) ++end;

@@ -16,6 +16,7 @@
 #include "rudder/cuda/device_info.h"
 #include "rudder/cuda/device_memory.h"
 #include "rudder/cuda/device_status.h"
+#include "rudder/cuda/draft_ops.h"
 #include "rudder/cuda/elements.h"
 #include "rudder/cuda/feature_ops.h"
 #include "rudder/cuda/kernels/products/linear_epilogue.h"
@@ -43,7 +44,6 @@ using tensor::View;
 class CudaOps final : public ops::Ops,
                       public ops::GraphOps,
                       public ops::TreeOps,
-                      public ops::DraftOps,
                       public ops::FeatureOps,
                       public ops::PatternOps,
                       public ops::RankOps,
@@ -72,7 +72,7 @@ class CudaOps final : public ops::Ops,
   }
   ops::GraphOps* graph_ops() override { return this; }
   ops::TreeOps* tree_ops() override { return this; }
-  ops::DraftOps* draft_ops() override { return this; }
+  ops::DraftOps* draft_ops() override { return &draft_ops_; }
   ops::FeatureOps* feature_ops() override { return this; }
   ops::PatternOps* pattern_ops() override { return this; }
   ops::RankOps* rank_ops() override { return this; }
@@ -252,14 +252,6 @@ class CudaOps final : public ops::Ops,
     launch("place_rows", {&args.x, &args.out},
            [&] { return launch_place_rows(place_rows_params(args), stream()); });
   }
-  void spread_logits(const ops::SpreadLogitsArgs& args) override {
-    launch("spread_logits", {&args.x, &args.out},
-           [&] { return launch_spread_logits(spread_logits_params(args), stream()); });
-  }
-  void residual_act(const ops::ResidualActArgs& args) override {
-    launch("residual_act", {&args.x, &args.y},
-           [&] { return launch_residual_act(residual_act_params(args), stream()); });
-  }
   void logits(const ops::LogitsArgs& args) override {
     begin_op("logits");
     linear_->logits(args);
@@ -274,9 +266,6 @@ class CudaOps final : public ops::Ops,
   }
   void sample(const ops::SampleArgs& args) override {
     launch("sample", {&args.logits}, [&] { return launch_sample(sample_params(args), stream()); });
-  }
-  void look_up(const ops::LookUpArgs& args) override {
-    launch("look_up", {&args.rows}, [&] { return launch_look_up(look_up_params(args), stream()); });
   }
   void score(const ops::ScoreArgs& args) override {
     launch("score", {&args.logits}, [&] { return launch_score(score_params(args), stream()); });
@@ -381,7 +370,11 @@ class CudaOps final : public ops::Ops,
   bool is_capturing_ = false;
   bool rounds_ = false;  // what ops keep between their parts, as where they are cut
   std::optional<RankExchange> exchange_;  // none: alone
-  std::unique_ptr<StreamMarks> marks_;    // of a stage
+  DraftOps draft_ops_{[this](const char* op, std::initializer_list<const View*> views,
+                             const DraftOps::Launcher& launcher) {
+    launch(op, views, [&] { return launcher(stream()); });
+  }};
+  std::unique_ptr<StreamMarks> marks_;  // of a stage
 };
 
 Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings,

@@ -70,20 +70,4 @@ ScoreParams score_params(const ops::ScoreArgs& args) {
   return params;
 }
 
-LookUpParams look_up_params(const ops::LookUpArgs& args) {
-  LookUpParams params;
-  params.rows = static_cast<ops::SampleRow*>(args.rows.data);
-  params.sampled = static_cast<int32_t*>(args.sampled.data);
-  params.history = static_cast<int32_t*>(args.state.history.data);
-  params.guess = static_cast<int32_t*>(args.state.guess.data);
-  params.guesses = static_cast<int32_t*>(args.guesses.data);
-  params.max_len = args.state.history.shape[1];
-  params.num_rows = static_cast<int32_t>(args.rows.num_rows());
-  params.most = static_cast<int32_t>(args.guesses.shape[1]);
-  params.padding_slot = static_cast<int32_t>(args.state.carry.shape[0] - 1);
-  params.min_n = args.min_n;
-  params.max_n = args.max_n;
-  return params;
-}
-
 }  // namespace rudder::cuda

@@ -1,10 +1,8 @@
-// Converts the arguments of sample, score and look_up, and the state of slots, into the structs of
-// kernels: pointers instead of views. Called by CudaOps.
+// Converts the arguments of sample, score and what guesses, and the state of slots, into the
+// structs of kernels: pointers instead of views. Called by CudaOps.
 #pragma once
 
-#include "rudder/cuda/kernels/sampling/look_up.h"
 #include "rudder/cuda/kernels/sampling/sample.h"
-#include "rudder/ops/look_up_args.h"
 #include "rudder/ops/sample_args.h"
 #include "rudder/ops/score_args.h"
 #include "rudder/ops/slot_args.h"
@@ -16,6 +14,5 @@ PlacementParams placement_params(const ops::BeginStepArgs::Placement& placement,
                                  const ops::SlotState& state);
 SampleParams sample_params(const ops::SampleArgs& args);
 ScoreParams score_params(const ops::ScoreArgs& args);
-LookUpParams look_up_params(const ops::LookUpArgs& args);
 
 }  // namespace rudder::cuda

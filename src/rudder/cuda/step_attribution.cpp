@@ -33,6 +33,8 @@ constexpr std::pair<std::string_view, std::string_view> kOpsByName[] = {
     {"penal", "sample"},
     {"verify", "sample"},
     {"look_up", "look_up"},
+    {"place_tails", "place_tails"},
+    {"keep_guess", "keep_guess"},
     {"score", "score"},
     {"copy", "copy"},
     {"fill", "fill"},

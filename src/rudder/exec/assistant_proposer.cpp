@@ -96,7 +96,7 @@ Result<void> AssistantProposer::bind(const DraftSite& site) {
   RUDDER_CHECK(spec_.layers.vocab == site.capacity.vocab_size);
   ops_ = &site.ops;
   final_rows_ = site.sampled_rows;
-  block_table_ = site.block_table;
+  block_table_ = site.slots.block_table;
   group_rows_ = site.capacity.num_slots + 1;
   num_groups_ = site.capacity.kv_groups.size();
   const model::AssistantSource source =

@@ -110,7 +110,7 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
                                    .kv = kept_.kv,
                                    .kept_rows = kept.rows,
                                    .sampled_rows = sampled_rows,
-                                   .block_table = buffers_->state().block_table,
+                                   .slots = buffers_->state(),
                                    .has_graphs = !options.enforce_eager}));
   }
   RUDDER_TRY(scorer_, Scorer::make(*model_.ops, *decoder_, capacity_));
@@ -118,6 +118,7 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
     flight.iterations.resize(static_cast<size_t>(capacity_.max_repeat));
     for (Iteration& iteration : flight.iterations) iteration.done = model_.ops->make_event();
     flight.captured_out = model_.ops->make_event();
+    flight.guesses.copied = model_.ops->make_event();
   }
   if (options.link != nullptr) {
     RUDDER_TRY(handover_, Handover::make({*model_.ops, *decoder_, *buffers_, taps_.get(), kept},
@@ -201,6 +202,16 @@ Result<step::StepResult> DeviceExecutor::collect(step::Ticket ticket) {
   }
   step::StepResult result = flight.result;
   result.iteration = next->iteration;
+  result.device_us =
+      device_time_.note({.start_us = iteration.start_us,
+                         .enqueued_us = iteration.enqueued_us,
+                         .end_us = clock_.now_us() - flight.guesses.us,
+                         .was_done = was_done,
+                         .was_set_up = flight.setup.captured && next->iteration == 0});
+  if (const Result<void> guessed = await_guesses(flight.guesses, was_done, result); !guessed) {
+    fault_ = guessed.error();
+    return tl::unexpected<Error>(guessed.error());
+  }
   read_sampled(*next, result);
   if (next->iteration == 0) {
     scorer_->read(next->flight, result);
@@ -210,12 +221,6 @@ Result<step::StepResult> DeviceExecutor::collect(step::Ticket ticket) {
           taps_->clipped_samples(next->flight, i, filled.scores);
     }
   }
-  result.device_us =
-      device_time_.note({.start_us = iteration.start_us,
-                         .enqueued_us = iteration.enqueued_us,
-                         .end_us = clock_.now_us() - flight.guess_us,
-                         .was_done = was_done,
-                         .was_set_up = flight.setup.captured && next->iteration == 0});
   if (const Result<void> copied = finish_captured(flight, result); !copied) {
     fault_ = copied.error();
     return tl::unexpected<Error>(copied.error());
@@ -269,6 +274,7 @@ bool DeviceExecutor::ready(step::Ticket ticket) {
       if (num_enqueued_.load() <= before) return false;
       const Flight& flight = flights_[(num_launched_ - in_flight_.size() + i) % flights_.size()];
       return flight.iterations[static_cast<size_t>(next)].done->done() &&
+             flight.guesses.are_copied() &&
              (flight.captured == nullptr || flight.captured_out->done());
     }
     before += static_cast<uint64_t>(step.repeat - next);
@@ -324,15 +330,12 @@ void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
   for (const step::SeqWork& work : plan.seqs) {
     flight.result.seqs.push_back({.slot = work.slot, .generation = work.generation});
   }
-  flight.guess_us = flight.result.guess_us = 0;
-  flight.asks.clear();
-  if (source_ != nullptr && !capacity_.drafts.keeps_guesses()) list_asks(plan, slots_, flight.asks);
+  flight.result.guess_us = 0;
+  flight.guesses.list(plan, slots_, capacity_.drafts, source_ != nullptr);
   flight.sampled_seq.clear();
   if (is_last_stage()) flight.sampled_seq = packed_.sampled_seq;
-  flight.looked_up.clear();
   flight.num_logprobs.clear();
   for (const ops::SampleRow& row : packed_.sample_rows) {
-    if (row.num_guess > 0) flight.looked_up.push_back(flight.num_logprobs.size());
     flight.num_logprobs.push_back(row.num_logprobs);
   }
   flight.setup = {};
@@ -398,7 +401,7 @@ bool DeviceExecutor::enqueue(size_t index) {
     if (!begun) fail_others(begun.error());
     iteration.enqueued = begun;
     iteration.enqueued_us = clock_.now_us();
-    if (begun && !flight.asks.empty()) iteration.enqueued = guess(index);
+    if (begun && !flight.guesses.asks.empty()) iteration.enqueued = guess(index);
     if (!enqueued_.push({index, i})) return false;
     next_iteration_ = i + 1;
     ++num_enqueued_;
@@ -424,23 +427,6 @@ ops::View DeviceExecutor::run_forward(size_t index) {
   return decoder_->forward(flight.step.forward);
 }
 
-// Behind what was sampled, once it is there: a step that guesses has one iteration.
-Result<void> DeviceExecutor::guess(size_t index) {
-  Flight& flight = flights_[index];
-  Iteration& iteration = flight.iterations[0];
-  RUDDER_TRY_VOID(iteration.done->wait());
-  iteration.enqueued_us = clock_.now_us();
-  add_sampled(flight.sampled_seq, buffers_->sampled(index, 0), flight.asks);
-  RUDDER_TRY(const Setup setup, source_->run(flight.asks));
-  for (GuessAsk& ask : flight.asks) {
-    flight.result.seqs[static_cast<size_t>(ask.seq)].guess = std::move(ask.guess);
-  }
-  flight.guess_us = clock_.now_us() - iteration.enqueued_us;
-  flight.result.guess_us = setup.is_paid_once ? 0 : flight.guess_us;
-  flight.result.captured_graph |= setup.captured;
-  return {};
-}
-
 void DeviceExecutor::fetch(size_t index, int32_t iteration) {
   Flight& flight = flights_[index];
   if (iteration + 1 == flight.repeat) kept_.states.copy(*model_.ops, packed_.states.copies_after);
@@ -450,7 +436,7 @@ void DeviceExecutor::fetch(size_t index, int32_t iteration) {
   }
   if (packed_.num_sampled() > 0 && is_last_stage()) {
     buffers_->fetch(packed_.num_sampled(), packed_.any_logprobs, index, iteration);
-    if (!flight.looked_up.empty()) buffers_->fetch_guesses(packed_.num_sampled(), index);
+    if (flight.guesses.are_in_step()) buffers_->fetch_guesses(index);
   }
   if (ops::Comm* const comm = ops::comm_of(*model_.ops)) comm->meet(flight.result.id);
   model_.ops->record(*flight.iterations[static_cast<size_t>(iteration)].done);

@@ -33,8 +33,8 @@
 #include "rudder/exec/capture_pool.h"
 #include "rudder/exec/device_time.h"
 #include "rudder/exec/draft_source.h"
+#include "rudder/exec/flight_guesses.h"
 #include "rudder/exec/graphs.h"
-#include "rudder/exec/guess_asks.h"
 #include "rudder/exec/handover.h"
 #include "rudder/exec/kv_layout.h"
 #include "rudder/exec/pack.h"
@@ -95,13 +95,11 @@ class DeviceExecutor final : public step::Executor {
   // first.
   struct Flight {
     step::StepResult result;  // all but what an iteration sampled
-    int64_t guess_us = 0;     // behind it, whether it is told or not
     Setup setup;              // what of the step's time is paid once, but for its guesses
     int32_t repeat = 1;
     std::vector<int32_t> sampled_seq;
     std::vector<int32_t> num_logprobs;            // of each sampled row
-    std::vector<GuessAsk> asks;                   // tokens that the step samples still to come
-    std::vector<size_t> looked_up;                // sampled rows whose sequences are guessed for
+    FlightGuesses guesses;                        // behind it
     std::vector<Iteration> iterations;            // as many as there may be
     Result<void> edited;                          // its edits of the tap table
     std::vector<FilledLatches> filled;            // fetched with its first iteration
@@ -141,11 +139,11 @@ class DeviceExecutor final : public step::Executor {
   void sample(size_t index, const ops::View& logits);
   ops::View run_forward(size_t index);
   Result<void> guess(size_t index);
+  Result<void> await_guesses(FlightGuesses& guesses, bool was_done, step::StepResult& result);
   void fetch(size_t index, int32_t iteration);
   void fetch_captured(size_t index);
   Result<void> finish_captured(Flight& flight, step::StepResult& result);
   void read_sampled(const Enqueued& from, step::StepResult& result) const;
-  void read_guesses(size_t index, step::StepResult& result) const;
 
   const step::Capacity capacity_;
   Model model_;

@@ -33,6 +33,12 @@ class DeviceTime {
     return is_known ? std::max<int64_t>(device_us, 0) : 0;
   }
 
+  // What ran behind the last iteration, before the next one, has ended.
+  void note_guesses(int64_t end_us, bool is_known) {
+    last_end_us_ = std::max(last_end_us_, end_us);
+    last_end_known_ = is_known;
+  }
+
  private:
   int64_t last_end_us_ = 0;
   bool last_end_known_ = true;

@@ -21,6 +21,15 @@ TEST(DeviceTime, IsNotKnownWhereNobodySawAnEnd) {
   EXPECT_EQ(time.note({.start_us = 1300, .enqueued_us = 1400, .end_us = 3100}), 1000);
 }
 
+TEST(DeviceTime, BeginsBehindGuesses) {
+  DeviceTime time;
+  EXPECT_EQ(time.note({.start_us = 100, .enqueued_us = 150, .end_us = 1100}), 1000);
+  time.note_guesses(1430, true);
+  EXPECT_EQ(time.note({.start_us = 210, .enqueued_us = 260, .end_us = 2000}), 570);
+  time.note_guesses(2300, false);
+  EXPECT_EQ(time.note({.start_us = 1210, .enqueued_us = 1260, .end_us = 3000}), 0) << "no begin";
+}
+
 TEST(DeviceTime, IsNoMeasureWhereSomethingWasPaidOnce) {
   DeviceTime time;
   EXPECT_EQ(time.note({.start_us = 100, .enqueued_us = 5000, .end_us = 6000, .was_set_up = true}),

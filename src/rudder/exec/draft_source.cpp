@@ -25,6 +25,11 @@ Result<int64_t> DraftSource::block_bytes(tensor::DType /*kv*/, tensor::DType /*a
   return 0;
 }
 
+Result<Setup> DraftSource::enqueue(std::span<GuessAsk> /*asks*/) {
+  RUDDER_CHECK(false, "it guesses as a part of the step, or behind tokens that are known");
+  return Setup{};
+}
+
 Result<Setup> DraftSource::run(std::span<GuessAsk> /*asks*/) {
   RUDDER_CHECK(false, "it guesses as a part of the step");
   return Setup{};
@@ -34,6 +39,8 @@ bool guesses_as(const DraftSource& source, const step::DraftCaps& caps) {
   step::DraftCaps said = {
       .max_draft = caps.max_draft, .takes_trees = caps.takes_trees, .guesses = true};
   source.describe(said);
+  // What can keep guesses in the slots can also run behind the tokens on the host.
+  if (!said.looks_up()) said.keeps_guesses = said.keeps_guesses && caps.keeps_guesses;
   return said == caps;
 }
 

@@ -21,6 +21,7 @@
 #include "rudder/model/stage.h"
 #include "rudder/model/weights.h"
 #include "rudder/ops/ops.h"
+#include "rudder/ops/slot_args.h"
 #include "rudder/step/draft_caps.h"
 #include "rudder/step/executor.h"
 #include "rudder/tensor/dtype.h"
@@ -49,7 +50,7 @@ struct DraftSite {
   std::span<const ops::KvLayer> kv;  // likewise
   ops::View kept_rows = {};          // as HiddenPool.rows, where RowsRead.width is not 0
   ops::View sampled_rows = {};       // [max_logits_rows, hidden] act, where RowsRead.sampled
-  ops::View block_table = {};        // SlotState.block_table
+  ops::SlotState slots = {};         // of the model
   bool has_graphs = false;  // passes that come again are captured, where the device has graphs
 };
 
@@ -95,9 +96,12 @@ class DraftSource {
 
   // Allocates what it runs in. An Error is the device's.
   virtual Result<void> bind(const DraftSite& site) = 0;
-  // Enqueues guesses as a part of each step that samples, behind its sample and in its graphs,
-  // where guesses stay in the slots (DraftCaps::keeps_guesses). Never waits.
+  // Where guesses stay in the slots (DraftCaps::keeps_guesses): what is a part of each step that
+  // samples, behind its sample and in its graphs; then what is behind the step, in the order of
+  // the device, for asks of which the host does not know what was sampled. Neither waits for the
+  // device; an Error is the device's.
   virtual void follow(const DeviceStep& /*step*/) {}
+  virtual Result<Setup> enqueue(std::span<GuessAsk> asks);
   // Elsewhere: guesses behind a step whose tokens are on the host, and waits for the device. An
   // Error is the device's.
   virtual Result<Setup> run(std::span<GuessAsk> asks);

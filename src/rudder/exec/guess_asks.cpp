@@ -14,7 +14,8 @@ void list_asks(const step::StepPlan& plan, const SlotTable& slots, std::vector<G
                     .slot = &slots.slot(work.slot),
                     .begin = work.guess.begin,
                     .tokens = work.guess.tokens,
-                    .num_guess = work.guess.num_guess});
+                    .num_guess = work.guess.num_guess,
+                    .num_draft = work.num_draft});
   }
 }
 

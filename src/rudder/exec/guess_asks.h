@@ -20,6 +20,7 @@ struct GuessAsk {
   int32_t begin = 0;            // position of the first token
   std::vector<int32_t> tokens;  // to run; with num_guess, the last is the one just sampled
   int32_t num_guess = 0;
+  int32_t num_draft = 0;            // that the step verifies
   int32_t logits_row = -1;          // of the step: the one that the last token was sampled from
   std::vector<int32_t> guess = {};  // out
 

@@ -42,7 +42,7 @@ Result<void> PassProposer::guess_trees(std::span<GuessAsk> asks) {
 
 // What follows the guesses of this depth.
 Result<void> PassProposer::guess_depth(std::span<GuessAsk* const> asks, int32_t depth) {
-  clear();
+  packer_.clear();
   guessed_.clear();
   for (GuessAsk* const ask : asks) add_guesses(*ask, depth);
   if (guessed_.empty()) return {};
@@ -65,18 +65,19 @@ void PassProposer::add_guesses(GuessAsk& ask, int32_t depth) {
   int32_t count = 0;
   for (int32_t row = 1; row <= whole.size(); ++row) {
     if ((rows >> row & 1) == 0) continue;
-    packed_.ids.push_back(ask.guess[static_cast<size_t>(row - 1)]);
-    packed_.positions.push_back(begin + whole.depth(row) - 1);
-    if (is_head()) packed_.guesses.goes_on_rows.push_back(feedback_row(ask, whole.parent(row)));
-    add_kv_slot(ask, begin + count);
-    packed_.ancestors.push_back(part.ancestors(++count) >> 1);  // the carried token is in KV
+    packer_.packed.ids.push_back(ask.guess[static_cast<size_t>(row - 1)]);
+    packer_.packed.positions.push_back(begin + whole.depth(row) - 1);
+    if (is_head())
+      packer_.packed.guesses.goes_on_rows.push_back(feedback_row(ask, whole.parent(row)));
+    packer_.add_kv_slot(ask, begin + count);
+    packer_.packed.ancestors.push_back(part.ancestors(++count) >> 1);  // the carried token is in KV
     if (whole.depth(row) < depth) continue;
     const auto slot = static_cast<int32_t>(guessed_.size());
-    packed_.edits.opened.push_back({.slot = slot, .has_counts = 0});
+    packer_.packed.edits.opened.push_back({.slot = slot, .has_counts = 0});
     guessed_.push_back({&ask, row});
     add_sample_row(guessed_.back(), slot);
   }
-  add_sequence(ask, count, begin + count);
+  packer_.add_sequence(ask, count, begin + count);
 }
 
 // Of those that follow one row the tokens of their ranks; none of numbers that are none.

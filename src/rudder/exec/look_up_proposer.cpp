@@ -6,6 +6,7 @@ namespace rudder::exec {
 
 void LookUpProposer::describe(step::DraftCaps& caps) const {
   caps.guesses_from_rows = true;
+  caps.keeps_guesses = true;
   caps.look_up = look_up_;
 }
 

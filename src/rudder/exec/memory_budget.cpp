@@ -335,7 +335,7 @@ std::string MemoryBudget::to_table() const {
                             tensor::dtype_name(dtypes.act)));
   table += line("sequences", sequence_bytes,
                 fmt::format("penalty counts, block tables, {}inputs of a step, for {}",
-                            drafts.look_up.max_n > 0 ? "tokens to look up, " : "", max_num_seqs));
+                            drafts.keeps_guesses ? "tokens and guesses, " : "", max_num_seqs));
   if (draft_bytes > 0) {
     table += line("draft model", draft_bytes,
                   fmt::format("guesses of up to {} tokens{}", drafts.max_draft,

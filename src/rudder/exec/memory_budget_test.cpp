@@ -349,21 +349,22 @@ TEST(MemoryBudget, AnAssistantIsCountedAndTakesNoKv) {
   EXPECT_EQ(with->num_blocks, without->num_blocks);
 }
 
-TEST(MemoryBudget, TokensToLookUpAreCounted) {
+TEST(MemoryBudget, TokensAndGuessesInSlotsAreCounted) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   MemoryAsk ask = tiny_ask();
   ask.drafts.max_draft = 3;
   const auto without = plan_memory(spec, {}, ask);
+  ask.drafts.keeps_guesses = true;
   ask.drafts.look_up = {.min_n = 1, .max_n = 2};
   const auto with = plan_memory(spec, {}, ask);
   ASSERT_TRUE(with && without);
-  // Of 4 slots and one of padding 512 tokens and 3 guessed, 3 of each of the rows that are sampled;
-  // of a step the tokens of the prompts that begin in it.
+  // Of 4 slots and one of padding 512 tokens and 3 guessed; of a step the tokens of the prompts
+  // that begin in it.
   EXPECT_EQ(with->sequence_bytes - without->sequence_bytes,
-            5 * (512 + 3) * 4 + 16 * 3 * 4 + (512 + 4 * 64) * 12);
+            5 * (512 + 3) * 4 + (512 + 4 * 64) * 12);
   EXPECT_EQ(with->draft_bytes, 0);
-  EXPECT_NE(with->to_table().find("tokens to look up"), std::string::npos);
-  EXPECT_EQ(without->to_table().find("tokens to look up"), std::string::npos);
+  EXPECT_NE(with->to_table().find("tokens and guesses"), std::string::npos);
+  EXPECT_EQ(without->to_table().find("tokens and guesses"), std::string::npos);
 }
 
 // Of two ranks: its columns of what is multiplied by parts, where they lie, and its logits.

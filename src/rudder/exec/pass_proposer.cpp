@@ -27,19 +27,22 @@ int32_t num_feedback_rows(const step::Capacity& own, const TreePasses& passes) {
 }  // namespace
 
 // Of the proposer's own steps: a guess an iteration, or the passes of a tree, which have at least
-// room for one sequence; and nothing that clients ask for.
+// room for one sequence; and nothing that clients ask for. What follows the slots runs a token more
+// of each sequence than a step, and gives the host nothing.
 step::Capacity PassProposer::own_capacity(const step::Capacity& capacity,
                                           step::KvGroups groups) const {
   const TreePasses passes(tree_.tree);
   const bool has_tree = !tree_.tree.empty();
+  const bool keeps = capacity.drafts.keeps_guesses;
+  const int32_t max_tokens = capacity.max_tokens_per_step + (keeps ? capacity.num_slots : 0);
   return {.num_slots = std::max(capacity.num_slots, passes.max_rows),
           .num_blocks = capacity.num_blocks,
           .block_size = capacity.block_size,
-          .max_tokens_per_step = std::max(capacity.max_tokens_per_step, passes.max_tokens),
+          .max_tokens_per_step = std::max(max_tokens, passes.max_tokens),
           .max_seq_len = capacity.max_seq_len,
           .vocab_size = capacity.vocab_size,
-          .max_in_flight = kFlights,
-          .max_repeat = has_tree ? 1 : std::max(capacity.drafts.max_draft, 1),
+          .max_in_flight = keeps ? TailPasses::num_flights(capacity.max_in_flight) : kFlights,
+          .max_repeat = has_tree || keeps ? 1 : std::max(capacity.drafts.max_draft, 1),
           .drafts = {.takes_trees = has_tree},
           .kv_groups = groups};
 }
@@ -92,16 +95,16 @@ Result<int64_t> PassProposer::block_bytes(DType kv, DType act, int32_t block_siz
 
 Result<void> PassProposer::bind(const DraftSite& site) {
   const step::KvGroups& groups = site.capacity.kv_groups;
-  group_ = whole_group(groups);
+  const size_t group = whole_group(groups);
   RUDDER_CHECK(layers().vocab == site.capacity.vocab_size && !model::keeps_states(layers()) &&
-               group_ < static_cast<size_t>(groups.size()));
+               group < static_cast<size_t>(groups.size()));
   RUDDER_CHECK(tree_.tree.empty() || model::runs_trees(layers()));
   RUDDER_TRY(KvLayout layout,
              draft_kv_layout(layers(), site.ops.kv_dtype(), site.capacity.block_size));
   ops_ = &site.ops;
   capacity_ = own_capacity(site.capacity, layout.groups);
   passes_ = TreePasses(tree_.tree);
-  written_.resize(static_cast<size_t>(capacity_.num_slots));
+  packer_ = PassPacker(capacity_, group, shift());
   RUDDER_TRY(const std::vector<ops::KvLayer> kv, allocate_kv(layout, layers(), capacity_, *ops_));
   RUDDER_TRY(decoder_,
              make_decoder(site, kv, limits_of(capacity_), num_feedback_rows(capacity_, passes_)));
@@ -110,7 +113,20 @@ Result<void> PassProposer::bind(const DraftSite& site) {
   if (site.has_graphs && ops_->graph_ops() != nullptr) {
     graphs_ = std::make_unique<Graphs>(*ops_, capacity_, bind_passes(*ops_, *decoder_, capacity_));
   }
+  if (!site.capacity.drafts.keeps_guesses) return {};
+  RUDDER_CHECK(tree_.tree.empty() && capacity_.num_slots == site.capacity.num_slots);
+  const TailPasses::Parts parts = {*ops_, *decoder_, *buffers_, graphs_.get(), packer_};
+  tails_ = std::make_unique<TailPasses>(parts, capacity_, site.slots, is_head());
   return {};
+}
+
+// What counts of a step's tokens is kept, and last guesses are forgotten.
+void PassProposer::follow(const DeviceStep& step) {
+  if (!step.look_up.empty()) ops_->draft_ops()->look_up(step.look_up);
+}
+
+Result<Setup> PassProposer::enqueue(std::span<GuessAsk> asks) {
+  return tails_->enqueue(asks);
 }
 
 Result<Setup> PassProposer::run(std::span<GuessAsk> asks) {
@@ -120,27 +136,23 @@ Result<Setup> PassProposer::run(std::span<GuessAsk> asks) {
   return setup_;
 }
 
-void PassProposer::clear() {
-  packed_.clear();
-  packed_.kv_slot.resize(1);
-}
-
 // In steps of as many tokens as the decoder takes. A sequence's last token gives its first guess.
 Result<void> PassProposer::run_tokens(std::span<GuessAsk> asks) {
-  clear();
+  packer_.clear();
   first_guessed_.clear();
   for (GuessAsk& ask : asks) {
     std::span<const int32_t> rest = ask.tokens;
     if (ask.begin < shift() && !rest.empty()) rest = rest.subspan(1);
     if (rest.empty()) continue;
-    open(ask);
+    packer_.open(ask);
     while (!rest.empty()) {
-      if (packed_.num_tokens() == capacity_.max_tokens_per_step) {
+      if (packer_.packed.num_tokens() == capacity_.max_tokens_per_step) {
         RUDDER_TRY_VOID(flush_tokens(false));
       }
-      const auto room = static_cast<size_t>(capacity_.max_tokens_per_step - packed_.num_tokens());
+      const auto room =
+          static_cast<size_t>(capacity_.max_tokens_per_step - packer_.packed.num_tokens());
       const auto taken = rest.first(std::min(rest.size(), room));
-      add_tokens(ask, ask.end() - static_cast<int32_t>(rest.size()), taken);
+      packer_.add_tokens(ask, ask.end() - static_cast<int32_t>(rest.size()), taken);
       rest = rest.subspan(taken.size());
     }
     if (ask.num_guess > 0) {
@@ -153,99 +165,54 @@ Result<void> PassProposer::run_tokens(std::span<GuessAsk> asks) {
 
 // Runs the step that is packed. The last one goes on while guesses are enqueued behind it.
 Result<void> PassProposer::flush_tokens(bool is_last) {
-  if (packed_.num_tokens() == 0) return {};
+  if (packer_.packed.num_tokens() == 0) return {};
   RUDDER_TRY_VOID(run_pass(kTokens, 1, first_guessed_.size()));
   if (is_last) return {};
   RUDDER_TRY_VOID(wait());
   read(kTokens, 0, first_guessed_);
   first_guessed_.clear();
-  clear();
+  packer_.clear();
   return {};
 }
 
 // Enqueues what is packed, whose rows of logits are so many, and the copy of what it samples. In
 // each iteration but the first the device goes on with the tokens of the one before.
 Result<void> PassProposer::run_pass(size_t flight, int32_t num_iterations, size_t num_rows) {
-  RUDDER_CHECK(std::cmp_equal(packed_.num_sampled(), num_rows));
-  const bool is_captured = graphs_ != nullptr && graphs_->pad(packed_, setup_);
-  RUDDER_TRY(DeviceStep step, buffers_->begin(packed_, flight));
+  RUDDER_CHECK(std::cmp_equal(packer_.packed.num_sampled(), num_rows));
+  const bool is_captured = graphs_ != nullptr && graphs_->pad(packer_.packed, setup_);
+  RUDDER_TRY(DeviceStep step, buffers_->begin(packer_.packed, flight));
   if (is_captured) RUDDER_TRY_VOID(graphs_->capture(step, setup_));
   for (int32_t i = 0; i < num_iterations; ++i) {
     if (i > 0) buffers_->advance(step);
-    if (is_captured) {
-      graphs_->replay(step);
-    } else {
-      step.sample.logits = decoder_->forward(step.forward);
-      if (num_rows > 0) ops_->sample(step.sample);
-    }
+    run_packed(*ops_, *decoder_, is_captured ? graphs_.get() : nullptr, step);
     if (num_rows == 0) continue;
-    buffers_->fetch(static_cast<int64_t>(num_rows), packed_.any_logprobs, flight, i);
+    buffers_->fetch(static_cast<int64_t>(num_rows), packer_.packed.any_logprobs, flight, i);
   }
   return {};
 }
 
 // Each guess but the last gives the next one.
 Result<void> PassProposer::guess_on(std::span<GuessAsk> asks) {
-  clear();
+  packer_.clear();
   guessed_.clear();
   int32_t longest = 0;
   for (GuessAsk& ask : asks) {
     if (ask.num_guess < 2 || ask.tokens.empty()) continue;
     const int32_t first_guess = -1 - ask.id.value;  // which the device has
-    add_tokens(ask, ask.end(), {&first_guess, 1});
+    packer_.add_tokens(ask, ask.end(), {&first_guess, 1});
     guessed_.push_back({&ask, 1});
     add_sample_row(guessed_.back(), ask.id.value);
     longest = std::max(longest, ask.num_guess);
   }
   if (!guessed_.empty()) {
-    packed_.guesses.goes_on_rows = packed_.guesses.feedback_rows;  // none but of a head
+    packer_.packed.guesses.goes_on_rows =
+        packer_.packed.guesses.feedback_rows;  // none but of a head
     RUDDER_TRY_VOID(run_pass(kGuesses, longest - 1, guessed_.size()));
   }
   RUDDER_TRY_VOID(wait());
   read(kTokens, 0, first_guessed_);
   for (int32_t i = 0; i + 1 < longest; ++i) read(kGuesses, i, guessed_);
   return {};
-}
-
-// The slot as if it were new, with the blocks that it has by now.
-void PassProposer::open(const GuessAsk& ask) {
-  const int32_t row = ask.id.value;
-  packed_.edits.opened.push_back({.slot = row, .has_counts = 0});
-  Written& written = written_[static_cast<size_t>(row)];
-  if (written.generation != ask.slot->generation) written = {ask.slot->generation, 0};
-  const step::GroupTable& blocks = ask.slot->blocks[group_];
-  for (; written.num_blocks < blocks.size(); ++written.num_blocks) {
-    packed_.edits.blocks.push_back(
-        {.row = row,
-         .index = static_cast<int32_t>(written.num_blocks),
-         .block = blocks[written.num_blocks] * capacity_.kv_groups[0].layers});
-  }
-}
-
-void PassProposer::add_tokens(const GuessAsk& ask, int32_t begin, std::span<const int32_t> tokens) {
-  int32_t position = begin - shift();
-  for (const int32_t token : tokens) {
-    packed_.ids.push_back(token);
-    packed_.positions.push_back(position);
-    add_kv_slot(ask, position++);
-  }
-  add_sequence(ask, static_cast<int32_t>(tokens.size()), position);
-}
-
-// Of the token that is added: its KV lies where the sequence has that of its token at `offset`.
-void PassProposer::add_kv_slot(const GuessAsk& ask, int32_t offset) {
-  const int32_t size = capacity_.block_size;
-  const step::BlockId block = ask.slot->blocks[group_][static_cast<size_t>(offset / size)];
-  packed_.kv_slot[0].push_back(block * capacity_.kv_groups[0].layers * size + offset % size);
-}
-
-// Of the tokens that were added last.
-void PassProposer::add_sequence(const GuessAsk& ask, int32_t num_tokens, int32_t kv_len) {
-  packed_.q_begin.push_back(static_cast<int32_t>(packed_.ids.size()));
-  packed_.kv_len.push_back(kv_len);
-  packed_.table_row.push_back(ask.id.value);
-  if (packed_.ancestors.empty()) packed_.max_q_len = std::max(packed_.max_q_len, num_tokens);
-  packed_.max_kv_len = std::max(packed_.max_kv_len, kv_len);
 }
 
 // Of the last token that was added. The device ends the sequence of a chain with its last guess.
@@ -260,11 +227,11 @@ void PassProposer::add_sample_row(const Sampled& sampled, int32_t slot) {
   } else {
     row.max_len = std::numeric_limits<int32_t>::max();
     row.num_logprobs = 1 + *std::ranges::max_element(tree_.ranks);
-    packed_.any_logprobs = true;
+    packer_.packed.any_logprobs = true;
   }
-  packed_.logits_rows.push_back(static_cast<int32_t>(packed_.ids.size()) - 1);
-  packed_.sample_rows.push_back(row);
-  if (is_head()) packed_.guesses.feedback_rows.push_back(feedback_row(ask, sampled.row));
+  packer_.packed.logits_rows.push_back(static_cast<int32_t>(packer_.packed.ids.size()) - 1);
+  packer_.packed.sample_rows.push_back(row);
+  if (is_head()) packer_.packed.guesses.feedback_rows.push_back(feedback_row(ask, sampled.row));
 }
 
 Result<void> PassProposer::wait() {

@@ -19,9 +19,16 @@
 // sequence that wrote it last.
 //
 // Guesses are iterations of one pass of single tokens, as those of a repeated step: the device
-// hands each token to the next iteration, and the host waits once, for all of them. The proposer
-// has buffers and a state of slots of its own. Passes that come again are replayed from graphs
-// (graphs.h).
+// hands each token to the next iteration. The proposer has buffers and a state of slots of its own.
+// Passes that come again are replayed from graphs (graphs.h).
+//
+// Chains stay in the slots of the model (DraftCaps::keeps_guesses), and nothing waits for the host:
+// what a step samples, and how many of its drafts were right, the device knows. Behind the tokens
+// that the plan names, the proposer runs the last tokens of a sequence, wherever it ends
+// (ops/tail_args.h). To run a token again leaves the same KV. The last guess of a chain, which was
+// not run, and the token behind it are two; so a draft model runs two. A draft head runs every
+// token that the step may have given, since its KV of a guess is made from other rows. Elsewhere
+// (trees, several stages) the proposer runs behind steps whose tokens are on the host.
 //
 // A proposer may guess a tree, depth by depth (guess_tree.cpp). The pass of a depth runs every
 // guess down to that depth that other guesses follow. Each guess sees its path, and the pass has
@@ -41,7 +48,9 @@
 #include "rudder/exec/graphs.h"
 #include "rudder/exec/kv_layout.h"
 #include "rudder/exec/pack.h"
+#include "rudder/exec/pass_packer.h"
 #include "rudder/exec/step_buffers.h"
+#include "rudder/exec/tail_passes.h"
 #include "rudder/exec/tree_passes.h"
 #include "rudder/model/decoder.h"
 #include "rudder/model/spec.h"
@@ -63,7 +72,10 @@ Result<void> check_draft_model(const model::ModelSpec& draft, const model::Model
 
 class PassProposer : public DraftSource {
  public:
-  void describe(step::DraftCaps& caps) const override { caps.guess_tree = tree_.tree; }
+  void describe(step::DraftCaps& caps) const override {
+    caps.guess_tree = tree_.tree;
+    caps.keeps_guesses = tree_.tree.empty();
+  }
   Result<void> check_model(const model::ModelSpec& model, const step::KvGroups& groups,
                            int32_t max_seq_len) const override;
   int64_t device_bytes(const step::Capacity& capacity, tensor::DType act,
@@ -72,6 +84,8 @@ class PassProposer : public DraftSource {
                               int32_t block_size) const override;
 
   Result<void> bind(const DraftSite& site) override;
+  void follow(const DeviceStep& step) override;
+  Result<Setup> enqueue(std::span<GuessAsk> asks) override;
   Result<Setup> run(std::span<GuessAsk> asks) override;
 
  protected:
@@ -93,7 +107,7 @@ class PassProposer : public DraftSource {
                                 tensor::DType act, ops::Rank rank) const = 0;
 
  private:
-  // Of its steps: one of tokens, and behind it one of guesses.
+  // Of its steps behind tokens that the host has: one of tokens, and behind it one of guesses.
   static constexpr size_t kTokens = 0;
   static constexpr size_t kGuesses = 1;
   static constexpr int32_t kFlights = 2;
@@ -102,11 +116,6 @@ class PassProposer : public DraftSource {
   struct Sampled {
     GuessAsk* ask = nullptr;
     int32_t row = 0;
-  };
-  // Of a slot's blocks, those that the device's table has.
-  struct Written {
-    uint32_t generation = 0;
-    size_t num_blocks = 0;
   };
 
   step::Capacity own_capacity(const step::Capacity& capacity, step::KvGroups groups) const;
@@ -120,12 +129,7 @@ class PassProposer : public DraftSource {
   int32_t feedback_row(const GuessAsk& ask, int32_t row) const;
   Result<void> flush_tokens(bool is_last);
   Result<void> run_pass(size_t flight, int32_t num_iterations, size_t num_rows);
-  void open(const GuessAsk& ask);
-  void add_tokens(const GuessAsk& ask, int32_t begin, std::span<const int32_t> tokens);
-  void add_kv_slot(const GuessAsk& ask, int32_t offset);
-  void add_sequence(const GuessAsk& ask, int32_t num_tokens, int32_t kv_len);
   void add_sample_row(const Sampled& sampled, int32_t slot);
-  void clear();
   Result<void> wait();
   void read(size_t flight, int32_t iteration, std::span<const Sampled> sampled) const;
   void read_children(const Sampled& sampled, const ops::SampledToken& likeliest,
@@ -135,17 +139,16 @@ class PassProposer : public DraftSource {
 
   // Once bound.
   ops::Ops* ops_ = nullptr;
-  size_t group_ = 0;         // of the executor's capacity, whose blocks its KV lies beside
-  step::Capacity capacity_;  // of its own steps
-  TreePasses passes_;        // of a tree
+  step::Capacity capacity_;                  // of its own steps
+  TreePasses passes_;                        // of a tree
   std::unique_ptr<model::Decoder> decoder_;  // points into this
   std::unique_ptr<StepBuffers> buffers_;
-  std::unique_ptr<Graphs> graphs_;  // points into both; none where every pass runs op by op
+  std::unique_ptr<Graphs> graphs_;     // points into both; none where every pass runs op by op
+  std::unique_ptr<TailPasses> tails_;  // points into all these; where guesses stay in the slots
   std::unique_ptr<ops::Event> done_;
-  std::vector<Written> written_;  // by slot
-  Setup setup_;                   // of the last run
+  Setup setup_;  // of the last run
 
-  PackedStep packed_;
+  PassPacker packer_;
   std::vector<Sampled> first_guessed_;  // rows of the last step of tokens
   std::vector<Sampled> guessed_;        // rows of the step of guesses
 };

@@ -24,18 +24,9 @@ step::SeqEnd seq_end(ops::SampleEnd end) {
 
 }  // namespace
 
-void DeviceExecutor::read_guesses(size_t index, step::StepResult& result) const {
-  const Flight& flight = flights_[index];
-  for (const size_t row : flight.looked_up) {
-    const std::span<const int32_t> guess = buffers_->guess(index, row);
-    const auto seq = static_cast<size_t>(flight.sampled_seq[row]);
-    result.seqs[seq].guess.assign(guess.begin(), guess.end());
-  }
-}
-
 void DeviceExecutor::read_sampled(const Enqueued& from, step::StepResult& result) const {
   const Flight& flight = flights_[from.flight];
-  read_guesses(from.flight, result);
+  flight.guesses.read(*buffers_, from.flight, result);
   const ops::SampledToken* sampled = buffers_->sampled(from.flight, from.iteration);
   const ops::TopLogprob* top = buffers_->top(from.flight, from.iteration);
   for (size_t i = 0; i < flight.sampled_seq.size(); ++i) {

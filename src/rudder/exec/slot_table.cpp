@@ -70,11 +70,12 @@ void SlotTable::apply(const step::SlotEdit& edit, step::StepId step, SlotEdits& 
   slot.has_history = edit.history_prompt_len == edit.prompt_len &&
                      std::ssize(edit.history) == int64_t{edit.prompt_len} + edit.num_output;
   slot.num_guess = 0;
+  slot.is_followed = false;
   for (step::GroupTable& table : slot.blocks) table.clear();
   append_blocks(index, edit.blocks, true, edits);
   const bool has_counts = sampling.needs_history();
   edits.opened.push_back({.slot = index, .has_counts = has_counts ? 1 : 0});
-  if (has_counts || capacity_.drafts.keeps_guesses()) add_history(edit, edits);
+  if (has_counts || capacity_.drafts.keeps_guesses) add_history(edit, edits);
 }
 
 void SlotTable::add_history(const step::SlotEdit& edit, SlotEdits& edits) const {
@@ -90,7 +91,7 @@ void SlotTable::add_history(const step::SlotEdit& edit, SlotEdits& edits) const 
       edits.history.push_back(
           {.slot = edit.slot.value, .token = token, .is_prompt = i < prompt_len ? 1 : 0});
     }
-    if (capacity_.drafts.keeps_guesses()) {
+    if (capacity_.drafts.keeps_guesses) {
       edits.kept.push_back(
           {.slot = edit.slot.value, .position = static_cast<int32_t>(i), .token = token});
     }
@@ -212,15 +213,18 @@ void SlotTable::check_guess(const step::SeqWork& work, const step::StepPlan& pla
                    count <= capacity_.drafts.max_draft,
                "slot {}: {} guesses of at most {}", work.slot.value, count,
                capacity_.drafts.max_draft);
+  // Behind tokens that are not known yet the proposer runs the last ones, wherever they are.
+  const bool keeps = capacity_.drafts.keeps_guesses;
+  const bool has_run = end == sampled || (keeps && (slot.is_followed || end + 1 == sampled));
   RUDDER_CHECK(work.guess.begin >= 0 && end <= sampled &&
-                   (count == 0 || (end == sampled && work.logits != step::LogitsWanted::kNone)),
+                   (count == 0 || (has_run && work.logits != step::LogitsWanted::kNone)),
                "slot {}: tokens {} to {} before guesses, {} is sampled", work.slot.value,
                work.guess.begin, end, sampled);
+  RUDDER_CHECK(!keeps || slot.has_history, "slot {}: it is guessed for without its tokens",
+               work.slot.value);
   if (capacity_.drafts.guesses_from_rows) {
     RUDDER_CHECK(work.guess.tokens.empty(), "slot {}: tokens for a proposer that runs none",
                  work.slot.value);
-    RUDDER_CHECK(!capacity_.drafts.keeps_guesses() || slot.has_history,
-                 "slot {}: nothing to look guesses up in", work.slot.value);
     return;
   }
   const int64_t written = std::min(work.longest_len() + count, slot.max_len);
@@ -256,8 +260,9 @@ ops::SampleRow SlotTable::sample_row(const step::SeqWork& work, std::vector<int3
     lists.push_back(std::bit_cast<int32_t>(bias));
   }
   row.max_len = slot.max_len;
-  row.num_guess = capacity_.drafts.keeps_guesses() ? work.guess.num_guess : 0;
-  slot.num_guess = row.num_guess;
+  row.num_guess = capacity_.drafts.looks_up() ? work.guess.num_guess : 0;
+  slot.num_guess = capacity_.drafts.keeps_guesses ? work.guess.num_guess : 0;
+  slot.is_followed = slot.num_guess > 0;
   slot.has_carry = true;
   return row;
 }

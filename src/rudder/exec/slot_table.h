@@ -32,6 +32,7 @@ struct Slot {
   step::StepId last_step = 0;  // the last step that runs this slot
   bool has_history = false;    // it was opened with all of its tokens
   int32_t num_guess = 0;       // tokens that the last step that samples for it guesses at most
+  bool is_followed = false;    // that step guesses: the proposer runs what it samples
 };
 
 // What a step changes of the device's slots; see ops::BeginStepArgs.

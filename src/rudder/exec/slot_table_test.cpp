@@ -338,6 +338,7 @@ TEST_F(SlotTableTest, ASequenceTakesWhatItsSlotGuesses) {
   step::Capacity capacity = kCapacity;
   capacity.drafts.guesses = capacity.drafts.guesses_from_rows = true;
   capacity.drafts.takes_trees = false;
+  capacity.drafts.keeps_guesses = true;
   capacity.drafts.look_up = {.min_n = 1, .max_n = 2};
   SlotTable slots(capacity);
   const auto pack_next = [&](step::StepPlan plan) {

@@ -98,7 +98,7 @@ int64_t kept_history(const step::Capacity& capacity) {
 }
 // Every prompt that begins in a step brings all of its tokens, cached ones too.
 int64_t kept_tokens(const step::Capacity& capacity) {
-  if (!capacity.drafts.keeps_guesses()) return 0;
+  if (!capacity.drafts.keeps_guesses) return 0;
   return int64_t{capacity.max_seq_len} + 4 * int64_t{capacity.max_tokens_per_step};
 }
 int64_t kept_blocks(const step::Capacity& capacity) {
@@ -128,16 +128,19 @@ int64_t step_bytes(const step::Capacity& capacity) {
 
 // Of slots; their rows are as wide as 16-byte loads of them are whole.
 Shape history_shape(const step::Capacity& capacity) {
-  if (!capacity.drafts.keeps_guesses()) return {0, 0};
+  if (!capacity.drafts.keeps_guesses) return {0, 0};
   return {int64_t{capacity.num_slots} + 1, (int64_t{capacity.max_seq_len} + 3) / 4 * 4};
 }
-Shape guess_shape(const step::Capacity& capacity, int64_t num_rows) {
-  if (!capacity.drafts.keeps_guesses()) return {0, 0};
-  return {num_rows, capacity.drafts.max_draft};
+Shape guess_shape(const step::Capacity& capacity) {
+  if (!capacity.drafts.keeps_guesses) return {0, 0};
+  return {int64_t{capacity.num_slots} + 1, capacity.drafts.max_draft};
 }
 
-Shape masks_shape(const step::Capacity& capacity) {
-  return {max_sampled_rows(capacity), static_cast<int64_t>(mask_words(capacity.vocab_size))};
+// None where nothing is counted: such rows have no masks either.
+Shape masks_shape(const step::Capacity& capacity, StepBuffers::Counts counts) {
+  const bool has_masks = counts == StepBuffers::Counts::kKept;
+  return {has_masks ? max_sampled_rows(capacity) : 0,
+          static_cast<int64_t>(mask_words(capacity.vocab_size))};
 }
 // Of the tokens, and of the rows of logits behind them.
 Shape tap_entries_shape(const step::Capacity& capacity) {
@@ -208,24 +211,20 @@ int64_t StepBuffers::device_bytes(const step::Capacity& capacity, Counts counts)
   const int64_t rows = int64_t{capacity.num_slots} + 1;
   const auto word = static_cast<int64_t>(sizeof(int32_t));
   return step_bytes(capacity) +
-         word * (masks_shape(capacity).numel() + sampled_shape(capacity).numel() +
+         word * (masks_shape(capacity, counts).numel() + sampled_shape(capacity).numel() +
                  top_shape(capacity).numel() + tap_entries_shape(capacity).numel() +
-                 history_shape(capacity).numel() + guess_shape(capacity, rows).numel() +
-                 guess_shape(capacity, max_sampled_rows(capacity)).numel()) +
+                 history_shape(capacity).numel() + guess_shape(capacity).numel()) +
          rows * (word * (2 + (capacity.drafts.max_draft > 0 ? 1 : 0) +
                          capacity.kv_groups.size() * max_blocks_per_seq(capacity))) +
          count_rows(capacity, counts) * capacity.vocab_size * (word + int64_t{sizeof(uint8_t)});
 }
 
-// What is looked up.
+// What guesses need that stay in the slots.
 Result<void> StepBuffers::allocate_guesses() {
-  const int64_t rows = int64_t{capacity_.num_slots} + 1;
   RUDDER_TRY(state_.history, ops_.allocate(DType::kI32, history_shape(capacity_)));
-  RUDDER_TRY(state_.guess, ops_.allocate(DType::kI32, guess_shape(capacity_, rows)));
-  RUDDER_TRY(guesses_,
-             ops_.allocate(DType::kI32, guess_shape(capacity_, max_sampled_rows(capacity_))));
+  RUDDER_TRY(state_.guess, ops_.allocate(DType::kI32, guess_shape(capacity_)));
   for (Staging& staging : staging_) {
-    RUDDER_TRY(staging.guesses, ops_.allocate_staging(static_cast<int64_t>(guesses_.bytes())));
+    RUDDER_TRY(staging.guesses, ops_.allocate_staging(static_cast<int64_t>(state_.guess.bytes())));
   }
   return {};
 }
@@ -245,7 +244,7 @@ Result<void> StepBuffers::allocate(Counts counts) {
   RUDDER_TRY(state_.output_count, ops_.allocate(DType::kI32, {counted, vocab}));
   RUDDER_TRY(state_.prompt_seen, ops_.allocate(DType::kU8, {counted, vocab}));
   RUDDER_TRY(device_, ops_.allocate(DType::kU8, {bytes}));
-  RUDDER_TRY(masks_, ops_.allocate(DType::kI32, masks_shape(capacity_)));
+  RUDDER_TRY(masks_, ops_.allocate(DType::kI32, masks_shape(capacity_, counts)));
   RUDDER_TRY(sampled_, ops_.allocate(DType::kI32, sampled_shape(capacity_)));
   RUDDER_TRY(top_, ops_.allocate(DType::kI32, top_shape(capacity_)));
   if (table_ != nullptr) {
@@ -262,7 +261,7 @@ Result<void> StepBuffers::allocate(Counts counts) {
     staging_.push_back(staging);
   }
   part_sent_ = ops_.make_event();
-  return capacity_.drafts.keeps_guesses() ? allocate_guesses() : Result<void>();
+  return capacity_.drafts.keeps_guesses ? allocate_guesses() : Result<void>();
 }
 
 View StepBuffers::part(int64_t offset, DType dtype, Shape shape) const {
@@ -335,13 +334,12 @@ DeviceStep StepBuffers::views(const PackedStep& packed) const {
                  .any_changed = packed.any_changed,
                  .any_masked = packed.num_masks > 0,
                  .any_drafts = packed.any_drafts};
-  if (capacity_.drafts.keeps_guesses() && sampled > 0) {
+  if (capacity_.drafts.keeps_guesses && sampled > 0) {
     step.look_up = {.state = state_,
                     .rows = step.sample.rows,
                     .sampled = step.sample.sampled,
-                    .guesses = guesses_.rows(0, sampled),
-                    .min_n = capacity_.drafts.look_up.min_n,
-                    .max_n = capacity_.drafts.look_up.max_n};
+                    .min_n = std::max(1, capacity_.drafts.look_up.min_n),
+                    .max_n = std::max(1, capacity_.drafts.look_up.max_n)};
   }
   return step;
 }
@@ -468,15 +466,14 @@ void StepBuffers::fetch(int64_t num_rows, bool with_top, size_t flight, int32_t 
   if (with_top) copy(staging_[flight].top, top_);
 }
 
-void StepBuffers::fetch_guesses(int64_t num_rows, size_t flight) {
-  const View rows = guesses_.rows(0, num_rows);
-  ops_.copy_out(range(staging_[flight].guesses, 0, static_cast<int64_t>(rows.bytes())), rows);
+void StepBuffers::fetch_guesses(size_t flight) {
+  ops_.copy_out(staging_[flight].guesses, state_.guess);
 }
 
-std::span<const int32_t> StepBuffers::guess(size_t flight, size_t row) const {
+std::span<const int32_t> StepBuffers::guess(size_t flight, step::SlotId slot) const {
   const auto most = static_cast<size_t>(capacity_.drafts.max_draft);
   const auto* all = static_cast<const int32_t*>(staging_[flight].guesses.data);
-  const std::span<const int32_t> guess(all + row * most, most);
+  const std::span<const int32_t> guess(all + static_cast<size_t>(slot.value) * most, most);
   return guess.first(static_cast<size_t>(std::ranges::find(guess, -1) - guess.begin()));
 }
 

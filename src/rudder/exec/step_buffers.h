@@ -33,7 +33,7 @@ struct DeviceStep {
 
 class StepBuffers {
  public:
-  // Of each slot's tokens, 5 bytes a token of the vocabulary; kNone: no row has penalties.
+  // Of each slot's tokens, 5 bytes a token of the vocabulary; kNone: no row has penalties or masks.
   enum class Counts { kKept, kNone };
 
   // `ops` and the table, where there is one, outlive the buffers.
@@ -57,8 +57,8 @@ class StepBuffers {
   void send_masks(int64_t num_masks, size_t flight);
   // Enqueues the copy of the first `num_rows` sampled tokens to the host.
   void fetch(int64_t num_rows, bool with_top, size_t flight, int32_t iteration);
-  // Likewise of what was guessed, in a step of one iteration.
-  void fetch_guesses(int64_t num_rows, size_t flight);
+  // Likewise of what all slots guess, in a step of one iteration.
+  void fetch_guesses(size_t flight);
 
   const ops::SlotState& state() const { return state_; }
 
@@ -66,8 +66,8 @@ class StepBuffers {
   // kMaxLogprobs]
   const ops::SampledToken* sampled(size_t flight, int32_t iteration) const;
   const ops::TopLogprob* top(size_t flight, int32_t iteration) const;
-  // Of the first row of a sequence, once fetch_guesses() is done; -1 behind it.
-  std::span<const int32_t> guess(size_t flight, size_t row) const;
+  // Of a slot, once fetch_guesses() is done.
+  std::span<const int32_t> guess(size_t flight, step::SlotId slot) const;
 
  private:
   StepBuffers(ops::Ops& ops, const step::Capacity& capacity, const ops::TapTable* table)
@@ -88,14 +88,13 @@ class StepBuffers {
   ops::View masks_;        // [max_sampled_rows, mask_words(vocab_size)] i32
   ops::View sampled_;      // [max_sampled_rows, 4] i32
   ops::View top_;          // [max_sampled_rows, kMaxLogprobs, 2] i32
-  ops::View guesses_;      // [max_sampled_rows, max_draft] i32; where the capacity keeps guesses
   ops::View tap_entries_;  // [max_tokens_per_step + max_sampled_rows, ...] i32: of ops::TapBatch
   struct Staging {
     ops::View step;
     ops::View masks;    // [bytes of masks_] u8
     ops::View sampled;  // [max_repeat * bytes of sampled_] u8
     ops::View top;      // [max_repeat * bytes of top_] u8
-    ops::View guesses;  // [bytes of guesses_] u8
+    ops::View guesses;  // [bytes of SlotState.guess] u8
   };
   std::vector<Staging> staging_;  // one for each flight
   std::unique_ptr<ops::Event> part_sent_;

@@ -11,6 +11,7 @@
 #include "rudder/ops/feature_args.h"
 #include "rudder/ops/look_up_args.h"
 #include "rudder/ops/stream_args.h"
+#include "rudder/ops/tail_args.h"
 
 namespace rudder::ops {
 
@@ -24,13 +25,16 @@ class TreeOps {
   virtual void keep_paths(const KeepPathsArgs& args) = 0;
 };
 
-// What guesses on the device, beside a model of its own: heads, and what follows repeated tokens.
+// What guesses on the device: heads, what follows repeated tokens, and passes that read and write
+// the slots.
 class DraftOps {
  public:
   virtual ~DraftOps() = default;
   virtual void spread_logits(const SpreadLogitsArgs& args) = 0;
   virtual void residual_act(const ResidualActArgs& args) = 0;
   virtual void look_up(const LookUpArgs& args) = 0;
+  virtual void place_tails(const PlaceTailsArgs& args) = 0;
+  virtual void keep_guess(const KeepGuessArgs& args) = 0;
 };
 
 // Dictionaries of features.

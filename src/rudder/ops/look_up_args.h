@@ -20,9 +20,7 @@ struct LookUpArgs {
   SlotState state;       // history and guess
   tensor::View rows;     // [R, sizeof(SampleRow)] u8
   tensor::View sampled;  // [R, 4] i32: SampledToken
-  // [R, most] i32 out: in the first row of each sequence its guess, -1 behind it; as state.guess.
-  tensor::View guesses;
-  int32_t min_n = 1;  // 1 <= min_n <= max_n <= kMaxNgram
+  int32_t min_n = 1;     // 1 <= min_n <= max_n <= kMaxNgram
   int32_t max_n = 1;
 
   bool empty() const { return rows.empty(); }

@@ -136,8 +136,9 @@ void fields(Archive& archive, Archived<step::ObjectCopy> auto& value) {
 
 template <typename Archive>
 void fields(Archive& archive, Archived<step::DraftCaps> auto& value) {
-  auto& [max_draft, takes_trees, guesses, guesses_from_rows, look_up, guess_tree] = value;
-  archive(max_draft, takes_trees, guesses, guesses_from_rows, look_up, guess_tree);
+  auto& [max_draft, takes_trees, guesses, guesses_from_rows, keeps_guesses, look_up, guess_tree] =
+      value;
+  archive(max_draft, takes_trees, guesses, guesses_from_rows, keeps_guesses, look_up, guess_tree);
 }
 
 template <typename Archive>

@@ -42,7 +42,8 @@ Result<void> check_capacity(const step::Capacity& recorded, const step::Capacity
   RUDDER_TRY_VOID(at_least("max_in_flight", recorded.max_in_flight, own.max_in_flight));
   RUDDER_TRY_VOID(at_least("max_repeat", recorded.max_repeat, own.max_repeat));
   RUDDER_TRY_VOID(at_least("max_draft", recorded.drafts.max_draft, own.drafts.max_draft));
-  if (recorded.drafts.keeps_guesses()) {  // drafts are what it guesses
+  if (recorded.drafts.keeps_guesses) {  // drafts are what it guesses
+    RUDDER_TRY_VOID(same("keeps_guesses", 1, own.drafts.keeps_guesses ? 1 : 0));
     RUDDER_TRY_VOID(same("look_up.min_n", recorded.drafts.look_up.min_n, own.drafts.look_up.min_n));
     RUDDER_TRY_VOID(same("look_up.max_n", recorded.drafts.look_up.max_n, own.drafts.look_up.max_n));
   }
@@ -84,6 +85,7 @@ class Replay {
         guesses_alike_(executor.capacity().drafts.guesses &&
                        recorded.drafts.guesses_from_rows ==
                            executor.capacity().drafts.guesses_from_rows &&
+                       recorded.drafts.keeps_guesses == executor.capacity().drafts.keeps_guesses &&
                        recorded.drafts.look_up == executor.capacity().drafts.look_up &&
                        recorded.drafts.guess_tree == executor.capacity().drafts.guess_tree),
         report_(report) {}

@@ -55,7 +55,7 @@ bool Drafts::has_pending_guess() const {
 bool Drafts::holds(std::span<const StepRecord> in_flight) {
   if (caps_.guesses) {
     num_guess_ = choose_guess();
-    if (caps_.keeps_guesses()) return holds_for_end(in_flight);
+    if (caps_.keeps_guesses) return holds_for_end(in_flight);
     const auto guesses = [](const StepRecord& record) { return record.num_guess > 0; };
     return has_pending_guess() && (num_guess_ > 0 || std::ranges::any_of(in_flight, guesses));
   }
@@ -87,7 +87,7 @@ bool Drafts::waits_for_guess() const {
 // To look guesses up takes next to no time.
 int32_t Drafts::choose_guess() {
   const auto is_drafted = [](const Sequence* sequence) { return sequence->takes_drafts(); };
-  if (!settings_.pace_drafts || caps_.keeps_guesses()) {
+  if (!settings_.pace_drafts || caps_.looks_up()) {
     const bool has_none = waiting_.empty() && std::ranges::none_of(running_.all(), is_drafted);
     return has_none ? 0 : caps_.max_draft;
   }
@@ -103,14 +103,16 @@ int32_t Drafts::choose_guess() {
 }
 
 // The executor's proposer first runs the tokens that it has not run, as far as a step has room for
-// them. It guesses where it has run all of them, no sample of another step is on its way, and there
-// are blocks to keep what it makes of its guesses. One that reads rows alone guesses at once, and
+// them. It guesses where it has run all of them, and there are blocks to keep what it makes of its
+// guesses. Where guesses do not stay in the slots, no sample of another step may be on its way.
+// Where they do, the proposer runs what steps that guess have sampled, and of other steps the last
+// token: so one token of these may be on its way. One that reads rows alone guesses at once, and
 // one that looks guesses up whatever is on its way.
 void Drafts::add_guess(StepBuilder& builder, Sequence& sequence, step::SeqWork& work) {
   if (num_guess_ == 0 || !sequence.takes_drafts()) return;
   const int32_t end = work.kv_len + work.q_len - work.num_draft;
   const bool is_last = work.logits != step::LogitsWanted::kNone &&
-                       (sequence.run.samples_pending == 0 || caps_.keeps_guesses());
+                       (sequence.run.samples_pending == 0 || caps_.keeps_guesses);
   const int32_t most = is_last ? std::min(num_guess_, sequence.max_len - end - 2) : 0;
   if (caps_.guesses_from_rows && !RUDDER_MUTANT(kTokensForRows)) {
     work.guess.begin = end;
@@ -126,8 +128,11 @@ void Drafts::add_guess(StepBuilder& builder, Sequence& sequence, step::SeqWork& 
   work.guess.tokens.assign(first, first + count);
   builder.guess_left -= count;
   proposed_len += count;
-  const bool knows_all = work.guess.begin + count == end;
-  if (!knows_all || most <= 0) return;
+  const int32_t named_end = work.guess.begin + count;
+  const bool is_followed = sequence.draft.is_followed || named_end + 1 == end ||
+                           RUDDER_MUTANT(kGuessUnfollowed);
+  const bool runs_all = named_end == end || (caps_.keeps_guesses && is_followed);
+  if (!runs_all || most <= 0) return;
   // Below 0 where nobody waits: what prompts will take is not summed up then, what they took is.
   const int64_t promised = std::max<int64_t>(0, builder.blocks_promised);
   work.guess.num_guess = grow_for_guess(promised, sequence, work.longest_len(), most);
@@ -178,7 +183,7 @@ void Drafts::note_guess(Sequence& sequence, const step::SeqWork& work,
   sequence.draft.proposed_len = static_cast<int32_t>(sequence.tokens.size());
   sequence.draft.record.new_guess().tokens = result.guess;
   // Where drafts are planned before it is known whether there is a guess, none is a wrong one.
-  const bool is_missed = caps_.keeps_guesses() && result.guess.empty();
+  const bool is_missed = caps_.keeps_guesses && result.guess.empty();
   if (is_missed && result.end == step::SeqEnd::kNone) {
     sequence.draft.record.note_none(&pacer_.all());
   }

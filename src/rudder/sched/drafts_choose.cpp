@@ -28,7 +28,7 @@ bool Drafts::propose() {
   if (!has_proposer()) return false;
   for (Sequence* sequence : running_.all()) sequence->draft.drop();
   if (!settings_.pace_drafts) return take_every_draft();
-  if (has_pending_guess() && !caps_.keeps_guesses()) return false;  // it runs ahead
+  if (has_pending_guess() && !caps_.keeps_guesses) return false;  // it runs ahead
   is_drafting_ = choose() && take_chosen();
   return is_drafting_;
 }
@@ -40,7 +40,7 @@ bool Drafts::take_every_draft() {
   bool has_any = false;
   for (Sequence* sequence : running_.all()) {
     if (!sequence->takes_drafts() || !sequence->decodes()) continue;
-    if (sequence->run.samples_pending > 0 && !caps_.keeps_guesses()) continue;
+    if (sequence->run.samples_pending > 0 && !caps_.keeps_guesses) continue;
     const int64_t most = std::min(tokens_left, most_drafts(*sequence));
     if (most <= 0) continue;
     if (proposer_ != nullptr) {
@@ -58,7 +58,7 @@ bool Drafts::take_every_draft() {
 
 // Of the guess that the executor made, at most so many drafts.
 void Drafts::take_guess(Sequence& sequence, int64_t most) const {
-  if (caps_.keeps_guesses()) {
+  if (caps_.keeps_guesses) {
     sequence.draft.own = static_cast<int32_t>(std::min<int64_t>(most, sequence.guess_len()));
     return;
   }
@@ -168,7 +168,7 @@ StepShape Drafts::collect_offers(size_t num_cohorts) {
 void Drafts::offer(Sequence& sequence) {
   const auto most = static_cast<size_t>(std::max<int64_t>(0, most_drafts(sequence)));
   DraftPacer::Offer offer = {.record = &sequence.draft.record, .most = most};
-  if (caps_.keeps_guesses()) {
+  if (caps_.keeps_guesses) {
     const auto count = std::min<int64_t>(static_cast<int64_t>(most), sequence.guess_len());
     if (count <= 0) return;
     offer.most = static_cast<size_t>(count);
@@ -205,7 +205,7 @@ bool Drafts::take_chosen() {
 // What was chosen of it, as far as the step has tokens.
 void Drafts::take_offer(const DraftPacer::Offer& offer, Sequence& sequence, int64_t tokens_left) {
   const auto count = std::min(offer.count, static_cast<size_t>(tokens_left));
-  if (caps_.keeps_guesses()) {
+  if (caps_.keeps_guesses) {
     sequence.draft.own = static_cast<int32_t>(count);
   } else if (offer.rows != 0) {
     uint64_t rows = offer.chosen;

@@ -61,6 +61,7 @@ double guessed_us(double odds, int32_t num_sequences, bool guesses, int64_t* num
   if (looks_up) {
     fake.guess_us = 0;
     fake.capacity.drafts.guesses_from_rows = true;
+    fake.capacity.drafts.keeps_guesses = true;
     fake.capacity.drafts.look_up = {.min_n = 3, .max_n = 5};
   }
   fake.guess_odds = odds;
@@ -227,6 +228,7 @@ TEST(GuessPacing, WhatIsLookedUpWaitsWhereAnAnswerMayEnd) {
     fake.capacity.drafts.max_draft = looks_up ? kGuesses : 0;
     if (looks_up) {
       fake.capacity.drafts.guesses = fake.capacity.drafts.guesses_from_rows = true;
+      fake.capacity.drafts.keeps_guesses = true;
       fake.capacity.drafts.look_up = {.min_n = 3, .max_n = 5};
     }
     fake.clock = &clock;

@@ -45,7 +45,7 @@ void Running::open_slot(const Sequence& sequence, step::StepPlan& plan) const {
   edit.prompt_len = sequence.prompt_len;
   edit.num_output = static_cast<int32_t>(sequence.tokens.size()) - sequence.prompt_len;
   edit.max_len = sequence.max_len;
-  const bool looks_up = capacity_.drafts.keeps_guesses() && !RUDDER_MUTANT(kNothingToLookUp);
+  const bool looks_up = capacity_.drafts.keeps_guesses && !RUDDER_MUTANT(kNothingToLookUp);
   if (sequence.sampling.needs_history() || looks_up) {
     edit.history = sequence.tokens;
     edit.history_prompt_len = sequence.prompt_len;

@@ -80,7 +80,10 @@ struct DraftState {
   int32_t own = 0;
   step::DraftTree tree;      // of the tokens; empty: a chain
   int32_t guess_asked = 0;   // of the slot, by the last step planned that samples for it
-  int32_t proposed_len = 0;  // tokens that the executor's proposer has run, or will have
+  int32_t proposed_len = 0;  // known tokens that the executor's proposer has run, or will have
+  // The last step planned that samples for it guesses behind that: where guesses stay in slots, the
+  // proposer runs whatever comes of the step.
+  bool is_followed = false;
   DraftRecord record;
 
   int32_t count() const { return static_cast<int32_t>(tokens.size()) + own; }
@@ -102,6 +105,7 @@ struct DraftState {
   void end() {
     if (!RUDDER_MUTANT(kProposedLenKept)) proposed_len = 0;
     guess_asked = 0;
+    is_followed = false;
   }
 };
 

@@ -88,6 +88,7 @@ void StepBuilder::advance(Sequence& sequence, step::SeqWork& work) {
     work.constrained = sequence.constrained;
     if (sequence.constrained) constrained.push_back(constrained_of(sequence));
     sequence.draft.guess_asked = work.guess.num_guess;
+    sequence.draft.is_followed = work.guess.num_guess > 0;
     run.has_carry = true;
     run.samples_pending += iterations + most_accepted;
     run.drafts_pending += most_accepted;

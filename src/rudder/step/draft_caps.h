@@ -21,15 +21,17 @@ struct DraftCaps {
   bool takes_trees = false;        // SeqWork.tree
   bool guesses = false;            // it has a proposer of its own: SeqWork.guess, max_draft at most
   bool guesses_from_rows = false;  // of the step alone: it runs no tokens and needs no blocks
-  // Its proposer looks guesses up in the tokens of slots, so that a SlotEdit has a history where
-  // its slot is guessed for, and leaves them in the slots: drafts may be those
-  // (SeqWork::takes_guess). With `guesses` and `guesses_from_rows`.
+  // Its proposer leaves what it guesses in the slots: drafts may be that (SeqWork::takes_guess),
+  // and a SlotEdit has a history where its slot is guessed for. With `guesses`, for chains.
+  bool keeps_guesses = false;
+  // Its proposer looks guesses up in the tokens of slots. With `guesses_from_rows` and
+  // `keeps_guesses`.
   LookUp look_up = {};
   // What its proposer guesses, or the first drafts of it: SeqResult.guess has their tokens. Empty:
   // chains. Only with takes_trees.
   DraftTree guess_tree = {};
 
-  bool keeps_guesses() const { return look_up.max_n > 0; }
+  bool looks_up() const { return look_up.max_n > 0; }
   bool operator==(const DraftCaps&) const = default;
 };
 

@@ -52,7 +52,8 @@ struct GuessWork {
   int32_t begin = 0;
   std::vector<int32_t> tokens = {};
   // Then the tokens that the step samples, and guesses so many that follow them, at most; 0: it
-  // does neither. Above 0 the tokens that it has run reach up to the first that the step samples.
+  // does neither. Above 0 the tokens that it has run reach up to the first that the step samples;
+  // where DraftCaps::keeps_guesses one may be missing, and all that steps with such work sampled.
   int32_t num_guess = 0;
 
   bool empty() const { return tokens.empty() && num_guess == 0; }

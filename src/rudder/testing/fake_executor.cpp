@@ -269,7 +269,7 @@ step::SeqResult FakeExecutor::run_sequence(const step::StepPlan& plan, int32_t i
   slot.kv_len = work.kv_len + work.q_len - work.num_draft;
   if (work.logits != step::LogitsWanted::kNone) sample_sequence(plan, work, slot, masks, &result);
   if (!work.guess.empty() && !slot.ended) run_guess(work, slot, &result);
-  if (options_.capacity.drafts.keeps_guesses()) slot.guess = result.guess;
+  if (options_.capacity.drafts.keeps_guesses) slot.guess = result.guess;
   return result;
 }
 

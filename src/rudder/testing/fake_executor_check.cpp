@@ -83,7 +83,7 @@ void FakeExecutor::check_drafts(const step::StepPlan& plan, const step::SeqWork&
 
 void FakeExecutor::check_takes_guess(const step::StepPlan& plan, const step::SeqWork& work) {
   LaunchedSlot& slot = launched_[static_cast<size_t>(work.slot.value)];
-  const bool fits = options_.capacity.drafts.keeps_guesses() && work.num_draft > 0 &&
+  const bool fits = options_.capacity.drafts.keeps_guesses && work.num_draft > 0 &&
                     work.num_draft <= slot.num_guess && work.tree.empty();
   if (work.takes_guess && !fits) {
     violation(fmt::format("step {}: slot {} has {} drafts of a guess of {}", plan.id,
@@ -128,15 +128,17 @@ void FakeExecutor::check_guess(const step::StepPlan& plan, const step::SeqWork& 
   const bool fits = options_.capacity.drafts.guesses && plan.repeat == 1 && count >= 0 &&
                     count <= options_.capacity.drafts.max_draft && end <= sampled &&
                     (!from_rows || work.guess.tokens.empty());
-  const bool is_behind = count == 0 || (end == sampled && work.logits != step::LogitsWanted::kNone);
+  const bool keeps =
+      options_.capacity.drafts.keeps_guesses;  // what lacks then is seen when it runs
+  const bool is_behind =
+      count == 0 || ((keeps || end == sampled) && work.logits != step::LogitsWanted::kNone);
   const bool has_blocks = count == 0 || from_rows ||
                           written <= std::ssize(slot.blocks.front()) * options_.capacity.block_size;
-  if (options_.capacity.drafts.keeps_guesses() && !slot.has_history) {
-    violation(fmt::format("step {}: slot {} was opened without the tokens to look up", plan.id,
-                          work.slot.value));
+  if (keeps && !slot.has_history) {
+    violation(fmt::format("step {}: slot {} is guessed for and was opened without its tokens",
+                          plan.id, work.slot.value));
   }
-  const bool is_sure =
-      options_.capacity.drafts.keeps_guesses() || drafts_in_flight(work.slot, work.generation) == 0;
+  const bool is_sure = keeps || drafts_in_flight(work.slot, work.generation) == 0;
   if (fits && is_behind && has_blocks && is_sure) return;
   violation(fmt::format("step {}: slot {} guesses {} tokens behind {}, {} is sampled, {} blocks",
                         plan.id, work.slot.value, count, end, sampled, slot.blocks.front().size()));

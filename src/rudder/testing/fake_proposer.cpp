@@ -50,7 +50,10 @@ bool FakeProposer::run_tokens(const step::SeqWork& work, const Sequence& sequenc
     return false;
   }
   const int32_t end = guess.num_guess > 0 ? sequence.len : named_end;
+  // Of tokens that the plan does not name it runs the last ones, wherever they are.
+  const int32_t tail = std::max(named_end, end - std::max(2, 1 + work.num_draft));
   for (int32_t i = guess.begin; i < end; ++i) {
+    if (capacity_.drafts.keeps_guesses && i >= named_end && i < tail) continue;
     cell(sequence, i) = {sequence.token_at(i), i};
     if (i == 0 || sequence.row_at(i - 1) == sequence.token_at(i - 1)) continue;
     wrong->push_back(fmt::format("slot {}: the proposer finds rows of another token at {}",

@@ -110,6 +110,12 @@ class ForwardingOps : public ops::Ops,
   void look_up(const ops::LookUpArgs& args) override {
     run(&ops::Ops::draft_ops, &ops::DraftOps::look_up, args);
   }
+  void place_tails(const ops::PlaceTailsArgs& args) override {
+    run(&ops::Ops::draft_ops, &ops::DraftOps::place_tails, args);
+  }
+  void keep_guess(const ops::KeepGuessArgs& args) override {
+    run(&ops::Ops::draft_ops, &ops::DraftOps::keep_guess, args);
+  }
   void score(const ops::ScoreArgs& args) override { run(&ops::Ops::score, args); }
 
  protected:

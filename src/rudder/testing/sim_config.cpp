@@ -153,11 +153,15 @@ SimConfig draw_config(SimRandom& random) {
       !has_states && std::all_of(capacity.kv_groups.begin(), capacity.kv_groups.end(), is_whole);
   const bool draws_tree = from_rows ? config.fake.seed % 18 != 0 : config.fake.seed % 4 == 0;
   const bool looks_up = capacity.drafts.guesses && config.fake.seed / 2 % 3 == 0;
+  capacity.drafts.keeps_guesses =
+      capacity.drafts.guesses && !from_rows && config.fake.seed / 2 % 3 == 1;
   if (looks_up) {
     capacity.drafts.guesses_from_rows = true;
+    capacity.drafts.keeps_guesses = true;
     capacity.drafts.look_up = {.min_n = 1, .max_n = 2};
   }
-  if (capacity.drafts.takes_trees && capacity.drafts.guesses && draws_tree && !looks_up) {
+  const bool makes_tree = capacity.drafts.guesses && !capacity.drafts.keeps_guesses;
+  if (capacity.drafts.takes_trees && makes_tree && draws_tree) {
     capacity.drafts.max_draft = 2 * capacity.drafts.max_draft;
     capacity.drafts.guess_tree = random_tree(config.fake.seed, capacity.drafts.max_draft);
   }

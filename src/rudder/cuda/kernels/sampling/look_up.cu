@@ -107,7 +107,6 @@ __global__ void __launch_bounds__(kThreads) look_up_kernel(const LookUpParams p)
     const int from = static_cast<int>(found.best & 0xffffffffu);
     token = history[from + thread % (len - from)];  // as far as it goes, again and again
   }
-  p.guesses[int64_t{first} * p.most + thread] = token;
   p.guess[int64_t{slot} * p.most + thread] = token;
 }
 

@@ -20,7 +20,6 @@ struct LookUpParams {
   const int32_t* sampled = nullptr;      // [num_rows, 4] ops::SampledToken
   int32_t* history = nullptr;            // [S + 1, max_len]
   int32_t* guess = nullptr;              // [S + 1, most]
-  int32_t* guesses = nullptr;            // [num_rows, most]
   int64_t max_len = 0;                   // a multiple of 4
   int32_t num_rows = 0;
   int32_t most = 0;          // <= 1024
