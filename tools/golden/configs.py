@@ -4,8 +4,8 @@
     configs.py tests/golden/configs.json
 
 `ropes`: configurations with a rope in every spelling (transformers 4 and 5, both, none; lengths inside and outside; every
-type), and the frequencies and the attention factor that the family's own rotary embedding computes from it for a sequence
-of `length` tokens. `defaults`: of each family, every key that its configuration class knows, with the default.
+type; a part of a head), and the frequencies and the attention factor that the family's own rotary embedding computes from it
+for a sequence of `length` tokens. `defaults`: of each family, every key that its configuration class knows, with the default.
 """
 
 import copy
@@ -79,9 +79,41 @@ def objects(rng):
     return rope
 
 
+def kinds_of_gemma4(rng):
+    """Ropes of the two kinds of layers."""
+
+    def one():
+        rope = {"rope_type": rng.choice(["default", "proportional", "proportional", "linear"]), "rope_theta": 5003.3}
+        if rope["rope_type"] == "linear" or rng.random() < 0.3:
+            rope["factor"] = 3.3
+        if rng.random() < 0.6:
+            rope["partial_rotary_factor"] = rng.choice([0.25, 0.5, 1.0])
+        return rope
+
+    return {"full_attention": one(), "sliding_attention": one()}
+
+
 def draw(rng):
-    family = rng.choice([*ONE_ROPE, "gemma3_text"])
+    family = rng.choice([*ONE_ROPE, "gemma3_text", "gemma4_text"])
     config = {**BASE, "architectures": [KEYS[family]], "model_type": family}
+    if family == "gemma4_text":
+        config |= {"head_dim": 24, "global_head_dim": rng.choice([24, 48]), "sliding_window": 16}
+        config |= {"hidden_size_per_layer_input": 0, "layer_types": ["sliding_attention", "full_attention"]}
+        config["hidden_activation"] = "gelu_pytorch_tanh"
+        del config["hidden_act"]
+        if rng.random() < 0.8:
+            config["rope_parameters"] = kinds_of_gemma4(rng)
+        return config
+    config = draw_ropes(rng, config)
+    if rng.random() < 0.2:  # of a part of a head, where the family may or may not have it
+        ropes = [config[key] for key in ("rope_parameters", "rope_scaling") if config.get(key)]
+        holder = rng.choice([config, *ropes])
+        holder["partial_rotary_factor"] = rng.choice([0.5, 1.0, 1.0])
+    return config
+
+
+def draw_ropes(rng, config):
+    family = config["model_type"]
     if family.startswith("gemma"):
         config |= {"head_dim": 24, "query_pre_attn_scalar": 24, "sliding_window": 16}
         config["hidden_activation"] = "gelu_pytorch_tanh"
@@ -120,7 +152,8 @@ def ropes_of(config, length):
     model = AutoModelForCausalLM.from_config(made, dtype=torch.float32)
     rotary = model.model.rotary_emb
     positions = torch.arange(length)[None]
-    kinds = ["full_attention", "sliding_attention"] if config["model_type"] == "gemma3_text" else [None]
+    has_kinds = config["model_type"] in ("gemma3_text", "gemma4_text")
+    kinds = ["full_attention", "sliding_attention"] if has_kinds else [None]
     out = []
     for kind in kinds:
         rotary(torch.zeros(1), positions, *([kind] if kind else []))
@@ -129,11 +162,6 @@ def ropes_of(config, length):
         scaling = getattr(rotary, f"{prefix}attention_scaling")
         out.append({"frequencies": [float(f"{x:.9g}") for x in frequencies.tolist()], "attention_factor": scaling})
     return out
-
-
-def is_passed_over(config):
-    """transformers looks for `truncate` beside the ropes of several kinds of layers, where nobody writes it."""
-    return config["model_type"] == "gemma3_text" and '"truncate"' in json.dumps(config)
 
 
 def make_ropes(draws):
@@ -147,8 +175,6 @@ def make_ropes(draws):
         except Exception as error:  # transformers refuses it
             refused += 1
             print("refused:", repr(error)[:120])
-            continue
-        if is_passed_over(config):
             continue
         out.append({"config": config, "length": length, "ropes": ropes})
     print(f"{len(out)} ropes, {refused} configurations that transformers refuses")
@@ -173,7 +199,7 @@ def make_defaults():
 
 def main():
     torch.set_num_threads(1)
-    answers = {"transformers": transformers.__version__, "defaults": make_defaults(), "ropes": make_ropes(172)}
+    answers = {"transformers": transformers.__version__, "defaults": make_defaults(), "ropes": make_ropes(260)}
     with open(sys.argv[1], "w") as file:
         lines = [json.dumps({key: value}, sort_keys=True)[1:-1] for key, value in sorted(answers.pop("defaults").items())]
         ropes = [json.dumps(rope, sort_keys=True) for rope in answers.pop("ropes")]

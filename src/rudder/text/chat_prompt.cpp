@@ -9,6 +9,7 @@
 #include <set>
 
 #include "rudder/base/exact_json.h"
+#include "rudder/text/call_arguments.h"
 #include "rudder/text/content_parts.h"
 #include "rudder/text/files.h"
 
@@ -123,6 +124,7 @@ Result<void> cut_after_content(const json::object& message, std::string& prompt)
 struct ChatPrompt::Impl {
   struct Template {
     ChatTemplate parsed;
+    ArgumentForm arguments = ArgumentForm::kObject;       // of tool calls
     std::set<std::string, std::less<>> roles_with_parts;  // whose contents may be parts
     TurnForms turns;
   };
@@ -183,9 +185,10 @@ Result<std::shared_ptr<const ChatPrompt>> ChatPrompt::load(const json::object& t
   const auto parse = [&](std::string_view text) -> Result<Impl::Template> {
     impl->source += text;
     RUDDER_TRY(ChatTemplate parsed, ChatTemplate::parse(text));
-    auto roles = roles_with_parts(parsed, impl->tokens);
-    const TurnForms turns = find_turn_forms(parsed, impl->tokens);
-    return Impl::Template{std::move(parsed), std::move(roles), turns};
+    const ArgumentForm arguments = find_argument_form(parsed, impl->tokens);
+    auto roles = roles_with_parts(parsed, impl->tokens, arguments);
+    const TurnForms turns = find_turn_forms(parsed, impl->tokens, arguments);
+    return Impl::Template{std::move(parsed), arguments, std::move(roles), turns};
   };
   std::map<std::string, std::string, std::less<>> templates;
   if (!files.jinja.empty()) templates["default"] = files.jinja;
@@ -274,6 +277,7 @@ Result<ChatPrompt::Prepared> ChatPrompt::prepare(const json::array& messages,
       return fail(ErrorCode::kInvalidArgument, "must be a string", path + ".role");
     }
     fit_to_template(*message, prepared.chosen->parsed);
+    fit_arguments(prepared.chosen->arguments, *message);
     const bool wants_parts = prepared.chosen->roles_with_parts.contains(
         std::string_view(message->at("role").get_string()));
     RUDDER_TRY_VOID(prepare_content(*message, wants_parts, path + ".content"));

@@ -225,6 +225,59 @@ TEST(ChatPrompt, TellsWhichTurnsTheTemplateRenders) {
   EXPECT_FALSE(in_turn.results);
 }
 
+// As transformers renders the text; it refuses the object.
+TEST(ChatPrompt, ArgumentsAreATextForATemplateThatJoinsThem) {
+  const auto chat =
+      load_prompt({},
+                  "{% for m in messages %}{{ '<|' + m.role + '|>' + (m.content or '') }}"
+                  "{% for c in m.tool_calls or [] %}{{ '<|call|>' + c.function.name + '<|sep|>' + "
+                  "c.function.arguments + '<|end|>' }}{% endfor %}{% endfor %}");
+  const auto rendered = [&](json::value arguments) {
+    const json::object function = {{"name", "get"}, {"arguments", std::move(arguments)}};
+    return chat->render({{{"role", "user"}, {"content", "q"}},
+                         {{"role", "assistant"},
+                          {"content", nullptr},
+                          {"tool_calls", {{{"id", "a"}, {"function", function}}}}},
+                         {{"role", "tool"}, {"content", "21"}, {"tool_call_id", "a"}}},
+                        nullptr, nullptr);
+  };
+  const auto shown = [](std::string_view arguments) {
+    return "<|user|>q<|assistant|><|call|>get<|sep|>" + std::string(arguments) +
+           "<|end|><|tool|>21";
+  };
+  constexpr std::string_view kText = R"({"city":"Z\u00fcrich", "days": [1,2],"x":1.50})";
+  EXPECT_EQ(rendered(json::string_view(kText)), shown(kText)) << "as it was written";
+  EXPECT_EQ(rendered({{"city", "Z\xc3\xbcrich"}, {"days", {1, 2}}, {"x", 1.5}}),
+            shown("{\"city\": \"Z\xc3\xbcrich\", \"days\": [1, 2], \"x\": 1.5}"));
+  EXPECT_EQ(rendered(json::object()), shown("{}"));
+  const TurnForms turns = chat->turn_forms(false);
+  EXPECT_TRUE(turns.results && turns.several_calls);
+}
+
+TEST(ChatPrompt, ArgumentsAreAnObjectForATemplateThatPrintsThem) {
+  const auto rendered = [](std::string_view printed, json::value arguments) {
+    const auto chat = load_prompt({}, "{% for m in messages %}{% for c in m.tool_calls or [] %}" +
+                                          std::string(printed) + "{% endfor %}{% endfor %}");
+    const json::object function = {{"name", "get"}, {"arguments", std::move(arguments)}};
+    return chat->render(
+        {{{"role", "assistant"}, {"tool_calls", {{{"id", "a"}, {"function", function}}}}}}, nullptr,
+        nullptr);
+  };
+  for (const json::value& arguments :
+       {json::value("{\"n\":1}"), json::value(json::object{{"n", 1}})}) {
+    EXPECT_EQ(rendered("{{ c.function.arguments | tojson }}", arguments), "{\"n\": 1}");
+    EXPECT_EQ(rendered("{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}",
+                       arguments),
+              "n=1");
+    EXPECT_EQ(rendered("{% set a = c.function.arguments %}{{ a if a is string else a | tojson }}",
+                       arguments),
+              "{\"n\": 1}");
+  }
+  // Printed as Python does, an object would be no JSON.
+  EXPECT_EQ(rendered("{{ c.function.arguments }}", json::object{{"n", 1}}), "{\"n\": 1}");
+  EXPECT_EQ(rendered("{{ c.function.name ~ c.function.arguments }}", "{\"n\":1}"), "get{\"n\":1}");
+}
+
 TEST(ChatPrompt, TellsWhetherTheTemplateRendersSeveralCalls) {
   const auto forms = [](std::string_view calls) {
     return load_prompt({},

@@ -28,7 +28,7 @@ json::object message(std::string_view role, json::value content) {
 }
 
 // Conversations in which a message of this role has parts.
-std::vector<json::array> trials(std::string_view role) {
+std::vector<json::array> trials(std::string_view role, ArgumentForm arguments) {
   const json::object question = message("user", "question");
   const json::object answer = message("assistant", "answer");
   if (role == "user") {
@@ -40,7 +40,7 @@ std::vector<json::array> trials(std::string_view role) {
   }
   if (role == "tool") {
     json::object call = message("assistant", "");
-    const json::object function = {{"name", "f"}, {"arguments", json::object()}};
+    const json::object function = {{"name", "f"}, {"arguments", no_arguments(arguments)}};
     call["tool_calls"] = {{{"id", "call00001"}, {"type", "function"}, {"function", function}}};
     json::object result = message("tool", trial_parts());
     result["tool_call_id"] = "call00001";
@@ -63,7 +63,8 @@ bool shows_parts(std::string_view prompt) {
 }  // namespace
 
 std::set<std::string, std::less<>> roles_with_parts(const ChatTemplate& chat_template,
-                                                    const json::object& tokens) {
+                                                    const json::object& tokens,
+                                                    ArgumentForm arguments) {
   std::set<std::string, std::less<>> roles;
   if (!chat_template.loops_over_content()) return roles;
   json::object context = tokens;
@@ -72,7 +73,7 @@ std::set<std::string, std::less<>> roles_with_parts(const ChatTemplate& chat_tem
   context["add_generation_prompt"] = true;
   for (const char* role : {"system", "developer", "user", "assistant", "tool"}) {
     bool takes_parts = true;
-    for (json::array& messages : trials(role)) {
+    for (json::array& messages : trials(role, arguments)) {
       context["messages"] = std::move(messages);
       const Result<std::string> prompt = chat_template.render(context);
       takes_parts = takes_parts && prompt && shows_parts(*prompt);

@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 
+#include "rudder/text/call_arguments.h"
 #include "rudder/text/chat_template.h"
 
 namespace rudder::text {
@@ -14,6 +15,7 @@ namespace rudder::text {
 // The roles whose messages the template shows as they are when their content is a list of text
 // parts. Messages of other roles want a string. `tokens`: the variables that the files give it.
 std::set<std::string, std::less<>> roles_with_parts(const ChatTemplate& chat_template,
-                                                    const boost::json::object& tokens);
+                                                    const boost::json::object& tokens,
+                                                    ArgumentForm arguments);
 
 }  // namespace rudder::text

@@ -25,16 +25,17 @@ std::string word(size_t i) {
   return fmt::format("trialturn{}end", i);
 }
 
-json::object trial_call(std::string_view name, int number) {
-  const json::object function = {{"name", name}, {"arguments", json::object()}};
+json::object trial_call(std::string_view name, int number, ArgumentForm arguments) {
+  const json::object function = {{"name", name}, {"arguments", no_arguments(arguments)}};
   return {{"id", fmt::format("call0000{}", number)}, {"type", "function"}, {"function", function}};
 }
 
 // `num_results`: results in front of it.
-json::object trial_message(std::string_view role, size_t i, int num_results) {
+json::object trial_message(std::string_view role, size_t i, int num_results,
+                           ArgumentForm arguments) {
   if (role == kCalling || role == kCallingVisibly || role == kCallingTwice) {
-    json::array calls = {trial_call(role == kCallingVisibly ? kSeenCall : "f", 1)};
-    if (role == kCallingTwice) calls.push_back(trial_call(kSeenCall, 2));
+    json::array calls = {trial_call(role == kCallingVisibly ? kSeenCall : "f", 1, arguments)};
+    if (role == kCallingTwice) calls.push_back(trial_call(kSeenCall, 2, arguments));
     return {{"role", "assistant"}, {"content", ""}, {"tool_calls", std::move(calls)}};
   }
   json::object message = {{"role", role}, {"content", word(i)}};
@@ -47,8 +48,8 @@ json::object trial_message(std::string_view role, size_t i, int num_results) {
 
 class Trials {
  public:
-  Trials(const ChatTemplate& chat_template, const json::object& tokens)
-      : template_(chat_template), context_(tokens) {
+  Trials(const ChatTemplate& chat_template, const json::object& tokens, ArgumentForm arguments)
+      : template_(chat_template), arguments_(arguments), context_(tokens) {
     context_["tools"] = nullptr;
     context_["documents"] = nullptr;
     context_["add_generation_prompt"] = true;
@@ -59,7 +60,7 @@ class Trials {
     json::array messages;
     int num_results = 0;
     for (const std::string_view role : roles) {
-      messages.push_back(trial_message(role, messages.size(), num_results));
+      messages.push_back(trial_message(role, messages.size(), num_results, arguments_));
       if (role == kRoleOfResults) ++num_results;
     }
     const size_t num_messages = messages.size();
@@ -79,13 +80,15 @@ class Trials {
 
  private:
   const ChatTemplate& template_;
+  const ArgumentForm arguments_;
   json::object context_;
 };
 
 }  // namespace
 
-TurnForms find_turn_forms(const ChatTemplate& chat_template, const json::object& tokens) {
-  Trials trials(chat_template, tokens);
+TurnForms find_turn_forms(const ChatTemplate& chat_template, const json::object& tokens,
+                          ArgumentForm arguments) {
+  Trials trials(chat_template, tokens, arguments);
   if (!trials.shows({"user"})) return {};
   const auto first = [&](std::string_view role) { return trials.shows({role, "user"}); };
   const auto later = [&](std::string_view role) {

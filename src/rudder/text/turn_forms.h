@@ -5,6 +5,7 @@
 
 #include <boost/json/fwd.hpp>
 
+#include "rudder/text/call_arguments.h"
 #include "rudder/text/chat_template.h"
 
 namespace rudder::text {
@@ -23,6 +24,7 @@ struct TurnForms {
 
 // `tokens`: the variables that the files give the template. All true where it does not even render
 // a question.
-TurnForms find_turn_forms(const ChatTemplate& chat_template, const boost::json::object& tokens);
+TurnForms find_turn_forms(const ChatTemplate& chat_template, const boost::json::object& tokens,
+                          ArgumentForm arguments);
 
 }  // namespace rudder::text

@@ -29,11 +29,30 @@ HfConfig config_of(const json::value& value) {
   return HfConfig::parse(json::serialize(value), "config.json").value();
 }
 
-TEST(GoldenConfigs, RopesAreThoseOfTransformers) {
+// What Rudder refuses of ropes that transformers reads: of a part of a head, where the architecture
+// turns whole ones, and what no published Gemma 4 has.
+bool may_refuse_rope(const json::value& config) {
+  return json::serialize(config).find("partial_rotary_factor") != std::string::npos ||
+         config.at("model_type") == "gemma4_text";
+}
+
+bool names_a_rope(const Error& error) {
+  return error.where.find("rope_parameters") != std::string::npos ||
+         error.where.find("rope_scaling") != std::string::npos ||
+         error.where.ends_with("partial_rotary_factor");
+}
+
+TEST(GoldenConfigs, RopesAreThoseOfTransformersOrRefusedByName) {
   int64_t compared = 0;
+  int64_t refused = 0;
   for (const json::value& item : golden_configs().at("ropes").as_array()) {
     const std::string text = json::serialize(item.at("config"));
     const auto spec = read_config(config_of(item.at("config")));
+    if (!spec && may_refuse_rope(item.at("config"))) {
+      EXPECT_TRUE(names_a_rope(spec.error())) << text << "\n" << spec.error().to_string();
+      ++refused;
+      continue;
+    }
     ASSERT_TRUE(spec) << text << "\n" << spec.error().to_string();
     const json::array& ropes = item.at("ropes").as_array();
     ASSERT_EQ(spec->ropes.size(), ropes.size()) << text;
@@ -52,6 +71,8 @@ TEST(GoldenConfigs, RopesAreThoseOfTransformers) {
     }
   }
   EXPECT_GT(compared, 1000);
+  EXPECT_GT(refused, 0);
+  EXPECT_LT(refused, 60);
 }
 
 void expect_verdicts(const std::string& family, const HfConfig& config) {

@@ -123,13 +123,16 @@ double yarn_mscale(double factor, double mscale = 1) {
   return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
 }
 
-Result<RopeScaling> read_yarn(const HfConfig& rope, const HfConfig& config, int32_t original) {
+// Of a kind of layers "truncate" has no effect: transformers looks for it beside the kinds.
+Result<RopeScaling> read_yarn(const HfConfig& rope, const HfConfig& config, int32_t original,
+                              bool is_by_layer) {
   RopeYarn out;
   out.original_max_positions = original;
   RUDDER_TRY(out.factor, factor_or_ratio(rope, config, out.original_max_positions));
   RUDDER_TRY(out.beta_fast, positive_or(rope, "beta_fast", out.beta_fast));
   RUDDER_TRY(out.beta_slow, positive_or(rope, "beta_slow", out.beta_slow));
-  RUDDER_TRY(out.truncate, rope.boolean_or("truncate", true));
+  RUDDER_TRY(const bool truncate, rope.boolean_or("truncate", true));
+  out.truncate = truncate || is_by_layer;
   RUDDER_TRY(const double mscale, rope.number_or("mscale", 0));
   RUDDER_TRY(const double mscale_all_dim, rope.number_or("mscale_all_dim", 0));
   const bool both = mscale != 0 && mscale_all_dim != 0;
@@ -188,7 +191,8 @@ Result<RopeScaling> read_scaling(const HfConfig& rope, const HfConfig& config, i
   if (is_longrope || type == "llama3" || type == "yarn") {
     RUDDER_TRY(const int32_t original, original_positions(rope, config, defaults.is_by_layer));
     if (is_longrope) return read_longrope(rope, config, original, rotary_dim);
-    return type == "yarn" ? read_yarn(rope, config, original) : read_llama3(rope, original);
+    if (type == "yarn") return read_yarn(rope, config, original, defaults.is_by_layer);
+    return read_llama3(rope, original);
   }
   return fail(ErrorCode::kUnsupported, fmt::format("the rope type '{}' is not known", type),
               rope.where(key));
