@@ -34,8 +34,10 @@ std::string layers_text(const model::ModelSpec& spec) {
 std::string dtypes_text(const weights::Checkpoint& checkpoint) {
   std::map<std::string, int64_t> bytes;
   for (const weights::TensorInfo& tensor : checkpoint.tensors()) {
-    bytes[std::string(tensor::dtype_name(tensor.view.dtype))] +=
-        static_cast<int64_t>(tensor.view.bytes());
+    const bool is_packed = tensor.packed.has_value();
+    bytes[std::string(is_packed ? tensor.packed->type->name
+                                : tensor::dtype_name(tensor.view.dtype))] +=
+        static_cast<int64_t>(is_packed ? tensor.packed->bytes.size() : tensor.view.bytes());
   }
   std::string text;
   for (const auto& [dtype, count] : bytes) {

@@ -15,11 +15,13 @@
 #include "rudder/base/progress.h"
 #include "rudder/hub/cache_layout.h"
 #include "rudder/model/dummy_checkpoint.h"
+#include "rudder/model/gguf/gguf_checkpoint.h"
 #include "rudder/model/loader.h"
 #include "rudder/model/make_model.h"
 #include "rudder/model/norm_gains.h"
 #include "rudder/record/flight_recorder.h"
 #include "rudder/text/turn_ends.h"
+#include "rudder/weights/gguf_files.h"
 #include "rudder/weights/mapped_file.h"
 #include "rudder/wrap/paced_executor.h"
 
@@ -170,7 +172,9 @@ Result<ModelFiles> open_model_files(const std::string& model, const LoadSettings
     RUDDER_TRY(files.checkpoint, weights::Checkpoint::open_memory(embedded_model()));
     files.name = kDemoName;
   } else {
-    RUDDER_TRY(files.checkpoint, weights::Checkpoint::open_folder(folder));
+    RUDDER_TRY(files.checkpoint, weights::is_gguf_path(folder)
+                                     ? model::open_gguf(folder)
+                                     : weights::Checkpoint::open_folder(folder));
     files.name = files.checkpoint->name();
   }
   if (const auto repository = hub::repository_of_snapshot(folder)) files.name = *repository;

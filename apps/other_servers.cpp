@@ -19,7 +19,6 @@ constexpr std::string_view kDraftModel =
 constexpr std::string_view kUseMethod = "use --speculative-method, or --speculative-config";
 constexpr std::string_view kPickedByShape = "kernels are picked by shape, timed on this GPU";
 constexpr std::string_view kNameAlone = "give the name alone: rudder serve ORG/NAME fetches it";
-constexpr std::string_view kSafetensorsOnly = "safetensors is the only format of weights";
 constexpr std::string_view kUseRows = "use --max-num-seqs";
 constexpr std::string_view kUseLength = "use --max-model-len";
 constexpr std::string_view kUseDevice = "use --device cuda or --device cpu";
@@ -136,7 +135,7 @@ constexpr Hint kHints[] = {
     {"--slots", "see /load and /metrics"},
     {"-cb", "batching is always continuous"},
     {"--cont-batching", "batching is always continuous"},
-    {"--gguf-file", kSafetensorsOnly},
+    {"--gguf-file", "name the GGUF file as MODEL"},
 };
 
 }  // namespace

@@ -26,7 +26,7 @@ std::optional<std::string> cached_folder(const std::string& model, const std::st
     findings.push_back({Verdict::kFails, "model",
                         !name       ? name.error().message
                         : !settings ? settings.error().message
-                                    : fmt::format("{}: GGUF is not served yet", model)});
+                                    : fmt::format("{}: GGUF files are not fetched yet", model)});
     return std::nullopt;
   }
   const hub::CachedRepository cached(settings->cache, name->repository);

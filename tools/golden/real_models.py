@@ -3,9 +3,10 @@
 
     .venv-models/bin/python tools/golden/real_models.py convert FOLDER [NAME ...]
     .venv-models/bin/python tools/golden/real_models.py compare FOLDER/NAME SAID.json
+    .venv-models/bin/python tools/golden/real_models.py file FOLDER NAME
 
 The models are GGUF files inside packages (tools/requirements-models.txt). `convert` writes them as transformers reads them:
-weights multiplied out to float32, config.json, tokenizer. `compare` reads what a server said of that folder, by precision:
+weights multiplied out to float32, config.json, tokenizer. `file` prints where the GGUF file itself is. `compare` reads what a server said of that folder, by precision:
 
     {"float32": {"texts": [{"text", "ids", "logprobs": [{id: logprob}, ...], "rows": FILE.npy}],
                  "answers": [{"prompt", "tokens"}]}, "bfloat16": ...}
@@ -199,7 +200,9 @@ def compare(folder, said):
 
 def main():
     command, folder, *rest = sys.argv[1:]
-    if command == "convert":
+    if command == "file":
+        print(MODELS[rest[0]](pathlib.Path(folder)))
+    elif command == "convert":
         convert(pathlib.Path(folder), rest)
     else:
         print(json.dumps(compare(pathlib.Path(folder), json.loads(pathlib.Path(rest[0]).read_text()))))

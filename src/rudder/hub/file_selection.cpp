@@ -71,8 +71,8 @@ tl::unexpected<Error> no_weights(const std::vector<RemoteFile>& listing,
   std::string why = "no weights at all; is it a model?";
   if (has_suffix(listing, {".gguf"})) {
     why =
-        "GGUF weights alone, which are not served yet; name the repository that they were made "
-        "from";
+        "GGUF weights alone, which are not fetched yet; fetch one and name it by its path, or name "
+        "the repository that they were made from";
   } else if (has_suffix(listing, {".bin", ".pt", ".pth", ".ckpt"})) {
     why =
         "pickled weights alone, which can run code and are never loaded; look for a repository "

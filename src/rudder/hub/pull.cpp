@@ -237,11 +237,12 @@ Result<Pulled> pull(const HubSettings& settings, const PullRequest& request,
                     const MakeProgress& make_progress) {
   RUDDER_TRY(const ModelName name, parse_model_name(request.model));
   if (!name.quant.empty()) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("'{}' names the GGUF file {} of {}, and GGUF is not served yet; name a "
-                            "repository with safetensors weights",
-                            request.model, name.quant, name.repository),
-                "model");
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("'{}' names the GGUF file {} of {}, and GGUF files are not fetched yet; "
+                    "fetch it and name it by its path, or a repository with safetensors",
+                    request.model, name.quant, name.repository),
+        "model");
   }
   RUDDER_TRY_VOID(check_revision(request.revision));
   return Puller(settings, request, name.repository, make_progress).run();

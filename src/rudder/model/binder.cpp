@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "rudder/base/log.h"
@@ -101,7 +103,25 @@ Result<View> Binder::take(const std::string& name, const Shape& shape) {
         where(*tensor));
   }
   if (tensor->view.shape != shape) return wrong_shape(*tensor, shape.to_string());
+  if (tensor->packed && unpack_as_) return unpacked(*tensor->packed, shape);
   return tensor->view;
+}
+
+View Binder::unpacked(const weights::PackedTensor& packed, const Shape& shape) {
+  const View out{nullptr, *unpack_as_, shape};
+  std::vector<std::byte>& memory = unpacked_.emplace_back(std::max<size_t>(out.bytes(), 1));
+  std::vector<float> row(static_cast<size_t>(packed.columns));
+  for (int64_t r = 0; r < packed.rows; ++r) {
+    const auto first = static_cast<size_t>(r * packed.columns);
+    packed.unpack_row(r, row.data());
+    if (out.dtype == DType::kF32) {
+      std::memcpy(memory.data() + first * sizeof(float), row.data(), row.size() * sizeof(float));
+      continue;
+    }
+    auto* const to = reinterpret_cast<tensor::BF16*>(memory.data()) + first;
+    std::ranges::transform(row, to, [](float value) { return tensor::to_bf16(value); });
+  }
+  return {memory.data(), out.dtype, shape};
 }
 
 Result<std::vector<float>> Binder::take_scales(const std::string& name, int64_t count,
@@ -187,6 +207,7 @@ Result<BoundLinear> Binder::take_linear(const LinearModule& module) {
     RUDDER_TRY(stored.emplace_back(), take_part(part, module, out));
   }
   for (size_t i = 0; i < stored.size(); ++i) {
+    if (stored[i].codes.empty()) continue;  // packed, and only looked at
     RUDDER_TRY_VOID(cut_part(stored[i], module, i, out.cuts, out.parts));
     if (out.scales.empty() || !stored[i].format.is_wide()) continue;
     return fail(ErrorCode::kUnsupported,

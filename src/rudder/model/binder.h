@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -16,8 +17,8 @@
 
 namespace rudder::model {
 
-// What this rank loads of a module. The views of `parts` point into the checkpoint, into `scales`
-// and into `cuts`.
+// What this rank loads of a module. The views of `parts` point into the checkpoint, into `scales`,
+// into `cuts` and into what the binder unpacked.
 struct BoundLinear {
   std::vector<ops::LinearPart> parts;
   std::vector<std::vector<float>> scales;    // of the stored parts; empty unless they are F8E4M3
@@ -36,11 +37,16 @@ class Binder {
   Binder(const weights::Checkpoint& checkpoint, const Quantisation& quantisation)
       : checkpoint_(checkpoint), quantisation_(quantisation) {}
 
-  // A tensor of f32, f16 or bf16.
+  // A tensor of f32, f16 or bf16. Of packed numbers it is f32 without data, until unpack_as.
   Result<tensor::View> take(const std::string& name, const tensor::Shape& shape);
   Result<BoundLinear> take_linear(const LinearModule& module);
   // [count.count()], each above 0; empty: the checkpoint has none.
   Result<std::vector<float>> take_scale(const ScaleTensor& tensor);
+
+  // From now on packed numbers are taken as that, f32 or bf16, in memory of this binder, which
+  // release_unpacked gives back.
+  void unpack_as(tensor::DType dtype) { unpack_as_ = dtype; }
+  void release_unpacked() { unpacked_.clear(); }
 
   bool has(const std::string& name) const { return checkpoint_.find(name) != nullptr; }
   void prefetch(const std::string& name) const;
@@ -60,8 +66,12 @@ class Binder {
   // The values of a tensor of one or `count` numbers, `count` of them; none when it is not there.
   Result<std::vector<float>> take_scales(const std::string& name, int64_t count, float least);
 
+  tensor::View unpacked(const weights::PackedTensor& packed, const tensor::Shape& shape);
+
   const weights::Checkpoint& checkpoint_;
   const Quantisation& quantisation_;
+  std::optional<tensor::DType> unpack_as_;
+  std::vector<std::vector<std::byte>> unpacked_;
   std::set<std::string, std::less<>> taken_;
   std::set<std::string, std::less<>> unexpectedly_wide_;  // modules
   std::set<std::string, std::less<>> input_scales_;       // tensors

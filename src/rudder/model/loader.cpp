@@ -61,6 +61,7 @@ struct StoredModel {
       RUDDER_TRY(out.head, binder.take_linear(head));
       return out;
     }
+    if (out.embedding.empty()) return out;  // packed, and only looked at
     RUDDER_TRY_VOID(
         cut_part(ops::wide_part(out.embedding), head, 0, out.head.cuts, out.head.parts));
     if (binder.has(head_name)) {
@@ -105,7 +106,10 @@ class Loader {
 
   Result<Weights> load() {
     RUDDER_TRY_VOID(stored_.check());
+    RUDDER_TRY(const ops::WeightFormat wide, ops_.stored_format({.codes = ops::Codes::kF32}));
+    binder_.unpack_as(wide.codes == ops::Codes::kBF16 ? DType::kBF16 : DType::kF32);
     binder_.log_differences();
+    log_unpacked(wide);
     RUDDER_TRY_VOID(load_embedding_and_head());
     const LayerRange layers = layers_of(spec_, stage_);
     for (size_t i = layers.begin; i < layers.end; ++i) {
@@ -126,6 +130,21 @@ class Loader {
   }
 
  private:
+  // What the file has in fewer bits than this backend keeps.
+  void log_unpacked(const ops::WeightFormat& wide) const {
+    int64_t packed = 0;
+    int64_t numbers = 0;
+    for (const weights::TensorInfo& tensor : checkpoint_.tensors()) {
+      if (!tensor.packed) continue;
+      packed += static_cast<int64_t>(tensor.packed->bytes.size());
+      numbers += tensor.view.shape.numel();
+    }
+    if (numbers == 0) return;
+    log_info("{}: {} MiB of its tensors are multiplied out while they are loaded: {} MiB of {}",
+             checkpoint_.name(), packed >> 20, ops::stored_parts(wide, 1, numbers).bytes() >> 20,
+             ops::format_name(wide));
+  }
+
   void prefetch_layer(size_t layer) const {
     for (const LinearModule& linear : layer_tensors(spec_, names_, layer).linears) {
       for (const LinearModule::Part& part : linear.parts) binder_.prefetch(part.name + ".weight");
@@ -142,6 +161,7 @@ class Loader {
     if (stage_.is_last()) {
       RUDDER_TRY(out_.head, add_linear(tables.head));
     }
+    binder_.release_unpacked();
     checkpoint_.release_pages();
     report();
     return {};
@@ -210,6 +230,7 @@ class Loader {
   Result<ops::LinearWeight> load_linear(const LinearModule& module) {
     RUDDER_TRY(const BoundLinear bound, binder_.take_linear(module));
     auto weight = add_linear(bound);
+    binder_.release_unpacked();
     if (weight) return weight;
     Error error = weight.error();
     if (error.where.empty()) {

@@ -18,13 +18,15 @@
 
 #include "rudder/base/result.h"
 #include "rudder/tensor/view.h"
+#include "rudder/weights/packed_tensor.h"
 
 namespace rudder::weights {
 
 struct TensorInfo {
   std::string name;
-  tensor::View view;  // read only, into the checkpoint's memory
+  tensor::View view;  // read only, into the checkpoint's memory; F32 without data where packed
   std::string file;
+  std::optional<PackedTensor> packed = {};
 };
 
 struct MemoryFile {

@@ -1,0 +1,353 @@
+#include "rudder/model/gguf/gguf_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <charconv>
+#include <cmath>
+#include <set>
+#include <vector>
+
+#include "rudder/base/log.h"
+
+namespace rudder::model {
+namespace {
+
+namespace json = boost::json;
+using weights::GgufFile;
+using weights::GgufTensor;
+
+constexpr int64_t kMostGguf = int64_t{1} << 28;  // of a size; the architectures have closer bounds
+
+// Keys that change no result, or that only repeat what others say.
+constexpr std::string_view kNeutralKeys[] = {"vocab_size", "tensor_data_layout", "attention.causal",
+                                             "rope.scaling.finetuned", "rope.scaling.truncate"};
+// Where others are there and are neither 0, false nor empty, the model is another one.
+constexpr std::string_view kMeaningful[] = {"attention.", "rope.",  "expert", "ssm.",       "scale",
+                                            "softcap",    "router", "norm",   "multiplier", "lora",
+                                            "nextn",      "clamp",  "swiglu", "per_layer"};
+
+// A number as the shortest text that is the same f32: writers make f32 of the config's numbers.
+double shortest(double value) {
+  char text[64];
+  const auto narrow = static_cast<float>(value);
+  if (static_cast<double>(narrow) != value) return value;
+  const auto written = std::to_chars(text, text + sizeof(text), narrow);
+  double out = value;
+  std::from_chars(text, written.ptr, out);
+  return out;
+}
+
+class GgufConfig {
+ public:
+  GgufConfig(const GgufSource& source, const GgufArchitecture& architecture)
+      : source_(source), gguf_(source.metadata), architecture_(architecture) {}
+
+  Result<std::string> make() {
+    out_["architectures"] = json::array{json::string(architecture_.architecture)};
+    out_["model_type"] = json::string(architecture_.model_type);
+    out_["hidden_act"] = "silu";
+    RUDDER_TRY_VOID(add_sizes());
+    RUDDER_TRY_VOID(add_heads());
+    RUDDER_TRY_VOID(add_windows());
+    RUDDER_TRY_VOID(add_ropes());
+    if (is_gemma()) RUDDER_TRY_VOID(add_gemma());
+    RUDDER_TRY_VOID(add_ids());
+    RUDDER_TRY_VOID(check_unread());
+    return json::serialize(out_);
+  }
+
+ private:
+  bool is_gemma() const { return architecture_.adds_one; }
+
+  // The whole key; it counts as read.
+  std::string key(std::string_view name) {
+    read_.emplace(name);
+    return fmt::format("{}.{}", architecture_.name, name);
+  }
+  bool has(std::string_view name) { return gguf_.has(key(name)); }
+
+  tl::unexpected<Error> contradiction(std::string message, std::string_view name) {
+    return fail(ErrorCode::kUnsupported, std::move(message), gguf_.where(key(name)));
+  }
+
+  Result<int64_t> size(std::string_view name) { return gguf_.integer(key(name), 1, kMostGguf); }
+  // Of a key that may be a list with an entry for each layer: all of them must be the same.
+  Result<int64_t> size_of_all(std::string_view name) {
+    const std::string whole = key(name);
+    const auto found = gguf_.values().find(whole);
+    if (found == gguf_.values().end() || !found->second.is_array) return size(name);
+    RUDDER_TRY(const std::vector<double> sizes, gguf_.numbers(whole));
+    if (sizes.empty() || std::ranges::count(sizes, sizes.front()) != std::ssize(sizes) ||
+        sizes.front() < 1 || sizes.front() > kMostGguf) {
+      return contradiction("layers of different sizes are not served", name);
+    }
+    return static_cast<int64_t>(sizes.front());
+  }
+  Result<void> copy_size(std::string_view name, std::string_view target) {
+    RUDDER_TRY(const int64_t value, size_of_all(name));
+    out_[target] = value;
+    return {};
+  }
+  Result<void> copy_number(std::string_view name, std::string_view target, json::object& out) {
+    if (!has(name)) return {};
+    RUDDER_TRY(const double value, gguf_.number(key(name)));
+    out[target] = shortest(value);
+    return {};
+  }
+
+  Result<void> add_sizes() {
+    RUDDER_TRY_VOID(copy_size("context_length", "max_position_embeddings"));
+    RUDDER_TRY_VOID(copy_size("embedding_length", "hidden_size"));
+    RUDDER_TRY_VOID(copy_size("feed_forward_length", "intermediate_size"));
+    RUDDER_TRY(num_layers_, size("block_count"));
+    out_["num_hidden_layers"] = num_layers_;
+    RUDDER_TRY(const double eps, gguf_.number(key("attention.layer_norm_rms_epsilon")));
+    out_["rms_norm_eps"] = shortest(eps);
+    const GgufTensor* const table = source_.find("token_embd.weight");
+    if (table == nullptr || table->shape.rank != 2) {
+      return fail(ErrorCode::kCorruptFile, "it is missing or no table",
+                  gguf_.where_tensor("token_embd.weight"));
+    }
+    out_["vocab_size"] = static_cast<int64_t>(table->shape.dims[0]);
+    out_["tie_word_embeddings"] = source_.find("output.weight") == nullptr;
+    out_["attention_bias"] = source_.find("blk.0.attn_q.bias") != nullptr &&
+                             source_.find("blk.0.attn_output.bias") != nullptr;
+    out_["mlp_bias"] = source_.find("blk.0.ffn_down.bias") != nullptr;
+    return {};
+  }
+
+  Result<void> add_heads() {
+    RUDDER_TRY_VOID(copy_size("attention.head_count", "num_attention_heads"));
+    out_["num_key_value_heads"] = out_["num_attention_heads"];
+    if (has("attention.head_count_kv")) {
+      RUDDER_TRY_VOID(copy_size("attention.head_count_kv", "num_key_value_heads"));
+    }
+    read_.emplace("attention.key_length");
+    RUDDER_TRY(head_dim_, gguf_head_dim(gguf_));
+    out_["head_dim"] = head_dim_;
+    for (const char* const other : {"attention.value_length", "rope.dimension_count"}) {
+      if (!has(other)) continue;
+      RUDDER_TRY(const int64_t length, size(other));
+      if (length == head_dim_) continue;
+      if (other == std::string_view("rope.dimension_count") && architecture_.name == "phi3") {
+        out_["partial_rotary_factor"] =
+            static_cast<double>(length) / static_cast<double>(head_dim_);
+      } else {
+        return contradiction(
+            fmt::format("it is {}, keys of a head have {} numbers", length, head_dim_), other);
+      }
+    }
+    return {};
+  }
+
+  // Null: the class's own default would be a window.
+  Result<void> add_windows() {
+    constexpr std::string_view kWindow = "attention.sliding_window";
+    constexpr std::string_view kPattern = "attention.sliding_window_pattern";
+    out_["sliding_window"] = nullptr;
+    if (has(kWindow)) {
+      RUDDER_TRY(const int64_t window, gguf_.integer(key(kWindow), 0, kMostGguf));
+      if (window > 0) out_["sliding_window"] = window;
+    }
+    if (is_gemma() && out_["sliding_window"].is_null()) out_.erase("sliding_window");
+    const bool windows_are_read = is_gemma() || architecture_.name == "phi3";
+    if (!windows_are_read && !out_["sliding_window"].is_null()) {
+      return contradiction("windows of this architecture are not served", kWindow);
+    }
+    if (!has(kPattern)) return {};
+    const auto& value = gguf_.values().find(key(kPattern))->second;
+    if (architecture_.name != "gemma3") {
+      return contradiction("patterns of windows of this architecture are not served", kPattern);
+    }
+    if (!value.is_array) {
+      RUDDER_TRY(out_["sliding_window_pattern"], size(kPattern));
+      return {};
+    }
+    RUDDER_TRY(const std::vector<double> sliding, gguf_.numbers(key(kPattern)));
+    json::array types;
+    for (const double one : sliding) {
+      types.emplace_back(one != 0 ? "sliding_attention" : "full_attention");
+    }
+    out_["layer_types"] = std::move(types);
+    return {};
+  }
+
+  // Numbers of a small tensor: [half of a head].
+  Result<json::array> factors_of(const GgufTensor& tensor) {
+    const auto count = static_cast<int64_t>(tensor.shape.dims[0]);
+    if (tensor.type->number != weights::kGgufF32 || tensor.shape.rank != 1) {
+      return fail(ErrorCode::kCorruptFile, "it is no list of F32", gguf_.where_tensor(tensor.name));
+    }
+    std::vector<float> values(static_cast<size_t>(count));
+    tensor.type->expand(tensor.bytes.data(), count, values.data());
+    json::array out;
+    for (const float value : values) {
+      if (!std::isfinite(value) || value <= 0) {
+        return fail(ErrorCode::kCorruptFile, fmt::format("{} divides no frequency", value),
+                    gguf_.where_tensor(tensor.name));
+      }
+      out.emplace_back(static_cast<double>(value));
+    }
+    return out;
+  }
+
+  Result<void> add_ropes() {
+    if (has("rope.freq_base")) {
+      RUDDER_TRY_VOID(copy_number("rope.freq_base", "rope_theta", out_));
+    }
+    if (architecture_.name == "gemma3") {
+      out_["rope_local_base_freq"] = 10'000.0;
+      RUDDER_TRY_VOID(copy_number("rope.freq_base_swa", "rope_local_base_freq", out_));
+    }
+    RUDDER_TRY(json::object scaling, scaling_by_keys());
+    if (const GgufTensor* const factors = source_.find("rope_freqs.weight")) {
+      if (!scaling.empty())
+        return contradiction("it stands beside rope_freqs", "rope.scaling.type");
+      RUDDER_TRY(json::array list, factors_of(*factors));
+      scaling = {{"rope_type", "longrope"},
+                 {"factor", 1.0},
+                 {"attention_factor", 1.0},
+                 {"short_factor", list},
+                 {"long_factor", list},
+                 {"original_max_position_embeddings", out_["max_position_embeddings"]}};
+    }
+    const GgufTensor* const shorter = source_.find("rope_factors_short.weight");
+    const GgufTensor* const longer = source_.find("rope_factors_long.weight");
+    if ((shorter == nullptr) != (longer == nullptr)) {
+      return fail(ErrorCode::kCorruptFile, "one of the two is missing",
+                  gguf_.where_tensor("rope_factors_long.weight"));
+    }
+    if (shorter != nullptr) {
+      scaling["rope_type"] = "longrope";
+      RUDDER_TRY(scaling["short_factor"], factors_of(*shorter));
+      RUDDER_TRY(scaling["long_factor"], factors_of(*longer));
+    }
+    if (!scaling.empty()) out_["rope_scaling"] = std::move(scaling);
+    return {};
+  }
+
+  Result<json::object> scaling_by_keys() {
+    json::object out;
+    constexpr std::string_view kType = "rope.scaling.type";
+    RUDDER_TRY(std::string_view type, gguf_.text_or(key(kType), "none"));
+    if (has("rope.scale_linear") && type == "none") {
+      RUDDER_TRY_VOID(copy_number("rope.scale_linear", "factor", out));
+      if (out["factor"] == 1.0) return json::object();
+      type = "linear";
+    }
+    if (has("rope.scaling.original_context_length")) {
+      RUDDER_TRY(const int64_t original, size("rope.scaling.original_context_length"));
+      out_["original_max_position_embeddings"] = original;
+    }
+    const bool is_phi3 = architecture_.name == "phi3";
+    if (type == "none" && !is_phi3) return json::object();
+    if (type != "none" && type != "linear" && type != "yarn" && type != "longrope") {
+      return contradiction(fmt::format("the rope type '{}' is not known", type), kType);
+    }
+    RUDDER_TRY_VOID(copy_number("rope.scaling.factor", "factor", out));
+    if (type == "yarn") RUDDER_TRY_VOID(add_yarn(out));
+    if (is_phi3) RUDDER_TRY_VOID(copy_number("rope.scaling.attn_factor", "attention_factor", out));
+    if (type != "none") out["rope_type"] = json::string(type);
+    if (out_.contains("original_max_position_embeddings") && !is_phi3) {
+      out["original_max_position_embeddings"] = out_["original_max_position_embeddings"];
+      out_.erase("original_max_position_embeddings");
+    }
+    return out;
+  }
+
+  // Attention's factor is llama.cpp's times that of YaRN itself.
+  Result<void> add_yarn(json::object& out) {
+    RUDDER_TRY_VOID(copy_number("rope.scaling.yarn_beta_fast", "beta_fast", out));
+    RUDDER_TRY_VOID(copy_number("rope.scaling.yarn_beta_slow", "beta_slow", out));
+    if (!has("rope.scaling.attn_factor") || !out.contains("factor")) return {};
+    RUDDER_TRY(const double extra, gguf_.number(key("rope.scaling.attn_factor")));
+    const double factor = out["factor"].as_double();
+    out["attention_factor"] = shortest(extra) * (0.1 * std::log(std::max(factor, 1.0)) + 1);
+    return {};
+  }
+
+  // llama.cpp knows the larger ones by their number of layers; their queries are scaled by the
+  // width of all heads, not of one.
+  Result<void> add_gemma() {
+    const int64_t layers_of_27b = architecture_.name == "gemma2" ? 46 : 62;
+    const int64_t width = out_["hidden_size"].as_int64();
+    out_["query_pre_attn_scalar"] =
+        num_layers_ == layers_of_27b ? width / out_["num_attention_heads"].as_int64() : head_dim_;
+    out_.erase("hidden_act");
+    RUDDER_TRY_VOID(copy_number("attn_logit_softcapping", "attn_logit_softcapping", out_));
+    return copy_number("final_logit_softcapping", "final_logit_softcapping", out_);
+  }
+
+  Result<void> add_ids() {
+    for (const auto& [name, target] :
+         {std::pair("bos", "bos_token_id"), std::pair("eos", "eos_token_id"),
+          std::pair("padding", "pad_token_id")}) {
+      const std::string whole = fmt::format("tokenizer.ggml.{}_token_id", name);
+      if (!gguf_.has(whole)) continue;
+      RUDDER_TRY(out_[target], gguf_.integer(whole, 0, INT32_MAX));
+    }
+    return {};
+  }
+
+  static bool is_neutral(const weights::GgufValue& value) {
+    if (value.is_array) return value.count == 0;
+    return std::ranges::all_of(value.bytes, [](std::byte one) { return one == std::byte{0}; });
+  }
+
+  Result<void> check_unread() {
+    const std::string prefix = fmt::format("{}.", architecture_.name);
+    for (const auto& [whole, value] : gguf_.values()) {
+      if (!whole.starts_with(prefix)) continue;
+      const std::string_view name = whole.substr(prefix.size());
+      if (read_.contains(name) || std::ranges::find(kNeutralKeys, name) != std::end(kNeutralKeys)) {
+        continue;
+      }
+      const bool is_meaningful = std::ranges::any_of(kMeaningful, [&](std::string_view part) {
+        return name.find(part) != std::string_view::npos;
+      });
+      if (is_neutral(value)) continue;
+      if (is_meaningful) {
+        return fail(ErrorCode::kUnsupported, "this architecture has nothing here that it asks for",
+                    gguf_.where(whole));
+      }
+      log_info("{}: it is not read", gguf_.where(whole));
+    }
+    return {};
+  }
+
+  const GgufSource& source_;
+  const GgufFile& gguf_;
+  const GgufArchitecture& architecture_;
+  std::set<std::string, std::less<>> read_;  // names behind the architecture's
+  json::object out_;
+  int64_t num_layers_ = 0;
+  int64_t head_dim_ = 0;
+};
+
+}  // namespace
+
+const GgufTensor* GgufSource::find(std::string_view name) const {
+  const auto found = std::ranges::find(tensors, name, &GgufTensor::name);
+  return found != tensors.end() ? *found : nullptr;
+}
+
+Result<int64_t> gguf_head_dim(const GgufFile& metadata) {
+  RUDDER_TRY(const std::string_view name, metadata.text("general.architecture"));
+  const std::string length = fmt::format("{}.attention.key_length", name);
+  if (metadata.has(length)) return metadata.integer(length, 2, kMostGguf);
+  const std::string width = fmt::format("{}.embedding_length", name);
+  const std::string heads = fmt::format("{}.attention.head_count", name);
+  RUDDER_TRY(const int64_t hidden, metadata.integer(width, 1, kMostGguf));
+  RUDDER_TRY(const int64_t count, metadata.integer(heads, 1, kMostGguf));
+  if (hidden % count == 0 && hidden / count >= 2) return hidden / count;
+  return fail(ErrorCode::kCorruptFile, fmt::format("{} heads do not share {} rows", count, hidden),
+              metadata.where(heads));
+}
+
+Result<std::string> gguf_config(const GgufSource& source, const GgufArchitecture& architecture) {
+  return GgufConfig(source, architecture).make();
+}
+
+}  // namespace rudder::model

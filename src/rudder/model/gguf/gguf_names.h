@@ -1,0 +1,42 @@
+// What the architectures of GGUF files are here: the architecture of the same model in the Hugging
+// Face layout, what its tensors are called there, and what the writers of GGUF changed in their
+// numbers. Constant data and pure functions; any thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "rudder/base/result.h"
+
+namespace rudder::model {
+
+// Modules of a layer: in a GGUF file behind "blk.<i>.", and as this room calls them behind
+// "model.layers.<i>."; ".weight" and ".bias" follow both.
+using GgufModule = std::pair<std::string_view, std::string_view>;
+
+struct GgufArchitecture {
+  std::string_view name;          // "general.architecture"
+  std::string_view architecture;  // of archs/
+  std::string_view model_type;
+  std::span<const GgufModule> modules;
+  // The rows of q and k are in the order of ropes that turn neighbours.
+  bool pairs_neighbours = false;
+  // Norms are stored as 1 + w.
+  bool adds_one = false;
+};
+
+// kUnsupported, naming those there are, for an unknown name.
+Result<const GgufArchitecture*> find_gguf_architecture(std::string_view name);
+
+// The name here of a tensor of the file; its own where the architecture has none of that name.
+std::string tensor_name_of(const GgufArchitecture& architecture, std::string_view name);
+
+// Whether the tensor has the rows of q or of k, or a norm's weight: by its name here.
+bool is_query(std::string_view name);
+bool is_key(std::string_view name);
+bool is_norm(std::string_view name);
+
+}  // namespace rudder::model
