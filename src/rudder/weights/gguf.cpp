@@ -305,7 +305,7 @@ tl::unexpected<Error> GgufFile::ill_typed(std::string_view key, std::string_view
 Result<const GgufValue*> GgufFile::require(std::string_view key, bool is_array) const {
   const auto found = values_.find(key);
   if (found == values_.end()) {
-    return fail(ErrorCode::kNotFound, fmt::format("'{}' is missing", key), where(key));
+    return fail(ErrorCode::kCorruptFile, fmt::format("'{}' is missing", key), where(key));
   }
   if (found->second.is_array != is_array)
     return ill_typed(key, is_array ? "an array" : "one value");

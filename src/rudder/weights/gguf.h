@@ -68,8 +68,8 @@ class GgufFile {
   const std::vector<GgufTensor>& tensors() const { return tensors_; }  // in the file's order
 
   bool has(std::string_view key) const { return values_.contains(key); }
-  // kNotFound without the key, kCorruptFile for a value of another kind or beyond the range;
-  // `where` is file and key.
+  // kCorruptFile without the key, and for a value of another kind or beyond the range; `where` is
+  // file and key.
   Result<int64_t> integer(std::string_view key, int64_t low, int64_t high) const;
   Result<double> number(std::string_view key) const;  // finite; of an integer too
   Result<bool> boolean(std::string_view key) const;

@@ -227,6 +227,8 @@ TEST(GgufTokenizer, BrokenListsAreRefusedByTheirKey) {
   refused(bytes("tokens", Texts{"a"}), "token_type", "6 types for 1");
   refused(bytes("tokens", Texts{"a", "b", "ab", "a", "d", "e"}), "tokens", "twice");
   refused(bytes("tokens", Texts{"a", "b", "ab", "\xFF", "d", "e"}), "tokens", "UTF-8");
+  refused(bytes("tokens", Texts{"a", "b", std::string(4097, 'c'), "<|x|>", "d", "e"}), "tokens",
+          "token 2 has 4097 bytes");
   refused(bytes("merges", Texts{"ab"}), "merges", "no pair");
   refused(bytes("merges", Texts{"a "}), "merges", "no pair");
   refused(bytes("bos_token_id", 6U), "bos_token_id", "from 0 to 5");

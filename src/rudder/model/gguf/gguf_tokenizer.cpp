@@ -20,6 +20,7 @@ namespace json = boost::json;
 using weights::GgufFile;
 
 constexpr std::string_view kTokens = "tokenizer.ggml.tokens";
+constexpr size_t kMaxTokenBytes = 4096;                  // every cut of a token is looked up
 constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581
 
 // Of a token ("tokenizer.ggml.token_type").
@@ -148,6 +149,9 @@ class GgufTokenizer {
       const double type = vocabulary_.types.empty() ? 1.0 : vocabulary_.types[id];
       if (type < kNormal || type > kByte || type != std::floor(type)) {
         return corrupt(fmt::format("token {} has the type {}", id, type), kTypes);
+      }
+      if (token.size() > kMaxTokenBytes) {
+        return corrupt(fmt::format("token {} has {} bytes", id, token.size()), kTokens);
       }
       if (find_invalid_utf8(token))
         return corrupt(fmt::format("token {} is no UTF-8", id), kTokens);
