@@ -109,7 +109,7 @@ Metadata piece_metadata() {
                        .set("tokenizer.ggml.bos_token_id", 8U));
 }
 
-Result<json::object> config_of(Metadata metadata, bool has_head = false) {
+Result<json::object> gguf_config_of(Metadata metadata, bool has_head = false) {
   const auto bytes = std::as_bytes(std::span(metadata.bytes(has_head)));
   RUDDER_TRY(const GgufFile file, GgufFile::parse(bytes, "f.gguf"));
   std::vector<const weights::GgufTensor*> tensors;
@@ -127,47 +127,48 @@ Result<GgufTokenizerFiles> tokenizer_of(Metadata metadata) {
 }
 
 template <typename T>
-void expect_refused(const Result<T>& result, std::string_view key, std::string_view message) {
+void expect_refused_at(const Result<T>& result, std::string_view key, std::string_view message) {
   ASSERT_FALSE(result) << key << " " << message;
   EXPECT_EQ(result.error().where, fmt::format("f.gguf: key '{}'", key));
   EXPECT_NE(result.error().message.find(message), std::string::npos) << result.error().to_string();
 }
 
 TEST(GgufConfig, IsThatOfTheSameModelInAFolder) {
-  const auto config = config_of(llama_metadata());
+  const auto config = gguf_config_of(llama_metadata());
   ASSERT_TRUE(config) << config.error().to_string();
   EXPECT_EQ(config->at("rms_norm_eps").as_double(), 1e-5) << "not the f32 nearest to it";
   EXPECT_EQ(config->at("rope_theta").as_double(), 10007.3);
   EXPECT_EQ(config->at("head_dim").as_int64(), 16);
   EXPECT_EQ(config->at("vocab_size").as_int64(), 6);
   EXPECT_TRUE(config->at("tie_word_embeddings").as_bool());
-  EXPECT_FALSE(config_of(llama_metadata(), true)->at("tie_word_embeddings").as_bool());
+  EXPECT_FALSE(gguf_config_of(llama_metadata(), true)->at("tie_word_embeddings").as_bool());
   const auto same =
-      config_of(llama_metadata().list<uint32_t>("llama.feed_forward_length", 4, {96, 96, 96}));
+      gguf_config_of(llama_metadata().list<uint32_t>("llama.feed_forward_length", 4, {96, 96, 96}));
   EXPECT_EQ(same->at("intermediate_size").as_int64(), 96);
 }
 
 TEST(GgufConfig, WhatIsNotServedIsRefusedByItsKey) {
   const auto with = [](const std::string& key, auto value) {
-    return config_of(llama_metadata().set(key, value));
+    return gguf_config_of(llama_metadata().set(key, value));
   };
   EXPECT_NE(with("general.architecture", "mamba").error().message.find("'mamba'"),
             std::string::npos);
-  expect_refused(config_of(llama_metadata().erase("llama.block_count")), "llama.block_count",
-                 "missing");
-  expect_refused(with("llama.block_count", 0U), "llama.block_count", "from 1");
-  expect_refused(with("llama.attention.head_count", 5U), "llama.attention.head_count",
-                 "do not share");
-  expect_refused(with("llama.attention.value_length", 24U), "llama.attention.value_length", "16");
-  expect_refused(with("llama.rope.dimension_count", 8U), "llama.rope.dimension_count", "16");
-  expect_refused(with("llama.rope.scaling.type", "spiral"), "llama.rope.scaling.type", "spiral");
-  expect_refused(with("llama.attention.sliding_window", 30U), "llama.attention.sliding_window",
-                 "windows");
-  expect_refused(with("llama.expert_count", 8U), "llama.expert_count", "nothing here");
-  expect_refused(with("llama.attention.scale", 0.3F), "llama.attention.scale", "nothing here");
-  expect_refused(with("llama.residual_scale", 0.3F), "llama.residual_scale", "nothing here");
-  expect_refused(
-      config_of(llama_metadata().list<uint32_t>("llama.feed_forward_length", 4, {96, 64, 96})),
+  expect_refused_at(gguf_config_of(llama_metadata().erase("llama.block_count")),
+                    "llama.block_count", "missing");
+  expect_refused_at(with("llama.block_count", 0U), "llama.block_count", "from 1");
+  expect_refused_at(with("llama.attention.head_count", 5U), "llama.attention.head_count",
+                    "do not share");
+  expect_refused_at(with("llama.attention.value_length", 24U), "llama.attention.value_length",
+                    "16");
+  expect_refused_at(with("llama.rope.dimension_count", 8U), "llama.rope.dimension_count", "16");
+  expect_refused_at(with("llama.rope.scaling.type", "spiral"), "llama.rope.scaling.type", "spiral");
+  expect_refused_at(with("llama.attention.sliding_window", 30U), "llama.attention.sliding_window",
+                    "windows");
+  expect_refused_at(with("llama.expert_count", 8U), "llama.expert_count", "nothing here");
+  expect_refused_at(with("llama.attention.scale", 0.3F), "llama.attention.scale", "nothing here");
+  expect_refused_at(with("llama.residual_scale", 0.3F), "llama.residual_scale", "nothing here");
+  expect_refused_at(
+      gguf_config_of(llama_metadata().list<uint32_t>("llama.feed_forward_length", 4, {96, 64, 96})),
       "llama.feed_forward_length", "different sizes");
   EXPECT_TRUE(with("llama.expert_count", 0U));
   EXPECT_TRUE(with("llama.vocab_size", 7U));
@@ -216,7 +217,7 @@ TEST(GgufTokenizer, BrokenListsAreRefusedByTheirKey) {
   };
   const auto refused = [](const Result<GgufTokenizerFiles>& result, const std::string& key,
                           std::string_view message) {
-    expect_refused(result, "tokenizer.ggml." + key, message);
+    expect_refused_at(result, "tokenizer.ggml." + key, message);
   };
   using Texts = std::vector<std::string>;
   refused(tokenizer_of(byte_metadata().erase("tokenizer.ggml.model")), "model", "missing");

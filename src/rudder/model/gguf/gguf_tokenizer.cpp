@@ -43,7 +43,7 @@ struct PiecePattern {
 constexpr std::string_view kDigit = R"(\p{N})";
 constexpr std::string_view kLlama3 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kQwen2 =
+constexpr std::string_view kQwen2Pieces =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kQwen35 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
@@ -59,7 +59,7 @@ constexpr std::string_view kDeepSeekWords =
 const PiecePattern kPatterns[] = {
     {{"llama-bpe", "llama3", "llama-v3", "falcon3"}, {kLlama3}, false, true, true, false},
     {{"smaug-bpe", "dbrx", "glm4", "chatglm-bpe"}, {kLlama3}},
-    {{"qwen2", "deepseek-r1-qwen", "stablelm2"}, {kQwen2}, false, false, false, true},
+    {{"qwen2", "deepseek-r1-qwen", "stablelm2"}, {kQwen2Pieces}, false, false, false, true},
     {{"qwen35"}, {kQwen35}, false, false, false, true},
     {{"gpt-4o", "llama4"}, {kGpt4o}},
     {{"tekken", "pixtral"}, {kTekken}, false, true, true, false},
@@ -91,7 +91,7 @@ json::value byte_level(bool use_regex) {
                       {"use_regex", use_regex}};
 }
 
-json::value replaced(std::string_view from, std::string_view to) {
+json::value replacing(std::string_view from, std::string_view to) {
   return json::object{{"type", "Replace"},
                       {"pattern", json::object{{"String", json::string(from)}}},
                       {"content", json::string(to)}};
@@ -252,8 +252,8 @@ class GgufTokenizer {
   Result<void> add_sentencepiece() {
     RUDDER_TRY(const bool has_prefix, gguf_.boolean_or("tokenizer.ggml.add_space_prefix", true));
     RUDDER_TRY(json::array merges, merges_by_score());
-    json::array normalizers = {replaced(" ", kMetaspace)};
-    json::array decoders = {replaced(kMetaspace, " "), json::object{{"type", "ByteFallback"}},
+    json::array normalizers = {replacing(" ", kMetaspace)};
+    json::array decoders = {replacing(kMetaspace, " "), json::object{{"type", "ByteFallback"}},
                             json::object{{"type", "Fuse"}}};
     if (has_prefix) {
       normalizers.insert(normalizers.begin(),
