@@ -59,6 +59,9 @@ endfunction()
 # checks read each source alone.
 if(CMAKE_UNITY_BUILD)
   set(CMAKE_UNITY_BUILD_BATCH_SIZE 16)
+  if(RUDDER_SANITIZE)  # built as a whole, seldom after a change of one source
+    set(CMAKE_UNITY_BUILD_BATCH_SIZE 32)
+  endif()
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-shadow>
                       $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
 endif()

@@ -43,8 +43,9 @@ void Prompts::plan(StepBuilder& builder) {
   }
 }
 
-// Of a step once as many of those that wait have been admitted as find room. One takes what its
-// prompt does, and in time about what those that run hold.
+// The decodes that a step will have once as many waiting sequences have been admitted as find room.
+// A waiting sequence is taken to need the blocks of its prompt, or, if that is more, as many as a
+// running sequence holds on average, since it will grow to that.
 StepShape Prompts::expected_decodes(const StepBuilder& builder) const {
   const int32_t num_running = running_.num_running();
   StepShape shape = {.decode_tokens = num_running, .decode_keys = step_.running_tokens};
@@ -62,7 +63,8 @@ StepShape Prompts::expected_decodes(const StepBuilder& builder) const {
   return shape;
 }
 
-// A prompt that has begun waits for nobody, nor do others then: the step has prompts anyway.
+// Whether the step leaves all prompts waiting until more have come (PromptBound::leaves_waiting).
+// Never while a prompt is half done: then the step has prompt tokens anyway, and no prompt waits.
 bool Prompts::waits_for_company(const StepShape& shape, int64_t room) const {
   int64_t waiting = 0;
   for (const FairShares::Demand& demand : demands_) {
@@ -78,7 +80,8 @@ FairShares::Demand& Prompts::demand_of(int32_t tenant) {
   return demands_.emplace_back(FairShares::Demand{.tenant = tenant});
 }
 
-// Who is being preempted comes back before any other is admitted.
+// Lists for each tenant how many prompt tokens its running and its waiting sequences ask for. While
+// a sequence is being preempted nothing is admitted: the preempted sequence comes back first.
 void Prompts::list_demands(StepBuilder& builder) {
   demands_.clear();
   for (const Sequence* sequence : running_.all()) {
@@ -95,8 +98,10 @@ void Prompts::list_demands(StepBuilder& builder) {
   }
 }
 
-// What it will still take, which an admission must leave to it; and, unless it waits for a copy,
-// its demand and what it brings.
+// Adds a running sequence to the sums of the step: the blocks and the elements of the capture
+// buffer that it will still take, which an admission must leave to it; and, unless the sequence
+// waits for a copy, the prompt tokens that it asks for or, when it decodes, how long its answer is
+// likely to be.
 void Prompts::note_running(const Sequence& sequence, StepBuilder& builder) {
   const int64_t num_tokens = std::ssize(sequence.tokens);
   const int32_t cached = sequence.wait.cached_prompt_tokens;

@@ -18,7 +18,8 @@ constexpr int32_t kLeastHalf = 16;
 
 }  // namespace
 
-// For prompts of the tenant that is served.
+// The step's tokens that prompts of the tenant at hand may still take: the other tenants' shares
+// are left to them.
 int32_t Prompts::tokens_left(const StepBuilder& builder) const {
   return std::min(builder.tokens_left, builder.tokens_left - step_.others);
 }
@@ -34,12 +35,15 @@ int32_t Prompts::room_for(const StepBuilder& builder, const Sequence& sequence,
   return sequence.taps.fit(from, part, builder.elements_left);
 }
 
-// Half of the tokens of a prompt that the step has room for, from `from` on.
+// Half of what the step has room for, of a prompt from its token `from` on: the other half is for
+// another prompt of the same tenant.
 int32_t Prompts::half_for(const StepBuilder& builder, int32_t from) const {
   const int32_t tokens = bound_.tokens_within(builder.shape, from, tokens_left(builder));
   return std::min(tokens, std::max(kLeastHalf, (tokens + 1) / 2));
 }
 
+// The longest chunk of the prompt that the step may run from token `from` on, cut to the multiple
+// that the executor likes where it neither ends the prompt nor has to end at a checkpoint; 0: none.
 int32_t Prompts::max_chunk(const StepBuilder& builder, const Sequence& sequence,
                            int32_t from) const {
   const int32_t chunk = room_for(builder, sequence, from);
@@ -48,8 +52,9 @@ int32_t Prompts::max_chunk(const StepBuilder& builder, const Sequence& sequence,
   return cut_evenly(builder.shape, chunk, least_chunk(builder, sequence, chunk));
 }
 
-// Of a chunk that could be cut, what is left of it: something of the step's first, half of one that
-// shares the step with its tenant's first, all that was kept for this.
+// The least that cut_evenly() may leave of a chunk. The step's first chunk keeps at least a token;
+// a chunk beside the one that is kept for the tenant's first prompt keeps half; the chunk of that
+// first prompt keeps all that was set aside for it (share_step).
 int32_t Prompts::least_chunk(const StepBuilder& builder, const Sequence& sequence,
                              int32_t chunk) const {
   if (step_.leaves_half) return chunk;
@@ -59,9 +64,9 @@ int32_t Prompts::least_chunk(const StepBuilder& builder, const Sequence& sequenc
   return builder.shape.prompt_tokens > 0 ? 0 : 1;
 }
 
-// Of a chunk that does not end its prompt: so many tokens that the step has a multiple of what the
-// executor likes, none where it has one already; all of them where fewer than `least` would be
-// left.
+// Shortens a chunk that does not end its prompt so that the step's tokens are a multiple of
+// Capacity::prompt_step_multiple. Returns its length, which may be 0; the chunk as it was where
+// fewer than `least` tokens would be left.
 int32_t Prompts::cut_evenly(const StepShape& shape, int32_t chunk, int32_t least) const {
   const int64_t total = shape.decode_tokens + shape.prompt_tokens + chunk;
   const auto over = static_cast<int32_t>(total % capacity_.prompt_step_multiple);
@@ -69,8 +74,9 @@ int32_t Prompts::cut_evenly(const StepShape& shape, int32_t chunk, int32_t least
   return cut < least ? chunk : cut;
 }
 
-// Victims that are in no step in flight leave the running ones; they rank behind the sequence that
-// needs their blocks.
+// Adds the sequence's next chunk to the step, as far as there are blocks for it. To get them,
+// sequences of lower rank may be preempted (Running::grow), which takes those that are in no step
+// in flight out of the list of running sequences.
 void Prompts::plan_chunk(StepBuilder& builder, Sequence& sequence) {
   const int32_t most = max_chunk(builder, sequence, sequence.run.planned_len);
   if (most == 0) return;
@@ -82,12 +88,17 @@ void Prompts::plan_chunk(StepBuilder& builder, Sequence& sequence) {
   if (chunk > 0) builder.add(sequence, chunk, old_len);
 }
 
-// In the order of the line, or past a large one.
+// Whether the step may still admit the next sequence of a line or, with `goes_past`, a small one
+// that goes past a large one which finds no room.
 bool Prompts::may_admit(const StepBuilder& builder, bool goes_past) const {
   return !builder.is_closed && (goes_past || !builder.is_full) && builder.blocks_short == 0 &&
          builder.tokens_left > 0 && running_.num_seats() > 0;
 }
 
+// Begins a waiting sequence if it can have a chunk in this step. kHeld: it waits for a prefix that
+// another sequence is computing, or for room in the capture buffer. kNoRoom: there are not blocks
+// (or no state) enough beside what running sequences are promised. kNoTime: the step takes as long
+// as it may.
 Prompts::Admission Prompts::admit(StepBuilder& builder, Sequence& sequence) {
   const cache::Match match = blocks_.find_cached(sequence, &matched_);
   const int32_t num_cached = match.num_blocks * blocks_.block_size();
@@ -120,7 +131,9 @@ Prompts::Admission Prompts::admit(StepBuilder& builder, Sequence& sequence) {
   return Admission::kAdmitted;
 }
 
-// With the blocks that were matched.
+// Takes the sequence out of its line and gives it the cached blocks of its prefix (matched_), a
+// slot and its first chunk; a sequence whose state has to be copied first gets its chunk once the
+// copy is done.
 void Prompts::begin(StepBuilder& builder, Sequence& sequence, const cache::Match& match) {
   const int64_t num_tokens = std::ssize(sequence.tokens);
   const int32_t num_cached = match.num_blocks * blocks_.block_size();
@@ -157,9 +170,10 @@ void Prompts::begin(StepBuilder& builder, Sequence& sequence, const cache::Match
   step_.elements_kept += sequence.taps.record_elements();
 }
 
-// Each running sequence that captures must find room for one record in every step: so one more is
-// admitted only when its record fits beside theirs. Those that capture keep their order; others go
-// past them.
+// Whether the capture buffer has room for one more sequence that captures. Every running one must
+// find room for a record in every step, so a new one is admitted only where its record fits beside
+// theirs. Sequences that capture are admitted in the order in which they came; those that capture
+// nothing go past them.
 bool Prompts::has_capture_room(StepBuilder& builder, const Sequence& sequence, int32_t from) {
   const int64_t elements = sequence.taps.record_elements();
   if (elements == 0) return true;
@@ -185,11 +199,13 @@ bool Prompts::is_being_computed(Sequence& sequence, int32_t num_matched) const {
   });
 }
 
+// The token behind a block's last.
 int32_t Prompts::end_of(int32_t block) const {
   return (block + 1) * blocks_.block_size();
 }
 
-// Full block `i` of the sequence is about to be computed for the other one too.
+// Whether `other` is about to compute the full block `i` of the sequence: the two have the same
+// tokens up to its end, and `other` has not computed it yet.
 bool Prompts::computes(Sequence& other, Sequence& sequence, int32_t i) const {
   const cache::BlockCache& cache = blocks_.cache();
   const int64_t num_tokens = std::ssize(other.tokens);

@@ -19,7 +19,8 @@ constexpr int32_t kLeastPart = 16;
 
 }  // namespace
 
-// Of equal prompts the first to come is done soonest as well, and has all that the step takes.
+// Shares the tenant's part of the step between the prompt that came first and those that are done
+// soonest. Of equal prompts the first to come is also done soonest; then it has all of the part.
 void Prompts::plan_tenant(StepBuilder& builder, int32_t tenant) {
   Sequence* const begun = list_prompts(builder, tenant);
   if (prompts_.empty()) return;
@@ -33,8 +34,9 @@ void Prompts::plan_tenant(StepBuilder& builder, int32_t tenant) {
   }
 }
 
-// Those that could be in the step, the soonest done first. Returns who came first of those that
-// have begun.
+// Fills prompts_ with the tenant's sequences that could have a prompt chunk in the step: half-done
+// prompts and waiting sequences, in the order of ByNeed but for those that wait their turn. Returns
+// the half-done prompt that came first; null: there is none.
 Sequence* Prompts::list_prompts(const StepBuilder& builder, int32_t tenant) {
   prompts_.clear();
   for (Sequence* sequence : running_.all()) {
@@ -69,8 +71,9 @@ Sequence* Prompts::list_prompts(const StepBuilder& builder, int32_t tenant) {
   return begun;
 }
 
-// Else they begin in the order in which they came: who is overtaken waits for tokens of steps
-// alone.
+// Whether there are slots and blocks for the whole waiting line. Only then may short prompts
+// overtake long ones freely, since the overtaken wait for tokens of steps alone; else the line is
+// admitted in the order in which it came.
 bool Prompts::has_room_for(const StepBuilder& builder, const WaitingLines::Line& line) const {
   const auto num_waiting = std::ssize(line.by_rank);
   const int64_t left = overtaking_.left_by(**line.by_rank.begin());
@@ -79,8 +82,9 @@ bool Prompts::has_room_for(const StepBuilder& builder, const WaitingLines::Line&
   return num_waiting <= running_.num_seats() && line.blocks + left <= blocks;
 }
 
-// Who came before all that have begun is begun before any that came later, so that a large sequence
-// is not overtaken for ever. kHeld: there is none, or it is the next anyway.
+// Admits the waiting sequence that came before all half-done prompts ahead of any that came later,
+// so that a large sequence is not overtaken for ever. kHeld: there is no such sequence, or it is
+// the next one anyway.
 Prompts::Admission Prompts::admit_first(StepBuilder& builder, int32_t tenant,
                                         const Sequence* begun) {
   const WaitingLines::Line* const line = waiting_.find(tenant);
@@ -101,8 +105,10 @@ Prompts::Admission Prompts::admit_first(StepBuilder& builder, int32_t tenant,
   return Admission::kHeld;
 }
 
-// What is kept for the first is a part of the step while the others are planned. It comes last: so
-// it has what they leave, and its chunk makes the step's tokens even.
+// Gives half of the tenant's part of the step to `first`, the half-done prompt that came first, and
+// the rest to the others, the soonest done first. The half is set aside while the others are
+// planned, as if it were in the step; the chunk of `first` is added last, so that it also gets what
+// the others leave, and makes the step's tokens a multiple of what the executor likes.
 void Prompts::share_step(StepBuilder& builder, Sequence& first) {
   std::erase(prompts_, &first);
   const int32_t room = room_for(builder, first, first.run.planned_len);
@@ -133,6 +139,8 @@ void Prompts::share_step(StepBuilder& builder, Sequence& first) {
   step_.first = nullptr;
 }
 
+// Where half of the step is too little to be of use, `first` and the others have it in turns: who
+// gave way in the last step goes first in this one.
 void Prompts::take_turns(StepBuilder& builder, Sequence& first) {
   const int64_t before = builder.shape.prompt_tokens;
   const auto is_served = [&] { return builder.shape.prompt_tokens > before; };
@@ -147,8 +155,10 @@ void Prompts::take_turns(StepBuilder& builder, Sequence& first) {
   }
 }
 
-// Who is done soonest goes first. Who finds no room keeps those behind it waiting, but for small
-// ones that go past a large one; who waits for a prefix being computed does not.
+// Plans chunks and admissions in the order of prompts_, the soonest done first. A sequence that
+// finds no room keeps those behind it waiting, but for small ones that go past a large one; a
+// sequence that waits for a prefix being computed keeps nobody waiting. `admits`: false where none
+// may be admitted but those that go past.
 void Prompts::plan_soonest(StepBuilder& builder, bool admits) {
   int32_t num_held = 0;
   for (Sequence* sequence : prompts_) {

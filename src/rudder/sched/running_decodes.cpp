@@ -8,9 +8,10 @@ namespace rudder::sched {
 
 namespace {
 
-// How many of its drafts it may run. None is captured: the host may find out that the answer had
-// ended before an accepted draft, on a stop string. Behind drafts in flight every position that it
-// may have runs the same.
+// How many of its drafts the sequence may run in the next step. A draft at a position that is
+// captured is not run, since the host may find out, by a stop string, that the answer had ended
+// before it. Where other drafts are in flight the sequence's next position is not known yet; then
+// only as many are run as have the same programs at every position that they may have.
 int32_t drafts_that_fit(const Sequence& sequence) {
   const int32_t num_draft = sequence.draft.count();
   if (!sequence.draft.tree.empty()) return num_draft;  // none of its positions is captured
@@ -24,11 +25,11 @@ int32_t drafts_that_fit(const Sequence& sequence) {
 
 }  // namespace
 
-// A step is repeated only when nothing but decodes can run: what waits, or has a prompt to finish,
-// would wait longer. Not where a sequence is constrained: the host knows its next mask when it
-// knows its token. Not beyond the last token of every sequence, nor past a change of what steers or
-// captures one, and only as far as there are blocks for all of them now: a repeat is never what
-// preempts.
+// How many iterations the next step runs (StepPlan::repeat). More than one only when nothing but
+// decodes can run, since a sequence that waits or has a prompt to finish would wait longer, and
+// only when no sequence is constrained, since the host knows the next mask when it knows the token.
+// Not beyond the last token of the longest answer, nor past a change of what steers or captures a
+// sequence, and only as far as there are blocks for all sequences now: a repeat preempts nobody.
 int32_t Running::choose_repeat() const {
   if (settings_.multi_step == 1 || !waiting_.empty()) return 1;
   int32_t longest = 0;
@@ -49,7 +50,7 @@ int32_t Running::choose_repeat() const {
   return repeat;
 }
 
-// Blocks that all of them take in so many iterations.
+// New blocks that all running sequences take in so many iterations.
 int64_t Running::blocks_to_repeat(int32_t repeat) const {
   int64_t wanted = 0;
   for (const Sequence* sequence : sequences_) {
@@ -61,8 +62,9 @@ int64_t Running::blocks_to_repeat(int32_t repeat) const {
   return wanted;
 }
 
-// Victims rank behind the sequence that needs their blocks, so that a loop over the sequences by
-// index survives their removal.
+// Adds to the step one token, or a token and drafts, of each sequence that decodes. Sequences that
+// are preempted for their blocks rank behind the one that needs them, so the loop by index survives
+// their removal.
 void Running::plan_decodes(StepBuilder& builder) {
   const Cohorts cohorts = divide_decodes();
   int64_t left_of_cohort = cohorts.size;
@@ -83,7 +85,8 @@ void Running::plan_decodes(StepBuilder& builder) {
   }
 }
 
-// All that run, divided among the steps in flight. Fewer sequences than these are as many cohorts.
+// Divides the decoding sequences among the steps in flight (SchedSettings::num_cohorts); with fewer
+// sequences than steps there are as many cohorts as sequences.
 Running::Cohorts Running::divide_decodes() const {
   const int64_t most = settings_.num_cohorts;
   if (most == 1) return {.count = 1, .size = std::ssize(sequences_)};
@@ -95,15 +98,17 @@ Running::Cohorts Running::divide_decodes() const {
           .size = takes_all ? std::ssize(sequences_) : (decodes + most - 1) / most};
 }
 
-// Of another cohort than that of `step`, the next one: of one of those in flight just in front of
-// it. A step further in front comes to its end first, so the next one may be planned behind it; but
-// drafts are guessed behind tokens that are known.
+// Whether the sequence is of another cohort than the one that `step`, the next step, decodes: it is
+// in one of the steps in flight just in front. A step further in front ends before `step` begins,
+// so a sequence of it may be planned again; but not one with drafts, which are guessed behind
+// tokens that are known.
 bool Running::is_beside(const Sequence& sequence, int64_t num_cohorts, step::StepId step) const {
   if (settings_.num_cohorts == 1 || sequence.run.inflight == 0) return false;
   const auto distance = static_cast<int64_t>(step - sequence.run.last_step);
   return sequence.draft.is_drafted || distance < num_cohorts;
 }
 
+// Whether the step `step` may have the sequence's next token.
 bool Running::can_decode(const Sequence& sequence, int64_t num_cohorts, step::StepId step) const {
   if (sequence.state != SequenceState::kRunning || sequence.uncomputed() != 1) return false;
   if (sequence.will_end() && !RUDDER_MUTANT(kPlanPastMaxLen)) return false;
@@ -117,7 +122,7 @@ bool Running::can_decode(const Sequence& sequence, int64_t num_cohorts, step::St
   return pending == 0 || sequence.taps.uniform_len(first, 1 + pending) == 1 + pending;
 }
 
-// As many of its drafts as there are blocks for.
+// Adds the sequence's token with as many of its drafts as there are blocks for.
 void Running::decode_drafted(StepBuilder& builder, Sequence& sequence) {
   const int32_t fits = 1 + drafts_that_fit(sequence);
   const int32_t old_len = sequence.table_len();
@@ -166,7 +171,8 @@ bool Running::make_room(StepBuilder& builder, const Sequence& wants) {
   return true;
 }
 
-// The last by rank. Never one that ranks before `wants`: so the first of all always goes on.
+// The running sequence that is preempted next: the last by rank. Never one that ranks before
+// `wants`, so the first of all always goes on. Null: there is none.
 Sequence* Running::pick_victim(const Sequence& wants) const {
   for (auto it = sequences_.rbegin(); it != sequences_.rend() && *it != &wants; ++it) {
     if ((*it)->state == SequenceState::kRunning && !(*it)->will_end()) return *it;

@@ -351,13 +351,14 @@ void FakeExecutor::run_tokens(const step::StepPlan& plan, int32_t index, Slot& s
     }
     const uint64_t effect = program.effect(position - slot.prompt_len, slot.latch, before.value);
     if (program.is_controlled) slot.reading = {position, reading_of(prefix_hash, token)};
-    prefix_hash = extend_hash(prefix_hash, token, effect);
+    const uint64_t before_hash = prefix_hash;
+    prefix_hash = extend_hash(before_hash, token, effect);
     for (int32_t group = 0; group < num_groups(); ++group) {
       cell(slot, group, work.kv_len + q) = {.token = token,
                                             .row = token,
                                             .position = position,
                                             .group = group,
-                                            .effect = effect,
+                                            .before_hash = before_hash,
                                             .prefix_hash = prefix_hash};
     }
     if (FakeTaps::is_captured(work, q)) taps_.capture(plan, index, q, prefix_hash);
@@ -377,26 +378,32 @@ FakeExecutor::Cell& FakeExecutor::cell(const Slot& slot, int32_t group, int32_t 
                  static_cast<size_t>(position % size)];
 }
 
-// Of all tokens before the sequence's, as the group finds them. What a window does not reach is
-// known by the hash of the first token that it does.
+// Hash of all tokens before the sequence's part of the step, as the group finds them: each cell
+// must have been written behind the one before it. What a window does not reach is known by the
+// hash of the first token that it does. The memory is read whole for every token, block by block.
 uint64_t FakeExecutor::read_group(const step::StepPlan& plan, const step::SeqWork& work,
                                   const Slot& slot, int32_t group) {
   const int32_t window = options_.capacity.kv_groups[static_cast<size_t>(group)].window;
   const int32_t begin = window == 0 ? 0 : std::max(0, work.kv_len - window + 1);
   uint64_t hash = kEmptyPrefixHash;
   bool good = true;
-  for (int32_t position = begin; position < work.kv_len; ++position) {
-    const Cell& found = cell(slot, group, position);
-    hash = position == begin && begin > 0 ? found.prefix_hash
-                                          : extend_hash(hash, found.token, found.effect);
-    const bool fits = found.position == position && found.group == group &&
-                      found.prefix_hash == hash && !found.poisoned;
-    if (good && !fits) {
-      violation(fmt::format("step {}: slot {} finds in group {}, at {}, token {} of position {}{}",
-                            plan.id, work.slot.value, group, position, found.token, found.position,
-                            found.poisoned ? ", a NaN" : ", or of another prefix or group"));
+  const int32_t size = options_.capacity.block_size;
+  for (int32_t position = begin; position < work.kv_len;) {
+    const Cell* found = &cell(slot, group, position);
+    const int32_t end = std::min(work.kv_len, (position / size + 1) * size);
+    for (; position < end; ++position, ++found) {
+      const bool is_first_of_window = position == begin && begin > 0;
+      const bool fits = (found->before_hash == hash || is_first_of_window) &&
+                        found->position == position && found->group == group && !found->poisoned;
+      if (good && !fits) {
+        violation(
+            fmt::format("step {}: slot {} finds in group {}, at {}, token {} of position {}{}",
+                        plan.id, work.slot.value, group, position, found->token, found->position,
+                        found->poisoned ? ", a NaN" : ", or of another prefix or group"));
+      }
+      good = good && fits;
+      hash = found->prefix_hash;
     }
-    good = good && fits;
   }
   return hash;
 }

@@ -100,8 +100,8 @@ class FakeExecutor final : public step::Executor {
     int32_t row = -1;  // the token whose rows lie beside it, for what guesses
     int32_t position = -1;
     int32_t group = -1;
-    uint64_t effect = 0;       // of the program that the token ran
-    uint64_t prefix_hash = 0;  // of all tokens up to and with this one
+    uint64_t before_hash = 0;  // of all tokens before this one, when it was written
+    uint64_t prefix_hash = 0;  // of those and this one, with the program that it ran
     bool poisoned = false;     // written by a sequence that ended kNumerical
   };
   // What stands in for the object of a sequence: which tokens it is of.

@@ -88,7 +88,7 @@ step::TokenLogprobs fake_logprobs(int32_t token, uint64_t hash, int32_t count, i
 
 }  // namespace
 
-// One multiplication and two shifts: the fake memory is read whole for every token.
+// One multiplication and two shifts.
 uint64_t extend_hash(uint64_t prefix_hash, int32_t token, uint64_t effect) {
   uint64_t hash = prefix_hash ^ (static_cast<uint64_t>(static_cast<uint32_t>(token)) + 1) ^ effect;
   hash *= 0x9E3779B97F4A7C15ULL;
