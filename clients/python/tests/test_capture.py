@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from rudder_client import (ActivationCache, ArrayError, Capture, CaptureError, CaptureResult, FileCapture, FileFormatError,
-                           Patterns, Point, read_capture)
+                           KeptCapture, Lens, Patterns, Point, read_capture)
 from rudder_client.capture import capture_json
 from rudder_client.packing import pack
 from rudder_client.safetensors_file import write_safetensors
@@ -49,6 +49,22 @@ def test_rows_come_by_layer_and_position():
     assert cache.positions.tolist() == positions and cache.layers("resid_post") == layers
     assert np.array_equal(cache["resid_post", -1], cache["resid_post", 6])
     assert cache.stack_activation("resid_post").shape == (2, 3, 2)
+
+
+def test_rows_and_readings_of_a_stream():
+    for spec in (Capture, FileCapture, KeptCapture):
+        (fields,) = spec("resid_post", stream=np.int64(1)).to_json().values()
+        assert fields["stream"] == 1 and "stream" not in next(iter(spec("resid_post").to_json().values()))
+    assert Capture("resid_post", stream="all").to_json()["response"]["stream"] == "all"
+    assert Lens([1, 2], stream="collapsed").to_json() == {"layers": [1, 2], "top": 5, "stream": "collapsed"}
+    assert Lens(1, stream=0).to_json()["stream"] == 0 and "stream" not in Lens(1).to_json()
+    rows = {**packed_rows(np.arange(6).reshape(2, 3), [1, 1]),
+            "residual": {"kind": "mixed_streams", "streams": 2, "stream": 1, "layout": ["hidden"]}}
+    told = {"token_ids": [[4], [5]], "logprobs": [[-1], [-2]]}
+    got = result({"positions": [0, 2], "rows": {"resid_post": rows},
+                  "lens": {"resid_post.1": {**told, "stream": "collapsed"}, "resid_post.2": told}})
+    assert got.cache["resid_post", 1].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert got.lens["blocks.1.hook_resid_post"].stream == "collapsed" and got.lens["blocks.2.hook_resid_post"].stream is None
 
 
 def test_rows_of_some_heads():

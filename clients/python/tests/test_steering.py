@@ -71,6 +71,12 @@ def test_an_op_for_some_heads():
     assert op.on_heads("0,2-3").to_json()["heads"] == "0,2-3" and "heads" not in op.to_json()
 
 
+def test_an_op_for_a_stream():
+    op = ops.add("blocks.3.hook_resid_post", V)
+    assert op.on_stream(np.int64(1)).to_json() == {**op.to_json(), "stream": 1}
+    assert op.on_stream("all").to_json()["stream"] == "all" and "stream" not in op.to_json()
+
+
 def test_gates():
     probe = {"vector": pack(V), "threshold": 0.5, "sharpness": 4}
     op = ops.add("resid_post.1", V, gate=[Probe(V, 0.5, 4), Ramp(end=32)])

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "rudder/base/check.h"
+#include "rudder/model/residual_pass.h"
 #include "rudder/step/sampling.h"
 
 namespace rudder::exec {
@@ -18,6 +19,11 @@ using tensor::Shape;
 constexpr int32_t kRowsAtOnce = 64;
 constexpr int64_t kScoredInts = sizeof(ops::SampledToken) / sizeof(int32_t);
 constexpr int64_t kTopInts = sizeof(ops::TopLogprob) / sizeof(int32_t);
+
+// Of a row that is collapsed first; 0: no row is.
+int64_t whole_width(const model::ModelSpec& spec) {
+  return form_of(spec.residual).streams == 1 ? 0 : model::residual_width(spec);
+}
 
 }  // namespace
 
@@ -34,7 +40,8 @@ Result<std::unique_ptr<HeadLens>> HeadLens::make(std::unique_ptr<ops::Ops> ops,
 
 int64_t HeadLens::device_bytes(const model::ModelSpec& spec, int32_t num_ranks) {
   const int64_t logits = num_ranks > 1 ? 2 * spec.vocab : spec.vocab;
-  const int64_t row = 2 * spec.hidden + logits + 2 + kScoredInts + step::kMaxLogprobs * kTopInts;
+  const int64_t row = whole_width(spec) + 2 * spec.hidden + logits + 2 + kScoredInts +
+                      step::kMaxLogprobs * kTopInts;
   return row * kRowsAtOnce * int64_t{sizeof(float)};
 }
 
@@ -46,6 +53,10 @@ Result<void> HeadLens::allocate() {
   RUDDER_TRY(rows_, ops_->allocate(act, {kRowsAtOnce, spec_.hidden}));
   RUDDER_TRY(normed_,
              ops_->allocate(quantises ? DType::kF8E4M3 : act, {kRowsAtOnce, spec_.hidden}));
+  const int64_t whole = whole_width(spec_);
+  if (whole > 0) {
+    RUDDER_TRY(whole_, ops_->allocate(act, {kRowsAtOnce, whole}));
+  }
   if (quantises) {
     RUDDER_TRY(scale_, ops_->allocate(DType::kF32, {kRowsAtOnce}));
   }
@@ -62,6 +73,9 @@ Result<void> HeadLens::allocate() {
     return ops::View{bytes.data, view.dtype, view.shape};
   };
   RUDDER_TRY(staged_rows_, staged(rows_));
+  if (whole > 0) {
+    RUDDER_TRY(staged_whole_, staged(whole_));
+  }
   RUDDER_TRY(staged_scored_, staged(scored_));
   RUDDER_TRY(staged_top_, staged(top_));
   done_ = ops_->make_event();
@@ -69,7 +83,22 @@ Result<void> HeadLens::allocate() {
 }
 
 Result<void> HeadLens::read(std::span<const float> rows, int32_t top, std::vector<LensToken>& out) {
-  const auto width = static_cast<size_t>(spec_.hidden);
+  return read_all(rows, {}, top, out);
+}
+
+Result<void> HeadLens::read_collapsed(std::span<const float> rows, std::span<const int32_t> made,
+                                      int32_t top, std::vector<LensToken>& out) {
+  RUDDER_CHECK(!whole_.empty() && rows.size() == made.size() * static_cast<size_t>(whole_.shape[1]),
+               "{} numbers of {} rows", rows.size(), made.size());
+  if (!made.empty()) return read_all(rows, made, top, out);
+  out.clear();
+  return {};
+}
+
+// `made` is empty where the rows are of the model's width.
+Result<void> HeadLens::read_all(std::span<const float> rows, std::span<const int32_t> made,
+                                int32_t top, std::vector<LensToken>& out) {
+  const auto width = static_cast<size_t>(made.empty() ? spec_.hidden : whole_.shape[1]);
   const size_t count = rows.size() / width;
   RUDDER_CHECK(rows.size() == count * width && top >= 0 && top <= step::kMaxLogprobs,
                "{} numbers, {} tokens", rows.size(), top);
@@ -77,7 +106,8 @@ Result<void> HeadLens::read(std::span<const float> rows, int32_t top, std::vecto
   out.assign(count * per_row, {});
   for (size_t begin = 0; begin < count; begin += kRowsAtOnce) {
     const size_t num = std::min<size_t>(kRowsAtOnce, count - begin);
-    RUDDER_TRY_VOID(read_some(rows.subspan(begin * width, num * width), top,
+    RUDDER_TRY_VOID(read_some(rows.subspan(begin * width, num * width),
+                              made.empty() ? made : made.subspan(begin, num), top,
                               std::span(out).subspan(begin * per_row, num * per_row)));
   }
   return ops_->status();
@@ -118,15 +148,29 @@ void HeadLens::score(int64_t num, int32_t top) {
                .top = top_.rows(0, num)});
 }
 
-Result<void> HeadLens::read_some(std::span<const float> rows, int32_t top,
-                                 std::span<LensToken> out) {
-  const int64_t num = std::ssize(rows) / spec_.hidden;
-  if (rows_.dtype == DType::kF32) {
-    std::memcpy(staged_rows_.data, rows.data(), rows.size_bytes());
-  } else {
-    std::ranges::transform(rows, staged_rows_.as<tensor::BF16>(), tensor::to_bf16);
+void HeadLens::collapse(std::span<const int32_t> made) {
+  size_t end = 0;
+  for (size_t begin = 0; begin < made.size(); begin = end) {  // of rows that have as many streams
+    while (end < made.size() && made[end] == made[begin]) ++end;
+    const auto first = static_cast<int64_t>(begin);
+    const auto num = static_cast<int64_t>(end - begin);
+    model::collapse(weights_.residual, *ops_->stream_ops(), whole_.rows(first, num), made[begin],
+                    rows_.rows(first, num));
   }
-  ops_->copy_in(rows_.rows(0, num), staged_rows_.rows(0, num));
+}
+
+Result<void> HeadLens::read_some(std::span<const float> rows, std::span<const int32_t> made,
+                                 int32_t top, std::span<LensToken> out) {
+  const ops::View& device = made.empty() ? rows_ : whole_;
+  const ops::View& staged = made.empty() ? staged_rows_ : staged_whole_;
+  const int64_t num = std::ssize(rows) / device.shape[1];
+  if (device.dtype == DType::kF32) {
+    std::memcpy(staged.data, rows.data(), rows.size_bytes());
+  } else {
+    std::ranges::transform(rows, staged.as<tensor::BF16>(), tensor::to_bf16);
+  }
+  ops_->copy_in(device.rows(0, num), staged.rows(0, num));
+  collapse(made);
   score(num, top);
   ops_->copy_out(staged_scored_.rows(0, num), scored_.rows(0, num));
   ops_->copy_out(staged_top_.rows(0, num), top_.rows(0, num));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rudder/model/spec.h"
+#include "rudder/model/weights.h"
 #include "rudder/ops/ops.h"
 #include "rudder/tap/lens.h"
 
@@ -20,6 +21,7 @@ class HeadLens final : public tap::Lens {
   struct Weights {
     ops::NormSpec final_norm;
     std::vector<ops::LinearWeight> heads;
+    model::ResidualWeights residual = {};  // of the last layer
   };
 
   // `ops` are those of ReaderOps::make_reader() of the backend that the weights lie on. `spec` is
@@ -31,6 +33,8 @@ class HeadLens final : public tap::Lens {
 
   Result<void> read(std::span<const float> rows, int32_t top,
                     std::vector<tap::LensToken>& out) override;
+  Result<void> read_collapsed(std::span<const float> rows, std::span<const int32_t> made,
+                              int32_t top, std::vector<tap::LensToken>& out) override;
   size_t rows_together() const override;
 
  private:
@@ -38,7 +42,12 @@ class HeadLens final : public tap::Lens {
       : ops_(std::move(ops)), weights_(std::move(weights)), spec_(spec) {}
 
   Result<void> allocate();
-  Result<void> read_some(std::span<const float> rows, int32_t top, std::span<tap::LensToken> out);
+  Result<void> read_all(std::span<const float> rows, std::span<const int32_t> made, int32_t top,
+                        std::vector<tap::LensToken>& out);
+  Result<void> read_some(std::span<const float> rows, std::span<const int32_t> made, int32_t top,
+                         std::span<tap::LensToken> out);
+  // rows_ become the collapsed ones of whole_.
+  void collapse(std::span<const int32_t> made);
   // Of the first `num` rows: the likeliest tokens on the device.
   void score(int64_t num, int32_t top);
   void multiply(int64_t num, const ops::View& scale);
@@ -48,6 +57,7 @@ class HeadLens final : public tap::Lens {
   const model::ModelSpec spec_;
   std::unique_ptr<ops::Event> done_;
   ops::View rows_;                // [kRowsAtOnce, hidden] act
+  ops::View whole_;               // [kRowsAtOnce, residual width] act, of several streams
   ops::View normed_;              // likewise, of what the head takes
   ops::View scale_;               // [kRowsAtOnce] f32, where it takes F8E4M3
   ops::View logits_;              // [kRowsAtOnce, vocab] f32
@@ -56,6 +66,7 @@ class HeadLens final : public tap::Lens {
   ops::View scored_;              // [kRowsAtOnce, 4] i32
   ops::View top_;                 // [kRowsAtOnce, kMaxLogprobs, 2] i32
   ops::View staged_rows_;         // the same in staging memory
+  ops::View staged_whole_;
   ops::View staged_scored_;
   ops::View staged_top_;
 };

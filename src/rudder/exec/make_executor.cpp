@@ -254,7 +254,8 @@ Result<LoadedRank> load_rank(const Loading& loading, std::unique_ptr<ops::Ops> o
   loaded.weight_bytes = model.weights.bytes;
   if (memory.has_lens) {
     if (ops::rank_of(*ops).index == 0) loaded.reader = ops->reader_ops()->make_reader();
-    loaded.lens = {model.weights.final_norm, {model.weights.head}};
+    loaded.lens = {
+        model.weights.final_norm, {model.weights.head}, model.weights.layers.back().residual};
   }
   if (memory.feature_bytes > 0 && part.stage.is_first() && ops::rank_of(*ops).index == 0) {
     loaded.feature_ops = ops->reader_ops()->make_reader();
@@ -335,6 +336,7 @@ Result<std::unique_ptr<HeadLens>> make_lens(const model::ModelSpec& spec,
     if (weights.heads.empty()) {
       reader = std::move(one->reader);
       weights.final_norm = one->lens.final_norm;
+      weights.residual = one->lens.residual;
     }
     weights.heads.push_back(std::move(one->lens.heads.front()));
   }

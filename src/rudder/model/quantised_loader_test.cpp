@@ -180,6 +180,33 @@ TEST(QuantisedLoader, MemoryIsPlannedAsItWillBeKept) {
   EXPECT_EQ(wide.bytes - kept.bytes, 3 * (8 * 8 + 2 * 4 * 8 + 8 * 8 + 3 * 6 * 8) - scales);
 }
 
+// A wide tensor between those of fp8, in one layer; the golden checkpoint mistral-fp8-static has
+// one, too, and runs.
+TEST(QuantisedLoader, FormatsDifferTensorByTensor) {
+  QuantisedModel tiny;
+  const std::string wide = kMlp + "down_proj";
+  tiny.describe(R"({"quant_method": "fp8", "activation_scheme": "static",
+                    "ignored_layers": ["lm_head", "model.layers.0.mlp.down_proj"]})");
+  tiny.weight_of(wide).dtype = DType::kBF16;
+  tiny.decls.erase(wide + ".weight_scale");
+  KeepingOps ops;
+  ops.keeps = true;
+  const auto weights = tiny.load(ops);
+  ASSERT_TRUE(weights) << weights.error().to_string();
+  std::vector<bool> is_wide;
+  for (const std::vector<float>& scales : ops.scales) is_wide.push_back(scales.empty());
+  EXPECT_EQ(is_wide, (std::vector<bool>{true, false, false, false, false, false, false, true}));
+  const auto checkpoint = tiny.open();
+  ASSERT_TRUE(checkpoint);
+  const ModelSpec spec = read_spec(**checkpoint).value();
+  const WeightBudget mixed = budget_weights(**checkpoint, spec, ops).value();
+  ops.keeps = false;
+  const WeightBudget all_wide = budget_weights(**checkpoint, spec, ops).value();
+  EXPECT_EQ(mixed.formats, "F8_E4M3, F32");
+  const int64_t scales = 4 * (8 + 2 * 4 + 8 + 2 * 6);  // of rows
+  EXPECT_EQ(all_wide.bytes - mixed.bytes, 3 * (8 * 8 + 2 * 4 * 8 + 8 * 8 + 2 * 6 * 8) - scales);
+}
+
 TEST(QuantisedLoader, KvScalesHaveSeveralNames) {
   for (const auto& [k, v] :
        {std::pair("k_scale", "v_scale"), std::pair("k_proj.k_scale", "v_proj.v_scale"),

@@ -26,6 +26,11 @@ class Lens {
   // device's.
   virtual Result<void> read(std::span<const float> rows, int32_t top,
                             std::vector<LensToken>& out) = 0;
+  // Likewise of whole rows [count, streams * hidden] of a residual of several streams, collapsed as
+  // the model reads what its last layer leaves. `made`: of each row, how many of its streams are
+  // there (ResidualForm::streams_at).
+  virtual Result<void> read_collapsed(std::span<const float> rows, std::span<const int32_t> made,
+                                      int32_t top, std::vector<LensToken>& out) = 0;
   // Rows that a call should have, where so many wait: more together cost little less, and the first
   // would wait for the last.
   virtual size_t rows_together() const = 0;

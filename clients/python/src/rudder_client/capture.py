@@ -13,7 +13,7 @@ from .activations import ActivationCache, IntArray
 from .errors import ArrayError, CaptureError
 from .feature_arrays import TopFeatures, padded
 from .hooks import Point
-from .ops import Layers
+from .ops import Layers, Stream, stream_json
 from .packing import FloatArray, pack, unpack
 from .patterns import AttentionPattern, Patterns, hook_name, read_pattern
 
@@ -35,22 +35,25 @@ def sites_json(names: Names) -> dict[str, Any]:
     return {name: True if "." in name else "all" for name in listed}
 
 
-def _common_json(names: Names, positions: Positions, point: Where) -> dict[str, Any]:
+def _common_json(names: Names, positions: Positions, point: Where, stream: Stream | None) -> dict[str, Any]:
     where = positions if isinstance(positions, str) else [int(position) for position in positions]
     sites = {} if names == () else {"sites": sites_json(names)}
-    return {**sites, "positions": where, "point": point}
+    return {**sites, "positions": where, "point": point, **({} if stream is None else {"stream": stream_json(stream)})}
 
 
 @dataclass(frozen=True)
 class Lens:
-    """The logit lens: the `top` likeliest next tokens as the model's norm and head read resid_post of these layers."""
+    """The logit lens: the `top` likeliest next tokens as the model's norm and head read resid_post of these layers. `stream`,
+    where the residual has several: the row of this one, or all as the model reads its last row ("collapsed", the default)."""
 
     layers: Layers
     top: int = 5
+    stream: int | Literal["collapsed"] | None = None
 
     def to_json(self) -> dict[str, Any]:
         layers = self.layers if isinstance(self.layers, (int, str)) else [int(layer) for layer in self.layers]
-        return {"layers": layers, "top": self.top}
+        which = {} if self.stream is None else {"stream": stream_json(self.stream)}
+        return {"layers": layers, "top": self.top, **which}
 
 
 @dataclass(frozen=True)
@@ -70,10 +73,12 @@ class Features:
 
 @dataclass(frozen=True)
 class LensReading:
-    """Of one layer: token ids and log-probabilities [positions, top], the likeliest first."""
+    """Of one layer: token ids and log-probabilities [positions, top], the likeliest first. `stream` says of which row, where
+    the residual has several."""
 
     token_ids: IntArray
     logprobs: FloatArray
+    stream: int | str | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,8 @@ class Capture:
     positions, norms and dot products with `probes`; by default probes where there are some, else rows. `measure`: of
     probes, h.v, h.v/|v| or h.v/(|h||v|). `lens`: what the output head reads of layers. `features`: of a dictionary. `patterns`: of
     attention; `point` says nothing of them. With any of these, `names` may be empty. `heads`: which heads of `attn_z` its rows have, side by side:
-    `rows.reshape(positions, heads, head_dim)` takes them apart.
+    `rows.reshape(positions, heads, head_dim)` takes them apart. `stream`, where the residual has several: rows of resid_pre, resid_mid
+    and resid_post are those of this one; else of all, side by side.
     """
 
     names: Names
@@ -98,9 +104,10 @@ class Capture:
     features: Features | None = None
     heads: Layers | None = None
     patterns: Patterns | None = None
+    stream: Stream | None = None
 
     def to_json(self) -> dict[str, Any]:
-        out = _common_json(self.names, self.positions, self.point)
+        out = _common_json(self.names, self.positions, self.point, self.stream)
         if self.patterns is not None:
             out["patterns"] = self.patterns.to_json()
             if self.names == () and self.lens is None and self.features is None:
@@ -135,9 +142,10 @@ class FileCapture:
     tag: str | None = None
     request_id: str | None = None
     layout: Literal["files", "shards"] | None = None
+    stream: Stream | None = None
 
     def to_json(self) -> dict[str, Any]:
-        out = _common_json(self.names, self.positions, self.point)
+        out = _common_json(self.names, self.positions, self.point, self.stream)
         own = {"tag": self.tag, "request_id": self.request_id, "layout": self.layout}
         out.update({key: value for key, value in own.items() if value is not None})
         return {"filesystem": out}
@@ -150,9 +158,10 @@ class KeptCapture:
     names: Names
     positions: Positions = "all_prompt"
     point: Where = "pre"
+    stream: Stream | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {"kept": _common_json(self.names, self.positions, self.point)}
+        return {"kept": _common_json(self.names, self.positions, self.point, self.stream)}
 
 
 # A mapping is the field `capture` as JSON: consumers by name, a plugin's too.
@@ -222,7 +231,7 @@ class CaptureResult:
     def lens(self) -> dict[str, LensReading]:
         """By hook name of resid_post, the likeliest tokens [positions, top]."""
         return {Point.parse(name).hook_name: LensReading(np.asarray(told["token_ids"], dtype=np.int64),
-                                                         np.asarray(told["logprobs"], dtype=np.float32))
+                                                         np.asarray(told["logprobs"], dtype=np.float32), told.get("stream"))
                 for name, told in self._packs("lens").items()}
 
     @property

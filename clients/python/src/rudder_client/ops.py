@@ -19,6 +19,11 @@ from .selectors import Gate, Select, gate_json
 
 Layers = int | str | Sequence[int]
 Vector = npt.ArrayLike | str
+Stream = int | Literal["all"]  # of a residual that has several, from 0
+
+
+def stream_json(stream: int | str) -> int | str:
+    return stream if isinstance(stream, str) else int(stream)
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,11 @@ class SteeringOp:
         of the heads side by side, head_dim numbers each. A number, a list, "all", or "0,2-3,-1"."""
         listed = heads if isinstance(heads, (int, str)) else [int(head) for head in heads]
         return SteeringOp({**self.fields, "heads": listed})
+
+    def on_stream(self, stream: Stream) -> SteeringOp:
+        """The same op for the row of this stream alone, where the model's residual has several, or for each ("all"):
+        `ops.add("blocks.4.hook_resid_post", v).on_stream(1)`. Vectors have the model's width."""
+        return SteeringOp({**self.fields, "stream": stream_json(stream)})
 
     def __repr__(self) -> str:
         shown = {key: "..." if isinstance(value, dict) and "data" in value else value

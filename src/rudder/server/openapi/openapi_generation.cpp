@@ -75,7 +75,8 @@ constexpr std::string_view kGenerationSchemas = R"json({
         "description": "The likeliest tokens as the output head reads resid_post of these layers.",
         "properties": {
           "layers": {"oneOf": [{"type": "integer"}, {"type": "array", "items": {"type": "integer"}}, {"type": "string"}, {"type": "object"}]},
-          "top": {"type": "integer", "minimum": 1, "maximum": 20, "default": 5}}},
+          "top": {"type": "integer", "minimum": 1, "maximum": 20, "default": 5},
+          "stream": {"oneOf": [{"type": "integer", "minimum": 0}, {"const": "collapsed"}], "description": "Where the residual has several streams: of which the row is read; collapsed, the default: all of them, as the model reads its last row."}}},
       "patterns": {"type": "object", "required": ["layers"], "additionalProperties": false,
         "description": "Of response: attention patterns, of each head the weights with which the captured positions read the keys before them.",
         "properties": {

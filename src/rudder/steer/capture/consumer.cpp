@@ -26,15 +26,23 @@ std::vector<RowLayout> row_layouts(const CaptureSpec& spec, const Ask& ask,
   for (const int32_t number : ask.points) {
     const tap::CapturePoint& point = spec.set->points[static_cast<size_t>(number)];
     const auto offset = static_cast<size_t>(spec.offsets[static_cast<size_t>(number)]);
-    const int32_t width = asked_width(ask, point.point, geometry);
+    const int32_t width = geometry.width(point.point);
     RowLayout& layout = layouts.emplace_back();
     layout = {point, offset * item_bytes, static_cast<size_t>(width) * item_bytes, width};
     if (!tap::is_residual(point.point.site)) continue;
     layout.residual = geometry.residual;
-    layout.stream = ask.stream;
-    if (ask.stream) layout.offset += static_cast<size_t>(*ask.stream) * layout.bytes;
+    if (ask.stream) layout = stream_of(layout, *ask.stream);
   }
   return layouts;
+}
+
+RowLayout stream_of(RowLayout whole, int32_t stream) {
+  if (!whole.has_streams()) return whole;
+  whole.width /= whole.residual->streams;
+  whole.bytes /= static_cast<size_t>(whole.residual->streams);
+  whole.offset += static_cast<size_t>(stream) * whole.bytes;
+  whole.stream = stream;
+  return whole;
 }
 
 std::string residual_json(const RowLayout& layout) {

@@ -44,7 +44,11 @@ struct RowLayout {
   // Of a row of the residual: whose streams it has, all of them or one.
   std::optional<tap::ResidualForm> residual = {};
   std::optional<int32_t> stream = {};
+
+  bool has_streams() const { return residual && residual->streams > 1 && !stream; }
 };
+// Of a whole row the part that is this stream; the row itself where it has no streams.
+RowLayout stream_of(RowLayout whole, int32_t stream);
 
 // What files and answers say of rows of a residual that has several streams:
 // `"residual":{"kind":…,"streams":n,"stream":"all"|k,"layout":[…]}`. Empty of other rows.

@@ -52,6 +52,12 @@ struct HeadParts {
   size_t bytes = 0;  // of one
 };
 
+// What the lens reads of a residual of several streams, as JSON; empty of one.
+std::string stream_json(const RowLayout& layout) {
+  if (layout.has_streams()) return R"("collapsed")";
+  return layout.stream ? fmt::to_string(*layout.stream) : "";
+}
+
 class ResponseSession final : public Session {
  public:
   ResponseSession(SessionInfo info, std::shared_ptr<const ResponseOptions> options,
@@ -71,7 +77,8 @@ class ResponseSession final : public Session {
       }
       if (point.point.site == tap::Site::kResidPost &&
           std::ranges::binary_search(options_->lens.layers, point.point.layer)) {
-        lens_.add_row(layout);
+        const std::optional<int32_t> stream = options_->lens.stream;
+        lens_.add_row(stream ? stream_of(layout, *stream) : layout);
       }
       const features::FeatureAsk& features = options_->features;
       if (!features.empty() && point.point == features.dictionary->read) features_.set_row(layout);
@@ -213,7 +220,7 @@ class ResponseSession final : public Session {
     }
     if (options_->norms) values_.norms = empty_numbers();
     for (const RowLayout& layout : lens_.rows()) {
-      values_.lens.push_back({layout.point.point.layer, {}});
+      values_.lens.push_back({layout.point.point.layer, {}, stream_json(layout)});
     }
     for (const Probe& probe : options_->probes) {
       values_.probes.push_back({probe.name, empty_numbers()});
@@ -421,14 +428,14 @@ class ResponseConsumer final : public Consumer {
   }
   void read_ahead(std::span<const Upcoming> upcoming) override {
     std::vector<SessionFeatures::Part> features;
-    std::vector<SessionLens::Part> lens;
+    std::vector<SessionLens::Part> lens[2];  // of streams, and of rows that are collapsed
     for (const auto& [session, batch] : upcoming) {
       auto& of = static_cast<ResponseSession&>(*session);
       if (!of.features().empty()) features.push_back({&of.features(), batch});
-      if (!of.lens().empty()) lens.push_back({&of.lens(), batch});
+      if (!of.lens().empty()) lens[of.lens().collapses() ? 1 : 0].push_back({&of.lens(), batch});
     }
     SessionFeatures::read_ahead(features);
-    SessionLens::read_ahead(lens);
+    for (const std::vector<SessionLens::Part>& parts : lens) SessionLens::read_ahead(parts);
   }
 
  private:

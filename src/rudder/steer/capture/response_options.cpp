@@ -11,6 +11,7 @@
 #include "rudder/steer/heads.h"
 #include "rudder/steer/invalid_field.h"
 #include "rudder/steer/layers.h"
+#include "rudder/steer/streams.h"
 #include "rudder/steer/vectors.h"
 
 namespace rudder::steer::capture {
@@ -227,6 +228,30 @@ Result<std::shared_ptr<const ResponseOptions>> parse_response_options(
   return ResponseOptionsReader(rows, path, context).read(fields);
 }
 
+namespace {
+
+Result<std::optional<int32_t>> parse_lens_stream(const json::value& value,
+                                                 const std::vector<int32_t>& layers,
+                                                 const tap::Geometry& geometry,
+                                                 const std::string& path) {
+  if (value.is_string() && value.get_string() == "collapsed") return std::optional<int32_t>();
+  const int32_t count = geometry.residual.streams;
+  const int64_t* const number = value.if_int64();
+  if (number == nullptr || *number < 0 || *number >= count) {
+    return invalid_field(
+        fmt::format("\"collapsed\" or a number from 0 to {} is needed: the residual of this model "
+                    "has {} stream{}",
+                    count - 1, count, count == 1 ? "" : "s"),
+        path);
+  }
+  std::vector<tap::Point> points;
+  for (const int32_t layer : layers) points.push_back({layer, tap::Site::kResidPost});
+  RUDDER_TRY(const StreamChoice choice, read_stream(value, points, geometry, path));
+  return count == 1 ? std::optional<int32_t>() : std::optional(choice.stream);
+}
+
+}  // namespace
+
 Result<LensAsk> parse_lens(const json::object& fields, const std::string& path,
                            const ResponseContext& context) {
   constexpr int32_t kLensTop = 5;  // unless the request says
@@ -238,18 +263,12 @@ Result<LensAsk> parse_lens(const json::object& fields, const std::string& path,
     return fail(ErrorCode::kUnsupported,
                 "this server's backend does not read captured rows through the output head", at);
   }
-  if (const int32_t streams = context.geometry.residual.streams; streams > 1) {
-    return fail(
-        ErrorCode::kUnsupported,
-        fmt::format("the lens reads one row: the residual of this model has {} streams", streams),
-        at);
-  }
   const json::object* object = field->if_object();
   if (object == nullptr)
     return invalid_field(R"(must be an object: {"layers": [5], "top": 5})", at);
   for (const auto& [key, value] : *object) {
-    if (key == "layers" || key == "top") continue;
-    return invalid_field("unknown field: layers and top are known",
+    if (key == "layers" || key == "top" || key == "stream") continue;
+    return invalid_field("unknown field: layers, top and stream are known",
                          fmt::format("{}.{}", at, std::string_view(key)));
   }
   const json::value* layers = object->if_contains("layers");
@@ -257,6 +276,10 @@ Result<LensAsk> parse_lens(const json::object& fields, const std::string& path,
   RUDDER_TRY(ask.layers,
              read_layers(*layers, tap::Site::kResidPost, context.geometry, at + ".layers"));
   std::ranges::sort(ask.layers);
+  if (const json::value* stream = object->if_contains("stream")) {
+    RUDDER_TRY(ask.stream,
+               parse_lens_stream(*stream, ask.layers, context.geometry, at + ".stream"));
+  }
   ask.top = std::min(kLensTop, context.max_lens_top);
   if (const json::value* top = object->if_contains("top")) {
     const int64_t* number = top->if_int64();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +27,7 @@ struct Probe {
 struct LensAsk {
   std::vector<int32_t> layers;  // ascending; empty: nothing
   int32_t top = 0;
+  std::optional<int32_t> stream = {};  // of a residual that has several; none: collapsed
 };
 
 class ResponseOptions final : public ConsumerOptions {

@@ -146,6 +146,52 @@ TEST_F(ResponseTest, TheLensReadsItsLayersBesideOtherValues) {
   }
 }
 
+// Of a residual of several streams the lens reads one that is named, or all of them as the model
+// does; sessions that ask for either are read side by side.
+TEST_F(ResponseTest, TheLensReadsAStreamOrTheCollapsedRow) {
+  geometry_.residual = {tap::ResidualKind::kBlockSums, 3, 2};  // after layer 0: 2, after layer 2: 3
+  start();
+  const auto expected = [&](int32_t layer, std::optional<int32_t> stream) {
+    const std::vector<float> whole = row(5, tap::Site::kResidPost, layer);
+    const std::vector<int32_t> made = {layer < 2 ? 2 : 3};
+    std::vector<tap::LensToken> tokens;
+    if (stream) {
+      EXPECT_TRUE(
+          lens_->read(std::span(whole).subspan(static_cast<size_t>(*stream) * 24, 24), 2, tokens));
+    } else {
+      EXPECT_TRUE(lens_->read_collapsed(whole, made, 2, tokens));
+    }
+    json::array ids;
+    for (const tap::LensToken& token : tokens) ids.push_back(token.token);
+    return ids;
+  };
+  const auto told = [&](const std::string& more) {
+    return payload_of(capture(R"({"response": {"lens": {"layers": [1, 3], "top": 2)" + more +
+                              R"(}, "positions": [5]}})"))
+        .at("lens");
+  };
+  for (const int32_t layer : {1, 3}) {
+    const std::string key = fmt::format("resid_post.{}", layer);
+    for (const int32_t stream : {0, 1}) {
+      const json::value reading = told(fmt::format(R"(, "stream": {})", stream)).at(key);
+      EXPECT_EQ(reading.at("token_ids").at(0), expected(layer, stream));
+      EXPECT_EQ(reading.at("stream"), stream);
+    }
+    for (const char* const more : {"", R"(, "stream": "collapsed")"}) {
+      const json::value reading = told(more).at(key);
+      EXPECT_EQ(reading.at("token_ids").at(0), expected(layer, std::nullopt));
+      EXPECT_EQ(reading.at("stream"), "collapsed");
+    }
+  }
+  for (const char* const wrong : {"2", "3", "-1", R"("all")", "null", "[0]"}) {
+    const json::value field = json::parse(
+        std::string(R"({"response": {"lens": {"layers": [1], "stream": )") + wrong + "}}}");
+    const auto refused = dispatcher_->spec(&field);
+    ASSERT_FALSE(refused.has_value()) << wrong;
+    EXPECT_EQ(refused.error().where, "capture.response.lens.stream");
+  }
+}
+
 TEST_F(ResponseTest, TheLensAloneNeedsNoSitesAndStreams) {
   start();
   const std::string field = R"({"response": {"lens": {"layers": 2}, "positions": "last_prompt"}})";

@@ -55,6 +55,25 @@ class SortingLens final : public tap::Lens {
     return {};
   }
 
+  // Of the largest number that the streams which are there have at a place.
+  Result<void> read_collapsed(std::span<const float> rows, std::span<const int32_t> made,
+                              int32_t top, std::vector<tap::LensToken>& out) override {
+    constexpr size_t kWidth = 24;
+    const size_t width = rows.size() / made.size();
+    std::vector<float> collapsed;
+    for (size_t i = 0; i < made.size(); ++i) {
+      for (size_t k = 0; k < kWidth; ++k) {
+        float largest = rows[i * width + k];
+        for (int32_t stream = 1; stream < made[i]; ++stream) {
+          const size_t at = i * width + static_cast<size_t>(stream) * kWidth + k;
+          largest = std::max(largest, rows[at]);
+        }
+        collapsed.push_back(largest);
+      }
+    }
+    return read(collapsed, top, out);
+  }
+
   size_t rows_together() const override { return 64; }
 
   int calls = 0;
@@ -126,7 +145,7 @@ class ResponseTest : public ::testing::Test {
     return parse_json(results_json({result}), "results")->at(result.consumer).at("payload");
   }
 
-  const tap::Geometry geometry_ = small_geometry();
+  tap::Geometry geometry_ = small_geometry();
   // "d", which reads resid_post of layer 2.
   const std::shared_ptr<const features::DictionarySet> set_ =
       named_set("d", random_dictionary({.width = geometry_.hidden,

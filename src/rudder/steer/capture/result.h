@@ -47,6 +47,7 @@ struct PointNumbers {
 struct LensReading {
   int32_t layer = 0;
   std::vector<std::vector<tap::LensToken>> tokens;  // by position, the likeliest first
+  std::string stream = {};  // of a residual of several: as JSON, a number or "collapsed"
 };
 
 // Features of a dictionary at its layer.

@@ -46,7 +46,8 @@ void append_points(std::string& out, const std::vector<PointNumbers>& points, Fo
   out += '}';
 }
 
-// "resid_post.5":{"token_ids":[…],"logprobs":[…]}, lists of lists where there are several tokens.
+// "resid_post.5":{"token_ids":[…],"logprobs":[…],"stream"?:…}, lists of lists where there are
+// several tokens.
 void append_lens(std::string& out, const std::vector<LensReading>& lens, Form form) {
   const auto append_all = [&](const LensReading& reading, auto&& append_one) {
     if (form == Form::kTokens) out += '[';
@@ -71,6 +72,9 @@ void append_lens(std::string& out, const std::vector<LensReading>& lens, Form fo
     });
     out += R"(,"logprobs":)";
     append_all(reading, [&](const tap::LensToken& token) { append_number(out, token.logprob); });
+    if (!reading.stream.empty()) {
+      fmt::format_to(std::back_inserter(out), R"(,"stream":{})", reading.stream);
+    }
     out += '}';
   }
   out += '}';

@@ -19,6 +19,8 @@ void SessionLens::read_ahead(std::span<const Part> parts) {
     num_rows += part.batch->records.size() * part.session->rows_.size();
   }
   std::vector<float> rows(num_rows * width);
+  const bool collapses = parts.front().session->collapses();
+  std::vector<int32_t> made;
   size_t at = 0;
   for (const Part& part : parts) {
     for (const Record& record : part.batch->records) {
@@ -26,11 +28,14 @@ void SessionLens::read_ahead(std::span<const Part> parts) {
         decode_row(part.batch->row(record, layout), part.session->dtype_,
                    std::span(rows).subspan(at, width));
         at += width;
+        if (collapses) made.push_back(layout.residual->streams_at(layout.point.point));
       }
     }
   }
   std::vector<tap::LensToken> tokens;
-  const Result<void> done = parts.front().session->lens_->read(rows, top, tokens);
+  tap::Lens& lens = *parts.front().session->lens_;
+  const Result<void> done =
+      collapses ? lens.read_collapsed(rows, made, top, tokens) : lens.read(rows, top, tokens);
   auto next = tokens.begin();
   for (const Part& part : parts) {
     if (!done) {

@@ -24,12 +24,15 @@ class SessionLens {
   bool empty() const { return rows_.empty(); }
   const std::vector<RowLayout>& rows() const { return rows_; }
 
+  // Whole rows of several streams are read as the model reads what its last layer leaves.
+  bool collapses() const { return !rows_.empty() && rows_.front().has_streams(); }
+
   struct Part {
     SessionLens* session = nullptr;  // not empty()
     const RowBatch* batch = nullptr;
   };
-  // Reads what take() will want of these batches, of one lens, in one call. A fault is told to each
-  // of them.
+  // Reads what take() will want of these batches, of one lens, in one call; all of their sessions
+  // collapse rows or none does. A fault is told to each of them.
   static void read_ahead(std::span<const Part> parts);
 
   // [records of the batch, rows, top]: what was read ahead, or is read now.
