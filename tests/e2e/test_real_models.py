@@ -19,8 +19,7 @@ FOLDER = ROOT / "build" / "real-models"
 FLAGS = ("--device", "cpu", "--kv-cache-memory-bytes", "256M", "--max-model-len", "2048", "--max-num-seqs", "8",
          "--capture-memory-mb", "16")
 MOST, MEAN = 1.2e-4, 4e-5  # of a log-probability
-# Of a mean divergence in bfloat16. Gemma's should be 1e-3 too, and is not yet (ADR 0087).
-FARTHEST = {"smollm2-135m-instruct": 1e-3, "gemma-3-270m": 6e-3}
+FARTHEST = 1e-3  # of a mean divergence in bfloat16, or as far as transformers in bfloat16 is
 NEAREST = 20  # log-probabilities that are compared at each position, beside the text's own token
 ANSWER = 48  # tokens
 PROMPTS = ["The old lighthouse keeper opened the door and", "Water boils at a lower temperature on mountains because"]
@@ -112,7 +111,10 @@ def test_every_log_probability_in_float32(folder):
 
 def test_in_bfloat16_it_is_near(folder):
     """Over the whole vocabulary at each position: to transformers in float32, and to transformers in bfloat16 no farther than what both
-    are from float32. The root of a divergence adds up as a distance does."""
+    are from float32. The root of a divergence adds up as a distance does. Of one text the rounding of a single token may decide
+    (ADR 0087), so each has twice as much."""
     found = compared(folder, "bfloat16")
-    assert found["kl"] <= FARTHEST[folder.name]
+    ours, theirs = np.transpose(found["texts"])
+    assert ours.mean() <= max(FARTHEST, theirs.mean())
+    assert all(ours <= np.maximum(FARTHEST, 2 * theirs))
     assert found["kl_same"] ** 0.5 <= found["kl"] ** 0.5 + found["kl_theirs"] ** 0.5

@@ -45,7 +45,7 @@ def server(tmp_path_factory):
         (folder / f"{mood}.txt").write_text("".join(f"Write about {s} as someone who is {words}.\n" for s in SUBJECTS))
     for name, layers in (("one", "15"), ("nine", "12-20")):
         done = run_rudder("vectors", "train", FOLDER / MODEL, "--positive", folder / "cheer.txt", "--negative",
-                          folder / "gloom.txt", "--chat", "--layers", layers, "--name", name, "--output", folder, *FLAGS)
+                          folder / "gloom.txt", "--chat", "--layers", layers, "--name", name, "--output", folder, *FLAGS, timeout=1800)
         assert done.returncode == 0, done.stderr
         print(name, json.loads((folder / f"{name}.json").read_text())["unit"])
     with serving("--enable-steering", *(f"--steering-module={name}={folder / name}.safetensors" for name in ("one", "nine")),

@@ -22,6 +22,7 @@ JSON, of each precision:
     kl        mean divergence, in nats, of transformers in float32 from the head times the rows
     kl_same   the same of transformers in that precision
     kl_theirs the same of transformers in float32 from transformers in that precision
+    texts     kl and kl_theirs of each text
     tokens    share of answers that are the same
 """
 
@@ -176,6 +177,7 @@ def compare(folder, said):
         same_ids = all(tokenizer(text["text"]).input_ids == text["ids"] for text in of["texts"])
         apart = [differences(text, (exact[n], exact_head), (states[n], wide)) for n, text in enumerate(of["texts"])]
         kls = {"kl": [], "kl_same": [], "kl_theirs": []}
+        ends = []
         for n, text in enumerate(of["texts"]):
             rows = torch.from_numpy(np.load(text["rows"]))
             for begin in range(0, len(text["ids"]), CHUNK):
@@ -185,6 +187,7 @@ def compare(folder, said):
                 kls["kl"].append(divergences(logprobs, rows[part], head, dtype))
                 kls["kl_same"].append(divergences(theirs, rows[part], head, dtype))
                 kls["kl_theirs"].append(divergences(logprobs, low[n][part], head, dtype))
+            ends.append(len(kls["kl"]))
         answers = of["answers"]
         same = sum(continued(model, a["prompt"], len(a["tokens"])) == a["tokens"] for a in answers)
         found[precision] = {
@@ -193,6 +196,10 @@ def compare(folder, said):
             "theirs": [[one[1].max().item(), one[1].mean().item()] for one in apart],
             "beside": [one[2].max().item() for one in apart],
             **{name: torch.cat(values).mean().item() for name, values in kls.items()},
+            "texts": [
+                [torch.cat(kls[name][begin:end]).mean().item() for name in ("kl", "kl_theirs")]
+                for begin, end in zip([0, *ends], ends)
+            ],
             "tokens": same / len(answers),
         }
     return found

@@ -28,7 +28,7 @@ class TileAttention {
     int32_t first = tile_.first[0];
     int32_t last = tile_.last[0];
     for (int r = 0; r < tile_.rows; ++r) {
-      pack_row<kElement>(tile_.q[r], head_dim_, head_dim_ / kPerStep, q_ + r * kStepBytes);
+      pack_query(r);
       first = tile_.first[r] < first ? tile_.first[r] : first;
       last = tile_.last[r] > last ? tile_.last[r] : last;
     }
@@ -46,8 +46,22 @@ class TileAttention {
   static constexpr Element kElement = Engine::kElement;
   static constexpr int64_t kBytes = element_bytes(kElement);
   static constexpr int64_t kPerStep = 4 / kBytes;  // elements of one row in one step
+  static constexpr bool kSplitsQueries =
+      kElement == Element::kBf16 && Weighting<kElement>::kSetsKeysAgainstOneAnother;
   // The weighted values of a step are one short sum: groups that it leaves out add nothing to it.
   static_assert(kSpan / kPerStep <= kSumSteps);
+
+  // The products take bf16. Rounding a query moves the scores of all keys that are alike at once,
+  // and under a softmax one key may then take the weight of another: so a query is two rows.
+  void pack_query(int r) {
+    const int64_t steps = head_dim_ / kPerStep;
+    pack_row<kElement>(tile_.q[r], head_dim_, steps, q_ + r * kStepBytes);
+    if constexpr (kSplitsQueries) {
+      float rest[kMaxHeadDim];
+      bf16_rest(tile_.q[r], head_dim_, rest);
+      pack_row<kElement>(rest, head_dim_, steps, q_rest_ + r * kStepBytes);
+    }
+  }
 
   void step(int32_t begin) {
     const int64_t panels = head_dim_ / kPanelWidth;
@@ -70,6 +84,11 @@ class TileAttention {
     scores.out = scores_ + lo_ * kGroup;
     scores.ld = kSpan;
     engine_.product(scores);
+    if constexpr (kSplitsQueries) {
+      scores.a = q_rest_;
+      scores.accumulate = true;
+      engine_.product(scores);
+    }
     weighting_.weigh({begin, lo_, hi_, scores_, weights_, out_});
     SegmentedProduct sums;
     sums.a = weights_ + lo_ * kTileBytes;
@@ -122,7 +141,9 @@ class TileAttention {
   Weighting<Engine::kElement> weighting_;
   int lo_ = 0;  // groups [lo_, hi_) of the step are seen by some row
   int hi_ = 0;
-  alignas(64) std::byte q_[kMaxHeadDim / kTileSteps * kBytes / 4 * kTileBytes];
+  static constexpr int64_t kQueryBytes = kMaxHeadDim / kTileSteps * kBytes / 4 * kTileBytes;
+  alignas(64) std::byte q_[kQueryBytes];
+  alignas(64) std::byte q_rest_[kSplitsQueries ? kQueryBytes : 1];  // of rounded ones
   alignas(64) float scores_[kTileRows * kSpan];
   alignas(64) std::byte weights_[kGroups * kTileBytes];
   alignas(64) float out_[kTileRows * kMaxHeadDim];

@@ -13,6 +13,8 @@ namespace rudder::cpu::RUDDER_CPU_ISA {
 template <Element kElement>
 class GateWeights {
  public:
+  static constexpr bool kSetsKeysAgainstOneAnother = false;
+
   explicit GateWeights(const AttentionTile& tile) : tile_(tile) {}
 
   void weigh(const TileStep& step) {

@@ -57,6 +57,20 @@ void pack_rows(const float* x, int64_t rows, int64_t width, int64_t steps, std::
   }
 }
 
+// rest = x - x rounded to bf16
+inline void bf16_rest(const float* x, int64_t width, float* rest) {
+  for_each_vec(width, [&](int64_t i, int64_t count) {
+    const Vec values = load_run(x + i, count);
+    uint16_t rounded[kLanes];
+    store_bf16(rounded, values);
+    uint32_t bits[kLanes];
+    for (int lane = 0; lane < kLanes; ++lane) bits[lane] = uint32_t{rounded[lane]} << 16;
+    float wide[kLanes];
+    std::memcpy(wide, bits, sizeof(wide));
+    store_run(rest + i, values - load(wide), count);
+  });
+}
+
 inline void add(float* x, const float* delta, int64_t width) {
   for_each_vec(width, [&](int64_t i, int64_t count) {
     store_run(x + i, load_run(x + i, count) + load_run(delta + i, count), count);

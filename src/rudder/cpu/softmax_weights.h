@@ -15,6 +15,8 @@ inline constexpr float kLowest = -__FLT_MAX__;  // of the finite numbers
 template <Element kElement>
 class SoftmaxWeights {
  public:
+  static constexpr bool kSetsKeysAgainstOneAnother = true;
+
   explicit SoftmaxWeights(const AttentionTile& tile) : tile_(tile) {
     store(highest_, set(kMinusInfinity));
   }

@@ -8,6 +8,7 @@
 #include "rudder/base/contain.h"
 #include "rudder/base/log.h"
 #include "rudder/server/http/amplification.h"
+#include "rudder/server/http/ignored_fields.h"
 #include "rudder/server/http/request_id.h"
 #include "rudder/server/openai/response_store.h"
 
@@ -281,10 +282,7 @@ HttpResponse Generation::head() const {
     response.fields.push_back({"cache-control", "no-cache"});
     response.fields.push_back({"x-accel-buffering", "no"});
   }
-  if (!ignored_fields_.empty()) {
-    response.fields.push_back(
-        {"x-rudder-ignored-fields", fmt::format("{}", fmt::join(ignored_fields_, ", "))});
-  }
+  name_ignored_fields(ignored_fields_, &response);
   return response;
 }
 

@@ -1,4 +1,5 @@
-// POST /tokenize and /detokenize, as vLLM has them.
+// POST /tokenize and /detokenize, as vLLM has them. Fields of a generation request that nothing
+// here depends on, those of steering and capture among them, are named in the header.
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
@@ -11,10 +12,12 @@
 #include "rudder/server/generation/answer_format.h"
 #include "rudder/server/handlers.h"
 #include "rudder/server/http/amplification.h"
+#include "rudder/server/http/ignored_fields.h"
 #include "rudder/server/http/pool_answer.h"
 #include "rudder/server/request/field_reader.h"
 #include "rudder/server/request/generation_request.h"
 #include "rudder/server/request/text_prompts.h"
+#include "rudder/server/steering/tap_names.h"
 
 namespace rudder::server {
 namespace {
@@ -94,10 +97,13 @@ HttpResponse run(const ServerModel& model, Work work, const std::string& body) {
   FieldReader reader(*object, "");
   const auto name = read_model(reader, model);
   if (!name) return error_response(name.error());
+  const Result<void> placed = refuse_misplaced_taps(*object);
+  if (!placed) return error_response(to_api_error(placed.error()));
   Answer answer = work(model, reader, std::ssize(body));
   if (!answer) return error_response(answer.error());
   HttpResponse response;
   response.body = std::move(*answer);
+  name_ignored_fields(reader.ignored(), &response);
   return response;
 }
 

@@ -92,7 +92,7 @@ void open_custom_call(json::object& call) {
   call = {{"id", call["id"]}, {"type", "function"}, {"function", std::move(function)}};
 }
 
-// Each call's function.arguments: the string of JSON is replaced by what it says.
+// Each call's function.arguments are an object, or the text of one.
 Result<void> open_calls(json::value& tool_calls, const std::string& path, History& history) {
   json::array* calls = tool_calls.if_array();
   if (calls == nullptr) return invalid_field("must be a list", path);

@@ -54,8 +54,8 @@ json::value History::open_arguments(const json::value& arguments, const std::str
   }
   const std::string_view text(arguments.get_string());
   if (text.empty()) return json::object();
-  Result<json::value> parsed = parse_json(text, "arguments");
-  if (parsed && parsed->is_object()) return std::move(*parsed);
+  const Result<json::value> parsed = parse_json(text, "arguments");
+  if (parsed && parsed->is_object()) return arguments;
   tell(path);
   return json::object{{"arguments", arguments}};
 }

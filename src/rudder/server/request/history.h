@@ -27,8 +27,8 @@ class History {
   // is about it.
   Result<std::string> stand_in(std::string_view type, const std::string& path, bool is_asked);
 
-  // The arguments of a call as the object that templates print. Others, such as those of a call
-  // that was cut off, are kept as a text in an object.
+  // The arguments of a call: an object, or the text of one as it was written. Others, such as those
+  // of a call that was cut off, are kept as a text in an object.
   boost::json::value open_arguments(const boost::json::value& arguments, const std::string& path);
 
  private:

@@ -354,6 +354,23 @@ TEST_F(ApiTest, TokenizeAndBack) {
             R"({"prompt":"hi<|im_start|>"})");
 }
 
+TEST_F(ApiTest, TokenizeNamesWhatHasNoEffectOnTokens) {
+  const ClientResponse steered = test_.post(
+      "/tokenize",
+      R"({"prompt":"hi","steering":[{"name":"mood"}],"capture":{},"add_special_tokens":false})");
+  EXPECT_EQ(steered.status, 200) << steered.body;
+  EXPECT_EQ(steered.field("x-rudder-ignored-fields"), "steering, capture");
+  const ClientResponse back = test_.post("/detokenize", R"({"tokens":[104],"steering":[]})");
+  EXPECT_EQ(back.field("x-rudder-ignored-fields"), "steering");
+  EXPECT_EQ(test_.post("/tokenize", R"({"prompt":"hi"})").field("x-rudder-ignored-fields"), "");
+  for (const char* path : {"/tokenize", "/detokenize"}) {
+    const ClientResponse misplaced = test_.post(
+        path, R"({"prompt":"hi","tokens":[104],"extra_body":{"steering":[{"name":"mood"}]}})");
+    EXPECT_EQ(misplaced.status, 400) << path;
+    EXPECT_NE(misplaced.body.find("extra_body"), std::string::npos) << misplaced.body;
+  }
+}
+
 TEST_F(ApiTest, MetricsAreValidAndClosed) {
   test_.post(kCompletionsPath, R"({"prompt":"hi"})");
   for (int i = 0; i < 50; ++i) test_.get(fmt::format("/nope-{}", i));
