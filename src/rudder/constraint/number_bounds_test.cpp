@@ -194,6 +194,16 @@ TEST(NumberBoundsFull, AreExactAtAnySize) {
   try_random_bounds(10'000);
 }
 
+// Multiples on an open side may have any number of digits, so no bound is too far to count.
+TEST(NumberBounds, FarOnesBesideMultiplesAreRefusedByName) {
+  for (const char* bound : {R"("maximum":1e308)", R"("minimum":-1e70)"}) {
+    const std::string schema = fmt::format(R"({{"type":"number",{},"multipleOf":10}})", bound);
+    const auto form = FormChecker::make({.kind = GrammarKind::kJsonSchema, .text = schema});
+    ASSERT_FALSE(form) << schema;
+    EXPECT_NE(form.error().message.find("multiples between"), std::string::npos) << schema;
+  }
+}
+
 void expect_numbers(const std::string& schema, const std::vector<std::string>& good,
                     const std::vector<std::string>& bad) {
   const auto form = FormChecker::make({.kind = GrammarKind::kJsonSchema, .text = schema});

@@ -141,7 +141,8 @@ Result<Node> SchemaBuilder::build_number(const json::object& schema, const std::
     const bool is_far = (*side)->value.is_negative() == (side == &min);
     const int64_t of_other = other ? other->value.num_whole_digits() : 0;
     const int64_t digits = (*side)->value.num_whole_digits();
-    if (is_far && digits > std::max(kMaxFarDigits, of_other + 1)) {
+    // Integers have 18 digits at most where a side is open, multiples any number.
+    if (is_far && divisor == 1 && digits > std::max(kMaxFarDigits, of_other + 1)) {
       side->reset();
     } else if (digits > kMaxBoundDigits ||
                (!integer && (*side)->value.num_fraction_digits() > kMaxBoundDigits)) {

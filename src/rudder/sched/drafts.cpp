@@ -129,8 +129,8 @@ void Drafts::add_guess(StepBuilder& builder, Sequence& sequence, step::SeqWork& 
   builder.guess_left -= count;
   proposed_len += count;
   const int32_t named_end = work.guess.begin + count;
-  const bool is_followed = sequence.draft.is_followed || named_end + 1 == end ||
-                           RUDDER_MUTANT(kGuessUnfollowed);
+  const bool is_followed =
+      sequence.draft.is_followed || named_end + 1 == end || RUDDER_MUTANT(kGuessUnfollowed);
   const bool runs_all = named_end == end || (caps_.keeps_guesses && is_followed);
   if (!runs_all || most <= 0) return;
   // Below 0 where nobody waits: what prompts will take is not summed up then, what they took is.
