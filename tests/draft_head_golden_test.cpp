@@ -92,6 +92,10 @@ class Guesser {
         edit.generation = generation_;
         edit.sampling.temperature = 0;
         edit.prompt_len = length;
+        if (executor_->capacity().drafts.keeps_guesses) {
+          edit.history = ids;
+          edit.history_prompt_len = length;
+        }
         edit.max_len = length + 2 * num_guesses_;
         int32_t next = 0;
         edit.blocks.resize(static_cast<size_t>(executor_->capacity().kv_groups.size()));

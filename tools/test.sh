@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-CPU_MINUTES=150  # that all parts of `make test` may take together, also with empty caches; it only falls
+CPU_MINUTES=100  # that all parts of `make test` may take together, also with empty caches; it only falls
 names=() seconds=() cpu=()
 scratch=$(mktemp) beside=()
 trap 'kill "${beside[@]}" 2>/dev/null || true; rm -f "$scratch"' EXIT

@@ -93,7 +93,9 @@ class LookUps : public ::testing::TestWithParam<Pair> {
   // Windows give blocks back, so that all sequences fit.
   static bool may_preempt() { return !testing::has_windows(arch()); }
   // Its random text, so fewer of its lookups find anything.
-  static bool repeats_less() { return arch() == testing::TinyArch::kTwoWidths; }
+  static bool repeats_less() {
+    return arch() == testing::TinyArch::kTwoWidths || arch() == testing::TinyArch::kBlockSums;
+  }
   void SetUp() override {
     if (backend().make()->draft_ops() == nullptr) GTEST_SKIP() << "it looks nothing up";
   }
