@@ -53,7 +53,7 @@ StreamNumbers stream_numbers(const MixedStreams& residual) {
 }
 
 StreamNumbers stream_numbers(const BlockSums& residual) {
-  const auto count = static_cast<size_t>(1 + residual.blocks);
+  const size_t count = 1 + static_cast<size_t>(residual.blocks);
   StreamNumbers numbers{std::vector<float>(count), std::vector<float>(count, 1)};
   numbers.begin[0] = 1;  // the prefix
   return numbers;

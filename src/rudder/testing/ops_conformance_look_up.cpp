@@ -165,7 +165,10 @@ TEST_P(OpsConformance, LookUpGuessesWhatASearchFinds) {
         size_t end = firsts[i];
         while (end < step.rows.size() && step.rows[end].slot == step.rows[firsts[i]].slot) ++end;
         step.look_up(firsts[i], end, min_n, max_n);
-        num_found += step.guess[static_cast<size_t>(step.rows[firsts[i]].slot * most)] >= 0 ? 1 : 0;
+        num_found += step.guess[static_cast<size_t>(step.rows[firsts[i]].slot) *
+                                static_cast<size_t>(most)] >= 0
+                         ? 1
+                         : 0;
       }
       const std::string what = std::to_string(num_slots) + " slots, round " + std::to_string(round);
       ASSERT_EQ(device_.values<int32_t>(state.guess), step.guess) << what;

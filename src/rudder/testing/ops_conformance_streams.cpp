@@ -171,10 +171,11 @@ TEST_P(OpsConformance, SumBlocksOfAGolden) {
   ops::StreamOps* const streams = ops_.stream_ops();
   if (streams == nullptr || wide(1) > 1) GTEST_SKIP() << "it has no residual of such rows";
   std::vector<float> sums;
+  sums.reserve(12);
   for (int i = 0; i < 4; ++i) sums.push_back(static_cast<float>((53 * i) % 23 - 11) / 8);
   for (int i = 0; i < 8; ++i) sums.push_back(static_cast<float>((37 * i) % 11 - 5) / 4);
   const auto put = [&](const std::vector<float>& values, DType dtype, tensor::Shape shape) {
-    return device_.put_as(std::span<const float>(values), dtype, std::move(shape));
+    return device_.put_as(std::span<const float>(values), dtype, shape);
   };
   const View out = poisoned({1, 4});
   streams->sum_blocks({.x = put(sums, act_, {1, 12}),

@@ -43,6 +43,7 @@ struct Pass {
       // All tokens that there are, and the parts of them that are run.
       const int32_t len = model.carry_position[slot] + 1;
       std::vector<int32_t> tokens;
+      tokens.reserve(static_cast<size_t>(len) + 1);
       for (int32_t i = 0; i < len; ++i) {
         tokens.push_back(
             model.history[slot * static_cast<size_t>(model.max_len) + static_cast<size_t>(i)]);
@@ -55,10 +56,10 @@ struct Pass {
       const int32_t count = std::min(rows[s].num_guess, room);
       if (model.ended[slot] != 0 || count < 1) own.ended[slot] = 1;
       for (int32_t i = 0; i < q_len; ++i) {
-        const auto t = static_cast<size_t>(q_begin[s] + i);
+        const size_t t = static_cast<size_t>(q_begin[s]) + static_cast<size_t>(i);
         const int32_t position = first + i - args.shift;
         const bool is_there = first + i < end;
-        ids[t] = is_there ? tokens[static_cast<size_t>(first + i)] : 0;
+        ids[t] = is_there ? tokens[static_cast<size_t>(first) + static_cast<size_t>(i)] : 0;
         positions[t] = position;
         const int32_t block = own.block_table[slot * static_cast<size_t>(own.max_blocks) +
                                               static_cast<size_t>(position / args.block_size)];

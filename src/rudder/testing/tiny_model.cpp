@@ -197,6 +197,33 @@ void widen_all_but_the_first(model::ModelSpec& spec) {
   }
 }
 
+// What only some layers of the model have; all of them have `attention` yet.
+void change_layers(TinyArch arch, const model::Attention& attention, model::ModelSpec& spec) {
+  if (arch == TinyArch::kScaled) {
+    spec.ropes[0].scaling = model::RopeProportional{.part = 0.5, .factor = 1};
+    attention_of(spec.layers[1])->rope = model::kNoRope;
+    spec.layers[1].has_scale = true;  // the last one's would vanish in the final norm
+  }
+  if (arch == TinyArch::kRecurrent) {
+    const model::CustomMixer toy{make_decayed_sum(attention.num_heads, attention.head_dim)};
+    spec.layers.front().mixer = toy;
+    spec.layers.back().mixer = toy;
+  }
+  if (arch == TinyArch::kTwoStreams) spec.layers[0].has_scale = true;
+  if (arch == TinyArch::kTwoWidths) widen_all_but_the_first(spec);
+  if (arch == TinyArch::kGated) {
+    attention_of(spec.layers[1])->weighting =
+        model::Gate{.length = 5, .relu_pre = true, .low = -0.25f, .high = 1.5f};
+  }
+  if (arch == TinyArch::kSandwich) {
+    spec.ropes.push_back(
+        {.theta = 1000000, .rotary_dim = attention.head_dim, .scaling = model::RopeLinear{4}});
+    attention_of(spec.layers[0])->window = 24;
+    attention_of(spec.layers[1])->window = 24;
+    attention_of(spec.layers[2])->rope = 1;
+  }
+}
+
 }  // namespace
 
 model::ModelSpec tiny_spec(TinyArch arch) {
@@ -276,29 +303,7 @@ model::ModelSpec tiny_spec(TinyArch arch) {
   attention.scale = 1.0f / std::sqrt(static_cast<float>(attention.head_dim));
   spec.layers.assign(3, {attention, mlp, norms});
   spec.ropes.push_back({.theta = 10000, .rotary_dim = attention.head_dim, .scaling = {}});
-  if (arch == TinyArch::kScaled) {
-    spec.ropes[0].scaling = model::RopeProportional{.part = 0.5, .factor = 1};
-    attention_of(spec.layers[1])->rope = model::kNoRope;
-    spec.layers[1].has_scale = true;  // the last one's would vanish in the final norm
-  }
-  if (arch == TinyArch::kRecurrent) {
-    const model::CustomMixer toy{make_decayed_sum(attention.num_heads, attention.head_dim)};
-    spec.layers.front().mixer = toy;
-    spec.layers.back().mixer = toy;
-  }
-  if (arch == TinyArch::kTwoStreams) spec.layers[0].has_scale = true;
-  if (arch == TinyArch::kTwoWidths) widen_all_but_the_first(spec);
-  if (arch == TinyArch::kGated) {
-    attention_of(spec.layers[1])->weighting =
-        model::Gate{.length = 5, .relu_pre = true, .low = -0.25f, .high = 1.5f};
-  }
-  if (arch == TinyArch::kSandwich) {
-    spec.ropes.push_back(
-        {.theta = 1000000, .rotary_dim = attention.head_dim, .scaling = model::RopeLinear{4}});
-    attention_of(spec.layers[0])->window = 24;
-    attention_of(spec.layers[1])->window = 24;
-    attention_of(spec.layers[2])->rope = 1;
-  }
+  change_layers(arch, attention, spec);
   return spec;
 }
 

@@ -40,9 +40,11 @@ bool integer_item(const GgufValue& value, uint64_t index, int64_t& out) {
     case GgufType::kU8:
       out = item<uint8_t>(value, index);
       return true;
-    case GgufType::kI8:
-      out = item<int8_t>(value, index);
+    case GgufType::kI8: {
+      const int64_t byte = item<uint8_t>(value, index);
+      out = byte < 128 ? byte : byte - 256;
       return true;
+    }
     case GgufType::kU16:
       out = item<uint16_t>(value, index);
       return true;

@@ -245,6 +245,7 @@ Result<std::optional<int32_t>> parse_lens_stream(const json::value& value,
         path);
   }
   std::vector<tap::Point> points;
+  points.reserve(layers.size());
   for (const int32_t layer : layers) points.push_back({layer, tap::Site::kResidPost});
   RUDDER_TRY(const StreamChoice choice, read_stream(value, points, geometry, path));
   return count == 1 ? std::optional<int32_t>() : std::optional(choice.stream);
