@@ -42,7 +42,7 @@ struct LinearWeight;
 struct ResidualNormArgs {
   View x;                    // [T, hidden] act, in place: the residual stream
   View delta = {};           // [T, hidden] act; may be overwritten, may be `out`
-  NormSpec delta_norm = {};  // post-norm of the branch (Gemma 2/3, OLMo-2)
+  NormSpec delta_norm = {};  // post-norm of the branch (as in Gemma 2)
   NormSpec norm = {};        // pre-norm of the next branch
   View out = {};             // [T, hidden] act, or F8E4M3 with out_scale
   View out_scale = {};       // [T] f32, only with F8E4M3
