@@ -43,7 +43,9 @@ std::vector<std::string> modes_of(const json::object& config) {
       modes.emplace_back(name.substr(kPrefix.size()));
     }
   }
-  if (modes.empty()) modes.emplace_back("mean");
+  // sentence-transformers has a mean beside what the file switches on, unless the file has the
+  // word.
+  if (!config.contains("pooling_mode_mean_tokens")) modes.emplace_back("mean_tokens");
   return modes;
 }
 
@@ -61,6 +63,20 @@ Result<std::string> read_pooling(const weights::Checkpoint& checkpoint, const st
       file);
 }
 
+// The file of the module that runs the model, where there is one.
+Result<void> check_transformer(const weights::Checkpoint& checkpoint) {
+  constexpr const char* kFile = "sentence_bert_config.json";
+  if (!checkpoint.has_file(kFile)) return {};
+  RUDDER_TRY(const json::value config, read_json(checkpoint, kFile));
+  if (!config.is_object()) return fail(ErrorCode::kCorruptFile, "is not a JSON object", kFile);
+  const json::value* const lower = config.get_object().if_contains("do_lower_case");
+  if (lower != nullptr && *lower != json::value(false)) {
+    return fail(ErrorCode::kUnsupported, "texts in lower case are not served",
+                fmt::format("{}: do_lower_case", kFile));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<server::EmbeddingDefaults> read_embedding_config(const weights::Checkpoint& checkpoint) {
@@ -69,12 +85,20 @@ Result<server::EmbeddingDefaults> read_embedding_config(const weights::Checkpoin
   if (!checkpoint.has_file(kFile)) return out;
   RUDDER_TRY(const json::value modules, read_json(checkpoint, kFile));
   if (!modules.is_array()) return fail(ErrorCode::kCorruptFile, "is not a list", kFile);
+  RUDDER_TRY_VOID(check_transformer(checkpoint));
   out.normalised = false;
+  bool is_pooled = false;
   for (size_t i = 0; i < modules.get_array().size(); ++i) {
     const json::value& module = modules.get_array()[i];
     const std::string type = text_of(module, "type");
     const std::string kind = type.substr(type.rfind('.') + 1);
+    const bool is_late = kind == "Pooling" && (is_pooled || out.normalised);
+    if (is_late || (kind == "Normalize" && !is_pooled)) {
+      return fail(ErrorCode::kUnsupported, fmt::format("'{}' is not served in this place", type),
+                  fmt::format("{}: [{}].type", kFile, i));
+    }
     if (kind == "Pooling") {
+      is_pooled = true;
       RUDDER_TRY(out.pooling, read_pooling(checkpoint, text_of(module, "path")));
     } else if (kind == "Normalize") {
       out.normalised = true;

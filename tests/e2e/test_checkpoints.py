@@ -122,6 +122,15 @@ def test_files_of_an_embedding_checkpoint_are_obeyed(tmp_path):
     assert "cls_token" in refusal(model=folder) and "1_Pooling/config.json" in refusal(model=folder)
     folder = copy_of_demo(tmp_path / "dense", **{"modules.json": modules("Transformer", "Pooling", "Dense"), "1_Pooling/config.json": mean})
     assert "Dense" in refusal(model=folder)
+    # A mean comes beside what a file switches on, unless the file has the word: two poolings.
+    both = json.dumps({"pooling_mode_lasttoken": True})
+    folder = copy_of_demo(tmp_path / "both", **{"modules.json": modules("Transformer", "Pooling"), "1_Pooling/config.json": both})
+    assert "lasttoken, mean_tokens" in refusal(model=folder)
+    folder = copy_of_demo(tmp_path / "early", **{"modules.json": modules("Transformer", "Normalize", "Pooling"), "1_Pooling/config.json": mean})
+    assert "modules.json: [1].type" in refusal(model=folder)
+    folder = copy_of_demo(tmp_path / "lower", **{"modules.json": modules("Transformer", "Pooling"), "1_Pooling/config.json": mean,
+                                                 "sentence_bert_config.json": json.dumps({"max_seq_length": 128, "do_lower_case": True})})
+    assert "sentence_bert_config.json: do_lower_case" in refusal(model=folder)
 
 
 def test_a_pointer_of_git_lfs_is_told_as_one(tmp_path):
