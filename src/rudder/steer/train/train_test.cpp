@@ -174,6 +174,7 @@ class VectorFiles : public ::testing::Test {
              .num_positive = 10,
              .num_negative = 10,
              .num_held_out = 4,
+             .unit = {},
              .vectors = {}};
     for (const int32_t layer : {0, 2, 3}) {
       TrainedVector vector;
