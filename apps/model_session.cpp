@@ -197,15 +197,14 @@ Result<ModelFiles> open_model_files(const std::string& model, const LoadSettings
 
 namespace {
 
-// Several stages take guesses of the host alone, and so do repeated steps, which do not guess.
+// Repeated steps do not guess.
 Result<step::LookUp> device_look_up(const SessionSettings& settings,
                                     const draft::Speculation& speculation, ops::Ops& ops) {
   if (!speculation.on_device) return step::LookUp{};
-  if (ops.draft_ops() == nullptr || settings.exec.pipeline_parallel_size > 1 ||
-      settings.engine.multi_step > 1) {
+  if (ops.draft_ops() == nullptr || settings.engine.multi_step > 1) {
     return fail(ErrorCode::kUnsupported,
-                "ngram_gpu takes one stage (pipeline-parallel-size 1), steps that are not repeated "
-                "(multi-step 1) and a backend that looks up; ngram takes any",
+                "ngram_gpu takes steps that are not repeated (multi-step 1) and a backend that "
+                "looks up; ngram takes any",
                 settings.speculative.config.empty() ? "speculative-method" : "speculative-config");
   }
   return step::LookUp{.min_n = speculation.prompt_lookup_min,

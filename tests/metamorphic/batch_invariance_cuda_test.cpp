@@ -77,6 +77,7 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
                                                          const step::RankedTree& tree = {},
                                                          bool batch_invariant = true) {
     capacity.drafts.guesses = capacity.drafts.guesses_from_rows = true;
+    capacity.drafts.keeps_guesses = true;
     add_tree(capacity, tree);
     exec::DeviceExecutor::Model model = loaded_model(batch_invariant);
     const model::MedusaSpec medusa = testing::tiny_medusa_spec(shares_lm_head);

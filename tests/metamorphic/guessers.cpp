@@ -66,6 +66,16 @@ bool takes_guesser(testing::TinyArch arch, Guesser guesser) {
   return keeps_every_token && testing::takes_head(spec, tiny_head(guesser));
 }
 
+// An assistant reads the last layer of attention of each kind, which are then all on the last
+// stage.
+bool runs_in_stages(testing::TinyArch arch, Guesser guesser) {
+  if (guesser == Guesser::kAssistant) {
+    return !testing::has_windows(arch) &&
+           model::attention_of(testing::tiny_spec(arch).layers.back()) != nullptr;
+  }
+  return guesser != Guesser::kMedusaTree;
+}
+
 void add_guesser(exec::DeviceExecutor::Model& model, const model::ModelSpec& whole, Guesser guesser,
                  const std::function<void(model::DraftHeadSpec&)>& change,
                  const step::RankedTree& tree) {
@@ -132,11 +142,10 @@ void join_guesser(std::vector<model::Stage>& stages, const model::ModelSpec& who
   model::join_head(head, stages);
 }
 
-void add_guesser(step::Capacity& capacity, Guesser guesser, bool is_staged) {
+void add_guesser(step::Capacity& capacity, Guesser guesser) {
   capacity.drafts.guesses = guesser != Guesser::kNone;
   capacity.drafts.guesses_from_rows = capacity.drafts.guesses && !has_kv(guesser);
-  capacity.drafts.keeps_guesses = has_kv(guesser) && !is_staged;
-  if (guesser == Guesser::kLookUp) capacity.drafts.keeps_guesses = true;
+  capacity.drafts.keeps_guesses = capacity.drafts.guesses;
   if (guesser == Guesser::kLookUp) capacity.drafts.look_up = kLookedUp;
   if (guesser == Guesser::kMedusaTree) add_tree(capacity, bushy_tree());
 }

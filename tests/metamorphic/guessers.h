@@ -40,6 +40,8 @@ constexpr uint64_t least_drafts(Guesser guesser) {
 }
 // Whether it can guess for the model.
 bool takes_guesser(testing::TinyArch arch, Guesser guesser);
+// Whether it can on the last of several stages, whatever their number.
+bool runs_in_stages(testing::TinyArch arch, Guesser guesser);
 // To a model whose ops and spec are there, a rank's, a stage's or those of a device that is alone
 // (of stages to the last); `whole` is the spec of all ranks and stages. `change` makes the tiny
 // draft head one that the backend has kernels for; `tree` is what it guesses, empty: what
@@ -47,8 +49,7 @@ bool takes_guesser(testing::TinyArch arch, Guesser guesser);
 void add_guesser(exec::DeviceExecutor::Model& model, const model::ModelSpec& whole, Guesser guesser,
                  const std::function<void(model::DraftHeadSpec&)>& change = {},
                  const step::RankedTree& tree = {});
-// `is_staged`: what guesses is not told to the first of several stages before it is verified.
-void add_guesser(step::Capacity& capacity, Guesser guesser, bool is_staged = false);
+void add_guesser(step::Capacity& capacity, Guesser guesser);
 // Guesses of the first four of tiny Medusa heads: three ranks of the first, two of the second
 // behind each, and a branch that goes on.
 step::RankedTree bushy_tree();

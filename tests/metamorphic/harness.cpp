@@ -163,6 +163,7 @@ std::unique_ptr<exec::DeviceExecutor> medusa_executor(const Backend& backend,
   model.draft = std::make_unique<exec::MedusaProposer>(
       medusa, value_of(testing::random_medusa_weights(medusa, *model.ops, 12)), tree);
   capacity.drafts.guesses = capacity.drafts.guesses_from_rows = true;
+  capacity.drafts.keeps_guesses = true;
   add_tree(capacity, tree);
   return value_of(start_executor(std::move(model), capacity));
 }

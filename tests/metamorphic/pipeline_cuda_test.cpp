@@ -112,7 +112,7 @@ std::unique_ptr<step::Executor> gpu_pipeline(TinyArch arch, step::Capacity capac
     add_guesser(model, whole, ask.guesser, give_head_kernels);
     model.kv = staged_kv(whole, *model.ops, capacity, stage);
     step::Capacity mine = capacity;
-    add_guesser(mine, ask.guesser, stages.size() > 1);
+    add_guesser(mine, ask.guesser);
     mine.kv_groups = model.kv.groups;
     mine.num_blocks *= model.kv.groups.size();
     executors.push_back(value_of(exec::DeviceExecutor::start(

@@ -23,7 +23,7 @@ std::unique_ptr<step::Executor> start_rank(const StagedRanks& ask, step::Capacit
   model.weights = value_of(testing::random_weights(ask.whole, *model.ops, 7, stage));
   model.spec = stage.is_alone() ? part : model::stage_spec(part, stage);
   add_guesser(model, ask.whole, ask.guesser, ask.change_head);
-  add_guesser(capacity, ask.guesser, !stage.is_alone());
+  add_guesser(capacity, ask.guesser);
   if (ask.has_taps) {
     capacity = with_encodes(capacity, ask.arch);
     capacity.geometry = model::tap_geometry(part, model.ops->act_dtype(), rank);

@@ -19,10 +19,16 @@ void place_tail(const ops::PlaceTailsArgs& args, int64_t seq, int32_t slot) {
   const int32_t count = std::min(row.num_guess, row.max_len - len - 1);
   row.position = last + 1;
   row.max_len = len + count;
+  row.num_guess = count;
   int32_t& ended = args.own.ended.as<int32_t>()[slot];
   if (args.model.ended.as<int32_t>()[slot] != 0 || count <= 0) ended = 1;
-  args.kv_len.as<int32_t>()[seq] = first + q_len - args.shift;
+  args.kv_len.as<int32_t>()[seq] = first - args.shift + (args.keeps_kv ? q_len : 0);
   args.logits_rows.as<int32_t>()[seq] = begin + last - first;
+  if (!args.step_rows.empty() && ended == 0) {
+    int32_t& goes_on = args.goes_on_rows.as<int32_t>()[begin];
+    const auto* step_rows = static_cast<const ops::SampleRow*>(args.step_rows.data);
+    goes_on += len - 1 - step_rows[goes_on].position;
+  }
   const int32_t* history =
       args.model.history.as<int32_t>() + int64_t{slot} * args.model.history.shape[1];
   const int32_t* table =
@@ -37,7 +43,7 @@ void place_tail(const ops::PlaceTailsArgs& args, int64_t seq, int32_t slot) {
     args.ids.as<int32_t>()[begin + i] = id;
     args.positions.as<int32_t>()[begin + i] = offset;
     args.kv_slot.as<int32_t>()[begin + i] =
-        token > last || ended != 0
+        token > last || ended != 0 || !args.keeps_kv
             ? -1
             : table[offset / args.block_size] * args.block_size + offset % args.block_size;
   }
@@ -62,6 +68,7 @@ void HostDraftOps::keep_guess(const ops::KeepGuessArgs& args) {
   const auto* sampled = static_cast<const ops::SampledToken*>(args.sampled.data);
   for (int64_t r = 0; r < args.rows.num_rows(); ++r) {
     if (rows[r].slot >= padding || sampled[r].token < 0) continue;
+    if (args.index >= rows[r].num_guess) continue;
     args.model.guess.as<int32_t>()[rows[r].slot * most + args.index] = sampled[r].token;
   }
 }

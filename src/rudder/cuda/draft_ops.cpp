@@ -38,9 +38,12 @@ PlaceTailsParams place_tails_params(const ops::PlaceTailsArgs& args) {
   params.kv_len = static_cast<int32_t*>(args.kv_len.data);
   params.logits_rows = static_cast<int32_t*>(args.logits_rows.data);
   params.sample_rows = static_cast<ops::SampleRow*>(args.sample_rows.data);
+  params.step_rows = static_cast<ops::SampleRow*>(args.step_rows.data);
+  params.goes_on_rows = static_cast<int32_t*>(args.goes_on_rows.data);
   params.num_seqs =
       static_cast<int32_t>(std::min(args.kv_len.num_rows(), args.sample_rows.num_rows()));
   params.padding_slot = static_cast<int32_t>(args.model.carry.shape[0] - 1);
+  params.keeps_kv = args.keeps_kv;
   params.num_ahead = args.num_ahead;
   params.shift = args.shift;
   params.block_size = args.block_size;

@@ -16,20 +16,6 @@ namespace {
 using ops::View;
 using tensor::DType;
 
-// Of its passes: a token a sequence, and nothing that clients ask for. Block tables are the
-// model's.
-step::Capacity pass_capacity(const step::Capacity& capacity) {
-  return {.num_slots = capacity.num_slots,
-          .num_blocks = 1,
-          .block_size = capacity.block_size,
-          .max_tokens_per_step = capacity.num_slots,
-          .max_seq_len = capacity.block_size,
-          .vocab_size = capacity.vocab_size,
-          .max_in_flight = 1,
-          .max_repeat = std::max(capacity.drafts.max_draft, 1),
-          .kv_groups = capacity.kv_groups};
-}
-
 View as_column(View view) {
   view.shape = {view.shape.numel(), 1};
   return view;
@@ -73,10 +59,8 @@ int64_t AssistantProposer::device_bytes(const step::Capacity& capacity, DType ac
                                         ops::Rank rank) const {
   return model::Assistant::device_bytes(spec_, capacity.num_slots, capacity.max_seq_len, act,
                                         rank) +
-         StepBuffers::device_bytes(pass_capacity(capacity), StepBuffers::Counts::kNone) +
-         capacity.num_slots * int64_t{sizeof(int32_t)} +
-         int64_t{max_logits_rows(capacity)} * spec_.target_hidden *
-             static_cast<int64_t>(tensor::dtype_bytes(act));
+         RowPasses::device_bytes(capacity, spec_.target_hidden, act) +
+         capacity.num_slots * int64_t{sizeof(int32_t)};
 }
 
 Result<void> AssistantProposer::shard(ops::Rank rank) {
@@ -98,18 +82,15 @@ Result<void> AssistantProposer::bind(const DraftSite& site) {
   final_rows_ = site.sampled_rows;
   block_table_ = site.slots.block_table;
   group_rows_ = site.capacity.num_slots + 1;
-  num_groups_ = site.capacity.kv_groups.size();
   const model::AssistantSource source =
       model::assistant_source(spec_, site.spec, site.weights, site.kv);
   RUDDER_TRY(assistant_,
              model::Assistant::make(spec_, weights_, source, site.ops, site.capacity.num_slots,
                                     site.capacity.max_seq_len));
-  RUDDER_TRY(buffers_, StepBuffers::make(site.ops, pass_capacity(site.capacity), nullptr,
-                                         StepBuffers::Counts::kNone));
+  RUDDER_TRY(passes_, RowPasses::make(site));
   RUDDER_TRY_VOID(name_slots(site.capacity.num_slots));
-  done_ = site.ops.make_event();
   if (site.has_graphs && site.ops.graph_ops() != nullptr) {
-    step::Capacity passes = pass_capacity(site.capacity);
+    step::Capacity passes = RowPasses::capacity_of(site.capacity);
     passes.max_seq_len = site.capacity.max_seq_len;
     graphs_ =
         std::make_unique<Graphs>(site.ops, passes, bind_passes(site.ops, *assistant_, passes));
@@ -124,78 +105,34 @@ Result<void> AssistantProposer::name_slots(int32_t num_slots) {
   return {};
 }
 
-// The last token of each sequence, at its position, over the KV of those before it.
-void AssistantProposer::pack(std::span<GuessAsk> asks) {
-  packed_.clear();
-  packed_.kv_slot.resize(static_cast<size_t>(num_groups_));
-  packed_.max_q_len = 1;
-  guessed_.clear();
-  for (GuessAsk& ask : asks) {
-    if (ask.num_guess == 0) continue;
-    RUDDER_CHECK(ask.logits_row >= 0, "sequence {} sampled nothing", ask.seq);
-    const int32_t position = ask.end() - 1;
-    ops::SampleRow row;
-    row.slot = ask.id.value;
-    row.temperature = 0;
-    row.max_len = std::numeric_limits<int32_t>::max();  // no guess ends the slot
-    packed_.edits.opened.push_back({.slot = row.slot, .has_counts = 0});
-    packed_.guesses.goes_on_rows.push_back(ask.logits_row);
-    packed_.logits_rows.push_back(static_cast<int32_t>(packed_.ids.size()));
-    packed_.sample_rows.push_back(row);
-    packed_.ids.push_back(ask.tokens.back());
-    packed_.positions.push_back(position);
-    for (std::vector<int32_t>& slots : packed_.kv_slot) slots.push_back(-1);
-    packed_.q_begin.push_back(static_cast<int32_t>(packed_.ids.size()));
-    packed_.kv_len.push_back(position);
-    packed_.table_row.push_back(ask.id.value);
-    packed_.max_kv_len = std::max(packed_.max_kv_len, position);
-    guessed_.push_back(&ask);
-  }
-}
-
 // The tokens of the next pass are those that the slots have sampled; padding keeps its own.
-void AssistantProposer::take_sampled(const DeviceStep& step) {
-  const int64_t count = std::ssize(guessed_);
-  const View ids = step.forward.ids.rows(0, count);
+void AssistantProposer::take_sampled(const DeviceStep& pass, int64_t count) {
+  const View ids = pass.forward.ids.rows(0, count);
   ops_->gather_rows({.x = slots_,
-                     .rows = step.forward.attention.table_row.rows(0, count),
+                     .rows = pass.forward.attention.table_row.rows(0, count),
                      .out = as_column(ids)});
   ops::BeginStepArgs args;
-  args.state = buffers_->state();
+  args.state = passes_->buffers().state();
   args.ids = ids;
-  args.kv_slot = step.forward.kv_slot.rows(0, count);  // -1 already
+  args.kv_slot = pass.forward.kv_slot.rows(0, count);  // -1 already
   ops_->begin_step(args);
 }
 
-Result<Setup> AssistantProposer::run(std::span<GuessAsk> asks) {
-  pack(asks);
-  if (guessed_.empty()) return {};
-  const auto most = std::ranges::max(guessed_, {}, &GuessAsk::num_guess)->num_guess;
+Result<Setup> AssistantProposer::enqueue(const DeviceStep& step, std::span<GuessAsk> asks) {
   Setup setup;
-  const bool is_captured = graphs_ != nullptr && graphs_->pad(packed_, setup);
-  RUDDER_TRY(DeviceStep step, buffers_->begin(packed_, 0));
-  step.forward.attention.block_table = block_table_;
-  step.forward.attention.group_rows = group_rows_;
-  if (is_captured) RUDDER_TRY_VOID(graphs_->capture(step, setup));
-  assistant_->pick(final_rows_, step.forward.goes_on_rows);
+  const int32_t most = passes_->pack(asks);
+  if (most == 0) return setup;
+  const int64_t count = passes_->packed.num_seqs();
+  const bool is_captured = graphs_ != nullptr && graphs_->pad(passes_->packed, setup);
+  RUDDER_TRY(DeviceStep pass, passes_->begin_behind(step));
+  pass.forward.attention.block_table = block_table_;
+  pass.forward.attention.group_rows = group_rows_;
+  if (is_captured) RUDDER_TRY_VOID(graphs_->capture(pass, setup));
+  assistant_->pick(final_rows_, pass.forward.goes_on_rows);
   for (int32_t i = 0; i < most; ++i) {
-    if (i > 0) take_sampled(step);
-    if (is_captured) {
-      graphs_->replay(step);
-    } else {
-      step.sample.logits = assistant_->forward(step.forward);
-      ops_->sample(step.sample);
-    }
-    buffers_->fetch(std::ssize(guessed_), false, 0, i);
-  }
-  ops_->record(*done_);
-  RUDDER_TRY_VOID(done_->wait());
-  for (size_t i = 0; i < guessed_.size(); ++i) {
-    for (int32_t draft = 0; draft < guessed_[i]->num_guess; ++draft) {
-      const int32_t token = buffers_->sampled(0, draft)[i].token;
-      if (token < 0) break;  // of numbers that are none
-      guessed_[i]->guess.push_back(token);
-    }
+    if (i > 0) take_sampled(pass, count);
+    run_packed(*ops_, *assistant_, is_captured ? graphs_.get() : nullptr, pass);
+    passes_->keep(pass, i);
   }
   return setup;
 }

@@ -5,9 +5,9 @@
 // blocks. All tokens of a sequence but the last are in KV when it guesses: each pass sees these,
 // whatever earlier drafts left behind them. The executor's worker thread uses it.
 //
-// Guesses are passes of single tokens, one behind another without the host: a pass takes the token
-// that the one before it has sampled. Passes that come again are replayed from graphs
-// (graphs.h).
+// Guesses are passes of single tokens (row_passes.h): a pass takes the token that the one before it
+// has sampled. They stay in the slots of the model, and nothing waits for the host. Passes that
+// come again are replayed from graphs (graphs.h).
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@
 #include "rudder/base/result.h"
 #include "rudder/exec/draft_source.h"
 #include "rudder/exec/graphs.h"
-#include "rudder/exec/pack.h"
+#include "rudder/exec/row_passes.h"
 #include "rudder/exec/step_buffers.h"
 #include "rudder/model/assistant.h"
 #include "rudder/ops/ops.h"
@@ -36,7 +36,10 @@ class AssistantProposer final : public DraftSource {
   static Result<std::unique_ptr<DraftSource>> read(const StepLimits& limits,
                                                    const model::ModelSpec& target);
 
-  void describe(step::DraftCaps& caps) const override { caps.guesses_from_rows = true; }
+  void describe(step::DraftCaps& caps) const override {
+    caps.guesses_from_rows = true;
+    caps.keeps_guesses = true;
+  }
   Result<void> check_device(ops::Ops& ops, const model::Stage& stage) const override;
   Result<void> check_model(const model::ModelSpec& model, const step::KvGroups& groups,
                            int32_t max_seq_len) const override;
@@ -49,12 +52,12 @@ class AssistantProposer final : public DraftSource {
   Result<void> load(ops::Ops& ops) override;
 
   Result<void> bind(const DraftSite& site) override;
-  Result<Setup> run(std::span<GuessAsk> asks) override;
+  void follow(const DeviceStep& step) override { keep_tokens(*ops_, step); }
+  Result<Setup> enqueue(const DeviceStep& step, std::span<GuessAsk> asks) override;
 
  private:
   Result<void> name_slots(int32_t num_slots);
-  void pack(std::span<GuessAsk> asks);
-  void take_sampled(const DeviceStep& step);
+  void take_sampled(const DeviceStep& pass, int64_t count);
 
   model::AssistantSpec spec_;
   model::AssistantWeights weights_;
@@ -62,18 +65,13 @@ class AssistantProposer final : public DraftSource {
 
   // Once bound.
   ops::Ops* ops_ = nullptr;
-  ops::View final_rows_;    // DraftSite.sampled_rows
-  ops::View block_table_;   // of the model's steps
-  int32_t group_rows_ = 0;  // of it: AttentionBatch.group_rows
-  int32_t num_groups_ = 1;
+  ops::View final_rows_;                         // DraftSite.sampled_rows
+  ops::View block_table_;                        // of the model's steps
+  int32_t group_rows_ = 0;                       // of it: AttentionBatch.group_rows
   std::unique_ptr<model::Assistant> assistant_;  // points into this
-  std::unique_ptr<StepBuffers> buffers_;
+  std::unique_ptr<RowPasses> passes_;
   std::unique_ptr<Graphs> graphs_;  // points into both; none where every pass runs op by op
-  std::unique_ptr<ops::Event> done_;
   ops::View slots_;  // [num_slots, 1] i32 -1 - slot: the id that stands for the slot's carry
-
-  PackedStep packed_;
-  std::vector<GuessAsk*> guessed_;
 };
 
 }  // namespace rudder::exec

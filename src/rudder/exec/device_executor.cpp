@@ -397,11 +397,11 @@ bool DeviceExecutor::enqueue(size_t index) {
       if (begun) sample(index, logits);
     }
     if (begun) fetch(index, i);
+    iteration.enqueued_us = clock_.now_us();
+    if (begun && !flight.guesses.asks.empty()) begun = guess(index);
     if (begun) begun = pass_on(index);
     if (!begun) fail_others(begun.error());
     iteration.enqueued = begun;
-    iteration.enqueued_us = clock_.now_us();
-    if (begun && !flight.guesses.asks.empty()) iteration.enqueued = guess(index);
     if (!enqueued_.push({index, i})) return false;
     next_iteration_ = i + 1;
     ++num_enqueued_;

@@ -6,11 +6,12 @@ namespace rudder::exec {
 // Behind what was sampled, where the host has to know it once it is there: a step that guesses has
 // one iteration.
 Result<void> DeviceExecutor::guess(size_t index) {
-  if (capacity_.drafts.keeps_guesses) {
-    return flights_[index].guesses.enqueue(*source_, *model_.ops, *buffers_, index, clock_,
-                                           flights_[index].result);
-  }
   Flight& flight = flights_[index];
+  if (capacity_.drafts.keeps_guesses) {
+    name_rows(flight.sampled_seq, flight.guesses.asks);
+    return flight.guesses.enqueue(*source_, flight.step, *model_.ops, *buffers_, index, clock_,
+                                  flight.result);
+  }
   Iteration& iteration = flight.iterations[0];
   RUDDER_TRY_VOID(iteration.done->wait());
   iteration.enqueued_us = clock_.now_us();

@@ -25,7 +25,7 @@ Result<int64_t> DraftSource::block_bytes(tensor::DType /*kv*/, tensor::DType /*a
   return 0;
 }
 
-Result<Setup> DraftSource::enqueue(std::span<GuessAsk> /*asks*/) {
+Result<Setup> DraftSource::enqueue(const DeviceStep& /*step*/, std::span<GuessAsk> /*asks*/) {
   RUDDER_CHECK(false, "it guesses as a part of the step, or behind tokens that are known");
   return Setup{};
 }
@@ -35,12 +35,14 @@ Result<Setup> DraftSource::run(std::span<GuessAsk> /*asks*/) {
   return Setup{};
 }
 
+void keep_tokens(ops::Ops& ops, const DeviceStep& step) {
+  if (!step.look_up.empty()) ops.draft_ops()->look_up(step.look_up);
+}
+
 bool guesses_as(const DraftSource& source, const step::DraftCaps& caps) {
   step::DraftCaps said = {
       .max_draft = caps.max_draft, .takes_trees = caps.takes_trees, .guesses = true};
   source.describe(said);
-  // What can keep guesses in the slots can also run behind the tokens on the host.
-  if (!said.looks_up()) said.keeps_guesses = said.keeps_guesses && caps.keeps_guesses;
   return said == caps;
 }
 

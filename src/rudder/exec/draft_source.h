@@ -97,15 +97,19 @@ class DraftSource {
   // Allocates what it runs in. An Error is the device's.
   virtual Result<void> bind(const DraftSite& site) = 0;
   // Where guesses stay in the slots (DraftCaps::keeps_guesses): what is a part of each step that
-  // samples, behind its sample and in its graphs; then what is behind the step, in the order of
-  // the device, for asks of which the host does not know what was sampled. Neither waits for the
+  // samples, behind its sample and in its graphs; then what is behind `step`, in the order of the
+  // device, for asks of which the host does not know what was sampled. Neither waits for the
   // device; an Error is the device's.
   virtual void follow(const DeviceStep& /*step*/) {}
-  virtual Result<Setup> enqueue(std::span<GuessAsk> asks);
-  // Elsewhere: guesses behind a step whose tokens are on the host, and waits for the device. An
+  virtual Result<Setup> enqueue(const DeviceStep& step, std::span<GuessAsk> asks);
+  // Of trees: guesses behind a step whose tokens are on the host, and waits for the device. An
   // Error is the device's.
   virtual Result<Setup> run(std::span<GuessAsk> asks);
 };
+
+// The slots keep what counts of a step's tokens, and forget their last guesses: behind the sample
+// of a step, where guesses stay in the slots.
+void keep_tokens(ops::Ops& ops, const DeviceStep& step);
 
 // Whether a source guesses as the capacity of its executor says.
 bool guesses_as(const DraftSource& source, const step::DraftCaps& caps);

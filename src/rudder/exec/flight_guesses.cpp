@@ -10,7 +10,9 @@ void FlightGuesses::list(const step::StepPlan& plan, const SlotTable& slots,
   us = 0;
   asks.clear();
   seqs.clear();
-  if (has_source && !caps.looks_up()) list_asks(plan, slots, asks);
+  is_followed = false;
+  if (!has_source) return;
+  if (!caps.looks_up()) list_asks(plan, slots, asks);
   for (size_t i = 0; i < plan.seqs.size() && caps.keeps_guesses; ++i) {
     if (plan.seqs[i].guess.num_guess > 0) seqs.push_back(i);
   }
@@ -18,10 +20,11 @@ void FlightGuesses::list(const step::StepPlan& plan, const SlotTable& slots,
 }
 
 // Where the device runs what is enqueued at once, its time is known here.
-Result<void> FlightGuesses::enqueue(DraftSource& source, ops::Ops& ops, StepBuffers& buffers,
-                                    size_t flight, const Clock& clock, step::StepResult& result) {
+Result<void> FlightGuesses::enqueue(DraftSource& source, const DeviceStep& step, ops::Ops& ops,
+                                    StepBuffers& buffers, size_t flight, const Clock& clock,
+                                    step::StepResult& result) {
   const int64_t start_us = clock.now_us();
-  RUDDER_TRY(const Setup setup, source.enqueue(asks));
+  RUDDER_TRY(const Setup setup, source.enqueue(step, asks));
   are_set_up = setup.is_paid_once;
   result.captured_graph |= setup.captured;
   if (!is_followed) return {};

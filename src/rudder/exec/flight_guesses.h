@@ -38,8 +38,9 @@ struct FlightGuesses {
   bool are_in_step() const { return !seqs.empty() && !is_followed; }
   bool are_copied() const { return !is_followed || copied->done(); }
   // Behind a step whose tokens the host does not have; without a wait. An Error is the device's.
-  Result<void> enqueue(DraftSource& source, ops::Ops& ops, StepBuffers& buffers, size_t flight,
-                       const Clock& clock, step::StepResult& result);
+  Result<void> enqueue(DraftSource& source, const DeviceStep& step, ops::Ops& ops,
+                       StepBuffers& buffers, size_t flight, const Clock& clock,
+                       step::StepResult& result);
   // Of the step that `result` is of, which is over.
   void read(const StepBuffers& buffers, size_t flight, step::StepResult& result) const;
 };

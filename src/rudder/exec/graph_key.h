@@ -16,7 +16,7 @@ namespace rudder::exec {
 enum class StepKind : uint8_t {
   kDecode,  // every token has a row of logits
   kPrompt,  // some tokens have none
-  kPass     // of a proposer (pass_proposer.h, assistant_proposer.h)
+  kPass     // of a proposer
 };
 inline constexpr size_t kNumStepKinds = 3;
 

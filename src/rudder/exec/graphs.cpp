@@ -63,6 +63,15 @@ GraphBinding bind_passes(ops::Ops& ops, model::Decoder& decoder, const step::Cap
           .launch = launch};
 }
 
+void run_packed(ops::Ops& ops, model::Decoder& decoder, const Graphs* graphs, DeviceStep& step) {
+  if (graphs != nullptr) {
+    graphs->replay(step);
+    return;
+  }
+  step.sample.logits = decoder.forward(step.forward);
+  if (step.forward.logits_rows.num_rows() > 0) ops.sample(step.sample);
+}
+
 Result<void> Graphs::capture_at_start(StepBuffers& buffers, const ProgressFn& progress) {
   const std::ptrdiff_t total = std::ssize(binding_.at_start);
   for (std::ptrdiff_t i = 0; i < total; ++i) {

@@ -154,4 +154,7 @@ class Graphs {
   Asked asked_;
 };
 
+// Runs a pass, or its next iteration, to its sampled tokens, if any; `graphs`: from its graph.
+void run_packed(ops::Ops& ops, model::Decoder& decoder, const Graphs* graphs, DeviceStep& step);
+
 }  // namespace rudder::exec

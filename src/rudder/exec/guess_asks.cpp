@@ -19,6 +19,14 @@ void list_asks(const step::StepPlan& plan, const SlotTable& slots, std::vector<G
   }
 }
 
+void name_rows(std::span<const int32_t> sampled_seq, std::span<GuessAsk> asks) {
+  for (GuessAsk& ask : asks) {
+    const auto row = std::ranges::lower_bound(sampled_seq, ask.seq);
+    if (row == sampled_seq.end() || *row != ask.seq) continue;
+    ask.logits_row = static_cast<int32_t>(row - sampled_seq.begin());
+  }
+}
+
 void add_sampled(std::span<const int32_t> sampled_seq, const ops::SampledToken* sampled,
                  std::span<GuessAsk> asks) {
   size_t row = 0;

@@ -7,10 +7,8 @@
 
 namespace rudder::exec {
 
-// Where the head leaves what goes on behind a row of the sequence's tree; of a chain each guess has
-// the place of the one before it.
+// Where the head leaves what goes on behind a row of the sequence's tree.
 int32_t PassProposer::feedback_row(const GuessAsk& ask, int32_t row) const {
-  if (tree_.tree.empty()) return ask.id.value;
   const uint64_t before = tree_.tree.parents() & ((uint64_t{1} << row) - 1);
   return ask.id.value * passes_.num_feedback + std::popcount(before);
 }
@@ -18,7 +16,7 @@ int32_t PassProposer::feedback_row(const GuessAsk& ask, int32_t row) const {
 // As many sequences at once as a pass has room for. The first guesses have been enqueued.
 Result<void> PassProposer::guess_trees(std::span<GuessAsk> asks) {
   RUDDER_TRY_VOID(wait());
-  read(kTokens, 0, first_guessed_);
+  read(kTokens, first_guessed_);
   std::vector<GuessAsk*> guessed;
   for (GuessAsk& ask : asks) {
     if (!ask.guess.empty()) guessed.push_back(&ask);
@@ -46,9 +44,9 @@ Result<void> PassProposer::guess_depth(std::span<GuessAsk* const> asks, int32_t 
   guessed_.clear();
   for (GuessAsk* const ask : asks) add_guesses(*ask, depth);
   if (guessed_.empty()) return {};
-  RUDDER_TRY_VOID(run_pass(kGuesses, 1, guessed_.size()));
+  RUDDER_TRY_VOID(run_pass(kGuesses, guessed_.size()));
   RUDDER_TRY_VOID(wait());
-  read(kGuesses, 0, guessed_);
+  read(kGuesses, guessed_);
   return {};
 }
 

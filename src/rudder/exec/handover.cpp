@@ -18,9 +18,11 @@ int64_t message_aligned(int64_t bytes) {
 
 constexpr int64_t kLatchBytes = int64_t{tap::kNumLatches} * 2 * int64_t{sizeof(int64_t)};
 
-// The slots, and by slot: token, end, position, latches.
-int64_t report_bytes(int64_t num_slots, bool has_latches) {
+// The slots, and by slot: token, end, position, guess, latches.
+int64_t report_bytes(const step::Capacity& capacity, int64_t num_slots, bool has_latches) {
+  const int64_t num_guess = capacity.drafts.keeps_guesses ? capacity.drafts.max_draft : 0;
   return 4 * message_aligned(num_slots * int64_t{sizeof(int32_t)}) +
+         message_aligned(num_slots * num_guess * int64_t{sizeof(int32_t)}) +
          (has_latches ? message_aligned(num_slots * kLatchBytes) : 0);
 }
 
@@ -42,7 +44,7 @@ int64_t hidden_bytes(const model::Stage& stage, const step::Capacity& capacity,
 
 int64_t message_bytes(const model::Stage& stage, const step::Capacity& capacity,
                       const Handover::RowBytes& rows) {
-  return stage.is_last() ? report_bytes(capacity.num_slots, true)
+  return stage.is_last() ? report_bytes(capacity, capacity.num_slots, true)
                          : hidden_bytes(stage, capacity, rows);
 }
 
@@ -87,7 +89,7 @@ Handover::Handover(const Parts& parts, const model::Stage& stage, const step::Ca
 int64_t Handover::device_bytes(const model::Stage& stage, const step::Capacity& capacity,
                                const RowBytes& rows) {
   return capacity.max_in_flight * message_bytes(stage, capacity, rows) +
-         report_bytes(capacity.num_slots, true) +
+         report_bytes(capacity, capacity.num_slots, true) +
          std::ssize(stage.aux_layers) * capacity.max_tokens_per_step * rows.kept;
 }
 
@@ -102,7 +104,8 @@ Result<void> Handover::allocate() {
                parts_.ops.make_message(message_bytes(stage_, capacity_, rows)));
   }
   link_->add_messages(stage_.index, std::move(messages));
-  RUDDER_TRY(inbox_, parts_.ops.allocate(DType::kU8, {report_bytes(capacity_.num_slots, true)}));
+  RUDDER_TRY(inbox_,
+             parts_.ops.allocate(DType::kU8, {report_bytes(capacity_, capacity_.num_slots, true)}));
   return {};
 }
 
@@ -130,6 +133,7 @@ void Handover::move_state(const View& slots, bool has_latches, Cutter& message, 
   move_slots(state.carry, slots, message, way);
   move_slots(state.ended, slots, message, way);
   if (!state.carry_position.empty()) move_slots(state.carry_position, slots, message, way);
+  if (!state.guess.empty()) move_slots(state.guess, slots, message, way);
   if (has_latches) move_slots(parts_.taps->table().latches, slots, message, way);
 }
 
@@ -179,7 +183,7 @@ void Handover::give_report(const PackedStep& packed, const DeviceStep& step,
 void Handover::take_report(const StageLink::Report& report) {
   if (report.num_slots == 0) return;
   parts_.ops.await(*report.message);
-  const int64_t bytes = report_bytes(report.num_slots, report.has_latches);
+  const int64_t bytes = report_bytes(capacity_, report.num_slots, report.has_latches);
   parts_.ops.copy(inbox_.rows(0, bytes), report.message->memory().rows(0, bytes));
   Cutter message(inbox_);
   const View slots = message.cut(DType::kI32, {report.num_slots});

@@ -1,9 +1,9 @@
 // Handover: one stage's end of a pipeline (stage_link.h). It brings the residual of a step
 // to the device and on to the next stage, with the rows that a draft head reads and with what taps
 // have left for later layers: relays, carried rows, the latches of the step's slots and the
-// captured records. What the last stage sampled it brings to the state of the slots of every other
-// stage. All of it goes from device to device (ops/message.h); the host waits for no copy. The
-// stage's worker uses it.
+// captured records. What the last stage sampled, and what it guesses to follow, it brings to the
+// state of the slots of every other stage. All of it goes from device to device (ops/message.h);
+// the host waits for no copy. The stage's worker uses it.
 //
 // A stage before the last may run a step while later stages run steps before it. Its device waits
 // only for what the last stage sampled for a slot of its own step: where a token comes from there

@@ -10,21 +10,17 @@ void LookUpProposer::describe(step::DraftCaps& caps) const {
   caps.look_up = look_up_;
 }
 
-Result<void> LookUpProposer::check_device(ops::Ops& ops, const model::Stage& stage) const {
-  if (ops.draft_ops() != nullptr && stage.is_alone()) return {};
-  return fail(ErrorCode::kUnsupported, "what is looked up, by several stages or this backend",
+Result<void> LookUpProposer::check_device(ops::Ops& ops, const model::Stage& /*stage*/) const {
+  if (ops.draft_ops() != nullptr) return {};
+  return fail(ErrorCode::kUnsupported, "what is looked up, by this backend",
               "speculative-config.method");
 }
 
 Result<void> LookUpProposer::bind(const DraftSite& site) {
   RUDDER_CHECK(1 <= look_up_.min_n && look_up_.min_n <= look_up_.max_n &&
                look_up_.max_n <= ops::kMaxNgram);
-  ops_ = site.ops.draft_ops();
+  ops_ = &site.ops;
   return {};
-}
-
-void LookUpProposer::follow(const DeviceStep& step) {
-  if (!step.look_up.empty()) ops_->look_up(step.look_up);
 }
 
 }  // namespace rudder::exec

@@ -20,8 +20,6 @@ class LookUpProposer final : public DraftSource {
   }
 
   void describe(step::DraftCaps& caps) const override;
-  // Not on a stage that others are behind or before: the first one would have to know what the
-  // last one guesses.
   Result<void> check_device(ops::Ops& ops, const model::Stage& stage) const override;
   Result<int64_t> weight_bytes(ops::Ops& /*ops*/) const override { return 0; }
   int64_t device_bytes(const step::Capacity& /*capacity*/, tensor::DType /*act*/,
@@ -32,13 +30,13 @@ class LookUpProposer final : public DraftSource {
   Result<void> load(ops::Ops& /*ops*/) override { return {}; }
 
   Result<void> bind(const DraftSite& site) override;
-  void follow(const DeviceStep& step) override;
+  void follow(const DeviceStep& step) override { keep_tokens(*ops_, step); }
 
  private:
   explicit LookUpProposer(const step::LookUp& look_up) : look_up_(look_up) {}
 
   const step::LookUp look_up_;
-  ops::DraftOps* ops_ = nullptr;  // once bound
+  ops::Ops* ops_ = nullptr;  // once bound
 };
 
 }  // namespace rudder::exec

@@ -73,13 +73,11 @@ int64_t feature_bytes(const ExecSettings& settings, ops::Ops& ops) {
 
 // The drafts that an executor takes: those that the settings ask for, in the way that `source`
 // guesses (null: nothing guesses on the device). `may_take_trees`: the device's steps can verify
-// trees. Of stages the first ones do not know what the last one guesses: it runs behind tokens that
-// the host has.
-step::DraftCaps draft_caps(const StepLimits& limits, const DraftSource* source, bool may_take_trees,
-                           bool is_staged) {
+// trees.
+step::DraftCaps draft_caps(const StepLimits& limits, const DraftSource* source,
+                           bool may_take_trees) {
   step::DraftCaps caps = {.max_draft = limits.max_draft, .guesses = source != nullptr};
   if (source != nullptr) source->describe(caps);
-  caps.keeps_guesses = caps.keeps_guesses && !is_staged;
   caps.takes_trees = may_take_trees && (limits.host_trees || !caps.guess_tree.empty());
   return caps;
 }
@@ -96,8 +94,7 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
   RUDDER_TRY(const std::unique_ptr<DraftSource> source, read_source(limits, division.spec));
   const bool may_take_trees =
       ops.tree_ops() != nullptr && stage.is_alone() && model::runs_trees(part);
-  const step::DraftCaps drafts =
-      draft_caps(limits, source.get(), may_take_trees, !stage.is_alone());
+  const step::DraftCaps drafts = draft_caps(limits, source.get(), may_take_trees);
   const bool guesses = source != nullptr && stage.is_last();
   int64_t source_bytes = 0;
   if (guesses) {

@@ -42,7 +42,7 @@ struct StepLimits {
   // nothing asks for them, so there are chains where there are no trees.
   std::string tree_key = {};
   // Guesses are looked up on the device (DraftCaps::look_up), of max_draft tokens; not beside a
-  // model that guesses. Refused where the backend looks nothing up, and on several stages.
+  // model that guesses. Refused where the backend looks nothing up.
   step::LookUp look_up = {};
 };
 

@@ -3,8 +3,8 @@
 // token was sampled from, and nothing of it outlives the step: it runs no tokens
 // (DraftCaps::guesses_from_rows), and preemption, cached prefixes and chunks do not concern it. All
 // heads run behind one another without the host. A guess is a chain of each head's likeliest token,
-// or a tree: of each head those of the ranks that the tree names. The executor's worker thread uses
-// it.
+// which stays in the slots (row_passes.h), or a tree: of each head those of the ranks that the tree
+// names, behind a step whose tokens the host has. The executor's worker thread uses it.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@
 
 #include "rudder/base/result.h"
 #include "rudder/exec/draft_source.h"
-#include "rudder/exec/pack.h"
+#include "rudder/exec/row_passes.h"
 #include "rudder/exec/step_buffers.h"
 #include "rudder/model/medusa.h"
 #include "rudder/ops/ops.h"
@@ -44,28 +44,27 @@ class MedusaProposer final : public DraftSource {
   Result<void> load(ops::Ops& ops) override;
 
   Result<void> bind(const DraftSite& site) override;
+  void follow(const DeviceStep& step) override { keep_tokens(*ops_, step); }
+  Result<Setup> enqueue(const DeviceStep& step, std::span<GuessAsk> asks) override;
   Result<Setup> run(std::span<GuessAsk> asks) override;
 
  private:
-  void pack(std::span<GuessAsk> asks);
   void read_guess(size_t index, GuessAsk& ask) const;
+  int32_t num_fetched(const step::Capacity& capacity) const;
   int32_t head_of(int32_t draft) const;
 
   const model::MedusaSpec spec_;
   model::MedusaWeights weights_;
   const step::RankedTree tree_;
-  int32_t num_top_ = -1;  // of the likeliest tokens of each head; -1: the likeliest alone
+  int32_t num_top_ = -1;  // of the likeliest tokens of each head that a tree takes
   const weights::Checkpoint* checkpoint_ = nullptr;  // until they are loaded
 
   // Once bound.
   ops::Ops* ops_ = nullptr;
   ops::View final_rows_;
   std::unique_ptr<model::MedusaHeads> heads_;  // points into this
-  std::unique_ptr<StepBuffers> buffers_;
+  std::unique_ptr<RowPasses> passes_;
   std::unique_ptr<ops::Event> done_;
-
-  PackedStep packed_;  // of rows alone: it has no tokens
-  std::vector<GuessAsk*> guessed_;
 };
 
 }  // namespace rudder::exec

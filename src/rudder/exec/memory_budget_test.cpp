@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "rudder/exec/assistant_proposer.h"
 #include "rudder/exec/feature_reader.h"
 #include "rudder/exec/head_proposer.h"
 #include "rudder/exec/medusa_proposer.h"
@@ -320,30 +319,6 @@ TEST(MemoryBudget, MedusaHeadsAreCountedAndTakeNoKv) {
                                    .max_seq_len = 512,
                                    .vocab_size = 160,
                                    .drafts = {.max_draft = 3}};
-  EXPECT_EQ(with->draft_bytes, 1000 + source.device_bytes(capacity, tensor::DType::kF32, {}));
-  EXPECT_EQ(with->draft_kv_bytes, 0);
-  EXPECT_EQ(with->num_blocks, without->num_blocks);
-}
-
-TEST(MemoryBudget, AnAssistantIsCountedAndTakesNoKv) {
-  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kTwoWidths);
-  const model::AssistantSpec assistant = testing::tiny_assistant_spec(spec);
-  MemoryAsk ask = tiny_ask();
-  ask.drafts.max_draft = 3;
-  const auto without = plan_memory(spec, {}, ask);
-  const AssistantProposer source(assistant, {});
-  ask.source = &source;
-  ask.source_weight_bytes = 1000;
-  const auto with = plan_memory(spec, {}, ask);
-  ASSERT_TRUE(with && without);
-  const step::Capacity capacity = {.num_slots = 4,
-                                   .num_blocks = 0,
-                                   .block_size = 16,
-                                   .max_tokens_per_step = 64,
-                                   .max_seq_len = 512,
-                                   .vocab_size = 160,
-                                   .drafts = {.max_draft = 3},
-                                   .kv_groups = with->kv.groups};
   EXPECT_EQ(with->draft_bytes, 1000 + source.device_bytes(capacity, tensor::DType::kF32, {}));
   EXPECT_EQ(with->draft_kv_bytes, 0);
   EXPECT_EQ(with->num_blocks, without->num_blocks);

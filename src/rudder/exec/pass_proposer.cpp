@@ -42,7 +42,7 @@ step::Capacity PassProposer::own_capacity(const step::Capacity& capacity,
           .max_seq_len = capacity.max_seq_len,
           .vocab_size = capacity.vocab_size,
           .max_in_flight = keeps ? TailPasses::num_flights(capacity.max_in_flight) : kFlights,
-          .max_repeat = has_tree || keeps ? 1 : std::max(capacity.drafts.max_draft, 1),
+          .max_repeat = 1,
           .drafts = {.takes_trees = has_tree},
           .kv_groups = groups};
 }
@@ -113,26 +113,21 @@ Result<void> PassProposer::bind(const DraftSite& site) {
   if (site.has_graphs && ops_->graph_ops() != nullptr) {
     graphs_ = std::make_unique<Graphs>(*ops_, capacity_, bind_passes(*ops_, *decoder_, capacity_));
   }
-  if (!site.capacity.drafts.keeps_guesses) return {};
-  RUDDER_CHECK(tree_.tree.empty() && capacity_.num_slots == site.capacity.num_slots);
+  if (!tree_.tree.empty()) return {};
+  RUDDER_CHECK(capacity_.num_slots == site.capacity.num_slots);
   const TailPasses::Parts parts = {*ops_, *decoder_, *buffers_, graphs_.get(), packer_};
   tails_ = std::make_unique<TailPasses>(parts, capacity_, site.slots, is_head());
   return {};
 }
 
-// What counts of a step's tokens is kept, and last guesses are forgotten.
-void PassProposer::follow(const DeviceStep& step) {
-  if (!step.look_up.empty()) ops_->draft_ops()->look_up(step.look_up);
-}
-
-Result<Setup> PassProposer::enqueue(std::span<GuessAsk> asks) {
+Result<Setup> PassProposer::enqueue(const DeviceStep& /*step*/, std::span<GuessAsk> asks) {
   return tails_->enqueue(asks);
 }
 
 Result<Setup> PassProposer::run(std::span<GuessAsk> asks) {
   setup_ = {};
   RUDDER_TRY_VOID(run_tokens(asks));
-  RUDDER_TRY_VOID(tree_.tree.empty() ? guess_on(asks) : guess_trees(asks));
+  RUDDER_TRY_VOID(guess_trees(asks));
   return setup_;
 }
 
@@ -166,72 +161,39 @@ Result<void> PassProposer::run_tokens(std::span<GuessAsk> asks) {
 // Runs the step that is packed. The last one goes on while guesses are enqueued behind it.
 Result<void> PassProposer::flush_tokens(bool is_last) {
   if (packer_.packed.num_tokens() == 0) return {};
-  RUDDER_TRY_VOID(run_pass(kTokens, 1, first_guessed_.size()));
+  RUDDER_TRY_VOID(run_pass(kTokens, first_guessed_.size()));
   if (is_last) return {};
   RUDDER_TRY_VOID(wait());
-  read(kTokens, 0, first_guessed_);
+  read(kTokens, first_guessed_);
   first_guessed_.clear();
   packer_.clear();
   return {};
 }
 
-// Enqueues what is packed, whose rows of logits are so many, and the copy of what it samples. In
-// each iteration but the first the device goes on with the tokens of the one before.
-Result<void> PassProposer::run_pass(size_t flight, int32_t num_iterations, size_t num_rows) {
+// Enqueues what is packed, whose rows of logits are so many, and the copy of what it samples.
+Result<void> PassProposer::run_pass(size_t flight, size_t num_rows) {
   RUDDER_CHECK(std::cmp_equal(packer_.packed.num_sampled(), num_rows));
   const bool is_captured = graphs_ != nullptr && graphs_->pad(packer_.packed, setup_);
   RUDDER_TRY(DeviceStep step, buffers_->begin(packer_.packed, flight));
   if (is_captured) RUDDER_TRY_VOID(graphs_->capture(step, setup_));
-  for (int32_t i = 0; i < num_iterations; ++i) {
-    if (i > 0) buffers_->advance(step);
-    run_packed(*ops_, *decoder_, is_captured ? graphs_.get() : nullptr, step);
-    if (num_rows == 0) continue;
-    buffers_->fetch(static_cast<int64_t>(num_rows), packer_.packed.any_logprobs, flight, i);
-  }
+  run_packed(*ops_, *decoder_, is_captured ? graphs_.get() : nullptr, step);
+  if (num_rows == 0) return {};
+  buffers_->fetch(static_cast<int64_t>(num_rows), packer_.packed.any_logprobs, flight, 0);
   return {};
 }
 
-// Each guess but the last gives the next one.
-Result<void> PassProposer::guess_on(std::span<GuessAsk> asks) {
-  packer_.clear();
-  guessed_.clear();
-  int32_t longest = 0;
-  for (GuessAsk& ask : asks) {
-    if (ask.num_guess < 2 || ask.tokens.empty()) continue;
-    const int32_t first_guess = -1 - ask.id.value;  // which the device has
-    packer_.add_tokens(ask, ask.end(), {&first_guess, 1});
-    guessed_.push_back({&ask, 1});
-    add_sample_row(guessed_.back(), ask.id.value);
-    longest = std::max(longest, ask.num_guess);
-  }
-  if (!guessed_.empty()) {
-    packer_.packed.guesses.goes_on_rows =
-        packer_.packed.guesses.feedback_rows;  // none but of a head
-    RUDDER_TRY_VOID(run_pass(kGuesses, longest - 1, guessed_.size()));
-  }
-  RUDDER_TRY_VOID(wait());
-  read(kTokens, 0, first_guessed_);
-  for (int32_t i = 0; i + 1 < longest; ++i) read(kGuesses, i, guessed_);
-  return {};
-}
-
-// Of the last token that was added. The device ends the sequence of a chain with its last guess.
+// Of the last token that was added.
 void PassProposer::add_sample_row(const Sampled& sampled, int32_t slot) {
-  const GuessAsk& ask = *sampled.ask;
   ops::SampleRow row;
   row.slot = slot;
   row.temperature = 0;
-  if (tree_.tree.empty()) {
-    row.position = ask.end() + sampled.row;
-    row.max_len = ask.end() + ask.num_guess;
-  } else {
-    row.max_len = std::numeric_limits<int32_t>::max();
-    row.num_logprobs = 1 + *std::ranges::max_element(tree_.ranks);
-    packer_.packed.any_logprobs = true;
-  }
+  row.max_len = std::numeric_limits<int32_t>::max();
+  row.num_logprobs = 1 + *std::ranges::max_element(tree_.ranks);
+  packer_.packed.any_logprobs = true;
   packer_.packed.logits_rows.push_back(static_cast<int32_t>(packer_.packed.ids.size()) - 1);
   packer_.packed.sample_rows.push_back(row);
-  if (is_head()) packer_.packed.guesses.feedback_rows.push_back(feedback_row(ask, sampled.row));
+  if (!is_head()) return;
+  packer_.packed.guesses.feedback_rows.push_back(feedback_row(*sampled.ask, sampled.row));
 }
 
 Result<void> PassProposer::wait() {
@@ -239,15 +201,11 @@ Result<void> PassProposer::wait() {
   return done_->wait();
 }
 
-// Where nothing could be guessed, or no more, there is no token.
-void PassProposer::read(size_t flight, int32_t iteration, std::span<const Sampled> sampled) const {
-  const ops::SampledToken* const rows = buffers_->sampled(flight, iteration);
+void PassProposer::read(size_t flight, std::span<const Sampled> sampled) const {
+  const ops::SampledToken* const rows = buffers_->sampled(flight, 0);
+  const ops::TopLogprob* const top = buffers_->top(flight, 0);
   for (size_t i = 0; i < sampled.size(); ++i) {
-    if (!tree_.tree.empty()) {
-      read_children(sampled[i], rows[i], buffers_->top(flight, iteration) + i * step::kMaxLogprobs);
-    } else if (rows[i].token >= 0) {
-      sampled[i].ask->guess.push_back(rows[i].token);
-    }
+    read_children(sampled[i], rows[i], top + i * step::kMaxLogprobs);
   }
 }
 

@@ -18,19 +18,19 @@
 // behind the block: where sequences that share the block go on differently, the pair is of the
 // sequence that wrote it last.
 //
-// Guesses are iterations of one pass of single tokens, as those of a repeated step: the device
-// hands each token to the next iteration. The proposer has buffers and a state of slots of its own.
-// Passes that come again are replayed from graphs (graphs.h).
+// The guesses of a chain are iterations of one pass of single tokens, as those of a repeated step:
+// the device hands each token to the next iteration. The proposer has buffers and a state of slots
+// of its own. Passes that come again are replayed from graphs (graphs.h).
 //
 // Chains stay in the slots of the model (DraftCaps::keeps_guesses), and nothing waits for the host:
 // what a step samples, and how many of its drafts were right, the device knows. Behind the tokens
 // that the plan names, the proposer runs the last tokens of a sequence, wherever it ends
 // (ops/tail_args.h). To run a token again leaves the same KV. The last guess of a chain, which was
 // not run, and the token behind it are two; so a draft model runs two. A draft head runs every
-// token that the step may have given, since its KV of a guess is made from other rows. Elsewhere
-// (trees, several stages) the proposer runs behind steps whose tokens are on the host.
+// token that the step may have given, since its KV of a guess is made from other rows.
 //
-// A proposer may guess a tree, depth by depth (guess_tree.cpp). The pass of a depth runs every
+// A proposer may guess a tree behind a step whose tokens are on the host, depth by depth
+// (guess_tree.cpp). The pass of a depth runs every
 // guess down to that depth that other guesses follow. Each guess sees its path, and the pass has
 // logits of the last depth alone: the tree names the ranks of the tokens that follow a row of
 // logits. A pass runs again what earlier passes ran, where its KV lies already. So it needs nothing
@@ -84,8 +84,8 @@ class PassProposer : public DraftSource {
                               int32_t block_size) const override;
 
   Result<void> bind(const DraftSite& site) override;
-  void follow(const DeviceStep& step) override;
-  Result<Setup> enqueue(std::span<GuessAsk> asks) override;
+  void follow(const DeviceStep& step) override { keep_tokens(*ops_, step); }
+  Result<Setup> enqueue(const DeviceStep& step, std::span<GuessAsk> asks) override;
   Result<Setup> run(std::span<GuessAsk> asks) override;
 
  protected:
@@ -122,16 +122,15 @@ class PassProposer : public DraftSource {
   // How far before a token's position it is run.
   int32_t shift() const { return is_head() ? 1 : 0; }
   Result<void> run_tokens(std::span<GuessAsk> asks);
-  Result<void> guess_on(std::span<GuessAsk> asks);
   Result<void> guess_trees(std::span<GuessAsk> asks);
   Result<void> guess_depth(std::span<GuessAsk* const> asks, int32_t depth);
   void add_guesses(GuessAsk& ask, int32_t depth);
   int32_t feedback_row(const GuessAsk& ask, int32_t row) const;
   Result<void> flush_tokens(bool is_last);
-  Result<void> run_pass(size_t flight, int32_t num_iterations, size_t num_rows);
+  Result<void> run_pass(size_t flight, size_t num_rows);
   void add_sample_row(const Sampled& sampled, int32_t slot);
   Result<void> wait();
-  void read(size_t flight, int32_t iteration, std::span<const Sampled> sampled) const;
+  void read(size_t flight, std::span<const Sampled> sampled) const;
   void read_children(const Sampled& sampled, const ops::SampledToken& likeliest,
                      const ops::TopLogprob* top) const;
 

@@ -15,15 +15,6 @@ std::vector<int32_t> rows_of_slots(const PackedStep& packed) {
 
 }  // namespace
 
-void run_packed(ops::Ops& ops, model::Decoder& decoder, const Graphs* graphs, DeviceStep& step) {
-  if (graphs != nullptr) {
-    graphs->replay(step);
-    return;
-  }
-  step.sample.logits = decoder.forward(step.forward);
-  if (step.forward.logits_rows.num_rows() > 0) ops.sample(step.sample);
-}
-
 Result<Setup> TailPasses::enqueue(std::span<const GuessAsk> asks) {
   setup_ = {};
   entry_ = (entry_ + kPasses) % static_cast<size_t>(capacity_.max_in_flight);

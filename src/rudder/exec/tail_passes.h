@@ -20,9 +20,6 @@
 
 namespace rudder::exec {
 
-// Runs a pass, or its next iteration, to its sampled tokens, if any; `graphs`: from its graph.
-void run_packed(ops::Ops& ops, model::Decoder& decoder, const Graphs* graphs, DeviceStep& step);
-
 class TailPasses {
  public:
   // Of the tokens that the host has, of the last tokens of sequences, of guesses.

@@ -21,28 +21,37 @@ namespace rudder::ops {
 // up with id 0, whose KV is not written. Each row of logits is that of the sequence's last token.
 //
 // Row s has the sequence's max_len, and in `num_guess` how many tokens are guessed at most. It gets
-// `position`, len + num_ahead, and a max_len at which the pass's own slot ends with the last guess:
-// behind `num_guess` tokens, and none that the sequence could have no token behind. A slot whose
-// sequence has ended, or that nothing can be guessed for, has ended in the pass; of such a slot no
-// KV is written.
+// `position`, len + num_ahead, as `num_guess` how many tokens are guessed, none that the sequence
+// could have no token behind, and a max_len at which the pass's own slot ends with the last of
+// them. A slot whose sequence has ended, or that nothing can be guessed for, has ended in the pass;
+// of such a slot no KV is written.
+//
+// A pass that keeps no KV has kv_slot -1, and its kv_len counts the tokens in front of the part.
+// With `step_rows`, those of the step that the slots come from, a pass of
+// single tokens goes on from rows of that step's logits: goes_on_rows has each sequence's first one
+// and gets the one that its last token was sampled from.
 struct PlaceTailsArgs {
-  SlotState model;           // history, carry_position and ended are read
-  SlotState own;             // carry and the first group's block_table are read; ended
-  tensor::View q_begin;      // [num_seqs + 1] i32
-  tensor::View table_row;    // [num_seqs] i32 the slot
-  tensor::View ids;          // [T] i32 out
-  tensor::View positions;    // [T] i32 out
-  tensor::View kv_slot;      // [T] i32 out
-  tensor::View kv_len;       // [num_seqs] i32 out
-  tensor::View logits_rows;  // [R] i32 out
-  tensor::View sample_rows;  // [R, sizeof(SampleRow)] u8 in place
-  int32_t num_ahead = 0;     // 0, or 1: the pass has guessed a token
-  int32_t shift = 0;         // 0 or 1
+  SlotState model;                 // history, carry_position and ended are read
+  SlotState own;                   // carry and the first group's block_table are read; ended
+  tensor::View q_begin;            // [num_seqs + 1] i32
+  tensor::View table_row;          // [num_seqs] i32 the slot
+  tensor::View ids;                // [T] i32 out
+  tensor::View positions;          // [T] i32 out
+  tensor::View kv_slot;            // [T] i32 out
+  tensor::View kv_len;             // [num_seqs] i32 out
+  tensor::View logits_rows;        // [R] i32 out
+  tensor::View sample_rows;        // [R, sizeof(SampleRow)] u8 in place
+  tensor::View step_rows = {};     // [., sizeof(SampleRow)] u8; optional
+  tensor::View goes_on_rows = {};  // [T] i32 in place, with step_rows
+  bool keeps_kv = true;
+  int32_t num_ahead = 0;  // 0, or 1: the pass has guessed a token
+  int32_t shift = 0;      // 0 or 1
   int32_t block_size = 16;
 };
 
-// Token `index` of the guess of each row's slot is what the row sampled; where that is none, the
-// guess stays as it is. Rows of padding change nothing.
+// Token `index` of the guess of each row's slot is what the row sampled; where that is none, or the
+// row's `num_guess` is no more than `index`, the guess stays as it is. Rows of padding change
+// nothing.
 struct KeepGuessArgs {
   SlotState model;       // guess
   tensor::View rows;     // [R, sizeof(SampleRow)] u8

@@ -128,13 +128,14 @@ class Stress {
           return group.window == 0;
         });
     const bool looks_up = capacity.drafts.guesses && seed % 24 == 8;
-    capacity.drafts.keeps_guesses = capacity.drafts.guesses && !from_rows && seed % 32 == 16;
+    capacity.drafts.keeps_guesses =
+        capacity.drafts.guesses && (from_rows ? seed / 24 % 3 == 1 : seed % 32 == 16);
     if (looks_up) {
       capacity.drafts.guesses_from_rows = true;
       capacity.drafts.keeps_guesses = true;
       capacity.drafts.look_up = {.min_n = 1, .max_n = 2};
     }
-    if (capacity.drafts.takes_trees && capacity.drafts.guesses && !looks_up &&
+    if (capacity.drafts.takes_trees && capacity.drafts.guesses && !capacity.drafts.keeps_guesses &&
         seed % (from_rows ? 48 : 16) == 0) {
       capacity.drafts.max_draft *= 2;
       capacity.drafts.guess_tree = random_tree(seed, capacity.drafts.max_draft);

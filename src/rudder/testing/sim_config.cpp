@@ -151,13 +151,12 @@ SimConfig draw_config(SimRandom& random) {
   }
   capacity.drafts.takes_trees =
       !has_states && std::all_of(capacity.kv_groups.begin(), capacity.kv_groups.end(), is_whole);
-  const bool draws_tree = from_rows ? config.fake.seed % 18 != 0 : config.fake.seed % 4 == 0;
-  const bool looks_up = capacity.drafts.guesses && config.fake.seed / 2 % 3 == 0;
-  capacity.drafts.keeps_guesses =
-      capacity.drafts.guesses && !from_rows && config.fake.seed / 2 % 3 == 1;
-  if (looks_up) {
-    capacity.drafts.guesses_from_rows = true;
-    capacity.drafts.keeps_guesses = true;
+  // Of those that guess from rows a third looks up, a third keeps guesses, a third makes trees; of
+  // the others a half keeps guesses.
+  const bool draws_tree = from_rows || config.fake.seed % 4 == 0;
+  const uint64_t way = from_rows ? config.fake.seed / 6 % 3 : config.fake.seed / 2 % 3;
+  capacity.drafts.keeps_guesses = capacity.drafts.guesses && way < 2;
+  if (capacity.drafts.guesses_from_rows && way == 0) {
     capacity.drafts.look_up = {.min_n = 1, .max_n = 2};
   }
   const bool makes_tree = capacity.drafts.guesses && !capacity.drafts.keeps_guesses;

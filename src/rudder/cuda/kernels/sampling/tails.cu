@@ -22,9 +22,14 @@ __device__ void place_tail(const PlaceTailsParams& p, int seq, int lane) {
   if (lane == 0) {
     row.position = last + 1;
     row.max_len = len + count;
+    row.num_guess = count;
     if (has_ended) p.own.ended[slot] = 1;
-    p.kv_len[seq] = first + q_len - p.shift;
+    p.kv_len[seq] = first - p.shift + (p.keeps_kv ? q_len : 0);
     p.logits_rows[seq] = begin + last - first;
+    if (p.step_rows != nullptr && !has_ended) {
+      int32_t& goes_on = p.goes_on_rows[begin];
+      goes_on += len - 1 - p.step_rows[goes_on].position;
+    }
   }
   const int32_t* const history = p.model.history + slot * p.model.max_len;
   const int32_t* const table = p.own.block_table + slot * p.own.max_blocks;
@@ -38,7 +43,7 @@ __device__ void place_tail(const PlaceTailsParams& p, int seq, int lane) {
       id = max(p.own.carry[slot], 0);
     }
     int32_t kv_slot = -1;
-    if (token <= last && !has_ended) {
+    if (token <= last && !has_ended && p.keeps_kv) {
       kv_slot = table[offset / p.block_size] * p.block_size + offset % p.block_size;
     }
     p.ids[begin + i] = id;
@@ -61,7 +66,7 @@ __global__ void __launch_bounds__(kThreads) keep_guess_kernel(const KeepGuessPar
   if (row >= p.num_rows) return;
   const int64_t slot = p.rows[row].slot;
   const int32_t token = p.sampled[int64_t{row} * 4];
-  if (slot >= p.padding_slot || token < 0) return;
+  if (slot >= p.padding_slot || token < 0 || p.index >= p.rows[row].num_guess) return;
   p.guess[slot * p.most + p.index] = token;
 }
 

@@ -12,20 +12,23 @@
 
 namespace rudder::cuda {
 
-// A warp a sequence: 24 bytes a token and 120 a sequence.
+// A warp a sequence: 24 bytes a token and 120 a sequence; 12 more of one that goes on from a row.
 struct PlaceTailsParams {
   SlotStateParams model;
   SlotStateParams own;
-  const int32_t* q_begin = nullptr;       // [num_seqs + 1]
-  const int32_t* table_row = nullptr;     // [num_seqs]
-  int32_t* ids = nullptr;                 // [T]
-  int32_t* positions = nullptr;           // [T]
-  int32_t* kv_slot = nullptr;             // [T]
-  int32_t* kv_len = nullptr;              // [num_seqs]
-  int32_t* logits_rows = nullptr;         // [R]
-  ops::SampleRow* sample_rows = nullptr;  // [R]
-  int32_t num_seqs = 0;                   // of them, those that have a row
-  int32_t padding_slot = 0;               // S
+  const int32_t* q_begin = nullptr;           // [num_seqs + 1]
+  const int32_t* table_row = nullptr;         // [num_seqs]
+  int32_t* ids = nullptr;                     // [T]
+  int32_t* positions = nullptr;               // [T]
+  int32_t* kv_slot = nullptr;                 // [T]
+  int32_t* kv_len = nullptr;                  // [num_seqs]
+  int32_t* logits_rows = nullptr;             // [R]
+  ops::SampleRow* sample_rows = nullptr;      // [R]
+  const ops::SampleRow* step_rows = nullptr;  // or null
+  int32_t* goes_on_rows = nullptr;            // [T], with step_rows
+  bool keeps_kv = true;
+  int32_t num_seqs = 0;      // of them, those that have a row
+  int32_t padding_slot = 0;  // S
   int32_t num_ahead = 0;
   int32_t shift = 0;
   int32_t block_size = 1;
