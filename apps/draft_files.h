@@ -1,5 +1,5 @@
-// DraftFiles: the folder of the model or heads that guess for a model (--speculative-config:
-// draft_model, eagle, eagle3, medusa, mtp).
+// DraftFiles: the folder of the model or heads that guess for a model (the methods of
+// draft::folder_methods()).
 // Opened on the main thread; closed once the weights are loaded.
 #pragma once
 

@@ -19,7 +19,7 @@ int run_make_model(int argc, char** argv) {
   SettingsTable table;
   table.section("make-model");
   table.add("like", &args.like,
-            fmt::format("The shape: {}; or, for --speculative-method mtp, {}.",
+            fmt::format("The shape: {}; or, of an assistant, {}.",
                         fmt::join(model::make_model_names(), ", "),
                         fmt::join(model::make_assistant_names(), ", ")));
   table.add("layers", &args.num_layers, 0, 1024, "Layers; 0 is as many as the shape has.");

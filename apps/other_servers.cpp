@@ -14,8 +14,8 @@ struct Hint {
 constexpr std::string_view kOneGpu = "a server runs on one GPU; start one a GPU behind a balancer";
 constexpr std::string_view kNoAdapters = "LoRA adapters are not supported";
 constexpr std::string_view kDraftModel =
-    "use --speculative-method draft_model --speculative-model FOLDER, or eagle, eagle3 or medusa "
-    "for heads, or mtp for an assistant";
+    "use --speculative-method draft_model --speculative-model FOLDER, or the method of what the "
+    "folder has";
 constexpr std::string_view kUseMethod = "use --speculative-method, or --speculative-config";
 constexpr std::string_view kPickedByShape = "kernels are picked by shape, timed on this GPU";
 constexpr std::string_view kNameAlone = "give the name alone: rudder serve ORG/NAME fetches it";

@@ -6,8 +6,8 @@
 
 prints a table: each file, how many of its lines have it, and what the file says that it is.
 Without WHAT: the additions, their examples and how many files each touches, and how many of these are
-neither tests nor documents; fails where those are more than `most` says, which only falls (part of `make
-check`), or where an example is nowhere. Records of what was measured or decided do not count. Standard
+neither tests nor documents; fails where those are more than `most` says, or all of them more than `files` says
+(where it does), which only fall (part of `make check`), or where an example is nowhere. Records of what was measured or decided do not count. Standard
 library only."""
 
 import collections
@@ -24,11 +24,11 @@ RECORDS = ("bench/ledger/", "docs/adr/", "docs/performance.md", "docs/figures/",
            "CONTRIBUTING.md", "Makefile", "tools/additions.csv", "tools/structure_limits.csv", "tools/tidy_known.csv", "tools/test_gates.py", "tools/recipe.py")
 COMMENT = re.compile(r'\A(?:#!.*\n)?(?:/[/*]|# |"""|<!--)\s*(.+?)(?:\.\s|\.$|\n\n|"""|\n(?!//|#))', re.S)
 
-Addition = collections.namedtuple("Addition", "name example pattern most")
+Addition = collections.namedtuple("Addition", "name example pattern most files")
 
 
 def read_additions(text):
-    return [Addition(row["addition"], row["example"], re.compile(row["found by"]), int(row["most"]))
+    return [Addition(row["addition"], row["example"], re.compile(row["found by"]), int(row["most"]), int(row["files"] or 0))
             for row in csv.DictReader(text.splitlines())]
 
 
@@ -88,6 +88,8 @@ def limits(additions, texts):
             errors.append(f"{TABLE}: {one.example}, the example of {one.name}, is nowhere")
         if sources > one.most:
             errors.append(f"{one.name} touches {sources} sources, the limit is {one.most}: make recipe WHAT=\"{one.name}\"")
+        if one.files and len(rows) > one.files:
+            errors.append(f"{one.name} touches {len(rows)} files, the limit is {one.files}: make recipe WHAT=\"{one.name}\"")
     return lines, errors
 
 

@@ -56,6 +56,7 @@ CHECKS = (
     ("ledger", LEDGER, "planted\n", "1 columns, not 13"),
     ("ledger", "bench/ledger/host.csv", "planted\n" * 500, "rows, the limit is 500"),
     ("recipes", "tools/additions.csv", "a planted kind,planted,pragma once,0\n", "a planted kind touches "),
+    ("recipes", "tools/additions.csv", "a planted kind,planted,pragma once,9999,1\n", "files, the limit is 1"),
     ("recipes", "tools/additions.csv", "a lost kind,lost,no_such_w[o]rd,1\n", "lost, the example of a lost kind, is nowhere"),
     ("named tests", "SECURITY.md", (r"`\w+Test\.\w+`", "`Planted.Test`"), "there is no test Planted.Test"),
     ("named tests", "ARCHITECTURE.md", "`exec/planted.h`\n", "there is no exec/planted.h"),

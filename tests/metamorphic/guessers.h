@@ -32,6 +32,8 @@ inline constexpr Guesser kTrainedHeads[] = {Guesser::kOwnEmbedding, Guesser::kSh
 inline constexpr Guesser kGuessersOnRanks[] = {
     Guesser::kOwnEmbedding, Guesser::kSharedEmbedding, Guesser::kProduct,   Guesser::kMedusa,
     Guesser::kSharedMedusa, Guesser::kMedusaTree,      Guesser::kAssistant, Guesser::kLookUp};
+// Of guess_cuda_test, whose model they have kernels for.
+inline constexpr Guesser kGuessersOnAGpu[] = {Guesser::kAssistant};
 std::string guesser_name(Guesser guesser);
 
 // That runs of a few random sequences have at least: these repeat little.

@@ -26,8 +26,15 @@ constexpr int32_t kMaxCachedRequests = 1 << 20;
 constexpr double kMaxSpecFactor = 16;
 constexpr std::string_view kTreeKey = "speculative_token_tree";
 constexpr std::string_view kSuffixTreeKey = "suffix_decoding_use_tree_spec";  // as Arctic's
+// By vLLM's names.
+constexpr std::pair<std::string_view, Method> kFolderMethods[] = {
+    {"draft_model", Method::kDraftModel},
+    {"eagle", Method::kEagle},
+    {"eagle3", Method::kEagle3},
+    {"medusa", Method::kMedusa},
+    {"mtp", Method::kAssistant}};
 constexpr std::string_view kMethods =
-    "ngram, ngram_gpu, suffix, draft_model, eagle, eagle3, medusa or mtp";
+    "ngram, ngram_gpu, suffix, draft_model, eagle, eagle3, medusa and mtp";
 constexpr std::string_view kNoLookahead =
     "lookahead decoding is not offered any more: use suffix or ngram for text that repeats, and a "
     "draft_model, or heads (eagle3, medusa), for other text";
@@ -78,15 +85,10 @@ Result<Method> read_method(const std::string& name) {
   if (name == "ngram" || name == kNgramOnDevice) return Method::kNgram;
   if (name == "suffix") return Method::kSuffix;
   if (name == "lookahead") return bad(std::string(kNoLookahead), "method");
-  if (name == "draft_model") return Method::kDraftModel;
-  if (name == "eagle") return Method::kEagle;
-  if (name == "eagle3") return Method::kEagle3;
-  if (name == "medusa") return Method::kMedusa;
-  if (name == "mtp") return Method::kAssistant;  // vLLM's name
-  return bad(fmt::format("the method '{}' is not supported: ngram, ngram_gpu, suffix, "
-                         "draft_model, eagle, eagle3, medusa and mtp are",
-                         name),
-             "method");
+  for (const auto& [known, method] : kFolderMethods) {
+    if (name == known) return method;
+  }
+  return bad(fmt::format("the method '{}' is not supported: {} are", name, kMethods), "method");
 }
 
 Result<void> read_key(const json::value& value, const Key& key, Asked* asked) {
@@ -205,6 +207,10 @@ int32_t given(double number, int32_t otherwise) {
 
 }  // namespace
 
+std::span<const std::pair<std::string_view, Method>> folder_methods() {
+  return kFolderMethods;
+}
+
 void SpeculativeSettings::declare(SettingsTable& table) {
   table.section("draft");
   table.add("speculative-config", &config,
@@ -294,19 +300,12 @@ Result<Speculation> SpeculativeSettings::resolve() const {
 }
 
 std::unique_ptr<sched::DraftProposer> make_proposer(const Speculation& speculation) {
-  switch (speculation.method) {
-    case Method::kNone:
-    case Method::kDraftModel:
-    case Method::kEagle:
-    case Method::kEagle3:
-    case Method::kMedusa:
-    case Method::kAssistant:
-      return nullptr;
-    case Method::kNgram:
-      return std::make_unique<NgramProposer>(speculation.prompt_lookup_min,
-                                             speculation.prompt_lookup_max, speculation.max_bytes);
-    case Method::kSuffix:
-      return std::make_unique<SuffixProposer>(speculation.suffix, speculation.max_bytes);
+  if (speculation.method == Method::kNgram) {
+    return std::make_unique<NgramProposer>(speculation.prompt_lookup_min,
+                                           speculation.prompt_lookup_max, speculation.max_bytes);
+  }
+  if (speculation.method == Method::kSuffix) {
+    return std::make_unique<SuffixProposer>(speculation.suffix, speculation.max_bytes);
   }
   return nullptr;
 }

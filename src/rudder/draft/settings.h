@@ -5,7 +5,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "rudder/base/result.h"
 #include "rudder/base/settings.h"
@@ -25,6 +28,9 @@ using Method = step::DraftMethod;
 inline bool has_model(Method method) {
   return method >= Method::kDraftModel;
 }
+
+// Those methods by their names.
+std::span<const std::pair<std::string_view, Method>> folder_methods();
 
 // What is asked for, every field in range.
 struct Speculation {

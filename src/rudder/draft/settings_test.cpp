@@ -66,9 +66,9 @@ TEST(SpeculativeSettings, ADraftModelIsTheExecutors) {
   EXPECT_EQ(make_proposer(*named), nullptr);
 }
 
-TEST(SpeculativeSettings, ADraftHeadIsTheExecutors) {
-  for (const auto& [name, method] :
-       {std::pair("eagle", Method::kEagle), std::pair("eagle3", Method::kEagle3)}) {
+TEST(SpeculativeSettings, MethodsOfAFolderAreTheExecutors) {
+  ASSERT_GE(folder_methods().size(), 5u);
+  for (const auto& [name, method] : folder_methods()) {
     const auto named = from(
         fmt::format(R"({{"method": "{}", "model": "head", "num_speculative_tokens": 3}})", name));
     ASSERT_TRUE(named) << named.error().to_string();
@@ -76,19 +76,10 @@ TEST(SpeculativeSettings, ADraftHeadIsTheExecutors) {
     EXPECT_EQ(named->model, "head");
     EXPECT_EQ(named->num_speculative_tokens, 3);
     EXPECT_EQ(make_proposer(*named), nullptr);
-  }
-}
-
-TEST(SpeculativeSettings, MedusaHeadsAndAssistantsAreTheExecutors) {
-  for (const auto& [name, method] :
-       {std::pair("medusa", Method::kMedusa), std::pair("mtp", Method::kAssistant)}) {
-    const auto named = from(
-        fmt::format(R"({{"method": "{}", "model": "heads", "num_speculative_tokens": 3}})", name));
-    ASSERT_TRUE(named) << named.error().to_string();
-    EXPECT_EQ(named->method, method);
-    EXPECT_EQ(named->model, "heads");
-    EXPECT_EQ(named->num_speculative_tokens, 3);
-    EXPECT_EQ(make_proposer(*named), nullptr);
+    EXPECT_TRUE(has_model(method)) << name;
+    const auto nowhere = from(fmt::format(R"({{"method": "{}"}})", name));
+    ASSERT_FALSE(nowhere) << name;
+    EXPECT_EQ(nowhere.error().where, "speculative-config.model") << name;
   }
 }
 
@@ -130,12 +121,7 @@ TEST(SpeculativeSettings, PlainFlagsSayTheSame) {
 }
 
 TEST(SpeculativeSettings, PlainFlagsNameAModelToo) {
-  const std::pair<const char*, Method> methods[] = {{"draft_model", Method::kDraftModel},
-                                                    {"eagle", Method::kEagle},
-                                                    {"eagle3", Method::kEagle3},
-                                                    {"medusa", Method::kMedusa},
-                                                    {"mtp", Method::kAssistant}};
-  for (const auto& [name, method] : methods) {
+  for (const auto& [name, method] : folder_methods()) {
     SpeculativeSettings settings;
     settings.method = name;
     const auto refused = [&](const char* where) {
@@ -169,19 +155,12 @@ TEST(SpeculativeSettings, WhatIsWrongIsNamed) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"num_speculative_tokens": 4})", "method"},
       {R"({"method": "eagle2"})", "method"},
-      {R"({"method": "eagle"})", "model"},
       {R"({"method": "eagle", "model": "x", "prompt_lookup_max": 3})", "prompt_lookup_max"},
-      {R"({"method": "eagle3"})", "model"},
       {R"({"method": "eagle3", "model": "x", "num_speculative_tokens": 0})",
        "num_speculative_tokens"},
-      {R"({"method": "medusa"})", "model"},
       {R"({"method": "medusa", "model": "x", "prompt_lookup_min": 1})", "prompt_lookup_min"},
       {R"({"method": "medusa", "model": "x", "num_speculative_tokens": 129})",
        "num_speculative_tokens"},
-      {R"({"method": "mtp"})", "model"},
-      {R"({"method": "mtp", "model": "x", "speculative_token_tree": "[(0,)]"})",
-       "speculative_token_tree"},
-      {R"({"method": "draft_model"})", "model"},
       {R"({"method": "draft_model", "model": ""})", "model"},
       {R"({"method": "draft_model", "model": 3})", "model"},
       {R"({"method": "draft_model", "model": "x", "num_speculative_tokens": 129})",

@@ -1,6 +1,6 @@
-// An assistant on a GPU whose bits do not depend on the batch, against plain decoding, token for
-// token and bit for bit, and what it guesses: the same beside graphs of steps and op by op, in any
-// chunks, behind preemption and cached prefixes.
+// What reads rows of a step's logits, on a GPU whose bits do not depend on the batch, against plain
+// decoding, token for token and bit for bit, and what it guesses: the same beside graphs of steps
+// and op by op, in any chunks, behind preemption and cached prefixes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,9 +14,9 @@
 namespace rudder::metamorphic {
 namespace {
 
-using Param = std::tuple<tensor::DType, testing::TinyArch>;
+using Param = std::tuple<tensor::DType, testing::TinyArch, Guesser>;
 
-class AssistantOnAGpu : public ::testing::TestWithParam<Param> {
+class GuessesOnAGpu : public ::testing::TestWithParam<Param> {
  protected:
   static testing::TinyArch arch() { return std::get<1>(GetParam()); }
 
@@ -35,7 +35,7 @@ class AssistantOnAGpu : public ::testing::TestWithParam<Param> {
   }
 };
 
-TEST_P(AssistantOnAGpu, AsPlainDecodingAndGuessesDependOnTheTokensAlone) {
+TEST_P(GuessesOnAGpu, AsPlainDecodingAndGuessesDependOnTheTokensAlone) {
   const step::Capacity roomy = with_taps();
   std::vector<Ask> asks = random_masked_asks(16, 43, 80);
   add_random_taps(asks, roomy, 4);
@@ -50,7 +50,7 @@ TEST_P(AssistantOnAGpu, AsPlainDecodingAndGuessesDependOnTheTokensAlone) {
   GuessNotes::Notes first;
   size_t num_compared = 0;
   for (const auto& [budget, enforce_eager] : {std::pair{512, false}, {24, false}, {64, true}}) {
-    const auto guessing = executor(capacity, Guesser::kAssistant, enforce_eager);
+    const auto guessing = executor(capacity, std::get<2>(GetParam()), enforce_eager);
     GuessNotes noting(*guessing);
     sched::SchedSettings settings = plain_settings();
     settings.max_num_batched_tokens = budget;
@@ -75,13 +75,15 @@ TEST_P(AssistantOnAGpu, AsPlainDecodingAndGuessesDependOnTheTokensAlone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Tiny, AssistantOnAGpu,
+    Tiny, GuessesOnAGpu,
     ::testing::Combine(::testing::Values(tensor::DType::kBF16, tensor::DType::kF8E4M3),
                        ::testing::Values(testing::TinyArch::kSandwich, testing::TinyArch::kHeadNorm,
-                                         testing::TinyArch::kTwoWidths)),
+                                         testing::TinyArch::kTwoWidths),
+                       ::testing::ValuesIn(kGuessersOnAGpu)),
     [](const auto& test) {
       return std::string(tensor::dtype_name(std::get<0>(test.param))) + "_" +
-             std::string(testing::tiny_arch_name(std::get<1>(test.param)));
+             std::string(testing::tiny_arch_name(std::get<1>(test.param))) + "_" +
+             guesser_name(std::get<2>(test.param));
     });
 
 }  // namespace
