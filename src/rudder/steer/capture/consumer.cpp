@@ -47,10 +47,17 @@ RowLayout stream_of(RowLayout whole, int32_t stream) {
 
 std::string residual_json(const RowLayout& layout) {
   if (!layout.residual || layout.residual->streams == 1) return "";
-  return fmt::format(R"("residual":{{"kind":"{}","streams":{},"stream":{},"layout":{}}})",
-                     tap::residual_kind_name(layout.residual->kind), layout.residual->streams,
-                     layout.stream ? fmt::to_string(*layout.stream) : "\"all\"",
-                     layout.stream ? R"(["hidden"])" : R"(["stream","hidden"])");
+  const tap::ResidualForm& form = *layout.residual;
+  std::string names;
+  for (int32_t i = 0; i < form.streams; ++i) {
+    if (layout.stream && i != *layout.stream) continue;
+    names += fmt::format("{}\"{}\"", names.empty() ? "" : ",", form.stream_name(i));
+  }
+  return fmt::format(
+      R"("residual":{{"kind":"{}","streams":{},"stream":{},"names":[{}],"layout":{}}})",
+      tap::residual_kind_name(form.kind), form.streams,
+      layout.stream ? fmt::to_string(*layout.stream) : "\"all\"", names,
+      layout.stream ? R"(["hidden"])" : R"(["stream","hidden"])");
 }
 
 std::vector<PatternLayout> pattern_layouts(const CaptureSpec& spec, const Ask& ask,

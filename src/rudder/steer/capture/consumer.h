@@ -51,7 +51,8 @@ struct RowLayout {
 RowLayout stream_of(RowLayout whole, int32_t stream);
 
 // What files and answers say of rows of a residual that has several streams:
-// `"residual":{"kind":…,"streams":n,"stream":"all"|k,"layout":[…]}`. Empty of other rows.
+// `"residual":{"kind":…,"streams":n,"stream":"all"|k,"names":[…],"layout":[…]}`. Empty of other
+// rows.
 std::string residual_json(const RowLayout& layout);
 
 // Attention patterns of every record of a session: [heads, keys].

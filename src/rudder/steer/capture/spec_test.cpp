@@ -82,14 +82,20 @@ TEST_F(SpecTest, AStreamIsAPartOfTheRow) {
     EXPECT_EQ(second[i].bytes, 48u);
     EXPECT_EQ(second[i].offset, whole[i].offset + (is_residual ? 48 : 0));
     EXPECT_EQ(residual_json(whole[i]),
-              is_residual ? R"("residual":{"kind":"mixed_streams","streams":3,"stream":"all",)"
-                            R"("layout":["stream","hidden"]})"
-                          : "");
+              is_residual
+                  ? R"("residual":{"kind":"mixed_streams","streams":3,"stream":"all",)"
+                    R"("names":["stream 0","stream 1","stream 2"],"layout":["stream","hidden"]})"
+                  : "");
     EXPECT_EQ(residual_json(second[i]),
               is_residual ? R"("residual":{"kind":"mixed_streams","streams":3,"stream":1,)"
-                            R"("layout":["hidden"]})"
+                            R"("names":["stream 1"],"layout":["hidden"]})"
                           : "");
   }
+  // Names are the kind's.
+  context_.geometry.residual = {tap::ResidualKind::kBlockSums, 3, 2};
+  EXPECT_NE(residual_json(layouts_of("").back()).find(R"("names":["prefix","block 0","block 1"])"),
+            std::string::npos);
+  context_.geometry.residual = {tap::ResidualKind::kMixedStreams, 3};
   for (const char* const wrong : {"3", "-1", "1.5", "\"first\"", "null", "[0]"}) {
     expect_refused(std::string(R"({"a": {"sites": {"resid_post": [1]}, "stream": )") + wrong + "}}",
                    "capture.a.stream");
