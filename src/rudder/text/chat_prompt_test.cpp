@@ -194,6 +194,8 @@ TEST(ChatPrompt, TellsWhichTurnsTheTemplateRenders) {
   const TurnForms any = forms(kChatMl);
   EXPECT_TRUE(any.system_first && any.system_later && any.developer_later);
   EXPECT_TRUE(any.user_after_user && any.user_after_result && any.assistant_after_assistant);
+  EXPECT_TRUE(any.results);
+  EXPECT_FALSE(any.calls) << "it prints every role with its content";
 
   // Says what it does not know.
   const TurnForms strict = forms(
@@ -292,6 +294,8 @@ TEST(ChatPrompt, TellsWhetherTheTemplateRendersSeveralCalls) {
                      "{{ m.tool_calls[0].function.name }}")
                    .several_calls);
   EXPECT_TRUE(forms("{{ m.tool_calls | tojson }}").results);
+  EXPECT_TRUE(forms("{{ m.tool_calls | tojson }}").calls);
+  EXPECT_TRUE(forms("{% if tools %}{{ m.tool_calls | tojson }}{% endif %}").calls);
 }
 
 }  // namespace
