@@ -109,6 +109,63 @@ Result<json::object> read_overrides(const std::string& text) {
   return value->get_object();
 }
 
+// What would change the tokens of every answer and is not done here, with the number that says
+// nothing. Null, false, "" and empty lists say nothing in all of them. Keys that transformers has
+// besides set no tokens: do_sample, whose place a request's temperature has; max_length, whose
+// place the context has; caches, outputs, speculation, what only beams read.
+struct UnservedKey {
+  std::string_view name;
+  double neutral = 0;
+};
+constexpr UnservedKey kUnserved[] = {{"min_length"},
+                                     {"min_new_tokens"},
+                                     {"stop_strings"},
+                                     {"num_beams", 1},
+                                     {"penalty_alpha"},
+                                     {"dola_layers"},
+                                     {"top_h"},
+                                     {"typical_p", 1},
+                                     {"epsilon_cutoff"},
+                                     {"eta_cutoff"},
+                                     {"encoder_repetition_penalty", 1},
+                                     {"no_repeat_ngram_size"},
+                                     {"encoder_no_repeat_ngram_size"},
+                                     {"bad_words_ids"},
+                                     {"force_words_ids"},
+                                     {"constraints"},
+                                     {"forced_bos_token_id"},
+                                     {"forced_eos_token_id"},
+                                     {"exponential_decay_length_penalty"},
+                                     {"suppress_tokens"},
+                                     {"begin_suppress_tokens"},
+                                     {"sequence_bias"},
+                                     {"token_healing"},
+                                     {"guidance_scale", 1},
+                                     {"watermarking_config"},
+                                     {"num_return_sequences", 1}};
+
+bool says_nothing(const json::value& value, const UnservedKey& key) {
+  if (value.is_number()) {
+    // An id of 0 is an id.
+    return value.to_number<double>() == key.neutral && !key.name.starts_with("forced_");
+  }
+  return value.is_null() || value == json::value(false) || value == json::value("") ||
+         (value.is_array() && value.get_array().empty()) ||
+         (value.is_object() && value.get_object().empty());
+}
+
+Result<void> check_unserved(const json::object& object, std::string_view file) {
+  for (const UnservedKey& key : kUnserved) {
+    const json::value* value = object.if_contains(key.name);
+    if (value == nullptr || says_nothing(*value, key)) continue;
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("{} is not served; --generation-config vllm passes over the file",
+                            json::serialize(*value).substr(0, 100)),
+                fmt::format("{}:{}", file, key.name));
+  }
+  return {};
+}
+
 // eos_token_id is an id, a list of ids, or null.
 Result<void> collect_eos(const json::object& object, std::string_view file,
                          std::vector<int32_t>* ids) {
@@ -136,6 +193,7 @@ Result<GenerationConfig> read_generation_config(const weights::Checkpoint& check
   RUDDER_TRY(const json::object model, read_object(checkpoint, "config.json"));
   GenerationConfig config;
   RUDDER_TRY(json::object chosen, read_source(generation, source.from));
+  RUDDER_TRY_VOID(check_unserved(chosen, kFile));
   RUDDER_TRY(const json::object overrides, read_overrides(source.overrides));
   RUDDER_TRY_VOID(read_defaults(overrides, kOverrides));  // errors name the flag
   for (const auto& [key, value] : overrides) chosen[key] = value;

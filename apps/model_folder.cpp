@@ -42,7 +42,15 @@ Result<hub::Pulled> pull_model(const hub::PullRequest& request) {
 Result<std::string> find_model(const std::string& model, const std::string& revision) {
   std::error_code ignored;
   const bool is_there = !model.empty() && std::filesystem::exists(model, ignored);
-  if (model.empty() || is_there || hub::is_path_only(model)) {
+  const bool is_path = hub::is_path_only(model);
+  if (is_path && !is_there && !model.empty()) {
+    return fail(ErrorCode::kNotFound,
+                fmt::format("there is no folder and no file '{}', and names of the hub look like "
+                            "Qwen/Qwen3-8B (with --revision for a branch or a tag)",
+                            model),
+                "model");
+  }
+  if (model.empty() || is_there) {
     if (revision.empty()) return model;
     return fail(ErrorCode::kInvalidArgument,
                 "it is of a model that is named as on the hub (org/name), and MODEL is none",

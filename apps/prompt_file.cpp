@@ -5,6 +5,7 @@
 #include <boost/json.hpp>
 #include <fstream>
 #include <iostream>
+#include <string_view>
 #include <utility>
 
 #include "rudder/base/json.h"
@@ -64,7 +65,11 @@ Result<std::vector<PromptLine>> read_prompt_lines(const std::string& path) {
   std::vector<PromptLine> lines;
   std::string text;
   for (int number = 1; std::getline(in, text); ++number) {
-    if (text.empty()) continue;
+    // As files come from other systems: a mark of UTF-8 in front, lines that end with \r\n.
+    constexpr std::string_view kMark = "\xef\xbb\xbf";
+    if (number == 1 && text.starts_with(kMark)) text.erase(0, kMark.size());
+    if (text.ends_with('\r')) text.pop_back();
+    if (text.find_first_not_of(" \t") == std::string::npos) continue;
     PromptLine line;
     line.where = fmt::format("{}:{}", path, number);
     line.is_plain = text[0] != '{';

@@ -64,6 +64,16 @@ def test_errors_stand_in_their_lines(tmp_path, model):
         assert each["error"]["code"] == "invalid_request" and word in each["error"]["message"], each
 
 
+def test_lines_of_other_systems_are_lines(tmp_path, model):
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    lines = [json.dumps(line(name, "/v1/completions", {"model": model, "prompt": "a", "max_tokens": 1})) for name in "ab"]
+    source.write_bytes(b"\xef\xbb\xbf" + lines[0].encode() + b"\r\n\r\n \t\r\n" + lines[1].encode() + b"\r\n")
+    done = run_rudder("generate", "--input", source, "--output", target)
+    assert done.returncode == 0, done.stderr
+    got = [json.loads(text) for text in target.read_text().splitlines()]
+    assert [(each["custom_id"], each["response"]["status_code"]) for each in got] == [("a", 200), ("b", 200)]
+
+
 def test_flags_are_for_fields_that_a_body_does_not_have(tmp_path, model):
     body = {"model": model, "prompt": "The sea", "temperature": 0}
     lines = [line("a", "/v1/completions", body), line("b", "/v1/completions", {**body, "max_tokens": 2})]

@@ -4,6 +4,7 @@ embedding checkpoints, and pointers in place of files."""
 import json
 import math
 import os
+import subprocess
 
 import httpx2
 import pytest
@@ -72,6 +73,49 @@ def test_defaults_of_requests_are_judged_at_start(tmp_path):
             assert answer["usage"]["completion_tokens"] == (tokens or 4)
 
 
+# Keys of transformers' GenerationConfig: with a value that changes the tokens of an answer, and one that does not.
+UNSERVED = {
+    "min_length": (5, 0), "min_new_tokens": (5, None), "stop_strings": (["x"], []), "num_beams": (4, 1), "penalty_alpha": (0.6, None),
+    "dola_layers": ("low", None), "top_h": (0.4, None), "typical_p": (0.9, 1.0), "epsilon_cutoff": (3e-4, 0.0), "eta_cutoff": (3e-4, 0.0),
+    "encoder_repetition_penalty": (1.3, 1.0), "no_repeat_ngram_size": (3, 0), "encoder_no_repeat_ngram_size": (3, 0),
+    "bad_words_ids": ([[7]], None), "force_words_ids": ([[7]], None), "constraints": ([{}], []), "forced_bos_token_id": (0, None),
+    "forced_eos_token_id": (7, None), "exponential_decay_length_penalty": ([9, 1.1], None), "suppress_tokens": ([7], []),
+    "begin_suppress_tokens": ([7], None), "sequence_bias": ([[[7], -3.5]], {}), "token_healing": (True, False), "guidance_scale": (1.5, 1),
+    "watermarking_config": ({"bias": 2.5}, None), "num_return_sequences": (3, 1),
+}
+READ = {"temperature", "top_p", "min_p", "top_k", "repetition_penalty", "max_new_tokens", "eos_token_id"}
+WITHOUT_EFFECT = {
+    "max_length": 20, "early_stopping": True, "max_time": 1.5, "do_sample": False, "use_mtp": True, "use_cache": False,
+    "cache_implementation": "static", "cache_config": {"a": 1}, "max_cache_len": 9, "length_penalty": 1.5, "renormalize_logits": True,
+    "remove_invalid_values": True, "output_attentions": True, "output_hidden_states": True, "output_scores": True, "output_logits": True,
+    "return_dict_in_generate": True, "pad_token_id": 3, "bos_token_id": 3, "decoder_start_token_id": 3, "is_assistant": True,
+    "num_assistant_tokens": 9, "num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.3,
+    "prompt_lookup_num_tokens": 9, "max_matching_ngram_size": 2, "assistant_early_exit": 3, "assistant_lookbehind": 9,
+    "target_lookbehind": 9, "assistant_ensemble_weight": 0.3, "speculation_type": "x", "compile_config": {"a": 1}, "disable_compile": True,
+    "continuous_batching_config": {"a": 1}, "low_memory": True, "diversity_penalty": 0.3, "num_beam_groups": 2, "prefill_chunk_size": 9,
+    "_from_model_config": True, "transformers_version": "5.17.0",
+}
+
+
+def test_what_generation_config_says_besides_is_refused_or_without_effect(tmp_path):
+    for key, (value, neutral) in UNSERVED.items():
+        folder = copy_of_demo(tmp_path / key, **{"generation_config.json": json.dumps({key: value})})
+        assert f"generation_config.json:{key}" in refusal(model=folder)
+        assert run_rudder("serve", folder, "--dry-run", "--generation-config", "vllm").returncode == 0
+        (folder / "generation_config.json").write_text(json.dumps({key: neutral}))
+        assert run_rudder("serve", folder, "--dry-run").returncode == 0, key
+    folder = copy_of_demo(tmp_path / "without", **{"generation_config.json": json.dumps(WITHOUT_EFFECT)})
+    assert run_rudder("serve", folder, "--dry-run").returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (ROOT / ".venv-models" / "bin" / "python").exists(), reason="tools/setup.sh models installs it")
+def test_every_key_of_generation_config_has_a_verdict():
+    code = "import json, transformers; print(json.dumps(list(transformers.GenerationConfig().to_dict())))"
+    done = subprocess.run([ROOT / ".venv-models" / "bin" / "python", "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    assert set(json.loads(done.stdout)) == set(UNSERVED) | set(WITHOUT_EFFECT) | READ
+
+
 def test_templates_of_every_file_and_their_variables(tmp_path):
     config = json.loads((DEMO / "tokenizer_config.json").read_text())
     del config["chat_template"]
@@ -128,6 +172,32 @@ def test_files_of_an_embedding_checkpoint_are_obeyed(tmp_path):
     assert "lasttoken, mean_tokens" in refusal(model=folder)
     folder = copy_of_demo(tmp_path / "early", **{"modules.json": modules("Transformer", "Normalize", "Pooling"), "1_Pooling/config.json": mean})
     assert "modules.json: [1].type" in refusal(model=folder)
+    folder = copy_of_demo(tmp_path / "none", **{"modules.json": modules("Transformer")})
+    assert "modules.json" in refusal(model=folder)
+    told = {"prompts": {"query": "Find: "}, "default_prompt_name": "query", "truncate_dim": 40}
+    folder = copy_of_demo(tmp_path / "told", **{"modules.json": modules("Transformer", "Pooling", "Normalize"), "1_Pooling/config.json": mean,
+                                                "config_sentence_transformers.json": json.dumps(told),
+                                                "sentence_bert_config.json": json.dumps({"max_seq_length": 9})})
+    with serving(model=folder) as server:
+        ids = httpx2.post(server.url + "/tokenize", json={"prompt": "Find: a b c"}, timeout=60).json()["tokens"]
+        whole = embed(server, input=ids, dimensions=256)
+        assert embed(server) == whole[:40]
+        assert math.isclose(sum(x * x for x in embed(server, normalize=True)), 1, rel_tol=1e-5)
+        answer = httpx2.post(server.url + "/v1/embeddings", json={"input": "a b c d e f g h i j k"}, timeout=60)
+        assert answer.status_code == 400 and answer.json()["error"]["code"] == "context_length_exceeded"
+    for name, file, wrong, key in (
+        ("pooled", "1_Pooling/config.json", {**json.loads(mean), "include_prompt": False}, "include_prompt"),
+        ("normed", "2_Normalize/config.json", {"module_input_name": "token_embeddings"}, "module_input_name"),
+        ("sparse", "config_sentence_transformers.json", {**told, "model_type": "SparseEncoder"}, "model_type"),
+        ("asked", "config_sentence_transformers.json", {"default_prompt_name": "nowhere"}, "default_prompt_name"),
+        ("changed", "sentence_bert_config.json", {"config_args": {"rms_norm_eps": 0.3}}, "config_args"),
+        ("cut", "sentence_roberta_config.json", {"processing_kwargs": {"text": {"max_length": 4}}}, "processing_kwargs.text"),
+        ("rows", "sentence_bert_config.json", {"tokenizer_args": {"truncation_side": "left"}}, "tokenizer_args.truncation_side"),
+    ):
+        files = {"modules.json": modules("Transformer", "Pooling", "Normalize"), "1_Pooling/config.json": mean,
+                 "config_sentence_transformers.json": json.dumps(told), file: json.dumps(wrong)}
+        said = refusal(model=copy_of_demo(tmp_path / name, **files))
+        assert file in said and key in said, said
     folder = copy_of_demo(tmp_path / "lower", **{"modules.json": modules("Transformer", "Pooling"), "1_Pooling/config.json": mean,
                                                  "sentence_bert_config.json": json.dumps({"max_seq_length": 128, "do_lower_case": True})})
     assert "sentence_bert_config.json: do_lower_case" in refusal(model=folder)

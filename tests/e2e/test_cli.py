@@ -204,10 +204,11 @@ def test_a_row_is_there_as_soon_as_it_is_measured():
     assert len(rows) == 8 and seen[1][1] is None
 
 
-def test_missing_model_folder_is_named():
-    done = run_rudder("serve", "no/such/folder")
+@pytest.mark.parametrize("name", ["no/such/folder", "./none", "~/models/none", "huggingface.co/org/name", "org/name@main", "org/name/tree/main"])
+def test_missing_model_folder_is_named(name):
+    done = run_rudder("serve", name)
     assert done.returncode == 1
-    assert "no/such/folder" in done.stderr
+    assert f"no folder and no file '{name}'" in done.stderr and "Qwen/Qwen3-8B" in done.stderr
 
 
 @pytest.mark.parametrize("flag, hint", [

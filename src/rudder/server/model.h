@@ -27,8 +27,11 @@ struct SamplingDefaults {
 
 // What embeddings are where a request does not say it.
 struct EmbeddingDefaults {
-  std::string pooling = "last";  // or "mean"
-  bool normalised = true;        // to length 1
+  std::string pooling = "last";        // or "mean"
+  bool normalised = true;              // to length 1
+  std::string prompt;                  // before each text, but for chats and token ids
+  int32_t max_tokens = INT32_MAX;      // of an input
+  int32_t max_dimensions = INT32_MAX;  // the first ones are kept of the row, normalised or not
 };
 
 // How the model writes its tool calls and its thoughts; made at the server's start.

@@ -10,6 +10,7 @@
 
 #include "rudder/base/exact_json.h"
 #include "rudder/text/call_arguments.h"
+#include "rudder/text/call_ids.h"
 #include "rudder/text/content_parts.h"
 #include "rudder/text/files.h"
 
@@ -125,6 +126,7 @@ struct ChatPrompt::Impl {
   struct Template {
     ChatTemplate parsed;
     ArgumentForm arguments = ArgumentForm::kObject;       // of tool calls
+    bool takes_any_id = true;                             // of those
     std::set<std::string, std::less<>> roles_with_parts;  // whose contents may be parts
     TurnForms turns;
   };
@@ -188,7 +190,8 @@ Result<std::shared_ptr<const ChatPrompt>> ChatPrompt::load(const json::object& t
     const ArgumentForm arguments = find_argument_form(parsed, impl->tokens);
     auto roles = roles_with_parts(parsed, impl->tokens, arguments);
     const TurnForms turns = find_turn_forms(parsed, impl->tokens, arguments);
-    return Impl::Template{std::move(parsed), arguments, std::move(roles), turns};
+    const bool any_id = takes_any_id(parsed, impl->tokens, arguments);
+    return Impl::Template{std::move(parsed), arguments, any_id, std::move(roles), turns};
   };
   std::map<std::string, std::string, std::less<>> templates;
   if (!files.jinja.empty()) templates["default"] = files.jinja;
@@ -278,6 +281,7 @@ Result<ChatPrompt::Prepared> ChatPrompt::prepare(const json::array& messages,
     }
     fit_to_template(*message, prepared.chosen->parsed);
     fit_arguments(prepared.chosen->arguments, *message);
+    if (!prepared.chosen->takes_any_id) shorten_ids(*message);
     const bool wants_parts = prepared.chosen->roles_with_parts.contains(
         std::string_view(message->at("role").get_string()));
     RUDDER_TRY_VOID(prepare_content(*message, wants_parts, path + ".content"));

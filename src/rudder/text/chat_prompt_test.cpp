@@ -1,5 +1,6 @@
 #include "rudder/text/chat_prompt.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
@@ -194,6 +195,8 @@ TEST(ChatPrompt, TellsWhichTurnsTheTemplateRenders) {
   const TurnForms any = forms(kChatMl);
   EXPECT_TRUE(any.system_first && any.system_later && any.developer_later);
   EXPECT_TRUE(any.user_after_user && any.user_after_result && any.assistant_after_assistant);
+  EXPECT_TRUE(any.results);
+  EXPECT_FALSE(any.calls) << "it prints every role with its content";
 
   // Says what it does not know.
   const TurnForms strict = forms(
@@ -278,6 +281,41 @@ TEST(ChatPrompt, ArgumentsAreAnObjectForATemplateThatPrintsThem) {
   EXPECT_EQ(rendered("{{ c.function.name ~ c.function.arguments }}", "{\"n\":1}"), "get{\"n\":1}");
 }
 
+// Clients have ids of other servers, or none; such a template renders no others than its own.
+TEST(ChatPrompt, IdsOfCallsAreShortForATemplateThatWantsThat) {
+  constexpr std::string_view kCheck =
+      " | length != 9 %}{{ raise_exception('nine') }}{% endif %}{{ ";
+  const auto strict = load_prompt(
+      {}, fmt::format("{{% for m in messages %}}{{% for c in m.tool_calls or [] %}}{{% if c.id{}"
+                      "c.id }}}}{{% endfor %}}{{% if m.role == 'tool' %}}={{% if m.tool_call_id{}"
+                      "m.tool_call_id }}}}{{% endif %}}{{% endfor %}}",
+                      kCheck, kCheck));
+  const auto rendered = [](const ChatPrompt& chat, const json::value& id) {
+    const json::object function = {{"name", "get"}, {"arguments", json::object()}};
+    return chat
+        .render({{{"role", "user"}, {"content", "q"}},
+                 {{"role", "assistant"},
+                  {"content", ""},
+                  {"tool_calls", {{{"id", id}, {"function", function}}}}},
+                 {{"role", "tool"}, {"content", "21"}, {"tool_call_id", id}}},
+                nullptr, nullptr)
+        .value_or("refused");
+  };
+  EXPECT_EQ(rendered(*strict, "Ab3456789"), "Ab3456789=Ab3456789");
+  for (const json::value& id : {json::value("toolu_01Ab"), json::value("call-0001"),
+                                json::value(""), json::value(nullptr)}) {
+    const std::string shown = rendered(*strict, id);
+    ASSERT_EQ(shown.size(), 19u) << shown;
+    EXPECT_EQ(shown.substr(0, 9), shown.substr(10)) << "a result is its call's";
+  }
+  EXPECT_NE(rendered(*strict, "toolu_01Ab"), rendered(*strict, "toolu_01Ac"));
+  const auto any =
+      load_prompt({},
+                  "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.id }}{% endfor %}"
+                  "{% endfor %}");
+  EXPECT_EQ(rendered(*any, "toolu_01Ab"), "toolu_01Ab");
+}
+
 TEST(ChatPrompt, TellsWhetherTheTemplateRendersSeveralCalls) {
   const auto forms = [](std::string_view calls) {
     return load_prompt({},
@@ -292,6 +330,8 @@ TEST(ChatPrompt, TellsWhetherTheTemplateRendersSeveralCalls) {
                      "{{ m.tool_calls[0].function.name }}")
                    .several_calls);
   EXPECT_TRUE(forms("{{ m.tool_calls | tojson }}").results);
+  EXPECT_TRUE(forms("{{ m.tool_calls | tojson }}").calls);
+  EXPECT_TRUE(forms("{% if tools %}{{ m.tool_calls | tojson }}{% endif %}").calls);
 }
 
 }  // namespace

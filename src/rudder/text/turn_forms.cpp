@@ -55,6 +55,26 @@ class Trials {
     context_["add_generation_prompt"] = true;
   }
 
+  // A call leaves something in the prompt.
+  bool shows_call() {
+    json::array messages = {trial_message("user", 0, 0, arguments_),
+                            trial_message(kCallingVisibly, 1, 0, arguments_),
+                            trial_message(kRoleOfResults, 2, 0, arguments_)};
+    context_["messages"] = messages;
+    const Result<std::string> called = template_.render(context_);
+    messages[1].get_object().erase("tool_calls");
+    context_["messages"] = std::move(messages);
+    const Result<std::string> silent = template_.render(context_);
+    return called && (!silent || *called != *silent);
+  }
+
+  // Conversations have a tool from now on.
+  void add_tool() {
+    const json::object parameters = {{"type", "object"}, {"properties", json::object()}};
+    const json::object function = {{"name", "f"}, {"description", "f"}, {"parameters", parameters}};
+    context_["tools"] = json::array{{{"type", "function"}, {"function", function}}};
+  }
+
   // Every message of a conversation of these roles stands in the prompt, in this order.
   bool shows(std::initializer_list<std::string_view> roles) {
     json::array messages;
@@ -113,6 +133,11 @@ TurnForms find_turn_forms(const ChatTemplate& chat_template, const json::object&
                         trials.shows({"user", kCallingTwice, kRoleOfResults, kRoleOfResults});
   forms.assistant_after_assistant = !trials.shows({"user", "assistant", "user"}) ||
                                     trials.shows({"user", "assistant", "assistant", "user"});
+  // A template that prints any role with its content shows results, and leaves calls out. Others
+  // show calls where there are tools alone.
+  forms.calls = trials.shows_call();
+  trials.add_tool();
+  forms.calls = forms.calls || trials.shows_call();
   return forms;
 }
 

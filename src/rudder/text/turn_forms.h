@@ -18,7 +18,8 @@ struct TurnForms {
   bool user_after_user = true;    // two messages of the user in a row
   bool user_after_result = true;  // a message of the user behind a result of a tool
   bool assistant_after_assistant = true;
-  bool results = true;        // a call of a tool and its result
+  bool calls = true;          // a call of a tool, with its result behind it
+  bool results = true;        // that result, whether or not the call is shown
   bool several_calls = true;  // two calls in one message, with their results behind it
 };
 

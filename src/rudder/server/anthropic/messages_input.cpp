@@ -22,9 +22,10 @@ namespace {
 
 constexpr std::string_view kBillingLine = "x-anthropic-billing-header:";
 
-// `read` gets each block with its type and its path.
+// `read` gets each block with its type and its path; a string among them is a text.
 template <typename Read>
-Result<void> for_each_block(const json::value& content, const std::string& path, const Read& read) {
+Result<void> for_each_block(const json::value& content, const std::string& path, bool is_asked,
+                            History& history, const Read& read) {
   const json::array* blocks = content.if_array();
   if (blocks == nullptr) {
     return field_error(
@@ -33,9 +34,14 @@ Result<void> for_each_block(const json::value& content, const std::string& path,
   }
   for (size_t i = 0; i < blocks->size(); ++i) {
     const std::string at = fmt::format("{}[{}]", path, i);
+    const json::string* text = (*blocks)[i].if_string();
     const json::object* block = (*blocks)[i].if_object();
+    if (text != nullptr) {
+      RUDDER_TRY_VOID(read(text_part(*text), "text", at));
+      continue;
+    }
     if (block == nullptr) return field_error(ErrorCode::kInvalidArgument, "must be an object", at);
-    RUDDER_TRY(const std::string type, required_string(*block, "type", at));
+    RUDDER_TRY(const std::string type, history.part_type(*block, at, is_asked));
     RUDDER_TRY_VOID(read(*block, type, at));
   }
   return {};
@@ -126,7 +132,7 @@ Result<std::string> ConversationReader::text_of_change(const json::object& block
 
 Result<std::string> ConversationReader::text_of(const json::object& block, std::string_view type,
                                                 const std::string& path, bool is_asked) {
-  if (type == "text") return required_string(block, "text", path);
+  if (type == "text") return input_.conversation.history.text_in(block, "text", path, is_asked);
   if (type == "document") {
     RUDDER_TRY(std::string text, text_of_source(block, path, is_asked));
     const std::string_view title = string_in(block, "title");
@@ -147,7 +153,7 @@ Result<json::array> ConversationReader::read_texts(const json::value& content,
   if (content.is_string()) return json::array{text_part(content.get_string())};
   json::array parts;
   RUDDER_TRY_VOID(for_each_block(
-      content, path,
+      content, path, is_asked, input_.conversation.history,
       [&](const json::object& block, std::string_view type, const std::string& at) -> Result<void> {
         RUDDER_TRY(const std::string text, text_of(block, type, at, is_asked));
         push_text(parts, text);
@@ -169,7 +175,7 @@ Result<std::string> ConversationReader::joined_texts(const json::value& content,
 
 Result<void> ConversationReader::read_tool_result(const json::object& block,
                                                   const std::string& path) {
-  RUDDER_TRY(const std::string id, required_string(block, "tool_use_id", path));
+  const std::string_view id = string_in(block, "tool_use_id");
   std::string text;
   if (const json::value* content = block.if_contains("content");
       content != nullptr && !content->is_null()) {
@@ -185,7 +191,7 @@ Result<void> ConversationReader::read_user_message(const json::value& content,
   json::array parts;
   bool has_results = false;
   RUDDER_TRY_VOID(for_each_block(
-      content, path + ".content",
+      content, path + ".content", is_asked, input_.conversation.history,
       [&](const json::object& block, std::string_view type, const std::string& at) -> Result<void> {
         if (type == "tool_result") {
           has_results = true;
@@ -203,7 +209,7 @@ Result<void> ConversationReader::read_user_message(const json::value& content,
 
 Result<void> ConversationReader::read_tool_use(const json::object& block, const std::string& path,
                                                json::object& message) {
-  RUDDER_TRY(const std::string id, required_string(block, "id", path));
+  const std::string_view id = string_in(block, "id");
   RUDDER_TRY(const std::string name, required_string(block, "name", path));
   const json::value* given = block.if_contains("input");
   json::value input = input_.conversation.history.open_arguments(
@@ -217,7 +223,7 @@ Result<json::object> ConversationReader::read_assistant_message(const json::valu
   json::object message = {{"role", "assistant"}, {"content", ""}};
   std::string thought;
   RUDDER_TRY_VOID(for_each_block(
-      content, path,
+      content, path, false, input_.conversation.history,
       [&](const json::object& block, std::string_view type, const std::string& at) -> Result<void> {
         if (type == "tool_use") return read_tool_use(block, at, message);
         if (type == "thinking") {
@@ -242,26 +248,25 @@ Result<void> ConversationReader::read_message(const json::value& item, const std
     return field_error(ErrorCode::kInvalidArgument,
                        fmt::format("must be an object, not {}", json_type_name(item)), path);
   }
-  RUDDER_TRY(const std::string role, required_string(*message, "role", path));
+  RUDDER_TRY(std::string role, required_string(*message, "role", path));
+  if (role == "developer") role = "system";
   if (role != "user" && role != "assistant" && role != "system") {
     return field_error(ErrorCode::kInvalidArgument, "must be 'user', 'assistant' or 'system'",
                        path + ".role");
   }
   const std::string content_path = path + ".content";
-  const json::value* content = message->if_contains("content");
-  if (content == nullptr) {
-    return field_error(ErrorCode::kInvalidArgument, "is required", content_path);
-  }
-  if (content->is_string()) {
-    input_.conversation.add({{"role", role}, {"content", *content}}, path);
+  RUDDER_TRY(const json::value content,
+             input_.conversation.history.content_in(*message, path, is_asked));
+  if (content.is_string()) {
+    input_.conversation.add({{"role", role}, {"content", content}}, path);
   } else if (role == "user") {
-    RUDDER_TRY_VOID(read_user_message(*content, path, is_asked));
+    RUDDER_TRY_VOID(read_user_message(content, path, is_asked));
   } else if (role == "system") {
-    RUDDER_TRY(json::array parts, read_texts(*content, content_path, false));
+    RUDDER_TRY(json::array parts, read_texts(content, content_path, false));
     if (parts.empty()) return {};
     input_.conversation.add({{"role", role}, {"content", content_of(std::move(parts))}}, path);
   } else {
-    RUDDER_TRY(json::object read, read_assistant_message(*content, content_path));
+    RUDDER_TRY(json::object read, read_assistant_message(content, content_path));
     input_.conversation.add(std::move(read), path);
   }
   return {};

@@ -64,8 +64,9 @@ Result<std::string> EmbeddingsFormat::keep_captures(
     return fail(ErrorCode::kNumerical, "the pooled states have a value that is not a number");
   }
   const EmbeddingOptions& wanted = options_.embedding;
+  if (wanted.normalised && wanted.is_cut_last) normalise(row);
   row.resize(static_cast<size_t>(wanted.dimensions));
-  if (wanted.normalised) normalise(row);
+  if (wanted.normalised && !wanted.is_cut_last) normalise(row);
   std::string out;
   if (wanted.as_base64) {
     out.push_back('"');

@@ -36,14 +36,21 @@ void check_only(FieldReader& reader, std::string_view name,
                name);
 }
 
-void read_form(FieldReader& reader, int32_t hidden, EmbeddingOptions* options) {
+void read_form(FieldReader& reader, int32_t hidden, const EmbeddingDefaults& defaults,
+               EmbeddingOptions* options) {
   std::string encoding = "float";
   reader.string("encoding_format", kMaxChoiceBytes, &encoding);
   if (encoding != "float" && encoding != "base64") {
     reader.error(ErrorCode::kInvalidArgument, "must be 'float' or 'base64'", "encoding_format");
   }
   options->as_base64 = encoding == "base64";
-  options->dimensions = hidden;
+  options->normalised = defaults.normalised;
+  options->dimensions = std::min(hidden, defaults.max_dimensions);
+  // Who asks for a length or a number of dimensions gets them of the row that is left.
+  options->is_cut_last = options->dimensions < hidden;
+  for (const char* name : {"dimensions", "use_activation", "normalize"}) {
+    if (reader.raw(name) != nullptr) options->is_cut_last = false;
+  }
   reader.int32("dimensions", 1, hidden, &options->dimensions);
   reader.boolean("use_activation", &options->normalised);
   reader.boolean("normalize", &options->normalised);
@@ -81,8 +88,7 @@ Result<std::shared_ptr<const CaptureSpec>> read_pooling(FieldReader& reader,
 }
 
 Result<std::vector<PromptText>> read_inputs(FieldReader& reader, const GenerationScope& scope,
-                                            const Truncation& truncation, bool with_roles) {
-  const size_t max_tokens = truncation.max_tokens(scope.limits.max_seq_len - 1);
+                                            size_t max_tokens, bool with_roles) {
   if (reader.raw("messages") != nullptr) {
     RUDDER_TRY(PromptText prompt,
                render_chat(reader, scope.model, ToolFields(),
@@ -91,9 +97,11 @@ Result<std::vector<PromptText>> read_inputs(FieldReader& reader, const Generatio
     prompts.push_back(std::move(prompt));
     return prompts;
   }
-  return read_text_prompts(
-      reader, *scope.model.tokenizer,
-      {.field = "input", .max_prompts = scope.max_prompts, .max_tokens = max_tokens});
+  return read_text_prompts(reader, *scope.model.tokenizer,
+                           {.field = "input",
+                            .max_prompts = scope.max_prompts,
+                            .max_tokens = max_tokens,
+                            .prefix = scope.model.embedding.prompt});
 }
 
 Result<Prompt> embedding_prompt(PromptText prompt, const engine::RequestParams& like,
@@ -130,8 +138,7 @@ tl::expected<GenerationRequest, ApiError> parse_embeddings(std::string_view body
   read_request_id(reader, scope.is_named, &request_id);
   answer.id = "embd-" + request_id;
   answer.created = static_cast<int64_t>(std::time(nullptr));
-  answer.embedding.normalised = scope.model.embedding.normalised;
-  read_form(reader, scope.limits.geometry.hidden, &answer.embedding);
+  read_form(reader, scope.limits.geometry.hidden, scope.model.embedding, &answer.embedding);
 
   engine::RequestParams params;
   params.client_id = answer.id;
@@ -140,7 +147,9 @@ tl::expected<GenerationRequest, ApiError> parse_embeddings(std::string_view body
   read_integer(reader, "priority", &params.priority);
   params.tenant = scope.tenant;
   params.cache_salt = scope.keys.cache_salt(scope.tenant, read_cache_salt(reader));
-  const auto truncation = read_truncation(reader, scope.limits.max_seq_len - 1);
+  engine::RequestLimits limits = scope.limits;
+  limits.max_seq_len = std::min(limits.max_seq_len - 1, scope.model.embedding.max_tokens) + 1;
+  const auto truncation = read_truncation(reader, limits.max_seq_len - 1);
   if (!truncation) return tl::unexpected(to_api_error(truncation.error()));
   auto spec = read_pooling(reader, scope.limits, captures, pooling);
   if (!spec) return tl::unexpected(to_api_error(spec.error()));
@@ -148,13 +157,14 @@ tl::expected<GenerationRequest, ApiError> parse_embeddings(std::string_view body
   if (!taps) return tl::unexpected(to_api_error(taps.error()));
   const bool has_roles = taps->needs_roles() && reader.raw("messages") != nullptr;
 
-  auto prompts = read_inputs(reader, scope, *truncation, has_roles);
+  auto prompts =
+      read_inputs(reader, scope, truncation->max_tokens(limits.max_seq_len - 1), has_roles);
   if (!prompts) return tl::unexpected(to_api_error(prompts.error()));
   if (!reader.ok()) return tl::unexpected(to_api_error(reader.error()));
   answer.num_choices = static_cast<int32_t>(prompts->size());
   for (PromptText& prompt : *prompts) {
     truncate(*scope.model.tokenizer, *truncation, prompt);
-    if (auto fits = check_length(prompt, std::nullopt, scope.limits); !fits) {
+    if (auto fits = check_length(prompt, std::nullopt, limits); !fits) {
       return tl::unexpected(std::move(fits.error()));
     }
     Result<Prompt> made = embedding_prompt(std::move(prompt), params, *taps, has_roles, scope);

@@ -41,9 +41,26 @@ constexpr std::array<std::string_view, 5> kTextParts = {"input_text", "output_te
 
 constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
                                                     "tool"};
+// Of items that a conversation of OpenAI's own may have, beside those.
+constexpr std::array<std::string_view, 3> kForeignRoles = {"critic", "discriminator", "unknown"};
 
+// An item without one is a message, or a reference to one that the server has.
 std::string type_of_item(const json::object& item) {
-  return item.contains("type") ? std::string(string_in(item, "type")) : "message";
+  const json::value* type = item.if_contains("type");
+  if (type != nullptr && !type->is_null()) return std::string(string_in(item, "type"));
+  const bool refers = item.contains("id") && !item.contains("role") && !item.contains("content");
+  return refers ? "item_reference" : "message";
+}
+
+// Of a call and its result; items of some kinds have an "id" alone.
+std::string_view call_id_of(const json::object& item) {
+  const std::string_view id = string_in(item, "call_id");
+  return id.empty() ? string_in(item, "id") : id;
+}
+
+// And no data of a tool's own.
+bool is_part(const json::value& value) {
+  return value.is_object() && value.get_object().contains("type");
 }
 
 std::string joined(const json::array& parts) {
@@ -66,7 +83,7 @@ class InputReader {
   Result<void> read_reasoning(const json::object& item, const std::string& path);
   Result<void> read_function_call(const json::object& item, const std::string& path,
                                   bool is_custom);
-  Result<void> read_call_output(const json::object& item, const std::string& path);
+  void read_call_output(const json::object& item, std::string_view of, const std::string& path);
   void read_other_call(const json::object& item, const CallItem& call, const std::string& path);
   void read_summary(const json::object& item, const std::string& path);
   std::string output_text(const json::value& output, const std::string& path);
@@ -91,14 +108,17 @@ Result<json::array> InputReader::read_parts(const json::value& content, const st
   json::array parts;
   for (size_t i = 0; i < list->size(); ++i) {
     const std::string at = fmt::format("{}[{}]", path, i);
+    if (const json::string* text = (*list)[i].if_string()) {
+      parts.push_back(text_part(*text));
+      continue;
+    }
     const json::object* part = (*list)[i].if_object();
     if (part == nullptr) return field_error(ErrorCode::kInvalidArgument, "must be an object", at);
-    RUDDER_TRY(const std::string type, required_string(*part, "type", at));
-    if (type == "refusal") {
-      RUDDER_TRY(const std::string text, required_string(*part, "refusal", at));
-      parts.push_back(text_part(text));
-    } else if (std::ranges::find(kTextParts, type) != kTextParts.end()) {
-      RUDDER_TRY(const std::string text, required_string(*part, "text", at));
+    RUDDER_TRY(const std::string type, history_.part_type(*part, at, is_asked));
+    const bool is_text = std::ranges::find(kTextParts, type) != kTextParts.end();
+    if (is_text || type == "refusal") {
+      RUDDER_TRY(const std::string text,
+                 history_.text_in(*part, is_text ? "text" : "refusal", at, is_asked));
       parts.push_back(text_part(text));
     } else {
       RUDDER_TRY(const std::string text, history_.stand_in(type, at, is_asked));
@@ -120,14 +140,16 @@ json::object& InputReader::assistant(const std::string& path) {
 Result<void> InputReader::read_message(const json::object& item, const std::string& path,
                                        bool is_asked) {
   RUDDER_TRY(const std::string role, required_string(item, "role", path));
+  if (std::ranges::find(kForeignRoles, role) != kForeignRoles.end()) {
+    history_.tell(path);
+    return {};
+  }
   if (std::ranges::find(kRoles, role) == kRoles.end()) {
     return invalid_field(fmt::format("must be one of {}", fmt::join(kRoles, ", ")), path + ".role");
   }
-  const json::value* content = item.if_contains("content");
-  if (content == nullptr) {
-    return field_error(ErrorCode::kInvalidArgument, "is required", path + ".content");
-  }
-  RUDDER_TRY(json::array parts, read_parts(*content, path + ".content", is_asked));
+  RUDDER_TRY(const json::value content, history_.content_in(item, path, is_asked));
+  RUDDER_TRY(json::array parts, read_parts(content, path + ".content", is_asked));
+  if (item.contains("tool_calls")) history_.tell(path + ".tool_calls");  // those are items here
   if (role == "assistant") {
     if (is_assistants_) {
       const json::object& last = conversation_.last();
@@ -158,14 +180,17 @@ Result<void> InputReader::read_reasoning(const json::object& item, const std::st
 // looked into it.
 Result<void> InputReader::read_function_call(const json::object& item, const std::string& path,
                                              bool is_custom) {
-  RUDDER_TRY(const std::string id, required_string(item, "call_id", path));
   RUDDER_TRY(const std::string name, required_string(item, "name", path));
-  const std::string field = is_custom ? "input" : "arguments";
-  RUDDER_TRY(const std::string given, required_string(item, field, path));
-  json::value arguments =
-      is_custom ? json::value{{"input", given}}
-                : history_.open_arguments(json::value(given), fmt::format("{}.{}", path, field));
-  append_call(assistant(path), id, function_name(string_in(item, "namespace"), name),
+  json::value arguments;
+  if (is_custom) {
+    RUDDER_TRY(const std::string given, history_.text_in(item, "input", path, false));
+    arguments = json::object{{"input", given}};
+  } else {
+    const json::value* given = item.if_contains("arguments");
+    arguments =
+        history_.open_arguments(given != nullptr ? *given : json::value(), path + ".arguments");
+  }
+  append_call(assistant(path), call_id_of(item), function_name(string_in(item, "namespace"), name),
               std::move(arguments));
   return {};
 }
@@ -173,8 +198,7 @@ Result<void> InputReader::read_function_call(const json::object& item, const std
 void InputReader::read_other_call(const json::object& item, const CallItem& call,
                                   const std::string& path) {
   const std::string_view name = call.function.empty() ? string_in(item, "name") : call.function;
-  std::string_view id = string_in(item, "call_id");
-  if (id.empty()) id = string_in(item, "id");
+  const std::string_view id = call_id_of(item);
   if (name.empty() || id.empty()) return history_.tell(path);
   const json::value* given = item.if_contains(call.arguments);
   json::value arguments = history_.open_arguments(given != nullptr ? *given : json::value(),
@@ -196,7 +220,7 @@ void InputReader::push_result(std::string_view id, std::string_view text, const 
 std::string InputReader::output_text(const json::value& output, const std::string& path) {
   if (output.is_null()) return "";
   if (output.is_string()) return std::string(output.get_string());
-  if (output.is_array()) {
+  if (output.is_array() && std::ranges::all_of(output.get_array(), is_part)) {
     const size_t told = history_.num_told();
     const Result<json::array> parts = read_parts(output, path, false);
     if (parts) return joined(*parts);
@@ -209,15 +233,21 @@ std::string InputReader::output_text(const json::value& output, const std::strin
   return to_json_text(output);
 }
 
-Result<void> InputReader::read_call_output(const json::object& item, const std::string& path) {
-  RUDDER_TRY(const std::string id, required_string(item, "call_id", path));
-  const json::value* output = item.if_contains("output");
-  if (output == nullptr) output = item.if_contains("tools");  // what a search found
-  if (output == nullptr) {
-    return field_error(ErrorCode::kInvalidArgument, "is required", path + ".output");
+// Of a call that the model is shown. One of a server's own has no id, and is not shown either.
+void InputReader::read_call_output(const json::object& item, std::string_view of,
+                                   const std::string& path) {
+  const bool is_function = of == "function_call" || of == "custom_tool_call";
+  const bool is_known = is_function || std::ranges::any_of(kCallItems, [&](const CallItem& call) {
+                          return call.type == of || call.type == fmt::format("{}_call", of);
+                        });
+  const std::string_view id = call_id_of(item);
+  if (!is_known || (!is_function && id.empty())) return history_.tell(path);
+  for (const char* name : {"output", "tools", "status"}) {  // of a search; of a patch
+    const json::value* output = item.if_contains(name);
+    if (output == nullptr || output->is_null()) continue;
+    return push_result(id, output_text(*output, fmt::format("{}.{}", path, name)), path);
   }
-  push_result(id, output_text(*output, path + ".output"), path);
-  return {};
+  push_result(id, "", path);
 }
 
 // What stands for the conversation before it; nobody else's can be read.
@@ -236,15 +266,19 @@ Result<void> InputReader::read(const json::value& value, const std::string& path
     return field_error(ErrorCode::kInvalidArgument,
                        fmt::format("must be an object, not {}", json_type_name(value)), path);
   }
-  std::string type = "message";
-  if (item->contains("type")) {
+  std::string type = type_of_item(*item);
+  if (type.empty()) {
     RUDDER_TRY(type, required_string(*item, "type", path));
   }
   if (type == "message") return read_message(*item, path, is_asked);
   if (type == "reasoning") return read_reasoning(*item, path);
   if (type == "function_call") return read_function_call(*item, path, false);
   if (type == "custom_tool_call") return read_function_call(*item, path, true);
-  if (type.ends_with("_output")) return read_call_output(*item, path);
+  constexpr std::string_view kOutput = "_output";
+  if (type.ends_with(kOutput)) {
+    read_call_output(*item, std::string_view(type).substr(0, type.size() - kOutput.size()), path);
+    return {};
+  }
   if (type.starts_with("compaction")) {
     read_summary(*item, path);
     return {};

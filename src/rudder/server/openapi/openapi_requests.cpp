@@ -59,34 +59,39 @@ constexpr std::string_view kSchemas = R"json({
   },
   "ResponseInputItem": {
     "oneOf": [
-      {"type": "object", "required": ["role", "content"], "properties": {
+      {"type": "object", "required": ["role"], "properties": {
         "type": {"type": "string", "enum": ["message"], "default": "message"},
-        "role": {"type": "string", "enum": ["user", "assistant", "system", "developer", "tool"]},
-        "content": {"oneOf": [{"type": "string"}, {"type": "array", "items": {"$ref": "#/components/schemas/TextPart"}}]}}},
-      {"type": "object", "required": ["type", "call_id", "name", "arguments"], "properties": {"type": {"type": "string", "enum": ["function_call"]},
-        "call_id": {"type": "string"}, "name": {"type": "string"}, "namespace": {}, "arguments": {"type": "string"}}},
-      {"type": "object", "required": ["type", "call_id", "name", "input"], "properties": {"type": {"type": "string", "enum": ["custom_tool_call"]},
-        "call_id": {"type": "string"}, "name": {"type": "string"}, "namespace": {}, "input": {"type": "string"}}},
-      {"type": "object", "required": ["type", "call_id", "output"], "properties": {"type": {"type": "string", "enum": ["function_call_output", "custom_tool_call_output"]},
-        "call_id": {"type": "string"}, "output": {"description": "A text, parts, or data of the tool's own."}}},
+        "role": {"type": "string", "enum": ["user", "assistant", "system", "developer", "tool", "critic", "discriminator", "unknown"],
+          "description": "Messages of the last three are left out."},
+        "content": {"$ref": "#/components/schemas/ChatContent"}}},
+      {"type": "object", "required": ["type", "name"], "properties": {"type": {"type": "string", "enum": ["function_call"]},
+        "call_id": {}, "name": {"type": "string"}, "namespace": {}, "arguments": {"description": "JSON as a text, or an object."}}},
+      {"type": "object", "required": ["type", "name"], "properties": {"type": {"type": "string", "enum": ["custom_tool_call"]},
+        "call_id": {}, "name": {"type": "string"}, "namespace": {}, "input": {"type": ["string", "null"]}}},
+      {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "enum": ["function_call_output", "custom_tool_call_output"]},
+        "call_id": {}, "output": {"description": "A text, parts, or data of the tool's own."}}},
       {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "description": "Items that no model can read are left out.",
         "not": {"enum": ["message", "function_call", "custom_tool_call", "function_call_output", "custom_tool_call_output", "reasoning"]}}}}]
   },
   "TextPart": {
     "description": "Parts of other types have a stand-in, but for the question.",
     "oneOf": [
-      {"type": "object", "required": ["type", "text"], "properties": {"type": {"type": "string", "enum": ["text", "input_text", "output_text"]}, "text": {"type": "string"}}},
-      {"type": "object", "required": ["type", "refusal"], "properties": {"type": {"type": "string", "enum": ["refusal"]}, "refusal": {"type": "string"}}},
+      {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "enum": ["text", "input_text", "output_text"]},
+        "text": {"type": ["string", "null"], "x-refused": "null or absent, in the question"}}},
+      {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "enum": ["refusal"]},
+        "refusal": {"type": ["string", "null"], "x-refused": "null or absent, in the question"}}},
       {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "not": {"enum": ["text", "input_text", "output_text", "refusal"]}}}}]
   },
   "MessageCountRequest": {
     "type": "object", "required": ["messages"],
     "properties": {
       "model": {"type": ["string", "null"]},
-      "messages": {"type": "array", "minItems": 1, "x-refused": "where nothing in it can be read", "items": {"type": "object", "required": ["role", "content"], "properties": {
-        "role": {"type": "string", "enum": ["user", "assistant", "system"]},
-        "content": {"oneOf": [{"type": "string"}, {"type": "array", "items": {"$ref": "#/components/schemas/MessageInputBlock"}}]}}}},
-      "system": {"oneOf": [{"type": "string"}, {"type": "null"}, {"type": "array", "items": {"$ref": "#/components/schemas/MessageTextBlock"}}]},
+      "messages": {"type": "array", "minItems": 1, "x-refused": "where nothing in it can be read", "items": {"type": "object", "required": ["role"], "properties": {
+        "role": {"type": "string", "enum": ["user", "assistant", "system", "developer"]},
+        "content": {"x-refused": "null or absent, in the question", "oneOf": [{"type": "string"}, {"type": "null"},
+          {"type": "array", "items": {"oneOf": [{"type": "string"}, {"$ref": "#/components/schemas/MessageInputBlock"}]}}]}}}},
+      "system": {"oneOf": [{"type": "string"}, {"type": "null"},
+        {"type": "array", "items": {"oneOf": [{"type": "string"}, {"$ref": "#/components/schemas/MessageTextBlock"}]}}]},
       "tools": {"type": ["array", "null"], "maxItems": 1024, "x-refused": "two of one name", "items": {
         "description": "Those with an input_schema; others, by their type, are left out.", "oneOf": [
         {"type": "object", "required": ["name", "input_schema"], "properties": {
@@ -121,14 +126,16 @@ constexpr std::string_view kSchemas = R"json({
   },
   "MessageInputBlock": {
     "oneOf": [
-      {"type": "object", "required": ["type", "text"], "properties": {"type": {"type": "string", "enum": ["text"]}, "text": {"type": "string"}}},
-      {"type": "object", "required": ["type", "tool_use_id"], "properties": {"type": {"type": "string", "enum": ["tool_result"]}, "tool_use_id": {"type": "string"},
-        "content": {"oneOf": [{"type": "string"}, {"type": "null"}, {"type": "array", "items": {"$ref": "#/components/schemas/MessageTextBlock"}}]}}},
+      {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "enum": ["text"]},
+        "text": {"type": ["string", "null"], "x-refused": "null or absent, in the question"}}},
+      {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "enum": ["tool_result"]}, "tool_use_id": {},
+        "content": {"oneOf": [{"type": "string"}, {"type": "null"},
+          {"type": "array", "items": {"oneOf": [{"type": "string"}, {"$ref": "#/components/schemas/MessageTextBlock"}]}}]}}},
       {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "not": {"enum": ["text", "tool_result"]},
         "description": "Calls and thoughts in messages of the assistant; what no model can read has a stand-in, but for the question."}}}]
   },
   "MessageTextBlock": {"oneOf": [
-    {"type": "object", "required": ["type", "text"], "properties": {"type": {"type": "string", "enum": ["text"]}, "text": {"type": "string"}}},
+    {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "enum": ["text"]}, "text": {"type": ["string", "null"]}}},
     {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "not": {"enum": ["text"]}}}}]},
   "EmbeddingRequest": {
     "type": "object",
@@ -193,17 +200,17 @@ constexpr std::string_view kSchemas = R"json({
     {"type": "array", "minItems": 1, "items": {"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/TokenId"}}}]},
   "ChatMessages": {"type": ["array", "null"], "minItems": 1, "items": {"$ref": "#/components/schemas/ChatInputMessage"}},
   "ChatInputMessage": {"oneOf": [
-    {"type": "object", "required": ["role", "content"], "properties": {"role": {"type": "string", "enum": ["user", "system", "developer"]},
+    {"type": "object", "required": ["role"], "properties": {"role": {"type": "string", "enum": ["user", "system", "developer"]},
       "content": {"$ref": "#/components/schemas/ChatContent"}}},
-    {"type": "object", "required": ["role"], "properties": {"role": {"type": "string", "enum": ["tool"]},
-      "content": {"oneOf": [{"type": "null"}, {"$ref": "#/components/schemas/ChatContent"}]}, "tool_call_id": {"type": ["string", "null"]}}},
+    {"type": "object", "required": ["role"], "properties": {"role": {"type": "string", "enum": ["tool", "function"]},
+      "content": {"description": "A text, parts, or data of the tool's own."}, "tool_call_id": {"type": ["string", "null"]}}},
     {"type": "object", "required": ["role"], "properties": {"role": {"type": "string", "enum": ["assistant"]},
-      "content": {"oneOf": [{"type": "null"}, {"$ref": "#/components/schemas/ChatContent"}]},
+      "content": {"$ref": "#/components/schemas/ChatContent"},
       "reasoning_content": {"type": ["string", "null"]},
       "tool_calls": {"type": ["array", "null"], "items": {"type": "object", "required": ["function"], "properties": {
         "function": {"type": "object", "required": ["name"], "properties": {
           "name": {"type": "string"}, "arguments": {"description": "JSON as a text, or an object."}}}}}}}}]},
-  "ChatContent": {"oneOf": [{"type": "string"}, {"type": "array", "items": {"oneOf": [{"type": "string"}, {"$ref": "#/components/schemas/TextPart"}]}}]},
+  "ChatContent": {"x-refused": "null or absent, in the question", "oneOf": [{"type": "string"}, {"type": "null"}, {"type": "array", "items": {"oneOf": [{"type": "string"}, {"$ref": "#/components/schemas/TextPart"}]}}]},
   "TokenizeRequest": {
     "type": "object",
     "properties": {

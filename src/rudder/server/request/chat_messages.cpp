@@ -7,8 +7,10 @@
 #include <boost/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "rudder/base/json.h"
+#include "rudder/server/request/message_parts.h"
 #include "rudder/text/message_marks.h"
 
 namespace rudder::server {
@@ -17,9 +19,11 @@ namespace json = boost::json;
 
 namespace {
 
+// The role as templates know it: results of what were functions before there were tools are a
+// tool's.
 Result<std::string> read_role(const json::object& message, const std::string& path) {
-  constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
-                                                      "tool"};
+  constexpr std::array<std::string_view, 6> kRoles = {"system",    "developer", "user",
+                                                      "assistant", "tool",      "function"};
   const json::value* role = message.if_contains("role");
   if (role == nullptr || !role->is_string())
     return invalid_field("must be a string", path + ".role");
@@ -28,7 +32,7 @@ Result<std::string> read_role(const json::object& message, const std::string& pa
     return invalid_field("must be one of system, developer, user, assistant and tool",
                          path + ".role");
   }
-  return std::string(name);
+  return std::string(name == "function" ? "tool" : name);
 }
 
 // "" where there is none.
@@ -52,17 +56,23 @@ Result<std::string> read_part(const json::value& item, const std::string& path, 
   if (item.is_string()) return std::string(item.get_string());
   const json::object* part = item.if_object();
   if (part == nullptr) return invalid_field("must be an object", path);
-  const json::value* type = part->if_contains("type");
-  if (type == nullptr || !type->is_string()) {
-    return invalid_field("must be a string", path + ".type");
+  RUDDER_TRY(const std::string type, history.part_type(*part, path, is_asked));
+  const std::string_view field = text_field(type);
+  if (!field.empty()) return history.text_in(*part, field, path, is_asked);
+  // Clients of another API send a result of a tool as a part of the user's.
+  const json::value* result = type == "tool_result" ? part->if_contains("content") : nullptr;
+  if (result == nullptr) return history.stand_in(type, path, is_asked);
+  if (result->is_string()) return std::string(result->get_string());
+  std::string text;
+  if (!result->is_array()) return to_json_text(*result);
+  for (size_t i = 0; i < result->get_array().size(); ++i) {
+    RUDDER_TRY(
+        const std::string more,
+        read_part(result->get_array()[i], fmt::format("{}.content[{}]", path, i), false, history));
+    if (!text.empty()) text += '\n';
+    text += more;
   }
-  const std::string_view field = text_field(type->get_string());
-  if (field.empty()) return history.stand_in(type->get_string(), path, is_asked);
-  const json::value* text = part->if_contains(field);
-  if (text == nullptr || !text->is_string()) {
-    return invalid_field("must be a string", fmt::format("{}.{}", path, field));
-  }
-  return std::string(text->get_string());
+  return text;
 }
 
 // Every part becomes one of type "text".
@@ -92,14 +102,32 @@ void open_custom_call(json::object& call) {
   call = {{"id", call["id"]}, {"type", "function"}, {"function", std::move(function)}};
 }
 
-// Each call's function.arguments are an object, or the text of one.
+// A call as it was before there were tools.
+void open_function_call(json::object& message) {
+  const json::value* call = message.if_contains("function_call");
+  if (call == nullptr || !call->is_object() || message.contains("tool_calls")) return;
+  const json::value* name = call->get_object().if_contains("name");
+  message["tool_calls"] = json::array{{{"id", name != nullptr ? *name : json::value("")},
+                                       {"type", "function"},
+                                       {"function", *call}}};
+}
+
+// Each call's function.arguments are an object, or the text of one. Calls of a kind that no
+// function is are left out.
 Result<void> open_calls(json::value& tool_calls, const std::string& path, History& history) {
   json::array* calls = tool_calls.if_array();
   if (calls == nullptr) return invalid_field("must be a list", path);
-  for (size_t i = 0; i < calls->size(); ++i) {
+  json::array given = std::move(*calls);
+  calls->clear();
+  for (size_t i = 0; i < given.size(); ++i) {
     const std::string call_path = fmt::format("{}[{}].function", path, i);
-    json::object* call = (*calls)[i].if_object();
+    json::object* call = given[i].if_object();
     if (call != nullptr) open_custom_call(*call);
+    if (call != nullptr && !call->contains("function") && !string_in(*call, "type").empty() &&
+        string_in(*call, "type") != "function") {
+      history.tell(fmt::format("{}[{}]", path, i));
+      continue;
+    }
     json::value* function_value = call != nullptr ? call->if_contains("function") : nullptr;
     json::object* function = function_value != nullptr ? function_value->if_object() : nullptr;
     if (function == nullptr) return invalid_field("must be an object", call_path);
@@ -109,6 +137,7 @@ Result<void> open_calls(json::value& tool_calls, const std::string& path, Histor
     }
     json::value& arguments = (*function)["arguments"];
     arguments = history.open_arguments(arguments, call_path + ".arguments");
+    calls->push_back(std::move(given[i]));
   }
   return {};
 }
@@ -130,6 +159,7 @@ Result<void> check_turn(json::object& message, const std::string& role, const st
       return invalid_field("must be a string", fmt::format("{}.{}", path, name));
     }
   }
+  if (role == "assistant") open_function_call(message);
   json::value* calls = message.if_contains("tool_calls");
   if (calls == nullptr) return {};
   if (calls->is_null() || (calls->is_array() && calls->get_array().empty())) {
@@ -139,7 +169,19 @@ Result<void> check_turn(json::object& message, const std::string& role, const st
   if (role != "assistant") {
     return invalid_field("only an assistant's message has tool calls", path + ".tool_calls");
   }
-  return open_calls(*calls, path + ".tool_calls", history);
+  RUDDER_TRY_VOID(open_calls(*calls, path + ".tool_calls", history));
+  if (calls->get_array().empty()) message.erase("tool_calls");
+  return {};
+}
+
+// What an assistant's message without a content says in another field.
+Result<std::string> said_elsewhere(const json::object& message, const std::string& path,
+                                   History& history) {
+  const std::string_view refusal = string_in(message, "refusal");
+  if (!refusal.empty()) return std::string(refusal);
+  const json::value* audio = message.if_contains("audio");
+  if (audio == nullptr || !audio->is_object()) return std::string();
+  return history.stand_in("audio", path + ".audio", false);
 }
 
 // Of retrieval: the template's variable of that name.
@@ -183,13 +225,20 @@ Result<json::object> normalise_message(const json::value& item, const std::strin
   const std::string content_path = path + ".content";
   json::value* content = message.if_contains("content");
   if (content == nullptr || content->is_null()) {
-    // An answer of calls or of thoughts alone has none, and comes back as it was sent.
-    if (role != "assistant" && role != "tool") {
-      return invalid_field("must be a string or a list of parts", content_path);
+    // An answer of calls or of thoughts alone has none, and comes back as it was sent. Templates
+    // that trim or join it know no null.
+    json::value& text = message["content"];
+    if (role == "assistant") {
+      RUDDER_TRY(text, said_elsewhere(message, path, history));
+    } else if (role == "tool") {
+      text = "";
+    } else {
+      RUDDER_TRY(text, history.content_in(*given, path, is_asked));
     }
-    message["content"] = "";  // templates that trim or join it know no null
   } else if (content->is_array()) {
     RUDDER_TRY_VOID(normalise_parts(content->get_array(), content_path, is_asked, history));
+  } else if (role == "tool" && !content->is_string()) {
+    message["content"] = to_json_text(*content);  // data of the tool's own
   } else if (!content->is_string()) {
     return invalid_field(
         fmt::format("must be a string or a list of parts, not {}", json_type_name(*content)),
@@ -260,12 +309,11 @@ std::string echoed_message(const json::object& body) {
   std::string text;
   if (!content->is_array()) return text;
   for (const json::value& part : content->get_array()) {
-    const json::string* whole = part.if_string();
-    const std::string_view field =
-        whole != nullptr ? std::string_view() : text_field(part.at("type").as_string());
-    if (whole == nullptr && field.empty()) continue;  // not shown either
+    History untold;  // what is not shown is not repeated either
+    const Result<std::string> shown = read_part(part, "", false, untold);
+    if (!shown || shown->empty()) continue;
     if (!text.empty()) text += "\n";
-    text += whole != nullptr ? *whole : part.at(field).as_string();
+    text += *shown;
   }
   return text;
 }

@@ -41,9 +41,10 @@ enum class Api : uint8_t {
 
 // Vectors of embeddings, from the pooled states to what the client gets.
 struct EmbeddingOptions {
-  bool as_base64 = false;  // else a list of numbers
-  bool normalised = true;  // to length 1
-  int32_t dimensions = 0;  // the first so many are kept
+  bool as_base64 = false;    // else a list of numbers
+  bool normalised = true;    // to length 1
+  int32_t dimensions = 0;    // the first so many are kept, and then normalised
+  bool is_cut_last = false;  // normalised as a whole instead
 };
 
 // Of /v1/rerank.

@@ -27,6 +27,16 @@ class History {
   // is about it.
   Result<std::string> stand_in(std::string_view type, const std::string& path, bool is_asked);
 
+  // What a history may lack without a word of it lost: null counts as absent. Where the question
+  // lacks it, an Error. `path` is the object's.
+  Result<std::string> text_in(const boost::json::object& object, std::string_view name,
+                              const std::string& path, bool is_asked);
+  Result<boost::json::value> content_in(const boost::json::object& message, const std::string& path,
+                                        bool is_asked);
+  // The type of a part: "text" where it says none and has a text.
+  Result<std::string> part_type(const boost::json::object& part, const std::string& path,
+                                bool is_asked);
+
   // The arguments of a call: an object, or the text of one as it was written. Others, such as those
   // of a call that was cut off, are kept as a text in an object.
   boost::json::value open_arguments(const boost::json::value& arguments, const std::string& path);

@@ -106,7 +106,9 @@ void pass_over_known_fields(FieldReader& reader) {
     reader.string(name, size_limit("user"), &text);
   }
   for (const char* name : {"store", "spaces_between_special_tokens"}) reader.boolean(name, &flag);
-  for (const char* name : {"metadata", "vllm_xargs"}) reader.object(name);
+  reader.object("metadata");
+  const boost::json::object* others = reader.object("vllm_xargs");  // for plugins of others
+  if (others != nullptr && !others->empty()) reader.ignore("vllm_xargs");
   read_real(reader, "length_penalty", &number);
 }
 

@@ -47,8 +47,9 @@ Result<PromptText> take_ids(const text::Tokenizer& tokenizer, const json::array&
 Result<PromptText> read_one(const text::Tokenizer& tokenizer, const json::value& value,
                             std::string path, bool add_special_tokens, const PromptLimits& limits) {
   if (value.is_string()) {
-    return encode_text(tokenizer, value.get_string(), std::move(path), add_special_tokens,
-                       limits.max_tokens, limits.lookup);
+    const std::string text = std::string(limits.prefix).append(value.get_string());
+    return encode_text(tokenizer, text, std::move(path), add_special_tokens, limits.max_tokens,
+                       limits.lookup);
   }
   if (value.is_array()) return take_ids(tokenizer, value.get_array(), std::move(path));
   return invalid_field(

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "rudder/base/result.h"
@@ -31,6 +32,7 @@ struct PromptLimits {
   int32_t max_prompts = 1;
   // A text of more tokens is not encoded any further.
   size_t max_tokens = SIZE_MAX;
+  std::string_view prefix = {};  // before each text; not before token ids
   TokenLookup lookup = {};
 };
 

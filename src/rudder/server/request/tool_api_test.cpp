@@ -297,8 +297,8 @@ TEST(ToolApi, TemplatesGetToolsAndEarlierCalls) {
       "{}",
       "{{ tools[0].function.name if tools else 'none' }} {{ reasoning_effort }} "
       "{{ enable_thinking }}{% for m in messages %}|{{ m.role }}:{{ m.reasoning_content }}:"
-      "{% for c in m.tool_calls %}{{ c.function.arguments.place }}{% endfor %}{{ m.content }}"
-      "{% endfor %}<think>");
+      "{% for c in m.tool_calls %}{{ c.function.name }} {{ c.function.arguments.place }}"
+      "{% endfor %}{{ m.content }}{% endfor %}<think>");
   ASSERT_TRUE(chat) << chat.error().to_string();
   model.chat = *chat;
   const Result<ModelDialect> found = find_dialect(model, "", "qwen3");
@@ -323,9 +323,9 @@ TEST(ToolApi, TemplatesGetToolsAndEarlierCalls) {
     return model.tokenizer->decode(parsed->prompts[0].request.params().prompt, false);
   };
   EXPECT_EQ(prompt(R"(,"reasoning_effort":"high")"),
-            "get_weather high |user::hi|assistant:hm:Oslo|tool::rain<think>");
+            "get_weather high |user::hi|assistant:hm:get_weather Oslo|tool::rain<think>");
   EXPECT_EQ(prompt(R"(,"reasoning_effort":"none","tool_choice":"none")"),
-            "none none False|user::hi|assistant:hm:Oslo|tool::rain<think>");
+            "none none False|user::hi|assistant:hm:get_weather Oslo|tool::rain<think>");
 }
 
 // What stop strings are looked for in is the engine's: it is told where the thoughts are.

@@ -64,7 +64,7 @@ class TurnFolder {
   TurnFolder(const text::TurnForms& forms, History& history) : forms_(forms), history_(history) {}
 
   void add(json::object message, const std::string& path) {
-    if (!forms_.results) say_calls(message, path);
+    if (!forms_.calls || !forms_.results) say_calls(message, path);
     const std::string role(role_of_turn(message));
     const bool keeps_role = !is_instruction(role) || has_turn(role);
     const bool joins = keeps_role ? !may_follow(role) : is_preamble() || !may_follow("user");
@@ -95,9 +95,10 @@ class TurnFolder {
   // What is there so far is the instructions in front, which more of them join.
   bool is_preamble() const { return turns_.size() == 1 && is_instruction(last_role()); }
 
-  // Of a template that knows no tools: calls are the assistant's text, results are the user's.
+  // Of a template that shows no calls these are the assistant's text; of one that shows no results
+  // these are the user's.
   void say_calls(json::object& message, const std::string& path) {
-    if (role_of_turn(message) == "tool") {
+    if (!forms_.results && role_of_turn(message) == "tool") {
       message["role"] = "user";
       history_.tell(path);
     }

@@ -23,8 +23,11 @@ namespace {
 constexpr std::array<std::string_view, 5> kOtherFields = {
     "capture", "capture_wait", "return_steered_tokens", "steering_pair", "stop_when"};
 // Of other servers' fields, and of ours in a wrong spelling.
-constexpr std::array<std::string_view, 5> kPrefixes = {"sae_", "patch", "capture", "control_vector",
-                                                       "intervention"};
+constexpr std::array<std::string_view, 8> kPrefixes = {"sae_",           "patch",        "capture",
+                                                       "control_vector", "intervention", "clamp",
+                                                       "feature_clamp",  "ablat"};
+// Of these, what no client calls anything else.
+constexpr std::array<std::string_view, 2> kForeign = {"control_vector", "intervention"};
 // Wherever in a name.
 constexpr std::string_view kStem = "steer";
 // What these hold is the client's: conversations, schemas, tables of tokens. Any key may be there.
@@ -61,6 +64,18 @@ std::string as_written_here(std::string_view name) {
     before = letter;
   }
   return out;
+}
+
+bool is_own_in_any_spelling(std::string_view name) {
+  constexpr size_t kLongest = 32;
+  return is_own(name) || (name.size() <= kLongest && is_own(as_written_here(name)));
+}
+
+// Whatever it stands in, a name as `written` here is about steering.
+bool is_foreign(std::string_view written) {
+  return written.find(kStem) != std::string_view::npos ||
+         std::ranges::any_of(kForeign,
+                             [&](std::string_view prefix) { return written.starts_with(prefix); });
 }
 
 // The field of ours that a client must have meant by an unknown name; empty where it looks like
@@ -135,7 +150,7 @@ Result<void> scan(const json::value& value, const Spot& at, bool is_label) {
   for (const auto& [key, inner] : value.get_object()) {
     const Spot spot = {&at, {key.data(), key.size()}};
     if (asks_nothing(inner)) continue;
-    if (is_own(spot.name)) return misplaced(spot);
+    if (is_own_in_any_spelling(spot.name)) return misplaced(spot);
     if (!is_label || inner.is_structured()) {
       const std::string_view meant = meant_field(spot.name);
       if (!meant.empty()) return misspelled(meant, spot);
@@ -149,14 +164,33 @@ bool is_among(std::span<const std::string_view> names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
 
-// Fields of ours in an object that holds the client's words, itself.
+// A field of ours, or of others in its place, in an object that holds the client's words. Of a part
+// of a message, where it is no plain value.
+Result<void> check_field(const Spot& spot, const json::value& value, bool is_part) {
+  constexpr size_t kLongest = 256;
+  if (asks_nothing(value) || (is_part && !value.is_structured())) return {};
+  if (is_own(spot.name)) return misplaced(spot);
+  if (!value.is_structured() || spot.name.size() > kLongest) return {};
+  return is_foreign(as_written_here(spot.name)) ? misspelled("steering", spot) : Result<void>();
+}
+
+// Fields of ours in such an object itself, and in the parts of a message.
 Result<void> scan_fields(const json::object& object, const Spot& at) {
   for (const auto& [key, inner] : object) {
     const Spot spot = {&at, {key.data(), key.size()}};
-    if (is_own(spot.name) && !asks_nothing(inner)) return misplaced(spot);
+    RUDDER_TRY_VOID(check_field(spot, inner, false));
     const json::object* below = inner.if_object();
     if (below != nullptr && is_among(kWrappers, spot.name)) {
       RUDDER_TRY_VOID(scan_fields(*below, spot));
+    }
+    const json::array* parts = spot.name == "content" ? inner.if_array() : nullptr;
+    for (size_t i = 0; parts != nullptr && i < parts->size(); ++i) {
+      const json::object* part = (*parts)[i].if_object();
+      if (part == nullptr) continue;
+      const Spot item = {&spot, {}, i};
+      for (const auto& [name, value] : *part) {
+        RUDDER_TRY_VOID(check_field({&item, {name.data(), name.size()}}, value, true));
+      }
     }
   }
   return {};
@@ -187,7 +221,7 @@ bool says_taps(std::string_view given) {
   for (const std::string_view prefix : {"x_", "rudder_", "vllm_", "sglang_"}) {
     if (name.starts_with(prefix)) name.remove_prefix(prefix.size());
   }
-  return is_own(name) || name.find(kStem) != std::string_view::npos;
+  return is_own(name) || is_foreign(name);
 }
 
 Result<void> refuse_taps_beside_body(std::string_view query, const std::vector<HttpField>& header) {

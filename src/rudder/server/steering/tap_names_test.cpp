@@ -58,15 +58,40 @@ TEST(TapNames, AreRefusedInEveryCarrier) {
   }
   EXPECT_EQ(refused(R"({"tools":[{"function":{"name":"f","capture":{"a":1}}}]})"),
             "tools[0].function.capture");
+  EXPECT_EQ(refused(R"({"messages":[{"content":[{"type":"text","text":"a"},{"steering":[1]}]}]})"),
+            "messages[0].content[1].steering");
+  for (const char* item : {"messages", "tools", "input"}) {
+    EXPECT_EQ(refused(fmt::format(R"({{"{}":[{{"steer_vector_request":{{"scale":2}}}}]}})", item)),
+              fmt::format("{}[0].steer_vector_request", item));
+  }
+  EXPECT_EQ(refused(R"({"response_format":{"type":"text","controlVectors":[1]}})"),
+            "response_format.controlVectors");
+  EXPECT_EQ(refused(R"({"metadata":{"Steering":"calm"}})"), "metadata.Steering");
 }
 
 // As other servers and papers call them, and as other languages write them.
 TEST(TapNames, AreRefusedInEverySpelling) {
-  for (const char* name :
-       {"Steering", "STEERING", "steering-config", "steeringConfig", "activationSteering",
-        "activation_steering", "Activation-Steering", "steer_vector_request", "feature_steering",
-        "control_vector", "controlVectors", "control-vectors", "interventions", "saeFeatures",
-        "patchSweep", "Capture", "stopWhen", "stop-when"}) {
+  for (const char* name : {"Steering",
+                           "STEERING",
+                           "steering-config",
+                           "steeringConfig",
+                           "activationSteering",
+                           "activation_steering",
+                           "Activation-Steering",
+                           "steer_vector_request",
+                           "feature_steering",
+                           "control_vector",
+                           "controlVectors",
+                           "control-vectors",
+                           "interventions",
+                           "saeFeatures",
+                           "patchSweep",
+                           "Capture",
+                           "stopWhen",
+                           "stop-when",
+                           "clamps",
+                           "featureClamps",
+                           "ablation"}) {
     EXPECT_EQ(refused(fmt::format(R"({{"{}":{{"name":"calm"}}}})", name)), name);
     EXPECT_EQ(refused(fmt::format(R"({{"extra_body":{{"{}":{{"name":"calm"}}}}}})", name)),
               fmt::format("extra_body.{}", name));
@@ -83,6 +108,8 @@ TEST(TapNames, AreRefusedBesideTheBody) {
   EXPECT_EQ(refused_beside("", {{"x-rudder-steering-scale", "2"}}),
             "header.x-rudder-steering-scale");
   EXPECT_EQ(refused_beside("", {{"capture", "1"}}), "header.capture");
+  EXPECT_EQ(refused_beside("", {{"x-control-vector", "calm"}}), "header.x-control-vector");
+  EXPECT_EQ(refused_beside("", {{"interventions", "calm"}}), "header.interventions");
   EXPECT_EQ(refused_beside("a=b&steering=calm", {}), "query.steering");
   EXPECT_EQ(refused_beside("stop_when", {}), "query.stop_when");
   EXPECT_EQ(refused_beside("steer-vector=a&b", {}), "query.steer-vector");
@@ -101,6 +128,8 @@ TEST(TapNames, WordsOfTheClientsAreNot) {
            R"({"steering":{"name":"calm"},"capture":{"response":{"sites":{}}}})",
            R"({"return_steered_tokens":true,"steering_pair":true,"capture_wait":true})",
            R"({"messages":[{"role":"user","content":[{"type":"text","steering":"x"}]}]})",
+           R"({"messages":[{"content":[{"type":"tool_use","input":{"steering":{"a":1}}}]}]})",
+           R"({"input":[{"type":"apply_patch_call","patch":{"a":1},"action":{"steer":[1]}}]})",
            R"({"tools":[{"function":{"name":"f","parameters":{"properties":{"steering":{}}}}}]})",
            R"({"response_format":{"json_schema":{"schema":{"properties":{"capture":{"a":1}}}}}})",
            R"({"json_schema":{"properties":{"steering":{"type":"string"}}}})",
