@@ -25,6 +25,12 @@ std::string layers_text(const model::ModelSpec& spec) {
   if (const auto* const mlp = gated_mlp_of(spec.layers.front())) {
     text += fmt::format(", MLP {}", mlp->width);
   }
+  for (const model::LayerSpec& layer : spec.layers) {
+    const model::Experts* const experts = experts_of(layer);
+    if (experts == nullptr) continue;
+    text += fmt::format(", {} of {} experts {}", experts->chosen, experts->count, experts->width);
+    break;
+  }
   text += ")";
   windows.erase(0);
   for (const int32_t window : windows) text += fmt::format(", window {}", window);

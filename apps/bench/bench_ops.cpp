@@ -44,7 +44,9 @@ struct OpsBenchFlags {
 Result<model::ModelSpec> spec_of(const std::string& like, int32_t layers) {
   RUDDER_TRY(const std::string text, model::make_model_config(like, layers));
   RUDDER_TRY(const weights::HfConfig config, weights::HfConfig::parse(text, like));
-  return model::read_config(config);
+  RUDDER_TRY(model::ModelSpec spec, model::read_config(config));
+  if (gated_mlp_of(spec.layers.front()) != nullptr) return spec;
+  return fail(ErrorCode::kUnsupported, "the ops of mixtures of experts are not timed", "like");
 }
 
 // Every layer as the first one is.

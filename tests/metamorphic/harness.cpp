@@ -56,6 +56,7 @@ std::vector<testing::TinyArch> all_archs() {
   all.push_back(testing::TinyArch::kRecurrent);
   all.push_back(testing::TinyArch::kTwoStreams);
   all.push_back(testing::TinyArch::kBlockSums);
+  all.push_back(testing::TinyArch::kExperts);
   return all;
 }
 

@@ -418,6 +418,43 @@ CASES = [
             }
         },
     ),
+    Case(  # the first layer is dense
+        "qwen3-moe",
+        "qwen3_moe",
+        {
+            **BASE,
+            "num_experts": 9,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 40,
+            "norm_topk_prob": True,
+            "mlp_only_layers": [0],
+        },
+        ablate={
+            "renormalised": {"norm_topk_prob": False},
+            "chosen": {"num_experts_per_tok": 2},
+        },
+    ),
+    Case(
+        "mixtral",
+        "mixtral",
+        {**BASE, "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 24},
+        dtype="float16",
+        ablate={"window": {"sliding_window": None}, "chosen": {"num_experts_per_tok": 1}},
+    ),
+    Case(
+        "olmoe",
+        "olmoe",
+        {
+            **{key: value for key, value in BASE.items() if key != "head_dim"},
+            "num_hidden_layers": 2,
+            "num_experts": 7,
+            "num_experts_per_tok": 3,
+            "intermediate_size": 56,
+            "norm_topk_prob": False,
+        },
+        dtype="float32",
+        ablate={"renormalised": {"norm_topk_prob": True}, "chosen": {"num_experts_per_tok": 2}},
+    ),
     Case(
         "olmo2",
         "olmo2",

@@ -12,6 +12,7 @@
 #include "rudder/base/thread_pool.h"
 #include "rudder/cpu/device_memory.h"
 #include "rudder/cpu/draft_ops.h"
+#include "rudder/cpu/experts.h"
 #include "rudder/cpu/host_comm.h"
 #include "rudder/cpu/stream_mixer.h"
 #include "rudder/ops/ops.h"
@@ -29,6 +30,7 @@ class HostOps : public ops::Ops,
   ops::FeatureOps* feature_ops() final { return this; }
   ops::PatternOps* pattern_ops() final { return this; }
   ops::StreamOps* stream_ops() final { return &stream_mixer_; }
+  ops::ExpertOps* expert_ops() final { return &experts_; }
   ops::RankOps* rank_ops() final { return this; }
 
   bool is_host() const final { return true; }
@@ -78,6 +80,7 @@ class HostOps : public ops::Ops,
   DeviceMemory memory_;
   ops::AttentionBatch batch_;
   StreamMixer stream_mixer_;
+  Experts experts_{*this};
   HostDraftOps draft_ops_;
   Result<void> fault_;
 };

@@ -22,7 +22,7 @@ void check_weights(const ModelSpec& spec, const Weights& weights, ops::Rank rank
       RUDDER_CHECK(vector.target->num_rows() == vector.count.count(), "'{}'", vector.name);
     }
     for (const LinearModule& linear : tensors.linears) {
-      RUDDER_CHECK(linear.target->in == linear.in.count() && linear.target->out == linear.rows(),
+      RUDDER_CHECK(linear.target->in == linear.in.count() && linear.target->out == linear.out(),
                    "'{}'", linear.parts.front().name);
     }
     const Attention* const attention = attention_of(spec.layers[i]);

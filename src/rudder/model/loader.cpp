@@ -229,7 +229,7 @@ class Loader {
 
   Result<ops::LinearWeight> load_linear(const LinearModule& module) {
     RUDDER_TRY(const BoundLinear bound, binder_.take_linear(module));
-    auto weight = add_linear(bound);
+    auto weight = add_linear(bound, module.experts);
     binder_.release_unpacked();
     if (weight) return weight;
     Error error = weight.error();
@@ -239,8 +239,16 @@ class Loader {
     return tl::unexpected(std::move(error));
   }
 
-  Result<ops::LinearWeight> add_linear(const BoundLinear& bound) {
-    RUDDER_TRY(ops::LinearWeight weight, ops_.make_linear(bound.parts));
+  Result<ops::LinearWeight> make_weight(const BoundLinear& bound, int64_t experts) {
+    if (experts == 0) return ops_.make_linear(bound.parts);
+    if (ops::ExpertOps* const ops = ops_.expert_ops()) {
+      return ops->make_experts(bound.parts, experts);
+    }
+    return fail(ErrorCode::kUnsupported, "this backend runs no mixtures of experts");
+  }
+
+  Result<ops::LinearWeight> add_linear(const BoundLinear& bound, int64_t experts = 0) {
+    RUDDER_TRY(ops::LinearWeight weight, make_weight(bound, experts));
     narrows_inputs_ =
         narrows_inputs_ || (bound.wide_inputs && weight.input == ops::InputForm::kF8Rows);
     out_.bytes += weight.bytes;

@@ -31,12 +31,13 @@ TEST(MakeModel, EveryShapeIsReadable) {
 // Parameters as published, in millions: a wrong dimension shows here.
 TEST(MakeModel, ShapesHaveThePublishedSizes) {
   const std::pair<const char*, double> published[] = {
-      {"llama-2-7b", 6738},   {"llama-3.1-8b", 8030},   {"llama-3.2-1b", 1236},
-      {"llama-3.2-3b", 3213}, {"qwen2.5-0.5b", 494},    {"qwen2.5-7b", 7616},
-      {"qwen3-0.6b", 596},    {"qwen3-8b", 8191},       {"mistral-7b", 7242},
-      {"gemma-2-2b", 2614},   {"gemma-2-9b", 9242},     {"gemma-3-1b", 1000},
-      {"gemma-3-27b", 27009}, {"phi-3-mini", 3821},     {"olmo-2-7b", 7299},
-      {"qwen3-32b", 32762},   {"llama-3.1-70b", 70554}, {"phi-4", 14660},
+      {"llama-2-7b", 6738},     {"llama-3.1-8b", 8030},   {"llama-3.2-1b", 1236},
+      {"llama-3.2-3b", 3213},   {"qwen2.5-0.5b", 494},    {"qwen2.5-7b", 7616},
+      {"qwen3-0.6b", 596},      {"qwen3-8b", 8191},       {"mistral-7b", 7242},
+      {"gemma-2-2b", 2614},     {"gemma-2-9b", 9242},     {"gemma-3-1b", 1000},
+      {"gemma-3-27b", 27009},   {"phi-3-mini", 3821},     {"olmo-2-7b", 7299},
+      {"qwen3-30b-a3b", 30532}, {"mixtral-8x7b", 46703},  {"olmoe-1b-7b", 6919},
+      {"qwen3-32b", 32762},     {"llama-3.1-70b", 70554}, {"phi-4", 14660},
       {"gemma-4-31b", 30697}};
   for (const auto& [name, millions] : published) {
     const auto config = weights::HfConfig::parse(*make_model_config(name), "config.json");

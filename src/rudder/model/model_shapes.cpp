@@ -29,6 +29,9 @@ constexpr std::string_view kGemma4 = "Gemma4ForCausalLM";
 constexpr std::string_view kPhi3 = "Phi3ForCausalLM";
 constexpr std::string_view kOlmo2 = "Olmo2ForCausalLM";
 constexpr std::string_view kAsyncT = "AsyncTForCausalLM";
+constexpr std::string_view kQwen3Moe = "Qwen3MoeForCausalLM";
+constexpr std::string_view kMixtral = "MixtralForCausalLM";
+constexpr std::string_view kOlmoe = "OlmoeForCausalLM";
 
 constexpr std::string_view kSilu = R"("hidden_act": "silu")";
 constexpr std::string_view kLlama31 =
@@ -64,6 +67,15 @@ constexpr std::string_view kGemma4Dense =
       "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
       "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25,
                          "rope_theta": 1000000.0}})";
+constexpr std::string_view kQwen3Experts =
+    R"("hidden_act": "silu", "num_experts": 128, "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768, "norm_topk_prob": true, "decoder_sparse_step": 1)";
+constexpr std::string_view kMixtralExperts =
+    R"("hidden_act": "silu", "num_local_experts": 8, "num_experts_per_tok": 2,
+    "sliding_window": null)";
+constexpr std::string_view kOlmoeExperts =
+    R"("hidden_act": "silu", "num_experts": 64, "num_experts_per_tok": 8,
+    "norm_topk_prob": false)";
 constexpr std::string_view kGates =
     R"("hidden_act": "relu", "fir_k": 3, "fir_relu_pre": true, "fir_clip": [0.0, 1.0])";
 
@@ -106,6 +118,9 @@ constexpr ModelShape kShapes[] = {
     {"olmo-2-7b", kOlmo2, 4096, 11008, 32, 32, 32, 128, 100352, 4096, 5e5, 1e-6, false, kSilu},
     {"asynct-0.6b", kAsyncT, 1024, 3072, 35, 8, 4, 128, 151936, 40960, 1e6, 1e-6, true, kGates},
     {"asynct-0.6b-28l", kAsyncT, 1024, 3072, 28, 16, 8, 128, 151936, 40960, 1e6, 1e-6, true, kGates},
+    {"qwen3-30b-a3b", kQwen3Moe, 2048, 6144, 48, 32, 4, 128, 151936, 40960, 1e6, 1e-6, false, kQwen3Experts},
+    {"mixtral-8x7b", kMixtral, 4096, 14336, 32, 32, 8, 128, 32000, 32768, 1e6, 1e-5, false, kMixtralExperts},
+    {"olmoe-1b-7b", kOlmoe, 2048, 1024, 16, 16, 16, 128, 50304, 4096, 1e4, 1e-5, false, kOlmoeExperts},
     {"olmo-2-13b", kOlmo2, 5120, 13824, 40, 40, 40, 128, 100352, 4096, 5e5, 1e-6, false, kSilu},
 };
 // clang-format on

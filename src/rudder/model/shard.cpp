@@ -36,6 +36,13 @@ Result<void> shard_layer(LayerSpec& layer, size_t index, ops::Rank rank) {
     }
     mlp->width /= rank.count;
   }
+  if (Experts* const mlp = experts_of(layer)) {
+    if (mlp->width % rank.count != 0) {
+      return indivisible(fmt::format("the {} neurons of an expert of layer {}", mlp->width, index),
+                         rank);
+    }
+    mlp->width /= rank.count;
+  }
   return {};
 }
 

@@ -10,6 +10,7 @@
 
 #include "rudder/model/attention.h"
 #include "rudder/model/custom_mixer.h"
+#include "rudder/model/experts.h"
 #include "rudder/model/gated_mlp.h"
 #include "rudder/model/residual.h"
 
@@ -62,7 +63,7 @@ struct RopeSpec {
 // The parts of a layer. A mixer lets a token read other tokens, an MLP works on each token alone.
 // A further kind of branch is a further alternative, and a file like those of these.
 using Mixer = std::variant<Attention, CustomMixer>;
-using Mlp = std::variant<GatedMlp>;
+using Mlp = std::variant<GatedMlp, Experts>;
 
 // Where a layer normalises: before each branch, after it, or both.
 struct LayerNorms {
@@ -97,6 +98,12 @@ inline const GatedMlp* gated_mlp_of(const LayerSpec& layer) {
 }
 inline GatedMlp* gated_mlp_of(LayerSpec& layer) {
   return std::get_if<GatedMlp>(&layer.mlp);
+}
+inline const Experts* experts_of(const LayerSpec& layer) {
+  return std::get_if<Experts>(&layer.mlp);
+}
+inline Experts* experts_of(LayerSpec& layer) {
+  return std::get_if<Experts>(&layer.mlp);
 }
 
 // What a layer keeps of a token in the KV cache: keys and values of so many heads of so many

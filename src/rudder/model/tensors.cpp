@@ -72,6 +72,12 @@ void LayerTensors::add_linear(const std::vector<std::string_view>& names,
   }
 }
 
+void LayerTensors::add_experts(const std::vector<std::string_view>& names, Extent rows, Extent in,
+                               int64_t experts, ops::LinearWeight* target) {
+  add_linear(names, std::vector<Extent>(names.size(), rows), in, false, target);
+  linears.back().experts = experts;
+}
+
 LayerTensors layer_tensors(const ModelSpec& spec, const WeightNames& names, size_t layer,
                            LayerWeights* weights, ops::Rank rank) {
   const LayerSpec& l = spec.layers[layer];

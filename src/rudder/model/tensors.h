@@ -42,8 +42,10 @@ struct LinearModule {
   bool bias = false;
   ops::LinearWeight* target = nullptr;
   bool is_first_rank = true;
+  int64_t experts = 0;  // whose parts lie one behind the other; 0: it is no mixture of any
 
-  int64_t rows() const;                // of all parts that this rank loads
+  int64_t rows() const;  // of all parts that this rank loads
+  int64_t out() const { return experts == 0 ? rows() : rows() / experts; }  // of its weight
   size_t first_of(size_t part) const;  // the first part of the same tensor
   // Where the inputs are cut, each rank has a part of the sum: one of them adds the bias.
   bool adds_bias() const { return bias && (in.is_whole() || is_first_rank); }
@@ -89,6 +91,9 @@ struct LayerTensors {
   void add_plain_norm(int64_t width, ops::NormSpec* target);  // without a tensor
   void add_vector(std::string_view name, Extent count, ops::View* target,
                   ValueKind kind = ValueKind::kWeight);
+  // Of `experts` experts, one after the other; every part has `rows`.
+  void add_experts(const std::vector<std::string_view>& names, Extent rows, Extent in,
+                   int64_t experts, ops::LinearWeight* target);
   // `rows` of the parts by name; all of them where there is one name for all.
   void add_linear(const std::vector<std::string_view>& names, const std::vector<Extent>& rows,
                   Extent in, bool bias, ops::LinearWeight* target);

@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "rudder/ops/args.h"
 #include "rudder/ops/comm.h"
+#include "rudder/ops/expert_args.h"
 #include "rudder/ops/feature_args.h"
 #include "rudder/ops/look_up_args.h"
 #include "rudder/ops/stream_args.h"
@@ -61,6 +63,18 @@ class StreamOps {
   virtual ~StreamOps() = default;
   virtual void mix_streams(const MixStreamsArgs& args) = 0;
   virtual void sum_blocks(const SumBlocksArgs& args) = 0;
+};
+
+// Mixtures of experts: a token's row goes through the products of the experts that a router chose.
+class ExpertOps {
+ public:
+  virtual ~ExpertOps() = default;
+  // As Ops::make_linear, of parts of so many experts one after the other, as many of each: `in` and
+  // `out` of the weight are those of one expert.
+  virtual Result<LinearWeight> make_experts(std::span<const LinearPart> parts, int64_t experts) = 0;
+  virtual void route(const RouteArgs& args) = 0;
+  virtual void expert_linear(const ExpertLinearArgs& args) = 0;
+  virtual void combine_experts(const CombineExpertsArgs& args) = 0;
 };
 
 // What the ranks of a group do together; they read each other's memory as their own. A reader has

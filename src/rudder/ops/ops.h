@@ -71,6 +71,7 @@ class Ops : public Device {
   virtual FeatureOps* feature_ops() { return nullptr; }
   virtual PatternOps* pattern_ops() { return nullptr; }
   virtual StreamOps* stream_ops() { return nullptr; }
+  virtual ExpertOps* expert_ops() { return nullptr; }
   virtual RankOps* rank_ops() { return nullptr; }
   virtual ReaderOps* reader_ops() { return nullptr; }
 };

@@ -16,6 +16,7 @@ class ForwardingOps : public ops::Ops,
                       public ops::FeatureOps,
                       public ops::PatternOps,
                       public ops::StreamOps,
+                      public ops::ExpertOps,
                       public ops::RankOps {
  public:
   tensor::DType act_dtype() const override { return inner_->act_dtype(); }
@@ -34,6 +35,13 @@ class ForwardingOps : public ops::Ops,
   }
   ops::StreamOps* stream_ops() override {
     return this_if<ops::StreamOps>(inner_->stream_ops(), this);
+  }
+  ops::ExpertOps* expert_ops() override {
+    return this_if<ops::ExpertOps>(inner_->expert_ops(), this);
+  }
+  Result<ops::LinearWeight> make_experts(std::span<const ops::LinearPart> parts,
+                                         int64_t experts) override {
+    return inner_->expert_ops()->make_experts(parts, experts);
   }
   ops::RankOps* rank_ops() override { return this_if<ops::RankOps>(inner_->rank_ops(), this); }
   bool is_host() const override { return inner_->is_host(); }
@@ -79,6 +87,15 @@ class ForwardingOps : public ops::Ops,
   }
   void sum_blocks(const ops::SumBlocksArgs& args) override {
     run(&ops::Ops::stream_ops, &ops::StreamOps::sum_blocks, args);
+  }
+  void route(const ops::RouteArgs& args) override {
+    run(&ops::Ops::expert_ops, &ops::ExpertOps::route, args);
+  }
+  void expert_linear(const ops::ExpertLinearArgs& args) override {
+    run(&ops::Ops::expert_ops, &ops::ExpertOps::expert_linear, args);
+  }
+  void combine_experts(const ops::CombineExpertsArgs& args) override {
+    run(&ops::Ops::expert_ops, &ops::ExpertOps::combine_experts, args);
   }
   void gated_act(const ops::GatedActArgs& args) override { run(&ops::Ops::gated_act, args); }
   void quantise(const ops::QuantiseArgs& args) override { run(&ops::Ops::quantise, args); }

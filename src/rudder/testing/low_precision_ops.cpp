@@ -109,6 +109,40 @@ class LowPrecisionOps final : public PassingOps {
     return weight;
   }
 
+  // Of weights in bf16, whatever other products have.
+  Result<ops::LinearWeight> make_experts(std::span<const ops::LinearPart> parts,
+                                         int64_t experts) override {
+    std::vector<ops::LinearPart> rounded;
+    for (const ops::LinearPart& part : parts) {
+      RUDDER_TRY(const View weight, inner_->upload(part.codes, DType::kBF16));
+      rounded.push_back(ops::wide_part(weight));
+    }
+    RUDDER_TRY(ops::LinearWeight weight, inner_->expert_ops()->make_experts(rounded, experts));
+    weight.format = {.codes = ops::Codes::kBF16};
+    weight.bytes = experts * ops::stored_parts(weight.format, weight.out, weight.in).bytes();
+    return weight;
+  }
+  void route(const ops::RouteArgs& args) override {
+    ops::RouteArgs wide = args;
+    Wide logits(args.logits);
+    wide.logits = logits.view();
+    inner_->expert_ops()->route(wide);
+  }
+  void expert_linear(const ops::ExpertLinearArgs& args) override {
+    Wide x(args.x);
+    Out out(args.out);
+    inner_->expert_ops()->expert_linear(
+        {.x = x.view(), .chosen = args.chosen, .weight = args.weight, .out = out.view()});
+    out.done();
+  }
+  void combine_experts(const ops::CombineExpertsArgs& args) override {
+    Wide x(args.x);
+    Out out(args.out);
+    inner_->expert_ops()->combine_experts(
+        {.x = x.view(), .weights = args.weights, .out = out.view()});
+    out.done();
+  }
+
   void embed(const ops::EmbedArgs& args) override { run(&ops::Ops::embed, args, args.out); }
 
   void residual_norm(const ops::ResidualNormArgs& args) override {

@@ -36,15 +36,13 @@ class ReferencePass {
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
       const model::LayerSpec& layer = spec_.layers[i];
       const model::LayerWeights& w = weights_.layers[i];
-      const auto& mlp = std::get<model::GatedMlp>(layer.mlp);
       show(x, {static_cast<int32_t>(i), tap::Site::kResidPre});
       write(x, i, Part::kMixer,
             branch(mix(i, layer.mixer, w.mixer, normed(read(x, i, Part::kMixer), w.mixer_pre_norm)),
                    w.mixer_post_norm));
       show(x, {static_cast<int32_t>(i), tap::Site::kResidMid});
       write(x, i, Part::kMlp,
-            branch(feed(mlp, std::get<model::GatedMlp::Weights>(w.mlp),
-                        normed(read(x, i, Part::kMlp), w.mlp_pre_norm)),
+            branch(feed(layer.mlp, w.mlp, normed(read(x, i, Part::kMlp), w.mlp_pre_norm)),
                    w.mlp_post_norm));
       for (Matrix& stream : x) {
         for (double& value : stream.values) value *= double{w.scale};
@@ -241,9 +239,44 @@ class ReferencePass {
     return linear(mixed, w.out);
   }
 
-  Matrix feed(const model::GatedMlp& mlp, const model::GatedMlp::Weights& w,
-              const Matrix& in) const {
-    return linear(reference_gated_act(linear(in, w.gate_up), mlp.activation), w.down);
+  template <typename MlpWeights>
+  Matrix feed(const model::Mlp& mlp, const MlpWeights& w, const Matrix& in) const {
+    if (const auto* const experts = std::get_if<model::Experts>(&mlp)) {
+      return chosen_sum(*experts, std::get<model::Experts::Weights>(w), in);
+    }
+    const auto& gated = std::get<model::GatedMlp::Weights>(w);
+    return linear(
+        reference_gated_act(linear(in, gated.gate_up), std::get<model::GatedMlp>(mlp).activation),
+        gated.down);
+  }
+
+  Matrix chosen_sum(const model::Experts& mlp, const model::Experts::Weights& w,
+                    const Matrix& in) const {
+    const Matrix logits = linear(in, w.router);
+    const Matrix correction = w.correction.empty() ? Matrix() : to_matrix(w.correction);
+    const auto of_expert = [&](const ops::LinearWeight& weight, int32_t e) {
+      const Matrix& all = ops_.product_of(weight).weight;
+      return all.slice(e * weight.out, weight.out, 0, all.cols);
+    };
+    Matrix out(in.rows, in.cols);
+    for (int64_t t = 0; t < in.rows; ++t) {
+      const Matrix row = in.slice(t, 1, 0, in.cols);
+      for (const ReferenceChoice& choice :
+           reference_route(logits.slice(t, 1, 0, logits.cols).values, correction.values,
+                           {.kind = mlp.router.kind,
+                           .renormalises = mlp.router.renormalises,
+                           .scale = mlp.router.scale,
+                           .groups = mlp.router.groups,
+                           .kept_groups = mlp.router.kept_groups,
+                           .chosen = mlp.chosen})) {
+        const Matrix made = reference_linear(
+            reference_gated_act(reference_linear(row, of_expert(w.gate_up, choice.expert), {}),
+                                mlp.activation),
+            of_expert(w.down, choice.expert), {});
+        for (int64_t i = 0; i < out.cols; ++i) out.at(t, i) += choice.weight * made.at(0, i);
+      }
+    }
+    return out;
   }
 
   const model::ModelSpec& spec_;
@@ -260,12 +293,24 @@ RememberingOps::RememberingOps() : PassingOps(cpu::make_reference_ops()) {}
 
 Result<ops::LinearWeight> RememberingOps::make_linear(std::span<const ops::LinearPart> parts) {
   RUDDER_TRY(ops::LinearWeight weight, PassingOps::make_linear(parts));
+  remember(weight, parts);
+  return weight;
+}
+
+Result<ops::LinearWeight> RememberingOps::make_experts(std::span<const ops::LinearPart> parts,
+                                                       int64_t experts) {
+  RUDDER_TRY(ops::LinearWeight weight, PassingOps::make_experts(parts, experts));
+  remember(weight, parts);
+  return weight;
+}
+
+void RememberingOps::remember(const ops::LinearWeight& weight,
+                              std::span<const ops::LinearPart> parts) {
   Product& product = products_[weight.packed.get()];
   for (const ops::LinearPart& part : parts) {
     append_rows(product.weight, to_matrix(part.codes));
     if (!part.bias.empty()) append_columns(product.bias, to_matrix(part.bias));
   }
-  return weight;
 }
 
 Matrix reference_forward(const model::ModelSpec& spec, const model::Weights& weights,

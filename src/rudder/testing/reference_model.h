@@ -26,11 +26,16 @@ class RememberingOps final : public PassingOps {
   RememberingOps();
 
   Result<ops::LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override;
+  // Of experts: their matrices one below the other.
+  Result<ops::LinearWeight> make_experts(std::span<const ops::LinearPart> parts,
+                                         int64_t experts) override;
   const Product& product_of(const ops::LinearWeight& weight) const {
     return products_.at(weight.packed.get());
   }
 
  private:
+  void remember(const ops::LinearWeight& weight, std::span<const ops::LinearPart> parts);
+
   std::map<const ops::PackedWeight*, Product> products_;
 };
 

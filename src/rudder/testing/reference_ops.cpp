@@ -194,6 +194,55 @@ Matrix reference_gated_act(const Matrix& x, ops::Activation activation) {
   return out;
 }
 
+std::vector<ReferenceChoice> reference_route(const std::vector<double>& logits,
+                                             const std::vector<double>& correction,
+                                             const ReferenceRouter& router) {
+  const size_t count = logits.size();
+  double total = 0;
+  for (const double value : logits) total += std::exp(value);
+  std::vector<double> weights(count), scores(count);
+  for (size_t e = 0; e < count; ++e) {
+    const bool is_softmax = router.kind == ops::RouterKind::kSoftmaxThenTop;
+    weights[e] = is_softmax ? std::exp(logits[e]) / total : std::exp(logits[e]);
+    if (router.kind == ops::RouterKind::kSigmoid) weights[e] /= 1 + weights[e];
+    scores[e] = weights[e] + (correction.empty() ? 0 : correction[e]);
+  }
+  // Of a group: how many others score higher, or as high and come first.
+  const size_t size = count / static_cast<size_t>(router.groups);
+  const auto score_of_group = [&](size_t group) {
+    double first = -std::numeric_limits<double>::infinity();
+    double second = first;
+    for (size_t e = group * size; e < (group + 1) * size; ++e) {
+      second = std::max(second, std::min(first, scores[e]));
+      first = std::max(first, scores[e]);
+    }
+    return size == 1 ? first : first + second;
+  };
+  for (size_t group = 0; group < count / size; ++group) {
+    int64_t higher = 0;
+    for (size_t other = 0; other < count / size; ++other) {
+      const double mine = score_of_group(group);
+      const double its = score_of_group(other);
+      if (its > mine || (its == mine && other < group)) ++higher;
+    }
+    for (size_t e = group * size; e < (group + 1) * size && higher >= router.kept_groups; ++e) {
+      scores[e] = -std::numeric_limits<double>::infinity();
+    }
+  }
+  std::vector<ReferenceChoice> out;
+  double sum = 0;
+  for (int64_t j = 0; j < router.chosen; ++j) {
+    const auto best = std::ranges::max_element(scores);  // the first of equal ones
+    const auto e = static_cast<size_t>(best - scores.begin());
+    out.push_back({static_cast<int32_t>(e), weights[e]});
+    sum += weights[e];
+    *best = -std::numeric_limits<double>::infinity();
+  }
+  const bool divides = router.renormalises || router.kind == ops::RouterKind::kTopThenSoftmax;
+  for (ReferenceChoice& choice : out) choice.weight *= router.scale / (divides ? sum : 1);
+  return out;
+}
+
 double reference_soft_cap(double x, double cap) {
   return cap == 0 ? x : cap * std::tanh(x / cap);
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "rudder/ops/args.h"
+#include "rudder/ops/expert_args.h"
 
 namespace rudder::testing {
 
@@ -45,6 +46,23 @@ Matrix reference_norm(const Matrix& x, const ReferenceNorm& norm);
 Matrix reference_block_read(std::span<const Matrix> sums, const Matrix& norm, const Matrix& query,
                             double eps);
 Matrix reference_gated_act(const Matrix& x, ops::Activation activation);
+// ops::RouteArgs, of one token.
+struct ReferenceRouter {
+  ops::RouterKind kind = ops::RouterKind::kSoftmaxThenTop;
+  bool renormalises = false;
+  double scale = 1;
+  int64_t groups = 1;
+  int64_t kept_groups = 1;
+  int64_t chosen = 1;
+};
+struct ReferenceChoice {
+  int32_t expert = 0;
+  double weight = 0;
+};
+// In the order of what was chosen by. `correction`: empty, or one number an expert.
+std::vector<ReferenceChoice> reference_route(const std::vector<double>& logits,
+                                             const std::vector<double>& correction,
+                                             const ReferenceRouter& router);
 double reference_soft_cap(double x, double cap);
 // Rotates each head of each row by rows of `table` [rope_rows, 2 * half].
 Matrix reference_rope(const Matrix& x, int64_t head_dim, const Matrix& table,

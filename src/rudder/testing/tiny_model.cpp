@@ -76,7 +76,9 @@ class WeightMaker {
         RUDDER_TRY(*table, upload_table(part.codes));
       }
     }
-    RUDDER_TRY(ops::LinearWeight weight, ops_.make_linear(parts));
+    RUDDER_TRY(ops::LinearWeight weight,
+               module.experts == 0 ? ops_.make_linear(parts)
+                                   : ops_.expert_ops()->make_experts(parts, module.experts));
     bytes_ += weight.bytes;
     return weight;
   }
@@ -171,6 +173,8 @@ std::string_view tiny_arch_name(TinyArch arch) {
       return "TwoStreams";
     case TinyArch::kBlockSums:
       return "BlockSums";
+    case TinyArch::kExperts:
+      return "Experts";
   }
   return "";
 }
@@ -197,6 +201,24 @@ void widen_all_but_the_first(model::ModelSpec& spec) {
   }
 }
 
+// The first layer and the last choose among experts, each in its way.
+void add_experts(model::ModelSpec& spec) {
+  model::Experts experts;
+  experts.hidden = spec.hidden;
+  experts.count = 8;
+  experts.chosen = 3;
+  experts.width = 32;
+  experts.router = {.kind = ops::RouterKind::kSoftmaxThenTop, .renormalises = true};
+  spec.layers.front().mlp = experts;
+  experts.router = {.kind = ops::RouterKind::kSigmoid,
+                    .renormalises = true,
+                    .scale = 1.75f,
+                    .groups = 4,
+                    .kept_groups = 2,
+                    .correction = true};
+  spec.layers.back().mlp = experts;
+}
+
 // What only some layers of the model have; all of them have `attention` yet.
 void change_layers(TinyArch arch, const model::Attention& attention, model::ModelSpec& spec) {
   if (arch == TinyArch::kScaled) {
@@ -210,6 +232,7 @@ void change_layers(TinyArch arch, const model::Attention& attention, model::Mode
     spec.layers.back().mixer = toy;
   }
   if (arch == TinyArch::kTwoStreams) spec.layers[0].has_scale = true;
+  if (arch == TinyArch::kExperts) add_experts(spec);
   if (arch == TinyArch::kTwoWidths) widen_all_but_the_first(spec);
   if (arch == TinyArch::kGated) {
     attention_of(spec.layers[1])->weighting =
@@ -289,6 +312,7 @@ model::ModelSpec tiny_spec(TinyArch arch) {
       spec.tied_head = true;
       break;
     case TinyArch::kRecurrent:
+    case TinyArch::kExperts:
       break;
     case TinyArch::kTwoStreams:
       norms.post = true;

@@ -29,6 +29,7 @@ enum class TinyArch : uint8_t {
                // runs on the host
   kTwoStreams,  // a residual of two mixed streams, a scale of every branch and of a layer
   kBlockSums,   // a residual of sums of blocks of two layers, a scale of every branch
+  kExperts,     // the first layer and the last are mixtures of experts
 };
 // Those that a GPU may run.
 inline constexpr TinyArch kTinyArchs[] = {

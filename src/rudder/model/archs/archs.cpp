@@ -17,7 +17,8 @@ std::span<const Architecture> architectures() {
                                     phi3(),           gemma3_multimodal(),
                                     gemma4(),         gemma4_multimodal(),
                                     gemma4_unified(), olmo2(),
-                                    asynct()};
+                                    asynct(),         mixtral(),
+                                    qwen3_moe(),      olmoe()};
   return kTable;
 }
 

@@ -88,5 +88,8 @@ Architecture gemma4_unified_assistant();
 Architecture phi3();
 Architecture olmo2();
 Architecture asynct();
+Architecture mixtral();
+Architecture qwen3_moe();
+Architecture olmoe();
 
 }  // namespace rudder::model

@@ -1,0 +1,49 @@
+#include "rudder/model/archs/expert_layers.h"
+
+#include <fmt/format.h>
+
+namespace rudder::model {
+namespace {
+
+using weights::HfConfig;
+
+constexpr int64_t kMostExperts = 1 << 14;
+constexpr int64_t kWidest = 1 << 20;
+
+Result<int32_t> count_of(const HfConfig& config) {
+  constexpr std::string_view kLocal = "num_local_experts";
+  constexpr std::string_view kAll = "num_experts";
+  if (!config.has(kAll)) {
+    RUDDER_TRY(const int64_t count, config.integer(kLocal, 1, kMostExperts));
+    return static_cast<int32_t>(count);
+  }
+  RUDDER_TRY(const int64_t count, config.integer(kAll, 1, kMostExperts));
+  RUDDER_TRY(const int64_t local, config.integer_or(kLocal, count, 1, kMostExperts));
+  if (local == count) return static_cast<int32_t>(count);
+  return fail(ErrorCode::kCorruptFile, fmt::format("'{}' is {}, this is {}", kLocal, local, count),
+              config.where(kAll));
+}
+
+}  // namespace
+
+Result<Experts> read_experts(const HfConfig& config, const ModelSpec& spec,
+                             const ExpertKeys& keys) {
+  const GatedMlp& dense = *gated_mlp_of(spec.layers.front());
+  Experts experts;
+  experts.hidden = spec.hidden;
+  experts.activation = dense.activation;
+  RUDDER_TRY(experts.count, count_of(config));
+  RUDDER_TRY(const int64_t width, config.integer(keys.width, 1, kWidest));
+  experts.width = static_cast<int32_t>(width);
+  constexpr std::string_view kChosen = "num_experts_per_tok";
+  RUDDER_TRY(const int64_t chosen, config.integer(kChosen, 1, kMostExperts));
+  if (chosen > experts.count) {
+    return fail(ErrorCode::kCorruptFile,
+                fmt::format("a token chooses {} of {} experts", chosen, experts.count),
+                config.where(kChosen));
+  }
+  experts.chosen = static_cast<int32_t>(chosen);
+  return experts;
+}
+
+}  // namespace rudder::model

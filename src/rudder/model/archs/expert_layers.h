@@ -1,0 +1,23 @@
+// Layers that are mixtures of experts, as the configs of several families describe them. Load time,
+// one thread; errors name the key.
+#pragma once
+
+#include <string_view>
+
+#include "rudder/base/result.h"
+#include "rudder/model/spec.h"
+#include "rudder/weights/hf_config.h"
+
+namespace rudder::model {
+
+// What a family calls the width of an expert. How many there are is "num_local_experts" or
+// "num_experts", whichever is there: classes of transformers take both names for one number.
+struct ExpertKeys {
+  std::string_view width = "moe_intermediate_size";
+};
+
+// An expert is as the MLPs of `spec` are, but for its width. The router is the caller's.
+Result<Experts> read_experts(const weights::HfConfig& config, const ModelSpec& spec,
+                             const ExpertKeys& keys = {});
+
+}  // namespace rudder::model

@@ -1,0 +1,51 @@
+// Arguments of ExpertOps (facets.h), the ops of an MLP that is a mixture of experts
+// (model/experts.h).
+#pragma once
+
+#include <cstdint>
+
+#include "rudder/ops/args.h"
+#include "rudder/tensor/view.h"
+
+namespace rudder::ops {
+
+// How scores become a choice of k experts and their weights. Ties go to the lower expert.
+enum class RouterKind : uint8_t {
+  kSoftmaxThenTop,  // p = softmax(l); the k largest p; their weights are p
+  kTopThenSoftmax,  // the k largest l; their weights are the softmax over these k
+  kSigmoid,         // p = sigmoid(l); the k largest p + correction; their weights are p
+};
+
+// Sums are in fp32.
+struct RouteArgs {
+  View logits;           // [T, experts] act
+  View correction = {};  // [experts] f32, of kSigmoid: enters the choice alone; optional
+  RouterKind kind = RouterKind::kSoftmaxThenTop;
+  bool renormalises = false;  // weights are divided by their sum
+  float scale = 1.0f;         // and multiplied by that
+  // The experts lie in `groups` runs of equal length. A group's score is the sum of its two largest
+  // p + correction; all but the `kept_groups` of the largest scores take no part in the choice.
+  int32_t groups = 1;
+  int32_t kept_groups = 1;
+  View chosen;   // [T, k] i32, in the order of what was chosen by, the largest first
+  View weights;  // [T, k] f32
+};
+
+// Row t * k + j of `out` is x times the weight of expert chosen[t, j]. x has one row a token, which
+// all of its experts read, or one for each of them.
+struct ExpertLinearArgs {
+  View x;                                // [T, in] or [T * k, in], in the form weight->input
+  View x_scale = {};                     // [rows of x] f32, when x is F8E4M3
+  View chosen;                           // [T, k] i32
+  const LinearWeight* weight = nullptr;  // of make_experts
+  View out;                              // [T * k, out] act
+};
+
+// out_t = sum over j of weights[t, j] * x_(t * k + j), in the order of j.
+struct CombineExpertsArgs {
+  View x;        // [T * k, hidden] act
+  View weights;  // [T, k] f32
+  View out;      // [T, hidden] act
+};
+
+}  // namespace rudder::ops
