@@ -52,6 +52,7 @@ BASE = dict(
 )
 WIDE_HEADS = {"head_dim": 48}
 EVERY_NORM = {"eps": {"rms_norm_eps": 1e-6}}  # `ablate` of each family whose norms have one
+EXPERTS = {"num_experts": 9, "num_experts_per_tok": 3}
 LLAMA3_ROPE = {
     "rope_theta": 500009.7,
     "rope_type": "llama3",
@@ -421,18 +422,8 @@ CASES = [
     Case(  # the first layer is dense
         "qwen3-moe",
         "qwen3_moe",
-        {
-            **BASE,
-            "num_experts": 9,
-            "num_experts_per_tok": 3,
-            "moe_intermediate_size": 40,
-            "norm_topk_prob": True,
-            "mlp_only_layers": [0],
-        },
-        ablate={
-            "renormalised": {"norm_topk_prob": False},
-            "chosen": {"num_experts_per_tok": 2},
-        },
+        {**BASE, **EXPERTS, "moe_intermediate_size": 40, "norm_topk_prob": True, "mlp_only_layers": [0]},
+        ablate={"renormalised": {"norm_topk_prob": False}, "chosen": {"num_experts_per_tok": 2}},
     ),
     Case(
         "mixtral",
@@ -444,14 +435,7 @@ CASES = [
     Case(
         "olmoe",
         "olmoe",
-        {
-            **{key: value for key, value in BASE.items() if key != "head_dim"},
-            "num_hidden_layers": 2,
-            "num_experts": 7,
-            "num_experts_per_tok": 3,
-            "intermediate_size": 56,
-            "norm_topk_prob": False,
-        },
+        {**BASE, **EXPERTS, "head_dim": 20, "num_hidden_layers": 2, "intermediate_size": 56},
         dtype="float32",
         ablate={"renormalised": {"norm_topk_prob": True}, "chosen": {"num_experts_per_tok": 2}},
     ),

@@ -203,19 +203,10 @@ void widen_all_but_the_first(model::ModelSpec& spec) {
 
 // The first layer and the last choose among experts, each in its way.
 void add_experts(model::ModelSpec& spec) {
-  model::Experts experts;
-  experts.hidden = spec.hidden;
-  experts.count = 8;
-  experts.chosen = 3;
-  experts.width = 32;
-  experts.router = {.kind = ops::RouterKind::kSoftmaxThenTop, .renormalises = true};
+  const model::Router router{.renormalises = true};
+  model::Experts experts{.hidden = 64, .count = 8, .chosen = 3, .width = 32, .router = router};
   spec.layers.front().mlp = experts;
-  experts.router = {.kind = ops::RouterKind::kSigmoid,
-                    .renormalises = true,
-                    .scale = 1.75f,
-                    .groups = 4,
-                    .kept_groups = 2,
-                    .correction = true};
+  experts.router = {ops::RouterKind::kSigmoid, true, 1.75f, 4, 2, true};
   spec.layers.back().mlp = experts;
 }
 
