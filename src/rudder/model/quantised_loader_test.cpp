@@ -62,6 +62,42 @@ TEST(QuantisedLoader, PartsKeepTheirOwnScales) {
   EXPECT_EQ(ops.scales, expected);
 }
 
+// q and v of eight bits, up and down likewise; the rest is wide.
+struct Int8Model : TinyModel {
+  Int8Model() {
+    config.insert(config.rfind('}'), R"(, "quantization_config": {
+      "quant_method": "compressed-tensors", "format": "int-quantized", "ignore": ["lm_head"],
+      "config_groups": {"g": {"targets": ["re:.*(q|v|up|down)_proj"], "input_activations": null,
+        "weights": {"num_bits": 8, "type": "int", "symmetric": true, "strategy": "channel"}}}})");
+    for (const std::string& module :
+         {kAttention + "q_proj", kAttention + "v_proj", kMlp + "up_proj", kMlp + "down_proj"}) {
+      decls[module + ".weight"].dtype = DType::kI8;
+      add(module + ".weight_scale", {decls[module + ".weight"].shape.dims[0], 1});
+    }
+  }
+};
+
+TEST(QuantisedLoader, PartsComeInTheirOwnFormatsWhereTheyAreKept) {
+  constexpr ops::WeightFormat kWide = {.codes = ops::Codes::kF32};
+  constexpr ops::WeightFormat kInt8 = {.codes = ops::Codes::kI8, .scale = ops::ScaleType::kF32};
+  for (const bool keeps : {true, false}) {
+    Int8Model tiny;
+    const auto checkpoint = tiny.open();
+    ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
+    const auto spec = read_spec(**checkpoint);
+    ASSERT_TRUE(spec) << spec.error().to_string();
+    ASSERT_TRUE(check_tensors(**checkpoint, *spec));
+    KeepingOps ops;
+    ops.keeps_all = keeps;
+    const auto weights = load_weights(**checkpoint, *spec, ops, {});
+    ASSERT_TRUE(weights) << weights.error().to_string();
+    const ops::WeightFormat kept = keeps ? kInt8 : kWide;
+    // Head; q, k, v; o; gate, up; down.
+    EXPECT_EQ(ops.formats, (std::vector{kWide, kept, kWide, kept, kWide, kWide, kept, kept}));
+    EXPECT_EQ(weights->bytes, budget_weights(**checkpoint, *spec, ops)->bytes);
+  }
+}
+
 TEST(QuantisedLoader, ScalesAreOneNumberOrAColumn) {
   const std::string name = kMlp + "down_proj.weight_scale";
   for (const std::initializer_list<uint64_t> shape :

@@ -53,6 +53,17 @@ namespace {
 
 constexpr std::string_view kWeightSuffix = ".weight";
 
+std::string_view embedding_module(const WeightNames& names) {
+  std::string_view module = names.embedding;
+  module.remove_suffix(std::min(module.size(), kWeightSuffix.size()));
+  return module;
+}
+
+// Rows of codes in groups are not looked up: a tied head of these has a table beside it.
+bool can_look_up(const ops::WeightFormat& format) {
+  return format.is_wide() || format == ops::kFp8Rows;
+}
+
 void add_formats(const LayerTensors& tensors, const FormatOf& format_of,
                  std::vector<ops::WeightFormat>& out) {
   for (const LinearModule& module : tensors.linears) {
@@ -71,7 +82,8 @@ Result<WeightBudget> weight_budget(const ModelSpec& spec, const WeightNames& nam
   if (stage.is_last()) {
     LayerTensors last;
     last.norms.push_back(final_norm_tensor(spec, names));
-    last.linears.push_back(head_module(spec, names, rank));
+    LinearModule& head = last.linears.emplace_back(head_module(spec, names, rank));
+    if (spec.tied_head) head.parts.front().name = embedding_module(names);
     RUDDER_TRY(budget.bytes, tensor_bytes(last, format_of));
   }
   std::vector<ops::WeightFormat> formats;
@@ -85,12 +97,12 @@ Result<WeightBudget> weight_budget(const ModelSpec& spec, const WeightNames& nam
   for (const ops::WeightFormat& format : formats) {
     budget.formats += (budget.formats.empty() ? "" : ", ") + ops::format_name(format);
   }
-  if (stage.embeds() && !shares_table(spec, rank, stage)) {
-    std::string_view module = names.embedding;
-    module.remove_suffix(std::min(module.size(), kWeightSuffix.size()));
-    RUDDER_TRY(const ops::WeightFormat stored, format_of(module));
-    budget.bytes += int64_t{spec.vocab} * spec.hidden *
-                    static_cast<int64_t>(tensor::dtype_bytes(table_dtype(stored)));
+  if (stage.embeds()) {
+    RUDDER_TRY(const ops::WeightFormat stored, format_of(embedding_module(names)));
+    if (!can_look_up(stored) || !shares_table(spec, rank, stage)) {
+      budget.bytes += int64_t{spec.vocab} * spec.hidden *
+                      static_cast<int64_t>(tensor::dtype_bytes(table_dtype(stored)));
+    }
   }
   return budget;
 }

@@ -1,19 +1,14 @@
-#include "rudder/cpu/stored_row.h"
+#include "rudder/ops/stored_row.h"
 
 #include <algorithm>
 #include <bit>
 
 #include "rudder/base/check.h"
-#include "rudder/cpu/device_memory.h"
 
-namespace rudder::cpu {
+namespace rudder::ops {
 namespace {
 
-using ops::Codes;
-using ops::CodeTable;
-using ops::Offset;
 using tensor::DType;
-using tensor::View;
 
 constexpr float kThemselves[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
@@ -23,11 +18,11 @@ const float* table_numbers(CodeTable table) {
     case CodeTable::kNone:
       return kThemselves;
     case CodeTable::kE2M1:
-      return ops::kE2M1Numbers;
+      return kE2M1Numbers;
     case CodeTable::kIq4Nl:
-      return ops::kIq4NlNumbers;
+      return kIq4NlNumbers;
     case CodeTable::kNf4:
-      return ops::kNf4Numbers;
+      return kNf4Numbers;
   }
   RUDDER_CHECK(false, "table {}", static_cast<int>(table));
 }
@@ -41,13 +36,19 @@ void read_pairs(const uint8_t* codes, CodeTable table, int64_t count, float* to)
 }
 
 // What the codes of a row stand for, before they are scaled.
-void read_codes(const View& row, const ops::WeightFormat& format, float* to) {
+void read_codes(const View& row, const WeightFormat& format, float* to) {
   const int64_t count = row.shape[1];
   switch (format.codes) {
     case Codes::kF32:
+      std::copy_n(row.as<float>(), count, to);
+      return;
     case Codes::kF16:
+      std::transform(row.as<tensor::F16>(), row.as<tensor::F16>() + count, to,
+                     [](tensor::F16 code) { return tensor::to_float(code); });
+      return;
     case Codes::kBF16:
-      RUDDER_CHECK(convert_values(row.data, row.dtype, to, DType::kF32, count).has_value());
+      std::transform(row.as<tensor::BF16>(), row.as<tensor::BF16>() + count, to,
+                     [](tensor::BF16 code) { return tensor::to_float(code); });
       return;
     case Codes::kF8E4M3:
       std::transform(row.as<tensor::F8E4M3>(), row.as<tensor::F8E4M3>() + count, to,
@@ -82,15 +83,15 @@ float number_at(const View& view, int64_t i) {
   }
 }
 
-float zero_at(const ops::LinearPart& part, int64_t index) {
-  if (part.format.offset == Offset::kMiddle) return ops::kMiddleCode;
+float zero_at(const LinearPart& part, int64_t index) {
+  if (part.format.offset == Offset::kMiddle) return kMiddleCode;
   return part.format.offset == Offset::kZero ? part.offsets.as<uint8_t>()[index] : 0;
 }
 
 }  // namespace
 
-void read_stored_row(const ops::LinearPart& part, int64_t row, float* to) {
-  const ops::WeightFormat& format = part.format;
+void read_stored_row(const LinearPart& part, int64_t row, float* to) {
+  const WeightFormat& format = part.format;
   read_codes(part.codes.rows(row, 1), format, to);
   if (format.is_wide()) return;
   const int64_t in = part.in();
@@ -106,4 +107,4 @@ void read_stored_row(const ops::LinearPart& part, int64_t row, float* to) {
   }
 }
 
-}  // namespace rudder::cpu
+}  // namespace rudder::ops
