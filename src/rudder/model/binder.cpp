@@ -173,7 +173,7 @@ Result<void> Binder::take_weight_scale(const std::string& module, int64_t rows, 
 
 Result<ops::WeightFormat> stored_or_wide(const ops::WeightFormat& file, const ops::Ops& ops) {
   const auto stored = ops.stored_format(file);
-  if (file.is_wide() || file == ops::kFp8Rows || (stored && *stored == file)) return stored;
+  if (file.is_wide() || file == ops::kFp8Rows || (stored && !stored->is_wide())) return stored;
   return ops.stored_format({.codes = ops::Codes::kF32});
 }
 
@@ -187,7 +187,7 @@ Result<void> Binder::read_for(const ops::Ops& ops) {
 bool Binder::keeps(const ops::WeightFormat& format) const {
   if (ops_ == nullptr) return false;
   const auto stored = ops_->stored_format(format);
-  return stored && *stored == format;
+  return stored && !stored->is_wide();
 }
 
 std::optional<ops::LinearPart> Binder::keep_table(const std::string& name, BoundLinear& out) const {
@@ -275,6 +275,13 @@ Result<BoundLinear> Binder::take_linear(const LinearModule& module) {
     RUDDER_TRY(stored.emplace_back(), take_part(part, module, out));
     has_fp8_rows = has_fp8_rows || stored.back().format == ops::kFp8Rows;
   }
+  // One product has codes alone, or numbers alone.
+  const bool has_wide = std::ranges::any_of(
+      stored, [](const ops::LinearPart& part) { return part.format.is_wide(); });
+  for (ops::LinearPart& part : stored) {
+    if (!has_wide || part.codes.empty() || part.format.is_wide()) continue;
+    if (part.format != ops::kFp8Rows) part = multiply_out(part, wide_, out.memory);
+  }
   for (size_t i = 0; i < stored.size(); ++i) {
     if (stored[i].codes.empty()) continue;  // only looked at
     RUDDER_TRY_VOID(cut_part(stored[i], module, i, out.memory, out.parts));
@@ -284,6 +291,16 @@ Result<BoundLinear> Binder::take_linear(const LinearModule& module) {
                 fmt::format("{}: module '{}'", checkpoint_.name(), module.parts[i].name));
   }
   return out;
+}
+
+bool Binder::multiply_out_codes(BoundLinear& bound) const {
+  bool changed = false;
+  for (ops::LinearPart& part : bound.parts) {
+    if (part.format.is_wide() || part.format == ops::kFp8Rows) continue;
+    part = multiply_out(part, wide_, bound.memory);
+    changed = true;
+  }
+  return changed;
 }
 
 Result<std::vector<float>> Binder::take_scale(const ScaleTensor& tensor) {

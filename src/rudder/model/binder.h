@@ -26,8 +26,8 @@ struct BoundLinear {
   bool wide_inputs = false;  // the checkpoint quantises the weight alone
 };
 
-// What the backend stores of weights that a file has in that format: the format itself where the
-// backend keeps it, else what it makes of them multiplied out.
+// What the backend stores of weights that a file has in that format: codes where the backend keeps
+// some, else what it makes of them multiplied out.
 Result<ops::WeightFormat> stored_or_wide(const ops::WeightFormat& file, const ops::Ops& ops);
 
 // Of f32, f16 or bf16.
@@ -44,6 +44,8 @@ class Binder {
   // A tensor of f32, f16 or bf16. Of packed numbers it is f32 without data, until read_for.
   Result<tensor::View> take(const std::string& name, const tensor::Shape& shape);
   Result<BoundLinear> take_linear(const LinearModule& module);
+  // Where the backend has no product of their shape; false: there are no codes in it.
+  bool multiply_out_codes(BoundLinear& bound) const;
   // [count.count()], each above 0; empty: the checkpoint has none.
   Result<std::vector<float>> take_scale(const ScaleTensor& tensor);
 

@@ -141,7 +141,7 @@ class Loader {
   }
 
   Result<void> load_embedding_and_head() {
-    RUDDER_TRY(const StoredModel::Tables tables, stored_.take_tables());
+    RUDDER_TRY(StoredModel::Tables tables, stored_.take_tables());
     if (stage_.embeds() && (tables.keeps_head || !shares_table(spec_, rank_, stage_))) {
       RUDDER_TRY(out_.embedding, upload_table(tables.embedding, ops_));
       out_.bytes += static_cast<int64_t>(out_.embedding.bytes());
@@ -217,7 +217,7 @@ class Loader {
   }
 
   Result<ops::LinearWeight> load_linear(const LinearModule& module) {
-    RUDDER_TRY(const BoundLinear bound, binder_.take_linear(module));
+    RUDDER_TRY(BoundLinear bound, binder_.take_linear(module));
     auto weight = add_linear(bound);
     binder_.release_unpacked();
     if (weight) return weight;
@@ -228,8 +228,13 @@ class Loader {
     return tl::unexpected(std::move(error));
   }
 
-  Result<ops::LinearWeight> add_linear(const BoundLinear& bound) {
-    RUDDER_TRY(ops::LinearWeight weight, ops_.make_linear(bound.parts));
+  Result<ops::LinearWeight> add_linear(BoundLinear& bound) {
+    auto made = ops_.make_linear(bound.parts);
+    if (!made && made.error().code == ErrorCode::kUnsupported &&
+        binder_.multiply_out_codes(bound)) {
+      made = ops_.make_linear(bound.parts);
+    }
+    RUDDER_TRY(ops::LinearWeight weight, std::move(made));
     narrows_inputs_ =
         narrows_inputs_ || (bound.wide_inputs && weight.input == ops::InputForm::kF8Rows);
     out_.bytes += weight.bytes;

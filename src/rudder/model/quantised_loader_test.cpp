@@ -63,15 +63,15 @@ TEST(QuantisedLoader, PartsKeepTheirOwnScales) {
   EXPECT_EQ(ops.scales, expected);
 }
 
-// q and v of eight bits, up and down likewise; the rest is wide.
+// v of eight bits, gate, up and down likewise; the rest is wide.
 struct Int8Model : TinyModel {
   Int8Model() {
     config.insert(config.rfind('}'), R"(, "quantization_config": {
       "quant_method": "compressed-tensors", "format": "int-quantized", "ignore": ["lm_head"],
-      "config_groups": {"g": {"targets": ["re:.*(q|v|up|down)_proj"], "input_activations": null,
+      "config_groups": {"g": {"targets": ["re:.*(v|gate|up|down)_proj"], "input_activations": null,
         "weights": {"num_bits": 8, "type": "int", "symmetric": true, "strategy": "channel"}}}})");
     for (const std::string& module :
-         {kAttention + "q_proj", kAttention + "v_proj", kMlp + "up_proj", kMlp + "down_proj"}) {
+         {kAttention + "v_proj", kMlp + "gate_proj", kMlp + "up_proj", kMlp + "down_proj"}) {
       decls[module + ".weight"].dtype = DType::kI8;
       add(module + ".weight_scale", {decls[module + ".weight"].shape.dims[0], 1});
     }
@@ -93,8 +93,8 @@ TEST(QuantisedLoader, PartsComeInTheirOwnFormatsWhereTheyAreKept) {
     const auto weights = load_weights(**checkpoint, *spec, ops, {});
     ASSERT_TRUE(weights) << weights.error().to_string();
     const ops::WeightFormat kept = keeps ? kInt8 : kWide;
-    // Head; q, k, v; o; gate, up; down.
-    EXPECT_EQ(ops.formats, (std::vector{kWide, kept, kWide, kept, kWide, kWide, kept, kept}));
+    // Head; q, k, v; o; gate, up; down. Where one part of a product is wide all are.
+    EXPECT_EQ(ops.formats, (std::vector{kWide, kWide, kWide, kWide, kWide, kept, kept, kept}));
     EXPECT_EQ(weights->bytes, budget_weights(**checkpoint, *spec, ops)->bytes);
   }
 }
