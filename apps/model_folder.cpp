@@ -60,7 +60,7 @@ Result<std::string> find_model(const std::string& model, const std::string& revi
   request.model = model;
   if (!revision.empty()) request.revision = revision;
   Result<hub::Pulled> pulled = pull_model(request);
-  if (pulled) return pulled->folder;
+  if (pulled) return pulled->path;
   // Who meant a folder reads that first.
   pulled.error().message = fmt::format("there is no folder '{}', and as a name of the hub: {}",
                                        model, pulled.error().message);

@@ -1,6 +1,6 @@
-// From MODEL, as a person writes it, to the folder that it means: a folder that is there, or what
-// the hub has under this name, fetched into its cache. Called on the main thread, before signals
-// are held back: a download is ended by Ctrl-C.
+// From MODEL, as a person writes it, to the folder or GGUF file that it means: one that is there,
+// or what the hub has under this name, fetched into its cache. Called on the main thread, before
+// signals are held back: a download is ended by Ctrl-C.
 #pragma once
 
 #include <string>

@@ -22,11 +22,16 @@ std::optional<std::string> cached_folder(const std::string& model, const std::st
   }
   const Result<hub::ModelName> name = hub::parse_model_name(model);
   const Result<hub::HubSettings> settings = hub_settings();
-  if (!name || !settings || !name->quant.empty()) {
-    findings.push_back({Verdict::kFails, "model",
-                        !name       ? name.error().message
-                        : !settings ? settings.error().message
-                                    : fmt::format("{}: GGUF files are not fetched yet", model)});
+  if (!name || !settings) {
+    findings.push_back(
+        {Verdict::kFails, "model", !name ? name.error().message : settings.error().message});
+    return std::nullopt;
+  }
+  if (!name->quant.empty()) {
+    findings.push_back({Verdict::kNote, "model",
+                        fmt::format("{} is not looked at; a start takes it from the cache, or "
+                                    "fetches it first",
+                                    model)});
     return std::nullopt;
   }
   const hub::CachedRepository cached(settings->cache, name->repository);

@@ -22,9 +22,9 @@ int run_pull(int argc, char** argv) {
   const Result<ParsedArguments> arguments = parse_arguments(
       {"rudder pull",
        "Fetch a model of the hub into the cache and print its folder: configuration, "
-       "tokenizer, templates and safetensors, nothing else. What was cut goes on "
-       "where it was cut.",
-       "ORG/NAME", 1},
+       "tokenizer, templates and safetensors, nothing else; or, with :QUANT, one GGUF file. "
+       "What was cut goes on where it was cut.",
+       "ORG/NAME[:QUANT]", 1},
       argc, argv, table);
   if (!arguments) return report_bad_arguments(arguments.error());
   if (arguments->help_shown) return 0;
@@ -39,7 +39,7 @@ int run_pull(int argc, char** argv) {
   log_info("{} at {}: commit {}, {:.1f} MiB fetched", pulled->repository, request.revision,
            pulled->commit, static_cast<double>(pulled->bytes_fetched) / (1 << 20));
   flush_logs();
-  fmt::print("{}\n", pulled->folder);
+  fmt::print("{}\n", pulled->path);
   return 0;
 }
 

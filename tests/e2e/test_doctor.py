@@ -28,7 +28,6 @@ def test_doctor_names_what_makes_a_start_fail(tmp_path):
         cases = [(("--port", port), "port", "in use"), (("--host", "no.such.host.invalid", "--port", 0), "port", "no address"),
                  ((tmp_path / "empty", "--port", 0), "model", "model.safetensors"),
                  (("/no/such/folder", "--port", 0), "model", "/no/such/folder"),
-                 (("org/name:Q4_K_M", "--port", 0), "model", "GGUF"),
                  ((DEMO, "--max-model-len", 1 << 30, "--port", 0), "model", "max-model-len"),
                  (("--ssl-certfile", tmp_path / "none", "--ssl-keyfile", DEMO / "config.json", "--port", 0), "tls", "no file")]
         if not os.path.exists("/dev/nvidiactl"):

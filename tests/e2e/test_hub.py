@@ -29,6 +29,21 @@ def test_a_pull_has_what_a_server_needs_and_nothing_else(home):
     assert not list(home.repository.rglob("*.incomplete"))
 
 
+def test_a_gguf_file_is_named_by_its_quantisation(home):
+    files = {"x-Q4_K_M.gguf": b"GGUF four", "x-Q8_0-00001-of-00002.gguf": b"GGUF one", "x-Q8_0-00002-of-00002.gguf": b"GGUF two",
+             "config.json": b"{}", "mmproj-x-Q8_0.gguf": b"GGUF eye"}
+    home.hub.add("org/x-GGUF", files)
+    path = home.pull("org/x-GGUF:q4_k_m")
+    assert path.name == "x-Q4_K_M.gguf" and path.read_bytes() == files[path.name]
+    assert not home.hub.requests("Q8_0|config.json")
+    path = home.pull("org/x-GGUF:Q8_0")
+    assert path.name == "x-Q8_0-00001-of-00002.gguf"
+    assert (path.parent / "x-Q8_0-00002-of-00002.gguf").read_bytes() == b"GGUF two"
+    home.hub.seen.clear()
+    assert home.pull("org/x-GGUF:Q8_0") == path and not home.hub.requests("/resolve/")
+    assert "GGUF weights alone; name one" in home.refused("org/x-GGUF")
+
+
 def test_a_second_pull_fetches_nothing(home):
     home.pull(NAME)
     home.hub.seen.clear()

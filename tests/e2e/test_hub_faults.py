@@ -181,7 +181,7 @@ def test_what_is_no_model_of_ours_is_told(home):
                         ({"a-Q4_K_M.gguf": b"x"}, "GGUF"), ({"README.md": b"x"}, "no weights")):
         home.hub.add("org/odd", files)
         assert word in home.refused("org/odd")
-    assert "GGUF files are not fetched yet" in home.refused("org/demo:Q4_K_M")
+    assert "no GGUF file whose name ends with 'Q4_K_M'" in home.refused("org/demo:Q4_K_M")
     assert not home.hub.requests(r"resolve/.*\.(bin|gguf)")
     for wrong in ("a/b/c", "../x", "https://huggingface.co/org/demo", "a--b/c"):
         assert "name" in home.refused(wrong)

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "rudder/base/check.h"
-#include "rudder/cpu/stored_row.h"
+#include "rudder/ops/stored_row.h"
 
 namespace rudder::cpu {
 namespace {

@@ -18,8 +18,8 @@
 #include "rudder/cpu/plain_attention.h"
 #include "rudder/cpu/read_features.h"
 #include "rudder/cpu/sample.h"
-#include "rudder/cpu/stored_row.h"
 #include "rudder/cpu/tap_program.h"
+#include "rudder/ops/stored_row.h"
 
 namespace rudder::cpu {
 namespace {

@@ -5,6 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <boost/json.hpp>
+#include <cctype>
+#include <cstdio>
+#include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -66,13 +70,70 @@ bool has_suffix(const std::vector<RemoteFile>& listing,
   });
 }
 
+// A GGUF file without the ending that says which part of it this is.
+struct GgufName {
+  std::string whole;  // "Q4_K_M/Demo-Q4_K_M"
+  int part = 1;
+  int parts = 1;
+};
+
+std::optional<GgufName> gguf_name(std::string_view path) {
+  constexpr std::string_view kSuffix = ".gguf";
+  constexpr size_t kPart = std::string_view("-00001-of-00002").size();
+  if (!path.ends_with(kSuffix) || !is_safe_path(path)) return std::nullopt;
+  const std::string_view base = path.substr(path.rfind('/') + 1);
+  // Encoders of images, and statistics that a quantisation was made with.
+  if (base.starts_with("mmproj") || base.starts_with("imatrix")) return std::nullopt;
+  path.remove_suffix(kSuffix.size());
+  GgufName name{.whole = std::string(path)};
+  if (path.size() <= kPart) return name;
+  const std::string ending(path.substr(path.size() - kPart));
+  int read = 0;
+  if (std::sscanf(ending.c_str(), "-%5d-of-%5d%n", &name.part, &name.parts, &read) == 2 &&
+      read == static_cast<int>(kPart) && name.part >= 1 && name.part <= name.parts) {
+    name.whole.resize(name.whole.size() - kPart);
+  } else {
+    name.part = name.parts = 1;
+  }
+  return name;
+}
+
+// The first of them, for people.
+std::string gguf_names(const std::vector<RemoteFile>& listing) {
+  std::set<std::string> names;
+  for (const RemoteFile& file : listing) {
+    if (const auto name = gguf_name(file.path)) names.insert(name->whole);
+  }
+  constexpr size_t kMost = 24;
+  std::string out;
+  size_t count = 0;
+  for (const std::string& name : names) {
+    if (++count > kMost) return out + ", ...";
+    out += (out.empty() ? "" : ", ") + name;
+  }
+  return out.empty() ? "none" : out;
+}
+
+// "Demo-Q4_K_M" ends with q4_k_m, and "Demo-IQ4_K_M" does not.
+bool ends_with_quant(std::string_view name, std::string_view quant) {
+  const std::string_view base = name.substr(name.rfind('/') + 1);
+  if (base.size() < quant.size()) return false;
+  const std::string_view ending = base.substr(base.size() - quant.size());
+  const bool is_same = std::equal(ending.begin(), ending.end(), quant.begin(), [](char a, char b) {
+    return std::tolower(static_cast<unsigned char>(a)) ==
+           std::tolower(static_cast<unsigned char>(b));
+  });
+  if (!is_same || base.size() == quant.size()) return is_same;
+  return std::string_view("-._").find(base[base.size() - quant.size() - 1]) !=
+         std::string_view::npos;
+}
+
 tl::unexpected<Error> no_weights(const std::vector<RemoteFile>& listing,
                                  const std::string& repository) {
   std::string why = "no weights at all; is it a model?";
   if (has_suffix(listing, {".gguf"})) {
-    why =
-        "GGUF weights alone, which are not fetched yet; fetch one and name it by its path, or name "
-        "the repository that they were made from";
+    why = fmt::format("GGUF weights alone; name one of them as {}:QUANT: {}", repository,
+                      gguf_names(listing));
   } else if (has_suffix(listing, {".bin", ".pt", ".pth", ".ckpt"})) {
     why =
         "pickled weights alone, which can run code and are never loaded; look for a repository "
@@ -85,6 +146,34 @@ tl::unexpected<Error> no_weights(const std::vector<RemoteFile>& listing,
 }
 
 }  // namespace
+
+Result<std::vector<RemoteFile>> select_gguf(const std::vector<RemoteFile>& listing,
+                                            std::string_view quant, const std::string& repository) {
+  std::map<std::string, std::map<int, RemoteFile>> found;  // parts by the whole name
+  int parts = 0;
+  for (const RemoteFile& file : listing) {
+    const auto name = gguf_name(file.path);
+    if (!name || !ends_with_quant(name->whole, quant)) continue;
+    found[name->whole].emplace(name->part, file);
+    parts = name->parts;
+  }
+  if (found.size() != 1) {
+    return fail(ErrorCode::kNotFound,
+                fmt::format("{} has {} GGUF file whose name ends with '{}'; it has {}", repository,
+                            found.empty() ? "no" : "more than one", quant, gguf_names(listing)),
+                "model");
+  }
+  const auto& [whole, files] = *found.begin();
+  if (static_cast<int>(files.size()) != parts) {
+    return fail(
+        ErrorCode::kNotFound,
+        fmt::format("{} has {} of the {} parts of {}", repository, files.size(), parts, whole),
+        "model");
+  }
+  std::vector<RemoteFile> out;
+  for (const auto& [part, file] : files) out.push_back(file);
+  return out;
+}
 
 std::vector<RemoteFile> select_texts(const std::vector<RemoteFile>& listing) {
   const bool is_single = find_file(listing, kSingle) != nullptr;

@@ -1,6 +1,6 @@
 // Which files of a repository a server needs: configuration, tokenizer, templates, and weights as
-// safetensors. Nothing else is ever fetched: pickles and code are not even asked for. Pure
-// functions; any thread.
+// safetensors; or a GGUF file, where one is named. Nothing else is ever fetched: pickles and code
+// are not even asked for. Pure functions; any thread.
 #pragma once
 
 #include <string>
@@ -23,6 +23,12 @@ const RemoteFile* find_weight_index(const std::vector<RemoteFile>& listing);
 Result<std::vector<RemoteFile>> select_weights(const std::vector<RemoteFile>& listing,
                                                std::string_view index_json,
                                                const std::string& repository);
+
+// The GGUF file that ends with the name of a quantisation, in any case of letters ("q4_k_m" of
+// Demo-Q4_K_M.gguf or of Q4_K_M/Demo-Q4_K_M-00001-of-00002.gguf); of a split one all parts in turn.
+// kNotFound names the files that there are.
+Result<std::vector<RemoteFile>> select_gguf(const std::vector<RemoteFile>& listing,
+                                            std::string_view quant, const std::string& repository);
 
 // The shards that an index lists, each once, sorted. kCorruptFile.
 Result<std::vector<std::string>> shards_of_index(std::string_view index_json);

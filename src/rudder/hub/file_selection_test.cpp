@@ -106,5 +106,35 @@ TEST(FileSelection, SaysWhatThereIsInPlaceOfWeights) {
   EXPECT_NE(why({"unet/model.safetensors"}).find("folders"), std::string::npos);
 }
 
+TEST(FileSelection, AGgufFileByItsQuantisation) {
+  const auto listing = listing_of(
+      {"README.md", "config.json", "Demo-Q4_K_M.gguf", "Demo-IQ4_XS.gguf", "Demo.Q8_0.gguf",
+       "mmproj-Demo-Q8_0.gguf", "imatrix-Q8_0.gguf", "BF16/Demo-BF16-00002-of-00002.gguf",
+       "BF16/Demo-BF16-00001-of-00002.gguf", "Demo-Q6_K-00001-of-00003.gguf",
+       "Demo-Q6_K-00003-of-00003.gguf", "a/Demo-Q2_K.gguf", "b/Demo-Q2_K.gguf", "F16.gguf"});
+  const auto chosen = [&](std::string_view quant) {
+    const auto files = select_gguf(listing, quant, "o/n");
+    return files ? paths_of(*files) : Paths{files.error().to_string()};
+  };
+  EXPECT_EQ(chosen("Q4_K_M"), (Paths{"Demo-Q4_K_M.gguf"}));
+  EXPECT_EQ(chosen("q4_k_m"), (Paths{"Demo-Q4_K_M.gguf"}));
+  EXPECT_EQ(chosen("Q8_0"), (Paths{"Demo.Q8_0.gguf"}));
+  EXPECT_EQ(chosen("F16"), (Paths{"F16.gguf"})) << "and not the end of BF16";
+  EXPECT_EQ(chosen("BF16"),
+            (Paths{"BF16/Demo-BF16-00001-of-00002.gguf", "BF16/Demo-BF16-00002-of-00002.gguf"}));
+  for (const auto& [quant, word] :
+       std::vector<std::pair<std::string, std::string>>{{"Q5_K_M", "has no GGUF file"},
+                                                        {"Q4_XS", "has no GGUF file"},
+                                                        {"Q2_K", "more than one"},
+                                                        {"Q6_K", "2 of the 3 parts"},
+                                                        {"K_M.gguf", "has no GGUF file"}}) {
+    const auto files = select_gguf(listing, quant, "o/n");
+    ASSERT_FALSE(files) << quant;
+    EXPECT_EQ(files.error().code, ErrorCode::kNotFound);
+    EXPECT_NE(files.error().message.find(word), std::string::npos) << files.error().message;
+  }
+  EXPECT_NE(chosen("Q5_K_M")[0].find("Demo-IQ4_XS"), std::string::npos) << "what there is";
+}
+
 }  // namespace
 }  // namespace rudder::hub

@@ -57,11 +57,12 @@ void tag_cache(const std::string& cache) {
 
 class Puller {
  public:
-  Puller(const HubSettings& settings, const PullRequest& request, std::string repository,
+  Puller(const HubSettings& settings, const PullRequest& request, ModelName name,
          const MakeProgress& make_progress)
       : settings_(settings),
         request_(request),
-        cached_(settings.cache, std::move(repository)),
+        quant_(std::move(name.quant)),
+        cached_(settings.cache, std::move(name.repository)),
         asked_{cached_.name(), request.revision, ""},
         make_progress_(make_progress) {}
 
@@ -70,7 +71,7 @@ class Puller {
     if (known && is_commit(request_.revision) && is_whole(*known)) return done(*known);
     if (settings_.offline) return from_cache_alone(known);
     RUDDER_TRY(client_, HubClient::create(settings_));
-    const bool is_servable = known && !missing_of_snapshot(cached_, *known);
+    const bool is_servable = known && missing_of(*known).empty();
     Result<RepositoryState> state = client_->resolve(asked_, is_servable ? 1 : kMaxTries);
     if (!state) {
       // A revision that is gone is what was asked for; for the rest there is what was fetched.
@@ -90,26 +91,40 @@ class Puller {
 
  private:
   Result<Pulled> done(const std::string& commit) const {
-    return Pulled{.folder = cached_.snapshot(commit),
+    std::string path = cached_.snapshot(commit);
+    if (!quant_.empty()) {
+      std::string first;
+      std::ifstream list(list_path(commit));
+      std::getline(list, first);
+      path += "/" + first;
+    }
+    return Pulled{.path = std::move(path),
                   .repository = cached_.name(),
                   .commit = commit,
                   .bytes_fetched = bytes_fetched_};
   }
 
   Result<Pulled> from_cache_alone(const std::optional<std::string>& known) const {
-    const std::string missing = known ? missing_of_snapshot(cached_, *known).value_or("") : "";
+    const std::string missing = known ? missing_of(*known) : "";
     if (known && missing.empty()) return done(*known);
     return fail(ErrorCode::kNotFound,
                 fmt::format("HF_HUB_OFFLINE is set, and the cache ({}) has {} of {} at '{}'; fetch "
                             "it with `rudder pull {}` where the hub can be reached",
                             settings_.cache, known ? "no " + missing : "nothing", cached_.name(),
-                            request_.revision, cached_.name()),
+                            request_.revision, request_.model),
                 "model");
+  }
+
+  // What a server needs of a snapshot and it lacks; empty: nothing.
+  std::string missing_of(const std::string& commit) const {
+    if (quant_.empty()) return missing_of_snapshot(cached_, commit).value_or("");
+    return is_whole(commit) ? "" : quant_;
   }
 
   // What a pull wrote down when it was through: other tools leave snapshots with single files.
   std::string list_path(const std::string& commit) const {
-    return fmt::format("{}/.rudder/{}", cached_.folder(), commit);
+    return fmt::format("{}/.rudder/{}{}{}", cached_.folder(), commit, quant_.empty() ? "" : "-",
+                       quant_);
   }
 
   bool is_whole(const std::string& commit) const {
@@ -155,6 +170,10 @@ class Puller {
     if (is_whole(commit)) return {};  // it was fetched meanwhile
     remove_stale_snapshots(cached_);
     RUDDER_TRY(const std::vector<RemoteFile> listing, client_->list_files(asked_, commit));
+    if (!quant_.empty()) {
+      RUDDER_TRY(const std::vector<RemoteFile> parts, select_gguf(listing, quant_, cached_.name()));
+      return fetch_files(parts, commit);
+    }
     std::vector<RemoteFile> files = select_texts(listing);
     std::string index;
     if (const RemoteFile* file = find_weight_index(listing)) {
@@ -165,6 +184,10 @@ class Puller {
     RUDDER_TRY(const std::vector<RemoteFile> weights,
                select_weights(listing, index, cached_.name()));
     files.insert(files.end(), weights.begin(), weights.end());
+    return fetch_files(files, commit);
+  }
+
+  Result<void> fetch_files(const std::vector<RemoteFile>& files, const std::string& commit) {
     RUDDER_TRY_VOID(fetch_blobs(files, commit));
     RUDDER_TRY_VOID(publish_snapshot(cached_, commit, files));
     return write_list(commit, files);
@@ -224,6 +247,7 @@ class Puller {
 
   const HubSettings& settings_;
   const PullRequest& request_;
+  const std::string quant_;  // empty: the repository's own weights
   const CachedRepository cached_;
   const AskedFor asked_;
   const MakeProgress& make_progress_;
@@ -235,17 +259,9 @@ class Puller {
 
 Result<Pulled> pull(const HubSettings& settings, const PullRequest& request,
                     const MakeProgress& make_progress) {
-  RUDDER_TRY(const ModelName name, parse_model_name(request.model));
-  if (!name.quant.empty()) {
-    return fail(
-        ErrorCode::kUnsupported,
-        fmt::format("'{}' names the GGUF file {} of {}, and GGUF files are not fetched yet; "
-                    "fetch it and name it by its path, or a repository with safetensors",
-                    request.model, name.quant, name.repository),
-        "model");
-  }
+  RUDDER_TRY(ModelName name, parse_model_name(request.model));
   RUDDER_TRY_VOID(check_revision(request.revision));
-  return Puller(settings, request, name.repository, make_progress).run();
+  return Puller(settings, request, std::move(name), make_progress).run();
 }
 
 }  // namespace rudder::hub

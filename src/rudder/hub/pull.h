@@ -1,5 +1,6 @@
-// From a name to a folder: the snapshot of a repository in the cache, fetched as far as it is not
-// there. Called once a command, on its thread; other processes may do the same at the same time.
+// From a name to a folder: the snapshot of a repository in the cache, or one GGUF file of it,
+// fetched as far as it is not there. Called once a command, on its thread; other processes may do
+// the same at the same time.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +15,13 @@
 namespace rudder::hub {
 
 struct PullRequest {
-  std::string model;  // "org/name", as parse_model_name takes it
+  std::string model;  // "org/name" or "org/name:QUANT", as parse_model_name takes it
   std::string revision = "main";
   DownloadSettings download = {};
 };
 
 struct Pulled {
-  std::string folder;      // of the snapshot
+  std::string path;        // of the snapshot's folder, or of the (first) GGUF file that was named
   std::string repository;  // as it was asked for
   std::string commit;
   int64_t bytes_fetched = 0;  // by this call

@@ -10,7 +10,7 @@
 #include "rudder/model/archs/archs.h"
 #include "rudder/model/binder.h"
 #include "rudder/model/loader.h"
-#include "rudder/model/quantisation.h"
+#include "rudder/model/quantised/quantisation.h"
 #include "rudder/model/tensors.h"
 
 namespace rudder::model {
@@ -161,6 +161,7 @@ Result<AssistantWeights> load_assistant(const Checkpoint& checkpoint, const Assi
   RUDDER_TRY(weights.layers, load_weights(checkpoint, spec.layers, architecture->names, ops, {},
                                           spec.layers.stage));
   weights.bytes = weights.layers.bytes;
+  RUDDER_TRY_VOID(binder.read_for(ops));
   for (const LinearModule& linear : tensors.linears) {
     RUDDER_TRY(const BoundLinear bound, binder.take_linear(linear));
     RUDDER_TRY(*linear.target, ops.make_linear(bound.parts));

@@ -5,9 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 
 #include "rudder/base/log.h"
+#include "rudder/model/quantised/low_bits.h"
+#include "rudder/model/quantised/stored_blocks.h"
+#include "rudder/model/quantised/stored_weight.h"
 
 namespace rudder::model {
 namespace {
@@ -103,12 +107,13 @@ Result<View> Binder::take(const std::string& name, const Shape& shape) {
         where(*tensor));
   }
   if (tensor->view.shape != shape) return wrong_shape(*tensor, shape.to_string());
-  if (tensor->packed && unpack_as_) return unpacked(*tensor->packed, shape);
+  if (tensor->packed && ops_ != nullptr) return unpacked(*tensor->packed, shape);
   return tensor->view;
 }
 
 View Binder::unpacked(const weights::PackedTensor& packed, const Shape& shape) {
-  const View out{nullptr, *unpack_as_, shape};
+  const View out{nullptr, wide_, shape};
+  note_multiplied(static_cast<int64_t>(packed.bytes.size()), shape.numel());
   std::vector<std::byte>& memory = unpacked_.emplace_back(std::max<size_t>(out.bytes(), 1));
   std::vector<float> row(static_cast<size_t>(packed.columns));
   for (int64_t r = 0; r < packed.rows; ++r) {
@@ -166,6 +171,53 @@ Result<void> Binder::take_weight_scale(const std::string& module, int64_t rows, 
   return {};
 }
 
+Result<ops::WeightFormat> stored_or_wide(const ops::WeightFormat& file, const ops::Ops& ops) {
+  const auto stored = ops.stored_format(file);
+  if (file.is_wide() || file == ops::kFp8Rows || (stored && !stored->is_wide())) return stored;
+  return ops.stored_format({.codes = ops::Codes::kF32});
+}
+
+Result<void> Binder::read_for(const ops::Ops& ops) {
+  RUDDER_TRY(const ops::WeightFormat wide, ops.stored_format({.codes = ops::Codes::kF32}));
+  wide_ = wide.codes == ops::Codes::kF32 ? DType::kF32 : DType::kBF16;
+  ops_ = &ops;
+  return {};
+}
+
+bool Binder::keeps(const ops::WeightFormat& format) const {
+  if (ops_ == nullptr) return false;
+  const auto stored = ops_->stored_format(format);
+  return stored && !stored->is_wide();
+}
+
+std::optional<ops::LinearPart> Binder::keep_table(const std::string& name, BoundLinear& out) const {
+  const TensorInfo* const tensor = checkpoint_.find(name);
+  if (tensor == nullptr || !tensor->packed) return {};
+  const auto format = format_of_blocks(*tensor->packed->type);
+  if (!format || !keeps(*format)) return {};
+  return split_blocks(*tensor->packed, out.memory);
+}
+
+Result<ops::LinearPart> Binder::take_fp8_rows(const LinearModule::Part& stored,
+                                              const LinearModule& module,
+                                              const Quantisation::Group& group, BoundLinear& out) {
+  const std::string name = stored.name + ".weight";
+  const int64_t rows = stored.stored_rows();
+  const Shape shape{rows, module.in.stored};
+  const TensorInfo& tensor = *checkpoint_.find(name);
+  if (tensor.view.shape != shape) return wrong_shape(tensor, shape.to_string());
+  taken_.insert(name);
+  std::vector<float> scale;
+  RUDDER_TRY_VOID(take_weight_scale(stored.name, rows, group.scales, scale));
+  StoredWeight scales({.codes = ops::Codes::kF32}, rows, 1, out.memory);
+  for (int64_t row = 0; row < rows; ++row) {
+    scales.set_number(row, 0, scale[static_cast<size_t>(row)]);
+  }
+  out.wide_inputs = out.wide_inputs || group.wide_inputs;
+  return ops::LinearPart{
+      .format = ops::kFp8Rows, .codes = tensor.view, .scales = scales.part().codes};
+}
+
 Result<ops::LinearPart> Binder::take_part(const LinearModule::Part& stored,
                                           const LinearModule& module, BoundLinear& out) {
   const std::string name = stored.name + ".weight";
@@ -174,25 +226,40 @@ Result<ops::LinearPart> Binder::take_part(const LinearModule::Part& stored,
   RUDDER_TRY(const Quantisation::Group* const group, quantisation_.group_of(stored.name));
   ops::LinearPart part;
   const TensorInfo* const tensor = checkpoint_.find(name);
-  if (tensor == nullptr || tensor->view.dtype != DType::kF8E4M3) {
-    RUDDER_TRY(const View weight, take(name, shape));
-    part = ops::wide_part(weight);
-    if (group != nullptr) unexpectedly_wide_.insert(stored.name);
-  } else if (group == nullptr) {
+  const ModuleTensors tensors(checkpoint_, stored.name, &taken_);
+  const bool has_few_bits = group != nullptr && group->as != StoredAs::kWide &&
+                            group->as != StoredAs::kFp8Rows &&
+                            (tensor == nullptr || has_low_bits(tensors, *group));
+  if (has_few_bits) {
+    Memory memory;
+    RUDDER_TRY(part,
+               read_low_bits(tensors, *group, rows, module.in.stored, ops_ != nullptr, memory));
+    if (!part.codes.empty() && !keeps(part.format)) {
+      note_multiplied(ops::stored_parts(part.format, rows, module.in.stored).bytes(),
+                      shape.numel());
+      part = multiply_out(part, wide_, out.memory);
+    } else {
+      std::ranges::move(memory, std::back_inserter(out.memory));
+    }
+    out.wide_inputs = out.wide_inputs || group->wide_inputs;
+  } else if (tensor == nullptr || tensor->view.dtype != DType::kF8E4M3) {
+    const auto kept = keep_table(name, out);
+    if (kept && tensor->view.shape == shape) {
+      taken_.insert(name);
+      part = *kept;
+    } else {
+      RUDDER_TRY(const View weight, take(name, shape));
+      part = ops::wide_part(weight);
+    }
+    if (group != nullptr && group->as != StoredAs::kWide) unexpectedly_wide_.insert(stored.name);
+  } else if (group == nullptr || group->as != StoredAs::kFp8Rows) {
     return fail(ErrorCode::kUnsupported,
                 quantisation_.groups.empty()
                     ? "it is F8_E4M3, and no quantization_config says how"
                     : "it is F8_E4M3, and the quantization_config excludes its module",
                 where(*tensor));
   } else {
-    if (tensor->view.shape != shape) return wrong_shape(*tensor, shape.to_string());
-    taken_.insert(name);
-    part.format = ops::kFp8Rows;
-    part.codes = tensor->view;
-    std::vector<float>& scale = out.scales.emplace_back();
-    RUDDER_TRY_VOID(take_weight_scale(stored.name, rows, group->scales, scale));
-    part.scales = {scale.data(), DType::kF32, {rows, 1}};
-    out.wide_inputs = out.wide_inputs || group->wide_inputs;
+    RUDDER_TRY(part, take_fp8_rows(stored, module, *group, out));
   }
   if (module.bias) {
     RUDDER_TRY(part.bias, take(stored.name + ".bias", Shape{rows}));
@@ -203,18 +270,37 @@ Result<ops::LinearPart> Binder::take_part(const LinearModule::Part& stored,
 Result<BoundLinear> Binder::take_linear(const LinearModule& module) {
   BoundLinear out;
   std::vector<ops::LinearPart> stored;
+  bool has_fp8_rows = false;
   for (const LinearModule::Part& part : module.parts) {
     RUDDER_TRY(stored.emplace_back(), take_part(part, module, out));
+    has_fp8_rows = has_fp8_rows || stored.back().format == ops::kFp8Rows;
+  }
+  // One product has codes alone, or numbers alone.
+  const bool has_wide = std::ranges::any_of(
+      stored, [](const ops::LinearPart& part) { return part.format.is_wide(); });
+  for (ops::LinearPart& part : stored) {
+    if (!has_wide || part.codes.empty() || part.format.is_wide()) continue;
+    if (part.format != ops::kFp8Rows) part = multiply_out(part, wide_, out.memory);
   }
   for (size_t i = 0; i < stored.size(); ++i) {
-    if (stored[i].codes.empty()) continue;  // packed, and only looked at
-    RUDDER_TRY_VOID(cut_part(stored[i], module, i, out.cuts, out.parts));
-    if (out.scales.empty() || !stored[i].format.is_wide()) continue;
+    if (stored[i].codes.empty()) continue;  // only looked at
+    RUDDER_TRY_VOID(cut_part(stored[i], module, i, out.memory, out.parts));
+    if (!has_fp8_rows || !stored[i].format.is_wide()) continue;
     return fail(ErrorCode::kUnsupported,
                 "it is not quantised, and others that are multiplied with it in one product are",
                 fmt::format("{}: module '{}'", checkpoint_.name(), module.parts[i].name));
   }
   return out;
+}
+
+bool Binder::multiply_out_codes(BoundLinear& bound) const {
+  bool changed = false;
+  for (ops::LinearPart& part : bound.parts) {
+    if (part.format.is_wide() || part.format == ops::kFp8Rows) continue;
+    part = multiply_out(part, wide_, bound.memory);
+    changed = true;
+  }
+  return changed;
 }
 
 Result<std::vector<float>> Binder::take_scale(const ScaleTensor& tensor) {
@@ -247,6 +333,13 @@ Result<void> Binder::check_all_taken(const WeightNames& names) const {
               fmt::format("{} tensors have no place in this architecture: {}{}", count, left,
                           count > 5 ? ", ..." : ""),
               file);
+}
+
+void Binder::log_multiplied() const {
+  if (multiplied_numbers_ == 0) return;
+  const auto bytes = static_cast<int64_t>(tensor::dtype_bytes(wide_)) * multiplied_numbers_;
+  log_info("{}: {} MiB of its tensors were multiplied out while they were loaded: {} MiB of {}",
+           checkpoint_.name(), multiplied_bytes_ >> 20, bytes >> 20, tensor::dtype_name(wide_));
 }
 
 void Binder::log_differences() const {

@@ -35,7 +35,7 @@ void check_weights(const ModelSpec& spec, const Weights& weights, ops::Rank rank
   RUDDER_CHECK(!stage.is_last() || (weights.head.in == spec.hidden &&
                                     weights.head.out == ops::vocab_share(spec.vocab, rank).count));
   RUDDER_CHECK(!stage.is_last() || !weights.final_norm.empty());
-  RUDDER_CHECK(!stage.is_first() || spec.tied_head == weights.embedding.empty());
+  RUDDER_CHECK(!stage.is_first() || spec.tied_head || !weights.embedding.empty());
 }
 
 }  // namespace rudder::model

@@ -340,7 +340,7 @@ LayerwiseDecoder::Begun LayerwiseDecoder::begin(const ForwardBatch& batch) {
   if (!spec_.stage.is_first() && !rank_.is_alone()) end_patterns(batch, spec_.layers.size());
   if (spec_.stage.is_first()) {
     residual_->begin(x, {.table = weights_.embedding,
-                         .tied = spec_.tied_head ? &weights_.head : nullptr,
+                         .tied = weights_.embedding.empty() ? &weights_.head : nullptr,
                          .ids = batch.ids,
                          .scale = table_scale(spec_.embed_scale, table_dtype(ops_)),
                          .out = {}});

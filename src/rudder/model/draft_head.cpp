@@ -10,7 +10,7 @@
 #include "rudder/model/binder.h"
 #include "rudder/model/column_share.h"
 #include "rudder/model/loader.h"
-#include "rudder/model/quantisation.h"
+#include "rudder/model/quantised/quantisation.h"
 #include "rudder/weights/hf_config.h"
 
 namespace rudder::model {
@@ -121,6 +121,7 @@ class HeadLoader {
     }
     RUDDER_TRY(const std::string_view prefix, find_prefix());
     RUDDER_TRY_VOID(check(prefix));
+    RUDDER_TRY_VOID(binder_.read_for(ops_));
     const LayerTensors tensors = head_tensors(spec_, prefix, &out_, rank_);
     for (const NormTensor& norm : tensors.norms) {
       RUDDER_TRY(const View stored, binder_.take(norm.weight.name, Shape{norm.weight.count}));

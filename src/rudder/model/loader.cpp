@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,9 @@
 #include "rudder/model/archs/archs.h"
 #include "rudder/model/archs/tensor_names.h"
 #include "rudder/model/binder.h"
-#include "rudder/model/quantisation.h"
+#include "rudder/model/quantised/low_bits.h"
+#include "rudder/model/quantised/quantisation.h"
+#include "rudder/model/quantised/stored_blocks.h"
 #include "rudder/model/stage.h"
 #include "rudder/model/tensors.h"
 #include "rudder/weights/hf_config.h"
@@ -28,6 +31,7 @@ struct StoredModel {
   struct Tables {
     View embedding;
     BoundLinear head;
+    bool keeps_head = false;  // it is the table as it is stored, whose rows nobody looks up
   };
 
   // Everything fits, and nothing is left over: before the first byte of it is read.
@@ -62,8 +66,10 @@ struct StoredModel {
       return out;
     }
     if (out.embedding.empty()) return out;  // packed, and only looked at
-    RUDDER_TRY_VOID(
-        cut_part(ops::wide_part(out.embedding), head, 0, out.head.cuts, out.head.parts));
+    const auto kept = binder.keep_table(std::string(names.embedding), out.head);
+    out.keeps_head = kept.has_value();
+    RUDDER_TRY_VOID(cut_part(kept.value_or(ops::wide_part(out.embedding)), head, 0, out.head.memory,
+                             out.head.parts));
     if (binder.has(head_name)) {
       // Older exporters write the tied head too; a different one contradicts the config.
       RUDDER_TRY(const View copy, binder.take(head_name, shape));
@@ -106,10 +112,8 @@ class Loader {
 
   Result<Weights> load() {
     RUDDER_TRY_VOID(stored_.check());
-    RUDDER_TRY(const ops::WeightFormat wide, ops_.stored_format({.codes = ops::Codes::kF32}));
-    binder_.unpack_as(wide.codes == ops::Codes::kBF16 ? DType::kBF16 : DType::kF32);
+    RUDDER_TRY_VOID(binder_.read_for(ops_));
     binder_.log_differences();
-    log_unpacked(wide);
     RUDDER_TRY_VOID(load_embedding_and_head());
     const LayerRange layers = layers_of(spec_, stage_);
     for (size_t i = layers.begin; i < layers.end; ++i) {
@@ -130,21 +134,6 @@ class Loader {
   }
 
  private:
-  // What the file has in fewer bits than this backend keeps.
-  void log_unpacked(const ops::WeightFormat& wide) const {
-    int64_t packed = 0;
-    int64_t numbers = 0;
-    for (const weights::TensorInfo& tensor : checkpoint_.tensors()) {
-      if (!tensor.packed) continue;
-      packed += static_cast<int64_t>(tensor.packed->bytes.size());
-      numbers += tensor.view.shape.numel();
-    }
-    if (numbers == 0) return;
-    log_info("{}: {} MiB of its tensors are multiplied out while they are loaded: {} MiB of {}",
-             checkpoint_.name(), packed >> 20, ops::stored_parts(wide, 1, numbers).bytes() >> 20,
-             ops::format_name(wide));
-  }
-
   void prefetch_layer(size_t layer) const {
     for (const LinearModule& linear : layer_tensors(spec_, names_, layer).linears) {
       for (const LinearModule::Part& part : linear.parts) binder_.prefetch(part.name + ".weight");
@@ -152,8 +141,8 @@ class Loader {
   }
 
   Result<void> load_embedding_and_head() {
-    RUDDER_TRY(const StoredModel::Tables tables, stored_.take_tables());
-    if (stage_.embeds() && !shares_table(spec_, rank_, stage_)) {
+    RUDDER_TRY(StoredModel::Tables tables, stored_.take_tables());
+    if (stage_.embeds() && (tables.keeps_head || !shares_table(spec_, rank_, stage_))) {
       RUDDER_TRY(out_.embedding, upload_table(tables.embedding, ops_));
       out_.bytes += static_cast<int64_t>(out_.embedding.bytes());
       if (!spec_.tied_head) done_ += static_cast<int64_t>(tables.embedding.bytes());
@@ -228,7 +217,7 @@ class Loader {
   }
 
   Result<ops::LinearWeight> load_linear(const LinearModule& module) {
-    RUDDER_TRY(const BoundLinear bound, binder_.take_linear(module));
+    RUDDER_TRY(BoundLinear bound, binder_.take_linear(module));
     auto weight = add_linear(bound, module.experts);
     binder_.release_unpacked();
     if (weight) return weight;
@@ -247,8 +236,13 @@ class Loader {
     return fail(ErrorCode::kUnsupported, "this backend runs no mixtures of experts");
   }
 
-  Result<ops::LinearWeight> add_linear(const BoundLinear& bound, int64_t experts = 0) {
-    RUDDER_TRY(ops::LinearWeight weight, make_weight(bound, experts));
+  Result<ops::LinearWeight> add_linear(BoundLinear& bound, int64_t experts = 0) {
+    auto made = make_weight(bound, experts);
+    if (!made && made.error().code == ErrorCode::kUnsupported &&
+        binder_.multiply_out_codes(bound)) {
+      made = make_weight(bound, experts);
+    }
+    RUDDER_TRY(ops::LinearWeight weight, std::move(made));
     narrows_inputs_ =
         narrows_inputs_ || (bound.wide_inputs && weight.input == ops::InputForm::kF8Rows);
     out_.bytes += weight.bytes;
@@ -259,6 +253,7 @@ class Loader {
   }
 
   void log_what_was_chosen() const {
+    binder_.log_multiplied();
     if (narrows_inputs_) {
       log_warn("{}: it quantises its weights alone; this backend quantises what they multiply too",
                checkpoint_.name());
@@ -342,13 +337,33 @@ Result<View> upload_table(const View& stored, ops::Ops& ops) {
   return ops.upload(stored, table_dtype(device));
 }
 
+namespace {
+
+// The format of a module in its file. What the checkpoint does not have counts as bf16.
+Result<ops::WeightFormat> file_format(const Checkpoint& checkpoint,
+                                      const Quantisation& quantisation, std::string_view module) {
+  RUDDER_TRY(const Quantisation::Group* const group, quantisation.group_of(module));
+  const ModuleTensors tensors(checkpoint, std::string(module), nullptr);
+  if (group != nullptr && has_low_bits(tensors, *group)) return low_bit_format(tensors, *group);
+  const weights::TensorInfo* const tensor = checkpoint.find(fmt::format("{}.weight", module));
+  if (tensor == nullptr) return ops::WeightFormat{};
+  if (tensor->packed) {
+    return format_of_blocks(*tensor->packed->type)
+        .value_or(ops::WeightFormat{.codes = ops::Codes::kF32});
+  }
+  if (tensor->view.dtype == DType::kF8E4M3) return ops::kFp8Rows;
+  return ops::wide_format(tensor->view.dtype);
+}
+
+}  // namespace
+
 FormatOf stored_formats(const Checkpoint& checkpoint, const ops::Ops& ops) {
-  return [&checkpoint, &ops](std::string_view module) -> Result<ops::WeightFormat> {
-    const weights::TensorInfo* const tensor = checkpoint.find(fmt::format("{}.weight", module));
-    if (tensor == nullptr) return ops.stored_format({});
-    if (tensor->view.dtype == DType::kF8E4M3) return ops.stored_format(ops::kFp8Rows);
-    RUDDER_TRY(const ops::WeightFormat file, ops::wide_format(tensor->view.dtype));
-    return ops.stored_format(file);
+  const auto quantisation =
+      std::make_shared<const Result<Quantisation>>(read_quantisation(checkpoint));
+  return [&checkpoint, &ops, quantisation](std::string_view module) -> Result<ops::WeightFormat> {
+    if (!*quantisation) return tl::unexpected(quantisation->error());
+    RUDDER_TRY(const ops::WeightFormat file, file_format(checkpoint, **quantisation, module));
+    return stored_or_wide(file, ops);
   };
 }
 

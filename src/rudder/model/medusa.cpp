@@ -6,7 +6,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/model/binder.h"
-#include "rudder/model/quantisation.h"
+#include "rudder/model/quantised/quantisation.h"
 #include "rudder/weights/hf_config.h"
 
 namespace rudder::model {
@@ -168,6 +168,7 @@ Result<MedusaWeights> load_medusa(const Checkpoint& checkpoint, const MedusaSpec
     RUDDER_TRY_VOID(binder.take_linear(linear));
   }
   RUDDER_TRY_VOID(binder.check_all_taken({}));
+  RUDDER_TRY_VOID(binder.read_for(ops));
   for (const LinearModule& linear : tensors.linears) {
     RUDDER_TRY(const BoundLinear bound, binder.take_linear(linear));
     RUDDER_TRY(*linear.target, ops.make_linear(bound.parts));

@@ -1,6 +1,7 @@
 // What a loader makes of an fp8 checkpoint, and which damages it names.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -60,6 +61,116 @@ TEST(QuantisedLoader, PartsKeepTheirOwnScales) {
                                                     std::vector<float>(6, 6),
                                                     std::vector<float>(8, 7)};
   EXPECT_EQ(ops.scales, expected);
+}
+
+// v of eight bits, gate, up and down likewise; the rest is wide.
+struct Int8Model : TinyModel {
+  Int8Model() {
+    config.insert(config.rfind('}'), R"(, "quantization_config": {
+      "quant_method": "compressed-tensors", "format": "int-quantized", "ignore": ["lm_head"],
+      "config_groups": {"g": {"targets": ["re:.*(v|gate|up|down)_proj"], "input_activations": null,
+        "weights": {"num_bits": 8, "type": "int", "symmetric": true, "strategy": "channel"}}}})");
+    for (const std::string& module :
+         {kAttention + "v_proj", kMlp + "gate_proj", kMlp + "up_proj", kMlp + "down_proj"}) {
+      decls[module + ".weight"].dtype = DType::kI8;
+      add(module + ".weight_scale", {decls[module + ".weight"].shape.dims[0], 1});
+    }
+  }
+};
+
+TEST(QuantisedLoader, PartsComeInTheirOwnFormatsWhereTheyAreKept) {
+  constexpr ops::WeightFormat kWide = {.codes = ops::Codes::kF32};
+  constexpr ops::WeightFormat kInt8 = {.codes = ops::Codes::kI8, .scale = ops::ScaleType::kF32};
+  for (const bool keeps : {true, false}) {
+    Int8Model tiny;
+    const auto checkpoint = tiny.open();
+    ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
+    const auto spec = read_spec(**checkpoint);
+    ASSERT_TRUE(spec) << spec.error().to_string();
+    ASSERT_TRUE(check_tensors(**checkpoint, *spec));
+    KeepingOps ops;
+    ops.keeps_all = keeps;
+    const auto weights = load_weights(**checkpoint, *spec, ops, {});
+    ASSERT_TRUE(weights) << weights.error().to_string();
+    const ops::WeightFormat kept = keeps ? kInt8 : kWide;
+    // Head; q, k, v; o; gate, up; down. Where one part of a product is wide all are.
+    EXPECT_EQ(ops.formats, (std::vector{kWide, kWide, kWide, kWide, kWide, kept, kept, kept}));
+    EXPECT_EQ(weights->bytes, budget_weights(**checkpoint, *spec, ops)->bytes);
+  }
+}
+
+// A tied table in blocks of Q8_0, as a GGUF file has it; the rest as `base` has it.
+class PackedTable final : public weights::Checkpoint {
+ public:
+  explicit PackedTable(std::shared_ptr<const weights::Checkpoint> base) : base_(std::move(base)) {
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      blocks_[i] = static_cast<std::byte>(i % 34 == 1 ? 0x2c : 37 * i % 101);  // small scales
+    }
+    tensors_ = base_->tensors();
+    for (weights::TensorInfo& tensor : tensors_) {
+      if (!tensor.name.ends_with("embed_tokens.weight")) continue;
+      tensor.view.data = nullptr;
+      tensor.packed = weights::PackedTensor{
+          .type = weights::find_block_type("Q8_0"), .bytes = blocks_, .rows = 5, .columns = 32};
+    }
+  }
+  std::string name() const override { return base_->name(); }
+  Result<std::string> read_text(std::string_view file) const override {
+    return base_->read_text(file);
+  }
+  bool has_file(std::string_view file) const override { return base_->has_file(file); }
+  const std::vector<weights::TensorInfo>& tensors() const override { return tensors_; }
+  const weights::TensorInfo* find(std::string_view tensor) const override {
+    const auto at = std::ranges::find(tensors_, tensor, &weights::TensorInfo::name);
+    return at != tensors_.end() ? &*at : nullptr;
+  }
+  int64_t tensor_bytes() const override { return base_->tensor_bytes(); }
+  void prefetch(const weights::TensorInfo&) const override {}
+  void release_pages() const override {}
+  Result<void> check_unchanged() const override { return {}; }
+
+ private:
+  std::shared_ptr<const weights::Checkpoint> base_;
+  std::vector<std::byte> blocks_ = std::vector<std::byte>(5 * size_t{34});
+  std::vector<weights::TensorInfo> tensors_;
+};
+
+TEST(QuantisedLoader, ATiedHeadThatIsKeptHasATableBesideIt) {
+  TinyModel tiny;
+  tiny.replace_in_config("\"hidden_size\": 8", "\"hidden_size\": 32");
+  tiny.replace_in_config("\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
+  tiny.decls.clear();
+  tiny.add("model.embed_tokens.weight", {5, 32});
+  for (const char* const norm :
+       {"norm", "layers.0.input_layernorm", "layers.0.post_attention_layernorm"}) {
+    tiny.add(std::string("model.") + norm + ".weight", {32});
+  }
+  for (const char* const wide : {"q_proj", "o_proj"}) {
+    tiny.add(kAttention + wide + ".weight", {32, 32});
+  }
+  for (const char* const narrow : {"k_proj", "v_proj"}) {
+    tiny.add(kAttention + narrow + ".weight", {16, 32});
+  }
+  tiny.add(kMlp + "gate_proj.weight", {6, 32});
+  tiny.add(kMlp + "up_proj.weight", {6, 32});
+  tiny.add(kMlp + "down_proj.weight", {32, 6});
+  const auto base = tiny.open();
+  ASSERT_TRUE(base) << base.error().to_string();
+  const PackedTable checkpoint(*base);
+  const auto spec = read_spec(checkpoint);
+  ASSERT_TRUE(spec) << spec.error().to_string();
+  for (const bool keeps : {true, false}) {
+    KeepingOps ops;
+    ops.keeps_all = keeps;
+    const auto weights = load_weights(checkpoint, *spec, ops, {});
+    ASSERT_TRUE(weights) << weights.error().to_string();
+    EXPECT_EQ(weights->embedding.empty(), !keeps);
+    EXPECT_EQ(ops.formats[0].codes, keeps ? ops::Codes::kI8 : ops::Codes::kF32);
+    EXPECT_EQ(ops.formats[0].group, keeps ? 32 : 0);
+    const auto budget = budget_weights(checkpoint, *spec, ops);
+    // The tests' backend keeps codes and is in f32: a table in bf16 is what others have.
+    EXPECT_EQ(weights->bytes, budget->bytes + (keeps ? 5 * 32 * 2 : 0));
+  }
 }
 
 TEST(QuantisedLoader, ScalesAreOneNumberOrAColumn) {

@@ -22,7 +22,8 @@ class KeepingOps : public ops::Ops {
   tensor::DType act_dtype() const override { return tensor::DType::kF32; }
   tensor::DType kv_dtype() const override { return tensor::DType::kF32; }
   Result<ops::WeightFormat> stored_format(const ops::WeightFormat& file) const override {
-    return keeps && file == ops::kFp8Rows ? file : ops::WeightFormat{.codes = ops::Codes::kF32};
+    if (keeps_all || (keeps && file == ops::kFp8Rows)) return file;
+    return ops::WeightFormat{.codes = ops::Codes::kF32};
   }
   int64_t available_memory() const override { return 0; }
   Result<ops::View> allocate(tensor::DType dtype, tensor::Shape shape) override {
@@ -40,13 +41,15 @@ class KeepingOps : public ops::Ops {
     for (const ops::LinearPart& part : parts) {
       out.in = part.in();
       out.out += part.out();
-      out.bytes += 4 * part.out() * part.in();
+      const ops::WeightFormat stored = stored_format(part.format).value();
+      out.bytes += ops::stored_parts(stored, part.out(), part.in()).bytes();
+      formats.push_back(part.format);
       num_biases += part.bias.empty() ? 0 : 1;
     }
     num_parts += static_cast<int>(parts.size());
     for (const ops::LinearPart& part : parts) {
       std::vector<float>& kept = scales.emplace_back();
-      for (int64_t i = 0; i < part.scales.num_rows(); ++i) {
+      for (int64_t i = 0; part.format == ops::kFp8Rows && i < part.out(); ++i) {
         kept.push_back(part.scales.as<float>()[i]);
       }
     }
@@ -76,7 +79,9 @@ class KeepingOps : public ops::Ops {
   void sample(const ops::SampleArgs&) override {}
   void score(const ops::ScoreArgs&) override {}
 
-  bool keeps = false;
+  bool keeps = false;  // fp8 with a scale a row
+  bool keeps_all = false;
+  std::vector<ops::WeightFormat> formats;  // of each part in turn
   int num_parts = 0;
   int num_biases = 0;
   std::vector<std::vector<float>> scales;  // of each part in turn; empty of a wide one

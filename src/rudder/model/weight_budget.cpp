@@ -7,6 +7,26 @@
 
 namespace rudder::model {
 
+namespace {
+
+// Numbers, or what a backend makes of numbers. Rows of other formats are not looked up: a tied head
+// of these has a table beside it.
+bool is_of_numbers(const ops::WeightFormat& format) {
+  return format.is_wide() || format == ops::kFp8Rows;
+}
+
+void add_formats(const LayerTensors& tensors, const FormatOf& format_of,
+                 std::vector<ops::WeightFormat>& out) {
+  for (const LinearModule& module : tensors.linears) {
+    for (const LinearModule::Part& part : module.parts) {
+      const auto format = format_of(part.name);
+      if (format && std::ranges::find(out, *format) == out.end()) out.push_back(*format);
+    }
+  }
+}
+
+}  // namespace
+
 FormatOf all_as(const ops::WeightFormat& format) {
   return [format](std::string_view) -> Result<ops::WeightFormat> { return format; };
 }
@@ -25,9 +45,15 @@ float table_scale(float scale, tensor::DType table) {
 
 Result<int64_t> linear_bytes(const LinearModule& module, const FormatOf& format_of) {
   int64_t bytes = module.adds_bias() ? module.rows() * int64_t{sizeof(float)} : 0;
+  std::vector<ops::WeightFormat> formats;
   for (const LinearModule::Part& part : module.parts) {
-    RUDDER_TRY(const ops::WeightFormat format, format_of(part.name));
-    for (const Extent& rows : part.rows) {
+    RUDDER_TRY(formats.emplace_back(), format_of(part.name));
+  }
+  // Where one part is wide all of them are.
+  const auto wide = std::ranges::find_if(formats, is_of_numbers);
+  for (size_t i = 0; i < formats.size(); ++i) {
+    const ops::WeightFormat& format = wide != formats.end() ? *wide : formats[i];
+    for (const Extent& rows : module.parts[i].rows) {
       bytes += ops::stored_parts(format, rows.count(), module.in.count()).bytes();
     }
   }
@@ -53,14 +79,10 @@ namespace {
 
 constexpr std::string_view kWeightSuffix = ".weight";
 
-void add_formats(const LayerTensors& tensors, const FormatOf& format_of,
-                 std::vector<ops::WeightFormat>& out) {
-  for (const LinearModule& module : tensors.linears) {
-    for (const LinearModule::Part& part : module.parts) {
-      const auto format = format_of(part.name);
-      if (format && std::ranges::find(out, *format) == out.end()) out.push_back(*format);
-    }
-  }
+std::string_view embedding_module(const WeightNames& names) {
+  std::string_view module = names.embedding;
+  module.remove_suffix(std::min(module.size(), kWeightSuffix.size()));
+  return module;
 }
 
 }  // namespace
@@ -71,7 +93,8 @@ Result<WeightBudget> weight_budget(const ModelSpec& spec, const WeightNames& nam
   if (stage.is_last()) {
     LayerTensors last;
     last.norms.push_back(final_norm_tensor(spec, names));
-    last.linears.push_back(head_module(spec, names, rank));
+    LinearModule& head = last.linears.emplace_back(head_module(spec, names, rank));
+    if (spec.tied_head) head.parts.front().name = embedding_module(names);
     RUDDER_TRY(budget.bytes, tensor_bytes(last, format_of));
   }
   std::vector<ops::WeightFormat> formats;
@@ -85,12 +108,12 @@ Result<WeightBudget> weight_budget(const ModelSpec& spec, const WeightNames& nam
   for (const ops::WeightFormat& format : formats) {
     budget.formats += (budget.formats.empty() ? "" : ", ") + ops::format_name(format);
   }
-  if (stage.embeds() && !shares_table(spec, rank, stage)) {
-    std::string_view module = names.embedding;
-    module.remove_suffix(std::min(module.size(), kWeightSuffix.size()));
-    RUDDER_TRY(const ops::WeightFormat stored, format_of(module));
-    budget.bytes += int64_t{spec.vocab} * spec.hidden *
-                    static_cast<int64_t>(tensor::dtype_bytes(table_dtype(stored)));
+  if (stage.embeds()) {
+    RUDDER_TRY(const ops::WeightFormat stored, format_of(embedding_module(names)));
+    if (!is_of_numbers(stored) || !shares_table(spec, rank, stage)) {
+      budget.bytes += int64_t{spec.vocab} * spec.hidden *
+                      static_cast<int64_t>(tensor::dtype_bytes(table_dtype(stored)));
+    }
   }
   return budget;
 }

@@ -34,7 +34,7 @@ struct LayerWeights {
 };
 
 struct Weights {
-  ops::View embedding;  // [vocab, hidden]; empty when tied: rows are read from `head`
+  ops::View embedding;  // [vocab, hidden]; empty: rows are read from `head`, which is tied
   std::vector<LayerWeights> layers;
   ops::NormSpec final_norm;
   ops::LinearWeight head;  // [vocab, hidden]

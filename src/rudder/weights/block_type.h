@@ -15,14 +15,27 @@
 
 namespace rudder::weights {
 
+// What a code stands for: itself; of four bits, itself less 8; of four bits, an index into the
+// table of IQ4_NL, or into E2M1 twice as large (half_of_e8m0 is its scale).
+enum class BlockCodes : uint8_t { kInteger, kMiddle, kIq4Nl, kE2M1 };
+
 struct BlockType {
   using Expand = void (*)(const std::byte* blocks, int64_t count, float* out);
+  // Of one block: `values` codes, and a scale and a minimum for each group of them. A number is
+  // scale * code - minimum.
+  using Split = void (*)(const std::byte* block, int8_t* codes, float* scales, float* minima);
 
   uint32_t number = 0;    // in files
   std::string_view name;  // "Q4_K"
   uint32_t values = 1;    // of a block
   uint32_t bytes = 0;
   Expand expand = nullptr;  // null: of integers, and of types whose values are not known here
+  Split split = nullptr;    // null as well where a number is a code by itself
+  BlockCodes codes = BlockCodes::kInteger;
+  uint32_t group = 0;       // values that share a scale
+  bool has_minima = false;  // else they are 0
+  bool is_four_bits = false;
+  bool has_half_scales = false;  // f16 holds every scale and minimum
 
   int64_t row_bytes(int64_t columns) const { return columns / values * bytes; }
 };

@@ -21,6 +21,8 @@ struct PackedTensor {
   int64_t head_rows = 0;
   float add = 0;  // to each number of the file
 
+  // The blocks of row `row` of the model.
+  const std::byte* blocks_of(int64_t row) const;
   // Row `row` of the model, [columns].
   void unpack_row(int64_t row, float* out) const;
   void unpack(float* out) const;  // [rows, columns]

@@ -1,4 +1,4 @@
-#include "rudder/model/quantisation.h"
+#include "rudder/model/quantised/quantisation.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -100,13 +100,17 @@ TEST(Quantisation, RefusesWhatCompressedTensorsCannotBeServedFrom) {
   const auto with = [](std::string_view from, std::string_view to) {
     return replaced(kCompressed, from, to);
   };
-  expect_refused(with("float-quantized", "pack-quantized"), "quantization_config.format");
-  expect_refused(with("float-quantized", "int-quantized"), "quantization_config.format");
   const std::string weights = "config_groups.group_0.weights";
+  expect_refused(with("float-quantized", "marlin-24"), "quantization_config.format");
+  expect_refused(with("float-quantized", "mixed-precision"), "group_0.format");
+  for (const char* const format : {"pack-quantized", "int-quantized"}) {
+    expect_refused(with("float-quantized", format), weights + ".type");
+  }
   expect_refused(with(R"("type": "float")", R"("type": "int")"), weights + ".type");
   expect_refused(with(R"("num_bits": 8)", R"("num_bits": 4)"), weights + ".num_bits");
-  expect_refused(with("channel", "group"), weights + ".strategy");
-  expect_refused(with("channel", "block"), weights + ".strategy");
+  expect_refused(with("channel", "token"), weights + ".strategy");
+  expect_refused(with("channel", "group"), weights + ".group_size", ErrorCode::kCorruptFile);
+  expect_refused(with("channel", "block"), weights + ".block_structure", ErrorCode::kCorruptFile);
   expect_refused(with(R"("symmetric": true)", R"("symmetric": false)"), weights + ".symmetric");
   expect_refused(with(R"("dynamic": false)", R"("dynamic": true)"), weights + ".dynamic");
   expect_refused(with("token", "group"), "input_activations.strategy");
@@ -163,9 +167,16 @@ TEST(Quantisation, ReadsTheFp8Method) {
   EXPECT_EQ((*read->group_of("model.layers.0.mlp.up_proj"))->scales, WeightScales::kAny);
   EXPECT_FALSE(is_quantised(*read, "lm_head"));
   EXPECT_TRUE(is_quantised(*read, "lm_header"));
-  expect_refused(R"({"quant_method": "fp8", "activation_scheme": "dynamic",
-                     "weight_block_size": [128, 128]})",
-                 "weight_block_size");
+  const std::string blocks =
+      R"({"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [64, 128]})";
+  const auto of_blocks = read_described(blocks);
+  ASSERT_TRUE(of_blocks) << of_blocks.error().to_string();
+  EXPECT_EQ(of_blocks->groups.front().rows, 64);
+  EXPECT_EQ(of_blocks->groups.front().inputs, 128);
+  for (const char* const wrong : {"[64]", "[64, 128, 2]", "[0, 128]", "[64, -1]", "\"x\""}) {
+    expect_refused(replaced(blocks, "[64, 128]", wrong), "weight_block_size",
+                   ErrorCode::kCorruptFile);
+  }
   expect_refused(R"({"quant_method": "fp8", "activation_scheme": "sometimes"})",
                  "activation_scheme");
   expect_refused(R"({"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e5m2"})",
@@ -173,8 +184,106 @@ TEST(Quantisation, ReadsTheFp8Method) {
   expect_refused(R"({"quant_method": "fp8"})", "activation_scheme", ErrorCode::kCorruptFile);
 }
 
+// Fields with another value, and the field that the refusal names.
+struct WrongField {
+  std::string description;
+  std::vector<std::pair<std::string, std::string>> wrong;  // field, value; a value of "" is none
+};
+
+const std::vector<WrongField> kWrongFields = {
+    {R"({"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": false, "sym": true,
+         "lm_head": false, "dynamic": null, "checkpoint_format": "gptq", "pack_dtype": "int32",
+         "is_marlin_format": false, "modules_to_not_convert": null})",
+     {{"bits", "5"},
+      {"bits", "16"},
+      {"bits", "\"4\""},
+      {"bits", ""},
+      {"group_size", "0"},
+      {"group_size", "-2"},
+      {"group_size", "1.5"},
+      {"desc_act", "1"},
+      {"sym", "\"yes\""},
+      {"lm_head", "2"},
+      {"dynamic", "[]"},
+      {"checkpoint_format", "\"marlin\""},
+      {"pack_dtype", "\"int16\""},
+      {"is_marlin_format", "true"},
+      {"modules_to_not_convert", "[3]"}}},
+    {R"({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": true,
+         "version": "gemm", "modules_to_not_convert": null})",
+     {{"bits", "3"},
+      {"bits", ""},
+      {"group_size", "0"},
+      {"zero_point", "false"},
+      {"version", "\"gemv\""},
+      {"version", "\"marlin\""},
+      {"modules_to_not_convert", "\"x\""}}},
+    {R"({"quant_method": "bitsandbytes", "load_in_4bit": true, "bnb_4bit_quant_type": "nf4",
+         "bnb_4bit_quant_storage": "uint8", "llm_int8_skip_modules": null})",
+     {{"load_in_4bit", "false"},
+      {"load_in_4bit", ""},
+      {"bnb_4bit_quant_type", "\"fp4\""},
+      {"bnb_4bit_quant_type", ""},
+      {"bnb_4bit_quant_storage", "\"bfloat16\""},
+      {"llm_int8_skip_modules", "7"}}},
+    {R"({"quant_method": "hqq", "quant_config": {"weight_quant_params": {"nbits": 4, "axis": 1,
+         "group_size": 64, "view_as_float": false}, "scale_quant_params": null,
+         "zero_quant_params": null}, "skip_modules": null})",
+     {{"nbits", "3"},
+      {"nbits", ""},
+      {"axis", "0"},
+      {"axis", "2"},
+      {"group_size", "0"},
+      {"group_size", "null"},
+      {"view_as_float", "true"},
+      {"scale_quant_params", "{}"},
+      {"zero_quant_params", "{}"},
+      {"skip_modules", "{}"}}}};
+
+TEST(Quantisation, AFieldThatIsNotServedIsNamed) {
+  int refused = 0;
+  for (const WrongField& method : kWrongFields) {
+    const auto read = read_described(method.description);
+    EXPECT_TRUE(read) << read.error().to_string();
+    for (const auto& [field, value] : method.wrong) {
+      std::string text = method.description;
+      const std::string key = '"' + field + '"';
+      const size_t at = text.find(key);
+      ASSERT_NE(at, std::string::npos) << field;
+      size_t end = text.find_first_of(",}", at);
+      if (value.empty()) {
+        text.replace(at, key.size(), "\"another\"");
+      } else {
+        text.replace(at, end - at, key + ": " + value);
+      }
+      const auto got = read_described(text);
+      ASSERT_FALSE(got) << field << ' ' << value;
+      EXPECT_TRUE(got.error().where.ends_with("." + field)) << got.error().to_string();
+      ++refused;
+    }
+  }
+  EXPECT_EQ(refused, 38);
+}
+
+TEST(Quantisation, GptqSettingsOfModules) {
+  const auto read = read_described(
+      R"({"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": true, "sym": true,
+          "dynamic": {"-:.*\\.0\\..*gate": {}, "+:.*down": {"bits": 8, "group_size": 32},
+                      ".*layers\\.0\\.": {"sym": false, "desc_act": false}}})");
+  ASSERT_TRUE(read) << read.error().to_string();
+  const auto of = [&](std::string_view module) { return *read->group_of(module).value(); };
+  EXPECT_EQ(of("model.layers.0.mlp.gate_proj").as, StoredAs::kWide);
+  EXPECT_EQ(of("model.layers.0.mlp.down_proj").bits, 8);
+  EXPECT_EQ(of("model.layers.0.mlp.down_proj").inputs, 32);
+  EXPECT_TRUE(of("model.layers.0.mlp.down_proj").reorders);
+  EXPECT_FALSE(of("model.layers.0.mlp.up_proj").symmetric);
+  EXPECT_FALSE(of("model.layers.0.mlp.up_proj").reorders);
+  EXPECT_EQ(of("model.layers.1.mlp.gate_proj").bits, 4);
+  EXPECT_FALSE(is_quantised(*read, "lm_head"));
+}
+
 TEST(Quantisation, RefusesOtherMethods) {
-  for (const char* method : {"awq", "gptq", "bitsandbytes", "fbgemm_fp8", "mxfp4"}) {
+  for (const char* method : {"aqlm", "quip", "fbgemm_fp8", "mxfp4", "torchao"}) {
     expect_refused(fmt::format(R"({{"quant_method": "{}"}})", method), "quant_method");
   }
   expect_refused("{}", "quant_method", ErrorCode::kCorruptFile);

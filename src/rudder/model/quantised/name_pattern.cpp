@@ -1,4 +1,4 @@
-#include "rudder/model/name_pattern.h"
+#include "rudder/model/quantised/name_pattern.h"
 
 #include <fmt/format.h>
 

@@ -1,9 +1,10 @@
-#include "rudder/model/quantisation.h"
+#include "rudder/model/quantised/quantisation.h"
 
 #include <fmt/format.h>
 
 #include <string>
 
+#include "rudder/model/quantised/methods.h"
 #include "rudder/weights/hf_config.h"
 
 namespace rudder::model {
@@ -12,33 +13,6 @@ namespace {
 using weights::HfConfig;
 
 constexpr std::string_view kModelOptFile = "hf_quant_config.json";
-
-tl::unexpected<Error> unsupported(const HfConfig& config, std::string_view key,
-                                  std::string_view value, std::string_view known) {
-  return fail(ErrorCode::kUnsupported,
-              fmt::format("'{}' is '{}'; what can be served is {}", key, value, known),
-              config.where(key));
-}
-
-Result<std::vector<NamePattern>> read_patterns(const HfConfig& config, std::string_view key) {
-  std::vector<NamePattern> out;
-  if (!config.has(key)) return out;
-  RUDDER_TRY(const std::vector<std::string> texts, config.strings(key));
-  for (const std::string& text : texts) {
-    RUDDER_TRY(NamePattern pattern, NamePattern::parse(text, config.where(key)));
-    out.push_back(std::move(pattern));
-  }
-  return out;
-}
-
-// The first of the keys that is there; the formats changed their names over time.
-Result<std::vector<NamePattern>> read_excluded(const HfConfig& config,
-                                               std::initializer_list<std::string_view> keys) {
-  for (const std::string_view key : keys) {
-    if (config.has(key)) return read_patterns(config, key);
-  }
-  return std::vector<NamePattern>();
-}
 
 // "num_bits": 8, "type": "float", symmetric: one of the objects that describe how numbers are
 // stored.
@@ -73,30 +47,90 @@ Result<void> check_kv_scheme(const HfConfig& config) {
 
 Result<void> check_format(const HfConfig& config) {
   RUDDER_TRY(const std::string format, config.string("format"));
-  if (format == "float-quantized" || format == "naive-quantized") return {};
-  return unsupported(config, "format", format, "'float-quantized' or 'naive-quantized'");
+  for (const std::string_view known :
+       {"float-quantized", "naive-quantized", "pack-quantized", "int-quantized",
+        "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mixed-precision"}) {
+    if (format == known) return {};
+  }
+  return unsupported(config, "format", format,
+                     "'float-', 'naive-', 'int-' or 'pack-quantized', 'nvfp4-' or "
+                     "'mxfp4-pack-quantized', or 'mixed-precision'");
 }
 
-Result<Quantisation::Group> read_group(const HfConfig& config) {
+// What shares a scale, by "strategy".
+Result<void> read_strategy(const HfConfig& stored, Quantisation::Group& group) {
+  RUDDER_TRY(const std::string strategy, stored.string("strategy"));
+  if (strategy == "tensor" || strategy == "channel") {
+    group.scales = strategy == "tensor" ? WeightScales::kTensor : WeightScales::kChannel;
+    return {};
+  }
+  if (strategy == "group" || strategy == "tensor_group") {
+    RUDDER_TRY(const int64_t inputs, stored.integer("group_size", 1, 1 << 16));
+    group.inputs = static_cast<int32_t>(inputs);
+    return {};
+  }
+  if (strategy != "block") {
+    return unsupported(stored, "strategy", strategy,
+                       "'tensor', 'channel', 'group', 'tensor_group' or 'block'");
+  }
+  return read_block(stored, "block_structure", group);
+}
+
+// An 8-bit float or integer of a row; integers of words; 4-bit floats.
+Result<void> read_numbers(const HfConfig& stored, std::string_view format,
+                          Quantisation::Group& group) {
+  RUDDER_TRY(const std::string type, stored.string("type"));
+  RUDDER_TRY(const int64_t bits, stored.integer("num_bits", 1, 64));
+  RUDDER_TRY(group.symmetric, stored.boolean_or("symmetric", true));
+  group.bits = static_cast<int32_t>(bits);
+  const bool is_packed = format == "pack-quantized";
+  const bool is_mx = format == "mxfp4-pack-quantized";
+  if (is_mx || format == "nvfp4-pack-quantized") {
+    if (type != "float") return unsupported(stored, "type", type, "'float'");
+    if (bits != 4) return unsupported(stored, "num_bits", std::to_string(bits), "4");
+    if (!group.symmetric) return unsupported(stored, "symmetric", "false", "true");
+    group.as = is_mx ? StoredAs::kMxfp4 : StoredAs::kNvfp4;
+    if (group.inputs == 0 || group.rows != 1) {
+      return unsupported(stored, "strategy", "not of groups", "'group' or 'tensor_group'");
+    }
+    return {};
+  }
+  if (is_packed || format == "int-quantized" || (type == "int" && format == "naive-quantized")) {
+    if (type != "int") return unsupported(stored, "type", type, "'int'");
+    if (bits != 8 && (!is_packed || bits != 4)) {
+      return unsupported(stored, "num_bits", std::to_string(bits), is_packed ? "4 or 8" : "8");
+    }
+    if (group.rows != 1) return unsupported(stored, "strategy", "block", "one of rows");
+    group.as = is_packed ? StoredAs::kPacked : StoredAs::kInt8;
+    return {};
+  }
+  RUDDER_TRY_VOID(check_fp8(stored));
+  group.as = group.inputs == 0 ? StoredAs::kFp8Rows : StoredAs::kFp8Blocks;
+  return {};
+}
+
+// What products take: as it is described where the weight is fp8; of other weights it is not
+// rounded here, which is finer.
+Result<void> check_inputs(const HfConfig& config, const Quantisation::Group& group) {
+  RUDDER_TRY(const HfConfig inputs, config.object("input_activations"));
+  if (group.as != StoredAs::kFp8Rows) return {};
+  RUDDER_TRY_VOID(check_fp8(inputs));
+  RUDDER_TRY(const std::string by, inputs.string_or("strategy", "tensor"));
+  if (by == "tensor" || by == "token") return {};
+  return unsupported(inputs, "strategy", by, "'tensor' or 'token'");
+}
+
+Result<Quantisation::Group> read_group(const HfConfig& config, std::string_view whole_format) {
   Quantisation::Group group;
   if (config.has("format")) RUDDER_TRY_VOID(check_format(config));
+  RUDDER_TRY(const std::string format, config.string_or("format", std::string(whole_format)));
+  if (format == "mixed-precision") return unsupported(config, "format", format, "that of a group");
   RUDDER_TRY(const HfConfig stored, config.object("weights"));
-  RUDDER_TRY_VOID(check_fp8(stored));
   RUDDER_TRY_VOID(check_static(stored));
-  RUDDER_TRY(const std::string strategy, stored.string("strategy"));
-  if (strategy != "tensor" && strategy != "channel") {
-    return unsupported(stored, "strategy", strategy, "'tensor' or 'channel'");
-  }
-  group.scales = strategy == "tensor" ? WeightScales::kTensor : WeightScales::kChannel;
+  RUDDER_TRY_VOID(read_strategy(stored, group));
+  RUDDER_TRY_VOID(read_numbers(stored, format, group));
   group.wide_inputs = !config.has("input_activations");
-  if (!group.wide_inputs) {
-    RUDDER_TRY(const HfConfig inputs, config.object("input_activations"));
-    RUDDER_TRY_VOID(check_fp8(inputs));
-    RUDDER_TRY(const std::string by, inputs.string_or("strategy", "tensor"));
-    if (by != "tensor" && by != "token") {
-      return unsupported(inputs, "strategy", by, "'tensor' or 'token'");
-    }
-  }
+  if (!group.wide_inputs) RUDDER_TRY_VOID(check_inputs(config, group));
   RUDDER_TRY(const std::vector<std::string> targets, config.strings("targets"));
   for (const std::string& target : targets) {
     if (target == "Linear") {
@@ -115,6 +149,7 @@ Result<Quantisation::Group> read_group(const HfConfig& config) {
 Result<Quantisation> read_compressed_tensors(const HfConfig& config) {
   Quantisation out;
   RUDDER_TRY_VOID(check_format(config));
+  RUDDER_TRY(const std::string format, config.string("format"));
   RUDDER_TRY_VOID(check_kv_scheme(config));
   if (config.has("sparsity_config")) {
     RUDDER_TRY(const HfConfig sparsity, config.object("sparsity_config"));
@@ -132,7 +167,7 @@ Result<Quantisation> read_compressed_tensors(const HfConfig& config) {
   RUDDER_TRY(const HfConfig groups, config.object("config_groups"));
   for (const std::string& name : groups.keys()) {
     RUDDER_TRY(const HfConfig group, groups.object(name));
-    RUDDER_TRY(Quantisation::Group read, read_group(group));
+    RUDDER_TRY(Quantisation::Group read, read_group(group, format));
     out.groups.push_back(std::move(read));
   }
   return out;
@@ -168,11 +203,10 @@ Result<Quantisation> read_modelopt(const HfConfig& config) {
 
 Result<Quantisation> read_fp8(const HfConfig& config) {
   Quantisation out;
+  Quantisation::Group group;
   if (config.has("weight_block_size")) {
-    return fail(ErrorCode::kUnsupported,
-                "scales of blocks of a weight are not supported; those of a tensor or of a channel "
-                "are",
-                config.where("weight_block_size"));
+    RUDDER_TRY_VOID(read_block(config, "weight_block_size", group));
+    group.as = StoredAs::kFp8Blocks;
   }
   RUDDER_TRY(const std::string scheme, config.string("activation_scheme"));
   if (scheme != "dynamic" && scheme != "static") {
@@ -181,7 +215,7 @@ Result<Quantisation> read_fp8(const HfConfig& config) {
   RUDDER_TRY(const std::string format, config.string_or("fmt", "e4m3"));
   if (format != "e4m3") return unsupported(config, "fmt", format, "'e4m3'");
   RUDDER_TRY(out.excluded, read_excluded(config, {"ignored_layers", "modules_to_not_convert"}));
-  out.groups.emplace_back();
+  out.groups.push_back(std::move(group));
   return out;
 }
 
@@ -194,7 +228,13 @@ Result<Quantisation> read_method(const HfConfig& config) {
     RUDDER_TRY(const HfConfig inner, config.object("quantization"));
     return read_modelopt(inner);
   }
-  return unsupported(config, "quant_method", method, "'compressed-tensors', 'modelopt' or 'fp8'");
+  if (method == "gptq") return read_gptq_config(config);
+  if (method == "awq") return read_awq_config(config);
+  if (method == "bitsandbytes") return read_bitsandbytes_config(config);
+  if (method == "hqq") return read_hqq_config(config);
+  return unsupported(config, "quant_method", method,
+                     "'compressed-tensors', 'modelopt', 'fp8', 'gptq', 'awq', 'bitsandbytes' or "
+                     "'hqq'");
 }
 
 Result<HfConfig> read_file(const weights::Checkpoint& checkpoint, std::string_view file) {

@@ -1,8 +1,7 @@
-// Quantisation: reads a checkpoint's description of its fp8 (E4M3) weights: config.json's
-// "quantization_config" in the formats of compressed-tensors, ModelOpt and the fp8 method of
-// AutoFP8, or ModelOpt's hf_quant_config.json. The loader binds weights and scales by it. Formats
-// that no kernel here multiplies (int8, int4, scales of blocks, other methods) are an Error that
-// names the field. Load time, one thread.
+// Quantisation: a checkpoint's description of its quantised weights: config.json's
+// "quantization_config" in the formats of compressed-tensors, ModelOpt, the fp8 method, GPTQ, AWQ,
+// bitsandbytes and HQQ, or ModelOpt's hf_quant_config.json. The binder takes weights and scales by
+// it. What is not read is an Error that names the field. Load time, one thread.
 //
 // docs/contracts/checkpoints.md says which formats are read and what each backend stores.
 #pragma once
@@ -12,7 +11,7 @@
 #include <vector>
 
 #include "rudder/base/result.h"
-#include "rudder/model/name_pattern.h"
+#include "rudder/model/quantised/name_pattern.h"
 #include "rudder/weights/checkpoint.h"
 
 namespace rudder::model {
@@ -20,11 +19,33 @@ namespace rudder::model {
 // Of a weight [out, in]: one scale, one a channel of the output, or as the file has it.
 enum class WeightScales : uint8_t { kTensor, kChannel, kAny };
 
+// How the tensors of a module are laid out (quantised/low_bits.h reads all but the first two).
+enum class StoredAs : uint8_t {
+  kWide,
+  kFp8Rows,
+  kFp8Blocks,
+  kPacked,  // integers of compressed-tensors
+  kInt8,
+  kNvfp4,
+  kMxfp4,
+  kGptq,
+  kAwq,
+  kNf4,
+  kHqq
+};
+
 struct Quantisation {
   struct Group {
     std::vector<NamePattern> targets;  // none: every linear module
     WeightScales scales = WeightScales::kAny;
     bool wide_inputs = false;  // the weight alone is quantised
+    StoredAs as = StoredAs::kFp8Rows;
+    int32_t bits = 8;
+    int32_t inputs = 0;  // of a row that share a scale; 0: all of them
+    int32_t rows = 1;    // that share it
+    bool symmetric = true;
+    bool reorders = false;        // each input says its group
+    bool zeros_less_one = false;  // a zero is stored less one
   };
 
   std::vector<Group> groups;  // none: nothing is quantised

@@ -1,41 +1,54 @@
-#include "rudder/cpu/stored_row.h"
+#include "rudder/ops/stored_row.h"
 
 #include <algorithm>
 #include <bit>
 
 #include "rudder/base/check.h"
-#include "rudder/cpu/device_memory.h"
 
-namespace rudder::cpu {
+namespace rudder::ops {
 namespace {
 
-using ops::Codes;
-using ops::CodeTable;
-using ops::Offset;
 using tensor::DType;
-using tensor::View;
 
-// OCP Microscaling Formats 1.0, table 5: sign, two bits of exponent, one of mantissa.
-constexpr float kE2M1[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+constexpr float kThemselves[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+// By code of four bits.
+const float* table_numbers(CodeTable table) {
+  switch (table) {
+    case CodeTable::kNone:
+      return kThemselves;
+    case CodeTable::kE2M1:
+      return kE2M1Numbers;
+    case CodeTable::kIq4Nl:
+      return kIq4NlNumbers;
+    case CodeTable::kNf4:
+      return kNf4Numbers;
+  }
+  RUDDER_CHECK(false, "table {}", static_cast<int>(table));
+}
 
 void read_pairs(const uint8_t* codes, CodeTable table, int64_t count, float* to) {
-  const auto number = [&](int code) {
-    return table == CodeTable::kE2M1 ? kE2M1[code] : static_cast<float>(code);
-  };
+  const float* numbers = table_numbers(table);
   for (int64_t i = 0; i < count; ++i) {
-    to[2 * i] = number(codes[i] & 15);
-    to[2 * i + 1] = number(codes[i] >> 4);
+    to[2 * i] = numbers[codes[i] & 15];
+    to[2 * i + 1] = numbers[codes[i] >> 4];
   }
 }
 
 // What the codes of a row stand for, before they are scaled.
-void read_codes(const View& row, const ops::WeightFormat& format, float* to) {
+void read_codes(const View& row, const WeightFormat& format, float* to) {
   const int64_t count = row.shape[1];
   switch (format.codes) {
     case Codes::kF32:
+      std::copy_n(row.as<float>(), count, to);
+      return;
     case Codes::kF16:
+      std::transform(row.as<tensor::F16>(), row.as<tensor::F16>() + count, to,
+                     [](tensor::F16 code) { return tensor::to_float(code); });
+      return;
     case Codes::kBF16:
-      RUDDER_CHECK(convert_values(row.data, row.dtype, to, DType::kF32, count).has_value());
+      std::transform(row.as<tensor::BF16>(), row.as<tensor::BF16>() + count, to,
+                     [](tensor::BF16 code) { return tensor::to_float(code); });
       return;
     case Codes::kF8E4M3:
       std::transform(row.as<tensor::F8E4M3>(), row.as<tensor::F8E4M3>() + count, to,
@@ -70,10 +83,15 @@ float number_at(const View& view, int64_t i) {
   }
 }
 
+float zero_at(const LinearPart& part, int64_t index) {
+  if (part.format.offset == Offset::kMiddle) return kMiddleCode;
+  return part.format.offset == Offset::kZero ? part.offsets.as<uint8_t>()[index] : 0;
+}
+
 }  // namespace
 
-void read_stored_row(const ops::LinearPart& part, int64_t row, float* to) {
-  const ops::WeightFormat& format = part.format;
+void read_stored_row(const LinearPart& part, int64_t row, float* to) {
+  const WeightFormat& format = part.format;
   read_codes(part.codes.rows(row, 1), format, to);
   if (format.is_wide()) return;
   const int64_t in = part.in();
@@ -81,7 +99,7 @@ void read_stored_row(const ops::LinearPart& part, int64_t row, float* to) {
   int64_t index = row / format.block_rows * part.scales.shape[1];
   for (int64_t begin = 0; begin < in; begin += group, ++index) {
     const float scale = number_at(part.scales, index);
-    const float zero = format.offset == Offset::kZero ? part.offsets.as<uint8_t>()[index] : 0;
+    const float zero = zero_at(part, index);
     const float minimum = format.offset == Offset::kMinimum ? number_at(part.offsets, index) : 0;
     for (int64_t i = begin; i < std::min(begin + group, in); ++i) {
       to[i] = (to[i] - zero) * scale - minimum;
@@ -89,4 +107,4 @@ void read_stored_row(const ops::LinearPart& part, int64_t row, float* to) {
   }
 }
 
-}  // namespace rudder::cpu
+}  // namespace rudder::ops
