@@ -15,16 +15,28 @@ using ops::Offset;
 using tensor::DType;
 using tensor::View;
 
-// OCP Microscaling Formats 1.0, table 5: sign, two bits of exponent, one of mantissa.
-constexpr float kE2M1[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+constexpr float kThemselves[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+// By code of four bits.
+const float* numbers_of(CodeTable table) {
+  switch (table) {
+    case CodeTable::kNone:
+      return kThemselves;
+    case CodeTable::kE2M1:
+      return ops::kE2M1Numbers;
+    case CodeTable::kIq4Nl:
+      return ops::kIq4NlNumbers;
+    case CodeTable::kNf4:
+      return ops::kNf4Numbers;
+  }
+  RUDDER_CHECK(false, "table {}", static_cast<int>(table));
+}
 
 void read_pairs(const uint8_t* codes, CodeTable table, int64_t count, float* to) {
-  const auto number = [&](int code) {
-    return table == CodeTable::kE2M1 ? kE2M1[code] : static_cast<float>(code);
-  };
+  const float* numbers = numbers_of(table);
   for (int64_t i = 0; i < count; ++i) {
-    to[2 * i] = number(codes[i] & 15);
-    to[2 * i + 1] = number(codes[i] >> 4);
+    to[2 * i] = numbers[codes[i] & 15];
+    to[2 * i + 1] = numbers[codes[i] >> 4];
   }
 }
 
@@ -70,6 +82,11 @@ float number_at(const View& view, int64_t i) {
   }
 }
 
+float zero_at(const ops::LinearPart& part, int64_t index) {
+  if (part.format.offset == Offset::kMiddle) return ops::kMiddleCode;
+  return part.format.offset == Offset::kZero ? part.offsets.as<uint8_t>()[index] : 0;
+}
+
 }  // namespace
 
 void read_stored_row(const ops::LinearPart& part, int64_t row, float* to) {
@@ -81,7 +98,7 @@ void read_stored_row(const ops::LinearPart& part, int64_t row, float* to) {
   int64_t index = row / format.block_rows * part.scales.shape[1];
   for (int64_t begin = 0; begin < in; begin += group, ++index) {
     const float scale = number_at(part.scales, index);
-    const float zero = format.offset == Offset::kZero ? part.offsets.as<uint8_t>()[index] : 0;
+    const float zero = zero_at(part, index);
     const float minimum = format.offset == Offset::kMinimum ? number_at(part.offsets, index) : 0;
     for (int64_t i = begin; i < std::min(begin + group, in); ++i) {
       to[i] = (to[i] - zero) * scale - minimum;

@@ -49,6 +49,34 @@ DType dtype_of(ScaleType type) {
   RUDDER_CHECK(false, "scales {}", static_cast<int>(type));
 }
 
+std::string_view table_name(CodeTable table) {
+  switch (table) {
+    case CodeTable::kNone:
+      return "";
+    case CodeTable::kE2M1:
+      return " of E2M1";
+    case CodeTable::kIq4Nl:
+      return " of IQ4_NL";
+    case CodeTable::kNf4:
+      return " of NF4";
+  }
+  RUDDER_CHECK(false, "table {}", static_cast<int>(table));
+}
+
+std::string_view offset_name(Offset offset) {
+  switch (offset) {
+    case Offset::kNone:
+      return "";
+    case Offset::kMinimum:
+      return " with minima";
+    case Offset::kZero:
+      return " with zeros";
+    case Offset::kMiddle:
+      return " around 8";
+  }
+  RUDDER_CHECK(false, "offset {}", static_cast<int>(offset));
+}
+
 int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
@@ -103,12 +131,13 @@ Result<void> check_inputs(const WeightFormat& format, const Share& inputs, int64
 
 std::string format_name(const WeightFormat& format) {
   std::string name(kind_of(format.codes).name);
-  if (format.table == CodeTable::kE2M1) name += " of E2M1";
+  name += table_name(format.table);
   if (format.block_rows > 1) {
     name += fmt::format(" in blocks of {} x {}", format.block_rows, format.group);
   } else if (format.group > 0) {
     name += fmt::format(" in groups of {}", format.group);
   }
+  name += offset_name(format.offset);
   return name;
 }
 

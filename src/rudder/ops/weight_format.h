@@ -8,6 +8,7 @@
 #include <string>
 
 #include "rudder/base/result.h"
+#include "rudder/ops/code_table.h"
 #include "rudder/ops/comm.h"
 #include "rudder/tensor/view.h"
 
@@ -21,14 +22,13 @@ inline int64_t codes_per_element(Codes codes) {
   return codes == Codes::kU4 ? 2 : 1;
 }
 
-// What a U4 code means, where it is not the number itself.
-enum class CodeTable : uint8_t { kNone, kE2M1 };  // E2M1: the fp4 of OCP's MX formats
-
 enum class ScaleType : uint8_t { kNone, kF32, kF16, kBF16, kE8M0 };  // E8M0: 2^(code - 127)
 
 // What takes the codes to numbers beside a scale: number = code * scale; code * scale - minimum;
-// (code - zero) * scale. A minimum has the scales' type, a zero is a U8.
-enum class Offset : uint8_t { kNone, kMinimum, kZero };
+// (code - zero) * scale; (code - 8) * scale, of U4 without a table. A minimum has the scales' type,
+// a zero is a U8, and of a middle nothing is stored.
+enum class Offset : uint8_t { kNone, kMinimum, kZero, kMiddle };
+inline constexpr int kMiddleCode = 8;
 
 struct WeightFormat {
   Codes codes = Codes::kBF16;
@@ -36,7 +36,7 @@ struct WeightFormat {
   int32_t group = 0;       // inputs of a row that share a scale; 0: all of them
   int32_t block_rows = 1;  // rows that share it
   Offset offset = Offset::kNone;
-  CodeTable table = CodeTable::kNone;
+  CodeTable table = CodeTable::kNone;  // of U4
 
   // Every number is its code: f32, f16 or bf16.
   bool is_wide() const { return scale == ScaleType::kNone; }

@@ -41,8 +41,19 @@ std::vector<WeightFormat> formats() {
       }
     }
   }
+  for (const ScaleType scale : {ScaleType::kF16, ScaleType::kF32}) {
+    for (const int32_t group : {0, 32, 64}) {
+      out.push_back(
+          {.codes = Codes::kU4, .scale = scale, .group = group, .offset = Offset::kMiddle});
+    }
+  }
   out.push_back(
       {.codes = Codes::kU4, .scale = ScaleType::kE8M0, .group = 32, .table = CodeTable::kE2M1});
+  for (const ScaleType scale : {ScaleType::kF16, ScaleType::kF32}) {
+    out.push_back({.codes = Codes::kU4, .scale = scale, .group = 32, .table = CodeTable::kIq4Nl});
+  }
+  out.push_back(
+      {.codes = Codes::kU4, .scale = ScaleType::kF32, .group = 64, .table = CodeTable::kNf4});
   return out;
 }
 
@@ -53,13 +64,29 @@ double e2m1(int code) {
   return code & 8 ? -number : number;
 }
 
+// Of a U4 code, with its middle taken off.
+double number_of(const WeightFormat& format, int code) {
+  switch (format.table) {
+    case CodeTable::kE2M1:
+      return e2m1(code);
+    case CodeTable::kIq4Nl:
+      return std::vector{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
+          .at(static_cast<size_t>(code));
+    case CodeTable::kNf4:
+      return ops::kNf4Numbers[code];
+    case CodeTable::kNone:
+      return format.offset == Offset::kMiddle ? code - 8 : code;
+  }
+  return 0;
+}
+
 class DrawnParts {
  public:
   explicit DrawnParts(std::mt19937_64& random) : random_(random) {}
 
   // A part with random codes and scales, as long as this lives; its numbers go to `numbers` and
   // what their terms come to, regardless of signs, to `sizes`. All of them are whole multiples of
-  // 2^-20 below 2^4: f32 holds them, and what is computed on the way.
+  // 2^-20 below 2^4, or NF4 by a power of two: f32 holds them, and what is computed on the way.
   ops::LinearPart draw(const WeightFormat& format, int64_t out, int64_t in, Matrix& numbers,
                        Matrix& sizes) {
     const ops::StoredParts shapes = ops::stored_parts(format, out, in);
@@ -71,14 +98,14 @@ class DrawnParts {
     }
     std::vector<float> scales;
     for (int64_t i = 0; i < shapes.scales.rows * shapes.scales.columns; ++i) {
-      scales.push_back(format.scale == ScaleType::kE8M0
-                           ? std::ldexp(1.0f, static_cast<int>(between(-10, -6)))
-                           : std::ldexp(static_cast<float>(between(64, 127)), -16));
+      const bool is_power = format.scale == ScaleType::kE8M0 || format.table == CodeTable::kNf4;
+      scales.push_back(is_power ? std::ldexp(1.0f, static_cast<int>(between(-10, -6)))
+                                : std::ldexp(static_cast<float>(between(64, 127)), -16));
     }
     HostTensor& stored_scales = put_numbers(scales, shapes.scales, false);
     ops::LinearPart part{.format = format, .codes = codes.view(), .scales = stored_scales.view()};
     std::vector<float> offsets(scales.size());
-    if (format.offset != Offset::kNone) {
+    if (shapes.offsets.rows > 0) {
       const bool is_zero = format.offset == Offset::kZero;
       for (float& offset : offsets) {
         const auto drawn = static_cast<float>(between(0, is_zero ? 255 : 127));
@@ -116,7 +143,7 @@ class DrawnParts {
         return codes.as<int8_t>()[row * width + i];
       case Codes::kU4: {
         const int code = codes.as<uint8_t>()[row * width + i / 2] >> (i % 2 * 4) & 15;
-        return part.format.table == CodeTable::kE2M1 ? e2m1(code) : code;
+        return number_of(part.format, code);
       }
       default:
         return to_matrix(codes.rows(row, 1)).at(0, i);
