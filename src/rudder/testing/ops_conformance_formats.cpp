@@ -208,7 +208,7 @@ TEST_P(OpsConformance, LinearOfEveryFormat) {
     const bool is_int8 = format.codes == Codes::kI8 && format.group == 0;
     const int bits = !is_kept                                      ? -18
                      : is_on_gpu && is_int8                        ? -8
-                     : is_on_gpu && format.codes != Codes::kF8E4M3 ? -11
+                     : is_on_gpu && format.codes != Codes::kF8E4M3 ? -9
                                                                    : -12;
     const Matrix multiplied =
         is_kept ? numbers : rounded(numbers, ops::stored_parts(*stored, 1, 1).codes.dtype);

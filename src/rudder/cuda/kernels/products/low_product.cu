@@ -98,6 +98,9 @@ cudaError_t launch_bits(const LowProductParams& product, const LowShape& shape, 
       if (shape.blocks == 2 && shape.tokens == 128) {
         return launch<128, 2, kBits, -1>(product, shape.splits, num_sms, stream);
       }
+      if (shape.blocks == 1 && shape.tokens == 256) {
+        return launch<256, 1, kBits, -1>(product, shape.splits, num_sms, stream);
+      }
     }
     return cudaErrorInvalidValue;
   }
@@ -144,7 +147,7 @@ LowShape low_shape(const LowBits& form, int64_t tokens, int n) {
     shapes[count++] = {128, 1, true, many};
     shapes[count++] = {128, 2, false, many};
     shapes[count++] = {128, 1, false, many};
-    if (many == LowWay::kNumbers && tokens > 128) {
+    if (tokens > 128) {
       shapes[count++] = {256, 1, false, many};
       shapes[count++] = {256, 1, true, many};
     }

@@ -107,7 +107,8 @@ class LowKernel {
   static constexpr int kTokenWarp = kMmaWarps + 1;
   static constexpr int kSumWarp = kMmaWarps + 2;
   static constexpr int kTileBlocks = kGroups * kBlocks;
-  static constexpr int kSums = kTokens / 2;  // of a thread and a block
+  static constexpr int kSums = kTokens / 2;        // of a thread and a block
+  static constexpr int kSteps = kIsWhole ? 1 : 2;  // of a quarter
   static constexpr bool kIsMany = kTokens * kBlocks > 64;
   static constexpr int kThreads = 32 * (kMmaWarps + (kIsMany ? 4 : kIsOfCodes ? 3 : 2));
   static constexpr uint32_t kBoxBytes = kTokens * 128;
@@ -325,17 +326,33 @@ class LowKernel {
       pairs[b][1] = from[8];
     }
   }
-  // Of a quarter of a chunk, 16 k at a time: numbers, rounded to bf16.
-  __device__ __forceinline__ void convert(uint32_t (&a)[kBlocks][2][4], const Stored& stored,
-                                          int q) const {
+  // Of a quarter of a chunk, 16 k at a time: numbers, rounded to bf16. Or codes of 8 bits, 32 k at
+  // a time, in the order in which low_rows.h writes tokens.
+  __device__ __forceinline__ void convert(uint32_t (&a)[kBlocks][kSteps][4], const Stored& stored,
+                                          int slot, int q) const {
+    if constexpr (kIsWhole) {
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        const uint32_t* const words = stored.words[b] + 4 * q;
+        a[b][0][0] = __byte_perm(words[0], words[1], 0x6420);
+        a[b][0][1] = __byte_perm(words[0], words[1], 0x7531);
+        a[b][0][2] = __byte_perm(words[2], words[3], 0x6420);
+        a[b][0][3] = __byte_perm(words[2], words[3], 0x7531);
+      }
+    } else {
+      convert_numbers(a, stored, slot, q);
+    }
+  }
+  __device__ __forceinline__ void convert_numbers(uint32_t (&a)[kBlocks][kSteps][4],
+                                                  const Stored& stored, int slot, int q) const {
     const bool is_zero = p_.asked.form.is_zero;
     const int group = p_.asked.form.group;
     __half2 pairs[kBlocks][2];
-    load_scales(pairs, at_.at, q * kLowQuarter / group);
+    load_scales(pairs, slot, q * kLowQuarter / group);
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
+    for (int j = 0; j < kSteps; ++j) {
       // Of 16 inputs, a quarter has two groups.
-      if (j == 1 && group < kLowQuarter) load_scales(pairs, at_.at, 2 * q + 1);
+      if (j == 1 && group < kLowQuarter) load_scales(pairs, slot, 2 * q + 1);
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
         const LowScale by[2] = {low_scale<kBits>(pairs[b][0], is_zero),
@@ -350,8 +367,9 @@ class LowKernel {
   }
   // The quarter's 32 inputs of the tokens.
   __device__ __forceinline__ uint64_t token_operand(int q) const {
-    return operand_by_rows(tokens_.slot(at_.at) + static_cast<uint32_t>(q / 2) * kBoxBytes +
-                           static_cast<uint32_t>(q % 2) * 64);
+    const auto quarter = static_cast<uint32_t>(q);
+    return operand_by_rows(tokens_.slot(at_.at) +
+                           (kIsWhole ? quarter * 32 : quarter / 2 * kBoxBytes + quarter % 2 * 64));
   }
   __device__ __forceinline__ void give_up(uint32_t barrier) const {
     __syncwarp();
@@ -365,12 +383,18 @@ class LowKernel {
       for (int i = 0; i < kSums; ++i) c[b][i] = 0;
     }
     if constexpr (kIsWhole) {
-      multiply_whole(c, run);
+      int32_t sums[kBlocks][kSums] = {};
+      multiply_quarters(sums, run);
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) c[b][i] = static_cast<float>(sums[b][i]);
+      }
     } else if constexpr (kIsOfCodes) {
 #pragma unroll 1
       for (int chunk = run.first; chunk < run.end; ++chunk) multiply_codes(c[0]);
     } else {
-      multiply_numbers(c, run);
+      multiply_quarters(c, run);
     }
   }
   // Codes of a chunk, above LowCodes::kShift, and their sums by scales, less what tokens' sums come
@@ -427,82 +451,63 @@ class LowKernel {
     give_up(barrier_of(read_, at_.at));
     at_.next(p_.slots);
   }
-  // Sums of whole numbers: the order of k is that in which rows_of_8_bits.h
-  // writes tokens.
-  __device__ __forceinline__ void multiply_whole(float (&c)[kBlocks][kSums], const LowRun& run) {
-    int32_t sums[kBlocks][kSums] = {};
-    uint32_t a[2][kBlocks][4];
+  // A quarter is made ready while the one in front of it is multiplied, a chunk's first one while
+  // the chunk in front ends.
+  template <typename Sum>
+  __device__ __forceinline__ void multiply_quarters(Sum (&sums)[kBlocks][kSums],
+                                                    const LowRun& run) {
+    Stored stored;
+    uint32_t a[2][kBlocks][kSteps][4];
+    at_.wait(weights_.full);
+    load(stored, at_.at);
+    convert(a[0], stored, at_.at, 0);
 #pragma unroll 1
     for (int chunk = run.first; chunk < run.end; ++chunk) {
-      at_.wait(weights_.full);
-      Stored stored;
-      load(stored, at_.at);
+      at_.wait(tokens_.full);
 #pragma unroll
       for (int q = 0; q < 4; ++q) {
-#pragma unroll
-        for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            const uint32_t* const words = stored.words[b] + 4 * q + 2 * j;
-            a[q % 2][b][2 * j] = __byte_perm(words[0], words[1], 0x6420);
-            a[q % 2][b][2 * j + 1] = __byte_perm(words[0], words[1], 0x7531);
-          }
-        }
-        if (q == 0) at_.wait(tokens_.full);
-        const uint64_t operand =
-            operand_by_rows(tokens_.slot(at_.at) + static_cast<uint32_t>(q) * 32);
-        wgmma_fence();
-#pragma unroll
-        for (int b = 0; b < kBlocks; ++b) {
-          RegisterMmaS8<kTokens>::add(sums[b], a[q % 2][b], operand);
-        }
-        wgmma_commit();
-        if (q < 3) wgmma_wait<1>();
-      }
-      wgmma_wait<0>();
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-        for (int i = 0; i < kSums; ++i) asm volatile("" : "+r"(sums[b][i])::"memory");
-      }
-      give_up(barrier_of(read_, at_.at));
-      at_.next(p_.slots);
-    }
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-      for (int i = 0; i < kSums; ++i) c[b][i] = static_cast<float>(sums[b][i]);
-    }
-  }
-  // A quarter is converted while the one in front of it is multiplied.
-  __device__ __forceinline__ void multiply_numbers(float (&c)[kBlocks][kSums], const LowRun& run) {
-    uint32_t a[2][kBlocks][2][4];
-#pragma unroll 1
-    for (int chunk = run.first; chunk < run.end; ++chunk) {
-      at_.wait(weights_.full);
-      Stored stored;
-      load(stored, at_.at);
-#pragma unroll
-      for (int q = 0; q < 4; ++q) {
-        convert(a[q % 2], stored, q);
-        if (q == 0) at_.wait(tokens_.full);
+        if (q > 0) convert(a[q % 2], stored, at_.at, q);
         const uint64_t operand = token_operand(q);
         wgmma_fence();
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
+        for (int j = 0; j < kSteps; ++j) {
 #pragma unroll
           for (int b = 0; b < kBlocks; ++b) {
-            RegisterMma<kTokens, true>::run(c[b], a[q % 2][b][j], advanced(operand, 32 * j));
+            multiply_add(sums[b], a[q % 2][b][j], advanced(operand, 32 * j));
           }
         }
         wgmma_commit();
-        if (q < 3) wgmma_wait<1>();
+        wgmma_wait<1>();
       }
+      RingWalk next = at_;
+      next.next(p_.slots);
+      // Behind the run's last chunk it is whatever lies there, and not used.
+      if (chunk + 1 < run.end) next.wait(weights_.full);
+      load(stored, next.at);
+      convert(a[0], stored, next.at, 0);
       wgmma_wait<0>();
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) hold(c[b]);
+      hold_sums(sums);
       give_up(barrier_of(read_, at_.at));
-      at_.next(p_.slots);
+      at_ = next;
+    }
+  }
+  __device__ __forceinline__ static void multiply_add(float (&sums)[kSums], const uint32_t (&a)[4],
+                                                      uint64_t operand) {
+    RegisterMma<kTokens, true>::run(sums, a, operand);
+  }
+  __device__ __forceinline__ static void multiply_add(int32_t (&sums)[kSums],
+                                                      const uint32_t (&a)[4], uint64_t operand) {
+    RegisterMmaS8<kTokens>::add(sums, a, operand);
+  }
+  __device__ __forceinline__ static void hold_sums(float (&sums)[kBlocks][kSums]) {
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) hold(sums[b]);
+  }
+  __device__ __forceinline__ static void hold_sums(int32_t (&sums)[kBlocks][kSums]) {
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) asm volatile("" : "+r"(sums[b][i])::"memory");
     }
   }
 
