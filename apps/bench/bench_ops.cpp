@@ -38,10 +38,10 @@ struct OpsBenchFlags {
     table.add("layers", &layers, 0, 1024, "Layers; 0 is as many as the shape has.");
     table.add("context", &context, 0, 1 << 20, "Tokens that decoding sequences have before them.");
     table.add("repeats", &repeats, 1, 10000, "Of each step; on a CPU the fastest counts.");
-    table.add_choice("weights", &weights, {"file", "w4a16", "w8a16", "q4_k"},
+    table.add_choice("weights", &weights, {"file", "w4a16", "w8a16", "w8a8", "q4_k"},
                      "Of a GPU's layers, with random codes and a bf16 head: 4 and 8 bits in groups "
-                     "of 128, or as GGUF's Q4_K, in groups of 32 with minima; 'file': as "
-                     "--quantization says.");
+                     "of 128, 8 bits with a scale a row, or as GGUF's Q4_K, in groups of 32 with "
+                     "minima; 'file': as --quantization says.");
     table.add("markdown", &markdown, "A table for documents; of a GPU.");
     exec.declare(table);
   }
@@ -88,8 +88,9 @@ std::optional<ops::WeightFormat> format_of(const std::string& weights) {
                            .group = 128,
                            .offset = ops::Offset::kMiddle};
   if (weights == "w4a16") return format;
-  if (weights == "w8a16") {
+  if (weights == "w8a16" || weights == "w8a8") {
     format.codes = ops::Codes::kI8;
+    if (weights == "w8a8") format.group = 0;
     format.offset = ops::Offset::kNone;
     return format;
   }
