@@ -2,6 +2,7 @@
 // ceilings.
 #include <fmt/format.h>
 
+#include <optional>
 #include <string>
 
 #include "backend.h"
@@ -26,6 +27,7 @@ struct OpsBenchFlags {
   int32_t layers = 0;
   int32_t context = 512;
   int32_t repeats = 5;
+  std::string weights = "file";
   bool markdown = false;
 
   void declare(SettingsTable& table) {
@@ -36,6 +38,10 @@ struct OpsBenchFlags {
     table.add("layers", &layers, 0, 1024, "Layers; 0 is as many as the shape has.");
     table.add("context", &context, 0, 1 << 20, "Tokens that decoding sequences have before them.");
     table.add("repeats", &repeats, 1, 10000, "Of each step; on a CPU the fastest counts.");
+    table.add_choice("weights", &weights, {"file", "w4a16", "w8a16", "w8a8", "q4_k"},
+                     "Of a GPU's layers, with random codes and a bf16 head: 4 and 8 bits in groups "
+                     "of 128, 8 bits with a scale a row, or as GGUF's Q4_K, in groups of 32 with "
+                     "minima; 'file': as --quantization says.");
     table.add("markdown", &markdown, "A table for documents; of a GPU.");
     exec.declare(table);
   }
@@ -78,6 +84,24 @@ Result<std::string> bench_cpu(const OpsBenchFlags& flags) {
 }
 
 #if RUDDER_HAS_CUDA
+std::optional<ops::WeightFormat> format_of(const std::string& weights) {
+  ops::WeightFormat format{.codes = ops::Codes::kU4,
+                           .scale = ops::ScaleType::kF16,
+                           .group = 128,
+                           .offset = ops::Offset::kMiddle};
+  if (weights == "w4a16") return format;
+  if (weights == "w8a16" || weights == "w8a8") {
+    format.codes = ops::Codes::kI8;
+    if (weights == "w8a8") format.group = 0;
+    format.offset = ops::Offset::kNone;
+    return format;
+  }
+  if (weights != "q4_k") return std::nullopt;
+  format.group = 32;
+  format.offset = ops::Offset::kMinimum;
+  return format;
+}
+
 Result<std::string> bench_cuda(const OpsBenchFlags& flags) {
   cuda::OpsBenchArgs args;
   RUDDER_TRY(const model::ModelSpec spec,
@@ -85,6 +109,7 @@ Result<std::string> bench_cuda(const OpsBenchFlags& flags) {
   args.shape = shape_of<cuda::BenchShape>(spec);
   args.shape.qk_norm = attention_of(spec.layers[0])->qk_norm == model::QkNorm::kPerHead;
   RUDDER_TRY(args.ops, cuda_settings(flags.exec));
+  args.stored = format_of(flags.weights);
   for (cuda::BenchStep& step : args.steps) {
     if (step.q_len == 1) step.context = flags.context;
   }

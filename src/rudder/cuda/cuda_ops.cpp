@@ -419,6 +419,9 @@ Result<void> CudaOps::prepare(const ops::StepBounds& bounds) {
 void CudaOps::embed(const ops::EmbedArgs& args) {
   const View& table = args.tied != nullptr ? cuda_weight(*args.tied).weight : args.table;
   launch("embed", {&table, &args.out}, [&] {
+    if (table.dtype == DType::kU8) {
+      return launch_embed_low_bits(embed_params(args, cuda_weight(*args.tied)), stream());
+    }
     if (table.dtype != DType::kF8E4M3) return launch_embed(embed_params(args, table), stream());
     const View& scale = cuda_weight(*args.tied).scale;
     return launch_embed_fp8(embed_params(args, table, scale), stream());

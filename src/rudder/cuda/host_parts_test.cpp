@@ -19,7 +19,9 @@
 #include "rudder/cuda/device_memory.h"
 #include "rudder/cuda/device_status.h"
 #include "rudder/cuda/kernels/products/gemv.h"
+#include "rudder/cuda/kernels/products/low_bits.h"
 #include "rudder/cuda/kernels/products/ring_shape.h"
+#include "rudder/cuda/low_weight.h"
 #include "rudder/cuda/product.h"
 #include "rudder/cuda/qkv_params.h"
 
@@ -27,6 +29,38 @@ namespace rudder::cuda {
 namespace {
 
 using tensor::DType;
+
+// What low-bit formats of files become, of how many bits and in which groups; what does not.
+TEST(LowWeight, FormsOfFormats) {
+  using ops::Codes;
+  using ops::CodeTable;
+  using ops::ScaleType;
+  const auto stored = [](Codes codes, int32_t group, CodeTable table) {
+    const auto format = low_stored_format(
+        {.codes = codes, .scale = ScaleType::kF16, .group = group, .table = table});
+    return format ? ops::format_name(*format) : format.error().message;
+  };
+  EXPECT_EQ(stored(Codes::kU4, 0, CodeTable::kNone), "U4 in groups of 128 with minima");
+  EXPECT_EQ(stored(Codes::kU4, 256, CodeTable::kNone), "U4 in groups of 128 with minima");
+  EXPECT_EQ(stored(Codes::kU4, 96, CodeTable::kNone), "U4 in groups of 32 with minima");
+  EXPECT_EQ(stored(Codes::kI8, 16, CodeTable::kNone), "I8 in groups of 16 with minima");
+  EXPECT_EQ(stored(Codes::kU4, 32, CodeTable::kE2M1), "I8 in groups of 32 with minima");
+  EXPECT_EQ(stored(Codes::kU4, 40, CodeTable::kNone),
+            "the CUDA backend multiplies no weights of U4 in groups of 40");
+  EXPECT_EQ(stored(Codes::kU4, 64, CodeTable::kNf4),
+            "the CUDA backend multiplies no weights of U4 of NF4 in groups of 64");
+  EXPECT_EQ(stored(Codes::kF8E4M3, 128, CodeTable::kNone),
+            "the CUDA backend multiplies no weights of F8_E4M3 in groups of 128");
+}
+
+TEST(LowWeight, AFormIsANumberOfAPolicy) {
+  EXPECT_EQ(low_id({}), 0);
+  for (const LowBits form :
+       {LowBits{4, 128, true}, LowBits{8, 16, false}, LowBits{8, 128, true, true}}) {
+    EXPECT_NE(low_id(form), 0);
+    EXPECT_EQ(low_of_id(low_id(form)), form);
+  }
+}
 
 TEST(ArenaLayout, PiecesDoNotOverlapAndStayInside) {
   std::mt19937_64 random(3);

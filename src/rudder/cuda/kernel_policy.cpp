@@ -20,7 +20,7 @@ namespace json = boost::json;
 using tensor::DType;
 
 constexpr int kFormat = 1;
-constexpr std::string_view kKernelNames[] = {"gemv", "unit", "outer", "ring"};
+constexpr std::string_view kKernelNames[] = {"gemv", "unit", "outer", "ring", "low"};
 
 std::string hex(uint64_t value) {
   return fmt::format("{:016x}", value);
@@ -81,6 +81,9 @@ Result<std::pair<PolicyKey, PolicyEntry>> parse_entry(const json::object& object
   RUDDER_TRY(key.out_dtype, dtype(object, "out_dtype"));
   RUDDER_TRY(const int64_t bias, integer(object, "bias"));
   RUDDER_TRY(key.bucket, integer(object, "bucket"));
+  if (object.contains("low")) {
+    RUDDER_TRY(key.low, integer(object, "low"));
+  }
   key.bias = bias != 0;
   PolicyEntry entry;
   RUDDER_TRY(entry.kernel, kernel(object));
@@ -146,9 +149,10 @@ std::string KernelPolicy::to_text() const {
     for (const uint64_t word : entry.algorithm) digits += hex(word);
     out += fmt::format(
         "{}\n  {{\"out\": {}, \"in\": {}, \"dtype\": \"{}\", \"out_dtype\": \"{}\", \"bias\": {}, "
-        "\"bucket\": {}, \"kernel\": \"{}\", \"us\": {:.2f}, \"algorithm\": \"{}\"}}",
+        "\"bucket\": {}, {}\"kernel\": \"{}\", \"us\": {:.2f}, \"algorithm\": \"{}\"}}",
         first ? "" : ",", key.out, key.in, tensor::dtype_name(key.dtype),
         tensor::dtype_name(key.out_dtype), key.bias ? 1 : 0, key.bucket,
+        key.low == 0 ? "" : fmt::format("\"low\": {}, ", key.low),
         kKernelNames[static_cast<size_t>(entry.kernel)], entry.microseconds, digits);
     first = false;
   }

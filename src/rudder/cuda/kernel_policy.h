@@ -26,7 +26,7 @@ struct PolicyIdentity {
   bool operator==(const PolicyIdentity&) const = default;
 };
 // Raised when our own kernels of products change, or how all are measured.
-constexpr int kOwnKernelsVersion = 9;
+constexpr int kOwnKernelsVersion = 10;
 
 struct PolicyKey {
   int64_t out = 0;
@@ -35,10 +35,12 @@ struct PolicyKey {
   tensor::DType out_dtype = tensor::DType::kBF16;
   bool bias = false;
   int64_t bucket = 0;  // of tokens: token_buckets.h
+  int64_t low = 0;     // low_id() of the weight; `dtype` is then that of x
 
   bool operator<(const PolicyKey& other) const {
-    return std::tie(out, in, dtype, out_dtype, bias, bucket) <
-           std::tie(other.out, other.in, other.dtype, other.out_dtype, other.bias, other.bucket);
+    return std::tie(out, in, dtype, out_dtype, bias, bucket, low) <
+           std::tie(other.out, other.in, other.dtype, other.out_dtype, other.bias, other.bucket,
+                    other.low);
   }
 };
 
@@ -47,11 +49,12 @@ enum class ProductKernel : uint8_t {
   kUnit,   // the library's; fp8 scales are applied by a kernel of ours after it
   kOuter,  // the library's, with fp8 scales
   kRing,   // our own, whose weights are fetched ahead
+  kLow,    // our own, of low-bit weights
 };
 
 struct PolicyEntry {
   ProductKernel kernel = ProductKernel::kUnit;
-  // The library's; of kGemv its variant, of kRing its shape, then zeros.
+  // The library's; of kGemv its variant, of kRing and kLow its shape, then zeros.
   std::array<uint64_t, 8> algorithm = {};
   double microseconds = 0;  // with a pause after it; 0: not measured
 };

@@ -9,7 +9,9 @@
 #include "rudder/base/log.h"
 #include "rudder/cuda/elements.h"
 #include "rudder/cuda/kernels/products/linear_epilogue.h"
+#include "rudder/cuda/kernels/products/low_product.h"
 #include "rudder/cuda/kernels/rows/convert.h"
+#include "rudder/cuda/low_weight.h"
 #include "rudder/cuda/shape_kernels.h"
 #include "rudder/cuda/tuner.h"
 
@@ -19,6 +21,10 @@ namespace {
 using ops::LinearWeight;
 using tensor::DType;
 using tensor::View;
+
+bool is_low(const ops::WeightFormat& file) {
+  return !file.is_wide() && file != ops::kFp8Rows;
+}
 
 std::string shapes_text(const View& x, const LinearWeight& weight, const View& y) {
   return fmt::format("x {} {}, weight [{}, {}], y {} {}", x.shape.to_string(),
@@ -72,47 +78,35 @@ Result<std::unique_ptr<Linear>> Linear::make(const CublasLtApi& api, const Linea
 
 Result<ops::WeightFormat> Linear::stored_format(const ops::WeightFormat& file) const {
   if (file == ops::kFp8Rows) return file;
-  if (!file.is_wide()) {
-    return fail(ErrorCode::kUnsupported, fmt::format("the CUDA backend multiplies no weights of {}",
-                                                     ops::format_name(file)));
-  }
+  if (!file.is_wide()) return low_stored_format(file);
   return settings_.dtype == DType::kF8E4M3 ? ops::kFp8Rows : ops::wide_format(settings_.dtype);
 }
 
 Result<LinearWeight> Linear::make_weight(std::span<const ops::LinearPart> parts,
                                          Uploader& uploader) {
   RUDDER_CHECK(!parts.empty());
-  RUDDER_TRY(const ops::WeightFormat format, stored_format(parts[0].format));
   LinearWeight out;
   out.in = parts[0].in();
-  out.format = format;
   for (const ops::LinearPart& part : parts) {
+    RUDDER_TRY_VOID(stored_format(part.format));
     RUDDER_CHECK(part.in() == out.in && part.bias.empty() == parts[0].bias.empty());
-    RUDDER_CHECK(part.format.is_wide() == parts[0].format.is_wide());
+    RUDDER_CHECK(is_low(part.format) == is_low(parts[0].format) &&
+                 part.format.is_wide() == parts[0].format.is_wide());
     RUDDER_CHECK(part.bias.empty() || castable(part.bias.dtype));
     out.out += part.out();
   }
-  const bool is_fp8 = format == ops::kFp8Rows;
-  const DType dtype = is_fp8 ? DType::kF8E4M3 : settings_.dtype;
-  const std::string refusal =
-      product_refusal({out.out, out.in, dtype, DType::kBF16, false, ScaleMode::kUnit});
-  if (!refusal.empty()) return fail(ErrorCode::kUnsupported, refusal, "quantization");
-
   auto packed = std::make_shared<CudaWeight>();
-  RUDDER_TRY(packed->weight, memory_.allocate_raw(dtype, {out.out, out.in}));
-  if (dtype == DType::kF8E4M3) {
-    multiplies_fp8_ = true;
-    RUDDER_TRY(packed->scale, memory_.allocate_raw(DType::kF32, {out.out}));
-  }
+  RUDDER_TRY(out.format, store_parts(parts, out.out, uploader, *packed));
   if (!parts[0].bias.empty()) {
     RUDDER_TRY(packed->bias, memory_.allocate_raw(DType::kBF16, {out.out}));
+    int64_t row = 0;
+    for (const ops::LinearPart& part : parts) {
+      const View to = packed->bias.rows(row, part.out());
+      RUDDER_TRY_VOID(upload_cast(uploader, part.bias, to, stream_));
+      row += part.out();
+    }
   }
-  int64_t row = 0;
-  for (const ops::LinearPart& part : parts) {
-    RUDDER_TRY_VOID(store_part(part, row, *packed, uploader));
-    row += part.out();
-  }
-  out.input = is_fp8 ? ops::InputForm::kF8Rows : ops::InputForm::kAct;
+  out.input = out.format == ops::kFp8Rows ? ops::InputForm::kF8Rows : ops::InputForm::kAct;
   for (const View* view : {&packed->weight, &packed->scale, &packed->bias}) {
     if (!view->empty()) out.bytes += static_cast<int64_t>(view->bytes());
   }
@@ -121,12 +115,40 @@ Result<LinearWeight> Linear::make_weight(std::span<const ops::LinearPart> parts,
   return out;
 }
 
+Result<ops::WeightFormat> Linear::store_parts(std::span<const ops::LinearPart> parts, int64_t out,
+                                              Uploader& uploader, CudaWeight& weight) {
+  const int64_t in = parts[0].in();
+  if (is_low(parts[0].format)) {
+    if (!low_product_takes(in)) {
+      return fail(
+          ErrorCode::kUnsupported,
+          fmt::format("[{} -> {}]: products of low-bit weights need multiples of 8", in, out),
+          "quantization");
+    }
+    return make_low_weight(parts, memory_, uploader, stream_, weight);
+  }
+  RUDDER_TRY(const ops::WeightFormat format, stored_format(parts[0].format));
+  const bool is_fp8 = format == ops::kFp8Rows;
+  const DType dtype = is_fp8 ? DType::kF8E4M3 : settings_.dtype;
+  const std::string refusal =
+      product_refusal({out, in, dtype, DType::kBF16, false, ScaleMode::kUnit});
+  if (!refusal.empty()) return fail(ErrorCode::kUnsupported, refusal, "quantization");
+  RUDDER_TRY(weight.weight, memory_.allocate_raw(dtype, {out, in}));
+  if (is_fp8) {
+    multiplies_fp8_ = true;
+    RUDDER_TRY(weight.scale, memory_.allocate_raw(DType::kF32, {out}));
+  }
+  int64_t row = 0;
+  for (const ops::LinearPart& part : parts) {
+    RUDDER_TRY_VOID(store_part(part, row, weight, uploader));
+    row += part.out();
+  }
+  return format;
+}
+
 Result<void> Linear::store_part(const ops::LinearPart& part, int64_t first_row, CudaWeight& weight,
                                 Uploader& uploader) {
   const int64_t rows = part.out();
-  if (!part.bias.empty()) {
-    RUDDER_TRY_VOID(upload_cast(uploader, part.bias, weight.bias.rows(first_row, rows), stream_));
-  }
   const View to = weight.weight.rows(first_row, rows);
   if (!part.format.is_wide()) {
     const View scale = weight.scale.rows(first_row, rows);
@@ -153,12 +175,16 @@ Result<void> Linear::store_part(const ops::LinearPart& part, int64_t first_row, 
 }
 
 Result<ShapeKernels*> Linear::kernels_of(const LinearWeight& weight, DType out_dtype) {
-  const PolicyKey key{
-      weight.out, weight.in, input_dtype(weight), out_dtype, !cuda_weight(weight).bias.empty(), 0};
+  const CudaWeight& stored = cuda_weight(weight);
+  const PolicyKey key{weight.out,           weight.in, input_dtype(weight), out_dtype,
+                      !stored.bias.empty(), 0,         low_id(stored.low)};
+  if (key.low != 0) RUDDER_TRY_VOID(make_low_room());
   std::unique_ptr<ShapeKernels>& shape_kernels = kernels_[key];
   if (shape_kernels == nullptr) {
-    Result<std::unique_ptr<ShapeKernels>> made =
-        ShapeKernels::make({&api_, handle_, stream_, workspace_, settings_.num_sms}, key);
+    Result<std::unique_ptr<ShapeKernels>> made = ShapeKernels::make(
+        {&api_, handle_, stream_, workspace_, settings_.num_sms,
+         static_cast<float*>(low_parts_.data), static_cast<uint32_t*>(low_flags_.data)},
+        key);
     if (made && settings_.batch_invariant) {
       const Result<std::vector<PolicyEntry>> candidates = (*made)->candidates_for_all(1);
       if (candidates) {
@@ -174,6 +200,13 @@ Result<ShapeKernels*> Linear::kernels_of(const LinearWeight& weight, DType out_d
     shape_kernels = std::move(*made);
   }
   return shape_kernels.get();
+}
+
+Result<void> Linear::make_low_room() {
+  if (!low_flags_.empty()) return {};
+  RUDDER_TRY(low_parts_, memory_.allocate_raw(DType::kU8, {low_parts_bytes(settings_.num_sms)}));
+  RUDDER_TRY(low_flags_, memory_.allocate(DType::kI32, {low_num_flags(settings_.num_sms)}));
+  return {};
 }
 
 bool Linear::settle_as_known(ShapeKernels& shape_kernels, int64_t bucket) const {
@@ -345,7 +378,8 @@ void Linear::logits(const ops::LogitsArgs& args) {
 }
 
 std::string Linear::to_table() const {
-  constexpr std::string_view kNames[] = {"gemv", "cublaslt", "cublaslt, scales", "ring"};
+  constexpr std::string_view kNames[] = {"gemv", "cublaslt", "cublaslt, scales", "ring",
+                                         "low bits"};
   std::string out;
   for (const auto& [key, shape_kernels] : kernels_) {
     if (shape_kernels->settled_for_all()) {

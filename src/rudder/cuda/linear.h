@@ -16,6 +16,7 @@
 #include "rudder/cuda/device_memory.h"
 #include "rudder/cuda/device_status.h"
 #include "rudder/cuda/kernel_policy.h"
+#include "rudder/cuda/kernels/products/low_bits.h"
 #include "rudder/cuda/kernels/products/product_scales.h"
 #include "rudder/cuda/product.h"
 #include "rudder/cuda/uploader.h"
@@ -28,8 +29,9 @@ class Tuner;
 
 // Parts stacked along `out`, on the device.
 struct CudaWeight final : ops::PackedWeight {
-  ops::View weight;                               // [out, in] bf16 | e4m3
-  ops::View scale;                                // [out] f32, of e4m3: value = stored * scale
+  ops::View weight;  // [out, in] bf16 | e4m3; of LowBits: its blocks, [bytes] u8
+  ops::View scale;   // [out] f32, of e4m3: value = stored * scale; of LowBits: its row factors
+  LowBits low;
   ops::View bias;                                 // [out] bf16; optional
   mutable const ShapeKernels* kernels = nullptr;  // of its shape: of the Linear that prepared it
 };
@@ -70,7 +72,8 @@ class Linear {
                                               std::shared_ptr<KernelPolicy> policy = nullptr);
   ~Linear();
 
-  // ops::Ops::stored_format, and what makes of parts what it says.
+  // ops::Ops::stored_format, and what makes of parts what it says. Parts of several low-bit formats
+  // become one (low_weight.h), so that a weight is one product.
   Result<ops::WeightFormat> stored_format(const ops::WeightFormat& file) const;
   Result<ops::LinearWeight> make_weight(std::span<const ops::LinearPart> parts, Uploader& uploader);
 
@@ -102,6 +105,8 @@ class Linear {
   Linear(const CublasLtApi& api, const LinearSettings& settings, DeviceMemory& memory,
          cudaStream_t stream, DeviceStatus& status, std::shared_ptr<KernelPolicy> policy);
 
+  Result<ops::WeightFormat> store_parts(std::span<const ops::LinearPart> parts, int64_t out,
+                                        Uploader& uploader, CudaWeight& weight);
   Result<void> store_part(const ops::LinearPart& part, int64_t first_row, CudaWeight& weight,
                           Uploader& uploader);
   // Our kernels fetch weights before the kernel in front of them has ended: what fills a weight has
@@ -121,6 +126,7 @@ class Linear {
   Result<void> load_all(std::span<const Job> jobs);
   Result<void> keep_policy(size_t measured) const;
   Result<ShapeKernels*> kernels_of(const ops::LinearWeight& weight, tensor::DType out_dtype);
+  Result<void> make_low_room();
   // The bucket's kernel as it was measured; true when the policy has one that is there.
   bool settle_as_known(ShapeKernels& shape_kernels, int64_t bucket) const;
 
@@ -132,6 +138,8 @@ class Linear {
   cublasLtHandle_t handle_ = nullptr;
   const std::shared_ptr<KernelPolicy> policy_;
   Product::Workspace workspace_;
+  ops::View low_parts_;  // LowProductParams; made with the first low-bit weight
+  ops::View low_flags_;
   bool is_reader_ = false;   // of weights that another one has made
   bool is_loading_ = false;  // weights were made since the last product
   bool multiplies_fp8_ = false;

@@ -227,11 +227,65 @@ TEST_F(LinearDevice, RefusesWhatItCannotStore) {
   const auto refused = ops_->make_linear({&odd, 1});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  const ops::LinearPart integers{
-      .format = {.codes = ops::Codes::kI8, .scale = ops::ScaleType::kF32},
-      .codes = {values.data(), DType::kI8, {32, 48}},
+  const ops::LinearPart blocks{
+      .format = {.codes = ops::Codes::kF8E4M3, .scale = ops::ScaleType::kF32, .group = 48},
+      .codes = {values.data(), DType::kF8E4M3, {32, 48}},
       .scales = {values.data(), DType::kF32, {32, 1}}};
-  EXPECT_FALSE(ops_->make_linear({&integers, 1}));
+  EXPECT_FALSE(ops_->make_linear({&blocks, 1}));
+}
+
+// A weight of four bits around 8, or of eight, in groups of 32.
+class LowBitsDevice : public LinearDevice {
+ protected:
+  ops::LinearWeight make_low(int64_t out, int64_t in, bool is_u4) {
+    const ops::WeightFormat format{.codes = is_u4 ? ops::Codes::kU4 : ops::Codes::kI8,
+                                   .scale = ops::ScaleType::kF32,
+                                   .group = 32,
+                                   .offset = is_u4 ? ops::Offset::kMiddle : ops::Offset::kNone};
+    const ops::StoredParts parts = ops::stored_parts(format, out, in);
+    std::vector<uint8_t> codes(static_cast<size_t>(parts.codes.bytes()));
+    for (uint8_t& code : codes) code = static_cast<uint8_t>(random_() >> 7);
+    std::vector<float> scales(static_cast<size_t>(parts.scales.rows * parts.scales.columns));
+    for (float& scale : scales) scale = 1e-4f * static_cast<float>(random_() % 97 + 3);
+    const ops::LinearPart part{
+        .format = format,
+        .codes = {codes.data(), parts.codes.dtype, {parts.codes.rows, parts.codes.columns}},
+        .scales = {scales.data(), DType::kF32, {parts.scales.rows, parts.scales.columns}}};
+    return value_of(ops_->make_linear({&part, 1}));
+  }
+  std::vector<uint8_t> product(const ops::LinearWeight& weight, const View& x) {
+    const View y = poisoned({x.shape[0], weight.out});
+    ops_->linear({.x = x, .x_scale = {}, .weight = &weight, .out = y});
+    return bytes_of(y);
+  }
+};
+
+// Where batches shall not matter, tiles of more tokens give a row the bits of tiles of fewer.
+TEST_F(LowBitsDevice, RowsHaveTheSameBitsInAnyCompany) {
+  start({.tune = false, .batch_invariant = true});
+  constexpr int64_t kAll = 277;
+  for (const bool is_u4 : {true, false}) {
+    const ops::LinearWeight weight = make_low(328, 1096, is_u4);
+    const View x = to_device(random(kAll * weight.in), {kAll, weight.in});
+    const std::vector<uint8_t> want = product(weight, x);
+    for (const int64_t count : {1, 13, 32, 33, 64, 65, 128, 131, 256}) {
+      const int64_t first = kAll - count;
+      const std::vector<uint8_t> got = product(weight, x.rows(first, count));
+      EXPECT_TRUE(std::equal(got.begin(), got.end(), want.begin() + first * weight.out * 2))
+          << count << " rows of " << ops::format_name(weight.format);
+    }
+  }
+}
+
+// Blocks that share a sum add it up in the same order, whichever of them is done first.
+TEST_F(LowBitsDevice, SumsOfPartsHaveTheSameBitsEachTime) {
+  start({.tune = false});
+  const ops::LinearWeight weight = make_low(1160, 4104, true);
+  for (const int64_t tokens : {1, 7, 19, 50, 131}) {
+    const View x = to_device(random(tokens * weight.in), {tokens, weight.in});
+    const std::vector<uint8_t> want = product(weight, x);
+    for (int i = 0; i < 20; ++i) EXPECT_EQ(product(weight, x), want) << tokens << " tokens";
+  }
 }
 
 // What is measured is kept, found again, and gives the same results.

@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "rudder/cuda/bench_weights.h"
 #include "rudder/cuda/linear.h"
 
 namespace rudder::cuda {
@@ -34,8 +35,12 @@ struct Work {
 
 class BenchModel {
  public:
-  BenchModel(const BenchShape& shape, std::unique_ptr<ops::Ops> ops)
-      : shape_(shape), is_fp8_(ops->stored_format({}) == ops::kFp8Rows), ops_(std::move(ops)) {}
+  BenchModel(const BenchShape& shape, const std::optional<ops::WeightFormat>& stored,
+             std::unique_ptr<ops::Ops> ops)
+      : shape_(shape),
+        weights_(stored),
+        is_fp8_(!stored && ops->stored_format({}) == ops::kFp8Rows),
+        ops_(std::move(ops)) {}
 
   Result<void> load(const std::vector<BenchStep>& steps);
   // Fills the step's inputs: positions, slots of the cache, block table.
@@ -53,6 +58,7 @@ class BenchModel {
   void enqueue_step();
 
   ops::Ops& backend() { return *ops_; }
+  bool multiplies_fp8() const { return is_fp8_; }
   int64_t weight_bytes() const;
 
  private:
@@ -62,9 +68,10 @@ class BenchModel {
 
   Result<LinearWeight> weight(int64_t out, int64_t in, bool bias);
   Result<ops::NormSpec> norm(int64_t width, bool clips = false);
-  Result<View> act(int64_t width) { return ops_->upload(host(max_tokens_, width), DType::kBF16); }
+  Result<View> act(int64_t width) {
+    return ops_->upload(weights_.wide(max_tokens_, width), DType::kBF16);
+  }
   Result<View> i32(const std::vector<int32_t>& values);
-  View host(int64_t rows, int64_t width);
   View x_of(const LinearWeight& weight, const View& wide, const View& narrow) const;
   View scale_of(const LinearWeight& weight) const;
 
@@ -78,9 +85,9 @@ class BenchModel {
   Work linear_work(const LinearWeight& weight, int64_t count, double out_bytes) const;
 
   const BenchShape shape_;
+  BenchWeights weights_;  // of layers
   const bool is_fp8_;
   const std::unique_ptr<ops::Ops> ops_;
-  std::vector<uint16_t> values_;  // host: random bf16, reused for every weight
   std::vector<Layer> layers_;
   LinearWeight head_;
   View x_, normed_, qkv_, q_, attended_, gate_up_, acted_, last_, logits_, rope_;
@@ -91,20 +98,8 @@ class BenchModel {
   int64_t max_tokens_ = 1, max_seqs_ = 1, max_len_ = 1, blocks_per_seq_ = 1;
 };
 
-View BenchModel::host(int64_t rows, int64_t width) {
-  const auto count = static_cast<size_t>(rows * width);
-  uint64_t state = 0x9e3779b97f4a7c15u + values_.size();
-  while (values_.size() < count) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    // Of both signs, a factor of four apart at most: never zeros, whose time would flatter.
-    values_.push_back(static_cast<uint16_t>((state >> 48 & 0x80ffu) | 0x3c00u));
-  }
-  return {values_.data(), DType::kBF16, {rows, width}};
-}
-
 Result<LinearWeight> BenchModel::weight(int64_t out, int64_t in, bool bias) {
-  ops::LinearPart part = ops::wide_part(host(out, in));
-  if (bias) part.bias = {values_.data(), DType::kBF16, {out}};
+  const ops::LinearPart part = weights_.part(out, in, bias);
   return ops_->make_linear({&part, 1});
 }
 
@@ -148,7 +143,8 @@ Result<void> BenchModel::load(const std::vector<BenchStep>& steps) {
     layer.kv.num_kv_heads = static_cast<int32_t>(shape_.num_kv_heads);
     layer.kv.head_dim = static_cast<int32_t>(shape_.head_dim);
   }
-  RUDDER_TRY(head_, weight(shape_.vocab, shape_.hidden, false));
+  const ops::LinearPart head = ops::wide_part(weights_.wide(shape_.vocab, shape_.hidden));
+  RUDDER_TRY(head_, ops_->make_linear({&head, 1}));
   RUDDER_TRY(x_, act(shape_.hidden));
   RUDDER_TRY(normed_, act(shape_.hidden));
   RUDDER_TRY(qkv_, act(q_width() + 2 * kv_width()));
@@ -432,9 +428,8 @@ Result<double> seconds_of(ops::Ops& ops, const std::function<void()>& enqueue, i
 Result<void> bench_step(BenchModel& model, const BenchStep& step, int repeats,
                         OpsBenchReport& report) {
   RUDDER_TRY_VOID(model.set_step(step));
-  const double product_rate = model.backend().stored_format({}) == ops::kFp8Rows
-                                  ? report.ceilings.fp8_flops
-                                  : report.ceilings.bf16_flops;
+  const double product_rate =
+      model.multiplies_fp8() ? report.ceilings.fp8_flops : report.ceilings.bf16_flops;
   OpsBenchRow whole{step, "step", 1, 0, 0, 0, 0};
   for (const BenchModel::Op& op : model.ops_of_step()) {
     OpsBenchRow row{step, op.name, op.calls, 0, op.work.bytes, op.work.flops, 0};
@@ -462,7 +457,7 @@ Result<OpsBenchReport> bench_ops(const OpsBenchArgs& args) {
   RUDDER_TRY(report.ceilings, measure_ceilings(args.ops.cublaslt_path));
   RUDDER_TRY(std::unique_ptr<ops::Ops> ops, make_cuda_ops(args.ops));
   report.backend = ops->name();
-  BenchModel model(args.shape, std::move(ops));
+  BenchModel model(args.shape, args.stored, std::move(ops));
   RUDDER_TRY_VOID(model.load(args.steps));
   report.weight_bytes = model.weight_bytes();
   for (const BenchStep& step : args.steps) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,7 +38,9 @@ struct BenchStep {
 struct OpsBenchArgs {
   BenchShape shape;
   CudaOpsSettings ops;
-  std::vector<BenchStep> steps = {{1, 1, 512},   {32, 1, 512}, {128, 1, 512},
+  // Of the layers' weights, with random codes; none: of `ops`. The head is of `ops`.
+  std::optional<ops::WeightFormat> stored = {};
+  std::vector<BenchStep> steps = {{1, 1, 512},   {8, 1, 512},  {32, 1, 512}, {128, 1, 512},
                                   {512, 1, 512}, {1, 2048, 0}, {1, 8192, 0}};
   int repeats = 20;  // of each graph
 };

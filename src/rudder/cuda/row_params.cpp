@@ -96,6 +96,19 @@ EmbedFp8Params embed_params(const ops::EmbedArgs& args, const ops::View& table,
   return params;
 }
 
+EmbedLowBitsParams embed_params(const ops::EmbedArgs& args, const CudaWeight& weight) {
+  EmbedLowBitsParams params;
+  params.table = weight.weight.data;
+  params.row_factor = pointer<float>(weight.scale);
+  params.form = weight.low;
+  params.ids = pointer<int32_t>(args.ids);
+  params.scale = args.scale;
+  params.rows = args.out.shape[0];
+  params.hidden = args.out.shape[1];
+  params.out = args.out.data;
+  return params;
+}
+
 ResidualNormParams residual_norm_params(const ops::ResidualNormArgs& args) {
   ResidualNormParams params;
   params.x = args.x.data;

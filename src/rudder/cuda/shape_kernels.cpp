@@ -8,6 +8,7 @@
 #include "rudder/cuda/device_status.h"
 #include "rudder/cuda/kernels/products/gemv.h"
 #include "rudder/cuda/kernels/products/linear_epilogue.h"
+#include "rudder/cuda/kernels/products/low_product.h"
 #include "rudder/cuda/kernels/products/ring_product.h"
 
 namespace rudder::cuda {
@@ -27,6 +28,23 @@ RingShape ring_shape(const PolicyEntry& entry) {
   return {static_cast<int32_t>(entry.algorithm[0]), static_cast<int32_t>(entry.algorithm[1])};
 }
 
+// Of all tokens, where `tokens` is 0: then it is as that of so many tokens, without splits.
+LowShape low_shape_of(const PolicyEntry& entry, int64_t tokens) {
+  if (entry.algorithm[0] == 0) return low_shape_for_all(tokens);
+  return {static_cast<int32_t>(entry.algorithm[0]), static_cast<int32_t>(entry.algorithm[1]),
+          entry.algorithm[2] != 0, static_cast<LowWay>(entry.algorithm[3])};
+}
+std::array<uint64_t, 8> algorithm_of(const LowShape& shape) {
+  return {static_cast<uint64_t>(shape.tokens), static_cast<uint64_t>(shape.blocks),
+          uint64_t{shape.splits}, static_cast<uint64_t>(shape.way)};
+}
+bool is_low_shape(const LowBits& form, int64_t bucket, const LowShape& shape) {
+  for (int n = 0; low_shape(form, bucket, n).tokens != 0; ++n) {
+    if (low_shape(form, bucket, n) == shape) return true;
+  }
+  return false;
+}
+
 Result<void> launched(cudaError_t error, const char* kernel) {
   RUDDER_CUDA_TRY(error, kernel, "");
   return {};
@@ -37,6 +55,7 @@ Result<void> launched(cudaError_t error, const char* kernel) {
 Result<std::unique_ptr<ShapeKernels>> ShapeKernels::make(const Device& device,
                                                          const PolicyKey& key) {
   std::unique_ptr<ShapeKernels> shape_kernels(new ShapeKernels(device, key));
+  if (key.low != 0) return shape_kernels;
   ProductShape shape{key.out, key.in, key.dtype, key.out_dtype, false, ScaleMode::kUnit};
   // Into f32 the library has no bias of bf16, and before the scales a bias is not the bias.
   shape.bias = key.bias && key.out_dtype == DType::kBF16 && !shape_kernels->is_fp8();
@@ -59,6 +78,15 @@ Result<void> ShapeKernels::add_candidates(Product& product, ProductKernel kernel
 
 Result<std::vector<PolicyEntry>> ShapeKernels::candidates(int64_t bucket, int max_algorithms) {
   std::vector<PolicyEntry> out;
+  if (key_.low != 0) {
+    const LowBits form = low_of_id(key_.low);
+    for (int n = 0; n == 0 || max_algorithms > 1; ++n) {
+      const LowShape shape = low_shape(form, bucket, n);
+      if (shape.tokens == 0) break;
+      out.push_back({ProductKernel::kLow, algorithm_of(shape), 0});
+    }
+    return out;
+  }
   if (bucket <= kGemvMaxTokens && gemv_takes(key_.in, is_fp8())) {
     for (uint64_t variant = 0; variant < static_cast<uint64_t>(gemv_variants(bucket)); ++variant) {
       out.push_back({ProductKernel::kGemv, {variant}, 0});
@@ -82,6 +110,7 @@ Result<std::vector<PolicyEntry>> ShapeKernels::candidates(int64_t bucket, int ma
 }
 
 Result<std::vector<PolicyEntry>> ShapeKernels::candidates_for_all(int max_algorithms) {
+  if (key_.low != 0) return std::vector<PolicyEntry>{{ProductKernel::kLow, {}, 0}};
   const auto takes_all = [&](const Product::Algorithm& algorithm) {
     for (int64_t bucket = 1; bucket <= kMostTokensForAll; bucket = bucket_of(bucket + 1)) {
       for (const int64_t tokens : {bucket, least_tokens(bucket)}) {
@@ -111,7 +140,11 @@ Result<std::vector<PolicyEntry>> ShapeKernels::candidates_for_all(int max_algori
 
 bool ShapeKernels::settle(int64_t bucket, const PolicyEntry& entry) {
   RUDDER_CHECK(bucket_index(bucket) < kNumTokenBuckets, "{} tokens", bucket);
-  if (entry.kernel == ProductKernel::kGemv) {
+  if ((entry.kernel == ProductKernel::kLow) != (key_.low != 0)) return false;
+  if (entry.kernel == ProductKernel::kLow) {
+    const LowShape shape = low_shape_of(entry, bucket);
+    if (!is_low_shape(low_of_id(key_.low), bucket, shape)) return false;
+  } else if (entry.kernel == ProductKernel::kGemv) {
     if (bucket > kGemvMaxTokens || !gemv_takes(key_.in, is_fp8()) ||
         entry.algorithm[0] >= static_cast<uint64_t>(gemv_variants(bucket))) {
       return false;
@@ -142,9 +175,14 @@ const PolicyEntry* ShapeKernels::settled(int64_t bucket) const {
 }
 
 bool ShapeKernels::fetches_ahead(int64_t tokens) const {
-  if (for_all_ || tokens > kRingMaxTokens) return false;
+  if (for_all_) return false;
   const PolicyEntry* const entry = settled(bucket_of(tokens));
-  return entry != nullptr && entry->kernel == ProductKernel::kRing;
+  return entry != nullptr && fetches_ahead(tokens, *entry);
+}
+
+bool ShapeKernels::fetches_ahead(int64_t tokens, const PolicyEntry& entry) const {
+  return tokens <= kRingMaxTokens &&
+         (entry.kernel == ProductKernel::kRing || entry.kernel == ProductKernel::kLow);
 }
 
 Result<bool> ShapeKernels::run(const Args& args) {
@@ -159,6 +197,10 @@ Result<bool> ShapeKernels::run(const Args& args) {
 }
 
 Result<bool> ShapeKernels::run(const Args& args, const PolicyEntry& entry) {
+  if (entry.kernel == ProductKernel::kLow) {
+    RUDDER_TRY_VOID(run_low(args, entry));
+    return false;
+  }
   if (entry.kernel == ProductKernel::kGemv || entry.kernel == ProductKernel::kRing) {
     RUDDER_TRY_VOID(run_own(args, entry));
     return false;
@@ -203,6 +245,28 @@ Result<void> ShapeKernels::run_own(const Args& args, const PolicyEntry& entry) {
   }
   params.variant = static_cast<int32_t>(entry.algorithm[0]);
   return launched(launch_gemv(params, device_.stream), "gemv");
+}
+
+Result<void> ShapeKernels::run_low(const Args& args, const PolicyEntry& entry) {
+  LowProductParams params;
+  params.weight = args.weight;
+  params.row_factor = args.w_scale;
+  params.x = args.x;
+  params.bias = args.bias;
+  params.y = args.y;
+  params.form = low_of_id(key_.low);
+  params.out = key_.out;
+  params.in = key_.in;
+  params.tokens = static_cast<int32_t>(args.tokens);
+  params.softcap = args.softcap;
+  params.y_is_f32 = key_.out_dtype == DType::kF32;
+  params.room = device_.workspace.data;
+  params.room_bytes = static_cast<int64_t>(device_.workspace.bytes);
+  params.parts = device_.low_parts;
+  params.flags = device_.low_flags;
+  return launched(
+      launch_low_product(params, low_shape_of(entry, args.tokens), device_.num_sms, device_.stream),
+      "low product");
 }
 
 Result<void> ShapeKernels::finish(const Args& args, bool scale, bool bias) {

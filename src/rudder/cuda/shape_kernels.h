@@ -23,8 +23,11 @@ class ShapeKernels {
     cudaStream_t stream = nullptr;
     Product::Workspace workspace;
     int32_t num_sms = 132;
+    float* low_parts = nullptr;  // LowProductParams; of a low-bit shape
+    uint32_t* low_flags = nullptr;
   };
-  // One product. x_scale and w_scale with fp8 operands; bias where the shape has one.
+  // One product. x_scale and w_scale with fp8 operands; of low-bit weights w_scale is their row
+  // factors. bias where the shape has one.
   struct Args {
     const void* x = nullptr;
     const float* x_scale = nullptr;
@@ -62,6 +65,7 @@ class ShapeKernels {
 
   // Whether what is settled for so many tokens asks for weights before the kernel in front ends.
   bool fetches_ahead(int64_t tokens) const;
+  bool fetches_ahead(int64_t tokens, const PolicyEntry& entry) const;
 
   // By the bucket's kernel; a bucket that is not settled is settled by guess. The value: scales and
   // bias were left to the reader.
@@ -74,13 +78,14 @@ class ShapeKernels {
   bool is_fp8() const { return key_.dtype == tensor::DType::kF8E4M3; }
   GemvParams own_params(const Args& args) const;
   Result<void> run_own(const Args& args, const PolicyEntry& entry);
+  Result<void> run_low(const Args& args, const PolicyEntry& entry);
   Result<void> finish(const Args& args, bool scale, bool bias);
   Result<void> add_candidates(Product& product, ProductKernel kernel, int64_t bucket,
                               int max_algorithms, std::vector<PolicyEntry>& out);
 
   const Device device_;
   const PolicyKey key_;
-  std::unique_ptr<Product> unit_;
+  std::unique_ptr<Product> unit_;   // null of a low-bit shape
   std::unique_ptr<Product> outer_;  // fp8 alone
   std::array<std::optional<PolicyEntry>, kNumTokenBuckets> buckets_;
   std::optional<PolicyEntry> for_all_;  // instead of the buckets'

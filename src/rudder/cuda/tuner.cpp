@@ -59,7 +59,7 @@ Tuner::~Tuner() {
 ShapeKernels::Args Tuner::args_of(const ShapeKernels& shape_kernels, int64_t tokens,
                                   const ops::LinearWeight& of) const {
   const CudaWeight& weight = cuda_weight(of);
-  const bool is_fp8 = !weight.scale.empty();
+  const bool is_fp8 = weight.weight.dtype == tensor::DType::kF8E4M3;
   return {.x = x_,
           .x_scale = is_fp8 ? static_cast<const float*>(x_scale_) : nullptr,
           .weight = weight.weight.data,
@@ -96,7 +96,7 @@ Result<double> Tuner::microseconds(ShapeKernels& shape_kernels, const PolicyEntr
     // Other kernels stand between two products. They have to find room beside the first, so one
     // that fills every multiprocessor for the next of its kind gains nothing; and they leave memory
     // idle, which a kernel that fetches weights ahead makes use of.
-    paused = launch_pause(kPauseCycles, entry.kernel == ProductKernel::kRing,
+    paused = launch_pause(kPauseCycles, shape_kernels.fetches_ahead(tokens, entry),
                           shape_kernels.num_sms(), stream_);
   }
   const Result<std::unique_ptr<CudaGraph>> graph = end_capture(stream_);
@@ -177,7 +177,8 @@ Result<std::vector<char>> Tuner::row_of(ShapeKernels& shape_kernels, const Polic
   const PolicyKey& key = shape_kernels.key();
   const CudaWeight& stored = cuda_weight(weight);
   const int64_t x_offset = first * key.in * static_cast<int64_t>(tensor::dtype_bytes(key.dtype));
-  const float* scales = stored.scale.empty() ? nullptr : static_cast<const float*>(x_scale_);
+  const bool is_fp8 = stored.weight.dtype == tensor::DType::kF8E4M3;
+  const float* scales = is_fp8 ? static_cast<const float*>(x_scale_) : nullptr;
   RUDDER_TRY_VOID(shape_kernels.run({.x = static_cast<const char*>(x_) + x_offset,
                                      .x_scale = scales == nullptr ? nullptr : scales + first,
                                      .weight = stored.weight.data,

@@ -85,7 +85,9 @@ OpsConformance::Linear OpsConformance::random_linear(std::span<const int64_t> ou
 }
 
 OpsConformance::Operand OpsConformance::operand_of(const View& x, const ops::LinearWeight& weight) {
-  if (weight.input == ops::InputForm::kAct) return {x, {}, rounded(read(x), wide_dtype())};
+  if (weight.input == ops::InputForm::kAct) {
+    return {x, {}, rounded(read(x), stores_fp8() ? act_ : wide_dtype())};
+  }
   Operand operand{poisoned(DType::kF8E4M3, x.shape), poisoned(DType::kF32, {x.shape[0]}), {}};
   ops_.quantise({x, operand.x, operand.scale});
   operand.exact = read(operand.x);

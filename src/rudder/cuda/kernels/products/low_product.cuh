@@ -1,0 +1,719 @@
+// The kernel of low_product.h. Included by .cu files only.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "rudder/cuda/kernels/launch.h"
+#include "rudder/cuda/kernels/products/low_bits.cuh"
+#include "rudder/cuda/kernels/products/low_product.h"
+#include "rudder/cuda/kernels/products/register_mma.cuh"
+#include "rudder/cuda/kernels/products/ring.cuh"
+#include "rudder/cuda/kernels/wgmma.cuh"
+
+namespace rudder::cuda {
+
+constexpr int kLowBoxInputs = 64;  // of a box of tokens: 128 bytes a row; a chunk has two
+constexpr int kLowQuarter = 32;    // inputs that are converted and multiplied at a time
+constexpr int kMostLowSlots = 16;
+
+struct LowWork {
+  TensorMap x;  // boxes of 128 bytes of as many tokens as a tile has
+  LowProductParams asked;
+  int32_t block_bytes = 0;
+  int32_t row_blocks = 0;
+  int32_t token_tiles = 0;
+  int32_t tiles = 0;
+  int32_t chunks = 0;  // of a tile
+  bool splits = false;
+  int32_t slots = 0;         // of chunks
+  bool writes_runs = false;  // of 8 rows of W, for a token, as they lie in y
+  int32_t ahead_slots = 0;   // of weights on their way while the kernel in front runs
+  int32_t steady_slots = 0;  // and behind it
+};
+
+// Behind the slots.
+struct LowShared {
+  uint64_t weights_full[kMostLowSlots];
+  uint64_t tokens_full[kMostLowSlots];
+  uint64_t sums_full[kMostLowSlots];  // of tokens
+  uint64_t read[kMostLowSlots];       // all of the chunk
+  uint64_t may_read;                  // the kernel in front has ended
+  // Of tokens; and where sums lie before they are written, of each of two groups of warps.
+  alignas(16) float sums[kMostLowSlots][kLowChunk / kLowQuarter][kMostCodeTokens];
+};
+
+// Chunks [first, end) of a tile.
+struct LowRun {
+  int32_t tile;
+  int32_t first;
+  int32_t end;
+};
+
+__device__ __forceinline__ int64_t first_unit(const LowWork& p, int32_t block) {
+  return int64_t{block} * (int64_t{p.tiles} * p.chunks) / static_cast<int32_t>(gridDim.x);
+}
+
+// What a block does, one run after the other.
+class LowRuns {
+ public:
+  __device__ explicit LowRuns(const LowWork& p) : p_(p) {
+    const auto block = static_cast<int32_t>(blockIdx.x);
+    at_ = p.splits ? first_unit(p, block) : int64_t{block} * p.chunks;
+    end_ = p.splits ? first_unit(p, block + 1) : int64_t{p.tiles} * p.chunks;
+  }
+  __device__ bool next(LowRun& run) {
+    if (at_ >= end_) return false;
+    run.tile = static_cast<int32_t>(at_ / p_.chunks);
+    run.first = static_cast<int32_t>(at_ - int64_t{run.tile} * p_.chunks);
+    run.end = static_cast<int32_t>(min(int64_t{p_.chunks}, run.first + end_ - at_));
+    at_ += p_.splits ? run.end - run.first : int64_t{static_cast<int32_t>(gridDim.x)} * p_.chunks;
+    return true;
+  }
+
+ private:
+  const LowWork& p_;
+  int64_t at_;  // in chunks of all tiles
+  int64_t end_;
+};
+
+// Whole bytes, one after the other, into shared memory; `barrier` counts them.
+__device__ __forceinline__ void fetch_bytes(uint32_t to, const void* from, uint32_t bytes,
+                                            uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::"
+      "bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
+}
+__device__ __forceinline__ uint64_t evict_normal() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+// A tile is kTokens tokens by kBlocks blocks of rows for each group of warps.
+// kParts: codes are multiplied, and their sums scaled so many times a chunk,
+// once or for each quarter; 0: numbers are multiplied.
+template <int kTokens, int kBlocks, int kBits, int kParts>
+class LowKernel {
+ public:
+  static constexpr bool kIsOfCodes = kParts > 0;
+  static constexpr bool kIsWhole = kParts < 0;
+  static constexpr int kGroups =
+      kIsOfCodes ? 4 : 2;  // of warps that multiply, with rows of their own
+  static constexpr int kMmaWarps = 4 * kGroups;
+  static constexpr int kWeightWarp = kMmaWarps;
+  static constexpr int kTokenWarp = kMmaWarps + 1;
+  static constexpr int kSumWarp = kMmaWarps + 2;
+  static constexpr int kTileBlocks = kGroups * kBlocks;
+  static constexpr int kSums = kTokens / 2;        // of a thread and a block
+  static constexpr int kSteps = kIsWhole ? 1 : 2;  // of a quarter
+  static constexpr bool kIsMany = kTokens * kBlocks > 64;
+  static constexpr int kThreads = 32 * (kMmaWarps + (kIsMany ? 4 : kIsOfCodes ? 3 : 2));
+  static constexpr uint32_t kBoxBytes = kTokens * 128;
+  static constexpr uint32_t kTokenBytes = (kIsWhole ? 1 : 2) * kBoxBytes;  // of a chunk
+
+  __device__ LowKernel(const LowWork& p, uint8_t* shared) : p_(p) {
+    const auto weight_bytes = static_cast<uint32_t>(kTileBlocks * p.block_bytes);
+    uint8_t* const weights = shared + p.slots * kTokenBytes;
+    auto& behind = *reinterpret_cast<LowShared*>(weights + p.slots * weight_bytes);
+    stored_ = weights;
+    sums_ = &behind.sums[0][0][0];
+    tokens_ = {shared_address(shared), kTokenBytes, p.slots, shared_address(behind.tokens_full)};
+    weights_ = {shared_address(weights), weight_bytes, p.slots,
+                shared_address(behind.weights_full)};
+    sums_full_ = shared_address(behind.sums_full);
+    read_ = shared_address(behind.read);
+    may_read_ = shared_address(&behind.may_read);
+    const uint32_t lane = threadIdx.x % 32;
+    lane_inputs_ = lane % 8 * 128 + ((lane / 8) ^ (lane % 8)) * 16;
+  }
+
+  // By a thread of each warp.
+  __device__ void init(int warp) const {
+#pragma unroll 1
+    for (int i = warp; i < kMostLowSlots; i += kThreads / 32) {
+      barrier_init(barrier_of(weights_.full, i), 1);
+      barrier_init(barrier_of(tokens_.full, i), 1);
+      barrier_init(barrier_of(sums_full_, i), 1);
+      barrier_init(barrier_of(read_, i), kMmaWarps);
+    }
+    if (warp == 0) barrier_init(may_read_, 1);
+    barrier_init_fence();
+  }
+
+  // By a warp each.
+  __device__ void fetch_weights() const {
+    const uint64_t policy = p_.token_tiles > 1 ? evict_normal() : evict_first();
+    const auto* const from = static_cast<const uint8_t*>(p_.asked.weight);
+    RingWalk come;  // the oldest slot that may be on its way
+    int32_t on_way = 0;
+    int32_t most = p_.ahead_slots;
+    const auto pace = [&] {
+      if (on_way == most && most < p_.steady_slots && !come.wait_unless(weights_.full, may_read_)) {
+        most = p_.steady_slots;
+      } else if (on_way == most) {
+        come.wait(weights_.full);
+        come.next(p_.slots);
+        --on_way;
+      }
+      ++on_way;
+    };
+    walk(pace, [&](int slot, const LowRun& run, int chunk) {
+      const int first_block = run.tile / p_.token_tiles * kTileBlocks;
+      const int count = min(kTileBlocks, p_.row_blocks - first_block);
+      const uint32_t full = barrier_of(weights_.full, slot);
+      const auto bytes = static_cast<uint32_t>(p_.block_bytes);
+      barrier_expect(full, static_cast<uint32_t>(count) * bytes);
+      for (int b = 0; b < count; ++b) {
+        const int64_t block = int64_t{first_block + b} * p_.chunks + chunk;
+        fetch_bytes(weights_.slot(slot) + static_cast<uint32_t>(b) * bytes,
+                    from + block * p_.block_bytes, bytes, full, policy);
+      }
+    });
+  }
+  __device__ void fetch_tokens() const {
+    if (threadIdx.x % 32 == 0) barrier_arrive(may_read_);
+    const uint64_t policy = evict_last();
+    walk([] {},
+         [&](int slot, const LowRun& run, int chunk) {
+           const int row = run.tile % p_.token_tiles * kTokens;
+           const uint32_t full = barrier_of(tokens_.full, slot);
+           const uint32_t to = tokens_.slot(slot);
+           barrier_expect(full, kTokenBytes);
+           fetch(to, p_.x, chunk * kLowChunk, row, full, policy);
+           if constexpr (!kIsWhole)
+             fetch(to + kBoxBytes, p_.x, chunk * kLowChunk + kLowBoxInputs, row, full, policy);
+         });
+  }
+  // Sums of each token's inputs, of a chunk or of its quarters, by tensor
+  // cores: ones times tokens.
+  __device__ void sum_tokens() const {
+    constexpr uint32_t kOnes[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
+    const auto lane = static_cast<int>(threadIdx.x) % 32;
+    RingWalk at;
+    LowRuns runs(p_);
+    LowRun run;
+#pragma unroll 1
+    while (runs.next(run)) {
+#pragma unroll 1
+      for (int chunk = run.first; chunk < run.end; ++chunk) {
+        at.wait(tokens_.full);
+#pragma unroll
+        for (int tile = 0; tile < kTokens / 8; ++tile) {
+          float sum[4] = {};
+#pragma unroll
+          for (int q = 0; q < 4; ++q) {
+            uint32_t b[4];
+            load_inputs(b, ((tokens_.slot(at.at) + lane_inputs_) ^ (q % 2 * 64)) +
+                               q / 2 * kBoxBytes + tile * 1024);
+            multiply_add(sum, kOnes, b[0], b[1]);
+            multiply_add(sum, kOnes, b[2], b[3]);
+            if (kParts == 4 || q == 3) {
+              if (lane < 4) {
+                float* const to = sums_of(at.at, kParts == 4 ? q : 0) + 8 * tile + 2 * lane;
+                *reinterpret_cast<float2*>(to) = make_float2(sum[0], sum[1]);
+              }
+              sum[0] = sum[1] = sum[2] = sum[3] = 0;
+            }
+          }
+        }
+        __syncwarp();
+        if (lane == 0) barrier_arrive(barrier_of(sums_full_, at.at));
+        at.next(p_.slots);
+      }
+    }
+  }
+
+  // By the warps that multiply.
+  __device__ void multiply_all(int warp) {
+    group_ = warp / 4;
+    thread_ = static_cast<int>(threadIdx.x) % 128;
+    LowRuns runs(p_);
+    LowRun run;
+#pragma unroll 1
+    while (runs.next(run)) {
+      float c[kBlocks][kSums];
+      multiply(c, run);
+      if (run.first > 0) {
+        leave_part(c);
+      } else {
+        if (run.end < p_.chunks) add_parts(c, run.tile);
+        write(c, run.tile);
+      }
+    }
+  }
+
+ private:
+  // By a warp; fetch_chunk() by one lane.
+  template <typename Pace, typename Fetch>
+  __device__ __forceinline__ void walk(Pace pace, Fetch fetch_chunk) const {
+    RingWalk at;
+    RingWalk read;
+    int32_t unused = p_.slots;
+    LowRuns runs(p_);
+    LowRun run;
+#pragma unroll 1
+    while (runs.next(run)) {
+#pragma unroll 1
+      for (int chunk = run.first; chunk < run.end; ++chunk) {
+        if (unused > 0) {
+          --unused;
+        } else {
+          read.wait(read_);
+          read.next(p_.slots);
+        }
+        pace();
+        if (threadIdx.x % 32 == 0) fetch_chunk(at.at, run, chunk);
+        __syncwarp();
+        at.next(p_.slots);
+      }
+    }
+  }
+  // Of 8 tokens and 32 inputs, operand B of two mma: the lane's address is of a row of 16 bytes.
+  __device__ __forceinline__ static void load_inputs(uint32_t (&b)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
+                 : "r"(address)
+                 : "memory");
+  }
+  // sum[16 x 8] += a[16 x 16] . b[16 x 8], as a thread has them (wgmma.cuh, of one warp).
+  __device__ __forceinline__ static void multiply_add(float* sum, const uint32_t (&a)[4],
+                                                      uint32_t b0, uint32_t b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+  __device__ __forceinline__ float* sums_of(int slot, int part) const {
+    return sums_ + (slot * (kLowChunk / kLowQuarter) + part) * kMostCodeTokens;
+  }
+
+  // Codes of a lane of a chunk, of 16 k a word, or two.
+  struct Stored {
+    uint32_t words[kBlocks][8 * LowCodes<kBits>::kWords];
+  };
+
+  __device__ __forceinline__ const uint8_t* block_of(int slot, int b) const {
+    return stored_ + static_cast<uint32_t>(slot) * weights_.slot_bytes +
+           (group_ * kBlocks + b) * p_.block_bytes;
+  }
+  __device__ __forceinline__ void load(Stored& stored, int slot) const {
+    constexpr int kPieces = 2 * LowCodes<kBits>::kWords;
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      const auto* const from = reinterpret_cast<const uint4*>(block_of(slot, b)) + thread_;
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) {
+        reinterpret_cast<uint4*>(stored.words[b])[i] = from[128 * i];
+      }
+    }
+  }
+  __device__ __forceinline__ int lane_row() const {
+    return thread_ / 32 * 16 + thread_ % 32 / 4;
+  }
+  // Of the thread's two rows of a block.
+  __device__ __forceinline__ void load_scales(__half2 (&pairs)[kBlocks][2], int slot,
+                                              int group) const {
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      const auto* const from =
+          reinterpret_cast<const __half2*>(block_of(slot, b) + LowCodes<kBits>::kCodeBytes) +
+          group * kLowBlockRows + lane_row();
+      pairs[b][0] = from[0];
+      pairs[b][1] = from[8];
+    }
+  }
+  // Of a quarter of a chunk, 16 k at a time: numbers, rounded to bf16. Or codes of 8 bits, 32 k at
+  // a time, in the order in which low_rows.h writes tokens.
+  __device__ __forceinline__ void convert(uint32_t (&a)[kBlocks][kSteps][4], const Stored& stored,
+                                          int slot, int q) const {
+    if constexpr (kIsWhole) {
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        const uint32_t* const words = stored.words[b] + 4 * q;
+        a[b][0][0] = __byte_perm(words[0], words[1], 0x6420);
+        a[b][0][1] = __byte_perm(words[0], words[1], 0x7531);
+        a[b][0][2] = __byte_perm(words[2], words[3], 0x6420);
+        a[b][0][3] = __byte_perm(words[2], words[3], 0x7531);
+      }
+    } else {
+      convert_numbers(a, stored, slot, q);
+    }
+  }
+  __device__ __forceinline__ void convert_numbers(uint32_t (&a)[kBlocks][kSteps][4],
+                                                  const Stored& stored, int slot, int q) const {
+    const bool is_zero = p_.asked.form.is_zero;
+    const int group = p_.asked.form.group;
+    __half2 pairs[kBlocks][2];
+    load_scales(pairs, slot, q * kLowQuarter / group);
+#pragma unroll
+    for (int j = 0; j < kSteps; ++j) {
+      // Of 16 inputs, a quarter has two groups.
+      if (j == 1 && group < kLowQuarter) load_scales(pairs, slot, 2 * q + 1);
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        const LowScale by[2] = {low_scale<kBits>(pairs[b][0], is_zero),
+                                low_scale<kBits>(pairs[b][1], is_zero)};
+        const uint32_t* const words = stored.words[b] + (2 * q + j) * LowCodes<kBits>::kWords;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          a[b][j][i] = scaled(LowCodes<kBits>::shifted(words, i), by[i % 2]);
+        }
+      }
+    }
+  }
+  // The quarter's 32 inputs of the tokens.
+  __device__ __forceinline__ uint64_t token_operand(int q) const {
+    const auto quarter = static_cast<uint32_t>(q);
+    return operand_by_rows(tokens_.slot(at_.at) +
+                           (kIsWhole ? quarter * 32 : quarter / 2 * kBoxBytes + quarter % 2 * 64));
+  }
+  __device__ __forceinline__ void give_up(uint32_t barrier) const {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
+  }
+
+  __device__ __forceinline__ void multiply(float (&c)[kBlocks][kSums], const LowRun& run) {
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) c[b][i] = 0;
+    }
+    if constexpr (kIsWhole) {
+      int32_t sums[kBlocks][kSums] = {};
+      multiply_quarters(sums, run);
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) c[b][i] = static_cast<float>(sums[b][i]);
+      }
+    } else if constexpr (kIsOfCodes) {
+#pragma unroll 1
+      for (int chunk = run.first; chunk < run.end; ++chunk) multiply_codes(c[0]);
+    } else {
+      multiply_quarters(c, run);
+    }
+  }
+  // Codes of a chunk, above LowCodes::kShift, and their sums by scales, less what tokens' sums come
+  // to. By mma.sync: of so few tokens wgmma takes as long as of eight times as many.
+  __device__ __forceinline__ void multiply_codes(float (&c)[kSums]) {
+    constexpr int kQuarters = 4 / kParts;  // of a part
+    const bool is_zero = p_.asked.form.is_zero;
+    at_.wait(weights_.full);
+    Stored stored;
+    load(stored, at_.at);
+    at_.wait(tokens_.full);
+    const uint32_t tokens = tokens_.slot(at_.at) + lane_inputs_;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      __half2 pairs[1][2];
+      load_scales(pairs, at_.at, part * (kLowChunk / kParts) / p_.asked.form.group);
+      float sums[kSums] = {};
+#pragma unroll
+      for (int i = 0; i < kQuarters; ++i) {
+        const int q = part * kQuarters + i;
+        const uint32_t* const words = stored.words[0] + 2 * q * LowCodes<kBits>::kWords;
+        uint32_t a[2][4];
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+#pragma unroll
+          for (int k = 0; k < 4; ++k) {
+            a[j][k] = bits_of(LowCodes<kBits>::shifted(words + j * LowCodes<kBits>::kWords, k));
+          }
+        }
+#pragma unroll
+        for (int tile = 0; tile < kTokens / 8; ++tile) {
+          uint32_t b[4];
+          load_inputs(b, (tokens ^ (q % 2 * 64)) + q / 2 * kBoxBytes + tile * 1024);
+          multiply_add(sums + 4 * tile, a[0], b[0], b[1]);
+          multiply_add(sums + 4 * tile, a[1], b[2], b[3]);
+        }
+      }
+      const LowScale by[2] = {low_scale<kBits>(pairs[0][0], is_zero),
+                              low_scale<kBits>(pairs[0][1], is_zero)};
+      if (part == 0) at_.wait(sums_full_);
+      const float* const of_tokens = sums_of(at_.at, part) + 2 * (thread_ % 4);
+#pragma unroll
+      for (int tile = 0; tile < kTokens / 8; ++tile) {
+        const float2 inputs = *reinterpret_cast<const float2*>(of_tokens + 8 * tile);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const LowScale& row = by[k / 2];
+          const float of_token = k % 2 == 0 ? inputs.x : inputs.y;
+          float& sum = c[4 * tile + k];
+          sum = fmaf(sums[4 * tile + k], row.scale, fmaf(-row.less, of_token, sum));
+        }
+      }
+    }
+    give_up(barrier_of(read_, at_.at));
+    at_.next(p_.slots);
+  }
+  // A quarter is made ready while the one in front of it is multiplied, a chunk's first one while
+  // the chunk in front ends.
+  template <typename Sum>
+  __device__ __forceinline__ void multiply_quarters(Sum (&sums)[kBlocks][kSums],
+                                                    const LowRun& run) {
+    Stored stored;
+    uint32_t a[2][kBlocks][kSteps][4];
+    at_.wait(weights_.full);
+    load(stored, at_.at);
+    convert(a[0], stored, at_.at, 0);
+#pragma unroll 1
+    for (int chunk = run.first; chunk < run.end; ++chunk) {
+      at_.wait(tokens_.full);
+#pragma unroll
+      for (int q = 0; q < 4; ++q) {
+        if (q > 0) convert(a[q % 2], stored, at_.at, q);
+        const uint64_t operand = token_operand(q);
+        wgmma_fence();
+#pragma unroll
+        for (int j = 0; j < kSteps; ++j) {
+#pragma unroll
+          for (int b = 0; b < kBlocks; ++b) {
+            multiply_add(sums[b], a[q % 2][b][j], advanced(operand, 32 * j));
+          }
+        }
+        wgmma_commit();
+        wgmma_wait<1>();
+      }
+      RingWalk next = at_;
+      next.next(p_.slots);
+      // Behind the run's last chunk it is whatever lies there, and not used.
+      if (chunk + 1 < run.end) next.wait(weights_.full);
+      load(stored, next.at);
+      convert(a[0], stored, next.at, 0);
+      wgmma_wait<0>();
+      hold_sums(sums);
+      give_up(barrier_of(read_, at_.at));
+      at_ = next;
+    }
+  }
+  __device__ __forceinline__ static void multiply_add(float (&sums)[kSums], const uint32_t (&a)[4],
+                                                      uint64_t operand) {
+    RegisterMma<kTokens, true>::run(sums, a, operand);
+  }
+  __device__ __forceinline__ static void multiply_add(int32_t (&sums)[kSums],
+                                                      const uint32_t (&a)[4], uint64_t operand) {
+    RegisterMmaS8<kTokens>::add(sums, a, operand);
+  }
+  __device__ __forceinline__ static void hold_sums(float (&sums)[kBlocks][kSums]) {
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) hold(sums[b]);
+  }
+  __device__ __forceinline__ static void hold_sums(int32_t (&sums)[kBlocks][kSums]) {
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) asm volatile("" : "+r"(sums[b][i])::"memory");
+    }
+  }
+
+  __device__ __forceinline__ void sync_group() const {
+    asm volatile("bar.sync %0, 128;" ::"r"(group_ + 1) : "memory");
+  }
+  __device__ __forceinline__ float* part_of(int block) const {
+    return p_.asked.parts + (int64_t{block} * kGroups + group_) * (kBlocks * kSums * 128) + thread_;
+  }
+  // Each thread's sums, for the thread of the block with the tile's first
+  // chunks that has the same.
+  __device__ __forceinline__ void leave_part(const float (&c)[kBlocks][kSums]) const {
+    const auto block = static_cast<int>(blockIdx.x);
+    float* const to = part_of(block);
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) __stcg(to + (b * kSums + i) * 128, c[b][i]);
+    }
+    sync_group();
+    if (thread_ == 0) {
+      __threadfence();
+      asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(flag_of(block)) : "memory");
+    }
+  }
+  __device__ __forceinline__ uint32_t* flag_of(int block) const {
+    return p_.asked.flags + block * kGroups + group_;
+  }
+  __device__ __forceinline__ void add_parts(float (&c)[kBlocks][kSums], int tile) const {
+    // The blocks whose first chunk is in front of the tile's end: block * all / blocks < end.
+    const int64_t all = int64_t{p_.tiles} * p_.chunks;
+    const auto blocks = static_cast<int>(gridDim.x);
+    const int64_t end = (int64_t{tile + 1} * p_.chunks * blocks + all - 1) / all;
+    const int first = static_cast<int>(blockIdx.x) + 1;
+    const int last = static_cast<int>(min(end, int64_t{blocks}));
+    for (int block = first + thread_; block < last; block += 128) {
+      uint32_t is_there = 0;
+      while (is_there == 0) {
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+                     : "=r"(is_there)
+                     : "l"(flag_of(block))
+                     : "memory");
+      }
+      *flag_of(block) = 0;  // for the next launch
+    }
+    sync_group();
+    constexpr int kAtOnce = kBlocks * kSums <= 16 ? 4 : 1;
+#pragma unroll kAtOnce
+    for (int block = first; block < last; ++block) {
+      const float* const from = part_of(block);
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) c[b][i] += __ldcg(from + (b * kSums + i) * 128);
+      }
+    }
+  }
+
+  // Of a row of W: what its sums are multiplied by, and its bias.
+  __device__ __forceinline__ float2 row_scale(int64_t row) const {
+    const LowProductParams& p = p_.asked;
+    if (row >= p.out) return {};
+    return make_float2(p.row_factor[row],
+                       p.bias != nullptr
+                           ? __bfloat162float(static_cast<const __nv_bfloat16*>(p.bias)[row])
+                           : 0.0f);
+  }
+  __device__ __forceinline__ float token_scale(int token) const {
+    return kIsWhole && token < p_.asked.tokens ? p_.asked.x_scale[token] : 1.0f;
+  }
+  // By way of shared memory, where 64 rows of 32 tokens lie as in y: 16 bytes a thread. Whole runs
+  // of 8 rows alone.
+  __device__ __forceinline__ void write_runs(const float (&c)[kBlocks][kSums], int tile) const {
+    constexpr int kRunTokens = 32;
+    const LowProductParams& p = p_.asked;
+    const int first_token = tile % p_.token_tiles * kTokens;
+    const int lane = thread_ % 32;
+    const int pair = 2 * (lane % 4);
+    uint8_t* const stage = reinterpret_cast<uint8_t*>(sums_) + group_ * (kRunTokens * 128);
+    // Of the matrix of 8 tokens and 8 rows that the lane's address is of.
+    const int to_token = lane / 16 * 8 + lane % 8;
+    const int to_run = thread_ / 32 * 2 + lane / 8 % 2;
+    const uint32_t to = shared_address(stage) + static_cast<uint32_t>(to_token) * 128 +
+                        (static_cast<uint32_t>(to_run ^ (lane % 8)) << 4);
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      const int64_t first_row =
+          (int64_t{tile / p_.token_tiles} * kTileBlocks + group_ * kBlocks + b) * kLowBlockRows;
+      const float2 low = row_scale(first_row + lane_row());
+      const float2 high = row_scale(first_row + lane_row() + 8);
+#pragma unroll
+      for (int first = 0; first < kTokens; first += kRunTokens) {
+        if (first_token + first >= p.tokens) break;
+#pragma unroll
+        for (int i = first / 8; i < (first + kRunTokens) / 8; i += 2) {
+          uint32_t matrix[4];
+#pragma unroll
+          for (int m = 0; m < 4; ++m) {
+            const float2 row = m % 2 == 0 ? low : high;
+            const float* const sums = c[b] + 4 * (i + m / 2) + 2 * (m % 2);
+            const int token = first_token + 8 * (i + m / 2) + pair;
+            matrix[m] = bits_of(
+                __floats2bfloat162_rn(fmaf(sums[0], row.x * token_scale(token), row.y),
+                                      fmaf(sums[1], row.x * token_scale(token + 1), row.y)));
+          }
+          asm volatile(
+              "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                  to + static_cast<uint32_t>(i - first / 8) * 8 * 128),
+              "r"(matrix[0]), "r"(matrix[1]), "r"(matrix[2]), "r"(matrix[3])
+              : "memory");
+        }
+        sync_group();
+#pragma unroll
+        for (int k = thread_; k < kRunTokens * 8; k += 128) {
+          const int token = first_token + first + k / 8;
+          const int64_t row = first_row + k % 8 * 8;
+          if (token >= p.tokens || row >= p.out) continue;
+          *reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(p.y) + token * p.out + row) =
+              *reinterpret_cast<const uint4*>(stage + k / 8 * 128 + (k % 8 ^ k / 8 % 8) * 16);
+        }
+        sync_group();
+      }
+    }
+  }
+
+  __device__ __forceinline__ void write(const float (&c)[kBlocks][kSums], int tile) const {
+    const LowProductParams& p = p_.asked;
+    if constexpr (kTokens >= 64) {
+      if (p_.writes_runs) return write_runs(c, tile);
+    }
+    const int first_token = tile % p_.token_tiles * kTokens + 2 * (thread_ % 4);
+    const int64_t first_row =
+        (int64_t{tile / p_.token_tiles} * kTileBlocks + group_ * kBlocks) * kLowBlockRows +
+        lane_row();
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int64_t row = first_row + kLowBlockRows * b + 8 * half;
+        if (row >= p.out) continue;
+        const float2 by = row_scale(row);
+#pragma unroll
+        for (int i = 0; i < kTokens / 8; ++i) {
+#pragma unroll
+          for (int k = 0; k < 2; ++k) {
+            const int token = first_token + 8 * i + k;
+            if (token >= p.tokens) continue;
+            float sum = fmaf(c[b][4 * i + 2 * half + k], by.x * token_scale(token), by.y);
+            if (p.softcap != 0.0f) sum = p.softcap * tanhf(sum / p.softcap);
+            const int64_t at = token * p.out + row;
+            if (p.y_is_f32) {
+              static_cast<float*>(p.y)[at] = sum;
+            } else {
+              static_cast<__nv_bfloat16*>(p.y)[at] = __float2bfloat16_rn(sum);
+            }
+          }
+        }
+      }
+    }
+  }
+
+  const LowWork& p_;
+  const uint8_t* stored_;
+  float* sums_;
+  FetchRing tokens_;
+  FetchRing weights_;
+  uint32_t sums_full_;
+  uint32_t read_;
+  uint32_t may_read_;
+  uint32_t lane_inputs_;  // of load_inputs(), in a box
+  RingWalk at_;
+  int group_ = 0;
+  int thread_ = 0;  // of the group
+};
+
+template <int kTokens, int kBlocks, int kBits, int kParts>
+__global__ void __launch_bounds__(LowKernel<kTokens, kBlocks, kBits, kParts>::kThreads, 1)
+    low_product_kernel(const __grid_constant__ LowWork p) {
+  using Kernel = LowKernel<kTokens, kBlocks, kBits, kParts>;
+  extern __shared__ __align__(1024) uint8_t shared[];
+  Kernel kernel(p, shared);
+  // Told to be the same for all lanes: as in ring_product.cu.
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
+  const bool is_first = threadIdx.x % 32 == 0;
+  if (is_first && warp == Kernel::kTokenWarp) prefetch_map(p.x);
+  if (is_first) kernel.init(warp);
+  __syncthreads();
+  if (warp >= Kernel::kMmaWarps) {
+    if constexpr (Kernel::kIsMany) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    // No kernel writes weights: they are on their way before the last kernel
+    // ends.
+    if (warp == Kernel::kWeightWarp) kernel.fetch_weights();
+    if (warp == Kernel::kTokenWarp) {
+      dependency_wait();
+      dependency_trigger();
+      kernel.fetch_tokens();
+    }
+    if constexpr (Kernel::kIsOfCodes) {
+      if (warp == Kernel::kSumWarp) kernel.sum_tokens();
+    }
+  } else {
+    if constexpr (Kernel::kIsMany) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    dependency_wait();
+    dependency_trigger();
+    kernel.multiply_all(warp);
+  }
+}
+
+}  // namespace rudder::cuda

@@ -1,0 +1,171 @@
+#include "rudder/cuda/low_weight.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "rudder/base/check.h"
+#include "rudder/cuda/device_status.h"
+#include "rudder/cuda/elements.h"
+#include "rudder/cuda/kernels/products/pack_low_bits.h"
+#include "rudder/cuda/linear.h"
+
+namespace rudder::cuda {
+namespace {
+
+using ops::Codes;
+using ops::CodeTable;
+using ops::LinearPart;
+using ops::Offset;
+using ops::ScaleType;
+using ops::WeightFormat;
+using tensor::DType;
+using tensor::View;
+
+// Device memory for the making of one weight, in the order of the stream.
+class Scratch {
+ public:
+  explicit Scratch(cudaStream_t stream) : stream_(stream) {}
+  ~Scratch() {
+    for (void* data : data_) cudaFreeAsync(data, stream_);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  template <typename T>
+  Result<T*> allocate(int64_t count) {
+    void* data = nullptr;
+    const auto bytes = std::max<size_t>(static_cast<size_t>(count) * sizeof(T), 16);
+    RUDDER_CUDA_TRY(cudaMallocAsync(&data, bytes, stream_), "make_linear", "");
+    data_.push_back(data);
+    return static_cast<T*>(data);
+  }
+  Result<void*> upload(const View& host, Uploader& uploader) {
+    const auto bytes = static_cast<int64_t>(host.bytes());
+    RUDDER_TRY(uint8_t* const data, allocate<uint8_t>(bytes));
+    RUDDER_TRY_VOID(uploader.copy(host.data, data, bytes));
+    return static_cast<void*>(data);
+  }
+
+ private:
+  const cudaStream_t stream_;
+  std::vector<void*> data_;
+};
+
+LowOffset offset_of(Offset offset) {
+  switch (offset) {
+    case Offset::kNone:
+      return LowOffset::kNone;
+    case Offset::kMinimum:
+      return LowOffset::kMinimum;
+    case Offset::kZero:
+      return LowOffset::kZero;
+    case Offset::kMiddle:
+      return LowOffset::kMiddle;
+  }
+  RUDDER_CHECK(false, "offset {}", static_cast<int>(offset));
+}
+
+Element scale_element(ScaleType type) {
+  return type == ScaleType::kF16    ? Element::kF16
+         : type == ScaleType::kBF16 ? Element::kBf16
+                                    : Element::kF32;
+}
+
+// Inputs that share a scale on the device; 0: those of the file cannot.
+int32_t group_of(const WeightFormat& file) {
+  if (file.group == 0) return kLowChunk;
+  for (const int32_t group : {128, 64, 32, 16}) {
+    if (file.group % group == 0) return group;
+  }
+  return 0;
+}
+
+bool takes_4_bits(const WeightFormat& file) {
+  return file.codes == Codes::kU4 && file.table == CodeTable::kNone;
+}
+
+LowBits form_of(std::span<const LinearPart> parts) {
+  LowBits form{4, kLowChunk, true, true};
+  for (const LinearPart& part : parts) {
+    const WeightFormat& file = part.format;
+    form.is_by_row = form.is_by_row && file.codes == Codes::kI8 && file.group == 0 &&
+                     file.offset == Offset::kNone;
+    if (!takes_4_bits(file)) form.bits = 8;
+    form.group = std::min(form.group, group_of(file));
+    form.is_zero = form.is_zero && file.offset != Offset::kMinimum;
+  }
+  return form;
+}
+
+WeightFormat format_of(const LowBits& form) {
+  return {.codes = form.bits == 4 ? Codes::kU4 : Codes::kI8,
+          .scale = ScaleType::kF16,
+          .group = form.group,
+          .offset = Offset::kMinimum};
+}
+
+}  // namespace
+
+Result<WeightFormat> low_stored_format(const WeightFormat& file) {
+  const bool is_low = file.codes == Codes::kU4 || file.codes == Codes::kI8;
+  if (!is_low || file.table == CodeTable::kNf4 || group_of(file) == 0) {
+    return fail(ErrorCode::kUnsupported, fmt::format("the CUDA backend multiplies no weights of {}",
+                                                     ops::format_name(file)));
+  }
+  return format_of({takes_4_bits(file) ? 4 : 8, group_of(file)});
+}
+
+Result<WeightFormat> make_low_weight(std::span<const LinearPart> parts, DeviceMemory& memory,
+                                     Uploader& uploader, cudaStream_t stream, CudaWeight& weight) {
+  const int64_t in = parts[0].in();
+  int64_t out = 0;
+  for (const LinearPart& part : parts) out += part.out();
+  const LowBits form = form_of(parts);
+  const int64_t groups = (in + form.group - 1) / form.group;
+  Scratch scratch(stream);
+  PlainLowRows plain;
+  plain.rows = out;
+  plain.in = in;
+  plain.group = form.group;
+  RUDDER_TRY(plain.codes, scratch.allocate<int8_t>(out * in));
+  RUDDER_TRY(plain.scales, scratch.allocate<float>(out * groups));
+  RUDDER_TRY(plain.offsets, scratch.allocate<float>(out * groups));
+  int64_t row = 0;
+  for (const LinearPart& part : parts) {
+    ReadLowPartParams params;
+    RUDDER_TRY(params.codes, scratch.upload(part.codes, uploader));
+    RUDDER_TRY(params.scales, scratch.upload(part.scales, uploader));
+    if (!part.offsets.empty()) {
+      RUDDER_TRY(params.offsets, scratch.upload(part.offsets, uploader));
+    }
+    params.is_u4 = part.format.codes == Codes::kU4;
+    params.table = part.format.table;
+    params.scale_element = scale_element(part.format.scale);
+    params.scales_are_e8m0 = part.format.scale == ScaleType::kE8M0;
+    params.file_group = part.format.group == 0 ? in : part.format.group;
+    params.block_rows = part.format.block_rows;
+    params.offset = offset_of(part.format.offset);
+    params.takes_zeros = form.is_zero;
+    params.to = plain;
+    params.to.codes += row * in;
+    params.to.scales += row * groups;
+    params.to.offsets += row * groups;
+    params.to.rows = part.out();
+    RUDDER_CUDA_TRY(launch_read_low_part(params, stream), "make_linear", "");
+    row += part.out();
+  }
+  RUDDER_TRY(weight.weight, memory.allocate_raw(DType::kU8, {low_weight_bytes(form, out, in)}));
+  RUDDER_TRY(weight.scale, memory.allocate_raw(DType::kF32, {out}));
+  weight.low = form;
+  PackLowBitsParams pack;
+  pack.from = plain;
+  pack.form = form;
+  pack.to = weight.weight.data;
+  pack.row_factor = static_cast<float*>(weight.scale.data);
+  RUDDER_CUDA_TRY(launch_pack_low_bits(pack, stream), "make_linear", "");
+  return format_of(form);
+}
+
+}  // namespace rudder::cuda
