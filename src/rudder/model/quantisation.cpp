@@ -10,6 +10,7 @@ namespace rudder::model {
 namespace {
 
 using weights::HfConfig;
+using weights::NamePattern;
 
 constexpr std::string_view kModelOptFile = "hf_quant_config.json";
 

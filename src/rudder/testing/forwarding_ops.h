@@ -16,6 +16,7 @@ class ForwardingOps : public ops::Ops,
                       public ops::FeatureOps,
                       public ops::PatternOps,
                       public ops::StreamOps,
+                      public ops::AdapterOps,
                       public ops::RankOps {
  public:
   tensor::DType act_dtype() const override { return inner_->act_dtype(); }
@@ -34,6 +35,12 @@ class ForwardingOps : public ops::Ops,
   }
   ops::StreamOps* stream_ops() override {
     return this_if<ops::StreamOps>(inner_->stream_ops(), this);
+  }
+  ops::AdapterOps* adapter_ops() override {
+    return this_if<ops::AdapterOps>(inner_->adapter_ops(), this);
+  }
+  int64_t mid_floats(int64_t num_tokens, int64_t mid_width) const override {
+    return inner_->adapter_ops()->mid_floats(num_tokens, mid_width);
   }
   ops::RankOps* rank_ops() override { return this_if<ops::RankOps>(inner_->rank_ops(), this); }
   bool is_host() const override { return inner_->is_host(); }
@@ -79,6 +86,9 @@ class ForwardingOps : public ops::Ops,
   }
   void sum_blocks(const ops::SumBlocksArgs& args) override {
     run(&ops::Ops::stream_ops, &ops::StreamOps::sum_blocks, args);
+  }
+  void add_adapters(const ops::AddAdaptersArgs& args) override {
+    run(&ops::Ops::adapter_ops, &ops::AdapterOps::add_adapters, args);
   }
   void gated_act(const ops::GatedActArgs& args) override { run(&ops::Ops::gated_act, args); }
   void quantise(const ops::QuantiseArgs& args) override { run(&ops::Ops::quantise, args); }

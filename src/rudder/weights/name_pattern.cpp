@@ -1,4 +1,4 @@
-#include "rudder/model/name_pattern.h"
+#include "rudder/weights/name_pattern.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-namespace rudder::model {
+namespace rudder::weights {
 namespace {
 
 constexpr std::string_view kRegexPrefix = "re:";
@@ -91,4 +91,4 @@ Result<bool> NamePattern::matches(std::string_view name) const {
               where_);
 }
 
-}  // namespace rudder::model
+}  // namespace rudder::weights
