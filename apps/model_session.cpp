@@ -14,6 +14,7 @@
 #include "rudder/base/log.h"
 #include "rudder/base/progress.h"
 #include "rudder/hub/cache_layout.h"
+#include "rudder/model/adapted_products.h"
 #include "rudder/model/dummy_checkpoint.h"
 #include "rudder/model/gguf/gguf_checkpoint.h"
 #include "rudder/model/loader.h"
@@ -123,6 +124,7 @@ void SessionSettings::declare(SettingsTable& table) {
   exec.declare(table);
   engine.declare(table);
   steering.declare(table);
+  adapters.declare(table);
   record.declare(table);
   kv_events.declare(table);
   speculative.declare(table);
@@ -381,6 +383,9 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   const auto clock = std::make_shared<SteadyClock>();
   const int64_t start = clock->now_us();
   ModelSession session;
+  if (settings.exec.lora.enable && !settings.record.folder.empty()) {
+    return fail(ErrorCode::kUnsupported, "recordings have no adapters (enable-lora)", "record");
+  }
   RUDDER_TRY(const draft::Speculation speculation, settings.speculative.resolve());
   RUDDER_TRY(const std::optional<fleet::EventsConfig> events, resolve_events(settings));
   RUDDER_TRY(session.files, open_model_files(model, settings.load));
@@ -411,6 +416,9 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   if (loaded.executors.front()->capacity().taps.steering()) {
     RUDDER_TRY(mlp_gains, model::read_mlp_gains(*session.files.checkpoint, spec));
   }
+  RUDDER_TRY(lora::Targets targets, model::adapter_targets(*session.files.checkpoint, spec));
+  RUDDER_TRY(session.adapters, make_adapters(loaded.executors.front()->capacity(),
+                                             std::move(targets), settings.adapters));
   session.files.checkpoint.reset();  // all of it is loaded
   draft.reset();
   return_freed_memory();  // of files that were parsed

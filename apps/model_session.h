@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "adapters.h"
 #include "generation_config.h"
 #include "rudder/base/result.h"
 #include "rudder/base/settings.h"
@@ -66,6 +67,7 @@ struct SessionSettings {
   exec::ExecSettings exec;
   engine::EngineSettings engine;
   SteeringSettings steering;
+  AdapterSettings adapters;
   RecordSettings record;
   KvEventSettings kv_events;
   draft::SpeculativeSettings speculative;
@@ -101,6 +103,7 @@ struct ModelSession {
   bool generates = true;      // false: the checkpoint has no head
   // One a replica, or none; go after the engine.
   std::vector<std::unique_ptr<fleet::EventPublisher>> kv_events;
+  std::unique_ptr<lora::Library> adapters;  // null: it runs without
   std::unique_ptr<engine::Engine> engine;
   std::unique_ptr<Steering> steering;  // null: it runs without; goes before the engine
 };

@@ -12,7 +12,6 @@ struct Hint {
 };
 
 constexpr std::string_view kOneGpu = "a server runs on one GPU; start one a GPU behind a balancer";
-constexpr std::string_view kNoAdapters = "LoRA adapters are not supported";
 constexpr std::string_view kDraftModel =
     "use --speculative-method draft_model --speculative-model FOLDER, or the method of what the "
     "folder has";
@@ -31,9 +30,6 @@ constexpr Hint kHints[] = {
     {"-dp", kOneGpu},
     {"--distributed-executor-backend", kOneGpu},
     {"--enable-expert-parallel", kOneGpu},
-    {"--enable-lora", kNoAdapters},
-    {"--lora-modules", kNoAdapters},
-    {"--max-lora-rank", kNoAdapters},
     {"-sc", "use --speculative-config"},
     {"--ngram-prompt-lookup-max", "use --prompt-lookup-max"},
     {"--ngram-prompt-lookup-min", "use --prompt-lookup-min"},
@@ -98,7 +94,7 @@ constexpr Hint kHints[] = {
     {"--speculative-algorithm", kUseMethod},
     {"--speculative-draft-model-path", kDraftModel},
     {"--speculative-num-draft-tokens", "use --num-speculative-tokens"},
-    {"--lora-paths", kNoAdapters},
+    {"--lora-paths", "use --enable-lora and --lora-modules"},
     // llama.cpp
     {"-m", "give the model's folder alone"},
     {"-hf", kNameAlone},
@@ -130,7 +126,7 @@ constexpr Hint kHints[] = {
     {"--model-draft", kDraftModel},
     {"--draft-max", "use --num-speculative-tokens"},
     {"--spec-type", kUseMethod},
-    {"--lora", kNoAdapters},
+    {"--lora", "use --enable-lora and --lora-modules, with adapters as peft writes them"},
     {"--metrics", "metrics are always on, at /metrics"},
     {"--slots", "see /load and /metrics"},
     {"-cb", "batching is always continuous"},

@@ -16,6 +16,7 @@ server::ServerModel served_model(const ModelSession& session) {
   model.embedding = session.files.embedding;
   model.generates = session.generates;
   model.dtype = session.dtype;
+  model.adapters = session.adapters.get();
   return model;
 }
 

@@ -216,7 +216,7 @@ def test_missing_model_folder_is_named(name):
     ("--ctx-size", "use --max-model-len"),
     ("--mem-fraction-static=0.8", "use --gpu-memory-utilization"),
     ("--max-num-seq", "did you mean --max-num-seqs?"),
-    ("--enable-lora", "LoRA adapters are not supported"),
+    ("--lora-paths", "use --enable-lora and --lora-modules"),
 ])
 def test_flags_of_other_servers_are_answered_with_ours(flag, hint):
     done = run_rudder("serve", flag)

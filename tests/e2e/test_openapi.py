@@ -152,7 +152,7 @@ def test_errors(tapped, document, path):
 
 
 @pytest.mark.parametrize("method, path", [
-    ("POST", "/v1/load_lora_adapter"), ("POST", "/v1/audio/transcriptions"), ("POST", "/v1/images/generations"),
+    ("POST", "/lora-adapters"), ("POST", "/v1/audio/transcriptions"), ("POST", "/v1/images/generations"),
     ("POST", "/classify"), ("POST", "/pooling"), ("POST", "/sleep"),
     ("GET", "/is_sleeping"), ("POST", "/v1/messages/batches")])
 def test_what_is_not_supported_is_said(tapped, document, method, path):

@@ -8,6 +8,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/base/thread_pool.h"
+#include "rudder/cpu/adapter_adder.h"
 #include "rudder/cpu/attention_patterns.h"
 #include "rudder/cpu/device_memory.h"
 #include "rudder/cpu/encode.h"
@@ -53,6 +54,7 @@ class FastOps final : public HostOps, public ops::ReaderOps {
     return ops::wide_format(dtype_);
   }
   ops::ReaderOps* reader_ops() override { return this; }
+  ops::AdapterOps* adapter_ops() override { return &adapter_adder_; }
   int64_t reader_bytes() const override { return 0; }
   std::unique_ptr<ops::Ops> make_reader() const override {
     return std::make_unique<FastOps>(isa_, dtype_, 1, nullptr);
@@ -201,6 +203,7 @@ class FastOps final : public HostOps, public ops::ReaderOps {
   const Kernels& kernels_;
   ThreadPool pool_;
   ProductScratch scratch_;
+  AdapterAdder adapter_adder_{&pool_};
 };
 
 }  // namespace

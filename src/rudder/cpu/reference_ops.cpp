@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "rudder/base/check.h"
+#include "rudder/cpu/adapter_adder.h"
 #include "rudder/cpu/attention_patterns.h"
 #include "rudder/cpu/device_memory.h"
 #include "rudder/cpu/double_sums.h"
@@ -80,6 +81,7 @@ class ReferenceOps final : public HostOps {
     return ops::WeightFormat{.codes = ops::Codes::kF32};
   }
 
+  ops::AdapterOps* adapter_ops() override { return &adapter_adder_; }
   Result<LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
     LinearWeight linear;
     linear.in = parts.front().in();
@@ -240,6 +242,7 @@ class ReferenceOps final : public HostOps {
   }
 
   std::atomic<uint64_t> num_rows_ = 0;  // multiplied
+  AdapterAdder adapter_adder_{nullptr};
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/base/log.h"
+#include "rudder/cuda/adapter_ops.h"
 #include "rudder/cuda/attention_layers.h"
 #include "rudder/cuda/check_bounds.h"
 #include "rudder/cuda/cublaslt_api.h"
@@ -33,6 +34,7 @@
 #include "rudder/cuda/stream.h"
 #include "rudder/cuda/stream_marks.h"
 #include "rudder/cuda/tap_params.h"
+#include "rudder/cuda/unscaled_product.h"
 #include "rudder/cuda/uploader.h"
 
 namespace rudder::cuda {
@@ -73,6 +75,7 @@ class CudaOps final : public ops::Ops,
   ops::GraphOps* graph_ops() override { return this; }
   ops::TreeOps* tree_ops() override { return this; }
   ops::DraftOps* draft_ops() override { return &draft_ops_; }
+  ops::AdapterOps* adapter_ops() override { return &adapter_ops_; }
   ops::FeatureOps* feature_ops() override { return this; }
   ops::PatternOps* pattern_ops() override { return this; }
   ops::RankOps* rank_ops() override { return this; }
@@ -190,7 +193,7 @@ class CudaOps final : public ops::Ops,
   void embed(const ops::EmbedArgs& args) override;
   void residual_norm(const ops::ResidualNormArgs& args) override;
   void linear(const ops::LinearArgs& args) override {
-    if (is_unscaled(args.out) && args.x.data != args.out.data)
+    if (unscaled_.is(args.out) && args.x.data != args.out.data)
       unscaled_ = {};  // nobody has read it
     begin_op("linear");
     unscaled_ = {args.out, linear_->multiply(args.x, args.x_scale, *args.weight, args.out, 0.0f,
@@ -199,7 +202,7 @@ class CudaOps final : public ops::Ops,
   }
   void qkv_prep(const ops::QkvPrepArgs& args) override {
     QkvPrepParams params = qkv_params(args);
-    params.qkv_scales = take_scales(args.qkv);
+    params.qkv_scales = unscaled_.take(args.qkv);
     if (args.norms_span_ranks && exchange_ && RankExchange::needs_squares(params)) {
       launch("gather_squares", {&args.qkv}, [&] { return exchange_->gather_squares(params); });
     }
@@ -261,7 +264,8 @@ class CudaOps final : public ops::Ops,
   void tap_shares(const ops::TapSharesArgs& args) override;
   void sum_ranks(const View& x) override {
     RUDDER_CHECK(exchange_, "{} is no rank of a group", name());
-    const ProductScales scales = RankExchange::takes_scales(x) ? take_scales(x) : ProductScales{};
+    const ProductScales scales =
+        RankExchange::takes_scales(x) ? unscaled_.take(x) : ProductScales{};
     launch("sum_ranks", {&x}, [&] { return exchange_->sum(x, scales); });
   }
   void sample(const ops::SampleArgs& args) override {
@@ -319,15 +323,6 @@ class CudaOps final : public ops::Ops,
     status_.check(marks_->mark(stream()), "mark");
   }
 
-  // `y` is the last product, and without its scales.
-  bool is_unscaled(const View& y) const {
-    return unscaled_.scales.row != nullptr && y.data == unscaled_.y.data &&
-           y.shape == unscaled_.y.shape;
-  }
-  // The scales that the op at hand, which reads `y`, is to apply.
-  ProductScales take_scales(const View& y) {
-    return is_unscaled(y) ? std::exchange(unscaled_, {}).scales : ProductScales{};
-  }
   // Applies the scales that the last product has left and the op at hand does not take.
   void scale_product() {
     use_device(device_);
@@ -361,12 +356,7 @@ class CudaOps final : public ops::Ops,
   Uploader uploader_;
   AttentionLayers attention_;
   std::unique_ptr<Linear> linear_;
-  // The last product, if it was enqueued without its scales, which the next op takes or has
-  // applied.
-  struct UnscaledProduct {
-    View y;
-    ProductScales scales;
-  } unscaled_;
+  UnscaledProduct unscaled_;
   bool is_capturing_ = false;
   bool rounds_ = false;  // what ops keep between their parts, as where they are cut
   std::optional<RankExchange> exchange_;  // none: alone
@@ -374,6 +364,14 @@ class CudaOps final : public ops::Ops,
                              const DraftOps::Launcher& launcher) {
     launch(op, views, [&] { return launcher(stream()); });
   }};
+  AdapterOps adapter_ops_{
+      [this](const ops::AddAdaptersArgs& args, const AdapterOps::Launcher& launcher) {
+        const UnscaledProduct product =
+            unscaled_.is(args.out) ? std::exchange(unscaled_, {}) : UnscaledProduct{};
+        launch("add_adapters", {&args.x, &args.rows, &args.out},
+               [&] { return launcher(stream(), product.scales); });
+        if (product.scales.row != nullptr) unscaled_ = product;  // who reads it applies them
+      }};
   std::unique_ptr<StreamMarks> marks_;  // of a stage
 };
 
@@ -461,13 +459,13 @@ void CudaOps::residual_norm(const ops::ResidualNormArgs& args) {
   params.rounds = rounds_;
   if (args.sums_ranks && exchange_) {
     if (!is_tapped(args) && args.out_act.empty() && exchange_->has_sum_and_norm(params)) {
-      const ProductScales scales = take_scales(args.delta);
+      const ProductScales scales = unscaled_.take(args.delta);
       return launch("residual_norm", {&args.x, &args.out},
                     [&] { return exchange_->sum_and_norm(params, scales); });
     }
     sum_ranks(args.delta);
   }
-  if (!args.out_scale.empty() && !rounds_) params.delta_scales = take_scales(args.delta);
+  if (!args.out_scale.empty() && !rounds_) params.delta_scales = unscaled_.take(args.delta);
   launch("residual_norm", {&args.x, &args.out}, [&] {
     if (!is_tapped(args)) return launch_residual_norm(params, stream());
     return launch_tapped_residual_norm(params, tap_params(args), stream());
@@ -478,7 +476,7 @@ void CudaOps::gated_act(const ops::GatedActArgs& args) {
   GatedActParams params = gated_act_params(args);
   params.rounds = rounds_;
   if (!rounds_ && unscaled_.scales.bias == nullptr && takes_scales(params)) {
-    params.x_scales = take_scales(args.x);
+    params.x_scales = unscaled_.take(args.x);
   }
   launch("gated_act", {&args.x, &args.out}, [&] {
     if (!is_tapped(args)) return launch_gated_act(params, stream());

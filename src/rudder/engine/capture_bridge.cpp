@@ -17,14 +17,14 @@ void CaptureBridge::begin(OpenRequest& request) {
     asked.tenant = params.tenant;
     asked.choice = i;
     asked.prompt_len = request.prompt_tokens;
-    asked.stream = params.capture_events;
-    asked.wait = params.capture_wait;
+    asked.stream = params.capture_delivery.events;
+    asked.wait = params.capture_delivery.wait;
     asked.on_results = [mailbox = mailbox_, id = request.id,
                         i](steer::capture::CaptureResults&& results) {
       mailbox->capture_news(
           {.id = id, .choice = i, .event = std::nullopt, .results = std::move(results)});
     };
-    if (params.capture_events) {
+    if (params.capture_delivery.events) {
       asked.on_event = [mailbox = mailbox_, id = request.id,
                         i](steer::capture::CaptureEvent&& event) {
         mailbox->capture_news(

@@ -23,7 +23,7 @@ std::vector<sched::NewSequence> make_sequences(const OpenRequest& request,
     sequence.tenant = params.tenant;
     sequence.is_drafted = !params.disable_spec_decode;
     sequence.priority = request.priority;
-    sequence.cache_salt = params.cache_salt;
+    sequence.cache_salt = root_salt(params);
     sequence.taps = request.taps.sequence;
     if (request.lease) sequence.tap_lease = *request.lease;
   }

@@ -55,6 +55,7 @@ RequestLimits request_limits(const step::Executor& executor, const sched::Schedu
   limits.eos_ids = std::move(eos_ids);
   limits.geometry = capacity.geometry;
   limits.taps = capacity.taps;
+  limits.adapters = capacity.adapters;
   if (!has_captures) limits.taps.num_capture_sets = 0;
   return limits;
 }
@@ -113,7 +114,7 @@ EngineCore::EngineCore(ReplicaParts parts, std::shared_ptr<Commons> commons,
                              commons_->captures != nullptr)),
       metrics_(limits_.max_seq_len, capacity.block_size),
       constraints_(capacity.vocab_size, settings.mask_threads),
-      taps_(capacity.taps, settings.max_wait_steps),
+      taps_(capacity.taps, capacity.adapters, settings.max_wait_steps),
       captures_(commons_->captures.get(), &mailbox_),
       delivery_({.clock = clock_.get(),
                  .eos_ids = &limits_.eos_ids,
@@ -291,11 +292,11 @@ void EngineCore::admit(Submission& submission) {
     deadlines_.add(request.id, request.arrival_us + submission.max_wait_us);
   }
   request.taps = std::move(submission.taps);
-  const bool has_taps = request.taps.sequence != nullptr;
+  const bool needs_rows = request.taps.needs_rows();
   request.unscheduled = std::move(submission.request);
   if (dead_) {  // the mailbox knows the reason
     delivery_.end_request(request.id, FinishReason::kError, mailbox_.open().error());
-  } else if (has_taps) {
+  } else if (needs_rows) {
     taps_.push(request);
   } else {
     schedule(request);
@@ -368,7 +369,7 @@ bool EngineCore::start_afresh() {
 bool EngineCore::launch_next() {
   if (executor_->wants_fresh_start() && !start_afresh()) return false;
   const bool was_held = scheduler_.is_holding();
-  const std::shared_ptr<const step::StepPlan> plan = scheduler_.plan(&taps_.tables().edits());
+  const std::shared_ptr<const step::StepPlan> plan = scheduler_.plan(&taps_.edits());
   if (!plan) return false;
   if (was_held && in_flight_.empty()) scheduler_.note_idle(clock_->now_us() - collected_us_);
   const int32_t num_tokens = plan->num_tokens();

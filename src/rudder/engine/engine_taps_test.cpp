@@ -297,7 +297,7 @@ TEST_F(EngineTapsTest, PinnedProgramsAreUploadedByAnIdleEngine) {
 TEST_F(EngineTapsTest, TheLastEventBringsTheResultsOfTheCaptures) {
   start(2);
   RequestParams asked = capturing();
-  asked.capture_events = true;
+  asked.capture_delivery.events = true;
   const RequestId id = submit(asked);
   run();
   EXPECT_EQ(tokens_[id], expected(asked));  // all of them are sent

@@ -15,6 +15,14 @@
 #include "rudder/engine/engine.h"
 #include "rudder/tap/program.h"
 
+namespace rudder {
+
+// A request shares the version of its adapter: numbers under a key, and counts (ADR 0099).
+template <>
+struct IsPlain<std::shared_ptr<const lora::NamedAdapter>> : std::true_type {};
+
+}  // namespace rudder
+
 namespace rudder::engine {
 namespace {
 

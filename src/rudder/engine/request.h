@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "rudder/base/result.h"
 #include "rudder/constraint/constraint_spec.h"
 #include "rudder/engine/thought_gate.h"
+#include "rudder/lora/named_adapter.h"
 #include "rudder/steer/capture/spec.h"
 #include "rudder/step/sampling.h"
 #include "rudder/tap/capture.h"
@@ -62,11 +64,15 @@ struct RequestParams {
   // request is submitted. `capture` says what is captured at taps.captured and who gets it.
   tap::TapsSpec taps;
   steer::capture::SpecId capture;  // 0: nothing is captured
-  bool capture_events = false;     // events of consumers are sent while the request runs
-  bool capture_wait = true;        // for consumers that are not done when a choice ends
+  struct {
+    bool events = false;  // of consumers are sent while the request runs
+    bool wait = true;     // for consumers that are not done when a choice ends
+  } capture_delivery;
   // The last event of a choice waits for the results of its captures and carries them. False when
   // only the operator captures.
   bool capture_results = true;
+  // Null: the model as it is.
+  std::shared_ptr<const lora::NamedAdapter> adapter;
 };
 
 // What validation may assume about the model and the operator's limits.
@@ -89,6 +95,7 @@ struct RequestLimits {
   // What the executor can steer and capture.
   tap::Geometry geometry;
   tap::Limits taps;
+  lora::TableSize adapters;  // and what it has room for of adapters
   // A controlled sequence may be served. After a fresh start it is computed again one token a step:
   // it would not end where these come more often.
   bool takes_controls = true;
@@ -112,6 +119,10 @@ class Request {
   RequestParams params_;
   int32_t max_len_ = 0;
 };
+
+// Where keys of prefix blocks begin: what a request was computed with that no token says. Salts of
+// clients are UTF-8; that of an adapter begins with a byte that UTF-8 never has.
+std::string root_salt(const RequestParams& params);
 
 // Error.where is the field's name as OpenAI or vLLM spells it ("top_p", "max_tokens", "stop[2]").
 Result<Request> validate_request(RequestParams params, const RequestLimits& limits);

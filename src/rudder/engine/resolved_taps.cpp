@@ -11,6 +11,14 @@ Result<ResolvedTaps> resolve_taps(const RequestParams& params, const steer::Prog
                                   const steer::capture::Dispatcher* captures,
                                   const RequestLimits& limits) {
   ResolvedTaps resolved;
+  resolved.adapter = params.adapter;
+  if (params.adapter != nullptr && params.adapter->adapter->max_rank > limits.adapters.max_rank) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("the adapter '{}' is of rank {}, the server takes {}", params.adapter->name,
+                    params.adapter->adapter->max_rank, limits.adapters.max_rank),
+        "model");
+  }
   const bool has_capture = params.capture.value != 0;
   if (params.taps.segments.empty() && !has_capture) return resolved;
   RUDDER_TRY(tap::SequenceTaps taps, programs.resolve(params.taps));

@@ -15,6 +15,10 @@ namespace rudder::engine {
 struct ResolvedTaps {
   std::shared_ptr<const tap::SequenceTaps> sequence;           // null: no taps
   std::shared_ptr<const steer::capture::CaptureSpec> capture;  // null: nothing is captured
+  std::shared_ptr<const lora::NamedAdapter> adapter;           // null: the model as it is
+
+  // Rows of the executor's tables: the request waits for them.
+  bool needs_rows() const { return sequence != nullptr || adapter != nullptr; }
 };
 
 // `captures` may be null. kUnavailable: a program or the capture's spec is not known any more.

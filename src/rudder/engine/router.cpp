@@ -67,7 +67,7 @@ Router::Router(const cache::KeyOptions& keys, const step::KvGroups& groups,
 std::vector<int64_t> Router::cached_tokens(const RequestParams& params) const {
   std::vector<int64_t> cached(keys_.size(), 0);
   const int32_t most = reusable_tokens(params) / block_size_;
-  cache::PrefixChain chain = hasher_.begin(params.cache_salt, content_runs(params.taps.segments));
+  cache::PrefixChain chain = hasher_.begin(root_salt(params), content_runs(params.taps.segments));
   std::vector<cache::ContentRun> scratch;
   bool is_found = true;
   for (int32_t i = 0; i < most && is_found; ++i) {

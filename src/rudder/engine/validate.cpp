@@ -275,6 +275,14 @@ void normalise(RequestParams& params, const RequestLimits& limits) {
 
 }  // namespace
 
+std::string root_salt(const RequestParams& params) {
+  if (params.adapter == nullptr) return params.cache_salt;
+  const lora::AdapterKey& key = params.adapter->adapter->key;
+  std::string salt = "\xff";
+  salt.append(reinterpret_cast<const char*>(key.data()), sizeof(key));
+  return salt + params.cache_salt;
+}
+
 Result<Request> validate_request(RequestParams params, const RequestLimits& limits) {
   RUDDER_TRY_VOID(check_bytes("request_id", params.client_id, limits.max_id_bytes));
   if (!(params.timeout >= 0 && params.timeout <= limits.max_timeout)) {

@@ -49,6 +49,7 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::start(Model model,
     RUDDER_TRY_VOID(model.draft->check_device(*model.ops, model.spec.stage));
   }
   RUDDER_CHECK(capacity.vocab_size == model.spec.vocab);
+  RUDDER_CHECK(capacity.adapters.empty() == (model.adapters == nullptr));
   RUDDER_CHECK(capacity.kv_groups == model.kv.groups, "the model's KV groups are others");
   std::unique_ptr<DeviceExecutor> executor(new DeviceExecutor(std::move(model), capacity));
   RUDDER_TRY_VOID(executor->prepare(options));
@@ -102,6 +103,7 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
   RUDDER_TRY_VOID(prepare_taps());
   RUDDER_TRY(buffers_, StepBuffers::make(*model_.ops, capacity_,
                                          taps_ == nullptr ? nullptr : &taps_->table()));
+  if (model_.adapters != nullptr) buffers_->set_adapter_scratch(model_.adapters->scratch());
   if (source_ != nullptr) {
     RUDDER_TRY_VOID(source_->bind({.ops = *model_.ops,
                                    .capacity = capacity_,
@@ -318,8 +320,9 @@ void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
   Flight& flight = flights_[index];
   flight.iterations[0].start_us = clock_.now_us();
   pack_step(plan, capacity_, slots_, packed_);
-  flight.edited = edit_taps(plan);
+  flight.edited = edit_tables(plan);
   pack_taps(plan, slots_, index, taps_.get(), packed_.taps);
+  pack_adapters(plan, capacity_.adapters.num_rows, packed_.taps.adapters);
   const bool captures = ops::rank_of(*model_.ops).index == 0;
   if (!captures || (pool_ == nullptr && is_last_stage())) drop_captures(packed_.taps);
   flight.filled.clear();
@@ -342,7 +345,10 @@ void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
   flight.result.from_graph = graphs_ != nullptr && graphs_->pad(packed_, flight.setup);
 }
 
-Result<void> DeviceExecutor::edit_taps(const step::StepPlan& plan) {
+Result<void> DeviceExecutor::edit_tables(const step::StepPlan& plan) {
+  RUDDER_CHECK(plan.adapter_edits.empty() || model_.adapters != nullptr,
+               "step {} edits adapters, the executor has none", plan.id);
+  if (model_.adapters != nullptr) RUDDER_TRY_VOID(model_.adapters->apply(plan));
   if (taps_ != nullptr) return taps_->apply(plan);
   RUDDER_CHECK(plan.tap_edits.empty() && plan.capture_edits.empty(),
                "step {} edits taps, the executor has none", plan.id);

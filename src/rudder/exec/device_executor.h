@@ -30,6 +30,7 @@
 #include "rudder/base/progress.h"
 #include "rudder/base/queue.h"
 #include "rudder/base/result.h"
+#include "rudder/exec/adapter_table.h"
 #include "rudder/exec/capture_pool.h"
 #include "rudder/exec/device_time.h"
 #include "rudder/exec/draft_source.h"
@@ -60,7 +61,8 @@ class DeviceExecutor final : public step::Executor {
     model::ModelSpec spec;
     model::Weights weights;
     KvLayout kv;
-    std::unique_ptr<DraftSource> draft = {};  // where the capacity guesses, on the last stage
+    std::unique_ptr<AdapterTable> adapters = {};  // where the capacity has any
+    std::unique_ptr<DraftSource> draft = {};      // where the capacity guesses, on the last stage
   };
 
   struct Options {
@@ -101,7 +103,7 @@ class DeviceExecutor final : public step::Executor {
     std::vector<int32_t> num_logprobs;            // of each sampled row
     FlightGuesses guesses;                        // behind it
     std::vector<Iteration> iterations;            // as many as there may be
-    Result<void> edited;                          // its edits of the tap table
+    Result<void> edited;                          // its edits of the tables
     std::vector<FilledLatches> filled;            // fetched with its first iteration
     DeviceStep step;                              // taps of ops that are enqueued point into it
     std::shared_ptr<tap::CapturedRows> captured;  // on its way
@@ -124,7 +126,7 @@ class DeviceExecutor final : public step::Executor {
   void work();
   Result<void> prepare_taps();
   void pack(const step::StepPlan& plan, size_t index);
-  Result<void> edit_taps(const step::StepPlan& plan);
+  Result<void> edit_tables(const step::StepPlan& plan);
   bool enqueue(size_t index);                             // false once it is stopping
   bool enqueue_failed(size_t index, const Error& error);  // as enqueue
   Result<Enqueued> next_enqueued();

@@ -32,6 +32,7 @@ struct GraphShape {
   bool has_trees = false;  // words of ancestors are read
   bool goes_on = false;    // tokens go on from rows that a draft head left
   bool only_adds = false;  // ops::TapBatch; false without taps
+  bool adapts = false;     // some token has an adapter
   std::vector<int32_t> encodes = {};  // model::ForwardBatch
 
   auto operator<=>(const GraphShape&) const = default;

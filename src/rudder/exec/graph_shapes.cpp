@@ -47,7 +47,9 @@ int32_t next_of(const std::vector<int32_t>& numbers, int64_t number) {
   return found == numbers.end() ? 0 : *found;
 }
 
-GraphKey with_taps(GraphShape shape, const PackedTaps& taps) {
+GraphKey with_taps(GraphShape shape, const PackedStep& packed) {
+  const PackedTaps& taps = packed.taps;
+  shape.adapts = packed.taps.adapters.is_used;
   if (!taps.is_used) return {std::move(shape)};
   shape.only_adds = taps.only_adds;
   shape.encodes = taps.encodes;
@@ -136,6 +138,11 @@ std::vector<GraphKey> StepShapes::at_start() const {
     for (auto tokens = family.tokens.rbegin(); tokens != family.tokens.rend(); ++tokens) {
       GraphShape shape = decode_shape(family, *tokens);
       keys.push_back({shape});
+      if (!capacity_.adapters.empty()) {
+        shape.adapts = true;
+        keys.push_back({shape});
+        shape.adapts = false;
+      }
       if (!has_taps_) continue;
       shape.only_adds = true;
       keys.push_back({shape, all(tap::kLayerEnd)});
@@ -162,7 +169,7 @@ std::optional<GraphKey> StepShapes::decode_key_of(PackedStep& packed) const {
   if (family == families_.end()) return std::nullopt;
   const int32_t tokens = next_of(family->tokens, packed.num_tokens());
   if (tokens == 0 || (packed.taps.is_used && !has_taps_)) return std::nullopt;
-  return with_taps(decode_shape(*family, tokens), packed.taps);
+  return with_taps(decode_shape(*family, tokens), packed);
 }
 
 std::optional<GraphKey> StepShapes::prompt_key_of(const PackedStep& packed) const {
@@ -180,7 +187,7 @@ std::optional<GraphKey> StepShapes::prompt_key_of(const PackedStep& packed) cons
       .seqs = capacity_.num_slots,
       .max_q_len = packed.max_q_len > kLongPrompt ? tokens : power_of_two(packed.max_q_len),
       .has_trees = !packed.ancestors.empty()};
-  return with_taps(shape, packed.taps);
+  return with_taps(shape, packed);
 }
 
 // Graphs that only add are captured at the start alone.

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "rudder/base/contain.h"
+#include "rudder/exec/adapter_table.h"
 #include "rudder/exec/check_trees.h"
 #include "rudder/exec/device_executor.h"
 #include "rudder/exec/draft_sources.h"
@@ -82,6 +83,12 @@ step::DraftCaps draft_caps(const StepLimits& limits, const DraftSource* source,
   return caps;
 }
 
+// One row more than may be named at once, for a new version of one while the old one runs.
+lora::TableSize adapter_table_size(const ExecSettings& settings) {
+  if (!settings.lora.enable) return {};
+  return {.num_rows = settings.lora.max_loras + 1, .max_rank = settings.lora.max_rank};
+}
+
 // The memory budget of one device. `max_model_len` is the longest sequence that the settings allow,
 // or a shorter one if another device has no room for that.
 Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const model::Stage& stage,
@@ -104,6 +111,11 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
   }
   RUDDER_TRY(const model::WeightBudget weights,
              model::budget_weights(division.checkpoint, division.spec, ops, rank, stage));
+  const lora::TableSize adapters = adapter_table_size(settings);
+  if (!adapters.empty() && ops.adapter_ops() == nullptr) {
+    return fail(ErrorCode::kUnsupported, fmt::format("the backend {} has no adapters", ops.name()),
+                "enable-lora");
+  }
   RUDDER_TRY(MemoryBudget budget,
              budget_memory(part, {.act = ops.act_dtype(), .kv = ops.kv_dtype()},
                            {.weights = weights,
@@ -132,6 +144,9 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
                                      .encodes = ops.feature_ops() != nullptr,
                                      .feature_bytes = feature_bytes(settings, ops),
                                      .patterns = ops.pattern_ops() != nullptr},
+                            .adapters = {adapters, AdapterTable::device_bytes(
+                                                       model::stage_spec(part, stage), adapters,
+                                                       limits.max_num_batched_tokens, ops)},
                             .rank = rank,
                             .stage = stage,
                             .max_in_flight = division.max_in_flight()}));
@@ -208,7 +223,8 @@ step::Capacity capacity_of(const MemoryBudget& memory, const model::ModelSpec& s
           .kv_groups = memory.kv.groups,
           .states = memory.states,
           .geometry = memory.geometry,
-          .taps = memory.taps};
+          .taps = memory.taps,
+          .adapters = memory.adapters.size};
 }
 
 // What the loading threads read in common.
@@ -261,6 +277,13 @@ Result<LoadedRank> load_rank(const Loading& loading, std::unique_ptr<ops::Ops> o
     RUDDER_TRY(model.draft, read_source(division.limits, division.spec));
     RUDDER_TRY_VOID(model.draft->load(*ops));
     RUDDER_TRY_VOID(shard_source(*model.draft, ops::rank_of(*ops)));
+  }
+  if (!memory.adapters.size.empty()) {
+    RUDDER_TRY(std::vector<model::AdaptedProduct> products,
+               model::adapted_products(division.checkpoint, division.spec, model.weights,
+                                       ops::rank_of(*ops), part.stage));
+    RUDDER_TRY(model.adapters, AdapterTable::make(*ops, std::move(products), memory.adapters.size,
+                                                  division.limits.max_num_batched_tokens));
   }
   model.ops = std::move(ops);
   model.kv = memory.kv;

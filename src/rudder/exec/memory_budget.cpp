@@ -165,6 +165,7 @@ MemoryBudget asked(const StorageDTypes& dtypes, const MemoryAsk& ask) {
   budget.max_num_seqs = ask.max_num_seqs;
   budget.max_num_batched_tokens = ask.max_num_batched_tokens;
   budget.drafts = ask.drafts;
+  budget.adapters = ask.adapters;
   budget.num_ranks = ask.rank.count;
   budget.max_in_flight = ask.max_in_flight;
   budget.stage = ask.stage;
@@ -185,7 +186,8 @@ step::Capacity budgeted_capacity(const MemoryBudget& budget, const MemoryAsk& as
                         .kv_groups = budget.kv.groups,
                         .states = {.count = model::keeps_states(spec) ? kLeastStates : 0},
                         .geometry = budget.geometry,
-                        .taps = budget.taps};
+                        .taps = budget.taps,
+                        .adapters = budget.adapters.size};
 }
 
 int64_t draft_bytes(const step::Capacity& capacity, const MemoryAsk& ask, tensor::DType act) {
@@ -256,7 +258,8 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
                                            {.max_tokens = ask.max_num_batched_tokens,
                                             .max_logits_rows = max_logits_rows(capacity()),
                                             .max_seq_len = budget.max_seq_len,
-                                            .taps_shares = has_taps},
+                                            .taps_shares = has_taps,
+                                            .adapts = !ask.adapters.size.empty()},
                                            dtypes.act, ask.rank);
   };
   budget.workspace_bytes = workspace();
@@ -273,9 +276,9 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
         {.residual = model::residual_width(spec) * act_bytes, .kept = spec.hidden * act_bytes});
   }
 
-  budget.draft_bytes = draft_bytes(capacity(), ask, dtypes.act);
+  budget.draft.bytes = draft_bytes(capacity(), ask, dtypes.act);
   if (ask.source != nullptr) {
-    RUDDER_TRY(budget.draft_kv_bytes,
+    RUDDER_TRY(budget.draft.kv_bytes,
                ask.source->block_bytes(dtypes.kv, dtypes.act, ask.block_size));
   }
 
@@ -306,7 +309,7 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
     RUDDER_TRY(budget.kv, layout());
     blocks = std::min(kv_bytes / budget.block_bytes(), most_blocks(budget.kv, ask.block_size));
     budget.workspace_bytes = workspace();
-    budget.draft_bytes = draft_bytes(capacity(), ask, dtypes.act);
+    budget.draft.bytes = draft_bytes(capacity(), ask, dtypes.act);
     budget.sequence_bytes = sequence_bytes();
   }
   budget.num_blocks = static_cast<int32_t>(blocks);
@@ -336,12 +339,16 @@ std::string MemoryBudget::to_table() const {
   table += line("sequences", sequence_bytes,
                 fmt::format("penalty counts, block tables, {}inputs of a step, for {}",
                             drafts.keeps_guesses ? "tokens and guesses, " : "", max_num_seqs));
-  if (draft_bytes > 0) {
-    table += line("draft model", draft_bytes,
+  if (draft.bytes > 0) {
+    table += line("draft model", draft.bytes,
                   fmt::format("guesses of up to {} tokens{}", drafts.max_draft,
-                              draft_kv_bytes > 0 ? "; its KV lies beside each block" : ""));
+                              draft.kv_bytes > 0 ? "; its KV lies beside each block" : ""));
   }
   if (tap_bytes > 0) table += line("taps", tap_bytes, taps_text(*this));
+  if (adapters.bytes > 0) {
+    table += line("adapters", adapters.bytes,
+                  fmt::format("{} of rank {}", adapters.size.num_rows, adapters.size.max_rank));
+  }
   if (message_bytes > 0) {
     table += line("messages", message_bytes,
                   fmt::format("between stages, for {} steps in flight", max_in_flight));

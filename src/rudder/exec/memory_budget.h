@@ -32,6 +32,12 @@ struct StateAsk {
   int32_t checkpoint_blocks = 0;  // StatePool's; 0: as many as take a state's bytes
 };
 
+// Of the adapter table; empty: requests have no adapters.
+struct AdapterRoom {
+  lora::TableSize size = {};
+  int64_t bytes = 0;
+};
+
 struct MemoryAsk {
   model::WeightBudget weights;
   int64_t available_bytes = 0;        // of the device, before the model is loaded
@@ -47,6 +53,7 @@ struct MemoryAsk {
   int64_t source_weight_bytes = 0;      // of its weights
   StateAsk states = {};
   TapAsk taps = {};
+  AdapterRoom adapters = {};
   ops::Rank rank = {};  // whose memory it is
   model::Stage stage = {};
   int32_t max_in_flight = step::Capacity{}.max_in_flight;
@@ -60,8 +67,10 @@ struct MemoryBudget {
   int64_t sequence_bytes = 0;   // what sequences keep between steps, and the inputs of a step
   int64_t tap_bytes = 0;        // the tap table, the capture ring, the lens, the reader of features
   int64_t message_bytes = 0;    // what a stage tells others; 0: one has all layers
-  int64_t draft_bytes = 0;      // weights and buffers of what guesses; 0: there are none
-  int64_t draft_kv_bytes = 0;   // what it keeps beside one block
+  struct {
+    int64_t bytes = 0;     // weights and buffers of what guesses; 0: there are none
+    int64_t kv_bytes = 0;  // what it keeps beside one block
+  } draft;
   KvLayout kv;
   step::StatePool states;
   int32_t num_blocks = 0;
@@ -75,6 +84,7 @@ struct MemoryBudget {
   int64_t feature_bytes = 0;
   tap::Geometry geometry;  // empty without taps
   tap::Limits taps;
+  AdapterRoom adapters = {};
   int32_t num_ranks = 1;  // that need as much or less each
   int32_t max_in_flight = 0;
   model::Stage stage;  // whose memory this is
@@ -83,7 +93,7 @@ struct MemoryBudget {
   // all else is of the first stage.
   std::vector<MemoryBudget> stages;
 
-  int64_t block_bytes() const { return kv.block_bytes + draft_kv_bytes; }
+  int64_t block_bytes() const { return kv.block_bytes + draft.kv_bytes; }
   int64_t kv_bytes() const { return block_bytes() * num_blocks; }
   int64_t state_bytes() const { return states.bytes * states.count; }
   // That a lone sequence of so many tokens cannot do without.
@@ -91,8 +101,8 @@ struct MemoryBudget {
     return block_bytes() * step::least_blocks(kv.groups, block_size, tokens);
   }
   int64_t total_bytes() const {
-    return weights.bytes + workspace_bytes + sequence_bytes + tap_bytes + message_bytes +
-           draft_bytes + kv_bytes() + state_bytes();
+    return weights.bytes + workspace_bytes + sequence_bytes + tap_bytes + adapters.bytes +
+           message_bytes + draft.bytes + kv_bytes() + state_bytes();
   }
   std::string to_table() const;  // lines for people, each ended by a newline; of every stage
 };

@@ -226,8 +226,8 @@ TEST(MemoryBudget, ADraftModelAndItsKvAreCounted) {
   ask.source_weight_bytes = 1000;
   const auto with = plan_memory(spec, {}, ask);
   ASSERT_TRUE(without && with);
-  EXPECT_EQ(without->draft_bytes, 0);
-  EXPECT_EQ(without->draft_kv_bytes, 0);
+  EXPECT_EQ(without->draft.bytes, 0);
+  EXPECT_EQ(without->draft.kv_bytes, 0);
   const step::Capacity capacity = {.num_slots = 4,
                                    .num_blocks = 0,
                                    .block_size = 16,
@@ -235,11 +235,11 @@ TEST(MemoryBudget, ADraftModelAndItsKvAreCounted) {
                                    .max_seq_len = 512,
                                    .vocab_size = 160,
                                    .drafts = {.max_draft = 3}};
-  EXPECT_EQ(with->draft_bytes, 1000 + source.device_bytes(capacity, tensor::DType::kF32, {}));
-  EXPECT_EQ(with->draft_kv_bytes, draft_kv_layout(draft, tensor::DType::kF32, 16)->block_bytes);
-  EXPECT_GT(with->draft_kv_bytes, 0);
+  EXPECT_EQ(with->draft.bytes, 1000 + source.device_bytes(capacity, tensor::DType::kF32, {}));
+  EXPECT_EQ(with->draft.kv_bytes, draft_kv_layout(draft, tensor::DType::kF32, 16)->block_bytes);
+  EXPECT_GT(with->draft.kv_bytes, 0);
   EXPECT_EQ(with->num_blocks, without->num_blocks);
-  EXPECT_EQ(with->kv_bytes() - without->kv_bytes(), with->draft_kv_bytes * with->num_blocks);
+  EXPECT_EQ(with->kv_bytes() - without->kv_bytes(), with->draft.kv_bytes * with->num_blocks);
   // What is left to the cache is left to both.
   ask.kv_cache_memory_bytes = 20 * with->block_bytes() + 1;
   ask.max_model_len = 64;
@@ -259,10 +259,10 @@ TEST(MemoryBudget, ADraftHeadAndTheRowsThatItReadsAreCounted) {
   const auto with = plan_memory(spec, {}, ask);
   ASSERT_TRUE(model && with);
   // Three rows of 64 floats a token.
-  EXPECT_EQ(with->draft_kv_bytes - model->draft_kv_bytes, 16 * 3 * 64 * 4);
+  EXPECT_EQ(with->draft.kv_bytes - model->draft.kv_bytes, 16 * 3 * 64 * 4);
   // Beside what its layer takes: twice those rows, and rows of 96, of 64 tokens; rows of 48 of 4
   // slots; logits of 54 tokens for each of them.
-  EXPECT_EQ(with->draft_bytes - model->draft_bytes, 4 * (64 * (2 * 3 * 64 + 96) + 4 * (48 + 54)));
+  EXPECT_EQ(with->draft.bytes - model->draft.bytes, 4 * (64 * (2 * 3 * 64 + 96) + 4 * (48 + 54)));
 }
 
 TEST(MemoryBudget, AHeadOfAProductTakesOneRowAndNoLogitsOfItsOwn) {
@@ -277,9 +277,9 @@ TEST(MemoryBudget, AHeadOfAProductTakesOneRowAndNoLogitsOfItsOwn) {
   ask.source = &source;
   const auto with = plan_memory(spec, {}, ask);
   ASSERT_TRUE(model && with);
-  EXPECT_EQ(with->draft_kv_bytes - model->draft_kv_bytes, 16 * 64 * 4);
+  EXPECT_EQ(with->draft.kv_bytes - model->draft.kv_bytes, 16 * 64 * 4);
   // The row, the embedding and the row side by side, of 64 tokens; rows of 4 slots.
-  EXPECT_EQ(with->draft_bytes - model->draft_bytes, 4 * (64 * (64 + 2 * 64) + 4 * 64));
+  EXPECT_EQ(with->draft.bytes - model->draft.bytes, 4 * (64 * (64 + 2 * 64) + 4 * 64));
 }
 
 TEST(MemoryBudget, ATreeOfADraftHeadTakesRowsToGoOnFrom) {
@@ -298,7 +298,7 @@ TEST(MemoryBudget, ATreeOfADraftHeadTakesRowsToGoOnFrom) {
   ASSERT_TRUE(chain && tree);
   // Two more rows of 48 floats of 4 slots. Of 64 tokens words of ancestors, and which rows they go
   // on from; without a tree that is of 4, in a line of 64 bytes.
-  EXPECT_EQ(tree->draft_bytes - chain->draft_bytes, 4 * 4 * 2 * 48 + 64 * 8 + 64 * 4 - 64);
+  EXPECT_EQ(tree->draft.bytes - chain->draft.bytes, 4 * 4 * 2 * 48 + 64 * 8 + 64 * 4 - 64);
 }
 
 TEST(MemoryBudget, MedusaHeadsAreCountedAndTakeNoKv) {
@@ -319,8 +319,8 @@ TEST(MemoryBudget, MedusaHeadsAreCountedAndTakeNoKv) {
                                    .max_seq_len = 512,
                                    .vocab_size = 160,
                                    .drafts = {.max_draft = 3}};
-  EXPECT_EQ(with->draft_bytes, 1000 + source.device_bytes(capacity, tensor::DType::kF32, {}));
-  EXPECT_EQ(with->draft_kv_bytes, 0);
+  EXPECT_EQ(with->draft.bytes, 1000 + source.device_bytes(capacity, tensor::DType::kF32, {}));
+  EXPECT_EQ(with->draft.kv_bytes, 0);
   EXPECT_EQ(with->num_blocks, without->num_blocks);
 }
 
@@ -337,7 +337,7 @@ TEST(MemoryBudget, TokensAndGuessesInSlotsAreCounted) {
   // that begin in it.
   EXPECT_EQ(with->sequence_bytes - without->sequence_bytes,
             5 * (512 + 3) * 4 + (512 + 4 * 64) * 12);
-  EXPECT_EQ(with->draft_bytes, 0);
+  EXPECT_EQ(with->draft.bytes, 0);
   EXPECT_NE(with->to_table().find("tokens and guesses"), std::string::npos);
   EXPECT_EQ(without->to_table().find("tokens and guesses"), std::string::npos);
 }
@@ -360,7 +360,7 @@ TEST(MemoryBudget, ARankCountsWhatItsPartOfHeadsTakesBeside) {
   ask.source = &source;
   const auto with = plan_memory(*spec, {}, ask);
   ASSERT_TRUE(model && with);
-  EXPECT_EQ(with->draft_bytes - model->draft_bytes,
+  EXPECT_EQ(with->draft.bytes - model->draft.bytes,
             4 * (64 * (2 * 3 * 64 + 96) + 4 * (48 + 54)) + 4 * 64 * (3 * 64 / 2 + 1));
   const auto f32 = tensor::DType::kF32;
   const auto heads = testing::tiny_medusa_spec(false);

@@ -134,14 +134,27 @@ void pack_taps(const step::StepPlan& plan, const SlotTable& slots, size_t flight
                packed.capture_elements, state->ring_elements());
 }
 
+void pack_adapters(const step::StepPlan& plan, int32_t num_rows, PackedAdapters& packed) {
+  packed.row.clear();
+  packed.is_used = std::ranges::any_of(
+      plan.seqs, [](const step::SeqWork& work) { return work.adapter_row != lora::kNoRow; });
+  if (!packed.is_used) return;
+  for (const step::SeqWork& work : plan.seqs) {
+    RUDDER_CHECK(work.adapter_row >= lora::kNoRow && work.adapter_row < num_rows,
+                 "slot {}: adapter row {}", work.slot.value, work.adapter_row);
+    packed.row.insert(packed.row.end(), static_cast<size_t>(work.q_len), work.adapter_row);
+  }
+}
+
 void drop_captures(PackedTaps& packed) {
   packed.captured.clear();
   packed.capture_elements = 0;
 }
 
 void pad_taps(int64_t num_tokens, int32_t num_slots, PackedTaps& packed) {
-  if (!packed.is_used) return;
   const auto count = static_cast<size_t>(num_tokens);
+  if (packed.adapters.is_used) packed.adapters.row.resize(count, lora::kNoRow);
+  if (!packed.is_used) return;
   packed.row.resize(count, 0);
   packed.since_prompt.resize(count, 0);
   packed.slot.resize(count, num_slots);

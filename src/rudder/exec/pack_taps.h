@@ -12,6 +12,12 @@
 
 namespace rudder::exec {
 
+// Of a step where some token has an adapter.
+struct PackedAdapters {
+  bool is_used = false;
+  std::vector<int32_t> row;  // of the adapter table, by token; empty where none is used
+};
+
 struct PackedTaps {
   // Some token has a program or is captured; if none, the arrays are empty and the plain ops run.
   bool is_used = false;
@@ -32,6 +38,8 @@ struct PackedTaps {
 
   std::vector<FilledLatches> filled;
 
+  PackedAdapters adapters;  // used or not by themselves
+
   void clear();
 };
 
@@ -40,6 +48,9 @@ struct PackedTaps {
 // taps.
 void pack_taps(const step::StepPlan& plan, const SlotTable& slots, size_t flight, TapState* state,
                PackedTaps& packed);
+
+// Likewise the adapters of the step, of which the capacity has `num_rows`.
+void pack_adapters(const step::StepPlan& plan, int32_t num_rows, PackedAdapters& packed);
 
 // Another rank hands over what the step captures; this one may write a part of it.
 void drop_captures(PackedTaps& packed);

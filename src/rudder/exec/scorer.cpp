@@ -49,7 +49,8 @@ model::DecoderLimits decoder_limits(const step::Capacity& capacity) {
           .max_logits_rows = max_logits_rows(capacity),
           .max_seq_len = capacity.max_seq_len,
           .taps_shares = capacity.taps.steering() || capacity.taps.capture(),
-          .encodes = capacity.taps.max_features > 0};
+          .encodes = capacity.taps.max_features > 0,
+          .adapts = !capacity.adapters.empty()};
 }
 
 Result<std::unique_ptr<Scorer>> Scorer::make(ops::Ops& ops, model::Decoder& decoder,

@@ -76,6 +76,14 @@ void ExecSettings::declare(SettingsTable& table) {
   table.add("feature-memory-mb", &feature_memory_mb, 0, 1 << 20,
             "MiB on a GPU for the encoders of dictionaries whose features captured rows are read "
             "as; 0 takes 256. None without a dictionary or a root for them, or without capture.");
+  table.add("enable-lora", &lora.enable,
+            "Keep a table of LoRA adapters on the device, which requests name as their model "
+            "(docs/adapters.md).");
+  table.add("max-loras", &lora.max_loras, 1, 4096,
+            "Adapters that requests can run with at once; there is room for one more, so that a "
+            "new version comes in while the old one runs.");
+  table.add("max-lora-rank", &lora.max_rank, 1, 512,
+            "The highest rank of an adapter; the table has memory for that of each.");
 }
 
 }  // namespace rudder::exec

@@ -46,6 +46,11 @@ struct ExecSettings {
     double memory_fraction = 0.5;
     int32_t checkpoint_blocks = 0;
   } states;
+  struct {
+    bool enable = false;
+    int32_t max_loras = 1;
+    int32_t max_rank = 16;
+  } lora;
   int64_t embedding_memory_mb = 0;  // no flag of every command: a server's alone
 
   void declare(SettingsTable& table);

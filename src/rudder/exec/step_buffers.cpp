@@ -5,6 +5,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/base/token_mask.h"
+#include "rudder/exec/step_layout.h"
 
 namespace rudder::exec {
 namespace {
@@ -12,80 +13,6 @@ namespace {
 using ops::View;
 using tensor::DType;
 using tensor::Shape;
-
-// Every part starts on a 64-byte line.
-int64_t aligned(int64_t bytes) {
-  return (bytes + 63) / 64 * 64;
-}
-
-template <typename T>
-int64_t part_bytes(int64_t count) {
-  return aligned(count * static_cast<int64_t>(sizeof(T)));
-}
-
-// Bytes from the start of the buffer. What is fixed by the step's counts comes first, so that a
-// captured step finds all that it reads at the same addresses; lists are as long as they are, and
-// what begin_step alone reads follows them.
-struct Layout {
-  int64_t q_begin = 0;
-  int64_t kv_len = 0;
-  int64_t table_row = 0;
-  int64_t state = 0;
-  int64_t num_draft = 0;
-  int64_t ids = 0;
-  int64_t positions = 0;
-  int64_t kv_slot = 0;
-  int64_t ancestors = 0;
-  int64_t taps = 0;
-  int64_t logits_rows = 0;
-  int64_t rows_taps = 0;
-  int64_t sample_rows = 0;
-  int64_t feedback_rows = 0;
-  int64_t goes_on_rows = 0;
-  int64_t lists = 0;
-};
-
-// Arrays of ops::TapBatch, one behind another.
-constexpr int64_t kTapArrays = 6;
-
-// What the parts that not every step has are as long as.
-struct RareParts {
-  int64_t states = 0;
-  int64_t feedback_rows = 0;
-  int64_t goes_on_rows = 0;
-  int64_t ancestors = 0;
-};
-
-Layout layout_of(int64_t num_tokens, int64_t num_seqs, int64_t num_sampled, int64_t num_groups,
-                 bool has_taps, const RareParts& rare) {
-  Layout layout;
-  layout.kv_len = layout.q_begin + part_bytes<int32_t>(num_seqs + 1);
-  layout.table_row = layout.kv_len + part_bytes<int32_t>(num_seqs);
-  layout.state = layout.table_row + part_bytes<int32_t>(num_seqs);
-  layout.num_draft = layout.state + part_bytes<int32_t>(rare.states);
-  layout.ids = layout.num_draft + part_bytes<int32_t>(rare.states);
-  layout.positions = layout.ids + part_bytes<int32_t>(num_tokens);
-  layout.kv_slot = layout.positions + part_bytes<int32_t>(num_tokens);
-  layout.ancestors = layout.kv_slot + part_bytes<int32_t>(num_groups * num_tokens);
-  layout.taps = layout.ancestors + part_bytes<uint64_t>(rare.ancestors);
-  const int64_t arrays = has_taps ? kTapArrays : 0;
-  layout.logits_rows = layout.taps + arrays * part_bytes<int32_t>(num_tokens);
-  layout.rows_taps = layout.logits_rows + part_bytes<int32_t>(num_sampled);
-  layout.sample_rows = layout.rows_taps + arrays * part_bytes<int32_t>(num_sampled);
-  layout.feedback_rows = layout.sample_rows + part_bytes<ops::SampleRow>(num_sampled);
-  layout.goes_on_rows = layout.feedback_rows + part_bytes<int32_t>(rare.feedback_rows);
-  layout.lists = layout.goes_on_rows + part_bytes<int32_t>(rare.goes_on_rows);
-  return layout;
-}
-
-Layout layout_of(const PackedStep& packed) {
-  return layout_of(packed.num_tokens(), packed.num_seqs(), packed.num_sampled(),
-                   std::ssize(packed.kv_slot), packed.taps.is_used,
-                   {.states = std::ssize(packed.states.state),
-                    .feedback_rows = std::ssize(packed.guesses.feedback_rows),
-                    .goes_on_rows = std::ssize(packed.guesses.goes_on_rows),
-                    .ancestors = std::ssize(packed.ancestors)});
-}
 
 // Words of stop ids and biases when every row has as many as it may.
 int64_t max_list_words(const step::Capacity& capacity) {
@@ -117,7 +44,8 @@ int64_t step_bytes(const step::Capacity& capacity) {
                    {.states = capacity.states.empty() ? 0 : num_seqs,
                     .feedback_rows = capacity.num_slots,
                     .goes_on_rows = std::max(capacity.num_slots, in_trees),
-                    .ancestors = in_trees})
+                    .ancestors = in_trees,
+                    .adapters = !capacity.adapters.empty()})
              .lists +
          part_bytes<int32_t>(max_list_words(capacity)) +
          part_bytes<ops::OpenedSlot>(capacity.num_slots) +
@@ -271,7 +199,7 @@ View StepBuffers::part(int64_t offset, DType dtype, Shape shape) const {
 }
 
 DeviceStep StepBuffers::views(const PackedStep& packed) const {
-  const Layout layout = layout_of(packed);
+  const StepLayout layout = layout_of(packed);
   const int64_t seqs = packed.num_seqs();
   const int64_t sampled = packed.num_sampled();
   const Shape tokens = {packed.num_tokens()};
@@ -300,6 +228,12 @@ DeviceStep StepBuffers::views(const PackedStep& packed) const {
     step.forward.goes_on_rows = part(layout.goes_on_rows, DType::kI32, tokens);
   if (!packed.ancestors.empty()) {
     step.forward.attention.ancestors = part(layout.ancestors, DType::kI64, tokens);
+  }
+  if (packed.taps.adapters.is_used) {
+    step.forward.adapter_rows = part(layout.adapters, DType::kI32, tokens);
+    step.forward.rows_adapter_rows = part(layout.rows_adapters, DType::kI32, {sampled});
+    step.forward.adapter_mid = adapter_scratch_.mid;
+    step.forward.adapter_act = adapter_scratch_.act;
   }
   if (packed.taps.is_used) {
     const auto arrays = [&](int64_t begin, int64_t count, int64_t first_entry) {
@@ -348,7 +282,7 @@ Result<DeviceStep> StepBuffers::begin(const PackedStep& packed, size_t flight) {
   RUDDER_CHECK(static_cast<int64_t>(packed.lists.size()) <= max_list_words(capacity_));
   const DeviceStep step = views(packed);
   const View& staging = staging_[flight].step;
-  const Layout layout = layout_of(packed);
+  const StepLayout layout = layout_of(packed);
   put(staging, layout.q_begin, packed.q_begin);
   put(staging, layout.kv_len, packed.kv_len);
   put(staging, layout.table_row, packed.table_row);
@@ -362,6 +296,7 @@ Result<DeviceStep> StepBuffers::begin(const PackedStep& packed, size_t flight) {
     put(staging, begin, packed.kv_slot[static_cast<size_t>(g)]);
   }
   put_taps(packed, staging);
+  put_adapters(packed, staging);
   put(staging, layout.sample_rows, packed.sample_rows);
   put(staging, layout.feedback_rows, packed.guesses.feedback_rows);
   put(staging, layout.goes_on_rows, packed.guesses.goes_on_rows);
@@ -376,7 +311,7 @@ void StepBuffers::put_taps(const PackedStep& packed, const View& staging) const 
   const PackedTaps& taps = packed.taps;
   if (!taps.is_used) return;
   RUDDER_CHECK(table_ != nullptr && static_cast<int64_t>(taps.row.size()) == packed.num_tokens());
-  const Layout layout = layout_of(packed);
+  const StepLayout layout = layout_of(packed);
   const std::vector<int32_t>* const arrays[kTapArrays] = {&taps.row,           &taps.since_prompt,
                                                           &taps.slot,          &taps.capture_set,
                                                           &taps.capture_begin, &taps.token};
@@ -389,6 +324,16 @@ void StepBuffers::put_taps(const PackedStep& packed, const View& staging) const 
     of_tokens += part_bytes<int32_t>(packed.num_tokens());
     of_rows += part_bytes<int32_t>(packed.num_sampled());
   }
+}
+
+void StepBuffers::put_adapters(const PackedStep& packed, const View& staging) const {
+  const std::vector<int32_t>& row = packed.taps.adapters.row;
+  if (!packed.taps.adapters.is_used) return;
+  RUDDER_CHECK(!adapter_scratch_.mid.empty() && std::ssize(row) == packed.num_tokens());
+  const StepLayout layout = layout_of(packed);
+  put(staging, layout.adapters, row);
+  auto* picked = reinterpret_cast<int32_t*>(staging.as<std::byte>() + layout.rows_adapters);
+  for (const int32_t token : packed.logits_rows) *picked++ = row[static_cast<size_t>(token)];
 }
 
 // The lists that begin_step reads go behind the rest, in as many parts as they need; the rest goes

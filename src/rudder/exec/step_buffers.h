@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "rudder/base/result.h"
+#include "rudder/exec/adapter_table.h"
 #include "rudder/exec/pack.h"
 #include "rudder/model/decoder.h"
 #include "rudder/ops/ops.h"
@@ -40,6 +41,8 @@ class StepBuffers {
   static Result<std::unique_ptr<StepBuffers>> make(ops::Ops& ops, const step::Capacity& capacity,
                                                    const ops::TapTable* table = nullptr,
                                                    Counts counts = Counts::kKept);
+  // Where steps may have adapters; before the first such step.
+  void set_adapter_scratch(const AdapterTable::Scratch& scratch) { adapter_scratch_ = scratch; }
   // Device bytes that make() allocates.
   static int64_t device_bytes(const step::Capacity& capacity, Counts counts = Counts::kKept);
 
@@ -76,6 +79,7 @@ class StepBuffers {
   Result<void> allocate(Counts counts);
   Result<void> allocate_guesses();
   DeviceStep views(const PackedStep& packed) const;
+  void put_adapters(const PackedStep& packed, const ops::View& staging) const;
   void put_taps(const PackedStep& packed, const ops::View& staging) const;
   Result<void> send(const PackedStep& packed, const DeviceStep& step, size_t flight);
   ops::View part(int64_t offset, tensor::DType dtype, tensor::Shape shape) const;
@@ -84,6 +88,7 @@ class StepBuffers {
   const step::Capacity capacity_;
   const ops::TapTable* const table_;
   ops::SlotState state_;
+  AdapterTable::Scratch adapter_scratch_;
   ops::View device_;       // [bytes] u8
   ops::View masks_;        // [max_sampled_rows, mask_words(vocab_size)] i32
   ops::View sampled_;      // [max_sampled_rows, 4] i32

@@ -1,5 +1,6 @@
 #include "rudder/model/branch.h"
 
+#include "rudder/base/check.h"
 #include "rudder/model/decoder_buffers.h"
 
 namespace rudder::model {
@@ -13,6 +14,14 @@ ops::View Products::project(const ops::LinearWeight& weight, const Operand& in,
                             const ops::View& buffer) const {
   const ops::View out = shaped(buffer, in.rows(), weight.out);
   ops_.linear({.x = in.x, .x_scale = in.scale, .weight = &weight, .out = out});
+  if (adapts(weight)) {
+    RUDDER_CHECK(!in.act.empty(), "a product with adapters has no rows in act");
+    ops_.adapter_ops()->add_adapters({.x = in.act,
+                                      .rows = adapter_rows_,
+                                      .weights = weight.adapters.get(),
+                                      .mid = adapter_mid_,
+                                      .out = out});
+  }
   return out;
 }
 

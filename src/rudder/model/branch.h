@@ -41,7 +41,17 @@ class Products {
   // `scales`: [max_tokens] f32. Both outlive it.
   Products(ops::Ops& ops, ops::View scales) : ops_(ops), scales_(scales) {}
 
-  // in times weight, in `buffer`.
+  // Which rows of the adapter table the rows at hand have, from now on; empty: none has one.
+  void adapt(const ops::View& rows, const ops::View& mid) {
+    adapter_rows_ = rows;
+    adapter_mid_ = mid;
+  }
+  // Whether project() adds what adapters add: its operand then needs `act`.
+  bool adapts(const ops::LinearWeight& weight) const {
+    return weight.adapters != nullptr && !adapter_rows_.empty();
+  }
+
+  // in times weight, in `buffer`; and what adapters add to it.
   ops::View project(const ops::LinearWeight& weight, const Operand& in,
                     const ops::View& buffer) const;
   // An operand of `weight` with nothing in it yet, for an op to write.
@@ -54,6 +64,8 @@ class Products {
  private:
   ops::Ops& ops_;
   const ops::View scales_;
+  ops::View adapter_rows_;
+  ops::View adapter_mid_;
 };
 
 // Whether a kind of branch reads its input in act as well as in the form that its first product

@@ -95,6 +95,10 @@ class LayerwiseDecoder final : public Decoder {
   void place_kept(const View& x, int64_t column, const ForwardBatch& batch);
   void keep_normed(const View& x, const ForwardBatch& batch);
   void keep_final(const View& x, const View& rows);
+  template <typename Branch>
+  bool wants_act(const Branch& branch, const ops::LinearWeight& input) const {
+    return reads_input_in_act(branch) || products_.adapts(input);
+  }
   Operand sampled(const Operand& in, const View& rows);
   View head(const Operand& in);
   View gather(const View& in, const View& rows, const View& buffer);
@@ -109,7 +113,7 @@ class LayerwiseDecoder final : public Decoder {
   const DecoderBuffers buffers_;  // shaped to the step at hand
   const HiddenPool kept_;         // where draft heads find the rows that they read
   const View final_rows_;         // where Medusa heads find the normed rows; empty: there are none
-  const Products products_;
+  Products products_;
   std::unique_ptr<ResidualPass> residual_;
   Operand last_;  // what the head took in the last forward; more_logits() reads it again
 };
@@ -277,13 +281,14 @@ Mixed LayerwiseDecoder::mix_layer(size_t layer, const View& x, const Operand& in
 // Reads the residual for the layer's mixer. `rows` are the tap rows of the tokens in x.
 Operand LayerwiseDecoder::enter_layer(size_t layer, const View& x, const ForwardBatch& batch,
                                       const ops::TapBatch& rows) {
-  return residual_->read(x, {layer, BranchKind::kMixer},
-                         {.norm = weights_.layers[layer].mixer_pre_norm,
-                          .next = input_of(weights_.layers[layer].mixer),
-                          .wants_act = reads_input_in_act(spec_.layers[layer].mixer),
-                          .x_taps = taps_at(layer, tap::Site::kResidPre, batch, rows),
-                          .out_taps = taps_at(layer, tap::Site::kAttnIn, batch, rows)},
-                         batch);
+  return residual_->read(
+      x, {layer, BranchKind::kMixer},
+      {.norm = weights_.layers[layer].mixer_pre_norm,
+       .next = input_of(weights_.layers[layer].mixer),
+       .wants_act = wants_act(spec_.layers[layer].mixer, input_of(weights_.layers[layer].mixer)),
+       .x_taps = taps_at(layer, tap::Site::kResidPre, batch, rows),
+       .out_taps = taps_at(layer, tap::Site::kAttnIn, batch, rows)},
+      batch);
 }
 
 // Runs the layer from its mixer's output projection on, and reads the residual for what comes next:
@@ -303,12 +308,13 @@ Operand LayerwiseDecoder::end_layer(size_t layer, const View& x, const Mixed& mi
                     .delta_taps = taps(Site::kAttnOut),
                     .x_taps = taps(Site::kResidMid)},
                    batch);
-  const Operand in = residual_->read(x, {layer, BranchKind::kMlp},
-                                     {.norm = weights.mlp_pre_norm,
-                                      .next = input_of(weights.mlp),
-                                      .wants_act = reads_input_in_act(spec_.layers[layer].mlp),
-                                      .out_taps = taps(Site::kMlpIn)},
-                                     batch);
+  const Operand in =
+      residual_->read(x, {layer, BranchKind::kMlp},
+                      {.norm = weights.mlp_pre_norm,
+                       .next = input_of(weights.mlp),
+                       .wants_act = wants_act(spec_.layers[layer].mlp, input_of(weights.mlp)),
+                       .out_taps = taps(Site::kMlpIn)},
+                      batch);
   const ops::Taps mlp_taps = taps(Site::kMlpAct);
   const View mlp_out = visit_branch(spec_.layers[layer].mlp, weights.mlp,
                                     [&](const auto& mlp, const auto& mlp_weights) {
@@ -334,6 +340,7 @@ Operand LayerwiseDecoder::end_layer(size_t layer, const View& x, const Mixed& mi
 
 LayerwiseDecoder::Begun LayerwiseDecoder::begin(const ForwardBatch& batch) {
   const View x = hidden(batch.ids.num_rows());
+  products_.adapt(batch.adapter_rows, batch.adapter_mid);
   ops_.begin_attention(batch.attention);
   keep_passed(batch);
   // The first rank has taken the records of the stage before when another adds to them.
@@ -357,6 +364,7 @@ LayerwiseDecoder::Begun LayerwiseDecoder::begin(const ForwardBatch& batch) {
 View LayerwiseDecoder::finish(const Begun& begun, const ForwardBatch& batch) {
   const View& rows = batch.logits_rows;
   View x = begun.residual;
+  products_.adapt(batch.adapter_rows, batch.adapter_mid);
   Mixed mixed{.out = begun.mixed, .buffer = begun.buffer, .free = begun.free};
   const ops::TapBatch* tapped = &batch.taps;
   const bool keeps_all_rows = batch.keep_all_rows || kept_.final_norm || !spec_.stage.is_last();
@@ -367,6 +375,7 @@ View LayerwiseDecoder::finish(const Begun& begun, const ForwardBatch& batch) {
     std::swap(mixed.buffer, mixed.free);
     x = gather(x, rows, buffers_.rows_residual);
     tapped = &batch.rows_taps;
+    products_.adapt(batch.rows_adapter_rows, batch.adapter_mid);
   }
   const Operand in = end_layer(spec_.layers.size() - 1, x, mixed, batch, *tapped);
   if (!spec_.stage.is_last()) return {};

@@ -27,6 +27,14 @@ struct ForwardBatch {
   ops::View logits_rows;   // [R] tokens whose logits are wanted, ascending; [0] for none
   StateBatch states = {};  // where layers keep states
 
+  // Adapters of the tokens and of the rows of logits; empty: no token has one, and the products run
+  // alone.
+  ops::View adapter_rows = {};       // [T] row of the adapter table, -1: none
+  ops::View rows_adapter_rows = {};  // [R]
+  ops::View adapter_mid = {};        // scratch (ops::AddAdaptersArgs)
+  // Scratch, act: a product's rows beside their quantised form; empty: none is quantised.
+  ops::View adapter_act = {};
+
   // Taps of the tokens and of the rows of logits; without a table the plain ops run, and anyhow of
   // those that are not `tapped` (null: all but patterns are). They outlive the step, and a graph
   // that is captured of it; begin_step has gathered their entries.
@@ -70,6 +78,7 @@ struct DecoderLimits {
   // Of a rank: steps have taps on rows of which it has a share (Ops::tap_shares).
   bool taps_shares = false;
   bool encodes = false;  // steps may encode (ops::EncodeArgs)
+  bool adapts = false;   // products may have adapters
 };
 
 // Where a decoder keeps rows for a draft head to read: those that enter some layers, or what the

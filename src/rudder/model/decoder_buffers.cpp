@@ -55,6 +55,7 @@ Sizes sizes_of(const ModelSpec& spec, const DecoderLimits& limits, ops::Rank ran
     std::visit(add, layer.mlp);
   }
   sizes.hidden = int64_t{limits.max_tokens} * spec.hidden;
+  if (limits.adapts) sizes.act = sizes.hidden;
   sizes.residual = limits.max_tokens * residual_width(spec);
   sizes.rows = limits.max_logits_rows * residual_width(spec);
   if (const int32_t streams = form_of(spec.residual).streams; streams > 1) {

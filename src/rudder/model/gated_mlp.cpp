@@ -30,7 +30,10 @@ ops::View feed_forward(const GatedMlp& mlp, const GatedMlp::Weights& weights, co
     return step.products.project(weights.down,
                                  step.products.operand_of(weights.down, tapped, scratch[1]), out);
   }
-  if (encodes_at(step.batch, taps)) {  // of rows in act, wherever the product takes them
+  const bool adapts = step.products.adapts(weights.down);
+  const bool quantises = weights.down.input == ops::InputForm::kF8Rows;
+  // Of rows in act, wherever the product takes them. With taps the op is not run twice: it counts.
+  if (encodes_at(step.batch, taps) || (adapts && quantises && !taps.empty())) {
     const ops::View activated = shaped(scratch[1], in.rows(), weights.down.in);
     step.ops.gated_act({.x = gate_up,
                         .activation = mlp.activation,
@@ -41,13 +44,18 @@ ops::View feed_forward(const GatedMlp& mlp, const GatedMlp::Weights& weights, co
     return step.products.project(
         weights.down, step.products.operand_of(weights.down, activated, scratch[0]), out);
   }
-  const Operand activated = step.products.empty_operand(weights.down, in.rows(), scratch[1]);
+  Operand activated = step.products.empty_operand(weights.down, in.rows(), scratch[1]);
   step.ops.gated_act({.x = gate_up,
                       .activation = mlp.activation,
                       .out = activated.x,
                       .out_scale = activated.scale,
                       .taps = taps,
                       .next = &weights.down});
+  if (adapts && quantises) {  // the rows in act, beside those that have the bits of a plain step
+    activated.act = shaped(step.batch.adapter_act, in.rows(), weights.down.in);
+    step.ops.gated_act(
+        {.x = gate_up, .activation = mlp.activation, .out = activated.act, .out_scale = {}});
+  }
   return step.products.project(weights.down, activated, out);
 }
 

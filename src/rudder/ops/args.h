@@ -9,6 +9,7 @@
 #include <span>
 
 #include "rudder/ops/activation.h"
+#include "rudder/ops/adapter_args.h"
 #include "rudder/ops/fir_length.h"
 #include "rudder/ops/tap_args.h"
 #include "rudder/ops/weight_format.h"
@@ -70,6 +71,8 @@ struct LinearWeight {
   int64_t bytes = 0;  // of device memory that one product reads
   WeightFormat format = {};
   InputForm input = InputForm::kAct;  // that the product takes
+  // What adapters add to the product; null: no adapter changes it. linear() does not read it.
+  std::shared_ptr<const AdapterWeights> adapters = {};
 };
 
 // One part of a weight on the host; parts are stacked along `out` (q, k, v; gate, up). The shapes

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 
+#include "rudder/ops/adapter_args.h"
 #include "rudder/ops/args.h"
 #include "rudder/ops/comm.h"
 #include "rudder/ops/expert_args.h"
@@ -45,6 +46,16 @@ class FeatureOps {
   virtual ~FeatureOps() = default;
   virtual void encode(const EncodeArgs& args) = 0;
   virtual void read_features(const ReadFeaturesArgs& args) = 0;
+};
+
+// Low-rank changes of products, token by token (adapter_args.h). Ops that have run are as without
+// them: what an adapter adds is added behind.
+class AdapterOps {
+ public:
+  virtual ~AdapterOps() = default;
+  // Of AddAdaptersArgs.mid.
+  virtual int64_t mid_floats(int64_t num_tokens, int64_t mid_width) const = 0;
+  virtual void add_adapters(const AddAdaptersArgs& args) = 0;
 };
 
 // Captures of attention patterns.

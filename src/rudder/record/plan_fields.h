@@ -144,7 +144,8 @@ void fields(Archive& archive, Archived<step::DraftCaps> auto& value) {
 template <typename Archive>
 void fields(Archive& archive, Archived<step::Capacity> auto& value) {
   auto& [num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
-         max_repeat, step_multiple, drafts, kv_groups, states, geometry, taps] = value;
+         max_repeat, step_multiple, drafts, kv_groups, states, geometry, taps, adapters] = value;
+  static_cast<void>(adapters);       // no recording has any: apps/ refuses it
   static_cast<void>(step_multiple);  // a replay plans nothing
   archive(num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
           max_repeat, drafts, kv_groups, states, geometry, taps);
@@ -251,10 +252,10 @@ template <typename Archive>
 void fields(Archive& archive, Archived<step::SeqWork> auto& value) {
   auto& [slot, generation, kv_len, q_len, tokens, logits, num_draft, takes_guess, tree, constrained,
          token_begin, score_begin, score_tokens, append_blocks, tap_row, tap_spans, capture_set,
-         captures, guess] = value;
+         captures, guess, adapter_row] = value;
   archive(slot, generation, kv_len, q_len, tokens, logits, num_draft, takes_guess, tree,
           constrained, token_begin, score_begin, score_tokens, append_blocks, tap_row, tap_spans,
-          capture_set, captures, guess);
+          capture_set, captures, guess, adapter_row);
 }
 
 template <typename Archive>
@@ -279,8 +280,9 @@ void fields(Archive& archive, Archived<step::CaptureEdit> auto& value) {
 
 template <typename Archive>
 void fields(Archive& archive, Archived<step::StepPlan> auto& value) {
-  auto& [id, slots, seqs, tokens, tap_edits, capture_edits, copies_before, copies_after, repeat] =
-      value;
+  auto& [id, slots, seqs, tokens, tap_edits, capture_edits, adapter_edits, copies_before,
+         copies_after, repeat] = value;
+  static_cast<void>(adapter_edits);  // no recording has any: apps/ refuses it
   archive(id, slots, seqs, tokens, tap_edits, capture_edits, copies_before, copies_after, repeat);
 }
 

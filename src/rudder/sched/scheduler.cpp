@@ -198,6 +198,7 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   if (has_edits && !RUDDER_MUTANT(kTableEditsLost)) {
     plan->tap_edits = std::move(edits->taps);
     plan->capture_edits = std::move(edits->captures);
+    plan->adapter_edits = std::move(edits->adapters);
   }
   if (has_edits) *edits = {};
   note_planned(std::move(record), builder.shape);

@@ -48,8 +48,9 @@ struct ConstrainedSequence {
 struct TableEdits {
   std::vector<step::TapEdit> taps;
   std::vector<step::CaptureEdit> captures;
+  std::vector<step::AdapterEdit> adapters = {};
 
-  bool empty() const { return taps.empty() && captures.empty(); }
+  bool empty() const { return taps.empty() && captures.empty() && adapters.empty(); }
 };
 
 // A sequence of a committed step that captured something.

@@ -26,6 +26,7 @@ void SpareRecords::give_back(StepRecord record) {
   plan.tokens.clear();
   plan.tap_edits.clear();
   plan.capture_edits.clear();
+  plan.adapter_edits.clear();
   plan.copies_before.clear();
   plan.copies_after.clear();
   plan.repeat = 1;

@@ -163,6 +163,7 @@ int32_t TapWork::uncaptured_len(int32_t begin, int32_t most) const {
 }
 
 int64_t TapWork::write(step::SeqWork& work) const {
+  work.adapter_row = lease_.adapter_row;
   if (taps_ == nullptr) return 0;
   const int32_t begin = work.kv_len;
   const int32_t end = begin + work.q_len - work.num_draft + work.most_accepted();

@@ -15,11 +15,12 @@
 
 namespace rudder::sched {
 
-// The rows and the capture set that are held for a sequence's taps as long as it lives.
+// The rows and the capture set that are held for a sequence's taps and adapter as long as it lives.
 struct TapLease {
   // Of the tap table, by segment of tap::SequenceTaps::leased(); 0 where one has no program.
   std::vector<int32_t> rows;
   int32_t capture_set = -1;
+  int32_t adapter_row = lora::kNoRow;  // of the adapter table
 };
 
 class TapWork {

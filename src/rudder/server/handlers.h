@@ -13,6 +13,8 @@ void handle_chat_completions(ServerContext& context, const std::shared_ptr<Excha
 void handle_completions(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_models(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_model(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_load_lora_adapter(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_unload_lora_adapter(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_embeddings(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_rerank(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_score(ServerContext& context, const std::shared_ptr<Exchange>& exchange);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "rudder/dialect/dialect.h"
+#include "rudder/lora/library.h"
 #include "rudder/server/request/reranker.h"
 #include "rudder/text/chat_prompt.h"
 #include "rudder/text/tokenizer.h"
@@ -54,6 +55,8 @@ struct ServerModel {
   std::optional<Reranker> reranker;  // filled by Server::start; absent: it is none
   bool generates = true;  // false: the checkpoint has no head, embeddings are all there is
   std::string dtype;      // for cache_config_info and /server_info
+  // Names that clients may use beside `ids`; null: there are none. Outlives the server.
+  lora::Library* adapters = nullptr;
 };
 
 }  // namespace rudder::server

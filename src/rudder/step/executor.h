@@ -36,6 +36,7 @@ struct Capacity {
   StatePool states = {};        // what they keep of a sequence besides
   tap::Geometry geometry = {};  // empty: the executor has no taps
   tap::Limits taps = {};
+  lora::TableSize adapters = {};  // empty: it has no adapters
 };
 
 struct Ticket {

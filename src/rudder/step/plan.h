@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "rudder/lora/adapter.h"
 #include "rudder/step/cache_objects.h"
 #include "rudder/step/draft_tree.h"
 #include "rudder/step/ids.h"
@@ -94,6 +95,7 @@ struct SeqWork {
   int32_t capture_set = -1;                // of the captured tokens
   std::vector<CaptureSpan> captures = {};  // ascending, disjoint
   GuessWork guess = {};                    // not in a plan that is repeated
+  int32_t adapter_row = lora::kNoRow;      // of the adapter table, of all its tokens
 
   // Drafts of it that can be right, and the tokens that are in KV behind its step if these are.
   int32_t most_accepted() const { return tree.empty() ? num_draft : tree.depth(); }
@@ -138,6 +140,12 @@ struct TapEdit {
   std::vector<TableDictionary> dictionaries = {};    // of program->dictionaries, in their order
 };
 
+// A row of the adapter table gets an adapter: edits are applied, in order, before the step runs.
+struct AdapterEdit {
+  int32_t adapter_row = 0;
+  std::shared_ptr<const lora::Adapter> adapter = {};
+};
+
 struct CaptureEdit {
   int32_t capture_set = 0;
   std::shared_ptr<const tap::CaptureSet> set = {};  // null: it is empty again
@@ -150,6 +158,7 @@ struct StepPlan {
   std::vector<int32_t> tokens;
   std::vector<TapEdit> tap_edits = {};  // a plan of nothing but edits is a step too
   std::vector<CaptureEdit> capture_edits = {};
+  std::vector<AdapterEdit> adapter_edits = {};
   // Of whole objects, in order: done behind the slots' edits, before a sequence of the step reads
   // or writes anything (where StatePool::slow_copies, they may take longer); and behind the step's
   // last write.

@@ -17,6 +17,7 @@ class ForwardingOps : public ops::Ops,
                       public ops::PatternOps,
                       public ops::StreamOps,
                       public ops::ExpertOps,
+                      public ops::AdapterOps,
                       public ops::RankOps {
  public:
   tensor::DType act_dtype() const override { return inner_->act_dtype(); }
@@ -42,6 +43,12 @@ class ForwardingOps : public ops::Ops,
   Result<ops::LinearWeight> make_experts(std::span<const ops::LinearPart> parts,
                                          int64_t experts) override {
     return inner_->expert_ops()->make_experts(parts, experts);
+  }
+  ops::AdapterOps* adapter_ops() override {
+    return this_if<ops::AdapterOps>(inner_->adapter_ops(), this);
+  }
+  int64_t mid_floats(int64_t num_tokens, int64_t mid_width) const override {
+    return inner_->adapter_ops()->mid_floats(num_tokens, mid_width);
   }
   ops::RankOps* rank_ops() override { return this_if<ops::RankOps>(inner_->rank_ops(), this); }
   bool is_host() const override { return inner_->is_host(); }
@@ -96,6 +103,9 @@ class ForwardingOps : public ops::Ops,
   }
   void combine_experts(const ops::CombineExpertsArgs& args) override {
     run(&ops::Ops::expert_ops, &ops::ExpertOps::combine_experts, args);
+  }
+  void add_adapters(const ops::AddAdaptersArgs& args) override {
+    run(&ops::Ops::adapter_ops, &ops::AdapterOps::add_adapters, args);
   }
   void gated_act(const ops::GatedActArgs& args) override { run(&ops::Ops::gated_act, args); }
   void quantise(const ops::QuantiseArgs& args) override { run(&ops::Ops::quantise, args); }

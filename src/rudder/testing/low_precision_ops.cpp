@@ -236,6 +236,22 @@ class LowPrecisionOps final : public PassingOps {
     out.done();
   }
 
+  void add_adapters(const ops::AddAdaptersArgs& args) override {
+    Wide x(args.x);
+    Wide a(args.weights->a);
+    Wide b(args.weights->b);
+    Wide out(args.out);
+    ops::AdapterWeights weights = *args.weights;
+    weights.a = a.view();
+    weights.b = b.view();
+    inner_->adapter_ops()->add_adapters({.x = x.view(),
+                                         .rows = args.rows,
+                                         .weights = &weights,
+                                         .mid = args.mid,
+                                         .out = out.view()});
+    out.round_to(args.out);
+  }
+
   void quantise(const ops::QuantiseArgs& args) override {
     Wide x(args.x);
     inner_->quantise({x.view(), args.out, args.out_scale});

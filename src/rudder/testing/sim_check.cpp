@@ -63,7 +63,8 @@ void SimEpisode::check_tokens(const Client& client, const engine::Event& event) 
           "a latch needs every token of the prompt");
   require(cached == 0 || client.params.sampling.num_prompt_logprobs < 0 || event.choice > 0,
           "a prompt that is scored is computed");
-  require(event.captures.empty() || client.params.capture_events, "events come when asked for");
+  require(event.captures.empty() || client.params.capture_delivery.events,
+          "events come when asked for");
   const int32_t wanted = client.params.sampling.num_logprobs;
   for (const engine::OutputToken& token : event.tokens) {
     require(token.has_logprobs == (wanted >= 0), "logprobs come when asked for");

@@ -15,23 +15,24 @@ tl::unexpected<Error> unsupported(const HfConfig& config, std::string_view key,
               config.where(key));
 }
 
-Result<std::vector<NamePattern>> read_patterns(const HfConfig& config, std::string_view key) {
-  std::vector<NamePattern> out;
+Result<std::vector<weights::NamePattern>> read_patterns(const HfConfig& config,
+                                                        std::string_view key) {
+  std::vector<weights::NamePattern> out;
   if (!config.has(key)) return out;
   RUDDER_TRY(const std::vector<std::string> texts, config.strings(key));
   for (const std::string& text : texts) {
-    RUDDER_TRY(NamePattern pattern, NamePattern::parse(text, config.where(key)));
+    RUDDER_TRY(weights::NamePattern pattern, weights::NamePattern::parse(text, config.where(key)));
     out.push_back(std::move(pattern));
   }
   return out;
 }
 
-Result<std::vector<NamePattern>> read_excluded(const HfConfig& config,
-                                               std::initializer_list<std::string_view> keys) {
+Result<std::vector<weights::NamePattern>> read_excluded(
+    const HfConfig& config, std::initializer_list<std::string_view> keys) {
   for (const std::string_view key : keys) {
     if (config.has(key)) return read_patterns(config, key);
   }
-  return std::vector<NamePattern>();
+  return std::vector<weights::NamePattern>();
 }
 
 Result<void> read_block(const HfConfig& config, std::string_view key, Quantisation::Group& group) {
@@ -49,7 +50,7 @@ namespace {
 
 // The head, which these methods leave as it is.
 Result<void> exclude(std::string_view pattern, const HfConfig& config, Quantisation& out) {
-  RUDDER_TRY(NamePattern parsed, NamePattern::parse(pattern, config.where()));
+  RUDDER_TRY(weights::NamePattern parsed, weights::NamePattern::parse(pattern, config.where()));
   out.excluded.push_back(std::move(parsed));
   return {};
 }
@@ -120,7 +121,8 @@ Result<Quantisation> read_gptq_config(const HfConfig& config) {
         RUDDER_TRY(const HfConfig fields, overrides.object(key));
         RUDDER_TRY_VOID(read_gptq_group(fields, changed));
       }
-      RUDDER_TRY(NamePattern pattern, NamePattern::parse("re:" + regex, overrides.where(key)));
+      RUDDER_TRY(weights::NamePattern pattern,
+                 weights::NamePattern::parse("re:" + regex, overrides.where(key)));
       changed.targets.push_back(std::move(pattern));
       out.groups.push_back(std::move(changed));
     }

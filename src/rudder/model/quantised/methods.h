@@ -19,11 +19,11 @@ Result<Quantisation> read_hqq_config(const weights::HfConfig& config);
 // "'KEY' is 'VALUE'; what can be served is KNOWN".
 tl::unexpected<Error> unsupported(const weights::HfConfig& config, std::string_view key,
                                   std::string_view value, std::string_view known);
-Result<std::vector<NamePattern>> read_patterns(const weights::HfConfig& config,
-                                               std::string_view key);
+Result<std::vector<weights::NamePattern>> read_patterns(const weights::HfConfig& config,
+                                                        std::string_view key);
 // The first of the keys that is there; the formats changed their names over time.
-Result<std::vector<NamePattern>> read_excluded(const weights::HfConfig& config,
-                                               std::initializer_list<std::string_view> keys);
+Result<std::vector<weights::NamePattern>> read_excluded(
+    const weights::HfConfig& config, std::initializer_list<std::string_view> keys);
 // [rows, inputs] that share a scale.
 Result<void> read_block(const weights::HfConfig& config, std::string_view key,
                         Quantisation::Group& group);

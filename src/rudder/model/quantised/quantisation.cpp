@@ -11,6 +11,7 @@ namespace rudder::model {
 namespace {
 
 using weights::HfConfig;
+using weights::NamePattern;
 
 constexpr std::string_view kModelOptFile = "hf_quant_config.json";
 
@@ -137,7 +138,8 @@ Result<Quantisation::Group> read_group(const HfConfig& config, std::string_view 
       group.targets.clear();
       return group;
     }
-    RUDDER_TRY(NamePattern pattern, NamePattern::parse(target, config.where("targets")));
+    RUDDER_TRY(weights::NamePattern pattern,
+               weights::NamePattern::parse(target, config.where("targets")));
     group.targets.push_back(std::move(pattern));
   }
   if (group.targets.empty()) {
@@ -245,13 +247,13 @@ Result<HfConfig> read_file(const weights::Checkpoint& checkpoint, std::string_vi
 }  // namespace
 
 Result<const Quantisation::Group*> Quantisation::group_of(std::string_view module) const {
-  for (const NamePattern& pattern : excluded) {
+  for (const weights::NamePattern& pattern : excluded) {
     RUDDER_TRY(const bool is_excluded, pattern.matches(module));
     if (is_excluded) return nullptr;
   }
   for (const Group& group : groups) {
     if (group.targets.empty()) return &group;
-    for (const NamePattern& pattern : group.targets) {
+    for (const weights::NamePattern& pattern : group.targets) {
       RUDDER_TRY(const bool is_target, pattern.matches(module));
       if (is_target) return &group;
     }

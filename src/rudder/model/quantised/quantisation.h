@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "rudder/base/result.h"
-#include "rudder/model/quantised/name_pattern.h"
 #include "rudder/weights/checkpoint.h"
+#include "rudder/weights/name_pattern.h"
 
 namespace rudder::model {
 
@@ -36,7 +36,7 @@ enum class StoredAs : uint8_t {
 
 struct Quantisation {
   struct Group {
-    std::vector<NamePattern> targets;  // none: every linear module
+    std::vector<weights::NamePattern> targets;  // none: every linear module
     WeightScales scales = WeightScales::kAny;
     bool wide_inputs = false;  // the weight alone is quantised
     StoredAs as = StoredAs::kFp8Rows;
@@ -49,7 +49,7 @@ struct Quantisation {
   };
 
   std::vector<Group> groups;  // none: nothing is quantised
-  std::vector<NamePattern> excluded;
+  std::vector<weights::NamePattern> excluded;
 
   // The first group that a linear module is in; null: it is stored wide.
   Result<const Group*> group_of(std::string_view module) const;

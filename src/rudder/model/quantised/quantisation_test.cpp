@@ -291,7 +291,7 @@ TEST(Quantisation, RefusesOtherMethods) {
 }
 
 TEST(NamePattern, ARegularExpressionThatRunsAwayIsAnError) {
-  const auto pattern = NamePattern::parse("re:(a+)+$", "ignore");
+  const auto pattern = weights::NamePattern::parse("re:(a+)+$", "ignore");
   ASSERT_TRUE(pattern);
   const auto matched = pattern->matches(std::string(60, 'a') + '!');
   ASSERT_FALSE(matched);
@@ -299,7 +299,7 @@ TEST(NamePattern, ARegularExpressionThatRunsAwayIsAnError) {
 }
 
 TEST(NamePattern, AGlobIsOfTheWholeName) {
-  const auto pattern = NamePattern::parse("model.layers.?.mlp.*_proj", "ignore");
+  const auto pattern = weights::NamePattern::parse("model.layers.?.mlp.*_proj", "ignore");
   ASSERT_TRUE(pattern);
   EXPECT_TRUE(*pattern->matches("model.layers.3.mlp.up_proj"));
   EXPECT_FALSE(*pattern->matches("model.layers.13.mlp.up_proj"));

@@ -1,8 +1,11 @@
 // GET /metrics: the engine's snapshot and the HTTP side's counters under vLLM's names. Asks nobody
 // and waits for nothing.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <ctime>
 #include <functional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -395,6 +398,21 @@ void write_process(Exposition& out) {
             process.start_time_seconds);
 }
 
+// As vLLM's: the adapters are labels, the value is a time, so that the newest sample counts.
+void write_adapters(Exposition& out, const lora::Library& library) {
+  std::set<std::string> running;
+  std::set<std::string> waiting;
+  for (const auto& adapter : library.in_use()) {
+    if (adapter->running > 0) running.insert(adapter->name);
+    if (adapter->waiting > 0) waiting.insert(adapter->name);
+  }
+  out.begin("lora_requests_info", "gauge", "Adapters of requests that run and that wait.");
+  out.sample(label("max_lora", std::to_string(library.max_loras())) + "," +
+                 label("running_lora_adapters", fmt::format("{}", fmt::join(running, ","))) + "," +
+                 label("waiting_lora_adapters", fmt::format("{}", fmt::join(waiting, ","))),
+             static_cast<double>(std::time(nullptr)));
+}
+
 }  // namespace
 
 void handle_metrics(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
@@ -413,6 +431,7 @@ void handle_metrics(ServerContext& context, const std::shared_ptr<Exchange>& exc
                1);
   }
   if (context.parts.steering != nullptr) write_steering(out, replicas);
+  if (context.model().adapters != nullptr) write_adapters(out, *context.model().adapters);
   if (auto* captures = context.engine().captures()) write_captures(out, captures->stats());
   write_grammars(out, context.engine().grammar_stats());
   write_tokens(out, context.tokens->stats());

@@ -28,6 +28,8 @@ constexpr Route kRoutes[] = {
     {"POST", "/v1/score", Access::kKey, handle_score},
     {"GET", "/v1/models", Access::kKey, handle_models},
     {"GET", "/v1/models/{id}", Access::kKey, handle_model, Tail::kPath},
+    {"POST", "/v1/load_lora_adapter", Access::kAdmin, handle_load_lora_adapter},
+    {"POST", "/v1/unload_lora_adapter", Access::kAdmin, handle_unload_lora_adapter},
     {"POST", "/v1/chat/completions/render", Access::kKey, handle_chat_render},
     {"POST", "/v1/completions/render", Access::kKey, handle_completions_render},
     {"POST", "/tokenize", Access::kKey, handle_tokenize},

@@ -12,8 +12,6 @@ struct Unsupported {
 };
 
 constexpr Unsupported kUnsupported[] = {
-    {"/v1/load_lora_adapter", "loading LoRA adapters"},
-    {"/v1/unload_lora_adapter", "unloading LoRA adapters"},
     {"/v1/audio", "audio"},
     {"/v1/realtime", "the realtime API"},
     {"/v1/images", "making images"},

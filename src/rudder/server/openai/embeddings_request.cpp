@@ -133,7 +133,7 @@ tl::expected<GenerationRequest, ApiError> parse_embeddings(std::string_view body
   GenerationRequest parsed;
   AnswerOptions& answer = parsed.answer;
   answer.api = Api::kEmbeddings;
-  answer.model = std::move(*model);
+  answer.model = std::move(model->name);
   std::string request_id = scope.request_id;
   read_request_id(reader, scope.is_named, &request_id);
   answer.id = "embd-" + request_id;
@@ -142,6 +142,7 @@ tl::expected<GenerationRequest, ApiError> parse_embeddings(std::string_view body
 
   engine::RequestParams params;
   params.client_id = answer.id;
+  params.adapter = std::move(model->adapter);
   params.max_tokens = 1;  // sampled at the prompt's end, and dropped
   params.sampling.temperature = 0;
   read_integer(reader, "priority", &params.priority);

@@ -210,7 +210,8 @@ tl::expected<GenerationRequest, ApiError> RerankReader::parse(Api api) {
   if (!model) return tl::unexpected(model.error());
   AnswerOptions& answer = parsed_.answer;
   answer.api = api;
-  answer.model = std::move(*model);
+  answer.model = std::move(model->name);
+  params_.adapter = std::move(model->adapter);
   std::string request_id = scope_.request_id;
   read_request_id(reader_, scope_.is_named, &request_id);
   answer.id = (api == Api::kScore ? "score-" : "rerank-") + request_id;

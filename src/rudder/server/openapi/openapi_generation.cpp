@@ -152,6 +152,13 @@ constexpr std::string_view kGenerationSchemas = R"json({
     {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}]},
   "SteeringModuleName": {"type": "object", "required": ["name"],
                          "properties": {"name": {"type": "string"}}},
+  "LoraLoad": {"type": "object", "required": ["lora_name", "lora_path"], "additionalProperties": false,
+    "properties": {
+      "lora_name": {"type": "string", "maxLength": 1024},
+      "lora_path": {"type": "string", "maxLength": 4096, "description": "A folder as Hugging Face peft writes it, below --lora-root."},
+      "load_inplace": {"type": "boolean", "default": false, "description": "In place of the adapter that has the name."}}},
+  "LoraUnload": {"type": "object", "required": ["lora_name"], "additionalProperties": false,
+    "properties": {"lora_name": {"type": "string", "maxLength": 1024}}},
   "SteeringDictionary": {"type": "object", "required": ["name", "path"], "additionalProperties": false,
     "properties": {
       "name": {"type": "string"},

@@ -37,6 +37,8 @@ constexpr Operation kOperations[] = {
      "CompletionRequest", "RenderedList"},
     {"GET", "/v1/models", "The names of the model.", "", "ModelList"},
     {"GET", "/v1/models/{id}", "One name of the model.", "", "Model"},
+    {"POST", "/v1/load_lora_adapter", "Loads an adapter from the server's folder.", "LoraLoad", ""},
+    {"POST", "/v1/unload_lora_adapter", "Forgets an adapter.", "LoraUnload", ""},
     {"POST", "/tokenize", "Token ids of a text or a chat.", "TokenizeRequest", "Tokenized"},
     {"POST", "/detokenize", "The text of token ids.", "DetokenizeRequest", "Detokenized"},
     {"GET", "/", "A page to talk to the model.", "", ""},

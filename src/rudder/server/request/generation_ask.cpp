@@ -204,13 +204,14 @@ tl::expected<GenerationAsk, ApiError> begin_ask(FieldReader& reader, Api api,
          "the model has no head that would make tokens; it serves embeddings", "model"}));
   }
   answer.api = api;
-  answer.model = std::move(*model);
+  answer.model = std::move(model->name);
   std::string request_id = scope.request_id;
   read_request_id(reader, scope.is_named, &request_id);
   answer.id = std::string(id_prefix) + request_id;
   answer.created = static_cast<int64_t>(std::time(nullptr));
   answer.fingerprint = fmt::format("rudder-{}", scope.version);
   ask.params = read_sampling_fields(reader, scope.model.defaults);
+  ask.params.adapter = std::move(model->adapter);
   read_stream_fields(reader, &answer);
   return ask;
 }
@@ -273,7 +274,7 @@ tl::expected<GenerationRequest, ApiError> make_generation(FieldReader& reader, G
     return tl::unexpected(std::move(done.error()));
   }
   params.client_id = answer.id;
-  params.capture_events = answer.stream;
+  params.capture_delivery.events = answer.stream;
   params.tenant = scope.tenant;
   params.cache_salt = scope.keys.cache_salt(scope.tenant, params.cache_salt);
   // Both halves of a pair draw the same numbers: what differs is the steering's doing.

@@ -109,12 +109,19 @@ ApiError model_not_found(std::string_view name) {
   return error;
 }
 
-tl::expected<std::string, ApiError> read_model(FieldReader& reader, const ServerModel& model) {
+tl::expected<NamedModel, ApiError> read_model(FieldReader& reader, const ServerModel& model) {
   std::string name;
   reader.string("model", kMaxNameBytes, &name);
   if (!reader.ok()) return tl::unexpected(to_api_error(reader.error()));
-  if (name.empty()) return model.ids.front();
-  if (std::find(model.ids.begin(), model.ids.end(), name) != model.ids.end()) return name;
+  if (name.empty()) return NamedModel{model.ids.front(), nullptr};
+  if (std::find(model.ids.begin(), model.ids.end(), name) != model.ids.end()) {
+    return NamedModel{std::move(name), nullptr};
+  }
+  if (model.adapters != nullptr) {
+    if (auto adapter = model.adapters->find(name)) {
+      return NamedModel{std::move(name), std::move(adapter)};
+    }
+  }
   return tl::unexpected(model_not_found(name));
 }
 

@@ -146,7 +146,11 @@ tl::expected<boost::json::object, ApiError> parse_body(std::string_view body);
 
 ApiError model_not_found(std::string_view name);
 // The body's `model`: one that is served, or the first where the field is absent.
-tl::expected<std::string, ApiError> read_model(FieldReader& reader, const ServerModel& model);
+struct NamedModel {
+  std::string name;
+  std::shared_ptr<const lora::NamedAdapter> adapter;  // null: the model as it is
+};
+tl::expected<NamedModel, ApiError> read_model(FieldReader& reader, const ServerModel& model);
 
 tl::expected<GenerationRequest, ApiError> parse_generation(Api api, std::string_view body,
                                                            const GenerationScope& scope);

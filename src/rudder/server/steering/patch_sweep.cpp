@@ -91,6 +91,7 @@ Result<void> PatchSweep::submit(int64_t run) {
   params.max_tokens = 1;
   params.disable_spec_decode = true;
   params.tenant = request_.tenant;
+  params.adapter = request_.adapter;
   params.cache_salt = request_.cache_salt;
   if (!captures) {
     const int32_t answer =

@@ -267,7 +267,8 @@ tl::expected<PatchSweepRequest, ApiError> parse_patch_sweep(std::string_view bod
   Result<PatchSweepRequest> sweep = read_sweep(reader, scope);
   if (!sweep) return tl::unexpected(to_api_error(sweep.error()));
   sweep->id = "sweep-" + id;
-  sweep->model = std::move(*model);
+  sweep->model = std::move(model->name);
+  sweep->adapter = std::move(model->adapter);
   sweep->tenant = scope.tenant;
   sweep->cache_salt = scope.keys.cache_salt(scope.tenant, salt);
   return std::move(*sweep);

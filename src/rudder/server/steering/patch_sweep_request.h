@@ -46,6 +46,7 @@ struct PatchSweepRequest {
   bool with_svg = false;
   int32_t tenant = 0;
   std::string cache_salt;
+  std::shared_ptr<const lora::NamedAdapter> adapter;  // null: the model as it is
   std::shared_ptr<const steer::Config> global;  // what the server steers by itself; null: nothing
   std::shared_ptr<const steer::capture::CaptureSpec> capture;  // of the clean run
 

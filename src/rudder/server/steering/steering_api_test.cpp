@@ -332,7 +332,7 @@ TEST_F(SteeringApiTest, ResultsOfCapturesAreBesideOneChoiceAndInEachOfSeveral) {
   ASSERT_NE(taps.capture, nullptr);
   EXPECT_EQ(taps.capture->id, params.capture);
   EXPECT_EQ(taps.sequence->capture, taps.capture->set);
-  EXPECT_FALSE(params.capture_events);
+  EXPECT_FALSE(params.capture_delivery.events);
   EXPECT_TRUE(params.capture_results);
   EXPECT_TRUE(params.client_id.starts_with("cmpl-"));
 
@@ -359,7 +359,7 @@ TEST_F(SteeringApiTest, AStreamHasAnEventForEachCapturedToken) {
                                R"({{"resid_post":[1]}}}}}}}})",
                                prompt));
     ASSERT_EQ(answer.status, 200) << answer.body;
-    EXPECT_TRUE(engine_.submitted().back().capture_events);
+    EXPECT_TRUE(engine_.submitted().back().capture_delivery.events);
     size_t num_captures = 0, num_results = 0;
     for (size_t at = answer.body.find("data: {"); at != std::string::npos;
          at = answer.body.find("data: {", at + 1)) {

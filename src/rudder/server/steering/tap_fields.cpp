@@ -164,7 +164,7 @@ Result<TapsLease> TapFields::apply(const PromptText& prompt, const text::Tokeniz
   shape.thoughts = thoughts;
   RUDDER_TRY(TapsLease lease, apply_taps(steering_.get(), capture_, shape, *programs_, params));
   if (lease.taps == nullptr) return lease;
-  params->capture_wait = capture_wait_;
+  params->capture_delivery.wait = capture_wait_;
   if (capture_ == nullptr) params->capture_results = false;
   return lease;
 }

@@ -1,6 +1,6 @@
-// NamePattern: matches the module names in a quantisation config. There are three spellings: a
-// name, which covers the modules below it too; a glob with '*' and '?'; and "re:" with a Python
-// regular expression that must match from the start of the name. Load time, one thread.
+// NamePattern: matches the module names in a config of weights or of an adapter. There are three
+// spellings: a name, which covers the modules below it too; a glob with '*' and '?'; and "re:" with
+// a Python regular expression that must match from the start of the name. Load time, one thread.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 #include "rudder/base/result.h"
 
-namespace rudder::model {
+namespace rudder::weights {
 
 class NamePattern {
  public:
@@ -29,4 +29,4 @@ class NamePattern {
   std::shared_ptr<const Code> code_;  // null: a plain name
 };
 
-}  // namespace rudder::model
+}  // namespace rudder::weights

@@ -1,4 +1,8 @@
+<<<<<<<< HEAD:src/rudder/model/quantised/name_pattern.cpp
 #include "rudder/model/quantised/name_pattern.h"
+========
+#include "rudder/weights/name_pattern.h"
+>>>>>>>> lora:src/rudder/weights/name_pattern.cpp
 
 #include <fmt/format.h>
 
@@ -7,7 +11,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-namespace rudder::model {
+namespace rudder::weights {
 namespace {
 
 constexpr std::string_view kRegexPrefix = "re:";
@@ -91,4 +95,4 @@ Result<bool> NamePattern::matches(std::string_view name) const {
               where_);
 }
 
-}  // namespace rudder::model
+}  // namespace rudder::weights

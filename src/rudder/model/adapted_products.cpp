@@ -1,0 +1,88 @@
+#include "rudder/model/adapted_products.h"
+
+#include <string>
+#include <utility>
+
+#include "rudder/base/check.h"
+#include "rudder/model/archs/archs.h"
+#include "rudder/model/archs/tensor_names.h"
+
+namespace rudder::model {
+namespace {
+
+Result<WeightNames> names_of(const weights::Checkpoint& checkpoint, const ModelSpec& spec) {
+  RUDDER_TRY(const Architecture* const architecture, find_architecture(spec.architecture));
+  return names_in(architecture->names, checkpoint);
+}
+
+// Parts that are one tensor are one target.
+int64_t num_targets(const LinearModule& module) {
+  int64_t count = 0;
+  for (size_t part = 0; part < module.parts.size(); ++part) {
+    if (module.first_of(part) == part) ++count;
+  }
+  return count;
+}
+
+}  // namespace
+
+Result<lora::Targets> adapter_targets(const weights::Checkpoint& checkpoint,
+                                      const ModelSpec& spec) {
+  RUDDER_TRY(const WeightNames names, names_of(checkpoint, spec));
+  lora::Targets targets;
+  for (size_t layer = 0; layer < spec.layers.size(); ++layer) {
+    for (const LinearModule& module : layer_tensors(spec, names, layer).linears) {
+      for (size_t part = 0; part < module.parts.size(); ++part) {
+        if (module.first_of(part) != part) continue;
+        targets.push_back(
+            {module.parts[part].name, module.in.stored, module.parts[part].stored_rows()});
+      }
+    }
+  }
+  return targets;
+}
+
+Result<std::vector<AdaptedProduct>> adapted_products(const weights::Checkpoint& checkpoint,
+                                                     const ModelSpec& spec, Weights& weights,
+                                                     ops::Rank rank, const Stage& stage) {
+  RUDDER_TRY(const WeightNames names, names_of(checkpoint, spec));
+  const LayerRange range = layers_of(spec, stage);
+  std::vector<AdaptedProduct> products;
+  int32_t first = 0;  // target of the product at hand
+  for (size_t layer = 0; layer < range.end; ++layer) {
+    const bool is_here = layer >= range.begin;
+    LayerWeights* const here = is_here ? &weights.layers[layer - range.begin] : nullptr;
+    for (LinearModule& module : layer_tensors(spec, names, layer, here, rank).linears) {
+      std::vector<int32_t> targets;
+      int32_t next = first;
+      for (size_t part = 0; part < module.parts.size(); ++part) {
+        const size_t original = module.first_of(part);
+        targets.push_back(original == part ? next++ : targets[original]);
+      }
+      first += static_cast<int32_t>(num_targets(module));
+      if (is_here) products.push_back({std::move(module), std::move(targets)});
+    }
+  }
+  return products;
+}
+
+int64_t adapter_row_bytes(const ModelSpec& spec, int32_t max_rank, tensor::DType act) {
+  const int64_t rank = ops::padded_rank(max_rank);
+  int64_t elements = 0;
+  int64_t scales = 0;
+  for (size_t layer = 0; layer < spec.layers.size(); ++layer) {
+    for (const LinearModule& module : layer_tensors(spec, {}, layer).linears) {
+      const int64_t parts = std::ssize(module.parts);
+      elements += rank * (parts * module.in.count() + module.rows());
+      scales += parts;
+    }
+  }
+  return elements * static_cast<int64_t>(tensor::dtype_bytes(act)) +
+         scales * static_cast<int64_t>(sizeof(float));
+}
+
+int64_t widest_adapter_mid(int32_t max_rank) {
+  return int64_t{ops::kMaxAdapterParts} * ops::padded_rank(max_rank);
+}
+
+}  // namespace rudder::model
