@@ -70,6 +70,7 @@ struct LinearWeight {
   int64_t bytes = 0;  // of device memory that one product reads
   WeightFormat format = {};
   InputForm input = InputForm::kAct;  // that the product takes
+  bool rounds_x = false;  // the product rounds each row itself, to I8 in groups (kI8InputGroup)
 };
 
 // One part of a weight on the host; parts are stacked along `out` (q, k, v; gate, up). The shapes
