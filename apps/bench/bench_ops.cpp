@@ -2,8 +2,12 @@
 // ceilings.
 #include <fmt/format.h>
 
+#include <cinttypes>
+#include <cstdio>
 #include <optional>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "backend.h"
 #include "bench/bench_commands.h"
@@ -24,6 +28,8 @@ namespace {
 struct OpsBenchFlags {
   exec::ExecSettings exec;
   std::string like;
+  std::string weights = "wide";
+  std::string steps;
   int32_t layers = 0;
   int32_t context = 512;
   int32_t repeats = 5;
@@ -35,6 +41,11 @@ struct OpsBenchFlags {
     table.add("like", &like,
               "The shape (names: rudder make-model --help); empty is qwen2.5-0.5b on a CPU, "
               "qwen2.5-7b on a GPU.");
+    table.add(
+        "weights", &weights,
+        "How products are stored, on a CPU: wide, q4_0, q4_1, q4_k, q5_0, q6_k, q8_0, mxfp4.");
+    table.add("steps", &steps,
+              "On a CPU: SEQUENCES x TOKENS @ CONTEXT of each step, as in 1x1@128,1x512@0.");
     table.add("layers", &layers, 0, 1024, "Layers; 0 is as many as the shape has.");
     table.add("context", &context, 0, 1 << 20, "Tokens that decoding sequences have before them.");
     table.add("repeats", &repeats, 1, 10000, "Of each step; on a CPU the fastest counts.");
@@ -71,6 +82,23 @@ Shape shape_of(const model::ModelSpec& spec) {
   return shape;
 }
 
+Result<std::vector<cpu::BenchStep>> parse_steps(const std::string& text) {
+  std::vector<cpu::BenchStep> steps;
+  std::istringstream words(text);
+  for (std::string word; std::getline(words, word, ',');) {
+    cpu::BenchStep step;
+    int read = 0;
+    const int values = std::sscanf(word.c_str(), "%" SCNd64 "x%" SCNd64 "@%" SCNd64 "%n",
+                                   &step.num_seqs, &step.q_len, &step.context, &read);
+    if (values != 3 || static_cast<size_t>(read) != word.size() || step.num_seqs < 1 ||
+        step.q_len < 1 || step.context < 0) {
+      return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' is no step", word), "steps");
+    }
+    steps.push_back(step);
+  }
+  return steps;
+}
+
 Result<std::string> bench_cpu(const OpsBenchFlags& flags) {
   cpu::OpsBenchArgs args;
   RUDDER_TRY(const model::ModelSpec spec,
@@ -78,6 +106,10 @@ Result<std::string> bench_cpu(const OpsBenchFlags& flags) {
   args.shape = shape_of<cpu::BenchShape>(spec);
   args.ops.num_threads = flags.exec.threads;
   args.ops.dtype = flags.exec.dtype == "float32" ? tensor::DType::kF32 : tensor::DType::kBF16;
+  args.shape.weights = flags.weights;
+  if (!flags.steps.empty()) {
+    RUDDER_TRY(args.steps, parse_steps(flags.steps));
+  }
   args.repeats = flags.repeats;
   RUDDER_TRY(const cpu::OpsBenchReport report, cpu::bench_ops(args));
   return cpu::to_table(report);

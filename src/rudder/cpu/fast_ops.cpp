@@ -15,8 +15,8 @@
 #include "rudder/cpu/host_ops.h"
 #include "rudder/cpu/keep_paths.h"
 #include "rudder/cpu/kernels.h"
+#include "rudder/cpu/make_weight.h"
 #include "rudder/cpu/panel_attention.h"
-#include "rudder/cpu/panel_weight.h"
 #include "rudder/cpu/plain_attention.h"
 #include "rudder/cpu/read_features.h"
 #include "rudder/cpu/sample.h"
@@ -32,8 +32,8 @@ using tensor::View;
 // A row-by-row op wakes another thread only for this many elements of work.
 constexpr int64_t kForkElements = int64_t{1} << 15;
 
-const PanelWeight& panel_weight_of(const LinearWeight& weight) {
-  return static_cast<const PanelWeight&>(*weight.packed);
+const FastWeight& fast_weight_of(const LinearWeight& weight) {
+  return static_cast<const FastWeight&>(*weight.packed);
 }
 
 class FastOps final : public HostOps, public ops::ReaderOps {
@@ -50,8 +50,8 @@ class FastOps final : public HostOps, public ops::ReaderOps {
   }
   DType act_dtype() const override { return DType::kF32; }
   DType kv_dtype() const override { return dtype_; }
-  Result<ops::WeightFormat> stored_format(const ops::WeightFormat& /*file*/) const override {
-    return ops::wide_format(dtype_);
+  Result<ops::WeightFormat> stored_format(const ops::WeightFormat& file) const override {
+    return stored_format_of(file, dtype_);
   }
   ops::ReaderOps* reader_ops() override { return this; }
   ops::AdapterOps* adapter_ops() override { return &adapter_adder_; }
@@ -61,7 +61,7 @@ class FastOps final : public HostOps, public ops::ReaderOps {
   }
 
   Result<LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
-    return pack_linear(parts, dtype_ == DType::kBF16 ? Element::kBf16 : Element::kF32, pool_);
+    return make_weight(parts, dtype_, pool_);
   }
 
   void embed(const ops::EmbedArgs& args) override {
@@ -70,7 +70,7 @@ class FastOps final : public HostOps, public ops::ReaderOps {
       const int64_t id = args.ids.as<int32_t>()[t];
       float* out = args.out.as<float>() + t * hidden;
       if (args.tied != nullptr) {
-        panel_weight_of(*args.tied).read_row(id, out);
+        fast_weight_of(*args.tied).read_row(id, out);
       } else {
         const View row = args.table.rows(id, 1);
         RUDDER_CHECK(convert_values(row.data, row.dtype, out, DType::kF32, hidden).has_value());
@@ -107,10 +107,7 @@ class FastOps final : public HostOps, public ops::ReaderOps {
     });
   }
 
-  void linear(const ops::LinearArgs& args) override {
-    note(multiply(kernels_, pool_, scratch_, args.x.as<float>(), args.x.shape[0],
-                  panel_weight_of(*args.weight), args.out.as<float>()));
-  }
+  void linear(const ops::LinearArgs& args) override { multiply(*args.weight, args.x, args.out); }
 
   void qkv_prep(const ops::QkvPrepArgs& asked) override {
     const ops::QkvPrepArgs args = with_spanning_norms_applied(asked);
@@ -161,8 +158,7 @@ class FastOps final : public HostOps, public ops::ReaderOps {
 
   void logits(const ops::LogitsArgs& args) override {
     const int64_t vocab = args.out.shape[1];
-    note(multiply(kernels_, pool_, scratch_, args.x.as<float>(), args.x.shape[0],
-                  panel_weight_of(*args.head), args.out.as<float>()));
+    multiply(*args.head, args.x, args.out);
     if (args.softcap == 0.0f && args.scale == 1.0f) return;
     for_rows(args.out.shape[0], vocab, [&](int64_t r) {
       float* row = args.out.as<float>() + r * vocab;
@@ -192,6 +188,11 @@ class FastOps final : public HostOps, public ops::ReaderOps {
     pool_.parallel_for((rows + claim - 1) / claim, [&](int64_t i) {
       for (int64_t r = i * claim; r < std::min(rows, (i + 1) * claim); ++r) f(r);
     });
+  }
+
+  void multiply(const LinearWeight& weight, const View& x, const View& out) {
+    note(fast_weight_of(weight).multiply(kernels_, pool_, scratch_, x.as<float>(), x.shape[0],
+                                         out.as<float>(), weight.out));
   }
 
   void norm(const float* x, const ops::NormSpec& spec, int64_t width, float* out) const {

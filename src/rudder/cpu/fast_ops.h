@@ -1,11 +1,12 @@
-// The fast CPU backend: packs weights once into panels of bf16 (or f32), reads them once for all
-// rows of a product, uses the kernels of the best instruction set that the machine has, and every
-// core. apps makes it at start; one thread calls it, and the backend's own threads help that
-// thread.
+// The fast CPU backend: packs weights once into panels of bf16 (or f32), or of the codes that their
+// file has (make_weight.h), reads them once for all rows of a product, uses the kernels of the best
+// instruction set that the machine has, and every core. apps makes it at start; one thread calls
+// it, and the backend's own threads help that thread.
 //
 // The result of a row has the same bits whatever other rows are in its step, however its prompt was
 // cut into chunks, and on any number of threads. Between instruction sets, results differ only by
-// the rounding of fp32 sums: bf16 products round x to bf16 on all of them.
+// the rounding of fp32 sums: bf16 products round x to bf16 on all of them, those of
+// codes to I8 (ops::kI8InputGroup).
 #pragma once
 
 #include <memory>

@@ -30,12 +30,13 @@ bool runs(Isa isa) {
     case Isa::kPortable:
       return true;
     case Isa::kAvx2:
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+             __builtin_cpu_supports("f16c");
     case Isa::kAvx512:
       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     case Isa::kAvx512Bf16:
-      return __builtin_cpu_supports("avx512bf16");
+      return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
     case Isa::kAmx:
       return has_amx() && request_tiles();
   }

@@ -13,9 +13,9 @@ namespace rudder::cpu {
 // In order of preference, the last is best. Each needs all that the ones before it need.
 enum class Isa : uint8_t {
   kPortable,    // no instruction set extension: the reference for the others
-  kAvx2,        // AVX2 and FMA
+  kAvx2,        // AVX2, FMA and F16C
   kAvx512,      // AVX-512 F, BW, DQ, VL
-  kAvx512Bf16,  // and its bf16 dot products
+  kAvx512Bf16,  // and its dot products of bf16 and of bytes (VNNI)
   kAmx,         // and AMX tiles of bf16
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "rudder/cpu/attend.h"
+#include "rudder/cpu/code_product.h"
 #include "rudder/cpu/kernels.h"
 #include "rudder/cpu/panel_product.h"
 #include "rudder/cpu/row_kernels.h"
@@ -17,6 +18,8 @@ inline Kernels vector_kernels() {
   table.product[static_cast<int>(Element::kF32)] = panel_product<F32Step>;
   table.attend[static_cast<int>(Element::kBf16)] = attend<VectorEngine<Bf16Step>>;
   table.attend[static_cast<int>(Element::kF32)] = attend<VectorEngine<F32Step>>;
+  table.round_rows = round_rows;
+  table.code_product = code_product;
   table.add = add;
   table.scale = scale;
   table.rms_norm = rms_norm;

@@ -2,8 +2,8 @@
 // from one kernels_<isa>.cpp, compiled with that instruction set's flags; callers get it from
 // kernels_for(). The backend's threads call the functions; they allocate nothing and keep no state.
 //
-// All products, of weights and of the KV cache, use two layouts. A *step* is one k of f32 or two of
-// bf16: 4 bytes of a row.
+// Products of wide weights and of the KV cache use two layouts; those of low-bit weights have their
+// own (code_panels.h). A *step* is one k of f32 or two of bf16: 4 bytes of a row.
 //   row tile  [steps / 16][16 rows][16 steps]         1 KiB a tile: the left side, T rows of x
 //   panel     [steps][16 columns] of 4-byte steps     the right side, 16 columns of a matrix
 // A product adds the steps of each output in one order in fp32, by themselves 64 at a time
@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "rudder/cpu/code_panels.h"
 #include "rudder/cpu/isa.h"
 #include "rudder/ops/args.h"
 
@@ -93,6 +94,11 @@ struct Kernels {
                                   std::byte* a);
   void (*product[kNumElements])(const PanelProduct& args);
   void (*attend[kNumElements])(const AttentionTile& tile);
+
+  // x [rows, width] f32 into tiles of RowBlock for panels of that layout, and products with them.
+  void (*round_rows)(const CodeLayout& layout, const float* x, int64_t rows, int64_t width,
+                     std::byte* a);
+  void (*code_product)(const CodeProduct& args);
 
   // Formulas of one row, f32: ops/args.h. `out` may be `x`.
   void (*add)(float* x, const float* delta, int64_t width);

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstring>
 #include <memory>
 #include <numeric>
 #include <utility>
 
+#include "rudder/base/cpu_time.h"
 #include "rudder/base/thread_pool.h"
 #include "rudder/cpu/device_memory.h"
 #include "rudder/cpu/memory_bandwidth.h"
@@ -23,6 +25,15 @@ using tensor::View;
 
 constexpr int32_t kBlockSize = 16;
 
+struct OpTime {
+  double seconds = 0;
+  double cpu_seconds = 0;
+};
+
+double process_seconds() {
+  return static_cast<double>(process_cpu_us()) * 1e-6;
+}
+
 enum Kind { kEmbed, kNorm, kQkv, kPrep, kAttention, kAttnOut, kGateUp, kAct, kDown, kHead, kKinds };
 constexpr std::array<const char*, kKinds> kNames = {
     "embed",      "residual_norm",  "linear qkv", "qkv_prep",    "attention",
@@ -36,6 +47,40 @@ void fill(View view) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     bits[i] = static_cast<uint16_t>((state >> 48 & 0x80ffu) | 0x3c00u);
   }
+}
+
+// As a file has it, with random codes and scales of one size.
+struct BenchPart {
+  Buffer codes, scales, offsets;
+  ops::LinearPart part;
+};
+
+Result<BenchPart> make_part(const ops::WeightFormat& format, int64_t out, int64_t in) {
+  const ops::StoredParts shape = ops::stored_parts(format, out, in);
+  BenchPart made;
+  RUDDER_TRY(made.codes, Buffer::make(static_cast<size_t>(shape.codes.bytes())));
+  RUDDER_TRY(made.scales, Buffer::make(static_cast<size_t>(shape.scales.bytes())));
+  RUDDER_TRY(made.offsets, Buffer::make(static_cast<size_t>(shape.offsets.bytes())));
+  made.part.format = format;
+  made.part.codes = View{made.codes.data(), shape.codes.dtype, {out, shape.codes.columns}};
+  if (format.is_wide()) {
+    fill(made.part.codes);
+    return made;
+  }
+  fill({made.codes.data(), DType::kBF16, {shape.codes.bytes() / 2}});
+  made.part.scales = View{made.scales.data(), shape.scales.dtype, {out, shape.scales.columns}};
+  const std::vector<float> sizes(static_cast<size_t>(made.part.scales.shape.numel()), 0.01f);
+  if (shape.scales.dtype == DType::kU8) {
+    std::memset(made.scales.data(), 120, made.scales.bytes());
+  } else {
+    RUDDER_TRY_VOID(convert_values(sizes.data(), DType::kF32, made.scales.data(),
+                                   shape.scales.dtype, made.part.scales.shape.numel()));
+  }
+  if (shape.offsets.rows > 0) {
+    made.part.offsets =
+        View{made.offsets.data(), shape.offsets.dtype, {out, shape.offsets.columns}};
+  }
+  return made;
 }
 
 struct Layer {
@@ -89,9 +134,9 @@ class BenchModel {
     return {};
   }
 
-  // Runs one step; seconds of each kind of op.
-  std::array<double, kKinds> run(const BenchStep& step) {
-    seconds_ = {};
+  // Runs one step; times of each kind of op.
+  std::array<OpTime, kKinds> run(const BenchStep& step) {
+    times_ = {};
     const int64_t tokens = step.num_seqs * step.q_len;
     set_inputs(step);
     const View x = x_.rows(0, tokens);
@@ -104,7 +149,7 @@ class BenchModel {
       ops_->gather_rows({branch, host_view(last_rows_), last});
       ops_->logits({last, {}, &head_, 0.0f, logits_.rows(0, step.num_seqs)});
     });
-    return seconds_;
+    return times_;
   }
 
   // Bytes and flops of each kind of op in one step.
@@ -152,12 +197,11 @@ class BenchModel {
 
  private:
   Result<LinearWeight> weight(int64_t out, int64_t in, bool biased) {
-    RUDDER_TRY(const Buffer values, Buffer::make(static_cast<size_t>(out * in) * 2));
+    RUDDER_TRY(const ops::WeightFormat format, bench_format(shape_.weights, in));
+    RUDDER_TRY(BenchPart made, make_part(format, out, in));
     RUDDER_TRY(const Buffer bias, Buffer::make(static_cast<size_t>(out) * 2));
-    ops::LinearPart part = ops::wide_part({values.data(), DType::kBF16, {out, in}});
-    fill(part.codes);
-    if (biased) part.bias = View{bias.data(), DType::kBF16, {out}};
-    return ops_->make_linear({&part, 1});
+    if (biased) made.part.bias = View{bias.data(), DType::kBF16, {out}};
+    return ops_->make_linear({&made.part, 1});
   }
 
   // Token ids, positions and KV slots of the step.
@@ -217,9 +261,11 @@ class BenchModel {
   template <typename F>
   void time(Kind kind, F f) {
     const auto begin = std::chrono::steady_clock::now();
+    const double cpu_begin = process_seconds();
     f();
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-    seconds_[kind] += taken.count();
+    times_[kind].seconds += taken.count();
+    times_[kind].cpu_seconds += process_seconds() - cpu_begin;
   }
 
   BenchShape shape_;
@@ -229,19 +275,21 @@ class BenchModel {
   View x_, branch_, qkv_, q_, attended_, gate_up_, acted_, last_, logits_, rope_;
   int64_t max_tokens_ = 1, max_seqs_ = 1, max_len_ = 1, blocks_per_seq_ = 1;
   std::vector<int32_t> ids_, positions_, slots_, q_begin_, kv_len_, table_, table_rows_, last_rows_;
-  std::array<double, kKinds> seconds_ = {};
+  std::array<OpTime, kKinds> times_ = {};
 };
 
-double total(const std::array<double, kKinds>& seconds) {
-  return std::accumulate(seconds.begin(), seconds.end(), 0.0);
+double cpu_total(const std::array<OpTime, kKinds>& times) {
+  double total = 0;
+  for (const OpTime& time : times) total += time.cpu_seconds;
+  return total;
 }
 
 void bench_step(BenchModel& model, const BenchStep& step, int repeats, OpsBenchReport& report) {
   model.run(step);
-  std::array<double, kKinds> best = model.run(step);
+  std::array<OpTime, kKinds> best = model.run(step);
   for (int i = 1; i < repeats; ++i) {
-    const std::array<double, kKinds> next = model.run(step);
-    if (total(next) < total(best)) best = next;
+    const std::array<OpTime, kKinds> next = model.run(step);
+    if (cpu_total(next) < cpu_total(best)) best = next;
   }
   OpsBenchRow whole;
   whole.step = step;
@@ -251,10 +299,12 @@ void bench_step(BenchModel& model, const BenchStep& step, int repeats, OpsBenchR
     OpsBenchRow& row = rows[static_cast<size_t>(kind)];
     row.step = step;
     row.op = kNames[static_cast<size_t>(kind)];
-    row.seconds = best[static_cast<size_t>(kind)];
+    row.seconds = best[static_cast<size_t>(kind)].seconds;
+    row.cpu_seconds = best[static_cast<size_t>(kind)].cpu_seconds;
     row.floor_seconds =
         std::max(row.bytes / report.read_bandwidth, row.flops / report.product_rate);
     whole.seconds += row.seconds;
+    whole.cpu_seconds += row.cpu_seconds;
     whole.bytes += row.bytes;
     whole.flops += row.flops;
     whole.floor_seconds += row.floor_seconds;
@@ -264,6 +314,42 @@ void bench_step(BenchModel& model, const BenchStep& step, int repeats, OpsBenchR
 }
 
 }  // namespace
+
+Result<ops::WeightFormat> bench_format(const std::string& name, int64_t in) {
+  using ops::Codes;
+  using ops::Offset;
+  using ops::ScaleType;
+  constexpr ops::WeightFormat kQ5 = {.codes = Codes::kI8, .scale = ScaleType::kF16, .group = 32};
+  const bool has_superblocks = in % 256 == 0;
+  if (name == "wide") return ops::WeightFormat{};
+  if (name == "q4_0") {
+    return ops::WeightFormat{
+        .codes = Codes::kU4, .scale = ScaleType::kF16, .group = 32, .offset = Offset::kMiddle};
+  }
+  if (name == "q4_1") {
+    return ops::WeightFormat{
+        .codes = Codes::kU4, .scale = ScaleType::kF16, .group = 32, .offset = Offset::kMinimum};
+  }
+  if (name == "q4_k") {
+    if (!has_superblocks) return kQ5;
+    return ops::WeightFormat{
+        .codes = Codes::kU4, .scale = ScaleType::kF32, .group = 32, .offset = Offset::kMinimum};
+  }
+  if (name == "q5_0" || name == "q8_0") return kQ5;
+  if (name == "q6_k") {
+    if (!has_superblocks) return kQ5;
+    return ops::WeightFormat{.codes = Codes::kI8, .scale = ScaleType::kF32, .group = 16};
+  }
+  if (name == "mxfp4") {
+    return ops::WeightFormat{.codes = Codes::kU4,
+                             .scale = ScaleType::kE8M0,
+                             .group = 32,
+                             .table = ops::CodeTable::kE2M1};
+  }
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("'{}' is none of wide, q4_0, q4_1, q4_k, q5_0, q6_k, q8_0, mxfp4", name),
+              "weights");
+}
 
 Result<OpsBenchReport> bench_ops(const OpsBenchArgs& args) {
   RUDDER_TRY(auto ops, make_cpu_ops(args.ops));
@@ -294,14 +380,15 @@ std::string to_table(const OpsBenchReport& report) {
   const BenchStep* last = nullptr;
   for (const OpsBenchRow& row : report.rows) {
     if (last == nullptr || row.op == kNames[0]) {
-      out += fmt::format("\n{} x {} tokens after {}\n{:<16}{:>10}{:>10}{:>10}{:>10}{:>8}\n",
-                         row.step.num_seqs, row.step.q_len, row.step.context, "op", "ms", "MB",
-                         "GB/s", "GFLOP/s", "floor");
+      out += fmt::format("\n{} x {} tokens after {}\n{:<16}{:>10}{:>10}{:>10}{:>10}{:>10}{:>8}\n",
+                         row.step.num_seqs, row.step.q_len, row.step.context, "op", "ms", "CPU ms",
+                         "MB", "GB/s", "GFLOP/s", "floor");
     }
     last = &row.step;
-    out += fmt::format("{:<16}{:>10.3f}{:>10.1f}{:>10.1f}{:>10.0f}{:>7.0f}%\n", row.op,
-                       row.seconds * 1e3, row.bytes * 1e-6, row.bytes / row.seconds * 1e-9,
-                       row.flops / row.seconds * 1e-9, 100 * row.floor_seconds / row.seconds);
+    out += fmt::format("{:<16}{:>10.3f}{:>10.3f}{:>10.1f}{:>10.1f}{:>10.0f}{:>7.0f}%\n", row.op,
+                       row.seconds * 1e3, row.cpu_seconds * 1e3, row.bytes * 1e-6,
+                       row.bytes / row.seconds * 1e-9, row.flops / row.seconds * 1e-9,
+                       100 * row.floor_seconds / row.seconds);
     if (row.op == "step") {
       out += fmt::format("{:.1f} tokens/s\n",
                          static_cast<double>(row.step.num_seqs * row.step.q_len) / row.seconds);

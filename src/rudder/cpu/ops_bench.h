@@ -22,7 +22,13 @@ struct BenchShape {
   int64_t vocab = 151936;
   int64_t num_layers = 24;
   bool qkv_bias = true;
+  std::string weights = "wide";  // bench_format
 };
+
+// How its products are stored, by the name that GGUF files have for it ("q4_0", "q4_1", "q4_k",
+// "q5_0", "q6_k", "q8_0", "mxfp4") or "wide". Inputs that K types cannot group are q5_0, as
+// llama.cpp has it.
+Result<ops::WeightFormat> bench_format(const std::string& name, int64_t in);
 
 // One kind of step: `num_seqs` sequences of `q_len` new tokens each after `context` cached ones;
 // logits for the last token of each.
@@ -36,7 +42,7 @@ struct OpsBenchArgs {
   BenchShape shape;
   CpuOpsSettings ops;
   std::vector<BenchStep> steps = {{1, 1, 128}, {16, 1, 128}, {1, 128, 0}, {1, 512, 0}};
-  int repeats = 5;  // of each step, after one that warms up; the fastest counts
+  int repeats = 5;  // of each step, after one that warms up; the one of least CPU time counts
 };
 
 // One op, or "step", of one kind of step, summed over the layers.
@@ -44,6 +50,7 @@ struct OpsBenchRow {
   BenchStep step;
   std::string op;
   double seconds = 0;
+  double cpu_seconds = 0;    // of all threads
   double bytes = 0;          // that must be read or written once
   double flops = 0;          // of products
   double floor_seconds = 0;  // the larger of bytes and flops over their ceilings

@@ -71,6 +71,7 @@ struct LinearWeight {
   int64_t bytes = 0;  // of device memory that one product reads
   WeightFormat format = {};
   InputForm input = InputForm::kAct;  // that the product takes
+  bool rounds_x = false;  // the product rounds each row itself, to I8 in groups (kI8InputGroup)
   // What adapters add to the product; null: no adapter changes it. linear() does not read it.
   std::shared_ptr<const AdapterWeights> adapters = {};
 };

@@ -79,6 +79,13 @@ inline bool may_take(const WeightFormat& format, InputForm form) {
   return form == InputForm::kAct || (format.codes == Codes::kF8E4M3 && format.group == 0);
 }
 
+// Products of integer codes may round a row of x to I8 (LinearWeight.rounds_x). So many inputs
+// share a scale: with m = max |x| in f32, x becomes (m / 127) * (x * (127 / m), rounded to nearest
+// even), and 0 where m is below the least. A row with a NaN or an infinity has NaN in its products.
+// Whether a row is rounded depends on the weight alone.
+inline constexpr int64_t kI8InputGroup = 32;
+inline constexpr float kLeastI8Input = 0x1p-100f;
+
 // For people: "BF16", "F8_E4M3", "U4 in groups of 32".
 std::string format_name(const WeightFormat& format);
 

@@ -84,7 +84,27 @@ OpsConformance::Linear OpsConformance::random_linear(std::span<const int64_t> ou
   return linear;
 }
 
+// By the formula of ops::kI8InputGroup.
+Matrix OpsConformance::rounded_to_i8(Matrix x) {
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t begin = 0; begin < x.cols; begin += ops::kI8InputGroup) {
+      const int64_t end = std::min(begin + ops::kI8InputGroup, x.cols);
+      float most = 0;
+      for (int64_t c = begin; c < end; ++c) {
+        most = std::max(most, static_cast<float>(std::abs(x.at(r, c))));
+      }
+      const float by = most < ops::kLeastI8Input ? 0 : 127.0f / most;
+      for (int64_t c = begin; c < end; ++c) {
+        const float code = std::nearbyint(static_cast<float>(x.at(r, c)) * by);
+        x.at(r, c) = double{most / 127.0f} * double{code};
+      }
+    }
+  }
+  return x;
+}
+
 OpsConformance::Operand OpsConformance::operand_of(const View& x, const ops::LinearWeight& weight) {
+  if (weight.rounds_x) return {x, {}, rounded_to_i8(read(x))};
   if (weight.input == ops::InputForm::kAct) {
     return {x, {}, rounded(read(x), stores_fp8() ? act_ : wide_dtype())};
   }

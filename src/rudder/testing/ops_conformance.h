@@ -79,6 +79,7 @@ class OpsConformance : public ::testing::TestWithParam<Backend> {
     tensor::View scale;
     Matrix exact;
   };
+  static Matrix rounded_to_i8(Matrix x);
   Operand operand_of(const tensor::View& x, const ops::LinearWeight& weight);
   // Rounds each row of `width` values to F8E4M3 times a power of two, its largest to 448 times
   // that.
