@@ -26,7 +26,7 @@ struct PolicyIdentity {
   bool operator==(const PolicyIdentity&) const = default;
 };
 // Raised when our own kernels of products change, or how all are measured.
-constexpr int kOwnKernelsVersion = 9;
+constexpr int kOwnKernelsVersion = 10;
 
 struct PolicyKey {
   int64_t out = 0;
@@ -47,11 +47,12 @@ enum class ProductKernel : uint8_t {
   kUnit,   // the library's; fp8 scales are applied by a kernel of ours after it
   kOuter,  // the library's, with fp8 scales
   kRing,   // our own, whose weights are fetched ahead
+  kTile,   // our own, for many tokens, with the sums of kRing
 };
 
 struct PolicyEntry {
   ProductKernel kernel = ProductKernel::kUnit;
-  // The library's; of kGemv its variant, of kRing its shape, then zeros.
+  // The library's; of kGemv its variant, of kRing and kTile its shape, then zeros.
   std::array<uint64_t, 8> algorithm = {};
   double microseconds = 0;  // with a pause after it; 0: not measured
 };

@@ -9,6 +9,7 @@
 #include "rudder/cuda/kernels/products/gemv.h"
 #include "rudder/cuda/kernels/products/linear_epilogue.h"
 #include "rudder/cuda/kernels/products/ring_product.h"
+#include "rudder/cuda/kernels/products/tile_product.h"
 
 namespace rudder::cuda {
 
@@ -22,9 +23,26 @@ constexpr int64_t kMostTokensForAll = int64_t{1} << 15;
 constexpr int64_t kTokensToAskFor[] = {256, 64, 1024, 16, kMostTokensForAll};
 
 constexpr int kRingGuesses = 4;
+constexpr int kFixedGuesses = 12;
 
 RingShape ring_shape(const PolicyEntry& entry) {
   return {static_cast<int32_t>(entry.algorithm[0]), static_cast<int32_t>(entry.algorithm[1])};
+}
+
+PolicyEntry entry_of(const RingShape& shape) {
+  return {ProductKernel::kRing,
+          {static_cast<uint64_t>(shape.rows), static_cast<uint64_t>(shape.splits)},
+          0};
+}
+TileShape tile_shape(const PolicyEntry& entry) {
+  return {static_cast<int32_t>(entry.algorithm[0]), static_cast<int32_t>(entry.algorithm[1]),
+          entry.algorithm[2] != 0, entry.algorithm[3] != 0};
+}
+PolicyEntry entry_of(const TileShape& shape) {
+  return {ProductKernel::kTile,
+          {static_cast<uint64_t>(shape.rows), static_cast<uint64_t>(shape.splits),
+           uint64_t{shape.side_by_side}, uint64_t{shape.in_pairs}},
+          0};
 }
 
 Result<void> launched(cudaError_t error, const char* kernel) {
@@ -34,9 +52,12 @@ Result<void> launched(cudaError_t error, const char* kernel) {
 
 }  // namespace
 
-Result<std::unique_ptr<ShapeKernels>> ShapeKernels::make(const Device& device,
-                                                         const PolicyKey& key) {
-  std::unique_ptr<ShapeKernels> shape_kernels(new ShapeKernels(device, key));
+Result<std::unique_ptr<ShapeKernels>> ShapeKernels::make(const Device& device, const PolicyKey& key,
+                                                         bool fixes_order) {
+  const bool is_fp8 = key.dtype == DType::kF8E4M3;
+  const int32_t splits =
+      fixes_order && gemv_takes(key.in, is_fp8) ? fixed_splits(key.out, key.in, is_fp8) : 0;
+  std::unique_ptr<ShapeKernels> shape_kernels(new ShapeKernels(device, key, splits));
   ProductShape shape{key.out, key.in, key.dtype, key.out_dtype, false, ScaleMode::kUnit};
   // Into f32 the library has no bias of bf16, and before the scales a bias is not the bias.
   shape.bias = key.bias && key.out_dtype == DType::kBF16 && !shape_kernels->is_fp8();
@@ -57,7 +78,25 @@ Result<void> ShapeKernels::add_candidates(Product& product, ProductKernel kernel
   return {};
 }
 
+std::vector<PolicyEntry> ShapeKernels::fixed_candidates(int64_t bucket, int most) const {
+  std::vector<PolicyEntry> out;
+  const GemvParams product = own_params({.tokens = bucket});
+  const auto is_enough = [&] { return static_cast<int>(out.size()) == most; };
+  for (int n = 0; bucket <= kRingMaxTokens && !is_enough(); ++n) {
+    const RingShape shape = guess_ring_shape(product, device_.num_sms, n);
+    if (shape.rows == 0) break;
+    if (shape.splits == fixed_splits_) out.push_back(entry_of(shape));
+  }
+  for (int n = 0; bucket > kRingMaxTokens && !is_enough(); ++n) {
+    const TileShape shape = guess_tile_shape(product, fixed_splits_, device_.num_sms, n);
+    if (shape.rows == 0) break;
+    out.push_back(entry_of(shape));
+  }
+  return out;
+}
+
 Result<std::vector<PolicyEntry>> ShapeKernels::candidates(int64_t bucket, int max_algorithms) {
+  if (has_fixed_order()) return fixed_candidates(bucket, std::min(max_algorithms, kFixedGuesses));
   std::vector<PolicyEntry> out;
   if (bucket <= kGemvMaxTokens && gemv_takes(key_.in, is_fp8())) {
     for (uint64_t variant = 0; variant < static_cast<uint64_t>(gemv_variants(bucket)); ++variant) {
@@ -69,9 +108,7 @@ Result<std::vector<PolicyEntry>> ShapeKernels::candidates(int64_t bucket, int ma
     const GemvParams product = own_params({.tokens = bucket});
     const RingShape shape = guess_ring_shape(product, device_.num_sms, n);
     if (!ring_takes(product, shape)) break;
-    out.push_back({ProductKernel::kRing,
-                   {static_cast<uint64_t>(shape.rows), static_cast<uint64_t>(shape.splits)},
-                   0});
+    out.push_back(entry_of(shape));
   }
   RUDDER_TRY_VOID(add_candidates(*unit_, ProductKernel::kUnit, bucket, max_algorithms, out));
   if (outer_ != nullptr && max_algorithms > 1) {
@@ -111,6 +148,11 @@ Result<std::vector<PolicyEntry>> ShapeKernels::candidates_for_all(int max_algori
 
 bool ShapeKernels::settle(int64_t bucket, const PolicyEntry& entry) {
   RUDDER_CHECK(bucket_index(bucket) < kNumTokenBuckets, "{} tokens", bucket);
+  if (has_fixed_order()) {
+    const bool is_ours =
+        entry.kernel == ProductKernel::kRing || entry.kernel == ProductKernel::kTile;
+    if (!is_ours || entry.algorithm[1] != static_cast<uint64_t>(fixed_splits_)) return false;
+  }
   if (entry.kernel == ProductKernel::kGemv) {
     if (bucket > kGemvMaxTokens || !gemv_takes(key_.in, is_fp8()) ||
         entry.algorithm[0] >= static_cast<uint64_t>(gemv_variants(bucket))) {
@@ -118,6 +160,8 @@ bool ShapeKernels::settle(int64_t bucket, const PolicyEntry& entry) {
     }
   } else if (entry.kernel == ProductKernel::kRing) {
     if (!ring_takes(own_params({.tokens = bucket}), ring_shape(entry))) return false;
+  } else if (entry.kernel == ProductKernel::kTile) {
+    if (!tile_takes(own_params({.tokens = bucket}), tile_shape(entry))) return false;
   } else {
     Product* product = entry.kernel == ProductKernel::kOuter ? outer_.get() : unit_.get();
     const Product::Algorithm algorithm{entry.algorithm};
@@ -163,6 +207,10 @@ Result<bool> ShapeKernels::run(const Args& args, const PolicyEntry& entry) {
     RUDDER_TRY_VOID(run_own(args, entry));
     return false;
   }
+  if (entry.kernel == ProductKernel::kTile) {
+    RUDDER_TRY_VOID(run_tiles(args, entry));
+    return false;
+  }
   Product& product = entry.kernel == ProductKernel::kOuter ? *outer_ : *unit_;
   const Product::Operands operands{.x = args.x,
                                    .weight = args.weight,
@@ -203,6 +251,16 @@ Result<void> ShapeKernels::run_own(const Args& args, const PolicyEntry& entry) {
   }
   params.variant = static_cast<int32_t>(entry.algorithm[0]);
   return launched(launch_gemv(params, device_.stream), "gemv");
+}
+
+// A soft-cap has a pass of its own: y is f32 then, so the bits are those of kRing.
+Result<void> ShapeKernels::run_tiles(const Args& args, const PolicyEntry& entry) {
+  RUDDER_CHECK(args.softcap == 0.0f || key_.out_dtype == DType::kF32);
+  GemvParams params = own_params(args);
+  params.softcap = 0.0f;
+  RUDDER_TRY_VOID(launched(
+      launch_tile_product(params, tile_shape(entry), device_.num_sms, device_.stream), "tile"));
+  return finish(args, false, false);
 }
 
 Result<void> ShapeKernels::finish(const Args& args, bool scale, bool bias) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "rudder/cuda/kernels/device_barrier.cuh"
+#include "rudder/cuda/kernels/wgmma.cuh"
 
 namespace rudder::cuda {
 
@@ -21,10 +22,27 @@ __device__ __forceinline__ void fetch(uint32_t to, const TensorMap& map, int32_t
       "l"(reinterpret_cast<uint64_t>(&map)), "r"(column), "r"(row), "r"(barrier), "l"(policy)
       : "memory");
 }
+// The same into all blocks of the cluster that `mask` has, at the same place, each with its
+// barrier.
+__device__ __forceinline__ void fetch_for(uint16_t mask, uint32_t to, const TensorMap& map,
+                                          int32_t column, int32_t row, uint32_t barrier,
+                                          uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(to),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(column), "r"(row), "r"(barrier), "h"(mask),
+      "l"(policy)
+      : "memory");
+}
+// At a barrier of another block of the cluster; an address of shared_of_rank().
+__device__ __forceinline__ void barrier_arrive_at_rank(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
+               : "memory");
+}
 __device__ __forceinline__ void prefetch_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(&map)) : "memory");
 }
-// What stays in L2: weights are read once, tokens by every block.
+// What stays in L2: what is read once does not, what every block reads does.
 __device__ __forceinline__ uint64_t evict_first() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -33,6 +51,12 @@ __device__ __forceinline__ uint64_t evict_first() {
 __device__ __forceinline__ uint64_t evict_last() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+__device__ __forceinline__ uint64_t evict_normal() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 
@@ -71,6 +95,28 @@ struct RingWalk {
     }
     return true;
   }
+};
+
+// operand_by_rows() of an address, of which a turn works out the low half alone.
+class SlotOperand {
+ public:
+  SlotOperand() = default;
+  __device__ explicit SlotOperand(uint32_t address)
+      : low_(static_cast<uint32_t>(operand_by_rows(address))) {
+    asm volatile("" : "+r"(low_));  // nor is this worked out again in every turn
+  }
+  __device__ __forceinline__ SlotOperand of(const FetchRing& ring, int32_t slot) const {
+    SlotOperand other;
+    other.low_ = low_ + static_cast<uint32_t>(slot) * (ring.slot_bytes >> 4);
+    return other;
+  }
+  __device__ __forceinline__ uint64_t advanced(uint32_t bytes) const {
+    constexpr uint64_t kHigh = uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32;
+    return kHigh | (low_ + (bytes >> 4));
+  }
+
+ private:
+  uint32_t low_;
 };
 
 }  // namespace rudder::cuda
