@@ -159,9 +159,9 @@ class Bench {
           fmt::print("DIFFERS {} from {} [{} x {}] {} tokens from {}\n", name, who, c.out, c.in,
                      tokens, first);
         };
-        for (const int way : {0, 1, 2}) {
+        for (const bool side_by_side : {false, true}) {
           for (const int32_t rows : kTileRows) {
-            const TileShape tile{rows, splits, way == 1, way == 2};
+            const TileShape tile{rows, splits, side_by_side};
             if (!tile_takes(all, tile)) continue;
             for (const int64_t tokens : {c.tokens, int64_t{1}, int64_t{65}, int64_t{129}}) {
               compare(name_of(tile), c.tokens - tokens, tokens, [&](const GemvParams& p) {

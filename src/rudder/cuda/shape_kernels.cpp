@@ -36,12 +36,12 @@ PolicyEntry entry_of(const RingShape& shape) {
 }
 TileShape tile_shape(const PolicyEntry& entry) {
   return {static_cast<int32_t>(entry.algorithm[0]), static_cast<int32_t>(entry.algorithm[1]),
-          entry.algorithm[2] != 0, entry.algorithm[3] != 0};
+          entry.algorithm[2] != 0};
 }
 PolicyEntry entry_of(const TileShape& shape) {
   return {ProductKernel::kTile,
           {static_cast<uint64_t>(shape.rows), static_cast<uint64_t>(shape.splits),
-           uint64_t{shape.side_by_side}, uint64_t{shape.in_pairs}},
+           uint64_t{shape.side_by_side}},
           0};
 }
 

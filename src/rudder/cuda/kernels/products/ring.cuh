@@ -22,23 +22,6 @@ __device__ __forceinline__ void fetch(uint32_t to, const TensorMap& map, int32_t
       "l"(reinterpret_cast<uint64_t>(&map)), "r"(column), "r"(row), "r"(barrier), "l"(policy)
       : "memory");
 }
-// The same into all blocks of the cluster that `mask` has, at the same place, each with its
-// barrier.
-__device__ __forceinline__ void fetch_for(uint16_t mask, uint32_t to, const TensorMap& map,
-                                          int32_t column, int32_t row, uint32_t barrier,
-                                          uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(to),
-      "l"(reinterpret_cast<uint64_t>(&map)), "r"(column), "r"(row), "r"(barrier), "h"(mask),
-      "l"(policy)
-      : "memory");
-}
-// At a barrier of another block of the cluster; an address of shared_of_rank().
-__device__ __forceinline__ void barrier_arrive_at_rank(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
-               : "memory");
-}
 __device__ __forceinline__ void prefetch_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(&map)) : "memory");
 }

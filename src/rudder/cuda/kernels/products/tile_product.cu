@@ -33,15 +33,11 @@ constexpr int kTallest = 8;
 constexpr int kFp8Chunks = 4;  // as of ring_product.cu
 
 struct TileParams {
-  TensorMap weight;  // boxes of 128 bytes of as many rows as a tile has, or half where it is shared
-  TensorMap x;       // boxes of 128 bytes of kTileTokens rows, or half
+  TensorMap weight;  // boxes of 128 bytes of as many rows as a tile has
+  TensorMap x;       // boxes of 128 bytes of kTileTokens rows
   GemvParams asked;
   int32_t splits = 1;
-  // Blocks of a cluster whose tiles lie beside one another: 2 along the tokens, which share rows of
-  // the weight, or along the rows, which share tokens; else 1. What is shared each brings half of.
-  int32_t along_tokens = 1;
-  int32_t along_rows = 1;
-  int32_t token_tiles = 0;  // of a cluster, each along_tokens of a block
+  int32_t token_tiles = 0;
   int32_t row_tiles = 0;
   int32_t chunks = 0;       // of a row
   int32_t part_chunks = 0;  // of a part of a row, but for the last one
@@ -84,10 +80,9 @@ class TileProduct {
       first_chunk_ = part_ * p.part_chunks;
       num_chunks_ = max(0, min(p.part_chunks, p.chunks - first_chunk_));
     } else {
-      const int pair = p.along_tokens * p.along_rows;
-      part_ = pair > 1 ? block & 1 : 0;
-      first_tile_ = block >> (pair - 1);
-      tile_step_ = static_cast<int>(gridDim.x) >> (pair - 1);
+      part_ = 0;
+      first_tile_ = block;
+      tile_step_ = static_cast<int>(gridDim.x);
       first_chunk_ = 0;
       num_chunks_ = p.chunks;
     }
@@ -96,8 +91,7 @@ class TileProduct {
   __device__ void init() const {
     for (int32_t i = 0; i < p_.slots; ++i) {
       barrier_init(barrier_of(slots_.full, i), 1);
-      barrier_init(barrier_of(read_, i),
-                   static_cast<uint32_t>(kMmaThreads / 32 * p_.along_tokens * p_.along_rows));
+      barrier_init(barrier_of(read_, i), kMmaThreads / 32);
     }
     if constexpr (kParts == Parts::kSideBySide) {
       barrier_init(sums_come_, 1);
@@ -110,31 +104,18 @@ class TileProduct {
   // By one lane. No kernel writes weights: those of the first slots are on their way before the
   // last kernel ends.
   __device__ void fetch_all() const {
-    constexpr uint16_t kBoth = 3;
     const bool read_once = p_.asked.tokens <= kTileTokens;
     const uint64_t weight_policy = read_once ? evict_first() : evict_normal();
     const uint64_t token_policy = read_once ? evict_last() : evict_normal();
     const auto fetch_weight = [&](const Tile& tile, int i, int slot) {
       const uint32_t full = barrier_of(slots_.full, slot);
-      const uint32_t to = slots_.slot(slot) + kTokenBytes;
       barrier_expect(full, kBytes);
-      if (p_.along_tokens > 1) {
-        const int half = part_ * kRows / 2;
-        fetch_for(kBoth, to + half * kChunkBytes, p_.weight, column_of(i), tile.row + half, full,
-                  weight_policy);
-      } else {
-        fetch(to, p_.weight, column_of(i), tile.row, full, weight_policy);
-      }
+      fetch(slots_.slot(slot) + kTokenBytes, p_.weight, column_of(i), tile.row, full,
+            weight_policy);
     };
     const auto fetch_tokens = [&](const Tile& tile, int i, int slot) {
-      const uint32_t full = barrier_of(slots_.full, slot);
-      if (p_.along_rows > 1) {
-        const int half = part_ * kTileTokens / 2;
-        fetch_for(kBoth, slots_.slot(slot) + half * kChunkBytes, p_.x, column_of(i),
-                  tile.token + half, full, token_policy);
-      } else {
-        fetch(slots_.slot(slot), p_.x, column_of(i), tile.token, full, token_policy);
-      }
+      fetch(slots_.slot(slot), p_.x, column_of(i), tile.token, barrier_of(slots_.full, slot),
+            token_policy);
     };
     const Tile first = tile_at(first_tile_);
     const int ahead = min(p_.slots, num_chunks_);
@@ -227,18 +208,13 @@ class TileProduct {
   __device__ int num_tiles() const {
     return p_.token_tiles * p_.row_tiles;
   }
-  // The block's of a cluster's: bands of kTallest tiles of tokens, and in a band along the tokens
-  // first.
+  // Bands of kTallest tiles of tokens, and in a band along the tokens first.
   __device__ Tile tile_at(int i) const {
-    const int highest = kTallest / p_.along_tokens;
-    const int in_band = highest * p_.row_tiles;
+    const int in_band = kTallest * p_.row_tiles;
     const int band = i / in_band;
-    const int tall = min(highest, p_.token_tiles - band * highest);
+    const int tall = min(kTallest, p_.token_tiles - band * kTallest);
     const int at = i - band * in_band;
-    const int token = (band * highest + at % tall) * p_.along_tokens;
-    const int row = at / tall * p_.along_rows;
-    return {(token + (p_.along_tokens > 1 ? part_ : 0)) * kTileTokens,
-            (row + (p_.along_rows > 1 ? part_ : 0)) * kRows};
+    return {(band * kTallest + at % tall) * kTileTokens, at / tall * kRows};
   }
   __device__ int tokens_of(const Tile& tile) const {
     return min(kTileTokens, p_.asked.tokens - tile.token);
@@ -288,11 +264,7 @@ class TileProduct {
   __device__ __forceinline__ void add_chunks(float (&sums)[kSums], int count) {
     uint32_t given_up = 0;
     const auto give_up = [&] {
-      if (threadIdx.x % 32 != 0) return;
-      barrier_arrive(given_up);
-      if (kParts != Parts::kSideBySide && p_.along_tokens * p_.along_rows > 1) {
-        barrier_arrive_at_rank(shared_of_rank(given_up, static_cast<uint32_t>(part_ ^ 1)));
-      }
+      if (threadIdx.x % 32 == 0) barrier_arrive(given_up);
     };
     const SlotOperand tokens(slots_.slots + group() * kGroupTokens * kChunkBytes);
     const SlotOperand weights(slots_.slots + kTokenBytes);
@@ -488,7 +460,7 @@ class TileProduct {
   float* scales_;  // of the thread's warpgroup
   float* biases_;
   RingWalk at_;  // of the warps that multiply: what is read next
-  int part_;     // of the sums, of a pair which block
+  int part_;
   int first_tile_;
   int tile_step_;
   int first_chunk_;
@@ -502,13 +474,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   using Tiles = TileProduct<kRows, kFp8, kParts>;
   Tiles product(p, shared);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
-  const bool is_pair = kParts != Parts::kSideBySide && p.along_tokens * p.along_rows > 1;
   if (threadIdx.x == 0) product.init();
   __syncthreads();
-  if (is_pair) {  // the other one's barriers are there
-    cluster_arrive();
-    cluster_wait();
-  }
   if (warp >= kFetchWarp) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kFetchRegisters));
     if (warp == kFetchWarp && threadIdx.x % 32 == 0) {
@@ -538,10 +505,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   }
   if constexpr (kParts == Parts::kSideBySide) product.write_sums();
-  if (is_pair) {  // neither ends before the other one has told it what it has read
-    __syncwarp();
-    cluster_barrier();
-  }
 }
 
 int32_t over(int64_t dividend, int64_t divisor) {  // rounded up
@@ -556,10 +519,10 @@ cudaError_t launch_parts(const TileParams& p, int32_t num_sms, cudaStream_t stre
   if (error != cudaSuccess) return error;
   constexpr bool kSideBySide = kParts == Parts::kSideBySide;
   const int32_t tiles = p.row_tiles * p.token_tiles;
-  const int32_t cluster = kSideBySide ? p.splits : p.along_tokens * p.along_rows;
-  const int32_t clusters = kSideBySide ? tiles : std::min(tiles, num_sms / cluster);
-  return launch_pdl_cluster(kernel, dim3(static_cast<unsigned>(clusters * cluster)), dim3(kThreads),
-                            kSharedBytes, static_cast<unsigned>(cluster), stream, p);
+  const int32_t blocks = kSideBySide ? tiles * p.splits : std::min(tiles, num_sms);
+  return launch_pdl_cluster(kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
+                            kSharedBytes, kSideBySide ? static_cast<unsigned>(p.splits) : 1, stream,
+                            p);
 }
 
 template <int kRows, bool kFp8>
@@ -612,15 +575,13 @@ cudaError_t launch_tile_product(const GemvParams& product, const TileShape& shap
   TileParams p;
   p.asked = product;
   p.splits = shape.splits;
-  if (shape.in_pairs) (product.tokens > kTileTokens ? p.along_tokens : p.along_rows) = 2;
-  p.token_tiles = over(product.tokens, int64_t{kTileTokens} * p.along_tokens);
-  p.row_tiles = over(product.out, int64_t{shape.rows} * p.along_rows);
+  p.token_tiles = over(product.tokens, kTileTokens);
+  p.row_tiles = over(product.out, shape.rows);
   p.chunks = over(product.in * (product.is_fp8 ? 1 : 2), kChunkBytes);
   p.part_chunks = over(p.chunks, p.splits);
   p.slots = std::min(kMostSlots, kSlotBytes / ((kTileTokens + shape.rows) * kChunkBytes));
-  if (!encode_rows(encode, product.weight, product.out, product, shape.rows / p.along_tokens,
-                   p.weight) ||
-      !encode_rows(encode, product.x, product.tokens, product, kTileTokens / p.along_rows, p.x)) {
+  if (!encode_rows(encode, product.weight, product.out, product, shape.rows, p.weight) ||
+      !encode_rows(encode, product.x, product.tokens, product, kTileTokens, p.x)) {
     return cudaErrorInvalidValue;
   }
   return product.is_fp8 ? launch_rows<true>(shape, p, num_sms, stream)

@@ -24,13 +24,8 @@ int64_t cycles(const GemvParams& product, const TileShape& shape, int32_t num_sm
   constexpr int64_t kMemoryBytes = 2400;  // a cycle
   const int64_t chunks = ratio_up(row_bytes(product), kRingChunkBytes);
   const int64_t token_tiles = ratio_up(product.tokens, kTileTokens);
-  int64_t tiles = ratio_up(product.out, shape.rows) * token_tiles;
-  int64_t rows = kTileTokens + shape.rows;  // that a block asks L2 for
-  if (shape.in_pairs) {
-    tiles = token_tiles > 1 ? ratio_up(product.out, shape.rows) * ratio_up(token_tiles, 2) * 2
-                            : ratio_up(product.out, 2 * int64_t{shape.rows}) * 2;
-    rows -= (token_tiles > 1 ? shape.rows : kTileTokens) / 2;
-  }
+  const int64_t tiles = ratio_up(product.out, shape.rows) * token_tiles;
+  const int64_t rows = kTileTokens + shape.rows;  // that a block asks L2 for
   // Clusters of four lie in groups of multiprocessors, which leaves some idle.
   const int64_t at_once = shape.side_by_side
                               ? (shape.splits > 2 ? num_sms * 10 / 11 : num_sms) / shape.splits
@@ -68,12 +63,11 @@ TileShape guess_tile_shape(const GemvParams& product, int32_t splits, int32_t nu
     TileShape shape;
     int64_t cycles = 0;
   };
-  std::array<Guess, 3 * std::size(kTileRows)> guesses;
+  std::array<Guess, 2 * std::size(kTileRows)> guesses;
   size_t count = 0;
   for (const int32_t rows : kTileRows) {
-    for (const TileShape& shape :
-         {TileShape{rows, splits, false, true}, TileShape{rows, splits, false, false},
-          TileShape{rows, splits, true, false}}) {
+    for (const bool side_by_side : {false, true}) {
+      const TileShape shape{rows, splits, side_by_side};
       if (!tile_takes(product, shape)) continue;
       guesses[count++] = {shape, cycles(product, shape, num_sms)};
     }
@@ -89,7 +83,7 @@ bool tile_takes(const GemvParams& p, const TileShape& shape) {
   };
   return is_made_of_pieces(p) && p.softcap == 0.0f && is_one_of(kTileRows, shape.rows) &&
          is_one_of(kRingSplits, shape.splits) && (shape.splits > 1 || !shape.side_by_side) &&
-         !(shape.side_by_side && shape.in_pairs) && shape.rows <= most_rows(p, shape);
+         shape.rows <= most_rows(p, shape);
 }
 
 }  // namespace rudder::cuda

@@ -19,12 +19,9 @@ struct TileShape {
   int32_t splits = 1;  // of `in`, as of a RingShape
   // The blocks of a cluster have a part each; else a block takes the parts in turn.
   bool side_by_side = false;
-  // Two blocks, else on their own, bring together what their tiles share.
-  bool in_pairs = false;
 
   bool operator==(const TileShape& other) const {
-    return rows == other.rows && splits == other.splits && side_by_side == other.side_by_side &&
-           in_pairs == other.in_pairs;
+    return rows == other.rows && splits == other.splits && side_by_side == other.side_by_side;
   }
 };
 inline constexpr int32_t kTileRows[] = {64, 96, 128, 160, 192, 224, 256};
