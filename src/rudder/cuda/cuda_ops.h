@@ -8,10 +8,11 @@
 // In batch-invariant mode the bits of a row depend neither on the other rows of a call, nor on the
 // row's index among them, nor on how a sequence is cut into steps. The mode fixes the following, at
 // a cost:
-// - Products: a shape of weight has one kernel for any number of tokens: the library's, without
-//   split sums. It is not measured. When the model is loaded, a check multiplies the same rows in
-//   batches of many sizes, and the start fails where bits differ. Without the mode each number of
-//   tokens has the kernel that was fastest, which may split sums.
+// - Products: the order of a sum depends on the shape of the weight alone: kernels of our own take
+//   it, the ring up to 64 tokens and tiles above, whichever cut of theirs was fastest. Rows that
+//   are no whole pieces of 16 bytes are multiplied by one kernel of the library for any number of
+//   tokens, without split sums; it is not measured, but checked on batches of many sizes when the
+//   model is loaded. Without the mode each number of tokens has the kernel that was fastest.
 // - Rounding: where a step may be cut inside an op (StepBounds.cuts_ops), every step rounds to bf16
 //   what the cut one stores; fp8 products are scaled by a kernel of their own.
 // - Attention: one kernel for prompts and decodes, whose tiles of keys begin at multiples of their

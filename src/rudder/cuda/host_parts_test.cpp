@@ -21,6 +21,7 @@
 #include "rudder/cuda/kernels/products/gemv.h"
 #include "rudder/cuda/kernels/products/low_bits.h"
 #include "rudder/cuda/kernels/products/ring_shape.h"
+#include "rudder/cuda/kernels/products/tile_shape.h"
 #include "rudder/cuda/low_weight.h"
 #include "rudder/cuda/product.h"
 #include "rudder/cuda/qkv_params.h"
@@ -150,6 +151,36 @@ TEST(RingShape, DividesWeightsEvenly) {
     }
   }
   EXPECT_EQ(guess_ring_shape({}, kNumSms, 1000), RingShape{});
+}
+
+// There is a way to cut up every product with the splits that its shape has, for few tokens and for
+// many.
+TEST(TileShape, EveryShapeHasWaysWithItsSplits) {
+  constexpr int32_t kNumSms = 132;
+  for (const bool is_fp8 : {false, true}) {
+    for (const auto& [out, in] : std::vector<std::pair<int64_t, int64_t>>{
+             {16, 16}, {1152, 896}, {4608, 3584}, {3584, 18944}, {37888, 3584}, {152064, 3584}}) {
+      const int32_t splits = fixed_splits(out, in, is_fp8);
+      GemvParams product;
+      product.out = out;
+      product.in = in;
+      product.is_fp8 = is_fp8;
+      product.tokens = kRingMaxTokens;
+      bool has_ring = false;
+      for (int n = 0; !has_ring; ++n) {
+        const RingShape shape = guess_ring_shape(product, kNumSms, n);
+        ASSERT_GT(shape.rows, 0) << out << " x " << in;
+        has_ring = shape.splits == splits;
+      }
+      for (const int32_t tokens : {65, 512, 8191}) {
+        product.tokens = tokens;
+        const TileShape shape = guess_tile_shape(product, splits, kNumSms, 0);
+        EXPECT_TRUE(tile_takes(product, shape)) << out << " x " << in;
+        EXPECT_EQ(shape.splits, splits);
+      }
+      EXPECT_EQ(guess_tile_shape(product, splits, kNumSms, 1000), TileShape{});
+    }
+  }
 }
 
 TEST(DeviceStatus, KeepsTheFirstFaultWithOpShapesAndWhatCameBefore) {

@@ -20,7 +20,7 @@ namespace json = boost::json;
 using tensor::DType;
 
 constexpr int kFormat = 1;
-constexpr std::string_view kKernelNames[] = {"gemv", "unit", "outer", "ring", "low"};
+constexpr std::string_view kKernelNames[] = {"gemv", "unit", "outer", "ring", "low", "tile"};
 
 std::string hex(uint64_t value) {
   return fmt::format("{:016x}", value);

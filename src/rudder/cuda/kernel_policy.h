@@ -50,11 +50,12 @@ enum class ProductKernel : uint8_t {
   kOuter,  // the library's, with fp8 scales
   kRing,   // our own, whose weights are fetched ahead
   kLow,    // our own, of low-bit weights
+  kTile,   // our own, for many tokens, with the sums of kRing
 };
 
 struct PolicyEntry {
   ProductKernel kernel = ProductKernel::kUnit;
-  // The library's; of kGemv its variant, of kRing and kLow its shape, then zeros.
+  // The library's; of kGemv its variant, of kRing, kLow and kTile its shape, then zeros.
   std::array<uint64_t, 8> algorithm = {};
   double microseconds = 0;  // with a pause after it; 0: not measured
 };

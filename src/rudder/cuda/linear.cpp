@@ -59,10 +59,12 @@ Result<std::unique_ptr<Linear>> Linear::make(const CublasLtApi& api, const Linea
                                              std::shared_ptr<KernelPolicy> policy) {
   LinearSettings own = settings;
   const bool is_reader = policy != nullptr;
+  // Kernels with a fixed order are measured among themselves.
+  if (own.batch_invariant && !own.policy_path.empty()) own.policy_path += ".invariant";
   if (is_reader) {
     own.tune = false;
   } else {
-    policy = std::make_shared<KernelPolicy>(read_policy(settings.policy_path, identity));
+    policy = std::make_shared<KernelPolicy>(read_policy(own.policy_path, identity));
   }
   std::unique_ptr<Linear> linear(new Linear(api, own, memory, stream, status, std::move(policy)));
   linear->is_reader_ = is_reader;
@@ -184,8 +186,8 @@ Result<ShapeKernels*> Linear::kernels_of(const LinearWeight& weight, DType out_d
     Result<std::unique_ptr<ShapeKernels>> made = ShapeKernels::make(
         {&api_, handle_, stream_, workspace_, settings_.num_sms,
          static_cast<float*>(low_parts_.data), static_cast<uint32_t*>(low_flags_.data)},
-        key);
-    if (made && settings_.batch_invariant) {
+        key, settings_.batch_invariant);
+    if (made && settings_.batch_invariant && !(*made)->has_fixed_order()) {
       const Result<std::vector<PolicyEntry>> candidates = (*made)->candidates_for_all(1);
       if (candidates) {
         (*made)->settle_for_all(candidates->front());
@@ -250,7 +252,8 @@ Result<void> Linear::prepare(std::span<const LinearWeight> linears, const Linear
     RUDDER_TRY_VOID(add_job(weight, DType::kBF16, max_tokens, all));
   }
   if (head != nullptr) RUDDER_TRY_VOID(add_job(*head, DType::kF32, max_rows, all));
-  RUDDER_TRY_VOID(settings_.batch_invariant ? settle_invariant(all) : measure(all));
+  if (settings_.batch_invariant) RUDDER_TRY_VOID(settle_invariant(all));
+  RUDDER_TRY_VOID(measure(all));
   return settings_.loads_all ? load_all(all) : Result<void>();
 }
 
@@ -259,6 +262,7 @@ Result<void> Linear::settle_invariant(std::span<const Job> jobs) {
   constexpr int kMaxAlgorithms = 8;
   RUDDER_TRY(const std::unique_ptr<Tuner> tuner, make_tuner(jobs));
   for (const Job& job : jobs) {
+    if (job.shape_kernels->has_fixed_order()) continue;
     RUDDER_TRY(const std::vector<PolicyEntry> candidates,
                job.shape_kernels->candidates_for_all(kMaxAlgorithms));
     bool is_settled = false;
@@ -283,6 +287,7 @@ Result<void> Linear::measure(std::span<const Job> jobs) {
   Result<std::unique_ptr<Tuner>> tuner(nullptr);
   size_t measured = 0;
   for (const Job& job : jobs) {
+    if (job.shape_kernels->settled_for_all()) continue;
     for (int64_t bucket = 1; bucket <= bucket_of(job.max_tokens); bucket = bucket_of(bucket + 1)) {
       if (settle_as_known(*job.shape_kernels, bucket)) continue;
       if (settings_.tune && tuner && *tuner == nullptr) {
@@ -340,7 +345,8 @@ ProductScales Linear::multiply(const View& x, const View& x_scale, const LinearW
   const auto* w_scales = static_cast<const float*>(stored.scale.data);
   const Result<ShapeKernels*> shape_kernels = kernels_of(weight, y.dtype);
   const int64_t bucket = bucket_of(y.shape[0]);
-  if (shape_kernels && !settings_.batch_invariant && (*shape_kernels)->settled(bucket) == nullptr) {
+  if (shape_kernels && !(*shape_kernels)->settled_for_all() &&
+      (*shape_kernels)->settled(bucket) == nullptr) {
     settle_as_known(**shape_kernels, bucket);
   }
   const Result<bool> left = shape_kernels ? (*shape_kernels)
@@ -378,8 +384,8 @@ void Linear::logits(const ops::LogitsArgs& args) {
 }
 
 std::string Linear::to_table() const {
-  constexpr std::string_view kNames[] = {"gemv", "cublaslt", "cublaslt, scales", "ring",
-                                         "low bits"};
+  constexpr std::string_view kNames[] = {"gemv", "cublaslt", "cublaslt, scales",
+                                         "ring", "low bits", "tile"};
   std::string out;
   for (const auto& [key, shape_kernels] : kernels_) {
     if (shape_kernels->settled_for_all()) {

@@ -1,8 +1,9 @@
 // Linear: the weights of one device and their products. For each shape of weight and each bucket of
 // tokens it uses one kernel, which was fastest when it was measured here (kernel_policy.h): one of
 // our own for few tokens, or cuBLASLt with one of its algorithms. prepare() makes this choice
-// before the first step. In batch-invariant mode a shape has one kernel for any number of
-// tokens. CudaOps owns it; its thread uses it.
+// before the first step. In batch-invariant mode only kernels of our own take part that give an
+// element the same bits in any number of tokens; a shape that they do not take has one kernel of
+// the library for all. CudaOps owns it; its thread uses it.
 #pragma once
 
 #include <map>
@@ -49,7 +50,7 @@ struct LinearSettings {
   tensor::DType dtype = tensor::DType::kBF16;
   std::string policy_path;       // empty: measurements are not kept
   bool tune = true;              // false: the library's first guess
-  bool batch_invariant = false;  // one kernel for each shape, for any tokens; not measured
+  bool batch_invariant = false;  // a shape's sums have one order, for any tokens
   // Of a rank: prepare() runs every kernel once. A library loads one at its first launch, and may
   // wait for the device, which then waits for other ranks.
   bool loads_all = false;

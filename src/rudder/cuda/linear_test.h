@@ -8,12 +8,15 @@
 #include <vector>
 
 #include "rudder/cuda/device_test.h"
+#include "rudder/cuda/kernels/products/gemv.h"
 #include "rudder/cuda/linear.h"
 
 namespace rudder::cuda {
 
 using tensor::DType;
 using tensor::View;
+
+inline constexpr int32_t kNumSms = 132;
 
 struct Case {
   int64_t out = 0;
@@ -69,6 +72,26 @@ class LinearDevice : public DeviceTest {
       expect_quantised(o.w_values, w, c);
     }
     return o;
+  }
+
+  // Of the tokens [first, first + tokens).
+  static GemvParams product(const Case& c, const Operands& o, int64_t first, int64_t tokens,
+                            const View& y) {
+    const CudaWeight& stored = cuda_weight(o.weight);
+    GemvParams params;
+    params.weight = stored.weight.data;
+    params.x = o.x.rows(first, tokens).data;
+    params.x_scale = o.x_scale.empty() ? nullptr : o.x_scale.as<float>() + first;
+    params.w_scale = static_cast<const float*>(stored.scale.data);
+    params.bias = stored.bias.data;
+    params.y = y.data;
+    params.out = c.out;
+    params.in = c.in;
+    params.tokens = static_cast<int32_t>(tokens);
+    params.softcap = c.softcap;
+    params.is_fp8 = c.dtype == DType::kF8E4M3;
+    params.y_is_f32 = c.out_dtype == DType::kF32;
+    return params;
   }
 
   std::vector<float> scaled(const View& values, const View& scales, int64_t width) {

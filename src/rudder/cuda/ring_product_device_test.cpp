@@ -8,28 +8,8 @@
 namespace rudder::cuda {
 namespace {
 
-constexpr int32_t kNumSms = 132;
-
 class RingProduct : public LinearDevice {
  protected:
-  static GemvParams product(const Case& c, const Operands& o, int64_t first, int64_t tokens,
-                            const View& y) {
-    const CudaWeight& stored = cuda_weight(o.weight);
-    GemvParams params;
-    params.weight = stored.weight.data;
-    params.x = o.x.rows(first, tokens).data;
-    params.x_scale = o.x_scale.empty() ? nullptr : o.x_scale.as<float>() + first;
-    params.w_scale = static_cast<const float*>(stored.scale.data);
-    params.bias = stored.bias.data;
-    params.y = y.data;
-    params.out = c.out;
-    params.in = c.in;
-    params.tokens = static_cast<int32_t>(tokens);
-    params.softcap = c.softcap;
-    params.is_fp8 = c.dtype == DType::kF8E4M3;
-    params.y_is_f32 = c.out_dtype == DType::kF32;
-    return params;
-  }
   View run(const Case& c, const Operands& o, int64_t first, int64_t tokens,
            const RingShape& shape) {
     const View y = poisoned({tokens, c.out}, c.out_dtype);

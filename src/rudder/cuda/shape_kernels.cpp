@@ -10,6 +10,7 @@
 #include "rudder/cuda/kernels/products/linear_epilogue.h"
 #include "rudder/cuda/kernels/products/low_product.h"
 #include "rudder/cuda/kernels/products/ring_product.h"
+#include "rudder/cuda/kernels/products/tile_product.h"
 
 namespace rudder::cuda {
 
@@ -23,6 +24,7 @@ constexpr int64_t kMostTokensForAll = int64_t{1} << 15;
 constexpr int64_t kTokensToAskFor[] = {256, 64, 1024, 16, kMostTokensForAll};
 
 constexpr int kRingGuesses = 4;
+constexpr int kFixedGuesses = 12;
 
 RingShape ring_shape(const PolicyEntry& entry) {
   return {static_cast<int32_t>(entry.algorithm[0]), static_cast<int32_t>(entry.algorithm[1])};
@@ -44,6 +46,21 @@ bool is_low_shape(const LowBits& form, int64_t bucket, const LowShape& shape) {
   }
   return false;
 }
+PolicyEntry entry_of(const RingShape& shape) {
+  return {ProductKernel::kRing,
+          {static_cast<uint64_t>(shape.rows), static_cast<uint64_t>(shape.splits)},
+          0};
+}
+TileShape tile_shape(const PolicyEntry& entry) {
+  return {static_cast<int32_t>(entry.algorithm[0]), static_cast<int32_t>(entry.algorithm[1]),
+          entry.algorithm[2] != 0};
+}
+PolicyEntry entry_of(const TileShape& shape) {
+  return {ProductKernel::kTile,
+          {static_cast<uint64_t>(shape.rows), static_cast<uint64_t>(shape.splits),
+           uint64_t{shape.side_by_side}},
+          0};
+}
 
 Result<void> launched(cudaError_t error, const char* kernel) {
   RUDDER_CUDA_TRY(error, kernel, "");
@@ -52,9 +69,13 @@ Result<void> launched(cudaError_t error, const char* kernel) {
 
 }  // namespace
 
-Result<std::unique_ptr<ShapeKernels>> ShapeKernels::make(const Device& device,
-                                                         const PolicyKey& key) {
-  std::unique_ptr<ShapeKernels> shape_kernels(new ShapeKernels(device, key));
+Result<std::unique_ptr<ShapeKernels>> ShapeKernels::make(const Device& device, const PolicyKey& key,
+                                                         bool fixes_order) {
+  const bool is_fp8 = key.dtype == DType::kF8E4M3;
+  const int32_t splits = fixes_order && key.low == 0 && gemv_takes(key.in, is_fp8)
+                             ? fixed_splits(key.out, key.in, is_fp8)
+                             : 0;
+  std::unique_ptr<ShapeKernels> shape_kernels(new ShapeKernels(device, key, splits));
   if (key.low != 0) return shape_kernels;
   ProductShape shape{key.out, key.in, key.dtype, key.out_dtype, false, ScaleMode::kUnit};
   // Into f32 the library has no bias of bf16, and before the scales a bias is not the bias.
@@ -76,7 +97,25 @@ Result<void> ShapeKernels::add_candidates(Product& product, ProductKernel kernel
   return {};
 }
 
+std::vector<PolicyEntry> ShapeKernels::fixed_candidates(int64_t bucket, int most) const {
+  std::vector<PolicyEntry> out;
+  const GemvParams product = own_params({.tokens = bucket});
+  const auto is_enough = [&] { return static_cast<int>(out.size()) == most; };
+  for (int n = 0; bucket <= kRingMaxTokens && !is_enough(); ++n) {
+    const RingShape shape = guess_ring_shape(product, device_.num_sms, n);
+    if (shape.rows == 0) break;
+    if (shape.splits == fixed_splits_) out.push_back(entry_of(shape));
+  }
+  for (int n = 0; bucket > kRingMaxTokens && !is_enough(); ++n) {
+    const TileShape shape = guess_tile_shape(product, fixed_splits_, device_.num_sms, n);
+    if (shape.rows == 0) break;
+    out.push_back(entry_of(shape));
+  }
+  return out;
+}
+
 Result<std::vector<PolicyEntry>> ShapeKernels::candidates(int64_t bucket, int max_algorithms) {
+  if (has_fixed_order()) return fixed_candidates(bucket, std::min(max_algorithms, kFixedGuesses));
   std::vector<PolicyEntry> out;
   if (key_.low != 0) {
     const LowBits form = low_of_id(key_.low);
@@ -97,9 +136,7 @@ Result<std::vector<PolicyEntry>> ShapeKernels::candidates(int64_t bucket, int ma
     const GemvParams product = own_params({.tokens = bucket});
     const RingShape shape = guess_ring_shape(product, device_.num_sms, n);
     if (!ring_takes(product, shape)) break;
-    out.push_back({ProductKernel::kRing,
-                   {static_cast<uint64_t>(shape.rows), static_cast<uint64_t>(shape.splits)},
-                   0});
+    out.push_back(entry_of(shape));
   }
   RUDDER_TRY_VOID(add_candidates(*unit_, ProductKernel::kUnit, bucket, max_algorithms, out));
   if (outer_ != nullptr && max_algorithms > 1) {
@@ -141,6 +178,11 @@ Result<std::vector<PolicyEntry>> ShapeKernels::candidates_for_all(int max_algori
 bool ShapeKernels::settle(int64_t bucket, const PolicyEntry& entry) {
   RUDDER_CHECK(bucket_index(bucket) < kNumTokenBuckets, "{} tokens", bucket);
   if ((entry.kernel == ProductKernel::kLow) != (key_.low != 0)) return false;
+  if (has_fixed_order()) {
+    const bool is_ours =
+        entry.kernel == ProductKernel::kRing || entry.kernel == ProductKernel::kTile;
+    if (!is_ours || entry.algorithm[1] != static_cast<uint64_t>(fixed_splits_)) return false;
+  }
   if (entry.kernel == ProductKernel::kLow) {
     const LowShape shape = low_shape_of(entry, bucket);
     if (!is_low_shape(low_of_id(key_.low), bucket, shape)) return false;
@@ -151,6 +193,8 @@ bool ShapeKernels::settle(int64_t bucket, const PolicyEntry& entry) {
     }
   } else if (entry.kernel == ProductKernel::kRing) {
     if (!ring_takes(own_params({.tokens = bucket}), ring_shape(entry))) return false;
+  } else if (entry.kernel == ProductKernel::kTile) {
+    if (!tile_takes(own_params({.tokens = bucket}), tile_shape(entry))) return false;
   } else {
     Product* product = entry.kernel == ProductKernel::kOuter ? outer_.get() : unit_.get();
     const Product::Algorithm algorithm{entry.algorithm};
@@ -203,6 +247,10 @@ Result<bool> ShapeKernels::run(const Args& args, const PolicyEntry& entry) {
   }
   if (entry.kernel == ProductKernel::kGemv || entry.kernel == ProductKernel::kRing) {
     RUDDER_TRY_VOID(run_own(args, entry));
+    return false;
+  }
+  if (entry.kernel == ProductKernel::kTile) {
+    RUDDER_TRY_VOID(run_tiles(args, entry));
     return false;
   }
   Product& product = entry.kernel == ProductKernel::kOuter ? *outer_ : *unit_;
@@ -267,6 +315,16 @@ Result<void> ShapeKernels::run_low(const Args& args, const PolicyEntry& entry) {
   return launched(
       launch_low_product(params, low_shape_of(entry, args.tokens), device_.num_sms, device_.stream),
       "low product");
+}
+
+// A soft-cap has a pass of its own: y is f32 then, so the bits are those of kRing.
+Result<void> ShapeKernels::run_tiles(const Args& args, const PolicyEntry& entry) {
+  RUDDER_CHECK(args.softcap == 0.0f || key_.out_dtype == DType::kF32);
+  GemvParams params = own_params(args);
+  params.softcap = 0.0f;
+  RUDDER_TRY_VOID(launched(
+      launch_tile_product(params, tile_shape(entry), device_.num_sms, device_.stream), "tile"));
+  return finish(args, false, false);
 }
 
 Result<void> ShapeKernels::finish(const Args& args, bool scale, bool bias) {

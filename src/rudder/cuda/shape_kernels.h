@@ -41,11 +41,15 @@ class ShapeKernels {
     bool reader_scales = false;
   };
 
-  // `key.bucket` is not used. An Error: no kernel takes this shape.
-  static Result<std::unique_ptr<ShapeKernels>> make(const Device& device, const PolicyKey& key);
+  // `key.bucket` is not used. An Error: no kernel takes this shape. fixes_order: where kernels of
+  // ours can, all candidates take sums in one order, whatever the number of tokens.
+  static Result<std::unique_ptr<ShapeKernels>> make(const Device& device, const PolicyKey& key,
+                                                    bool fixes_order = false);
 
   const PolicyKey& key() const { return key_; }
   int32_t num_sms() const { return device_.num_sms; }
+  // Candidates of any bucket give an element the same bits.
+  bool has_fixed_order() const { return fixed_splits_ > 0; }
 
   // Every way to compute a bucket that there is here: ours, then the library's, its best guess
   // first.
@@ -54,8 +58,8 @@ class ShapeKernels {
   bool settle(int64_t bucket, const PolicyEntry& entry);
   // As settle() with what candidates() puts first.
   Result<void> settle_by_guess(int64_t bucket);
-  // Batch-invariant: kernels of the library that take any number of tokens and add no sum of parts,
-  // best guess first. An Error: there is none.
+  // Without a fixed order, batch-invariant: kernels of the library that take any number of tokens
+  // and add no sum of parts, best guess first. An Error: there is none.
   Result<std::vector<PolicyEntry>> candidates_for_all(int max_algorithms);
   // The kernel of every number of tokens from now on; one of candidates_for_all().
   void settle_for_all(const PolicyEntry& entry) { for_all_ = entry; }
@@ -73,18 +77,22 @@ class ShapeKernels {
   Result<bool> run(const Args& args, const PolicyEntry& entry);
 
  private:
-  ShapeKernels(const Device& device, const PolicyKey& key) : device_(device), key_(key) {}
+  ShapeKernels(const Device& device, const PolicyKey& key, int32_t fixed_splits)
+      : device_(device), key_(key), fixed_splits_(fixed_splits) {}
 
   bool is_fp8() const { return key_.dtype == tensor::DType::kF8E4M3; }
   GemvParams own_params(const Args& args) const;
   Result<void> run_own(const Args& args, const PolicyEntry& entry);
   Result<void> run_low(const Args& args, const PolicyEntry& entry);
+  Result<void> run_tiles(const Args& args, const PolicyEntry& entry);
+  std::vector<PolicyEntry> fixed_candidates(int64_t bucket, int most) const;
   Result<void> finish(const Args& args, bool scale, bool bias);
   Result<void> add_candidates(Product& product, ProductKernel kernel, int64_t bucket,
                               int max_algorithms, std::vector<PolicyEntry>& out);
 
   const Device device_;
   const PolicyKey key_;
+  const int32_t fixed_splits_;      // of kernels with a fixed order; else 0
   std::unique_ptr<Product> unit_;   // null of a low-bit shape
   std::unique_ptr<Product> outer_;  // fp8 alone
   std::array<std::optional<PolicyEntry>, kNumTokenBuckets> buckets_;

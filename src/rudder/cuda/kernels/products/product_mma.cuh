@@ -1,5 +1,5 @@
 // wgmma of a product whose operands both lie in shared memory by rows (wgmma.cuh): c[64 x kCols]
-// += A . B^T over 32 bytes of k, of bf16, or of e4m3 with up to 128 columns. Included by .cu files
+// += A . B^T over 32 bytes of k, of bf16, or of e4m3 with up to 192 columns. Included by .cu files
 // only.
 #pragma once
 
@@ -211,6 +211,23 @@ struct ProductMma<128, false> {
 };
 
 template <>
+struct ProductMma<160, true> {
+  __device__ static void add(float (&c)[80], uint64_t a, uint64_t b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n160k32.f32.e4m3.e4m3 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "
+        "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "
+        "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, "
+        "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, "
+        "%70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+        "}, %80, %81, 1, 1, 1;"
+        : RUDDER_C8(0), RUDDER_C8(8), RUDDER_C8(16), RUDDER_C8(24), RUDDER_C8(32), RUDDER_C8(40),
+          RUDDER_C8(48), RUDDER_C8(56), RUDDER_C8(64), RUDDER_C8(72)
+        : "l"(a), "l"(b));
+  }
+};
+
+template <>
 struct ProductMma<160, false> {
   __device__ static void add(float (&c)[80], uint64_t a, uint64_t b) {
     asm volatile(
@@ -223,6 +240,24 @@ struct ProductMma<160, false> {
         "}, %80, %81, 1, 1, 1, 0, 0;"
         : RUDDER_C8(0), RUDDER_C8(8), RUDDER_C8(16), RUDDER_C8(24), RUDDER_C8(32), RUDDER_C8(40),
           RUDDER_C8(48), RUDDER_C8(56), RUDDER_C8(64), RUDDER_C8(72)
+        : "l"(a), "l"(b));
+  }
+};
+
+template <>
+struct ProductMma<192, true> {
+  __device__ static void add(float (&c)[96], uint64_t a, uint64_t b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n192k32.f32.e4m3.e4m3 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "
+        "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "
+        "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, "
+        "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, "
+        "%70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, "
+        "%87, %88, %89, %90, %91, %92, %93, %94, %95"
+        "}, %96, %97, 1, 1, 1;"
+        : RUDDER_C8(0), RUDDER_C8(8), RUDDER_C8(16), RUDDER_C8(24), RUDDER_C8(32), RUDDER_C8(40),
+          RUDDER_C8(48), RUDDER_C8(56), RUDDER_C8(64), RUDDER_C8(72), RUDDER_C8(80), RUDDER_C8(88)
         : "l"(a), "l"(b));
   }
 };

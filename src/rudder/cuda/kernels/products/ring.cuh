@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "rudder/cuda/kernels/device_barrier.cuh"
+#include "rudder/cuda/kernels/wgmma.cuh"
 
 namespace rudder::cuda {
 
@@ -24,7 +25,7 @@ __device__ __forceinline__ void fetch(uint32_t to, const TensorMap& map, int32_t
 __device__ __forceinline__ void prefetch_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(&map)) : "memory");
 }
-// What stays in L2: weights are read once, tokens by every block.
+// What stays in L2: what is read once does not, what every block reads does.
 __device__ __forceinline__ uint64_t evict_first() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -33,6 +34,12 @@ __device__ __forceinline__ uint64_t evict_first() {
 __device__ __forceinline__ uint64_t evict_last() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+__device__ __forceinline__ uint64_t evict_normal() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 
@@ -71,6 +78,28 @@ struct RingWalk {
     }
     return true;
   }
+};
+
+// operand_by_rows() of an address, of which a turn works out the low half alone.
+class SlotOperand {
+ public:
+  SlotOperand() = default;
+  __device__ explicit SlotOperand(uint32_t address)
+      : low_(static_cast<uint32_t>(operand_by_rows(address))) {
+    asm volatile("" : "+r"(low_));  // nor is this worked out again in every turn
+  }
+  __device__ __forceinline__ SlotOperand of(const FetchRing& ring, int32_t slot) const {
+    SlotOperand other;
+    other.low_ = low_ + static_cast<uint32_t>(slot) * (ring.slot_bytes >> 4);
+    return other;
+  }
+  __device__ __forceinline__ uint64_t advanced(uint32_t bytes) const {
+    constexpr uint64_t kHigh = uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32;
+    return kHigh | (low_ + (bytes >> 4));
+  }
+
+ private:
+  uint32_t low_;
 };
 
 }  // namespace rudder::cuda

@@ -5,9 +5,10 @@
 #include <algorithm>
 
 #include "rudder/cuda/kernels/launch.h"
+#include "rudder/cuda/kernels/products/product_finish.cuh"
 #include "rudder/cuda/kernels/products/product_mma.cuh"
+#include "rudder/cuda/kernels/products/product_rows.cuh"
 #include "rudder/cuda/kernels/products/ring.cuh"
-#include "rudder/cuda/kernels/tensor_map.h"
 #include "rudder/cuda/kernels/wgmma.cuh"
 
 namespace rudder::cuda {
@@ -74,28 +75,6 @@ __device__ __forceinline__ void add(float4& sum, const float4& more) {
 __device__ __noinline__ float capped(float sum, float cap) {
   return cap * tanhf(sum / cap);
 }
-
-// operand_by_rows() of an address, of which a turn works out the low half alone.
-class SlotOperand {
- public:
-  SlotOperand() = default;
-  __device__ explicit SlotOperand(uint32_t address)
-      : low_(static_cast<uint32_t>(operand_by_rows(address))) {
-    asm volatile("" : "+r"(low_));  // nor is this worked out again in every turn
-  }
-  __device__ __forceinline__ SlotOperand of(const FetchRing& ring, int32_t slot) const {
-    SlotOperand other;
-    other.low_ = low_ + static_cast<uint32_t>(slot) * (ring.slot_bytes >> 4);
-    return other;
-  }
-  __device__ __forceinline__ uint64_t advanced(uint32_t bytes) const {
-    constexpr uint64_t kHigh = uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32;
-    return kHigh | (low_ + (bytes >> 4));
-  }
-
- private:
-  uint32_t low_;
-};
 
 template <int kRows, bool kFp8>
 class RingProduct {
@@ -406,8 +385,7 @@ class RingProduct {
     const GemvParams& p = p_.asked;
     const int64_t row = int64_t{first_tile_} * kRows + column;
     if (row >= p.out) return;
-    sum *= x_scale * scales_[column];
-    if (p.bias != nullptr) sum += __bfloat162float(static_cast<const __nv_bfloat16*>(p.bias)[row]);
+    sum = finished(sum, x_scale * scales_[column], bias_of(p.bias, row));
     if (p.softcap != 0.0f) sum = capped(sum, p.softcap);
     const int64_t at = token * p.out + row;
     if (p.y_is_f32) {
@@ -476,24 +454,6 @@ __global__ void __launch_bounds__(kThreads, 2)
     __syncthreads();
   }
   product.write_sums();
-}
-
-// Rows of `in` elements as boxes of 128 bytes of `box_rows` rows; zeros past the end.
-bool encode_rows(EncodeTensorMap encode, const void* rows, int64_t count, const GemvParams& product,
-                 int32_t box_rows, TensorMap& map) {
-  static_assert(sizeof(TensorMap) == sizeof(CUtensorMap));
-  const bool is_fp8 = product.is_fp8;
-  const auto in = static_cast<cuuint64_t>(product.in);
-  const cuuint64_t size[2] = {in, static_cast<cuuint64_t>(count)};
-  const cuuint64_t stride[1] = {in * (is_fp8 ? 1 : 2)};
-  const cuuint32_t box[2] = {static_cast<cuuint32_t>(is_fp8 ? kChunkBytes : kChunkBytes / 2),
-                             static_cast<cuuint32_t>(box_rows)};
-  const cuuint32_t steps[2] = {1, 1};
-  return encode(reinterpret_cast<CUtensorMap*>(&map),
-                is_fp8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
-                const_cast<void*>(rows), size, stride, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 template <int kRows, bool kFp8>
