@@ -16,6 +16,7 @@ int run_doctor(int argc, char** argv);
 int run_replay(int argc, char** argv);
 int run_vectors(int argc, char** argv);
 int run_features(int argc, char** argv);
+int run_eval(int argc, char** argv);
 int run_bench(int argc, char** argv);  // starts rudder-bench in its place
 
 }  // namespace rudder::apps

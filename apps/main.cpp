@@ -34,6 +34,7 @@ constexpr Command kCommands[] = {
     {"Steering", "vectors", "learn vectors, and see what they do: train, eval", run_vectors},
     {"Steering", "features", "features of a dictionary: rank, top, eval", run_features},
     {"Measure", "bench", "latency, throughput, serve, steering, ops, ...", run_bench},
+    {"Measure", "eval", "perplexity of a text, KL from a stored run", run_eval},
     {"Measure", "replay", "run a recording of --record again, compare its tokens", run_replay},
 };
 
