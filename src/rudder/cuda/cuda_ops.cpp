@@ -70,6 +70,9 @@ class CudaOps final : public ops::Ops,
   Result<ops::WeightFormat> stored_format(const ops::WeightFormat& file) const override {
     return linear_->stored_format(file);
   }
+  Result<ops::WeightFormat> head_format(const ops::WeightFormat& file) const override {
+    return linear_->head_format(file);
+  }
   ops::GraphOps* graph_ops() override { return this; }
   ops::TreeOps* tree_ops() override { return this; }
   ops::DraftOps* draft_ops() override { return &draft_ops_; }
@@ -190,7 +193,7 @@ class CudaOps final : public ops::Ops,
   void embed(const ops::EmbedArgs& args) override;
   void residual_norm(const ops::ResidualNormArgs& args) override;
   void linear(const ops::LinearArgs& args) override {
-    if (is_unscaled(args.out) && args.x.data != args.out.data)
+    if (unscaled_.is(args.out) && args.x.data != args.out.data)
       unscaled_ = {};  // nobody has read it
     begin_op("linear");
     unscaled_ = {args.out, linear_->multiply(args.x, args.x_scale, *args.weight, args.out, 0.0f,
@@ -319,14 +322,9 @@ class CudaOps final : public ops::Ops,
     status_.check(marks_->mark(stream()), "mark");
   }
 
-  // `y` is the last product, and without its scales.
-  bool is_unscaled(const View& y) const {
-    return unscaled_.scales.row != nullptr && y.data == unscaled_.y.data &&
-           y.shape == unscaled_.y.shape;
-  }
   // The scales that the op at hand, which reads `y`, is to apply.
   ProductScales take_scales(const View& y) {
-    return is_unscaled(y) ? std::exchange(unscaled_, {}).scales : ProductScales{};
+    return unscaled_.is(y) ? std::exchange(unscaled_, {}).scales : ProductScales{};
   }
   // Applies the scales that the last product has left and the op at hand does not take.
   void scale_product() {
@@ -366,6 +364,11 @@ class CudaOps final : public ops::Ops,
   struct UnscaledProduct {
     View y;
     ProductScales scales;
+
+    // `view` is the last product, and without its scales.
+    bool is(const View& view) const {
+      return scales.row != nullptr && view.data == y.data && view.shape == y.shape;
+    }
   } unscaled_;
   bool is_capturing_ = false;
   bool rounds_ = false;  // what ops keep between their parts, as where they are cut
@@ -379,7 +382,7 @@ class CudaOps final : public ops::Ops,
 
 Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings,
                                                 std::shared_ptr<PeerComm> comm, bool is_stage) {
-  RUDDER_TRY_VOID(check_stored({settings.linear_dtype, settings.kv_dtype}));
+  RUDDER_TRY_VOID(check_stored({settings.linear_dtype, settings.head_dtype, settings.kv_dtype}));
   RUDDER_TRY(DeviceInfo info, open_device(settings.device));
   RUDDER_TRY(const CublasLtApi* const api, load_cublaslt(settings.cublaslt_path));
   RUDDER_TRY(std::unique_ptr<Stream> stream, Stream::make());
@@ -390,11 +393,12 @@ Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings,
            identity.library);
   std::unique_ptr<CudaOps> ops(
       new CudaOps(settings, std::move(info), std::move(stream), std::move(aside), std::move(comm)));
-  RUDDER_TRY(ops->linear_,
-             Linear::make(*api,
-                          {settings.linear_dtype, settings.policy_path, settings.tune,
-                           settings.batch_invariant, ops->comm_ != nullptr, ops->info_.num_sms},
-                          identity, ops->memory_, ops->stream(), ops->status_, settings.policy));
+  RUDDER_TRY(
+      ops->linear_,
+      Linear::make(*api,
+                   {settings.linear_dtype, settings.head_dtype, settings.policy_path, settings.tune,
+                    settings.batch_invariant, ops->comm_ != nullptr, ops->info_.num_sms},
+                   identity, ops->memory_, ops->stream(), ops->status_, settings.policy));
   if (is_stage) {
     RUDDER_TRY(ops->marks_, StreamMarks::make());
   }

@@ -26,6 +26,16 @@ std::string shapes_text(const View& x, const LinearWeight& weight, const View& y
                      tensor::dtype_name(y.dtype));
 }
 
+// `dtype`: that of wide weights as they are loaded.
+Result<ops::WeightFormat> format_as(const ops::WeightFormat& file, DType dtype) {
+  if (file == ops::kFp8Rows) return file;
+  if (!file.is_wide()) {
+    return fail(ErrorCode::kUnsupported, fmt::format("the CUDA backend multiplies no weights of {}",
+                                                     ops::format_name(file)));
+  }
+  return dtype == DType::kF8E4M3 ? ops::kFp8Rows : ops::wide_format(dtype);
+}
+
 }  // namespace
 
 bool fetches_ahead(const LinearWeight* next, int64_t tokens) {
@@ -71,18 +81,18 @@ Result<std::unique_ptr<Linear>> Linear::make(const CublasLtApi& api, const Linea
 }
 
 Result<ops::WeightFormat> Linear::stored_format(const ops::WeightFormat& file) const {
-  if (file == ops::kFp8Rows) return file;
-  if (!file.is_wide()) {
-    return fail(ErrorCode::kUnsupported, fmt::format("the CUDA backend multiplies no weights of {}",
-                                                     ops::format_name(file)));
-  }
-  return settings_.dtype == DType::kF8E4M3 ? ops::kFp8Rows : ops::wide_format(settings_.dtype);
+  return format_as(file, settings_.dtype);
+}
+
+Result<ops::WeightFormat> Linear::head_format(const ops::WeightFormat& file) const {
+  return format_as(file, settings_.head_dtype);
 }
 
 Result<LinearWeight> Linear::make_weight(std::span<const ops::LinearPart> parts,
                                          Uploader& uploader) {
   RUDDER_CHECK(!parts.empty());
-  RUDDER_TRY(const ops::WeightFormat format, stored_format(parts[0].format));
+  RUDDER_TRY(const ops::WeightFormat format,
+             parts[0].is_head ? head_format(parts[0].format) : stored_format(parts[0].format));
   LinearWeight out;
   out.in = parts[0].in();
   out.format = format;
@@ -93,7 +103,7 @@ Result<LinearWeight> Linear::make_weight(std::span<const ops::LinearPart> parts,
     out.out += part.out();
   }
   const bool is_fp8 = format == ops::kFp8Rows;
-  const DType dtype = is_fp8 ? DType::kF8E4M3 : settings_.dtype;
+  const DType dtype = is_fp8 ? DType::kF8E4M3 : DType::kBF16;
   const std::string refusal =
       product_refusal({out.out, out.in, dtype, DType::kBF16, false, ScaleMode::kUnit});
   if (!refusal.empty()) return fail(ErrorCode::kUnsupported, refusal, "quantization");

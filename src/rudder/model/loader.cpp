@@ -335,12 +335,15 @@ Result<View> upload_table(const View& stored, ops::Ops& ops) {
 }
 
 FormatOf stored_formats(const Checkpoint& checkpoint, const ops::Ops& ops) {
-  return [&checkpoint, &ops](std::string_view module) -> Result<ops::WeightFormat> {
+  return [&checkpoint, &ops](std::string_view module, bool is_head) -> Result<ops::WeightFormat> {
+    const auto stored = [&](const ops::WeightFormat& file) {
+      return is_head ? ops.head_format(file) : ops.stored_format(file);
+    };
     const weights::TensorInfo* const tensor = checkpoint.find(fmt::format("{}.weight", module));
-    if (tensor == nullptr) return ops.stored_format({});
-    if (tensor->view.dtype == DType::kF8E4M3) return ops.stored_format(ops::kFp8Rows);
+    if (tensor == nullptr) return stored({});
+    if (tensor->view.dtype == DType::kF8E4M3) return stored(ops::kFp8Rows);
     RUDDER_TRY(const ops::WeightFormat file, ops::wide_format(tensor->view.dtype));
-    return ops.stored_format(file);
+    return stored(file);
   };
 }
 

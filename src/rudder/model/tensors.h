@@ -42,6 +42,7 @@ struct LinearModule {
   bool bias = false;
   ops::LinearWeight* target = nullptr;
   bool is_first_rank = true;
+  bool is_head = false;  // makes logits: its format is Ops::head_format
 
   int64_t rows() const;                // of all parts that this rank loads
   size_t first_of(size_t part) const;  // the first part of the same tensor

@@ -8,7 +8,7 @@
 namespace rudder::model {
 
 FormatOf all_as(const ops::WeightFormat& format) {
-  return [format](std::string_view) -> Result<ops::WeightFormat> { return format; };
+  return [format](std::string_view, bool) -> Result<ops::WeightFormat> { return format; };
 }
 
 tensor::DType table_dtype(const ops::WeightFormat& stored) {
@@ -26,7 +26,7 @@ float table_scale(float scale, tensor::DType table) {
 Result<int64_t> linear_bytes(const LinearModule& module, const FormatOf& format_of) {
   int64_t bytes = module.adds_bias() ? module.rows() * int64_t{sizeof(float)} : 0;
   for (const LinearModule::Part& part : module.parts) {
-    RUDDER_TRY(const ops::WeightFormat format, format_of(part.name));
+    RUDDER_TRY(const ops::WeightFormat format, format_of(part.name, module.is_head));
     for (const Extent& rows : part.rows) {
       bytes += ops::stored_parts(format, rows.count(), module.in.count()).bytes();
     }
@@ -57,7 +57,7 @@ void add_formats(const LayerTensors& tensors, const FormatOf& format_of,
                  std::vector<ops::WeightFormat>& out) {
   for (const LinearModule& module : tensors.linears) {
     for (const LinearModule::Part& part : module.parts) {
-      const auto format = format_of(part.name);
+      const auto format = format_of(part.name, module.is_head);
       if (format && std::ranges::find(out, *format) == out.end()) out.push_back(*format);
     }
   }
@@ -85,10 +85,16 @@ Result<WeightBudget> weight_budget(const ModelSpec& spec, const WeightNames& nam
   for (const ops::WeightFormat& format : formats) {
     budget.formats += (budget.formats.empty() ? "" : ", ") + ops::format_name(format);
   }
+  if (stage.is_last()) {
+    RUDDER_TRY(const ops::WeightFormat head, format_of(names.head, true));
+    if (std::ranges::find(formats, head) == formats.end()) {
+      budget.formats += (budget.formats.empty() ? "head " : ", head ") + ops::format_name(head);
+    }
+  }
   if (stage.embeds() && !shares_table(spec, rank, stage)) {
     std::string_view module = names.embedding;
     module.remove_suffix(std::min(module.size(), kWeightSuffix.size()));
-    RUDDER_TRY(const ops::WeightFormat stored, format_of(module));
+    RUDDER_TRY(const ops::WeightFormat stored, format_of(module, false));
     budget.bytes += int64_t{spec.vocab} * spec.hidden *
                     static_cast<int64_t>(tensor::dtype_bytes(table_dtype(stored)));
   }
