@@ -10,6 +10,7 @@ int run_chat(int argc, char** argv);
 int run_tokenize(int argc, char** argv);
 int run_info(int argc, char** argv);
 int run_make_model(int argc, char** argv);
+int run_quantise(int argc, char** argv);
 int run_pull(int argc, char** argv);
 int run_models(int argc, char** argv);
 int run_doctor(int argc, char** argv);

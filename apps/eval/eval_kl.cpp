@@ -7,6 +7,7 @@
 
 #include "command_line.h"
 #include "eval/divergence_of_texts.h"
+#include "eval/divergence_report.h"
 #include "eval/eval_commands.h"
 #include "eval/logprob_file.h"
 #include "eval/score_text.h"
@@ -56,40 +57,6 @@ Result<void> check_same_text(const ScoredText& reference, const ScoredText& text
                             reference.tokens.size(), text.tokens.size(), at));
 }
 
-std::string text_of(const TextDivergence& found) {
-  return fmt::format(
-      "tokens              {}\n"
-      "perplexity          {:.4f} +- {:.4f}, reference {:.4f}\n"
-      "change              {:+.2f} % +- {:.2f} %\n"
-      "KL, nats a token    {:.3e} +- {:.1e} (median {:.2e}, 99th percentile {:.2e}, most {:.2e})\n"
-      "with the rest       {:.3e}: {:.2f} % of the probability is of tokens that not both runs "
-      "tell\n"
-      "same first choice   {:.2f} % +- {:.2f} %\n",
-      found.num_tokens, found.perplexity.value, found.perplexity.error,
-      found.reference_perplexity.value, 100 * (found.perplexity_ratio.value - 1),
-      100 * found.perplexity_ratio.error, found.kl.value, found.kl.error, found.median,
-      found.percentile_99, found.most, found.kl_with_rest, 100 * found.rest,
-      100 * found.first_choice.value, 100 * found.first_choice.error);
-}
-
-boost::json::object json_of(const TextDivergence& found) {
-  return {{"num_tokens", found.num_tokens},
-          {"perplexity", found.perplexity.value},
-          {"perplexity_error", found.perplexity.error},
-          {"reference_perplexity", found.reference_perplexity.value},
-          {"perplexity_ratio", found.perplexity_ratio.value},
-          {"perplexity_ratio_error", found.perplexity_ratio.error},
-          {"kl", found.kl.value},
-          {"kl_error", found.kl.error},
-          {"kl_median", found.median},
-          {"kl_p99", found.percentile_99},
-          {"kl_max", found.most},
-          {"kl_with_rest", found.kl_with_rest},
-          {"rest", found.rest},
-          {"first_choice", found.first_choice.value},
-          {"first_choice_error", found.first_choice.error}};
-}
-
 Result<void> compare(const std::string& path, const std::string& model,
                      const SessionSettings& settings, const KlSettings& eval) {
   RUDDER_TRY(const ScoredText reference, read_logprobs(eval.reference));
@@ -100,9 +67,9 @@ Result<void> compare(const std::string& path, const std::string& model,
   RUDDER_TRY_VOID(score_text(session, step::kMaxLogprobs, "kl", &text));
   const TextDivergence found = divergence_of(reference, text);
   fmt::print("{} {} beside {}\n{}", session.files.name, session.dtype, reference.model,
-             text_of(found));
+             divergence_text(found));
   if (eval.output.empty()) return {};
-  boost::json::object report = json_of(found);
+  boost::json::object report = divergence_json(found);
   report["model"] = session.files.name;
   report["formats"] = session.dtype;
   report["reference"] = reference.model;
