@@ -45,8 +45,12 @@ int32_t ranks_of(const exec::ExecSettings& settings) {
 
 Result<exec::Ranks> make_cpu(const exec::ExecSettings& settings,
                              const weights::Checkpoint& checkpoint) {
-  if (settings.quantization != "none") {
-    return unsupported_on(settings.quantization, "a CPU", "quantization");
+  if (settings.quantization.products != "none") {
+    return unsupported_on(settings.quantization.products, "a CPU", "quantization");
+  }
+  if (settings.quantization.head != "auto") {
+    return unsupported_on(settings.quantization.head, "a CPU, whose head is as --dtype says",
+                          "head-format");
   }
   if (settings.kv_cache_dtype != "auto") {
     return unsupported_on(settings.kv_cache_dtype, "a CPU", "kv-cache-dtype");
@@ -152,7 +156,8 @@ Result<exec::ExecSettings> gpus_of_replica(const exec::ExecSettings& settings,
 Result<cuda::CudaOpsSettings> cuda_settings(const exec::ExecSettings& settings) {
   if (settings.dtype == "float32") return unsupported_on(settings.dtype, "a GPU", "dtype");
   cuda::CudaOpsSettings cuda;
-  cuda.linear_dtype = settings.quantization == "fp8" ? DType::kF8E4M3 : DType::kBF16;
+  cuda.linear_dtype = settings.quantization.products == "fp8" ? DType::kF8E4M3 : DType::kBF16;
+  cuda.head_dtype = settings.quantization.head == "fp8" ? DType::kF8E4M3 : DType::kBF16;
   cuda.kv_dtype = settings.kv_cache_dtype == "fp8" ? DType::kF8E4M3 : DType::kBF16;
   cuda.cublaslt_path = settings.cublaslt_path;
   cuda.policy_path =

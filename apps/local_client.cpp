@@ -1,8 +1,10 @@
 #include "local_client.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <future>
+#include <iterator>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -68,9 +70,7 @@ Result<engine::RequestId> LocalClient::submit(engine::Request request,
       answer->token_us.push_back(now);
       if (token.has_logprobs) answer->logprobs.push_back(token.logprob);
     }
-    for (const engine::OutputToken& token : event.prompt_logprobs) {
-      answer->prompt_logprobs.push_back(token.logprob);
-    }
+    std::ranges::move(event.prompt_logprobs, std::back_inserter(answer->prompt_logprobs));
     if (on_text && !event.text.empty()) on_text(event.text);
     answer->text += event.text;
     answer->usage = event.usage;

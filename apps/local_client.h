@@ -18,9 +18,9 @@ struct LocalAnswer {
   std::vector<int32_t> tokens;
   engine::FinishReason finish = engine::FinishReason::kStop;
   engine::Usage usage;
-  std::vector<float> logprobs;              // as tokens, when they were asked for
-  std::vector<float> prompt_logprobs;       // of the prompt but its first token, likewise
-  steer::capture::CaptureResults captures;  // when the request captures
+  std::vector<float> logprobs;                       // as tokens, when they were asked for
+  std::vector<engine::OutputToken> prompt_logprobs;  // of the prompt but its first token, likewise
+  steer::capture::CaptureResults captures;           // when the request captures
   int64_t submit_us = 0;
   std::vector<int64_t> token_us;  // when each token's event arrived
   std::optional<Error> error;

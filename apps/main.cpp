@@ -31,9 +31,11 @@ constexpr Command kCommands[] = {
     {"Models", "info", "what a checkpoint holds, what memory it would take", run_info},
     {"Models", "make-model", "write a random checkpoint of true shape, for benches",
      run_make_model},
+    {"Models", "quantise", "write a model in fewer bits, tell what it costs", run_quantise},
     {"Steering", "vectors", "learn vectors, and see what they do: train, eval", run_vectors},
     {"Steering", "features", "features of a dictionary: rank, top, eval", run_features},
     {"Measure", "bench", "latency, throughput, serve, steering, ops, ...", run_bench},
+    {"Measure", "eval", "perplexity of a text, KL from a stored run", run_eval},
     {"Measure", "replay", "run a recording of --record again, compare its tokens", run_replay},
 };
 

@@ -102,13 +102,16 @@ Result<std::vector<PlainReading>> read_answers(ModelSession& session,
   RUDDER_TRY(std::vector<LocalAnswer> raw, ask_all(session, prompts.size(), spec, label, make));
   std::vector<PlainReading> readings;
   for (size_t i = 0; i < raw.size(); ++i) {
-    const std::vector<float>& all = raw[i].prompt_logprobs;
+    const std::vector<engine::OutputToken>& all = raw[i].prompt_logprobs;
     const size_t count = answers[i].tokens.size();
     if (all.size() < count) {
       return fail(ErrorCode::kInternal, "the engine scored fewer tokens than it was given");
     }
-    readings.push_back(
-        {{all.end() - static_cast<std::ptrdiff_t>(count), all.end()}, std::move(raw[i].captures)});
+    PlainReading reading = {{}, std::move(raw[i].captures)};
+    for (size_t k = all.size() - count; k < all.size(); ++k) {
+      reading.logprobs.push_back(all[k].logprob);
+    }
+    readings.push_back(std::move(reading));
   }
   return readings;
 }

@@ -72,6 +72,9 @@ class CudaOps final : public ops::Ops,
   Result<ops::WeightFormat> stored_format(const ops::WeightFormat& file) const override {
     return linear_->stored_format(file);
   }
+  Result<ops::WeightFormat> head_format(const ops::WeightFormat& file) const override {
+    return linear_->head_format(file);
+  }
   ops::GraphOps* graph_ops() override { return this; }
   ops::TreeOps* tree_ops() override { return this; }
   ops::DraftOps* draft_ops() override { return &draft_ops_; }
@@ -377,7 +380,7 @@ class CudaOps final : public ops::Ops,
 
 Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings,
                                                 std::shared_ptr<PeerComm> comm, bool is_stage) {
-  RUDDER_TRY_VOID(check_stored({settings.linear_dtype, settings.kv_dtype}));
+  RUDDER_TRY_VOID(check_stored({settings.linear_dtype, settings.head_dtype, settings.kv_dtype}));
   RUDDER_TRY(DeviceInfo info, open_device(settings.device));
   RUDDER_TRY(const CublasLtApi* const api, load_cublaslt(settings.cublaslt_path));
   RUDDER_TRY(std::unique_ptr<Stream> stream, Stream::make());
@@ -388,11 +391,12 @@ Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings,
            identity.library);
   std::unique_ptr<CudaOps> ops(
       new CudaOps(settings, std::move(info), std::move(stream), std::move(aside), std::move(comm)));
-  RUDDER_TRY(ops->linear_,
-             Linear::make(*api,
-                          {settings.linear_dtype, settings.policy_path, settings.tune,
-                           settings.batch_invariant, ops->comm_ != nullptr, ops->info_.num_sms},
-                          identity, ops->memory_, ops->stream(), ops->status_, settings.policy));
+  RUDDER_TRY(
+      ops->linear_,
+      Linear::make(*api,
+                   {settings.linear_dtype, settings.head_dtype, settings.policy_path, settings.tune,
+                    settings.batch_invariant, ops->comm_ != nullptr, ops->info_.num_sms},
+                   identity, ops->memory_, ops->stream(), ops->status_, settings.policy));
   if (is_stage) {
     RUDDER_TRY(ops->marks_, StreamMarks::make());
   }

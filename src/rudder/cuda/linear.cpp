@@ -32,6 +32,13 @@ std::string shapes_text(const View& x, const LinearWeight& weight, const View& y
                      tensor::dtype_name(y.dtype));
 }
 
+// `dtype`: that of wide weights as they are loaded.
+Result<ops::WeightFormat> format_as(const ops::WeightFormat& file, DType dtype) {
+  if (file == ops::kFp8Rows) return file;
+  if (!file.is_wide()) return low_stored_format(file);
+  return dtype == DType::kF8E4M3 ? ops::kFp8Rows : ops::wide_format(dtype);
+}
+
 }  // namespace
 
 bool fetches_ahead(const LinearWeight* next, int64_t tokens) {
@@ -79,9 +86,11 @@ Result<std::unique_ptr<Linear>> Linear::make(const CublasLtApi& api, const Linea
 }
 
 Result<ops::WeightFormat> Linear::stored_format(const ops::WeightFormat& file) const {
-  if (file == ops::kFp8Rows) return file;
-  if (!file.is_wide()) return low_stored_format(file);
-  return settings_.dtype == DType::kF8E4M3 ? ops::kFp8Rows : ops::wide_format(settings_.dtype);
+  return format_as(file, settings_.dtype);
+}
+
+Result<ops::WeightFormat> Linear::head_format(const ops::WeightFormat& file) const {
+  return format_as(file, settings_.head_dtype);
 }
 
 Result<LinearWeight> Linear::make_weight(std::span<const ops::LinearPart> parts,
@@ -129,9 +138,10 @@ Result<ops::WeightFormat> Linear::store_parts(std::span<const ops::LinearPart> p
     }
     return make_low_weight(parts, memory_, uploader, stream_, weight);
   }
-  RUDDER_TRY(const ops::WeightFormat format, stored_format(parts[0].format));
+  RUDDER_TRY(const ops::WeightFormat format,
+             parts[0].is_head ? head_format(parts[0].format) : stored_format(parts[0].format));
   const bool is_fp8 = format == ops::kFp8Rows;
-  const DType dtype = is_fp8 ? DType::kF8E4M3 : settings_.dtype;
+  const DType dtype = is_fp8 ? DType::kF8E4M3 : DType::kBF16;
   const std::string refusal =
       product_refusal({out, in, dtype, DType::kBF16, false, ScaleMode::kUnit});
   if (!refusal.empty()) return fail(ErrorCode::kUnsupported, refusal, "quantization");

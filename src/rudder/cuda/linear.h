@@ -48,9 +48,10 @@ struct LinearSettings {
   // Dtype of weights and of the inputs of products; kF8E4M3: both are quantised. Parts that are
   // F8E4M3 in the checkpoint keep their bytes.
   tensor::DType dtype = tensor::DType::kBF16;
-  std::string policy_path;       // empty: measurements are not kept
-  bool tune = true;              // false: the library's first guess
-  bool batch_invariant = false;  // a shape's sums have one order, for any tokens
+  tensor::DType head_dtype = tensor::DType::kBF16;  // of the output head's, likewise
+  std::string policy_path;                          // empty: measurements are not kept
+  bool tune = true;                                 // false: the library's first guess
+  bool batch_invariant = false;                     // a shape's sums have one order, for any tokens
   // Of a rank: prepare() runs every kernel once. A library loads one at its first launch, and may
   // wait for the device, which then waits for other ranks.
   bool loads_all = false;
@@ -73,9 +74,10 @@ class Linear {
                                               std::shared_ptr<KernelPolicy> policy = nullptr);
   ~Linear();
 
-  // ops::Ops::stored_format, and what makes of parts what it says. Parts of several low-bit formats
-  // become one (low_weight.h), so that a weight is one product.
+  // ops::Ops::stored_format and head_format, and what makes of parts what they say. Parts of
+  // several low-bit formats become one (low_weight.h), so that a weight is one product.
   Result<ops::WeightFormat> stored_format(const ops::WeightFormat& file) const;
+  Result<ops::WeightFormat> head_format(const ops::WeightFormat& file) const;
   Result<ops::LinearWeight> make_weight(std::span<const ops::LinearPart> parts, Uploader& uploader);
 
   bool multiplies_fp8() const { return multiplies_fp8_; }  // true when a weight is fp8

@@ -10,9 +10,13 @@ void ExecSettings::declare(SettingsTable& table) {
       "CPU.");
   table.add_choice("dtype", &dtype, {"auto", "float32", "bfloat16"},
                    "Precision of weights and products; auto takes the fastest the device has.");
-  table.add_choice("quantization", &quantization, {"none", "fp8"},
+  table.add_choice("quantization", &quantization.products, {"none", "fp8"},
                    "Weights and what they multiply as fp8 (E4M3), quantised while the model is "
                    "loaded; on a GPU. What a checkpoint has as fp8 stays as it is either way.");
+  table.add_choice("head-format", &quantization.head, {"auto", "bf16", "fp8"},
+                   "Of the output head, and of the embedding table where the two are tied, with "
+                   "--quantization; on a GPU. auto is bf16, as peers keep it: fp8 reads half as "
+                   "many bytes and costs as much accuracy as all the other products together.");
   table.add_choice("kv-cache-dtype", &kv_cache_dtype, {"auto", "fp8"},
                    "Of the KV cache; auto is the dtype of the activations' products. fp8 on a GPU, "
                    "by the checkpoint's "

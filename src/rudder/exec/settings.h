@@ -12,10 +12,16 @@
 
 namespace rudder::exec {
 
+// What wide weights become while they are loaded.
+struct QuantizationSettings {
+  std::string products = "none";  // of the layers
+  std::string head = "auto";
+};
+
 struct ExecSettings {
   std::string device = "auto";
   std::string dtype = "auto";
-  std::string quantization = "none";
+  QuantizationSettings quantization;
   std::string kv_cache_dtype = "auto";
   int32_t threads = 0;
   int32_t tensor_parallel_size = 1;

@@ -171,10 +171,14 @@ Result<void> Binder::take_weight_scale(const std::string& module, int64_t rows, 
   return {};
 }
 
-Result<ops::WeightFormat> stored_or_wide(const ops::WeightFormat& file, const ops::Ops& ops) {
-  const auto stored = ops.stored_format(file);
+Result<ops::WeightFormat> stored_or_wide(const ops::WeightFormat& file, const ops::Ops& ops,
+                                         bool is_head) {
+  const auto stored_as = [&](const ops::WeightFormat& format) {
+    return is_head ? ops.head_format(format) : ops.stored_format(format);
+  };
+  const auto stored = stored_as(file);
   if (file.is_wide() || file == ops::kFp8Rows || (stored && !stored->is_wide())) return stored;
-  return ops.stored_format({.codes = ops::Codes::kF32});
+  return stored_as({.codes = ops::Codes::kF32});
 }
 
 Result<void> Binder::read_for(const ops::Ops& ops) {

@@ -286,7 +286,7 @@ TEST(QuantisedLoader, MemoryIsPlannedAsItWillBeKept) {
   EXPECT_EQ(wide.formats, "F32");
   ops.keeps = true;
   const WeightBudget kept = budget_weights(**checkpoint, spec, ops).value();
-  EXPECT_EQ(kept.formats, "F8_E4M3");
+  EXPECT_EQ(kept.formats, "F8_E4M3, head F32");
   const int64_t scales = 4 * (8 + 2 * 4 + 8 + 2 * 6 + 8);  // of rows
   EXPECT_EQ(wide.bytes - kept.bytes, 3 * (8 * 8 + 2 * 4 * 8 + 8 * 8 + 3 * 6 * 8) - scales);
 }
@@ -316,6 +316,51 @@ TEST(QuantisedLoader, FormatsDifferTensorByTensor) {
   EXPECT_EQ(mixed.formats, "F8_E4M3, F32");
   const int64_t scales = 4 * (8 + 2 * 4 + 8 + 2 * 6);  // of rows
   EXPECT_EQ(all_wide.bytes - mixed.bytes, 3 * (8 * 8 + 2 * 4 * 8 + 8 * 8 + 2 * 6 * 8) - scales);
+}
+
+// A backend that quantises what it loads, and keeps the head in more bits.
+class WideHeadOps final : public KeepingOps {
+ public:
+  Result<ops::WeightFormat> stored_format(const ops::WeightFormat& file) const override {
+    return file.is_wide() ? ops::kFp8Rows : file;
+  }
+  Result<ops::WeightFormat> head_format(const ops::WeightFormat& file) const override {
+    return is_wide ? ops::wide_format(DType::kBF16) : stored_format(file);
+  }
+  Result<ops::View> upload(const ops::View& host, DType dtype) override {
+    return allocate(dtype, host.shape);
+  }
+  Result<ops::LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
+    for (const ops::LinearPart& part : parts) heads.push_back(part.is_head);
+    return KeepingOps::make_linear(parts);
+  }
+
+  bool is_wide = true;
+  std::vector<bool> heads;  // of each part
+};
+
+TEST(QuantisedLoader, TheHeadHasAFormatOfItsOwn) {
+  for (const bool is_tied : {false, true}) {
+    TinyModel tiny;
+    if (is_tied) {
+      tiny.config.replace(tiny.config.find("false"), 5, "true");
+      tiny.decls.erase("lm_head.weight");
+    }
+    WideHeadOps ops;
+    const auto weights = tiny.load(ops);
+    ASSERT_TRUE(weights) << weights.error().to_string();
+    EXPECT_EQ(ops.heads,
+              (std::vector<bool>{true, false, false, false, false, false, false, false}));
+    const auto checkpoint = tiny.open();
+    ASSERT_TRUE(checkpoint);
+    const ModelSpec spec = read_spec(**checkpoint).value();
+    const WeightBudget wide = budget_weights(**checkpoint, spec, ops).value();
+    EXPECT_EQ(wide.formats, "F8_E4M3, head BF16");
+    ops.is_wide = false;
+    const WeightBudget quantised = budget_weights(**checkpoint, spec, ops).value();
+    EXPECT_EQ(quantised.formats, "F8_E4M3");
+    EXPECT_EQ(wide.bytes - quantised.bytes, 5 * 8 * (2 - 1) - 4 * 5);  // no scales of its rows
+  }
 }
 
 TEST(QuantisedLoader, KvScalesHaveSeveralNames) {

@@ -132,7 +132,8 @@ LinearModule head_module(const ModelSpec& spec, const WeightNames& names, ops::R
   return {.parts = {{std::string(names.head), {rows}}},
           .in = spec.hidden,
           .bias = false,
-          .target = nullptr};
+          .target = nullptr,
+          .is_head = true};
 }
 
 LayerWeights empty_weights(const ModelSpec& spec, size_t layer) {

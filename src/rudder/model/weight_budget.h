@@ -19,15 +19,17 @@ struct LayerTensors;  // tensors.h
 struct LinearModule;
 struct WeightNames;  // archs/archs.h
 
-// The format that a device stores the weight of a module in, by the module's name. An Error: it
-// stores none of what the checkpoint has.
-using FormatOf = std::function<Result<ops::WeightFormat>(std::string_view module)>;
+// The format that a device stores the weight of a module in, by the module's name and whether it is
+// the output head. An Error: it stores none of what the checkpoint has.
+using FormatOf = std::function<Result<ops::WeightFormat>(std::string_view module, bool is_head)>;
 FormatOf all_as(const ops::WeightFormat& format);
 
 // What the weights of a rank, or of a stage, take.
 struct WeightBudget {
   int64_t bytes = 0;
-  std::string formats;  // of the layers' products, for people: "BF16", "F8_E4M3, BF16"
+  // Of the layers' products, for people, and of the output head where it has another one: "BF16",
+  // "F8_E4M3, BF16", "F8_E4M3, head BF16".
+  std::string formats;
 };
 // `spec` is the whole model's.
 Result<WeightBudget> weight_budget(const ModelSpec& spec, const WeightNames& names,

@@ -83,7 +83,8 @@ struct LinearPart {
   View codes;
   View scales = {};
   View offsets = {};
-  View bias = {};  // [out_i] f32 | f16 | bf16; optional, for all parts or for none
+  View bias = {};        // [out_i] f32 | f16 | bf16; optional, for all parts or for none
+  bool is_head = false;  // of the product that makes logits: stored as Ops::head_format says
 
   int64_t out() const { return codes.shape[0]; }
   int64_t in() const { return codes.shape[1] * codes_per_element(format.codes); }

@@ -37,6 +37,11 @@ class Ops : public Device {
   // What make_linear makes of a part that a file has in this format, for the memory budget.
   // kUnsupported: a format that no product here multiplies.
   virtual Result<WeightFormat> stored_format(const WeightFormat& file) const = 0;
+  // The same of parts of the output head (LinearPart::is_head): it has the last word on every
+  // token, so a backend may keep it in more bits than it quantises the others to.
+  virtual Result<WeightFormat> head_format(const WeightFormat& file) const {
+    return stored_format(file);
+  }
   // Stacks the parts along `out` and packs them as this backend multiplies them.
   virtual Result<LinearWeight> make_linear(std::span<const LinearPart> parts) = 0;
 

@@ -84,9 +84,15 @@ class LowPrecisionOps final : public PassingOps {
     if (keeps || precision_.linear == DType::kF8E4M3) return ops::kFp8Rows;
     return ops::wide_format(precision_.linear);
   }
+  Result<ops::WeightFormat> head_format(const ops::WeightFormat& file) const override {
+    if (!file.is_wide() || precision_.head == DType::kF8E4M3) return stored_format(file);
+    return ops::wide_format(precision_.head);
+  }
 
   Result<ops::LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
-    RUDDER_TRY(const ops::WeightFormat format, stored_format(parts.front().format));
+    const ops::LinearPart& first = parts.front();
+    RUDDER_TRY(const ops::WeightFormat format,
+               first.is_head ? head_format(first.format) : stored_format(first.format));
     const bool is_f8 = format == ops::kFp8Rows;
     std::vector<ops::LinearPart> rounded(parts.begin(), parts.end());
     for (ops::LinearPart& part : rounded) {
