@@ -8,6 +8,7 @@ namespace rudder::cpu {
 
 class HostDraftOps final : public ops::DraftOps {
  public:
+  void place_rows(const ops::PlaceRowsArgs& args) override;
   void spread_logits(const ops::SpreadLogitsArgs& args) override;
   void residual_act(const ops::ResidualActArgs& args) override;
   void look_up(const ops::LookUpArgs& args) override;

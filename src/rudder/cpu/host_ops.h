@@ -53,7 +53,6 @@ class HostOps : public ops::Ops,
   void begin_attention(const ops::AttentionBatch& batch) final { batch_ = batch; }
   void quantise(const ops::QuantiseArgs& args) final;
   void gather_rows(const ops::GatherRowsArgs& args) final;
-  void place_rows(const ops::PlaceRowsArgs& args) final;
   void gather_logits(const ops::GatherLogitsArgs& args) final;
   void sum_ranks(const ops::View& x) final;
   void end_patterns(const ops::EndPatternsArgs& args) final;

@@ -254,10 +254,6 @@ class CudaOps final : public ops::Ops,
     launch("gather_rows", {&args.x, &args.out},
            [&] { return launch_gather_rows(gather_rows_params(args), stream()); });
   }
-  void place_rows(const ops::PlaceRowsArgs& args) override {
-    launch("place_rows", {&args.x, &args.out},
-           [&] { return launch_place_rows(place_rows_params(args), stream()); });
-  }
   void logits(const ops::LogitsArgs& args) override {
     begin_op("logits");
     linear_->logits(args);

@@ -19,6 +19,7 @@ class DraftOps final : public ops::DraftOps {
                                  const Launcher& launcher)>;
   explicit DraftOps(Run run) : run_(std::move(run)) {}
 
+  void place_rows(const ops::PlaceRowsArgs& args) override;
   void spread_logits(const ops::SpreadLogitsArgs& args) override;
   void residual_act(const ops::ResidualActArgs& args) override;
   void look_up(const ops::LookUpArgs& args) override;

@@ -122,7 +122,7 @@ void Handover::move_slots(const View& of_all, const View& slots, Cutter& message
   rows.shape = {of_all.num_rows(), of_all.shape.numel() / of_all.num_rows()};
   const View part = message.cut(rows.dtype, {slots.num_rows(), rows.shape[1]});
   if (way == Way::kTake) {
-    parts_.ops.place_rows({.x = part, .rows = slots, .out = rows});
+    parts_.ops.draft_ops()->place_rows({.x = part, .rows = slots, .out = rows});
   } else {
     parts_.ops.gather_rows({.x = rows, .rows = slots, .out = part});
   }

@@ -282,8 +282,8 @@ View Assistant::forward(const ForwardBatch& batch) {
               .ids = batch.ids,
               .scale = table_scale(source_.embed_scale, table_dtype(ops_)),
               .out = embedded});
-  ops_.place_rows({.x = embedded, .out = joined});
-  ops_.place_rows({.x = h, .out = joined, .column = spec_.target_hidden});
+  ops_.draft_ops()->place_rows({.x = embedded, .out = joined});
+  ops_.draft_ops()->place_rows({.x = h, .out = joined, .column = spec_.target_hidden});
   const auto flat = [](View view) {
     view.shape = {view.shape.numel()};
     return view;

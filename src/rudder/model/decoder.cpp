@@ -193,7 +193,7 @@ void LayerwiseDecoder::keep_passed(const ForwardBatch& batch) {
 
 // Copies rows of all tokens to the places in the pool that belong to the tokens' KV slots.
 void LayerwiseDecoder::place_kept(const View& x, int64_t column, const ForwardBatch& batch) {
-  ops_.place_rows({.x = x,
+  ops_.draft_ops()->place_rows({.x = x,
                    .rows = batch.kv_slot.rows(kept_.group * x.shape[0], x.shape[0]),
                    .out = kept_.rows,
                    .column = column,

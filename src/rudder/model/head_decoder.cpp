@@ -136,8 +136,8 @@ View HeadDecoder::embed(const ForwardBatch& batch) {
 // The attention's input and what the branches are added to, [T, hidden], of kProduct.
 View HeadDecoder::multiply(const ForwardBatch& batch, const View& g) {
   const View joined = shaped(buffers_.joined, g.shape[0], spec_.fc_width());
-  ops_.place_rows({.x = embed(batch), .out = joined});
-  ops_.place_rows({.x = g, .out = joined, .column = spec_.layer.hidden});
+  ops_.draft_ops()->place_rows({.x = embed(batch), .out = joined});
+  ops_.draft_ops()->place_rows({.x = g, .out = joined, .column = spec_.layer.hidden});
   return multiply_fc(joined, buffers_.aux);
 }
 
@@ -147,10 +147,10 @@ View HeadDecoder::join(const ForwardBatch& batch, const View& g) {
   const View joined = shaped(buffers_.joined, g.shape[0], 2 * hidden);
   const View embedded = embed(batch);
   const View& buffer = buffers_.layer.normed;
-  ops_.place_rows({.x = normed(embedded, weights_.input_norm, buffer), .out = joined});
+  ops_.draft_ops()->place_rows({.x = normed(embedded, weights_.input_norm, buffer), .out = joined});
   const View normed_g = normed(g, weights_.hidden_norm, buffer);
-  ops_.place_rows({.x = normed_g, .out = joined, .column = hidden});
-  if (spec_.norm_before_residual) ops_.place_rows({.x = normed_g, .out = g});
+  ops_.draft_ops()->place_rows({.x = normed_g, .out = joined, .column = hidden});
+  if (spec_.norm_before_residual) ops_.draft_ops()->place_rows({.x = normed_g, .out = g});
   return joined;
 }
 
@@ -167,7 +167,7 @@ View HeadDecoder::head(const View& h, const ForwardBatch& batch) {
   const View last = spec_.is_product() ? h : normed(h, weights_.final_norm, buffers_.layer.normed);
   const ops::LinearWeight& output = spec_.is_product() ? *source_.head : weights_.head;
   if (!batch.feedback_rows.empty()) {
-    ops_.place_rows(
+    ops_.draft_ops()->place_rows(
         {.x = spec_.norm_output ? last : h, .rows = batch.feedback_rows, .out = buffers_.feedback});
   }
   const Operand in = products_.operand_of(output, last, buffers_.layer.delta);

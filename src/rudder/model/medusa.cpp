@@ -231,7 +231,7 @@ void MedusaHeads::begin(const View& normed, const View& rows) {
 View MedusaHeads::logits(int32_t head) {
   const Products products(ops_, scales_);
   const View x = shaped(x_, num_rows_, spec_.hidden);
-  ops_.place_rows({.x = shaped(picked_, num_rows_, spec_.hidden), .out = x});
+  ops_.draft_ops()->place_rows({.x = shaped(picked_, num_rows_, spec_.hidden), .out = x});
   for (int32_t i = 0; i < spec_.num_layers; ++i) {
     const int32_t index = head * spec_.num_layers + i;
     const ops::LinearWeight& layer = weights_.layers[static_cast<size_t>(index)];

@@ -58,7 +58,7 @@ void read_row(const tensor::View& view, int64_t row, std::vector<float>& values)
 
 // The scale of `values`, as it is stored: the largest magnitude falls on the largest code of E4M3,
 // or on half the range of codes of an integer (compressed-tensors, calculate_qparams, symmetric).
-float scale_of(std::span<const float> values, const QuantiseScheme& scheme) {
+float group_scale(std::span<const float> values, const QuantiseScheme& scheme) {
   float most = 0;
   for (const float value : values) most = std::max(most, std::abs(value));
   if (most == 0) return 1;
@@ -118,7 +118,7 @@ class WeightRounder {
     read_row(view_, static_cast<int64_t>(row), values);
     for (uint64_t begin = 0; begin < inputs_; begin += group_) {
       const auto group = std::span(values).subspan(begin, group_);
-      const float scale = scale_of(group, scheme_);
+      const float scale = group_scale(group, scheme_);
       store_scale(out.data[1], row * (inputs_ / group_) + begin / group_, scale);
       for (uint64_t k = 0; k < group_; ++k) store_code(out, row, begin + k, group[k] / scale);
     }

@@ -74,7 +74,6 @@ class KeepingOps : public ops::Ops {
   void gated_act(const ops::GatedActArgs&) override {}
   void quantise(const ops::QuantiseArgs&) override {}
   void gather_rows(const ops::GatherRowsArgs&) override {}
-  void place_rows(const ops::PlaceRowsArgs&) override {}
   void logits(const ops::LogitsArgs&) override {}
   void sample(const ops::SampleArgs&) override {}
   void score(const ops::ScoreArgs&) override {}

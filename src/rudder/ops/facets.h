@@ -33,6 +33,7 @@ class TreeOps {
 class DraftOps {
  public:
   virtual ~DraftOps() = default;
+  virtual void place_rows(const PlaceRowsArgs& args) = 0;
   virtual void spread_logits(const SpreadLogitsArgs& args) = 0;
   virtual void residual_act(const ResidualActArgs& args) = 0;
   virtual void look_up(const LookUpArgs& args) = 0;

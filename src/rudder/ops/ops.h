@@ -65,7 +65,6 @@ class Ops : public Device {
   virtual void gated_act(const GatedActArgs& args) = 0;
   virtual void quantise(const QuantiseArgs& args) = 0;
   virtual void gather_rows(const GatherRowsArgs& args) = 0;
-  virtual void place_rows(const PlaceRowsArgs& args) = 0;
   virtual void logits(const LogitsArgs& args) = 0;
   virtual void sample(const SampleArgs& args) = 0;
   virtual void score(const ScoreArgs& args) = 0;

@@ -113,7 +113,9 @@ class ForwardingOps : public ops::Ops,
   void gated_act(const ops::GatedActArgs& args) override { run(&ops::Ops::gated_act, args); }
   void quantise(const ops::QuantiseArgs& args) override { run(&ops::Ops::quantise, args); }
   void gather_rows(const ops::GatherRowsArgs& args) override { run(&ops::Ops::gather_rows, args); }
-  void place_rows(const ops::PlaceRowsArgs& args) override { run(&ops::Ops::place_rows, args); }
+  void place_rows(const ops::PlaceRowsArgs& args) override {
+    run(&ops::Ops::draft_ops, &ops::DraftOps::place_rows, args);
+  }
   void spread_logits(const ops::SpreadLogitsArgs& args) override {
     run(&ops::Ops::draft_ops, &ops::DraftOps::spread_logits, args);
   }

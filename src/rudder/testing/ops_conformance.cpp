@@ -360,7 +360,7 @@ TEST_P(OpsConformance, PlaceRows) {
   const auto expect_placed = [&](const View& rows, std::vector<int64_t> targets, int32_t block_size,
                                  int32_t group_layers, int64_t column) {
     const View out = ops_.allocate(x.dtype, {12, 3 * width}).value();  // zeros
-    ops_.place_rows({x, rows, out, column, block_size, group_layers});
+    ops_.draft_ops()->place_rows({x, rows, out, column, block_size, group_layers});
     std::vector<int64_t> source(12, -1);
     for (size_t t = 0; t < targets.size(); ++t) {
       if (targets[t] >= 0) source[static_cast<size_t>(targets[t])] = static_cast<int64_t>(t);
@@ -395,7 +395,7 @@ TEST_P(OpsConformance, RowsOfWordsAreGatheredAndPlaced) {
     const View message = ops_.allocate(DType::kI64, {3, width}).value();
     const View other = ops_.allocate(DType::kI64, {7, width}).value();
     ops_.gather_rows({state, rows, message});
-    ops_.place_rows({.x = message, .rows = rows, .out = other});
+    ops_.draft_ops()->place_rows({.x = message, .rows = rows, .out = other});
     std::vector<int64_t> expected(words.size(), 0);
     for (const int32_t slot : slots) {
       const auto begin = words.begin() + slot * width;

@@ -1,8 +1,4 @@
-<<<<<<<< HEAD:src/rudder/model/quantised/name_pattern.cpp
-#include "rudder/model/quantised/name_pattern.h"
-========
 #include "rudder/weights/name_pattern.h"
->>>>>>>> lora:src/rudder/weights/name_pattern.cpp
 
 #include <fmt/format.h>
 
