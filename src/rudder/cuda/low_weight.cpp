@@ -8,7 +8,7 @@
 #include "rudder/base/check.h"
 #include "rudder/cuda/device_status.h"
 #include "rudder/cuda/elements.h"
-#include "rudder/cuda/kernels/products/pack_low_bits.h"
+#include "rudder/cuda/kernels/rows/pack_low_bits.h"
 #include "rudder/cuda/linear.h"
 
 namespace rudder::cuda {

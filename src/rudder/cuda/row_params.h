@@ -3,7 +3,7 @@
 #pragma once
 
 #include "rudder/cuda/kernels/products/linear_epilogue.h"
-#include "rudder/cuda/kernels/products/pack_low_bits.h"
+#include "rudder/cuda/kernels/rows/pack_low_bits.h"
 #include "rudder/cuda/kernels/rows/rows.h"
 #include "rudder/ops/args.h"
 

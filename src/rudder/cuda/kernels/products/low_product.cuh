@@ -92,6 +92,38 @@ __device__ __forceinline__ uint64_t evict_normal() {
   return policy;
 }
 
+// Of 8 tokens and 32 inputs, operand B of two mma: the lane's address is of a row of 16 bytes.
+__device__ __forceinline__ void load_inputs(uint32_t (&b)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
+               : "r"(address)
+               : "memory");
+}
+// sum[16 x 8] += a[16 x 16] . b[16 x 8], as a thread has them (wgmma.cuh, of one warp).
+__device__ __forceinline__ void multiply_add(float* sum, const uint32_t (&a)[4], uint32_t b0,
+                                             uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+template <int kSums>
+__device__ __forceinline__ void multiply_add(float (&sums)[kSums], const uint32_t (&a)[4],
+                                             uint64_t operand) {
+  RegisterMma<2 * kSums, true>::run(sums, a, operand);
+}
+template <int kSums>
+__device__ __forceinline__ void multiply_add(int32_t (&sums)[kSums], const uint32_t (&a)[4],
+                                             uint64_t operand) {
+  RegisterMmaS8<2 * kSums>::add(sums, a, operand);
+}
+// By a warp: it has read what the barrier guards.
+__device__ __forceinline__ void give_up(uint32_t barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
+}
+
 // A tile is kTokens tokens by kBlocks blocks of rows for each group of warps.
 // kParts: codes are multiplied, and their sums scaled so many times a chunk,
 // once or for each quarter; 0: numbers are multiplied.
@@ -103,9 +135,7 @@ class LowKernel {
   static constexpr int kGroups =
       kIsOfCodes ? 4 : 2;  // of warps that multiply, with rows of their own
   static constexpr int kMmaWarps = 4 * kGroups;
-  static constexpr int kWeightWarp = kMmaWarps;
-  static constexpr int kTokenWarp = kMmaWarps + 1;
-  static constexpr int kSumWarp = kMmaWarps + 2;
+  enum Warp : int { kWeightWarp = kMmaWarps, kTokenWarp, kSumWarp };  // behind those that multiply
   static constexpr int kTileBlocks = kGroups * kBlocks;
   static constexpr int kSums = kTokens / 2;        // of a thread and a block
   static constexpr int kSteps = kIsWhole ? 1 : 2;  // of a quarter
@@ -123,9 +153,9 @@ class LowKernel {
     tokens_ = {shared_address(shared), kTokenBytes, p.slots, shared_address(behind.tokens_full)};
     weights_ = {shared_address(weights), weight_bytes, p.slots,
                 shared_address(behind.weights_full)};
-    sums_full_ = shared_address(behind.sums_full);
-    read_ = shared_address(behind.read);
-    may_read_ = shared_address(&behind.may_read);
+    barriers_.sums_full = shared_address(behind.sums_full);
+    barriers_.read = shared_address(behind.read);
+    barriers_.may_read = shared_address(&behind.may_read);
     const uint32_t lane = threadIdx.x % 32;
     lane_inputs_ = lane % 8 * 128 + ((lane / 8) ^ (lane % 8)) * 16;
   }
@@ -136,10 +166,10 @@ class LowKernel {
     for (int i = warp; i < kMostLowSlots; i += kThreads / 32) {
       barrier_init(barrier_of(weights_.full, i), 1);
       barrier_init(barrier_of(tokens_.full, i), 1);
-      barrier_init(barrier_of(sums_full_, i), 1);
-      barrier_init(barrier_of(read_, i), kMmaWarps);
+      barrier_init(barrier_of(barriers_.sums_full, i), 1);
+      barrier_init(barrier_of(barriers_.read, i), kMmaWarps);
     }
-    if (warp == 0) barrier_init(may_read_, 1);
+    if (warp == 0) barrier_init(barriers_.may_read, 1);
     barrier_init_fence();
   }
 
@@ -151,7 +181,8 @@ class LowKernel {
     int32_t on_way = 0;
     int32_t most = p_.ahead_slots;
     const auto pace = [&] {
-      if (on_way == most && most < p_.steady_slots && !come.wait_unless(weights_.full, may_read_)) {
+      if (on_way == most && most < p_.steady_slots &&
+          !come.wait_unless(weights_.full, barriers_.may_read)) {
         most = p_.steady_slots;
       } else if (on_way == most) {
         come.wait(weights_.full);
@@ -174,7 +205,7 @@ class LowKernel {
     });
   }
   __device__ void fetch_tokens() const {
-    if (threadIdx.x % 32 == 0) barrier_arrive(may_read_);
+    if (threadIdx.x % 32 == 0) barrier_arrive(barriers_.may_read);
     const uint64_t policy = evict_last();
     walk([] {},
          [&](int slot, const LowRun& run, int chunk) {
@@ -220,7 +251,7 @@ class LowKernel {
           }
         }
         __syncwarp();
-        if (lane == 0) barrier_arrive(barrier_of(sums_full_, at.at));
+        if (lane == 0) barrier_arrive(barrier_of(barriers_.sums_full, at.at));
         at.next(p_.slots);
       }
     }
@@ -261,7 +292,7 @@ class LowKernel {
         if (unused > 0) {
           --unused;
         } else {
-          read.wait(read_);
+          read.wait(barriers_.read);
           read.next(p_.slots);
         }
         pace();
@@ -270,22 +301,6 @@ class LowKernel {
         at.next(p_.slots);
       }
     }
-  }
-  // Of 8 tokens and 32 inputs, operand B of two mma: the lane's address is of a row of 16 bytes.
-  __device__ __forceinline__ static void load_inputs(uint32_t (&b)[4], uint32_t address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-                 : "r"(address)
-                 : "memory");
-  }
-  // sum[16 x 8] += a[16 x 16] . b[16 x 8], as a thread has them (wgmma.cuh, of one warp).
-  __device__ __forceinline__ static void multiply_add(float* sum, const uint32_t (&a)[4],
-                                                      uint32_t b0, uint32_t b1) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
   __device__ __forceinline__ float* sums_of(int slot, int part) const {
     return sums_ + (slot * (kLowChunk / kLowQuarter) + part) * kMostCodeTokens;
@@ -371,11 +386,6 @@ class LowKernel {
     return operand_by_rows(tokens_.slot(at_.at) +
                            (kIsWhole ? quarter * 32 : quarter / 2 * kBoxBytes + quarter % 2 * 64));
   }
-  __device__ __forceinline__ void give_up(uint32_t barrier) const {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
-  }
-
   __device__ __forceinline__ void multiply(float (&c)[kBlocks][kSums], const LowRun& run) {
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
@@ -434,7 +444,7 @@ class LowKernel {
       }
       const LowScale by[2] = {low_scale<kBits>(pairs[0][0], is_zero),
                               low_scale<kBits>(pairs[0][1], is_zero)};
-      if (part == 0) at_.wait(sums_full_);
+      if (part == 0) at_.wait(barriers_.sums_full);
       const float* const of_tokens = sums_of(at_.at, part) + 2 * (thread_ % 4);
 #pragma unroll
       for (int tile = 0; tile < kTokens / 8; ++tile) {
@@ -448,7 +458,7 @@ class LowKernel {
         }
       }
     }
-    give_up(barrier_of(read_, at_.at));
+    give_up(barrier_of(barriers_.read, at_.at));
     at_.next(p_.slots);
   }
   // A quarter is made ready while the one in front of it is multiplied, a chunk's first one while
@@ -487,17 +497,9 @@ class LowKernel {
       convert(a[0], stored, next.at, 0);
       wgmma_wait<0>();
       hold_sums(sums);
-      give_up(barrier_of(read_, at_.at));
+      give_up(barrier_of(barriers_.read, at_.at));
       at_ = next;
     }
-  }
-  __device__ __forceinline__ static void multiply_add(float (&sums)[kSums], const uint32_t (&a)[4],
-                                                      uint64_t operand) {
-    RegisterMma<kTokens, true>::run(sums, a, operand);
-  }
-  __device__ __forceinline__ static void multiply_add(int32_t (&sums)[kSums],
-                                                      const uint32_t (&a)[4], uint64_t operand) {
-    RegisterMmaS8<kTokens>::add(sums, a, operand);
   }
   __device__ __forceinline__ static void hold_sums(float (&sums)[kBlocks][kSums]) {
 #pragma unroll
@@ -674,9 +676,11 @@ class LowKernel {
   float* sums_;
   FetchRing tokens_;
   FetchRing weights_;
-  uint32_t sums_full_;
-  uint32_t read_;
-  uint32_t may_read_;
+  struct {
+    uint32_t sums_full;
+    uint32_t read;
+    uint32_t may_read;
+  } barriers_;
   uint32_t lane_inputs_;  // of load_inputs(), in a box
   RingWalk at_;
   int group_ = 0;

@@ -56,6 +56,13 @@ constexpr int kSharedBytes = kSlotBytes + sizeof(TileShared);
 
 enum class Parts { kOne, kInTurn, kSideBySide };
 
+__device__ __forceinline__ void store(float* to, float value) {
+  *to = value;
+}
+__device__ __forceinline__ void store(__nv_bfloat16* to, float value) {
+  *to = __float2bfloat16_rn(value);
+}
+
 template <int kRows, bool kFp8, Parts kParts>
 class TileProduct {
  public:
@@ -401,12 +408,6 @@ class TileProduct {
         if (32 * quad < columns) *reinterpret_cast<uint4*>(to + 32 * quad) = eight;
       }
     }
-  }
-  __device__ __forceinline__ static void store(float* to, float value) {
-    *to = value;
-  }
-  __device__ __forceinline__ static void store(__nv_bfloat16* to, float value) {
-    *to = __float2bfloat16_rn(value);
   }
   // Of any number of columns; an even one if T is a pair.
   template <typename T>

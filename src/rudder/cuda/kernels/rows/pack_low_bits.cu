@@ -1,4 +1,4 @@
-#include "rudder/cuda/kernels/products/pack_low_bits.h"
+#include "rudder/cuda/kernels/rows/pack_low_bits.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
