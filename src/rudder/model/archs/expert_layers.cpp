@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "rudder/model/archs/llama_like.h"
+
 namespace rudder::model {
 namespace {
 
@@ -28,10 +30,9 @@ Result<int32_t> count_of(const HfConfig& config) {
 
 Result<Experts> read_experts(const HfConfig& config, const ModelSpec& spec,
                              const ExpertKeys& keys) {
-  const GatedMlp& dense = *gated_mlp_of(spec.layers.front());
   Experts experts;
   experts.hidden = spec.hidden;
-  experts.activation = dense.activation;
+  experts.activation = activation_of(spec);
   RUDDER_TRY(experts.count, count_of(config));
   RUDDER_TRY(const int64_t width, config.integer(keys.width, 1, kWidest));
   experts.width = static_cast<int32_t>(width);

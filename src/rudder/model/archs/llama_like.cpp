@@ -330,6 +330,10 @@ Result<void> set_windows_above(const HfConfig& config, ModelSpec& spec) {
   return set_windows(config, sliding, spec);
 }
 
+ops::Activation activation_of(const ModelSpec& spec) {
+  return gated_mlp_of(spec.layers.front())->activation;
+}
+
 void set_qk_norm(ModelSpec& spec, QkNorm qk_norm) {
   for (LayerSpec& layer : spec.layers) attention_of(layer)->qk_norm = qk_norm;
 }

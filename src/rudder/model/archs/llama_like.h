@@ -53,6 +53,9 @@ Result<void> set_windows(const weights::HfConfig& config, const std::vector<bool
 // "use_sliding_window" from layer "max_window_layers" on, unless "layer_types" says which.
 Result<void> set_windows_above(const weights::HfConfig& config, ModelSpec& spec);
 
+// Of what llama_like has read: of every layer's MLP.
+ops::Activation activation_of(const ModelSpec& spec);
+
 void set_qk_norm(ModelSpec& spec, QkNorm qk_norm);  // of every layer
 
 }  // namespace rudder::model
