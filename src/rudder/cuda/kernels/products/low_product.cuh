@@ -86,11 +86,6 @@ __device__ __forceinline__ void fetch_bytes(uint32_t to, const void* from, uint3
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
-__device__ __forceinline__ uint64_t evict_normal() {
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
 
 // Of 8 tokens and 32 inputs, operand B of two mma: the lane's address is of a row of 16 bytes.
 __device__ __forceinline__ void load_inputs(uint32_t (&b)[4], uint32_t address) {
