@@ -28,12 +28,11 @@ namespace {
 struct OpsBenchFlags {
   exec::ExecSettings exec;
   std::string like;
-  std::string weights = "wide";
+  std::string weights;
   std::string steps;
   int32_t layers = 0;
   int32_t context = 512;
   int32_t repeats = 5;
-  std::string weights = "file";
   bool markdown = false;
 
   void declare(SettingsTable& table) {
@@ -43,16 +42,15 @@ struct OpsBenchFlags {
               "qwen2.5-7b on a GPU.");
     table.add(
         "weights", &weights,
-        "How products are stored, on a CPU: wide, q4_0, q4_1, q4_k, q5_0, q6_k, q8_0, mxfp4.");
+        "How products are stored, with random codes. On a CPU: wide, q4_0, q4_1, q4_k, q5_0, "
+        "q6_k, q8_0, mxfp4. On a GPU, beside a bf16 head: w4a16, w8a16, w8a8, q4_k; 4 and 8 "
+        "bits in groups of 128, 8 bits with a scale a row, groups of 32 with minima. Empty is "
+        "wide on a CPU, as --quantization says on a GPU.");
     table.add("steps", &steps,
               "On a CPU: SEQUENCES x TOKENS @ CONTEXT of each step, as in 1x1@128,1x512@0.");
     table.add("layers", &layers, 0, 1024, "Layers; 0 is as many as the shape has.");
     table.add("context", &context, 0, 1 << 20, "Tokens that decoding sequences have before them.");
     table.add("repeats", &repeats, 1, 10000, "Of each step; on a CPU the fastest counts.");
-    table.add_choice("weights", &weights, {"file", "w4a16", "w8a16", "w8a8", "q4_k"},
-                     "Of a GPU's layers, with random codes and a bf16 head: 4 and 8 bits in groups "
-                     "of 128, 8 bits with a scale a row, or as GGUF's Q4_K, in groups of 32 with "
-                     "minima; 'file': as --quantization says.");
     table.add("markdown", &markdown, "A table for documents; of a GPU.");
     exec.declare(table);
   }
@@ -106,7 +104,7 @@ Result<std::string> bench_cpu(const OpsBenchFlags& flags) {
   args.shape = shape_of<cpu::BenchShape>(spec);
   args.ops.num_threads = flags.exec.threads;
   args.ops.dtype = flags.exec.dtype == "float32" ? tensor::DType::kF32 : tensor::DType::kBF16;
-  args.shape.weights = flags.weights;
+  args.shape.weights = flags.weights.empty() ? "wide" : flags.weights;
   if (!flags.steps.empty()) {
     RUDDER_TRY(args.steps, parse_steps(flags.steps));
   }
@@ -116,7 +114,7 @@ Result<std::string> bench_cpu(const OpsBenchFlags& flags) {
 }
 
 #if RUDDER_HAS_CUDA
-std::optional<ops::WeightFormat> format_of(const std::string& weights) {
+Result<std::optional<ops::WeightFormat>> format_of(const std::string& weights) {
   ops::WeightFormat format{.codes = ops::Codes::kU4,
                            .scale = ops::ScaleType::kF16,
                            .group = 128,
@@ -128,7 +126,11 @@ std::optional<ops::WeightFormat> format_of(const std::string& weights) {
     format.offset = ops::Offset::kNone;
     return format;
   }
-  if (weights != "q4_k") return std::nullopt;
+  if (weights.empty()) return std::nullopt;
+  if (weights != "q4_k") {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("a GPU's are no '{}'", weights),
+                "weights");
+  }
   format.group = 32;
   format.offset = ops::Offset::kMinimum;
   return format;
@@ -141,7 +143,7 @@ Result<std::string> bench_cuda(const OpsBenchFlags& flags) {
   args.shape = shape_of<cuda::BenchShape>(spec);
   args.shape.qk_norm = attention_of(spec.layers[0])->qk_norm == model::QkNorm::kPerHead;
   RUDDER_TRY(args.ops, cuda_settings(flags.exec));
-  args.stored = format_of(flags.weights);
+  RUDDER_TRY(args.stored, format_of(flags.weights));
   for (cuda::BenchStep& step : args.steps) {
     if (step.q_len == 1) step.context = flags.context;
   }
