@@ -65,9 +65,8 @@ KeepGuessParams keep_guess_params(const ops::KeepGuessArgs& args) {
 }  // namespace
 
 void DraftOps::place_rows(const ops::PlaceRowsArgs& args) {
-  run_("place_rows", {&args.x, &args.out}, [&](cudaStream_t stream) {
-    return launch_place_rows(place_rows_params(args), stream);
-  });
+  run_("place_rows", {&args.x, &args.out},
+       [&](cudaStream_t stream) { return launch_place_rows(place_rows_params(args), stream); });
 }
 
 void DraftOps::spread_logits(const ops::SpreadLogitsArgs& args) {

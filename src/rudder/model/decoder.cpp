@@ -194,11 +194,11 @@ void LayerwiseDecoder::keep_passed(const ForwardBatch& batch) {
 // Copies rows of all tokens to the places in the pool that belong to the tokens' KV slots.
 void LayerwiseDecoder::place_kept(const View& x, int64_t column, const ForwardBatch& batch) {
   ops_.draft_ops()->place_rows({.x = x,
-                   .rows = batch.kv_slot.rows(kept_.group * x.shape[0], x.shape[0]),
-                   .out = kept_.rows,
-                   .column = column,
-                   .block_size = kept_.block_size,
-                   .group_layers = kept_.group_layers});
+                                .rows = batch.kv_slot.rows(kept_.group * x.shape[0], x.shape[0]),
+                                .out = kept_.rows,
+                                .column = column,
+                                .block_size = kept_.block_size,
+                                .group_layers = kept_.group_layers});
 }
 
 // Norms `x`, the rows of all tokens that the final norm has read, once more without taps, for draft
