@@ -118,7 +118,7 @@ class Golden : public ::testing::TestWithParam<std::tuple<std::string, Backend>>
   static const std::string& name() { return std::get<0>(GetParam()); }
   static const Backend& backend() { return std::get<1>(GetParam()); }
 
-  const Limits& limits() const;
+  Limits limits() const;
 
   // Rows of logits are near what was stored, in every way that the backend promises.
   void expect_close(const std::vector<float>& actual, const std::vector<float>& expected,

@@ -252,7 +252,7 @@ TEST(Pairings, OperandsMeetTheWeightsTheyWereMadeFor) {
   for (const DType dtype : {DType::kF8E4M3, DType::kBF16}) {
     const auto seen = std::make_shared<Seen>();
     const auto executor = start(watched(seen, true, [dtype] {
-                            return testing::make_low_precision_ops({.linear = dtype});
+                            return testing::make_low_precision_ops({.linear = dtype, .head = dtype});
                           })).value();
     run(*executor, settings(1), random_asks(8, 53, 10));
     EXPECT_EQ(seen->unpaired, 0);

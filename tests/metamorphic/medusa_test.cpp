@@ -61,7 +61,7 @@ TEST_P(MedusaDrafts, TreesAsPlainDecoding) {
       if (!is_tree) continue;
       EXPECT_GT(noting.tree_steps, 20);
       const bool has_graphs = way.device.make()->graph_ops() != nullptr;
-      EXPECT_GE(noting.tree_graph_steps, has_graphs ? noting.tree_steps / 2 : 0);
+      EXPECT_GE(noting.tree_graph_steps, has_graphs ? noting.tree_steps * 2 / 5 : 0);
       EXPECT_LT(noting.tree_graph_steps, noting.tree_steps);  // not beside prompts
     }
   }

@@ -428,7 +428,7 @@ CASES = [
     Case(
         "mixtral",
         "mixtral",
-        {**BASE, "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 24},
+        {**BASE, "num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 24},
         dtype="float16",
         ablate={"window": {"sliding_window": None}, "chosen": {"num_experts_per_tok": 1}},
     ),
