@@ -372,7 +372,11 @@ Result<std::string> fetch_models(const std::string& model, SessionSettings& sett
   RUDDER_TRY(const draft::Speculation speculation, settings.speculative.resolve());
   RUDDER_TRY(std::string folder, find_model(model, settings.load.revision));
   if (draft::has_model(speculation.method)) {
-    RUDDER_TRY_VOID(find_model(speculation.model, ""));
+    auto found = find_model(speculation.model, "");
+    if (!found) {
+      found.error().where = "speculative-config.model";
+      return found;
+    }
   }
   settings.load.revision.clear();
   return folder;

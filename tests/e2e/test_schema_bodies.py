@@ -26,6 +26,7 @@ BASES = {
     "/detokenize": {"tokens": [5]}, "/v1/steering/features/encode": {"dictionary": "none", "rows": [[0.5] * 256]},
     "/v1/steering/patch_sweep": {"clean": [5, 6], "corrupted": [5, 7], "answer": {"right": 9}, "sites": {"resid_post": [1]}},
     "/v1/steering/modules/unregister": {"name": "none"}, "/v1/steering/dictionaries": {"name": "d", "path": "none"},
+    "/v1/load_lora_adapter": {"lora_name": "a", "lora_path": "none"}, "/v1/unload_lora_adapter": {"lora_name": "a"},
 }
 RANKING = {"/v1/rerank": {"query": "a", "documents": ["b"]}, "/v1/score": {"text_1": "a", "text_2": "b"}}
 GENERATING = {"/v1/chat/completions": {**CHAT, "max_tokens": 1}, "/v1/completions": {**TEXT, "max_tokens": 1},

@@ -94,9 +94,8 @@ using Change = HttpResponse (*)(ServerContext&, FieldReader&);
 void answer_change(ServerContext& context, const std::shared_ptr<Exchange>& exchange,
                    Change change) {
   if (context.model().adapters == nullptr) {
-    return exchange->respond(
-        error_response(Error{ErrorCode::kUnsupported,
-                             "adapters need a server that was started with --enable-lora", ""}));
+    return exchange->respond(error_response(Error{
+        ErrorCode::kNotFound, "adapters need a server that was started with --enable-lora", ""}));
   }
   answer_on_pool(context, exchange, [&context, change](const std::string& body) {
     const auto object = parse_body(body);
