@@ -30,6 +30,7 @@ struct QuantiseSettings {
 
   void declare(SettingsTable& table) {
     std::vector<std::string> names;
+    names.reserve(model::kQuantiseSchemes.size());
     for (const model::QuantiseScheme& scheme : model::kQuantiseSchemes) {
       names.emplace_back(scheme.name);
     }

@@ -176,7 +176,7 @@ Result<ops::WeightFormat> stored_or_wide(const ops::WeightFormat& file, const op
   const auto stored_as = [&](const ops::WeightFormat& format) {
     return is_head ? ops.head_format(format) : ops.stored_format(format);
   };
-  const auto stored = stored_as(file);
+  auto stored = stored_as(file);
   if (file.is_wide() || file == ops::kFp8Rows || (stored && !stored->is_wide())) return stored;
   return stored_as({.codes = ops::Codes::kF32});
 }

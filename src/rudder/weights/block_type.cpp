@@ -197,7 +197,7 @@ constexpr Numbers kE2M1Doubled = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6
 
 template <BlockCodes kind>
 float number_of(int8_t code) {
-  const auto index = static_cast<size_t>(code);
+  const auto index = static_cast<size_t>(static_cast<uint8_t>(code));
   if constexpr (kind == BlockCodes::kMiddle) return static_cast<float>(code - 8);
   if constexpr (kind == BlockCodes::kIq4Nl) return static_cast<float>(kNonLinear[index]);
   if constexpr (kind == BlockCodes::kE2M1) return static_cast<float>(kE2M1Doubled[index]);
