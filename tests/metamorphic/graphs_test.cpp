@@ -181,6 +181,7 @@ std::string wrong_of(const DeviceStep& captured, const DeviceStep& step, GraphEn
   if (!is_same(a.attention.table_row, b.attention.table_row)) return "rows of the block table";
   if (!is_same(a.attention.ancestors, b.attention.ancestors)) return "trees";
   if (!is_same(a.goes_on_rows, b.goes_on_rows)) return "rows that guesses go on from";
+  if (!is_same(a.adapter_rows, b.adapter_rows)) return "rows of adapters";
   if (a.attention.max_q_len < b.attention.max_q_len) return "longest sequence";
   if (a.attention.max_kv_len < b.attention.max_kv_len) return "longest KV";
   if ((a.tap_table == nullptr) != (b.tap_table == nullptr)) return "a table of taps";
@@ -218,6 +219,7 @@ const Field kFields[] = {
      [](GraphKey& key, const GraphKey& other) { key.shape.goes_on = other.shape.goes_on; }},
     {"only_adds",
      [](GraphKey& key, const GraphKey& other) { key.shape.only_adds = other.shape.only_adds; }},
+    {"adapts", [](GraphKey& key, const GraphKey& other) { key.shape.adapts = other.shape.adapts; }},
     {"encodes",
      [](GraphKey& key, const GraphKey& other) { key.shape.encodes = other.shape.encodes; }},
     {"tapped", [](GraphKey& key, const GraphKey& other) { key.tapped = other.tapped; }},
@@ -227,7 +229,7 @@ const Field kFields[] = {
 [[maybe_unused]] void name_fields(const GraphKey& key) {
   [[maybe_unused]] const auto& [shape, tapped] = key;
   [[maybe_unused]] const auto& [kind, tokens, seqs, rows, max_q_len, has_trees, goes_on, only_adds,
-                                encodes] = shape;
+                                adapts, encodes] = shape;
 }
 
 // The one in which the keys differ; null: there are several.
@@ -248,8 +250,11 @@ class GraphKeys : public ::testing::Test {
     capacity_.geometry =
         model::tap_geometry(testing::tiny_spec(testing::TinyArch::kPreNorm), tensor::DType::kF32);
     capacity_.taps = {.num_rows = 4, .num_ops = 16, .num_floats = 1024, .max_features = 4};
+    capacity_.adapters = {.num_rows = 2, .max_rank = 4};
     taps_ = TapState::make(*ops_, capacity_).value();
     buffers_ = StepBuffers::make(*ops_, capacity_, &taps_->table()).value();
+    buffers_->set_adapter_scratch({.mid = ops_->allocate(tensor::DType::kF32, {16}).value(),
+                                   .act = ops_->allocate(tensor::DType::kF32, {16}).value()});
     shapes_ = std::make_unique<StepShapes>(capacity_, ops::Rank{});
   }
 
@@ -313,6 +318,10 @@ class GraphKeys : public ::testing::Test {
       packed.guesses.feedback_rows.assign(packed.sample_rows.size(), 0);
     } else if (draw(2) == 0) {
       add_taps(packed);
+    }
+    if (kind != StepKind::kPass && draw(3) == 0) {
+      packed.taps.adapters = {.is_used = true, .row = {}};
+      packed.taps.adapters.row.assign(packed.ids.size(), 0);
     }
     return packed;
   }
@@ -392,7 +401,7 @@ TEST_F(GraphKeys, AStepRunsFromAGraphOfItsOwnKey) {
 TEST_F(GraphKeys, ALookupThatForgetsAFieldIsCaught) {
   std::map<std::string, int> pairs;
   for (const StepKind kind : {StepKind::kDecode, StepKind::kPrompt, StepKind::kPass}) {
-    const std::vector<PackedStep> steps = drawn(kind, 150);
+    const std::vector<PackedStep> steps = drawn(kind, 400);
     std::vector<std::optional<GraphKey>> keys;
     for (PackedStep step : steps) keys.push_back(wide_key_of(kind, step));
     for (size_t i = 0; i < steps.size(); ++i) {
