@@ -26,8 +26,10 @@ BASES = {
     "/detokenize": {"tokens": [5]}, "/v1/steering/features/encode": {"dictionary": "none", "rows": [[0.5] * 256]},
     "/v1/steering/patch_sweep": {"clean": [5, 6], "corrupted": [5, 7], "answer": {"right": 9}, "sites": {"resid_post": [1]}},
     "/v1/steering/modules/unregister": {"name": "none"}, "/v1/steering/dictionaries": {"name": "d", "path": "none"},
-    "/v1/load_lora_adapter": {"lora_name": "a", "lora_path": "none"}, "/v1/unload_lora_adapter": {"lora_name": "a"},
+    "/v1/unload_lora_adapter": {"lora_name": "a"},
 }
+# What is right for it is on the server's disk (test_adapters.py).
+OF_FILES = {"/v1/load_lora_adapter": {"lora_name": "a", "lora_path": "none"}}
 RANKING = {"/v1/rerank": {"query": "a", "documents": ["b"]}, "/v1/score": {"text_1": "a", "text_2": "b"}}
 GENERATING = {"/v1/chat/completions": {**CHAT, "max_tokens": 1}, "/v1/completions": {**TEXT, "max_tokens": 1},
               "/v1/responses": {"input": "hi", "max_output_tokens": 1}, "/v1/messages": {**CHAT, "max_tokens": 1},
@@ -275,7 +277,7 @@ class Asked:
 
 @pytest.fixture(scope="module")
 def plain():
-    with serving("--enable-steering", "--capture-memory-mb", "8") as server:
+    with serving("--enable-lora", "--enable-steering", "--capture-memory-mb", "8") as server:
         yield Asked(server)
 
 
@@ -328,9 +330,9 @@ def test_what_the_document_allows_is_not_refused_for_its_form(asked, path):
     assert not problems, "\n".join(sorted(problems))
 
 
-@pytest.mark.parametrize("path", {**BASES, **RANKING})
+@pytest.mark.parametrize("path", {**BASES, **RANKING, **OF_FILES})
 def test_what_the_document_forbids_is_refused_where_it_stands(asked, path):
-    problems = problems_of_wrong(asked, path, (BASES | RANKING)[path])
+    problems = problems_of_wrong(asked, path, (BASES | RANKING | OF_FILES)[path])
     assert not problems, "\n".join(sorted(problems))
 
 
@@ -341,7 +343,7 @@ def test_every_json_route_is_drawn(plain):
         if body is None or body["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[1] in of_steering:
             continue
         other = path.replace("/register", "") if path.startswith("/v1/steering/") else path
-        assert other in BASES | RANKING | GENERATING, path
+        assert other in BASES | RANKING | GENERATING | OF_FILES, path
 
 
 @pytest.mark.slow
