@@ -251,9 +251,10 @@ TEST(BlockTables, TheDevicesAreThoseOfTheScheduler) {
 TEST(Pairings, OperandsMeetTheWeightsTheyWereMadeFor) {
   for (const DType dtype : {DType::kF8E4M3, DType::kBF16}) {
     const auto seen = std::make_shared<Seen>();
-    const auto executor = start(watched(seen, true, [dtype] {
-                            return testing::make_low_precision_ops({.linear = dtype, .head = dtype});
-                          })).value();
+    const auto executor =
+        start(watched(seen, true, [dtype] {
+          return testing::make_low_precision_ops({.linear = dtype, .head = dtype});
+        })).value();
     run(*executor, settings(1), random_asks(8, 53, 10));
     EXPECT_EQ(seen->unpaired, 0);
     EXPECT_EQ(seen->fp8_products > 0, dtype == DType::kF8E4M3);
