@@ -5,8 +5,10 @@
 namespace rudder {
 namespace {
 
-constexpr int kMappedFrom = 256 << 10;
-constexpr int kKeptEnd = 256 << 10;  // of each arena
+// What a body of a megabyte of vectors is read into stays the thread's. Mapped anew for each
+// request, 32 of them at once wait for one another's page tables: 23 ms in place of 7 on two cores.
+constexpr int kMappedFrom = 4 << 20;
+constexpr int kKeptEnd = 4 << 20;  // of each arena
 
 }  // namespace
 

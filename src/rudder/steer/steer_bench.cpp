@@ -5,10 +5,14 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <functional>
+#include <latch>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "rudder/base/clock.h"
 #include "rudder/base/cpu_time.h"
+#include "rudder/base/heap.h"
 #include "rudder/base/json.h"
 #include "rudder/steer/base64.h"
 #include "rudder/steer/features/test_dictionary.h"
@@ -82,6 +86,7 @@ class Bench {
     print("resolve lists of numbers", resolve(lists()), mb);
     print("resolve to segments, packed f32", time_request(library, packed), mb);
     print("resolve to segments, packed f32, two phases", time_request(library, phased), 2 * mb);
+    time_crowd(library, text);
     time_programs(library, packed, phased, mb);
     time_names(library, packed);
     time_rows(library, packed, mb);
@@ -177,6 +182,32 @@ class Bench {
     time_passing(*make_taps(**library.resolve(named), shape));
   }
 
+  // As a server whose clients come at once: from the body's text to a program, in a thread each.
+  static void time_crowd(const Library& library, const std::string& text) {
+    constexpr int kThreads = 32;
+    constexpr int kWaves = 40;
+    std::vector<double> waves;
+    PromptShape shape;
+    shape.prompt_len = 256;
+    for (int wave = 0; wave < kWaves; ++wave) {
+      std::latch begin(kThreads + 1);
+      std::vector<std::thread> threads;
+      for (int i = 0; i < kThreads; ++i) {
+        threads.emplace_back([&] {
+          begin.arrive_and_wait();
+          const auto body = parse_json(text, "body");
+          (void)make_taps(**library.resolve(body->as_object()), shape);
+        });
+      }
+      begin.arrive_and_wait();
+      const int64_t start = SteadyClock().now_us();
+      for (std::thread& thread : threads) thread.join();
+      waves.push_back(static_cast<double>(SteadyClock().now_us() - start));
+    }
+    std::ranges::sort(waves);
+    print("32 requests at once, text to segments: the last", waves[kWaves / 2]);
+  }
+
   // From a submitter to the engine: programs handed over, named, and looked up.
   void time_passing(const tap::SequenceTaps& taps) {
     ProgramTable table(model_.limits);
@@ -259,6 +290,7 @@ class Bench {
 }  // namespace rudder::steer
 
 int main() {
+  rudder::limit_kept_memory();
   for (const auto& shape : {rudder::steer::Shape{"26 layers, 1 site", 26, 2304, 1},
                             rudder::steer::Shape{"34 layers, 1 site", 34, 2560, 1},
                             rudder::steer::Shape{"34 layers, 3 sites", 34, 2560, 3},
