@@ -86,7 +86,7 @@ class Router {
     }
     if (args_.kind == ops::RouterKind::kTopThenSoftmax) softmax(out, k);
     if (args_.renormalises) {
-      const float total = std::accumulate(out, out + k, 0.0f);
+      const float total = std::accumulate(out, out + k, 0.0f) + ops::kLeastRouterSum;
       for (size_t j = 0; j < k; ++j) out[j] /= total;
     }
     for (size_t j = 0; j < k; ++j) out[j] *= args_.scale;

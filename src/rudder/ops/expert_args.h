@@ -16,6 +16,9 @@ enum class RouterKind : uint8_t {
   kSigmoid,         // p = sigmoid(l); the k largest p + correction; their weights are p
 };
 
+// Added to a sum that weights are divided by: sigmoids may all be 0.
+inline constexpr float kLeastRouterSum = 1e-20f;
+
 // Sums are in fp32.
 struct RouteArgs {
   View logits;           // [T, experts] act

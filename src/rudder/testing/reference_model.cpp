@@ -277,6 +277,10 @@ class ReferencePass {
         for (int64_t i = 0; i < out.cols; ++i) out.at(t, i) += choice.weight * made.at(0, i);
       }
     }
+    if (mlp.shared_width == 0) return out;
+    const Matrix shared =
+        linear(reference_gated_act(linear(in, w.shared_gate_up), mlp.activation), w.shared_down);
+    for (size_t i = 0; i < out.values.size(); ++i) out.values[i] += shared.values[i];
     return out;
   }
 
