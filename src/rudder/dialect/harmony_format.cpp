@@ -53,9 +53,10 @@ class HarmonyWriter {
     for (const CallableTool& tool : tools) kinds.push_back(call(tool, forces));
     return kinds;
   }
-  // Thoughts, and words before a call.
-  json::object answer(json::array lasts, bool says_before) const {
-    json::array parts = {maybe(message("analysis"))};
+  // Thoughts, where they are told apart, and words before a call.
+  json::object answer(const ParserSetup& setup, json::array lasts, bool says_before) const {
+    json::array parts;
+    if (setup.reasoning != nullptr) parts.push_back(maybe(message("analysis")));
     if (says_before) parts.push_back(maybe(message("commentary")));
     parts.push_back(lasts.size() == 1 ? std::move(lasts.front()) : one_of(std::move(lasts)));
     return {{"type", "structural_tag"}, {"format", in_turn(std::move(parts))}};
@@ -90,13 +91,13 @@ json::object after_thoughts(const ParserSetup& setup, json::object content,
                             const FindSpecial& find_special) {
   if (is_in_message(setup)) return alone(std::move(content));
   const HarmonyWriter writer(find_special);
-  return writer.answer({writer.last(std::move(content))}, false);
+  return writer.answer(setup, {writer.last(std::move(content))}, false);
 }
 
-json::object calls(const ParserSetup& /*setup*/, const std::vector<CallableTool>& tools,
+json::object calls(const ParserSetup& setup, const std::vector<CallableTool>& tools,
                    const FindSpecial& find_special) {
   const HarmonyWriter writer(find_special);
-  return writer.answer(writer.calls(tools, true), false);
+  return writer.answer(setup, writer.calls(tools, true), false);
 }
 
 json::object content_or_calls(const ParserSetup& setup, const json::object* content,
@@ -108,7 +109,7 @@ json::object content_or_calls(const ParserSetup& setup, const json::object* cont
   const HarmonyWriter writer(find_special);
   json::array lasts = {writer.last(last)};
   for (json::value& call : writer.calls(tools, false)) lasts.push_back(std::move(call));
-  return writer.answer(std::move(lasts), content == nullptr);
+  return writer.answer(setup, std::move(lasts), content == nullptr);
 }
 
 }  // namespace rudder::dialect::harmony

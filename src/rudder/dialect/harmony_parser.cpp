@@ -122,6 +122,7 @@ class CallText {
   }
   // Marks are text there.
   bool in_string() const { return state_ == State::kJson && scanner_.in_string(); }
+  bool is_done() const { return state_ == State::kDone; }
   // False: the arguments were over before it, it is no part of the call.
   bool push(char byte) {
     if (state_ == State::kDone) return is_blank(byte) || byte == '}' || byte == ']';
@@ -184,8 +185,11 @@ class HarmonyParser final : public OutputParser {
 
   Delta finish() override {
     delta_ = Delta();
-    const std::string held = marks_.take_held();  // of a mark that is cut, or of text
-    for (size_t i = 0; i < held.size() && !setup_.must_call; ++i) take(held[i]);
+    // The beginning of a mark, where one may stand; else text.
+    const std::string held = marks_.take_held();
+    const bool is_mark = setup_.must_call || state_ == State::kHeader ||
+                         (state_ == State::kBody && target_ == Target::kCall && call_.is_done());
+    for (size_t i = 0; i < held.size() && !is_mark; ++i) take(held[i]);
     switch (state_) {
       case State::kOutside:
         flush_outside();

@@ -52,7 +52,7 @@ TEST(Harmony, MarksMayBeMissingOrTwice) {
       {"<|channel|>analysis<|message|>hm<|end|><|start|>user<|message|>no", "no|hm"},
       {"<|channel|>analysis<|message|>hm", "|hm"},
       {"<|channel|>analysis<|message|>hm<|end|>and on", "and on|hm"},
-      {"<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|chan", "<|chan|hm"},
+      {"<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|chan", "|hm"},
       {"<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>fin", "|hm"},
       {"<|channel|>thoughts<|message|>Hi", "Hi|"},
       {"<|channel|>final<|channel|>final<|message|>Hi<|return|>", "Hi|"},
@@ -117,7 +117,7 @@ TEST(Harmony, NoTextIsLost) {
       ASSERT_NE(line.find(word), std::string::npos) << text << "\n" << line;
     }
   }
-  EXPECT_GT(with_calls, 100u);
+  EXPECT_GT(with_calls, 20u);
 }
 
 TEST(Harmony, ThePromptMayHaveBegunTheMessage) {

@@ -175,6 +175,8 @@ std::string_view tiny_arch_name(TinyArch arch) {
       return "BlockSums";
     case TinyArch::kExperts:
       return "Experts";
+    case TinyArch::kSinks:
+      return "Sinks";
   }
   return "";
 }
@@ -210,6 +212,23 @@ void add_experts(model::ModelSpec& spec) {
   spec.layers.back().mlp = experts;
 }
 
+// Every layer chooses among experts; the last ones share an MLP.
+void add_biased_experts(model::ModelSpec& spec) {
+  model::Experts experts{.hidden = 64,
+                         .count = 6,
+                         .chosen = 2,
+                         .width = 48,
+                         .activation = ops::Activation::kClampedSwiglu,
+                         .bias = true,
+                         .router = {.kind = ops::RouterKind::kTopThenSoftmax, .bias = true}};
+  for (model::LayerSpec& layer : spec.layers) {
+    layer.mlp = experts;
+    experts.shared_width = 80;
+  }
+  attention_of(spec.layers.front())->window = 24;
+  attention_of(spec.layers.back())->window = 24;
+}
+
 // What only some layers of the model have; all of them have `attention` yet.
 void change_layers(TinyArch arch, const model::Attention& attention, model::ModelSpec& spec) {
   if (arch == TinyArch::kScaled) {
@@ -224,6 +243,7 @@ void change_layers(TinyArch arch, const model::Attention& attention, model::Mode
   }
   if (arch == TinyArch::kTwoStreams) spec.layers[0].has_scale = true;
   if (arch == TinyArch::kExperts) add_experts(spec);
+  if (arch == TinyArch::kSinks) add_biased_experts(spec);
   if (arch == TinyArch::kTwoWidths) widen_all_but_the_first(spec);
   if (arch == TinyArch::kGated) {
     attention_of(spec.layers[1])->weighting =
@@ -304,6 +324,11 @@ model::ModelSpec tiny_spec(TinyArch arch) {
       break;
     case TinyArch::kRecurrent:
     case TinyArch::kExperts:
+      break;
+    case TinyArch::kSinks:
+      attention.weighting = model::Softmax{.softcap = 0, .sinks = true};
+      attention.qkv_bias = true;
+      attention.out_bias = true;
       break;
     case TinyArch::kTwoStreams:
       norms.post = true;
