@@ -9,6 +9,8 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 
+import expert_cases
+
 
 @dataclass
 class Case:
@@ -52,7 +54,6 @@ BASE = dict(
 )
 WIDE_HEADS = {"head_dim": 48}
 EVERY_NORM = {"eps": {"rms_norm_eps": 1e-6}}  # `ablate` of each family whose norms have one
-EXPERTS = {"num_experts": 9, "num_experts_per_tok": 3}
 LLAMA3_ROPE = {
     "rope_theta": 500009.7,
     "rope_type": "llama3",
@@ -96,25 +97,6 @@ GEMMA4 = {
     "final_logit_softcapping": 7.9,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
     "rope_parameters": gemma4_rope({"rope_type": "proportional", "partial_rotary_factor": 0.25}),
-}
-
-GPT_OSS = {
-    **BASE,
-    "hidden_size": 96,  # and the width of an expert: of groups of 32, for a checkpoint of MXFP4
-    "num_hidden_layers": 4,
-    "intermediate_size": 64,
-    "num_local_experts": 6,
-    "num_experts_per_tok": 3,
-    "sliding_window": 16,
-    "rope_parameters": {
-        "rope_theta": 10007.3,
-        "rope_type": "yarn",
-        "factor": 7.3,
-        "original_max_position_embeddings": 64,
-        "beta_fast": 15.3,
-        "beta_slow": 2.1,
-        "truncate": False,
-    },
 }
 
 CASES = [
@@ -438,64 +420,6 @@ CASES = [
             }
         },
     ),
-    Case(  # the first layer is dense
-        "qwen3-moe",
-        "qwen3_moe",
-        {**BASE, **EXPERTS, "moe_intermediate_size": 40, "norm_topk_prob": True, "mlp_only_layers": [0]},
-        ablate={"renormalised": {"norm_topk_prob": False}, "chosen": {"num_experts_per_tok": 2}},
-    ),
-    Case(
-        "mixtral",
-        "mixtral",
-        {**BASE, "num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 24},
-        dtype="float16",
-        ablate={"window": {"sliding_window": None}, "chosen": {"num_experts_per_tok": 1}},
-    ),
-    Case(
-        "olmoe",
-        "olmoe",
-        {**BASE, **EXPERTS, "head_dim": 20, "num_hidden_layers": 2, "intermediate_size": 56},
-        dtype="float32",
-        ablate={"renormalised": {"norm_topk_prob": True}, "chosen": {"num_experts_per_tok": 2}},
-    ),
-    Case(  # every other layer has a window
-        "gpt-oss",
-        "gpt_oss",
-        GPT_OSS,
-        ablate={
-            "window": {"sliding_window": 512},
-            "window_by_one": {"sliding_window": 17},
-            "chosen": {"num_experts_per_tok": 2},
-            "yarn_rope": {"rope_parameters": DEFAULT_ROPE},
-            "truncated": {"rope_parameters": {**GPT_OSS["rope_parameters"], "truncate": True}},
-        },
-        ones={"sinks": "sinks", "router_bias": "router.bias", "expert_bias": "down_proj_bias"},
-    ),
-    Case(  # the first layer is dense; half of a head is rotated
-        "glm4-moe",
-        "glm4_moe",
-        {
-            **BASE,
-            "attention_bias": True,
-            "use_qk_norm": True,
-            "partial_rotary_factor": 0.5,
-            "rope_parameters": {**DEFAULT_ROPE, "partial_rotary_factor": 0.5},
-            "moe_intermediate_size": 40,
-            "n_routed_experts": 8,
-            "num_experts_per_tok": 3,
-            "n_shared_experts": 2,
-            "n_group": 4,
-            "topk_group": 2,
-            "routed_scaling_factor": 1.37,
-        },
-        ablate={
-            "groups": {"n_group": 1, "topk_group": 1},
-            "renormalised": {"norm_topk_prob": False},
-            "scale": {"routed_scaling_factor": 1.0},
-            "rope_part": {"rope_parameters": {**DEFAULT_ROPE, "partial_rotary_factor": 1.0}},
-        },
-        ones={"correction": "e_score_correction_bias", "key_norm": "k_norm.weight"},
-    ),
     Case(
         "olmo2",
         "olmo2",
@@ -541,6 +465,7 @@ CASES = [
         },
     ),
 ]
+CASES += expert_cases.make(Case, BASE, DEFAULT_ROPE)
 
 
 def digest_of(told):

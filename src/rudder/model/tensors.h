@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "rudder/model/archs/archs.h"
+#include "rudder/model/quantised/in_stack.h"
 #include "rudder/model/shard.h"
 #include "rudder/model/weights.h"
 
@@ -28,15 +29,6 @@ struct NormTensor {
 };
 NormTensor norm_tensor(std::string_view module, Extent width, const NormKind& kind,
                        ops::NormSpec* target = nullptr);
-
-// Where a part lies in one tensor of all experts, [experts, in, rows * step]: of one of them, and
-// of its rows every `step`-th. Packed numbers lie as [experts, rows * step, in].
-struct InStack {
-  int64_t experts = 0;  // 0: the part has a tensor of its own
-  int64_t expert = 0;
-  int64_t first_row = 0;
-  int64_t step = 1;
-};
 
 // One product: parts stacked along the output rows.
 struct LinearModule {

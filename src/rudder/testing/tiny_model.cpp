@@ -10,6 +10,7 @@
 #include "rudder/base/philox.h"
 #include "rudder/model/tensors.h"
 #include "rudder/testing/decayed_sum.h"
+#include "rudder/testing/tiny_experts.h"
 
 namespace rudder::testing {
 namespace {
@@ -201,32 +202,6 @@ void widen_all_but_the_first(model::ModelSpec& spec) {
     own.rope = 1;
     own.v_is_k = true;
   }
-}
-
-// The first layer and the last choose among experts, each in its way.
-void add_experts(model::ModelSpec& spec) {
-  const model::Router router{.renormalises = true};
-  model::Experts experts{.hidden = 64, .count = 8, .chosen = 3, .width = 32, .router = router};
-  spec.layers.front().mlp = experts;
-  experts.router = {ops::RouterKind::kSigmoid, true, 1.75f, 4, 2, true};
-  spec.layers.back().mlp = experts;
-}
-
-// Every layer chooses among experts; the last ones share an MLP.
-void add_biased_experts(model::ModelSpec& spec) {
-  model::Experts experts{.hidden = 64,
-                         .count = 6,
-                         .chosen = 2,
-                         .width = 48,
-                         .activation = ops::Activation::kClampedSwiglu,
-                         .bias = true,
-                         .router = {.kind = ops::RouterKind::kTopThenSoftmax, .bias = true}};
-  for (model::LayerSpec& layer : spec.layers) {
-    layer.mlp = experts;
-    experts.shared_width = 80;
-  }
-  attention_of(spec.layers.front())->window = 24;
-  attention_of(spec.layers.back())->window = 24;
 }
 
 // What only some layers of the model have; all of them have `attention` yet.

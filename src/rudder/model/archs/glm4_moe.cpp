@@ -47,6 +47,7 @@ Result<ModelSpec> read_glm4_moe(const weights::HfConfig& config) {
     RUDDER_TRY(whole,
                with_class_defaults(whole, fmt::format(R"({{"head_dim": {}}})", hidden / heads)));
   }
+  RUDDER_TRY_VOID(whole.number("partial_rotary_factor"));  // the rope's own goes before it
   LlamaDefaults defaults;
   defaults.rope.is_partial = true;
   RUDDER_TRY(ModelSpec spec, llama_like(whole, defaults));

@@ -10,8 +10,8 @@
 namespace rudder::model {
 namespace {
 
-using ops::View;
 using tensor::DType;
+using tensor::View;
 
 constexpr int64_t kMxfp4Inputs = 32;  // that share a scale
 

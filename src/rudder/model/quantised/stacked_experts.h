@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "rudder/base/result.h"
+#include "rudder/model/quantised/in_stack.h"
 #include "rudder/model/quantised/low_bits.h"
-#include "rudder/model/tensors.h"
 #include "rudder/ops/args.h"
 
 namespace rudder::model {

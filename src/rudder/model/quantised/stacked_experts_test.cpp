@@ -8,6 +8,7 @@
 
 #include "rudder/model/binder.h"
 #include "rudder/model/loader.h"
+#include "rudder/model/quantised/stored_weight.h"
 #include "rudder/model/tiny_checkpoint.h"
 
 namespace rudder::model {
