@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "backend.h"
@@ -13,6 +15,7 @@
 #include "rudder/base/heap.h"
 #include "rudder/base/log.h"
 #include "rudder/base/progress.h"
+#include "rudder/dialect/dialect.h"
 #include "rudder/hub/cache_layout.h"
 #include "rudder/model/adapted_products.h"
 #include "rudder/model/dummy_checkpoint.h"
@@ -54,6 +57,20 @@ Result<std::shared_ptr<const text::ChatPrompt>> read_chat(const weights::Checkpo
     return std::shared_ptr<const text::ChatPrompt>();
   }
   return chat;
+}
+
+// What ends answers of the template's dialect ends them also where the checkpoint forgets it.
+void add_ends_of_dialect(ModelFiles& files) {
+  if (files.chat == nullptr) return;
+  const std::string& source = files.chat->source();
+  std::vector<int32_t>& ids = files.generation.eos_ids;
+  for (const std::string_view mark : dialect::ends_of(dialect::detect_tool_dialect(source),
+                                                      dialect::detect_reasoning_dialect(source))) {
+    const std::optional<int32_t> id = files.tokenizer->token_to_id(mark);
+    if (!id || !files.tokenizer->is_special(*id)) continue;
+    const auto at = std::ranges::lower_bound(ids, *id);
+    if (at == ids.end() || *at != *id) ids.insert(at, *id);
+  }
 }
 
 void log_budget(const exec::MemoryBudget& budget) {
@@ -193,6 +210,7 @@ Result<ModelFiles> open_model_files(const std::string& model, const LoadSettings
   RUDDER_TRY(files.chat, read_chat(*files.checkpoint, load));
   RUDDER_TRY(files.generation,
              read_generation_config(*files.checkpoint, *files.tokenizer, load.generation));
+  add_ends_of_dialect(files);
   RUDDER_TRY(files.embedding, read_embedding_config(*files.checkpoint));
   return files;
 }

@@ -9,6 +9,8 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 
+import expert_cases
+
 
 @dataclass
 class Case:
@@ -52,7 +54,6 @@ BASE = dict(
 )
 WIDE_HEADS = {"head_dim": 48}
 EVERY_NORM = {"eps": {"rms_norm_eps": 1e-6}}  # `ablate` of each family whose norms have one
-EXPERTS = {"num_experts": 9, "num_experts_per_tok": 3}
 LLAMA3_ROPE = {
     "rope_theta": 500009.7,
     "rope_type": "llama3",
@@ -419,26 +420,6 @@ CASES = [
             }
         },
     ),
-    Case(  # the first layer is dense
-        "qwen3-moe",
-        "qwen3_moe",
-        {**BASE, **EXPERTS, "moe_intermediate_size": 40, "norm_topk_prob": True, "mlp_only_layers": [0]},
-        ablate={"renormalised": {"norm_topk_prob": False}, "chosen": {"num_experts_per_tok": 2}},
-    ),
-    Case(
-        "mixtral",
-        "mixtral",
-        {**BASE, "num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 24},
-        dtype="float16",
-        ablate={"window": {"sliding_window": None}, "chosen": {"num_experts_per_tok": 1}},
-    ),
-    Case(
-        "olmoe",
-        "olmoe",
-        {**BASE, **EXPERTS, "head_dim": 20, "num_hidden_layers": 2, "intermediate_size": 56},
-        dtype="float32",
-        ablate={"renormalised": {"norm_topk_prob": True}, "chosen": {"num_experts_per_tok": 2}},
-    ),
     Case(
         "olmo2",
         "olmo2",
@@ -484,6 +465,7 @@ CASES = [
         },
     ),
 ]
+CASES += expert_cases.make(Case, BASE, DEFAULT_ROPE)
 
 
 def digest_of(told):

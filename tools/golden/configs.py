@@ -26,8 +26,10 @@ ONE_ROPE = {
     "olmo2": "Olmo2ForCausalLM",
     "phi3": "Phi3ForCausalLM",
 }
+OF_EXPERTS = {"gpt_oss": "GptOssForCausalLM", "glm4_moe": "Glm4MoeForCausalLM"}
 KEYS = {
     **ONE_ROPE,
+    **OF_EXPERTS,
     "gemma3_text": "Gemma3ForCausalLM",
     "gemma3": "Gemma3ForConditionalGeneration",
     "gemma4_text": "Gemma4ForCausalLM",
@@ -93,9 +95,12 @@ def kinds_of_gemma4(rng):
     return {"full_attention": one(), "sliding_attention": one()}
 
 
-def draw(rng):
-    family = rng.choice([*ONE_ROPE, "gemma3_text", "gemma4_text"])
+def draw(rng, families):
+    family = rng.choice(families)
     config = {**BASE, "architectures": [KEYS[family]], "model_type": family}
+    if family in OF_EXPERTS:
+        config |= {"num_local_experts": 4, "num_experts_per_tok": 1, "head_dim": 24}
+        config |= {"moe_intermediate_size": 16} if family == "glm4_moe" else {"sliding_window": 16}
     if family == "gemma4_text":
         config |= {"head_dim": 24, "global_head_dim": rng.choice([24, 48]), "sliding_window": 16}
         config |= {"hidden_size_per_layer_input": 0, "layer_types": ["sliding_attention", "full_attention"]}
@@ -164,11 +169,11 @@ def ropes_of(config, length):
     return out
 
 
-def make_ropes(draws):
-    rng = random.Random(49)
+def make_ropes(seed, draws, families):
+    rng = random.Random(seed)
     out, refused = [], 0
     for _ in range(draws):
-        config = draw(rng)
+        config = draw(rng, families)
         length = rng.choice(LENGTHS)
         try:
             ropes = ropes_of(config, length)
@@ -199,7 +204,8 @@ def make_defaults():
 
 def main():
     torch.set_num_threads(1)
-    answers = {"transformers": transformers.__version__, "defaults": make_defaults(), "ropes": make_ropes(260)}
+    ropes = make_ropes(49, 260, [*ONE_ROPE, "gemma3_text", "gemma4_text"]) + make_ropes(50, 60, [*OF_EXPERTS])
+    answers = {"transformers": transformers.__version__, "defaults": make_defaults(), "ropes": ropes}
     with open(sys.argv[1], "w") as file:
         lines = [json.dumps({key: value}, sort_keys=True)[1:-1] for key, value in sorted(answers.pop("defaults").items())]
         ropes = [json.dumps(rope, sort_keys=True) for rope in answers.pop("ropes")]

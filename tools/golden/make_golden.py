@@ -58,8 +58,12 @@ def initialise(model, case, seed):
                 uniform(p, 0.5 - one, 1.5 - one)
             elif ".fir_" in name:
                 uniform(p, 0.7, 1.3)
+            elif name.endswith("gate_up_proj_bias"):
+                normal(p, 4.0)  # gates reach their clamp
             elif name.endswith("bias"):
                 normal(p, 0.4)
+            elif name.endswith("sinks"):
+                normal(p, 1.0)
             elif "embed_tokens" in name:
                 normal(p, embed_std)
             elif "lm_head" in name:
@@ -70,6 +74,8 @@ def initialise(model, case, seed):
         for name, b in sorted(model.named_buffers()):
             if name.endswith("layer_scalar"):
                 uniform(b, 0.6, 1.2)
+            elif name.endswith("correction_bias"):
+                normal(b, 0.3)
 
 
 def train(model, case, seed):

@@ -15,6 +15,7 @@ import sys
 
 import torch
 from safetensors.torch import load_file, save_file
+from transformers.integrations.mxfp4 import FP4_VALUES, convert_moe_packed_tensors
 
 from make_golden import forward, gaps_of, greedy, load, store, versions
 from quantised_cases import QUANTISED, digest
@@ -60,6 +61,19 @@ def quantise(weight, case):
     return stored, scale, stored.float() * scale.float()
 
 
+def pack_mxfp4(weight):
+    """[experts, in, rows] as E2M1 of which 32 inputs share a power of two, and as float32 what transformers reads of it."""
+    experts, inputs, rows = weight.shape
+    groups = weight.float().transpose(1, 2).reshape(experts, rows, inputs // 32, 32)
+    exponent = (groups.abs().amax(-1).clamp(min=2.0**-100).log2().floor() - 2).clamp(-127, 127)
+    scaled = groups / exponent.exp2()[..., None]
+    table = torch.tensor(FP4_VALUES)
+    codes = (scaled[..., None] - table).abs().argmin(-1).to(torch.uint8)
+    blocks = codes[..., ::2] | codes[..., 1::2] << 4
+    scales = (exponent + 127).to(torch.uint8)
+    return blocks, scales, convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+
+
 def write_config(case, source, folder):
     config = json.loads((source / "config.json").read_text())
     if case.beside is None:
@@ -78,8 +92,11 @@ def make(case, out):
     inputs = largest_inputs(model, prompt)
     tensors, exact = {}, {}
     for name, weight in load_file(source / "model.safetensors").items():
+        if case.config.get("quant_method") == "mxfp4" and name.endswith((".gate_up_proj", ".down_proj")):
+            tensors[f"{name}_blocks"], tensors[f"{name}_scales"], exact[name] = pack_mxfp4(weight)
+            continue
         module = name.removesuffix(".weight")
-        if not name.endswith(LINEAR) or module.startswith(case.excluded or ("-",)):
+        if case.config.get("quant_method") == "mxfp4" or not name.endswith(LINEAR) or module.startswith(case.excluded or ("-",)):
             tensors[name] = weight
             continue
         tensors[name], tensors[f"{module}.weight_scale"], exact[name] = quantise(weight, case)

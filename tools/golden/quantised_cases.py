@@ -103,6 +103,20 @@ QUANTISED = [
         {"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]},
         static=True,
     ),
+    Quantised(  # the experts alone
+        "gpt-oss-mxfp4",
+        "gpt-oss",
+        ("model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"),
+        {
+            "quant_method": "mxfp4",
+            "modules_to_not_convert": [
+                "model.layers.*.self_attn",
+                "model.layers.*.mlp.router",
+                "model.embed_tokens",
+                "lm_head",
+            ],
+        },
+    ),
 ]
 
 

@@ -86,7 +86,7 @@ class Router {
     }
     if (args_.kind == ops::RouterKind::kTopThenSoftmax) softmax(out, k);
     if (args_.renormalises) {
-      const float total = std::accumulate(out, out + k, 0.0f);
+      const float total = std::accumulate(out, out + k, 0.0f) + ops::kLeastRouterSum;
       for (size_t j = 0; j < k; ++j) out[j] /= total;
     }
     for (size_t j = 0; j < k; ++j) out[j] *= args_.scale;
@@ -182,13 +182,17 @@ void Experts::combine_experts(const ops::CombineExpertsArgs& args) {
   const int64_t k = args.weights.shape[1];
   const int64_t hidden = args.out.shape[1];
   for (int64_t t = 0; t < args.out.shape[0]; ++t) {
-    float* const out = args.out.as<float>() + t * hidden;
-    std::fill_n(out, hidden, 0.0f);
+    sum_.assign(static_cast<size_t>(hidden), 0.0f);
     for (int64_t j = 0; j < k; ++j) {
       const float weight = args.weights.as<float>()[t * k + j];
       const float* const x = args.x.as<float>() + (t * k + j) * hidden;
-      for (int64_t i = 0; i < hidden; ++i) out[i] += weight * x[i];
+      for (size_t i = 0; i < sum_.size(); ++i) sum_[i] += weight * x[i];
     }
+    if (!args.shared.empty()) {
+      const float* const shared = args.shared.as<float>() + t * hidden;
+      for (size_t i = 0; i < sum_.size(); ++i) sum_[i] += shared[i];
+    }
+    std::ranges::copy(sum_, args.out.as<float>() + t * hidden);
   }
 }
 

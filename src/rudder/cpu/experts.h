@@ -30,6 +30,7 @@ class Experts final : public ops::ExpertOps {
   Rows rows_;                    // grows to the largest call and is kept
   std::vector<int64_t> begins_;  // [experts + 1] of expert e in pairs_
   std::vector<int64_t> pairs_;   // [T * k] by expert, then by row of `out`
+  std::vector<float> sum_;       // [hidden] of one token
 };
 
 }  // namespace rudder::cpu

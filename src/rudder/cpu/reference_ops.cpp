@@ -66,8 +66,18 @@ float activate(float x, ops::Activation activation) {
       return 0.5f * x * std::erfc(-x * 0.70710678118654752f);
     case ops::Activation::kRelu:
       return x < 0 ? 0 : x;
+    case ops::Activation::kClampedSwiglu:
+      break;
   }
   RUDDER_CHECK(false, "activation {}", static_cast<int>(activation));
+}
+
+// One that is not a number stays so.
+float activate_pair(float gate, float up, ops::Activation activation) {
+  if (activation != ops::Activation::kClampedSwiglu) return activate(gate, activation) * up;
+  const float g = gate > ops::kSwigluLimit ? ops::kSwigluLimit : gate;
+  const float u = std::clamp(up, -ops::kSwigluLimit, ops::kSwigluLimit);
+  return (u + 1.0f) * (g / (1.0f + std::exp(-ops::kSwigluSlope * g)));
 }
 
 class ReferenceOps final : public HostOps {
@@ -173,7 +183,7 @@ class ReferenceOps final : public HostOps {
     for (int64_t t = 0; t < args.x.shape[0]; ++t) {
       const float* gate = args.x.as<float>() + t * 2 * width;
       for (int64_t i = 0; i < width; ++i) {
-        row[static_cast<size_t>(i)] = activate(gate[i], args.activation) * gate[width + i];
+        row[static_cast<size_t>(i)] = activate_pair(gate[i], gate[width + i], args.activation);
       }
       run_taps(args.taps, t, row.data(), width);
       write_row(row, t, args.out, args.out_scale);

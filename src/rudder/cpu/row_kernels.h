@@ -133,6 +133,16 @@ void gated(const float* gate, const float* up, int64_t width, float* out, F act)
   });
 }
 
+inline void clamped_swiglu(const float* gate, const float* up, int64_t width, float* out) {
+  const Vec limit = set(ops::kSwigluLimit);
+  for_each_vec(width, [&](int64_t i, int64_t count) {
+    const Vec g = load_run(gate + i, count);
+    const Vec u = clip(load_run(up + i, count), set(-ops::kSwigluLimit), limit);
+    const Vec turned = silu(where_less(limit, g, limit, g) * set(ops::kSwigluSlope));
+    store_run(out + i, (u + set(1)) * (turned * set(1 / ops::kSwigluSlope)), count);
+  });
+}
+
 inline void gated_act(const float* gate, const float* up, int64_t width, ops::Activation activation,
                       float* out) {
   switch (activation) {
@@ -144,6 +154,8 @@ inline void gated_act(const float* gate, const float* up, int64_t width, ops::Ac
       return gated(gate, up, width, out, [](Vec x) { return gelu(x); });
     case ops::Activation::kRelu:
       return gated(gate, up, width, out, [](Vec x) { return relu(x); });
+    case ops::Activation::kClampedSwiglu:
+      return clamped_swiglu(gate, up, width, out);
   }
 }
 

@@ -5,7 +5,9 @@
 #include <string>
 #include <utility>
 
+#include "rudder/base/check.h"
 #include "rudder/dialect/call_reader.h"
+#include "rudder/dialect/harmony.h"
 #include "rudder/dialect/json_scanner.h"
 #include "rudder/dialect/mark_finder.h"
 #include "rudder/dialect/unopened_call.h"
@@ -238,6 +240,8 @@ void TextSplitter::open(std::string_view mark) {
     case CallForm::kHeaded:
       reader_ = make_headed_reader(*dialect_, false, mark == dialect_->each_begin);
       break;
+    case CallForm::kHarmony:
+      RUDDER_CHECK(false, "harmony::make_parser reads these");
   }
 }
 
@@ -400,6 +404,9 @@ void AnswerParser::end_start() {
 }  // namespace
 
 std::unique_ptr<OutputParser> make_parser(const ParserSetup& setup, uint64_t seed) {
+  if (setup.harmony || is_harmony(setup.calls, setup.reasoning)) {
+    return harmony::make_parser(setup, seed);
+  }
   return std::make_unique<AnswerParser>(setup, seed);
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "rudder/base/json.h"
+#include "rudder/dialect/harmony.h"
 #include "rudder/dialect/plain_text.h"
 
 namespace rudder::dialect {
@@ -311,6 +312,14 @@ class FieldFinder {
 
 }  // namespace
 
+namespace {
+
+bool is_of_messages(const ParserSetup& setup) {
+  return setup.harmony || is_harmony(setup.calls, setup.reasoning);
+}
+
+}  // namespace
+
 json::object arguments_schema(const CallableTool& tool) {
   const json::object* given = tool.parameters != nullptr ? tool.parameters->if_object() : nullptr;
   json::object schema = given != nullptr ? *given : json::object();
@@ -321,17 +330,21 @@ json::object arguments_schema(const CallableTool& tool) {
 
 json::object format_after_thoughts(const ParserSetup& setup, json::object content,
                                    const FindSpecial& find_special) {
+  if (is_of_messages(setup))
+    return harmony::after_thoughts(setup, std::move(content), find_special);
   return behind_thoughts(setup, std::move(content), "\n\n", find_special);
 }
 
 json::object call_format(const ParserSetup& setup, const std::vector<CallableTool>& tools,
                          bool parallel, const FindSpecial& find_special) {
+  if (is_of_messages(setup)) return harmony::calls(setup, tools, find_special);
   const FormatWriter writer(*setup.calls, find_special, true);
   return format_after_thoughts(setup, writer.calls(tools, parallel), find_special);
 }
 
 json::object text_or_calls_format(const ParserSetup& setup, const std::vector<CallableTool>& tools,
                                   bool parallel, const FindSpecial& find_special) {
+  if (is_of_messages(setup)) return harmony::content_or_calls(setup, nullptr, tools, find_special);
   const FormatWriter writer(*setup.calls, find_special, false);
   // Everything after the thoughts is text as well.
   return behind_thoughts(setup, writer.text_with_calls(tools, parallel), "", find_special);
@@ -340,6 +353,7 @@ json::object text_or_calls_format(const ParserSetup& setup, const std::vector<Ca
 json::object content_or_calls_format(const ParserSetup& setup, json::object content,
                                      const std::vector<CallableTool>& tools, bool parallel,
                                      const FindSpecial& find_special) {
+  if (is_of_messages(setup)) return harmony::content_or_calls(setup, &content, tools, find_special);
   const FormatWriter writer(*setup.calls, find_special, false);
   json::array either = {std::move(content), writer.calls(tools, parallel)};
   return format_after_thoughts(setup, {{"type", "or"}, {"elements", std::move(either)}},

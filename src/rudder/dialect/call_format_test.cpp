@@ -36,11 +36,13 @@ TEST(CallFormat, IsReadByTheDialectsOwnParser) {
   const FindSpecial none = [](std::string_view) { return std::optional<int32_t>(); };
   for (const ToolDialect& dialect : tool_dialects()) {
     for (const bool parallel : {false, true}) {
-      ParserSetup setup = setup_of(dialect.name, "qwen3");
+      const bool is_harmony = dialect.form == CallForm::kHarmony;
+      ParserSetup setup = setup_of(dialect.name, is_harmony ? "harmony" : "qwen3");
       const std::vector<CallableTool> tools = {{"f", nullptr}, {"get_weather", nullptr}};
       const std::string text = shortest(call_format(setup, tools, parallel, none).at("format"));
+      const bool has_several = parallel && !is_harmony;
       EXPECT_EQ(parse_line(setup, text),
-                parallel ? R"(|Hm.|f({"a": 1})|f({"a": 1}))" : R"(|Hm.|f({"a": 1}))")
+                has_several ? R"(|Hm.|f({"a": 1})|f({"a": 1}))" : R"(|Hm.|f({"a": 1}))")
           << dialect.name << ": " << text;
       setup.reasoning = nullptr;
       const std::string unthinking = shortest(call_format(setup, tools, false, none).at("format"));

@@ -23,6 +23,7 @@ enum class CallForm : uint8_t {
   kBraced,    // call:name{key:value,...}
   kTagged,    // <function=name>{...}</function>, or what kXml takes
   kHeaded,    // a name, a separator, {...}, with marks around each call and around all of them
+  kHarmony,   // a message to a function (harmony.h)
 };
 
 enum class IdStyle : uint8_t {
@@ -54,7 +55,8 @@ struct ReasoningDialect {
   std::string_view name = {};  // as --reasoning-parser has it
   std::string_view begin = {};
   std::string_view end = {};
-  bool always = false;  // an answer begins with thoughts, whether it says so or not
+  bool always = false;   // an answer begins with thoughts, whether it says so or not
+  bool harmony = false;  // they are messages among others (harmony.h)
 };
 
 std::span<const ToolDialect> tool_dialects();
@@ -72,6 +74,9 @@ const ReasoningDialect* detect_reasoning_dialect(std::string_view chat_template)
 // The strings that a tokenizer may have as special tokens and that must be in the text for it to be
 // parsed.
 std::vector<std::string_view> marks_of(const ToolDialect* tools, const ReasoningDialect* reasoning);
+
+// Special tokens that end an answer of the dialect, whatever the checkpoint says.
+std::vector<std::string_view> ends_of(const ToolDialect* tools, const ReasoningDialect* reasoning);
 
 // How a prompt ends: with the mark that opens thoughts, with the one that closes them, or with
 // other text.
@@ -105,11 +110,18 @@ struct ParserSetup {
   const ToolDialect* calls = nullptr;           // null: calls are text
   const ReasoningDialect* reasoning = nullptr;  // null: thoughts are text
   bool in_reasoning = false;                    // the prompt ends inside the thoughts
+  bool harmony = false;  // the answer is messages, whether or not these are told apart
+  std::string opening;   // of the answer's first message, as the prompt has it
   std::vector<Tool> tools;
   bool is_held = false;    // a grammar has its calls: none is without its first mark
   bool must_call = false;  // the answer is held to calls: what begins as one is one, even cut short
   int32_t max_calls = INT32_MAX;  // those after it are passed over
 };
+
+// Whether answers are messages in channels.
+bool is_harmony(const ToolDialect* tools, const ReasoningDialect* reasoning);
+// What the prompt has of the answer, for a setup of such a dialect.
+std::string_view opening_of(std::string_view prompt);
 
 // `seed` makes the ids of the calls; `setup` must outlive the parser.
 std::unique_ptr<OutputParser> make_parser(const ParserSetup& setup, uint64_t seed);

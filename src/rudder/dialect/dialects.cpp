@@ -5,6 +5,7 @@
 #include <array>
 
 #include "rudder/dialect/dialect.h"
+#include "rudder/dialect/harmony.h"
 
 namespace rudder::dialect {
 namespace {
@@ -109,6 +110,10 @@ constexpr std::array kTools = {
                 .form = CallForm::kPythonic,
                 .begin = "<function_calls>",
                 .end = "</function_calls>"},
+    ToolDialect{.name = "harmony",
+                .form = CallForm::kHarmony,
+                .begin = harmony::kChannel,
+                .end = harmony::kCall},
 };
 
 constexpr std::array kReasoning = {
@@ -116,9 +121,14 @@ constexpr std::array kReasoning = {
     ReasoningDialect{.name = "deepseek_r1", .begin = "<think>", .end = "</think>", .always = true},
     ReasoningDialect{.name = "mistral", .begin = "[THINK]", .end = "[/THINK]"},
     ReasoningDialect{.name = "gemma4", .begin = "<|channel>thought", .end = "<channel|>"},
+    ReasoningDialect{.name = "harmony",
+                     .begin = "<|channel|>analysis<|message|>",
+                     .end = harmony::kEnd,
+                     .harmony = true},
 };
 
 constexpr std::array kToolTraces = {
+    Trace{{"<|channel|>", "<|message|>"}, "harmony"},
     Trace{{"<tool_call>", "<arg_key>"}, ""},  // GLM 4.5
     Trace{{"<seed:tool_call>", "<function="}, "seed_oss"},
     Trace{{">>>all"}, "functionary_v3_2"},
@@ -151,6 +161,7 @@ constexpr std::array kToolTraces = {
 };
 
 constexpr std::array kReasoningTraces = {
+    Trace{{"<|channel|>", "<|message|>"}, "harmony"},
     Trace{{"</think>"}, "qwen3"},
     Trace{{"[THINK]"}, "mistral"},
     Trace{{"<|channel>"}, "gemma4"},
@@ -167,6 +178,9 @@ constexpr std::array kAliases = {
     Alias{"llama4_json", "llama3_json"},
     Alias{"llama4_pythonic", "pythonic"},
     Alias{"gemma3", "gemma"},
+    Alias{"openai", "harmony"},
+    Alias{"openai_gptoss", "harmony"},
+    Alias{"gpt-oss", "harmony"},
     Alias{"deepseek-r1", "deepseek_r1"},
     Alias{"qwen3-thinking", "deepseek_r1"},
 };
@@ -240,8 +254,23 @@ std::vector<std::string_view> marks_of(const ToolDialect* tools,
     if (tools->form == CallForm::kNamed) marks.insert(marks.end(), {"[ARGS]", "[CALL_ID]"});
   }
   if (reasoning != nullptr) marks.insert(marks.end(), {reasoning->begin, reasoning->end});
+  if (is_harmony(tools, reasoning)) marks = {harmony::kMarks.begin(), harmony::kMarks.end()};
   std::erase(marks, "");
   return marks;
+}
+
+std::vector<std::string_view> ends_of(const ToolDialect* tools, const ReasoningDialect* reasoning) {
+  if (!is_harmony(tools, reasoning)) return {};
+  return {harmony::kCall, harmony::kReturn};
+}
+
+bool is_harmony(const ToolDialect* tools, const ReasoningDialect* reasoning) {
+  return (tools != nullptr && tools->form == CallForm::kHarmony) ||
+         (reasoning != nullptr && reasoning->harmony);
+}
+
+std::string_view opening_of(std::string_view prompt) {
+  return harmony::opening_of(prompt);
 }
 
 PromptEnd reasoning_after(const ReasoningDialect& reasoning, std::string_view prompt) {

@@ -87,6 +87,8 @@ class CallWriter {
                                  (dialect_.fenced ? "\n```" : "") + std::string(dialect_.each_end);
         return {begin, call, end};
       }
+      case CallForm::kHarmony:
+        return {begin, "commentary to=functions.f <|constrain|>json<|message|>" + arguments, end};
     }
     return {};
   }

@@ -15,6 +15,11 @@ Result<WeightNames> names_of(const weights::Checkpoint& checkpoint, const ModelS
   return names_in(architecture->names, checkpoint);
 }
 
+// Experts have no adapters: files with some are refused (lora/peft_adapter.cpp).
+bool is_adapted(const LinearModule& module) {
+  return module.experts == 0;
+}
+
 // Parts that are one tensor are one target.
 int64_t num_targets(const LinearModule& module) {
   int64_t count = 0;
@@ -32,6 +37,7 @@ Result<lora::Targets> adapter_targets(const weights::Checkpoint& checkpoint,
   lora::Targets targets;
   for (size_t layer = 0; layer < spec.layers.size(); ++layer) {
     for (const LinearModule& module : layer_tensors(spec, names, layer).linears) {
+      if (!is_adapted(module)) continue;
       for (size_t part = 0; part < module.parts.size(); ++part) {
         if (module.first_of(part) != part) continue;
         targets.push_back(
@@ -53,6 +59,7 @@ Result<std::vector<AdaptedProduct>> adapted_products(const weights::Checkpoint& 
     const bool is_here = layer >= range.begin;
     LayerWeights* const here = is_here ? &weights.layers[layer - range.begin] : nullptr;
     for (LinearModule& module : layer_tensors(spec, names, layer, here, rank).linears) {
+      if (!is_adapted(module)) continue;
       std::vector<int32_t> targets;
       int32_t next = first;
       for (size_t part = 0; part < module.parts.size(); ++part) {
@@ -72,6 +79,7 @@ int64_t adapter_row_bytes(const ModelSpec& spec, int32_t max_rank, tensor::DType
   int64_t scales = 0;
   for (size_t layer = 0; layer < spec.layers.size(); ++layer) {
     for (const LinearModule& module : layer_tensors(spec, {}, layer).linears) {
+      if (!is_adapted(module)) continue;
       const int64_t parts = std::ssize(module.parts);
       elements += rank * (parts * module.in.count() + module.rows());
       scales += parts;

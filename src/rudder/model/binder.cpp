@@ -10,6 +10,7 @@
 
 #include "rudder/base/log.h"
 #include "rudder/model/quantised/low_bits.h"
+#include "rudder/model/quantised/stacked_experts.h"
 #include "rudder/model/quantised/stored_blocks.h"
 #include "rudder/model/quantised/stored_weight.h"
 
@@ -205,7 +206,7 @@ std::optional<ops::LinearPart> Binder::keep_table(const std::string& name, Bound
 Result<ops::LinearPart> Binder::take_fp8_rows(const LinearModule::Part& stored,
                                               const LinearModule& module,
                                               const Quantisation::Group& group, BoundLinear& out) {
-  const std::string name = stored.name + ".weight";
+  const std::string name = stored.weight_name();
   const int64_t rows = stored.stored_rows();
   const Shape shape{rows, module.in.stored};
   const TensorInfo& tensor = *checkpoint_.find(name);
@@ -224,7 +225,7 @@ Result<ops::LinearPart> Binder::take_fp8_rows(const LinearModule::Part& stored,
 
 Result<ops::LinearPart> Binder::take_part(const LinearModule::Part& stored,
                                           const LinearModule& module, BoundLinear& out) {
-  const std::string name = stored.name + ".weight";
+  const std::string name = stored.weight_name();
   const int64_t rows = stored.stored_rows();
   const Shape shape{rows, module.in.stored};
   RUDDER_TRY(const Quantisation::Group* const group, quantisation_.group_of(stored.name));
@@ -266,8 +267,37 @@ Result<ops::LinearPart> Binder::take_part(const LinearModule::Part& stored,
     RUDDER_TRY(part, take_fp8_rows(stored, module, *group, out));
   }
   if (module.bias) {
-    RUDDER_TRY(part.bias, take(stored.name + ".bias", Shape{rows}));
+    RUDDER_TRY(part.bias, take(stored.bias_name(), Shape{rows}));
   }
+  return part;
+}
+
+Result<ops::LinearPart> Binder::take_stacked(const LinearModule::Part& stored,
+                                             const LinearModule& module, BoundLinear& out) {
+  const int64_t rows = stored.stored_rows();
+  const int64_t in = module.in.stored;
+  const InStack& stack = stored.stack;
+  RUDDER_TRY(const Quantisation::Group* const group, quantisation_.group_of(stored.name));
+  const ModuleTensors tensors(checkpoint_, stored.name, &taken_);
+  ops::LinearPart part;
+  if (group != nullptr && group->as == StoredAs::kMxfp4Stack && has_low_bits(tensors, *group)) {
+    Memory memory;
+    RUDDER_TRY(part, read_mxfp4_stack(tensors, stack, rows, in, ops_ != nullptr, memory));
+    if (!part.codes.empty() && !keeps(part.format)) {
+      note_multiplied(ops::stored_parts(part.format, rows, in).bytes(), rows * in);
+      part = multiply_out(part, wide_, out.memory);
+    } else {
+      std::ranges::move(memory, std::back_inserter(out.memory));
+    }
+    out.wide_inputs = out.wide_inputs || group->wide_inputs;
+  } else {
+    RUDDER_TRY(const View all, take(stored.name, Shape{stack.experts, in, rows * stack.step}));
+    if (ops_ != nullptr) part = ops::wide_part(turned_rows(all, stack, rows, out.memory));
+    if (group != nullptr && group->as != StoredAs::kWide) unexpectedly_wide_.insert(stored.name);
+  }
+  if (!module.bias) return part;
+  RUDDER_TRY(const View all, take(stored.bias_name(), Shape{stack.experts, rows * stack.step}));
+  if (ops_ != nullptr) part.bias = strided_row(all, stack, rows, out.memory);
   return part;
 }
 
@@ -276,7 +306,8 @@ Result<BoundLinear> Binder::take_linear(const LinearModule& module) {
   std::vector<ops::LinearPart> stored;
   bool has_fp8_rows = false;
   for (const LinearModule::Part& part : module.parts) {
-    RUDDER_TRY(stored.emplace_back(), take_part(part, module, out));
+    RUDDER_TRY(stored.emplace_back(),
+               part.is_stacked() ? take_stacked(part, module, out) : take_part(part, module, out));
     has_fp8_rows = has_fp8_rows || stored.back().format == ops::kFp8Rows;
   }
   // One product has codes alone, or numbers alone.

@@ -73,6 +73,9 @@ class Binder {
   // The part as it is stored.
   Result<ops::LinearPart> take_part(const LinearModule::Part& part, const LinearModule& module,
                                     BoundLinear& out);
+  // A part of a tensor of all experts, copied.
+  Result<ops::LinearPart> take_stacked(const LinearModule::Part& stored, const LinearModule& module,
+                                       BoundLinear& out);
   Result<void> take_weight_scale(const std::string& module, int64_t rows, WeightScales scales,
                                  std::vector<float>& out);
   Result<ops::LinearPart> take_fp8_rows(const LinearModule::Part& stored,

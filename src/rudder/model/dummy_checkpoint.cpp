@@ -63,7 +63,9 @@ class Ring {
 
 tensor::Shape shape_of(const weights::TensorShape& shape) {
   const auto extent = [&](size_t axis) { return static_cast<int64_t>(shape.dims[axis]); };
-  return shape.rank == 1 ? tensor::Shape{extent(0)} : tensor::Shape{extent(0), extent(1)};
+  if (shape.rank == 1) return {extent(0)};
+  if (shape.rank == 2) return {extent(0), extent(1)};
+  return {extent(0), extent(1), extent(2)};
 }
 
 class DummyCheckpoint final : public Checkpoint {

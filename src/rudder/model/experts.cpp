@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 
 #include "rudder/model/branch.h"
@@ -20,33 +21,73 @@ int64_t four_byte_width(int64_t numbers) {
   return 2 * numbers;
 }
 
+// Of a checkpoint with a tensor for each expert.
+void list_apart(const Experts& mlp, int64_t hidden, const Experts::Names& names,
+                ops::LinearWeight* gate_up, ops::LinearWeight* down, LayerTensors& out) {
+  const Extent width{mlp.width, ops::equal_share(mlp.width, out.rank)};
+  std::vector<std::string> inner;
+  std::vector<std::string> outer;
+  for (int32_t e = 0; e < mlp.count; ++e) {
+    inner.push_back(fmt::format("{}.{}.{}", names.experts, e, names.gate));
+    inner.push_back(fmt::format("{}.{}.{}", names.experts, e, names.up));
+    outer.push_back(fmt::format("{}.{}.{}", names.experts, e, names.down));
+  }
+  out.add_experts({inner.begin(), inner.end()}, width, hidden, mlp.count, mlp.bias, gate_up);
+  out.add_experts({outer.begin(), outer.end()}, hidden, width, mlp.count, mlp.bias, down);
+}
+
+// What every token goes through, in `out`, which may be where `in` lies.
+ops::View shared_mlp(const Experts& mlp, const Experts::Weights& weights, const Operand& in,
+                     const LayerStep& step, const ops::View& gates, const ops::View& acts,
+                     const ops::View& out) {
+  const ops::View gate_up = step.products.project(weights.shared_gate_up, in, gates);
+  const Operand activated = step.products.empty_operand(weights.shared_down, in.rows(), acts);
+  step.ops.gated_act({.x = gate_up,
+                      .activation = mlp.activation,
+                      .out = activated.x,
+                      .out_scale = activated.scale,
+                      .taps = {},
+                      .next = &weights.shared_down});
+  return step.products.project(weights.shared_down, activated, out);
+}
+
 }  // namespace
 
 void list_tensors(const Experts& mlp, int64_t hidden, const Experts::Names& names,
                   Experts::Weights* weights, LayerTensors& out) {
   using Weights = Experts::Weights;
-  out.add_linear({names.router}, {mlp.count}, hidden, false, target_in(weights, &Weights::router));
+  out.add_linear({names.router}, {mlp.count}, hidden, mlp.router.bias,
+                 target_in(weights, &Weights::router));
   if (mlp.router.correction) {
     out.add_vector(names.correction, mlp.count, target_in(weights, &Weights::correction));
   }
   const Extent width{mlp.width, ops::equal_share(mlp.width, out.rank)};
-  std::vector<std::string> gate_up;
-  std::vector<std::string> down;
-  for (int32_t e = 0; e < mlp.count; ++e) {
-    gate_up.push_back(fmt::format("{}.{}.{}", names.experts, e, names.gate));
-    gate_up.push_back(fmt::format("{}.{}.{}", names.experts, e, names.up));
-    down.push_back(fmt::format("{}.{}.{}", names.experts, e, names.down));
+  ops::LinearWeight* const gate_up = target_in(weights, &Weights::gate_up);
+  ops::LinearWeight* const down = target_in(weights, &Weights::down);
+  if (names.stacked_gate_up.empty()) {
+    list_apart(mlp, hidden, names, gate_up, down, out);
+  } else {
+    const std::string of_gate_up = fmt::format("{}.{}", names.experts, names.stacked_gate_up);
+    const std::string of_down = fmt::format("{}.{}", names.experts, names.down);
+    out.add_stacked_experts(of_gate_up, 2, width, hidden, mlp.count, mlp.bias, gate_up);
+    out.add_stacked_experts(of_down, 1, hidden, width, mlp.count, mlp.bias, down);
   }
-  out.add_experts({gate_up.begin(), gate_up.end()}, width, hidden, mlp.count,
-                  target_in(weights, &Weights::gate_up));
-  out.add_experts({down.begin(), down.end()}, hidden, width, mlp.count,
-                  target_in(weights, &Weights::down));
+  if (mlp.shared_width == 0) return;
+  const Extent shared{mlp.shared_width, ops::equal_share(mlp.shared_width, out.rank)};
+  out.add_linear({names.shared_gate, names.shared_up}, {shared, shared}, hidden, false,
+                 target_in(weights, &Weights::shared_gate_up));
+  out.add_linear({names.shared_down}, {hidden}, shared, false,
+                 target_in(weights, &Weights::shared_down));
 }
 
 std::array<int64_t, 6> scratch_widths(const Experts& mlp) {
   const int64_t k = mlp.chosen;
-  return {mlp.count,         four_byte_width(k), four_byte_width(k),
-          2 * k * mlp.width, k * mlp.width,      k * mlp.hidden};
+  return {mlp.count,
+          four_byte_width(k),
+          four_byte_width(k),
+          2 * std::max<int64_t>(k * mlp.width, mlp.shared_width),
+          std::max<int64_t>(k * mlp.width, mlp.shared_width),
+          k * mlp.hidden};
 }
 
 ops::View feed_forward(const Experts& mlp, const Experts::Weights& weights, const Operand& in,
@@ -81,8 +122,11 @@ ops::View feed_forward(const Experts& mlp, const Experts::Weights& weights, cons
       {.x = gate_up, .activation = mlp.activation, .out = activated, .out_scale = {}, .taps = {}});
   const ops::View made = shaped(scratch[5], pairs, weights.down.out);
   ops.expert_linear({.x = activated, .chosen = chosen, .weight = &weights.down, .out = made});
+  ops::View shared;
+  if (mlp.shared_width > 0)
+    shared = shared_mlp(mlp, weights, in, step, scratch[3], scratch[4], out);
   const ops::View sum = shaped(out, tokens, weights.down.out);
-  ops.combine_experts({.x = made, .weights = shares, .out = sum});
+  ops.combine_experts({.x = made, .weights = shares, .shared = shared, .out = sum});
   return sum;
 }
 

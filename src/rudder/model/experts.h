@@ -26,6 +26,7 @@ struct Router {
   int32_t groups = 1;
   int32_t kept_groups = 1;
   bool correction = false;
+  bool bias = false;  // of the product that makes its logits
 };
 
 struct Experts {
@@ -34,10 +35,13 @@ struct Experts {
   int32_t chosen = 0;  // for a token
   int32_t width = 0;   // of an expert
   ops::Activation activation = ops::Activation::kSilu;
+  bool bias = false;         // of an expert's products
+  int32_t shared_width = 0;  // of an MLP of every token, whose output is added; 0: there is none
   Router router;
 
   // Of its tensors in a checkpoint, behind the layer's prefix; those of an expert e behind
-  // "<experts>.<e>." as well.
+  // "<experts>.<e>." as well. With a name for gate and up there is one tensor of all experts for
+  // them, and one for down (LayerTensors::add_stacked_experts).
   struct Names {
     std::string_view router = "mlp.gate";
     std::string_view correction = "mlp.gate.e_score_correction_bias";
@@ -45,6 +49,10 @@ struct Experts {
     std::string_view gate = "gate_proj";
     std::string_view up = "up_proj";
     std::string_view down = "down_proj";
+    std::string_view stacked_gate_up = "";
+    std::string_view shared_gate = "mlp.shared_experts.gate_proj";
+    std::string_view shared_up = "mlp.shared_experts.up_proj";
+    std::string_view shared_down = "mlp.shared_experts.down_proj";
   };
 
   struct Weights {
@@ -52,6 +60,8 @@ struct Experts {
     ops::View correction;       // [count] f32
     ops::LinearWeight gate_up;  // of ExpertOps::make_experts: gate, up stacked
     ops::LinearWeight down;     // likewise
+    ops::LinearWeight shared_gate_up;
+    ops::LinearWeight shared_down;
 
     const ops::LinearWeight& input() const { return gate_up; }
   };
@@ -61,7 +71,8 @@ void list_tensors(const Experts& mlp, int64_t hidden, const Experts::Names& name
                   Experts::Weights* weights, LayerTensors& out);
 
 // Of feed_forward(), in elements a token: the router's logits; what it chose, and the weights; gate
-// and up of the chosen experts, activated, and their outputs.
+// and up of the chosen experts, activated, and their outputs. The shared MLP uses those
+// in the middle behind them.
 std::array<int64_t, 6> scratch_widths(const Experts& mlp);
 
 // The router reads its input in act.

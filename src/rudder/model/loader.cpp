@@ -136,7 +136,9 @@ class Loader {
  private:
   void prefetch_layer(size_t layer) const {
     for (const LinearModule& linear : layer_tensors(spec_, names_, layer).linears) {
-      for (const LinearModule::Part& part : linear.parts) binder_.prefetch(part.name + ".weight");
+      for (size_t part = 0; part < linear.parts.size(); ++part) {
+        if (linear.first_of(part) == part) binder_.prefetch(linear.parts[part].weight_name());
+      }
     }
   }
 
@@ -345,7 +347,8 @@ Result<ops::WeightFormat> file_format(const Checkpoint& checkpoint,
   RUDDER_TRY(const Quantisation::Group* const group, quantisation.group_of(module));
   const ModuleTensors tensors(checkpoint, std::string(module), nullptr);
   if (group != nullptr && has_low_bits(tensors, *group)) return low_bit_format(tensors, *group);
-  const weights::TensorInfo* const tensor = checkpoint.find(fmt::format("{}.weight", module));
+  const weights::TensorInfo* tensor = checkpoint.find(fmt::format("{}.weight", module));
+  if (tensor == nullptr) tensor = checkpoint.find(module);  // of all experts
   if (tensor == nullptr) return ops::WeightFormat{};
   if (tensor->packed) {
     return format_of_blocks(*tensor->packed->type)

@@ -33,6 +33,9 @@ constexpr std::string_view kQwen3Moe = "Qwen3MoeForCausalLM";
 constexpr std::string_view kMixtral = "MixtralForCausalLM";
 constexpr std::string_view kOlmoe = "OlmoeForCausalLM";
 
+constexpr std::string_view kGptOss = "GptOssForCausalLM";
+constexpr std::string_view kGlm4Moe = "Glm4MoeForCausalLM";
+
 constexpr std::string_view kSilu = R"("hidden_act": "silu")";
 constexpr std::string_view kLlama31 =
     R"("hidden_act": "silu", "rope_scaling": {"rope_type": "llama3", "factor": 8.0,
@@ -76,6 +79,13 @@ constexpr std::string_view kMixtralExperts =
 constexpr std::string_view kOlmoeExperts =
     R"("hidden_act": "silu", "num_experts": 64, "num_experts_per_tok": 8,
     "norm_topk_prob": false)";
+// The rest is the default of the class, and 128 experts too.
+constexpr std::string_view kGptOss32 = R"("hidden_act": "silu", "num_local_experts": 32)";
+constexpr std::string_view kGlmAir =
+    R"("hidden_act": "silu", "attention_bias": true, "partial_rotary_factor": 0.5,
+    "use_qk_norm": false, "n_routed_experts": 128, "num_experts_per_tok": 8,
+    "moe_intermediate_size": 1408, "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 1,
+    "topk_group": 1, "norm_topk_prob": true, "routed_scaling_factor": 1.0)";
 constexpr std::string_view kGates =
     R"("hidden_act": "relu", "fir_k": 3, "fir_relu_pre": true, "fir_clip": [0.0, 1.0])";
 
@@ -121,6 +131,9 @@ constexpr ModelShape kShapes[] = {
     {"qwen3-30b-a3b", kQwen3Moe, 2048, 6144, 48, 32, 4, 128, 151936, 40960, 1e6, 1e-6, false, kQwen3Experts},
     {"mixtral-8x7b", kMixtral, 4096, 14336, 32, 32, 8, 128, 32000, 32768, 1e6, 1e-5, false, kMixtralExperts},
     {"olmoe-1b-7b", kOlmoe, 2048, 1024, 16, 16, 16, 128, 50304, 4096, 1e4, 1e-5, false, kOlmoeExperts},
+    {"gpt-oss-20b", kGptOss, 2880, 2880, 24, 64, 8, 64, 201088, 131072, 1.5e5, 1e-5, false, kGptOss32},
+    {"gpt-oss-120b", kGptOss, 2880, 2880, 36, 64, 8, 64, 201088, 131072, 1.5e5, 1e-5, false, kSilu},
+    {"glm-4.5-air", kGlm4Moe, 4096, 10944, 46, 96, 8, 128, 151552, 131072, 1e6, 1e-5, false, kGlmAir},
     {"olmo-2-13b", kOlmo2, 5120, 13824, 40, 40, 40, 128, 100352, 4096, 5e5, 1e-6, false, kSilu},
 };
 // clang-format on

@@ -168,7 +168,7 @@ Result<std::set<std::string>> layer_weights(const weights::Checkpoint& checkpoin
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     for (const LinearModule& linear : layer_tensors(spec, names, i).linears) {
       for (const LinearModule::Part& part : linear.parts) {
-        found.insert(fmt::format("{}{}", part.name, kWeight));
+        found.insert(part.weight_name());
       }
     }
   }

@@ -42,6 +42,12 @@ Result<void> shard_layer(LayerSpec& layer, size_t index, ops::Rank rank) {
                          rank);
     }
     mlp->width /= rank.count;
+    if (mlp->shared_width % rank.count != 0) {
+      return indivisible(
+          fmt::format("the {} neurons of the shared MLP of layer {}", mlp->shared_width, index),
+          rank);
+    }
+    mlp->shared_width /= rank.count;
   }
   return {};
 }

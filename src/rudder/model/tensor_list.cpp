@@ -79,9 +79,16 @@ void TensorList::add(const LinearModule& linear) {
     const LinearModule::Part& part = linear.parts[p];
     if (linear.first_of(p) != p) continue;
     const auto rows = static_cast<uint64_t>(part.stored_rows());
-    add(part.name + ".weight", TensorShape::of({rows, static_cast<uint64_t>(linear.in.stored)}),
+    const auto in = static_cast<uint64_t>(linear.in.stored);
+    const auto experts = static_cast<uint64_t>(part.stack.experts);
+    const uint64_t all_rows = rows * static_cast<uint64_t>(part.stack.step);
+    add(part.weight_name(),
+        part.is_stacked() ? TensorShape::of({experts, in, all_rows}) : TensorShape::of({rows, in}),
         ValueKind::kWeight);
-    if (linear.bias) add(part.name + ".bias", TensorShape::of({rows}), ValueKind::kWeight);
+    if (!linear.bias) continue;
+    add(part.bias_name(),
+        part.is_stacked() ? TensorShape::of({experts, all_rows}) : TensorShape::of({rows}),
+        ValueKind::kWeight);
   }
 }
 

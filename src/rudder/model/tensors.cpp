@@ -73,9 +73,20 @@ void LayerTensors::add_linear(const std::vector<std::string_view>& names,
 }
 
 void LayerTensors::add_experts(const std::vector<std::string_view>& names, Extent rows, Extent in,
-                               int64_t experts, ops::LinearWeight* target) {
-  add_linear(names, std::vector<Extent>(names.size(), rows), in, false, target);
+                               int64_t experts, bool bias, ops::LinearWeight* target) {
+  add_linear(names, std::vector<Extent>(names.size(), rows), in, bias, target);
   linears.back().experts = experts;
+}
+
+void LayerTensors::add_stacked_experts(std::string_view name, int64_t parts, Extent rows, Extent in,
+                                       int64_t experts, bool bias, ops::LinearWeight* target) {
+  const std::vector<std::string_view> names(static_cast<size_t>(parts * experts), name);
+  add_linear(names, std::vector<Extent>(names.size(), rows), in, bias, target);
+  LinearModule& module = linears.back();
+  module.experts = experts;
+  for (int64_t i = 0; i < experts * parts; ++i) {
+    module.parts[static_cast<size_t>(i)].stack = {experts, i / parts, i % parts, parts};
+  }
 }
 
 LayerTensors layer_tensors(const ModelSpec& spec, const WeightNames& names, size_t layer,

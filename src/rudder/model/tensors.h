@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "rudder/model/archs/archs.h"
+#include "rudder/model/quantised/in_stack.h"
 #include "rudder/model/shard.h"
 #include "rudder/model/weights.h"
 
@@ -32,10 +33,14 @@ NormTensor norm_tensor(std::string_view module, Extent width, const NormKind& ki
 // One product: parts stacked along the output rows.
 struct LinearModule {
   struct Part {
-    std::string name;          // ".weight" and ".bias" follow
+    std::string name;          // of the tensor: ".weight" and ".bias", or "" and "_bias" follow
     std::vector<Extent> rows;  // stacked in the tensor: one, or those of several products
+    InStack stack = {};
 
-    int64_t stored_rows() const;
+    bool is_stacked() const { return stack.experts > 0; }
+    std::string weight_name() const { return is_stacked() ? name : name + ".weight"; }
+    std::string bias_name() const { return name + (is_stacked() ? "_bias" : ".bias"); }
+    int64_t stored_rows() const;  // of the part
   };
   std::vector<Part> parts;  // one that is there twice has one tensor
   Extent in;
@@ -94,7 +99,10 @@ struct LayerTensors {
                   ValueKind kind = ValueKind::kWeight);
   // Of `experts` experts, one after the other; every part has `rows`.
   void add_experts(const std::vector<std::string_view>& names, Extent rows, Extent in,
-                   int64_t experts, ops::LinearWeight* target);
+                   int64_t experts, bool bias, ops::LinearWeight* target);
+  // The same from one tensor, which has `parts` of each expert, a row of each in turn.
+  void add_stacked_experts(std::string_view name, int64_t parts, Extent rows, Extent in,
+                           int64_t experts, bool bias, ops::LinearWeight* target);
   // `rows` of the parts by name; all of them where there is one name for all.
   void add_linear(const std::vector<std::string_view>& names, const std::vector<Extent>& rows,
                   Extent in, bool bias, ops::LinearWeight* target);

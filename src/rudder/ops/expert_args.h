@@ -16,6 +16,9 @@ enum class RouterKind : uint8_t {
   kSigmoid,         // p = sigmoid(l); the k largest p + correction; their weights are p
 };
 
+// Added to a sum that weights are divided by: sigmoids may all be 0.
+inline constexpr float kLeastRouterSum = 1e-20f;
+
 // Sums are in fp32.
 struct RouteArgs {
   View logits;           // [T, experts] act
@@ -31,7 +34,8 @@ struct RouteArgs {
   View weights;  // [T, k] f32
 };
 
-// Row t * k + j of `out` is x times the weight of expert chosen[t, j]. x has one row a token, which
+// Row t * k + j of `out` is x times the weight of expert chosen[t, j], and that expert's bias where
+// its parts have one (LinearPart.bias). x has one row a token, which
 // all of its experts read, or one for each of them.
 struct ExpertLinearArgs {
   View x;                                // [T, in] or [T * k, in], in the form weight->input
@@ -41,11 +45,13 @@ struct ExpertLinearArgs {
   View out;                              // [T * k, out] act
 };
 
-// out_t = sum over j of weights[t, j] * x_(t * k + j), in the order of j.
+// out_t = sum over j of weights[t, j] * x_(t * k + j), in the order of j; then what an MLP that all
+// tokens share made of t.
 struct CombineExpertsArgs {
-  View x;        // [T * k, hidden] act
-  View weights;  // [T, k] f32
-  View out;      // [T, hidden] act
+  View x;            // [T * k, hidden] act
+  View weights;      // [T, k] f32
+  View shared = {};  // [T, hidden] act; optional; may be `out`
+  View out;          // [T, hidden] act
 };
 
 }  // namespace rudder::ops

@@ -122,10 +122,12 @@ class LowPrecisionOps final : public PassingOps {
     for (const ops::LinearPart& part : parts) {
       RUDDER_TRY(const View weight, inner_->upload(part.codes, DType::kBF16));
       rounded.push_back(ops::wide_part(weight));
+      rounded.back().bias = part.bias;
     }
     RUDDER_TRY(ops::LinearWeight weight, inner_->expert_ops()->make_experts(rounded, experts));
     weight.format = {.codes = ops::Codes::kBF16};
     weight.bytes = experts * ops::stored_parts(weight.format, weight.out, weight.in).bytes();
+    if (!parts.front().bias.empty()) weight.bytes += experts * weight.out * int64_t{sizeof(BF16)};
     return weight;
   }
   void route(const ops::RouteArgs& args) override {
@@ -143,9 +145,10 @@ class LowPrecisionOps final : public PassingOps {
   }
   void combine_experts(const ops::CombineExpertsArgs& args) override {
     Wide x(args.x);
+    Wide shared(args.shared);
     Out out(args.out);
     inner_->expert_ops()->combine_experts(
-        {.x = x.view(), .weights = args.weights, .out = out.view()});
+        {.x = x.view(), .weights = args.weights, .shared = shared.view(), .out = out.view()});
     out.done();
   }
 

@@ -13,7 +13,8 @@ using tensor::DType;
 using tensor::View;
 
 constexpr ops::Activation kActivations[] = {ops::Activation::kSilu, ops::Activation::kGeluTanh,
-                                            ops::Activation::kGelu, ops::Activation::kRelu};
+                                            ops::Activation::kGelu, ops::Activation::kRelu,
+                                            ops::Activation::kClampedSwiglu};
 
 std::string shape_text(int64_t rows, int64_t width) {
   return std::to_string(rows) + " x " + std::to_string(width);
@@ -113,7 +114,8 @@ TEST_P(OpsConformance, GatedAct) {
       for (int64_t r = 0; r < rows; ++r) {
         for (int64_t i = 0; i < width; ++i) {
           // Relative to the inputs: the tail of an activation may be flushed to 0.
-          const double scale = std::abs(input.at(r, i) * input.at(r, width + i));
+          // Of a clamped one up is 1 larger.
+          const double scale = std::abs(input.at(r, i)) * (std::abs(input.at(r, width + i)) + 1);
           largest = std::max(largest, scale);
           ASSERT_NEAR(got.at(r, i), expected.at(r, i),
                       6e-7 * scale + act_unit() * std::abs(expected.at(r, i)))

@@ -116,7 +116,9 @@ TEST_P(OpsConformance, ExpertLinear) {
       constexpr int64_t kChosen = 3;
       const int64_t in = wide(48);
       const int64_t out = wide(40);
+      const bool has_bias = own_rows;  // as products of other models have none
       std::vector<Matrix> matrices;
+      std::vector<Matrix> biases;
       std::vector<std::vector<float>> memory;
       std::vector<ops::LinearPart> parts;
       for (int64_t e = 0; e < kExperts; ++e) {
@@ -125,6 +127,13 @@ TEST_P(OpsConformance, ExpertLinear) {
           for (float& value : memory.back()) value = tensor::to_float(tensor::to_bf16(value));
           parts.push_back(ops::wide_part({memory.back().data(), DType::kF32, {rows, in}}));
         }
+        biases.emplace_back();
+        if (!has_bias) continue;
+        memory.push_back(random_values(out));
+        for (float& value : memory.back()) value = tensor::to_float(tensor::to_bf16(value));
+        biases.back() = to_matrix({memory.back().data(), DType::kF32, {1, out}});
+        parts[parts.size() - 2].bias = {memory.back().data(), DType::kF32, {out / 4}};
+        parts.back().bias = {memory.back().data() + out / 4, DType::kF32, {out - out / 4}};
       }
       const auto weight = experts->make_experts(parts, kExperts);
       ASSERT_TRUE(weight) << weight.error().to_string();
@@ -153,11 +162,12 @@ TEST_P(OpsConformance, ExpertLinear) {
       const Matrix stored = rounded(read(x), ops::stored_parts(weight->format, 1, 1).codes.dtype);
       const Matrix got = read(made);
       for (int64_t pair = 0; pair < tokens * kChosen; ++pair) {
-        const Matrix& matrix = matrices[static_cast<size_t>(ids[static_cast<size_t>(pair)])];
+        const auto expert = static_cast<size_t>(ids[static_cast<size_t>(pair)]);
+        const Matrix& matrix = matrices[expert];
         const Matrix row = stored.slice(own_rows ? pair : pair / kChosen, 1, 0, in);
-        const Matrix expected = reference_linear(row, matrix, {});
+        const Matrix expected = reference_linear(row, matrix, biases[expert]);
         for (int64_t n = 0; n < out; ++n) {
-          double magnitude = 0;
+          double magnitude = has_bias ? std::abs(biases[expert].at(0, n)) : 0;
           for (int64_t i = 0; i < in; ++i) magnitude += std::abs(row.at(0, i) * matrix.at(n, i));
           ASSERT_NEAR(got.at(pair, n), expected.at(0, n),
                       product_tolerance(in, magnitude, expected.at(0, n), act_))
@@ -186,9 +196,10 @@ TEST_P(OpsConformance, CombineExperts) {
     const View weights =
         device_.put_as(std::span<const float>(shares), DType::kF32, {kTokens, chosen});
     const View out = poisoned(act_, {kTokens, hidden});
-    experts->combine_experts({.x = x, .weights = weights, .out = out});
+    const View shared = chosen == 1 ? View{} : random({kTokens, hidden});
     const Matrix rows = read(x);
-    Matrix expected(kTokens, hidden);
+    Matrix expected = shared.empty() ? Matrix(kTokens, hidden) : read(shared);
+    experts->combine_experts({.x = x, .weights = weights, .shared = shared, .out = out});
     for (int64_t pair = 0; pair < kTokens * chosen; ++pair) {
       for (int64_t i = 0; i < hidden; ++i) {
         expected.at(pair / chosen, i) +=
@@ -197,9 +208,15 @@ TEST_P(OpsConformance, CombineExperts) {
     }
     expect_close(read(out), expected, 4e-6, "sums");
     const View alone = poisoned(act_, {1, hidden});
-    experts->combine_experts(
-        {.x = x.rows(2 * chosen, chosen), .weights = weights.rows(2, 1), .out = alone});
+    ops::CombineExpertsArgs one{.x = x.rows(2 * chosen, chosen), .weights = weights.rows(2, 1)};
+    if (!shared.empty()) one.shared = shared.rows(2, 1);
+    one.out = alone;
+    experts->combine_experts(one);
     expect_same_rows(alone, out.rows(2, 1), "alone");
+    if (shared.empty()) continue;
+    one.out = one.shared;
+    experts->combine_experts(one);
+    expect_same_rows(shared.rows(2, 1), alone, "in place of what is shared");
   }
 }
 

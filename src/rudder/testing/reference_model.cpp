@@ -254,9 +254,11 @@ class ReferencePass {
                     const Matrix& in) const {
     const Matrix logits = linear(in, w.router);
     const Matrix correction = w.correction.empty() ? Matrix() : to_matrix(w.correction);
-    const auto of_expert = [&](const ops::LinearWeight& weight, int32_t e) {
-      const Matrix& all = ops_.product_of(weight).weight;
-      return all.slice(e * weight.out, weight.out, 0, all.cols);
+    const auto through = [&](const Matrix& row, const ops::LinearWeight& weight, int32_t e) {
+      const auto& [all, bias] = ops_.product_of(weight);
+      return reference_linear(
+          row, all.slice(e * weight.out, weight.out, 0, all.cols),
+          bias.cols == 0 ? Matrix() : bias.slice(0, 1, e * weight.out, weight.out));
     };
     Matrix out(in.rows, in.cols);
     for (int64_t t = 0; t < in.rows; ++t) {
@@ -269,13 +271,16 @@ class ReferencePass {
                            .groups = mlp.router.groups,
                            .kept_groups = mlp.router.kept_groups,
                            .chosen = mlp.chosen})) {
-        const Matrix made = reference_linear(
-            reference_gated_act(reference_linear(row, of_expert(w.gate_up, choice.expert), {}),
-                                mlp.activation),
-            of_expert(w.down, choice.expert), {});
+        const Matrix made =
+            through(reference_gated_act(through(row, w.gate_up, choice.expert), mlp.activation),
+                    w.down, choice.expert);
         for (int64_t i = 0; i < out.cols; ++i) out.at(t, i) += choice.weight * made.at(0, i);
       }
     }
+    if (mlp.shared_width == 0) return out;
+    const Matrix shared =
+        linear(reference_gated_act(linear(in, w.shared_gate_up), mlp.activation), w.shared_down);
+    for (size_t i = 0; i < out.values.size(); ++i) out.values[i] += shared.values[i];
     return out;
   }
 

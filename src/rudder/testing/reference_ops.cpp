@@ -44,8 +44,18 @@ double activate(double x, ops::Activation activation) {
       return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
     case ops::Activation::kRelu:
       return x < 0 ? 0 : x;
+    case ops::Activation::kClampedSwiglu:
+      break;
   }
   RUDDER_CHECK(false, "activation {}", static_cast<int>(activation));
+}
+
+double activate_pair(double gate, double up, ops::Activation activation) {
+  if (activation != ops::Activation::kClampedSwiglu) return activate(gate, activation) * up;
+  const double limit = 7;
+  const double g = gate > limit ? limit : gate;
+  const double u = up > limit ? limit : up < -limit ? -limit : up;
+  return (u + 1) * g / (1 + std::exp(-1.702 * g));
 }
 
 // Turns scores into a softmax's weights without its division by their total, which is returned.
@@ -188,7 +198,7 @@ Matrix reference_gated_act(const Matrix& x, ops::Activation activation) {
   Matrix out(x.rows, x.cols / 2);
   for (int64_t r = 0; r < x.rows; ++r) {
     for (int64_t c = 0; c < out.cols; ++c) {
-      out.at(r, c) = activate(x.at(r, c), activation) * x.at(r, out.cols + c);
+      out.at(r, c) = activate_pair(x.at(r, c), x.at(r, out.cols + c), activation);
     }
   }
   return out;

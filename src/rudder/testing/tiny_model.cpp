@@ -10,6 +10,7 @@
 #include "rudder/base/philox.h"
 #include "rudder/model/tensors.h"
 #include "rudder/testing/decayed_sum.h"
+#include "rudder/testing/tiny_experts.h"
 
 namespace rudder::testing {
 namespace {
@@ -175,6 +176,8 @@ std::string_view tiny_arch_name(TinyArch arch) {
       return "BlockSums";
     case TinyArch::kExperts:
       return "Experts";
+    case TinyArch::kSinks:
+      return "Sinks";
   }
   return "";
 }
@@ -201,15 +204,6 @@ void widen_all_but_the_first(model::ModelSpec& spec) {
   }
 }
 
-// The first layer and the last choose among experts, each in its way.
-void add_experts(model::ModelSpec& spec) {
-  const model::Router router{.renormalises = true};
-  model::Experts experts{.hidden = 64, .count = 8, .chosen = 3, .width = 32, .router = router};
-  spec.layers.front().mlp = experts;
-  experts.router = {ops::RouterKind::kSigmoid, true, 1.75f, 4, 2, true};
-  spec.layers.back().mlp = experts;
-}
-
 // What only some layers of the model have; all of them have `attention` yet.
 void change_layers(TinyArch arch, const model::Attention& attention, model::ModelSpec& spec) {
   if (arch == TinyArch::kScaled) {
@@ -224,6 +218,7 @@ void change_layers(TinyArch arch, const model::Attention& attention, model::Mode
   }
   if (arch == TinyArch::kTwoStreams) spec.layers[0].has_scale = true;
   if (arch == TinyArch::kExperts) add_experts(spec);
+  if (arch == TinyArch::kSinks) add_biased_experts(spec);
   if (arch == TinyArch::kTwoWidths) widen_all_but_the_first(spec);
   if (arch == TinyArch::kGated) {
     attention_of(spec.layers[1])->weighting =
@@ -304,6 +299,11 @@ model::ModelSpec tiny_spec(TinyArch arch) {
       break;
     case TinyArch::kRecurrent:
     case TinyArch::kExperts:
+      break;
+    case TinyArch::kSinks:
+      attention.weighting = model::Softmax{.softcap = 0, .sinks = true};
+      attention.qkv_bias = true;
+      attention.out_bias = true;
       break;
     case TinyArch::kTwoStreams:
       norms.post = true;

@@ -30,6 +30,8 @@ enum class TinyArch : uint8_t {
   kTwoStreams,  // a residual of two mixed streams, a scale of every branch and of a layer
   kBlockSums,   // a residual of sums of blocks of two layers, a scale of every branch
   kExperts,     // the first layer and the last are mixtures of experts
+  kSinks,       // windows in every other layer, sinks, biases everywhere; experts with biases and
+                // clamped gates, chosen before their softmax, and an MLP of all tokens beside them
 };
 // Those that a GPU may run.
 inline constexpr TinyArch kTinyArchs[] = {

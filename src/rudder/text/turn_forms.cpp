@@ -8,6 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "rudder/text/message_marks.h"
+
 namespace rudder::text {
 namespace {
 
@@ -18,6 +20,7 @@ constexpr std::string_view kCalling = "assistant that calls";
 // Their last call has a name that must stand in the prompt.
 constexpr std::string_view kCallingVisibly = "assistant that calls and is seen to";
 constexpr std::string_view kCallingTwice = "assistant that calls twice";
+constexpr std::string_view kCallingInWords = "assistant that thinks, says something and calls";
 constexpr std::string_view kSeenCall = "trialcallseen";
 
 // A word that no template has.
@@ -33,6 +36,13 @@ json::object trial_call(std::string_view name, int number, ArgumentForm argument
 // `num_results`: results in front of it.
 json::object trial_message(std::string_view role, size_t i, int num_results,
                            ArgumentForm arguments) {
+  if (role == kCallingInWords) {
+    json::object message = {{"role", "assistant"},
+                            {"content", word(i)},
+                            {"tool_calls", json::array{trial_call("f", 1, arguments)}}};
+    for (const std::string_view name : kThoughtNames) message[name] = "a thought";
+    return message;
+  }
   if (role == kCalling || role == kCallingVisibly || role == kCallingTwice) {
     json::array calls = {trial_call(role == kCallingVisibly ? kSeenCall : "f", 1, arguments)};
     if (role == kCallingTwice) calls.push_back(trial_call(kSeenCall, 2, arguments));
@@ -131,6 +141,7 @@ TurnForms find_turn_forms(const ChatTemplate& chat_template, const json::object&
       !forms.results || trials.shows({"user", kCalling, kRoleOfResults, "user"});
   forms.several_calls = !trials.shows({"user", kCallingVisibly, kRoleOfResults}) ||
                         trials.shows({"user", kCallingTwice, kRoleOfResults, kRoleOfResults});
+  forms.text_beside_thoughts = !forms.results || trials.shows({"user", kCallingInWords});
   forms.assistant_after_assistant = !trials.shows({"user", "assistant", "user"}) ||
                                     trials.shows({"user", "assistant", "assistant", "user"});
   // A template that prints any role with its content shows results, and leaves calls out. Others

@@ -18,7 +18,8 @@ std::span<const Architecture> architectures() {
                                     gemma4(),         gemma4_multimodal(),
                                     gemma4_unified(), olmo2(),
                                     asynct(),         mixtral(),
-                                    qwen3_moe(),      olmoe()};
+                                    qwen3_moe(),      olmoe(),
+                                    gpt_oss(),        glm4_moe()};
   return kTable;
 }
 

@@ -91,5 +91,7 @@ Architecture asynct();
 Architecture mixtral();
 Architecture qwen3_moe();
 Architecture olmoe();
+Architecture gpt_oss();
+Architecture glm4_moe();
 
 }  // namespace rudder::model

@@ -12,18 +12,17 @@ using weights::HfConfig;
 constexpr int64_t kMostExperts = 1 << 14;
 constexpr int64_t kWidest = 1 << 20;
 
-Result<int32_t> count_of(const HfConfig& config) {
+Result<int32_t> count_of(const HfConfig& config, std::string_view key) {
   constexpr std::string_view kLocal = "num_local_experts";
-  constexpr std::string_view kAll = "num_experts";
-  if (!config.has(kAll)) {
+  if (!config.has(key)) {
     RUDDER_TRY(const int64_t count, config.integer(kLocal, 1, kMostExperts));
     return static_cast<int32_t>(count);
   }
-  RUDDER_TRY(const int64_t count, config.integer(kAll, 1, kMostExperts));
+  RUDDER_TRY(const int64_t count, config.integer(key, 1, kMostExperts));
   RUDDER_TRY(const int64_t local, config.integer_or(kLocal, count, 1, kMostExperts));
   if (local == count) return static_cast<int32_t>(count);
   return fail(ErrorCode::kCorruptFile, fmt::format("'{}' is {}, this is {}", kLocal, local, count),
-              config.where(kAll));
+              config.where(key));
 }
 
 }  // namespace
@@ -33,7 +32,7 @@ Result<Experts> read_experts(const HfConfig& config, const ModelSpec& spec,
   Experts experts;
   experts.hidden = spec.hidden;
   experts.activation = activation_of(spec);
-  RUDDER_TRY(experts.count, count_of(config));
+  RUDDER_TRY(experts.count, count_of(config, keys.count));
   RUDDER_TRY(const int64_t width, config.integer(keys.width, 1, kWidest));
   experts.width = static_cast<int32_t>(width);
   constexpr std::string_view kChosen = "num_experts_per_tok";

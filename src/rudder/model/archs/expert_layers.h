@@ -10,10 +10,12 @@
 
 namespace rudder::model {
 
-// What a family calls the width of an expert. How many there are is "num_local_experts" or
-// "num_experts", whichever is there: classes of transformers take both names for one number.
+// What a family calls the width of an expert, and how many there are: `count` or
+// "num_local_experts", whichever is there, as classes of transformers take both names for one
+// number.
 struct ExpertKeys {
   std::string_view width = "moe_intermediate_size";
+  std::string_view count = "num_experts";
 };
 
 // An expert is as the MLPs of `spec` are, but for its width. The router is the caller's.

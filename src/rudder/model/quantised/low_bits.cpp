@@ -27,6 +27,7 @@ constexpr std::array kFamilies = {Family{StoredAs::kGptq, ".qweight", read_gptq}
                                   Family{StoredAs::kInt8, ".weight", read_int8},
                                   Family{StoredAs::kNvfp4, ".weight_packed", read_fp4},
                                   Family{StoredAs::kMxfp4, ".weight_packed", read_fp4},
+                                  Family{StoredAs::kMxfp4Stack, "_blocks", nullptr},
                                   Family{StoredAs::kFp8Blocks, ".weight", read_fp8_blocks},
                                   Family{StoredAs::kNf4, ".weight", read_nf4},
                                   Family{StoredAs::kHqq, ".W_q", read_hqq}};
@@ -110,6 +111,8 @@ Result<WeightFormat> low_bit_format(const ModuleTensors& tensors,
                           .scale = ScaleType::kE8M0,
                           .group = group.inputs,
                           .table = CodeTable::kE2M1};
+    case StoredAs::kMxfp4Stack:
+      return kMxfp4;
     case StoredAs::kFp8Blocks:
       return WeightFormat{.codes = Codes::kF8E4M3,
                           .scale = ScaleType::kF32,
@@ -138,7 +141,7 @@ Result<ops::LinearPart> read_low_bits(const ModuleTensors& tensors,
                                       const Quantisation::Group& group, int64_t rows,
                                       int64_t inputs, bool reads, Memory& memory) {
   const Family* const family = family_of(group.as);
-  RUDDER_CHECK(family != nullptr);
+  RUDDER_CHECK(family != nullptr && family->read != nullptr);
   RUDDER_TRY(const WeightFormat format, low_bit_format(tensors, group));
   if (inputs % ops::codes_per_element(format.codes) != 0) {
     return fail(ErrorCode::kUnsupported, fmt::format("rows of {} numbers of four bits", inputs),

@@ -204,4 +204,22 @@ Result<Quantisation> read_hqq_config(const HfConfig& config) {
   return out;
 }
 
+// Of gpt-oss: the experts, whatever else it names.
+Result<Quantisation> read_mxfp4_config(const HfConfig& config) {
+  Quantisation out;
+  Quantisation::Group group;
+  group.as = StoredAs::kMxfp4Stack;
+  group.wide_inputs = true;
+  group.bits = 4;
+  group.inputs = 32;
+  RUDDER_TRY_VOID(exclude("lm_head", config, out));
+  RUDDER_TRY_VOID(exclude_parts(config, "modules_to_not_convert", out));
+  for (const std::string_view name : {"*.experts.gate_up_proj", "*.experts.down_proj"}) {
+    RUDDER_TRY(weights::NamePattern pattern, weights::NamePattern::parse(name, config.where()));
+    group.targets.push_back(std::move(pattern));
+  }
+  out.groups.push_back(std::move(group));
+  return out;
+}
+
 }  // namespace rudder::model

@@ -15,6 +15,7 @@ Result<Quantisation> read_gptq_config(const weights::HfConfig& config);
 Result<Quantisation> read_awq_config(const weights::HfConfig& config);
 Result<Quantisation> read_bitsandbytes_config(const weights::HfConfig& config);
 Result<Quantisation> read_hqq_config(const weights::HfConfig& config);
+Result<Quantisation> read_mxfp4_config(const weights::HfConfig& config);
 
 // "'KEY' is 'VALUE'; what can be served is KNOWN".
 tl::unexpected<Error> unsupported(const weights::HfConfig& config, std::string_view key,

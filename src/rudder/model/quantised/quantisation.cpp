@@ -234,9 +234,10 @@ Result<Quantisation> read_method(const HfConfig& config) {
   if (method == "awq") return read_awq_config(config);
   if (method == "bitsandbytes") return read_bitsandbytes_config(config);
   if (method == "hqq") return read_hqq_config(config);
+  if (method == "mxfp4") return read_mxfp4_config(config);
   return unsupported(config, "quant_method", method,
-                     "'compressed-tensors', 'modelopt', 'fp8', 'gptq', 'awq', 'bitsandbytes' or "
-                     "'hqq'");
+                     "'compressed-tensors', 'modelopt', 'fp8', 'gptq', 'awq', 'bitsandbytes', "
+                     "'hqq' or 'mxfp4'");
 }
 
 Result<HfConfig> read_file(const weights::Checkpoint& checkpoint, std::string_view file) {

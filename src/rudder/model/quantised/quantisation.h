@@ -1,7 +1,7 @@
 // Quantisation: a checkpoint's description of its quantised weights: config.json's
 // "quantization_config" in the formats of compressed-tensors, ModelOpt, the fp8 method, GPTQ, AWQ,
-// bitsandbytes and HQQ, or ModelOpt's hf_quant_config.json. The binder takes weights and scales by
-// it. What is not read is an Error that names the field. Load time, one thread.
+// bitsandbytes, HQQ and MXFP4, or ModelOpt's hf_quant_config.json. The binder takes weights and
+// scales by it. What is not read is an Error that names the field. Load time, one thread.
 //
 // docs/contracts/checkpoints.md says which formats are read and what each backend stores.
 #pragma once
@@ -28,6 +28,7 @@ enum class StoredAs : uint8_t {
   kInt8,
   kNvfp4,
   kMxfp4,
+  kMxfp4Stack,  // of all experts in one tensor (stacked_experts.h)
   kGptq,
   kAwq,
   kNf4,

@@ -137,7 +137,15 @@ class CallsTest : public ::testing::Test {
   std::unique_ptr<GenerationRequest> request_;
 };
 
+bool is_of_messages(const dialect::ToolDialect& calls) {
+  return calls.form == dialect::CallForm::kHarmony;
+}
+
 std::vector<std::string> special_tokens(const dialect::ToolDialect& calls) {
+  if (is_of_messages(calls)) {
+    const std::vector<std::string_view> marks = dialect::marks_of(&calls, nullptr);
+    return {marks.begin(), marks.end()};
+  }
   std::vector<std::string> tokens = {std::string(calls.begin), std::string(calls.end), "[ARGS]"};
   if (calls.form == dialect::CallForm::kHeaded) {
     // What a prompt ends with is text, and so is a blank.
@@ -151,7 +159,19 @@ std::vector<std::string> special_tokens(const dialect::ToolDialect& calls) {
 
 // What stands before text where an answer begins inside of a mark.
 std::string before_text(const dialect::ToolDialect& calls) {
+  if (is_of_messages(calls)) return "<|channel|>commentary<|message|>";
   return calls.prompted ? "all\n" : "";
+}
+
+// What stands before the last words of an answer.
+std::string before_answer(const dialect::ToolDialect& calls) {
+  return is_of_messages(calls) ? "<|channel|>final<|message|>" : "";
+}
+
+// What begins a call behind text.
+std::string begin_call(const dialect::ToolDialect& calls) {
+  if (!is_of_messages(calls)) return std::string(calls.begin);
+  return "<|end|><|start|>assistant<|channel|>commentary to=";
 }
 
 void expect_calls(const dialect::Delta& said, const std::string& text) {
@@ -207,8 +227,8 @@ TEST_F(CallsTest, ThatMayComeAreStrictOnceTheyBegin) {
         const auto other = tokens_of(fmt::format("It is {}[", mark));
         EXPECT_FALSE(allows(other, *matcher())) << calls.name << ": another mark, without a form";
       }
-      const std::string begun =
-          calls.bare ? (calls.list ? "[" : "{") : fmt::format("{}Well.\n{}", before, calls.begin);
+      const std::string begun = calls.bare ? (calls.list ? "[" : "{")
+                                           : fmt::format("{}Well.\n{}", before, begin_call(calls));
       for (int i = 0; i < kWalks; ++i) {
         const std::string text = walk(rng, tokens_of(begun));
         const dialect::Delta said = parse(text);
@@ -248,7 +268,8 @@ TEST_F(CallsTest, OnlyAllowedToolsAreCalled) {
       EXPECT_EQ(allows(tokens_of(text), *matcher()), is_free) << calls.name;
       if (is_free && calls.bare) continue;  // a mark that does not come begins no call
       const std::vector<int32_t> begun =
-          is_free ? tokens_of(fmt::format("{}\n{}", text, calls.begin)) : std::vector<int32_t>();
+          is_free ? tokens_of(fmt::format("{}\n{}", text, begin_call(calls)))
+                  : std::vector<int32_t>();
       for (int i = 0; i < kWalks / 4; ++i) {
         const std::string answer = walk(rng, begun);
         const dialect::Delta said = parse(answer);
@@ -268,12 +289,13 @@ TEST_F(CallsTest, OrAFormOfText) {
   for (const dialect::ToolDialect& calls : dialect::tool_dialects()) {
     const std::vector<std::string> tokens = special_tokens(calls);
     ASSERT_NO_FATAL_FAILURE(use(calls, tokens, kForm)) << calls.name;
-    EXPECT_TRUE(allows(tokens_of("12"), *matcher())) << calls.name;
-    EXPECT_FALSE(allows(tokens_of("13"), *matcher())) << calls.name;
+    const std::string before = before_answer(calls);
+    EXPECT_TRUE(allows(tokens_of(before + "12"), *matcher())) << calls.name;
+    EXPECT_FALSE(allows(tokens_of(before + "13"), *matcher())) << calls.name;
     int num_calls = 0;
     for (int i = 0; i < kWalks; ++i) {
       const std::string text = walk(rng);
-      if (text == "12" || text == "34") continue;
+      if (text == before + "12" || text == before + "34") continue;
       ++num_calls;
       expect_calls(parse(text), fmt::format("{}: {}", calls.name, text));
       if (HasFailure()) return;
@@ -281,7 +303,8 @@ TEST_F(CallsTest, OrAFormOfText) {
     EXPECT_GT(num_calls, 0) << calls.name;
     const std::string forced = fmt::format(R"({}"tool_choice":"required",)", kForm);
     ASSERT_NO_FATAL_FAILURE(use(calls, tokens, forced)) << calls.name;
-    EXPECT_FALSE(allows(tokens_of("12"), *matcher())) << "a call that must come says nothing";
+    EXPECT_FALSE(allows(tokens_of(before + "12"), *matcher()))
+        << "a call that must come says nothing";
   }
 }
 

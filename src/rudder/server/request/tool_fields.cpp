@@ -90,6 +90,10 @@ constraint::GrammarSpec tag_spec(const json::object& format) {
 
 std::optional<dialect::ParserSetup> ToolFields::parser_after(std::string_view prompt) const {
   dialect::ParserSetup setup = parser;
+  if (setup.harmony) {
+    setup.opening = dialect::opening_of(prompt);
+    return setup;
+  }
   if (setup.reasoning != nullptr) {
     switch (dialect::reasoning_after(*setup.reasoning, prompt)) {
       case dialect::PromptEnd::kOpen:
@@ -167,6 +171,7 @@ ToolFields begin_tool_fields(FieldReader& reader, const ModelDialect& dialect) {
   bool separate = true;
   reader.boolean("separate_reasoning", &separate);
   if (separate) fields.parser.reasoning = dialect.reasoning;
+  fields.parser.harmony = dialect::is_harmony(dialect.calls, dialect.reasoning);
   return fields;
 }
 

@@ -65,6 +65,7 @@ class TurnFolder {
 
   void add(json::object message, const std::string& path) {
     if (!forms_.calls || !forms_.results) say_calls(message, path);
+    if (!forms_.text_beside_thoughts) think_text(message, path);
     const std::string role(role_of_turn(message));
     const bool keeps_role = !is_instruction(role) || has_turn(role);
     const bool joins = keeps_role ? !may_follow(role) : is_preamble() || !may_follow("user");
@@ -119,6 +120,24 @@ class TurnFolder {
     json::value& content = message["content"];
     if (content.is_null()) content.emplace_string();
     add_to_content(content, said);
+    history_.tell(path);
+  }
+
+  // Of a template that takes thoughts or text beside calls, the text is the end of the thoughts.
+  void think_text(json::object& message, const std::string& path) {
+    const json::value* calls = message.if_contains("tool_calls");
+    json::value* content = message.if_contains("content");
+    if (calls == nullptr || !calls->is_array() || content == nullptr || content->is_null()) return;
+    const std::string text = joined_text(*content);
+    bool has_thoughts = false;
+    for (const std::string_view name : text::kThoughtNames) {
+      json::value* thoughts = message.if_contains(name);
+      if (text.empty() || thoughts == nullptr || !thoughts->is_string()) continue;
+      add_to_content(*thoughts, text);
+      has_thoughts = true;
+    }
+    if (!has_thoughts) return;
+    *message.if_contains("content") = "";
     history_.tell(path);
   }
 

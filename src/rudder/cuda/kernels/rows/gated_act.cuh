@@ -62,11 +62,25 @@ __device__ float activate(float x) {
     return x < 0.0f ? 0.0f : x;
   }
 }
+// Comparisons with what is no number are false, and leave it.
+__device__ inline float clamped_swiglu(float gate, float up) {
+  constexpr float kLog2E = 1.4426950408889634f;
+  const float g = gate > ops::kSwigluLimit ? ops::kSwigluLimit : gate;
+  float u = up > ops::kSwigluLimit ? ops::kSwigluLimit : up;
+  u = u < -ops::kSwigluLimit ? -ops::kSwigluLimit : u;
+  return (u + 1.0f) * over_one_and_power(g, -kLog2E * ops::kSwigluSlope * g);
+}
 // gate = act(gate) * up. kErf: also kGelu, which takes more registers than the rest together.
 template <ops::Activation kActivation>
 __device__ void activate_run(Floats& gate, const Floats& up) {
 #pragma unroll
-  for (int j = 0; j < kRun; ++j) gate.v[j] = activate<kActivation>(gate.v[j]) * up.v[j];
+  for (int j = 0; j < kRun; ++j) {
+    if constexpr (kActivation == ops::Activation::kClampedSwiglu) {
+      gate.v[j] = clamped_swiglu(gate.v[j], up.v[j]);
+    } else {
+      gate.v[j] = activate<kActivation>(gate.v[j]) * up.v[j];
+    }
+  }
 }
 template <bool kErf>
 __device__ void activate_run(Floats& gate, const Floats& up, ops::Activation activation) {
@@ -80,6 +94,8 @@ __device__ void activate_run(Floats& gate, const Floats& up, ops::Activation act
       return;
     case ops::Activation::kRelu:
       return activate_run<ops::Activation::kRelu>(gate, up);
+    case ops::Activation::kClampedSwiglu:
+      return activate_run<ops::Activation::kClampedSwiglu>(gate, up);
   }
 }
 

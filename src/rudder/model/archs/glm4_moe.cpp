@@ -1,0 +1,81 @@
+// GLM 4.5: mixtures of experts beside an MLP that all tokens share, behind some first layers that
+// have none; a router of sigmoids with a correction; half of a head is rotated.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "rudder/model/archs/archs.h"
+#include "rudder/model/archs/class_defaults.h"
+#include "rudder/model/archs/expert_layers.h"
+#include "rudder/model/archs/llama_like.h"
+
+namespace rudder::model {
+namespace {
+
+constexpr std::string_view kGlm4MoeDefaults = R"({
+  "vocab_size": 151552, "hidden_size": 4096, "intermediate_size": 10944, "num_hidden_layers": 46,
+  "num_attention_heads": 96, "num_key_value_heads": 8, "hidden_act": "silu",
+  "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "partial_rotary_factor": 0.5,
+  "moe_intermediate_size": 1408, "num_experts_per_tok": 8})";
+
+Result<Router> read_router(const weights::HfConfig& config, const Experts& experts) {
+  Router router{.kind = ops::RouterKind::kSigmoid, .correction = true};
+  RUDDER_TRY(router.renormalises, config.boolean_or("norm_topk_prob", true));
+  RUDDER_TRY(const double scale, config.number_or("routed_scaling_factor", 1));
+  router.scale = static_cast<float>(scale);
+  RUDDER_TRY(const int64_t groups, config.integer_or("n_group", 1, 1, experts.count));
+  RUDDER_TRY(const int64_t kept, config.integer_or("topk_group", 1, 1, groups));
+  router.groups = static_cast<int32_t>(groups);
+  router.kept_groups = static_cast<int32_t>(kept);
+  if (experts.count % groups != 0 || experts.chosen > experts.count / groups * kept) {
+    return fail(ErrorCode::kCorruptFile,
+                fmt::format("{} of {} experts in {} of {} groups", experts.chosen, experts.count,
+                            kept, groups),
+                config.where("n_group"));
+  }
+  return router;
+}
+
+Result<ModelSpec> read_glm4_moe(const weights::HfConfig& config) {
+  RUDDER_TRY(weights::HfConfig whole, with_class_defaults(config, kGlm4MoeDefaults));
+  if (!whole.has("n_routed_experts") && !whole.has("num_local_experts")) {
+    RUDDER_TRY(whole, with_class_defaults(whole, R"({"n_routed_experts": 128})"));
+  }
+  if (!whole.has("head_dim")) {  // the class rounds down
+    RUDDER_TRY(const int64_t hidden, whole.integer("hidden_size", 1));
+    RUDDER_TRY(const int64_t heads, whole.integer("num_attention_heads", 1));
+    RUDDER_TRY(whole,
+               with_class_defaults(whole, fmt::format(R"({{"head_dim": {}}})", hidden / heads)));
+  }
+  RUDDER_TRY_VOID(whole.number("partial_rotary_factor"));  // the rope's own goes before it
+  LlamaDefaults defaults;
+  defaults.rope.is_partial = true;
+  RUDDER_TRY(ModelSpec spec, llama_like(whole, defaults));
+  for (LayerSpec& layer : spec.layers) attention_of(layer)->out_bias = false;
+  RUDDER_TRY(const bool qk_norm, whole.boolean_or("use_qk_norm", false));
+  if (qk_norm) set_qk_norm(spec, QkNorm::kPerHead);
+  RUDDER_TRY(Experts experts, read_experts(whole, spec, {.count = "n_routed_experts"}));
+  RUDDER_TRY(experts.router, read_router(whole, experts));
+  RUDDER_TRY(const int64_t shared, whole.integer_or("n_shared_experts", 1, 0, 64));
+  experts.shared_width = static_cast<int32_t>(shared * experts.width);
+  RUDDER_TRY(const int64_t dense, whole.integer_or("first_k_dense_replace", 1, 0, 1 << 20));
+  for (size_t layer = 0; layer < spec.layers.size(); ++layer) {
+    if (static_cast<int64_t>(layer) >= dense) spec.layers[layer].mlp = experts;
+  }
+  return spec;
+}
+
+// Layers behind the last one guess further tokens.
+WeightNames glm4_moe_names() {
+  WeightNames names;
+  names.ignored_prefixes = {"model.layers.46.", "model.layers.92."};
+  return names;
+}
+
+}  // namespace
+
+Architecture glm4_moe() {
+  return {"Glm4MoeForCausalLM", "glm4_moe", read_glm4_moe, glm4_moe_names(), "", "Glm4MoeModel"};
+}
+
+}  // namespace rudder::model
