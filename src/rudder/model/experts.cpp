@@ -20,12 +20,27 @@ int64_t four_byte_width(int64_t numbers) {
   return 2 * numbers;
 }
 
+// Rows in act as the product takes them; those that it has in F8E4M3 in `buffer`, with `scales`.
+// There are more of them than tokens, for which Products has room.
+Operand operand_of(ops::Ops& ops, const ops::LinearWeight& weight, const ops::View& x,
+                   const ops::View& buffer, const ops::View& scales) {
+  if (weight.input == ops::InputForm::kAct) return {.x = x, .scale = {}, .act = x};
+  const int64_t rows = x.num_rows();
+  Operand operand{.x = shaped(buffer, rows, weight.in),
+                  .scale = {scales.data, tensor::DType::kF32, {rows}},
+                  .act = x};
+  operand.x.dtype = tensor::DType::kF8E4M3;
+  ops.quantise({.x = x, .out = operand.x, .out_scale = operand.scale});
+  return operand;
+}
+
 }  // namespace
 
 void list_tensors(const Experts& mlp, int64_t hidden, const Experts::Names& names,
                   Experts::Weights* weights, LayerTensors& out) {
   using Weights = Experts::Weights;
   out.add_linear({names.router}, {mlp.count}, hidden, false, target_in(weights, &Weights::router));
+  out.linears.back().use = ops::ProductUse::kRouter;
   if (mlp.router.correction) {
     out.add_vector(names.correction, mlp.count, target_in(weights, &Weights::correction));
   }
@@ -43,10 +58,10 @@ void list_tensors(const Experts& mlp, int64_t hidden, const Experts::Names& name
                   target_in(weights, &Weights::down));
 }
 
-std::array<int64_t, 6> scratch_widths(const Experts& mlp) {
+std::array<int64_t, 7> scratch_widths(const Experts& mlp) {
   const int64_t k = mlp.chosen;
-  return {mlp.count,         four_byte_width(k), four_byte_width(k),
-          2 * k * mlp.width, k * mlp.width,      k * mlp.hidden};
+  return {mlp.count,     four_byte_width(k), four_byte_width(k), k * mlp.width,
+          k * mlp.width, four_byte_width(k), k * mlp.hidden};
 }
 
 ops::View feed_forward(const Experts& mlp, const Experts::Weights& weights, const Operand& in,
@@ -70,17 +85,20 @@ ops::View feed_forward(const Experts& mlp, const Experts::Weights& weights, cons
              .chosen = chosen,
              .weights = shares});
 
-  const ops::View gate_up = shaped(scratch[3], pairs, weights.gate_up.out);
+  const ops::View activated = shaped(scratch[3], pairs, weights.down.in);
   ops.expert_linear({.x = in.x,
                      .x_scale = in.scale,
                      .chosen = chosen,
                      .weight = &weights.gate_up,
-                     .out = gate_up});
-  const ops::View activated = shaped(scratch[4], pairs, weights.down.in);
-  step.ops.gated_act(
-      {.x = gate_up, .activation = mlp.activation, .out = activated, .out_scale = {}, .taps = {}});
-  const ops::View made = shaped(scratch[5], pairs, weights.down.out);
-  ops.expert_linear({.x = activated, .chosen = chosen, .weight = &weights.down, .out = made});
+                     .activation = mlp.activation,
+                     .out = activated});
+  const Operand rows = operand_of(step.ops, weights.down, activated, scratch[4], scratch[5]);
+  const ops::View made = shaped(scratch[6], pairs, weights.down.out);
+  ops.expert_linear({.x = rows.x,
+                     .x_scale = rows.scale,
+                     .chosen = chosen,
+                     .weight = &weights.down,
+                     .out = made});
   const ops::View sum = shaped(out, tokens, weights.down.out);
   ops.combine_experts({.x = made, .weights = shares, .out = sum});
   return sum;

@@ -3,18 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "rudder/ops/args.h"
+#include "rudder/ops/router_kind.h"
 #include "rudder/tensor/view.h"
 
 namespace rudder::ops {
-
-// How scores become a choice of k experts and their weights. Ties go to the lower expert.
-enum class RouterKind : uint8_t {
-  kSoftmaxThenTop,  // p = softmax(l); the k largest p; their weights are p
-  kTopThenSoftmax,  // the k largest l; their weights are the softmax over these k
-  kSigmoid,         // p = sigmoid(l); the k largest p + correction; their weights are p
-};
 
 // Sums are in fp32.
 struct RouteArgs {
@@ -39,7 +34,10 @@ struct ExpertLinearArgs {
   View x_scale = {};                     // [rows of x] f32, when x is F8E4M3
   View chosen;                           // [T, k] i32
   const LinearWeight* weight = nullptr;  // of make_experts
-  View out;                              // [T * k, out] act
+  // Where there is one, the product's rows are gate and up side by side, and out = act(gate) * up
+  // of them (GatedActArgs), half as wide.
+  std::optional<Activation> activation = {};
+  View out;  // [T * k, out] act, or [T * k, out / 2] with an activation
 };
 
 // out_t = sum over j of weights[t, j] * x_(t * k + j), in the order of j; then what an MLP that all
