@@ -239,7 +239,7 @@ bool check_all(cudaStream_t stream) {
         const std::vector<Case> all = {
             {16, 4, 17 * unit, 96, tokens, is_fp8, is_gated, !is_gated, false, 4},
             {8, 2, 8 * unit, 100, tokens, is_fp8, is_gated, false, true, 1},
-            {128, 8, 64 * unit, 416, tokens, is_fp8, is_gated, !is_gated, true, 16},
+            {128, 8, 24 * unit, 416, tokens, is_fp8, is_gated, !is_gated, true, 16},
             {12, 1, 130 * unit, 264, tokens, is_fp8, is_gated, true, false, 12}};
         for (const Case& c : all) {
           bool same = false;
