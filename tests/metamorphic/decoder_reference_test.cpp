@@ -429,8 +429,6 @@ INSTANTIATE_TEST_SUITE_P(Tiny, DecoderReferenceArchs, ::testing::ValuesIn(testin
                          arch_name);
 INSTANTIATE_TEST_SUITE_P(Streams, DecoderReferenceArchs,
                          ::testing::Values(TinyArch::kTwoStreams, TinyArch::kBlockSums), arch_name);
-INSTANTIATE_TEST_SUITE_P(Experts, DecoderReferenceArchs, ::testing::Values(TinyArch::kExperts),
-                         arch_name);
 
 INSTANTIATE_TEST_SUITE_P(Streams, DecoderReferenceStreams,
                          ::testing::Values(TinyArch::kTwoStreams, TinyArch::kBlockSums), arch_name);

@@ -56,7 +56,6 @@ std::vector<testing::TinyArch> all_archs() {
   all.push_back(testing::TinyArch::kRecurrent);
   all.push_back(testing::TinyArch::kTwoStreams);
   all.push_back(testing::TinyArch::kBlockSums);
-  all.push_back(testing::TinyArch::kExperts);
   return all;
 }
 

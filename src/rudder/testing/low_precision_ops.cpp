@@ -124,6 +124,9 @@ class LowPrecisionOps final : public PassingOps {
     const bool is_f8 = format == ops::kFp8Rows;
     std::vector<ops::LinearPart> rounded(parts.begin(), parts.end());
     for (ops::LinearPart& part : rounded) {
+      if (is_f8 && part.in() % 16 != 0) {
+        return fail(ErrorCode::kUnsupported, "no product of " + part.codes.shape.to_string());
+      }
       if (!part.format.is_wide()) continue;
       RUDDER_TRY(const View weight, inner_->upload(part.codes, is_f8 ? DType::kF32 : DType::kBF16));
       for (int64_t row = 0; is_f8 && row < part.out(); ++row) round_row(weight.rows(row, 1));
