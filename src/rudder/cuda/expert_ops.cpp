@@ -135,8 +135,8 @@ void ExpertOps::expert_linear(const ops::ExpertLinearArgs& args) {
   }
   ExpertProductParams params;
   params.list = list_of(tokens, chosen, experts);
-  const bool is_listed = listed_.chosen == args.chosen.data && listed_.tokens == tokens &&
-                         listed_.experts == experts;
+  const bool is_listed =
+      listed_.chosen == args.chosen.data && listed_.tokens == tokens && listed_.experts == experts;
   if (!is_listed) {
     RouteParams route;
     route.tokens = tokens;
@@ -153,8 +153,7 @@ void ExpertOps::expert_linear(const ops::ExpertLinearArgs& args) {
   params.bias = stored.bias.data;
   params.x = args.x.data;
   params.x_scale = pointer<float>(args.x_scale);
-  params.pairs_each =
-      args.x.shape[0] == tokens * chosen ? 1 : static_cast<int32_t>(chosen);
+  params.pairs_each = args.x.shape[0] == tokens * chosen ? 1 : static_cast<int32_t>(chosen);
   params.experts = experts;
   params.out = weight.out;
   params.in = weight.in;
@@ -164,9 +163,8 @@ void ExpertOps::expert_linear(const ops::ExpertLinearArgs& args) {
   params.most_runs = most_runs(tokens * chosen, experts, params.list.run_pairs);
   params.list_is_old = is_listed && listed_.is_old;
   params.y = args.out.data;
-  run_("expert_linear", {&args.x, &args.out}, [&](cudaStream_t stream) {
-    return launch_expert_product(params, num_sms_, stream);
-  });
+  run_("expert_linear", {&args.x, &args.out},
+       [&](cudaStream_t stream) { return launch_expert_product(params, num_sms_, stream); });
   listed_.is_old = true;
 }
 

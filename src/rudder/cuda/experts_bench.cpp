@@ -56,13 +56,15 @@ struct Numbers {
   bool is_fp8 = false;
   std::vector<uint8_t> bytes;
 
-  Numbers(int64_t count, bool fp8) : is_fp8(fp8), bytes(static_cast<size_t>(fp8 ? count : 2 * count)) {
+  Numbers(int64_t count, bool fp8)
+      : is_fp8(fp8), bytes(static_cast<size_t>(fp8 ? count : 2 * count)) {
     if (fp8) {
       for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(next_random()) & 0xBF;  // below 2
       return;
     }
     for (size_t i = 0; i < bytes.size(); i += 2) {
-      const uint16_t one = to_bf16(static_cast<float>(uniform() + uniform() - uniform() - uniform()));
+      const uint16_t one =
+          to_bf16(static_cast<float>(uniform() + uniform() - uniform() - uniform()));
       std::memcpy(&bytes[i], &one, 2);
     }
   }
@@ -78,12 +80,18 @@ struct Numbers {
 class ListRoom {
  public:
   ListRoom(int64_t pairs, int64_t experts)
-      : runs_(most_runs(pairs, experts, 8)), numbers_(1 + 2 * pairs), counts_(experts + 1),
+      : runs_(most_runs(pairs, experts, 8)),
+        numbers_(1 + 2 * pairs),
+        counts_(experts + 1),
         hits_(2 * kHitSizes) {}
   ExpertList list(int32_t run) {
-    return {runs_.data(), numbers_.data(), numbers_.data() + 1,
+    return {runs_.data(),
+            numbers_.data(),
+            numbers_.data() + 1,
             numbers_.data() + 1 + (static_cast<int64_t>(numbers_.bytes() / 4) - 1) / 2,
-            counts_.data(), hits_.data(), run};
+            counts_.data(),
+            hits_.data(),
+            run};
   }
   double hit_experts() const {
     std::vector<int64_t> hits(2 * kHitSizes);
@@ -192,7 +200,8 @@ double check(const Case& c, cudaStream_t stream, bool& same_bits) {
   same_bits = read(other) == got;
   const Buffer<uint16_t> alone(c.k * columns, 0xff);
   run(1, 8, alone);
-  same_bits = same_bits && std::equal(got.begin(), got.begin() + c.k * columns, read(alone).begin());
+  same_bits =
+      same_bits && std::equal(got.begin(), got.begin() + c.k * columns, read(alone).begin());
   double worst = 0;
   const int64_t step = std::max<int64_t>(1, pairs / 40);
   for (int64_t pair = 0; pair < pairs; pair += step) {
@@ -221,7 +230,8 @@ double check(const Case& c, cudaStream_t stream, bool& same_bits) {
         slack = 2e-5 * (magnitude * (std::abs(up) + 1) + up_magnitude * (std::abs(expected) + 1));
         expected = silu(expected) * up;
       }
-      const double error = std::abs(of_bf16(got[static_cast<size_t>(pair * columns + n)]) - expected);
+      const double error =
+          std::abs(of_bf16(got[static_cast<size_t>(pair * columns + n)]) - expected);
       const double allowed = slack + std::abs(expected) / 250 + 1e-6;
       worst = std::isnan(error) ? 1e9 : std::max(worst, error / allowed);
     }
@@ -248,8 +258,8 @@ bool check_all(cudaStream_t stream) {
           if (worst <= 1 && same) continue;
           good = false;
           std::printf("WRONG %s%s E %ld k %ld [%ld -> %ld] T %ld: error %.2f, bits %s\n",
-                      is_fp8 ? "fp8" : "bf16", is_gated ? " gated" : "", c.experts, c.k, c.in, c.out,
-                      tokens, worst, same ? "same" : "DIFFER");
+                      is_fp8 ? "fp8" : "bf16", is_gated ? " gated" : "", c.experts, c.k, c.in,
+                      c.out, tokens, worst, same ? "same" : "DIFFER");
         }
       }
     }
@@ -270,13 +280,19 @@ struct Shape {
 class Layers {
  public:
   Layers(const Shape& shape, bool is_fp8, int64_t most_tokens)
-      : shape_(shape), is_fp8_(is_fp8), logits_(2 * shape.layers * most_tokens * shape.experts),
-        x_(2 * most_tokens * shape.hidden), activated_(2 * most_tokens * shape.k * shape.width),
-        made_(2 * most_tokens * shape.k * shape.hidden), out_(2 * most_tokens * shape.hidden),
-        chosen_(most_tokens * shape.k), weights_(most_tokens * shape.k),
-        scales_(std::vector<float>(static_cast<size_t>(
-            std::max(most_tokens * shape.k, 2 * shape.width * shape.experts +
-                                                shape.hidden * shape.experts)), 0.01f)),
+      : shape_(shape),
+        is_fp8_(is_fp8),
+        logits_(2 * shape.layers * most_tokens * shape.experts),
+        x_(2 * most_tokens * shape.hidden),
+        activated_(2 * most_tokens * shape.k * shape.width),
+        made_(2 * most_tokens * shape.k * shape.hidden),
+        out_(2 * most_tokens * shape.hidden),
+        chosen_(most_tokens * shape.k),
+        weights_(most_tokens * shape.k),
+        scales_(std::vector<float>(
+            static_cast<size_t>(std::max(most_tokens * shape.k, 2 * shape.width * shape.experts +
+                                                                    shape.hidden * shape.experts)),
+            0.01f)),
         room_(most_tokens * shape.k, shape.experts) {
     const Numbers some(int64_t{8} << 20, is_fp8);
     const Numbers wide(int64_t{4} << 20, false);
@@ -345,8 +361,8 @@ class Layers {
  private:
   static void fill(const Buffer<uint8_t>& to, const Numbers& some) {
     for (size_t at = 0; at < to.bytes(); at += some.bytes.size()) {
-      must(cudaMemcpy(to.data() + at, some.bytes.data(), std::min(some.bytes.size(), to.bytes() - at),
-                      cudaMemcpyHostToDevice),
+      must(cudaMemcpy(to.data() + at, some.bytes.data(),
+                      std::min(some.bytes.size(), to.bytes() - at), cudaMemcpyHostToDevice),
            "fill");
     }
   }
@@ -369,32 +385,34 @@ class Layers {
 void bench(const Shape& shape, bool is_fp8, const std::vector<int64_t>& sizes,
            const Buffer<uint8_t>& flush, cudaStream_t stream) {
   Layers layers(shape, is_fp8, *std::max_element(sizes.begin(), sizes.end()));
-  std::printf("%s %s: us a layer of route, gate and up, down, combine; all; floor of bytes; share\n",
-              shape.name, is_fp8 ? "fp8" : "bf16");
-  const double expert_bytes = 1.5 * static_cast<double>(layers.gate_up_bytes()) /
-                              static_cast<double>(shape.experts);
+  std::printf(
+      "%s %s: us a layer of route, gate and up, down, combine; all; floor of bytes; share\n",
+      shape.name, is_fp8 ? "fp8" : "bf16");
+  const double expert_bytes =
+      1.5 * static_cast<double>(layers.gate_up_bytes()) / static_cast<double>(shape.experts);
   for (const int64_t tokens : sizes) {
     std::vector<std::unique_ptr<Graph>> graphs;
     for (int kernels = 1; kernels <= 4; ++kernels) {
-      graphs.push_back(std::make_unique<Graph>(
-          stream, [&] { layers.enqueue(tokens, kernels, stream); }));
+      graphs.push_back(
+          std::make_unique<Graph>(stream, [&] { layers.enqueue(tokens, kernels, stream); }));
     }
     const std::vector<double> us = time_graphs(graphs, 15, flush, stream);
     // Of this number of tokens alone: a layer's logits are all that a routing depends on.
     std::vector<int32_t> dummy;
     const double per = 1.0 / shape.layers;
-    const double mean_hit = static_cast<double>(shape.experts) *
-                            (1 - std::pow(1 - static_cast<double>(shape.k) /
-                                                  static_cast<double>(shape.experts),
-                                          static_cast<double>(tokens)));
+    const double mean_hit =
+        static_cast<double>(shape.experts) *
+        (1 - std::pow(1 - static_cast<double>(shape.k) / static_cast<double>(shape.experts),
+                      static_cast<double>(tokens)));
     const double floor = mean_hit * expert_bytes / kBytesPerSecond * 1e6;
     const double flops = 6.0 * static_cast<double>(tokens * shape.k) *
                          static_cast<double>(shape.hidden * shape.width);
     const double peak = flops / (us[3] * per * 1e-6) / (kBf16Flops * (is_fp8 ? 2 : 1));
-    std::printf("  T %5ld  %6.1f %7.1f %7.1f %6.1f  all %7.1f  floor %6.1f (%.1f hit) %5.1f %%  peak %4.1f %%\n",
-                tokens, us[0] * per, (us[1] - us[0]) * per, (us[2] - us[1]) * per,
-                (us[3] - us[2]) * per, us[3] * per, floor, mean_hit, 100 * floor / (us[3] * per),
-                100 * peak);
+    std::printf(
+        "  T %5ld  %6.1f %7.1f %7.1f %6.1f  all %7.1f  floor %6.1f (%.1f hit) %5.1f %%  peak %4.1f "
+        "%%\n",
+        tokens, us[0] * per, (us[1] - us[0]) * per, (us[2] - us[1]) * per, (us[3] - us[2]) * per,
+        us[3] * per, floor, mean_hit, 100 * floor / (us[3] * per), 100 * peak);
   }
   std::printf("  experts hit on average: %.1f\n", layers.hit_experts());
 }

@@ -1,5 +1,6 @@
 // out_t = sum over j of weights[t, j] * x_(t * k + j), in the order of j, then what an MLP that all
-// tokens share made of t (ops::CombineExpertsArgs). In fp32, rounded once. Moves T * width * (k + 1)
+// tokens share made of t (ops::CombineExpertsArgs). In fp32, rounded once. Moves T * width * (k +
+// 1)
 // * 2 bytes.
 #pragma once
 

@@ -60,6 +60,8 @@ __device__ __forceinline__ float gated(float gate, float up, ops::Activation act
       return activate<ops::Activation::kSilu>(gate) * up;
     case ops::Activation::kGeluTanh:
       return activate<ops::Activation::kGeluTanh>(gate) * up;
+    case ops::Activation::kGelu:
+      return activate<ops::Activation::kGelu>(gate) * up;
     case ops::Activation::kClampedSwiglu:
       return clamped_swiglu(gate, up);
     default:
@@ -72,8 +74,8 @@ __device__ __forceinline__ float gated(float gate, float up, ops::Activation act
 template <int kGroups, int kRows, bool kFp8, bool kGated>
 class ExpertTiles {
  public:
-  static constexpr int kSums = kRows / 2;  // of a thread
-  static constexpr int kHalf = kRows / 2;  // rows of a box
+  static constexpr int kSums = kRows / 2;                  // of a thread
+  static constexpr int kHalf = kRows / 2;                  // rows of a box
   static constexpr int kColumns = kGated ? kHalf : kRows;  // of y
   static constexpr uint32_t kHalfBytes = kHalf * kChunkBytes;
   static constexpr int kMmaThreads = 128 * kGroups;
@@ -105,9 +107,11 @@ class ExpertTiles {
     }
     barrier_init_fence();
   }
-  // Once the list is there.
+  // Once the list is there. The first run is asked for whether there is one or not.
   __device__ void begin() {
-    num_tiles_ = __ldcg(p_.asked.list.num_runs) * p_.row_tiles;
+    const ExpertList& list = p_.asked.list;
+    first_run_ = __ldcg(reinterpret_cast<const int4*>(list.runs + first_tile() / p_.row_tiles));
+    num_tiles_ = __ldcg(list.num_runs) * p_.row_tiles;
   }
 
   // By one lane.
@@ -231,7 +235,8 @@ class ExpertTiles {
   // All rows of W of a run, then the next run's.
   __device__ Tile tile_at(int i) const {
     const int run = i / p_.row_tiles;
-    const auto bits = __ldcg(reinterpret_cast<const int4*>(p_.asked.list.runs + run));
+    int4 bits = first_run_;
+    if (i != first_tile()) bits = __ldcg(reinterpret_cast<const int4*>(p_.asked.list.runs + run));
     return {bits.x, bits.y, bits.z, (i - run * p_.row_tiles) * kColumns};
   }
   __device__ int pair_of(const Tile& tile, int row) const {
@@ -435,6 +440,7 @@ class ExpertTiles {
   int* rows_;
   RingWalk at_;  // of the warps that multiply: what is read next
   int num_tiles_ = 0;
+  int4 first_run_ = {};
 };
 
 // Registers of the warps that multiply and of those that fetch, where there are several warpgroups:
@@ -492,12 +498,11 @@ cudaError_t launch_shape(const ExpertProductParams& asked, int32_t num_sms, cuda
   if (error != cudaSuccess) return error;
   TileParams p;
   p.asked = asked;
-  p.row_tiles =
-      static_cast<int32_t>(ratio_up(kGated ? asked.out / 2 : asked.out, Tiles::kColumns));
+  p.row_tiles = static_cast<int32_t>(ratio_up(kGated ? asked.out / 2 : asked.out, Tiles::kColumns));
   p.chunks = static_cast<int32_t>(ratio_up(asked.in * (kFp8 ? 1 : 2), kChunkBytes));
   p.x_bytes = asked.list.run_pairs * kChunkBytes;
-  p.slots = std::min(
-      kMostSlots, kSlotBytes / (p.x_bytes + static_cast<int32_t>(2 * Tiles::kHalfBytes)));
+  p.slots =
+      std::min(kMostSlots, kSlotBytes / (p.x_bytes + static_cast<int32_t>(2 * Tiles::kHalfBytes)));
   GemvParams rows;
   rows.in = asked.in;
   rows.is_fp8 = kFp8;
@@ -515,9 +520,9 @@ cudaError_t launch_shape(const ExpertProductParams& asked, int32_t num_sms, cuda
 template <bool kFp8, bool kGated>
 cudaError_t launch_pairs(const ExpertProductParams& asked, int32_t num_sms, cudaStream_t stream) {
   if (asked.list.run_pairs <= kFewPairs) {
-    return launch_shape<1, kGated ? 48 : 64, kFp8, kGated>(asked, num_sms, stream);
+    return launch_shape < 1, kGated ? 48 : 64, kFp8, kGated > (asked, num_sms, stream);
   }
-  return launch_shape<kMostGroups, kFp8 ? 128 : 192, kFp8, kGated>(asked, num_sms, stream);
+  return launch_shape < kMostGroups, kFp8 ? 128 : 192, kFp8, kGated > (asked, num_sms, stream);
 }
 
 }  // namespace
@@ -528,7 +533,6 @@ cudaError_t launch_expert_product(const ExpertProductParams& asked, int32_t num_
   const int32_t run = asked.list.run_pairs;
   const bool fits = expert_product_takes(asked.in, asked.is_fp8) && run % 8 == 0 && run >= 8 &&
                     (run <= kFewPairs || run == kManyPairs) &&
-                    (!asked.is_gated || asked.activation != ops::Activation::kGelu) &&
                     asked.experts * asked.out < int64_t{1} << 31;
   if (!fits) return cudaErrorInvalidValue;
   if (asked.is_gated) {

@@ -1,16 +1,16 @@
-// Products of pairs with the weights of their experts: y[pair, :] = x[row of pair, :] . W_e^T, where
-// e is the pair's expert; with an activation y = act(gate) * up of the two halves of that.
+// Products of pairs with the weights of their experts: y[pair, :] = x[row of pair, :] . W_e^T,
+// where e is the pair's expert; with an activation y = act(gate) * up of the two halves of that.
 //
-// What bounds it: up to about 100 pairs an expert, reading W of the experts that are hit once (out *
-// in elements each); above, 2 * pairs * out * in operations of the tensor cores, and what blocks ask
-// L2 for. For Qwen3-30B-A3B (in 2048, out 2 * 768; and back) one expert is 4.7 MB in fp8, 9.4 in
-// bf16: 37.7 MB a layer for one token, about 527 for 32 tokens, 604 when all 128 are hit.
+// What bounds it: up to about 100 pairs an expert, reading W of the experts that are hit once (out
+// * in elements each); above, 2 * pairs * out * in operations of the tensor cores, and what blocks
+// ask L2 for. For Qwen3-30B-A3B (in 2048, out 2 * 768; and back) one expert is 4.7 MB in fp8, 9.4
+// in bf16: 37.7 MB a layer for one token, about 527 for 32 tokens, 604 when all 128 are hit.
 //
 // Grid: a block on each multiprocessor, for tiles of a run of pairs (expert_list.h) by some rows of
 // W in turn; how many tiles there are it reads on the device. The copy engine brings 128 bytes of
 // each row of W at a time, a warp's cp.async those of x, which lie anywhere. Warpgroups multiply 64
-// pairs each, as x . W^T: so a row's sum is taken in the same order in whatever tile it lies. Of fp8
-// tensor cores add 512 columns at a time, and fp32 what they give (products/ring_product.h).
+// pairs each, as x . W^T: so a row's sum is taken in the same order in whatever tile it lies. Of
+// fp8 tensor cores add 512 columns at a time, and fp32 what they give (products/ring_product.h).
 //
 // Reference: testing/reference_ops.h, reference_linear.
 #pragma once
@@ -37,7 +37,7 @@ struct ExpertProductParams {
   int64_t in = 0;
   bool is_fp8 = false;
   bool is_gated = false;  // rows of W are those of gate, then of up; y has half as many columns
-  ops::Activation activation = ops::Activation::kSilu;  // any but kGelu
+  ops::Activation activation = ops::Activation::kSilu;
   ExpertList list;
   int64_t most_runs = 0;  // of the list
   // The kernel in front of this one has not written the list: W is asked for before it ends.

@@ -34,7 +34,8 @@ class Router {
   __device__ Router(const RouteParams& p, float* shares, float* scores)
       : p_(p), shares_(shares), scores_(scores) {}
 
-  __device__ void run(int64_t token) {
+  // Of lane j the j-th choice.
+  __device__ int32_t run(int64_t token) {
     load(token);
     if (p_.groups > 1) leave_groups();
     const int lane = static_cast<int>(threadIdx.x % 32);
@@ -50,15 +51,15 @@ class Router {
       share /= warp_sum(share);
     }
     if (p_.renormalises) share /= warp_sum(share);
-    if (lane >= p_.k) return;
-    p_.chosen[token * p_.k + lane] = expert;
-    p_.weights[token * p_.k + lane] = share * p_.scale;
+    if (lane < p_.k) {
+      p_.chosen[token * p_.k + lane] = expert;
+      p_.weights[token * p_.k + lane] = share * p_.scale;
+    }
+    return expert;
   }
 
  private:
-  __device__ static int expert_of(int i) {
-    return static_cast<int>(threadIdx.x % 32) + 32 * i;
-  }
+  __device__ static int expert_of(int i) { return static_cast<int>(threadIdx.x % 32) + 32 * i; }
 
   __device__ void load(int64_t token) {
     const auto* const logits = static_cast<const Bf16*>(p_.logits) + token * p_.experts;
@@ -200,6 +201,22 @@ __device__ void count_hits(const RouteParams& p, int32_t hit) {
   p.list.hits[2 * size + 1] += hit;
 }
 
+// By all threads of a block that has the counts of all experts.
+__device__ void make_runs(const RouteParams& p, ListShared& shared) {
+  const auto thread = static_cast<int>(threadIdx.x);
+  __syncthreads();
+  if (thread < 32) sum_counts(p, shared);
+  __syncthreads();
+  if (thread == 0) count_hits(p, shared.hit);
+  for (int e = thread; e < p.experts; e += static_cast<int>(blockDim.x)) {
+    const int32_t count = shared.counts[e];
+    ExpertRun* to = p.list.runs + shared.runs[e];
+    for (int32_t first = 0; first < count; first += p.list.run_pairs) {
+      *to++ = {e, shared.begins[e] + first, min(p.list.run_pairs, count - first), 0};
+    }
+  }
+}
+
 // By all threads of the one block that is last; all pairs have their places, and counts are there.
 __device__ void make_list(const RouteParams& p, ListShared& shared) {
   const auto threads = static_cast<int>(blockDim.x);
@@ -208,17 +225,7 @@ __device__ void make_list(const RouteParams& p, ListShared& shared) {
     shared.counts[e] = __ldcg(p.list.counts + e);
     p.list.counts[e] = 0;
   }
-  __syncthreads();
-  if (thread < 32) sum_counts(p, shared);
-  __syncthreads();
-  if (thread == 0) count_hits(p, shared.hit);
-  for (int e = thread; e < p.experts; e += threads) {
-    const int32_t count = shared.counts[e];
-    ExpertRun* to = p.list.runs + shared.runs[e];
-    for (int32_t first = 0; first < count; first += p.list.run_pairs) {
-      *to++ = {e, shared.begins[e] + first, min(p.list.run_pairs, count - first), 0};
-    }
-  }
+  make_runs(p, shared);
   const auto pairs = static_cast<int>(p.tokens * p.k);
 #pragma unroll 4
   for (int pair = thread; pair < pairs; pair += threads) {
@@ -235,15 +242,32 @@ __global__ void __launch_bounds__(kManyThreads) route_kernel(const RouteParams p
   const auto warp = static_cast<int>(threadIdx.x / 32);
   const auto lane = static_cast<int>(threadIdx.x % 32);
   const int64_t token = int64_t{blockIdx.x} * (blockDim.x / 32) + warp;
+  const bool is_alone = gridDim.x == 1;  // then all that it counts stays in shared memory
+  if (is_alone) {
+    for (auto e = static_cast<int>(threadIdx.x); e < p.experts; e += static_cast<int>(blockDim.x)) {
+      shared.counts[e] = 0;
+    }
+    __syncthreads();
+  }
+  const bool has_pair = token < p.tokens && lane < p.k;
+  const int64_t pair = token * p.k + lane;
+  int32_t expert = 0;
+  int32_t place = 0;
   if (token < p.tokens) {
     float* const shares = of_warps + 2 * warp * p.experts;
-    if (p.logits != nullptr) Router<kEach>(p, shares, shares + p.experts).run(token);
-    __syncwarp();
-    if (lane < p.k) {
-      const int64_t pair = token * p.k + lane;
-      p.list.places[pair] = atomicAdd(p.list.counts + p.chosen[pair], 1);
+    if (p.logits != nullptr) {
+      expert = Router<kEach>(p, shares, shares + p.experts).run(token);
+    } else if (has_pair) {
+      expert = p.chosen[pair];
     }
   }
+  if (has_pair) place = atomicAdd((is_alone ? shared.counts : p.list.counts) + expert, 1);
+  if (is_alone) {
+    make_runs(p, shared);
+    if (has_pair) p.list.pairs[shared.begins[expert] + place] = static_cast<int32_t>(pair);
+    return;
+  }
+  if (has_pair) p.list.places[pair] = place;
   // What this block wrote is seen by whoever sees that it is done.
   __threadfence();
   __syncthreads();
