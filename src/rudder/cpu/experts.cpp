@@ -137,6 +137,9 @@ void Experts::route(const ops::RouteArgs& args) {
   RUDDER_CHECK(args.chosen.shape[1] <= experts / args.groups * args.kept_groups &&
                    experts % args.groups == 0,
                "{} of {} experts in {} groups", args.chosen.shape[1], experts, args.groups);
+  if (args.router != nullptr) {
+    backend_.linear({.x = args.x, .x_scale = {}, .weight = args.router, .out = args.logits});
+  }
   Router router(args);
   for (int64_t t = 0; t < args.logits.shape[0]; ++t) router.run(t);
 }

@@ -379,13 +379,17 @@ class CudaOps final : public ops::Ops,
         if (product.scales.row != nullptr) unscaled_ = product;  // who reads it applies them
       }};
   ExpertOps expert_ops_{
-      memory_, info_.num_sms,
-      [this](std::span<const ops::LinearPart> parts) { return make_linear(parts); },
-      [this](const char* op, std::initializer_list<const View*> views,
-             const ExpertOps::Launcher& launcher) {
-        launch(op, views, [&] { return launcher(stream()); });
-      },
-      [this](Error error) { status_.keep(std::move(error)); }};
+      {.memory = memory_,
+       .num_sms = info_.num_sms,
+       .batch_invariant = settings_.batch_invariant,
+       .make = [this](std::span<const ops::LinearPart> parts) { return make_linear(parts); },
+       .multiply = [this](const ops::LinearArgs& args) { linear(args); },
+       .run =
+           [this](const char* op, std::initializer_list<const View*> views,
+                  const ExpertOps::Launcher& launcher) {
+             launch(op, views, [&] { return launcher(stream()); });
+           },
+       .fail = [this](Error error) { status_.keep(std::move(error)); }}};
   std::unique_ptr<StreamMarks> marks_;  // of a stage
 };
 

@@ -10,6 +10,7 @@
 #include "rudder/cuda/kernels/experts/combine_experts.h"
 #include "rudder/cuda/kernels/experts/expert_product.h"
 #include "rudder/cuda/kernels/experts/route.h"
+#include "rudder/cuda/kernels/experts/route_few.h"
 #include "rudder/cuda/linear.h"
 
 namespace rudder::cuda {
@@ -19,6 +20,7 @@ using tensor::DType;
 using tensor::View;
 
 constexpr const char* kWhere = "experts";
+constexpr int64_t kRun8 = 8;  // elements that a thread loads at a time
 
 int64_t experts_of(const ops::LinearWeight& weight) {
   return cuda_weight(weight).weight.shape[0] / weight.out;
@@ -43,7 +45,7 @@ Result<ops::LinearWeight> ExpertOps::make_experts(std::span<const ops::LinearPar
                             ops::format_name(part.format)),
                 "quantization");
   }
-  RUDDER_TRY(ops::LinearWeight weight, make_(parts));
+  RUDDER_TRY(ops::LinearWeight weight, device_.make(parts));
   if (!expert_product_takes(weight.in, weight.input == ops::InputForm::kF8Rows)) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("the CUDA backend takes rows of experts of whole 16 bytes, not of {} "
@@ -77,10 +79,10 @@ Result<void> ExpertOps::reserve(int64_t pairs, int64_t experts) {
   constexpr int64_t kFewest = 8;  // of a run
   const int64_t runs = most_runs(pairs, experts, kFewest);
   RUDDER_TRY(const View all_runs,
-             memory_.allocate_raw(DType::kU8, {runs * int64_t{sizeof(ExpertRun)}}));
-  RUDDER_TRY(const View numbers, memory_.allocate_raw(DType::kI32, {1 + 2 * pairs}));
-  RUDDER_TRY(const View counts, memory_.allocate(DType::kI32, {experts + 1}));
-  RUDDER_TRY(const View hits, memory_.allocate(DType::kI32, {4 * kHitSizes}));
+             device_.memory.allocate_raw(DType::kU8, {runs * int64_t{sizeof(ExpertRun)}}));
+  RUDDER_TRY(const View numbers, device_.memory.allocate_raw(DType::kI32, {1 + 2 * pairs}));
+  RUDDER_TRY(const View counts, device_.memory.allocate(DType::kI32, {experts + 1}));
+  RUDDER_TRY(const View hits, device_.memory.allocate(DType::kI32, {4 * kHitSizes}));
   room_.runs = static_cast<ExpertRun*>(all_runs.data);
   room_.num_runs = pointer<int32_t>(numbers);
   room_.pairs = room_.num_runs + 1;
@@ -98,9 +100,16 @@ ExpertList ExpertOps::list_of(int64_t tokens, int64_t chosen, int64_t experts) c
   return list;
 }
 
+// Which has an order of sums of its own, for any of its tokens.
+bool ExpertOps::multiplies_as_it_routes(const ops::RouteArgs& args) const {
+  if (args.router == nullptr || device_.batch_invariant) return false;
+  const CudaWeight& router = cuda_weight(*args.router);
+  return args.logits.shape[0] <= kFewRouted && router.weight.dtype == DType::kBF16 &&
+         router.bias.empty() && args.router->in % kRun8 == 0;
+}
+
 void ExpertOps::route(const ops::RouteArgs& args) {
   RouteParams params;
-  params.logits = args.logits.data;
   params.correction = pointer<float>(args.correction);
   params.kind = args.kind;
   params.renormalises = args.renormalises;
@@ -113,11 +122,26 @@ void ExpertOps::route(const ops::RouteArgs& args) {
   params.chosen = pointer<int32_t>(args.chosen);
   params.weights = pointer<float>(args.weights);
   if (const Result<void> room = reserve(params.tokens * params.k, params.experts); !room) {
-    return fail_(room.error());
+    return device_.fail(room.error());
   }
   params.list = list_of(params.tokens, params.k, params.experts);
-  run_("route", {&args.logits, &args.chosen},
-       [&](cudaStream_t stream) { return launch_route(params, stream); });
+  if (multiplies_as_it_routes(args)) {
+    RouteFewParams few;
+    few.x = args.x.data;
+    few.weight = cuda_weight(*args.router).weight.data;
+    few.in = args.router->in;
+    few.logits = args.logits.data;
+    few.route = params;
+    device_.run("route", {&args.x, &args.chosen},
+                [&](cudaStream_t stream) { return launch_route_few(few, stream); });
+  } else {
+    if (args.router != nullptr) {
+      device_.multiply({.x = args.x, .x_scale = {}, .weight = args.router, .out = args.logits});
+    }
+    params.logits = args.logits.data;
+    device_.run("route", {&args.logits, &args.chosen},
+                [&](cudaStream_t stream) { return launch_route(params, stream); });
+  }
   listed_ = {args.chosen.data, params.tokens, params.experts, false};
 }
 
@@ -131,7 +155,7 @@ void ExpertOps::expert_linear(const ops::ExpertLinearArgs& args) {
                "expert_linear of {}", shapes({&args.x, &args.out}));
   if (tokens == 0) return;
   if (const Result<void> room = reserve(tokens * chosen, experts); !room) {
-    return fail_(room.error());
+    return device_.fail(room.error());
   }
   ExpertProductParams params;
   params.list = list_of(tokens, chosen, experts);
@@ -145,8 +169,8 @@ void ExpertOps::expert_linear(const ops::ExpertLinearArgs& args) {
     route.chosen = pointer<int32_t>(args.chosen);
     route.list = params.list;
     listed_ = {};
-    run_("expert_linear", {&args.chosen},
-         [&](cudaStream_t stream) { return launch_route(route, stream); });
+    device_.run("expert_linear", {&args.chosen},
+                [&](cudaStream_t stream) { return launch_route(route, stream); });
   }
   params.weight = stored.weight.data;
   params.w_scale = pointer<float>(stored.scale);
@@ -163,8 +187,9 @@ void ExpertOps::expert_linear(const ops::ExpertLinearArgs& args) {
   params.most_runs = most_runs(tokens * chosen, experts, params.list.run_pairs);
   params.list_is_old = is_listed && listed_.is_old;
   params.y = args.out.data;
-  run_("expert_linear", {&args.x, &args.out},
-       [&](cudaStream_t stream) { return launch_expert_product(params, num_sms_, stream); });
+  device_.run("expert_linear", {&args.x, &args.out}, [&](cudaStream_t stream) {
+    return launch_expert_product(params, device_.num_sms, stream);
+  });
   listed_.is_old = true;
 }
 
@@ -177,8 +202,8 @@ void ExpertOps::combine_experts(const ops::CombineExpertsArgs& args) {
   params.width = args.out.shape[1];
   params.k = static_cast<int32_t>(args.weights.shape[1]);
   params.out = args.out.data;
-  run_("combine_experts", {&args.x, &args.out},
-       [&](cudaStream_t stream) { return launch_combine_experts(params, stream); });
+  device_.run("combine_experts", {&args.x, &args.out},
+              [&](cudaStream_t stream) { return launch_combine_experts(params, stream); });
 }
 
 std::string ExpertOps::hits_text() const {

@@ -20,17 +20,20 @@ namespace rudder::cuda {
 class ExpertOps final : public ops::ExpertOps {
  public:
   using Make = std::function<Result<ops::LinearWeight>(std::span<const ops::LinearPart>)>;
+  using Multiply = std::function<void(const ops::LinearArgs&)>;
   using Launcher = std::function<cudaError_t(cudaStream_t)>;
   using Run = std::function<void(const char* op, std::initializer_list<const ops::View*> views,
                                  const Launcher& launcher)>;
-  // `make`: of all parts one weight (Linear::make_weight). `fail`: keeps an error as the device's.
-  ExpertOps(DeviceMemory& memory, int32_t num_sms, Make make, Run run,
-            std::function<void(Error)> fail)
-      : memory_(memory),
-        num_sms_(num_sms),
-        make_(std::move(make)),
-        run_(std::move(run)),
-        fail_(std::move(fail)) {}
+  struct Device {
+    DeviceMemory& memory;
+    int32_t num_sms = 132;
+    bool batch_invariant = false;  // products take sums in one order for any number of rows
+    Make make;                     // of all parts one weight (Linear::make_weight)
+    Multiply multiply;             // Ops::linear
+    Run run;
+    std::function<void(Error)> fail;  // keeps an error as the device's
+  };
+  explicit ExpertOps(Device device) : device_(std::move(device)) {}
 
   // kUnsupported, "quantization": weights of few bits; "experts": rows or experts that the kernels
   // do not take.
@@ -59,11 +62,9 @@ class ExpertOps final : public ops::ExpertOps {
   Result<void> reserve(int64_t pairs, int64_t experts);
   ExpertList list_of(int64_t tokens, int64_t chosen, int64_t experts) const;
 
-  DeviceMemory& memory_;
-  const int32_t num_sms_;
-  const Make make_;
-  const Run run_;
-  const std::function<void(Error)> fail_;
+  bool multiplies_as_it_routes(const ops::RouteArgs& args) const;
+
+  const Device device_;
   ExpertList room_;
   int64_t room_pairs_ = 0;
   int64_t room_experts_ = 0;

@@ -18,6 +18,7 @@
 #include "rudder/cuda/kernels/experts/combine_experts.h"
 #include "rudder/cuda/kernels/experts/expert_product.h"
 #include "rudder/cuda/kernels/experts/route.h"
+#include "rudder/cuda/kernels/experts/route_few.h"
 
 namespace rudder::cuda {
 namespace {
@@ -239,6 +240,8 @@ double check(const Case& c, cudaStream_t stream, bool& same_bits) {
   return worst;
 }
 
+bool check_few(int64_t experts, int64_t in, int64_t tokens, cudaStream_t stream);
+
 bool check_all(cudaStream_t stream) {
   bool good = true;
   int cases = 0;
@@ -264,8 +267,65 @@ bool check_all(cudaStream_t stream) {
       }
     }
   }
+  for (const int64_t tokens : {1, 2, 7, 8}) {
+    good = check_few(24, 64, tokens, stream) && good;
+    good = check_few(128, 2048, tokens, stream) && good;
+    good = check_few(300, 328, tokens, stream) && good;
+  }
   std::printf("%d products checked: %s\n", cases, good ? "good" : "WRONG");
   return good;
+}
+
+// The router's product and choice in one kernel: its logits, and the choice by route.h of these.
+bool check_few(int64_t experts, int64_t in, int64_t tokens, cudaStream_t stream) {
+  constexpr int64_t kChosen = 6;
+  const Numbers w(experts * in, false);
+  const Numbers x(tokens * in, false);
+  const Buffer<uint8_t> d_w(w.bytes);
+  const Buffer<uint8_t> d_x(x.bytes);
+  const Buffer<uint16_t> logits(tokens * experts, 0xff);
+  ListRoom room(tokens * kChosen, experts);
+  std::vector<std::vector<int32_t>> chosen;
+  std::vector<std::vector<float>> weights;
+  for (const bool fused : {true, false}) {
+    const Buffer<int32_t> d_chosen(tokens * kChosen, 0xff);
+    const Buffer<float> d_weights(tokens * kChosen, 0xff);
+    RouteFewParams p;
+    p.x = d_x.data();
+    p.weight = d_w.data();
+    p.in = in;
+    p.logits = logits.data();
+    p.route.renormalises = true;
+    p.route.tokens = tokens;
+    p.route.experts = static_cast<int32_t>(experts);
+    p.route.k = kChosen;
+    p.route.chosen = d_chosen.data();
+    p.route.weights = d_weights.data();
+    p.route.list = room.list(8);
+    if (fused) {
+      must(launch_route_few(p, stream), "route few");
+    } else {
+      p.route.logits = logits.data();
+      must(launch_route(p.route, stream), "route");
+    }
+    must(cudaStreamSynchronize(stream), "route's end");
+    chosen.push_back(read(d_chosen));
+    weights.push_back(read(d_weights));
+  }
+  double worst = 0;
+  const std::vector<uint16_t> got = read(logits);
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t e = 0; e < experts; ++e) {
+      double sum = 0;
+      for (int64_t i = 0; i < in; ++i) sum += x.at(t * in + i) * w.at(e * in + i);
+      const double error = std::abs(of_bf16(got[static_cast<size_t>(t * experts + e)]) - sum);
+      worst = std::isnan(error) ? 1e9 : std::max(worst, error / (std::abs(sum) / 250 + 1e-3));
+    }
+  }
+  if (worst <= 1 && chosen[0] == chosen[1] && weights[0] == weights[1]) return true;
+  std::printf("WRONG router E %ld in %ld T %ld: error %.2f, chosen %s\n", experts, in, tokens,
+              worst, chosen[0] == chosen[1] ? "same" : "DIFFER");
+  return false;
 }
 
 struct Shape {
@@ -284,6 +344,7 @@ class Layers {
         is_fp8_(is_fp8),
         logits_(2 * shape.layers * most_tokens * shape.experts),
         x_(2 * most_tokens * shape.hidden),
+        router_(2 * shape.experts * shape.hidden),
         activated_(2 * most_tokens * shape.k * shape.width),
         made_(2 * most_tokens * shape.k * shape.hidden),
         out_(2 * most_tokens * shape.hidden),
@@ -305,17 +366,18 @@ class Layers {
     fill(logits_, wide);
     fill(x_, some);
     fill(activated_, some);
+    fill(router_, wide);
   }
   int64_t gate_up_bytes() const {
     return shape_.experts * 2 * shape_.width * shape_.hidden * (is_fp8_ ? 1 : 2);
   }
   double hit_experts() const { return room_.hit_experts(); }
 
-  // The first so many of: route, gate and up, down, combine; of all layers.
+  // The first so many of: route, gate and up, down, combine; of all layers. 0: the router's product
+  // and choice of few tokens; they are what begins all four, too.
   void enqueue(int64_t tokens, int kernels, cudaStream_t stream) {
     for (int i = 0; i < shape_.layers; ++i) {
       RouteParams route;
-      route.logits = logits_.data() + 2 * i * tokens * shape_.experts;
       route.renormalises = true;
       route.tokens = tokens;
       route.experts = static_cast<int32_t>(shape_.experts);
@@ -323,7 +385,18 @@ class Layers {
       route.chosen = chosen_.data();
       route.weights = weights_.data();
       route.list = room_.list(run_pairs(tokens, shape_.k, shape_.experts));
-      must(launch_route(route, stream), "route");
+      if (kernels == 0 || (kernels == 4 && tokens <= kFewRouted)) {
+        RouteFewParams few;
+        few.x = x_.data();
+        few.weight = router_.data();
+        few.in = shape_.hidden;
+        few.logits = logits_.data();
+        few.route = route;
+        must(launch_route_few(few, stream), "route few");
+      } else {
+        route.logits = logits_.data() + 2 * i * tokens * shape_.experts;
+        must(launch_route(route, stream), "route");
+      }
       ExpertProductParams p;
       p.experts = shape_.experts;
       p.is_fp8 = is_fp8_;
@@ -371,6 +444,7 @@ class Layers {
   const bool is_fp8_;
   Buffer<uint8_t> logits_;
   Buffer<uint8_t> x_;
+  Buffer<uint8_t> router_;
   Buffer<uint8_t> activated_;
   Buffer<uint8_t> made_;
   Buffer<uint8_t> out_;
@@ -396,9 +470,10 @@ void bench(const Shape& shape, bool is_fp8, const std::vector<int64_t>& sizes,
       graphs.push_back(
           std::make_unique<Graph>(stream, [&] { layers.enqueue(tokens, kernels, stream); }));
     }
+    if (tokens <= kFewRouted) {
+      graphs.push_back(std::make_unique<Graph>(stream, [&] { layers.enqueue(tokens, 0, stream); }));
+    }
     const std::vector<double> us = time_graphs(graphs, 15, flush, stream);
-    // Of this number of tokens alone: a layer's logits are all that a routing depends on.
-    std::vector<int32_t> dummy;
     const double per = 1.0 / shape.layers;
     const double mean_hit =
         static_cast<double>(shape.experts) *

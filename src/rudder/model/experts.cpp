@@ -71,11 +71,15 @@ ops::View feed_forward(const Experts& mlp, const Experts::Weights& weights, cons
   const int64_t pairs = tokens * mlp.chosen;
   ops::ExpertOps& ops = *step.ops.expert_ops();
 
-  const ops::View logits =
-      step.products.project(weights.router, {.x = in.act, .scale = {}, .act = in.act}, scratch[0]);
+  const Operand act{.x = in.act, .scale = {}, .act = in.act};
+  const bool is_adapted = step.products.adapts(weights.router);
+  const ops::View logits = is_adapted ? step.products.project(weights.router, act, scratch[0])
+                                      : shaped(scratch[0], tokens, weights.router.out);
   const ops::View chosen = numbers_in(scratch[1], tensor::DType::kI32, tokens, mlp.chosen);
   const ops::View shares = numbers_in(scratch[2], tensor::DType::kF32, tokens, mlp.chosen);
-  ops.route({.logits = logits,
+  ops.route({.x = in.act,
+             .router = is_adapted ? nullptr : &weights.router,
+             .logits = logits,
              .correction = weights.correction,
              .kind = mlp.router.kind,
              .renormalises = mlp.router.renormalises,
@@ -94,11 +98,8 @@ ops::View feed_forward(const Experts& mlp, const Experts::Weights& weights, cons
                      .out = activated});
   const Operand rows = operand_of(step.ops, weights.down, activated, scratch[4], scratch[5]);
   const ops::View made = shaped(scratch[6], pairs, weights.down.out);
-  ops.expert_linear({.x = rows.x,
-                     .x_scale = rows.scale,
-                     .chosen = chosen,
-                     .weight = &weights.down,
-                     .out = made});
+  ops.expert_linear(
+      {.x = rows.x, .x_scale = rows.scale, .chosen = chosen, .weight = &weights.down, .out = made});
   const ops::View sum = shaped(out, tokens, weights.down.out);
   ops.combine_experts({.x = made, .weights = shares, .out = sum});
   return sum;

@@ -11,9 +11,11 @@
 
 namespace rudder::ops {
 
-// Sums are in fp32.
+// Sums are in fp32. With a router the op first makes the logits, x times its weight.
 struct RouteArgs {
-  View logits;           // [T, experts] act
+  View x = {};                           // [T, in] act, with `router`
+  const LinearWeight* router = nullptr;  // takes rows in act
+  View logits;                           // [T, experts] act
   View correction = {};  // [experts] f32, of kSigmoid: enters the choice alone; optional
   RouterKind kind = RouterKind::kSoftmaxThenTop;
   bool renormalises = false;  // weights are divided by their sum

@@ -140,7 +140,11 @@ class LowPrecisionOps final : public PassingOps {
     return weight;
   }
   void route(const ops::RouteArgs& args) override {
+    if (args.router != nullptr) {
+      linear({.x = args.x, .x_scale = {}, .weight = args.router, .out = args.logits});
+    }
     ops::RouteArgs wide = args;
+    wide.router = nullptr;
     Wide logits(args.logits);
     wide.logits = logits.view();
     inner_->expert_ops()->route(wide);

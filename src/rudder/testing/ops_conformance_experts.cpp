@@ -102,6 +102,61 @@ TEST_P(OpsConformance, RouteChoosesAndWeighs) {
   }
 }
 
+// With a router's weight the op makes the logits.
+TEST_P(OpsConformance, RouteMultiplies) {
+  ops::ExpertOps* const experts = ops_.expert_ops();
+  if (experts == nullptr) GTEST_SKIP() << "it has no experts";
+  constexpr int64_t kChosen = 4;
+  for (const auto& [num_experts, width] :
+       {std::pair(int64_t{24}, int64_t{64}), std::pair(int64_t{128}, int64_t{328}),
+        std::pair(int64_t{144}, int64_t{2048})}) {
+    const int64_t in = wide(width);
+    std::vector<float> values = random_values(num_experts * in, 0.1);
+    for (float& value : values) value = tensor::to_float(tensor::to_bf16(value));
+    ops::LinearPart part = ops::wide_part({values.data(), DType::kF32, {num_experts, in}});
+    part.use = ops::ProductUse::kRouter;
+    const auto router = ops_.make_linear({&part, 1});
+    ASSERT_TRUE(router) << router.error().to_string();
+    EXPECT_EQ(router->input, ops::InputForm::kAct);
+    for (const int64_t tokens : {1, 2, 7, 8, 9, 40}) {
+      SCOPED_TRACE(std::to_string(tokens) + " tokens of " + std::to_string(in));
+      const View x = random({tokens, in});
+      const View logits = poisoned(act_, {tokens, num_experts});
+      const View chosen = poisoned(DType::kI32, {tokens, kChosen});
+      const View weights = poisoned(DType::kF32, {tokens, kChosen});
+      const auto route = [&](const View& of, const View& to, const View& choice,
+                             const View& shares) {
+        experts->route({.x = of,
+                        .router = &*router,
+                        .logits = to,
+                        .renormalises = true,
+                        .chosen = choice,
+                        .weights = shares});
+      };
+      route(x, logits, chosen, weights);
+      const Matrix rows = rounded(read(x), wide_dtype() == DType::kF32 ? act_ : DType::kBF16);
+      const Matrix expected = reference_linear(rows, to_matrix(part.codes), {});
+      const Matrix got = read(logits);
+      for (int64_t t = 0; t < tokens; ++t) {
+        for (int64_t e = 0; e < num_experts; ++e) {
+          double magnitude = 0;
+          for (int64_t i = 0; i < in; ++i) {
+            magnitude += std::abs(rows.at(t, i) * double{values[static_cast<size_t>(e * in + i)]});
+          }
+          ASSERT_NEAR(got.at(t, e), expected.at(t, e),
+                      product_tolerance(in, magnitude, expected.at(t, e), act_));
+        }
+      }
+      // Of these logits as without a router.
+      const View again = poisoned(DType::kI32, {tokens, kChosen});
+      const View shares = poisoned(DType::kF32, {tokens, kChosen});
+      experts->route({.logits = logits, .renormalises = true, .chosen = again, .weights = shares});
+      EXPECT_EQ(device_.values<int32_t>(chosen), device_.values<int32_t>(again));
+      EXPECT_EQ(device_.values<float>(weights), device_.values<float>(shares));
+    }
+  }
+}
+
 TEST_P(OpsConformance, RouteBreaksTiesByNumber) {
   ops::ExpertOps* const experts = ops_.expert_ops();
   if (experts == nullptr) GTEST_SKIP() << "it has no experts";

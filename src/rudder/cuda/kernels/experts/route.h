@@ -38,6 +38,13 @@ struct RouteParams {
   ExpertList list;
 };
 
+// Whether there is a kernel for so many experts and groups.
+constexpr bool is_routable(const RouteParams& p) {
+  return p.experts > 0 && p.experts <= kMostExperts && p.k > 0 && p.k <= kMostChosen &&
+         p.groups > 0 && p.groups <= kMostGroups && p.experts % p.groups == 0 &&
+         p.k <= p.experts / p.groups * p.kept_groups && p.list.run_pairs > 0;
+}
+
 cudaError_t launch_route(const RouteParams& params, cudaStream_t stream);
 
 }  // namespace rudder::cuda
