@@ -53,7 +53,7 @@ TEST(Experts, RoutersStayWide) {
   const auto checkpoint = weights::Checkpoint::open_folder(std::string(RUDDER_SOURCE_DIR) + "/tests/golden/mixtral").value();
   const model::ModelSpec spec = model::read_spec(*checkpoint).value();
   const auto ops = testing::make_low_precision_ops();
-  const model::Weights loaded = model::load_weights(*checkpoint, spec, *ops).value();
+  const model::Weights loaded = model::load_weights(*checkpoint, spec, *ops, {}).value();
   for (const model::LayerWeights& layer : loaded.layers) {
     const auto& mlp = std::get<model::Experts::Weights>(layer.mlp);
     EXPECT_EQ(mlp.router.format, ops::wide_format(DType::kBF16));
