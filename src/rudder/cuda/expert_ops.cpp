@@ -105,7 +105,7 @@ bool ExpertOps::multiplies_as_it_routes(const ops::RouteArgs& args) const {
   if (args.router == nullptr || device_.batch_invariant) return false;
   const CudaWeight& router = cuda_weight(*args.router);
   return args.logits.shape[0] <= kFewRouted && router.weight.dtype == DType::kBF16 &&
-         router.bias.empty() && args.router->in % kRun8 == 0;
+         router.bias.empty() && args.router->in % kRun8 == 0 && args.router->in <= kMostFewRoutedIn;
 }
 
 void ExpertOps::route(const ops::RouteArgs& args) {

@@ -377,9 +377,10 @@ TEST_P(OpsConformance, CombineExperts) {
     }
     expect_close(read(out), expected, 4e-6, "sums");
     const View alone = poisoned(act_, {1, hidden});
-    ops::CombineExpertsArgs one{.x = x.rows(2 * chosen, chosen), .weights = weights.rows(2, 1)};
-    if (!shared.empty()) one.shared = shared.rows(2, 1);
-    one.out = alone;
+    ops::CombineExpertsArgs one{.x = x.rows(2 * chosen, chosen),
+                                .weights = weights.rows(2, 1),
+                                .shared = shared.empty() ? View{} : shared.rows(2, 1),
+                                .out = alone};
     experts->combine_experts(one);
     expect_same_rows(alone, out.rows(2, 1), "alone");
     if (shared.empty()) continue;

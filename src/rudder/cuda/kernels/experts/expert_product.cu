@@ -54,6 +54,10 @@ __device__ __forceinline__ void copy_piece(uint32_t to, const void* from, uint32
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
                : "memory");
 }
+// Once the copies of this thread so far are there, which it does not wait for.
+__device__ __forceinline__ void arrive_when_copied(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
 __device__ __forceinline__ float gated(float gate, float up, ops::Activation activation) {
   switch (activation) {
     case ops::Activation::kSilu:
@@ -80,8 +84,6 @@ class ExpertTiles {
   static constexpr uint32_t kHalfBytes = kHalf * kChunkBytes;
   static constexpr int kMmaThreads = 128 * kGroups;
   static constexpr int kRowsEach = (kGroups * kGroupPairs + kRowsAtOnce - 1) / kRowsAtOnce;
-  // Chunks whose rows of x a thread has on their way.
-  static constexpr int kAhead = kGroups == 1 ? 4 : 2;
   // A warp of them copies each third four rows of a tile, and looks up which these are.
   static constexpr int kRowsOfWarp = kRowsAtOnce / 3;
   struct Rows {
@@ -102,7 +104,7 @@ class ExpertTiles {
 
   __device__ void init() const {
     for (int32_t i = 0; i < p_.slots; ++i) {
-      barrier_init(barrier_of(slots_.full, i), 1 + kTokenThreads / 32);
+      barrier_init(barrier_of(slots_.full, i), 1 + kTokenThreads);
       barrier_init(barrier_of(read_, i), kMmaThreads / 32);
     }
     barrier_init_fence();
@@ -148,25 +150,18 @@ class ExpertTiles {
     const auto* const x = static_cast<const uint8_t*>(asked.x) + piece * kPieceBytes;
     const uint32_t to = static_cast<uint32_t>(first * kChunkBytes);
     RingWalk at;
-    RingWalk come;  // the oldest chunk that may be on its way
-    int on_way = 0;
-    const auto give = [&] {
-      // What was written as by any thread is read by the tensor cores.
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) barrier_arrive(barrier_of(slots_.full, come.at));
-      come.next(p_.slots);
-    };
-    // Rows of the next tile are looked up while this one's are copied.
-    Rows next = {};
+    // Rows of the next tile, and the tile behind it, are looked up while this one's are copied.
     int turn = 0;
     const int begin = first_tile();
-    if (begin < num_tiles_) keep_rows(rows_of(tile_at(begin), thread), thread, 0);
+    if (begin >= num_tiles_) return;
+    Tile tile = tile_at(begin);
+    Tile next = tile_at(begin + tile_step());
+    keep_rows(rows_of(tile, thread), thread, 0);
 #pragma unroll 1
     for (int t = begin; t < num_tiles_; t += tile_step()) {
-      const int count = tile_at(t).count;
-      const bool goes_on = t + tile_step() < num_tiles_;
-      if (goes_on) next = rows_of(tile_at(t + tile_step()), thread);
+      const int count = tile.count;
+      const Rows of_next = rows_of(next, thread);
+      const Tile after = tile_at(t + 2 * tile_step());
       const int* const rows = rows_ + turn * kManyPairs + first;
 #pragma unroll 1
       for (int i = 0; i < p_.chunks; ++i) {
@@ -182,25 +177,23 @@ class ExpertTiles {
           copy_piece(slot + j * kRowsAtOnce * kChunkBytes + ((piece ^ (row & 7)) * kPieceBytes),
                      x + from, bytes);
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        arrive_when_copied(barrier_of(slots_.full, at.at));
         at.next(p_.slots);
-        if (++on_way <= kAhead) continue;
-        asm volatile("cp.async.wait_group %0;" ::"n"(kAhead) : "memory");
-        give();
-        --on_way;
       }
       turn ^= 1;
-      if (goes_on) keep_rows(next, thread, turn);
+      keep_rows(of_next, thread, turn);
+      tile = next;
+      next = after;
     }
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    for (; on_way > 0; --on_way) give();
   }
 
   // By the warps that multiply.
   __device__ void write_tiles() {
+    Tile next = tile_at(first_tile());
 #pragma unroll 1
     for (int t = first_tile(); t < num_tiles_; t += tile_step()) {
-      const Tile tile = tile_at(t);
+      const Tile tile = next;
+      next = tile_at(t + tile_step());  // is there when this one is written
       const Terms terms = terms_of(tile);
       float c[kSums];
 #pragma unroll
@@ -232,8 +225,9 @@ class ExpertTiles {
   __device__ static int tile_step() {
     return static_cast<int>(gridDim.x);
   }
-  // All rows of W of a run, then the next run's.
+  // All rows of W of a run, then the next run's. Past the last one: the last one.
   __device__ Tile tile_at(int i) const {
+    i = max(min(i, num_tiles_ - 1), 0);
     const int run = i / p_.row_tiles;
     int4 bits = first_run_;
     if (i != first_tile()) bits = __ldcg(reinterpret_cast<const int4*>(p_.asked.list.runs + run));
@@ -287,6 +281,9 @@ class ExpertTiles {
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
       at_.wait(slots_.full);
+      // Rows of x were written as by any thread, and tensor cores read them. Of the threads that
+      // wrote, each would wait for all that it has on its way.
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
       const SlotOperand a = pairs.of(slots_, at_.at);
       const SlotOperand b = weights.of(slots_, at_.at);
       wgmma_fence();

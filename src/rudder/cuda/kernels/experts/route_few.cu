@@ -10,7 +10,6 @@ namespace {
 constexpr int kBlocks = 8;
 constexpr int kWarps = 8;  // of a block
 constexpr int kThreads = 32 * kWarps;
-constexpr int kLineBytes = 128;
 static_assert(kWarps >= kFewRouted);  // a warp has a token
 
 __device__ __forceinline__ float dot(const Packed& a, const Packed& b, float sum) {
@@ -21,58 +20,85 @@ __device__ __forceinline__ float dot(const Packed& a, const Packed& b, float sum
   return sum;
 }
 
-// The logits of one expert, by a warp; lane t has that of token t.
-__device__ float logits_of(const RouteFewParams& p, int expert) {
-  const auto lane = static_cast<int>(threadIdx.x % 32);
-  const auto pieces = static_cast<int>(p.in / kRun);
-  const auto tokens = static_cast<int>(p.route.tokens);
-  const auto* const w = static_cast<const Packed*>(p.weight) + int64_t{expert} * pieces;
-  const auto* const x = static_cast<const Packed*>(p.x);
-  float sums[kFewRouted] = {};
-#pragma unroll 4
-  for (int piece = lane; piece < pieces; piece += 32) {
-    const Packed of_w = w[piece];
+constexpr int kPieces = 8;  // of a row of W that a lane has at once
+
+__device__ __forceinline__ void load_pieces(const Packed* row, int pieces, int first,
+                                            Packed (&to)[kPieces]) {
 #pragma unroll
-    for (int t = 0; t < kFewRouted; ++t) {
-      if (t < tokens) sums[t] = dot(of_w, x[int64_t{t} * pieces + piece], sums[t]);
-    }
+  for (int i = 0; i < kPieces; ++i) {
+    const int piece = first + 32 * i + static_cast<int>(threadIdx.x % 32);
+    to[i] = piece < pieces ? row[piece] : Packed{};
   }
-  float mine = 0;
+}
+// Adds a lane's part of the products with every token's row, which lie in shared memory.
+__device__ __forceinline__ void add_pieces(const Packed (&w)[kPieces], const Packed* x, int pieces,
+                                           int first, int tokens, float (&sums)[kFewRouted]) {
 #pragma unroll
   for (int t = 0; t < kFewRouted; ++t) {
     if (t >= tokens) break;
-    const float sum = warp_sum(sums[t]);
-    if (lane == t) mine = sum;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const int piece = first + 32 * i + static_cast<int>(threadIdx.x % 32);
+      if (piece < pieces) sums[t] = dot(w[i], x[t * pieces + piece], sums[t]);
+    }
   }
-  return mine;
 }
 
 template <int kEach>
 __global__ void __launch_bounds__(kThreads) route_few_kernel(const RouteFewParams p) {
-  extern __shared__ float memory[];  // [tokens, experts] logits; then what the choices work on
+  extern __shared__ __align__(16) float memory[];  // [tokens, in] bf16 x; then, as floats:
+  float* const logits = memory + p.route.tokens * p.in / 2;          // [tokens, experts]
+  float* const choices = logits + p.route.tokens * p.route.experts;  // what these work on
   __shared__ ListShared shared;
   const RouteParams& route = p.route;
   const auto warp = static_cast<int>(threadIdx.x / 32);
   const auto lane = static_cast<int>(threadIdx.x % 32);
   const auto first = static_cast<int>(cluster_rank()) * kWarps + warp;
   cluster_arrive();
-  for (int e = first; e < route.experts; e += kBlocks * kWarps) {
-    const char* const row = static_cast<const char*>(p.weight) + e * p.in * int64_t{sizeof(Bf16)};
-    for (int64_t at = lane * kLineBytes; at < p.in * int64_t{sizeof(Bf16)}; at += 32 * kLineBytes) {
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(row + at));
-    }
-  }
+  const auto pieces = static_cast<int>(p.in / kRun);
+  const auto tokens = static_cast<int>(route.tokens);
+  const auto row_of = [&](int e) {
+    return static_cast<const Packed*>(p.weight) + int64_t{e} * pieces;
+  };
+  Packed w[kPieces] = {};
+  if (first < route.experts) load_pieces(row_of(first), pieces, 0, w);
+  const int second = first + kBlocks * kWarps;
+  Packed more[kPieces] = {};
+  if (second < route.experts) load_pieces(row_of(second), pieces, 0, more);
   for (auto e = static_cast<int>(threadIdx.x); e < route.experts; e += kThreads) {
     shared.counts[e] = 0;
   }
   dependency_wait();
   dependency_trigger();
+  auto* const x = reinterpret_cast<Packed*>(memory);
+#pragma unroll 4
+  for (auto i = static_cast<int>(threadIdx.x); i < tokens * pieces; i += kThreads) {
+    x[i] = static_cast<const Packed*>(p.x)[i];
+  }
+  __syncthreads();
   cluster_wait();
   for (int e = first; e < route.experts; e += kBlocks * kWarps) {
-    const Bf16 logit = __float2bfloat16_rn(logits_of(p, e));
-    if (lane >= route.tokens) continue;
+    float sums[kFewRouted] = {};
+    add_pieces(w, x, pieces, 0, tokens, sums);
+    for (int at = 32 * kPieces; at < pieces; at += 32 * kPieces) {
+      load_pieces(row_of(e), pieces, at, w);
+      add_pieces(w, x, pieces, at, tokens, sums);
+    }
+    const int after = e + 2 * kBlocks * kWarps;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) w[i] = more[i];
+    if (after < route.experts) load_pieces(row_of(after), pieces, 0, more);
+    float mine = 0;
+#pragma unroll
+    for (int t = 0; t < kFewRouted; ++t) {
+      if (t >= tokens) break;
+      const float sum = warp_sum(sums[t]);
+      if (lane == t) mine = sum;
+    }
+    if (lane >= tokens) continue;
+    const Bf16 logit = __float2bfloat16_rn(mine);
     static_cast<Bf16*>(p.logits)[lane * route.experts + e] = logit;
-    const uint32_t to = shared_address(memory + lane * route.experts + e);
+    const uint32_t to = shared_address(logits + lane * route.experts + e);
     asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(shared_of_rank(to, 0)),
                  "f"(__bfloat162float(logit))
                  : "memory");
@@ -83,10 +109,10 @@ __global__ void __launch_bounds__(kThreads) route_few_kernel(const RouteFewParam
   int32_t expert = 0;
   int32_t place = 0;
   if (warp < route.tokens) {
-    const float* const logits = memory + warp * route.experts;
-    float* const shares = memory + (route.tokens + 2 * warp) * route.experts;
+    const float* const own = logits + warp * route.experts;
+    float* const shares = choices + 2 * warp * route.experts;
     expert = Router<kEach>(route, shares, shares + route.experts).run(warp, [&](int e) {
-      return logits[e];
+      return own[e];
     });
   }
   if (has_pair) place = atomicAdd(shared.counts + expert, 1);
@@ -100,10 +126,11 @@ __global__ void __launch_bounds__(kThreads) route_few_kernel(const RouteFewParam
 
 cudaError_t launch_route_few(const RouteFewParams& p, cudaStream_t stream) {
   if (p.route.tokens == 0) return cudaSuccess;
-  if (!is_routable(p.route) || p.route.tokens > kFewRouted || p.in % kRun != 0) {
+  if (!is_routable(p.route) || p.route.tokens > kFewRouted || p.in % kRun != 0 ||
+      p.in > kMostFewRoutedIn) {
     return cudaErrorInvalidValue;
   }
-  const auto floats = 3 * p.route.tokens * p.route.experts;
+  const auto floats = p.route.tokens * (p.in / 2 + 3 * p.route.experts);
   const auto kernel =
       p.route.experts <= 128 ? route_few_kernel<4> : route_few_kernel<kMostExperts / 32>;
   const size_t bytes = sizeof(float) * static_cast<size_t>(floats);
