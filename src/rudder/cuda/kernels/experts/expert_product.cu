@@ -51,8 +51,25 @@ constexpr int kSharedBytes = kSlotBytes + sizeof(TileShared);
 static_assert(kSharedBytes <= 227 << 10);
 
 __device__ __forceinline__ void copy_piece(uint32_t to, const void* from, uint32_t bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
-               : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
+}
+// Of what the kernel in front wrote: asked for where it stands, not where it is first used.
+__device__ __forceinline__ int load_now(const int32_t* from) {
+  int value;
+  asm volatile("ld.global.cg.b32 %0, [%1];" : "=r"(value) : "l"(from));
+  return value;
+}
+__device__ __forceinline__ float load_now(const float* from) {
+  float value;
+  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(value) : "l"(from));
+  return value;
+}
+__device__ __forceinline__ int4 load_now(const ExpertRun* from) {
+  int4 value;
+  asm volatile("ld.global.cg.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(from));
+  return value;
 }
 // Once the copies of this thread so far are there, which it does not wait for.
 __device__ __forceinline__ void arrive_when_copied(uint32_t barrier) {
@@ -112,8 +129,8 @@ class ExpertTiles {
   // Once the list is there. The first run is asked for whether there is one or not.
   __device__ void begin() {
     const ExpertList& list = p_.asked.list;
-    first_run_ = __ldcg(reinterpret_cast<const int4*>(list.runs + first_tile() / p_.row_tiles));
-    num_tiles_ = __ldcg(list.num_runs) * p_.row_tiles;
+    first_run_ = load_now(list.runs + first_tile() / p_.row_tiles);
+    num_tiles_ = load_now(list.num_runs) * p_.row_tiles;
   }
 
   // By one lane.
@@ -144,11 +161,18 @@ class ExpertTiles {
   // By kTokenThreads, the `thread`-th of them.
   __device__ void fetch_tokens(int thread) const {
     const ExpertProductParams& asked = p_.asked;
-    const int64_t row_bytes = asked.in * (kFp8 ? 1 : 2);
-    const int piece = thread % kPieces;
+    const auto row_pieces = static_cast<uint32_t>(asked.in * (kFp8 ? 1 : 2) / kPieceBytes);
+    const auto piece = static_cast<uint32_t>(thread % kPieces);
     const int first = thread / kPieces;
-    const auto* const x = static_cast<const uint8_t*>(asked.x) + piece * kPieceBytes;
-    const uint32_t to = static_cast<uint32_t>(first * kChunkBytes);
+    const auto* const x = static_cast<const uint8_t*>(asked.x);
+    // Where a thread's rows of a slot begin, by turns: a swizzle has 8 rows, of which each third
+    // four are a thread's.
+    static_assert(kRowsAtOnce % 8 == 4);
+    const auto to_of = [&](int row) {
+      return static_cast<uint32_t>(first * kChunkBytes) +
+             (piece ^ static_cast<uint32_t>(row & 7)) * kPieceBytes;
+    };
+    const uint32_t to[2] = {to_of(first), to_of(first + kRowsAtOnce)};
     RingWalk at;
     // Rows of the next tile, and the tile behind it, are looked up while this one's are copied.
     int turn = 0;
@@ -162,20 +186,24 @@ class ExpertTiles {
       const int count = tile.count;
       const Rows of_next = rows_of(next, thread);
       const Tile after = tile_at(t + 2 * tile_step());
-      const int* const rows = rows_ + turn * kManyPairs + first;
+      uint32_t from[kRowsEach];  // pieces
+#pragma unroll
+      for (int j = 0; j < kRowsEach; ++j) {
+        const int row = rows_[turn * kManyPairs + min(first + j * kRowsAtOnce, kManyPairs - 1)];
+        from[j] = static_cast<uint32_t>(row) * row_pieces + piece;
+      }
 #pragma unroll 1
       for (int i = 0; i < p_.chunks; ++i) {
         barrier_wait(barrier_of(read_, at.at), at.parity ^ 1);
-        const uint32_t slot = slots_.slot(at.at) + to;
-        const int64_t column = int64_t{i} * kChunkBytes;
-        const uint32_t bytes = column + piece * kPieceBytes < row_bytes ? kPieceBytes : 0;
+        const uint32_t slot = slots_.slot(at.at);
+        const uint32_t column = static_cast<uint32_t>(i) * kPieces;
+        const uint32_t bytes = column + piece < row_pieces ? kPieceBytes : 0;
+        const uint8_t* const of_chunk = bytes == 0 ? x : x + column * kPieceBytes;
 #pragma unroll
         for (int j = 0; j < kRowsEach; ++j) {
-          const int row = first + j * kRowsAtOnce;
-          if (row >= count) break;
-          const int64_t from = bytes == 0 ? 0 : rows[j * kRowsAtOnce] * row_bytes + column;
-          copy_piece(slot + j * kRowsAtOnce * kChunkBytes + ((piece ^ (row & 7)) * kPieceBytes),
-                     x + from, bytes);
+          if (first + j * kRowsAtOnce >= count) break;
+          copy_piece(slot + to[j % 2] + j * kRowsAtOnce * kChunkBytes,
+                     of_chunk + uint64_t{from[j]} * kPieceBytes, bytes);
         }
         arrive_when_copied(barrier_of(slots_.full, at.at));
         at.next(p_.slots);
@@ -230,11 +258,11 @@ class ExpertTiles {
     i = max(min(i, num_tiles_ - 1), 0);
     const int run = i / p_.row_tiles;
     int4 bits = first_run_;
-    if (i != first_tile()) bits = __ldcg(reinterpret_cast<const int4*>(p_.asked.list.runs + run));
+    if (i != first_tile()) bits = load_now(p_.asked.list.runs + run);
     return {bits.x, bits.y, bits.z, (i - run * p_.row_tiles) * kColumns};
   }
   __device__ int pair_of(const Tile& tile, int row) const {
-    return __ldcg(p_.asked.list.pairs + tile.first + min(row, tile.count - 1));
+    return load_now(p_.asked.list.pairs + tile.first + min(row, tile.count - 1));
   }
   // The m-th row of a tile that a lane looks up.
   __device__ static int row_to_look_up(int thread, int m) {
@@ -342,14 +370,15 @@ class ExpertTiles {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       terms.pairs[half] = pair_of(tile, row_of(half));
-      terms.x_scales[half] =
-          asked.x_scale == nullptr ? 1.0f : asked.x_scale[terms.pairs[half] / asked.pairs_each];
+      terms.x_scales[half] = asked.x_scale == nullptr
+                                 ? 1.0f
+                                 : load_now(asked.x_scale + terms.pairs[half] / asked.pairs_each);
     }
 #pragma unroll
     for (int i = 0; i < Terms::kCount; ++i) {
       const auto at = static_cast<int>(128 * i + threadIdx.x % 128);
       const int64_t row = weight_row(tile, at);
-      terms.scales[i] = row < 0 || asked.w_scale == nullptr ? 1.0f : __ldg(asked.w_scale + row);
+      terms.scales[i] = row < 0 || asked.w_scale == nullptr ? 1.0f : load_now(asked.w_scale + row);
       terms.biases[i] = row < 0 ? kNoBias : bias_of(asked.bias, row);
     }
     return terms;
@@ -382,6 +411,8 @@ class ExpertTiles {
     const auto out = static_cast<int>(kGated ? p_.asked.out / 2 : p_.asked.out);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      // Eight rows of a warp follow each other: none of them may be there.
+      if (static_cast<int>(threadIdx.x) / 32 * 16 + 8 * half >= tile.count) break;
       const bool is_there = row_of(half) < tile.count;
       const int left = is_there ? min(kColumns, out - tile.column) : 0;
       auto* const to =
@@ -412,8 +443,12 @@ class ExpertTiles {
                                                __nv_bfloat16* to, int left) const {
 #pragma unroll
     for (int i = 0; i < kColumns / 8; ++i) {
-      if (8 * i >= left) break;
+      // Of few pairs the registers are there to work out all of them at once.
+      if constexpr (kGroups > 1) {
+        if (8 * i >= left) break;
+      }
       const float2 pair = finished_pair(c, i, half, x_scale);
+      if (8 * i >= left) continue;
       *reinterpret_cast<__nv_bfloat162*>(to + 8 * i + lane_column()) =
           __floats2bfloat162_rn(pair.x, pair.y);
     }
@@ -516,10 +551,16 @@ cudaError_t launch_shape(const ExpertProductParams& asked, int32_t num_sms, cuda
 
 template <bool kFp8, bool kGated>
 cudaError_t launch_pairs(const ExpertProductParams& asked, int32_t num_sms, cudaStream_t stream) {
-  if (asked.list.run_pairs <= kFewPairs) {
-    return launch_shape < 1, kGated ? 48 : 64, kFp8, kGated > (asked, num_sms, stream);
+  constexpr int kFewest = kGated ? 48 : 64;
+  constexpr int kFew = kGated ? 96 : 128;
+  constexpr int kMany = kFp8 ? 128 : 192;
+  if (asked.list.run_pairs <= kFewestPairs) {
+    return launch_shape<1, kFewest, kFp8, kGated>(asked, num_sms, stream);
   }
-  return launch_shape < kMostGroups, kFp8 ? 128 : 192, kFp8, kGated > (asked, num_sms, stream);
+  if (asked.list.run_pairs <= kFewPairs) {
+    return launch_shape<1, kFew, kFp8, kGated>(asked, num_sms, stream);
+  }
+  return launch_shape<kMostGroups, kMany, kFp8, kGated>(asked, num_sms, stream);
 }
 
 }  // namespace

@@ -6,6 +6,9 @@
 
 namespace rudder::cuda {
 
+// Of a tile, where so few experts are hit that their rows of W are cut small, so that each
+// multiprocessor has as many of them.
+inline constexpr int32_t kFewestPairs = 8;
 inline constexpr int32_t kFewPairs = 64;    // of a tile, at most
 inline constexpr int32_t kManyPairs = 192;  // of a tile
 
@@ -14,7 +17,7 @@ inline constexpr int32_t kManyPairs = 192;  // of a tile
 // in L2.
 constexpr int32_t run_pairs(int64_t tokens, int64_t k, int64_t experts) {
   const int64_t mean = tokens * k / experts;  // of an expert
-  if (tokens <= 8) return 8;
+  if (tokens <= 8) return kFewestPairs;
   if (mean <= 4) return 16;
   if (mean <= 16) return 32;
   return mean <= 48 ? kFewPairs : kManyPairs;

@@ -10,6 +10,7 @@
 namespace rudder::cuda {
 
 inline constexpr unsigned kAll = 0xffffffffu;
+inline constexpr float kLeastSum = 1e-20f;  // so that weights that are all zero stay zero
 
 // Numbers that have the order of the floats; above all of them what is no number.
 __device__ inline uint32_t ordered(float value) {
@@ -47,7 +48,7 @@ class Router {
       share = lane < p_.k ? expf(share - most) : 0.0f;
       share /= warp_sum(share);
     }
-    if (p_.renormalises) share /= warp_sum(share);
+    if (p_.renormalises) share /= warp_sum(share) + kLeastSum;
     if (lane < p_.k) {
       p_.chosen[token * p_.k + lane] = expert;
       p_.weights[token * p_.k + lane] = share * p_.scale;
