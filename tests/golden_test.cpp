@@ -7,6 +7,7 @@
 #include "golden_suite.h"
 #include "rudder/cpu/fast_ops.h"
 #include "rudder/cpu/reference_ops.h"
+#include "rudder/model/loader.h"
 #include "rudder/testing/low_precision_ops.h"
 
 namespace rudder::golden {
@@ -46,6 +47,24 @@ std::vector<Twins> cpu_twins() {
 }
 
 GOLDEN_TWINS(Cpu, checkpoint_names(), cpu_twins());
+
+// A backend that quantises weights leaves routers as they are; the memory budget knows.
+TEST(Experts, RoutersStayWide) {
+  const auto checkpoint = weights::Checkpoint::open_folder(std::string(RUDDER_SOURCE_DIR) + "/tests/golden/mixtral").value();
+  const model::ModelSpec spec = model::read_spec(*checkpoint).value();
+  const auto ops = testing::make_low_precision_ops();
+  const model::Weights loaded = model::load_weights(*checkpoint, spec, *ops, {}).value();
+  for (const model::LayerWeights& layer : loaded.layers) {
+    const auto& mlp = std::get<model::Experts::Weights>(layer.mlp);
+    EXPECT_EQ(mlp.router.format, ops::wide_format(DType::kBF16));
+    EXPECT_EQ(mlp.router.input, ops::InputForm::kAct);
+    EXPECT_EQ(mlp.gate_up.format, ops::kFp8Rows);
+    EXPECT_EQ(mlp.down.format, ops::kFp8Rows);
+  }
+  const model::WeightBudget budget = model::budget_weights(*checkpoint, spec, *ops).value();
+  EXPECT_EQ(budget.bytes, loaded.bytes);
+  EXPECT_EQ(budget.formats, "F8_E4M3, BF16");
+}
 
 // What precision costs on a trained model, part by part: KV alone, then everything.
 TEST(DemoModel, LowPrecisionPredictsWhatTheExactModelDoes) {

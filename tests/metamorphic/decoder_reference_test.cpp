@@ -429,8 +429,8 @@ INSTANTIATE_TEST_SUITE_P(Tiny, DecoderReferenceArchs, ::testing::ValuesIn(testin
                          arch_name);
 INSTANTIATE_TEST_SUITE_P(Streams, DecoderReferenceArchs,
                          ::testing::Values(TinyArch::kTwoStreams, TinyArch::kBlockSums), arch_name);
-INSTANTIATE_TEST_SUITE_P(Experts, DecoderReferenceArchs,
-                         ::testing::Values(TinyArch::kExperts, TinyArch::kSinks), arch_name);
+INSTANTIATE_TEST_SUITE_P(Experts, DecoderReferenceArchs, ::testing::Values(TinyArch::kSinks),
+                         arch_name);
 
 INSTANTIATE_TEST_SUITE_P(Streams, DecoderReferenceStreams,
                          ::testing::Values(TinyArch::kTwoStreams, TinyArch::kBlockSums), arch_name);

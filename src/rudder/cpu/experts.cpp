@@ -137,6 +137,9 @@ void Experts::route(const ops::RouteArgs& args) {
   RUDDER_CHECK(args.chosen.shape[1] <= experts / args.groups * args.kept_groups &&
                    experts % args.groups == 0,
                "{} of {} experts in {} groups", args.chosen.shape[1], experts, args.groups);
+  if (args.router != nullptr) {
+    backend_.linear({.x = args.x, .x_scale = {}, .weight = args.router, .out = args.logits});
+  }
   Router router(args);
   for (int64_t t = 0; t < args.logits.shape[0]; ++t) router.run(t);
 }
@@ -144,7 +147,8 @@ void Experts::route(const ops::RouteArgs& args) {
 void Experts::expert_linear(const ops::ExpertLinearArgs& args) {
   const auto& experts = static_cast<const ExpertWeights&>(*args.weight->packed).of_expert;
   const int64_t in = args.weight->in;
-  const int64_t out = args.weight->out;
+  const int64_t weight_out = args.weight->out;
+  const int64_t out = args.activation ? weight_out / 2 : weight_out;
   const int64_t num_pairs = args.chosen.shape.numel();
   const int64_t rows_each = args.x.shape[0] == num_pairs ? 1 : args.chosen.shape[1];
   const auto* const chosen = args.chosen.as<int32_t>();
@@ -161,7 +165,7 @@ void Experts::expert_linear(const ops::ExpertLinearArgs& args) {
     if (count == 0) continue;
     const std::span<const int64_t> pairs(pairs_.data() + begins_[e], static_cast<size_t>(count));
     rows_.in.resize(static_cast<size_t>(count * in));
-    rows_.out.resize(static_cast<size_t>(count * out));
+    rows_.out.resize(static_cast<size_t>(count * weight_out));
     float* to = rows_.in.data();
     for (const int64_t pair : pairs) {
       to = std::copy_n(args.x.as<float>() + pair / rows_each * in, in, to);
@@ -169,8 +173,15 @@ void Experts::expert_linear(const ops::ExpertLinearArgs& args) {
     backend_.linear({.x = {rows_.in.data(), DType::kF32, {count, in}},
                      .x_scale = {},
                      .weight = &experts[e],
-                     .out = {rows_.out.data(), DType::kF32, {count, out}}});
-    const float* from = rows_.out.data();
+                     .out = {rows_.out.data(), DType::kF32, {count, weight_out}}});
+    if (args.activation) {
+      rows_.activated.resize(static_cast<size_t>(count * out));
+      backend_.gated_act({.x = {rows_.out.data(), DType::kF32, {count, weight_out}},
+                          .activation = *args.activation,
+                          .out = {rows_.activated.data(), DType::kF32, {count, out}},
+                          .out_scale = {}});
+    }
+    const float* from = args.activation ? rows_.activated.data() : rows_.out.data();
     for (const int64_t pair : pairs) {
       std::copy_n(from, out, args.out.as<float>() + pair * out);
       from += out;

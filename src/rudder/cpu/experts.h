@@ -24,6 +24,7 @@ class Experts final : public ops::ExpertOps {
   struct Rows {
     std::vector<float> in;
     std::vector<float> out;
+    std::vector<float> activated;  // of `out`
   };
 
   ops::Ops& backend_;

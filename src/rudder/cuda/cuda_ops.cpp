@@ -19,6 +19,7 @@
 #include "rudder/cuda/device_status.h"
 #include "rudder/cuda/draft_ops.h"
 #include "rudder/cuda/elements.h"
+#include "rudder/cuda/expert_ops.h"
 #include "rudder/cuda/feature_ops.h"
 #include "rudder/cuda/kernels/products/linear_epilogue.h"
 #include "rudder/cuda/linear.h"
@@ -59,6 +60,8 @@ class CudaOps final : public ops::Ops,
     if (comm_ != nullptr) comm_->fail({ErrorCode::kCancelled, "a rank of the group has ended", ""});
     cudaStreamSynchronize(stream_->handle());  // before the memory goes
     cudaStreamSynchronize(aside_->handle());
+    const std::string hits = expert_ops_.hits_text();
+    if (!hits.empty()) log_info("experts that steps hit: {}", hits);
   }
   CudaOps(const CudaOps&) = delete;
   CudaOps& operator=(const CudaOps&) = delete;
@@ -75,10 +78,14 @@ class CudaOps final : public ops::Ops,
   Result<ops::WeightFormat> head_format(const ops::WeightFormat& file) const override {
     return linear_->head_format(file);
   }
+  Result<ops::WeightFormat> router_format(const ops::WeightFormat& file) const override {
+    return linear_->router_format(file);
+  }
   ops::GraphOps* graph_ops() override { return this; }
   ops::TreeOps* tree_ops() override { return this; }
   ops::DraftOps* draft_ops() override { return &draft_ops_; }
   ops::AdapterOps* adapter_ops() override { return &adapter_ops_; }
+  ops::ExpertOps* expert_ops() override { return &expert_ops_; }
   ops::FeatureOps* feature_ops() override { return this; }
   ops::PatternOps* pattern_ops() override { return this; }
   ops::RankOps* rank_ops() override { return this; }
@@ -371,6 +378,18 @@ class CudaOps final : public ops::Ops,
                [&] { return launcher(stream(), product.scales); });
         if (product.scales.row != nullptr) unscaled_ = product;  // who reads it applies them
       }};
+  ExpertOps expert_ops_{
+      {.memory = memory_,
+       .num_sms = info_.num_sms,
+       .batch_invariant = settings_.batch_invariant,
+       .make = [this](std::span<const ops::LinearPart> parts) { return make_linear(parts); },
+       .multiply = [this](const ops::LinearArgs& args) { linear(args); },
+       .run =
+           [this](const char* op, std::initializer_list<const View*> views,
+                  const ExpertOps::Launcher& launcher) {
+             launch(op, views, [&] { return launcher(stream()); });
+           },
+       .fail = [this](Error error) { status_.keep(std::move(error)); }}};
   std::unique_ptr<StreamMarks> marks_;  // of a stage
 };
 
@@ -406,6 +425,7 @@ Result<void> CudaOps::prepare(const ops::StepBounds& bounds) {
   RUDDER_TRY_VOID(check_sizes(bounds, linear_->multiplies_fp8()));
   rounds_ = rounds_ || (settings_.batch_invariant && bounds.cuts_ops);
   if (exchange_) RUDDER_TRY_VOID(exchange_->prepare(memory_, bounds.max_tokens));
+  RUDDER_TRY_VOID(expert_ops_.prepare(bounds));
   RUDDER_TRY_VOID(attention_.prepare(bounds.attention, bounds.max_seqs, bounds.max_tokens));
   RUDDER_TRY_VOID(
       linear_->prepare(bounds.linears, bounds.head, bounds.max_tokens, bounds.max_rows));

@@ -173,9 +173,9 @@ Result<void> Binder::take_weight_scale(const std::string& module, int64_t rows, 
 }
 
 Result<ops::WeightFormat> stored_or_wide(const ops::WeightFormat& file, const ops::Ops& ops,
-                                         bool is_head) {
+                                         ops::ProductUse use) {
   const auto stored_as = [&](const ops::WeightFormat& format) {
-    return is_head ? ops.head_format(format) : ops.stored_format(format);
+    return ops::format_for(ops, format, use);
   };
   auto stored = stored_as(file);
   if (file.is_wide() || file == ops::kFp8Rows || (stored && !stored->is_wide())) return stored;

@@ -29,7 +29,7 @@ struct BoundLinear {
 // What the backend stores of weights that a file has in that format: codes where the backend keeps
 // some, else what it makes of them multiplied out.
 Result<ops::WeightFormat> stored_or_wide(const ops::WeightFormat& file, const ops::Ops& ops,
-                                         bool is_head = false);
+                                         ops::ProductUse use = ops::ProductUse::kHidden);
 
 // Of f32, f16 or bf16.
 std::vector<float> values_of(const tensor::View& stored);

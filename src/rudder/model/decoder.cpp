@@ -401,6 +401,7 @@ Result<void> prepare_backend(const ModelSpec& spec, const Weights& weights,
   bounds.cuts_ops = limits.encodes || (limits.taps_shares && !ops::rank_of(ops).is_alone());
   std::vector<ops::AttentionShape> shapes;
   std::vector<ops::LinearWeight> linears;
+  std::vector<ops::LinearWeight> experts;
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     if (const Attention* const attention = attention_of(spec.layers[i])) {
       const Softmax* const softmax = softmax_of(spec.layers[i]);
@@ -413,10 +414,14 @@ Result<void> prepare_backend(const ModelSpec& spec, const Weights& weights,
     LayerWeights layer = weights.layers[i];
     for (const LinearModule& linear : layer_tensors(spec, {}, i, &layer).linears) {
       bounds.max_linear_in = std::max(bounds.max_linear_in, linear.in.count());
-      linears.push_back(*linear.target);
+      (linear.experts == 0 ? linears : experts).push_back(*linear.target);
+    }
+    if (const auto* const mlp = std::get_if<Experts>(&spec.layers[i].mlp)) {
+      bounds.max_chosen = std::max(bounds.max_chosen, mlp->chosen);
     }
   }
   bounds.linears = linears;
+  bounds.experts = experts;
   bounds.attention = shapes;
   return ops.prepare(bounds);
 }

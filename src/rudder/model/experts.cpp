@@ -51,6 +51,20 @@ ops::View shared_mlp(const Experts& mlp, const Experts::Weights& weights, const 
   return step.products.project(weights.shared_down, activated, out);
 }
 
+// Rows in act as the product takes them; those that it has in F8E4M3 in `buffer`, with `scales`.
+// There are more of them than tokens, for which Products has room.
+Operand operand_of(ops::Ops& ops, const ops::LinearWeight& weight, const ops::View& x,
+                   const ops::View& buffer, const ops::View& scales) {
+  if (weight.input == ops::InputForm::kAct) return {.x = x, .scale = {}, .act = x};
+  const int64_t rows = x.num_rows();
+  Operand operand{.x = shaped(buffer, rows, weight.in),
+                  .scale = {scales.data, tensor::DType::kF32, {rows}},
+                  .act = x};
+  operand.x.dtype = tensor::DType::kF8E4M3;
+  ops.quantise({.x = x, .out = operand.x, .out_scale = operand.scale});
+  return operand;
+}
+
 }  // namespace
 
 void list_tensors(const Experts& mlp, int64_t hidden, const Experts::Names& names,
@@ -58,6 +72,7 @@ void list_tensors(const Experts& mlp, int64_t hidden, const Experts::Names& name
   using Weights = Experts::Weights;
   out.add_linear({names.router}, {mlp.count}, hidden, mlp.router.bias,
                  target_in(weights, &Weights::router));
+  out.linears.back().use = ops::ProductUse::kRouter;
   if (mlp.router.correction) {
     out.add_vector(names.correction, mlp.count, target_in(weights, &Weights::correction));
   }
@@ -80,13 +95,14 @@ void list_tensors(const Experts& mlp, int64_t hidden, const Experts::Names& name
                  target_in(weights, &Weights::shared_down));
 }
 
-std::array<int64_t, 6> scratch_widths(const Experts& mlp) {
+std::array<int64_t, 7> scratch_widths(const Experts& mlp) {
   const int64_t k = mlp.chosen;
   return {mlp.count,
           four_byte_width(k),
           four_byte_width(k),
-          2 * std::max<int64_t>(k * mlp.width, mlp.shared_width),
+          std::max<int64_t>(k * mlp.width, 2 * mlp.shared_width),
           std::max<int64_t>(k * mlp.width, mlp.shared_width),
+          four_byte_width(k),
           k * mlp.hidden};
 }
 
@@ -97,11 +113,15 @@ ops::View feed_forward(const Experts& mlp, const Experts::Weights& weights, cons
   const int64_t pairs = tokens * mlp.chosen;
   ops::ExpertOps& ops = *step.ops.expert_ops();
 
-  const ops::View logits =
-      step.products.project(weights.router, {.x = in.act, .scale = {}, .act = in.act}, scratch[0]);
+  const Operand act{.x = in.act, .scale = {}, .act = in.act};
+  const bool is_adapted = step.products.adapts(weights.router);
+  const ops::View logits = is_adapted ? step.products.project(weights.router, act, scratch[0])
+                                      : shaped(scratch[0], tokens, weights.router.out);
   const ops::View chosen = numbers_in(scratch[1], tensor::DType::kI32, tokens, mlp.chosen);
   const ops::View shares = numbers_in(scratch[2], tensor::DType::kF32, tokens, mlp.chosen);
-  ops.route({.logits = logits,
+  ops.route({.x = in.act,
+             .router = is_adapted ? nullptr : &weights.router,
+             .logits = logits,
              .correction = weights.correction,
              .kind = mlp.router.kind,
              .renormalises = mlp.router.renormalises,
@@ -111,20 +131,21 @@ ops::View feed_forward(const Experts& mlp, const Experts::Weights& weights, cons
              .chosen = chosen,
              .weights = shares});
 
-  const ops::View gate_up = shaped(scratch[3], pairs, weights.gate_up.out);
+  const ops::View activated = shaped(scratch[3], pairs, weights.down.in);
   ops.expert_linear({.x = in.x,
                      .x_scale = in.scale,
                      .chosen = chosen,
                      .weight = &weights.gate_up,
-                     .out = gate_up});
-  const ops::View activated = shaped(scratch[4], pairs, weights.down.in);
-  step.ops.gated_act(
-      {.x = gate_up, .activation = mlp.activation, .out = activated, .out_scale = {}, .taps = {}});
-  const ops::View made = shaped(scratch[5], pairs, weights.down.out);
-  ops.expert_linear({.x = activated, .chosen = chosen, .weight = &weights.down, .out = made});
+                     .activation = mlp.activation,
+                     .out = activated});
+  const Operand rows = operand_of(step.ops, weights.down, activated, scratch[4], scratch[5]);
+  const ops::View made = shaped(scratch[6], pairs, weights.down.out);
+  ops.expert_linear(
+      {.x = rows.x, .x_scale = rows.scale, .chosen = chosen, .weight = &weights.down, .out = made});
   ops::View shared;
-  if (mlp.shared_width > 0)
+  if (mlp.shared_width > 0) {
     shared = shared_mlp(mlp, weights, in, step, scratch[3], scratch[4], out);
+  }
   const ops::View sum = shaped(out, tokens, weights.down.out);
   ops.combine_experts({.x = made, .weights = shares, .shared = shared, .out = sum});
   return sum;

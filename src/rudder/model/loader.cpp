@@ -364,10 +364,10 @@ FormatOf stored_formats(const Checkpoint& checkpoint, const ops::Ops& ops) {
   const auto quantisation =
       std::make_shared<const Result<Quantisation>>(read_quantisation(checkpoint));
   return [&checkpoint, &ops, quantisation](std::string_view module,
-                                           bool is_head) -> Result<ops::WeightFormat> {
+                                           ops::ProductUse use) -> Result<ops::WeightFormat> {
     if (!*quantisation) return tl::unexpected(quantisation->error());
     RUDDER_TRY(const ops::WeightFormat file, file_format(checkpoint, **quantisation, module));
-    return stored_or_wide(file, ops, is_head);
+    return stored_or_wide(file, ops, use);
   };
 }
 

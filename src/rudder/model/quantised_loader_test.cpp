@@ -331,7 +331,7 @@ class WideHeadOps final : public KeepingOps {
     return allocate(dtype, host.shape);
   }
   Result<ops::LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
-    for (const ops::LinearPart& part : parts) heads.push_back(part.is_head);
+    for (const ops::LinearPart& part : parts) heads.push_back(part.use == ops::ProductUse::kHead);
     return KeepingOps::make_linear(parts);
   }
 

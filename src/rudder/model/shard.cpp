@@ -141,7 +141,7 @@ Result<void> cut_part(const ops::LinearPart& stored, const LinearModule& module,
     part.codes = rows_of(stored.codes, share);
     part.scales = rows_of(stored.scales, blocks);
     part.offsets = rows_of(stored.offsets, blocks);
-    part.is_head = module.is_head;
+    part.use = module.use;
     part.bias = module.adds_bias() ? rows_of(stored.bias, share) : ops::View{};
     if (!module.in.is_whole()) {
       part.codes = columns_of(

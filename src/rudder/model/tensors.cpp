@@ -144,7 +144,7 @@ LinearModule head_module(const ModelSpec& spec, const WeightNames& names, ops::R
           .in = spec.hidden,
           .bias = false,
           .target = nullptr,
-          .is_head = true};
+          .use = ops::ProductUse::kHead};
 }
 
 LayerWeights empty_weights(const ModelSpec& spec, size_t layer) {

@@ -48,7 +48,7 @@ struct LinearModule {
   ops::LinearWeight* target = nullptr;
   bool is_first_rank = true;
   int64_t experts = 0;   // whose parts lie one behind the other; 0: it is no mixture of any
-  bool is_head = false;  // makes logits: its format is Ops::head_format
+  ops::ProductUse use = ops::ProductUse::kHidden;
 
   int64_t rows() const;  // of all parts that this rank loads
   int64_t out() const { return experts == 0 ? rows() : rows() / experts; }  // of its weight

@@ -19,7 +19,7 @@ void add_formats(const LayerTensors& tensors, const FormatOf& format_of,
                  std::vector<ops::WeightFormat>& out) {
   for (const LinearModule& module : tensors.linears) {
     for (const LinearModule::Part& part : module.parts) {
-      const auto format = format_of(part.name, module.is_head);
+      const auto format = format_of(part.name, module.use);
       if (format && std::ranges::find(out, *format) == out.end()) out.push_back(*format);
     }
   }
@@ -28,7 +28,7 @@ void add_formats(const LayerTensors& tensors, const FormatOf& format_of,
 }  // namespace
 
 FormatOf all_as(const ops::WeightFormat& format) {
-  return [format](std::string_view, bool) -> Result<ops::WeightFormat> { return format; };
+  return [format](std::string_view, ops::ProductUse) -> Result<ops::WeightFormat> { return format; };
 }
 
 tensor::DType table_dtype(const ops::WeightFormat& stored) {
@@ -47,7 +47,7 @@ Result<int64_t> linear_bytes(const LinearModule& module, const FormatOf& format_
   int64_t bytes = module.adds_bias() ? module.rows() * int64_t{sizeof(float)} : 0;
   std::vector<ops::WeightFormat> formats;
   for (const LinearModule::Part& part : module.parts) {
-    RUDDER_TRY(formats.emplace_back(), format_of(part.name, module.is_head));
+    RUDDER_TRY(formats.emplace_back(), format_of(part.name, module.use));
   }
   // Where one part is wide all of them are.
   const auto wide = std::ranges::find_if(formats, is_of_numbers);
@@ -109,13 +109,13 @@ Result<WeightBudget> weight_budget(const ModelSpec& spec, const WeightNames& nam
     budget.formats += (budget.formats.empty() ? "" : ", ") + ops::format_name(format);
   }
   if (stage.is_last()) {
-    RUDDER_TRY(const ops::WeightFormat head, format_of(names.head, true));
+    RUDDER_TRY(const ops::WeightFormat head, format_of(names.head, ops::ProductUse::kHead));
     if (std::ranges::find(formats, head) == formats.end()) {
       budget.formats += (budget.formats.empty() ? "head " : ", head ") + ops::format_name(head);
     }
   }
   if (stage.embeds()) {
-    RUDDER_TRY(const ops::WeightFormat stored, format_of(embedding_module(names), false));
+    RUDDER_TRY(const ops::WeightFormat stored, format_of(embedding_module(names), ops::ProductUse::kHidden));
     if (!is_of_numbers(stored) || !shares_table(spec, rank, stage)) {
       budget.bytes += int64_t{spec.vocab} * spec.hidden *
                       static_cast<int64_t>(tensor::dtype_bytes(table_dtype(stored)));

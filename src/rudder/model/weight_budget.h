@@ -21,7 +21,8 @@ struct WeightNames;  // archs/archs.h
 
 // The format that a device stores the weight of a module in, by the module's name and whether it is
 // the output head. An Error: it stores none of what the checkpoint has.
-using FormatOf = std::function<Result<ops::WeightFormat>(std::string_view module, bool is_head)>;
+using FormatOf =
+    std::function<Result<ops::WeightFormat>(std::string_view module, ops::ProductUse use)>;
 FormatOf all_as(const ops::WeightFormat& format);
 
 // What the weights of a rank, or of a stage, take.

@@ -76,6 +76,10 @@ struct LinearWeight {
   std::shared_ptr<const AdapterWeights> adapters = {};
 };
 
+// What a product's result is for, as far as the format of its weight depends on that: it goes on to
+// other products; it is logits; it is what a mixture of experts chooses by.
+enum class ProductUse : uint8_t { kHidden, kHead, kRouter };
+
 // One part of a weight on the host; parts are stacked along `out` (q, k, v; gate, up). The shapes
 // of its tensors are those of stored_parts(format, out_i, in).
 struct LinearPart {
@@ -84,7 +88,7 @@ struct LinearPart {
   View scales = {};
   View offsets = {};
   View bias = {};        // [out_i] f32 | f16 | bf16; optional, for all parts or for none
-  bool is_head = false;  // of the product that makes logits: stored as Ops::head_format says
+  ProductUse use = ProductUse::kHidden;
 
   int64_t out() const { return codes.shape[0]; }
   int64_t in() const { return codes.shape[1] * codes_per_element(format.codes); }
@@ -328,7 +332,10 @@ struct StepBounds {
   int64_t hidden = 0;                              // width of the residual stream
   int64_t max_linear_in = 0;                       // the widest row that a product takes
   const LinearWeight* head = nullptr;              // null: none, or one that was named before
-  std::span<const LinearWeight> linears = {};      // all others
+  std::span<const LinearWeight> linears = {};      // all others but those of experts
+  // Of ExpertOps::make_experts, and how many experts a token chooses at most.
+  std::span<const LinearWeight> experts = {};
+  int32_t max_chosen = 0;
   std::span<const AttentionShape> attention = {};  // one a layer
   // Some step is cut inside an op, behind a point where it encodes (EncodeArgs) or where ranks put
   // rows together (TapSharesArgs), and stores there what other steps keep in registers.

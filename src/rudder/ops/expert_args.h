@@ -3,25 +3,22 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "rudder/ops/args.h"
+#include "rudder/ops/router_kind.h"
 #include "rudder/tensor/view.h"
 
 namespace rudder::ops {
 
-// How scores become a choice of k experts and their weights. Ties go to the lower expert.
-enum class RouterKind : uint8_t {
-  kSoftmaxThenTop,  // p = softmax(l); the k largest p; their weights are p
-  kTopThenSoftmax,  // the k largest l; their weights are the softmax over these k
-  kSigmoid,         // p = sigmoid(l); the k largest p + correction; their weights are p
-};
-
 // Added to a sum that weights are divided by: sigmoids may all be 0.
 inline constexpr float kLeastRouterSum = 1e-20f;
 
-// Sums are in fp32.
+// Sums are in fp32. With a router the op first makes the logits, x times its weight.
 struct RouteArgs {
-  View logits;           // [T, experts] act
+  View x = {};                           // [T, in] act, with `router`
+  const LinearWeight* router = nullptr;  // takes rows in act
+  View logits;                           // [T, experts] act
   View correction = {};  // [experts] f32, of kSigmoid: enters the choice alone; optional
   RouterKind kind = RouterKind::kSoftmaxThenTop;
   bool renormalises = false;  // weights are divided by their sum
@@ -42,7 +39,10 @@ struct ExpertLinearArgs {
   View x_scale = {};                     // [rows of x] f32, when x is F8E4M3
   View chosen;                           // [T, k] i32
   const LinearWeight* weight = nullptr;  // of make_experts
-  View out;                              // [T * k, out] act
+  // Where there is one, the product's rows are gate and up side by side, and out = act(gate) * up
+  // of them (GatedActArgs), half as wide.
+  std::optional<Activation> activation = {};
+  View out;  // [T * k, out] act, or [T * k, out / 2] with an activation
 };
 
 // out_t = sum over j of weights[t, j] * x_(t * k + j), in the order of j; then what an MLP that all

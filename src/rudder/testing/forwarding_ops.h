@@ -28,6 +28,9 @@ class ForwardingOps : public ops::Ops,
   Result<ops::WeightFormat> head_format(const ops::WeightFormat& file) const override {
     return inner_->head_format(file);
   }
+  Result<ops::WeightFormat> router_format(const ops::WeightFormat& file) const override {
+    return inner_->router_format(file);
+  }
   int32_t attention_lookback() const override { return inner_->attention_lookback(); }
   ops::TreeOps* tree_ops() override { return this_if<ops::TreeOps>(inner_->tree_ops(), this); }
   ops::DraftOps* draft_ops() override { return this_if<ops::DraftOps>(inner_->draft_ops(), this); }

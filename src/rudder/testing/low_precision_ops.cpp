@@ -88,11 +88,14 @@ class LowPrecisionOps final : public PassingOps {
     if (!file.is_wide() || precision_.head == DType::kF8E4M3) return stored_format(file);
     return ops::wide_format(precision_.head);
   }
+  Result<ops::WeightFormat> router_format(const ops::WeightFormat& file) const override {
+    return file.is_wide() ? ops::wide_format(DType::kBF16) : stored_format(file);
+  }
 
   Result<ops::LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
     const ops::LinearPart& first = parts.front();
     RUDDER_TRY(const ops::WeightFormat format,
-               first.is_head ? head_format(first.format) : stored_format(first.format));
+               ops::format_for(*this, first.format, first.use));
     const bool is_f8 = format == ops::kFp8Rows;
     std::vector<ops::LinearPart> rounded(parts.begin(), parts.end());
     for (ops::LinearPart& part : rounded) {
@@ -115,32 +118,47 @@ class LowPrecisionOps final : public PassingOps {
     return weight;
   }
 
-  // Of weights in bf16, whatever other products have.
   Result<ops::LinearWeight> make_experts(std::span<const ops::LinearPart> parts,
                                          int64_t experts) override {
-    std::vector<ops::LinearPart> rounded;
-    for (const ops::LinearPart& part : parts) {
-      RUDDER_TRY(const View weight, inner_->upload(part.codes, DType::kBF16));
-      rounded.push_back(ops::wide_part(weight));
-      rounded.back().bias = part.bias;
+    RUDDER_TRY(const ops::WeightFormat format, stored_format(parts.front().format));
+    const bool is_f8 = format == ops::kFp8Rows;
+    std::vector<ops::LinearPart> rounded(parts.begin(), parts.end());
+    for (ops::LinearPart& part : rounded) {
+      if (is_f8 && part.in() % 16 != 0) {
+        return fail(ErrorCode::kUnsupported, "no product of " + part.codes.shape.to_string());
+      }
+      if (!part.format.is_wide()) continue;
+      RUDDER_TRY(const View weight, inner_->upload(part.codes, is_f8 ? DType::kF32 : DType::kBF16));
+      for (int64_t row = 0; is_f8 && row < part.out(); ++row) round_row(weight.rows(row, 1));
+      part = ops::wide_part(weight, part.bias);
     }
     RUDDER_TRY(ops::LinearWeight weight, inner_->expert_ops()->make_experts(rounded, experts));
-    weight.format = {.codes = ops::Codes::kBF16};
-    weight.bytes = experts * ops::stored_parts(weight.format, weight.out, weight.in).bytes();
+    weight.format = format;
+    weight.input = is_f8 ? ops::InputForm::kF8Rows : ops::InputForm::kAct;
+    weight.bytes = experts * ops::stored_parts(format, weight.out, weight.in).bytes();
     if (!parts.front().bias.empty()) weight.bytes += experts * weight.out * int64_t{sizeof(BF16)};
     return weight;
   }
   void route(const ops::RouteArgs& args) override {
+    if (args.router != nullptr) {
+      linear({.x = args.x, .x_scale = {}, .weight = args.router, .out = args.logits});
+    }
     ops::RouteArgs wide = args;
+    wide.router = nullptr;
     Wide logits(args.logits);
     wide.logits = logits.view();
     inner_->expert_ops()->route(wide);
   }
   void expert_linear(const ops::ExpertLinearArgs& args) override {
-    Wide x(args.x);
+    Wide x = operand(args.x, args.x_scale);
     Out out(args.out);
     inner_->expert_ops()->expert_linear(
-        {.x = x.view(), .chosen = args.chosen, .weight = args.weight, .out = out.view()});
+        {.x = x.view(),
+         .x_scale = {},
+         .chosen = args.chosen,
+         .weight = args.weight,
+         .activation = args.activation,
+         .out = out.view()});
     out.done();
   }
   void combine_experts(const ops::CombineExpertsArgs& args) override {

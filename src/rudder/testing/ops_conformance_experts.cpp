@@ -1,7 +1,9 @@
 // route(), expert_linear() and combine_experts(), of backends that have ExpertOps.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,8 @@ struct Routing {
   std::string name;
   ReferenceRouter router;
   bool corrects = false;
+  int64_t tokens = 9;
+  int64_t experts = 32;
 };
 
 std::vector<Routing> routings() {
@@ -44,18 +48,25 @@ std::vector<Routing> routings() {
 TEST_P(OpsConformance, RouteChoosesAndWeighs) {
   ops::ExpertOps* const experts = ops_.expert_ops();
   if (experts == nullptr) GTEST_SKIP() << "it has no experts";
-  constexpr int64_t kTokens = 9;
-  constexpr int64_t kExperts = 32;
-  for (const Routing& routing : routings()) {
+  std::vector<Routing> all = routings();
+  for (Routing more : routings()) {
+    more.name += ", of many tokens";
+    more.tokens = 300;
+    more.experts = 160;
+    all.push_back(more);
+  }
+  for (const Routing& routing : all) {
     SCOPED_TRACE(routing.name);
+    const int64_t tokens = routing.tokens;
+    const int64_t num_experts = routing.experts;
     const ReferenceRouter& router = routing.router;
-    const View logits = random({kTokens, kExperts}, 2);
-    const std::vector<float> corrections = random_values(kExperts, 0.4);
+    const View logits = random({tokens, num_experts}, 2);
+    const std::vector<float> corrections = random_values(num_experts, 0.4);
     const View correction = routing.corrects ? device_.put_as(std::span<const float>(corrections),
-                                                              DType::kF32, {kExperts})
+                                                              DType::kF32, {num_experts})
                                              : View{};
-    const View chosen = poisoned(DType::kI32, {kTokens, router.chosen});
-    const View weights = poisoned(DType::kF32, {kTokens, router.chosen});
+    const View chosen = poisoned(DType::kI32, {tokens, router.chosen});
+    const View weights = poisoned(DType::kF32, {tokens, router.chosen});
     const auto route = [&](const View& of, const View& to, const View& shares) {
       experts->route({.logits = of,
                       .correction = correction,
@@ -71,11 +82,11 @@ TEST_P(OpsConformance, RouteChoosesAndWeighs) {
     const Matrix stored = read(logits);
     const std::vector<double> added =
         routing.corrects ? read(correction).values : std::vector<double>();
-    Matrix expected(kTokens, router.chosen);
+    Matrix expected(tokens, router.chosen);
     const std::vector<int32_t> ids = device_.values<int32_t>(chosen);
-    for (int64_t t = 0; t < kTokens; ++t) {
+    for (int64_t t = 0; t < tokens; ++t) {
       const std::vector<ReferenceChoice> choices =
-          reference_route(stored.slice(t, 1, 0, kExperts).values, added, router);
+          reference_route(stored.slice(t, 1, 0, num_experts).values, added, router);
       for (int64_t j = 0; j < router.chosen; ++j) {
         const ReferenceChoice& choice = choices[static_cast<size_t>(j)];
         expected.at(t, j) = choice.weight;
@@ -88,6 +99,61 @@ TEST_P(OpsConformance, RouteChoosesAndWeighs) {
     route(logits.rows(5, 1), alone, alone_weights);
     EXPECT_EQ(device_.values<int32_t>(alone), device_.values<int32_t>(chosen.rows(5, 1)));
     EXPECT_EQ(device_.values<float>(alone_weights), device_.values<float>(weights.rows(5, 1)));
+  }
+}
+
+// With a router's weight the op makes the logits.
+TEST_P(OpsConformance, RouteMultiplies) {
+  ops::ExpertOps* const experts = ops_.expert_ops();
+  if (experts == nullptr) GTEST_SKIP() << "it has no experts";
+  constexpr int64_t kChosen = 4;
+  for (const auto& [num_experts, width] :
+       {std::pair(int64_t{24}, int64_t{64}), std::pair(int64_t{128}, int64_t{328}),
+        std::pair(int64_t{144}, int64_t{2048})}) {
+    const int64_t in = wide(width);
+    std::vector<float> values = random_values(num_experts * in, 0.1);
+    for (float& value : values) value = tensor::to_float(tensor::to_bf16(value));
+    ops::LinearPart part = ops::wide_part({values.data(), DType::kF32, {num_experts, in}});
+    part.use = ops::ProductUse::kRouter;
+    const auto router = ops_.make_linear({&part, 1});
+    ASSERT_TRUE(router) << router.error().to_string();
+    EXPECT_EQ(router->input, ops::InputForm::kAct);
+    for (const int64_t tokens : {1, 2, 7, 8, 9, 40}) {
+      SCOPED_TRACE(std::to_string(tokens) + " tokens of " + std::to_string(in));
+      const View x = random({tokens, in});
+      const View logits = poisoned(act_, {tokens, num_experts});
+      const View chosen = poisoned(DType::kI32, {tokens, kChosen});
+      const View weights = poisoned(DType::kF32, {tokens, kChosen});
+      const auto route = [&](const View& of, const View& to, const View& choice,
+                             const View& shares) {
+        experts->route({.x = of,
+                        .router = &*router,
+                        .logits = to,
+                        .renormalises = true,
+                        .chosen = choice,
+                        .weights = shares});
+      };
+      route(x, logits, chosen, weights);
+      const Matrix rows = rounded(read(x), wide_dtype() == DType::kF32 ? act_ : DType::kBF16);
+      const Matrix expected = reference_linear(rows, to_matrix(part.codes), {});
+      const Matrix got = read(logits);
+      for (int64_t t = 0; t < tokens; ++t) {
+        for (int64_t e = 0; e < num_experts; ++e) {
+          double magnitude = 0;
+          for (int64_t i = 0; i < in; ++i) {
+            magnitude += std::abs(rows.at(t, i) * double{values[static_cast<size_t>(e * in + i)]});
+          }
+          ASSERT_NEAR(got.at(t, e), expected.at(t, e),
+                      product_tolerance(in, magnitude, expected.at(t, e), act_));
+        }
+      }
+      // Of these logits as without a router.
+      const View again = poisoned(DType::kI32, {tokens, kChosen});
+      const View shares = poisoned(DType::kF32, {tokens, kChosen});
+      experts->route({.logits = logits, .renormalises = true, .chosen = again, .weights = shares});
+      EXPECT_EQ(device_.values<int32_t>(chosen), device_.values<int32_t>(again));
+      EXPECT_EQ(device_.values<float>(weights), device_.values<float>(shares));
+    }
   }
 }
 
@@ -106,81 +172,184 @@ TEST_P(OpsConformance, RouteBreaksTiesByNumber) {
   }
 }
 
+// Products of pairs: how many experts there are and are chosen, by how many tokens, of widths
+// before wide(). Tokens choose among `spread` of the experts, neighbours of the first; 1: all the
+// same.
+struct ExpertCase {
+  int64_t experts;
+  int64_t chosen;
+  int64_t tokens;
+  int64_t in;
+  int64_t out;
+  int64_t spread;
+  std::optional<ops::Activation> activation = {};
+  bool own_rows = false;  // a row for each pair
+  bool has_bias = false;
+};
+
+std::vector<ExpertCase> expert_cases() {
+  using enum ops::Activation;
+  return {{8, 1, 1, 48, 48, 8},
+          {8, 2, 7, 48, 32, 5, {}, true},
+          {5, 3, 40, 48, 48, 5, {}, true, true},
+          {5, 3, 40, 48, 96, 4, kSilu},
+          {8, 8, 9, 272, 80, 8, kSilu, false, true},  // each token has all of them
+          {16, 4, 33, 208, 160, 16, kClampedSwiglu, false, true},
+          {16, 4, 128, 80, 96, 16, kGeluTanh},
+          {6, 2, 20, 80, 96, 6, kGelu},
+          {128, 8, 3, 144, 48, 128, kSilu},
+          {128, 8, 64, 64, 48, 128, {}, true},
+          {16, 2, 70, 48, 64, 1, kSilu},  // all of them to the same
+          {8, 2, 300, 80, 240, 8, kRelu},
+          {8, 1, 512, 48, 208, 2, {}, true, true},
+          {4, 2, 512, 80, 416, 4, kSilu}};
+}
+
 TEST_P(OpsConformance, ExpertLinear) {
   ops::ExpertOps* const experts = ops_.expert_ops();
   if (experts == nullptr) GTEST_SKIP() << "it has no experts";
-  constexpr int64_t kExperts = 5;
-  for (const bool own_rows : {false, true}) {
-    for (const int64_t tokens : {1, 7, 40}) {
-      SCOPED_TRACE(std::to_string(tokens) + (own_rows ? " tokens, rows of pairs" : " tokens"));
-      constexpr int64_t kChosen = 3;
-      const int64_t in = wide(48);
-      const int64_t out = wide(40);
-      const bool has_bias = own_rows;  // as products of other models have none
-      std::vector<Matrix> matrices;
-      std::vector<Matrix> biases;
-      std::vector<std::vector<float>> memory;
-      std::vector<ops::LinearPart> parts;
-      for (int64_t e = 0; e < kExperts; ++e) {
-        for (const int64_t rows : {out / 4, out - out / 4}) {
-          memory.push_back(random_values(rows * in, 0.2));
-          for (float& value : memory.back()) value = tensor::to_float(tensor::to_bf16(value));
-          parts.push_back(ops::wide_part({memory.back().data(), DType::kF32, {rows, in}}));
-        }
-        biases.emplace_back();
-        if (!has_bias) continue;
-        memory.push_back(random_values(out));
+  for (const ExpertCase& c : expert_cases()) {
+    SCOPED_TRACE(std::to_string(c.tokens) + " tokens choose " + std::to_string(c.chosen) + " of " +
+                 std::to_string(c.experts) + ", " + std::to_string(c.in) + " to " +
+                 std::to_string(c.out));
+    const int64_t in = wide(c.in);
+    const int64_t half = c.activation ? wide(c.out / 2) : 0;
+    const int64_t out = c.activation ? 2 * half : wide(c.out);
+    std::vector<Matrix> matrices;
+    std::vector<Matrix> biases;
+    std::vector<std::vector<float>> memory;
+    std::vector<ops::LinearPart> parts;
+    for (int64_t e = 0; e < c.experts; ++e) {
+      Matrix all(0, in);
+      biases.emplace_back();
+      const int64_t first = c.activation ? half : wide(out / 4);
+      for (const int64_t rows : {first, out - first}) {
+        memory.push_back(random_values(rows * in, 0.2));
         for (float& value : memory.back()) value = tensor::to_float(tensor::to_bf16(value));
-        biases.back() = to_matrix({memory.back().data(), DType::kF32, {1, out}});
-        parts[parts.size() - 2].bias = {memory.back().data(), DType::kF32, {out / 4}};
-        parts.back().bias = {memory.back().data() + out / 4, DType::kF32, {out - out / 4}};
-      }
-      const auto weight = experts->make_experts(parts, kExperts);
-      ASSERT_TRUE(weight) << weight.error().to_string();
-      EXPECT_EQ(weight->in, in);
-      EXPECT_EQ(weight->out, out);
-      for (int64_t e = 0; e < kExperts; ++e) {
-        Matrix all(0, in);
-        for (const size_t part : {static_cast<size_t>(2 * e), static_cast<size_t>(2 * e + 1)}) {
-          const Matrix rows = to_matrix(parts[part].codes);
-          all.rows += rows.rows;
-          all.values.insert(all.values.end(), rows.values.begin(), rows.values.end());
+        if (stores_fp8()) put_on_fp8_grid(memory.back(), in);
+        ops::LinearPart part = ops::wide_part({memory.back().data(), DType::kF32, {rows, in}});
+        const Matrix stored = to_matrix(part.codes);
+        all.rows += rows;
+        all.values.insert(all.values.end(), stored.values.begin(), stored.values.end());
+        if (c.has_bias) {
+          memory.push_back(random_values(rows));
+          for (float& value : memory.back()) value = tensor::to_float(tensor::to_bf16(value));
+          part.bias = {memory.back().data(), DType::kF32, {rows}};
+          biases.back().rows = 1;
+          biases.back().cols += rows;
+          biases.back().values.insert(biases.back().values.end(), memory.back().begin(),
+                                      memory.back().end());
         }
-        matrices.push_back(std::move(all));
+        parts.push_back(part);
       }
-      // The last expert is nobody's; a token may have one expert twice, which routers do not do.
-      std::vector<int32_t> ids;
-      for (int64_t pair = 0; pair < tokens * kChosen; ++pair) {
-        ids.push_back(static_cast<int32_t>((pair * 7 + pair / 5) % (kExperts - 1)));
+      matrices.push_back(std::move(all));
+    }
+    const auto weight = experts->make_experts(parts, c.experts);
+    ASSERT_TRUE(weight) << weight.error().to_string();
+    EXPECT_EQ(weight->in, in);
+    EXPECT_EQ(weight->out, out);
+    std::vector<int32_t> ids;
+    for (int64_t t = 0; t < c.tokens; ++t) {
+      const auto first = static_cast<int64_t>(random_() % static_cast<uint64_t>(c.spread));
+      for (int64_t j = 0; j < c.chosen; ++j) {
+        ids.push_back(static_cast<int32_t>((first + j * (c.experts / c.chosen)) % c.experts));
       }
-      const View chosen =
-          device_.put_as(std::span<const int32_t>(ids), DType::kI32, {tokens, kChosen});
-      const View x = random({own_rows ? tokens * kChosen : tokens, in});
-      const View made = poisoned(act_, {tokens * kChosen, out});
-      experts->expert_linear({.x = x, .chosen = chosen, .weight = &*weight, .out = made});
-      // An op in act multiplies in the dtype that its weight has.
-      const Matrix stored = rounded(read(x), ops::stored_parts(weight->format, 1, 1).codes.dtype);
+    }
+    const View chosen =
+        device_.put_as(std::span<const int32_t>(ids), DType::kI32, {c.tokens, c.chosen});
+    const int64_t pairs = c.tokens * c.chosen;
+    const int64_t columns = c.activation ? half : out;
+    const Operand x = operand_of(random({c.own_rows ? pairs : c.tokens, in}), *weight);
+    const View made = poisoned(act_, {pairs, columns});
+    experts->expert_linear({.x = x.x,
+                            .x_scale = x.scale,
+                            .chosen = chosen,
+                            .weight = &*weight,
+                            .activation = c.activation,
+                            .out = made});
+    const Matrix got = read(made);
+    for (int64_t pair = 0; pair < pairs; pair += std::max<int64_t>(1, pairs / 60)) {
+      const auto expert = static_cast<size_t>(ids[static_cast<size_t>(pair)]);
+      const Matrix row = x.exact.slice(c.own_rows ? pair : pair / c.chosen, 1, 0, in);
+      const Matrix sums = reference_linear(row, matrices[expert], biases[expert]);
+      // Of one sum, which is rounded to `to`.
+      const auto error_of = [&](int64_t n, DType to) {
+        const double bias = c.has_bias ? biases[expert].at(0, n) : 0;
+        double magnitude = std::abs(bias);
+        for (int64_t i = 0; i < in; ++i)
+          magnitude += std::abs(row.at(0, i) * matrices[expert].at(n, i));
+        const double largest = std::max(std::abs(sums.at(0, n)), std::abs(sums.at(0, n) - bias));
+        return product_tolerance(in, magnitude, largest, to);
+      };
+      const Matrix expected = c.activation ? reference_gated_act(sums, *c.activation) : sums;
+      for (int64_t n = 0; n < columns; ++n) {
+        double error = c.activation ? 0 : error_of(n, act_);
+        if (c.activation) {
+          const double slope = 1.2 * (std::abs(sums.at(0, half + n)) + 1);
+          const double gate = std::abs(sums.at(0, n)) + 1;
+          error = slope * error_of(n, DType::kF32) + gate * error_of(half + n, DType::kF32) +
+                  6e-7 * gate * slope + act_unit() * std::abs(expected.at(0, n));
+        }
+        ASSERT_NEAR(got.at(pair, n), expected.at(0, n), error)
+            << "pair " << pair << ", column " << n;
+      }
+    }
+    const int64_t t = c.tokens - 1;
+    const View alone = poisoned(act_, {c.chosen, columns});
+    const int64_t first = c.own_rows ? t * c.chosen : t;
+    const int64_t rows = c.own_rows ? c.chosen : 1;
+    experts->expert_linear({.x = x.x.rows(first, rows),
+                            .x_scale = x.scale.empty() ? View{} : x.scale.rows(first, rows),
+                            .chosen = chosen.rows(t, 1),
+                            .weight = &*weight,
+                            .activation = c.activation,
+                            .out = alone});
+    // Whatever the others' products do.
+    EXPECT_EQ(max_difference(read(alone), read(made.rows(t * c.chosen, c.chosen))), 0) << "alone";
+  }
+}
+
+// The list that route() makes serves both products behind it.
+TEST_P(OpsConformance, RoutedRowsGoThroughTheirExperts) {
+  ops::ExpertOps* const experts = ops_.expert_ops();
+  if (experts == nullptr) GTEST_SKIP() << "it has no experts";
+  constexpr int64_t kExperts = 24;
+  constexpr int64_t kChosen = 4;
+  const int64_t width = wide(64);
+  std::vector<std::vector<float>> memory;
+  std::vector<ops::LinearPart> parts;
+  std::vector<Matrix> matrices;
+  for (int64_t e = 0; e < kExperts; ++e) {
+    memory.push_back(random_values(width * width, 0.2));
+    for (float& value : memory.back()) value = tensor::to_float(tensor::to_bf16(value));
+    if (stores_fp8()) put_on_fp8_grid(memory.back(), width);
+    parts.push_back(ops::wide_part({memory.back().data(), DType::kF32, {width, width}}));
+    matrices.push_back(to_matrix(parts.back().codes));
+  }
+  const auto weight = experts->make_experts(parts, kExperts);
+  ASSERT_TRUE(weight) << weight.error().to_string();
+  for (const int64_t tokens : {1, 6, 37, 260, 400}) {
+    SCOPED_TRACE(std::to_string(tokens) + " tokens");
+    const View chosen = poisoned(DType::kI32, {tokens, kChosen});
+    const View weights = poisoned(DType::kF32, {tokens, kChosen});
+    experts->route({.logits = random({tokens, kExperts}, 2), .chosen = chosen, .weights = weights});
+    const std::vector<int32_t> ids = device_.values<int32_t>(chosen);
+    for (const bool own_rows : {false, true}) {
+      const Operand x = operand_of(random({own_rows ? tokens * kChosen : tokens, width}), *weight);
+      const View made = poisoned(act_, {tokens * kChosen, width});
+      experts->expert_linear(
+          {.x = x.x, .x_scale = x.scale, .chosen = chosen, .weight = &*weight, .out = made});
       const Matrix got = read(made);
-      for (int64_t pair = 0; pair < tokens * kChosen; ++pair) {
-        const auto expert = static_cast<size_t>(ids[static_cast<size_t>(pair)]);
-        const Matrix& matrix = matrices[expert];
-        const Matrix row = stored.slice(own_rows ? pair : pair / kChosen, 1, 0, in);
-        const Matrix expected = reference_linear(row, matrix, biases[expert]);
-        for (int64_t n = 0; n < out; ++n) {
-          double magnitude = has_bias ? std::abs(biases[expert].at(0, n)) : 0;
-          for (int64_t i = 0; i < in; ++i) magnitude += std::abs(row.at(0, i) * matrix.at(n, i));
+      for (int64_t pair = 0; pair < tokens * kChosen; pair += std::max<int64_t>(1, tokens / 12)) {
+        const Matrix row = x.exact.slice(own_rows ? pair : pair / kChosen, 1, 0, width);
+        const Matrix expected = reference_linear(
+            row, matrices[static_cast<size_t>(ids[static_cast<size_t>(pair)])], {});
+        for (int64_t n = 0; n < width; n += 7) {
           ASSERT_NEAR(got.at(pair, n), expected.at(0, n),
-                      product_tolerance(in, magnitude, expected.at(0, n), act_))
+                      product_tolerance(width, 12, expected.at(0, n), act_))
               << "pair " << pair << ", column " << n;
         }
       }
-      const int64_t t = tokens - 1;
-      const View alone = poisoned(act_, {kChosen, out});
-      experts->expert_linear({.x = own_rows ? x.rows(t * kChosen, kChosen) : x.rows(t, 1),
-                              .chosen = chosen.rows(t, 1),
-                              .weight = &*weight,
-                              .out = alone});
-      expect_same_rows(alone, made.rows(t * kChosen, kChosen), "alone");
     }
   }
 }
@@ -208,9 +377,10 @@ TEST_P(OpsConformance, CombineExperts) {
     }
     expect_close(read(out), expected, 4e-6, "sums");
     const View alone = poisoned(act_, {1, hidden});
-    ops::CombineExpertsArgs one{.x = x.rows(2 * chosen, chosen), .weights = weights.rows(2, 1)};
-    if (!shared.empty()) one.shared = shared.rows(2, 1);
-    one.out = alone;
+    ops::CombineExpertsArgs one{.x = x.rows(2 * chosen, chosen),
+                                .weights = weights.rows(2, 1),
+                                .shared = shared.empty() ? View{} : shared.rows(2, 1),
+                                .out = alone};
     experts->combine_experts(one);
     expect_same_rows(alone, out.rows(2, 1), "alone");
     if (shared.empty()) continue;

@@ -1,0 +1,226 @@
+#include "rudder/cuda/expert_ops.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "rudder/base/check.h"
+#include "rudder/cuda/elements.h"
+#include "rudder/cuda/kernels/experts/combine_experts.h"
+#include "rudder/cuda/kernels/experts/expert_product.h"
+#include "rudder/cuda/kernels/experts/route.h"
+#include "rudder/cuda/kernels/experts/route_few.h"
+#include "rudder/cuda/linear.h"
+
+namespace rudder::cuda {
+namespace {
+
+using tensor::DType;
+using tensor::View;
+
+constexpr const char* kWhere = "experts";
+constexpr int64_t kRun8 = 8;  // elements that a thread loads at a time
+
+int64_t experts_of(const ops::LinearWeight& weight) {
+  return cuda_weight(weight).weight.shape[0] / weight.out;
+}
+
+}  // namespace
+
+Result<ops::LinearWeight> ExpertOps::make_experts(std::span<const ops::LinearPart> parts,
+                                                  int64_t experts) {
+  RUDDER_CHECK(experts > 0 && parts.size() % static_cast<size_t>(experts) == 0,
+               "{} parts of {} experts", parts.size(), experts);
+  if (experts > kMostExperts) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("the CUDA backend takes mixtures of up to {} experts, not {}",
+                            kMostExperts, experts),
+                kWhere);
+  }
+  for (const ops::LinearPart& part : parts) {
+    if (part.format.is_wide() || part.format == ops::kFp8Rows) continue;
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("the CUDA backend has no products of experts of {}",
+                            ops::format_name(part.format)),
+                "quantization");
+  }
+  RUDDER_TRY(ops::LinearWeight weight, device_.make(parts));
+  if (!expert_product_takes(weight.in, weight.input == ops::InputForm::kF8Rows)) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("the CUDA backend takes rows of experts of whole 16 bytes, not of {} "
+                            "elements",
+                            weight.in),
+                kWhere);
+  }
+  weight.out /= experts;
+  return weight;
+}
+
+Result<void> ExpertOps::prepare(const ops::StepBounds& bounds) {
+  if (bounds.experts.empty()) return {};
+  if (bounds.max_chosen > kMostChosen) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("the CUDA backend takes {} experts of a token at most, not {}",
+                            kMostChosen, bounds.max_chosen),
+                kWhere);
+  }
+  int64_t most = 0;
+  for (const ops::LinearWeight& weight : bounds.experts) {
+    most = std::max(most, experts_of(weight));
+  }
+  return reserve(int64_t{bounds.max_tokens} * bounds.max_chosen, most);
+}
+
+Result<void> ExpertOps::reserve(int64_t pairs, int64_t experts) {
+  if (pairs <= room_pairs_ && experts <= room_experts_) return {};
+  pairs = std::max(pairs, room_pairs_);
+  experts = std::max(experts, room_experts_);
+  constexpr int64_t kFewest = 8;  // of a run
+  const int64_t runs = most_runs(pairs, experts, kFewest);
+  RUDDER_TRY(const View all_runs,
+             device_.memory.allocate_raw(DType::kU8, {runs * int64_t{sizeof(ExpertRun)}}));
+  RUDDER_TRY(const View numbers, device_.memory.allocate_raw(DType::kI32, {1 + 2 * pairs}));
+  RUDDER_TRY(const View counts, device_.memory.allocate(DType::kI32, {experts + 1}));
+  RUDDER_TRY(const View hits, device_.memory.allocate(DType::kI32, {4 * kHitSizes}));
+  room_.runs = static_cast<ExpertRun*>(all_runs.data);
+  room_.num_runs = pointer<int32_t>(numbers);
+  room_.pairs = room_.num_runs + 1;
+  room_.places = room_.pairs + pairs;
+  room_.counts = pointer<int32_t>(counts);
+  room_.hits = static_cast<int64_t*>(hits.data);
+  room_pairs_ = pairs;
+  room_experts_ = experts;
+  return {};
+}
+
+ExpertList ExpertOps::list_of(int64_t tokens, int64_t chosen, int64_t experts) const {
+  ExpertList list = room_;
+  list.run_pairs = run_pairs(tokens, chosen, experts);
+  return list;
+}
+
+// Which has an order of sums of its own, for any of its tokens.
+bool ExpertOps::multiplies_as_it_routes(const ops::RouteArgs& args) const {
+  if (args.router == nullptr || device_.batch_invariant) return false;
+  const CudaWeight& router = cuda_weight(*args.router);
+  return args.logits.shape[0] <= kFewRouted && router.weight.dtype == DType::kBF16 &&
+         router.bias.empty() && args.router->in % kRun8 == 0 && args.router->in <= kMostFewRoutedIn;
+}
+
+void ExpertOps::route(const ops::RouteArgs& args) {
+  RouteParams params;
+  params.correction = pointer<float>(args.correction);
+  params.kind = args.kind;
+  params.renormalises = args.renormalises;
+  params.scale = args.scale;
+  params.groups = args.groups;
+  params.kept_groups = args.kept_groups;
+  params.tokens = args.logits.shape[0];
+  params.experts = static_cast<int32_t>(args.logits.shape[1]);
+  params.k = static_cast<int32_t>(args.chosen.shape[1]);
+  params.chosen = pointer<int32_t>(args.chosen);
+  params.weights = pointer<float>(args.weights);
+  if (const Result<void> room = reserve(params.tokens * params.k, params.experts); !room) {
+    return device_.fail(room.error());
+  }
+  params.list = list_of(params.tokens, params.k, params.experts);
+  if (multiplies_as_it_routes(args)) {
+    RouteFewParams few;
+    few.x = args.x.data;
+    few.weight = cuda_weight(*args.router).weight.data;
+    few.in = args.router->in;
+    few.logits = args.logits.data;
+    few.route = params;
+    device_.run("route", {&args.x, &args.chosen},
+                [&](cudaStream_t stream) { return launch_route_few(few, stream); });
+  } else {
+    if (args.router != nullptr) {
+      device_.multiply({.x = args.x, .x_scale = {}, .weight = args.router, .out = args.logits});
+    }
+    params.logits = args.logits.data;
+    device_.run("route", {&args.logits, &args.chosen},
+                [&](cudaStream_t stream) { return launch_route(params, stream); });
+  }
+  listed_ = {args.chosen.data, params.tokens, params.experts, false};
+}
+
+void ExpertOps::expert_linear(const ops::ExpertLinearArgs& args) {
+  const ops::LinearWeight& weight = *args.weight;
+  const CudaWeight& stored = cuda_weight(weight);
+  const int64_t tokens = args.chosen.shape[0];
+  const int64_t chosen = args.chosen.shape[1];
+  const int64_t experts = experts_of(weight);
+  RUDDER_CHECK(args.x.dtype == input_dtype(weight) && args.x.shape[1] == weight.in,
+               "expert_linear of {}", shapes({&args.x, &args.out}));
+  if (tokens == 0) return;
+  if (const Result<void> room = reserve(tokens * chosen, experts); !room) {
+    return device_.fail(room.error());
+  }
+  ExpertProductParams params;
+  params.list = list_of(tokens, chosen, experts);
+  const bool is_listed =
+      listed_.chosen == args.chosen.data && listed_.tokens == tokens && listed_.experts == experts;
+  if (!is_listed) {
+    RouteParams route;
+    route.tokens = tokens;
+    route.experts = static_cast<int32_t>(experts);
+    route.k = static_cast<int32_t>(chosen);
+    route.chosen = pointer<int32_t>(args.chosen);
+    route.list = params.list;
+    listed_ = {};
+    device_.run("expert_linear", {&args.chosen},
+                [&](cudaStream_t stream) { return launch_route(route, stream); });
+  }
+  params.weight = stored.weight.data;
+  params.w_scale = pointer<float>(stored.scale);
+  params.bias = stored.bias.data;
+  params.x = args.x.data;
+  params.x_scale = pointer<float>(args.x_scale);
+  params.pairs_each = args.x.shape[0] == tokens * chosen ? 1 : static_cast<int32_t>(chosen);
+  params.experts = experts;
+  params.out = weight.out;
+  params.in = weight.in;
+  params.is_fp8 = weight.input == ops::InputForm::kF8Rows;
+  params.is_gated = args.activation.has_value();
+  params.activation = args.activation.value_or(ops::Activation::kSilu);
+  params.most_runs = most_runs(tokens * chosen, experts, params.list.run_pairs);
+  params.list_is_old = is_listed && listed_.is_old;
+  params.y = args.out.data;
+  device_.run("expert_linear", {&args.x, &args.out}, [&](cudaStream_t stream) {
+    return launch_expert_product(params, device_.num_sms, stream);
+  });
+  listed_.is_old = true;
+}
+
+void ExpertOps::combine_experts(const ops::CombineExpertsArgs& args) {
+  CombineExpertsParams params;
+  params.x = args.x.data;
+  params.weights = pointer<float>(args.weights);
+  params.shared = args.shared.data;
+  params.tokens = args.out.shape[0];
+  params.width = args.out.shape[1];
+  params.k = static_cast<int32_t>(args.weights.shape[1]);
+  params.out = args.out.data;
+  device_.run("combine_experts", {&args.x, &args.out},
+              [&](cudaStream_t stream) { return launch_combine_experts(params, stream); });
+}
+
+std::string ExpertOps::hits_text() const {
+  std::array<int64_t, 2 * kHitSizes> hits = {};
+  if (room_.hits == nullptr) return {};
+  if (cudaMemcpy(hits.data(), room_.hits, sizeof(hits), cudaMemcpyDeviceToHost) != cudaSuccess) {
+    return {};
+  }
+  std::string out;
+  for (size_t size = 0; size < kHitSizes; ++size) {
+    const int64_t lists = hits[2 * size];
+    if (lists == 0) continue;
+    out += fmt::format("{}{:.1f} of {} in {} routings of up to {} tokens", out.empty() ? "" : ", ",
+                       static_cast<double>(hits[2 * size + 1]) / static_cast<double>(lists),
+                       room_experts_, lists, int64_t{1} << size);
+  }
+  return out;
+}
+
+}  // namespace rudder::cuda

@@ -1,0 +1,74 @@
+// ExpertOps: mixtures of experts on the device (kernels/experts/). A weight of all experts is one
+// CudaWeight, whose rows are those of one expert behind the other. CudaOps owns the one object, and
+// runs its launches as it does its own.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <string>
+#include <utility>
+
+#include "rudder/cuda/device_memory.h"
+#include "rudder/cuda/kernels/experts/expert_list.h"
+#include "rudder/ops/facets.h"
+
+namespace rudder::cuda {
+
+class ExpertOps final : public ops::ExpertOps {
+ public:
+  using Make = std::function<Result<ops::LinearWeight>(std::span<const ops::LinearPart>)>;
+  using Multiply = std::function<void(const ops::LinearArgs&)>;
+  using Launcher = std::function<cudaError_t(cudaStream_t)>;
+  using Run = std::function<void(const char* op, std::initializer_list<const ops::View*> views,
+                                 const Launcher& launcher)>;
+  struct Device {
+    DeviceMemory& memory;
+    int32_t num_sms = 132;
+    bool batch_invariant = false;  // products take sums in one order for any number of rows
+    Make make;                     // of all parts one weight (Linear::make_weight)
+    Multiply multiply;             // Ops::linear
+    Run run;
+    std::function<void(Error)> fail;  // keeps an error as the device's
+  };
+  explicit ExpertOps(Device device) : device_(std::move(device)) {}
+
+  // kUnsupported, "quantization": weights of few bits; "experts": rows or experts that the kernels
+  // do not take.
+  Result<ops::LinearWeight> make_experts(std::span<const ops::LinearPart> parts,
+                                         int64_t experts) override;
+  void route(const ops::RouteArgs& args) override;
+  void expert_linear(const ops::ExpertLinearArgs& args) override;
+  void combine_experts(const ops::CombineExpertsArgs& args) override;
+
+  // Room for the lists of every step. kUnsupported, "experts": more of them are chosen than the
+  // kernels take.
+  Result<void> prepare(const ops::StepBounds& bounds);
+
+  // How many experts steps have hit, by tokens, for people; waits for the device.
+  std::string hits_text() const;
+
+ private:
+  // What route() wrote last, and its list is of; else a list is made for the product at hand.
+  struct Listed {
+    const void* chosen = nullptr;
+    int64_t tokens = 0;
+    int64_t experts = 0;
+    bool is_old = false;  // an op has run behind route()
+  };
+
+  Result<void> reserve(int64_t pairs, int64_t experts);
+  ExpertList list_of(int64_t tokens, int64_t chosen, int64_t experts) const;
+
+  bool multiplies_as_it_routes(const ops::RouteArgs& args) const;
+
+  const Device device_;
+  ExpertList room_;
+  int64_t room_pairs_ = 0;
+  int64_t room_experts_ = 0;
+  Listed listed_;
+};
+
+}  // namespace rudder::cuda

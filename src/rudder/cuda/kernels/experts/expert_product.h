@@ -1,0 +1,56 @@
+// Products of pairs with the weights of their experts: y[pair, :] = x[row of pair, :] . W_e^T,
+// where e is the pair's expert; with an activation y = act(gate) * up of the two halves of that.
+//
+// What bounds it: up to about 100 pairs an expert, reading W of the experts that are hit once (out
+// * in elements each); above, 2 * pairs * out * in operations of the tensor cores, and what blocks
+// ask L2 for. For Qwen3-30B-A3B (in 2048, out 2 * 768; and back) one expert is 4.7 MB in fp8, 9.4
+// in bf16: 37.7 MB a layer for one token, about 527 for 32 tokens, 604 when all 128 are hit.
+//
+// Grid: a block on each multiprocessor, for tiles of a run of pairs (expert_list.h) by some rows of
+// W in turn; how many tiles there are it reads on the device. The copy engine brings 128 bytes of
+// each row of W at a time, a warp's cp.async those of x, which lie anywhere. Warpgroups multiply 64
+// pairs each, as x . W^T: so a row's sum is taken in the same order in whatever tile it lies. Of
+// fp8 tensor cores add 512 columns at a time, and fp32 what they give (products/ring_product.h).
+//
+// Reference: testing/reference_ops.h, reference_linear.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "rudder/cuda/kernels/experts/expert_list.h"
+#include "rudder/cuda/kernels/experts/expert_shape.h"
+#include "rudder/ops/activation.h"
+
+namespace rudder::cuda {
+
+struct ExpertProductParams {
+  const void* weight = nullptr;    // [experts * out, in] bf16 or e4m3; 16-byte aligned
+  const float* w_scale = nullptr;  // [experts * out] of e4m3
+  const void* bias = nullptr;      // [experts * out] bf16, optional
+  const void* x = nullptr;         // [rows, in] of the weight's type; 16-byte aligned
+  const float* x_scale = nullptr;  // [rows] of e4m3
+  int32_t pairs_each = 1;          // that read a row of x: row r is of pairs from r * pairs_each on
+  int64_t experts = 0;
+  int64_t out = 0;  // of an expert
+  int64_t in = 0;
+  bool is_fp8 = false;
+  bool is_gated = false;  // rows of W are those of gate, then of up; y has half as many columns
+  ops::Activation activation = ops::Activation::kSilu;
+  ExpertList list;
+  int64_t most_runs = 0;  // of the list
+  // The kernel in front of this one has not written the list: W is asked for before it ends.
+  bool list_is_old = false;
+  void* y = nullptr;  // [pairs, out or out / 2] bf16
+};
+
+// Whether rows of so many elements are whole pieces of 16 bytes, which is what it takes.
+constexpr bool expert_product_takes(int64_t in, bool is_fp8) {
+  return in % (is_fp8 ? 16 : 8) == 0;
+}
+
+cudaError_t launch_expert_product(const ExpertProductParams& params, int32_t num_sms,
+                                  cudaStream_t stream);
+
+}  // namespace rudder::cuda
