@@ -431,6 +431,8 @@ INSTANTIATE_TEST_SUITE_P(Streams, DecoderReferenceArchs,
                          ::testing::Values(TinyArch::kTwoStreams, TinyArch::kBlockSums), arch_name);
 INSTANTIATE_TEST_SUITE_P(Experts, DecoderReferenceArchs, ::testing::Values(TinyArch::kExperts),
                          arch_name);
+INSTANTIATE_TEST_SUITE_P(Delta, DecoderReferenceArchs, ::testing::Values(TinyArch::kDelta),
+                         arch_name);
 
 INSTANTIATE_TEST_SUITE_P(Streams, DecoderReferenceStreams,
                          ::testing::Values(TinyArch::kTwoStreams, TinyArch::kBlockSums), arch_name);

@@ -57,6 +57,7 @@ std::vector<testing::TinyArch> all_archs() {
   all.push_back(testing::TinyArch::kTwoStreams);
   all.push_back(testing::TinyArch::kBlockSums);
   all.push_back(testing::TinyArch::kExperts);
+  all.push_back(testing::TinyArch::kDelta);
   return all;
 }
 

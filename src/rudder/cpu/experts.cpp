@@ -189,6 +189,12 @@ void Experts::combine_experts(const ops::CombineExpertsArgs& args) {
       const float* const x = args.x.as<float>() + (t * k + j) * hidden;
       for (int64_t i = 0; i < hidden; ++i) out[i] += weight * x[i];
     }
+    if (args.shared.empty()) continue;
+    const float* const shared = args.shared.as<float>() + t * hidden;
+    const float share = args.shared_gate.empty()
+                            ? 1.0f
+                            : 1.0f / (1.0f + std::exp(-args.shared_gate.as<float>()[t]));
+    for (int64_t i = 0; i < hidden; ++i) out[i] += share * shared[i];
   }
 }
 

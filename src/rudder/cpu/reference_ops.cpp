@@ -10,6 +10,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/cpu/adapter_adder.h"
+#include "rudder/cpu/recurrences.h"
 #include "rudder/cpu/attention_patterns.h"
 #include "rudder/cpu/device_memory.h"
 #include "rudder/cpu/double_sums.h"
@@ -82,6 +83,8 @@ class ReferenceOps final : public HostOps {
   }
 
   ops::AdapterOps* adapter_ops() override { return &adapter_adder_; }
+  ops::StateOps* state_ops() override { return &recurrences_; }
+  ops::GateOps* gate_ops() override { return &recurrences_; }
   Result<LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
     LinearWeight linear;
     linear.in = parts.front().in();
@@ -243,6 +246,7 @@ class ReferenceOps final : public HostOps {
 
   std::atomic<uint64_t> num_rows_ = 0;  // multiplied
   AdapterAdder adapter_adder_{nullptr};
+  Recurrences recurrences_{nullptr};
 };
 
 }  // namespace

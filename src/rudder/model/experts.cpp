@@ -41,13 +41,63 @@ void list_tensors(const Experts& mlp, int64_t hidden, const Experts::Names& name
                   target_in(weights, &Weights::gate_up));
   out.add_experts({down.begin(), down.end()}, hidden, width, mlp.count,
                   target_in(weights, &Weights::down));
+  if (mlp.shared_width == 0) return;
+  const Extent shared{mlp.shared_width, ops::equal_share(mlp.shared_width, out.rank)};
+  out.add_linear(names.shared_gate_up, {shared, shared}, hidden, false,
+                 target_in(weights, &Weights::shared_gate_up));
+  out.add_linear({names.shared_down}, {hidden}, shared, false,
+                 target_in(weights, &Weights::shared_down));
+  if (!mlp.shared_gate) return;
+  out.add_linear({names.shared_gate}, {1}, hidden, false,
+                 target_in(weights, &Weights::shared_gate));
 }
 
-std::array<int64_t, 6> scratch_widths(const Experts& mlp) {
+std::array<int64_t, 10> scratch_widths(const Experts& mlp) {
   const int64_t k = mlp.chosen;
-  return {mlp.count,         four_byte_width(k), four_byte_width(k),
-          2 * k * mlp.width, k * mlp.width,      k * mlp.hidden};
+  const int64_t shared = mlp.shared_width;
+  return {mlp.count,
+          four_byte_width(k),
+          four_byte_width(k),
+          2 * k * mlp.width,
+          k * mlp.width,
+          k * mlp.hidden,
+          2 * shared,
+          shared,
+          shared == 0 ? 0 : mlp.hidden,
+          mlp.shared_gate ? 1 : 0};
 }
+
+namespace {
+
+// Of the expert that every token has; empty without one.
+struct Shared {
+  ops::View out;
+  ops::View gate;
+};
+
+// Behind the last product that takes `in` as it is: it may quantise it anew.
+Shared run_shared(const Experts& mlp, const Experts::Weights& weights, const Operand& in,
+                  const LayerStep& step, const Scratch<10>& scratch) {
+  if (mlp.shared_width == 0) return {};
+  const Products& products = step.products;
+  Shared out;
+  const ops::View gate_up =
+      products.project(weights.shared_gate_up,
+                       products.as_taken(weights.shared_gate_up, in, scratch[8]), scratch[6]);
+  if (mlp.shared_gate) {
+    out.gate = products.project(
+        weights.shared_gate, products.as_taken(weights.shared_gate, in, scratch[8]), scratch[9]);
+  }
+  const ops::View activated = shaped(scratch[7], in.rows(), weights.shared_down.in);
+  step.ops.gated_act(
+      {.x = gate_up, .activation = mlp.activation, .out = activated, .out_scale = {}, .taps = {}});
+  out.out = products.project(weights.shared_down,
+                             products.operand_of(weights.shared_down, activated, scratch[6]),
+                             scratch[8]);
+  return out;
+}
+
+}  // namespace
 
 ops::View feed_forward(const Experts& mlp, const Experts::Weights& weights, const Operand& in,
                        const ops::Taps& /*taps*/, const LayerStep& step, const ops::View& out) {
@@ -82,7 +132,12 @@ ops::View feed_forward(const Experts& mlp, const Experts::Weights& weights, cons
   const ops::View made = shaped(scratch[5], pairs, weights.down.out);
   ops.expert_linear({.x = activated, .chosen = chosen, .weight = &weights.down, .out = made});
   const ops::View sum = shaped(out, tokens, weights.down.out);
-  ops.combine_experts({.x = made, .weights = shares, .out = sum});
+  const Shared shared = run_shared(mlp, weights, in, step, scratch);
+  ops.combine_experts({.x = made,
+                       .weights = shares,
+                       .shared = shared.out,
+                       .shared_gate = shared.gate,
+                       .out = sum});
   return sum;
 }
 

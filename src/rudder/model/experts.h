@@ -35,6 +35,8 @@ struct Experts {
   int32_t width = 0;   // of an expert
   ops::Activation activation = ops::Activation::kSilu;
   Router router;
+  int32_t shared_width = 0;  // of an expert that every token has beside its own; 0: there is none
+  bool shared_gate = false;  // which is weighted by a number of the token, behind a sigmoid
 
   // Of its tensors in a checkpoint, behind the layer's prefix; those of an expert e behind
   // "<experts>.<e>." as well.
@@ -45,6 +47,10 @@ struct Experts {
     std::string_view gate = "gate_proj";
     std::string_view up = "up_proj";
     std::string_view down = "down_proj";
+    std::vector<std::string_view> shared_gate_up = {"mlp.shared_expert.gate_proj",
+                                                    "mlp.shared_expert.up_proj"};
+    std::string_view shared_down = "mlp.shared_expert.down_proj";
+    std::string_view shared_gate = "mlp.shared_expert_gate";
   };
 
   struct Weights {
@@ -52,6 +58,9 @@ struct Experts {
     ops::View correction;       // [count] f32
     ops::LinearWeight gate_up;  // of ExpertOps::make_experts: gate, up stacked
     ops::LinearWeight down;     // likewise
+    ops::LinearWeight shared_gate_up;
+    ops::LinearWeight shared_down;
+    ops::LinearWeight shared_gate;
 
     const ops::LinearWeight& input() const { return gate_up; }
   };
@@ -61,8 +70,9 @@ void list_tensors(const Experts& mlp, int64_t hidden, const Experts::Names& name
                   Experts::Weights* weights, LayerTensors& out);
 
 // Of feed_forward(), in elements a token: the router's logits; what it chose, and the weights; gate
-// and up of the chosen experts, activated, and their outputs.
-std::array<int64_t, 6> scratch_widths(const Experts& mlp);
+// and up of the chosen experts, activated, and their outputs; and of the shared expert: gate and
+// up, activated, its output, its gate.
+std::array<int64_t, 10> scratch_widths(const Experts& mlp);
 
 // The router reads its input in act.
 inline bool reads_act(const Experts& /*mlp*/) {

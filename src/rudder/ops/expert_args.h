@@ -41,11 +41,14 @@ struct ExpertLinearArgs {
   View out;                              // [T * k, out] act
 };
 
-// out_t = sum over j of weights[t, j] * x_(t * k + j), in the order of j.
+// out_t = sum over j of weights[t, j] * x_(t * k + j), in the order of j; then, where there is one,
+// plus what the shared expert made, times sigmoid(shared_gate_t) where there is a gate.
 struct CombineExpertsArgs {
-  View x;        // [T * k, hidden] act
-  View weights;  // [T, k] f32
-  View out;      // [T, hidden] act
+  View x;                 // [T * k, hidden] act
+  View weights;           // [T, k] f32
+  View shared = {};       // [T, hidden] act
+  View shared_gate = {};  // [T, 1] act
+  View out;               // [T, hidden] act
 };
 
 }  // namespace rudder::ops

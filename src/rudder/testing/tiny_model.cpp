@@ -49,6 +49,13 @@ class WeightMaker {
     return upload_share(normal(count.stored, deviation), count);
   }
 
+  Result<View> filters(const model::FilterTensor& filter) {
+    const std::vector<float> values =
+        filter.share_of(normal(filter.stored().numel(), 1 / std::sqrt(double(filter.length))));
+    const auto count = static_cast<int64_t>(values.size());
+    return upload_share(values, {count});
+  }
+
   // `table`, where it is given, gets the whole weight as an embedding table.
   Result<ops::LinearWeight> linear(const model::LinearModule& module, double gain,
                                    View* table = nullptr) {
@@ -56,17 +63,16 @@ class WeightMaker {
     std::vector<std::vector<float>> memory;
     std::vector<std::vector<std::byte>> cuts;
     std::vector<ops::LinearPart> parts;
+    std::vector<ops::LinearPart> stored;  // by part
     for (size_t i = 0; i < module.parts.size(); ++i) {
       const int64_t out = module.parts[i].stored_rows();
       if (const size_t first = module.first_of(i); first != i) {
-        RUDDER_CHECK(module.parts.size() == parts.size() + 1 && !module.bias);
-        memory.push_back(memory[first]);
-        const ops::LinearPart part = ops::wide_part({memory.back().data(), DType::kF32, {out, in}});
-        RUDDER_TRY_VOID(model::cut_part(part, module, i, cuts, parts));
+        RUDDER_TRY_VOID(model::cut_part(stored.emplace_back(stored[first]), module, i, cuts, parts));
         continue;
       }
       memory.push_back(normal(out * in, gain / std::sqrt(static_cast<double>(in))));
-      ops::LinearPart part = ops::wide_part({memory.back().data(), DType::kF32, {out, in}});
+      ops::LinearPart& part =
+          stored.emplace_back(ops::wide_part({memory.back().data(), DType::kF32, {out, in}}));
       if (module.bias) {
         memory.push_back(normal(out, 0.3));
         part.bias = {memory.back().data(), DType::kF32, {out}};
@@ -140,6 +146,9 @@ Result<model::LayerWeights> random_layer(const model::ModelSpec& spec, size_t in
                                    ? maker.vector(vector.count)
                                    : maker.gains(vector.count));
   }
+  for (const model::FilterTensor& filter : tensors.filters) {
+    RUDDER_TRY(*filter.target, maker.filters(filter));
+  }
   for (const model::NumberTensor& number : tensors.numbers) *number.target = maker.gain();
   for (const model::LinearModule& linear : tensors.linears) {
     // The product that scores come from is larger: they tell keys apart.
@@ -175,6 +184,8 @@ std::string_view tiny_arch_name(TinyArch arch) {
       return "BlockSums";
     case TinyArch::kExperts:
       return "Experts";
+    case TinyArch::kDelta:
+      return "Delta";
   }
   return "";
 }
@@ -205,7 +216,10 @@ void widen_all_but_the_first(model::ModelSpec& spec) {
 void add_experts(model::ModelSpec& spec) {
   const model::Router router{.renormalises = true};
   model::Experts experts{.hidden = 64, .count = 8, .chosen = 3, .width = 32, .router = router};
+  experts.shared_width = 24;
   spec.layers.front().mlp = experts;
+  experts.shared_width = 40;
+  experts.shared_gate = true;
   experts.router = {ops::RouterKind::kSigmoid, true, 1.75f, 4, 2, true};
   spec.layers.back().mlp = experts;
 }
@@ -221,6 +235,13 @@ void change_layers(TinyArch arch, const model::Attention& attention, model::Mode
     const model::CustomMixer toy{make_decayed_sum(attention.num_heads, attention.head_dim)};
     spec.layers.front().mixer = toy;
     spec.layers.back().mixer = toy;
+  }
+  if (arch == TinyArch::kDelta) {
+    spec.ropes[0].rotary_dim = attention.head_dim / 4;
+    const model::GatedDelta delta{
+        .key_heads = 4, .value_heads = 8, .key_dim = 12, .value_dim = 8, .conv_length = 4};
+    spec.layers.front().mixer = delta;
+    spec.layers.back().mixer = delta;
   }
   if (arch == TinyArch::kTwoStreams) spec.layers[0].has_scale = true;
   if (arch == TinyArch::kExperts) add_experts(spec);
@@ -304,6 +325,10 @@ model::ModelSpec tiny_spec(TinyArch arch) {
       break;
     case TinyArch::kRecurrent:
     case TinyArch::kExperts:
+      break;
+    case TinyArch::kDelta:
+      attention.qk_norm = model::QkNorm::kPerHead;
+      attention.out_gate = true;
       break;
     case TinyArch::kTwoStreams:
       norms.post = true;

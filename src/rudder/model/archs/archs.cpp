@@ -18,7 +18,10 @@ std::span<const Architecture> architectures() {
                                     gemma4(),         gemma4_multimodal(),
                                     gemma4_unified(), olmo2(),
                                     asynct(),         mixtral(),
-                                    qwen3_moe(),      olmoe()};
+                                    qwen3_moe(),      olmoe(),
+                                    qwen3_next(),     qwen3_5(),
+                                    qwen3_5_moe(),    qwen3_5_multimodal(),
+                                    qwen3_5_moe_multimodal()};
   return kTable;
 }
 

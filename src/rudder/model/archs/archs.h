@@ -91,5 +91,10 @@ Architecture asynct();
 Architecture mixtral();
 Architecture qwen3_moe();
 Architecture olmoe();
+Architecture qwen3_next();
+Architecture qwen3_5();
+Architecture qwen3_5_moe();
+Architecture qwen3_5_multimodal();
+Architecture qwen3_5_moe_multimodal();
 
 }  // namespace rudder::model
