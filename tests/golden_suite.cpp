@@ -97,12 +97,10 @@ class Model {
     std::vector<model::LayerState> states;
     for (const model::LayerSpec& layer : spec_.layers) {
       if (!model::keeps_states(spec_)) break;
-      const int64_t bytes = model::state_bytes(layer).state;
-      states.emplace_back();
-      if (bytes == 0) continue;
-      auto pool = device_.ops().allocate(tensor::DType::kU8, {kNumSeqs, (bytes + 63) / 64 * 64});
+      const int64_t bytes = (model::state_bytes(layer).state + 63) / 64 * 64;
+      auto pool = device_.ops().allocate(tensor::DType::kU8, {kNumSeqs, bytes});
       check(pool);
-      states.back().pool = *pool;
+      states.push_back({.pool = *pool, .begin = 0, .kept = {}});
     }
     auto decoder = model::Decoder::make(
         spec_, weights_, kv_, device_.ops(),
@@ -116,9 +114,9 @@ class Model {
   const model::Weights& weights() const { return weights_; }
   int64_t planned_bytes() const { return planned_bytes_; }
   bool multiplies_fp8() const {
-    const auto& output = std::visit(
-        [](const auto& mixer) -> const ops::LinearWeight& { return mixer.output(); },
-        weights_.layers[0].mixer);
+    const auto& output =
+        std::visit([](const auto& mixer) -> const ops::LinearWeight& { return mixer.output(); },
+                   weights_.layers[0].mixer);
     return output.input == ops::InputForm::kF8Rows;
   }
 
@@ -168,19 +166,18 @@ class Model {
     }
     tensor::View block_table = device_.put(table);
     block_table.shape = {static_cast<int64_t>(pieces.size()), max_blocks_};
-    const ops::View logits = decoder_->forward({.ids = device_.put(ids),
-                                                .positions = device_.put(positions),
-                                                .kv_slot = device_.put(slots),
-                                                .attention = {.q_begin = device_.put(q_begin),
-                                                              .kv_len = device_.put(kv_len),
-                                                              .table_row = device_.put(table_row),
-                                                              .block_table = block_table,
-                                                              .max_q_len = kMaxTokens,
-                                                              .max_kv_len = max_len_},
-                                                .logits_rows = device_.put(rows),
-                                                .states = {device_.put(states),
-                                                           device_.put(std::vector<int32_t>(
-                                                               states.size()))}});
+    const ops::View logits = decoder_->forward(
+        {.ids = device_.put(ids),
+         .positions = device_.put(positions),
+         .kv_slot = device_.put(slots),
+         .attention = {.q_begin = device_.put(q_begin),
+                       .kv_len = device_.put(kv_len),
+                       .table_row = device_.put(table_row),
+                       .block_table = block_table,
+                       .max_q_len = kMaxTokens,
+                       .max_kv_len = max_len_},
+         .logits_rows = device_.put(rows),
+         .states = {device_.put(states), device_.put(std::vector<int32_t>(states.size()))}});
     return device_.values<float>(logits);
   }
 
@@ -397,7 +394,7 @@ std::vector<std::string> checkpoint_names() {
 
 std::string test_name(const std::string& checkpoint, const std::string& backend) {
   std::string name = checkpoint + "_" + backend;
-  std::replace(name.begin(), name.end(), '-', '_');
+  for (const char c : {'-', '.'}) std::replace(name.begin(), name.end(), c, '_');
   return name;
 }
 

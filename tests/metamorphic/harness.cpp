@@ -53,11 +53,8 @@ std::vector<size_t> all_backends() {
 std::vector<testing::TinyArch> all_archs() {
   std::vector<testing::TinyArch> all(std::begin(testing::kTinyArchs),
                                      std::end(testing::kTinyArchs));
-  all.push_back(testing::TinyArch::kRecurrent);
-  all.push_back(testing::TinyArch::kTwoStreams);
-  all.push_back(testing::TinyArch::kBlockSums);
-  all.push_back(testing::TinyArch::kExperts);
-  all.push_back(testing::TinyArch::kDelta);
+  using enum testing::TinyArch;
+  all.insert(all.end(), {kRecurrent, kTwoStreams, kBlockSums, kExperts, kDelta});
   return all;
 }
 

@@ -22,6 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import asynct  # noqa: F401: registers a family that transformers does not have
 import language
 from cases import BATCH, CASES, EVERY_NORM, LEARNING_RATE, NUM_GREEDY, STEPS, digest
+from hybrid_cases import HYBRIDS
 
 MIN_GAP = 0.5  # smallest top1-top2 gap of a row: below it rounding may flip the token
 MIN_EFFECT = 1e-2  # smallest change of a logit that an ablation must show
@@ -258,7 +259,7 @@ def main():
     out = pathlib.Path(sys.argv[1])
     wanted = set(sys.argv[2:])
     failed = []
-    for case in CASES:
+    for case in CASES + HYBRIDS:
         if wanted and case.name not in wanted:
             continue
         try:

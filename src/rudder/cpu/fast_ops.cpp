@@ -9,7 +9,6 @@
 #include "rudder/base/check.h"
 #include "rudder/base/thread_pool.h"
 #include "rudder/cpu/adapter_adder.h"
-#include "rudder/cpu/recurrences.h"
 #include "rudder/cpu/attention_patterns.h"
 #include "rudder/cpu/device_memory.h"
 #include "rudder/cpu/encode.h"
@@ -20,6 +19,7 @@
 #include "rudder/cpu/panel_attention.h"
 #include "rudder/cpu/plain_attention.h"
 #include "rudder/cpu/read_features.h"
+#include "rudder/cpu/recurrences.h"
 #include "rudder/cpu/sample.h"
 #include "rudder/cpu/tap_program.h"
 
@@ -57,7 +57,6 @@ class FastOps final : public HostOps, public ops::ReaderOps {
   ops::ReaderOps* reader_ops() override { return this; }
   ops::AdapterOps* adapter_ops() override { return &adapter_adder_; }
   ops::StateOps* state_ops() override { return &recurrences_; }
-  ops::GateOps* gate_ops() override { return &recurrences_; }
   int64_t reader_bytes() const override { return 0; }
   std::unique_ptr<ops::Ops> make_reader() const override {
     return std::make_unique<FastOps>(isa_, dtype_, 1, nullptr);

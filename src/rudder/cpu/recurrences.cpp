@@ -22,12 +22,12 @@ constexpr float kLengthEps = 1e-6f;
 struct SequencePart {
   int64_t begin = 0;  // tokens of the step
   int64_t end = 0;
-  int32_t* num_tokens = nullptr;   // that the state is of; null: padding
+  int32_t* num_tokens = nullptr;  // that the state is of; null: padding
   float* state = nullptr;
-  float* kept = nullptr;           // rows, `kept_stride` floats apart
+  float* kept = nullptr;  // rows, `kept_stride` floats apart
   int64_t kept_stride = 0;
-  int64_t accepted = 0;            // kept rows that the state is moved over first
-  int32_t position = 0;            // of its first token
+  int64_t accepted = 0;  // kept rows that the state is moved over first
+  int32_t position = 0;  // of its first token
   bool has_drafts = false;
 
   int64_t count() const { return end - begin; }
@@ -119,9 +119,8 @@ class ConvolvedBlock {
       for (int64_t i = 0; i < past_; ++i) std::copy_n(stored(i), width_, row(i));
     }
     if (part_.accepted > 0) {
-      move_window(part_.accepted, [&](int64_t i) {
-        return i < 0 ? row(past_ + i) : part_.kept_row(i) + first_;
-      });
+      move_window(part_.accepted,
+                  [&](int64_t i) { return i < 0 ? row(past_ + i) : part_.kept_row(i) + first_; });
     }
     store();
   }
@@ -152,8 +151,7 @@ class ConvolvedBlock {
         sums[static_cast<size_t>(c)] += weight[c * args_.length + j] * in[c];
       }
     }
-    float* const out =
-        args_.out.as<float>() + (part_.begin + t) * args_.channels() + first_;
+    float* const out = args_.out.as<float>() + (part_.begin + t) * args_.channels() + first_;
     for (int64_t c = 0; c < width_; ++c) {
       const float y = sums[static_cast<size_t>(c)];
       out[c] = args_.silu ? y * sigmoid(y) : y;
@@ -200,20 +198,22 @@ class RecurredHead {
     const auto size = static_cast<size_t>(keys_ * values_);
     if (part_.num_tokens == nullptr) {
       own.assign(size, 0.0f);
-      return walk(part_.count(), own.data(), [&](int64_t t) { return live_row(t); }, true);
+      return walk(
+          part_.count(), own.data(), [&](int64_t t) { return live_row(t); }, true);
     }
     float* const state = part_.state + head_ * keys_ * values_;
     if (part_.position == 0) std::fill_n(state, size, 0.0f);
-    walk(part_.accepted, state, [&](int64_t i) { return kept_row(i); }, false);
+    walk(
+        part_.accepted, state, [&](int64_t i) { return kept_row(i); }, false);
     if (part_.has_drafts) own.assign(state, state + size);
-    walk(part_.count(), part_.has_drafts ? own.data() : state,
-         [&](int64_t t) { return live_row(t); }, true);
+    walk(
+        part_.count(), part_.has_drafts ? own.data() : state,
+        [&](int64_t t) { return live_row(t); }, true);
   }
 
  private:
   RecurRow live_row(int64_t t) const {
-    const float* const qkv =
-        args_.qkv.as<const float>() + (part_.begin + t) * args_.qkv.shape[1];
+    const float* const qkv = args_.qkv.as<const float>() + (part_.begin + t) * args_.qkv.shape[1];
     const float* const gates =
         args_.gates.as<const float>() + (part_.begin + t) * args_.gates.shape[1];
     return {qkv + args_.q_begin, qkv + args_.k_begin, qkv + args_.v_begin, gates + args_.a_begin,
@@ -259,7 +259,7 @@ class RecurredHead {
     float* const k = factors_.data() + i * keys_;
     std::copy_n(row.q + key_head_ * keys_, keys_, q);
     std::copy_n(row.k + key_head_ * keys_, keys_, k);
-    if (args_.normalises) {
+    if (args_.rule == ops::RecurRule::kDelta) {
       make_unit(q, 1.0f / std::sqrt(static_cast<float>(keys_)));
       make_unit(k, 1.0f);
     }
@@ -297,7 +297,7 @@ class RecurredHead {
     for (int64_t c = 0; c < keys_; ++c) {
       float* const row = state + c * values_;
       for (int64_t j = 0; j < width; ++j) row[j] *= decay[c];
-      if (!args_.corrects) continue;
+      if (args_.rule == ops::RecurRule::kSum) continue;
       for (int64_t j = 0; j < width; ++j) delta[static_cast<size_t>(j)] += k[c] * row[j];
     }
     for (int64_t j = 0; j < width; ++j) {
@@ -361,10 +361,9 @@ float gate_factor(ops::GateFunction function, float gate) {
 }
 
 void gate_row(const ops::GateRowsArgs& args, int64_t t) {
-  const int64_t width = args.x.shape[1];
-  const float* const x = args.x.as<const float>() + t * width;
-  const float* const gate =
-      args.gate.as<const float>() + t * args.gate.shape[1] + args.gate_begin;
+  const int64_t width = args.out.shape[1];
+  const float* const x = args.x.as<const float>() + t * args.x.shape[1];
+  const float* const gate = args.gate.as<const float>() + t * args.gate.shape[1] + args.gate_begin;
   float* const out = args.out.as<float>() + t * width;
   for (int64_t i = 0; i < width && args.gates_first; ++i) {
     out[i] = x[i] * gate_factor(args.function, gate[i]);
@@ -423,9 +422,9 @@ void Recurrences::recur(const ops::RecurArgs& args) {
 }
 
 void Recurrences::gate_rows(const ops::GateRowsArgs& args) {
-  RUDDER_CHECK(args.x.dtype == DType::kF32 && args.out.shape == args.x.shape &&
-               args.gate.shape[1] >= args.gate_begin + args.x.shape[1] &&
-               (args.norm.empty() || args.x.shape[1] % args.run == 0));
+  RUDDER_CHECK(args.x.dtype == DType::kF32 && args.x.shape[1] >= args.out.shape[1] &&
+               args.gate.shape[1] >= args.gate_begin + args.out.shape[1] &&
+               (args.norm.empty() || args.out.shape[1] % args.run == 0));
   for_each(pool_, args.x.shape[0], [&](int64_t t) { gate_row(args, t); });
 }
 

@@ -9,7 +9,7 @@
 
 namespace rudder::cpu {
 
-class Recurrences final : public ops::StateOps, public ops::GateOps {
+class Recurrences final : public ops::StateOps {
  public:
   // null: the caller's thread does all. It outlives the object.
   explicit Recurrences(ThreadPool* pool) : pool_(pool) {}

@@ -10,7 +10,6 @@
 
 #include "rudder/base/check.h"
 #include "rudder/cpu/adapter_adder.h"
-#include "rudder/cpu/recurrences.h"
 #include "rudder/cpu/attention_patterns.h"
 #include "rudder/cpu/device_memory.h"
 #include "rudder/cpu/double_sums.h"
@@ -19,6 +18,7 @@
 #include "rudder/cpu/keep_paths.h"
 #include "rudder/cpu/plain_attention.h"
 #include "rudder/cpu/read_features.h"
+#include "rudder/cpu/recurrences.h"
 #include "rudder/cpu/sample.h"
 #include "rudder/cpu/tap_program.h"
 #include "rudder/ops/stored_row.h"
@@ -84,7 +84,6 @@ class ReferenceOps final : public HostOps {
 
   ops::AdapterOps* adapter_ops() override { return &adapter_adder_; }
   ops::StateOps* state_ops() override { return &recurrences_; }
-  ops::GateOps* gate_ops() override { return &recurrences_; }
   Result<LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
     LinearWeight linear;
     linear.in = parts.front().in();

@@ -121,9 +121,8 @@ Mixed mix(const Attention& attention, const Attention::Weights& weights, const O
   ops::KvLayer written = kv;
   if (!attention.own_kv) written.num_kv_heads = 0;
   const View qkv = step.products.project(weights.qkv, in, scratch[0]);
-  const View gate = attention.out_gate
-                        ? step.products.project(weights.out_gate, in, scratch[3])
-                        : View{};
+  const View gate =
+      attention.out_gate ? step.products.project(weights.out_gate, in, scratch[3]) : View{};
   const View q = shaped(scratch[1], in.rows(), attention.q_width());
   step.ops.qkv_prep(
       {.qkv = qkv,
@@ -159,7 +158,7 @@ Mixed mix(const Attention& attention, const Attention::Weights& weights, const O
   capture_patterns(args, step);
   step.ops.attention(args);
   if (attention.out_gate) {
-    step.ops.gate_ops()->gate_rows(
+    step.ops.state_ops()->gate_rows(
         {.x = out, .gate = gate, .function = ops::GateFunction::kSigmoid, .out = out});
   }
   return {.out = out, .buffer = scratch[2], .free = scratch[1]};

@@ -51,10 +51,10 @@ struct Attention {
   bool qkv_bias = false;
   bool out_bias = false;
   bool out_gate = false;  // what is read is multiplied by sigmoid(a projection of the input)
-  bool v_norm = false;  // RMS norm of each v head, without weights
-  bool v_is_k = false;  // one projection makes both: values are keys before their norm and rope
-  bool own_kv = true;   // false: it reads another layer's keys and values, and makes queries alone
-  int32_t rope = 0;     // index into ModelSpec.ropes, or kNoRope
+  bool v_norm = false;    // RMS norm of each v head, without weights
+  bool v_is_k = false;    // one projection makes both: values are keys before their norm and rope
+  bool own_kv = true;  // false: it reads another layer's keys and values, and makes queries alone
+  int32_t rope = 0;    // index into ModelSpec.ropes, or kNoRope
 
   int64_t q_width() const { return int64_t{num_heads} * head_dim; }
   int64_t kv_width() const { return int64_t{num_kv_heads} * head_dim; }

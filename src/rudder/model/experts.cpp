@@ -85,15 +85,15 @@ Shared run_shared(const Experts& mlp, const Experts::Weights& weights, const Ope
       products.project(weights.shared_gate_up,
                        products.as_taken(weights.shared_gate_up, in, scratch[8]), scratch[6]);
   if (mlp.shared_gate) {
-    out.gate = products.project(
-        weights.shared_gate, products.as_taken(weights.shared_gate, in, scratch[8]), scratch[9]);
+    out.gate = products.project(weights.shared_gate,
+                                products.as_taken(weights.shared_gate, in, scratch[8]), scratch[9]);
   }
   const ops::View activated = shaped(scratch[7], in.rows(), weights.shared_down.in);
   step.ops.gated_act(
       {.x = gate_up, .activation = mlp.activation, .out = activated, .out_scale = {}, .taps = {}});
-  out.out = products.project(weights.shared_down,
-                             products.operand_of(weights.shared_down, activated, scratch[6]),
-                             scratch[8]);
+  out.out =
+      products.project(weights.shared_down,
+                       products.operand_of(weights.shared_down, activated, scratch[6]), scratch[8]);
   return out;
 }
 
@@ -133,11 +133,8 @@ ops::View feed_forward(const Experts& mlp, const Experts::Weights& weights, cons
   ops.expert_linear({.x = activated, .chosen = chosen, .weight = &weights.down, .out = made});
   const ops::View sum = shaped(out, tokens, weights.down.out);
   const Shared shared = run_shared(mlp, weights, in, step, scratch);
-  ops.combine_experts({.x = made,
-                       .weights = shares,
-                       .shared = shared.out,
-                       .shared_gate = shared.gate,
-                       .out = sum});
+  ops.combine_experts(
+      {.x = made, .weights = shares, .shared = shared.out, .shared_gate = shared.gate, .out = sum});
   return sum;
 }
 

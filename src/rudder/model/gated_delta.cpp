@@ -62,13 +62,12 @@ void list_tensors(const GatedDelta& mixer, int64_t hidden, const GatedDelta::Nam
   const int64_t each = mixer.value_heads / mixer.key_heads;
   const int64_t run = each * mixer.value_dim;
   if (names.in.size() == 1) {
-    out.add_parts(
-        parts_by_head(names.in[0], heads.keys, {mixer.key_dim, mixer.key_dim, run, run}), hidden,
-        target_in(weights, &Weights::in));
-  } else {
-    out.add_parts({{std::string(names.in[0]), {keys, keys, values}},
-                   {std::string(names.in[1]), {values}}},
+    out.add_parts(parts_by_head(names.in[0], heads.keys, {mixer.key_dim, mixer.key_dim, run, run}),
                   hidden, target_in(weights, &Weights::in));
+  } else {
+    out.add_parts(
+        {{std::string(names.in[0]), {keys, keys, values}}, {std::string(names.in[1]), {values}}},
+        hidden, target_in(weights, &Weights::in));
   }
   if (names.gates.size() == 1) {
     out.add_parts(parts_by_head(names.gates[0], heads.keys, {each, each}), hidden,
@@ -136,13 +135,13 @@ Mixed mix(const GatedDelta& mixer, const GatedDelta::Weights& weights, const Ope
              .a_log = weights.a_log,
              .step_bias = weights.step_bias,
              .out = out});
-  step.ops.gate_ops()->gate_rows({.x = out,
-                                  .gate = inputs,
-                                  .gate_begin = mixer.conv_width(),
-                                  .function = ops::GateFunction::kSilu,
-                                  .norm = weights.norm,
-                                  .run = mixer.value_dim,
-                                  .out = out});
+  step.ops.state_ops()->gate_rows({.x = out,
+                                   .gate = inputs,
+                                   .gate_begin = mixer.conv_width(),
+                                   .function = ops::GateFunction::kSilu,
+                                   .norm = weights.norm,
+                                   .run = mixer.value_dim,
+                                   .out = out});
   return {.out = out, .buffer = scratch[3], .free = scratch[0]};
 }
 

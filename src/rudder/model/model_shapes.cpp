@@ -33,6 +33,10 @@ constexpr std::string_view kQwen3Moe = "Qwen3MoeForCausalLM";
 constexpr std::string_view kMixtral = "MixtralForCausalLM";
 constexpr std::string_view kOlmoe = "OlmoeForCausalLM";
 
+constexpr std::string_view kHybridNext = "Qwen3NextForCausalLM";
+constexpr std::string_view kHybrid = "Qwen3_5ForCausalLM";
+constexpr std::string_view kHybridMoe = "Qwen3_5MoeForCausalLM";
+
 constexpr std::string_view kSilu = R"("hidden_act": "silu")";
 constexpr std::string_view kLlama31 =
     R"("hidden_act": "silu", "rope_scaling": {"rope_type": "llama3", "factor": 8.0,
@@ -76,6 +80,19 @@ constexpr std::string_view kMixtralExperts =
 constexpr std::string_view kOlmoeExperts =
     R"("hidden_act": "silu", "num_experts": 64, "num_experts_per_tok": 8,
     "norm_topk_prob": false)";
+constexpr std::string_view kNextExperts =
+    R"("hidden_act": "silu", "partial_rotary_factor": 0.25, "full_attention_interval": 4,
+    "linear_num_key_heads": 16, "linear_num_value_heads": 32, "num_experts": 512,
+    "num_experts_per_tok": 10, "moe_intermediate_size": 512, "norm_topk_prob": true,
+    "shared_expert_intermediate_size": 512, "decoder_sparse_step": 1)";
+constexpr std::string_view k35Experts =
+    R"("hidden_act": "silu", "partial_rotary_factor": 0.25, "full_attention_interval": 4,
+    "linear_num_key_heads": 16, "linear_num_value_heads": 32, "num_experts": 256,
+    "num_experts_per_tok": 8, "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512)";
+constexpr std::string_view k35Dense =
+    R"("hidden_act": "silu", "partial_rotary_factor": 0.25, "full_attention_interval": 4,
+    "linear_num_key_heads": 16, "linear_num_value_heads": 48)";
 constexpr std::string_view kGates =
     R"("hidden_act": "relu", "fir_k": 3, "fir_relu_pre": true, "fir_clip": [0.0, 1.0])";
 
@@ -121,6 +138,9 @@ constexpr ModelShape kShapes[] = {
     {"qwen3-30b-a3b", kQwen3Moe, 2048, 6144, 48, 32, 4, 128, 151936, 40960, 1e6, 1e-6, false, kQwen3Experts},
     {"mixtral-8x7b", kMixtral, 4096, 14336, 32, 32, 8, 128, 32000, 32768, 1e6, 1e-5, false, kMixtralExperts},
     {"olmoe-1b-7b", kOlmoe, 2048, 1024, 16, 16, 16, 128, 50304, 4096, 1e4, 1e-5, false, kOlmoeExperts},
+    {"qwen3-next-80b-a3b", kHybridNext, 2048, 5120, 48, 16, 2, 256, 151936, 262144, 1e7, 1e-6, false, kNextExperts},
+    {"qwen3.5-35b-a3b", kHybridMoe, 2048, 512, 40, 16, 2, 256, 248320, 262144, 1e7, 1e-6, false, k35Experts},
+    {"qwen3.6-27b", kHybrid, 5120, 17408, 64, 24, 4, 256, 248320, 262144, 1e7, 1e-6, false, k35Dense},
     {"olmo-2-13b", kOlmo2, 5120, 13824, 40, 40, 40, 128, 100352, 4096, 5e5, 1e-6, false, kSilu},
 };
 // clang-format on

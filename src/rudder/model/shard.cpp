@@ -35,6 +35,12 @@ Result<void> shard_layer(LayerSpec& layer, size_t index, ops::Rank rank) {
     delta->key_heads /= rank.count;
     delta->value_heads /= rank.count;
   }
+  if (ShortConv* const conv = std::get_if<ShortConv>(&layer.mixer)) {
+    if (conv->width % rank.count != 0) {
+      return indivisible(fmt::format("the {} channels of layer {}", conv->width, index), rank);
+    }
+    conv->width /= rank.count;
+  }
   if (CustomMixer* const custom = std::get_if<CustomMixer>(&layer.mixer)) {
     RUDDER_TRY(custom->kind, custom->kind->share(rank));
   }

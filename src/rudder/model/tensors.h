@@ -74,7 +74,8 @@ struct VectorTensor {
 };
 
 // A filter of `length` numbers for each channel: [channels, 1, length] in the checkpoint, flat and
-// f32 when loaded. Its channels are runs, one behind the other, of each of which a rank has a share.
+// f32 when loaded. Its channels are runs, one behind the other, of each of which a rank has a
+// share.
 struct FilterTensor {
   std::string name;
   std::vector<Extent> runs;

@@ -78,18 +78,13 @@ class StreamOps {
   virtual void sum_blocks(const SumBlocksArgs& args) = 0;
 };
 
-// Mixers that keep a state of each sequence: convolutions and linear recurrences.
+// Mixers that keep a state of each sequence, by convolutions and linear recurrences; and gates of
+// what mixers read.
 class StateOps {
  public:
   virtual ~StateOps() = default;
   virtual void convolve(const ConvolveArgs& args) = 0;
   virtual void recur(const RecurArgs& args) = 0;
-};
-
-// Rows that others gate.
-class GateOps {
- public:
-  virtual ~GateOps() = default;
   virtual void gate_rows(const GateRowsArgs& args) = 0;
 };
 

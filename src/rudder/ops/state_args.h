@@ -14,7 +14,7 @@ namespace rudder::ops {
 struct LayerState {
   View pool;          // [states, bytes] u8, of all layers
   int64_t begin = 0;  // of the layer's part of a state, in bytes; on a 64-byte line
-  View kept;          // [slots + 1, 1 + drafts, bytes of a row] u8; a sequence's table_row names its
+  View kept;  // [slots + 1, 1 + drafts, bytes of a row] u8; a sequence's table_row names its
   int64_t kept_begin = 0;  // of the op's part of a kept row, in bytes
 };
 
@@ -38,7 +38,8 @@ struct StateAccess {
 inline constexpr int64_t kStateLine = 64;
 
 // A causal convolution of each channel by itself, over the tokens of a sequence:
-//   y_t = bias + sum over j < length of weight_j * x_(t - length + 1 + j);  out_t = y_t, or silu(y_t)
+//   y_t = bias + sum over j < length of weight_j * x_(t - length + 1 + j);  out_t = y_t, or
+//   silu(y_t)
 // x before the sequence's first token is 0. It keeps the last length - 1 inputs, f32, the oldest
 // first; a kept row is a token's input, f32.
 struct ConvolveArgs {
@@ -53,13 +54,19 @@ struct ConvolveArgs {
   int64_t channels() const { return out.shape[1]; }
 };
 
+// How a recurrence takes a token in.
+enum class RecurRule : uint8_t {
+  kDelta,  // corrects what the state gives for k, which has length one as q has
+  kSum,    // adds
+};
+
 // A linear recurrence of each value head over the tokens of a sequence, on a state S [key_dim,
 // value_dim] f32:
 //   s = min(max(softplus(a + step_bias), step_low), step_high);  g = -exp(a_log) * s
 //   beta = sigmoid(b), or s where there is no b
-//   S = diag(exp(g)) S;  d = beta * (v - k^T S), or beta * v without `corrects`
+//   S = diag(exp(g)) S;  d = beta * (v - k^T S), or beta * v of kSum
 //   S = S + k d^T;  out = q^T S + skip * v
-// With `normalises`, q = q / |q| / sqrt(key_dim) and k = k / |k|, where |x| = sqrt(sum x^2 + 1e-6).
+// Of kDelta q = q / |q| / sqrt(key_dim) and k = k / |k|, where |x| = sqrt(sum x^2 + 1e-6).
 // Value heads of equal number read a key head's q and k. `a` has one number a value head, or
 // one for each of its key channels. Source: transformers, modeling_qwen3_next.py (gated delta
 // rule), modeling_kimi_linear.py (a by channel), modeling_granitemoehybrid.py (the state space
@@ -80,8 +87,7 @@ struct RecurArgs {
   int32_t key_dim = 1;
   int32_t value_dim = 1;
   bool a_by_channel = false;
-  bool normalises = true;
-  bool corrects = true;
+  RecurRule rule = RecurRule::kDelta;
   float step_low = 0;
   float step_high = INFINITY;
   View a_log;      // [value_heads] f32
@@ -104,8 +110,8 @@ enum class GateFunction : uint8_t { kSigmoid, kSilu, kItself };
 // out = n * f(gate), where n is x, RMS-normed in runs of `run` where there is a norm; with
 // `gates_first` the norm is of x * f(gate). In fp32, rounded once.
 struct GateRowsArgs {
-  View x;                  // [T, width] act
-  View gate;               // [T, ...] act, its columns from gate_begin on
+  View x;     // [T, width or more] act: its first columns
+  View gate;  // [T, ...] act, its columns from gate_begin on
   int64_t gate_begin = 0;
   GateFunction function = GateFunction::kSigmoid;
   NormSpec norm = {};  // without alpha; weight [run], or [width]

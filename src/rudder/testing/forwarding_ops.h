@@ -18,7 +18,6 @@ class ForwardingOps : public ops::Ops,
                       public ops::StreamOps,
                       public ops::ExpertOps,
                       public ops::StateOps,
-                      public ops::GateOps,
                       public ops::AdapterOps,
                       public ops::RankOps {
  public:
@@ -46,7 +45,6 @@ class ForwardingOps : public ops::Ops,
     return this_if<ops::ExpertOps>(inner_->expert_ops(), this);
   }
   ops::StateOps* state_ops() override { return this_if<ops::StateOps>(inner_->state_ops(), this); }
-  ops::GateOps* gate_ops() override { return this_if<ops::GateOps>(inner_->gate_ops(), this); }
   Result<ops::LinearWeight> make_experts(std::span<const ops::LinearPart> parts,
                                          int64_t experts) override {
     return inner_->expert_ops()->make_experts(parts, experts);
@@ -118,7 +116,7 @@ class ForwardingOps : public ops::Ops,
     run(&ops::Ops::state_ops, &ops::StateOps::recur, args);
   }
   void gate_rows(const ops::GateRowsArgs& args) override {
-    run(&ops::Ops::gate_ops, &ops::GateOps::gate_rows, args);
+    run(&ops::Ops::state_ops, &ops::StateOps::gate_rows, args);
   }
   void add_adapters(const ops::AddAdaptersArgs& args) override {
     run(&ops::Ops::adapter_ops, &ops::AdapterOps::add_adapters, args);

@@ -181,7 +181,7 @@ class LowPrecisionOps final : public PassingOps {
     wide.x = x.view();
     wide.gate = gate.view();
     wide.out = out.view();
-    inner_->gate_ops()->gate_rows(wide);
+    inner_->state_ops()->gate_rows(wide);
     out.done();
   }
 

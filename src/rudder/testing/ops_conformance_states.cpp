@@ -1,4 +1,4 @@
-// convolve(), recur() and gate_rows(), of backends that have StateOps and GateOps.
+// convolve(), recur() and gate_rows(), of backends that have StateOps.
 #include "rudder/testing/ops_conformance_states.h"
 
 #include <gtest/gtest.h>
@@ -51,15 +51,15 @@ TEST_P(OpsStates, ConvolveIsItsFormula) {
 struct RecurCase {
   std::string name;
   int32_t key_heads, value_heads, key_dim, value_dim;
-  bool a_by_channel, has_b, normalises, corrects, skips;
+  bool a_by_channel, has_b, is_delta, skips;
 };
 
 std::vector<RecurCase> recur_cases() {
-  return {{"gated delta", 2, 6, 16, 20, false, true, true, true, false},
-          {"wide heads", 1, 2, 128, 128, false, true, true, true, false},
-          {"a decay of each channel", 3, 3, 24, 33, true, true, true, true, false},
-          {"a state space", 1, 4, 48, 12, false, false, false, false, true},
-          {"narrow", 2, 2, 1, 1, false, true, true, true, false}};
+  return {{"gated delta", 2, 6, 16, 20, false, true, true, false},
+          {"wide heads", 1, 2, 128, 128, false, true, true, false},
+          {"a decay of each channel", 3, 3, 24, 33, true, true, true, false},
+          {"a state space", 1, 4, 48, 12, false, false, false, true},
+          {"narrow", 2, 2, 1, 1, false, true, true, false}};
 }
 
 TEST_P(OpsStates, RecurIsItsFormula) {
@@ -83,8 +83,7 @@ TEST_P(OpsStates, RecurIsItsFormula) {
                         .key_dim = one.key_dim,
                         .value_dim = one.value_dim,
                         .a_by_channel = one.a_by_channel,
-                        .normalises = one.normalises,
-                        .corrects = one.corrects,
+                        .rule = one.is_delta ? ops::RecurRule::kDelta : ops::RecurRule::kSum,
                         .step_low = one.skips ? 0.1f : 0.0f,
                         .step_high = one.skips ? 0.9f : kInfinity,
                         .a_log = floats(one.value_heads, 0.5, -1),
@@ -108,8 +107,7 @@ TEST_P(OpsStates, RecurIsItsFormula) {
          .value_heads = one.value_heads,
          .key_dim = one.key_dim,
          .value_dim = one.value_dim,
-         .normalises = one.normalises,
-         .corrects = one.corrects,
+         .is_delta = one.is_delta,
          .step_low = double{args.step_low},
          .step_high = double{args.step_high},
          .a_log = read(args.a_log),
@@ -152,7 +150,7 @@ TEST_P(OpsStates, RecurOfAGolden) {
 }
 
 TEST_P(OpsConformance, GateRows) {
-  ops::GateOps* const ops = ops_.gate_ops();
+  ops::StateOps* const ops = ops_.state_ops();
   if (ops == nullptr) GTEST_SKIP() << "it gates no rows";
   using enum ops::GateFunction;
   struct Case {

@@ -1,5 +1,5 @@
-// What the tests of ops with a state (ops_conformance_states.cpp) run them on: one sequence whole, in
-// parts, in company, and behind drafts of which some were right.
+// What the tests of ops with a state (ops_conformance_states.cpp) run them on: one sequence whole,
+// in parts, in company, and behind drafts of which some were right.
 #pragma once
 
 #include <algorithm>
@@ -55,7 +55,8 @@ class OpsStates : public OpsConformance {
     const int64_t row_begin = 3 * kFloat;
     return {.pool = poisoned(tensor::DType::kU8, {kStates, bytes}),
             .begin = begin,
-            .kept = poisoned(tensor::DType::kU8, {kStates + 1, 1 + kDrafts, row_begin + row_floats * kFloat}),
+            .kept = poisoned(tensor::DType::kU8,
+                             {kStates + 1, 1 + kDrafts, row_begin + row_floats * kFloat}),
             .kept_begin = row_begin};
   }
 
@@ -129,10 +130,11 @@ class OpsStates : public OpsConformance {
       return device_.put(HostTensor(values, view.dtype, {2 * total + 1, once.cols}));
     };
     const StateRows both{joined(rows.in), joined(rows.gates),
-                    poisoned({2 * total + 1, rows.out.shape[1]})};
+                         poisoned({2 * total + 1, rows.out.shape[1]})};
     const auto count = static_cast<int32_t>(total);
-    run(access({{.state = 0, .count = count}, {.state = -1, .count = 1}, {.state = 1, .count = count}},
-               of),
+    run(access(
+            {{.state = 0, .count = count}, {.state = -1, .count = 1}, {.state = 1, .count = count}},
+            of),
         both);
     expect_same_rows(both.out.rows(0, total), whole, "the first of two");
     expect_same_rows(both.out.rows(total + 1, total), whole, "the second of two");

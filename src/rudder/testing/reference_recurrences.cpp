@@ -11,8 +11,8 @@ double logistic(double x) {
   return 1 / (1 + std::exp(-x));
 }
 
-std::vector<double> unit(const Matrix& rows, int64_t t, int64_t begin, int64_t count, bool norms,
-                         double scale) {
+std::vector<double> unit_row(const Matrix& rows, int64_t t, int64_t begin, int64_t count,
+                             bool norms, double scale) {
   double square = 0;
   for (int64_t i = 0; i < count; ++i) square += rows.at(t, begin + i) * rows.at(t, begin + i);
   const double factor = norms ? scale / std::sqrt(square + 1e-6) : 1;
@@ -49,8 +49,8 @@ Matrix reference_recur(const ReferenceRecurrence& spec, const Matrix& q, const M
     Matrix state(keys, values);
     for (int64_t t = 0; t < v.rows; ++t) {
       const double scale = 1 / std::sqrt(static_cast<double>(keys));
-      const std::vector<double> query = unit(q, t, key_begin, keys, spec.normalises, scale);
-      const std::vector<double> key = unit(k, t, key_begin, keys, spec.normalises, 1);
+      const std::vector<double> query = unit_row(q, t, key_begin, keys, spec.is_delta, scale);
+      const std::vector<double> key = unit_row(k, t, key_begin, keys, spec.is_delta, 1);
       double step = 0;
       for (int64_t c = 0; c < keys; ++c) {
         const int64_t at = by_channel ? head * keys + c : head;
@@ -62,7 +62,7 @@ Matrix reference_recur(const ReferenceRecurrence& spec, const Matrix& q, const M
       const double beta = b.cols == 0 ? step : logistic(b.at(t, head));
       for (int64_t j = 0; j < values; ++j) {
         double known = 0;
-        for (int64_t c = 0; c < keys && spec.corrects; ++c) {
+        for (int64_t c = 0; c < keys && spec.is_delta; ++c) {
           known += key[static_cast<size_t>(c)] * state.at(c, j);
         }
         const double delta = beta * (v.at(t, head * values + j) - known);
@@ -84,7 +84,7 @@ Matrix reference_gate_rows(const ReferenceRowGate& spec, const Matrix& x, const 
   const auto apply = [&] {
     for (size_t i = 0; i < gated.values.size(); ++i) {
       const double g = gate.values[i];
-      gated.values[i] *= spec.function == ops::GateFunction::kItself   ? g
+      gated.values[i] *= spec.function == ops::GateFunction::kItself ? g
                          : spec.function == ops::GateFunction::kSilu ? g * logistic(g)
                                                                      : logistic(g);
     }

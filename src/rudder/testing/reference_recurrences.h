@@ -18,8 +18,7 @@ struct ReferenceRecurrence {
   int64_t value_heads = 1;
   int64_t key_dim = 1;
   int64_t value_dim = 1;
-  bool normalises = true;
-  bool corrects = true;
+  bool is_delta = true;
   double step_low = 0;
   double step_high = std::numeric_limits<double>::infinity();
   Matrix a_log;

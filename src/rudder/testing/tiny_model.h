@@ -30,8 +30,8 @@ enum class TinyArch : uint8_t {
   kTwoStreams,  // a residual of two mixed streams, a scale of every branch and of a layer
   kBlockSums,   // a residual of sums of blocks of two layers, a scale of every branch
   kExperts,     // the first layer and the last are mixtures of experts, beside a shared one
-  kDelta,       // the first layer and the last have a gated delta rule, that between them gated
-                // attention with partial rope; norms as they are, q and k normed per head
+  kDelta,  // the first layer has a gated delta rule, the last a short convolution, that between
+           // them gated attention with partial rope, q and k normed per head
 };
 // Those that a GPU may run.
 inline constexpr TinyArch kTinyArchs[] = {

@@ -176,18 +176,18 @@ Architecture qwen3_next() {
 }
 
 Architecture qwen3_5() {
-  return {"Qwen3_5ForCausalLM", "qwen3_5_text",    read_qwen3_5,
-          hybrid_names(),       "",                "Qwen3_5TextModel"};
+  return {"Qwen3_5ForCausalLM", "qwen3_5_text", read_qwen3_5, hybrid_names(), "",
+          "Qwen3_5TextModel"};
 }
 
 Architecture qwen3_5_moe() {
-  return {"Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", read_qwen3_5_moe,
-          hybrid_names(),          "",                 "Qwen3_5MoeTextModel"};
+  return {"Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", read_qwen3_5_moe, hybrid_names(), "",
+          "Qwen3_5MoeTextModel"};
 }
 
 Architecture qwen3_5_multimodal() {
-  return {"Qwen3_5ForConditionalGeneration", "qwen3_5", read_text<read_qwen3_5>,
-          multimodal_names(), "qwen3_5_text"};
+  return {"Qwen3_5ForConditionalGeneration", "qwen3_5", read_text<read_qwen3_5>, multimodal_names(),
+          "qwen3_5_text"};
 }
 
 Architecture qwen3_5_moe_multimodal() {
