@@ -116,7 +116,7 @@ model::AssistantSpec tiny_assistant_spec(const model::ModelSpec& target) {
     if (like == nullptr) continue;
     model::LayerSpec& layer = spec.layers.layers.emplace_back(*like);
     model::Attention& attention = *attention_of(layer);
-    attention.own_kv = attention.v_norm = attention.v_is_k = false;
+    attention.own_kv = attention.v_norm = attention.v_is_k = attention.out_gate = false;
     attention.qk_norm = model::QkNorm::kPerHead;
     if (model::gated_mlp_of(layer) == nullptr) layer.mlp = model::GatedMlp{.width = 96};
     model::gated_mlp_of(layer)->width /= 2;
