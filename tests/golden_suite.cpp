@@ -394,7 +394,7 @@ std::vector<std::string> checkpoint_names() {
 
 std::string test_name(const std::string& checkpoint, const std::string& backend) {
   std::string name = checkpoint + "_" + backend;
-  for (const char c : {'-', '.'}) std::replace(name.begin(), name.end(), c, '_');
+  std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
 

@@ -31,7 +31,7 @@ HYBRIDS = [
         ones={**HYBRID_ONES, "shared_gate": "shared_expert_gate.weight"},
     ),
     Case(
-        "qwen3.5",
+        "qwen3-5",
         "qwen3_5_text",
         {**BASE, **HYBRID, "linear_num_value_heads": 6, "linear_key_head_dim": 16},
         prompt_len=48,
@@ -40,7 +40,7 @@ HYBRIDS = [
         ones=HYBRID_ONES,
     ),
     Case(
-        "qwen3.5-moe",
+        "qwen3-5-moe",
         "qwen3_5_moe_text",
         {**BASE, **HYBRID, **SHARED_EXPERTS},
         dtype="float16",
