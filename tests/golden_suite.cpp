@@ -226,14 +226,15 @@ bool has_experts(const model::ModelSpec& spec) {
   });
 }
 
-// A mixture of experts on a backend that has none, or whose routers would be fp8; or other layers
-// that it has no kernels of.
+// A mixture of experts on a backend that has none; other layers that it has no kernels of; or
+// routers and gates that would be fp8.
 bool is_out_of_reach(const std::string& name, ops::Ops& ops) {
   const auto checkpoint = weights::Checkpoint::open_folder(golden_folder() + "/" + name).value();
   const model::ModelSpec spec = model::read_spec(*checkpoint).value();
   if (!model::check_facets(spec, ops)) return true;
-  if (ops.expert_ops() != nullptr && ops.stored_format({}) != ops::kFp8Rows) return false;
-  return has_experts(spec);
+  const bool narrows = ops.stored_format({}) == ops::kFp8Rows;
+  return (has_experts(spec) && (narrows || ops.expert_ops() == nullptr)) ||
+         (narrows && model::keeps_states(spec));
 }
 
 // Rounding may turn the choice of an expert, and a logit then moves as far as experts are apart:
