@@ -1,6 +1,7 @@
 // rudder info: what a checkpoint is, what it holds, and the memory it would take here.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
@@ -18,9 +19,16 @@ std::string layers_text(const model::ModelSpec& spec) {
   std::set<int32_t> windows;
   for (const model::LayerSpec& layer : spec.layers) windows.insert(kv_geometry(layer).window);
   std::string text = fmt::format("{} x (hidden {}", spec.layers.size(), spec.hidden);
-  if (const auto* const attention = attention_of(spec.layers.front())) {
-    text += fmt::format(", {} heads, {} KV heads, head_dim {}", attention->num_heads,
-                        attention->num_kv_heads, attention->head_dim);
+  const auto attends = [](const model::LayerSpec& layer) { return attention_of(layer) != nullptr; };
+  const auto first = std::ranges::find_if(spec.layers, attends);
+  if (first != spec.layers.end()) {
+    const model::Attention& attention = *attention_of(*first);
+    text += fmt::format(", {} heads, {} KV heads, head_dim {}", attention.num_heads,
+                        attention.num_kv_heads, attention.head_dim);
+  }
+  if (const auto count = std::ranges::count_if(spec.layers, attends);
+      model::keeps_states(spec) && count < std::ssize(spec.layers)) {
+    text += fmt::format(" in {} layers, a state in the others", count);
   }
   if (const auto* const mlp = gated_mlp_of(spec.layers.front())) {
     text += fmt::format(", MLP {}", mlp->width);

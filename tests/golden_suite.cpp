@@ -17,6 +17,7 @@
 #include "rudder/base/json.h"
 #include "rudder/cpu/fast_ops.h"
 #include "rudder/cpu/reference_ops.h"
+#include "rudder/model/check_facets.h"
 #include "rudder/model/decoder.h"
 #include "rudder/model/loader.h"
 #include "rudder/testing/device_tensors.h"
@@ -93,9 +94,18 @@ class Model {
       check(storage);
       kv_.push_back({*storage, kBlockSize, a.num_kv_heads, a.head_dim});
     }
+    std::vector<model::LayerState> states;
+    for (const model::LayerSpec& layer : spec_.layers) {
+      if (!model::keeps_states(spec_)) break;
+      const int64_t bytes = (model::state_bytes(layer).state + 63) / 64 * 64;
+      auto pool = device_.ops().allocate(tensor::DType::kU8, {kNumSeqs, bytes});
+      check(pool);
+      states.push_back({.pool = *pool, .begin = 0, .kept = {}});
+    }
     auto decoder = model::Decoder::make(
         spec_, weights_, kv_, device_.ops(),
-        {.max_tokens = kMaxTokens, .max_logits_rows = kMaxTokens, .max_seq_len = max_len});
+        {.max_tokens = kMaxTokens, .max_logits_rows = kMaxTokens, .max_seq_len = max_len}, {}, {},
+        states);
     check(decoder);
     decoder_ = std::move(*decoder);
   }
@@ -104,8 +114,10 @@ class Model {
   const model::Weights& weights() const { return weights_; }
   int64_t planned_bytes() const { return planned_bytes_; }
   bool multiplies_fp8() const {
-    const auto& attention = std::get<model::Attention::Weights>(weights_.layers[0].mixer);
-    return attention.out.input == ops::InputForm::kF8Rows;
+    const auto& output =
+        std::visit([](const auto& mixer) -> const ops::LinearWeight& { return mixer.output(); },
+                   weights_.layers[0].mixer);
+    return output.input == ops::InputForm::kF8Rows;
   }
 
   // The largest key (part 0) or value (part 1) of each head that a layer's cache of f32 holds.
@@ -136,6 +148,7 @@ class Model {
     std::vector<int32_t> kv_len;
     std::vector<int32_t> table;
     std::vector<int32_t> table_row;
+    std::vector<int32_t> states;
     for (const Piece& piece : pieces) {
       for (size_t i = 0; i < piece.ids.size(); ++i) {
         const int32_t position = piece.begin + static_cast<int32_t>(i);
@@ -148,20 +161,23 @@ class Model {
       q_begin.push_back(static_cast<int32_t>(ids.size()));
       kv_len.push_back(piece.begin + static_cast<int32_t>(piece.ids.size()));
       table_row.push_back(static_cast<int32_t>(table_row.size()));
+      states.push_back(piece.seq);
       for (int32_t b = 0; b < max_blocks_; ++b) table.push_back(block(piece.seq, b));
     }
     tensor::View block_table = device_.put(table);
     block_table.shape = {static_cast<int64_t>(pieces.size()), max_blocks_};
-    const ops::View logits = decoder_->forward({.ids = device_.put(ids),
-                                                .positions = device_.put(positions),
-                                                .kv_slot = device_.put(slots),
-                                                .attention = {.q_begin = device_.put(q_begin),
-                                                              .kv_len = device_.put(kv_len),
-                                                              .table_row = device_.put(table_row),
-                                                              .block_table = block_table,
-                                                              .max_q_len = kMaxTokens,
-                                                              .max_kv_len = max_len_},
-                                                .logits_rows = device_.put(rows)});
+    const ops::View logits = decoder_->forward(
+        {.ids = device_.put(ids),
+         .positions = device_.put(positions),
+         .kv_slot = device_.put(slots),
+         .attention = {.q_begin = device_.put(q_begin),
+                       .kv_len = device_.put(kv_len),
+                       .table_row = device_.put(table_row),
+                       .block_table = block_table,
+                       .max_q_len = kMaxTokens,
+                       .max_kv_len = max_len_},
+         .logits_rows = device_.put(rows),
+         .states = {device_.put(states), device_.put(std::vector<int32_t>(states.size()))}});
     return device_.values<float>(logits);
   }
 
@@ -210,16 +226,19 @@ bool has_experts(const model::ModelSpec& spec) {
   });
 }
 
-// A mixture of experts on a backend that has none, or whose products in fp8 take other widths.
+// A mixture of experts on a backend that has none; other layers that it has no kernels of; experts
+// whose products in fp8 take other widths; gates of states that would be fp8.
 bool is_out_of_reach(const std::string& name, ops::Ops& ops) {
   constexpr int32_t kFp8Unit = 16;
   const auto checkpoint = weights::Checkpoint::open_folder(golden_folder() + "/" + name).value();
   const model::ModelSpec spec = model::read_spec(*checkpoint).value();
+  if (!model::check_facets(spec, ops)) return true;
   const bool is_fp8 = ops.stored_format({}) == ops::kFp8Rows;
+  if (is_fp8 && model::keeps_states(spec)) return true;
   return std::ranges::any_of(spec.layers, [&](const model::LayerSpec& layer) {
     const model::Experts* const experts = model::experts_of(layer);
-    if (experts == nullptr) return false;
-    return ops.expert_ops() == nullptr || (is_fp8 && experts->width % kFp8Unit != 0);
+    return experts != nullptr && is_fp8 &&
+           (experts->width % kFp8Unit != 0 || experts->shared_width % kFp8Unit != 0);
   });
 }
 

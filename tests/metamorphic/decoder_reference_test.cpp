@@ -195,9 +195,9 @@ TEST_P(DecoderReferenceArchs, PatternsAreTheWeightsOfAttention) {
   for (int32_t layer = 0; layer < geometry.num_layers; ++layer) {
     // The first layers' rows end before the last tokens.
     tap::CapturePattern pattern{.layer = layer, .keys = layer == 0 ? 30 : kLength + 3, .heads = {}};
-    const int32_t count = geometry.heads[static_cast<size_t>(layer)].count;
+    const int32_t count = geometry.pattern_heads(layer);
     for (int32_t head = layer % 2; head < count; ++head) pattern.heads.push_back(head);
-    set.patterns.push_back(std::move(pattern));
+    if (count > 0) set.patterns.push_back(std::move(pattern));
   }
   std::vector<int64_t> offsets;
   const int64_t record = tap::record_elements(set, geometry, &offsets);
@@ -430,6 +430,8 @@ INSTANTIATE_TEST_SUITE_P(Tiny, DecoderReferenceArchs, ::testing::ValuesIn(testin
 INSTANTIATE_TEST_SUITE_P(Streams, DecoderReferenceArchs,
                          ::testing::Values(TinyArch::kTwoStreams, TinyArch::kBlockSums), arch_name);
 INSTANTIATE_TEST_SUITE_P(Experts, DecoderReferenceArchs, ::testing::Values(TinyArch::kSinks),
+                         arch_name);
+INSTANTIATE_TEST_SUITE_P(Delta, DecoderReferenceArchs, ::testing::Values(TinyArch::kDelta),
                          arch_name);
 
 INSTANTIATE_TEST_SUITE_P(Streams, DecoderReferenceStreams,

@@ -249,10 +249,19 @@ class GoldenGroup : public ::testing::TestWithParam<std::tuple<std::string, int3
   }
 };
 
+// What ranks divide a mixer by.
+int32_t heads_of(const model::LayerSpec& layer) {
+  if (const auto* const delta = std::get_if<model::GatedDelta>(&layer.mixer)) {
+    return delta->key_heads;
+  }
+  if (const auto* const conv = std::get_if<model::ShortConv>(&layer.mixer)) return conv->width;
+  return attention_of(layer)->num_heads;
+}
+
 TEST_P(GoldenGroup, AsOneDevice) {
   const int32_t num_ranks = std::get<1>(GetParam());
   const exec::LoadedModel alone = load(1);
-  const int32_t num_heads = attention_of(alone.spec.layers[0])->num_heads;
+  const int32_t num_heads = heads_of(alone.spec.layers[0]);
   if (num_heads % num_ranks != 0) {
     try {
       load(num_ranks);

@@ -158,6 +158,41 @@ TEST(States, ACopyLeftOutOrOfAWrongCheckpointShows) {
   }
 }
 
+// The next turn of a conversation of 8,000 tokens: it goes on from the checkpoint behind the first
+// one's last block, and what it computes before its first token is a small part of what it would
+// from nothing.
+TEST(States, AHitOfALongTurnComputesAFewTokens) {
+  constexpr int32_t kTurn = 8000;
+  constexpr int32_t kAnswer = 8;
+  std::vector<Ask> asks = random_asks(2, 31, 60);
+  asks[0].prompt.clear();
+  for (int32_t i = 0; i < kTurn; ++i) asks[0].prompt.push_back((i * 37 + i / 7 * 11 + 5) % 160);
+  asks[0].arrival = 0;
+  asks[1].prompt.insert(asks[1].prompt.begin(), asks[0].prompt.begin(), asks[0].prompt.end());
+  asks[1].arrival = kTurn;  // long behind the first one's end
+  for (Ask& ask : asks) ask.max_len = static_cast<int32_t>(ask.prompt.size()) + kAnswer;
+  step::Capacity capacity = kRoomy;
+  capacity.num_slots = 2;
+  capacity.num_blocks = 1200;
+  capacity.max_seq_len = kTurn + 256;
+  capacity.states = {.count = 40,
+                     .bytes = exec::StateMemory::state_bytes(testing::tiny_spec(TinyArch::kDelta)),
+                     .checkpoint_blocks = 64};
+  sched::SchedSettings settings = sharing_settings();
+  settings.max_num_batched_tokens = 512;
+  const Backend& backend = backends().back();
+  const Outcome got = run(*tiny_executor(backend, TinyArch::kDelta, capacity), settings, asks);
+  const auto prompt = static_cast<int32_t>(asks[1].prompt.size());
+  const int32_t computed = prompt - got.got[1].cached_tokens;
+  EXPECT_LE(computed, prompt * 15 / 100) << "of " << prompt;
+  EXPECT_GE(got.stats.states.hits_without, got.stats.prefix_hits);
+  asks[1].arrival = 0;
+  const Outcome cold =
+      run(*tiny_executor(backend, TinyArch::kDelta, capacity), settings, {asks[1]});
+  EXPECT_EQ(cold.got[0].cached_tokens, 0);
+  EXPECT_EQ(cold.got[0].tokens, got.got[1].tokens);
+}
+
 // A model that is wrong about drafts, and plainly right without.
 std::unique_ptr<step::Executor> faulty_executor(testing::SumFault fault,
                                                 const step::Capacity& capacity) {

@@ -177,7 +177,7 @@ class TapMaker {
   void add_patterns(tap::CaptureSet& set) const {
     for (int32_t layer = 0; layer < geometry_.num_layers; layer += 1 + layer % 2) {
       tap::CapturePattern pattern{.layer = layer, .keys = layer % 2 == 0 ? 256 : 40, .heads = {}};
-      const int32_t count = geometry_.heads[static_cast<size_t>(layer)].count;
+      const int32_t count = geometry_.pattern_heads(layer);
       for (int32_t head = layer % 2; head < count; head += 2) pattern.heads.push_back(head);
       if (!pattern.heads.empty()) set.patterns.push_back(std::move(pattern));
     }

@@ -19,6 +19,7 @@ class Case:
     config: dict
     dtype: str = "bfloat16"  # of the stored weights
     prompt_len: int = 56
+    num_greedy: int | None = None  # NUM_GREEDY
     shards: int = 1
     old_style: bool = False  # write config.json with the key layout of transformers 4.x
     # Longest sequence that the rope tables are for: only 'dynamic' and 'longrope' depend on it.
@@ -474,4 +475,6 @@ def digest_of(told):
 
 def digest(case):
     """What is made of the case changes with it. Comments, and how the code that makes it is written, are not in it."""
-    return digest_of({**asdict(case), "greedy": NUM_GREEDY, "training": [STEPS, BATCH, LEARNING_RATE]})
+    told = asdict(case)
+    greedy = told.pop("num_greedy") or NUM_GREEDY
+    return digest_of({**told, "greedy": greedy, "training": [STEPS, BATCH, LEARNING_RATE]})

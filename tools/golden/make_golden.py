@@ -22,12 +22,14 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import asynct  # noqa: F401: registers a family that transformers does not have
 import language
 from cases import BATCH, CASES, EVERY_NORM, LEARNING_RATE, NUM_GREEDY, STEPS, digest
+from hybrid_cases import HYBRIDS
 
 MIN_GAP = 0.5  # smallest top1-top2 gap of a row: below it rounding may flip the token
 MIN_EFFECT = 1e-2  # smallest change of a logit that an ablation must show
 MIN_DISTINCT = 12  # fewest different tokens among the greedy ones: a constant continuation tests little
 MAX_PROMPTS = 50  # tried with one model before another is trained
 GEMMA = ("gemma2", "gemma3_text", "gemma3")  # families whose norm multiplies by 1 + w
+HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")  # so do these, but for the norm of recurrent heads
 GEMMA_4 = ("gemma4_text", "gemma4")  # norms multiply by w, scores are not scaled by the width of a head
 
 
@@ -44,7 +46,7 @@ def initialise(model, case, seed):
     def uniform(p, low, high):
         p.copy_(torch.rand(p.shape, generator=g, dtype=torch.float32) * (high - low) + low)
 
-    one = 1.0 if gemma else 0.0
+    one = 1.0 if gemma or case.family in HYBRID else 0.0
     # A tied head would echo the last token, were the embedding not small beside what the layers add.
     embed_std = (0.6 if gemma or gemma_4 else 1.2) / math.sqrt(hidden) if tied else 1.0
     final_gain = (4.0 if gemma or gemma_4 else 2.0) if tied else 1.0
@@ -52,6 +54,12 @@ def initialise(model, case, seed):
         for name, p in sorted(model.named_parameters()):
             if re.search(r"\.[qk]_norm\.", name):
                 uniform(p, *((0.5, 1.0) if gemma_4 else (1.0 - one, 2.2 - one)))
+            elif "linear_attn.norm" in name:
+                uniform(p, 0.5, 1.5)
+            elif name.endswith("A_log"):
+                uniform(p, -2.0, 1.0)
+            elif "conv1d" in name:
+                normal(p, 0.6)
             elif re.search(r"model\.norm\.", name):
                 uniform(p, 0.5 * final_gain - one, 1.5 * final_gain - one)
             elif "norm" in name:
@@ -82,7 +90,7 @@ def train(model, case, seed):
     """Teaches the model language.py, so that its predictions have the margins that those of a real model have.
 
     Every step sees other noise on every weight: a model that its own rounding would upset is not learnt."""
-    length = case.max_len or case.prompt_len + NUM_GREEDY
+    length = case.max_len or case.prompt_len + (case.num_greedy or NUM_GREEDY)
     force_rope(model, case)
     model.eval()  # no dropout anywhere; some families want more inputs when they are told that they train
     spoken = language.Language(seed)
@@ -162,10 +170,10 @@ def force_rope(model, case):
         model.model.rotary_emb(torch.zeros(1), torch.arange(case.max_len)[None])
 
 
-def greedy(model, prompt):
+def greedy(model, prompt, count=NUM_GREEDY):
     """The tokens that follow the prompt, and the rows of logits that chose them."""
     ids, rows = list(prompt), []
-    for _ in range(NUM_GREEDY):
+    for _ in range(count):
         rows.append(forward(model, ids)[-1])
         ids.append(int(rows[-1].argmax()))
     return ids[len(prompt) :], torch.stack(rows)
@@ -213,7 +221,7 @@ def make(case, out, seed):
         logits = forward(model, prompt)
         if gaps_of(logits).min() > MIN_GAP:
             break
-    ids, rows = greedy(model, prompt)
+    ids, rows = greedy(model, prompt, case.num_greedy or NUM_GREEDY)
     prompt_gap, greedy_gap = gaps_of(logits).min().item(), gaps_of(rows).min().item()
     distinct = len(set(ids))
     if min(prompt_gap, greedy_gap) < MIN_GAP or distinct < MIN_DISTINCT:
@@ -239,7 +247,7 @@ def make(case, out, seed):
         "case": digest(case),
         "seed": seed,
         "stored_dtype": case.dtype,
-        "max_len": case.max_len or case.prompt_len + NUM_GREEDY,
+        "max_len": case.max_len or case.prompt_len + (case.num_greedy or NUM_GREEDY),
         "loss": loss,
         "min_prompt_gap": prompt_gap,
         "min_gap": greedy_gap,
@@ -257,7 +265,7 @@ def main():
     out = pathlib.Path(sys.argv[1])
     wanted = set(sys.argv[2:])
     failed = []
-    for case in CASES:
+    for case in CASES + HYBRIDS:
         if wanted and case.name not in wanted:
             continue
         try:

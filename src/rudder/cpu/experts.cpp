@@ -201,7 +201,10 @@ void Experts::combine_experts(const ops::CombineExpertsArgs& args) {
     }
     if (!args.shared.empty()) {
       const float* const shared = args.shared.as<float>() + t * hidden;
-      for (size_t i = 0; i < sum_.size(); ++i) sum_[i] += shared[i];
+      const float share = args.shared_gate.empty()
+                              ? 1.0f
+                              : 1.0f / (1.0f + std::exp(-args.shared_gate.as<float>()[t]));
+      for (size_t i = 0; i < sum_.size(); ++i) sum_[i] += share * shared[i];
     }
     std::ranges::copy(sum_, args.out.as<float>() + t * hidden);
   }

@@ -19,6 +19,7 @@
 #include "rudder/cpu/panel_attention.h"
 #include "rudder/cpu/plain_attention.h"
 #include "rudder/cpu/read_features.h"
+#include "rudder/cpu/recurrences.h"
 #include "rudder/cpu/sample.h"
 #include "rudder/cpu/tap_program.h"
 
@@ -55,6 +56,7 @@ class FastOps final : public HostOps, public ops::ReaderOps {
   }
   ops::ReaderOps* reader_ops() override { return this; }
   ops::AdapterOps* adapter_ops() override { return &adapter_adder_; }
+  ops::StateOps* state_ops() override { return &recurrences_; }
   int64_t reader_bytes() const override { return 0; }
   std::unique_ptr<ops::Ops> make_reader() const override {
     return std::make_unique<FastOps>(isa_, dtype_, 1, nullptr);
@@ -205,6 +207,7 @@ class FastOps final : public HostOps, public ops::ReaderOps {
   ThreadPool pool_;
   ProductScratch scratch_;
   AdapterAdder adapter_adder_{&pool_};
+  Recurrences recurrences_{&pool_};
 };
 
 }  // namespace

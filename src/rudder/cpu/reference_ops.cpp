@@ -18,6 +18,7 @@
 #include "rudder/cpu/keep_paths.h"
 #include "rudder/cpu/plain_attention.h"
 #include "rudder/cpu/read_features.h"
+#include "rudder/cpu/recurrences.h"
 #include "rudder/cpu/sample.h"
 #include "rudder/cpu/tap_program.h"
 #include "rudder/ops/stored_row.h"
@@ -92,6 +93,7 @@ class ReferenceOps final : public HostOps {
   }
 
   ops::AdapterOps* adapter_ops() override { return &adapter_adder_; }
+  ops::StateOps* state_ops() override { return &recurrences_; }
   Result<LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
     LinearWeight linear;
     linear.in = parts.front().in();
@@ -253,6 +255,7 @@ class ReferenceOps final : public HostOps {
 
   std::atomic<uint64_t> num_rows_ = 0;  // multiplied
   AdapterAdder adapter_adder_{nullptr};
+  Recurrences recurrences_{nullptr};
 };
 
 }  // namespace

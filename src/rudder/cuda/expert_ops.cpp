@@ -198,6 +198,7 @@ void ExpertOps::combine_experts(const ops::CombineExpertsArgs& args) {
   params.x = args.x.data;
   params.weights = pointer<float>(args.weights);
   params.shared = args.shared.data;
+  params.shared_gate = args.shared_gate.data;
   params.tokens = args.out.shape[0];
   params.width = args.out.shape[1];
   params.k = static_cast<int32_t>(args.weights.shape[1]);

@@ -434,7 +434,7 @@ Result<void> TapState::place_patterns(const step::CaptureEdit& edit, Set& set) {
       RUDDER_CHECK(pattern.layer >= 0 && pattern.layer < capacity_.geometry.num_layers &&
                        pattern.keys > 0 && !pattern.heads.empty(),
                    "patterns of layer {} of capture set {}", pattern.layer, edit.capture_set);
-      const int32_t all = capacity_.geometry.heads[at(pattern.layer)].count;
+      const int32_t all = capacity_.geometry.pattern_heads(pattern.layer);
       const int32_t count = std::min(all, tap::kMaxPatternHeads);
       RUDDER_CHECK(pattern.heads.front() >= 0 && pattern.heads.back() < count &&
                        std::ranges::is_sorted(pattern.heads),

@@ -51,6 +51,17 @@ Result<lora::Targets> adapter_targets(const weights::Checkpoint& checkpoint,
 Result<std::vector<AdaptedProduct>> adapted_products(const weights::Checkpoint& checkpoint,
                                                      const ModelSpec& spec, Weights& weights,
                                                      ops::Rank rank, const Stage& stage) {
+  for (const LayerSpec& layer : spec.layers) {
+    const Attention* const attention = attention_of(layer);
+    const char* const what = std::holds_alternative<GatedDelta>(layer.mixer)  ? "a gated delta rule"
+                             : std::holds_alternative<ShortConv>(layer.mixer) ? "short convolutions"
+                             : attention != nullptr && attention->out_gate    ? "gated attention"
+                             : experts_of(layer) != nullptr                   ? "experts"
+                                                                              : nullptr;
+    if (what == nullptr) continue;
+    return fail(ErrorCode::kUnsupported,
+                std::string("adapters of models with ") + what + " are not served", "enable-lora");
+  }
   RUDDER_TRY(const WeightNames names, names_of(checkpoint, spec));
   const LayerRange range = layers_of(spec, stage);
   std::vector<AdaptedProduct> products;

@@ -1,7 +1,9 @@
 #include "rudder/model/attention.h"
 
 #include <string>
+#include <vector>
 
+#include "rudder/base/check.h"
 #include "rudder/model/branch.h"
 #include "rudder/model/tensors.h"
 
@@ -26,6 +28,18 @@ void list_kv_scales(const Attention::Names& names, const Extent& kv_heads,
   const size_t parts = names.qkv.size();
   add("k", parts > 1 ? 1 : 0, target_in(weights, &Attention::Weights::k_scale));
   add("v", parts - 1, target_in(weights, &Attention::Weights::v_scale));
+}
+
+// Rows of a tensor that has two runs of `dim` rows for each head: the first ones, or the second.
+std::vector<Extent> every_other(const Extent& heads, int64_t dim, int64_t which) {
+  std::vector<Extent> runs;
+  for (int64_t head = 0; head < heads.stored; ++head) {
+    const bool is_here = head >= heads.share.begin && head < heads.share.begin + heads.count();
+    for (int64_t i = 0; i < 2; ++i) {
+      runs.emplace_back(dim, ops::Share{0, is_here && i == which ? dim : 0});
+    }
+  }
+  return runs;
 }
 
 // Of the tokens whose capture sets name some; nothing in steps without.
@@ -70,13 +84,30 @@ void list_tensors(const Attention& attention, int64_t hidden, const Attention::N
     qkv.resize(1);
     rows.resize(1);
   }
-  out.add_linear(qkv, rows, hidden, attention.qkv_bias, target_in(weights, &Weights::qkv));
+  if (attention.out_gate && names.out_gate.empty()) {
+    RUDDER_CHECK(attention.own_kv && qkv.size() == 3);
+    out.add_parts({{std::string(qkv[0]), every_other(heads, attention.head_dim, 0)},
+                   {std::string(qkv[1]), {kv}},
+                   {std::string(qkv[2]), {kv}}},
+                  hidden, target_in(weights, &Weights::qkv));
+    out.linears.back().bias = attention.qkv_bias;
+    out.add_parts({{std::string(qkv[0]), every_other(heads, attention.head_dim, 1)}}, hidden,
+                  target_in(weights, &Weights::out_gate));
+    out.linears.back().bias = attention.qkv_bias;
+  } else {
+    out.add_linear(qkv, rows, hidden, attention.qkv_bias, target_in(weights, &Weights::qkv));
+    if (attention.out_gate) {
+      out.add_linear({names.out_gate}, {q}, hidden, attention.qkv_bias,
+                     target_in(weights, &Weights::out_gate));
+    }
+  }
   out.add_linear({names.out}, {hidden}, q, attention.out_bias, target_in(weights, &Weights::out));
   if (attention.own_kv) list_kv_scales(names, kv_heads, weights, out);
 }
 
-std::array<int64_t, 3> scratch_widths(const Attention& attention) {
-  return {attention.qkv_width(), attention.q_width(), attention.q_width()};
+std::array<int64_t, 4> scratch_widths(const Attention& attention) {
+  return {attention.qkv_width(), attention.q_width(), attention.q_width(),
+          attention.out_gate ? attention.q_width() : 0};
 }
 
 Mixed mix(const Attention& attention, const Attention::Weights& weights, const Operand& in,
@@ -90,6 +121,8 @@ Mixed mix(const Attention& attention, const Attention::Weights& weights, const O
   ops::KvLayer written = kv;
   if (!attention.own_kv) written.num_kv_heads = 0;
   const View qkv = step.products.project(weights.qkv, in, scratch[0]);
+  const View gate =
+      attention.out_gate ? step.products.project(weights.out_gate, in, scratch[3]) : View{};
   const View q = shaped(scratch[1], in.rows(), attention.q_width());
   step.ops.qkv_prep(
       {.qkv = qkv,
@@ -124,6 +157,10 @@ Mixed mix(const Attention& attention, const Attention::Weights& weights, const O
   }
   capture_patterns(args, step);
   step.ops.attention(args);
+  if (attention.out_gate) {
+    step.ops.state_ops()->gate_rows(
+        {.x = out, .gate = gate, .function = ops::GateFunction::kSigmoid, .out = out});
+  }
   return {.out = out, .buffer = scratch[2], .free = scratch[1]};
 }
 

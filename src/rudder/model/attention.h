@@ -50,10 +50,11 @@ struct Attention {
   NormKind qk_norm_kind;
   bool qkv_bias = false;
   bool out_bias = false;
-  bool v_norm = false;  // RMS norm of each v head, without weights
-  bool v_is_k = false;  // one projection makes both: values are keys before their norm and rope
-  bool own_kv = true;   // false: it reads another layer's keys and values, and makes queries alone
-  int32_t rope = 0;     // index into ModelSpec.ropes, or kNoRope
+  bool out_gate = false;  // what is read is multiplied by sigmoid(a projection of the input)
+  bool v_norm = false;    // RMS norm of each v head, without weights
+  bool v_is_k = false;    // one projection makes both: values are keys before their norm and rope
+  bool own_kv = true;  // false: it reads another layer's keys and values, and makes queries alone
+  int32_t rope = 0;    // index into ModelSpec.ropes, or kNoRope
 
   int64_t q_width() const { return int64_t{num_heads} * head_dim; }
   int64_t kv_width() const { return int64_t{num_kv_heads} * head_dim; }
@@ -67,6 +68,8 @@ struct Attention {
     std::vector<std::string_view> qkv = {"self_attn.q_proj", "self_attn.k_proj",
                                          "self_attn.v_proj"};
     std::string_view out = "self_attn.o_proj";
+    // Of the gate's projection; empty: its rows lie behind those of q, head by head.
+    std::string_view out_gate = "";
     std::string_view sinks = "self_attn.sinks";
     std::string_view gate_sigma = "self_attn.fir_sigma";
     std::string_view gate_gamma = "self_attn.fir_gamma";
@@ -80,6 +83,7 @@ struct Attention {
     ops::View gate_sigma;   // [num_heads] f32
     ops::View gate_gamma;   // [num_heads] f32
     ops::LinearWeight qkv;  // q, k, v stacked, or q alone
+    ops::LinearWeight out_gate;
     ops::LinearWeight out;
     ops::View k_scale;  // [num_kv_heads] f32, of an fp8 KV cache; empty: 1
     ops::View v_scale;
@@ -98,8 +102,8 @@ inline StateBytes state_bytes(const Attention&) {
   return {};
 }
 
-// Of mix(), in elements a token: qkv, q, attended.
-std::array<int64_t, 3> scratch_widths(const Attention& attention);
+// Of mix(), in elements a token: qkv, q, attended, its gate.
+std::array<int64_t, 4> scratch_widths(const Attention& attention);
 
 // Projects `in` [T, hidden] to q, k and v, writes the KV cache, attends.
 Mixed mix(const Attention& attention, const Attention::Weights& weights, const Operand& in,

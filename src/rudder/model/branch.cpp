@@ -46,6 +46,12 @@ Operand Products::operand_of(const ops::LinearWeight& weight, const ops::View& x
   return operand;
 }
 
+Operand Products::as_taken(const ops::LinearWeight& weight, const Operand& in,
+                           const ops::View& buffer) const {
+  if (weight.input == ops::InputForm::kAct) return {.x = in.act, .scale = {}, .act = in.act};
+  return in.scale.empty() ? operand_of(weight, in.act, buffer) : in;
+}
+
 ops::View tap_shares(const LayerStep& step, const ops::View& x, const ops::View& buffer,
                      const ops::Taps& taps) {
   const ops::View out = shaped(buffer, x.shape[0], x.shape[1]);

@@ -60,6 +60,10 @@ class Products {
   // x itself, or x quantised into `buffer`.
   Operand operand_of(const ops::LinearWeight& weight, const ops::View& x,
                      const ops::View& buffer) const;
+  // The operand in the form that another weight takes, made of what it has in act where it is not
+  // in that form; then what it had as scales is gone.
+  Operand as_taken(const ops::LinearWeight& weight, const Operand& in,
+                   const ops::View& buffer) const;
 
  private:
   ops::Ops& ops_;

@@ -21,6 +21,9 @@ void check_weights(const ModelSpec& spec, const Weights& weights, ops::Rank rank
     for (const VectorTensor& vector : tensors.vectors) {
       RUDDER_CHECK(vector.target->num_rows() == vector.count.count(), "'{}'", vector.name);
     }
+    for (const FilterTensor& filter : tensors.filters) {
+      RUDDER_CHECK(filter.target->num_rows() == filter.count(), "'{}'", filter.name);
+    }
     for (const LinearModule& linear : tensors.linears) {
       RUDDER_CHECK(linear.target->in == linear.in.count() && linear.target->out == linear.out(),
                    "'{}'", linear.parts.front().name);

@@ -5,6 +5,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/model/branch.h"
+#include "rudder/model/check_facets.h"
 #include "rudder/model/check_weights.h"
 #include "rudder/model/decoder_buffers.h"
 #include "rudder/model/residual_pass.h"
@@ -433,6 +434,7 @@ Result<std::unique_ptr<Decoder>> Decoder::make(const ModelSpec& spec, const Weig
                                                const DecoderLimits& limits, const HiddenPool& kept,
                                                const ops::View& final_rows,
                                                std::span<const LayerState> states) {
+  RUDDER_TRY_VOID(check_facets(spec, ops));
   check_weights(spec, weights, ops::rank_of(ops));
   RUDDER_CHECK(kv.size() == spec.layers.size());
   RUDDER_CHECK(states.size() == (keeps_states(spec) ? spec.layers.size() : 0));

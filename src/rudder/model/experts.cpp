@@ -36,21 +36,6 @@ void list_apart(const Experts& mlp, int64_t hidden, const Experts::Names& names,
   out.add_experts({outer.begin(), outer.end()}, hidden, width, mlp.count, mlp.bias, down);
 }
 
-// What every token goes through, in `out`, which may be where `in` lies.
-ops::View shared_mlp(const Experts& mlp, const Experts::Weights& weights, const Operand& in,
-                     const LayerStep& step, const ops::View& gates, const ops::View& acts,
-                     const ops::View& out) {
-  const ops::View gate_up = step.products.project(weights.shared_gate_up, in, gates);
-  const Operand activated = step.products.empty_operand(weights.shared_down, in.rows(), acts);
-  step.ops.gated_act({.x = gate_up,
-                      .activation = mlp.activation,
-                      .out = activated.x,
-                      .out_scale = activated.scale,
-                      .taps = {},
-                      .next = &weights.shared_down});
-  return step.products.project(weights.shared_down, activated, out);
-}
-
 // Rows in act as the product takes them; those that it has in F8E4M3 in `buffer`, with `scales`.
 // There are more of them than tokens, for which Products has room.
 Operand operand_of(ops::Ops& ops, const ops::LinearWeight& weight, const ops::View& x,
@@ -89,22 +74,63 @@ void list_tensors(const Experts& mlp, int64_t hidden, const Experts::Names& name
   }
   if (mlp.shared_width == 0) return;
   const Extent shared{mlp.shared_width, ops::equal_share(mlp.shared_width, out.rank)};
-  out.add_linear({names.shared_gate, names.shared_up}, {shared, shared}, hidden, false,
+  out.add_linear(names.shared_gate_up, {shared, shared}, hidden, false,
                  target_in(weights, &Weights::shared_gate_up));
   out.add_linear({names.shared_down}, {hidden}, shared, false,
                  target_in(weights, &Weights::shared_down));
+  if (!mlp.shared_gate) return;
+  out.add_linear({names.shared_gate}, {1}, hidden, false,
+                 target_in(weights, &Weights::shared_gate));
+  out.linears.back().use = ops::ProductUse::kRouter;
 }
 
-std::array<int64_t, 7> scratch_widths(const Experts& mlp) {
+std::array<int64_t, 11> scratch_widths(const Experts& mlp) {
   const int64_t k = mlp.chosen;
+  const int64_t shared = mlp.shared_width;
   return {mlp.count,
           four_byte_width(k),
           four_byte_width(k),
-          std::max<int64_t>(k * mlp.width, 2 * mlp.shared_width),
-          std::max<int64_t>(k * mlp.width, mlp.shared_width),
+          k * mlp.width,
+          k * mlp.width,
           four_byte_width(k),
-          k * mlp.hidden};
+          k * mlp.hidden,
+          2 * shared,
+          shared,
+          shared == 0 ? 0 : mlp.hidden,
+          mlp.shared_gate ? 1 : 0};
 }
+
+namespace {
+
+// Of the expert that every token has; empty without one.
+struct Shared {
+  ops::View out;
+  ops::View gate;
+};
+
+// Behind the last product that takes `in` as it is: it may quantise it anew.
+Shared run_shared(const Experts& mlp, const Experts::Weights& weights, const Operand& in,
+                  const LayerStep& step, const Scratch<11>& scratch) {
+  if (mlp.shared_width == 0) return {};
+  const Products& products = step.products;
+  Shared out;
+  const ops::View gate_up =
+      products.project(weights.shared_gate_up,
+                       products.as_taken(weights.shared_gate_up, in, scratch[9]), scratch[7]);
+  if (mlp.shared_gate) {
+    out.gate = products.project(weights.shared_gate,
+                                products.as_taken(weights.shared_gate, in, scratch[9]), scratch[10]);
+  }
+  const ops::View activated = shaped(scratch[8], in.rows(), weights.shared_down.in);
+  step.ops.gated_act(
+      {.x = gate_up, .activation = mlp.activation, .out = activated, .out_scale = {}, .taps = {}});
+  out.out =
+      products.project(weights.shared_down,
+                       products.operand_of(weights.shared_down, activated, scratch[7]), scratch[9]);
+  return out;
+}
+
+}  // namespace
 
 ops::View feed_forward(const Experts& mlp, const Experts::Weights& weights, const Operand& in,
                        const ops::Taps& /*taps*/, const LayerStep& step, const ops::View& out) {
@@ -142,12 +168,10 @@ ops::View feed_forward(const Experts& mlp, const Experts::Weights& weights, cons
   const ops::View made = shaped(scratch[6], pairs, weights.down.out);
   ops.expert_linear(
       {.x = rows.x, .x_scale = rows.scale, .chosen = chosen, .weight = &weights.down, .out = made});
-  ops::View shared;
-  if (mlp.shared_width > 0) {
-    shared = shared_mlp(mlp, weights, in, step, scratch[3], scratch[4], out);
-  }
   const ops::View sum = shaped(out, tokens, weights.down.out);
-  ops.combine_experts({.x = made, .weights = shares, .shared = shared, .out = sum});
+  const Shared shared = run_shared(mlp, weights, in, step, scratch);
+  ops.combine_experts(
+      {.x = made, .weights = shares, .shared = shared.out, .shared_gate = shared.gate, .out = sum});
   return sum;
 }
 

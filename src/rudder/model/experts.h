@@ -36,8 +36,9 @@ struct Experts {
   int32_t width = 0;   // of an expert
   ops::Activation activation = ops::Activation::kSilu;
   bool bias = false;         // of an expert's products
-  int32_t shared_width = 0;  // of an MLP of every token, whose output is added; 0: there is none
   Router router;
+  int32_t shared_width = 0;  // of an expert that every token has beside its own; 0: there is none
+  bool shared_gate = false;  // which is weighted by a number of the token, behind a sigmoid
 
   // Of its tensors in a checkpoint, behind the layer's prefix; those of an expert e behind
   // "<experts>.<e>." as well. With a name for gate and up there is one tensor of all experts for
@@ -50,9 +51,10 @@ struct Experts {
     std::string_view up = "up_proj";
     std::string_view down = "down_proj";
     std::string_view stacked_gate_up = "";
-    std::string_view shared_gate = "mlp.shared_experts.gate_proj";
-    std::string_view shared_up = "mlp.shared_experts.up_proj";
-    std::string_view shared_down = "mlp.shared_experts.down_proj";
+    std::vector<std::string_view> shared_gate_up = {"mlp.shared_expert.gate_proj",
+                                                    "mlp.shared_expert.up_proj"};
+    std::string_view shared_down = "mlp.shared_expert.down_proj";
+    std::string_view shared_gate = "mlp.shared_expert_gate";
   };
 
   struct Weights {
@@ -62,6 +64,7 @@ struct Experts {
     ops::LinearWeight down;     // likewise
     ops::LinearWeight shared_gate_up;
     ops::LinearWeight shared_down;
+    ops::LinearWeight shared_gate;
 
     const ops::LinearWeight& input() const { return gate_up; }
   };
@@ -72,8 +75,8 @@ void list_tensors(const Experts& mlp, int64_t hidden, const Experts::Names& name
 
 // Of feed_forward(), in elements a token: the router's logits; what it chose, and the weights; gate
 // and up of the chosen experts, activated; the same as the second product takes it, with scales; and
-// their outputs. The shared MLP uses those in the middle behind them.
-std::array<int64_t, 7> scratch_widths(const Experts& mlp);
+// their outputs; of the shared expert gate and up, activated, its output, its gate.
+std::array<int64_t, 11> scratch_widths(const Experts& mlp);
 
 // The router reads its input in act.
 inline bool reads_act(const Experts& /*mlp*/) {

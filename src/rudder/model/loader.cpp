@@ -11,6 +11,7 @@
 #include "rudder/model/archs/archs.h"
 #include "rudder/model/archs/tensor_names.h"
 #include "rudder/model/binder.h"
+#include "rudder/model/check_facets.h"
 #include "rudder/model/quantised/low_bits.h"
 #include "rudder/model/quantised/quantisation.h"
 #include "rudder/model/quantised/stored_blocks.h"
@@ -43,6 +44,9 @@ struct StoredModel {
       for (const NormTensor& norm : tensors.norms) RUDDER_TRY_VOID(take_norm(norm));
       for (const VectorTensor& vector : tensors.vectors) {
         RUDDER_TRY_VOID(binder.take(vector.name, Shape{vector.count.stored}));
+      }
+      for (const FilterTensor& filter : tensors.filters) {
+        RUDDER_TRY_VOID(binder.take(filter.name, filter.stored()));
       }
       for (const NumberTensor& number : tensors.numbers) {
         RUDDER_TRY_VOID(binder.take(number.name, Shape{1}));
@@ -111,6 +115,7 @@ class Loader {
         stored_{checkpoint, spec, names, rank_, Binder(checkpoint, quantisation)} {}
 
   Result<Weights> load() {
+    RUDDER_TRY_VOID(check_facets(spec_, ops_));
     RUDDER_TRY_VOID(stored_.check());
     RUDDER_TRY_VOID(binder_.read_for(ops_));
     binder_.log_differences();
@@ -169,6 +174,10 @@ class Loader {
       const ops::Share share = vector.count.share;
       RUDDER_TRY(*vector.target, upload_values(values_of(stored.rows(share.begin, share.count))));
     }
+    for (const FilterTensor& filter : tensors.filters) {
+      RUDDER_TRY(const View stored, binder_.take(filter.name, filter.stored()));
+      RUDDER_TRY(*filter.target, upload_values(filter.share_of(values_of(stored))));
+    }
     for (const NumberTensor& number : tensors.numbers) {
       RUDDER_TRY(const View stored, binder_.take(number.name, Shape{1}));
       *number.target = values_of(stored).front();
@@ -186,7 +195,8 @@ class Loader {
   Result<ops::NormSpec> load_norm(const NormTensor& tensor) {
     ops::NormSpec norm;
     norm.eps = spec_.norm_eps;
-    RUDDER_TRY(norm.weight, load_norm_part(tensor.weight, tensor.width, names_.norm_offset));
+    RUDDER_TRY(norm.weight, load_norm_part(tensor.weight, tensor.width,
+                                           tensor.has_offset ? names_.norm_offset : 0));
     if (tensor.alpha.count > 0) {
       RUDDER_TRY(norm.alpha, load_norm_part(tensor.alpha, tensor.width, 0));
     }

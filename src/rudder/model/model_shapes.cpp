@@ -35,6 +35,9 @@ constexpr std::string_view kOlmoe = "OlmoeForCausalLM";
 
 constexpr std::string_view kGptOss = "GptOssForCausalLM";
 constexpr std::string_view kGlm4Moe = "Glm4MoeForCausalLM";
+constexpr std::string_view kHybridNext = "Qwen3NextForCausalLM";
+constexpr std::string_view kHybrid = "Qwen3_5ForCausalLM";
+constexpr std::string_view kHybridMoe = "Qwen3_5MoeForCausalLM";
 
 constexpr std::string_view kSilu = R"("hidden_act": "silu")";
 constexpr std::string_view kLlama31 =
@@ -86,6 +89,19 @@ constexpr std::string_view kGlmAir =
     "use_qk_norm": false, "n_routed_experts": 128, "num_experts_per_tok": 8,
     "moe_intermediate_size": 1408, "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 1,
     "topk_group": 1, "norm_topk_prob": true, "routed_scaling_factor": 1.0)";
+constexpr std::string_view kNextExperts =
+    R"("hidden_act": "silu", "partial_rotary_factor": 0.25, "full_attention_interval": 4,
+    "linear_num_key_heads": 16, "linear_num_value_heads": 32, "num_experts": 512,
+    "num_experts_per_tok": 10, "moe_intermediate_size": 512, "norm_topk_prob": true,
+    "shared_expert_intermediate_size": 512, "decoder_sparse_step": 1)";
+constexpr std::string_view k35Experts =
+    R"("hidden_act": "silu", "partial_rotary_factor": 0.25, "full_attention_interval": 4,
+    "linear_num_key_heads": 16, "linear_num_value_heads": 32, "num_experts": 256,
+    "num_experts_per_tok": 8, "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512)";
+constexpr std::string_view k35Dense =
+    R"("hidden_act": "silu", "partial_rotary_factor": 0.25, "full_attention_interval": 4,
+    "linear_num_key_heads": 16, "linear_num_value_heads": 48)";
 constexpr std::string_view kGates =
     R"("hidden_act": "relu", "fir_k": 3, "fir_relu_pre": true, "fir_clip": [0.0, 1.0])";
 
@@ -134,6 +150,9 @@ constexpr ModelShape kShapes[] = {
     {"gpt-oss-20b", kGptOss, 2880, 2880, 24, 64, 8, 64, 201088, 131072, 1.5e5, 1e-5, false, kGptOss32},
     {"gpt-oss-120b", kGptOss, 2880, 2880, 36, 64, 8, 64, 201088, 131072, 1.5e5, 1e-5, false, kSilu},
     {"glm-4.5-air", kGlm4Moe, 4096, 10944, 46, 96, 8, 128, 151552, 131072, 1e6, 1e-5, false, kGlmAir},
+    {"qwen3-next-80b-a3b", kHybridNext, 2048, 5120, 48, 16, 2, 256, 151936, 262144, 1e7, 1e-6, false, kNextExperts},
+    {"qwen3.5-35b-a3b", kHybridMoe, 2048, 512, 40, 16, 2, 256, 248320, 262144, 1e7, 1e-6, false, k35Experts},
+    {"qwen3.6-27b", kHybrid, 5120, 17408, 64, 24, 4, 256, 248320, 262144, 1e7, 1e-6, false, k35Dense},
     {"olmo-2-13b", kOlmo2, 5120, 13824, 40, 40, 40, 128, 100352, 4096, 5e5, 1e-6, false, kSilu},
 };
 // clang-format on

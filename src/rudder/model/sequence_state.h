@@ -11,30 +11,17 @@
 
 #include <cstdint>
 
-#include "rudder/tensor/view.h"
+#include "rudder/ops/state_args.h"
 
 namespace rudder::model {
+
+using ops::LayerState;
+using ops::StateBatch;
 
 // Bytes that a layer registers, a rank's share of them.
 struct StateBytes {
   int64_t state = 0;  // of a sequence's state; 0: the layer keeps none
   int64_t row = 0;    // of a token, to move the state over it later
-};
-
-// Where a layer's part of every state lies, and the rows that it keeps for slots.
-struct LayerState {
-  tensor::View pool;  // [states, bytes] u8, of all layers
-  int64_t begin = 0;  // of the layer's part of a state, in bytes; on a 64-byte line
-  tensor::View
-      kept;  // [slots + 1, 1 + drafts, bytes of a row] u8; a sequence's table_row names its
-};
-
-// Of the sequences of a step.
-struct StateBatch {
-  tensor::View state;      // [num_seqs] i32, a row of the pool; -1: of padding
-  tensor::View num_draft;  // [num_seqs] i32 the last tokens of each that may be wrong
-
-  bool empty() const { return state.empty(); }
 };
 
 }  // namespace rudder::model

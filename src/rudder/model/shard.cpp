@@ -27,6 +27,20 @@ Result<void> shard_layer(LayerSpec& layer, size_t index, ops::Rank rank) {
     attention->num_heads = static_cast<int32_t>(heads.q.count);
     attention->num_kv_heads = static_cast<int32_t>(heads.kv.count);
   }
+  if (GatedDelta* const delta = std::get_if<GatedDelta>(&layer.mixer)) {
+    if (delta->key_heads % rank.count != 0) {
+      return indivisible(fmt::format("the {} key heads of layer {}", delta->key_heads, index),
+                         rank);
+    }
+    delta->key_heads /= rank.count;
+    delta->value_heads /= rank.count;
+  }
+  if (ShortConv* const conv = std::get_if<ShortConv>(&layer.mixer)) {
+    if (conv->width % rank.count != 0) {
+      return indivisible(fmt::format("the {} channels of layer {}", conv->width, index), rank);
+    }
+    conv->width /= rank.count;
+  }
   if (CustomMixer* const custom = std::get_if<CustomMixer>(&layer.mixer)) {
     RUDDER_TRY(custom->kind, custom->kind->share(rank));
   }
@@ -37,17 +51,13 @@ Result<void> shard_layer(LayerSpec& layer, size_t index, ops::Rank rank) {
     mlp->width /= rank.count;
   }
   if (Experts* const mlp = experts_of(layer)) {
-    if (mlp->width % rank.count != 0) {
-      return indivisible(fmt::format("the {} neurons of an expert of layer {}", mlp->width, index),
-                         rank);
+    for (int32_t* const width : {&mlp->width, &mlp->shared_width}) {
+      if (*width % rank.count != 0) {
+        return indivisible(fmt::format("the {} neurons of an expert of layer {}", *width, index),
+                           rank);
+      }
+      *width /= rank.count;
     }
-    mlp->width /= rank.count;
-    if (mlp->shared_width % rank.count != 0) {
-      return indivisible(
-          fmt::format("the {} neurons of the shared MLP of layer {}", mlp->shared_width, index),
-          rank);
-    }
-    mlp->shared_width /= rank.count;
   }
   return {};
 }
@@ -133,6 +143,7 @@ Result<void> cut_part(const ops::LinearPart& stored, const LinearModule& module,
   for (const Extent& rows : module.parts[index].rows) {
     const ops::Share share{first + rows.share.begin, rows.share.count};
     first += rows.stored;
+    if (share.count == 0) continue;  // of another part
     if (const auto fits = ops::check_rows(format, share, stored.out()); !fits) {
       return refused(fits.error());
     }

@@ -11,8 +11,10 @@
 #include "rudder/model/attention.h"
 #include "rudder/model/custom_mixer.h"
 #include "rudder/model/experts.h"
+#include "rudder/model/gated_delta.h"
 #include "rudder/model/gated_mlp.h"
 #include "rudder/model/residual.h"
+#include "rudder/model/short_conv.h"
 
 namespace rudder::model {
 
@@ -62,7 +64,7 @@ struct RopeSpec {
 
 // The parts of a layer. A mixer lets a token read other tokens, an MLP works on each token alone.
 // A further kind of branch is a further alternative, and a file like those of these.
-using Mixer = std::variant<Attention, CustomMixer>;
+using Mixer = std::variant<Attention, GatedDelta, ShortConv, CustomMixer>;
 using Mlp = std::variant<GatedMlp, Experts>;
 
 // Where a layer normalises: before each branch, after it, or both.

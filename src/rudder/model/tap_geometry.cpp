@@ -15,10 +15,15 @@ tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act, ops::Rank r
                                        site_bit(Site::kResidMid) | site_bit(Site::kMlpOut) |
                                        site_bit(Site::kResidPost));
     const Attention* const attention = attention_of(layer);
-    geometry.heads.push_back(
-        attention == nullptr ? tap::Heads{}
-                             : tap::Heads{attention->num_heads * rank.count, attention->head_dim});
-    if (attention != nullptr) sites = static_cast<uint16_t>(sites | site_bit(Site::kAttnZ));
+    const GatedDelta* const delta = std::get_if<GatedDelta>(&layer.mixer);
+    tap::Heads heads;
+    if (attention != nullptr) heads = {attention->num_heads * rank.count, attention->head_dim};
+    if (delta != nullptr) heads = {delta->value_heads * rank.count, delta->value_dim};
+    const ShortConv* const conv = std::get_if<ShortConv>(&layer.mixer);
+    if (conv != nullptr) heads = {1, conv->width * rank.count};
+    geometry.heads.push_back(heads);
+    geometry.weighing.push_back(attention == nullptr ? 0 : heads.count);
+    if (heads.count > 0) sites = static_cast<uint16_t>(sites | site_bit(Site::kAttnZ));
     const GatedMlp* const mlp = gated_mlp_of(layer);
     if (mlp != nullptr) sites = static_cast<uint16_t>(sites | site_bit(Site::kMlpAct));
     // Without a norm before it, a branch reads the residual itself.

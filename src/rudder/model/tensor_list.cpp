@@ -63,6 +63,12 @@ TensorList::TensorList(const ModelSpec& spec, const WeightNames& names) {
     for (const VectorTensor& vector : layer.vectors) {
       add(vector.name, TensorShape::of({static_cast<uint64_t>(vector.count.stored)}), vector.kind);
     }
+    for (const FilterTensor& filter : layer.filters) {
+      const tensor::Shape shape = filter.stored();
+      add(filter.name,
+          TensorShape::of({static_cast<uint64_t>(shape[0]), 1, static_cast<uint64_t>(shape[2])}),
+          ValueKind::kWeight);
+    }
     for (const NumberTensor& number : layer.numbers) {
       add(number.name, TensorShape::of({1}), ValueKind::kGain);
     }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <type_traits>
+#include <utility>
 
 #include "rudder/base/check.h"
 
@@ -52,6 +53,44 @@ void LayerTensors::add_plain_norm(int64_t width, ops::NormSpec* target) {
 void LayerTensors::add_vector(std::string_view name, Extent count, ops::View* target,
                               ValueKind kind) {
   vectors.push_back({fmt::format("{}{}", prefix, name), count, target, kind});
+}
+
+void LayerTensors::add_filters(std::string_view name, std::vector<Extent> runs, int64_t length,
+                               ops::View* target) {
+  filters.push_back({fmt::format("{}{}", prefix, name), std::move(runs), length, target});
+}
+
+tensor::Shape FilterTensor::stored() const {
+  int64_t channels = 0;
+  for (const Extent& run : runs) channels += run.stored;
+  return {channels, 1, length};
+}
+
+int64_t FilterTensor::count() const {
+  int64_t channels = 0;
+  for (const Extent& run : runs) channels += run.count();
+  return channels * length;
+}
+
+std::vector<float> FilterTensor::share_of(const std::vector<float>& values) const {
+  std::vector<float> out;
+  int64_t first = 0;
+  for (const Extent& run : runs) {
+    const auto begin = values.begin() + (first + run.share.begin) * length;
+    out.insert(out.end(), begin, begin + run.count() * length);
+    first += run.stored;
+  }
+  return out;
+}
+
+void LayerTensors::add_parts(std::vector<LinearModule::Part> parts, Extent in,
+                             ops::LinearWeight* target) {
+  LinearModule& module = linears.emplace_back();
+  module.in = in;
+  module.target = target;
+  module.is_first_rank = rank.index == 0;
+  for (LinearModule::Part& part : parts) part.name.insert(0, prefix);
+  module.parts = std::move(parts);
 }
 
 void LayerTensors::add_linear(const std::vector<std::string_view>& names,

@@ -26,6 +26,7 @@ struct NormTensor {
   Part alpha = {};  // count 0: an RMS norm, which has none
   Extent width;     // one number for all of a row goes to every channel
   ops::NormSpec* target = nullptr;
+  bool has_offset = true;  // its weight lacks what those of the model's norms lack
 };
 NormTensor norm_tensor(std::string_view module, Extent width, const NormKind& kind,
                        ops::NormSpec* target = nullptr);
@@ -77,6 +78,21 @@ struct VectorTensor {
   ValueKind kind = ValueKind::kWeight;
 };
 
+// A filter of `length` numbers for each channel: [channels, 1, length] in the checkpoint, flat and
+// f32 when loaded. Its channels are runs, one behind the other, of each of which a rank has a
+// share.
+struct FilterTensor {
+  std::string name;
+  std::vector<Extent> runs;
+  int64_t length = 0;
+  ops::View* target = nullptr;
+
+  tensor::Shape stored() const;
+  int64_t count() const;  // numbers that this rank loads
+  // Of the stored numbers, those that this rank loads.
+  std::vector<float> share_of(const std::vector<float>& values) const;
+};
+
 // One number that the host keeps.
 struct NumberTensor {
   std::string name;
@@ -89,6 +105,7 @@ struct LayerTensors {
   ops::Rank rank;      // whose part of them is loaded
   std::vector<NormTensor> norms;
   std::vector<VectorTensor> vectors;
+  std::vector<FilterTensor> filters;
   std::vector<NumberTensor> numbers;
   std::vector<LinearModule> linears;
   std::vector<ScaleTensor> scales;
@@ -97,6 +114,10 @@ struct LayerTensors {
   void add_plain_norm(int64_t width, ops::NormSpec* target);  // without a tensor
   void add_vector(std::string_view name, Extent count, ops::View* target,
                   ValueKind kind = ValueKind::kWeight);
+  void add_filters(std::string_view name, std::vector<Extent> runs, int64_t length,
+                   ops::View* target);
+  // Parts behind the layer's prefix.
+  void add_parts(std::vector<LinearModule::Part> parts, Extent in, ops::LinearWeight* target);
   // Of `experts` experts, one after the other; every part has `rows`.
   void add_experts(const std::vector<std::string_view>& names, Extent rows, Extent in,
                    int64_t experts, bool bias, ops::LinearWeight* target);

@@ -45,13 +45,14 @@ struct ExpertLinearArgs {
   View out;  // [T * k, out] act, or [T * k, out / 2] with an activation
 };
 
-// out_t = sum over j of weights[t, j] * x_(t * k + j), in the order of j; then what an MLP that all
-// tokens share made of t.
+// out_t = sum over j of weights[t, j] * x_(t * k + j), in the order of j; then, where there is one,
+// plus what the shared expert made, times sigmoid(shared_gate_t) where there is a gate.
 struct CombineExpertsArgs {
-  View x;            // [T * k, hidden] act
-  View weights;      // [T, k] f32
-  View shared = {};  // [T, hidden] act; optional; may be `out`
-  View out;          // [T, hidden] act
+  View x;                 // [T * k, hidden] act
+  View weights;           // [T, k] f32
+  View shared = {};       // [T, hidden] act; may be `out`
+  View shared_gate = {};  // [T, 1] act
+  View out;               // [T, hidden] act
 };
 
 }  // namespace rudder::ops

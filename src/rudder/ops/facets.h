@@ -13,6 +13,7 @@
 #include "rudder/ops/expert_args.h"
 #include "rudder/ops/feature_args.h"
 #include "rudder/ops/look_up_args.h"
+#include "rudder/ops/state_args.h"
 #include "rudder/ops/stream_args.h"
 #include "rudder/ops/tail_args.h"
 
@@ -75,6 +76,16 @@ class StreamOps {
   virtual ~StreamOps() = default;
   virtual void mix_streams(const MixStreamsArgs& args) = 0;
   virtual void sum_blocks(const SumBlocksArgs& args) = 0;
+};
+
+// Mixers that keep a state of each sequence, by convolutions and linear recurrences; and gates of
+// what mixers read.
+class StateOps {
+ public:
+  virtual ~StateOps() = default;
+  virtual void convolve(const ConvolveArgs& args) = 0;
+  virtual void recur(const RecurArgs& args) = 0;
+  virtual void gate_rows(const GateRowsArgs& args) = 0;
 };
 
 // Mixtures of experts: a token's row goes through the products of the experts that a router chose.

@@ -64,7 +64,8 @@ void fields(Archive& archive, Archived<tap::ResidualForm> auto& value) {
 
 template <typename Archive>
 void fields(Archive& archive, Archived<tap::Geometry> auto& value) {
-  auto& [num_layers, hidden, mlp_width, heads, sites, dtype, residual] = value;
+  // Nor on which heads weigh keys.
+  auto& [num_layers, hidden, mlp_width, heads, sites, dtype, residual, weighing] = value;
   archive(num_layers, hidden, mlp_width, heads, sites, dtype, residual);
 }
 

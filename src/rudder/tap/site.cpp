@@ -143,6 +143,11 @@ int32_t Geometry::widest() const {
   return widest;
 }
 
+int32_t Geometry::pattern_heads(int32_t layer) const {
+  const auto at = static_cast<size_t>(layer);
+  return weighing.empty() ? heads[at].count : weighing[at];
+}
+
 int32_t Geometry::width(Point point) const {
   if (point.site == Site::kMlpAct) return mlp_width[static_cast<size_t>(point.layer)];
   return parts(point).width();

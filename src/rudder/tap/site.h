@@ -104,13 +104,15 @@ struct Geometry {
   std::vector<uint16_t> sites;                 // [num_layers] bit 1 << Site: the layer has it
   tensor::DType dtype = tensor::DType::kBF16;  // of activations: what is captured
   ResidualForm residual = {};
+  std::vector<int32_t> weighing = {};  // [num_layers] of heads, those that weigh keys; empty: all
 
   bool empty() const { return num_layers == 0; }
   int32_t num_points() const { return num_layers * kNumSites; }
   int32_t residual_width() const { return hidden * residual.streams; }
   bool has(Point point) const;
-  int32_t width(Point point) const;  // elements of the row at a point that the model has
-  int32_t widest() const;            // of them all
+  int32_t pattern_heads(int32_t layer) const;  // that have attention patterns
+  int32_t width(Point point) const;            // elements of the row at a point that the model has
+  int32_t widest() const;                      // of them all
   // What the row at a point that the model has consists of; one part where nothing divides it.
   RowParts parts(Point point) const;
   // Which points of the layer vectors of so many elements are for: "4 elements fit attn_in, ...".

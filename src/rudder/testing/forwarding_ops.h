@@ -17,6 +17,7 @@ class ForwardingOps : public ops::Ops,
                       public ops::PatternOps,
                       public ops::StreamOps,
                       public ops::ExpertOps,
+                      public ops::StateOps,
                       public ops::AdapterOps,
                       public ops::RankOps {
  public:
@@ -46,6 +47,7 @@ class ForwardingOps : public ops::Ops,
   ops::ExpertOps* expert_ops() override {
     return this_if<ops::ExpertOps>(inner_->expert_ops(), this);
   }
+  ops::StateOps* state_ops() override { return this_if<ops::StateOps>(inner_->state_ops(), this); }
   Result<ops::LinearWeight> make_experts(std::span<const ops::LinearPart> parts,
                                          int64_t experts) override {
     return inner_->expert_ops()->make_experts(parts, experts);
@@ -109,6 +111,15 @@ class ForwardingOps : public ops::Ops,
   }
   void combine_experts(const ops::CombineExpertsArgs& args) override {
     run(&ops::Ops::expert_ops, &ops::ExpertOps::combine_experts, args);
+  }
+  void convolve(const ops::ConvolveArgs& args) override {
+    run(&ops::Ops::state_ops, &ops::StateOps::convolve, args);
+  }
+  void recur(const ops::RecurArgs& args) override {
+    run(&ops::Ops::state_ops, &ops::StateOps::recur, args);
+  }
+  void gate_rows(const ops::GateRowsArgs& args) override {
+    run(&ops::Ops::state_ops, &ops::StateOps::gate_rows, args);
   }
   void add_adapters(const ops::AddAdaptersArgs& args) override {
     run(&ops::Ops::adapter_ops, &ops::AdapterOps::add_adapters, args);

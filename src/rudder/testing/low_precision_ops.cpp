@@ -164,9 +164,44 @@ class LowPrecisionOps final : public PassingOps {
   void combine_experts(const ops::CombineExpertsArgs& args) override {
     Wide x(args.x);
     Wide shared(args.shared);
+    Wide shared_gate(args.shared_gate);
     Out out(args.out);
-    inner_->expert_ops()->combine_experts(
-        {.x = x.view(), .weights = args.weights, .shared = shared.view(), .out = out.view()});
+    inner_->expert_ops()->combine_experts({.x = x.view(),
+                                           .weights = args.weights,
+                                           .shared = shared.view(),
+                                           .shared_gate = shared_gate.view(),
+                                           .out = out.view()});
+    out.done();
+  }
+  void convolve(const ops::ConvolveArgs& args) override {
+    Wide x(args.x);
+    Out out(args.out);
+    ops::ConvolveArgs wide = args;
+    wide.x = x.view();
+    wide.out = out.view();
+    inner_->state_ops()->convolve(wide);
+    out.done();
+  }
+  void recur(const ops::RecurArgs& args) override {
+    Wide qkv(args.qkv);
+    Wide gates(args.gates);
+    Out out(args.out);
+    ops::RecurArgs wide = args;
+    wide.qkv = qkv.view();
+    wide.gates = gates.view();
+    wide.out = out.view();
+    inner_->state_ops()->recur(wide);
+    out.done();
+  }
+  void gate_rows(const ops::GateRowsArgs& args) override {
+    Wide x(args.x);
+    Wide gate(args.gate);
+    Out out(args.out);
+    ops::GateRowsArgs wide = args;
+    wide.x = x.view();
+    wide.gate = gate.view();
+    wide.out = out.view();
+    inner_->state_ops()->gate_rows(wide);
     out.done();
   }
 

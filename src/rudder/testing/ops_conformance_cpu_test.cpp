@@ -14,6 +14,7 @@
 #include "rudder/testing/ops_conformance_attention.h"
 #include "rudder/testing/ops_conformance_encode.h"
 #include "rudder/testing/ops_conformance_features.h"
+#include "rudder/testing/ops_conformance_states.h"
 #include "rudder/testing/ops_conformance_taps.h"
 #include "rudder/testing/ops_conformance_trees.h"
 
@@ -74,6 +75,7 @@ Backend query_rounding_backend() {
   return backend;
 }
 
+INSTANTIATE_TEST_SUITE_P(Cpu, OpsStates, ::testing::ValuesIn(cpu_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(CpuQueries, OpsAttention, ::testing::Values(query_rounding_backend()),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(CpuQueries, OpsTrees, ::testing::Values(query_rounding_backend()),

@@ -8,6 +8,7 @@
 
 #include "rudder/cpu/reference_ops.h"
 #include "rudder/model/rope.h"
+#include "rudder/testing/reference_recurrences.h"
 
 namespace rudder::testing {
 namespace {
@@ -186,6 +187,12 @@ class ReferencePass {
   Matrix mix(size_t layer, const model::Mixer& mixer, const MixerWeights& w,
              const Matrix& in) const {
     const auto* const attention = std::get_if<model::Attention>(&mixer);
+    if (const auto* const delta = std::get_if<model::GatedDelta>(&mixer)) {
+      return recur(layer, *delta, std::get<model::GatedDelta::Weights>(w), in);
+    }
+    if (const auto* const conv = std::get_if<model::ShortConv>(&mixer)) {
+      return convolve(layer, *conv, std::get<model::ShortConv::Weights>(w), in);
+    }
     return attention == nullptr
                ? decayed(std::get<model::CustomMixer::Weights>(w), in)
                : attend(layer, *attention, std::get<model::Attention::Weights>(w), in);
@@ -206,6 +213,59 @@ class ReferencePass {
       }
     }
     return linear(sums, w.out);
+  }
+
+  Matrix recur(size_t layer, const model::GatedDelta& delta, const model::GatedDelta::Weights& w,
+               const Matrix& in) const {
+    const Matrix inputs = linear(in, w.in);
+    const Matrix gates = linear(in, w.gates);
+    const auto columns = [&](const Matrix& of, int64_t begin, int64_t count) {
+      return of.slice(0, of.rows, begin, count);
+    };
+    Matrix filters = to_matrix(w.conv);
+    filters.rows = delta.conv_width();
+    filters.cols = delta.conv_length;
+    const Matrix qkv =
+        reference_convolve(columns(inputs, 0, delta.conv_width()), filters, {}, true);
+    const Matrix read = reference_recur(
+        {.key_heads = delta.key_heads,
+         .value_heads = delta.value_heads,
+         .key_dim = delta.key_dim,
+         .value_dim = delta.value_dim,
+         .a_log = to_matrix(w.a_log),
+         .step_bias = to_matrix(w.step_bias)},
+        columns(qkv, 0, delta.key_width()), columns(qkv, delta.key_width(), delta.key_width()),
+        columns(qkv, 2 * delta.key_width(), delta.value_width()),
+        columns(gates, delta.value_heads, delta.value_heads), columns(gates, 0, delta.value_heads));
+    Matrix mixed =
+        reference_gate_rows({.function = ops::GateFunction::kSilu,
+                             .norm = to_matrix(w.norm.weight),
+                             .run = delta.value_dim,
+                             .eps = double{w.norm.eps}},
+                            read, columns(inputs, delta.conv_width(), delta.value_width()));
+    if (patterns_ != nullptr) patterns_->emplace_back();  // it has none
+    if (hooks_.mixed) hooks_.mixed(layer, mixed);
+    return linear(mixed, w.out);
+  }
+
+  Matrix convolve(size_t layer, const model::ShortConv& conv, const model::ShortConv::Weights& w,
+                  const Matrix& in) const {
+    const Matrix inputs = linear(in, w.in);
+    const auto third = [&](int64_t i) {
+      return inputs.slice(0, inputs.rows, i * conv.width, conv.width);
+    };
+    const ReferenceRowGate itself{.function = ops::GateFunction::kItself};
+    Matrix filters = to_matrix(w.filter);
+    filters.rows = conv.width;
+    filters.cols = conv.length;
+    Matrix mixed =
+        reference_gate_rows(itself,
+                            reference_convolve(reference_gate_rows(itself, third(0), third(2)),
+                                               filters, to_matrix(w.bias), false),
+                            third(1));
+    if (patterns_ != nullptr) patterns_->emplace_back();  // it has none
+    if (hooks_.mixed) hooks_.mixed(layer, mixed);
+    return linear(mixed, w.out);
   }
 
   Matrix attend(size_t layer, const model::Attention& attention, const model::Attention::Weights& w,
@@ -235,6 +295,7 @@ class ReferencePass {
     std::vector<Matrix>* const patterns =
         patterns_ == nullptr ? nullptr : &patterns_->emplace_back();
     Matrix mixed = reference_attention(reference, q, k, v, patterns);
+    if (attention.out_gate) mixed = reference_gate_rows({}, mixed, linear(in, w.out_gate));
     if (hooks_.mixed) hooks_.mixed(layer, mixed);
     return linear(mixed, w.out);
   }
@@ -280,7 +341,11 @@ class ReferencePass {
     if (mlp.shared_width == 0) return out;
     const Matrix shared =
         linear(reference_gated_act(linear(in, w.shared_gate_up), mlp.activation), w.shared_down);
-    for (size_t i = 0; i < out.values.size(); ++i) out.values[i] += shared.values[i];
+    const Matrix gate = mlp.shared_gate ? linear(in, w.shared_gate) : Matrix();
+    for (int64_t t = 0; t < out.rows; ++t) {
+      const double share = mlp.shared_gate ? 1 / (1 + std::exp(-gate.at(t, 0))) : 1;
+      for (int64_t i = 0; i < out.cols; ++i) out.at(t, i) += share * shared.at(t, i);
+    }
     return out;
   }
 

@@ -29,9 +29,11 @@ enum class TinyArch : uint8_t {
                // runs on the host
   kTwoStreams,  // a residual of two mixed streams, a scale of every branch and of a layer
   kBlockSums,   // a residual of sums of blocks of two layers, a scale of every branch
-  kExperts,     // the first layer and the last are mixtures of experts
+  kExperts,     // the first layer and the last are mixtures of experts, beside a shared one
   kSinks,       // windows in every other layer, sinks, biases everywhere; experts with biases and
                 // clamped gates, chosen before their softmax, and an MLP of all tokens beside them
+  kDelta,       // the first layer has a gated delta rule, the last a short convolution, that between
+                // them gated attention with partial rope, q and k normed per head
 };
 // Those that a GPU may run.
 inline constexpr TinyArch kTinyArchs[] = {

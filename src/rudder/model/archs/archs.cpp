@@ -11,15 +11,30 @@
 namespace rudder::model {
 
 std::span<const Architecture> architectures() {
-  static const std::array kTable = {llama(),          mistral(),
-                                    qwen2(),          qwen3(),
-                                    gemma2(),         gemma3(),
-                                    phi3(),           gemma3_multimodal(),
-                                    gemma4(),         gemma4_multimodal(),
-                                    gemma4_unified(), olmo2(),
-                                    asynct(),         mixtral(),
-                                    qwen3_moe(),      olmoe(),
-                                    gpt_oss(),        glm4_moe()};
+  static const std::array kTable = {llama(),
+                                    mistral(),
+                                    qwen2(),
+                                    qwen3(),
+                                    gemma2(),
+                                    gemma3(),
+                                    phi3(),
+                                    gemma3_multimodal(),
+                                    gemma4(),
+                                    gemma4_multimodal(),
+                                    gemma4_unified(),
+                                    olmo2(),
+                                    asynct(),
+                                    mixtral(),
+                                    qwen3_moe(),
+                                    olmoe(),
+                                    gpt_oss(),
+                                    glm4_moe(),
+                                    qwen3_next(),
+                                    qwen3_5(),
+                                    qwen3_5_moe(),
+                                    qwen3_5_multimodal(),
+                                    qwen3_5_moe_multimodal(),
+                                    lfm2()};
   return kTable;
 }
 

@@ -93,5 +93,11 @@ Architecture qwen3_moe();
 Architecture olmoe();
 Architecture gpt_oss();
 Architecture glm4_moe();
+Architecture lfm2();
+Architecture qwen3_next();
+Architecture qwen3_5();
+Architecture qwen3_5_moe();
+Architecture qwen3_5_multimodal();
+Architecture qwen3_5_moe_multimodal();
 
 }  // namespace rudder::model

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "rudder/model/archs/llama_like.h"
 
 namespace rudder::model {
@@ -44,6 +46,20 @@ Result<Experts> read_experts(const HfConfig& config, const ModelSpec& spec,
   }
   experts.chosen = static_cast<int32_t>(chosen);
   return experts;
+}
+
+Result<std::vector<bool>> mixture_layers(const HfConfig& config, size_t num_layers) {
+  RUDDER_TRY(const int64_t step, config.integer_or("decoder_sparse_step", 1, 1, 1 << 20));
+  std::vector<double> dense;
+  if (config.has("mlp_only_layers")) {
+    RUDDER_TRY(dense, config.numbers("mlp_only_layers"));
+  }
+  std::vector<bool> out;
+  for (size_t layer = 0; layer < num_layers; ++layer) {
+    const bool is_dense = std::ranges::find(dense, static_cast<double>(layer)) != dense.end();
+    out.push_back(!is_dense && (static_cast<int64_t>(layer) + 1) % step == 0);
+  }
+  return out;
 }
 
 }  // namespace rudder::model

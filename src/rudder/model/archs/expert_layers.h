@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string_view>
+#include <vector>
 
 #include "rudder/base/result.h"
 #include "rudder/model/spec.h"
@@ -21,5 +22,8 @@ struct ExpertKeys {
 // An expert is as the MLPs of `spec` are, but for its width. The router is the caller's.
 Result<Experts> read_experts(const weights::HfConfig& config, const ModelSpec& spec,
                              const ExpertKeys& keys = {});
+
+// Whether each layer is a mixture: every "decoder_sparse_step"-th, but for "mlp_only_layers".
+Result<std::vector<bool>> mixture_layers(const weights::HfConfig& config, size_t num_layers);
 
 }  // namespace rudder::model

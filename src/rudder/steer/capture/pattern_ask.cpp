@@ -30,9 +30,7 @@ std::vector<int32_t> first_numbers(int32_t count) {
 
 Result<std::vector<int32_t>> read_pattern_layers(const json::value& value, const std::string& path,
                                                  const tap::Geometry& geometry) {
-  const auto attends = [&](int32_t layer) {
-    return geometry.heads[static_cast<size_t>(layer)].count > 0;
-  };
+  const auto attends = [&](int32_t layer) { return geometry.pattern_heads(layer) > 0; };
   std::vector<int32_t> layers;
   if (is_all(value)) {
     layers = first_numbers(geometry.num_layers);
@@ -57,7 +55,7 @@ Result<std::vector<int32_t>> read_pattern_layers(const json::value& value, const
 Result<std::vector<int32_t>> read_pattern_heads(const json::value* value, int32_t layer,
                                                 const std::string& path,
                                                 const tap::Geometry& geometry) {
-  const int32_t count = geometry.heads[static_cast<size_t>(layer)].count;
+  const int32_t count = geometry.pattern_heads(layer);
   std::vector<int32_t> heads;
   if (value == nullptr || is_all(*value)) {
     heads = first_numbers(count);

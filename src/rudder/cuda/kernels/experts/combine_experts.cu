@@ -26,8 +26,12 @@ __global__ void __launch_bounds__(kFlatThreads) combine_kernel(const CombineExpe
   if (p.shared != nullptr) {
     const auto* const from = static_cast<const Bf16*>(p.shared) + row * p.width + i;
     const Floats shared = unpack(load_run<kAligned>(from, left));
+    const float share =
+        p.shared_gate == nullptr
+            ? 1.0f
+            : 1.0f / (1.0f + expf(-__bfloat162float(static_cast<const Bf16*>(p.shared_gate)[row])));
 #pragma unroll
-    for (int c = 0; c < kRun; ++c) sum.v[c] += shared.v[c];
+    for (int c = 0; c < kRun; ++c) sum.v[c] = fmaf(share, shared.v[c], sum.v[c]);
   }
   store_run<kAligned>(static_cast<Bf16*>(p.out) + row * p.width + i, left, pack(sum));
 }
