@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <deque>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <stdexcept>
 
@@ -25,13 +26,16 @@ namespace rudder::metamorphic {
 const std::vector<Backend>& backends() {
   static const std::vector<Backend> all = [] {
     std::vector<Backend> found = {{"reference", cpu::make_reference_ops}};
-    const auto add = [&](cpu::Isa isa, tensor::DType dtype) {
+    const auto add = [&](cpu::Isa isa, tensor::DType dtype,
+                         std::optional<ops::KvFormat> kv = std::nullopt) {
       std::string name = fmt::format("{}_{}", cpu::isa_name(isa), tensor::dtype_name(dtype));
+      if (kv) name += fmt::format("_{}_kv", tensor::dtype_name(kv->dtype));
       std::replace(name.begin(), name.end(), '-', '_');
-      found.push_back({name, [=] {
-                         return value_of(
-                             cpu::make_cpu_ops({.dtype = dtype, .num_threads = 2, .isa = isa}));
-                       }});
+      found.push_back(
+          {name, [=] {
+             return value_of(
+                 cpu::make_cpu_ops({.dtype = dtype, .num_threads = 2, .isa = isa, .kv = kv}));
+           }});
     };
     // The sets between the first and the best differ in kernels, which the conformance suite
     // covers.
@@ -39,6 +43,8 @@ const std::vector<Backend>& backends() {
     add(cpu::Isa::kPortable, tensor::DType::kBF16);
     if (best != cpu::Isa::kPortable) add(best, tensor::DType::kBF16);
     add(best, tensor::DType::kF32);
+    add(best, tensor::DType::kBF16, ops::kInt8TokenKv);
+    add(best, tensor::DType::kF32, ops::kFp8TokenKv);
     return found;
   }();
   return all;
@@ -96,7 +102,7 @@ Result<std::unique_ptr<exec::DeviceExecutor>> start_executor(
     exec::DeviceExecutor::Model model, step::Capacity capacity,
     const exec::DeviceExecutor::Options& options) {
   RUDDER_TRY(model.kv,
-             exec::make_kv_layout(model.spec, {.dtype = model.ops->kv_dtype(),
+             exec::make_kv_layout(model.spec, {.kv = model.ops->kv_format(),
                                                .block_size = capacity.block_size,
                                                .max_seq_len = capacity.max_seq_len,
                                                .lookback = model.ops->attention_lookback()}));
