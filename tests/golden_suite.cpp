@@ -88,10 +88,9 @@ class Model {
     }
     for (const model::LayerSpec& layer : spec_.layers) {
       const model::KvGeometry a = model::kv_geometry(layer);
-      auto kv = ops::make_kv_layer(device_.ops(), kNumSeqs * max_blocks_,
-                                   {.block_size = kBlockSize,
-                                    .num_kv_heads = a.num_kv_heads,
-                                    .head_dim = a.head_dim});
+      auto kv = ops::make_kv_layer(
+          device_.ops(), kNumSeqs * max_blocks_,
+          {.block_size = kBlockSize, .num_kv_heads = a.num_kv_heads, .head_dim = a.head_dim});
       check(kv);
       kv_.push_back(*kv);
     }

@@ -14,6 +14,7 @@
 #include "rudder/base/thread_pool.h"
 #include "rudder/cpu/device_memory.h"
 #include "rudder/cpu/memory_bandwidth.h"
+#include "rudder/ops/make_kv_layer.h"
 
 namespace rudder::cpu {
 namespace {

@@ -1,11 +1,11 @@
 // Checks the attention kernels against a plain one on the device, then times them. A program of its
 // own, so that it runs on a bare machine with a GPU.
 // attention_bench [check] [bench] [decode] [prefill] [mixed|gates|trees|chunks] [mma|wgmma]
-// [bf16|fp8|tokens] [wide]: checks or timings only, of timings one kind only; `mixed` decodes of different
-// contexts, `gates` beside the softmax kernels in turn, `trees` of drafts beside chains, `chunks`
-// of prompts behind contexts; `mma` and `wgmma` leave the other tiled kernel out, `bf16`, `fp8`
-// and `tokens` (whose tokens have scales) the other caches; `wide` heads of 512 alone, timings beside heads of 256.
-// Exit status 1 when a check fails, 3 when a kernel hangs.
+// [bf16|fp8|tokens] [wide]: checks or timings only, of timings one kind only; `mixed` decodes of
+// different contexts, `gates` beside the softmax kernels in turn, `trees` of drafts beside chains,
+// `chunks` of prompts behind contexts; `mma` and `wgmma` leave the other tiled kernel out, `bf16`,
+// `fp8` and `tokens` (whose tokens have scales) the other caches; `wide` heads of 512 alone,
+// timings beside heads of 256. Exit status 1 when a check fails, 3 when a kernel hangs.
 #include "rudder/cuda/attention_bench.cuh"
 #include "rudder/cuda/attention_bench_gates.cuh"
 #include "rudder/cuda/attention_bench_timing.cuh"
@@ -51,10 +51,9 @@ struct Case {
     snprintf(line, sizeof line,
              "hd %d %s heads %d/%d window %d cap %g gate %d%s from %g, sparse from %d, seqs %d "
              "tokens %d whole %d %s",
-             config.head_dim, name_of(config.kv_type), config.num_heads,
-             config.num_kv_heads, config.window, softcap, gate.length, gate.relu_pre ? " relu" : "",
-             gate.low, gate.least_sparse_pages, batch.seqs(), batch.tokens(),
-             config.whole_sequences,
+             config.head_dim, kv_type_name(config.kv_type), config.num_heads, config.num_kv_heads,
+             config.window, softcap, gate.length, gate.relu_pre ? " relu" : "", gate.low,
+             gate.least_sparse_pages, batch.seqs(), batch.tokens(), config.whole_sequences,
              config.prefill_kernel == PrefillKernel::kWgmma ? "wgmma" : "mma");
     return line;
   }
@@ -120,12 +119,12 @@ AttentionParams prepare(const Device& d, Case& c) {
                           &p.kv),
        "tensor map");
   if (config.kv_type == KvType::kFp8E4m3) {
-    p.k_scale = d.scales;
-    p.v_scale = d.scales + kMaxHeads;
+    p.scales.k = d.scales;
+    p.scales.v = d.scales + kMaxHeads;
   }
   if (scales_tokens(config.kv_type)) {
-    p.token_scales = d.token_scales;
-    p.token_scale_pitch = block_scales;
+    p.scales.tokens = d.token_scales;
+    p.scales.token_pitch = block_scales;
   }
   p.block_table = d.tables;
   p.max_blocks = max_blocks;
@@ -257,7 +256,7 @@ bool check_long(const Device& d, int32_t head_dim, KvType type, bool is_gated) {
   }
   const bool pass = v.is_good && v.same_twice;
   printf("%s hd %3d %-4s %-7s long prompts: worst row error %.2e, %s%s%s\n", pass ? "PASS" : "FAIL",
-         head_dim, name_of(type), is_gated ? "gate" : "softmax", v.worst,
+         head_dim, kv_type_name(type), is_gated ? "gate" : "softmax", v.worst,
          v.same_twice ? "same twice" : "DIFFERS THE SECOND TIME",
          pass ? "" : "; worst: ", pass ? "" : v.worst_case.c_str());
   return pass;
@@ -302,8 +301,8 @@ bool check_cases(const Device& d, int32_t head_dim, KvType type, Kind kind, Pref
   }
   const bool pass = v.is_good && v.same_twice;
   printf("%s hd %3d %-4s %-7s %-7s %-5s: worst row error %.2e, %s, %d cases%s%s\n",
-         pass ? "PASS" : "FAIL", head_dim, name_of(type),
-         is_gated ? "gate" : "softmax", name_of(kind),
+         pass ? "PASS" : "FAIL", head_dim, kv_type_name(type), is_gated ? "gate" : "softmax",
+         name_of(kind),
          !tiled                            ? "split"
          : kernel == PrefillKernel::kWgmma ? "wgmma"
                                            : "mma",
@@ -335,7 +334,7 @@ bool check_all(const Device& d) {
           const bool independent = rows_are_independent(d, head_dim, type, kernel, is_gated);
           good &= independent;
           printf("%s hd %3d %-4s %-7s %-5s rows independent in whole_sequences mode\n",
-                 independent ? "PASS" : "FAIL", head_dim, name_of(type),
+                 independent ? "PASS" : "FAIL", head_dim, kv_type_name(type),
                  is_gated ? "gate" : "softmax", kernel == PrefillKernel::kWgmma ? "wgmma" : "mma");
         }
       }
@@ -362,7 +361,7 @@ void bench_decode(const Device& d, std::string& table) {
       points.push_back({1, 32768});
       points.push_back({1, 131072});
       snprintf(line, sizeof line, "  heads %d/%d %s:", shape.heads, shape.kv_heads,
-               name_of(type));
+               kv_type_name(type));
       table += line;
       for (const Point& point : points) {
         snprintf(g_now, sizeof g_now, "decode bench n %d kv %d", point.seqs, point.kv);
@@ -403,7 +402,8 @@ void bench_mixed_decodes(const Device& d) {
       speed * 1e-3);
   for (const Shape shape : {Shape{28, 4, 128}, Shape{32, 8, 128}, Shape{32, 8, 64}}) {
     for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
-      printf("  heads %d/%d hd %d %s:", shape.heads, shape.kv_heads, shape.head_dim, name_of(type));
+      printf("  heads %d/%d hd %d %s:", shape.heads, shape.kv_heads, shape.head_dim,
+             kv_type_name(type));
       for (const Contexts& contexts : kMixedContexts) {
         for (const int32_t seqs : {32, 128, 256}) {
           snprintf(g_now, sizeof g_now, "mixed decodes %d of %d", seqs, contexts.most);
@@ -444,7 +444,7 @@ void bench_prefill(const Device& d, std::string& table) {
         if (scales_tokens(type) && kernel == PrefillKernel::kWgmma) continue;
         snprintf(line, sizeof line, "  heads %d/%d hd %d %s %s:", shape.heads, shape.kv_heads,
                  shape.head_dim, kernel == PrefillKernel::kWgmma ? "wgmma" : "mma",
-                 name_of(type));
+                 kv_type_name(type));
         table += line;
         for (const Point& point : {Point{16, 1024, 0}, Point{4, 2048, 0}, Point{1, 8192, 0},
                                    Point{1, 32768, 0}, Point{128, 16, 0}, Point{1, 512, 7680}}) {
@@ -476,7 +476,8 @@ void bench_wide_decode(const Device& d) {
   printf("decode: microseconds a layer, share of %.0f GB/s\n", speed * 1e-3);
   for (const Shape& shape : kWideShapes) {
     for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
-      printf("  heads %d/%d hd %d %s:", shape.heads, shape.kv_heads, shape.head_dim, name_of(type));
+      printf("  heads %d/%d hd %d %s:", shape.heads, shape.kv_heads, shape.head_dim,
+             kv_type_name(type));
       for (const auto& [seqs, kv] : {std::pair{1, 128},
                                      {1, 1024},
                                      {1, 4096},
@@ -508,7 +509,7 @@ void bench_wide_prefill(const Device& d) {
     for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
       for (const PrefillKernel kernel : g_kernels) {
         printf("  heads %d/%d hd %d %s %s:", shape.heads, shape.kv_heads, shape.head_dim,
-               kernel == PrefillKernel::kWgmma ? "wgmma" : "mma", name_of(type));
+               kernel == PrefillKernel::kWgmma ? "wgmma" : "mma", kv_type_name(type));
         for (const auto& [seqs, tokens, prefix] :
              {std::tuple{16, 1024, 0}, {4, 2048, 0}, {1, 8192, 0}, {1, 64, 8192}, {1, 512, 7680}}) {
           snprintf(g_now, sizeof g_now, "wide prefill %d x %d", seqs, tokens);
@@ -548,7 +549,8 @@ void bench_trees(const Device& d, const std::vector<Shape>& shapes) {
   printf("trees of drafts: microseconds a layer of a decode, a chain, a tree\n");
   for (const Shape& shape : shapes) {
     for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
-      printf("  heads %d/%d hd %d %s:", shape.heads, shape.kv_heads, shape.head_dim, name_of(type));
+      printf("  heads %d/%d hd %d %s:", shape.heads, shape.kv_heads, shape.head_dim,
+             kv_type_name(type));
       for (const auto& [seqs, kv] : {std::pair{1, 1024}, {8, 1024}, {32, 1024}, {1, 16384}}) {
         snprintf(g_now, sizeof g_now, "trees %d x %d", seqs, kv);
         alarm(30);

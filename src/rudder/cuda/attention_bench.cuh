@@ -26,8 +26,8 @@
 using rudder::cuda::AttentionConfig;
 using rudder::cuda::AttentionParams;
 using rudder::cuda::AttentionWorkParams;
+using rudder::cuda::kv_type_name;
 using rudder::cuda::KvType;
-using rudder::cuda::name_of;
 using rudder::cuda::PrefillKernel;
 using rudder::cuda::scales_tokens;
 
@@ -198,17 +198,16 @@ __global__ void plain_attention(const __grid_constant__ Plain a) {
   // A stored number, times the scale of its row.
   const auto stored = [&](int p, int part, int i) {
     const int64_t at = row(p, part) + i;
-    if (a.p.token_scales == nullptr) return cache_value(a.cache, fp8, at);
-    const float scale =
-        a.p.token_scales[blocks[p / 16] * a.p.token_scale_pitch +
-                         (part * c.num_kv_heads + kv_head) * 16 + p % 16];
+    if (a.p.scales.tokens == nullptr) return cache_value(a.cache, fp8, at);
+    const float scale = a.p.scales.tokens[blocks[p / 16] * a.p.scales.token_pitch +
+                                          (part * c.num_kv_heads + kv_head) * 16 + p % 16];
     return scale * (c.kv_type == KvType::kInt8Tokens
                         ? static_cast<float>(static_cast<const int8_t*>(a.cache)[at])
                         : cache_value(a.cache, true, at));
   };
   const auto* q = static_cast<const __nv_bfloat16*>(a.p.q) + (int64_t{t} * c.num_heads + h) * hd;
-  const float k_scale = a.p.k_scale != nullptr ? a.p.k_scale[kv_head] : 1.0f;
-  const float v_scale = a.p.v_scale != nullptr ? a.p.v_scale[kv_head] : 1.0f;
+  const float k_scale = a.p.scales.k != nullptr ? a.p.scales.k[kv_head] : 1.0f;
+  const float v_scale = a.p.scales.v != nullptr ? a.p.scales.v[kv_head] : 1.0f;
   const float factor = a.rounds_q ? row_factor(q, hd) : 1.0f;
   float top = -INFINITY;
   for (int p = first + threadIdx.x; p <= position; p += blockDim.x) {
@@ -318,7 +317,7 @@ struct Device {
   int32_t* table_row = device_array<int32_t>(kMaxSeqs);
   int32_t* seq_of = device_array<int32_t>(kMaxTokens);
   uint64_t* ancestors = device_array<uint64_t>(kMaxTokens);
-  float* scales = device_array<float>(2 * kMaxHeads);       // of keys, then of values
+  float* scales = device_array<float>(2 * kMaxHeads);  // of keys, then of values
   float* token_scales = device_array<float>(kTokenScales);
   float* gate_scales = device_array<float>(2 * kMaxHeads);  // sigma, then gamma
   __nv_bfloat16* q = device_array<__nv_bfloat16>(size_t{kMaxTokens} * 32 * 512);

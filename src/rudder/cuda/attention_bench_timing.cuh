@@ -76,7 +76,8 @@ struct Timed {
 
 // Bytes that one row of keys and values reads, beside its scales.
 double row_bytes(const Shape& shape, KvType type) {
-  return 2.0 * shape.kv_heads * (shape.head_dim * element_bytes(type) + (scales_tokens(type) ? 4 : 0));
+  return 2.0 * shape.kv_heads *
+         (shape.head_dim * element_bytes(type) + (scales_tokens(type) ? 4 : 0));
 }
 
 // A sequence of `q_len` rows for each of `kv_lens`.
@@ -120,8 +121,8 @@ Timed prepare_timed(const Device& d, const Shape& shape, KvType type, int32_t q_
   p.max_blocks = per_seq;
   p.kv_storage = d.cache;
   if (scales_tokens(type)) {
-    p.token_scales = d.token_scales;
-    p.token_scale_pitch = int64_t{2} * shape.kv_heads * 16;
+    p.scales.tokens = d.token_scales;
+    p.scales.token_pitch = int64_t{2} * shape.kv_heads * 16;
   }
   p.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
   p.q = d.q;

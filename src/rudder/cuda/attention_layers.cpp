@@ -43,7 +43,7 @@ constexpr int32_t kLeastTokens = 1024;
 
 std::string AttentionLayers::Kind::to_string() const {
   return fmt::format("{} heads, {} KV heads, head_dim {}, window {}, blocks of {} {}", num_heads,
-                     num_kv_heads, head_dim, window, block_size, name_of(kv_type));
+                     num_kv_heads, head_dim, window, block_size, kv_type_name(kv_type));
 }
 
 Result<void> AttentionLayers::check(const Kind& kind, bool has_gate) const {
@@ -96,9 +96,8 @@ AttentionConfig AttentionLayers::config_of(const Kind& kind) const {
 Result<void> AttentionLayers::prepare(std::span<const ops::AttentionShape> shapes, int32_t max_seqs,
                                       int32_t max_tokens) {
   for (const ops::AttentionShape& shape : shapes) {
-    const Kind kind{shape.num_heads,   shape.kv.num_kv_heads,
-                    shape.kv.head_dim, shape.kv.block_size,
-                    shape.window,      kv_type_of(shape.kv)};
+    const Kind kind{shape.num_heads,     shape.kv.num_kv_heads, shape.kv.head_dim,
+                    shape.kv.block_size, shape.window,          kv_type_of(shape.kv)};
     RUDDER_TRY_VOID(check(kind, shape.has_gate));
     if (!is_tuned(kind, shape.has_gate)) continue;
     RUDDER_TRY_VOID(make_room(kind, max_seqs, max_tokens));
@@ -138,9 +137,8 @@ void AttentionLayers::begin_step(const ops::AttentionBatch& batch) {
 }
 
 Result<void> AttentionLayers::attend(const ops::AttentionArgs& args) {
-  const Kind kind{args.num_heads,   args.kv.num_kv_heads,
-                  args.kv.head_dim, args.kv.block_size,
-                  args.window,      kv_type_of(args.kv)};
+  const Kind kind{args.num_heads,     args.kv.num_kv_heads, args.kv.head_dim,
+                  args.kv.block_size, args.window,          kv_type_of(args.kv)};
   const bool has_gate = !args.gate.empty();
   if (is_tuned(kind, has_gate)) return attend_tuned(args, kind);
   RUDDER_TRY_VOID(check(kind, has_gate));
@@ -173,11 +171,11 @@ Result<void> AttentionLayers::attend_tuned(const ops::AttentionArgs& args, const
   params.bounds = bounds;
   params.kv = *map;
   params.kv_storage = args.kv.storage.data;
-  params.k_scale = static_cast<const float*>(args.kv.k_scale.data);
-  params.v_scale = static_cast<const float*>(args.kv.v_scale.data);
+  params.scales.k = static_cast<const float*>(args.kv.k_scale.data);
+  params.scales.v = static_cast<const float*>(args.kv.v_scale.data);
   if (scales_tokens(kind.kv_type)) {
-    params.token_scales = static_cast<const float*>(args.kv.token_scales.data);
-    params.token_scale_pitch = args.kv.token_scales.shape[1];
+    params.scales.tokens = static_cast<float*>(args.kv.token_scales.data);
+    params.scales.token_pitch = args.kv.token_scales.shape[1];
   }
   params.block_table = static_cast<const int32_t*>(batch_.table_of(args.kv.group).data);
   params.max_blocks = batch_.block_table.shape[1];
@@ -198,14 +196,14 @@ Result<void> AttentionLayers::attend_plain(const ops::AttentionArgs& args, const
   params.q = args.q.data;
   params.kv = args.kv.storage.data;
   params.kv_type = kind.kv_type;
-  params.k_scale = static_cast<const float*>(args.kv.k_scale.data);
-  params.v_scale = static_cast<const float*>(args.kv.v_scale.data);
+  params.scales.k = static_cast<const float*>(args.kv.k_scale.data);
+  params.scales.v = static_cast<const float*>(args.kv.v_scale.data);
   params.q_begin = static_cast<const int32_t*>(batch_.q_begin.data);
   params.kv_len = static_cast<const int32_t*>(batch_.kv_len.data);
   params.table_row = static_cast<const int32_t*>(batch_.table_row.data);
   if (scales_tokens(kind.kv_type)) {
-    params.token_scales = static_cast<const float*>(args.kv.token_scales.data);
-    params.token_scale_pitch = args.kv.token_scales.shape[1];
+    params.scales.tokens = static_cast<float*>(args.kv.token_scales.data);
+    params.scales.token_pitch = args.kv.token_scales.shape[1];
   }
   params.block_table = static_cast<const int32_t*>(batch_.table_of(args.kv.group).data);
   params.max_blocks = batch_.block_table.shape[1];

@@ -58,8 +58,7 @@ class AttentionLayers {
 
     bool operator<(const Kind& other) const {
       const auto fields = [](const Kind& k) {
-        return std::tie(k.num_heads, k.num_kv_heads, k.head_dim, k.block_size, k.window,
-                        k.kv_type);
+        return std::tie(k.num_heads, k.num_kv_heads, k.head_dim, k.block_size, k.window, k.kv_type);
       };
       return fields(*this) < fields(other);
     }

@@ -10,6 +10,7 @@
 
 #include "rudder/cuda/bench_weights.h"
 #include "rudder/cuda/linear.h"
+#include "rudder/ops/make_kv_layer.h"
 
 namespace rudder::cuda {
 namespace {

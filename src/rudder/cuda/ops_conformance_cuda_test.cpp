@@ -136,8 +136,8 @@ std::vector<Backend> token_backends() {
   std::vector<Backend> backends;
   for (const bool batch_invariant : {false, true}) {
     for (const ops::KvFormat& kv : {ops::kFp8TokenKv, ops::kInt8TokenKv}) {
-      backends.push_back(cuda_backend(tensor::DType::kBF16,
-                                      {.kv = kv, .batch_invariant = batch_invariant}));
+      backends.push_back(
+          cuda_backend(tensor::DType::kBF16, {.kv = kv, .batch_invariant = batch_invariant}));
     }
   }
   return backends;

@@ -33,10 +33,10 @@ QkvPrepParams qkv_params(const ops::QkvPrepArgs& args) {
   params.kv_slot = pointer<int32_t>(args.kv_slot);
   params.kv_cache = kv.storage.data;
   params.kv_type = kv_type_of(kv);
-  params.k_scale = pointer<float>(kv.k_scale);
-  params.v_scale = pointer<float>(kv.v_scale);
-  params.token_scales = pointer<float>(kv.token_scales);
-  if (!kv.token_scales.empty()) params.token_scale_pitch = kv.token_scales.shape[1];
+  params.scales.k = pointer<float>(kv.k_scale);
+  params.scales.v = pointer<float>(kv.v_scale);
+  params.scales.tokens = pointer<float>(kv.token_scales);
+  if (!kv.token_scales.empty()) params.scales.token_pitch = kv.token_scales.shape[1];
   params.block_size = kv.block_size;
   params.q_out = args.q_out.data;
   return params;

@@ -62,9 +62,12 @@ std::vector<Kind> kinds_of(const model::ModelSpec& spec, const KvLayoutAsk& ask)
     auto kind = std::ranges::find_if(kinds, same);
     if (kind == kinds.end()) {
       kinds.push_back(
-          {window, layer_bytes(a, ask.block_size, ask.kv.dtype),
+          {window,
+           layer_bytes(a, ask.block_size, ask.kv.dtype),
            ask.kv.scales_tokens ? rows_of(a, ask.block_size) * int64_t{sizeof(float)} : 0,
-           a.num_kv_heads, a.head_dim, {}});
+           a.num_kv_heads,
+           a.head_dim,
+           {}});
       kind = kinds.end() - 1;
     }
     kind->layers.push_back(i);

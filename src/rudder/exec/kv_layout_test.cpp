@@ -34,8 +34,7 @@ model::ModelSpec windowed_spec(int32_t num_layers, int32_t pattern, int32_t kv_h
 }
 
 KvLayoutAsk ask_of(int32_t max_seq_len, int32_t lookback = 0) {
-  return {
-      .kv = {DType::kBF16}, .block_size = 16, .max_seq_len = max_seq_len, .lookback = lookback};
+  return {.kv = {DType::kBF16}, .block_size = 16, .max_seq_len = max_seq_len, .lookback = lookback};
 }
 
 std::vector<step::KvGroup> groups_of(const model::ModelSpec& spec, const KvLayoutAsk& ask) {
@@ -154,15 +153,15 @@ TEST(KvLayout, ScalesOfTokensOverlapNothing) {
     EXPECT_GE(kv.token_scales.shape[1], scales);
     of_rows = std::max(of_rows, group.layers * scales * 4);
     for (int64_t block = 0; block < kBlocks; ++block) {
-      const auto place = [&](const ops::View& view, int64_t bytes) {
+      const auto note = [&](const ops::View& view, int64_t bytes) {
         const auto* begin =
             static_cast<const std::byte*>(view.rows(block * group.layers, 1).data) - memory.data();
         EXPECT_EQ(begin % 16, 0);
         const bool is_new = used[static_cast<size_t>(kv.group)].emplace(begin, bytes).second;
         EXPECT_TRUE(is_new);
       };
-      place(kv.token_scales, scales * 4);
-      place(kv.storage, static_cast<int64_t>(kv.storage.rows(0, 1).bytes()));
+      note(kv.token_scales, scales * 4);
+      note(kv.storage, static_cast<int64_t>(kv.storage.rows(0, 1).bytes()));
     }
   }
   for (const auto& pieces : used) {
@@ -176,8 +175,8 @@ TEST(KvLayout, ScalesOfTokensOverlapNothing) {
   EXPECT_LE(of_rows, layout.scale_bytes);
   EXPECT_LT(layout.scale_bytes, 2 * of_rows);
   // A stage's part has room for its layers' scales too.
-  const KvLayout part = stage_kv_layout(layout, {.index = 1, .count = 2, .first_layer = 7,
-                                                 .num_layers = 5});
+  const KvLayout part =
+      stage_kv_layout(layout, {.index = 1, .count = 2, .first_layer = 7, .num_layers = 5});
   EXPECT_GT(part.scale_bytes, 0);
   EXPECT_LT(part.block_bytes, layout.block_bytes);
 }

@@ -117,7 +117,8 @@ struct LinearArgs {
 // are multiplied. A row with a number that is not finite is read as NaN; one whose scale has no
 // normal f32 is read as zeros.
 struct KvLayer {
-  View storage;  // [num_blocks, 2, num_kv_heads, block_size * head_dim] f32 | bf16 | F8E4M3 | I8
+  View storage =
+      {};  // [num_blocks, 2, num_kv_heads, block_size * head_dim] f32 | bf16 | F8E4M3 | I8
   int32_t block_size = 16;
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;

@@ -17,9 +17,7 @@ struct KvFormat {
 
   bool operator==(const KvFormat&) const = default;
   // Are numbers stored as codes, which a scale is to be multiplied with?
-  bool has_codes() const {
-    return dtype == tensor::DType::kF8E4M3 || dtype == tensor::DType::kI8;
-  }
+  bool has_codes() const { return dtype == tensor::DType::kF8E4M3 || dtype == tensor::DType::kI8; }
   // Of a head's key of one token.
   int64_t row_bytes(int64_t head_dim) const {
     return head_dim * static_cast<int64_t>(tensor::dtype_bytes(dtype)) +

@@ -17,7 +17,7 @@ struct LowPrecision {
   tensor::DType head = tensor::DType::kBF16;      // of the output head; kF8E4M3: as `linear`
   ops::KvFormat kv = {tensor::DType::kBF16};      // or codes
   bool rounds_queries = false;  // of every row, with a cache of F8E4M3 with scales of its heads
-  bool keeps_fp8 = true;  // false: F8E4M3 parts multiply what wide ones do, as on a CPU
+  bool keeps_fp8 = true;        // false: F8E4M3 parts multiply what wide ones do, as on a CPU
 };
 std::unique_ptr<ops::Ops> make_low_precision_ops(const LowPrecision& precision = {});
 

@@ -96,8 +96,7 @@ class OpsAttention : public OpsConformance {
   Matrix expected(const Layer& layer, const Sequence& sequence, int64_t begin, int64_t count,
                   const Precision& precision, std::vector<Matrix>* patterns = nullptr);
   bool may_round_queries() const {
-    return GetParam().rounds_queries &&
-           ops_.kv_format() == ops::KvFormat{tensor::DType::kF8E4M3};
+    return GetParam().rounds_queries && ops_.kv_format() == ops::KvFormat{tensor::DType::kF8E4M3};
   }
   // Attention of the tokens of a sequence up to `end`, of which the backend had the queries `q`:
   // each row of a head agrees with the formulas, or with those of rounded queries where the backend

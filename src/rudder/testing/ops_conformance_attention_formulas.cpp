@@ -24,9 +24,9 @@ void round_to_codes(std::span<double> row, DType dtype) {
   for (double& value : row) {
     const double code = value / double{scale};
     const auto near = static_cast<float>(code);
-    value = double{scale} * (dtype == DType::kI8
-                                 ? std::nearbyint(code)
-                                 : double{tensor::to_float(tensor::to_f8e4m3(near))});
+    value =
+        double{scale} * (dtype == DType::kI8 ? std::nearbyint(code)
+                                             : double{tensor::to_float(tensor::to_f8e4m3(near))});
   }
 }
 

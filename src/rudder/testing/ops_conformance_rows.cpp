@@ -214,8 +214,8 @@ TEST_P(OpsAttention, QkvPrepOfManyTokens) {
     EXPECT_TRUE(std::ranges::equal(device_.get(args.kv.storage).bytes(), cache.bytes()))
         << "norms of kind " << kind;
     if (scales.empty()) return;
-    EXPECT_TRUE(std::ranges::equal(device_.get(args.kv.token_scales).bytes(),
-                                   device_.get(scales).bytes()))
+    EXPECT_TRUE(
+        std::ranges::equal(device_.get(args.kv.token_scales).bytes(), device_.get(scales).bytes()))
         << "norms of kind " << kind;
   };
   AttentionShape shape;

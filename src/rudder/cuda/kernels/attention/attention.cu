@@ -82,7 +82,7 @@ cudaError_t make_kv_tensor_map(const void* storage, KvType kv_type, int64_t num_
 cudaError_t launch_attention(const AttentionParams& params, cudaStream_t stream) {
   if (!served(params.config)) return cudaErrorInvalidValue;
   if (params.bounds.num_seqs == 0) return cudaSuccess;
-  if (scales_tokens(params.config.kv_type) != (params.token_scales != nullptr)) {
+  if (scales_tokens(params.config.kv_type) != (params.scales.tokens != nullptr)) {
     return cudaErrorInvalidValue;
   }
   if (params.ancestors != nullptr && (params.config.window > 0 || params.gate.length > 0)) {

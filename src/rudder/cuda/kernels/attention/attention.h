@@ -141,12 +141,7 @@ struct AttentionParams {
   AttentionBounds bounds;  // equal to the work list's
   KvTensorMap kv;
   const void* kv_storage = nullptr;      // what `kv` maps
-  const float* k_scale = nullptr;        // [num_kv_heads] of an fp8 cache: value = stored * scale;
-  const float* v_scale = nullptr;        // nullptr = 1
-  // [num_blocks, token_scale_pitch] of a cache that scales_tokens(), 16-byte aligned: of each block
-  // first [2, num_kv_heads, 16].
-  const float* token_scales = nullptr;
-  int64_t token_scale_pitch = 0;  // a multiple of 4
+  KvScales scales;                       // value = stored * scale
   const int32_t* block_table = nullptr;  // [S + 1, max_blocks] block ids
   int64_t max_blocks = 0;
   const uint64_t* ancestors = nullptr;  // the work list's

@@ -3,8 +3,8 @@
 //
 // A page of K or V of one head lies in shared memory as column groups of 128 bytes (64 bf16 or 128
 // codes), each [16 tokens][128 bytes], swizzled by the copy engine: the 16-byte chunk c of row r is
-// at chunk c ^ (r & 7). Columns past head_dim are zeros. Rows of 64 bytes (heads of 64 in codes) are
-// [16 tokens][64 bytes], with chunk c of row r at c ^ (r / 2 & 3): two rows fill all banks.
+// at chunk c ^ (r & 7). Columns past head_dim are zeros. Rows of 64 bytes (heads of 64 in codes)
+// are [16 tokens][64 bytes], with chunk c of row r at c ^ (r / 2 & 3): two rows fill all banks.
 // Fragments of mma.m16n8k16 are written in terms of a lane's g = lane / 4 and t = lane % 4: A holds
 // rows g and g + 8 and k 2t, 2t + 1, 2t + 8, 2t + 9; B the same k of column n = g; C rows g and g +
 // 8 of columns 2t, 2t + 1.
@@ -60,8 +60,7 @@ __device__ inline void copy_whole_page(uint32_t to, const KvTensorMap* map, int3
       : "memory");
 }
 // Bytes that lie one behind another: a multiple of 16, as their addresses.
-__device__ inline void copy_bytes(uint32_t to, const void* from, uint32_t bytes,
-                                  uint32_t barrier) {
+__device__ inline void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
           "r"(to),
@@ -237,7 +236,7 @@ inline constexpr float kWeightUnit = 0x1p-6f;
 template <KvType kType>
 __device__ inline float value_scale_of(const AttentionParams& p, int32_t kv_head) {
   if constexpr (scales_tokens(kType)) return kWeightUnit;
-  return p.v_scale != nullptr ? p.v_scale[kv_head] : 1.0f;
+  return p.scales.v != nullptr ? p.scales.v[kv_head] : 1.0f;
 }
 
 // Of the keys, then the values of a page of a head.
@@ -246,7 +245,7 @@ using PageScales = float[2][kPageTokens];
 // Sends the copies of a page's scales. One lane.
 __device__ inline void copy_scales(PageScales& to, const AttentionParams& p, int32_t head,
                                    int32_t block, uint32_t barrier) {
-  const float* const of_block = p.token_scales + int64_t{block} * p.token_scale_pitch;
+  const float* const of_block = p.scales.tokens + int64_t{block} * p.scales.token_pitch;
 #pragma unroll
   for (int part = 0; part < 2; ++part) {
     const int32_t first = (part * p.config.num_kv_heads + head) * kPageTokens;
@@ -335,7 +334,7 @@ struct PageShape {
   static constexpr int kPitch = kHeadDim * (kNarrow ? 1 : 2) <= 64 ? 64 : 128;  // of a token's row
   static constexpr int kGroupBytes = kPageTokens * kPitch;
   static constexpr int kBytes = kGroups * kGroupBytes;  // K or V
-  static constexpr int kPerChunk = kNarrow ? 16 : 8;       // elements of 16 bytes
+  static constexpr int kPerChunk = kNarrow ? 16 : 8;    // elements of 16 bytes
   static constexpr int kChunks = kHeadDim / kPerChunk;
   static constexpr int kRowBytes = kChunks * 16;  // of a token in the cache
 
@@ -435,9 +434,9 @@ struct PageShape {
 template <int kHeadDim, KvType kType>
 struct Page : PageShape<kHeadDim, kType> {
   using Shape = PageShape<kHeadDim, kType>;
-  using Shape::kNarrow;
   using Shape::kGroupBytes;
   using Shape::kLaneChunks;
+  using Shape::kNarrow;
   using Shape::kPerChunk;
   using Shape::kPitch;
   using Shape::kSteps;

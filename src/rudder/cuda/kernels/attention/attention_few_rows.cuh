@@ -30,9 +30,9 @@ __device__ inline uint32_t transposed(uint32_t two) {
 template <int kHeadDim, KvType kType>
 struct FewRowsPage : PageShape<kHeadDim, kType> {
   using Shape = PageShape<kHeadDim, kType>;
-  using Shape::kNarrow;
   using Shape::kGroupBytes;
   using Shape::kLaneChunks;
+  using Shape::kNarrow;
   using Shape::kPerChunk;
   using Shape::kPitch;
   using Shape::kSteps;

@@ -200,7 +200,6 @@ template <int kHeadDim, KvType kType, Weighting kWeighting, bool kOnlyFewRows>
 class SplitWarp {
  public:
   static constexpr bool kGated = kWeighting != Weighting::kSoftmax;
-  static constexpr bool kScalesTokens = scales_tokens(kType);
   using Many = ManyRows<kHeadDim, kType, kWeighting>;
   using Few = FewRows<kHeadDim, kType, kWeighting>;
   using P = PageShape<kHeadDim, kType>;
@@ -291,9 +290,9 @@ class SplitWarp {
       const uint32_t full = shared_address(&shared_.full[warp_][stage]);
       const uint32_t k = shared_address(shared_.ring[warp_][stage][0]);
       const bool keys_only = kGated && is_sparse_;
-      constexpr uint32_t kScaleBytes = kScalesTokens ? sizeof(PageScales) : 0;
+      constexpr uint32_t kScaleBytes = scales_tokens(kType) ? sizeof(PageScales) : 0;
       barrier_expect(full, keys_only ? P::kBytes : 2 * P::kBytes + kScaleBytes);
-      if constexpr (kScalesTokens) {
+      if constexpr (scales_tokens(kType)) {
         copy_scales(shared_.scales.of[warp_][stage], p_, kv_head_, block, full);
       }
       if (keys_only) {
@@ -385,23 +384,16 @@ class SplitWarp {
     if (is_sparse_ && part.owner < 0) __syncthreads();
   }
 
-  // Of the page `ahead` (0 or 1) pages behind the ring's begin.
-  __device__ int32_t stage_of(int32_t ahead) const {
-    const bool wraps = stage_ + ahead >= Shared::kStages;
-    return wraps ? stage_ + ahead - Shared::kStages : stage_ + ahead;
-  }
-  // Waits for its keys.
-  __device__ uint32_t keys_of(int32_t ahead) const {
-    const bool wraps = stage_ + ahead >= Shared::kStages;
-    const int32_t stage = stage_of(ahead);
-    barrier_wait(shared_address(&shared_.full[warp_][stage]), wraps ? phase_ ^ 1 : phase_);
-    return shared_address(shared_.ring[warp_][stage][0]);
-  }
-  // Raw products with its keys, in place of those with their codes; once keys_of() has waited.
+  // Waits for the keys of the page `ahead` (0 or 1) pages behind the ring's begin: their raw
+  // products.
   template <typename Rows, typename Scores>
-  __device__ void scale_keys(Scores& s, int32_t ahead) const {
-    if constexpr (kScalesTokens) {
-      Rows::P::scale_keys(s, shared_.scales.of[warp_][stage_of(ahead)], lane_);
+  __device__ void score(Scores& s, const typename Rows::Query& q, int32_t ahead) const {
+    const bool wraps = stage_ + ahead >= Shared::kStages;
+    const int32_t stage = wraps ? stage_ + ahead - Shared::kStages : stage_ + ahead;
+    barrier_wait(shared_address(&shared_.full[warp_][stage]), wraps ? phase_ ^ 1 : phase_);
+    Rows::P::scores(s, q, shared_address(shared_.ring[warp_][stage][0]), lane_);
+    if constexpr (scales_tokens(kType)) {
+      Rows::P::scale_keys(s, shared_.scales.of[warp_][stage], lane_);
     }
   }
   // Leaves the page at the ring's begin.
@@ -424,10 +416,8 @@ class SplitWarp {
     if constexpr (Rows::kInPairs) {
       for (; i + 1 < run.count; i += 2, begin += 2 * step) {
         float s[2][4];
-        Rows::P::scores(s[0], q, keys_of(0), lane_);
-        Rows::P::scores(s[1], q, keys_of(1), lane_);
-        scale_keys<Rows>(s[0], 0);
-        scale_keys<Rows>(s[1], 1);
+        score<Rows>(s[0], q, 0);
+        score<Rows>(s[1], q, 1);
         weigher.weigh(s, out, begin, sight, lane_, step);
         add_values<Rows>(s[0], seq.kv_len - begin, out);
         add_values<Rows>(s[1], seq.kv_len - begin - step, out);
@@ -435,8 +425,7 @@ class SplitWarp {
     }
     for (; i < run.count; ++i, begin += step) {
       typename Rows::Scores s;
-      Rows::P::scores(s, q, keys_of(0), lane_);
-      scale_keys<Rows>(s, 0);
+      score<Rows>(s, q, 0);
       weigher.weigh(s, out, begin, sight, lane_);
       add_values<Rows>(s, seq.kv_len - begin, out);
     }
@@ -444,7 +433,7 @@ class SplitWarp {
   // Of the page at the ring's begin, which it leaves; `s`: its weights.
   template <typename Rows, typename Scores>
   __device__ void add_values(Scores& s, int32_t tokens, typename Rows::Sums& out) {
-    if constexpr (kScalesTokens) {
+    if constexpr (scales_tokens(kType)) {
       Rows::P::scale_values(s, shared_.scales.of[warp_][stage_], tokens, lane_);
     }
     typename Rows::Weights weights;
@@ -467,7 +456,7 @@ class SplitWarp {
         if (i % 32 == 0) ids = i + lane_ < run.count ? pages[i + lane_] : 0;
         const int32_t block = __shfl_sync(kAllLanes, ids, i % 32);
         typename Rows::Scores s;
-        Rows::P::scores(s, q, keys_of(0), lane_);
+        score<Rows>(s, q, 0);
         weigher.weigh(s, out, (first + i) * kPageTokens, sight, lane_);
         pass_page();
         values.add(s, ((2 * block + 1) * p_.config.num_kv_heads + part.kv_head) * kPageTokens, out);

@@ -225,7 +225,7 @@ __host__ __device__ inline int32_t split_workers(const AttentionConfig& config) 
 // prompt.
 inline PrefillKernel prefill_kernel_of(const AttentionConfig& config,
                                        const AttentionBounds& bounds) {
-  if (is_wide(config.head_dim)) return PrefillKernel::kWgmma;  // there is no other
+  if (is_wide(config.head_dim)) return PrefillKernel::kWgmma;         // there is no other
   if (scales_tokens(config.kv_type)) return PrefillKernel::kMmaSync;  // there is no other
   if (config.prefill_kernel != PrefillKernel::kAuto) return config.prefill_kernel;
   constexpr int32_t kMmaRows = 256;
@@ -337,9 +337,9 @@ cudaError_t launch_of_config(const AttentionParams& params, cudaStream_t stream)
       if (params.gate.length > 0) return cudaErrorInvalidValue;
       return params.config.kv_type == KvType::kFp8Tokens
                  ? launch_of_head_dim<Launch, KvType::kFp8Tokens, Weighting::kSoftmax>(params,
-                                                                                      stream)
+                                                                                       stream)
                  : launch_of_head_dim<Launch, KvType::kInt8Tokens, Weighting::kSoftmax>(params,
-                                                                                       stream);
+                                                                                        stream);
     }
     return cudaErrorInvalidValue;
   }

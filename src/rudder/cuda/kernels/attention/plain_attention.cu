@@ -104,7 +104,7 @@ __device__ void attend(const PlainAttentionParams& p, const float (&q)[kPieces],
   const int lane = threadIdx.x % 32;
   const int64_t head_stride = int64_t{p.block_size} * p.head_dim;
   const int64_t value_offset = p.num_kv_heads * head_stride;
-  const float scale = p.scale * (p.k_scale != nullptr ? p.k_scale[kv_head] : 1.0f);
+  const float scale = p.scale * (p.scales.k != nullptr ? p.scales.k[kv_head] : 1.0f);
   const int each = (end - begin + kWarps - 1) / kWarps;
   const int first = begin + static_cast<int>(threadIdx.x) / 32 * each;
   const int last = min(end, first + each);
@@ -114,11 +114,10 @@ __device__ void attend(const PlainAttentionParams& p, const float (&q)[kPieces],
     const int64_t block = blocks[offset / p.block_size];
     const Kv* key = static_cast<const Kv*>(p.kv) + block * 2 * value_offset +
                     kv_head * head_stride + int64_t{offset % p.block_size} * p.head_dim;
-    const float* const scales =
-        p.token_scales == nullptr
-            ? nullptr
-            : p.token_scales + block * p.token_scale_pitch + kv_head * p.block_size +
-                  offset % p.block_size;
+    const float* const scales = p.scales.tokens == nullptr
+                                    ? nullptr
+                                    : p.scales.tokens + block * p.scales.token_pitch +
+                                          kv_head * p.block_size + offset % p.block_size;
     float dot = 0;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
@@ -181,7 +180,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   for (int i = 0; i < kPieces; ++i) value_of[warp][i * 32 + lane] = value[i];
   __syncthreads();
 
-  const float v_scale = p.v_scale != nullptr ? p.v_scale[kv_head] : 1.0f;
+  const float v_scale = p.scales.v != nullptr ? p.scales.v[kv_head] : 1.0f;
   float largest = -INFINITY;
   for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, largest_of[w]);
   for (int d = threadIdx.x; d < p.head_dim; d += kWarps * 32) {

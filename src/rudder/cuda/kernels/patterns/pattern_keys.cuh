@@ -150,10 +150,10 @@ class KeyRing {
 
   // Of a key of the chunk that was received, where tokens have scales.
   __device__ float scale_of(int key) const {
-    if (p_.token_scales == nullptr) return 1.0f;
+    if (p_.scales.tokens == nullptr) return 1.0f;
     const int at = min(max(key, seen_.first), seen_.last);
-    return p_.token_scales[blocks_[at / p_.block_size] * p_.token_scale_pitch +
-                           kv_head_ * p_.block_size + at % p_.block_size];
+    return p_.scales.tokens[blocks_[at / p_.block_size] * p_.scales.token_pitch +
+                            kv_head_ * p_.block_size + at % p_.block_size];
   }
 
  private:
@@ -265,7 +265,8 @@ class Query {
         memcpy(words, &packed, sizeof(words));
 #pragma unroll
         for (int w = 0; w < 4; ++w) {
-          fragments_[run * 2 + w / 2][w % 2 * 2 + row] = kNarrow ? half_of_bf16(words[w]) : words[w];
+          fragments_[run * 2 + w / 2][w % 2 * 2 + row] =
+              kNarrow ? half_of_bf16(words[w]) : words[w];
         }
       }
     }
@@ -287,8 +288,7 @@ class Query {
           const uint32_t fours[4] = {k.x, k.y, k.z, k.w};
 #pragma unroll
           for (int j = 0; j < 4; ++j) {
-            const uint2 wide =
-                is_int8_ ? widen_four_int8(fours[j]) : widen_four(fours[j]);
+            const uint2 wide = is_int8_ ? widen_four_int8(fours[j]) : widen_four(fours[j]);
             mma<true>(scores[n], fragments_[step + j], wide.x, wide.y);
           }
         } else {
@@ -300,7 +300,7 @@ class Query {
   }
 
  private:
-  static constexpr int kChunkRuns = kNarrow ? 2 : 1;         // runs of q for 16 bytes of K
+  static constexpr int kChunkRuns = kNarrow ? 2 : 1;      // runs of q for 16 bytes of K
   static constexpr int kRuns = kSlices * 2 * kChunkRuns;  // of a lane, in the order of its chunks
   const bool is_int8_;
   uint32_t fragments_[kRuns * 2][4];

@@ -180,7 +180,7 @@ __device__ void write_units(const PatternParams& p, int begin, int end, Shared& 
     rows[row].keys = tile.of.entry.keys;
   }
   const Query<kNarrow, kSlices> query(p, tile.token, rows);
-  const float scale = p.scale * (p.k_scale != nullptr ? p.k_scale[tile.kv_head] : 1.0f);
+  const float scale = p.scale * (p.scales.k != nullptr ? p.scales.k[tile.kv_head] : 1.0f);
   for (; chunk < end_chunk; ++chunk) {
     float products[2][4] = {};
 #pragma unroll

@@ -51,7 +51,7 @@ __device__ inline float inverse_rms(float squares, int width, float eps) {
 }
 
 __device__ inline float kv_scale(const QkvPrepParams& p, Head head) {
-  const float* scale = head.part == Part::kK ? p.k_scale : p.v_scale;
+  const float* scale = head.part == Part::kK ? p.scales.k : p.scales.v;
   return scale == nullptr ? 1.0f : scale[head.index];
 }
 
@@ -109,7 +109,7 @@ __device__ inline RowCodes row_codes(float largest, KvType type) {
 // Where the row of a KV head of the token in a slot has its scale.
 __device__ inline float* token_scale(const QkvPrepParams& p, int64_t slot, Head head) {
   const int part = head.part == Part::kK ? 0 : 1;
-  return p.token_scales + slot / p.block_size * p.token_scale_pitch +
+  return p.scales.tokens + slot / p.block_size * p.scales.token_pitch +
          (part * p.num_kv_heads + head.index) * p.block_size + slot % p.block_size;
 }
 

@@ -46,10 +46,7 @@ struct QkvPrepParams {
   const int32_t* kv_slot = nullptr;   // [T] block * block_size + offset; -1: k and v go nowhere
   void* kv_cache = nullptr;
   KvType kv_type = KvType::kBf16;
-  const float* k_scale = nullptr;  // [num_kv_heads], > 0; only with kFp8E4m3; null: 1
-  const float* v_scale = nullptr;
-  float* token_scales = nullptr;  // AttentionParams::token_scales; where scales_tokens(kv_type)
-  int64_t token_scale_pitch = 0;
+  KvScales scales;  // those of tokens are written
   int32_t block_size = 16;
   void* q_out = nullptr;  // [T, num_heads * head_dim] bf16
   // Of ranks whose wide norms are over the heads of all: [T, num_ranks, 2] sums of squares of q and

@@ -212,8 +212,7 @@ cudaError_t launch_lanes(const QkvPrepParams& p, cudaStream_t stream) {
 bool goes_ahead(const QkvPrepParams& p, int lanes) {
   constexpr int64_t kLeast = int64_t{3} << 20;  // numbers of q, k and v
   return p.rows * (p.num_heads + 2 * p.num_kv_heads) * p.head_dim >= kLeast &&
-         p.head_dim == 2 * kRun * lanes && norms_of(p) != Norms::kAny &&
-         !scales_tokens(p.kv_type);
+         p.head_dim == 2 * kRun * lanes && norms_of(p) != Norms::kAny && !scales_tokens(p.kv_type);
 }
 
 cudaError_t launch_qkv_prep_ahead(const QkvPrepParams& p, int lanes, cudaStream_t stream) {

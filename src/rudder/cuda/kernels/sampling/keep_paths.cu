@@ -59,8 +59,7 @@ __device__ void move_path(const KeepPathsParams& p, const KeptLayer& layer, int6
     const auto at = [&](int32_t token) {
       const int32_t block = blocks[token / layer.block_size] / layer.group_layers;
       const int64_t row = int64_t{head} * layer.block_size + token % layer.block_size;
-      return reinterpret_cast<Column*>(static_cast<uint8_t*>(layer.storage) +
-                                       block * block_bytes) +
+      return reinterpret_cast<Column*>(static_cast<uint8_t*>(layer.storage) + block * block_bytes) +
              row * row_columns + column;
     };
     int32_t to = base + num_kept;
