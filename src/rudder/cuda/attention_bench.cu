@@ -1,7 +1,7 @@
 // Checks the attention kernels against a plain one on the device, then times them. A program of its
 // own, so that it runs on a bare machine with a GPU.
-// attention_bench [check] [bench] [decode] [prefill] [mixed|gates|trees|chunks] [mma|wgmma]
-// [bf16|fp8|tokens] [wide]: checks or timings only, of timings one kind only; `mixed` decodes of
+// attention_bench [HEAD_DIM] [check] [bench] [decode] [prefill] [mixed|gates|trees|chunks] [mma|wgmma]
+// [bf16|fp8|tokens] [wide]: checks or timings only, checks of one head size, of timings one kind only; `mixed` decodes of
 // different contexts, `gates` beside the softmax kernels in turn, `trees` of drafts beside chains,
 // `chunks` of prompts behind contexts; `mma` and `wgmma` leave the other tiled kernel out, `bf16`,
 // `fp8` and `tokens` (whose tokens have scales) the other caches; `wide` heads of 512 alone,
@@ -596,6 +596,7 @@ int main(int argc, char** argv) {
     if (word == "chunks") chunks = true;
     if (word == "wide") wide = true;
     if (word == "mma") g_kernels = {PrefillKernel::kMmaSync};
+    if (std::isdigit(word[0]) != 0) g_head_dims = {std::stoi(word)};
     if (word == "wgmma") g_kernels = {PrefillKernel::kWgmma};
     if (word == "bf16") types = g_types = {KvType::kBf16};
     if (word == "fp8") types = g_types = {KvType::kFp8E4m3};

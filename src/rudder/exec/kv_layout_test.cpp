@@ -154,7 +154,7 @@ TEST(KvLayout, ScalesOfTokensOverlapNothing) {
     of_rows = std::max(of_rows, group.layers * scales * 4);
     for (int64_t block = 0; block < kBlocks; ++block) {
       const auto note = [&](const ops::View& view, int64_t bytes) {
-        const auto* begin =
+        const int64_t begin =
             static_cast<const std::byte*>(view.rows(block * group.layers, 1).data) - memory.data();
         EXPECT_EQ(begin % 16, 0);
         const bool is_new = used[static_cast<size_t>(kv.group)].emplace(begin, bytes).second;

@@ -18,6 +18,7 @@
 #include "rudder/base/thread_pool.h"
 #include "rudder/model/archs/archs.h"
 #include "rudder/model/archs/tensor_names.h"
+#include "rudder/model/loader.h"
 #include "rudder/model/tensors.h"
 #include "rudder/weights/safetensors_writer.h"
 

@@ -84,7 +84,7 @@ std::vector<Backend> code_backends() {
       Backend fast;
       fast.name = "fast_" + std::string(dtype_name(dtype)) + "_" + name_kv(kv);
       fast.make = [dtype, kv](int num_threads) {
-        return cpu::make_cpu_ops({.dtype = dtype, .num_threads = num_threads, .kv = kv}).value();
+        return cpu::make_cpu_ops({dtype, num_threads, {}, nullptr, kv}).value();
       };
       backends.push_back(fast);
     }

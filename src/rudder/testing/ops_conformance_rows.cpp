@@ -204,7 +204,7 @@ TEST_P(OpsAttention, QkvPrepOfManyTokens) {
     const View q = run(0, tokens);
     const HostTensor cache = device_.get(layer.kv.storage);
     const View scales = args.kv.token_scales;
-    args.kv.storage = poisoned(cache.dtype(), layer.kv.storage.shape);
+    args.kv.storage = poisoned(layer.kv.storage.dtype, layer.kv.storage.shape);
     if (!scales.empty()) args.kv.token_scales = poisoned(DType::kF32, scales.shape);
     for (int64_t first = 0; first < tokens; first += kPart) {
       const int64_t count = std::min(kPart, tokens - first);
