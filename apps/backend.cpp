@@ -38,6 +38,14 @@ tl::unexpected<Error> unsupported_on(std::string_view what, std::string_view dev
               where);
 }
 
+// Of the setting; nothing: numbers as products have them.
+std::optional<ops::KvFormat> kv_codes(std::string_view kv_cache_dtype) {
+  if (kv_cache_dtype == "fp8") return ops::KvFormat{DType::kF8E4M3};
+  if (kv_cache_dtype == "fp8_per_token_head") return ops::kFp8TokenKv;
+  if (kv_cache_dtype == "int8_per_token_head") return ops::kInt8TokenKv;
+  return std::nullopt;
+}
+
 // Of a replica.
 int32_t ranks_of(const exec::ExecSettings& settings) {
   return settings.tensor_parallel_size * settings.pipeline_parallel_size;
@@ -51,9 +59,6 @@ Result<exec::Ranks> make_cpu(const exec::ExecSettings& settings,
   if (settings.quantization.head != "auto") {
     return unsupported_on(settings.quantization.head, "a CPU, whose head is as --dtype says",
                           "head-format");
-  }
-  if (settings.kv_cache_dtype != "auto") {
-    return unsupported_on(settings.kv_cache_dtype, "a CPU", "kv-cache-dtype");
   }
   const int32_t num_stages = settings.pipeline_parallel_size;
   const int32_t num_ranks = ranks_of(settings);
@@ -69,6 +74,7 @@ Result<exec::Ranks> make_cpu(const exec::ExecSettings& settings,
                                                 : settings.dtype == "float32";
   cpu.dtype = is_wide ? DType::kF32 : DType::kBF16;
   cpu.num_threads = settings.threads;
+  cpu.kv = kv_codes(settings.kv_cache_dtype);
   exec::Ranks ranks;
   if (num_ranks == 1) {
     RUDDER_TRY(ranks.emplace_back(), cpu::make_cpu_ops(cpu));
@@ -158,7 +164,7 @@ Result<cuda::CudaOpsSettings> cuda_settings(const exec::ExecSettings& settings) 
   cuda::CudaOpsSettings cuda;
   cuda.linear_dtype = settings.quantization.products == "fp8" ? DType::kF8E4M3 : DType::kBF16;
   cuda.head_dtype = settings.quantization.head == "fp8" ? DType::kF8E4M3 : DType::kBF16;
-  cuda.kv_dtype = settings.kv_cache_dtype == "fp8" ? DType::kF8E4M3 : DType::kBF16;
+  cuda.kv = kv_codes(settings.kv_cache_dtype).value_or(ops::KvFormat{DType::kBF16});
   cuda.cublaslt_path = settings.cublaslt_path;
   cuda.policy_path =
       settings.kernel_policy.empty() ? default_policy_path() : settings.kernel_policy;

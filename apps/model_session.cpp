@@ -256,7 +256,7 @@ std::vector<int32_t> turn_ends_of(const ModelFiles& files) {
 // What KV computed by this process depends on, besides tokens.
 std::string model_identity(const ModelFiles& files, const exec::MemoryBudget& budget) {
   return fmt::format("{}:{}:{}:{}", files.name, budget.weights.formats,
-                     tensor::dtype_name(budget.dtypes.kv), budget.num_ranks);
+                     ops::kv_format_name(budget.dtypes.kv), budget.num_ranks);
 }
 
 Result<std::unique_ptr<step::Executor>> recorded(std::unique_ptr<step::Executor> executor,

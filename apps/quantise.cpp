@@ -15,6 +15,7 @@
 #include "report_error.h"
 #include "rudder/base/json.h"
 #include "rudder/base/progress.h"
+#include "rudder/model/gguf/write_gguf.h"
 #include "rudder/model/quantise_checkpoint.h"
 #include "rudder/step/sampling.h"
 
@@ -31,13 +32,13 @@ struct QuantiseSettings {
   void declare(SettingsTable& table) {
     std::vector<std::string> names;
     names.reserve(model::kQuantiseSchemes.size());
-    for (const model::QuantiseScheme& scheme : model::kQuantiseSchemes) {
-      names.emplace_back(scheme.name);
-    }
+    for (const model::QuantiseScheme& one : model::kQuantiseSchemes) names.emplace_back(one.name);
+    for (const model::GgufScheme& one : model::kGgufSchemes) names.emplace_back(one.name);
     table.section("quantise");
     table.add_choice("scheme", &scheme, names,
-                     "Of the layers' products, written as compressed-tensors; embedding and head "
-                     "stay as they are.");
+                     "Of the layers' products, written as compressed-tensors into the folder OUT; "
+                     "embedding and head stay as they are. gguf-...: all of it as one GGUF file, "
+                     "OUT.");
     table.add("text", &text,
               "A file: its perplexity under both models, and KL of the one written from IN, with "
               "the flags of a server that are given.");
@@ -60,8 +61,15 @@ Result<void> quantise_model(const std::string& from, const std::string& to,
   {
     RUDDER_TRY(const ModelFiles files, open_model_files(from, settings.load));
     Progress progress("quantise", true);
-    RUDDER_TRY_VOID(model::quantise_checkpoint(
-        *files.checkpoint, *model::find_scheme(quantise.scheme), to, progress.callback()));
+    if (const model::GgufScheme* const gguf = model::find_gguf_scheme(quantise.scheme)) {
+      if (!to.ends_with(".gguf")) {
+        return fail(ErrorCode::kInvalidArgument, "a GGUF file has a name that ends in .gguf", to);
+      }
+      RUDDER_TRY_VOID(model::write_gguf(*files.checkpoint, *gguf, to, progress.callback()));
+    } else {
+      RUDDER_TRY_VOID(model::quantise_checkpoint(
+          *files.checkpoint, *model::find_scheme(quantise.scheme), to, progress.callback()));
+    }
   }
   if (quantise.text.empty()) return {};
   RUDDER_TRY(const ScoredText reference, scored_by(from, settings, quantise));
@@ -84,14 +92,15 @@ int run_quantise(int argc, char** argv) {
   quantise.declare(table);
   settings.declare(table);
   const Result<ParsedArguments> arguments = parse_arguments(
-      {"rudder quantise", "Write the model IN into the folder OUT, in fewer bits.", "IN OUT", 2},
+      {"rudder quantise", "Write the model IN into the folder or GGUF file OUT, in fewer bits.",
+       "IN OUT", 2},
       argc, argv, table);
   if (!arguments) return report_bad_arguments(arguments.error());
   if (arguments->help_shown) return 0;
   const auto& given = arguments->positionals;
   if (given.size() != 2) {
     return report_bad_arguments(
-        Error{ErrorCode::kInvalidArgument, "name the model IN and the folder OUT", ""});
+        Error{ErrorCode::kInvalidArgument, "name the model IN and the folder or file OUT", ""});
   }
   const Result<void> done = quantise_model(given[0], given[1], settings, quantise);
   return done ? 0 : report_failure(done.error());

@@ -19,7 +19,7 @@ MakeOps cuda_ops(DType dtype, bool batch_invariant = false) {
   return [dtype, batch_invariant] {
     cuda::CudaOpsSettings settings;
     settings.linear_dtype = dtype;
-    settings.kv_dtype = dtype;
+    settings.kv = {dtype};
     settings.tune = false;
     settings.plain_attention = true;  // head_dims of tiny models
     settings.batch_invariant = batch_invariant;
@@ -42,7 +42,7 @@ GOLDEN_BACKENDS(Cuda, checkpoint_names(), cuda_backends());
 // The same precision on the CPU.
 std::vector<Twins> cuda_twins() {
   const auto low = [](DType dtype) -> MakeOps {
-    return [dtype] { return testing::make_low_precision_ops({.linear = dtype, .kv = dtype}); };
+    return [dtype] { return testing::make_low_precision_ops({.linear = dtype, .kv = {dtype}}); };
   };
   const DType bf16 = DType::kBF16;
   const DType fp8 = DType::kF8E4M3;

@@ -20,6 +20,7 @@
 #include "rudder/model/check_facets.h"
 #include "rudder/model/decoder.h"
 #include "rudder/model/loader.h"
+#include "rudder/ops/make_kv_layer.h"
 #include "rudder/testing/device_tensors.h"
 #include "rudder/weights/mapped_file.h"
 #include "rudder/weights/safetensors.h"
@@ -88,11 +89,11 @@ class Model {
     }
     for (const model::LayerSpec& layer : spec_.layers) {
       const model::KvGeometry a = model::kv_geometry(layer);
-      auto storage = device_.ops().allocate(
-          device_.ops().kv_dtype(),
-          {kNumSeqs * max_blocks_, 2, a.num_kv_heads, int64_t{kBlockSize} * a.head_dim});
-      check(storage);
-      kv_.push_back({*storage, kBlockSize, a.num_kv_heads, a.head_dim});
+      auto kv = ops::make_kv_layer(
+          device_.ops(), kNumSeqs * max_blocks_,
+          {.block_size = kBlockSize, .num_kv_heads = a.num_kv_heads, .head_dim = a.head_dim});
+      check(kv);
+      kv_.push_back(*kv);
     }
     std::vector<model::LayerState> states;
     for (const model::LayerSpec& layer : spec_.layers) {

@@ -24,7 +24,7 @@ MakeOps fast(DType dtype) {
 }
 
 MakeOps low(DType linear, DType kv) {
-  return [=] { return testing::make_low_precision_ops({.linear = linear, .kv = kv}); };
+  return [=] { return testing::make_low_precision_ops({.linear = linear, .kv = {kv}}); };
 }
 
 std::vector<Backend> cpu_backends() {
@@ -41,7 +41,7 @@ GOLDEN_BACKENDS(Cpu, checkpoint_names(), cpu_backends());
 std::vector<Twins> cpu_twins() {
   const MakeOps low_bf16 = [] {
     return testing::make_low_precision_ops(
-        {.linear = DType::kBF16, .kv = DType::kBF16, .keeps_fp8 = false});
+        {.linear = DType::kBF16, .kv = {DType::kBF16}, .keeps_fp8 = false});
   };
   return {{"fast_bf16", fast(DType::kBF16), low_bf16, kBf16Limits, kBf16Limits}};
 }
@@ -112,7 +112,7 @@ TEST(DemoModel, RoundedQueriesCostNoMoreThanTheCache) {
       const std::vector<float> got = prompt_logits(
           folder,
           testing::make_low_precision_ops(
-              {.linear = DType::kBF16, .kv = DType::kF8E4M3, .rounds_queries = rounds_queries}),
+              {.linear = DType::kBF16, .kv = {DType::kF8E4M3}, .rounds_queries = rounds_queries}),
           text.ids);
       const Distance found = distance(text.logits, got, DemoText::kVocab);
       fmt::print("  {}, fp8 KV, queries {}: mean KL {:.2e}, same token {:.1f} %\n", folder,

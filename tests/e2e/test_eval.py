@@ -113,3 +113,15 @@ def test_it_is_what_transformers_computes(text, tmp_path, kind, window, stride):
     assert between["kl"] <= 1.05 * theirs["kl"]
     assert between["kl_with_rest"] == pytest.approx(theirs["kl"], rel=0.25)
     assert between["first_choice"] == pytest.approx(theirs["first_choice"], abs=1e-9)
+
+
+def test_kv_caches_of_codes_cost_what_their_scales_allow(text):
+    """A scale of each token and head costs far less than none, and int8 less than fp8."""
+    reference = text.parent / "kv.safetensors"
+    perplexity(text, "--device", "cpu", "--dtype", "float32", "--save-logprobs", reference)
+    found = {kv: kl(text, reference, "--device", "cpu", "--dtype", "float32", "--kv-cache-dtype", kv)["kl"]
+             for kv in ("auto", "fp8", "fp8_per_token_head", "int8_per_token_head")}
+    print(found)
+    assert found["auto"] <= 1e-9
+    assert found["fp8_per_token_head"] < found["fp8"]
+    assert found["int8_per_token_head"] < 0.25 * found["fp8"]

@@ -1,6 +1,7 @@
 """rudder quantise: what it writes is compressed-tensors' format, by formulas of its own, and is served where that scheme is read."""
 
 import json
+import subprocess
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from safetensors import safe_open
 from tasks import story
 
 DEMO = ROOT / "models" / "demo"
+MODELS_PYTHON = ROOT / ".venv-models" / "bin" / "python"
 PRODUCTS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 SCHEMES = {"fp8": ("float-quantized", "float", 8, "channel"), "w8a8": ("int-quantized", "int", 8, "channel"),
            "w8a16": ("pack-quantized", "int", 8, "channel"), "w4a16": ("pack-quantized", "int", 4, "group")}
@@ -102,6 +104,76 @@ def test_fp8_is_served_and_its_cost_is_told(tmp_path):
     assert 1e-6 < found["kl"] < 5e-2 and found["first_choice"] > 0.9
 
 
+GGUF_SCHEMES = {"gguf-f32": 0, "gguf-bf16": 3e-3, "gguf-q8_0": 8e-3, "gguf-q6_k": 2.5e-2, "gguf-q4_k": 9e-2, "gguf-q4_0": 1.2e-1}
+GGUF_READER = """
+import gguf, json, numpy as np, sys
+reader = gguf.GGUFReader(sys.argv[1])
+fields = {name: field.contents() for name, field in reader.fields.items()}
+keys = ["general.architecture", "llama.block_count", "llama.rope.freq_base", "tokenizer.ggml.pre", "tokenizer.ggml.eos_token_id", "tokenizer.chat_template"]
+found = {"fields": {key: fields[key] for key in keys}, "tokens": len(fields["tokenizer.ggml.tokens"]), "tensors": {}}
+exact = dict(np.load(sys.argv[2]))
+for tensor in reader.tensors:
+    values = gguf.quants.dequantize(tensor.data, tensor.tensor_type).reshape(tensor.shape[::-1])
+    found["tensors"][tensor.name] = [tensor.tensor_type.name, list(map(int, tensor.shape))]
+    if tensor.name in exact:
+        want = exact[tensor.name]
+        miss = float(np.linalg.norm(values - want) / np.linalg.norm(want))
+        same = None
+        if tensor.tensor_type.name in ("Q4_0", "Q5_0", "Q8_0", "BF16"):
+            ours, theirs = np.asarray(tensor.data).view(np.uint8).ravel(), gguf.quants.quantize(want, tensor.tensor_type).view(np.uint8).ravel()
+            same = float((ours == theirs).mean())
+        found["tensors"][tensor.name] += [miss, same]
+print(json.dumps(found))
+"""
+
+
+def paired(weight, heads):
+    """Rows as the converter of llama.cpp turns them: those that a rope turns together lie together."""
+    rows, width = weight.shape
+    return weight.reshape(heads, 2, rows // heads // 2, width).swapaxes(1, 2).reshape(rows, width)
+
+
+@pytest.mark.skipif(not MODELS_PYTHON.exists(), reason="tools/setup.sh models installs the package gguf")
+@pytest.mark.parametrize("scheme", GGUF_SCHEMES)
+def test_the_package_gguf_reads_what_is_written(tmp_path, scheme):
+    out = tmp_path / "demo.gguf"
+    done = run_rudder("quantise", DEMO, out, "--scheme", scheme)
+    assert done.returncode == 0, done.stderr
+    config, before = json.loads((DEMO / "config.json").read_text()), raw(DEMO)
+    layer = {name: wide(before[f"model.layers.3.{module}.weight"])
+             for name, module in (("attn_q", "self_attn.q_proj"), ("attn_k", "self_attn.k_proj"), ("ffn_down", "mlp.down_proj"))}
+    layer["attn_q"] = paired(layer["attn_q"], config["num_attention_heads"])
+    layer["attn_k"] = paired(layer["attn_k"], config["num_key_value_heads"])
+    exact = {f"blk.3.{name}.weight": weight for name, weight in layer.items()} | {"token_embd.weight": wide(before["model.embed_tokens.weight"])}
+    np.savez(tmp_path / "exact.npz", **exact)
+    read = subprocess.run([MODELS_PYTHON, "-c", GGUF_READER, out, tmp_path / "exact.npz"], capture_output=True, text=True, timeout=600)
+    assert read.returncode == 0, read.stderr
+    found = json.loads(read.stdout)
+    fields = found["fields"]
+    assert (fields["general.architecture"], fields["llama.block_count"], fields["llama.rope.freq_base"]) == ("llama", 8, 10000)
+    assert (fields["tokenizer.ggml.pre"], fields["tokenizer.ggml.eos_token_id"], found["tokens"]) == ("qwen2", 2, 2560)
+    assert fields["tokenizer.chat_template"] == json.loads((DEMO / "tokenizer_config.json").read_text())["chat_template"]
+    assert len(found["tensors"]) == len(before)
+    for name in exact:
+        _, shape, miss, same = found["tensors"][name]
+        assert shape == list(exact[name].shape[::-1])
+        assert miss <= GGUF_SCHEMES[scheme], name
+        assert same is None or same >= 0.9999, name  # of ties numpy and C may take either
+
+
+def test_a_gguf_file_that_was_written_has_the_models_distributions(tmp_path):
+    """In F32 those of the checkpoint; in 4 bits their cost is told."""
+    text, report = tmp_path / "text.txt", tmp_path / "report.json"
+    text.write_text("\n".join(f"Tell me a happy story about a {topic}." for topic in story.TOPICS))
+    found = {}
+    for scheme in ("gguf-f32", "gguf-q8_0", "gguf-q4_k"):
+        done = run_rudder("quantise", DEMO, tmp_path / f"{scheme}.gguf", "--scheme", scheme, "--text", text, "--output", report, "--device", "cpu",
+                          "--dtype", "float32")
+        assert done.returncode == 0, done.stderr
+        found[scheme] = json.loads(report.read_text())["kl"]
+    assert found["gguf-f32"] <= 1e-9 < found["gguf-q8_0"] < 1e-3 < found["gguf-q4_k"] < 1e-1
+
+
 def test_what_cannot_be_is_refused(tmp_path):
     def refusal(*arguments):
         done = run_rudder("quantise", *arguments)
@@ -114,3 +186,4 @@ def test_what_cannot_be_is_refused(tmp_path):
     assert "quantization_config" in refusal(out, tmp_path / "again")
     assert "name the model" in refusal(DEMO)
     assert "scheme" in refusal(DEMO, tmp_path / "other", "--scheme", "w3a16")
+    assert "ends in .gguf" in refusal(DEMO, tmp_path / "other", "--scheme", "gguf-q8_0")

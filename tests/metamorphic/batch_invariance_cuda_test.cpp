@@ -34,7 +34,7 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
     const auto& [dtype, arch] = GetParam();
     cuda::CudaOpsSettings settings;
     settings.linear_dtype = dtype;
-    settings.kv_dtype = dtype;
+    settings.kv = {dtype};
     settings.batch_invariant = batch_invariant;
     settings.tune = batch_invariant;  // measured anew, kernels might be others
     exec::DeviceExecutor::Model model;

@@ -11,6 +11,7 @@
 
 #include "rudder/model/decoder.h"
 #include "rudder/model/tap_geometry.h"
+#include "rudder/ops/make_kv_layer.h"
 #include "rudder/testing/device_tensors.h"
 #include "rudder/testing/reference_model.h"
 #include "rudder/testing/tap_table.h"
@@ -43,8 +44,8 @@ class DecoderReference : public ::testing::Test {
     for (const model::LayerSpec& layer : spec.layers) {
       const model::KvGeometry g = model::kv_geometry(layer);
       kv.push_back(
-          {ops_->allocate(ops_->kv_dtype(), {3, 2, g.num_kv_heads, 16 * g.head_dim}).value(), 16,
-           g.num_kv_heads, g.head_dim});
+          ops::make_kv_layer(*ops_, 3, {.num_kv_heads = g.num_kv_heads, .head_dim = g.head_dim})
+              .value());
     }
     std::vector<model::LayerState> states;
     for (const model::LayerSpec& layer : spec.layers) {

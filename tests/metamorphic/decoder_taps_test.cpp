@@ -9,6 +9,7 @@
 #include "rudder/cpu/reference_ops.h"
 #include "rudder/model/decoder.h"
 #include "rudder/model/tap_geometry.h"
+#include "rudder/ops/make_kv_layer.h"
 #include "rudder/testing/forwarding_ops.h"
 #include "rudder/testing/gated_values.h"
 #include "rudder/testing/low_precision_ops.h"
@@ -112,8 +113,8 @@ class DecoderCalls : public ::testing::Test {
     for (const model::LayerSpec& layer : spec_.layers) {
       const model::KvGeometry a = model::kv_geometry(layer);
       kv_.push_back(
-          {ops_->allocate(ops_->kv_dtype(), {2, 2, a.num_kv_heads, 16 * a.head_dim}).value(), 16,
-           a.num_kv_heads, a.head_dim});
+          ops::make_kv_layer(*ops_, 2, {.num_kv_heads = a.num_kv_heads, .head_dim = a.head_dim})
+              .value());
     }
     decoder_ = model::Decoder::make(spec_, weights_, kv_, *ops_,
                                     {.max_tokens = 8, .max_logits_rows = 8, .max_seq_len = 32})

@@ -66,7 +66,7 @@ std::unique_ptr<step::Executor> gpu_group(TinyArch arch, const step::Capacity& c
                                           const GpuGroupAsk& ask) {
   cuda::CudaOpsSettings settings;
   settings.linear_dtype = ask.dtype;
-  settings.kv_dtype = ask.dtype;
+  settings.kv = {ask.dtype};
   settings.batch_invariant = ask.batch_invariant;
   settings.tune = ask.batch_invariant;  // measured anew, kernels might be others
   std::vector<std::unique_ptr<ops::Ops>> ranks;

@@ -19,11 +19,19 @@ const std::vector<RankBackend>& rank_backends() {
          return value_of(cpu::make_cpu_ops(
              {.dtype = tensor::DType::kF32, .num_threads = 1, .isa = {}, .comm = std::move(comm)}));
        }},
-      {"fast_bf16", [](CommPtr comm) {
+      {"fast_bf16",
+       [](CommPtr comm) {
          return value_of(cpu::make_cpu_ops({.dtype = tensor::DType::kBF16,
                                             .num_threads = 2,
                                             .isa = {},
                                             .comm = std::move(comm)}));
+       }},
+      {"fast_bf16_int8_kv", [](CommPtr comm) {
+         return value_of(cpu::make_cpu_ops({.dtype = tensor::DType::kBF16,
+                                            .num_threads = 2,
+                                            .isa = {},
+                                            .comm = std::move(comm),
+                                            .kv = ops::kInt8TokenKv}));
        }}};
   return all;
 }

@@ -25,20 +25,20 @@ namespace rudder::metamorphic {
 const std::vector<Backend>& backends() {
   static const std::vector<Backend> all = [] {
     std::vector<Backend> found = {{"reference", cpu::make_reference_ops}};
-    const auto add = [&](cpu::Isa isa, tensor::DType dtype) {
-      std::string name = fmt::format("{}_{}", cpu::isa_name(isa), tensor::dtype_name(dtype));
+    const auto add = [&](tensor::DType dtype, cpu::Isa isa, std::optional<ops::KvFormat> kv) {
+      std::string name = fmt::format("{}_{}", cpu::isa_name(isa), dtype_name(dtype));
+      if (kv) name += fmt::format("_{}_kv", dtype_name(kv->dtype));
       std::replace(name.begin(), name.end(), '-', '_');
-      found.push_back({name, [=] {
-                         return value_of(
-                             cpu::make_cpu_ops({.dtype = dtype, .num_threads = 2, .isa = isa}));
-                       }});
+      const cpu::CpuOpsSettings settings{dtype, 2, isa, nullptr, kv};
+      found.push_back({name, [=] { return value_of(cpu::make_cpu_ops(settings)); }});
     };
-    // The sets between the first and the best differ in kernels, which the conformance suite
-    // covers.
+    // Sets between the first and the best differ in kernels, which the conformance suite covers.
     const cpu::Isa best = cpu::available_isas().back();
-    add(cpu::Isa::kPortable, tensor::DType::kBF16);
-    if (best != cpu::Isa::kPortable) add(best, tensor::DType::kBF16);
-    add(best, tensor::DType::kF32);
+    add(tensor::DType::kBF16, cpu::Isa::kPortable, {});
+    if (best != cpu::Isa::kPortable) add(tensor::DType::kBF16, best, {});
+    add(tensor::DType::kF32, best, {});
+    add(tensor::DType::kBF16, best, ops::kInt8TokenKv);
+    add(tensor::DType::kF32, best, ops::kFp8TokenKv);
     return found;
   }();
   return all;
@@ -94,7 +94,7 @@ Result<std::unique_ptr<exec::DeviceExecutor>> start_executor(
     exec::DeviceExecutor::Model model, step::Capacity capacity,
     const exec::DeviceExecutor::Options& options) {
   RUDDER_TRY(model.kv,
-             exec::make_kv_layout(model.spec, {.dtype = model.ops->kv_dtype(),
+             exec::make_kv_layout(model.spec, {.kv = model.ops->kv_format(),
                                                .block_size = capacity.block_size,
                                                .max_seq_len = capacity.max_seq_len,
                                                .lookback = model.ops->attention_lookback()}));

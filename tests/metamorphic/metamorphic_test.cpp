@@ -126,7 +126,7 @@ TEST(KvGroupsServing, AsOneTableForAllLayers) {
     model.ops = backend.make();
     model.spec = testing::tiny_spec(testing::TinyArch::kSandwich);
     model.weights = value_of(testing::random_weights(model.spec, *model.ops, 7));
-    model.kv = value_of(exec::make_kv_layout(model.spec, {.dtype = model.ops->kv_dtype(),
+    model.kv = value_of(exec::make_kv_layout(model.spec, {.kv = model.ops->kv_format(),
                                                           .block_size = kRoomy.block_size,
                                                           .max_seq_len = kRoomy.max_seq_len,
                                                           .lookback = kRoomy.max_seq_len}));

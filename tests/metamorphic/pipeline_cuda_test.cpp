@@ -67,7 +67,7 @@ model::ModelSpec staged_spec(TinyArch arch) {
 std::vector<std::unique_ptr<ops::Ops>> gpus_of(const GpuPipelineAsk& ask) {
   cuda::CudaOpsSettings settings;
   settings.linear_dtype = ask.dtype;
-  settings.kv_dtype = ask.dtype;
+  settings.kv = {ask.dtype};
   settings.batch_invariant = true;
   if (ask.devices.size() > 1) return value_of(cuda::make_cuda_stages(settings, ask.devices));
   std::vector<std::unique_ptr<ops::Ops>> alone;
@@ -78,7 +78,7 @@ std::vector<std::unique_ptr<ops::Ops>> gpus_of(const GpuPipelineAsk& ask) {
 exec::KvLayout staged_kv(const model::ModelSpec& whole, const ops::Ops& ops,
                          const step::Capacity& capacity, const model::Stage& stage) {
   return exec::stage_kv_layout(
-      value_of(exec::make_kv_layout(whole, {.dtype = ops.kv_dtype(),
+      value_of(exec::make_kv_layout(whole, {.kv = ops.kv_format(),
                                             .block_size = capacity.block_size,
                                             .max_seq_len = capacity.max_seq_len,
                                             .lookback = ops.attention_lookback()})),

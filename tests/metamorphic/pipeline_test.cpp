@@ -45,7 +45,7 @@ std::unique_ptr<step::Executor> tiny_pipeline(const Backend& backend, TinyArch a
     model.weights = value_of(testing::random_weights(whole, *model.ops, 7, stage));
     model.spec = model::stage_spec(whole, stage);
     model.kv = exec::stage_kv_layout(
-        value_of(exec::make_kv_layout(whole, {.dtype = model.ops->kv_dtype(),
+        value_of(exec::make_kv_layout(whole, {.kv = model.ops->kv_format(),
                                               .block_size = capacity.block_size,
                                               .max_seq_len = capacity.max_seq_len,
                                               .lookback = model.ops->attention_lookback()})),

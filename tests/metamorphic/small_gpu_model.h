@@ -12,7 +12,8 @@ namespace rudder::metamorphic {
 
 inline exec::DeviceExecutor::Model small_gpu_model(tensor::DType dtype, testing::TinyArch arch) {
   cuda::CudaOpsSettings settings;
-  settings.linear_dtype = settings.kv_dtype = dtype;
+  settings.linear_dtype = dtype;
+  settings.kv = {dtype};
   settings.batch_invariant = settings.tune = true;
   exec::DeviceExecutor::Model model;
   model.ops = value_of(cuda::make_cuda_ops(settings));

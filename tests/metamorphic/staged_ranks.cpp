@@ -29,7 +29,7 @@ std::unique_ptr<step::Executor> start_rank(const StagedRanks& ask, step::Capacit
     capacity.geometry = model::tap_geometry(part, model.ops->act_dtype(), rank);
   }
   model.kv = exec::stage_kv_layout(
-      value_of(exec::make_kv_layout(part, {.dtype = model.ops->kv_dtype(),
+      value_of(exec::make_kv_layout(part, {.kv = model.ops->kv_format(),
                                            .block_size = capacity.block_size,
                                            .max_seq_len = capacity.max_seq_len,
                                            .lookback = model.ops->attention_lookback()})),

@@ -16,8 +16,10 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 BLOCKS = 48
 SHOWN = 4
 TYPES = "Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4 TQ1_0 TQ2_0 F16 BF16".split()
+TYPES += "IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ1_S IQ1_M NVFP4".split()
 HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2],
-          "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": [], "TQ1_0": [52], "TQ2_0": [64]}
+          "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": [], "TQ1_0": [52], "TQ2_0": [64], "IQ2_XXS": [0], "IQ2_XS": [0],
+          "IQ2_S": [0], "IQ3_XXS": [0], "IQ3_S": [0], "IQ1_S": [0], "IQ1_M": [], "NVFP4": []}
 EXTREME = np.array([0.0625, -0.0371, 65504, -65504, 6e-8, 6.1e-5, 0, -0.0, 1, 0.7793], np.float16)
 DTYPES = {"uint8": "U8", "float32": "F32", "int64": "I64"}
 
@@ -31,6 +33,9 @@ def blocks_of(name, random):
     blocks = random.integers(0, 256, (BLOCKS, size)).astype(np.uint8)
     if name == "MXFP4":
         blocks[:, 0] = [0, 1, 2, 127, 128, 250, *random.integers(100, 150, BLOCKS - 6)]
+    if name == "IQ1_M":  # its scale lies in the high nibbles of four words: finite ones
+        words = blocks[:, 48:].view("<u2")
+        words[:, 3] &= np.uint16(0xBFFF)
     for at in HALVES[name]:
         usual = random.normal(0, 0.05, BLOCKS).astype(np.float16)
         usual[: len(EXTREME)] = random.permutation(EXTREME)

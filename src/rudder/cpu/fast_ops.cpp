@@ -39,10 +39,11 @@ const FastWeight& fast_weight_of(const LinearWeight& weight) {
 
 class FastOps final : public HostOps, public ops::ReaderOps {
  public:
-  FastOps(Isa isa, DType dtype, int num_threads, std::shared_ptr<HostComm> comm)
+  FastOps(Isa isa, DType dtype, ops::KvFormat kv, int num_threads, std::shared_ptr<HostComm> comm)
       : HostOps(std::move(comm)),
         isa_(isa),
         dtype_(dtype),
+        kv_(kv),
         kernels_(kernels_for(isa)),
         pool_(num_threads) {}
 
@@ -50,7 +51,7 @@ class FastOps final : public HostOps, public ops::ReaderOps {
     return fmt::format("cpu-{}{}", isa_name(isa_), dtype_ == DType::kF32 ? "-f32" : "");
   }
   DType act_dtype() const override { return DType::kF32; }
-  DType kv_dtype() const override { return dtype_; }
+  ops::KvFormat kv_format() const override { return kv_; }
   Result<ops::WeightFormat> stored_format(const ops::WeightFormat& file) const override {
     return stored_format_of(file, dtype_);
   }
@@ -59,7 +60,7 @@ class FastOps final : public HostOps, public ops::ReaderOps {
   ops::StateOps* state_ops() override { return &recurrences_; }
   int64_t reader_bytes() const override { return 0; }
   std::unique_ptr<ops::Ops> make_reader() const override {
-    return std::make_unique<FastOps>(isa_, dtype_, 1, nullptr);
+    return std::make_unique<FastOps>(isa_, dtype_, kv_, 1, nullptr);
   }
 
   Result<LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
@@ -126,7 +127,7 @@ class FastOps final : public HostOps, public ops::ReaderOps {
 
   void attention(const ops::AttentionArgs& args) override {
     if (fits_panels(args.kv)) {
-      panel_attention(kernels_, pool_, args, batch());
+      panel_attention(kernels_, pool_, dtype_, args, batch());
     } else {
       plain_attention(args, batch());
     }
@@ -203,6 +204,7 @@ class FastOps final : public HostOps, public ops::ReaderOps {
 
   Isa isa_;
   DType dtype_;
+  ops::KvFormat kv_;
   const Kernels& kernels_;
   ThreadPool pool_;
   ProductScratch scratch_;
@@ -227,7 +229,14 @@ Result<std::unique_ptr<ops::Ops>> make_cpu_ops(const CpuOpsSettings& settings) {
                             isa_name(available.back())),
                 "cpu_isa");
   }
-  return std::make_unique<FastOps>(isa, settings.dtype, settings.num_threads, settings.comm);
+  const ops::KvFormat kv = settings.kv.value_or(ops::KvFormat{settings.dtype});
+  if (!kv.has_codes() && kv != ops::KvFormat{settings.dtype}) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("the CPU backend computes in {} and has no KV cache of {}",
+                            tensor::dtype_name(settings.dtype), ops::kv_format_name(kv)),
+                "kv-cache-dtype");
+  }
+  return std::make_unique<FastOps>(isa, settings.dtype, kv, settings.num_threads, settings.comm);
 }
 
 }  // namespace rudder::cpu

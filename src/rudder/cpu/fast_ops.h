@@ -23,6 +23,7 @@ struct CpuOpsSettings {
   int num_threads = 0;                         // 0 = every core this process may use
   std::optional<Isa> isa;                      // the best available unless named
   std::shared_ptr<HostComm> comm = {};         // a rank of a group; null: alone
+  std::optional<ops::KvFormat> kv = {};        // of codes; empty: numbers of `dtype`
 };
 
 // An Error for another dtype, or for an instruction set that this machine does not have.

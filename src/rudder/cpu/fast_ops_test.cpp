@@ -17,7 +17,7 @@ TEST(FastOps, TakesTheBestInstructionSetUnlessOneIsNamed) {
   const auto best = make_cpu_ops({});
   ASSERT_TRUE(best.has_value());
   EXPECT_EQ((*best)->name(), "cpu-" + std::string(isa_name(available_isas().back())));
-  EXPECT_EQ((*best)->kv_dtype(), tensor::DType::kBF16);
+  EXPECT_EQ((*best)->kv_format(), ops::KvFormat{tensor::DType::kBF16});
   const auto named = make_cpu_ops({tensor::DType::kF32, 1, Isa::kPortable});
   ASSERT_TRUE(named.has_value());
   EXPECT_EQ((*named)->name(), "cpu-portable-f32");

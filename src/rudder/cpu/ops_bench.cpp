@@ -14,6 +14,7 @@
 #include "rudder/base/thread_pool.h"
 #include "rudder/cpu/device_memory.h"
 #include "rudder/cpu/memory_bandwidth.h"
+#include "rudder/ops/make_kv_layer.h"
 
 namespace rudder::cpu {
 namespace {
@@ -111,13 +112,11 @@ class BenchModel {
       RUDDER_TRY(layer.down, weight(shape_.hidden, shape_.mlp_width, false));
       RUDDER_TRY(layer.norm.weight, ops_->allocate(DType::kF32, {shape_.hidden}));
       std::fill_n(layer.norm.weight.as<float>(), shape_.hidden, 1.0f);
-      RUDDER_TRY(
-          layer.kv.storage,
-          ops_->allocate(ops_->kv_dtype(), {max_seqs_ * blocks_per_seq_, 2, shape_.num_kv_heads,
-                                            kBlockSize * shape_.head_dim}));
-      layer.kv.block_size = kBlockSize;
-      layer.kv.num_kv_heads = static_cast<int32_t>(shape_.num_kv_heads);
-      layer.kv.head_dim = static_cast<int32_t>(shape_.head_dim);
+      RUDDER_TRY(layer.kv,
+                 ops::make_kv_layer(*ops_, max_seqs_ * blocks_per_seq_,
+                                    {.block_size = kBlockSize,
+                                     .num_kv_heads = static_cast<int32_t>(shape_.num_kv_heads),
+                                     .head_dim = static_cast<int32_t>(shape_.head_dim)}));
     }
     RUDDER_TRY(head_, weight(shape_.vocab, shape_.hidden, false));
     RUDDER_TRY(x_, ops_->allocate(DType::kF32, {max_tokens_, shape_.hidden}));
@@ -161,7 +160,7 @@ class BenchModel {
     const auto q = static_cast<double>(shape_.num_heads * shape_.head_dim);
     const auto kv = static_cast<double>(shape_.num_kv_heads * shape_.head_dim);
     const auto mlp = static_cast<double>(shape_.mlp_width);
-    const auto kv_bytes = static_cast<double>(dtype_bytes(ops_->kv_dtype()));
+    const auto kv_bytes = static_cast<double>(dtype_bytes(ops_->kv_format().dtype));
     const auto linear = [&](Kind kind, const LinearWeight& weight, double times, double count) {
       const auto in = static_cast<double>(weight.in);
       const auto out = static_cast<double>(weight.out);

@@ -1,6 +1,7 @@
 #include "rudder/cpu/panel_attention.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -8,6 +9,8 @@
 #include <vector>
 
 #include "rudder/base/check.h"
+#include "rudder/cpu/kv_rows.h"
+#include "rudder/cpu/plain_attention.h"
 #include "rudder/cpu/tree_path.h"
 
 namespace rudder::cpu {
@@ -19,7 +22,9 @@ using tensor::DType;
 // With fewer products of a query with a key, a second thread would start too late to help.
 constexpr int64_t kForkScores = 4096;
 
+// Of a cache in panels.
 Element element_of(const ops::KvLayer& kv) {
+  RUDDER_CHECK(!kv.format().has_codes());
   return kv.storage.dtype == DType::kBF16 ? Element::kBf16 : Element::kF32;
 }
 
@@ -85,25 +90,37 @@ void move_heads(const ops::KvLayer& kv, int64_t from, int64_t to) {
 
 // Writes one token's k and v of one head. T is the cache's element type.
 template <typename T>
-void write_head(const ops::KvLayer& kv, int64_t slot, int64_t head, const float* k,
-                const float* v) {
+void write_token(const PanelToken<T>& to, int64_t head_dim, const float* k, const float* v) {
   constexpr int64_t kPerStep = 4 / int64_t{sizeof(T)};
-  const auto [keys, values, lane] = PanelToken<T>::of_slot(kv, slot, head);
   T row[kMaxHeadDim];
   // k is a column of the group's panel.
-  cast_row(k, kv.head_dim, row);
-  for (int64_t i = 0; i < kv.head_dim; i += kPerStep) {
-    std::memcpy(keys + i * kPanelWidth + lane * kPerStep, row + i, sizeof(T) * kPerStep);
+  cast_row(k, head_dim, row);
+  for (int64_t i = 0; i < head_dim; i += kPerStep) {
+    std::memcpy(to.keys + i * kPanelWidth + to.lane * kPerStep, row + i, sizeof(T) * kPerStep);
   }
   // v is a step, or one half of a step, of every panel of dimensions.
-  cast_row(v, kv.head_dim, row);
-  T* to = values + lane / kPerStep * kPanelWidth * kPerStep + lane % kPerStep;
-  for (int64_t i = 0; i < kv.head_dim; i += kPanelWidth, to += kPanelWidth * kPanelWidth) {
-    for (int64_t c = 0; c < kPanelWidth; ++c) to[c * kPerStep] = row[i + c];
+  cast_row(v, head_dim, row);
+  T* values = to.values + to.lane / kPerStep * kPanelWidth * kPerStep + to.lane % kPerStep;
+  for (int64_t i = 0; i < head_dim; i += kPanelWidth, values += kPanelWidth * kPanelWidth) {
+    for (int64_t c = 0; c < kPanelWidth; ++c) values[c * kPerStep] = row[i + c];
   }
 }
 
-// What write_head() wrote of k.
+// A head's k and v of one token.
+void write_head(const ops::KvLayer& kv, int64_t slot, int64_t head, const float* k,
+                const float* v) {
+  if (kv.format().has_codes()) {
+    const KvRows rows(kv);
+    rows.write(slot, 0, head, k);
+    rows.write(slot, 1, head, v);
+  } else if (element_of(kv) == Element::kBf16) {
+    write_token(PanelToken<BF16>::of_slot(kv, slot, head), kv.head_dim, k, v);
+  } else {
+    write_token(PanelToken<float>::of_slot(kv, slot, head), kv.head_dim, k, v);
+  }
+}
+
+// What write_token() wrote of k.
 template <typename T>
 void read_head_key(const ops::KvLayer& kv, int64_t slot, int64_t head, float* out) {
   constexpr int64_t kPerStep = 4 / int64_t{sizeof(T)};
@@ -141,49 +158,135 @@ struct alignas(64) Line {
   std::byte bytes[64];
 };
 
+// Keys and values of one KV head of a sequence, from position `begin` on, as a block has them, in
+// memory of this thread.
+template <typename T>
+class LaidHead {
+ public:
+  LaidHead(int64_t begin, int64_t end, int64_t head_dim) : begin_(begin), head_dim_(head_dim) {
+    const int64_t elements = (end - begin + kPanelWidth - 1) / kPanelWidth * kPanelWidth * head_dim;
+    std::vector<Line>& memory = thread_memory();
+    memory.assign(2 * static_cast<size_t>(elements) * sizeof(T) / sizeof(Line), Line{});
+    keys_ = reinterpret_cast<T*>(memory.data());
+    values_ = keys_ + elements;
+  }
+
+  PanelToken<T> token(int64_t position) const {
+    const int64_t group = (position - begin_) / kPanelWidth * kPanelWidth * head_dim_;
+    return {keys_ + group, values_ + group, position % kPanelWidth};
+  }
+  void put_into(HeadCache& cache) const {
+    cache.tail_begin = static_cast<int32_t>(begin_);
+    cache.tail_keys = reinterpret_cast<const std::byte*>(keys_);
+    cache.tail_values = reinterpret_cast<const std::byte*>(values_);
+  }
+
+ private:
+  static std::vector<Line>& thread_memory() {
+    thread_local std::vector<Line> memory;
+    return memory;
+  }
+
+  int64_t begin_;
+  int64_t head_dim_;
+  T* keys_;
+  T* values_;
+};
+
 // Puts the keys and values of a path where it leaves the sequence's blocks into memory of this
 // thread, in the order of their positions: so weights and sums have the bits that they have when
 // the path is a sequence.
 template <typename T>
 void lay_tail(const ops::KvLayer& kv, int64_t kv_head, const TreePath& path, HeadCache& cache) {
-  thread_local std::vector<Line> memory;
   const int64_t begin = path.base / kPanelWidth * kPanelWidth;
-  const int64_t groups = (path.last() - begin) / kPanelWidth + 1;
-  const int64_t elements = groups * kPanelWidth * kv.head_dim;  // of k, and of v
-  memory.assign(2 * static_cast<size_t>(elements) * sizeof(T) / sizeof(Line), Line{});
-  T* const keys = reinterpret_cast<T*>(memory.data());
-  T* const values = keys + elements;
+  const LaidHead<T> laid(begin, path.last() + 1, kv.head_dim);
   for (int64_t position = begin; position <= path.last(); ++position) {
     const int64_t offset = path.offset_of(position);
     const int64_t slot =
         int64_t{cache.blocks[offset / kv.block_size]} * kv.block_size + offset % kv.block_size;
-    const int64_t group = (position - begin) / kPanelWidth * kPanelWidth * kv.head_dim;
-    copy_token(PanelToken<T>::of_slot(kv, slot, kv_head),
-               PanelToken<T>{keys + group, values + group, position % kPanelWidth}, kv.head_dim);
+    copy_token(PanelToken<T>::of_slot(kv, slot, kv_head), laid.token(position), kv.head_dim);
   }
-  cache.tail_begin = static_cast<int32_t>(begin);
-  cache.tail_keys = reinterpret_cast<const std::byte*>(keys);
-  cache.tail_values = reinterpret_cast<const std::byte*>(values);
+  laid.put_into(cache);
+}
+
+// Puts numbers for the codes of positions [first, end), which `path` finds, into memory of this
+// thread.
+template <typename T>
+void lay_codes(const ops::KvLayer& kv, int64_t kv_head, const TreePath& path, int64_t first,
+               int64_t end, HeadCache& cache) {
+  const int64_t begin = first / kPanelWidth * kPanelWidth;
+  const LaidHead<T> laid(begin, end, kv.head_dim);
+  const KvRows rows(kv);
+  float k[kMaxHeadDim];
+  float v[kMaxHeadDim];
+  for (int64_t position = first; position < end; ++position) {
+    const int64_t offset = path.offset_of(position);
+    const int64_t slot =
+        int64_t{cache.blocks[offset / kv.block_size]} * kv.block_size + offset % kv.block_size;
+    rows.read(slot, 0, kv_head, k);
+    rows.read(slot, 1, kv_head, v);
+    write_token(laid.token(position), kv.head_dim, k, v);
+  }
+  laid.put_into(cache);
+}
+
+// One call of panel_attention().
+struct Attending {
+  const ops::AttentionArgs& args;
+  const ops::AttentionBatch& batch;
+  Element element;  // of what kernels read
+  uint64_t id;      // of the call, in the process
+};
+
+// Where the keys and values of a KV head of a sequence are, as kernels read them. Valid until this
+// thread asks for another head. Several tiles of a head ask for the same codes one after another.
+HeadCache head_cache(const Attending& of, const SequenceTiles& sequence, int64_t kv_head) {
+  const ops::KvLayer& kv = of.args.kv;
+  HeadCache cache;
+  cache.blocks = sequence.blocks;
+  cache.block_size = kv.block_size;
+  cache.head_dim = kv.head_dim;
+  cache.kv_len = sequence.kv_len;
+  const bool is_tree = sequence.tree_base >= 0;
+  const TreePath path =
+      is_tree ? path_of(of.batch, sequence.q_begin, sequence.tree_base) : TreePath{};
+  const bool is_bf16 = of.element == Element::kBf16;
+  if (kv.format().has_codes()) {
+    struct Laid {
+      uint64_t call = 0;
+      const SequenceTiles* sequence = nullptr;
+      int64_t kv_head = 0;
+      HeadCache cache;
+    };
+    thread_local Laid laid;
+    if (laid.call != of.id || laid.sequence != &sequence || laid.kv_head != kv_head) {
+      const int64_t position = sequence.kv_len - sequence.q_len;  // of the first row
+      const int64_t first =
+          of.args.window > 0 ? std::max<int64_t>(0, position - of.args.window + 1) : 0;
+      const auto lay = is_bf16 ? lay_codes<BF16> : lay_codes<float>;
+      lay(kv, kv_head, path, first, sequence.kv_len, cache);
+      laid = {of.id, &sequence, kv_head, cache};
+    }
+    return laid.cache;
+  }
+  cache.cache = head_block(kv, 0, 0, kv_head);
+  cache.value_offset = head_bytes(kv) * kv.num_kv_heads;
+  cache.block_stride = 2 * cache.value_offset;
+  if (is_tree) {
+    const auto lay = is_bf16 ? lay_tail<BF16> : lay_tail<float>;
+    lay(kv, kv_head, path, cache);
+  }
+  return cache;
 }
 
 // Valid until this thread makes another.
-AttentionTile make_tile(const ops::AttentionArgs& args, const ops::AttentionBatch& batch,
-                        const SequenceTiles& sequence, int64_t kv_head, int64_t index) {
+AttentionTile make_tile(const Attending& of, const SequenceTiles& sequence, int64_t kv_head,
+                        int64_t index) {
+  const ops::AttentionArgs& args = of.args;
   const int64_t group = args.num_heads / args.kv.num_kv_heads;
   const int64_t head_dim = args.kv.head_dim;
   AttentionTile tile;
-  tile.kv.cache = head_block(args.kv, 0, 0, kv_head);
-  tile.kv.value_offset = head_bytes(args.kv) * args.kv.num_kv_heads;
-  tile.kv.block_stride = 2 * tile.kv.value_offset;
-  tile.kv.blocks = sequence.blocks;
-  tile.kv.block_size = args.kv.block_size;
-  tile.kv.head_dim = args.kv.head_dim;
-  tile.kv.kv_len = sequence.kv_len;
-  if (sequence.tree_base >= 0) {
-    const TreePath path = path_of(batch, sequence.q_begin, sequence.tree_base);
-    const auto lay = element_of(args.kv) == Element::kBf16 ? lay_tail<BF16> : lay_tail<float>;
-    lay(args.kv, kv_head, path, tile.kv);
-  }
+  tile.kv = head_cache(of, sequence, kv_head);
   tile.scale = args.scale;
   tile.softcap = args.softcap;
   tile.gate.length = args.gate.length;
@@ -258,6 +361,7 @@ bool fits_panels(const ops::KvLayer& kv) {
 }
 
 void panel_key(const ops::KvLayer& kv, int64_t slot, int64_t kv_head, float* out) {
+  if (kv.format().has_codes()) return plain_key(kv, slot, kv_head, out);
   if (element_of(kv) == Element::kBf16) {
     read_head_key<BF16>(kv, slot, kv_head, out);
   } else {
@@ -266,6 +370,7 @@ void panel_key(const ops::KvLayer& kv, int64_t slot, int64_t kv_head, float* out
 }
 
 void panel_move(const ops::KvLayer& kv, int64_t from, int64_t to) {
+  if (kv.format().has_codes()) return plain_move(kv, from, to);
   if (element_of(kv) == Element::kBf16) {
     move_heads<BF16>(kv, from, to);
   } else {
@@ -297,20 +402,18 @@ void panel_qkv_prep(const Kernels& kernels, const ops::QkvPrepArgs& args, int64_
     const int64_t slot = args.kv_slot.as<int32_t>()[t];
     if (slot < 0) continue;
     for (int64_t h = 0; h < kv_heads; ++h) {
-      const float* v = k + kv_width + h * head_dim;
-      if (element_of(args.kv) == Element::kBf16) {
-        write_head<BF16>(args.kv, slot, h, k + h * head_dim, v);
-      } else {
-        write_head<float>(args.kv, slot, h, k + h * head_dim, v);
-      }
+      write_head(args.kv, slot, h, k + h * head_dim, k + kv_width + h * head_dim);
     }
   }
 }
 
-void panel_attention(const Kernels& kernels, ThreadPool& pool, const ops::AttentionArgs& args,
-                     const ops::AttentionBatch& batch) {
+void panel_attention(const Kernels& kernels, ThreadPool& pool, tensor::DType numbers,
+                     const ops::AttentionArgs& args, const ops::AttentionBatch& batch) {
+  static std::atomic<uint64_t> num_calls = 0;
+  const Attending of{args, batch, numbers == DType::kBF16 ? Element::kBf16 : Element::kF32,
+                     num_calls.fetch_add(1, std::memory_order_relaxed) + 1};
   const int64_t kv_heads = args.kv.num_kv_heads;
-  const auto attend = kernels.attend[static_cast<int>(element_of(args.kv))];
+  const auto attend = kernels.attend[static_cast<int>(of.element)];
   const std::vector<SequenceTiles> sequences = list_sequences(args, batch);
   int64_t scores = 0;
   std::vector<int64_t> ends;  // tiles up to and with each sequence's, of all KV heads
@@ -324,7 +427,7 @@ void panel_attention(const Kernels& kernels, ThreadPool& pool, const ops::Attent
     const SequenceTiles& sequence = sequences[s];
     index -= s == 0 ? 0 : ends[s - 1];
     const int64_t kv_head = index / sequence.num_tiles;
-    attend(make_tile(args, batch, sequence, kv_head, index % sequence.num_tiles));
+    attend(make_tile(of, sequence, kv_head, index % sequence.num_tiles));
   };
   const int64_t tiles = ends.empty() ? 0 : ends.back();
   if (scores < kForkScores) {

@@ -1,6 +1,7 @@
 // qkv_prep and attention over a KV cache in panels (layout: HeadCache in kernels.h), for head sizes
-// and block sizes that fill whole panels; plain_attention.h has the others. Called by the fast
-// backend.
+// and block sizes that fill whole panels; plain_attention.h has the others. A cache of codes has
+// rows (kv_rows.h): each thread makes panels of numbers of them, of one head of a sequence at a
+// time. Called by the fast backend.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,8 @@ void panel_move(const ops::KvLayer& kv, int64_t from, int64_t to);
 void panel_qkv_prep(const Kernels& kernels, const ops::QkvPrepArgs& args, int64_t begin,
                     int64_t end);
 
-void panel_attention(const Kernels& kernels, ThreadPool& pool, const ops::AttentionArgs& args,
-                     const ops::AttentionBatch& batch);
+// `numbers`: F32 or BF16, what kernels multiply; that of the cache, unless it has codes.
+void panel_attention(const Kernels& kernels, ThreadPool& pool, tensor::DType numbers,
+                     const ops::AttentionArgs& args, const ops::AttentionBatch& batch);
 
 }  // namespace rudder::cpu

@@ -2,81 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <span>
 #include <vector>
 
 #include "rudder/base/check.h"
 #include "rudder/cpu/double_sums.h"
+#include "rudder/cpu/kv_rows.h"
 #include "rudder/cpu/tree_path.h"
 
 namespace rudder::cpu {
 namespace {
-
-using tensor::BF16;
-using tensor::DType;
-using tensor::F8E4M3;
-
-// One head's k or v vector of one cached token.
-class KvRows {
- public:
-  explicit KvRows(const ops::KvLayer& kv) : kv_(kv) {
-    const DType dtype = kv.storage.dtype;
-    RUDDER_CHECK(dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF8E4M3);
-    RUDDER_CHECK(dtype == DType::kF8E4M3 || (kv.k_scale.empty() && kv.v_scale.empty()));
-  }
-
-  void write(int64_t slot, int part, int head, const float* from) const {
-    const int64_t at = offset(slot, part, head);
-    const float scale = scale_of(part, head);
-    for (int64_t i = 0; i < kv_.head_dim; ++i) {
-      switch (kv_.storage.dtype) {
-        case DType::kF32:
-          kv_.storage.as<float>()[at + i] = from[i];
-          break;
-        case DType::kBF16:
-          kv_.storage.as<BF16>()[at + i] = tensor::to_bf16(from[i]);
-          break;
-        default:
-          kv_.storage.as<F8E4M3>()[at + i] = tensor::to_f8e4m3(from[i] / scale);
-      }
-    }
-  }
-
-  // As it is stored: a cache of F8E4M3 without the head's scale. `room` [head_dim] is for a row
-  // that is not stored as float32.
-  const float* row(int64_t offset, float* room) const {
-    switch (kv_.storage.dtype) {
-      case DType::kF32:
-        return kv_.storage.as<float>() + offset;
-      case DType::kBF16:
-        return widen(kv_.storage.as<BF16>() + offset, room);
-      default:
-        return widen(kv_.storage.as<F8E4M3>() + offset, room);
-    }
-  }
-
-  float scale_of(int part, int head) const {
-    const ops::View& scale = part == 0 ? kv_.k_scale : kv_.v_scale;
-    return scale.empty() ? 1.0f : scale.as<float>()[head];
-  }
-
-  int64_t offset(int64_t slot, int part, int head) const {
-    const int64_t block = slot / kv_.block_size;
-    const int64_t in_block = slot % kv_.block_size;
-    const int64_t heads = (block * 2 + part) * kv_.num_kv_heads + head;
-    return (heads * kv_.block_size + in_block) * kv_.head_dim;
-  }
-
- private:
-  template <typename T>
-  const float* widen(const T* from, float* room) const {
-    for (int64_t i = 0; i < kv_.head_dim; ++i) room[i] = tensor::to_float(from[i]);
-    return room;
-  }
-
-  const ops::KvLayer& kv_;
-};
 
 // q, k or v of one token: each head, or all heads as one vector, is normalised when a norm is
 // given.
@@ -155,26 +90,11 @@ void plain_qkv_prep(const ops::QkvPrepArgs& args, int64_t begin, int64_t end) {
 }
 
 void plain_key(const ops::KvLayer& kv, int64_t slot, int64_t kv_head, float* out) {
-  const KvRows cache(kv);
-  const auto head = static_cast<int>(kv_head);
-  const float* key = cache.row(cache.offset(slot, 0, head), out);
-  const float scale = cache.scale_of(0, head);
-  for (int64_t i = 0; i < kv.head_dim; ++i) out[i] = key[i] * scale;
+  KvRows(kv).read(slot, 0, kv_head, out);
 }
 
 void plain_move(const ops::KvLayer& kv, int64_t from, int64_t to) {
-  const KvRows cache(kv);
-  const auto bytes = static_cast<size_t>(kv.head_dim) * tensor::dtype_bytes(kv.storage.dtype);
-  auto* const all = static_cast<std::byte*>(kv.storage.data);
-  const auto at = [&](int64_t slot, int part, int head) {
-    return all + static_cast<size_t>(cache.offset(slot, part, head)) *
-                     tensor::dtype_bytes(kv.storage.dtype);
-  };
-  for (const int part : {0, 1}) {
-    for (int head = 0; head < kv.num_kv_heads; ++head) {
-      std::memcpy(at(to, part, head), at(from, part, head), bytes);
-    }
-  }
+  KvRows(kv).move(from, to);
 }
 
 double exponentials(std::span<float> scores, float sink) {
@@ -219,19 +139,21 @@ void attend(const ops::AttentionArgs& args, const Row& row, std::vector<float>& 
   const KvRows cache(args.kv);
   const int64_t head_dim = args.kv.head_dim;
   const int64_t block_size = args.kv.block_size;
-  const auto offset = [&](int64_t at, int part) {
+  const auto slot_of = [&](int64_t at) {
     const int64_t position = row.path.offset_of(at);
-    const int64_t slot = row.blocks[position / block_size] * block_size + position % block_size;
-    return cache.offset(slot, part, row.kv_head);
+    return row.blocks[position / block_size] * block_size + position % block_size;
   };
   std::vector<float> room(static_cast<size_t>(4 * head_dim));
   const auto part_of = [&](int64_t at, int part, int64_t index) {
-    return cache.row(offset(at, part), room.data() + index * head_dim);
+    return cache.row(slot_of(at), part, row.kv_head, room.data() + index * head_dim);
   };
-  const float score_scale = args.scale * cache.scale_of(0, row.kv_head);
+  const float score_scale = args.scale * cache.head_scale(0, row.kv_head);
   weights.clear();
   const auto add_score = [&](double dot) {
-    weights.push_back(soft_cap(static_cast<float>(dot) * score_scale, args.softcap));
+    const auto at = row.first + static_cast<int64_t>(weights.size());
+    const float scaled =
+        static_cast<float>(dot * double{cache.token_scale(slot_of(at), 0, row.kv_head)});
+    weights.push_back(soft_cap(scaled * score_scale, args.softcap));
   };
   int64_t p = row.first;
   for (; p + 3 <= row.last; p += 4) {
@@ -251,10 +173,11 @@ void attend(const ops::AttentionArgs& args, const Row& row, std::vector<float>& 
   }
   std::vector<double> sum(static_cast<size_t>(head_dim));
   for (p = row.first; p <= row.last; ++p) {
-    const double weight = weights[static_cast<size_t>(p - row.first)];
+    const double weight = double{weights[static_cast<size_t>(p - row.first)]} *
+                          double{cache.token_scale(slot_of(p), 1, row.kv_head)};
     add_weighted(sum.data(), weight, part_of(p, 1, 0), head_dim);
   }
-  const float v_scale = cache.scale_of(1, row.kv_head);
+  const float v_scale = cache.head_scale(1, row.kv_head);
   for (int64_t i = 0; i < head_dim; ++i) {
     row.out[i] = static_cast<float>(sum[static_cast<size_t>(i)] / total * gamma) * v_scale;
   }

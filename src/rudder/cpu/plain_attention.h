@@ -1,7 +1,6 @@
-// qkv_prep and attention written as their formulas, over a KV cache whose rows follow one another:
-// [num_blocks, 2 (k, v), num_kv_heads, block_size, head_dim], f32, bf16 or F8E4M3. The reference
-// backend always uses them; the fast one only for head sizes and block sizes that do not fill its
-// panels. Activations are f32. One thread for each call.
+// qkv_prep and attention written as their formulas, over a KV cache whose rows follow one another
+// (kv_rows.h). The reference backend always uses them; the fast one only for head sizes and block
+// sizes that do not fill its panels. Activations are f32. One thread for each call.
 #pragma once
 
 #include <cstdint>

@@ -87,7 +87,7 @@ class ReferenceOps final : public HostOps {
 
   std::string name() const override { return "cpu-reference"; }
   DType act_dtype() const override { return DType::kF32; }
-  DType kv_dtype() const override { return DType::kF32; }
+  ops::KvFormat kv_format() const override { return {}; }
   Result<ops::WeightFormat> stored_format(const ops::WeightFormat& /*file*/) const override {
     return ops::WeightFormat{.codes = ops::Codes::kF32};
   }

@@ -10,7 +10,7 @@
 
 namespace rudder::cpu {
 
-// act_dtype, kv_dtype and weights are f32.
+// act_dtype, the KV cache and weights are f32.
 std::unique_ptr<ops::Ops> make_reference_ops();
 // A rank of a group.
 std::unique_ptr<ops::Ops> make_reference_rank(std::shared_ptr<HostComm> comm);

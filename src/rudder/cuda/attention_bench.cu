@@ -1,11 +1,11 @@
 // Checks the attention kernels against a plain one on the device, then times them. A program of its
 // own, so that it runs on a bare machine with a GPU.
-// attention_bench [check] [bench] [decode] [prefill] [mixed|gates|trees|chunks] [mma|wgmma]
-// [bf16|fp8] [wide]: checks or timings only, of timings one kind only; `mixed` decodes of different
-// contexts, `gates` beside the softmax kernels in turn, `trees` of drafts beside chains, `chunks`
-// of prompts behind contexts; `mma` and `wgmma` leave the other tiled kernel out, `bf16` and `fp8`
-// timings of gates with the other cache; `wide` heads of 512 alone, timings beside heads of 256.
-// Exit status 1 when a check fails, 3 when a kernel hangs.
+// attention_bench [HEAD_DIM] [check] [bench] [decode] [prefill] [mixed|gates|trees|chunks] [mma|wgmma]
+// [bf16|fp8|tokens] [wide]: checks or timings only, checks of one head size, of timings one kind only; `mixed` decodes of
+// different contexts, `gates` beside the softmax kernels in turn, `trees` of drafts beside chains,
+// `chunks` of prompts behind contexts; `mma` and `wgmma` leave the other tiled kernel out, `bf16`,
+// `fp8` and `tokens` (whose tokens have scales) the other caches; `wide` heads of 512 alone,
+// timings beside heads of 256. Exit status 1 when a check fails, 3 when a kernel hangs.
 #include "rudder/cuda/attention_bench.cuh"
 #include "rudder/cuda/attention_bench_gates.cuh"
 #include "rudder/cuda/attention_bench_timing.cuh"
@@ -51,10 +51,9 @@ struct Case {
     snprintf(line, sizeof line,
              "hd %d %s heads %d/%d window %d cap %g gate %d%s from %g, sparse from %d, seqs %d "
              "tokens %d whole %d %s",
-             config.head_dim, config.kv_type == KvType::kBf16 ? "bf16" : "fp8", config.num_heads,
-             config.num_kv_heads, config.window, softcap, gate.length, gate.relu_pre ? " relu" : "",
-             gate.low, gate.least_sparse_pages, batch.seqs(), batch.tokens(),
-             config.whole_sequences,
+             config.head_dim, kv_type_name(config.kv_type), config.num_heads, config.num_kv_heads,
+             config.window, softcap, gate.length, gate.relu_pre ? " relu" : "", gate.low,
+             gate.least_sparse_pages, batch.seqs(), batch.tokens(), config.whole_sequences,
              config.prefill_kernel == PrefillKernel::kWgmma ? "wgmma" : "mma");
     return line;
   }
@@ -93,9 +92,15 @@ AttentionParams prepare(const Device& d, Case& c) {
   upload(d.valid, valid);
   upload_batch(d, batch);
   const int32_t block_elements = 2 * config.num_kv_heads * 16 * config.head_dim;
-  fill_cache<<<1024, 256>>>(d.cache, config.kv_type == KvType::kFp8E4m3,
+  // Noise in e4m3 is as good as any int8.
+  fill_cache<<<1024, 256>>>(d.cache, rudder::cuda::is_narrow(config.kv_type),
                             int64_t{blocks} * block_elements, block_elements, config.head_dim,
                             d.valid, g_random());
+  const int32_t block_scales = 2 * config.num_kv_heads * 16;
+  if (scales_tokens(config.kv_type)) {
+    fill_scales<<<256, 256>>>(d.token_scales, int64_t{blocks} * block_scales, block_scales, d.valid,
+                              g_random());
+  }
   const int64_t q_count = int64_t{batch.tokens()} * config.num_heads * config.head_dim;
   fill_bf16<<<256, 256>>>(d.q, q_count, g_random());
   std::vector<float> scales;
@@ -114,8 +119,12 @@ AttentionParams prepare(const Device& d, Case& c) {
                           &p.kv),
        "tensor map");
   if (config.kv_type == KvType::kFp8E4m3) {
-    p.k_scale = d.scales;
-    p.v_scale = d.scales + kMaxHeads;
+    p.scales.k = d.scales;
+    p.scales.v = d.scales + kMaxHeads;
+  }
+  if (scales_tokens(config.kv_type)) {
+    p.scales.tokens = d.token_scales;
+    p.scales.token_pitch = block_scales;
   }
   p.block_table = d.tables;
   p.max_blocks = max_blocks;
@@ -218,6 +227,8 @@ Case make_case(int32_t head_dim, KvType type, Kind kind, PrefillKernel kernel, b
   return c;
 }
 
+std::vector<KvType> g_types = {KvType::kBf16, KvType::kFp8E4m3, KvType::kFp8Tokens,
+                               KvType::kInt8Tokens};
 std::vector<int32_t> g_head_dims = {64, 96, 128, 256, 512};
 bool is_wide(int32_t head_dim) {
   return head_dim > 256;  // without gates
@@ -245,7 +256,7 @@ bool check_long(const Device& d, int32_t head_dim, KvType type, bool is_gated) {
   }
   const bool pass = v.is_good && v.same_twice;
   printf("%s hd %3d %-4s %-7s long prompts: worst row error %.2e, %s%s%s\n", pass ? "PASS" : "FAIL",
-         head_dim, type == KvType::kBf16 ? "bf16" : "fp8", is_gated ? "gate" : "softmax", v.worst,
+         head_dim, kv_type_name(type), is_gated ? "gate" : "softmax", v.worst,
          v.same_twice ? "same twice" : "DIFFERS THE SECOND TIME",
          pass ? "" : "; worst: ", pass ? "" : v.worst_case.c_str());
   return pass;
@@ -290,8 +301,8 @@ bool check_cases(const Device& d, int32_t head_dim, KvType type, Kind kind, Pref
   }
   const bool pass = v.is_good && v.same_twice;
   printf("%s hd %3d %-4s %-7s %-7s %-5s: worst row error %.2e, %s, %d cases%s%s\n",
-         pass ? "PASS" : "FAIL", head_dim, type == KvType::kBf16 ? "bf16" : "fp8",
-         is_gated ? "gate" : "softmax", name_of(kind),
+         pass ? "PASS" : "FAIL", head_dim, kv_type_name(type), is_gated ? "gate" : "softmax",
+         name_of(kind),
          !tiled                            ? "split"
          : kernel == PrefillKernel::kWgmma ? "wgmma"
                                            : "mma",
@@ -304,13 +315,15 @@ bool check_cases(const Device& d, int32_t head_dim, KvType type, Kind kind, Pref
 bool check_all(const Device& d) {
   bool good = true;
   for (const int32_t head_dim : g_head_dims) {
-    for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
+    for (const KvType type : g_types) {
+      if (scales_tokens(type) && is_wide(head_dim)) continue;
       for (const bool is_gated : {false, true}) {
-        if (is_gated && is_wide(head_dim)) continue;
+        if (is_gated && (is_wide(head_dim) || scales_tokens(type))) continue;
         for (const Kind kind : {Kind::kDecode, Kind::kVerify, Kind::kPrefill, Kind::kMixed}) {
           for (const PrefillKernel kernel : g_kernels) {
             const bool tiled = kind == Kind::kPrefill || kind == Kind::kMixed;
-            if (!tiled && kernel == PrefillKernel::kWgmma) continue;
+            const bool has_one = !tiled || scales_tokens(type);
+            if (has_one && kernel == PrefillKernel::kWgmma) continue;
             good &= check_cases(d, head_dim, type, kind, kernel, is_gated);
           }
         }
@@ -321,7 +334,7 @@ bool check_all(const Device& d) {
           const bool independent = rows_are_independent(d, head_dim, type, kernel, is_gated);
           good &= independent;
           printf("%s hd %3d %-4s %-7s %-5s rows independent in whole_sequences mode\n",
-                 independent ? "PASS" : "FAIL", head_dim, type == KvType::kBf16 ? "bf16" : "fp8",
+                 independent ? "PASS" : "FAIL", head_dim, kv_type_name(type),
                  is_gated ? "gate" : "softmax", kernel == PrefillKernel::kWgmma ? "wgmma" : "mma");
         }
       }
@@ -336,7 +349,7 @@ void bench_decode(const Device& d, std::string& table) {
   char line[256];
   table += "decode: microseconds a layer (GB/s of cache read)\n";
   for (const Shape shape : {Shape{28, 4, 128}, Shape{32, 8, 128}}) {
-    for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
+    for (const KvType type : g_types) {
       struct Point {
         int32_t seqs;
         int32_t kv;
@@ -348,7 +361,7 @@ void bench_decode(const Device& d, std::string& table) {
       points.push_back({1, 32768});
       points.push_back({1, 131072});
       snprintf(line, sizeof line, "  heads %d/%d %s:", shape.heads, shape.kv_heads,
-               type == KvType::kBf16 ? "bf16" : "fp8");
+               kv_type_name(type));
       table += line;
       for (const Point& point : points) {
         snprintf(g_now, sizeof g_now, "decode bench n %d kv %d", point.seqs, point.kv);
@@ -356,8 +369,7 @@ void bench_decode(const Device& d, std::string& table) {
         const Timed t =
             prepare_timed(d, shape, type, point.seqs, 1, point.kv, PrefillKernel::kMmaSync);
         const double us = time_layers(d, t, 20);
-        const double bytes = 2.0 * point.seqs * point.kv * shape.kv_heads * shape.head_dim *
-                             (type == KvType::kBf16 ? 2 : 1);
+        const double bytes = row_bytes(shape, type) * point.seqs * point.kv;
         snprintf(line, sizeof line, "%s%dx%d %.1f (%.0f)",
                  &point - points.data() == 0         ? " "
                  : (&point - points.data()) % 5 == 0 ? "\n    "
@@ -390,7 +402,8 @@ void bench_mixed_decodes(const Device& d) {
       speed * 1e-3);
   for (const Shape shape : {Shape{28, 4, 128}, Shape{32, 8, 128}, Shape{32, 8, 64}}) {
     for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
-      printf("  heads %d/%d hd %d %s:", shape.heads, shape.kv_heads, shape.head_dim, name_of(type));
+      printf("  heads %d/%d hd %d %s:", shape.heads, shape.kv_heads, shape.head_dim,
+             kv_type_name(type));
       for (const Contexts& contexts : kMixedContexts) {
         for (const int32_t seqs : {32, 128, 256}) {
           snprintf(g_now, sizeof g_now, "mixed decodes %d of %d", seqs, contexts.most);
@@ -427,10 +440,11 @@ void bench_prefill(const Device& d, std::string& table) {
   for (const Shape shape :
        {Shape{16, 16, 128}, Shape{28, 4, 128}, Shape{32, 8, 64}, Shape{8, 4, 256}}) {
     for (const PrefillKernel kernel : g_kernels) {
-      for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
+      for (const KvType type : g_types) {
+        if (scales_tokens(type) && kernel == PrefillKernel::kWgmma) continue;
         snprintf(line, sizeof line, "  heads %d/%d hd %d %s %s:", shape.heads, shape.kv_heads,
                  shape.head_dim, kernel == PrefillKernel::kWgmma ? "wgmma" : "mma",
-                 type == KvType::kBf16 ? "bf16" : "fp8");
+                 kv_type_name(type));
         table += line;
         for (const Point& point : {Point{16, 1024, 0}, Point{4, 2048, 0}, Point{1, 8192, 0},
                                    Point{1, 32768, 0}, Point{128, 16, 0}, Point{1, 512, 7680}}) {
@@ -462,7 +476,8 @@ void bench_wide_decode(const Device& d) {
   printf("decode: microseconds a layer, share of %.0f GB/s\n", speed * 1e-3);
   for (const Shape& shape : kWideShapes) {
     for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
-      printf("  heads %d/%d hd %d %s:", shape.heads, shape.kv_heads, shape.head_dim, name_of(type));
+      printf("  heads %d/%d hd %d %s:", shape.heads, shape.kv_heads, shape.head_dim,
+             kv_type_name(type));
       for (const auto& [seqs, kv] : {std::pair{1, 128},
                                      {1, 1024},
                                      {1, 4096},
@@ -494,7 +509,7 @@ void bench_wide_prefill(const Device& d) {
     for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
       for (const PrefillKernel kernel : g_kernels) {
         printf("  heads %d/%d hd %d %s %s:", shape.heads, shape.kv_heads, shape.head_dim,
-               kernel == PrefillKernel::kWgmma ? "wgmma" : "mma", name_of(type));
+               kernel == PrefillKernel::kWgmma ? "wgmma" : "mma", kv_type_name(type));
         for (const auto& [seqs, tokens, prefix] :
              {std::tuple{16, 1024, 0}, {4, 2048, 0}, {1, 8192, 0}, {1, 64, 8192}, {1, 512, 7680}}) {
           snprintf(g_now, sizeof g_now, "wide prefill %d x %d", seqs, tokens);
@@ -534,7 +549,8 @@ void bench_trees(const Device& d, const std::vector<Shape>& shapes) {
   printf("trees of drafts: microseconds a layer of a decode, a chain, a tree\n");
   for (const Shape& shape : shapes) {
     for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
-      printf("  heads %d/%d hd %d %s:", shape.heads, shape.kv_heads, shape.head_dim, name_of(type));
+      printf("  heads %d/%d hd %d %s:", shape.heads, shape.kv_heads, shape.head_dim,
+             kv_type_name(type));
       for (const auto& [seqs, kv] : {std::pair{1, 1024}, {8, 1024}, {32, 1024}, {1, 16384}}) {
         snprintf(g_now, sizeof g_now, "trees %d x %d", seqs, kv);
         alarm(30);
@@ -580,9 +596,11 @@ int main(int argc, char** argv) {
     if (word == "chunks") chunks = true;
     if (word == "wide") wide = true;
     if (word == "mma") g_kernels = {PrefillKernel::kMmaSync};
+    if (std::isdigit(word[0]) != 0) g_head_dims = {std::stoi(word)};
     if (word == "wgmma") g_kernels = {PrefillKernel::kWgmma};
-    if (word == "bf16") types = {KvType::kBf16};
-    if (word == "fp8") types = {KvType::kFp8E4m3};
+    if (word == "bf16") types = g_types = {KvType::kBf16};
+    if (word == "fp8") types = g_types = {KvType::kFp8E4m3};
+    if (word == "tokens") g_types = {KvType::kFp8Tokens, KvType::kInt8Tokens};
   }
   if (wide) g_head_dims = {512};
   signal(SIGALRM, on_alarm);

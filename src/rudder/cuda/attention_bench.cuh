@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <csignal>
 #include <cstdint>
@@ -26,8 +27,10 @@
 using rudder::cuda::AttentionConfig;
 using rudder::cuda::AttentionParams;
 using rudder::cuda::AttentionWorkParams;
+using rudder::cuda::kv_type_name;
 using rudder::cuda::KvType;
 using rudder::cuda::PrefillKernel;
+using rudder::cuda::scales_tokens;
 
 namespace {
 
@@ -102,6 +105,20 @@ __global__ void fill_cache(void* cache, bool fp8, int64_t count, int32_t block_e
   }
 }
 
+// Of rows of 16 tokens, `block_rows` a block, as fill_cache() has NaN.
+__global__ void fill_scales(float* scales, int64_t count, int32_t block_scales,
+                            const int32_t* valid, uint32_t seed) {
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * blockDim.x) {
+    const bool good = valid == nullptr || i % 16 < valid[i / block_scales];
+    scales[i] = good ? 0.01f * (1.0f + fabsf(noise(i, seed))) : NAN;
+  }
+}
+
+constexpr int element_bytes(KvType type) {
+  return rudder::cuda::is_narrow(type) ? 1 : 2;
+}
+
 __device__ float cache_value(const void* cache, bool fp8, int64_t i) {
   if (!fp8) return __bfloat162float(static_cast<const __nv_bfloat16*>(cache)[i]);
   return __half2float(
@@ -161,7 +178,7 @@ __global__ void plain_attention(const __grid_constant__ Plain a) {
   extern __shared__ float weights[];
   __shared__ float scratch[128];
   const AttentionConfig& c = a.p.config;
-  const bool fp8 = c.kv_type == KvType::kFp8E4m3;
+  const bool fp8 = rudder::cuda::is_narrow(c.kv_type);
   const int t = blockIdx.x;
   const int h = blockIdx.y;
   const int s = a.seq_of[t];
@@ -179,17 +196,26 @@ __global__ void plain_attention(const __grid_constant__ Plain a) {
   const auto row = [&](int p, int part) {
     return (((int64_t{blocks[p / 16]} * 2 + part) * c.num_kv_heads + kv_head) * 16 + p % 16) * hd;
   };
+  // A stored number, times the scale of its row.
+  const auto stored = [&](int p, int part, int i) {
+    const int64_t at = row(p, part) + i;
+    if (a.p.scales.tokens == nullptr) return cache_value(a.cache, fp8, at);
+    const float scale = a.p.scales.tokens[blocks[p / 16] * a.p.scales.token_pitch +
+                                          (part * c.num_kv_heads + kv_head) * 16 + p % 16];
+    return scale * (c.kv_type == KvType::kInt8Tokens
+                        ? static_cast<float>(static_cast<const int8_t*>(a.cache)[at])
+                        : cache_value(a.cache, true, at));
+  };
   const auto* q = static_cast<const __nv_bfloat16*>(a.p.q) + (int64_t{t} * c.num_heads + h) * hd;
-  const float k_scale = a.p.k_scale != nullptr ? a.p.k_scale[kv_head] : 1.0f;
-  const float v_scale = a.p.v_scale != nullptr ? a.p.v_scale[kv_head] : 1.0f;
+  const float k_scale = a.p.scales.k != nullptr ? a.p.scales.k[kv_head] : 1.0f;
+  const float v_scale = a.p.scales.v != nullptr ? a.p.scales.v[kv_head] : 1.0f;
   const float factor = a.rounds_q ? row_factor(q, hd) : 1.0f;
   float top = -INFINITY;
   for (int p = first + threadIdx.x; p <= position; p += blockDim.x) {
-    const int64_t k = row(p, 0);
     float dot = 0;
     for (int i = 0; i < hd; ++i) {
       const float x = __bfloat162float(q[i]);
-      dot += (a.rounds_q ? rounded(x, factor) : x) * cache_value(a.cache, fp8, k + i);
+      dot += (a.rounds_q ? rounded(x, factor) : x) * stored(p, 0, i);
     }
     float score = dot * k_scale * a.p.scale;
     if (a.p.softcap > 0) score = a.p.softcap * tanhf(score / a.p.softcap);
@@ -199,7 +225,7 @@ __global__ void plain_attention(const __grid_constant__ Plain a) {
   if (a.p.gate.length > 0) {
     __syncthreads();
     gated_row(a, weights, first, position, h, out,
-              [&](int p, int i) { return cache_value(a.cache, fp8, row(p, 1) + i) * v_scale; });
+              [&](int p, int i) { return stored(p, 1, i) * v_scale; });
     return;
   }
   scratch[threadIdx.x] = top;
@@ -218,7 +244,7 @@ __global__ void plain_attention(const __grid_constant__ Plain a) {
   for (int i = threadIdx.x; i < hd; i += blockDim.x) {
     float total = 0;
     for (int p = first; p <= position; ++p) {
-      total += weights[p - first] * cache_value(a.cache, fp8, row(p, 1) + i);
+      total += weights[p - first] * stored(p, 1, i);
     }
     out[i] = total * v_scale / sum;
   }
@@ -283,13 +309,17 @@ constexpr int32_t kMaxTokens = 32768;
 constexpr int32_t kMaxHeads = 64;
 
 // Device memory that every case uses anew.
+// Room for scales of tokens.
+constexpr int64_t kTokenScales = int64_t{1} << 27;
+
 struct Device {
   int32_t* q_begin = device_array<int32_t>(kMaxSeqs + 1);
   int32_t* kv_len = device_array<int32_t>(kMaxSeqs);
   int32_t* table_row = device_array<int32_t>(kMaxSeqs);
   int32_t* seq_of = device_array<int32_t>(kMaxTokens);
   uint64_t* ancestors = device_array<uint64_t>(kMaxTokens);
-  float* scales = device_array<float>(2 * kMaxHeads);       // of keys, then of values
+  float* scales = device_array<float>(2 * kMaxHeads);  // of keys, then of values
+  float* token_scales = device_array<float>(kTokenScales);
   float* gate_scales = device_array<float>(2 * kMaxHeads);  // sigma, then gamma
   __nv_bfloat16* q = device_array<__nv_bfloat16>(size_t{kMaxTokens} * 32 * 512);
   __nv_bfloat16* out = device_array<__nv_bfloat16>(size_t{kMaxTokens} * 32 * 512);

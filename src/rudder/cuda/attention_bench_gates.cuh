@@ -100,7 +100,7 @@ void bench_gated_decode(const Device& d, const Shape& shape, KvType type, int32_
 // Where reading values sparsely begins to pay: the same decode with and without.
 void bench_sparse_threshold(const Device& d, const Shape& shape, KvType type) {
   printf("  heads %d/%d hd %d %s, sigma 1.5, dense and sparse:", shape.heads, shape.kv_heads,
-         shape.head_dim, name_of(type));
+         shape.head_dim, kv_type_name(type));
   for (const auto& [seqs, kv] : {std::pair{1, 2048},
                                  {4, 1024},
                                  {32, 128},
@@ -139,7 +139,7 @@ void bench_gated_prefill(const Device& d, const std::vector<KvType>& types,
   printf("prefill, causal: TFLOP/s of softmax, gate\n");
   for (const Shape shape : shapes) {
     for (const KvType type : types) {
-      printf("  heads %d/%d %s:", shape.heads, shape.kv_heads, name_of(type));
+      printf("  heads %d/%d %s:", shape.heads, shape.kv_heads, kv_type_name(type));
       for (const auto& [seqs, tokens, prefix] : points) {
         snprintf(g_now, sizeof g_now, "gated prefill %d x %d behind %d", seqs, tokens, prefix);
         alarm(60);

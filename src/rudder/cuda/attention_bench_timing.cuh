@@ -7,15 +7,12 @@
 
 namespace {
 
-const char* name_of(KvType type) {
-  return type == KvType::kBf16 ? "bf16" : "fp8";
-}
-
 // What all timings read but those of trained sparsity.
 void fill_for_timing(const Device& d) {
   fill_bf16<<<1024, 256>>>(reinterpret_cast<__nv_bfloat16*>(d.cache),
                            static_cast<int64_t>(d.cache_bytes / 2), 7);
   fill_bf16<<<1024, 256>>>(d.q, int64_t{kMaxTokens} * 32 * 512, 9);
+  fill_scales<<<256, 256>>>(d.token_scales, kTokenScales, 16, nullptr, 11);
   must(cudaDeviceSynchronize(), "fill");
 }
 
@@ -77,6 +74,12 @@ struct Timed {
   int rotation = 1;
 };
 
+// Bytes that one row of keys and values reads, beside its scales.
+double row_bytes(const Shape& shape, KvType type) {
+  return 2.0 * shape.kv_heads *
+         (shape.head_dim * element_bytes(type) + (scales_tokens(type) ? 4 : 0));
+}
+
 // A sequence of `q_len` rows for each of `kv_lens`.
 Timed prepare_timed(const Device& d, const Shape& shape, KvType type, int32_t q_len,
                     const std::vector<int32_t>& kv_lens, PrefillKernel kernel) {
@@ -93,10 +96,12 @@ Timed prepare_timed(const Device& d, const Shape& shape, KvType type, int32_t q_
     t.batch.table_row.push_back(s);
   }
   const int64_t block_bytes =
-      int64_t{2} * shape.kv_heads * 16 * shape.head_dim * (type == KvType::kBf16 ? 2 : 1);
+      int64_t{2} * shape.kv_heads * 16 * shape.head_dim * element_bytes(type);
   const int32_t per_seq = (*std::max_element(kv_lens.begin(), kv_lens.end()) + 15) / 16;
   const int64_t blocks = int64_t{per_seq} * seqs;
-  const int64_t all = static_cast<int64_t>(d.cache_bytes) / block_bytes;
+  const int64_t all =
+      std::min<int64_t>(static_cast<int64_t>(d.cache_bytes) / block_bytes,
+                        scales_tokens(type) ? kTokenScales / (2 * shape.kv_heads * 16) : INT64_MAX);
   t.table_words = blocks;
   t.rotation =
       static_cast<int>(std::clamp<int64_t>((int64_t{256} << 20) / (blocks * block_bytes), 1, 20));
@@ -115,6 +120,10 @@ Timed prepare_timed(const Device& d, const Shape& shape, KvType type, int32_t q_
   p.block_table = d.tables;
   p.max_blocks = per_seq;
   p.kv_storage = d.cache;
+  if (scales_tokens(type)) {
+    p.scales.tokens = d.token_scales;
+    p.scales.token_pitch = int64_t{2} * shape.kv_heads * 16;
+  }
   p.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
   p.q = d.q;
   p.out = d.out;

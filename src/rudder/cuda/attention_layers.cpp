@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "rudder/cuda/device_status.h"
+#include "rudder/cuda/elements.h"
 #include "rudder/cuda/kernels/attention/plain_attention.h"
 
 namespace rudder::cuda {
@@ -42,7 +43,7 @@ constexpr int32_t kLeastTokens = 1024;
 
 std::string AttentionLayers::Kind::to_string() const {
   return fmt::format("{} heads, {} KV heads, head_dim {}, window {}, blocks of {} {}", num_heads,
-                     num_kv_heads, head_dim, window, block_size, kv_is_fp8 ? "F8_E4M3" : "BF16");
+                     num_kv_heads, head_dim, window, block_size, kv_type_name(kv_type));
 }
 
 Result<void> AttentionLayers::check(const Kind& kind, bool has_gate) const {
@@ -60,6 +61,10 @@ Result<void> AttentionLayers::check(const Kind& kind, bool has_gate) const {
   if (has_gate && kind.head_dim > kMaxGatedHeadDim) {
     return refused(fmt::format("under a gate it is head_dim {} at most", kMaxGatedHeadDim));
   }
+  if (scales_tokens(kind.kv_type) && (has_gate || kind.head_dim > kMaxTokenScaledHeadDim)) {
+    return refused(fmt::format("where tokens have scales it is a softmax and head_dim {} at most",
+                               kMaxTokenScaledHeadDim));
+  }
   return refused(
       fmt::format("it is head_dim {}, blocks of {} tokens and at most {} heads a KV head",
                   fmt::join(kTunedHeadDims, " or "), kAttentionBlockSize, kMaxTunedGroup));
@@ -67,6 +72,9 @@ Result<void> AttentionLayers::check(const Kind& kind, bool has_gate) const {
 
 bool AttentionLayers::is_tuned(const Kind& kind, bool has_gate) {
   if (has_gate && kind.head_dim > kMaxGatedHeadDim) return false;
+  if (scales_tokens(kind.kv_type) && (has_gate || kind.head_dim > kMaxTokenScaledHeadDim)) {
+    return false;
+  }
   return kind.block_size == kAttentionBlockSize &&
          kind.num_heads / kind.num_kv_heads <= kMaxTunedGroup &&
          std::find(std::begin(kTunedHeadDims), std::end(kTunedHeadDims), kind.head_dim) !=
@@ -79,7 +87,7 @@ AttentionConfig AttentionLayers::config_of(const Kind& kind) const {
   config.num_kv_heads = kind.num_kv_heads;
   config.head_dim = kind.head_dim;
   config.window = kind.window;
-  config.kv_type = kind.kv_is_fp8 ? KvType::kFp8E4m3 : KvType::kBf16;
+  config.kv_type = kind.kv_type;
   config.whole_sequences = settings_.batch_invariant;
   config.num_sms = num_sms_;
   return config;
@@ -88,9 +96,8 @@ AttentionConfig AttentionLayers::config_of(const Kind& kind) const {
 Result<void> AttentionLayers::prepare(std::span<const ops::AttentionShape> shapes, int32_t max_seqs,
                                       int32_t max_tokens) {
   for (const ops::AttentionShape& shape : shapes) {
-    const Kind kind{shape.num_heads,   shape.kv.num_kv_heads,
-                    shape.kv.head_dim, shape.kv.block_size,
-                    shape.window,      shape.kv.storage.dtype == DType::kF8E4M3};
+    const Kind kind{shape.num_heads,     shape.kv.num_kv_heads, shape.kv.head_dim,
+                    shape.kv.block_size, shape.window,          kv_type_of(shape.kv)};
     RUDDER_TRY_VOID(check(kind, shape.has_gate));
     if (!is_tuned(kind, shape.has_gate)) continue;
     RUDDER_TRY_VOID(make_room(kind, max_seqs, max_tokens));
@@ -130,9 +137,8 @@ void AttentionLayers::begin_step(const ops::AttentionBatch& batch) {
 }
 
 Result<void> AttentionLayers::attend(const ops::AttentionArgs& args) {
-  const Kind kind{args.num_heads,   args.kv.num_kv_heads,
-                  args.kv.head_dim, args.kv.block_size,
-                  args.window,      args.kv.storage.dtype == DType::kF8E4M3};
+  const Kind kind{args.num_heads,     args.kv.num_kv_heads, args.kv.head_dim,
+                  args.kv.block_size, args.window,          kv_type_of(args.kv)};
   const bool has_gate = !args.gate.empty();
   if (is_tuned(kind, has_gate)) return attend_tuned(args, kind);
   RUDDER_TRY_VOID(check(kind, has_gate));
@@ -165,8 +171,12 @@ Result<void> AttentionLayers::attend_tuned(const ops::AttentionArgs& args, const
   params.bounds = bounds;
   params.kv = *map;
   params.kv_storage = args.kv.storage.data;
-  params.k_scale = static_cast<const float*>(args.kv.k_scale.data);
-  params.v_scale = static_cast<const float*>(args.kv.v_scale.data);
+  params.scales.k = static_cast<const float*>(args.kv.k_scale.data);
+  params.scales.v = static_cast<const float*>(args.kv.v_scale.data);
+  if (scales_tokens(kind.kv_type)) {
+    params.scales.tokens = static_cast<float*>(args.kv.token_scales.data);
+    params.scales.token_pitch = args.kv.token_scales.shape[1];
+  }
   params.block_table = static_cast<const int32_t*>(batch_.table_of(args.kv.group).data);
   params.max_blocks = batch_.block_table.shape[1];
   params.ancestors = static_cast<const uint64_t*>(batch_.ancestors.data);
@@ -185,12 +195,16 @@ Result<void> AttentionLayers::attend_plain(const ops::AttentionArgs& args, const
   PlainAttentionParams params;
   params.q = args.q.data;
   params.kv = args.kv.storage.data;
-  params.kv_is_fp8 = kind.kv_is_fp8;
-  params.k_scale = static_cast<const float*>(args.kv.k_scale.data);
-  params.v_scale = static_cast<const float*>(args.kv.v_scale.data);
+  params.kv_type = kind.kv_type;
+  params.scales.k = static_cast<const float*>(args.kv.k_scale.data);
+  params.scales.v = static_cast<const float*>(args.kv.v_scale.data);
   params.q_begin = static_cast<const int32_t*>(batch_.q_begin.data);
   params.kv_len = static_cast<const int32_t*>(batch_.kv_len.data);
   params.table_row = static_cast<const int32_t*>(batch_.table_row.data);
+  if (scales_tokens(kind.kv_type)) {
+    params.scales.tokens = static_cast<float*>(args.kv.token_scales.data);
+    params.scales.token_pitch = args.kv.token_scales.shape[1];
+  }
   params.block_table = static_cast<const int32_t*>(batch_.table_of(args.kv.group).data);
   params.max_blocks = batch_.block_table.shape[1];
   params.ancestors = static_cast<const uint64_t*>(batch_.ancestors.data);

@@ -54,12 +54,11 @@ class AttentionLayers {
     int32_t head_dim = 0;
     int32_t block_size = 0;
     int32_t window = 0;
-    bool kv_is_fp8 = false;
+    KvType kv_type = KvType::kBf16;
 
     bool operator<(const Kind& other) const {
       const auto fields = [](const Kind& k) {
-        return std::tie(k.num_heads, k.num_kv_heads, k.head_dim, k.block_size, k.window,
-                        k.kv_is_fp8);
+        return std::tie(k.num_heads, k.num_kv_heads, k.head_dim, k.block_size, k.window, k.kv_type);
       };
       return fields(*this) < fields(other);
     }

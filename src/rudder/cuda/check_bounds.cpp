@@ -7,7 +7,7 @@
 
 namespace rudder::cuda {
 
-Result<void> check_stored(std::initializer_list<tensor::DType> dtypes) {
+Result<void> check_stored(std::initializer_list<tensor::DType> dtypes, const ops::KvFormat& kv) {
   for (const tensor::DType dtype : dtypes) {
     if (dtype == tensor::DType::kBF16 || dtype == tensor::DType::kF8E4M3) continue;
     return fail(
@@ -15,7 +15,10 @@ Result<void> check_stored(std::initializer_list<tensor::DType> dtypes) {
         fmt::format("the CUDA backend stores BF16 or F8_E4M3, not {}", tensor::dtype_name(dtype)),
         "dtype");
   }
-  return {};
+  if (kv.has_codes() || kv == ops::KvFormat{tensor::DType::kBF16}) return {};
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("the CUDA backend has no KV cache of {}", ops::kv_format_name(kv)),
+              "kv-cache-dtype");
 }
 
 Result<void> check_parts(const ops::StepBounds& bounds) {

@@ -11,7 +11,7 @@
 namespace rudder::cuda {
 
 // Of weights and caches. kUnsupported; `where` is "dtype".
-Result<void> check_stored(std::initializer_list<tensor::DType> dtypes);
+Result<void> check_stored(std::initializer_list<tensor::DType> dtypes, const ops::KvFormat& kv);
 
 // kUnsupported; `where` is the field of the model's spec that asks for the part.
 Result<void> check_parts(const ops::StepBounds& bounds);

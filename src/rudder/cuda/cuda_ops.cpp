@@ -71,7 +71,7 @@ class CudaOps final : public ops::Ops,
                        settings_.linear_dtype == DType::kF8E4M3 ? "-fp8" : "-bf16");
   }
   DType act_dtype() const override { return DType::kBF16; }
-  DType kv_dtype() const override { return settings_.kv_dtype; }
+  ops::KvFormat kv_format() const override { return settings_.kv; }
   Result<ops::WeightFormat> stored_format(const ops::WeightFormat& file) const override {
     return linear_->stored_format(file);
   }
@@ -82,7 +82,10 @@ class CudaOps final : public ops::Ops,
     return linear_->router_format(file);
   }
   ops::GraphOps* graph_ops() override { return this; }
-  ops::TreeOps* tree_ops() override { return this; }
+  // Over scales of tokens the one kernel that takes any row takes no tree.
+  ops::TreeOps* tree_ops() override {
+    return settings_.batch_invariant && settings_.kv.scales_tokens ? nullptr : this;
+  }
   ops::DraftOps* draft_ops() override { return &draft_ops_; }
   ops::AdapterOps* adapter_ops() override { return &adapter_ops_; }
   ops::ExpertOps* expert_ops() override { return &expert_ops_; }
@@ -395,7 +398,7 @@ class CudaOps final : public ops::Ops,
 
 Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings,
                                                 std::shared_ptr<PeerComm> comm, bool is_stage) {
-  RUDDER_TRY_VOID(check_stored({settings.linear_dtype, settings.head_dtype, settings.kv_dtype}));
+  RUDDER_TRY_VOID(check_stored({settings.linear_dtype, settings.head_dtype}, settings.kv));
   RUDDER_TRY(DeviceInfo info, open_device(settings.device));
   RUDDER_TRY(const CublasLtApi* const api, load_cublaslt(settings.cublaslt_path));
   RUDDER_TRY(std::unique_ptr<Stream> stream, Stream::make());

@@ -27,6 +27,13 @@ Element element_of(DType dtype) {
   }
 }
 
+KvType kv_type_of(const ops::KvLayer& kv) {
+  const ops::KvFormat format = kv.format();
+  if (!format.has_codes()) return KvType::kBf16;
+  if (!format.scales_tokens) return KvType::kFp8E4m3;
+  return format.dtype == tensor::DType::kI8 ? KvType::kInt8Tokens : KvType::kFp8Tokens;
+}
+
 std::string shapes(std::initializer_list<const tensor::View*> views) {
   std::string text;
   for (const tensor::View* view : views) {

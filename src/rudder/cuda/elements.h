@@ -8,8 +8,10 @@
 #include <string>
 
 #include "rudder/base/result.h"
+#include "rudder/cuda/kernels/kv_type.h"
 #include "rudder/cuda/kernels/rows/rows.h"
 #include "rudder/cuda/uploader.h"
+#include "rudder/ops/args.h"
 #include "rudder/tensor/view.h"
 
 namespace rudder::cuda {
@@ -19,6 +21,9 @@ template <typename T>
 T* pointer(const tensor::View& view) {
   return static_cast<T*>(view.data);
 }
+
+// Of the cache's format (check_stored()).
+KvType kv_type_of(const ops::KvLayer& kv);
 
 // The sizes of an op's arguments, for the message of a fault.
 std::string shapes(std::initializer_list<const tensor::View*> views);

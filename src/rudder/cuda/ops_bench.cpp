@@ -10,6 +10,7 @@
 
 #include "rudder/cuda/bench_weights.h"
 #include "rudder/cuda/linear.h"
+#include "rudder/ops/make_kv_layer.h"
 
 namespace rudder::cuda {
 namespace {
@@ -137,11 +138,11 @@ Result<void> BenchModel::load(const std::vector<BenchStep>& steps) {
       RUDDER_TRY(layer.q_norm, norm(shape_.head_dim));
       RUDDER_TRY(layer.k_norm, norm(shape_.head_dim));
     }
-    RUDDER_TRY(layer.kv.storage, ops_->allocate(ops_->kv_dtype(), {blocks, 2, shape_.num_kv_heads,
-                                                                   kBlockSize * shape_.head_dim}));
-    layer.kv.block_size = kBlockSize;
-    layer.kv.num_kv_heads = static_cast<int32_t>(shape_.num_kv_heads);
-    layer.kv.head_dim = static_cast<int32_t>(shape_.head_dim);
+    RUDDER_TRY(layer.kv,
+               ops::make_kv_layer(*ops_, blocks,
+                                  {.block_size = kBlockSize,
+                                   .num_kv_heads = static_cast<int32_t>(shape_.num_kv_heads),
+                                   .head_dim = static_cast<int32_t>(shape_.head_dim)}));
   }
   const ops::LinearPart head = ops::wide_part(weights_.wide(shape_.vocab, shape_.hidden));
   RUDDER_TRY(head_, ops_->make_linear({&head, 1}));
@@ -308,7 +309,8 @@ std::vector<BenchModel::Op> BenchModel::ops_of_step() {
   const double q = as_double(q_width());
   const double kv = as_double(kv_width());
   const double x_bytes = is_fp8_ ? 1 : 2;
-  const auto kv_bytes = as_double(static_cast<int64_t>(dtype_bytes(ops_->kv_dtype())));
+  const double kv_bytes =
+      as_double(ops_->kv_format().row_bytes(shape_.head_dim)) / as_double(shape_.head_dim);
   const double length = as_double(step_.context + step_.q_len);
   const double seen = rows * (length - as_double(step_.q_len - 1) / 2);
   const auto each = [this](auto f) {

@@ -21,13 +21,16 @@ namespace {
 // `settings` says what differs from the others.
 Backend cuda_backend(tensor::DType dtype, cuda::CudaOpsSettings settings) {
   settings.linear_dtype = dtype;
-  settings.kv_dtype = dtype;
+  if (!settings.kv.scales_tokens) settings.kv = {dtype};
   settings.tune = false;
   settings.plain_attention = true;  // head_dims of tiny models
   settings.synchronous = true;      // a fault names its op
   Backend backend;
   backend.name = std::string("cuda_") + std::string(dtype_name(dtype)) +
-                 (settings.batch_invariant ? "_invariant" : "");
+                 (settings.batch_invariant ? "_invariant" : "") +
+                 (settings.kv == ops::kFp8TokenKv    ? "_fp8_tokens"
+                  : settings.kv == ops::kInt8TokenKv ? "_int8_tokens"
+                                                     : "");
   backend.make = [settings](int /*num_threads*/) {
     auto ops = cuda::make_cuda_ops(settings);
     if (!ops) throw std::runtime_error(ops.error().to_string());
@@ -128,6 +131,20 @@ TEST_P(OpsAttention, FewRowsBehindALongContext) {
   }
 }
 
+// Caches whose tokens have scales.
+std::vector<Backend> token_backends() {
+  std::vector<Backend> backends;
+  for (const bool batch_invariant : {false, true}) {
+    for (const ops::KvFormat& kv : {ops::kFp8TokenKv, ops::kInt8TokenKv}) {
+      backends.push_back(
+          cuda_backend(tensor::DType::kBF16, {.kv = kv, .batch_invariant = batch_invariant}));
+    }
+  }
+  return backends;
+}
+
+INSTANTIATE_TEST_SUITE_P(CudaTokens, OpsAttention, ::testing::ValuesIn(token_backends()), name_of);
+INSTANTIATE_TEST_SUITE_P(CudaTokens, OpsTrees, ::testing::ValuesIn(token_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsConformance, ::testing::ValuesIn(cuda_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsAttention, ::testing::ValuesIn(cuda_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(CudaSparse, OpsAttention, ::testing::ValuesIn(sparse_backends()), name_of);

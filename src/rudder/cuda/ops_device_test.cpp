@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "rudder/cuda/device_test.h"
+#include "rudder/cuda/elements.h"
 #include "rudder/cuda/kernels/attention/plain_attention.h"
 #include "rudder/testing/round_query_row.h"
 
@@ -265,16 +266,19 @@ TEST_F(OpsDevice, AGraphGivesTheBitsOfItsOps) {
   }
 }
 
+constexpr ops::KvFormat kKvFormats[] = {
+    {DType::kBF16}, {DType::kF8E4M3}, ops::kFp8TokenKv, ops::kInt8TokenKv};
+
 // One step's attention over a cache whose blocks lie scattered; the third sequence is padding.
 struct AttentionCase {
   int64_t head_dim = 0;
   int32_t window = 0;
   int32_t q_len = 0;
-  DType kv_dtype = DType::kBF16;
+  ops::KvFormat kv = {DType::kBF16};
 
   std::string to_string() const {
     return fmt::format("head_dim {}, window {}, q_len {}, {}", head_dim, window, q_len,
-                       tensor::dtype_name(kv_dtype));
+                       ops::kv_format_name(kv));
   }
 };
 
@@ -306,15 +310,21 @@ class AttentionDevice : public OpsDevice {
     const int64_t blocks = rows * kMaxBlocks;
     kv_ = to_device(random(blocks * 2 * kKvHeads * 16 * c.head_dim),
                     {blocks, 2, kKvHeads, 16 * c.head_dim});
-    if (c.kv_dtype == DType::kF8E4M3) {
-      // Any byte but NaN's is a value.
+    if (c.kv.has_codes()) {
+      // Any byte but NaN's is a value; of int8 those of the lower half.
       std::vector<uint8_t> bytes(static_cast<size_t>(kv_.shape.numel()));
       for (uint8_t& byte : bytes)
         byte = static_cast<uint8_t>((random_() % 0x48) | (random_() & 0x80));
-      kv_ = value_of(ops_->upload({bytes.data(), c.kv_dtype, kv_.shape}, c.kv_dtype));
+      kv_ = value_of(ops_->upload({bytes.data(), c.kv.dtype, kv_.shape}, c.kv.dtype));
     }
     layer_ = {kv_, 16, kKvHeads, static_cast<int32_t>(c.head_dim)};
-    if (c.kv_dtype == DType::kF8E4M3) {
+    if (c.kv.scales_tokens) {
+      constexpr int64_t kWidth = 2 * kKvHeads * 16 + 16;  // other layers' are beside them
+      std::vector<float> scales(static_cast<size_t>(blocks * kWidth));
+      for (float& scale : scales) scale = 0.02f + 1e-4f * static_cast<float>(random_() % 1000);
+      layer_.token_scales =
+          value_of(ops_->upload({scales.data(), DType::kF32, {blocks, kWidth}}, DType::kF32));
+    } else if (c.kv.has_codes()) {
       const std::vector<float> scales = {0.3f, 1.7f, 2.5f, 0.06f};
       layer_.k_scale = value_of(
           ops_->upload({const_cast<float*>(scales.data()), DType::kF32, {2}}, DType::kF32));
@@ -361,9 +371,11 @@ class AttentionDevice : public OpsDevice {
     PlainAttentionParams params;
     params.q = q.data;
     params.kv = kv_.data;
-    params.kv_is_fp8 = c.kv_dtype == DType::kF8E4M3;
-    params.k_scale = static_cast<const float*>(layer_.k_scale.data);
-    params.v_scale = static_cast<const float*>(layer_.v_scale.data);
+    params.kv_type = kv_type_of(layer_);
+    params.scales.tokens = pointer<float>(layer_.token_scales);
+    if (c.kv.scales_tokens) params.scales.token_pitch = layer_.token_scales.shape[1];
+    params.scales.k = static_cast<const float*>(layer_.k_scale.data);
+    params.scales.v = static_cast<const float*>(layer_.v_scale.data);
     params.q_begin = static_cast<const int32_t*>(batch_.q_begin.data);
     params.kv_len = static_cast<const int32_t*>(batch_.kv_len.data);
     params.table_row = static_cast<const int32_t*>(batch_.table_row.data);
@@ -403,7 +415,7 @@ class AttentionDevice : public OpsDevice {
   std::vector<double> nearest(const AttentionCase& c, const std::vector<float>& got) {
     const std::vector<float> exact = plain(c, q_);
     std::vector<double> want(exact.begin(), exact.end());
-    if (c.kv_dtype != DType::kF8E4M3) return want;
+    if (c.kv != ops::KvFormat{DType::kF8E4M3}) return want;
     const std::vector<float> rounded = plain(c, rounded_q(c));
     const auto head_dim = static_cast<size_t>(c.head_dim);
     for (size_t row = 0; row < want.size(); row += head_dim) {
@@ -442,8 +454,8 @@ TEST_F(AttentionDevice, TheTunedKernelsAgreeWithThePlainOne) {
   for (const int64_t head_dim : {64, 96, 128, 256}) {
     for (const int32_t window : {0, 37}) {
       for (const int32_t q_len : {1, 3, 40, 70, 130}) {  // split, split where tiles are few, tiled
-        for (const DType kv_dtype : {DType::kBF16, DType::kF8E4M3}) {
-          const AttentionCase c{head_dim, window, q_len, kv_dtype};
+        for (const ops::KvFormat& kv : kKvFormats) {
+          const AttentionCase c{head_dim, window, q_len, kv};
           make(c);
           expect_agreement(c);
         }
@@ -459,8 +471,9 @@ TEST_F(AttentionDevice, OfTreesTheTunedKernelsAgreeWithThePlainOne) {
     start({.batch_invariant = batch_invariant});
     for (const int64_t head_dim : {64, 96, 128, 256}) {
       for (const int32_t q_len : {2, 9, 17, 64}) {
-        for (const DType kv_dtype : {DType::kBF16, DType::kF8E4M3}) {
-          const AttentionCase c{head_dim, 0, q_len, kv_dtype};
+        for (const ops::KvFormat& kv : kKvFormats) {
+          if (batch_invariant && kv.scales_tokens) continue;
+          const AttentionCase c{head_dim, 0, q_len, kv};
           make(c);
           make_trees(c);
           expect_agreement(c);

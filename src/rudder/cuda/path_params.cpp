@@ -15,6 +15,15 @@ KeptLayer kept_layer(const ops::KvLayer& kv) {
   return layer;
 }
 
+// Its tokens' scales: rows of 4 bytes.
+KeptLayer kept_scales(const ops::KvLayer& kv) {
+  KeptLayer layer = kept_layer(kv);
+  layer.storage = kv.token_scales.data;
+  layer.row_bytes = sizeof(float);
+  layer.block_bytes = static_cast<int32_t>(kv.token_scales.shape[1]) * layer.row_bytes;
+  return layer;
+}
+
 KeptLayer kept_rows(const ops::TokenRows& beside) {
   KeptLayer layer;
   layer.storage = beside.rows.data;
@@ -50,7 +59,10 @@ std::vector<KeepPathsParams> keep_paths_params(const ops::KeepPathsArgs& args) {
     KeepPathsParams& last = launches.back();
     last.layers[last.num_layers++] = layer;
   };
-  for (const ops::KvLayer& kv : args.layers) add(kept_layer(kv));
+  for (const ops::KvLayer& kv : args.layers) {
+    add(kept_layer(kv));
+    if (!kv.token_scales.empty()) add(kept_scales(kv));
+  }
   if (!args.beside.rows.empty()) add(kept_rows(args.beside));
   return launches;
 }

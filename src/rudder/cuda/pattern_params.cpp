@@ -42,8 +42,12 @@ PatternParams pattern_params(const ops::PatternArgs& args, const ops::AttentionB
   params.layer = args.layer;
   params.q = attention.q.data;
   params.kv = attention.kv.storage.data;
-  params.kv_is_fp8 = attention.kv.storage.dtype == tensor::DType::kF8E4M3;
-  params.k_scale = pointer<float>(attention.kv.k_scale);
+  params.kv_type = kv_type_of(attention.kv);
+  params.scales.k = pointer<float>(attention.kv.k_scale);
+  params.scales.tokens = pointer<float>(attention.kv.token_scales);
+  if (params.scales.tokens != nullptr) {
+    params.scales.token_pitch = attention.kv.token_scales.shape[1];
+  }
   params.table_row = pointer<int32_t>(batch.table_row);
   params.block_table = pointer<int32_t>(batch.table_of(attention.kv.group));
   params.max_blocks = batch.block_table.shape[1];

@@ -83,7 +83,7 @@ void time_patterns(const Step& step, int rounds, const Buffer<uint8_t>& flush,
         for (int layer = 0; layer < kLayers; ++layer) {
           params.q = q.data();
           params.kv = kv.data() + layer * layer_bytes;
-          params.kv_is_fp8 = step.is_fp8;
+          params.kv_type = step.is_fp8 ? KvType::kFp8E4m3 : KvType::kBf16;
           params.batch.q_begin = counted.data();
           params.batch.kv_len = kv_len.data();
           params.table_row = counted.data();

@@ -32,9 +32,11 @@ QkvPrepParams qkv_params(const ops::QkvPrepArgs& args) {
   params.rope_row = pointer<int32_t>(args.rope_row);
   params.kv_slot = pointer<int32_t>(args.kv_slot);
   params.kv_cache = kv.storage.data;
-  params.kv_is_fp8 = kv.storage.dtype == tensor::DType::kF8E4M3;
-  params.k_scale = pointer<float>(kv.k_scale);
-  params.v_scale = pointer<float>(kv.v_scale);
+  params.kv_type = kv_type_of(kv);
+  params.scales.k = pointer<float>(kv.k_scale);
+  params.scales.v = pointer<float>(kv.v_scale);
+  params.scales.tokens = pointer<float>(kv.token_scales);
+  if (!kv.token_scales.empty()) params.scales.token_pitch = kv.token_scales.shape[1];
   params.block_size = kv.block_size;
   params.q_out = args.q_out.data;
   return params;

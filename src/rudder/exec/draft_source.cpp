@@ -20,7 +20,7 @@ Result<void> DraftSource::join(std::vector<model::Stage>& /*stages*/) const {
   return {};
 }
 
-Result<int64_t> DraftSource::block_bytes(tensor::DType /*kv*/, tensor::DType /*act*/,
+Result<int64_t> DraftSource::block_bytes(const ops::KvFormat& /*kv*/, tensor::DType /*act*/,
                                          int32_t /*block_size*/) const {
   return 0;
 }

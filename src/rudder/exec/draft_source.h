@@ -86,7 +86,7 @@ class DraftSource {
   virtual Result<int64_t> weight_bytes(ops::Ops& ops) const = 0;
   virtual int64_t device_bytes(const step::Capacity& capacity, tensor::DType act,
                                ops::Rank rank) const = 0;
-  virtual Result<int64_t> block_bytes(tensor::DType kv, tensor::DType act,
+  virtual Result<int64_t> block_bytes(const ops::KvFormat& kv, tensor::DType act,
                                       int32_t block_size) const;
 
   // Becomes the rank's part. An Error names what the ranks cannot divide.

@@ -14,7 +14,8 @@ namespace {
 // Layers that can share a block table.
 struct Kind {
   int32_t window = 0;
-  int64_t layer_bytes = 0;  // of one layer's block
+  int64_t layer_bytes = 0;  // of one layer's block, without scales
+  int64_t scale_bytes = 0;  // of the scales of its tokens
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
   std::vector<size_t> layers;
@@ -22,9 +23,28 @@ struct Kind {
   int64_t count() const { return static_cast<int64_t>(layers.size()); }
 };
 
+// Rows of head_dim numbers in a block of one layer.
+int64_t rows_of(const model::KvGeometry& a, int32_t block_size) {
+  return int64_t{2} * a.num_kv_heads * block_size;
+}
+
 int64_t layer_bytes(const model::KvGeometry& a, int32_t block_size, tensor::DType dtype) {
-  return int64_t{2} * a.num_kv_heads * a.head_dim * block_size *
-         static_cast<int64_t>(tensor::dtype_bytes(dtype));
+  return rows_of(a, block_size) * a.head_dim * static_cast<int64_t>(tensor::dtype_bytes(dtype));
+}
+
+// The fewest bytes of scales a block that have room for those of each group's layers, when each of
+// these gets an equal share, on a 64-byte line. `bytes`: of a layer, by group.
+int64_t scale_bytes_of(const step::KvGroups& groups, const std::vector<int64_t>& bytes) {
+  constexpr int64_t kLine = 64;
+  int64_t unit = kLine;
+  int64_t most = 0;
+  for (size_t g = 0; g < bytes.size(); ++g) {
+    const int64_t layers = groups[g].layers;
+    if (layers == 0) continue;
+    unit = std::lcm(unit, layers * kLine);
+    most = std::max(most, layers * bytes[g]);
+  }
+  return (most + unit - 1) / unit * unit;
 }
 
 // In the order of their first layers.
@@ -42,7 +62,12 @@ std::vector<Kind> kinds_of(const model::ModelSpec& spec, const KvLayoutAsk& ask)
     auto kind = std::ranges::find_if(kinds, same);
     if (kind == kinds.end()) {
       kinds.push_back(
-          {window, layer_bytes(a, ask.block_size, ask.dtype), a.num_kv_heads, a.head_dim, {}});
+          {window,
+           layer_bytes(a, ask.block_size, ask.kv.dtype),
+           ask.kv.scales_tokens ? rows_of(a, ask.block_size) * int64_t{sizeof(float)} : 0,
+           a.num_kv_heads,
+           a.head_dim,
+           {}});
       kind = kinds.end() - 1;
     }
     kind->layers.push_back(i);
@@ -50,20 +75,21 @@ std::vector<Kind> kinds_of(const model::ModelSpec& spec, const KvLayoutAsk& ask)
   return kinds;
 }
 
-// Groups of `block_bytes` a block: as few as hold all layers of each kind. Nothing when there would
-// be more than there may be.
-std::optional<KvLayout> grouped(const std::vector<Kind>& kinds, int64_t block_bytes,
-                                size_t num_layers) {
-  KvLayout layout{.block_bytes = block_bytes, .groups = {}, .layers = {}};
+// Groups of `bytes` a block, without scales: as few as hold all layers of each kind. Nothing when
+// there would be more than there may be.
+std::optional<KvLayout> grouped(const std::vector<Kind>& kinds, int64_t bytes, size_t num_layers) {
+  KvLayout layout;
   layout.layers.resize(num_layers);
   std::vector<step::KvGroup> groups;
+  std::vector<int64_t> scale_bytes;
   for (const Kind& kind : kinds) {
-    const int64_t layers_of_block = block_bytes / kind.layer_bytes;
+    const int64_t layers_of_block = bytes / kind.layer_bytes;
     const auto first = static_cast<int64_t>(groups.size());
     const int64_t count = (kind.count() + layers_of_block - 1) / layers_of_block;
     if (first + count > step::kMaxKvGroups) return std::nullopt;
     groups.insert(groups.end(), static_cast<size_t>(count),
                   {.window = kind.window, .layers = static_cast<int32_t>(layers_of_block)});
+    scale_bytes.resize(groups.size(), kind.scale_bytes);
     for (int64_t i = 0; i < kind.count(); ++i) {
       layout.layers[kind.layers[static_cast<size_t>(i)]] = {
           .group = static_cast<int32_t>(first + i / layers_of_block),
@@ -71,6 +97,8 @@ std::optional<KvLayout> grouped(const std::vector<Kind>& kinds, int64_t block_by
     }
   }
   layout.groups = step::KvGroups(groups);
+  layout.scale_bytes = scale_bytes_of(layout.groups, scale_bytes);
+  layout.block_bytes = bytes + layout.scale_bytes;
   return layout;
 }
 
@@ -109,11 +137,12 @@ Result<KvLayout> make_kv_layout(const model::ModelSpec& spec, const KvLayoutAsk&
 KvLayout stage_kv_layout(const KvLayout& whole, const model::Stage& stage) {
   if (stage.is_alone()) return whole;
   const auto layer_bytes_of = [&](const step::KvGroup& group) {
-    return whole.block_bytes / group.layers;
+    return whole.number_bytes() / group.layers;
   };
   std::vector<int32_t> counts(static_cast<size_t>(whole.groups.size()));
   const auto first = whole.layers.begin() + stage.first_layer;
-  KvLayout part{.block_bytes = 0, .groups = {}, .layers = {first, first + stage.num_layers}};
+  KvLayout part;
+  part.layers = {first, first + stage.num_layers};
   for (KvLayerIndex& at : part.layers) {
     at.index = counts[static_cast<size_t>(at.group)]++;
   }
@@ -123,28 +152,44 @@ KvLayout stage_kv_layout(const KvLayout& whole, const model::Stage& stage) {
     unit = std::lcm(unit, layer_bytes_of(whole.groups[g]));
     most = std::max(most, counts[g] * layer_bytes_of(whole.groups[g]));
   }
-  part.block_bytes = (most + unit - 1) / unit * unit;
+  const int64_t bytes = (most + unit - 1) / unit * unit;
   std::vector<step::KvGroup> groups(whole.groups.begin(), whole.groups.end());
+  std::vector<int64_t> scale_bytes;
   for (step::KvGroup& group : groups) {
-    group.layers = static_cast<int32_t>(part.block_bytes / layer_bytes_of(group));
+    scale_bytes.push_back(whole.scale_bytes / group.layers);
+    group.layers = static_cast<int32_t>(bytes / layer_bytes_of(group));
   }
   part.groups = step::KvGroups(groups);
+  part.scale_bytes = scale_bytes_of(part.groups, scale_bytes);
+  part.block_bytes = bytes + part.scale_bytes;
   return part;
 }
 
 ops::KvLayer layer_kv(const KvLayout& layout, const model::KvGeometry& geometry, size_t layer,
-                      int32_t block_size, tensor::DType dtype, const ops::View& pool) {
+                      int32_t block_size, const ops::KvFormat& format, const ops::View& pool) {
   if (geometry.num_kv_heads == 0) return {};
   const KvLayerIndex& at = layout.layers[layer];
-  ops::View all = pool;
-  all.dtype = dtype;
-  all.shape = {static_cast<int64_t>(pool.bytes()) / layer_bytes(geometry, block_size, dtype), 2,
-               geometry.num_kv_heads, int64_t{block_size} * geometry.head_dim};
-  return {.storage = all.rows(at.index, all.shape[0] - at.index),
-          .block_size = block_size,
-          .num_kv_heads = geometry.num_kv_heads,
-          .head_dim = geometry.head_dim,
-          .group = at.group};
+  const int64_t num_blocks = pool.shape[0];
+  ops::KvLayer kv;
+  kv.block_size = block_size;
+  kv.num_kv_heads = geometry.num_kv_heads;
+  kv.head_dim = geometry.head_dim;
+  kv.group = at.group;
+  const auto from_layer = [&](const ops::View& all) {
+    return all.rows(at.index, all.num_rows() - at.index);
+  };
+  auto* const begin = static_cast<std::byte*>(pool.data);
+  if (format.scales_tokens) {
+    const int64_t layers = layout.groups[static_cast<size_t>(at.group)].layers;
+    const int64_t width = layout.scale_bytes / layers / int64_t{sizeof(float)};
+    kv.token_scales = from_layer({begin, tensor::DType::kF32, {num_blocks * layers, width}});
+  }
+  const int64_t bytes = layer_bytes(geometry, block_size, format.dtype);
+  kv.storage = from_layer({begin + num_blocks * layout.scale_bytes,
+                           format.dtype,
+                           {num_blocks * layout.number_bytes() / bytes, 2, geometry.num_kv_heads,
+                            int64_t{block_size} * geometry.head_dim}});
+  return kv;
 }
 
 Result<std::vector<ops::KvLayer>> allocate_kv(const KvLayout& layout, const model::ModelSpec& spec,
@@ -154,7 +199,7 @@ Result<std::vector<ops::KvLayer>> allocate_kv(const KvLayout& layout, const mode
   std::vector<ops::KvLayer> layers;
   for (size_t layer = 0; layer < spec.layers.size(); ++layer) {
     layers.push_back(layer_kv(layout, model::kv_geometry(spec.layers[layer]), layer,
-                              capacity.block_size, ops.kv_dtype(), pool));
+                              capacity.block_size, ops.kv_format(), pool));
   }
   return layers;
 }

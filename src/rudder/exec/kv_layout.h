@@ -10,7 +10,6 @@
 #include "rudder/ops/ops.h"
 #include "rudder/step/executor.h"
 #include "rudder/step/kv_groups.h"
-#include "rudder/tensor/dtype.h"
 
 namespace rudder::exec {
 
@@ -22,12 +21,16 @@ struct KvLayerIndex {
 
 struct KvLayout {
   int64_t block_bytes = 0;  // of every group
+  // Of these, what its tokens' scales take; each of a group's layers has an equal share.
+  int64_t scale_bytes = 0;
   step::KvGroups groups;
   std::vector<KvLayerIndex> layers;  // as ModelSpec.layers
+
+  int64_t number_bytes() const { return block_bytes - scale_bytes; }  // of keys and values
 };
 
 struct KvLayoutAsk {
-  tensor::DType dtype = tensor::DType::kF32;
+  ops::KvFormat kv;
   int32_t block_size = 16;
   int32_t max_seq_len = 0;  // a window that is no shorter passes no block
   int32_t lookback = 0;     // Ops::attention_lookback
@@ -42,9 +45,11 @@ Result<KvLayout> make_kv_layout(const model::ModelSpec& spec, const KvLayoutAsk&
 // model, with the stage's layers alone in a block.
 KvLayout stage_kv_layout(const KvLayout& whole, const model::Stage& stage);
 
-// What layer `layer` keeps in `pool`, [num_blocks, layout.block_bytes] u8 of the device.
+// What layer `layer` keeps in `pool`, [num_blocks, layout.block_bytes] u8 of the device: first the
+// scales of all blocks, then the keys and values of all, so that those of a layer lie evenly apart
+// whatever scales take.
 ops::KvLayer layer_kv(const KvLayout& layout, const model::KvGeometry& geometry, size_t layer,
-                      int32_t block_size, tensor::DType dtype, const ops::View& pool);
+                      int32_t block_size, const ops::KvFormat& format, const ops::View& pool);
 
 // The KV cache of a layout's layers: of each layer what it keeps. An Error is the device's.
 Result<std::vector<ops::KvLayer>> allocate_kv(const KvLayout& layout, const model::ModelSpec& spec,

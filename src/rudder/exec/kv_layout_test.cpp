@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 #include <utility>
 
@@ -33,8 +34,7 @@ model::ModelSpec windowed_spec(int32_t num_layers, int32_t pattern, int32_t kv_h
 }
 
 KvLayoutAsk ask_of(int32_t max_seq_len, int32_t lookback = 0) {
-  return {
-      .dtype = DType::kBF16, .block_size = 16, .max_seq_len = max_seq_len, .lookback = lookback};
+  return {.kv = {DType::kBF16}, .block_size = 16, .max_seq_len = max_seq_len, .lookback = lookback};
 }
 
 std::vector<step::KvGroup> groups_of(const model::ModelSpec& spec, const KvLayoutAsk& ask) {
@@ -108,7 +108,7 @@ TEST(KvLayout, ABlockOfAGroupIsOnePieceOfMemory) {
   std::set<std::pair<int32_t, int64_t>> used;  // group, offset in a block
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     const ops::KvLayer kv =
-        layer_kv(layout, model::kv_geometry(spec.layers[i]), i, 16, DType::kBF16, pool);
+        layer_kv(layout, model::kv_geometry(spec.layers[i]), i, 16, {DType::kBF16}, pool);
     const int32_t layers = layout.groups[static_cast<size_t>(kv.group)].layers;
     const auto layer_bytes = static_cast<int64_t>(kv.storage.rows(0, 1).bytes());
     for (int64_t block = 0; block < kBlocks; ++block) {
@@ -121,6 +121,64 @@ TEST(KvLayout, ABlockOfAGroupIsOnePieceOfMemory) {
     }
   }
   EXPECT_EQ(used.size(), spec.layers.size());
+}
+
+// Scales of tokens lie in front of all blocks, evenly apart for the layers of each group, whose
+// shapes may differ; keys and values are laid out as without them.
+TEST(KvLayout, ScalesOfTokensOverlapNothing) {
+  model::ModelSpec spec = windowed_spec(12, 2, 4, 64, 100);
+  for (size_t i = 0; i < spec.layers.size(); i += 2) {
+    model::attention_of(spec.layers[i])->head_dim = 128;
+  }
+  KvLayoutAsk ask = ask_of(4096);
+  ask.kv = {DType::kI8};
+  const KvLayout plain = make_kv_layout(spec, ask).value();
+  ask.kv = ops::kInt8TokenKv;
+  const KvLayout layout = make_kv_layout(spec, ask).value();
+  EXPECT_EQ(plain.scale_bytes, 0);
+  EXPECT_EQ(layout.groups, plain.groups);
+  EXPECT_EQ(layout.number_bytes(), plain.block_bytes);
+  constexpr int64_t kBlocks = 5;
+  std::vector<std::byte> memory(static_cast<size_t>(kBlocks * layout.block_bytes));
+  const ops::View pool{memory.data(), DType::kU8, {kBlocks, layout.block_bytes}};
+  // Of each group, the bytes that a layer's part of a block has; blocks are shared among groups.
+  std::vector<std::map<int64_t, int64_t>> used(static_cast<size_t>(layout.groups.size()));
+  int64_t of_rows = 0;
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    const model::KvGeometry geometry = model::kv_geometry(spec.layers[i]);
+    const ops::KvLayer kv = layer_kv(layout, geometry, i, 16, ops::kInt8TokenKv, pool);
+    EXPECT_EQ(kv.format(), ops::kInt8TokenKv);
+    const step::KvGroup& group = layout.groups[static_cast<size_t>(kv.group)];
+    const int64_t scales = int64_t{2} * geometry.num_kv_heads * 16;
+    EXPECT_GE(kv.token_scales.shape[1], scales);
+    of_rows = std::max(of_rows, group.layers * scales * 4);
+    for (int64_t block = 0; block < kBlocks; ++block) {
+      const auto note = [&](const ops::View& view, int64_t bytes) {
+        const int64_t begin =
+            static_cast<const std::byte*>(view.rows(block * group.layers, 1).data) - memory.data();
+        EXPECT_EQ(begin % 16, 0);
+        const bool is_new = used[static_cast<size_t>(kv.group)].emplace(begin, bytes).second;
+        EXPECT_TRUE(is_new);
+      };
+      note(kv.token_scales, scales * 4);
+      note(kv.storage, static_cast<int64_t>(kv.storage.rows(0, 1).bytes()));
+    }
+  }
+  for (const auto& pieces : used) {
+    int64_t end = 0;
+    for (const auto& [begin, bytes] : pieces) {
+      EXPECT_GE(begin, end);
+      end = begin + bytes;
+    }
+    EXPECT_LE(end, std::ssize(memory));
+  }
+  EXPECT_LE(of_rows, layout.scale_bytes);
+  EXPECT_LT(layout.scale_bytes, 2 * of_rows);
+  // A stage's part has room for its layers' scales too.
+  const KvLayout part =
+      stage_kv_layout(layout, {.index = 1, .count = 2, .first_layer = 7, .num_layers = 5});
+  EXPECT_GT(part.scale_bytes, 0);
+  EXPECT_LT(part.block_bytes, layout.block_bytes);
 }
 
 TEST(KvLayout, MoreKindsThanGroupsAreRefused) {

@@ -117,7 +117,7 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
                 "enable-lora");
   }
   RUDDER_TRY(MemoryBudget budget,
-             budget_memory(part, {.act = ops.act_dtype(), .kv = ops.kv_dtype()},
+             budget_memory(part, {.act = ops.act_dtype(), .kv = ops.kv_format()},
                            {.weights = weights,
                             .available_bytes = ops.available_memory(),
                             .utilization = settings.gpu_memory_utilization,

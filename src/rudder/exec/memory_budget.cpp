@@ -241,7 +241,7 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
   budget.max_seq_len = ask.max_model_len > 0 ? ask.max_model_len : spec.max_positions;
   budget.weights = ask.weights;
   const auto layout = [&]() -> Result<KvLayout> {
-    RUDDER_TRY(const KvLayout whole, make_kv_layout(spec, {.dtype = dtypes.kv,
+    RUDDER_TRY(const KvLayout whole, make_kv_layout(spec, {.kv = dtypes.kv,
                                                            .block_size = ask.block_size,
                                                            .max_seq_len = budget.max_seq_len,
                                                            .lookback = ask.attention_lookback}));
@@ -358,7 +358,7 @@ std::string MemoryBudget::to_table() const {
                                  : fmt::format("{} tokens in ", int64_t{num_blocks} * block_size);
   table += line("KV cache", kv_bytes(),
                 fmt::format("{}{} blocks of {}, {}", tokens, num_blocks, block_size,
-                            tensor::dtype_name(dtypes.kv)));
+                            ops::kv_format_name(dtypes.kv)));
   table += groups_text(*this);
   if (!states.empty()) table += line("states", state_bytes(), states_text(states));
   table +=

@@ -23,7 +23,7 @@ class DraftSource;
 // How a backend stores what steps compute.
 struct StorageDTypes {
   tensor::DType act = tensor::DType::kF32;
-  tensor::DType kv = tensor::DType::kF32;
+  ops::KvFormat kv;
 };
 
 // What layers keep of sequences besides KV, where they keep anything.

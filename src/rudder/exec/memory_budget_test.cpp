@@ -32,7 +32,7 @@ MemoryAsk tiny_ask() {
 Result<MemoryBudget> plan_memory(const model::ModelSpec& spec, const StorageDTypes& dtypes,
                                  MemoryAsk ask) {
   if (ask.weights.bytes == 0) {
-    RUDDER_TRY(const ops::WeightFormat format, ops::wide_format(dtypes.kv));
+    RUDDER_TRY(const ops::WeightFormat format, ops::wide_format(dtypes.kv.dtype));
     RUDDER_TRY(ask.weights, model::weight_budget(spec, {}, model::all_as(format), {}, ask.stage));
   }
   return budget_memory(spec, dtypes, ask);
@@ -153,7 +153,7 @@ TEST(MemoryBudget, MessagesOfAStageAreCountedForEachStepInFlight) {
   MemoryAsk ask = tiny_ask();
   ask.max_in_flight = 3;
   const auto stages =
-      model::divide_layers(spec, {}, 2, model::all_as({}), tensor::DType::kBF16).value();
+      model::divide_layers(spec, {}, 2, model::all_as({}), {tensor::DType::kBF16}).value();
   const auto budget_of = [&](size_t stage) {
     ask.stage = stages[stage];
     return plan_memory(spec, dtypes, ask).value();
@@ -236,7 +236,7 @@ TEST(MemoryBudget, ADraftModelAndItsKvAreCounted) {
                                    .vocab_size = 160,
                                    .drafts = {.max_draft = 3}};
   EXPECT_EQ(with->draft.bytes, 1000 + source.device_bytes(capacity, tensor::DType::kF32, {}));
-  EXPECT_EQ(with->draft.kv_bytes, draft_kv_layout(draft, tensor::DType::kF32, 16)->block_bytes);
+  EXPECT_EQ(with->draft.kv_bytes, draft_kv_layout(draft, {tensor::DType::kF32}, 16)->block_bytes);
   EXPECT_GT(with->draft.kv_bytes, 0);
   EXPECT_EQ(with->num_blocks, without->num_blocks);
   EXPECT_EQ(with->kv_bytes() - without->kv_bytes(), with->draft.kv_bytes * with->num_blocks);

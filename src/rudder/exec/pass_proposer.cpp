@@ -47,10 +47,11 @@ step::Capacity PassProposer::own_capacity(const step::Capacity& capacity,
           .kv_groups = groups};
 }
 
-Result<KvLayout> draft_kv_layout(const model::ModelSpec& spec, DType dtype, int32_t block_size) {
+Result<KvLayout> draft_kv_layout(const model::ModelSpec& spec, const ops::KvFormat& kv,
+                                 int32_t block_size) {
   // To sequences of one token no window means anything.
   RUDDER_TRY(KvLayout layout,
-             make_kv_layout(spec, {.dtype = dtype, .block_size = block_size, .max_seq_len = 1}));
+             make_kv_layout(spec, {.kv = kv, .block_size = block_size, .max_seq_len = 1}));
   if (layout.groups.size() == 1) return layout;
   return fail(ErrorCode::kUnsupported, "layers of a draft model that keep KV in several shapes",
               kDraftWhere);
@@ -87,7 +88,8 @@ int64_t PassProposer::device_bytes(const step::Capacity& capacity, DType act,
          StepBuffers::device_bytes(own, StepBuffers::Counts::kNone);
 }
 
-Result<int64_t> PassProposer::block_bytes(DType kv, DType act, int32_t block_size) const {
+Result<int64_t> PassProposer::block_bytes(const ops::KvFormat& kv, DType act,
+                                          int32_t block_size) const {
   RUDDER_TRY(const KvLayout layout, draft_kv_layout(layers(), kv, block_size));
   return layout.block_bytes +
          rows_read().width * block_size * static_cast<int64_t>(tensor::dtype_bytes(act));
@@ -100,7 +102,7 @@ Result<void> PassProposer::bind(const DraftSite& site) {
                group < static_cast<size_t>(groups.size()));
   RUDDER_CHECK(tree_.tree.empty() || model::runs_trees(layers()));
   RUDDER_TRY(KvLayout layout,
-             draft_kv_layout(layers(), site.ops.kv_dtype(), site.capacity.block_size));
+             draft_kv_layout(layers(), site.ops.kv_format(), site.capacity.block_size));
   ops_ = &site.ops;
   capacity_ = own_capacity(site.capacity, layout.groups);
   passes_ = TreePasses(tree_.tree);

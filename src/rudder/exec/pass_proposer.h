@@ -62,7 +62,7 @@ namespace rudder::exec {
 
 // A proposer's KV beside the model's blocks of `block_size` tokens: all its layers in one group,
 // which keeps every token. kUnsupported: layers keep KV in several shapes.
-Result<KvLayout> draft_kv_layout(const model::ModelSpec& spec, tensor::DType dtype,
+Result<KvLayout> draft_kv_layout(const model::ModelSpec& spec, const ops::KvFormat& kv,
                                  int32_t block_size);
 
 // What a draft model or head cannot guess for, by name: another number of tokens, fewer positions
@@ -80,7 +80,7 @@ class PassProposer : public DraftSource {
                            int32_t max_seq_len) const override;
   int64_t device_bytes(const step::Capacity& capacity, tensor::DType act,
                        ops::Rank rank) const override;
-  Result<int64_t> block_bytes(tensor::DType kv, tensor::DType act,
+  Result<int64_t> block_bytes(const ops::KvFormat& kv, tensor::DType act,
                               int32_t block_size) const override;
 
   Result<void> bind(const DraftSite& site) override;

@@ -17,10 +17,12 @@ void ExecSettings::declare(SettingsTable& table) {
                    "Of the output head, and of the embedding table where the two are tied, with "
                    "--quantization; on a GPU. auto is bf16, as peers keep it: fp8 reads half as "
                    "many bytes and costs as much accuracy as all the other products together.");
-  table.add_choice("kv-cache-dtype", &kv_cache_dtype, {"auto", "fp8"},
-                   "Of the KV cache; auto is the dtype of the activations' products. fp8 on a GPU, "
-                   "by the checkpoint's "
-                   "scales of each layer and head, or as it is where there are none.");
+  table.add_choice("kv-cache-dtype", &kv_cache_dtype,
+                   {"auto", "fp8", "fp8_per_token_head", "int8_per_token_head"},
+                   "Of the KV cache; auto is the dtype of the activations' products. The others "
+                   "take half the bytes of bf16: fp8 by the checkpoint's scales of each layer and "
+                   "head, or as it is where there are none; fp8_per_token_head and "
+                   "int8_per_token_head by a scale of each token and head, made as it is written.");
   table.add("threads", &threads, 0, 4096,
             "Threads of the CPU backend; 0 takes every core this process may use.");
   table.add("tensor-parallel-size", &tensor_parallel_size, 1, 64,

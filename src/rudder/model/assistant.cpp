@@ -191,7 +191,7 @@ AssistantSource assistant_source(const AssistantSpec& spec, const ModelSpec& tar
     const auto index = static_cast<size_t>(layer - target.stage.first_layer);
     ops::KvLayer read = kv[index];
     const auto& scales = std::get<Attention::Weights>(weights.layers[index].mixer);
-    if (read.storage.dtype == DType::kF8E4M3) {
+    if (read.format() == ops::KvFormat{DType::kF8E4M3}) {
       read.k_scale = scales.k_scale;
       read.v_scale = scales.v_scale;
     }

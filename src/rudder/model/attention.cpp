@@ -114,7 +114,7 @@ Mixed mix(const Attention& attention, const Attention::Weights& weights, const O
           const LayerStep& step) {
   const Scratch scratch(step.scratch, step.max_tokens, scratch_widths(attention));
   ops::KvLayer kv = step.kv;
-  if (attention.own_kv && kv.storage.dtype == DType::kF8E4M3) {
+  if (attention.own_kv && kv.format() == ops::KvFormat{DType::kF8E4M3}) {
     kv.k_scale = weights.k_scale;
     kv.v_scale = weights.v_scale;
   }

@@ -270,7 +270,7 @@ class Loader {
       log_warn("{}: it quantises its weights alone; this backend quantises what they multiply too",
                checkpoint_.name());
     }
-    if (ops_.kv_dtype() != DType::kF8E4M3) return;
+    if (ops_.kv_format() != ops::KvFormat{DType::kF8E4M3}) return;
     log_info(
         "{}: the fp8 KV cache has {}", checkpoint_.name(),
         has_kv_scales_ ? "the checkpoint's scales" : "no scales: values are stored as they are");
@@ -392,7 +392,7 @@ Result<std::vector<Stage>> divide_checkpoint(const Checkpoint& checkpoint, const
                                              const ops::Ops& ops, int32_t count) {
   RUDDER_TRY(const Architecture* const architecture, find_architecture(spec.architecture));
   return divide_layers(spec, names_in(architecture->names, checkpoint), count,
-                       stored_formats(checkpoint, ops), ops.kv_dtype());
+                       stored_formats(checkpoint, ops), ops.kv_format());
 }
 
 }  // namespace rudder::model

@@ -11,8 +11,7 @@ namespace rudder::model {
 namespace {
 
 Result<std::vector<int64_t>> layer_costs(const ModelSpec& whole, const WeightNames& names,
-                                         const FormatOf& format_of, tensor::DType kv) {
-  const auto kv_width = static_cast<int64_t>(tensor::dtype_bytes(kv));
+                                         const FormatOf& format_of, const ops::KvFormat& kv) {
   std::vector<int64_t> costs;
   for (size_t i = 0; i < whole.layers.size(); ++i) {
     const KvGeometry geometry = kv_geometry(whole.layers[i]);
@@ -20,7 +19,7 @@ Result<std::vector<int64_t>> layer_costs(const ModelSpec& whole, const WeightNam
         geometry.window > 0 ? std::min<int64_t>(geometry.window, kStageContext) : kStageContext;
     RUDDER_TRY(const int64_t weights, tensor_bytes(layer_tensors(whole, names, i), format_of));
     costs.push_back(weights + state_bytes(whole.layers[i]).state +
-                    2 * tokens * geometry.num_kv_heads * geometry.head_dim * kv_width);
+                    2 * tokens * geometry.num_kv_heads * kv.row_bytes(geometry.head_dim));
   }
   RUDDER_TRY(const int64_t head, linear_bytes(head_module(whole, names), format_of));
   costs.back() += head;
@@ -57,7 +56,7 @@ int64_t least_most(const std::vector<int64_t>& costs, int32_t count) {
 
 Result<std::vector<Stage>> divide_layers(const ModelSpec& whole, const WeightNames& names,
                                          int32_t count, const FormatOf& format_of,
-                                         tensor::DType kv) {
+                                         const ops::KvFormat& kv) {
   const auto num_layers = static_cast<int32_t>(whole.layers.size());
   if (count > num_layers) {
     return fail(ErrorCode::kInvalidArgument,

@@ -25,7 +25,7 @@ inline constexpr int64_t kStageContext = 2048;
 // stages than layers.
 Result<std::vector<Stage>> divide_layers(const ModelSpec& whole, const WeightNames& names,
                                          int32_t count, const FormatOf& format_of,
-                                         tensor::DType kv);
+                                         const ops::KvFormat& kv);
 
 // The spec of the stage's part, which a decoder runs: its layers alone. A tied head is none,
 // because the table and the head are on different stages.

@@ -36,7 +36,7 @@ ModelSpec layered_spec(const std::vector<int32_t>& widths) {
 }
 
 std::vector<int32_t> layer_counts(const ModelSpec& spec, int32_t count) {
-  const auto stages = divide_layers(spec, {}, count, all_as(kWide), DType::kF32);
+  const auto stages = divide_layers(spec, {}, count, all_as(kWide), {DType::kF32});
   EXPECT_TRUE(stages) << stages.error().to_string();
   std::vector<int32_t> counts;
   int32_t first = 0;
@@ -89,7 +89,7 @@ TEST(DivideLayers, NoDivisionCostsLessAtItsDearestStage) {
 }
 
 TEST(DivideLayers, MoreStagesThanLayersAreRefusedByName) {
-  const auto stages = divide_layers(layered_spec({96, 96}), {}, 3, all_as(kWide), DType::kF32);
+  const auto stages = divide_layers(layered_spec({96, 96}), {}, 3, all_as(kWide), {DType::kF32});
   ASSERT_FALSE(stages);
   EXPECT_EQ(stages.error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(stages.error().where, "pipeline-parallel-size");
@@ -102,7 +102,7 @@ TEST(StageSpec, StagesHaveAllWeightsOnceButTheTable) {
     spec.tied_head = tied;
     int64_t bytes = 0;
     size_t layers = 0;
-    const auto stages = divide_layers(spec, {}, 3, all_as(kWide), DType::kF32);
+    const auto stages = divide_layers(spec, {}, 3, all_as(kWide), {DType::kF32});
     ASSERT_TRUE(stages);
     for (const Stage& stage : *stages) {
       bytes += weight_budget(spec, {}, all_as(kWide), {}, stage)->bytes;

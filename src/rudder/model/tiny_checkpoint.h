@@ -20,7 +20,7 @@ class KeepingOps : public ops::Ops {
  public:
   std::string name() const override { return "keeping"; }
   tensor::DType act_dtype() const override { return tensor::DType::kF32; }
-  tensor::DType kv_dtype() const override { return tensor::DType::kF32; }
+  ops::KvFormat kv_format() const override { return {}; }
   Result<ops::WeightFormat> stored_format(const ops::WeightFormat& file) const override {
     if (keeps_all || (keeps && file == ops::kFp8Rows)) return file;
     return ops::WeightFormat{.codes = ops::Codes::kF32};

@@ -11,6 +11,7 @@
 #include "rudder/ops/activation.h"
 #include "rudder/ops/adapter_args.h"
 #include "rudder/ops/fir_length.h"
+#include "rudder/ops/kv_format.h"
 #include "rudder/ops/tap_args.h"
 #include "rudder/ops/weight_format.h"
 #include "rudder/tensor/view.h"
@@ -113,17 +114,26 @@ struct LinearArgs {
   View out;  // [T, out] act
 };
 
-// KV cache of one layer, in blocks of that layer; the backend chooses the layout inside. An F8E4M3
-// cache stores value / scale, rounded to nearest even and clipped at 448; attention reads the
-// stored value times its head's scale.
+// KV cache of one layer, in blocks of that layer; the backend chooses the layout inside. A cache of
+// codes stores value / scale, rounded to nearest even and, of F8E4M3, clipped at 448; attention
+// reads the stored value times its scale. That is the head's (of F8E4M3 alone), or that of the
+// head's row of the token: the row's largest magnitude / largest_code(), by whose inverse values
+// are multiplied. A row with a number that is not finite is read as NaN; one whose scale has no
+// normal f32 is read as zeros.
 struct KvLayer {
-  View storage;  // [num_blocks, 2, num_kv_heads, block_size * head_dim] f32 | bf16 | F8E4M3
+  View storage =
+      {};  // [num_blocks, 2, num_kv_heads, block_size * head_dim] f32 | bf16 | F8E4M3 | I8
   int32_t block_size = 16;
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
   int32_t group = 0;  // whose block table names its blocks
   View k_scale = {};  // [num_kv_heads] f32, > 0; only with F8E4M3, empty: 1
   View v_scale = {};
+  // [num_blocks, width] f32: of each block first [2, num_kv_heads, block_size], then what belongs
+  // to other layers. Empty: tokens have no scales.
+  View token_scales = {};
+
+  KvFormat format() const { return {storage.dtype, !token_scales.empty()}; }
 };
 
 // Splits qkv, normalises q, k and v, rotates q and k, writes k and v to the cache. With no KV heads

@@ -33,7 +33,7 @@ namespace rudder::ops {
 class Ops : public Device {
  public:
   virtual tensor::DType act_dtype() const = 0;
-  virtual tensor::DType kv_dtype() const = 0;
+  virtual KvFormat kv_format() const = 0;
   // What make_linear makes of a part that a file has in this format, for the memory budget.
   // kUnsupported: a format that no product here multiplies.
   virtual Result<WeightFormat> stored_format(const WeightFormat& file) const = 0;

@@ -22,7 +22,7 @@ class ForwardingOps : public ops::Ops,
                       public ops::RankOps {
  public:
   tensor::DType act_dtype() const override { return inner_->act_dtype(); }
-  tensor::DType kv_dtype() const override { return inner_->kv_dtype(); }
+  ops::KvFormat kv_format() const override { return inner_->kv_format(); }
   Result<ops::WeightFormat> stored_format(const ops::WeightFormat& file) const override {
     return inner_->stored_format(file);
   }

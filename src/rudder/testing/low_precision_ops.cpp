@@ -75,7 +75,7 @@ class LowPrecisionOps final : public PassingOps {
   ops::FeatureOps* feature_ops() override { return nullptr; }  // it rounds nothing between encodes
   ops::PatternOps* pattern_ops() override { return nullptr; }
   DType act_dtype() const override { return DType::kBF16; }
-  DType kv_dtype() const override { return precision_.kv; }  // the reference takes each
+  ops::KvFormat kv_format() const override { return precision_.kv; }  // the reference takes each
   Result<ops::WeightFormat> stored_format(const ops::WeightFormat& file) const override {
     if (!file.is_wide() && file != ops::kFp8Rows) {
       return fail(ErrorCode::kUnsupported, "no products of " + ops::format_name(file));
@@ -239,7 +239,7 @@ class LowPrecisionOps final : public PassingOps {
     Wide q(args.q);
     ops::AttentionArgs wide = args;
     wide.q = q.view();
-    if (precision_.rounds_queries && precision_.kv == DType::kF8E4M3) {
+    if (precision_.rounds_queries && precision_.kv == ops::KvFormat{DType::kF8E4M3}) {
       const auto head_dim = static_cast<size_t>(args.kv.head_dim);
       const auto count = static_cast<size_t>(wide.q.shape.numel());
       for (size_t i = 0; i < count; i += head_dim) {

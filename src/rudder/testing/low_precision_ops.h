@@ -15,9 +15,9 @@ namespace rudder::testing {
 struct LowPrecision {
   tensor::DType linear = tensor::DType::kF8E4M3;  // or kBF16
   tensor::DType head = tensor::DType::kBF16;      // of the output head; kF8E4M3: as `linear`
-  tensor::DType kv = tensor::DType::kBF16;        // or kF8E4M3
-  bool rounds_queries = false;                    // of every row, with a cache of F8E4M3
-  bool keeps_fp8 = true;  // false: F8E4M3 parts multiply what wide ones do, as on a CPU
+  ops::KvFormat kv = {tensor::DType::kBF16};      // or codes
+  bool rounds_queries = false;  // of every row, with a cache of F8E4M3 with scales of its heads
+  bool keeps_fp8 = true;        // false: F8E4M3 parts multiply what wide ones do, as on a CPU
 };
 std::unique_ptr<ops::Ops> make_low_precision_ops(const LowPrecision& precision = {});
 

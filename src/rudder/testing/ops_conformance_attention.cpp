@@ -49,12 +49,17 @@ OpsAttention::Layer OpsAttention::make_layer(const AttentionShape& shape, int64_
   Layer layer;
   layer.shape = shape;
   // What has not been written is NaN.
+  const ops::KvFormat format = ops_.kv_format();
   layer.kv.storage =
-      poisoned(ops_.kv_dtype(), {num_blocks, 2, shape.kv_heads, shape.block_size * shape.head_dim});
+      poisoned(format.dtype, {num_blocks, 2, shape.kv_heads, shape.block_size * shape.head_dim});
+  if (format.scales_tokens) {  // other layers' are beside them
+    const int64_t width = 2 * shape.kv_heads * shape.block_size + 16 * between(0, 2);
+    layer.kv.token_scales = poisoned(DType::kF32, {num_blocks, width});
+  }
   layer.kv.block_size = static_cast<int32_t>(shape.block_size);
   layer.kv.num_kv_heads = static_cast<int32_t>(shape.kv_heads);
   layer.kv.head_dim = static_cast<int32_t>(shape.head_dim);
-  if (ops_.kv_dtype() == DType::kF8E4M3 && between(0, 2) > 0) {
+  if (format == ops::KvFormat{DType::kF8E4M3} && between(0, 2) > 0) {
     layer.k_scales = random_scales(shape.kv_heads);
     layer.v_scales = random_scales(shape.kv_heads);
     layer.kv.k_scale = device_.put(HostTensor(layer.k_scales, DType::kF32, {shape.kv_heads}));

@@ -66,7 +66,9 @@ class OpsAttention : public OpsConformance {
   }
   // Queries, weights of the softmax or both may be bf16 when they are multiplied.
   bool is_bf16() const {
-    return ops_.kv_dtype() == tensor::DType::kBF16 || act_ == tensor::DType::kBF16;
+    const ops::KvFormat kv = ops_.kv_format();
+    return kv.dtype == tensor::DType::kBF16 || act_ == tensor::DType::kBF16 ||
+           (kv.has_codes() && wide_dtype() == tensor::DType::kBF16);
   }
   AttentionShape fuzzed_shape();
   // Scales of a cache of F8E4M3, a wide range of them.
@@ -94,7 +96,7 @@ class OpsAttention : public OpsConformance {
   Matrix expected(const Layer& layer, const Sequence& sequence, int64_t begin, int64_t count,
                   const Precision& precision, std::vector<Matrix>* patterns = nullptr);
   bool may_round_queries() const {
-    return GetParam().rounds_queries && ops_.kv_dtype() == tensor::DType::kF8E4M3;
+    return GetParam().rounds_queries && ops_.kv_format() == ops::KvFormat{tensor::DType::kF8E4M3};
   }
   // Attention of the tokens of a sequence up to `end`, of which the backend had the queries `q`:
   // each row of a head agrees with the formulas, or with those of rounded queries where the backend

@@ -15,6 +15,21 @@ using tensor::View;
 
 namespace {
 
+// What a cache with scales of its tokens has of a row of numbers.
+void round_to_codes(std::span<double> row, DType dtype) {
+  float largest = 0;
+  for (const double value : row) largest = std::max(largest, std::abs(static_cast<float>(value)));
+  const float scale = largest / ops::largest_code(dtype);
+  if (scale == 0) return;
+  for (double& value : row) {
+    const double code = value / double{scale};
+    const auto near = static_cast<float>(code);
+    value =
+        double{scale} * (dtype == DType::kI8 ? std::nearbyint(code)
+                                             : double{tensor::to_float(tensor::to_f8e4m3(near))});
+  }
+}
+
 void round_queries(Matrix& q, int64_t head_dim) {
   for (auto row = q.values.begin(); row != q.values.end(); row += head_dim) {
     std::vector<float> head(row, row + head_dim);
@@ -27,15 +42,22 @@ void round_queries(Matrix& q, int64_t head_dim) {
 
 Matrix OpsAttention::cached(const Matrix& x, const AttentionShape& shape,
                             std::span<const float> scales) const {
-  if (scales.empty()) return rounded(x, ops_.kv_dtype());
+  const ops::KvFormat format = ops_.kv_format();
   Matrix out = x;
+  if (format.scales_tokens) {
+    for (auto row = out.values.begin(); row != out.values.end(); row += shape.head_dim) {
+      round_to_codes({row, row + shape.head_dim}, format.dtype);
+    }
+    return out;
+  }
+  if (scales.empty()) return rounded(x, format.dtype);
   const auto scale_of = [&](int64_t column) {
     return double{scales[static_cast<size_t>(column / shape.head_dim)]};
   };
   for (int64_t r = 0; r < x.rows; ++r) {
     for (int64_t c = 0; c < x.cols; ++c) out.at(r, c) = x.at(r, c) / scale_of(c);
   }
-  out = rounded(out, ops_.kv_dtype());
+  out = rounded(out, format.dtype);
   for (int64_t r = 0; r < x.rows; ++r) {
     for (int64_t c = 0; c < x.cols; ++c) out.at(r, c) *= scale_of(c);
   }
@@ -65,8 +87,9 @@ Matrix OpsAttention::expected(const Layer& layer, const Sequence& sequence, int6
   Matrix q = prepared(0, q_width, layer.q_norm);
   Matrix k = prepared(q_width, kv_width, layer.k_norm);
   Matrix v = reference_norm(qkv.slice(0, length, q_width + kv_width, kv_width), read(layer.v_norm));
-  // What an fp8 cache holds is far from what was written to it: there the formulas start from it.
-  if (precision.low || ops_.kv_dtype() == DType::kF8E4M3) {
+  // What a cache of codes holds is far from what was written to it: there the formulas start from
+  // it.
+  if (precision.low || ops_.kv_format().has_codes()) {
     k = cached(k, shape, layer.k_scales);
     v = cached(v, shape, layer.v_scales);
   }
@@ -98,7 +121,9 @@ void OpsAttention::expect_formula(const View& rows, const View& q, const Layer& 
   const Matrix got = read(rows);
   const Matrix own_q = read(q);
   const int64_t head_dim = layer.shape.head_dim;
-  const double unit = std::ldexp(1.0, is_bf16() ? -9 : -21) + act_unit();
+  double unit = std::ldexp(1.0, is_bf16() ? -9 : -21) + act_unit();
+  // A number between two codes may become either.
+  if (ops_.kv_format().has_codes()) unit += std::ldexp(1.0, -10);
   // The largest difference of each row of a head, divided by what it may be.
   const auto misses = [&](const Matrix* rounded_q, int64_t least_rows) {
     const int64_t count = std::min(end, std::max(least_rows, got.rows));

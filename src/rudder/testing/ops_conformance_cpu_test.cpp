@@ -35,23 +35,25 @@ std::vector<Backend> cpu_backends() {
   backends[0].name = "reference";
   backends[0].make = [](int) { return cpu::make_reference_ops(); };
   backends[0].writes_f8 = true;
-  for (const auto dtype : {tensor::DType::kBF16, tensor::DType::kF8E4M3}) {
+  const auto add_low = [&](const std::string& name, tensor::DType linear, ops::KvFormat kv) {
     Backend low;
-    low.name = "low_precision_" + std::string(dtype_name(dtype));
-    low.make = [dtype](int) { return make_low_precision_ops({.linear = dtype, .kv = dtype}); };
+    low.name = "low_precision_" + name;
+    low.make = [=](int) { return make_low_precision_ops({.linear = linear, .kv = kv}); };
     low.width_unit = 8;
     low.head_dims = {64, 96, 128, 256, 512};
     low.block_sizes = {16};
     low.writes_f8 = true;
     backends.push_back(low);
-  }
+  };
+  add_low("BF16", tensor::DType::kBF16, {tensor::DType::kBF16});
+  add_low("F8_E4M3", tensor::DType::kF8E4M3, {tensor::DType::kF8E4M3});
   for (const cpu::Isa isa : cpu::available_isas()) {
     for (const auto dtype : {tensor::DType::kBF16, tensor::DType::kF32}) {
       Backend backend;
       backend.name = std::string(cpu::isa_name(isa)) + "_" + std::string(dtype_name(dtype));
       std::replace(backend.name.begin(), backend.name.end(), '-', '_');
       backend.make = [isa, dtype](int num_threads) {
-        return cpu::make_cpu_ops({dtype, num_threads, isa}).value();
+        return cpu::make_cpu_ops({.dtype = dtype, .num_threads = num_threads, .isa = isa}).value();
       };
       backends.push_back(backend);
     }
@@ -63,13 +65,41 @@ std::string name_of(const ::testing::TestParamInfo<Backend>& info) {
   return info.param.name;
 }
 
+// KV caches of codes: as a GPU has them, and the fast backend.
+std::vector<Backend> code_backends() {
+  std::vector<Backend> backends;
+  const auto name_kv = [](const ops::KvFormat& kv) {
+    return std::string(dtype_name(kv.dtype)) + (kv.scales_tokens ? "_tokens" : "");
+  };
+  for (const ops::KvFormat kv : {ops::kFp8TokenKv, ops::kInt8TokenKv}) {
+    Backend low = cpu_backends()[1];
+    low.name += "_" + name_kv(kv);
+    low.make = [kv](int) {
+      return make_low_precision_ops({.linear = tensor::DType::kBF16, .kv = kv});
+    };
+    backends.push_back(low);
+  }
+  for (const auto dtype : {tensor::DType::kBF16, tensor::DType::kF32}) {
+    for (const ops::KvFormat kv :
+         {ops::KvFormat{tensor::DType::kF8E4M3}, ops::kFp8TokenKv, ops::kInt8TokenKv}) {
+      Backend fast;
+      fast.name = "fast_" + std::string(dtype_name(dtype)) + "_" + name_kv(kv);
+      fast.make = [dtype, kv](int num_threads) {
+        return cpu::make_cpu_ops({dtype, num_threads, {}, nullptr, kv}).value();
+      };
+      backends.push_back(fast);
+    }
+  }
+  return backends;
+}
+
 // As a GPU does over a cache of F8E4M3: the suite accepts rounded queries.
 Backend query_rounding_backend() {
   Backend backend = cpu_backends()[2];
   backend.name += "_queries";
   backend.head_dims = {64, 128};
   backend.make = [](int) {
-    return make_low_precision_ops({.kv = tensor::DType::kF8E4M3, .rounds_queries = true});
+    return make_low_precision_ops({.kv = {tensor::DType::kF8E4M3}, .rounds_queries = true});
   };
   backend.rounds_queries = true;
   return backend;
@@ -80,6 +110,8 @@ INSTANTIATE_TEST_SUITE_P(CpuQueries, OpsAttention, ::testing::Values(query_round
                          name_of);
 INSTANTIATE_TEST_SUITE_P(CpuQueries, OpsTrees, ::testing::Values(query_rounding_backend()),
                          name_of);
+INSTANTIATE_TEST_SUITE_P(CpuCodes, OpsAttention, ::testing::ValuesIn(code_backends()), name_of);
+INSTANTIATE_TEST_SUITE_P(CpuCodes, OpsTrees, ::testing::ValuesIn(code_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cpu, OpsConformance, ::testing::ValuesIn(cpu_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cpu, OpsAttention, ::testing::ValuesIn(cpu_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cpu, OpsTrees, ::testing::ValuesIn(cpu_backends()), name_of);

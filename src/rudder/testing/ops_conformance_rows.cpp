@@ -203,13 +203,19 @@ TEST_P(OpsAttention, QkvPrepOfManyTokens) {
     };
     const View q = run(0, tokens);
     const HostTensor cache = device_.get(layer.kv.storage);
-    args.kv.storage = make_layer(shape, tokens / shape.block_size + 1).kv.storage;
+    const View scales = args.kv.token_scales;
+    args.kv.storage = poisoned(layer.kv.storage.dtype, layer.kv.storage.shape);
+    if (!scales.empty()) args.kv.token_scales = poisoned(DType::kF32, scales.shape);
     for (int64_t first = 0; first < tokens; first += kPart) {
       const int64_t count = std::min(kPart, tokens - first);
       expect_same_rows(run(first, count), q.rows(first, count), place(count, first));
     }
     // Elements that nobody wrote are NaN in both.
     EXPECT_TRUE(std::ranges::equal(device_.get(args.kv.storage).bytes(), cache.bytes()))
+        << "norms of kind " << kind;
+    if (scales.empty()) return;
+    EXPECT_TRUE(
+        std::ranges::equal(device_.get(args.kv.token_scales).bytes(), device_.get(scales).bytes()))
         << "norms of kind " << kind;
   };
   AttentionShape shape;

@@ -5,7 +5,10 @@ namespace rudder::testing {
 void add_experts(model::ModelSpec& spec) {
   const model::Router router{.renormalises = true};
   model::Experts experts{.hidden = 64, .count = 8, .chosen = 3, .width = 32, .router = router};
+  experts.shared_width = 32;
   spec.layers.front().mlp = experts;
+  experts.shared_width = 48;
+  experts.shared_gate = true;
   experts.router = {ops::RouterKind::kSigmoid, true, 1.75f, 4, 2, true};
   spec.layers.back().mlp = experts;
 }

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "rudder/tensor/dtype.h"
+#include "rudder/weights/grid_blocks.h"
 
 namespace rudder::weights {
 namespace {
@@ -235,6 +236,11 @@ constexpr BlockType of(uint32_t number, std::string_view name, bool is_four_bits
   type.has_half_scales = values == group && kind != BlockCodes::kE2M1;
   return type;
 }
+// Of codes that are no numbers by themselves.
+template <int values, int bytes, void (*one)(const std::byte*, float*)>
+constexpr BlockType grid(uint32_t number, std::string_view name) {
+  return {number, name, values, bytes, each_block<values, bytes, one>};
+}
 constexpr bool kFour = true;
 constexpr bool kMore = false;
 constexpr bool kMinima = true;
@@ -255,25 +261,25 @@ constexpr std::array kTypes = {
     of<kSuper, 176, 32, split_q5_k>(13, "Q5_K", kMore, kMinima),
     of<kSuper, 210, 16, split_q6_k>(14, "Q6_K", kMore, kNone),
     BlockType{15, "Q8_K", kSuper, 292},
-    BlockType{16, "IQ2_XXS", kSuper, 66},
-    BlockType{17, "IQ2_XS", kSuper, 74},
-    BlockType{18, "IQ3_XXS", kSuper, 98},
-    BlockType{19, "IQ1_S", kSuper, 50},
+    grid<kSuper, 66, expand_iq2_xxs>(16, "IQ2_XXS"),
+    grid<kSuper, 74, expand_iq2_xs>(17, "IQ2_XS"),
+    grid<kSuper, 98, expand_iq3_xxs>(18, "IQ3_XXS"),
+    grid<kSuper, 50, expand_iq1_s>(19, "IQ1_S"),
     of<32, 18, 32, split_q4_0, BlockCodes::kIq4Nl>(20, "IQ4_NL", kFour, kNone),
-    BlockType{21, "IQ3_S", kSuper, 110},
-    BlockType{22, "IQ2_S", kSuper, 82},
+    grid<kSuper, 110, expand_iq3_s>(21, "IQ3_S"),
+    grid<kSuper, 82, expand_iq2_s>(22, "IQ2_S"),
     of<kSuper, 136, 32, split_iq4_xs, BlockCodes::kIq4Nl>(23, "IQ4_XS", kFour, kNone),
     BlockType{24, "I8", 1, 1},
     BlockType{25, "I16", 1, 2},
     BlockType{26, "I32", 1, 4},
     BlockType{27, "I64", 1, 8},
     BlockType{kGgufF64, "F64", 1, 8},
-    BlockType{29, "IQ1_M", kSuper, 56},
+    grid<kSuper, 56, expand_iq1_m>(29, "IQ1_M"),
     wide<2, expand_bf16>(kGgufBF16, "BF16"),
     of<kSuper, 54, kSuper, split_tq1_0, BlockCodes::kMiddle>(34, "TQ1_0", kFour, kNone),
     of<kSuper, 66, kSuper, split_tq2_0, BlockCodes::kMiddle>(35, "TQ2_0", kFour, kNone),
     of<32, 17, 32, split_mxfp4, BlockCodes::kE2M1>(39, "MXFP4", kFour, kNone),
-    BlockType{40, "NVFP4", 64, 36},
+    grid<64, 36, expand_nvfp4>(40, "NVFP4"),
 };
 
 }  // namespace

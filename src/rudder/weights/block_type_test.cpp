@@ -49,7 +49,7 @@ TEST(BlockType, ValuesHaveTheBitsOfTheReference) {
     std::memcpy(&sum, digest.data(), sizeof(sum));
     EXPECT_EQ(digest_of(values), sum) << type.name;
   }
-  EXPECT_EQ(compared, 17U);
+  EXPECT_EQ(compared, 25U);
 }
 
 TEST(BlockType, NumbersAndNamesAreOfOneType) {

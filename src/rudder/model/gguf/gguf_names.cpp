@@ -68,6 +68,9 @@ constexpr std::array<GgufArchitecture, 8> kGgufTable = {{
 }};
 
 constexpr std::string_view kGgufLayer = "blk.";
+constexpr GgufModule kGgufTop[] = {{"token_embd.weight", "model.embed_tokens.weight"},
+                                   {"output_norm.weight", "model.norm.weight"},
+                                   {"output.weight", "lm_head.weight"}};
 
 }  // namespace
 
@@ -82,9 +85,9 @@ Result<const GgufArchitecture*> find_gguf_architecture(std::string_view name) {
 }
 
 std::string tensor_name_of(const GgufArchitecture& architecture, std::string_view name) {
-  if (name == "token_embd.weight") return "model.embed_tokens.weight";
-  if (name == "output_norm.weight") return "model.norm.weight";
-  if (name == "output.weight") return "lm_head.weight";
+  for (const auto& [in_file, own] : kGgufTop) {
+    if (name == in_file) return std::string(own);
+  }
   const size_t number = name.find('.', kGgufLayer.size());
   const size_t suffix = name.rfind('.');
   if (!name.starts_with(kGgufLayer) || suffix == number || number == std::string_view::npos) {
@@ -95,6 +98,24 @@ std::string tensor_name_of(const GgufArchitecture& architecture, std::string_vie
   const auto found = std::ranges::find(architecture.modules, module, &GgufModule::first);
   if (found == architecture.modules.end()) return std::string(name);
   return fmt::format("model.layers.{}.{}{}", layer, found->second, name.substr(suffix));
+}
+
+std::optional<std::string> name_in_file(const GgufArchitecture& architecture,
+                                        std::string_view name) {
+  for (const auto& [in_file, own] : kGgufTop) {
+    if (name == own) return std::string(in_file);
+  }
+  constexpr std::string_view kLayer = "model.layers.";
+  const size_t number = name.find('.', kLayer.size());
+  const size_t suffix = name.rfind('.');
+  if (!name.starts_with(kLayer) || number == std::string_view::npos || suffix <= number) {
+    return std::nullopt;
+  }
+  const auto layer = name.substr(kLayer.size(), number - kLayer.size());
+  const std::string_view module = name.substr(number + 1, suffix - number - 1);
+  const auto found = std::ranges::find(architecture.modules, module, &GgufModule::second);
+  if (found == architecture.modules.end()) return std::nullopt;
+  return fmt::format("{}{}.{}{}", kGgufLayer, layer, found->first, name.substr(suffix));
 }
 
 bool is_query(std::string_view name) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,6 +34,10 @@ Result<const GgufArchitecture*> find_gguf_architecture(std::string_view name);
 
 // The name here of a tensor of the file; its own where the architecture has none of that name.
 std::string tensor_name_of(const GgufArchitecture& architecture, std::string_view name);
+
+// The other way round; nothing for a tensor that no such file has.
+std::optional<std::string> name_in_file(const GgufArchitecture& architecture,
+                                        std::string_view name);
 
 // Whether the tensor has the rows of q or of k, or a norm's weight: by its name here.
 bool is_query(std::string_view name);

@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <cmath>
-#include <initializer_list>
 #include <optional>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
 
 #include "rudder/base/utf8.h"
+#include "rudder/model/gguf/gguf_pieces.h"
 
 namespace rudder::model {
 namespace {
@@ -29,45 +29,6 @@ constexpr int kUnknown = 2;
 constexpr int kControl = 3;
 constexpr int kUserDefined = 4;
 constexpr int kByte = 6;  // 5: unused
-
-// What cuts a text into pieces, for a name of "tokenizer.ggml.pre".
-struct PiecePattern {
-  std::initializer_list<std::string_view> names;
-  std::initializer_list<std::string_view> patterns;  // one after another, of what is left
-  bool is_gpt2 = false;                              // GPT-2's own pattern follows
-  bool ignores_merges = false;                       // a piece that is a token is that token
-  bool adds_bos = false;                             // where the file does not say
-  bool composes = false;                             // the text is in NFC first
-};
-
-constexpr std::string_view kDigit = R"(\p{N})";
-constexpr std::string_view kLlama3 =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kQwen2Pieces =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kQwen35 =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kGpt4o =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kTekken =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kDeepSeekNumbers = R"(\p{N}{1,3})";
-constexpr std::string_view kDeepSeekHan = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+";
-constexpr std::string_view kDeepSeekWords =
-    R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-
-const PiecePattern kPatterns[] = {
-    {{"llama-bpe", "llama3", "llama-v3", "falcon3"}, {kLlama3}, false, true, true, false},
-    {{"smaug-bpe", "dbrx", "glm4", "chatglm-bpe"}, {kLlama3}},
-    {{"qwen2", "deepseek-r1-qwen", "stablelm2"}, {kQwen2Pieces}, false, false, false, true},
-    {{"qwen35"}, {kQwen35}, false, false, false, true},
-    {{"gpt-4o", "llama4"}, {kGpt4o}},
-    {{"tekken", "pixtral"}, {kTekken}, false, true, true, false},
-    {{"gpt-2", "gpt2", "phi-2", "mpt", "roberta-bpe"}, {}, true},
-    {{"olmo"}, {}, true, false, false, true},
-    {{"smollm", "starcoder", "refact", "command-r"}, {kDigit}, true},
-    {{"deepseek-v3", "deepseek-r1"}, {kDeepSeekNumbers, kDeepSeekHan, kDeepSeekWords}},
-};
 
 struct Vocabulary {
   std::vector<std::string_view> tokens;
@@ -176,10 +137,10 @@ class GgufTokenizer {
     constexpr std::string_view kPre = "tokenizer.ggml.pre";
     constexpr std::string_view kMerges = "tokenizer.ggml.merges";
     RUDDER_TRY(const std::string_view pre, gguf_.text(kPre));
-    const auto found = std::ranges::find_if(kPatterns, [&](const PiecePattern& pattern) {
+    const auto found = std::ranges::find_if(gguf_pieces(), [&](const GgufPieces& pattern) {
       return std::ranges::find(pattern.names, pre) != pattern.names.end();
     });
-    if (found == std::end(kPatterns)) {
+    if (found == gguf_pieces().end()) {
       return fail(ErrorCode::kUnsupported,
                   fmt::format("how the pre-tokenizer '{}' cuts a text is not known", pre),
                   gguf_.where(kPre));

@@ -22,8 +22,7 @@ bool encode_map(EncodeTensorMap encode, const void* storage, KvType type,
   cuuint32_t steps[kRank];
   for (cuuint32_t& step : steps) step = 1;
   return encode(reinterpret_cast<CUtensorMap*>(map),
-                type == KvType::kFp8E4m3 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
-                                         : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                is_narrow(type) ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
                 kRank, const_cast<void*>(storage), shape.size, shape.stride, shape.box, steps,
                 CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
@@ -48,7 +47,7 @@ cudaError_t make_kv_tensor_map(const void* storage, KvType kv_type, int64_t num_
   EncodeTensorMap encode = nullptr;
   const cudaError_t error = find_tensor_map_encoder(&encode);
   if (error != cudaSuccess) return error;
-  const cuuint64_t element = kv_type == KvType::kFp8E4m3 ? 1 : 2;
+  const cuuint64_t element = is_narrow(kv_type) ? 1 : 2;
   const auto columns = static_cast<cuuint32_t>(128 / element);  // of a column group
   const auto head = static_cast<cuuint64_t>(head_dim);
   const auto heads = static_cast<cuuint64_t>(num_kv_heads);
@@ -83,6 +82,9 @@ cudaError_t make_kv_tensor_map(const void* storage, KvType kv_type, int64_t num_
 cudaError_t launch_attention(const AttentionParams& params, cudaStream_t stream) {
   if (!served(params.config)) return cudaErrorInvalidValue;
   if (params.bounds.num_seqs == 0) return cudaSuccess;
+  if (scales_tokens(params.config.kv_type) != (params.scales.tokens != nullptr)) {
+    return cudaErrorInvalidValue;
+  }
   if (params.ancestors != nullptr && (params.config.window > 0 || params.gate.length > 0)) {
     return cudaErrorInvalidValue;
   }

@@ -1,9 +1,13 @@
 // Paged attention on sm_90a. Called by CudaOps on the thread that owns the stream.
 //
-// q and out bf16 [T, num_heads * head_dim]; cache bf16 or fp8 e4m3
+// q and out bf16 [T, num_heads * head_dim]; cache bf16 or codes (fp8 e4m3, int8)
 // [num_blocks, 2 (k, v), num_kv_heads, 16, head_dim]; sums and softmax fp32. Formula:
-// cpu/plain_attention.cpp. With an fp8 cache the wgmma kernel rounds each row of q to e4m3
-// (docs/adr/0069-e4m3-queries.md).
+// cpu/plain_attention.cpp. With an fp8 cache whose heads have scales the wgmma kernel rounds each
+// row of q to e4m3 (docs/adr/0069-e4m3-queries.md).
+//
+// Where tokens have scales (docs/adr/0115-kv-scales-of-tokens.md), those of a page come with it
+// through the copy engine; a score is multiplied by its key's, a weight by its value's. Then there
+// are no gates, heads of 256 at most, and rows that are not split go to the mma kernel.
 //
 // The q_len new tokens of a sequence are the last of its kv_len tokens, and the one at position p
 // sees (p - window, p]. Those of a tree of drafts, 64 at most, see all in front of them and what
@@ -37,16 +41,16 @@
 
 #include <cuda_runtime_api.h>
 
+#include "rudder/cuda/kernels/kv_type.h"
 #include "rudder/ops/fir_length.h"
 
 namespace rudder::cuda {
 
 inline constexpr int32_t kAttentionBlockSize = 16;  // tokens of a KV block
 inline constexpr int32_t kMaxGatedHeadDim = 256;    // wider heads have a softmax
+inline constexpr int32_t kMaxTokenScaledHeadDim = 256;
 // AttentionConfig::section_bytes, as measured.
 inline constexpr int64_t kSectionBytes = int64_t{32} << 20;
-
-enum class KvType : uint8_t { kBf16, kFp8E4m3 };
 
 // The kernel of tiled rows. kAuto: wgmma, but for short prompts, which would leave most of its
 // tiles of 128 rows empty.
@@ -137,8 +141,7 @@ struct AttentionParams {
   AttentionBounds bounds;  // equal to the work list's
   KvTensorMap kv;
   const void* kv_storage = nullptr;      // what `kv` maps
-  const float* k_scale = nullptr;        // [num_kv_heads] of an fp8 cache: value = stored * scale;
-  const float* v_scale = nullptr;        // nullptr = 1
+  KvScales scales;                       // value = stored * scale
   const int32_t* block_table = nullptr;  // [S + 1, max_blocks] block ids
   int64_t max_blocks = 0;
   const uint64_t* ancestors = nullptr;  // the work list's

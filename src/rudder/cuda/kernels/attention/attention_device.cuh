@@ -2,9 +2,9 @@
 // pattern_keys.cuh only.
 //
 // A page of K or V of one head lies in shared memory as column groups of 128 bytes (64 bf16 or 128
-// fp8), each [16 tokens][128 bytes], swizzled by the copy engine: the 16-byte chunk c of row r is
-// at chunk c ^ (r & 7). Columns past head_dim are zeros. Rows of 64 bytes (heads of 64 in fp8) are
-// [16 tokens][64 bytes], with chunk c of row r at c ^ (r / 2 & 3): two rows fill all banks.
+// codes), each [16 tokens][128 bytes], swizzled by the copy engine: the 16-byte chunk c of row r is
+// at chunk c ^ (r & 7). Columns past head_dim are zeros. Rows of 64 bytes (heads of 64 in codes)
+// are [16 tokens][64 bytes], with chunk c of row r at c ^ (r / 2 & 3): two rows fill all banks.
 // Fragments of mma.m16n8k16 are written in terms of a lane's g = lane / 4 and t = lane % 4: A holds
 // rows g and g + 8 and k 2t, 2t + 1, 2t + 8, 2t + 9; B the same k of column n = g; C rows g and g +
 // 8 of columns 2t, 2t + 1.
@@ -57,6 +57,14 @@ __device__ inline void copy_whole_page(uint32_t to, const KvTensorMap* map, int3
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
       "[%1, {%2, %2, %2, %3, %4}], [%5];" ::"r"(to),
       "l"(reinterpret_cast<uint64_t>(map->page)), "r"(0), "r"(head), "r"(2 * block), "r"(barrier)
+      : "memory");
+}
+// Bytes that lie one behind another: a multiple of 16, as their addresses.
+__device__ inline void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
       : "memory");
 }
 __device__ inline void fence_async_proxy() {
@@ -113,6 +121,22 @@ __device__ inline uint2 widen_four(uint32_t four) {
       : "=r"(wide.x), "=r"(wide.y)
       : "r"(four));
   return wide;
+}
+
+// Four int8 as f16, exactly: 1024 + 128 + x has the bits of x + 128 at its end.
+__device__ inline uint2 widen_four_int8(uint32_t four) {
+  const uint32_t biased = four ^ 0x80808080u;
+  uint2 wide = make_uint2(__byte_perm(biased, 0x64646464u, 0x4140),
+                          __byte_perm(biased, 0x64646464u, 0x4342));
+  constexpr uint32_t kBias = 0x64806480u;  // 1152, twice
+  asm("sub.rn.f16x2 %0, %0, %1;" : "+r"(wide.x) : "r"(kBias));
+  asm("sub.rn.f16x2 %0, %0, %1;" : "+r"(wide.y) : "r"(kBias));
+  return wide;
+}
+
+template <KvType kType>
+__device__ inline uint2 widen_codes(uint32_t four) {
+  return kType == KvType::kInt8Tokens ? widen_four_int8(four) : widen_four(four);
 }
 
 // A raw product q . k to a base-2 exponent.
@@ -201,6 +225,34 @@ __device__ inline void store_shared(uint32_t address, const uint32_t (&v)[2]) {
   asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(v[0]), "r"(v[1]) : "memory");
 }
 
+// --- scales of tokens ---
+
+// The unit of weights times the scales of values, which are f16: so these have all its bits where
+// the largest of a row of values is 2^-8 and its weight 1/32, and become infinite, not wrong, where
+// it is past 2^16.
+inline constexpr float kWeightUnit = 0x1p-6f;
+
+// What a row's sum is multiplied with at the end, beside the head's scale.
+template <KvType kType>
+__device__ inline float value_scale_of(const AttentionParams& p, int32_t kv_head) {
+  if constexpr (scales_tokens(kType)) return kWeightUnit;
+  return p.scales.v != nullptr ? p.scales.v[kv_head] : 1.0f;
+}
+
+// Of the keys, then the values of a page of a head.
+using PageScales = float[2][kPageTokens];
+
+// Sends the copies of a page's scales. One lane.
+__device__ inline void copy_scales(PageScales& to, const AttentionParams& p, int32_t head,
+                                   int32_t block, uint32_t barrier) {
+  const float* const of_block = p.scales.tokens + int64_t{block} * p.scales.token_pitch;
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    const int32_t first = (part * p.config.num_kv_heads + head) * kPageTokens;
+    copy_bytes(shared_address(to[part]), of_block + first, sizeof(to[part]), barrier);
+  }
+}
+
 // --- softmax ---
 
 // Of a lane's two rows, g and g + 8.
@@ -275,14 +327,14 @@ __device__ inline float row_sum(float sum) {
 // Shapes of a page in shared memory.
 template <int kHeadDim, KvType kType>
 struct PageShape {
-  static constexpr bool kFp8 = kType == KvType::kFp8E4m3;
-  static constexpr int kColumns = kFp8 ? 128 : 64;  // of a column group
+  static constexpr bool kNarrow = is_narrow(kType);
+  static constexpr int kColumns = kNarrow ? 128 : 64;  // of a column group
   static constexpr int kGroups = (kHeadDim + kColumns - 1) / kColumns;
   static constexpr bool kFullGroups = kGroups == 1 || kHeadDim % kColumns == 0;
-  static constexpr int kPitch = kHeadDim * (kFp8 ? 1 : 2) <= 64 ? 64 : 128;  // of a token's row
+  static constexpr int kPitch = kHeadDim * (kNarrow ? 1 : 2) <= 64 ? 64 : 128;  // of a token's row
   static constexpr int kGroupBytes = kPageTokens * kPitch;
   static constexpr int kBytes = kGroups * kGroupBytes;  // K or V
-  static constexpr int kPerChunk = kFp8 ? 16 : 8;       // elements of 16 bytes
+  static constexpr int kPerChunk = kNarrow ? 16 : 8;    // elements of 16 bytes
   static constexpr int kChunks = kHeadDim / kPerChunk;
   static constexpr int kRowBytes = kChunks * 16;  // of a token in the cache
 
@@ -328,7 +380,7 @@ struct PageShape {
   }
   // Two elements of q as products take them.
   __device__ static uint32_t q_word(uint32_t two) {
-    return kFp8 ? half_of_bf16(two) : two;
+    return kNarrow ? half_of_bf16(two) : two;
   }
 
   // Keys of 8 tokens in registers: a lane's chunks of token g.
@@ -348,8 +400,8 @@ struct PageShape {
   }
   // Calls add(pair, v) with the fragments of V of each pair of chunks: v[0] and v[1] are columns of
   // the first one of tokens 0 to 7 and 8 to 15, then of the second one. A word has tokens 2t and
-  // 2t + 1 of column g; of fp8 the columns 2g and 2g + 1, so that widen_four() gives one and the
-  // other. Tokens from `tokens` on are not the sequence's: whatever is there counts as zero (a
+  // 2t + 1 of column g; of codes the columns 2g and 2g + 1, so that widen_codes() gives one and
+  // the other. Tokens from `tokens` on are not the sequence's: whatever is there counts as zero (a
   // weight of zero does not stop a NaN).
   template <bool kTail, typename Add>
   __device__ static void for_values(uint32_t page, int tokens, int lane, const Add& add) {
@@ -371,7 +423,7 @@ struct PageShape {
       for (int i = 0; i < 4; ++i) {
         if constexpr (kTail) v[i] &= keep[i % 2];
         // It comes as columns 2g and 2g + 1 of one token, then of the next one.
-        if constexpr (kFp8) v[i] = __byte_perm(v[i], 0, 0x3120);
+        if constexpr (kNarrow) v[i] = __byte_perm(v[i], 0, 0x3120);
       }
       add(pair, v);
     }
@@ -382,9 +434,9 @@ struct PageShape {
 template <int kHeadDim, KvType kType>
 struct Page : PageShape<kHeadDim, kType> {
   using Shape = PageShape<kHeadDim, kType>;
-  using Shape::kFp8;
   using Shape::kGroupBytes;
   using Shape::kLaneChunks;
+  using Shape::kNarrow;
   using Shape::kPerChunk;
   using Shape::kPitch;
   using Shape::kSteps;
@@ -447,13 +499,28 @@ struct Page : PageShape<kHeadDim, kType> {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       const float(&tile)[4] = s[2 * i + n];
-      a[2 * n] = kFp8 ? pack_half(tile[0], tile[1]) : pack_bf16(tile[0], tile[1]);
-      a[2 * n + 1] = kFp8 ? pack_half(tile[2], tile[3]) : pack_bf16(tile[2], tile[3]);
+      a[2 * n] = kNarrow ? pack_half(tile[0], tile[1]) : pack_bf16(tile[0], tile[1]);
+      a[2 * n + 1] = kNarrow ? pack_half(tile[2], tile[3]) : pack_bf16(tile[2], tile[3]);
     }
   }
 
   __device__ static void pack_weights(Weights& a, const Scores& s) {
     pack_weights(a, s, 0);
+  }
+
+  // Raw products of a page's tokens become those of its keys.
+  __device__ static void scale_keys(Scores& s, const PageScales& scales, int lane) {
+    scale_tokens(s, 0, scales[0], 1.0f, kPageTokens, lane);
+  }
+  // Weights of page i of those that s is of become those of its codes, in kWeightUnit. Tokens from
+  // `tokens` on are not the sequence's, and whatever they have becomes 0.
+  template <int kTiles>
+  __device__ static void scale_values(float (&s)[kTiles][4], int i, const PageScales& scales,
+                                      int tokens, int lane) {
+    scale_tokens(s, i, scales[1], 1.0f / kWeightUnit, tokens, lane);
+  }
+  __device__ static void scale_values(Scores& s, const PageScales& scales, int tokens, int lane) {
+    scale_values(s, 0, scales, tokens, lane);
   }
 
   // The tokens that some row of the lane's weighs, a bit each.
@@ -472,11 +539,11 @@ struct Page : PageShape<kHeadDim, kType> {
   __device__ static void add_values(Sums& out, const Weights& weights, uint32_t page, int tokens,
                                     int lane) {
     Shape::template for_values<kTail>(page, tokens, lane, [&](int pair, const uint32_t(&v)[4]) {
-      if constexpr (kFp8) {
+      if constexpr (kNarrow) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const uint2 low = widen_four(v[2 * i]);
-          const uint2 high = widen_four(v[2 * i + 1]);
+          const uint2 low = widen_codes<kType>(v[2 * i]);
+          const uint2 high = widen_codes<kType>(v[2 * i + 1]);
           mma<true>(out[4 * pair + 2 * i], weights, low.x, high.x);
           mma<true>(out[4 * pair + 2 * i + 1], weights, low.y, high.y);
         }
@@ -488,14 +555,14 @@ struct Page : PageShape<kHeadDim, kType> {
   }
 
   // Where a lane's sums belong: pieces of kPiece neighbouring columns, of row g (half 0) or g + 8.
-  static constexpr int kPiece = kFp8 ? 4 : 2;
+  static constexpr int kPiece = kNarrow ? 4 : 2;
   static constexpr int kPieces = kHeadDim / 4 / kPiece;
   __device__ static int piece_column(int piece, int t) {
     return piece * 4 * kPiece + kPiece * t;
   }
   __device__ static void piece(float (&values)[kPiece], const float (&out)[kOutTiles][4], int piece,
                                int half) {
-    if constexpr (kFp8) {
+    if constexpr (kNarrow) {
       values[0] = out[2 * piece][2 * half];
       values[1] = out[2 * piece + 1][2 * half];
       values[2] = out[2 * piece][2 * half + 1];
@@ -508,7 +575,7 @@ struct Page : PageShape<kHeadDim, kType> {
   // Where a row's sum of a column lies in shared memory, so that neither a warp's writes nor a
   // block's reads meet in a bank.
   __device__ static int column_at(int row, int column) {
-    return column ^ (kFp8 ? row % 2 * 16 : row % 4 * 8);
+    return column ^ (kNarrow ? row % 2 * 16 : row % 4 * 8);
   }
   // Writes the sums of rows row_of(lane, half) to `to`, [row % 8][column_at(row % 8, column)].
   __device__ static void store_sums(float (*to)[kHeadDim], const Sums& out, int half, int lane) {
@@ -541,6 +608,23 @@ struct Page : PageShape<kHeadDim, kType> {
   }
 
  private:
+  template <int kTiles>
+  __device__ static void scale_tokens(float (&s)[kTiles][4], int i, const float (&scales)[16],
+                                      float factor, int tokens, int lane) {
+    static_assert(kPageTokens == 16);
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const int token = n * 8 + lane % 4 * 2;
+      const float2 of = *reinterpret_cast<const float2*>(scales + token);
+      float(&tile)[4] = s[2 * i + n];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float scale = (e % 2 == 0 ? of.x : of.y) * factor;
+        tile[e] = token + e % 2 < tokens ? tile[e] * scale : 0.0f;
+      }
+    }
+  }
+
   // Two sums of every other step, so that fewer products wait for each other, where there are
   // registers for them.
   static constexpr int kSums = kHeadDim == 256 ? 1 : 2;
@@ -549,11 +633,11 @@ struct Page : PageShape<kHeadDim, kType> {
   __device__ static void add_products(float (&even)[4], float (&odd)[4], const Query& q, int i,
                                       const uint4& k) {
     const int step = i * kPerChunk / 4;
-    if constexpr (kFp8) {
+    if constexpr (kNarrow) {
       const uint32_t fours[4] = {k.x, k.y, k.z, k.w};
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const uint2 wide = widen_four(fours[j]);
+        const uint2 wide = widen_codes<kType>(fours[j]);
         mma<true>(j % 2 == 0 ? even : odd, q[step + j], wide.x, wide.y);
       }
     } else {

@@ -30,9 +30,9 @@ __device__ inline uint32_t transposed(uint32_t two) {
 template <int kHeadDim, KvType kType>
 struct FewRowsPage : PageShape<kHeadDim, kType> {
   using Shape = PageShape<kHeadDim, kType>;
-  using Shape::kFp8;
   using Shape::kGroupBytes;
   using Shape::kLaneChunks;
+  using Shape::kNarrow;
   using Shape::kPerChunk;
   using Shape::kPitch;
   using Shape::kSteps;
@@ -91,8 +91,23 @@ struct FewRowsPage : PageShape<kHeadDim, kType> {
     for (int half = 0; half < 2; ++half) {
       const float low = s[2 * half];
       const float high = s[2 * half + 1];
-      w[half] = transposed(kFp8 ? pack_half(low, high) : pack_bf16(low, high));
+      w[half] = transposed(kNarrow ? pack_half(low, high) : pack_bf16(low, high));
     }
+  }
+
+  // As Page's.
+  __device__ static void scale_keys(float (&s)[4], const PageScales& scales, int lane) {
+    scale_tokens(s, scales[0], 1.0f, kPageTokens, lane);
+  }
+  __device__ static void scale_keys(Scores& s, const PageScales& scales, int lane) {
+    scale_keys(s[0], scales, lane);
+  }
+  __device__ static void scale_values(float (&s)[4], const PageScales& scales, int tokens,
+                                      int lane) {
+    scale_tokens(s, scales[1], 1.0f / kWeightUnit, tokens, lane);
+  }
+  __device__ static void scale_values(Scores& s, const PageScales& scales, int tokens, int lane) {
+    scale_values(s[0], scales, tokens, lane);
   }
 
   // The tokens that some row of the lane's weighs, a bit each.
@@ -108,11 +123,11 @@ struct FewRowsPage : PageShape<kHeadDim, kType> {
   __device__ static void add_values(Sums& out, const Weights& weights, uint32_t page, int tokens,
                                     int lane) {
     Shape::template for_values<kTail>(page, tokens, lane, [&](int pair, const uint32_t(&v)[4]) {
-      if constexpr (kFp8) {
+      if constexpr (kNarrow) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const uint2 low = widen_four(v[2 * i]);
-          const uint2 high = widen_four(v[2 * i + 1]);
+          const uint2 low = widen_codes<kType>(v[2 * i]);
+          const uint2 high = widen_codes<kType>(v[2 * i + 1]);
           mma<true>(out[2 * pair + i], {low.x, low.y, high.x, high.y}, weights[0], weights[1]);
         }
       } else {
@@ -123,14 +138,14 @@ struct FewRowsPage : PageShape<kHeadDim, kType> {
 
   // The columns of a lane's sums, of out[tile][half] and of out[tile][2 + half].
   __device__ static int column(int tile, int lane) {
-    return tile * 16 + (kFp8 ? lane / 4 * 2 : lane / 4);
+    return tile * 16 + (kNarrow ? lane / 4 * 2 : lane / 4);
   }
-  static constexpr int kNextColumn = kFp8 ? 1 : 8;
+  static constexpr int kNextColumn = kNarrow ? 1 : 8;
 
   // Where a row's sum of a column lies in shared memory: neither writes of a warp nor reads of four
   // columns a lane meet in a bank.
   __device__ static int column_at(int row, int column) {
-    return column ^ (kFp8 ? row / 2 % 2 * 16 : row / 2 % 4 * 8);
+    return column ^ (kNarrow ? row / 2 % 2 * 16 : row / 2 % 4 * 8);
   }
   // Writes the sums of all rows to `to`, [row][column_at(row, column)]. `half`: of Page's rows.
   __device__ static void store_sums(float (*to)[kHeadDim], const Sums& out, int /*half*/,
@@ -141,7 +156,7 @@ struct FewRowsPage : PageShape<kHeadDim, kType> {
 #pragma unroll
       for (int i = 0; i < kOutTiles; ++i) {
         const int first = column(i, lane);
-        if constexpr (kFp8) {
+        if constexpr (kNarrow) {
           *reinterpret_cast<float2*>(&to[row][column_at(row, first)]) =
               make_float2(out[i][half], out[i][2 + half]);
         } else {
@@ -157,7 +172,7 @@ struct FewRowsPage : PageShape<kHeadDim, kType> {
 #pragma unroll
     for (int i = 0; i < kOutTiles; ++i) {
       __nv_bfloat16* const at = to + column(i, lane);
-      if constexpr (kFp8) {
+      if constexpr (kNarrow) {
         *reinterpret_cast<uint32_t*>(at) = pack_bf16(out[i][half] * over, out[i][2 + half] * over);
       } else {
         at[0] = __float2bfloat16(out[i][half] * over);
@@ -167,6 +182,17 @@ struct FewRowsPage : PageShape<kHeadDim, kType> {
   }
 
  private:
+  __device__ static void scale_tokens(float (&s)[4], const float (&scales)[kPageTokens],
+                                      float factor, int tokens, int lane) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int token = half * 8 + lane / 4;
+      const float scale = scales[token] * factor;
+#pragma unroll
+      for (int e = 2 * half; e < 2 * half + 2; ++e) s[e] = token < tokens ? s[e] * scale : 0.0f;
+    }
+  }
+
   // So that few products wait for each other.
   static constexpr int kSums = 4;
 
@@ -174,13 +200,13 @@ struct FewRowsPage : PageShape<kHeadDim, kType> {
   __device__ static void add_products(float (&sums)[kSums][4], const Query& q, int i,
                                       const uint4& low, const uint4& high) {
     const int step = i * kPerChunk / 4;
-    if constexpr (kFp8) {
+    if constexpr (kNarrow) {
       const uint32_t lows[4] = {low.x, low.y, low.z, low.w};
       const uint32_t highs[4] = {high.x, high.y, high.z, high.w};
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const uint2 a = widen_four(lows[j]);
-        const uint2 b = widen_four(highs[j]);
+        const uint2 a = widen_codes<kType>(lows[j]);
+        const uint2 b = widen_codes<kType>(highs[j]);
         mma<true>(sums[j], {a.x, b.x, a.y, b.y}, q[step + j][0], q[step + j][1]);
       }
     } else {

@@ -52,7 +52,7 @@ class FewRowsSoftmax {
  public:
   __device__ FewRowsSoftmax(const AttentionParams& p, const QueryRows& /*rows*/, int32_t kv_head,
                             int32_t /*row*/)
-      : map_(p.scale, p.softcap, p.k_scale != nullptr ? p.k_scale[kv_head] : 1.0f) {}
+      : map_(p.scale, p.softcap, p.scales.k != nullptr ? p.scales.k[kv_head] : 1.0f) {}
 
   // Of kPages pages, each `step` tokens behind the one before.
   template <int kPages, int kOutTiles>

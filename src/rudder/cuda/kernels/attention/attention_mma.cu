@@ -22,6 +22,7 @@ struct TiledShared {
   static constexpr int kPages = kHeadDim == 256 ? 2 : 4;  // of a step
   alignas(1024) uint8_t ring[kStages][2][kPages][P::kBytes];
   uint64_t full[kStages];
+  alignas(16) PageScales scales[kStages][scales_tokens(kType) ? kPages : 1];
 };
 
 // The tile of this block: pages [first_page, first_page + num_pages) of its sequence.
@@ -59,6 +60,7 @@ class TiledBlock {
   using P = Page<kHeadDim, kType>;
   using Shared = TiledShared<kHeadDim, kType>;
   static constexpr int kPages = Shared::kPages;
+  static constexpr bool kScalesTokens = scales_tokens(kType);
 
   __device__ TiledBlock(const AttentionParams& params, Shared& shared, const TileWork& tile)
       : p_(params),
@@ -103,11 +105,15 @@ class TiledBlock {
     if (warp_ != 0 || left <= 0) return;
     const int32_t count = min(kPages, left);
     const uint32_t full = shared_address(&shared_.full[stage]);
-    if (lane_ == 0) barrier_expect(full, static_cast<uint32_t>(count) * 2 * P::kBytes);
+    constexpr uint32_t kBytes = 2 * P::kBytes + (kScalesTokens ? sizeof(PageScales) : 0);
+    if (lane_ == 0) barrier_expect(full, static_cast<uint32_t>(count) * kBytes);
     __syncwarp();
     if (lane_ < count) {
-      copy_page<P>(&p_.kv, p_.config.num_kv_heads, tile_.kv_head,
-                   tile_.pages[step * kPages + lane_],
+      const int32_t block = tile_.pages[step * kPages + lane_];
+      if constexpr (kScalesTokens) {
+        copy_scales(shared_.scales[stage][lane_], p_, tile_.kv_head, block, full);
+      }
+      copy_page<P>(&p_.kv, p_.config.num_kv_heads, tile_.kv_head, block,
                    shared_address(shared_.ring[stage][0][lane_]),
                    shared_address(shared_.ring[stage][1][lane_]), full);
     }
@@ -121,7 +127,10 @@ class TiledBlock {
 #pragma unroll
     for (int page = 0; page < kPages; ++page) {
       float part[2][4] = {};
-      if (page < count) P::scores(part, q, shared_address(shared_.ring[stage][0][page]), lane_);
+      if (page < count) {
+        P::scores(part, q, shared_address(shared_.ring[stage][0][page]), lane_);
+        if constexpr (kScalesTokens) P::scale_keys(part, shared_.scales[stage][page], lane_);
+      }
 #pragma unroll
       for (int i = 0; i < 8; ++i) s[2 * page + i / 4][i % 4] = part[i / 4][i % 4];
     }
@@ -130,10 +139,13 @@ class TiledBlock {
 #pragma unroll
     for (int page = 0; page < kPages; ++page) {
       if (page >= count) continue;
+      const int32_t tokens = tile_.kv_len - begin - page * kPageTokens;
+      if constexpr (kScalesTokens) {
+        P::scale_values(s, page, shared_.scales[stage][page], tokens, lane_);
+      }
       uint32_t weights[4];
       P::pack_weights(weights, s, page);
       const uint32_t values = shared_address(shared_.ring[stage][1][page]);
-      const int32_t tokens = tile_.kv_len - begin - page * kPageTokens;
       if (tokens < kPageTokens) {
         P::template add_values<true>(out, weights, values, tokens, lane_);
       } else {
@@ -143,7 +155,7 @@ class TiledBlock {
   }
 
   __device__ void write(int32_t row, const Weights& weights, const float (&out)[P::kOutTiles][4]) {
-    const float v_scale = p_.v_scale != nullptr ? p_.v_scale[tile_.kv_head] : 1.0f;
+    const float v_scale = value_scale_of<kType>(p_, tile_.kv_head);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int32_t r = row + 8 * half;
@@ -200,7 +212,7 @@ struct Launch {
 }  // namespace
 
 cudaError_t launch_attention_mma(const AttentionParams& params, cudaStream_t stream) {
-  return launch_of_config<Launch>(params, stream);
+  return launch_of_config<Launch, true>(params, stream);
 }
 
 }  // namespace rudder::cuda

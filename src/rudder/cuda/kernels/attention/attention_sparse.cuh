@@ -17,7 +17,7 @@ class SparseValues {
  public:
   static constexpr int kLaneBytes = sizeof(typename P::Weights);
   static constexpr int kWeightBytes = 32 * kLaneBytes;  // of a page
-  static constexpr int kMostAhead = Shared::kSumBytes / kWeightBytes;
+  static constexpr int kMostAhead = static_cast<int>(sizeof(Shared::sums[0])) / kWeightBytes;
   // Pages whose rows are on their way, at most.
   static constexpr int kAhead = Shared::kStages < kMostAhead ? Shared::kStages : kMostAhead;
   static_assert(kAhead >= 2);

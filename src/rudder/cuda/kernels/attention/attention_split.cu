@@ -11,8 +11,8 @@
 //
 // mma.m16n8k16: all q heads of a group (times a few tokens) are rows of one product, so each byte
 // of the cache is read once for all of them. Up to 8 rows, as nearly all decodes have, are columns
-// of the products (attention_few_rows.cuh), which halves these; else 16 are rows. fp8 becomes f16
-// in registers.
+// of the products (attention_few_rows.cuh), which halves these; else 16 are rows. Codes become
+// f16 in registers.
 //
 // A token of a tree lies where the step's tokens are in a row; what it sees of them is a mask in
 // the pages that not all rows see, so all other pages cost what they cost without trees.
@@ -47,7 +47,7 @@ __device__ uint32_t add_and_fence(uint32_t* counter) {
 }
 
 constexpr int stages_of(int head_dim, KvType type) {
-  if (type == KvType::kFp8E4m3) return head_dim == 256 ? 2 : 5;
+  if (is_narrow(type)) return head_dim == 256 ? 2 : 5;
   return head_dim == 64 ? 5 : 3;
 }
 
@@ -170,10 +170,17 @@ struct FewRows {
       kWeighting == Weighting::kSoftmax && stages_of(kHeadDim, kType) >= 5;
 };
 
+// Of the pages of the rings.
+template <int kStages, bool kScalesTokens>
+struct ScaleRings {
+  alignas(16) PageScales of[kWarps][kStages];
+};
+template <int kStages>
+struct ScaleRings<kStages, false> {};
+
 template <int kHeadDim, KvType kType>
 struct SplitShared {
   using P = PageShape<kHeadDim, kType>;
-  static constexpr int kSumBytes = kMergeRows * kHeadDim * 4;  // of a warp
   static constexpr int kStages = stages_of(kHeadDim, kType);
   alignas(1024) uint8_t ring[kWarps][kStages][2][P::kBytes];
   float sums[kWarps][kMergeRows][kHeadDim];
@@ -185,6 +192,7 @@ struct SplitShared {
   Cursor here[kWarps];
   Part part[kWarps];
   uint32_t arrived;
+  ScaleRings<kStages, scales_tokens(kType)> scales;
 };
 
 // kOnlyFewRows: no sequence has more than kFewRows rows.
@@ -282,7 +290,11 @@ class SplitWarp {
       const uint32_t full = shared_address(&shared_.full[warp_][stage]);
       const uint32_t k = shared_address(shared_.ring[warp_][stage][0]);
       const bool keys_only = kGated && is_sparse_;
-      barrier_expect(full, keys_only ? P::kBytes : 2 * P::kBytes);
+      constexpr uint32_t kScaleBytes = scales_tokens(kType) ? sizeof(PageScales) : 0;
+      barrier_expect(full, keys_only ? P::kBytes : 2 * P::kBytes + kScaleBytes);
+      if constexpr (scales_tokens(kType)) {
+        copy_scales(shared_.scales.of[warp_][stage], p_, kv_head_, block, full);
+      }
       if (keys_only) {
         copy_keys<P>(&p_.kv, p_.config.num_kv_heads, kv_head_, block, k, full);
       } else if constexpr (P::kFullGroups) {
@@ -372,12 +384,17 @@ class SplitWarp {
     if (is_sparse_ && part.owner < 0) __syncthreads();
   }
 
-  // Waits for the keys of the page `ahead` (0 or 1) pages behind the ring's begin.
-  __device__ uint32_t keys_of(int32_t ahead) const {
+  // Waits for the keys of the page `ahead` (0 or 1) pages behind the ring's begin: their raw
+  // products.
+  template <typename Rows, typename Scores>
+  __device__ void score(Scores& s, const typename Rows::Query& q, int32_t ahead) const {
     const bool wraps = stage_ + ahead >= Shared::kStages;
     const int32_t stage = wraps ? stage_ + ahead - Shared::kStages : stage_ + ahead;
     barrier_wait(shared_address(&shared_.full[warp_][stage]), wraps ? phase_ ^ 1 : phase_);
-    return shared_address(shared_.ring[warp_][stage][0]);
+    Rows::P::scores(s, q, shared_address(shared_.ring[warp_][stage][0]), lane_);
+    if constexpr (scales_tokens(kType)) {
+      Rows::P::scale_keys(s, shared_.scales.of[warp_][stage], lane_);
+    }
   }
   // Leaves the page at the ring's begin.
   __device__ void pass_page() {
@@ -399,8 +416,8 @@ class SplitWarp {
     if constexpr (Rows::kInPairs) {
       for (; i + 1 < run.count; i += 2, begin += 2 * step) {
         float s[2][4];
-        Rows::P::scores(s[0], q, keys_of(0), lane_);
-        Rows::P::scores(s[1], q, keys_of(1), lane_);
+        score<Rows>(s[0], q, 0);
+        score<Rows>(s[1], q, 1);
         weigher.weigh(s, out, begin, sight, lane_, step);
         add_values<Rows>(s[0], seq.kv_len - begin, out);
         add_values<Rows>(s[1], seq.kv_len - begin - step, out);
@@ -408,14 +425,17 @@ class SplitWarp {
     }
     for (; i < run.count; ++i, begin += step) {
       typename Rows::Scores s;
-      Rows::P::scores(s, q, keys_of(0), lane_);
+      score<Rows>(s, q, 0);
       weigher.weigh(s, out, begin, sight, lane_);
       add_values<Rows>(s, seq.kv_len - begin, out);
     }
   }
   // Of the page at the ring's begin, which it leaves; `s`: its weights.
   template <typename Rows, typename Scores>
-  __device__ void add_values(const Scores& s, int32_t tokens, typename Rows::Sums& out) {
+  __device__ void add_values(Scores& s, int32_t tokens, typename Rows::Sums& out) {
+    if constexpr (scales_tokens(kType)) {
+      Rows::P::scale_values(s, shared_.scales.of[warp_][stage_], tokens, lane_);
+    }
     typename Rows::Weights weights;
     Rows::P::pack_weights(weights, s);
     Rows::P::template add_values<true>(out, weights, shared_address(shared_.ring[warp_][stage_][1]),
@@ -436,7 +456,7 @@ class SplitWarp {
         if (i % 32 == 0) ids = i + lane_ < run.count ? pages[i + lane_] : 0;
         const int32_t block = __shfl_sync(kAllLanes, ids, i % 32);
         typename Rows::Scores s;
-        Rows::P::scores(s, q, keys_of(0), lane_);
+        score<Rows>(s, q, 0);
         weigher.weigh(s, out, (first + i) * kPageTokens, sight, lane_);
         pass_page();
         values.add(s, ((2 * block + 1) * p_.config.num_kv_heads + part.kv_head) * kPageTokens, out);
@@ -640,7 +660,7 @@ class SplitWarp {
   }
   // Row r may lie past the end.
   __device__ float scale_of_row(const QueryRows& rows, int32_t r, int32_t kv_head) const {
-    const float v_scale = p_.v_scale != nullptr ? p_.v_scale[kv_head] : 1.0f;
+    const float v_scale = value_scale_of<kType>(p_, kv_head);
     return Many::Weigher::scale_of(p_, v_scale, rows.head(r, kv_head));
   }
 
@@ -725,7 +745,7 @@ struct Launch {
 }  // namespace
 
 cudaError_t launch_attention_split(const AttentionParams& params, cudaStream_t stream) {
-  return launch_of_config<Launch>(params, stream);
+  return launch_of_config<Launch, true>(params, stream);
 }
 
 }  // namespace rudder::cuda

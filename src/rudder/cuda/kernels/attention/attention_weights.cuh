@@ -57,7 +57,7 @@ class SoftmaxWeights {
  public:
   __device__ SoftmaxWeights(const AttentionParams& p, const QueryRows& /*rows*/, int32_t kv_head,
                             int32_t /*row*/)
-      : map_(p.scale, p.softcap, p.k_scale != nullptr ? p.k_scale[kv_head] : 1.0f) {}
+      : map_(p.scale, p.softcap, p.scales.k != nullptr ? p.scales.k[kv_head] : 1.0f) {}
 
   template <int kTiles, int kOutTiles, typename SomeSight>
   __device__ void weigh(float (&s)[kTiles][4], float (&out)[kOutTiles][4], int32_t begin,
@@ -110,7 +110,7 @@ __device__ float unit_of(const GateParams& gate) {
 // Of raw products, with which a gate's weights are in its unit.
 template <bool kUsual>
 __device__ float factor_of(const AttentionParams& p, int32_t kv_head) {
-  const float factor = p.scale * (p.k_scale != nullptr ? p.k_scale[kv_head] : 1.0f);
+  const float factor = p.scale * (p.scales.k != nullptr ? p.scales.k[kv_head] : 1.0f);
   return kUsual ? __fdividef(factor, p.gate.high) : factor;
 }
 __device__ inline float input_of(const GateParams& gate, float raw) {

@@ -76,11 +76,11 @@ class Taker {
     TilePart part = {};
     if constexpr (kCuts) part = take_part(listed, &tile);
     tile.table = p_.block_table + seq.table_row * p_.max_blocks;
-    tile.k_scale = p_.k_scale != nullptr ? p_.k_scale[at.kv_head] : 1.0f;
+    tile.k_scale = p_.scales.k != nullptr ? p_.scales.k[at.kv_head] : 1.0f;
     if constexpr (kTrees) tile.path = {seq.path, seq.path_base};
     const int32_t block =
         lane_ < min(S::kPages, tile.num_pages) ? tile.table[tile.first_page + lane_] : 0;
-    const float v_scale = p_.v_scale != nullptr ? p_.v_scale[at.kv_head] : 1.0f;
+    const float v_scale = p_.scales.v != nullptr ? p_.scales.v[at.kv_head] : 1.0f;
     float sigma = 0;
     float gamma = 1;
     if (kWeighting != Weighting::kSoftmax && lane_ < tile.rows.group) {

@@ -166,7 +166,7 @@ class WideBlock {
     P::load_q(q, row < rows.count ? q_columns + rows.offset<kHeadDim>(row) : nullptr,
               row + 8 < rows.count ? q_columns + rows.offset<kHeadDim>(row + 8) : nullptr,
               lane_ % 4);
-    const float scale = p_.v_scale != nullptr ? p_.v_scale[part.kv_head] : 1.0f;
+    const float scale = p_.scales.v != nullptr ? p_.scales.v[part.kv_head] : 1.0f;
     const SplitSight sight(p_, seq, rows, row);
     SoftmaxWeights weigher(p_, rows, part.kv_head, row);
     float out[P::kOutTiles][4] = {};
@@ -425,7 +425,7 @@ __global__ void __launch_bounds__(kMergeThreads, kMergeBlocksPerSm)
     if (group == 0) {
 #pragma unroll
       for (int g = 1; g < kGroups; ++g) total.add(sums[g][column].max_sum, sums[g][column].sum);
-      const float scale = p.v_scale != nullptr ? p.v_scale[segment.kv_head] : 1.0f;
+      const float scale = p.scales.v != nullptr ? p.scales.v[segment.kv_head] : 1.0f;
       const float over = scale / total.max_sum.y;
       *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(p.out) + rows.offset<kHeadDim>(r) +
                                 column * 4) =

@@ -225,7 +225,8 @@ __host__ __device__ inline int32_t split_workers(const AttentionConfig& config) 
 // prompt.
 inline PrefillKernel prefill_kernel_of(const AttentionConfig& config,
                                        const AttentionBounds& bounds) {
-  if (is_wide(config.head_dim)) return PrefillKernel::kWgmma;  // there is no other
+  if (is_wide(config.head_dim)) return PrefillKernel::kWgmma;         // there is no other
+  if (scales_tokens(config.kv_type)) return PrefillKernel::kMmaSync;  // there is no other
   if (config.prefill_kernel != PrefillKernel::kAuto) return config.prefill_kernel;
   constexpr int32_t kMmaRows = 256;
   const int32_t group = config.num_heads / config.num_kv_heads;
@@ -328,8 +329,20 @@ cudaError_t launch_of_weighting(const AttentionParams& params, cudaStream_t stre
              ? launch_of_head_dim<Launch, KvType::kBf16, kWeighting>(params, stream)
              : launch_of_head_dim<Launch, KvType::kFp8E4m3, kWeighting>(params, stream);
 }
-template <template <int, KvType, Weighting> class Launch>
+// kTokens: the kernel takes caches whose tokens have scales.
+template <template <int, KvType, Weighting> class Launch, bool kTokens = false>
 cudaError_t launch_of_config(const AttentionParams& params, cudaStream_t stream) {
+  if (scales_tokens(params.config.kv_type)) {
+    if constexpr (kTokens) {
+      if (params.gate.length > 0) return cudaErrorInvalidValue;
+      return params.config.kv_type == KvType::kFp8Tokens
+                 ? launch_of_head_dim<Launch, KvType::kFp8Tokens, Weighting::kSoftmax>(params,
+                                                                                       stream)
+                 : launch_of_head_dim<Launch, KvType::kInt8Tokens, Weighting::kSoftmax>(params,
+                                                                                        stream);
+    }
+    return cudaErrorInvalidValue;
+  }
   if (params.gate.length == 0) {
     return launch_of_weighting<Launch, Weighting::kSoftmax>(params, stream);
   }
@@ -340,7 +353,10 @@ cudaError_t launch_of_config(const AttentionParams& params, cudaStream_t stream)
 // Of wide heads, which have a softmax alone.
 template <template <int, KvType, Weighting> class Launch>
 cudaError_t launch_of_wide_config(const AttentionParams& params, cudaStream_t stream) {
-  if (params.config.head_dim != 512 || params.gate.length > 0) return cudaErrorInvalidValue;
+  if (params.config.head_dim != 512 || params.gate.length > 0 ||
+      scales_tokens(params.config.kv_type)) {
+    return cudaErrorInvalidValue;
+  }
   return params.config.kv_type == KvType::kBf16
              ? Launch<512, KvType::kBf16, Weighting::kSoftmax>::run(params, stream)
              : Launch<512, KvType::kFp8E4m3, Weighting::kSoftmax>::run(params, stream);

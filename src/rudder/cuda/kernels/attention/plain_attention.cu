@@ -18,6 +18,9 @@ __device__ __forceinline__ float to_float(__nv_bfloat16 v) {
 __device__ __forceinline__ float to_float(__nv_fp8_e4m3 v) {
   return static_cast<float>(v);
 }
+__device__ __forceinline__ float to_float(int8_t v) {
+  return static_cast<float>(v);
+}
 
 __device__ __forceinline__ float sum_of_warp(float v) {
 #pragma unroll
@@ -101,7 +104,7 @@ __device__ void attend(const PlainAttentionParams& p, const float (&q)[kPieces],
   const int lane = threadIdx.x % 32;
   const int64_t head_stride = int64_t{p.block_size} * p.head_dim;
   const int64_t value_offset = p.num_kv_heads * head_stride;
-  const float scale = p.scale * (p.k_scale != nullptr ? p.k_scale[kv_head] : 1.0f);
+  const float scale = p.scale * (p.scales.k != nullptr ? p.scales.k[kv_head] : 1.0f);
   const int each = (end - begin + kWarps - 1) / kWarps;
   const int first = begin + static_cast<int>(threadIdx.x) / 32 * each;
   const int last = min(end, first + each);
@@ -111,14 +114,20 @@ __device__ void attend(const PlainAttentionParams& p, const float (&q)[kPieces],
     const int64_t block = blocks[offset / p.block_size];
     const Kv* key = static_cast<const Kv*>(p.kv) + block * 2 * value_offset +
                     kv_head * head_stride + int64_t{offset % p.block_size} * p.head_dim;
+    const float* const scales = p.scales.tokens == nullptr
+                                    ? nullptr
+                                    : p.scales.tokens + block * p.scales.token_pitch +
+                                          kv_head * p.block_size + offset % p.block_size;
     float dot = 0;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       if (i * 32 + lane < p.head_dim) dot += q[i] * to_float(key[i * 32 + lane]);
     }
     float shrink;
-    const float weight = sums.add(sum_of_warp(dot) * scale, shrink);
+    const float key_scale = scales == nullptr ? 1.0f : *scales;
+    float weight = sums.add(sum_of_warp(dot) * key_scale * scale, shrink);
     if (at < first) continue;
+    if (scales != nullptr) weight *= scales[int64_t{p.num_kv_heads} * p.block_size];
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       if (i * 32 + lane < p.head_dim) {
@@ -171,7 +180,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   for (int i = 0; i < kPieces; ++i) value_of[warp][i * 32 + lane] = value[i];
   __syncthreads();
 
-  const float v_scale = p.v_scale != nullptr ? p.v_scale[kv_head] : 1.0f;
+  const float v_scale = p.scales.v != nullptr ? p.scales.v[kv_head] : 1.0f;
   float largest = -INFINITY;
   for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, largest_of[w]);
   for (int d = threadIdx.x; d < p.head_dim; d += kWarps * 32) {
@@ -189,9 +198,10 @@ __global__ void __launch_bounds__(kWarps * 32)
 }
 
 template <typename Sums>
-auto kernel_of(bool is_fp8) {
-  return is_fp8 ? plain_attention_kernel<__nv_fp8_e4m3, Sums>
-                : plain_attention_kernel<__nv_bfloat16, Sums>;
+auto kernel_of(KvType type) {
+  if (type == KvType::kInt8Tokens) return plain_attention_kernel<int8_t, Sums>;
+  return is_narrow(type) ? plain_attention_kernel<__nv_fp8_e4m3, Sums>
+                         : plain_attention_kernel<__nv_bfloat16, Sums>;
 }
 
 }  // namespace
@@ -205,8 +215,8 @@ cudaError_t launch_plain_attention(const PlainAttentionParams& params, cudaStrea
   }
   const dim3 grid(static_cast<unsigned>(params.num_tokens),
                   static_cast<unsigned>(params.num_heads));
-  return launch_pdl(params.gate.length > 0 ? kernel_of<GateSums>(params.kv_is_fp8)
-                                           : kernel_of<SoftmaxSums>(params.kv_is_fp8),
+  return launch_pdl(params.gate.length > 0 ? kernel_of<GateSums>(params.kv_type)
+                                           : kernel_of<SoftmaxSums>(params.kv_type),
                     grid, dim3(kWarps * 32), 0, stream, params);
 }
 

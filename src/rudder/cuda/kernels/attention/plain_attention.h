@@ -17,10 +17,9 @@ constexpr int32_t kPlainAttentionMaxHeadDim = 512;
 
 struct PlainAttentionParams {
   const void* q = nullptr;   // [T, num_heads * head_dim] bf16
-  const void* kv = nullptr;  // [., 2, num_kv_heads, block_size, head_dim] bf16 or e4m3
-  bool kv_is_fp8 = false;
-  const float* k_scale = nullptr;        // [num_kv_heads] of an fp8 cache: value = stored * scale;
-  const float* v_scale = nullptr;        // null: 1
+  const void* kv = nullptr;  // [., 2, num_kv_heads, block_size, head_dim]
+  KvType kv_type = KvType::kBf16;
+  KvScales scales;                       // value = stored * scale
   const int32_t* q_begin = nullptr;      // [num_seqs + 1]
   const int32_t* kv_len = nullptr;       // [num_seqs]; 0 = padding: zeros
   const int32_t* table_row = nullptr;    // [num_seqs]

@@ -90,15 +90,15 @@ struct HeadTile {
 };
 
 // Elements [at, at + 16 bytes) of a key of any alignment; those from head_dim on are zero.
-template <bool kFp8>
+template <bool kNarrow>
 __device__ inline uint4 gather_elements(const uint8_t* key, int at, int head_dim) {
-  constexpr int kBytes = kFp8 ? 1 : 2;
+  constexpr int kBytes = kNarrow ? 1 : 2;
   uint32_t words[4] = {};
 #pragma unroll
   for (int i = 0; i < 16 / kBytes; ++i) {
     if (at + i >= head_dim) continue;
     uint32_t element;
-    if constexpr (kFp8) {
+    if constexpr (kNarrow) {
       element = key[at + i];
     } else {
       element = reinterpret_cast<const uint16_t*>(key)[at + i];
@@ -115,7 +115,7 @@ __device__ inline int key_of_row(int r) {
 }
 
 // A warp's keys of chunks [begin, end), stage after stage.
-template <bool kFp8, int kSlices>
+template <bool kNarrow, int kSlices>
 class KeyRing {
  public:
   __device__ KeyRing(const PatternParams& p, const HeadTile& tile, int begin, int end,
@@ -123,7 +123,8 @@ class KeyRing {
       : p_(p),
         seen_(tile.seen),
         blocks_(p.block_table + p.table_row[tile.of.seq] * p.max_blocks),
-        key_bytes_(p.head_dim * (kFp8 ? 1 : 2)),
+        key_bytes_(p.head_dim * (kNarrow ? 1 : 2)),
+        kv_head_(tile.kv_head),
         ring_(ring),
         chunk_(begin),
         end_(end) {
@@ -145,6 +146,14 @@ class KeyRing {
     const uint32_t stage = shared_address(ring_ + received_ * kStageBytes);
     received_ = (received_ + 1) % kStages;
     return stage;
+  }
+
+  // Of a key of the chunk that was received, where tokens have scales.
+  __device__ float scale_of(int key) const {
+    if (p_.scales.tokens == nullptr) return 1.0f;
+    const int at = min(max(key, seen_.first), seen_.last);
+    return p_.scales.tokens[blocks_[at / p_.block_size] * p_.scales.token_pitch +
+                            kv_head_ * p_.block_size + at % p_.block_size];
   }
 
  private:
@@ -190,7 +199,7 @@ class KeyRing {
                      : "memory");
       } else {
         *reinterpret_cast<uint4*>(to) =
-            gather_elements<kFp8>(key, column / (kFp8 ? 1 : 2), p_.head_dim);
+            gather_elements<kNarrow>(key, column / (kNarrow ? 1 : 2), p_.head_dim);
       }
     }
   }
@@ -201,6 +210,7 @@ class KeyRing {
   const uint8_t* keys_;  // of the KV head in block 0
   int64_t block_bytes_;
   int key_bytes_;
+  int kv_head_;
   uint8_t* ring_;
   const uint8_t* key_ = nullptr;   // of the lane, in the chunk that is sent for
   const uint8_t* next_ = nullptr;  // in the one behind it
@@ -234,10 +244,11 @@ struct PatternRow {
 
 // Fragments of q, and products with stages of K. The order of elements inside a product is that of
 // Page (attention_device.cuh): of a slice, lane t of four has the 16-byte chunks 2t and 2t + 1.
-template <bool kFp8, int kSlices>
+template <bool kNarrow, int kSlices>
 class Query {
  public:
-  __device__ Query(const PatternParams& p, int token, const PatternRow (&rows)[2]) {
+  __device__ Query(const PatternParams& p, int token, const PatternRow (&rows)[2])
+      : is_int8_(p.kv_type == KvType::kInt8Tokens) {
     const int t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -254,7 +265,8 @@ class Query {
         memcpy(words, &packed, sizeof(words));
 #pragma unroll
         for (int w = 0; w < 4; ++w) {
-          fragments_[run * 2 + w / 2][w % 2 * 2 + row] = kFp8 ? half_of_bf16(words[w]) : words[w];
+          fragments_[run * 2 + w / 2][w % 2 * 2 + row] =
+              kNarrow ? half_of_bf16(words[w]) : words[w];
         }
       }
     }
@@ -272,11 +284,11 @@ class Query {
       for (int n = 0; n < 2; ++n) {
         const uint4 k =
             load_shared(stage + (n * 8 + g) * kSliceBytes + (((lane % 4 * 2 + i) ^ g) << 4));
-        if constexpr (kFp8) {
+        if constexpr (kNarrow) {
           const uint32_t fours[4] = {k.x, k.y, k.z, k.w};
 #pragma unroll
           for (int j = 0; j < 4; ++j) {
-            const uint2 wide = widen_four(fours[j]);
+            const uint2 wide = is_int8_ ? widen_four_int8(fours[j]) : widen_four(fours[j]);
             mma<true>(scores[n], fragments_[step + j], wide.x, wide.y);
           }
         } else {
@@ -288,8 +300,9 @@ class Query {
   }
 
  private:
-  static constexpr int kChunkRuns = kFp8 ? 2 : 1;         // runs of q for 16 bytes of K
+  static constexpr int kChunkRuns = kNarrow ? 2 : 1;      // runs of q for 16 bytes of K
   static constexpr int kRuns = kSlices * 2 * kChunkRuns;  // of a lane, in the order of its chunks
+  const bool is_int8_;
   uint32_t fragments_[kRuns * 2][4];
 };
 

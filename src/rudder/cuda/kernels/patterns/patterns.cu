@@ -4,7 +4,7 @@
 // every chunk, whose keys come through a ring of the warp's own, ahead over the ends of chunks; a
 // chunk costs one barrier, at which the warps exchange their largest scores and sums.
 //
-// mma.m16n8k16: 16 rows are the heads, so each byte of K is read once for all of them. fp8 becomes
+// mma.m16n8k16: 16 rows are the heads, so each byte of K is read once for all of them. Codes become
 // f16 in registers, as in attention_split.cu.
 #include <cstdint>
 
@@ -159,7 +159,7 @@ __device__ void write_softmax(const PatternParams& p, const SeenKeys& seen, int 
 }
 
 // Units [begin, end) of shared.tile. All threads; `parity` is of the chunks so far.
-template <bool kFp8, int kSlices>
+template <bool kNarrow, int kSlices>
 __device__ void write_units(const PatternParams& p, int begin, int end, Shared& shared,
                             int& parity) {
   const HeadTile& tile = shared.tile;
@@ -170,7 +170,7 @@ __device__ void write_units(const PatternParams& p, int begin, int end, Shared& 
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int end_chunk = seen.first_chunk + end;
   int chunk = seen.first_chunk + begin;
-  KeyRing<kFp8, kSlices> keys(p, tile, chunk, end_chunk, shared.ring[warp][0]);
+  KeyRing<kNarrow, kSlices> keys(p, tile, chunk, end_chunk, shared.ring[warp][0]);
   PatternRow rows[2];
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
@@ -179,8 +179,8 @@ __device__ void write_units(const PatternParams& p, int begin, int end, Shared& 
     rows[row].out = n < tile.count ? static_cast<Bf16*>(p.batch.ring) + tile.row(p, n) : nullptr;
     rows[row].keys = tile.of.entry.keys;
   }
-  const Query<kFp8, kSlices> query(p, tile.token, rows);
-  const float scale = p.scale * (p.k_scale != nullptr ? p.k_scale[tile.kv_head] : 1.0f);
+  const Query<kNarrow, kSlices> query(p, tile.token, rows);
+  const float scale = p.scale * (p.scales.k != nullptr ? p.scales.k[tile.kv_head] : 1.0f);
   for (; chunk < end_chunk; ++chunk) {
     float products[2][4] = {};
 #pragma unroll
@@ -193,9 +193,10 @@ __device__ void write_units(const PatternParams& p, int begin, int end, Shared& 
     for (int j = 0; j < 4; ++j) {
       const int key = scores.key + j;
       scores.is_seen[j] = key >= seen.first && key <= seen.last;
+      const float key_scale = keys.scale_of(key);
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
-        const float score = products[j / 2][row * 2 + j % 2] * scale;
+        const float score = products[j / 2][row * 2 + j % 2] * key_scale * scale;
         scores.of[row][j] = p.softcap != 0.0f ? p.softcap * tanhf(score / p.softcap) : score;
       }
     }
@@ -208,11 +209,11 @@ __device__ void write_units(const PatternParams& p, int begin, int end, Shared& 
   }
 }
 
-template <bool kFp8, int kSlices>
-constexpr int kBlocksPerSm = kSlices*(kFp8 ? 2 : 1) <= 4 ? 2 : 1;
+template <bool kNarrow, int kSlices>
+constexpr int kBlocksPerSm = kSlices*(kNarrow ? 2 : 1) <= 4 ? 2 : 1;
 
-template <bool kFp8, int kSlices>
-__global__ void __launch_bounds__(kPatternThreads, kBlocksPerSm<kFp8, kSlices>)
+template <bool kNarrow, int kSlices>
+__global__ void __launch_bounds__(kPatternThreads, kBlocksPerSm<kNarrow, kSlices>)
     patterns_kernel(const __grid_constant__ PatternParams p) {
   extern __shared__ uint4 memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
@@ -248,32 +249,32 @@ __global__ void __launch_bounds__(kPatternThreads, kBlocksPerSm<kFp8, kSlices>)
           const int units = shared.tile.seen.units();
           const int first = begin % units;
           const int count = min(end - begin, units - first);
-          write_units<kFp8, kSlices>(p, first, first + count, shared, parity);
+          write_units<kNarrow, kSlices>(p, first, first + count, shared, parity);
           begin += count;
         }
       });
 }
 
-template <bool kFp8, int kSlices>
+template <bool kNarrow, int kSlices>
 cudaError_t launch_slices(const PatternParams& params, cudaStream_t stream) {
-  const cudaError_t error = cudaFuncSetAttribute(patterns_kernel<kFp8, kSlices>,
+  const cudaError_t error = cudaFuncSetAttribute(patterns_kernel<kNarrow, kSlices>,
                                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                  static_cast<int>(sizeof(Shared)));
   if (error != cudaSuccess) return error;
-  const dim3 grid(static_cast<unsigned>(params.batch.num_sms * kBlocksPerSm<kFp8, kSlices>));
-  return launch_pdl(patterns_kernel<kFp8, kSlices>, grid, dim3(kPatternThreads), sizeof(Shared),
+  const dim3 grid(static_cast<unsigned>(params.batch.num_sms * kBlocksPerSm<kNarrow, kSlices>));
+  return launch_pdl(patterns_kernel<kNarrow, kSlices>, grid, dim3(kPatternThreads), sizeof(Shared),
                     stream, params);
 }
 
-template <bool kFp8>
+template <bool kNarrow>
 cudaError_t launch_keys(const PatternParams& params, cudaStream_t stream) {
-  const int slices = (params.head_dim * (kFp8 ? 1 : 2) + kSliceBytes - 1) / kSliceBytes;
-  if (slices <= 1) return launch_slices<kFp8, 1>(params, stream);
-  if (slices <= 2) return launch_slices<kFp8, 2>(params, stream);
-  if constexpr (!kFp8) {
-    if (slices > 4) return launch_slices<kFp8, 8>(params, stream);
+  const int slices = (params.head_dim * (kNarrow ? 1 : 2) + kSliceBytes - 1) / kSliceBytes;
+  if (slices <= 1) return launch_slices<kNarrow, 1>(params, stream);
+  if (slices <= 2) return launch_slices<kNarrow, 2>(params, stream);
+  if constexpr (!kNarrow) {
+    if (slices > 4) return launch_slices<kNarrow, 8>(params, stream);
   }
-  return launch_slices<kFp8, 4>(params, stream);
+  return launch_slices<kNarrow, 4>(params, stream);
 }
 
 }  // namespace
@@ -281,7 +282,8 @@ cudaError_t launch_keys(const PatternParams& params, cudaStream_t stream) {
 cudaError_t launch_patterns(const PatternParams& params, cudaStream_t stream) {
   if (params.batch.num_tokens <= 0) return cudaSuccess;
   if (params.head_dim > kPatternMaxHeadDim) return cudaErrorInvalidValue;
-  return params.kv_is_fp8 ? launch_keys<true>(params, stream) : launch_keys<false>(params, stream);
+  return is_narrow(params.kv_type) ? launch_keys<true>(params, stream)
+                                   : launch_keys<false>(params, stream);
 }
 
 }  // namespace rudder::cuda

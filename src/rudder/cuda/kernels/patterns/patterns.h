@@ -43,10 +43,9 @@ struct PatternParams {
   PatternBatch batch;
   int32_t layer = 0;
   const void* q = nullptr;   // [T, num_heads * head_dim] bf16, 16-byte aligned
-  const void* kv = nullptr;  // [., 2, num_kv_heads, block_size, head_dim] bf16 or e4m3, 16-byte
-                             // aligned
-  bool kv_is_fp8 = false;
-  const float* k_scale = nullptr;        // [num_kv_heads] of an fp8 cache; null: 1
+  const void* kv = nullptr;  // [., 2, num_kv_heads, block_size, head_dim], 16-byte aligned
+  KvType kv_type = KvType::kBf16;
+  KvScales scales;
   const int32_t* table_row = nullptr;    // [num_seqs]
   const int32_t* block_table = nullptr;  // [., max_blocks]
   int64_t max_blocks = 0;

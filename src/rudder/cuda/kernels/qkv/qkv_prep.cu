@@ -76,9 +76,9 @@ __device__ int64_t out_offset(const QkvPrepParams& p, int64_t t, int64_t slot, H
 
 __device__ void store(const QkvPrepParams& p, Head head, int64_t at, int left, const Floats& x) {
   const bool is_q = head.part == Part::kQ;
-  const bool is_fp8 = !is_q && p.kv_is_fp8;
-  char* const to = static_cast<char*>(is_q ? p.q_out : p.kv_cache) + at * (is_fp8 ? 1 : 2);
-  store_head_run(is_fp8, is_fp8 ? kv_scale(p, head) : 1.0f, to, left, x);
+  const KvType type = is_q ? KvType::kBf16 : p.kv_type;
+  char* const to = static_cast<char*>(is_q ? p.q_out : p.kv_cache) + at * (is_narrow(type) ? 1 : 2);
+  store_head_run(type, type == KvType::kFp8E4m3 ? kv_scale(p, head) : 1.0f, to, left, x);
 }
 
 // That registers are enough for.
@@ -174,6 +174,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) qkv_prep_kernel(const 
       scale_by(high, inverse, high_weight);
     }
     if (is_rotated) rotate(low, high, cosine, sine);
+    if (head.part != Part::kQ && scales_tokens(p.kv_type)) {
+      scale_head<kLanes>(p, slot, head, low, high);
+    }
     const int64_t out = out_offset(p, t, slot, head);
     store(p, head, out + at.low, dim - at.low, low);
     store(p, head, out + at.high, dim - at.high, high);
@@ -184,6 +187,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) qkv_prep_kernel(const 
 __global__ void __launch_bounds__(kThreads) qkv_prep_any_kernel(const QkvPrepParams p) {
   extern __shared__ float x[];  // [head_dim]
   __shared__ float scratch[3][32];
+  __shared__ float magnitudes[kThreads];
   dependency_wait();
   dependency_trigger();
   const int64_t t = blockIdx.x;
@@ -216,16 +220,35 @@ __global__ void __launch_bounds__(kThreads) qkv_prep_any_kernel(const QkvPrepPar
   const int half = p.rope == nullptr || head.part == Part::kV ? 0 : p.half_rot;
   const float* table = half == 0 ? nullptr : p.rope + int64_t{p.rope_row[t]} * 2 * half;
   const int64_t out = out_offset(p, t, slot, head);
-  for (int i = static_cast<int>(threadIdx.x); i < dim; i += kThreads) {
-    float v = x[i];
-    if (i < half) {
-      v = x[i] * table[i] - x[i + half] * table[half + i];
-    } else if (i < 2 * half) {
-      v = x[i] * table[i - half] + x[i - half] * table[i];
+  const auto rotated = [&](int i) {
+    if (i < half) return x[i] * table[i] - x[i + half] * table[half + i];
+    if (i < 2 * half) return x[i] * table[i - half] + x[i - half] * table[i];
+    return x[i];
+  };
+  const KvType type = head.part == Part::kQ ? KvType::kBf16 : p.kv_type;
+  float inverse_scale = 1.0f;  // of a token's
+  if (scales_tokens(type)) {
+    float largest = 0.0f;
+    for (int i = static_cast<int>(threadIdx.x); i < dim; i += kThreads) {
+      largest = largest_or_nan(largest, fabsf(rotated(i)));
     }
-    if (head.part == Part::kQ || !p.kv_is_fp8) {
+    magnitudes[threadIdx.x] = largest;
+    __syncthreads();
+    for (const float magnitude : magnitudes) largest = largest_or_nan(largest, magnitude);
+    const RowCodes codes = row_codes(largest, type);
+    if (threadIdx.x == 0) *token_scale(p, slot, head) = codes.scale;
+    inverse_scale = codes.inverse;
+  }
+  for (int i = static_cast<int>(threadIdx.x); i < dim; i += kThreads) {
+    const float v = rotated(i) * inverse_scale;
+    if (type == KvType::kBf16) {
       static_cast<Bf16*>(head.part == Part::kQ ? p.q_out : p.kv_cache)[out + i] =
           __float2bfloat16_rn(v);
+    } else if (type == KvType::kInt8Tokens) {
+      static_cast<int8_t*>(p.kv_cache)[out + i] = int8_of(v);
+    } else if (type == KvType::kFp8Tokens) {
+      static_cast<uint8_t*>(p.kv_cache)[out + i] =
+          __nv_cvt_float_to_fp8(v, __NV_SATFINITE, __NV_E4M3);
     } else {
       static_cast<uint8_t*>(p.kv_cache)[out + i] =
           __nv_cvt_float_to_fp8(scaled_for_fp8(v, kv_scale(p, head)), __NV_SATFINITE, __NV_E4M3);

@@ -51,7 +51,7 @@ __device__ inline float inverse_rms(float squares, int width, float eps) {
 }
 
 __device__ inline float kv_scale(const QkvPrepParams& p, Head head) {
-  const float* scale = head.part == Part::kK ? p.k_scale : p.v_scale;
+  const float* scale = head.part == Part::kK ? p.scales.k : p.scales.v;
   return scale == nullptr ? 1.0f : scale[head.index];
 }
 
@@ -86,9 +86,76 @@ __device__ float squares_of_head(const Floats& low, const Floats& high) {
   return squares;
 }
 
-// Most caches have no scale, and a division takes longer than all else here.
-__device__ inline void store_head_run(bool is_fp8, float scale, void* to, int left, Floats x) {
-  if (!is_fp8) return store_run<true>(static_cast<Bf16*>(to), left, pack(x));
+// --- scales of tokens ---
+
+__device__ inline float largest_or_nan(float a, float b) {
+  float c;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
+}
+
+// The scale of a row whose largest magnitude this is, and by what its numbers are multiplied to
+// become codes.
+struct RowCodes {
+  float scale;
+  float inverse;
+};
+__device__ inline RowCodes row_codes(float largest, KvType type) {
+  const float scale = __fdiv_rn(largest, type == KvType::kInt8Tokens ? 127.0f : kFp8Max);
+  const bool is_normal = scale >= 0x1p-126f && isfinite(scale);
+  return {scale, is_normal ? __frcp_rn(scale) : 0.0f};
+}
+
+// Where the row of a KV head of the token in a slot has its scale.
+__device__ inline float* token_scale(const QkvPrepParams& p, int64_t slot, Head head) {
+  const int part = head.part == Part::kK ? 0 : 1;
+  return p.scales.tokens + slot / p.block_size * p.scales.token_pitch +
+         (part * p.num_kv_heads + head.index) * p.block_size + slot % p.block_size;
+}
+
+__device__ inline int8_t int8_of(float x) {
+  return static_cast<int8_t>(max(-127, min(127, __float2int_rn(x))));
+}
+
+// The head's row of the token in `slot`, of which kLanes neighbouring lanes, all of them here, have
+// two runs each: its scale is written, and the runs become codes.
+template <int kLanes>
+__device__ void scale_head(const QkvPrepParams& p, int64_t slot, Head head, Floats& low,
+                           Floats& high) {
+  const unsigned lane = threadIdx.x % 32;
+  const unsigned first = lane / kLanes * kLanes;
+  const unsigned lanes = kLanes == 32 ? 0xffffffffu : ((1u << (kLanes % 32)) - 1) << first;
+  float largest = 0.0f;
+#pragma unroll
+  for (int j = 0; j < kRun; ++j) {
+    largest = largest_or_nan(largest, largest_or_nan(fabsf(low.v[j]), fabsf(high.v[j])));
+  }
+#pragma unroll
+  for (int step = kLanes / 2; step > 0; step /= 2) {
+    largest = largest_or_nan(largest, __shfl_xor_sync(lanes, largest, step));
+  }
+  const RowCodes codes = row_codes(largest, p.kv_type);
+  if (lane == first) *token_scale(p, slot, head) = codes.scale;
+#pragma unroll
+  for (int j = 0; j < kRun; ++j) {
+    low.v[j] *= codes.inverse;
+    high.v[j] *= codes.inverse;
+  }
+}
+
+// Numbers, or codes of a row with a scale of its own. Most caches have no scale of heads, and a
+// division takes longer than all else here.
+__device__ inline void store_head_run(KvType type, float scale, void* to, int left, Floats x) {
+  if (type == KvType::kBf16) return store_run<true>(static_cast<Bf16*>(to), left, pack(x));
+  if (type == KvType::kInt8Tokens) {
+    uint32_t words[2] = {};
+#pragma unroll
+    for (int j = 0; j < kRun; ++j) {
+      words[j / 4] |= static_cast<uint32_t>(static_cast<uint8_t>(int8_of(x.v[j]))) << j % 4 * 8;
+    }
+    if (left > 0) *static_cast<uint2*>(to) = make_uint2(words[0], words[1]);
+    return;
+  }
   if (scale != 1.0f) {
 #pragma unroll
     for (float& v : x.v) v = scaled_for_fp8(v, scale);

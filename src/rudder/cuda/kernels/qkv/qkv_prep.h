@@ -3,14 +3,15 @@
 // src/rudder/cpu/plain_attention.cpp.
 //
 // The cache of a layer, which the attention kernels share: [num_blocks, 2 (k, v), num_kv_heads,
-// block_size, head_dim], dense. In an fp8 cache (E4M3) the stored value times the head's scale is
-// the number.
+// block_size, head_dim], dense. Of codes the stored value times a scale is the number: that of the
+// head, or that of the head's row of the token, which is written here (ops::KvLayer).
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 
+#include "rudder/cuda/kernels/kv_type.h"
 #include "rudder/cuda/kernels/products/product_scales.h"
 #include "rudder/cuda/kernels/qkv/qkv_layout.h"
 
@@ -43,10 +44,9 @@ struct QkvPrepParams {
   int32_t half_rot = 0;               // rot / 2 <= head_dim / 2: element i turns with i + half_rot
   const int32_t* rope_row = nullptr;  // [T]
   const int32_t* kv_slot = nullptr;   // [T] block * block_size + offset; -1: k and v go nowhere
-  void* kv_cache = nullptr;           // bf16 or fp8
-  bool kv_is_fp8 = false;
-  const float* k_scale = nullptr;  // [num_kv_heads], > 0; only with fp8; null: 1
-  const float* v_scale = nullptr;
+  void* kv_cache = nullptr;
+  KvType kv_type = KvType::kBf16;
+  KvScales scales;  // those of tokens are written
   int32_t block_size = 16;
   void* q_out = nullptr;  // [T, num_heads * head_dim] bf16
   // Of ranks whose wide norms are over the heads of all: [T, num_ranks, 2] sums of squares of q and

@@ -72,7 +72,8 @@ __global__ void __launch_bounds__(kMaxWarps * 32, kThreadsPerSm / (kMaxWarps * 3
   const int number = exists ? first + lane / kLanes : 0;
   const Head head = head_of(p, number);
   const bool is_q = head.part == Part::kQ;
-  const bool is_fp8 = !is_q && p.kv_is_fp8;
+  const KvType type = is_q ? KvType::kBf16 : p.kv_type;
+  const int element_bytes = is_narrow(type) ? 1 : 2;
   const bool is_rotated = at.is_rotated && head.part != Part::kV;
   const HeadNorm norm = norm_of(p, head);
   const bool has_norm = norm.weight != nullptr;
@@ -84,7 +85,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32, kThreadsPerSm / (kMaxWarps * 3
                      : kv_offset(0, head.part == Part::kK ? 0 : 1, head.index, p.block_size,
                                  p.num_kv_heads, kDim));
   char* const begin_of_head =
-      static_cast<char*>(is_q ? p.q_out : p.kv_cache) + from_token * (is_fp8 ? 1 : 2);
+      static_cast<char*>(is_q ? p.q_out : p.kv_cache) + from_token * element_bytes;
 
   // Weights do not change: they are fetched while the kernel before this one ends.
 #pragma unroll
@@ -178,9 +179,9 @@ __global__ void __launch_bounds__(kMaxWarps * 32, kThreadsPerSm / (kMaxWarps * 3
     if (is_rotated) rotate(low, high, rotation(n, at.low), rotation(n, half + at.low));
     if (!exists || (!is_q && cache < 0)) continue;
     const int64_t of_token = is_q ? t * p.num_heads * kDim : cache;
-    char* const to = begin_of_head + (is_fp8 ? of_token : 2 * of_token);
-    store_head_run(is_fp8, scale, to, kRun, low);
-    store_head_run(is_fp8, scale, to + (is_fp8 ? beside : 2 * beside), kRun, high);
+    char* const to = begin_of_head + element_bytes * of_token;
+    store_head_run(type, scale, to, kRun, low);
+    store_head_run(type, scale, to + element_bytes * beside, kRun, high);
   }
 }
 
@@ -211,7 +212,7 @@ cudaError_t launch_lanes(const QkvPrepParams& p, cudaStream_t stream) {
 bool goes_ahead(const QkvPrepParams& p, int lanes) {
   constexpr int64_t kLeast = int64_t{3} << 20;  // numbers of q, k and v
   return p.rows * (p.num_heads + 2 * p.num_kv_heads) * p.head_dim >= kLeast &&
-         p.head_dim == 2 * kRun * lanes && norms_of(p) != Norms::kAny;
+         p.head_dim == 2 * kRun * lanes && norms_of(p) != Norms::kAny && !scales_tokens(p.kv_type);
 }
 
 cudaError_t launch_qkv_prep_ahead(const QkvPrepParams& p, int lanes, cudaStream_t stream) {

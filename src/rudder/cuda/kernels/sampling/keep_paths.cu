@@ -49,15 +49,18 @@ __device__ void move_path(const KeepPathsParams& p, const KeptLayer& layer, int6
   const int32_t row_columns = layer.row_bytes / static_cast<int32_t>(sizeof(Column));
   const int32_t num_kept = __ffsll(static_cast<long long>(~path)) - 1;
   const uint64_t moving = path >> num_kept << num_kept;
+  const int64_t block_bytes = layer.block_bytes > 0
+                                  ? layer.block_bytes
+                                  : int64_t{layer.heads} * layer.block_size * layer.row_bytes;
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < layer.heads * row_columns;
        i += kThreads) {
     const int32_t head = i / row_columns;
     const int32_t column = i % row_columns;
     const auto at = [&](int32_t token) {
       const int32_t block = blocks[token / layer.block_size] / layer.group_layers;
-      const int64_t page = int64_t{block} * layer.heads + head;
-      return static_cast<Column*>(layer.storage) +
-             (page * layer.block_size + token % layer.block_size) * row_columns + column;
+      const int64_t row = int64_t{head} * layer.block_size + token % layer.block_size;
+      return reinterpret_cast<Column*>(static_cast<uint8_t*>(layer.storage) + block * block_bytes) +
+             row * row_columns + column;
     };
     int32_t to = base + num_kept;
     for (uint64_t left = moving; left != 0;) {

@@ -17,15 +17,16 @@ namespace rudder::cuda {
 
 inline constexpr int32_t kMaxKeptLayers = 112;  // of a launch
 
-// The cache of a layer: [., heads, block_size, row_bytes], heads of k and of v. Or rows that lie
-// beside it, of one head.
+// The cache of a layer: [., heads, block_size, row_bytes], heads of k and of v; the scales of its
+// tokens likewise. Or rows that lie beside it, of one head.
 struct KeptLayer {
   void* storage = nullptr;
   int32_t group = 0;
   int32_t group_layers = 1;  // a block of the table is so many of these
   int32_t heads = 0;
   int32_t block_size = 0;
-  int32_t row_bytes = 0;  // of a head
+  int32_t row_bytes = 0;    // of a head
+  int32_t block_bytes = 0;  // from one block to the next; 0: they are dense
 };
 
 struct KeepPathsParams {
