@@ -181,7 +181,7 @@ std::string wrong_of(const DeviceStep& captured, const DeviceStep& step, GraphEn
   if (!is_same(a.attention.table_row, b.attention.table_row)) return "rows of the block table";
   if (!is_same(a.attention.ancestors, b.attention.ancestors)) return "trees";
   if (!is_same(a.goes_on_rows, b.goes_on_rows)) return "rows that guesses go on from";
-  if (!is_same(a.adapter_rows, b.adapter_rows)) return "rows of adapters";
+  if (!is_same(a.adapters.groups, b.adapters.groups)) return "rows of adapters";
   if (a.attention.max_q_len < b.attention.max_q_len) return "longest sequence";
   if (a.attention.max_kv_len < b.attention.max_kv_len) return "longest KV";
   if ((a.tap_table == nullptr) != (b.tap_table == nullptr)) return "a table of taps";
