@@ -426,8 +426,9 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
     return model::base_tensors(*checkpoint, target);
   };
   session.files.checkpoint.reset();
-  RUDDER_TRY(session.adapters, make_adapters(loaded.executors.front()->capacity(),
-                                             std::move(targets), std::move(base), settings.adapters));
+  RUDDER_TRY(session.adapters,
+             make_adapters(loaded.executors.front()->capacity(), std::move(targets),
+                           std::move(base), settings.adapters));
   draft.reset();
   return_freed_memory();  // of files that were parsed
   session.memory = loaded.memory;

@@ -78,9 +78,9 @@ std::shared_ptr<const lora::NamedAdapter> random_adapter(const lora::Targets& ta
 }
 
 // Request i of `count` has adapter i of them, in turn.
-std::vector<engine::RequestParams> requests_of(const AdapterBench& bench, int32_t count,
-                                               const text::Tokenizer& tokenizer,
-                                               std::span<const Adapters::value_type> adapters) {
+std::vector<engine::RequestParams> adapted_requests(
+    const AdapterBench& bench, int32_t count, const text::Tokenizer& tokenizer,
+    std::span<const Adapters::value_type> adapters) {
   WorkloadSettings workload;
   workload.num_prompts = count;
   workload.random_input_len = bench.input_len;
@@ -109,7 +109,7 @@ Result<std::vector<double>> tokens_per_second(const AdapterBench& bench, ModelSe
     double seconds = 0;
     RUDDER_TRY(const std::vector<LocalAnswer> answers,
                run_requests(
-                   session, requests_of(bench, count, *session.files.tokenizer, adapters),
+                   session, adapted_requests(bench, count, *session.files.tokenizer, adapters),
                    [](int64_t, int64_t) {}, &seconds));
     const DecodeWindow window = decode_window(answers);
     if (window.tokens == 0) {
@@ -138,19 +138,19 @@ Result<std::vector<int32_t>> read_batches(const std::string& text) {
   return batches;
 }
 
-struct Row {
+struct MeasuredMode {
   int32_t batch;
   std::string mode;
   std::vector<double> rates;
 };
 
-Result<void> measure(AdapterBench bench) {
+Result<void> measure_adapters(AdapterBench bench) {
   RUDDER_TRY(const std::vector<int32_t> batches, read_batches(bench.batches));
   const int32_t most = bench.session.exec.lora.max_loras;
   const int32_t rank = bench.session.exec.lora.max_rank;
   bench.session.load.load_format = "dummy";
   bench.session.load.like = bench.like;
-  std::vector<Row> rows;
+  std::vector<MeasuredMode> rows;
   const auto run = [&](ModelSession& session, const char* mode,
                        std::span<const Adapters::value_type> adapters) -> Result<void> {
     for (const int32_t batch : batches) {
@@ -169,8 +169,7 @@ Result<void> measure(AdapterBench bench) {
   RUDDER_TRY(ModelSession session, open_session("", bench.session));
   Adapters adapters;
   for (int32_t i = 0; i < most; ++i) {
-    adapters.push_back(
-        random_adapter(session.adapters->targets(), rank, static_cast<uint64_t>(i)));
+    adapters.push_back(random_adapter(session.adapters->targets(), rank, static_cast<uint64_t>(i)));
   }
   const std::span<const Adapters::value_type> all(adapters);
   RUDDER_TRY_VOID(run(session, "none", {}));
@@ -180,9 +179,9 @@ Result<void> measure(AdapterBench bench) {
 
   fmt::print("{:>6} {:>9} {:>12} {:>7}\n", "batch", "adapters", "tok/s", "share");
   json::array told;
-  for (const Row& row : rows) {
+  for (const MeasuredMode& row : rows) {
     const double rate = summarize(row.rates, {}).median;
-    const auto base = std::ranges::find(rows, row.batch, &Row::batch);  // without a table
+    const auto base = std::ranges::find(rows, row.batch, &MeasuredMode::batch);  // without a table
     fmt::print("{:>6} {:>9} {:>12.1f} {:>6.1f}%\n", row.batch, row.mode, rate,
                100 * rate / summarize(base->rates, {}).median);
     told.push_back(json::object{{"batch", row.batch},
@@ -218,7 +217,7 @@ int bench_adapters(int argc, char** argv) {
       table);
   if (!arguments) return report_bad_arguments(arguments.error());
   if (arguments->help_shown) return 0;
-  const Result<void> done = measure(std::move(bench));
+  const Result<void> done = measure_adapters(std::move(bench));
   return done ? 0 : report_failure(done.error());
 }
 

@@ -17,13 +17,12 @@ int64_t most_groups(int64_t tokens, int64_t table_rows) {
   return std::min(tokens, full + table_rows);
 }
 
-AdapterParams params_of(const ops::AdaptArgs& args) {
+AdapterParams adapter_params(const ops::AdaptArgs& args) {
   const ops::AdapterWeights& weights = *args.weights;
   const int64_t tokens = args.x.num_rows();
   RUDDER_CHECK(args.x.dtype == tensor::DType::kBF16 && args.tokens.rows.num_rows() == tokens &&
                    args.tokens.groups.num_rows() == tokens && args.out.num_rows() == tokens &&
-                   weights.rank % 16 == 0 &&
-                   args.mid.shape.numel() >= tokens * weights.mid_width(),
+                   weights.rank % 16 == 0 && args.mid.shape.numel() >= tokens * weights.mid_width(),
                "adapters of rank {} for {} rows", weights.rank, tokens);
   AdapterParams params;
   params.x = args.x.data;
@@ -50,7 +49,7 @@ AdapterParams params_of(const ops::AdaptArgs& args) {
 
 void AdapterOps::shrink_adapters(const ops::AdaptArgs& args) {
   if (args.x.num_rows() == 0) return;
-  const AdapterParams params = params_of(args);
+  const AdapterParams params = adapter_params(args);
   shrink_("shrink_adapters", args, [&](cudaStream_t stream, const ProductScales&) {
     return launch_shrink_adapters(params, stream);
   });
@@ -58,7 +57,7 @@ void AdapterOps::shrink_adapters(const ops::AdaptArgs& args) {
 
 void AdapterOps::expand_adapters(const ops::AdaptArgs& args) {
   if (args.x.num_rows() == 0) return;
-  AdapterParams params = params_of(args);
+  AdapterParams params = adapter_params(args);
   expand_("expand_adapters", args, [&](cudaStream_t stream, const ProductScales& product) {
     params.product = product;
     return launch_expand_adapters(params, stream);

@@ -62,9 +62,8 @@ Result<std::unique_ptr<AdapterTable>> AdapterTable::make(
   for (model::AdaptedProduct& product : products) {
     RUDDER_TRY_VOID(table->add(std::move(product)));
   }
-  RUDDER_TRY(
-      table->scratch_.mid,
-      ops.allocate(DType::kF32, {max_tokens * model::widest_adapter_mid(size.max_rank)}));
+  RUDDER_TRY(table->scratch_.mid,
+             ops.allocate(DType::kF32, {max_tokens * model::widest_adapter_mid(size.max_rank)}));
   int64_t quantised = 0;  // the widest such row
   for (const Product& product : table->products_) {
     const ops::LinearWeight& weight = *product.described.module.target;

@@ -164,8 +164,8 @@ class Reader {
                 file_name_);
   }
 
-  std::optional<int32_t> find_target(
-      std::string_view name, const std::map<std::string_view, int32_t>& by_path) const {
+  std::optional<int32_t> find_target(std::string_view name,
+                                     const std::map<std::string_view, int32_t>& by_path) const {
     if (!name.starts_with(kPrefix)) return std::nullopt;
     std::string_view module = name.substr(kPrefix.size());
     if (module.ends_with(kSuffixA) || module.ends_with(kSuffixB)) {
@@ -318,8 +318,8 @@ Result<ReadAdapter> read_peft(const AdapterFile& config, const AdapterFile& tens
 
 Result<ReadAdapter> read_peft_folder(const std::string& folder, const Targets& targets,
                                      const ReadLimits& limits, const BaseReader& base) {
-  const std::filesystem::path base(folder);
-  const auto path_of = [&](const char* name) { return (base / name).string(); };
+  const std::filesystem::path directory(folder);
+  const auto path_of = [&](const char* name) { return (directory / name).string(); };
   Result<std::string> config =
       weights::read_text_file(path_of("adapter_config.json"), kMaxConfigBytes);
   if (!config && config.error().code == ErrorCode::kNotFound) {
@@ -329,7 +329,7 @@ Result<ReadAdapter> read_peft_folder(const std::string& folder, const Targets& t
   Result<std::string> tensors =
       weights::read_text_file(path_of("adapter_model.safetensors"), kMaxTensorBytes);
   std::error_code ignored;
-  if (!tensors && std::filesystem::exists(base / "adapter_model.bin", ignored)) {
+  if (!tensors && std::filesystem::exists(directory / "adapter_model.bin", ignored)) {
     return fail(ErrorCode::kUnsupported,
                 "pickled weights are not read: save the adapter as safetensors",
                 path_of("adapter_model.bin"));

@@ -20,8 +20,8 @@ namespace rudder::model {
 // Of the whole model, in the order that deltas name them by.
 Result<lora::Targets> adapter_targets(const weights::Checkpoint& checkpoint, const ModelSpec& spec);
 
-// Of a target's product, for DoRA. kUnsupported: the checkpoint has its weight in few bits. The views
-// are the checkpoint's.
+// Of a target's product, for DoRA. kUnsupported: the checkpoint has its weight in few bits. The
+// views are the checkpoint's.
 Result<lora::BaseTensors> base_tensors(const weights::Checkpoint& checkpoint,
                                        const lora::Target& target);
 

@@ -113,13 +113,13 @@ TEST_P(OpsConformance, Adapters) {
     }
     adapters.scales[2] = 0;  // of the first row's second part, or of the second row
     adapters.gains = random_values(kTableRows * out);
-    const View gains = device_.put_as(std::span<const float>(adapters.gains), DType::kF32,
-                                      {kTableRows, out});
+    const View gains =
+        device_.put_as(std::span<const float>(adapters.gains), DType::kF32, {kTableRows, out});
     weights.gains = gains;
     if (shape.tokens % 2 == 1) {
       adapters.offsets = random_values(kTableRows * out);
-      weights.offsets = device_.put_as(std::span<const float>(adapters.offsets), DType::kF32,
-                                       {kTableRows, out});
+      weights.offsets =
+          device_.put_as(std::span<const float>(adapters.offsets), DType::kF32, {kTableRows, out});
     }
     weights.scales = device_.put_as(std::span<const float>(adapters.scales), DType::kF32,
                                     {kTableRows, weights.num_parts, 2});
@@ -131,8 +131,7 @@ TEST_P(OpsConformance, Adapters) {
     const View x = random({tokens, shape.in});
     const View y = random({tokens, out});
     const View before = copy(y);
-    const View mid =
-        poisoned(DType::kF32, {std::max<int64_t>(tokens, 1) * weights.mid_width()});
+    const View mid = poisoned(DType::kF32, {std::max<int64_t>(tokens, 1) * weights.mid_width()});
     const auto put_batch = [&](const std::vector<int32_t>& values) {
       const auto count = static_cast<int64_t>(values.size());
       std::vector<int32_t> order(values.size());

@@ -93,10 +93,6 @@ __device__ inline float load_from_rank(uint32_t address) {
   asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
   return value;
 }
-// Stores 4 bytes in a block of the cluster, seen behind cluster_barrier(); likewise.
-__device__ inline void store_to_rank(uint32_t address, float value) {
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
-}
 // Stores 4 bytes in a block of the cluster and tells its barrier so; addresses of shared_of_rank().
 __device__ inline void store_to_rank(uint32_t address, float value, uint32_t barrier) {
   asm volatile(

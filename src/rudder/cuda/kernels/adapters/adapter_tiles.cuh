@@ -37,8 +37,9 @@ __device__ inline uint4 load_matrix(const Bf16* from, int64_t left) {
   if constexpr (kAligned) {
     if (left > 0) bits = __ldcg(reinterpret_cast<const uint4*>(from));
   } else {
-    const Packed run =
-        load_run<false>(from, static_cast<int>(left < 0 ? 0 : left > kRun ? kRun : left));
+    const Packed run = load_run<false>(from, static_cast<int>(left < 0      ? 0
+                                                              : left > kRun ? kRun
+                                                                            : left));
     memcpy(&bits, &run, sizeof(bits));
   }
   return bits;

@@ -27,9 +27,9 @@ namespace rudder::cuda {
 inline constexpr int kMostAdapterParts = 3;  // ops::kMaxAdapterParts
 
 struct AdapterParams {
-  const void* x = nullptr;                      // [tokens, in] bf16
-  const int32_t* order = nullptr;               // [tokens]
-  const ops::AdapterGroup* groups = nullptr;    // [most_groups] at least
+  const void* x = nullptr;                    // [tokens, in] bf16
+  const int32_t* order = nullptr;             // [tokens]
+  const ops::AdapterGroup* groups = nullptr;  // [most_groups] at least
   int64_t tokens = 0;
   int64_t in = 0;
   int64_t out = 0;

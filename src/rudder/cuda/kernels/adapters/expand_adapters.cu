@@ -7,9 +7,9 @@ namespace {
 
 constexpr int kWarps = 4;  // of a block
 constexpr int kThreads = kWarps * 32;
-constexpr int kMmas = 4;                       // of a warp: 16 outputs each
-constexpr int kWarpOuts = kMmas * kTileRank;   // eight of a thread
-constexpr int kMostBlocks = 132 * 4;           // that run at once
+constexpr int kMmas = 4;                      // of a warp: 16 outputs each
+constexpr int kWarpOuts = kMmas * kTileRank;  // eight of a thread
+constexpr int kMostBlocks = 132 * 4;          // that run at once
 
 // Outputs of a warp, all of one part.
 struct WarpOuts {
@@ -40,8 +40,8 @@ struct Factors {
 __device__ void load_factors(const AdapterParams& params, int row, const WarpOuts& outs, int piece,
                              int lane, Factors& factors) {
   const Bf16* const b = static_cast<const Bf16*>(params.b) +
-                        (int64_t{row} * params.out + outs.begin) * params.rank +
-                        piece * kTileRank + lane % 4 * 4;
+                        (int64_t{row} * params.out + outs.begin) * params.rank + piece * kTileRank +
+                        lane % 4 * 4;
 #pragma unroll
   for (int i = 0; i < kRun; ++i) {
     factors.row[i] = make_uint2(0, 0);
@@ -110,8 +110,8 @@ __device__ void store_outs(const AdapterParams& params, int row, int64_t token,
                       pack(y));
 }
 
-// A warp has 64 outputs of one group after another. Of a thread, with g = lane / 4 and t = lane % 4,
-// they are eight that lie together, of tokens 2t and 2t + 1 of each tile.
+// A warp has 64 outputs of one group after another. Of a thread, with g = lane / 4 and t = lane %
+// 4, they are eight that lie together, of tokens 2t and 2t + 1 of each tile.
 template <bool kAligned>
 __global__ void __launch_bounds__(kThreads, 4) expand_kernel(const AdapterParams params) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -137,8 +137,7 @@ __global__ void __launch_bounds__(kThreads, 4) expand_kernel(const AdapterParams
       if (tile >= tiles) continue;
       middle[tile] = make_float4(0, 0, 0, 0);
       if (scale.x != 0.0f) {
-        middle[tile] =
-            load_middle(params, group, tile * kTileTokens + lane / 4, outs, 0, lane);
+        middle[tile] = load_middle(params, group, tile * kTileTokens + lane / 4, outs, 0, lane);
       }
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -146,9 +145,9 @@ __global__ void __launch_bounds__(kThreads, 4) expand_kernel(const AdapterParams
         token[tile][i] = at < group.count ? params.order[group.begin + at] : -1;
         if (token[tile][i] < 0 || outs.begin >= outs.end) continue;
         const int64_t left = outs.end - outs.begin;
-        before[tile][i] = load_run<kAligned>(static_cast<const Bf16*>(params.y) +
-                                                 int64_t{token[tile][i]} * params.out + outs.begin,
-                                             static_cast<int>(left < kRun ? left : kRun));
+        before[tile][i] = load_run<kAligned>(
+            static_cast<const Bf16*>(params.y) + int64_t{token[tile][i]} * params.out + outs.begin,
+            static_cast<int>(left < kRun ? left : kRun));
       }
     }
 #pragma unroll
@@ -159,10 +158,10 @@ __global__ void __launch_bounds__(kThreads, 4) expand_kernel(const AdapterParams
         if (pieces > 1 && (piece > 0 || tile > 0)) {
           load_factors(params, group.row, outs, piece, lane, factors);
         }
-        const Middle m = split(
-            piece == 0 ? middle[tile]
-                       : load_middle(params, group, tile * kTileTokens + lane / 4, outs, piece,
-                                     lane));
+        const Middle m =
+            split(piece == 0 ? middle[tile]
+                             : load_middle(params, group, tile * kTileTokens + lane / 4, outs,
+                                           piece, lane));
 #pragma unroll
         for (int j = 0; j < kMmas; ++j) {
           adapter_mma(c[j], factors.row[2 * j], factors.row[2 * j + 1], m.low);
@@ -178,8 +177,7 @@ __global__ void __launch_bounds__(kThreads, 4) expand_kernel(const AdapterParams
           sums.v[2 * j] = c[j][i];
           sums.v[2 * j + 1] = c[j][2 + i];
         }
-        store_outs<kAligned>(params, group.row, token[tile][i], outs, scale, sums,
-                             before[tile][i]);
+        store_outs<kAligned>(params, group.row, token[tile][i], outs, scale, sums, before[tile][i]);
       }
     }
     index += gridDim.y;

@@ -37,6 +37,11 @@ __device__ void load_slice(const AdapterParams& params, const Bf16* a, int64_t c
   }
 }
 
+// 4 bytes in a block of the cluster, seen behind cluster_barrier(); an address of shared_of_rank().
+__device__ void send_to_rank(uint32_t address, float value) {
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+
 // The sums of a tile's tokens over the slice. Two chains of sums, which do not wait for each other.
 template <bool kAligned, int kChunks>
 __device__ void multiply(const Bf16* x, bool exists, int64_t column, int64_t end,
@@ -46,8 +51,9 @@ __device__ void multiply(const Bf16* x, bool exists, int64_t column, int64_t end
   for (int i = 0; i < kChunks; ++i) {
     const int64_t at = column + i * kChunk;
     const int64_t left = exists ? end - at : 0;
-    const Packed run = load_run<kAligned>(
-        x + at, static_cast<int>(left < 0 ? 0 : left > kRun ? kRun : left));
+    const Packed run = load_run<kAligned>(x + at, static_cast<int>(left < 0      ? 0
+                                                                   : left > kRun ? kRun
+                                                                                 : left));
     memcpy(&inputs[i], &run, sizeof(run));
   }
   float second[4] = {};
@@ -71,7 +77,7 @@ template <bool kAligned, int kChunks>
 __global__ void __launch_bounds__(kThreads, kChunks <= 2 ? 3 : 2)
     shrink_kernel(const AdapterParams params, const int64_t slice_inputs, const int num_tiles) {
   extern __shared__ float4 shared[];
-  float* const own = reinterpret_cast<float*>(shared);  // [kWarps, num_tiles, kTileSums]
+  float* const own = reinterpret_cast<float*>(shared);        // [kWarps, num_tiles, kTileSums]
   float* const inbox = own + kWarps * num_tiles * kTileSums;  // [kCluster, num_tiles, kTileRank]
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / 32;
@@ -127,7 +133,7 @@ __global__ void __launch_bounds__(kThreads, kChunks <= 2 ? 3 : 2)
 #pragma unroll
     for (int from = 1; from < kWarps; ++from) sum += own[from * num_tiles * kTileSums + i];
     float* const to = inbox + (blockIdx.x * num_tiles + tile) * kTileRank + i % kTileRank;
-    store_to_rank(shared_of_rank(static_cast<uint32_t>(__cvta_generic_to_shared(to)), owner), sum);
+    send_to_rank(shared_of_rank(static_cast<uint32_t>(__cvta_generic_to_shared(to)), owner), sum);
   }
   __syncwarp();
   cluster_barrier();
@@ -146,8 +152,8 @@ template <bool kAligned, int kChunks>
 cudaError_t launch_chunks(const AdapterParams& params, cudaStream_t stream) {
   const int64_t tiles = (params.tokens + kTileTokens - 1) / kTileTokens;
   const int num_tiles = static_cast<int>(tiles < kGroupTiles ? tiles : kGroupTiles);
-  const size_t shared = sizeof(float) * static_cast<size_t>(num_tiles) *
-                        (kWarps * kTileSums + kCluster * kTileRank);
+  const size_t shared =
+      sizeof(float) * static_cast<size_t>(num_tiles) * (kWarps * kTileSums + kCluster * kTileRank);
   const dim3 grid(kCluster, static_cast<unsigned>(params.parts * params.rank / kTileRank),
                   static_cast<unsigned>(params.most_groups));
   return launch_pdl_in_front(shrink_kernel<kAligned, kChunks>, grid, dim3(kThreads), shared,
