@@ -220,6 +220,8 @@ const Field kFields[] = {
     {"only_adds",
      [](GraphKey& key, const GraphKey& other) { key.shape.only_adds = other.shape.only_adds; }},
     {"adapts", [](GraphKey& key, const GraphKey& other) { key.shape.adapts = other.shape.adapts; }},
+    {"one adapter",
+     [](GraphKey& key, const GraphKey& other) { key.shape.one_adapter = other.shape.one_adapter; }},
     {"encodes",
      [](GraphKey& key, const GraphKey& other) { key.shape.encodes = other.shape.encodes; }},
     {"tapped", [](GraphKey& key, const GraphKey& other) { key.tapped = other.tapped; }},
@@ -229,7 +231,7 @@ const Field kFields[] = {
 [[maybe_unused]] void name_fields(const GraphKey& key) {
   [[maybe_unused]] const auto& [shape, tapped] = key;
   [[maybe_unused]] const auto& [kind, tokens, seqs, rows, max_q_len, has_trees, goes_on, only_adds,
-                                adapts, encodes] = shape;
+                                adapts, one_adapter, encodes] = shape;
 }
 
 // The one in which the keys differ; null: there are several.
@@ -320,7 +322,7 @@ class GraphKeys : public ::testing::Test {
       add_taps(packed);
     }
     if (kind != StepKind::kPass && draw(3) == 0) {
-      packed.taps.adapters = {.is_used = true, .row = {}};
+      packed.taps.adapters = {.is_used = true, .has_one = draw(2) == 0, .row = {}};
       packed.taps.adapters.row.assign(packed.ids.size(), 0);
     }
     return packed;

@@ -11,17 +11,11 @@ namespace {
 
 static_assert(kMostAdapterParts == ops::kMaxAdapterParts);
 
-// Groups that so many tokens of so many adapters can be cut into.
-int64_t most_groups(int64_t tokens, int64_t table_rows) {
-  const int64_t full = (tokens + ops::kAdapterGroupTokens - 1) / ops::kAdapterGroupTokens;
-  return std::min(tokens, full + table_rows);
-}
-
 AdapterParams adapter_params(const ops::AdaptArgs& args) {
   const ops::AdapterWeights& weights = *args.weights;
   const int64_t tokens = args.x.num_rows();
   RUDDER_CHECK(args.x.dtype == tensor::DType::kBF16 && args.tokens.rows.num_rows() == tokens &&
-                   args.tokens.groups.num_rows() == tokens && args.out.num_rows() == tokens &&
+                   args.tokens.groups.num_rows() <= tokens && args.out.num_rows() == tokens &&
                    weights.rank % 16 == 0 && args.mid.shape.numel() >= tokens * weights.mid_width(),
                "adapters of rank {} for {} rows", weights.rank, tokens);
   AdapterParams params;
@@ -31,7 +25,7 @@ AdapterParams adapter_params(const ops::AdaptArgs& args) {
   params.tokens = tokens;
   params.in = weights.in();
   params.out = weights.out();
-  params.most_groups = static_cast<int>(most_groups(tokens, weights.num_rows()));
+  params.most_groups = static_cast<int>(args.tokens.groups.num_rows());
   params.a = weights.a.data;
   params.b = weights.b.data;
   params.scales = pointer<float>(weights.scales);

@@ -109,8 +109,8 @@ class AdaptersDevice : public LinearDevice,
         const int64_t at = row * adapters.part_end[2] + o;
         double delta = 0;
         for (int64_t r = 0; r < kRank; ++r) {
-          delta += double{adapted.b[static_cast<size_t>(at * kRank + r)]} *
-                   mid[static_cast<size_t>(r)];
+          delta +=
+              double{adapted.b[static_cast<size_t>(at * kRank + r)]} * mid[static_cast<size_t>(r)];
         }
         const double gain = scale[1] != 0 ? adapted.gains[static_cast<size_t>(at)] : 1.0;
         want.push_back(gain * (alone[o] + scale[0] * delta));
@@ -150,8 +150,7 @@ TEST_P(AdaptersDevice, AddToTheProductWhatTheyAreAndNothingElsewhere) {
     expect_near(changed, want, tolerance, adapted.weight.out, fmt::format("{} tokens", tokens));
     if (!std::get<1>(GetParam())) continue;
     for (const int64_t t : {int64_t{0}, tokens / 2, tokens - 1}) {
-      const std::vector<float> one =
-          project(adapted, x.rows(t, 1), {rows[static_cast<size_t>(t)]});
+      const std::vector<float> one = project(adapted, x.rows(t, 1), {rows[static_cast<size_t>(t)]});
       EXPECT_EQ(std::memcmp(one.data(), got.data() + static_cast<size_t>(t) * width,
                             width * sizeof(float)),
                 0)

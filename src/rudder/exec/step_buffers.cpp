@@ -231,11 +231,13 @@ DeviceStep StepBuffers::views(const PackedStep& packed) const {
     step.forward.attention.ancestors = part(layout.ancestors, DType::kI64, tokens);
   }
   if (packed.taps.adapters.is_used) {
+    const int64_t at_once = packed.taps.adapters.has_one ? 1 : capacity_.adapters.num_rows;
     const auto adapters = [&](int64_t begin, int64_t count) {
       const int64_t array = part_bytes<int32_t>(count);
+      const int64_t groups = ops::most_adapter_groups(count, at_once);
       return ops::AdapterBatch{.rows = part(begin, DType::kI32, {count}),
                                .order = part(begin + array, DType::kI32, {count}),
-                               .groups = part(begin + 2 * array, DType::kI32, {count, 4})};
+                               .groups = part(begin + 2 * array, DType::kI32, {groups, 4})};
     };
     step.forward.adapters = adapters(layout.adapters, packed.num_tokens());
     step.forward.rows_adapters = adapters(layout.rows_adapters, sampled);

@@ -20,7 +20,7 @@ inline constexpr int32_t padded_rank(int32_t rank) {
 // The adapters of one product, by row of the adapter table: of each row matrices for each part of
 // the product, all of `rank`. An adapter of a smaller rank has zeros behind its own. The rows of
 // the product that belong to part p end before part_end[p]. A scale of 0: the row's adapter adds
-// nothing to the part, and its matrices are not read. A part with gains (of DoRA) has 1 beside its
+// nothing to the part, whatever its matrices. A part with gains (of DoRA) has 1 beside its
 // scale, one without 0; then its gains and offsets are not read.
 struct AdapterWeights {
   tensor::View a;        // [table rows, parts * rank, in] act

@@ -17,10 +17,16 @@ namespace rudder::ops {
 struct AdapterBatch {
   tensor::View rows = {};    // [T] i32: of the adapter table, -1: none
   tensor::View order = {};   // [T] i32: first the tokens that have one, those of one row together
-  tensor::View groups = {};  // [T, 4] i32: AdapterGroup
+  tensor::View groups = {};  // [most_adapter_groups(T, .), 4] i32: AdapterGroup
 
   bool empty() const { return rows.empty(); }
 };
+
+// Groups that so many tokens of so many adapters can be cut into.
+constexpr int64_t most_adapter_groups(int64_t tokens, int64_t adapters) {
+  constexpr int64_t kAtOnce = kAdapterGroupTokens;
+  return std::min(tokens, (tokens + adapters * (kAtOnce - 1)) / kAtOnce);
+}
 
 // Writes `order` and `groups`, both as long as `rows`. Groups of one adapter stand together; within
 // it tokens keep their order.

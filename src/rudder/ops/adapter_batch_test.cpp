@@ -47,6 +47,9 @@ TEST(AdapterBatch, EachTokenIsInOneGroupOfItsRow) {
     const Grouped grouped = group(rows);
     std::vector<int> seen(rows.size(), 0);
     bool is_over = false;
+    const auto used = std::ranges::count_if(grouped.groups,
+                                            [](const AdapterGroup& one) { return one.count > 0; });
+    EXPECT_LE(used, most_adapter_groups(std::ssize(rows), 4));
     for (const AdapterGroup& one : grouped.groups) {
       EXPECT_LE(one.count, kAdapterGroupTokens);
       EXPECT_FALSE(is_over && one.count > 0);

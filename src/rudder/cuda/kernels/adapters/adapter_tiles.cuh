@@ -30,6 +30,11 @@ __device__ inline ops::AdapterGroup load_group(const AdapterParams& params, int6
 __device__ inline float2 load_scale(const AdapterParams& params, int row, int part) {
   return __ldcg(reinterpret_cast<const float2*>(params.scales) + row * params.parts + part);
 }
+// The group's token at that index; -1: it has none there.
+__device__ inline int load_token(const AdapterParams& params, const ops::AdapterGroup& group,
+                                 int index) {
+  return index < group.count ? __ldcg(params.order + group.begin + index) : -1;
+}
 // Elements [0, min(8, left)) of a matrix; the rest are zero.
 template <bool kAligned>
 __device__ inline uint4 load_matrix(const Bf16* from, int64_t left) {

@@ -9,7 +9,7 @@ constexpr int kWarps = 4;  // of a block
 constexpr int kThreads = kWarps * 32;
 constexpr int kMmas = 4;                      // of a warp: 16 outputs each
 constexpr int kWarpOuts = kMmas * kTileRank;  // eight of a thread
-constexpr int kMostBlocks = 132 * 4;          // that run at once
+constexpr int kMostBlocks = 132 * 3;          // that run at once
 
 // Outputs of a warp, all of one part.
 struct WarpOuts {
@@ -110,82 +110,116 @@ __device__ void store_outs(const AdapterParams& params, int row, int64_t token,
                       pack(y));
 }
 
-// A warp has 64 outputs of one group after another. Of a thread, with g = lane / 4 and t = lane %
-// 4, they are eight that lie together, of tokens 2t and 2t + 1 of each tile.
+// What a warp reads of a group that no kernel writes.
+struct Ahead {
+  ops::AdapterGroup group;
+  float2 scale;
+  Factors factors;
+  int token[kGroupTiles][2];  // of the thread; -1: none
+};
+
+__device__ void fetch_ahead(const AdapterParams& params, const WarpOuts& outs, int lane,
+                            Ahead& ahead) {
+  const ops::AdapterGroup& group = ahead.group;
+  const int row = group.count > 0 ? group.row : -1;
+  ahead.scale = row < 0 ? float2{} : load_scale(params, row, outs.part);
+  load_factors(params, row, outs, 0, lane, ahead.factors);
+#pragma unroll
+  for (int tile = 0; tile < kGroupTiles; ++tile) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      ahead.token[tile][i] = load_token(params, group, tile * kTileTokens + lane % 4 * 2 + i);
+    }
+  }
+}
+
+// Adds to the outputs of a group's tokens.
 template <bool kAligned>
-__global__ void __launch_bounds__(kThreads, 4) expand_kernel(const AdapterParams params) {
+__device__ void expand_group(const AdapterParams& params, const WarpOuts& outs, int lane,
+                             const Ahead& ahead) {
+  const ops::AdapterGroup& group = ahead.group;
+  if (ahead.scale.x == 0.0f && ahead.scale.y == 0.0f) return;
+  const int tiles = (group.count + kTileTokens - 1) / kTileTokens;
+  const int pieces = ahead.scale.x == 0.0f ? 0 : params.rank / kTileRank;
+  const int64_t left = outs.end - outs.begin;
+  Packed before[kGroupTiles][2];
+  float4 middle[kGroupTiles];
+#pragma unroll
+  for (int tile = 0; tile < kGroupTiles; ++tile) {
+    if (tile >= tiles) continue;
+    if (pieces > 0) {
+      middle[tile] = load_middle(params, group, tile * kTileTokens + lane / 4, outs, 0, lane);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (ahead.token[tile][i] < 0 || left <= 0) continue;
+      before[tile][i] =
+          load_run<kAligned>(static_cast<const Bf16*>(params.y) +
+                                 int64_t{ahead.token[tile][i]} * params.out + outs.begin,
+                             static_cast<int>(left < kRun ? left : kRun));
+    }
+  }
+  Factors factors = ahead.factors;
+#pragma unroll
+  for (int tile = 0; tile < kGroupTiles; ++tile) {
+    if (tile >= tiles) continue;
+    float c[kMmas][4] = {};
+    for (int piece = 0; piece < pieces; ++piece) {
+      if (pieces > 1 && (piece > 0 || tile > 0)) {
+        load_factors(params, group.row, outs, piece, lane, factors);
+      }
+      const Middle m = split(piece == 0 ? middle[tile]
+                                        : load_middle(params, group, tile * kTileTokens + lane / 4,
+                                                      outs, piece, lane));
+#pragma unroll
+      for (int j = 0; j < kMmas; ++j) {
+        adapter_mma(c[j], factors.row[2 * j], factors.row[2 * j + 1], m.low);
+        adapter_mma(c[j], factors.row[2 * j], factors.row[2 * j + 1], m.high);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (ahead.token[tile][i] < 0 || left <= 0) continue;
+      Floats sums;
+#pragma unroll
+      for (int j = 0; j < kMmas; ++j) {
+        sums.v[2 * j] = c[j][i];
+        sums.v[2 * j + 1] = c[j][2 + i];
+      }
+      store_outs<kAligned>(params, group.row, ahead.token[tile][i], outs, ahead.scale, sums,
+                           before[tile][i]);
+    }
+  }
+}
+
+// A warp has 64 outputs of one group after another, and fetches the next one's B meanwhile. Of a
+// thread, with g = lane / 4 and t = lane % 4, they are eight that lie together, of tokens 2t and
+// 2t + 1 of each tile.
+template <bool kAligned>
+__global__ void __launch_bounds__(kThreads, 3) expand_kernel(const AdapterParams params) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const WarpOuts outs =
       outs_of(params, int64_t{blockIdx.x} * kWarps + static_cast<int>(threadIdx.x) / 32, lane);
-  const int pieces = params.rank / kTileRank;
-  ops::AdapterGroup group = load_group(params, blockIdx.y);
-  if (!outs.exists) group.count = 0;
-  float2 scale = group.count > 0 ? load_scale(params, group.row, outs.part) : float2{};
-  Factors factors;
-  load_factors(params, scale.x != 0.0f ? group.row : -1, outs, 0, lane, factors);
+  int64_t index = blockIdx.y;
+  const auto next_group = [&] {
+    ops::AdapterGroup group;
+    if (outs.exists && index < params.most_groups) group = load_group(params, index);
+    index += gridDim.y;
+    return group;
+  };
+  Ahead ahead;
+  ahead.group = next_group();
+  ops::AdapterGroup following = next_group();
+  fetch_ahead(params, outs, lane, ahead);
   dependency_wait();
   dependency_trigger();
-
-  for (int64_t index = blockIdx.y; group.count > 0;) {
-    const bool is_changed = scale.x != 0.0f || scale.y != 0.0f;
-    const int tiles = is_changed ? (group.count + kTileTokens - 1) / kTileTokens : 0;
-    int token[kGroupTiles][2];
-    Packed before[kGroupTiles][2];
-    float4 middle[kGroupTiles];
-#pragma unroll
-    for (int tile = 0; tile < kGroupTiles; ++tile) {
-      if (tile >= tiles) continue;
-      middle[tile] = make_float4(0, 0, 0, 0);
-      if (scale.x != 0.0f) {
-        middle[tile] = load_middle(params, group, tile * kTileTokens + lane / 4, outs, 0, lane);
-      }
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int at = tile * kTileTokens + lane % 4 * 2 + i;
-        token[tile][i] = at < group.count ? params.order[group.begin + at] : -1;
-        if (token[tile][i] < 0 || outs.begin >= outs.end) continue;
-        const int64_t left = outs.end - outs.begin;
-        before[tile][i] = load_run<kAligned>(
-            static_cast<const Bf16*>(params.y) + int64_t{token[tile][i]} * params.out + outs.begin,
-            static_cast<int>(left < kRun ? left : kRun));
-      }
-    }
-#pragma unroll
-    for (int tile = 0; tile < kGroupTiles; ++tile) {
-      if (tile >= tiles) continue;
-      float c[kMmas][4] = {};
-      for (int piece = 0; piece < pieces && scale.x != 0.0f; ++piece) {
-        if (pieces > 1 && (piece > 0 || tile > 0)) {
-          load_factors(params, group.row, outs, piece, lane, factors);
-        }
-        const Middle m =
-            split(piece == 0 ? middle[tile]
-                             : load_middle(params, group, tile * kTileTokens + lane / 4, outs,
-                                           piece, lane));
-#pragma unroll
-        for (int j = 0; j < kMmas; ++j) {
-          adapter_mma(c[j], factors.row[2 * j], factors.row[2 * j + 1], m.low);
-          adapter_mma(c[j], factors.row[2 * j], factors.row[2 * j + 1], m.high);
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (token[tile][i] < 0 || outs.begin >= outs.end) continue;
-        Floats sums;
-#pragma unroll
-        for (int j = 0; j < kMmas; ++j) {
-          sums.v[2 * j] = c[j][i];
-          sums.v[2 * j + 1] = c[j][2 + i];
-        }
-        store_outs<kAligned>(params, group.row, token[tile][i], outs, scale, sums, before[tile][i]);
-      }
-    }
-    index += gridDim.y;
-    if (index >= params.most_groups) break;
-    group = load_group(params, index);
-    if (!outs.exists || group.count == 0) break;
-    scale = load_scale(params, group.row, outs.part);
-    load_factors(params, scale.x != 0.0f ? group.row : -1, outs, 0, lane, factors);
+  while (ahead.group.count > 0) {
+    Ahead next;
+    next.group = following;
+    fetch_ahead(params, outs, lane, next);
+    following = next_group();
+    expand_group<kAligned>(params, outs, lane, ahead);
+    ahead = next;
   }
 }
 

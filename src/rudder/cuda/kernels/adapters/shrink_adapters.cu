@@ -74,7 +74,7 @@ __device__ void multiply(const Bf16* x, bool exists, int64_t column, int64_t end
 // the sums of the warps, by tile; then those that the blocks of the cluster send: block i adds what
 // they have of a tile's token i.
 template <bool kAligned, int kChunks>
-__global__ void __launch_bounds__(kThreads, kChunks <= 2 ? 3 : 2)
+__global__ void __launch_bounds__(kThreads, kChunks <= 2 ? 4 : 2)
     shrink_kernel(const AdapterParams params, const int64_t slice_inputs, const int num_tiles) {
   extern __shared__ float4 shared[];
   float* const own = reinterpret_cast<float*>(shared);        // [kWarps, num_tiles, kTileSums]
@@ -86,9 +86,7 @@ __global__ void __launch_bounds__(kThreads, kChunks <= 2 ? 3 : 2)
 
   dependency_trigger();
   const ops::AdapterGroup group = load_group(params, blockIdx.z);
-  const bool is_used =
-      group.count > 0 && load_scale(params, group.row, first / params.rank).x != 0.0f;
-  if (!is_used) {
+  if (group.count == 0) {
     // Some block waits, so that this kernel does not end before the one in front.
     if (blockIdx.y == 0 && blockIdx.z == 0) dependency_wait();
     return;
@@ -101,19 +99,28 @@ __global__ void __launch_bounds__(kThreads, kChunks <= 2 ? 3 : 2)
   const int64_t end = slice_end < params.in ? slice_end : params.in;
   const Bf16* const a = static_cast<const Bf16*>(params.a) +
                         (int64_t{group.row} * width + first + lane / 4) * params.in;
+  // All that depends on the group alone is on its way at once.
+  const float scale = load_scale(params, group.row, first / params.rank).x;
+  int token[kGroupTiles];  // of the thread's column of each tile
+#pragma unroll
+  for (int tile = 0; tile < kGroupTiles; ++tile) {
+    token[tile] = load_token(params, group, tile * kTileTokens + lane / 4);
+  }
   Slice<kChunks> slice;
   load_slice<kAligned>(params, a, begin + lane % 4 * kRun, end, slice);
   cluster_wait();
   dependency_wait();
+  if (scale == 0.0f) return;  // all of the cluster
 
   for (int64_t pass = begin; pass == begin || pass < end; pass += kChunks * kChunk) {
     const int64_t column = pass + lane % 4 * kRun;
     if (pass > begin) load_slice<kAligned>(params, a, column, end, slice);
-    for (int tile = 0; tile < tiles; ++tile) {
-      const int index = tile * kTileTokens + lane / 4;
-      const bool exists = index < group.count;
-      const int64_t token = exists ? params.order[group.begin + index] : 0;
-      const Bf16* const x = static_cast<const Bf16*>(params.x) + token * params.in;
+#pragma unroll
+    for (int tile = 0; tile < kGroupTiles; ++tile) {
+      if (tile >= tiles) continue;
+      const bool exists = token[tile] >= 0;
+      const Bf16* const x =
+          static_cast<const Bf16*>(params.x) + int64_t{exists ? token[tile] : 0} * params.in;
       float* const to = own + (warp * num_tiles + tile) * kTileSums;
       float sums[4] = {};
       multiply<kAligned>(x, exists, column, end, slice, sums);
