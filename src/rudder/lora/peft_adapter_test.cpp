@@ -357,6 +357,7 @@ Result<ReadAdapter> read_dora(const std::vector<Made>& tensors, const BaseReader
 const Made kMagnitude = {
     std::string(kQ0) + ".lora_magnitude_vector", tensor::DType::kF32, {10}, 1.25f};
 
+// adapter.A9
 TEST(PeftAdapter, DoraScalesRowsToTheirMagnitude) {
   const auto got = read_dora(with_magnitude(kMagnitude), base_of);
   ASSERT_TRUE(got) << got.error().to_string();
