@@ -50,7 +50,7 @@ void AdapterSettings::declare(SettingsTable& table) {
 }
 
 Result<std::unique_ptr<lora::Library>> make_adapters(const step::Capacity& capacity,
-                                                     lora::Targets targets,
+                                                     lora::Targets targets, lora::BaseReader base,
                                                      const AdapterSettings& settings) {
   if (capacity.adapters.empty()) {
     for (const auto& [is_asked, setting] : {std::pair(!settings.modules.empty(), kSetting),
@@ -68,7 +68,8 @@ Result<std::unique_ptr<lora::Library>> make_adapters(const step::Capacity& capac
           .limits = {.max_rank = capacity.adapters.max_rank, .hash_secret = {word(), word()}},
           .max_loras = max_loras,
           .max_adapters = std::max(settings.max_cpu_loras, max_loras),
-          .root = settings.root});
+          .root = settings.root,
+          .base = std::move(base)});
   for (const std::string& text : settings.modules) {
     RUDDER_TRY(const NamedFolder module, read_module(text));
     RUDDER_TRY(const lora::Report report, library->load(module.name, module.path, false));

@@ -23,9 +23,9 @@ struct AdapterSettings {
 };
 
 // Null where the executor takes no adapters; an Error when there are any all the same, or one does
-// not load.
+// not load. `base` outlives the library.
 Result<std::unique_ptr<lora::Library>> make_adapters(const step::Capacity& capacity,
-                                                     lora::Targets targets,
+                                                     lora::Targets targets, lora::BaseReader base,
                                                      const AdapterSettings& settings);
 
 }  // namespace rudder::apps

@@ -439,9 +439,14 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
     RUDDER_TRY(mlp_gains, model::read_mlp_gains(*session.files.checkpoint, spec));
   }
   RUDDER_TRY(lora::Targets targets, model::adapter_targets(*session.files.checkpoint, spec));
-  RUDDER_TRY(session.adapters, make_adapters(loaded.executors.front()->capacity(),
-                                             std::move(targets), settings.adapters));
-  session.files.checkpoint.reset();  // all of it is loaded
+  // All of it is loaded; where adapters may come, their DoRA reads it again.
+  auto base = [checkpoint = std::move(session.files.checkpoint)](const lora::Target& target) {
+    return model::base_tensors(*checkpoint, target);
+  };
+  session.files.checkpoint.reset();
+  RUDDER_TRY(session.adapters,
+             make_adapters(loaded.executors.front()->capacity(), std::move(targets),
+                           std::move(base), settings.adapters));
   draft.reset();
   return_freed_memory();  // of files that were parsed
   session.memory = loaded.memory;

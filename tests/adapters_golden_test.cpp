@@ -25,6 +25,7 @@ using tensor::DType;
 
 constexpr int32_t kBase = lora::kNoRow;
 constexpr int32_t kTone = 0;
+constexpr int32_t kVoice = 1;  // DoRA
 constexpr int32_t kMood = 2;
 constexpr int32_t kBlocks = 5;  // of a sequence
 constexpr int32_t kTop = 4;
@@ -74,14 +75,14 @@ struct Answered {
   std::vector<step::TokenLogprobs> logprobs;
 };
 
-// The demo's executor, with "tone" in a row of the adapter table and "mood" in another.
+// The demo's executor, with three adapters in rows of the adapter table.
 class Server {
  public:
   explicit Server(const Shape& shape) {
     const auto model = weights::Checkpoint::open_folder(path_of("models/demo")).value();
     exec::ExecSettings settings;
     settings.max_model_len = kBlocks * 16;
-    settings.kv_cache_memory_bytes = 16 << 20;
+    settings.kv_cache_memory_bytes = 24 << 20;
     settings.tensor_parallel_size = shape.ranks;
     settings.pipeline_parallel_size = shape.stages;
     settings.lora.enable = shape.has_adapters;
@@ -97,11 +98,13 @@ class Server {
       }
     }
     auto loaded = exec::load_model(*model, std::move(ranks), settings,
-                                   {.max_num_seqs = 8, .max_num_batched_tokens = 96}, {});
+                                   {.max_num_seqs = 12, .max_num_batched_tokens = 96}, {});
     EXPECT_TRUE(loaded) << loaded.error().to_string();
     executor_ = std::move(loaded->executor);
     const lora::Targets targets = model::adapter_targets(*model, loaded->spec).value();
     if (!shape.has_adapters) return;
+    model_ = model;
+    edits_.push_back({.adapter_row = kVoice, .adapter = read("voice", targets)});
     edits_.push_back({.adapter_row = kTone, .adapter = read("tone", targets)});
     edits_.push_back({.adapter_row = kMood, .adapter = read("mood", targets)});
   }
@@ -155,8 +158,9 @@ class Server {
 
  private:
   std::shared_ptr<const lora::Adapter> read(const char* name, const lora::Targets& targets) {
-    const auto read = lora::read_peft_folder(path_of(std::string("tests/adapters/") + name),
-                                             targets, {.max_rank = 6, .hash_secret = {}});
+    const auto read = lora::read_peft_folder(
+        path_of(std::string("tests/adapters/") + name), targets, {.max_rank = 6, .hash_secret = {}},
+        [this](const lora::Target& target) { return model::base_tensors(*model_, target); });
     EXPECT_TRUE(read) << read.error().to_string();
     return mood_ = read->adapter;  // the last one
   }
@@ -179,6 +183,7 @@ class Server {
   }
 
   std::unique_ptr<step::Executor> executor_;
+  std::shared_ptr<const weights::Checkpoint> model_;
   std::vector<step::AdapterEdit> edits_;
   std::shared_ptr<const lora::Adapter> mood_;
   uint32_t generation_ = 0;
@@ -215,7 +220,8 @@ std::vector<Asked> asked_of(const std::vector<Case>& cases, int32_t row) {
 void expect_all_golden(Server& server, int32_t chunk, const std::string& what) {
   std::vector<Case> cases = read_cases("base");
   std::vector<Asked> asked = asked_of(cases, kBase);
-  for (const auto& [name, row] : {std::pair("tone", kTone), std::pair("mood", kMood)}) {
+  for (const auto& [name, row] :
+       {std::pair("tone", kTone), std::pair("mood", kMood), std::pair("voice", kVoice)}) {
     const std::vector<Case> more = read_cases(name);
     const std::vector<Asked> asks = asked_of(more, row);
     cases.insert(cases.end(), more.begin(), more.end() - 1);

@@ -18,6 +18,7 @@ struct Bench {
 };
 
 constexpr Bench kBenches[] = {
+    {"adapters", "what LoRA adapters cost while batches decode", bench_adapters},
     {"latency", "one batch from prompt to last token, repeated", bench_latency},
     {"throughput", "many requests at once, in this process", bench_throughput},
     {"serve", "load on a running server: open or closed loop", bench_serve},

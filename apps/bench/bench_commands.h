@@ -3,6 +3,7 @@
 
 namespace rudder::apps {
 
+int bench_adapters(int argc, char** argv);
 int bench_latency(int argc, char** argv);
 int bench_throughput(int argc, char** argv);
 int bench_serve(int argc, char** argv);

@@ -53,6 +53,15 @@ def test_answers_are_those_of_peft(adapted):
     expect_golden(adapted)  # behind cached prefixes
 
 
+def test_dora_answers_are_those_of_peft(adapted):
+    assert load(adapted, "voice", ADAPTERS / "voice").status_code == 200
+    for told in GOLDEN["voice"]:
+        tokens, logprobs = ask(adapted, told["prompt"], "voice")
+        assert tokens == told["tokens"]
+        assert logprobs == pytest.approx([step[0][1] for step in told["top"]], abs=1e-4)
+    assert unload(adapted, "voice").status_code == 200
+
+
 def test_requests_without_an_adapter_have_the_bits_of_a_server_without(adapted):
     prompts = [told["prompt"] for told in GOLDEN["base"]]
     with serving("--dtype", "float32") as plain:
@@ -114,10 +123,10 @@ def test_loads_and_unloads_as_vllm_does(adapted):
 def test_a_file_at_fault_is_named(tmp_path):
     folder = pathlib.Path(shutil.copytree(ADAPTERS / "tone", tmp_path / "bent"))
     config = json.loads((folder / "adapter_config.json").read_text())
-    (folder / "adapter_config.json").write_text(json.dumps({**config, "use_dora": True}))
+    (folder / "adapter_config.json").write_text(json.dumps({**config, "modules_to_save": ["lm_head"]}))
     with serving(*FLAGS, "--lora-root", str(tmp_path)) as server:
         refused = load(server, "bent", folder)
-        assert refused.status_code == 400 and "adapter_config.json: use_dora" in refused.json()["error"]["message"]
+        assert refused.status_code == 400 and "adapter_config.json: modules_to_save" in refused.json()["error"]["message"]
         (folder / "adapter_config.json").write_text(json.dumps({**config, "r": 3}))
         shape = load(server, "bent", folder)
         assert shape.status_code == 400 and "lora_A.weight" in shape.json()["error"]["message"]

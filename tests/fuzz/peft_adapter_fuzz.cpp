@@ -1,7 +1,10 @@
 // An adapter that is accepted has pairs of the targets' shapes, ascending, finite, of a rank within
-// the limits, in its own memory, and equal bytes give an equal key. Every error is of the file's
+// the limits, in its own memory, with finite gains where it has any, and equal bytes give an equal
+// key. Every error is of the file's
 // making and names a file. Input: the length of the config (two bytes, little-endian), the config,
 // the tensors.
+#include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "require.h"
@@ -15,6 +18,19 @@ const lora::Targets kAdapterTargets = {{"model.layers.0.self_attn.q_proj", 6, 10
                                        {"model.layers.0.mlp.down_proj", 7, 6},
                                        {"model.layers.1.self_attn.q_proj", 6, 10}};
 constexpr int32_t kMaxRank = 8;
+
+// Weights that DoRA scales; of the last target all zeros.
+Result<lora::BaseTensors> fuzzed_base(const lora::Target& target) {
+  static const std::array<float, 60> kOnes = [] {
+    std::array<float, 60> ones;
+    ones.fill(0.3f);
+    return ones;
+  }();
+  static const std::array<float, 60> kZeros = {};
+  const auto& values = target.name == kAdapterTargets.back().name ? kZeros : kOnes;
+  return lora::BaseTensors{
+      {const_cast<float*>(values.data()), tensor::DType::kF32, {target.out, target.in}}};
+}
 
 void require_inside(const lora::Adapter& adapter, const tensor::View& matrix) {
   const auto* const begin = static_cast<const std::byte*>(matrix.data);
@@ -34,7 +50,7 @@ void fuzz_peft_adapter(std::string_view input) {
   const auto read = [&] {
     return lora::read_peft({std::as_bytes(std::span(config)), "config"},
                            {std::as_bytes(std::span(tensors)), "tensors"}, kAdapterTargets,
-                           {.max_rank = kMaxRank, .hash_secret = {3, 5}});
+                           {.max_rank = kMaxRank, .hash_secret = {3, 5}}, fuzzed_base);
   };
   const auto first = read();
   if (!first) {
@@ -57,6 +73,8 @@ void fuzz_peft_adapter(std::string_view input) {
                  delta.a.shape == tensor::Shape({delta.rank(), target.in}) &&
                  delta.b.shape == tensor::Shape({target.out, delta.rank()}));
     RUDDER_CHECK(std::isfinite(delta.scale));
+    RUDDER_CHECK(delta.gains.empty() || std::ssize(delta.gains) == target.out);
+    RUDDER_CHECK(std::ranges::all_of(delta.gains, [](float gain) { return std::isfinite(gain); }));
     require_inside(adapter, delta.a);
     require_inside(adapter, delta.b);
   }

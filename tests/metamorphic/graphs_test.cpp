@@ -181,7 +181,7 @@ std::string wrong_of(const DeviceStep& captured, const DeviceStep& step, GraphEn
   if (!is_same(a.attention.table_row, b.attention.table_row)) return "rows of the block table";
   if (!is_same(a.attention.ancestors, b.attention.ancestors)) return "trees";
   if (!is_same(a.goes_on_rows, b.goes_on_rows)) return "rows that guesses go on from";
-  if (!is_same(a.adapter_rows, b.adapter_rows)) return "rows of adapters";
+  if (!is_same(a.adapters.groups, b.adapters.groups)) return "rows of adapters";
   if (a.attention.max_q_len < b.attention.max_q_len) return "longest sequence";
   if (a.attention.max_kv_len < b.attention.max_kv_len) return "longest KV";
   if ((a.tap_table == nullptr) != (b.tap_table == nullptr)) return "a table of taps";
@@ -220,6 +220,8 @@ const Field kFields[] = {
     {"only_adds",
      [](GraphKey& key, const GraphKey& other) { key.shape.only_adds = other.shape.only_adds; }},
     {"adapts", [](GraphKey& key, const GraphKey& other) { key.shape.adapts = other.shape.adapts; }},
+    {"one adapter",
+     [](GraphKey& key, const GraphKey& other) { key.shape.one_adapter = other.shape.one_adapter; }},
     {"encodes",
      [](GraphKey& key, const GraphKey& other) { key.shape.encodes = other.shape.encodes; }},
     {"tapped", [](GraphKey& key, const GraphKey& other) { key.tapped = other.tapped; }},
@@ -229,7 +231,7 @@ const Field kFields[] = {
 [[maybe_unused]] void name_fields(const GraphKey& key) {
   [[maybe_unused]] const auto& [shape, tapped] = key;
   [[maybe_unused]] const auto& [kind, tokens, seqs, rows, max_q_len, has_trees, goes_on, only_adds,
-                                adapts, encodes] = shape;
+                                adapts, one_adapter, encodes] = shape;
 }
 
 // The one in which the keys differ; null: there are several.
@@ -320,7 +322,7 @@ class GraphKeys : public ::testing::Test {
       add_taps(packed);
     }
     if (kind != StepKind::kPass && draw(3) == 0) {
-      packed.taps.adapters = {.is_used = true, .row = {}};
+      packed.taps.adapters = {.is_used = true, .has_one = draw(2) == 0, .row = {}};
       packed.taps.adapters.row.assign(packed.ids.size(), 0);
     }
     return packed;

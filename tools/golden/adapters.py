@@ -23,6 +23,8 @@ ADAPTERS = {
     "mood": dict(config=LoraConfig(r=3, lora_alpha=11, target_modules=["q_proj", "v_proj", "down_proj"], layers_to_transform=[0, 7],
                                    use_rslora=True, rank_pattern={r"layers\.7\.mlp\.down_proj": 6}, alpha_pattern={"v_proj": 4}),
                  dtype=torch.float32, size=0.12),
+    "voice": dict(config=LoraConfig(r=4, lora_alpha=9, target_modules=ALL, layers_to_transform=[2, 5], use_dora=True), dtype=torch.float32,
+                  size=0.09),
 }
 
 
@@ -54,7 +56,9 @@ def main():
         model = get_peft_model(base_model(), made["config"])
         with torch.no_grad():
             for key, weight in model.named_parameters():
-                if "lora_" in key:
+                if "lora_magnitude" in key:
+                    weight.mul_(1 + 0.21 * torch.randn_like(weight))
+                elif "lora_" in key:
                     weight.normal_(std=made["size"]).copy_(weight.to(made["dtype"]))
         golden[name] = answers(model, tokenizer)
         for weight in (weight for key, weight in model.named_parameters() if "lora_" in key):

@@ -12,12 +12,14 @@ class AdapterAdder final : public ops::AdapterOps {
   // Null: one thread does all. The pool outlives the object.
   explicit AdapterAdder(ThreadPool* pool) : pool_(pool) {}
 
-  int64_t mid_floats(int64_t num_tokens, int64_t mid_width) const override {
-    return num_tokens * mid_width;
-  }
-  void add_adapters(const ops::AddAdaptersArgs& args) override;
+  void shrink_adapters(const ops::AdaptArgs& args) override;
+  void expand_adapters(const ops::AdaptArgs& args) override;
 
  private:
+  // Of each token; those without an adapter are passed over by `run`.
+  template <typename Run>
+  void each_token(const ops::AdaptArgs& args, Run&& run);
+
   ThreadPool* const pool_;
 };
 

@@ -17,14 +17,17 @@ class AdapterOps final : public ops::AdapterOps {
   // A product may still lack its scales, as what reads it next applies them. Then what is added is
   // divided by them, so that rows without an adapter keep their bits.
   using Launcher = std::function<cudaError_t(cudaStream_t, const ProductScales&)>;
-  using Run = std::function<void(const ops::AddAdaptersArgs& args, const Launcher& launcher)>;
-  explicit AdapterOps(Run run) : run_(std::move(run)) {}
+  using Run =
+      std::function<void(const char* op, const ops::AdaptArgs& args, const Launcher& launcher)>;
+  // `shrink` runs what does not touch the product, `expand` what adds to it.
+  AdapterOps(Run shrink, Run expand) : shrink_(std::move(shrink)), expand_(std::move(expand)) {}
 
-  int64_t mid_floats(int64_t num_tokens, int64_t mid_width) const override;
-  void add_adapters(const ops::AddAdaptersArgs& args) override;
+  void shrink_adapters(const ops::AdaptArgs& args) override;
+  void expand_adapters(const ops::AdaptArgs& args) override;
 
  private:
-  const Run run_;
+  const Run shrink_;
+  const Run expand_;
 };
 
 }  // namespace rudder::cuda

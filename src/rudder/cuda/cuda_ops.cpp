@@ -374,11 +374,13 @@ class CudaOps final : public ops::Ops,
     launch(op, views, [&] { return launcher(stream()); });
   }};
   AdapterOps adapter_ops_{
-      [this](const ops::AddAdaptersArgs& args, const AdapterOps::Launcher& launcher) {
+      [this](const char* op, const ops::AdaptArgs& args, const AdapterOps::Launcher& launcher) {
+        launch(op, {&args.x}, [&] { return launcher(stream(), {}); });
+      },
+      [this](const char* op, const ops::AdaptArgs& args, const AdapterOps::Launcher& launcher) {
         const UnscaledProduct product =
             unscaled_.is(args.out) ? std::exchange(unscaled_, {}) : UnscaledProduct{};
-        launch("add_adapters", {&args.x, &args.rows, &args.out},
-               [&] { return launcher(stream(), product.scales); });
+        launch(op, {&args.x, &args.out}, [&] { return launcher(stream(), product.scales); });
         if (product.scales.row != nullptr) unscaled_ = product;  // who reads it applies them
       }};
   ExpertOps expert_ops_{

@@ -234,25 +234,8 @@ TEST_F(LinearDevice, RefusesWhatItCannotStore) {
   EXPECT_FALSE(ops_->make_linear({&blocks, 1}));
 }
 
-// A weight of four bits around 8, or of eight, in groups of 32.
 class LowBitsDevice : public LinearDevice {
  protected:
-  ops::LinearWeight make_low(int64_t out, int64_t in, bool is_u4) {
-    const ops::WeightFormat format{.codes = is_u4 ? ops::Codes::kU4 : ops::Codes::kI8,
-                                   .scale = ops::ScaleType::kF32,
-                                   .group = 32,
-                                   .offset = is_u4 ? ops::Offset::kMiddle : ops::Offset::kNone};
-    const ops::StoredParts parts = ops::stored_parts(format, out, in);
-    std::vector<uint8_t> codes(static_cast<size_t>(parts.codes.bytes()));
-    for (uint8_t& code : codes) code = static_cast<uint8_t>(random_() >> 7);
-    std::vector<float> scales(static_cast<size_t>(parts.scales.rows * parts.scales.columns));
-    for (float& scale : scales) scale = 1e-4f * static_cast<float>(random_() % 97 + 3);
-    const ops::LinearPart part{
-        .format = format,
-        .codes = {codes.data(), parts.codes.dtype, {parts.codes.rows, parts.codes.columns}},
-        .scales = {scales.data(), DType::kF32, {parts.scales.rows, parts.scales.columns}}};
-    return value_of(ops_->make_linear({&part, 1}));
-  }
   std::vector<uint8_t> product(const ops::LinearWeight& weight, const View& x) {
     const View y = poisoned({x.shape[0], weight.out});
     ops_->linear({.x = x, .x_scale = {}, .weight = &weight, .out = y});

@@ -74,6 +74,24 @@ class LinearDevice : public DeviceTest {
     return o;
   }
 
+  // A weight of four bits around 8, or of eight, in groups of 32.
+  ops::LinearWeight make_low(int64_t out, int64_t in, bool is_u4) {
+    const ops::WeightFormat format{.codes = is_u4 ? ops::Codes::kU4 : ops::Codes::kI8,
+                                   .scale = ops::ScaleType::kF32,
+                                   .group = 32,
+                                   .offset = is_u4 ? ops::Offset::kMiddle : ops::Offset::kNone};
+    const ops::StoredParts parts = ops::stored_parts(format, out, in);
+    std::vector<uint8_t> codes(static_cast<size_t>(parts.codes.bytes()));
+    for (uint8_t& code : codes) code = static_cast<uint8_t>(random_() >> 7);
+    std::vector<float> scales(static_cast<size_t>(parts.scales.rows * parts.scales.columns));
+    for (float& scale : scales) scale = 1e-4f * static_cast<float>(random_() % 97 + 3);
+    const ops::LinearPart part{
+        .format = format,
+        .codes = {codes.data(), parts.codes.dtype, {parts.codes.rows, parts.codes.columns}},
+        .scales = {scales.data(), DType::kF32, {parts.scales.rows, parts.scales.columns}}};
+    return value_of(ops_->make_linear({&part, 1}));
+  }
+
   // Of the tokens [first, first + tokens).
   static GemvParams product(const Case& c, const Operands& o, int64_t first, int64_t tokens,
                             const View& y) {

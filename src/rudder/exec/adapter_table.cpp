@@ -63,8 +63,7 @@ Result<std::unique_ptr<AdapterTable>> AdapterTable::make(
     RUDDER_TRY_VOID(table->add(std::move(product)));
   }
   RUDDER_TRY(table->scratch_.mid,
-             ops.allocate(DType::kF32, {ops.adapter_ops()->mid_floats(
-                                           max_tokens, model::widest_adapter_mid(size.max_rank))}));
+             ops.allocate(DType::kF32, {max_tokens * model::widest_adapter_mid(size.max_rank)}));
   int64_t quantised = 0;  // the widest such row
   for (const Product& product : table->products_) {
     const ops::LinearWeight& weight = *product.described.module.target;
@@ -80,8 +79,7 @@ Result<std::unique_ptr<AdapterTable>> AdapterTable::make(
 int64_t AdapterTable::device_bytes(const model::ModelSpec& spec, const lora::TableSize& size,
                                    int32_t max_tokens, ops::Ops& ops) {
   if (size.empty() || ops.adapter_ops() == nullptr) return 0;
-  const int64_t mid =
-      ops.adapter_ops()->mid_floats(max_tokens, model::widest_adapter_mid(size.max_rank));
+  const int64_t mid = max_tokens * model::widest_adapter_mid(size.max_rank);
   return size.num_rows * model::adapter_row_bytes(spec, size.max_rank, ops.act_dtype()) +
          mid * static_cast<int64_t>(sizeof(float));
 }
@@ -105,10 +103,14 @@ Result<void> AdapterTable::add(model::AdaptedProduct product) {
   const DType act = ops_.act_dtype();
   RUDDER_TRY(weights->a, ops_.allocate(act, {size_.num_rows, parts * rank, module.in.count()}));
   RUDDER_TRY(weights->b, ops_.allocate(act, {size_.num_rows, end, rank}));
-  const std::vector<float> none(static_cast<size_t>(size_.num_rows * parts), 0.0f);
+  const std::vector<float> none(static_cast<size_t>(size_.num_rows * parts * 2), 0.0f);
   RUDDER_TRY(weights->scales,
-             ops_.upload({const_cast<float*>(none.data()), DType::kF32, {size_.num_rows, parts}},
+             ops_.upload({const_cast<float*>(none.data()), DType::kF32, {size_.num_rows, parts, 2}},
                          DType::kF32));
+  RUDDER_TRY(weights->gains, ops_.allocate(DType::kF32, {size_.num_rows, end}));
+  if (module.adds_bias()) {
+    RUDDER_TRY(weights->offsets, ops_.allocate(DType::kF32, {size_.num_rows, end}));
+  }
   module.target->adapters = weights;
   products_.push_back({std::move(product), weights});
   return {};
@@ -141,7 +143,9 @@ Result<void> AdapterTable::upload(int32_t row, const lora::Adapter& adapter,
   const View b = weights.b.rows(row, 1);
   a_.assign(a.bytes(), std::byte{0});
   b_.assign(b.bytes(), std::byte{0});
-  scales_.assign(module.parts.size(), 0.0f);
+  scales_.assign(module.parts.size() * 2, 0.0f);
+  gains_.assign(static_cast<size_t>(weights.out()), 1.0f);
+  offsets_.assign(static_cast<size_t>(weights.out()), 0.0f);
   int64_t out_row = 0;
   for (size_t part = 0; part < module.parts.size(); ++part) {
     const auto delta = std::ranges::lower_bound(adapter.deltas, product.described.targets[part], {},
@@ -149,7 +153,8 @@ Result<void> AdapterTable::upload(int32_t row, const lora::Adapter& adapter,
     const bool has_delta =
         delta != adapter.deltas.end() && delta->target == product.described.targets[part];
     if (has_delta) {
-      scales_[part] = delta->scale;
+      scales_[2 * part] = delta->scale;
+      scales_[2 * part + 1] = delta->gains.empty() ? 0.0f : 1.0f;
       const int64_t in = module.in.count();
       for (int64_t r = 0; r < delta->rank(); ++r) {
         put_converted(delta->a, r * module.in.stored + module.in.share.begin, in, act, a_.data(),
@@ -162,13 +167,26 @@ Result<void> AdapterTable::upload(int32_t row, const lora::Adapter& adapter,
         put_converted(delta->b, (stored + run.share.begin + i) * delta->rank(), delta->rank(), act,
                       b_.data(), (out_row + i) * weights.rank);
       }
+      if (has_delta && !delta->gains.empty()) {
+        const size_t from = static_cast<size_t>(stored + run.share.begin);
+        const auto count = static_cast<size_t>(run.count());
+        const auto to = static_cast<size_t>(out_row);
+        std::copy_n(delta->gains.begin() + from, count, gains_.begin() + to);
+        if (!delta->offsets.empty()) {
+          std::copy_n(delta->offsets.begin() + from, count, offsets_.begin() + to);
+        }
+      }
       stored += run.stored;
       out_row += run.count();
     }
   }
   RUDDER_TRY_VOID(uploads_->copy(a, a_.data()));
   RUDDER_TRY_VOID(uploads_->copy(b, b_.data()));
-  return uploads_->copy(weights.scales.rows(row, 1), scales_.data());
+  RUDDER_TRY_VOID(uploads_->copy(weights.scales.rows(row, 1), scales_.data()));
+  if (!adapter.has_gains()) return {};  // none of them is read
+  RUDDER_TRY_VOID(uploads_->copy(weights.gains.rows(row, 1), gains_.data()));
+  if (weights.offsets.empty()) return {};
+  return uploads_->copy(weights.offsets.rows(row, 1), offsets_.data());
 }
 
 }  // namespace rudder::exec

@@ -62,6 +62,8 @@ class AdapterTable {
   std::vector<std::byte> a_;
   std::vector<std::byte> b_;
   std::vector<float> scales_;
+  std::vector<float> gains_;
+  std::vector<float> offsets_;
 };
 
 }  // namespace rudder::exec

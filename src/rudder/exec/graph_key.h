@@ -28,11 +28,12 @@ struct GraphShape {
   int32_t tokens = 0;
   int32_t seqs = 0;
   int32_t rows = 0;
-  int32_t max_q_len = 0;   // of sequences that are no trees; attention chooses its kernel by it
-  bool has_trees = false;  // words of ancestors are read
-  bool goes_on = false;    // tokens go on from rows that a draft head left
-  bool only_adds = false;  // ops::TapBatch; false without taps
-  bool adapts = false;     // some token has an adapter
+  int32_t max_q_len = 0;     // of sequences that are no trees; attention chooses its kernel by it
+  bool has_trees = false;    // words of ancestors are read
+  bool goes_on = false;      // tokens go on from rows that a draft head left
+  bool only_adds = false;    // ops::TapBatch; false without taps
+  bool adapts = false;       // some token has an adapter
+  bool one_adapter = false;  // all that have one have the same
   std::vector<int32_t> encodes = {};  // model::ForwardBatch
 
   auto operator<=>(const GraphShape&) const = default;

@@ -50,6 +50,7 @@ int32_t next_of(const std::vector<int32_t>& numbers, int64_t number) {
 GraphKey with_taps(GraphShape shape, const PackedStep& packed) {
   const PackedTaps& taps = packed.taps;
   shape.adapts = packed.taps.adapters.is_used;
+  shape.one_adapter = packed.taps.adapters.has_one;
   if (!taps.is_used) return {std::move(shape)};
   shape.only_adds = taps.only_adds;
   shape.encodes = taps.encodes;
@@ -141,7 +142,9 @@ std::vector<GraphKey> StepShapes::at_start() const {
       if (!capacity_.adapters.empty()) {
         shape.adapts = true;
         keys.push_back({shape});
-        shape.adapts = false;
+        shape.one_adapter = true;
+        keys.push_back({shape});
+        shape.adapts = shape.one_adapter = false;
       }
       if (!has_taps_) continue;
       shape.only_adds = true;

@@ -83,6 +83,7 @@ Result<void> Graphs::capture_at_start(StepBuffers& buffers, const ProgressFn& pr
     packed.taps.tapped = key.tapped.value_or(tap::PassageSet());
     packed.taps.only_adds = key.shape.only_adds;
     packed.taps.adapters.is_used = key.shape.adapts;
+    packed.taps.adapters.has_one = key.shape.one_adapter;
     pad_to(key.shape, capacity_, packed);
     RUDDER_TRY(const DeviceStep step, buffers.begin(packed, 0));
     prepare(kept, step);

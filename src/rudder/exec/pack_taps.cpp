@@ -138,11 +138,16 @@ void pack_adapters(const step::StepPlan& plan, int32_t num_rows, PackedAdapters&
   packed.row.clear();
   packed.is_used = std::ranges::any_of(
       plan.seqs, [](const step::SeqWork& work) { return work.adapter_row != lora::kNoRow; });
+  packed.has_one = packed.is_used;
   if (!packed.is_used) return;
+  int32_t first = lora::kNoRow;
   for (const step::SeqWork& work : plan.seqs) {
     RUDDER_CHECK(work.adapter_row >= lora::kNoRow && work.adapter_row < num_rows,
                  "slot {}: adapter row {}", work.slot.value, work.adapter_row);
     packed.row.insert(packed.row.end(), static_cast<size_t>(work.q_len), work.adapter_row);
+    if (work.adapter_row == lora::kNoRow) continue;
+    if (first == lora::kNoRow) first = work.adapter_row;
+    packed.has_one = packed.has_one && work.adapter_row == first;
   }
 }
 

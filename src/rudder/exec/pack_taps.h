@@ -15,6 +15,7 @@ namespace rudder::exec {
 // Of a step where some token has an adapter.
 struct PackedAdapters {
   bool is_used = false;
+  bool has_one = false;      // all tokens that have one have the same
   std::vector<int32_t> row;  // of the adapter table, by token; empty where none is used
 };
 

@@ -6,6 +6,7 @@
 #include "rudder/base/check.h"
 #include "rudder/base/token_mask.h"
 #include "rudder/exec/step_layout.h"
+#include "rudder/ops/adapter_batch.h"
 
 namespace rudder::exec {
 namespace {
@@ -230,8 +231,16 @@ DeviceStep StepBuffers::views(const PackedStep& packed) const {
     step.forward.attention.ancestors = part(layout.ancestors, DType::kI64, tokens);
   }
   if (packed.taps.adapters.is_used) {
-    step.forward.adapter_rows = part(layout.adapters, DType::kI32, tokens);
-    step.forward.rows_adapter_rows = part(layout.rows_adapters, DType::kI32, {sampled});
+    const int64_t at_once = packed.taps.adapters.has_one ? 1 : capacity_.adapters.num_rows;
+    const auto adapters = [&](int64_t begin, int64_t count) {
+      const int64_t array = part_bytes<int32_t>(count);
+      const int64_t groups = ops::most_adapter_groups(count, at_once);
+      return ops::AdapterBatch{.rows = part(begin, DType::kI32, {count}),
+                               .order = part(begin + array, DType::kI32, {count}),
+                               .groups = part(begin + 2 * array, DType::kI32, {groups, 4})};
+    };
+    step.forward.adapters = adapters(layout.adapters, packed.num_tokens());
+    step.forward.rows_adapters = adapters(layout.rows_adapters, sampled);
     step.forward.adapter_mid = adapter_scratch_.mid;
     step.forward.adapter_act = adapter_scratch_.act;
   }
@@ -331,9 +340,17 @@ void StepBuffers::put_adapters(const PackedStep& packed, const View& staging) co
   if (!packed.taps.adapters.is_used) return;
   RUDDER_CHECK(!adapter_scratch_.mid.empty() && std::ssize(row) == packed.num_tokens());
   const StepLayout layout = layout_of(packed);
-  put(staging, layout.adapters, row);
-  auto* picked = reinterpret_cast<int32_t*>(staging.as<std::byte>() + layout.rows_adapters);
-  for (const int32_t token : packed.logits_rows) *picked++ = row[static_cast<size_t>(token)];
+  const auto put_batch = [&](int64_t begin, std::span<const int32_t> rows) {
+    std::byte* const to = staging.as<std::byte>() + begin;
+    const int64_t array = part_bytes<int32_t>(std::ssize(rows));
+    std::memcpy(to, rows.data(), rows.size_bytes());
+    ops::group_tokens(rows, {reinterpret_cast<int32_t*>(to + array), rows.size()},
+                      {reinterpret_cast<ops::AdapterGroup*>(to + 2 * array), rows.size()});
+  };
+  put_batch(layout.adapters, row);
+  std::vector<int32_t> picked;
+  for (const int32_t token : packed.logits_rows) picked.push_back(row[static_cast<size_t>(token)]);
+  put_batch(layout.rows_adapters, picked);
 }
 
 // The lists that begin_step reads go behind the rest, in as many parts as they need; the rest goes

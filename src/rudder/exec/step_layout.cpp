@@ -7,8 +7,8 @@ namespace rudder::exec {
 StepLayout layout_of(int64_t num_tokens, int64_t num_seqs, int64_t num_sampled, int64_t num_groups,
                      bool has_taps, const RareParts& rare) {
   StepLayout layout;
-  const auto adapter_rows = [&](int64_t count) {
-    return rare.adapters ? part_bytes<int32_t>(count) : 0;
+  const auto adapter_bytes = [&](int64_t count) {
+    return rare.adapters ? adapter_batch_bytes(count) : 0;
   };
   layout.kv_len = layout.q_begin + part_bytes<int32_t>(num_seqs + 1);
   layout.table_row = layout.kv_len + part_bytes<int32_t>(num_seqs);
@@ -19,7 +19,7 @@ StepLayout layout_of(int64_t num_tokens, int64_t num_seqs, int64_t num_sampled, 
   layout.kv_slot = layout.positions + part_bytes<int32_t>(num_tokens);
   layout.ancestors = layout.kv_slot + part_bytes<int32_t>(num_groups * num_tokens);
   layout.adapters = layout.ancestors + part_bytes<uint64_t>(rare.ancestors);
-  layout.taps = layout.adapters + adapter_rows(num_tokens);
+  layout.taps = layout.adapters + adapter_bytes(num_tokens);
   const int64_t arrays = has_taps ? kTapArrays : 0;
   layout.logits_rows = layout.taps + arrays * part_bytes<int32_t>(num_tokens);
   layout.rows_taps = layout.logits_rows + part_bytes<int32_t>(num_sampled);
@@ -27,7 +27,7 @@ StepLayout layout_of(int64_t num_tokens, int64_t num_seqs, int64_t num_sampled, 
   layout.feedback_rows = layout.sample_rows + part_bytes<ops::SampleRow>(num_sampled);
   layout.goes_on_rows = layout.feedback_rows + part_bytes<int32_t>(rare.feedback_rows);
   layout.rows_adapters = layout.goes_on_rows + part_bytes<int32_t>(rare.goes_on_rows);
-  layout.lists = layout.rows_adapters + adapter_rows(num_sampled);
+  layout.lists = layout.rows_adapters + adapter_bytes(num_sampled);
   return layout;
 }
 

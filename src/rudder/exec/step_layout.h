@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "rudder/exec/pack.h"
+#include "rudder/ops/adapter_batch.h"
 
 namespace rudder::exec {
 
@@ -41,6 +42,11 @@ struct StepLayout {
   int64_t rows_adapters = 0;
   int64_t lists = 0;
 };
+
+// Of an ops::AdapterBatch of `count` rows: its arrays, one behind another.
+inline int64_t adapter_batch_bytes(int64_t count) {
+  return 2 * part_bytes<int32_t>(count) + part_bytes<ops::AdapterGroup>(count);
+}
 
 // Arrays of ops::TapBatch, one behind another.
 inline constexpr int64_t kTapArrays = 6;

@@ -4,6 +4,7 @@
 // shared and immutable: requests hold it, plans bring it to the executor. Plain data; any thread.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -31,6 +32,10 @@ struct Delta {
   float scale = 1;  // of B (A x)
   tensor::View a;   // [rank, in]
   tensor::View b;   // [out, rank]
+  // Of DoRA (dora.h), [out] each; empty: none. The product becomes gains * (what it is without
+  // them) + offsets; no offsets are zeros.
+  std::vector<float> gains = {};
+  std::vector<float> offsets = {};
 
   int64_t rank() const { return a.shape[0]; }
 };
@@ -43,6 +48,10 @@ struct Adapter {
   int32_t max_rank = 0;       // of its deltas
   std::vector<Delta> deltas;  // ascending by target, one a target
   std::vector<std::byte> memory;
+
+  bool has_gains() const {
+    return std::ranges::any_of(deltas, [](const Delta& delta) { return !delta.gains.empty(); });
+  }
 };
 
 // What an executor has room for; no rows: it takes no adapters.

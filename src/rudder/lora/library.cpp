@@ -36,7 +36,8 @@ Result<Report> Library::load(const std::string& name, const std::string& folder,
     const std::lock_guard lock(mutex_);
     RUDDER_TRY_VOID(check_room(name, replaces));
   }
-  RUDDER_TRY(ReadAdapter read, read_peft_folder(folder, targets_, settings_.limits));
+  RUDDER_TRY(ReadAdapter read,
+             read_peft_folder(folder, targets_, settings_.limits, settings_.base));
   auto added = std::make_shared<const NamedAdapter>(name, folder, std::move(read.adapter));
   const std::lock_guard lock(mutex_);
   RUDDER_TRY_VOID(check_room(name, replaces));

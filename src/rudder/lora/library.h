@@ -19,7 +19,8 @@ struct LibrarySettings {
   ReadLimits limits;
   int32_t max_loras = 1;      // that run at once, for the metric
   int32_t max_adapters = 64;  // in memory at once
-  std::string root;           // clients load adapters below this folder; empty: they load none
+  std::string root = {};      // clients load adapters below this folder; empty: they load none
+  BaseReader base = {};       // outlives the library
 };
 
 class Library {
@@ -44,6 +45,7 @@ class Library {
   // Those and the versions that requests still hold.
   std::vector<std::shared_ptr<const NamedAdapter>> in_use() const;
   int32_t max_loras() const { return settings_.max_loras; }
+  const Targets& targets() const { return targets_; }
 
  private:
   std::vector<std::shared_ptr<const NamedAdapter>>::const_iterator locate(

@@ -15,6 +15,7 @@
 
 #include "rudder/base/result.h"
 #include "rudder/lora/adapter.h"
+#include "rudder/lora/base_tensors.h"
 
 namespace rudder::lora {
 
@@ -43,12 +44,14 @@ struct AdapterFile {
 
 // Errors name the file and the key or tensor: kCorruptFile, kUnsupported, and kInvalidArgument for
 // a rank above that of the limits. One names every tensor that is of no product.
+// `base`: of a DoRA adapter; without it one is refused.
 Result<ReadAdapter> read_peft(const AdapterFile& config, const AdapterFile& tensors,
-                              const Targets& targets, const ReadLimits& limits);
+                              const Targets& targets, const ReadLimits& limits,
+                              const BaseReader& base = {});
 
 // Of a folder; kNotFound, "No adapter found for FOLDER", where there is none. The files are read,
 // not mapped: who writes them again changes no adapter that is loaded.
 Result<ReadAdapter> read_peft_folder(const std::string& folder, const Targets& targets,
-                                     const ReadLimits& limits);
+                                     const ReadLimits& limits, const BaseReader& base = {});
 
 }  // namespace rudder::lora

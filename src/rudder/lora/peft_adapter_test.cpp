@@ -175,7 +175,6 @@ TEST(PeftAdapter, ConfigsAreRefusedByTheirKey) {
                                       {"use_rslora", "1"},
                                       {"use_rslora", "\"yes\""},
                                       {"use_rslora", "{}"},
-                                      {"use_dora", "true"},
                                       {"use_dora", "\"yes\""},
                                       {"use_dora", "1"},
                                       {"modules_to_save", "[\"lm_head\"]"},
@@ -326,6 +325,102 @@ TEST(PeftAdapter, TensorsAreRefusedByTheirName) {
     EXPECT_NE(text.find(one.named), std::string::npos) << text << " / " << one.named;
   }
   EXPECT_GE(bad.size(), 110U);
+}
+
+// Three rows that differ, and a bias; rows of W + s B A have a length whatever the adapter.
+Result<BaseTensors> base_of(const Target& target) {
+  static std::vector<float> values;
+  static std::vector<float> bias;
+  values.clear();
+  for (int64_t i = 0; i < target.in * target.out; ++i) {
+    values.push_back(0.1875f * static_cast<float>(i % 7 - 3));
+  }
+  bias.assign(static_cast<size_t>(target.out), 0.375f);
+  return BaseTensors{{values.data(), tensor::DType::kF32, {target.out, target.in}},
+                     {bias.data(), tensor::DType::kF32, {target.out}}};
+}
+
+std::vector<Made> with_magnitude(const Made& magnitude) {
+  std::vector<Made> tensors = pair_of(kQ0, 6, 10, 3);
+  tensors.push_back(magnitude);
+  return tensors;
+}
+
+Result<ReadAdapter> read_dora(const std::vector<Made>& tensors, const BaseReader& base) {
+  const std::string config = config_of({{"use_dora", "true"}});
+  const std::string file = file_of(tensors);
+  return read_peft({std::as_bytes(std::span(config)), "adapter_config.json"},
+                   {std::as_bytes(std::span(file)), "adapter_model.safetensors"}, kTargets,
+                   {.max_rank = 8, .hash_secret = {3, 5}}, base);
+}
+
+const Made kMagnitude = {
+    std::string(kQ0) + ".lora_magnitude_vector", tensor::DType::kF32, {10}, 1.25f};
+
+// adapter.A9
+TEST(PeftAdapter, DoraScalesRowsToTheirMagnitude) {
+  const auto got = read_dora(with_magnitude(kMagnitude), base_of);
+  ASSERT_TRUE(got) << got.error().to_string();
+  const Delta& delta = got->adapter->deltas.front();
+  ASSERT_EQ(delta.gains.size(), 10U);
+  ASSERT_EQ(delta.offsets.size(), 10U);
+  const double change = 5.0 / 3.0 * 3 * 0.28125 * 0.28125;  // of each element
+  for (size_t o = 0; o < 10; ++o) {
+    double square = 0;
+    for (size_t i = 0; i < 6; ++i) {
+      const double w = 0.1875 * (static_cast<double>((o * 6 + i) % 7) - 3) + change;
+      square += w * w;
+    }
+    const double gain = 1.25 / std::sqrt(square);
+    EXPECT_NEAR(delta.gains[o], gain, 1e-6 * gain) << o;
+    EXPECT_NEAR(delta.offsets[o], (1 - gain) * 0.375, 1e-6) << o;
+  }
+  // What it does to activations is its key.
+  Made other = kMagnitude;
+  other.value = 1.5f;
+  EXPECT_NE(read_dora(with_magnitude(other), base_of)->adapter->key, got->adapter->key);
+}
+
+TEST(PeftAdapter, DoraThatLacksAPartIsRefusedByIt) {
+  const auto refused = [](const std::vector<Made>& tensors, const BaseReader& base,
+                          std::string_view why) {
+    const auto got = read_dora(tensors, base);
+    ASSERT_FALSE(got) << why;
+    const std::string text = got.error().to_string();
+    EXPECT_NE(text.find("adapter_model.safetensors: tensor"), std::string::npos) << text;
+    EXPECT_NE(text.find(why), std::string::npos) << text;
+  };
+  refused(with_magnitude(kMagnitude), {}, "are not here");
+  refused(pair_of(kQ0, 6, 10, 3), base_of, "its lora_magnitude_vector is missing");
+  refused({kMagnitude}, base_of, "its lora_A is missing");
+  for (const std::vector<uint64_t>& dims :
+       std::vector<std::vector<uint64_t>>{{9}, {10, 1}, {1, 10}, {}, {11}}) {
+    Made bent = kMagnitude;
+    bent.dims = dims;
+    refused(with_magnitude(bent), base_of, "its shape is");
+  }
+  Made bent = kMagnitude;
+  bent.value = std::numeric_limits<float>::infinity();
+  refused(with_magnitude(bent), base_of, "not finite");
+  bent = kMagnitude;
+  bent.dtype = tensor::DType::kI32;
+  refused(with_magnitude(bent), base_of, "are not served");
+  refused(
+      with_magnitude(kMagnitude),
+      [](const Target&) -> Result<BaseTensors> {
+        return fail(ErrorCode::kUnsupported, "few bits", "base");
+      },
+      "few bits");
+  std::vector<Made> still = with_magnitude(kMagnitude);
+  still[1].value = 0;
+  refused(
+      still,
+      [](const Target& target) -> Result<BaseTensors> {
+        static std::vector<float> zeros;
+        zeros.assign(static_cast<size_t>(target.in * target.out), 0.0f);
+        return BaseTensors{{zeros.data(), tensor::DType::kF32, {target.out, target.in}}};
+      },
+      "no length to divide by");
 }
 
 TEST(PeftAdapter, RanksAboveTheServersAreRefused) {

@@ -70,7 +70,6 @@ struct Refusal {
   std::string_view why;
 };
 constexpr std::array kRefused = {
-    Refusal{"use_dora", "DoRA is not served"},
     Refusal{"modules_to_save", "whole modules of an adapter are not served"},
     Refusal{"lora_bias", "biases of an adapter are not served"},
     Refusal{"fan_in_fan_out", "matrices that are stored transposed are not served"},
@@ -144,6 +143,7 @@ Result<PeftConfig> PeftConfig::parse(std::string_view text, const std::string& w
   RUDDER_TRY(out.rank_, config.integer("r", 1, kMaxFileRank));
   RUDDER_TRY(out.alpha_, alpha_in(config, "lora_alpha"));
   RUDDER_TRY(out.by_root_, config.boolean_or("use_rslora", false));
+  RUDDER_TRY(out.has_magnitudes_, config.boolean_or("use_dora", false));
   if (config.has("rank_pattern")) {
     RUDDER_TRY(const HfConfig patterns, config.object("rank_pattern"));
     for (const std::string& key : patterns.keys()) {

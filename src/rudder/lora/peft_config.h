@@ -26,6 +26,8 @@ class PeftConfig {
   // Of B (A x): alpha / rank, with rsLoRA alpha / sqrt(rank) (arXiv 2312.03732).
   Result<float> scale_of(std::string_view module) const;
 
+  bool has_magnitudes() const { return has_magnitudes_; }  // DoRA: every module has some
+
   // Keys that say nothing about serving.
   const std::vector<std::string>& ignored_keys() const { return ignored_; }
 
@@ -36,6 +38,7 @@ class PeftConfig {
   int64_t rank_ = 0;
   double alpha_ = 0;
   bool by_root_ = false;
+  bool has_magnitudes_ = false;
   Patterns<int64_t> ranks_;
   Patterns<double> alphas_;
   std::vector<std::string> ignored_;

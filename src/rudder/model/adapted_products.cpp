@@ -1,5 +1,7 @@
 #include "rudder/model/adapted_products.h"
 
+#include <fmt/format.h>
+
 #include <string>
 #include <utility>
 
@@ -48,6 +50,27 @@ Result<lora::Targets> adapter_targets(const weights::Checkpoint& checkpoint,
   return targets;
 }
 
+Result<lora::BaseTensors> base_tensors(const weights::Checkpoint& checkpoint,
+                                       const lora::Target& target) {
+  const auto is_wide = [](const weights::TensorInfo* tensor) {
+    return tensor != nullptr && !tensor->packed &&
+           (tensor->view.dtype == tensor::DType::kF32 ||
+            tensor->view.dtype == tensor::DType::kF16 ||
+            tensor->view.dtype == tensor::DType::kBF16);
+  };
+  const weights::TensorInfo* const weight = checkpoint.find(target.name + ".weight");
+  if (!is_wide(weight) || weight->view.shape != tensor::Shape({target.out, target.in})) {
+    return fail(ErrorCode::kUnsupported,
+                "DoRA is not served over weights of few bits: the lengths of its rows are those of "
+                "the weights that it was trained on",
+                fmt::format("{}: module '{}'", checkpoint.name(), target.name));
+  }
+  lora::BaseTensors out{.weight = weight->view};
+  const weights::TensorInfo* const bias = checkpoint.find(target.name + ".bias");
+  if (is_wide(bias) && bias->view.shape == tensor::Shape({target.out})) out.bias = bias->view;
+  return out;
+}
+
 Result<std::vector<AdaptedProduct>> adapted_products(const weights::Checkpoint& checkpoint,
                                                      const ModelSpec& spec, Weights& weights,
                                                      ops::Rank rank, const Stage& stage) {
@@ -93,7 +116,7 @@ int64_t adapter_row_bytes(const ModelSpec& spec, int32_t max_rank, tensor::DType
       if (!is_adapted(module)) continue;
       const int64_t parts = std::ssize(module.parts);
       elements += rank * (parts * module.in.count() + module.rows());
-      scales += parts;
+      scales += 2 * parts + module.rows() * (module.adds_bias() ? 2 : 1);
     }
   }
   return elements * static_cast<int64_t>(tensor::dtype_bytes(act)) +

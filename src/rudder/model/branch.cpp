@@ -13,15 +13,18 @@ ops::View shaped(const ops::View& buffer, int64_t rows, int64_t width) {
 ops::View Products::project(const ops::LinearWeight& weight, const Operand& in,
                             const ops::View& buffer) const {
   const ops::View out = shaped(buffer, in.rows(), weight.out);
-  ops_.linear({.x = in.x, .x_scale = in.scale, .weight = &weight, .out = out});
-  if (adapts(weight)) {
+  const bool adapted = adapts(weight);
+  const ops::AdaptArgs args{.x = in.act,
+                            .tokens = adapters_,
+                            .weights = weight.adapters.get(),
+                            .mid = adapter_mid_,
+                            .out = out};
+  if (adapted) {
     RUDDER_CHECK(!in.act.empty(), "a product with adapters has no rows in act");
-    ops_.adapter_ops()->add_adapters({.x = in.act,
-                                      .rows = adapter_rows_,
-                                      .weights = weight.adapters.get(),
-                                      .mid = adapter_mid_,
-                                      .out = out});
+    ops_.adapter_ops()->shrink_adapters(args);
   }
+  ops_.linear({.x = in.x, .x_scale = in.scale, .weight = &weight, .out = out});
+  if (adapted) ops_.adapter_ops()->expand_adapters(args);
   return out;
 }
 

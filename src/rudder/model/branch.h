@@ -41,14 +41,14 @@ class Products {
   // `scales`: [max_tokens] f32. Both outlive it.
   Products(ops::Ops& ops, ops::View scales) : ops_(ops), scales_(scales) {}
 
-  // Which rows of the adapter table the rows at hand have, from now on; empty: none has one.
-  void adapt(const ops::View& rows, const ops::View& mid) {
-    adapter_rows_ = rows;
+  // The adapters of the rows at hand, from now on; empty: none has one.
+  void adapt(const ops::AdapterBatch& adapters, const ops::View& mid) {
+    adapters_ = adapters;
     adapter_mid_ = mid;
   }
   // Whether project() adds what adapters add: its operand then needs `act`.
   bool adapts(const ops::LinearWeight& weight) const {
-    return weight.adapters != nullptr && !adapter_rows_.empty();
+    return weight.adapters != nullptr && !adapters_.empty();
   }
 
   // in times weight, in `buffer`; and what adapters add to it.
@@ -68,7 +68,7 @@ class Products {
  private:
   ops::Ops& ops_;
   const ops::View scales_;
-  ops::View adapter_rows_;
+  ops::AdapterBatch adapters_;
   ops::View adapter_mid_;
 };
 

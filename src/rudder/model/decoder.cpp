@@ -341,7 +341,7 @@ Operand LayerwiseDecoder::end_layer(size_t layer, const View& x, const Mixed& mi
 
 LayerwiseDecoder::Begun LayerwiseDecoder::begin(const ForwardBatch& batch) {
   const View x = hidden(batch.ids.num_rows());
-  products_.adapt(batch.adapter_rows, batch.adapter_mid);
+  products_.adapt(batch.adapters, batch.adapter_mid);
   ops_.begin_attention(batch.attention);
   keep_passed(batch);
   // The first rank has taken the records of the stage before when another adds to them.
@@ -365,7 +365,7 @@ LayerwiseDecoder::Begun LayerwiseDecoder::begin(const ForwardBatch& batch) {
 View LayerwiseDecoder::finish(const Begun& begun, const ForwardBatch& batch) {
   const View& rows = batch.logits_rows;
   View x = begun.residual;
-  products_.adapt(batch.adapter_rows, batch.adapter_mid);
+  products_.adapt(batch.adapters, batch.adapter_mid);
   Mixed mixed{.out = begun.mixed, .buffer = begun.buffer, .free = begun.free};
   const ops::TapBatch* tapped = &batch.taps;
   const bool keeps_all_rows = batch.keep_all_rows || kept_.final_norm || !spec_.stage.is_last();
@@ -376,7 +376,7 @@ View LayerwiseDecoder::finish(const Begun& begun, const ForwardBatch& batch) {
     std::swap(mixed.buffer, mixed.free);
     x = gather(x, rows, buffers_.rows_residual);
     tapped = &batch.rows_taps;
-    products_.adapt(batch.rows_adapter_rows, batch.adapter_mid);
+    products_.adapt(batch.rows_adapters, batch.adapter_mid);
   }
   const Operand in = end_layer(spec_.layers.size() - 1, x, mixed, batch, *tapped);
   if (!spec_.stage.is_last()) return {};

@@ -29,9 +29,9 @@ struct ForwardBatch {
 
   // Adapters of the tokens and of the rows of logits; empty: no token has one, and the products run
   // alone.
-  ops::View adapter_rows = {};       // [T] row of the adapter table, -1: none
-  ops::View rows_adapter_rows = {};  // [R]
-  ops::View adapter_mid = {};        // scratch (ops::AddAdaptersArgs)
+  ops::AdapterBatch adapters = {};       // of the tokens
+  ops::AdapterBatch rows_adapters = {};  // of the rows
+  ops::View adapter_mid = {};            // scratch (ops::AdaptArgs)
   // Scratch, act: a product's rows beside their quantised form; empty: none is quantised.
   ops::View adapter_act = {};
 

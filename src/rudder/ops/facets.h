@@ -55,9 +55,11 @@ class FeatureOps {
 class AdapterOps {
  public:
   virtual ~AdapterOps() = default;
-  // Of AddAdaptersArgs.mid.
-  virtual int64_t mid_floats(int64_t num_tokens, int64_t mid_width) const = 0;
-  virtual void add_adapters(const AddAdaptersArgs& args) = 0;
+  // Writes `mid`; in front of the product, where a backend may run it beside the product.
+  virtual void shrink_adapters(const AdaptArgs& args) = 0;
+  // Adds to `out`, behind the product, with the same arguments and nothing in between that writes
+  // `mid`.
+  virtual void expand_adapters(const AdaptArgs& args) = 0;
 };
 
 // Captures of attention patterns.

@@ -55,9 +55,6 @@ class ForwardingOps : public ops::Ops,
   ops::AdapterOps* adapter_ops() override {
     return this_if<ops::AdapterOps>(inner_->adapter_ops(), this);
   }
-  int64_t mid_floats(int64_t num_tokens, int64_t mid_width) const override {
-    return inner_->adapter_ops()->mid_floats(num_tokens, mid_width);
-  }
   ops::RankOps* rank_ops() override { return this_if<ops::RankOps>(inner_->rank_ops(), this); }
   bool is_host() const override { return inner_->is_host(); }
   uint64_t progress() const override { return inner_->progress(); }
@@ -121,8 +118,11 @@ class ForwardingOps : public ops::Ops,
   void gate_rows(const ops::GateRowsArgs& args) override {
     run(&ops::Ops::state_ops, &ops::StateOps::gate_rows, args);
   }
-  void add_adapters(const ops::AddAdaptersArgs& args) override {
-    run(&ops::Ops::adapter_ops, &ops::AdapterOps::add_adapters, args);
+  void shrink_adapters(const ops::AdaptArgs& args) override {
+    run(&ops::Ops::adapter_ops, &ops::AdapterOps::shrink_adapters, args);
+  }
+  void expand_adapters(const ops::AdaptArgs& args) override {
+    run(&ops::Ops::adapter_ops, &ops::AdapterOps::expand_adapters, args);
   }
   void gated_act(const ops::GatedActArgs& args) override { run(&ops::Ops::gated_act, args); }
   void quantise(const ops::QuantiseArgs& args) override { run(&ops::Ops::quantise, args); }

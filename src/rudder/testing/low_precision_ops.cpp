@@ -298,19 +298,25 @@ class LowPrecisionOps final : public PassingOps {
     out.done();
   }
 
-  void add_adapters(const ops::AddAdaptersArgs& args) override {
+  void shrink_adapters(const ops::AdaptArgs& args) override {
     Wide x(args.x);
     Wide a(args.weights->a);
+    ops::AdapterWeights weights = *args.weights;
+    weights.a = a.view();
+    ops::AdaptArgs wide = args;
+    wide.x = x.view();
+    wide.weights = &weights;
+    inner_->adapter_ops()->shrink_adapters(wide);
+  }
+  void expand_adapters(const ops::AdaptArgs& args) override {
     Wide b(args.weights->b);
     Wide out(args.out);
     ops::AdapterWeights weights = *args.weights;
-    weights.a = a.view();
     weights.b = b.view();
-    inner_->adapter_ops()->add_adapters({.x = x.view(),
-                                         .rows = args.rows,
-                                         .weights = &weights,
-                                         .mid = args.mid,
-                                         .out = out.view()});
+    ops::AdaptArgs wide = args;
+    wide.weights = &weights;
+    wide.out = out.view();
+    inner_->adapter_ops()->expand_adapters(wide);
     out.round_to(args.out);
   }
 

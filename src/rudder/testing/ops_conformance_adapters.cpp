@@ -1,4 +1,4 @@
-// add_adapters(), of backends that have AdapterOps.
+// shrink_adapters() and expand_adapters(), of backends that have AdapterOps.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -28,6 +28,8 @@ struct Adapters {
   Matrix a;
   Matrix b;
   std::vector<float> scales;
+  std::vector<float> gains;
+  std::vector<float> offsets;  // empty: none
 };
 
 constexpr int64_t kTableRows = 3;
@@ -43,7 +45,8 @@ Matrix reference_adapted(const Matrix& x, const Matrix& out, const Adapters& ada
     int64_t begin = 0;
     for (int64_t part = 0; part < weights.num_parts; ++part) {
       const int64_t end = weights.part_end[static_cast<size_t>(part)];
-      const double scale = adapters.scales[static_cast<size_t>(row * weights.num_parts + part)];
+      const auto at = static_cast<size_t>(2 * (row * weights.num_parts + part));
+      const double scale = adapters.scales[at];
       std::vector<double> mid(static_cast<size_t>(weights.rank), 0.0);
       for (int64_t r = 0; r < weights.rank && scale != 0; ++r) {
         for (int64_t i = 0; i < x.cols; ++i) {
@@ -62,6 +65,11 @@ Matrix reference_adapted(const Matrix& x, const Matrix& out, const Adapters& ada
         sum.at(t, o) += scale * delta;
         *magnitude = std::max(*magnitude, std::abs(scale) * terms);
       }
+      for (int64_t o = begin; o < end && adapters.scales[at + 1] != 0; ++o) {
+        const auto of_row = static_cast<size_t>(row * out.cols + o);
+        sum.at(t, o) = sum.at(t, o) * adapters.gains[of_row] +
+                       (adapters.offsets.empty() ? 0.0 : adapters.offsets[of_row]);
+      }
       begin = end;
     }
   }
@@ -70,7 +78,7 @@ Matrix reference_adapted(const Matrix& x, const Matrix& out, const Adapters& ada
 
 // Every row with an adapter, with none, and with one that leaves a part alone: in a call with all
 // of them, alone, and in another order.
-TEST_P(OpsConformance, AddAdapters) {
+TEST_P(OpsConformance, Adapters) {
   ops::AdapterOps* const facet = ops_.adapter_ops();
   if (facet == nullptr) GTEST_SKIP() << "it has no adapters";
   const std::vector<AdapterShape> shapes = {{{wide(37)}, wide(53), 16, 1},
@@ -80,6 +88,7 @@ TEST_P(OpsConformance, AddAdapters) {
                                             {{wide(272), wide(32), wide(8)}, wide(1032), 64, 8},
                                             {{wide(40)}, wide(17000), 16, 3},
                                             {{wide(24), wide(24), wide(24)}, wide(72), 352, 5},
+                                            {{wide(88), wide(24)}, wide(4128), 16, 61},
                                             {{wide(64)}, wide(64), 16, 0}};
   for (const AdapterShape& shape : shapes) {
     SCOPED_TRACE(std::to_string(shape.tokens) + " rows of " + std::to_string(shape.in) + ", rank " +
@@ -98,10 +107,22 @@ TEST_P(OpsConformance, AddAdapters) {
     adapters.b = read(b);
     weights.a = {a.data, a.dtype, {kTableRows, weights.mid_width(), shape.in}};
     weights.b = {b.data, b.dtype, {kTableRows, out, weights.rank}};
-    adapters.scales = random_values(kTableRows * weights.num_parts);
-    adapters.scales[1] = 0;  // of the first row's second part, or of the second row
+    adapters.scales = random_values(kTableRows * weights.num_parts * 2);
+    for (size_t i = 1; i < adapters.scales.size(); i += 2) {
+      adapters.scales[i] = i % 4 == 1 ? 1.0f : 0.0f;
+    }
+    adapters.scales[2] = 0;  // of the first row's second part, or of the second row
+    adapters.gains = random_values(kTableRows * out);
+    const View gains =
+        device_.put_as(std::span<const float>(adapters.gains), DType::kF32, {kTableRows, out});
+    weights.gains = gains;
+    if (shape.tokens % 2 == 1) {
+      adapters.offsets = random_values(kTableRows * out);
+      weights.offsets =
+          device_.put_as(std::span<const float>(adapters.offsets), DType::kF32, {kTableRows, out});
+    }
     weights.scales = device_.put_as(std::span<const float>(adapters.scales), DType::kF32,
-                                    {kTableRows, weights.num_parts});
+                                    {kTableRows, weights.num_parts, 2});
     const int64_t tokens = shape.tokens;
     std::vector<int32_t> rows;
     for (int64_t t = 0; t < tokens; ++t) rows.push_back(static_cast<int32_t>(between(-1, 2)));
@@ -110,16 +131,26 @@ TEST_P(OpsConformance, AddAdapters) {
     const View x = random({tokens, shape.in});
     const View y = random({tokens, out});
     const View before = copy(y);
-    const View mid = poisoned(
-        DType::kF32, {facet->mid_floats(std::max<int64_t>(tokens, 1), weights.mid_width())});
-    const auto put_rows = [&](const std::vector<int32_t>& values) {
-      return device_.put_as(std::span<const int32_t>(values), DType::kI32,
-                            {static_cast<int64_t>(values.size())});
+    const View mid = poisoned(DType::kF32, {std::max<int64_t>(tokens, 1) * weights.mid_width()});
+    const auto put_batch = [&](const std::vector<int32_t>& values) {
+      const auto count = static_cast<int64_t>(values.size());
+      std::vector<int32_t> order(values.size());
+      std::vector<ops::AdapterGroup> groups(values.size());
+      ops::group_tokens(values, order, groups);
+      const std::span<const int32_t> words(reinterpret_cast<const int32_t*>(groups.data()),
+                                           groups.size() * 4);
+      return ops::AdapterBatch{
+          .rows = device_.put_as(std::span<const int32_t>(values), DType::kI32, {count}),
+          .order = device_.put_as(std::span<const int32_t>(order), DType::kI32, {count}),
+          .groups = device_.put_as(words, DType::kI32, {count, 4})};
+    };
+    const auto adapt = [&](const ops::AdaptArgs& args) {
+      facet->shrink_adapters(args);
+      facet->expand_adapters(args);
     };
     double magnitude = 0;
     const Matrix expected = reference_adapted(read(x), read(y), adapters, rows, &magnitude);
-    facet->add_adapters(
-        {.x = x, .rows = put_rows(rows), .weights = &weights, .mid = mid, .out = y});
+    adapt({.x = x, .tokens = put_batch(rows), .weights = &weights, .mid = mid, .out = y});
     const double tolerance = 4e-7 * static_cast<double>(shape.in + weights.rank) * (1 + magnitude);
     expect_close(read(y), expected, tolerance, "with adapters");
     for (int64_t t = 0; t < tokens; ++t) {
@@ -131,11 +162,11 @@ TEST_P(OpsConformance, AddAdapters) {
       }
       // Alone, whatever the backend's products promise: this op's order depends on shapes alone.
       const View alone = copy(before.rows(t, 1));
-      facet->add_adapters({.x = x.rows(t, 1),
-                           .rows = put_rows({rows[static_cast<size_t>(t)]}),
-                           .weights = &weights,
-                           .mid = mid,
-                           .out = alone});
+      adapt({.x = x.rows(t, 1),
+             .tokens = put_batch({rows[static_cast<size_t>(t)]}),
+             .weights = &weights,
+             .mid = mid,
+             .out = alone});
       EXPECT_EQ(device_.values<std::byte>(alone), device_.values<std::byte>(own)) << "row " << t;
     }
   }

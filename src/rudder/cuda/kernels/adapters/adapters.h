@@ -1,11 +1,18 @@
-// What adapters add to products (ops/adapter_args.h): two launches behind a product. The first
-// multiplies rows of x by A, in slices of the inputs, and leaves the sums of each slice; the second
-// adds the slices in their order, multiplies by B and adds to the product's rows. The order of sums
-// depends on the shapes alone. Matrices are fetched before the kernel in front has ended: uploads
-// write them, kernels do not.
+// What adapters add to products (ops/adapter_args.h), in two launches a product: shrink in front of
+// it, expand behind. Both work through groups of tokens that have one adapter (AdapterGroup), so a
+// matrix is read once for up to 16 tokens, and multiply by tensor cores, eight tokens at a time.
 //
-// Floor: an adapter's matrices, read once a step: of rank 16 for all products of an 8B model 84 MB,
-// 19 us at 4.4 TB/s; of 32 adapters 0.6 ms. Beside it two launches a product.
+// Shrink: a cluster of 8 blocks has 16 rows of A and the tokens of a group, each block and each of
+// its warps a slice of the inputs; sums of warps are added in their order, then those of blocks. A
+// is fetched before the kernel in front has ended, and the product behind may begin meanwhile.
+// Expand: a warp has 64 outputs; B is fetched before the product has ended. The middle is
+// multiplied as two bf16, which are 16 bits of its 24. The order of sums depends on the shapes
+// alone, and a token's columns on no other token's.
+//
+// Floor of an 8B model (hidden 4096, 8 KV heads of 128, MLP 14336), rank 16, all seven products: an
+// adapter's 2.6 MB of a layer are 0.6 us of memory at 4.4 TB/s, 32 adapters' 19 us; y is read and
+// written once more, 0.17 MB a token and layer, at 128 tokens 22 MB of L2, 4 us. Beside it eight
+// launches a layer, of which expand's four lie on the way from product to product.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,40 +20,33 @@
 #include <cstdint>
 
 #include "rudder/cuda/kernels/products/product_scales.h"
+#include "rudder/ops/adapter_group.h"
 
 namespace rudder::cuda {
 
 inline constexpr int kMostAdapterParts = 3;  // ops::kMaxAdapterParts
-inline constexpr int kMostAdapterSlices = 16;
-
-// Inputs that one block of the first launch multiplies, and how many slices there are.
-inline constexpr int64_t kAdapterRun = 1024;
-constexpr int64_t adapter_slice_width(int64_t in) {
-  const int64_t least = (in + kMostAdapterSlices - 1) / kMostAdapterSlices;
-  return (least + kAdapterRun - 1) / kAdapterRun * kAdapterRun;
-}
-constexpr int64_t adapter_slices(int64_t in) {
-  return (in + adapter_slice_width(in) - 1) / adapter_slice_width(in);
-}
 
 struct AdapterParams {
-  const void* x = nullptr;  // [tokens, in] bf16
-  const int32_t* rows = nullptr;
-  // [tokens], those of equal rows together: they share what a block has fetched. Null: as they are.
-  const int32_t* order = nullptr;
+  const void* x = nullptr;                    // [tokens, in] bf16
+  const int32_t* order = nullptr;             // [tokens]
+  const ops::AdapterGroup* groups = nullptr;  // [most_groups] at least
   int64_t tokens = 0;
   int64_t in = 0;
   int64_t out = 0;
+  int most_groups = 0;  // that so many tokens can have
   const void* a = nullptr;
   const void* b = nullptr;
-  const float* scales = nullptr;
+  const float* scales = nullptr;   // [table rows, parts, 2]
+  const float* gains = nullptr;    // [table rows, out]
+  const float* offsets = nullptr;  // likewise; null: zeros
   int parts = 0;
   int rank = 0;  // a multiple of 16
   int64_t part_end[kMostAdapterParts] = {};
-  float* mid = nullptr;   // [tokens, slices, parts * rank]
+  float* mid = nullptr;   // [tokens in the order of groups, parts * rank]
   void* y = nullptr;      // [tokens, out] bf16
   ProductScales product;  // that y lacks
 };
-cudaError_t launch_add_adapters(const AdapterParams& params, cudaStream_t stream);
+cudaError_t launch_shrink_adapters(const AdapterParams& params, cudaStream_t stream);
+cudaError_t launch_expand_adapters(const AdapterParams& params, cudaStream_t stream);
 
 }  // namespace rudder::cuda

@@ -1,0 +1,246 @@
+#include "rudder/cuda/kernels/adapters/adapter_tiles.cuh"
+#include "rudder/cuda/kernels/adapters/adapters.h"
+#include "rudder/cuda/kernels/launch.h"
+
+namespace rudder::cuda {
+namespace {
+
+constexpr int kWarps = 4;  // of a block
+constexpr int kThreads = kWarps * 32;
+constexpr int kMmas = 4;                      // of a warp: 16 outputs each
+constexpr int kWarpOuts = kMmas * kTileRank;  // eight of a thread
+constexpr int kMostBlocks = 132 * 3;          // that run at once
+
+// Outputs of a warp, all of one part.
+struct WarpOuts {
+  int part = 0;
+  int64_t begin = 0;  // of the thread's eight
+  int64_t end = 0;    // of the part
+  bool exists = false;
+};
+
+__device__ WarpOuts outs_of(const AdapterParams& params, int64_t warp, int lane) {
+  int64_t begin = 0;
+  for (int part = 0; part < params.parts; ++part) {
+    const int64_t end = params.part_end[part];
+    const int64_t warps = (end - begin + kWarpOuts - 1) / kWarpOuts;
+    if (warp < warps) return {part, begin + warp * kWarpOuts + lane / 4 * kRun, end, true};
+    warp -= warps;
+    begin = end;
+  }
+  return {};
+}
+
+// 16 of the rank of a thread's eight outputs: output 2j is row g of multiplication j, 2j + 1 is row
+// g + 8, so that what a thread has of the result lies together in y.
+struct Factors {
+  uint2 row[kRun];
+};
+
+__device__ void load_factors(const AdapterParams& params, int row, const WarpOuts& outs, int piece,
+                             int lane, Factors& factors) {
+  const Bf16* const b = static_cast<const Bf16*>(params.b) +
+                        (int64_t{row} * params.out + outs.begin) * params.rank + piece * kTileRank +
+                        lane % 4 * 4;
+#pragma unroll
+  for (int i = 0; i < kRun; ++i) {
+    factors.row[i] = make_uint2(0, 0);
+    if (row >= 0 && outs.begin + i < outs.end) {
+      factors.row[i] = __ldcg(reinterpret_cast<const uint2*>(b + int64_t{i} * params.rank));
+    }
+  }
+}
+
+// Four numbers as two bf16 each whose sum they are, but for 2^-17 of them.
+struct Middle {
+  uint2 high;
+  uint2 low;
+};
+
+__device__ uint2 bits_of(__nv_bfloat162 first, __nv_bfloat162 second) {
+  uint2 out;
+  memcpy(&out.x, &first, sizeof(out.x));
+  memcpy(&out.y, &second, sizeof(out.y));
+  return out;
+}
+__device__ Middle split(const float4& m) {
+  const __nv_bfloat162 first = __floats2bfloat162_rn(m.x, m.y);
+  const __nv_bfloat162 second = __floats2bfloat162_rn(m.z, m.w);
+  return {bits_of(first, second),
+          bits_of(__floats2bfloat162_rn(m.x - __low2float(first), m.y - __high2float(first)),
+                  __floats2bfloat162_rn(m.z - __low2float(second), m.w - __high2float(second)))};
+}
+
+// Of the token whose place in the order is `index`; not there: zeros.
+__device__ float4 load_middle(const AdapterParams& params, const ops::AdapterGroup& group,
+                              int index, const WarpOuts& outs, int piece, int lane) {
+  if (index >= group.count) return make_float4(0, 0, 0, 0);
+  const int64_t width = int64_t{params.parts} * params.rank;
+  return *reinterpret_cast<const float4*>(params.mid + (group.begin + index) * width +
+                                          outs.part * params.rank + piece * kTileRank +
+                                          lane % 4 * 4);
+}
+
+// Adds to eight outputs of a token; those past the part's end are not there.
+template <bool kAligned>
+__device__ void store_outs(const AdapterParams& params, int row, int64_t token,
+                           const WarpOuts& outs, float2 scale, const Floats& sums, Packed before) {
+  const int left = static_cast<int>(outs.end - outs.begin < kRun ? outs.end - outs.begin : kRun);
+  Floats y = unpack(before);
+  const float by = params.product.row == nullptr ? 0.0f : params.product.row[token];
+#pragma unroll
+  for (int i = 0; i < kRun; ++i) {
+    if (i >= left) continue;
+    float delta = scale.x * sums.v[i];
+    if (params.product.row != nullptr) {
+      const float whole = by * params.product.column[outs.begin + i];
+      delta = whole == 0.0f ? 0.0f : delta / whole;
+    }
+    y.v[i] += delta;
+    if (scale.y != 0.0f) {
+      const int64_t at = int64_t{row} * params.out + outs.begin + i;
+      y.v[i] *= __ldcg(params.gains + at);
+      // What reads a product that lacks its scales adds the bias, which has no gain.
+      if (params.offsets != nullptr && params.product.row == nullptr) {
+        y.v[i] += __ldcg(params.offsets + at);
+      }
+    }
+  }
+  store_run<kAligned>(static_cast<Bf16*>(params.y) + token * params.out + outs.begin, left,
+                      pack(y));
+}
+
+// What a warp reads of a group that no kernel writes.
+struct Ahead {
+  ops::AdapterGroup group;
+  float2 scale;
+  Factors factors;
+  int token[kGroupTiles][2];  // of the thread; -1: none
+};
+
+__device__ void fetch_ahead(const AdapterParams& params, const WarpOuts& outs, int lane,
+                            Ahead& ahead) {
+  const ops::AdapterGroup& group = ahead.group;
+  const int row = group.count > 0 ? group.row : -1;
+  ahead.scale = row < 0 ? float2{} : load_scale(params, row, outs.part);
+  load_factors(params, row, outs, 0, lane, ahead.factors);
+#pragma unroll
+  for (int tile = 0; tile < kGroupTiles; ++tile) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      ahead.token[tile][i] = load_token(params, group, tile * kTileTokens + lane % 4 * 2 + i);
+    }
+  }
+}
+
+// Adds to the outputs of a group's tokens.
+template <bool kAligned>
+__device__ void expand_group(const AdapterParams& params, const WarpOuts& outs, int lane,
+                             const Ahead& ahead) {
+  const ops::AdapterGroup& group = ahead.group;
+  if (ahead.scale.x == 0.0f && ahead.scale.y == 0.0f) return;
+  const int tiles = (group.count + kTileTokens - 1) / kTileTokens;
+  const int pieces = ahead.scale.x == 0.0f ? 0 : params.rank / kTileRank;
+  const int64_t left = outs.end - outs.begin;
+  Packed before[kGroupTiles][2];
+  float4 middle[kGroupTiles];
+#pragma unroll
+  for (int tile = 0; tile < kGroupTiles; ++tile) {
+    if (tile >= tiles) continue;
+    if (pieces > 0) {
+      middle[tile] = load_middle(params, group, tile * kTileTokens + lane / 4, outs, 0, lane);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (ahead.token[tile][i] < 0 || left <= 0) continue;
+      before[tile][i] =
+          load_run<kAligned>(static_cast<const Bf16*>(params.y) +
+                                 int64_t{ahead.token[tile][i]} * params.out + outs.begin,
+                             static_cast<int>(left < kRun ? left : kRun));
+    }
+  }
+  Factors factors = ahead.factors;
+#pragma unroll
+  for (int tile = 0; tile < kGroupTiles; ++tile) {
+    if (tile >= tiles) continue;
+    float c[kMmas][4] = {};
+    for (int piece = 0; piece < pieces; ++piece) {
+      if (pieces > 1 && (piece > 0 || tile > 0)) {
+        load_factors(params, group.row, outs, piece, lane, factors);
+      }
+      const Middle m = split(piece == 0 ? middle[tile]
+                                        : load_middle(params, group, tile * kTileTokens + lane / 4,
+                                                      outs, piece, lane));
+#pragma unroll
+      for (int j = 0; j < kMmas; ++j) {
+        adapter_mma(c[j], factors.row[2 * j], factors.row[2 * j + 1], m.low);
+        adapter_mma(c[j], factors.row[2 * j], factors.row[2 * j + 1], m.high);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (ahead.token[tile][i] < 0 || left <= 0) continue;
+      Floats sums;
+#pragma unroll
+      for (int j = 0; j < kMmas; ++j) {
+        sums.v[2 * j] = c[j][i];
+        sums.v[2 * j + 1] = c[j][2 + i];
+      }
+      store_outs<kAligned>(params, group.row, ahead.token[tile][i], outs, ahead.scale, sums,
+                           before[tile][i]);
+    }
+  }
+}
+
+// A warp has 64 outputs of one group after another, and fetches the next one's B meanwhile. Of a
+// thread, with g = lane / 4 and t = lane % 4, they are eight that lie together, of tokens 2t and
+// 2t + 1 of each tile.
+template <bool kAligned>
+__global__ void __launch_bounds__(kThreads, 3) expand_kernel(const AdapterParams params) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const WarpOuts outs =
+      outs_of(params, int64_t{blockIdx.x} * kWarps + static_cast<int>(threadIdx.x) / 32, lane);
+  int64_t index = blockIdx.y;
+  const auto next_group = [&] {
+    ops::AdapterGroup group;
+    if (outs.exists && index < params.most_groups) group = load_group(params, index);
+    index += gridDim.y;
+    return group;
+  };
+  Ahead ahead;
+  ahead.group = next_group();
+  ops::AdapterGroup following = next_group();
+  fetch_ahead(params, outs, lane, ahead);
+  dependency_wait();
+  dependency_trigger();
+  while (ahead.group.count > 0) {
+    Ahead next;
+    next.group = following;
+    fetch_ahead(params, outs, lane, next);
+    following = next_group();
+    expand_group<kAligned>(params, outs, lane, ahead);
+    ahead = next;
+  }
+}
+
+}  // namespace
+
+cudaError_t launch_expand_adapters(const AdapterParams& params, cudaStream_t stream) {
+  int64_t warps = 0;
+  int64_t begin = 0;
+  bool is_aligned = params.out % kRun == 0;
+  for (int part = 0; part < params.parts; ++part) {
+    is_aligned = is_aligned && params.part_end[part] % kRun == 0;
+    warps += (params.part_end[part] - begin + kWarpOuts - 1) / kWarpOuts;
+    begin = params.part_end[part];
+  }
+  const int64_t blocks = (warps + kWarps - 1) / kWarps;
+  int64_t groups = kMostBlocks / blocks;  // at a time
+  if (groups < 1) groups = 1;
+  if (groups > params.most_groups) groups = params.most_groups;
+  const auto kernel = is_aligned ? expand_kernel<true> : expand_kernel<false>;
+  return launch_pdl(kernel, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(groups)),
+                    dim3(kThreads), 0, stream, params);
+}
+
+}  // namespace rudder::cuda
