@@ -13,6 +13,7 @@ from test_tools import MESSAGES, NAMED, STOP, WEATHER, check_call
 TEMPLATE = ROOT / "tools" / "template_diff" / "families" / "harmony.jinja"
 MARKS = ["<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>"]
 FUNCTION = WEATHER["function"]
+UNTHINKING = {"separate_reasoning": False}  # a grammar has no thoughts then
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def name_of(server):
 def test_a_forced_call_is_a_message_to_a_function(harmony, seed):
     create = harmony.client().chat.completions.create
     ask = dict(model=name_of(harmony), messages=MESSAGES, tools=[WEATHER, STOP], tool_choice=NAMED, temperature=1,
-               seed=seed, max_tokens=600, extra_body={"thinking_token_budget": 8})
+               seed=seed, max_tokens=600, extra_body=UNTHINKING)
     choice = create(**ask).choices[0]
     assert choice.finish_reason == "tool_calls"
     assert choice.message.content is None
@@ -46,21 +47,20 @@ def test_a_form_is_that_of_the_last_message(harmony):
     answer = harmony.client().chat.completions.create(
         model=name_of(harmony), messages=MESSAGES, max_tokens=400, seed=1, temperature=1,
         response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": schema}},
-        extra_body={"thinking_token_budget": 4})
+        extra_body=UNTHINKING)
     assert 1 <= json.loads(answer.choices[0].message.content)["n"] <= 9
 
 
 def test_responses_and_messages_have_calls_too(harmony):
-    client = harmony.client()
     tool = {"type": "function", **FUNCTION}
-    answer = client.responses.create(model=name_of(harmony), input="Weather?", tools=[tool], tool_choice="required",
-                                     max_output_tokens=600, extra_body={"seed": 2, "thinking_token_budget": 4})
+    answer = harmony.client().responses.create(model=name_of(harmony), input="Weather?", tools=[tool], tool_choice="required",
+                                               max_output_tokens=600, extra_body={"seed": 2, **UNTHINKING})
     calls = [item for item in answer.output if item.type == "function_call"]
     assert len(calls) == 1 and set(json.loads(calls[0].arguments)) == {"place", "unit", "days"}
     messages = anthropic.Anthropic(base_url=harmony.url, api_key="x").messages
     answer = messages.create(model=name_of(harmony), max_tokens=600, messages=MESSAGES, tool_choice={"type": "any"},
                              tools=[{"name": FUNCTION["name"], "input_schema": FUNCTION["parameters"]}],
-                             extra_body={"seed": 2, "thinking_token_budget": 4})
+                             extra_body={"seed": 2, **UNTHINKING})
     assert answer.stop_reason == "tool_use"
     assert set(answer.content[-1].input) == {"place", "unit", "days"}
 

@@ -29,7 +29,7 @@ ONE_ROPE = {
 OF_EXPERTS = {"gpt_oss": "GptOssForCausalLM", "glm4_moe": "Glm4MoeForCausalLM"}
 KEYS = {
     **ONE_ROPE,
-    **OF_EXPERTS,
+    "gpt_oss": "GptOssForCausalLM",  # the defaults of GLM 4.5 rotate half of a head of 42
     "gemma3_text": "Gemma3ForCausalLM",
     "gemma3": "Gemma3ForConditionalGeneration",
     "gemma4_text": "Gemma4ForCausalLM",
@@ -97,7 +97,7 @@ def kinds_of_gemma4(rng):
 
 def draw(rng, families):
     family = rng.choice(families)
-    config = {**BASE, "architectures": [KEYS[family]], "model_type": family}
+    config = {**BASE, "architectures": [{**KEYS, **OF_EXPERTS}[family]], "model_type": family}
     if family in OF_EXPERTS:
         config |= {"num_local_experts": 4, "num_experts_per_tok": 1, "head_dim": 24}
         config |= {"moe_intermediate_size": 16} if family == "glm4_moe" else {"sliding_window": 16}

@@ -41,12 +41,6 @@ Result<ModelSpec> read_glm4_moe(const weights::HfConfig& config) {
   if (!whole.has("n_routed_experts") && !whole.has("num_local_experts")) {
     RUDDER_TRY(whole, with_class_defaults(whole, R"({"n_routed_experts": 128})"));
   }
-  if (!whole.has("head_dim")) {  // the class rounds down
-    RUDDER_TRY(const int64_t hidden, whole.integer("hidden_size", 1));
-    RUDDER_TRY(const int64_t heads, whole.integer("num_attention_heads", 1));
-    RUDDER_TRY(whole,
-               with_class_defaults(whole, fmt::format(R"({{"head_dim": {}}})", hidden / heads)));
-  }
   RUDDER_TRY_VOID(whole.number("partial_rotary_factor"));  // the rope's own goes before it
   LlamaDefaults defaults;
   defaults.rope.is_partial = true;

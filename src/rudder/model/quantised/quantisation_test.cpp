@@ -283,7 +283,7 @@ TEST(Quantisation, GptqSettingsOfModules) {
 }
 
 TEST(Quantisation, RefusesOtherMethods) {
-  for (const char* method : {"aqlm", "quip", "fbgemm_fp8", "mxfp4", "torchao"}) {
+  for (const char* method : {"aqlm", "quip", "fbgemm_fp8", "higgs", "torchao"}) {
     expect_refused(fmt::format(R"({{"quant_method": "{}"}})", method), "quant_method");
   }
   expect_refused("{}", "quant_method", ErrorCode::kCorruptFile);
