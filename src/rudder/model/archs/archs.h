@@ -91,7 +91,6 @@ Architecture asynct();
 Architecture mixtral();
 Architecture qwen3_moe();
 Architecture olmoe();
-Architecture lfm2();
 Architecture qwen3_next();
 Architecture qwen3_5();
 Architecture qwen3_5_moe();
