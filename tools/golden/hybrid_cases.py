@@ -49,21 +49,4 @@ HYBRIDS = [
         ablate={**HYBRID_ABLATE, "chosen": {"num_experts_per_tok": 2}},
         ones={**HYBRID_ONES, "shared_gate": "shared_expert_gate.weight"},
     ),
-    Case(  # gated short convolutions, as wide as the model
-        "lfm2",
-        "lfm2",
-        {
-            **{key: value for key, value in BASE.items() if key != "rms_norm_eps"},
-            "head_dim": 20,
-            "norm_eps": 0.0137,
-            "layer_types": ["conv", "full_attention", "conv"],
-            "conv_L_cache": 3,
-            "conv_bias": True,
-            "block_multiple_of": 8,
-            "block_ffn_dim_multiplier": 1.3,
-        },
-        prompt_len=48,
-        num_greedy=104,
-        ablate={"eps": {"norm_eps": 1e-6}},
-    ),
 ]

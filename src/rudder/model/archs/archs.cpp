@@ -33,8 +33,7 @@ std::span<const Architecture> architectures() {
                                     qwen3_5(),
                                     qwen3_5_moe(),
                                     qwen3_5_multimodal(),
-                                    qwen3_5_moe_multimodal(),
-                                    lfm2()};
+                                    qwen3_5_moe_multimodal()};
   return kTable;
 }
 

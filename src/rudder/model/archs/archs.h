@@ -93,7 +93,6 @@ Architecture qwen3_moe();
 Architecture olmoe();
 Architecture gpt_oss();
 Architecture glm4_moe();
-Architecture lfm2();
 Architecture qwen3_next();
 Architecture qwen3_5();
 Architecture qwen3_5_moe();
