@@ -58,7 +58,7 @@ void fuzz_low_bits(std::string_view input) {
                                         {"model.safetensors", std::as_bytes(std::span(file))}});
   if (!checkpoint) return require_error(checkpoint.error(), kRefusals);
   const auto quantisation = model::read_quantisation(**checkpoint);
-  if (!quantisation) return require_error(quantisation.error(), kRefusals, "config.json");
+  if (!quantisation) return require_error(quantisation.error(), kRefusals, "memory/config.json");
   const auto group = quantisation->group_of("model.layers.0.mlp.down_proj");
   if (!group) return require_error(group.error(), kRefusals);
   if (*group == nullptr) return;
