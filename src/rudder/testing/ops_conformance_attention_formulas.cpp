@@ -130,7 +130,9 @@ void OpsAttention::expect_formula(const View& rows, const View& q, const Layer& 
   const Matrix got = read(rows);
   const Matrix own_q = read(q);
   const int64_t head_dim = layer.shape.head_dim;
-  const double unit = std::ldexp(1.0, is_bf16() ? -9 : -21) + act_unit();
+  double unit = std::ldexp(1.0, is_bf16() ? -9 : -21) + act_unit();
+  // Codes times scales are rounded once more where products take bf16.
+  if (is_bf16() && ops_.kv_format().has_codes()) unit += std::ldexp(1.0, -9);
   // The largest difference of each row of a head, divided by what it may be.
   const auto misses = [&](const Matrix* rounded_q, int64_t least_rows) {
     const int64_t count = std::min(end, std::max(least_rows, got.rows));
