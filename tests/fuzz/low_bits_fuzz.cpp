@@ -17,21 +17,21 @@ using model::StoredAs;
 
 constexpr int64_t kRows = 32;
 constexpr int64_t kInputs = 128;
-constexpr std::initializer_list<ErrorCode> kRefusals = {
+constexpr std::initializer_list<ErrorCode> kLowBitRefusals = {
     ErrorCode::kCorruptFile, ErrorCode::kUnsupported, ErrorCode::kInvalidArgument,
     ErrorCode::kNotFound, ErrorCode::kTooLarge};
 
-void require_module(const weights::Checkpoint& checkpoint,
-                    const model::Quantisation::Group& group) {
+void require_low_bits(const weights::Checkpoint& checkpoint,
+                      const model::Quantisation::Group& group) {
   model::ModuleTensors::Names taken;
   const model::ModuleTensors tensors(checkpoint, "model.layers.0.mlp.down_proj", &taken);
   if (!model::has_low_bits(tensors, group)) return;
   const auto format = model::low_bit_format(tensors, group);
-  if (!format) return require_error(format.error(), kRefusals);
+  if (!format) return require_error(format.error(), kLowBitRefusals);
   for (const bool reads : {false, true}) {
     model::Memory memory;
     const auto part = model::read_low_bits(tensors, group, kRows, kInputs, reads, memory);
-    if (!part) return require_error(part.error(), kRefusals);
+    if (!part) return require_error(part.error(), kLowBitRefusals);
     for (const std::string& name : taken) {
       RUDDER_CHECK(checkpoint.find(name) != nullptr, "{} is not there", name);
     }
@@ -56,14 +56,15 @@ void fuzz_low_bits(std::string_view input) {
   const auto checkpoint =
       weights::Checkpoint::open_memory({{"config.json", std::as_bytes(std::span(config))},
                                         {"model.safetensors", std::as_bytes(std::span(file))}});
-  if (!checkpoint) return require_error(checkpoint.error(), kRefusals);
+  if (!checkpoint) return require_error(checkpoint.error(), kLowBitRefusals);
   const auto quantisation = model::read_quantisation(**checkpoint);
-  if (!quantisation) return require_error(quantisation.error(), kRefusals, "config.json");
+  if (!quantisation)
+    return require_error(quantisation.error(), kLowBitRefusals, "memory/config.json");
   const auto group = quantisation->group_of("model.layers.0.mlp.down_proj");
-  if (!group) return require_error(group.error(), kRefusals);
+  if (!group) return require_error(group.error(), kLowBitRefusals);
   if (*group == nullptr) return;
   if ((*group)->as == StoredAs::kWide || (*group)->as == StoredAs::kFp8Rows) return;
-  require_module(**checkpoint, **group);
+  require_low_bits(**checkpoint, **group);
 }
 
 }  // namespace rudder::fuzz

@@ -73,8 +73,10 @@ class OpsAttention : public OpsConformance {
   AttentionShape fuzzed_shape();
   // Scales of a cache of F8E4M3, a wide range of them.
   std::vector<float> random_scales(int64_t heads);
-  // k or v of every head as the cache holds it.
-  Matrix cached(const Matrix& x, const AttentionShape& shape, std::span<const float> scales) const;
+  // k or v of every head as the cache holds it. `nudge` moves codes before they are rounded, by so
+  // much of themselves and a little of the largest: what arithmetic in f32 does.
+  Matrix cached(const Matrix& x, const AttentionShape& shape, std::span<const float> scales,
+                double nudge) const;
   void make_gate(Layer& layer);
   Layer make_layer(const AttentionShape& shape, int64_t num_blocks);
   Sequence make_sequence(Layer& layer, int64_t length);
@@ -90,6 +92,7 @@ class OpsAttention : public OpsConformance {
     // The last rows of q as the backend has them. When given, the formulas take these, and multiply
     // every row of a head as round_query_row() leaves it; a low precision also cuts sums.
     const Matrix* rounded_q = nullptr;
+    double nudge = 0;  // of codes, cached()
   };
   // Attention of tokens [begin, begin + count) of a sequence. `patterns` as of
   // reference_attention().

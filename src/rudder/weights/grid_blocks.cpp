@@ -29,7 +29,7 @@ uint32_t long_of(const std::byte* at, int i) {
   std::memcpy(&word, at + i * 4, sizeof(word));
   return word;
 }
-float half_of(uint32_t bits) {
+float f16_of(uint32_t bits) {
   return tensor::to_float(tensor::F16{static_cast<uint16_t>(bits)});
 }
 uint32_t nibble_of(const std::byte* at, int i) {
@@ -59,7 +59,7 @@ constexpr float kShift = 0.125f;  // of IQ1
 }  // namespace
 
 void expand_iq2_xxs(const std::byte* block, float* out) {
-  const float scale = half_of(word_of(block, 0));
+  const float scale = f16_of(word_of(block, 0));
   for (int group = 0; group < 8; ++group) {
     const std::byte* const points = block + 2 + group * 8;
     const uint32_t signs = long_of(points, 1);
@@ -71,7 +71,7 @@ void expand_iq2_xxs(const std::byte* block, float* out) {
 }
 
 void expand_iq2_xs(const std::byte* block, float* out) {
-  const float scale = half_of(word_of(block, 0));
+  const float scale = f16_of(word_of(block, 0));
   const std::byte* const scales = block + 66;
   for (int i = 0; i < 32; ++i, out += 8) {
     const uint32_t code = word_of(block + 2, i);
@@ -81,7 +81,7 @@ void expand_iq2_xs(const std::byte* block, float* out) {
 }
 
 void expand_iq2_s(const std::byte* block, float* out) {
-  const float scale = half_of(word_of(block, 0));
+  const float scale = f16_of(word_of(block, 0));
   const std::byte* const low = block + 2;
   const std::byte* const signs = low + 32;
   const std::byte* const high = signs + 32;
@@ -94,7 +94,7 @@ void expand_iq2_s(const std::byte* block, float* out) {
 }
 
 void expand_iq3_xxs(const std::byte* block, float* out) {
-  const float scale = half_of(word_of(block, 0));
+  const float scale = f16_of(word_of(block, 0));
   const std::byte* const points = block + 2;
   for (int i = 0; i < 64; ++i, out += 4) {
     const uint32_t signs = long_of(points + 64, i / 8);
@@ -105,7 +105,7 @@ void expand_iq3_xxs(const std::byte* block, float* out) {
 }
 
 void expand_iq3_s(const std::byte* block, float* out) {
-  const float scale = half_of(word_of(block, 0));
+  const float scale = f16_of(word_of(block, 0));
   const std::byte* const low = block + 2;
   const std::byte* const high = low + 64;
   const std::byte* const signs = high + 8;
@@ -118,7 +118,7 @@ void expand_iq3_s(const std::byte* block, float* out) {
 }
 
 void expand_iq1_s(const std::byte* block, float* out) {
-  const float scale = half_of(word_of(block, 0));
+  const float scale = f16_of(word_of(block, 0));
   const std::byte* const low = block + 2;
   for (int i = 0; i < 32; ++i, out += 8) {
     const uint32_t high = word_of(low + 32, i / 4);
@@ -134,7 +134,7 @@ void expand_iq1_m(const std::byte* block, float* out) {
   const std::byte* const scales = high + 16;
   uint32_t bits = 0;
   for (int i = 0; i < 4; ++i) bits |= word_of(scales, i) >> 12 << 4 * i;
-  const float scale = half_of(bits);
+  const float scale = f16_of(bits);
   for (int i = 0; i < 32; ++i, out += 8) {
     const uint32_t more = nibble_of(high, i);
     const uint32_t code = byte_of(block, i) | (more & 7) << 8;

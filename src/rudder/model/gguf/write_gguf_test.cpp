@@ -72,7 +72,13 @@ TEST(WriteGguf, NumbersAreThoseOfTheCheckpointInItsOrder) {
        {"models/demo", "tests/golden/llama2", "tests/golden/llama3", "tests/golden/llama-linear",
         "tests/golden/qwen2", "tests/golden/qwen3", "tests/golden/llama-bias"}) {
     SCOPED_TRACE(folder);
-    const auto from = Checkpoint::open_folder(folder).value();
+    auto from = Checkpoint::open_folder(folder).value();
+    if (!from->has_file("tokenizer.json")) {  // goldens have no tokenizer: any will do
+      from = Checkpoint::with_text(
+          from, "tokenizer.json",
+          R"({"model":{"type":"BPE","vocab":{"a":0,"b":1,"ab":2},"merges":["a b"]},"added_tokens":[],)"
+          R"("pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"use_regex":true}})");
+    }
     const WrittenFile file("f32");
     const auto written = written_as(*from, "gguf-f32", file.path);
     ASSERT_TRUE(written) << written.error().to_string();
@@ -144,7 +150,6 @@ TEST(WriteGguf, WhatAFileHasNoWordsForIsRefusedByField) {
   refused("tests/golden/gemma3", "config.json: architectures");
   refused("tests/golden/qwen3-moe", "config.json: architectures");
   refused("tests/golden/llama-yarn", "config.json: rope_scaling");
-  refused("tests/golden/llama-fp8-channel", "tensor '");
 }
 
 }  // namespace
