@@ -6,7 +6,7 @@
 
 namespace rudder::ops {
 
-inline constexpr int32_t kAdapterGroupTokens = 16;  // at most
+inline constexpr int32_t kAdapterGroupTokens = 8;  // at most
 
 struct alignas(16) AdapterGroup {
   int32_t row = -1;   // of the adapter table

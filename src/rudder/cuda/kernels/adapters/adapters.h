@@ -1,6 +1,6 @@
 // What adapters add to products (ops/adapter_args.h), in two launches a product: shrink in front of
 // it, expand behind. Both work through groups of tokens that have one adapter (AdapterGroup), so a
-// matrix is read once for up to 16 tokens, and multiply by tensor cores, eight tokens at a time.
+// matrix is read once for up to 8 tokens, and multiply them by tensor cores together.
 //
 // Shrink: a cluster of 8 blocks has 16 rows of A and the tokens of a group, each block and each of
 // its warps a slice of the inputs; sums of warps are added in their order, then those of blocks. A

@@ -9,7 +9,7 @@ constexpr int kWarps = 4;  // of a block
 constexpr int kThreads = kWarps * 32;
 constexpr int kMmas = 4;                      // of a warp: 16 outputs each
 constexpr int kWarpOuts = kMmas * kTileRank;  // eight of a thread
-constexpr int kMostBlocks = 132 * 3;          // that run at once
+constexpr int kMostBlocks = 132 * 4;          // that run at once
 
 // Outputs of a warp, all of one part.
 struct WarpOuts {
@@ -85,7 +85,9 @@ __device__ float4 load_middle(const AdapterParams& params, const ops::AdapterGro
 template <bool kAligned>
 __device__ void store_outs(const AdapterParams& params, int row, int64_t token,
                            const WarpOuts& outs, float2 scale, const Floats& sums, Packed before) {
-  const int left = static_cast<int>(outs.end - outs.begin < kRun ? outs.end - outs.begin : kRun);
+  const int left =
+      kAligned ? kRun
+               : static_cast<int>(outs.end - outs.begin < kRun ? outs.end - outs.begin : kRun);
   Floats y = unpack(before);
   const float by = params.product.row == nullptr ? 0.0f : params.product.row[token];
 #pragma unroll
@@ -196,7 +198,7 @@ __device__ void expand_group(const AdapterParams& params, const WarpOuts& outs, 
 // thread, with g = lane / 4 and t = lane % 4, they are eight that lie together, of tokens 2t and
 // 2t + 1 of each tile.
 template <bool kAligned>
-__global__ void __launch_bounds__(kThreads, 3) expand_kernel(const AdapterParams params) {
+__global__ void __launch_bounds__(kThreads, 4) expand_kernel(const AdapterParams params) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const WarpOuts outs =
       outs_of(params, int64_t{blockIdx.x} * kWarps + static_cast<int>(threadIdx.x) / 32, lane);
