@@ -120,7 +120,7 @@ std::vector<T> read(const Buffer<T>& buffer) {
   return out;
 }
 
-struct Case {
+struct ProductCase {
   int64_t experts;
   int64_t k;
   int64_t in;
@@ -139,7 +139,7 @@ double silu(double x) {
 
 // The largest error over what is allowed; above 1 it is wrong. Also whether the first token alone,
 // and in a tile of the other kind, has the same bits.
-double check(const Case& c, cudaStream_t stream, bool& same_bits) {
+double check(const ProductCase& c, cudaStream_t stream, bool& same_bits) {
   const int64_t pairs = c.tokens * c.k;
   const int64_t rows = c.own_rows ? pairs : c.tokens;
   const Numbers w(c.experts * c.out * c.in, c.is_fp8);
@@ -251,12 +251,12 @@ bool check_all(cudaStream_t stream) {
     for (const bool is_gated : {false, true}) {
       for (const int64_t tokens : {1, 3, 8, 9, 33, 64, 130, 513}) {
         const int64_t unit = is_fp8 ? 16 : 8;
-        const std::vector<Case> all = {
+        const std::vector<ProductCase> all = {
             {16, 4, 17 * unit, 96, tokens, is_fp8, is_gated, !is_gated, false, 4},
             {8, 2, 8 * unit, 100, tokens, is_fp8, is_gated, false, true, 1},
             {128, 8, 24 * unit, 416, tokens, is_fp8, is_gated, !is_gated, true, 16},
             {12, 1, 130 * unit, 264, tokens, is_fp8, is_gated, true, false, 12}};
-        for (const Case& c : all) {
+        for (const ProductCase& c : all) {
           bool same = false;
           const double worst = check(c, stream, same);
           ++cases;
@@ -330,7 +330,7 @@ bool check_few(int64_t experts, int64_t in, int64_t tokens, cudaStream_t stream)
   return false;
 }
 
-struct Shape {
+struct MixtureShape {
   const char* name;
   int64_t experts;
   int64_t k;
@@ -341,7 +341,7 @@ struct Shape {
 
 class Layers {
  public:
-  Layers(const Shape& shape, bool is_fp8, int64_t most_tokens)
+  Layers(const MixtureShape& shape, bool is_fp8, int64_t most_tokens)
       : shape_(shape),
         is_fp8_(is_fp8),
         logits_(2 * shape.layers * most_tokens * shape.experts),
@@ -442,7 +442,7 @@ class Layers {
     }
   }
 
-  const Shape shape_;
+  const MixtureShape shape_;
   const bool is_fp8_;
   Buffer<uint8_t> logits_;
   Buffer<uint8_t> x_;
@@ -458,8 +458,8 @@ class Layers {
   std::vector<std::unique_ptr<Buffer<uint8_t>>> down_;
 };
 
-void bench(const Shape& shape, bool is_fp8, const std::vector<int64_t>& sizes,
-           const Buffer<uint8_t>& flush, cudaStream_t stream) {
+void bench_shape(const MixtureShape& shape, bool is_fp8, const std::vector<int64_t>& sizes,
+                 const Buffer<uint8_t>& flush, cudaStream_t stream) {
   Layers layers(shape, is_fp8, *std::max_element(sizes.begin(), sizes.end()));
   std::printf(
       "%s %s: us a layer of route, gate and up, down, combine; all; floor of bytes; share\n",
@@ -495,7 +495,7 @@ void bench(const Shape& shape, bool is_fp8, const std::vector<int64_t>& sizes,
   std::printf("  experts hit on average: %.1f\n", layers.hit_experts());
 }
 
-int run(const std::string& what) {
+int run_experts_bench(const std::string& what) {
   cudaStream_t stream = nullptr;
   must(cudaStreamCreate(&stream), "stream");
   if (what != "bench" && !check_all(stream)) return 1;
@@ -503,10 +503,10 @@ int run(const std::string& what) {
   const Buffer<uint8_t> flush(kFlushBytes);
   const std::vector<int64_t> sizes = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192};
   for (const bool is_fp8 : {true, false}) {
-    bench({"Qwen3-30B-A3B", 128, 8, 2048, 768, 6}, is_fp8, sizes, flush, stream);
+    bench_shape({"Qwen3-30B-A3B", 128, 8, 2048, 768, 6}, is_fp8, sizes, flush, stream);
   }
-  bench({"gpt-oss-20b", 32, 4, 2880, 2880, 4}, false, {1, 32, 128, 2048}, flush, stream);
-  bench({"Mixtral-8x7B", 8, 2, 4096, 14336, 2}, true, {1, 8, 32, 128, 2048}, flush, stream);
+  bench_shape({"gpt-oss-20b", 32, 4, 2880, 2880, 4}, false, {1, 32, 128, 2048}, flush, stream);
+  bench_shape({"Mixtral-8x7B", 8, 2, 4096, 14336, 2}, true, {1, 8, 32, 128, 2048}, flush, stream);
   return 0;
 }
 
@@ -514,5 +514,5 @@ int run(const std::string& what) {
 }  // namespace rudder::cuda
 
 int main(int argc, char** argv) {
-  return rudder::cuda::run(argc > 1 ? argv[1] : "");
+  return rudder::cuda::run_experts_bench(argc > 1 ? argv[1] : "");
 }

@@ -61,8 +61,8 @@ void list_tensors(const Experts& mlp, int64_t hidden, const Experts::Names& name
                   Experts::Weights* weights, LayerTensors& out);
 
 // Of feed_forward(), in elements a token: the router's logits; what it chose, and the weights; gate
-// and up of the chosen experts, activated; the same as the second product takes it, with scales; and
-// their outputs.
+// and up of the chosen experts, activated; the same as the second product takes it, with scales;
+// and their outputs.
 std::array<int64_t, 7> scratch_widths(const Experts& mlp);
 
 // The router reads its input in act.
