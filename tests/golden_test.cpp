@@ -50,7 +50,9 @@ GOLDEN_TWINS(Cpu, checkpoint_names(), cpu_twins());
 
 // A backend that quantises weights leaves routers as they are; the memory budget knows.
 TEST(Experts, RoutersStayWide) {
-  const auto checkpoint = weights::Checkpoint::open_folder(std::string(RUDDER_SOURCE_DIR) + "/tests/golden/mixtral").value();
+  const auto checkpoint =
+      weights::Checkpoint::open_folder(std::string(RUDDER_SOURCE_DIR) + "/tests/golden/mixtral")
+          .value();
   const model::ModelSpec spec = model::read_spec(*checkpoint).value();
   const auto ops = testing::make_low_precision_ops();
   const model::Weights loaded = model::load_weights(*checkpoint, spec, *ops, {}).value();

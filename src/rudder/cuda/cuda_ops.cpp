@@ -75,11 +75,9 @@ class CudaOps final : public ops::Ops,
   Result<ops::WeightFormat> stored_format(const ops::WeightFormat& file) const override {
     return linear_->stored_format(file);
   }
-  Result<ops::WeightFormat> head_format(const ops::WeightFormat& file) const override {
-    return linear_->head_format(file);
-  }
-  Result<ops::WeightFormat> router_format(const ops::WeightFormat& file) const override {
-    return linear_->router_format(file);
+  Result<ops::WeightFormat> format_for(const ops::WeightFormat& file,
+                                       ops::ProductUse use) const override {
+    return linear_->format_for(file, use);
   }
   ops::GraphOps* graph_ops() override { return this; }
   // Over scales of tokens the one kernel that takes any row takes no tree.
@@ -178,13 +176,15 @@ class CudaOps final : public ops::Ops,
 
   void begin_capture() override {
     scale_product();
-    set_capturing(true);
+    is_capturing_ = true;
+    if (exchange_) exchange_->set_capturing(true);
     status_.check(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal),
                   "begin_capture");
   }
   Result<std::unique_ptr<ops::Graph>> end_capture() override {
     scale_product();
-    set_capturing(false);
+    is_capturing_ = false;
+    if (exchange_) exchange_->set_capturing(false);
     Result<std::unique_ptr<CudaGraph>> graph = cuda::end_capture(stream());
     RUDDER_TRY_VOID(status_.status());  // an op in between says more than the capture that it ended
     if (!graph) return tl::unexpected(graph.error());
@@ -304,10 +304,6 @@ class CudaOps final : public ops::Ops,
 
   cudaStream_t stream() const { return stream_->handle(); }
 
-  void set_capturing(bool is_capturing) {
-    is_capturing_ = is_capturing;
-    if (exchange_) exchange_->set_capturing(is_capturing);
-  }
   // What every op begins with.
   void begin_op(const char* op) {
     scale_product();
@@ -369,10 +365,12 @@ class CudaOps final : public ops::Ops,
   bool is_capturing_ = false;
   bool rounds_ = false;  // what ops keep between their parts, as where they are cut
   std::optional<RankExchange> exchange_;  // none: alone
-  DraftOps draft_ops_{[this](const char* op, std::initializer_list<const View*> views,
-                             const DraftOps::Launcher& launcher) {
+  const DraftOps::Run enqueue_ = [this](const char* op, std::initializer_list<const View*> views,
+                                        const DraftOps::Launcher& launcher) {
     launch(op, views, [&] { return launcher(stream()); });
-  }};
+  };
+  DraftOps draft_ops_{enqueue_};
+  ExpertOps expert_ops_{*this, memory_, enqueue_, {info_.num_sms, settings_.batch_invariant}};
   AdapterOps adapter_ops_{
       [this](const char* op, const ops::AdaptArgs& args, const AdapterOps::Launcher& launcher) {
         launch(op, {&args.x}, [&] { return launcher(stream(), {}); });
@@ -383,18 +381,6 @@ class CudaOps final : public ops::Ops,
         launch(op, {&args.x, &args.out}, [&] { return launcher(stream(), product.scales); });
         if (product.scales.row != nullptr) unscaled_ = product;  // who reads it applies them
       }};
-  ExpertOps expert_ops_{
-      {.memory = memory_,
-       .num_sms = info_.num_sms,
-       .batch_invariant = settings_.batch_invariant,
-       .make = [this](std::span<const ops::LinearPart> parts) { return make_linear(parts); },
-       .multiply = [this](const ops::LinearArgs& args) { linear(args); },
-       .run =
-           [this](const char* op, std::initializer_list<const View*> views,
-                  const ExpertOps::Launcher& launcher) {
-             launch(op, views, [&] { return launcher(stream()); });
-           },
-       .fail = [this](Error error) { status_.keep(std::move(error)); }}};
   std::unique_ptr<StreamMarks> marks_;  // of a stage
 };
 

@@ -19,8 +19,12 @@ namespace {
 using tensor::DType;
 using tensor::View;
 
-constexpr const char* kWhere = "experts";
+constexpr const char* kExpertsField = "experts";
 constexpr int64_t kRun8 = 8;  // elements that a thread loads at a time
+
+cudaError_t no_memory(cudaStream_t /*stream*/) {
+  return cudaErrorMemoryAllocation;
+}
 
 int64_t experts_of(const ops::LinearWeight& weight) {
   return cuda_weight(weight).weight.shape[0] / weight.out;
@@ -36,7 +40,7 @@ Result<ops::LinearWeight> ExpertOps::make_experts(std::span<const ops::LinearPar
     return fail(ErrorCode::kUnsupported,
                 fmt::format("the CUDA backend takes mixtures of up to {} experts, not {}",
                             kMostExperts, experts),
-                kWhere);
+                kExpertsField);
   }
   for (const ops::LinearPart& part : parts) {
     if (part.format.is_wide() || part.format == ops::kFp8Rows) continue;
@@ -45,13 +49,13 @@ Result<ops::LinearWeight> ExpertOps::make_experts(std::span<const ops::LinearPar
                             ops::format_name(part.format)),
                 "quantization");
   }
-  RUDDER_TRY(ops::LinearWeight weight, device_.make(parts));
+  RUDDER_TRY(ops::LinearWeight weight, backend_.make_linear(parts));
   if (!expert_product_takes(weight.in, weight.input == ops::InputForm::kF8Rows)) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("the CUDA backend takes rows of experts of whole 16 bytes, not of {} "
                             "elements",
                             weight.in),
-                kWhere);
+                kExpertsField);
   }
   weight.out /= experts;
   return weight;
@@ -63,7 +67,7 @@ Result<void> ExpertOps::prepare(const ops::StepBounds& bounds) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("the CUDA backend takes {} experts of a token at most, not {}",
                             kMostChosen, bounds.max_chosen),
-                kWhere);
+                kExpertsField);
   }
   int64_t most = 0;
   for (const ops::LinearWeight& weight : bounds.experts) {
@@ -79,14 +83,14 @@ Result<void> ExpertOps::reserve(int64_t pairs, int64_t experts) {
   constexpr int64_t kFewest = 8;  // of a run
   const int64_t runs = most_runs(pairs, experts, kFewest);
   RUDDER_TRY(const View all_runs,
-             device_.memory.allocate_raw(DType::kU8, {runs * int64_t{sizeof(ExpertRun)}}));
-  RUDDER_TRY(const View numbers, device_.memory.allocate_raw(DType::kI32, {1 + 2 * pairs}));
-  RUDDER_TRY(const View counts, device_.memory.allocate(DType::kI32, {experts + 1}));
-  RUDDER_TRY(const View hits, device_.memory.allocate(DType::kI32, {4 * kHitSizes}));
+             memory_.allocate_raw(DType::kU8, {runs * int64_t{sizeof(ExpertRun)}}));
+  RUDDER_TRY(const View numbers, memory_.allocate_raw(DType::kI32, {1 + 2 * pairs}));
+  RUDDER_TRY(const View counts, memory_.allocate(DType::kI32, {experts + 1}));
+  RUDDER_TRY(const View hits, memory_.allocate(DType::kI32, {4 * kHitSizes}));
   room_.runs = static_cast<ExpertRun*>(all_runs.data);
   room_.num_runs = pointer<int32_t>(numbers);
   room_.pairs = room_.num_runs + 1;
-  room_.places = room_.pairs + pairs;
+  room_.offsets = room_.pairs + pairs;
   room_.counts = pointer<int32_t>(counts);
   room_.hits = static_cast<int64_t*>(hits.data);
   room_pairs_ = pairs;
@@ -102,7 +106,7 @@ ExpertList ExpertOps::list_of(int64_t tokens, int64_t chosen, int64_t experts) c
 
 // Which has an order of sums of its own, for any of its tokens.
 bool ExpertOps::multiplies_as_it_routes(const ops::RouteArgs& args) const {
-  if (args.router == nullptr || device_.batch_invariant) return false;
+  if (args.router == nullptr || settings_.batch_invariant) return false;
   const CudaWeight& router = cuda_weight(*args.router);
   return args.logits.shape[0] <= kFewRouted && router.weight.dtype == DType::kBF16 &&
          router.bias.empty() && args.router->in % kRun8 == 0 && args.router->in <= kMostFewRoutedIn;
@@ -121,9 +125,8 @@ void ExpertOps::route(const ops::RouteArgs& args) {
   params.k = static_cast<int32_t>(args.chosen.shape[1]);
   params.chosen = pointer<int32_t>(args.chosen);
   params.weights = pointer<float>(args.weights);
-  if (const Result<void> room = reserve(params.tokens * params.k, params.experts); !room) {
-    return device_.fail(room.error());
-  }
+  if (!reserve(params.tokens * params.k, params.experts))
+    return run_("route", {&args.chosen}, no_memory);
   params.list = list_of(params.tokens, params.k, params.experts);
   if (multiplies_as_it_routes(args)) {
     RouteFewParams few;
@@ -132,15 +135,15 @@ void ExpertOps::route(const ops::RouteArgs& args) {
     few.in = args.router->in;
     few.logits = args.logits.data;
     few.route = params;
-    device_.run("route", {&args.x, &args.chosen},
-                [&](cudaStream_t stream) { return launch_route_few(few, stream); });
+    run_("route", {&args.x, &args.chosen},
+         [&](cudaStream_t stream) { return launch_route_few(few, stream); });
   } else {
     if (args.router != nullptr) {
-      device_.multiply({.x = args.x, .x_scale = {}, .weight = args.router, .out = args.logits});
+      backend_.linear({.x = args.x, .x_scale = {}, .weight = args.router, .out = args.logits});
     }
     params.logits = args.logits.data;
-    device_.run("route", {&args.logits, &args.chosen},
-                [&](cudaStream_t stream) { return launch_route(params, stream); });
+    run_("route", {&args.logits, &args.chosen},
+         [&](cudaStream_t stream) { return launch_route(params, stream); });
   }
   listed_ = {args.chosen.data, params.tokens, params.experts, false};
 }
@@ -154,9 +157,7 @@ void ExpertOps::expert_linear(const ops::ExpertLinearArgs& args) {
   RUDDER_CHECK(args.x.dtype == input_dtype(weight) && args.x.shape[1] == weight.in,
                "expert_linear of {}", shapes({&args.x, &args.out}));
   if (tokens == 0) return;
-  if (const Result<void> room = reserve(tokens * chosen, experts); !room) {
-    return device_.fail(room.error());
-  }
+  if (!reserve(tokens * chosen, experts)) return run_("expert_linear", {&args.chosen}, no_memory);
   ExpertProductParams params;
   params.list = list_of(tokens, chosen, experts);
   const bool is_listed =
@@ -169,8 +170,8 @@ void ExpertOps::expert_linear(const ops::ExpertLinearArgs& args) {
     route.chosen = pointer<int32_t>(args.chosen);
     route.list = params.list;
     listed_ = {};
-    device_.run("expert_linear", {&args.chosen},
-                [&](cudaStream_t stream) { return launch_route(route, stream); });
+    run_("expert_linear", {&args.chosen},
+         [&](cudaStream_t stream) { return launch_route(route, stream); });
   }
   params.weight = stored.weight.data;
   params.w_scale = pointer<float>(stored.scale);
@@ -187,8 +188,8 @@ void ExpertOps::expert_linear(const ops::ExpertLinearArgs& args) {
   params.most_runs = most_runs(tokens * chosen, experts, params.list.run_pairs);
   params.list_is_old = is_listed && listed_.is_old;
   params.y = args.out.data;
-  device_.run("expert_linear", {&args.x, &args.out}, [&](cudaStream_t stream) {
-    return launch_expert_product(params, device_.num_sms, stream);
+  run_("expert_linear", {&args.x, &args.out}, [&](cudaStream_t stream) {
+    return launch_expert_product(params, settings_.num_sms, stream);
   });
   listed_.is_old = true;
 }
@@ -203,8 +204,8 @@ void ExpertOps::combine_experts(const ops::CombineExpertsArgs& args) {
   params.width = args.out.shape[1];
   params.k = static_cast<int32_t>(args.weights.shape[1]);
   params.out = args.out.data;
-  device_.run("combine_experts", {&args.x, &args.out},
-              [&](cudaStream_t stream) { return launch_combine_experts(params, stream); });
+  run_("combine_experts", {&args.x, &args.out},
+       [&](cudaStream_t stream) { return launch_combine_experts(params, stream); });
 }
 
 std::string ExpertOps::hits_text() const {

@@ -13,27 +13,22 @@
 
 #include "rudder/cuda/device_memory.h"
 #include "rudder/cuda/kernels/experts/expert_list.h"
-#include "rudder/ops/facets.h"
+#include "rudder/ops/ops.h"
 
 namespace rudder::cuda {
 
 class ExpertOps final : public ops::ExpertOps {
  public:
-  using Make = std::function<Result<ops::LinearWeight>(std::span<const ops::LinearPart>)>;
-  using Multiply = std::function<void(const ops::LinearArgs&)>;
   using Launcher = std::function<cudaError_t(cudaStream_t)>;
   using Run = std::function<void(const char* op, std::initializer_list<const ops::View*> views,
                                  const Launcher& launcher)>;
-  struct Device {
-    DeviceMemory& memory;
+  struct Settings {
     int32_t num_sms = 132;
     bool batch_invariant = false;  // products take sums in one order for any number of rows
-    Make make;                     // of all parts one weight (Linear::make_weight)
-    Multiply multiply;             // Ops::linear
-    Run run;
-    std::function<void(Error)> fail;  // keeps an error as the device's
   };
-  explicit ExpertOps(Device device) : device_(std::move(device)) {}
+  // `backend` makes a weight of all experts' parts, and multiplies routers. All outlive it.
+  ExpertOps(ops::Ops& backend, DeviceMemory& memory, Run run, const Settings& settings)
+      : backend_(backend), memory_(memory), run_(std::move(run)), settings_(settings) {}
 
   // kUnsupported, "quantization": weights of few bits; "experts": rows or experts that the kernels
   // do not take.
@@ -64,7 +59,10 @@ class ExpertOps final : public ops::ExpertOps {
 
   bool multiplies_as_it_routes(const ops::RouteArgs& args) const;
 
-  const Device device_;
+  ops::Ops& backend_;
+  DeviceMemory& memory_;
+  const Run run_;
+  const Settings settings_;
   ExpertList room_;
   int64_t room_pairs_ = 0;
   int64_t room_experts_ = 0;

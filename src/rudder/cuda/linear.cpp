@@ -89,18 +89,10 @@ Result<ops::WeightFormat> Linear::stored_format(const ops::WeightFormat& file) c
   return format_as(file, settings_.dtype);
 }
 
-Result<ops::WeightFormat> Linear::head_format(const ops::WeightFormat& file) const {
-  return format_as(file, settings_.head_dtype);
-}
-
-Result<ops::WeightFormat> Linear::router_format(const ops::WeightFormat& file) const {
-  return format_as(file, DType::kBF16);
-}
-
 Result<ops::WeightFormat> Linear::format_for(const ops::WeightFormat& file,
                                              ops::ProductUse use) const {
-  if (use == ops::ProductUse::kHead) return head_format(file);
-  return use == ops::ProductUse::kRouter ? router_format(file) : stored_format(file);
+  if (use == ops::ProductUse::kHead) return format_as(file, settings_.head_dtype);
+  return use == ops::ProductUse::kRouter ? format_as(file, DType::kBF16) : stored_format(file);
 }
 
 Result<LinearWeight> Linear::make_weight(std::span<const ops::LinearPart> parts,
@@ -148,8 +140,7 @@ Result<ops::WeightFormat> Linear::store_parts(std::span<const ops::LinearPart> p
     }
     return make_low_weight(parts, memory_, uploader, stream_, weight);
   }
-  RUDDER_TRY(const ops::WeightFormat format,
-             format_for(parts[0].format, parts[0].use));
+  RUDDER_TRY(const ops::WeightFormat format, format_for(parts[0].format, parts[0].use));
   const bool is_fp8 = format == ops::kFp8Rows;
   const DType dtype = is_fp8 ? DType::kF8E4M3 : DType::kBF16;
   const std::string refusal =

@@ -74,11 +74,10 @@ class Linear {
                                               std::shared_ptr<KernelPolicy> policy = nullptr);
   ~Linear();
 
-  // ops::Ops::stored_format, head_format and router_format, and what makes of parts what they say. Parts of
-  // several low-bit formats become one (low_weight.h), so that a weight is one product.
+  // ops::Ops::stored_format and format_for, and what makes of parts what they say.
+  // Parts of several low-bit formats become one (low_weight.h), so that a weight is one product.
   Result<ops::WeightFormat> stored_format(const ops::WeightFormat& file) const;
-  Result<ops::WeightFormat> head_format(const ops::WeightFormat& file) const;
-  Result<ops::WeightFormat> router_format(const ops::WeightFormat& file) const;
+  Result<ops::WeightFormat> format_for(const ops::WeightFormat& file, ops::ProductUse use) const;
   Result<ops::LinearWeight> make_weight(std::span<const ops::LinearPart> parts, Uploader& uploader);
 
   bool multiplies_fp8() const { return multiplies_fp8_; }  // true when a weight is fp8
@@ -109,7 +108,6 @@ class Linear {
   Linear(const CublasLtApi& api, const LinearSettings& settings, DeviceMemory& memory,
          cudaStream_t stream, DeviceStatus& status, std::shared_ptr<KernelPolicy> policy);
 
-  Result<ops::WeightFormat> format_for(const ops::WeightFormat& file, ops::ProductUse use) const;
   Result<ops::WeightFormat> store_parts(std::span<const ops::LinearPart> parts, int64_t out,
                                         Uploader& uploader, CudaWeight& weight);
   Result<void> store_part(const ops::LinearPart& part, int64_t first_row, CudaWeight& weight,

@@ -22,6 +22,9 @@ constexpr std::pair<std::string_view, std::string_view> kOpsByName[] = {
     {"qkv_prep", "qkv_prep"},
     {"residual_norm", "residual_norm"},
     {"gated_act", "gated_act"},
+    {"route", "route"},
+    {"expert_product", "expert_linear"},
+    {"combine_kernel", "combine_experts"},
     {"quantise", "quantise"},
     {"embed", "embed"},
     {"gather_rows", "gather_rows"},
@@ -51,6 +54,7 @@ std::string_view op_of(std::string_view kernel) {
 std::string_view product_between(std::string_view before, std::string_view after) {
   if (after == "qkv_prep") return "linear qkv";
   if (after == "gated_act") return "linear gate_up";
+  if (after == "route") return "linear router";
   if (before == "attention") return "linear out";
   if (before == "gated_act") return "linear down";
   return "logits";

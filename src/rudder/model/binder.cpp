@@ -175,7 +175,7 @@ Result<void> Binder::take_weight_scale(const std::string& module, int64_t rows, 
 Result<ops::WeightFormat> stored_or_wide(const ops::WeightFormat& file, const ops::Ops& ops,
                                          ops::ProductUse use) {
   const auto stored_as = [&](const ops::WeightFormat& format) {
-    return ops::format_for(ops, format, use);
+    return ops.format_for(format, use);
   };
   auto stored = stored_as(file);
   if (file.is_wide() || file == ops::kFp8Rows || (stored && !stored->is_wide())) return stored;

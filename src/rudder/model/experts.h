@@ -74,7 +74,7 @@ void list_tensors(const Experts& mlp, int64_t hidden, const Experts::Names& name
                   Experts::Weights* weights, LayerTensors& out);
 
 // Of feed_forward(), in elements a token: the router's logits; what it chose, and the weights; gate
-// and up of the chosen experts, activated; the same as the second product takes it, with scales; and
+// and up of the chosen experts, activated; the same as the second product takes it, with scales;
 // their outputs; of the shared expert gate and up, activated, its output, its gate.
 std::array<int64_t, 11> scratch_widths(const Experts& mlp);
 

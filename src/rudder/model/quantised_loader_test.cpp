@@ -324,8 +324,10 @@ class WideHeadOps final : public KeepingOps {
   Result<ops::WeightFormat> stored_format(const ops::WeightFormat& file) const override {
     return file.is_wide() ? ops::kFp8Rows : file;
   }
-  Result<ops::WeightFormat> head_format(const ops::WeightFormat& file) const override {
-    return is_wide ? ops::wide_format(DType::kBF16) : stored_format(file);
+  Result<ops::WeightFormat> format_for(const ops::WeightFormat& file,
+                                       ops::ProductUse use) const override {
+    return is_wide && use == ops::ProductUse::kHead ? ops::wide_format(DType::kBF16)
+                                                    : stored_format(file);
   }
   Result<ops::View> upload(const ops::View& host, DType dtype) override {
     return allocate(dtype, host.shape);

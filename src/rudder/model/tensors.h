@@ -48,7 +48,7 @@ struct LinearModule {
   bool bias = false;
   ops::LinearWeight* target = nullptr;
   bool is_first_rank = true;
-  int64_t experts = 0;   // whose parts lie one behind the other; 0: it is no mixture of any
+  int64_t experts = 0;  // whose parts lie one behind the other; 0: it is no mixture of any
   ops::ProductUse use = ops::ProductUse::kHidden;
 
   int64_t rows() const;  // of all parts that this rank loads

@@ -28,7 +28,8 @@ void add_formats(const LayerTensors& tensors, const FormatOf& format_of,
 }  // namespace
 
 FormatOf all_as(const ops::WeightFormat& format) {
-  return [format](std::string_view, ops::ProductUse) -> Result<ops::WeightFormat> { return format; };
+  return
+      [format](std::string_view, ops::ProductUse) -> Result<ops::WeightFormat> { return format; };
 }
 
 tensor::DType table_dtype(const ops::WeightFormat& stored) {
@@ -116,7 +117,8 @@ Result<WeightBudget> weight_budget(const ModelSpec& spec, const WeightNames& nam
     }
   }
   if (stage.embeds()) {
-    RUDDER_TRY(const ops::WeightFormat stored, format_of(embedding_module(names), ops::ProductUse::kHidden));
+    RUDDER_TRY(const ops::WeightFormat stored,
+               format_of(embedding_module(names), ops::ProductUse::kHidden));
     if (!is_of_numbers(stored) || !shares_table(spec, rank, stage)) {
       budget.bytes += int64_t{spec.vocab} * spec.hidden *
                       static_cast<int64_t>(tensor::dtype_bytes(table_dtype(stored)));

@@ -88,7 +88,7 @@ struct LinearPart {
   View codes;
   View scales = {};
   View offsets = {};
-  View bias = {};        // [out_i] f32 | f16 | bf16; optional, for all parts or for none
+  View bias = {};  // [out_i] f32 | f16 | bf16; optional, for all parts or for none
   ProductUse use = ProductUse::kHidden;
 
   int64_t out() const { return codes.shape[0]; }
@@ -336,13 +336,13 @@ struct AttentionShape {
 
 // Bounds of every step of a loaded model.
 struct StepBounds {
-  int32_t max_tokens = 0;                          // T
-  int32_t max_rows = 0;                            // R
-  int32_t max_seqs = 0;                            // of one step
-  int64_t hidden = 0;                              // width of the residual stream
-  int64_t max_linear_in = 0;                       // the widest row that a product takes
-  const LinearWeight* head = nullptr;              // null: none, or one that was named before
-  std::span<const LinearWeight> linears = {};      // all others but those of experts
+  int32_t max_tokens = 0;                      // T
+  int32_t max_rows = 0;                        // R
+  int32_t max_seqs = 0;                        // of one step
+  int64_t hidden = 0;                          // width of the residual stream
+  int64_t max_linear_in = 0;                   // the widest row that a product takes
+  const LinearWeight* head = nullptr;          // null: none, or one that was named before
+  std::span<const LinearWeight> linears = {};  // all others but those of experts
   // Of ExpertOps::make_experts, and how many experts a token chooses at most.
   std::span<const LinearWeight> experts = {};
   int32_t max_chosen = 0;

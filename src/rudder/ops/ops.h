@@ -37,14 +37,10 @@ class Ops : public Device {
   // What make_linear makes of a part that a file has in this format, for the memory budget.
   // kUnsupported: a format that no product here multiplies.
   virtual Result<WeightFormat> stored_format(const WeightFormat& file) const = 0;
-  // The same of parts of the output head (LinearPart::use): it has the last word on every token, so
-  // a backend may keep it in more bits than it quantises the others to.
-  virtual Result<WeightFormat> head_format(const WeightFormat& file) const {
-    return stored_format(file);
-  }
-  // And of routers: where rounding moves a score a little, another expert is chosen, so a backend
-  // quantises none.
-  virtual Result<WeightFormat> router_format(const WeightFormat& file) const {
+  // The same of parts for a use (LinearPart::use). A backend may keep the output head in more bits
+  // than it quantises other weights to, since it has the last word on every token, and quantises no
+  // router: where rounding moves a score a little, another expert is chosen.
+  virtual Result<WeightFormat> format_for(const WeightFormat& file, ProductUse /*use*/) const {
     return stored_format(file);
   }
   // Stacks the parts along `out` and packs them as this backend multiplies them.
@@ -96,19 +92,6 @@ inline Comm* comm_of(Ops& ops) {
 inline Rank rank_of(Ops& ops) {
   Comm* const comm = comm_of(ops);
   return comm == nullptr ? Rank{} : comm->rank();
-}
-
-// Of parts for that use.
-inline Result<WeightFormat> format_for(const Ops& ops, const WeightFormat& file, ProductUse use) {
-  switch (use) {
-    case ProductUse::kHead:
-      return ops.head_format(file);
-    case ProductUse::kRouter:
-      return ops.router_format(file);
-    case ProductUse::kHidden:
-      break;
-  }
-  return ops.stored_format(file);
 }
 
 }  // namespace rudder::ops

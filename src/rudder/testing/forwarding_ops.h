@@ -26,11 +26,9 @@ class ForwardingOps : public ops::Ops,
   Result<ops::WeightFormat> stored_format(const ops::WeightFormat& file) const override {
     return inner_->stored_format(file);
   }
-  Result<ops::WeightFormat> head_format(const ops::WeightFormat& file) const override {
-    return inner_->head_format(file);
-  }
-  Result<ops::WeightFormat> router_format(const ops::WeightFormat& file) const override {
-    return inner_->router_format(file);
+  Result<ops::WeightFormat> format_for(const ops::WeightFormat& file,
+                                       ops::ProductUse use) const override {
+    return inner_->format_for(file, use);
   }
   int32_t attention_lookback() const override { return inner_->attention_lookback(); }
   ops::TreeOps* tree_ops() override { return this_if<ops::TreeOps>(inner_->tree_ops(), this); }

@@ -84,18 +84,17 @@ class LowPrecisionOps final : public PassingOps {
     if (keeps || precision_.linear == DType::kF8E4M3) return ops::kFp8Rows;
     return ops::wide_format(precision_.linear);
   }
-  Result<ops::WeightFormat> head_format(const ops::WeightFormat& file) const override {
-    if (!file.is_wide() || precision_.head == DType::kF8E4M3) return stored_format(file);
-    return ops::wide_format(precision_.head);
-  }
-  Result<ops::WeightFormat> router_format(const ops::WeightFormat& file) const override {
-    return file.is_wide() ? ops::wide_format(DType::kBF16) : stored_format(file);
+  Result<ops::WeightFormat> format_for(const ops::WeightFormat& file,
+                                       ops::ProductUse use) const override {
+    const bool is_hidden = use == ops::ProductUse::kHidden;
+    const DType kept = use == ops::ProductUse::kHead ? precision_.head : DType::kBF16;
+    if (is_hidden || !file.is_wide() || kept == DType::kF8E4M3) return stored_format(file);
+    return ops::wide_format(kept);
   }
 
   Result<ops::LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
     const ops::LinearPart& first = parts.front();
-    RUDDER_TRY(const ops::WeightFormat format,
-               ops::format_for(*this, first.format, first.use));
+    RUDDER_TRY(const ops::WeightFormat format, format_for(first.format, first.use));
     const bool is_f8 = format == ops::kFp8Rows;
     std::vector<ops::LinearPart> rounded(parts.begin(), parts.end());
     for (ops::LinearPart& part : rounded) {
@@ -152,13 +151,12 @@ class LowPrecisionOps final : public PassingOps {
   void expert_linear(const ops::ExpertLinearArgs& args) override {
     Wide x = operand(args.x, args.x_scale);
     Out out(args.out);
-    inner_->expert_ops()->expert_linear(
-        {.x = x.view(),
-         .x_scale = {},
-         .chosen = args.chosen,
-         .weight = args.weight,
-         .activation = args.activation,
-         .out = out.view()});
+    inner_->expert_ops()->expert_linear({.x = x.view(),
+                                         .x_scale = {},
+                                         .chosen = args.chosen,
+                                         .weight = args.weight,
+                                         .activation = args.activation,
+                                         .out = out.view()});
     out.done();
   }
   void combine_experts(const ops::CombineExpertsArgs& args) override {

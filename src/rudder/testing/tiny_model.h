@@ -37,7 +37,7 @@ enum class TinyArch : uint8_t {
 };
 // Those that a GPU may run.
 inline constexpr TinyArch kTinyArchs[] = {
-    TinyArch::kPreNorm, TinyArch::kSandwich, TinyArch::kPostNorm, TinyArch::kHeadNorm,
+    TinyArch::kPreNorm, TinyArch::kSandwich, TinyArch::kPostNorm,  TinyArch::kHeadNorm,
     TinyArch::kGated,   TinyArch::kScaled,   TinyArch::kTwoWidths, TinyArch::kExperts};
 std::string_view tiny_arch_name(TinyArch arch);
 

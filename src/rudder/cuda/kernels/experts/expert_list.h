@@ -20,7 +20,7 @@ struct ExpertList {
   ExpertRun* runs = nullptr;    // [most_runs()]
   int32_t* num_runs = nullptr;  // [1]
   int32_t* pairs = nullptr;     // [num_pairs]
-  int32_t* places = nullptr;    // [num_pairs] of a pair among those of its expert
+  int32_t* offsets = nullptr;   // [num_pairs] of a pair among those of its expert
   // [experts + 1] zeros between launches: how many pairs an expert has; blocks that are done.
   int32_t* counts = nullptr;
   int64_t* hits = nullptr;  // [2 * kHitSizes]: lists and experts that they name, by tokens

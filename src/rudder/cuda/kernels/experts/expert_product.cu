@@ -139,9 +139,11 @@ class ExpertTiles {
     const uint64_t policy = kGroups == 1 ? evict_first() : evict_normal();
     const int to_second = kGated ? static_cast<int>(asked.out / 2) : kHalf;
     RingWalk at;
+    Tile next = tile_at(first_tile());
 #pragma unroll 1
     for (int t = first_tile(); t < num_tiles_; t += tile_step()) {
-      const Tile tile = tile_at(t);
+      const Tile tile = next;
+      next = tile_at(t + tile_step());  // is there when this one's chunks have been asked for
       const int row = tile.expert * static_cast<int>(asked.out) + tile.column;
 #pragma unroll 1
       for (int i = 0; i < p_.chunks; ++i) {
@@ -217,12 +219,16 @@ class ExpertTiles {
 
   // By the warps that multiply.
   __device__ void write_tiles() {
-    Tile next = tile_at(first_tile());
+    // Nothing that is asked for in front of a tile depends on what is still on its way: the tile
+    // and its pairs were asked for one tile ago, the next tile two.
+    Tile tile = tile_at(first_tile());
+    Tile next = tile_at(first_tile() + tile_step());
+    Pairs pairs = pairs_of(tile);
 #pragma unroll 1
     for (int t = first_tile(); t < num_tiles_; t += tile_step()) {
-      const Tile tile = next;
-      next = tile_at(t + tile_step());  // is there when this one is written
-      const Terms terms = terms_of(tile);
+      const Terms terms = terms_of(tile, pairs);
+      const Pairs of_next = pairs_of(next);
+      const Tile after = tile_at(t + 2 * tile_step());
       float c[kSums];
 #pragma unroll
       for (float& sum : c) sum = 0;
@@ -237,6 +243,9 @@ class ExpertTiles {
       } else {
         pass_over();
       }
+      tile = next;
+      pairs = of_next;
+      next = after;
     }
   }
 
@@ -355,24 +364,32 @@ class ExpertTiles {
     return 2 * static_cast<int>(threadIdx.x % 4);
   }
 
-  // What a thread reads of a tile's list, scales and biases before it multiplies: of its two pairs,
-  // and of some rows of W, for its warpgroup.
+  // The two of a tile that a thread has sums of.
+  struct Pairs {
+    int of[2];
+  };
+  __device__ __forceinline__ Pairs pairs_of(const Tile& tile) const {
+    return {pair_of(tile, row_of(0)), pair_of(tile, row_of(1))};
+  }
+  // What a thread reads of scales and biases before it multiplies: of its two pairs, and of some
+  // rows of W, for its warpgroup.
   struct Terms {
     static constexpr int kCount = (kRows + 127) / 128;
-    int pairs[2];
+    Pairs pairs;
     float x_scales[2];
     float scales[kCount];
     float biases[kCount];
   };
-  __device__ __forceinline__ Terms terms_of(const Tile& tile) const {
+  __device__ __forceinline__ Terms terms_of(const Tile& tile, const Pairs& pairs) const {
     const ExpertProductParams& asked = p_.asked;
     Terms terms;
+    terms.pairs = pairs;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      terms.pairs[half] = pair_of(tile, row_of(half));
-      terms.x_scales[half] = asked.x_scale == nullptr
-                                 ? 1.0f
-                                 : load_now(asked.x_scale + terms.pairs[half] / asked.pairs_each);
+      terms.x_scales[half] =
+          asked.x_scale == nullptr
+              ? 1.0f
+              : load_now(asked.x_scale + terms.pairs.of[half] / asked.pairs_each);
     }
 #pragma unroll
     for (int i = 0; i < Terms::kCount; ++i) {
@@ -415,8 +432,8 @@ class ExpertTiles {
       if (static_cast<int>(threadIdx.x) / 32 * 16 + 8 * half >= tile.count) break;
       const bool is_there = row_of(half) < tile.count;
       const int left = is_there ? min(kColumns, out - tile.column) : 0;
-      auto* const to =
-          static_cast<__nv_bfloat16*>(p_.asked.y) + int64_t{terms.pairs[half]} * out + tile.column;
+      auto* const to = static_cast<__nv_bfloat16*>(p_.asked.y) +
+                       int64_t{terms.pairs.of[half]} * out + tile.column;
       if (out % 8 == 0) {
         write_eights(c, half, terms.x_scales[half], to, left);
       } else {

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kManyThreads) route_kernel(const RouteParams p
   const bool has_pair = token < p.tokens && lane < p.k;
   const int64_t pair = token * p.k + lane;
   int32_t expert = 0;
-  int32_t place = 0;
+  int32_t offset = 0;
   if (token < p.tokens) {
     float* const shares = of_warps + 2 * warp * p.experts;
     if (p.logits != nullptr) {
@@ -43,13 +43,13 @@ __global__ void __launch_bounds__(kManyThreads) route_kernel(const RouteParams p
       expert = p.chosen[pair];
     }
   }
-  if (has_pair) place = atomicAdd((is_alone ? shared.counts : p.list.counts) + expert, 1);
+  if (has_pair) offset = atomicAdd((is_alone ? shared.counts : p.list.counts) + expert, 1);
   if (is_alone) {
     make_runs(p, shared);
-    if (has_pair) p.list.pairs[shared.begins[expert] + place] = static_cast<int32_t>(pair);
+    if (has_pair) p.list.pairs[shared.begins[expert] + offset] = static_cast<int32_t>(pair);
     return;
   }
-  if (has_pair) p.list.places[pair] = place;
+  if (has_pair) p.list.offsets[pair] = offset;
   // What this block wrote is seen by whoever sees that it is done.
   __threadfence();
   __syncthreads();

@@ -215,7 +215,7 @@ __device__ inline void make_runs(const RouteParams& p, ListShared& shared) {
   }
 }
 
-// By all threads of the one block that is last; all pairs have their places, and counts are there.
+// By all threads of the one block that is last; all pairs have their offsets, and counts are there.
 __device__ inline void make_list(const RouteParams& p, ListShared& shared) {
   const auto threads = static_cast<int>(blockDim.x);
   const auto thread = static_cast<int>(threadIdx.x);
@@ -227,7 +227,7 @@ __device__ inline void make_list(const RouteParams& p, ListShared& shared) {
   const auto pairs = static_cast<int>(p.tokens * p.k);
 #pragma unroll 4
   for (int pair = thread; pair < pairs; pair += threads) {
-    p.list.pairs[shared.begins[__ldcg(p.chosen + pair)] + __ldcg(p.list.places + pair)] = pair;
+    p.list.pairs[shared.begins[__ldcg(p.chosen + pair)] + __ldcg(p.list.offsets + pair)] = pair;
   }
 }
 

@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kThreads) route_few_kernel(const RouteFewParam
   if (cluster_rank() != 0) return;
   const bool has_pair = warp < route.tokens && lane < route.k;
   int32_t expert = 0;
-  int32_t place = 0;
+  int32_t offset = 0;
   if (warp < route.tokens) {
     const float* const own = logits + warp * route.experts;
     float* const shares = choices + 2 * warp * route.experts;
@@ -115,10 +115,10 @@ __global__ void __launch_bounds__(kThreads) route_few_kernel(const RouteFewParam
       return own[e];
     });
   }
-  if (has_pair) place = atomicAdd(shared.counts + expert, 1);
+  if (has_pair) offset = atomicAdd(shared.counts + expert, 1);
   make_runs(route, shared);
   if (has_pair) {
-    route.list.pairs[shared.begins[expert] + place] = static_cast<int32_t>(warp * route.k + lane);
+    route.list.pairs[shared.begins[expert] + offset] = static_cast<int32_t>(warp * route.k + lane);
   }
 }
 

@@ -1,0 +1,222 @@
+// The kernels of mixtures of experts against sums in double, and their bits in tiles of every kind.
+#include <cstdio>
+
+#include "rudder/cuda/experts_bench.h"
+#include "rudder/cuda/kernels/experts/expert_product.h"
+#include "rudder/cuda/kernels/experts/route.h"
+#include "rudder/cuda/kernels/experts/route_few.h"
+
+namespace rudder::cuda {
+namespace {
+
+struct ProductCase {
+  int64_t experts;
+  int64_t k;
+  int64_t in;
+  int64_t out;
+  int64_t tokens;
+  bool is_fp8;
+  bool is_gated;
+  bool own_rows;  // a row of x a pair
+  bool has_bias;
+  int spread;  // experts that tokens choose among; 1: all choose the same
+};
+
+double silu(double x) {
+  return x / (1 + std::exp(-x));
+}
+
+// The largest error over what is allowed; above 1 it is wrong. Also whether the first token alone,
+// and in a tile of the other kind, has the same bits.
+double check(const ProductCase& c, cudaStream_t stream, bool& same_bits) {
+  const int64_t pairs = c.tokens * c.k;
+  const int64_t rows = c.own_rows ? pairs : c.tokens;
+  const Numbers w(c.experts * c.out * c.in, c.is_fp8);
+  const Numbers x(rows * c.in, c.is_fp8);
+  std::vector<float> w_scale(static_cast<size_t>(c.experts * c.out));
+  std::vector<float> x_scale(static_cast<size_t>(rows));
+  std::vector<uint16_t> bias(w_scale.size());
+  for (float& scale : w_scale) scale = static_cast<float>(0.01 + 0.01 * uniform());
+  for (float& scale : x_scale) scale = static_cast<float>(0.5 + uniform());
+  for (uint16_t& one : bias) one = to_bf16(static_cast<float>(uniform() - 0.5));
+  std::vector<int32_t> chosen(static_cast<size_t>(pairs));
+  for (int64_t t = 0; t < c.tokens; ++t) {
+    const auto first = static_cast<int64_t>(next_random() % static_cast<uint64_t>(c.spread));
+    for (int64_t j = 0; j < c.k; ++j) {
+      chosen[static_cast<size_t>(t * c.k + j)] =
+          static_cast<int32_t>((first + j * (c.experts / c.k)) % c.experts);
+    }
+  }
+  const Buffer<uint8_t> d_w(w.bytes);
+  const Buffer<uint8_t> d_x(x.bytes);
+  const Buffer<float> d_ws(w_scale);
+  const Buffer<float> d_xs(x_scale);
+  const Buffer<uint16_t> d_bias(bias);
+  const Buffer<int32_t> d_chosen(chosen);
+  const int64_t columns = c.is_gated ? c.out / 2 : c.out;
+  const Buffer<uint16_t> y(pairs * columns, 0xff);
+  const auto run = [&](int64_t tokens, int32_t run_size, const Buffer<uint16_t>& to) {
+    ListRoom room(tokens * c.k, c.experts);
+    RouteParams route;
+    route.tokens = tokens;
+    route.experts = static_cast<int32_t>(c.experts);
+    route.k = static_cast<int32_t>(c.k);
+    route.chosen = d_chosen.data();
+    route.list = room.list(run_size);
+    ExpertProductParams p;
+    p.weight = d_w.data();
+    p.w_scale = c.is_fp8 ? d_ws.data() : nullptr;
+    p.bias = c.has_bias ? d_bias.data() : nullptr;
+    p.x = d_x.data();
+    p.x_scale = c.is_fp8 ? d_xs.data() : nullptr;
+    p.pairs_each = c.own_rows ? 1 : static_cast<int32_t>(c.k);
+    p.experts = c.experts;
+    p.out = c.out;
+    p.in = c.in;
+    p.is_fp8 = c.is_fp8;
+    p.is_gated = c.is_gated;
+    p.list = route.list;
+    p.most_runs = most_runs(tokens * c.k, c.experts, run_size);
+    p.y = to.data();
+    must(launch_route(route, stream), "list");
+    must(launch_expert_product(p, 132, stream), "product");
+    must(cudaStreamSynchronize(stream), "product's end");
+  };
+  const int32_t own_size = run_pairs(c.tokens, c.k, c.experts);
+  run(c.tokens, own_size, y);
+  const std::vector<uint16_t> got = read(y);
+  const Buffer<uint16_t> other(pairs * columns, 0xff);
+  run(c.tokens, own_size == kManyPairs ? 16 : kManyPairs, other);
+  same_bits = read(other) == got;
+  const Buffer<uint16_t> alone(c.k * columns, 0xff);
+  run(1, 8, alone);
+  same_bits =
+      same_bits && std::equal(got.begin(), got.begin() + c.k * columns, read(alone).begin());
+  double worst = 0;
+  const int64_t step = std::max<int64_t>(1, pairs / 40);
+  for (int64_t pair = 0; pair < pairs; pair += step) {
+    const int64_t row = c.own_rows ? pair : pair / c.k;
+    const int64_t e = chosen[static_cast<size_t>(pair)];
+    const auto sum_of = [&](int64_t n, double& magnitude) {
+      double sum = 0;
+      magnitude = 0;
+      for (int64_t i = 0; i < c.in; ++i) {
+        const double term = x.at(row * c.in + i) * w.at((e * c.out + n) * c.in + i);
+        sum += term;
+        magnitude += std::abs(term);
+      }
+      const auto at = static_cast<size_t>(e * c.out + n);
+      const double scale = c.is_fp8 ? double{w_scale[at]} * x_scale[static_cast<size_t>(row)] : 1;
+      magnitude *= scale;
+      return sum * scale + (c.has_bias ? of_bf16(bias[at]) : 0);
+    };
+    for (int64_t n = 0; n < columns; n += 3) {
+      double magnitude = 0;
+      double up_magnitude = 0;
+      double expected = sum_of(n, magnitude);
+      // Tensor cores keep 14 bits of sums of fp8.
+      const double unit = c.is_fp8 ? std::ldexp(1.0, -11) : 2e-5;
+      double slack = unit * magnitude;
+      if (c.is_gated) {
+        const double up = sum_of(columns + n, up_magnitude);
+        slack = unit * (magnitude * (std::abs(up) + 1) + up_magnitude * (std::abs(expected) + 1));
+        expected = silu(expected) * up;
+      }
+      const double error =
+          std::abs(of_bf16(got[static_cast<size_t>(pair * columns + n)]) - expected);
+      const double allowed = slack + std::abs(expected) / 250 + 1e-6;
+      worst = std::isnan(error) ? 1e9 : std::max(worst, error / allowed);
+    }
+  }
+  return worst;
+}
+
+// The router's product and choice in one kernel: its logits, and the choice by route.h of these.
+bool check_few(int64_t experts, int64_t in, int64_t tokens, cudaStream_t stream) {
+  constexpr int64_t kChosen = 6;
+  const Numbers w(experts * in, false);
+  const Numbers x(tokens * in, false);
+  const Buffer<uint8_t> d_w(w.bytes);
+  const Buffer<uint8_t> d_x(x.bytes);
+  const Buffer<uint16_t> logits(tokens * experts, 0xff);
+  ListRoom room(tokens * kChosen, experts);
+  std::vector<std::vector<int32_t>> chosen;
+  std::vector<std::vector<float>> weights;
+  for (const bool fused : {true, false}) {
+    const Buffer<int32_t> d_chosen(tokens * kChosen, 0xff);
+    const Buffer<float> d_weights(tokens * kChosen, 0xff);
+    RouteFewParams p;
+    p.x = d_x.data();
+    p.weight = d_w.data();
+    p.in = in;
+    p.logits = logits.data();
+    p.route.renormalises = true;
+    p.route.tokens = tokens;
+    p.route.experts = static_cast<int32_t>(experts);
+    p.route.k = kChosen;
+    p.route.chosen = d_chosen.data();
+    p.route.weights = d_weights.data();
+    p.route.list = room.list(8);
+    if (fused) {
+      must(launch_route_few(p, stream), "route few");
+    } else {
+      p.route.logits = logits.data();
+      must(launch_route(p.route, stream), "route");
+    }
+    must(cudaStreamSynchronize(stream), "route's end");
+    chosen.push_back(read(d_chosen));
+    weights.push_back(read(d_weights));
+  }
+  double worst = 0;
+  const std::vector<uint16_t> got = read(logits);
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t e = 0; e < experts; ++e) {
+      double sum = 0;
+      for (int64_t i = 0; i < in; ++i) sum += x.at(t * in + i) * w.at(e * in + i);
+      const double error = std::abs(of_bf16(got[static_cast<size_t>(t * experts + e)]) - sum);
+      worst = std::isnan(error) ? 1e9 : std::max(worst, error / (std::abs(sum) / 250 + 1e-3));
+    }
+  }
+  if (worst <= 1 && chosen[0] == chosen[1] && weights[0] == weights[1]) return true;
+  std::printf("WRONG router E %ld in %ld T %ld: error %.2f, chosen %s\n", experts, in, tokens,
+              worst, chosen[0] == chosen[1] ? "same" : "DIFFER");
+  return false;
+}
+
+}  // namespace
+
+bool check_experts(cudaStream_t stream) {
+  bool good = true;
+  int cases = 0;
+  for (const bool is_fp8 : {false, true}) {
+    for (const bool is_gated : {false, true}) {
+      for (const int64_t tokens : {1, 3, 8, 9, 33, 64, 130, 513}) {
+        const int64_t unit = is_fp8 ? 16 : 8;
+        const std::vector<ProductCase> all = {
+            {16, 4, 17 * unit, 96, tokens, is_fp8, is_gated, !is_gated, false, 4},
+            {8, 2, 8 * unit, 100, tokens, is_fp8, is_gated, false, true, 1},
+            {128, 8, 24 * unit, 416, tokens, is_fp8, is_gated, !is_gated, true, 16},
+            {12, 1, 130 * unit, 264, tokens, is_fp8, is_gated, true, false, 12}};
+        for (const ProductCase& c : all) {
+          bool same = false;
+          const double worst = check(c, stream, same);
+          ++cases;
+          if (worst <= 1 && same) continue;
+          good = false;
+          std::printf("WRONG %s%s E %ld k %ld [%ld -> %ld] T %ld: error %.2f, bits %s\n",
+                      is_fp8 ? "fp8" : "bf16", is_gated ? " gated" : "", c.experts, c.k, c.in,
+                      c.out, tokens, worst, same ? "same" : "DIFFER");
+        }
+      }
+    }
+  }
+  for (const int64_t tokens : {1, 2, 7, 8}) {
+    good = check_few(24, 64, tokens, stream) && good;
+    good = check_few(128, 2048, tokens, stream) && good;
+    good = check_few(300, 328, tokens, stream) && good;
+  }
+  std::printf("%d products checked: %s\n", cases, good ? "good" : "WRONG");
+  return good;
+}
+
+}  // namespace rudder::cuda
