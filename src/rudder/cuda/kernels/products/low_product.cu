@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "rudder/cuda/kernels/products/low_gemv.h"
 #include "rudder/cuda/kernels/products/low_product.cuh"
 #include "rudder/cuda/kernels/products/low_rows.h"
 #include "rudder/cuda/kernels/tensor_map.h"
@@ -38,7 +39,7 @@ bool encode_tokens(EncodeTensorMap encode, const LowProductParams& product, int3
 }
 
 template <int kTokens, int kBlocks, int kBits, int kParts>
-cudaError_t launch(const LowProductParams& product, bool splits, int32_t num_sms,
+cudaError_t launch(const LowProductParams& product, int32_t splits, int32_t num_sms,
                    cudaStream_t stream) {
   using Kernel = LowKernel<kTokens, kBlocks, kBits, kParts>;
   EncodeTensorMap encode = nullptr;
@@ -65,23 +66,17 @@ cudaError_t launch(const LowProductParams& product, bool splits, int32_t num_sms
   const int shared = bytes + static_cast<int>(sizeof(LowShared));
   error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   if (error != cudaSuccess) return error;
-  const int64_t work = splits ? std::max<int64_t>(1, int64_t{p.tiles} * p.chunks / 2) : p.tiles;
+  if (splits > kLowEvenSplits) {
+    if (p.chunks < splits) return cudaErrorInvalidValue;
+    return launch_pdl_cluster(kernel, dim3(static_cast<unsigned>(p.tiles * splits)),
+                              dim3(Kernel::kThreads), static_cast<size_t>(shared),
+                              static_cast<unsigned>(splits), stream, p);
+  }
+  const int64_t work =
+      splits == 0 ? p.tiles : std::max<int64_t>(1, int64_t{p.tiles} * p.chunks / 2);
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(work, num_sms));
   return launch_pdl(kernel, dim3(blocks), dim3(Kernel::kThreads), static_cast<size_t>(shared),
                     stream, p);
-}
-
-template <int kBits, int kParts>
-cudaError_t launch_codes(const LowProductParams& product, const LowShape& shape, int32_t num_sms,
-                         cudaStream_t stream) {
-  if (shape.tokens == 8) return launch<8, 1, kBits, kParts>(product, shape.splits, num_sms, stream);
-  if (shape.tokens == 16) {
-    return launch<16, 1, kBits, kParts>(product, shape.splits, num_sms, stream);
-  }
-  if (shape.tokens == 32) {
-    return launch<32, 1, kBits, kParts>(product, shape.splits, num_sms, stream);
-  }
-  return cudaErrorInvalidValue;
 }
 
 template <int kBits>
@@ -105,10 +100,12 @@ cudaError_t launch_bits(const LowProductParams& product, const LowShape& shape, 
     return cudaErrorInvalidValue;
   }
   if (shape.way == LowWay::kCodes) {
-    if (shape.blocks != 1 || product.form.group < kLowQuarter) return cudaErrorInvalidValue;
+    if (shape.blocks != 1 || shape.tokens != 32 || product.form.group < kLowQuarter) {
+      return cudaErrorInvalidValue;
+    }
     return product.form.group == kLowChunk
-               ? launch_codes<kBits, 1>(product, shape, num_sms, stream)
-               : launch_codes<kBits, 4>(product, shape, num_sms, stream);
+               ? launch<32, 1, kBits, 1>(product, shape.splits, num_sms, stream)
+               : launch<32, 1, kBits, 4>(product, shape.splits, num_sms, stream);
   }
   if (shape.blocks == 1 && shape.tokens == 32) {
     return launch<32, 1, kBits, 0>(product, shape.splits, num_sms, stream);
@@ -131,39 +128,49 @@ cudaError_t launch_bits(const LowProductParams& product, const LowShape& shape, 
 }  // namespace
 
 LowShape low_shape(const LowBits& form, int64_t tokens, int n) {
-  LowShape shapes[6];
+  LowShape shapes[16];
   int count = 0;
   const LowWay many = form.is_by_row ? LowWay::kWhole : LowWay::kNumbers;
-  if (tokens <= kMostCodeTokens && form.group >= kLowQuarter) {
-    const int32_t tile = tokens <= 8 ? 8 : tokens <= 16 ? 16 : 32;
-    shapes[count++] = {tile, 1, true, LowWay::kCodes};
-    shapes[count++] = {tile, 1, false, LowWay::kCodes};
-  } else if (tokens <= 64) {
-    const int32_t tile = tokens <= 32 ? 32 : 64;
-    shapes[count++] = {tile, 1, true, many};
-    shapes[count++] = {tile, 1, false, many};
-  } else {
-    shapes[count++] = {128, 2, true, many};
-    shapes[count++] = {128, 1, true, many};
-    shapes[count++] = {128, 2, false, many};
-    shapes[count++] = {128, 1, false, many};
+  if (tokens <= kMostLowGemvTokens) {
+    for (const int32_t blocks : {1, 2, 4, 11, 12, 14, 21, 22}) {
+      if (tokens > 8 && blocks > 20) continue;
+      if (tokens > 16 && blocks > 10) continue;
+      shapes[count++] = {tokens <= 8 ? 8 : tokens <= 16 ? 16 : 32, blocks, 0, LowWay::kGemv};
+    }
+  }
+  if (tokens > 8 && tokens <= kMostCodeTokens && form.group >= kLowQuarter) {
+    for (const int32_t splits : {kLowEvenSplits, 0, 4}) {
+      shapes[count++] = {32, 1, splits, LowWay::kCodes};
+    }
+  } else if (tokens > 8 && tokens <= 64) {
+    for (const int32_t splits : {kLowEvenSplits, 4, 2, 0}) {
+      shapes[count++] = {tokens <= 32 ? 32 : 64, 1, splits, many};
+    }
+  } else if (tokens > 8) {
+    for (const int32_t blocks : {2, 1}) {
+      for (const int32_t splits : {kLowEvenSplits, 4, 2, 8, 0}) {
+        shapes[count++] = {128, blocks, splits, many};
+      }
+    }
     if (tokens > 128) {
-      shapes[count++] = {256, 1, false, many};
-      shapes[count++] = {256, 1, true, many};
+      for (const int32_t splits : {0, 2, 4, kLowEvenSplits}) {
+        shapes[count++] = {256, 1, splits, many};
+      }
     }
   }
   return n < count ? shapes[n] : LowShape{};
 }
 
 LowShape low_shape_for_all(int64_t tokens) {
-  if (tokens <= 64) return {tokens <= 32 ? 32 : 64, 1, false, LowWay::kNumbers};
-  return {128, 2, false, LowWay::kNumbers};
+  if (tokens <= 64) return {tokens <= 32 ? 32 : 64, 1, 0, LowWay::kNumbers};
+  return {128, 2, 0, LowWay::kNumbers};
 }
 
 cudaError_t launch_low_product(const LowProductParams& product, const LowShape& shape,
                                int32_t num_sms, cudaStream_t stream) {
   if (product.tokens <= 0 || product.out <= 0) return cudaSuccess;
   if (!low_product_takes(product.in)) return cudaErrorInvalidValue;
+  if (shape.way == LowWay::kGemv) return launch_low_gemv(product, shape, num_sms, stream);
   if (shape.way == LowWay::kWhole) {
     const int64_t scale_bytes = over(product.tokens, 64) * int64_t{256};
     const int64_t bytes = scale_bytes + product.tokens * product.in;

@@ -3,8 +3,10 @@
 
 #include <cuda_bf16.h>
 
+#include "rudder/cuda/kernels/device_barrier.cuh"
 #include "rudder/cuda/kernels/launch.h"
 #include "rudder/cuda/kernels/products/low_bits.cuh"
+#include "rudder/cuda/kernels/products/low_mma.cuh"
 #include "rudder/cuda/kernels/products/low_product.h"
 #include "rudder/cuda/kernels/products/register_mma.cuh"
 #include "rudder/cuda/kernels/products/ring.cuh"
@@ -24,7 +26,7 @@ struct LowWork {
   int32_t token_tiles = 0;
   int32_t tiles = 0;
   int32_t chunks = 0;  // of a tile
-  bool splits = false;
+  int32_t splits = 0;        // LowShape
   int32_t slots = 0;         // of chunks
   bool writes_runs = false;  // of 8 rows of W, for a token, as they lie in y
   int32_t ahead_slots = 0;   // of weights on their way while the kernel in front runs
@@ -38,6 +40,7 @@ struct LowShared {
   uint64_t sums_full[kMostLowSlots];  // of tokens
   uint64_t read[kMostLowSlots];       // all of the chunk
   uint64_t may_read;                  // the kernel in front has ended
+  uint64_t sums_come;                 // from the blocks of the cluster
   // Of tokens; and where sums lie before they are written, of each of two groups of warps.
   alignas(16) float sums[kMostLowSlots][kLowChunk / kLowQuarter][kMostCodeTokens];
 };
@@ -49,8 +52,12 @@ struct LowRun {
   int32_t end;
 };
 
+// In chunks of all tiles, the first of a block; with clusters each part of a tile is a block's.
 __device__ __forceinline__ int64_t first_unit(const LowWork& p, int32_t block) {
-  return int64_t{block} * (int64_t{p.tiles} * p.chunks) / static_cast<int32_t>(gridDim.x);
+  if (p.splits == kLowEvenSplits) {
+    return int64_t{block} * (int64_t{p.tiles} * p.chunks) / static_cast<int32_t>(gridDim.x);
+  }
+  return int64_t{block / p.splits} * p.chunks + block % p.splits * p.chunks / p.splits;
 }
 
 // What a block does, one run after the other.
@@ -58,15 +65,16 @@ class LowRuns {
  public:
   __device__ explicit LowRuns(const LowWork& p) : p_(p) {
     const auto block = static_cast<int32_t>(blockIdx.x);
-    at_ = p.splits ? first_unit(p, block) : int64_t{block} * p.chunks;
-    end_ = p.splits ? first_unit(p, block + 1) : int64_t{p.tiles} * p.chunks;
+    at_ = p.splits > 0 ? first_unit(p, block) : int64_t{block} * p.chunks;
+    end_ = p.splits > 0 ? first_unit(p, block + 1) : int64_t{p.tiles} * p.chunks;
   }
   __device__ bool next(LowRun& run) {
     if (at_ >= end_) return false;
     run.tile = static_cast<int32_t>(at_ / p_.chunks);
     run.first = static_cast<int32_t>(at_ - int64_t{run.tile} * p_.chunks);
     run.end = static_cast<int32_t>(min(int64_t{p_.chunks}, run.first + end_ - at_));
-    at_ += p_.splits ? run.end - run.first : int64_t{static_cast<int32_t>(gridDim.x)} * p_.chunks;
+    at_ += p_.splits > 0 ? run.end - run.first
+                         : int64_t{static_cast<int32_t>(gridDim.x)} * p_.chunks;
     return true;
   }
 
@@ -76,33 +84,6 @@ class LowRuns {
   int64_t end_;
 };
 
-// Whole bytes, one after the other, into shared memory; `barrier` counts them.
-__device__ __forceinline__ void fetch_bytes(uint32_t to, const void* from, uint32_t bytes,
-                                            uint32_t barrier, uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::"
-      "bytes.L2::cache_hint "
-      "[%0], [%1], %2, [%3], %4;" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
-      : "memory");
-}
-
-// Of 8 tokens and 32 inputs, operand B of two mma: the lane's address is of a row of 16 bytes.
-__device__ __forceinline__ void load_inputs(uint32_t (&b)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-               : "r"(address)
-               : "memory");
-}
-// sum[16 x 8] += a[16 x 16] . b[16 x 8], as a thread has them (wgmma.cuh, of one warp).
-__device__ __forceinline__ void multiply_add(float* sum, const uint32_t (&a)[4], uint32_t b0,
-                                             uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 template <int kSums>
 __device__ __forceinline__ void multiply_add(float (&sums)[kSums], const uint32_t (&a)[4],
                                              uint64_t operand) {
@@ -151,6 +132,8 @@ class LowKernel {
     barriers_.sums_full = shared_address(behind.sums_full);
     barriers_.read = shared_address(behind.read);
     barriers_.may_read = shared_address(&behind.may_read);
+    barriers_.sums_come = shared_address(&behind.sums_come);
+    come_ = reinterpret_cast<float*>(shared);
     const uint32_t lane = threadIdx.x % 32;
     lane_inputs_ = lane % 8 * 128 + ((lane / 8) ^ (lane % 8)) * 16;
   }
@@ -165,6 +148,7 @@ class LowKernel {
       barrier_init(barrier_of(barriers_.read, i), kMmaWarps);
     }
     if (warp == 0) barrier_init(barriers_.may_read, 1);
+    if (warp == 1) barrier_init(barriers_.sums_come, 1);
     barrier_init_fence();
   }
 
@@ -262,6 +246,11 @@ class LowKernel {
     while (runs.next(run)) {
       float c[kBlocks][kSums];
       multiply(c, run);
+      if (p_.splits > kLowEvenSplits) {
+        send(c, run.tile);
+        write_come(run.tile);
+        return;
+      }
       if (run.first > 0) {
         leave_part(c);
       } else {
@@ -563,6 +552,82 @@ class LowKernel {
     }
   }
 
+  // Of a cluster each block adds the sums of its share of a tile's rows, which are sent to it over
+  // the rings once all blocks have read these: [block][row][kComeStride].
+  static constexpr int kComeStride = kTokens + 8;  // rows begin in different banks
+  static constexpr int kTileRows = kTileBlocks * kLowBlockRows;
+  __device__ __forceinline__ int tiles_of_8(int tile) const {
+    return min(kTokens, p_.asked.tokens - tile % p_.token_tiles * kTokens + 7) / 8;
+  }
+  __device__ __forceinline__ void send(const float (&c)[kBlocks][kSums], int tile) const {
+    const int rows = kTileRows / p_.splits;
+    const int eights = tiles_of_8(tile);
+    const auto rank = static_cast<int>(blockIdx.x) & (p_.splits - 1);
+    if (threadIdx.x == 0) {
+      barrier_expect(barriers_.sums_come, static_cast<uint32_t>(kTileRows * eights * 32));
+    }
+    asm volatile("bar.sync %0, %1;" ::"n"(kGroups + 1), "n"(32 * kMmaWarps) : "memory");
+    cluster_arrive();
+    cluster_wait();
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = (group_ * kBlocks + b) * kLowBlockRows + lane_row() + 8 * half;
+        const auto owner = static_cast<uint32_t>(row / rows);
+        const float* const to =
+            come_ + (rank * rows + row % rows) * kComeStride + 2 * (thread_ % 4);
+        const uint32_t address = shared_of_rank(shared_address(to), owner);
+        const uint32_t barrier = shared_of_rank(barriers_.sums_come, owner);
+#pragma unroll
+        for (int i = 0; i < kTokens / 8; ++i) {
+          if (i >= eights) break;
+          store_to_rank(address + static_cast<uint32_t>(32 * i),
+                        make_float2(c[b][4 * i + 2 * half], c[b][4 * i + 2 * half + 1]), barrier);
+        }
+      }
+    }
+  }
+  // Each lane two rows of a token.
+  __device__ __forceinline__ void write_come(int tile) const {
+    const LowProductParams& p = p_.asked;
+    const int rows = kTileRows / p_.splits;
+    const int eights = tiles_of_8(tile);
+    const auto rank = static_cast<int>(blockIdx.x) & (p_.splits - 1);
+    const int64_t first_row =
+        int64_t{tile / p_.token_tiles} * kTileRows + rank * rows + 2 * (thread_ % 4);
+    const int first_token = tile % p_.token_tiles * kTokens + thread_ % 32 / 4;
+    barrier_wait(barriers_.sums_come, 0);
+    for (int i = static_cast<int>(threadIdx.x) / 32; i < rows / 8 * eights; i += kMmaWarps) {
+      const int in_rows = i % (rows / 8) * 8 + 2 * (thread_ % 4);
+      const int eight = i / (rows / 8);
+      const int64_t row = first_row + i % (rows / 8) * 8;
+      const int token = first_token + 8 * eight;
+      float2 sum = {};
+      for (int from = 0; from < p_.splits; ++from) {
+        const float* const at =
+            come_ + (from * rows + in_rows) * kComeStride + 8 * eight + thread_ % 32 / 4;
+        sum.x += at[0];
+        sum.y += at[kComeStride];
+      }
+      if (token >= p.tokens) continue;
+      const float scale = token_scale(token);
+      if (row < p.out) write_one(row, token, sum.x * scale, row_scale(row));
+      if (row + 1 < p.out) write_one(row + 1, token, sum.y * scale, row_scale(row + 1));
+    }
+  }
+  __device__ __forceinline__ void write_one(int64_t row, int token, float sum, float2 by) const {
+    const LowProductParams& p = p_.asked;
+    sum = fmaf(sum, by.x, by.y);
+    if (p.softcap != 0.0f) sum = p.softcap * tanhf(sum / p.softcap);
+    const int64_t at = token * p.out + row;
+    if (p.y_is_f32) {
+      static_cast<float*>(p.y)[at] = sum;
+    } else {
+      static_cast<__nv_bfloat16*>(p.y)[at] = __float2bfloat16_rn(sum);
+    }
+  }
+
   // Of a row of W: what its sums are multiplied by, and its bias.
   __device__ __forceinline__ float2 row_scale(int64_t row) const {
     const LowProductParams& p = p_.asked;
@@ -652,14 +717,7 @@ class LowKernel {
           for (int k = 0; k < 2; ++k) {
             const int token = first_token + 8 * i + k;
             if (token >= p.tokens) continue;
-            float sum = fmaf(c[b][4 * i + 2 * half + k], by.x * token_scale(token), by.y);
-            if (p.softcap != 0.0f) sum = p.softcap * tanhf(sum / p.softcap);
-            const int64_t at = token * p.out + row;
-            if (p.y_is_f32) {
-              static_cast<float*>(p.y)[at] = sum;
-            } else {
-              static_cast<__nv_bfloat16*>(p.y)[at] = __float2bfloat16_rn(sum);
-            }
+            write_one(row, token, c[b][4 * i + 2 * half + k] * token_scale(token), by);
           }
         }
       }
@@ -675,7 +733,9 @@ class LowKernel {
     uint32_t sums_full;
     uint32_t read;
     uint32_t may_read;
+    uint32_t sums_come;
   } barriers_;
+  float* come_;  // sums of the cluster
   uint32_t lane_inputs_;  // of load_inputs(), in a box
   RingWalk at_;
   int group_ = 0;

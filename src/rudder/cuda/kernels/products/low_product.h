@@ -32,7 +32,7 @@
 
 namespace rudder::cuda {
 
-enum class LowWay : uint8_t { kNumbers, kCodes, kWhole };
+enum class LowWay : uint8_t { kNumbers, kCodes, kWhole, kGemv };
 
 struct LowProductParams {
   const void* weight = nullptr;       // blocks (low_bits.h)
@@ -56,11 +56,12 @@ struct LowProductParams {
   uint32_t* flags = nullptr;  // [low_num_flags()]
 };
 
+constexpr int32_t kLowEvenSplits = 1;
 // How the work is cut up; none if tokens is 0.
 struct LowShape {
   int32_t tokens = 0;  // of a tile: 8, 16, 32, 64, 128 or 256
-  int32_t blocks = 1;  // of 64 rows, of a warpgroup: 1 or 2
-  bool splits = false;
+  int32_t blocks = 1;  // of 64 rows, of a warpgroup: 1 or 2; of kGemv (low_gemv.h): its variant
+  int32_t splits = 0;  // 0: of whole tiles; kLowEvenSplits; or so many blocks of a cluster
   LowWay way = LowWay::kNumbers;
 
   bool operator==(const LowShape& other) const {
