@@ -39,7 +39,8 @@ struct CudaOpsSettings {
   int32_t device = 0;  // which of the visible ones; make_cuda_ranks and make_cuda_stages say theirs
   tensor::DType linear_dtype = tensor::DType::kBF16;  // or kF8E4M3: quantised as they are loaded
   tensor::DType head_dtype = tensor::DType::kBF16;    // of the output head, likewise
-  tensor::DType kv_dtype = tensor::DType::kBF16;      // or kF8E4M3
+  ops::WeightFormat low_format = {};  // of U4 or I8: wide weights but the head's are rounded to it
+  tensor::DType kv_dtype = tensor::DType::kBF16;  // or kF8E4M3
   // A file or a folder; empty: cublaslt_api.h says where it is looked for.
   std::string cublaslt_path = {};
   std::string policy_path = {};  // of what was measured (kernel_policy.h); empty: it is not kept

@@ -64,8 +64,9 @@ std::vector<uint16_t> random_bf16(int64_t count) {
   std::vector<uint16_t> out(static_cast<size_t>(count));
   for (uint16_t& bits : out) {
     const uint64_t r = random.next();  // sums of uniform numbers, about normal
-    const float value = (static_cast<float>(r & 0xffff) + static_cast<float>(r >> 16 & 0xffff) -
-                         65535.0f) / 65536.0f;
+    const float value =
+        (static_cast<float>(r & 0xffff) + static_cast<float>(r >> 16 & 0xffff) - 65535.0f) /
+        65536.0f;
     bits = static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
   }
   return out;
@@ -130,7 +131,9 @@ std::string name_of(const LowShape& s) {
   if (s.way == LowWay::kGemv) return fmt::format("v{}", s.blocks);
   constexpr const char* kWays[] = {"n", "c", "w"};
   return fmt::format("{}{}x{}{}", kWays[static_cast<size_t>(s.way)], s.tokens, s.blocks,
-                     s.splits == 0 ? "" : s.splits == kLowEvenSplits ? "e" : fmt::format("/{}", s.splits));
+                     s.splits == 0                ? ""
+                     : s.splits == kLowEvenSplits ? "e"
+                                                  : fmt::format("/{}", s.splits));
 }
 
 class Bench {
@@ -218,7 +221,8 @@ class Bench {
             line += fmt::format(" {} {:.1f}", name_of(low), us);
           }
           best_of_all += best;
-          lines += fmt::format("{} | {:.0f} GB/s\n", line, 1e-3 * static_cast<double>(bytes) / best);
+          lines +=
+              fmt::format("{} | {:.0f} GB/s\n", line, 1e-3 * static_cast<double>(bytes) / best);
         }
         fmt::print("{}{:<7} T={:<4} a layer {:.1f}\n", lines, form.name, count, best_of_all);
         std::fflush(stdout);
@@ -264,8 +268,8 @@ class Bench {
   // Some elements, in fp64 on the host.
   bool is_right(const Weight& weight, const LowProductParams& p, const LowShape& shape,
                 const Form& form) {
-    const std::string what = fmt::format("{} {} [{} x {}] {} tokens", form.name, name_of(shape),
-                                         p.out, p.in, p.tokens);
+    const std::string what =
+        fmt::format("{} {} [{} x {}] {} tokens", form.name, name_of(shape), p.out, p.in, p.tokens);
     must(cudaMemsetAsync(y_.data(), 0xff, y_.bytes(), stream_), "poison");
     const cudaError_t launched = launch_low_product(p, shape, kMultiprocessors, stream_);
     if (launched != cudaSuccess) {
@@ -283,7 +287,8 @@ class Bench {
       double sum = 0;
       double squares = 1e-9;
       for (int64_t k = 0; k < p.in; ++k) {
-        const double product = double{bf16_value(host_x_[static_cast<size_t>(t * p.in + k)])} * weight.number(o, k);
+        const double product =
+            double{bf16_value(host_x_[static_cast<size_t>(t * p.in + k)])} * weight.number(o, k);
         sum += product;
         squares += product * product;
       }
@@ -297,8 +302,8 @@ class Bench {
       }
       // Tokens of 8 bits cost 2^-8 of the largest input each, numbers of bf16 2^-9 of themselves.
       const double rounding = shape.way == LowWay::kWhole ? 0.04 : 0.01;
-      const double error = std::abs(got - sum) /
-                           (std::abs(sum) / (p.y_is_f32 ? 1000 : 200) + rounding * std::sqrt(squares) + 1e-6);
+      const double error = std::abs(got - sum) / (std::abs(sum) / (p.y_is_f32 ? 1000 : 200) +
+                                                  rounding * std::sqrt(squares) + 1e-6);
       worst = error <= worst ? worst : error;
     }
     if (worst <= 1) return true;
@@ -323,10 +328,11 @@ class Bench {
     for (int n = 0; n < 4; ++n) {
       const RingShape shape = guess_ring_shape(p, kMultiprocessors, n);
       if (shape.rows == 0) break;
-      best = std::min(best, microseconds(out * in * (is_fp8 ? 1 : 2), tokens, [&](const uint8_t* from) {
-                        p.weight = from;
-                        return launch_ring_product(p, shape, kMultiprocessors, stream_) == cudaSuccess;
-                      }));
+      best = std::min(
+          best, microseconds(out * in * (is_fp8 ? 1 : 2), tokens, [&](const uint8_t* from) {
+            p.weight = from;
+            return launch_ring_product(p, shape, kMultiprocessors, stream_) == cudaSuccess;
+          }));
     }
     return best;
   }

@@ -86,10 +86,11 @@ bool takes_4_bits(const WeightFormat& file) {
   return file.codes == Codes::kU4 && file.table == CodeTable::kNone;
 }
 
-LowBits form_of(std::span<const LinearPart> parts) {
+// `of_wide`: what wide parts are rounded to.
+LowBits form_of(std::span<const LinearPart> parts, const WeightFormat& of_wide) {
   LowBits form{4, kLowChunk, true, true};
   for (const LinearPart& part : parts) {
-    const WeightFormat& file = part.format;
+    const WeightFormat& file = part.format.is_wide() ? of_wide : part.format;
     form.is_by_row = form.is_by_row && file.codes == Codes::kI8 && file.group == 0 &&
                      file.offset == Offset::kNone;
     if (!takes_4_bits(file)) form.bits = 8;
@@ -117,23 +118,37 @@ Result<WeightFormat> low_stored_format(const WeightFormat& file) {
   return format_of({takes_4_bits(file) ? 4 : 8, group_of(file)});
 }
 
-Result<WeightFormat> make_low_weight(std::span<const LinearPart> parts, DeviceMemory& memory,
-                                     Uploader& uploader, cudaStream_t stream, CudaWeight& weight) {
+Result<WeightFormat> make_low_weight(std::span<const LinearPart> parts, const WeightFormat& of_wide,
+                                     DeviceMemory& memory, Uploader& uploader, cudaStream_t stream,
+                                     CudaWeight& weight) {
   const int64_t in = parts[0].in();
   int64_t out = 0;
   for (const LinearPart& part : parts) out += part.out();
-  const LowBits form = form_of(parts);
-  const int64_t groups = (in + form.group - 1) / form.group;
+  const LowBits form = form_of(parts, of_wide);
   Scratch scratch(stream);
   PlainLowRows plain;
   plain.rows = out;
   plain.in = in;
-  plain.group = form.group;
+  plain.group = form.is_by_row ? static_cast<int32_t>(in) : form.group;
+  const int64_t groups = (in + plain.group - 1) / plain.group;
   RUDDER_TRY(plain.codes, scratch.allocate<int8_t>(out * in));
   RUDDER_TRY(plain.scales, scratch.allocate<float>(out * groups));
   RUDDER_TRY(plain.offsets, scratch.allocate<float>(out * groups));
   int64_t row = 0;
   for (const LinearPart& part : parts) {
+    PlainLowRows to = plain;
+    to.codes += row * in;
+    to.scales += row * groups;
+    to.offsets += row * groups;
+    to.rows = part.out();
+    row += part.out();
+    if (part.format.is_wide()) {
+      RUDDER_TRY(void* const wide, scratch.upload(part.codes, uploader));
+      RUDDER_CUDA_TRY(
+          launch_round_low_rows({wide, element_of(part.codes.dtype), form.bits, to}, stream),
+          "make_linear", "");
+      continue;
+    }
     ReadLowPartParams params;
     RUDDER_TRY(params.codes, scratch.upload(part.codes, uploader));
     RUDDER_TRY(params.scales, scratch.upload(part.scales, uploader));
@@ -148,13 +163,8 @@ Result<WeightFormat> make_low_weight(std::span<const LinearPart> parts, DeviceMe
     params.block_rows = part.format.block_rows;
     params.offset = offset_of(part.format.offset);
     params.takes_zeros = form.is_zero;
-    params.to = plain;
-    params.to.codes += row * in;
-    params.to.scales += row * groups;
-    params.to.offsets += row * groups;
-    params.to.rows = part.out();
+    params.to = to;
     RUDDER_CUDA_TRY(launch_read_low_part(params, stream), "make_linear", "");
-    row += part.out();
   }
   RUDDER_TRY(weight.weight, memory.allocate_raw(DType::kU8, {low_weight_bytes(form, out, in)}));
   RUDDER_TRY(weight.scale, memory.allocate_raw(DType::kF32, {out}));

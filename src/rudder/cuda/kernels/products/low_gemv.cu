@@ -76,7 +76,7 @@ class LowGemv {
   static constexpr int kUnitRows = kMmaRows * kMmas;
   static constexpr int kUnitsOfBlock = kLowBlockRows / kUnitRows;
   static constexpr int kPieces = 2 * LowCodes<kBits>::kWords;  // of 16 bytes, of a lane's codes
-  static constexpr int kScales = kParts == 8 ? 2 : 1;  // of a lane, of each of its rows
+  static constexpr int kScales = kParts == 8 ? 2 : 1;          // of a lane, of each of its rows
   static constexpr int kCodeBytes = 32 * 16 * kPieces;
   static constexpr int kMmaBytes = kCodeBytes + 32 * 8 * kScales;
   static constexpr int kTaskBytes = kMmas * kMmaBytes;
@@ -123,9 +123,9 @@ class LowGemv {
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
       const int token = 8 * i + lane_ % 8;
-      lane_token_[i] = tokens_ + static_cast<uint32_t>(
-                                     (token < p.asked.tokens ? token : 0) * p.token_stride +
-                                     lane_ / 8 * 16);
+      lane_token_[i] =
+          tokens_ + static_cast<uint32_t>((token < p.asked.tokens ? token : 0) * p.token_stride +
+                                          lane_ / 8 * 16);
     }
     const int32_t warps = warps_at_work();
     first_task_ = min(warp_, warps) * (units_ * p.part_chunks) / warps;
@@ -210,8 +210,7 @@ class LowGemv {
   __device__ __forceinline__ void bring(const TaskWalk& task, int slot) const {
     const uint64_t policy = evict_first();
     const int32_t unit = first_unit_ + task.unit;
-    const int64_t block =
-        int64_t{unit / kUnitsOfBlock} * p_.chunks + first_chunk_ + task.chunk;
+    const int64_t block = int64_t{unit / kUnitsOfBlock} * p_.chunks + first_chunk_ + task.chunk;
     const auto* const from = static_cast<const uint8_t*>(p_.asked.weight) + block * p_.block_bytes;
     const int groups = kLowChunk / p_.asked.form.group;
     // Lane t of four has the scales of group t of as many.
@@ -241,8 +240,7 @@ class LowGemv {
     const LowProductParams& p = p_.asked;
     const int64_t first = int64_t{first_chunk_} * kChunkRowBytes;
     const int32_t all = p_.part_chunks * kChunkRowBytes;
-    const auto bytes =
-        static_cast<int32_t>(max(int64_t{0}, min(int64_t{all}, p.in * 2 - first)));
+    const auto bytes = static_cast<int32_t>(max(int64_t{0}, min(int64_t{all}, p.in * 2 - first)));
     const int32_t pieces = (bytes + kPieceBytes - 1) / kPieceBytes;
     if (threadIdx.x == 0) barrier_expect(x_full_, static_cast<uint32_t>(bytes * p.tokens));
     for (int i = static_cast<int>(threadIdx.x); i < pieces * p.tokens; i += kThreads) {
@@ -256,8 +254,8 @@ class LowGemv {
     // Behind the last input are zeros.
     const int32_t words = (all - bytes) / 4;
     for (int i = static_cast<int>(threadIdx.x); i < words * p.tokens; i += kThreads) {
-      const uint32_t to = tokens_ + static_cast<uint32_t>(i / words * p_.token_stride + bytes +
-                                                          i % words * 4);
+      const uint32_t to =
+          tokens_ + static_cast<uint32_t>(i / words * p_.token_stride + bytes + i % words * 4);
       asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(0) : "memory");
     }
     __syncthreads();
@@ -270,8 +268,7 @@ class LowGemv {
       const int tile = i % kTiles;
       const int token = 8 * tile + lane_ % 8;
       const uint32_t from =
-          tokens_ + static_cast<uint32_t>((token < p_.asked.tokens ? token : 0) *
-                                              p_.token_stride +
+          tokens_ + static_cast<uint32_t>((token < p_.asked.tokens ? token : 0) * p_.token_stride +
                                           lane_ / 8 * 16 + chunk * kChunkRowBytes);
       float sum[4] = {};
 #pragma unroll
@@ -331,9 +328,9 @@ class LowGemv {
       if (q % kPieceQuarters == 0) {
 #pragma unroll
         for (int m = 0; m < kMmas; ++m) {
-          load_shared_16(words[m], slot + static_cast<uint32_t>(m * kMmaBytes +
-                                                                q / kPieceQuarters * 512 +
-                                                                lane_ * 16));
+          load_shared_16(
+              words[m],
+              slot + static_cast<uint32_t>(m * kMmaBytes + q / kPieceQuarters * 512 + lane_ * 16));
         }
       }
       uint32_t b[kTiles][4];
@@ -574,8 +571,8 @@ cudaError_t launch(const LowProductParams& product, int32_t splits, int32_t num_
     const int32_t bytes = Kernel::places(p).end;
     if (bytes > kMostSharedBytes) continue;
     auto* const kernel = low_gemv_kernel<kBits, kParts, kTiles, kWarps, kDepth>;
-    const cudaError_t error = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSharedBytes);
+    const cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSharedBytes);
     if (error != cudaSuccess) return error;
     // With the division of a multiprocessor's memory that kernels in front of a product ask for.
     return launch_pdl_in_front(kernel,
@@ -614,8 +611,8 @@ cudaError_t launch_parts(const LowProductParams& product, int32_t blocks, int32_
 
 }  // namespace
 
-cudaError_t launch_low_gemv(const LowProductParams& product, const LowShape& shape,
-                            int32_t num_sms, cudaStream_t stream) {
+cudaError_t launch_low_gemv(const LowProductParams& product, const LowShape& shape, int32_t num_sms,
+                            cudaStream_t stream) {
   if (product.tokens <= 0 || product.out <= 0) return cudaSuccess;
   if (!low_product_takes(product.in) || product.tokens > kMostLowGemvTokens ||
       num_sms < shape.blocks % 10) {

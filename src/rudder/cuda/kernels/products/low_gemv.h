@@ -29,7 +29,7 @@ namespace rudder::cuda {
 constexpr int32_t kMostLowGemvTokens = 32;
 
 // Of `product`: all but x_scale, room, parts and flags. shape.blocks: of a cluster.
-cudaError_t launch_low_gemv(const LowProductParams& product, const LowShape& shape,
-                            int32_t num_sms, cudaStream_t stream);
+cudaError_t launch_low_gemv(const LowProductParams& product, const LowShape& shape, int32_t num_sms,
+                            cudaStream_t stream);
 
 }  // namespace rudder::cuda

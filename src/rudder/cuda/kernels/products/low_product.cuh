@@ -25,7 +25,7 @@ struct LowWork {
   int32_t row_blocks = 0;
   int32_t token_tiles = 0;
   int32_t tiles = 0;
-  int32_t chunks = 0;  // of a tile
+  int32_t chunks = 0;        // of a tile
   int32_t splits = 0;        // LowShape
   int32_t slots = 0;         // of chunks
   bool writes_runs = false;  // of 8 rows of W, for a token, as they lie in y
@@ -73,8 +73,8 @@ class LowRuns {
     run.tile = static_cast<int32_t>(at_ / p_.chunks);
     run.first = static_cast<int32_t>(at_ - int64_t{run.tile} * p_.chunks);
     run.end = static_cast<int32_t>(min(int64_t{p_.chunks}, run.first + end_ - at_));
-    at_ += p_.splits > 0 ? run.end - run.first
-                         : int64_t{static_cast<int32_t>(gridDim.x)} * p_.chunks;
+    at_ +=
+        p_.splits > 0 ? run.end - run.first : int64_t{static_cast<int32_t>(gridDim.x)} * p_.chunks;
     return true;
   }
 
@@ -735,7 +735,7 @@ class LowKernel {
     uint32_t may_read;
     uint32_t sums_come;
   } barriers_;
-  float* come_;  // sums of the cluster
+  float* come_;           // sums of the cluster
   uint32_t lane_inputs_;  // of load_inputs(), in a box
   RingWalk at_;
   int group_ = 0;
