@@ -35,10 +35,11 @@ struct Form {
   const char* name;
   LowBits bits;
 };
-constexpr Form kForms[] = {{"4/128", {4, 128, true, false}},
-                           {"4/32m", {4, 32, false, false}},
-                           {"8/row", {8, 128, true, true}},
-                           {"8/16", {8, 16, true, false}}};
+constexpr Form kForms[] = {{"4/128", {LowCode::kU4, 128, true, false}},
+                           {"4/32m", {LowCode::kU4, 32, false, false}},
+                           {"8/row", {LowCode::kI8, 128, true, true}},
+                           {"8/16", {LowCode::kI8, 16, true, false}},
+                           {"e4m3/128", {LowCode::kE4M3, 128, true, false}}};
 
 bool is_wanted(const std::string& wanted, const Form& form) {
   return wanted == "all" || wanted == form.name;
@@ -86,14 +87,14 @@ class Weight {
         factors_(out) {
     Random random;
     for (int8_t& code : codes_) {
-      code = static_cast<int8_t>(form_.bits == 4 ? random.next() & 15 : random.next());
+      code = static_cast<int8_t>(form_.code == LowCode::kU4 ? random.next() & 15 : random.next());
     }
     for (size_t i = 0; i < scales_.size(); ++i) {
       const float scale = std::ldexp(static_cast<float>(random.next() % 128 + 128), -14);
       const bool is_of_row = form_.is_by_row && i % static_cast<size_t>(groups_) != 0;
       scales_[i] = is_of_row ? scales_[i - 1] : scale;
       const auto zero = static_cast<float>(random.next() % 16);
-      offsets_[i] = form_.is_by_row || form_.bits == 8 ? 0 : form_.is_zero ? zero : zero * scale;
+      offsets_[i] = form_.code != LowCode::kU4 ? 0 : form_.is_zero ? zero : zero * scale;
     }
     const Buffer<int8_t> codes(codes_);
     const Buffer<float> scales(scales_);

@@ -82,18 +82,29 @@ int32_t group_of(const WeightFormat& file) {
   return 0;
 }
 
-bool takes_4_bits(const WeightFormat& file) {
-  return file.codes == Codes::kU4 && file.table == CodeTable::kNone;
+// Numbers of a table take 8 bits.
+LowCode code_of(const WeightFormat& file) {
+  if (file.codes == Codes::kF8E4M3) return LowCode::kE4M3;
+  return file.codes == Codes::kU4 && file.table == CodeTable::kNone ? LowCode::kU4 : LowCode::kI8;
 }
 
 // `of_wide`: what wide parts are rounded to.
-LowBits form_of(std::span<const LinearPart> parts, const WeightFormat& of_wide) {
-  LowBits form{4, kLowChunk, true, true};
+Result<LowBits> form_of(std::span<const LinearPart> parts, const WeightFormat& of_wide) {
+  const auto file_of = [&](const LinearPart& part) -> const WeightFormat& {
+    return part.format.is_wide() ? of_wide : part.format;
+  };
+  LowBits form{code_of(file_of(parts[0])), kLowChunk, true, true};
   for (const LinearPart& part : parts) {
-    const WeightFormat& file = part.format.is_wide() ? of_wide : part.format;
+    const WeightFormat& file = file_of(part);
+    if ((code_of(file) == LowCode::kE4M3) != (form.code == LowCode::kE4M3)) {
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("{} and {} are no parts of one weight on a GPU",
+                              ops::format_name(file_of(parts[0])), ops::format_name(file)),
+                  "quantization");
+    }
     form.is_by_row = form.is_by_row && file.codes == Codes::kI8 && file.group == 0 &&
                      file.offset == Offset::kNone;
-    if (!takes_4_bits(file)) form.bits = 8;
+    if (code_of(file) != LowCode::kU4) form.code = code_of(file);
     form.group = std::min(form.group, group_of(file));
     form.is_zero = form.is_zero && file.offset != Offset::kMinimum;
   }
@@ -101,7 +112,9 @@ LowBits form_of(std::span<const LinearPart> parts, const WeightFormat& of_wide) 
 }
 
 WeightFormat format_of(const LowBits& form) {
-  return {.codes = form.bits == 4 ? Codes::kU4 : Codes::kI8,
+  return {.codes = form.code == LowCode::kU4   ? Codes::kU4
+                   : form.code == LowCode::kI8 ? Codes::kI8
+                                               : Codes::kF8E4M3,
           .scale = ScaleType::kF16,
           .group = form.group,
           .offset = Offset::kMinimum};
@@ -110,12 +123,11 @@ WeightFormat format_of(const LowBits& form) {
 }  // namespace
 
 Result<WeightFormat> low_stored_format(const WeightFormat& file) {
-  const bool is_low = file.codes == Codes::kU4 || file.codes == Codes::kI8;
-  if (!is_low || file.table == CodeTable::kNf4 || group_of(file) == 0) {
+  if (file.is_wide() || file.table == CodeTable::kNf4 || group_of(file) == 0) {
     return fail(ErrorCode::kUnsupported, fmt::format("the CUDA backend multiplies no weights of {}",
                                                      ops::format_name(file)));
   }
-  return format_of({takes_4_bits(file) ? 4 : 8, group_of(file)});
+  return format_of({code_of(file), group_of(file)});
 }
 
 Result<WeightFormat> make_low_weight(std::span<const LinearPart> parts, const WeightFormat& of_wide,
@@ -124,7 +136,7 @@ Result<WeightFormat> make_low_weight(std::span<const LinearPart> parts, const We
   const int64_t in = parts[0].in();
   int64_t out = 0;
   for (const LinearPart& part : parts) out += part.out();
-  const LowBits form = form_of(parts, of_wide);
+  RUDDER_TRY(const LowBits form, form_of(parts, of_wide));
   Scratch scratch(stream);
   PlainLowRows plain;
   plain.rows = out;
@@ -145,7 +157,8 @@ Result<WeightFormat> make_low_weight(std::span<const LinearPart> parts, const We
     if (part.format.is_wide()) {
       RUDDER_TRY(void* const wide, scratch.upload(part.codes, uploader));
       RUDDER_CUDA_TRY(
-          launch_round_low_rows({wide, element_of(part.codes.dtype), form.bits, to}, stream),
+          launch_round_low_rows({wide, element_of(part.codes.dtype), low_code_bits(form.code), to},
+                                stream),
           "make_linear", "");
       continue;
     }

@@ -1,538 +1,15 @@
 #include "rudder/cuda/kernels/products/low_gemv.h"
 
-#include <cuda_bf16.h>
-
 #include <algorithm>
 
-#include "rudder/cuda/kernels/device_barrier.cuh"
 #include "rudder/cuda/kernels/launch.h"
-#include "rudder/cuda/kernels/products/low_bits.cuh"
-#include "rudder/cuda/kernels/products/low_mma.cuh"
-#include "rudder/cuda/kernels/products/ring.cuh"
+#include "rudder/cuda/kernels/products/low_gemv.cuh"
 
 namespace rudder::cuda {
 namespace {
 
-constexpr int kMmaRows = 16;                   // of operand A of a warp
-constexpr int kChunkRowBytes = kLowChunk * 2;  // of a token
-constexpr int kRowPadBytes = 16;               // so that tokens begin in different banks
-constexpr int kPieceBytes = 2048;              // of a token, that a thread asks for
-// What a multiprocessor has, less what small kernels beside the product need.
-constexpr int kMostSharedBytes = 203 << 10;
-
-struct LowGemvWork {
-  LowProductParams asked;
-  int32_t block_bytes = 0;
-  int32_t chunks = 0;
-  int32_t units = 0;
-  int32_t splits = 1;        // blocks of a cluster
-  int32_t most_units = 0;    // of a cluster
-  int32_t parts = 1;         // of a block's inputs
-  int32_t part_chunks = 0;   // of a part; some of the last ones may not be there
-  int32_t token_stride = 0;  // bytes
-};
-
-// Into shared memory, past L1.
-__device__ __forceinline__ void bring_16(uint32_t to, const uint8_t* from, uint64_t policy) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::256B [%0], [%1], 16, %2;" ::"r"(to),
-               "l"(from), "l"(policy)
-               : "memory");
-}
-__device__ __forceinline__ void bring_4(uint32_t to, const uint8_t* from, uint64_t policy) {
-  asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
-               "l"(policy)
-               : "memory");
-}
-__device__ __forceinline__ void commit_brought() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int kPending>
-__device__ __forceinline__ void wait_brought() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
-// A warp's tasks of a part of the inputs, one after the other.
-struct TaskWalk {
-  int32_t unit = 0;   // of the block
-  int32_t chunk = 0;  // of the part
-  int32_t left = 0;
-
-  __device__ __forceinline__ void next(int32_t part_chunks) {
-    --left;
-    if (++chunk < part_chunks) return;
-    chunk = 0;
-    ++unit;
-  }
-};
-
-// kParts: of a chunk, whose sums are scaled each by itself. kTiles: of 8 tokens.
-template <int kBits, int kParts, int kTiles, int kWarps, int kDepth>
-class LowGemv {
- public:
-  static constexpr int kThreads = 32 * kWarps;
-  // With more tokens each operand B serves two operands A, and tokens are summed beforehand.
-  static constexpr bool kIsMany = kTiles > 2;
-  static constexpr int kMmas = kIsMany ? 2 : 1;
-  static constexpr int kUnitRows = kMmaRows * kMmas;
-  static constexpr int kUnitsOfBlock = kLowBlockRows / kUnitRows;
-  static constexpr int kPieces = 2 * LowCodes<kBits>::kWords;  // of 16 bytes, of a lane's codes
-  static constexpr int kScales = kParts == 8 ? 2 : 1;          // of a lane, of each of its rows
-  static constexpr int kCodeBytes = 32 * 16 * kPieces;
-  static constexpr int kMmaBytes = kCodeBytes + 32 * 8 * kScales;
-  static constexpr int kTaskBytes = kMmas * kMmaBytes;
-  static constexpr int kRingBytes = kWarps * kDepth * kTaskBytes;
-
-  struct Places {  // bytes behind the rings
-    int32_t tokens = kRingBytes;
-    int32_t token_sums;
-    int32_t rows;
-    int32_t sums;
-    int32_t end;
-    int32_t come;  // over the rings and tokens
-  };
-  __host__ __device__ static Places places(const LowGemvWork& p) {
-    Places at;
-    const int32_t come = p.splits == 1 ? 0
-                                       : p.splits * ((p.most_units + p.splits - 1) / p.splits) *
-                                             p.asked.tokens * kUnitRows * 4;
-    at.come = 0;
-    at.token_sums = at.tokens + p.asked.tokens * p.token_stride;
-    at.rows = at.token_sums + (kIsMany ? p.part_chunks * kParts * 8 * kTiles * 4 : 0);
-    if (at.rows < come) at.rows = come;
-    at.sums = at.rows + p.most_units * kUnitRows * 8;
-    at.end = at.sums + (p.most_units + kWarps) * p.asked.tokens * kUnitRows * 4;
-    return at;
-  }
-
-  __device__ LowGemv(const LowGemvWork& p, uint8_t* shared, uint32_t x_full, uint32_t sums_come)
-      : p_(p), x_full_(x_full), sums_come_(sums_come) {
-    lane_ = static_cast<int>(threadIdx.x) % 32;
-    warp_ = static_cast<int>(threadIdx.x) / 32;
-    const auto block = static_cast<int32_t>(blockIdx.x);
-    rank_ = block & (p.splits - 1);
-    first_unit_ = block / p.splits * p.most_units;
-    units_ = min(p.most_units, p.units - first_unit_);
-    const Places at = places(p);
-    ring_ = shared_address(shared) + static_cast<uint32_t>(warp_ * kDepth * kTaskBytes);
-    tokens_ = shared_address(shared + at.tokens);
-    token_sums_ = reinterpret_cast<float*>(shared + at.token_sums);
-    rows_ = reinterpret_cast<float2*>(shared + at.rows);
-    sums_ = reinterpret_cast<float*>(shared + at.sums);
-    come_ = reinterpret_cast<float*>(shared + at.come);
-    // Rows of a tile behind the last token are read as the first one, and their sums dropped.
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      const int token = 8 * i + lane_ % 8;
-      lane_token_[i] =
-          tokens_ + static_cast<uint32_t>((token < p.asked.tokens ? token : 0) * p.token_stride +
-                                          lane_ / 8 * 16);
-    }
-    const int32_t warps = warps_at_work();
-    first_task_ = min(warp_, warps) * (units_ * p.part_chunks) / warps;
-    tasks_ = min(warp_ + 1, warps) * (units_ * p.part_chunks) / warps - first_task_;
-  }
-
-  __device__ __forceinline__ void run() {
-    begin_part(0);  // no kernel writes weights: they are on their way before the last kernel ends
-    bring_rows();
-    if (p_.parts > 1) clear_sums();
-    dependency_wait();
-    dependency_trigger();
-#pragma unroll 1
-    for (int32_t part = 0; part < p_.parts; ++part) {
-      if (part > 0) {
-        begin_part(part);
-        __syncthreads();  // the part in front has been read
-      }
-      bring_tokens();
-      barrier_wait(x_full_, static_cast<uint32_t>(part) & 1);
-      if constexpr (kIsMany) {
-        sum_tokens();
-        __syncthreads();
-      }
-      multiply_part();
-    }
-    __syncthreads();
-    if (p_.splits == 1) {
-      write_own();
-    } else {
-      send();
-      write_come();
-    }
-  }
-
- private:
-  __device__ __forceinline__ void begin_part(int32_t part) {
-    first_chunk_ = (rank_ * p_.parts + part) * p_.part_chunks;
-    at_.left = tasks_;
-    at_.unit = first_task_ / p_.part_chunks;
-    at_.chunk = first_task_ - at_.unit * p_.part_chunks;
-    ahead_ = at_;
-    slot_ = 0;
-#pragma unroll
-    for (int i = 0; i < kDepth; ++i) bring_next(i);
-  }
-  __device__ __forceinline__ int32_t warps_at_work() const {
-    return min(kWarps, units_ * p_.part_chunks);
-  }
-  __device__ __forceinline__ bool is_there(const TaskWalk& task) const {
-    return first_chunk_ + task.chunk < p_.chunks;
-  }
-
-  // Factors and biases of the rows.
-  __device__ __forceinline__ void bring_rows() const {
-    const LowProductParams& p = p_.asked;
-    for (int i = static_cast<int>(threadIdx.x); i < units_ * kUnitRows; i += kThreads) {
-      const int64_t row = int64_t{first_unit_} * kUnitRows + i;
-      float2 of_row = {};
-      if (row < p.out) {
-        of_row.x = p.row_factor[row];
-        if (p.bias != nullptr) {
-          of_row.y = __bfloat162float(static_cast<const __nv_bfloat16*>(p.bias)[row]);
-        }
-      }
-      rows_[i] = of_row;
-    }
-  }
-  __device__ __forceinline__ void clear_sums() const {
-    const int count = (p_.most_units + kWarps) * p_.asked.tokens * kUnitRows;
-    for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) sums_[i] = 0;
-    __syncthreads();
-  }
-  // What a lane multiplies of the next task, into a slot of the warp's ring.
-  __device__ __forceinline__ void bring_next(int slot) {
-    if (ahead_.left > 0) {
-      if (is_there(ahead_)) bring(ahead_, slot);
-      ahead_.next(p_.part_chunks);
-    }
-    commit_brought();
-  }
-  __device__ __forceinline__ void bring(const TaskWalk& task, int slot) const {
-    const uint64_t policy = evict_first();
-    const int32_t unit = first_unit_ + task.unit;
-    const int64_t block = int64_t{unit / kUnitsOfBlock} * p_.chunks + first_chunk_ + task.chunk;
-    const auto* const from = static_cast<const uint8_t*>(p_.asked.weight) + block * p_.block_bytes;
-    const int groups = kLowChunk / p_.asked.form.group;
-    // Lane t of four has the scales of group t of as many.
-    const int group = kParts == 8 ? lane_ % 4 : lane_ % 4 * groups / 4;
-#pragma unroll
-    for (int m = 0; m < kMmas; ++m) {
-      const int mma = unit % kUnitsOfBlock * kMmas + m;  // of the block's rows
-      const uint32_t to = ring_ + static_cast<uint32_t>(slot * kTaskBytes + m * kMmaBytes);
-      const uint8_t* const codes = from + mma * 512 + lane_ * 16;
-#pragma unroll
-      for (int i = 0; i < kPieces; ++i) {
-        bring_16(to + static_cast<uint32_t>(i * 512 + lane_ * 16), codes + i * 2048, policy);
-      }
-      const uint8_t* const scales =
-          from + LowCodes<kBits>::kCodeBytes +
-          (group * kLowBlockRows + mma * kMmaRows + lane_ / 4) * kLowPairBytes;
-#pragma unroll
-      for (int i = 0; i < kScales; ++i) {
-        const uint32_t pair = to + static_cast<uint32_t>(kCodeBytes + i * 256 + lane_ * 8);
-        const uint8_t* const of_group = scales + 4 * i * kLowBlockRows * kLowPairBytes;
-        bring_4(pair, of_group, policy);
-        bring_4(pair + 4, of_group + 8 * kLowPairBytes, policy);
-      }
-    }
-  }
-  __device__ __forceinline__ void bring_tokens() const {
-    const LowProductParams& p = p_.asked;
-    const int64_t first = int64_t{first_chunk_} * kChunkRowBytes;
-    const int32_t all = p_.part_chunks * kChunkRowBytes;
-    const auto bytes = static_cast<int32_t>(max(int64_t{0}, min(int64_t{all}, p.in * 2 - first)));
-    const int32_t pieces = (bytes + kPieceBytes - 1) / kPieceBytes;
-    if (threadIdx.x == 0) barrier_expect(x_full_, static_cast<uint32_t>(bytes * p.tokens));
-    for (int i = static_cast<int>(threadIdx.x); i < pieces * p.tokens; i += kThreads) {
-      const int token = i / pieces;
-      const int32_t at = i % pieces * kPieceBytes;
-      const auto* const from = static_cast<const uint8_t*>(p.x) + token * p.in * 2 + first + at;
-      fetch_bytes(tokens_ + static_cast<uint32_t>(token * p_.token_stride + at), from,
-                  static_cast<uint32_t>(min(kPieceBytes, bytes - at)), x_full_);
-    }
-    if (bytes == all) return;
-    // Behind the last input are zeros.
-    const int32_t words = (all - bytes) / 4;
-    for (int i = static_cast<int>(threadIdx.x); i < words * p.tokens; i += kThreads) {
-      const uint32_t to =
-          tokens_ + static_cast<uint32_t>(i / words * p_.token_stride + bytes + i % words * 4);
-      asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(0) : "memory");
-    }
-    __syncthreads();
-  }
-  // By tensor cores: ones times tokens.
-  __device__ __forceinline__ void sum_tokens() const {
-#pragma unroll 1
-    for (int i = warp_; i < p_.part_chunks * kTiles; i += kWarps) {
-      const int chunk = i / kTiles;
-      const int tile = i % kTiles;
-      const int token = 8 * tile + lane_ % 8;
-      const uint32_t from =
-          tokens_ + static_cast<uint32_t>((token < p_.asked.tokens ? token : 0) * p_.token_stride +
-                                          lane_ / 8 * 16 + chunk * kChunkRowBytes);
-      float sum[4] = {};
-#pragma unroll
-      for (int q = 0; q < 4; ++q) {
-        uint32_t b[4];
-        load_inputs(b, from + static_cast<uint32_t>(q) * 64);
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          add_tokens(sum, b[2 * j], b[2 * j + 1]);
-          const int done = 2 * q + j + 1;
-          if (done * kParts % 8 != 0) continue;
-          if (lane_ < 4) {
-            float* const to =
-                token_sums_ + (chunk * kParts + done * kParts / 8 - 1) * 8 * kTiles + 8 * tile;
-            *reinterpret_cast<float2*>(to + 2 * lane_) = make_float2(sum[0], sum[1]);
-          }
-          sum[0] = sum[1] = sum[2] = sum[3] = 0;
-        }
-      }
-    }
-  }
-
-  // Sums of a lane: of each mma of 16 rows and tile of 8 tokens.
-  using Sums = float[kMmas][kTiles][4];
-
-  __device__ __forceinline__ void multiply_part() {
-    Sums c = {};
-#pragma unroll 1
-    while (at_.left > 0) {
-      wait_brought<kDepth - 1>();
-      if (is_there(at_)) multiply_task(c);
-      bring_next(slot_);
-      slot_ = slot_ + 1 < kDepth ? slot_ + 1 : 0;
-      const int32_t unit = at_.unit;
-      at_.next(p_.part_chunks);
-      if (at_.left == 0 || at_.unit != unit) leave_sums(c, unit);
-    }
-  }
-  __device__ __forceinline__ void multiply_task(Sums& c) const {
-    constexpr int kPieceQuarters = 4 / kPieces;  // 32 inputs each
-    const uint32_t slot = ring_ + static_cast<uint32_t>(slot_ * kTaskBytes);
-    uint32_t pairs[kMmas][2 * kScales];
-#pragma unroll
-    for (int m = 0; m < kMmas; ++m) {
-#pragma unroll
-      for (int i = 0; i < kScales; ++i) {
-        load_shared_8(pairs[m] + 2 * i, slot + static_cast<uint32_t>(m * kMmaBytes + kCodeBytes +
-                                                                     i * 256 + lane_ * 8));
-      }
-    }
-    const uint32_t at_chunk = static_cast<uint32_t>(at_.chunk) * kChunkRowBytes;
-    Sums sums = {};
-    float ones[kTiles][4] = {};
-    uint32_t words[kMmas][4];
-#pragma unroll
-    for (int q = 0; q < 4; ++q) {
-      if (q % kPieceQuarters == 0) {
-#pragma unroll
-        for (int m = 0; m < kMmas; ++m) {
-          load_shared_16(
-              words[m],
-              slot + static_cast<uint32_t>(m * kMmaBytes + q / kPieceQuarters * 512 + lane_ * 16));
-        }
-      }
-      uint32_t b[kTiles][4];
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        load_inputs(b[tile], lane_token_[tile] + at_chunk + static_cast<uint32_t>(q) * 64);
-      }
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-#pragma unroll
-        for (int m = 0; m < kMmas; ++m) {
-          uint32_t a[4];
-#pragma unroll
-          for (int k = 0; k < 4; ++k) {
-            a[k] = bits_of(LowCodes<kBits>::shifted(
-                words[m] + (2 * (q % kPieceQuarters) + j) * LowCodes<kBits>::kWords, k));
-          }
-#pragma unroll
-          for (int tile = 0; tile < kTiles; ++tile) {
-            multiply_add(sums[m][tile], a, b[tile][2 * j], b[tile][2 * j + 1]);
-          }
-        }
-        if constexpr (!kIsMany) {
-#pragma unroll
-          for (int tile = 0; tile < kTiles; ++tile) {
-            add_tokens(ones[tile], b[tile][2 * j], b[tile][2 * j + 1]);
-          }
-        }
-        const int done = 2 * q + j + 1;  // sixteens
-        if (done * kParts % 8 == 0) scale_part(c, sums, ones, pairs, done * kParts / 8 - 1);
-      }
-    }
-  }
-  __device__ __forceinline__ void scale_part(Sums& c, Sums& sums, float (&ones)[kTiles][4],
-                                             const uint32_t (&pairs)[kMmas][2 * kScales],
-                                             int part) const {
-    if constexpr (kIsMany) {
-      const float* const from =
-          token_sums_ + (at_.chunk * kParts + part) * 8 * kTiles + 2 * (lane_ % 4);
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        const float2 of_tokens = *reinterpret_cast<const float2*>(from + 8 * tile);
-        ones[tile][0] = of_tokens.x;
-        ones[tile][1] = of_tokens.y;
-      }
-    }
-#pragma unroll
-    for (int m = 0; m < kMmas; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        uint32_t pair = pairs[m][part / 4 * 2 + half];
-        if (kParts > 1) pair = __shfl_sync(0xffffffffu, pair, (lane_ & ~3) | (part % 4));
-        const LowScale by =
-            low_scale<kBits>(reinterpret_cast<const __half2&>(pair), p_.asked.form.is_zero);
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-          for (int k = 0; k < 2; ++k) {
-            float& sum = c[m][tile][2 * half + k];
-            float& of_part = sums[m][tile][2 * half + k];
-            sum = fmaf(of_part, by.scale, fmaf(-by.less, ones[tile][k], sum));
-            of_part = 0;
-          }
-        }
-      }
-    }
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) ones[tile][k] = 0;
-    }
-  }
-  // Warps one after the other have units one after the other, so no two have one place; and in all
-  // parts a warp has the same.
-  __device__ __forceinline__ float* sums_of(int32_t unit, int32_t warp) const {
-    return sums_ + (unit + warp) * p_.asked.tokens * kUnitRows;
-  }
-  __device__ __forceinline__ void leave_sums(Sums& c, int32_t unit) const {
-    float* const to = sums_of(unit, warp_) + lane_ / 4;
-#pragma unroll
-    for (int m = 0; m < kMmas; ++m) {
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const int token = 8 * tile + 2 * (lane_ % 4) + k % 2;
-          if (token < p_.asked.tokens) {
-            float& sum = to[token * kUnitRows + m * kMmaRows + k / 2 * 8];
-            sum = p_.parts > 1 ? sum + c[m][tile][k] : c[m][tile][k];
-          }
-          c[m][tile][k] = 0;
-        }
-      }
-    }
-  }
-  // Of the block, the i-th of [units][tokens][rows].
-  __device__ __forceinline__ float2 own_sums(int32_t unit, int32_t in_unit) const {
-    const int32_t warps = warps_at_work();
-    const int32_t tasks = units_ * p_.part_chunks;
-    // The last warps whose first tasks are not behind these.
-    const int32_t first = ((unit * p_.part_chunks + 1) * warps - 1) / tasks;
-    const int32_t last = ((unit + 1) * p_.part_chunks * warps - 1) / tasks;
-    float2 sum = {};
-    for (int32_t warp = first; warp <= last; ++warp) {
-      const float2 more = *reinterpret_cast<const float2*>(sums_of(unit, warp) + in_unit);
-      sum.x += more.x;
-      sum.y += more.y;
-    }
-    return sum;
-  }
-  template <typename Do>
-  __device__ __forceinline__ void for_pairs(int32_t units, Do run_pair) const {
-    const int32_t of_unit = kUnitRows * p_.asked.tokens;
-    for (int32_t i = 2 * static_cast<int>(threadIdx.x); i < units * of_unit; i += 2 * kThreads) {
-      run_pair(i / of_unit, i % of_unit);
-    }
-  }
-  __device__ __forceinline__ void write_own() const {
-    for_pairs(units_, [&](int32_t unit, int32_t in_unit) {
-      write(unit, in_unit, own_sums(unit, in_unit));
-    });
-  }
-  // Of the cluster's units each block is sent one of so many.
-  __device__ __forceinline__ void send() const {
-    const int32_t mine = (units_ - rank_ + p_.splits - 1) / p_.splits;
-    const int32_t of_unit = kUnitRows * p_.asked.tokens;
-    if (threadIdx.x == 0) {
-      barrier_expect(sums_come_, static_cast<uint32_t>(mine * p_.splits * of_unit * 4));
-    }
-    cluster_arrive();  // all have read what these sums are written over
-    cluster_wait();
-    const int32_t room = (p_.most_units + p_.splits - 1) / p_.splits * of_unit;
-    for_pairs(units_, [&](int32_t unit, int32_t in_unit) {
-      const auto rank = static_cast<uint32_t>(unit % p_.splits);
-      const float* const to = come_ + rank_ * room + unit / p_.splits * of_unit + in_unit;
-      store_to_rank(shared_of_rank(shared_address(to), rank), own_sums(unit, in_unit),
-                    shared_of_rank(sums_come_, rank));
-    });
-  }
-  __device__ __forceinline__ void write_come() const {
-    const int32_t mine = (units_ - rank_ + p_.splits - 1) / p_.splits;
-    const int32_t of_unit = kUnitRows * p_.asked.tokens;
-    const int32_t room = (p_.most_units + p_.splits - 1) / p_.splits * of_unit;
-    barrier_wait(sums_come_, 0);
-    for_pairs(mine, [&](int32_t unit, int32_t in_unit) {
-      float2 sum = {};
-      for (int32_t rank = 0; rank < p_.splits; ++rank) {
-        const float2 more =
-            *reinterpret_cast<const float2*>(come_ + rank * room + unit * of_unit + in_unit);
-        sum.x += more.x;
-        sum.y += more.y;
-      }
-      write(unit * p_.splits + rank_, in_unit, sum);
-    });
-  }
-  // Of two rows.
-  __device__ __forceinline__ void write(int32_t unit, int32_t in_unit, float2 sums) const {
-    const LowProductParams& p = p_.asked;
-    const int32_t first = unit * kUnitRows + in_unit % kUnitRows;
-    const int64_t row = int64_t{first_unit_} * kUnitRows + first;
-    const int64_t at = in_unit / kUnitRows * p.out + row;
-    write_one(row, at, sums.x, rows_[first]);
-    write_one(row + 1, at + 1, sums.y, rows_[first + 1]);
-  }
-  __device__ __forceinline__ void write_one(int64_t row, int64_t at, float sum,
-                                            float2 of_row) const {
-    const LowProductParams& p = p_.asked;
-    if (row >= p.out) return;
-    sum = fmaf(sum, of_row.x, of_row.y);
-    if (p.softcap != 0.0f) sum = p.softcap * tanhf(sum / p.softcap);
-    if (p.y_is_f32) {
-      static_cast<float*>(p.y)[at] = sum;
-    } else {
-      static_cast<__nv_bfloat16*>(p.y)[at] = __float2bfloat16_rn(sum);
-    }
-  }
-
-  const LowGemvWork& p_;
-  const uint32_t x_full_;
-  const uint32_t sums_come_;
-  int lane_;
-  int warp_;
-  int32_t rank_;        // of the block in its cluster
-  int32_t first_unit_;  // of the cluster
-  int32_t units_;
-  int32_t first_task_;  // of the warp, of units by chunks of a part
-  int32_t tasks_;
-  uint32_t ring_;    // of the warp
-  uint32_t tokens_;  // [tokens][token_stride]
-  uint32_t lane_token_[kTiles];
-  float* token_sums_;  // [chunks of a part][kParts][8 * kTiles]
-  float2* rows_;       // of a row: its factor and its bias
-  float* sums_;        // [units + warps][tokens][kUnitRows]
-  float* come_;        // [blocks of the cluster][units of this one][tokens][kUnitRows]
-  int32_t first_chunk_ = 0;
-  TaskWalk at_;
-  TaskWalk ahead_;
-  int slot_ = 0;  // of the next task
-};
-
 // As many registers as two blocks would have: the small kernel beside it needs some, too.
-template <int kBits, int kParts, int kTiles, int kWarps, int kDepth>
+template <LowCode kCode, int kParts, int kTiles, int kWarps, int kDepth>
 __global__ void __launch_bounds__(32 * kWarps, 2)
     low_gemv_kernel(const __grid_constant__ LowGemvWork p) {
   extern __shared__ __align__(1024) uint8_t shared[];
@@ -544,7 +21,7 @@ __global__ void __launch_bounds__(32 * kWarps, 2)
     barrier_init_fence();
   }
   __syncthreads();
-  LowGemv<kBits, kParts, kTiles, kWarps, kDepth>(p, shared, shared_address(&x_full),
+  LowGemv<kCode, kParts, kTiles, kWarps, kDepth>(p, shared, shared_address(&x_full),
                                                  shared_address(&sums_come))
       .run();
 }
@@ -553,13 +30,13 @@ int32_t over(int64_t dividend, int64_t divisor) {  // rounded up
   return static_cast<int32_t>((dividend + divisor - 1) / divisor);
 }
 
-template <int kBits, int kParts, int kTiles, int kWarps, int kDepth>
+template <LowCode kCode, int kParts, int kTiles, int kWarps, int kDepth>
 cudaError_t launch(const LowProductParams& product, int32_t splits, int32_t num_sms,
                    cudaStream_t stream) {
-  using Kernel = LowGemv<kBits, kParts, kTiles, kWarps, kDepth>;
+  using Kernel = LowGemv<kCode, kParts, kTiles, kWarps, kDepth>;
   LowGemvWork p;
   p.asked = product;
-  p.block_bytes = low_block_bytes(kBits, product.form.group);
+  p.block_bytes = low_block_bytes(kCode, product.form.group);
   p.chunks = static_cast<int32_t>(low_chunks(product.in));
   p.units = over(product.out, Kernel::kUnitRows);
   p.splits = splits;
@@ -570,7 +47,7 @@ cudaError_t launch(const LowProductParams& product, int32_t splits, int32_t num_
     p.token_stride = p.part_chunks * kChunkRowBytes + kRowPadBytes;
     const int32_t bytes = Kernel::places(p).end;
     if (bytes > kMostSharedBytes) continue;
-    auto* const kernel = low_gemv_kernel<kBits, kParts, kTiles, kWarps, kDepth>;
+    auto* const kernel = low_gemv_kernel<kCode, kParts, kTiles, kWarps, kDepth>;
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSharedBytes);
     if (error != cudaSuccess) return error;
@@ -583,30 +60,30 @@ cudaError_t launch(const LowProductParams& product, int32_t splits, int32_t num_
   return cudaErrorInvalidValue;
 }
 
-template <int kBits, int kParts>
+template <LowCode kCode, int kParts>
 cudaError_t launch_tiles(const LowProductParams& product, int32_t blocks, int32_t num_sms,
                          cudaStream_t stream) {
-  constexpr int k = 8 / kBits;  // tasks of 4 bits have half the bytes
+  constexpr int k = 8 / low_code_bits(kCode);  // tasks of 4 bits have half the bytes
   const int32_t splits = blocks % 10;
   if (product.tokens <= 8) {
-    if (blocks < 10) return launch<kBits, kParts, 1, 16, 2 * k>(product, splits, num_sms, stream);
-    if (blocks < 20) return launch<kBits, kParts, 1, 8, 4 * k>(product, splits, num_sms, stream);
-    return launch<kBits, kParts, 1, 16, 3 * k / 2>(product, splits, num_sms, stream);
+    if (blocks < 10) return launch<kCode, kParts, 1, 16, 2 * k>(product, splits, num_sms, stream);
+    if (blocks < 20) return launch<kCode, kParts, 1, 8, 4 * k>(product, splits, num_sms, stream);
+    return launch<kCode, kParts, 1, 16, 3 * k / 2>(product, splits, num_sms, stream);
   }
   if (product.tokens <= 16) {
-    if (blocks < 10) return launch<kBits, kParts, 2, 16, 2 * k>(product, splits, num_sms, stream);
-    return launch<kBits, kParts, 2, 8, 4 * k>(product, splits, num_sms, stream);
+    if (blocks < 10) return launch<kCode, kParts, 2, 16, 2 * k>(product, splits, num_sms, stream);
+    return launch<kCode, kParts, 2, 8, 4 * k>(product, splits, num_sms, stream);
   }
-  return launch<kBits, kParts, 4, 8, k + 1>(product, splits, num_sms, stream);
+  return launch<kCode, kParts, 4, 8, k + 1>(product, splits, num_sms, stream);
 }
-template <int kBits>
+template <LowCode kCode>
 cudaError_t launch_parts(const LowProductParams& product, int32_t blocks, int32_t num_sms,
                          cudaStream_t stream) {
   if (product.form.group == kLowChunk) {
-    return launch_tiles<kBits, 1>(product, blocks, num_sms, stream);
+    return launch_tiles<kCode, 1>(product, blocks, num_sms, stream);
   }
-  if (product.form.group > 16) return launch_tiles<kBits, 4>(product, blocks, num_sms, stream);
-  return launch_tiles<kBits, 8>(product, blocks, num_sms, stream);
+  if (product.form.group > 16) return launch_tiles<kCode, 4>(product, blocks, num_sms, stream);
+  return launch_tiles<kCode, 8>(product, blocks, num_sms, stream);
 }
 
 }  // namespace
@@ -618,8 +95,17 @@ cudaError_t launch_low_gemv(const LowProductParams& product, const LowShape& sha
       num_sms < shape.blocks % 10) {
     return cudaErrorInvalidValue;
   }
-  return product.form.bits == 4 ? launch_parts<4>(product, shape.blocks, num_sms, stream)
-                                : launch_parts<8>(product, shape.blocks, num_sms, stream);
+  switch (product.form.code) {
+    case LowCode::kU4:
+      return launch_parts<LowCode::kU4>(product, shape.blocks, num_sms, stream);
+    case LowCode::kI8:
+      return launch_parts<LowCode::kI8>(product, shape.blocks, num_sms, stream);
+    case LowCode::kE4M3:
+      return launch_parts<LowCode::kE4M3>(product, shape.blocks, num_sms, stream);
+    case LowCode::kNone:
+      break;
+  }
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace rudder::cuda

@@ -38,10 +38,10 @@ bool encode_tokens(EncodeTensorMap encode, const LowProductParams& product, int3
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-template <int kTokens, int kBlocks, int kBits, int kParts>
+template <int kTokens, int kBlocks, LowCode kCode, int kParts>
 cudaError_t launch(const LowProductParams& product, int32_t splits, int32_t num_sms,
                    cudaStream_t stream) {
-  using Kernel = LowKernel<kTokens, kBlocks, kBits, kParts>;
+  using Kernel = LowKernel<kTokens, kBlocks, kCode, kParts>;
   EncodeTensorMap encode = nullptr;
   cudaError_t error = find_tensor_map_encoder(&encode);
   if (error != cudaSuccess) return error;
@@ -50,7 +50,7 @@ cudaError_t launch(const LowProductParams& product, int32_t splits, int32_t num_
   p.splits = splits;
   p.writes_runs = !product.y_is_f32 && product.softcap == 0.0f && product.out % 8 == 0 &&
                   reinterpret_cast<uintptr_t>(product.y) % 16 == 0;
-  p.block_bytes = low_block_bytes(kBits, product.form.group);
+  p.block_bytes = low_block_bytes(kCode, product.form.group);
   p.row_blocks = static_cast<int32_t>(low_row_blocks(product.out));
   p.token_tiles = over(product.tokens, kTokens);
   p.tiles = over(p.row_blocks, Kernel::kTileBlocks) * p.token_tiles;
@@ -62,7 +62,7 @@ cudaError_t launch(const LowProductParams& product, int32_t splits, int32_t num_
   p.steady_slots = std::clamp(kSteadyBytes / weight_bytes, 1, p.slots);
   p.ahead_slots = std::clamp(kAheadBytes / weight_bytes, 1, p.steady_slots);
   if (!encode_tokens(encode, product, kTokens, Kernel::kIsWhole, p.x)) return cudaErrorInvalidValue;
-  auto* const kernel = low_product_kernel<kTokens, kBlocks, kBits, kParts>;
+  auto* const kernel = low_product_kernel<kTokens, kBlocks, kCode, kParts>;
   const int shared = bytes + static_cast<int>(sizeof(LowShared));
   error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   if (error != cudaSuccess) return error;
@@ -79,22 +79,22 @@ cudaError_t launch(const LowProductParams& product, int32_t splits, int32_t num_
                     stream, p);
 }
 
-template <int kBits>
-cudaError_t launch_bits(const LowProductParams& product, const LowShape& shape, int32_t num_sms,
+template <LowCode kCode>
+cudaError_t launch_code(const LowProductParams& product, const LowShape& shape, int32_t num_sms,
                         cudaStream_t stream) {
   if (shape.way == LowWay::kWhole) {
-    if constexpr (kBits == 8) {
+    if constexpr (kCode == LowCode::kI8) {
       if (shape.blocks == 1 && shape.tokens == 64) {
-        return launch<64, 1, kBits, -1>(product, shape.splits, num_sms, stream);
+        return launch<64, 1, kCode, -1>(product, shape.splits, num_sms, stream);
       }
       if (shape.blocks == 1 && shape.tokens == 128) {
-        return launch<128, 1, kBits, -1>(product, shape.splits, num_sms, stream);
+        return launch<128, 1, kCode, -1>(product, shape.splits, num_sms, stream);
       }
       if (shape.blocks == 2 && shape.tokens == 128) {
-        return launch<128, 2, kBits, -1>(product, shape.splits, num_sms, stream);
+        return launch<128, 2, kCode, -1>(product, shape.splits, num_sms, stream);
       }
       if (shape.blocks == 1 && shape.tokens == 256) {
-        return launch<256, 1, kBits, -1>(product, shape.splits, num_sms, stream);
+        return launch<256, 1, kCode, -1>(product, shape.splits, num_sms, stream);
       }
     }
     return cudaErrorInvalidValue;
@@ -104,23 +104,23 @@ cudaError_t launch_bits(const LowProductParams& product, const LowShape& shape, 
       return cudaErrorInvalidValue;
     }
     return product.form.group == kLowChunk
-               ? launch<32, 1, kBits, 1>(product, shape.splits, num_sms, stream)
-               : launch<32, 1, kBits, 4>(product, shape.splits, num_sms, stream);
+               ? launch<32, 1, kCode, 1>(product, shape.splits, num_sms, stream)
+               : launch<32, 1, kCode, 4>(product, shape.splits, num_sms, stream);
   }
   if (shape.blocks == 1 && shape.tokens == 32) {
-    return launch<32, 1, kBits, 0>(product, shape.splits, num_sms, stream);
+    return launch<32, 1, kCode, 0>(product, shape.splits, num_sms, stream);
   }
   if (shape.blocks == 1 && shape.tokens == 64) {
-    return launch<64, 1, kBits, 0>(product, shape.splits, num_sms, stream);
+    return launch<64, 1, kCode, 0>(product, shape.splits, num_sms, stream);
   }
   if (shape.blocks == 1 && shape.tokens == 128) {
-    return launch<128, 1, kBits, 0>(product, shape.splits, num_sms, stream);
+    return launch<128, 1, kCode, 0>(product, shape.splits, num_sms, stream);
   }
   if (shape.blocks == 2 && shape.tokens == 128) {
-    return launch<128, 2, kBits, 0>(product, shape.splits, num_sms, stream);
+    return launch<128, 2, kCode, 0>(product, shape.splits, num_sms, stream);
   }
   if (shape.blocks == 1 && shape.tokens == 256) {
-    return launch<256, 1, kBits, 0>(product, shape.splits, num_sms, stream);
+    return launch<256, 1, kCode, 0>(product, shape.splits, num_sms, stream);
   }
   return cudaErrorInvalidValue;
 }
@@ -179,7 +179,7 @@ cudaError_t launch_low_product(const LowProductParams& product, const LowShape& 
       // rounding of tokens.
       LowShape numbers = shape;
       numbers.way = LowWay::kNumbers;
-      return launch_bits<8>(product, numbers, num_sms, stream);
+      return launch_code<LowCode::kI8>(product, numbers, num_sms, stream);
     }
     LowRowsParams rows;
     rows.x = product.x;
@@ -192,10 +192,19 @@ cudaError_t launch_low_product(const LowProductParams& product, const LowShape& 
     LowProductParams whole = product;
     whole.x = rows.to;
     whole.x_scale = rows.scale;
-    return launch_bits<8>(whole, shape, num_sms, stream);
+    return launch_code<LowCode::kI8>(whole, shape, num_sms, stream);
   }
-  return product.form.bits == 4 ? launch_bits<4>(product, shape, num_sms, stream)
-                                : launch_bits<8>(product, shape, num_sms, stream);
+  switch (product.form.code) {
+    case LowCode::kU4:
+      return launch_code<LowCode::kU4>(product, shape, num_sms, stream);
+    case LowCode::kI8:
+      return launch_code<LowCode::kI8>(product, shape, num_sms, stream);
+    case LowCode::kE4M3:
+      return launch_code<LowCode::kE4M3>(product, shape, num_sms, stream);
+    case LowCode::kNone:
+      break;
+  }
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace rudder::cuda

@@ -103,7 +103,7 @@ __device__ __forceinline__ void give_up(uint32_t barrier) {
 // A tile is kTokens tokens by kBlocks blocks of rows for each group of warps.
 // kParts: codes are multiplied, and their sums scaled so many times a chunk,
 // once or for each quarter; 0: numbers are multiplied.
-template <int kTokens, int kBlocks, int kBits, int kParts>
+template <int kTokens, int kBlocks, LowCode kCode, int kParts>
 class LowKernel {
  public:
   static constexpr bool kIsOfCodes = kParts > 0;
@@ -292,7 +292,7 @@ class LowKernel {
 
   // Codes of a lane of a chunk, of 16 k a word, or two.
   struct Stored {
-    uint32_t words[kBlocks][8 * LowCodes<kBits>::kWords];
+    uint32_t words[kBlocks][8 * LowCodes<kCode>::kWords];
   };
 
   __device__ __forceinline__ const uint8_t* block_of(int slot, int b) const {
@@ -300,7 +300,7 @@ class LowKernel {
            (group_ * kBlocks + b) * p_.block_bytes;
   }
   __device__ __forceinline__ void load(Stored& stored, int slot) const {
-    constexpr int kPieces = 2 * LowCodes<kBits>::kWords;
+    constexpr int kPieces = 2 * LowCodes<kCode>::kWords;
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
       const auto* const from = reinterpret_cast<const uint4*>(block_of(slot, b)) + thread_;
@@ -319,7 +319,7 @@ class LowKernel {
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
       const auto* const from =
-          reinterpret_cast<const __half2*>(block_of(slot, b) + LowCodes<kBits>::kCodeBytes) +
+          reinterpret_cast<const __half2*>(block_of(slot, b) + LowCodes<kCode>::kCodeBytes) +
           group * kLowBlockRows + lane_row();
       pairs[b][0] = from[0];
       pairs[b][1] = from[8];
@@ -354,12 +354,12 @@ class LowKernel {
       if (j == 1 && group < kLowQuarter) load_scales(pairs, slot, 2 * q + 1);
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
-        const LowScale by[2] = {low_scale<kBits>(pairs[b][0], is_zero),
-                                low_scale<kBits>(pairs[b][1], is_zero)};
-        const uint32_t* const words = stored.words[b] + (2 * q + j) * LowCodes<kBits>::kWords;
+        const LowScale by[2] = {low_scale<kCode>(pairs[b][0], is_zero),
+                                low_scale<kCode>(pairs[b][1], is_zero)};
+        const uint32_t* const words = stored.words[b] + (2 * q + j) * LowCodes<kCode>::kWords;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          a[b][j][i] = scaled(LowCodes<kBits>::shifted(words, i), by[i % 2]);
+          a[b][j][i] = scaled(LowCodes<kCode>::shifted(words, i), by[i % 2]);
         }
       }
     }
@@ -409,13 +409,13 @@ class LowKernel {
 #pragma unroll
       for (int i = 0; i < kQuarters; ++i) {
         const int q = part * kQuarters + i;
-        const uint32_t* const words = stored.words[0] + 2 * q * LowCodes<kBits>::kWords;
+        const uint32_t* const words = stored.words[0] + 2 * q * LowCodes<kCode>::kWords;
         uint32_t a[2][4];
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
 #pragma unroll
           for (int k = 0; k < 4; ++k) {
-            a[j][k] = bits_of(LowCodes<kBits>::shifted(words + j * LowCodes<kBits>::kWords, k));
+            a[j][k] = bits_of(LowCodes<kCode>::shifted(words + j * LowCodes<kCode>::kWords, k));
           }
         }
 #pragma unroll
@@ -426,8 +426,8 @@ class LowKernel {
           multiply_add(sums + 4 * tile, a[1], b[2], b[3]);
         }
       }
-      const LowScale by[2] = {low_scale<kBits>(pairs[0][0], is_zero),
-                              low_scale<kBits>(pairs[0][1], is_zero)};
+      const LowScale by[2] = {low_scale<kCode>(pairs[0][0], is_zero),
+                              low_scale<kCode>(pairs[0][1], is_zero)};
       if (part == 0) at_.wait(barriers_.sums_full);
       const float* const of_tokens = sums_of(at_.at, part) + 2 * (thread_ % 4);
 #pragma unroll
@@ -742,10 +742,10 @@ class LowKernel {
   int thread_ = 0;  // of the group
 };
 
-template <int kTokens, int kBlocks, int kBits, int kParts>
-__global__ void __launch_bounds__(LowKernel<kTokens, kBlocks, kBits, kParts>::kThreads, 1)
+template <int kTokens, int kBlocks, LowCode kCode, int kParts>
+__global__ void __launch_bounds__(LowKernel<kTokens, kBlocks, kCode, kParts>::kThreads, 1)
     low_product_kernel(const __grid_constant__ LowWork p) {
-  using Kernel = LowKernel<kTokens, kBlocks, kBits, kParts>;
+  using Kernel = LowKernel<kTokens, kBlocks, kCode, kParts>;
   extern __shared__ __align__(1024) uint8_t shared[];
   Kernel kernel(p, shared);
   // Told to be the same for all lanes: as in ring_product.cu.
