@@ -132,9 +132,7 @@ std::string name_of(const LowShape& s) {
   if (s.way == LowWay::kGemv) return fmt::format("v{}", s.blocks);
   constexpr const char* kWays[] = {"n", "c", "w"};
   return fmt::format("{}{}x{}{}", kWays[static_cast<size_t>(s.way)], s.tokens, s.blocks,
-                     s.splits == 0                ? ""
-                     : s.splits == kLowEvenSplits ? "e"
-                                                  : fmt::format("/{}", s.splits));
+                     s.splits ? "e" : "");
 }
 
 class Bench {

@@ -34,11 +34,11 @@ RingShape ring_shape(const PolicyEntry& entry) {
 LowShape low_shape_of(const PolicyEntry& entry, int64_t tokens) {
   if (entry.algorithm[0] == 0) return low_shape_for_all(tokens);
   return {static_cast<int32_t>(entry.algorithm[0]), static_cast<int32_t>(entry.algorithm[1]),
-          static_cast<int32_t>(entry.algorithm[2]), static_cast<LowWay>(entry.algorithm[3])};
+          entry.algorithm[2] != 0, static_cast<LowWay>(entry.algorithm[3])};
 }
 std::array<uint64_t, 8> algorithm_of(const LowShape& shape) {
   return {static_cast<uint64_t>(shape.tokens), static_cast<uint64_t>(shape.blocks),
-          static_cast<uint64_t>(shape.splits), static_cast<uint64_t>(shape.way)};
+          uint64_t{shape.splits}, static_cast<uint64_t>(shape.way)};
 }
 bool is_low_shape(const LowBits& form, int64_t bucket, const LowShape& shape) {
   for (int n = 0; low_shape(form, bucket, n).tokens != 0; ++n) {

@@ -10,6 +10,13 @@
 
 namespace rudder::cuda {
 
+// (word & mask) | 2^7 as two bf16: as C++ it would take two instructions.
+__device__ __forceinline__ uint32_t with_exponent(uint32_t word, uint32_t mask) {
+  uint32_t out;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(out) : "r"(word), "r"(mask), "r"(0x43004300u));
+  return out;
+}
+
 // The codes of a lane of 16 k: 8 of them, of rows g and g + 8 (wgmma.cuh), as
 // pairs for a[0] .. a[3].
 template <LowCode kCode>
@@ -21,7 +28,7 @@ struct LowCodes<LowCode::kU4> {
   static constexpr int kCodeBytes = low_code_bytes(LowCode::kU4);  // of a block
   // 128 + code, which bf16 has: two codes that lie 16 bits apart, at once.
   __device__ __forceinline__ static __nv_bfloat162 shifted(const uint32_t* words, int i) {
-    const uint32_t pair = (words[0] >> (4 * i) & 0x000f000fu) | 0x43004300u;
+    const uint32_t pair = with_exponent(words[0] >> (4 * i), 0x000f000fu);
     return reinterpret_cast<const __nv_bfloat162&>(pair);
   }
   static constexpr float kShift = 128.0f;
@@ -34,8 +41,8 @@ struct LowCodes<LowCode::kI8> {
   // The lower seven bits above 128, less 128 or 256 as the sign says.
   __device__ __forceinline__ static __nv_bfloat162 shifted(const uint32_t* words, int i) {
     const uint32_t word = words[i / 2] >> (8 * (i % 2));
-    const uint32_t low = (word & 0x007f007fu) | 0x43004300u;
-    const uint32_t sign = (word & 0x00800080u) | 0x43004300u;
+    const uint32_t low = with_exponent(word, 0x007f007fu);
+    const uint32_t sign = with_exponent(word, 0x00800080u);
     return __hsub2(reinterpret_cast<const __nv_bfloat162&>(low),
                    reinterpret_cast<const __nv_bfloat162&>(sign));
   }

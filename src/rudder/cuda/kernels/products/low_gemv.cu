@@ -9,7 +9,7 @@ namespace rudder::cuda {
 namespace {
 
 // As many registers as two blocks would have: the small kernel beside it needs some, too.
-template <LowCode kCode, int kParts, int kTiles, int kWarps, int kDepth>
+template <LowCode kCode, int kParts, int kWarps, int kDepth>
 __global__ void __launch_bounds__(32 * kWarps, 2)
     low_gemv_kernel(const __grid_constant__ LowGemvWork p) {
   extern __shared__ __align__(1024) uint8_t shared[];
@@ -21,8 +21,8 @@ __global__ void __launch_bounds__(32 * kWarps, 2)
     barrier_init_fence();
   }
   __syncthreads();
-  LowGemv<kCode, kParts, kTiles, kWarps, kDepth>(p, shared, shared_address(&x_full),
-                                                 shared_address(&sums_come))
+  LowGemv<kCode, kParts, kWarps, kDepth>(p, shared, shared_address(&x_full),
+                                         shared_address(&sums_come))
       .run();
 }
 
@@ -30,15 +30,15 @@ int32_t over(int64_t dividend, int64_t divisor) {  // rounded up
   return static_cast<int32_t>((dividend + divisor - 1) / divisor);
 }
 
-template <LowCode kCode, int kParts, int kTiles, int kWarps, int kDepth>
+template <LowCode kCode, int kParts, int kWarps, int kDepth>
 cudaError_t launch(const LowProductParams& product, int32_t splits, int32_t num_sms,
                    cudaStream_t stream) {
-  using Kernel = LowGemv<kCode, kParts, kTiles, kWarps, kDepth>;
+  using Kernel = LowGemv<kCode, kParts, kWarps, kDepth>;
   LowGemvWork p;
   p.asked = product;
   p.block_bytes = low_block_bytes(kCode, product.form.group);
   p.chunks = static_cast<int32_t>(low_chunks(product.in));
-  p.units = over(product.out, Kernel::kUnitRows);
+  p.units = over(product.out, kUnitRows);
   p.splits = splits;
   p.most_units = over(p.units, std::max(1, num_sms / splits));
   const int32_t of_block = over(p.chunks, splits);
@@ -47,7 +47,7 @@ cudaError_t launch(const LowProductParams& product, int32_t splits, int32_t num_
     p.token_stride = p.part_chunks * kChunkRowBytes + kRowPadBytes;
     const int32_t bytes = Kernel::places(p).end;
     if (bytes > kMostSharedBytes) continue;
-    auto* const kernel = low_gemv_kernel<kCode, kParts, kTiles, kWarps, kDepth>;
+    auto* const kernel = low_gemv_kernel<kCode, kParts, kWarps, kDepth>;
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSharedBytes);
     if (error != cudaSuccess) return error;
@@ -61,29 +61,20 @@ cudaError_t launch(const LowProductParams& product, int32_t splits, int32_t num_
 }
 
 template <LowCode kCode, int kParts>
-cudaError_t launch_tiles(const LowProductParams& product, int32_t blocks, int32_t num_sms,
-                         cudaStream_t stream) {
+cudaError_t launch_variant(const LowProductParams& product, int32_t blocks, int32_t num_sms,
+                           cudaStream_t stream) {
   constexpr int k = 8 / low_code_bits(kCode);  // tasks of 4 bits have half the bytes
-  const int32_t splits = blocks % 10;
-  if (product.tokens <= 8) {
-    if (blocks < 10) return launch<kCode, kParts, 1, 16, 2 * k>(product, splits, num_sms, stream);
-    if (blocks < 20) return launch<kCode, kParts, 1, 8, 4 * k>(product, splits, num_sms, stream);
-    return launch<kCode, kParts, 1, 16, 3 * k / 2>(product, splits, num_sms, stream);
-  }
-  if (product.tokens <= 16) {
-    if (blocks < 10) return launch<kCode, kParts, 2, 16, 2 * k>(product, splits, num_sms, stream);
-    return launch<kCode, kParts, 2, 8, 4 * k>(product, splits, num_sms, stream);
-  }
-  return launch<kCode, kParts, 4, 8, k + 1>(product, splits, num_sms, stream);
+  if (blocks < 10) return launch<kCode, kParts, 16, 2 * k>(product, blocks, num_sms, stream);
+  return launch<kCode, kParts, 12, 3 * k>(product, blocks % 10, num_sms, stream);
 }
 template <LowCode kCode>
 cudaError_t launch_parts(const LowProductParams& product, int32_t blocks, int32_t num_sms,
                          cudaStream_t stream) {
   if (product.form.group == kLowChunk) {
-    return launch_tiles<kCode, 1>(product, blocks, num_sms, stream);
+    return launch_variant<kCode, 1>(product, blocks, num_sms, stream);
   }
-  if (product.form.group > 16) return launch_tiles<kCode, 4>(product, blocks, num_sms, stream);
-  return launch_tiles<kCode, 8>(product, blocks, num_sms, stream);
+  if (product.form.group > 16) return launch_variant<kCode, 4>(product, blocks, num_sms, stream);
+  return launch_variant<kCode, 8>(product, blocks, num_sms, stream);
 }
 
 }  // namespace

@@ -12,7 +12,8 @@
 
 namespace rudder::cuda {
 
-constexpr int kMmaRows = 16;                   // of operand A of a warp
+constexpr int kUnitRows = 16;  // of operand A of a warp
+constexpr int kUnitsOfBlock = kLowBlockRows / kUnitRows;
 constexpr int kChunkRowBytes = kLowChunk * 2;  // of a token
 constexpr int kRowPadBytes = 16;               // so that tokens begin in different banks
 constexpr int kPieceBytes = 2048;              // of a token, that a thread asks for
@@ -56,34 +57,29 @@ struct TaskWalk {
   int32_t chunk = 0;  // of the part
   int32_t left = 0;
 
-  __device__ __forceinline__ void next(int32_t part_chunks) {
+  // True at the end of a unit.
+  __device__ __forceinline__ bool next(int32_t part_chunks) {
     --left;
-    if (++chunk < part_chunks) return;
+    if (++chunk < part_chunks) return false;
     chunk = 0;
     ++unit;
+    return true;
   }
 };
 
-// kParts: of a chunk, whose sums are scaled each by itself. kTiles: of 8 tokens.
-template <LowCode kCode, int kParts, int kTiles, int kWarps, int kDepth>
+// kParts: of a chunk, whose sums are scaled each by itself.
+template <LowCode kCode, int kParts, int kWarps, int kDepth>
 class LowGemv {
  public:
   static constexpr int kThreads = 32 * kWarps;
-  // With more tokens each operand B serves two operands A, and tokens are summed beforehand.
-  static constexpr bool kIsMany = kTiles > 2;
-  static constexpr int kMmas = kIsMany ? 2 : 1;
-  static constexpr int kUnitRows = kMmaRows * kMmas;
-  static constexpr int kUnitsOfBlock = kLowBlockRows / kUnitRows;
   static constexpr int kPieces = 2 * LowCodes<kCode>::kWords;  // of 16 bytes, of a lane's codes
   static constexpr int kScales = kParts == 8 ? 2 : 1;          // of a lane, of each of its rows
   static constexpr int kCodeBytes = 32 * 16 * kPieces;
-  static constexpr int kMmaBytes = kCodeBytes + 32 * 8 * kScales;
-  static constexpr int kTaskBytes = kMmas * kMmaBytes;
+  static constexpr int kTaskBytes = kCodeBytes + 32 * 8 * kScales;
   static constexpr int kRingBytes = kWarps * kDepth * kTaskBytes;
 
   struct Places {  // bytes behind the rings
     int32_t tokens = kRingBytes;
-    int32_t token_sums;
     int32_t rows;
     int32_t sums;
     int32_t end;
@@ -95,8 +91,7 @@ class LowGemv {
                                        : p.splits * ((p.most_units + p.splits - 1) / p.splits) *
                                              p.asked.tokens * kUnitRows * 4;
     at.come = 0;
-    at.token_sums = at.tokens + p.asked.tokens * p.token_stride;
-    at.rows = at.token_sums + (kIsMany ? p.part_chunks * kParts * 8 * kTiles * 4 : 0);
+    at.rows = at.tokens + p.asked.tokens * p.token_stride;
     if (at.rows < come) at.rows = come;
     at.sums = at.rows + p.most_units * kUnitRows * 8;
     at.end = at.sums + (p.most_units + kWarps) * p.asked.tokens * kUnitRows * 4;
@@ -114,18 +109,17 @@ class LowGemv {
     const Places at = places(p);
     ring_ = shared_address(shared) + static_cast<uint32_t>(warp_ * kDepth * kTaskBytes);
     tokens_ = shared_address(shared + at.tokens);
-    token_sums_ = reinterpret_cast<float*>(shared + at.token_sums);
     rows_ = reinterpret_cast<float2*>(shared + at.rows);
     sums_ = reinterpret_cast<float*>(shared + at.sums);
     come_ = reinterpret_cast<float*>(shared + at.come);
-    // Rows of a tile behind the last token are read as the first one, and their sums dropped.
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      const int token = 8 * i + lane_ % 8;
-      lane_token_[i] =
-          tokens_ + static_cast<uint32_t>((token < p.asked.tokens ? token : 0) * p.token_stride +
-                                          lane_ / 8 * 16);
-    }
+    // Tokens behind the last one are read as the first one, and their sums dropped.
+    lane_token_ = tokens_ + static_cast<uint32_t>((lane_ % 8 < p.asked.tokens ? lane_ % 8 : 0) *
+                                                      p.token_stride +
+                                                  lane_ / 8 * 16);
+    // Lane t of four has the scales of group t of as many.
+    const int group = lane_ % 4 * min(4, kLowChunk / p.asked.form.group) / 4;
+    lane_scales_ = LowCodes<kCode>::kCodeBytes +
+                   (group * kLowBlockRows + lane_ / 4) * kLowPairBytes - lane_ * 16;
     const int32_t warps = warps_at_work();
     first_task_ = min(warp_, warps) * (units_ * p.part_chunks) / warps;
     tasks_ = min(warp_ + 1, warps) * (units_ * p.part_chunks) / warps - first_task_;
@@ -145,10 +139,6 @@ class LowGemv {
       }
       bring_tokens();
       barrier_wait(x_full_, static_cast<uint32_t>(part) & 1);
-      if constexpr (kIsMany) {
-        sum_tokens();
-        __syncthreads();
-      }
       multiply_part();
     }
     __syncthreads();
@@ -163,21 +153,19 @@ class LowGemv {
  private:
   __device__ __forceinline__ void begin_part(int32_t part) {
     first_chunk_ = (rank_ * p_.parts + part) * p_.part_chunks;
+    there_ = min(p_.part_chunks, p_.chunks - first_chunk_);
     at_.left = tasks_;
     at_.unit = first_task_ / p_.part_chunks;
     at_.chunk = first_task_ - at_.unit * p_.part_chunks;
     ahead_ = at_;
-    slot_ = 0;
-#pragma unroll
-    for (int i = 0; i < kDepth; ++i) bring_next(i);
+    slot_ = ring_;
+    seek();
+#pragma unroll 1
+    for (int i = 0; i < kDepth; ++i) bring_next();
   }
   __device__ __forceinline__ int32_t warps_at_work() const {
     return min(kWarps, units_ * p_.part_chunks);
   }
-  __device__ __forceinline__ bool is_there(const TaskWalk& task) const {
-    return first_chunk_ + task.chunk < p_.chunks;
-  }
-
   // Factors and biases of the rows.
   __device__ __forceinline__ void bring_rows() const {
     const LowProductParams& p = p_.asked;
@@ -198,42 +186,39 @@ class LowGemv {
     for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) sums_[i] = 0;
     __syncthreads();
   }
-  // What a lane multiplies of the next task, into a slot of the warp's ring.
-  __device__ __forceinline__ void bring_next(int slot) {
+  // To the lane's codes of the next task to bring.
+  __device__ __forceinline__ void seek() {
+    const int32_t unit = first_unit_ + ahead_.unit;
+    const int64_t block = int64_t{unit / kUnitsOfBlock} * p_.chunks + first_chunk_ + ahead_.chunk;
+    const int in_block = unit % kUnitsOfBlock;
+    from_ = static_cast<const uint8_t*>(p_.asked.weight) + block * p_.block_bytes + in_block * 512 +
+            lane_ * 16;
+    scales_ = lane_scales_ + in_block * (kUnitRows * kLowPairBytes - 512);
+  }
+  // What the lane multiplies of the next task, into the slot; and on to the next slot.
+  __device__ __forceinline__ void bring_next() {
     if (ahead_.left > 0) {
-      if (is_there(ahead_)) bring(ahead_, slot);
-      ahead_.next(p_.part_chunks);
+      if (ahead_.chunk < there_) {
+        const uint64_t policy = evict_first();
+        const uint32_t to = slot_ + static_cast<uint32_t>(lane_) * 16;
+#pragma unroll
+        for (int i = 0; i < kPieces; ++i) {
+          bring_16(to + static_cast<uint32_t>(i) * 512, from_ + i * 2048, policy);
+        }
+        const uint32_t pair = slot_ + kCodeBytes + static_cast<uint32_t>(lane_) * 8;
+#pragma unroll
+        for (int i = 0; i < kScales; ++i) {
+          const uint8_t* const of_group = from_ + scales_ + 4 * i * kLowBlockRows * kLowPairBytes;
+          bring_4(pair + static_cast<uint32_t>(i) * 256, of_group, policy);
+          bring_4(pair + static_cast<uint32_t>(i) * 256 + 4, of_group + 8 * kLowPairBytes, policy);
+        }
+      }
+      from_ += p_.block_bytes;
+      if (ahead_.next(p_.part_chunks)) seek();
     }
     commit_brought();
-  }
-  __device__ __forceinline__ void bring(const TaskWalk& task, int slot) const {
-    const uint64_t policy = evict_first();
-    const int32_t unit = first_unit_ + task.unit;
-    const int64_t block = int64_t{unit / kUnitsOfBlock} * p_.chunks + first_chunk_ + task.chunk;
-    const auto* const from = static_cast<const uint8_t*>(p_.asked.weight) + block * p_.block_bytes;
-    const int groups = kLowChunk / p_.asked.form.group;
-    // Lane t of four has the scales of group t of as many.
-    const int group = kParts == 8 ? lane_ % 4 : lane_ % 4 * groups / 4;
-#pragma unroll
-    for (int m = 0; m < kMmas; ++m) {
-      const int mma = unit % kUnitsOfBlock * kMmas + m;  // of the block's rows
-      const uint32_t to = ring_ + static_cast<uint32_t>(slot * kTaskBytes + m * kMmaBytes);
-      const uint8_t* const codes = from + mma * 512 + lane_ * 16;
-#pragma unroll
-      for (int i = 0; i < kPieces; ++i) {
-        bring_16(to + static_cast<uint32_t>(i * 512 + lane_ * 16), codes + i * 2048, policy);
-      }
-      const uint8_t* const scales =
-          from + LowCodes<kCode>::kCodeBytes +
-          (group * kLowBlockRows + mma * kMmaRows + lane_ / 4) * kLowPairBytes;
-#pragma unroll
-      for (int i = 0; i < kScales; ++i) {
-        const uint32_t pair = to + static_cast<uint32_t>(kCodeBytes + i * 256 + lane_ * 8);
-        const uint8_t* const of_group = scales + 4 * i * kLowBlockRows * kLowPairBytes;
-        bring_4(pair, of_group, policy);
-        bring_4(pair + 4, of_group + 8 * kLowPairBytes, policy);
-      }
-    }
+    slot_ += kTaskBytes;
+    if (slot_ == ring_ + kDepth * kTaskBytes) slot_ = ring_;
   }
   __device__ __forceinline__ void bring_tokens() const {
     const LowProductParams& p = p_.asked;
@@ -259,170 +244,85 @@ class LowGemv {
     }
     __syncthreads();
   }
-  // By tensor cores: ones times tokens.
-  __device__ __forceinline__ void sum_tokens() const {
-#pragma unroll 1
-    for (int i = warp_; i < p_.part_chunks * kTiles; i += kWarps) {
-      const int chunk = i / kTiles;
-      const int tile = i % kTiles;
-      const int token = 8 * tile + lane_ % 8;
-      const uint32_t from =
-          tokens_ + static_cast<uint32_t>((token < p_.asked.tokens ? token : 0) * p_.token_stride +
-                                          lane_ / 8 * 16 + chunk * kChunkRowBytes);
-      float sum[4] = {};
-#pragma unroll
-      for (int q = 0; q < 4; ++q) {
-        uint32_t b[4];
-        load_inputs(b, from + static_cast<uint32_t>(q) * 64);
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          add_tokens(sum, b[2 * j], b[2 * j + 1]);
-          const int done = 2 * q + j + 1;
-          if (done * kParts % 8 != 0) continue;
-          if (lane_ < 4) {
-            float* const to =
-                token_sums_ + (chunk * kParts + done * kParts / 8 - 1) * 8 * kTiles + 8 * tile;
-            *reinterpret_cast<float2*>(to + 2 * lane_) = make_float2(sum[0], sum[1]);
-          }
-          sum[0] = sum[1] = sum[2] = sum[3] = 0;
-        }
-      }
-    }
-  }
-
-  // Sums of a lane: of each mma of 16 rows and tile of 8 tokens.
-  using Sums = float[kMmas][kTiles][4];
-
   __device__ __forceinline__ void multiply_part() {
-    Sums c = {};
+    float c[4] = {};  // of the lane, of a unit and 8 tokens
+    uint32_t tokens = lane_token_ + static_cast<uint32_t>(at_.chunk) * kChunkRowBytes;
 #pragma unroll 1
     while (at_.left > 0) {
       wait_brought<kDepth - 1>();
-      if (is_there(at_)) multiply_task(c);
-      bring_next(slot_);
-      slot_ = slot_ + 1 < kDepth ? slot_ + 1 : 0;
+      if (at_.chunk < there_) multiply_task(c, tokens);
+      bring_next();
+      tokens += kChunkRowBytes;
       const int32_t unit = at_.unit;
-      at_.next(p_.part_chunks);
-      if (at_.left == 0 || at_.unit != unit) leave_sums(c, unit);
+      const bool is_end = at_.next(p_.part_chunks);
+      if (is_end) tokens = lane_token_;
+      if (is_end || at_.left == 0) leave_sums(c, unit);
     }
   }
-  __device__ __forceinline__ void multiply_task(Sums& c) const {
-    constexpr int kPieceQuarters = 4 / kPieces;  // 32 inputs each
-    const uint32_t slot = ring_ + static_cast<uint32_t>(slot_ * kTaskBytes);
-    uint32_t pairs[kMmas][2 * kScales];
+  __device__ __forceinline__ void multiply_task(float (&c)[4], uint32_t tokens) const {
+    uint32_t words[4 * kPieces];
 #pragma unroll
-    for (int m = 0; m < kMmas; ++m) {
-#pragma unroll
-      for (int i = 0; i < kScales; ++i) {
-        load_shared_8(pairs[m] + 2 * i, slot + static_cast<uint32_t>(m * kMmaBytes + kCodeBytes +
-                                                                     i * 256 + lane_ * 8));
-      }
+    for (int i = 0; i < kPieces; ++i) {
+      load_shared_16(words + 4 * i, slot_ + static_cast<uint32_t>(i * 512 + lane_ * 16));
     }
-    const uint32_t at_chunk = static_cast<uint32_t>(at_.chunk) * kChunkRowBytes;
-    Sums sums = {};
-    float ones[kTiles][4] = {};
-    uint32_t words[kMmas][4];
+    uint32_t pairs[2 * kScales];
+#pragma unroll
+    for (int i = 0; i < kScales; ++i) {
+      load_shared_8(pairs + 2 * i, slot_ + static_cast<uint32_t>(kCodeBytes + i * 256 + lane_ * 8));
+    }
+    float sums[4] = {};
+    float ones[4] = {};
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
-      if (q % kPieceQuarters == 0) {
-#pragma unroll
-        for (int m = 0; m < kMmas; ++m) {
-          load_shared_16(
-              words[m],
-              slot + static_cast<uint32_t>(m * kMmaBytes + q / kPieceQuarters * 512 + lane_ * 16));
-        }
-      }
-      uint32_t b[kTiles][4];
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        load_inputs(b[tile], lane_token_[tile] + at_chunk + static_cast<uint32_t>(q) * 64);
-      }
+      uint32_t b[4];
+      load_inputs(b, tokens + static_cast<uint32_t>(q) * 64);
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
+        uint32_t a[4];
 #pragma unroll
-        for (int m = 0; m < kMmas; ++m) {
-          uint32_t a[4];
-#pragma unroll
-          for (int k = 0; k < 4; ++k) {
-            a[k] = bits_of(LowCodes<kCode>::shifted(
-                words[m] + (2 * (q % kPieceQuarters) + j) * LowCodes<kCode>::kWords, k));
-          }
-#pragma unroll
-          for (int tile = 0; tile < kTiles; ++tile) {
-            multiply_add(sums[m][tile], a, b[tile][2 * j], b[tile][2 * j + 1]);
-          }
+        for (int k = 0; k < 4; ++k) {
+          a[k] =
+              bits_of(LowCodes<kCode>::shifted(words + (2 * q + j) * LowCodes<kCode>::kWords, k));
         }
-        if constexpr (!kIsMany) {
-#pragma unroll
-          for (int tile = 0; tile < kTiles; ++tile) {
-            add_tokens(ones[tile], b[tile][2 * j], b[tile][2 * j + 1]);
-          }
-        }
+        multiply_add(sums, a, b[2 * j], b[2 * j + 1]);
+        add_tokens(ones, b[2 * j], b[2 * j + 1]);
         const int done = 2 * q + j + 1;  // sixteens
         if (done * kParts % 8 == 0) scale_part(c, sums, ones, pairs, done * kParts / 8 - 1);
       }
     }
   }
-  __device__ __forceinline__ void scale_part(Sums& c, Sums& sums, float (&ones)[kTiles][4],
-                                             const uint32_t (&pairs)[kMmas][2 * kScales],
-                                             int part) const {
-    if constexpr (kIsMany) {
-      const float* const from =
-          token_sums_ + (at_.chunk * kParts + part) * 8 * kTiles + 2 * (lane_ % 4);
+  __device__ __forceinline__ void scale_part(float (&c)[4], float (&sums)[4], float (&ones)[4],
+                                             const uint32_t (&pairs)[2 * kScales], int part) const {
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        const float2 of_tokens = *reinterpret_cast<const float2*>(from + 8 * tile);
-        ones[tile][0] = of_tokens.x;
-        ones[tile][1] = of_tokens.y;
+    for (int half = 0; half < 2; ++half) {
+      uint32_t pair = pairs[part / 4 * 2 + half];
+      if (kParts > 1) pair = __shfl_sync(0xffffffffu, pair, (lane_ & ~3) | (part % 4));
+      const LowScale by =
+          low_scale<kCode>(reinterpret_cast<const __half2&>(pair), p_.asked.form.is_zero);
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        float& sum = c[2 * half + k];
+        sum = fmaf(sums[2 * half + k], by.scale, fmaf(-by.less, ones[k], sum));
       }
     }
 #pragma unroll
-    for (int m = 0; m < kMmas; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        uint32_t pair = pairs[m][part / 4 * 2 + half];
-        if (kParts > 1) pair = __shfl_sync(0xffffffffu, pair, (lane_ & ~3) | (part % 4));
-        const LowScale by =
-            low_scale<kCode>(reinterpret_cast<const __half2&>(pair), p_.asked.form.is_zero);
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-          for (int k = 0; k < 2; ++k) {
-            float& sum = c[m][tile][2 * half + k];
-            float& of_part = sums[m][tile][2 * half + k];
-            sum = fmaf(of_part, by.scale, fmaf(-by.less, ones[tile][k], sum));
-            of_part = 0;
-          }
-        }
-      }
-    }
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) ones[tile][k] = 0;
-    }
+    for (int k = 0; k < 4; ++k) sums[k] = ones[k] = 0;
   }
   // Warps one after the other have units one after the other, so no two have one place; and in all
   // parts a warp has the same.
   __device__ __forceinline__ float* sums_of(int32_t unit, int32_t warp) const {
     return sums_ + (unit + warp) * p_.asked.tokens * kUnitRows;
   }
-  __device__ __forceinline__ void leave_sums(Sums& c, int32_t unit) const {
+  __device__ __forceinline__ void leave_sums(float (&c)[4], int32_t unit) const {
     float* const to = sums_of(unit, warp_) + lane_ / 4;
 #pragma unroll
-    for (int m = 0; m < kMmas; ++m) {
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const int token = 8 * tile + 2 * (lane_ % 4) + k % 2;
-          if (token < p_.asked.tokens) {
-            float& sum = to[token * kUnitRows + m * kMmaRows + k / 2 * 8];
-            sum = p_.parts > 1 ? sum + c[m][tile][k] : c[m][tile][k];
-          }
-          c[m][tile][k] = 0;
-        }
+    for (int k = 0; k < 4; ++k) {
+      const int token = 2 * (lane_ % 4) + k % 2;
+      if (token < p_.asked.tokens) {
+        float& sum = to[token * kUnitRows + k / 2 * 8];
+        sum = p_.parts > 1 ? sum + c[k] : c[k];
       }
+      c[k] = 0;
     }
   }
   // Of the block, the i-th of [units][tokens][rows].
@@ -517,17 +417,20 @@ class LowGemv {
   int32_t units_;
   int32_t first_task_;  // of the warp, of units by chunks of a part
   int32_t tasks_;
-  uint32_t ring_;    // of the warp
-  uint32_t tokens_;  // [tokens][token_stride]
-  uint32_t lane_token_[kTiles];
-  float* token_sums_;  // [chunks of a part][kParts][8 * kTiles]
-  float2* rows_;       // of a row: its factor and its bias
-  float* sums_;        // [units + warps][tokens][kUnitRows]
-  float* come_;        // [blocks of the cluster][units of this one][tokens][kUnitRows]
+  uint32_t ring_;        // of the warp
+  uint32_t tokens_;      // [tokens][token_stride]
+  uint32_t lane_token_;  // its row of operand B, of the first inputs
+  int32_t lane_scales_;  // its scales behind its codes, of a block's first unit
+  float2* rows_;         // of a row: its factor and its bias
+  float* sums_;          // [units + warps][tokens][kUnitRows]
+  float* come_;          // [blocks of the cluster][units of this one][tokens][kUnitRows]
   int32_t first_chunk_ = 0;
   TaskWalk at_;
+  int32_t there_ = 0;  // chunks of the part
   TaskWalk ahead_;
-  int slot_ = 0;  // of the next task
+  const uint8_t* from_;  // of the next task to bring: the lane's codes
+  int32_t scales_;       // its scales behind these
+  uint32_t slot_;        // of the next task
 };
 
 }  // namespace rudder::cuda

@@ -1,8 +1,9 @@
 // Products of low-bit weights with few tokens. Reading W once bounds them: out *
-// in * (bits / 8 + 4 / group) bytes; with more tokens tensor cores come near, and
-// every block reads the tokens.
+// in * (bits / 8 + 4 / group) bytes. Near it is what takes codes to bf16: of 16
+// rows and 128 inputs, a warp's task, some 56 instructions of which a
+// multiprocessor begins 64 a clock.
 //
-// A block has so many whole units of 16 or 32 rows of W, as many as any other,
+// A block has so many whole units of 16 rows of W, as many as any other,
 // and all of their inputs, or those of one of the blocks of its cluster. Its
 // tasks, of a unit and a chunk of 128 inputs, are cut evenly among its warps, one
 // unit after the other. A warp brings its tasks' codes and scales itself, each
@@ -26,7 +27,7 @@
 
 namespace rudder::cuda {
 
-constexpr int32_t kMostLowGemvTokens = 32;
+constexpr int32_t kMostLowGemvTokens = 8;
 
 // Of `product`: all but x_scale, room, parts and flags. shape.blocks: of a cluster.
 cudaError_t launch_low_gemv(const LowProductParams& product, const LowShape& shape, int32_t num_sms,

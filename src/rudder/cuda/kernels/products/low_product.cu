@@ -17,6 +17,11 @@ constexpr int kManyBytes = 218 << 10;
 constexpr int kAheadBytes = 32 << 10;
 constexpr int kSteadyBytes = 96 << 10;
 
+// Codes less their zeros, whose sums of a chunk are scaled.
+bool low_codes_take(const LowBits& form) {
+  return form.group == kLowChunk && form.is_zero;
+}
+
 int32_t over(int64_t dividend, int64_t divisor) {  // rounded up
   return static_cast<int32_t>((dividend + divisor - 1) / divisor);
 }
@@ -39,7 +44,7 @@ bool encode_tokens(EncodeTensorMap encode, const LowProductParams& product, int3
 }
 
 template <int kTokens, int kBlocks, LowCode kCode, int kParts>
-cudaError_t launch(const LowProductParams& product, int32_t splits, int32_t num_sms,
+cudaError_t launch(const LowProductParams& product, bool splits, int32_t num_sms,
                    cudaStream_t stream) {
   using Kernel = LowKernel<kTokens, kBlocks, kCode, kParts>;
   EncodeTensorMap encode = nullptr;
@@ -63,20 +68,35 @@ cudaError_t launch(const LowProductParams& product, int32_t splits, int32_t num_
   p.ahead_slots = std::clamp(kAheadBytes / weight_bytes, 1, p.steady_slots);
   if (!encode_tokens(encode, product, kTokens, Kernel::kIsWhole, p.x)) return cudaErrorInvalidValue;
   auto* const kernel = low_product_kernel<kTokens, kBlocks, kCode, kParts>;
-  const int shared = bytes + static_cast<int>(sizeof(LowShared));
+  const int shared = bytes + static_cast<int>(sizeof(LowShared)) +
+                     (Kernel::kGroups - 2) / 2 * static_cast<int>(sizeof(LowShared::sums));
   error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   if (error != cudaSuccess) return error;
-  if (splits > kLowEvenSplits) {
-    if (p.chunks < splits) return cudaErrorInvalidValue;
-    return launch_pdl_cluster(kernel, dim3(static_cast<unsigned>(p.tiles * splits)),
-                              dim3(Kernel::kThreads), static_cast<size_t>(shared),
-                              static_cast<unsigned>(splits), stream, p);
-  }
-  const int64_t work =
-      splits == 0 ? p.tiles : std::max<int64_t>(1, int64_t{p.tiles} * p.chunks / 2);
+  const int64_t work = splits ? std::max<int64_t>(1, int64_t{p.tiles} * p.chunks / 2) : p.tiles;
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(work, num_sms));
   return launch_pdl(kernel, dim3(blocks), dim3(Kernel::kThreads), static_cast<size_t>(shared),
                     stream, p);
+}
+
+template <LowCode kCode>
+cudaError_t launch_codes(const LowProductParams& product, const LowShape& shape, int32_t num_sms,
+                         cudaStream_t stream) {
+  if (!low_codes_take(product.form)) {
+    if (shape.tokens != 32 || product.form.group < kLowQuarter) return cudaErrorInvalidValue;
+    return launch<32, 1, kCode, 4>(product, shape.splits, num_sms, stream);
+  }
+  switch (shape.tokens) {
+    case 16:
+      return launch<16, 1, kCode, 1>(product, shape.splits, num_sms, stream);
+    case 32:
+      return launch<32, 1, kCode, 1>(product, shape.splits, num_sms, stream);
+    case 64:
+      return launch<64, 1, kCode, 1>(product, shape.splits, num_sms, stream);
+    case 128:
+      return launch<128, 1, kCode, 1>(product, shape.splits, num_sms, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
 }
 
 template <LowCode kCode>
@@ -100,12 +120,7 @@ cudaError_t launch_code(const LowProductParams& product, const LowShape& shape, 
     return cudaErrorInvalidValue;
   }
   if (shape.way == LowWay::kCodes) {
-    if (shape.blocks != 1 || shape.tokens != 32 || product.form.group < kLowQuarter) {
-      return cudaErrorInvalidValue;
-    }
-    return product.form.group == kLowChunk
-               ? launch<32, 1, kCode, 1>(product, shape.splits, num_sms, stream)
-               : launch<32, 1, kCode, 4>(product, shape.splits, num_sms, stream);
+    return launch_codes<kCode>(product, shape, num_sms, stream);
   }
   if (shape.blocks == 1 && shape.tokens == 32) {
     return launch<32, 1, kCode, 0>(product, shape.splits, num_sms, stream);
@@ -132,29 +147,24 @@ LowShape low_shape(const LowBits& form, int64_t tokens, int n) {
   int count = 0;
   const LowWay many = form.is_by_row ? LowWay::kWhole : LowWay::kNumbers;
   if (tokens <= kMostLowGemvTokens) {
-    for (const int32_t blocks : {1, 2, 4, 11, 12, 14, 21, 22}) {
-      if (tokens > 8 && blocks > 20) continue;
-      if (tokens > 16 && blocks > 10) continue;
-      shapes[count++] = {tokens <= 8 ? 8 : tokens <= 16 ? 16 : 32, blocks, 0, LowWay::kGemv};
-    }
-  }
-  if (tokens > 8 && tokens <= kMostCodeTokens && form.group >= kLowQuarter) {
-    for (const int32_t splits : {kLowEvenSplits, 0, 4}) {
-      shapes[count++] = {32, 1, splits, LowWay::kCodes};
-    }
-  } else if (tokens > 8 && tokens <= 64) {
-    for (const int32_t splits : {kLowEvenSplits, 4, 2, 0}) {
-      shapes[count++] = {tokens <= 32 ? 32 : 64, 1, splits, many};
-    }
-  } else if (tokens > 8) {
-    for (const int32_t blocks : {2, 1}) {
-      for (const int32_t splits : {kLowEvenSplits, 4, 2, 8, 0}) {
-        shapes[count++] = {128, blocks, splits, many};
+    for (const int32_t blocks : {1, 2, 11, 12}) shapes[count++] = {8, blocks, false, LowWay::kGemv};
+  } else if (tokens <= kMostCodeTokens && form.group >= kLowQuarter) {
+    const int32_t tile = low_codes_take(form) && tokens <= 16 ? 16 : 32;
+    for (const bool splits : {true, false}) shapes[count++] = {tile, 1, splits, LowWay::kCodes};
+  } else {
+    if (low_codes_take(form) && !form.is_by_row) {
+      for (const bool splits : {true, false}) {
+        shapes[count++] = {64, 1, splits, LowWay::kCodes};
+        if (tokens > 64) shapes[count++] = {128, 1, splits, LowWay::kCodes};
       }
     }
-    if (tokens > 128) {
-      for (const int32_t splits : {0, 2, 4, kLowEvenSplits}) {
-        shapes[count++] = {256, 1, splits, many};
+    if (tokens <= 64) {
+      const int32_t tile = tokens <= 32 ? 32 : 64;
+      for (const bool splits : {true, false}) shapes[count++] = {tile, 1, splits, many};
+    } else {
+      for (const bool splits : {true, false}) {
+        for (const int32_t blocks : {2, 1}) shapes[count++] = {128, blocks, splits, many};
+        if (tokens > 128) shapes[count++] = {256, 1, splits, many};
       }
     }
   }
@@ -162,8 +172,8 @@ LowShape low_shape(const LowBits& form, int64_t tokens, int n) {
 }
 
 LowShape low_shape_for_all(int64_t tokens) {
-  if (tokens <= 64) return {tokens <= 32 ? 32 : 64, 1, 0, LowWay::kNumbers};
-  return {128, 2, 0, LowWay::kNumbers};
+  if (tokens <= 64) return {tokens <= 32 ? 32 : 64, 1, false, LowWay::kNumbers};
+  return {128, 2, false, LowWay::kNumbers};
 }
 
 cudaError_t launch_low_product(const LowProductParams& product, const LowShape& shape,

@@ -3,7 +3,6 @@
 
 #include <cuda_bf16.h>
 
-#include "rudder/cuda/kernels/device_barrier.cuh"
 #include "rudder/cuda/kernels/launch.h"
 #include "rudder/cuda/kernels/products/low_bits.cuh"
 #include "rudder/cuda/kernels/products/low_mma.cuh"
@@ -25,8 +24,8 @@ struct LowWork {
   int32_t row_blocks = 0;
   int32_t token_tiles = 0;
   int32_t tiles = 0;
-  int32_t chunks = 0;        // of a tile
-  int32_t splits = 0;        // LowShape
+  int32_t chunks = 0;  // of a tile
+  bool splits = false;
   int32_t slots = 0;         // of chunks
   bool writes_runs = false;  // of 8 rows of W, for a token, as they lie in y
   int32_t ahead_slots = 0;   // of weights on their way while the kernel in front runs
@@ -40,8 +39,8 @@ struct LowShared {
   uint64_t sums_full[kMostLowSlots];  // of tokens
   uint64_t read[kMostLowSlots];       // all of the chunk
   uint64_t may_read;                  // the kernel in front has ended
-  uint64_t sums_come;                 // from the blocks of the cluster
-  // Of tokens; and where sums lie before they are written, of each of two groups of warps.
+  // Of tokens; and where sums lie before they are written, of each of two groups of warps. Four
+  // have as much behind it.
   alignas(16) float sums[kMostLowSlots][kLowChunk / kLowQuarter][kMostCodeTokens];
 };
 
@@ -52,12 +51,8 @@ struct LowRun {
   int32_t end;
 };
 
-// In chunks of all tiles, the first of a block; with clusters each part of a tile is a block's.
 __device__ __forceinline__ int64_t first_unit(const LowWork& p, int32_t block) {
-  if (p.splits == kLowEvenSplits) {
-    return int64_t{block} * (int64_t{p.tiles} * p.chunks) / static_cast<int32_t>(gridDim.x);
-  }
-  return int64_t{block / p.splits} * p.chunks + block % p.splits * p.chunks / p.splits;
+  return int64_t{block} * (int64_t{p.tiles} * p.chunks) / static_cast<int32_t>(gridDim.x);
 }
 
 // What a block does, one run after the other.
@@ -65,16 +60,15 @@ class LowRuns {
  public:
   __device__ explicit LowRuns(const LowWork& p) : p_(p) {
     const auto block = static_cast<int32_t>(blockIdx.x);
-    at_ = p.splits > 0 ? first_unit(p, block) : int64_t{block} * p.chunks;
-    end_ = p.splits > 0 ? first_unit(p, block + 1) : int64_t{p.tiles} * p.chunks;
+    at_ = p.splits ? first_unit(p, block) : int64_t{block} * p.chunks;
+    end_ = p.splits ? first_unit(p, block + 1) : int64_t{p.tiles} * p.chunks;
   }
   __device__ bool next(LowRun& run) {
     if (at_ >= end_) return false;
     run.tile = static_cast<int32_t>(at_ / p_.chunks);
     run.first = static_cast<int32_t>(at_ - int64_t{run.tile} * p_.chunks);
     run.end = static_cast<int32_t>(min(int64_t{p_.chunks}, run.first + end_ - at_));
-    at_ +=
-        p_.splits > 0 ? run.end - run.first : int64_t{static_cast<int32_t>(gridDim.x)} * p_.chunks;
+    at_ += p_.splits ? run.end - run.first : int64_t{static_cast<int32_t>(gridDim.x)} * p_.chunks;
     return true;
   }
 
@@ -101,22 +95,28 @@ __device__ __forceinline__ void give_up(uint32_t barrier) {
 }
 
 // A tile is kTokens tokens by kBlocks blocks of rows for each group of warps.
-// kParts: codes are multiplied, and their sums scaled so many times a chunk,
-// once or for each quarter; 0: numbers are multiplied.
+// kParts: codes are multiplied, and their sums scaled so many times a chunk: 1,
+// codes less their zero; 4, for each quarter, codes above a constant; 0: numbers
+// are multiplied; -1: codes of 8 bits with tokens of as many.
 template <int kTokens, int kBlocks, LowCode kCode, int kParts>
 class LowKernel {
  public:
-  static constexpr bool kIsOfCodes = kParts > 0;
+  static constexpr bool kIsOfQuarters = kParts == 4;
+  static constexpr bool kIsOfCodes = kParts == 1;
   static constexpr bool kIsWhole = kParts < 0;
   static constexpr int kGroups =
-      kIsOfCodes ? 4 : 2;  // of warps that multiply, with rows of their own
+      kParts > 0 && kTokens <= 64 ? 4 : 2;  // of warps that multiply, with rows of their own
   static constexpr int kMmaWarps = 4 * kGroups;
   enum Warp : int { kWeightWarp = kMmaWarps, kTokenWarp, kSumWarp };  // behind those that multiply
   static constexpr int kTileBlocks = kGroups * kBlocks;
   static constexpr int kSums = kTokens / 2;        // of a thread and a block
   static constexpr int kSteps = kIsWhole ? 1 : 2;  // of a quarter
   static constexpr bool kIsMany = kTokens * kBlocks > 64;
-  static constexpr int kThreads = 32 * (kMmaWarps + (kIsMany ? 4 : kIsOfCodes ? 3 : 2));
+  // Whether the warps that multiply take registers of the others.
+  static constexpr bool kMovesRegisters = kIsMany || (kIsOfCodes && kTokens == 64);
+  static constexpr int kMmaRegisters = kIsMany ? 232 : 112;
+  static constexpr int kOtherRegisters = kIsMany ? 40 : 32;
+  static constexpr int kThreads = 32 * (kMmaWarps + (kMovesRegisters ? 4 : kIsOfQuarters ? 3 : 2));
   static constexpr uint32_t kBoxBytes = kTokens * 128;
   static constexpr uint32_t kTokenBytes = (kIsWhole ? 1 : 2) * kBoxBytes;  // of a chunk
 
@@ -132,8 +132,6 @@ class LowKernel {
     barriers_.sums_full = shared_address(behind.sums_full);
     barriers_.read = shared_address(behind.read);
     barriers_.may_read = shared_address(&behind.may_read);
-    barriers_.sums_come = shared_address(&behind.sums_come);
-    come_ = reinterpret_cast<float*>(shared);
     const uint32_t lane = threadIdx.x % 32;
     lane_inputs_ = lane % 8 * 128 + ((lane / 8) ^ (lane % 8)) * 16;
   }
@@ -148,7 +146,6 @@ class LowKernel {
       barrier_init(barrier_of(barriers_.read, i), kMmaWarps);
     }
     if (warp == 0) barrier_init(barriers_.may_read, 1);
-    if (warp == 1) barrier_init(barriers_.sums_come, 1);
     barrier_init_fence();
   }
 
@@ -242,22 +239,23 @@ class LowKernel {
     thread_ = static_cast<int>(threadIdx.x) % 128;
     LowRuns runs(p_);
     LowRun run;
+    int shared[2] = {-1, -1};  // tiles that other blocks have chunks of, too
 #pragma unroll 1
     while (runs.next(run)) {
       float c[kBlocks][kSums];
       multiply(c, run);
-      if (p_.splits > kLowEvenSplits) {
-        send(c, run.tile);
-        write_come(run.tile);
-        return;
-      }
-      if (run.first > 0) {
-        leave_part(c);
-      } else {
-        if (run.end < p_.chunks) add_parts(c, run.tile);
+      if (run.first == 0 && run.end == p_.chunks) {
         write(c, run.tile);
+      } else if (run.first > 0) {
+        leave_part(c, run.tile, 0);
+        shared[0] = run.tile;
+      } else {
+        leave_part(c, run.tile, 1);
+        shared[1] = run.tile;
       }
     }
+    if (shared[0] >= 0) write_share(shared[0]);
+    if (shared[1] >= 0) write_share(shared[1]);
   }
 
  private:
@@ -293,6 +291,7 @@ class LowKernel {
   // Codes of a lane of a chunk, of 16 k a word, or two.
   struct Stored {
     uint32_t words[kBlocks][8 * LowCodes<kCode>::kWords];
+    __nv_bfloat162 less[kBlocks][2];  // of kIsOfCodes: of the thread's rows, what codes are above
   };
 
   __device__ __forceinline__ const uint8_t* block_of(int slot, int b) const {
@@ -307,6 +306,18 @@ class LowKernel {
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
         reinterpret_cast<uint4*>(stored.words[b])[i] = from[128 * i];
+      }
+    }
+    if constexpr (kIsOfCodes) {
+      __half2 pairs[kBlocks][2];
+      load_scales(pairs, slot, 0);
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          stored.less[b][i] =
+              __float2bfloat162_rn(__high2float(pairs[b][i]) + LowCodes<kCode>::kShift);
+        }
       }
     }
   }
@@ -338,8 +349,25 @@ class LowKernel {
         a[b][0][2] = __byte_perm(words[2], words[3], 0x6420);
         a[b][0][3] = __byte_perm(words[2], words[3], 0x7531);
       }
+    } else if constexpr (kIsOfCodes) {
+      convert_codes(a, stored, q);
     } else {
       convert_numbers(a, stored, slot, q);
+    }
+  }
+  // Less their zeros, which bf16 has too.
+  __device__ __forceinline__ void convert_codes(uint32_t (&a)[kBlocks][kSteps][4],
+                                                const Stored& stored, int q) const {
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+      for (int j = 0; j < kSteps; ++j) {
+        const uint32_t* const words = stored.words[b] + (2 * q + j) * LowCodes<kCode>::kWords;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          a[b][j][i] = bits_of(__hsub2(LowCodes<kCode>::shifted(words, i), stored.less[b][i % 2]));
+        }
+      }
     }
   }
   __device__ __forceinline__ void convert_numbers(uint32_t (&a)[kBlocks][kSteps][4],
@@ -378,17 +406,20 @@ class LowKernel {
     }
     if constexpr (kIsWhole) {
       int32_t sums[kBlocks][kSums] = {};
-      multiply_quarters(sums, run);
+      multiply_quarters(sums, run, [](int) {});
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
         for (int i = 0; i < kSums; ++i) c[b][i] = static_cast<float>(sums[b][i]);
       }
-    } else if constexpr (kIsOfCodes) {
+    } else if constexpr (kIsOfQuarters) {
 #pragma unroll 1
       for (int chunk = run.first; chunk < run.end; ++chunk) multiply_codes(c[0]);
+    } else if constexpr (kIsOfCodes) {
+      float sums[kBlocks][kSums] = {};
+      multiply_quarters(sums, run, [&](int slot) { add_scaled(c, sums, slot); });
     } else {
-      multiply_quarters(c, run);
+      multiply_quarters(c, run, [](int) {});
     }
   }
   // Codes of a chunk, above LowCodes::kShift, and their sums by scales, less what tokens' sums come
@@ -445,11 +476,23 @@ class LowKernel {
     give_up(barrier_of(barriers_.read, at_.at));
     at_.next(p_.slots);
   }
+  // Of a chunk, whose groups are as long.
+  __device__ __forceinline__ void add_scaled(float (&c)[kBlocks][kSums],
+                                             const float (&sums)[kBlocks][kSums], int slot) const {
+    __half2 pairs[kBlocks][2];
+    load_scales(pairs, slot, 0);
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      const float scale[2] = {__low2float(pairs[b][0]), __low2float(pairs[b][1])};
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) c[b][i] = fmaf(sums[b][i], scale[i / 2 % 2], c[b][i]);
+    }
+  }
   // A quarter is made ready while the one in front of it is multiplied, a chunk's first one while
   // the chunk in front ends.
-  template <typename Sum>
-  __device__ __forceinline__ void multiply_quarters(Sum (&sums)[kBlocks][kSums],
-                                                    const LowRun& run) {
+  template <typename Sum, typename End>
+  __device__ __forceinline__ void multiply_quarters(Sum (&sums)[kBlocks][kSums], const LowRun& run,
+                                                    End end_chunk) {
     Stored stored;
     uint32_t a[2][kBlocks][kSteps][4];
     at_.wait(weights_.full);
@@ -467,6 +510,12 @@ class LowKernel {
         for (int j = 0; j < kSteps; ++j) {
 #pragma unroll
           for (int b = 0; b < kBlocks; ++b) {
+            if constexpr (kIsOfCodes) {
+              if (q == 0 && j == 0) {
+                RegisterMma<kTokens, false>::run(sums[b], a[0][b][0], operand);
+                continue;
+              }
+            }
             multiply_add(sums[b], a[q % 2][b][j], advanced(operand, 32 * j));
           }
         }
@@ -481,6 +530,7 @@ class LowKernel {
       convert(a[0], stored, next.at, 0);
       wgmma_wait<0>();
       hold_sums(sums);
+      end_chunk(at_.at);
       give_up(barrier_of(barriers_.read, at_.at));
       at_ = next;
     }
@@ -500,14 +550,29 @@ class LowKernel {
   __device__ __forceinline__ void sync_group() const {
     asm volatile("bar.sync %0, 128;" ::"r"(group_ + 1) : "memory");
   }
-  __device__ __forceinline__ float* part_of(int block) const {
-    return p_.asked.parts + (int64_t{block} * kGroups + group_) * (kBlocks * kSums * 128) + thread_;
+  // What a block leaves of a tile, of which it has the first chunks (1), or others (0).
+  static constexpr int kPartSums = kBlocks * kSums;  // of a thread
+  __device__ __forceinline__ float* part_of(int block, int has_first) const {
+    return p_.asked.parts +
+           (int64_t{2 * block + has_first} * kGroups + group_) * (kPartSums * 128) + thread_;
   }
-  // Each thread's sums, for the thread of the block with the tile's first
-  // chunks that has the same.
-  __device__ __forceinline__ void leave_part(const float (&c)[kBlocks][kSums]) const {
-    const auto block = static_cast<int>(blockIdx.x);
-    float* const to = part_of(block);
+  struct Sharers {  // blocks [first, last]
+    int first;
+    int last;
+  };
+  __device__ __forceinline__ Sharers sharers_of(int tile) const {
+    const int64_t all = int64_t{p_.tiles} * p_.chunks;
+    const auto blocks = static_cast<int>(gridDim.x);
+    return {static_cast<int>(((int64_t{tile} * p_.chunks + 1) * blocks - 1) / all),
+            static_cast<int>((int64_t{tile + 1} * p_.chunks * blocks - 1) / all)};
+  }
+  // The tile's, of the group: how many have left their part; and above 16 bits, have seen all.
+  __device__ __forceinline__ uint32_t* count_of(const Sharers& sharers) const {
+    return p_.asked.flags + sharers.first * kGroups + group_;
+  }
+  __device__ __forceinline__ void leave_part(const float (&c)[kBlocks][kSums], int tile,
+                                             int has_first) const {
+    float* const to = part_of(static_cast<int>(blockIdx.x), has_first);
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
@@ -516,104 +581,42 @@ class LowKernel {
     sync_group();
     if (thread_ == 0) {
       __threadfence();
-      asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(flag_of(block)) : "memory");
+      asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(count_of(sharers_of(tile)))
+                   : "memory");
     }
   }
-  __device__ __forceinline__ uint32_t* flag_of(int block) const {
-    return p_.asked.flags + block * kGroups + group_;
-  }
-  __device__ __forceinline__ void add_parts(float (&c)[kBlocks][kSums], int tile) const {
-    // The blocks whose first chunk is in front of the tile's end: block * all / blocks < end.
-    const int64_t all = int64_t{p_.tiles} * p_.chunks;
-    const auto blocks = static_cast<int>(gridDim.x);
-    const int64_t end = (int64_t{tile + 1} * p_.chunks * blocks + all - 1) / all;
-    const int first = static_cast<int>(blockIdx.x) + 1;
-    const int last = static_cast<int>(min(end, int64_t{blocks}));
-    for (int block = first + thread_; block < last; block += 128) {
-      uint32_t is_there = 0;
-      while (is_there == 0) {
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
-                     : "=r"(is_there)
-                     : "l"(flag_of(block))
-                     : "memory");
+  // Each block that has chunks of a tile adds its share of the sums, in the order of the chunks.
+  __device__ __forceinline__ void write_share(int tile) const {
+    const Sharers sharers = sharers_of(tile);
+    const auto num_sharers = static_cast<uint32_t>(sharers.last - sharers.first + 1);
+    uint32_t* const count = count_of(sharers);
+    if (thread_ == 0) {
+      uint32_t left = 0;
+      while ((left & 0xffff) < num_sharers) {
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(left) : "l"(count) : "memory");
       }
-      *flag_of(block) = 0;  // for the next launch
+      // For the next launch.
+      if (atomicAdd(count, 0x10000u) >> 16 == num_sharers - 1) *count = 0;
     }
     sync_group();
-    constexpr int kAtOnce = kBlocks * kSums <= 16 ? 4 : 1;
-#pragma unroll kAtOnce
-    for (int block = first; block < last; ++block) {
-      const float* const from = part_of(block);
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-        for (int i = 0; i < kSums; ++i) c[b][i] += __ldcg(from + (b * kSums + i) * 128);
+    const int mine = static_cast<int>(blockIdx.x) - sharers.first;
+    const int end = (mine + 1) * kPartSums / static_cast<int>(num_sharers);
+#pragma unroll 2
+    for (int i = mine * kPartSums / static_cast<int>(num_sharers); i < end; ++i) {
+      float sum = __ldcg(part_of(sharers.first, 1) + i * 128);
+#pragma unroll 4
+      for (int block = sharers.first + 1; block <= sharers.last; ++block) {
+        sum += __ldcg(part_of(block, 0) + i * 128);
       }
-    }
-  }
-
-  // Of a cluster each block adds the sums of its share of a tile's rows, which are sent to it over
-  // the rings once all blocks have read these: [block][row][kComeStride].
-  static constexpr int kComeStride = kTokens + 8;  // rows begin in different banks
-  static constexpr int kTileRows = kTileBlocks * kLowBlockRows;
-  __device__ __forceinline__ int tiles_of_8(int tile) const {
-    return min(kTokens, p_.asked.tokens - tile % p_.token_tiles * kTokens + 7) / 8;
-  }
-  __device__ __forceinline__ void send(const float (&c)[kBlocks][kSums], int tile) const {
-    const int rows = kTileRows / p_.splits;
-    const int eights = tiles_of_8(tile);
-    const auto rank = static_cast<int>(blockIdx.x) & (p_.splits - 1);
-    if (threadIdx.x == 0) {
-      barrier_expect(barriers_.sums_come, static_cast<uint32_t>(kTileRows * eights * 32));
-    }
-    asm volatile("bar.sync %0, %1;" ::"n"(kGroups + 1), "n"(32 * kMmaWarps) : "memory");
-    cluster_arrive();
-    cluster_wait();
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = (group_ * kBlocks + b) * kLowBlockRows + lane_row() + 8 * half;
-        const auto owner = static_cast<uint32_t>(row / rows);
-        const float* const to =
-            come_ + (rank * rows + row % rows) * kComeStride + 2 * (thread_ % 4);
-        const uint32_t address = shared_of_rank(shared_address(to), owner);
-        const uint32_t barrier = shared_of_rank(barriers_.sums_come, owner);
-#pragma unroll
-        for (int i = 0; i < kTokens / 8; ++i) {
-          if (i >= eights) break;
-          store_to_rank(address + static_cast<uint32_t>(32 * i),
-                        make_float2(c[b][4 * i + 2 * half], c[b][4 * i + 2 * half + 1]), barrier);
-        }
+      const int64_t row =
+          (int64_t{tile / p_.token_tiles} * kTileBlocks + group_ * kBlocks + i / kSums) *
+              kLowBlockRows +
+          lane_row() + i / 2 % 2 * 8;
+      const int token =
+          tile % p_.token_tiles * kTokens + 2 * (thread_ % 4) + i % kSums / 4 * 8 + i % 2;
+      if (row < p_.asked.out && token < p_.asked.tokens) {
+        write_one(row, token, sum * token_scale(token), row_scale(row));
       }
-    }
-  }
-  // Each lane two rows of a token.
-  __device__ __forceinline__ void write_come(int tile) const {
-    const LowProductParams& p = p_.asked;
-    const int rows = kTileRows / p_.splits;
-    const int eights = tiles_of_8(tile);
-    const auto rank = static_cast<int>(blockIdx.x) & (p_.splits - 1);
-    const int64_t first_row =
-        int64_t{tile / p_.token_tiles} * kTileRows + rank * rows + 2 * (thread_ % 4);
-    const int first_token = tile % p_.token_tiles * kTokens + thread_ % 32 / 4;
-    barrier_wait(barriers_.sums_come, 0);
-    for (int i = static_cast<int>(threadIdx.x) / 32; i < rows / 8 * eights; i += kMmaWarps) {
-      const int in_rows = i % (rows / 8) * 8 + 2 * (thread_ % 4);
-      const int eight = i / (rows / 8);
-      const int64_t row = first_row + i % (rows / 8) * 8;
-      const int token = first_token + 8 * eight;
-      float2 sum = {};
-      for (int from = 0; from < p_.splits; ++from) {
-        const float* const at =
-            come_ + (from * rows + in_rows) * kComeStride + 8 * eight + thread_ % 32 / 4;
-        sum.x += at[0];
-        sum.y += at[kComeStride];
-      }
-      if (token >= p.tokens) continue;
-      const float scale = token_scale(token);
-      if (row < p.out) write_one(row, token, sum.x * scale, row_scale(row));
-      if (row + 1 < p.out) write_one(row + 1, token, sum.y * scale, row_scale(row + 1));
     }
   }
   __device__ __forceinline__ void write_one(int64_t row, int token, float sum, float2 by) const {
@@ -733,9 +736,7 @@ class LowKernel {
     uint32_t sums_full;
     uint32_t read;
     uint32_t may_read;
-    uint32_t sums_come;
   } barriers_;
-  float* come_;           // sums of the cluster
   uint32_t lane_inputs_;  // of load_inputs(), in a box
   RingWalk at_;
   int group_ = 0;
@@ -755,7 +756,9 @@ __global__ void __launch_bounds__(LowKernel<kTokens, kBlocks, kCode, kParts>::kT
   if (is_first) kernel.init(warp);
   __syncthreads();
   if (warp >= Kernel::kMmaWarps) {
-    if constexpr (Kernel::kIsMany) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if constexpr (Kernel::kMovesRegisters) {
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Kernel::kOtherRegisters));
+    }
     // No kernel writes weights: they are on their way before the last kernel
     // ends.
     if (warp == Kernel::kWeightWarp) kernel.fetch_weights();
@@ -764,11 +767,13 @@ __global__ void __launch_bounds__(LowKernel<kTokens, kBlocks, kCode, kParts>::kT
       dependency_trigger();
       kernel.fetch_tokens();
     }
-    if constexpr (Kernel::kIsOfCodes) {
+    if constexpr (Kernel::kIsOfQuarters) {
       if (warp == Kernel::kSumWarp) kernel.sum_tokens();
     }
   } else {
-    if constexpr (Kernel::kIsMany) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    if constexpr (Kernel::kMovesRegisters) {
+      asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Kernel::kMmaRegisters));
+    }
     dependency_wait();
     dependency_trigger();
     kernel.multiply_all(warp);

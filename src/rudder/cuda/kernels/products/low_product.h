@@ -56,12 +56,11 @@ struct LowProductParams {
   uint32_t* flags = nullptr;  // [low_num_flags()]
 };
 
-constexpr int32_t kLowEvenSplits = 1;
 // How the work is cut up; none if tokens is 0.
 struct LowShape {
   int32_t tokens = 0;  // of a tile: 8, 16, 32, 64, 128 or 256
-  int32_t blocks = 1;  // of 64 rows, of a warpgroup: 1 or 2; of kGemv (low_gemv.h): its variant
-  int32_t splits = 0;  // 0: of whole tiles; kLowEvenSplits; or so many blocks of a cluster
+  int32_t blocks = 1;  // of 64 rows, of a warpgroup: 1 or 2; of kGemv, of a cluster
+  bool splits = false;
   LowWay way = LowWay::kNumbers;
 
   bool operator==(const LowShape& other) const {
@@ -71,9 +70,9 @@ struct LowShape {
 };
 constexpr int32_t kMostCodeTokens = 32;
 
-// Of the parts of a device of so many multiprocessors: each leaves one tile.
+// Of the parts of a device of so many multiprocessors: each leaves two tiles at most.
 constexpr int64_t low_parts_bytes(int32_t num_sms) {
-  return int64_t{num_sms} * 256 * 128 * static_cast<int64_t>(sizeof(float));
+  return int64_t{num_sms} * 2 * 256 * 128 * static_cast<int64_t>(sizeof(float));
 }
 
 constexpr int64_t low_num_flags(int32_t num_sms) {
