@@ -23,12 +23,10 @@
 namespace rudder::cuda {
 namespace {
 
-constexpr int32_t kMultiprocessors = 132;
-constexpr int64_t kIdleCycles = 7000;
 constexpr int64_t kTurnBytes = int64_t{512} << 20;  // of weights that take turns
 constexpr int64_t kMostOut = 28672;
-constexpr int64_t kMostIn = 14336;
-constexpr int64_t kMostTokens = 2048;
+constexpr int64_t kWidest = 14336;
+constexpr int64_t kMostBatch = 2048;
 constexpr int64_t kRoomBytes = int64_t{64} << 20;
 
 struct Form {
@@ -128,21 +126,21 @@ class Weight {
   const Buffer<float> factors_;
 };
 
-std::string name_of(const LowShape& s) {
+std::string text_of(const LowShape& s) {
   if (s.way == LowWay::kGemv) return fmt::format("v{}", s.blocks);
   constexpr const char* kWays[] = {"n", "c", "w"};
   return fmt::format("{}{}x{}{}", kWays[static_cast<size_t>(s.way)], s.tokens, s.blocks,
                      s.splits ? "e" : "");
 }
 
-class Bench {
+class LowBench {
  public:
-  Bench()
-      : host_x_(random_bf16(kMostTokens * kMostIn)),
+  LowBench()
+      : host_x_(random_bf16(kMostBatch * kWidest)),
         x_(host_x_),
-        y_(kMostTokens * kMostOut * 4),
+        y_(kMostBatch * kMostOut * 4),
         turns_(kTurnBytes + (int64_t{128} << 20)),
-        scales_(std::vector<float>(kMostOut + kMostTokens, 0.37f)),
+        scales_(std::vector<float>(kMostOut + kMostBatch, 0.37f)),
         room_(kRoomBytes),
         parts_(low_parts_bytes(kMultiprocessors) / 4),
         flags_(low_num_flags(kMultiprocessors)) {
@@ -217,7 +215,7 @@ class Bench {
               return launch_low_product(p, low, kMultiprocessors, stream_) == cudaSuccess;
             });
             best = std::min(best, us);
-            line += fmt::format(" {} {:.1f}", name_of(low), us);
+            line += fmt::format(" {} {:.1f}", text_of(low), us);
           }
           best_of_all += best;
           lines +=
@@ -268,7 +266,7 @@ class Bench {
   bool is_right(const Weight& weight, const LowProductParams& p, const LowShape& shape,
                 const Form& form) {
     const std::string what =
-        fmt::format("{} {} [{} x {}] {} tokens", form.name, name_of(shape), p.out, p.in, p.tokens);
+        fmt::format("{} {} [{} x {}] {} tokens", form.name, text_of(shape), p.out, p.in, p.tokens);
     must(cudaMemsetAsync(y_.data(), 0xff, y_.bytes(), stream_), "poison");
     const cudaError_t launched = launch_low_product(p, shape, kMultiprocessors, stream_);
     if (launched != cudaSuccess) {
@@ -316,7 +314,7 @@ class Bench {
     p.y = y_.data();
     if (is_fp8) {
       p.x_scale = scales_.data();
-      p.w_scale = scales_.data() + kMostTokens;
+      p.w_scale = scales_.data() + kMostBatch;
     }
     p.out = out;
     p.in = in;
@@ -393,7 +391,7 @@ class Bench {
   cudaStream_t stream_ = nullptr;
 };
 
-int run(int argc, char** argv) {
+int run_low_bench(int argc, char** argv) {
   if (argc < 3) {
     fmt::print("low_bench check|time all|FORM [tokens ...]\n");
     return 2;
@@ -401,7 +399,7 @@ int run(int argc, char** argv) {
   std::vector<int64_t> tokens;
   for (int i = 3; i < argc; ++i) tokens.push_back(std::stoll(argv[i]));
   if (tokens.empty()) tokens = {1, 8, 32, 128, 512};
-  Bench bench;
+  LowBench bench;
   if (argv[1] == std::string("check")) return bench.check(argv[2]) == 0 ? 0 : 1;
   bench.time(argv[2], tokens);
   return 0;
@@ -411,5 +409,5 @@ int run(int argc, char** argv) {
 }  // namespace rudder::cuda
 
 int main(int argc, char** argv) {
-  return rudder::cuda::run(argc, argv);
+  return rudder::cuda::run_low_bench(argc, argv);
 }

@@ -45,7 +45,7 @@ cudaError_t launch(const LowProductParams& product, int32_t splits, int32_t num_
   for (p.parts = 1; p.parts <= of_block; ++p.parts) {
     p.part_chunks = over(of_block, p.parts);
     p.token_stride = p.part_chunks * kChunkRowBytes + kRowPadBytes;
-    const int32_t bytes = Kernel::places(p).end;
+    const int32_t bytes = Kernel::offsets(p).end;
     if (bytes > kMostSharedBytes) continue;
     auto* const kernel = low_gemv_kernel<kCode, kParts, kWarps, kDepth>;
     const cudaError_t error =

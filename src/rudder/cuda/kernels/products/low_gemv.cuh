@@ -78,15 +78,15 @@ class LowGemv {
   static constexpr int kTaskBytes = kCodeBytes + 32 * 8 * kScales;
   static constexpr int kRingBytes = kWarps * kDepth * kTaskBytes;
 
-  struct Places {  // bytes behind the rings
+  struct Offsets {  // bytes behind the rings
     int32_t tokens = kRingBytes;
     int32_t rows;
     int32_t sums;
     int32_t end;
     int32_t come;  // over the rings and tokens
   };
-  __host__ __device__ static Places places(const LowGemvWork& p) {
-    Places at;
+  __host__ __device__ static Offsets offsets(const LowGemvWork& p) {
+    Offsets at;
     const int32_t come = p.splits == 1 ? 0
                                        : p.splits * ((p.most_units + p.splits - 1) / p.splits) *
                                              p.asked.tokens * kUnitRows * 4;
@@ -106,7 +106,7 @@ class LowGemv {
     rank_ = block & (p.splits - 1);
     first_unit_ = block / p.splits * p.most_units;
     units_ = min(p.most_units, p.units - first_unit_);
-    const Places at = places(p);
+    const Offsets at = offsets(p);
     ring_ = shared_address(shared) + static_cast<uint32_t>(warp_ * kDepth * kTaskBytes);
     tokens_ = shared_address(shared + at.tokens);
     rows_ = reinterpret_cast<float2*>(shared + at.rows);
@@ -308,8 +308,8 @@ class LowGemv {
 #pragma unroll
     for (int k = 0; k < 4; ++k) sums[k] = ones[k] = 0;
   }
-  // Warps one after the other have units one after the other, so no two have one place; and in all
-  // parts a warp has the same.
+  // Warps one after the other have units one after the other, so no two leave sums in one slot; and
+  // in all parts a warp has the same.
   __device__ __forceinline__ float* sums_of(int32_t unit, int32_t warp) const {
     return sums_ + (unit + warp) * p_.asked.tokens * kUnitRows;
   }

@@ -94,6 +94,25 @@ __device__ __forceinline__ void give_up(uint32_t barrier) {
   if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
 }
 
+__device__ __forceinline__ void hold(int32_t& sum) {
+  asm volatile("" : "+r"(sum)::"memory");
+}
+__device__ __forceinline__ void hold(float& sum) {
+  asm volatile("" : "+f"(sum)::"memory");
+}
+
+// Blocks [first, last] that have chunks of a tile, where all have as many.
+struct Sharers {
+  int first;
+  int last;
+};
+__device__ __forceinline__ Sharers sharers_of(const LowWork& p, int tile) {
+  const int64_t all = int64_t{p.tiles} * p.chunks;
+  const auto blocks = static_cast<int>(gridDim.x);
+  return {static_cast<int>(((int64_t{tile} * p.chunks + 1) * blocks - 1) / all),
+          static_cast<int>((int64_t{tile + 1} * p.chunks * blocks - 1) / all)};
+}
+
 // A tile is kTokens tokens by kBlocks blocks of rows for each group of warps.
 // kParts: codes are multiplied, and their sums scaled so many times a chunk: 1,
 // codes less their zero; 4, for each quarter, codes above a constant; 0: numbers
@@ -529,24 +548,16 @@ class LowKernel {
       load(stored, next.at);
       convert(a[0], stored, next.at, 0);
       wgmma_wait<0>();
-      hold_sums(sums);
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+        for (Sum& sum : sums[b]) hold(sum);
+      }
       end_chunk(at_.at);
       give_up(barrier_of(barriers_.read, at_.at));
       at_ = next;
     }
   }
-  __device__ __forceinline__ static void hold_sums(float (&sums)[kBlocks][kSums]) {
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) hold(sums[b]);
-  }
-  __device__ __forceinline__ static void hold_sums(int32_t (&sums)[kBlocks][kSums]) {
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-      for (int i = 0; i < kSums; ++i) asm volatile("" : "+r"(sums[b][i])::"memory");
-    }
-  }
-
   __device__ __forceinline__ void sync_group() const {
     asm volatile("bar.sync %0, 128;" ::"r"(group_ + 1) : "memory");
   }
@@ -555,16 +566,6 @@ class LowKernel {
   __device__ __forceinline__ float* part_of(int block, int has_first) const {
     return p_.asked.parts +
            (int64_t{2 * block + has_first} * kGroups + group_) * (kPartSums * 128) + thread_;
-  }
-  struct Sharers {  // blocks [first, last]
-    int first;
-    int last;
-  };
-  __device__ __forceinline__ Sharers sharers_of(int tile) const {
-    const int64_t all = int64_t{p_.tiles} * p_.chunks;
-    const auto blocks = static_cast<int>(gridDim.x);
-    return {static_cast<int>(((int64_t{tile} * p_.chunks + 1) * blocks - 1) / all),
-            static_cast<int>((int64_t{tile + 1} * p_.chunks * blocks - 1) / all)};
   }
   // The tile's, of the group: how many have left their part; and above 16 bits, have seen all.
   __device__ __forceinline__ uint32_t* count_of(const Sharers& sharers) const {
@@ -581,13 +582,13 @@ class LowKernel {
     sync_group();
     if (thread_ == 0) {
       __threadfence();
-      asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(count_of(sharers_of(tile)))
+      asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(count_of(sharers_of(p_, tile)))
                    : "memory");
     }
   }
   // Each block that has chunks of a tile adds its share of the sums, in the order of the chunks.
   __device__ __forceinline__ void write_share(int tile) const {
-    const Sharers sharers = sharers_of(tile);
+    const Sharers sharers = sharers_of(p_, tile);
     const auto num_sharers = static_cast<uint32_t>(sharers.last - sharers.first + 1);
     uint32_t* const count = count_of(sharers);
     if (thread_ == 0) {
