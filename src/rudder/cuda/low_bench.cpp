@@ -46,6 +46,12 @@ bool is_wanted(const std::string& wanted, const Form& form) {
 float bf16_value(uint16_t bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
+double e4m3_value(uint8_t byte) {
+  const int exponent = byte >> 3 & 15;
+  const double mantissa = byte & 7;
+  const double value = exponent == 0 ? mantissa / 512 : std::ldexp(1 + mantissa / 8, exponent - 7);
+  return (byte & 0x80) != 0 ? -value : value;
+}
 class Random {
  public:
   uint64_t next() {
@@ -85,7 +91,10 @@ class Weight {
         factors_(out) {
     Random random;
     for (int8_t& code : codes_) {
-      code = static_cast<int8_t>(form_.code == LowCode::kU4 ? random.next() & 15 : random.next());
+      const uint64_t r = random.next();
+      code = static_cast<int8_t>(form_.code == LowCode::kU4     ? r & 15
+                                 : form_.code == LowCode::kE4M3 ? r & 0xBF
+                                                                : r);
     }
     for (size_t i = 0; i < scales_.size(); ++i) {
       const float scale = std::ldexp(static_cast<float>(random.next() % 128 + 128), -14);
@@ -107,7 +116,9 @@ class Weight {
   }
   double number(int64_t row, int64_t k) const {
     const auto group = static_cast<size_t>(row * groups_ + k / form_.group);
-    const double code = codes_[static_cast<size_t>(row * in_ + k)];
+    const int8_t byte = codes_[static_cast<size_t>(row * in_ + k)];
+    const double code =
+        form_.code == LowCode::kE4M3 ? e4m3_value(static_cast<uint8_t>(byte)) : byte;
     const double scale = scales_[group];
     const double offset = offsets_[group];
     return form_.is_zero ? scale * (code - offset) : scale * code - offset;

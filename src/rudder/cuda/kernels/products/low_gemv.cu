@@ -38,14 +38,14 @@ cudaError_t launch(const LowProductParams& product, int32_t splits, int32_t num_
   p.asked = product;
   p.block_bytes = low_block_bytes(kCode, product.form.group);
   p.chunks = static_cast<int32_t>(low_chunks(product.in));
-  p.units = over(product.out, kUnitRows);
+  p.units = over(product.out, Kernel::kUnitRows);
   p.splits = splits;
   p.most_units = over(p.units, std::max(1, num_sms / splits));
   const int32_t of_block = over(p.chunks, splits);
   for (p.parts = 1; p.parts <= of_block; ++p.parts) {
     p.part_chunks = over(of_block, p.parts);
     p.token_stride = p.part_chunks * kChunkRowBytes + kRowPadBytes;
-    const int32_t bytes = Kernel::offsets(p).end;
+    const int32_t bytes = std::max(kLeastSharedBytes, Kernel::offsets(p).end);
     if (bytes > kMostSharedBytes) continue;
     auto* const kernel = low_gemv_kernel<kCode, kParts, kWarps, kDepth>;
     const cudaError_t error =
@@ -61,20 +61,21 @@ cudaError_t launch(const LowProductParams& product, int32_t splits, int32_t num_
 }
 
 template <LowCode kCode, int kParts>
-cudaError_t launch_variant(const LowProductParams& product, int32_t blocks, int32_t num_sms,
-                           cudaStream_t stream) {
-  constexpr int k = 8 / low_code_bits(kCode);  // tasks of 4 bits have half the bytes
-  if (blocks < 10) return launch<kCode, kParts, 16, 2 * k>(product, blocks, num_sms, stream);
-  return launch<kCode, kParts, 12, 3 * k>(product, blocks % 10, num_sms, stream);
+cudaError_t launch_depth(const LowProductParams& product, int32_t blocks, int32_t num_sms,
+                         cudaStream_t stream) {
+  constexpr int kWarps = 12;
+  // More tokens leave room for fewer tasks ahead.
+  return product.tokens <= 4 ? launch<kCode, kParts, kWarps, 3>(product, blocks, num_sms, stream)
+                             : launch<kCode, kParts, kWarps, 2>(product, blocks, num_sms, stream);
 }
 template <LowCode kCode>
 cudaError_t launch_parts(const LowProductParams& product, int32_t blocks, int32_t num_sms,
                          cudaStream_t stream) {
   if (product.form.group == kLowChunk) {
-    return launch_variant<kCode, 1>(product, blocks, num_sms, stream);
+    return launch_depth<kCode, 1>(product, blocks, num_sms, stream);
   }
-  if (product.form.group > 16) return launch_variant<kCode, 4>(product, blocks, num_sms, stream);
-  return launch_variant<kCode, 8>(product, blocks, num_sms, stream);
+  if (product.form.group > 16) return launch_depth<kCode, 4>(product, blocks, num_sms, stream);
+  return launch_depth<kCode, 8>(product, blocks, num_sms, stream);
 }
 
 }  // namespace
@@ -83,7 +84,7 @@ cudaError_t launch_low_gemv(const LowProductParams& product, const LowShape& sha
                             cudaStream_t stream) {
   if (product.tokens <= 0 || product.out <= 0) return cudaSuccess;
   if (!low_product_takes(product.in) || product.tokens > kMostLowGemvTokens ||
-      num_sms < shape.blocks % 10) {
+      num_sms < shape.blocks) {
     return cudaErrorInvalidValue;
   }
   switch (product.form.code) {

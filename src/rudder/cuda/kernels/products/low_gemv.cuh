@@ -12,13 +12,14 @@
 
 namespace rudder::cuda {
 
-constexpr int kUnitRows = 16;  // of operand A of a warp
-constexpr int kUnitsOfBlock = kLowBlockRows / kUnitRows;
+constexpr int kMmaRows = 16;                   // of operand A of a warp
 constexpr int kChunkRowBytes = kLowChunk * 2;  // of a token
 constexpr int kRowPadBytes = 16;               // so that tokens begin in different banks
 constexpr int kPieceBytes = 2048;              // of a token, that a thread asks for
 // What a multiprocessor has, less what small kernels beside the product need.
 constexpr int kMostSharedBytes = 203 << 10;
+// So that no two blocks share a multiprocessor while another one has none.
+constexpr int kLeastSharedBytes = 116 << 10;
 
 struct LowGemvWork {
   LowProductParams asked;
@@ -67,16 +68,28 @@ struct TaskWalk {
   }
 };
 
+// What a lane has of a task, and the bytes of all lanes' share: of each 16 rows pieces of 16 bytes
+// of codes, and of each of its two rows one scale or two. Of codes of 4 bits a unit has 32 rows, so
+// that what tokens cost is shared.
+template <LowCode kCode, int kParts>
+struct LowTask {
+  static constexpr int kMmas = low_code_bits(kCode) == 4 ? 2 : 1;
+  static constexpr int kRows = kMmas * kMmaRows;
+  static constexpr int kPieces = 2 * LowCodes<kCode>::kWords;
+  static constexpr int kScales = kParts == 8 ? 2 : 1;
+  static constexpr int kCodeBytes = 32 * 16 * kPieces;
+  static constexpr int kMmaBytes = kCodeBytes + 32 * 8 * kScales;
+  static constexpr int kBytes = kMmas * kMmaBytes;
+};
+
 // kParts: of a chunk, whose sums are scaled each by itself.
 template <LowCode kCode, int kParts, int kWarps, int kDepth>
 class LowGemv {
  public:
   static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kPieces = 2 * LowCodes<kCode>::kWords;  // of 16 bytes, of a lane's codes
-  static constexpr int kScales = kParts == 8 ? 2 : 1;          // of a lane, of each of its rows
-  static constexpr int kCodeBytes = 32 * 16 * kPieces;
-  static constexpr int kTaskBytes = kCodeBytes + 32 * 8 * kScales;
-  static constexpr int kRingBytes = kWarps * kDepth * kTaskBytes;
+  using Task = LowTask<kCode, kParts>;
+  static constexpr int kUnitRows = Task::kRows;
+  static constexpr int kRingBytes = kWarps * kDepth * Task::kBytes;
 
   struct Offsets {  // bytes behind the rings
     int32_t tokens = kRingBytes;
@@ -107,22 +120,20 @@ class LowGemv {
     first_unit_ = block / p.splits * p.most_units;
     units_ = min(p.most_units, p.units - first_unit_);
     const Offsets at = offsets(p);
-    ring_ = shared_address(shared) + static_cast<uint32_t>(warp_ * kDepth * kTaskBytes);
+    ring_ = shared_address(shared) + static_cast<uint32_t>(warp_ * kDepth * Task::kBytes);
     tokens_ = shared_address(shared + at.tokens);
-    rows_ = reinterpret_cast<float2*>(shared + at.rows);
-    sums_ = reinterpret_cast<float*>(shared + at.sums);
-    come_ = reinterpret_cast<float*>(shared + at.come);
+    shared_.rows = reinterpret_cast<float2*>(shared + at.rows);
+    shared_.sums = reinterpret_cast<float*>(shared + at.sums);
+    shared_.come = reinterpret_cast<float*>(shared + at.come);
     // Tokens behind the last one are read as the first one, and their sums dropped.
     lane_token_ = tokens_ + static_cast<uint32_t>((lane_ % 8 < p.asked.tokens ? lane_ % 8 : 0) *
                                                       p.token_stride +
                                                   lane_ / 8 * 16);
-    // Lane t of four has the scales of group t of as many.
-    const int group = lane_ % 4 * min(4, kLowChunk / p.asked.form.group) / 4;
-    lane_scales_ = LowCodes<kCode>::kCodeBytes +
-                   (group * kLowBlockRows + lane_ / 4) * kLowPairBytes - lane_ * 16;
     const int32_t warps = warps_at_work();
-    first_task_ = min(warp_, warps) * (units_ * p.part_chunks) / warps;
-    tasks_ = min(warp_ + 1, warps) * (units_ * p.part_chunks) / warps - first_task_;
+    const int32_t first = min(warp_, warps) * (units_ * p.part_chunks) / warps;
+    mine_.left = min(warp_ + 1, warps) * (units_ * p.part_chunks) / warps - first;
+    mine_.unit = first / p.part_chunks;
+    mine_.chunk = first - mine_.unit * p.part_chunks;
   }
 
   __device__ __forceinline__ void run() {
@@ -154,10 +165,8 @@ class LowGemv {
   __device__ __forceinline__ void begin_part(int32_t part) {
     first_chunk_ = (rank_ * p_.parts + part) * p_.part_chunks;
     there_ = min(p_.part_chunks, p_.chunks - first_chunk_);
-    at_.left = tasks_;
-    at_.unit = first_task_ / p_.part_chunks;
-    at_.chunk = first_task_ - at_.unit * p_.part_chunks;
-    ahead_ = at_;
+    at_ = mine_;
+    ahead_.task = mine_;
     slot_ = ring_;
     seek();
 #pragma unroll 1
@@ -178,47 +187,59 @@ class LowGemv {
           of_row.y = __bfloat162float(static_cast<const __nv_bfloat16*>(p.bias)[row]);
         }
       }
-      rows_[i] = of_row;
+      shared_.rows[i] = of_row;
     }
   }
   __device__ __forceinline__ void clear_sums() const {
     const int count = (p_.most_units + kWarps) * p_.asked.tokens * kUnitRows;
-    for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) sums_[i] = 0;
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) shared_.sums[i] = 0;
     __syncthreads();
   }
   // To the lane's codes of the next task to bring.
   __device__ __forceinline__ void seek() {
-    const int32_t unit = first_unit_ + ahead_.unit;
-    const int64_t block = int64_t{unit / kUnitsOfBlock} * p_.chunks + first_chunk_ + ahead_.chunk;
-    const int in_block = unit % kUnitsOfBlock;
-    from_ = static_cast<const uint8_t*>(p_.asked.weight) + block * p_.block_bytes + in_block * 512 +
-            lane_ * 16;
-    scales_ = lane_scales_ + in_block * (kUnitRows * kLowPairBytes - 512);
+    const int32_t unit = first_unit_ + ahead_.task.unit;
+    const int64_t block =
+        int64_t{unit * kUnitRows / kLowBlockRows} * p_.chunks + first_chunk_ + ahead_.task.chunk;
+    const int in_block = unit * kUnitRows % kLowBlockRows / kMmaRows;
+    ahead_.codes = static_cast<const uint8_t*>(p_.asked.weight) + block * p_.block_bytes +
+                   in_block * 512 + lane_ * 16;
+    // Lane t of four has the scales of group t of as many.
+    const int group = lane_ % 4 * min(4, kLowChunk / p_.asked.form.group) / 4;
+    ahead_.scales = LowCodes<kCode>::kCodeBytes +
+                    (group * kLowBlockRows + in_block * kMmaRows + lane_ / 4) * kLowPairBytes -
+                    in_block * 512 - lane_ * 16;
   }
   // What the lane multiplies of the next task, into the slot; and on to the next slot.
   __device__ __forceinline__ void bring_next() {
-    if (ahead_.left > 0) {
-      if (ahead_.chunk < there_) {
+    if (ahead_.task.left > 0) {
+      if (ahead_.task.chunk < there_) {
         const uint64_t policy = evict_first();
-        const uint32_t to = slot_ + static_cast<uint32_t>(lane_) * 16;
 #pragma unroll
-        for (int i = 0; i < kPieces; ++i) {
-          bring_16(to + static_cast<uint32_t>(i) * 512, from_ + i * 2048, policy);
-        }
-        const uint32_t pair = slot_ + kCodeBytes + static_cast<uint32_t>(lane_) * 8;
+        for (int m = 0; m < Task::kMmas; ++m) {
+          const uint32_t to = slot_ + static_cast<uint32_t>(m * Task::kMmaBytes + lane_ * 16);
+          const uint8_t* const codes = ahead_.codes + m * 512;
 #pragma unroll
-        for (int i = 0; i < kScales; ++i) {
-          const uint8_t* const of_group = from_ + scales_ + 4 * i * kLowBlockRows * kLowPairBytes;
-          bring_4(pair + static_cast<uint32_t>(i) * 256, of_group, policy);
-          bring_4(pair + static_cast<uint32_t>(i) * 256 + 4, of_group + 8 * kLowPairBytes, policy);
+          for (int i = 0; i < Task::kPieces; ++i) {
+            bring_16(to + static_cast<uint32_t>(i) * 512, codes + i * 2048, policy);
+          }
+          const uint32_t pair =
+              slot_ + static_cast<uint32_t>(m * Task::kMmaBytes + Task::kCodeBytes + lane_ * 8);
+          const uint8_t* const scales = ahead_.codes + ahead_.scales + m * kMmaRows * kLowPairBytes;
+#pragma unroll
+          for (int i = 0; i < Task::kScales; ++i) {
+            const uint8_t* const of_group = scales + 4 * i * kLowBlockRows * kLowPairBytes;
+            bring_4(pair + static_cast<uint32_t>(i) * 256, of_group, policy);
+            bring_4(pair + static_cast<uint32_t>(i) * 256 + 4, of_group + 8 * kLowPairBytes,
+                    policy);
+          }
         }
       }
-      from_ += p_.block_bytes;
-      if (ahead_.next(p_.part_chunks)) seek();
+      ahead_.codes += p_.block_bytes;
+      if (ahead_.task.next(p_.part_chunks)) seek();
     }
     commit_brought();
-    slot_ += kTaskBytes;
-    if (slot_ == ring_ + kDepth * kTaskBytes) slot_ = ring_;
+    slot_ += Task::kBytes;
+    if (slot_ == ring_ + kDepth * Task::kBytes) slot_ = ring_;
   }
   __device__ __forceinline__ void bring_tokens() const {
     const LowProductParams& p = p_.asked;
@@ -244,14 +265,23 @@ class LowGemv {
     }
     __syncthreads();
   }
+  // Of the lane, of the unit's mma of 16 rows and 8 tokens.
+  using Sums = float[Task::kMmas][4];
+  struct Operands {
+    uint32_t words[Task::kMmas][4 * Task::kPieces];
+    uint32_t pairs[Task::kMmas][2 * Task::kScales];
+  };
+
   __device__ __forceinline__ void multiply_part() {
-    float c[4] = {};  // of the lane, of a unit and 8 tokens
+    Sums c = {};
     uint32_t tokens = lane_token_ + static_cast<uint32_t>(at_.chunk) * kChunkRowBytes;
 #pragma unroll 1
     while (at_.left > 0) {
       wait_brought<kDepth - 1>();
-      if (at_.chunk < there_) multiply_task(c, tokens);
+      Operands a;
+      load(a);
       bring_next();
+      if (at_.chunk < there_) multiply_task(c, a, tokens);
       tokens += kChunkRowBytes;
       const int32_t unit = at_.unit;
       const bool is_end = at_.next(p_.part_chunks);
@@ -259,18 +289,24 @@ class LowGemv {
       if (is_end || at_.left == 0) leave_sums(c, unit);
     }
   }
-  __device__ __forceinline__ void multiply_task(float (&c)[4], uint32_t tokens) const {
-    uint32_t words[4 * kPieces];
+  __device__ __forceinline__ void load(Operands& a) const {
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      load_shared_16(words + 4 * i, slot_ + static_cast<uint32_t>(i * 512 + lane_ * 16));
-    }
-    uint32_t pairs[2 * kScales];
+    for (int m = 0; m < Task::kMmas; ++m) {
+      const uint32_t from = slot_ + static_cast<uint32_t>(m * Task::kMmaBytes);
 #pragma unroll
-    for (int i = 0; i < kScales; ++i) {
-      load_shared_8(pairs + 2 * i, slot_ + static_cast<uint32_t>(kCodeBytes + i * 256 + lane_ * 8));
+      for (int i = 0; i < Task::kPieces; ++i) {
+        load_shared_16(a.words[m] + 4 * i, from + static_cast<uint32_t>(i * 512 + lane_ * 16));
+      }
+#pragma unroll
+      for (int i = 0; i < Task::kScales; ++i) {
+        load_shared_8(a.pairs[m] + 2 * i,
+                      from + static_cast<uint32_t>(Task::kCodeBytes + i * 256 + lane_ * 8));
+      }
     }
-    float sums[4] = {};
+  }
+  __device__ __forceinline__ void multiply_task(Sums& c, const Operands& operands,
+                                                uint32_t tokens) const {
+    Sums sums = {};
     float ones[4] = {};
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
@@ -278,51 +314,62 @@ class LowGemv {
       load_inputs(b, tokens + static_cast<uint32_t>(q) * 64);
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        uint32_t a[4];
 #pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          a[k] =
-              bits_of(LowCodes<kCode>::shifted(words + (2 * q + j) * LowCodes<kCode>::kWords, k));
+        for (int m = 0; m < Task::kMmas; ++m) {
+          const uint32_t* const words = operands.words[m] + (2 * q + j) * LowCodes<kCode>::kWords;
+          uint32_t a[4];
+#pragma unroll
+          for (int k = 0; k < 4; ++k) a[k] = bits_of(LowCodes<kCode>::shifted(words, k));
+          multiply_add(sums[m], a, b[2 * j], b[2 * j + 1]);
         }
-        multiply_add(sums, a, b[2 * j], b[2 * j + 1]);
         add_tokens(ones, b[2 * j], b[2 * j + 1]);
         const int done = 2 * q + j + 1;  // sixteens
-        if (done * kParts % 8 == 0) scale_part(c, sums, ones, pairs, done * kParts / 8 - 1);
+        if (done * kParts % 8 == 0) {
+          scale_part(c, sums, ones, operands.pairs, done * kParts / 8 - 1);
+        }
       }
     }
   }
-  __device__ __forceinline__ void scale_part(float (&c)[4], float (&sums)[4], float (&ones)[4],
-                                             const uint32_t (&pairs)[2 * kScales], int part) const {
+  __device__ __forceinline__ void scale_part(
+      Sums& c, Sums& sums, float (&ones)[4],
+      const uint32_t (&pairs)[Task::kMmas][2 * Task::kScales], int part) const {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      uint32_t pair = pairs[part / 4 * 2 + half];
-      if (kParts > 1) pair = __shfl_sync(0xffffffffu, pair, (lane_ & ~3) | (part % 4));
-      const LowScale by =
-          low_scale<kCode>(reinterpret_cast<const __half2&>(pair), p_.asked.form.is_zero);
+    for (int m = 0; m < Task::kMmas; ++m) {
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        float& sum = c[2 * half + k];
-        sum = fmaf(sums[2 * half + k], by.scale, fmaf(-by.less, ones[k], sum));
+      for (int half = 0; half < 2; ++half) {
+        uint32_t pair = pairs[m][part / 4 * 2 + half];
+        if (kParts > 1) pair = __shfl_sync(0xffffffffu, pair, (lane_ & ~3) | (part % 4));
+        const LowScale by =
+            low_scale<kCode>(reinterpret_cast<const __half2&>(pair), p_.asked.form.is_zero);
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          float& sum = c[m][2 * half + k];
+          sum = fmaf(sums[m][2 * half + k], by.scale, fmaf(-by.less, ones[k], sum));
+          sums[m][2 * half + k] = 0;
+        }
       }
     }
 #pragma unroll
-    for (int k = 0; k < 4; ++k) sums[k] = ones[k] = 0;
+    for (int k = 0; k < 4; ++k) ones[k] = 0;
   }
   // Warps one after the other have units one after the other, so no two leave sums in one slot; and
   // in all parts a warp has the same.
   __device__ __forceinline__ float* sums_of(int32_t unit, int32_t warp) const {
-    return sums_ + (unit + warp) * p_.asked.tokens * kUnitRows;
+    return shared_.sums + (unit + warp) * p_.asked.tokens * kUnitRows;
   }
-  __device__ __forceinline__ void leave_sums(float (&c)[4], int32_t unit) const {
+  __device__ __forceinline__ void leave_sums(Sums& c, int32_t unit) const {
     float* const to = sums_of(unit, warp_) + lane_ / 4;
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const int token = 2 * (lane_ % 4) + k % 2;
-      if (token < p_.asked.tokens) {
-        float& sum = to[token * kUnitRows + k / 2 * 8];
-        sum = p_.parts > 1 ? sum + c[k] : c[k];
+    for (int m = 0; m < Task::kMmas; ++m) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int token = 2 * (lane_ % 4) + k % 2;
+        if (token < p_.asked.tokens) {
+          float& sum = to[token * kUnitRows + m * kMmaRows + k / 2 * 8];
+          sum = p_.parts > 1 ? sum + c[m][k] : c[m][k];
+        }
+        c[m][k] = 0;
       }
-      c[k] = 0;
     }
   }
   // Of the block, the i-th of [units][tokens][rows].
@@ -364,7 +411,7 @@ class LowGemv {
     const int32_t room = (p_.most_units + p_.splits - 1) / p_.splits * of_unit;
     for_pairs(units_, [&](int32_t unit, int32_t in_unit) {
       const auto rank = static_cast<uint32_t>(unit % p_.splits);
-      const float* const to = come_ + rank_ * room + unit / p_.splits * of_unit + in_unit;
+      const float* const to = shared_.come + rank_ * room + unit / p_.splits * of_unit + in_unit;
       store_to_rank(shared_of_rank(shared_address(to), rank), own_sums(unit, in_unit),
                     shared_of_rank(sums_come_, rank));
     });
@@ -378,7 +425,7 @@ class LowGemv {
       float2 sum = {};
       for (int32_t rank = 0; rank < p_.splits; ++rank) {
         const float2 more =
-            *reinterpret_cast<const float2*>(come_ + rank * room + unit * of_unit + in_unit);
+            *reinterpret_cast<const float2*>(shared_.come + rank * room + unit * of_unit + in_unit);
         sum.x += more.x;
         sum.y += more.y;
       }
@@ -391,8 +438,8 @@ class LowGemv {
     const int32_t first = unit * kUnitRows + in_unit % kUnitRows;
     const int64_t row = int64_t{first_unit_} * kUnitRows + first;
     const int64_t at = in_unit / kUnitRows * p.out + row;
-    write_one(row, at, sums.x, rows_[first]);
-    write_one(row + 1, at + 1, sums.y, rows_[first + 1]);
+    write_one(row, at, sums.x, shared_.rows[first]);
+    write_one(row + 1, at + 1, sums.y, shared_.rows[first + 1]);
   }
   __device__ __forceinline__ void write_one(int64_t row, int64_t at, float sum,
                                             float2 of_row) const {
@@ -415,22 +462,24 @@ class LowGemv {
   int32_t rank_;        // of the block in its cluster
   int32_t first_unit_;  // of the cluster
   int32_t units_;
-  int32_t first_task_;  // of the warp, of units by chunks of a part
-  int32_t tasks_;
+  TaskWalk mine_;        // the warp's tasks of a part, from the first one
   uint32_t ring_;        // of the warp
   uint32_t tokens_;      // [tokens][token_stride]
   uint32_t lane_token_;  // its row of operand B, of the first inputs
-  int32_t lane_scales_;  // its scales behind its codes, of a block's first unit
-  float2* rows_;         // of a row: its factor and its bias
-  float* sums_;          // [units + warps][tokens][kUnitRows]
-  float* come_;          // [blocks of the cluster][units of this one][tokens][kUnitRows]
+  struct {
+    float2* rows;  // of each its factor and its bias
+    float* sums;   // [units + warps][tokens][kUnitRows]
+    float* come;   // [blocks of the cluster][units of this one][tokens][kUnitRows]
+  } shared_;
   int32_t first_chunk_ = 0;
   TaskWalk at_;
   int32_t there_ = 0;  // chunks of the part
-  TaskWalk ahead_;
-  const uint8_t* from_;  // of the next task to bring: the lane's codes
-  int32_t scales_;       // its scales behind these
-  uint32_t slot_;        // of the next task
+  struct {
+    TaskWalk task;
+    const uint8_t* codes;  // the lane's
+    int32_t scales;        // its scales behind these
+  } ahead_;                // the next task to bring
+  uint32_t slot_;          // of the next task
 };
 
 }  // namespace rudder::cuda

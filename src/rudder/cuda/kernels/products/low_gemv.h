@@ -1,9 +1,9 @@
 // Products of low-bit weights with few tokens. Reading W once bounds them: out *
 // in * (bits / 8 + 4 / group) bytes. Near it is what takes codes to bf16: of 16
-// rows and 128 inputs, a warp's task, some 56 instructions of which a
-// multiprocessor begins 64 a clock.
+// rows and 128 inputs some 56 instructions, of which a multiprocessor begins 64
+// lanes' a clock.
 //
-// A block has so many whole units of 16 rows of W, as many as any other,
+// A block has so many whole units of 16 rows of W, of 4 bits of 32, as many as any other,
 // and all of their inputs, or those of one of the blocks of its cluster. Its
 // tasks, of a unit and a chunk of 128 inputs, are cut evenly among its warps, one
 // unit after the other. A warp brings its tasks' codes and scales itself, each

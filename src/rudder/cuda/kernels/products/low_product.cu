@@ -143,29 +143,26 @@ cudaError_t launch_code(const LowProductParams& product, const LowShape& shape, 
 }  // namespace
 
 LowShape low_shape(const LowBits& form, int64_t tokens, int n) {
-  LowShape shapes[16];
+  LowShape shapes[8];
   int count = 0;
   const LowWay many = form.is_by_row ? LowWay::kWhole : LowWay::kNumbers;
+  const bool takes_codes = low_codes_take(form) && !form.is_by_row;
   if (tokens <= kMostLowGemvTokens) {
-    for (const int32_t blocks : {1, 2, 11, 12}) shapes[count++] = {8, blocks, false, LowWay::kGemv};
-  } else if (tokens <= kMostCodeTokens && form.group >= kLowQuarter) {
-    const int32_t tile = low_codes_take(form) && tokens <= 16 ? 16 : 32;
-    for (const bool splits : {true, false}) shapes[count++] = {tile, 1, splits, LowWay::kCodes};
-  } else {
-    if (low_codes_take(form) && !form.is_by_row) {
-      for (const bool splits : {true, false}) {
-        shapes[count++] = {64, 1, splits, LowWay::kCodes};
-        if (tokens > 64) shapes[count++] = {128, 1, splits, LowWay::kCodes};
-      }
-    }
-    if (tokens <= 64) {
+    for (const int32_t blocks : {1, 2}) shapes[count++] = {8, blocks, false, LowWay::kGemv};
+    return n < count ? shapes[n] : LowShape{};
+  }
+  for (const bool splits : {true, false}) {
+    if (tokens <= kMostCodeTokens && form.group >= kLowQuarter) {
+      const int32_t tile = low_codes_take(form) && tokens <= 16 ? 16 : 32;
+      shapes[count++] = {tile, 1, splits, LowWay::kCodes};
+    } else if (tokens <= 64) {
       const int32_t tile = tokens <= 32 ? 32 : 64;
-      for (const bool splits : {true, false}) shapes[count++] = {tile, 1, splits, many};
+      shapes[count++] = {tile, 1, splits, takes_codes ? LowWay::kCodes : many};
     } else {
-      for (const bool splits : {true, false}) {
-        for (const int32_t blocks : {2, 1}) shapes[count++] = {128, blocks, splits, many};
-        if (tokens > 128) shapes[count++] = {256, 1, splits, many};
-      }
+      if (takes_codes) shapes[count++] = {128, 1, splits, LowWay::kCodes};
+      shapes[count++] = {128, 2, splits, many};
+      if (!takes_codes) shapes[count++] = {128, 1, splits, many};
+      if (tokens > 128) shapes[count++] = {256, 1, splits, many};
     }
   }
   return n < count ? shapes[n] : LowShape{};

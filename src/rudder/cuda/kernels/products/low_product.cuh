@@ -101,6 +101,15 @@ __device__ __forceinline__ void hold(float& sum) {
   asm volatile("" : "+f"(sum)::"memory");
 }
 
+template <typename Sum, int kBlocks, int kSums>
+__device__ __forceinline__ void hold_all(Sum (&sums)[kBlocks][kSums]) {
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) hold(sums[b][i]);
+  }
+}
+
 // Blocks [first, last] that have chunks of a tile, where all have as many.
 struct Sharers {
   int first;
@@ -120,7 +129,6 @@ __device__ __forceinline__ Sharers sharers_of(const LowWork& p, int tile) {
 template <int kTokens, int kBlocks, LowCode kCode, int kParts>
 class LowKernel {
  public:
-  static constexpr bool kIsOfQuarters = kParts == 4;
   static constexpr bool kIsOfCodes = kParts == 1;
   static constexpr bool kIsWhole = kParts < 0;
   static constexpr int kGroups =
@@ -132,10 +140,8 @@ class LowKernel {
   static constexpr int kSteps = kIsWhole ? 1 : 2;  // of a quarter
   static constexpr bool kIsMany = kTokens * kBlocks > 64;
   // Whether the warps that multiply take registers of the others.
-  static constexpr bool kMovesRegisters = kIsMany || (kIsOfCodes && kTokens == 64);
-  static constexpr int kMmaRegisters = kIsMany ? 232 : 112;
-  static constexpr int kOtherRegisters = kIsMany ? 40 : 32;
-  static constexpr int kThreads = 32 * (kMmaWarps + (kMovesRegisters ? 4 : kIsOfQuarters ? 3 : 2));
+  __host__ __device__ static constexpr bool moves_registers() { return kIsMany || (kIsOfCodes && kTokens == 64); }
+  static constexpr int kThreads = 32 * (kMmaWarps + (moves_registers() ? 4 : kParts == 4 ? 3 : 2));
   static constexpr uint32_t kBoxBytes = kTokens * 128;
   static constexpr uint32_t kTokenBytes = (kIsWhole ? 1 : 2) * kBoxBytes;  // of a chunk
 
@@ -310,7 +316,6 @@ class LowKernel {
   // Codes of a lane of a chunk, of 16 k a word, or two.
   struct Stored {
     uint32_t words[kBlocks][8 * LowCodes<kCode>::kWords];
-    __nv_bfloat162 less[kBlocks][2];  // of kIsOfCodes: of the thread's rows, what codes are above
   };
 
   __device__ __forceinline__ const uint8_t* block_of(int slot, int b) const {
@@ -325,18 +330,6 @@ class LowKernel {
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
         reinterpret_cast<uint4*>(stored.words[b])[i] = from[128 * i];
-      }
-    }
-    if constexpr (kIsOfCodes) {
-      __half2 pairs[kBlocks][2];
-      load_scales(pairs, slot, 0);
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          stored.less[b][i] =
-              __float2bfloat162_rn(__high2float(pairs[b][i]) + LowCodes<kCode>::kShift);
-        }
       }
     }
   }
@@ -368,15 +361,15 @@ class LowKernel {
         a[b][0][2] = __byte_perm(words[2], words[3], 0x6420);
         a[b][0][3] = __byte_perm(words[2], words[3], 0x7531);
       }
-    } else if constexpr (kIsOfCodes) {
-      convert_codes(a, stored, q);
     } else {
       convert_numbers(a, stored, slot, q);
     }
   }
   // Less their zeros, which bf16 has too.
-  __device__ __forceinline__ void convert_codes(uint32_t (&a)[kBlocks][kSteps][4],
-                                                const Stored& stored, int q) const {
+  __device__ __forceinline__ static void convert_codes(uint32_t (&a)[kBlocks][kSteps][4],
+                                                       const Stored& stored,
+                                                       const __nv_bfloat162 (&less)[kBlocks][2],
+                                                       int q) {
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
@@ -384,7 +377,7 @@ class LowKernel {
         const uint32_t* const words = stored.words[b] + (2 * q + j) * LowCodes<kCode>::kWords;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          a[b][j][i] = bits_of(__hsub2(LowCodes<kCode>::shifted(words, i), stored.less[b][i % 2]));
+          a[b][j][i] = bits_of(__hsub2(LowCodes<kCode>::shifted(words, i), less[b][i % 2]));
         }
       }
     }
@@ -425,20 +418,21 @@ class LowKernel {
     }
     if constexpr (kIsWhole) {
       int32_t sums[kBlocks][kSums] = {};
-      multiply_quarters(sums, run, [](int) {});
+      multiply_quarters(sums, run);
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
         for (int i = 0; i < kSums; ++i) c[b][i] = static_cast<float>(sums[b][i]);
       }
-    } else if constexpr (kIsOfQuarters) {
+    } else if constexpr (kParts == 4) {
 #pragma unroll 1
       for (int chunk = run.first; chunk < run.end; ++chunk) multiply_codes(c[0]);
     } else if constexpr (kIsOfCodes) {
       float sums[kBlocks][kSums] = {};
-      multiply_quarters(sums, run, [&](int slot) { add_scaled(c, sums, slot); });
+#pragma unroll 1
+      for (int chunk = run.first; chunk < run.end; ++chunk) multiply_chunk(c, sums);
     } else {
-      multiply_quarters(c, run, [](int) {});
+      multiply_quarters(c, run);
     }
   }
   // Codes of a chunk, above LowCodes::kShift, and their sums by scales, less what tokens' sums come
@@ -495,23 +489,63 @@ class LowKernel {
     give_up(barrier_of(barriers_.read, at_.at));
     at_.next(p_.slots);
   }
-  // Of a chunk, whose groups are as long.
-  __device__ __forceinline__ void add_scaled(float (&c)[kBlocks][kSums],
-                                             const float (&sums)[kBlocks][kSums], int slot) const {
-    __half2 pairs[kBlocks][2];
-    load_scales(pairs, slot, 0);
+  // Codes less their zeros, of a chunk at once: another group of warps converts meanwhile. Its sums
+  // are scaled, since its groups are as long.
+  __device__ __forceinline__ void multiply_chunk(float (&c)[kBlocks][kSums],
+                                                 float (&sums)[kBlocks][kSums]) {
+    uint32_t a[4][kBlocks][kSteps][4];
+    float scale[kBlocks][2];
+    at_.wait(weights_.full);
+    {
+      Stored stored;
+      load(stored, at_.at);
+      __half2 pairs[kBlocks][2];
+      load_scales(pairs, at_.at, 0);
+      __nv_bfloat162 less[kBlocks][2];
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          scale[b][i] = __low2float(pairs[b][i]);
+          less[b][i] = __float2bfloat162_rn(__high2float(pairs[b][i]) + LowCodes<kCode>::kShift);
+        }
+      }
+#pragma unroll
+      for (int q = 0; q < 4; ++q) convert_codes(a[q], stored, less, q);
+    }
+    at_.wait(tokens_.full);
+    wgmma_fence();
+#pragma unroll
+    for (int q = 0; q < 4; ++q) {
+      const uint64_t operand = token_operand(q);
+#pragma unroll
+      for (int j = 0; j < kSteps; ++j) {
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b) {
+          if (q == 0 && j == 0) {
+            RegisterMma<kTokens, false>::run(sums[b], a[0][b][0], operand);
+          } else {
+            multiply_add(sums[b], a[q][b][j], advanced(operand, 32 * j));
+          }
+        }
+      }
+    }
+    wgmma_commit();
+    wgmma_wait<0>();
+    hold_all(sums);
+    give_up(barrier_of(barriers_.read, at_.at));
+    at_.next(p_.slots);
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
-      const float scale[2] = {__low2float(pairs[b][0]), __low2float(pairs[b][1])};
 #pragma unroll
-      for (int i = 0; i < kSums; ++i) c[b][i] = fmaf(sums[b][i], scale[i / 2 % 2], c[b][i]);
+      for (int i = 0; i < kSums; ++i) c[b][i] = fmaf(sums[b][i], scale[b][i / 2 % 2], c[b][i]);
     }
   }
   // A quarter is made ready while the one in front of it is multiplied, a chunk's first one while
   // the chunk in front ends.
-  template <typename Sum, typename End>
-  __device__ __forceinline__ void multiply_quarters(Sum (&sums)[kBlocks][kSums], const LowRun& run,
-                                                    End end_chunk) {
+  template <typename Sum>
+  __device__ __forceinline__ void multiply_quarters(Sum (&sums)[kBlocks][kSums],
+                                                    const LowRun& run) {
     Stored stored;
     uint32_t a[2][kBlocks][kSteps][4];
     at_.wait(weights_.full);
@@ -529,12 +563,6 @@ class LowKernel {
         for (int j = 0; j < kSteps; ++j) {
 #pragma unroll
           for (int b = 0; b < kBlocks; ++b) {
-            if constexpr (kIsOfCodes) {
-              if (q == 0 && j == 0) {
-                RegisterMma<kTokens, false>::run(sums[b], a[0][b][0], operand);
-                continue;
-              }
-            }
             multiply_add(sums[b], a[q % 2][b][j], advanced(operand, 32 * j));
           }
         }
@@ -548,12 +576,7 @@ class LowKernel {
       load(stored, next.at);
       convert(a[0], stored, next.at, 0);
       wgmma_wait<0>();
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-        for (Sum& sum : sums[b]) hold(sum);
-      }
-      end_chunk(at_.at);
+      hold_all(sums);
       give_up(barrier_of(barriers_.read, at_.at));
       at_ = next;
     }
@@ -562,15 +585,13 @@ class LowKernel {
     asm volatile("bar.sync %0, 128;" ::"r"(group_ + 1) : "memory");
   }
   // What a block leaves of a tile, of which it has the first chunks (1), or others (0).
-  static constexpr int kPartSums = kBlocks * kSums;  // of a thread
   __device__ __forceinline__ float* part_of(int block, int has_first) const {
     return p_.asked.parts +
-           (int64_t{2 * block + has_first} * kGroups + group_) * (kPartSums * 128) + thread_;
+           (int64_t{2 * block + has_first} * kGroups + group_) * ((kBlocks * kSums) * 128) +
+           thread_;
   }
-  // The tile's, of the group: how many have left their part; and above 16 bits, have seen all.
-  __device__ __forceinline__ uint32_t* count_of(const Sharers& sharers) const {
-    return p_.asked.flags + sharers.first * kGroups + group_;
-  }
+  // The count of a tile and a group of warps: how many have left their part; and above 16 bits, how
+  // many have seen all.
   __device__ __forceinline__ void leave_part(const float (&c)[kBlocks][kSums], int tile,
                                              int has_first) const {
     float* const to = part_of(static_cast<int>(blockIdx.x), has_first);
@@ -582,7 +603,8 @@ class LowKernel {
     sync_group();
     if (thread_ == 0) {
       __threadfence();
-      asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(count_of(sharers_of(p_, tile)))
+      asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(
+                       p_.asked.flags + sharers_of(p_, tile).first * kGroups + group_)
                    : "memory");
     }
   }
@@ -590,7 +612,7 @@ class LowKernel {
   __device__ __forceinline__ void write_share(int tile) const {
     const Sharers sharers = sharers_of(p_, tile);
     const auto num_sharers = static_cast<uint32_t>(sharers.last - sharers.first + 1);
-    uint32_t* const count = count_of(sharers);
+    uint32_t* const count = p_.asked.flags + sharers.first * kGroups + group_;
     if (thread_ == 0) {
       uint32_t left = 0;
       while ((left & 0xffff) < num_sharers) {
@@ -601,22 +623,36 @@ class LowKernel {
     }
     sync_group();
     const int mine = static_cast<int>(blockIdx.x) - sharers.first;
-    const int end = (mine + 1) * kPartSums / static_cast<int>(num_sharers);
-#pragma unroll 2
-    for (int i = mine * kPartSums / static_cast<int>(num_sharers); i < end; ++i) {
-      float sum = __ldcg(part_of(sharers.first, 1) + i * 128);
+    const int end = (mine + 1) * (kBlocks * kSums) / static_cast<int>(num_sharers);
+    constexpr int kAtOnce = 8;
+#pragma unroll 1
+    for (int first = mine * (kBlocks * kSums) / static_cast<int>(num_sharers); first < end;
+         first += kAtOnce) {
+      float sums[kAtOnce];
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        sums[k] = first + k < end ? __ldcg(part_of(sharers.first, 1) + (first + k) * 128) : 0.0f;
+      }
 #pragma unroll 4
       for (int block = sharers.first + 1; block <= sharers.last; ++block) {
-        sum += __ldcg(part_of(block, 0) + i * 128);
+        const float* const from = part_of(block, 0) + first * 128;
+#pragma unroll
+        for (int k = 0; k < kAtOnce; ++k) {
+          if (first + k < end) sums[k] += __ldcg(from + k * 128);
+        }
       }
-      const int64_t row =
-          (int64_t{tile / p_.token_tiles} * kTileBlocks + group_ * kBlocks + i / kSums) *
-              kLowBlockRows +
-          lane_row() + i / 2 % 2 * 8;
-      const int token =
-          tile % p_.token_tiles * kTokens + 2 * (thread_ % 4) + i % kSums / 4 * 8 + i % 2;
-      if (row < p_.asked.out && token < p_.asked.tokens) {
-        write_one(row, token, sum * token_scale(token), row_scale(row));
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        const int i = first + k;
+        const int64_t row =
+            (int64_t{tile / p_.token_tiles} * kTileBlocks + group_ * kBlocks + i / kSums) *
+                kLowBlockRows +
+            lane_row() + i / 2 % 2 * 8;
+        const int token =
+            tile % p_.token_tiles * kTokens + 2 * (thread_ % 4) + i % kSums / 4 * 8 + i % 2;
+        if (i < end && row < p_.asked.out && token < p_.asked.tokens) {
+          write_one(row, token, sums[k] * token_scale(token), row_scale(row));
+        }
       }
     }
   }
@@ -757,8 +793,8 @@ __global__ void __launch_bounds__(LowKernel<kTokens, kBlocks, kCode, kParts>::kT
   if (is_first) kernel.init(warp);
   __syncthreads();
   if (warp >= Kernel::kMmaWarps) {
-    if constexpr (Kernel::kMovesRegisters) {
-      asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Kernel::kOtherRegisters));
+    if constexpr (Kernel::moves_registers()) {
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Kernel::kIsMany ? 40 : 32));
     }
     // No kernel writes weights: they are on their way before the last kernel
     // ends.
@@ -768,12 +804,12 @@ __global__ void __launch_bounds__(LowKernel<kTokens, kBlocks, kCode, kParts>::kT
       dependency_trigger();
       kernel.fetch_tokens();
     }
-    if constexpr (Kernel::kIsOfQuarters) {
+    if constexpr (kParts == 4) {
       if (warp == Kernel::kSumWarp) kernel.sum_tokens();
     }
   } else {
-    if constexpr (Kernel::kMovesRegisters) {
-      asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Kernel::kMmaRegisters));
+    if constexpr (Kernel::moves_registers()) {
+      asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Kernel::kIsMany ? 232 : 112));
     }
     dependency_wait();
     dependency_trigger();
