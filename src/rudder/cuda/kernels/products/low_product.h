@@ -6,20 +6,22 @@
 // Warpgroups turn codes into bf16 in registers, which are operand A of wgmma;
 // tokens, which the copy engine brings, are operand B: so the tensor cores
 // compute W . x^T. A warp brings codes, in blocks as they lie, which are on
-// their way before the kernel in front has ended. Up to 32 tokens codes are
-// multiplied, above a constant that makes them bf16 by one instruction for two;
-// each group's sum is scaled in f32, and the group's sum of the token's inputs,
-// which a warp adds up by tensor cores, takes the constant and the zero or
-// minimum off. With more tokens, and groups of 16, numbers are made in f32 and
-// rounded to bf16 once.
+// their way before the kernel in front has ended. Up to 8 tokens have a kernel
+// of their own (low_gemv.h). Above, in groups of 128 with zeros, codes less
+// their zero, which bf16 has, are multiplied, and a chunk's sums scaled in f32.
+// In finer groups, up to 32 tokens, codes are multiplied above a constant that
+// makes them bf16 by one instruction for two; each group's sum is scaled, and
+// the group's sum of the token's inputs, which a warp adds up by tensor cores,
+// takes the constant and the zero or minimum off. With more tokens, and groups
+// of 16, numbers are made in f32 and rounded to bf16 once.
 //
 // The work is tiles of rows by tokens, of so many inputs each. Either a block
 // has a tile, and then others; or all of them have as much of it each
-// (`splits`): a range of chunks, of the tiles one after the other. Then the
-// block with the first chunks of a tile adds the sums of the others to its own,
-// in the order of the chunks. So a sum's order follows from the shape of W,
-// LowShape and the number of tiles of tokens alone; without `splits`, from the
-// shape of W and how codes are multiplied.
+// (`splits`): a range of chunks, of the tiles one after the other. Then each
+// block that has chunks of a tile adds its share of the tile's sums, in the
+// order of the chunks, once all have left theirs. So a sum's order follows from
+// the shape of W, LowShape and the number of tiles of tokens alone; without
+// `splits`, from the shape of W and how codes are multiplied.
 //
 // Reference: testing/reference_ops.h, reference_linear.
 #pragma once
