@@ -50,8 +50,7 @@ TEST(LowWeight, FormsOfFormats) {
             "the CUDA backend multiplies no weights of U4 in groups of 40");
   EXPECT_EQ(stored(Codes::kU4, 64, CodeTable::kNf4),
             "the CUDA backend multiplies no weights of U4 of NF4 in groups of 64");
-  EXPECT_EQ(stored(Codes::kF8E4M3, 128, CodeTable::kNone),
-            "F8_E4M3 in groups of 128 with minima");
+  EXPECT_EQ(stored(Codes::kF8E4M3, 128, CodeTable::kNone), "F8_E4M3 in groups of 128 with minima");
 }
 
 TEST(LowWeight, AFormIsANumberOfAPolicy) {
