@@ -163,6 +163,15 @@ Result<cuda::CudaOpsSettings> cuda_settings(const exec::ExecSettings& settings) 
   if (settings.dtype == "float32") return unsupported_on(settings.dtype, "a GPU", "dtype");
   cuda::CudaOpsSettings cuda;
   cuda.linear_dtype = settings.quantization.products == "fp8" ? DType::kF8E4M3 : DType::kBF16;
+  if (settings.quantization.products == "w8a8") {
+    cuda.low_format = {.codes = ops::Codes::kI8, .scale = ops::ScaleType::kF32};
+  }
+  if (settings.quantization.products == "w4a16") {
+    cuda.low_format = {.codes = ops::Codes::kU4,
+                       .scale = ops::ScaleType::kF16,
+                       .group = 128,
+                       .offset = ops::Offset::kMiddle};
+  }
   cuda.head_dtype = settings.quantization.head == "fp8" ? DType::kF8E4M3 : DType::kBF16;
   cuda.kv = kv_codes(settings.kv_cache_dtype).value_or(ops::KvFormat{DType::kBF16});
   cuda.cublaslt_path = settings.cublaslt_path;

@@ -14,6 +14,10 @@
 
 namespace rudder::cuda {
 
+// Of products, between which small kernels leave memory idle (kernels/measure/pause.h).
+inline constexpr int32_t kMultiprocessors = 132;
+inline constexpr int64_t kIdleCycles = 7000;
+
 inline constexpr int64_t kFlushBytes = int64_t{256} << 20;
 inline constexpr double kReadBytesPerSecond = 3.11e12;  // one H100, as read_memory measures it
 

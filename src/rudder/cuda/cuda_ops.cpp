@@ -397,12 +397,12 @@ Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings,
            identity.library);
   std::unique_ptr<CudaOps> ops(
       new CudaOps(settings, std::move(info), std::move(stream), std::move(aside), std::move(comm)));
-  RUDDER_TRY(
-      ops->linear_,
-      Linear::make(*api,
-                   {settings.linear_dtype, settings.head_dtype, settings.policy_path, settings.tune,
-                    settings.batch_invariant, ops->comm_ != nullptr, ops->info_.num_sms},
-                   identity, ops->memory_, ops->stream(), ops->status_, settings.policy));
+  RUDDER_TRY(ops->linear_,
+             Linear::make(*api,
+                          {settings.linear_dtype, settings.head_dtype, settings.low_format,
+                           settings.policy_path, settings.tune, settings.batch_invariant,
+                           ops->comm_ != nullptr, ops->info_.num_sms},
+                          identity, ops->memory_, ops->stream(), ops->status_, settings.policy));
   if (is_stage) {
     RUDDER_TRY(ops->marks_, StreamMarks::make());
   }

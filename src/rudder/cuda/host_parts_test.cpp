@@ -50,14 +50,14 @@ TEST(LowWeight, FormsOfFormats) {
             "the CUDA backend multiplies no weights of U4 in groups of 40");
   EXPECT_EQ(stored(Codes::kU4, 64, CodeTable::kNf4),
             "the CUDA backend multiplies no weights of U4 of NF4 in groups of 64");
-  EXPECT_EQ(stored(Codes::kF8E4M3, 128, CodeTable::kNone),
-            "the CUDA backend multiplies no weights of F8_E4M3 in groups of 128");
+  EXPECT_EQ(stored(Codes::kF8E4M3, 128, CodeTable::kNone), "F8_E4M3 in groups of 128 with minima");
 }
 
 TEST(LowWeight, AFormIsANumberOfAPolicy) {
   EXPECT_EQ(low_id({}), 0);
   for (const LowBits form :
-       {LowBits{4, 128, true}, LowBits{8, 16, false}, LowBits{8, 128, true, true}}) {
+       {LowBits{LowCode::kU4, 128, true}, LowBits{LowCode::kI8, 16, false},
+        LowBits{LowCode::kI8, 128, true, true}, LowBits{LowCode::kE4M3, 128, true}}) {
     EXPECT_NE(low_id(form), 0);
     EXPECT_EQ(low_of_id(low_id(form)), form);
   }

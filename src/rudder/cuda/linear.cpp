@@ -86,6 +86,7 @@ Result<std::unique_ptr<Linear>> Linear::make(const CublasLtApi& api, const Linea
 }
 
 Result<ops::WeightFormat> Linear::stored_format(const ops::WeightFormat& file) const {
+  if (file.is_wide() && !settings_.low.is_wide()) return low_stored_format(settings_.low);
   return format_as(file, settings_.dtype);
 }
 
@@ -131,14 +132,16 @@ Result<LinearWeight> Linear::make_weight(std::span<const ops::LinearPart> parts,
 Result<ops::WeightFormat> Linear::store_parts(std::span<const ops::LinearPart> parts, int64_t out,
                                               Uploader& uploader, CudaWeight& weight) {
   const int64_t in = parts[0].in();
-  if (is_low(parts[0].format)) {
+  const bool is_rounded =
+      parts[0].format.is_wide() && !parts[0].is_head && !settings_.low.is_wide();
+  if (is_low(parts[0].format) || is_rounded) {
     if (!low_product_takes(in)) {
       return fail(
           ErrorCode::kUnsupported,
           fmt::format("[{} -> {}]: products of low-bit weights need multiples of 8", in, out),
           "quantization");
     }
-    return make_low_weight(parts, memory_, uploader, stream_, weight);
+    return make_low_weight(parts, settings_.low, memory_, uploader, stream_, weight);
   }
   RUDDER_TRY(const ops::WeightFormat format, format_for(parts[0].format, parts[0].use));
   const bool is_fp8 = format == ops::kFp8Rows;

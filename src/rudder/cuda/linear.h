@@ -49,9 +49,10 @@ struct LinearSettings {
   // F8E4M3 in the checkpoint keep their bytes.
   tensor::DType dtype = tensor::DType::kBF16;
   tensor::DType head_dtype = tensor::DType::kBF16;  // of the output head's, likewise
-  std::string policy_path;                          // empty: measurements are not kept
-  bool tune = true;                                 // false: the library's first guess
-  bool batch_invariant = false;                     // a shape's sums have one order, for any tokens
+  ops::WeightFormat low = {};    // of U4 or I8: wide weights but the head's are rounded to it
+  std::string policy_path;       // empty: measurements are not kept
+  bool tune = true;              // false: the library's first guess
+  bool batch_invariant = false;  // a shape's sums have one order, for any tokens
   // Of a rank: prepare() runs every kernel once. A library loads one at its first launch, and may
   // wait for the device, which then waits for other ranks.
   bool loads_all = false;

@@ -9,6 +9,7 @@
 #include "rudder/cuda/device_memory.h"
 #include "rudder/cuda/device_status.h"
 #include "rudder/cuda/kernels/products/gemv.h"
+#include "rudder/cuda/kernels/products/low_product.h"
 #include "rudder/cuda/linear_test.h"
 #include "rudder/cuda/shape_kernels.h"
 
@@ -269,6 +270,61 @@ TEST_F(LowBitsDevice, SumsOfPartsHaveTheSameBitsEachTime) {
     const std::vector<uint8_t> want = product(weight, x);
     for (int i = 0; i < 20; ++i) EXPECT_EQ(product(weight, x), want) << tokens << " tokens";
   }
+}
+
+// Every way to multiply: about the same results, and the same bits each time.
+TEST_F(LowBitsDevice, EveryShape) {
+  start({.tune = false});
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+  const CublasLtApi* api = value_of(load_cublaslt(""));
+  const View parts = value_of(ops_->allocate(DType::kU8, {low_parts_bytes(132)}));
+  const View flags = value_of(ops_->allocate(DType::kI32, {low_num_flags(132)}));
+  const View room = value_of(ops_->allocate(DType::kU8, {int64_t{32} << 20}));
+  for (const bool is_u4 : {true, false}) {
+    const ops::LinearWeight weight = make_low(1160, 4104, is_u4);
+    const CudaWeight& stored = cuda_weight(weight);
+    const PolicyKey key{weight.out, weight.in, DType::kBF16, DType::kBF16,
+                        false,      0,         low_id(stored.low)};
+    const auto kernels = value_of(
+        ShapeKernels::make({api, nullptr, stream, {room.data, room.bytes()}, 132,
+                            static_cast<float*>(parts.data), static_cast<uint32_t*>(flags.data)},
+                           key));
+    for (const int64_t tokens : {1, 5, 8, 13, 29, 61, 100, 200}) {
+      const View x = to_device(random(tokens * weight.in), {tokens, weight.in});
+      const std::vector<uint8_t> want = product(weight, x);
+      for (const PolicyEntry& entry : value_of(kernels->candidates(bucket_of(tokens), 16))) {
+        const std::string what =
+            fmt::format("shape {} {} {} {} for {} tokens of {}", entry.algorithm[0],
+                        entry.algorithm[1], entry.algorithm[2], entry.algorithm[3], tokens,
+                        ops::format_name(weight.format));
+        std::vector<uint8_t> first;
+        for (int turn = 0; turn < 3; ++turn) {
+          const View y = poisoned({tokens, weight.out});
+          bytes_of(y);
+          ASSERT_TRUE(kernels->run({.x = x.data,
+                                    .weight = stored.weight.data,
+                                    .w_scale = static_cast<const float*>(stored.scale.data),
+                                    .y = y.data,
+                                    .tokens = tokens},
+                                   entry))
+              << what;
+          ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess) << what;
+          const std::vector<uint8_t> got = bytes_of(y);
+          if (turn == 0) first = got;
+          ASSERT_EQ(got, first) << what;
+        }
+        const auto* const one = reinterpret_cast<const uint16_t*>(want.data());
+        const auto* const other = reinterpret_cast<const uint16_t*>(first.data());
+        for (int64_t i = 0; i < tokens * weight.out; ++i) {
+          const float wanted = tensor::to_float(tensor::BF16{one[i]});
+          const float got = tensor::to_float(tensor::BF16{other[i]});
+          ASSERT_NEAR(got, wanted, 0.02F * std::abs(wanted) + 0.02F) << what << ", at " << i;
+        }
+      }
+    }
+  }
+  cudaStreamDestroy(stream);
 }
 
 // What is measured is kept, found again, and gives the same results.

@@ -82,17 +82,29 @@ int32_t group_of(const WeightFormat& file) {
   return 0;
 }
 
-bool takes_4_bits(const WeightFormat& file) {
-  return file.codes == Codes::kU4 && file.table == CodeTable::kNone;
+// Numbers of a table take 8 bits.
+LowCode code_of(const WeightFormat& file) {
+  if (file.codes == Codes::kF8E4M3) return LowCode::kE4M3;
+  return file.codes == Codes::kU4 && file.table == CodeTable::kNone ? LowCode::kU4 : LowCode::kI8;
 }
 
-LowBits form_of(std::span<const LinearPart> parts) {
-  LowBits form{4, kLowChunk, true, true};
+// `of_wide`: what wide parts are rounded to.
+Result<LowBits> form_of(std::span<const LinearPart> parts, const WeightFormat& of_wide) {
+  const auto file_of = [&](const LinearPart& part) -> const WeightFormat& {
+    return part.format.is_wide() ? of_wide : part.format;
+  };
+  LowBits form{code_of(file_of(parts[0])), kLowChunk, true, true};
   for (const LinearPart& part : parts) {
-    const WeightFormat& file = part.format;
+    const WeightFormat& file = file_of(part);
+    if ((code_of(file) == LowCode::kE4M3) != (form.code == LowCode::kE4M3)) {
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("{} and {} are no parts of one weight on a GPU",
+                              ops::format_name(file_of(parts[0])), ops::format_name(file)),
+                  "quantization");
+    }
     form.is_by_row = form.is_by_row && file.codes == Codes::kI8 && file.group == 0 &&
                      file.offset == Offset::kNone;
-    if (!takes_4_bits(file)) form.bits = 8;
+    if (code_of(file) != LowCode::kU4) form.code = code_of(file);
     form.group = std::min(form.group, group_of(file));
     form.is_zero = form.is_zero && file.offset != Offset::kMinimum;
   }
@@ -100,7 +112,9 @@ LowBits form_of(std::span<const LinearPart> parts) {
 }
 
 WeightFormat format_of(const LowBits& form) {
-  return {.codes = form.bits == 4 ? Codes::kU4 : Codes::kI8,
+  return {.codes = form.code == LowCode::kU4   ? Codes::kU4
+                   : form.code == LowCode::kI8 ? Codes::kI8
+                                               : Codes::kF8E4M3,
           .scale = ScaleType::kF16,
           .group = form.group,
           .offset = Offset::kMinimum};
@@ -109,31 +123,45 @@ WeightFormat format_of(const LowBits& form) {
 }  // namespace
 
 Result<WeightFormat> low_stored_format(const WeightFormat& file) {
-  const bool is_low = file.codes == Codes::kU4 || file.codes == Codes::kI8;
-  if (!is_low || file.table == CodeTable::kNf4 || group_of(file) == 0) {
+  if (file.is_wide() || file.table == CodeTable::kNf4 || group_of(file) == 0) {
     return fail(ErrorCode::kUnsupported, fmt::format("the CUDA backend multiplies no weights of {}",
                                                      ops::format_name(file)));
   }
-  return format_of({takes_4_bits(file) ? 4 : 8, group_of(file)});
+  return format_of({code_of(file), group_of(file)});
 }
 
-Result<WeightFormat> make_low_weight(std::span<const LinearPart> parts, DeviceMemory& memory,
-                                     Uploader& uploader, cudaStream_t stream, CudaWeight& weight) {
+Result<WeightFormat> make_low_weight(std::span<const LinearPart> parts, const WeightFormat& of_wide,
+                                     DeviceMemory& memory, Uploader& uploader, cudaStream_t stream,
+                                     CudaWeight& weight) {
   const int64_t in = parts[0].in();
   int64_t out = 0;
   for (const LinearPart& part : parts) out += part.out();
-  const LowBits form = form_of(parts);
-  const int64_t groups = (in + form.group - 1) / form.group;
+  RUDDER_TRY(const LowBits form, form_of(parts, of_wide));
   Scratch scratch(stream);
   PlainLowRows plain;
   plain.rows = out;
   plain.in = in;
-  plain.group = form.group;
+  plain.group = form.is_by_row ? static_cast<int32_t>(in) : form.group;
+  const int64_t groups = (in + plain.group - 1) / plain.group;
   RUDDER_TRY(plain.codes, scratch.allocate<int8_t>(out * in));
   RUDDER_TRY(plain.scales, scratch.allocate<float>(out * groups));
   RUDDER_TRY(plain.offsets, scratch.allocate<float>(out * groups));
   int64_t row = 0;
   for (const LinearPart& part : parts) {
+    PlainLowRows to = plain;
+    to.codes += row * in;
+    to.scales += row * groups;
+    to.offsets += row * groups;
+    to.rows = part.out();
+    row += part.out();
+    if (part.format.is_wide()) {
+      RUDDER_TRY(void* const wide, scratch.upload(part.codes, uploader));
+      RUDDER_CUDA_TRY(
+          launch_round_low_rows({wide, element_of(part.codes.dtype), low_code_bits(form.code), to},
+                                stream),
+          "make_linear", "");
+      continue;
+    }
     ReadLowPartParams params;
     RUDDER_TRY(params.codes, scratch.upload(part.codes, uploader));
     RUDDER_TRY(params.scales, scratch.upload(part.scales, uploader));
@@ -148,13 +176,8 @@ Result<WeightFormat> make_low_weight(std::span<const LinearPart> parts, DeviceMe
     params.block_rows = part.format.block_rows;
     params.offset = offset_of(part.format.offset);
     params.takes_zeros = form.is_zero;
-    params.to = plain;
-    params.to.codes += row * in;
-    params.to.scales += row * groups;
-    params.to.offsets += row * groups;
-    params.to.rows = part.out();
+    params.to = to;
     RUDDER_CUDA_TRY(launch_read_low_part(params, stream), "make_linear", "");
-    row += part.out();
   }
   RUDDER_TRY(weight.weight, memory.allocate_raw(DType::kU8, {low_weight_bytes(form, out, in)}));
   RUDDER_TRY(weight.scale, memory.allocate_raw(DType::kF32, {out}));

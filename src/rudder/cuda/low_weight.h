@@ -22,9 +22,11 @@ struct CudaWeight;
 Result<ops::WeightFormat> low_stored_format(const ops::WeightFormat& file);
 
 // Fills weight, scale and low of `weight`. Parts of several formats become codes of 8 bits where
-// one of them needs these, in groups of the smallest. The value: what that is.
+// one of them needs these, in groups of the smallest; wide parts are rounded to `of_wide`, to
+// nearest. The value: what that is.
 Result<ops::WeightFormat> make_low_weight(std::span<const ops::LinearPart> parts,
-                                          DeviceMemory& memory, Uploader& uploader,
-                                          cudaStream_t stream, CudaWeight& weight);
+                                          const ops::WeightFormat& of_wide, DeviceMemory& memory,
+                                          Uploader& uploader, cudaStream_t stream,
+                                          CudaWeight& weight);
 
 }  // namespace rudder::cuda

@@ -25,8 +25,6 @@ namespace {
 
 using tensor::DType;
 
-constexpr int32_t kMultiprocessors = 132;
-constexpr int64_t kIdleCycles = 7000;
 constexpr int64_t kTimedTokens = 8192;
 constexpr int64_t kMostIn = 18944;
 constexpr int64_t kMostWeightBytes = int64_t{1100} << 20;

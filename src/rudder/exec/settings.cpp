@@ -10,9 +10,12 @@ void ExecSettings::declare(SettingsTable& table) {
       "CPU.");
   table.add_choice("dtype", &dtype, {"auto", "float32", "bfloat16"},
                    "Precision of weights and products; auto takes the fastest the device has.");
-  table.add_choice("quantization", &quantization.products, {"none", "fp8"},
-                   "Weights and what they multiply as fp8 (E4M3), quantised while the model is "
-                   "loaded; on a GPU. What a checkpoint has as fp8 stays as it is either way.");
+  table.add_choice(
+      "quantization", &quantization.products, {"none", "fp8", "w8a8", "w4a16"},
+      "Wide weights, rounded while the model is loaded; on a GPU. fp8: they and what "
+      "they multiply as E4M3; w8a8: as whole numbers of 8 bits with a scale a row, what "
+      "they multiply too with more than 32 tokens; w4a16: codes of 4 bits in groups of "
+      "128 inputs, to nearest. What a checkpoint has quantised stays as it is.");
   table.add_choice("head-format", &quantization.head, {"auto", "bf16", "fp8"},
                    "Of the output head, and of the embedding table where the two are tied, with "
                    "--quantization; on a GPU. auto is bf16, as peers keep it: fp8 reads half as "

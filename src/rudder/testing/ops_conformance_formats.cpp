@@ -206,10 +206,10 @@ TEST_P(OpsConformance, LinearOfEveryFormat) {
     // does not multiply codes, and tokens to 8 bits in front of weights with a scale a row.
     const bool is_on_gpu = is_kept && act_ == DType::kBF16;
     const bool is_int8 = format.codes == Codes::kI8 && format.group == 0;
-    const int bits = !is_kept                                      ? -18
-                     : is_on_gpu && is_int8                        ? -8
-                     : is_on_gpu && format.codes != Codes::kF8E4M3 ? -9
-                                                                   : -12;
+    const int bits = !is_kept                                ? -18
+                     : is_on_gpu && is_int8                  ? -8
+                     : is_on_gpu && *stored != ops::kFp8Rows ? -9
+                                                             : -12;
     const Matrix multiplied =
         is_kept ? numbers : rounded(numbers, ops::stored_parts(*stored, 1, 1).codes.dtype);
     for (const int64_t rows : {1, 5, 33, 70}) {

@@ -21,14 +21,20 @@
 
 namespace rudder::cuda {
 
+// What stands for a number: 0 to 15 of 4 bits; -128 to 127 of 8; E4M3.
+enum class LowCode : uint8_t { kNone, kU4, kI8, kE4M3 };
+constexpr int low_code_bits(LowCode code) {
+  return code == LowCode::kU4 ? 4 : 8;
+}
+
 struct LowBits {
-  int32_t bits = 0;        // 4: codes 0 to 15; 8: -128 to 127; 0: a weight that is none of these
-  int32_t group = 0;       // inputs that share a scale: 16, 32, 64 or 128
-  bool is_zero = true;     // what comes with a scale: a zero, else a minimum
-  bool is_by_row = false;  // scales are 1, offsets 0: row factors are scales
+  LowCode code = LowCode::kNone;  // kNone: a weight that is none of these
+  int32_t group = 0;              // inputs that share a scale: 16, 32, 64 or 128
+  bool is_zero = true;            // what comes with a scale: a zero, else a minimum
+  bool is_by_row = false;         // scales are 1, offsets 0: row factors are scales
 
   bool operator==(const LowBits& other) const {
-    return bits == other.bits && group == other.group && is_zero == other.is_zero &&
+    return code == other.code && group == other.group && is_zero == other.is_zero &&
            is_by_row == other.is_by_row;
   }
 };
@@ -37,11 +43,11 @@ constexpr int kLowBlockRows = 64;
 constexpr int kLowChunk = 128;  // inputs of a block
 constexpr int kLowPairBytes = 4;
 
-constexpr int low_code_bytes(int bits) {
-  return kLowBlockRows * kLowChunk * bits / 8;
+constexpr int low_code_bytes(LowCode code) {
+  return kLowBlockRows * kLowChunk * low_code_bits(code) / 8;
 }
-constexpr int low_block_bytes(int bits, int group) {
-  return low_code_bytes(bits) + kLowBlockRows * (kLowChunk / group) * kLowPairBytes;
+constexpr int low_block_bytes(LowCode code, int group) {
+  return low_code_bytes(code) + kLowBlockRows * (kLowChunk / group) * kLowPairBytes;
 }
 constexpr int64_t low_row_blocks(int64_t out) {
   return (out + kLowBlockRows - 1) / kLowBlockRows;
@@ -50,17 +56,19 @@ constexpr int64_t low_chunks(int64_t in) {
   return (in + kLowChunk - 1) / kLowChunk;
 }
 constexpr int64_t low_weight_bytes(const LowBits& form, int64_t out, int64_t in) {
-  return low_row_blocks(out) * low_chunks(in) * low_block_bytes(form.bits, form.group);
+  return low_row_blocks(out) * low_chunks(in) * low_block_bytes(form.code, form.group);
 }
 
 // A form as a number of a policy's file; 0: none.
 constexpr int64_t low_id(const LowBits& form) {
   const int flags = (form.is_zero ? 1 : 0) | (form.is_by_row ? 2 : 0);
-  return form.bits == 0 ? 0 : (int64_t{form.bits} << 16) | (int64_t{form.group} << 2) | flags;
+  return form.code == LowCode::kNone
+             ? 0
+             : (static_cast<int64_t>(form.code) << 16) | (int64_t{form.group} << 2) | flags;
 }
 constexpr LowBits low_of_id(int64_t id) {
   LowBits form;
-  form.bits = static_cast<int32_t>(id >> 16);
+  form.code = static_cast<LowCode>(id >> 16);
   form.group = static_cast<int32_t>(id >> 2 & 0x3fff);
   form.is_zero = (id & 1) != 0;
   form.is_by_row = (id & 2) != 0;

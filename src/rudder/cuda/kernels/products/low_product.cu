@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "rudder/cuda/kernels/products/low_gemv.h"
 #include "rudder/cuda/kernels/products/low_product.cuh"
 #include "rudder/cuda/kernels/products/low_rows.h"
 #include "rudder/cuda/kernels/tensor_map.h"
@@ -15,6 +16,11 @@ constexpr int kFewBytes = 200 << 10;
 constexpr int kManyBytes = 218 << 10;
 constexpr int kAheadBytes = 32 << 10;
 constexpr int kSteadyBytes = 96 << 10;
+
+// Codes less their zeros, whose sums of a chunk are scaled.
+bool low_codes_take(const LowBits& form) {
+  return form.group == kLowChunk && form.is_zero;
+}
 
 int32_t over(int64_t dividend, int64_t divisor) {  // rounded up
   return static_cast<int32_t>((dividend + divisor - 1) / divisor);
@@ -37,10 +43,10 @@ bool encode_tokens(EncodeTensorMap encode, const LowProductParams& product, int3
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-template <int kTokens, int kBlocks, int kBits, int kParts>
+template <int kTokens, int kBlocks, LowCode kCode, int kParts>
 cudaError_t launch(const LowProductParams& product, bool splits, int32_t num_sms,
                    cudaStream_t stream) {
-  using Kernel = LowKernel<kTokens, kBlocks, kBits, kParts>;
+  using Kernel = LowKernel<kTokens, kBlocks, kCode, kParts>;
   EncodeTensorMap encode = nullptr;
   cudaError_t error = find_tensor_map_encoder(&encode);
   if (error != cudaSuccess) return error;
@@ -49,7 +55,7 @@ cudaError_t launch(const LowProductParams& product, bool splits, int32_t num_sms
   p.splits = splits;
   p.writes_runs = !product.y_is_f32 && product.softcap == 0.0f && product.out % 8 == 0 &&
                   reinterpret_cast<uintptr_t>(product.y) % 16 == 0;
-  p.block_bytes = low_block_bytes(kBits, product.form.group);
+  p.block_bytes = low_block_bytes(kCode, product.form.group);
   p.row_blocks = static_cast<int32_t>(low_row_blocks(product.out));
   p.token_tiles = over(product.tokens, kTokens);
   p.tiles = over(p.row_blocks, Kernel::kTileBlocks) * p.token_tiles;
@@ -61,8 +67,9 @@ cudaError_t launch(const LowProductParams& product, bool splits, int32_t num_sms
   p.steady_slots = std::clamp(kSteadyBytes / weight_bytes, 1, p.slots);
   p.ahead_slots = std::clamp(kAheadBytes / weight_bytes, 1, p.steady_slots);
   if (!encode_tokens(encode, product, kTokens, Kernel::kIsWhole, p.x)) return cudaErrorInvalidValue;
-  auto* const kernel = low_product_kernel<kTokens, kBlocks, kBits, kParts>;
-  const int shared = bytes + static_cast<int>(sizeof(LowShared));
+  auto* const kernel = low_product_kernel<kTokens, kBlocks, kCode, kParts>;
+  const int shared = bytes + static_cast<int>(sizeof(LowShared)) +
+                     (Kernel::kGroups - 2) / 2 * static_cast<int>(sizeof(LowShared::sums));
   error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   if (error != cudaSuccess) return error;
   const int64_t work = splits ? std::max<int64_t>(1, int64_t{p.tiles} * p.chunks / 2) : p.tiles;
@@ -71,59 +78,64 @@ cudaError_t launch(const LowProductParams& product, bool splits, int32_t num_sms
                     stream, p);
 }
 
-template <int kBits, int kParts>
+template <LowCode kCode>
 cudaError_t launch_codes(const LowProductParams& product, const LowShape& shape, int32_t num_sms,
                          cudaStream_t stream) {
-  if (shape.tokens == 8) return launch<8, 1, kBits, kParts>(product, shape.splits, num_sms, stream);
-  if (shape.tokens == 16) {
-    return launch<16, 1, kBits, kParts>(product, shape.splits, num_sms, stream);
+  if (!low_codes_take(product.form)) {
+    if (shape.tokens != 32 || product.form.group < kLowQuarter) return cudaErrorInvalidValue;
+    return launch<32, 1, kCode, 4>(product, shape.splits, num_sms, stream);
   }
-  if (shape.tokens == 32) {
-    return launch<32, 1, kBits, kParts>(product, shape.splits, num_sms, stream);
+  switch (shape.tokens) {
+    case 16:
+      return launch<16, 1, kCode, 1>(product, shape.splits, num_sms, stream);
+    case 32:
+      return launch<32, 1, kCode, 1>(product, shape.splits, num_sms, stream);
+    case 64:
+      return launch<64, 1, kCode, 1>(product, shape.splits, num_sms, stream);
+    case 128:
+      return launch<128, 1, kCode, 1>(product, shape.splits, num_sms, stream);
+    default:
+      return cudaErrorInvalidValue;
   }
-  return cudaErrorInvalidValue;
 }
 
-template <int kBits>
-cudaError_t launch_bits(const LowProductParams& product, const LowShape& shape, int32_t num_sms,
+template <LowCode kCode>
+cudaError_t launch_code(const LowProductParams& product, const LowShape& shape, int32_t num_sms,
                         cudaStream_t stream) {
   if (shape.way == LowWay::kWhole) {
-    if constexpr (kBits == 8) {
+    if constexpr (kCode == LowCode::kI8) {
       if (shape.blocks == 1 && shape.tokens == 64) {
-        return launch<64, 1, kBits, -1>(product, shape.splits, num_sms, stream);
+        return launch<64, 1, kCode, -1>(product, shape.splits, num_sms, stream);
       }
       if (shape.blocks == 1 && shape.tokens == 128) {
-        return launch<128, 1, kBits, -1>(product, shape.splits, num_sms, stream);
+        return launch<128, 1, kCode, -1>(product, shape.splits, num_sms, stream);
       }
       if (shape.blocks == 2 && shape.tokens == 128) {
-        return launch<128, 2, kBits, -1>(product, shape.splits, num_sms, stream);
+        return launch<128, 2, kCode, -1>(product, shape.splits, num_sms, stream);
       }
       if (shape.blocks == 1 && shape.tokens == 256) {
-        return launch<256, 1, kBits, -1>(product, shape.splits, num_sms, stream);
+        return launch<256, 1, kCode, -1>(product, shape.splits, num_sms, stream);
       }
     }
     return cudaErrorInvalidValue;
   }
   if (shape.way == LowWay::kCodes) {
-    if (shape.blocks != 1 || product.form.group < kLowQuarter) return cudaErrorInvalidValue;
-    return product.form.group == kLowChunk
-               ? launch_codes<kBits, 1>(product, shape, num_sms, stream)
-               : launch_codes<kBits, 4>(product, shape, num_sms, stream);
+    return launch_codes<kCode>(product, shape, num_sms, stream);
   }
   if (shape.blocks == 1 && shape.tokens == 32) {
-    return launch<32, 1, kBits, 0>(product, shape.splits, num_sms, stream);
+    return launch<32, 1, kCode, 0>(product, shape.splits, num_sms, stream);
   }
   if (shape.blocks == 1 && shape.tokens == 64) {
-    return launch<64, 1, kBits, 0>(product, shape.splits, num_sms, stream);
+    return launch<64, 1, kCode, 0>(product, shape.splits, num_sms, stream);
   }
   if (shape.blocks == 1 && shape.tokens == 128) {
-    return launch<128, 1, kBits, 0>(product, shape.splits, num_sms, stream);
+    return launch<128, 1, kCode, 0>(product, shape.splits, num_sms, stream);
   }
   if (shape.blocks == 2 && shape.tokens == 128) {
-    return launch<128, 2, kBits, 0>(product, shape.splits, num_sms, stream);
+    return launch<128, 2, kCode, 0>(product, shape.splits, num_sms, stream);
   }
   if (shape.blocks == 1 && shape.tokens == 256) {
-    return launch<256, 1, kBits, 0>(product, shape.splits, num_sms, stream);
+    return launch<256, 1, kCode, 0>(product, shape.splits, num_sms, stream);
   }
   return cudaErrorInvalidValue;
 }
@@ -131,25 +143,26 @@ cudaError_t launch_bits(const LowProductParams& product, const LowShape& shape, 
 }  // namespace
 
 LowShape low_shape(const LowBits& form, int64_t tokens, int n) {
-  LowShape shapes[6];
+  LowShape shapes[8];
   int count = 0;
   const LowWay many = form.is_by_row ? LowWay::kWhole : LowWay::kNumbers;
-  if (tokens <= kMostCodeTokens && form.group >= kLowQuarter) {
-    const int32_t tile = tokens <= 8 ? 8 : tokens <= 16 ? 16 : 32;
-    shapes[count++] = {tile, 1, true, LowWay::kCodes};
-    shapes[count++] = {tile, 1, false, LowWay::kCodes};
-  } else if (tokens <= 64) {
-    const int32_t tile = tokens <= 32 ? 32 : 64;
-    shapes[count++] = {tile, 1, true, many};
-    shapes[count++] = {tile, 1, false, many};
-  } else {
-    shapes[count++] = {128, 2, true, many};
-    shapes[count++] = {128, 1, true, many};
-    shapes[count++] = {128, 2, false, many};
-    shapes[count++] = {128, 1, false, many};
-    if (tokens > 128) {
-      shapes[count++] = {256, 1, false, many};
-      shapes[count++] = {256, 1, true, many};
+  const bool takes_codes = low_codes_take(form) && !form.is_by_row;
+  if (tokens <= kMostLowGemvTokens) {
+    for (const int32_t blocks : {1, 2}) shapes[count++] = {8, blocks, false, LowWay::kGemv};
+    return n < count ? shapes[n] : LowShape{};
+  }
+  for (const bool splits : {true, false}) {
+    if (tokens <= kMostCodeTokens && form.group >= kLowQuarter) {
+      const int32_t tile = low_codes_take(form) && tokens <= 16 ? 16 : 32;
+      shapes[count++] = {tile, 1, splits, LowWay::kCodes};
+    } else if (tokens <= 64) {
+      const int32_t tile = tokens <= 32 ? 32 : 64;
+      shapes[count++] = {tile, 1, splits, takes_codes ? LowWay::kCodes : many};
+    } else {
+      if (takes_codes) shapes[count++] = {128, 1, splits, LowWay::kCodes};
+      shapes[count++] = {128, 2, splits, many};
+      if (!takes_codes) shapes[count++] = {128, 1, splits, many};
+      if (tokens > 128) shapes[count++] = {256, 1, splits, many};
     }
   }
   return n < count ? shapes[n] : LowShape{};
@@ -164,6 +177,7 @@ cudaError_t launch_low_product(const LowProductParams& product, const LowShape& 
                                int32_t num_sms, cudaStream_t stream) {
   if (product.tokens <= 0 || product.out <= 0) return cudaSuccess;
   if (!low_product_takes(product.in)) return cudaErrorInvalidValue;
+  if (shape.way == LowWay::kGemv) return launch_low_gemv(product, shape, num_sms, stream);
   if (shape.way == LowWay::kWhole) {
     const int64_t scale_bytes = over(product.tokens, 64) * int64_t{256};
     const int64_t bytes = scale_bytes + product.tokens * product.in;
@@ -172,7 +186,7 @@ cudaError_t launch_low_product(const LowProductParams& product, const LowShape& 
       // rounding of tokens.
       LowShape numbers = shape;
       numbers.way = LowWay::kNumbers;
-      return launch_bits<8>(product, numbers, num_sms, stream);
+      return launch_code<LowCode::kI8>(product, numbers, num_sms, stream);
     }
     LowRowsParams rows;
     rows.x = product.x;
@@ -185,10 +199,19 @@ cudaError_t launch_low_product(const LowProductParams& product, const LowShape& 
     LowProductParams whole = product;
     whole.x = rows.to;
     whole.x_scale = rows.scale;
-    return launch_bits<8>(whole, shape, num_sms, stream);
+    return launch_code<LowCode::kI8>(whole, shape, num_sms, stream);
   }
-  return product.form.bits == 4 ? launch_bits<4>(product, shape, num_sms, stream)
-                                : launch_bits<8>(product, shape, num_sms, stream);
+  switch (product.form.code) {
+    case LowCode::kU4:
+      return launch_code<LowCode::kU4>(product, shape, num_sms, stream);
+    case LowCode::kI8:
+      return launch_code<LowCode::kI8>(product, shape, num_sms, stream);
+    case LowCode::kE4M3:
+      return launch_code<LowCode::kE4M3>(product, shape, num_sms, stream);
+    case LowCode::kNone:
+      break;
+  }
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace rudder::cuda

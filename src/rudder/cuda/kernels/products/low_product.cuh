@@ -5,6 +5,7 @@
 
 #include "rudder/cuda/kernels/launch.h"
 #include "rudder/cuda/kernels/products/low_bits.cuh"
+#include "rudder/cuda/kernels/products/low_mma.cuh"
 #include "rudder/cuda/kernels/products/low_product.h"
 #include "rudder/cuda/kernels/products/register_mma.cuh"
 #include "rudder/cuda/kernels/products/ring.cuh"
@@ -38,7 +39,8 @@ struct LowShared {
   uint64_t sums_full[kMostLowSlots];  // of tokens
   uint64_t read[kMostLowSlots];       // all of the chunk
   uint64_t may_read;                  // the kernel in front has ended
-  // Of tokens; and where sums lie before they are written, of each of two groups of warps.
+  // Of tokens; and where sums lie before they are written, of each of two groups of warps. Four
+  // have as much behind it.
   alignas(16) float sums[kMostLowSlots][kLowChunk / kLowQuarter][kMostCodeTokens];
 };
 
@@ -76,33 +78,6 @@ class LowRuns {
   int64_t end_;
 };
 
-// Whole bytes, one after the other, into shared memory; `barrier` counts them.
-__device__ __forceinline__ void fetch_bytes(uint32_t to, const void* from, uint32_t bytes,
-                                            uint32_t barrier, uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::"
-      "bytes.L2::cache_hint "
-      "[%0], [%1], %2, [%3], %4;" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
-      : "memory");
-}
-
-// Of 8 tokens and 32 inputs, operand B of two mma: the lane's address is of a row of 16 bytes.
-__device__ __forceinline__ void load_inputs(uint32_t (&b)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-               : "r"(address)
-               : "memory");
-}
-// sum[16 x 8] += a[16 x 16] . b[16 x 8], as a thread has them (wgmma.cuh, of one warp).
-__device__ __forceinline__ void multiply_add(float* sum, const uint32_t (&a)[4], uint32_t b0,
-                                             uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 template <int kSums>
 __device__ __forceinline__ void multiply_add(float (&sums)[kSums], const uint32_t (&a)[4],
                                              uint64_t operand) {
@@ -119,23 +94,54 @@ __device__ __forceinline__ void give_up(uint32_t barrier) {
   if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
 }
 
+__device__ __forceinline__ void hold(int32_t& sum) {
+  asm volatile("" : "+r"(sum)::"memory");
+}
+__device__ __forceinline__ void hold(float& sum) {
+  asm volatile("" : "+f"(sum)::"memory");
+}
+
+template <typename Sum, int kBlocks, int kSums>
+__device__ __forceinline__ void hold_all(Sum (&sums)[kBlocks][kSums]) {
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) hold(sums[b][i]);
+  }
+}
+
+// Blocks [first, last] that have chunks of a tile, where all have as many.
+struct Sharers {
+  int first;
+  int last;
+};
+__device__ __forceinline__ Sharers sharers_of(const LowWork& p, int tile) {
+  const int64_t all = int64_t{p.tiles} * p.chunks;
+  const auto blocks = static_cast<int>(gridDim.x);
+  return {static_cast<int>(((int64_t{tile} * p.chunks + 1) * blocks - 1) / all),
+          static_cast<int>((int64_t{tile + 1} * p.chunks * blocks - 1) / all)};
+}
+
 // A tile is kTokens tokens by kBlocks blocks of rows for each group of warps.
-// kParts: codes are multiplied, and their sums scaled so many times a chunk,
-// once or for each quarter; 0: numbers are multiplied.
-template <int kTokens, int kBlocks, int kBits, int kParts>
+// kParts: codes are multiplied, and their sums scaled so many times a chunk: 1,
+// codes less their zero; 4, for each quarter, codes above a constant; 0: numbers
+// are multiplied; -1: codes of 8 bits with tokens of as many.
+template <int kTokens, int kBlocks, LowCode kCode, int kParts>
 class LowKernel {
  public:
-  static constexpr bool kIsOfCodes = kParts > 0;
+  static constexpr bool kIsOfCodes = kParts == 1;
   static constexpr bool kIsWhole = kParts < 0;
   static constexpr int kGroups =
-      kIsOfCodes ? 4 : 2;  // of warps that multiply, with rows of their own
+      kParts > 0 && kTokens <= 64 ? 4 : 2;  // of warps that multiply, with rows of their own
   static constexpr int kMmaWarps = 4 * kGroups;
   enum Warp : int { kWeightWarp = kMmaWarps, kTokenWarp, kSumWarp };  // behind those that multiply
   static constexpr int kTileBlocks = kGroups * kBlocks;
   static constexpr int kSums = kTokens / 2;        // of a thread and a block
   static constexpr int kSteps = kIsWhole ? 1 : 2;  // of a quarter
   static constexpr bool kIsMany = kTokens * kBlocks > 64;
-  static constexpr int kThreads = 32 * (kMmaWarps + (kIsMany ? 4 : kIsOfCodes ? 3 : 2));
+  // Whether the warps that multiply take registers of the others.
+  __host__ __device__ static constexpr bool moves_registers() { return kIsMany || (kIsOfCodes && kTokens == 64); }
+  static constexpr int kThreads = 32 * (kMmaWarps + (moves_registers() ? 4 : kParts == 4 ? 3 : 2));
   static constexpr uint32_t kBoxBytes = kTokens * 128;
   static constexpr uint32_t kTokenBytes = (kIsWhole ? 1 : 2) * kBoxBytes;  // of a chunk
 
@@ -258,17 +264,23 @@ class LowKernel {
     thread_ = static_cast<int>(threadIdx.x) % 128;
     LowRuns runs(p_);
     LowRun run;
+    int shared[2] = {-1, -1};  // tiles that other blocks have chunks of, too
 #pragma unroll 1
     while (runs.next(run)) {
       float c[kBlocks][kSums];
       multiply(c, run);
-      if (run.first > 0) {
-        leave_part(c);
-      } else {
-        if (run.end < p_.chunks) add_parts(c, run.tile);
+      if (run.first == 0 && run.end == p_.chunks) {
         write(c, run.tile);
+      } else if (run.first > 0) {
+        leave_part(c, run.tile, 0);
+        shared[0] = run.tile;
+      } else {
+        leave_part(c, run.tile, 1);
+        shared[1] = run.tile;
       }
     }
+    if (shared[0] >= 0) write_share(shared[0]);
+    if (shared[1] >= 0) write_share(shared[1]);
   }
 
  private:
@@ -303,7 +315,7 @@ class LowKernel {
 
   // Codes of a lane of a chunk, of 16 k a word, or two.
   struct Stored {
-    uint32_t words[kBlocks][8 * LowCodes<kBits>::kWords];
+    uint32_t words[kBlocks][8 * LowCodes<kCode>::kWords];
   };
 
   __device__ __forceinline__ const uint8_t* block_of(int slot, int b) const {
@@ -311,7 +323,7 @@ class LowKernel {
            (group_ * kBlocks + b) * p_.block_bytes;
   }
   __device__ __forceinline__ void load(Stored& stored, int slot) const {
-    constexpr int kPieces = 2 * LowCodes<kBits>::kWords;
+    constexpr int kPieces = 2 * LowCodes<kCode>::kWords;
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
       const auto* const from = reinterpret_cast<const uint4*>(block_of(slot, b)) + thread_;
@@ -330,7 +342,7 @@ class LowKernel {
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
       const auto* const from =
-          reinterpret_cast<const __half2*>(block_of(slot, b) + LowCodes<kBits>::kCodeBytes) +
+          reinterpret_cast<const __half2*>(block_of(slot, b) + LowCodes<kCode>::kCodeBytes) +
           group * kLowBlockRows + lane_row();
       pairs[b][0] = from[0];
       pairs[b][1] = from[8];
@@ -353,6 +365,23 @@ class LowKernel {
       convert_numbers(a, stored, slot, q);
     }
   }
+  // Less their zeros, which bf16 has too.
+  __device__ __forceinline__ static void convert_codes(uint32_t (&a)[kBlocks][kSteps][4],
+                                                       const Stored& stored,
+                                                       const __nv_bfloat162 (&less)[kBlocks][2],
+                                                       int q) {
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+      for (int j = 0; j < kSteps; ++j) {
+        const uint32_t* const words = stored.words[b] + (2 * q + j) * LowCodes<kCode>::kWords;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          a[b][j][i] = bits_of(__hsub2(LowCodes<kCode>::shifted(words, i), less[b][i % 2]));
+        }
+      }
+    }
+  }
   __device__ __forceinline__ void convert_numbers(uint32_t (&a)[kBlocks][kSteps][4],
                                                   const Stored& stored, int slot, int q) const {
     const bool is_zero = p_.asked.form.is_zero;
@@ -365,12 +394,12 @@ class LowKernel {
       if (j == 1 && group < kLowQuarter) load_scales(pairs, slot, 2 * q + 1);
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
-        const LowScale by[2] = {low_scale<kBits>(pairs[b][0], is_zero),
-                                low_scale<kBits>(pairs[b][1], is_zero)};
-        const uint32_t* const words = stored.words[b] + (2 * q + j) * LowCodes<kBits>::kWords;
+        const LowScale by[2] = {low_scale<kCode>(pairs[b][0], is_zero),
+                                low_scale<kCode>(pairs[b][1], is_zero)};
+        const uint32_t* const words = stored.words[b] + (2 * q + j) * LowCodes<kCode>::kWords;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          a[b][j][i] = scaled(LowCodes<kBits>::shifted(words, i), by[i % 2]);
+          a[b][j][i] = scaled(LowCodes<kCode>::shifted(words, i), by[i % 2]);
         }
       }
     }
@@ -395,9 +424,13 @@ class LowKernel {
 #pragma unroll
         for (int i = 0; i < kSums; ++i) c[b][i] = static_cast<float>(sums[b][i]);
       }
-    } else if constexpr (kIsOfCodes) {
+    } else if constexpr (kParts == 4) {
 #pragma unroll 1
       for (int chunk = run.first; chunk < run.end; ++chunk) multiply_codes(c[0]);
+    } else if constexpr (kIsOfCodes) {
+      float sums[kBlocks][kSums] = {};
+#pragma unroll 1
+      for (int chunk = run.first; chunk < run.end; ++chunk) multiply_chunk(c, sums);
     } else {
       multiply_quarters(c, run);
     }
@@ -420,13 +453,13 @@ class LowKernel {
 #pragma unroll
       for (int i = 0; i < kQuarters; ++i) {
         const int q = part * kQuarters + i;
-        const uint32_t* const words = stored.words[0] + 2 * q * LowCodes<kBits>::kWords;
+        const uint32_t* const words = stored.words[0] + 2 * q * LowCodes<kCode>::kWords;
         uint32_t a[2][4];
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
 #pragma unroll
           for (int k = 0; k < 4; ++k) {
-            a[j][k] = bits_of(LowCodes<kBits>::shifted(words + j * LowCodes<kBits>::kWords, k));
+            a[j][k] = bits_of(LowCodes<kCode>::shifted(words + j * LowCodes<kCode>::kWords, k));
           }
         }
 #pragma unroll
@@ -437,8 +470,8 @@ class LowKernel {
           multiply_add(sums + 4 * tile, a[1], b[2], b[3]);
         }
       }
-      const LowScale by[2] = {low_scale<kBits>(pairs[0][0], is_zero),
-                              low_scale<kBits>(pairs[0][1], is_zero)};
+      const LowScale by[2] = {low_scale<kCode>(pairs[0][0], is_zero),
+                              low_scale<kCode>(pairs[0][1], is_zero)};
       if (part == 0) at_.wait(barriers_.sums_full);
       const float* const of_tokens = sums_of(at_.at, part) + 2 * (thread_ % 4);
 #pragma unroll
@@ -455,6 +488,58 @@ class LowKernel {
     }
     give_up(barrier_of(barriers_.read, at_.at));
     at_.next(p_.slots);
+  }
+  // Codes less their zeros, of a chunk at once: another group of warps converts meanwhile. Its sums
+  // are scaled, since its groups are as long.
+  __device__ __forceinline__ void multiply_chunk(float (&c)[kBlocks][kSums],
+                                                 float (&sums)[kBlocks][kSums]) {
+    uint32_t a[4][kBlocks][kSteps][4];
+    float scale[kBlocks][2];
+    at_.wait(weights_.full);
+    {
+      Stored stored;
+      load(stored, at_.at);
+      __half2 pairs[kBlocks][2];
+      load_scales(pairs, at_.at, 0);
+      __nv_bfloat162 less[kBlocks][2];
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          scale[b][i] = __low2float(pairs[b][i]);
+          less[b][i] = __float2bfloat162_rn(__high2float(pairs[b][i]) + LowCodes<kCode>::kShift);
+        }
+      }
+#pragma unroll
+      for (int q = 0; q < 4; ++q) convert_codes(a[q], stored, less, q);
+    }
+    at_.wait(tokens_.full);
+    wgmma_fence();
+#pragma unroll
+    for (int q = 0; q < 4; ++q) {
+      const uint64_t operand = token_operand(q);
+#pragma unroll
+      for (int j = 0; j < kSteps; ++j) {
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b) {
+          if (q == 0 && j == 0) {
+            RegisterMma<kTokens, false>::run(sums[b], a[0][b][0], operand);
+          } else {
+            multiply_add(sums[b], a[q][b][j], advanced(operand, 32 * j));
+          }
+        }
+      }
+    }
+    wgmma_commit();
+    wgmma_wait<0>();
+    hold_all(sums);
+    give_up(barrier_of(barriers_.read, at_.at));
+    at_.next(p_.slots);
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) c[b][i] = fmaf(sums[b][i], scale[b][i / 2 % 2], c[b][i]);
+    }
   }
   // A quarter is made ready while the one in front of it is multiplied, a chunk's first one while
   // the chunk in front ends.
@@ -491,34 +576,25 @@ class LowKernel {
       load(stored, next.at);
       convert(a[0], stored, next.at, 0);
       wgmma_wait<0>();
-      hold_sums(sums);
+      hold_all(sums);
       give_up(barrier_of(barriers_.read, at_.at));
       at_ = next;
     }
   }
-  __device__ __forceinline__ static void hold_sums(float (&sums)[kBlocks][kSums]) {
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) hold(sums[b]);
-  }
-  __device__ __forceinline__ static void hold_sums(int32_t (&sums)[kBlocks][kSums]) {
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-      for (int i = 0; i < kSums; ++i) asm volatile("" : "+r"(sums[b][i])::"memory");
-    }
-  }
-
   __device__ __forceinline__ void sync_group() const {
     asm volatile("bar.sync %0, 128;" ::"r"(group_ + 1) : "memory");
   }
-  __device__ __forceinline__ float* part_of(int block) const {
-    return p_.asked.parts + (int64_t{block} * kGroups + group_) * (kBlocks * kSums * 128) + thread_;
+  // What a block leaves of a tile, of which it has the first chunks (1), or others (0).
+  __device__ __forceinline__ float* part_of(int block, int has_first) const {
+    return p_.asked.parts +
+           (int64_t{2 * block + has_first} * kGroups + group_) * ((kBlocks * kSums) * 128) +
+           thread_;
   }
-  // Each thread's sums, for the thread of the block with the tile's first
-  // chunks that has the same.
-  __device__ __forceinline__ void leave_part(const float (&c)[kBlocks][kSums]) const {
-    const auto block = static_cast<int>(blockIdx.x);
-    float* const to = part_of(block);
+  // The count of a tile and a group of warps: how many have left their part; and above 16 bits, how
+  // many have seen all.
+  __device__ __forceinline__ void leave_part(const float (&c)[kBlocks][kSums], int tile,
+                                             int has_first) const {
+    float* const to = part_of(static_cast<int>(blockIdx.x), has_first);
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
@@ -527,39 +603,68 @@ class LowKernel {
     sync_group();
     if (thread_ == 0) {
       __threadfence();
-      asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(flag_of(block)) : "memory");
+      asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(
+                       p_.asked.flags + sharers_of(p_, tile).first * kGroups + group_)
+                   : "memory");
     }
   }
-  __device__ __forceinline__ uint32_t* flag_of(int block) const {
-    return p_.asked.flags + block * kGroups + group_;
-  }
-  __device__ __forceinline__ void add_parts(float (&c)[kBlocks][kSums], int tile) const {
-    // The blocks whose first chunk is in front of the tile's end: block * all / blocks < end.
-    const int64_t all = int64_t{p_.tiles} * p_.chunks;
-    const auto blocks = static_cast<int>(gridDim.x);
-    const int64_t end = (int64_t{tile + 1} * p_.chunks * blocks + all - 1) / all;
-    const int first = static_cast<int>(blockIdx.x) + 1;
-    const int last = static_cast<int>(min(end, int64_t{blocks}));
-    for (int block = first + thread_; block < last; block += 128) {
-      uint32_t is_there = 0;
-      while (is_there == 0) {
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
-                     : "=r"(is_there)
-                     : "l"(flag_of(block))
-                     : "memory");
+  // Each block that has chunks of a tile adds its share of the sums, in the order of the chunks.
+  __device__ __forceinline__ void write_share(int tile) const {
+    const Sharers sharers = sharers_of(p_, tile);
+    const auto num_sharers = static_cast<uint32_t>(sharers.last - sharers.first + 1);
+    uint32_t* const count = p_.asked.flags + sharers.first * kGroups + group_;
+    if (thread_ == 0) {
+      uint32_t left = 0;
+      while ((left & 0xffff) < num_sharers) {
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(left) : "l"(count) : "memory");
       }
-      *flag_of(block) = 0;  // for the next launch
+      // For the next launch.
+      if (atomicAdd(count, 0x10000u) >> 16 == num_sharers - 1) *count = 0;
     }
     sync_group();
-    constexpr int kAtOnce = kBlocks * kSums <= 16 ? 4 : 1;
-#pragma unroll kAtOnce
-    for (int block = first; block < last; ++block) {
-      const float* const from = part_of(block);
+    const int mine = static_cast<int>(blockIdx.x) - sharers.first;
+    const int end = (mine + 1) * (kBlocks * kSums) / static_cast<int>(num_sharers);
+    constexpr int kAtOnce = 8;
+#pragma unroll 1
+    for (int first = mine * (kBlocks * kSums) / static_cast<int>(num_sharers); first < end;
+         first += kAtOnce) {
+      float sums[kAtOnce];
 #pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-        for (int i = 0; i < kSums; ++i) c[b][i] += __ldcg(from + (b * kSums + i) * 128);
+      for (int k = 0; k < kAtOnce; ++k) {
+        sums[k] = first + k < end ? __ldcg(part_of(sharers.first, 1) + (first + k) * 128) : 0.0f;
       }
+#pragma unroll 4
+      for (int block = sharers.first + 1; block <= sharers.last; ++block) {
+        const float* const from = part_of(block, 0) + first * 128;
+#pragma unroll
+        for (int k = 0; k < kAtOnce; ++k) {
+          if (first + k < end) sums[k] += __ldcg(from + k * 128);
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        const int i = first + k;
+        const int64_t row =
+            (int64_t{tile / p_.token_tiles} * kTileBlocks + group_ * kBlocks + i / kSums) *
+                kLowBlockRows +
+            lane_row() + i / 2 % 2 * 8;
+        const int token =
+            tile % p_.token_tiles * kTokens + 2 * (thread_ % 4) + i % kSums / 4 * 8 + i % 2;
+        if (i < end && row < p_.asked.out && token < p_.asked.tokens) {
+          write_one(row, token, sums[k] * token_scale(token), row_scale(row));
+        }
+      }
+    }
+  }
+  __device__ __forceinline__ void write_one(int64_t row, int token, float sum, float2 by) const {
+    const LowProductParams& p = p_.asked;
+    sum = fmaf(sum, by.x, by.y);
+    if (p.softcap != 0.0f) sum = p.softcap * tanhf(sum / p.softcap);
+    const int64_t at = token * p.out + row;
+    if (p.y_is_f32) {
+      static_cast<float*>(p.y)[at] = sum;
+    } else {
+      static_cast<__nv_bfloat16*>(p.y)[at] = __float2bfloat16_rn(sum);
     }
   }
 
@@ -652,14 +757,7 @@ class LowKernel {
           for (int k = 0; k < 2; ++k) {
             const int token = first_token + 8 * i + k;
             if (token >= p.tokens) continue;
-            float sum = fmaf(c[b][4 * i + 2 * half + k], by.x * token_scale(token), by.y);
-            if (p.softcap != 0.0f) sum = p.softcap * tanhf(sum / p.softcap);
-            const int64_t at = token * p.out + row;
-            if (p.y_is_f32) {
-              static_cast<float*>(p.y)[at] = sum;
-            } else {
-              static_cast<__nv_bfloat16*>(p.y)[at] = __float2bfloat16_rn(sum);
-            }
+            write_one(row, token, c[b][4 * i + 2 * half + k] * token_scale(token), by);
           }
         }
       }
@@ -682,10 +780,10 @@ class LowKernel {
   int thread_ = 0;  // of the group
 };
 
-template <int kTokens, int kBlocks, int kBits, int kParts>
-__global__ void __launch_bounds__(LowKernel<kTokens, kBlocks, kBits, kParts>::kThreads, 1)
+template <int kTokens, int kBlocks, LowCode kCode, int kParts>
+__global__ void __launch_bounds__(LowKernel<kTokens, kBlocks, kCode, kParts>::kThreads, 1)
     low_product_kernel(const __grid_constant__ LowWork p) {
-  using Kernel = LowKernel<kTokens, kBlocks, kBits, kParts>;
+  using Kernel = LowKernel<kTokens, kBlocks, kCode, kParts>;
   extern __shared__ __align__(1024) uint8_t shared[];
   Kernel kernel(p, shared);
   // Told to be the same for all lanes: as in ring_product.cu.
@@ -695,7 +793,9 @@ __global__ void __launch_bounds__(LowKernel<kTokens, kBlocks, kBits, kParts>::kT
   if (is_first) kernel.init(warp);
   __syncthreads();
   if (warp >= Kernel::kMmaWarps) {
-    if constexpr (Kernel::kIsMany) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if constexpr (Kernel::moves_registers()) {
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Kernel::kIsMany ? 40 : 32));
+    }
     // No kernel writes weights: they are on their way before the last kernel
     // ends.
     if (warp == Kernel::kWeightWarp) kernel.fetch_weights();
@@ -704,11 +804,13 @@ __global__ void __launch_bounds__(LowKernel<kTokens, kBlocks, kBits, kParts>::kT
       dependency_trigger();
       kernel.fetch_tokens();
     }
-    if constexpr (Kernel::kIsOfCodes) {
+    if constexpr (kParts == 4) {
       if (warp == Kernel::kSumWarp) kernel.sum_tokens();
     }
   } else {
-    if constexpr (Kernel::kIsMany) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    if constexpr (Kernel::moves_registers()) {
+      asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Kernel::kIsMany ? 232 : 112));
+    }
     dependency_wait();
     dependency_trigger();
     kernel.multiply_all(warp);

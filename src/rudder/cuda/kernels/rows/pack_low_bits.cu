@@ -132,13 +132,13 @@ __global__ void __launch_bounds__(kThreads) row_factor_kernel(const PackLowBitsP
 
 // A block of the grid for each block of the weight, by 128 threads: those of a
 // warpgroup.
-template <int kBits>
+template <LowCode kCode>
 __global__ void __launch_bounds__(128) pack_kernel(const PackLowBitsParams p) {
   const PlainLowRows& from = p.from;
   const int64_t chunks = chunks_of(from.in);
   const int64_t first_row = static_cast<int64_t>(blockIdx.x) / chunks * kLowBlockRows;
   const int64_t first_input = static_cast<int64_t>(blockIdx.x) % chunks * kLowChunk;
-  constexpr int kCodeBytes = LowCodes<kBits>::kCodeBytes;
+  constexpr int kCodeBytes = LowCodes<kCode>::kCodeBytes;
   const int groups_of_block = kLowChunk / p.form.group;
   auto* const block =
       static_cast<uint8_t*>(p.to) +
@@ -148,9 +148,9 @@ __global__ void __launch_bounds__(128) pack_kernel(const PackLowBitsParams p) {
   const auto code_at = [&](int row, int input) {
     const bool is_there = first_row + row < from.rows && first_input + input < from.in;
     const int code = is_there ? from.codes[(first_row + row) * from.in + first_input + input] : 0;
-    return static_cast<uint32_t>(code) & (kBits == 4 ? 0xfu : 0xffu);
+    return static_cast<uint32_t>(code) & (kCode == LowCode::kU4 ? 0xfu : 0xffu);
   };
-  constexpr int kWords = LowCodes<kBits>::kWords;  // of 16 inputs
+  constexpr int kWords = LowCodes<kCode>::kWords;  // of 16 inputs
   uint32_t words[8 * kWords];
   for (int k = 0; k < 8; ++k) {
     for (int w = 0; w < kWords; ++w) words[k * kWords + w] = 0;
@@ -158,9 +158,9 @@ __global__ void __launch_bounds__(128) pack_kernel(const PackLowBitsParams p) {
       for (int second = 0; second < 2; ++second) {
         const uint32_t code =
             code_at(lane_row + i % 2 * 8, 16 * k + i / 2 * 8 + 2 * (thread % 4) + second);
-        // As LowCodes<kBits>::shifted() takes them apart.
-        if (kBits == 4) words[k] |= code << (4 * i + 16 * second);
-        if (kBits == 8) words[2 * k + i / 2] |= code << (8 * (i % 2) + 16 * second);
+        // As LowCodes<kCode>::shifted() takes them apart.
+        if (kCode == LowCode::kU4) words[k] |= code << (4 * i + 16 * second);
+        if (kCode != LowCode::kU4) words[2 * k + i / 2] |= code << (8 * (i % 2) + 16 * second);
       }
     }
   }
@@ -186,12 +186,12 @@ __global__ void __launch_bounds__(128) pack_kernel(const PackLowBitsParams p) {
   }
 }
 
-template <int kBits>
+template <LowCode kCode>
 __global__ void __launch_bounds__(kThreads)
     embed_kernel(const __grid_constant__ EmbedLowBitsParams p) {
   dependency_wait();
   dependency_trigger();
-  constexpr int kCodeBytes = LowCodes<kBits>::kCodeBytes;
+  constexpr int kCodeBytes = LowCodes<kCode>::kCodeBytes;
   const int block_bytes = kCodeBytes + kLowBlockRows * (kLowChunk / p.form.group) * kLowPairBytes;
   const int64_t chunks = chunks_of(p.hidden);
   for (int64_t t = blockIdx.x; t < p.rows; t += gridDim.x) {
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(kThreads)
       // The lane that multiplies it, and where it has it.
       const int lane = row / 16 * 32 + row % 8 * 4 + k % 8 / 2;
       const int i = row % 16 / 8 + k % 16 / 8 * 2;
-      constexpr int kWords = LowCodes<kBits>::kWords;
+      constexpr int kWords = LowCodes<kCode>::kWords;
       const int word = k / 16 * kWords;
       const auto* const words = reinterpret_cast<const uint32_t*>(block);
       uint32_t pair[kWords];
@@ -215,8 +215,8 @@ __global__ void __launch_bounds__(kThreads)
       }
       const __half2 with = reinterpret_cast<const __half2*>(
           block + kCodeBytes)[k / p.form.group * kLowBlockRows + row];
-      const LowScale by = low_scale<kBits>(with, p.form.is_zero);
-      const __nv_bfloat162 shifted = LowCodes<kBits>::shifted(pair, i);
+      const LowScale by = low_scale<kCode>(with, p.form.is_zero);
+      const __nv_bfloat162 shifted = LowCodes<kCode>::shifted(pair, i);
       const float code = k % 2 == 0 ? __low2float(shifted) : __high2float(shifted);
       const float number = fmaf(code, by.scale, -by.less) * factor;
       to[input] = __float2bfloat16_rn(__bfloat162float(__float2bfloat16_rn(number)) * p.scale);
@@ -244,10 +244,10 @@ cudaError_t launch_pack_low_bits(const PackLowBitsParams& params, cudaStream_t s
   row_factor_kernel<<<grid_of(params.from.rows), kThreads, 0, stream>>>(params);
   const auto blocks =
       static_cast<unsigned>(low_row_blocks(params.from.rows) * low_chunks(params.from.in));
-  if (params.form.bits == 4) {
-    pack_kernel<4><<<blocks, 128, 0, stream>>>(params);
+  if (params.form.code == LowCode::kU4) {
+    pack_kernel<LowCode::kU4><<<blocks, 128, 0, stream>>>(params);
   } else {
-    pack_kernel<8><<<blocks, 128, 0, stream>>>(params);
+    pack_kernel<LowCode::kI8><<<blocks, 128, 0, stream>>>(params);  // bytes are bytes
   }
   return cudaGetLastError();
 }
@@ -255,8 +255,10 @@ cudaError_t launch_pack_low_bits(const PackLowBitsParams& params, cudaStream_t s
 cudaError_t launch_embed_low_bits(const EmbedLowBitsParams& params, cudaStream_t stream) {
   if (params.rows <= 0 || params.hidden <= 0) return cudaSuccess;
   const dim3 blocks(static_cast<unsigned>(params.rows < kMaxBlocks ? params.rows : kMaxBlocks));
-  return launch_pdl(params.form.bits == 4 ? embed_kernel<4> : embed_kernel<8>, blocks,
-                    dim3(kThreads), 0, stream, params);
+  auto* const kernel = params.form.code == LowCode::kU4   ? embed_kernel<LowCode::kU4>
+                       : params.form.code == LowCode::kI8 ? embed_kernel<LowCode::kI8>
+                                                          : embed_kernel<LowCode::kE4M3>;
+  return launch_pdl(kernel, blocks, dim3(kThreads), 0, stream, params);
 }
 
 }  // namespace rudder::cuda
