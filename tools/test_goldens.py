@@ -14,8 +14,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools" / "golden"))
 
 import cases  # noqa: E402
+import dense_cases  # noqa: E402
 import quantised_cases  # noqa: E402
 
+CASES = cases.CASES + dense_cases.DENSE
 GOLDEN = ROOT / "tests" / "golden"
 # Of an earlier case, to be made anew; a name that is made goes from here. The assistant is of the model beside it.
 OLD = set()
@@ -59,7 +61,7 @@ def list_of(value):
 
 
 class Goldens(unittest.TestCase):
-    every = {**{case.name: cases.digest(case) for case in cases.CASES},
+    every = {**{case.name: cases.digest(case) for case in CASES},
              **{case.name: quantised_cases.digest(case) for case in quantised_cases.QUANTISED}}
 
     def test_each_case_has_one_and_nothing_else_is_there(self):
@@ -73,7 +75,7 @@ class Goldens(unittest.TestCase):
                     self.assertNotEqual(case, digest, "made of its case: take its name from OLD")
                     continue
                 self.assertEqual(case, digest, "made of another case: run tools/golden (README.md there)")
-        for case in cases.CASES:
+        for case in CASES:
             if case.name in OLD:
                 continue
             with self.subTest(case.name):
@@ -81,20 +83,20 @@ class Goldens(unittest.TestCase):
                 self.assertEqual(list(differences(case.config, config)), [])
 
     def test_a_changed_case_has_another_digest(self):
-        case = cases.CASES[0]
+        case = CASES[0]
         before = cases.digest(case)
         for name, value in {"noise": 0.5, "dtype": "bfloat16", "config": {**case.config, "hidden_size": 88}}.items():
             changed = type(case)(**{**vars(case), name: value})
             self.assertNotEqual(cases.digest(changed), before)
 
     def test_no_number_is_one_that_a_short_format_holds(self):
-        for case in cases.CASES:
+        for case in CASES:
             with self.subTest(case.name):
                 text = case.config.get("text_config", case.config)
                 self.assertNotEqual(math.isqrt(text["hidden_size"]) ** 2, text["hidden_size"])
                 said = {key: value for key, value in numbers_of(case.config)
                         if key in ("rope_theta", "factor", "low_freq_factor", "high_freq_factor", "rms_norm_eps")
-                        or key.endswith(("softcapping", "mscale"))}
+                        or key.endswith(("softcapping", "mscale", "multiplier", "logits_scaling", "_beta"))}
                 self.assertIn("rms_norm_eps", said)
                 self.assertEqual({key: value for key, value in said.items() if is_short(value)}, {})
 

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "rudder/base/check.h"
 #include "rudder/model/branch.h"
 #include "rudder/model/tensors.h"
 
@@ -26,6 +27,14 @@ void list_kv_scales(const Attention::Names& names, const Extent& kv_heads,
   const size_t parts = names.qkv.size();
   add("k", parts > 1 ? 1 : 0, target_in(weights, &Attention::Weights::k_scale));
   add("v", parts - 1, target_in(weights, &Attention::Weights::v_scale));
+}
+
+// The rows of q and of k, which have a tensor each.
+void turn_neighbours(const Attention& attention, LinearModule& qkv) {
+  RUDDER_CHECK(attention.qk_norm == QkNorm::kNone && qkv.parts.size() > 1 && !attention.v_is_k);
+  for (size_t part = 0; part < (attention.own_kv ? 2 : 1); ++part) {
+    qkv.parts[part].order = {attention.head_dim, attention.neighbours};
+  }
 }
 
 // Of the tokens whose capture sets name some; nothing in steps without.
@@ -71,6 +80,7 @@ void list_tensors(const Attention& attention, int64_t hidden, const Attention::N
     rows.resize(1);
   }
   out.add_linear(qkv, rows, hidden, attention.qkv_bias, target_in(weights, &Weights::qkv));
+  if (attention.neighbours > 0) turn_neighbours(attention, out.linears.back());
   out.add_linear({names.out}, {hidden}, q, attention.out_bias, target_in(weights, &Weights::out));
   if (attention.own_kv) list_kv_scales(names, kv_heads, weights, out);
 }
@@ -102,6 +112,8 @@ Mixed mix(const Attention& attention, const Attention::Weights& weights, const O
        .kv = written,
        .q_out = q,
        .v_norm = weights.v_norm,
+       .norms_rotated = attention.norms_rotated,
+       .q_scale = step.query_scales,
        .norms_span_ranks = attention.qk_norm == QkNorm::kAllHeads});
   const View out = shaped(scratch[2], in.rows(), attention.q_width());
   ops::AttentionArgs args{.q = q,

@@ -50,6 +50,10 @@ struct Attention {
   NormKind qk_norm_kind;
   bool qkv_bias = false;
   bool out_bias = false;
+  bool norms_rotated = false;  // q and k are normed behind their rotation; per head alone
+  // Of a head, how many elements of q and k turn in pairs of neighbours in the checkpoint. Their
+  // rows are loaded in the order of ropes that pair halves; heads are then not normed.
+  int32_t neighbours = 0;
   bool v_norm = false;  // RMS norm of each v head, without weights
   bool v_is_k = false;  // one projection makes both: values are keys before their norm and rope
   bool own_kv = true;   // false: it reads another layer's keys and values, and makes queries alone

@@ -289,6 +289,9 @@ model::ModelSpec tiny_spec(TinyArch arch) {
     case TinyArch::kScaled:
       attention.v_norm = true;
       attention.weighting = model::Softmax{.softcap = 0, .sinks = true};
+      attention.qk_norm = model::QkNorm::kPerHead;
+      attention.norms_rotated = true;
+      spec.query_growth = {.slope = 0.2, .period = 24};
       spec.embed_scale = 2;
       spec.branch_scale = 0.5f;
       spec.logit_scale = 0.75f;

@@ -146,6 +146,8 @@ TEST(GoldenConfigs, UnreadMechanismsAreRefused) {
                                      {"num_experts", 8},
                                      {"residual_multiplier", 0.22},
                                      {"no_rope_layers", json::array{0, 1}}}) {
+      // Granite's multipliers are its own.
+      if (key == std::string_view("residual_multiplier") && family.starts_with("granite")) continue;
       json::object changed = defaults.as_object();
       json::value* const text = changed.if_contains("text_config");
       (text == nullptr ? changed : text->as_object())[key] = value;
