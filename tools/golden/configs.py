@@ -53,6 +53,7 @@ KEYS = {
     "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
     "qwen3_vl": "Qwen3VLForConditionalGeneration",
 }
+WRAPPED = {"mistral3": {"text_config": {"model_type": "mistral"}}}  # the text model's own defaults
 BASE = {
     "vocab_size": 32,
     "hidden_size": 48,
@@ -133,7 +134,7 @@ def draw(rng):
 
 def draw_ropes(rng, config):
     family = config["model_type"]
-    if family.startswith("gemma"):
+    if family.startswith(("gemma2", "gemma3")):
         config |= {"head_dim": 24, "query_pre_attn_scalar": 24, "sliding_window": 16}
         config["hidden_activation"] = "gelu_pytorch_tanh"
         del config["hidden_act"]
@@ -203,7 +204,7 @@ def make_ropes(draws):
 def make_defaults():
     out = {}
     for family, architecture in KEYS.items():
-        made = CONFIG_MAPPING[family]()
+        made = CONFIG_MAPPING[family](**WRAPPED.get(family, {}))
         keys = set(made.to_dict()) | set(getattr(type(made), "attribute_map", {}))
         config = made.to_dict()
         for encoder in ("vision_config", "audio_config"):

@@ -170,7 +170,7 @@ DENSE = [
     Case(  # without windows all layers turn
         "exaone4-full",
         "exaone4",
-        {**BASE, "num_hidden_layers": 2, "sliding_window": None, "tie_word_embeddings": True},
+        {**BASE, "num_hidden_layers": 2, "sliding_window": None, "layer_types": sliding("ff"), "tie_word_embeddings": True},
         dtype="float16",
         noise=0.1,
         ablate={"rope_base": {"rope_parameters": BIG_ROPE}},

@@ -25,6 +25,7 @@ Result<ModelSpec> read_exaone4(const HfConfig& config) {
   }
   // A pattern may be letters too; then, as in transformers, "layer_types" has to be there.
   int64_t pattern = 0;
+  whole.has("sliding_window_pattern");
   if (!whole.has("layer_types")) {
     RUDDER_TRY(pattern, whole.integer_or("sliding_window_pattern", 4, 1));
   }

@@ -16,6 +16,7 @@ constexpr std::string_view kGlmDefaults = R"({
 Result<ModelSpec> read_glm(const weights::HfConfig& config) {
   RUDDER_TRY(const weights::HfConfig whole, with_class_defaults(config, kGlmDefaults));
   RUDDER_TRY(ModelSpec spec, llama_like(whole, {.rope = {.is_partial = true}}));
+  whole.has("partial_rotary_factor");  // without effect where the rope says its own
   for (LayerSpec& layer : spec.layers) attention_of(layer)->out_bias = false;
   set_neighbours(spec);
   return spec;
