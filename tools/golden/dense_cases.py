@@ -111,7 +111,7 @@ DENSE = [
         "smollm3",
         {
             **BASE,
-            "head_dim": 20,
+            "head_dim": 20, "num_key_value_heads": 4,
             "tie_word_embeddings": True,
             "no_rope_layers": [1, 0, 1],
             "rope_parameters": {"rope_theta": 2000003.3, "rope_type": "default"},
@@ -124,7 +124,7 @@ DENSE = [
         "smollm3",
         {
             **BASE,
-            "head_dim": 20,
+            "head_dim": 20, "num_key_value_heads": 4,
             "num_hidden_layers": 4,
             "use_sliding_window": True,
             "sliding_window": 20,
@@ -231,7 +231,7 @@ DENSE = [
     Case(
         "helium",
         "helium",
-        {**BASE, "head_dim": 20, "num_hidden_layers": 2},
+        {**BASE, "head_dim": 20, "num_key_value_heads": 4, "num_hidden_layers": 2},
         dtype="float16",
         ablate={"rope_base": {"rope_parameters": BIG_ROPE}},
     ),
@@ -274,7 +274,7 @@ DENSE = [
             "tie_word_embeddings": False,
             "text_config": {
                 **BASE,
-                "head_dim": 20,
+                "head_dim": 20, "num_key_value_heads": 4,
                 "num_hidden_layers": 2,
                 "tie_word_embeddings": False,
                 "rope_parameters": {"rope_theta": 1000003.9, "rope_type": "default", "mrope_section": [4, 3, 3]},
