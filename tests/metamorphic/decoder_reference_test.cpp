@@ -414,6 +414,10 @@ TEST_F(DecoderReference, EveryScaleMovesTheLogits) {
   };
   expect_moves("branches", [](Spec& s, Weights&) { s.branch_scale = 1; });
   expect_moves("logits", [](Spec& s, Weights&) { s.logit_scale = 1; });
+  expect_moves("growth", [](Spec& s, Weights&) { s.query_growth = {}; });
+  expect_moves("norms", [](Spec& s, Weights&) {
+    for (auto& layer : s.layers) attention_of(layer)->norms_rotated = false;
+  });
   expect_moves("rows of the table", [](Spec& s, Weights&) { s.embed_scale = 1; });
   expect_moves("a layer", [](Spec&, Weights& w) { w.layers[1].scale = 1; });
   expect_moves("no rope", [](Spec& s, Weights&) { attention_of(s.layers[1])->rope = 0; });

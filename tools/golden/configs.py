@@ -25,6 +25,20 @@ ONE_ROPE = {
     "gemma2": "Gemma2ForCausalLM",
     "olmo2": "Olmo2ForCausalLM",
     "phi3": "Phi3ForCausalLM",
+    "gemma": "GemmaForCausalLM",
+    "ministral": "MinistralForCausalLM",
+    "ministral3": "Ministral3ForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
+    "exaone4": "Exaone4ForCausalLM",
+    "granite": "GraniteForCausalLM",
+    "granite_swa": "GraniteSWAForCausalLM",
+    "glm": "GlmForCausalLM",
+    "glm4": "Glm4ForCausalLM",
+    "seed_oss": "SeedOssForCausalLM",
+    "ernie4_5": "Ernie4_5ForCausalLM",
+    "helium": "HeliumForCausalLM",
+    "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM",
+    "cwm": "CwmForCausalLM",
 }
 OF_EXPERTS = {"gpt_oss": "GptOssForCausalLM", "glm4_moe": "Glm4MoeForCausalLM"}
 KEYS = {
@@ -35,7 +49,13 @@ KEYS = {
     "gemma4_text": "Gemma4ForCausalLM",
     "gemma4": "Gemma4ForConditionalGeneration",
     "gemma4_unified": "Gemma4UnifiedForConditionalGeneration",
+    "olmo3": "Olmo3ForCausalLM",
+    "mistral3": "Mistral3ForConditionalGeneration",
+    "qwen2_vl": "Qwen2VLForConditionalGeneration",
+    "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
+    "qwen3_vl": "Qwen3VLForConditionalGeneration",
 }
+WRAPPED = {"mistral3": {"text_config": {"model_type": "mistral"}}}  # the text model's own defaults
 BASE = {
     "vocab_size": 32,
     "hidden_size": 48,
@@ -119,7 +139,7 @@ def draw(rng, families):
 
 def draw_ropes(rng, config):
     family = config["model_type"]
-    if family.startswith("gemma"):
+    if family.startswith(("gemma2", "gemma3")):
         config |= {"head_dim": 24, "query_pre_attn_scalar": 24, "sliding_window": 16}
         config["hidden_activation"] = "gelu_pytorch_tanh"
         del config["hidden_act"]
@@ -189,7 +209,7 @@ def make_ropes(seed, draws, families):
 def make_defaults():
     out = {}
     for family, architecture in KEYS.items():
-        made = CONFIG_MAPPING[family]()
+        made = CONFIG_MAPPING[family](**WRAPPED.get(family, {}))
         keys = set(made.to_dict()) | set(getattr(type(made), "attribute_map", {}))
         config = made.to_dict()
         for encoder in ("vision_config", "audio_config"):

@@ -17,20 +17,22 @@ import sys
 import torch
 import transformers
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 import asynct  # noqa: F401: registers a family that transformers does not have
 import language
 from cases import BATCH, CASES, EVERY_NORM, LEARNING_RATE, NUM_GREEDY, STEPS, digest
+from dense_cases import DENSE
 from hybrid_cases import HYBRIDS
 
 MIN_GAP = 0.5  # smallest top1-top2 gap of a row: below it rounding may flip the token
 MIN_EFFECT = 1e-2  # smallest change of a logit that an ablation must show
 MIN_DISTINCT = 12  # fewest different tokens among the greedy ones: a constant continuation tests little
 MAX_PROMPTS = 50  # tried with one model before another is trained
-GEMMA = ("gemma2", "gemma3_text", "gemma3")  # families whose norm multiplies by 1 + w
+GEMMA = ("gemma", "gemma2", "gemma3_text", "gemma3")  # families whose norm multiplies by 1 + w
 HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")  # so do these, but for the norm of recurrent heads
 GEMMA_4 = ("gemma4_text", "gemma4")  # norms multiply by w, scores are not scaled by the width of a head
+WITH_IMAGES = ("mistral3", "qwen2_5_vl", "qwen3_vl")  # families that no class for text alone reads
 
 
 def initialise(model, case, seed):
@@ -52,7 +54,7 @@ def initialise(model, case, seed):
     final_gain = (4.0 if gemma or gemma_4 else 2.0) if tied else 1.0
     with torch.no_grad():
         for name, p in sorted(model.named_parameters()):
-            if re.search(r"\.[qk]_norm\.", name):
+            if re.search(r"\.([qk]_norm|query_layernorm|key_layernorm)\.", name):
                 uniform(p, *((0.5, 1.0) if gemma_4 else (1.0 - one, 2.2 - one)))
             elif "linear_attn.norm" in name:
                 uniform(p, 0.5, 1.5)
@@ -68,10 +70,12 @@ def initialise(model, case, seed):
                 uniform(p, 0.7, 1.3)
             elif name.endswith("gate_up_proj_bias"):
                 normal(p, 4.0)  # gates reach their clamp
-            elif name.endswith("bias"):
-                normal(p, 0.4)
             elif name.endswith("sinks"):
                 normal(p, 1.0)
+            elif name.endswith("bias"):
+                normal(p, 0.4)
+            elif p.ndim == 1:  # a norm of an image encoder under another name
+                uniform(p, 0.5, 1.5)
             elif "embed_tokens" in name:
                 normal(p, embed_std)
             elif "lm_head" in name:
@@ -144,11 +148,15 @@ def to_old_style(path, family):
     path.write_text(json.dumps(c, indent=2, sort_keys=True) + "\n")
 
 
+def loader_of(family):
+    return AutoModelForImageTextToText if family in WITH_IMAGES else AutoModelForCausalLM
+
+
 def load(folder, **overrides):
     config = AutoConfig.from_pretrained(folder)
     for key, value in overrides.items():
         setattr(config.get_text_config(), key, value)
-    model = AutoModelForCausalLM.from_pretrained(
+    model = loader_of(config.model_type).from_pretrained(
         folder, config=config, dtype=torch.float32, attn_implementation="eager"
     )
     return model.eval()
@@ -201,7 +209,7 @@ def make(case, out, seed):
     for old in folder.iterdir():
         old.unlink()
     config = AutoConfig.for_model(case.family, **json.loads(json.dumps(case.config)))
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model = loader_of(case.family).from_config(config, dtype=torch.float32)
     initialise(model, case, seed)
     spoken, loss = train(model, case, seed)
     model.to(getattr(torch, case.dtype))
@@ -265,7 +273,7 @@ def main():
     out = pathlib.Path(sys.argv[1])
     wanted = set(sys.argv[2:])
     failed = []
-    for case in CASES + HYBRIDS:
+    for case in CASES + HYBRIDS + DENSE:
         if wanted and case.name not in wanted:
             continue
         try:

@@ -390,15 +390,20 @@ void panel_qkv_prep(const Kernels& kernels, const ops::QkvPrepArgs& args, int64_
     float* q = args.q_out.as<float>() + t * q_width;
     float* k = row + q_width;
     std::copy_n(row, q_width, q);
-    norm_heads(kernels, q, q_width, args.q_norm);
-    norm_heads(kernels, k, kv_width, args.k_norm);
+    const auto norm_q_and_k = [&] {
+      norm_heads(kernels, q, q_width, args.q_norm);
+      norm_heads(kernels, k, kv_width, args.k_norm);
+    };
+    if (!args.norms_rotated) norm_q_and_k();
     norm_heads(kernels, k + kv_width, kv_width, args.v_norm);
+    const int64_t rope_row = args.rope_row.as<int32_t>()[t];
     if (half > 0) {
-      const float* table =
-          args.rope.as<float>() + int64_t{args.rope_row.as<int32_t>()[t]} * 2 * half;
+      const float* table = args.rope.as<float>() + rope_row * 2 * half;
       for (int64_t h = 0; h < args.num_heads; ++h) kernels.rotate(q + h * head_dim, table, half);
       for (int64_t h = 0; h < kv_heads; ++h) kernels.rotate(k + h * head_dim, table, half);
     }
+    if (args.norms_rotated) norm_q_and_k();
+    if (!args.q_scale.empty()) kernels.scale(q, args.q_scale.as<float>()[rope_row], q_width);
     const int64_t slot = args.kv_slot.as<int32_t>()[t];
     if (slot < 0) continue;
     for (int64_t h = 0; h < kv_heads; ++h) {

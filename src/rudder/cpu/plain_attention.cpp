@@ -70,15 +70,23 @@ void plain_qkv_prep(const ops::QkvPrepArgs& args, int64_t begin, int64_t end) {
     float* q = args.q_out.as<float>() + t * q_width;
     std::copy_n(row, q_width, q);
     std::copy_n(row + q_width, kv_width, k.data());
-    plain_norm_heads(q, args.num_heads, head_dim, args.q_norm);
     std::copy_n(row + q_width + kv_width, kv_width, v.data());
-    plain_norm_heads(k.data(), kv_heads, head_dim, args.k_norm);
+    const auto norm_q_and_k = [&] {
+      plain_norm_heads(q, args.num_heads, head_dim, args.q_norm);
+      plain_norm_heads(k.data(), kv_heads, head_dim, args.k_norm);
+    };
+    if (!args.norms_rotated) norm_q_and_k();
     plain_norm_heads(v.data(), kv_heads, head_dim, args.v_norm);
+    const int64_t rope_row = args.rope_row.as<int32_t>()[t];
     if (half > 0) {
-      const float* table =
-          args.rope.as<float>() + int64_t{args.rope_row.as<int32_t>()[t]} * 2 * half;
+      const float* table = args.rope.as<float>() + rope_row * 2 * half;
       for (int64_t h = 0; h < args.num_heads; ++h) rotate_row(q + h * head_dim, table, half);
       for (int64_t h = 0; h < kv_heads; ++h) rotate_row(k.data() + h * head_dim, table, half);
+    }
+    if (args.norms_rotated) norm_q_and_k();
+    if (!args.q_scale.empty()) {
+      const float scale = args.q_scale.as<float>()[rope_row];
+      for (int64_t i = 0; i < q_width; ++i) q[i] *= scale;
     }
     const int64_t slot = args.kv_slot.as<int32_t>()[t];
     if (slot < 0) continue;

@@ -132,8 +132,8 @@ Result<LinearWeight> Linear::make_weight(std::span<const ops::LinearPart> parts,
 Result<ops::WeightFormat> Linear::store_parts(std::span<const ops::LinearPart> parts, int64_t out,
                                               Uploader& uploader, CudaWeight& weight) {
   const int64_t in = parts[0].in();
-  const bool is_rounded =
-      parts[0].format.is_wide() && !parts[0].is_head && !settings_.low.is_wide();
+  const bool is_rounded = parts[0].use == ops::ProductUse::kHidden && parts[0].format.is_wide() &&
+                          !settings_.low.is_wide();
   if (is_low(parts[0].format) || is_rounded) {
     if (!low_product_takes(in)) {
       return fail(

@@ -22,14 +22,15 @@ QkvPrepParams qkv_params(const ops::QkvPrepArgs& args) {
   params.k_norm = pointer<float>(args.k_norm.weight);
   params.k_alpha = pointer<float>(args.k_norm.alpha);
   params.k_eps = args.k_norm.eps;
-  params.v_norm = pointer<float>(args.v_norm.weight);
-  params.v_alpha = pointer<float>(args.v_norm.alpha);
-  params.v_eps = args.v_norm.eps;
+  params.v_norm = {pointer<float>(args.v_norm.weight), pointer<float>(args.v_norm.alpha),
+                   args.v_norm.eps};
   params.q_norm_is_wide = is_wide(args.q_norm);
   params.k_norm_is_wide = is_wide(args.k_norm);
   params.rope = pointer<float>(args.rope);
   params.half_rot = args.rope.empty() ? 0 : static_cast<int32_t>(args.rope.shape[2]);
   params.rope_row = pointer<int32_t>(args.rope_row);
+  params.norms_rotated = args.norms_rotated;
+  params.q_scale = pointer<float>(args.q_scale);
   params.kv_slot = pointer<int32_t>(args.kv_slot);
   params.kv_cache = kv.storage.data;
   params.kv_type = kv_type_of(kv);

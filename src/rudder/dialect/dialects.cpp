@@ -121,6 +121,7 @@ constexpr std::array kReasoning = {
     ReasoningDialect{.name = "deepseek_r1", .begin = "<think>", .end = "</think>", .always = true},
     ReasoningDialect{.name = "mistral", .begin = "[THINK]", .end = "[/THINK]"},
     ReasoningDialect{.name = "gemma4", .begin = "<|channel>thought", .end = "<channel|>"},
+    ReasoningDialect{.name = "seed_oss", .begin = "<seed:think>", .end = "</seed:think>"},
     ReasoningDialect{.name = "harmony",
                      .begin = "<|channel|>analysis<|message|>",
                      .end = harmony::kEnd,
@@ -165,6 +166,7 @@ constexpr std::array kReasoningTraces = {
     Trace{{"</think>"}, "qwen3"},
     Trace{{"[THINK]"}, "mistral"},
     Trace{{"<|channel>"}, "gemma4"},
+    Trace{{"<seed:think>"}, "seed_oss"},
 };
 
 constexpr std::array kAliases = {

@@ -64,6 +64,8 @@ TEST(Dialects, AreNotDetectedFromAStrayMark) {
   EXPECT_EQ(detected("<tool_call>{name}\\n<arg_key>k</arg_key> tool_call.arguments </tool_call>"),
             "- -");
   EXPECT_EQ(detected("<seed:tool_call>\\n<function=f> <tool_call> arguments"), "seed_oss -");
+  EXPECT_EQ(detected("<seed:think>\\n</seed:think> <seed:tool_call>\\n<function=f>"),
+            "seed_oss seed_oss");
   EXPECT_EQ(detected("the prompt of Python is >>>, all the time"), "- -");
   EXPECT_EQ(detected("never write <tool_call>"), "- -");
   EXPECT_EQ(detected("<|tool_call|>[{\"name\", \"arguments\"}]<|/tool_call|>"), "phi4_mini_json -");

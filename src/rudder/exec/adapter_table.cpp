@@ -164,8 +164,9 @@ Result<void> AdapterTable::upload(int32_t row, const lora::Adapter& adapter,
     int64_t stored = 0;  // row of B
     for (const model::Extent& run : module.parts[part].rows) {
       for (int64_t i = 0; has_delta && i < run.count(); ++i) {
-        put_converted(delta->b, (stored + run.share.begin + i) * delta->rank(), delta->rank(), act,
-                      b_.data(), (out_row + i) * weights.rank);
+        const int64_t from = module.parts[part].order.stored(stored + run.share.begin + i);
+        put_converted(delta->b, from * delta->rank(), delta->rank(), act, b_.data(),
+                      (out_row + i) * weights.rank);
       }
       if (has_delta && !delta->gains.empty()) {
         const size_t from = static_cast<size_t>(stored + run.share.begin);

@@ -42,6 +42,14 @@ std::vector<Extent> every_other(const Extent& heads, int64_t dim, int64_t which)
   return runs;
 }
 
+// The rows of q and of k, which have a tensor each.
+void turn_neighbours(const Attention& attention, LinearModule& qkv) {
+  RUDDER_CHECK(attention.qk_norm == QkNorm::kNone && qkv.parts.size() > 1 && !attention.v_is_k);
+  for (size_t part = 0; part < (attention.own_kv ? 2 : 1); ++part) {
+    qkv.parts[part].order = {attention.head_dim, attention.neighbours};
+  }
+}
+
 // Of the tokens whose capture sets name some; nothing in steps without.
 void capture_patterns(const ops::AttentionArgs& args, const LayerStep& step) {
   const ForwardBatch& batch = step.batch;
@@ -101,6 +109,7 @@ void list_tensors(const Attention& attention, int64_t hidden, const Attention::N
                      target_in(weights, &Weights::out_gate));
     }
   }
+  if (attention.neighbours > 0) turn_neighbours(attention, out.linears.back());
   out.add_linear({names.out}, {hidden}, q, attention.out_bias, target_in(weights, &Weights::out));
   if (attention.own_kv) list_kv_scales(names, kv_heads, weights, out);
 }
@@ -135,6 +144,8 @@ Mixed mix(const Attention& attention, const Attention::Weights& weights, const O
        .kv = written,
        .q_out = q,
        .v_norm = weights.v_norm,
+       .norms_rotated = attention.norms_rotated,
+       .q_scale = step.query_scales,
        .norms_span_ranks = attention.qk_norm == QkNorm::kAllHeads});
   const View out = shaped(scratch[2], in.rows(), attention.q_width());
   ops::AttentionArgs args{.q = q,

@@ -50,11 +50,15 @@ struct Attention {
   NormKind qk_norm_kind;
   bool qkv_bias = false;
   bool out_bias = false;
-  bool out_gate = false;  // what is read is multiplied by sigmoid(a projection of the input)
-  bool v_norm = false;    // RMS norm of each v head, without weights
-  bool v_is_k = false;    // one projection makes both: values are keys before their norm and rope
-  bool own_kv = true;  // false: it reads another layer's keys and values, and makes queries alone
-  int32_t rope = 0;    // index into ModelSpec.ropes, or kNoRope
+  bool out_gate = false;       // what is read is multiplied by sigmoid(a projection of the input)
+  bool norms_rotated = false;  // q and k are normed behind their rotation; per head alone
+  // Of a head, how many elements of q and k turn in pairs of neighbours in the checkpoint. Their
+  // rows are loaded in the order of ropes that pair halves; heads are then not normed.
+  int32_t neighbours = 0;
+  bool v_norm = false;  // RMS norm of each v head, without weights
+  bool v_is_k = false;  // one projection makes both: values are keys before their norm and rope
+  bool own_kv = true;   // false: it reads another layer's keys and values, and makes queries alone
+  int32_t rope = 0;     // index into ModelSpec.ropes, or kNoRope
 
   int64_t q_width() const { return int64_t{num_heads} * head_dim; }
   int64_t kv_width() const { return int64_t{num_kv_heads} * head_dim; }

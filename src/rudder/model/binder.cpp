@@ -7,6 +7,7 @@
 #include <cstring>
 #include <iterator>
 #include <limits>
+#include <map>
 
 #include "rudder/base/log.h"
 #include "rudder/model/quantised/low_bits.h"
@@ -51,6 +52,39 @@ float value_at(const View& view, int64_t i) {
     default:
       return view.as<float>()[i];
   }
+}
+
+// The rows of a view of rank 1 or 2, in another order, copied.
+View reordered(const View& view, const RowOrder& order,
+               std::vector<std::vector<std::byte>>& memory) {
+  if (view.empty()) return view;
+  const int64_t rows = view.num_rows();
+  const size_t row_bytes = view.bytes() / static_cast<size_t>(rows);
+  std::vector<std::byte>& copy = memory.emplace_back(view.bytes());
+  const auto* const from = static_cast<const std::byte*>(view.data);
+  for (int64_t row = 0; row < rows; ++row) {
+    std::memcpy(copy.data() + static_cast<size_t>(row) * row_bytes,
+                from + static_cast<size_t>(order.stored(row)) * row_bytes, row_bytes);
+  }
+  return {copy.data(), view.dtype, view.shape};
+}
+
+// Scales that several rows share are those of whole heads, or the part is refused.
+Result<void> reorder_rows(const RowOrder& order, ops::LinearPart& part,
+                          std::vector<std::vector<std::byte>>& memory) {
+  if (order.is_stored() || part.codes.empty()) return {};
+  const int64_t shared = part.format.block_rows;
+  if (shared % order.head_dim != 0 && shared != 1) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("{} rows share a scale, and a head of {} is loaded in another order",
+                            shared, order.head_dim));
+  }
+  part.codes = reordered(part.codes, order, memory);
+  part.bias = reordered(part.bias, order, memory);
+  if (shared > 1) return {};
+  part.scales = reordered(part.scales, order, memory);
+  part.offsets = reordered(part.offsets, order, memory);
+  return {};
 }
 
 // [], [1], [1, 1], ...: one number.
@@ -269,6 +303,10 @@ Result<ops::LinearPart> Binder::take_part(const LinearModule::Part& stored,
   if (module.bias) {
     RUDDER_TRY(part.bias, take(stored.bias_name(), Shape{rows}));
   }
+  if (auto done = reorder_rows(stored.order, part, out.memory); !done) {
+    done.error().where = fmt::format("{}: module '{}'", checkpoint_.name(), stored.name);
+    return tl::unexpected(std::move(done.error()));
+  }
   return part;
 }
 
@@ -375,6 +413,22 @@ void Binder::log_multiplied() const {
   const auto bytes = static_cast<int64_t>(tensor::dtype_bytes(wide_)) * multiplied_numbers_;
   log_info("{}: {} MiB of its tensors were multiplied out while they were loaded: {} MiB of {}",
            checkpoint_.name(), multiplied_bytes_ >> 20, bytes >> 20, tensor::dtype_name(wide_));
+}
+
+void Binder::log_passed_over(const WeightNames& names) const {
+  std::map<std::string_view, int> counts;
+  for (const TensorInfo& tensor : checkpoint_.tensors()) {
+    for (const std::string_view prefix : names.ignored_prefixes) {
+      if (tensor.name.starts_with(prefix)) ++counts[prefix];
+    }
+  }
+  if (counts.empty()) return;
+  std::string listed;
+  for (const auto& [prefix, count] : counts) {
+    listed += fmt::format("{}{} of '{}'", listed.empty() ? "" : ", ", count, prefix);
+  }
+  log_info("{}: tensors that are not of the text model are passed over: {}", checkpoint_.name(),
+           listed);
 }
 
 void Binder::log_differences() const {

@@ -65,6 +65,8 @@ class Binder {
   Result<void> check_all_taken(const WeightNames& names) const;
   // Says once what the checkpoint has and this engine does not do as it says.
   void log_differences() const;
+  // How many tensors are of another modality, and so are not read.
+  void log_passed_over(const WeightNames& names) const;
   // And what was multiplied out.
   void log_multiplied() const;
 

@@ -114,6 +114,7 @@ struct LayerStep {
   int32_t layer = 0;                 // of the whole model
   const ops::KvLayer& kv;            // of the layer
   std::span<const ops::View> ropes;  // [max_seq_len, 2, rotary_dim / 2], one per ModelSpec.ropes
+  ops::View query_scales = {};       // [max_seq_len] f32, of ModelSpec.query_growth; empty: none
   ops::View whole_rows = {};         // flat, act: of a rank that taps rows it has a share of
   int64_t num_ranks = 1;
   LayerState state = {};  // of the layer, where it keeps one

@@ -134,6 +134,7 @@ LayerStep LayerwiseDecoder::layer_step(size_t layer, const ForwardBatch& batch) 
           .layer = spec_.stage.first_layer + static_cast<int32_t>(layer),
           .kv = kv_[layer],
           .ropes = buffers_.ropes,
+          .query_scales = buffers_.query_scales,
           .whole_rows = buffers_.whole_rows,
           .num_ranks = rank_.count,
           .state = states_.empty() ? LayerState{} : states_[layer]};

@@ -25,7 +25,7 @@ struct Sizes {  // in elements
   int64_t sums = 0;  // that the backend of a rank keeps: of ResidualNormArgs.sums_ranks
   int64_t whole_rows = 0;
   int64_t scales = 0;
-  int64_t rope = 0;  // all tables
+  int64_t rope = 0;  // all tables, that of query_growth too
 };
 
 // A row of which each rank has a share.
@@ -78,6 +78,7 @@ Sizes sizes_of(const ModelSpec& spec, const DecoderLimits& limits, ops::Rank ran
   for (const RopeSpec& rope : spec.ropes) {
     sizes.rope += int64_t{limits.max_seq_len} * rope.rotary_dim;
   }
+  if (spec.query_growth.grows()) sizes.rope += limits.max_seq_len;
   return sizes;
 }
 
@@ -118,6 +119,11 @@ Result<DecoderBuffers> DecoderBuffers::allocate(const ModelSpec& spec, const Dec
     const View host{table.data(), DType::kF32, {limits.max_seq_len, 2, rope.rotary_dim / 2}};
     RUDDER_TRY(const View device, ops.upload(host, DType::kF32));
     buffers.ropes.push_back(device);
+  }
+  if (spec.query_growth.grows()) {
+    std::vector<float> table = model::query_scales(spec.query_growth, limits.max_seq_len);
+    const View host{table.data(), DType::kF32, {limits.max_seq_len}};
+    RUDDER_TRY(buffers.query_scales, ops.upload(host, DType::kF32));
   }
   return buffers;
 }

@@ -32,6 +32,7 @@ struct DecoderBuffers {
   ops::View logits_part;         // this rank's columns of them, f32; empty for one that is alone
   ops::View whole_rows;          // act, of TapSharesArgs; empty where nothing is tapped so
   std::vector<ops::View> ropes;  // [max_seq_len, 2, rotary_dim / 2] f32, one per ModelSpec.ropes
+  ops::View query_scales;        // [max_seq_len] f32; empty: queries do not grow
 
   // Errors are the backend's: kOutOfMemory.
   static Result<DecoderBuffers> allocate(const ModelSpec& spec, const DecoderLimits& limits,

@@ -119,6 +119,7 @@ class Loader {
     RUDDER_TRY_VOID(stored_.check());
     RUDDER_TRY_VOID(binder_.read_for(ops_));
     binder_.log_differences();
+    binder_.log_passed_over(names_);
     RUDDER_TRY_VOID(load_embedding_and_head());
     const LayerRange layers = layers_of(spec_, stage_);
     for (size_t i = layers.begin; i < layers.end; ++i) {
@@ -297,12 +298,16 @@ class Loader {
 
 // Embedding checkpoints often have no head although their config ties none. Their rows are what is
 // read; the table stands in for the head, whose tokens nobody may ask for.
+// Of a text model inside another one neither config may say whether the head is tied.
 Result<void> find_head(const Checkpoint& checkpoint, const weights::HfConfig& config,
                        ModelSpec& spec) {
-  if (spec.tied_head) return {};
   RUDDER_TRY(const Architecture* const architecture, find_architecture(spec.architecture));
   const WeightNames names = names_in(architecture->names, checkpoint);
-  if (checkpoint.find(std::string(names.head) + ".weight") != nullptr) return {};
+  const bool has_head = checkpoint.find(std::string(names.head) + ".weight") != nullptr;
+  if (!architecture->wraps.empty() && !config.has("tie_word_embeddings")) {
+    spec.tied_head = !has_head;
+  }
+  if (spec.tied_head || has_head) return {};
   RUDDER_TRY(const std::vector<std::string> named, config.strings("architectures"));
   if (named[0] != architecture->base_name && !checkpoint.has_file("modules.json")) return {};
   spec.tied_head = true;

@@ -38,7 +38,11 @@ TEST(MakeModel, ShapesHaveThePublishedSizes) {
       {"gemma-3-27b", 27009},   {"phi-3-mini", 3821},     {"olmo-2-7b", 7299},
       {"qwen3-30b-a3b", 30532}, {"mixtral-8x7b", 46703},  {"olmoe-1b-7b", 6919},
       {"qwen3-32b", 32762},     {"llama-3.1-70b", 70554}, {"phi-4", 14660},
-      {"gemma-4-31b", 30697}};
+      {"gemma-4-31b", 30697},   {"gemma-7b", 8538},       {"mistral-small-24b", 23572},
+      {"smollm3-3b", 3075},     {"olmo-3-7b", 7298},      {"exaone-4-1.2b", 1279},
+      {"exaone-4-32b", 32003},  {"granite-3.3-2b", 2534}, {"granite-3.3-8b", 8171},
+      {"seed-oss-36b", 36151},  {"hunyuan-7b", 7504},     {"glm-4-32b-0414", 32566},
+      {"ernie-4.5-0.3b", 361}};
   for (const auto& [name, millions] : published) {
     const auto config = weights::HfConfig::parse(*make_model_config(name), "config.json");
     const auto spec = read_config(*config);

@@ -32,6 +32,18 @@ constexpr std::string_view kAsyncT = "AsyncTForCausalLM";
 constexpr std::string_view kQwen3Moe = "Qwen3MoeForCausalLM";
 constexpr std::string_view kMixtral = "MixtralForCausalLM";
 constexpr std::string_view kOlmoe = "OlmoeForCausalLM";
+constexpr std::string_view kGemma = "GemmaForCausalLM";
+constexpr std::string_view kMinistral3 = "Ministral3ForCausalLM";
+constexpr std::string_view kSmolLm3 = "SmolLM3ForCausalLM";
+constexpr std::string_view kOlmo3 = "Olmo3ForCausalLM";
+constexpr std::string_view kExaone4 = "Exaone4ForCausalLM";
+constexpr std::string_view kGranite = "GraniteForCausalLM";
+constexpr std::string_view kGlm4 = "Glm4ForCausalLM";
+constexpr std::string_view kSeedOss = "SeedOssForCausalLM";
+constexpr std::string_view kErnie = "Ernie4_5ForCausalLM";
+constexpr std::string_view kHunyuan = "HunYuanDenseV1ForCausalLM";
+constexpr std::string_view kHelium = "HeliumForCausalLM";
+constexpr std::string_view kCwm = "CwmForCausalLM";
 
 constexpr std::string_view kGptOss = "GptOssForCausalLM";
 constexpr std::string_view kGlm4Moe = "Glm4MoeForCausalLM";
@@ -102,6 +114,41 @@ constexpr std::string_view k35Experts =
 constexpr std::string_view k35Dense =
     R"("hidden_act": "silu", "partial_rotary_factor": 0.25, "full_attention_interval": 4,
     "linear_num_key_heads": 16, "linear_num_value_heads": 48)";
+constexpr std::string_view kGeluTanh = R"("hidden_act": "gelu_pytorch_tanh")";
+constexpr std::string_view kGrowth =
+    R"("hidden_act": "silu", "sliding_window": null, "rope_parameters": {
+    "rope_type": "yarn", "rope_theta": 1000000.0, "factor": 16.0, "beta_fast": 32.0,
+    "beta_slow": 1.0, "original_max_position_embeddings": 16384, "mscale": 1.0,
+    "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1})";
+constexpr std::string_view kOlmo3Rope =
+    R"("hidden_act": "silu", "sliding_window": 4096, "rope_scaling": {"rope_type": "yarn",
+    "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": 1.2079441541679836,
+    "original_max_position_embeddings": 8192})";
+constexpr std::string_view kExaoneAllFull =
+    R"("hidden_act": "silu", "sliding_window": null, "rope_scaling": {"rope_type": "llama3",
+    "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192})";
+constexpr std::string_view kExaoneHybrid =
+    R"("hidden_act": "silu", "sliding_window": 4096, "sliding_window_pattern": 4,
+    "rope_scaling": {"rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 8192})";
+constexpr std::string_view kGranite2b =
+    R"("hidden_act": "silu", "embedding_multiplier": 12.0, "residual_multiplier": 0.22,
+    "attention_multiplier": 0.015625, "logits_scaling": 8.0)";
+constexpr std::string_view kGranite8b =
+    R"("hidden_act": "silu", "embedding_multiplier": 12.0, "residual_multiplier": 0.22,
+    "attention_multiplier": 0.0078125, "logits_scaling": 16.0)";
+constexpr std::string_view kHalfOfHead =
+    R"("hidden_act": "silu", "attention_bias": false, "partial_rotary_factor": 0.5)";
+constexpr std::string_view kQkvBias =
+    R"("hidden_act": "silu", "attention_bias": true, "attention_out_bias": false)";
+constexpr std::string_view kWidened =
+    R"("hidden_act": "silu", "rope_scaling": {"type": "dynamic", "alpha": 1000.0,
+    "factor": 1.0})";
+constexpr std::string_view kCwmWindows =
+    R"("hidden_act": "silu", "sliding_window": 8192, "rope_scaling": {"rope_type": "llama3",
+    "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192})";
 constexpr std::string_view kGates =
     R"("hidden_act": "relu", "fir_k": 3, "fir_relu_pre": true, "fir_clip": [0.0, 1.0])";
 
@@ -153,6 +200,23 @@ constexpr ModelShape kShapes[] = {
     {"qwen3-next-80b-a3b", kHybridNext, 2048, 5120, 48, 16, 2, 256, 151936, 262144, 1e7, 1e-6, false, kNextExperts},
     {"qwen3.5-35b-a3b", kHybridMoe, 2048, 512, 40, 16, 2, 256, 248320, 262144, 1e7, 1e-6, false, k35Experts},
     {"qwen3.6-27b", kHybrid, 5120, 17408, 64, 24, 4, 256, 248320, 262144, 1e7, 1e-6, false, k35Dense},
+    {"gemma-2b", kGemma, 2048, 16384, 18, 8, 1, 256, 256000, 8192, 1e4, 1e-6, true, kGeluTanh},
+    {"gemma-7b", kGemma, 3072, 24576, 28, 16, 16, 256, 256000, 8192, 1e4, 1e-6, true, kGeluTanh},
+    {"mistral-small-24b", kMistral, 5120, 32768, 40, 32, 8, 128, 131072, 32768, 1e8, 1e-5, false, kNoWindow},
+    {"ministral-3-8b", kMinistral3, 4096, 14336, 34, 32, 8, 128, 131072, 262144, 1e6, 1e-5, false, kGrowth},
+    {"smollm3-3b", kSmolLm3, 2048, 11008, 36, 16, 4, 128, 128256, 65536, 5e6, 1e-6, true, kSilu},
+    {"olmo-3-7b", kOlmo3, 4096, 11008, 32, 32, 32, 128, 100278, 65536, 5e5, 1e-6, false, kOlmo3Rope},
+    {"olmo-3-32b", kOlmo3, 5120, 27648, 64, 40, 8, 128, 100278, 65536, 5e5, 1e-6, false, kOlmo3Rope},
+    {"exaone-4-1.2b", kExaone4, 2048, 4096, 30, 32, 8, 64, 102400, 65536, 1e6, 1e-5, true, kExaoneAllFull},
+    {"exaone-4-32b", kExaone4, 5120, 27392, 64, 40, 8, 128, 102400, 131072, 1e6, 1e-5, false, kExaoneHybrid},
+    {"granite-3.3-2b", kGranite, 2048, 8192, 40, 32, 8, 64, 49159, 131072, 1e7, 1e-5, true, kGranite2b},
+    {"granite-3.3-8b", kGranite, 4096, 12800, 40, 32, 8, 128, 49159, 131072, 1e7, 1e-5, true, kGranite8b},
+    {"glm-4-32b-0414", kGlm4, 6144, 23040, 61, 48, 2, 128, 151552, 32768, 1e4, 1e-5, false, kHalfOfHead},
+    {"seed-oss-36b", kSeedOss, 5120, 27648, 64, 80, 8, 128, 155136, 524288, 1e7, 1e-6, false, kQkvBias},
+    {"ernie-4.5-0.3b", kErnie, 1024, 3072, 18, 16, 2, 128, 103424, 131072, 5e5, 1e-5, true, kSilu},
+    {"hunyuan-7b", kHunyuan, 4096, 14336, 32, 32, 8, 128, 128167, 32768, 1e4, 1e-5, true, kWidened},
+    {"helium-1-preview-2b", kHelium, 2560, 7040, 24, 20, 20, 128, 48000, 4096, 1e5, 1e-8, false, kSilu},
+    {"cwm-32b", kCwm, 6144, 21504, 64, 48, 8, 128, 128256, 131072, 1e6, 1e-5, false, kCwmWindows},
     {"olmo-2-13b", kOlmo2, 5120, 13824, 40, 40, 40, 128, 100352, 4096, 5e5, 1e-6, false, kSilu},
 };
 // clang-format on

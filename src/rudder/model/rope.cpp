@@ -177,6 +177,16 @@ Reach reach_of(std::span<const RopeSpec> ropes, int32_t declared) {
   return out;
 }
 
+std::vector<float> query_scales(const QueryGrowth& growth, int32_t max_seq_len) {
+  std::vector<float> scales(static_cast<size_t>(max_seq_len));
+  for (int32_t position = 0; position < max_seq_len; ++position) {
+    const double periods = position / growth.period;
+    scales[static_cast<size_t>(position)] =
+        static_cast<float>(1 + growth.slope * std::log1p(periods));
+  }
+  return scales;
+}
+
 std::vector<float> rope_table(const RopeSpec& rope, int32_t max_seq_len) {
   const std::vector<double> freqs = rope_frequencies(rope, max_seq_len);
   const double factor = rope_attention_factor(rope);

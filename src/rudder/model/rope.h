@@ -29,6 +29,9 @@ struct Reach {
 };
 Reach reach_of(std::span<const RopeSpec> ropes, int32_t declared);
 
+// [max_seq_len]: by which queries at a position are multiplied.
+std::vector<float> query_scales(const QueryGrowth& growth, int32_t max_seq_len);
+
 // [max_seq_len, 2, rotary_dim / 2]: cos then sin of position * frequency, scaled.
 std::vector<float> rope_table(const RopeSpec& rope, int32_t max_seq_len);
 

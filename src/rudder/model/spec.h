@@ -62,6 +62,16 @@ struct RopeSpec {
   RopeScaling scaling;
 };
 
+// Queries grow with their position, so that attention stays as sharp over more keys: those at
+// position p are multiplied by 1 + slope * ln(1 + floor(p / period)) behind their rotation. Source:
+// transformers, get_llama_4_attn_scale.
+struct QueryGrowth {
+  double slope = 0;  // 0: they do not
+  int32_t period = 1;
+
+  bool grows() const { return slope != 0; }
+};
+
 // The parts of a layer. A mixer lets a token read other tokens, an MLP works on each token alone.
 // A further kind of branch is a further alternative, and a file like those of these.
 using Mixer = std::variant<Attention, GatedDelta, ShortConv, CustomMixer>;
@@ -159,6 +169,7 @@ struct ModelSpec {
   bool has_head = true;  // false: of an embedding checkpoint, whose head says nothing
   Residual residual;
   std::vector<RopeSpec> ropes;
+  QueryGrowth query_growth;
   std::vector<LayerSpec> layers;  // of the stage
   Stage stage;                    // whose part of the model this is
 };

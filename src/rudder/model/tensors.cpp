@@ -10,6 +10,14 @@
 
 namespace rudder::model {
 
+int64_t RowOrder::stored(int64_t row) const {
+  if (is_stored()) return row;
+  const int64_t i = row % head_dim;
+  if (i >= neighbours) return row;
+  const int64_t half = neighbours / 2;
+  return row - i + (i < half ? 2 * i : 2 * (i - half) + 1);
+}
+
 int64_t LinearModule::Part::stored_rows() const {
   int64_t sum = 0;
   for (const Extent& run : rows) sum += run.stored;

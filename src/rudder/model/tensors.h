@@ -31,12 +31,23 @@ struct NormTensor {
 NormTensor norm_tensor(std::string_view module, Extent width, const NormKind& kind,
                        ops::NormSpec* target = nullptr);
 
+// Of heads whose first `neighbours` elements turn in pairs of neighbours in the checkpoint: their
+// rows are loaded in the order of ropes that turn halves, the first of each pair in front.
+struct RowOrder {
+  int64_t head_dim = 0;  // 0: rows stay in the order of the checkpoint
+  int64_t neighbours = 0;
+
+  bool is_stored() const { return head_dim == 0; }
+  int64_t stored(int64_t row) const;  // the checkpoint's row that is loaded as `row`
+};
+
 // One product: parts stacked along the output rows.
 struct LinearModule {
   struct Part {
     std::string name;          // of the tensor: ".weight" and ".bias", or "" and "_bias" follow
     std::vector<Extent> rows;  // stacked in the tensor: one, or those of several products
     InStack stack = {};
+    RowOrder order = {};  // of a tensor of one product
 
     bool is_stacked() const { return stack.experts > 0; }
     std::string weight_name() const { return is_stacked() ? name : name + ".weight"; }

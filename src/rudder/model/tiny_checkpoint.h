@@ -126,7 +126,8 @@ struct TinyModel {
           "hidden_act": "silu", "tie_word_embeddings": false})";
   std::map<std::string, weights::TensorDecl> decls;
   std::map<std::string, float> values;                   // other than 0.25
-  std::map<std::string, std::vector<int64_t>> integers;  // the whole data of tensors of I64
+  std::map<std::string, std::vector<float>> columns;     // the whole data of tensors of F32
+  std::map<std::string, std::vector<int64_t>> integers;  // of I64
   std::string file;
   std::string quant_file;  // hf_quant_config.json; empty: there is none
 
@@ -165,6 +166,11 @@ struct TinyModel {
       if (const auto found = integers.find(decl.name); found != integers.end()) {
         file.append(reinterpret_cast<const char*>(found->second.data()),
                     found->second.size() * sizeof(int64_t));
+        continue;
+      }
+      if (const auto found = columns.find(decl.name); found != columns.end()) {
+        file.append(reinterpret_cast<const char*>(found->second.data()),
+                    found->second.size() * sizeof(float));
         continue;
       }
       uint64_t count = 0;

@@ -151,6 +151,9 @@ struct QkvPrepArgs {
   KvLayer kv;
   View q_out;            // [T, num_heads * head_dim] act
   NormSpec v_norm = {};  // optional; weight [head_dim]: per head
+  // Heads are normed behind their rotation, not in front of it. No norm is over all heads then.
+  bool norms_rotated = false;
+  View q_scale = {};  // [rope_rows] f32: the row's queries are multiplied by it last; empty: by 1
   // q_norm and k_norm are over the heads of all ranks (comm.h): the sums of an RMS norm are taken
   // over the ranks, in their order. Weights are those of this rank's heads.
   bool norms_span_ranks = false;

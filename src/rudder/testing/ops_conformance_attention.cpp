@@ -36,6 +36,8 @@ AttentionShape OpsAttention::fuzzed_shape() {
   constexpr int64_t kCaps[] = {0, 0, 5, 50};
   shape.softcap = static_cast<float>(pick(kCaps));
   shape.has_v_norm = between(0, 3) == 0;
+  shape.norms_rotated = norm == 1 && between(0, 2) == 0;
+  shape.has_q_scale = between(0, 3) == 0;
   if (GetParam().has_sinks) shape.has_sinks = between(0, 3) == 0;
   if (between(0, 3) == 0) {
     shape.gate_length = static_cast<int32_t>(between(1, ops::kMaxFirLength));
@@ -87,6 +89,11 @@ OpsAttention::Layer OpsAttention::make_layer(const AttentionShape& shape, int64_
     }
     layer.host_rope = HostTensor(rope, DType::kF32, {kMaxPositions, 2, shape.rotary / 2});
     layer.rope = device_.put(layer.host_rope);
+  }
+  if (shape.has_q_scale) {
+    layer.host_q_scale = random_values(kMaxPositions, 0.2);
+    for (float& value : layer.host_q_scale) value += 1;
+    layer.q_scale = device_.put(HostTensor(layer.host_q_scale, DType::kF32, {kMaxPositions}));
   }
   layer.free_blocks.resize(static_cast<size_t>(num_blocks));
   std::iota(layer.free_blocks.begin(), layer.free_blocks.end(), 0);
@@ -202,7 +209,8 @@ View OpsAttention::run_step(Layer& layer, std::span<Sequence> sequences,
   }
   const View q = poisoned({total, q_width});
   ops_.qkv_prep({device_.put(qkv), static_cast<int32_t>(shape.heads), layer.q_norm, layer.k_norm,
-                 layer.rope, device_.put(rope_row), device_.put(slots), layer.kv, q, layer.v_norm});
+                 layer.rope, device_.put(rope_row), device_.put(slots), layer.kv, q, layer.v_norm,
+                 shape.norms_rotated, layer.q_scale});
   last_batch_ = {.q_begin = device_.put(q_begin),
                  .kv_len = device_.put(kv_len),
                  .table_row = device_.put(table_row),
@@ -255,6 +263,8 @@ TEST_P(OpsAttention, AgreesWithTheFormulas) {
            << layer.shape.head_dim << ", heads " << layer.shape.heads << "/" << layer.shape.kv_heads
            << ", block " << layer.shape.block_size << ", window " << layer.shape.window << ", cap "
            << layer.shape.softcap << (layer.shape.has_v_norm ? ", v-norm" : "")
+           << (layer.shape.norms_rotated ? ", norms behind the rotation" : "")
+           << (layer.shape.has_q_scale ? ", scaled queries" : "")
            << (layer.shape.has_sinks ? ", sinks" : "") << ", gate " << layer.shape.gate_length;
       expect_formula(out.rows(row, q_lens[s]), last_args_.q.rows(row, q_lens[s]), layer,
                      sequences[s], history[s] + q_lens[s], what.str());
@@ -315,7 +325,9 @@ TEST_P(OpsAttention, QueriesAloneAreAsBesideKeys) {
                           .rope_row = device_.put(rope_row),
                           .kv_slot = slots,
                           .kv = layer.kv,
-                          .q_out = poisoned({tokens, q_width})};
+                          .q_out = poisoned({tokens, q_width}),
+                          .norms_rotated = shape.norms_rotated,
+                          .q_scale = layer.q_scale};
     ops_.qkv_prep(args);
     const Matrix expected = read(args.q_out);
     args.qkv = device_.put(alone);

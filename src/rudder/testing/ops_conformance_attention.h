@@ -22,6 +22,8 @@ struct AttentionShape {
   int64_t window = 0;
   float softcap = 0;
   bool has_v_norm = false;
+  bool norms_rotated = false;
+  bool has_q_scale = false;
   bool has_sinks = false;
   int32_t gate_length = 0;  // 0: a softmax
 };
@@ -51,7 +53,9 @@ class OpsAttention : public OpsConformance {
     ReferenceGate reference_gate;
     tensor::View rope;
     HostTensor host_rope{tensor::DType::kF32, {0}};  // as the device has it
-    std::vector<float> k_scales;                     // as the device has them; empty: none
+    tensor::View q_scale;
+    std::vector<float> host_q_scale;  // as the device has it; empty: none
+    std::vector<float> k_scales;      // as the device has them; empty: none
     std::vector<float> v_scales;
     std::vector<int32_t> free_blocks;  // in random order
   };

@@ -90,10 +90,19 @@ Matrix OpsAttention::expected(const Layer& layer, const Sequence& sequence, int6
     rope = to_matrix(flat);
   }
   const auto prepared = [&](int64_t column, int64_t width, const ops::NormSpec& norm) {
-    return reference_rope(reference_norm(qkv.slice(0, length, column, width), read(norm)),
-                          shape.head_dim, rope, positions);
+    const Matrix part = qkv.slice(0, length, column, width);
+    const auto turned = [&](const Matrix& x) {
+      return reference_rope(x, shape.head_dim, rope, positions);
+    };
+    return shape.norms_rotated ? reference_norm(turned(part), read(norm))
+                               : turned(reference_norm(part, read(norm)));
   };
   Matrix q = prepared(0, q_width, layer.q_norm);
+  for (int64_t r = 0; r < q.rows && shape.has_q_scale; ++r) {
+    for (int64_t c = 0; c < q.cols; ++c) {
+      q.at(r, c) *= double{layer.host_q_scale[static_cast<size_t>(r)]};
+    }
+  }
   Matrix k = prepared(q_width, kv_width, layer.k_norm);
   Matrix v = reference_norm(qkv.slice(0, length, q_width + kv_width, kv_width), read(layer.v_norm));
   // What a cache of codes holds is far from what was written to it: there the formulas start from

@@ -183,6 +183,16 @@ class ReferencePass {
     return reference_rope(x, attention.head_dim, table, positions);
   }
 
+  // Queries, each times what it grows by with its position.
+  Matrix grown(Matrix q) const {
+    const model::QueryGrowth& growth = spec_.query_growth;
+    for (int64_t t = 0; t < q.rows; ++t) {
+      const double periods = std::floor(static_cast<double>(t) / growth.period);
+      for (int64_t i = 0; i < q.cols; ++i) q.at(t, i) *= 1 + growth.slope * std::log(1 + periods);
+    }
+    return q;
+  }
+
   template <typename MixerWeights>
   Matrix mix(size_t layer, const model::Mixer& mixer, const MixerWeights& w,
              const Matrix& in) const {
@@ -273,9 +283,12 @@ class ReferencePass {
     const Matrix qkv = linear(in, w.qkv);
     const int64_t q_width = attention.q_width();
     const int64_t kv_width = attention.kv_width();
-    const Matrix q = rotated(normed(qkv.slice(0, qkv.rows, 0, q_width), w.q_norm), attention);
-    const Matrix k =
-        rotated(normed(qkv.slice(0, qkv.rows, q_width, kv_width), w.k_norm), attention);
+    const auto prepared = [&](const Matrix& part, const ops::NormSpec& norm) {
+      return attention.norms_rotated ? normed(rotated(part, attention), norm)
+                                     : rotated(normed(part, norm), attention);
+    };
+    const Matrix q = grown(prepared(qkv.slice(0, qkv.rows, 0, q_width), w.q_norm));
+    const Matrix k = prepared(qkv.slice(0, qkv.rows, q_width, kv_width), w.k_norm);
     const Matrix v = normed(qkv.slice(0, qkv.rows, q_width + kv_width, kv_width), w.v_norm);
     ReferenceAttention reference{.num_heads = attention.num_heads,
                                  .num_kv_heads = attention.num_kv_heads,

@@ -145,10 +145,7 @@ model::ModelSpec tiny_spec(TinyArch arch) {
   spec.vocab = 160;
   spec.max_positions = 512;
 
-  model::Attention attention;
-  attention.num_heads = 4;
-  attention.num_kv_heads = 2;
-  attention.head_dim = 16;
+  model::Attention attention{.num_heads = 4, .num_kv_heads = 2, .head_dim = 16};
   model::GatedMlp mlp;
   mlp.width = 96;
   model::LayerNorms norms;
@@ -187,6 +184,9 @@ model::ModelSpec tiny_spec(TinyArch arch) {
     case TinyArch::kScaled:
       attention.v_norm = true;
       attention.weighting = model::Softmax{.softcap = 0, .sinks = true};
+      attention.qk_norm = model::QkNorm::kPerHead;
+      attention.norms_rotated = true;
+      spec.query_growth = {.slope = 0.2, .period = 24};
       spec.embed_scale = 2;
       spec.branch_scale = 0.5f;
       spec.logit_scale = 0.75f;

@@ -90,9 +90,14 @@ Result<void> check_listed(std::span<const std::pair<std::string, std::string>> l
 
 Result<tensor::Shape> view_shape(const TensorEntry& entry, const std::string& file) {
   const auto d = [&](size_t i) { return static_cast<int64_t>(entry.shape.dims[i]); };
-  const bool in_range = std::all_of(entry.shape.dims.begin(), entry.shape.dims.end(),
-                                    [](uint64_t extent) { return extent <= INT64_MAX; });
-  switch (in_range ? entry.shape.rank : kMaxRank + 1) {
+  bool in_range = std::all_of(entry.shape.dims.begin(), entry.shape.dims.end(),
+                              [](uint64_t extent) { return extent <= INT64_MAX; });
+  // Convolutions of encoders, which no text model has: the last dimensions count as one.
+  int64_t rest = 1;
+  for (size_t i = 3; in_range && i < entry.shape.rank; ++i) {
+    in_range = !__builtin_mul_overflow(rest, d(i), &rest);
+  }
+  switch (in_range ? std::min<size_t>(entry.shape.rank, 4) : kMaxRank) {
     case 0:
       return tensor::Shape{};
     case 1:
@@ -102,10 +107,10 @@ Result<tensor::Shape> view_shape(const TensorEntry& entry, const std::string& fi
     case 3:
       return tensor::Shape{d(0), d(1), d(2)};
     case 4:
-      return tensor::Shape{d(0), d(1), d(2), d(3)};
+      return tensor::Shape{d(0), d(1), d(2), rest};
     default:
       return fail(ErrorCode::kUnsupported,
-                  fmt::format("the shape {} has too many dimensions", entry.shape.to_string()),
+                  fmt::format("the shape {} has too large dimensions", entry.shape.to_string()),
                   fmt::format("{}: tensor '{}'", file, entry.name));
   }
 }

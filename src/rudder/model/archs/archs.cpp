@@ -33,7 +33,28 @@ std::span<const Architecture> architectures() {
                                     qwen3_5(),
                                     qwen3_5_moe(),
                                     qwen3_5_multimodal(),
-                                    qwen3_5_moe_multimodal()};
+                                    qwen3_5_moe_multimodal(),
+                                    gemma(),
+                                    ministral(),
+                                    ministral3(),
+                                    smollm3(),
+                                    olmo3(),
+                                    exaone4(),
+                                    granite(),
+                                    granite_swa(),
+                                    glm(),
+                                    glm4(),
+                                    seed_oss(),
+                                    ernie4_5(),
+                                    helium(),
+                                    hunyuan(),
+                                    cwm(),
+                                    mistral3(),
+                                    llava(),
+                                    internvl(),
+                                    qwen2_vl(),
+                                    qwen2_5_vl(),
+                                    qwen3_vl()};
   return kTable;
 }
 

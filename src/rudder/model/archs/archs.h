@@ -59,6 +59,11 @@ struct Architecture {
   WeightNames names;
   std::string_view text_model_type = "";  // of text_config, where the architecture has one
   std::string_view base_name = "";        // config.json: architectures[0] of one without a head
+  // Model types of other architectures, one of which its text_config is of.
+  std::span<const std::string_view> wraps = {};
+  bool may_be_flat = false;  // the keys of the text may be beside the others, without text_config
+
+  bool has_text_config() const { return !text_model_type.empty() || !wraps.empty(); }
 };
 
 std::span<const Architecture> architectures();
@@ -98,5 +103,26 @@ Architecture qwen3_5();
 Architecture qwen3_5_moe();
 Architecture qwen3_5_multimodal();
 Architecture qwen3_5_moe_multimodal();
+Architecture gemma();
+Architecture ministral();
+Architecture ministral3();
+Architecture smollm3();
+Architecture olmo3();
+Architecture exaone4();
+Architecture granite();
+Architecture granite_swa();
+Architecture glm();
+Architecture glm4();
+Architecture seed_oss();
+Architecture ernie4_5();
+Architecture helium();
+Architecture hunyuan();
+Architecture cwm();
+Architecture mistral3();
+Architecture llava();
+Architecture internvl();
+Architecture qwen2_vl();
+Architecture qwen2_5_vl();
+Architecture qwen3_vl();
 
 }  // namespace rudder::model

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -78,6 +80,10 @@ constexpr Mechanism kMechanisms[] = {
     {"use_parallel_residual", "parallel branches"},
     {"parallel_attn", "parallel branches"},
     {"use_bidirectional_attention", "attention to later tokens"},
+    {"layer_rope_theta", "a base of the rope by layer"},
+    {"use_cla", "KV shared between layers"},
+    {"gating", "gated attention"},
+    {"num_attention_heads_per_layer", "heads by layer"},
     {"add_cross_attention", "an encoder"},
     {"is_encoder_decoder", "an encoder"},
     {"is_causal", "attention to later tokens", 1},
@@ -136,6 +142,18 @@ constexpr std::string_view kPassedOver[] = {"architectures",
                                             "hidden_act",
                                             "original_max_position_embeddings",
                                             "top_k_experts",
+                                            "residual_dropout",
+                                            "eod_token_id",
+                                            "projector_hidden_act",
+                                            "projector_hidden_size",
+                                            "multimodal_projector_bias",
+                                            "vision_feature_layer",
+                                            "vision_feature_select_strategy",
+                                            "vision_start_token_id",
+                                            "vision_end_token_id",
+                                            "spatial_merge_size",
+                                            "image_seq_length",
+                                            "downsample_ratio",
                                             "audio_config",
                                             "mm_tokens_per_image",
                                             "image_token_id",
@@ -159,13 +177,23 @@ bool asks_for_nothing(const HfConfig& config, const Mechanism& mechanism) {
   return false;
 }
 
-Result<void> check_type(std::string_view wanted, const HfConfig& config) {
+// Of several the first is meant without the key.
+Result<void> check_type(std::span<const std::string_view> wanted, const HfConfig& config) {
   constexpr std::string_view kKey = "model_type";
-  RUDDER_TRY(const std::string type, config.string_or(kKey, std::string(wanted)));
-  if (type == wanted) return {};
-  return fail(ErrorCode::kUnsupported,
-              fmt::format("it is '{}', the architecture's is '{}'", type, wanted),
-              config.where(kKey));
+  RUDDER_TRY(const std::string type, config.string_or(kKey, std::string(wanted.front())));
+  if (std::ranges::find(wanted, type) != wanted.end()) return {};
+  return fail(
+      ErrorCode::kUnsupported,
+      fmt::format("it is '{}', the architecture's is '{}'", type, fmt::join(wanted, "', '")),
+      config.where(kKey));
+}
+
+// The config of the text, where the keys of the text are not beside the others.
+Result<std::optional<HfConfig>> text_of(const Architecture& architecture, const HfConfig& config) {
+  if (!architecture.has_text_config()) return std::nullopt;
+  if (architecture.may_be_flat && !config.has(kTextKey)) return std::nullopt;
+  RUDDER_TRY(HfConfig text, config.object(kTextKey));
+  return text;
 }
 
 Result<void> check_dtypes(const HfConfig& config) {
@@ -215,19 +243,19 @@ bool has_verdict(std::string_view key) {
 }
 
 Result<void> check_names(const Architecture& architecture, const HfConfig& config) {
-  RUDDER_TRY_VOID(check_type(architecture.model_type, config));
+  RUDDER_TRY_VOID(check_type({&architecture.model_type, 1}, config));
   RUDDER_TRY_VOID(check_dtypes(config));
-  if (architecture.text_model_type.empty()) return {};
-  RUDDER_TRY(const HfConfig text, config.object(kTextKey));
-  RUDDER_TRY_VOID(check_type(architecture.text_model_type, text));
-  return check_dtypes(text);
+  RUDDER_TRY(const std::optional<HfConfig> text, text_of(architecture, config));
+  if (!text) return {};
+  const std::span<const std::string_view> own(&architecture.text_model_type, 1);
+  RUDDER_TRY_VOID(check_type(architecture.wraps.empty() ? own : architecture.wraps, *text));
+  return check_dtypes(*text);
 }
 
 Result<void> check_unread_keys(const Architecture& architecture, const HfConfig& config) {
   RUDDER_TRY_VOID(check_unread(architecture, config));
-  if (architecture.text_model_type.empty()) return {};
-  RUDDER_TRY(const HfConfig text, config.object(kTextKey));
-  return check_unread(architecture, text);
+  RUDDER_TRY(const std::optional<HfConfig> text, text_of(architecture, config));
+  return text ? check_unread(architecture, *text) : Result<void>();
 }
 
 }  // namespace rudder::model

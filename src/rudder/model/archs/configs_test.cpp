@@ -155,6 +155,8 @@ TEST(GoldenConfigs, UnreadMechanismsAreRefused) {
                                      {"num_experts", 8},
                                      {"residual_multiplier", 0.22},
                                      {"no_rope_layers", json::array{0, 1}}}) {
+      // Granite's multipliers are its own.
+      if (key == std::string_view("residual_multiplier") && family.starts_with("granite")) continue;
       json::object changed = defaults.as_object();
       if (key == std::string_view("num_experts") && changed.contains("num_experts_per_tok")) {
         continue;  // it has some

@@ -10,42 +10,8 @@ namespace {
 
 using weights::HfConfig;
 
-constexpr int32_t kGlobalRope = 0;
-constexpr int32_t kLocalRope = 1;
 constexpr double kGlobalTheta = 1e6;
 constexpr double kLocalTheta = 1e4;
-
-// "rope_parameters": {"full_attention": …, "sliding_attention": …}, and in the layout of
-// transformers 4 "rope_theta" and "rope_scaling" for the global layers and "rope_local_base_freq";
-// where both are there, the keys of "rope_scaling" go before.
-Result<std::vector<RopeSpec>> read_ropes(const HfConfig& config, int32_t head_dim) {
-  constexpr std::string_view kBoth = "rope_parameters";
-  const std::string where = config.where(kBoth);
-  RUDDER_TRY(const HfConfig both,
-             config.has(kBoth) ? config.object(kBoth) : HfConfig::parse("{}", where));
-  const auto part = [&](std::string_view key) {
-    // Its type holds beside a "rope_scaling" that says "type" for "rope_type", as in transformers.
-    return both.has(key) ? both.object(key) : HfConfig::parse(R"({"rope_type": "default"})", where);
-  };
-  RUDDER_TRY(HfConfig global, part("full_attention"));
-  RUDDER_TRY(const HfConfig local, part("sliding_attention"));
-  for (const std::string& key : both.unread_keys()) {
-    return fail(ErrorCode::kUnsupported, "it is not of a kind of layers that are there",
-                both.where(key));
-  }
-  if (config.has("rope_scaling")) {
-    RUDDER_TRY(const HfConfig scaling, config.object("rope_scaling"));
-    global = scaling.with_defaults(global);
-  }
-  RopeDefaults of_global{.theta = kGlobalTheta, .is_by_layer = true};
-  RopeDefaults of_local{.theta = kLocalTheta, .is_by_layer = true};
-  RUDDER_TRY(of_global.theta, config.number_or("rope_theta", kGlobalTheta));
-  RUDDER_TRY(of_local.theta, config.number_or("rope_local_base_freq", kLocalTheta));
-  std::vector<RopeSpec> ropes(2);
-  RUDDER_TRY(ropes[kGlobalRope], read_rope_object(global, config, head_dim, of_global));
-  RUDDER_TRY(ropes[kLocalRope], read_rope_object(local, config, head_dim, of_local));
-  return ropes;
-}
 
 constexpr std::string_view kGemma3Defaults = R"({
   "vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
@@ -59,7 +25,9 @@ Result<ModelSpec> read_gemma3(const HfConfig& file) {
                                                  .activation_key = "hidden_activation",
                                                  .activation = "gelu_pytorch_tanh",
                                                  .one_rope = false}));
-  RUDDER_TRY(spec.ropes, read_ropes(config, attention_of(spec.layers[0])->head_dim));
+  RUDDER_TRY(const double local_theta, config.number_or("rope_local_base_freq", kLocalTheta));
+  RUDDER_TRY(spec.ropes, read_kinds_of_ropes(config, attention_of(spec.layers[0])->head_dim,
+                                             kGlobalTheta, local_theta));
   RUDDER_TRY(const int64_t pattern, config.integer_or("sliding_window_pattern", 6, 1));
   const auto all_but_each_nth = [](size_t layer, int64_t n) {
     return (layer + 1) % static_cast<size_t>(n) != 0;
@@ -68,7 +36,7 @@ Result<ModelSpec> read_gemma3(const HfConfig& file) {
              sliding_layers(config, spec.layers.size(), all_but_each_nth, pattern));
   RUDDER_TRY_VOID(set_windows(config, sliding, spec));
   for (size_t i = 0; i < spec.layers.size(); ++i) {
-    attention_of(spec.layers[i])->rope = sliding[i] ? kLocalRope : kGlobalRope;
+    attention_of(spec.layers[i])->rope = sliding[i] ? kSlidingRope : kFullRope;
   }
   set_qk_norm(spec, QkNorm::kPerHead);
   return spec;

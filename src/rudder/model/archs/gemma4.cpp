@@ -20,8 +20,6 @@ namespace {
 
 using weights::HfConfig;
 
-constexpr int32_t kFullRope = 0;
-constexpr int32_t kSlidingRope = 1;
 constexpr double kSlidingTheta = 1e4;
 constexpr int64_t kEachSixth = 6;  // each sixth layer has no window
 constexpr int64_t kMostElements = 1 << 20;

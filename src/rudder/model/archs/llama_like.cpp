@@ -170,11 +170,12 @@ Result<RopeScaling> read_scaling(const HfConfig& rope, const HfConfig& config, i
                                  const RopeDefaults& defaults) {
   const char* key = rope.has("rope_type") ? "rope_type" : "type";
   RUDDER_TRY(const std::string type, rope.string_or(key, "default"));
-  if (type == "default") return RopeDefault{};
+  if (type == "default" || (type == "mrope" && defaults.is_sectioned)) return RopeDefault{};
   if (type == "linear") {
     RUDDER_TRY(const double factor, positive(rope, "factor"));
     return RopeLinear{factor};
   }
+  if (type == "dynamic" && defaults.is_widened && rope.has("alpha")) return RopeDefault{};
   if (type == "dynamic") {
     RopeDynamic out;
     RUDDER_TRY(out.factor, positive(rope, "factor"));
@@ -217,6 +218,10 @@ Result<RopeSpec> read_rope_object(const HfConfig& rope, const HfConfig& config, 
                 holder.where("partial_rotary_factor"));
   }
   RUDDER_TRY(out.scaling, read_scaling(rope, config, out.rotary_dim, defaults));
+  if (defaults.is_widened && std::holds_alternative<RopeDefault>(out.scaling)) {
+    RUDDER_TRY(const double alpha, positive_or(rope, "alpha", 1));
+    out.theta *= std::pow(alpha, head_dim / (head_dim - 2.0));
+  }
   if (auto* const proportional = std::get_if<RopeProportional>(&out.scaling)) {
     proportional->part = part;  // pairs are of the whole head
     out.rotary_dim = head_dim;
@@ -227,9 +232,6 @@ Result<RopeSpec> read_rope_object(const HfConfig& rope, const HfConfig& config, 
   return out;
 }
 
-namespace {
-
-// The one that holds, without any keys where there is none.
 Result<HfConfig> rope_object(const HfConfig& config) {
   constexpr std::string_view kOld = "rope_scaling";
   constexpr std::string_view kNew = "rope_parameters";
@@ -241,8 +243,6 @@ Result<HfConfig> rope_object(const HfConfig& config) {
   if (has_new) return config.object(kNew);
   return HfConfig::parse("{}", config.where(kNew));
 }
-
-}  // namespace
 
 Result<RopeSpec> read_rope(const HfConfig& config, int32_t head_dim, const RopeDefaults& defaults) {
   RopeDefaults beside = defaults;
@@ -332,6 +332,70 @@ Result<void> set_windows_above(const HfConfig& config, ModelSpec& spec) {
 
 ops::Activation activation_of(const ModelSpec& spec) {
   return gated_mlp_of(spec.layers.front())->activation;
+}
+
+void set_neighbours(ModelSpec& spec) {
+  for (LayerSpec& layer : spec.layers) {
+    Attention& attention = *attention_of(layer);
+    attention.neighbours = spec.ropes[static_cast<size_t>(attention.rope)].rotary_dim;
+  }
+}
+
+Result<void> set_layer_thetas(const HfConfig& config, ModelSpec& spec) {
+  constexpr std::string_view kKey = "layer_rope_theta";
+  if (!config.has(kKey)) return {};
+  RUDDER_TRY(const std::vector<double> thetas, config.numbers(kKey));
+  if (thetas.size() != spec.layers.size()) {
+    return fail(ErrorCode::kCorruptFile,
+                fmt::format("{} numbers for {} layers", thetas.size(), spec.layers.size()),
+                config.where(kKey));
+  }
+  const RopeSpec all = spec.ropes.front();
+  spec.ropes.clear();
+  for (size_t i = 0; i < thetas.size(); ++i) {
+    int32_t& rope = attention_of(spec.layers[i])->rope;
+    rope = kNoRope;
+    if (thetas[i] == 0) continue;
+    if (thetas[i] <= 1) {
+      return fail(ErrorCode::kCorruptFile, fmt::format("a base of {} rotates nothing", thetas[i]),
+                  config.where(kKey));
+    }
+    const auto found = std::ranges::find(spec.ropes, thetas[i], &RopeSpec::theta);
+    rope = static_cast<int32_t>(found - spec.ropes.begin());
+    if (found != spec.ropes.end()) continue;
+    spec.ropes.push_back(all);
+    spec.ropes.back().theta = thetas[i];
+  }
+  return {};
+}
+
+Result<std::vector<RopeSpec>> read_kinds_of_ropes(const HfConfig& config, int32_t head_dim,
+                                                  double full_theta, double sliding_theta) {
+  constexpr std::string_view kBoth = "rope_parameters";
+  const std::string where = config.where(kBoth);
+  RUDDER_TRY(const HfConfig both,
+             config.has(kBoth) ? config.object(kBoth) : HfConfig::parse("{}", where));
+  const auto part = [&](std::string_view key) {
+    // Its type holds beside a "rope_scaling" that says "type" for "rope_type", as in transformers.
+    return both.has(key) ? both.object(key) : HfConfig::parse(R"({"rope_type": "default"})", where);
+  };
+  RUDDER_TRY(HfConfig full, part("full_attention"));
+  RUDDER_TRY(const HfConfig sliding, part("sliding_attention"));
+  for (const std::string& key : both.unread_keys()) {
+    return fail(ErrorCode::kUnsupported, "it is not of a kind of layers that are there",
+                both.where(key));
+  }
+  if (config.has("rope_scaling")) {
+    RUDDER_TRY(const HfConfig scaling, config.object("rope_scaling"));
+    full = scaling.with_defaults(full);
+  }
+  RopeDefaults of_full{.theta = full_theta, .is_by_layer = true};
+  RUDDER_TRY(of_full.theta, config.number_or("rope_theta", full_theta));
+  std::vector<RopeSpec> ropes(2);
+  RUDDER_TRY(ropes[kFullRope], read_rope_object(full, config, head_dim, of_full));
+  RUDDER_TRY(ropes[kSlidingRope], read_rope_object(sliding, config, head_dim,
+                                                   {.theta = sliding_theta, .is_by_layer = true}));
+  return ropes;
 }
 
 void set_qk_norm(ModelSpec& spec, QkNorm qk_norm) {

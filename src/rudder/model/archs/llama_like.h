@@ -14,10 +14,12 @@ namespace rudder::model {
 
 // How an architecture reads its rope.
 struct RopeDefaults {
-  double theta = 10000;      // of an absent rope_theta
-  bool is_partial = false;   // "partial_rotary_factor" may leave a part of a head as it is
-  bool is_long = false;      // the types "su" and "yarn" are former names of "longrope"
-  bool is_by_layer = false;  // of a kind of layers, not of all of the model
+  double theta = 10000;       // of an absent rope_theta
+  bool is_partial = false;    // "partial_rotary_factor" may leave a part of a head as it is
+  bool is_long = false;       // the types "su" and "yarn" are former names of "longrope"
+  bool is_by_layer = false;   // of a kind of layers, not of all of the model
+  bool is_widened = false;    // "alpha" beside the type "dynamic" widens the base, at any length
+  bool is_sectioned = false;  // the type "mrope", whose sections are of images: of text it is plain
 };
 
 // What an absent key means, as its architecture documents it.
@@ -37,6 +39,8 @@ Result<ModelSpec> llama_like(const weights::HfConfig& config, const LlamaDefault
 // is rotated.
 Result<RopeSpec> read_rope(const weights::HfConfig& config, int32_t head_dim,
                            const RopeDefaults& defaults);
+// The object of rope keys that holds, without any where there is none.
+Result<weights::HfConfig> rope_object(const weights::HfConfig& config);
 // One object of rope keys; `config` is for the keys beside it.
 Result<RopeSpec> read_rope_object(const weights::HfConfig& rope, const weights::HfConfig& config,
                                   int32_t head_dim, const RopeDefaults& defaults);
@@ -52,6 +56,20 @@ Result<void> set_windows(const weights::HfConfig& config, const std::vector<bool
 
 // "use_sliding_window" from layer "max_window_layers" on, unless "layer_types" says which.
 Result<void> set_windows_above(const weights::HfConfig& config, ModelSpec& spec);
+
+// Pairs of neighbours turn in the rotated part of each head.
+void set_neighbours(ModelSpec& spec);
+
+// "layer_rope_theta", where it is there: a base of the rope for each layer, or 0 where none turns.
+Result<void> set_layer_thetas(const weights::HfConfig& config, ModelSpec& spec);
+
+// Two ropes of the keys "full_attention" and "sliding_attention" in "rope_parameters", in the
+// layout of transformers 4 of "rope_theta" and "rope_scaling" for full attention; where both are
+// there, the keys of "rope_scaling" go before. The thetas are those of absent ones.
+Result<std::vector<RopeSpec>> read_kinds_of_ropes(const weights::HfConfig& config, int32_t head_dim,
+                                                  double full_theta, double sliding_theta);
+inline constexpr int32_t kFullRope = 0;  // of these
+inline constexpr int32_t kSlidingRope = 1;
 
 // Of what llama_like has read: of every layer's MLP.
 ops::Activation activation_of(const ModelSpec& spec);

@@ -53,6 +53,9 @@ class GgufConfig {
     RUDDER_TRY_VOID(add_windows());
     RUDDER_TRY_VOID(add_ropes());
     if (is_gemma()) RUDDER_TRY_VOID(add_gemma());
+    RUDDER_TRY_VOID(add_multipliers());
+    RUDDER_TRY_VOID(add_growth());
+    read_.emplace("rope.dimension_sections");  // of images; of text a rope with them is plain
     RUDDER_TRY_VOID(add_ids());
     RUDDER_TRY_VOID(check_unread());
     return json::serialize(out_);
@@ -60,6 +63,7 @@ class GgufConfig {
 
  private:
   bool is_gemma() const { return architecture_.adds_one; }
+  bool is(std::string_view name) const { return architecture_.name == name; }
 
   // The whole key; it counts as read.
   std::string key(std::string_view name) {
@@ -112,8 +116,12 @@ class GgufConfig {
     }
     out_["vocab_size"] = static_cast<int64_t>(table->shape.dims[0]);
     out_["tie_word_embeddings"] = source_.find("output.weight") == nullptr;
-    out_["attention_bias"] = source_.find("blk.0.attn_q.bias") != nullptr &&
-                             source_.find("blk.0.attn_output.bias") != nullptr;
+    const bool q_bias = source_.find("blk.0.attn_q.bias") != nullptr;
+    const bool out_bias = source_.find("blk.0.attn_output.bias") != nullptr;
+    const bool is_of_q = is("glm4") || is("seed_oss");  // what the flag says there
+    out_["attention_bias"] = q_bias && (out_bias || is_of_q);
+    if (is("seed_oss")) out_["attention_out_bias"] = out_bias;
+    if (is("ernie4_5")) out_["use_bias"] = q_bias;
     out_["mlp_bias"] = source_.find("blk.0.ffn_down.bias") != nullptr;
     return {};
   }
@@ -131,7 +139,7 @@ class GgufConfig {
       if (!has(other)) continue;
       RUDDER_TRY(const int64_t length, size(other));
       if (length == head_dim_) continue;
-      if (other == std::string_view("rope.dimension_count") && architecture_.name == "phi3") {
+      if (other == std::string_view("rope.dimension_count") && (is("phi3") || is("glm4"))) {
         out_["partial_rotary_factor"] =
             static_cast<double>(length) / static_cast<double>(head_dim_);
       } else {
@@ -152,13 +160,13 @@ class GgufConfig {
       if (window > 0) out_["sliding_window"] = window;
     }
     if (is_gemma() && out_["sliding_window"].is_null()) out_.erase("sliding_window");
-    const bool windows_are_read = is_gemma() || architecture_.name == "phi3";
+    const bool windows_are_read = is_gemma() || is("phi3") || is("exaone4");
     if (!windows_are_read && !out_["sliding_window"].is_null()) {
       return contradiction("windows of this architecture are not served", kWindow);
     }
     if (!has(kPattern)) return {};
     const auto& value = gguf_.values().find(key(kPattern))->second;
-    if (architecture_.name != "gemma3") {
+    if (!is("gemma3") && !is("exaone4")) {
       return contradiction("patterns of windows of this architecture are not served", kPattern);
     }
     if (!value.is_array) {
@@ -197,7 +205,7 @@ class GgufConfig {
     if (has("rope.freq_base")) {
       RUDDER_TRY_VOID(copy_number("rope.freq_base", "rope_theta", out_));
     }
-    if (architecture_.name == "gemma3") {
+    if (is("gemma3")) {
       out_["rope_local_base_freq"] = 10'000.0;
       RUDDER_TRY_VOID(copy_number("rope.freq_base_swa", "rope_local_base_freq", out_));
     }
@@ -241,7 +249,7 @@ class GgufConfig {
       RUDDER_TRY(const int64_t original, size("rope.scaling.original_context_length"));
       out_["original_max_position_embeddings"] = original;
     }
-    const bool is_phi3 = architecture_.name == "phi3";
+    const bool is_phi3 = is("phi3");
     if (type == "none" && !is_phi3) return json::object();
     if (type != "none" && type != "linear" && type != "yarn" && type != "longrope") {
       return contradiction(fmt::format("the rope type '{}' is not known", type), kType);
@@ -268,10 +276,36 @@ class GgufConfig {
     return {};
   }
 
+  Result<void> add_multipliers() {
+    if (!is("granite")) return {};
+    RUDDER_TRY_VOID(copy_number("embedding_scale", "embedding_multiplier", out_));
+    RUDDER_TRY_VOID(copy_number("residual_scale", "residual_multiplier", out_));
+    RUDDER_TRY_VOID(copy_number("logit_scale", "logits_scaling", out_));
+    return copy_number("attention.scale", "attention_multiplier", out_);
+  }
+
+  // Files of Ministral 3 and of the text half of Mistral Small have one name.
+  Result<void> add_growth() {
+    constexpr std::string_view kSlope = "attention.temperature_scale";
+    if (!is("mistral3") || !has(kSlope)) return {};
+    json::value* const rope = out_.if_contains("rope_scaling");
+    if (rope == nullptr) return contradiction("no rope scaling stands beside it", kSlope);
+    out_["architectures"] = json::array{"Ministral3ForCausalLM"};
+    out_["model_type"] = "ministral3";
+    RUDDER_TRY_VOID(copy_number("rope.scaling.yarn_log_multiplier", "mscale", rope->as_object()));
+    RUDDER_TRY_VOID(
+        copy_number("rope.scaling.yarn_log_multiplier", "mscale_all_dim", rope->as_object()));
+    return copy_number(kSlope, "llama_4_scaling_beta", rope->as_object());
+  }
+
   // llama.cpp knows the larger ones by their number of layers; their queries are scaled by the
   // width of all heads, not of one.
   Result<void> add_gemma() {
-    const int64_t layers_of_27b = architecture_.name == "gemma2" ? 46 : 62;
+    if (is("gemma")) {
+      out_["hidden_act"] = "gelu_pytorch_tanh";
+      return {};
+    }
+    const int64_t layers_of_27b = is("gemma2") ? 46 : 62;
     const int64_t width = out_["hidden_size"].as_int64();
     out_["query_pre_attn_scalar"] =
         num_layers_ == layers_of_27b ? width / out_["num_attention_heads"].as_int64() : head_dim_;

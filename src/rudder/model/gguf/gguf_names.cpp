@@ -56,7 +56,44 @@ constexpr std::array<GgufModule, 6> kPhi3Modules = {{
     {"ffn_down", "mlp.down_proj"},
 }};
 
-constexpr std::array<GgufArchitecture, 8> kGgufTable = {{
+constexpr std::array<GgufModule, 9> kSeedOssModules = {{
+    {"attn_norm", "input_layernorm"},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"post_attention_norm", "post_attention_layernorm"},
+    {"ffn_gate", "mlp.gate_proj"},
+    {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+}};
+constexpr std::array<GgufModule, 10> kGlm4Modules = {{
+    {"attn_norm", "input_layernorm"},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"post_attention_norm", "post_self_attn_layernorm"},
+    {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_up", "mlp.gate_up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+    {"post_ffw_norm", "post_mlp_layernorm"},
+}};
+constexpr std::array<GgufModule, 11> kHunyuanModules = {{
+    {"attn_norm", "input_layernorm"},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"attn_q_norm", "self_attn.query_layernorm"},
+    {"attn_k_norm", "self_attn.key_layernorm"},
+    {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_gate", "mlp.gate_proj"},
+    {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+}};
+
+constexpr GgufArchitecture kGgufTable[] = {
     {"llama", "LlamaForCausalLM", "llama", kLlamaModules, true, false},
     {"mistral3", "MistralForCausalLM", "mistral", kLlamaModules, true, false},
     {"qwen2", "Qwen2ForCausalLM", "qwen2", kLlamaModules, false, false},
@@ -65,7 +102,18 @@ constexpr std::array<GgufArchitecture, 8> kGgufTable = {{
     {"gemma3", "Gemma3ForCausalLM", "gemma3_text", kGemmaModules, false, true},
     {"phi3", "Phi3ForCausalLM", "phi3", kPhi3Modules, false, false},
     {"olmo2", "Olmo2ForCausalLM", "olmo2", kGemmaModules, false, false},
-}};
+    {"gemma", "GemmaForCausalLM", "gemma", kLlamaModules, false, true},
+    {"qwen2vl", "Qwen2ForCausalLM", "qwen2", kLlamaModules, false, false},
+    {"qwen3vl", "Qwen3ForCausalLM", "qwen3", kQwen3Modules, false, false},
+    {"smollm3", "SmolLM3ForCausalLM", "smollm3", kLlamaModules, true, false},
+    {"granite", "GraniteForCausalLM", "granite", kLlamaModules, true, false},
+    {"exaone4", "Exaone4ForCausalLM", "exaone4", kGemmaModules, false, false},
+    {"seed_oss", "SeedOssForCausalLM", "seed_oss", kSeedOssModules, false, false},
+    {"ernie4_5", "Ernie4_5ForCausalLM", "ernie4_5", kLlamaModules, false, false},
+    {"glm4", "Glm4ForCausalLM", "glm4", kGlm4Modules, false, false},
+    {"hunyuan-dense", "HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", kHunyuanModules, false,
+     false},
+};
 
 constexpr std::string_view kGgufLayer = "blk.";
 constexpr GgufModule kGgufTop[] = {{"token_embd.weight", "model.embed_tokens.weight"},

@@ -183,6 +183,13 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) qkv_prep_kernel(const 
   }
 }
 
+// Number i of a head, by its norm.
+__device__ float normed(const HeadNorm& norm, float inverse, int i, float x) {
+  if (norm.weight == nullptr) return x;
+  if (norm.alpha != nullptr) return clipped(norm.alpha[i] * x) * norm.weight[i];
+  return x * inverse * norm.weight[i];
+}
+
 // Any head_dim and rotation: one block a head, its numbers in shared memory.
 __global__ void __launch_bounds__(kThreads) qkv_prep_any_kernel(const QkvPrepParams p) {
   extern __shared__ float x[];  // [head_dim]
@@ -201,7 +208,8 @@ __global__ void __launch_bounds__(kThreads) qkv_prep_any_kernel(const QkvPrepPar
   const HeadNorm norm = norm_of(p, head);
   const WideSquares wide = wide_squares(p, t, token, head_number, head_number + 1, scratch);
   float inverse = 1.0f;
-  if (norm.weight != nullptr && norm.alpha == nullptr) {
+  const bool norms_first = !p.norms_rotated || head.part == Part::kV;
+  if (norms_first && norm.weight != nullptr && norm.alpha == nullptr) {
     const bool is_q = head.part == Part::kQ;
     const int width = norm.is_wide ? wide_width(p, head.part) : dim;
     const float sum = norm.is_wide ? (is_q ? wide.q : wide.k)
@@ -210,27 +218,37 @@ __global__ void __launch_bounds__(kThreads) qkv_prep_any_kernel(const QkvPrepPar
   }
   for (int i = static_cast<int>(threadIdx.x); i < dim; i += kThreads) {
     x[i] = number(p, t, token, column + i);
-    if (norm.alpha != nullptr) {
-      x[i] = clipped(norm.alpha[i] * x[i]) * norm.weight[i];
-    } else if (norm.weight != nullptr) {
-      x[i] = x[i] * inverse * norm.weight[i];
-    }
+    if (norms_first) x[i] = normed(norm, inverse, i, x[i]);
   }
   __syncthreads();
   const int half = p.rope == nullptr || head.part == Part::kV ? 0 : p.half_rot;
   const float* table = half == 0 ? nullptr : p.rope + int64_t{p.rope_row[t]} * 2 * half;
-  const int64_t out = out_offset(p, t, slot, head);
   const auto rotated = [&](int i) {
     if (i < half) return x[i] * table[i] - x[i + half] * table[half + i];
     if (i < 2 * half) return x[i] * table[i - half] + x[i - half] * table[i];
     return x[i];
+  };
+  if (!norms_first && norm.weight != nullptr && norm.alpha == nullptr) {
+    float sum = 0.0f;
+    for (int i = static_cast<int>(threadIdx.x); i < dim; i += kThreads) {
+      sum = fmaf(rotated(i), rotated(i), sum);
+    }
+    inverse = inverse_rms(block_sum(sum, scratch[2]), dim, norm.eps);
+  }
+  const bool is_scaled = p.q_scale != nullptr && head.part == Part::kQ;
+  const float scale = is_scaled ? p.q_scale[p.rope_row[t]] : 1.0f;
+  const int64_t out = out_offset(p, t, slot, head);
+  const auto value = [&](int i) {
+    float v = rotated(i);
+    if (!norms_first) v = normed(norm, inverse, i, v);
+    return is_scaled ? v * scale : v;
   };
   const KvType type = head.part == Part::kQ ? KvType::kBf16 : p.kv_type;
   float inverse_scale = 1.0f;  // of a token's
   if (scales_tokens(type)) {
     float largest = 0.0f;
     for (int i = static_cast<int>(threadIdx.x); i < dim; i += kThreads) {
-      largest = largest_or_nan(largest, fabsf(rotated(i)));
+      largest = largest_or_nan(largest, fabsf(value(i)));
     }
     magnitudes[threadIdx.x] = largest;
     __syncthreads();
@@ -240,7 +258,7 @@ __global__ void __launch_bounds__(kThreads) qkv_prep_any_kernel(const QkvPrepPar
     inverse_scale = codes.inverse;
   }
   for (int i = static_cast<int>(threadIdx.x); i < dim; i += kThreads) {
-    const float v = rotated(i) * inverse_scale;
+    const float v = value(i) * inverse_scale;
     if (type == KvType::kBf16) {
       static_cast<Bf16*>(head.part == Part::kQ ? p.q_out : p.kv_cache)[out + i] =
           __float2bfloat16_rn(v);
@@ -313,10 +331,11 @@ cudaError_t launch_qkv_prep(const QkvPrepParams& p, cudaStream_t stream) {
   const int half = p.rope == nullptr ? 0 : p.half_rot;
   const bool aligned = is_aligned(p.qkv) && is_aligned(p.q_out) && is_aligned(p.kv_cache) &&
                        is_aligned(p.q_norm) && is_aligned(p.q_alpha) && is_aligned(p.k_norm) &&
-                       is_aligned(p.k_alpha) && is_aligned(p.v_norm) && is_aligned(p.v_alpha) &&
-                       is_aligned(p.rope) && is_aligned(p.qkv_scales.column) &&
-                       is_aligned(p.qkv_scales.bias);
-  const int lanes = aligned ? lanes_of_head(p.head_dim, half) : 0;
+                       is_aligned(p.k_alpha) && is_aligned(p.v_norm.weight) &&
+                       is_aligned(p.v_norm.alpha) && is_aligned(p.rope) &&
+                       is_aligned(p.qkv_scales.column) && is_aligned(p.qkv_scales.bias);
+  const bool is_general = p.norms_rotated || p.q_scale != nullptr;
+  const int lanes = aligned && !is_general ? lanes_of_head(p.head_dim, half) : 0;
   if (lanes > 0 && goes_ahead(p, lanes)) return launch_qkv_prep_ahead(p, lanes, stream);
   if (lanes > 0) {
     return for_lanes(lanes,

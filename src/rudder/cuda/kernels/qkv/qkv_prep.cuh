@@ -35,7 +35,7 @@ struct HeadNorm {
 };
 
 __device__ inline HeadNorm norm_of(const QkvPrepParams& p, Head head) {
-  if (head.part == Part::kV) return {p.v_norm, p.v_alpha, p.v_eps, false};
+  if (head.part == Part::kV) return {p.v_norm.weight, p.v_norm.alpha, p.v_norm.eps, false};
   const bool is_q = head.part == Part::kQ;
   const float* weight = is_q ? p.q_norm : p.k_norm;
   if (weight == nullptr) return {};
@@ -170,13 +170,13 @@ enum class Norms { kRmsOfHead, kClip, kAny };
 inline Norms norms_of(const QkvPrepParams& p) {
   const auto has = [](const float* norm, bool is_kind) { return norm == nullptr || is_kind; };
   if (has(p.q_norm, p.q_alpha != nullptr) && has(p.k_norm, p.k_alpha != nullptr) &&
-      has(p.v_norm, p.v_alpha != nullptr) &&
-      (p.q_norm != nullptr || p.k_norm != nullptr || p.v_norm != nullptr)) {
+      has(p.v_norm.weight, p.v_norm.alpha != nullptr) &&
+      (p.q_norm != nullptr || p.k_norm != nullptr || p.v_norm.weight != nullptr)) {
     return Norms::kClip;
   }
   const bool is_rms_of_head = has(p.q_norm, p.q_alpha == nullptr && !p.q_norm_is_wide) &&
                               has(p.k_norm, p.k_alpha == nullptr && !p.k_norm_is_wide) &&
-                              has(p.v_norm, p.v_alpha == nullptr);
+                              has(p.v_norm.weight, p.v_norm.alpha == nullptr);
   return is_rms_of_head ? Norms::kRmsOfHead : Norms::kAny;
 }
 

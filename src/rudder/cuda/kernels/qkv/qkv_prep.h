@@ -20,7 +20,8 @@ namespace rudder::cuda {
 // Any head_dim; a multiple of 8 with 16-byte aligned rows goes in 16-byte accesses. Moves
 // T * (H + 2 KV) * D * 2 bytes in, T * H * D * 2 out, T * 2 KV * D * (2 | 1) to the cache.
 // A block works on one token; all in fp32 from the load to one rounding at the store. For many
-// tokens there is a kernel of its own (qkv_prep_ahead.h); a token's bits are the same.
+// tokens there is a kernel of its own (qkv_prep_ahead.h); a token's bits are the same. Norms behind
+// the rotation and scales of queries are in the general kernel alone: a block a head of a token.
 struct QkvPrepParams {
   const void* qkv = nullptr;  // [T, (num_heads + 2 * num_kv_heads) * head_dim] bf16
   ProductScales qkv_scales;   // of qkv
@@ -35,14 +36,18 @@ struct QkvPrepParams {
   const float* k_norm = nullptr;  // likewise with num_kv_heads
   const float* k_alpha = nullptr;
   float k_eps = 1e-5f;
-  const float* v_norm = nullptr;  // [head_dim]
-  const float* v_alpha = nullptr;
-  float v_eps = 1e-5f;
+  struct Norm {
+    const float* weight = nullptr;  // [head_dim]
+    const float* alpha = nullptr;
+    float eps = 1e-5f;
+  } v_norm;
   bool q_norm_is_wide = false;  // over all heads as one vector
   bool k_norm_is_wide = false;
   const float* rope = nullptr;        // [rope_rows, 2, rot / 2]: cos, sin; null: no rotation
   int32_t half_rot = 0;               // rot / 2 <= head_dim / 2: element i turns with i + half_rot
   const int32_t* rope_row = nullptr;  // [T]
+  bool norms_rotated = false;         // heads are normed behind their rotation; none is wide
+  const float* q_scale = nullptr;     // [rope_rows]: the row's queries times it, last; null: 1
   const int32_t* kv_slot = nullptr;   // [T] block * block_size + offset; -1: k and v go nowhere
   void* kv_cache = nullptr;
   KvType kv_type = KvType::kBf16;
