@@ -145,7 +145,10 @@ model::ModelSpec tiny_spec(TinyArch arch) {
   spec.vocab = 160;
   spec.max_positions = 512;
 
-  model::Attention attention{.num_heads = 4, .num_kv_heads = 2, .head_dim = 16};
+  model::Attention attention;
+  attention.num_heads = 4;
+  attention.num_kv_heads = 2;
+  attention.head_dim = 16;
   model::GatedMlp mlp;
   mlp.width = 96;
   model::LayerNorms norms;

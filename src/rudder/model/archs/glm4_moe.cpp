@@ -62,8 +62,9 @@ Result<ModelSpec> read_glm4_moe(const weights::HfConfig& config) {
 // Layers behind the last one guess further tokens.
 WeightNames glm4_moe_names() {
   WeightNames names;
-  names.experts.shared_gate_up = {"mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"};
-  names.experts.shared_down = "mlp.shared_experts.down_proj";
+  Experts::Names& experts = names.of<Experts>();
+  experts.shared_gate_up = {"mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"};
+  experts.shared_down = "mlp.shared_experts.down_proj";
   names.ignored_prefixes = {"model.layers.46.", "model.layers.92."};
   return names;
 }
