@@ -61,7 +61,7 @@ bool takes_guesser(testing::TinyArch arch, Guesser guesser) {
       [](const model::LayerSpec& layer) { return model::kv_geometry(layer).window == 0; });
   if (guesser == Guesser::kItself) {
     return keeps_every_token && !model::keeps_states(spec) &&
-           exec::draft_kv_layout(spec, tensor::DType::kF32, kRoomy.block_size).has_value();
+           exec::draft_kv_layout(spec, ops::KvFormat{}, kRoomy.block_size).has_value();
   }
   return keeps_every_token && testing::takes_head(spec, tiny_head(guesser));
 }

@@ -21,8 +21,8 @@ std::unique_ptr<step::Executor> guessing_pipeline(const Backend& backend, TinyAr
   const model::ModelSpec whole = testing::tiny_spec(arch);
   std::vector<model::Stage> stages(1);
   if (num_stages > 1) {
-    stages = value_of(model::divide_layers(whole, {}, num_stages, model::all_as({ops::Codes::kF32}),
-                                           tensor::DType::kF32));
+    stages = value_of(
+        model::divide_layers(whole, {}, num_stages, model::all_as({ops::Codes::kF32}), {}));
     join_guesser(stages, whole, guesser);
   }
   const auto link = std::make_shared<exec::StageLink>(num_stages, capacity.max_in_flight);

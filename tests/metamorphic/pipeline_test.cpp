@@ -37,8 +37,8 @@ std::unique_ptr<step::Executor> tiny_pipeline(const Backend& backend, TinyArch a
   const auto link =
       std::make_shared<exec::StageLink>(num_stages, capacity.max_in_flight, patience_ms);
   std::vector<std::unique_ptr<step::Executor>> executors;
-  for (const model::Stage& stage : value_of(model::divide_layers(
-           whole, {}, num_stages, model::all_as({ops::Codes::kF32}), tensor::DType::kF32))) {
+  for (const model::Stage& stage : value_of(
+           model::divide_layers(whole, {}, num_stages, model::all_as({ops::Codes::kF32}), {}))) {
     exec::DeviceExecutor::Model model;
     model.ops = backend.make();
     if (wrap) model.ops = wrap(stage.index, std::move(model.ops));

@@ -44,8 +44,8 @@ std::unique_ptr<step::Executor> start_rank(const StagedRanks& ask, step::Capacit
 
 std::unique_ptr<step::Executor> staged_ranks(const StagedRanks& ask, const step::Capacity& capacity,
                                              std::vector<std::unique_ptr<ops::Ops>> devices) {
-  auto stages = value_of(model::divide_layers(
-      ask.whole, {}, ask.num_stages, model::all_as({ops::Codes::kF32}), tensor::DType::kF32));
+  auto stages = value_of(
+      model::divide_layers(ask.whole, {}, ask.num_stages, model::all_as({ops::Codes::kF32}), {}));
   join_guesser(stages, ask.whole, ask.guesser);
   std::vector<std::shared_ptr<exec::StageLink>> links(static_cast<size_t>(ask.num_ranks));
   for (auto& link : links) {
