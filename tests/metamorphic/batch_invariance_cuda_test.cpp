@@ -109,7 +109,7 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
   // A draft model keeps KV in one shape.
   static bool may_guess_for_itself() {
     return keeps_every_token() &&
-           exec::draft_kv_layout(spec_with_kernels(), std::get<0>(GetParam()), 16).has_value();
+           exec::draft_kv_layout(spec_with_kernels(), {std::get<0>(GetParam())}, 16).has_value();
   }
 
   static step::Capacity with_taps(step::Capacity capacity) {

@@ -281,7 +281,7 @@ TEST_P(GpuGroup, GraphsOfDraftsAreAsEager) {
 
 // A model that guesses for itself is right about every greedy token, on ranks as on one device.
 TEST_P(GpuGroup, OwnGuessesAreAllRight) {
-  if (!exec::draft_kv_layout(gpu_spec(arch()), tensor::DType::kBF16, 16)) {
+  if (!exec::draft_kv_layout(gpu_spec(arch()), {tensor::DType::kBF16}, 16)) {
     GTEST_SKIP() << "a draft model keeps KV in one shape";
   }
   std::vector<Ask> asks = random_asks(10, 41, 40);

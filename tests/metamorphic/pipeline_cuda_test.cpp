@@ -91,7 +91,7 @@ std::unique_ptr<step::Executor> gpu_pipeline(TinyArch arch, step::Capacity capac
   const auto count = static_cast<int32_t>(ask.devices.size());
   auto devices = gpus_of(ask);
   auto stages = value_of(model::divide_layers(
-      whole, {}, count, model::all_as(devices.front()->stored_format({}).value()), ask.dtype));
+      whole, {}, count, model::all_as(devices.front()->stored_format({}).value()), {ask.dtype}));
   join_guesser(stages, whole, ask.guesser);
   std::shared_ptr<exec::StageLink> link;
   if (count > 1) {
