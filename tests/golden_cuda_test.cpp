@@ -33,7 +33,7 @@ MakeOps cuda_ops(DType dtype, bool batch_invariant = false) {
 // No kernel has sinks: such a model is refused (cuda/check_bounds.h).
 std::vector<std::string> cuda_checkpoints() {
   std::vector<std::string> names = checkpoint_names();
-  std::erase(names, "granite-swa");
+  for (const char* name : {"granite-swa", "gpt-oss", "gpt-oss-mxfp4"}) std::erase(names, name);
   return names;
 }
 

@@ -36,9 +36,9 @@ const std::vector<Backend>& backends() {
     const cpu::Isa best = cpu::available_isas().back();
     add(tensor::DType::kBF16, cpu::Isa::kPortable, {});
     if (best != cpu::Isa::kPortable) add(tensor::DType::kBF16, best, {});
-    add(tensor::DType::kF32, best, {});
     add(tensor::DType::kBF16, best, ops::kInt8TokenKv);
     add(tensor::DType::kF32, best, ops::kFp8TokenKv);
+    add(tensor::DType::kF32, best, {});
     return found;
   }();
   return all;

@@ -42,6 +42,10 @@ const std::vector<Backend>& backends();
 
 // Every kind of tiny model, with those that run on the host alone.
 std::vector<testing::TinyArch> all_archs();
+// So few blocks that a dozen sequences of random_asks() preempt one another.
+inline int32_t tight_blocks(testing::TinyArch arch) {
+  return arch == testing::TinyArch::kSinks ? 12 : 18;  // windows give most of theirs back
+}
 // A backend, as an index into backends(), and a model.
 using Pair = std::tuple<size_t, testing::TinyArch>;
 std::vector<size_t> all_backends();

@@ -98,8 +98,8 @@ TEST_P(HostTrees, AsPlainDecoding) {
         EXPECT_EQ(outcome.lost_tokens, 0);
         num_preemptions += outcome.stats.preemptions;
         if (is_paced) continue;
-        EXPECT_GT(outcome.tree_steps, 20);
-        EXPECT_GT(outcome.masked_trees, 20);
+        EXPECT_GE(outcome.tree_steps, 20);
+        EXPECT_GE(outcome.masked_trees, 20);
         EXPECT_GT(outcome.stats.accepted_tokens, 50u);
       }
     }

@@ -92,10 +92,6 @@ class LookUps : public ::testing::TestWithParam<Pair> {
   static const Backend& backend() { return backends()[std::get<0>(GetParam())]; }
   // Windows give blocks back, so that all sequences fit.
   static bool may_preempt() { return !testing::has_windows(arch()); }
-  // Its random text, so fewer of its lookups find anything.
-  static bool repeats_less() {
-    return arch() == testing::TinyArch::kTwoWidths || arch() == testing::TinyArch::kBlockSums;
-  }
   void SetUp() override {
     if (backend().make()->draft_ops() == nullptr) GTEST_SKIP() << "it looks nothing up";
   }
@@ -149,7 +145,7 @@ TEST_P(LookUps, AsPlainDecoding) {
       if (is_paced) continue;
       EXPECT_GT(outcome.stats.accepted_tokens, 50u);
       EXPECT_GT(outcome.stats.draft_tokens, outcome.stats.accepted_tokens + 50);
-      EXPECT_GT(noting.num_taken, repeats_less() ? 80 : 100);
+      EXPECT_GT(noting.num_taken, 80);
       if (way.in_flight == 1) {
         EXPECT_EQ(noting.num_ahead, 0);
       } else {
@@ -192,7 +188,7 @@ TEST_P(LookUps, GuessesAreThoseOfTheHost) {
     EXPECT_EQ(guess, expected) << "sequence " << sequence << " behind " << len;
     num_compared += guess.size();
   }
-  EXPECT_GT(num_compared, repeats_less() ? 400u : 500u);
+  EXPECT_GT(num_compared, 400u);
 }
 
 // A lone sequence whose text repeats takes about as few steps as the drafts allow, and no step

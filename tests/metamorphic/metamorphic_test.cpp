@@ -50,7 +50,7 @@ TEST_P(Metamorphic, CachedAsComputed) {
 TEST_P(Metamorphic, PreemptedAsStraight) {
   const std::vector<Ask> asks = random_asks(12, 4, 100);
   step::Capacity tight = kRoomy;
-  tight.num_blocks = 18;
+  tight.num_blocks = tight_blocks(std::get<1>(GetParam()));
   const Outcome preempted = run(*executor(tight), plain_settings(), asks);
   EXPECT_GT(preempted.stats.preemptions, 0u);
   expect_as_alone(asks, preempted);

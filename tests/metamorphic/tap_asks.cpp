@@ -366,7 +366,7 @@ void add_every_pattern(std::span<Ask> asks, const step::Capacity& capacity) {
   auto set = std::make_shared<tap::CaptureSet>();
   for (int32_t layer = 0; layer < capacity.geometry.num_layers; ++layer) {
     tap::CapturePattern pattern{.layer = layer, .keys = capacity.max_seq_len, .heads = {}};
-    const int32_t count = capacity.geometry.heads[static_cast<size_t>(layer)].count;
+    const int32_t count = capacity.geometry.pattern_heads(layer);
     for (int32_t head = 0; head < count; ++head) pattern.heads.push_back(head);
     if (count > 0) set->patterns.push_back(std::move(pattern));
   }

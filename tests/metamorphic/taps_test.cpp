@@ -120,7 +120,7 @@ TEST_P(TapServing, EverythingAtOnceAsAlone) {
   EXPECT_TRUE(std::ranges::any_of(alone, [](const Got& got) { return got.captured.size() > 20; }));
   for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i / 5 * 9);
   step::Capacity tight = kRoomy;
-  tight.num_blocks = 18;
+  tight.num_blocks = tight_blocks(arch());
   struct Way {
     Backend device;
     int32_t budget;

@@ -1,6 +1,7 @@
 """Golden checkpoints of families some of whose layers keep a state of each sequence. Standard library only."""
 
-from cases import BASE, Case, EXPERTS
+from cases import BASE, Case
+from expert_cases import EXPERTS
 
 HYBRID = {
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],

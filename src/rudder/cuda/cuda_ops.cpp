@@ -103,13 +103,7 @@ class CudaOps final : public ops::Ops,
   }
   ops::Comm* comm() override { return comm_.get(); }
   uint64_t progress() const override { return marks_ == nullptr ? 0 : marks_->num_passed(); }
-  int64_t available_memory() const override {
-    use_device(device_);
-    size_t free = 0;
-    size_t total = 0;
-    if (cudaMemGetInfo(&free, &total) != cudaSuccess) return 0;
-    return static_cast<int64_t>(free);
-  }
+  int64_t available_memory() const override { return free_memory(device_); }
 
   Result<View> allocate(DType dtype, tensor::Shape shape) override {
     use_device(device_);

@@ -74,4 +74,12 @@ int32_t num_cuda_devices() {
   return usable;
 }
 
+int64_t free_memory(int32_t device) {
+  use_device(device);
+  size_t free = 0;
+  size_t total = 0;
+  if (cudaMemGetInfo(&free, &total) != cudaSuccess) return 0;
+  return static_cast<int64_t>(free);
+}
+
 }  // namespace rudder::cuda

@@ -26,4 +26,7 @@ Result<DeviceInfo> open_device(int32_t device = 0, const char* where = "tensor-p
 // device's, so whoever has several comes through here first; it costs nothing when it is current.
 void use_device(int32_t device);
 
+// Bytes that are free on the device, which is then current; 0 where the driver does not say.
+int64_t free_memory(int32_t device);
+
 }  // namespace rudder::cuda

@@ -228,11 +228,6 @@ TEST_F(LinearDevice, RefusesWhatItCannotStore) {
   const auto refused = ops_->make_linear({&odd, 1});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  const ops::LinearPart blocks{
-      .format = {.codes = ops::Codes::kF8E4M3, .scale = ops::ScaleType::kF32, .group = 48},
-      .codes = {values.data(), DType::kF8E4M3, {32, 48}},
-      .scales = {values.data(), DType::kF32, {32, 1}}};
-  EXPECT_FALSE(ops_->make_linear({&blocks, 1}));
 }
 
 class LowBitsDevice : public LinearDevice {

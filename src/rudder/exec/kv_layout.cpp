@@ -144,6 +144,7 @@ KvLayout stage_kv_layout(const KvLayout& whole, const model::Stage& stage) {
   KvLayout part;
   part.layers = {first, first + stage.num_layers};
   for (KvLayerIndex& at : part.layers) {
+    if (at.group < 0) continue;
     at.index = counts[static_cast<size_t>(at.group)]++;
   }
   int64_t unit = 1;

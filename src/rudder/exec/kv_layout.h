@@ -15,8 +15,8 @@ namespace rudder::exec {
 
 // Which layer of a block of which group a layer of the model is.
 struct KvLayerIndex {
-  int32_t group = 0;
-  int32_t index = 0;  // among the layers of the group's blocks
+  int32_t group = -1;  // -1: the layer keeps no KV
+  int32_t index = 0;   // among the layers of the group's blocks
 };
 
 struct KvLayout {

@@ -307,11 +307,13 @@ class LowPrecisionOps final : public PassingOps {
     inner_->adapter_ops()->shrink_adapters(wide);
   }
   void expand_adapters(const ops::AdaptArgs& args) override {
+    Wide x(args.x);
     Wide b(args.weights->b);
     Wide out(args.out);
     ops::AdapterWeights weights = *args.weights;
     weights.b = b.view();
     ops::AdaptArgs wide = args;
+    wide.x = x.view();
     wide.weights = &weights;
     wide.out = out.view();
     inner_->adapter_ops()->expand_adapters(wide);

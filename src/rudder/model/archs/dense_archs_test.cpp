@@ -21,7 +21,7 @@ constexpr std::string_view kKeys =
        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100,
        "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "hidden_act": "silu")";
 
-Result<ModelSpec> read_dense(std::string_view architecture, std::string_view more) {
+Result<ModelSpec> read_dense_config(std::string_view architecture, std::string_view more) {
   const std::string text = fmt::format(R"({{"architectures": ["{}"], {}{}{}}})", architecture,
                                        kKeys, more.empty() ? "" : ", ", more);
   const auto config = HfConfig::parse(text, "config.json");
@@ -30,7 +30,7 @@ Result<ModelSpec> read_dense(std::string_view architecture, std::string_view mor
 }
 
 ModelSpec dense(std::string_view architecture, std::string_view more = "") {
-  auto out = read_dense(architecture, more);
+  auto out = read_dense_config(architecture, more);
   EXPECT_TRUE(out) << out.error().to_string();
   return out ? *out : ModelSpec{};
 }
@@ -43,7 +43,7 @@ Result<ModelSpec> read_inside(std::string_view architecture, std::string_view te
   return read_config(HfConfig::parse(whole, "config.json").value());
 }
 
-void expect_refused_at(const Result<ModelSpec>& out, std::string_view where) {
+void expect_config_refused_at(const Result<ModelSpec>& out, std::string_view where) {
   ASSERT_FALSE(out) << where;
   EXPECT_EQ(out.error().where, where) << out.error().to_string();
 }
@@ -71,8 +71,8 @@ TEST(DenseArchs, SomeLayersRotateNothing) {
   const ModelSpec windows =
       dense("SmolLM3ForCausalLM", R"("use_sliding_window": true, "sliding_window": 9)");
   EXPECT_EQ(windows_of(windows), (Numbers{0, 0, 0, 9}));
-  expect_refused_at(read_dense("SmolLM3ForCausalLM", R"("no_rope_layers": [0, 1])"),
-                    "config.json: no_rope_layers");
+  expect_config_refused_at(read_dense_config("SmolLM3ForCausalLM", R"("no_rope_layers": [0, 1])"),
+                           "config.json: no_rope_layers");
 
   const ModelSpec hybrid = dense("Exaone4ForCausalLM", R"("sliding_window": 9)");
   EXPECT_EQ(ropes_of(hybrid), (Numbers{0, 0, 0, kNoRope}));
@@ -80,8 +80,9 @@ TEST(DenseArchs, SomeLayersRotateNothing) {
   const ModelSpec full = dense("Exaone4ForCausalLM", R"("sliding_window": null)");
   EXPECT_EQ(ropes_of(full), (Numbers{0, 0, 0, 0}));
   EXPECT_EQ(windows_of(full), (Numbers{0, 0, 0, 0}));
-  expect_refused_at(read_dense("Exaone4ForCausalLM", R"("sliding_window_pattern": "LLLG")"),
-                    "config.json: sliding_window_pattern");
+  expect_config_refused_at(
+      read_dense_config("Exaone4ForCausalLM", R"("sliding_window_pattern": "LLLG")"),
+      "config.json: sliding_window_pattern");
 }
 
 TEST(DenseArchs, EachLayerMayHaveABaseOfItsOwn) {
@@ -93,8 +94,8 @@ TEST(DenseArchs, EachLayerMayHaveABaseOfItsOwn) {
   EXPECT_EQ(windows_of(spec), (Numbers{0, 128, 128, 128}));
   EXPECT_TRUE(softmax_of(spec.layers[0])->sinks);
   for (const char* list : {"[0, 7001.3]", "[0, 1, 2, 3]", "[0, -5, 2, 3]"}) {
-    expect_refused_at(
-        read_dense("GraniteSWAForCausalLM", fmt::format(R"("layer_rope_theta": {})", list)),
+    expect_config_refused_at(
+        read_dense_config("GraniteSWAForCausalLM", fmt::format(R"("layer_rope_theta": {})", list)),
         "config.json: layer_rope_theta");
   }
 }
@@ -110,8 +111,9 @@ TEST(DenseArchs, MultipliersAreThoseOfTheConfig) {
   EXPECT_EQ(attention_of(dense("GraniteForCausalLM").layers[0])->scale, 1);  // not 1 / sqrt(16)
   for (const char* key :
        {"embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"}) {
-    expect_refused_at(read_dense("GraniteForCausalLM", fmt::format(R"("{}": 0)", key)),
-                      fmt::format("config.json: {}", key));
+    expect_config_refused_at(
+        read_dense_config("GraniteForCausalLM", fmt::format(R"("{}": 0)", key)),
+        fmt::format("config.json: {}", key));
   }
 }
 
@@ -151,23 +153,24 @@ TEST(DenseArchs, ANumberWidensTheBase) {
   EXPECT_NEAR(spec.ropes[0].theta, 10000 * std::pow(50, 16.0 / 14), 1e-6);
   EXPECT_TRUE(std::holds_alternative<RopeDefault>(spec.ropes[0].scaling));
   EXPECT_TRUE(attention_of(spec.layers[0])->norms_rotated);
-  expect_refused_at(read_dense("HunYuanDenseV1ForCausalLM", R"("use_qk_norm": false)"),
-                    "config.json: use_qk_norm");
-  expect_refused_at(read_dense("HunYuanDenseV1ForCausalLM", R"("use_cla": true)"),
-                    "config.json: use_cla");
+  expect_config_refused_at(
+      read_dense_config("HunYuanDenseV1ForCausalLM", R"("use_qk_norm": false)"),
+      "config.json: use_qk_norm");
+  expect_config_refused_at(read_dense_config("HunYuanDenseV1ForCausalLM", R"("use_cla": true)"),
+                           "config.json: use_cla");
 }
 
 TEST(DenseArchs, UnknownKindsOfLayersAreRefused) {
   for (const char* name : {"SmolLM3ForCausalLM", "Olmo3ForCausalLM", "Exaone4ForCausalLM",
                            "GraniteSWAForCausalLM", "CwmForCausalLM", "MinistralForCausalLM"}) {
-    expect_refused_at(
-        read_dense(name, R"("use_sliding_window": true, "sliding_window": 9, "layer_types":
+    expect_config_refused_at(
+        read_dense_config(name, R"("use_sliding_window": true, "sliding_window": 9, "layer_types":
                             ["sliding_attention", "full_attention", "mamba", "full_attention"])"),
         "config.json: layer_types");
   }
   for (const char* name : {"GraniteForCausalLM", "Glm4ForCausalLM", "SeedOssForCausalLM"}) {
-    expect_refused_at(read_dense(name, R"("layer_types": ["linear_attention"])"),
-                      "config.json: layer_types");
+    expect_config_refused_at(read_dense_config(name, R"("layer_types": ["linear_attention"])"),
+                             "config.json: layer_types");
   }
 }
 
@@ -183,11 +186,11 @@ TEST(DenseArchs, ATextModelInsideAnotherIsReadByItsOwnArchitecture) {
       read_inside(mistral3, R"("tie_word_embeddings": false)", R"("tie_word_embeddings": true, )")
           ->tied_head);
   EXPECT_TRUE(read_inside(mistral3, R"("model_type": "ministral3")")->query_growth.grows());
-  expect_refused_at(read_inside(mistral3, R"("model_type": "qwen3")"),
-                    "config.json: text_config.model_type");
-  expect_refused_at(read_inside(mistral3, R"("num_experts": 8)"),
-                    "config.json: text_config.num_experts");
-  expect_refused_at(read_dense(mistral3, ""), "config.json: text_config");
+  expect_config_refused_at(read_inside(mistral3, R"("model_type": "qwen3")"),
+                           "config.json: text_config.model_type");
+  expect_config_refused_at(read_inside(mistral3, R"("num_experts": 8)"),
+                           "config.json: text_config.num_experts");
+  expect_config_refused_at(read_dense_config(mistral3, ""), "config.json: text_config");
 }
 
 TEST(DenseArchs, PublishedFilesOfQwenVlHaveTheTextsKeysBesideTheOthers) {
@@ -200,10 +203,13 @@ TEST(DenseArchs, PublishedFilesOfQwenVlHaveTheTextsKeysBesideTheOthers) {
   const auto inside = read_inside("Qwen2_5_VLForConditionalGeneration", kRope);
   ASSERT_TRUE(inside) << inside.error().to_string();
   EXPECT_EQ(inside->ropes[0].theta, 7001.3);
-  expect_refused_at(read_dense("Qwen3VLForConditionalGeneration", ""), "config.json: text_config");
-  expect_refused_at(read_dense("Qwen2_5_VLForConditionalGeneration", R"("num_experts": 8)"),
-                    "config.json: num_experts");
-  expect_refused_at(read_dense("Qwen2ForCausalLM", kRope), "config.json: rope_scaling.type");
+  expect_config_refused_at(read_dense_config("Qwen3VLForConditionalGeneration", ""),
+                           "config.json: text_config");
+  expect_config_refused_at(
+      read_dense_config("Qwen2_5_VLForConditionalGeneration", R"("num_experts": 8)"),
+      "config.json: num_experts");
+  expect_config_refused_at(read_dense_config("Qwen2ForCausalLM", kRope),
+                           "config.json: rope_scaling.type");
 }
 
 // A model of one layer as ERNIE has it, whose rows of q and k come in another order.

@@ -8,7 +8,7 @@ namespace {
 
 using weights::HfConfig;
 
-constexpr double kTheta = 5e5;
+constexpr double kOlmo3Theta = 5e5;
 constexpr std::string_view kOlmo3Defaults = R"({
   "vocab_size": 50304, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
   "num_attention_heads": 32, "hidden_act": "silu", "max_position_embeddings": 2048,
@@ -18,7 +18,7 @@ Result<ModelSpec> read_olmo3(const HfConfig& config) {
   RUDDER_TRY(const HfConfig whole, with_class_defaults(config, kOlmo3Defaults));
   RUDDER_TRY(ModelSpec spec, llama_like(whole, {.one_rope = false}));
   const int32_t head_dim = attention_of(spec.layers[0])->head_dim;
-  RUDDER_TRY(spec.ropes, read_kinds_of_ropes(whole, head_dim, kTheta, kTheta));
+  RUDDER_TRY(spec.ropes, read_kinds_of_ropes(whole, head_dim, kOlmo3Theta, kOlmo3Theta));
   const auto all_but_each_fourth = [](size_t layer, int64_t) { return (layer + 1) % 4 != 0; };
   RUDDER_TRY(const std::vector<bool> sliding,
              sliding_layers(whole, spec.layers.size(), all_but_each_fourth, 0));

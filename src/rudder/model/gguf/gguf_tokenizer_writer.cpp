@@ -40,7 +40,7 @@ bool is_set(const json::object& object, std::string_view name, bool otherwise = 
   const json::value* const found = field_of(object, name);
   return found != nullptr && found->is_bool() ? found->get_bool() : otherwise;
 }
-std::string_view text_of(const json::object& object, std::string_view name) {
+std::string_view string_of(const json::object& object, std::string_view name) {
   const json::value* const found = field_of(object, name);
   if (found == nullptr || !found->is_string()) return {};
   return {found->get_string().data(), found->get_string().size()};
@@ -54,7 +54,7 @@ std::vector<const json::object*> steps_of(const json::object& tokenizer, std::st
   if (found == nullptr || !found->is_object()) return steps;
   const json::object& whole = found->get_object();
   const json::value* const inner = field_of(whole, list);
-  if (text_of(whole, "type") != "Sequence" || inner == nullptr || !inner->is_array()) {
+  if (string_of(whole, "type") != "Sequence" || inner == nullptr || !inner->is_array()) {
     steps.push_back(&whole);
     return steps;
   }
@@ -93,7 +93,8 @@ class TokenizerWriter {
         !field_of(tokenizer_.get_object(), "model")->is_object()) {
       return fail(ErrorCode::kCorruptFile, "it has no model", kTokenizerFile);
     }
-    if (text_of(model(), "type") != "BPE") return not_said("another model than BPE", "model.type");
+    if (string_of(model(), "type") != "BPE")
+      return not_said("another model than BPE", "model.type");
     if (!checkpoint_.has_file("tokenizer_config.json")) return {};
     RUDDER_TRY(const std::string config, checkpoint_.read_text("tokenizer_config.json"));
     RUDDER_TRY(config_, parse_json(config, "tokenizer_config.json"));
@@ -128,8 +129,8 @@ class TokenizerWriter {
     if (added != nullptr && added->is_array()) {
       for (const json::value& one : added->get_array()) {
         const json::object& token = one.as_object();
-        const std::string_view text = text_of(token, "content");
-        const bool is_unknown = !text.empty() && text == text_of(model(), "unk_token");
+        const std::string_view text = string_of(token, "content");
+        const bool is_unknown = !text.empty() && text == string_of(model(), "unk_token");
         RUDDER_TRY_VOID(put_token(token.at("id"), text,
                                   is_unknown                 ? kUnknownType
                                   : is_set(token, "special") ? kControlType
@@ -163,14 +164,14 @@ class TokenizerWriter {
     std::vector<std::string_view> patterns;
     std::optional<bool> is_gpt2;
     for (const json::object* const step : steps_of(whole(), "pre_tokenizer", "pretokenizers")) {
-      const std::string_view type = text_of(*step, "type");
+      const std::string_view type = string_of(*step, "type");
       const json::value* const pattern = field_of(*step, "pattern");
       if (is_gpt2) return not_said("steps behind ByteLevel", "pre_tokenizer");
       if (type == "Digits" && is_set(*step, "individual_digits")) {
         patterns.push_back(kDigitPiece);
       } else if (type == "Split" && pattern != nullptr && pattern->is_object() &&
-                 text_of(*step, "behavior") == "Isolated" && !is_set(*step, "invert")) {
-        patterns.push_back(text_of(pattern->get_object(), "Regex"));
+                 string_of(*step, "behavior") == "Isolated" && !is_set(*step, "invert")) {
+        patterns.push_back(string_of(pattern->get_object(), "Regex"));
       } else if (type == "ByteLevel" && !is_set(*step, "add_prefix_space", true)) {
         is_gpt2 = is_set(*step, "use_regex", true);
       } else {
@@ -178,7 +179,7 @@ class TokenizerWriter {
       }
     }
     const auto normalizers = steps_of(whole(), "normalizer", "normalizers");
-    const bool composes = normalizers.size() == 1 && text_of(*normalizers[0], "type") == "NFC";
+    const bool composes = normalizers.size() == 1 && string_of(*normalizers[0], "type") == "NFC";
     if (!composes && !normalizers.empty()) return not_said("this normaliser", "normalizer");
     const auto found = std::ranges::find_if(gguf_pieces(), [&](const GgufPieces& pieces) {
       return std::ranges::equal(pieces.patterns, patterns) && pieces.is_gpt2 == is_gpt2 &&
@@ -208,8 +209,9 @@ class TokenizerWriter {
       scores[made->second] = -static_cast<float>(rank);
     }
     const auto normalizers = steps_of(whole(), "normalizer", "normalizers");
-    const bool has_prefix = std::ranges::any_of(
-        normalizers, [](const json::object* step) { return text_of(*step, "type") == "Prepend"; });
+    const bool has_prefix = std::ranges::any_of(normalizers, [](const json::object* step) {
+      return string_of(*step, "type") == "Prepend";
+    });
     out_.add("tokenizer.ggml.model", std::string_view("llama"));
     out_.add("tokenizer.ggml.scores", std::span<const float>(scores));
     out_.add("tokenizer.ggml.add_space_prefix", has_prefix);
@@ -221,8 +223,8 @@ class TokenizerWriter {
     if (!config_.is_object()) return {};
     const json::value* const found = field_of(config_.get_object(), name);
     if (found == nullptr) return {};
-    if (found->is_object()) return text_of(found->get_object(), "content");
-    return text_of(config_.get_object(), name);
+    if (found->is_object()) return string_of(found->get_object(), "content");
+    return string_of(config_.get_object(), name);
   }
   std::optional<uint32_t> id_of(std::string_view token) const {
     const auto found = std::ranges::find(tokens_, token);
@@ -240,7 +242,7 @@ class TokenizerWriter {
       const json::value& piece = at_begin ? pieces.front() : pieces.back();
       const json::value* const own =
           piece.is_object() ? field_of(piece.get_object(), "SpecialToken") : nullptr;
-      if (own != nullptr && own->is_object() && text_of(own->get_object(), "id") == token) {
+      if (own != nullptr && own->is_object() && string_of(own->get_object(), "id") == token) {
         return true;
       }
     }
@@ -281,7 +283,7 @@ class TokenizerWriter {
       RUDDER_TRY(const std::string text, checkpoint_.read_text("chat_template.jinja"));
       out_.add(kKey, std::string_view(text));
     } else if (config_.is_object()) {
-      const std::string_view text = text_of(config_.get_object(), "chat_template");
+      const std::string_view text = string_of(config_.get_object(), "chat_template");
       if (!text.empty()) out_.add(kKey, text);
     }
     return {};
