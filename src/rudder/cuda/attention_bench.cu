@@ -1,11 +1,12 @@
 // Checks the attention kernels against a plain one on the device, then times them. A program of its
 // own, so that it runs on a bare machine with a GPU.
-// attention_bench [HEAD_DIM] [check] [bench] [decode] [prefill] [mixed|gates|trees|chunks] [mma|wgmma]
-// [bf16|fp8|tokens] [wide]: checks or timings only, checks of one head size, of timings one kind only; `mixed` decodes of
-// different contexts, `gates` beside the softmax kernels in turn, `trees` of drafts beside chains,
-// `chunks` of prompts behind contexts; `mma` and `wgmma` leave the other tiled kernel out, `bf16`,
-// `fp8` and `tokens` (whose tokens have scales) the other caches; `wide` heads of 512 alone,
-// timings beside heads of 256. Exit status 1 when a check fails, 3 when a kernel hangs.
+// attention_bench [HEAD_DIM] [check] [bench] [decode] [prefill] [mixed|gates|trees|chunks]
+// [mma|wgmma] [bf16|fp8|tokens] [wide]: checks or timings only, checks of one head size, of timings
+// one kind only; `mixed` decodes of different contexts, `gates` beside the softmax kernels in turn,
+// `trees` of drafts beside chains, `chunks` of prompts behind contexts; `mma` and `wgmma` leave the
+// other tiled kernel out, `bf16`, `fp8` and `tokens` (whose tokens have scales) the other caches;
+// `wide` heads of 512 alone, timings beside heads of 256. Exit status 1 when a check fails, 3 when
+// a kernel hangs.
 #include "rudder/cuda/attention_bench.cuh"
 #include "rudder/cuda/attention_bench_gates.cuh"
 #include "rudder/cuda/attention_bench_timing.cuh"

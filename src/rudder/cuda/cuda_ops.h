@@ -40,7 +40,7 @@ struct CudaOpsSettings {
   tensor::DType linear_dtype = tensor::DType::kBF16;  // or kF8E4M3: quantised as they are loaded
   tensor::DType head_dtype = tensor::DType::kBF16;    // of the output head, likewise
   ops::WeightFormat low_format = {};  // of U4 or I8: wide weights but the head's are rounded to it
-  ops::KvFormat kv = {tensor::DType::kBF16};          // or codes
+  ops::KvFormat kv = {tensor::DType::kBF16};  // or codes
   // A file or a folder; empty: cublaslt_api.h says where it is looked for.
   std::string cublaslt_path = {};
   std::string policy_path = {};  // of what was measured (kernel_policy.h); empty: it is not kept

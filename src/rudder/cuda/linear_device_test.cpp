@@ -279,20 +279,23 @@ TEST_F(LowBitsDevice, EveryShape) {
   for (const bool is_u4 : {true, false}) {
     const ops::LinearWeight weight = make_low(1160, 4104, is_u4);
     const CudaWeight& stored = cuda_weight(weight);
-    const PolicyKey key{weight.out, weight.in, DType::kBF16, DType::kBF16,
+    const PolicyKey key{weight.out, weight.in, DType::kBF16,      DType::kBF16,
                         false,      0,         low_id(stored.low)};
-    const auto kernels = value_of(
-        ShapeKernels::make({api, nullptr, stream, {room.data, room.bytes()}, 132,
-                            static_cast<float*>(parts.data), static_cast<uint32_t*>(flags.data)},
-                           key));
+    const auto kernels = value_of(ShapeKernels::make({api,
+                                                      nullptr,
+                                                      stream,
+                                                      {room.data, room.bytes()},
+                                                      132,
+                                                      static_cast<float*>(parts.data),
+                                                      static_cast<uint32_t*>(flags.data)},
+                                                     key));
     for (const int64_t tokens : {1, 5, 8, 13, 29, 61, 100, 200}) {
       const View x = to_device(random(tokens * weight.in), {tokens, weight.in});
       const std::vector<uint8_t> want = product(weight, x);
       for (const PolicyEntry& entry : value_of(kernels->candidates(bucket_of(tokens), 16))) {
-        const std::string what =
-            fmt::format("shape {} {} {} {} for {} tokens of {}", entry.algorithm[0],
-                        entry.algorithm[1], entry.algorithm[2], entry.algorithm[3], tokens,
-                        ops::format_name(weight.format));
+        const std::string what = fmt::format(
+            "shape {} {} {} {} for {} tokens of {}", entry.algorithm[0], entry.algorithm[1],
+            entry.algorithm[2], entry.algorithm[3], tokens, ops::format_name(weight.format));
         std::vector<uint8_t> first;
         for (int turn = 0; turn < 3; ++turn) {
           const View y = poisoned({tokens, weight.out});

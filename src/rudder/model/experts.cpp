@@ -87,17 +87,9 @@ void list_tensors(const Experts& mlp, int64_t hidden, const Experts::Names& name
 std::array<int64_t, 11> scratch_widths(const Experts& mlp) {
   const int64_t k = mlp.chosen;
   const int64_t shared = mlp.shared_width;
-  return {mlp.count,
-          four_byte_width(k),
-          four_byte_width(k),
-          k * mlp.width,
-          k * mlp.width,
-          four_byte_width(k),
-          k * mlp.hidden,
-          2 * shared,
-          shared,
-          shared == 0 ? 0 : mlp.hidden,
-          mlp.shared_gate ? 1 : 0};
+  return {mlp.count,     four_byte_width(k),           four_byte_width(k),     k * mlp.width,
+          k * mlp.width, four_byte_width(k),           k * mlp.hidden,         2 * shared,
+          shared,        shared == 0 ? 0 : mlp.hidden, mlp.shared_gate ? 1 : 0};
 }
 
 namespace {
@@ -118,8 +110,8 @@ Shared run_shared(const Experts& mlp, const Experts::Weights& weights, const Ope
       products.project(weights.shared_gate_up,
                        products.as_taken(weights.shared_gate_up, in, scratch[9]), scratch[7]);
   if (mlp.shared_gate) {
-    out.gate = products.project(weights.shared_gate,
-                                products.as_taken(weights.shared_gate, in, scratch[9]), scratch[10]);
+    out.gate = products.project(
+        weights.shared_gate, products.as_taken(weights.shared_gate, in, scratch[9]), scratch[10]);
   }
   const ops::View activated = shaped(scratch[8], in.rows(), weights.shared_down.in);
   step.ops.gated_act(

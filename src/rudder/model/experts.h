@@ -35,7 +35,7 @@ struct Experts {
   int32_t chosen = 0;  // for a token
   int32_t width = 0;   // of an expert
   ops::Activation activation = ops::Activation::kSilu;
-  bool bias = false;         // of an expert's products
+  bool bias = false;  // of an expert's products
   Router router;
   int32_t shared_width = 0;  // of an expert that every token has beside its own; 0: there is none
   bool shared_gate = false;  // which is weighted by a number of the token, behind a sigmoid

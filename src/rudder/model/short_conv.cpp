@@ -34,25 +34,25 @@ Mixed mix(const ShortConv& mixer, const ShortConv::Weights& weights, const Opera
   const ops::View convolved = shaped(scratch[2], in.rows(), mixer.width);
   ops::StateOps& ops = *step.ops.state_ops();
   ops.gate_rows({.x = inputs,
-                   .gate = inputs,
-                   .gate_begin = int64_t{2} * mixer.width,
-                   .function = ops::GateFunction::kItself,
-                   .out = gated});
+                 .gate = inputs,
+                 .gate_begin = int64_t{2} * mixer.width,
+                 .function = ops::GateFunction::kItself,
+                 .out = gated});
   ops.convolve({.state = {.q_begin = batch.attention.q_begin,
-                                            .table_row = batch.attention.table_row,
-                                            .positions = batch.positions,
-                                            .batch = batch.states,
-                                            .layer = step.state},
-                                  .x = gated,
-                                  .weight = weights.filter,
-                                  .bias = weights.bias,
-                                  .length = mixer.length,
-                                  .out = convolved});
+                          .table_row = batch.attention.table_row,
+                          .positions = batch.positions,
+                          .batch = batch.states,
+                          .layer = step.state},
+                .x = gated,
+                .weight = weights.filter,
+                .bias = weights.bias,
+                .length = mixer.length,
+                .out = convolved});
   ops.gate_rows({.x = convolved,
-                   .gate = inputs,
-                   .gate_begin = mixer.width,
-                   .function = ops::GateFunction::kItself,
-                   .out = gated});
+                 .gate = inputs,
+                 .gate_begin = mixer.width,
+                 .function = ops::GateFunction::kItself,
+                 .out = gated});
   return {.out = gated, .buffer = scratch[1], .free = scratch[2]};
 }
 

@@ -67,12 +67,13 @@ class WeightMaker {
     for (size_t i = 0; i < module.parts.size(); ++i) {
       const int64_t out = module.parts[i].stored_rows();
       if (const size_t first = module.first_of(i); first != i) {
-        RUDDER_TRY_VOID(model::cut_part(stored.emplace_back(stored[first]), module, i, cuts, parts));
+        RUDDER_TRY_VOID(
+            model::cut_part(stored.emplace_back(stored[first]), module, i, cuts, parts));
         continue;
       }
       memory.push_back(normal(out * in, gain / std::sqrt(static_cast<double>(in))));
-      ops::LinearPart& part =
-          stored.emplace_back(ops::wide_part({memory.back().data(), tensor::DType::kF32, {out, in}}));
+      ops::LinearPart& part = stored.emplace_back(
+          ops::wide_part({memory.back().data(), tensor::DType::kF32, {out, in}}));
       if (module.bias) {
         memory.push_back(normal(out, 0.3));
         part.bias = {memory.back().data(), tensor::DType::kF32, {out}};
@@ -99,7 +100,8 @@ class WeightMaker {
  private:
   Result<tensor::View> upload_table(const tensor::View& host) {
     const bool wide = ops_.act_dtype() == tensor::DType::kF32;
-    RUDDER_TRY(const tensor::View table, ops_.upload(host, wide ? tensor::DType::kF32 : tensor::DType::kBF16));
+    RUDDER_TRY(const tensor::View table,
+               ops_.upload(host, wide ? tensor::DType::kF32 : tensor::DType::kBF16));
     bytes_ += static_cast<int64_t>(table.bytes());
     return table;
   }

@@ -10,9 +10,9 @@
 namespace rudder::cuda {
 
 struct CombineExpertsParams {
-  const void* x = nullptr;         // [tokens * k, width] bf16
-  const float* weights = nullptr;  // [tokens, k]
-  const void* shared = nullptr;    // [tokens, width] bf16, optional; may be `out`
+  const void* x = nullptr;            // [tokens * k, width] bf16
+  const float* weights = nullptr;     // [tokens, k]
+  const void* shared = nullptr;       // [tokens, width] bf16, optional; may be `out`
   const void* shared_gate = nullptr;  // [tokens] bf16, optional
   int64_t tokens = 0;
   int64_t width = 0;

@@ -140,7 +140,9 @@ class LowKernel {
   static constexpr int kSteps = kIsWhole ? 1 : 2;  // of a quarter
   static constexpr bool kIsMany = kTokens * kBlocks > 64;
   // Whether the warps that multiply take registers of the others.
-  __host__ __device__ static constexpr bool moves_registers() { return kIsMany || (kIsOfCodes && kTokens == 64); }
+  __host__ __device__ static constexpr bool moves_registers() {
+    return kIsMany || (kIsOfCodes && kTokens == 64);
+  }
   static constexpr int kThreads = 32 * (kMmaWarps + (moves_registers() ? 4 : kParts == 4 ? 3 : 2));
   static constexpr uint32_t kBoxBytes = kTokens * 128;
   static constexpr uint32_t kTokenBytes = (kIsWhole ? 1 : 2) * kBoxBytes;  // of a chunk
