@@ -56,8 +56,9 @@ def read_commands(binary):
     return commands
 
 
-def roff(text):
-    return re.sub(r"^([.'])", r"\\&\1", text.replace("\\", "\\e").replace("-", "\\-"), flags=re.M)
+def roff(text):  # a line may break behind a "|"
+    text = text.replace("\\", "\\e").replace("-", "\\-").replace("|", "|\\:")
+    return re.sub(r"^([.'])", r"\\&\1", text, flags=re.M)
 
 
 def manual(commands, version):

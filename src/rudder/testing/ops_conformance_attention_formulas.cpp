@@ -140,8 +140,10 @@ void OpsAttention::expect_formula(const View& rows, const View& q, const Layer& 
   const Matrix own_q = read(q);
   const int64_t head_dim = layer.shape.head_dim;
   double unit = std::ldexp(1.0, is_bf16() ? -9 : -21) + act_unit();
-  // Codes times scales are rounded once more where products take bf16.
-  if (is_bf16() && ops_.kv_format().has_codes()) unit += std::ldexp(1.0, -9);
+  // Codes times scales are rounded once more where products take bf16; and where tokens have scales
+  // a number between two codes may become either, by a rope's last bit.
+  const bool may_turn = is_bf16() ? ops_.kv_format().has_codes() : ops_.kv_format().scales_tokens;
+  if (may_turn) unit += std::ldexp(1.0, -9);
   // The largest difference of each row of a head, divided by what it may be.
   const auto misses = [&](const Matrix* rounded_q, int64_t least_rows) {
     const int64_t count = std::min(end, std::max(least_rows, got.rows));
