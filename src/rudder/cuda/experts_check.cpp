@@ -26,6 +26,18 @@ double silu(double x) {
   return x / (1 + std::exp(-x));
 }
 
+std::vector<int32_t> drawn_choices(const ProductCase& c) {
+  std::vector<int32_t> chosen(static_cast<size_t>(c.tokens * c.k));
+  for (int64_t t = 0; t < c.tokens; ++t) {
+    const auto first = static_cast<int64_t>(next_random() % static_cast<uint64_t>(c.spread));
+    for (int64_t j = 0; j < c.k; ++j) {
+      chosen[static_cast<size_t>(t * c.k + j)] =
+          static_cast<int32_t>((first + j * (c.experts / c.k)) % c.experts);
+    }
+  }
+  return chosen;
+}
+
 // The largest error over what is allowed; above 1 it is wrong. Also whether the first token alone,
 // and in a tile of the other kind, has the same bits.
 double check(const ProductCase& c, cudaStream_t stream, bool& same_bits) {
@@ -39,14 +51,7 @@ double check(const ProductCase& c, cudaStream_t stream, bool& same_bits) {
   for (float& scale : w_scale) scale = static_cast<float>(0.01 + 0.01 * uniform());
   for (float& scale : x_scale) scale = static_cast<float>(0.5 + uniform());
   for (uint16_t& one : bias) one = to_bf16(static_cast<float>(uniform() - 0.5));
-  std::vector<int32_t> chosen(static_cast<size_t>(pairs));
-  for (int64_t t = 0; t < c.tokens; ++t) {
-    const auto first = static_cast<int64_t>(next_random() % static_cast<uint64_t>(c.spread));
-    for (int64_t j = 0; j < c.k; ++j) {
-      chosen[static_cast<size_t>(t * c.k + j)] =
-          static_cast<int32_t>((first + j * (c.experts / c.k)) % c.experts);
-    }
-  }
+  const std::vector<int32_t> chosen = drawn_choices(c);
   const Buffer<uint8_t> d_w(w.bytes);
   const Buffer<uint8_t> d_x(x.bytes);
   const Buffer<float> d_ws(w_scale);

@@ -55,7 +55,7 @@ class HeadDecoder final : public Decoder {
         rank_(ops::rank_of(ops)),
         max_tokens_(limits.max_tokens),
         buffers_(std::move(buffers)),
-        columns_(std::move(columns)),
+        columns_(columns),
         products_(ops, buffers_.layer.scale) {}
 
   View forward(const ForwardBatch& batch) override;
@@ -275,7 +275,7 @@ Result<std::unique_ptr<Decoder>> make_head_decoder(const DraftHeadSpec& spec,
   }
   RUDDER_TRY(ColumnShare columns, ColumnShare::make(ops, limits.max_tokens));
   auto decoder = std::make_unique<HeadDecoder>(spec, weights, source, kv, ops, limits,
-                                               std::move(buffers), std::move(columns));
+                                               std::move(buffers), columns);
   RUDDER_TRY_VOID(prepare_head(spec, weights, kv, ops, limits));
   return decoder;
 }

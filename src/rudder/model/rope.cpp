@@ -180,9 +180,9 @@ Reach reach_of(std::span<const RopeSpec> ropes, int32_t declared) {
 std::vector<float> query_scales(const QueryGrowth& growth, int32_t max_seq_len) {
   std::vector<float> scales(static_cast<size_t>(max_seq_len));
   for (int32_t position = 0; position < max_seq_len; ++position) {
-    const double periods = position / growth.period;
+    const auto periods = position / growth.period;  // whole ones
     scales[static_cast<size_t>(position)] =
-        static_cast<float>(1 + growth.slope * std::log1p(periods));
+        static_cast<float>(1 + growth.slope * std::log1p(static_cast<double>(periods)));
   }
   return scales;
 }

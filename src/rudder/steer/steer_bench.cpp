@@ -192,6 +192,7 @@ class Bench {
     for (int wave = 0; wave < kWaves; ++wave) {
       std::latch begin(kThreads + 1);
       std::vector<std::thread> threads;
+      threads.reserve(kThreads);
       for (int i = 0; i < kThreads; ++i) {
         threads.emplace_back([&] {
           begin.arrive_and_wait();

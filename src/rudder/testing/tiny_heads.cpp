@@ -54,6 +54,7 @@ Result<model::DraftHeadWeights> random_head_weights(const model::DraftHeadSpec& 
   }
   if (!spec.is_product()) {
     std::vector<int32_t> ids;
+    ids.reserve(static_cast<size_t>(spec.draft_vocab));
     for (int32_t i = 0; i < spec.draft_vocab; ++i) ids.push_back(3 * i);
     RUDDER_TRY(weights.target_ids,
                ops.upload({ids.data(), DType::kI32, {spec.draft_vocab}}, DType::kI32));

@@ -192,7 +192,10 @@ class TokenizerWriter {
     RUDDER_TRY(const auto pairs, merges());
     std::vector<std::string> texts;
     texts.reserve(pairs.size());
-    for (const auto& [first, second] : pairs) texts.push_back(first + " " + second);
+    for (const auto& [first, second] : pairs) {
+      texts.push_back(first);
+      texts.back().append(" ").append(second);
+    }
     out_.add("tokenizer.ggml.merges", std::span<const std::string>(texts));
     return {};
   }
