@@ -182,6 +182,7 @@ std::string wrong_of(const DeviceStep& captured, const DeviceStep& step, GraphEn
   if (!is_same(a.attention.ancestors, b.attention.ancestors)) return "trees";
   if (!is_same(a.goes_on_rows, b.goes_on_rows)) return "rows that guesses go on from";
   if (!is_same(a.adapters.groups, b.adapters.groups)) return "rows of adapters";
+  if (a.adapters.groups.shape != b.adapters.groups.shape) return "groups of adapters";
   if (a.attention.max_q_len < b.attention.max_q_len) return "longest sequence";
   if (a.attention.max_kv_len < b.attention.max_kv_len) return "longest KV";
   if ((a.tap_table == nullptr) != (b.tap_table == nullptr)) return "a table of taps";
@@ -322,7 +323,8 @@ class GraphKeys : public ::testing::Test {
       add_taps(packed);
     }
     if (kind != StepKind::kPass && draw(3) == 0) {
-      packed.taps.adapters = {.is_used = true, .has_one = draw(2) == 0, .row = {}};
+      const bool has_one = packed.ids.size() < 2 || draw(2) == 0;
+      packed.taps.adapters = {.is_used = true, .has_one = has_one, .row = {}};
       packed.taps.adapters.row.assign(packed.ids.size(), 0);
     }
     return packed;
@@ -392,7 +394,7 @@ class GraphKeys : public ::testing::Test {
 
 TEST_F(GraphKeys, AStepRunsFromAGraphOfItsOwnKey) {
   for (const StepKind kind : {StepKind::kDecode, StepKind::kPrompt, StepKind::kPass}) {
-    const Faults faults = faults_of(kind, nullptr, drawn(kind, 600),
+    const Faults faults = faults_of(kind, nullptr, drawn(kind, 700),
                                     {.least_steps = 2, .spacing = 3, .most_graphs = 4});
     EXPECT_EQ(faults.wrong, 0) << faults.first;
     EXPECT_GT(faults.replayed, 100);

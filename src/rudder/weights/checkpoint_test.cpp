@@ -270,14 +270,15 @@ TEST(CheckpointMemory, CopiesUnalignedTensors) {
   EXPECT_FALSE((*out)->read_text("tokenizer.json"));
 }
 
-TEST(CheckpointMemory, RefusesMoreDimensionsThanAView) {
-  const std::string header = R"({"t":{"dtype":"U8","shape":[1,1,1,1,1],"data_offsets":[0,1]}})";
+// Such tensors are of encoders of images, which nobody reads here.
+TEST(CheckpointMemory, FoldsMoreDimensionsThanAView) {
+  const std::string header = R"({"t":{"dtype":"U8","shape":[1,2,1,3,1],"data_offsets":[0,6]}})";
   std::string file(8, '\0');
   file[0] = static_cast<char>(header.size());
-  file += header + 'x';
+  file += header + "abcdef";
   auto out = Checkpoint::open_memory({{"model.safetensors", std::as_bytes(std::span(file))}});
-  ASSERT_FALSE(out);
-  EXPECT_EQ(out.error().code, ErrorCode::kUnsupported);
+  ASSERT_TRUE(out) << out.error().to_string();
+  EXPECT_EQ((*out)->find("t")->view.shape.numel(), 6);
 }
 
 }  // namespace
