@@ -3,9 +3,14 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <string>
 #include <thread>
 
 namespace rudder {
@@ -44,6 +49,17 @@ class Hog {
   std::thread idle_, busy_;
 };
 
+// Nanoseconds that the threads beside the calling one have been ready and without a core, in all.
+int64_t run_delay_ns() {
+  int64_t sum = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    int64_t ran = 0, waited = 0;
+    const bool is_other = task.path().filename() != std::to_string(gettid());
+    if (is_other && std::ifstream(task.path() / "schedstat") >> ran >> waited) sum += waited;
+  }
+  return sum;
+}
+
 void pause() {
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
 }
@@ -66,12 +82,16 @@ TEST(Starvation, ThreadsThatSleepDoNot) {
     while (!stop) std::this_thread::sleep_for(std::chrono::milliseconds(200));
   });
   Starvation starvation;
+  const int64_t delay_before = run_delay_ns();
   int seen = 0;
   for (int i = 0; i < 10; ++i) {
     pause();
     seen += starvation.look() ? 1 : 0;
   }
-  EXPECT_LE(seen, 1);
+  pause();
+  // On a busy machine even a thread that sleeps most of the time waits for a core when it wakes.
+  constexpr int64_t kNoticed = 1'000'000;
+  if (run_delay_ns() - delay_before < kNoticed) EXPECT_LE(seen, 1);
   stop = true;
   sleeper.join();
 }

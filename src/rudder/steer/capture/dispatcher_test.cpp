@@ -353,12 +353,12 @@ TEST_F(DispatcherTest, CaptureThatIsOffOrWrongIsRefused) {
 // about eight of them.
 class OverloadTest : public DispatcherTest {
  protected:
-  void run(const std::string& policy, int64_t spill_bytes) {
+  void run(const std::string& policy, int64_t spill_bytes, double block_seconds = 0.3) {
     settings_.overload_policy = policy;
     settings_.queue_bytes = 1024;  // a record of one point has 128 bytes
     settings_.spill_bytes = spill_bytes;
     settings_.spill_dir = folder_.path();
-    settings_.block_timeout_seconds = 0.3;
+    settings_.block_timeout_seconds = block_seconds;
     a_->on_take = [&](const SessionInfo&) {
       gate_.wait();
       return Result<void>();
@@ -437,8 +437,10 @@ TEST_F(OverloadTest, WhatIsBeyondTheSpillLimitIsDropped) {
 }
 
 TEST_F(OverloadTest, BlockMakesTheEngineWaitAndLosesNothing) {
-  run("block", 0);
+  run("block", 0, 60);
   std::thread opener([&] {
+    EXPECT_TRUE(
+        eventually([&] { return b_->num_rows() >= 8; }));  // there is room for about as many
     std::this_thread::sleep_for(milliseconds(50));
     gate_.open();
   });
