@@ -3,6 +3,7 @@
 
 tools/build_budget.py PRESET          prints the table; fails where a room costs more than its budget
 tools/build_budget.py PRESET --write  makes what this build cost the baseline
+tools/build_budget.py speed           prints how many times longer than the baseline's this machine takes
 
 The launcher of every compiler (tools/timed_compile.sh) writes build/PRESET/compile_times.log. Machines
 differ, so all seconds are divided by those of a reference compile, made now and with the baseline. A room
@@ -129,6 +130,9 @@ def write(preset, now, reference):
 
 def main():
     preset = sys.argv[1]
+    if preset == "speed":
+        print(f"{reference_seconds() / read_baseline('release')[1]:.2f}")
+        return 0
     objects = seconds_by_object((ROOT / "build" / preset / "compile_times.log").read_text().splitlines())
     now = seconds_by_room(remember(preset, objects))
     reference = reference_seconds()

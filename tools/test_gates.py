@@ -111,6 +111,7 @@ PARTS = (
 )
 STUB = """#!/bin/sh
 case "$(basename "$0") $*" in *"$PLANTED"*) echo "planted: $(basename "$0") $*"; exit 1 ;; esac
+[ "$1" != speed ] || echo 1.00
 """
 
 
@@ -262,6 +263,7 @@ class Parts(unittest.TestCase):
         status, told = self.run_tests("", "nothing")
         self.assertEqual(status, 1)
         self.assertIn("CPU-minutes, the budget is -1", told)
+        self.assertIn("takes 1.00 x as long", told)
 
 
 def main():
