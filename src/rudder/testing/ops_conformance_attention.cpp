@@ -38,7 +38,7 @@ AttentionShape OpsAttention::fuzzed_shape() {
   shape.has_v_norm = between(0, 3) == 0;
   shape.norms_rotated = norm == 1 && between(0, 2) == 0;
   shape.has_q_scale = between(0, 3) == 0;
-  if (GetParam().has_sinks) shape.has_sinks = between(0, 3) == 0;
+  shape.has_sinks = between(0, 3) == 0;
   if (between(0, 3) == 0) {
     shape.gate_length = static_cast<int32_t>(between(1, ops::kMaxFirLength));
     shape.has_sinks = false;
@@ -269,6 +269,34 @@ TEST_P(OpsAttention, AgreesWithTheFormulas) {
       expect_formula(out.rows(row, q_lens[s]), last_args_.q.rows(row, q_lens[s]), layer,
                      sequences[s], history[s] + q_lens[s], what.str());
       row += q_lens[s];
+    }
+  }
+}
+
+// Behind a context that backends cut along its keys, of sinks that are all of a denominator and
+// nothing of it too.
+TEST_P(OpsAttention, ASinkCountsOnce) {
+  constexpr int64_t kContext = 700;
+  for (const int64_t head_dim : {64, 128, 256, 512}) {
+    for (const int64_t window : {0, 100}) {
+      for (const int64_t tokens : {1, 5, 70}) {
+        Layer layer = make_layer(
+            {.heads = 8, .kv_heads = 1, .head_dim = head_dim, .window = window, .has_sinks = true},
+            60);
+        layer.sinks[0] = 1e4f;
+        layer.sinks[1] = -1e4f;
+        layer.device_sinks = device_.put(HostTensor(layer.sinks, DType::kF32, {layer.shape.heads}));
+        std::vector<Sequence> sequences;
+        sequences.push_back(make_sequence(layer, kContext + tokens));
+        run_step(layer, sequences, std::span(&kContext, 1));
+        const View out = run_step(layer, sequences, std::span(&tokens, 1));
+        const std::string what = "head_dim " + std::to_string(head_dim) + ", window " +
+                                 std::to_string(window) + ", tokens " + std::to_string(tokens);
+        expect_formula(out, last_args_.q, layer, sequences[0], kContext + tokens, what, kOfMany);
+        EXPECT_EQ(max_difference(read(out).slice(0, tokens, 0, head_dim), Matrix(tokens, head_dim)),
+                  0)
+            << what;
+      }
     }
   }
 }
