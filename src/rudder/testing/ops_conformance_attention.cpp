@@ -273,31 +273,31 @@ TEST_P(OpsAttention, AgreesWithTheFormulas) {
   }
 }
 
-// Behind a context that backends cut along its keys, of sinks that are all of a denominator and
+// Behind contexts that backends cut along their keys, of sinks that are all of a denominator and
 // nothing of it too.
 TEST_P(OpsAttention, ASinkCountsOnce) {
-  constexpr int64_t kContext = 700;
-  for (const int64_t head_dim : {64, 128, 256, 512}) {
-    for (const int64_t window : {0, 100}) {
-      for (const int64_t tokens : {1, 5, 70}) {
-        Layer layer = make_layer(
-            {.heads = 8, .kv_heads = 1, .head_dim = head_dim, .window = window, .has_sinks = true},
-            60);
-        layer.sinks[0] = 1e4f;
-        layer.sinks[1] = -1e4f;
-        layer.device_sinks = device_.put(HostTensor(layer.sinks, DType::kF32, {layer.shape.heads}));
-        std::vector<Sequence> sequences;
-        sequences.push_back(make_sequence(layer, kContext + tokens));
-        run_step(layer, sequences, std::span(&kContext, 1));
-        const View out = run_step(layer, sequences, std::span(&tokens, 1));
-        const std::string what = "head_dim " + std::to_string(head_dim) + ", window " +
-                                 std::to_string(window) + ", tokens " + std::to_string(tokens);
-        expect_formula(out, last_args_.q, layer, sequences[0], kContext + tokens, what, kOfMany);
-        EXPECT_EQ(max_difference(read(out).slice(0, tokens, 0, head_dim), Matrix(tokens, head_dim)),
-                  0)
-            << what;
-      }
-    }
+  struct Case {
+    int64_t head_dim, window, context, tokens;
+  };
+  for (const Case& c :
+       {Case{64, 0, 900, 70}, Case{128, 0, 900, 70}, Case{64, 100, 300, 70}, Case{64, 0, 300, 1},
+        Case{96, 100, 300, 5}, Case{128, 0, 300, 5}, Case{256, 0, 300, 1}, Case{512, 0, 300, 1}}) {
+    const std::string what = "head_dim " + std::to_string(c.head_dim) + ", window " +
+                             std::to_string(c.window) + ": " + std::to_string(c.tokens) +
+                             " behind " + std::to_string(c.context);
+    Layer layer = make_layer(
+        {.heads = 4, .kv_heads = 1, .head_dim = c.head_dim, .window = c.window, .has_sinks = true},
+        70);
+    layer.sinks[0] = 1e4f;
+    layer.sinks[1] = -1e4f;
+    layer.device_sinks = device_.put(HostTensor(layer.sinks, DType::kF32, {layer.shape.heads}));
+    std::vector<Sequence> sequences;
+    sequences.push_back(make_sequence(layer, c.context + c.tokens));
+    run_step(layer, sequences, std::span(&c.context, 1));
+    const View out = run_step(layer, sequences, std::span(&c.tokens, 1));
+    expect_formula(out, last_args_.q, layer, sequences[0], c.context + c.tokens, what, kOfMany);
+    const Matrix of_first = read(out).slice(0, c.tokens, 0, c.head_dim);
+    EXPECT_EQ(max_difference(of_first, Matrix(c.tokens, c.head_dim)), 0) << what;
   }
 }
 
