@@ -1,6 +1,7 @@
 // Codes of expert_codes.h on their way to the tensor cores: a ring of them that the copy engine
-// fills, of which a warpgroup makes rows of bf16 in the slots of a product. Included by
-// expert_product.cu only.
+// fills, of which warpgroups make rows of bf16 in the slots of a product. A chunk of codes is one
+// warpgroup's, so that what one waits for is behind what others do. Included by expert_product.cu
+// only.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -40,7 +41,7 @@ __device__ __forceinline__ uint4 code_numbers(uint32_t word, uint32_t factor) {
 
 constexpr int kCodeRingBytes = 40 << 10;
 constexpr int kMostCodeSlots = 12;
-constexpr int kCodeThreads = 128;  // that make numbers of codes
+constexpr int kCodeThreads = 128;  // that make numbers of a chunk of codes
 
 struct CodeBarriers {
   uint64_t full[kMostCodeSlots];
@@ -57,10 +58,12 @@ struct CodeRows {
   }
 };
 
-// kRows rows of a tile, in two halves; a slot has 128 inputs of them.
-template <int kRows>
+// kRows rows of a tile, in two halves; a slot has 128 inputs of them. kGroups warpgroups take
+// chunks in turns.
+template <int kRows, int kGroups>
 class CodeRing {
  public:
+  static constexpr int kThreads = kGroups * kCodeThreads;
   static constexpr int kHalf = kRows / 2;
   static constexpr uint32_t kHalfBytes = kHalf / kCodeRows * kCodeBlockBytes;
   static constexpr int kSlots = kCodeRingBytes / (2 * kHalfBytes) < kMostCodeSlots
@@ -105,21 +108,33 @@ class CodeRing {
 
   // Makes the rows of W in the next `chunks` of `slots`, of 64 inputs each, `offset` bytes behind
   // their begin: 128 bytes a row, in the order in which the copy engine swizzles them. `read`:
-  // barriers that tell that a slot may be written to. By kCodeThreads.
+  // barriers that tell that a slot may be written to. By kThreads.
   __device__ void expand(const FetchRing& slots, uint32_t offset, uint32_t read, int32_t chunks,
                          int thread) {
+    const int group = thread / kCodeThreads;
+    const int own = thread % kCodeThreads;
 #pragma unroll 1
-    for (int32_t i = 0; i < chunks; ++i) {
-      if (i % 2 == 0) at_.wait(ring_.full);
-      barrier_wait(barrier_of(read, to_.at), to_.parity ^ 1);
-      expand_half(ring_.slot(at_.at), i % 2, slots.slot(to_.at) + offset, thread);
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-      barrier_arrive(barrier_of(slots.full, to_.at));
-      to_.next(slots.count);
-      if (i % 2 == 1 || i + 1 == chunks) {
+    for (int32_t i = 0; i < chunks; i += 2) {
+      const int count = min(2, chunks - i);
+      RingWalk to[2] = {to_, to_};
+      to[1].next(slots.count);
+      to_ = to[1];
+      if (count == 2) to_.next(slots.count);
+      if (turn_ == group) {
+        at_.wait(ring_.full);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          if (half == count) break;
+          barrier_wait(barrier_of(read, to[half].at), to[half].parity ^ 1);
+          expand_half(ring_.slot(at_.at), half, slots.slot(to[half].at) + offset, own);
+        }
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        barrier_arrive(barrier_of(slots.full, to[0].at));
+        if (count == 2) barrier_arrive(barrier_of(slots.full, to[1].at));
         barrier_arrive(barrier_of(read_, at_.at));
-        at_.next(kSlots);
       }
+      at_.next(kSlots);
+      if (++turn_ == kGroups) turn_ = 0;
     }
   }
 
@@ -159,6 +174,7 @@ class CodeRing {
   uint32_t read_ = 0;  // barriers, one a slot
   RingWalk at_;        // of codes: what is fetched, or made numbers of, next
   RingWalk to_;        // of the product's slots
+  int turn_ = 0;       // of the warpgroups
 };
 
 }  // namespace rudder::cuda

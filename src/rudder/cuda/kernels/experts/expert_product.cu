@@ -99,14 +99,21 @@ class ExpertTiles {
  public:
   static constexpr bool kFp8 = kForm == ExpertForm::kE4m3;
   static constexpr bool kOfCodes = kForm == ExpertForm::kE2m1;
-  using Codes = CodeRing<kRows>;
+  using Codes = CodeRing<kRows, kGroups == 1 ? 3 : 1>;
   static constexpr int kSums = kRows / 2;                  // of a thread
   static constexpr int kHalf = kRows / 2;                  // rows of a box
   static constexpr int kColumns = kGated ? kHalf : kRows;  // of y
   static constexpr uint32_t kHalfBytes = kHalf * kChunkBytes;
   static constexpr int kMmaThreads = 128 * kGroups;
   static constexpr int kFetchThreads = 128;
-  static constexpr int kThreads = kMmaThreads + kFetchThreads + (kOfCodes ? kCodeThreads : 0);
+  static constexpr int kThreads = kMmaThreads + kFetchThreads + (kOfCodes ? Codes::kThreads : 0);
+  // Of the warps that multiply and of the others, where registers move: 65,536 in all.
+  enum Registers : int {
+    kMmaRegisters = !kOfCodes     ? 152
+                    : kGroups > 1 ? 120
+                                  : 192,
+    kOtherRegisters = kOfCodes && kGroups == 1 ? 72 : 56
+  };
   static constexpr int kRingBytes = kSlotBytes - (kOfCodes ? kCodeRingBytes : 0);
   static constexpr int kRowsEach = (kGroups * kGroupPairs + kRowsAtOnce - 1) / kRowsAtOnce;
   // A warp of them copies each third four rows of a tile, and looks up which these are.
@@ -170,7 +177,7 @@ class ExpertTiles {
     }
   }
 
-  // Of codes, by one lane; and by kCodeThreads, the `thread`-th of them.
+  // Of codes, by one lane; and by Codes::kThreads, the `thread`-th of them.
   __device__ void fetch_codes() {
     const ExpertProductParams& asked = p_.asked;
     const auto end = static_cast<int>(kGated ? asked.out / 2 : asked.out);
@@ -527,12 +534,6 @@ class ExpertTiles {
   int4 first_run_ = {};
 };
 
-// Registers of the warps that multiply and of the others, where there are several warpgroups:
-// 65,536 in all.
-template <ExpertForm kForm>
-constexpr int kMmaRegisters = kForm == ExpertForm::kE2m1 ? 120 : 152;
-constexpr int kOtherRegisters = 56;
-
 template <int kGroups, int kRows, ExpertForm kForm, bool kGated>
 __global__ void __launch_bounds__(ExpertTiles<kGroups, kRows, kForm, kGated>::kThreads, 1)
     expert_product_kernel(const __grid_constant__ TileParams p) {
@@ -544,8 +545,9 @@ __global__ void __launch_bounds__(ExpertTiles<kGroups, kRows, kForm, kGated>::kT
   if (threadIdx.x == 0) tiles.init();
   __syncthreads();
   if (warp >= kFetchWarp) {
-    if constexpr (kGroups > 1) {
-      asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kOtherRegisters));
+    if constexpr (kGroups > 1 || Tiles::kOfCodes) {
+      asm volatile(
+          "setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(static_cast<int>(Tiles::kOtherRegisters)));
     }
     if (warp == kFetchWarp) {
       // No kernel writes W.
@@ -575,8 +577,9 @@ __global__ void __launch_bounds__(ExpertTiles<kGroups, kRows, kForm, kGated>::kT
       }
     }
   } else {
-    if constexpr (kGroups > 1) {
-      asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMmaRegisters<kForm>));
+    if constexpr (kGroups > 1 || Tiles::kOfCodes) {
+      asm volatile(
+          "setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(static_cast<int>(Tiles::kMmaRegisters)));
     }
     dependency_wait();
     dependency_trigger();

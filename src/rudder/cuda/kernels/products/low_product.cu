@@ -43,10 +43,10 @@ bool encode_tokens(EncodeTensorMap encode, const LowProductParams& product, int3
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-template <int kTokens, int kBlocks, LowCode kCode, LowWay kWay, int kParts = 1>
+template <int kTokens, int kBlocks, LowCode kCode, LowWay kWay>
 cudaError_t launch(const LowProductParams& product, bool splits, int32_t num_sms,
                    cudaStream_t stream) {
-  using Kernel = LowKernel<kTokens, kBlocks, kCode, kWay, kParts>;
+  using Kernel = LowKernel<kTokens, kBlocks, kCode, kWay>;
   EncodeTensorMap encode = nullptr;
   cudaError_t error = find_tensor_map_encoder(&encode);
   if (error != cudaSuccess) return error;
@@ -67,7 +67,7 @@ cudaError_t launch(const LowProductParams& product, bool splits, int32_t num_sms
   p.steady_slots = std::clamp(kSteadyBytes / weight_bytes, 1, p.slots);
   p.ahead_slots = std::clamp(kAheadBytes / weight_bytes, 1, p.steady_slots);
   if (!encode_tokens(encode, product, kTokens, Kernel::kIsWhole, p.x)) return cudaErrorInvalidValue;
-  auto* const kernel = low_product_kernel<kTokens, kBlocks, kCode, kWay, kParts>;
+  auto* const kernel = low_product_kernel<kTokens, kBlocks, kCode, kWay>;
   const int shared = bytes + static_cast<int>(sizeof(LowShared)) +
                      (Kernel::kGroups - 2) / 2 * static_cast<int>(sizeof(LowShared::sums));
   error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
@@ -114,11 +114,8 @@ cudaError_t launch_codes(const LowProductParams& product, const LowShape& shape,
 template <LowCode kCode>
 cudaError_t launch_shifted(const LowProductParams& product, const LowShape& shape, int32_t num_sms,
                            cudaStream_t stream) {
-  constexpr LowWay kWay = LowWay::kShifted;
   if (shape.tokens != 32 || product.form.group < kLowQuarter) return cudaErrorInvalidValue;
-  return product.form.group == kLowChunk
-             ? launch<32, 1, kCode, kWay, 1>(product, shape.splits, num_sms, stream)
-             : launch<32, 1, kCode, kWay, 4>(product, shape.splits, num_sms, stream);
+  return launch<32, 1, kCode, LowWay::kShifted>(product, shape.splits, num_sms, stream);
 }
 
 template <LowCode kCode>
@@ -148,27 +145,28 @@ cudaError_t launch_code(const LowProductParams& product, const LowShape& shape, 
 }  // namespace
 
 LowShape low_shape(const LowBits& form, int64_t tokens, int n) {
-  LowShape shapes[8];
+  LowShape shapes[6];
   int count = 0;
   if (tokens <= kMostLowGemvTokens) {
     for (const int32_t blocks : {1, 2}) shapes[count++] = {8, blocks, false, LowWay::kGemv};
     return n < count ? shapes[n] : LowShape{};
   }
-  const LowWay many = form.is_by_row ? LowWay::kWhole : LowWay::kNumbers;
   const bool is_few = tokens <= kMostCodeTokens && form.group >= kLowQuarter;
   const bool takes_codes = low_codes_take(form) && (is_few || !form.is_by_row);
+  const LowWay way = takes_codes      ? LowWay::kCodes
+                     : is_few         ? LowWay::kShifted
+                     : form.is_by_row ? LowWay::kWhole
+                                      : LowWay::kNumbers;
   for (const bool splits : {true, false}) {
     if (tokens <= 64) {
-      const int32_t tile = tokens <= 32 ? 32 : 64;
-      const int32_t code_tile = tokens <= 16 ? 16 : tile;
-      if (takes_codes) shapes[count++] = {code_tile, 1, splits, LowWay::kCodes};
-      if (is_few) shapes[count++] = {tile, 1, splits, LowWay::kShifted};
-      if (!is_few) shapes[count++] = {tile, 1, splits, many};
+      const int32_t tile = tokens <= 16 && takes_codes ? 16 : tokens <= 32 ? 32 : 64;
+      shapes[count++] = {tile, 1, splits, way};
     } else {
-      shapes[count++] = {128, 2, splits, many};
-      shapes[count++] = {128, 1, splits, many};
-      if (takes_codes) shapes[count++] = {128, 1, splits, LowWay::kCodes};
-      if (tokens > 128) shapes[count++] = {256, 1, splits, many};
+      if (!takes_codes) shapes[count++] = {128, 2, splits, way};
+      shapes[count++] = {128, 1, splits, way};
+      if (tokens > 128) {
+        shapes[count++] = {256, 1, splits, takes_codes ? LowWay::kNumbers : way};
+      }
     }
   }
   return n < count ? shapes[n] : LowShape{};

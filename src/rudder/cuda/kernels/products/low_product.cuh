@@ -110,9 +110,8 @@ __device__ __forceinline__ void hold_all(Sum (&sums)[kBlocks][kSums]) {
   }
 }
 
-// A tile is kTokens tokens by kBlocks blocks of rows for each group of warps. Of kShifted, sums are
-// scaled kParts times a chunk: once, or for each quarter.
-template <int kTokens, int kBlocks, LowCode kCode, LowWay kWay, int kParts>
+// A tile is kTokens tokens by kBlocks blocks of rows for each group of warps.
+template <int kTokens, int kBlocks, LowCode kCode, LowWay kWay>
 class LowKernel {
  public:
   static constexpr bool kIsOfCodes = kWay == LowWay::kCodes;
@@ -209,8 +208,7 @@ class LowKernel {
              fetch(to + kBoxBytes, p_.x, chunk * kLowChunk + kLowBoxInputs, row, full, policy);
          });
   }
-  // Sums of each token's inputs, of a chunk or of its quarters, by tensor
-  // cores: ones times tokens.
+  // Sums of each token's inputs, of the quarters of a chunk, by tensor cores: ones times tokens.
   __device__ void sum_tokens() const {
     constexpr uint32_t kOnes[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
     const auto lane = static_cast<int>(threadIdx.x) % 32;
@@ -232,13 +230,11 @@ class LowKernel {
                                q / 2 * kBoxBytes + tile * 1024);
             multiply_add(sum, kOnes, b[0], b[1]);
             multiply_add(sum, kOnes, b[2], b[3]);
-            if (kParts == 4 || q == 3) {
-              if (lane < 4) {
-                float* const to = sums_of(at.at, kParts == 4 ? q : 0) + 8 * tile + 2 * lane;
-                *reinterpret_cast<float2*>(to) = make_float2(sum[0], sum[1]);
-              }
-              sum[0] = sum[1] = sum[2] = sum[3] = 0;
+            if (lane < 4) {
+              float* const to = sums_of(at.at, q) + 8 * tile + 2 * lane;
+              *reinterpret_cast<float2*>(to) = make_float2(sum[0], sum[1]);
             }
+            sum[0] = sum[1] = sum[2] = sum[3] = 0;
           }
         }
         __syncwarp();
@@ -422,7 +418,6 @@ class LowKernel {
   // Codes of a chunk, above LowCodes::kShift, and their sums by scales, less what tokens' sums come
   // to. By mma.sync: of so few tokens wgmma takes as long as of eight times as many.
   __device__ __forceinline__ void multiply_codes(float (&c)[kSums]) {
-    constexpr int kQuarters = 4 / kParts;  // of a part
     const bool is_zero = p_.asked.form.is_zero;
     at_.wait(weights_.full);
     Stored stored;
@@ -430,34 +425,30 @@ class LowKernel {
     at_.wait(tokens_.full);
     const uint32_t tokens = tokens_.slot(at_.at) + lane_inputs_;
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
+    for (int q = 0; q < 4; ++q) {
       __half2 pairs[1][2];
-      load_scales(pairs, at_.at, part * (kLowChunk / kParts) / p_.asked.form.group);
+      load_scales(pairs, at_.at, q * kLowQuarter / p_.asked.form.group);
       float sums[kSums] = {};
+      const uint32_t* const words = stored.words[0] + 2 * q * LowCodes<kCode>::kWords;
+      uint32_t a[2][4];
 #pragma unroll
-      for (int i = 0; i < kQuarters; ++i) {
-        const int q = part * kQuarters + i;
-        const uint32_t* const words = stored.words[0] + 2 * q * LowCodes<kCode>::kWords;
-        uint32_t a[2][4];
+      for (int j = 0; j < 2; ++j) {
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-#pragma unroll
-          for (int k = 0; k < 4; ++k) {
-            a[j][k] = bits_of(LowCodes<kCode>::shifted(words + j * LowCodes<kCode>::kWords, k));
-          }
+        for (int k = 0; k < 4; ++k) {
+          a[j][k] = bits_of(LowCodes<kCode>::shifted(words + j * LowCodes<kCode>::kWords, k));
         }
+      }
 #pragma unroll
-        for (int tile = 0; tile < kTokens / 8; ++tile) {
-          uint32_t b[4];
-          load_inputs(b, (tokens ^ (q % 2 * 64)) + q / 2 * kBoxBytes + tile * 1024);
-          multiply_add(sums + 4 * tile, a[0], b[0], b[1]);
-          multiply_add(sums + 4 * tile, a[1], b[2], b[3]);
-        }
+      for (int tile = 0; tile < kTokens / 8; ++tile) {
+        uint32_t b[4];
+        load_inputs(b, (tokens ^ (q % 2 * 64)) + q / 2 * kBoxBytes + tile * 1024);
+        multiply_add(sums + 4 * tile, a[0], b[0], b[1]);
+        multiply_add(sums + 4 * tile, a[1], b[2], b[3]);
       }
       const LowScale by[2] = {low_scale<kCode>(pairs[0][0], is_zero),
                               low_scale<kCode>(pairs[0][1], is_zero)};
-      if (part == 0) at_.wait(barriers_.sums_full);
-      const float* const of_tokens = sums_of(at_.at, part) + 2 * (thread_ % 4);
+      if (q == 0) at_.wait(barriers_.sums_full);
+      const float* const of_tokens = sums_of(at_.at, q) + 2 * (thread_ % 4);
 #pragma unroll
       for (int tile = 0; tile < kTokens / 8; ++tile) {
         const float2 inputs = *reinterpret_cast<const float2*>(of_tokens + 8 * tile);
@@ -743,10 +734,10 @@ class LowKernel {
   int thread_ = 0;  // of the group
 };
 
-template <int kTokens, int kBlocks, LowCode kCode, LowWay kWay, int kParts>
-__global__ void __launch_bounds__(LowKernel<kTokens, kBlocks, kCode, kWay, kParts>::kThreads, 1)
+template <int kTokens, int kBlocks, LowCode kCode, LowWay kWay>
+__global__ void __launch_bounds__(LowKernel<kTokens, kBlocks, kCode, kWay>::kThreads, 1)
     low_product_kernel(const __grid_constant__ LowWork p) {
-  using Kernel = LowKernel<kTokens, kBlocks, kCode, kWay, kParts>;
+  using Kernel = LowKernel<kTokens, kBlocks, kCode, kWay>;
   extern __shared__ __align__(1024) uint8_t shared[];
   Kernel kernel(p, shared);
   // Told to be the same for all lanes: as in ring_product.cu.
