@@ -30,13 +30,6 @@ MakeOps cuda_ops(DType dtype, bool batch_invariant = false) {
   };
 }
 
-// No kernel has sinks: such a model is refused (cuda/check_bounds.h).
-std::vector<std::string> cuda_checkpoints() {
-  std::vector<std::string> names = checkpoint_names();
-  for (const char* name : {"granite-swa", "gpt-oss", "gpt-oss-mxfp4"}) std::erase(names, name);
-  return names;
-}
-
 std::vector<Backend> cuda_backends() {
   return {{"cuda_bf16", cuda_ops(DType::kBF16), kBf16Limits, kFp8Limits, false},
           {"cuda_fp8", cuda_ops(DType::kF8E4M3), kFp8Limits, kFp8Limits, false},
@@ -44,7 +37,7 @@ std::vector<Backend> cuda_backends() {
           {"cuda_fp8_invariant", cuda_ops(DType::kF8E4M3, true), kFp8Limits, kFp8Limits, true}};
 }
 
-GOLDEN_BACKENDS(Cuda, cuda_checkpoints(), cuda_backends());
+GOLDEN_BACKENDS(Cuda, checkpoint_names(), cuda_backends());
 
 // The same precision on the CPU.
 std::vector<Twins> cuda_twins() {
@@ -57,7 +50,7 @@ std::vector<Twins> cuda_twins() {
           {"cuda_fp8", cuda_ops(fp8), low(fp8), kFp8Limits, kFp8Limits}};
 }
 
-GOLDEN_TWINS(Cuda, cuda_checkpoints(), cuda_twins());
+GOLDEN_TWINS(Cuda, checkpoint_names(), cuda_twins());
 
 TEST(DemoModel, PredictsWhatTheCpuPredicts) {
   const DemoText& text = demo_text();

@@ -1,5 +1,5 @@
 // Tiny models of parts that a GPU has kernels for: heads that the tuned attention kernels take, in
-// place of narrower ones, and no attention sinks. For tests of executors on GPUs.
+// place of narrower ones. For tests of executors on GPUs.
 #pragma once
 
 #include <algorithm>
@@ -22,9 +22,6 @@ inline void use_served_parts(model::ModelSpec& spec) {
     model::Attention& attention = *model::attention_of(layer);
     attention.head_dim = attention.head_dim > least ? kWide : kNarrow;
     attention.scale = 1.0f / std::sqrt(static_cast<float>(attention.head_dim));
-    if (auto* const softmax = std::get_if<model::Softmax>(&attention.weighting)) {
-      softmax->sinks = false;
-    }
     if (attention.rope == model::kNoRope) continue;
     spec.ropes[static_cast<size_t>(attention.rope)].rotary_dim = attention.head_dim;
   }

@@ -128,6 +128,7 @@ Result<ops::LinearWeight> Experts::make_experts(std::span<const ops::LinearPart>
   weight.out = one.out;
   weight.format = one.format;
   weight.input = one.input;
+  weight.rounds_x = one.rounds_x;
   weight.packed = std::move(packed);
   return weight;
 }

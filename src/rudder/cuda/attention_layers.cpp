@@ -182,6 +182,7 @@ Result<void> AttentionLayers::attend_tuned(const ops::AttentionArgs& args, const
   params.ancestors = static_cast<const uint64_t*>(batch_.ancestors.data);
   params.scale = args.scale;
   params.softcap = args.softcap;
+  params.sinks = static_cast<const float*>(args.sinks.data);
   params.gate = gate_params(args.gate, config_of(kind), settings_.least_sparse_pages);
   params.q = args.q.data;
   params.out = args.out.data;
@@ -217,6 +218,7 @@ Result<void> AttentionLayers::attend_plain(const ops::AttentionArgs& args, const
   params.window = kind.window;
   params.scale = args.scale;
   params.softcap = args.softcap;
+  params.sinks = static_cast<const float*>(args.sinks.data);
   params.gate = gate_params(args.gate, config_of(kind), settings_.least_sparse_pages);
   params.out = args.out.data;
   RUDDER_CUDA_TRY(launch_plain_attention(params, stream_), "attention", kind.to_string());

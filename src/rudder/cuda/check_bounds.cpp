@@ -21,19 +21,6 @@ Result<void> check_stored(std::initializer_list<tensor::DType> dtypes, const ops
               "kv-cache-dtype");
 }
 
-Result<void> check_parts(const ops::StepBounds& bounds) {
-  const auto check = [](bool is_used, std::string_view what,
-                        std::string_view where) -> Result<void> {
-    if (!is_used) return {};
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("the CUDA backend has no kernel with {}", what), std::string(where));
-  };
-  for (const ops::AttentionShape& shape : bounds.attention) {
-    RUDDER_TRY_VOID(check(shape.has_sinks, "attention sinks", "model.layers.mixer.sinks"));
-  }
-  return {};
-}
-
 Result<void> check_sizes(const ops::StepBounds& bounds, bool multiplies_fp8) {
   const auto too_large = [](const char* what, int64_t value, int64_t most) {
     return fail(ErrorCode::kUnsupported,

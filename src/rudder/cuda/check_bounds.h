@@ -1,6 +1,5 @@
-// Dtypes, and parts of ops that the CPU computes, for which this backend has no kernels. CudaOps
-// asks when it is made and when a model is loaded, so that a model which needs one is refused
-// before its first step.
+// Dtypes and sizes for which this backend has no kernels. CudaOps asks when it is made and when a
+// model is loaded, so that a model which needs one is refused before its first step.
 #pragma once
 
 #include <initializer_list>
@@ -12,9 +11,6 @@ namespace rudder::cuda {
 
 // Of weights and caches. kUnsupported; `where` is "dtype".
 Result<void> check_stored(std::initializer_list<tensor::DType> dtypes, const ops::KvFormat& kv);
-
-// kUnsupported; `where` is the field of the model's spec that asks for the part.
-Result<void> check_parts(const ops::StepBounds& bounds);
 
 // kUnsupported: rows or vocabularies that are larger than the kernels take.
 Result<void> check_sizes(const ops::StepBounds& bounds, bool multiplies_fp8);

@@ -220,7 +220,6 @@ class CudaOps final : public ops::Ops,
   void attention(const ops::AttentionArgs& args) override {
     begin_op("attention");
     if (args.q.shape[0] == 0 || status_.failed()) return;
-    RUDDER_CHECK(args.sinks.empty(), "prepare() refuses sinks");
     const Result<void> done = attention_.attend(args);
     if (!done) status_.keep(done.error());
     mark_progress();
@@ -364,7 +363,8 @@ class CudaOps final : public ops::Ops,
     launch(op, views, [&] { return launcher(stream()); });
   };
   DraftOps draft_ops_{enqueue_};
-  ExpertOps expert_ops_{*this, memory_, enqueue_, {info_.num_sms, settings_.batch_invariant}};
+  ExpertOps expert_ops_{*this,    memory_,  uploader_,
+                        stream(), enqueue_, {info_.num_sms, settings_.batch_invariant}};
   AdapterOps adapter_ops_{
       [this](const char* op, const ops::AdaptArgs& args, const AdapterOps::Launcher& launcher) {
         launch(op, {&args.x}, [&] { return launcher(stream(), {}); });
@@ -406,7 +406,6 @@ Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings,
 Result<void> CudaOps::prepare(const ops::StepBounds& bounds) {
   use_device(device_);
   uploader_.release();
-  RUDDER_TRY_VOID(check_parts(bounds));
   RUDDER_TRY_VOID(check_sizes(bounds, linear_->multiplies_fp8()));
   rounds_ = rounds_ || (settings_.batch_invariant && bounds.cuts_ops);
   if (exchange_) RUDDER_TRY_VOID(exchange_->prepare(memory_, bounds.max_tokens));

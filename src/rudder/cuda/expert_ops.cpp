@@ -6,12 +6,14 @@
 #include <array>
 
 #include "rudder/base/check.h"
+#include "rudder/cuda/device_status.h"
 #include "rudder/cuda/elements.h"
 #include "rudder/cuda/kernels/experts/combine_experts.h"
 #include "rudder/cuda/kernels/experts/expert_product.h"
 #include "rudder/cuda/kernels/experts/route.h"
 #include "rudder/cuda/kernels/experts/route_few.h"
 #include "rudder/cuda/linear.h"
+#include "rudder/cuda/load_scratch.h"
 
 namespace rudder::cuda {
 namespace {
@@ -21,6 +23,11 @@ using tensor::View;
 
 constexpr const char* kExpertsField = "experts";
 constexpr int64_t kRun8 = 8;  // elements that a thread loads at a time
+// What stays codes: MXFP4.
+constexpr ops::WeightFormat kExpertCodes = {.codes = ops::Codes::kU4,
+                                            .scale = ops::ScaleType::kE8M0,
+                                            .group = kCodeGroup,
+                                            .table = ops::CodeTable::kE2M1};
 
 cudaError_t no_memory(cudaStream_t /*stream*/) {
   return cudaErrorMemoryAllocation;
@@ -28,6 +35,18 @@ cudaError_t no_memory(cudaStream_t /*stream*/) {
 
 int64_t experts_of(const ops::LinearWeight& weight) {
   return cuda_weight(weight).weight.shape[0] / weight.out;
+}
+
+ExpertForm form_of(const ops::LinearWeight& weight) {
+  if (weight.format == kExpertCodes) return ExpertForm::kE2m1;
+  return weight.input == ops::InputForm::kF8Rows ? ExpertForm::kE4m3 : ExpertForm::kBf16;
+}
+
+tl::unexpected<Error> no_products_of(const ops::WeightFormat& format) {
+  return fail(
+      ErrorCode::kUnsupported,
+      fmt::format("the CUDA backend has no products of experts of {}", ops::format_name(format)),
+      "quantization");
 }
 
 }  // namespace
@@ -42,15 +61,19 @@ Result<ops::LinearWeight> ExpertOps::make_experts(std::span<const ops::LinearPar
                             kMostExperts, experts),
                 kExpertsField);
   }
+  const bool is_of_codes = parts[0].format == kExpertCodes;
   for (const ops::LinearPart& part : parts) {
-    if (part.format.is_wide() || part.format == ops::kFp8Rows) continue;
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("the CUDA backend has no products of experts of {}",
-                            ops::format_name(part.format)),
-                "quantization");
+    const bool is_taken = is_of_codes ? part.format == kExpertCodes
+                                      : part.format.is_wide() || part.format == ops::kFp8Rows;
+    if (!is_taken) return no_products_of(part.format);
   }
+  if (is_of_codes) return make_codes(parts, experts);
   RUDDER_TRY(ops::LinearWeight weight, backend_.make_linear(parts));
-  if (!expert_product_takes(weight.in, weight.input == ops::InputForm::kF8Rows)) {
+  // Wide parts may be rounded when they are loaded.
+  if (!weight.format.is_wide() && weight.format != ops::kFp8Rows) {
+    return no_products_of(weight.format);
+  }
+  if (!expert_product_takes(form_of(weight), weight.in, weight.out, false)) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("the CUDA backend takes rows of experts of whole 16 bytes, not of {} "
                             "elements",
@@ -58,6 +81,60 @@ Result<ops::LinearWeight> ExpertOps::make_experts(std::span<const ops::LinearPar
                 kExpertsField);
   }
   weight.out /= experts;
+  return weight;
+}
+
+Result<ops::LinearWeight> ExpertOps::make_codes(std::span<const ops::LinearPart> parts,
+                                                int64_t experts) {
+  const size_t of_expert = parts.size() / static_cast<size_t>(experts);
+  ops::LinearWeight weight;
+  weight.in = parts[0].in();
+  weight.format = kExpertCodes;
+  int64_t most_rows = 0;
+  for (const ops::LinearPart& part : parts.first(of_expert)) {
+    weight.out += part.out();
+    most_rows = std::max(most_rows, part.out());
+    if (part.out() % kCodeRows == 0) continue;
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("the CUDA backend takes experts of {} of whole {} rows, not of {}",
+                            ops::format_name(kExpertCodes), kCodeRows, part.out()),
+                kExpertsField);
+  }
+  auto packed = std::make_shared<CudaWeight>();
+  const int64_t row_bytes = code_row_bytes(weight.in);
+  RUDDER_TRY(packed->weight, memory_.allocate_raw(DType::kU8, {experts * weight.out, row_bytes}));
+  LoadScratch scratch(stream_);
+  PackExpertCodesParams pack;
+  RUDDER_TRY(uint8_t* const codes, scratch.allocate<uint8_t>(most_rows * weight.in / 2));
+  RUDDER_TRY(uint8_t* const scales, scratch.allocate<uint8_t>(most_rows * weight.in / kCodeGroup));
+  pack.codes = codes;
+  pack.scales = scales;
+  pack.in = weight.in;
+  pack.out = weight.out;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const ops::LinearPart& part = parts[i];
+    const auto* const of_groups = part.scales.as<uint8_t>();
+    const auto num_groups = static_cast<int64_t>(part.scales.bytes());
+    if (std::any_of(of_groups, of_groups + num_groups,
+                    [](uint8_t scale) { return scale > kMostCodeScale; })) {
+      return fail(
+          ErrorCode::kUnsupported,
+          fmt::format("the CUDA backend takes scales of experts up to 2^{}", kMostCodeScale - 127),
+          "quantization");
+    }
+    RUDDER_TRY_VOID(
+        uploader_.copy(part.codes.data, codes, static_cast<int64_t>(part.codes.bytes())));
+    RUDDER_TRY_VOID(uploader_.copy(of_groups, scales, num_groups));
+    if (i % of_expert == 0) pack.first_row = 0;
+    pack.rows = part.out();
+    const auto expert = static_cast<int64_t>(i / of_expert);
+    pack.to = static_cast<uint8_t*>(packed->weight.data) + expert * weight.out * row_bytes;
+    RUDDER_CUDA_TRY(launch_pack_expert_codes(pack, stream_), "make_experts", "");
+    pack.first_row += part.out();
+  }
+  RUDDER_TRY(packed->bias, upload_biases(parts, memory_, uploader_, stream_));
+  weight.bytes = static_cast<int64_t>(packed->weight.bytes() + packed->bias.bytes());
+  weight.packed = packed;
   return weight;
 }
 
@@ -182,7 +259,7 @@ void ExpertOps::expert_linear(const ops::ExpertLinearArgs& args) {
   params.experts = experts;
   params.out = weight.out;
   params.in = weight.in;
-  params.is_fp8 = weight.input == ops::InputForm::kF8Rows;
+  params.form = form_of(weight);
   params.is_gated = args.activation.has_value();
   params.activation = args.activation.value_or(ops::Activation::kSilu);
   params.most_runs = most_runs(tokens * chosen, experts, params.list.run_pairs);

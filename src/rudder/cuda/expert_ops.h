@@ -13,6 +13,7 @@
 
 #include "rudder/cuda/device_memory.h"
 #include "rudder/cuda/kernels/experts/expert_list.h"
+#include "rudder/cuda/uploader.h"
 #include "rudder/ops/ops.h"
 
 namespace rudder::cuda {
@@ -27,11 +28,18 @@ class ExpertOps final : public ops::ExpertOps {
     bool batch_invariant = false;  // products take sums in one order for any number of rows
   };
   // `backend` makes a weight of all experts' parts, and multiplies routers. All outlive it.
-  ExpertOps(ops::Ops& backend, DeviceMemory& memory, Run run, const Settings& settings)
-      : backend_(backend), memory_(memory), run_(std::move(run)), settings_(settings) {}
+  ExpertOps(ops::Ops& backend, DeviceMemory& memory, Uploader& uploader, cudaStream_t stream,
+            Run run, const Settings& settings)
+      : backend_(backend),
+        memory_(memory),
+        uploader_(uploader),
+        stream_(stream),
+        run_(std::move(run)),
+        settings_(settings) {}
 
-  // kUnsupported, "quantization": weights of few bits; "experts": rows or experts that the kernels
-  // do not take.
+  // Wide parts, E4M3 with a scale a row, or E2M1 with a power of two for 32 inputs (MXFP4), which
+  // stay codes. kUnsupported, "quantization": weights of other formats; "experts": rows or experts
+  // that the kernels do not take.
   Result<ops::LinearWeight> make_experts(std::span<const ops::LinearPart> parts,
                                          int64_t experts) override;
   void route(const ops::RouteArgs& args) override;
@@ -54,6 +62,8 @@ class ExpertOps final : public ops::ExpertOps {
     bool is_old = false;  // an op has run behind route()
   };
 
+  // The weight of parts in MXFP4.
+  Result<ops::LinearWeight> make_codes(std::span<const ops::LinearPart> parts, int64_t experts);
   Result<void> reserve(int64_t pairs, int64_t experts);
   ExpertList list_of(int64_t tokens, int64_t chosen, int64_t experts) const;
 
@@ -61,6 +71,8 @@ class ExpertOps final : public ops::ExpertOps {
 
   ops::Ops& backend_;
   DeviceMemory& memory_;
+  Uploader& uploader_;
+  const cudaStream_t stream_;
   const Run run_;
   const Settings settings_;
   ExpertList room_;

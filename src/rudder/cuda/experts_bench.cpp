@@ -35,9 +35,10 @@ struct MixtureShape {
 
 class Layers {
  public:
-  Layers(const MixtureShape& shape, bool is_fp8, int64_t most_tokens)
+  Layers(const MixtureShape& shape, ExpertForm form, int64_t most_tokens)
       : shape_(shape),
-        is_fp8_(is_fp8),
+        form_(form),
+        is_fp8_(form == ExpertForm::kE4m3),
         logits_(2 * shape.layers * most_tokens * shape.experts),
         x_(2 * most_tokens * shape.hidden),
         router_(2 * shape.experts * shape.hidden),
@@ -51,13 +52,15 @@ class Layers {
                                                                     shape.hidden * shape.experts)),
             0.01f)),
         room_(most_tokens * shape.k, shape.experts) {
-    const Numbers some(int64_t{8} << 20, is_fp8);
+    const Numbers some(int64_t{8} << 20, is_fp8_);
     const Numbers wide(int64_t{4} << 20, false);
+    const Numbers codes(int64_t{8} << 20, true);  // scales below 2^(192 - 127), too
+    const Numbers& weights = form == ExpertForm::kE2m1 ? codes : some;
     for (int i = 0; i < shape.layers; ++i) {
       gate_up_.push_back(std::make_unique<Buffer<uint8_t>>(gate_up_bytes()));
-      down_.push_back(std::make_unique<Buffer<uint8_t>>(gate_up_bytes() / 2));
-      fill(*gate_up_.back(), some);
-      fill(*down_.back(), some);
+      down_.push_back(std::make_unique<Buffer<uint8_t>>(down_bytes()));
+      fill(*gate_up_.back(), weights);
+      fill(*down_.back(), weights);
     }
     fill(logits_, wide);
     fill(x_, some);
@@ -65,8 +68,9 @@ class Layers {
     fill(router_, wide);
   }
   int64_t gate_up_bytes() const {
-    return shape_.experts * 2 * shape_.width * shape_.hidden * (is_fp8_ ? 1 : 2);
+    return shape_.experts * 2 * shape_.width * row_bytes(shape_.hidden);
   }
+  int64_t down_bytes() const { return shape_.experts * shape_.hidden * row_bytes(shape_.width); }
   double hit_experts() const { return room_.hit_experts(); }
 
   // The first so many of: route, gate and up, down, combine; of all layers. 0: the router's product
@@ -95,7 +99,7 @@ class Layers {
       }
       ExpertProductParams p;
       p.experts = shape_.experts;
-      p.is_fp8 = is_fp8_;
+      p.form = form_;
       p.list = route.list;
       p.most_runs = most_runs(tokens * shape_.k, shape_.experts, p.list.run_pairs);
       p.w_scale = is_fp8_ ? scales_.data() : nullptr;
@@ -128,6 +132,9 @@ class Layers {
   }
 
  private:
+  int64_t row_bytes(int64_t in) const {
+    return form_ == ExpertForm::kE2m1 ? code_row_bytes(in) : in * (is_fp8_ ? 1 : 2);
+  }
   static void fill(const Buffer<uint8_t>& to, const Numbers& some) {
     for (size_t at = 0; at < to.bytes(); at += some.bytes.size()) {
       must(cudaMemcpy(to.data() + at, some.bytes.data(),
@@ -137,6 +144,7 @@ class Layers {
   }
 
   const MixtureShape shape_;
+  const ExpertForm form_;
   const bool is_fp8_;
   Buffer<uint8_t> logits_;
   Buffer<uint8_t> x_;
@@ -152,14 +160,15 @@ class Layers {
   std::vector<std::unique_ptr<Buffer<uint8_t>>> down_;
 };
 
-void bench_shape(const MixtureShape& shape, bool is_fp8, const std::vector<int64_t>& sizes,
+void bench_shape(const MixtureShape& shape, ExpertForm form, const std::vector<int64_t>& sizes,
                  const Buffer<uint8_t>& flush, cudaStream_t stream) {
-  Layers layers(shape, is_fp8, *std::max_element(sizes.begin(), sizes.end()));
+  constexpr const char* kNames[] = {"bf16", "fp8", "MXFP4"};
+  Layers layers(shape, form, *std::max_element(sizes.begin(), sizes.end()));
   std::printf(
       "%s %s: us a layer of route, gate and up, down, combine; all; floor of bytes; share\n",
-      shape.name, is_fp8 ? "fp8" : "bf16");
-  const double expert_bytes =
-      1.5 * static_cast<double>(layers.gate_up_bytes()) / static_cast<double>(shape.experts);
+      shape.name, kNames[static_cast<size_t>(form)]);
+  const double expert_bytes = static_cast<double>(layers.gate_up_bytes() + layers.down_bytes()) /
+                              static_cast<double>(shape.experts);
   for (const int64_t tokens : sizes) {
     std::vector<std::unique_ptr<Graph>> graphs;
     for (int kernels = 1; kernels <= 4; ++kernels) {
@@ -178,7 +187,8 @@ void bench_shape(const MixtureShape& shape, bool is_fp8, const std::vector<int64
     const double floor = mean_hit * expert_bytes / kBytesPerSecond * 1e6;
     const double flops = 6.0 * static_cast<double>(tokens * shape.k) *
                          static_cast<double>(shape.hidden * shape.width);
-    const double peak = flops / (us[3] * per * 1e-6) / (kBf16Flops * (is_fp8 ? 2 : 1));
+    const double peak =
+        flops / (us[3] * per * 1e-6) / (kBf16Flops * (form == ExpertForm::kE4m3 ? 2 : 1));
     std::printf(
         "  T %5ld  %6.1f %7.1f %7.1f %6.1f  all %7.1f  floor %6.1f (%.1f hit) %5.1f %%  peak %4.1f "
         "%%\n",
@@ -192,15 +202,20 @@ void bench_shape(const MixtureShape& shape, bool is_fp8, const std::vector<int64
 int run_experts_bench(const std::string& what) {
   cudaStream_t stream = nullptr;
   must(cudaStreamCreate(&stream), "stream");
-  if (what != "bench" && !check_experts(stream)) return 1;
+  if (what != "bench" && what != "codes" && !check_experts(stream)) return 1;
   if (what == "check") return 0;
   const Buffer<uint8_t> flush(kFlushBytes);
   const std::vector<int64_t> sizes = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192};
-  for (const bool is_fp8 : {true, false}) {
-    bench_shape({"Qwen3-30B-A3B", 128, 8, 2048, 768, 6}, is_fp8, sizes, flush, stream);
+  for (const ExpertForm form : {ExpertForm::kE4m3, ExpertForm::kBf16}) {
+    if (what == "codes") break;
+    bench_shape({"Qwen3-30B-A3B", 128, 8, 2048, 768, 6}, form, sizes, flush, stream);
   }
-  bench_shape({"gpt-oss-20b", 32, 4, 2880, 2880, 4}, false, {1, 32, 128, 2048}, flush, stream);
-  bench_shape({"Mixtral-8x7B", 8, 2, 4096, 14336, 2}, true, {1, 8, 32, 128, 2048}, flush, stream);
+  for (const ExpertForm form : {ExpertForm::kBf16, ExpertForm::kE2m1}) {
+    bench_shape({"gpt-oss-20b", 32, 4, 2880, 2880, 4}, form, {1, 8, 32, 128, 2048}, flush, stream);
+  }
+  if (what == "codes") return 0;
+  bench_shape({"Mixtral-8x7B", 8, 2, 4096, 14336, 2}, ExpertForm::kE4m3, {1, 8, 32, 128, 2048},
+              flush, stream);
   return 0;
 }
 

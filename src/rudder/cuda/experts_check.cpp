@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "rudder/cuda/experts_bench.h"
+#include "rudder/cuda/kernels/experts/expert_codes.h"
 #include "rudder/cuda/kernels/experts/expert_product.h"
 #include "rudder/cuda/kernels/experts/route.h"
 #include "rudder/cuda/kernels/experts/route_few.h"
@@ -78,7 +79,7 @@ double check(const ProductCase& c, cudaStream_t stream, bool& same_bits) {
     p.experts = c.experts;
     p.out = c.out;
     p.in = c.in;
-    p.is_fp8 = c.is_fp8;
+    p.form = c.is_fp8 ? ExpertForm::kE4m3 : ExpertForm::kBf16;
     p.is_gated = c.is_gated;
     p.list = route.list;
     p.most_runs = most_runs(tokens * c.k, c.experts, run_size);
@@ -134,6 +135,90 @@ double check(const ProductCase& c, cudaStream_t stream, bool& same_bits) {
     }
   }
   return worst;
+}
+
+double of_e2m1(int code) {
+  constexpr double kNumbers[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  return code & 8 ? -kNumbers[code & 7] : kNumbers[code & 7];
+}
+
+// Experts in codes have the bits of the same numbers in bf16.
+bool check_codes(int64_t in, int64_t out, int64_t tokens, bool is_gated, cudaStream_t stream) {
+  constexpr int64_t kExperts = 6;
+  constexpr int64_t kChosen = 2;
+  const int64_t pairs = tokens * kChosen;
+  const int64_t columns = is_gated ? out / 2 : out;
+  std::vector<uint8_t> codes(static_cast<size_t>(kExperts * out * in / 2));
+  std::vector<uint8_t> scales(static_cast<size_t>(kExperts * out * in / kCodeGroup));
+  for (uint8_t& two : codes) two = static_cast<uint8_t>(next_random());
+  for (uint8_t& scale : scales) scale = static_cast<uint8_t>(115 + next_random() % 10);
+  std::vector<uint16_t> numbers(2 * codes.size());
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const double number = of_e2m1(codes[i / 2] >> (i % 2 * 4) & 15);
+    numbers[i] = to_bf16(static_cast<float>(std::ldexp(number, scales[i / kCodeGroup] - 127)));
+  }
+  std::vector<uint16_t> bias(static_cast<size_t>(kExperts * out));
+  for (uint16_t& one : bias) one = to_bf16(static_cast<float>(uniform() - 0.5));
+  std::vector<int32_t> chosen;
+  for (int64_t t = 0; t < tokens; ++t) {
+    const auto first = static_cast<int32_t>(next_random() % kExperts);
+    chosen.push_back(first);
+    chosen.push_back((first + 1) % static_cast<int32_t>(kExperts));
+  }
+  const Numbers x(tokens * in, false);
+  const Buffer<uint8_t> d_codes(codes);
+  const Buffer<uint8_t> d_scales(scales);
+  const Buffer<uint16_t> d_numbers(numbers);
+  const Buffer<uint8_t> d_packed(kExperts * out * code_row_bytes(in), 0xff);
+  const Buffer<uint8_t> d_x(x.bytes);
+  const Buffer<uint16_t> d_bias(bias);
+  const Buffer<int32_t> d_chosen(chosen);
+  for (int64_t e = 0; e < kExperts; ++e) {
+    PackExpertCodesParams pack;
+    pack.codes = d_codes.data() + e * out * in / 2;
+    pack.scales = d_scales.data() + e * out * in / kCodeGroup;
+    pack.rows = out;
+    pack.in = in;
+    pack.out = out;
+    pack.to = d_packed.data() + e * out * code_row_bytes(in);
+    must(launch_pack_expert_codes(pack, stream), "pack");
+  }
+  std::vector<std::vector<uint16_t>> got;
+  for (const ExpertForm form : {ExpertForm::kBf16, ExpertForm::kE2m1}) {
+    ListRoom room(pairs, kExperts);
+    RouteParams route;
+    route.tokens = tokens;
+    route.experts = kExperts;
+    route.k = kChosen;
+    route.chosen = d_chosen.data();
+    route.list = room.list(run_pairs(tokens, kChosen, kExperts));
+    const Buffer<uint16_t> y(pairs * columns, 0xff);
+    ExpertProductParams p;
+    p.form = form;
+    p.weight = d_packed.data();
+    if (form == ExpertForm::kBf16) p.weight = d_numbers.data();
+    p.bias = d_bias.data();
+    p.x = d_x.data();
+    p.pairs_each = kChosen;
+    p.experts = kExperts;
+    p.out = out;
+    p.in = in;
+    p.is_gated = is_gated;
+    p.activation = ops::Activation::kClampedSwiglu;
+    p.list = route.list;
+    p.most_runs = most_runs(pairs, kExperts, route.list.run_pairs);
+    p.y = y.data();
+    must(launch_route(route, stream), "list");
+    must(launch_expert_product(p, 132, stream), "product of codes");
+    must(cudaStreamSynchronize(stream), "product's end");
+    got.push_back(read(y));
+  }
+  if (got[0] == got[1]) return true;
+  size_t differ = 0;
+  for (size_t i = 0; i < got[0].size(); ++i) differ += got[0][i] != got[1][i] ? 1 : 0;
+  std::printf("WRONG codes%s [%ld -> %ld] T %ld: %zu of %zu differ\n", is_gated ? " gated" : "", in,
+              out, tokens, differ, got[0].size());
+  return false;
 }
 
 // The router's product and choice in one kernel: its logits, and the choice by route.h of these.
@@ -219,6 +304,13 @@ bool check_experts(cudaStream_t stream) {
     good = check_few(24, 64, tokens, stream) && good;
     good = check_few(128, 2048, tokens, stream) && good;
     good = check_few(300, 328, tokens, stream) && good;
+  }
+  for (const bool is_gated : {false, true}) {
+    for (const int64_t tokens : {1, 8, 9, 40, 130, 600}) {
+      good = check_codes(160, 112, tokens, is_gated, stream) && good;
+      good = check_codes(2880, 352, tokens, is_gated, stream) && good;
+      cases += 2;
+    }
   }
   std::printf("%d products checked: %s\n", cases, good ? "good" : "WRONG");
   return good;

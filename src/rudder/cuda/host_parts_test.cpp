@@ -257,23 +257,6 @@ TEST(AttentionLayers, AShapeWithoutATunedKernelIsRefused) {
   EXPECT_FALSE(prepare(plain, 8, 8, 520, 16));
 }
 
-// A part of an op without a kernel is refused when a model is loaded, not passed over.
-TEST(Parts, WithoutKernelsAreRefusedByName) {
-  const auto expect_part_refused = [](const ops::StepBounds& bounds, std::string_view where) {
-    const Result<void> checked = check_parts(bounds);
-    ASSERT_FALSE(checked) << where;
-    EXPECT_EQ(checked.error().code, ErrorCode::kUnsupported);
-    EXPECT_EQ(checked.error().where, where);
-  };
-  EXPECT_TRUE(check_parts({}));
-  ops::AttentionShape shape;
-  ops::StepBounds bounds;
-  bounds.attention = std::span(&shape, 1);
-  EXPECT_TRUE(check_parts(bounds));
-  shape.has_sinks = true;
-  expect_part_refused(bounds, "model.layers.mixer.sinks");
-}
-
 // A rank whose heads are one head has as many weights as a norm per head has.
 TEST(QkvParams, ANormThatSpansRanksIsOverAllHeads) {
   std::array<float, 128> weights = {};

@@ -41,6 +41,20 @@ Result<ops::WeightFormat> format_as(const ops::WeightFormat& file, DType dtype) 
 
 }  // namespace
 
+Result<View> upload_biases(std::span<const ops::LinearPart> parts, DeviceMemory& memory,
+                           Uploader& uploader, cudaStream_t stream) {
+  if (parts[0].bias.empty()) return View{};
+  int64_t out = 0;
+  for (const ops::LinearPart& part : parts) out += part.out();
+  RUDDER_TRY(const View biases, memory.allocate_raw(DType::kBF16, {out}));
+  int64_t row = 0;
+  for (const ops::LinearPart& part : parts) {
+    RUDDER_TRY_VOID(upload_cast(uploader, part.bias, biases.rows(row, part.out()), stream));
+    row += part.out();
+  }
+  return biases;
+}
+
 bool fetches_ahead(const LinearWeight* next, int64_t tokens) {
   const ShapeKernels* const kernels = next == nullptr ? nullptr : cuda_weight(*next).kernels;
   return kernels != nullptr && tokens > 0 && kernels->fetches_ahead(tokens);
@@ -111,15 +125,7 @@ Result<LinearWeight> Linear::make_weight(std::span<const ops::LinearPart> parts,
   }
   auto packed = std::make_shared<CudaWeight>();
   RUDDER_TRY(out.format, store_parts(parts, out.out, uploader, *packed));
-  if (!parts[0].bias.empty()) {
-    RUDDER_TRY(packed->bias, memory_.allocate_raw(DType::kBF16, {out.out}));
-    int64_t row = 0;
-    for (const ops::LinearPart& part : parts) {
-      const View to = packed->bias.rows(row, part.out());
-      RUDDER_TRY_VOID(upload_cast(uploader, part.bias, to, stream_));
-      row += part.out();
-    }
-  }
+  RUDDER_TRY(packed->bias, upload_biases(parts, memory_, uploader, stream_));
   out.input = out.format == ops::kFp8Rows ? ops::InputForm::kF8Rows : ops::InputForm::kAct;
   for (const View* view : {&packed->weight, &packed->scale, &packed->bias}) {
     if (!view->empty()) out.bytes += static_cast<int64_t>(view->bytes());

@@ -40,6 +40,10 @@ inline const CudaWeight& cuda_weight(const ops::LinearWeight& weight) {
   return static_cast<const CudaWeight&>(*weight.packed);
 }
 
+// [out] bf16 of all parts; empty: they have none.
+Result<ops::View> upload_biases(std::span<const ops::LinearPart> parts, DeviceMemory& memory,
+                                Uploader& uploader, cudaStream_t stream);
+
 // Whether the kernel that multiplies `next` (null: unknown) by so many tokens fetches weights while
 // kernels in front of it run, so that the one right in front had better let it begin.
 bool fetches_ahead(const ops::LinearWeight* next, int64_t tokens);

@@ -139,7 +139,7 @@ class Weight {
 
 std::string text_of(const LowShape& s) {
   if (s.way == LowWay::kGemv) return fmt::format("v{}", s.blocks);
-  constexpr const char* kWays[] = {"n", "c", "w"};
+  constexpr const char* kWays[] = {"n", "c", "s", "w"};
   return fmt::format("{}{}x{}{}", kWays[static_cast<size_t>(s.way)], s.tokens, s.blocks,
                      s.splits ? "e" : "");
 }

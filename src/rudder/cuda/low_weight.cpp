@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <vector>
 
 #include "rudder/base/check.h"
 #include "rudder/cuda/device_status.h"
 #include "rudder/cuda/elements.h"
 #include "rudder/cuda/kernels/rows/pack_low_bits.h"
 #include "rudder/cuda/linear.h"
+#include "rudder/cuda/load_scratch.h"
 
 namespace rudder::cuda {
 namespace {
@@ -22,36 +22,6 @@ using ops::ScaleType;
 using ops::WeightFormat;
 using tensor::DType;
 using tensor::View;
-
-// Device memory for the making of one weight, in the order of the stream.
-class Scratch {
- public:
-  explicit Scratch(cudaStream_t stream) : stream_(stream) {}
-  ~Scratch() {
-    for (void* data : data_) cudaFreeAsync(data, stream_);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-
-  template <typename T>
-  Result<T*> allocate(int64_t count) {
-    void* data = nullptr;
-    const auto bytes = std::max<size_t>(static_cast<size_t>(count) * sizeof(T), 16);
-    RUDDER_CUDA_TRY(cudaMallocAsync(&data, bytes, stream_), "make_linear", "");
-    data_.push_back(data);
-    return static_cast<T*>(data);
-  }
-  Result<void*> upload(const View& host, Uploader& uploader) {
-    const auto bytes = static_cast<int64_t>(host.bytes());
-    RUDDER_TRY(uint8_t* const data, allocate<uint8_t>(bytes));
-    RUDDER_TRY_VOID(uploader.copy(host.data, data, bytes));
-    return static_cast<void*>(data);
-  }
-
- private:
-  const cudaStream_t stream_;
-  std::vector<void*> data_;
-};
 
 LowOffset offset_of(Offset offset) {
   switch (offset) {
@@ -137,7 +107,7 @@ Result<WeightFormat> make_low_weight(std::span<const LinearPart> parts, const We
   int64_t out = 0;
   for (const LinearPart& part : parts) out += part.out();
   RUDDER_TRY(const LowBits form, form_of(parts, of_wide));
-  Scratch scratch(stream);
+  LoadScratch scratch(stream);
   PlainLowRows plain;
   plain.rows = out;
   plain.in = in;

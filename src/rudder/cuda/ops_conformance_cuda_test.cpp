@@ -38,7 +38,6 @@ Backend cuda_backend(tensor::DType dtype, cuda::CudaOpsSettings settings) {
   };
   backend.width_unit = 8;  // of odd ones the library rounds a product before it adds the bias
   backend.writes_f8 = true;
-  backend.has_sinks = false;
   backend.rounds_queries = true;
   backend.rows_are_exact = settings.batch_invariant;
   backend.takes_large_shapes = dtype == tensor::DType::kBF16 && !settings.batch_invariant;
@@ -75,7 +74,7 @@ std::vector<Backend> sparse_backends() {
 TEST_P(OpsAttention, ManyPrompts) {
   constexpr int kPrompts = 96;
   constexpr int64_t kTokens = 42;
-  Layer layer = make_layer({.heads = 64, .kv_heads = 4, .head_dim = 64}, 400);
+  Layer layer = make_layer({.heads = 64, .kv_heads = 4, .head_dim = 64, .has_sinks = true}, 400);
   std::vector<Sequence> sequences;
   sequences.reserve(kPrompts);
   for (int i = 0; i < kPrompts; ++i) sequences.push_back(make_sequence(layer, kTokens));

@@ -410,7 +410,6 @@ Result<void> prepare_backend(const ModelSpec& spec, const Weights& weights,
       shapes.push_back({.num_heads = attention->num_heads,
                         .window = attention->window,
                         .kv = kv[i],
-                        .has_sinks = softmax != nullptr && softmax->sinks,
                         .has_gate = softmax == nullptr});
     }
     LayerWeights layer = weights.layers[i];

@@ -333,7 +333,6 @@ struct AttentionShape {
   int32_t num_heads = 0;
   int32_t window = 0;  // 0 = all
   KvLayer kv;
-  bool has_sinks = false;
   bool has_gate = false;
 };
 

@@ -35,8 +35,6 @@ struct Backend {
   std::vector<int64_t> block_sizes = {16, 16, 32, 4};
   // Norms and activations can write F8E4M3, although no linear here may ask for it.
   bool writes_f8 = false;
-  // It has attention sinks; else it refuses models that need them.
-  bool has_sinks = true;
   // Rows are the same bits in any company; else they are as near as the dtype's rounding.
   bool rows_are_exact = true;
   // Over a cache of F8E4M3 attention may round a query to that (round_query_row.h): the row of a

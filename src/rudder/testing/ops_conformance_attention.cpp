@@ -38,7 +38,7 @@ AttentionShape OpsAttention::fuzzed_shape() {
   shape.has_v_norm = between(0, 3) == 0;
   shape.norms_rotated = norm == 1 && between(0, 2) == 0;
   shape.has_q_scale = between(0, 3) == 0;
-  if (GetParam().has_sinks) shape.has_sinks = between(0, 3) == 0;
+  shape.has_sinks = between(0, 3) == 0;
   if (between(0, 3) == 0) {
     shape.gate_length = static_cast<int32_t>(between(1, ops::kMaxFirLength));
     shape.has_sinks = false;
@@ -270,6 +270,34 @@ TEST_P(OpsAttention, AgreesWithTheFormulas) {
                      sequences[s], history[s] + q_lens[s], what.str());
       row += q_lens[s];
     }
+  }
+}
+
+// Behind contexts that backends cut along their keys, of sinks that are all of a denominator and
+// nothing of it too.
+TEST_P(OpsAttention, ASinkCountsOnce) {
+  struct Case {
+    int64_t head_dim, window, context, tokens;
+  };
+  for (const Case& c :
+       {Case{64, 0, 900, 70}, Case{128, 0, 900, 70}, Case{64, 100, 300, 70}, Case{64, 0, 300, 1},
+        Case{96, 100, 300, 5}, Case{128, 0, 300, 5}, Case{256, 0, 300, 1}, Case{512, 0, 300, 1}}) {
+    const std::string what = "head_dim " + std::to_string(c.head_dim) + ", window " +
+                             std::to_string(c.window) + ": " + std::to_string(c.tokens) +
+                             " behind " + std::to_string(c.context);
+    Layer layer = make_layer(
+        {.heads = 4, .kv_heads = 1, .head_dim = c.head_dim, .window = c.window, .has_sinks = true},
+        70);
+    layer.sinks[0] = 1e4f;
+    layer.sinks[1] = -1e4f;
+    layer.device_sinks = device_.put(HostTensor(layer.sinks, DType::kF32, {layer.shape.heads}));
+    std::vector<Sequence> sequences;
+    sequences.push_back(make_sequence(layer, c.context + c.tokens));
+    run_step(layer, sequences, std::span(&c.context, 1));
+    const View out = run_step(layer, sequences, std::span(&c.tokens, 1));
+    expect_formula(out, last_args_.q, layer, sequences[0], c.context + c.tokens, what, kOfMany);
+    const Matrix of_first = read(out).slice(0, c.tokens, 0, c.head_dim);
+    EXPECT_EQ(max_difference(of_first, Matrix(c.tokens, c.head_dim)), 0) << what;
   }
 }
 

@@ -1,8 +1,10 @@
 // Weights in every format of ops::WeightFormat, against formulas of their own in fp64.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <list>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -225,6 +227,87 @@ TEST_P(OpsConformance, LinearOfEveryFormat) {
           ASSERT_NEAR(got.at(r, n), expected.at(r, n),
                       std::ldexp(size, bits) + 2 * unit_of(act_) * std::abs(expected.at(r, n)))
               << rows << " rows, at " << r << ", " << n;
+        }
+      }
+    }
+  }
+}
+
+// Experts in codes that a backend may multiply as they are: in tiles of few pairs and of many.
+TEST_P(OpsConformance, ExpertsOfMxfp4) {
+  ops::ExpertOps* const experts = ops_.expert_ops();
+  if (experts == nullptr) GTEST_SKIP() << "it has no experts";
+  constexpr int64_t kExperts = 5;
+  constexpr int64_t kChosen = 2;
+  constexpr int64_t kIn = 160;
+  constexpr int64_t kHalf = 56;
+  constexpr WeightFormat kFormat = {
+      .codes = Codes::kU4, .scale = ScaleType::kE8M0, .group = 32, .table = CodeTable::kE2M1};
+  DrawnParts drawn(random_);
+  std::vector<Matrix> numbers(kExperts, Matrix(0, kIn));
+  std::vector<Matrix> sizes(kExperts, Matrix(0, kIn));
+  std::vector<Matrix> biases(kExperts, Matrix(1, 2 * kHalf));
+  std::list<std::vector<float>> memory;
+  std::vector<ops::LinearPart> parts;
+  for (size_t e = 0; e < kExperts; ++e) {
+    for (const int64_t half : {0, 1}) {
+      parts.push_back(drawn.draw(kFormat, kHalf, kIn, numbers[e], sizes[e]));
+      std::vector<float>& bias = memory.emplace_back(random_values(kHalf));
+      for (size_t i = 0; i < bias.size(); ++i) {
+        bias[i] = tensor::to_float(tensor::to_bf16(bias[i]));
+        biases[e].at(0, half * kHalf + static_cast<int64_t>(i)) = double{bias[i]};
+      }
+      parts.back().bias = {bias.data(), DType::kF32, {kHalf}};
+    }
+  }
+  const auto weight = experts->make_experts(parts, kExperts);
+  if (!ops_.stored_format(kFormat)) {
+    ASSERT_FALSE(weight);
+    EXPECT_EQ(weight.error().code, ErrorCode::kUnsupported);
+    return;
+  }
+  ASSERT_TRUE(weight) << weight.error().to_string();
+  ASSERT_EQ(weight->out, 2 * kHalf);
+  for (const bool is_gated : {false, true}) {
+    const int64_t columns = is_gated ? kHalf : 2 * kHalf;
+    const auto activation = is_gated ? std::optional(ops::Activation::kClampedSwiglu)
+                                     : std::optional<ops::Activation>{};
+    for (const int64_t tokens : {1, 9, 40, 300}) {
+      std::vector<int32_t> ids;
+      for (int64_t t = 0; t < tokens; ++t) {
+        const auto first = static_cast<int32_t>(random_() % kExperts);
+        ids.push_back(first);
+        ids.push_back((first + 1 + static_cast<int32_t>(t % 3)) % static_cast<int32_t>(kExperts));
+      }
+      const tensor::View chosen =
+          device_.put_as(std::span<const int32_t>(ids), DType::kI32, {tokens, kChosen});
+      const Operand x = operand_of(random({tokens, kIn}), *weight);
+      const tensor::View out = poisoned(act_, {tokens * kChosen, columns});
+      experts->expert_linear({.x = x.x,
+                              .x_scale = x.scale,
+                              .chosen = chosen,
+                              .weight = &*weight,
+                              .activation = activation,
+                              .out = out});
+      const Matrix got = read(out);
+      for (int64_t pair = 0; pair < got.rows; pair += std::max<int64_t>(1, got.rows / 50)) {
+        const auto e = static_cast<size_t>(ids[static_cast<size_t>(pair)]);
+        const Matrix row = x.exact.slice(pair / kChosen, 1, 0, kIn);
+        const Matrix sums = reference_linear(row, numbers[e], biases[e]);
+        const auto error_of = [&](int64_t n) {
+          double size = std::abs(biases[e].at(0, n));
+          for (int64_t k = 0; k < kIn; ++k) size += std::abs(row.at(0, k)) * sizes[e].at(n, k);
+          return std::ldexp(size, -12);
+        };
+        const Matrix expected = is_gated ? reference_gated_act(sums, *activation) : sums;
+        for (int64_t n = 0; n < columns; ++n) {
+          const double gate = std::abs(sums.at(0, n)) + 1;
+          const double up = is_gated ? 1.2 * (std::abs(sums.at(0, kHalf + n)) + 1) : 1;
+          const double error =
+              is_gated ? up * error_of(n) + gate * error_of(kHalf + n) : error_of(n);
+          ASSERT_NEAR(got.at(pair, n), expected.at(0, n),
+                      error + 2 * unit_of(act_) * std::abs(expected.at(0, n)))
+              << tokens << " tokens, gated " << is_gated << ", pair " << pair << ", column " << n;
         }
       }
     }

@@ -9,21 +9,22 @@ constexpr int kWarps = 4;  // of a block
 constexpr int kThreads = kWarps * 32;
 constexpr int kMmas = 4;                      // of a warp: 16 outputs each
 constexpr int kWarpOuts = kMmas * kTileRank;  // eight of a thread
-constexpr int kMostBlocks = 132 * 4;          // that run at once
+constexpr int kBlocksPerSm = 4;
+constexpr int kMostBlocks = 132 * kBlocksPerSm;  // that run at once
 
 // Outputs of a warp, all of one part.
 struct WarpOuts {
   int part = 0;
-  int64_t begin = 0;  // of the thread's eight
-  int64_t end = 0;    // of the part
+  int32_t begin = 0;  // of the thread's eight
+  int32_t end = 0;    // of the part
   bool exists = false;
 };
 
-__device__ WarpOuts outs_of(const AdapterParams& params, int64_t warp, int lane) {
-  int64_t begin = 0;
+__device__ WarpOuts outs_of(const AdapterParams& params, int32_t warp, int lane) {
+  int32_t begin = 0;
   for (int part = 0; part < params.parts; ++part) {
-    const int64_t end = params.part_end[part];
-    const int64_t warps = (end - begin + kWarpOuts - 1) / kWarpOuts;
+    const auto end = static_cast<int32_t>(params.part_end[part]);
+    const int32_t warps = (end - begin + kWarpOuts - 1) / kWarpOuts;
     if (warp < warps) return {part, begin + warp * kWarpOuts + lane / 4 * kRun, end, true};
     warp -= warps;
     begin = end;
@@ -46,7 +47,7 @@ __device__ void load_factors(const AdapterParams& params, int row, const WarpOut
   for (int i = 0; i < kRun; ++i) {
     factors.row[i] = make_uint2(0, 0);
     if (row >= 0 && outs.begin + i < outs.end) {
-      factors.row[i] = __ldcg(reinterpret_cast<const uint2*>(b + int64_t{i} * params.rank));
+      factors.row[i] = __ldcg(reinterpret_cast<const uint2*>(b + i * params.rank));
     }
   }
 }
@@ -81,33 +82,39 @@ __device__ float4 load_middle(const AdapterParams& params, const ops::AdapterGro
                                           lane % 4 * 4);
 }
 
-// Adds to eight outputs of a token; those past the part's end are not there.
-template <bool kAligned>
+// Rows with a gain: few adapters have them, so that others pass over this in one step.
+__device__ void apply_gains(const AdapterParams& params, int row, const WarpOuts& outs, int left,
+                            Floats& y) {
+  const int64_t at = int64_t{row} * params.out + outs.begin;
+  // What reads a product that lacks its scales adds the bias, which has no gain.
+  const bool has_offsets = params.offsets != nullptr && params.product.row == nullptr;
+#pragma unroll
+  for (int i = 0; i < kRun; ++i) {
+    if (i >= left) continue;
+    y.v[i] *= __ldcg(params.gains + at + i);
+    if (has_offsets) y.v[i] += __ldcg(params.offsets + at + i);
+  }
+}
+
+// Adds to eight outputs of a token; those past the part's end are not there. kScaled: of a product
+// that lacks its scales, by which what is added is divided.
+template <bool kAligned, bool kScaled>
 __device__ void store_outs(const AdapterParams& params, int row, int64_t token,
                            const WarpOuts& outs, float2 scale, const Floats& sums, Packed before) {
-  const int left =
-      kAligned ? kRun
-               : static_cast<int>(outs.end - outs.begin < kRun ? outs.end - outs.begin : kRun);
+  const int left = kAligned ? kRun : min(outs.end - outs.begin, kRun);
   Floats y = unpack(before);
-  const float by = params.product.row == nullptr ? 0.0f : params.product.row[token];
+  const float by = kScaled ? params.product.row[token] : 1.0f;
 #pragma unroll
   for (int i = 0; i < kRun; ++i) {
     if (i >= left) continue;
     float delta = scale.x * sums.v[i];
-    if (params.product.row != nullptr) {
+    if constexpr (kScaled) {
       const float whole = by * params.product.column[outs.begin + i];
-      delta = whole == 0.0f ? 0.0f : delta / whole;
+      delta = whole == 0.0f ? 0.0f : __fdividef(delta, whole);
     }
     y.v[i] += delta;
-    if (scale.y != 0.0f) {
-      const int64_t at = int64_t{row} * params.out + outs.begin + i;
-      y.v[i] *= __ldcg(params.gains + at);
-      // What reads a product that lacks its scales adds the bias, which has no gain.
-      if (params.offsets != nullptr && params.product.row == nullptr) {
-        y.v[i] += __ldcg(params.offsets + at);
-      }
-    }
   }
+  if (scale.y != 0.0f) apply_gains(params, row, outs, left, y);
   store_run<kAligned>(static_cast<Bf16*>(params.y) + token * params.out + outs.begin, left,
                       pack(y));
 }
@@ -136,14 +143,14 @@ __device__ void fetch_ahead(const AdapterParams& params, const WarpOuts& outs, i
 }
 
 // Adds to the outputs of a group's tokens.
-template <bool kAligned>
+template <bool kAligned, bool kScaled>
 __device__ void expand_group(const AdapterParams& params, const WarpOuts& outs, int lane,
                              const Ahead& ahead) {
   const ops::AdapterGroup& group = ahead.group;
   if (ahead.scale.x == 0.0f && ahead.scale.y == 0.0f) return;
   const int tiles = (group.count + kTileTokens - 1) / kTileTokens;
   const int pieces = ahead.scale.x == 0.0f ? 0 : params.rank / kTileRank;
-  const int64_t left = outs.end - outs.begin;
+  const int left = outs.end - outs.begin;
   Packed before[kGroupTiles][2];
   float4 middle[kGroupTiles];
 #pragma unroll
@@ -158,7 +165,7 @@ __device__ void expand_group(const AdapterParams& params, const WarpOuts& outs, 
       before[tile][i] =
           load_run<kAligned>(static_cast<const Bf16*>(params.y) +
                                  int64_t{ahead.token[tile][i]} * params.out + outs.begin,
-                             static_cast<int>(left < kRun ? left : kRun));
+                             min(left, kRun));
     }
   }
   Factors factors = ahead.factors;
@@ -188,8 +195,8 @@ __device__ void expand_group(const AdapterParams& params, const WarpOuts& outs, 
         sums.v[2 * j] = c[j][i];
         sums.v[2 * j + 1] = c[j][2 + i];
       }
-      store_outs<kAligned>(params, group.row, ahead.token[tile][i], outs, ahead.scale, sums,
-                           before[tile][i]);
+      store_outs<kAligned, kScaled>(params, group.row, ahead.token[tile][i], outs, ahead.scale,
+                                    sums, before[tile][i]);
     }
   }
 }
@@ -197,16 +204,17 @@ __device__ void expand_group(const AdapterParams& params, const WarpOuts& outs, 
 // A warp has 64 outputs of one group after another, and fetches the next one's B meanwhile. Of a
 // thread, with g = lane / 4 and t = lane % 4, they are eight that lie together, of tokens 2t and
 // 2t + 1 of each tile.
-template <bool kAligned>
-__global__ void __launch_bounds__(kThreads, 4) expand_kernel(const AdapterParams params) {
+template <bool kAligned, bool kScaled>
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm)
+    expand_kernel(const AdapterParams params) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const WarpOuts outs =
-      outs_of(params, int64_t{blockIdx.x} * kWarps + static_cast<int>(threadIdx.x) / 32, lane);
-  int64_t index = blockIdx.y;
+      outs_of(params, static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32), lane);
+  auto index = static_cast<int>(blockIdx.y);
   const auto next_group = [&] {
     ops::AdapterGroup group;
     if (outs.exists && index < params.most_groups) group = load_group(params, index);
-    index += gridDim.y;
+    index += static_cast<int>(gridDim.y);
     return group;
   };
   Ahead ahead;
@@ -220,7 +228,7 @@ __global__ void __launch_bounds__(kThreads, 4) expand_kernel(const AdapterParams
     next.group = following;
     fetch_ahead(params, outs, lane, next);
     following = next_group();
-    expand_group<kAligned>(params, outs, lane, ahead);
+    expand_group<kAligned, kScaled>(params, outs, lane, ahead);
     ahead = next;
   }
 }
@@ -240,7 +248,11 @@ cudaError_t launch_expand_adapters(const AdapterParams& params, cudaStream_t str
   int64_t groups = kMostBlocks / blocks;  // at a time
   if (groups < 1) groups = 1;
   if (groups > params.most_groups) groups = params.most_groups;
-  const auto kernel = is_aligned ? expand_kernel<true> : expand_kernel<false>;
+  const bool is_scaled = params.product.row != nullptr;
+  const auto kernel = is_aligned
+                          ? is_scaled ? expand_kernel<true, true> : expand_kernel<true, false>
+                      : is_scaled ? expand_kernel<false, true>
+                                  : expand_kernel<false, false>;
   return launch_pdl(kernel, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(groups)),
                     dim3(kThreads), 0, stream, params);
 }

@@ -88,6 +88,7 @@ cudaError_t launch_attention(const AttentionParams& params, cudaStream_t stream)
   if (params.ancestors != nullptr && (params.config.window > 0 || params.gate.length > 0)) {
     return cudaErrorInvalidValue;
   }
+  if (params.sinks != nullptr && params.gate.length > 0) return cudaErrorInvalidValue;
   // Always: it also writes the zeros of padding.
   const cudaError_t error = is_wide(params.config.head_dim)
                                 ? launch_attention_wide(params, stream)

@@ -147,9 +147,12 @@ struct AttentionParams {
   const uint64_t* ancestors = nullptr;  // the work list's
   float scale = 1.0f;                   // of q . k
   float softcap = 0.0f;                 // 0 = off
-  GateParams gate;                      // with it there is no soft-cap
-  const void* q = nullptr;              // [T, num_heads * head_dim] bf16, 16-byte aligned
-  void* out = nullptr;                  // [T, num_heads * head_dim] bf16, 16-byte aligned
+  // [num_heads] of natural exponents, or nullptr: a score of each head that counts in the
+  // denominators of its rows' softmax, once.
+  const float* sinks = nullptr;
+  GateParams gate;          // with it there are neither soft-cap nor sinks
+  const void* q = nullptr;  // [T, num_heads * head_dim] bf16, 16-byte aligned
+  void* out = nullptr;      // [T, num_heads * head_dim] bf16, 16-byte aligned
   AttentionWorkspace workspace;
   // The kernel in front of this one is none that writes the work list, the block table or KV of
   // tokens that are not the step's: they may be read before it has ended (launch.h: all kernels in

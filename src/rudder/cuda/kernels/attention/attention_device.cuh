@@ -316,6 +316,23 @@ __device__ inline void softmax_step(float (&s)[kTiles][4], SoftmaxRows& rows,
   }
 }
 
+// How a row of a softmax ends.
+struct RowEnd {
+  float scale;  // of what was summed up
+  float sink;   // a base-2 exponent that counts in the denominator; minus infinity: none
+
+  // v_scale is that of the values, relative to what was summed up.
+  __device__ static RowEnd of(const AttentionParams& p, float v_scale, int32_t head) {
+    return {v_scale, p.sinks != nullptr ? p.sinks[head] * kLog2E : minus_infinity()};
+  }
+  // What the sums of a row are multiplied with whose weights, relative to 2^max, add up to `sum`.
+  // Once a row, wherever its keys were cut.
+  __device__ float over(float max, float sum) const {
+    const float shift = max == minus_infinity() ? 0.0f : max;
+    return scale / (sum + exp2_fast(sink - shift));
+  }
+};
+
 // The sum of a row over its four lanes.
 __device__ inline float row_sum(float sum) {
   sum += __shfl_xor_sync(kAllLanes, sum, 1);

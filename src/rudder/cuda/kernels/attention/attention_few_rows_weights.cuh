@@ -96,11 +96,11 @@ class FewRowsSoftmax {
       for (int e = 0; e < 4; ++e) out[i][e] *= shrink[e % 2];
     }
   }
-  __device__ static float scale_of(const AttentionParams& p, float v_scale, int32_t head) {
-    return SoftmaxWeights::scale_of(p, v_scale, head);
+  __device__ static RowEnd end_of(const AttentionParams& p, float v_scale, int32_t head) {
+    return SoftmaxWeights::end_of(p, v_scale, head);
   }
-  __device__ float over(int half, float scale) const {
-    return scale / sum_of_lanes(rows_.sum[half]);
+  __device__ float over(int half, const RowEnd& end) const {
+    return end.over(rows_.max[half], sum_of_lanes(rows_.sum[half]));
   }
   template <int kOutTiles>
   __device__ void settle(float (&)[kOutTiles][4]) const {}
@@ -163,11 +163,11 @@ class FewRowsGate {
       for (int e = 0; e < 4; ++e) sums[i][e] += poison[e % 2];
     }
   }
-  __device__ static float scale_of(const AttentionParams& p, float v_scale, int32_t head) {
-    return GateWeights<kUsual>::scale_of(p, v_scale, head);
+  __device__ static RowEnd end_of(const AttentionParams& p, float v_scale, int32_t head) {
+    return GateWeights<kUsual>::end_of(p, v_scale, head);
   }
-  __device__ float over(int /*half*/, float scale) const {
-    return scale;
+  __device__ float over(int /*half*/, const RowEnd& end) const {
+    return end.scale;
   }
 
  private:

@@ -160,7 +160,7 @@ class TiledBlock {
     for (int half = 0; half < 2; ++half) {
       const int32_t r = row + 8 * half;
       const int32_t head = tile_.rows.head(r, tile_.kv_head);
-      const float over = weights.over(half, Weights::scale_of(p_, v_scale, head));
+      const float over = weights.over(half, Weights::end_of(p_, v_scale, head));
       if (r >= tile_.rows.count) continue;
       P::write_row(static_cast<__nv_bfloat16*>(p_.out) + tile_.rows.offset<kHeadDim>(r), out, half,
                    over, lane_);

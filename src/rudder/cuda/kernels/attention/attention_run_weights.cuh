@@ -98,9 +98,9 @@ class RunGateWeights {
     if constexpr (kUsual) return Clipped::pack(low, high);
     return kHalf ? pack_half(low, high) : pack_bf16(low, high);
   }
-  // What the sums of a row are multiplied with; `scale` is TileWork::out_scale of its head.
-  __device__ float over(int /*half*/, float scale) const {
-    return kUsual ? scale * (gate_.high / Clipped::kOne) : scale;
+  // What the sums of a row are multiplied with.
+  __device__ float over(int /*half*/, const RowEnd& end) const {
+    return kUsual ? end.scale * (gate_.high / Clipped::kOne) : end.scale;
   }
 
  private:

@@ -351,12 +351,12 @@ class SplitWarp {
     const int32_t own_row = row + Rows::P::row_of(lane_, 0);
     typename Rows::Weigher weigher(p_, rows, part.kv_head, own_row);
     // Read here, so that nobody waits for it at the end. Of the rows that the thread writes.
-    float scales[2];
+    RowEnd ends[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int32_t r = part.owner < 0 ? half * kMergeRows + static_cast<int32_t>(threadIdx.x) / 16
                                        : Rows::P::row_of(lane_, half);
-      scales[half] = scale_of_row(rows, row + r, part.kv_head);
+      ends[half] = end_of_row(rows, row + r, part.kv_head);
     }
     if (run.count > 0) {
       // Pages that all rows of the segment see whole need no mask.
@@ -376,9 +376,9 @@ class SplitWarp {
     }
     weigher.settle(out);
     if (part.owner < 0) {
-      finish<Rows>(seq, part, rows, out, weigher, scales);
+      finish<Rows>(seq, part, rows, out, weigher, ends);
     } else {
-      write_alone<Rows>(part, rows, out, weigher, scales);
+      write_alone<Rows>(part, rows, out, weigher, ends);
     }
     // The weights of sparse values lie where the warps' sums do: their readers are done then.
     if (is_sparse_ && part.owner < 0) __syncthreads();
@@ -469,11 +469,11 @@ class SplitWarp {
   template <typename Rows>
   __device__ void write_alone(const Part& part, const QueryRows& rows,
                               const typename Rows::Sums& out, const typename Rows::Weigher& weigher,
-                              const float (&scales)[2]) {
+                              const RowEnd (&ends)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int32_t r = part.row_tile * kRowTile + Rows::P::row_of(lane_, half);
-      const float over = weigher.over(half, scales[half]);
+      const float over = weigher.over(half, ends[half]);
       if (r >= rows.count) continue;
       Rows::P::write_row(static_cast<__nv_bfloat16*>(p_.out) + rows.offset<kHeadDim>(r), out, half,
                          over, lane_);
@@ -484,7 +484,7 @@ class SplitWarp {
   template <typename Rows>
   __device__ void finish(const SplitSeq& seq, const Part& part, const QueryRows& rows,
                          const typename Rows::Sums& out, const typename Rows::Weigher& weigher,
-                         const float (&scales)[2]) {
+                         const RowEnd (&ends)[2]) {
     const int32_t begin = part.row_tile * kRowTile;
     const int32_t count = min(kRowTile, rows.count - begin);
     const int32_t warps = min(kWarps, part.count);
@@ -504,7 +504,7 @@ class SplitWarp {
       merge_factors(r % kMergeRows, warps, factor, total);
       if (whole) {
         write_row<Rows>(rows.offset<kHeadDim>(begin + r), r % kMergeRows, warps, factor,
-                        over_of(scales[half], total));
+                        over_of(ends[half], total));
       } else {
         write_partial<Rows>(index * kRowTile + r, r % kMergeRows, warps, factor, total);
       }
@@ -605,7 +605,7 @@ class SplitWarp {
       const int32_t row = i / kQuads;
       const int32_t column = i % kQuads * 4;
       const int32_t r = part.row_tile * kRowTile + row;
-      const float scale = scale_of_row(rows, r, part.kv_head);
+      const RowEnd end = end_of_row(rows, r, part.kv_head);
       float2 total = make_float2(minus_infinity(), 0);
       float4 sum = {};
 #pragma unroll 1
@@ -622,7 +622,7 @@ class SplitWarp {
 #pragma unroll
         for (int j = 0; j < kBatch; ++j) add_partial(total, sum, totals[j], values[j]);
       }
-      write_four(rows.offset<kHeadDim>(r) + column, sum, over_of(scale, total));
+      write_four(rows.offset<kHeadDim>(r) + column, sum, over_of(end, total));
     }
   }
 
@@ -653,15 +653,15 @@ class SplitWarp {
     sum.w = sum.w * mine + values.w * its;
   }
 
-  // What the sums of a row over the whole segment are multiplied with. `scale` is read in front of
+  // What the sums of a row over the whole segment are multiplied with. `end` is read in front of
   // what they wait for.
-  __device__ static float over_of(float scale, const float2& total) {
-    return kGated ? scale : scale / total.y;
+  __device__ static float over_of(const RowEnd& end, const float2& total) {
+    return kGated ? end.scale : end.over(total.x, total.y);
   }
   // Row r may lie past the end.
-  __device__ float scale_of_row(const QueryRows& rows, int32_t r, int32_t kv_head) const {
+  __device__ RowEnd end_of_row(const QueryRows& rows, int32_t r, int32_t kv_head) const {
     const float v_scale = value_scale_of<kType>(p_, kv_head);
-    return Many::Weigher::scale_of(p_, v_scale, rows.head(r, kv_head));
+    return Many::Weigher::end_of(p_, v_scale, rows.head(r, kv_head));
   }
 
   const AttentionParams& p_;

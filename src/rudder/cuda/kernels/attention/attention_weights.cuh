@@ -52,7 +52,7 @@ struct Sight {
 
 // Both have weigh(): the raw products of the tokens from `begin` on become weights, and the sums of
 // those before are rescaled where they have to be; and over(): what a row's sum is multiplied with
-// at the end, from scale_of(). attention_wgmma.cu has a softmax of its own.
+// at the end, from end_of(). attention_wgmma.cu has a softmax of its own.
 class SoftmaxWeights {
  public:
   __device__ SoftmaxWeights(const AttentionParams& p, const QueryRows& /*rows*/, int32_t kv_head,
@@ -66,11 +66,12 @@ class SoftmaxWeights {
     if (sight.is_partial(begin, kTiles * 8)) sight.hide(s, begin, lane);
     softmax_step(s, rows_, out);
   }
-  // What the sums of a row of this head are multiplied with at the end, beside what was summed up.
-  __device__ static float scale_of(const AttentionParams& /*p*/, float v_scale, int32_t /*head*/) {
-    return v_scale;
+  __device__ static RowEnd end_of(const AttentionParams& p, float v_scale, int32_t head) {
+    return RowEnd::of(p, v_scale, head);
   }
-  __device__ float over(int half, float scale) const { return scale / row_sum(rows_.sum[half]); }
+  __device__ float over(int half, const RowEnd& end) const {
+    return end.over(rows_.max[half], row_sum(rows_.sum[half]));
+  }
   template <int kParts, int kSums>
   __device__ void settle(float (&)[kParts][kSums]) const {}
   // The maximum and the sum of a row, for merging it.
@@ -192,11 +193,11 @@ class GateWeights {
       for (int e = 0; e < kSums; ++e) sums[part][e] += poison[e / 2 % 2];
     }
   }
-  __device__ static float scale_of(const AttentionParams& p, float v_scale, int32_t head) {
-    return v_scale * p.gate.gamma[head] * unit_of<kUsual>(p.gate);
+  __device__ static RowEnd end_of(const AttentionParams& p, float v_scale, int32_t head) {
+    return {v_scale * p.gate.gamma[head] * unit_of<kUsual>(p.gate), minus_infinity()};
   }
-  __device__ float over(int /*half*/, float scale) const {
-    return scale;
+  __device__ float over(int /*half*/, const RowEnd& end) const {
+    return end.scale;
   }
 
  private:

@@ -101,8 +101,8 @@ class LaggingSoftmax {
       for (int e = 0; e < kSums; ++e) out[part][e] *= shrink_[e / 2 % 2];
     }
   }
-  __device__ float over(int half, float scale) const {
-    return scale / row_sum(rows_.sum[half]);
+  __device__ float over(int half, const RowEnd& end) const {
+    return end.over(rows_.max[half], row_sum(rows_.sum[half]));
   }
 
   // What the thread has of its rows.
@@ -445,8 +445,9 @@ class Consumer {
     if constexpr (!kGated) rows = parts.rows();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float scale = out_scale(tile, half);
-      over[half] = kGated ? weigher.over(half, scale) : scale / row_sum(rows.sum[half]);
+      const RowEnd end = row_end(tile, half);
+      over[half] =
+          kGated ? weigher.over(half, end) : end.over(rows.max[half], row_sum(rows.sum[half]));
     }
     constexpr int kBatch = 4;
 #pragma unroll 1
@@ -477,7 +478,7 @@ class Consumer {
                         const Weights& weigher) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float over = weigher.over(half, out_scale(tile, half));
+      const float over = weigher.over(half, row_end(tile, half));
 #pragma unroll
       for (int c = 0; c < kRowChunks; ++c) {
         const float(&sums)[kSums] = out[c / 16];
@@ -487,9 +488,9 @@ class Consumer {
     }
   }
   // Of the lane's row `half`.
-  __device__ float out_scale(const TileWork& tile, int half) const {
+  __device__ const RowEnd& row_end(const TileWork& tile, int half) const {
     const int32_t row = tile.row_begin + S::first_row(index_) + lane_row() + 8 * half;
-    return tile.out_scale[kGated ? tile.rows.head(row, 0) : 0];
+    return tile.ends[tile.rows.head(row, 0)];
   }
   // The lane's two columns of a chunk of 8.
   __device__ void write_pair(int chunk, int half, uint32_t two) const {

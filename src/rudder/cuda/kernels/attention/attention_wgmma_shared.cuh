@@ -113,9 +113,10 @@ struct TileWork {
   int32_t blocks[kMostPages];  // of the first tile of keys
   TreePath path;
   float k_scale;
-  bool has_gain;               // does the filter of some head add to scores?
-  float sigma[kMaxGroup];      // of the KV head's q heads, of a gate
-  float out_scale[kMaxGroup];  // the scale of values, of a gate times gamma
+  bool has_gain;  // does the filter of some head add to scores?
+  // Of the KV head's q heads.
+  float sigma[kMaxGroup];  // of a gate
+  RowEnd ends[kMaxGroup];  // of a gate with the scale of values times gamma
 
   // The end of the sequence's copied tokens. Values beyond it are arbitrary, also NaN, and NaN
   // times a weight of zero is NaN.

@@ -82,10 +82,15 @@ class Taker {
         lane_ < min(S::kPages, tile.num_pages) ? tile.table[tile.first_page + lane_] : 0;
     const float v_scale = p_.scales.v != nullptr ? p_.scales.v[at.kv_head] : 1.0f;
     float sigma = 0;
-    float gamma = 1;
-    if (kWeighting != Weighting::kSoftmax && lane_ < tile.rows.group) {
-      sigma = p_.gate.sigma[at.kv_head * tile.rows.group + lane_];
-      gamma = p_.gate.gamma[at.kv_head * tile.rows.group + lane_];
+    RowEnd row_end = {};
+    if (lane_ < tile.rows.group) {
+      const int32_t head = at.kv_head * tile.rows.group + lane_;
+      if constexpr (S::kGated) {
+        sigma = p_.gate.sigma[head];
+        row_end.scale = p_.gate.gamma[head] * v_scale;
+      } else {
+        row_end = RowEnd::of(p_, v_scale, head);
+      }
     }
     tile.has_gain = __any_sync(kAllLanes, sigma * p_.scale * tile.k_scale < 0);
     wait_for_slot();
@@ -96,7 +101,7 @@ class Taker {
     if (lane_ < S::kPages) to.blocks[lane_] = block;
     if (lane_ < kMaxGroup) {
       to.sigma[lane_] = sigma;
-      to.out_scale[lane_] = gamma * v_scale;
+      to.ends[lane_] = row_end;
     }
     barrier_arrive(shared_address(&shared_.tile_ring.full[slot_.stage]));
     slot_.advance();

@@ -230,7 +230,8 @@ class WideBlock {
         (2 * worker + (part.segment_begin >= range_begin_ ? 1 : 0)) * kRowTile;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float over = weigher.over(half, scale);
+      const RowEnd end = RowEnd::of(p_, scale, rows.head(row + half * 8, part.kv_head));
+      const float over = weigher.over(half, end);
       const float2 max_sum = weigher.max_sum(half);
       const int32_t r = row + half * 8;
       if (r >= rows.count) continue;
@@ -426,7 +427,8 @@ __global__ void __launch_bounds__(kMergeThreads, kMergeBlocksPerSm)
 #pragma unroll
       for (int g = 1; g < kGroups; ++g) total.add(sums[g][column].max_sum, sums[g][column].sum);
       const float scale = p.scales.v != nullptr ? p.scales.v[segment.kv_head] : 1.0f;
-      const float over = scale / total.max_sum.y;
+      const RowEnd end = RowEnd::of(p, scale, rows.head(r, segment.kv_head));
+      const float over = end.over(total.max_sum.x, total.max_sum.y);
       *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(p.out) + rows.offset<kHeadDim>(r) +
                                 column * 4) =
           make_uint2(pack_bf16(total.sum.x * over, total.sum.y * over),

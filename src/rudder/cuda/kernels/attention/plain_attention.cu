@@ -181,10 +181,11 @@ __global__ void __launch_bounds__(kWarps * 32)
   __syncthreads();
 
   const float v_scale = p.scales.v != nullptr ? p.scales.v[kv_head] : 1.0f;
-  float largest = -INFINITY;
+  const float sink = p.sinks != nullptr ? p.sinks[head] : -INFINITY;
+  float largest = sink;
   for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, largest_of[w]);
   for (int d = threadIdx.x; d < p.head_dim; d += kWarps * 32) {
-    float sum = 0;
+    float sum = p.sinks != nullptr ? expf(sink - largest) : 0.0f;
     float total = 0;
     for (int w = 0; w < kWarps; ++w) {
       if (sum_of[w] == 0.0f) continue;  // a warp without keys; a NaN is not skipped
@@ -208,6 +209,7 @@ auto kernel_of(KvType type) {
 
 cudaError_t launch_plain_attention(const PlainAttentionParams& params, cudaStream_t stream) {
   if (params.num_tokens <= 0) return cudaSuccess;
+  if (params.sinks != nullptr && params.gate.length > 0) return cudaErrorInvalidValue;
   const bool sees_less = params.window > 0 || params.gate.length > 0;  // than a tree's path
   if (params.head_dim > kPlainAttentionMaxHeadDim || params.num_heads > 65535 ||
       (params.ancestors != nullptr && sees_less)) {

@@ -34,9 +34,10 @@ struct PlainAttentionParams {
   int32_t block_size = 0;
   int32_t window = 0;  // 0 = all
   float scale = 1.0f;
-  float softcap = 0.0f;  // 0 = off
-  GateParams gate;       // with it there is no soft-cap
-  void* out = nullptr;   // [T, num_heads * head_dim] bf16
+  float softcap = 0.0f;          // 0 = off
+  const float* sinks = nullptr;  // AttentionParams
+  GateParams gate;               // with it there are neither soft-cap nor sinks
+  void* out = nullptr;           // [T, num_heads * head_dim] bf16
 };
 
 cudaError_t launch_plain_attention(const PlainAttentionParams& params, cudaStream_t stream);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "rudder/cuda/kernels/experts/expert_codes.cuh"
 #include "rudder/cuda/kernels/launch.h"
 #include "rudder/cuda/kernels/products/product_finish.cuh"
 #include "rudder/cuda/kernels/products/product_mma.cuh"
@@ -40,6 +41,7 @@ struct TileParams {
 struct TileShared {
   uint64_t full[kMostSlots];
   uint64_t read[kMostSlots];
+  CodeBarriers codes;
   // Of the tile's rows of W, for each warpgroup.
   float scales[kMostGroups][kMostRows];
   float biases[kMostGroups][kMostRows];
@@ -92,14 +94,27 @@ __device__ __forceinline__ float gated(float gate, float up, ops::Activation act
 
 // kGroups warpgroups have 64 pairs each of a tile, by kRows rows of W: of gate and of up, half of
 // them each, or kRows that follow each other.
-template <int kGroups, int kRows, bool kFp8, bool kGated>
+template <int kGroups, int kRows, ExpertForm kForm, bool kGated>
 class ExpertTiles {
  public:
+  static constexpr bool kFp8 = kForm == ExpertForm::kE4m3;
+  static constexpr bool kOfCodes = kForm == ExpertForm::kE2m1;
+  using Codes = CodeRing<kRows, kGroups == 1 ? 3 : 1>;
   static constexpr int kSums = kRows / 2;                  // of a thread
   static constexpr int kHalf = kRows / 2;                  // rows of a box
   static constexpr int kColumns = kGated ? kHalf : kRows;  // of y
   static constexpr uint32_t kHalfBytes = kHalf * kChunkBytes;
   static constexpr int kMmaThreads = 128 * kGroups;
+  static constexpr int kFetchThreads = 128;
+  static constexpr int kThreads = kMmaThreads + kFetchThreads + (kOfCodes ? Codes::kThreads : 0);
+  // Of the warps that multiply and of the others, where registers move: 65,536 in all.
+  enum Registers : int {
+    kMmaRegisters = !kOfCodes     ? 152
+                    : kGroups > 1 ? 120
+                                  : 192,
+    kOtherRegisters = kOfCodes && kGroups == 1 ? 72 : 56
+  };
+  static constexpr int kRingBytes = kSlotBytes - (kOfCodes ? kCodeRingBytes : 0);
   static constexpr int kRowsEach = (kGroups * kGroupPairs + kRowsAtOnce - 1) / kRowsAtOnce;
   // A warp of them copies each third four rows of a tile, and looks up which these are.
   static constexpr int kRowsOfWarp = kRowsAtOnce / 3;
@@ -113,6 +128,7 @@ class ExpertTiles {
     slots_ = {shared_address(shared), static_cast<uint32_t>(p.x_bytes) + 2 * kHalfBytes, p.slots,
               shared_address(behind.full)};
     read_ = shared_address(behind.read);
+    if constexpr (kOfCodes) codes_ = Codes(shared + kRingBytes, behind.codes);
     rows_ = behind.rows[0];
     const auto mine = min(static_cast<int>(threadIdx.x) / 128, kGroups - 1);
     scales_ = behind.scales[mine];
@@ -121,9 +137,10 @@ class ExpertTiles {
 
   __device__ void init() const {
     for (int32_t i = 0; i < p_.slots; ++i) {
-      barrier_init(barrier_of(slots_.full, i), 1 + kTokenThreads);
+      barrier_init(barrier_of(slots_.full, i), (kOfCodes ? kCodeThreads : 1) + kTokenThreads);
       barrier_init(barrier_of(read_, i), kMmaThreads / 32);
     }
+    if constexpr (kOfCodes) codes_.init();
     barrier_init_fence();
   }
   // Once the list is there. The first run is asked for whether there is one or not.
@@ -157,6 +174,29 @@ class ExpertTiles {
         fetch(to + kHalfBytes, p_.weight, column, row + to_second, full, policy);
         at.next(p_.slots);
       }
+    }
+  }
+
+  // Of codes, by one lane; and by Codes::kThreads, the `thread`-th of them.
+  __device__ void fetch_codes() {
+    const ExpertProductParams& asked = p_.asked;
+    const auto end = static_cast<int>(kGated ? asked.out / 2 : asked.out);
+    const int to_second = kGated ? end : kHalf;
+    Tile next = tile_at(first_tile());
+#pragma unroll 1
+    for (int t = first_tile(); t < num_tiles_; t += tile_step()) {
+      const Tile tile = next;
+      next = tile_at(t + tile_step());
+      const int second_end = kGated ? 2 * end : end;
+      codes_.fetch(asked.weight, asked.in, asked.out, tile.expert,
+                   {tile.column, min(kHalf, end - tile.column)},
+                   {tile.column + to_second, min(kHalf, second_end - tile.column - to_second)});
+    }
+  }
+  __device__ void expand_codes(int thread) {
+#pragma unroll 1
+    for (int t = first_tile(); t < num_tiles_; t += tile_step()) {
+      codes_.expand(slots_, static_cast<uint32_t>(p_.x_bytes), read_, p_.chunks, thread);
     }
   }
 
@@ -395,7 +435,8 @@ class ExpertTiles {
     for (int i = 0; i < Terms::kCount; ++i) {
       const auto at = static_cast<int>(128 * i + threadIdx.x % 128);
       const int64_t row = weight_row(tile, at);
-      terms.scales[i] = row < 0 || asked.w_scale == nullptr ? 1.0f : load_now(asked.w_scale + row);
+      const float scale = kOfCodes ? kCodeUnit : 1.0f;
+      terms.scales[i] = row < 0 || asked.w_scale == nullptr ? scale : load_now(asked.w_scale + row);
       terms.biases[i] = row < 0 ? kNoBias : bias_of(asked.bias, row);
     }
     return terms;
@@ -483,6 +524,7 @@ class ExpertTiles {
 
   const TileParams& p_;
   FetchRing slots_;
+  Codes codes_;
   uint32_t read_;  // barriers, one a slot
   float* scales_;  // of the thread's warpgroup
   float* biases_;
@@ -492,32 +534,33 @@ class ExpertTiles {
   int4 first_run_ = {};
 };
 
-// Registers of the warps that multiply and of those that fetch, where there are several warpgroups:
-// 65,536 in all.
-constexpr int kMmaRegisters = 152;
-constexpr int kFetchRegisters = 56;
-
-template <int kGroups, int kRows, bool kFp8, bool kGated>
-__global__ void __launch_bounds__(128 * (kGroups + 1), 1)
+template <int kGroups, int kRows, ExpertForm kForm, bool kGated>
+__global__ void __launch_bounds__(ExpertTiles<kGroups, kRows, kForm, kGated>::kThreads, 1)
     expert_product_kernel(const __grid_constant__ TileParams p) {
   extern __shared__ __align__(1024) uint8_t shared[];
-  using Tiles = ExpertTiles<kGroups, kRows, kFp8, kGated>;
+  using Tiles = ExpertTiles<kGroups, kRows, kForm, kGated>;
   Tiles tiles(p, shared);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   constexpr int kFetchWarp = Tiles::kMmaThreads / 32;
   if (threadIdx.x == 0) tiles.init();
   __syncthreads();
   if (warp >= kFetchWarp) {
-    if constexpr (kGroups > 1) {
-      asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kFetchRegisters));
+    if constexpr (kGroups > 1 || Tiles::kOfCodes) {
+      asm volatile(
+          "setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(static_cast<int>(Tiles::kOtherRegisters)));
     }
     if (warp == kFetchWarp) {
       // No kernel writes W.
       if (!p.asked.list_is_old) dependency_wait();
       if (threadIdx.x % 32 == 0) {
-        prefetch_map(p.weight);
-        tiles.begin();
-        tiles.fetch_weights();
+        if constexpr (Tiles::kOfCodes) {
+          tiles.begin();
+          tiles.fetch_codes();
+        } else {
+          prefetch_map(p.weight);
+          tiles.begin();
+          tiles.fetch_weights();
+        }
       }
       __syncwarp();
       if (p.asked.list_is_old) dependency_wait();
@@ -526,11 +569,17 @@ __global__ void __launch_bounds__(128 * (kGroups + 1), 1)
       dependency_wait();
       dependency_trigger();
       tiles.begin();
-      tiles.fetch_tokens(static_cast<int>(threadIdx.x) - Tiles::kMmaThreads - 32);
+      const int thread = static_cast<int>(threadIdx.x) - Tiles::kMmaThreads;
+      if (thread < Tiles::kFetchThreads) {
+        tiles.fetch_tokens(thread - 32);
+      } else if constexpr (Tiles::kOfCodes) {
+        tiles.expand_codes(thread - Tiles::kFetchThreads);
+      }
     }
   } else {
-    if constexpr (kGroups > 1) {
-      asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMmaRegisters));
+    if constexpr (kGroups > 1 || Tiles::kOfCodes) {
+      asm volatile(
+          "setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(static_cast<int>(Tiles::kMmaRegisters)));
     }
     dependency_wait();
     dependency_trigger();
@@ -539,45 +588,55 @@ __global__ void __launch_bounds__(128 * (kGroups + 1), 1)
   }
 }
 
-template <int kGroups, int kRows, bool kFp8, bool kGated>
+template <int kGroups, int kRows, ExpertForm kForm, bool kGated>
 cudaError_t launch_shape(const ExpertProductParams& asked, int32_t num_sms, cudaStream_t stream) {
-  using Tiles = ExpertTiles<kGroups, kRows, kFp8, kGated>;
-  EncodeTensorMap encode = nullptr;
-  cudaError_t error = find_tensor_map_encoder(&encode);
-  if (error != cudaSuccess) return error;
+  using Tiles = ExpertTiles<kGroups, kRows, kForm, kGated>;
   TileParams p;
   p.asked = asked;
   p.row_tiles = static_cast<int32_t>(ratio_up(kGated ? asked.out / 2 : asked.out, Tiles::kColumns));
-  p.chunks = static_cast<int32_t>(ratio_up(asked.in * (kFp8 ? 1 : 2), kChunkBytes));
+  p.chunks = static_cast<int32_t>(ratio_up(asked.in * (Tiles::kFp8 ? 1 : 2), kChunkBytes));
   p.x_bytes = asked.list.run_pairs * kChunkBytes;
-  p.slots =
-      std::min(kMostSlots, kSlotBytes / (p.x_bytes + static_cast<int32_t>(2 * Tiles::kHalfBytes)));
-  GemvParams rows;
-  rows.in = asked.in;
-  rows.is_fp8 = kFp8;
-  if (!encode_rows(encode, asked.weight, asked.experts * asked.out, rows, Tiles::kHalf, p.weight)) {
-    return cudaErrorInvalidValue;
+  p.slots = std::min(kMostSlots,
+                     Tiles::kRingBytes / (p.x_bytes + static_cast<int32_t>(2 * Tiles::kHalfBytes)));
+  cudaError_t error = cudaSuccess;
+  if constexpr (!Tiles::kOfCodes) {
+    EncodeTensorMap encode = nullptr;
+    error = find_tensor_map_encoder(&encode);
+    if (error != cudaSuccess) return error;
+    GemvParams rows;
+    rows.in = asked.in;
+    rows.is_fp8 = Tiles::kFp8;
+    if (!encode_rows(encode, asked.weight, asked.experts * asked.out, rows, Tiles::kHalf,
+                     p.weight)) {
+      return cudaErrorInvalidValue;
+    }
   }
-  auto* const kernel = expert_product_kernel<kGroups, kRows, kFp8, kGated>;
+  auto* const kernel = expert_product_kernel<kGroups, kRows, kForm, kGated>;
   error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) return error;
   const int64_t blocks = std::min<int64_t>(num_sms, asked.most_runs * p.row_tiles);
-  return launch_pdl(kernel, dim3(static_cast<unsigned>(blocks)), dim3(128 * (kGroups + 1)),
+  return launch_pdl(kernel, dim3(static_cast<unsigned>(blocks)), dim3(Tiles::kThreads),
                     kSharedBytes, stream, p);
 }
 
-template <bool kFp8, bool kGated>
+template <ExpertForm kForm, bool kGated>
 cudaError_t launch_pairs(const ExpertProductParams& asked, int32_t num_sms, cudaStream_t stream) {
   constexpr int kFewest = kGated ? 48 : 64;
   constexpr int kFew = kGated ? 96 : 128;
-  constexpr int kMany = kFp8 ? 128 : 192;
+  constexpr int kMany = kForm == ExpertForm::kBf16 ? 192 : 128;
   if (asked.list.run_pairs <= kFewestPairs) {
-    return launch_shape<1, kFewest, kFp8, kGated>(asked, num_sms, stream);
+    return launch_shape<1, kFewest, kForm, kGated>(asked, num_sms, stream);
   }
   if (asked.list.run_pairs <= kFewPairs) {
-    return launch_shape<1, kFew, kFp8, kGated>(asked, num_sms, stream);
+    return launch_shape<1, kFew, kForm, kGated>(asked, num_sms, stream);
   }
-  return launch_shape<kMostGroups, kMany, kFp8, kGated>(asked, num_sms, stream);
+  return launch_shape<kMostGroups, kMany, kForm, kGated>(asked, num_sms, stream);
+}
+
+template <ExpertForm kForm>
+cudaError_t launch_form(const ExpertProductParams& asked, int32_t num_sms, cudaStream_t stream) {
+  return asked.is_gated ? launch_pairs<kForm, true>(asked, num_sms, stream)
+                        : launch_pairs<kForm, false>(asked, num_sms, stream);
 }
 
 }  // namespace
@@ -586,16 +645,19 @@ cudaError_t launch_expert_product(const ExpertProductParams& asked, int32_t num_
                                   cudaStream_t stream) {
   if (asked.most_runs == 0 || asked.out == 0) return cudaSuccess;
   const int32_t run = asked.list.run_pairs;
-  const bool fits = expert_product_takes(asked.in, asked.is_fp8) && run % 8 == 0 && run >= 8 &&
-                    (run <= kFewPairs || run == kManyPairs) &&
+  const bool fits = expert_product_takes(asked.form, asked.in, asked.out, asked.is_gated) &&
+                    run % 8 == 0 && run >= 8 && (run <= kFewPairs || run == kManyPairs) &&
                     asked.experts * asked.out < int64_t{1} << 31;
   if (!fits) return cudaErrorInvalidValue;
-  if (asked.is_gated) {
-    return asked.is_fp8 ? launch_pairs<true, true>(asked, num_sms, stream)
-                        : launch_pairs<false, true>(asked, num_sms, stream);
+  switch (asked.form) {
+    case ExpertForm::kBf16:
+      return launch_form<ExpertForm::kBf16>(asked, num_sms, stream);
+    case ExpertForm::kE4m3:
+      return launch_form<ExpertForm::kE4m3>(asked, num_sms, stream);
+    case ExpertForm::kE2m1:
+      return launch_form<ExpertForm::kE2m1>(asked, num_sms, stream);
   }
-  return asked.is_fp8 ? launch_pairs<true, false>(asked, num_sms, stream)
-                      : launch_pairs<false, false>(asked, num_sms, stream);
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace rudder::cuda

@@ -43,10 +43,10 @@ bool encode_tokens(EncodeTensorMap encode, const LowProductParams& product, int3
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-template <int kTokens, int kBlocks, LowCode kCode, int kParts>
+template <int kTokens, int kBlocks, LowCode kCode, LowWay kWay>
 cudaError_t launch(const LowProductParams& product, bool splits, int32_t num_sms,
                    cudaStream_t stream) {
-  using Kernel = LowKernel<kTokens, kBlocks, kCode, kParts>;
+  using Kernel = LowKernel<kTokens, kBlocks, kCode, kWay>;
   EncodeTensorMap encode = nullptr;
   cudaError_t error = find_tensor_map_encoder(&encode);
   if (error != cudaSuccess) return error;
@@ -67,7 +67,7 @@ cudaError_t launch(const LowProductParams& product, bool splits, int32_t num_sms
   p.steady_slots = std::clamp(kSteadyBytes / weight_bytes, 1, p.slots);
   p.ahead_slots = std::clamp(kAheadBytes / weight_bytes, 1, p.steady_slots);
   if (!encode_tokens(encode, product, kTokens, Kernel::kIsWhole, p.x)) return cudaErrorInvalidValue;
-  auto* const kernel = low_product_kernel<kTokens, kBlocks, kCode, kParts>;
+  auto* const kernel = low_product_kernel<kTokens, kBlocks, kCode, kWay>;
   const int shared = bytes + static_cast<int>(sizeof(LowShared)) +
                      (Kernel::kGroups - 2) / 2 * static_cast<int>(sizeof(LowShared::sums));
   error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
@@ -78,64 +78,66 @@ cudaError_t launch(const LowProductParams& product, bool splits, int32_t num_sms
                     stream, p);
 }
 
+template <LowCode kCode, LowWay kWay>
+cudaError_t launch_many(const LowProductParams& product, const LowShape& shape, int32_t num_sms,
+                        cudaStream_t stream) {
+  if (shape.blocks == 1 && shape.tokens == 64) {
+    return launch<64, 1, kCode, kWay>(product, shape.splits, num_sms, stream);
+  }
+  if (shape.blocks == 1 && shape.tokens == 128) {
+    return launch<128, 1, kCode, kWay>(product, shape.splits, num_sms, stream);
+  }
+  if constexpr (kWay != LowWay::kCodes) {
+    if (shape.blocks == 2 && shape.tokens == 128) {
+      return launch<128, 2, kCode, kWay>(product, shape.splits, num_sms, stream);
+    }
+    if (shape.blocks == 1 && shape.tokens == 256) {
+      return launch<256, 1, kCode, kWay>(product, shape.splits, num_sms, stream);
+    }
+  }
+  return cudaErrorInvalidValue;
+}
+
 template <LowCode kCode>
 cudaError_t launch_codes(const LowProductParams& product, const LowShape& shape, int32_t num_sms,
                          cudaStream_t stream) {
-  if (!low_codes_take(product.form)) {
-    if (shape.tokens != 32 || product.form.group < kLowQuarter) return cudaErrorInvalidValue;
-    return launch<32, 1, kCode, 4>(product, shape.splits, num_sms, stream);
+  if (!low_codes_take(product.form)) return cudaErrorInvalidValue;
+  if (shape.tokens == 16) {
+    return launch<16, 1, kCode, LowWay::kCodes>(product, shape.splits, num_sms, stream);
   }
-  switch (shape.tokens) {
-    case 16:
-      return launch<16, 1, kCode, 1>(product, shape.splits, num_sms, stream);
-    case 32:
-      return launch<32, 1, kCode, 1>(product, shape.splits, num_sms, stream);
-    case 64:
-      return launch<64, 1, kCode, 1>(product, shape.splits, num_sms, stream);
-    case 128:
-      return launch<128, 1, kCode, 1>(product, shape.splits, num_sms, stream);
-    default:
-      return cudaErrorInvalidValue;
+  if (shape.tokens == 32) {
+    return launch<32, 1, kCode, LowWay::kCodes>(product, shape.splits, num_sms, stream);
   }
+  return launch_many<kCode, LowWay::kCodes>(product, shape, num_sms, stream);
+}
+
+template <LowCode kCode>
+cudaError_t launch_shifted(const LowProductParams& product, const LowShape& shape, int32_t num_sms,
+                           cudaStream_t stream) {
+  if (shape.tokens != 32 || product.form.group < kLowQuarter) return cudaErrorInvalidValue;
+  return launch<32, 1, kCode, LowWay::kShifted>(product, shape.splits, num_sms, stream);
 }
 
 template <LowCode kCode>
 cudaError_t launch_code(const LowProductParams& product, const LowShape& shape, int32_t num_sms,
                         cudaStream_t stream) {
-  if (shape.way == LowWay::kWhole) {
-    if constexpr (kCode == LowCode::kI8) {
-      if (shape.blocks == 1 && shape.tokens == 64) {
-        return launch<64, 1, kCode, -1>(product, shape.splits, num_sms, stream);
+  switch (shape.way) {
+    case LowWay::kWhole:
+      if constexpr (kCode == LowCode::kI8) {
+        return launch_many<kCode, LowWay::kWhole>(product, shape, num_sms, stream);
       }
-      if (shape.blocks == 1 && shape.tokens == 128) {
-        return launch<128, 1, kCode, -1>(product, shape.splits, num_sms, stream);
+      break;
+    case LowWay::kCodes:
+      return launch_codes<kCode>(product, shape, num_sms, stream);
+    case LowWay::kShifted:
+      return launch_shifted<kCode>(product, shape, num_sms, stream);
+    case LowWay::kNumbers:
+      if (shape.blocks == 1 && shape.tokens == 32) {
+        return launch<32, 1, kCode, LowWay::kNumbers>(product, shape.splits, num_sms, stream);
       }
-      if (shape.blocks == 2 && shape.tokens == 128) {
-        return launch<128, 2, kCode, -1>(product, shape.splits, num_sms, stream);
-      }
-      if (shape.blocks == 1 && shape.tokens == 256) {
-        return launch<256, 1, kCode, -1>(product, shape.splits, num_sms, stream);
-      }
-    }
-    return cudaErrorInvalidValue;
-  }
-  if (shape.way == LowWay::kCodes) {
-    return launch_codes<kCode>(product, shape, num_sms, stream);
-  }
-  if (shape.blocks == 1 && shape.tokens == 32) {
-    return launch<32, 1, kCode, 0>(product, shape.splits, num_sms, stream);
-  }
-  if (shape.blocks == 1 && shape.tokens == 64) {
-    return launch<64, 1, kCode, 0>(product, shape.splits, num_sms, stream);
-  }
-  if (shape.blocks == 1 && shape.tokens == 128) {
-    return launch<128, 1, kCode, 0>(product, shape.splits, num_sms, stream);
-  }
-  if (shape.blocks == 2 && shape.tokens == 128) {
-    return launch<128, 2, kCode, 0>(product, shape.splits, num_sms, stream);
-  }
-  if (shape.blocks == 1 && shape.tokens == 256) {
-    return launch<256, 1, kCode, 0>(product, shape.splits, num_sms, stream);
+      return launch_many<kCode, LowWay::kNumbers>(product, shape, num_sms, stream);
+    case LowWay::kGemv:
+      break;
   }
   return cudaErrorInvalidValue;
 }
@@ -143,26 +145,28 @@ cudaError_t launch_code(const LowProductParams& product, const LowShape& shape, 
 }  // namespace
 
 LowShape low_shape(const LowBits& form, int64_t tokens, int n) {
-  LowShape shapes[8];
+  LowShape shapes[6];
   int count = 0;
-  const LowWay many = form.is_by_row ? LowWay::kWhole : LowWay::kNumbers;
-  const bool takes_codes = low_codes_take(form) && !form.is_by_row;
   if (tokens <= kMostLowGemvTokens) {
     for (const int32_t blocks : {1, 2}) shapes[count++] = {8, blocks, false, LowWay::kGemv};
     return n < count ? shapes[n] : LowShape{};
   }
+  const bool is_few = tokens <= kMostCodeTokens && form.group >= kLowQuarter;
+  const bool takes_codes = low_codes_take(form) && (is_few || !form.is_by_row);
+  const LowWay way = takes_codes      ? LowWay::kCodes
+                     : is_few         ? LowWay::kShifted
+                     : form.is_by_row ? LowWay::kWhole
+                                      : LowWay::kNumbers;
   for (const bool splits : {true, false}) {
-    if (tokens <= kMostCodeTokens && form.group >= kLowQuarter) {
-      const int32_t tile = low_codes_take(form) && tokens <= 16 ? 16 : 32;
-      shapes[count++] = {tile, 1, splits, LowWay::kCodes};
-    } else if (tokens <= 64) {
-      const int32_t tile = tokens <= 32 ? 32 : 64;
-      shapes[count++] = {tile, 1, splits, takes_codes ? LowWay::kCodes : many};
+    if (tokens <= 64) {
+      const int32_t tile = tokens <= 16 && takes_codes ? 16 : tokens <= 32 ? 32 : 64;
+      shapes[count++] = {tile, 1, splits, way};
     } else {
-      if (takes_codes) shapes[count++] = {128, 1, splits, LowWay::kCodes};
-      shapes[count++] = {128, 2, splits, many};
-      if (!takes_codes) shapes[count++] = {128, 1, splits, many};
-      if (tokens > 128) shapes[count++] = {256, 1, splits, many};
+      if (!takes_codes) shapes[count++] = {128, 2, splits, way};
+      shapes[count++] = {128, 1, splits, way};
+      if (tokens > 128) {
+        shapes[count++] = {256, 1, splits, takes_codes ? LowWay::kNumbers : way};
+      }
     }
   }
   return n < count ? shapes[n] : LowShape{};

@@ -110,29 +110,16 @@ __device__ __forceinline__ void hold_all(Sum (&sums)[kBlocks][kSums]) {
   }
 }
 
-// Blocks [first, last] that have chunks of a tile, where all have as many.
-struct Sharers {
-  int first;
-  int last;
-};
-__device__ __forceinline__ Sharers sharers_of(const LowWork& p, int tile) {
-  const int64_t all = int64_t{p.tiles} * p.chunks;
-  const auto blocks = static_cast<int>(gridDim.x);
-  return {static_cast<int>(((int64_t{tile} * p.chunks + 1) * blocks - 1) / all),
-          static_cast<int>((int64_t{tile + 1} * p.chunks * blocks - 1) / all)};
-}
-
 // A tile is kTokens tokens by kBlocks blocks of rows for each group of warps.
-// kParts: codes are multiplied, and their sums scaled so many times a chunk: 1,
-// codes less their zero; 4, for each quarter, codes above a constant; 0: numbers
-// are multiplied; -1: codes of 8 bits with tokens of as many.
-template <int kTokens, int kBlocks, LowCode kCode, int kParts>
+template <int kTokens, int kBlocks, LowCode kCode, LowWay kWay>
 class LowKernel {
  public:
-  static constexpr bool kIsOfCodes = kParts == 1;
-  static constexpr bool kIsWhole = kParts < 0;
-  static constexpr int kGroups =
-      kParts > 0 && kTokens <= 64 ? 4 : 2;  // of warps that multiply, with rows of their own
+  static constexpr bool kIsOfCodes = kWay == LowWay::kCodes;
+  static constexpr bool kIsShifted = kWay == LowWay::kShifted;
+  static constexpr bool kIsWhole = kWay == LowWay::kWhole;
+  static constexpr int kGroups = (kIsOfCodes || kIsShifted) && kTokens <= 64
+                                     ? 4
+                                     : 2;  // of warps that multiply, with rows of their own
   static constexpr int kMmaWarps = 4 * kGroups;
   enum Warp : int { kWeightWarp = kMmaWarps, kTokenWarp, kSumWarp };  // behind those that multiply
   static constexpr int kTileBlocks = kGroups * kBlocks;
@@ -143,7 +130,7 @@ class LowKernel {
   __host__ __device__ static constexpr bool moves_registers() {
     return kIsMany || (kIsOfCodes && kTokens == 64);
   }
-  static constexpr int kThreads = 32 * (kMmaWarps + (moves_registers() ? 4 : kParts == 4 ? 3 : 2));
+  static constexpr int kThreads = 32 * (kMmaWarps + (moves_registers() ? 4 : kIsShifted ? 3 : 2));
   static constexpr uint32_t kBoxBytes = kTokens * 128;
   static constexpr uint32_t kTokenBytes = (kIsWhole ? 1 : 2) * kBoxBytes;  // of a chunk
 
@@ -221,8 +208,7 @@ class LowKernel {
              fetch(to + kBoxBytes, p_.x, chunk * kLowChunk + kLowBoxInputs, row, full, policy);
          });
   }
-  // Sums of each token's inputs, of a chunk or of its quarters, by tensor
-  // cores: ones times tokens.
+  // Sums of each token's inputs, of the quarters of a chunk, by tensor cores: ones times tokens.
   __device__ void sum_tokens() const {
     constexpr uint32_t kOnes[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
     const auto lane = static_cast<int>(threadIdx.x) % 32;
@@ -244,13 +230,11 @@ class LowKernel {
                                q / 2 * kBoxBytes + tile * 1024);
             multiply_add(sum, kOnes, b[0], b[1]);
             multiply_add(sum, kOnes, b[2], b[3]);
-            if (kParts == 4 || q == 3) {
-              if (lane < 4) {
-                float* const to = sums_of(at.at, kParts == 4 ? q : 0) + 8 * tile + 2 * lane;
-                *reinterpret_cast<float2*>(to) = make_float2(sum[0], sum[1]);
-              }
-              sum[0] = sum[1] = sum[2] = sum[3] = 0;
+            if (lane < 4) {
+              float* const to = sums_of(at.at, q) + 8 * tile + 2 * lane;
+              *reinterpret_cast<float2*>(to) = make_float2(sum[0], sum[1]);
             }
+            sum[0] = sum[1] = sum[2] = sum[3] = 0;
           }
         }
         __syncwarp();
@@ -266,23 +250,17 @@ class LowKernel {
     thread_ = static_cast<int>(threadIdx.x) % 128;
     LowRuns runs(p_);
     LowRun run;
-    int shared[2] = {-1, -1};  // tiles that other blocks have chunks of, too
 #pragma unroll 1
     while (runs.next(run)) {
       float c[kBlocks][kSums];
       multiply(c, run);
-      if (run.first == 0 && run.end == p_.chunks) {
-        write(c, run.tile);
-      } else if (run.first > 0) {
-        leave_part(c, run.tile, 0);
-        shared[0] = run.tile;
+      if (run.first > 0) {
+        leave_part(c);
       } else {
-        leave_part(c, run.tile, 1);
-        shared[1] = run.tile;
+        if (run.end < p_.chunks) add_parts(c, run.tile);
+        write(c, run.tile);
       }
     }
-    if (shared[0] >= 0) write_share(shared[0]);
-    if (shared[1] >= 0) write_share(shared[1]);
   }
 
  private:
@@ -426,7 +404,7 @@ class LowKernel {
 #pragma unroll
         for (int i = 0; i < kSums; ++i) c[b][i] = static_cast<float>(sums[b][i]);
       }
-    } else if constexpr (kParts == 4) {
+    } else if constexpr (kIsShifted) {
 #pragma unroll 1
       for (int chunk = run.first; chunk < run.end; ++chunk) multiply_codes(c[0]);
     } else if constexpr (kIsOfCodes) {
@@ -440,7 +418,6 @@ class LowKernel {
   // Codes of a chunk, above LowCodes::kShift, and their sums by scales, less what tokens' sums come
   // to. By mma.sync: of so few tokens wgmma takes as long as of eight times as many.
   __device__ __forceinline__ void multiply_codes(float (&c)[kSums]) {
-    constexpr int kQuarters = 4 / kParts;  // of a part
     const bool is_zero = p_.asked.form.is_zero;
     at_.wait(weights_.full);
     Stored stored;
@@ -448,34 +425,30 @@ class LowKernel {
     at_.wait(tokens_.full);
     const uint32_t tokens = tokens_.slot(at_.at) + lane_inputs_;
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
+    for (int q = 0; q < 4; ++q) {
       __half2 pairs[1][2];
-      load_scales(pairs, at_.at, part * (kLowChunk / kParts) / p_.asked.form.group);
+      load_scales(pairs, at_.at, q * kLowQuarter / p_.asked.form.group);
       float sums[kSums] = {};
+      const uint32_t* const words = stored.words[0] + 2 * q * LowCodes<kCode>::kWords;
+      uint32_t a[2][4];
 #pragma unroll
-      for (int i = 0; i < kQuarters; ++i) {
-        const int q = part * kQuarters + i;
-        const uint32_t* const words = stored.words[0] + 2 * q * LowCodes<kCode>::kWords;
-        uint32_t a[2][4];
+      for (int j = 0; j < 2; ++j) {
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-#pragma unroll
-          for (int k = 0; k < 4; ++k) {
-            a[j][k] = bits_of(LowCodes<kCode>::shifted(words + j * LowCodes<kCode>::kWords, k));
-          }
+        for (int k = 0; k < 4; ++k) {
+          a[j][k] = bits_of(LowCodes<kCode>::shifted(words + j * LowCodes<kCode>::kWords, k));
         }
+      }
 #pragma unroll
-        for (int tile = 0; tile < kTokens / 8; ++tile) {
-          uint32_t b[4];
-          load_inputs(b, (tokens ^ (q % 2 * 64)) + q / 2 * kBoxBytes + tile * 1024);
-          multiply_add(sums + 4 * tile, a[0], b[0], b[1]);
-          multiply_add(sums + 4 * tile, a[1], b[2], b[3]);
-        }
+      for (int tile = 0; tile < kTokens / 8; ++tile) {
+        uint32_t b[4];
+        load_inputs(b, (tokens ^ (q % 2 * 64)) + q / 2 * kBoxBytes + tile * 1024);
+        multiply_add(sums + 4 * tile, a[0], b[0], b[1]);
+        multiply_add(sums + 4 * tile, a[1], b[2], b[3]);
       }
       const LowScale by[2] = {low_scale<kCode>(pairs[0][0], is_zero),
                               low_scale<kCode>(pairs[0][1], is_zero)};
-      if (part == 0) at_.wait(barriers_.sums_full);
-      const float* const of_tokens = sums_of(at_.at, part) + 2 * (thread_ % 4);
+      if (q == 0) at_.wait(barriers_.sums_full);
+      const float* const of_tokens = sums_of(at_.at, q) + 2 * (thread_ % 4);
 #pragma unroll
       for (int tile = 0; tile < kTokens / 8; ++tile) {
         const float2 inputs = *reinterpret_cast<const float2*>(of_tokens + 8 * tile);
@@ -586,17 +559,16 @@ class LowKernel {
   __device__ __forceinline__ void sync_group() const {
     asm volatile("bar.sync %0, 128;" ::"r"(group_ + 1) : "memory");
   }
-  // What a block leaves of a tile, of which it has the first chunks (1), or others (0).
-  __device__ __forceinline__ float* part_of(int block, int has_first) const {
-    return p_.asked.parts +
-           (int64_t{2 * block + has_first} * kGroups + group_) * ((kBlocks * kSums) * 128) +
-           thread_;
+  __device__ __forceinline__ float* part_of(int block) const {
+    return p_.asked.parts + (int64_t{block} * kGroups + group_) * (kBlocks * kSums * 128) + thread_;
   }
-  // The count of a tile and a group of warps: how many have left their part; and above 16 bits, how
-  // many have seen all.
-  __device__ __forceinline__ void leave_part(const float (&c)[kBlocks][kSums], int tile,
-                                             int has_first) const {
-    float* const to = part_of(static_cast<int>(blockIdx.x), has_first);
+  __device__ __forceinline__ uint32_t* flag_of(int block) const {
+    return p_.asked.flags + block * kGroups + group_;
+  }
+  // Each thread's sums, for the thread of the block with the tile's first chunks that has the same.
+  __device__ __forceinline__ void leave_part(const float (&c)[kBlocks][kSums]) const {
+    const auto block = static_cast<int>(blockIdx.x);
+    float* const to = part_of(block);
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
@@ -605,56 +577,36 @@ class LowKernel {
     sync_group();
     if (thread_ == 0) {
       __threadfence();
-      asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(
-                       p_.asked.flags + sharers_of(p_, tile).first * kGroups + group_)
-                   : "memory");
+      asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(flag_of(block)) : "memory");
     }
   }
-  // Each block that has chunks of a tile adds its share of the sums, in the order of the chunks.
-  __device__ __forceinline__ void write_share(int tile) const {
-    const Sharers sharers = sharers_of(p_, tile);
-    const auto num_sharers = static_cast<uint32_t>(sharers.last - sharers.first + 1);
-    uint32_t* const count = p_.asked.flags + sharers.first * kGroups + group_;
-    if (thread_ == 0) {
-      uint32_t left = 0;
-      while ((left & 0xffff) < num_sharers) {
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(left) : "l"(count) : "memory");
+  // What the blocks behind this one have of the tile, in the order of the chunks.
+  __device__ __forceinline__ void add_parts(float (&c)[kBlocks][kSums], int tile) const {
+    // The blocks whose first chunk is in front of the tile's end: block * all / blocks < end.
+    const int64_t all = int64_t{p_.tiles} * p_.chunks;
+    const auto blocks = static_cast<int>(gridDim.x);
+    const int64_t end = (int64_t{tile + 1} * p_.chunks * blocks + all - 1) / all;
+    const int first = static_cast<int>(blockIdx.x) + 1;
+    const int last = static_cast<int>(min(end, int64_t{blocks}));
+    for (int block = first + thread_; block < last; block += 128) {
+      uint32_t is_there = 0;
+      while (is_there == 0) {
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+                     : "=r"(is_there)
+                     : "l"(flag_of(block))
+                     : "memory");
       }
-      // For the next launch.
-      if (atomicAdd(count, 0x10000u) >> 16 == num_sharers - 1) *count = 0;
+      *flag_of(block) = 0;  // for the next launch
     }
     sync_group();
-    const int mine = static_cast<int>(blockIdx.x) - sharers.first;
-    const int end = (mine + 1) * (kBlocks * kSums) / static_cast<int>(num_sharers);
-    constexpr int kAtOnce = 8;
-#pragma unroll 1
-    for (int first = mine * (kBlocks * kSums) / static_cast<int>(num_sharers); first < end;
-         first += kAtOnce) {
-      float sums[kAtOnce];
+    constexpr int kAtOnce = kBlocks * kSums <= 16 ? 4 : 1;
+#pragma unroll kAtOnce
+    for (int block = first; block < last; ++block) {
+      const float* const from = part_of(block);
 #pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-        sums[k] = first + k < end ? __ldcg(part_of(sharers.first, 1) + (first + k) * 128) : 0.0f;
-      }
-#pragma unroll 4
-      for (int block = sharers.first + 1; block <= sharers.last; ++block) {
-        const float* const from = part_of(block, 0) + first * 128;
+      for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
-        for (int k = 0; k < kAtOnce; ++k) {
-          if (first + k < end) sums[k] += __ldcg(from + k * 128);
-        }
-      }
-#pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-        const int i = first + k;
-        const int64_t row =
-            (int64_t{tile / p_.token_tiles} * kTileBlocks + group_ * kBlocks + i / kSums) *
-                kLowBlockRows +
-            lane_row() + i / 2 % 2 * 8;
-        const int token =
-            tile % p_.token_tiles * kTokens + 2 * (thread_ % 4) + i % kSums / 4 * 8 + i % 2;
-        if (i < end && row < p_.asked.out && token < p_.asked.tokens) {
-          write_one(row, token, sums[k] * token_scale(token), row_scale(row));
-        }
+        for (int i = 0; i < kSums; ++i) c[b][i] += __ldcg(from + (b * kSums + i) * 128);
       }
     }
   }
@@ -782,10 +734,10 @@ class LowKernel {
   int thread_ = 0;  // of the group
 };
 
-template <int kTokens, int kBlocks, LowCode kCode, int kParts>
-__global__ void __launch_bounds__(LowKernel<kTokens, kBlocks, kCode, kParts>::kThreads, 1)
+template <int kTokens, int kBlocks, LowCode kCode, LowWay kWay>
+__global__ void __launch_bounds__(LowKernel<kTokens, kBlocks, kCode, kWay>::kThreads, 1)
     low_product_kernel(const __grid_constant__ LowWork p) {
-  using Kernel = LowKernel<kTokens, kBlocks, kCode, kParts>;
+  using Kernel = LowKernel<kTokens, kBlocks, kCode, kWay>;
   extern __shared__ __align__(1024) uint8_t shared[];
   Kernel kernel(p, shared);
   // Told to be the same for all lanes: as in ring_product.cu.
@@ -806,7 +758,7 @@ __global__ void __launch_bounds__(LowKernel<kTokens, kBlocks, kCode, kParts>::kT
       dependency_trigger();
       kernel.fetch_tokens();
     }
-    if constexpr (kParts == 4) {
+    if constexpr (Kernel::kIsShifted) {
       if (warp == Kernel::kSumWarp) kernel.sum_tokens();
     }
   } else {

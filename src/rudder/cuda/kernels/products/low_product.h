@@ -8,20 +8,21 @@
 // compute W . x^T. A warp brings codes, in blocks as they lie, which are on
 // their way before the kernel in front has ended. Up to 8 tokens have a kernel
 // of their own (low_gemv.h). Above, in groups of 128 with zeros, codes less
-// their zero, which bf16 has, are multiplied, and a chunk's sums scaled in f32.
-// In finer groups, up to 32 tokens, codes are multiplied above a constant that
-// makes them bf16 by one instruction for two; each group's sum is scaled, and
-// the group's sum of the token's inputs, which a warp adds up by tensor cores,
-// takes the constant and the zero or minimum off. With more tokens, and groups
-// of 16, numbers are made in f32 and rounded to bf16 once.
+// their zero, which bf16 has, may be multiplied, and a chunk's sums scaled in
+// f32 (kCodes). Up to 32 tokens, in groups of 32 and longer ones, codes may be
+// multiplied above a constant that makes them bf16 by one instruction for two;
+// each group's sum is scaled, and the group's sum of the token's inputs, which a
+// warp adds up by tensor cores, takes the constant and the zero or minimum off
+// (kShifted). With any number of tokens and any group numbers may be made in f32
+// and rounded to bf16 once (kNumbers).
 //
 // The work is tiles of rows by tokens, of so many inputs each. Either a block
 // has a tile, and then others; or all of them have as much of it each
-// (`splits`): a range of chunks, of the tiles one after the other. Then each
-// block that has chunks of a tile adds its share of the tile's sums, in the
-// order of the chunks, once all have left theirs. So a sum's order follows from
-// the shape of W, LowShape and the number of tiles of tokens alone; without
-// `splits`, from the shape of W and how codes are multiplied.
+// (`splits`): a range of chunks, of the tiles one after the other. Then the
+// block with the first chunks of a tile adds the sums of the others to its own,
+// in the order of the chunks. So a sum's order follows from the shape of W,
+// LowShape and the number of tiles of tokens alone; without `splits`, from the
+// shape of W and how codes are multiplied.
 //
 // Reference: testing/reference_ops.h, reference_linear.
 #pragma once
@@ -34,7 +35,7 @@
 
 namespace rudder::cuda {
 
-enum class LowWay : uint8_t { kNumbers, kCodes, kWhole, kGemv };
+enum class LowWay : uint8_t { kNumbers, kCodes, kShifted, kWhole, kGemv };
 
 struct LowProductParams {
   const void* weight = nullptr;       // blocks (low_bits.h)
@@ -72,9 +73,9 @@ struct LowShape {
 };
 constexpr int32_t kMostCodeTokens = 32;
 
-// Of the parts of a device of so many multiprocessors: each leaves two tiles at most.
+// Of the parts of a device of so many multiprocessors: each leaves one tile.
 constexpr int64_t low_parts_bytes(int32_t num_sms) {
-  return int64_t{num_sms} * 2 * 256 * 128 * static_cast<int64_t>(sizeof(float));
+  return int64_t{num_sms} * 256 * 128 * static_cast<int64_t>(sizeof(float));
 }
 
 constexpr int64_t low_num_flags(int32_t num_sms) {
