@@ -102,6 +102,13 @@ class ExpertOps {
   virtual void combine_experts(const CombineExpertsArgs& args) = 0;
 };
 
+// Steering and captures of what routers make: of a backend that has ExpertOps too.
+class RouterTapOps {
+ public:
+  virtual ~RouterTapOps() = default;
+  virtual void route_tapped(const RouteTappedArgs& args) = 0;
+};
+
 // What the ranks of a group do together; they read each other's memory as their own. A reader has
 // gather_logits() as well.
 class RankOps {

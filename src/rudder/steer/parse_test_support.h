@@ -26,8 +26,8 @@ inline Model small_model() {
   model.geometry.hidden = 4;
   model.geometry.mlp_width.assign(16, 6);
   model.geometry.heads.assign(16, {4, 2});
-  model.geometry.sites.assign(16, 0x1ff);
-  model.geometry.sites.back() = 0x3ff;
+  model.geometry.sites.assign(16, tap::dense_sites_but(tap::Site::kFinalNorm));
+  model.geometry.sites.back() = tap::kDenseSites;
   return model;
 }
 

@@ -20,8 +20,10 @@ tap::Geometry small_geometry() {
   geometry.hidden = 24;
   geometry.mlp_width = {48, 48, 40, 48};
   geometry.heads = {{4, 6}, {4, 6}, {2, 8}, {4, 6}};
-  const uint16_t inner = tap::every_site_but(tap::Site::kFinalNorm);
-  geometry.sites = {inner, inner, inner, tap::every_site_but(tap::Site::kResidMid)};
+  const uint16_t inner = tap::dense_sites_but(tap::Site::kFinalNorm);
+  geometry.sites = {inner, static_cast<uint16_t>(inner | tap::kRouterSites), inner,
+                    tap::dense_sites_but(tap::Site::kResidMid)};
+  geometry.routing = {{}, {.experts = 5, .chosen = 2}, {}, {}};
   geometry.dtype = tensor::DType::kBF16;
   return geometry;
 }
