@@ -348,7 +348,7 @@ constexpr std::string_view kSchema = R"json({
   "cap": {"steering": {"op": "cap", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "hi": 3}},
   "set": {"steering": {"op": "set", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "value": 6}},
   "experts": {"steering": {"op": "experts", "site": "router_logits", "layers": "all", "activate": [1], "deactivate": [0, 2]}},
-  "router_bias": {"steering": {"op": "add", "site": "router_logits", "layers": [10, 11], "vector": [0.5, -1, 0.25, 2]}},
+  "router_bias": {"steering": {"op": "add", "site": "router_logits", "layers": "all", "vector": [0.5, -1, 0.25, 2]}},
   "feature": {"steering": {"op": "feature", "dictionary": "sae", "feature": 3, "kind": "add", "value": 4}},
   "feature_full": {"steering": {"op": "feature", "dictionary": "sae", "feature": 3, "kind": "set", "value": 4, "mode": "full"}},
   "sae_full_reconstruction_specs": {"sae_full_reconstruction_specs": [{"module_name": "sae", "phase": "decode", "clamps": {"resid_post": {"10": [{"feature_idx": 3, "kind": "absolute", "value": 4}]}}}]},
