@@ -19,6 +19,7 @@ class Experts final : public ops::ExpertOps, public ops::RouterTapOps {
   void route_tapped(const ops::RouteTappedArgs& args) override;
   void expert_linear(const ops::ExpertLinearArgs& args) override;
   void combine_experts(const ops::CombineExpertsArgs& args) override;
+  ops::RouterTapOps* router_taps() override { return this; }
 
  private:
   // Of one expert in one call: its rows side by side, and where its results go.

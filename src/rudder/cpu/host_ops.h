@@ -31,7 +31,6 @@ class HostOps : public ops::Ops,
   ops::PatternOps* pattern_ops() final { return this; }
   ops::StreamOps* stream_ops() final { return &stream_mixer_; }
   ops::ExpertOps* expert_ops() final { return &experts_; }
-  ops::RouterTapOps* router_tap_ops() final { return &experts_; }
   ops::RankOps* rank_ops() final { return this; }
 
   bool is_host() const final { return true; }

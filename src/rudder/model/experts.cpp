@@ -151,7 +151,7 @@ ops::View feed_forward(const Experts& mlp, const Experts::Weights& weights, cons
   if (taps.router_logits.empty()) {
     ops.route(route);
   } else {
-    step.ops.router_tap_ops()->route_tapped(
+    ops.router_taps()->route_tapped(
         {.route = route, .logits = taps.router_logits, .chosen = taps.routed_experts});
   }
 

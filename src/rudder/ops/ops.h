@@ -77,7 +77,6 @@ class Ops : public Device {
   virtual PatternOps* pattern_ops() { return nullptr; }
   virtual StreamOps* stream_ops() { return nullptr; }
   virtual ExpertOps* expert_ops() { return nullptr; }
-  virtual RouterTapOps* router_tap_ops() { return nullptr; }
   virtual StateOps* state_ops() { return nullptr; }
   virtual RankOps* rank_ops() { return nullptr; }
   virtual AdapterOps* adapter_ops() { return nullptr; }

@@ -18,8 +18,8 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr std::array<std::string_view, 7> kFields = {"op",         "site",   "layers", "activate",
-                                                     "deactivate", "select", "gate"};
+constexpr std::array<std::string_view, 7> kExpertsFields = {
+    "op", "site", "layers", "activate", "deactivate", "select", "gate"};
 
 class ExpertsParser {
  public:
@@ -27,7 +27,7 @@ class ExpertsParser {
       : element_(element), context_(context), path_(path) {}
 
   Result<void> parse(std::vector<OpSpec>& ops) {
-    RUDDER_TRY_VOID(check_keys(element_, kFields, "the op 'experts'", path_));
+    RUDDER_TRY_VOID(check_keys(element_, kExpertsFields, "the op 'experts'", path_));
     RUDDER_TRY(const std::vector<tap::Point> points, read_op_points(element_, context_, path_));
     if (points.front().site != tap::Site::kRouterLogits) {
       return invalid_field(fmt::format("experts are chosen by {}, not by {}",

@@ -32,7 +32,7 @@ std::vector<float> vector_of(std::string_view body, size_t op) {
   return {begin, begin + 4};
 }
 
-tap::ContentKey key_of(std::string_view body) {
+tap::ContentKey map_key(std::string_view body) {
   const auto config = config_of(body);
   EXPECT_TRUE(config.has_value()) << config.error().to_string();
   return (*config)->program(1).key;
@@ -56,11 +56,11 @@ TEST(ParseExperts, AMapOfOnesIsMadeForEachLayerWithExperts) {
 }
 
 TEST(ParseExperts, TheMapIsContentOfTheKey) {
-  const auto key = key_of(experts(R"("layers": 13, "activate": [2])"));
-  EXPECT_EQ(key_of(experts(R"("layers": 13, "activate": [-2])")), key);
-  EXPECT_NE(key_of(experts(R"("layers": 13, "activate": [1])")), key);
-  EXPECT_NE(key_of(experts(R"("layers": 13, "deactivate": [2])")), key);
-  EXPECT_NE(key_of(experts(R"("layers": 14, "activate": [2])")), key);
+  const auto key = map_key(experts(R"("layers": 13, "activate": [2])"));
+  EXPECT_EQ(map_key(experts(R"("layers": 13, "activate": [-2])")), key);
+  EXPECT_NE(map_key(experts(R"("layers": 13, "activate": [1])")), key);
+  EXPECT_NE(map_key(experts(R"("layers": 13, "deactivate": [2])")), key);
+  EXPECT_NE(map_key(experts(R"("layers": 14, "activate": [2])")), key);
 }
 
 TEST(ParseExperts, ItRunsBehindWhatIsAddedToTheLogits) {

@@ -148,7 +148,7 @@ class LowPrecisionOps final : public PassingOps {
     route.router = nullptr;
     Wide logits(route.logits);
     route.logits = logits.view();
-    inner_->router_tap_ops()->route_tapped(wide);
+    inner_->expert_ops()->router_taps()->route_tapped(wide);
   }
   void expert_linear(const ops::ExpertLinearArgs& args) override {
     Wide x = operand(args.x, args.x_scale);

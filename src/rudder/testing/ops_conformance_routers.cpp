@@ -171,7 +171,8 @@ void OpsRouters::check_router(const TappedRouter& of) {
   const View alone_logits = device_.put(
       HostTensor(std::vector<float>(second.begin(), second.end()), act_, {1, of.experts}));
   const auto [tapped, tapped_args] = route(logits);
-  ops_.router_tap_ops()->route_tapped({tapped_args, scene.at(kLogits), scene.at(kChosen)});
+  ops_.expert_ops()->router_taps()->route_tapped(
+      {tapped_args, scene.at(kLogits), scene.at(kChosen)});
   const auto ids = device_.values<int32_t>(tapped.chosen);
   const auto weights = device_.values<float>(tapped.weights);
 
@@ -214,16 +215,16 @@ void OpsRouters::check_router(const TappedRouter& of) {
   // A token alone has the bits that it has among others.
   const auto [alone, alone_args] = route(alone_logits);
   const ops::TapBatch batch = scene.batch.tokens(1, 1);
-  ops_.router_tap_ops()->route_tapped({alone_args,
-                                       {&scene.table, &batch, kLogits.index()},
-                                       {&scene.table, &batch, kChosen.index()}});
+  ops_.expert_ops()->router_taps()->route_tapped({alone_args,
+                                                  {&scene.table, &batch, kLogits.index()},
+                                                  {&scene.table, &batch, kChosen.index()}});
   EXPECT_EQ(device_.values<int32_t>(alone.chosen),
             device_.values<int32_t>(tapped.chosen.rows(1, 1)));
   EXPECT_EQ(device_.values<float>(alone.weights), device_.values<float>(tapped.weights.rows(1, 1)));
 }
 
 TEST_P(OpsRouters, SteerAndCapture) {
-  if (ops_.router_tap_ops() == nullptr) GTEST_SKIP() << "it taps no routers";
+  if (ops::router_taps_of(ops_.expert_ops()) == nullptr) GTEST_SKIP() << "it taps no routers";
   for (const TappedRouter& of : tapped_routers()) {
     SCOPED_TRACE(of.name);
     check_router(of);
@@ -234,7 +235,7 @@ TEST_P(OpsRouters, SteerAndCapture) {
 // The worked example of the formula (tap/tap_op.h): logits 1, 2, 3, 0; expert 3 activated, 2
 // deactivated, two chosen.
 TEST_P(OpsRouters, ChooseAsSteerMoE) {
-  if (ops_.router_tap_ops() == nullptr) GTEST_SKIP() << "it taps no routers";
+  if (ops::router_taps_of(ops_.expert_ops()) == nullptr) GTEST_SKIP() << "it taps no routers";
   Scene scene;
   tap::Program program;
   TapOp op;
@@ -247,7 +248,7 @@ TEST_P(OpsRouters, ChooseAsSteerMoE) {
   const View logits = device_.put(HostTensor(std::vector<float>{1, 2, 3, 0}, act_, {1, 4}));
   const View chosen = poisoned(DType::kI32, {1, 2});
   const View weights = poisoned(DType::kF32, {1, 2});
-  ops_.router_tap_ops()->route_tapped(
+  ops_.expert_ops()->router_taps()->route_tapped(
       {{.logits = logits, .renormalises = true, .chosen = chosen, .weights = weights},
        scene.at(kLogits),
        scene.at(kChosen)});

@@ -140,7 +140,8 @@ TEST_F(RouterCapture, RoutedExpertsTakePositionsAlone) {
        "capture.response.sites.router_logits[0]"},
   };
   for (const auto& [field, where] : cases) {
-    const auto refused = dispatcher_->spec(&*parse_json(field, "test"));
+    const json::value value = *parse_json(field, "test");
+    const auto refused = dispatcher_->spec(&value);
     ASSERT_FALSE(refused) << field;
     EXPECT_EQ(refused.error().where, where) << refused.error().message;
   }
@@ -156,8 +157,8 @@ TEST_F(RouterCapture, RoutedExpertsOfMoreTokensThanAnswersMayHoldAreAnError) {
 TEST_F(RouterCapture, AModelWithoutExpertsHasNoSuchConsumer) {
   geometry_ = small_geometry();
   start();
-  const auto refused =
-      dispatcher_->spec(&*parse_json(R"({"routed_experts": {"positions": "all"}})", "test"));
+  const json::value value = *parse_json(R"({"routed_experts": {"positions": "all"}})", "test");
+  const auto refused = dispatcher_->spec(&value);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().where, "capture.routed_experts");
 }
@@ -222,8 +223,8 @@ TEST(RouterPlugins, GetNoRowsOfOtherDtypes) {
   settings.spill_dir = folder.path();
   auto dispatcher =
       Dispatcher::create({routed_geometry(), small_limits(), {}, {}}, settings).value();
-  const auto refused =
-      dispatcher->spec(&*parse_json(R"({"reward": {"sites": {"router_logits": [1]}}})", "test"));
+  const json::value value = *parse_json(R"({"reward": {"sites": {"router_logits": [1]}}})", "test");
+  const auto refused = dispatcher->spec(&value);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().where, "capture.reward.sites");
   EXPECT_NE(refused.error().message.find("router_logits are float32"), std::string::npos)
