@@ -152,7 +152,7 @@ Result<steer::VectorCard> train(ModelSession& session, const TrainSettings& sett
     return fail(ErrorCode::kInvalidArgument, "must be more than 0: vectors come from captures",
                 "capture-memory-mb");
   }
-  RUDDER_TRY(const tap::SiteRef site, tap::parse_site(settings.site));
+  RUDDER_TRY(const tap::SiteRef site, tap::parse_op_site(settings.site));
   if (site.layer >= 0) {
     return fail(ErrorCode::kInvalidArgument, "layers are named by --layers", "site");
   }

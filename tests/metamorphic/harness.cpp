@@ -7,6 +7,7 @@
 #include <deque>
 #include <numeric>
 #include <random>
+#include <span>
 #include <stdexcept>
 
 #include "metamorphic/guessers.h"
@@ -19,6 +20,7 @@
 #include "rudder/exec/look_up_proposer.h"
 #include "rudder/exec/medusa_proposer.h"
 #include "rudder/exec/model_proposer.h"
+#include "rudder/steer/capture/consumer.h"
 
 namespace rudder::metamorphic {
 
@@ -254,12 +256,11 @@ std::vector<float> record_of(const tap::CapturedRows& rows, const tap::CapturedT
     const bool is_row = i < set.points.size();
     const int64_t elements = is_row ? geometry.width(set.points[i].point)
                                     : set.patterns[i - set.points.size()].elements();
-    for (int64_t k = 0; k < elements; ++k) {
-      const int64_t at = token.begin + offsets[i] + k;
-      record.push_back(rows.dtype == tensor::DType::kF32
-                           ? static_cast<const float*>(rows.data)[at]
-                           : tensor::to_float(static_cast<const tensor::BF16*>(rows.data)[at]));
-    }
+    const tensor::DType dtype = is_row ? geometry.dtype_at(set.points[i].point) : rows.dtype;
+    const size_t begin = record.size();
+    record.resize(begin + static_cast<size_t>(elements));
+    steer::capture::decode_row(rows, token.begin + offsets[i], dtype,
+                               std::span(record).subspan(begin));
   }
   return record;
 }

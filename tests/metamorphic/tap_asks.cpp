@@ -52,7 +52,7 @@ class TapMaker {
   Point random_point() {
     for (;;) {
       const Point point{below(geometry_.num_layers), static_cast<Site>(below(tap::kNumSites))};
-      if (geometry_.has(point)) return point;
+      if (geometry_.has(point) && takes_ops(point.site)) return point;
     }
   }
 
@@ -79,6 +79,7 @@ class TapMaker {
         has_score = true;
       }
       tap::TapOp op = random_op();
+      if (point.site == Site::kRouterLogits && below(2) == 0) op = random_map(point.layer);
       const bool is_behind = stage_of(point) > stage_of(score_point);
       if (latch == Latch::kGenerated || (latch == Latch::kFilled && is_behind)) {
         op.gate = tap::GateKind::kScoreSoft;
@@ -217,6 +218,15 @@ class TapMaker {
     return op;
   }
 
+  // Which experts a router chooses first, and which last.
+  tap::TapOp random_map(int32_t layer) {
+    tap::TapOp op;
+    op.kind = OpKind::kExperts;
+    op.lo = geometry_.routing[static_cast<size_t>(layer)].by_scores ? 1.0f : 0.0f;
+    if (below(3) == 0) op.gate = tap::GateKind::kSoft;
+    return op;
+  }
+
   int32_t drawn(int32_t n) {
     return static_cast<int32_t>(encode_engine_() % static_cast<unsigned>(n));
   }
@@ -226,6 +236,7 @@ class TapMaker {
   void add_encode(tap::Program& made) {
     if (!encodes_ || drawn(2) == 0) return;
     const Point point = made.ops.back().point;
+    if (point.site == Site::kRouterLogits) return;  // no dictionary reads it
     const auto activation = static_cast<features::Activation>(drawn(4));
     const features::Dictionary dictionary =
         steer::random_dictionary({.width = geometry_.width(point),
@@ -310,6 +321,13 @@ void add_op(tap::Program& program, const tap::Geometry& geometry, Point point, t
     return begin;
   };
   op.v1 = vector(length);
+  if (op.kind == OpKind::kExperts) {
+    // About a third of them each way.
+    for (int32_t i = 0; i < geometry.width(point); ++i) {
+      float& value = program.vectors[static_cast<size_t>(op.v1 + i)];
+      value = value > 0.15f ? 1.0f : value < -0.15f ? -1.0f : 0.0f;
+    }
+  }
   if (op.kind == OpKind::kAddRenorm) op.sum = static_cast<float>(length * length);
   if (op.kind == OpKind::kSwap || op.kind == OpKind::kRotate || op.kind == OpKind::kFeature) {
     op.v2 = vector(1);
@@ -338,7 +356,7 @@ void add_few_taps(std::span<Ask> asks, const step::Capacity& capacity) {
   std::vector<Point> points;
   for (int32_t i = 0; i < geometry.num_points(); ++i) {
     const Point point{i / tap::kNumSites, static_cast<Site>(i % tap::kNumSites)};
-    if (geometry.has(point)) points.push_back(point);
+    if (geometry.has(point) && takes_ops(point.site)) points.push_back(point);
   }
   for (size_t i = 0; i < asks.size(); ++i) {
     tap::TapOp op;

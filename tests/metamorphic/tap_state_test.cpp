@@ -106,7 +106,7 @@ step::Capacity capacity() {
   capacity.geometry.hidden = 32;
   capacity.geometry.mlp_width = {48, 48};
   capacity.geometry.heads = {{2, 20}, {4, 8}};
-  capacity.geometry.sites = {tap::every_site_but(tap::Site::kFinalNorm), tap::kEverySite};
+  capacity.geometry.sites = {tap::dense_sites_but(tap::Site::kFinalNorm), tap::kDenseSites};
   capacity.geometry.dtype = DType::kF32;
   capacity.taps = {.num_rows = 4,
                    .num_ops = 8,

@@ -11,6 +11,7 @@
 
 #include "rudder/sched/scheduler.h"
 #include "rudder/step/plan.h"
+#include "rudder/tap/passage.h"
 #include "rudder/tap/sequence_taps.h"
 
 namespace rudder::metamorphic {
@@ -42,14 +43,16 @@ class TapTables {
 
  private:
   static bool is_rare(const tap::CaptureSet& set) {
-    return !set.patterns.empty() || std::ranges::any_of(set.points, [](const auto& at) {
-      return at.point.site == tap::Site::kAttnZ;
-    });
+    return !set.patterns.empty() ||
+           std::ranges::any_of(set.points, [](const auto& at) { return is_rare(at.point.site); });
   }
   static bool is_rare(const tap::Program& program) {
     return std::ranges::any_of(program.ops, [](const tap::ProgramOp& op) {
-      return op.point.site == tap::Site::kAttnZ || op.op.kind == tap::OpKind::kEncode;
+      return is_rare(op.point.site) || op.op.kind == tap::OpKind::kEncode;
     });
+  }
+  static bool is_rare(tap::Site site) {
+    return (tap::passage(site) & (tap::kMixerEnd | tap::kRouter)) != 0;
   }
 
   int32_t row_of(const tap::TapSegment& segment, sched::TableEdits& edits) {

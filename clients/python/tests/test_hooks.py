@@ -16,6 +16,8 @@ def test_names_are_those_of_transformer_lens():
     assert hook_name("mlp_act", 0) == "blocks.0.mlp.hook_post"
     assert hook_name("mlp_in", 3) == "blocks.3.mlp.hook_in"
     assert hook_name("attn_z", 3) == "blocks.3.attn.hook_z"
+    assert hook_name("routed_experts", 3) == "blocks.3.mlp.hook_expert_indices"
+    assert hook_name("router_logits", 3) == "router_logits.3"
     assert hook_name("attn_in", 3) == "attn_in.3"  # TransformerLens's hooks there are other tensors
 
 

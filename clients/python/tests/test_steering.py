@@ -22,6 +22,13 @@ def test_an_op_is_its_fields():
     assert "data" not in repr(op) and "add" in repr(ops.add("resid_mid.1", V))
 
 
+def test_experts_are_named_by_number():
+    op = ops.experts(layers="all", activate=np.array([3, 17]), deactivate=5)
+    assert op.to_json() == {"op": "experts", "site": "router_logits", "layers": "all", "activate": [3, 17], "deactivate": 5}
+    op = ops.experts("router_logits.4", deactivate="0-2", select=Select(phase="decode"))
+    assert op.to_json() == {"op": "experts", "site": "router_logits.4", "deactivate": "0-2", "select": {"phase": "decode"}}
+
+
 def test_an_op_keeps_the_vector_that_it_was_made_with():
     vector = V.copy()
     op = ops.add("resid_post.1", vector)

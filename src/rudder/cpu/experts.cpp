@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "rudder/base/check.h"
+#include "rudder/cpu/tap_program.h"
 
 namespace rudder::cpu {
 namespace {
@@ -62,12 +63,14 @@ std::vector<bool> kept_groups(const std::vector<float>& scores, int32_t groups, 
 // One token's choice. Formulas: ops::RouterKind.
 class Router {
  public:
-  explicit Router(const ops::RouteArgs& args) : args_(args) {}
+  explicit Router(const ops::RouteTappedArgs& args)
+      : args_(args.route), logits_taps_(args.logits), chosen_taps_(args.chosen) {}
 
   void run(int64_t t) {
     const int64_t count = args_.logits.shape[1];
     const auto k = static_cast<size_t>(args_.chosen.shape[1]);
-    const float* const logits = args_.logits.as<float>() + t * count;
+    float* const logits = args_.logits.as<float>() + t * count;
+    run_taps(logits_taps_, t, logits, count);
     weights_.assign(logits, logits + count);
     if (args_.kind == ops::RouterKind::kSoftmaxThenTop) {
       softmax(weights_.data(), weights_.size());
@@ -78,7 +81,12 @@ class Router {
     for (size_t e = 0; e < scores_.size() && !args_.correction.empty(); ++e) {
       scores_[e] += args_.correction.as<float>()[e];
     }
+    run_choices(logits_taps_, t, logits, scores_);
     choose(static_cast<int64_t>(k));
+    if (!chosen_taps_.empty()) {
+      named_.assign(order_.begin(), order_.end());
+      run_taps(chosen_taps_, t, named_.data(), static_cast<int64_t>(k));
+    }
     float* const out = args_.weights.as<float>() + t * static_cast<int64_t>(k);
     for (size_t j = 0; j < k; ++j) {
       args_.chosen.as<int32_t>()[static_cast<size_t>(t) * k + j] = order_[j];
@@ -104,9 +112,12 @@ class Router {
   }
 
   const ops::RouteArgs& args_;
+  const ops::Taps& logits_taps_;
+  const ops::Taps& chosen_taps_;
   std::vector<float> weights_;
   std::vector<float> scores_;
   std::vector<int32_t> order_;
+  std::vector<float> named_;  // order_, as a row that is captured
 };
 
 }  // namespace
@@ -133,7 +144,8 @@ Result<ops::LinearWeight> Experts::make_experts(std::span<const ops::LinearPart>
   return weight;
 }
 
-void Experts::route(const ops::RouteArgs& args) {
+void Experts::route_tapped(const ops::RouteTappedArgs& tapped) {
+  const ops::RouteArgs& args = tapped.route;
   const int64_t experts = args.logits.shape[1];
   RUDDER_CHECK(args.chosen.shape[1] <= experts / args.groups * args.kept_groups &&
                    experts % args.groups == 0,
@@ -141,7 +153,7 @@ void Experts::route(const ops::RouteArgs& args) {
   if (args.router != nullptr) {
     backend_.linear({.x = args.x, .x_scale = {}, .weight = args.router, .out = args.logits});
   }
-  Router router(args);
+  Router router(tapped);
   for (int64_t t = 0; t < args.logits.shape[0]; ++t) router.run(t);
 }
 

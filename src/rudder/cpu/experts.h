@@ -9,15 +9,17 @@
 
 namespace rudder::cpu {
 
-class Experts final : public ops::ExpertOps {
+class Experts final : public ops::ExpertOps, public ops::RouterTapOps {
  public:
   explicit Experts(ops::Ops& backend) : backend_(backend) {}  // outlives it
 
   Result<ops::LinearWeight> make_experts(std::span<const ops::LinearPart> parts,
                                          int64_t experts) override;
-  void route(const ops::RouteArgs& args) override;
+  void route(const ops::RouteArgs& args) override { route_tapped({args, {}, {}}); }
+  void route_tapped(const ops::RouteTappedArgs& args) override;
   void expert_linear(const ops::ExpertLinearArgs& args) override;
   void combine_experts(const ops::CombineExpertsArgs& args) override;
+  ops::RouterTapOps* router_taps() override { return this; }
 
  private:
   // Of one expert in one call: its rows side by side, and where its results go.

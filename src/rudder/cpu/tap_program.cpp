@@ -68,6 +68,10 @@ class TokenProgram {
   void run(const TapOp& op) {
     if (op.kind == OpKind::kScore) return sample(op);
     if (op.kind == OpKind::kSense) return sense(op);
+    if (op.kind == OpKind::kExperts) {
+      if (op.lo <= 0) choose_experts(op, {h_, static_cast<size_t>(width_)}, true);
+      return;
+    }
     if (op.kind == OpKind::kCarried) {
       std::copy_n(carried_, width_, h_);
       return;
@@ -77,6 +81,24 @@ class TokenProgram {
     const double open = gate(op);
     if (open == 0) return;
     if (const std::optional<Change> change = change_of(op, strength)) apply(op, *change, open);
+  }
+
+  // `scores` are the row itself, as logits, or what the router chooses by.
+  void choose_experts(const TapOp& op, std::span<float> scores, bool are_logits) const {
+    const double strength = double{op.strength} * schedule(op);
+    if (strength == 0) return;
+    const auto share = static_cast<float>(gate(op) * strength);
+    if (share == 0) return;
+    const float* const wanted = vector(op.v1);
+    const double log_sum = are_logits ? log_of_exponentials(scores) : 0;
+    const auto [least, most] = std::ranges::minmax(scores);
+    const auto logged = [&](float score) { return static_cast<float>(score - log_sum); };
+    const float last = logged(least) - tap::kExpertMargin;
+    const float first = logged(most) + tap::kExpertMargin;
+    for (size_t e = 0; e < scores.size(); ++e) {
+      const float to = wanted[e] > 0 ? first : wanted[e] < 0 ? last : logged(scores[e]);
+      scores[e] = share == 1 ? to : scores[e] + share * (to - scores[e]);
+    }
   }
 
   // A run: every op reads the row as it is now.
@@ -113,6 +135,13 @@ class TokenProgram {
   }
 
  private:
+  static double log_of_exponentials(std::span<const float> logits) {
+    const double most = *std::ranges::max_element(logits);
+    double sum = 0;
+    for (const float logit : logits) sum += std::exp(logit - most);
+    return most + std::log(sum);
+  }
+
   const float* vector(int32_t offset) const { return table_.vectors.as<float>() + offset; }
   double along(int32_t offset) const { return dot_f64(h_, vector(offset), width_); }
   // Of the elements that the op is for.
@@ -244,6 +273,7 @@ class TokenProgram {
       case OpKind::kEncoded:
       case OpKind::kCarried:
       case OpKind::kSense:
+      case OpKind::kExperts:
         break;
     }
     RUDDER_CHECK(false, "op {}", static_cast<int32_t>(op.kind));
@@ -287,17 +317,25 @@ class TokenProgram {
   const int64_t width_;
 };
 
-// `offset` is one of TapTable.captures.
-void capture(const TapTable& table, int32_t begin, int32_t offset, const float* h, int64_t width) {
+// `offset` is one of TapTable.captures; rows are written in `dtype` (tap::row_dtype).
+void capture(const TapTable& table, int32_t begin, int32_t offset, std::span<const float> h,
+             DType dtype) {
   if (offset < 0) return;
-  const int64_t at = (int64_t{begin} + offset) * tap::kCaptureAlign;
-  RUDDER_CHECK(at >= 0 && at + width <= table.ring.shape.numel(), "a captured row at {}", at);
-  if (table.ring.dtype == DType::kF32) {
-    std::copy_n(h, width, table.ring.as<float>() + at);
-    return;
+  const int64_t at = (int64_t{begin} + offset) * tap::kCaptureAlign *
+                     static_cast<int64_t>(tensor::dtype_bytes(table.ring.dtype));
+  const auto bytes = static_cast<int64_t>(h.size() * tensor::dtype_bytes(dtype));
+  RUDDER_CHECK(at >= 0 && at + bytes <= static_cast<int64_t>(table.ring.bytes()),
+               "a captured row at {}", at);
+  void* const to = static_cast<std::byte*>(table.ring.data) + at;
+  if (dtype == DType::kF32) {
+    std::ranges::copy(h, static_cast<float*>(to));
+  } else if (dtype == DType::kI16) {
+    std::ranges::transform(h, static_cast<int16_t*>(to),
+                           [](float value) { return static_cast<int16_t>(value); });
+  } else {
+    std::ranges::transform(h, static_cast<tensor::BF16*>(to),
+                           [](float value) { return tensor::to_bf16(value); });
   }
-  auto* to = table.ring.as<tensor::BF16>() + at;
-  for (int64_t i = 0; i < width; ++i) to[i] = tensor::to_bf16(h[i]);
 }
 
 int32_t of_token(const tensor::View& view, int64_t token) {
@@ -317,7 +355,9 @@ void capture_row(const ops::Taps& taps, int64_t token, int part, const float* h,
   const int64_t set = of_token(taps.batch->capture_set, token);
   const int32_t* const offsets =
       taps.table->captures.as<int32_t>() + (set * num_points + taps.point) * 2;
-  capture(*taps.table, of_token(taps.batch->capture_begin, token), offsets[part], h, width);
+  const tap::Site site = tap::Point::at(taps.point).site;
+  capture(*taps.table, of_token(taps.batch->capture_begin, token), offsets[part],
+          {h, static_cast<size_t>(width)}, tap::row_dtype(site, taps.table->ring.dtype));
 }
 
 std::span<const TapOp> ops_of(const ops::Taps& taps, int64_t token) {
@@ -378,6 +418,14 @@ void run_taps(const ops::Taps& taps, int64_t token, float* h, int64_t width) {
   const ops::TapEntry& entry = entry_of(taps, token);
   if (entry.ops != 0) run_ops(program_of(taps, token, h, width), ops_of(taps, token));
   if ((entry.flags & ops::TapEntry::kEncodes) == 0) capture_row(taps, token, 1, h, width);
+}
+
+void run_choices(const ops::Taps& taps, int64_t token, float* h, std::span<float> scores) {
+  if (taps.empty() || entry_of(taps, token).ops == 0) return;
+  const TokenProgram program = program_of(taps, token, h, std::ssize(scores));
+  for (const TapOp& op : ops_of(taps, token)) {
+    if (op.kind == OpKind::kExperts && op.lo > 0) program.choose_experts(op, scores, false);
+  }
 }
 
 bool is_tapped(const ops::Taps& taps, int64_t token) {

@@ -17,6 +17,10 @@ namespace rudder::cpu {
 // taps, h keeps its bits. Of a token that encodes it runs the ops in front of that alone.
 void run_taps(const ops::Taps& taps, int64_t token, float* h, int64_t width);
 
+// What kExperts ops with lo > 0 do to the scores by which a router chooses; their gates read h, the
+// token's logits, which run_taps() has left. Nothing with empty taps.
+void run_choices(const ops::Taps& taps, int64_t token, float* h, std::span<float> scores);
+
 // Whether the taps do anything to the token's row.
 bool is_tapped(const ops::Taps& taps, int64_t token);
 

@@ -12,6 +12,7 @@
 #include "rudder/testing/ops_conformance_attention.h"
 #include "rudder/testing/ops_conformance_encode.h"
 #include "rudder/testing/ops_conformance_features.h"
+#include "rudder/testing/ops_conformance_routers.h"
 #include "rudder/testing/ops_conformance_taps.h"
 #include "rudder/testing/ops_conformance_trees.h"
 
@@ -149,6 +150,7 @@ INSTANTIATE_TEST_SUITE_P(Cuda, OpsAttention, ::testing::ValuesIn(cuda_backends()
 INSTANTIATE_TEST_SUITE_P(CudaSparse, OpsAttention, ::testing::ValuesIn(sparse_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsTrees, ::testing::ValuesIn(cuda_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsTaps, ::testing::ValuesIn(cuda_backends()), name_of);
+INSTANTIATE_TEST_SUITE_P(Cuda, OpsRouters, ::testing::ValuesIn(cuda_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsEncode, ::testing::ValuesIn(cuda_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsFeatures, ::testing::ValuesIn(cuda_backends()), name_of);
 

@@ -52,11 +52,11 @@ class TapsDevice : public ::testing::Test {
 
   static tap::Geometry geometry(int64_t width) {
     const auto w = static_cast<int32_t>(width);
-    return {
-        .num_layers = 2,
-        .hidden = w,
-        .mlp_width = {w, w},
-        .sites = {tap::every_site_but(tap::Site::kAttnZ), tap::every_site_but(tap::Site::kAttnZ)}};
+    return {.num_layers = 2,
+            .hidden = w,
+            .mlp_width = {w, w},
+            .sites = {tap::dense_sites_but(tap::Site::kAttnZ),
+                      tap::dense_sites_but(tap::Site::kAttnZ)}};
   }
   // `count` ops of a kind at each of the points, each with a vector of its own.
   tap::Program program(const std::vector<Point>& points, OpKind kind, int count, int64_t width,

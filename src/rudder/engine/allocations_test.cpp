@@ -156,11 +156,12 @@ class Letters final : public constraint::Constraint {
 };
 
 tap::Geometry two_layers() {
-  return {.num_layers = 2,
-          .hidden = 8,
-          .mlp_width = {16, 16},
-          .sites = {tap::every_site_but(tap::Site::kAttnZ), tap::every_site_but(tap::Site::kAttnZ)},
-          .dtype = tensor::DType::kBF16};
+  return {
+      .num_layers = 2,
+      .hidden = 8,
+      .mlp_width = {16, 16},
+      .sites = {tap::dense_sites_but(tap::Site::kAttnZ), tap::dense_sites_but(tap::Site::kAttnZ)},
+      .dtype = tensor::DType::kBF16};
 }
 
 // Blocks as large as a server's, and enough of them.

@@ -30,7 +30,7 @@ class EngineTapsTest : public ::testing::Test {
         .num_layers = 2,
         .hidden = 8,
         .mlp_width = {16, 16},
-        .sites = {tap::every_site_but(tap::Site::kAttnZ), tap::every_site_but(tap::Site::kAttnZ)},
+        .sites = {tap::dense_sites_but(tap::Site::kAttnZ), tap::dense_sites_but(tap::Site::kAttnZ)},
         .dtype = tensor::DType::kBF16};
     options_.capacity.taps = {.num_rows = num_rows,
                               .num_ops = num_rows,

@@ -13,7 +13,7 @@ void read_row(const tap::CapturedRows& rows, const tap::CapturedToken& token,
     return;
   }
   row.resize(static_cast<size_t>(spec.stop_width));
-  steer::capture::decode_row(rows, token.begin + spec.stop_offset, row);
+  steer::capture::decode_row(rows, token.begin + spec.stop_offset, spec.stop_dtype, row);
   choice.stop_count.read(*spec.stop_when, token.position, row);
 }
 

@@ -28,8 +28,8 @@ constexpr int32_t kLongestPassRun = 64;
 
 // On a rank also those of rows of which it has a share: they wait for the others.
 tap::Passages rare_passages(ops::Rank rank) {
-  constexpr tap::Passages kMixers = tap::kMixerEnd | tap::kMixerWeights;
-  return rank.is_alone() ? kMixers : static_cast<tap::Passages>(kMixers | tap::kActivation);
+  constexpr tap::Passages kAlways = tap::kMixerEnd | tap::kMixerWeights | tap::kRouter;
+  return rank.is_alone() ? kAlways : static_cast<tap::Passages>(kAlways | tap::kActivation);
 }
 
 // Where only prompts are captured, the few decode steps with taps run op by op.

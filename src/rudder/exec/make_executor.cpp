@@ -143,7 +143,8 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
                                      .reader_bytes = reader == nullptr ? 0 : reader->reader_bytes(),
                                      .encodes = ops.feature_ops() != nullptr,
                                      .feature_bytes = feature_bytes(settings, ops),
-                                     .patterns = ops.pattern_ops() != nullptr},
+                                     .patterns = ops.pattern_ops() != nullptr,
+                                     .routers = ops::router_taps_of(ops.expert_ops()) != nullptr},
                             .adapters = {adapters, AdapterTable::device_bytes(
                                                        model::stage_spec(part, stage), adapters,
                                                        limits.max_num_batched_tokens, ops)},

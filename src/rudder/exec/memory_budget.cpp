@@ -248,7 +248,8 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
     return stage_kv_layout(whole, ask.stage);
   };
   RUDDER_TRY(budget.kv, layout());
-  const tap::Geometry geometry = model::tap_geometry(spec, dtypes.act, ask.rank);
+  tap::Geometry geometry = model::tap_geometry(spec, dtypes.act, ask.rank);
+  if (!ask.taps.routers) geometry.leave_out_routers();
   RUDDER_TRY(budget.taps, tap_limits(ask.taps, geometry));
   const bool has_taps = budget.taps.steering() || budget.taps.capture();
   if (has_taps) budget.geometry = geometry;

@@ -26,6 +26,7 @@ struct TapAsk {
   // no dictionaries.
   int64_t feature_bytes = 0;
   bool patterns = false;  // of the backend: it has PatternOps
+  bool routers = false;   // RouterTapOps
 };
 
 // An Error names the setting to change and what it must be at least.

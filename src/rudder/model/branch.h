@@ -120,6 +120,13 @@ struct LayerStep {
   LayerState state = {};  // of the layer, where it keeps one
 };
 
+// Of an MLP's own points; those that it does not have are of no program and no capture.
+struct MlpTaps {
+  ops::Taps act;            // mlp_act
+  ops::Taps router_logits;  // with which routed_experts comes
+  ops::Taps routed_experts;
+};
+
 // On a rank: the point's taps on the rows of which `x` has this rank's columns; the same columns of
 // what they make, in `buffer`.
 ops::View tap_shares(const LayerStep& step, const ops::View& x, const ops::View& buffer,

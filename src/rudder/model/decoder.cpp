@@ -317,7 +317,9 @@ Operand LayerwiseDecoder::end_layer(size_t layer, const View& x, const Mixed& mi
                        .wants_act = wants_act(spec_.layers[layer].mlp, input_of(weights.mlp)),
                        .out_taps = taps(Site::kMlpIn)},
                       batch);
-  const ops::Taps mlp_taps = taps(Site::kMlpAct);
+  const MlpTaps mlp_taps = {.act = taps(Site::kMlpAct),
+                            .router_logits = taps(Site::kRouterLogits),
+                            .routed_experts = taps(Site::kRoutedExperts)};
   const View mlp_out = visit_branch(spec_.layers[layer].mlp, weights.mlp,
                                     [&](const auto& mlp, const auto& mlp_weights) {
                                       return feed_forward(mlp, mlp_weights, in, mlp_taps,

@@ -125,7 +125,7 @@ Shared run_shared(const Experts& mlp, const Experts::Weights& weights, const Ope
 }  // namespace
 
 ops::View feed_forward(const Experts& mlp, const Experts::Weights& weights, const Operand& in,
-                       const ops::Taps& /*taps*/, const LayerStep& step, const ops::View& out) {
+                       const MlpTaps& taps, const LayerStep& step, const ops::View& out) {
   const Scratch scratch(step.scratch, step.max_tokens, scratch_widths(mlp));
   const int64_t tokens = in.rows();
   const int64_t pairs = tokens * mlp.chosen;
@@ -137,17 +137,23 @@ ops::View feed_forward(const Experts& mlp, const Experts::Weights& weights, cons
                                       : shaped(scratch[0], tokens, weights.router.out);
   const ops::View chosen = numbers_in(scratch[1], tensor::DType::kI32, tokens, mlp.chosen);
   const ops::View shares = numbers_in(scratch[2], tensor::DType::kF32, tokens, mlp.chosen);
-  ops.route({.x = in.act,
-             .router = is_adapted ? nullptr : &weights.router,
-             .logits = logits,
-             .correction = weights.correction,
-             .kind = mlp.router.kind,
-             .renormalises = mlp.router.renormalises,
-             .scale = mlp.router.scale,
-             .groups = mlp.router.groups,
-             .kept_groups = mlp.router.kept_groups,
-             .chosen = chosen,
-             .weights = shares});
+  const ops::RouteArgs route{.x = in.act,
+                             .router = is_adapted ? nullptr : &weights.router,
+                             .logits = logits,
+                             .correction = weights.correction,
+                             .kind = mlp.router.kind,
+                             .renormalises = mlp.router.renormalises,
+                             .scale = mlp.router.scale,
+                             .groups = mlp.router.groups,
+                             .kept_groups = mlp.router.kept_groups,
+                             .chosen = chosen,
+                             .weights = shares};
+  if (taps.router_logits.empty()) {
+    ops.route(route);
+  } else {
+    ops.router_taps()->route_tapped(
+        {.route = route, .logits = taps.router_logits, .chosen = taps.routed_experts});
+  }
 
   const ops::View activated = shaped(scratch[3], pairs, weights.down.in);
   ops.expert_linear({.x = in.x,

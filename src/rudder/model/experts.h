@@ -16,6 +16,7 @@ namespace rudder::model {
 
 struct LayerTensors;  // tensors.h
 struct LayerStep;     // branch.h
+struct MlpTaps;
 struct Operand;
 
 // Of ops::RouteArgs, by name.
@@ -84,8 +85,9 @@ inline bool reads_act(const Experts& /*mlp*/) {
 }
 
 // [T, hidden] of `in` [T, hidden], in the buffer `out`. The site mlp_act is not there, since a
-// token has no one row of activations: no program has ops at it.
+// token has no one row of activations: no program has ops at it. Its own are router_logits and
+// routed_experts.
 ops::View feed_forward(const Experts& mlp, const Experts::Weights& weights, const Operand& in,
-                       const ops::Taps& taps, const LayerStep& step, const ops::View& out);
+                       const MlpTaps& taps, const LayerStep& step, const ops::View& out);
 
 }  // namespace rudder::model

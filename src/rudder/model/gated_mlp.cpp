@@ -19,7 +19,8 @@ std::array<int64_t, 2> scratch_widths(const GatedMlp& mlp) {
 }
 
 ops::View feed_forward(const GatedMlp& mlp, const GatedMlp::Weights& weights, const Operand& in,
-                       const ops::Taps& taps, const LayerStep& step, const ops::View& out) {
+                       const MlpTaps& all_taps, const LayerStep& step, const ops::View& out) {
+  const ops::Taps& taps = all_taps.act;
   const Scratch scratch(step.scratch, step.max_tokens, scratch_widths(mlp));
   const ops::View gate_up = step.products.project(weights.gate_up, in, scratch[0]);
   if (!taps.empty() && step.num_ranks > 1) {

@@ -14,6 +14,7 @@ namespace rudder::model {
 
 struct LayerTensors;  // tensors.h
 struct LayerStep;     // branch.h
+struct MlpTaps;
 struct Operand;
 
 struct GatedMlp {
@@ -45,6 +46,6 @@ std::array<int64_t, 2> scratch_widths(const GatedMlp& mlp);
 
 // [T, hidden] of `in` [T, hidden], in the buffer `out`; `taps` are those of the activations.
 ops::View feed_forward(const GatedMlp& mlp, const GatedMlp::Weights& weights, const Operand& in,
-                       const ops::Taps& taps, const LayerStep& step, const ops::View& out);
+                       const MlpTaps& taps, const LayerStep& step, const ops::View& out);
 
 }  // namespace rudder::model

@@ -26,6 +26,16 @@ tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act, ops::Rank r
     if (heads.count > 0) sites = static_cast<uint16_t>(sites | site_bit(Site::kAttnZ));
     const GatedMlp* const mlp = gated_mlp_of(layer);
     if (mlp != nullptr) sites = static_cast<uint16_t>(sites | site_bit(Site::kMlpAct));
+    const Experts* const experts = std::get_if<Experts>(&layer.mlp);
+    if (experts != nullptr) {
+      sites = static_cast<uint16_t>(sites | site_bit(Site::kRouterLogits) |
+                                    site_bit(Site::kRoutedExperts));
+      geometry.routing.resize(geometry.heads.size());
+      geometry.routing.back() = {.experts = experts->count,
+                                 .chosen = experts->chosen,
+                                 .by_scores = experts->router.kind == ops::RouterKind::kSigmoid ||
+                                              experts->router.correction};
+    }
     // Without a norm before it, a branch reads the residual itself.
     if (layer.norms.pre) {
       sites = static_cast<uint16_t>(sites | site_bit(Site::kAttnIn) | site_bit(Site::kMlpIn));
@@ -33,6 +43,7 @@ tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act, ops::Rank r
     geometry.sites.push_back(sites);
     geometry.mlp_width.push_back(mlp == nullptr ? 0 : mlp->width * rank.count);
   }
+  if (!geometry.routing.empty()) geometry.routing.resize(spec.layers.size());
   geometry.sites.back() = static_cast<uint16_t>(geometry.sites.back() | site_bit(Site::kFinalNorm));
   return geometry;
 }

@@ -31,6 +31,16 @@ struct RouteArgs {
   View weights;  // [T, k] f32
 };
 
+// A route() with taps (RouterTapOps), in place of the plain one; a token without ops and captures
+// has its bits. The ops and captures of router_logits work on the logits in fp32, those of kExperts
+// with lo > 0 on the scores that experts are chosen by: p + correction. Groups are chosen by the
+// changed scores, and weights are those of what the scores were (RouterKind).
+struct RouteTappedArgs {
+  RouteArgs route;
+  Taps logits;  // of router_logits
+  Taps chosen;  // of routed_experts: captured alone
+};
+
 // Row t * k + j of `out` is x times the weight of expert chosen[t, j], and that expert's bias where
 // its parts have one (LinearPart.bias). x has one row a token, which
 // all of its experts read, or one for each of them.

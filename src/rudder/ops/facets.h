@@ -90,6 +90,13 @@ class StateOps {
   virtual void gate_rows(const GateRowsArgs& args) = 0;
 };
 
+// Steering and captures of what routers make.
+class RouterTapOps {
+ public:
+  virtual ~RouterTapOps() = default;
+  virtual void route_tapped(const RouteTappedArgs& args) = 0;
+};
+
 // Mixtures of experts: a token's row goes through the products of the experts that a router chose.
 class ExpertOps {
  public:
@@ -100,7 +107,12 @@ class ExpertOps {
   virtual void route(const RouteArgs& args) = 0;
   virtual void expert_linear(const ExpertLinearArgs& args) = 0;
   virtual void combine_experts(const CombineExpertsArgs& args) = 0;
+  virtual RouterTapOps* router_taps() { return nullptr; }  // null: it taps no routers
 };
+
+inline RouterTapOps* router_taps_of(ExpertOps* experts) {
+  return experts == nullptr ? nullptr : experts->router_taps();
+}
 
 // What the ranks of a group do together; they read each other's memory as their own. A reader has
 // gather_logits() as well.

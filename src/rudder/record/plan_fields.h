@@ -32,7 +32,7 @@ inline constexpr step::LogitsWanted kLastOf<step::LogitsWanted> = step::LogitsWa
 template <>
 inline constexpr step::SeqEnd kLastOf<step::SeqEnd> = step::SeqEnd::kNumerical;
 template <>
-inline constexpr tap::OpKind kLastOf<tap::OpKind> = tap::OpKind::kSense;
+inline constexpr tap::OpKind kLastOf<tap::OpKind> = tap::OpKind::kExperts;
 template <>
 inline constexpr tap::FeatureNorm kLastOf<tap::FeatureNorm> = tap::FeatureNorm::kLayerNorm;
 template <>
@@ -56,6 +56,13 @@ void fields(Archive& archive, Archived<tap::Heads> auto& value) {
 }
 
 template <typename Archive>
+void fields(Archive& archive, Archived<tap::Routing> auto& value) {
+  // Nor on by_scores, which ops say by themselves.
+  auto& [experts, chosen, by_scores] = value;
+  archive(experts, chosen);
+}
+
+template <typename Archive>
 void fields(Archive& archive, Archived<tap::ResidualForm> auto& value) {
   // Plans do not depend on block_layers, which requests are checked by.
   auto& [kind, streams, block_layers] = value;
@@ -65,8 +72,8 @@ void fields(Archive& archive, Archived<tap::ResidualForm> auto& value) {
 template <typename Archive>
 void fields(Archive& archive, Archived<tap::Geometry> auto& value) {
   // Nor on which heads weigh keys.
-  auto& [num_layers, hidden, mlp_width, heads, sites, dtype, residual, weighing] = value;
-  archive(num_layers, hidden, mlp_width, heads, sites, dtype, residual);
+  auto& [num_layers, hidden, mlp_width, heads, sites, dtype, residual, weighing, routing] = value;
+  archive(num_layers, hidden, mlp_width, heads, sites, dtype, residual, routing);
 }
 
 template <typename Archive>

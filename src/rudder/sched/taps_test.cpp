@@ -24,7 +24,7 @@ testing::FakeOptions tapped_fake() {
                                .hidden = 128,
                                .mlp_width = {256, 256},
                                .heads = {{2, 64}, {2, 64}},
-                               .sites = {tap::kEverySite, tap::kEverySite},
+                               .sites = {tap::kDenseSites, tap::kDenseSites},
                                .dtype = tensor::DType::kBF16};
   options.capacity.taps = {.num_rows = 4,
                            .num_ops = 8,

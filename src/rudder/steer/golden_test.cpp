@@ -162,7 +162,7 @@ TEST(SteeringGolden, ThePackedFormIsReadAsItsAuthorReadsIt) {
     Model model = model_of(2);
     model.geometry.num_layers = 8;
     model.geometry.heads.assign(8, {2, 2});
-    model.geometry.sites.assign(8, tap::every_site_but(tap::Site::kFinalNorm));
+    model.geometry.sites.assign(8, tap::dense_sites_but(tap::Site::kFinalNorm));
     model.geometry.mlp_width.assign(8, 4);
     const json::object body = {
         {"steering_vectors", {{"pre_attn", value.at("out").at("pre_attn")}}}};

@@ -28,7 +28,7 @@ tap::Geometry three_layers() {
   geometry.hidden = 8;
   geometry.mlp_width.assign(3, 16);
   geometry.heads = {{4, 2}, {3, 4}, {1, 12}};
-  geometry.sites.assign(3, tap::every_site_but(tap::Site::kFinalNorm));
+  geometry.sites.assign(3, tap::dense_sites_but(tap::Site::kFinalNorm));
   return geometry;
 }
 

@@ -17,9 +17,10 @@ tap::Geometry twelve_layers() {
   geometry.hidden = 8;
   geometry.mlp_width.assign(12, 16);
   geometry.heads.assign(12, {4, 2});
-  geometry.sites.assign(12, 0x1ff);
-  geometry.sites[3] = 0x1ff & ~(1 << static_cast<int>(tap::Site::kResidMid));
-  geometry.sites[11] = 0x3ff;
+  geometry.sites.assign(12, tap::dense_sites_but(tap::Site::kFinalNorm));
+  geometry.sites[3] =
+      tap::dense_sites_but(tap::Site::kFinalNorm) & ~tap::site_bit(tap::Site::kResidMid);
+  geometry.sites[11] = tap::kDenseSites;
   return geometry;
 }
 

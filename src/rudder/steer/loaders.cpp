@@ -38,7 +38,7 @@ Result<VectorName> parse_name(std::string_view name, const std::string& where) {
   const std::string text = name.starts_with(kDirection)
                                ? fmt::format("resid_post.{}", name.substr(kDirection.size()))
                                : std::string(name);
-  Result<tap::SiteRef> site = tap::parse_site(text);
+  Result<tap::SiteRef> site = tap::parse_op_site(text);
   if (!site) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("the tensor's name is no place for a vector: {}", site.error().message),

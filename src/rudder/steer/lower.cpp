@@ -192,6 +192,12 @@ Result<Lowering::Forms> Lowering::forms_of(const OpSpec& spec) {
       form.v1 = axis[0];
       return forms;
     }
+    case OpName::kExperts: {
+      form.op.kind = tap::OpKind::kExperts;
+      const auto layer = static_cast<size_t>(spec.point.layer);
+      form.op.lo = geometry_.routing[layer].by_scores ? 1.0f : 0.0f;
+      return forms;
+    }
     case OpName::kFeature:
       return clamp_feature(spec);
   }

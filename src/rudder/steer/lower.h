@@ -10,6 +10,7 @@
 //   rotate to          kRotate, a = cos, b = sin
 //   rotate by          two kAxis with a = -1: the reflections whose product the rotation is
 //   add*               kAdd, kAddNorm, kAddRenorm
+//   experts            kExperts
 //   feature            kFeature, of transcoders one that reads and one for each write; kAdd for an
 //                      add that depends on nothing; kEncoded where all features are needed
 //

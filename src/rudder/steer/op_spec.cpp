@@ -24,6 +24,7 @@ constexpr std::array<OpEntry, kNumOps> kOps = {{{"patch", Group::kPatch},
                                                 {"clamp", Group::kClamp},
                                                 {"cap", Group::kClamp},
                                                 {"set", Group::kClamp},
+                                                {"experts", Group::kExperts},
                                                 {"feature", Group::kFeature}}};
 
 // By number of tap::FeatureEdit.

@@ -37,16 +37,26 @@ enum class OpName : uint8_t {
   kClamp,
   kCap,
   kSet,
+  kExperts,
   kFeature,
 };
-inline constexpr int32_t kNumOps = 13;
+inline constexpr int32_t kNumOps = 14;
 std::string_view op_name(OpName op);
 std::optional<OpName> find_op(std::string_view name);
 
 std::string_view feature_edit_name(tap::FeatureEdit edit);  // "set", "add", …
 std::optional<tap::FeatureEdit> find_feature_edit(std::string_view name);
 
-enum class Group : uint8_t { kScore, kPatch, kProjectAway, kAdd, kClamp, kFeature, kFeatureAdd };
+enum class Group : uint8_t {
+  kScore,
+  kPatch,
+  kProjectAway,
+  kAdd,
+  kClamp,
+  kFeature,
+  kFeatureAdd,
+  kExperts
+};
 Group group_of(OpName op);
 
 // What a control does with the reading r of the token before: g = clip(gain (target - r), min,
@@ -114,7 +124,7 @@ struct FeatureClamp {
 struct OpSpec {
   OpName op = OpName::kAdd;
   tap::Point point;
-  Row vector;
+  Row vector;                  // experts: 1 where one is activated, -1 where it is deactivated
   std::vector<Row> more_axes;  // of an ablation, besides `vector`
   Row second;                  // target of swap, other axis of rotate, mean of mean_ablate
   // 1 at the elements that the op is for, 0 elsewhere, where the vectors are 0 too: heads of

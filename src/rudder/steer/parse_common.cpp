@@ -106,7 +106,7 @@ Result<std::vector<Row>> named_rows(const json::object& object, std::span<const 
     return invalid_field("the name of a site is needed", path + ".site");
   }
   if (layer == nullptr) return invalid_field("a layer is needed", path + ".layer");
-  Result<tap::SiteRef> ref = tap::parse_site(view_of(site->get_string()));
+  Result<tap::SiteRef> ref = tap::parse_op_site(view_of(site->get_string()));
   if (!ref) return invalid_field(ref.error().message, path + ".site");
   RUDDER_TRY(const int32_t number, read_layer(*layer, context.model.geometry, path + ".layer"));
   const tap::Point from = {number, ref->site};
@@ -155,9 +155,32 @@ Result<double> read_optional(const json::object& object, std::string_view key, d
 
 Result<tap::SiteRef> read_site(const json::object& object, const std::string& path) {
   RUDDER_TRY(const std::string_view text, read_text(object, "site", path));
-  Result<tap::SiteRef> ref = tap::parse_site(text);
+  Result<tap::SiteRef> ref = tap::parse_op_site(text);
   if (!ref) return invalid_field(ref.error().message, join_path(path, "site"));
   return ref;
+}
+
+Result<std::vector<tap::Point>> read_op_points(const json::object& element,
+                                               const ParseContext& context,
+                                               const std::string& path) {
+  RUDDER_TRY(const tap::SiteRef ref, read_site(element, path));
+  const std::string where = join_path(path, "layers");
+  const json::value* layers = member(element, "layers");
+  if (ref.layer >= 0) {
+    if (layers != nullptr) return invalid_field("the site names its layer already", where);
+    const tap::Point point = {ref.layer, ref.site};
+    RUDDER_TRY_VOID(check_point(context.model, point, join_path(path, "site")));
+    return std::vector<tap::Point>{point};
+  }
+  const json::value all("all");
+  if (layers == nullptr && ref.site == tap::Site::kFinalNorm) layers = &all;
+  if (layers == nullptr) return invalid_field("layers are needed: [i, ...] or \"all\"", where);
+  RUDDER_TRY(const std::vector<int32_t> numbers,
+             read_layers(*layers, ref.site, context.model.geometry, where));
+  std::vector<tap::Point> points;
+  points.reserve(numbers.size());
+  for (const int32_t layer : numbers) points.push_back({layer, ref.site});
+  return points;
 }
 
 Result<void> check_keys(const json::object& object, std::span<const std::string_view> known,

@@ -50,6 +50,10 @@ Result<double> read_required(const boost::json::object& object, std::string_view
 Result<double> read_optional(const boost::json::object& object, std::string_view key, double absent,
                              const std::string& path);
 Result<tap::SiteRef> read_site(const boost::json::object& object, const std::string& path);
+// "site" and "layers" of an op; the final norm is of the last layer, whether it is said or not.
+Result<std::vector<tap::Point>> read_op_points(const boost::json::object& element,
+                                               const ParseContext& context,
+                                               const std::string& path);
 
 // The vectors at "path": a list, lists, packed, or a name (which gives one row for each of
 // `points`). One row is for all points; else there are as many rows as points, or as the caller
@@ -113,6 +117,10 @@ Result<void> parse_feature_element(const boost::json::object& element, const Par
 Result<void> parse_sae_clamps(const boost::json::value& value, bool full,
                               const ParseContext& context, const std::string& path,
                               std::vector<OpSpec>& ops);
+
+// An element with the op "experts".
+Result<void> parse_experts_element(const boost::json::object& element, const ParseContext& context,
+                                   const std::string& path, std::vector<OpSpec>& ops);
 
 // One element of `steering` that has an "op".
 Result<void> parse_op_element(const boost::json::object& element, const ParseContext& context,

@@ -27,8 +27,9 @@ struct OpFields {
   std::array<std::string_view, 4> names;  // the first `required` of them are
   size_t required;
 };
-// Of the ops with a vector; kFeature has fields of its own (parse_feature.cpp).
-constexpr std::array<OpFields, kNumOps - 1> kFields = {{
+// Of the ops with a vector; kExperts and kFeature have fields of their own (parse_experts.cpp,
+// parse_feature.cpp).
+constexpr std::array<OpFields, kNumOps - 2> kFields = {{
     {OpName::kPatch, {"source", "dest"}, 0},
     {OpName::kAblate, {}, 0},
     {OpName::kMeanAblate, {"mean"}, 1},
@@ -45,29 +46,6 @@ constexpr std::array<OpFields, kNumOps - 1> kFields = {{
 constexpr std::array<std::string_view, 9> kCommonFields = {
     "op", "site", "layers", "heads", "stream", "vector", "scale", "select", "gate"};
 
-// "site" and "layers"; the final norm is of the last layer, whether it is said or not.
-Result<std::vector<tap::Point>> read_points(const json::object& element,
-                                            const ParseContext& context, const std::string& path) {
-  RUDDER_TRY(const tap::SiteRef ref, read_site(element, path));
-  const std::string where = join_path(path, "layers");
-  const json::value* layers = member(element, "layers");
-  if (ref.layer >= 0) {
-    if (layers != nullptr) return invalid_field("the site names its layer already", where);
-    const tap::Point point = {ref.layer, ref.site};
-    RUDDER_TRY_VOID(check_point(context.model, point, join_path(path, "site")));
-    return std::vector<tap::Point>{point};
-  }
-  const json::value all("all");
-  if (layers == nullptr && ref.site == tap::Site::kFinalNorm) layers = &all;
-  if (layers == nullptr) return invalid_field("layers are needed: [i, ...] or \"all\"", where);
-  RUDDER_TRY(const std::vector<int32_t> numbers,
-             read_layers(*layers, ref.site, context.model.geometry, where));
-  std::vector<tap::Point> points;
-  points.reserve(numbers.size());
-  for (const int32_t layer : numbers) points.push_back({layer, ref.site});
-  return points;
-}
-
 class OpParser {
  public:
   OpParser(const json::object& element, const ParseContext& context, const std::string& path)
@@ -75,7 +53,7 @@ class OpParser {
 
   Result<void> parse(std::vector<OpSpec>& ops) {
     RUDDER_TRY_VOID(read_op());
-    RUDDER_TRY(points_, read_points(element_, context_, path_));
+    RUDDER_TRY(points_, read_op_points(element_, context_, path_));
     RUDDER_TRY_VOID(read_parts());
     RUDDER_TRY_VOID(read_parameters());
     RUDDER_TRY(spec_.scale, read_optional(element_, "scale", 1, path_));
@@ -192,6 +170,7 @@ class OpParser {
       case OpName::kAblate:
       case OpName::kAdd:
       case OpName::kAddNorm:
+      case OpName::kExperts:
       case OpName::kFeature:
         return {};
     }
@@ -423,6 +402,9 @@ Result<void> parse_op_element(const json::object& element, const ParseContext& c
   const json::string* name = element.at("op").if_string();
   if (name != nullptr && *name == "feature") {
     return parse_feature_element(element, context, path, ops);
+  }
+  if (name != nullptr && *name == "experts") {
+    return parse_experts_element(element, context, path, ops);
   }
   return OpParser(element, context, path).parse(ops);
 }

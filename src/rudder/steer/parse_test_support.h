@@ -19,15 +19,21 @@ namespace rudder::steer {
 
 inline constexpr std::string_view kV = "[0.5, -1, 0.25, 2]";
 
-// Hidden 4, 16 layers, mlp width 6, 4 heads of 2; the last layer alone has final_norm.
+// Hidden 4, 16 layers, mlp width 6, 4 heads of 2; the last layer alone has final_norm. Layers 13
+// and 14 are mixtures of 4 experts, too.
 inline Model small_model() {
   Model model = test_model();
   model.geometry.num_layers = 16;
   model.geometry.hidden = 4;
   model.geometry.mlp_width.assign(16, 6);
   model.geometry.heads.assign(16, {4, 2});
-  model.geometry.sites.assign(16, 0x1ff);
-  model.geometry.sites.back() = 0x3ff;
+  model.geometry.sites.assign(16, tap::dense_sites_but(tap::Site::kFinalNorm));
+  model.geometry.sites.back() = tap::kDenseSites;
+  model.geometry.routing.resize(16);
+  for (const size_t layer : {13, 14}) {
+    model.geometry.sites[layer] |= tap::kRouterSites;
+    model.geometry.routing[layer] = {.experts = 4, .chosen = 2, .by_scores = layer == 14};
+  }
   return model;
 }
 

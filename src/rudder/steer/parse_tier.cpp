@@ -174,7 +174,7 @@ Result<void> parse_tier(const json::value& value, Phase phase, const ParseContex
   for (const auto& [key, entries] : *sites) {
     const std::string_view name(key.data(), key.size());
     const std::string where = join_path(path, name);
-    Result<tap::SiteRef> ref = tap::parse_site(name);
+    Result<tap::SiteRef> ref = tap::parse_op_site(name);
     if (!ref) return invalid_field(ref.error().message, where);
     RUDDER_TRY_VOID(parser.add_site(*ref, entries, where));
   }

@@ -99,6 +99,7 @@ constexpr std::string_view kSchema = R"json({
     "oneOf": [
       {"$ref": "#/components/schemas/SteeringModuleRef"},
       {"$ref": "#/components/schemas/SteeringOp"},
+      {"$ref": "#/components/schemas/SteeringExperts"},
       {"$ref": "#/components/schemas/SteeringFeature"}
     ]
   },
@@ -121,7 +122,7 @@ constexpr std::string_view kSchema = R"json({
       "op": {"type": "string",
              "enum": ["patch", "ablate", "mean_ablate", "orthogonal", "swap", "rotate", "add",
                       "add_norm", "add_renorm", "clamp", "cap", "set"]},
-      "site": {"type": "string", "description": "resid_pre, attn_in, attn_z, attn_out, resid_mid, mlp_in, mlp_act, mlp_out, resid_post or final_norm; also <site>.L, blocks.L.hook_<site>, blocks.L.attn.hook_z (attn_z), blocks.L.mlp.hook_in (mlp_in) and blocks.L.mlp.hook_post (mlp_act), which name the layer."},
+      "site": {"type": "string", "description": "resid_pre, attn_in, attn_z, attn_out, resid_mid, mlp_in, router_logits (of a mixture of experts), mlp_act, mlp_out, resid_post or final_norm; also <site>.L, blocks.L.hook_<site>, blocks.L.attn.hook_z (attn_z), blocks.L.mlp.hook_in (mlp_in) and blocks.L.mlp.hook_post (mlp_act), which name the layer."},
       "layers": {"description": "A layer, a list, \"all\", \"4,8-12,-1\", or ranges with both ends in; -1 is the last layer.",
                  "oneOf": [{"type": "integer"},
                            {"type": "array", "minItems": 1, "items": {"type": ["integer", "string"]}},
@@ -166,6 +167,39 @@ constexpr std::string_view kSchema = R"json({
       "select": {"$ref": "#/components/schemas/SteeringSelector"},
       "gate": {"$ref": "#/components/schemas/SteeringGate"}
     }
+  },
+  "SteeringExperts": {
+    "type": "object",
+    "required": ["op", "site"],
+    "anyOf": [{"required": ["activate"]}, {"required": ["deactivate"]}],
+    "additionalProperties": false,
+    "description": "Which experts the routers of mixtures of experts choose before all others, and which behind them.",
+    "properties": {
+      "op": {"type": "string", "enum": ["experts"]},
+      "site": {"type": "string", "description": "router_logits, router_logits.L or blocks.L.hook_router_logits."},
+      "layers": {"description": "A layer, a list, \"all\", \"4,8-12,-1\", or ranges with both ends in; -1 is the last layer.",
+                 "oneOf": [{"type": "integer"},
+                           {"type": "array", "minItems": 1, "items": {"type": ["integer", "string"]}},
+                           {"type": "string"},
+                           {"type": "object", "additionalProperties": false, "minProperties": 1,
+                            "properties": {
+                              "layers": {"type": "array", "items": {"type": "integer"}},
+                              "ranges": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}}}}]},
+      "activate": {"$ref": "#/components/schemas/SteeringExpertList"},
+      "deactivate": {"$ref": "#/components/schemas/SteeringExpertList"},
+      "select": {"$ref": "#/components/schemas/SteeringSelector"},
+      "gate": {"$ref": "#/components/schemas/SteeringGate"}
+    }
+  },
+  "SteeringExpertList": {
+    "description": "Experts by number, in the forms of layers but for \"all\"; -1 is the last one.",
+    "oneOf": [{"type": "integer"},
+              {"type": "array", "minItems": 1, "items": {"type": ["integer", "string"]}},
+              {"type": "string"},
+              {"type": "object", "additionalProperties": false, "minProperties": 1,
+               "properties": {
+                 "experts": {"type": "array", "items": {"type": "integer"}},
+                 "ranges": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}}}}]
   },
   "SteeringFeature": {
     "type": "object",
@@ -313,6 +347,8 @@ constexpr std::string_view kSchema = R"json({
   "clamp": {"steering": {"op": "clamp", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "lo": -1, "hi": 1}},
   "cap": {"steering": {"op": "cap", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "hi": 3}},
   "set": {"steering": {"op": "set", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "value": 6}},
+  "experts": {"steering": {"op": "experts", "site": "router_logits", "layers": "all", "activate": [1], "deactivate": [0, 2]}},
+  "router_bias": {"steering": {"op": "add", "site": "router_logits", "layers": "all", "vector": [0.5, -1, 0.25, 2]}},
   "feature": {"steering": {"op": "feature", "dictionary": "sae", "feature": 3, "kind": "add", "value": 4}},
   "feature_full": {"steering": {"op": "feature", "dictionary": "sae", "feature": 3, "kind": "set", "value": 4, "mode": "full"}},
   "sae_full_reconstruction_specs": {"sae_full_reconstruction_specs": [{"module_name": "sae", "phase": "decode", "clamps": {"resid_post": {"10": [{"feature_idx": 3, "kind": "absolute", "value": 4}]}}}]},

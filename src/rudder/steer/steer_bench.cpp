@@ -59,7 +59,8 @@ class Bench {
     model_.geometry.hidden = shape_.hidden;
     model_.geometry.mlp_width.assign(static_cast<size_t>(shape_.layers), 4 * shape_.hidden);
     model_.geometry.heads.assign(static_cast<size_t>(shape_.layers), {1, shape_.hidden});
-    model_.geometry.sites.assign(static_cast<size_t>(shape_.layers), 0x1ff);
+    model_.geometry.sites.assign(static_cast<size_t>(shape_.layers),
+                                 tap::dense_sites_but(tap::Site::kFinalNorm));
     const int32_t vectors = shape_.layers * shape_.sites;
     model_.limits = {64, 64 * vectors, int64_t{64} * vectors * shape_.hidden, 0, 0};
   }

@@ -24,8 +24,8 @@ inline Model test_model() {
   model.geometry.hidden = kTestHidden;
   model.geometry.mlp_width.assign(kTestLayers, 40);
   model.geometry.heads.assign(kTestLayers, {3, 10});
-  model.geometry.sites.assign(kTestLayers, 0x1ff);
-  model.geometry.sites.back() = 0x3ff;
+  model.geometry.sites.assign(kTestLayers, tap::dense_sites_but(tap::Site::kFinalNorm));
+  model.geometry.sites.back() = tap::kDenseSites;
   model.limits = {33, 4096, 1 << 20, 0, 0};
   model.hash_secret = {0x0123456789abcdefULL, 0xfedcba9876543210ULL};
   return model;

@@ -10,7 +10,10 @@ int64_t record_elements(const CaptureSet& set, const Geometry& geometry,
     if (offsets != nullptr) offsets->push_back(elements);
     elements += (width + kCaptureAlign - 1) / kCaptureAlign * kCaptureAlign;
   };
-  for (const CapturePoint& captured : set.points) append(geometry.width(captured.point));
+  const auto element = static_cast<int64_t>(tensor::dtype_bytes(geometry.dtype));
+  for (const CapturePoint& captured : set.points) {
+    append((geometry.row_bytes(captured.point) + element - 1) / element);
+  }
   for (const CapturePattern& pattern : set.patterns) append(pattern.elements());
   return elements;
 }

@@ -40,8 +40,9 @@ struct CaptureSet {
   bool operator==(const CaptureSet&) const = default;
 };
 
-// Elements of a token's record; `offsets`, when given, gets the offset of each row in it, then that
-// of each layer's patterns.
+// Elements of a token's record, each as large as one of Geometry.dtype, whatever dtype a row has
+// (Geometry::dtype_at); `offsets`, when given, gets the offset of each row in it, then that of each
+// layer's patterns.
 int64_t record_elements(const CaptureSet& set, const Geometry& geometry,
                         std::vector<int64_t>* offsets = nullptr);
 
@@ -58,7 +59,7 @@ struct CapturedToken {
 struct CapturedRows {
   // Null: no buffer was free, and the rows of `tokens` are lost.
   const void* data = nullptr;
-  tensor::DType dtype = tensor::DType::kBF16;
+  tensor::DType dtype = tensor::DType::kBF16;  // Geometry.dtype: of an element of a record
   std::vector<CapturedToken> tokens;
   std::shared_ptr<const void> lease;  // of `data`
 };

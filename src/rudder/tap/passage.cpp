@@ -8,8 +8,8 @@ namespace rudder::tap {
 PassageSet PassageSet::all(Passages kinds, int32_t num_layers) {
   PassageSet set;
   for (int32_t layer = 0; layer < num_layers; ++layer) {
-    for (const Site site :
-         {Site::kResidPre, Site::kAttnZ, Site::kResidMid, Site::kMlpAct, Site::kResidPost}) {
+    for (const Site site : {Site::kResidPre, Site::kAttnZ, Site::kResidMid, Site::kRouterLogits,
+                            Site::kMlpAct, Site::kResidPost}) {
       if ((passage(site) & kinds) != 0) set.add({layer, site});
     }
     if ((kinds & kMixerWeights) != 0) set.add_patterns(layer);

@@ -1,4 +1,4 @@
-// Which of a layer's four tappable macro-ops passes a site, as a bit, and sets of such macro-ops. A
+// Which of a layer's five tappable macro-ops passes a site, as a bit, and sets of such macro-ops. A
 // step gives taps only to the macro-ops whose points its programs and captures use
 // (docs/contracts/taps.md). Plain values; any thread.
 #pragma once
@@ -17,9 +17,11 @@ inline constexpr Passages kLayerEnd = 1;     // adds the MLP branch and norms fo
 inline constexpr Passages kLayerMiddle = 2;  // adds the attention branch and norms for the MLP
 inline constexpr Passages kActivation = 4;   // the MLP's
 inline constexpr Passages kMixerEnd = 8;     // nothing but the taps, on what the mixer made
-inline constexpr Passages kAllPassages = kLayerEnd | kLayerMiddle | kActivation | kMixerEnd;
 // No site: the macro-op that captures attention patterns, beside the mixer.
 inline constexpr Passages kMixerWeights = 16;
+inline constexpr Passages kRouter = 32;  // chooses experts
+inline constexpr Passages kAllPassages =
+    kLayerEnd | kLayerMiddle | kActivation | kMixerEnd | kRouter;
 
 constexpr Passages passage(Site site) {
   switch (site) {
@@ -29,6 +31,9 @@ constexpr Passages passage(Site site) {
     case Site::kResidMid:
     case Site::kMlpIn:
       return kLayerMiddle;
+    case Site::kRouterLogits:
+    case Site::kRoutedExperts:
+      return kRouter;
     case Site::kMlpAct:
       return kActivation;
     default:
@@ -37,7 +42,7 @@ constexpr Passages passage(Site site) {
 }
 
 // Of layers: an end is that of the layer in front.
-inline constexpr int32_t kPassagesOfLayer = 5;
+inline constexpr int32_t kPassagesOfLayer = 6;
 
 // Points of one stage are tapped inside one op, where the tokens of a step have no order: a block's
 // output together with the next one's input and their norm, and so on (tap.T10).
@@ -53,8 +58,11 @@ constexpr int32_t stage_of(Point point) {
     case Site::kResidMid:
     case Site::kMlpIn:
       return first + 3;
-    case Site::kMlpAct:
+    case Site::kRouterLogits:
+    case Site::kRoutedExperts:
       return first + 4;
+    case Site::kMlpAct:
+      return first + 5;
     default:
       return first + kPassagesOfLayer;
   }

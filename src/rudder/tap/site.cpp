@@ -6,12 +6,14 @@
 #include <array>
 #include <charconv>
 
+#include "rudder/tap/passage.h"
+
 namespace rudder::tap {
 namespace {
 
 constexpr std::array<std::string_view, kNumSites> kNames = {
-    "resid_pre", "attn_in", "attn_z",  "attn_out",   "resid_mid",
-    "mlp_in",    "mlp_act", "mlp_out", "resid_post", "final_norm"};
+    "resid_pre",     "attn_in",        "attn_z",  "attn_out", "resid_mid",  "mlp_in",
+    "router_logits", "routed_experts", "mlp_act", "mlp_out",  "resid_post", "final_norm"};
 
 struct Alias {
   std::string_view name;
@@ -23,16 +25,17 @@ constexpr std::array<Alias, 4> kAliases = {{{"pre_attn", Site::kResidPre},
                                             {"post_block", Site::kResidPost}}};
 
 // Names of TransformerLens below "blocks.L." that are no "hook_" and the name of a site.
-constexpr std::array<Alias, 3> kHookAliases = {{{"attn.hook_z", Site::kAttnZ},
+constexpr std::array<Alias, 4> kHookAliases = {{{"attn.hook_z", Site::kAttnZ},
                                                 {"mlp.hook_in", Site::kMlpIn},
-                                                {"mlp.hook_post", Site::kMlpAct}}};
+                                                {"mlp.hook_post", Site::kMlpAct},
+                                                {"mlp.hook_expert_indices", Site::kRoutedExperts}}};
 
 // Names that mean another tensor there than the site that sounds like it.
 struct Misnomer {
   std::string_view name;
   std::string_view meaning;
 };
-constexpr std::array<Misnomer, 7> kMisnomers = {{
+constexpr std::array<Misnomer, 8> kMisnomers = {{
     {"attn.hook_pattern",
      "the weights of attention, which are no site: `patterns` of the capture consumer response "
      "gives them"},
@@ -44,15 +47,19 @@ constexpr std::array<Misnomer, 7> kMisnomers = {{
     {"hook_mlp_in",
      "the residual in front of the MLP's norm: resid_mid; what the norm gives is mlp.hook_in, here "
      "mlp_in"},
+    {"mlp.hook_expert_weights",
+     "what the router's softmax makes of the logits; in front of it they are router_logits"},
     {"ln1.hook_normalized", "the row without the norm's gain; with it, it is attn_in"},
     {"ln2.hook_normalized", "the row without the norm's gain; with it, it is mlp_in"},
     {"ln_final.hook_normalized", "the row without the norm's gain; with it, it is final_norm"},
 }};
 
 const Site* find_name(std::string_view name) {
-  static constexpr std::array<Site, kNumSites> kSites = {
-      Site::kResidPre, Site::kAttnIn, Site::kAttnZ,  Site::kAttnOut,   Site::kResidMid,
-      Site::kMlpIn,    Site::kMlpAct, Site::kMlpOut, Site::kResidPost, Site::kFinalNorm};
+  static constexpr auto kSites = [] {
+    std::array<Site, kNumSites> sites = {};
+    for (size_t i = 0; i < sites.size(); ++i) sites[i] = static_cast<Site>(i);
+    return sites;
+  }();
   const auto* name_at = std::ranges::find(kNames, name);
   if (name_at != kNames.end()) return &kSites[static_cast<size_t>(name_at - kNames.begin())];
   const auto* alias = std::ranges::find(kAliases, name, &Alias::name);
@@ -130,16 +137,34 @@ Result<SiteRef> parse_site(std::string_view text) {
   return SiteRef{*site, layer};
 }
 
+Result<SiteRef> parse_op_site(std::string_view text) {
+  RUDDER_TRY(const SiteRef ref, parse_site(text));
+  if (takes_ops(ref.site)) return ref;
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("{} is captured, and no op reads or changes it: {} is what a router "
+                          "chooses by",
+                          site_name(ref.site), site_name(Site::kRouterLogits)));
+}
+
 bool Geometry::has(Point point) const {
   if (point.layer < 0 || point.layer >= num_layers) return false;
   const auto mask = static_cast<unsigned>(sites[static_cast<size_t>(point.layer)]);
   return ((mask >> static_cast<unsigned>(point.site)) & 1U) != 0;
 }
 
+bool Geometry::has_experts(int32_t layer) const {
+  return !routing.empty() && routing[static_cast<size_t>(layer)].experts > 0;
+}
+
+void Geometry::leave_out_routers() {
+  for (uint16_t& of_layer : sites) of_layer = static_cast<uint16_t>(of_layer & ~kRouterSites);
+}
+
 int32_t Geometry::widest() const {
   int32_t widest = residual_width();
   for (const int32_t width : mlp_width) widest = std::max(widest, width);
   for (const Heads& of_layer : heads) widest = std::max(widest, of_layer.width());
+  for (const Routing& of_layer : routing) widest = std::max(widest, of_layer.experts);
   return widest;
 }
 
@@ -149,14 +174,19 @@ int32_t Geometry::pattern_heads(int32_t layer) const {
 }
 
 int32_t Geometry::width(Point point) const {
-  if (point.site == Site::kMlpAct) return mlp_width[static_cast<size_t>(point.layer)];
   return parts(point).width();
+}
+
+int64_t Geometry::row_bytes(Point point) const {
+  return int64_t{width(point)} * static_cast<int64_t>(tensor::dtype_bytes(dtype_at(point)));
 }
 
 RowParts Geometry::parts(Point point) const {
   const auto layer = static_cast<size_t>(point.layer);
   if (point.site == Site::kAttnZ) return heads[layer];
   if (is_residual(point.site)) return {residual.streams, hidden};
+  if (point.site == Site::kRouterLogits) return {1, routing[layer].experts};
+  if (point.site == Site::kRoutedExperts) return {1, routing[layer].chosen};
   return {1, point.site == Site::kMlpAct ? mlp_width[layer] : hidden};
 }
 
@@ -165,7 +195,7 @@ std::string Geometry::fits(int32_t layer, int32_t width_of_it, bool by_stream) c
   std::vector<std::string_view> stream;
   for (int32_t i = 0; i < kNumSites; ++i) {
     const Point point{layer, static_cast<Site>(i)};
-    if (!has(point)) continue;
+    if (!has(point) || !takes_ops(point.site)) continue;
     if (width(point) == width_of_it) {
       whole.push_back(site_name(point.site));
     } else if (by_stream && is_residual(point.site) && width_of_it == hidden) {
@@ -186,13 +216,15 @@ Result<void> Geometry::check(Point point) const {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("layer {} of a model with {} layers", point.layer, num_layers));
   }
-  if (!has(point)) {
-    return fail(
-        ErrorCode::kInvalidArgument,
-        fmt::format("layer {} of this model has no {}{}", point.layer, site_name(point.site),
-                    point.site == Site::kFinalNorm ? " (only the last has)" : ""));
+  if (has(point)) return {};
+  std::string_view why;
+  if (point.site == Site::kFinalNorm) why = " (only the last has)";
+  if (passage(point.site) == kRouter) {
+    why = has_experts(point.layer) ? ": the backend of this server does not tap its router"
+                                   : ": it is no mixture of experts";
   }
-  return {};
+  return fail(ErrorCode::kInvalidArgument, fmt::format("layer {} of this model has no {}{}",
+                                                       point.layer, site_name(point.site), why));
 }
 
 }  // namespace rudder::tap

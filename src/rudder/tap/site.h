@@ -15,31 +15,47 @@
 namespace rudder::tap {
 
 enum class Site : uint8_t {
-  kResidPre,   // the block's input
-  kAttnIn,     // normed, with gain
-  kAttnZ,      // the heads' outputs side by side, before the output projection
-  kAttnOut,    // the attention branch as it is added to the residual, after a post-norm
-  kResidMid,   // the residual between the branches
-  kMlpIn,      // normed, with gain
-  kMlpAct,     // neurons: act(gate) * up
-  kMlpOut,     // the MLP branch as it is added
-  kResidPost,  // the block's output
-  kFinalNorm,  // of the last layer: the input of the output head
+  kResidPre,       // the block's input
+  kAttnIn,         // normed, with gain
+  kAttnZ,          // the heads' outputs side by side, before the output projection
+  kAttnOut,        // the attention branch as it is added to the residual, after a post-norm
+  kResidMid,       // the residual between the branches
+  kMlpIn,          // normed, with gain
+  kRouterLogits,   // of a mixture of experts: one logit for each
+  kRoutedExperts,  // those that the router chose, in the order of its choice
+  kMlpAct,         // neurons: act(gate) * up
+  kMlpOut,         // the MLP branch as it is added
+  kResidPost,      // the block's output
+  kFinalNorm,      // of the last layer: the input of the output head
 };
-inline constexpr int32_t kNumSites = 10;
+inline constexpr int32_t kNumSites = 12;
 
 // Sets of sites (Geometry::sites).
 constexpr uint16_t site_bit(Site site) {
   return static_cast<uint16_t>(1u << static_cast<unsigned>(site));
 }
-inline constexpr uint16_t kEverySite = (1u << kNumSites) - 1;
-constexpr uint16_t every_site_but(Site site) {
-  return static_cast<uint16_t>(kEverySite & ~site_bit(site));
+inline constexpr uint16_t kRouterSites =
+    site_bit(Site::kRouterLogits) | site_bit(Site::kRoutedExperts);
+// Those that the last layer of a model without experts can have.
+inline constexpr uint16_t kDenseSites = ((1u << kNumSites) - 1) & ~kRouterSites;
+constexpr uint16_t dense_sites_but(Site site) {
+  return static_cast<uint16_t>(kDenseSites & ~site_bit(site));
 }
 
 // Whether the site is the residual itself; most steering adds to it.
 constexpr bool is_residual(Site site) {
   return site == Site::kResidPre || site == Site::kResidMid || site == Site::kResidPost;
+}
+
+// Of the sites the one that no op changes: it is captured alone.
+constexpr bool takes_ops(Site site) {
+  return site != Site::kRoutedExperts;
+}
+
+// Of a captured row there, where activations are of the dtype `act`.
+constexpr tensor::DType row_dtype(Site site, tensor::DType act) {
+  if (site == Site::kRouterLogits) return tensor::DType::kF32;
+  return site == Site::kRoutedExperts ? tensor::DType::kI16 : act;
 }
 
 // "resid_pre", "attn_in", ...
@@ -49,6 +65,9 @@ struct Point {
   int32_t layer = 0;
   Site site = Site::kResidPost;
   bool operator==(const Point&) const = default;
+  static constexpr Point at(int32_t index) {
+    return {index / kNumSites, static_cast<Site>(index % kNumSites)};
+  }
   // Points of a lower index are reached first by a token.
   int32_t index() const { return layer * kNumSites + static_cast<int32_t>(site); }
 };
@@ -62,6 +81,8 @@ struct SiteRef {
   int32_t layer = -1;  // -1: the text names none
 };
 Result<SiteRef> parse_site(std::string_view text);  // kInvalidArgument, lists the names it takes
+// Of a site that ops work at or read: kInvalidArgument, too, where no op does (takes_ops).
+Result<SiteRef> parse_op_site(std::string_view text);
 
 // Parts of equal size that a row has side by side: the heads of attn_z, the streams of a residual.
 struct RowParts {
@@ -95,6 +116,15 @@ struct ResidualForm {
   std::string stream_name(int32_t stream) const;
 };
 
+// What chooses the experts of a layer that is a mixture of them.
+struct Routing {
+  int32_t experts = 0;
+  int32_t chosen = 0;  // for a token
+  // It chooses by scores of its own, not by the logits: sigmoids and a correction.
+  bool by_scores = false;
+  bool operator==(const Routing&) const = default;
+};
+
 // The facts about a model that taps depend on.
 struct Geometry {
   int32_t num_layers = 0;
@@ -102,17 +132,23 @@ struct Geometry {
   std::vector<int32_t> mlp_width;              // [num_layers]
   std::vector<Heads> heads = {};               // [num_layers]
   std::vector<uint16_t> sites;                 // [num_layers] bit 1 << Site: the layer has it
-  tensor::DType dtype = tensor::DType::kBF16;  // of activations: what is captured
+  tensor::DType dtype = tensor::DType::kBF16;  // of activations, in which most sites are captured
   ResidualForm residual = {};
   std::vector<int32_t> weighing = {};  // [num_layers] of heads, those that weigh keys; empty: all
+  std::vector<Routing> routing = {};   // [num_layers] without experts where there is none; or empty
 
   bool empty() const { return num_layers == 0; }
   int32_t num_points() const { return num_layers * kNumSites; }
   int32_t residual_width() const { return hidden * residual.streams; }
   bool has(Point point) const;
+  bool has_experts(int32_t layer) const;
+  // Without the points of routers, for a backend that does not tap them (ops::RouterTapOps).
+  void leave_out_routers();
+  tensor::DType dtype_at(Point point) const { return row_dtype(point.site, dtype); }
   int32_t pattern_heads(int32_t layer) const;  // that have attention patterns
   int32_t width(Point point) const;            // elements of the row at a point that the model has
   int32_t widest() const;                      // of them all
+  int64_t row_bytes(Point point) const;        // of a captured row at such a point
   // What the row at a point that the model has consists of; one part where nothing divides it.
   RowParts parts(Point point) const;
   // Which points of the layer vectors of so many elements are for: "4 elements fit attn_in, ...".

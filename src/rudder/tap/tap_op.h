@@ -11,7 +11,8 @@
 namespace rudder::tap {
 
 // p = h . v1. A program lists the ops of a point in the order of these groups: patch, axis forms
-// that project away, add forms, axis forms that clamp, features, adds of features.
+// that project away, add forms, axis forms that clamp, features, adds of features, choices of
+// experts.
 enum class OpKind : int32_t {
   kPatch,      // h + s (v1 - h)
   kAxis,       // h + s (clip(a p + b, lo, hi) - p) v1, v1 a unit vector
@@ -33,7 +34,15 @@ enum class OpKind : int32_t {
   kCarried,    // the row that a kEncode at an earlier point of the step left for the token
   kSense,      // h; the slot's latch `latch` keeps for the next token what this one reads: p, or
                // with hi > 0 the feature p > lo ? max(a p + b, 0) : 0
+  kExperts,    // of router_logits, v1 of 1, -1 and 0: h + s (chosen_logits(h, v1) - h). With lo > 0
+               // h, and what the router chooses by, c, becomes c + s (chosen_scores(c, v1) - c)
 };
+
+// SteerMoE (arXiv 2509.09660): an expert e is chosen before every other where v(e) is 1, behind
+// every other where it is -1. chosen_scores(c, v): where v is 1 max(c) + kExpertMargin, where it is
+// -1 min(c) - kExpertMargin, elsewhere c; max and min are those of c. chosen_logits(h, v) =
+// chosen_scores(log_softmax(h), v). In fp32, so that the margin outlasts rounding.
+inline constexpr float kExpertMargin = 0.01f;
 
 // A feature that is read at one point and written at others is several kFeature ops. The one
 // without v1 leaves s c (f' - f) in the token's relay `relay`, and h as it is; those without v2, at

@@ -16,8 +16,8 @@ Geometry two_layers() {
   geometry.mlp_width = {200, 256};
   geometry.heads = {{3, 32}, {2, 64}};
   geometry.sites = {
-      static_cast<uint16_t>(every_site_but(Site::kFinalNorm) & ~site_bit(Site::kResidMid)),
-      kEverySite};
+      static_cast<uint16_t>(dense_sites_but(Site::kFinalNorm) & ~site_bit(Site::kResidMid)),
+      kDenseSites};
   return geometry;
 }
 
@@ -128,6 +128,63 @@ TEST(PassageSet, HasTheMacroOpsThatPassItsPoints) {
   EXPECT_EQ(set, PassageSet());
 }
 
+// The second layer is a mixture of experts, of activations in bf16.
+Geometry with_experts() {
+  Geometry geometry = two_layers();
+  geometry.sites.back() = static_cast<uint16_t>(geometry.sites.back() | kRouterSites);
+  geometry.routing = {{}, {.experts = 130, .chosen = 5}};
+  return geometry;
+}
+
+TEST(Geometry, RoutersHaveRowsOfTheirOwnWidthAndDtype) {
+  const Geometry geometry = with_experts();
+  const Point logits{1, Site::kRouterLogits};
+  const Point chosen{1, Site::kRoutedExperts};
+  EXPECT_EQ(geometry.width(logits), 130);
+  EXPECT_EQ(geometry.dtype_at(logits), tensor::DType::kF32);
+  EXPECT_EQ(geometry.row_bytes(logits), 520);
+  EXPECT_EQ(geometry.width(chosen), 5);
+  EXPECT_EQ(geometry.dtype_at(chosen), tensor::DType::kI16);
+  EXPECT_EQ(geometry.row_bytes(chosen), 10);
+  EXPECT_EQ(geometry.dtype_at({1, Site::kMlpOut}), tensor::DType::kBF16);
+  EXPECT_EQ(geometry.widest(), 256);
+  EXPECT_FALSE(geometry.has_experts(0));
+  EXPECT_TRUE(geometry.has_experts(1));
+  EXPECT_EQ(geometry.fits(1, 5, false), "no point of this layer has 5");  // takes no ops
+}
+
+TEST(Geometry, ARouterThatIsNotThereOrNotTappedIsRefusedByName) {
+  Geometry geometry = with_experts();
+  EXPECT_EQ(geometry.check({0, Site::kRouterLogits}).error().message,
+            "layer 0 of this model has no router_logits: it is no mixture of experts");
+  EXPECT_TRUE(geometry.check({1, Site::kRoutedExperts}));
+  geometry.leave_out_routers();
+  EXPECT_EQ(geometry.check({1, Site::kRoutedExperts}).error().message,
+            "layer 1 of this model has no routed_experts: the backend of this server does not tap "
+            "its router");
+  EXPECT_TRUE(geometry.check({1, Site::kFinalNorm}));
+}
+
+TEST(Site, WhatRoutersChoseIsReadAndNoOpsWorkThere) {
+  EXPECT_EQ(parse_site("blocks.7.mlp.hook_expert_indices")->site, Site::kRoutedExperts);
+  EXPECT_FALSE(parse_site("blocks.7.mlp.hook_expert_weights"));
+  EXPECT_EQ(parse_op_site("router_logits.3")->layer, 3);
+  const auto refused = parse_op_site("routed_experts.3");
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("router_logits"), std::string::npos);
+}
+
+TEST(Capture, RowsOfOtherDtypesTakeTheElementsThatTheyNeed) {
+  const CaptureSet set{{{{1, Site::kMlpIn}, false},
+                        {{1, Site::kRouterLogits}, false},
+                        {{1, Site::kRoutedExperts}, false},
+                        {{1, Site::kMlpOut}, true}}};
+  std::vector<int64_t> offsets;
+  // 96, 130 of twice the size, 5 and 96, in steps of 64.
+  EXPECT_EQ(record_elements(set, with_experts(), &offsets), 128 + 320 + 64 + 128);
+  EXPECT_EQ(offsets, (std::vector<int64_t>{0, 128, 448, 512}));
+}
+
 TEST(PassageSet, OfKindsHasThemInEveryLayer) {
   const PassageSet ends = PassageSet::all(kLayerEnd, 3);
   EXPECT_EQ(ends.size(), 4);  // and one in front of the first
@@ -136,7 +193,7 @@ TEST(PassageSet, OfKindsHasThemInEveryLayer) {
   EXPECT_TRUE(ends.has({2, Site::kFinalNorm}));
   EXPECT_FALSE(ends.has({1, Site::kMlpAct}));
   const PassageSet all = PassageSet::all(kAllPassages | kMixerWeights, 3);
-  EXPECT_EQ(all.size(), 4 + 3 * 4);
+  EXPECT_EQ(all.size(), 4 + 3 * 5);
   EXPECT_TRUE(all.contains(ends));
   for (int32_t layer = 0; layer < 3; ++layer) {
     EXPECT_TRUE(all.has_patterns(layer));

@@ -17,6 +17,7 @@ class ForwardingOps : public ops::Ops,
                       public ops::PatternOps,
                       public ops::StreamOps,
                       public ops::ExpertOps,
+                      public ops::RouterTapOps,
                       public ops::StateOps,
                       public ops::AdapterOps,
                       public ops::RankOps {
@@ -44,6 +45,9 @@ class ForwardingOps : public ops::Ops,
   }
   ops::ExpertOps* expert_ops() override {
     return this_if<ops::ExpertOps>(inner_->expert_ops(), this);
+  }
+  ops::RouterTapOps* router_taps() override {
+    return this_if<ops::RouterTapOps>(ops::router_taps_of(inner_->expert_ops()), this);
   }
   ops::StateOps* state_ops() override { return this_if<ops::StateOps>(inner_->state_ops(), this); }
   Result<ops::LinearWeight> make_experts(std::span<const ops::LinearPart> parts,
@@ -100,6 +104,9 @@ class ForwardingOps : public ops::Ops,
   }
   void route(const ops::RouteArgs& args) override {
     run(&ops::Ops::expert_ops, &ops::ExpertOps::route, args);
+  }
+  void route_tapped(const ops::RouteTappedArgs& args) override {
+    forward([args](ops::Ops& ops) { ops.expert_ops()->router_taps()->route_tapped(args); });
   }
   void expert_linear(const ops::ExpertLinearArgs& args) override {
     run(&ops::Ops::expert_ops, &ops::ExpertOps::expert_linear, args);

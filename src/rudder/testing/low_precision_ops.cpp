@@ -138,15 +138,17 @@ class LowPrecisionOps final : public PassingOps {
     if (!parts.front().bias.empty()) weight.bytes += experts * weight.out * int64_t{sizeof(BF16)};
     return weight;
   }
-  void route(const ops::RouteArgs& args) override {
-    if (args.router != nullptr) {
-      linear({.x = args.x, .x_scale = {}, .weight = args.router, .out = args.logits});
+  void route(const ops::RouteArgs& args) override { route_tapped({args, {}, {}}); }
+  void route_tapped(const ops::RouteTappedArgs& args) override {
+    ops::RouteTappedArgs wide = args;
+    ops::RouteArgs& route = wide.route;
+    if (route.router != nullptr) {
+      linear({.x = route.x, .x_scale = {}, .weight = route.router, .out = route.logits});
     }
-    ops::RouteArgs wide = args;
-    wide.router = nullptr;
-    Wide logits(args.logits);
-    wide.logits = logits.view();
-    inner_->expert_ops()->route(wide);
+    route.router = nullptr;
+    Wide logits(route.logits);
+    route.logits = logits.view();
+    inner_->expert_ops()->router_taps()->route_tapped(wide);
   }
   void expert_linear(const ops::ExpertLinearArgs& args) override {
     Wide x = operand(args.x, args.x_scale);

@@ -14,6 +14,7 @@
 #include "rudder/testing/ops_conformance_attention.h"
 #include "rudder/testing/ops_conformance_encode.h"
 #include "rudder/testing/ops_conformance_features.h"
+#include "rudder/testing/ops_conformance_routers.h"
 #include "rudder/testing/ops_conformance_states.h"
 #include "rudder/testing/ops_conformance_taps.h"
 #include "rudder/testing/ops_conformance_trees.h"
@@ -116,6 +117,7 @@ INSTANTIATE_TEST_SUITE_P(Cpu, OpsConformance, ::testing::ValuesIn(cpu_backends()
 INSTANTIATE_TEST_SUITE_P(Cpu, OpsAttention, ::testing::ValuesIn(cpu_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cpu, OpsTrees, ::testing::ValuesIn(cpu_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cpu, OpsTaps, ::testing::ValuesIn(cpu_backends()), name_of);
+INSTANTIATE_TEST_SUITE_P(Cpu, OpsRouters, ::testing::ValuesIn(cpu_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cpu, OpsEncode, ::testing::ValuesIn(cpu_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cpu, OpsFeatures, ::testing::ValuesIn(cpu_backends()), name_of);
 

@@ -35,7 +35,7 @@ tap::Geometry OpsTaps::geometry_of(int64_t width) {
   geometry.hidden = static_cast<int32_t>(width);
   geometry.mlp_width.assign(2, geometry.hidden);
   geometry.heads.assign(2, {1, geometry.hidden});
-  geometry.sites.assign(2, 0x3ff);
+  geometry.sites.assign(2, tap::kDenseSites);
   return geometry;
 }
 

@@ -206,7 +206,8 @@ Matrix reference_gated_act(const Matrix& x, ops::Activation activation) {
 
 std::vector<ReferenceChoice> reference_route(const std::vector<double>& logits,
                                              const std::vector<double>& correction,
-                                             const ReferenceRouter& router) {
+                                             const ReferenceRouter& router,
+                                             const std::function<void(ReferenceScores&)>& steer) {
   const size_t count = logits.size();
   double total = 0;
   for (const double value : logits) total += std::exp(value);
@@ -217,6 +218,7 @@ std::vector<ReferenceChoice> reference_route(const std::vector<double>& logits,
     if (router.kind == ops::RouterKind::kSigmoid) weights[e] /= 1 + weights[e];
     scores[e] = weights[e] + (correction.empty() ? 0 : correction[e]);
   }
+  if (steer) steer(scores);
   // Of a group: how many others score higher, or as high and come first.
   const size_t size = count / static_cast<size_t>(router.groups);
   const auto score_of_group = [&](size_t group) {

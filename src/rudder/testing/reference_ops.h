@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -59,10 +60,12 @@ struct ReferenceChoice {
   int32_t expert = 0;
   double weight = 0;
 };
-// In the order of what was chosen by. `correction`: empty, or one number an expert.
-std::vector<ReferenceChoice> reference_route(const std::vector<double>& logits,
-                                             const std::vector<double>& correction,
-                                             const ReferenceRouter& router);
+// In the order of what was chosen by. `correction`: empty, or one number an expert. `steer` changes
+// the scores that are chosen by (ops::RouteTappedArgs).
+using ReferenceScores = std::vector<double>;
+std::vector<ReferenceChoice> reference_route(
+    const std::vector<double>& logits, const std::vector<double>& correction,
+    const ReferenceRouter& router, const std::function<void(ReferenceScores&)>& steer = {});
 double reference_soft_cap(double x, double cap);
 // Rotates each head of each row by rows of `table` [rope_rows, 2 * half].
 Matrix reference_rope(const Matrix& x, int64_t head_dim, const Matrix& table,

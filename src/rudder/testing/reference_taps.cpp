@@ -137,6 +137,8 @@ Row apply_op(const tap::TapOp& op, double s, const Row& h, const Row& v1, const 
     case tap::OpKind::kScore:
     case tap::OpKind::kSense:
       return h;
+    case tap::OpKind::kExperts:
+      return op.lo > 0 ? h : plus(h, s, plus(reference_chosen_logits(h, v1), -1, h));
     case tap::OpKind::kFeature:
       return plus(h, 1, feature_delta(op, s, h, v1, v2));
     case tap::OpKind::kEncode:  // tests/metamorphic/encode_test.cpp
@@ -148,6 +150,24 @@ Row apply_op(const tap::TapOp& op, double s, const Row& h, const Row& v1, const 
 }
 
 }  // namespace
+
+std::vector<double> reference_chosen_scores(std::vector<double> scores,
+                                            std::span<const double> wanted) {
+  const auto [least, most] = std::ranges::minmax(scores);
+  for (size_t e = 0; e < scores.size(); ++e) {
+    if (wanted[e] > 0) scores[e] = most + double{tap::kExpertMargin};
+    if (wanted[e] < 0) scores[e] = least - double{tap::kExpertMargin};
+  }
+  return scores;
+}
+
+std::vector<double> reference_chosen_logits(std::vector<double> logits,
+                                            std::span<const double> wanted) {
+  double sum = 0;
+  for (const double logit : logits) sum += std::exp(logit);
+  for (double& logit : logits) logit -= std::log(sum);
+  return reference_chosen_scores(std::move(logits), wanted);
+}
 
 double inner(std::span<const double> a, std::span<const double> b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);

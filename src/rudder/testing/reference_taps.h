@@ -16,6 +16,12 @@ using ReferenceLatches = std::array<std::vector<double>, tap::kNumLatches>;
 
 double inner(std::span<const double> a, std::span<const double> b);
 
+// SteerMoE: `wanted` has 1, -1 and 0.
+std::vector<double> reference_chosen_scores(std::vector<double> scores,
+                                            std::span<const double> wanted);
+std::vector<double> reference_chosen_logits(std::vector<double> logits,
+                                            std::span<const double> wanted);
+
 // h after one op whose vectors begin at their offsets in `vectors`. n: tap::ScheduleKind.
 std::vector<double> reference_op(const tap::TapOp& op, std::span<const float> vectors,
                                  std::vector<double> h, int32_t n, ReferenceLatches& latches);

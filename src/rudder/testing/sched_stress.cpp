@@ -92,7 +92,7 @@ class Stress {
                            .hidden = 8,
                            .mlp_width = {16, 16},
                            .heads = {{2, 4}, {2, 4}},
-                           .sites = {tap::kEverySite, tap::kEverySite},
+                           .sites = {tap::kDenseSites, tap::kDenseSites},
                            .dtype = tensor::DType::kBF16};
       capacity.taps = {.num_rows = kNumRows,
                        .num_ops = 2 * kNumRows,

@@ -84,6 +84,7 @@ void add_stop(steer::capture::CaptureSpec& spec, const tap::CapturePoint& point,
                     .count = random.in(1, 4)};
   spec.stop_offset = offsets[spec.set->points.size() - 1];
   spec.stop_width = width;
+  spec.stop_dtype = geometry.dtype_at(point.point);
   spec.asks.emplace_back();  // somebody else gets the rows too
 }
 
@@ -97,7 +98,7 @@ SimTaps draw_sim_taps(step::Capacity& capacity, SimRandom& random) {
                        .hidden = 8,
                        .mlp_width = {16, 16},
                        .heads = {{2, 4}, {2, 4}},
-                       .sites = {tap::kEverySite, tap::kEverySite},
+                       .sites = {tap::kDenseSites, tap::kDenseSites},
                        .dtype = tensor::DType::kBF16};
   capacity.taps = {.num_rows = random.pick({2, 3, 5, 16}),
                    .num_ops = random.in(4, 16),

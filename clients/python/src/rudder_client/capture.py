@@ -19,7 +19,7 @@ from .patterns import AttentionPattern, Patterns, hook_name, read_pattern
 
 # Hook names or sites (a site alone means all of its layers), or layers by site.
 Names = str | Sequence[str] | Mapping[str, Layers]
-Positions = Literal["last_prompt", "all_prompt", "all_generated", "all"] | Sequence[int]
+Positions = Literal["last_prompt", "all_prompt", "all_generated", "all"] | Sequence[int] | Mapping[str, int]
 Where = Literal["pre", "post"]
 Value = Literal["rows", "means", "norms", "probes"]
 
@@ -35,8 +35,14 @@ def sites_json(names: Names) -> dict[str, Any]:
     return {name: True if "." in name else "all" for name in listed}
 
 
+def _positions_json(positions: Positions) -> Any:
+    if isinstance(positions, Mapping):  # {"from": 3}
+        return {key: int(position) for key, position in positions.items()}
+    return positions if isinstance(positions, str) else [int(position) for position in positions]
+
+
 def _common_json(names: Names, positions: Positions, point: Where, stream: Stream | None) -> dict[str, Any]:
-    where = positions if isinstance(positions, str) else [int(position) for position in positions]
+    where = _positions_json(positions)
     sites = {} if names == () else {"sites": sites_json(names)}
     return {**sites, "positions": where, "point": point, **({} if stream is None else {"stream": stream_json(stream)})}
 
@@ -85,7 +91,8 @@ class LensReading:
 class Capture:
     """Activations that come back with the answer.
 
-    `names`: hook names or sites. `positions` count tokens through prompt and answer, below 0 from the prompt's end.
+    `names`: hook names or sites. `positions` count tokens through prompt and answer, below 0 from the prompt's end; `{"from": 3}`
+    is position 3 and all behind it.
     `point`: before ("pre") or after ("post") the steering ops of the point itself. `values`: which of rows, means over the
     positions, norms and dot products with `probes`; by default probes where there are some, else rows. `measure`: of
     probes, h.v, h.v/|v| or h.v/(|h||v|). `lens`: what the output head reads of layers. `features`: of a dictionary. `patterns`: of

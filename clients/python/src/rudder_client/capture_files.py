@@ -17,7 +17,7 @@ from .hooks import Point
 from .packing import FloatArray, widen_bfloat16
 from .safetensors_file import read_safetensors
 
-_DTYPES = {"float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}
+_DTYPES = {"float32": "<f4", "float16": "<f2", "bfloat16": "<u2", "int16": "<i2"}
 
 # Of one point of one request: number, positions [rows] and rows [rows, width].
 _Block = tuple[int, npt.NDArray[np.int64], FloatArray]

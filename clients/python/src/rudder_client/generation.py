@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +23,8 @@ class Choice:
     token_ids: IntArray = field(repr=False)
     finish_reason: str
     captures: Mapping[str, CaptureResult] = field(repr=False)
+    # [tokens, layers, experts of a token], where `return_routed_experts` asked for it; -1 in layers without experts.
+    routed_experts: IntArray | None = field(default=None, repr=False)
 
     @property
     def cache(self) -> ActivationCache:
@@ -80,4 +84,11 @@ def _read_choice(entry: Mapping[str, Any], document: Mapping[str, Any]) -> Choic
     text = entry["message"].get("content") if "message" in entry else entry["text"]
     return Choice(text=text or "", token_ids=np.asarray(entry.get("token_ids") or [], dtype=np.int64),
                   finish_reason=entry["finish_reason"],
-                  captures={name: CaptureResult.from_json(name, result) for name, result in results.items()})
+                  captures={name: CaptureResult.from_json(name, result) for name, result in results.items()},
+                  routed_experts=_read_experts(entry.get("routed_experts")))
+
+
+def _read_experts(told: str | None) -> IntArray | None:
+    if told is None:
+        return None
+    return np.load(io.BytesIO(base64.b64decode(told, validate=True)), allow_pickle=False).astype(np.int64)

@@ -14,6 +14,8 @@ SITES: dict[str, str | None] = {
     "attn_out": "hook_attn_out",
     "resid_mid": "hook_resid_mid",
     "mlp_in": "mlp.hook_in",
+    "router_logits": None,  # of a mixture of experts: one for each
+    "routed_experts": "mlp.hook_expert_indices",  # the numbers of those that were chosen: captured, not steered
     "mlp_act": "mlp.hook_post",
     "mlp_out": "hook_mlp_out",
     "resid_post": "hook_resid_post",

@@ -160,3 +160,18 @@ def set(point: str, vector: Vector, value: float, *, scale: float = 1.0, layers:
         select: Select | None = None, gate: Gate | None = None) -> SteeringOp:
     """h + s (value - p) u: the projection on u becomes `value`."""
     return _op("set", point, vector, layers, select, gate, scale=scale, value=value)
+
+
+def experts(point: str = "router_logits", *, activate: Layers | None = None, deactivate: Layers | None = None, layers: Layers | None = None,
+            select: Select | None = None, gate: Gate | None = None) -> SteeringOp:
+    """Which experts of mixtures the routers choose before all others, and which behind them (SteerMoE). Experts by number, in the
+    forms of `layers`; other sites than router_logits are refused."""
+    fields: dict[str, Any] = {"op": "experts", "site": point}
+    for key, named in (("layers", layers), ("activate", activate), ("deactivate", deactivate)):
+        if named is not None:
+            fields[key] = named if isinstance(named, (int, str)) else [int(number) for number in named]
+    if select is not None:
+        fields["select"] = select.to_json()
+    if gate is not None:
+        fields["gate"] = gate_json(gate)
+    return SteeringOp(fields)

@@ -16,7 +16,7 @@ FloatArray = npt.NDArray[np.float32]
 
 # Larger values are refused by the server, too; here they are refused before they are sent.
 MAX_MAGNITUDE = 1e6
-_DTYPES = {"float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}
+_DTYPES = {"float32": "<f4", "float16": "<f2", "bfloat16": "<u2", "int16": "<i2"}
 
 
 def widen_bfloat16(bits: npt.NDArray[np.uint16]) -> FloatArray:

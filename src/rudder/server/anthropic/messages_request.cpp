@@ -245,7 +245,9 @@ void MessagesReader::read_own_fields(GenerationAsk* ask) {
   reader_.refuse("container", "is not supported");
   reader_.refuse("mcp_servers", "is not supported");
   reader_.refuse("steering_pair", "gives two answers, and a message is one; use chat completions");
-  reader_.refuse("return_steered_tokens", "is not supported; use chat completions");
+  for (const char* name : {"return_routed_experts", "return_steered_tokens"}) {
+    reader_.refuse(name, "is not supported; use chat completions");
+  }
   // What the provider does with a request elsewhere; it changes no answer.
   for (const char* name : {"cache_control", "speed", "inference_geo"}) reader_.skip(name);
   // It asks for less of the conversation than there is; all of it is right as well.

@@ -10,6 +10,7 @@
 #include "rudder/base/json.h"
 #include "rudder/base/utf8.h"
 #include "rudder/steer/capture/result_json.h"
+#include "rudder/steer/capture/routed_experts_consumer.h"
 
 namespace rudder::server {
 namespace {
@@ -93,8 +94,20 @@ void AnswerFormat::append_capture_results(std::string& out, const ChoicePiece& p
   out += piece.capture_results;
 }
 
+std::string AnswerFormat::take_routed_experts(steer::capture::CaptureResults& results) const {
+  if (options_.api != Api::kChat && options_.api != Api::kCompletions) return {};
+  const auto found = std::ranges::find(results, steer::capture::kRoutedExpertsConsumer,
+                                       &steer::capture::ConsumerResult::consumer);
+  // What went wrong is told as of any consumer.
+  if (found == results.end() || found->status != steer::capture::Status::kOk) return {};
+  std::string experts = std::move(found->payload);
+  results.erase(found);
+  return experts;
+}
+
 Result<std::string> AnswerFormat::keep_captures(
     const steer::capture::CaptureResults& results) const {
+  if (results.empty()) return std::string();
   return steer::capture::results_json(results);
 }
 
@@ -141,6 +154,10 @@ void AnswerFormat::append_ending(std::string& out, const ChoicePiece& piece) con
     } else {
       out += "null";
     }
+  }
+  if (!piece.routed_experts.empty()) {
+    out += ",\"routed_experts\":";
+    out += piece.routed_experts;
   }
   if (!piece.steered_tokens.empty()) {
     out += ",\"steered_tokens\":";

@@ -37,6 +37,7 @@ struct ChoicePiece {
   std::string_view stop_reason;
   std::optional<int32_t> stop_token;
   std::string_view capture_results;  // JSON, with the end of a choice that captures
+  std::string_view routed_experts;   // JSON, likewise, of those that its client asked for
   std::string_view steered_tokens;   // JSON, with the end of a choice whose client wants them
   engine::Usage usage;               // of the choice, for continuous usage
 };
@@ -69,6 +70,8 @@ class AnswerFormat {
   virtual int64_t computed_bytes() const { return 0; }
   // What ChoicePiece.capture_results is to be; an Error ends the request.
   virtual Result<std::string> keep_captures(const steer::capture::CaptureResults& results) const;
+  // Takes what ChoicePiece.routed_experts is to be out of the results, where the API has the field.
+  std::string take_routed_experts(steer::capture::CaptureResults& results) const;
 
   const AnswerOptions& options() const { return options_; }
 

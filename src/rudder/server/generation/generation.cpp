@@ -235,6 +235,7 @@ void Generation::take_event(uint32_t source, engine::Event&& event) {
     choice.stop_reason = event.stop_reason;
     choice.stop_token = event.stop_token;
     if (event.capture_results) {
+      choice.routed_experts = format_->take_routed_experts(*event.capture_results);
       Result<std::string> kept = format_->keep_captures(*event.capture_results);
       if (!kept) {
         cancel_all();
@@ -338,6 +339,7 @@ void Generation::stream_event(uint32_t prompt, Choice& choice, int32_t index,
   piece.stop_reason = event.stop_reason;
   piece.stop_token = event.stop_token;
   piece.capture_results = choice.capture_results;
+  piece.routed_experts = choice.routed_experts;
   piece.steered_tokens = choice.steered_tokens;
   piece.usage = choice.usage;
   const size_t before = exchange_->output().size();
@@ -368,7 +370,9 @@ bool Generation::collect_event(Choice& choice, engine::Event&& event) {
   if (options.logprobs)
     held += std::ssize(event.tokens) * (1 + options.top_logprobs) * kBytesPerLogprob;
   const bool is_charged = format_->computed_bytes() > 0;
-  if (event.finish && !is_charged) held += std::ssize(choice.capture_results);
+  if (event.finish && !is_charged) {
+    held += std::ssize(choice.capture_results) + std::ssize(choice.routed_experts);
+  }
   choice.said.append(part(choice, event));
   if (tells_tokens()) {
     std::move(event.tokens.begin(), event.tokens.end(), std::back_inserter(choice.tokens));
@@ -400,6 +404,7 @@ ChoicePiece Generation::whole_piece(size_t index) const {
   piece.stop_reason = choice.stop_reason;
   piece.stop_token = choice.stop_token;
   piece.capture_results = choice.capture_results;
+  piece.routed_experts = choice.routed_experts;
   piece.steered_tokens = choice.steered_tokens;
   return piece;
 }

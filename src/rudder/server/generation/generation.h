@@ -46,6 +46,7 @@ class Generation final : public EventReceiver,
     std::string stop_reason;
     std::optional<int32_t> stop_token;
     std::string capture_results;
+    std::string routed_experts;
     std::optional<SteeredTokens> steered;  // where the client wants them
     std::string steered_tokens;            // of them, at the end
     engine::Usage usage;

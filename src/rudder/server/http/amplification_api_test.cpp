@@ -27,12 +27,12 @@ constexpr std::string_view kEmbeddings = "/v1/embeddings";
 constexpr std::string_view kResponsesPath = "/v1/responses";
 
 tap::Geometry wide_geometry() {
-  constexpr uint16_t kInner = tap::every_site_but(tap::Site::kFinalNorm);
+  constexpr uint16_t kInner = tap::dense_sites_but(tap::Site::kFinalNorm);
   return {.num_layers = 2,
           .hidden = kHidden,
           .mlp_width = {8, 8},
           .heads = {{2, 2}, {2, 2}},
-          .sites = {kInner, tap::kEverySite},
+          .sites = {kInner, tap::kDenseSites},
           .dtype = tensor::DType::kF32};
 }
 

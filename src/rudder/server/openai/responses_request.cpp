@@ -81,7 +81,9 @@ void ResponsesReader::refuse_what_is_missing() {
   reader_.refuse("prompt", "is not supported: no prompt templates are kept here");
   reader_.refuse("moderation", "is not supported");
   reader_.refuse("steering_pair", "gives two answers, and a response is one; use chat completions");
-  reader_.refuse("return_steered_tokens", "is not supported; use chat completions");
+  for (const char* name : {"return_routed_experts", "return_steered_tokens"}) {
+    reader_.refuse(name, "is not supported; use chat completions");
+  }
   // It asks for less of the conversation than there is; all of it is right as well.
   if (reader_.raw("context_management") != nullptr)
     conversation_.history.tell("context_management");

@@ -61,6 +61,7 @@ constexpr std::string_view kChatAnswerSchemas = R"json({
   "StopReason": {"type": ["string", "integer", "null"], "description": "The stop string or stop token that ended it; stop_when.probe or stop_when.feature where stop_when did."},
   "SteeredTokens": {"type": "array", "description": "Positions of tokens that ran under steering: [begin, end).",
     "items": {"type": "array", "minItems": 2, "maxItems": 2, "items": {"type": "integer"}}},
+  "RoutedExperts": {"type": "string", "contentEncoding": "base64", "description": "With the end of a choice that asked by return_routed_experts: an npy file of int16 [tokens, layers, experts of a token]; -1 in layers without experts."},
   "ChatCompletion": {
     "type": "object", "required": ["id", "object", "created", "model", "choices", "usage"],
     "properties": {
@@ -70,7 +71,7 @@ constexpr std::string_view kChatAnswerSchemas = R"json({
         "index": {"type": "integer"}, "message": {"$ref": "#/components/schemas/ChatMessage"},
         "logprobs": {"$ref": "#/components/schemas/ChatLogprobs"}, "finish_reason": {"$ref": "#/components/schemas/FinishReason"},
         "stop_reason": {"$ref": "#/components/schemas/StopReason"}, "token_ids": {"type": ["array", "null"], "items": {"type": "integer"}},
-        "steered_tokens": {"$ref": "#/components/schemas/SteeredTokens"}, "capture_results": {"$ref": "#/components/schemas/CaptureResults"}}}},
+        "steered_tokens": {"$ref": "#/components/schemas/SteeredTokens"}, "routed_experts": {"$ref": "#/components/schemas/RoutedExperts"}, "capture_results": {"$ref": "#/components/schemas/CaptureResults"}}}},
       "usage": {"$ref": "#/components/schemas/Usage"}, "prompt_logprobs": {"$ref": "#/components/schemas/PromptLogprobs"},
       "prompt_token_ids": {"type": ["array", "null"], "items": {"type": "integer"}}, "prompt_text": {"type": ["string", "null"]},
       "service_tier": {"type": "null"}, "kv_transfer_params": {"type": "null"},
@@ -87,7 +88,7 @@ constexpr std::string_view kChatAnswerSchemas = R"json({
         "index": {"type": "integer"}, "delta": {"$ref": "#/components/schemas/ChatMessage"},
         "logprobs": {"$ref": "#/components/schemas/ChatLogprobs"}, "finish_reason": {"$ref": "#/components/schemas/FinishReason"},
         "stop_reason": {"$ref": "#/components/schemas/StopReason"}, "token_ids": {"type": ["array", "null"], "items": {"type": "integer"}},
-        "steered_tokens": {"$ref": "#/components/schemas/SteeredTokens"}, "capture_results": {"$ref": "#/components/schemas/CaptureResults"}}}},
+        "steered_tokens": {"$ref": "#/components/schemas/SteeredTokens"}, "routed_experts": {"$ref": "#/components/schemas/RoutedExperts"}, "capture_results": {"$ref": "#/components/schemas/CaptureResults"}}}},
       "usage": {"oneOf": [{"$ref": "#/components/schemas/Usage"}, {"type": "null"}]},
       "prompt_logprobs": {"$ref": "#/components/schemas/PromptLogprobs"},
       "prompt_token_ids": {"type": ["array", "null"], "items": {"type": "integer"}}, "prompt_text": {"type": ["string", "null"]},
@@ -110,7 +111,7 @@ constexpr std::string_view kChatAnswerSchemas = R"json({
       "finish_reason": {"$ref": "#/components/schemas/FinishReason"}, "stop_reason": {"$ref": "#/components/schemas/StopReason"},
       "token_ids": {"type": ["array", "null"], "items": {"type": "integer"}}, "prompt_logprobs": {"$ref": "#/components/schemas/PromptLogprobs"},
       "prompt_token_ids": {"type": ["array", "null"], "items": {"type": "integer"}}, "capture_results": {"$ref": "#/components/schemas/CaptureResults"},
-      "steered_tokens": {"$ref": "#/components/schemas/SteeredTokens"}
+      "steered_tokens": {"$ref": "#/components/schemas/SteeredTokens"}, "routed_experts": {"$ref": "#/components/schemas/RoutedExperts"}
     }
   },
   "Completion": {

@@ -55,6 +55,8 @@ constexpr std::string_view kGenerationSchemas = R"json({
       "request_id": {"type": ["string", "null"], "pattern": "^[!#-~]{0,128}$"},
       "return_token_ids": {"type": ["boolean", "null"], "default": false},
       "return_steered_tokens": {"type": ["boolean", "null"], "default": false},
+      "return_routed_experts": {"type": ["boolean", "null"], "default": false, "description": "Of a mixture of experts: which experts each token went through, in each choice's routed_experts."},
+      "routed_experts_prompt_start": {"type": ["integer", "null"], "minimum": 0, "default": 0, "description": "The position from which routed_experts has tokens."},
       "return_tokens_as_token_ids": {"type": ["boolean", "null"], "default": false},
       "user": {"type": ["string", "null"]},
       "service_tier": {"type": ["string", "null"]},
@@ -95,7 +97,8 @@ constexpr std::string_view kGenerationSchemas = R"json({
         {"type": "boolean", "enum": [true]}]}},
       "positions": {"oneOf": [
         {"type": "string", "enum": ["last_prompt", "all_prompt", "all_generated", "all"]},
-        {"type": "array", "items": {"type": "integer"}}], "default": "last_prompt"},
+        {"type": "array", "items": {"type": "integer"}},
+        {"type": "object", "required": ["from"], "additionalProperties": false, "properties": {"from": {"type": "integer"}}}], "default": "last_prompt"},
       "point": {"type": "string", "enum": ["pre", "post"], "default": "pre"},
       "stream": {"description": "Of a residual that has several streams: rows of resid_pre, resid_mid and resid_post are those of this one. all: whole rows, the streams side by side.",
                  "oneOf": [{"type": "integer", "minimum": 0}, {"type": "string", "enum": ["all"]}], "default": "all"}

@@ -116,7 +116,7 @@ Result<std::vector<SweepGrid>> read_grids(FieldReader& reader, const tap::Geomet
   std::vector<SweepGrid> grids;
   for (const auto& [name, layers] : *object) {
     const std::string path = fmt::format("sites.{}", std::string_view(name));
-    const Result<tap::SiteRef> ref = tap::parse_site(name);
+    const Result<tap::SiteRef> ref = tap::parse_op_site(name);
     if (!ref) return fail(ref.error().code, ref.error().message, path);
     if (ref->layer >= 0) return invalid_field("the layers stand beside the site", path);
     SweepGrid grid;

@@ -17,12 +17,12 @@ namespace json = boost::json;
 constexpr std::string_view kModules = "/v1/steering/modules";
 
 tap::Geometry geometry() {
-  constexpr uint16_t kInner = tap::every_site_but(tap::Site::kFinalNorm);
+  constexpr uint16_t kInner = tap::dense_sites_but(tap::Site::kFinalNorm);
   return {.num_layers = 4,
           .hidden = 4,
           .mlp_width = {8, 8, 8, 8},
           .heads = {{2, 2}, {2, 2}, {2, 2}, {2, 2}},
-          .sites = {kInner, kInner, kInner, tap::kEverySite},
+          .sites = {kInner, kInner, kInner, tap::kDenseSites},
           .dtype = tensor::DType::kF32};
 }
 

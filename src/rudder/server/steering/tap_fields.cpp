@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "rudder/server/steering/tap_names.h"
+#include "rudder/steer/capture/routed_experts_consumer.h"
 #include "rudder/steer/parse.h"
 #include "rudder/steer/segments.h"
 
@@ -81,10 +82,66 @@ Result<std::optional<steer::capture::StopWhen>> TapFields::read_stop(FieldReader
   return std::optional(std::move(read));
 }
 
+namespace {
+
+// Where a client cannot have the experts of its tokens: why.
+Result<void> check_experts(const tap::Geometry& geometry, const std::string& field) {
+  Result<void> none = field_error(ErrorCode::kInvalidArgument,
+                                  "no layer of this model is a mixture of experts", field);
+  for (int32_t layer = 0; layer < geometry.num_layers; ++layer) {
+    if (!geometry.has_experts(layer)) continue;
+    const Result<void> tapped = geometry.check({layer, tap::Site::kRoutedExperts});
+    if (tapped) return {};
+    none = field_error(ErrorCode::kUnsupported, tapped.error().message, field);
+  }
+  return none;
+}
+
+// `capture` as it is, or with the consumer routed_experts where `return_routed_experts` asks for
+// it: from `routed_experts_prompt_start` on, as vLLM calls it.
+Result<std::optional<json::value>> read_capture(FieldReader& reader, const TapServices& services) {
+  constexpr std::string_view kField = "return_routed_experts";
+  const json::value* const capture = reader.raw("capture");
+  std::optional<json::value> read;
+  if (capture != nullptr) read = *capture;
+  bool returns_experts = false;
+  reader.boolean(kField, &returns_experts);
+  std::optional<int64_t> start;
+  reader.integer("routed_experts_prompt_start", 0, tap::kNoEnd - 1, &start);
+  RUDDER_TRY_VOID(reader.result());
+  if (!returns_experts) {
+    if (!start) return read;
+    return field_error(ErrorCode::kInvalidArgument, "goes with return_routed_experts: true",
+                       "routed_experts_prompt_start");
+  }
+  if (services.captures == nullptr) {
+    return field_error(ErrorCode::kUnsupported,
+                       "needs a server that was started with --capture-memory-mb",
+                       std::string(kField));
+  }
+  if (reader.limits() != nullptr) {
+    RUDDER_TRY_VOID(check_experts(reader.limits()->geometry, std::string(kField)));
+  }
+  if (!read) read = json::object();
+  json::object* const consumers = read->if_object();
+  if (consumers == nullptr) return read;  // refused as a capture
+  const auto name = json::string_view(steer::capture::kRoutedExpertsConsumer);
+  if (consumers->contains(name)) {
+    return field_error(ErrorCode::kInvalidArgument, "capture asks for the same already",
+                       std::string(kField));
+  }
+  (*consumers)[name] = {{"positions", {{"from", start.value_or(0)}}}};
+  return read;
+}
+
+}  // namespace
+
 Result<TapFields> TapFields::read_around(
     FieldReader& reader, const json::object& body, const TapServices& services,
     std::shared_ptr<const steer::capture::CaptureSpec> capture) {
-  for (const std::string_view name : {"capture", "steering_pair", "stop_when"}) {
+  for (const std::string_view name :
+       {"capture", "return_routed_experts", "routed_experts_prompt_start", "steering_pair",
+        "stop_when"}) {
     reader.refuse(name, "is not supported by this endpoint");
   }
   TapFields fields;
@@ -99,11 +156,12 @@ Result<TapFields> TapFields::read(FieldReader& reader, const json::object& body,
   RUDDER_TRY_VOID(fields.read_steering(reader, body, services));
   RUDDER_TRY_VOID(fields.read_pair(reader, body, services));
   RUDDER_TRY(std::optional<steer::capture::StopWhen> stop, read_stop(reader, services));
-  const json::value* capture = reader.raw("capture");
+  RUDDER_TRY(const std::optional<json::value> capture, read_capture(reader, services));
   reader.boolean("capture_wait", &fields.capture_wait_);
   if (services.captures != nullptr) {
-    RUDDER_TRY(fields.capture_, services.captures->spec(capture, std::move(stop)));
-  } else if (capture != nullptr) {
+    RUDDER_TRY(fields.capture_,
+               services.captures->spec(capture ? &*capture : nullptr, std::move(stop)));
+  } else if (capture) {
     return fail(ErrorCode::kUnsupported,
                 "capture needs a server that was started with --capture-memory-mb", "capture");
   }

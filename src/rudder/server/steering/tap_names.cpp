@@ -20,8 +20,13 @@ namespace json = boost::json;
 namespace {
 
 // Beside those of steer::steering_fields().
-constexpr std::array<std::string_view, 5> kOtherFields = {
-    "capture", "capture_wait", "return_steered_tokens", "steering_pair", "stop_when"};
+constexpr std::array<std::string_view, 7> kOtherFields = {"capture",
+                                                          "capture_wait",
+                                                          "return_routed_experts",
+                                                          "return_steered_tokens",
+                                                          "routed_experts_prompt_start",
+                                                          "steering_pair",
+                                                          "stop_when"};
 // Of other servers' fields, and of ours in a wrong spelling.
 constexpr std::array<std::string_view, 8> kPrefixes = {"sae_",           "patch",        "capture",
                                                        "control_vector", "intervention", "clamp",

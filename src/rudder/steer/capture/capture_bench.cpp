@@ -39,7 +39,7 @@ tap::Geometry geometry() {
   made.hidden = kHidden;
   made.mlp_width.assign(kLayers, 9728);
   made.heads.assign(kLayers, {32, 128});
-  made.sites.assign(kLayers, 0x1ff);
+  made.sites.assign(kLayers, tap::dense_sites_but(tap::Site::kFinalNorm));
   return made;
 }
 

@@ -10,6 +10,9 @@
 
 #include "rudder/base/json.h"
 
+#include "rudder/tap/passage.h"
+#include "rudder/tensor/dtype.h"
+
 namespace rudder::steer::capture {
 
 namespace json = boost::json;
@@ -20,10 +23,25 @@ tap::Geometry small_geometry() {
   geometry.hidden = 24;
   geometry.mlp_width = {48, 48, 40, 48};
   geometry.heads = {{4, 6}, {4, 6}, {2, 8}, {4, 6}};
-  const uint16_t inner = tap::every_site_but(tap::Site::kFinalNorm);
-  geometry.sites = {inner, inner, inner, tap::every_site_but(tap::Site::kResidMid)};
+  const uint16_t inner = tap::dense_sites_but(tap::Site::kFinalNorm);
+  geometry.sites = {inner, inner, inner, tap::dense_sites_but(tap::Site::kResidMid)};
   geometry.dtype = tensor::DType::kBF16;
   return geometry;
+}
+
+tap::Geometry routed_geometry() {
+  tap::Geometry geometry = small_geometry();
+  geometry.routing = {{}, {.experts = 70, .chosen = 3}, {}, {.experts = 9, .chosen = 2}};
+  for (const size_t layer : {1, 3}) {
+    geometry.sites[layer] = static_cast<uint16_t>(geometry.sites[layer] | tap::kRouterSites);
+  }
+  return geometry;
+}
+
+float router_value(uint64_t sequence, int32_t position, const tap::CapturePoint& point, int32_t i) {
+  const uint16_t bits = row_value(sequence, position, point, i);
+  if (point.point.site == tap::Site::kRoutedExperts) return static_cast<float>(bits % 9);
+  return tensor::to_float(tensor::BF16{bits}) + 0x1p-20f;  // no bf16 has that
 }
 
 tap::Limits small_limits() {
@@ -65,6 +83,10 @@ FakeStep& FakeStep::add(CaptureId id, uint64_t sequence, const CaptureSpec& spec
     data_.resize(at + record, 0xffff);
     for (size_t p = 0; p < spec.set->points.size(); ++p) {
       const tap::CapturePoint& point = spec.set->points[p];
+      if (tap::passage(point.point.site) == tap::kRouter) {
+        put_router(sequence, position, point, at + static_cast<size_t>(spec.offsets[p]));
+        continue;
+      }
       for (int32_t i = 0; i < geometry_.width(point.point); ++i) {
         data_[at + static_cast<size_t>(spec.offsets[p] + i)] =
             row_value(sequence, position, point, i);
@@ -81,6 +103,18 @@ FakeStep& FakeStep::add(CaptureId id, uint64_t sequence, const CaptureSpec& spec
     }
   }
   return *this;
+}
+
+void FakeStep::put_router(uint64_t sequence, int32_t position, const tap::CapturePoint& point,
+                          size_t at) {
+  for (int32_t i = 0; i < geometry_.width(point.point); ++i) {
+    const float value = router_value(sequence, position, point, i);
+    if (point.point.site == tap::Site::kRoutedExperts) {
+      data_[at + static_cast<size_t>(i)] = static_cast<uint16_t>(value);
+    } else {
+      std::memcpy(data_.data() + at + 2 * static_cast<size_t>(i), &value, sizeof(value));
+    }
+  }
 }
 
 std::shared_ptr<bool> FakeStep::watch_lease() {

@@ -26,11 +26,15 @@ namespace rudder::steer::capture {
 
 // Four layers, 24 wide; mlp_act is 48 wide, 40 in layer 2; no resid_mid in layer 3.
 tap::Geometry small_geometry();
+// The same whose layers 1 and 3 have routers: of 70 experts 3 are chosen, of 9 two.
+tap::Geometry routed_geometry();
 tap::Limits small_limits();
 
 // The value at each place of each row is a function of where it is, so that any row can be checked
 // wherever it turns up.
 uint16_t row_value(uint64_t sequence, int32_t position, const tap::CapturePoint& point, int32_t i);
+// Likewise of a router's rows, which are f32 or numbers of experts.
+float router_value(uint64_t sequence, int32_t position, const tap::CapturePoint& point, int32_t i);
 // Likewise of an attention pattern; of a key behind the position, too, which nobody should read.
 uint16_t pattern_value(int32_t position, int32_t layer, int32_t head, int32_t key);
 
@@ -49,6 +53,7 @@ class FakeStep {
 
  private:
   std::shared_ptr<tap::CapturedRows> rows();
+  void put_router(uint64_t sequence, int32_t position, const tap::CapturePoint& point, size_t at);
 
   const tap::Geometry& geometry_;
   std::vector<CaptureId> by_seq_;

@@ -28,7 +28,11 @@ std::vector<RowLayout> row_layouts(const CaptureSpec& spec, const Ask& ask,
     const auto offset = static_cast<size_t>(spec.offsets[static_cast<size_t>(number)]);
     const int32_t width = geometry.width(point.point);
     RowLayout& layout = layouts.emplace_back();
-    layout = {point, offset * item_bytes, static_cast<size_t>(width) * item_bytes, width};
+    layout = {.point = point,
+              .offset = offset * item_bytes,
+              .bytes = static_cast<size_t>(geometry.row_bytes(point.point)),
+              .width = width,
+              .dtype = geometry.dtype_at(point.point)};
     if (!tap::is_residual(point.point.site)) continue;
     layout.residual = geometry.residual;
     if (ask.stream) layout = stream_of(layout, *ask.stream);
@@ -87,6 +91,7 @@ std::span<const std::byte> RowBatch::pattern(const Record& record, const Pattern
 
 std::string_view dtype_spelling(tensor::DType dtype) {
   if (dtype == tensor::DType::kBF16) return "bfloat16";
+  if (dtype == tensor::DType::kI16) return "int16";
   return dtype == tensor::DType::kF16 ? "float16" : "float32";
 }
 
@@ -106,16 +111,19 @@ void decode_row(std::span<const std::byte> row, tensor::DType dtype, std::span<f
         out[i] = tensor::to_float(element<tensor::F16>(row, i));
       }
       return;
+    case tensor::DType::kI16:
+      for (size_t i = 0; i < out.size(); ++i) out[i] = element<int16_t>(row, i);
+      return;
     default:
-      RUDDER_CHECK(false, "activations of dtype {}", tensor::dtype_name(dtype));
+      RUDDER_CHECK(false, "rows of dtype {}", tensor::dtype_name(dtype));
   }
 }
 
-void decode_row(const tap::CapturedRows& rows, int64_t begin, std::span<float> out) {
-  const size_t item_bytes = tensor::dtype_bytes(rows.dtype);
-  const auto* data = static_cast<const std::byte*>(rows.data);
-  decode_row({data + static_cast<size_t>(begin) * item_bytes, out.size() * item_bytes}, rows.dtype,
-             out);
+void decode_row(const tap::CapturedRows& rows, int64_t begin, tensor::DType dtype,
+                std::span<float> out) {
+  const auto* const row = static_cast<const std::byte*>(rows.data) +
+                          static_cast<size_t>(begin) * tensor::dtype_bytes(rows.dtype);
+  decode_row({row, out.size() * tensor::dtype_bytes(dtype)}, dtype, out);
 }
 
 }  // namespace rudder::steer::capture

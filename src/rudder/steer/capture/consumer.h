@@ -41,6 +41,7 @@ struct RowLayout {
   size_t offset = 0;  // bytes, from the record's begin
   size_t bytes = 0;
   int32_t width = 0;  // elements
+  tensor::DType dtype = tensor::DType::kBF16;
   // Of a row of the residual: whose streams it has, all of them or one.
   std::optional<tap::ResidualForm> residual = {};
   std::optional<int32_t> stream = {};
@@ -74,7 +75,7 @@ struct SessionInfo {
   int32_t prompt_len = 0;
   bool stream = false;
   bool by_operator = false;
-  tensor::DType dtype = tensor::DType::kBF16;  // of the rows
+  tensor::DType dtype = tensor::DType::kBF16;  // of activations, and of patterns
   std::vector<RowLayout> rows;                 // by (layer, site)
   std::vector<PatternLayout> patterns = {};    // by layer
   std::shared_ptr<const ConsumerOptions> options;
@@ -129,12 +130,13 @@ class Consumer : public OptionsParser {
   virtual void drain() {}
 };
 
-// "bfloat16", "float16", "float32": as numpy and the packed form of vectors spell them.
+// "bfloat16", "float16", "float32", "int16": as numpy and the packed form of vectors spell them.
 std::string_view dtype_spelling(tensor::DType dtype);
 
 // A row as floats: `out` has the row's width.
 void decode_row(std::span<const std::byte> row, tensor::DType dtype, std::span<float> out);
-// The row that begins at this element of `rows`, which have data.
-void decode_row(const tap::CapturedRows& rows, int64_t begin, std::span<float> out);
+// The row of `dtype` that begins at this element of `rows`, which have data.
+void decode_row(const tap::CapturedRows& rows, int64_t begin, tensor::DType dtype,
+                std::span<float> out);
 
 }  // namespace rudder::steer::capture

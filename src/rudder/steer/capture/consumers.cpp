@@ -11,6 +11,7 @@
 #include "rudder/steer/capture/logging_consumer.h"
 #include "rudder/steer/capture/plugin_consumer.h"
 #include "rudder/steer/capture/response_consumer.h"
+#include "rudder/steer/capture/routed_experts_consumer.h"
 
 namespace rudder::steer::capture {
 namespace {
@@ -86,8 +87,12 @@ Result<MadeConsumers> make_consumers(const CaptureSettings& settings, const tap:
                                      const std::shared_ptr<features::FeatureReader>& features) {
   MadeConsumers made;
   std::vector<std::shared_ptr<Consumer>>& consumers = made.consumers;
-  consumers.push_back(make_response_consumer(geometry, lookup, dictionaries, lens, features,
-                                             settings.max_response_bytes));
+  const auto budget = std::make_shared<AnswerBudget>(settings.max_response_bytes);
+  consumers.push_back(
+      make_response_consumer(geometry, lookup, dictionaries, lens, features, budget));
+  if (!geometry.routing.empty()) {
+    consumers.push_back(make_routed_experts_consumer(geometry, budget));
+  }
   for (const std::string& text : settings.consumers) {
     RUDDER_TRY(ConsumerFlag flag, ConsumerFlag::parse(text, "capture-consumer"));
     if (flag.name() == "filesystem") {

@@ -82,7 +82,7 @@ class FilesSession final : public Session, public std::enable_shared_from_this<F
     const size_t seed = std::hash<std::string>{}(folder_.path);
     std::vector<std::vector<size_t>> by_writer(writers_.size());
     for (size_t i = 0; i < rows_.size(); ++i) {
-      keys_.push_back({KeyFile(store_, rows_[i], info.dtype), {}, {}});
+      keys_.push_back({KeyFile(store_, rows_[i]), {}, {}});
       by_writer[(seed + i) % writers_.size()].push_back(i);
     }
     for (size_t i = 0; i < by_writer.size(); ++i) {
@@ -198,7 +198,6 @@ class ShardSession final : public Session,
       : tag_(options.tag),
         slug_(request_slug(info, options)),
         about_(about(info, options.tag)),
-        dtype_(info.dtype),
         rows_(std::move(info.rows)),
         writer_(*writers[std::hash<std::string>{}(slug_) % writers.size()]),
         blocks_(rows_.size()),
@@ -259,7 +258,7 @@ class ShardSession final : public Session,
       const tap::Point point = rows_[i].point.point;
       block.key =
           fmt::format("{}.{}/{}", tap::site_name(point.site), point.layer, num_blocks_[i]++);
-      block.dtype = dtype_;
+      block.dtype = rows_[i].dtype;
       block.width = rows_[i].width;
       if (writer.shards().add(tag_, shared_from_this(), std::move(block))) ++num_open_shards_;
     }
@@ -275,7 +274,6 @@ class ShardSession final : public Session,
   const std::string tag_;
   const std::string slug_;
   const std::string about_;
-  const tensor::DType dtype_;
   const std::vector<RowLayout> rows_;
   Writer& writer_;
 

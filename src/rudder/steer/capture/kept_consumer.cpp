@@ -37,7 +37,7 @@ class KeptSession final : public Session {
       size_t begin = 0;
       for (const RowLayout& layout : info_.rows) {
         const auto width = static_cast<size_t>(layout.width);
-        decode_row(batch.row(record, layout), info_.dtype, std::span(floats.get() + begin, width));
+        decode_row(batch.row(record, layout), layout.dtype, std::span(floats.get() + begin, width));
         begin += width;
       }
       run_.positions.push_back(record.position);

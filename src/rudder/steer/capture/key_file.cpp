@@ -43,7 +43,7 @@ std::string KeyFile::sidecar(const std::string& about) {
       R"("shape":[{},{}],{}"sha256":"{}","positions":[{}]}})"
       "\n",
       about, layout_.point.point.layer, tap::site_name(layout_.point.point.site),
-      layout_.point.after ? "post" : "pre", dtype_spelling(dtype_), positions_.size(),
+      layout_.point.after ? "post" : "pre", dtype_spelling(layout_.dtype), positions_.size(),
       layout_.width, residual, hash_.finish_hex(), fmt::join(positions_, ","));
 }
 

@@ -18,8 +18,8 @@ namespace rudder::steer::capture {
 
 class KeyFile {
  public:
-  KeyFile(std::shared_ptr<Store> store, RowLayout layout, tensor::DType dtype)
-      : store_(std::move(store)), layout_(layout), dtype_(dtype) {}
+  KeyFile(std::shared_ptr<Store> store, RowLayout layout)
+      : store_(std::move(store)), layout_(std::move(layout)) {}
 
   // An Error ends the key: nothing of it is published.
   Result<void> append(Writer& writer, int32_t position, std::span<const std::byte> row);
@@ -37,7 +37,6 @@ class KeyFile {
 
   const std::shared_ptr<Store> store_;
   const RowLayout layout_;
-  const tensor::DType dtype_;
   std::unique_ptr<PartialFile> file_;  // null before the first row
   std::unique_ptr<PartialFile> json_;  // null before finish()
   std::vector<std::byte> buffer_;

@@ -44,7 +44,7 @@ class LoggingSession final : public Session {
       for (size_t i = 0; i < info_.rows.size(); ++i) {
         const RowLayout& layout = info_.rows[i];
         row_.resize(static_cast<size_t>(layout.width));
-        decode_row(batch.row(record, layout), info_.dtype, row_);
+        decode_row(batch.row(record, layout), layout.dtype, row_);
         const RowNumbers numbers = describe_row(row_);
         add(summaries_[i], numbers);
         if (options == nullptr || !options->each_row) continue;

@@ -183,7 +183,8 @@ class PluginSession final : public Session {
 
 class PluginConsumer final : public Consumer {
  public:
-  explicit PluginConsumer(std::shared_ptr<const Plugin> plugin) : plugin_(std::move(plugin)) {}
+  PluginConsumer(std::shared_ptr<const Plugin> plugin, tensor::DType dtype)
+      : plugin_(std::move(plugin)), dtype_(dtype) {}
 
   std::string_view name() const override { return plugin_->name(); }
 
@@ -198,6 +199,14 @@ class PluginConsumer final : public Consumer {
     }
     std::vector<rudder_capture_point> given;
     for (size_t i = 0; i < rows.points.size(); ++i) {
+      const tap::Point point = rows.points[i].point;
+      if (tap::row_dtype(point.site, dtype_) != dtype_) {
+        return fail(ErrorCode::kUnsupported,
+                    fmt::format("a plugin gets rows of one dtype, {}: those of {} are {}",
+                                dtype_spelling(dtype_), tap::site_name(point.site),
+                                dtype_spelling(tap::row_dtype(point.site, dtype_))),
+                    path + ".sites");
+      }
       given.push_back(plugin_point(rows.points[i], rows.widths[i]));
     }
     const rudder_capture_request request = make_request("", 0, 0, options->json, given);
@@ -238,6 +247,7 @@ class PluginConsumer final : public Consumer {
   }
 
   const std::shared_ptr<const Plugin> plugin_;
+  const tensor::DType dtype_;  // of activations
 };
 
 Result<const rudder_capture_plugin*> load_table(const std::string& file) {
@@ -296,7 +306,7 @@ Result<std::shared_ptr<Consumer>> load_plugin(const std::string& text,
   });
   if (!created) return tl::unexpected<Error>(created.error());
   return std::make_shared<PluginConsumer>(
-      std::make_shared<const Plugin>(flag.name(), *table, state));
+      std::make_shared<const Plugin>(flag.name(), *table, state), geometry.dtype);
 }
 
 }  // namespace rudder::steer::capture

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <boost/json.hpp>
 #include <cmath>
 #include <iterator>
@@ -21,21 +20,6 @@ namespace {
 
 namespace json = boost::json;
 
-// Bytes that open answers may still take.
-class Budget {
- public:
-  explicit Budget(int64_t bytes) : left_(bytes) {}
-  bool take(int64_t bytes) {
-    if (left_.fetch_sub(bytes) >= bytes) return true;
-    left_ += bytes;
-    return false;
-  }
-  void give_back(int64_t bytes) { left_ += bytes; }
-
- private:
-  std::atomic<int64_t> left_;
-};
-
 // The points of one site, whose rows are told together. Layers of different width (neurons, heads)
 // are told apart.
 struct Pack {
@@ -43,7 +27,8 @@ struct Pack {
   int32_t width = 0;
   std::vector<size_t> points;  // of the session
   std::vector<int32_t> layers;
-  std::string residual;  // residual_json()
+  std::string residual;                       // residual_json()
+  tensor::DType dtype = tensor::DType::kF32;  // that is told
 };
 
 // The heads of a row that are told; none: the whole row is.
@@ -61,7 +46,7 @@ std::string stream_json(const RowLayout& layout) {
 class ResponseSession final : public Session {
  public:
   ResponseSession(SessionInfo info, std::shared_ptr<const ResponseOptions> options,
-                  std::shared_ptr<Budget> budget, std::shared_ptr<tap::Lens> lens,
+                  std::shared_ptr<AnswerBudget> budget, std::shared_ptr<tap::Lens> lens,
                   const ResponseContext& context)
       : info_(std::move(info)),
         options_(std::move(options)),
@@ -170,7 +155,7 @@ class ResponseSession final : public Session {
     const size_t numbers = (options_->norms ? 1 : 0) + options_->probes.size();
     for (const RowLayout& layout : rows_) {
       const size_t row =
-          options_->as_float32 ? static_cast<size_t>(layout.width) * sizeof(float) : layout.bytes;
+          static_cast<size_t>(layout.width) * tensor::dtype_bytes(told_dtype(layout.dtype));
       bytes += (options_->rows ? row : 0) + numbers * sizeof(float);
     }
     bytes += lens_.rows().size() * static_cast<size_t>(options_->lens.top) * sizeof(tap::LensToken);
@@ -181,7 +166,7 @@ class ResponseSession final : public Session {
 
   // Of the patterns of the token at `position`, likewise.
   int64_t pattern_bytes(int32_t position) const {
-    const size_t item = options_->as_float32 ? sizeof(float) : tensor::dtype_bytes(info_.dtype);
+    const size_t item = tensor::dtype_bytes(told_dtype(info_.dtype));
     size_t bytes = 0;
     for (const PatternAsk::Layer& layer : options_->patterns.layers) {
       const auto keys = static_cast<size_t>(std::min(position + 1, options_->patterns.keys));
@@ -206,8 +191,9 @@ class ResponseSession final : public Session {
     return {};
   }
 
-  tensor::DType told_dtype() const {
-    return options_->as_float32 ? tensor::DType::kF32 : info_.dtype;
+  // Of what is captured in `dtype`; numbers of experts stay whole numbers.
+  tensor::DType told_dtype(tensor::DType dtype) const {
+    return options_->as_float32 && dtype != tensor::DType::kI16 ? tensor::DType::kF32 : dtype;
   }
 
   // Empty lists of what is asked for.
@@ -215,7 +201,7 @@ class ResponseSession final : public Session {
     values_ = {};
     if (options_->rows) {
       for (const Pack& pack : packs_) {
-        values_.rows.push_back({pack.key, told_dtype(), {}, pack.width, {}, pack.residual});
+        values_.rows.push_back({pack.key, pack.dtype, {}, pack.width, {}, pack.residual});
       }
     }
     if (options_->norms) values_.norms = empty_numbers();
@@ -226,7 +212,7 @@ class ResponseSession final : public Session {
       values_.probes.push_back({probe.name, empty_numbers()});
     }
     for (const PatternAsk::Layer& layer : options_->patterns.layers) {
-      values_.patterns.push_back({layer.layer, layer.heads, told_dtype(), {}, {}});
+      values_.patterns.push_back({layer.layer, layer.heads, told_dtype(info_.dtype), {}, {}});
     }
     if (!features_.empty()) {
       values_.features =
@@ -252,7 +238,8 @@ class ResponseSession final : public Session {
                          .width = layout.width,
                          .points = {},
                          .layers = {},
-                         .residual = residual_json(layout)});
+                         .residual = residual_json(layout),
+                         .dtype = told_dtype(layout.dtype)});
         pack = std::prev(packs.end());
       }
       pack->points.push_back(i);
@@ -275,7 +262,7 @@ class ResponseSession final : public Session {
     values_.positions.push_back(record.position);
     for (size_t i = 0; i < values_.rows.size(); ++i) {
       for (const size_t point : packs_[i].points) {
-        append_told(values_.rows[i].data, told_row(batch, record, point));
+        append_told(values_.rows[i].data, told_row(batch, record, point), rows_[point].dtype);
       }
       std::ranges::copy(packs_[i].layers, std::back_inserter(values_.rows[i].layers));
     }
@@ -283,7 +270,7 @@ class ResponseSession final : public Session {
     if (!options_->means && !options_->norms && options_->probes.empty()) return;
     for (size_t point = 0; point < rows_.size(); ++point) {
       row_.resize(static_cast<size_t>(rows_[point].width));
-      decode_row(told_row(batch, record, point), info_.dtype, row_);
+      decode_row(told_row(batch, record, point), rows_[point].dtype, row_);
       if (options_->means) {
         sums_[point].resize(row_.size());
         for (size_t i = 0; i < row_.size(); ++i) sums_[point][i] += double{row_[i]};
@@ -323,19 +310,21 @@ class ResponseSession final : public Session {
       reading.keys.push_back(std::min(record.position + 1, options_->patterns.keys));
       for (const int32_t head : reading.heads) {
         const auto row = batch.pattern(record, info_.patterns[i], head, item_bytes);
-        append_told(reading.data, row.first(static_cast<size_t>(reading.keys.back()) * item_bytes));
+        append_told(reading.data, row.first(static_cast<size_t>(reading.keys.back()) * item_bytes),
+                    info_.dtype);
       }
     }
   }
 
-  // A row in the dtype that is told.
-  void append_told(std::vector<std::byte>& data, std::span<const std::byte> row) {
-    if (told_dtype() == info_.dtype) {
+  // A row of `dtype` in the dtype that is told.
+  void append_told(std::vector<std::byte>& data, std::span<const std::byte> row,
+                   tensor::DType dtype) {
+    if (told_dtype(dtype) == dtype) {
       data.insert(data.end(), row.begin(), row.end());
       return;
     }
-    row_.resize(row.size() / tensor::dtype_bytes(info_.dtype));
-    decode_row(row, info_.dtype, row_);
+    row_.resize(row.size() / tensor::dtype_bytes(dtype));
+    decode_row(row, dtype, row_);
     append_floats(data, row_);
   }
 
@@ -364,7 +353,7 @@ class ResponseSession final : public Session {
 
   const SessionInfo info_;
   const std::shared_ptr<const ResponseOptions> options_;
-  const std::shared_ptr<Budget> budget_;
+  const std::shared_ptr<AnswerBudget> budget_;
   std::vector<RowLayout> rows_;        // of the points that `sites` names, as they are told
   std::vector<RowLayout> whole_rows_;  // and as they are captured
   std::vector<HeadParts> parts_;       // of whole_rows_ that are told
@@ -385,10 +374,9 @@ class ResponseSession final : public Session {
 
 class ResponseConsumer final : public Consumer {
  public:
-  ResponseConsumer(ResponseContext context, std::shared_ptr<tap::Lens> lens, int64_t max_bytes)
-      : context_(std::move(context)),
-        lens_(std::move(lens)),
-        budget_(std::make_shared<Budget>(max_bytes)) {}
+  ResponseConsumer(ResponseContext context, std::shared_ptr<tap::Lens> lens,
+                   std::shared_ptr<AnswerBudget> budget)
+      : context_(std::move(context)), lens_(std::move(lens)), budget_(std::move(budget)) {}
 
   std::string_view name() const override { return "response"; }
 
@@ -441,7 +429,7 @@ class ResponseConsumer final : public Consumer {
  private:
   const ResponseContext context_;
   const std::shared_ptr<tap::Lens> lens_;
-  const std::shared_ptr<Budget> budget_;
+  const std::shared_ptr<AnswerBudget> budget_;
 };
 
 }  // namespace
@@ -450,14 +438,14 @@ std::shared_ptr<Consumer> make_response_consumer(const tap::Geometry& geometry, 
                                                  DictionaryLookup dictionaries,
                                                  std::shared_ptr<tap::Lens> lens,
                                                  std::shared_ptr<features::FeatureReader> features,
-                                                 int64_t max_bytes) {
+                                                 std::shared_ptr<AnswerBudget> budget) {
   return std::make_shared<ResponseConsumer>(ResponseContext{.geometry = geometry,
                                                             .lookup = std::move(lookup),
                                                             .dictionaries = std::move(dictionaries),
                                                             .has_lens = lens != nullptr,
                                                             .max_lens_top = step::kMaxLogprobs,
                                                             .features = std::move(features)},
-                                            std::move(lens), max_bytes);
+                                            std::move(lens), std::move(budget));
 }
 
 }  // namespace rudder::steer::capture

@@ -12,10 +12,10 @@
 // The values go to the client in the form that docs/capture.md has.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 
 #include "rudder/features/feature_reader.h"
+#include "rudder/steer/capture/answer_budget.h"
 #include "rudder/steer/capture/consumer.h"
 #include "rudder/steer/capture/feature_ask.h"
 #include "rudder/tap/lens.h"
@@ -23,12 +23,11 @@
 
 namespace rudder::steer::capture {
 
-// `lens` may be null: it is then refused; `features` may not. `max_bytes` bounds what all open
-// answers together hold.
+// `lens` may be null: it is then refused; `features` and `budget` may not.
 std::shared_ptr<Consumer> make_response_consumer(const tap::Geometry& geometry, VectorLookup lookup,
                                                  DictionaryLookup dictionaries,
                                                  std::shared_ptr<tap::Lens> lens,
                                                  std::shared_ptr<features::FeatureReader> features,
-                                                 int64_t max_bytes);
+                                                 std::shared_ptr<AnswerBudget> budget);
 
 }  // namespace rudder::steer::capture

@@ -119,6 +119,16 @@ Result<void> parse_positions(const json::value& value, const std::string& path, 
     }
     return {};
   }
+  if (const json::object* object = value.if_object()) {
+    if (object->size() != 1 || !object->contains("from")) {
+      return invalid_field(R"(an object has "from" alone: {"from": 3})", path);
+    }
+    ask.positions = Positions::kFrom;
+    RUDDER_TRY(const int32_t from,
+               read_int(object->at("from"), -tap::kNoEnd, tap::kNoEnd - 1, path + ".from"));
+    ask.listed = {from};
+    return {};
+  }
   static constexpr std::pair<std::string_view, Positions> kNames[] = {
       {"last_prompt", Positions::kLastPrompt},
       {"all_prompt", Positions::kAllPrompt},
@@ -130,8 +140,9 @@ Result<void> parse_positions(const json::value& value, const std::string& path, 
       return {};
     }
   }
-  return invalid_field("must be last_prompt, all_prompt, all_generated, all or a list of positions",
-                       path);
+  return invalid_field(
+      R"(must be last_prompt, all_prompt, all_generated, all, a list of positions or {"from": n})",
+      path);
 }
 
 Result<bool> parse_point(const json::value& value, const std::string& path) {
@@ -285,6 +296,12 @@ Result<std::vector<tap::PositionRange>> asked_ranges(const Ask& ask, int32_t pro
       return std::vector<tap::PositionRange>{{prompt_len, tap::kNoEnd}};
     case Positions::kAll:
       return std::vector<tap::PositionRange>{{0, tap::kNoEnd}};
+    case Positions::kFrom: {
+      const int32_t from = ask.listed[0] < 0 ? prompt_len + ask.listed[0] : ask.listed[0];
+      if (from >= 0) return std::vector<tap::PositionRange>{{from, tap::kNoEnd}};
+      return invalid_field(fmt::format("{} of a prompt of {} tokens", ask.listed[0], prompt_len),
+                           ask.path + ".positions.from");
+    }
     case Positions::kListed:
       break;
   }
@@ -379,6 +396,7 @@ Result<CaptureSpec> combine(std::vector<ParsedAsk> asks, std::optional<StopWhen>
     const auto at = std::ranges::lower_bound(set->points, point, before);
     spec.stop_offset = spec.offsets[static_cast<size_t>(at - set->points.begin())];
     spec.stop_width = context.geometry.width(point.point);
+    spec.stop_dtype = context.geometry.dtype_at(point.point);
   }
   spec.set = std::move(set);
   spec.stop_when = std::move(stop_when);

@@ -3,7 +3,8 @@
 // want it; each has a mask of it. Made on a server thread, then immutable; any thread.
 //
 //   {"filesystem": {"sites": {"resid_post": [10, 12] | "all" | {"ranges": [[8, 12]]}},
-//                   "positions": "last_prompt" | "all_prompt" | "all_generated" | "all" | [0, -1],
+//                   "positions": "last_prompt" | "all_prompt" | "all_generated" | "all" | [0, -1]
+//                                | {"from": 3},
 //                   "point": "pre" | "post", "stream": 0 | "all", <options of the consumer>}}
 #pragma once
 
@@ -24,7 +25,7 @@
 
 namespace rudder::steer::capture {
 
-enum class Positions : uint8_t { kLastPrompt, kAllPrompt, kAllGenerated, kAll, kListed };
+enum class Positions : uint8_t { kLastPrompt, kAllPrompt, kAllGenerated, kAll, kFrom, kListed };
 
 inline constexpr size_t kMaxListedPositions = 65536;
 
@@ -42,8 +43,9 @@ struct Ask {
   // Of a residual that has several: rows at residual points are of this stream alone. None: whole.
   std::optional<int32_t> stream = {};
   Positions positions = Positions::kLastPrompt;
-  std::vector<int32_t> listed;  // for kListed; below 0: from the end of the prompt
-  std::string path;             // of the field, for errors that need the prompt's length
+  // For kListed; of kFrom the first one. Below 0: from the end of the prompt.
+  std::vector<int32_t> listed;
+  std::string path;  // of the field, for errors that need the prompt's length
   std::shared_ptr<const ConsumerOptions> options;
   bool by_operator = false;  // not of the request: a capture of every request
 };
@@ -61,8 +63,9 @@ struct CaptureSpec {
   std::vector<Ask> asks;
   // What the engine reads of the record of each generated token; no consumer gets it for that.
   std::optional<StopWhen> stop_when = {};
-  int64_t stop_offset = 0;  // of its row in a record, in elements
-  int32_t stop_width = 0;   // of that row
+  int64_t stop_offset = 0;                          // of its row in a record, in elements
+  int32_t stop_width = 0;                           // of that row
+  tensor::DType stop_dtype = tensor::DType::kBF16;  // likewise
 
   bool is_for_engine_alone() const { return asks.empty() && stop_when.has_value(); }
 };

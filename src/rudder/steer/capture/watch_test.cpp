@@ -81,7 +81,7 @@ TEST(Spec, TheEngineReadsWithoutAConsumer) {
       .num_layers = 2,
       .hidden = 8,
       .mlp_width = {16, 16},
-      .sites = {tap::every_site_but(tap::Site::kAttnZ), tap::every_site_but(tap::Site::kAttnZ)},
+      .sites = {tap::dense_sites_but(tap::Site::kAttnZ), tap::dense_sites_but(tap::Site::kAttnZ)},
       .dtype = tensor::DType::kBF16};
   context.limits.capture_elements = 1024;
   StopWhen stop;

@@ -231,11 +231,12 @@ TEST(Dictionary, ARowOfZerosHasNoLengthToNormaliseBy) {
 
 TEST(Dictionary, AModelMustHaveItsPoints) {
   features::Dictionary dictionary = small_dictionary();
-  tap::Geometry geometry = {.num_layers = 2,
-                            .hidden = 2,
-                            .mlp_width = {4, 4},
-                            .heads = {{1, 3}, {1, 3}},
-                            .sites = {tap::every_site_but(tap::Site::kFinalNorm), tap::kEverySite}};
+  tap::Geometry geometry = {
+      .num_layers = 2,
+      .hidden = 2,
+      .mlp_width = {4, 4},
+      .heads = {{1, 3}, {1, 3}},
+      .sites = {tap::dense_sites_but(tap::Site::kFinalNorm), tap::kDenseSites}};
   EXPECT_TRUE(check_fits(dictionary, geometry, "d"));
   dictionary.num_writes = 2;
   EXPECT_EQ(check_fits(dictionary, geometry, "d").error().message,

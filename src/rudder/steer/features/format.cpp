@@ -146,8 +146,9 @@ Result<ConfigFile> ConfigFile::object(std::string_view key) const {
 }
 
 Result<tap::Point> parse_hook(std::string_view hook, const std::string& where) {
-  Result<tap::SiteRef> site = tap::parse_site(hook);
-  if (site && site->layer >= 0) return tap::Point{site->layer, site->site};
+  Result<tap::SiteRef> site = tap::parse_op_site(hook);
+  const bool is_activation = site && site->site != tap::Site::kRouterLogits;
+  if (is_activation && site->layer >= 0) return tap::Point{site->layer, site->site};
   if (const auto module = split_module(hook)) {
     const auto* found = std::ranges::find(kModules, module->second, &ModuleSite::module);
     if (found != std::end(kModules)) return tap::Point{module->first, found->site};

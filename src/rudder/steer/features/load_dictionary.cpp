@@ -65,10 +65,13 @@ Result<std::string> folder_of(const std::string& path) {
 }
 
 Result<tap::Point> parse_point(std::string_view text) {
-  Result<tap::SiteRef> site = tap::parse_site(text);
+  Result<tap::SiteRef> site = tap::parse_op_site(text);
   if (!site) return invalid_field(site.error().message, "site");
   if (site->layer < 0) {
     return invalid_field(fmt::format("'{}' names no layer, as resid_post.20 does", text), "site");
+  }
+  if (site->site == tap::Site::kRouterLogits) {
+    return invalid_field("a dictionary is of activations, not of a router's logits", "site");
   }
   return tap::Point{site->layer, site->site};
 }

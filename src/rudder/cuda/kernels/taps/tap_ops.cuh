@@ -139,6 +139,7 @@ __device__ inline TapChange change_of(tap::OpKind kind, const tap::TapOp& op, fl
     case tap::OpKind::kEncode:   // encode.cu
     case tap::OpKind::kEncoded:
     case tap::OpKind::kCarried:  // taps.cuh
+    case tap::OpKind::kExperts:  // of routers, which are not tapped here
       break;
   }
   return {};
