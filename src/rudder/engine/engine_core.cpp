@@ -19,9 +19,6 @@
 namespace rudder::engine {
 namespace {
 
-// An idle loop shows life four times a second (Engine).
-constexpr int64_t kMaxIdleSilenceUs = 1'000'000;
-
 sched::SchedSettings sched_settings(const EngineSettings& settings, const Commons& commons,
                                     int32_t depth, cache::BlockWatcher* watcher) {
   sched::SchedSettings out;
@@ -124,7 +121,7 @@ EngineCore::EngineCore(ReplicaParts parts, std::shared_ptr<Commons> commons,
                  .taps = &taps_,
                  .captures = &captures_,
                  .metrics = &metrics_}) {
-  show_life(false);
+  watch_.idle(clock_->now_us());
   publish_stats();
 }
 
@@ -199,7 +196,7 @@ bool EngineCore::step() {
 }
 
 bool EngineCore::turn() {
-  show_life(true);
+  watch_.busy(clock_->now_us(), "planning and launching a step");
   take_commands();
   const bool launched = !dead_ && launch_next();
   if (awaits_masks()) {
@@ -214,7 +211,7 @@ bool EngineCore::turn() {
   publish_stats();
   bool more = launched || !in_flight_.empty() || scheduler_.has_work() || taps_.size() > 0;
   if (RUDDER_MUTANT(kSleepsWithWork)) more = launched;
-  if (!more) show_life(false);
+  if (!more) watch_.idle(clock_->now_us());
   return more;
 }
 
@@ -372,16 +369,15 @@ bool EngineCore::launch_next() {
   const std::shared_ptr<const step::StepPlan> plan = scheduler_.plan(&taps_.edits());
   if (!plan) return false;
   if (was_held && in_flight_.empty()) scheduler_.note_idle(clock_->now_us() - collected_us_);
-  const int32_t num_tokens = plan->num_tokens();
-  const int32_t repeat = plan->repeat;
+  const StepFacts facts = facts_of(*plan);
   auto ticket = executor_->launch(plan);
   if (!ticket) {
     die(ticket.error());
     return false;
   }
-  in_flight_.push_back({*ticket, repeat, num_tokens == std::ssize(plan->seqs)});
+  in_flight_.push_back({*ticket, facts, facts.repeat});
   awaits_masks_ = !scheduler_.constrained().empty();
-  metrics_.note_launched(num_tokens, repeat);
+  metrics_.note_launched(facts.num_tokens, facts.repeat);
   if (!scheduler_.first_planned().empty()) note_first_planned(clock_->now_us());
   return true;
 }
@@ -390,6 +386,7 @@ void EngineCore::supply_masks() {
   const std::vector<sched::ConstrainedSequence>& sequences = scheduler_.learn_drafts();
   if (!std::exchange(awaits_masks_, false) || RUDDER_MUTANT(kMasksForgotten)) return;
   const int64_t start_us = clock_->now_us();
+  watch_.busy(start_us, "writing the masks of", in_flight_.back().facts);
   const std::span<const uint32_t> masks = constraints_.masks(sequences);
   for (const sched::SequenceId dear : constraints_.dear()) scheduler_.stop_drafting(dear);
   metrics_.note_masks(sequences.size(), clock_->now_us() - start_us);
@@ -398,12 +395,13 @@ void EngineCore::supply_masks() {
 }
 
 void EngineCore::collect_oldest() {
-  show_life(true);
   Launched& oldest = in_flight_.front();
+  watch_.busy(clock_->now_us(), "waiting for", oldest.facts);
   auto result = executor_->collect(oldest.ticket);
   if (!result) return die(result.error());
   collected_us_ = clock_->now_us();
-  metrics_.note_collected(*result, oldest.decodes);
+  watch_.busy(collected_us_, "handing out what came of", oldest.facts);
+  metrics_.note_collected(*result, oldest.facts.num_tokens == oldest.facts.num_seqs);
   if (--oldest.left == 0 || RUDDER_MUTANT(kRepeatStranded)) in_flight_.erase(in_flight_.begin());
   outputs_.clear();
   scheduler_.commit(*result, &outputs_);
@@ -453,7 +451,7 @@ void EngineCore::give_up(const Error& cause) {
   }
   commands_ = {};
   publish_stats();
-  show_life(false);
+  watch_.idle(clock_->now_us());
 }
 
 void EngineCore::die(const Error& cause) {
@@ -468,20 +466,9 @@ void EngineCore::die(const Error& cause) {
       Error{ErrorCode::kInternal, "the engine failed while the request ran", ""});
 }
 
-void EngineCore::show_life(bool busy) {
-  sign_of_life_.store(clock_->now_us() * 2 + (busy ? 1 : 0), std::memory_order_release);
-}
-
 Result<void> EngineCore::health() const {
   if (dead_) return fail(ErrorCode::kInternal, "the engine has failed");
-  const int64_t sign = sign_of_life_.load(std::memory_order_acquire);
-  const int64_t silence_us = clock_->now_us() - sign / 2;
-  const bool busy = sign % 2 != 0;
-  if (silence_us < (busy ? settings_.stuck_step_us : kMaxIdleSilenceUs)) return {};
-  return fail(ErrorCode::kUnavailable,
-              fmt::format("the engine makes no progress: {} for {} ms",
-                          busy ? "one step has been running" : "its loop has been silent",
-                          silence_us / 1000));
+  return watch_.health(clock_->now_us(), settings_.stuck_step_us);
 }
 
 EngineStats EngineCore::stats() const {

@@ -28,6 +28,7 @@
 #include "rudder/engine/mailbox.h"
 #include "rudder/engine/metrics.h"
 #include "rudder/engine/request_table.h"
+#include "rudder/engine/step_watch.h"
 #include "rudder/engine/tap_queue.h"
 #include "rudder/sched/scheduler.h"
 
@@ -91,8 +92,8 @@ class EngineCore {
  private:
   struct Launched {
     step::Ticket ticket;
-    int32_t left = 1;      // iterations to collect
-    bool decodes = false;  // one token a sequence
+    StepFacts facts;
+    int32_t left = 1;  // iterations to collect
   };
 
   EngineCore(ReplicaParts parts, std::shared_ptr<Commons> commons, const EngineSettings& settings,
@@ -116,7 +117,6 @@ class EngineCore {
   void note_first_planned(int64_t now_us);
   void die(const Error& cause);
   void give_up(const Error& cause);
-  void show_life(bool busy);
   void publish_stats() {
     metrics_.publish(scheduler_.stats(), taps_.size(), taps_.tables().rows().stats());
     num_published_.store(requests_.num_finished(), std::memory_order_release);
@@ -135,7 +135,7 @@ class EngineCore {
   Mailbox mailbox_;
   const std::shared_ptr<Commons> commons_;  // its captures are posted to the mailbox
   std::atomic<bool> dead_{false};
-  std::atomic<int64_t> sign_of_life_{0};   // twice the time, plus 1 when it went into work
+  StepWatch watch_;
   std::atomic<int64_t> num_published_{0};  // finished requests that the published stats count
 
   // Engine thread.

@@ -26,6 +26,7 @@
 #include "rudder/server/idle_trim.h"
 #include "rudder/server/openapi/openapi.h"
 #include "rudder/server/request/tool_fields.h"
+#include "rudder/server/stall_report.h"
 #include "rudder/server/vitals.h"
 
 namespace rudder::server {
@@ -124,6 +125,7 @@ struct Server::Impl {
   std::optional<PeriodicTimer> trim_timer;   // likewise
   Vitals vitals;
   Exertion exertion;
+  StallReport stalls;
   std::once_flag stopped;
 };
 
@@ -246,6 +248,7 @@ bool Server::drain(int64_t grace_us) {
 
 Result<void> Server::watch() {
   Impl& impl = *impl_;
+  impl.stalls.look(impl.context.engine().replicas(), impl.context.clock.now_us());
   const Result<void> health = impl.context.engine().health();
   const bool is_dead = !health && health.error().code == ErrorCode::kInternal;
   Result<void> vital =
