@@ -43,6 +43,20 @@ BlockCache::BlockCache(const CacheOptions& options)
   erased_.reserve(static_cast<size_t>(options.num_blocks));
 }
 
+void BlockCache::rename_model(std::string identity) {
+  RUDDER_CHECK(pool_.num_cached() == 0 && pool_.num_in_use() == 0, "blocks of the model before");
+  hasher_ = ChainHasher({.hash_key = options_.hash_key,
+                         .model_identity = std::move(identity),
+                         .hash_bits = options_.hash_bits,
+                         .block_size = options_.block_size});
+}
+
+void BlockCache::restart(Chain& chain) const {
+  hasher_.restart(chain);
+  chain.num_shared = 0;
+  chain.last_shared = {};
+}
+
 void BlockCache::set_runs(Chain& chain, std::span<const ContentRun> runs) {
   ChainHasher::set_runs(chain, runs);
 }

@@ -85,6 +85,11 @@ class BlockCache {
   // A holder of an equal prefix may use the block without writing it.
   bool is_shared(BlockId block) const { return index_.contains(block); }
 
+  // Nothing is cached or in use: keys are those of that model from now on. Sequences that were made
+  // before go on with restart().
+  void rename_model(std::string identity);
+  void restart(Chain& chain) const;
+
   // As ChainHasher::begin.
   Chain make_chain(std::string salt, std::vector<ContentRun> runs = {}) const;
   // What the tokens that are not in a full block yet are computed under has become known.
@@ -162,7 +167,7 @@ class BlockCache {
   void uncache_lost();
 
   const CacheOptions options_;
-  const ChainHasher hasher_;
+  ChainHasher hasher_;
   BlockPool pool_;
   PrefixIndex index_;
   BlockPool states_;

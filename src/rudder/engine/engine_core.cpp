@@ -198,7 +198,7 @@ bool EngineCore::step() {
 bool EngineCore::turn() {
   watch_.busy(clock_->now_us(), "planning and launching a step");
   take_commands();
-  const bool launched = !dead_ && launch_next();
+  const bool launched = !dead_ && may_launch() && launch_next();
   if (awaits_masks()) {
     // Its forward pass runs; what is sampled next depends on the tokens of every step before it.
     while (in_flight_.size() > 1 && !RUDDER_MUTANT(kMasksBeforeTokens)) collect_oldest();
@@ -208,8 +208,10 @@ bool EngineCore::turn() {
   const bool is_full = scheduler_.iterations_in_flight() >= depth_;
   if (!in_flight_.empty() && (!launched || is_full)) collect_oldest();
   if (block_watcher_ != nullptr) block_watcher_->step_done();
+  settle();
   publish_stats();
   bool more = launched || !in_flight_.empty() || scheduler_.has_work() || taps_.size() > 0;
+  if (rest_.is_at_rest()) more = false;
   if (RUDDER_MUTANT(kSleepsWithWork)) more = launched;
   if (!more) watch_.idle(clock_->now_us());
   return more;
@@ -231,6 +233,7 @@ void EngineCore::take_commands() {
   for (const RequestId id : commands_.cancels) {
     delivery_.end_request(id, FinishReason::kCancelled, std::nullopt);
   }
+  if (commands_.rest) follow(*commands_.rest);
   end_late();
   schedule_waiting();
   if (commands_.reset_prefix_cache) scheduler_.reset_prefix_cache();
@@ -241,6 +244,7 @@ void EngineCore::take_commands() {
   commands_.captures.clear();
   commands_.cancels.clear();
   commands_.reset_prefix_cache = false;
+  commands_.rest.reset();
   delivery_.end_failed();
 }
 
@@ -289,14 +293,13 @@ void EngineCore::admit(Submission& submission) {
     deadlines_.add(request.id, request.arrival_us + submission.max_wait_us);
   }
   request.taps = std::move(submission.taps);
-  const bool needs_rows = request.taps.needs_rows();
   request.unscheduled = std::move(submission.request);
   if (dead_) {  // the mailbox knows the reason
     delivery_.end_request(request.id, FinishReason::kError, mailbox_.open().error());
-  } else if (needs_rows) {
-    taps_.push(request);
+  } else if (rest_.is_coming()) {
+    rest_.hold(request.id);
   } else {
-    schedule(request);
+    begin(request);
   }
 }
 

@@ -28,6 +28,7 @@
 #include "rudder/engine/mailbox.h"
 #include "rudder/engine/metrics.h"
 #include "rudder/engine/request_table.h"
+#include "rudder/engine/rest.h"
 #include "rudder/engine/step_watch.h"
 #include "rudder/engine/tap_queue.h"
 #include "rudder/sched/scheduler.h"
@@ -60,6 +61,9 @@ class EngineCore {
   const RequestLimits& limits() const { return limits_; }
   EngineStats stats() const;
   Result<void> health() const;
+  // Posts the order; is_at_rest() says when it has come to that.
+  void rest(RestOrder order) { mailbox_.rest(std::move(order)); }
+  bool is_at_rest() const { return rest_.is_at_rest(); }
 
   // Refuses submissions from now on, with `reason`.
   void close(Error reason) { mailbox_.close(std::move(reason)); }
@@ -102,6 +106,10 @@ class EngineCore {
   bool turn();
   void take_commands();
   void admit(Submission& submission);
+  void begin(OpenRequest& request);
+  void follow(const RestOrder& order);
+  bool may_launch() const;
+  void settle();
   void refuse(Submission& submission, const Error& error);
   PlaceAsk within_deadline(PlaceAsk ask) const;
   void end_displaced(RequestId id);
@@ -146,6 +154,7 @@ class EngineCore {
   ConstraintTable constraints_;
   TapQueue taps_;
   Deadlines deadlines_;
+  Rest rest_;
   CaptureBridge captures_;
   Delivery delivery_;                // of what the members above hold
   std::vector<Launched> in_flight_;  // oldest first; a handful

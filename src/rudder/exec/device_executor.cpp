@@ -144,6 +144,16 @@ Result<void> DeviceExecutor::prepare_taps() {
   return {};
 }
 
+HeldMemory DeviceExecutor::held_memory() {
+  HeldMemory held{.ops = model_.ops.get(), .weights = &model_.weights, .stage = model_.spec.stage};
+  for (const ops::KvLayer& layer : kept_.kv) {
+    held.sequences.push_back(layer.storage);
+    held.sequences.push_back(layer.token_scales);
+  }
+  if (kept_.states.pool().data != nullptr) held.sequences.push_back(kept_.states.pool());
+  return held;
+}
+
 step::Capacity DeviceExecutor::capacity() const {
   step::Capacity capacity = capacity_;
   if (graphs_ != nullptr) capacity.prompt_step_multiple = kPromptStepMultiple;

@@ -39,6 +39,7 @@
 #include "rudder/exec/handover.h"
 #include "rudder/exec/kv_layout.h"
 #include "rudder/exec/pack.h"
+#include "rudder/exec/resident_model.h"
 #include "rudder/exec/sample_step.h"
 #include "rudder/exec/scorer.h"
 #include "rudder/exec/slot_table.h"
@@ -84,6 +85,9 @@ class DeviceExecutor final : public step::Executor {
   Result<step::StepResult> collect(step::Ticket ticket) override;
   bool ready(step::Ticket ticket) override;
   void stop() override;
+
+  // What it holds, for who changes that while no step runs (exec/resident_model.h).
+  HeldMemory held_memory();
 
  private:
   // The worker fills it, then it is the engine thread's until collected.

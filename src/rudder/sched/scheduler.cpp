@@ -338,6 +338,12 @@ void Scheduler::start_afresh() {
   blocks_.cache().forget_all();
 }
 
+void Scheduler::rename_model(const std::string& identity) {
+  RUDDER_CHECK(running_.size() == 0, "{} sequences have slots", running_.size());
+  blocks_.cache().rename_model(identity);
+  for (const auto& [id, sequence] : sequences_) blocks_.cache().restart(sequence->chain);
+}
+
 void Scheduler::drop_all() {
   for (const StepRecord& record : in_flight_) {
     for (const Checkpoint& made : record.checkpoints) blocks_.cache().release_state(made.state);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "rudder/base/clock.h"
+#include "rudder/server/admin/model_rest.h"
 #include "rudder/server/admin/token_rate.h"
 #include "rudder/server/generation/pending_compiles.h"
 #include "rudder/server/http/api_error.h"
@@ -102,6 +103,7 @@ struct ServerContext {
 
   // Generation requests in progress, for drain.
   Activity activity;
+  ModelRest rest{*parts.engine, parts.residence};
 };
 
 }  // namespace rudder::server

@@ -275,6 +275,7 @@ void Server::stop() {
     });
     closed->get_future().wait();
     impl.on_each_thread(&IoThread::end_generations);
+    impl.context.rest.stop();  // a change under way waits for requests, which have ended
     impl.on_each_thread(&IoThread::end_sessions);
     const int64_t deadline = impl.context.clock.now_us() + kStopGraceUs;
     while (impl.context.counters.connections_open > 0 && impl.context.clock.now_us() < deadline) {

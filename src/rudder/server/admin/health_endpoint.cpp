@@ -48,12 +48,17 @@ void handle_readyz(ServerContext& context, const std::shared_ptr<Exchange>& exch
     response = error_response(Error{ErrorCode::kUnavailable, "the server is draining", ""});
     return exchange->respond(std::move(response));
   }
+  if (context.rest.state() == ModelRest::State::kAsleep) {
+    const std::string message = fmt::format("the model is asleep (level {})", context.rest.level());
+    return exchange->respond(error_response(Error{ErrorCode::kUnavailable, message, ""}));
+  }
   const std::vector<engine::ReplicaState> replicas = context.engine().replicas();
   const std::vector<size_t> failed = failed_replicas(replicas);
   if (failed.size() == replicas.size()) {
     response = error_response(Error{ErrorCode::kUnavailable, "the engine makes no progress", ""});
   } else if (failed.empty()) {
-    response.body = "{\"status\":\"ready\"}";
+    const bool pauses = context.rest.state() == ModelRest::State::kPaused;
+    response.body = fmt::format("{{\"status\":\"{}\"}}", pauses ? "paused" : "ready");
   } else {
     response.body =
         fmt::format("{{\"status\":\"degraded\",\"engines\":{},\"failed_engines\":[{}]}}",
