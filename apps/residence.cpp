@@ -89,7 +89,7 @@ struct Misfits {
   }
 };
 
-Misfits compare(const ServedForm& form, const weights::Checkpoint& fresh) {
+Misfits compare_tensors(const ServedForm& form, const weights::Checkpoint& fresh) {
   Misfits misfits;
   for (const weights::TensorInfo& info : fresh.tensors()) {
     const auto served = form.tensors.find(info.name);
@@ -233,7 +233,7 @@ Result<std::unique_ptr<server::NewWeights>> ModelResidence::read_weights(
   if (auto same = check_config(**opened); !same) {
     return tl::unexpected<Error>(of_client(std::move(same.error())));
   }
-  const Misfits misfits = compare(parts_.form, **opened);
+  const Misfits misfits = compare_tensors(parts_.form, **opened);
   if (!misfits.empty()) return tl::unexpected<Error>(misfits.to_error());
   const auto checkpoint = weights::Checkpoint::with_text(*opened, kConfigFile, parts_.form.config);
   auto ready = parts_.model->read(*checkpoint);

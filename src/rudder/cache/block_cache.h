@@ -85,11 +85,6 @@ class BlockCache {
   // A holder of an equal prefix may use the block without writing it.
   bool is_shared(BlockId block) const { return index_.contains(block); }
 
-  // Nothing is cached or in use: keys are those of that model from now on. Sequences that were made
-  // before go on with restart().
-  void rename_model(std::string identity);
-  void restart(Chain& chain) const;
-
   // As ChainHasher::begin.
   Chain make_chain(std::string salt, std::vector<ContentRun> runs = {}) const;
   // What the tokens that are not in a full block yet are computed under has become known.
@@ -133,8 +128,9 @@ class BlockCache {
   // evicted from its tail.
   void release(Chain& chain, BlockTables& tables);
   // Empties the index: unreferenced blocks become free, and blocks in use are not shared again by
-  // those who hold them.
-  void forget_all();
+  // those who hold them. With `identity` no block is in use: keys are those of that model from now
+  // on, and `chains`, all that there are, begin anew.
+  void forget_all(const std::string* identity = nullptr, std::span<Chain* const> chains = {});
 
   // Key of full block `i` of `tokens`; kept in the chain.
   const BlockKey& key(Chain& chain, std::span<const int32_t> tokens, int32_t i) const;

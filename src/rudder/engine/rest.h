@@ -1,6 +1,6 @@
 // Rest: how an engine comes to stand still so that what its executors compute with may be changed:
 // nothing is in flight, no prefix is cached, no sequence has a slot or a block, and no step is
-// launched until it resumes. Requests that come meanwhile wait, or are refused. Owned by
+// launched until it goes on. Requests that come meanwhile wait, or are refused. Owned by
 // EngineCore; the engine thread's alone, but for is_at_rest().
 #pragma once
 
@@ -8,12 +8,21 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rudder/base/result.h"
 #include "rudder/engine/request.h"
 
+namespace rudder::sched {
+class Scheduler;
+}  // namespace rudder::sched
+
 namespace rudder::engine {
+
+class Delivery;
+class RequestTable;
+class TapQueue;
 
 // What becomes of the requests that are open.
 enum class RestMode : uint8_t {
@@ -40,18 +49,29 @@ struct RestOrder {
 
 class Rest {
  public:
-  void begin(RestMode mode) { mode_ = mode; }
-  void settle() { is_at_rest_.store(true, std::memory_order_release); }
-  // The requests that it has held back, in order.
-  std::vector<RequestId> end();
+  // What comes to rest; all of it outlives the Rest.
+  struct Parts {
+    sched::Scheduler* scheduler;
+    RequestTable* requests;
+    TapQueue* taps;
+    Delivery* delivery;
+  };
+  explicit Rest(const Parts& parts) : parts_(parts) {}
 
-  bool is_coming() const { return mode_.has_value(); }  // or is there
-  bool is_at_rest() const { return is_at_rest_.load(std::memory_order_acquire); }
-  // Requests that came before have an end to reach.
-  bool finishes() const { return mode_ == RestMode::kWait; }
+  // The requests that it has held back and that begin now, in order; none while it is to rest.
+  std::vector<RequestId> follow(const RestOrder& order);
+  // Requests that come are held back.
+  bool is_coming() const { return mode_.has_value(); }
   void hold(RequestId id) { held_.push_back(id); }
+  bool may_launch() const;
+  // Once a turn, with no step in flight: whether it has come to rest.
+  void settle();
+  bool is_at_rest() const { return is_at_rest_.load(std::memory_order_acquire); }
 
  private:
+  void end_those_that_run(const RestAsk& ask);
+
+  const Parts parts_;
   std::optional<RestMode> mode_;
   std::atomic<bool> is_at_rest_{false};
   std::vector<RequestId> held_;

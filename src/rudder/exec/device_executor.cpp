@@ -53,6 +53,16 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::start(Model model,
   RUDDER_CHECK(capacity.kv_groups == model.kv.groups, "the model's KV groups are others");
   std::unique_ptr<DeviceExecutor> executor(new DeviceExecutor(std::move(model), capacity));
   RUDDER_TRY_VOID(executor->prepare(options));
+  if (options.held != nullptr) {
+    *options.held = {.ops = executor->model_.ops.get(),
+                     .weights = &executor->model_.weights,
+                     .stage = executor->model_.spec.stage,
+                     .sequences = {executor->kept_.states.pool()}};
+    for (const ops::KvLayer& layer : executor->kept_.kv) {
+      options.held->sequences.push_back(layer.storage);
+      options.held->sequences.push_back(layer.token_scales);
+    }
+  }
   if (ops::Comm* const comm = ops::comm_of(*executor->model_.ops)) comm->open();
   executor->worker_ = std::thread([raw = executor.get()] { raw->work(); });
   return executor;
@@ -142,16 +152,6 @@ Result<void> DeviceExecutor::prepare_taps() {
   const auto ring_bytes = static_cast<int64_t>(taps_->table().ring.bytes());
   RUDDER_TRY(pool_, CapturePool::make(*model_.ops, kPoolRings * ring_bytes));
   return {};
-}
-
-HeldMemory DeviceExecutor::held_memory() {
-  HeldMemory held{.ops = model_.ops.get(), .weights = &model_.weights, .stage = model_.spec.stage};
-  for (const ops::KvLayer& layer : kept_.kv) {
-    held.sequences.push_back(layer.storage);
-    held.sequences.push_back(layer.token_scales);
-  }
-  if (kept_.states.pool().data != nullptr) held.sequences.push_back(kept_.states.pool());
-  return held;
 }
 
 step::Capacity DeviceExecutor::capacity() const {

@@ -71,6 +71,7 @@ class DeviceExecutor final : public step::Executor {
     ProgressFn capture_progress = {};      // of graphs
     std::shared_ptr<StageLink> link = {};  // between the stages, where the model's is not alone
     NarrowRules narrow_graphs = {};
+    HeldMemory* held = nullptr;  // is told what the executor holds (resident_model.h)
   };
   // `capacity` has the groups of the model's layout. Allocates the KV cache and every buffer of a
   // step, captures graphs, then starts the worker. An Error is the device's: out of memory.
@@ -85,9 +86,6 @@ class DeviceExecutor final : public step::Executor {
   Result<step::StepResult> collect(step::Ticket ticket) override;
   bool ready(step::Ticket ticket) override;
   void stop() override;
-
-  // What it holds, for who changes that while no step runs (exec/resident_model.h).
-  HeldMemory held_memory();
 
  private:
   // The worker fills it, then it is the engine thread's until collected.

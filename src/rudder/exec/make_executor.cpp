@@ -289,16 +289,15 @@ Result<LoadedRank> load_rank(const Loading& loading, std::unique_ptr<ops::Ops> o
   model.ops = std::move(ops);
   model.kv = memory.kv;
   RUDDER_TRY(
-      std::unique_ptr<DeviceExecutor> executor,
+      loaded.executor,
       DeviceExecutor::start(std::move(model), capacity_of(memory, division.spec, division.limits),
                             {.enforce_eager = division.settings.enforce_eager,
                              .capture_progress = loading.progress.graphs,
-                             .link = part.link}));
-  loaded.held = executor->held_memory();
+                             .link = part.link,
+                             .held = &loaded.held}));
   RUDDER_TRY(loaded.held.parts,
              model::parts_of(division.checkpoint, division.spec, ops::rank_of(*loaded.held.ops),
                              part.stage, *loaded.held.weights));
-  loaded.executor = std::move(executor);
   return loaded;
 }
 

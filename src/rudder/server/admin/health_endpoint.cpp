@@ -17,7 +17,7 @@ void handle_livez(ServerContext& context, const std::shared_ptr<Exchange>& excha
   HttpResponse response;
   response.body = "{\"status\":\"alive\"}";
   const Result<void> health = context.engine().health();
-  if (context.failed || (!health && health.error().code == ErrorCode::kInternal)) {
+  if (context.ending.failed || (!health && health.error().code == ErrorCode::kInternal)) {
     response = error_response(
         Error{ErrorCode::kUnavailable, "the server has failed and will not serve again", ""});
   }
@@ -44,7 +44,7 @@ std::vector<size_t> failed_replicas(const std::vector<engine::ReplicaState>& rep
 // are not.
 void handle_readyz(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
   HttpResponse response;
-  if (context.draining) {
+  if (context.ending.draining) {
     response = error_response(Error{ErrorCode::kUnavailable, "the server is draining", ""});
     return exchange->respond(std::move(response));
   }

@@ -1,4 +1,4 @@
-#include "rudder/base/thread_places.h"
+#include "rudder/base/thread_stacks.h"
 
 #include <dirent.h>
 #include <fmt/format.h>
