@@ -9,10 +9,18 @@
 namespace rudder::engine {
 
 void RequestStarter::begin(OpenRequest& request) {
-  if (request.taps.needs_rows()) {
+  if (rest_.is_coming()) {
+    rest_.hold(request.id);
+  } else if (request.taps.needs_rows()) {
     parts_.taps->push(request);
   } else {
     schedule(request);
+  }
+}
+
+void RequestStarter::follow(const RestOrder& order) {
+  for (const RequestId id : rest_.follow(order)) {
+    if (OpenRequest* const request = parts_.requests->find(id)) begin(*request);
   }
 }
 
