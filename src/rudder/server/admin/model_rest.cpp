@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "rudder/base/contain.h"
+#include "rudder/base/heap.h"
 #include "rudder/base/log.h"
 
 namespace rudder::server {
@@ -67,6 +68,7 @@ Result<void> ModelRest::sleep(int32_t level, const RestWish& wish) {
   if (level == 2) residence->give_back_weights();
   has_weights_ = level == 1;
   weights_awake_ = sequences_awake_ = false;
+  return_freed_memory();
   log_info("the model sleeps, level {}", level);
   return {};
 }
@@ -125,6 +127,7 @@ Result<ModelRest::Updated> ModelRest::update(const std::string& path, const std:
   num_updates_.fetch_add(1, std::memory_order_relaxed);
   Updated updated{.num_tensors = fresh->num_tensors(), .identity = *identity_};
   if (was_awake) go_on();
+  return_freed_memory();  // of those before
   log_info("weights replaced by those of {}: {} tensors", path, updated.num_tensors);
   return updated;
 }
