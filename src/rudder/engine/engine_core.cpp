@@ -11,16 +11,12 @@
 #include "rudder/base/log.h"
 #include "rudder/base/mutants.h"
 #include "rudder/base/philox.h"
-#include "rudder/engine/choices.h"
 #include "rudder/engine/resolved_taps.h"
 #include "rudder/engine/run_trials.h"
 #include "rudder/engine/watched_rows.h"
 
 namespace rudder::engine {
 namespace {
-
-// An idle loop shows life four times a second (Engine).
-constexpr int64_t kMaxIdleSilenceUs = 1'000'000;
 
 sched::SchedSettings sched_settings(const EngineSettings& settings, const Commons& commons,
                                     int32_t depth, cache::BlockWatcher* watcher) {
@@ -101,7 +97,6 @@ EngineCore::EngineCore(ReplicaParts parts, std::shared_ptr<Commons> commons,
                        const EngineSettings& settings, const step::Capacity& capacity)
     : executor_(std::move(parts.executor)),
       proposer_(std::move(parts.proposer)),
-      tokenizer_(commons->tokenizer),
       clock_(commons->clock),
       block_watcher_(parts.block_watcher),
       settings_(settings),
@@ -123,8 +118,13 @@ EngineCore::EngineCore(ReplicaParts parts, std::shared_ptr<Commons> commons,
                  .constraints = &constraints_,
                  .taps = &taps_,
                  .captures = &captures_,
-                 .metrics = &metrics_}) {
-  show_life(false);
+                 .metrics = &metrics_}),
+      starter_({.scheduler = &scheduler_,
+                .requests = &requests_,
+                .taps = &taps_,
+                .captures = &captures_,
+                .delivery = &delivery_}) {
+  watch_.idle(clock_->now_us());
   publish_stats();
 }
 
@@ -199,9 +199,9 @@ bool EngineCore::step() {
 }
 
 bool EngineCore::turn() {
-  show_life(true);
+  watch_.busy(clock_->now_us(), "planning and launching a step");
   take_commands();
-  const bool launched = !dead_ && launch_next();
+  const bool launched = !dead_ && starter_.rest().may_launch() && launch_next();
   if (awaits_masks()) {
     // Its forward pass runs; what is sampled next depends on the tokens of every step before it.
     while (in_flight_.size() > 1 && !RUDDER_MUTANT(kMasksBeforeTokens)) collect_oldest();
@@ -211,10 +211,12 @@ bool EngineCore::turn() {
   const bool is_full = scheduler_.iterations_in_flight() >= depth_;
   if (!in_flight_.empty() && (!launched || is_full)) collect_oldest();
   if (block_watcher_ != nullptr) block_watcher_->step_done();
+  if (!dead_ && in_flight_.empty()) starter_.rest().settle();
   publish_stats();
   bool more = launched || !in_flight_.empty() || scheduler_.has_work() || taps_.size() > 0;
+  if (starter_.rest().is_at_rest()) more = false;
   if (RUDDER_MUTANT(kSleepsWithWork)) more = launched;
-  if (!more) show_life(false);
+  if (!more) watch_.idle(clock_->now_us());
   return more;
 }
 
@@ -234,8 +236,9 @@ void EngineCore::take_commands() {
   for (const RequestId id : commands_.cancels) {
     delivery_.end_request(id, FinishReason::kCancelled, std::nullopt);
   }
+  if (commands_.rest) starter_.follow(*commands_.rest);
   end_late();
-  schedule_waiting();
+  starter_.begin_waiting();
   if (commands_.reset_prefix_cache) scheduler_.reset_prefix_cache();
   commands_.pins.clear();
   commands_.unpins.clear();
@@ -244,6 +247,7 @@ void EngineCore::take_commands() {
   commands_.captures.clear();
   commands_.cancels.clear();
   commands_.reset_prefix_cache = false;
+  commands_.rest.reset();
   delivery_.end_failed();
 }
 
@@ -258,7 +262,7 @@ void EngineCore::admit(Submission& submission) {
   std::vector<ChoiceConstraint> constraints;
   const Result<void> made = contain([&] {
     for (int32_t i = 0; i < params.n; ++i) {
-      choices.emplace_back(ChoiceOutput(tokenizer_, submission.stops, params));
+      choices.emplace_back(ChoiceOutput(commons_->tokenizer, submission.stops, params));
       if (!submission.constraints.empty()) constraints.emplace_back(params, submission.constraints);
     }
   });
@@ -292,14 +296,11 @@ void EngineCore::admit(Submission& submission) {
     deadlines_.add(request.id, request.arrival_us + submission.max_wait_us);
   }
   request.taps = std::move(submission.taps);
-  const bool needs_rows = request.taps.needs_rows();
   request.unscheduled = std::move(submission.request);
   if (dead_) {  // the mailbox knows the reason
     delivery_.end_request(request.id, FinishReason::kError, mailbox_.open().error());
-  } else if (needs_rows) {
-    taps_.push(request);
   } else {
-    schedule(request);
+    starter_.begin(request);
   }
 }
 
@@ -331,33 +332,6 @@ void EngineCore::end_late() {
   }
 }
 
-// Every request that gets what it waited for begins its captures and runs.
-void EngineCore::schedule_waiting() {
-  while (OpenRequest* request = taps_.pop(scheduler_.stats().steps)) {
-    const Result<void> begun = contain([&] { captures_.begin(*request); });
-    if (begun) {
-      schedule(*request);
-    } else {
-      delivery_.fail_request(request->id, begun.error());
-    }
-  }
-}
-
-void EngineCore::schedule(OpenRequest& request) {
-  const Request accepted = std::move(*request.unscheduled);
-  request.unscheduled.reset();
-  Result<std::vector<sched::NewSequence>> sequences =
-      contain([&]() -> Result<std::vector<sched::NewSequence>> {
-        return make_sequences(request, accepted);
-      });
-  if (!sequences) return delivery_.fail_request(request.id, sequences.error());
-  for (sched::NewSequence& sequence : *sequences) {
-    const Result<void> added = scheduler_.add(std::move(sequence));
-    if (added) continue;
-    return delivery_.end_request(request.id, FinishReason::kError, added.error());
-  }
-}
-
 // False while steps are in flight that were launched before.
 bool EngineCore::start_afresh() {
   if (!in_flight_.empty()) return false;
@@ -372,16 +346,15 @@ bool EngineCore::launch_next() {
   const std::shared_ptr<const step::StepPlan> plan = scheduler_.plan(&taps_.edits());
   if (!plan) return false;
   if (was_held && in_flight_.empty()) scheduler_.note_idle(clock_->now_us() - collected_us_);
-  const int32_t num_tokens = plan->num_tokens();
-  const int32_t repeat = plan->repeat;
+  const StepFacts facts = facts_of(*plan);
   auto ticket = executor_->launch(plan);
   if (!ticket) {
     die(ticket.error());
     return false;
   }
-  in_flight_.push_back({*ticket, repeat, num_tokens == std::ssize(plan->seqs)});
+  in_flight_.push_back({*ticket, facts, facts.repeat});
   awaits_masks_ = !scheduler_.constrained().empty();
-  metrics_.note_launched(num_tokens, repeat);
+  metrics_.note_launched(facts.num_tokens, facts.repeat);
   if (!scheduler_.first_planned().empty()) note_first_planned(clock_->now_us());
   return true;
 }
@@ -390,6 +363,7 @@ void EngineCore::supply_masks() {
   const std::vector<sched::ConstrainedSequence>& sequences = scheduler_.learn_drafts();
   if (!std::exchange(awaits_masks_, false) || RUDDER_MUTANT(kMasksForgotten)) return;
   const int64_t start_us = clock_->now_us();
+  watch_.busy(start_us, "writing the masks of", in_flight_.back().facts);
   const std::span<const uint32_t> masks = constraints_.masks(sequences);
   for (const sched::SequenceId dear : constraints_.dear()) scheduler_.stop_drafting(dear);
   metrics_.note_masks(sequences.size(), clock_->now_us() - start_us);
@@ -398,12 +372,13 @@ void EngineCore::supply_masks() {
 }
 
 void EngineCore::collect_oldest() {
-  show_life(true);
   Launched& oldest = in_flight_.front();
+  watch_.busy(clock_->now_us(), "waiting for", oldest.facts);
   auto result = executor_->collect(oldest.ticket);
   if (!result) return die(result.error());
   collected_us_ = clock_->now_us();
-  metrics_.note_collected(*result, oldest.decodes);
+  watch_.busy(collected_us_, "handing out what came of", oldest.facts);
+  metrics_.note_collected(*result, oldest.facts.num_tokens == oldest.facts.num_seqs);
   if (--oldest.left == 0 || RUDDER_MUTANT(kRepeatStranded)) in_flight_.erase(in_flight_.begin());
   outputs_.clear();
   scheduler_.commit(*result, &outputs_);
@@ -453,7 +428,7 @@ void EngineCore::give_up(const Error& cause) {
   }
   commands_ = {};
   publish_stats();
-  show_life(false);
+  watch_.idle(clock_->now_us());
 }
 
 void EngineCore::die(const Error& cause) {
@@ -468,20 +443,9 @@ void EngineCore::die(const Error& cause) {
       Error{ErrorCode::kInternal, "the engine failed while the request ran", ""});
 }
 
-void EngineCore::show_life(bool busy) {
-  sign_of_life_.store(clock_->now_us() * 2 + (busy ? 1 : 0), std::memory_order_release);
-}
-
 Result<void> EngineCore::health() const {
   if (dead_) return fail(ErrorCode::kInternal, "the engine has failed");
-  const int64_t sign = sign_of_life_.load(std::memory_order_acquire);
-  const int64_t silence_us = clock_->now_us() - sign / 2;
-  const bool busy = sign % 2 != 0;
-  if (silence_us < (busy ? settings_.stuck_step_us : kMaxIdleSilenceUs)) return {};
-  return fail(ErrorCode::kUnavailable,
-              fmt::format("the engine makes no progress: {} for {} ms",
-                          busy ? "one step has been running" : "its loop has been silent",
-                          silence_us / 1000));
+  return watch_.health(clock_->now_us(), settings_.stuck_step_us);
 }
 
 EngineStats EngineCore::stats() const {

@@ -27,7 +27,9 @@
 #include "rudder/engine/forms.h"
 #include "rudder/engine/mailbox.h"
 #include "rudder/engine/metrics.h"
+#include "rudder/engine/request_starter.h"
 #include "rudder/engine/request_table.h"
+#include "rudder/engine/step_watch.h"
 #include "rudder/engine/tap_queue.h"
 #include "rudder/sched/scheduler.h"
 
@@ -59,6 +61,9 @@ class EngineCore {
   const RequestLimits& limits() const { return limits_; }
   EngineStats stats() const;
   Result<void> health() const;
+  // Posts the order; is_at_rest() says when it has come to that.
+  void rest(RestOrder order) { mailbox_.rest(std::move(order)); }
+  bool is_at_rest() const { return starter_.rest().is_at_rest(); }
 
   // Refuses submissions from now on, with `reason`.
   void close(Error reason) { mailbox_.close(std::move(reason)); }
@@ -91,8 +96,8 @@ class EngineCore {
  private:
   struct Launched {
     step::Ticket ticket;
-    int32_t left = 1;      // iterations to collect
-    bool decodes = false;  // one token a sequence
+    StepFacts facts;
+    int32_t left = 1;  // iterations to collect
   };
 
   EngineCore(ReplicaParts parts, std::shared_ptr<Commons> commons, const EngineSettings& settings,
@@ -105,8 +110,6 @@ class EngineCore {
   PlaceAsk within_deadline(PlaceAsk ask) const;
   void end_displaced(RequestId id);
   void end_late();
-  void schedule(OpenRequest& request);
-  void schedule_waiting();
   bool launch_next();
   bool start_afresh();
   // The step launched last has constrained sequences whose masks it still waits for.
@@ -116,7 +119,6 @@ class EngineCore {
   void note_first_planned(int64_t now_us);
   void die(const Error& cause);
   void give_up(const Error& cause);
-  void show_life(bool busy);
   void publish_stats() {
     metrics_.publish(scheduler_.stats(), taps_.size(), taps_.tables().rows().stats());
     num_published_.store(requests_.num_finished(), std::memory_order_release);
@@ -124,7 +126,6 @@ class EngineCore {
 
   const std::unique_ptr<step::Executor> executor_;
   const std::unique_ptr<sched::DraftProposer> proposer_;  // before the scheduler, which calls it
-  const std::shared_ptr<const text::Tokenizer> tokenizer_;
   const std::shared_ptr<const Clock> clock_;
   cache::BlockWatcher* const block_watcher_;  // null: none
   const EngineSettings settings_;
@@ -135,7 +136,7 @@ class EngineCore {
   Mailbox mailbox_;
   const std::shared_ptr<Commons> commons_;  // its captures are posted to the mailbox
   std::atomic<bool> dead_{false};
-  std::atomic<int64_t> sign_of_life_{0};   // twice the time, plus 1 when it went into work
+  StepWatch watch_;
   std::atomic<int64_t> num_published_{0};  // finished requests that the published stats count
 
   // Engine thread.
@@ -148,6 +149,7 @@ class EngineCore {
   Deadlines deadlines_;
   CaptureBridge captures_;
   Delivery delivery_;                // of what the members above hold
+  RequestStarter starter_;           // likewise
   std::vector<Launched> in_flight_;  // oldest first; a handful
   bool awaits_masks_ = false;
   int64_t collected_us_ = 0;                    // when the last iteration was

@@ -1,5 +1,7 @@
 #include "rudder/engine/replica.h"
 
+#include <pthread.h>
+
 #include <utility>
 
 namespace rudder::engine {
@@ -16,6 +18,7 @@ void Replica::stop() {
 }
 
 void Replica::run() {
+  pthread_setname_np(pthread_self(), "rudder-engine");
   while (!stopping_.load(std::memory_order_acquire)) {
     if (!core_->step()) core_->wait(heartbeat_us_);
   }
