@@ -49,6 +49,24 @@ json::value HostileSearch::value(int depth) {
   }
 }
 
+// A bound; few of them are far.
+json::value HostileSearch::number() {
+  static const double far[] = {40, 300, 5'000, 0.07, -1e30, 12345678901.5};
+  if (pick(4) > 0) return static_cast<int64_t>(pick(4)) + 1;
+  return far[pick(std::size(far))];
+}
+
+// A pattern of what is dear to put together, or a format's name.
+std::string HostileSearch::text_form() {
+  static const char* const parts[] = {"a",   ".*",     "(a|b)", "[^c]", "\\w", "\\p{L}",  "x?",
+                                      "{3}", "{2,40}", "(ab)*", "\\b",  "é+",  "(?=.*b)", "(?!c)"};
+  static const char* const formats[] = {"date-time", "uuid", "email", "ipv6", "uri"};
+  if (pick(6) == 0) return formats[pick(std::size(formats))];
+  std::string out = pick(2) == 0 ? "^" : "";
+  for (size_t i = 0; i <= pick(6); ++i) out += parts[pick(std::size(parts))];
+  return pick(2) == 0 ? out + "$" : out;
+}
+
 void HostileSearch::add_keyword(json::object& schema, int depth) {
   static const char* const singles[] = {"not",
                                         "if",
@@ -58,14 +76,16 @@ void HostileSearch::add_keyword(json::object& schema, int depth) {
                                         "items",
                                         "additionalProperties",
                                         "propertyNames",
-                                        "unevaluatedProperties"};
+                                        "unevaluatedProperties",
+                                        "unevaluatedItems",
+                                        "additionalItems"};
   static const char* const lists[] = {"allOf", "anyOf", "oneOf", "prefixItems"};
   static const char* const maps[] = {"properties", "patternProperties", "dependentSchemas"};
-  static const char* const numbers[] = {"minimum",    "maximum",      "exclusiveMinimum",
-                                        "multipleOf", "minItems",     "maxItems",
-                                        "minLength",  "maxProperties"};
+  static const char* const numbers[] = {
+      "minimum",   "maximum",   "exclusiveMinimum", "multipleOf",    "minItems",    "maxItems",
+      "minLength", "maxLength", "minProperties",    "maxProperties", "minContains", "maxContains"};
   const auto some = [&](const auto& keywords) { return keywords[pick(std::size(keywords))]; };
-  switch (pick(10)) {
+  switch (pick(13)) {
     case 0:
     case 1:
     case 2:
@@ -85,7 +105,16 @@ void HostileSearch::add_keyword(json::object& schema, int depth) {
       break;
     }
     case 6:
-      schema[some(numbers)] = static_cast<int64_t>(pick(4)) + 1;
+      schema[some(numbers)] = number();
+      break;
+    case 10:
+      schema[pick(4) == 0 ? "format" : "pattern"] = text_form();
+      break;
+    case 11:
+      schema["uniqueItems"] = true;
+      break;
+    case 12:
+      schema["dependentRequired"] = json::object({{name(), {name()}}, {name(), {name(), name()}}});
       break;
     case 7:
       schema["type"] = json::array({"object", pick(2) == 0 ? "array" : "string"});

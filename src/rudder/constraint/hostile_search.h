@@ -27,6 +27,8 @@ class HostileSearch {
   boost::json::value schema(int depth);
   boost::json::value value(int depth);
   const char* name();
+  boost::json::value number();
+  std::string text_form();
   void add_keyword(boost::json::object& schema, int depth);
   void change(boost::json::value& whole);
 

@@ -32,6 +32,7 @@ class Complementer {
                           int depth);
   Result<void> of_parts(std::string_view key, const json::value& operand, const std::string& path,
                         int depth);
+  void of_pairs(const json::array& options);
   Result<void> of_fields(const json::value& operand, const std::string& path, int depth);
   Result<void> of_additional(const json::object& schema, const std::string& path, int depth);
   bool of_bound(std::string_view key, const json::value& operand);
@@ -181,12 +182,24 @@ Result<void> Complementer::of_parts(std::string_view key, const json::value& ope
       together.push_back(std::move(*one));
     }
   }
-  if (!together.empty()) {
-    add_way({{"allOf", std::move(together)}});
-    // Of oneOf, two that hold at once are refused as well.
-    out_.exact = out_.exact && key == "anyOf";
-  }
+  if (together.empty()) return {};
+  add_way({{"allOf", std::move(together)}});
+  if (key == "oneOf") of_pairs(parts);
   return {};
+}
+
+// Of oneOf, two that hold at once are refused as well.
+void Complementer::of_pairs(const json::array& options) {
+  constexpr size_t kMostOptions = 8;
+  if (options.size() > kMostOptions) {
+    out_.exact = false;
+    return;
+  }
+  for (size_t i = 1; i < options.size(); ++i) {
+    for (size_t j = 0; j < i && !fuel_.out(); ++j) {
+      add_way(all_of_two(copy_of(options[j]), copy_of(options[i])));
+    }
+  }
 }
 
 void Complementer::break_field(std::string_view name, json::value broken) {

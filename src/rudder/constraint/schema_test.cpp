@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <random>
 #include <string>
 
 #include "rudder/base/cpu_time.h"
+#include "rudder/constraint/form_checker.h"
 #include "rudder/constraint/translate.h"
 
 namespace rudder::constraint {
@@ -140,6 +142,89 @@ TEST(SchemaKeywords, BindTheirOwnTypeAlone) {
   expect_same(R"({"minLength":2})",
               R"({"anyOf":[{"type":"object"},{"type":"array"},{"type":"string","minLength":2},
                   {"type":"number"},{"type":"boolean"},{"type":"null"}]})");
+}
+
+// Terms of keywords over the integers 0 to 3, as schemas and as the sets of those that they accept.
+class Algebra {
+ public:
+  struct Term {
+    std::string schema;
+    unsigned accepted = 0;  // bit i: i
+  };
+
+  explicit Algebra(uint32_t seed) : random_(seed) {}
+
+  Term term(int depth) {
+    if (depth == 0) return leaf();
+    const Term a = term(depth - 1);
+    const Term b = term(pick(depth));
+    const Term c = term(pick(depth));
+    switch (pick(6)) {
+      case 0:
+        return {fmt::format(R"({{"not":{}}})", a.schema), kAll & ~a.accepted};
+      case 1:
+        return {fmt::format(R"({{"allOf":[{},{}]}})", a.schema, b.schema), a.accepted & b.accepted};
+      case 2:
+        return {fmt::format(R"({{"anyOf":[{},{}]}})", a.schema, b.schema), a.accepted | b.accepted};
+      case 3:
+        return {fmt::format(R"({{"if":{},"then":{},"else":{}}})", a.schema, b.schema, c.schema),
+                (a.accepted & b.accepted) | (~a.accepted & c.accepted)};
+      default: {
+        const unsigned two =
+            (a.accepted & b.accepted) | (a.accepted & c.accepted) | (b.accepted & c.accepted);
+        return {fmt::format(R"({{"oneOf":[{},{},{}]}})", a.schema, b.schema, c.schema),
+                (a.accepted | b.accepted | c.accepted) & ~two};
+      }
+    }
+  }
+
+ private:
+  static constexpr unsigned kAll = 15;
+
+  int pick(int count) { return static_cast<int>(random_() % static_cast<unsigned>(count)); }
+  Term leaf() {
+    const int number = pick(4);
+    const unsigned from = kAll & (kAll << number);
+    switch (pick(6)) {
+      case 0:
+        return {"true", kAll};
+      case 1:
+        return {"false", 0};
+      case 2:
+        return {R"({"minLength":2})", kAll};  // binds strings alone
+      case 3:
+        return {fmt::format(R"({{"minimum":{}}})", number), from};
+      case 4:
+        return {fmt::format(R"({{"exclusiveMaximum":{}}})", number), kAll & ~from};
+      default:
+        return {fmt::format(R"({{"const":{}}})", number), 1U << number};
+    }
+  }
+
+  std::mt19937 random_;
+};
+
+TEST(SchemaComplement, TermsAreThoseOfTheirAlgebra) {
+  Algebra algebra(7);
+  int num_taken = 0;
+  for (int i = 0; i < 400; ++i) {
+    const Algebra::Term term = algebra.term(1 + i % 3);
+    const std::string schema =
+        fmt::format(R"({{"type":"integer","minimum":0,"maximum":3,"allOf":[{}]}})", term.schema);
+    const auto form = FormChecker::make({.kind = GrammarKind::kJsonSchema, .text = schema});
+    if (!form) {
+      // Nothing is valid, or it is said what is not supported.
+      const bool never = form.error().message.find("can never be") != std::string::npos;
+      EXPECT_TRUE(!never || (term.accepted & 15U) == 0) << schema;
+      continue;
+    }
+    ++num_taken;
+    for (unsigned value = 0; value < 4; ++value) {
+      EXPECT_EQ(form->accepts(fmt::format("{}", value)), (term.accepted >> value & 1U) == 1U)
+          << schema << " and " << value;
+    }
+  }
+  EXPECT_GE(num_taken, 200);
 }
 
 TEST(SchemaComplement, SaysWhatIsRefused) {
