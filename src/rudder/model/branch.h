@@ -118,6 +118,9 @@ struct LayerStep {
   ops::View whole_rows = {};         // flat, act: of a rank that taps rows it has a share of
   int64_t num_ranks = 1;
   LayerState state = {};  // of the layer, where it keeps one
+
+  // The same with other scratch memory, for a part of a branch.
+  LayerStep with_scratch(const ops::View& other) const;
 };
 
 // On a rank: the point's taps on the rows of which `x` has this rank's columns; the same columns of
@@ -131,6 +134,8 @@ struct Mixed {
   ops::View out;
   ops::View buffer;
   ops::View free;
+  ops::View added = {};       // [T, hidden] act: added behind that projection
+  ops::View added_rows = {};  // room for some of its rows
 };
 
 // Calls run(branch, weights) with the alternative that `spec` holds and with its weights.
