@@ -41,7 +41,8 @@ Result<std::vector<LayerKind>> layer_kinds(const HfConfig& config, std::string_v
   }
   std::vector<LayerKind> kinds;
   for (const std::string& word : words) {
-    const auto* const found = std::ranges::find(kWords, word, &decltype(kWords[0])::first);
+    const auto* const found =
+        std::ranges::find_if(kWords, [&](const auto& one) { return one.first == word; });
     if (found == std::end(kWords)) {
       return fail(ErrorCode::kUnsupported, fmt::format("the layer type '{}' is not known", word),
                   config.where(key));
