@@ -364,14 +364,14 @@ Result<ops::LinearPart> Binder::take_stacked(const LinearModule::Part& stored,
     RUDDER_TRY(part, take_wide_stack(stored, rows, in, out));
     if (group != nullptr && group->as != StoredAs::kWide) unexpectedly_wide_.insert(stored.name);
   }
-  if (!part.codes.empty() && !part.format.is_wide() && !keeps(part.format)) {
+  const bool is_coded = !part.codes.empty() && !part.format.is_wide();
+  if (is_coded && !keeps(part.format)) {
     note_multiplied(ops::stored_parts(part.format, rows, in).bytes(), rows * in);
     part = multiply_out(part, wide_, out.memory);
   } else {
     std::ranges::move(memory, std::back_inserter(out.memory));
   }
-  out.wide_inputs =
-      out.wide_inputs || (group != nullptr && !part.format.is_wide() && group->wide_inputs);
+  out.wide_inputs = out.wide_inputs || (is_coded && group->wide_inputs);
   if (!module.bias) return part;
   RUDDER_TRY(const View all, take(stored.bias_name(), Shape{stack.experts, rows * stack.parts}));
   if (reads) part.bias = strided_row(all, stack, rows, out.memory);

@@ -138,6 +138,15 @@ struct Mixed {
   ops::View added_rows = {};  // room for some of its rows
 };
 
+// A branch that is not there makes nothing; the decoder goes by it.
+inline Mixed mix(const NoMixer&, const NoMixer::Weights&, const Operand&, const LayerStep&) {
+  return {};
+}
+inline ops::View feed_forward(const NoMlp&, const NoMlp::Weights&, const Operand&, const ops::Taps&,
+                              const LayerStep&, const ops::View&) {
+  return {};
+}
+
 // Calls run(branch, weights) with the alternative that `spec` holds and with its weights.
 template <typename Spec, typename Weights, typename Run>
 decltype(auto) visit_branch(const Spec& spec, const Weights& weights, Run&& run) {

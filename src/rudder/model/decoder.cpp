@@ -29,15 +29,6 @@ const ops::LinearWeight& output_of(const MixerWeights& weights) {
   return std::visit([](const auto& mixer) -> const ops::LinearWeight& { return mixer.output(); },
                     weights);
 }
-// A branch that is not there makes nothing; the passes below go by it.
-Mixed mix(const NoMixer& /*mixer*/, const NoMixer::Weights& /*weights*/, const Operand& /*in*/,
-          const LayerStep& /*step*/) {
-  return {};
-}
-View feed_forward(const NoMlp& /*mlp*/, const NoMlp::Weights& /*weights*/, const Operand& /*in*/,
-                  const ops::Taps& /*taps*/, const LayerStep& /*step*/, const View& /*out*/) {
-  return {};
-}
 // Of a mixer or an MLP.
 template <typename Branch>
 bool reads_input_in_act(const Branch& branch) {
@@ -406,23 +397,14 @@ LayerwiseDecoder::Begun LayerwiseDecoder::begin(const ForwardBatch& batch) {
     in = end_layer(layer, x, mix_layer(layer, x, in, batch), batch, batch.taps);
   }
   const Mixed mixed = mix_layer(last, x, in, batch);
-  return {.residual = x,
-          .mixed = mixed.out,
-          .buffer = mixed.buffer,
-          .free = mixed.free,
-          .added = mixed.added,
-          .added_rows = mixed.added_rows};
+  return {x, mixed.out, mixed.buffer, mixed.free, mixed.added, mixed.added_rows};
 }
 
 View LayerwiseDecoder::finish(const Begun& begun, const ForwardBatch& batch) {
   const View& rows = batch.logits_rows;
   View x = begun.residual;
   products_.adapt(batch.adapters, batch.adapter_mid);
-  Mixed mixed{.out = begun.mixed,
-              .buffer = begun.buffer,
-              .free = begun.free,
-              .added = begun.added,
-              .added_rows = begun.added_rows};
+  Mixed mixed{begun.mixed, begun.buffer, begun.free, begun.added, begun.added_rows};
   const ops::TapBatch* tapped = &batch.taps;
   const bool keeps_all_rows = batch.keep_all_rows || kept_.final_norm || !spec_.stage.is_last();
   if (rows.num_rows() < x.shape[0] && !keeps_all_rows) {
