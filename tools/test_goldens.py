@@ -98,9 +98,9 @@ class Goldens(unittest.TestCase):
                 text = case.config.get("text_config", case.config)
                 self.assertNotEqual(math.isqrt(text["hidden_size"]) ** 2, text["hidden_size"])
                 said = {key: value for key, value in numbers_of(case.config)
-                        if key in ("rope_theta", "factor", "low_freq_factor", "high_freq_factor", "rms_norm_eps", "norm_eps")
+                        if key in ("rope_theta", "factor", "low_freq_factor", "high_freq_factor", "rms_norm_eps", "norm_eps", "layer_norm_epsilon")
                         or key.endswith(("softcapping", "mscale", "multiplier", "logits_scaling", "_beta"))}
-                self.assertTrue({"rms_norm_eps", "norm_eps"} & set(said), said)
+                self.assertTrue({"rms_norm_eps", "norm_eps", "layer_norm_epsilon"} & set(said), said)
                 self.assertEqual({key: value for key, value in said.items() if is_short(value)}, {})
 
     def test_the_assistant_is_of_its_model(self):

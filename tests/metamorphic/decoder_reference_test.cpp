@@ -436,8 +436,8 @@ INSTANTIATE_TEST_SUITE_P(Streams, DecoderReferenceArchs,
                          ::testing::Values(TinyArch::kTwoStreams, TinyArch::kBlockSums), arch_name);
 INSTANTIATE_TEST_SUITE_P(Experts, DecoderReferenceArchs, ::testing::Values(TinyArch::kSinks),
                          arch_name);
-INSTANTIATE_TEST_SUITE_P(Delta, DecoderReferenceArchs, ::testing::Values(TinyArch::kDelta),
-                         arch_name);
+INSTANTIATE_TEST_SUITE_P(Delta, DecoderReferenceArchs,
+                         ::testing::Values(TinyArch::kDelta, TinyArch::kSpaces), arch_name);
 
 INSTANTIATE_TEST_SUITE_P(Streams, DecoderReferenceStreams,
                          ::testing::Values(TinyArch::kTwoStreams, TinyArch::kBlockSums), arch_name);

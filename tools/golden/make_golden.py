@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 
 import asynct  # noqa: F401: registers a family that transformers does not have
 import language
-from cases import BATCH, CASES, EVERY_NORM, LEARNING_RATE, NUM_GREEDY, STEPS, digest
+from cases import BATCH, CASES, LEARNING_RATE, NUM_GREEDY, STEPS, digest
 from dense_cases import DENSE
 from hybrid_cases import HYBRIDS
 
@@ -32,6 +32,7 @@ MAX_PROMPTS = 50  # tried with one model before another is trained
 GEMMA = ("gemma", "gemma2", "gemma3_text", "gemma3")  # families whose norm multiplies by 1 + w
 HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")  # so do these, but for the norm of recurrent heads
 GEMMA_4 = ("gemma4_text", "gemma4")  # norms multiply by w, scores are not scaled by the width of a head
+EPS = {"lfm2": "norm_eps", "lfm2_moe": "norm_eps", "nemotron_h": "layer_norm_epsilon"}  # of norms, under another name
 WITH_IMAGES = ("mistral3", "qwen2_5_vl", "qwen3_vl")  # families that no class for text alone reads
 
 
@@ -54,15 +55,15 @@ def initialise(model, case, seed):
     final_gain = (4.0 if gemma or gemma_4 else 2.0) if tied else 1.0
     with torch.no_grad():
         for name, p in sorted(model.named_parameters()):
-            if re.search(r"\.([qk]_norm|query_layernorm|key_layernorm)\.", name):
+            if re.search(r"\.([qk]_norm|query_layernorm|key_layernorm|[qk]_layernorm)\.", name):
                 uniform(p, *((0.5, 1.0) if gemma_4 else (1.0 - one, 2.2 - one)))
             elif "linear_attn.norm" in name:
                 uniform(p, 0.5, 1.5)
             elif name.endswith("A_log"):
                 uniform(p, -2.0, 1.0)
-            elif "conv1d" in name:
+            elif "conv1d" in name or ".conv.conv." in name:
                 normal(p, 0.6)
-            elif re.search(r"model\.norm\.", name):
+            elif re.search(r"model\.(norm|embedding_norm|final_layernorm|norm_f)\.", name):
                 uniform(p, 0.5 * final_gain - one, 1.5 * final_gain - one)
             elif "norm" in name:
                 uniform(p, 0.5 - one, 1.5 - one)
@@ -76,7 +77,7 @@ def initialise(model, case, seed):
                 normal(p, 0.4)
             elif p.ndim == 1:  # a norm of an image encoder under another name
                 uniform(p, 0.5, 1.5)
-            elif "embed_tokens" in name:
+            elif "embed" in name:
                 normal(p, embed_std)
             elif "lm_head" in name:
                 normal(p, 2.2 / math.sqrt(hidden))
@@ -86,7 +87,7 @@ def initialise(model, case, seed):
         for name, b in sorted(model.named_buffers()):
             if name.endswith("layer_scalar"):
                 uniform(b, 0.6, 1.2)
-            elif name.endswith("correction_bias"):
+            elif name.endswith(("correction_bias", "expert_bias")):
                 normal(b, 0.3)
 
 
@@ -237,7 +238,8 @@ def make(case, out, seed):
         return None
 
     effects = {}
-    ablate = case.ablate if case.family == "asynct" else {**EVERY_NORM, **case.ablate}
+    every = {"eps": {EPS.get(case.family, "rms_norm_eps"): 1e-6}}
+    ablate = case.ablate if case.family == "asynct" else {**every, **case.ablate}
     for name, overrides in ablate.items():
         other = load(folder, **json.loads(json.dumps(overrides)))
         effects[name] = (forward(other, prompt) - logits).abs().max().item()

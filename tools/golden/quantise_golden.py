@@ -15,10 +15,11 @@ import sys
 
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 from transformers.integrations.mxfp4 import FP4_VALUES, convert_moe_packed_tensors
 
 from make_golden import forward, gaps_of, greedy, load, store, versions
-from quantised_cases import QUANTISED, digest
+from quantised_cases import QUANTISED, Fused, digest
 
 MAX_FP8 = 448.0
 LINEAR = ("_proj.weight", "lm_head.weight")
@@ -83,12 +84,48 @@ def write_config(case, source, folder):
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
+def quantise_blocks(weight, block):
+    """[..., rows, inputs] as E4M3, a scale for each block of the last two; the same as float32."""
+    rows, inputs = weight.shape[-2:]
+    wide = torch.nn.functional.pad(weight.float(), (0, -inputs % block[1], 0, -rows % block[0]))
+    blocks = wide.unflatten(-1, (-1, block[1])).unflatten(-3, (-1, block[0]))  # [..., r, block, c, block]
+    scale = blocks.abs().amax((-3, -1)).clamp(min=1e-12) / MAX_FP8
+    each = scale[..., :, None, :, None]
+    stored = (blocks / each).to(torch.float8_e4m3fn)
+    flat = lambda values: values.flatten(-2).flatten(-3, -2)[..., :rows, :inputs].contiguous()
+    return flat(stored), scale, flat(stored.float() * each)
+
+
+def make_fused(case, source, folder):
+    """Written by transformers, and read by it; with scales of blocks where the case has some."""
+    dtype = getattr(torch, json.loads((source / "config.json").read_text())["dtype"])
+    AutoModelForCausalLM.from_pretrained(source, dtype=dtype).save_pretrained(folder, save_original_format=False)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    model = load(folder)
+    if case.block is None:
+        return model
+    tensors, exact = {}, {}
+    for name, weight in load_file(folder / "model.safetensors").items():
+        module = name.removesuffix(".weight")
+        if module in case.excluded or not name.endswith(("_proj.weight", "_proj", "in_proj_qkv.weight", "in_proj_z.weight")):
+            tensors[name] = weight
+            continue
+        scale_name = f"{name}_scale_inv" if weight.ndim == 3 else f"{module}.weight_scale_inv"
+        tensors[name], tensors[scale_name], exact[name] = quantise_blocks(weight, case.block)
+    assert not model.load_state_dict(exact, strict=False).unexpected_keys
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    write_config(case, source, folder)
+    return model
+
+
 def make(case, out):
     source, folder = out / case.source, out / case.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    model = load(source)
     prompt = load_file(source / "golden.safetensors")["prompt_ids"].tolist()
+    if isinstance(case, Fused):
+        return finish(case, source, folder, make_fused(case, source, folder), prompt)
+    model = load(source)
     inputs = largest_inputs(model, prompt)
     tensors, exact = {}, {}
     for name, weight in load_file(source / "model.safetensors").items():
@@ -110,7 +147,10 @@ def make(case, out):
                 tensors[f"model.layers.{i}.{name}"] = scale.contiguous()
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     write_config(case, source, folder)
+    return finish(case, source, folder, model, prompt)
 
+
+def finish(case, source, folder, model, prompt):
     logits = forward(model, prompt)
     ids, rows = greedy(model, prompt)
     store(folder, prompt, logits, ids, rows)

@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 
 import cases
+import hybrid_cases
 
 
 @dataclass
@@ -20,6 +21,13 @@ class Quantised:
     kv: tuple | None = None  # names of the scales of k and v in a layer
     kv_per_head: bool = False
     beside: str | None = None  # the file that holds the config instead of config.json
+
+
+@dataclass
+class Fused(Quantised):
+    """As transformers has it in memory: one tensor of all experts of a layer."""
+
+    block: tuple | None = None  # rows and inputs that share a scale; None: not quantised
 
 
 def activations(strategy, dynamic):
@@ -44,6 +52,15 @@ def compressed_tensors(form, strategy, inputs, ignore, kv=None):
         "transform_config": {},
     }
 
+
+UNQUANTISED = (
+    "lm_head",
+    *(
+        f"model.layers.{layer}.{name}"
+        for layer in range(3)
+        for name in ("mlp.gate", "mlp.shared_expert_gate", "linear_attn.in_proj_a", "linear_attn.in_proj_b")
+    ),
+)
 
 QUANTISED = [
     Quantised(
@@ -117,10 +134,24 @@ QUANTISED = [
             ],
         },
     ),
+    Fused("qwen3-5-moe-fused", "qwen3-5-moe", (), {}),
+    Fused(
+        "qwen3-5-moe-fused-fp8",
+        "qwen3-5-moe",
+        UNQUANTISED,
+        {
+            "quant_method": "fp8",
+            "fmt": "e4m3",
+            "activation_scheme": "dynamic",
+            "weight_block_size": [8, 16],
+            "modules_to_not_convert": list(UNQUANTISED),
+        },
+        block=(8, 16),
+    ),
 ]
 
 
 def digest(case):
     """As of the other cases; what its source is made of is in it."""
-    source = next(one for one in cases.CASES if one.name == case.source)
+    source = next(one for one in cases.CASES + hybrid_cases.HYBRIDS if one.name == case.source)
     return cases.digest_of({**asdict(case), "greedy": cases.NUM_GREEDY, "source": cases.digest(source)})

@@ -78,6 +78,7 @@ Result<std::vector<AdaptedProduct>> adapted_products(const weights::Checkpoint& 
     const Attention* const attention = attention_of(layer);
     const char* const what = std::holds_alternative<GatedDelta>(layer.mixer)  ? "a gated delta rule"
                              : std::holds_alternative<ShortConv>(layer.mixer) ? "short convolutions"
+                             : space_of(layer) != nullptr                     ? "state spaces"
                              : attention != nullptr && attention->out_gate    ? "gated attention"
                              : experts_of(layer) != nullptr                   ? "experts"
                                                                               : nullptr;

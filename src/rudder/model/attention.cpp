@@ -111,6 +111,7 @@ void list_tensors(const Attention& attention, int64_t hidden, const Attention::N
   }
   if (attention.neighbours > 0) turn_neighbours(attention, out.linears.back());
   out.add_linear({names.out}, {hidden}, q, attention.out_bias, target_in(weights, &Weights::out));
+  out.linears.back().parts.front().factor = attention.out_factor;
   if (attention.own_kv) list_kv_scales(names, kv_heads, weights, out);
 }
 

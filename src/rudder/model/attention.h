@@ -55,10 +55,11 @@ struct Attention {
   // Of a head, how many elements of q and k turn in pairs of neighbours in the checkpoint. Their
   // rows are loaded in the order of ropes that pair halves; heads are then not normed.
   int32_t neighbours = 0;
-  bool v_norm = false;  // RMS norm of each v head, without weights
-  bool v_is_k = false;  // one projection makes both: values are keys before their norm and rope
-  bool own_kv = true;   // false: it reads another layer's keys and values, and makes queries alone
-  int32_t rope = 0;     // index into ModelSpec.ropes, or kNoRope
+  bool v_norm = false;   // RMS norm of each v head, without weights
+  bool v_is_k = false;   // one projection makes both: values are keys before their norm and rope
+  bool own_kv = true;    // false: it reads another layer's keys and values, and makes queries alone
+  int32_t rope = 0;      // index into ModelSpec.ropes, or kNoRope
+  float out_factor = 1;  // of what it adds; 1 where its projection has a bias
 
   int64_t q_width() const { return int64_t{num_heads} * head_dim; }
   int64_t kv_width() const { return int64_t{num_kv_heads} * head_dim; }

@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 
+#include "rudder/base/check.h"
 #include "rudder/base/log.h"
 #include "rudder/model/quantised/low_bits.h"
 #include "rudder/model/quantised/stacked_experts.h"
@@ -85,6 +86,21 @@ Result<void> reorder_rows(const RowOrder& order, ops::LinearPart& part,
   part.scales = reordered(part.scales, order, memory);
   part.offsets = reordered(part.offsets, order, memory);
   return {};
+}
+
+// The part with every number times `factor`: of scales in f32, or of its numbers as f32.
+void multiply_by(float factor, ops::LinearPart& part, std::vector<std::vector<std::byte>>& memory) {
+  if (part.codes.empty()) return;  // only looked at
+  const bool has_scales = !part.format.is_wide() && part.scales.dtype == DType::kF32 &&
+                          part.offsets.empty() && !part.scales.empty();
+  if (!part.format.is_wide() && !has_scales) part = multiply_out(part, DType::kF32, memory);
+  View& numbers = has_scales ? part.scales : part.codes;
+  const View out{nullptr, DType::kF32, numbers.shape};
+  std::vector<std::byte>& copy = memory.emplace_back(out.bytes());
+  auto* const to = reinterpret_cast<float*>(copy.data());
+  for (int64_t i = 0; i < numbers.shape.numel(); ++i) to[i] = value_at(numbers, i) * factor;
+  numbers = {to, DType::kF32, numbers.shape};
+  if (!has_scales) part.format = {.codes = ops::Codes::kF32};
 }
 
 // [], [1], [1, 1], ...: one number.
@@ -300,6 +316,12 @@ Result<ops::LinearPart> Binder::take_part(const LinearModule::Part& stored,
   } else {
     RUDDER_TRY(part, take_fp8_rows(stored, module, *group, out));
   }
+  // All parts, so that the product has numbers of one type.
+  const auto is_multiplied = [](const LinearModule::Part& one) { return one.factor != 1; };
+  if (std::ranges::any_of(module.parts, is_multiplied)) {
+    RUDDER_CHECK(!module.bias, "'{}': a bias has no factor", stored.name);
+    multiply_by(stored.factor, part, out.memory);
+  }
   if (module.bias) {
     RUDDER_TRY(part.bias, take(stored.bias_name(), Shape{rows}));
   }
@@ -310,6 +332,18 @@ Result<ops::LinearPart> Binder::take_part(const LinearModule::Part& stored,
   return part;
 }
 
+Result<ops::LinearPart> Binder::take_wide_stack(const LinearModule::Part& stored, int64_t rows,
+                                                int64_t in, BoundLinear& out) {
+  const InStack& stack = stored.stack;
+  const int64_t all_rows = rows * stack.parts;
+  const bool in_turn = stack.form == StackForm::kInTurn;
+  RUDDER_TRY(const View all, take(stored.name, in_turn ? Shape{stack.experts, in, all_rows}
+                                                       : Shape{stack.experts, all_rows, in}));
+  if (ops_ == nullptr) return ops::LinearPart{};
+  return ops::wide_part(in_turn ? turned_rows(all, stack, rows, out.memory)
+                                : rows_behind(all, stack, rows));
+}
+
 Result<ops::LinearPart> Binder::take_stacked(const LinearModule::Part& stored,
                                              const LinearModule& module, BoundLinear& out) {
   const int64_t rows = stored.stored_rows();
@@ -317,25 +351,30 @@ Result<ops::LinearPart> Binder::take_stacked(const LinearModule::Part& stored,
   const InStack& stack = stored.stack;
   RUDDER_TRY(const Quantisation::Group* const group, quantisation_.group_of(stored.name));
   const ModuleTensors tensors(checkpoint_, stored.name, &taken_);
+  const TensorInfo* const whole = checkpoint_.find(stored.name);
+  const bool reads = ops_ != nullptr;
+  Memory memory;
   ops::LinearPart part;
   if (group != nullptr && group->as == StoredAs::kMxfp4Stack && has_low_bits(tensors, *group)) {
-    Memory memory;
-    RUDDER_TRY(part, read_mxfp4_stack(tensors, stack, rows, in, ops_ != nullptr, memory));
-    if (!part.codes.empty() && !keeps(part.format)) {
-      note_multiplied(ops::stored_parts(part.format, rows, in).bytes(), rows * in);
-      part = multiply_out(part, wide_, out.memory);
-    } else {
-      std::ranges::move(memory, std::back_inserter(out.memory));
-    }
-    out.wide_inputs = out.wide_inputs || group->wide_inputs;
+    RUDDER_TRY(part, read_mxfp4_stack(tensors, stack, rows, in, reads, memory));
+  } else if (group != nullptr && group->as == StoredAs::kFp8Blocks && whole != nullptr &&
+             stack.form == StackForm::kBehind && whole->view.dtype == DType::kF8E4M3) {
+    RUDDER_TRY(part, read_fp8_stack(tensors, *group, stack, rows, in, reads, memory));
   } else {
-    RUDDER_TRY(const View all, take(stored.name, Shape{stack.experts, in, rows * stack.step}));
-    if (ops_ != nullptr) part = ops::wide_part(turned_rows(all, stack, rows, out.memory));
+    RUDDER_TRY(part, take_wide_stack(stored, rows, in, out));
     if (group != nullptr && group->as != StoredAs::kWide) unexpectedly_wide_.insert(stored.name);
   }
+  const bool is_coded = !part.codes.empty() && !part.format.is_wide();
+  if (is_coded && !keeps(part.format)) {
+    note_multiplied(ops::stored_parts(part.format, rows, in).bytes(), rows * in);
+    part = multiply_out(part, wide_, out.memory);
+  } else {
+    std::ranges::move(memory, std::back_inserter(out.memory));
+  }
+  out.wide_inputs = out.wide_inputs || (is_coded && group->wide_inputs);
   if (!module.bias) return part;
-  RUDDER_TRY(const View all, take(stored.bias_name(), Shape{stack.experts, rows * stack.step}));
-  if (ops_ != nullptr) part.bias = strided_row(all, stack, rows, out.memory);
+  RUDDER_TRY(const View all, take(stored.bias_name(), Shape{stack.experts, rows * stack.parts}));
+  if (reads) part.bias = strided_row(all, stack, rows, out.memory);
   return part;
 }
 

@@ -55,6 +55,21 @@ Operand Products::as_taken(const ops::LinearWeight& weight, const Operand& in,
   return in.scale.empty() ? operand_of(weight, in.act, buffer) : in;
 }
 
+LayerStep LayerStep::with_scratch(const ops::View& other) const {
+  return {.ops = ops,
+          .products = products,
+          .scratch = other,
+          .max_tokens = max_tokens,
+          .batch = batch,
+          .layer = layer,
+          .kv = kv,
+          .ropes = ropes,
+          .query_scales = query_scales,
+          .whole_rows = whole_rows,
+          .num_ranks = num_ranks,
+          .state = state};
+}
+
 ops::View tap_shares(const LayerStep& step, const ops::View& x, const ops::View& buffer,
                      const ops::Taps& taps) {
   const ops::View out = shaped(buffer, x.shape[0], x.shape[1]);

@@ -118,6 +118,9 @@ struct LayerStep {
   ops::View whole_rows = {};         // flat, act: of a rank that taps rows it has a share of
   int64_t num_ranks = 1;
   LayerState state = {};  // of the layer, where it keeps one
+
+  // The same with other scratch memory, for a part of a branch.
+  LayerStep with_scratch(const ops::View& other) const;
 };
 
 // Of an MLP's own points; those that it does not have are of no program and no capture.
@@ -138,7 +141,18 @@ struct Mixed {
   ops::View out;
   ops::View buffer;
   ops::View free;
+  ops::View added = {};       // [T, hidden] act: added behind that projection
+  ops::View added_rows = {};  // room for some of its rows
 };
+
+// A branch that is not there makes nothing; the decoder goes by it.
+inline Mixed mix(const NoMixer&, const NoMixer::Weights&, const Operand&, const LayerStep&) {
+  return {};
+}
+inline ops::View feed_forward(const NoMlp&, const NoMlp::Weights&, const Operand&, const ops::Taps&,
+                              const LayerStep&, const ops::View&) {
+  return {};
+}
 
 // Calls run(branch, weights) with the alternative that `spec` holds and with its weights.
 template <typename Spec, typename Weights, typename Run>

@@ -6,7 +6,8 @@ Result<void> check_facets(const ModelSpec& spec, ops::Ops& ops) {
   if (ops.state_ops() != nullptr) return {};
   for (const LayerSpec& layer : spec.layers) {
     const bool recurs = std::holds_alternative<GatedDelta>(layer.mixer) ||
-                        std::holds_alternative<ShortConv>(layer.mixer);
+                        std::holds_alternative<ShortConv>(layer.mixer) ||
+                        space_of(layer) != nullptr;
     const Attention* const attention = attention_of(layer);
     const bool gates = attention != nullptr && attention->out_gate;
     if (!recurs && !gates) continue;

@@ -89,6 +89,9 @@ class LayerwiseDecoder final : public Decoder {
                       const ops::TapBatch& rows);
   Operand end_layer(size_t layer, const View& x, const Mixed& mixed, const ForwardBatch& batch,
                     const ops::TapBatch& rows);
+  void write_mixed(size_t layer, const View& x, const Mixed& mixed, const ForwardBatch& batch,
+                   const ops::TapBatch& rows);
+  void run_mlp(size_t layer, const View& x, const ForwardBatch& batch, const ops::TapBatch& rows);
   void tap_mixed(Mixed& mixed, const ops::Taps& taps, const LayerStep& step);
   void end_patterns(const ForwardBatch& batch, size_t begin);
   void keep(size_t layer, const View& x, const ForwardBatch& batch);
@@ -270,6 +273,10 @@ ops::Taps LayerwiseDecoder::taps_at(size_t layer, tap::Site site, const ForwardB
 Mixed LayerwiseDecoder::mix_layer(size_t layer, const View& x, const Operand& in,
                                   const ForwardBatch& batch) {
   keep(layer, x, batch);
+  if (!spec_.layers[layer].has_mixer()) {
+    if (layer + 1 == spec_.layers.size()) end_patterns(batch, 0);
+    return {};
+  }
   const LayerStep step = layer_step(layer, batch);
   Mixed mixed = visit_branch(spec_.layers[layer].mixer, weights_.layers[layer].mixer,
                              [&](const auto& mixer, const auto& mixer_weights) {
@@ -280,9 +287,19 @@ Mixed LayerwiseDecoder::mix_layer(size_t layer, const View& x, const Operand& in
   return mixed;
 }
 
-// Reads the residual for the layer's mixer. `rows` are the tap rows of the tokens in x.
+// Reads the residual for the layer's mixer. Without one its MLP will read it, and what was written
+// is settled here. `rows` are the tap rows of the tokens in x.
 Operand LayerwiseDecoder::enter_layer(size_t layer, const View& x, const ForwardBatch& batch,
                                       const ops::TapBatch& rows) {
+  if (!spec_.layers[layer].has_mixer()) {
+    residual_->settle(x, batch);
+    const ops::Taps taps = taps_at(layer, tap::Site::kResidPre, batch, rows);
+    if (!taps.empty()) {
+      ops_.residual_norm({.x = x, .x_taps = {taps}});
+      encode_at(ops_, batch, taps, x);
+    }
+    return {};
+  }
   return residual_->read(
       x, {layer, BranchKind::kMixer},
       {.norm = weights_.layers[layer].mixer_pre_norm,
@@ -293,23 +310,32 @@ Operand LayerwiseDecoder::enter_layer(size_t layer, const View& x, const Forward
       batch);
 }
 
-// Runs the layer from its mixer's output projection on, and reads the residual for what comes next:
-// the next layer's mixer, or the output head. A stage that others are behind returns nothing, and
-// leaves the residual for them. `rows` are the tap rows of the tokens in x.
-Operand LayerwiseDecoder::end_layer(size_t layer, const View& x, const Mixed& mixed,
-                                    const ForwardBatch& batch, const ops::TapBatch& rows) {
+// Projects what the layer's mixer made, and writes it to the residual.
+void LayerwiseDecoder::write_mixed(size_t layer, const View& x, const Mixed& mixed,
+                                   const ForwardBatch& batch, const ops::TapBatch& rows) {
   using tap::Site;
-  const auto taps = [&](Site site) { return taps_at(layer, site, batch, rows); };
   const LayerWeights& weights = weights_.layers[layer];
+  const bool is_whole_layer = !spec_.layers[layer].has_mlp();
   const ops::LinearWeight& output = output_of(weights.mixer);
   const View mixer_out = products_.project(
       output, products_.operand_of(output, mixed.out, mixed.free), buffers_.delta);
-  residual_->write(x, {layer, BranchKind::kMixer},
-                   {.delta = mixer_out,
-                    .delta_norm = weights.mixer_post_norm,
-                    .delta_taps = taps(Site::kAttnOut),
-                    .x_taps = taps(Site::kResidMid)},
-                   batch);
+  if (!mixed.added.empty()) ops_.residual_norm({.x = mixer_out, .delta = mixed.added});
+  residual_->write(
+      x, {layer, BranchKind::kMixer},
+      {.delta = mixer_out,
+       .delta_norm = weights.mixer_post_norm,
+       .delta_taps = taps_at(layer, Site::kAttnOut, batch, rows),
+       .x_taps = taps_at(layer, is_whole_layer ? Site::kResidPost : Site::kResidMid, batch, rows),
+       .sum_scale = is_whole_layer ? weights.scale : 1.0f},
+      batch);
+}
+
+// Runs the layer's MLP, and writes what it makes to the residual.
+void LayerwiseDecoder::run_mlp(size_t layer, const View& x, const ForwardBatch& batch,
+                               const ops::TapBatch& rows) {
+  using tap::Site;
+  const auto taps = [&](Site site) { return taps_at(layer, site, batch, rows); };
+  const LayerWeights& weights = weights_.layers[layer];
   const Operand in =
       residual_->read(x, {layer, BranchKind::kMlp},
                       {.norm = weights.mlp_pre_norm,
@@ -332,14 +358,25 @@ Operand LayerwiseDecoder::end_layer(size_t layer, const View& x, const Mixed& mi
                     .x_taps = taps(Site::kResidPost),
                     .sum_scale = weights.scale},
                    batch);
+}
+
+// Runs the layer from its mixer's output projection on, and reads the residual for what comes next:
+// the next layer's mixer, or the output head. A stage that others are behind returns nothing, and
+// leaves the residual for them. `rows` are the tap rows of the tokens in x.
+Operand LayerwiseDecoder::end_layer(size_t layer, const View& x, const Mixed& mixed,
+                                    const ForwardBatch& batch, const ops::TapBatch& rows) {
+  if (spec_.layers[layer].has_mixer()) write_mixed(layer, x, mixed, batch, rows);
+  if (spec_.layers[layer].has_mlp()) run_mlp(layer, x, batch, rows);
   if (layer + 1 < spec_.layers.size()) return enter_layer(layer + 1, x, batch, rows);
   if (!spec_.stage.is_last()) {
     residual_->settle(x, batch);
     return {};
   }
-  return residual_->end(
-      x, {.norm = weights_.final_norm, .next = weights_.head, .out_taps = taps(Site::kFinalNorm)},
-      batch);
+  return residual_->end(x,
+                        {.norm = weights_.final_norm,
+                         .next = weights_.head,
+                         .out_taps = taps_at(layer, tap::Site::kFinalNorm, batch, rows)},
+                        batch);
 }
 
 LayerwiseDecoder::Begun LayerwiseDecoder::begin(const ForwardBatch& batch) {
@@ -362,20 +399,21 @@ LayerwiseDecoder::Begun LayerwiseDecoder::begin(const ForwardBatch& batch) {
     in = end_layer(layer, x, mix_layer(layer, x, in, batch), batch, batch.taps);
   }
   const Mixed mixed = mix_layer(last, x, in, batch);
-  return {.residual = x, .mixed = mixed.out, .buffer = mixed.buffer, .free = mixed.free};
+  return {x, mixed.out, mixed.buffer, mixed.free, mixed.added, mixed.added_rows};
 }
 
 View LayerwiseDecoder::finish(const Begun& begun, const ForwardBatch& batch) {
   const View& rows = batch.logits_rows;
   View x = begun.residual;
   products_.adapt(batch.adapters, batch.adapter_mid);
-  Mixed mixed{.out = begun.mixed, .buffer = begun.buffer, .free = begun.free};
+  Mixed mixed{begun.mixed, begun.buffer, begun.free, begun.added, begun.added_rows};
   const ops::TapBatch* tapped = &batch.taps;
   const bool keeps_all_rows = batch.keep_all_rows || kept_.final_norm || !spec_.stage.is_last();
   if (rows.num_rows() < x.shape[0] && !keeps_all_rows) {
     // The last KV is written: from here on only the rows whose logits are wanted matter.
     if (rows.num_rows() == 0) return {};
-    mixed.out = gather(mixed.out, rows, mixed.free);
+    if (!mixed.out.empty()) mixed.out = gather(mixed.out, rows, mixed.free);
+    if (!mixed.added.empty()) mixed.added = gather(mixed.added, rows, mixed.added_rows);
     std::swap(mixed.buffer, mixed.free);
     x = gather(x, rows, buffers_.rows_residual);
     tapped = &batch.rows_taps;

@@ -125,7 +125,9 @@ class Decoder {
     ops::View residual;  // [T, residual_width] act
     ops::View mixed;     // [T, .]: what the last layer's mixer makes of it, in `buffer`
     ops::View buffer;
-    ops::View free;  // another buffer, of the same size
+    ops::View free;        // another buffer, of the same size
+    ops::View added = {};  // Mixed.added and Mixed.added_rows (branch.h)
+    ops::View added_rows = {};
   };
 
   // forward() in two parts. The first runs all layers up to the mixer of the last one: it depends

@@ -38,6 +38,7 @@ int64_t widest_whole_row(const ModelSpec& spec, ops::Rank rank) {
       widest = std::max(widest, delta->value_width());
     if (const auto* const conv = std::get_if<ShortConv>(&layer.mixer))
       widest = std::max<int64_t>(widest, conv->width);
+    if (const StateSpace* const space = space_of(layer)) widest = std::max(widest, space->width());
     if (const GatedMlp* const mlp = gated_mlp_of(layer))
       widest = std::max<int64_t>(widest, mlp->width);
   }

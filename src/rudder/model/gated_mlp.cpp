@@ -11,7 +11,9 @@ void list_tensors(const GatedMlp& mlp, int64_t hidden, const GatedMlp::Names& na
   const Extent width{mlp.width, ops::equal_share(mlp.width, out.rank)};
   out.add_linear(names.gate_up, {width, width}, hidden, mlp.bias,
                  target_in(weights, &Weights::gate_up));
+  if (mlp.gate_factor != 1) out.linears.back().parts.front().factor = mlp.gate_factor;
   out.add_linear({names.down}, {hidden}, width, mlp.bias, target_in(weights, &Weights::down));
+  out.linears.back().parts.front().factor = mlp.out_factor;
 }
 
 std::array<int64_t, 2> scratch_widths(const GatedMlp& mlp) {

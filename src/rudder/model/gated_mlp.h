@@ -1,4 +1,5 @@
-// The gated MLP: down(act(gate(x)) * up(x)). One of the MLPs that a layer may have (spec.h). This
+// The gated MLP: down(act(gate(x)) * up(x)). With one name for gate and up and a rectifier it is
+// that of squared ReLUs, which has no gate. One of the MLPs that a layer may have (spec.h). This
 // file and its .cpp hold all that is particular to this kind of branch: its numbers, its tensors,
 // its scratch memory and its pass.
 #pragma once
@@ -21,6 +22,8 @@ struct GatedMlp {
   int32_t width = 0;
   ops::Activation activation = ops::Activation::kSilu;
   bool bias = false;
+  float gate_factor = 1;  // of what the activation reads; 1: biases are 0 where one is not
+  float out_factor = 1;
 
   // Of its tensors in a checkpoint, behind the layer's prefix. A list is stacked along the output
   // rows; one name instead of two: the checkpoint stores them stacked.

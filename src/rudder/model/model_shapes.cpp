@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/json.hpp>
 #include <iterator>
+#include <string>
 
+#include "rudder/base/json.h"
 #include "rudder/model/make_model.h"
 
 namespace rudder::model {
@@ -50,6 +53,12 @@ constexpr std::string_view kGlm4Moe = "Glm4MoeForCausalLM";
 constexpr std::string_view kHybridNext = "Qwen3NextForCausalLM";
 constexpr std::string_view kHybrid = "Qwen3_5ForCausalLM";
 constexpr std::string_view kHybridMoe = "Qwen3_5MoeForCausalLM";
+
+constexpr std::string_view kLfm2 = "Lfm2ForCausalLM";
+constexpr std::string_view kLfm2Moe = "Lfm2MoeForCausalLM";
+constexpr std::string_view kGraniteHybrid = "GraniteMoeHybridForCausalLM";
+constexpr std::string_view kFalconH1 = "FalconH1ForCausalLM";
+constexpr std::string_view kNemotronH = "NemotronHForCausalLM";
 
 constexpr std::string_view kSilu = R"("hidden_act": "silu")";
 constexpr std::string_view kLlama31 =
@@ -114,6 +123,41 @@ constexpr std::string_view k35Experts =
 constexpr std::string_view k35Dense =
     R"("hidden_act": "silu", "partial_rotary_factor": 0.25, "full_attention_interval": 4,
     "linear_num_key_heads": 16, "linear_num_value_heads": 48)";
+constexpr std::string_view kLfm2Dense =
+    R"("full_attn_idxs": [2, 5, 8, 10, 12, 14], "conv_L_cache": 3, "conv_bias": false,
+    "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0, "block_auto_adjust_ff_dim": true,
+    "norm_eps": 1e-5)";
+constexpr std::string_view kLfm2Experts =
+    R"("full_attn_idxs": [2, 6, 10, 14, 18, 21], "conv_L_cache": 3, "conv_bias": false,
+    "norm_eps": 1e-5, "num_dense_layers": 2, "num_experts": 32, "num_experts_per_tok": 4,
+    "moe_intermediate_size": 1792, "use_expert_bias": true, "norm_topk_prob": true,
+    "routed_scaling_factor": 1.0)";
+constexpr std::string_view kGraniteTiny =
+    R"("hidden_act": "silu", "embedding_multiplier": 12.0, "residual_multiplier": 0.22,
+    "attention_multiplier": 0.0078125, "logits_scaling": 6.0, "position_embedding_type": "nope",
+    "num_local_experts": 64, "num_experts_per_tok": 6, "shared_intermediate_size": 1024,
+    "mamba_n_heads": 48, "mamba_d_head": 64, "mamba_n_groups": 1, "mamba_d_state": 128,
+    "mamba_d_conv": 4, "mamba_expand": 2, "layer_types": [
+    "mamba", "mamba", "mamba", "mamba", "mamba", "attention", "mamba", "mamba", "mamba", "mamba",
+    "mamba", "mamba", "mamba", "mamba", "mamba", "attention", "mamba", "mamba", "mamba", "mamba",
+    "mamba", "mamba", "mamba", "mamba", "mamba", "attention", "mamba", "mamba", "mamba", "mamba",
+    "mamba", "mamba", "mamba", "mamba", "mamba", "attention", "mamba", "mamba", "mamba", "mamba"])";
+constexpr std::string_view kFalconSmall =
+    R"("hidden_act": "silu", "embedding_multiplier": 5.656854249492381,
+    "lm_head_multiplier": 0.0390625, "key_multiplier": 0.390625, "attention_in_multiplier": 1.0,
+    "attention_out_multiplier": 0.9375, "ssm_in_multiplier": 1.25,
+    "ssm_out_multiplier": 0.23570226039551587, "mlp_multipliers": [0.8838834764831844, 0.5859375],
+    "ssm_multipliers": [0.3535533905932738, 0.25, 0.3535533905932738, 0.5, 0.3535533905932738],
+    "mamba_d_ssm": 1536, "mamba_n_heads": 24, "mamba_d_head": 64, "mamba_n_groups": 1,
+    "mamba_d_state": 128, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_rms_norm": false,
+    "mamba_norm_before_gate": false)";
+constexpr std::string_view kNemotronNano =
+    R"("hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+    "layer_norm_epsilon": 1e-5, "mamba_num_heads": 64, "mamba_head_dim": 64, "n_groups": 8,
+    "ssm_state_size": 128, "conv_kernel": 4, "n_routed_experts": 128, "num_experts_per_tok": 6,
+    "moe_intermediate_size": 1856, "moe_shared_expert_intermediate_size": 3712,
+    "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "norm_topk_prob": true,
+    "routed_scaling_factor": 2.5, "mlp_hidden_act": "relu2")";
 constexpr std::string_view kGeluTanh = R"("hidden_act": "gelu_pytorch_tanh")";
 constexpr std::string_view kGrowth =
     R"("hidden_act": "silu", "sliding_window": null, "rope_parameters": {
@@ -200,6 +244,11 @@ constexpr ModelShape kShapes[] = {
     {"qwen3-next-80b-a3b", kHybridNext, 2048, 5120, 48, 16, 2, 256, 151936, 262144, 1e7, 1e-6, false, kNextExperts},
     {"qwen3.5-35b-a3b", kHybridMoe, 2048, 512, 40, 16, 2, 256, 248320, 262144, 1e7, 1e-6, false, k35Experts},
     {"qwen3.6-27b", kHybrid, 5120, 17408, 64, 24, 4, 256, 248320, 262144, 1e7, 1e-6, false, k35Dense},
+    {"lfm2-1.2b", kLfm2, 2048, 12288, 16, 32, 8, 64, 65536, 128000, 1e6, 1e-5, true, kLfm2Dense},
+    {"lfm2-8b-a1b", kLfm2Moe, 2048, 7168, 24, 32, 8, 64, 65536, 128000, 1e6, 1e-5, true, kLfm2Experts},
+    {"granite-4.0-h-tiny", kGraniteHybrid, 1536, 512, 40, 12, 4, 128, 100352, 131072, 1e4, 1e-5, true, kGraniteTiny},
+    {"falcon-h1-0.5b", kFalconH1, 1024, 2048, 36, 8, 2, 64, 32784, 16384, 1e11, 1e-5, false, kFalconSmall},
+    {"nemotron-3-nano-30b-a3b", kNemotronH, 2688, 1856, 52, 32, 2, 128, 131072, 262144, 1e4, 1e-5, false, kNemotronNano},
     {"gemma-2b", kGemma, 2048, 16384, 18, 8, 1, 256, 256000, 8192, 1e4, 1e-6, true, kGeluTanh},
     {"gemma-7b", kGemma, 3072, 24576, 28, 16, 16, 256, 256000, 8192, 1e4, 1e-6, true, kGeluTanh},
     {"mistral-small-24b", kMistral, 5120, 32768, 40, 32, 8, 128, 131072, 32768, 1e8, 1e-5, false, kNoWindow},
@@ -239,6 +288,28 @@ constexpr AssistantShape kAssistants[] = {{"gemma-4-31b-assistant", R"({
 
 }  // namespace
 
+namespace {
+
+// The config with what its lists say of the first layers.
+Result<std::string> first_layers(const std::string& text, int32_t num_layers) {
+  RUDDER_TRY(boost::json::value config, parse_json(text, "config.json"));
+  boost::json::object& keys = config.as_object();
+  if (boost::json::value* const types = keys.if_contains("layer_types")) {
+    boost::json::array& list = types->as_array();
+    if (std::ssize(list) > num_layers) list.resize(static_cast<size_t>(num_layers));
+  }
+  if (boost::json::value* const pattern = keys.if_contains("hybrid_override_pattern")) {
+    *pattern = std::string(pattern->as_string()).substr(0, static_cast<size_t>(num_layers));
+  }
+  if (boost::json::value* const indices = keys.if_contains("full_attn_idxs")) {
+    boost::json::array& list = indices->as_array();
+    while (!list.empty() && list.back().as_int64() >= num_layers) list.pop_back();
+  }
+  return to_json_text(config);
+}
+
+}  // namespace
+
 std::vector<std::string_view> make_assistant_names() {
   std::vector<std::string_view> names;
   for (const AssistantShape& shape : kAssistants) names.push_back(shape.name);
@@ -263,7 +334,7 @@ Result<std::string> make_model_config(std::string_view name, int32_t num_layers)
   if (shape == std::end(kShapes)) {
     return fail(ErrorCode::kInvalidArgument, fmt::format("there is no shape '{}'", name), "like");
   }
-  return fmt::format(
+  const std::string text = fmt::format(
       R"({{"architectures": ["{}"], "hidden_size": {}, "intermediate_size": {},
     "num_hidden_layers": {}, "num_attention_heads": {}, "num_key_value_heads": {}, "head_dim": {},
     "vocab_size": {}, "max_position_embeddings": {}, "rope_theta": {:.1f}, "rms_norm_eps": {},
@@ -272,6 +343,7 @@ Result<std::string> make_model_config(std::string_view name, int32_t num_layers)
       shape->architecture, shape->hidden, shape->width, num_layers > 0 ? num_layers : shape->layers,
       shape->heads, shape->kv_heads, shape->head_dim, shape->vocab, shape->max_positions,
       shape->theta, shape->eps, shape->tied, shape->more);
+  return num_layers > 0 ? first_layers(text, num_layers) : text;
 }
 
 }  // namespace rudder::model

@@ -13,6 +13,27 @@ namespace {
 
 constexpr const char* kWhere = "tensor-parallel-size";
 
+// By heads, with the groups that they read.
+Result<void> shard_space(StateSpace& space, size_t index, ops::Rank rank) {
+  const int32_t heads = space.heads / rank.count;
+  const int32_t each = space.heads / space.groups;
+  const bool fits = heads % each == 0 || (heads > 0 && each % heads == 0);
+  if (space.heads % rank.count != 0 || !fits) {
+    return indivisible(
+        fmt::format("the {} heads, in {} groups, of layer {}", space.heads, space.groups, index),
+        rank);
+  }
+  if (space.norm_runs % rank.count != 0) {
+    return indivisible(fmt::format("the norm of layer {} over all {} channels", index,
+                                   space.width() / space.norm_runs),
+                       rank);
+  }
+  space.heads = heads;
+  space.groups = std::max(heads / each, 1);
+  space.norm_runs /= rank.count;
+  return {};
+}
+
 Result<void> shard_layer(LayerSpec& layer, size_t index, ops::Rank rank) {
   if (Attention* const attention = attention_of(layer)) {
     if (attention->num_heads % rank.count != 0) {
@@ -40,6 +61,9 @@ Result<void> shard_layer(LayerSpec& layer, size_t index, ops::Rank rank) {
       return indivisible(fmt::format("the {} channels of layer {}", conv->width, index), rank);
     }
     conv->width /= rank.count;
+  }
+  if (StateSpace* const space = space_of(layer)) {
+    RUDDER_TRY_VOID(shard_space(*space, index, rank));
   }
   if (CustomMixer* const custom = std::get_if<CustomMixer>(&layer.mixer)) {
     RUDDER_TRY(custom->kind, custom->kind->share(rank));

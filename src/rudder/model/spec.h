@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -13,8 +14,11 @@
 #include "rudder/model/experts.h"
 #include "rudder/model/gated_delta.h"
 #include "rudder/model/gated_mlp.h"
+#include "rudder/model/no_branch.h"
+#include "rudder/model/parallel.h"
 #include "rudder/model/residual.h"
 #include "rudder/model/short_conv.h"
+#include "rudder/model/state_space.h"
 
 namespace rudder::model {
 
@@ -74,8 +78,9 @@ struct QueryGrowth {
 
 // The parts of a layer. A mixer lets a token read other tokens, an MLP works on each token alone.
 // A further kind of branch is a further alternative, and a file like those of these.
-using Mixer = std::variant<Attention, GatedDelta, ShortConv, CustomMixer>;
-using Mlp = std::variant<GatedMlp, Experts>;
+using Mixer =
+    std::variant<Attention, GatedDelta, ShortConv, StateSpace, Parallel, CustomMixer, NoMixer>;
+using Mlp = std::variant<GatedMlp, Experts, NoMlp>;
 
 // Where a layer normalises: before each branch, after it, or both.
 struct LayerNorms {
@@ -88,14 +93,25 @@ struct LayerSpec {
   Mlp mlp;
   LayerNorms norms;
   bool has_scale = false;  // its output is multiplied by a number that the checkpoint holds
+
+  bool has_mixer() const { return !std::holds_alternative<NoMixer>(mixer); }
+  bool has_mlp() const { return !std::holds_alternative<NoMlp>(mlp); }
 };
 
-// The layer's mixer, its weighting or MLP if it is of this kind, else null.
+// The layer's mixer, a part of it, its weighting or MLP if it is of this kind, else null.
 inline const Attention* attention_of(const LayerSpec& layer) {
+  if (const auto* const both = std::get_if<Parallel>(&layer.mixer)) return &both->attention;
   return std::get_if<Attention>(&layer.mixer);
 }
 inline Attention* attention_of(LayerSpec& layer) {
-  return std::get_if<Attention>(&layer.mixer);
+  return const_cast<Attention*>(attention_of(std::as_const(layer)));
+}
+inline const StateSpace* space_of(const LayerSpec& layer) {
+  if (const auto* const both = std::get_if<Parallel>(&layer.mixer)) return &both->space;
+  return std::get_if<StateSpace>(&layer.mixer);
+}
+inline StateSpace* space_of(LayerSpec& layer) {
+  return const_cast<StateSpace*>(space_of(std::as_const(layer)));
 }
 inline const Softmax* softmax_of(const LayerSpec& layer) {
   const Attention* const attention = attention_of(layer);

@@ -11,9 +11,13 @@ tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act, ops::Rank r
   geometry.dtype = act;
   geometry.residual = form_of(spec.residual);
   for (const LayerSpec& layer : spec.layers) {
-    auto sites = static_cast<uint16_t>(site_bit(Site::kResidPre) | site_bit(Site::kAttnOut) |
-                                       site_bit(Site::kResidMid) | site_bit(Site::kMlpOut) |
-                                       site_bit(Site::kResidPost));
+    auto sites = static_cast<uint16_t>(site_bit(Site::kResidPre) | site_bit(Site::kResidPost));
+    const auto add = [&](bool is_there, Site site) {
+      if (is_there) sites = static_cast<uint16_t>(sites | site_bit(site));
+    };
+    add(layer.has_mixer(), Site::kAttnOut);
+    add(layer.has_mixer() && layer.has_mlp(), Site::kResidMid);
+    add(layer.has_mlp(), Site::kMlpOut);
     const Attention* const attention = attention_of(layer);
     const GatedDelta* const delta = std::get_if<GatedDelta>(&layer.mixer);
     tap::Heads heads;
@@ -21,15 +25,17 @@ tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act, ops::Rank r
     if (delta != nullptr) heads = {delta->value_heads * rank.count, delta->value_dim};
     const ShortConv* const conv = std::get_if<ShortConv>(&layer.mixer);
     if (conv != nullptr) heads = {1, conv->width * rank.count};
+    const StateSpace* const space = std::get_if<StateSpace>(&layer.mixer);
+    if (space != nullptr) heads = {space->heads * rank.count, space->head_dim};
     geometry.heads.push_back(heads);
     geometry.weighing.push_back(attention == nullptr ? 0 : heads.count);
-    if (heads.count > 0) sites = static_cast<uint16_t>(sites | site_bit(Site::kAttnZ));
+    add(heads.count > 0, Site::kAttnZ);
     const GatedMlp* const mlp = gated_mlp_of(layer);
-    if (mlp != nullptr) sites = static_cast<uint16_t>(sites | site_bit(Site::kMlpAct));
+    add(mlp != nullptr, Site::kMlpAct);
     const Experts* const experts = std::get_if<Experts>(&layer.mlp);
+    add(experts != nullptr, Site::kRouterLogits);
+    add(experts != nullptr, Site::kRoutedExperts);
     if (experts != nullptr) {
-      sites = static_cast<uint16_t>(sites | site_bit(Site::kRouterLogits) |
-                                    site_bit(Site::kRoutedExperts));
       geometry.routing.resize(geometry.heads.size());
       geometry.routing.back() = {.experts = experts->count,
                                  .chosen = experts->chosen,
@@ -37,9 +43,8 @@ tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act, ops::Rank r
                                               experts->router.correction};
     }
     // Without a norm before it, a branch reads the residual itself.
-    if (layer.norms.pre) {
-      sites = static_cast<uint16_t>(sites | site_bit(Site::kAttnIn) | site_bit(Site::kMlpIn));
-    }
+    add(layer.norms.pre && layer.has_mixer(), Site::kAttnIn);
+    add(layer.norms.pre && layer.has_mlp(), Site::kMlpIn);
     geometry.sites.push_back(sites);
     geometry.mlp_width.push_back(mlp == nullptr ? 0 : mlp->width * rank.count);
   }

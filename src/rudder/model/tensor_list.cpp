@@ -64,9 +64,10 @@ TensorList::TensorList(const ModelSpec& spec, const WeightNames& names) {
       add(vector.name, TensorShape::of({static_cast<uint64_t>(vector.count.stored)}), vector.kind);
     }
     for (const FilterTensor& filter : layer.filters) {
-      const tensor::Shape shape = filter.stored();
+      const auto channels = static_cast<uint64_t>(filter.stored()[0]);
       add(filter.name,
-          TensorShape::of({static_cast<uint64_t>(shape[0]), 1, static_cast<uint64_t>(shape[2])}),
+          filter.is_flat ? TensorShape::of({channels})
+                         : TensorShape::of({channels, 1, static_cast<uint64_t>(filter.length)}),
           ValueKind::kWeight);
     }
     for (const NumberTensor& number : layer.numbers) {
@@ -87,9 +88,11 @@ void TensorList::add(const LinearModule& linear) {
     const auto rows = static_cast<uint64_t>(part.stored_rows());
     const auto in = static_cast<uint64_t>(linear.in.stored);
     const auto experts = static_cast<uint64_t>(part.stack.experts);
-    const uint64_t all_rows = rows * static_cast<uint64_t>(part.stack.step);
-    add(part.weight_name(),
-        part.is_stacked() ? TensorShape::of({experts, in, all_rows}) : TensorShape::of({rows, in}),
+    const uint64_t all_rows = rows * static_cast<uint64_t>(part.stack.parts);
+    const TensorShape stacked = part.stack.form == StackForm::kInTurn
+                                    ? TensorShape::of({experts, in, all_rows})
+                                    : TensorShape::of({experts, all_rows, in});
+    add(part.weight_name(), part.is_stacked() ? stacked : TensorShape::of({rows, in}),
         ValueKind::kWeight);
     if (!linear.bias) continue;
     add(part.bias_name(),

@@ -68,10 +68,16 @@ void LayerTensors::add_filters(std::string_view name, std::vector<Extent> runs, 
   filters.push_back({fmt::format("{}{}", prefix, name), std::move(runs), length, target});
 }
 
+void LayerTensors::add_channels(std::string_view name, std::vector<Extent> runs,
+                                ops::View* target) {
+  add_filters(name, std::move(runs), 1, target);
+  filters.back().is_flat = true;
+}
+
 tensor::Shape FilterTensor::stored() const {
   int64_t channels = 0;
   for (const Extent& run : runs) channels += run.stored;
-  return {channels, 1, length};
+  return is_flat ? tensor::Shape{channels} : tensor::Shape{channels, 1, length};
 }
 
 int64_t FilterTensor::count() const {
@@ -125,14 +131,17 @@ void LayerTensors::add_experts(const std::vector<std::string_view>& names, Exten
   linears.back().experts = experts;
 }
 
-void LayerTensors::add_stacked_experts(std::string_view name, int64_t parts, Extent rows, Extent in,
-                                       int64_t experts, bool bias, ops::LinearWeight* target) {
-  const std::vector<std::string_view> names(static_cast<size_t>(parts * experts), name);
+void LayerTensors::add_stacked_experts(std::string_view name, const InStack& stack, Extent rows,
+                                       Extent in, bool bias, ops::LinearWeight* target) {
+  const std::vector<std::string_view> names(static_cast<size_t>(stack.parts * stack.experts), name);
   add_linear(names, std::vector<Extent>(names.size(), rows), in, bias, target);
   LinearModule& module = linears.back();
-  module.experts = experts;
-  for (int64_t i = 0; i < experts * parts; ++i) {
-    module.parts[static_cast<size_t>(i)].stack = {experts, i / parts, i % parts, parts};
+  module.experts = stack.experts;
+  for (int64_t i = 0; i < stack.experts * stack.parts; ++i) {
+    InStack& one = module.parts[static_cast<size_t>(i)].stack;
+    one = stack;
+    one.expert = i / stack.parts;
+    one.part = i % stack.parts;
   }
 }
 
@@ -146,10 +155,10 @@ LayerTensors layer_tensors(const ModelSpec& spec, const WeightNames& names, size
                             ops::NormSpec LayerWeights::*member) {
     if (exists) out.add_norm(name, spec.hidden, spec.norm, target_in(weights, member));
   };
-  add_norm(l.norms.pre, names.mixer_pre_norm, &LayerWeights::mixer_pre_norm);
-  add_norm(l.norms.post, names.mixer_post_norm, &LayerWeights::mixer_post_norm);
-  add_norm(l.norms.pre, names.mlp_pre_norm, &LayerWeights::mlp_pre_norm);
-  add_norm(l.norms.post, names.mlp_post_norm, &LayerWeights::mlp_post_norm);
+  add_norm(l.norms.pre && l.has_mixer(), names.mixer_pre_norm, &LayerWeights::mixer_pre_norm);
+  add_norm(l.norms.post && l.has_mixer(), names.mixer_post_norm, &LayerWeights::mixer_post_norm);
+  add_norm(l.norms.pre && l.has_mlp(), names.mlp_pre_norm, &LayerWeights::mlp_pre_norm);
+  add_norm(l.norms.post && l.has_mlp(), names.mlp_post_norm, &LayerWeights::mlp_post_norm);
 
   if (l.has_scale) {
     out.numbers.push_back({fmt::format("{}{}", out.prefix, names.layer_scale),

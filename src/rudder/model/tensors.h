@@ -48,6 +48,7 @@ struct LinearModule {
     std::vector<Extent> rows;  // stacked in the tensor: one, or those of several products
     InStack stack = {};
     RowOrder order = {};  // of a tensor of one product
+    float factor = 1;     // that its numbers are multiplied by as they are loaded
 
     bool is_stacked() const { return stack.experts > 0; }
     std::string weight_name() const { return is_stacked() ? name : name + ".weight"; }
@@ -90,13 +91,14 @@ struct VectorTensor {
 };
 
 // A filter of `length` numbers for each channel: [channels, 1, length] in the checkpoint, flat and
-// f32 when loaded. Its channels are runs, one behind the other, of each of which a rank has a
-// share.
+// f32 when loaded; or a number for each, [channels]. Its channels are runs, one behind the other,
+// of each of which a rank has a share.
 struct FilterTensor {
   std::string name;
   std::vector<Extent> runs;
   int64_t length = 0;
   ops::View* target = nullptr;
+  bool is_flat = false;  // [channels]
 
   tensor::Shape stored() const;
   int64_t count() const;  // numbers that this rank loads
@@ -127,14 +129,15 @@ struct LayerTensors {
                   ValueKind kind = ValueKind::kWeight);
   void add_filters(std::string_view name, std::vector<Extent> runs, int64_t length,
                    ops::View* target);
+  void add_channels(std::string_view name, std::vector<Extent> runs, ops::View* target);
   // Parts behind the layer's prefix.
   void add_parts(std::vector<LinearModule::Part> parts, Extent in, ops::LinearWeight* target);
   // Of `experts` experts, one after the other; every part has `rows`.
   void add_experts(const std::vector<std::string_view>& names, Extent rows, Extent in,
                    int64_t experts, bool bias, ops::LinearWeight* target);
-  // The same from one tensor, which has `parts` of each expert, a row of each in turn.
-  void add_stacked_experts(std::string_view name, int64_t parts, Extent rows, Extent in,
-                           int64_t experts, bool bias, ops::LinearWeight* target);
+  // The same from one tensor, which has `stack.parts` of each of `stack.experts` experts.
+  void add_stacked_experts(std::string_view name, const InStack& stack, Extent rows, Extent in,
+                           bool bias, ops::LinearWeight* target);
   // `rows` of the parts by name; all of them where there is one name for all.
   void add_linear(const std::vector<std::string_view>& names, const std::vector<Extent>& rows,
                   Extent in, bool bias, ops::LinearWeight* target);

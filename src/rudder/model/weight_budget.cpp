@@ -49,6 +49,8 @@ Result<int64_t> linear_bytes(const LinearModule& module, const FormatOf& format_
   std::vector<ops::WeightFormat> formats;
   for (const LinearModule::Part& part : module.parts) {
     RUDDER_TRY(formats.emplace_back(), format_of(part.name, module.use));
+    // What is multiplied by a factor as it is loaded is f32.
+    if (part.factor != 1 && is_of_numbers(formats.back())) formats.back().codes = ops::Codes::kF32;
   }
   // Where one part is wide all of them are.
   const auto wide = std::ranges::find_if(formats, is_of_numbers);

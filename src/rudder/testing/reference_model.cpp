@@ -38,13 +38,22 @@ class ReferencePass {
       const model::LayerSpec& layer = spec_.layers[i];
       const model::LayerWeights& w = weights_.layers[i];
       show(x, {static_cast<int32_t>(i), tap::Site::kResidPre});
-      write(x, i, Part::kMixer,
+      if (layer.has_mixer()) {
+        write(
+            x, i, Part::kMixer,
             branch(mix(i, layer.mixer, w.mixer, normed(read(x, i, Part::kMixer), w.mixer_pre_norm)),
                    w.mixer_post_norm));
-      show(x, {static_cast<int32_t>(i), tap::Site::kResidMid});
-      write(x, i, Part::kMlp,
-            branch(feed(layer.mlp, w.mlp, normed(read(x, i, Part::kMlp), w.mlp_pre_norm)),
-                   w.mlp_post_norm));
+      } else if (patterns_ != nullptr) {
+        patterns_->emplace_back();
+      }
+      if (layer.has_mixer() && layer.has_mlp()) {
+        show(x, {static_cast<int32_t>(i), tap::Site::kResidMid});
+      }
+      if (layer.has_mlp()) {
+        write(x, i, Part::kMlp,
+              branch(feed(layer.mlp, w.mlp, normed(read(x, i, Part::kMlp), w.mlp_pre_norm)),
+                     w.mlp_post_norm));
+      }
       for (Matrix& stream : x) {
         for (double& value : stream.values) value *= double{w.scale};
       }
@@ -200,6 +209,16 @@ class ReferencePass {
     if (const auto* const delta = std::get_if<model::GatedDelta>(&mixer)) {
       return recur(layer, *delta, std::get<model::GatedDelta::Weights>(w), in);
     }
+    if (const auto* const space = std::get_if<model::StateSpace>(&mixer)) {
+      if (patterns_ != nullptr) patterns_->emplace_back();  // it has none
+      return read_space(layer, *space, std::get<model::StateSpace::Weights>(w), in, true);
+    }
+    if (const auto* const both = std::get_if<model::Parallel>(&mixer)) {
+      const auto& weights = std::get<model::Parallel::Weights>(w);
+      return sum_of({attend(layer, both->attention, weights.attention, in),
+                     read_space(layer, both->space, weights.space, in, false)},
+                    {1, 1});
+    }
     if (const auto* const conv = std::get_if<model::ShortConv>(&mixer)) {
       return convolve(layer, *conv, std::get<model::ShortConv::Weights>(w), in);
     }
@@ -255,6 +274,43 @@ class ReferencePass {
                             read, columns(inputs, delta.conv_width(), delta.value_width()));
     if (patterns_ != nullptr) patterns_->emplace_back();  // it has none
     if (hooks_.mixed) hooks_.mixed(layer, mixed);
+    return linear(mixed, w.out);
+  }
+
+  // `shows`: what is read is the layer's attn_z.
+  Matrix read_space(size_t layer, const model::StateSpace& space,
+                    const model::StateSpace::Weights& w, const Matrix& in, bool shows) const {
+    const Matrix inputs = linear(in, w.in);
+    Matrix filters = to_matrix(w.conv);
+    filters.rows = space.conv_width();
+    filters.cols = space.conv_length;
+    const Matrix xbc = reference_convolve(inputs.slice(0, inputs.rows, 0, space.conv_width()),
+                                          filters, to_matrix(w.conv_bias), true);
+    const auto columns = [&](const Matrix& of, int64_t begin, int64_t count) {
+      return of.slice(0, of.rows, begin, count);
+    };
+    const int64_t width = space.width();
+    const int64_t group = space.group_width();
+    const Matrix read = reference_recur(
+        {.key_heads = space.groups,
+         .value_heads = space.heads,
+         .key_dim = space.state_dim,
+         .value_dim = space.head_dim,
+         .is_delta = false,
+         .step_low = double{space.step_low},
+         .step_high = double{space.step_high},
+         .a_log = to_matrix(w.a_log),
+         .step_bias = to_matrix(w.step_bias),
+         .skip = to_matrix(w.skip)},
+        columns(xbc, width + group, group), columns(xbc, width, group), columns(xbc, 0, width),
+        columns(inputs, space.conv_width() + width, space.heads), {});
+    Matrix mixed = reference_gate_rows({.function = ops::GateFunction::kSilu,
+                                        .norm = to_matrix(w.norm.weight),
+                                        .run = space.norm_runs == 0 ? 0 : width / space.norm_runs,
+                                        .eps = double{w.norm.eps},
+                                        .gates_first = space.gates_first},
+                                       read, columns(inputs, space.conv_width(), width));
+    if (shows && hooks_.mixed) hooks_.mixed(layer, mixed);
     return linear(mixed, w.out);
   }
 

@@ -74,6 +74,8 @@ std::string_view tiny_arch_name(TinyArch arch) {
       return "Sinks";
     case TinyArch::kDelta:
       return "Delta";
+    case TinyArch::kSpaces:
+      return "Spaces";
   }
   return "";
 }
@@ -118,6 +120,24 @@ void change_layers(TinyArch arch, const model::Attention& attention, model::Mode
         .key_heads = 4, .value_heads = 8, .key_dim = 12, .value_dim = 8, .conv_length = 4};
     spec.layers.front().mixer = delta;
     spec.layers.back().mixer = model::ShortConv{.width = 80, .length = 3, .bias = true};
+  }
+  if (arch == TinyArch::kSpaces) {
+    model::StateSpace space{.heads = 8,
+                            .groups = 4,
+                            .head_dim = 12,
+                            .state_dim = 8,
+                            .conv_length = 4,
+                            .step_low = 0.25f,
+                            .step_high = 2,
+                            .norm_runs = 4};
+    spec.layers.front().mixer = space;
+    spec.layers.front().mlp = model::NoMlp{};
+    space.groups = 2;
+    space.gates_first = false;
+    space.conv_bias = false;
+    spec.layers[1].mixer =
+        model::Parallel{.hidden = spec.hidden, .attention = attention, .space = space};
+    spec.layers.back().mixer = model::NoMixer{};
   }
   if (arch == TinyArch::kTwoStreams) spec.layers[0].has_scale = true;
   if (arch == TinyArch::kExperts) add_experts(spec);
@@ -205,6 +225,7 @@ model::ModelSpec tiny_spec(TinyArch arch) {
       break;
     case TinyArch::kRecurrent:
     case TinyArch::kExperts:
+    case TinyArch::kSpaces:
       break;
     case TinyArch::kSinks:
       attention.weighting = model::Softmax{.softcap = 0, .sinks = true};

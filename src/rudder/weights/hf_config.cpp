@@ -4,7 +4,9 @@
 
 #include <boost/json.hpp>
 #include <cmath>
+#include <limits>
 #include <optional>
+#include <string>
 
 #include "rudder/base/check.h"
 #include "rudder/base/json.h"
@@ -39,9 +41,37 @@ std::optional<int64_t> as_integer(const json::value& value) {
   return static_cast<int64_t>(number);
 }
 
+// As transformers writes an infinity that no JSON number says.
+bool is_infinity(const json::value& value) {
+  if (value.is_double()) return std::isinf(value.get_double()) && value.get_double() > 0;
+  if (!value.is_object()) return false;
+  const json::value* const word = value.get_object().if_contains("__float__");
+  return word != nullptr && word->is_string() && word->get_string() == "Infinity";
+}
+
+// `text` with the word Infinity, outside of strings, as a number that is read as one.
+std::string without_infinity(std::string_view text) {
+  constexpr std::string_view kWord = "Infinity";
+  std::string out;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (!in_string && text.substr(i, kWord.size()) == kWord) {
+      out += "1e999";
+      i += kWord.size() - 1;
+      continue;
+    }
+    if (text[i] == '"') in_string = !in_string;
+    out += text[i];
+    if (in_string && text[i] == '\\' && i + 1 < text.size()) out += text[++i];
+  }
+  return out;
+}
+
 }  // namespace
 
 Result<HfConfig> HfConfig::parse(std::string_view text, std::string where) {
+  std::string mended;
+  if (text.find("Infinity") != std::string_view::npos) text = mended = without_infinity(text);
   auto parsed = parse_json(text, where, {.max_depth = 32, .max_bytes = kMaxConfigBytes});
   if (!parsed) return fail(ErrorCode::kCorruptFile, parsed.error().message, where);
   if (!parsed->is_object()) {
@@ -167,6 +197,18 @@ Result<std::vector<double>> HfConfig::numbers(std::string_view key) const {
     const std::optional<double> number = as_finite(item);
     if (!number) return ill_typed(key, "a list of finite numbers", *value);
     out.push_back(*number);
+  }
+  return out;
+}
+
+Result<std::vector<double>> HfConfig::limits(std::string_view key) const {
+  RUDDER_TRY(const json::value* value, require(key));
+  if (!value->is_array()) return ill_typed(key, "a list of numbers", *value);
+  std::vector<double> out;
+  for (const json::value& item : value->get_array()) {
+    const std::optional<double> number = as_finite(item);
+    if (!number && !is_infinity(item)) return ill_typed(key, "a list of numbers", *value);
+    out.push_back(number.value_or(std::numeric_limits<double>::infinity()));
   }
   return out;
 }

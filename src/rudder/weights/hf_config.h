@@ -22,7 +22,8 @@ class HfConfig {
  public:
   static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
-  // `text` must be one JSON object; `where` names it in errors ("config.json").
+  // `text` must be one JSON object; `where` names it in errors ("config.json"). The word Infinity,
+  // which Python writes, is a number beyond doubles.
   static Result<HfConfig> parse(std::string_view text, std::string where);
 
   // This object with the keys of `defaults`, a JSON object, where it has none.
@@ -42,6 +43,8 @@ class HfConfig {
   Result<bool> boolean(std::string_view key) const;
   Result<std::string> string(std::string_view key) const;
   Result<std::vector<double>> numbers(std::string_view key) const;
+  // The same, and infinities: a number beyond doubles, or {"__float__": "Infinity"}.
+  Result<std::vector<double>> limits(std::string_view key) const;
   Result<std::vector<std::string>> strings(std::string_view key) const;
   // One integer or a list of them (eos_token_id).
   Result<std::vector<int64_t>> integers(std::string_view key, int64_t low, int64_t high) const;

@@ -48,6 +48,24 @@ Result<Experts> read_experts(const HfConfig& config, const ModelSpec& spec,
   return experts;
 }
 
+Result<Router> read_grouped_router(const HfConfig& config, const Experts& experts) {
+  Router router{.kind = ops::RouterKind::kSigmoid, .correction = true};
+  RUDDER_TRY(router.renormalises, config.boolean_or("norm_topk_prob", true));
+  RUDDER_TRY(const double scale, config.number_or("routed_scaling_factor", 1));
+  router.scale = static_cast<float>(scale);
+  RUDDER_TRY(const int64_t groups, config.integer_or("n_group", 1, 1, experts.count));
+  RUDDER_TRY(const int64_t kept, config.integer_or("topk_group", 1, 1, groups));
+  router.groups = static_cast<int32_t>(groups);
+  router.kept_groups = static_cast<int32_t>(kept);
+  if (experts.count % groups != 0 || experts.chosen > experts.count / groups * kept) {
+    return fail(ErrorCode::kCorruptFile,
+                fmt::format("{} of {} experts in {} of {} groups", experts.chosen, experts.count,
+                            kept, groups),
+                config.where("n_group"));
+  }
+  return router;
+}
+
 Result<std::vector<bool>> mixture_layers(const HfConfig& config, size_t num_layers) {
   RUDDER_TRY(const int64_t step, config.integer_or("decoder_sparse_step", 1, 1, 1 << 20));
   std::vector<double> dense;

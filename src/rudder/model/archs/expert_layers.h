@@ -23,6 +23,10 @@ struct ExpertKeys {
 Result<Experts> read_experts(const weights::HfConfig& config, const ModelSpec& spec,
                              const ExpertKeys& keys = {});
 
+// Sigmoids with a correction, in groups: "n_group", "topk_group", "norm_topk_prob",
+// "routed_scaling_factor".
+Result<Router> read_grouped_router(const weights::HfConfig& config, const Experts& experts);
+
 // Whether each layer is a mixture: every "decoder_sparse_step"-th, but for "mlp_only_layers".
 Result<std::vector<bool>> mixture_layers(const weights::HfConfig& config, size_t num_layers);
 

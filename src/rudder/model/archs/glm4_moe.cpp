@@ -18,24 +18,6 @@ constexpr std::string_view kGlm4MoeDefaults = R"({
   "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "partial_rotary_factor": 0.5,
   "moe_intermediate_size": 1408, "num_experts_per_tok": 8})";
 
-Result<Router> read_router(const weights::HfConfig& config, const Experts& experts) {
-  Router router{.kind = ops::RouterKind::kSigmoid, .correction = true};
-  RUDDER_TRY(router.renormalises, config.boolean_or("norm_topk_prob", true));
-  RUDDER_TRY(const double scale, config.number_or("routed_scaling_factor", 1));
-  router.scale = static_cast<float>(scale);
-  RUDDER_TRY(const int64_t groups, config.integer_or("n_group", 1, 1, experts.count));
-  RUDDER_TRY(const int64_t kept, config.integer_or("topk_group", 1, 1, groups));
-  router.groups = static_cast<int32_t>(groups);
-  router.kept_groups = static_cast<int32_t>(kept);
-  if (experts.count % groups != 0 || experts.chosen > experts.count / groups * kept) {
-    return fail(ErrorCode::kCorruptFile,
-                fmt::format("{} of {} experts in {} of {} groups", experts.chosen, experts.count,
-                            kept, groups),
-                config.where("n_group"));
-  }
-  return router;
-}
-
 Result<ModelSpec> read_glm4_moe(const weights::HfConfig& config) {
   RUDDER_TRY(weights::HfConfig whole, with_class_defaults(config, kGlm4MoeDefaults));
   if (!whole.has("n_routed_experts") && !whole.has("num_local_experts")) {
@@ -49,7 +31,7 @@ Result<ModelSpec> read_glm4_moe(const weights::HfConfig& config) {
   RUDDER_TRY(const bool qk_norm, whole.boolean_or("use_qk_norm", false));
   if (qk_norm) set_qk_norm(spec, QkNorm::kPerHead);
   RUDDER_TRY(Experts experts, read_experts(whole, spec, {.count = "n_routed_experts"}));
-  RUDDER_TRY(experts.router, read_router(whole, experts));
+  RUDDER_TRY(experts.router, read_grouped_router(whole, experts));
   RUDDER_TRY(const int64_t shared, whole.integer_or("n_shared_experts", 1, 0, 64));
   experts.shared_width = static_cast<int32_t>(shared * experts.width);
   RUDDER_TRY(const int64_t dense, whole.integer_or("first_k_dense_replace", 1, 0, 1 << 20));

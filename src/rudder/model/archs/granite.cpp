@@ -1,8 +1,6 @@
 // Granite 3: Llama's mathematics with four numbers: of the embeddings, the scores, what branches
 // add, and the logits. Granite SWA besides: sinks, windows, a base of the rope for each layer, and
 // layers that rotate nothing.
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "rudder/model/archs/archs.h"
@@ -23,23 +21,9 @@ constexpr std::string_view kGraniteSwaDefaults = R"({
   "num_attention_heads": 20, "num_key_value_heads": 4, "hidden_act": "silu",
   "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "sliding_window": 128})";
 
-Result<float> multiplier(const HfConfig& config, std::string_view key) {
-  RUDDER_TRY(const double value, config.number_or(key, 1));
-  if (value <= 0) {
-    return fail(ErrorCode::kCorruptFile, fmt::format("it is {}, not positive", value),
-                config.where(key));
-  }
-  return static_cast<float>(value);
-}
-
 Result<ModelSpec> granite_like(const HfConfig& config, const LlamaDefaults& defaults) {
   RUDDER_TRY(ModelSpec spec, llama_like(config, defaults));
-  RUDDER_TRY(spec.embed_scale, multiplier(config, "embedding_multiplier"));
-  RUDDER_TRY(spec.branch_scale, multiplier(config, "residual_multiplier"));
-  RUDDER_TRY(const float logits, multiplier(config, "logits_scaling"));
-  spec.logit_scale = 1 / logits;
-  RUDDER_TRY(const float scores, multiplier(config, "attention_multiplier"));
-  for (LayerSpec& layer : spec.layers) attention_of(layer)->scale = scores;
+  RUDDER_TRY_VOID(set_multipliers(config, spec));
   return spec;
 }
 

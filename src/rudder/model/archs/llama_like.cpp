@@ -330,6 +330,25 @@ Result<void> set_windows_above(const HfConfig& config, ModelSpec& spec) {
   return set_windows(config, sliding, spec);
 }
 
+Result<float> multiplier(const HfConfig& config, std::string_view key) {
+  RUDDER_TRY(const double value, config.number_or(key, 1));
+  if (value <= 0) {
+    return fail(ErrorCode::kCorruptFile, fmt::format("it is {}, not positive", value),
+                config.where(key));
+  }
+  return static_cast<float>(value);
+}
+
+Result<void> set_multipliers(const HfConfig& config, ModelSpec& spec) {
+  RUDDER_TRY(spec.embed_scale, multiplier(config, "embedding_multiplier"));
+  RUDDER_TRY(spec.branch_scale, multiplier(config, "residual_multiplier"));
+  RUDDER_TRY(const float logits, multiplier(config, "logits_scaling"));
+  spec.logit_scale = 1 / logits;
+  RUDDER_TRY(const float scores, multiplier(config, "attention_multiplier"));
+  for (LayerSpec& layer : spec.layers) attention_of(layer)->scale = scores;
+  return {};
+}
+
 ops::Activation activation_of(const ModelSpec& spec) {
   return gated_mlp_of(spec.layers.front())->activation;
 }

@@ -71,6 +71,11 @@ Result<std::vector<RopeSpec>> read_kinds_of_ropes(const weights::HfConfig& confi
 inline constexpr int32_t kFullRope = 0;  // of these
 inline constexpr int32_t kSlidingRope = 1;
 
+// A key whose absence is 1; not positive: refused.
+Result<float> multiplier(const weights::HfConfig& config, std::string_view key);
+// The four of Granite: of the embeddings, what branches add, the logits, the scores.
+Result<void> set_multipliers(const weights::HfConfig& config, ModelSpec& spec);
+
 // Of what llama_like has read: of every layer's MLP.
 ops::Activation activation_of(const ModelSpec& spec);
 
