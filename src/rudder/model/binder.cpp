@@ -310,6 +310,18 @@ Result<ops::LinearPart> Binder::take_part(const LinearModule::Part& stored,
   return part;
 }
 
+Result<ops::LinearPart> Binder::take_wide_stack(const LinearModule::Part& stored, int64_t rows,
+                                                int64_t in, BoundLinear& out) {
+  const InStack& stack = stored.stack;
+  const int64_t all_rows = rows * stack.parts;
+  const bool in_turn = stack.form == StackForm::kInTurn;
+  RUDDER_TRY(const View all, take(stored.name, in_turn ? Shape{stack.experts, in, all_rows}
+                                                       : Shape{stack.experts, all_rows, in}));
+  if (ops_ == nullptr) return ops::LinearPart{};
+  return ops::wide_part(in_turn ? turned_rows(all, stack, rows, out.memory)
+                                : rows_behind(all, stack, rows));
+}
+
 Result<ops::LinearPart> Binder::take_stacked(const LinearModule::Part& stored,
                                              const LinearModule& module, BoundLinear& out) {
   const int64_t rows = stored.stored_rows();
@@ -317,25 +329,30 @@ Result<ops::LinearPart> Binder::take_stacked(const LinearModule::Part& stored,
   const InStack& stack = stored.stack;
   RUDDER_TRY(const Quantisation::Group* const group, quantisation_.group_of(stored.name));
   const ModuleTensors tensors(checkpoint_, stored.name, &taken_);
+  const TensorInfo* const whole = checkpoint_.find(stored.name);
+  const bool reads = ops_ != nullptr;
+  Memory memory;
   ops::LinearPart part;
   if (group != nullptr && group->as == StoredAs::kMxfp4Stack && has_low_bits(tensors, *group)) {
-    Memory memory;
-    RUDDER_TRY(part, read_mxfp4_stack(tensors, stack, rows, in, ops_ != nullptr, memory));
-    if (!part.codes.empty() && !keeps(part.format)) {
-      note_multiplied(ops::stored_parts(part.format, rows, in).bytes(), rows * in);
-      part = multiply_out(part, wide_, out.memory);
-    } else {
-      std::ranges::move(memory, std::back_inserter(out.memory));
-    }
-    out.wide_inputs = out.wide_inputs || group->wide_inputs;
+    RUDDER_TRY(part, read_mxfp4_stack(tensors, stack, rows, in, reads, memory));
+  } else if (group != nullptr && group->as == StoredAs::kFp8Blocks && whole != nullptr &&
+             stack.form == StackForm::kBehind && whole->view.dtype == DType::kF8E4M3) {
+    RUDDER_TRY(part, read_fp8_stack(tensors, *group, stack, rows, in, reads, memory));
   } else {
-    RUDDER_TRY(const View all, take(stored.name, Shape{stack.experts, in, rows * stack.step}));
-    if (ops_ != nullptr) part = ops::wide_part(turned_rows(all, stack, rows, out.memory));
+    RUDDER_TRY(part, take_wide_stack(stored, rows, in, out));
     if (group != nullptr && group->as != StoredAs::kWide) unexpectedly_wide_.insert(stored.name);
   }
+  if (!part.codes.empty() && !part.format.is_wide() && !keeps(part.format)) {
+    note_multiplied(ops::stored_parts(part.format, rows, in).bytes(), rows * in);
+    part = multiply_out(part, wide_, out.memory);
+  } else {
+    std::ranges::move(memory, std::back_inserter(out.memory));
+  }
+  out.wide_inputs =
+      out.wide_inputs || (group != nullptr && !part.format.is_wide() && group->wide_inputs);
   if (!module.bias) return part;
-  RUDDER_TRY(const View all, take(stored.bias_name(), Shape{stack.experts, rows * stack.step}));
-  if (ops_ != nullptr) part.bias = strided_row(all, stack, rows, out.memory);
+  RUDDER_TRY(const View all, take(stored.bias_name(), Shape{stack.experts, rows * stack.parts}));
+  if (reads) part.bias = strided_row(all, stack, rows, out.memory);
   return part;
 }
 

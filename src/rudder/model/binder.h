@@ -75,7 +75,9 @@ class Binder {
   // The part as it is stored.
   Result<ops::LinearPart> take_part(const LinearModule::Part& part, const LinearModule& module,
                                     BoundLinear& out);
-  // A part of a tensor of all experts, copied.
+  // A part of a tensor of all experts; of one of numbers.
+  Result<ops::LinearPart> take_wide_stack(const LinearModule::Part& stored, int64_t rows,
+                                          int64_t in, BoundLinear& out);
   Result<ops::LinearPart> take_stacked(const LinearModule::Part& stored, const LinearModule& module,
                                        BoundLinear& out);
   Result<void> take_weight_scale(const std::string& module, int64_t rows, WeightScales scales,

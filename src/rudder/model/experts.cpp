@@ -69,8 +69,10 @@ void list_tensors(const Experts& mlp, int64_t hidden, const Experts::Names& name
   } else {
     const std::string of_gate_up = fmt::format("{}.{}", names.experts, names.stacked_gate_up);
     const std::string of_down = fmt::format("{}.{}", names.experts, names.down);
-    out.add_stacked_experts(of_gate_up, 2, width, hidden, mlp.count, mlp.bias, gate_up);
-    out.add_stacked_experts(of_down, 1, hidden, width, mlp.count, mlp.bias, down);
+    const InStack of_two{.experts = mlp.count, .parts = 2, .form = names.stack_form};
+    const InStack of_one{.experts = mlp.count, .form = names.stack_form};
+    out.add_stacked_experts(of_gate_up, of_two, width, hidden, mlp.bias, gate_up);
+    out.add_stacked_experts(of_down, of_one, hidden, width, mlp.bias, down);
   }
   if (mlp.shared_width == 0) return;
   const Extent shared{mlp.shared_width, ops::equal_share(mlp.shared_width, out.rank)};

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "rudder/model/quantised/in_stack.h"
 #include "rudder/ops/args.h"
 #include "rudder/ops/expert_args.h"
 
@@ -42,7 +43,8 @@ struct Experts {
 
   // Of its tensors in a checkpoint, behind the layer's prefix; those of an expert e behind
   // "<experts>.<e>." as well. With a name for gate and up there is one tensor of all experts for
-  // them, and one for down (LayerTensors::add_stacked_experts).
+  // them, and one for down (LayerTensors::add_stacked_experts); where a checkpoint has such tensors
+  // of a family that is read with one for each expert, names_in says so (tensor_names.h).
   struct Names {
     std::string_view router = "mlp.gate";
     std::string_view correction = "mlp.gate.e_score_correction_bias";
@@ -51,6 +53,7 @@ struct Experts {
     std::string_view up = "up_proj";
     std::string_view down = "down_proj";
     std::string_view stacked_gate_up = "";
+    StackForm stack_form = StackForm::kInTurn;
     std::vector<std::string_view> shared_gate_up = {"mlp.shared_expert.gate_proj",
                                                     "mlp.shared_expert.up_proj"};
     std::string_view shared_down = "mlp.shared_expert.down_proj";

@@ -369,7 +369,10 @@ Result<ops::WeightFormat> file_format(const Checkpoint& checkpoint,
     return format_of_blocks(*tensor->packed->type)
         .value_or(ops::WeightFormat{.codes = ops::Codes::kF32});
   }
-  if (tensor->view.dtype == DType::kF8E4M3) return ops::kFp8Rows;
+  if (tensor->view.dtype == DType::kF8E4M3) {
+    const bool has_blocks = group != nullptr && group->as == StoredAs::kFp8Blocks;
+    return has_blocks ? low_bit_format(tensors, *group) : ops::kFp8Rows;
+  }
   return ops::wide_format(tensor->view.dtype);
 }
 

@@ -125,14 +125,17 @@ void LayerTensors::add_experts(const std::vector<std::string_view>& names, Exten
   linears.back().experts = experts;
 }
 
-void LayerTensors::add_stacked_experts(std::string_view name, int64_t parts, Extent rows, Extent in,
-                                       int64_t experts, bool bias, ops::LinearWeight* target) {
-  const std::vector<std::string_view> names(static_cast<size_t>(parts * experts), name);
+void LayerTensors::add_stacked_experts(std::string_view name, const InStack& stack, Extent rows,
+                                       Extent in, bool bias, ops::LinearWeight* target) {
+  const std::vector<std::string_view> names(static_cast<size_t>(stack.parts * stack.experts), name);
   add_linear(names, std::vector<Extent>(names.size(), rows), in, bias, target);
   LinearModule& module = linears.back();
-  module.experts = experts;
-  for (int64_t i = 0; i < experts * parts; ++i) {
-    module.parts[static_cast<size_t>(i)].stack = {experts, i / parts, i % parts, parts};
+  module.experts = stack.experts;
+  for (int64_t i = 0; i < stack.experts * stack.parts; ++i) {
+    InStack& one = module.parts[static_cast<size_t>(i)].stack;
+    one = stack;
+    one.expert = i / stack.parts;
+    one.part = i % stack.parts;
   }
 }
 

@@ -132,9 +132,9 @@ struct LayerTensors {
   // Of `experts` experts, one after the other; every part has `rows`.
   void add_experts(const std::vector<std::string_view>& names, Extent rows, Extent in,
                    int64_t experts, bool bias, ops::LinearWeight* target);
-  // The same from one tensor, which has `parts` of each expert, a row of each in turn.
-  void add_stacked_experts(std::string_view name, int64_t parts, Extent rows, Extent in,
-                           int64_t experts, bool bias, ops::LinearWeight* target);
+  // The same from one tensor, which has `stack.parts` of each of `stack.experts` experts.
+  void add_stacked_experts(std::string_view name, const InStack& stack, Extent rows, Extent in,
+                           bool bias, ops::LinearWeight* target);
   // `rows` of the parts by name; all of them where there is one name for all.
   void add_linear(const std::vector<std::string_view>& names, const std::vector<Extent>& rows,
                   Extent in, bool bias, ops::LinearWeight* target);

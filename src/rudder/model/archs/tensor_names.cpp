@@ -1,5 +1,8 @@
 #include "rudder/model/archs/tensor_names.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <string>
 
 namespace rudder::model {
@@ -21,6 +24,19 @@ constexpr Prefixed kPrefixed[] = {
 };
 constexpr std::string_view kHeads[] = {"lm_head", "language_model.lm_head"};
 
+// Tensors of all experts of a layer, in place of one for each expert: as transformers has them in
+// memory, and as files of Qwen3.5 were published.
+void set_stacked_experts(const weights::Checkpoint& checkpoint, Experts::Names& names) {
+  constexpr std::string_view kStacked = "gate_up_proj";
+  if (!names.stacked_gate_up.empty()) return;
+  const std::string end = fmt::format(".{}.{}", names.experts, kStacked);
+  const auto ends_so = [&](const weights::TensorInfo& one) { return one.name.ends_with(end); };
+  if (std::ranges::none_of(checkpoint.tensors(), ends_so)) return;
+  names.stacked_gate_up = kStacked;
+  names.down = "down_proj";
+  names.stack_form = StackForm::kBehind;
+}
+
 }  // namespace
 
 WeightNames names_in(const WeightNames& own, const weights::Checkpoint& checkpoint) {
@@ -40,6 +56,7 @@ WeightNames names_in(const WeightNames& own, const weights::Checkpoint& checkpoi
   for (const std::string_view head : kHeads) {
     if (!has_head(names.head) && has_head(head)) names.head = head;
   }
+  set_stacked_experts(checkpoint, names.of<Experts>());
   return names;
 }
 

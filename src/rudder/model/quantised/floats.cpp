@@ -30,10 +30,13 @@ float wide_at(const View& view, int64_t i) {
   }
 }
 
-Result<float> finite(const LowBitCall& call, float value, std::string_view suffix) {
+Result<float> finite(float value, const std::string& where) {
   if (std::isfinite(value)) return value;
-  return fail(ErrorCode::kCorruptFile, fmt::format("{} is no scale", value),
-              call.tensors.where(suffix));
+  return fail(ErrorCode::kCorruptFile, fmt::format("{} is no scale", value), where);
+}
+
+Result<float> finite(const LowBitCall& call, float value, std::string_view suffix) {
+  return finite(value, call.tensors.where(suffix));
 }
 
 constexpr auto kZeroTypes = {DType::kF16, DType::kBF16, DType::kF32};
@@ -55,7 +58,27 @@ int64_t ceil_of(int64_t a, int64_t b) {
 
 }  // namespace
 
-// number = code * scale, though a scale is called an inverse one.
+Result<ops::LinearPart> fp8_block_part(const ops::WeightFormat& format, const View& codes,
+                                       const View& scales, const std::string& where,
+                                       Memory& memory) {
+  const int64_t rows = codes.shape[0];
+  const int64_t inputs = codes.shape[1];
+  StoredWeight out(format, rows, inputs, memory);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t k = 0; k < inputs; ++k) {
+      out.set_code(row, k, codes.as<tensor::F8E4M3>()[row * inputs + k].bits);
+    }
+  }
+  for (int64_t block = 0; block < scales.shape[0]; ++block) {
+    for (int64_t g = 0; g < scales.shape[1]; ++g) {
+      RUDDER_TRY(const float scale, finite(wide_at(scales, block * scales.shape[1] + g), where));
+      out.set_scale(block, g, scale);
+    }
+  }
+  return out.part();
+}
+
+// A scale is called an inverse one.
 Result<ops::LinearPart> read_fp8_blocks(const LowBitCall& call) {
   const auto& [tensors, group, format, rows, inputs, reads, memory] = call;
   const std::string_view suffix =
@@ -65,19 +88,7 @@ Result<ops::LinearPart> read_fp8_blocks(const LowBitCall& call) {
   RUDDER_TRY(const View scales,
              tensors.take(suffix, shape, {DType::kF32, DType::kBF16, DType::kF16}));
   if (!reads) return ops::LinearPart{};
-  StoredWeight out(format, rows, inputs, memory);
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t k = 0; k < inputs; ++k) {
-      out.set_code(row, k, codes.as<tensor::F8E4M3>()[row * inputs + k].bits);
-    }
-  }
-  for (int64_t block = 0; block < shape[0]; ++block) {
-    for (int64_t g = 0; g < shape[1]; ++g) {
-      RUDDER_TRY(const float scale, finite(call, wide_at(scales, block * shape[1] + g), suffix));
-      out.set_scale(block, g, scale);
-    }
-  }
-  return out.part();
+  return fp8_block_part(format, codes, scales, tensors.where(suffix), memory);
 }
 
 // NVFP4: code * (scale / global scale); MXFP4: code * 2^(scale - 127). The even input is in the low

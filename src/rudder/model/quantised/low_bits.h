@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "rudder/base/result.h"
@@ -59,6 +60,11 @@ Result<ops::LinearPart> read_packed_integers(const LowBitCall& call);  // of com
 Result<ops::LinearPart> read_int8(const LowBitCall& call);
 Result<ops::LinearPart> read_fp4(const LowBitCall& call);
 Result<ops::LinearPart> read_fp8_blocks(const LowBitCall& call);
+// number = code * scale, of E4M3 [rows, inputs] and a number for each block of the format; `where`
+// the scales are, for errors.
+Result<ops::LinearPart> fp8_block_part(const ops::WeightFormat& format, const tensor::View& codes,
+                                       const tensor::View& scales, const std::string& where,
+                                       Memory& memory);
 Result<ops::LinearPart> read_nf4(const LowBitCall& call);
 Result<ops::LinearPart> read_hqq(const LowBitCall& call);
 // Inputs that share a number of absmax.

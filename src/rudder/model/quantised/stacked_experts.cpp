@@ -14,17 +14,18 @@ using tensor::DType;
 using tensor::View;
 
 constexpr int64_t kMxfp4Inputs = 32;  // that share a scale
+constexpr std::string_view kScales = "_scale_inv";
 
-// to[r, i] = from[i, first + r * step], in tiles: rows of `from` are long.
+// to[r, i] = from[i, part + r * parts], in tiles: rows of `from` are long.
 template <typename Number>
 void turn(const Number* from, int64_t inputs, int64_t rows, const InStack& stack, Number* to) {
   constexpr int64_t kTile = 64;
-  const int64_t columns = rows * stack.step;
+  const int64_t columns = rows * stack.parts;
   for (int64_t row = 0; row < rows; row += kTile) {
     for (int64_t begin = 0; begin < inputs; begin += kTile) {
       const int64_t row_end = std::min(rows, row + kTile);
       for (int64_t r = row; r < row_end; ++r) {
-        const Number* const column = from + stack.first_row + r * stack.step;
+        const Number* const column = from + stack.part + r * stack.parts;
         for (int64_t i = begin; i < std::min(inputs, begin + kTile); ++i) {
           to[r * inputs + i] = column[i * columns];
         }
@@ -33,12 +34,12 @@ void turn(const Number* from, int64_t inputs, int64_t rows, const InStack& stack
   }
 }
 
-// Rows of `bytes` bytes of the expert in `all`, every step-th, one behind the other.
+// Rows of `bytes` bytes of the part in `all`, one behind the other.
 void gather(const View& all, const InStack& stack, int64_t rows, int64_t bytes, std::byte* to) {
   const auto* const from =
-      static_cast<const std::byte*>(all.data) + stack.expert * rows * stack.step * bytes;
+      static_cast<const std::byte*>(all.data) + stack.expert * rows * stack.parts * bytes;
   for (int64_t r = 0; r < rows; ++r) {
-    std::memcpy(to + r * bytes, from + (stack.first_row + r * stack.step) * bytes,
+    std::memcpy(to + r * bytes, from + (stack.part + r * stack.parts) * bytes,
                 static_cast<size_t>(bytes));
   }
 }
@@ -74,7 +75,7 @@ Result<ops::LinearPart> read_mxfp4_stack(const ModuleTensors& tensors, const InS
                 tensors.where("_blocks"));
   }
   const int64_t groups = in / kMxfp4Inputs;
-  const int64_t all_rows = rows * stack.step;
+  const int64_t all_rows = rows * stack.parts;
   RUDDER_TRY(
       const View codes,
       tensors.take("_blocks", {stack.experts, all_rows, groups, kMxfp4Inputs / 2}, {DType::kU8}));
@@ -85,6 +86,35 @@ Result<ops::LinearPart> read_mxfp4_stack(const ModuleTensors& tensors, const InS
   gather(codes, stack, rows, in / 2, static_cast<std::byte*>(out.part().codes.data));
   gather(scales, stack, rows, groups, static_cast<std::byte*>(out.part().scales.data));
   return out.part();
+}
+
+View rows_behind(const View& all, const InStack& stack, int64_t rows) {
+  View out = all.rows(stack.expert, 1);
+  out.shape = {all.shape[1], all.shape[2]};
+  return out.rows(stack.part * rows, rows);
+}
+
+Result<ops::LinearPart> read_fp8_stack(const ModuleTensors& tensors,
+                                       const Quantisation::Group& group, const InStack& stack,
+                                       int64_t rows, int64_t in, bool reads, Memory& memory) {
+  const int64_t all_rows = rows * stack.parts;
+  const auto blocks = [](int64_t count, int64_t size) { return (count + size - 1) / size; };
+  if (rows % group.rows != 0 && stack.parts > 1) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("parts of {} rows share scales of {} rows", rows, group.rows),
+                tensors.where(kScales));
+  }
+  RUDDER_TRY(const View codes,
+             tensors.take("", {stack.experts, all_rows, in}, {DType::kF8E4M3}));
+  RUDDER_TRY(const View scales,
+             tensors.take(kScales,
+                          {stack.experts, blocks(all_rows, group.rows), blocks(in, group.inputs)},
+                          {DType::kF32, DType::kBF16, DType::kF16}));
+  if (!reads) return ops::LinearPart{};
+  RUDDER_TRY(const ops::WeightFormat format, low_bit_format(tensors, group));
+  return fp8_block_part(format, rows_behind(codes, stack, rows),
+                        rows_behind(scales, stack, blocks(rows, group.rows)),
+                        tensors.where(kScales), memory);
 }
 
 }  // namespace rudder::model
