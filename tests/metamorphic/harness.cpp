@@ -54,7 +54,7 @@ std::vector<testing::TinyArch> all_archs() {
   std::vector<testing::TinyArch> all(std::begin(testing::kTinyArchs),
                                      std::end(testing::kTinyArchs));
   using enum testing::TinyArch;
-  all.insert(all.end(), {kRecurrent, kTwoStreams, kBlockSums, kSinks, kDelta});
+  all.insert(all.end(), {kRecurrent, kTwoStreams, kBlockSums, kSinks, kDelta, kByLayer});
   return all;
 }
 

@@ -58,7 +58,10 @@ struct Attention {
   bool v_norm = false;  // RMS norm of each v head, without weights
   bool v_is_k = false;  // one projection makes both: values are keys before their norm and rope
   bool own_kv = true;   // false: it reads another layer's keys and values, and makes queries alone
-  int32_t rope = 0;     // index into ModelSpec.ropes, or kNoRope
+  // That layer, of the same model, in front of it; -1: it has its own, or they are of another model
+  // (assistant.h).
+  int32_t kv_layer = -1;
+  int32_t rope = 0;  // index into ModelSpec.ropes, or kNoRope
 
   int64_t q_width() const { return int64_t{num_heads} * head_dim; }
   int64_t kv_width() const { return int64_t{num_kv_heads} * head_dim; }

@@ -104,12 +104,11 @@ Result<ops::LinearPart> read_fp8_stack(const ModuleTensors& tensors,
                 fmt::format("parts of {} rows share scales of {} rows", rows, group.rows),
                 tensors.where(kScales));
   }
-  RUDDER_TRY(const View codes,
-             tensors.take("", {stack.experts, all_rows, in}, {DType::kF8E4M3}));
-  RUDDER_TRY(const View scales,
-             tensors.take(kScales,
-                          {stack.experts, blocks(all_rows, group.rows), blocks(in, group.inputs)},
-                          {DType::kF32, DType::kBF16, DType::kF16}));
+  RUDDER_TRY(const View codes, tensors.take("", {stack.experts, all_rows, in}, {DType::kF8E4M3}));
+  RUDDER_TRY(
+      const View scales,
+      tensors.take(kScales, {stack.experts, blocks(all_rows, group.rows), blocks(in, group.inputs)},
+                   {DType::kF32, DType::kBF16, DType::kF16}));
   if (!reads) return ops::LinearPart{};
   RUDDER_TRY(const ops::WeightFormat format, low_bit_format(tensors, group));
   return fp8_block_part(format, rows_behind(codes, stack, rows),

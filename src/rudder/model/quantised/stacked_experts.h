@@ -1,6 +1,6 @@
 // Tensors that hold a product of all experts of a layer (in_stack.h): of numbers, E4M3 with scales
-// of blocks, or packed E2M1 with a scale for each 32 inputs. Each expert's part is found in them, or
-// copied out of them. The binder calls it; pure functions, any thread.
+// of blocks, or packed E2M1 with a scale for each 32 inputs. Each expert's part is found in them,
+// or copied out of them. The binder calls it; pure functions, any thread.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@
 
 namespace rudder::model {
 
-// [rows, in] of one expert, in the type of `all` [experts, in, rows * parts], in a piece appended to
-// `memory`.
+// [rows, in] of one expert, in the type of `all` [experts, in, rows * parts], in a piece appended
+// to `memory`.
 ops::View turned_rows(const ops::View& all, const InStack& stack, int64_t rows, Memory& memory);
 // [rows] of one expert, of `all` [experts, rows * parts].
 ops::View strided_row(const ops::View& all, const InStack& stack, int64_t rows, Memory& memory);
