@@ -319,13 +319,13 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
 }
 
 int64_t MemoryBudget::kept_bytes_of(int64_t tokens) const {
-  // Layers that share KV are at one place.
-  std::set<std::pair<int32_t, int32_t>> places;
+  // Layers that share KV have one index.
+  std::set<std::pair<int32_t, int32_t>> own;
   for (const KvLayerIndex& at : kv.layers) {
-    if (at.group >= 0) places.emplace(at.group, at.index);
+    if (at.group >= 0) own.emplace(at.group, at.index);
   }
   int64_t bytes = 0;
-  for (const auto& [group, index] : places) {
+  for (const auto& [group, index] : own) {
     const step::KvGroup& one = kv.groups[static_cast<size_t>(group)];
     const int64_t kept = one.window > 0 ? std::min<int64_t>(tokens, one.window) : tokens;
     bytes += kept * (block_bytes() / one.layers / block_size);

@@ -32,6 +32,9 @@ struct GgufCase {
   bool adds_one = false;
   bool has_old_experts = false;  // a tensor for each
   bool fuses = false;            // gate and up of all experts are one tensor
+  // Faults.
+  uint64_t lost_experts = 0;          // each tensor of all of them has so many less
+  std::string_view lost_tensor = {};  // those with it in their name are not there
 };
 
 // Modules of every family; which of the two a norm is, the family says.
@@ -105,7 +108,7 @@ inline std::vector<float> permuted(const std::vector<float>& values, int64_t row
   return out;
 }
 
-struct Numbers {
+struct GoldenNumbers {
   tensor::Shape shape;
   std::vector<float> values;
 };
@@ -113,7 +116,7 @@ struct Numbers {
 // A tensor of all experts as one for each: [experts, inputs, rows], a row of gate and up in turn,
 // of gpt-oss; [experts, rows, inputs], up behind gate, of Gemma 4.
 inline void take_apart(const weights::TensorInfo& all, bool in_turn,
-                       std::map<std::string, Numbers>& out) {
+                       std::map<std::string, GoldenNumbers>& out) {
   const std::vector<float> values = values_of(all.view);
   const size_t at = all.name.find(".experts.") + std::string(".experts.").size();
   const bool is_bias = all.name.ends_with("_bias");
@@ -124,8 +127,8 @@ inline void take_apart(const weights::TensorInfo& all, bool in_turn,
   for (int64_t e = 0; e < all.view.shape[0]; ++e) {
     for (int64_t part = 0; part < parts; ++part) {
       const char* const module = !is_two ? "down_proj" : part == 0 ? "gate_proj" : "up_proj";
-      Numbers& one = out[fmt::format("{}{}.{}.{}", all.name.substr(0, at), e, module,
-                                     is_bias ? "bias" : "weight")];
+      GoldenNumbers& one = out[fmt::format("{}{}.{}.{}", all.name.substr(0, at), e, module,
+                                           is_bias ? "bias" : "weight")];
       one.shape = is_bias ? tensor::Shape{rows} : tensor::Shape{rows, inputs};
       for (int64_t row = 0; row < rows; ++row) {
         const int64_t stored = in_turn ? row * parts + part : part * rows + row;
@@ -140,9 +143,9 @@ inline void take_apart(const weights::TensorInfo& all, bool in_turn,
 }
 
 // The tensors of a folder as a GGUF file's are here.
-inline std::map<std::string, Numbers> numbers_of(const weights::Checkpoint& from,
-                                                 const GgufCase& one) {
-  std::map<std::string, Numbers> out;
+inline std::map<std::string, GoldenNumbers> numbers_of(const weights::Checkpoint& from,
+                                                       const GgufCase& one) {
+  std::map<std::string, GoldenNumbers> out;
   for (const weights::TensorInfo& tensor : from.tensors()) {
     const size_t at = tensor.name.find(".experts.");
     const bool is_stack = at != std::string::npos && std::isdigit(tensor.name[at + 9]) == 0;
@@ -171,7 +174,12 @@ class GgufWriter {
         collect(name, numbers);
       }
     }
-    for (const auto& [name, all] : experts_) add_floats(name, all.extents, all.values);
+    for (auto& [name, all] : experts_) {
+      const size_t one = all.values.size() / all.extents.back();
+      all.extents.back() -= case_.lost_experts;
+      all.values.resize(one * all.extents.back());
+      add_floats(name, all.extents, all.values);
+    }
     weights::GgufBytes out;
     out.header(3, static_cast<uint64_t>(tensors_), static_cast<uint64_t>(values_));
     out.raw(keys_.str()).raw(table_.str()).pad().raw(data_.str());
@@ -375,7 +383,7 @@ class GgufWriter {
   }
 
   // Behind those of the experts in front of it.
-  void collect(const std::string& name, const Numbers& numbers) {
+  void collect(const std::string& name, const GoldenNumbers& numbers) {
     const size_t at = name.find(".experts.") + 9;
     const size_t dot = name.find('.', at);
     const std::string module = name.substr(dot + 1, name.rfind('.') - dot - 1);
@@ -399,7 +407,7 @@ class GgufWriter {
                       : std::vector<uint64_t>{rows, count};
   }
 
-  void add(const std::string& name, const Numbers& numbers) {
+  void add(const std::string& name, const GoldenNumbers& numbers) {
     std::vector<float> values = numbers.values;
     const int64_t rows = numbers.shape[0];
     const bool turns =
@@ -435,6 +443,8 @@ class GgufWriter {
   }
   void add_floats(std::string_view name, const std::vector<uint64_t>& extents,
                   const std::vector<float>& values) {
+    if (!case_.lost_tensor.empty() && name.find(case_.lost_tensor) != std::string_view::npos)
+      return;
     ++tensors_;
     table_.tensor(name, extents, 0, data_.size());
     for (const float value : values) data_.put(value);
